@@ -1,0 +1,169 @@
+# perigee - Lua decides, C computes.
+#
+#   make            build build/perigee (installs missing packages first)
+#   make help       every target
+#
+# Settings: CC=clang, SAN=address,undefined or SAN=thread, V=1, BUILD=folder, PREFIX=/usr/local.
+
+SAN    ?=
+empty  :=
+comma  := ,
+BUILD  ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
+PREFIX ?= /usr/local
+V      ?= 0
+Q      := $(if $(filter 1,$(V)),,@)
+UNAME  := $(shell uname -s)
+say     = @printf '  %-6s %s\n'
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.PHONY: all help test test-arm bench fuzz install clean lint packages tests FORCE
+
+# ---- packages: the recipe must not run before they are there, so compilation happens in a second make ------------------
+PACKAGES := $(BUILD)/.packages
+READY    := $(shell test -f $(PACKAGES) && test ! .ci/packages -nt $(PACKAGES) && echo yes)
+# Homebrew keeps lua@5.4 to itself; an exported variable would not reach $(shell) in older versions of make.
+PKG      := $(if $(filter Darwin,$(UNAME)),PKG_CONFIG_PATH="$(shell brew --prefix lua@5.4 2>/dev/null)/lib/pkgconfig:$$PKG_CONFIG_PATH" )pkg-config
+
+ifneq ($(READY),)
+  ROCKS    := $(if $(filter Darwin,$(UNAME)),$(abspath build/rocks))
+  LUA_PC   := $(firstword $(foreach p,lua5.4 lua-5.4 lua54 lua,$(if $(shell $(PKG) --exists $(p) && echo y),$(p))))
+  LUA_PCS  := $(LUA_PC) libuv $(if $(ROCKS),,lua5.4-luv lua5.4-cjson)
+  LIB_PCS  := libpcre2-8 libutf8proc libxxhash
+  LUA_CF   := $(shell $(PKG) --cflags $(LUA_PCS)) $(if $(ROCKS),-I$(ROCKS)/include)
+  LIB_CF   := $(shell $(PKG) --cflags $(LIB_PCS))
+  LIB_LD   := $(shell $(PKG) --libs libpcre2-8 libutf8proc)
+  # One executable: Lua, luv and cjson are linked from their archives where the distribution has them.
+  LIBDIR   := $(if $(ROCKS),,$(shell $(PKG) --variable=libdir $(LUA_PC)))
+  archive   = $(or $(wildcard $(LIBDIR)/lib$(1).a),-l$(1))
+  LUA_LD   := $(if $(ROCKS),$(ROCKS)/luv.a $(ROCKS)/cjson.a $(shell $(PKG) --libs $(LUA_PC) libuv),\
+                $(call archive,lua5.4-luv) $(call archive,lua5.4-cjson) $(call archive,lua5.4) -luv)
+endif
+
+# ---- flags -------------------------------------------------------------------------------------------------------------
+OPT      ?= -O2
+CFLAGS   ?= -g
+WARN     := -std=c11 -Wall -Wextra -Werror
+POSIX    := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+# A fused multiply-add where the source has none would make sums depend on the compiler.
+CF       := $(WARN) $(POSIX) $(OPT) $(CFLAGS) -ffp-contract=off -fno-math-errno $(SANFLAGS) -I. -MMD -MP
+LD        = $(CC) $(SANFLAGS) $(LDFLAGS)
+# The inner loops, once per instruction set; which of them runs is decided at run time.
+MACHINE  := $(shell $(CC) -dumpmachine)
+FLAGS_kernels/cpu/prim_scalar.c := -O3
+FLAGS_kernels/cpu/prim_neon.c   := -O3
+ifneq ($(filter x86_64%,$(MACHINE)),)
+FLAGS_kernels/cpu/prim_avx2.c   := -O3 -mavx2 -mfma -mf16c
+FLAGS_kernels/cpu/prim_avx512.c := -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
+endif
+LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
+
+# ---- sources -----------------------------------------------------------------------------------------------------------
+LIB_SRC  := $(wildcard kernels/*.c kernels/cpu/*.c runtime/*.c)
+LUA_SRC  := $(wildcard lua/*.c)
+SCRIPTS  := $(shell find scripts -name '*.lua' -o -name '*.html' 2>/dev/null | sort)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LUA_OBJ  := $(LUA_SRC:%.c=$(BUILD)/%.o)
+TEST_SRC := $(wildcard tests/c/test_*.c)
+TEST_BIN := $(TEST_SRC:tests/c/%.c=$(BUILD)/tests/%)
+FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/tests/%)
+BENCH_SRC := $(wildcard tests/bench/*.c)
+BENCH_BIN := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
+LIBRARY  := $(BUILD)/libperigee.a
+PROGRAM  := $(BUILD)/perigee
+
+# ---- targets for people ------------------------------------------------------------------------------------------------
+ifeq ($(READY),)
+.NOTPARALLEL:
+all test bench fuzz install tests: packages
+	$(Q)$(MAKE) --no-print-directory $@
+else
+all: $(PROGRAM)
+
+tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN)
+
+test: tests  ## build and run every test
+	$(Q)BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) sh tests/run.sh
+
+bench: $(PROGRAM) $(BENCH_BIN)  ## run the benchmarks and print their tables
+	$(Q)BUILD=$(BUILD) sh tests/bench/run.sh
+
+fuzz:  ## coverage-guided fuzzing with clang's libFuzzer (FUZZ_SECONDS=60 each)
+	$(Q)sh .ci/packages fuzz
+	$(Q)sh tests/fuzz/run.sh
+
+install: $(PROGRAM)  ## copy the program to PREFIX/bin
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin
+	$(Q)install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/perigee
+endif
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort -u
+	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  PREFIX=/usr/local\n'
+
+test-arm:  ## build for aarch64 with the cross compiler and run the libc-only tests under qemu
+	$(Q)sh .ci/packages arm
+	$(Q)sh tests/arm.sh
+
+lint:  ## luacheck over every script
+	$(Q)sh .ci/packages lint
+	$(Q)luacheck -q scripts examples tests
+
+clean:  ## remove build/
+	$(Q)rm -rf build
+
+packages:  ## install what the build needs (apt-get or brew)
+	$(Q)BUILD=$(BUILD) sh .ci/packages
+	$(Q)mkdir -p $(BUILD) && touch $(PACKAGES)
+
+# ---- rules -------------------------------------------------------------------------------------------------------------
+# What a file is made of besides its sources: these change only when the compiler, a flag or the list of files does.
+remember = @mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
+$(BUILD)/.flags: FORCE
+	$(call remember,$(CC) $(CF) $(LIB_CF) $(LUA_CF) $(LDFLAGS))
+$(BUILD)/.files: FORCE
+	$(call remember,$(LIB_SRC) $(LUA_SRC) $(SCRIPTS))
+
+$(BUILD)/%.o: %.c $(BUILD)/.flags
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) $(if $(filter lua/%,$<),$(LUA_CF)) $(FLAGS_$<) -c -o $@ $<
+
+# Rebuilt whole, so that a deleted source leaves no member behind.
+$(LIBRARY): $(LIB_OBJ) $(BUILD)/.files
+	$(say) AR $@
+	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
+
+$(BUILD)/mkembed: lua/embed/mkembed.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(WARN) $(POSIX) -O1 -o $@ $<
+
+$(BUILD)/embed.c: $(BUILD)/mkembed $(SCRIPTS) $(BUILD)/.files
+	$(say) EMBED $@
+	$(Q)$(BUILD)/mkembed scripts $(SCRIPTS) > $@
+
+$(BUILD)/embed.o: $(BUILD)/embed.c $(BUILD)/.flags
+	$(Q)$(CC) $(CF) -c -o $@ $<
+
+$(PROGRAM): $(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY)
+	$(say) LINK $@
+	$(Q)$(LD) -o $@ $(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)
+
+$(BUILD)/tests/%: tests/c/%.c $(LIBRARY)
+	$(say) TEST $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
+
+.SECONDARY: $(BUILD)/tests/fuzz/driver.o
+$(BUILD)/tests/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/tests/fuzz/driver.o $(LIBRARY)
+	$(say) FUZZ $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $< $(BUILD)/tests/fuzz/driver.o $(LIBRARY) $(LDFLAGS) $(LIBS)
+
+$(BUILD)/bench/%: tests/bench/%.c $(LIBRARY)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
+
+-include $(LIB_OBJ:.o=.d) $(LUA_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BENCH_BIN:=.d) $(BUILD)/tests/fuzz/driver.d

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Builds the kernels, and the C tests that need libc alone, for aarch64 and runs them under qemu.
+set -u
+CC=${ARM_CC:-aarch64-linux-gnu-gcc}
+QEMU=${ARM_QEMU:-qemu-aarch64}
+OUT=${BUILD:-build}/arm
+FLAGS="-std=c11 -Wall -Wextra -Werror -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -g -ffp-contract=off -fno-math-errno -I. -Itests/c"
+failed=0 passed=0 skipped=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+mkdir -p "$OUT"
+
+# Of the runtime, what stands on libc alone.
+runtime='base buffer utf8 json json_write gguf safetensors thread device weights weights_safetensors weights_gguf weights_join
+  weights_synthetic rope graph graph_memory plan plan_fuse exec kv recur seq sampler'
+objects=
+for source in kernels/*.c kernels/cpu/*.c $(printf 'runtime/%s.c ' $runtime); do
+  [ -f "$source" ] || continue
+  object=$OUT/$(echo "$source" | tr / _ | sed 's/c$/o/')
+  level=-O2
+  case $source in */prim_*) level=-O3 ;; esac
+  "$CC" $FLAGS $level -c -o "$object" "$source" || exit 1
+  objects="$objects $object"
+done
+rm -f "$OUT/libperigee.a"
+"${CC%gcc}ar" rcs "$OUT/libperigee.a" $objects || exit 1
+
+run() {
+  name=$1
+  [ -f "tests/c/test_$name.c" ] || { failed=$((failed + 1)); echo "FAIL $name: there is no such test"; return; }
+  if ! "$CC" $FLAGS -O2 -static -o "$OUT/test_$name" "tests/c/test_$name.c" "$OUT/libperigee.a" -lm -lpthread; then
+    failed=$((failed + 1)); echo "FAIL $name: does not build"; return
+  fi
+  "$QEMU" "$OUT/test_$name" >"$log" 2>&1; rc=$?
+  set -- $(sed -n '$s/.*[^0-9]*\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed, \([0-9][0-9]*\) skipped$/\1 \2 \3/p' "$log")
+  if [ $# -ne 3 ]; then failed=$((failed + 1)); cat "$log"; echo "FAIL $name: exit $rc, no closing line"; return; fi
+  passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + $3))
+  if [ "$2" -ne 0 ]; then cat "$log"; else grep '^skip' "$log"; tail -n 1 "$log" | sed 's/^/  /'; fi
+}
+
+for name in base json gguf safetensors thread quant prim kernels memory graph plan exec; do run $name; done
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed -eq 0 ]
