@@ -1,0 +1,88 @@
+/* buffer.c - see buffer.h. */
+#include "runtime/buffer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+pe_status pe_buffer_alloc(uint64_t size, pe_buffer **out, pe_error *err) {
+  pe_buffer *b = size < SIZE_MAX / 2 ? pe_alloc(sizeof *b) : NULL;
+  if (!b) return pe_nomem(err, "buffer");
+  if (!(b->data = pe_alloc_aligned(size, 64))) {
+    pe_free(b);
+    return pe_fail(err, PE_ENOMEM, "out of memory: buffer of %llu bytes", (unsigned long long)size);
+  }
+  memset(b->data, 0, size);
+  b->size = size, b->mapped = b->pages = false, b->refs = 1;
+  *out = b;
+  return PE_OK;
+}
+
+pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err) {
+  pe_buffer *b = pe_calloc(1, sizeof *b);
+  if (!b) return pe_nomem(err, "buffer");
+  int flags = MAP_PRIVATE | MAP_ANON;
+#ifdef MAP_NORESERVE
+  flags |= MAP_NORESERVE;
+#endif
+  void *p = size < SIZE_MAX / 2 ? mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, flags, -1, 0) : MAP_FAILED;
+  if (p == MAP_FAILED) {
+    pe_free(b);
+    return pe_fail(err, PE_ENOMEM, "out of memory: cannot reserve %llu bytes", (unsigned long long)size);
+  }
+  b->data = p, b->size = size, b->pages = true, b->refs = 1;
+  *out = b;
+  return PE_OK;
+}
+
+static pe_status map_fd(int fd, const char *path, pe_buffer *b, pe_error *err) {
+  struct stat st;
+  if (fstat(fd, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (!S_ISREG(st.st_mode)) return pe_fail(err, PE_EIO, "%s: not a regular file", path);
+  b->size = (uint64_t)st.st_size;
+  if (!b->size) return PE_OK; /* mmap refuses length 0; an empty file is an empty buffer */
+  void *p = mmap(NULL, b->size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (p == MAP_FAILED) return pe_fail(err, PE_EIO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)b->size, strerror(errno));
+  b->data = p;
+  return PE_OK;
+}
+
+pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err) {
+  pe_buffer *b = pe_calloc(1, sizeof *b);
+  if (!b) return pe_nomem(err, "buffer");
+  b->mapped = b->pages = true, b->refs = 1;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe is refused, not waited for */
+  pe_status rc = fd < 0 ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : map_fd(fd, path, b, err);
+  if (fd >= 0) close(fd);
+  if (rc) pe_free(b);
+  else *out = b;
+  return rc;
+}
+
+void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size) {
+  if (!size) return;
+  long asked = sysconf(_SC_PAGESIZE);
+  uint64_t page = asked > 0 ? (uint64_t)asked : 4096, end = at + size;
+#ifdef POSIX_MADV_WILLNEED
+  uint64_t first = at / page * page;
+  if (b->mapped) posix_madvise(b->data + first, end - first, POSIX_MADV_WILLNEED); /* a hint: it may fail */
+#endif
+  volatile const uint8_t *p = b->data;
+  for (uint64_t i = at; i < end; i += page) (void)p[i];
+  (void)p[end - 1];
+}
+
+pe_buffer *pe_buffer_retain(pe_buffer *b) {
+  __atomic_fetch_add(&b->refs, 1, __ATOMIC_RELAXED);
+  return b;
+}
+
+void pe_buffer_release(pe_buffer *b) {
+  if (!b || __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL)) return;
+  if (!b->pages) pe_free(b->data);
+  else if (b->data) munmap(b->data, b->size ? b->size : 1);
+  pe_free(b);
+}

@@ -1,0 +1,113 @@
+/* Base: errors, allocation failure, arenas, growing bytes, UTF-8, dtypes, buffers. */
+#include "check.h"
+#include "kernels/dtype.h"
+#include "runtime/buffer.h"
+#include "runtime/utf8.h"
+
+#include <unistd.h>
+
+static void errors_name_the_thing(void) {
+  pe_error err;
+  CHECK_INT(pe_fail(&err, PE_ESHAPE, "rows %d of %d", 3, 2), PE_ESHAPE);
+  CHECK_STR(err.text, "rows 3 of 2");
+  CHECK_INT(pe_error_prefix(&err, "file %s", "a"), PE_ESHAPE);
+  CHECK_STR(err.text, "file a: rows 3 of 2");
+  CHECK_STR(pe_status_name(PE_ECANCEL), "cancel");
+  CHECK_INT(pe_fail(NULL, PE_EIO, "nobody listens"), PE_EIO);
+}
+
+static void nth_allocation_fails_once(void) {
+  pe_alloc_fail_at(2);
+  void *a = pe_alloc(1), *b = pe_alloc(1), *c = pe_alloc(1);
+  CHECK(a && !b && c);
+  pe_alloc_fail_at(0);
+  pe_free(a), pe_free(c);
+}
+
+static void arena_aligns_and_copies(void) {
+  pe_arena a = {0};
+  for (int i = 0; i < 1000; i++) {
+    char *p = pe_arena_alloc(&a, (size_t)i);
+    CHECK(p && (uintptr_t)p % 16 == 0);
+    memset(p, i, (size_t)i);
+  }
+  CHECK_STR(pe_arena_dup(&a, "xyz", 2), "xy");
+  CHECK(!pe_arena_alloc(&a, SIZE_MAX));
+  CHECK(!pe_arena_calloc(&a, SIZE_MAX / 2, 4));
+  pe_arena_free(&a);
+}
+
+static void bytes_grow(void) {
+  pe_buf b = {0};
+  pe_error err;
+  for (int i = 0; i < 500; i++) CHECK_OK(pe_buf_printf(&b, &err, "%d,", i), err);
+  CHECK_INT(b.len, 10 * 2 + 90 * 3 + 400 * 4);
+  CHECK(!memcmp(b.data, "0,1,2,", 6));
+  CHECK_INT(pe_buf_reserve(&b, SIZE_MAX / 2, &err), PE_ENOMEM);
+  pe_buf_free(&b);
+}
+
+static void utf8_by_the_book(void) {
+  static const struct { const char *bytes; int len, cp, take; } rows[] = {
+      {"a", 1, 'a', 1}, {"\xc3\xa9", 2, 0xe9, 2}, {"\xe2\x82\xac", 3, 0x20ac, 3}, {"\xf0\x9f\x8c\x99", 4, 0x1f319, 4},
+      {"\x80", 1, -1, 1}, {"\xc0\x80", 2, -1, 1}, {"\xed\xa0\x80", 3, -1, 1}, {"\xf4\x90\x80\x80", 4, -1, 1},
+      {"\xe2\x82", 2, -2, 2}, {"\xf0\x9f\x8c", 3, -2, 3}, {"\xf0\x9f\x41", 3, -1, 2}, {"\xff", 1, -1, 1}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    int32_t cp;
+    CHECK_INT(pe_utf8_next(rows[i].bytes, rows[i].bytes + rows[i].len, &cp), rows[i].take);
+    CHECK_INT(cp, rows[i].cp);
+  }
+  for (int32_t cp = 0; cp <= 0x10ffff; cp++) {
+    if (cp >= 0xd800 && cp <= 0xdfff) continue;
+    char out[4];
+    int32_t back;
+    int n = pe_utf8_put(out, cp);
+    if (pe_utf8_next(out, out + n, &back) != n || back != cp) { CHECK_INT(back, cp); break; }
+  }
+  CHECK_INT(pe_utf8_valid("0123456789abcdef\xffzz", 19), 16);
+  CHECK_INT(pe_utf8_valid("0123456789\xf0\x9f\x8c\x99", 14), 14);
+}
+
+static void halves_round_trip(void) {
+  for (uint32_t h = 0; h < 65536; h++) {
+    float f = pe_f16_to_f32((uint16_t)h), b = pe_bf16_to_f32((uint16_t)h);
+    if (f == f && pe_f32_to_f16(f) != h) { CHECK_INT(pe_f32_to_f16(f), h); break; }
+    if (b == b && pe_f32_to_bf16(b) != h) { CHECK_INT(pe_f32_to_bf16(b), h); break; }
+  }
+  CHECK_INT(pe_f32_to_f16(65520.f), 0x7c00);
+  CHECK_INT(pe_f32_to_f16(65519.f), 0x7bff);
+  CHECK_INT(pe_f32_to_f16(1 + 0x1p-11f), 0x3c00);       /* tie to even */
+  CHECK_INT(pe_f32_to_f16(1 + 3 * 0x1p-11f), 0x3c02);
+  CHECK_INT(pe_f32_to_f16(0x1p-25f), 0);
+  CHECK_INT(pe_f32_to_bf16(1 + 0x1p-8f), 0x3f80);
+  CHECK(isnan(pe_f16_to_f32(pe_f32_to_f16(NAN))));
+  CHECK_INT(pe_dtype_find("BF16", 4), PE_BF16);
+  CHECK_INT(pe_dtype_find("q9", 2), -1);
+}
+
+static void buffers_map_files(void) {
+  pe_error err;
+  pe_buffer *b;
+  CHECK_FAILS(pe_buffer_map("/nowhere/at all", &b, &err), PE_EIO, err, "/nowhere/at all: No such file");
+  CHECK_FAILS(pe_buffer_map("/", &b, &err), PE_EIO, err, "not a regular file");
+  char path[] = "/tmp/perigee-test-XXXXXX";
+  int fd = mkstemp(path);
+  CHECK_OK(pe_buffer_map(path, &b, &err), err);
+  CHECK_INT(b->size, 0);
+  pe_buffer_release(b);
+  CHECK(write(fd, "hello", 5) == 5);
+  CHECK_OK(pe_buffer_map(path, &b, &err), err);
+  CHECK(b->size == 5 && !memcmp(b->data, "hello", 5));
+  pe_buffer_release(pe_buffer_retain(b));
+  pe_buffer_release(b);
+  close(fd), unlink(path);
+}
+
+static const check_test tests[] = {{"errors_name_the_thing", errors_name_the_thing},
+                                   {"nth_allocation_fails_once", nth_allocation_fails_once},
+                                   {"arena_aligns_and_copies", arena_aligns_and_copies},
+                                   {"bytes_grow", bytes_grow},
+                                   {"utf8_by_the_book", utf8_by_the_book},
+                                   {"halves_round_trip", halves_round_trip},
+                                   {"buffers_map_files", buffers_map_files}};
+CHECK_MAIN("base", tests)
