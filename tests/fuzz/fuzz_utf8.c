@@ -1,0 +1,21 @@
+/* UTF-8 walked character by character: never beyond the end, never standing still, valid exactly when it decodes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/utf8.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  const char *at = (const char *)data, *end = at + size;
+  size_t broken = size;
+  while (at < end) {
+    int32_t cp;
+    int n = pe_utf8_next(at, end, &cp);
+    if (n < 1 || n > end - at) abort();
+    if (cp < 0 && broken == size) broken = (size_t)(at - (const char *)data);
+    char back[4];
+    if (cp >= 0 && (pe_utf8_put(back, cp) != n || memcmp(back, at, (size_t)n))) abort();
+    at += n;
+  }
+  if (pe_utf8_valid((const char *)data, size) != broken) abort();
+  return 0;
+}
