@@ -1,0 +1,40 @@
+/* cpu.c - the CPU back end's table. */
+#include "kernels/cpu/cpu.h"
+
+static const pe_cpu_op *const ops[PE_OP_COUNT] = {
+    [PE_OP_EMBED] = &pe_cpu_embed,
+    [PE_OP_LINEAR] = &pe_cpu_linear,
+    [PE_OP_GATED] = &pe_cpu_gated,
+    [PE_OP_EXPERT_LINEAR] = &pe_cpu_expert_linear,
+    [PE_OP_EXPERT_GATED] = &pe_cpu_expert_gated,
+    [PE_OP_HEAD_LINEAR] = &pe_cpu_head_linear,
+    [PE_OP_NORM] = &pe_cpu_norm,
+    [PE_OP_MAP] = &pe_cpu_map,
+    [PE_OP_ROPE_TABLE] = &pe_cpu_rope_table,
+    [PE_OP_ROPE] = &pe_cpu_rope,
+    [PE_OP_STORE] = &pe_cpu_store,
+    [PE_OP_ATTENTION] = &pe_cpu_attention,
+    [PE_OP_ROUTE] = &pe_cpu_route,
+    [PE_OP_EXPERT_SUM] = &pe_cpu_expert_sum,
+    [PE_OP_CONV] = &pe_cpu_conv,
+    [PE_OP_DELTA] = &pe_cpu_delta,
+    [PE_OP_SSM] = &pe_cpu_ssm,
+    [PE_OP_CONCAT] = &pe_cpu_concat,
+    [PE_OP_SLICE] = &pe_cpu_slice,
+    [PE_OP_OUTPUT] = &pe_cpu_output,
+};
+
+/* Waking a worker costs microseconds: less work than this is not worth it. */
+static const double worth = 32768;
+
+void pe_cpu_run(pe_op op, const pe_call *c, int task, int tasks) { ops[op]->run(c, task, tasks); }
+
+int pe_cpu_tasks(pe_op op, const pe_call *c, int most) {
+  pe_cpu_work w = ops[op]->work(c);
+  double n = w.cost / worth;
+  if (n > (double)w.items) n = (double)w.items;
+  if (n > most) n = most;
+  return n < 1 ? 1 : (int)n;
+}
+
+int64_t pe_cpu_scratch(pe_op op, const pe_call *c) { return ops[op]->scratch ? ops[op]->scratch(c) : 0; }

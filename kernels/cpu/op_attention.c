@@ -1,0 +1,239 @@
+/* op_attention.c - the cache of keys and values, written (store) and looked at (attention).
+ *
+ * Token t of a sequence lives in the block that its table names at t / block, at place t % block; the table of a cache
+ * group begins behind those of the groups before it. A block holds one head after the other, each with all its tokens, so
+ * that what is read together lies together. Attention gathers up to sixteen queries that share a key head (heads
+ * of its group, and neighbouring rows where the group is small), so that keys and values are read once for all of them.
+ * Each query's sums run over its own keys in order of position: how queries were gathered leaves no trace.
+ *
+ * Rows of float32 are used where they lie; those of other types are decoded a few at a time, and then it is the same
+ * arithmetic. */
+#include "kernels/cpu/cpu.h"
+
+enum { QUERIES = 16, DECODED = 32 /* rows at a time */ };
+
+/* ---- where tokens are -------------------------------------------------------------------------------------------- */
+
+static const int32_t *table_of(const pe_step *step, const pe_segment *segment, int32_t group) {
+  const int32_t *table = step->tables + segment->table;
+  for (int32_t g = 0; g < group; g++) table += step->table_size[g];
+  return table;
+}
+
+/* Where token t of a head is in a pool of rows of so many bytes; *run: how many tokens from t on, up to `end`, follow it
+ * there. */
+static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *table, int64_t head, int64_t bytes, int64_t t, int64_t end,
+                         int64_t *run) {
+  int64_t within = t % a->block;
+  *run = pe_cpu_least(a->block - within, end - t);
+  return pool + (((int64_t)table[t / a->block] * a->heads + head) * a->block + within) * bytes;
+}
+
+/* ---- store ------------------------------------------------------------------------------------------------------- */
+
+/* Keys are rotated straight to where they will lie, or through `turned` where that is not float32. */
+static void store_key(const pe_call *c, int64_t r, const float *x, float *turned, uint8_t *to) {
+  const pe_store_args *a = &c->args.store;
+  if (a->rope.half > 0) {
+    if (a->cache.type == PE_KV_F32) turned = (float *)(void *)to;
+    pe_cpu_rotate(&a->rope, pe_cpu_row(&c->in[2], r), x, turned);
+    if (a->cache.type == PE_KV_F32) return;
+    x = turned;
+  }
+  pe_cpu_kv_encode(c->prim, a->cache.type, x, a->cache.key, to);
+}
+
+static void store_run(const pe_call *c, int task, int tasks) {
+  const pe_cache_args *cache = &c->args.store.cache;
+  const int64_t key = pe_kv_row_bytes(cache->type, cache->key), value = pe_kv_row_bytes(cache->type, cache->value);
+  int64_t from, to, run;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t r = from; r < to; r++) {
+    const pe_segment *segment = &c->step->segment[c->step->segment_of[r]];
+    const int32_t *table = table_of(c->step, segment, cache->group);
+    int64_t t = segment->past + (r - segment->first);
+    for (int64_t h = 0; h < cache->heads; h++) {
+      store_key(c, r, pe_cpu_row(&c->in[0], r) + h * cache->key, pe_cpu_scratch_of(c, task),
+                place_of(c->cache[0], cache, table, h, key, t, t + 1, &run));
+      if (cache->value)
+        pe_cpu_kv_encode(c->prim, cache->type, pe_cpu_row(&c->in[1], r) + h * cache->value, cache->value,
+                         place_of(c->cache[1], cache, table, h, value, t, t + 1, &run));
+    }
+  }
+}
+
+static pe_cpu_work store_work(const pe_call *c) {
+  const pe_cache_args *cache = &c->args.store.cache;
+  return (pe_cpu_work){c->rows, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value)};
+}
+
+static int64_t store_scratch(const pe_call *c) { return c->args.store.cache.type == PE_KV_F32 ? 0 : c->args.store.cache.key; }
+
+const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+/* Some neighbouring rows of a segment, and some of the query heads that share a key head. */
+typedef struct gathering {
+  const pe_call *c;
+  const pe_segment *segment;
+  const int32_t *table;
+  int64_t first, rows; /* rows of the step */
+  int32_t key_head, head, heads; /* query heads head .. head + heads - 1 */
+  int64_t base, end;   /* the keys that any of the rows sees */
+  int64_t span;        /* from one query's scores to the next's */
+  float *query, *score, *sum, *mixed, *decoded;
+} gathering;
+
+static int64_t index_of(const gathering *g, int64_t row) { return g->segment->past + (g->first + row - g->segment->first); }
+
+static int64_t lowest(const gathering *g, int64_t index) {
+  int32_t window = g->c->args.attention.window;
+  return window > 0 && index >= window ? index - window + 1 : 0;
+}
+
+static void gather_queries(const gathering *g) {
+  const pe_attention_args *a = &g->c->args.attention;
+  const int64_t key = a->cache.key;
+  float *to = g->query;
+  for (int64_t r = 0; r < g->rows; r++) {
+    const float *x = pe_cpu_row(&g->c->in[0], g->first + r) + (int64_t)g->head * key;
+    for (int64_t i = 0; i < g->heads * key; i++) *to++ = x[i] * a->scale;
+  }
+}
+
+/* Rows of tokens from t on: `run` of them, `step` floats apart. which: 0 keys, 1 values. */
+static const float *rows_at(const gathering *g, int which, int64_t t, int64_t end, int64_t *run, int64_t *step) {
+  const pe_cache_args *cache = &g->c->args.attention.cache;
+  const int32_t width = which ? cache->value : cache->key;
+  const uint8_t *at = place_of(g->c->cache[which], cache, g->table, g->key_head, pe_kv_row_bytes(cache->type, width), t, end, run);
+  if (cache->type == PE_KV_F32) return *step = width, (const float *)(const void *)at;
+  *run = pe_cpu_least(*run, DECODED), *step = pe_cpu_kv_floats(cache->type, width);
+  pe_cpu_kv_decode(g->c->prim, cache->type, at, *run, width, g->decoded);
+  return g->decoded;
+}
+
+static void score_keys(const gathering *g) {
+  const int64_t key = g->c->args.attention.cache.key;
+  int64_t run, step;
+  for (int64_t t = g->base; t < g->end; t += run) {
+    const float *keys = rows_at(g, 0, t, g->end, &run, &step);
+    g->c->prim->dots(g->query, key, (int)(g->rows * g->heads), keys, step, (int)run, key, g->score + (t - g->base), g->span);
+  }
+}
+
+/* Scores of one query to exponentials; their sum is returned. */
+static float soften(const gathering *g, float *s, int64_t n, int32_t head) {
+  const pe_attention_args *a = &g->c->args.attention;
+  const pe_prim *prim = g->c->prim;
+  if (a->softcap > 0) {
+    for (int64_t i = 0; i < n; i++) s[i] /= a->softcap;
+    prim->unary(PE_MAP_TANH, s, n, s);
+    for (int64_t i = 0; i < n; i++) s[i] *= a->softcap;
+  }
+  float most = prim->max(s, n);
+  if (!g->c->vec[0]) return prim->exp_sum(s, most, n);
+  float sink = g->c->vec[0][head];
+  if (sink > most) most = sink;
+  float sum = prim->exp_sum(s, most, n);
+  return sum + prim->exp_sum(&sink, most, 1);
+}
+
+/* Adds the values of keys from .. to - 1 for `count` queries from number q on. */
+static void mix_values(const gathering *g, int64_t q, int64_t count, int64_t from, int64_t to) {
+  const pe_attention_args *a = &g->c->args.attention;
+  int64_t run, step;
+  for (int64_t t = from; t < to; t += run) {
+    const float *values = rows_at(g, a->cache.value > 0, t, to, &run, &step);
+    g->c->prim->mix(g->score + q * g->span + (t - g->base), g->span, (int)count, values, step, (int)run, a->value,
+                    g->mixed + q * a->value, a->value);
+  }
+}
+
+static void attend(gathering *g) {
+  const pe_attention_args *a = &g->c->args.attention;
+  const int64_t queries = g->rows * g->heads;
+  const int64_t least = index_of(g, 0), most = index_of(g, g->rows - 1);
+  const int64_t shared = lowest(g, most); /* keys shared .. least are seen by all rows */
+  g->base = lowest(g, least), g->end = most + 1;
+  gather_queries(g);
+  score_keys(g);
+  memset(g->mixed, 0, (size_t)(queries * a->value) * sizeof(float));
+  for (int64_t r = 0; r < g->rows; r++) {
+    int64_t i = index_of(g, r), low = lowest(g, i);
+    for (int64_t q = r * g->heads; q < (r + 1) * g->heads; q++)
+      g->sum[q] = soften(g, g->score + q * g->span + (low - g->base), i + 1 - low, g->head + (int32_t)(q - r * g->heads));
+    mix_values(g, r * g->heads, g->heads, low, pe_cpu_least(shared, i + 1));
+  }
+  mix_values(g, 0, queries, shared, least + 1);
+  for (int64_t r = 0; r < g->rows; r++)
+    mix_values(g, r * g->heads, g->heads, least + 1 > shared ? least + 1 : shared, index_of(g, r) + 1);
+  for (int64_t q = 0; q < queries; q++) {
+    float *out = pe_cpu_row(&g->c->out, g->first + q / g->heads) + (g->head + q % g->heads) * a->value;
+    for (int64_t i = 0; i < a->value; i++) out[i] = g->mixed[q * a->value + i] / g->sum[q];
+  }
+}
+
+/* Query heads and rows of a gathering. Where there would be too few gatherings to share, they take fewer heads. */
+static int64_t heads_of(const pe_attention_args *a) { return pe_cpu_least(a->heads / a->cache.heads, QUERIES); }
+
+static int64_t tiles_of(const pe_call *c) {
+  int64_t rows = QUERIES / heads_of(&c->args.attention), tiles = 0;
+  for (int32_t s = 0; s < c->step->segments; s++) tiles += (c->step->segment[s].count + rows - 1) / rows;
+  return tiles;
+}
+
+static int64_t span_of(const pe_call *c) {
+  const pe_attention_args *a = &c->args.attention;
+  int64_t span = 0;
+  for (int32_t s = 0; s < c->step->segments; s++) {
+    int64_t n = (int64_t)c->step->segment[s].past + c->step->segment[s].count;
+    if (n > span) span = n;
+  }
+  if (a->window > 0) span = pe_cpu_least(span, (int64_t)a->window + QUERIES);
+  return (span + 15) & ~(int64_t)15; /* so that lines of scores begin with a cache line */
+}
+
+static void attention_run(const pe_call *c, int task, int tasks) {
+  const pe_attention_args *a = &c->args.attention;
+  const int64_t group = a->heads / a->cache.heads, tiles = tiles_of(c), rows = QUERIES / heads_of(a);
+  int64_t heads = heads_of(a);
+  while (heads > 1 && tiles * a->cache.heads * ((group + heads - 1) / heads) < tasks) heads = (heads + 1) / 2;
+  const int64_t parts = (group + heads - 1) / heads;
+  gathering g = {.c = c, .span = span_of(c)};
+  g.query = pe_cpu_scratch_of(c, task);
+  g.score = g.query + (int64_t)QUERIES * a->cache.key;
+  g.sum = g.score + QUERIES * g.span;
+  g.mixed = g.sum + QUERIES;
+  g.decoded = g.mixed + QUERIES * a->value;
+  /* Later rows see more keys: neighbouring tiles go to different tasks. */
+  for (int64_t part = 0, item = 0; part < a->cache.heads * parts; part++) {
+    g.key_head = (int32_t)(part / parts);
+    g.head = (int32_t)(g.key_head * group + part % parts * heads);
+    g.heads = (int32_t)pe_cpu_least(heads, group - part % parts * heads);
+    for (int32_t s = 0; s < c->step->segments; s++) {
+      g.segment = &c->step->segment[s];
+      g.table = table_of(c->step, g.segment, a->cache.group);
+      for (int64_t r = 0; r < g.segment->count; r += rows, item++) {
+        if (item % tasks != task) continue;
+        g.first = g.segment->first + r, g.rows = pe_cpu_least(rows, g.segment->count - r);
+        attend(&g);
+      }
+    }
+  }
+}
+
+static pe_cpu_work attention_work(const pe_call *c) {
+  const pe_attention_args *a = &c->args.attention;
+  return (pe_cpu_work){tiles_of(c) * a->heads, (double)c->rows * a->heads * (double)span_of(c) * (a->cache.key + a->value)};
+}
+
+static int64_t attention_scratch(const pe_call *c) {
+  const pe_attention_args *a = &c->args.attention;
+  int64_t floats = QUERIES * (a->cache.key + span_of(c) + 1 + a->value);
+  if (a->cache.type == PE_KV_F32) return floats;
+  int64_t widest = a->cache.key > a->cache.value ? a->cache.key : a->cache.value;
+  return floats + DECODED * pe_cpu_kv_floats(a->cache.type, widest);
+}
+
+const pe_cpu_op pe_cpu_attention = {attention_run, attention_work, attention_scratch};

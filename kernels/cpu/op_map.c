@@ -1,0 +1,87 @@
+/* op_map.c - chains of elementwise operations, a block of columns at a time; see pe_map_args. */
+#include "kernels/cpu/cpu.h"
+
+enum { BLOCK = 256 };
+
+typedef struct registers {
+  const float *at[PE_MAP_REGISTERS]; /* where each register's block is: in `room`, or in the input itself */
+  float room[PE_MAP_REGISTERS][BLOCK];
+  float value[PE_MAP_STEPS][BLOCK]; /* the constants that are used */
+} registers;
+
+static void fill(float *p, float x) {
+  for (int i = 0; i < BLOCK; i++) p[i] = x;
+}
+
+static bool is_unary(int32_t op) { return op < PE_MAP_ADD; }
+
+static void fill_constants(const pe_map_args *a, registers *regs) {
+  for (int s = 0; s < a->steps; s++) {
+    const pe_map_step *step = &a->step[s];
+    if (step->a < 0) fill(regs->value[-1 - step->a], a->value[-1 - step->a]);
+    if (!is_unary(step->op) && step->b < 0) fill(regs->value[-1 - step->b], a->value[-1 - step->b]);
+  }
+}
+
+/* Columns from .. from + n - 1 of input i of a row. */
+static void load_input(const pe_call *c, int i, int64_t row, int64_t from, int64_t n, registers *regs) {
+  const pe_map_args *a = &c->args.map;
+  const float *x = a->input[i].constant ? c->vec[i] : pe_cpu_row(&c->in[i], row);
+  const int64_t width = a->input[i].width, repeat = a->input[i].repeat > 1 ? a->input[i].repeat : 1;
+  float *room = regs->room[i];
+  regs->at[i] = room;
+  if (repeat == 1 && width >= a->width) {
+    regs->at[i] = x + from;
+    return;
+  }
+  int64_t at = from / repeat % width, within = from % repeat;
+  for (int64_t j = 0; j < n; j++) {
+    room[j] = x[at];
+    if (++within == repeat) {
+      within = 0;
+      if (++at == width) at = 0;
+    }
+  }
+}
+
+static const float *operand(const registers *regs, int32_t r) {
+  return r < 0 ? regs->value[-1 - r] : regs->at[r];
+}
+
+static void map_block(const pe_call *c, int64_t row, int64_t from, int64_t n, registers *regs) {
+  const pe_map_args *a = &c->args.map;
+  for (int i = 0; i < a->inputs; i++) load_input(c, i, row, from, n, regs);
+  for (int s = 0; s < a->steps; s++) {
+    const pe_map_step *step = &a->step[s];
+    const float *x = operand(regs, step->a);
+    float *y = regs->room[step->to];
+    if (is_unary(step->op))
+      c->prim->unary((pe_map_op)step->op, x, n, y);
+    else
+      c->prim->binary((pe_map_op)step->op, x, operand(regs, step->b), n, y);
+    regs->at[step->to] = y;
+  }
+  memmove(pe_cpu_row(&c->out, row) + from, regs->at[a->result], (size_t)n * sizeof(float));
+}
+
+static int64_t blocks_of(const pe_map_args *a) { return (a->width + BLOCK - 1) / BLOCK; }
+
+static void map_run(const pe_call *c, int task, int tasks) {
+  const pe_map_args *a = &c->args.map;
+  const int64_t blocks = blocks_of(a);
+  registers regs;
+  int64_t from, to;
+  fill_constants(a, &regs);
+  pe_cpu_share(c->rows * blocks, task, tasks, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    int64_t at = i % blocks * BLOCK;
+    map_block(c, i / blocks, at, pe_cpu_least(BLOCK, a->width - at), &regs);
+  }
+}
+
+static pe_cpu_work map_work(const pe_call *c) {
+  const pe_map_args *a = &c->args.map;
+  return (pe_cpu_work){c->rows * blocks_of(a), (double)c->rows * a->width * (a->steps + 1)};
+}
+
+const pe_cpu_op pe_cpu_map = {map_run, map_work, NULL};

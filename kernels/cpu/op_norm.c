@@ -1,0 +1,45 @@
+/* op_norm.c - norms over groups of a row; see pe_norm_args. */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+/* One group. w, b: its weights and biases, or NULL. y may be x. */
+static void norm_group(const pe_prim *prim, const pe_norm_args *a, const float *x, const float *w,
+                       const float *b, float *y) {
+  const int64_t n = a->width;
+  if (a->layer) {
+    float mean = prim->sum(x, n) / (float)n;
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;
+    x = y;
+  }
+  float squares = prim->sum_squares(x, n);
+  float by = 1.f / sqrtf((a->l2 ? squares : squares / (float)n) + a->eps);
+  if (w)
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * by * (w[i] + a->offset);
+  else
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * by;
+  if (b)
+    for (int64_t i = 0; i < n; i++) y[i] += b[i];
+  if (a->scale != 1.f)
+    for (int64_t i = 0; i < n; i++) y[i] *= a->scale;
+}
+
+static void norm_run(const pe_call *c, int task, int tasks) {
+  const pe_norm_args *a = &c->args.norm;
+  const bool apart = a->weights > a->width; /* a weight for each value of the row, not of a group */
+  int64_t from, to;
+  pe_cpu_share((int64_t)c->rows * a->count, task, tasks, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    int64_t row = i / a->count, at = i % a->count * a->width, w = apart ? at : 0;
+    norm_group(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
+               a->layer && c->vec[1] ? c->vec[1] + w : NULL, pe_cpu_row(&c->out, row) + at);
+  }
+}
+
+static pe_cpu_work norm_work(const pe_call *c) {
+  const pe_norm_args *a = &c->args.norm;
+  int64_t groups = (int64_t)c->rows * a->count;
+  return (pe_cpu_work){groups, 2.0 * (double)groups * a->width};
+}
+
+const pe_cpu_op pe_cpu_norm = {norm_run, norm_work, NULL};

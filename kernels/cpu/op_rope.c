@@ -1,0 +1,83 @@
+/* op_rope.c - rotary positions: the table of a step, and rotating heads by it. */
+#include "kernels/cpu/cpu.h"
+
+#include <math.h>
+
+/* ---- the table ----------------------------------------------------------------------------------------- */
+
+/* Which axis of the position rotation i follows. */
+static int axis_of(const pe_rope_table_args *a, int i) {
+  const int32_t *s = a->section;
+  if (s[0] + s[1] + s[2] == 0) return 0;
+  if (a->interleaved_axes) return i % 3 && i < 3 * s[i % 3] ? i % 3 : 0;
+  return i < s[0] ? 0 : i < s[0] + s[1] ? 1 : 2;
+}
+
+/* The base of a rope that grows with the length. */
+static float grown_base(const pe_rope_table_args *a, int32_t length) {
+  double grown = (double)a->factor * length / a->threshold - ((double)a->factor - 1);
+  return (float)(a->theta * pow(grown, (double)a->dims / (a->dims - 2)));
+}
+
+static void table_row(const pe_call *c, int64_t row) {
+  const pe_rope_table_args *a = &c->args.rope_table;
+  const pe_step *step = c->step;
+  const int32_t length = step->segment[step->segment_of[row]].rope_length;
+  const bool beyond = length > a->threshold;
+  const int variant = a->variants > 1 && beyond;
+  const float *frequencies = c->vec[0] + (int64_t)variant * a->half;
+  const float scale = c->vec[1] ? a->scale * c->vec[1][variant] : a->scale;
+  const float base = a->dynamic && beyond ? grown_base(a, length) : 0;
+  float *out = pe_cpu_row(&c->out, row);
+  for (int i = 0; i < a->half; i++) {
+    float frequency = base > 0 ? 1.f / powf(base, (float)(2 * i) / (float)a->dims) : frequencies[i];
+    float angle = (float)step->position[(int64_t)axis_of(a, i) * step->rows + row] * frequency;
+    out[i] = cosf(angle) * scale;
+    out[a->half + i] = sinf(angle) * scale;
+  }
+}
+
+static void table_run(const pe_call *c, int task, int tasks) {
+  int64_t from, to;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t r = from; r < to; r++) table_row(c, r);
+}
+
+static pe_cpu_work table_work(const pe_call *c) {
+  return (pe_cpu_work){c->rows,
+                       (double)c->rows * c->args.rope_table.half * 100}; /* a cosine and a sine each */
+}
+
+const pe_cpu_op pe_cpu_rope_table = {table_run, table_work, NULL};
+
+/* ---- rotating ------------------------------------------------------------------------------------------ */
+
+void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y) {
+  const int half = a->half, apart = a->pairs ? 1 : half, stride = a->pairs ? 2 : 1;
+  const float *cosine = table, *sine = table + half;
+  if (y != x) memcpy(y, x, (size_t)a->dim * sizeof *y);
+  y += a->skip;
+  for (int i = 0; i < half; i++) {
+    float *first = y + i * stride, *second = first + apart, u = *first, v = *second;
+    *first = u * cosine[i] - v * sine[i];
+    *second = v * cosine[i] + u * sine[i];
+  }
+}
+
+static void rope_run(const pe_call *c, int task, int tasks) {
+  const pe_rope_args *a = &c->args.rope;
+  int64_t from, to;
+  pe_cpu_share((int64_t)c->rows * a->heads, task, tasks, &from, &to);
+  for (int64_t i = from; i < to; i++) {
+    int64_t row = i / a->heads, at = i % a->heads * a->dim;
+    pe_cpu_rotate(a, pe_cpu_row(&c->in[1], row), pe_cpu_row(&c->in[0], row) + at,
+                  pe_cpu_row(&c->out, row) + at);
+  }
+}
+
+static pe_cpu_work rope_work(const pe_call *c) {
+  int64_t heads = (int64_t)c->rows * c->args.rope.heads;
+  return (pe_cpu_work){heads, 2.0 * (double)heads * c->args.rope.dim};
+}
+
+const pe_cpu_op pe_cpu_rope = {rope_run, rope_work, NULL};

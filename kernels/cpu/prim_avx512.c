@@ -1,0 +1,27 @@
+/* prim_avx512.c - the text of prim_text.h over registers of sixteen floats. */
+typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine */
+#ifdef __AVX512F__
+
+#include <immintrin.h>
+
+#define PE_ISA avx512
+#define PE_ISA_NAME "avx512"
+#define PE_WIDTH 16
+#define PE_FMA(a, b, c) ((vf)_mm512_fmadd_ps(a, b, c))
+#define PE_HALVES(p) ((vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p))))
+#define PE_HALF(h) _cvtsh_ss(h)
+#define PE_LOOKUP(table, index) ((v16b)_mm_shuffle_epi8((__m128i)(table), (__m128i)(index)))
+#define PE_WIDEN(bytes, part) ((void)(part), (vi)_mm512_cvtepu8_epi32((__m128i)(bytes)))
+#define PE_WIDEN_SIGNED(bytes, part) ((void)(part), (vi)_mm512_cvtepi8_epi32((__m128i)(bytes)))
+#define PE_SPREAD(bytes, index)                                                                              \
+  ((vu)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)(bytes)), _mm512_loadu_si512(index)))
+#define PE_CHOOSE(table, index) ((vf)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
+#define PE_TILE_ROWS 4
+#define PE_TILE_COLS 4
+#define PE_ROW_COLS 8
+#define PE_MIX_ROWS 4
+#define PE_MIX_VECS 4
+
+#include "kernels/cpu/prim_text.h"
+
+#endif

@@ -1,0 +1,21 @@
+/* prim_scalar.c - the truth: no instruction beyond the baseline is relied on, every product goes through
+ * fmaf. */
+#define PE_ISA scalar
+#define PE_ISA_NAME "scalar"
+#define PE_WIDTH 4
+#define PE_FMA(a, b, c) lanes_apart(a, b, c)
+#define PE_TILE_ROWS 2
+#define PE_TILE_COLS 2
+#define PE_ROW_COLS 4
+#define PE_MIX_ROWS 2
+#define PE_MIX_VECS 2
+
+#include <math.h>
+
+typedef float lanes4 __attribute__((vector_size(16)));
+static inline lanes4 lanes_apart(lanes4 a, lanes4 b, lanes4 c) {
+  for (int j = 0; j < 4; j++) c[j] = fmaf(a[j], b[j], c[j]);
+  return c;
+}
+
+#include "kernels/cpu/prim_text.h"

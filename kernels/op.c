@@ -1,0 +1,11 @@
+/* op.c - see op.h. */
+#include "kernels/op.h"
+
+const char *pe_op_name(pe_op op) {
+  static const char *const names[] = {
+#define PE_OP_NAME(id, name) [PE_OP_##id] = name,
+      PE_OPS(PE_OP_NAME)
+#undef PE_OP_NAME
+  };
+  return names[op];
+}
