@@ -1,0 +1,300 @@
+/* What the planner makes of a graph: which ops become one instruction, that nothing is changed by it, where
+ * values lie. */
+#include "check.h"
+#include "runtime/seq.h"
+
+enum { WIDTH = 64, INNER = 96, TOKENS = 100, LOGITS = 120, ROWS = 5, EXPERTS = 4, CHOSEN = 2 };
+
+static const pe_quant kinds[] = {
+    {PE_QUANT_NONE, 0, 0, PE_F32},    {PE_QUANT_AFFINE, 4, 32, PE_BF16}, {PE_QUANT_AFFINE, 3, 64, PE_F16},
+    {PE_QUANT_AFFINE, 8, 32, PE_F32}, {PE_QUANT_MXFP4, 4, 32, PE_U8},    {PE_QUANT_MXFP8, 8, 32, PE_U8},
+    {PE_QUANT_NVFP4, 4, 16, PE_U8},   {PE_QUANT_Q4_0, 0, 0, PE_F32},     {PE_QUANT_Q8_0, 0, 0, PE_F32},
+    {PE_QUANT_IQ4_NL, 0, 0, PE_F32},
+};
+
+typedef struct model {
+  pe_weights *weights;
+  pe_graph *graph;
+} model;
+
+static void model_close(model *m) {
+  pe_graph_close(m->graph), pe_weights_close(m->weights);
+  *m = (model){0};
+}
+
+/* The matrices of a gated MLP, with biases, and a head that is wider than the embedding. */
+static bool model_open(model *m, pe_quant quant) {
+  const pe_weight_shape shapes[] = {
+      {"embed", 2, {TOKENS, WIDTH}, {0}, PE_BF16},
+      {"norm", 1, {WIDTH}, {0}, PE_F32},
+      {"gate", 2, {INNER, WIDTH}, quant, PE_BF16},
+      {"gate.bias", 1, {INNER}, {0}, PE_F32},
+      {"up", 2, {INNER, WIDTH}, quant, PE_BF16},
+      {"up.bias", 1, {INNER}, {0}, PE_F32},
+      {"down", 2, {WIDTH, INNER}, {0}, PE_F16},
+      {"head", 2, {LOGITS, WIDTH}, {0}, PE_F32},
+      {"router", 2, {EXPERTS, WIDTH}, {0}, PE_F32},
+      {"experts.gate", 3, {EXPERTS, INNER, WIDTH}, quant, PE_BF16},
+      {"experts.gate.bias", 2, {EXPERTS, INNER}, {0}, PE_F32},
+      {"experts.up", 3, {EXPERTS, INNER, WIDTH}, quant, PE_BF16},
+      {"experts.up.bias", 2, {EXPERTS, INNER}, {0}, PE_F32},
+      {"experts.down", 3, {EXPERTS, WIDTH, INNER}, {0}, PE_F16},
+  };
+  pe_error err = {0};
+  *m = (model){0};
+  CHECK_OK(pe_weights_synthetic(shapes, sizeof shapes / sizeof *shapes, 7, &m->weights, &err), err);
+  if (m->weights) CHECK_OK(pe_graph_open(m->weights, &m->graph, &err), err);
+  return m->graph;
+}
+
+static pe_param param(model *m, const char *name) {
+  pe_param p = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_param(m->graph, name, &p, &err), err);
+  return p;
+}
+
+static pe_value linear(model *m, pe_value x, const char *name, const char *bias) {
+  pe_value v = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_linear(m->graph, x, param(m, name), bias ? param(m, bias) : -1, &v, &err), err);
+  return v;
+}
+
+static pe_value unary(model *m, pe_map_op op, pe_value x) {
+  pe_value v = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_unary(m->graph, op, x, &v, &err), err);
+  return v;
+}
+
+static pe_value binary(model *m, pe_map_op op, pe_value x, pe_value y) {
+  pe_value v = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_binary(m->graph, op, x, y, &v, &err), err);
+  return v;
+}
+
+static pe_value embedding(model *m) {
+  pe_value v = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_embed(m->graph, param(m, "embed"), 1, &v, &err), err);
+  return v;
+}
+
+static pe_value normalised(model *m, pe_value x) {
+  pe_value v = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_norm(m->graph, x, param(m, "norm"), &(pe_norm_args){.eps = 1e-5f, .scale = 1}, &v, &err),
+           err);
+  return v;
+}
+
+static void finish(model *m, pe_value x) {
+  pe_value out = -1;
+  pe_error err = {0};
+  CHECK_OK(pe_graph_output(m->graph, x, &out, &err), err);
+  m->graph->output = linear(m, out, "head", NULL);
+}
+
+/* x + down(act(gate(norm x)) * up(norm x)), the two sides of the product in this or the other order. */
+static void gated_mlp(model *m, pe_map_op act, bool swapped) {
+  pe_value x = embedding(m), h = normalised(m, x);
+  pe_value gate = unary(m, act, linear(m, h, "gate", "gate.bias")), up = linear(m, h, "up", "up.bias");
+  pe_value both = swapped ? binary(m, PE_MAP_MUL, up, gate) : binary(m, PE_MAP_MUL, gate, up);
+  finish(m, binary(m, PE_MAP_ADD, x, linear(m, both, "down", NULL)));
+}
+
+static pe_value expert_linear(model *m, pe_value x, pe_value route, const char *name, const char *bias) {
+  pe_value v = -1;
+  pe_error err = {0};
+  pe_expert_spec s = {.route = route, .weight = param(m, name), .bias = bias ? param(m, bias) : -1};
+  CHECK_OK(pe_graph_expert_linear(m->graph, x, &s, &v, &err), err);
+  return v;
+}
+
+/* The same with experts. */
+static void gated_experts(model *m, bool biased) {
+  pe_value x = embedding(m), h = normalised(m, x), route = -1, sum = -1;
+  pe_error err = {0};
+  pe_route_args args = {.kind = PE_ROUTE_SOFTMAX, .chosen = CHOSEN, .scale = 1};
+  CHECK_OK(pe_graph_route(m->graph, linear(m, h, "router", NULL), -1, -1, &args, &route, &err), err);
+  pe_value gate = expert_linear(m, h, route, "experts.gate", biased ? "experts.gate.bias" : NULL);
+  pe_value up = expert_linear(m, h, route, "experts.up", biased ? "experts.up.bias" : NULL);
+  pe_value both = binary(m, PE_MAP_MUL, unary(m, PE_MAP_SILU, gate), up);
+  CHECK_OK(
+      pe_graph_expert_sum(m->graph, expert_linear(m, both, route, "experts.down", NULL), route, &sum, &err),
+      err);
+  finish(m, binary(m, PE_MAP_ADD, x, sum));
+}
+
+static pe_plan *plan_of(const model *m, bool apart) {
+  pe_plan *p = NULL;
+  pe_error err = {0};
+  CHECK_OK(pe_plan_open(m->graph, &(pe_plan_options){.apart = apart}, &p, &err), err);
+  return p;
+}
+
+/* Logits of a few tokens. */
+static void run(const model *m, bool apart, float *out) {
+  static const int32_t token[ROWS] = {3, 99, 0, 41, 41};
+  pe_plan *p = plan_of(m, apart);
+  pe_pool *pool = NULL;
+  pe_kv *kv = NULL;
+  pe_recur *recur = NULL;
+  pe_exec *e = NULL;
+  pe_error err = {0};
+  pe_run r;
+  pe_seq s = {0};
+  CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
+  CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
+  CHECK_OK(pe_recur_open(m->graph, 1, &recur, &err), err);
+  CHECK_OK(pe_exec_open(p, pool, kv, recur, &e, &err), err);
+  CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
+  CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
+  CHECK_OK(pe_seq_run(&s, ROWS, ROWS, &r, &err), err);
+  CHECK_OK(pe_exec_step(e, &r, 1, &err), err);
+  for (int32_t i = 0; i < ROWS; i++) memcpy(out + i * LOGITS, pe_exec_logits(e, i), LOGITS * sizeof *out);
+  pe_seq_close(&s);
+  pe_exec_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
+}
+
+static void check_same_bits(const model *m) {
+  static float fused[ROWS * LOGITS], apart[ROWS * LOGITS];
+  run(m, false, fused), run(m, true, apart);
+  CHECK_INT(memcmp(fused, apart, sizeof fused), 0);
+  for (int i = 0; i < ROWS * LOGITS; i++) CHECK(isfinite(fused[i]));
+}
+
+static int count(const pe_plan *p, pe_op op) {
+  int n = 0;
+  for (size_t i = 0; i < p->count; i++) n += p->instr[i].op == op;
+  return n;
+}
+
+static const pe_instr *find(const pe_plan *p, pe_op op) {
+  for (size_t i = 0; i < p->count; i++)
+    if (p->instr[i].op == op) return &p->instr[i];
+  return NULL;
+}
+
+static void test_gated(void) {
+  static const pe_map_op acts[] = {PE_MAP_SILU, PE_MAP_GELU_TANH, PE_MAP_GELU, PE_MAP_SIGMOID};
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    model m;
+    if (!model_open(&m, kinds[k])) continue;
+    gated_mlp(&m, acts[k % 4], k % 2);
+    pe_plan *p = plan_of(&m, false), *apart = plan_of(&m, true);
+    CHECK_INT(count(p, PE_OP_GATED), 1);
+    CHECK_INT(count(p, PE_OP_MAP), 0);
+    CHECK_INT(count(p, PE_OP_LINEAR), 2);
+    CHECK_INT(count(apart, PE_OP_GATED), 0);
+    CHECK_INT(count(apart, PE_OP_LINEAR), 4);
+    CHECK_INT(count(apart, PE_OP_MAP), 3);
+    const pe_instr *gated = find(p, PE_OP_GATED);
+    CHECK_INT(gated ? gated->fused_count : -1, 3);
+    CHECK(p->row_floats < p->unshared_floats);
+    pe_plan_close(p), pe_plan_close(apart);
+    check_same_bits(&m);
+    model_close(&m);
+  }
+}
+
+static void test_gated_experts(void) {
+  for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    model m;
+    if (!model_open(&m, kinds[k])) continue;
+    gated_experts(&m, k % 2);
+    pe_plan *p = plan_of(&m, false);
+    CHECK_INT(count(p, PE_OP_EXPERT_GATED), 1);
+    CHECK_INT(count(p, PE_OP_EXPERT_LINEAR), 1);
+    CHECK_INT(count(p, PE_OP_MAP), 1); /* x + the sum */
+    pe_plan_close(p);
+    check_same_bits(&m);
+    model_close(&m);
+  }
+}
+
+/* A gate that is tapped, or that something else reads, stays a value. */
+static void test_needed_values_stay(void) {
+  model m;
+  pe_error err = {0};
+  if (!model_open(&m, kinds[0])) return;
+  gated_mlp(&m, PE_MAP_SILU, false);
+  for (size_t v = 0; v < m.graph->node_count; v++) {
+    const pe_node *n = &m.graph->node[v];
+    if (n->op == -2 || n->op == PE_OP_STORE) continue;
+    pe_value tap = (pe_value)v;
+    pe_plan *p = NULL;
+    CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){.taps = &tap, .tap_count = 1}, &p, &err), err);
+    int found = 0;
+    for (size_t i = 0; i < p->count; i++) {
+      found += p->instr[i].value == tap;
+      for (int32_t f = 0; f < p->instr[i].fused_count; f++) CHECK(p->instr[i].fused[f] != tap);
+      CHECK(!(p->instr[i].folds && p->instr[i].value == tap));
+    }
+    CHECK_INT(found, 1);
+    pe_plan_close(p);
+  }
+  model_close(&m);
+}
+
+static bool overlap(const pe_place *a, const pe_place *b) {
+  return a->rows == b->rows && a->at < b->at + b->step && b->at < a->at + a->step;
+}
+
+/* A norm that folds: what it reads is still there when the last product of it has run. */
+static void test_folding(void) {
+  model m;
+  if (!model_open(&m, kinds[0])) return;
+  gated_mlp(&m, PE_MAP_SILU, false);
+  pe_plan *p = plan_of(&m, false);
+  const pe_instr *norm = find(p, PE_OP_NORM), *gated = find(p, PE_OP_GATED);
+  CHECK(norm && norm->folds);
+  CHECK(gated && gated->norm >= 0 && &p->instr[gated->norm] == norm);
+  if (norm && gated)
+    for (const pe_instr *x = norm; x <= gated; x++) CHECK(!overlap(&x->out, &norm->in[0]));
+  pe_plan_close(p);
+  p = plan_of(&m, true);
+  for (size_t i = 0; i < p->count; i++) CHECK(!p->instr[i].folds && p->instr[i].norm == -1);
+  pe_plan_close(p);
+  model_close(&m);
+}
+
+/* A tree of maps that needs more registers than there are: fused as far as they go, with the same result. */
+static void test_wide_maps(void) {
+  model m;
+  if (!model_open(&m, kinds[0])) return;
+  pe_value x = embedding(&m), level[16];
+  for (int i = 0; i < 16; i++) level[i] = unary(&m, i % 2 ? PE_MAP_TANH : PE_MAP_SIGMOID, x);
+  for (int n = 16; n > 1; n /= 2)
+    for (int i = 0; i < n / 2; i++)
+      level[i] = binary(&m, i % 2 ? PE_MAP_MUL : PE_MAP_ADD, level[2 * i], level[2 * i + 1]);
+  finish(&m, level[0]);
+  check_same_bits(&m);
+  model_close(&m);
+}
+
+static void test_sizes(void) {
+  model m;
+  pe_error err = {0};
+  if (!model_open(&m, kinds[0])) return;
+  pe_plan *p = NULL;
+  CHECK_FAILS(pe_plan_open(m.graph, NULL, &p, &err), PE_EARG, err, "no output");
+  gated_mlp(&m, PE_MAP_SILU, false);
+  p = plan_of(&m, false);
+  CHECK_INT(p->vocabulary, LOGITS);
+  CHECK_INT(p->tokens, TOKENS);
+  pe_plan_close(p);
+  model_close(&m);
+}
+
+static const check_test tests[] = {
+    {"gated products", test_gated},
+    {"gated experts", test_gated_experts},
+    {"values that are needed stay", test_needed_values_stay},
+    {"norms that fold", test_folding},
+    {"maps with too many registers", test_wide_maps},
+    {"sizes", test_sizes},
+};
+CHECK_MAIN("plan", tests)
