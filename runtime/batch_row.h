@@ -1,0 +1,121 @@
+/* batch_row.h - between the batch_*.c files: what a batch and its rows are made of.
+ *
+ * A row is found by its id, in a table ordered by id, which is the order of joining. Rows are allocated one by one and
+ * never move, so a run may point into them. A row that is done gives its caches back at once, but stays in the table
+ * until the next step begins: events borrow its text and its error.
+ *
+ * A row's tokens are the row's, prompt and made ones; its sequence holds a copy while it runs. READING and WRITING rows are the
+ * same to a step: there are count - seq.past known tokens to compute, and whoever computes the last one draws the next.
+ * So preemption is closing the sequence, and resuming is reading everything again.
+ *
+ * Events never need memory when they happen: room for two per living row (one of a step, one of a cancel after it) is
+ * made when a row joins. */
+#ifndef PE_BATCH_ROW_H
+#define PE_BATCH_ROW_H
+
+#include "runtime/batch.h"
+#include "runtime/detokenizer.h"
+#include "runtime/stop.h"
+
+enum { PE_ROW_CHOICES = 128 }; /* of one request */
+
+typedef struct pe_row_request { /* a copied request, shared by its rows */
+  pe_arena arena;
+  int32_t refs;
+  pe_request r;     /* prompt.id is NULL: each row has the tokens; boundaries are sorted */
+  int32_t limit;    /* tokens made at most */
+} pe_row_request;
+
+typedef struct pe_row {
+  pe_row_id id, leader; /* leader: the row whose prompt this one waits for; 0: none */
+  pe_row_state state;
+  pe_row_request *request;
+  pe_sampling sampling; /* with its own seed */
+  pe_logit_bias *bias;  /* in place of the request's; owned */
+  int32_t choice, cached;
+  int32_t *token, count;
+  size_t cap;
+  int32_t *forced, forced_at, forced_count; /* what comes next, whatever the sampler says */
+  size_t forced_cap;
+  pe_seq seq; /* open while the row runs */
+  pe_detokenizer *detokenizer;
+  pe_stop *stop;     /* NULL: no stop strings */
+  pe_buf piece, text; /* what the detokenizer gave; what is certain of this step */
+  float *kept;       /* logits, when asked for */
+  bool has_kept, yielded, restarted; /* yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
+  int64_t added_ns;
+  int32_t chunk, cut, line; /* of this step: tokens; where the prefix cache wants to be told; line of the logits or -1 */
+  pe_error error;
+} pe_row;
+
+struct pe_batch {
+  const pe_plan *plan;
+  const pe_graph *graph;
+  pe_batch_options o; /* defaults filled in; nothing borrowed but the tokenizer and end_ids, which are our own */
+  pe_kv *kv;
+  pe_recur *recur;
+  pe_exec *exec;
+  pe_prefix *prefix;
+  pe_sampler *sampler;
+  bool caching, stopping; /* there is a prefix cache; reading must stop where it may be resumed (states, windows) */
+  pe_row **row;
+  size_t row_count, row_cap, alive; /* rows that are done are counted in row_count alone */
+  int32_t running;                  /* with an open sequence */
+  pe_row_id next;
+  pe_event *event;
+  size_t event_count, event_cap;
+  pe_run *run; /* of this step, o.rows at most */
+  pe_row **ran;
+  int32_t run_count;
+  int32_t *ban;
+  size_t ban_cap;
+  uint8_t *mark; /* by block: scratch of counting */
+  pe_batch_stats stats;
+  pe_trace trace[PE_TRACE_STEPS];
+};
+
+static inline int32_t pe_row_prompt(const pe_row *r) { return r->request->r.prompt.count; }
+static inline int32_t pe_row_made(const pe_row *r) { return r->count - r->request->r.prompt.count; }
+static inline bool pe_row_runs(const pe_row *r) { return r->state == PE_ROW_READING || r->state == PE_ROW_WRITING; }
+
+/* ---- requests and rows (batch_row.c) --------------------------------------------------------------------------- */
+
+pe_status pe_row_request_check(const pe_batch *b, const pe_request *r, int32_t *limit, pe_error *err);
+pe_status pe_row_request_copy(const pe_request *r, pe_row_request **out, pe_error *err); /* gives */
+void pe_row_request_release(pe_row_request *q);
+pe_status pe_row_new(const pe_batch *b, pe_row_request *q, const int32_t *token, int32_t count, pe_row **out, pe_error *err); /* gives */
+void pe_row_free(pe_row *r);                                                     /* takes; its sequence is closed */
+pe_status pe_row_append(pe_row *r, int32_t id, pe_error *err);                   /* to its tokens and its sequence */
+pe_status pe_row_force(pe_row *r, const int32_t *id, int32_t count, pe_error *err);
+
+/* Text: appends what the made token id makes certain; `made` tokens are there with it. *hit: a stop string, or -1. */
+pe_status pe_row_say(pe_row *r, int32_t id, int32_t made, int *hit, pe_error *err);
+pe_status pe_row_say_rest(pe_row *r, int *hit, pe_error *err);
+pe_status pe_row_say_again(const pe_batch *b, pe_row *r, pe_error *err); /* its text machinery anew, as it is after its tokens */
+
+/* ---- the table (batch.c) ----------------------------------------------------------------------------------------- */
+
+pe_row *pe_batch_find(const pe_batch *b, pe_row_id id); /* NULL: not there */
+pe_status pe_batch_living(const pe_batch *b, pe_row_id id, pe_row **out, pe_error *err);
+pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err); /* so that pe_batch_enter cannot fail */
+void pe_batch_enter(pe_batch *b, pe_row *r);                          /* takes; gives it its id */
+
+/* ---- running rows (batch_step.c) --------------------------------------------------------------------------------- */
+
+pe_prefix_key pe_batch_key(const pe_batch *b, const pe_row *r);
+int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length);
+void pe_batch_remember(pe_batch *b, pe_row *r); /* in the prefix cache, if it may */
+void pe_batch_release(pe_batch *b, pe_row *r);  /* its caches */
+void pe_batch_yield(pe_batch *b, pe_row *r);    /* WAITING again */
+/* Blocks of a group that running rows hold. */
+int32_t pe_batch_held(const pe_batch *b, int32_t group);
+
+/* ---- after a step (batch_sample.c) --------------------------------------------------------------------------------- */
+
+/* Draws the next token of a row that has logits; its event is pushed. */
+void pe_batch_draw(pe_batch *b, pe_row *r);
+/* Ends a row with this event; takes effect at once. */
+void pe_batch_finish(pe_batch *b, pe_row *r, pe_finish why, pe_event *event);
+void pe_batch_fail(pe_batch *b, pe_row *r); /* with the error in the row */
+
+#endif

@@ -1,0 +1,124 @@
+/* batch_sample.c - see batch.h: from logits to a token, from a token to text, and how a row ends. */
+#include "runtime/batch_row.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- the end of a row ------------------------------------------------------------------------------------------ */
+
+static void push(pe_batch *b, const pe_event *e) { b->event[b->event_count++] = *e; }
+
+/* A first choice that leaves before its prompt is read is followed by the next one. */
+static void hand_on(pe_batch *b, const pe_row *r) {
+  pe_row_id next = 0;
+  for (size_t i = 0; i < b->row_count; i++) {
+    pe_row *f = b->row[i];
+    if (f->leader != r->id || f->state == PE_ROW_DONE) continue;
+    f->leader = next;
+    if (!next) next = f->id;
+  }
+}
+
+void pe_batch_finish(pe_batch *b, pe_row *r, pe_finish why, pe_event *e) {
+  e->finish = why;
+  e->prompt = pe_row_prompt(r), e->generated = pe_row_made(r), e->cached = r->cached;
+  if (why == PE_FINISH_ERROR) e->error = r->error.text;
+  else if (r->seq.kv) pe_batch_remember(b, r);
+  pe_batch_release(b, r);
+  r->state = PE_ROW_DONE, r->seq.past = 0;
+  b->alive--;
+  if (r->request->r.n > 1) hand_on(b, r);
+  uint64_t *count = why == PE_FINISH_ERROR ? &b->stats.failed : why == PE_FINISH_CANCEL ? &b->stats.cancelled : &b->stats.finished;
+  ++*count;
+  push(b, e);
+}
+
+void pe_batch_fail(pe_batch *b, pe_row *r) {
+  pe_event e = {.row = r->id, .stop_index = -1};
+  pe_batch_finish(b, r, PE_FINISH_ERROR, &e);
+}
+
+/* ---- what may not come ----------------------------------------------------------------------------------------- */
+
+static bool has_id(const int32_t *id, int32_t count, int32_t what) {
+  for (int32_t i = 0; i < count; i++)
+    if (id[i] == what) return true;
+  return false;
+}
+
+static bool ends(const pe_batch *b, const pe_row *r, int32_t id) {
+  const pe_request *q = &r->request->r;
+  return (!q->ignore_eos && has_id(b->o.end_ids, b->o.end_count, id)) || has_id(q->stop_ids.id, q->stop_ids.count, id);
+}
+
+/* Fills b->ban, which has had room for all of it since the request came. */
+static int32_t bans(const pe_batch *b, const pe_row *r) {
+  const pe_request *q = &r->request->r;
+  int32_t n = 0, made = pe_row_made(r);
+  if (made < q->min_tokens) {
+    for (int32_t i = 0; !q->ignore_eos && i < b->o.end_count; i++) b->ban[n++] = b->o.end_ids[i];
+    for (int32_t i = 0; i < q->stop_ids.count; i++) b->ban[n++] = q->stop_ids.id[i];
+  }
+  for (int32_t i = 0; i < q->bad_count; i++) {
+    pe_ids_view w = q->bad_words[i];
+    int32_t before = w.count - 1;
+    if (before > made || memcmp(r->token + r->count - before, w.id, (size_t)before * sizeof *w.id)) continue;
+    b->ban[n++] = w.id[before];
+  }
+  return n;
+}
+
+/* ---- a token --------------------------------------------------------------------------------------------------- */
+
+/* A forced token is what a greedy choice with an overwhelming bias gives: its logprobs are those of the raw logits. */
+static pe_status pick_forced(pe_batch *b, pe_row *r, const float *logits, pe_choice *out, pe_error *err) {
+  int32_t id = r->forced[r->forced_at];
+  pe_logit_bias bias = {id, 1e30f};
+  pe_sampling s = pe_sampling_defaults();
+  s.temperature = 0, s.bias = &bias, s.bias_count = 1, s.top_logprobs = r->sampling.top_logprobs;
+  pe_status rc = pe_sampler_pick(b->sampler, &s, logits, &(pe_history){r->token, r->count, pe_row_prompt(r)}, r->count, NULL, 0, out, err);
+  if (rc) return rc;
+  if (out->id != id) out->id = id, out->logprob = -INFINITY; /* a token of no probability at all */
+  r->forced_at++;
+  return PE_OK;
+}
+
+static pe_status pick(pe_batch *b, pe_row *r, const float *logits, pe_choice *out, pe_error *err) {
+  pe_history h = {r->token, r->count, pe_row_prompt(r)};
+  if (r->forced_at < r->forced_count) return pick_forced(b, r, logits, out, err);
+  return pe_sampler_pick(b->sampler, &r->sampling, logits, &h, r->count, b->ban, bans(b, r), out, err);
+}
+
+/* The text that a token brings, and why the row ends with it, if it does. An end token has no text. */
+static pe_status settle(pe_batch *b, pe_row *r, int32_t id, pe_event *e, pe_finish *why) {
+  int hit = -1;
+  pe_status rc = PE_OK;
+  *why = ends(b, r, id) ? PE_FINISH_STOP : pe_row_made(r) >= r->request->limit ? PE_FINISH_LENGTH : PE_FINISH_NONE;
+  if (*why != PE_FINISH_STOP) rc = pe_row_say(r, id, pe_row_made(r), &hit, &r->error);
+  if (!rc && *why && hit < 0) rc = pe_row_say_rest(r, &hit, &r->error);
+  if (hit >= 0) *why = PE_FINISH_STOP;
+  e->stop_index = hit;
+  e->text = pe_str_of(r->text.data, r->text.len);
+  return rc;
+}
+
+void pe_batch_draw(pe_batch *b, pe_row *r) {
+  pe_event e = {.row = r->id, .stop_index = -1};
+  const float *logits = pe_exec_logits(b->exec, r->line);
+  pe_finish why = PE_FINISH_LENGTH;
+  if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
+  if (pe_row_made(r) >= r->request->limit) { /* nothing was asked for but reading */
+    pe_batch_finish(b, r, why, &e);
+    return;
+  }
+  pe_status rc = pick(b, r, logits, &e.choice, &r->error);
+  if (!rc) rc = pe_row_append(r, e.choice.id, &r->error);
+  if (!rc) {
+    e.token = true, r->state = PE_ROW_WRITING;
+    b->stats.written_tokens++;
+    rc = settle(b, r, e.choice.id, &e, &why);
+  }
+  if (rc) why = PE_FINISH_ERROR;
+  if (why) pe_batch_finish(b, r, why, &e);
+  else push(b, &e);
+}

@@ -1,0 +1,538 @@
+/* test_batch_random.c - thousands of random operations on small batches, against an oracle that computes every token of
+ * every row alone, from nothing: blocks of 2 tokens, steps of few tokens, pools that are too small.
+ *
+ * Each row has a twin here that knows its request and its tokens. Every token, every reason to end and every piece of text
+ * is compared; after each case all blocks and slots must be free. A second run lets allocations fail: then an operation
+ * says so, or a row ends with an error, and everything else goes on as if nothing had been.
+ *
+ * BATCH_CASES=N sets the number of cases, BATCH_SEED=N the first seed. */
+#include "batch_help.h"
+
+#include <unistd.h>
+
+enum { CONTEXT = 24, TWINS = 400, OPS = 60 };
+
+typedef struct twin {
+  pe_row_id id;
+  bool alive, cancelled, keep, trimmed;
+  int32_t token[CONTEXT + 1], count, limit;
+  pe_request q; /* points into this twin */
+  pe_logit_bias bias[2];
+  int32_t stop_id, bad[2][2], boundary[2];
+  pe_ids_view bad_view[2];
+  pe_str stop[2];
+  int32_t forced[4], forced_at, forced_count;
+  pe_buf text;
+} twin;
+
+typedef struct game {
+  model m;
+  oracle o;
+  pe_batch *b;
+  twin *t;
+  int twins, alive;
+  bool failing; /* allocations are made to fail now and then */
+  bool failed;  /* one may have failed in the operation that just ran */
+  int64_t tokens, errors, refusals, preempted, hits; /* of all cases: what the test has seen */
+} game;
+
+static const int32_t end_ids[] = {END, 4000};
+static char save_path[64];
+
+/* ---- requests -------------------------------------------------------------------------------------------------- */
+
+static void random_sampling(twin *t) {
+  pe_sampling *s = &t->q.sampling;
+  *s = pe_sampling_defaults();
+  s->temperature = chance(3) ? (float)chance(20) / 10 : 0;
+  s->top_k = chance(3) ? 0 : 1 + chance(VOCAB);
+  s->top_p = chance(3) ? 1 : .5f + (float)chance(50) / 100;
+  s->min_p = chance(4) ? 0 : (float)chance(30) / 100;
+  s->repetition_penalty = chance(3) ? 1 : 1.3f;
+  s->presence_penalty = chance(4) ? 0 : .5f;
+  s->frequency_penalty = chance(4) ? 0 : .3f;
+  s->penalty_window = chance(2) ? 0 : 4;
+  s->seed = (uint64_t)chance(1000);
+  s->top_logprobs = chance(3) - 1;
+  if (!chance(4)) {
+    for (int i = 0; i < 2; i++) t->bias[i] = (pe_logit_bias){chance(VOCAB), (float)chance(7) - 3};
+    s->bias = t->bias, s->bias_count = 2;
+  }
+}
+
+static void random_lists(twin *t) {
+  pe_request *q = &t->q;
+  static const char *const strings[] = {"ab", "bc", "dad", "a", "cde", "fa", "x", "abab"};
+  if (!chance(3)) t->stop_id = chance(VOCAB), q->stop_ids = (pe_ids_view){&t->stop_id, 1};
+  if (!chance(3) && !q->min_tokens) {
+    for (int i = 0; i < 2; i++) t->stop[i] = pe_str_c(strings[chance(8)]);
+    q->stop = t->stop, q->stop_count = 1 + chance(2);
+  }
+  if (!chance(3)) {
+    for (int i = 0; i < 2; i++) {
+      t->bad[i][0] = chance(VOCAB), t->bad[i][1] = chance(VOCAB);
+      t->bad_view[i] = (pe_ids_view){t->bad[i], 1 + i};
+    }
+    q->bad_words = t->bad_view, q->bad_count = 2;
+  }
+  if (chance(2)) {
+    for (int i = 0; i < 2; i++) t->boundary[i] = chance(q->prompt.count + 1);
+    q->boundary = (pe_ids_view){t->boundary, 2};
+  }
+}
+
+/* Prompts begin alike, so that the prefix cache has something to find. */
+static void random_request(twin *t) {
+  *t = (twin){.count = 1 + chance(16)};
+  int family = chance(3), same = chance(t->count + 1);
+  for (int i = 0; i < t->count; i++) t->token[i] = i < same ? (family * 7 + i * 5) % (VOCAB - 1) : chance(VOCAB - 1);
+  t->q.prompt = (pe_ids_view){t->token, t->count};
+  t->q.max_tokens = chance(5) ? chance(9) : -1;
+  t->q.min_tokens = t->q.max_tokens > 2 && !chance(4) ? 2 : 0;
+  t->q.ignore_eos = !chance(4), t->q.skip_special = chance(4) > 0;
+  t->q.n = chance(5) ? chance(2) : 2 + chance(3);
+  t->q.no_cache = !chance(5), t->q.salt = (uint64_t)!chance(5);
+  random_sampling(t);
+  random_lists(t);
+}
+
+/* ---- twins ----------------------------------------------------------------------------------------------------- */
+
+/* The pointers of a copied twin must be its own. */
+static void settle_twin(twin *t, const twin *from) {
+  pe_request *q = &t->q;
+  if (q->sampling.bias == from->bias) q->sampling.bias = t->bias;
+  if (q->stop_ids.count) q->stop_ids.id = &t->stop_id;
+  for (int i = 0; i < 2; i++) t->bad_view[i].id = t->bad[i];
+  q->bad_words = t->bad_view, q->stop = t->stop, q->prompt.id = t->token;
+}
+
+static twin *find_twin(game *g, pe_row_id id) {
+  for (int i = 0; i < g->twins; i++)
+    if (g->t[i].id == id) return &g->t[i];
+  return NULL;
+}
+
+static twin *some_twin(game *g) { /* a living one, most often */
+  twin *t = g->twins ? &g->t[chance(g->twins)] : NULL;
+  for (int i = 0; t && !t->alive && i < 8; i++) t = &g->t[chance(g->twins)];
+  return t && t->alive ? t : NULL;
+}
+
+static twin *add_twin(game *g, const twin *from, pe_row_id id) {
+  twin *t = &g->t[g->twins++];
+  *t = *from;
+  settle_twin(t, from);
+  t->id = id, t->alive = true, t->text = (pe_buf){0};
+  if (from->text.len) pe_buf_put(&t->text, from->text.data, from->text.len, NULL);
+  g->alive++;
+  return t;
+}
+
+/* ---- what must happen ------------------------------------------------------------------------------------------ */
+
+static bool is_end(const twin *t, int32_t id) { return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id); }
+
+static int wanted_bans(const twin *t, int32_t *ban) {
+  int n = 0, made = t->count - t->q.prompt.count;
+  if (made < t->q.min_tokens) {
+    if (!t->q.ignore_eos) ban[n++] = END;
+    if (t->q.stop_ids.count) ban[n++] = t->stop_id;
+  }
+  for (int i = 0; i < t->q.bad_count; i++)
+    if (i == 0 || (made >= 1 && t->token[t->count - 1] == t->bad[i][0])) ban[n++] = t->bad[i][i];
+  return n;
+}
+
+static void wanted_choice(game *g, twin *t, const float *logits, pe_choice *c) {
+  int32_t ban[8], bans = wanted_bans(t, ban);
+  pe_error err;
+  CHECK_OK(pe_sampler_pick(g->o.sampler, &t->q.sampling, logits, &(pe_history){t->token, t->count, t->q.prompt.count}, t->count, ban, bans, c, &err), err);
+  if (t->forced_at < t->forced_count) c->id = t->forced[t->forced_at++], c->top_count = -1;
+}
+
+/* The whole text so far, and where the first stop string ends it; -1: nowhere. */
+static long whole_text(const game *g, const twin *t, pe_buf *out) {
+  int32_t made = t->count - t->q.prompt.count;
+  pe_error err;
+  if (made && is_end(t, t->token[t->count - 1])) made--;
+  out->len = 0;
+  CHECK_OK(pe_tokenizer_decode(g->m.tokenizer, t->token + t->q.prompt.count, (size_t)made, t->q.skip_special, out, &err), err);
+  for (size_t end = 1; end <= out->len; end++)
+    for (int i = 0; i < t->q.stop_count; i++)
+      if (t->stop[i].len <= end && !memcmp(out->data + end - t->stop[i].len, t->stop[i].at, t->stop[i].len)) {
+        size_t at = end - t->stop[i].len; /* the longest of those that end here begins first */
+        for (int k = 0; k < t->q.stop_count; k++)
+          if (t->stop[k].len <= end && end - t->stop[k].len < at && !memcmp(out->data + end - t->stop[k].len, t->stop[k].at, t->stop[k].len)) at = end - t->stop[k].len;
+        return (long)at;
+      }
+  return -1;
+}
+
+static void check_text(const twin *t, const pe_event *e, const pe_buf *whole, long cut) {
+  size_t most = cut >= 0 ? (size_t)cut : whole->len;
+  bool begins = t->text.len <= most && (!t->text.len || !memcmp(t->text.data, whole->data, t->text.len));
+  if (!begins || (e->finish && t->text.len != most)) {
+    check_failures++;
+    printf("    row %lld: text \"%.*s\" of \"%.*s\", cut at %ld\n", (long long)t->id, (int)t->text.len, t->text.data, (int)whole->len, whole->data, cut);
+  }
+}
+
+static void check_token(game *g, twin *t, const pe_event *e) {
+  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count), *kept = pe_batch_logits(g->b, t->id);
+  pe_choice want;
+  if (t->keep) CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
+  wanted_choice(g, t, logits, &want);
+  CHECK_INT(e->choice.id, want.id);
+  if (want.top_count >= 0) CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
+  t->token[t->count++] = e->choice.id;
+  g->tokens++;
+}
+
+static void check_finish(game *g, twin *t, const pe_event *e) {
+  pe_buf whole = {0};
+  long cut = whole_text(g, t, &whole);
+  int32_t made = t->count - t->q.prompt.count;
+  bool full = made >= t->limit;
+  pe_finish want = made && (is_end(t, t->token[t->count - 1]) || cut >= 0) ? PE_FINISH_STOP : full ? PE_FINISH_LENGTH : PE_FINISH_NONE;
+  if (e->finish == PE_FINISH_ERROR && g->failed) g->errors++;
+  else if (e->finish != want) check_failures++, printf("    row %lld ends with %s, not %s (%s)\n", (long long)t->id, pe_finish_name(e->finish), pe_finish_name(want), e->error ? e->error : "");
+  else if (!t->trimmed) check_text(t, e, &whole, cut);
+  pe_buf_free(&whole);
+}
+
+static void end_twin(game *g, twin *t, const pe_event *e) {
+  pe_row_info info;
+  t->alive = false, g->alive--;
+  CHECK_INT(e->prompt, t->q.prompt.count);
+  if (!g->failed) CHECK_INT(e->generated, t->count - t->q.prompt.count);
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_DONE);
+  CHECK((e->finish == PE_FINISH_ERROR) == (e->error != NULL));
+}
+
+static void check_events(game *g) {
+  const pe_event *e;
+  int32_t count = pe_batch_events(g->b, &e);
+  for (int32_t i = 0; i < count; i++, e++) {
+    twin *t = find_twin(g, e->row);
+    CHECK(t && t->alive);
+    if (!t || !t->alive) continue;
+    if (e->text.len) pe_buf_put(&t->text, e->text.at, e->text.len, NULL);
+    if (e->token) check_token(g, t, e);
+    check_finish(g, t, e);
+    if (e->finish) end_twin(g, t, e);
+  }
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------ */
+
+/* From here to settled(), an allocation may fail. */
+static void unsettled(game *g) {
+  if (g->failing && !chance(2)) pe_alloc_fail_at(1 + chance(chance(4) ? 12 : 60));
+}
+
+static pe_status settled(game *g, pe_status rc) {
+  g->failed = g->failing;
+  pe_alloc_fail_at(0);
+  if (rc == PE_ENOMEM && g->failing) g->refusals++;
+  return rc;
+}
+
+static bool fails(const game *g, pe_status rc) { return g->failing && rc == PE_ENOMEM; }
+
+static int64_t room_of(const game *g) {
+  int64_t size = g->b->kv->block, room = g->b->kv->blocks * size;
+  for (int i = 0; i < g->m.graph->group_count; i++)
+    if (!g->m.graph->group[i].window) return room;
+  return CONTEXT; /* windows of 5 tokens need 3 blocks of 2, and every pool has those */
+}
+
+static void op_add(game *g) {
+  twin t;
+  pe_error err = {0};
+  pe_row_id first = 0;
+  random_request(&t);
+  int64_t room = room_of(g), made = t.q.max_tokens < 0 ? room - t.count + 1 : t.q.max_tokens;
+  if (made > CONTEXT - t.count) made = CONTEXT - t.count;
+  int n = t.q.n ? t.q.n : 1;
+  if (g->twins + n > TWINS - 20) return;
+  bool fit = t.count + (made > 1 ? made - 1 : 0) <= room;
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_add(g->b, &t.q, &first, &err));
+  if (fails(g, rc)) return;
+  if (!fit) {
+    CHECK_FAILS(rc, PE_ELIMIT, err, "tokens");
+    return;
+  }
+  CHECK_OK(rc, err);
+  if (rc) return;
+  t.limit = (int32_t)made, t.keep = chance(2);
+  for (int i = 0; i < n; i++) {
+    twin *own = add_twin(g, &t, first + i);
+    own->q.sampling.seed += (uint64_t)i;
+    pe_batch_keep_logits(g->b, own->id, own->keep);
+  }
+}
+
+static void op_bad_add(game *g) {
+  twin t;
+  pe_error err = {0};
+  pe_row_id first = 0;
+  random_request(&t);
+  int32_t beyond = VOCAB, before = pe_batch_rows(g->b, NULL, 0);
+  switch (chance(8)) {
+  case 0: t.q.prompt.count = 0; break;
+  case 1: t.token[0] = VOCAB; break;
+  case 2: t.q.n = 129; break;
+  case 3: t.q.sampling.temperature = -1; break;
+  case 4: t.q.stop_ids = (pe_ids_view){&beyond, 1}; break;
+  case 5: t.q.max_tokens = 2, t.q.min_tokens = 3; break;
+  case 6: t.bad_view[0] = (pe_ids_view){&beyond, 0}, t.q.bad_words = t.bad_view, t.q.bad_count = 1; break;
+  default: t.q.boundary = (pe_ids_view){&beyond, 1};
+  }
+  CHECK_FAILS(pe_batch_add(g->b, &t.q, &first, &err), PE_EARG, err, "");
+  CHECK_INT(pe_batch_rows(g->b, NULL, 0), before);
+}
+
+static int random_grants(game *g, pe_grant *grant, int most) {
+  pe_row_info info[TWINS];
+  int32_t rows = pe_batch_rows(g->b, info, TWINS), n = 0;
+  CHECK_INT(rows, g->alive);
+  bool all = chance(2);
+  for (int32_t i = 0; i < rows && n < most; i++)
+    if (all || chance(2)) grant[n++] = (pe_grant){info[chance(4) ? i : chance(rows)].row, chance(6) ? 1 + chance(8) : chance(2) ? INT32_MAX : chance(4) - 3};
+  if (!chance(6) && n < most) grant[n++] = (pe_grant){chance(1000) - 5, 3};
+  return n;
+}
+
+/* Is there a grant that must lead to something? */
+static bool must_run(const game *g, const pe_grant *grant, int n) {
+  for (int i = 0; i < n; i++) {
+    pe_row_info info;
+    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) && info.state != PE_ROW_DONE && !info.follows) return true;
+  }
+  return false;
+}
+
+static void op_step(game *g) {
+  pe_grant grant[64];
+  const pe_event *e;
+  pe_error err = {0};
+  int32_t ran = 0;
+  int n = random_grants(g, grant, 64);
+  bool must = must_run(g, grant, n);
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_step(g->b, grant, n, &ran, &err));
+  if (!fails(g, rc)) {
+    CHECK_OK(rc, err);
+    CHECK((ran > 0 || pe_batch_events(g->b, &e) > 0) >= must);
+  }
+  check_events(g);
+}
+
+/* Cancels between two steps come as events behind those of the step; here the step's are checked already. */
+static void op_cancel(game *g) {
+  twin *t = some_twin(g);
+  const pe_event *e;
+  if (!t) return;
+  unsettled(g);
+  pe_batch_cancel(g->b, t->id);
+  settled(g, PE_OK);
+  int32_t n = pe_batch_events(g->b, &e);
+  CHECK(n > 0 && e[n - 1].row == t->id && e[n - 1].finish == PE_FINISH_CANCEL && !e[n - 1].token);
+  CHECK_INT(e[n - 1].generated, t->count - t->q.prompt.count);
+  t->alive = false, g->alive--;
+}
+
+static void op_preempt(game *g) {
+  twin *t = some_twin(g);
+  pe_row_info info;
+  if (!t) return;
+  unsettled(g);
+  pe_batch_preempt(g->b, t->id);
+  settled(g, PE_OK);
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_WAITING && info.past == 0 && info.bytes == 0);
+}
+
+static void op_fork(game *g) {
+  twin *t = some_twin(g);
+  pe_row_info info;
+  pe_error err = {0};
+  pe_row_id id = 0;
+  if (!t || g->twins + 20 > TWINS || !pe_batch_info(g->b, t->id, &info)) return;
+  bool full = g->b->running >= g->b->o.rows;
+  uint64_t seed = (uint64_t)chance(100);
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_fork(g->b, t->id, seed, &id, &err));
+  if (fails(g, rc)) return;
+  if (info.state != PE_ROW_WRITING) CHECK_INT(rc, PE_EARG);
+  else if (full) CHECK_INT(rc, PE_ELIMIT);
+  else CHECK_OK(rc, err);
+  if (rc) return;
+  t = add_twin(g, t, id);
+  t->q.sampling.seed = seed, t->keep = false;
+}
+
+static void op_trim(game *g) {
+  twin *t = some_twin(g);
+  pe_error err = {0};
+  if (!t) return;
+  int32_t to = t->q.prompt.count - 1 + chance(t->count - t->q.prompt.count + 2);
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_trim(g->b, t->id, to, &err));
+  if (fails(g, rc)) return;
+  if (to < t->q.prompt.count) {
+    CHECK_FAILS(rc, PE_EARG, err, "can keep");
+    return;
+  }
+  CHECK_OK(rc, err);
+  t->trimmed |= to < t->count;
+  t->count = to, t->forced_at = t->forced_count = 0;
+}
+
+static void op_force(game *g) {
+  twin *t = some_twin(g);
+  pe_error err = {0};
+  int32_t id[2] = {chance(VOCAB), chance(VOCAB)};
+  if (!t || t->forced_at < t->forced_count) return;
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_force(g->b, t->id, id, 2, &err));
+  if (fails(g, rc)) return;
+  CHECK_OK(rc, err);
+  memcpy(t->forced, id, sizeof id), t->forced_at = 0, t->forced_count = 2;
+}
+
+static void op_bias(game *g) {
+  twin *t = some_twin(g);
+  pe_error err = {0};
+  pe_logit_bias bias[2] = {{chance(VOCAB), 2}, {chance(VOCAB), -2}};
+  if (!t) return;
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_bias(g->b, t->id, bias, 2, &err));
+  if (fails(g, rc)) return;
+  CHECK_OK(rc, err);
+  memcpy(t->bias, bias, sizeof bias), t->q.sampling.bias = t->bias, t->q.sampling.bias_count = 2;
+}
+
+static void op_save(game *g) {
+  twin *t = some_twin(g);
+  pe_row_info info;
+  pe_error err = {0};
+  if (!t || !pe_batch_info(g->b, t->id, &info)) return;
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_save(g->b, t->id, save_path, &err));
+  if (fails(g, rc)) return;
+  if (info.past) CHECK_OK(rc, err);
+  else CHECK_FAILS(rc, PE_EARG, err, "nothing");
+  if (rc) return;
+  unsettled(g);
+  rc = settled(g, pe_batch_load(g->b, save_path, &err));
+  if (!g->b->caching) CHECK_FAILS(rc, PE_EUNSUPPORTED, err, "prefix cache");
+  else if (!fails(g, rc) && rc != PE_ELIMIT) CHECK_OK(rc, err); /* the pool may be full of running rows */
+}
+
+static void op_clear(game *g) { chance(2) ? (void)pe_prefix_evict(g->b->prefix, 0, 1 + chance(4)) : pe_prefix_clear(g->b->prefix); }
+
+/* ---- cases ----------------------------------------------------------------------------------------------------- */
+
+static void finish_all(game *g) {
+  for (int i = 0; g->alive && i < 4000; i++) {
+    if (!chance(40)) op_cancel(g);
+    op_step(g);
+  }
+  CHECK_INT(g->alive, 0);
+}
+
+static void check_empty(game *g) {
+  pe_error err;
+  int32_t ran;
+  CHECK_OK(pe_batch_step(g->b, NULL, 0, &ran, &err), err);
+  pe_prefix_clear(g->b->prefix);
+  for (int i = 0; i < g->m.graph->group_count; i++) CHECK_INT(g->b->kv->used[i], 0);
+  CHECK_INT(g->b->recur->free_count, g->b->recur->slots);
+  CHECK_INT(g->b->row_count, 0);
+  CHECK_INT(g->b->running, 0);
+}
+
+static void play(game *g, int op) {
+  g->failed = false;
+  if (op < 20) op_add(g);
+  else if (op < 22) op_bad_add(g);
+  else if (op < 26) op_cancel(g);
+  else if (op < 31) op_preempt(g);
+  else if (op < 37) op_fork(g);
+  else if (op < 42) op_trim(g);
+  else if (op < 46) op_force(g);
+  else if (op < 49) op_bias(g);
+  else if (op < 51) op_save(g);
+  else if (op < 54) op_clear(g);
+  else op_step(g);
+}
+
+static void run_case(game *g, bool cache) {
+  pe_error err;
+  pe_batch_options o = {.tokenizer = g->m.tokenizer, .rows = 1 + chance(6), .step_tokens = chance(2) ? 3 : 1 + chance(12), .context = CONTEXT,
+                        .cache_tokens = 2 + 2 * chance(30), .kv_block = 2, .stride = 3, .end_ids = end_ids, .end_count = 2,
+                        .prefix = {.budget = cache ? chance(3) ? 1 << 20 : 6000 : 0, .identity = {1, 2, 3}}};
+  int before = check_failures;
+  g->twins = g->alive = 0, g->failed = false;
+  CHECK_OK(pe_batch_open(g->m.plan, g->m.pool, &o, &g->b, &err), err);
+  if (!g->b) return;
+  for (int i = 0; i < OPS && check_failures == before; i++) play(g, chance(100));
+  if (check_failures == before) finish_all(g), check_empty(g);
+  pe_batch_stats s;
+  pe_batch_stat(g->b, &s);
+  g->preempted += (int64_t)s.preempted, g->hits += (int64_t)s.prefix.hits;
+  for (int i = 0; i < g->twins; i++) pe_buf_free(&g->t[i].text);
+  pe_batch_close(g->b);
+}
+
+static int64_t setting(const char *name, int64_t otherwise) {
+  const char *s = getenv(name);
+  return s ? strtoll(s, NULL, 10) : otherwise;
+}
+
+static void run_cases(kind k, bool cache, bool failing, int threads) {
+  static twin twins[TWINS];
+  game g = {.t = twins, .failing = failing};
+  int64_t cases = setting("BATCH_CASES", 60), seed = setting("BATCH_SEED", 1);
+  snprintf(save_path, sizeof save_path, "/tmp/perigee-batch-%d", (int)getpid());
+  if (model_open(&g.m, k, threads)) {
+    oracle_open(&g.o, &g.m);
+    oracle_logits(&g.o, (int32_t[CONTEXT]){0}, CONTEXT, 1); /* its memory is there now */
+    for (int64_t i = 0; i < cases && !check_failures; i++) {
+      int64_t live = pe_alloc_live();
+      chance_state = (uint64_t)(seed + i) * 0x2545f4914f6cdd1du;
+      run_case(&g, cache);
+      CHECK_INT(pe_alloc_live(), live);
+      if (check_failures) printf("    %s, cache %d, failing %d: BATCH_SEED=%" PRId64 " BATCH_CASES=1\n", kind_name[k], cache, failing, seed + i);
+    }
+    if (!check_failures && cases >= 40) CHECK(g.tokens > 5 * cases && g.preempted > cases && (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
+    if (getenv("BATCH_CASES")) printf("    %s: %" PRId64 " tokens, %" PRId64 " preempted, %" PRId64 " hits, %" PRId64 " errors, %" PRId64 " refusals\n", kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals);
+    oracle_close(&g.o);
+  }
+  model_close(&g.m);
+  unlink(save_path);
+}
+
+static void test_cold(void) {
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, false, false, 1);
+}
+
+static void test_cached(void) {
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, true, false, 1);
+}
+
+static void test_threads(void) { run_cases(HYBRID, true, false, 2); }
+
+static void test_failing(void) {
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, true, true, 1);
+}
+
+static const check_test tests[] = {
+    {"without a prefix cache", test_cold},
+    {"with a prefix cache", test_cached},
+    {"two threads", test_threads},
+    {"allocations that fail", test_failing},
+};
+CHECK_MAIN("batch_random", tests)

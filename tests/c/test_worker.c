@@ -1,0 +1,352 @@
+/* test_worker.c - the engine thread: several clients at once, events in order and once, ids before the batch knows them. */
+#include "small_model.h"
+
+#include "runtime/worker.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+static small_model model;
+
+static pe_batch *open_batch(void) {
+  pe_batch *b = NULL;
+  pe_error err = {0};
+  pe_batch_options o = {.rows = 6, .step_tokens = 24, .context = 128, .cache_tokens = 512, .kv_block = 4, .prefix = {.budget = 1 << 20}};
+  CHECK_OK(pe_batch_open(model.plan, model.pool, &o, &b, &err), err);
+  return b;
+}
+
+static pe_request request_of(uint32_t seed, int32_t *prompt) {
+  int32_t n = 1 + (int32_t)(seed % 13);
+  for (int32_t i = 0; i < n; i++) prompt[i] = (int32_t)((seed * 7 + (uint32_t)i * 11) % SMALL_VOCAB);
+  pe_request r = {.prompt = {prompt, n}, .sampling = pe_sampling_defaults(), .max_tokens = 3 + (int32_t)(seed % 9)};
+  r.sampling.seed = seed, r.sampling.temperature = seed % 3 ? 1 : 0;
+  return r;
+}
+
+/* Grants for everything, as a simple policy gives them. */
+static int32_t grants_of(const pe_row_info *rows, int32_t n, pe_grant *out) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < n; i++)
+    if (!rows[i].follows) out[count++] = (pe_grant){rows[i].row, rows[i].state == PE_ROW_WRITING ? 1 : 7};
+  return count;
+}
+
+typedef struct answer {
+  int32_t id[32], count;
+  pe_finish finish;
+  int finishes;
+} answer;
+
+static void take(answer *a, const pe_event *e) {
+  if (e->token && a->count < 32) a->id[a->count++] = e->choice.id;
+  if (e->finish) a->finish = e->finish, a->finishes++;
+}
+
+/* The same request alone, in the foreground. */
+static answer alone(uint32_t seed) {
+  int32_t prompt[16];
+  pe_request r = request_of(seed, prompt);
+  pe_batch *b = open_batch();
+  pe_error err = {0};
+  pe_row_id row;
+  answer a = {0};
+  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
+  for (int i = 0; i < 64 && !a.finishes; i++) {
+    int32_t ran;
+    const pe_event *e;
+    CHECK_OK(pe_batch_step(b, &(pe_grant){row, 5}, 1, &ran, &err), err);
+    for (int32_t k = 0, n = pe_batch_events(b, &e); k < n; k++) take(&a, &e[k]);
+  }
+  pe_batch_close(b);
+  return a;
+}
+
+static void same(const answer *got, const answer *want, uint32_t seed) {
+  bool equal = got->count == want->count && !memcmp(got->id, want->id, sizeof *got->id * (size_t)want->count) && got->finish == want->finish;
+  if (!equal) check_failures++, printf("    request %u: %d tokens (finish %d), alone %d (finish %d)\n", seed, got->count, got->finish, want->count, want->finish);
+}
+
+static void count_wake(void *ctx) { atomic_fetch_add((_Atomic int *)ctx, 1); }
+
+static pe_worker *open_worker(_Atomic int *wakes) {
+  pe_worker *w = NULL;
+  pe_error err = {0};
+  CHECK_OK(pe_worker_open(open_batch(), count_wake, wakes, &w, &err), err);
+  return w;
+}
+
+/* Steps and drains until rows [1, last] have finished. */
+static void drive(pe_worker *w, answer *answers, int32_t last) {
+  pe_error err = {0};
+  int32_t done = 0;
+  for (int spins = 0; done < last && spins < 200000; spins++) {
+    pe_row_info rows[512];
+    pe_grant grants[512];
+    pe_worker_events e;
+    int32_t n = pe_worker_rows(w, rows, 512);
+    if (!pe_worker_pending(w)) CHECK_OK(pe_worker_step(w, grants, grants_of(rows, n < 512 ? n : 512, grants), &err), err);
+    CHECK_OK(pe_worker_drain(w, &e, &err), err);
+    for (int32_t i = 0; i < e.count; i++) {
+      CHECK(e.event[i].row >= 1 && e.event[i].row <= last);
+      take(&answers[e.event[i].row], &e.event[i]);
+      done += e.event[i].finish != PE_FINISH_NONE;
+    }
+    pe_worker_free_events(&e);
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+  }
+  CHECK_INT(done, last);
+}
+
+static void like_the_foreground(void) {
+  model = small_open(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  answer answers[13] = {{.count = 0}};
+  for (uint32_t seed = 1; seed <= 12; seed++) {
+    int32_t prompt[16];
+    pe_request r = request_of(seed, prompt);
+    pe_row_id row = 0;
+    CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+    CHECK_INT(row, seed);
+  }
+  drive(w, answers, 12);
+  CHECK(wakes > 3);
+  for (uint32_t seed = 1; seed <= 12; seed++) {
+    answer want = alone(seed);
+    same(&answers[seed], &want, seed);
+  }
+  pe_batch_stats stats;
+  pe_trace trace[8];
+  int64_t room, all;
+  pe_worker_stat(w, &stats);
+  CHECK_INT(stats.finished, 12);
+  CHECK_INT(pe_worker_trace(w, trace, 8), 8);
+  CHECK(trace[7].at_ns > trace[0].at_ns);
+  pe_worker_room(w, &room, &all);
+  CHECK_INT(room, all);
+  pe_worker_close(w);
+  small_close(&model);
+}
+
+/* ---- 8 clients ------------------------------------------------------------------------------------------------- */
+
+enum { CLIENTS = 8, EACH = 12 };
+
+typedef struct client {
+  pthread_t thread;
+  pe_worker *w;
+  uint32_t number;
+  uint32_t seed_of[CLIENTS * EACH + 1]; /* by row; 0: not mine */
+  bool cancelled[CLIENTS * EACH + 1];
+  int refused;
+} client;
+
+static void *run_client(void *arg) {
+  client *c = arg;
+  for (uint32_t i = 0; i < EACH; i++) {
+    uint32_t seed = 1 + c->number * EACH + i;
+    int32_t prompt[16];
+    pe_request r = request_of(seed, prompt);
+    pe_error err = {0};
+    pe_row_id row = 0;
+    if (pe_worker_add(c->w, &r, &row, &err)) {
+      c->refused++;
+      continue;
+    }
+    c->seed_of[row] = seed;
+    if (seed % 4 == 0) nanosleep(&(struct timespec){0, (long)(seed % 7) * 100000}, NULL);
+    if (seed % 3 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
+    if (seed % 5 == 0) pe_worker_preempt(c->w, row, &err);
+    pe_row_info rows[8];
+    CHECK(pe_worker_rows(c->w, rows, 8) >= 0);
+    pe_batch_stats stats;
+    pe_worker_stat(c->w, &stats);
+  }
+  return NULL;
+}
+
+static void eight_clients(void) {
+  model = small_open(2);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  static client clients[CLIENTS];
+  static answer answers[CLIENTS * EACH + 1];
+  memset(clients, 0, sizeof clients), memset(answers, 0, sizeof answers);
+  for (uint32_t i = 0; i < CLIENTS; i++) {
+    clients[i].w = w, clients[i].number = i;
+    CHECK_INT(pthread_create(&clients[i].thread, NULL, run_client, &clients[i]), 0);
+  }
+  drive(w, answers, CLIENTS * EACH);
+  for (int i = 0; i < CLIENTS; i++) {
+    pthread_join(clients[i].thread, NULL);
+    CHECK_INT(clients[i].refused, 0);
+    for (int row = 1; row <= CLIENTS * EACH; row++) {
+      if (!clients[i].seed_of[row]) continue;
+      CHECK_INT(answers[row].finishes, 1);
+      answer want = alone(clients[i].seed_of[row]);
+      if (answers[row].finish != PE_FINISH_CANCEL) same(&answers[row], &want, clients[i].seed_of[row]);
+      else CHECK(clients[i].cancelled[row] && !memcmp(answers[row].id, want.id, sizeof *want.id * (size_t)answers[row].count));
+    }
+  }
+  pe_batch_stats stats;
+  pe_worker_stat(w, &stats);
+  CHECK_INT(stats.running + stats.waiting, 0);
+  pe_worker_close(w);
+  small_close(&model);
+}
+
+/* ---- commands -------------------------------------------------------------------------------------------------- */
+
+static void wait_idle(pe_worker *w) {
+  while (pe_worker_busy(w)) nanosleep(&(struct timespec){0, 50000}, NULL);
+}
+
+static void step_once(pe_worker *w, answer *answers) {
+  pe_error err = {0};
+  pe_row_info rows[16];
+  pe_grant grants[16];
+  pe_worker_events e;
+  CHECK_OK(pe_worker_step(w, grants, grants_of(rows, pe_worker_rows(w, rows, 16), grants), &err), err);
+  wait_idle(w);
+  CHECK_OK(pe_worker_drain(w, &e, &err), err);
+  for (int32_t i = 0; i < e.count; i++) take(&answers[e.event[i].row], &e.event[i]);
+  pe_worker_free_events(&e);
+}
+
+static void rows_by_hand(void) {
+  model = small_open(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  answer a[8] = {{.count = 0}};
+  int32_t prompt[16];
+  pe_request r = request_of(12, prompt); /* greedy */
+  r.max_tokens = 10;
+  pe_row_id row, child;
+  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5, 6, 7}, 3, &err), err);
+  for (int i = 0; i < 6; i++) step_once(w, a);
+  CHECK_INT(a[1].id[0], 5);
+  CHECK_INT(a[1].id[2], 7);
+  CHECK_OK(pe_worker_fork(w, row, 99, &child, &err), err);
+  CHECK_INT(child, 2);
+  CHECK_OK(pe_worker_bias(w, child, &(pe_logit_bias){33, 1000}, 1, &err), err);
+  int32_t before = a[1].count;
+  step_once(w, a);
+  CHECK_INT(a[2].count, 1);
+  CHECK_INT(a[2].id[0], 33);
+  CHECK_INT(a[1].count, before + 1);
+  CHECK(a[1].id[before] != 33);
+  CHECK_OK(pe_worker_fork(w, 55, 0, &child, &err), err); /* of a row that is not there */
+  pe_worker_events e;
+  wait_idle(w);
+  CHECK_OK(pe_worker_drain(w, &e, &err), err);
+  CHECK_INT(e.count, 1);
+  CHECK_INT(e.event[0].row, child);
+  CHECK_INT(e.event[0].finish, PE_FINISH_ERROR);
+  CHECK(e.event[0].error && strstr(e.event[0].error, "55"));
+  pe_worker_free_events(&e);
+  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5000}, 1, &err), err); /* an id that is not there: the row goes on */
+  wait_idle(w);
+  CHECK_OK(pe_worker_drain(w, &e, &err), err);
+  CHECK_INT(e.count, 1);
+  CHECK(e.count == 1 && e.event[0].row == row && e.event[0].finish == PE_FINISH_NONE && strstr(e.event[0].error, "5000"));
+  pe_worker_free_events(&e);
+  CHECK_OK(pe_worker_add(w, &r, &row, &err), err); /* the failed fork's id is not used again */
+  CHECK_INT(row, child + 1);
+  pe_worker_close(w);
+  small_close(&model);
+}
+
+static void refusals(void) {
+  model = small_open(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  int32_t prompt[200] = {0};
+  pe_row_id row = 77;
+  pe_request r = {.prompt = {prompt, 200}, .sampling = pe_sampling_defaults()};
+  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ELIMIT, err, "200");
+  r.prompt.count = 3, r.sampling.temperature = -1;
+  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "temperature is -1");
+  r.sampling.temperature = 0, prompt[2] = SMALL_VOCAB;
+  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "64");
+  CHECK_INT(row, 77);
+  CHECK_FAILS(pe_worker_step(w, NULL, -1, &err), PE_EARG, err, "-1 grants");
+  pe_worker_halt(w);
+  prompt[2] = 1;
+  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ECANCEL, err, "has ended");
+  CHECK_FAILS(pe_worker_step(w, NULL, 0, &err), PE_ECANCEL, err, "has ended");
+  pe_batch *b = pe_worker_release(w);
+  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
+  CHECK_INT(row, 1);
+  pe_batch_close(b);
+  small_close(&model);
+}
+
+/* A batch goes to the engine thread and back; rows that run go on where they were. */
+static void there_and_back(void) {
+  model = small_open(1);
+  int32_t prompt[16];
+  pe_request r = request_of(12, prompt);
+  pe_batch *b = open_batch();
+  pe_error err = {0};
+  pe_row_id row;
+  answer a[2] = {{.count = 0}}, want = alone(12);
+  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
+  for (int round = 0; round < 20 && !a[1].finishes; round++) {
+    int32_t ran;
+    const pe_event *e;
+    CHECK_OK(pe_batch_step(b, &(pe_grant){row, 4}, 1, &ran, &err), err);
+    for (int32_t k = 0, n = pe_batch_events(b, &e); k < n; k++) take(&a[1], &e[k]);
+    _Atomic int wakes = 0;
+    pe_worker *w;
+    CHECK_OK(pe_worker_open(b, count_wake, &wakes, &w, &err), err);
+    if (!a[1].finishes) step_once(w, a);
+    b = pe_worker_release(w);
+  }
+  same(&a[1], &want, 12);
+  pe_batch_close(b);
+  small_close(&model);
+}
+
+/* Whatever allocation fails: an error or a finish with one, never a lost event, never a leak. */
+static void memory_runs_out(void) {
+  model = small_open(1);
+  int completed = 0;
+  for (int64_t n = 1; n < 120; n++) {
+    _Atomic int wakes = 0;
+    pe_worker *w = open_worker(&wakes);
+    int32_t prompt[16];
+    pe_request r = request_of(12, prompt);
+    pe_error err = {0};
+    pe_row_id row = 0;
+    answer a = {0};
+    pe_alloc_fail_at(n);
+    pe_status rc = pe_worker_add(w, &r, &row, &err);
+    if (rc) CHECK_INT(rc, PE_ENOMEM);
+    for (int i = 0; i < 200 && !rc && !a.finishes; i++) {
+      pe_worker_events e;
+      pe_worker_step(w, &(pe_grant){row, 4}, 1, &err);
+      wait_idle(w);
+      pe_worker_drain(w, &e, &err);
+      for (int32_t k = 0; k < e.count; k++) take(&a, &e.event[k]);
+      pe_worker_free_events(&e);
+    }
+    pe_alloc_fail_at(0);
+    if (!rc) CHECK_INT(a.finishes, 1);
+    completed += a.finish == PE_FINISH_LENGTH || a.finish == PE_FINISH_STOP;
+    pe_worker_close(w);
+  }
+  CHECK(completed > 20);
+  small_close(&model);
+}
+
+static const check_test tests[] = {
+  {"like_the_foreground", like_the_foreground}, {"eight_clients", eight_clients}, {"rows_by_hand", rows_by_hand},
+  {"refusals", refusals}, {"there_and_back", there_and_back}, {"memory_runs_out", memory_runs_out},
+};
+CHECK_MAIN("worker", tests)
