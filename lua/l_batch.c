@@ -1,0 +1,431 @@
+/* l_batch.c - perigee.batch: the batch generator for scripts, in the foreground or on the engine thread.
+ *
+ * In the foreground `step` runs one step and returns its events. After `start` steps run on the engine thread: `submit`
+ * hands over the grants of the next one, and each time something has happened one byte is written to a pipe, whose reading
+ * end `start` returns, so that a script's loop can wait for it; `drain` then gives the events. A pipe and not a handle of the
+ * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground.
+ *
+ * Rows are numbers here; scripts/models/batch.lua makes objects of them. */
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lua/l_batch.h"
+#include "lua/l_graph.h"
+#include "lua/l_tensor.h"
+
+typedef struct batch {
+  pe_plan *plan;
+  pe_pool *pool;
+  pe_batch *b;  /* in the foreground, else NULL */
+  pe_worker *w; /* on the engine thread, else NULL */
+  int pipe[2];  /* while there is a worker */
+  int32_t step_tokens, vocabulary, told; /* told: events of the last step and of cancels since that the script has */
+  int64_t context;
+} batch;
+
+static void close_pipe(batch *s) {
+  close(s->pipe[0]);
+  close(s->pipe[1]);
+}
+
+static void batch_close(void *self) {
+  batch *s = self;
+  if (s->w) {
+    pe_worker_close(s->w);
+    close_pipe(s);
+  }
+  pe_batch_close(s->b);
+  pe_plan_close(s->plan);
+  pe_pool_close(s->pool);
+  s->b = NULL, s->w = NULL, s->plan = NULL, s->pool = NULL;
+}
+
+#define METHODS(X) \
+  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(logits) X(keep_logits) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
+  X(step) X(start) X(submit) X(drain) X(stop) X(pending) X(completed)
+#define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
+#define DECLARE(n) static int l_##n(lua_State *L);
+METHODS(DECLARE)
+FIELDS(DECLARE)
+#undef DECLARE
+#define ENTRY(n) {#n, l_##n},
+static const luaL_Reg methods[] = {METHODS(ENTRY){NULL, NULL}};
+static const luaL_Reg fields[] = {FIELDS(ENTRY){NULL, NULL}};
+#undef ENTRY
+static const pe_class batch_class = {"perigee.BatchCore", methods, fields, NULL, NULL, batch_close};
+
+static batch *check(lua_State *L) {
+  batch *s = pe_bind_check(L, 1, &batch_class);
+  if (!s->b && !s->w) luaL_error(L, "the batch is gone: its engine thread could not be started");
+  return s;
+}
+
+static batch *check_foreground(lua_State *L) {
+  batch *s = check(L);
+  if (s->w) luaL_error(L, "the batch runs on the engine thread: stop it first");
+  return s;
+}
+
+static batch *check_background(lua_State *L) {
+  batch *s = check(L);
+  if (!s->w) luaL_error(L, "the batch does not run on the engine thread: start it first");
+  return s;
+}
+
+static int l_running(lua_State *L) { return lua_pushboolean(L, check(L)->w != NULL), 1; }
+static int l_threads(lua_State *L) { return lua_pushinteger(L, pe_pool_threads(check(L)->pool)), 1; }
+static int l_step_tokens(lua_State *L) { return lua_pushinteger(L, check(L)->step_tokens), 1; }
+static int l_context(lua_State *L) { return lua_pushinteger(L, check(L)->context), 1; }
+static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->vocabulary), 1; }
+
+/* [] -> [true] or [nil, err] */
+static int done(lua_State *L, pe_status rc, const pe_error *err) {
+  if (rc) return pe_bind_error(L, err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+static pe_batch_options read_options(lua_State *L, int arg) {
+  static const char *const keys[] = {"tokenizer", "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block",
+                                     "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "end_ids", NULL};
+  pe_bind_options(L, arg, keys);
+  pe_batch_options o = {
+    .rows = (int32_t)pe_bind_integer(L, arg, "rows", 1, 1 << 16, 64),
+    .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
+    .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
+    .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
+    .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 32),
+    .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 32),
+    .stride = (int32_t)pe_bind_integer(L, arg, "stride", 1, INT32_MAX, 512),
+  };
+  o.prefix.budget = (uint64_t)pe_bind_integer(L, arg, "cache_bytes", 0, INT64_MAX, INT64_C(1) << 30);
+  o.prefix.folder = pe_bind_string(L, arg, "cache_folder", NULL, NULL);
+  o.prefix.disk_budget = (uint64_t)pe_bind_integer(L, arg, "cache_disk_bytes", 0, INT64_MAX, 0);
+  return o;
+}
+
+static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] */
+  lua_settop(L, 2);
+  pe_graph *g = pe_bind_graph(L, 1);
+  pe_batch_options o = read_options(L, 2);
+  int threads = (int)pe_bind_integer(L, 2, "threads", 0, PE_POOL_MAX, 0);
+  batch *s = pe_bind_new(L, &batch_class, sizeof *s, 2);
+  int self = lua_gettop(L);
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, self, 1);
+  if (pe_bind_option(L, 2, "tokenizer")) {
+    o.tokenizer = pe_bind_tokenizer(L, -1);
+    lua_setiuservalue(L, self, 2);
+  }
+  if (pe_bind_option(L, 2, "end_ids")) {
+    pe_ids_view ids = pe_l_batch_ids(L, -1, "end_ids");
+    o.end_ids = ids.id, o.end_count = ids.count;
+  }
+  pe_error err;
+  pe_status rc = pe_plan_open(g, NULL, &s->plan, &err);
+  if (!rc) rc = pe_pool_open(threads, false, &s->pool, &err);
+  if (!rc) rc = pe_batch_open(s->plan, s->pool, &o, &s->b, &err);
+  if (rc) {
+    batch_close(s);
+    return pe_bind_error(L, &err);
+  }
+  s->step_tokens = o.step_tokens, s->context = o.context, s->vocabulary = s->plan->vocabulary;
+  lua_settop(L, self);
+  pe_bind_opened(L, s, 0);
+  return 1;
+}
+
+/* ---- requests and rows --------------------------------------------------------------------------------------- */
+
+static int l_add(lua_State *L) { /* [self, request] -> [row, how many] or [nil, err] */
+  batch *s = check(L);
+  pe_request r = pe_l_batch_request(L, 2);
+  pe_error err;
+  pe_row_id first;
+  pe_status rc = s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
+  if (rc) return pe_bind_error(L, &err);
+  lua_pushinteger(L, first);
+  lua_pushinteger(L, r.n);
+  return 2;
+}
+
+static int l_cancel(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_error err;
+  if (s->w) return done(L, pe_worker_cancel(s->w, row, &err), &err);
+  pe_batch_cancel(s->b, row);
+  return done(L, PE_OK, NULL);
+}
+
+static int l_preempt(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_error err;
+  if (s->w) return done(L, pe_worker_preempt(s->w, row, &err), &err);
+  pe_batch_preempt(s->b, row);
+  return done(L, PE_OK, NULL);
+}
+
+static int l_force(lua_State *L) { /* [self, row, ids] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_ids_view ids = pe_l_batch_ids(L, 3, "force");
+  pe_error err;
+  return done(L, s->w ? pe_worker_force(s->w, row, ids.id, ids.count, &err) : pe_batch_force(s->b, row, ids.id, ids.count, &err), &err);
+}
+
+static int l_fork(lua_State *L) { /* [self, row, seed] -> [row] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2), child;
+  uint64_t seed = (uint64_t)luaL_optinteger(L, 3, 0);
+  pe_error err;
+  if (s->w ? pe_worker_fork(s->w, row, seed, &child, &err) : pe_batch_fork(s->b, row, seed, &child, &err)) return pe_bind_error(L, &err);
+  lua_pushinteger(L, child);
+  return 1;
+}
+
+static int l_trim(lua_State *L) { /* [self, row, tokens] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  lua_Integer n = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "a number of tokens expected");
+  pe_error err;
+  return done(L, s->w ? pe_worker_trim(s->w, row, (int32_t)n, &err) : pe_batch_trim(s->b, row, (int32_t)n, &err), &err);
+}
+
+static int l_bias(lua_State *L) { /* [self, row, {[id] = bias}] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  int32_t n;
+  const pe_logit_bias *bias = pe_l_batch_bias(L, 3, &n);
+  pe_error err;
+  return done(L, s->w ? pe_worker_bias(s->w, row, bias, n, &err) : pe_batch_bias(s->b, row, bias, n, &err), &err);
+}
+
+static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] */
+  batch *s = check_foreground(L);
+  pe_batch_keep_logits(s->b, luaL_checkinteger(L, 2), lua_isnone(L, 3) || lua_toboolean(L, 3));
+  return done(L, PE_OK, NULL);
+}
+
+static int l_logits(lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its last step, when they are kept */
+  check_foreground(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_tensor *t = pe_tensor_slot(L);
+  batch *s = check_foreground(L); /* a finalizer may have run */
+  const float *logits = pe_batch_logits(s->b, row);
+  if (!logits) return lua_pushnil(L), 1;
+  pe_error err;
+  pe_status rc = pe_tensor_new(PE_F32, 1, (int64_t[]){s->vocabulary}, t, &err);
+  if (!rc) memcpy(t->buffer->data, logits, (size_t)s->vocabulary * sizeof *logits);
+  return pe_tensor_give(L, t, rc, &err);
+}
+
+static int l_save(lua_State *L) { /* [self, row, path] -> [true] or [nil, err] */
+  batch *s = check_foreground(L);
+  pe_error err;
+  return done(L, pe_batch_save(s->b, luaL_checkinteger(L, 2), luaL_checkstring(L, 3), &err), &err);
+}
+
+static int l_load(lua_State *L) { /* [self, path] -> [true] or [nil, err] */
+  batch *s = check_foreground(L);
+  pe_error err;
+  return done(L, pe_batch_load(s->b, luaL_checkstring(L, 2), &err), &err);
+}
+
+/* ---- what there is ------------------------------------------------------------------------------------------- */
+
+static int32_t copy_rows(const batch *s, pe_row_info *out, int32_t most) {
+  return s->w ? pe_worker_rows(s->w, out, most) : pe_batch_rows(s->b, out, most);
+}
+
+static int l_rows(lua_State *L) { /* [self] -> [list], oldest first */
+  int32_t n = copy_rows(check(L), NULL, 0);
+  pe_row_info *rows = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *rows, 0);
+  int32_t now = copy_rows(check(L), rows, n);
+  pe_l_batch_push_rows(L, rows, now < n ? now : n);
+  return 1;
+}
+
+static int l_room(lua_State *L) { /* [self] -> [free tokens, all tokens] */
+  batch *s = check(L);
+  int64_t room, all;
+  if (s->w) pe_worker_room(s->w, &room, &all);
+  else pe_batch_room(s->b, &room, &all);
+  lua_pushinteger(L, room);
+  lua_pushinteger(L, all);
+  return 2;
+}
+
+static int l_stats(lua_State *L) { /* [self] -> [table] */
+  batch *s = check(L);
+  pe_batch_stats stats;
+  if (s->w) pe_worker_stat(s->w, &stats);
+  else pe_batch_stat(s->b, &stats);
+  pe_l_batch_push_stats(L, &stats);
+  return 1;
+}
+
+static int l_trace(lua_State *L) { /* [self, most] -> [list], oldest first */
+  batch *s = check(L);
+  lua_Integer most = luaL_optinteger(L, 2, PE_TRACE_STEPS);
+  luaL_argcheck(L, most >= 0, 2, "a number of steps expected");
+  if (most > PE_TRACE_STEPS) most = PE_TRACE_STEPS;
+  pe_trace trace[PE_TRACE_STEPS];
+  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most) : pe_batch_trace(s->b, trace, (int32_t)most);
+  pe_l_batch_push_trace(L, trace, n);
+  return 1;
+}
+
+/* ---- steps --------------------------------------------------------------------------------------------------- */
+
+/* [... grants at arg] -> [..., userdata]: a list of {row, tokens}. */
+static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
+  luaL_checktype(L, arg, LUA_TTABLE);
+  size_t n = lua_rawlen(L, arg);
+  luaL_argcheck(L, n < INT32_MAX / 64, arg, "too many grants");
+  pe_grant *grants = lua_newuserdatauv(L, (n + 1) * sizeof *grants, 0);
+  for (size_t i = 0; i < n; i++) {
+    if (lua_rawgeti(L, arg, (lua_Integer)i + 1) != LUA_TTABLE) luaL_error(L, "grant %d: {row, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
+    lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
+    if (!lua_isinteger(L, -2) || !lua_isinteger(L, -1)) luaL_error(L, "grant %d: {row, tokens} expected, two integers", (int)i + 1);
+    lua_Integer tokens = lua_tointeger(L, -1);
+    grants[i] = (pe_grant){lua_tointeger(L, -2), tokens > INT32_MAX ? INT32_MAX : tokens < 0 ? 0 : (int32_t)tokens};
+    lua_pop(L, 3);
+  }
+  *count = (int32_t)n;
+  return grants;
+}
+
+/* [list] -> [list]: with the events that the script does not have yet, of cancels since the last step or of this one. */
+static void append_events(lua_State *L, batch *s) {
+  const pe_event *event;
+  int32_t count = pe_batch_events(s->b, &event);
+  pe_l_batch_append_events(L, event + s->told, count - s->told);
+  s->told = count;
+}
+
+static int l_step(lua_State *L) { /* [self, grants] -> [events, rows that ran] or [nil, err, events] */
+  int32_t n, ran;
+  const pe_grant *grants = read_grants(L, 2, &n);
+  batch *s = check_foreground(L);
+  pe_error err;
+  lua_createtable(L, n, 0);
+  append_events(L, s);
+  pe_status rc = pe_batch_step(s->b, grants, n, &ran, &err);
+  s->told = 0;
+  append_events(L, s);
+  if (rc) {
+    pe_bind_error(L, &err);
+    lua_pushvalue(L, -3);
+    return 3;
+  }
+  lua_pushinteger(L, ran);
+  return 2;
+}
+
+static void wake(void *ctx) { /* on the engine thread; a full pipe wakes as well as an empty one */
+  ssize_t n = write(*(const int *)ctx, "!", 1);
+  (void)n;
+}
+
+static bool open_pipe(int pair[2]) {
+  if (pipe(pair)) return false;
+  for (int i = 0; i < 2; i++) {
+    fcntl(pair[i], F_SETFL, O_NONBLOCK);
+    fcntl(pair[i], F_SETFD, FD_CLOEXEC);
+  }
+  return true;
+}
+
+static int l_start(lua_State *L) { /* [self] -> [file descriptor] or [nil, err] */
+  batch *s = check_foreground(L);
+  pe_error err;
+  if (!open_pipe(s->pipe)) {
+    pe_fail(&err, PE_EIO, "cannot open a pipe: %s", strerror(errno));
+    return pe_bind_error(L, &err);
+  }
+  pe_batch *b = s->b;
+  s->b = NULL;
+  if (pe_worker_open(b, wake, &s->pipe[1], &s->w, &err)) {
+    close_pipe(s);
+    return pe_bind_error(L, &err);
+  }
+  lua_pushinteger(L, s->pipe[0]);
+  return 1;
+}
+
+static int l_submit(lua_State *L) { /* [self, grants] -> [true] or [nil, err] */
+  int32_t n;
+  const pe_grant *grants = read_grants(L, 2, &n);
+  batch *s = check_background(L);
+  pe_error err;
+  return done(L, pe_worker_step(s->w, grants, n, &err), &err);
+}
+
+/* The text of events while they become tables: freed however that ends. */
+static int free_events(lua_State *L) { return pe_worker_free_events(lua_touserdata(L, 1)), 0; }
+
+static pe_worker_events *push_events_slot(lua_State *L) {
+  pe_worker_events *e = lua_newuserdatauv(L, sizeof *e, 0);
+  *e = (pe_worker_events){0};
+  if (luaL_newmetatable(L, "perigee.batch.events")) {
+    lua_pushcfunction(L, free_events);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  return e;
+}
+
+static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe_error *err) {
+  lua_createtable(L, e->count, 0);
+  pe_l_batch_append_events(L, e->event, e->count);
+  pe_worker_free_events(e);
+  if (!rc) return 1;
+  pe_bind_push_error(L, pe_status_name(err->code), err->text);
+  return 2;
+}
+
+static int l_drain(lua_State *L) { /* [self] -> [events] and the error of a step that failed */
+  if (!check(L)->w) { /* of cancels since the last step */
+    lua_newtable(L);
+    append_events(L, check_foreground(L));
+    return 1;
+  }
+  pe_worker_events *e = push_events_slot(L);
+  batch *s = check_background(L);
+  char bytes[64];
+  while (read(s->pipe[0], bytes, sizeof bytes) > 0) {}
+  pe_error err;
+  pe_status rc = pe_worker_drain(s->w, e, &err);
+  return give_events(L, e, rc, &err);
+}
+
+static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not drained yet */
+  pe_worker_events *e = push_events_slot(L);
+  batch *s = check_background(L);
+  pe_error err;
+  pe_worker_halt(s->w);
+  pe_status rc = pe_worker_drain(s->w, e, &err);
+  s->b = pe_worker_release(s->w);
+  s->w = NULL;
+  const pe_event *event;
+  s->told = pe_batch_events(s->b, &event);
+  close_pipe(s);
+  return give_events(L, e, rc, &err);
+}
+
+static int l_pending(lua_State *L) { return lua_pushboolean(L, pe_worker_pending(check_background(L)->w)), 1; }
+static int l_completed(lua_State *L) { return lua_pushinteger(L, (lua_Integer)pe_worker_completed(check_background(L)->w)), 1; }
+
+int pe_open_batch(lua_State *L) {
+  static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
+  pe_bind_class(L, &batch_class);
+  luaL_newlib(L, functions);
+  return 1;
+}

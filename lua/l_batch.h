@@ -1,0 +1,23 @@
+/* l_batch.h - between the l_batch*.c files: requests as Lua tables, events and counters as Lua tables.
+ *
+ * Lists that a request points to live in userdata on the Lua stack, so a refusal that raises leaves nothing behind; they
+ * are copied by pe_batch_add and dropped with the stack. */
+#ifndef PE_L_BATCH_H
+#define PE_L_BATCH_H
+
+#include "lua/bind.h"
+#include "runtime/worker.h"
+
+/* [... request at arg] -> [..., lists]: everything raises that is not of the right type; numbers are checked by the batch. */
+pe_request pe_l_batch_request(lua_State *L, int arg);
+/* [..., list] -> [..., list, userdata]: a list of ids. `what` names it in errors. */
+pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what);
+/* [... map at arg] -> [..., userdata]: {[id] = bias}. */
+const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count);
+
+void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count); /* [list] -> [list] */
+void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count);  /* [] -> [list] */
+void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);               /* [] -> [table] */
+void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count);  /* [] -> [list] */
+
+#endif

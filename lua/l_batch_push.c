@@ -1,0 +1,107 @@
+/* l_batch_push.c - see l_batch.h: events, rows and counters as tables. */
+#include "lua/l_batch.h"
+
+static void set_integer(lua_State *L, const char *key, lua_Integer v) { lua_pushinteger(L, v), lua_setfield(L, -2, key); }
+static void set_seconds(lua_State *L, const char *key, int64_t ns) { lua_pushnumber(L, (double)ns * 1e-9), lua_setfield(L, -2, key); }
+
+/* ---- events -------------------------------------------------------------------------------------------------- */
+
+static void push_token(lua_State *L, const pe_choice *c) {
+  set_integer(L, "id", c->id);
+  lua_pushnumber(L, (double)c->logprob), lua_setfield(L, -2, "logprob");
+  if (!c->top_count) return;
+  lua_createtable(L, c->top_count, 0);
+  for (int32_t i = 0; i < c->top_count; i++) {
+    lua_createtable(L, 0, 2);
+    set_integer(L, "id", c->top_id[i]);
+    lua_pushnumber(L, (double)c->top_logprob[i]), lua_setfield(L, -2, "logprob");
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "top");
+}
+
+static void push_event(lua_State *L, const pe_event *e) {
+  lua_createtable(L, 0, 8);
+  set_integer(L, "row", e->row);
+  if (e->token) push_token(L, &e->choice);
+  lua_pushlstring(L, e->text.len ? e->text.at : "", e->text.len), lua_setfield(L, -2, "text");
+  if (e->error) lua_pushstring(L, e->error), lua_setfield(L, -2, "error");
+  if (!e->finish) return;
+  lua_pushstring(L, pe_finish_name(e->finish)), lua_setfield(L, -2, "finish");
+  if (e->stop_index >= 0) set_integer(L, "stop", e->stop_index + 1);
+  set_integer(L, "prompt_tokens", e->prompt);
+  set_integer(L, "completion_tokens", e->generated);
+  set_integer(L, "cached_tokens", e->cached);
+}
+
+void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count) {
+  lua_Integer n = (lua_Integer)lua_rawlen(L, -1);
+  for (int32_t i = 0; i < count; i++) push_event(L, &event[i]), lua_rawseti(L, -2, n + i + 1);
+}
+
+/* ---- rows ---------------------------------------------------------------------------------------------------- */
+
+static void push_row(lua_State *L, const pe_row_info *r) {
+  static const char *const states[] = {"waiting", "reading", "writing", "done"};
+  lua_createtable(L, 0, 11);
+  set_integer(L, "row", r->row);
+  lua_pushstring(L, states[r->state]), lua_setfield(L, -2, "state");
+  set_integer(L, "prompt", r->prompt);
+  set_integer(L, "past", r->past);
+  set_integer(L, "generated", r->generated);
+  set_integer(L, "cached", r->cached);
+  set_integer(L, "left", r->left);
+  set_integer(L, "choice", r->choice);
+  lua_pushboolean(L, r->follows), lua_setfield(L, -2, "follows");
+  set_seconds(L, "age", r->age_ns);
+  set_integer(L, "bytes", (lua_Integer)r->bytes);
+}
+
+void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count) {
+  lua_createtable(L, count, 0);
+  for (int32_t i = 0; i < count; i++) push_row(L, &row[i]), lua_rawseti(L, -2, i + 1);
+}
+
+/* ---- counters ------------------------------------------------------------------------------------------------ */
+
+typedef struct counter { const char *key; uint64_t value; } counter;
+
+static void set_counters(lua_State *L, const counter *c) {
+  for (; c->key; c++) set_integer(L, c->key, (lua_Integer)c->value);
+}
+
+void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
+  const pe_prefix_stats *p = &s->prefix;
+  const counter batch[] = {
+    {"steps", s->steps}, {"read_tokens", s->read_tokens}, {"written_tokens", s->written_tokens}, {"cached_tokens", s->cached_tokens},
+    {"added", s->added}, {"finished", s->finished}, {"cancelled", s->cancelled}, {"failed", s->failed}, {"preempted", s->preempted},
+    {"running", (uint64_t)s->running}, {"waiting", (uint64_t)s->waiting}, {NULL, 0}};
+  const counter prefix[] = {
+    {"bytes", p->bytes}, {"disk_bytes", p->disk_bytes}, {"nodes", p->nodes}, {"snapshots", p->snapshots}, {"lookups", p->lookups},
+    {"hits", p->hits}, {"hit_tokens", p->hit_tokens}, {"asked_tokens", p->asked_tokens}, {"evictions", p->evictions},
+    {"disk_reads", p->disk_reads}, {"disk_writes", p->disk_writes}, {"disk_errors", p->disk_errors}, {NULL, 0}};
+  lua_createtable(L, 0, 15);
+  set_counters(L, batch);
+  set_seconds(L, "plan", (int64_t)s->plan_ns);
+  set_seconds(L, "compute", (int64_t)s->compute_ns);
+  set_seconds(L, "sample", (int64_t)s->sample_ns);
+  lua_createtable(L, 0, 12);
+  set_counters(L, prefix);
+  lua_setfield(L, -2, "prefix");
+}
+
+void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count) {
+  lua_createtable(L, count, 0);
+  for (int32_t i = 0; i < count; i++) {
+    const pe_trace *t = &trace[i];
+    lua_createtable(L, 0, 7);
+    set_seconds(L, "at", t->at_ns);
+    set_integer(L, "tokens", t->rows);
+    set_integer(L, "reading", t->reading);
+    set_integer(L, "writing", t->writing);
+    set_seconds(L, "plan", t->plan_ns);
+    set_seconds(L, "compute", t->compute_ns);
+    set_seconds(L, "sample", t->sample_ns);
+    lua_rawseti(L, -2, i + 1);
+  }
+}

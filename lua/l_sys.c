@@ -1,0 +1,117 @@
+/* l_sys.c - perigee.sys: the machine, the versions of what is linked in, and the scripts of this program. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#define XXH_INLINE_ALL
+#include <lauxlib.h>
+#include <lua.h>
+#include <pcre2.h>
+#include <utf8proc.h>
+#include <uv.h>
+#include <xxhash.h>
+
+#include "lua/bind.h"
+#include "lua/source.h"
+#include "lua/state.h"
+#include "runtime/device.h"
+#include "runtime/utf8.h"
+
+static void set_integer(lua_State *L, const char *key, uint64_t n) {
+  lua_pushinteger(L, n > INT64_MAX ? INT64_MAX : (lua_Integer)n);
+  lua_setfield(L, -2, key);
+}
+
+static void set_string(lua_State *L, const char *key, const char *text) {
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, key);
+}
+
+static int sys_machine(lua_State *L) {
+  pe_machine m;
+  pe_device_machine(&m);
+  lua_newtable(L);
+  set_string(L, "system", m.system);
+  set_string(L, "cpu", m.cpu);
+  set_integer(L, "cores", (uint64_t)m.cores);
+  set_integer(L, "cores_online", (uint64_t)m.cores_online);
+  set_integer(L, "memory", m.memory);
+  set_integer(L, "memory_available", m.memory_available);
+  set_integer(L, "memory_limit", m.memory_limit);
+  set_integer(L, "page_size", m.page_size);
+  set_integer(L, "open_files", m.open_files);
+  set_integer(L, "locked_memory", m.locked_memory);
+  lua_newtable(L);
+  const char *name;
+  for (int at = 0, n = 0; (name = pe_device_next_feature(&at));) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, "features");
+  return 1;
+}
+
+static int sys_versions(lua_State *L) {
+  char pcre2[64] = "";
+  pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
+  uint32_t jit = 0;
+  pcre2_config(PCRE2_CONFIG_JIT, &jit);
+  lua_newtable(L);
+  set_string(L, "lua", LUA_RELEASE);
+  set_string(L, "libuv", uv_version_string());
+  set_string(L, "pcre2", pcre2);
+  lua_pushboolean(L, jit != 0);
+  lua_setfield(L, -2, "pcre2_jit");
+  set_string(L, "utf8proc", utf8proc_version());
+  lua_pushfstring(L, "%d.%d.%d", XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE);
+  lua_setfield(L, -2, "xxhash");
+#if defined(__clang__)
+  set_string(L, "compiler", "clang " __clang_version__);
+#elif defined(__GNUC__)
+  set_string(L, "compiler", "gcc " __VERSION__);
+#else
+  set_string(L, "compiler", "unknown");
+#endif
+  return 1;
+}
+
+/* script(name) -> text or nil */
+static int sys_script(lua_State *L) {
+  if (!pe_source_push(L, luaL_checkstring(L, 1))) lua_pushnil(L);
+  return 1;
+}
+
+/* scripts() -> names, folder or nil */
+static int sys_scripts(lua_State *L) {
+  pe_source_push_names(L);
+  lua_pushstring(L, pe_state_of(L)->scripts); /* nil for NULL */
+  return 2;
+}
+
+static int sys_cpu_ns(lua_State *L) {
+  lua_pushinteger(L, pe_watchdog_cpu_ns(pe_state_of(L)->watchdog));
+  return 1;
+}
+
+/* width(text) -> columns on a terminal; broken bytes and control characters take one. */
+static int sys_width(lua_State *L) {
+  size_t len;
+  const char *at = luaL_checklstring(L, 1, &len), *end = at + len;
+  lua_Integer columns = 0;
+  while (at < end) {
+    int32_t cp;
+    at += pe_utf8_next(at, end, &cp);
+    columns += cp < ' ' || cp == 127 ? 1 : utf8proc_charwidth(cp);
+  }
+  lua_pushinteger(L, columns);
+  return 1;
+}
+
+int pe_open_sys(lua_State *L) {
+  static const luaL_Reg functions[] = {{"machine", sys_machine},
+                                       {"versions", sys_versions},
+                                       {"script", sys_script},
+                                       {"scripts", sys_scripts},
+                                       {"cpu_ns", sys_cpu_ns},
+                                       {"width", sys_width},
+                                       {NULL, NULL}};
+  luaL_newlib(L, functions);
+  return 1;
+}

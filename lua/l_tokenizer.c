@@ -1,0 +1,216 @@
+/* l_tokenizer.c - perigee.tokenizer: text to ids and back, whole or streamed. */
+#include <string.h>
+
+#include "lua/l_graph.h"
+#include "runtime/detokenizer.h"
+#include "runtime/utf8.h"
+
+typedef struct tokenizer {
+  pe_tokenizer *t;
+  pe_tokenizer_scratch *scratch; /* the loop thread's */
+  pe_ids ids;                    /* of the last text: kept, so that nothing raw is held while tables are made */
+  pe_buf text;
+} tokenizer;
+
+static void tokenizer_close(void *self) {
+  tokenizer *t = self;
+  pe_ids_free(&t->ids), pe_buf_free(&t->text);
+  pe_tokenizer_scratch_free(t->scratch), pe_tokenizer_close(t->t);
+}
+
+typedef struct stream {
+  pe_detokenizer *d;
+  pe_buf text;
+} stream;
+
+static void stream_close(void *self) {
+  stream *s = self;
+  pe_detokenizer_free(s->d), pe_buf_free(&s->text);
+}
+
+#define METHODS(X) X(encode) X(decode) X(stream) X(token) X(id) X(is_special)
+METHODS(PE_BIND_DECLARE)
+static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
+static int l_size(lua_State *L);
+static int l_bos(lua_State *L);
+static int l_eos(lua_State *L);
+static int l_unk(lua_State *L);
+static int l_pad(lua_State *L);
+static const luaL_Reg fields[] = {{"size", l_size}, {"bos", l_bos}, {"eos", l_eos}, {"unk", l_unk}, {"pad", l_pad}, {NULL, NULL}};
+static const pe_class tokenizer_class = {"perigee.Tokenizer", methods, fields, NULL, NULL, tokenizer_close};
+
+static int l_push(lua_State *L);
+static int l_finish(lua_State *L);
+static const luaL_Reg stream_methods[] = {{"push", l_push}, {"finish", l_finish}, {NULL, NULL}};
+static const pe_class stream_class = {"perigee.Detokenizer", stream_methods, NULL, NULL, NULL, stream_close};
+
+const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) { return ((tokenizer *)pe_bind_check(L, arg, &tokenizer_class))->t; }
+static tokenizer *check(lua_State *L) { return pe_bind_check(L, 1, &tokenizer_class); }
+
+static int l_open(lua_State *L) { /* [path] -> [tokenizer] or [nil, err] */
+  const char *path = luaL_checkstring(L, 1);
+  tokenizer *t = pe_bind_new(L, &tokenizer_class, sizeof *t, 0);
+  pe_error err;
+  pe_status rc = pe_tokenizer_open(path, &t->t, &err);
+  if (!rc) rc = pe_tokenizer_scratch_new(t->t, &t->scratch, &err);
+  if (rc) {
+    tokenizer_close(t);
+    memset(t, 0, sizeof *t);
+    return pe_bind_error(L, &err);
+  }
+  pe_bind_opened(L, t, (uint64_t)pe_tokenizer_size(t->t) * 64); /* about what a vocabulary takes */
+  return 1;
+}
+
+/* ---- encoding ------------------------------------------------------------------------------------------------ */
+
+/* The option "spans": a list of {from, to, trusted}, 1-based and inclusive. Pushes a userdata; returns the spans. */
+static const pe_span *push_spans(lua_State *L, int arg, size_t len, size_t *count) {
+  *count = 0;
+  if (!pe_bind_option(L, arg, "spans")) return NULL;
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'spans': a list of {from, to, trusted} expected");
+  int list = lua_gettop(L);
+  size_t n = lua_rawlen(L, list);
+  pe_span *spans = lua_newuserdatauv(L, (n + 1) * sizeof *spans, 0);
+  for (size_t i = 0; i < n; i++) {
+    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TTABLE) luaL_error(L, "span %d: {from, to, trusted} expected", (int)i + 1);
+    lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2), lua_rawgeti(L, -3, 3);
+    lua_Integer from = luaL_checkinteger(L, -3), to = luaL_checkinteger(L, -2);
+    if (from < 1 || to < from - 1 || (size_t)to > len || (i && (size_t)from - 1 < spans[i - 1].to))
+      luaL_error(L, "span %d: %d to %d of a text of %d bytes, after the one before", (int)i + 1, (int)from, (int)to, (int)len);
+    spans[i] = (pe_span){(size_t)from - 1, (size_t)to, lua_toboolean(L, -1)};
+    lua_pop(L, 4);
+  }
+  *count = n;
+  return spans;
+}
+
+static int push_list(lua_State *L, const int32_t *id, size_t n) {
+  lua_createtable(L, (int)n, 0);
+  for (size_t i = 0; i < n; i++) lua_pushinteger(L, id[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  return 1;
+}
+
+static int l_encode(lua_State *L) { /* [self, text, options] -> [ids] or [nil, err] */
+  static const char *const keys[] = {"add_special", "parse_special", "spans", NULL};
+  tokenizer *t = check(L);
+  pe_str text;
+  text.at = luaL_checklstring(L, 2, &text.len);
+  pe_bind_options(L, 3, keys);
+  pe_encode_options o = {.add_special = pe_bind_boolean(L, 3, "add_special", false), .parse_special = pe_bind_boolean(L, 3, "parse_special", true)};
+  o.span = push_spans(L, 3, text.len, &o.spans);
+  pe_error err;
+  size_t valid = pe_utf8_valid(text.at, text.len);
+  if (valid < text.len) {
+    pe_fail(&err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
+    return pe_bind_error(L, &err);
+  }
+  t->ids.count = 0;
+  if (pe_tokenizer_encode(t->t, t->scratch, text, &o, &t->ids, &err)) return pe_bind_error(L, &err);
+  return push_list(L, t->ids.id, t->ids.count);
+}
+
+/* ---- decoding ------------------------------------------------------------------------------------------------ */
+
+/* Anything that is not an id of 31 bits becomes -1, which no vocabulary has. */
+static int32_t id_of(lua_Integer id) { return id < 0 || id > INT32_MAX ? -1 : (int32_t)id; }
+
+static int l_decode(lua_State *L) { /* [self, ids, {skip_special}] -> [text] or [nil, err] */
+  static const char *const keys[] = {"skip_special", NULL};
+  tokenizer *t = check(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  pe_bind_options(L, 3, keys);
+  bool skip = pe_bind_boolean(L, 3, "skip_special", false);
+  size_t n = lua_rawlen(L, 2);
+  int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, (lua_Integer)i + 1);
+    if (!lua_isinteger(L, -1)) return luaL_error(L, "id %d is not an integer", (int)i + 1);
+    id[i] = id_of(lua_tointeger(L, -1));
+    lua_pop(L, 1);
+  }
+  pe_error err;
+  t->text.len = 0;
+  if (pe_tokenizer_decode(t->t, id, n, skip, &t->text, &err)) return pe_bind_error(L, &err);
+  lua_pushlstring(L, t->text.data ? t->text.data : "", t->text.len);
+  return 1;
+}
+
+static int l_stream(lua_State *L) { /* [self, {skip_special}] -> [detokenizer] or [nil, err] */
+  static const char *const keys[] = {"skip_special", NULL};
+  tokenizer *t = check(L);
+  pe_bind_options(L, 2, keys);
+  bool skip = pe_bind_boolean(L, 2, "skip_special", false);
+  stream *s = pe_bind_new(L, &stream_class, sizeof *s, 1);
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, -2, 1); /* the tokenizer lives as long as its streams */
+  pe_error err;
+  if (pe_detokenizer_new(t->t, skip, &s->d, &err)) return pe_bind_error(L, &err);
+  pe_bind_opened(L, s, 0);
+  return 1;
+}
+
+static int push_piece(lua_State *L, stream *s, pe_status rc, const pe_error *err) {
+  if (rc) return pe_bind_error(L, err);
+  lua_pushlstring(L, s->text.data ? s->text.data : "", s->text.len);
+  return 1;
+}
+
+static int l_push(lua_State *L) { /* [self, id] -> [piece] or [nil, err] */
+  stream *s = pe_bind_check(L, 1, &stream_class);
+  pe_error err;
+  s->text.len = 0;
+  return push_piece(L, s, pe_detokenizer_push(s->d, id_of(luaL_checkinteger(L, 2)), &s->text, &err), &err);
+}
+
+static int l_finish(lua_State *L) { /* [self] -> [piece] or [nil, err] */
+  stream *s = pe_bind_check(L, 1, &stream_class);
+  pe_error err;
+  s->text.len = 0;
+  return push_piece(L, s, pe_detokenizer_finish(s->d, &s->text, &err), &err);
+}
+
+/* ---- vocabulary ---------------------------------------------------------------------------------------------- */
+
+static int l_token(lua_State *L) { /* [self, id] -> [text] or [nil] */
+  pe_str s = pe_tokenizer_text(check(L)->t, id_of(luaL_checkinteger(L, 2)));
+  if (s.at) lua_pushlstring(L, s.at, s.len);
+  else luaL_pushfail(L);
+  return 1;
+}
+
+static int l_id(lua_State *L) { /* [self, token] -> [id] or [nil] */
+  tokenizer *t = check(L);
+  pe_str s;
+  s.at = luaL_checklstring(L, 2, &s.len);
+  int32_t id = pe_tokenizer_id(t->t, s);
+  if (id >= 0) lua_pushinteger(L, id);
+  else luaL_pushfail(L);
+  return 1;
+}
+
+static int l_is_special(lua_State *L) { /* [self, id] -> [boolean] */
+  lua_pushboolean(L, pe_tokenizer_is_special(check(L)->t, id_of(luaL_checkinteger(L, 2))));
+  return 1;
+}
+
+static int push_special(lua_State *L, pe_special which) {
+  int32_t id = pe_tokenizer_special(check(L)->t, which);
+  if (id >= 0) lua_pushinteger(L, id);
+  else lua_pushnil(L);
+  return 1;
+}
+
+static int l_size(lua_State *L) { return lua_pushinteger(L, pe_tokenizer_size(check(L)->t)), 1; }
+static int l_bos(lua_State *L) { return push_special(L, PE_BOS); }
+static int l_eos(lua_State *L) { return push_special(L, PE_EOS); }
+static int l_unk(lua_State *L) { return push_special(L, PE_UNK); }
+static int l_pad(lua_State *L) { return push_special(L, PE_PAD); }
+
+int pe_open_tokenizer(lua_State *L) {
+  static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
+  pe_bind_class(L, &tokenizer_class);
+  pe_bind_class(L, &stream_class);
+  luaL_newlib(L, functions);
+  return 1;
+}

@@ -1,0 +1,171 @@
+/* open.c - see open.h. */
+#include "lua/open.h"
+
+#include <errno.h>
+#include <lauxlib.h>
+#include <lualib.h>
+#include <luv/luv.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "lua/call.h"
+#include "lua/source.h"
+#include "lua/state.h"
+
+int luaopen_cjson(lua_State *L);
+
+/* One line per noun: pe_open_NOUN(L) leaves one value, which becomes perigee.NOUN. */
+#define NOUNS(X)                                                                                             \
+  X(json)                                                                                                    \
+  X(tokenizer)                                                                                               \
+  X(tensor)                                                                                                  \
+  X(weights)                                                                                                 \
+  X(graph)                                                                                                   \
+  X(engine)                                                                                                  \
+  X(batch)                                                                                                   \
+  X(sys)
+
+#define DECLARE(noun) int pe_open_##noun(lua_State *L);
+NOUNS(DECLARE)
+#undef DECLARE
+
+#define ENTRY(noun) {#noun, pe_open_##noun},
+static const luaL_Reg nouns[] = {NOUNS(ENTRY){NULL, NULL}};
+#undef ENTRY
+
+static int open_perigee(lua_State *L) {
+  lua_pushcfunction(L, pe_open_host);
+  lua_call(L, 0, 1);
+  for (const luaL_Reg *n = nouns; n->name; n++) {
+    lua_pushcfunction(L, n->func);
+    lua_call(L, 0, 1);
+    lua_setfield(L, -2, n->name);
+  }
+  return 1;
+}
+
+/* ---- luv without what breaks the rule that Lua runs on the loop thread, and without closing our loop --- */
+
+static int open_luv(lua_State *L) {
+  static const char *const withheld[] = {"new_thread",
+                                         "thread_equal",
+                                         "thread_self",
+                                         "thread_join",
+                                         "thread_getaffinity",
+                                         "thread_setaffinity",
+                                         "new_work",
+                                         "queue_work",
+                                         "thread_getpriority",
+                                         "thread_setpriority",
+                                         "thread_getcpu",
+                                         "new_sem",
+                                         "sem_post",
+                                         "sem_wait",
+                                         "sem_trywait",
+                                         "loop_close",
+                                         NULL};
+  lua_pushcfunction(L, luaopen_luv);
+  lua_call(L, 0, 1);
+  for (const char *const *name = withheld; *name; name++) {
+    lua_pushnil(L);
+    lua_setfield(L, -2, *name);
+  }
+  return 1;
+}
+
+/* ---- output: a reader that went away ends the program quietly ------------------------------------------ */
+
+static void end_if_unread(bool failed) {
+  if (failed && errno == EPIPE) _Exit(1); /* nobody is left to tell, and a flush would only fail again */
+}
+
+/* print, as Lua's, to stdout. */
+static int quiet_print(lua_State *L) {
+  int n = lua_gettop(L);
+  bool good = true;
+  for (int i = 1; i <= n; i++) {
+    size_t len;
+    const char *s = luaL_tolstring(L, i, &len);
+    if (i > 1) good = good && putc('\t', stdout) != EOF;
+    good = good && fwrite(s, 1, len, stdout) == len;
+    lua_pop(L, 1);
+  }
+  good = good && putc('\n', stdout) != EOF && fflush(stdout) == 0;
+  end_if_unread(!good);
+  return 0;
+}
+
+/* io.write, file:write and file:flush; upvalue: the stock function. */
+static int quiet_write(lua_State *L) {
+  luaL_Stream *f = luaL_testudata(L, 1, LUA_FILEHANDLE);
+  if (!f) { /* io.write: the library keeps its default output here */
+    lua_getfield(L, LUA_REGISTRYINDEX, "_IO_output");
+    f = lua_touserdata(L, -1);
+    lua_pop(L, 1);
+  }
+  bool is_stdout = f && f->f == stdout;
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  errno = 0;
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  end_if_unread(is_stdout && lua_isnil(L, 1));
+  return lua_gettop(L);
+}
+
+/* [table] -> [table]: wraps table[name]. */
+static void wrap(lua_State *L, const char *name, lua_CFunction f) {
+  lua_getfield(L, -1, name);
+  lua_pushcclosure(L, f, 1);
+  lua_setfield(L, -2, name);
+}
+
+static void open_output(lua_State *L) {
+  lua_pushcfunction(L, quiet_print);
+  lua_setglobal(L, "print");
+  lua_getglobal(L, LUA_IOLIBNAME);
+  wrap(L, "write", quiet_write);
+  luaL_getmetatable(L, LUA_FILEHANDLE);
+  lua_getfield(L, -1, "__index");
+  wrap(L, "write", quiet_write);
+  wrap(L, "flush", quiet_write);
+  lua_pop(L, 3);
+}
+
+/* ---- os.exit: it may close the state, so nobody may watch it any more ---------------------------------- */
+
+static int exit_unwatched(lua_State *L) {
+  if (!lua_isboolean(L, 1)) luaL_optinteger(L, 1, 0); /* raises now, not after the watch has ended */
+  pe_stop stop;
+  pe_watchdog_publish(pe_state_of(L)->watchdog, NULL, &stop);
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, 0);
+  return 0;
+}
+
+static void open_exit(lua_State *L) {
+  lua_getglobal(L, LUA_OSLIBNAME);
+  wrap(L, "exit", exit_unwatched);
+  lua_pop(L, 1);
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+
+void pe_open(lua_State *L) {
+  static const luaL_Reg modules[] = {
+      {"luv", open_luv}, {"cjson", luaopen_cjson}, {"perigee", open_perigee}, {NULL, NULL}};
+  luaL_openlibs(L);
+  pe_call_open_library(L);
+  pe_source_open(L);
+  pe_source_open_load(L);
+  open_output(L);
+  open_exit(L);
+  for (const luaL_Reg *m = modules; m->name; m++) {
+    luaL_requiref(L, m->name, m->func, 0);
+    lua_pop(L, 1);
+  }
+  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  lua_getfield(L, -1, "luv");
+  lua_setfield(L, -2, "uv"); /* two names, one table */
+  lua_pop(L, 1);
+}
