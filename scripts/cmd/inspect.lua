@@ -1,0 +1,196 @@
+-- inspect: what is in a model's files, as a table for people or as JSON.
+local perigee = require "perigee"
+local graph_view = require "ui.graph"
+local memory = require "models.memory"
+local modeldir = require "lib.modeldir"
+local models = require "models.lib"
+local tables = require "ui.table"
+local text = require "lib.text"
+local json = perigee.json
+
+local function shape_text(shape)
+  return "[" .. table.concat(shape, ", ") .. "]"
+end
+
+--- The kind of storage that holds the most bytes among those that are quantised; "none" when nothing is.
+local function quantization(kinds)
+  for _, k in ipairs(kinds) do
+    if not k.kind:match "^[FIUB][FO]?%d*" or k.kind:match "^IQ" then return k.kind end
+  end
+  return "none"
+end
+
+local function values_of(kinds)
+  local n = 0
+  for _, k in ipairs(kinds) do n = n + k.values end
+  return n
+end
+
+local fact_order = { "name", "architecture", "context_length", "vocab_size", "layers", "width", "heads", "kv_heads",
+  "tokenizer", "chat_template" }
+
+--- Estimates as JSON; sizes in bytes.
+local function memory_json(e)
+  local kv = json.array {}
+  for i, k in ipairs(e.kv) do
+    kv[i] = json.object { { "bits", k.bits }, { "bytes_per_token", k.token }, { "bytes_of_context", k.context } }
+  end
+  return json.object { { "weights", e.weights }, { "kv", kv }, { "state_per_sequence", e.state },
+    { "activations_512_rows", e.activations } }
+end
+
+--- A list of tables with these keys as JSON.
+local function list_json(list, keys)
+  local out = json.array {}
+  for i, item in ipairs(list) do
+    local o = json.object()
+    for _, key in ipairs(keys) do
+      local v = item[key]
+      if type(v) == "table" then v = json.array(v) end
+      o[key] = v
+    end
+    out[i] = o
+  end
+  return out
+end
+
+local function plan_json(plan)
+  local list = plan:instructions()
+  for _, x in ipairs(list) do
+    for i, v in ipairs(x.fused) do x.fused[i] = v.name end
+  end
+  return json.object { { "instructions", list_json(list, { "op", "name", "shape", "steps", "fused", "norm", "folds", "place" }) },
+    { "row_bytes", 4 * plan.row_floats }, { "output_bytes", 4 * plan.output_floats },
+    { "unshared_bytes", 4 * plan.unshared_floats } }
+end
+
+local function graph_json(out, model)
+  local plan <close> = assert(model.graph:plan())
+  out.graph = list_json(model.graph:values(), { "name", "op", "shape", "steps", "weight", "inputs" })
+  out.plan = plan_json(plan)
+end
+
+--- about: { facts =, kinds =, model =, estimate =, problem = why the model could not be built, or nil }
+local function as_json(weights, about, with_graph)
+  local facts, kinds = about.facts, about.kinds
+  local out = json.object()
+  for _, key in ipairs(fact_order) do out[key] = facts[key] end
+  out.tensors = weights.count
+  out.bytes = weights.bytes
+  out.parameters = values_of(kinds)
+  out.quantization = quantization(kinds)
+  out.files = json.array(weights:files())
+  local list = json.array {}
+  for i, k in ipairs(kinds) do
+    list[i] = json.object { { "kind", k.kind }, { "tensors", k.count }, { "values", k.values }, { "bytes", k.bytes } }
+  end
+  out.kinds = list
+  out.memory = about.estimate and memory_json(about.estimate)
+  out.problem = about.problem
+  if with_graph then graph_json(out, about.model) end
+  io.write(json.encode(out), "\n")
+end
+
+local function print_facts(weights, facts, kinds)
+  local rows = {}
+  local function row(key, value)
+    if value ~= nil then rows[#rows + 1] = { key, tostring(value) } end
+  end
+  row("path", weights.path)
+  for _, key in ipairs(fact_order) do row(key:gsub("_", " "), facts[key]) end
+  row("tensors", weights.count)
+  row("parameters", values_of(kinds))
+  row("quantization", quantization(kinds))
+  row("size", ("%s in %d file%s"):format(text.bytes(weights.bytes), #weights:files(), #weights:files() == 1 and "" or "s"))
+  io.write(tables.render(rows), "\n\n")
+end
+
+local function print_memory(e, facts)
+  local rows = { { "weights", text.bytes(e.weights) } }
+  for _, k in ipairs(e.kv) do
+    local whole = k.context and (", %s for %d tokens"):format(text.bytes(k.context), facts.context_length) or ""
+    rows[#rows + 1] = { ("cache, %d bits"):format(k.bits), text.bytes(k.token) .. " a token" .. whole }
+  end
+  if e.state > 0 then rows[#rows + 1] = { "states", text.bytes(e.state) .. " a sequence" } end
+  rows[#rows + 1] = { "activations", text.bytes(e.activations) .. " for a step of 512 rows" }
+  io.write("memory\n", tables.render(rows, { indent = "  " }), "\n\n")
+end
+
+local function print_graph(model)
+  local plan <close> = assert(model.graph:plan())
+  local values, list = model.graph:values(), plan:instructions()
+  io.write(graph_view.values(values), "\n\n", graph_view.instructions(list), "\n\n", graph_view.summary(plan, list, values), "\n")
+end
+
+local function print_kinds(kinds)
+  local rows = { { "storage", "tensors", "values", "size" } }
+  for _, k in ipairs(kinds) do rows[#rows + 1] = { k.kind, k.count, k.values, text.bytes(k.bytes) } end
+  io.write(tables.render(rows, { header = true }), "\n\n")
+end
+
+local function print_tensors(weights)
+  local rows = { { "tensor", "storage", "shape", "size" } }
+  for _, name in ipairs(weights:names()) do
+    local w = weights:find(name)
+    rows[#rows + 1] = { name, w.kind, shape_text(w.shape), text.bytes(w.bytes) }
+  end
+  io.write(tables.render(rows, { header = true }), "\n")
+end
+
+local function print_metadata(weights)
+  local rows = {}
+  for _, pair in ipairs(weights:metadata { most = 4 }) do
+    local value = pair[2]
+    if type(value) == "table" then
+      local shown = {}
+      for i, v in ipairs(value) do shown[i] = tostring(v) end
+      value = ("%d × %s%s"):format(value.n, table.concat(shown, " "), value.n > #value and " …" or "")
+    end
+    value = tostring(value):gsub("%c", " ")
+    if utf8.len(value) and utf8.len(value) > 60 then value = value:sub(1, utf8.offset(value, 60) - 1) .. "…" end
+    rows[#rows + 1] = { pair[1], value }
+  end
+  if #rows > 0 then io.write(tables.render(rows), "\n\n") end
+end
+
+local function show(weights, about)
+  print_facts(weights, about.facts, about.kinds)
+  print_metadata(weights)
+  if about.estimate then print_memory(about.estimate, about.facts) else io.write("no estimates: ", about.problem, "\n\n") end
+  print_kinds(about.kinds)
+  print_tensors(weights)
+end
+
+local function run(opts)
+  local weights, why = perigee.weights.open(opts[1])
+  if not weights then return nil, why end
+  local kinds, err = weights:summary()
+  if not kinds then return nil, err end
+  local about = { facts = modeldir.facts(weights), kinds = kinds }
+  local model, problem = models.build(weights)
+  if model then about.estimate = memory.estimate(model, about.facts.context_length) end
+  if opts.graph and not model then return nil, problem end
+  about.model, about.problem = model, problem and tostring(problem)
+  if opts.json then
+    as_json(weights, about, opts.graph)
+  elseif opts.graph then
+    print_graph(model)
+  else
+    show(weights, about)
+  end
+  if model then model.graph:close() end
+  weights:close()
+end
+
+return {
+  summary = "show what is in a model's files",
+  usage = "MODEL",
+  details = "MODEL is a model directory, a .safetensors or a .gguf file (any part of a split one).",
+  options = {
+    { name = "json", kind = "flag", help = "one line of JSON instead of tables" },
+    { name = "graph", kind = "flag", help = "every value of its graph, and the instructions it becomes" },
+  },
+  min = 1,
+  max = 1,
+  run = run,
+}

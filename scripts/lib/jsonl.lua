@@ -1,0 +1,78 @@
+-- jsonl: a command that answers JSON lines with JSON lines, one for one and in order.
+local perigee = require "perigee"
+local text = require "lib.text"
+local json = perigee.json
+
+local jsonl = {}
+
+--- One answer, flushed at once.
+function jsonl.write(answer)
+  io.stdout:write(json.encode(answer), "\n")
+  io.stdout:flush()
+end
+
+--- The answer to a line that failed.
+function jsonl.failure(why)
+  return json.object { { "error", tostring(why) } }
+end
+
+--- Reads stdin to its end: f(number, request) or f(number, nil, why) for each line. Lines count from 0; empty ones are passed
+--- over and do not count.
+function jsonl.each(f)
+  local number = -1
+  for line in io.stdin:lines "L" do
+    line = line:gsub("\r?\n$", "")
+    if line ~= "" then
+      number = number + 1
+      local request, why = json.decode(line)
+      if why then
+        f(number, nil, "the line is not JSON: " .. tostring(why))
+      elseif not json.is_object(request) then
+        f(number, nil, "the line is not a JSON object")
+      else
+        f(number, request)
+      end
+    end
+  end
+end
+
+--- Answers each line at once. `answer(request, number)` returns a table, or nil and an error; what it raises is an error of
+--- its line alone, too.
+function jsonl.serve(answer)
+  jsonl.each(function(number, request, why)
+    local result
+    if request then
+      local ok, value, err = pcall(answer, request, number)
+      if ok then result, why = value, err else why = value end
+    end
+    jsonl.write(result or jsonl.failure(why))
+  end)
+end
+
+--- Raises when the request has a key that is not in the list.
+function jsonl.known(request, keys)
+  local set = {}
+  for _, key in ipairs(keys) do set[key] = true end
+  for key in pairs(request) do
+    if not set[key] then
+      local nearest = text.nearest(key, keys)
+      error(("unknown key '%s'%s"):format(key, nearest and (", is it '" .. nearest .. "'?") or ""), 0)
+    end
+  end
+end
+
+--- request[key] when it is of that Lua type (or absent: `default`); else raises a sentence about both types.
+function jsonl.field(request, key, options)
+  local value = request[key]
+  if value == nil or value == json.null then
+    if options.required then error(("'%s' is missing"):format(key), 0) end
+    return options.default
+  end
+  local kind = json.is_array(value) and "array" or math.type(value) == "integer" and "integer" or type(value)
+  if kind == "table" then kind = "object" end
+  if kind == "integer" and options.kind == "number" or kind == "float" then kind = "number" end
+  if kind ~= options.kind then error(("'%s' must be %s, not %s"):format(key, options.kind, kind), 0) end
+  return value
+end
+
+return jsonl

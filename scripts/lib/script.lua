@@ -1,0 +1,30 @@
+-- script: a user's file: found, compiled as text, with its folder on the path of `require`.
+local text = require "lib.text"
+
+local script = {}
+
+--- The compiled chunk, or nil and one line.
+function script.load(path)
+  local f, why = io.open(path, "rb")
+  if not f then return nil, why end
+  local first, reason = f:read(1) -- a folder opens, but cannot be read
+  f:close()
+  if not first and reason then return nil, path .. ": " .. reason end
+  return loadfile(path, "t")
+end
+
+--- Modules beside the script are found first, then those of LUA_PATH; the scripts of perigee come before both.
+function script.set_path(path)
+  local folder = text.dirname(path)
+  local user = os.getenv "LUA_PATH_5_4" or os.getenv "LUA_PATH"
+  local places = { folder .. "/?.lua", folder .. "/?/init.lua" }
+  for place in (user or ""):gmatch "[^;]+" do places[#places + 1] = place end
+  package.path = table.concat(places, ";")
+end
+
+--- What a script's error looks like to a person: its text, then the traceback.
+function script.describe(err)
+  return err.traceback and (err.text .. "\n" .. err.traceback) or tostring(err)
+end
+
+return script

@@ -1,0 +1,87 @@
+-- text: small things about strings and paths that several scripts need.
+local text = {}
+
+local SIZES = { "B", "KiB", "MiB", "GiB", "TiB" }
+local SUFFIXES = { [""] = 0, k = 10, m = 20, g = 30, t = 40 }
+
+--- 1536 -> "1.5 KiB"
+function text.bytes(n)
+  local i = 1
+  while n >= 1024 and i < #SIZES do
+    n, i = n / 1024, i + 1
+  end
+  return (i == 1 and "%d %s" or "%.1f %s"):format(i == 1 and math.tointeger(n) or n, SIZES[i])
+end
+
+--- "8G", "512 MiB", "1000" -> bytes, or nil
+function text.parse_bytes(s)
+  local number, suffix = s:lower():match "^(%d+%.?%d*)%s*([kmgt]?)i?b?$"
+  if not number then return nil end
+  local n = tonumber(number) * 2 ^ SUFFIXES[suffix]
+  return n < 2 ^ 62 and math.floor(n) or nil
+end
+
+--- 0.00123 -> "1.2 ms"
+function text.seconds(s)
+  if s < 1e-3 then return ("%.0f µs"):format(s * 1e6) end
+  if s < 1 then return ("%.1f ms"):format(s * 1e3) end
+  return ("%.2f s"):format(s)
+end
+
+--- The folder of a path, "." when it has none.
+function text.dirname(path)
+  local folder = path:match "^(.*)/[^/]*$"
+  if folder == "" then return "/" end
+  return folder or "."
+end
+
+--- Lines of a string, without their ends.
+function text.lines(s)
+  return s:gmatch "([^\n]*)\n?"
+end
+
+--- Keys of a table, sorted as strings.
+function text.sorted_keys(t)
+  local keys = {}
+  for k in pairs(t) do keys[#keys + 1] = k end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
+end
+
+--- How many single-letter edits make b of a.
+function text.distance(a, b)
+  local row = {}
+  for j = 0, #b do row[j] = j end
+  for i = 1, #a do
+    local corner = row[0]
+    row[0] = i
+    for j = 1, #b do
+      local change = corner + (a:byte(i) == b:byte(j) and 0 or 1)
+      corner = row[j]
+      row[j] = math.min(change, row[j] + 1, row[j - 1] + 1)
+    end
+  end
+  return row[#b]
+end
+
+--- The word of a list that was probably meant, or nil.
+function text.nearest(word, list)
+  local best, found = #word // 2 + 2, nil
+  for _, candidate in ipairs(list) do
+    local d = text.distance(word, candidate)
+    if d < best then best, found = d, candidate end
+  end
+  return found
+end
+
+--- The whole file, or nil and one line that names it.
+function text.read_file(path)
+  local f, why = io.open(path, "rb")
+  if not f then return nil, why end
+  local content, reason = f:read "a"
+  f:close()
+  if not content then return nil, path .. ": " .. tostring(reason) end
+  return content
+end
+
+return text

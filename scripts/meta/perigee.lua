@@ -1,0 +1,53 @@
+---@meta
+
+---@class perigee  The C side of perigee: `local perigee = require "perigee"`.
+---@field version string  The version of this program.
+local perigee = {}
+
+---@class perigee.Error  What went wrong: returned behind nil, prints and concatenates as its text.
+---@field code string       One word for programs: "io", "format", "nomem", "deadline", "memory", "error" …
+---@field text string       One line for people.
+---@field traceback string? Where it happened, when a script raised it.
+---@field value any         What the script raised, when it was not a string.
+
+---@class perigee.Limits  Of a guarded call; nothing given means no limit of its own.
+---@field deadline_ms number?    CPU time of the loop thread.
+---@field memory integer?        Bytes that the call may add to the scripts' heap.
+---@field interruptible boolean? Ctrl-C stops this call instead of the program.
+
+---Calls a function under limits. It cannot escape them: pcall does not catch a deadline, a coroutine does not hide
+---from it.
+---@param fn function
+---@param limits perigee.Limits?
+---@return true? ok  nil when it failed
+---@return any ...   the results, or a perigee.Error
+function perigee.guard(fn, limits) end
+
+---Objects made by C that are still open, counted by class.
+---@return table<string, integer> counts
+---@return integer bytes  what they own outside Lua's heap
+function perigee.live() end
+
+---Everything that C classes offer, by class: lists of methods, fields and metamethods.
+---@return table<string, {methods: string[], fields: string[], meta: string[]}>
+function perigee.classes() end
+
+---Makes an error as C functions return them.
+---@param code string
+---@param text string
+---@return perigee.Error
+function perigee.error(code, text) end
+
+---The scripts' heap.
+---@return integer used  bytes
+---@return integer cap   bytes; 0 when there is none
+function perigee.heap() end
+
+---Opens a model directory or a GGUF file: weights, graph and tokenizer.
+---@param path string
+---@param options? { threads?: integer }
+---@return perigee.Model? model
+---@return string|perigee.Error? err
+function perigee.open(path, options) end
+
+return perigee

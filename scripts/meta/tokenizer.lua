@@ -1,0 +1,74 @@
+---@meta
+
+---@class perigee.tokenizer  Text to token ids and back, as the model's own tokenizer does it.
+local tokenizer = {}
+
+---Opens a tokenizer.json, a model directory that holds one, or a GGUF file.
+---@param path string
+---@return perigee.Tokenizer? tokenizer
+---@return perigee.Error? err
+function tokenizer.open(path) end
+
+---@class perigee.Tokenizer
+---@field size integer   Highest id + 1.
+---@field bos integer?   Id of the begin token, where known.
+---@field eos integer?   Id of the end token, where known.
+---@field unk integer?   Id of the unknown token, where known.
+---@field pad integer?   Id of the padding token, where known.
+local Tokenizer = {}
+
+---Ids of a text. Special tokens written in the text are recognised unless parse_special is false; with spans (1-based,
+---inclusive, in order) only where they lie wholly in trusted ones.
+---@param text string
+---@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[] }
+---@return integer[]? ids
+---@return perigee.Error? err
+function Tokenizer:encode(text, options) end
+
+---Text of ids; ids that do not exist are dropped.
+---@param ids integer[]
+---@param options? { skip_special?: boolean }
+---@return string? text
+---@return perigee.Error? err
+function Tokenizer:decode(ids, options) end
+
+---A streaming decoder whose pieces join to the whole decode and never hold half a character.
+---@param options? { skip_special?: boolean }
+---@return perigee.Detokenizer? stream
+---@return perigee.Error? err
+function Tokenizer:stream(options) end
+
+---A token as the vocabulary writes it.
+---@param id integer
+---@return string?
+function Tokenizer:token(id) end
+
+---@param token string
+---@return integer?
+function Tokenizer:id(token) end
+
+---@param id integer
+---@return boolean
+function Tokenizer:is_special(id) end
+
+---Lets go of the vocabulary. Harmless twice.
+function Tokenizer:close() end
+
+---@class perigee.Detokenizer
+local Detokenizer = {}
+
+---What the id makes certain; may be empty.
+---@param id integer
+---@return string? piece
+---@return perigee.Error? err
+function Detokenizer:push(id) end
+
+---The rest; afterwards the stream is ready for another text.
+---@return string? piece
+---@return perigee.Error? err
+function Detokenizer:finish() end
+
+---Harmless twice.
+function Detokenizer:close() end
+
+return tokenizer

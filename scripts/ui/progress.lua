@@ -1,0 +1,40 @@
+-- progress: one line on stderr that is overwritten; nothing at all when stderr is no terminal.
+local term = require "ui.term"
+local uv = require "luv"
+
+local INTERVAL_NS = 100 * 1000 * 1000
+local WIDTH = 24
+
+local Progress = {}
+Progress.__index = Progress
+
+local function bar(share)
+  local full = math.floor(share * WIDTH + 0.5)
+  return ("█"):rep(full) .. ("░"):rep(WIDTH - full)
+end
+
+--- Shows that `done` of the total is done; at most ten times a second.
+function Progress:update(done, note)
+  if not self.visible then return end
+  local now = uv.hrtime()
+  if now < self.next and done < self.total then return end
+  self.next = now + INTERVAL_NS
+  local share = self.total > 0 and math.min(1, done / self.total) or 1
+  io.stderr:write("\r\27[K", term.clip(("%s %s %3d%% %s"):format(self.label, bar(share), share * 100 // 1, note or ""),
+    self.columns - 1))
+end
+
+--- Removes the line.
+function Progress:close()
+  if self.visible then io.stderr:write "\r\27[K" end
+  self.visible = false
+end
+Progress.__close = Progress.close
+
+--- A progress line about `total` steps.
+local function new(label, total)
+  local self = { label = label, total = total, next = 0, visible = term.is_tty(2), columns = term.columns() }
+  return setmetatable(self, Progress)
+end
+
+return { new = new }
