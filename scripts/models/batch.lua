@@ -1,0 +1,365 @@
+-- batch: many answers of one model at once. What model:batch{…} gives.
+--
+--   local batch <close> = model:batch { rows = 16 }
+--   local row = assert(batch:add { prompt = "Once", max_tokens = 20, on_token = function(event, row) … end })
+--   batch:run()                        -- steps in the foreground until every row is done
+--   print(row.text, row.finish)
+--
+-- Or on the engine thread, while the loop goes on: batch:start(policy), then events come to on_token and on_done as the
+-- loop runs, and batch:stop() brings it back. The policy (scripts/policy) is asked once per step, for the next step
+-- while one computes.
+--
+-- A row is an object: row.row (its number), ids, text, finish, and fork, trim, force, bias, logits, save, cancel, preempt.
+local memory = require "models.memory"
+local perigee = require "perigee"
+local policy = require "policy"
+local requests = require "models.request"
+local text = require "lib.text"
+local uv = require "luv"
+
+local Row = {}
+Row.__index = Row
+Row.__name = "perigee.Row"
+
+local Batch = {}
+Batch.__index = Batch
+Batch.__name = "perigee.Batch"
+
+-- ---- rows ----------------------------------------------------------------------------------------------------------
+
+local function new_row(batch, number, callbacks)
+  local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = callbacks.on_token,
+    on_done = callbacks.on_done, logprobs = callbacks.logprobs and {} }, Row)
+  batch.live[number] = row
+  batch.alive = batch.alive + 1
+  return row
+end
+
+--- A copy that goes on with another seed. It begins with what the row has said so far.
+function Row:fork(seed)
+  local number, why = self.batch.core:fork(self.row, seed or math.random(0, math.maxinteger))
+  if not number then return nil, why end
+  local child = new_row(self.batch, number, self)
+  table.move(self.ids, 1, #self.ids, 1, child.ids)
+  table.move(self.pieces, 1, #self.pieces, 1, child.pieces)
+  self.batch:pump()
+  return child
+end
+
+--- Forgets generated tokens behind the first n of prompt and answer together.
+function Row:trim(n) return self.batch.core:trim(self.row, n) end
+
+--- The next tokens are these.
+function Row:force(ids) return self.batch.core:force(self.row, ids) end
+
+--- Replaces its logit_bias: {[id] = number}.
+function Row:bias(bias) return self.batch.core:bias(self.row, bias) end
+
+--- Keeps the logits of its steps from now on (or no longer).
+function Row:keep_logits(keep) return self.batch.core:keep_logits(self.row, keep ~= false) end
+
+--- Those of its last step as a tensor, when they are kept; else nil.
+function Row:logits() return self.batch.core:logits(self.row) end
+
+--- Writes its caches to a file; batch:load reads it into the prefix cache.
+function Row:save(path) return self.batch.core:save(self.row, path) end
+
+function Row:cancel() return self.batch.core:cancel(self.row) end
+function Row:preempt() return self.batch.core:preempt(self.row) end
+
+-- ---- opening -------------------------------------------------------------------------------------------------------
+
+local option_names = { "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
+  "cache_bytes", "cache_folder", "cache_disk_bytes" }
+
+local function sorted_keys(set)
+  local out = {}
+  for key in pairs(set) do out[#out + 1] = key end
+  table.sort(out)
+  return out
+end
+
+local STEP_TOKENS, ROWS, CONTEXT = 512, 64, 4096 -- unless something else is asked for
+
+--- Tokens that the caches get: all that the rows may want, as far as there is memory (half of it when no budget was given).
+--- nil and why when there is none for one block.
+local function cache_tokens(model, o, budget)
+  local want, block = o.rows * o.context, o.kv_block or 32
+  local plan <close> = assert(model.graph:plan())
+  local need = { state = o.rows * memory.state(model.graph),
+    activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.rows }) }
+  local function fits(tokens)
+    need.kv = memory.kv(model.graph, tokens, o.kv_bits or 32)
+    return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
+  end
+  if fits(budget and want or 2 * want) then return want end
+  local least, most = block, want
+  local ok, why = fits(least)
+  if not ok then return nil, why end
+  while most - least > block do
+    local middle = (least + most) // 2
+    if fits(budget and middle or 2 * middle) then least = middle else most = middle end
+  end
+  return least
+end
+
+--- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open but tokenizer and end_ids,
+--- and policy, report (who is told about a policy that fails).
+local function open(model, options)
+  options = options or {}
+  local tok = model:tokenizer() -- before the end ids: they may come from it
+  local given = model.options or {}
+  local o = { tokenizer = tok or nil, end_ids = sorted_keys(model.stops), threads = given.threads, kv_bits = given.kv_bits,
+    context = given.context or model.config.max_position_embeddings or CONTEXT, rows = ROWS, step_tokens = STEP_TOKENS }
+  local rest = {}
+  for key, value in pairs(options) do rest[key] = value end
+  for _, key in ipairs(option_names) do
+    if rest[key] ~= nil then o[key] = rest[key] end
+    rest[key] = nil
+  end
+  local guarded = policy.guard(rest.policy, { report = rest.report })
+  rest.policy, rest.report = nil, nil
+  local unknown = next(rest)
+  if unknown ~= nil then
+    local nearest = text.nearest(tostring(unknown), option_names)
+    error(("unknown option '%s'%s"):format(tostring(unknown), nearest and (", is it '" .. nearest .. "'?") or ""), 3)
+  end
+  local why, core
+  if not o.cache_tokens then o.cache_tokens, why = cache_tokens(model, o, given.memory) end
+  if not o.cache_tokens then return nil, why end
+  core, why = perigee.batch.open(model.graph, o)
+  if not core then return nil, why end
+  return setmetatable({ model = model, core = core, live = {}, alive = 0, policy = guarded, timing = policy.timing(),
+    flight = {}, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0, histogram = {} }, Batch)
+end
+
+-- ---- requests ------------------------------------------------------------------------------------------------------
+
+local callbacks = { on_token = true, on_done = true }
+
+--- Adds a request; returns its rows (n of them), or nil and an error. Unknown keys and wrong types raise.
+function Batch:add(given)
+  local prepared = requests.prepare(self.model, given, callbacks)
+  local first, n = self.core:add(prepared)
+  if not first then return nil, n end
+  local rows = {}
+  for i = 1, n do
+    rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done,
+      logprobs = prepared.top_logprobs })
+  end
+  self:pump()
+  return table.unpack(rows)
+end
+
+local function note(row, e)
+  if e.id then row.ids[#row.ids + 1] = e.id end
+  if e.text ~= "" then row.pieces[#row.pieces + 1] = e.text end
+  if e.id and row.logprobs then row.logprobs[#row.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top } end
+  if not e.finish then return end
+  row.finish, row.error, row.stop = e.finish, e.error, e.stop
+  row.prompt_tokens, row.completion_tokens, row.cached_tokens = e.prompt_tokens, e.completion_tokens, e.cached_tokens
+  row.text = table.concat(row.pieces)
+end
+
+--- Tells the rows. A callback that raises does not keep the others from their events; the first error is raised at the end.
+local function dispatch(self, events)
+  local failed
+  local function call(f, ...)
+    if not f then return end
+    local ok, why = pcall(f, ...)
+    if not ok then failed = failed or why end
+  end
+  for _, e in ipairs(events) do
+    local row = self.live[e.row]
+    if row then
+      note(row, e)
+      if e.finish then
+        self.live[e.row] = nil
+        self.alive = self.alive - 1
+      end
+      call(row.on_token, e, row)
+      if e.finish then call(row.on_done, row) end
+    end
+  end
+  if failed then error(failed, 0) end
+  return events
+end
+
+-- ---- steps ---------------------------------------------------------------------------------------------------------
+
+local TRACED = 256
+
+--- One more step in the counters: how long it took, by powers of two of a millisecond, and what Lua took for it.
+local function count(self, t, seconds)
+  local bucket = 2 ^ math.max(-3, math.ceil(math.log(seconds * 1e3, 2)))
+  self.histogram[bucket] = (self.histogram[bucket] or 0) + 1
+  local ring, at = self.lua_ring, self.lua_steps % TRACED + 1
+  if ring[at] then self.lua_at[ring[at]] = nil end
+  ring[at], self.lua_steps = t.at, self.lua_steps + 1
+  self.lua_at[t.at] = table.remove(self.asked, 1) or 0
+end
+
+--- Looks at the steps since the last time.
+local function observe(self)
+  for _, t in ipairs(self.core:trace(4)) do
+    if t.at > self.seen_at then
+      self.seen_at = t.at
+      local seconds = t.plan + t.compute + t.sample
+      count(self, t, seconds)
+      self.timing:observe(seconds, t.reading > 0 and t.tokens - t.writing or 0, t.writing)
+    end
+  end
+end
+
+--- Asks the policy. `rows` as batch:rows() lists them.
+local function schedule(self, rows)
+  local started = uv.hrtime()
+  observe(self)
+  local grants, preempted = self.policy:grants(rows, { tokens = self.core.step_tokens, timing = self.timing,
+    free = self.core:room() })
+  for number in pairs(preempted) do self.core:preempt(number) end
+  local took = (uv.hrtime() - started) * 1e-9
+  self.lua, self.asked[#self.asked % 4 + 1] = self.lua + took, took
+  return grants
+end
+
+--- One step in the foreground. grants: a list of {row, tokens}; nil: the policy's. Returns the events and how many rows
+--- ran, or nil and an error.
+function Batch:step(grants)
+  if not grants then
+    grants = schedule(self, self.core:rows())
+  else
+    local plain = {}
+    for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].row or g[1], g[2] } end
+    grants = plain
+  end
+  local events, ran, before = self.core:step(grants)
+  if not events then
+    dispatch(self, before)
+    return nil, ran
+  end
+  return dispatch(self, events), ran
+end
+
+--- Steps until every row is done.
+function Batch:run()
+  while self.alive > 0 do
+    local events, why = self:step()
+    if not events then return nil, why end
+  end
+  return true
+end
+
+-- ---- on the engine thread ------------------------------------------------------------------------------------------
+
+--- The rows as they will be after the steps that are on their way: what was granted counts as done.
+local function expected_rows(self)
+  local core = self.core
+  local rows, completed
+  repeat
+    completed = core:completed()
+    rows = core:rows()
+  until core:completed() == completed
+  while #self.flight > 0 and self.flight[1].number <= completed do table.remove(self.flight, 1) end
+  for _, step in ipairs(self.flight) do
+    for _, info in ipairs(rows) do
+      local given = step[info.row]
+      if given and info.state ~= "writing" then
+        info.left = info.left - given
+        info.state = info.left > 0 and "reading" or "writing"
+        if info.left <= 0 then info.left = 1 end
+      end
+    end
+  end
+  return rows
+end
+
+local function remember(self, grants)
+  self.submitted = self.submitted + 1
+  local step = { number = self.submitted }
+  for _, g in ipairs(grants) do step[g[1]] = g[2] end
+  self.flight[#self.flight + 1] = step
+end
+
+--- Hands over the next step, if there is anything to run and none waits yet.
+function Batch:pump()
+  if not self.poll then return end
+  if self.alive > 0 then self.poll:ref() else self.poll:unref() end
+  if self.alive == 0 or self.core:pending() or #self.flight >= 2 then return end
+  local grants = schedule(self, expected_rows(self))
+  if #grants == 0 then return end
+  local ok, why = self.core:submit(grants)
+  if not ok then error(why, 0) end
+  remember(self, grants)
+end
+
+local function on_wake(self)
+  if not self.poll then return end
+  local events, why = self.core:drain()
+  expected_rows(self) -- forgets the steps that are done
+  local ok, failed = pcall(dispatch, self, events)
+  if self.poll then self:pump() end
+  if why then error(why, 0) end
+  if not ok then error(failed, 0) end
+end
+
+--- From now on steps run on the engine thread; rows get their events from the loop.
+function Batch:start(given)
+  if given then self.policy:reload(given) end
+  dispatch(self, self.core:drain())
+  local fd, why = self.core:start()
+  if not fd then return nil, why end
+  self.flight, self.submitted = {}, 0
+  self.poll = uv.new_poll(fd)
+  self.poll:start("r", function() on_wake(self) end)
+  self:pump()
+  return true
+end
+
+--- Back to the foreground, after the step that runs. Events that have not come yet come now.
+function Batch:stop()
+  self.poll:stop()
+  self.poll:close()
+  self.poll = nil
+  local events, why = self.core:stop()
+  dispatch(self, events)
+  if why then return nil, why end
+  return true
+end
+
+-- ---- what there is -------------------------------------------------------------------------------------------------
+
+function Batch:rows() return self.core:rows() end
+
+--- Counters of the batch, with lua (seconds that policies took) and histogram (steps by their time: {[ms] = how many took at
+--- most so long and more than half of it}).
+function Batch:stats()
+  observe(self)
+  local stats = self.core:stats()
+  stats.lua, stats.histogram = self.lua, {}
+  for ms, n in pairs(self.histogram) do stats.histogram[ms] = n end
+  return stats
+end
+
+--- The last steps, with what Lua took for each.
+function Batch:trace(most)
+  observe(self)
+  local trace = self.core:trace(most)
+  for _, t in ipairs(trace) do t.lua = self.lua_at[t.at] or 0 end
+  return trace
+end
+
+function Batch:room() return self.core:room() end
+function Batch:load(path) return self.core:load(path) end
+
+function Batch:close()
+  if self.poll then
+    self.poll:stop()
+    self.poll:close()
+    self.poll = nil
+  end
+  self.core:close()
+end
+Batch.__close = Batch.close
+
+return { open = open }

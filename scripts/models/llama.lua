@@ -1,0 +1,19 @@
+-- llama: Llama 2 and 3, and all of that shape: Mistral (window), Qwen 2 (biases, window from a layer on), Seed-OSS, SmolLM, Yi.
+local model = require "models.lib"
+local blocks = require "models.blocks"
+
+return model.architecture {
+  names = { "llama", "mistral", "qwen2", "seed_oss" },
+  build = function(g, c)
+    local x = g:embed "model.embed_tokens"
+    for i, p in g:layers "model.layers" do
+      local h = g:rms_norm(x, p "input_layernorm")
+      local q = g:rope(g:heads(g:linear(h, p "self_attn.q_proj"), c.heads), c.rope)
+      local k = g:rope(g:heads(g:linear(h, p "self_attn.k_proj"), c.kv_heads), c.rope)
+      local v = g:heads(g:linear(h, p "self_attn.v_proj"), c.kv_heads)
+      x = x + g:linear(g:attention { q = q, k = k, v = v, window = c.window[i] }, p "self_attn.o_proj")
+      x = x + blocks.mlp(g, g:rms_norm(x, p "post_attention_layernorm"), p "mlp")
+    end
+    return g:head(g:rms_norm(x, "model.norm"))
+  end,
+}

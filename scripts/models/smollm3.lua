@@ -1,0 +1,30 @@
+-- smollm3: SmolLM 3: Llama whose every fourth layer, say, does without rope.
+local model = require "models.lib"
+local blocks = require "models.blocks"
+
+--- Is layer i (from 1) rotated? The list says 0 where it is not.
+local function rotated(c, i)
+  if c.no_rope_layers then return c.no_rope_layers[i] ~= 0 end
+  return i % c.no_rope_layer_interval ~= 0
+end
+
+return model.architecture {
+  names = { "smollm3" },
+  defaults = { no_rope_layer_interval = 4, rope_theta = 2000000.0 },
+  build = function(g, c)
+    local window = model.config.window(c, function(i) return c.use_sliding_window and not rotated(c, i) end)
+    local x = g:embed "model.embed_tokens"
+    for i, p in g:layers "model.layers" do
+      local h = g:rms_norm(x, p "input_layernorm")
+      local q = g:heads(g:linear(h, p "self_attn.q_proj"), c.heads)
+      local k = g:heads(g:linear(h, p "self_attn.k_proj"), c.kv_heads)
+      local v = g:heads(g:linear(h, p "self_attn.v_proj"), c.kv_heads)
+      if rotated(c, i) then
+        q, k = g:rope(q, c.rope), g:rope(k, c.rope)
+      end
+      x = x + g:linear(g:attention { q = q, k = k, v = v, window = window[i] }, p "self_attn.o_proj")
+      x = x + blocks.mlp(g, g:rms_norm(x, p "post_attention_layernorm"), p "mlp")
+    end
+    return g:head(g:rms_norm(x, "model.norm"))
+  end,
+}
