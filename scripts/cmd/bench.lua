@@ -1,0 +1,153 @@
+-- bench: tokens per second of a model, or of a shape with random weights; alone, together, under load.
+local perigee = require "perigee"
+local load = require "bench.load"
+local models = require "models.lib"
+local read_ahead = require "lib.load"
+local progress = require "ui.progress"
+local shapes = require "bench.shapes"
+local single = require "bench.single"
+local tables = require "ui.table"
+local text = require "lib.text"
+local json = perigee.json
+
+-- In the order in which they run; rows: how many results each gives.
+local tests = {
+  { name = "prefill", run = single.prefill, rows = 3 },
+  { name = "decode", run = single.decode, rows = 2 },
+  { name = "batch", run = load.batch, rows = 4 },
+  { name = "mixed", run = load.mixed, rows = 1 },
+  { name = "prefix", run = load.prefix, rows = 1 },
+  { name = "memory", run = load.memory, rows = 1 },
+}
+
+local function open(opts)
+  local model, why
+  if opts.shape then
+    local weights, config = shapes.make(opts.shape, opts.quant)
+    if not weights then return nil, config end
+    model, why = models.assemble(weights, config, ("%s %s"):format(opts.shape, opts.quant))
+  else
+    model, why = models.load(opts[1])
+    if model then read_ahead(model.weights) end
+  end
+  if not model then return nil, why end
+  model.options = { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32), memory = opts.memory, context = opts.context }
+  return model
+end
+
+--- The tests of --tests, in their order; or nil and the one that does not exist.
+local function chosen(list)
+  if not list then return tests end
+  local wanted, out = {}, {}
+  for name in list:gmatch "[^,%s]+" do wanted[name] = true end
+  for _, t in ipairs(tests) do
+    if wanted[t.name] then out[#out + 1] = t end
+    wanted[t.name] = nil
+  end
+  local unknown = next(wanted)
+  if unknown then return nil, ("unknown test '%s' (there are: prefill, decode, batch, mixed, prefix, memory)"):format(unknown) end
+  return out
+end
+
+local function measure(model, opts, list)
+  local total, rows = 0, {}
+  for _, t in ipairs(list) do total = total + t.rows end
+  local bar <close> = progress.new("bench", total)
+  for _, t in ipairs(list) do
+    bar:update(#rows, t.name)
+    t.run(model, opts, function(row)
+      rows[#rows + 1] = row
+      bar:update(#rows, t.name)
+    end)
+  end
+  return rows
+end
+
+-- ---- output --------------------------------------------------------------------------------------------------------
+
+local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "gb_per_s", "speedup", "gap_alone_ms", "gap_p50_ms",
+  "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms", "cached", "ratio", "bytes_per_token", "bytes_fixed" }
+
+local function print_json(model, rows, threads)
+  local list = json.array {}
+  for i, row in ipairs(rows) do
+    local o = json.object()
+    for _, key in ipairs(columns) do o[key] = row[key] end
+    list[i] = o
+  end
+  io.write(json.encode(json.object { { "model", model.path }, { "bytes", model.weights.bytes }, { "threads", threads },
+    { "precision", "exact" }, { "rows", list } }), "\n")
+end
+
+local function print_csv(_, rows)
+  io.write(table.concat(columns, ","), "\n")
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for i, key in ipairs(columns) do
+      local v = row[key]
+      cells[i] = v == nil and "" or math.type(v) == "float" and ("%.6g"):format(v) or tostring(v)
+    end
+    io.write(table.concat(cells, ","), "\n")
+  end
+end
+
+--- What a row says besides the columns that all have.
+local function remarks(row)
+  if row.test == "mixed" then
+    return ("gaps of 7 streams: %.1f ms alone, p50 %.1f, p99 %.1f: %.2f times"):format(row.gap_alone_ms, row.gap_p50_ms,
+      row.gap_p99_ms, row.ratio)
+  elseif row.test == "prefix" then
+    return ("first token %.0f ms, again %.1f ms: %.2f decode steps, %d cached"):format(row.first_ms, row.repeat_ms, row.ratio,
+      row.cached)
+  elseif row.test == "memory" then
+    return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token), text.bytes(row.bytes_fixed))
+  elseif row.speedup then
+    return ("%.2f times one alone"):format(row.speedup)
+  end
+  return ""
+end
+
+local function print_table(model, rows, threads)
+  local out = { { "test", "tokens", "batch", "depth", "tokens/s", "GB/s", "" } }
+  for i, row in ipairs(rows) do
+    out[i + 1] = { row.test, row.tokens, row.batch, row.depth, row.tokens_per_s and ("%.1f"):format(row.tokens_per_s) or "",
+      row.gb_per_s and ("%.2f"):format(row.gb_per_s) or "", remarks(row) }
+  end
+  io.write(("%s, %s, %d threads, exact\n"):format(model.path, text.bytes(model.weights.bytes), threads),
+    tables.render(out, { header = true }), "\n")
+end
+
+local function main(opts)
+  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  if (opts.shape == nil) == (opts[1] == nil) then return nil, "give a model or --shape, one of the two" end
+  local list, unknown = chosen(opts.tests)
+  if not list then return nil, unknown end
+  local model, why = open(opts)
+  if not model then return nil, why end
+  local ok, rows = pcall(measure, model, opts, list)
+  if not ok then return nil, rows end
+  local print_rows = opts.json and print_json or opts.csv and print_csv or print_table
+  print_rows(model, rows, opts.threads or perigee.sys.machine().cores)
+end
+
+return {
+  summary = "measure tokens per second, alone, together and under load",
+  usage = "[MODEL]",
+  details = "Without MODEL, --shape names a model whose weights are made up; shapes:\n" .. table.concat(shapes.names(), ", ")
+    .. [[.
+
+Tests: prefill and decode (one sequence), batch (1, 2, 4 and 8 sequences that write together), mixed (the gaps between
+the tokens of 7 streams while a long prompt is read), prefix (a long prompt again: its first token in decode steps), memory
+(bytes of caches for each token of context).]],
+  options = {
+    { name = "shape", kind = "string", value = "NAME", help = "a model of this shape with random weights" },
+    { name = "quant", kind = "string", value = "KIND", default = "affine4g64", help = "its weights: q4_0, …" },
+    { name = "tests", kind = "string", value = "LIST", help = "only these, as prefill,batch" },
+    { name = "prompt", kind = "integer", value = "N", min = 16, max = 1 << 20, default = 4000, help = "long prompts" },
+    { name = "seconds", kind = "number", value = "S", default = 5, help = "time for each measurement" },
+    { name = "json", kind = "flag", help = "one line of JSON" },
+    { name = "csv", kind = "flag", help = "comma-separated values" },
+  },
+  max = 1,
+  run = main,
+}

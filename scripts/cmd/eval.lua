@@ -1,0 +1,72 @@
+-- eval: logits and greedy continuations of prompts, as JSON lines and a safetensors file.
+local perigee = require "perigee"
+local command = require "lib.command"
+local jsonl = require "lib.jsonl"
+local load = require "lib.load"
+local models = require "models.model"
+local json = perigee.json
+
+local keys = { "ids", "prompt", "images", "videos", "greedy", "chunk", "last" }
+
+local function at_least(least, request, key)
+  local n = jsonl.field(request, key, { kind = "integer" })
+  if n and n < least then error(("'%s' must be at least %d, not %d"):format(key, least, n), 0) end
+  return n
+end
+
+--- Token ids of a request: its own, or those of its text.
+local function token_ids(model, request)
+  for _, key in ipairs { "images", "videos" } do
+    local list = jsonl.field(request, key, { kind = "array" })
+    if list and #list > 0 then error(("'%s': there is no image input yet"):format(key), 0) end
+  end
+  local ids, prompt = jsonl.field(request, "ids", { kind = "array" }), jsonl.field(request, "prompt", { kind = "string" })
+  if (ids ~= nil) == (prompt ~= nil) then error("give 'ids' or 'prompt', one of the two", 0) end
+  return ids or model:ids(prompt)
+end
+
+local function answer_with(model, runner, saved)
+  return function(request, line)
+    jsonl.known(request, keys)
+    local ids, greedy = token_ids(model, request), at_least(0, request, "greedy")
+    local result = runner:eval(ids, { greedy = greedy, chunk = at_least(1, request, "chunk"),
+      last = at_least(1, request, "last") })
+    if saved then
+      local logits = result.logits
+      saved[#saved + 1] = { name = ("logits.%d"):format(line), dtype = "f32", shape = logits.shape, bytes = logits:bytes() }
+    end
+    local out = json.object { { "n", #ids } }
+    if greedy then out.greedy = json.array(result.greedy) end
+    return out
+  end
+end
+
+local function main(opts)
+  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  local model, why = models.open(opts[1], { threads = opts.threads, context = opts.context, memory = opts.memory,
+    kv_bits = tonumber(opts.kv_bits or 32) })
+  if not model then return nil, why end
+  load(model.weights)
+  local runner, saved = model:runner(), opts.out and {}
+  jsonl.serve(answer_with(model, runner, saved))
+  runner:close()
+  if saved then
+    local ok, err = perigee.weights.save(opts.out, saved)
+    if not ok then return nil, err end
+  end
+  return command.OK
+end
+
+return {
+  summary = "logits and greedy continuations of prompts",
+  usage = "MODEL --jsonl",
+  details = 'Each input line is {"ids": […] or "prompt": "…", "greedy": N, "chunk": N, "last": N}; each output line {"n": …,\n'
+    .. '"greedy": […]}. chunk: tokens of a step at most; last: logits of so many last rows only.',
+  options = {
+    { name = "jsonl", kind = "flag", help = "JSON lines in, JSON lines out" },
+    { name = "out", kind = "string", value = "FILE", help = "write the logits of line K as logits.K to this safetensors file" },
+  },
+  min = 1,
+  max = 1,
+  run = main,
+}

@@ -1,0 +1,149 @@
+-- generate: text after a prompt, streamed to the terminal; or JSON lines, all of them in one batch.
+local perigee = require "perigee"
+local command = require "lib.command"
+local jsonl = require "lib.jsonl"
+local load = require "lib.load"
+local models = require "models.model"
+local text = require "lib.text"
+local json = perigee.json
+
+-- ---- JSON lines ----------------------------------------------------------------------------------------------------
+
+--- A value of the line as plain Lua: arrays and objects become tables without JSON's marks.
+local function plain(value)
+  if type(value) ~= "table" then return value end
+  local out = {}
+  for k, v in pairs(value) do out[k] = plain(v) end
+  return out
+end
+
+local function request_of(line)
+  if line.messages ~= nil then error("'messages' needs a chat template, and those are not there yet: send 'prompt'", 0) end
+  local request = {}
+  for key, value in pairs(line) do
+    if value ~= json.null then request[key] = plain(value) end
+  end
+  if json.is_object(line.prompt) then error("'prompt' must be text or a list of ids", 0) end
+  if request.n and request.n ~= 1 then error(("n is %s: a line gets one answer"):format(tostring(request.n)), 0) end
+  for key in pairs(json.is_object(line.logit_bias) and line.logit_bias or {}) do -- JSON's keys are text, the batch's are ids
+    local id = math.tointeger(tonumber(key))
+    if not id then error(("logit_bias: '%s' is no token id"):format(key), 0) end
+    request.logit_bias[id], request.logit_bias[key] = request.logit_bias[key], nil
+  end
+  return request
+end
+
+local function logprobs_of(row)
+  local list = json.array {}
+  for i, token in ipairs(row.logprobs) do
+    local top = json.array {}
+    for k, t in ipairs(token.top or {}) do top[k] = json.object { { "id", t.id }, { "logprob", t.logprob } } end
+    list[i] = json.object { { "id", token.id }, { "logprob", token.logprob }, { "top", top } }
+  end
+  return list
+end
+
+local function answer_of(row)
+  if row.error then return jsonl.failure(row.error) end
+  local answer = { { "text", row.text }, { "ids", json.array(row.ids) }, { "finish_reason", row.finish },
+    { "prompt_tokens", row.prompt_tokens }, { "completion_tokens", row.completion_tokens },
+    { "cached_tokens", row.cached_tokens } }
+  if row.logprobs then answer[#answer + 1] = { "logprobs", logprobs_of(row) } end
+  return json.object(answer)
+end
+
+--- Answers go out in the order of the lines, each as soon as those before it are there.
+local function writer()
+  local ready, next_line = {}, 0
+  return function(number, answer)
+    ready[number] = answer
+    while ready[next_line] do
+      jsonl.write(ready[next_line])
+      ready[next_line] = nil
+      next_line = next_line + 1
+    end
+  end
+end
+
+local function answer_lines(model, opts)
+  local batch <close>, why = model:batch { rows = opts.rows }
+  if not batch then return nil, why end
+  local write = writer()
+  jsonl.each(function(number, line, problem)
+    local ok, row, refused
+    if line then
+      ok, row, refused = pcall(function()
+        local request = request_of(line)
+        request.on_done = function(done) write(number, answer_of(done)) end
+        return batch:add(request)
+      end)
+      if not ok then problem = row elseif not row then problem = refused end
+    end
+    if problem then write(number, jsonl.failure(problem)) end
+  end)
+  local ok, failed = batch:run()
+  if not ok then return nil, failed end
+  return command.OK
+end
+
+-- ---- for people ----------------------------------------------------------------------------------------------------
+
+--- "\n" and friends in a prompt typed at a shell.
+local function unescape(s)
+  return (s:gsub("\\([nt\\])", { n = "\n", t = "\t", ["\\"] = "\\" }))
+end
+
+local shown = { "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop",
+  "ignore_eos" }
+
+local function show(model, prompt, opts)
+  local started = perigee.sys.cpu_ns()
+  local request = { prompt = prompt, on_text = function(piece)
+    io.stdout:write(piece)
+    io.stdout:flush()
+  end }
+  for _, key in ipairs(shown) do request[key] = opts[key] end
+  local r = model:generate(request)
+  io.stdout:write "\n"
+  if opts.verbose then
+    local seconds = (perigee.sys.cpu_ns() - started) * 1e-9
+    io.stderr:write(("%d prompt tokens, %d generated, %s, %s\n"):format(r.prompt_tokens, r.completion_tokens, r.finish_reason,
+      text.seconds(seconds)))
+  end
+  return command.OK
+end
+
+local function main(opts)
+  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  local model, why = models.open(opts[1], { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
+    context = opts.context, memory = opts.memory })
+  if not model then return nil, why end
+  load(model.weights)
+  if opts.jsonl then return answer_lines(model, opts) end
+  local ok, result = pcall(show, model, unescape(opts[2] or io.read "a"), opts)
+  if not ok then return nil, result end
+  return result
+end
+
+return {
+  summary = "generate text after a prompt",
+  usage = "MODEL [PROMPT]",
+  details = "Without PROMPT, stdin is read. \\n and \\t in PROMPT stand for a new line and a tab.",
+  options = {
+    { name = "jsonl", kind = "flag", help = 'JSON lines: {"prompt": text or ids, "max_tokens": N, "temperature": …, "seed": …}' },
+    { name = "rows", kind = "integer", value = "N", min = 1, max = 65536, help = "with --jsonl: so many lines at once (64)" },
+    { name = "max-tokens", kind = "integer", value = "N", min = 0, help = "stop after so many tokens" },
+    { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },
+    { name = "top-p", kind = "number", value = "P", help = "only the best tokens whose probabilities reach P" },
+    { name = "top-k", kind = "integer", value = "K", min = 0, help = "only the K best tokens" },
+    { name = "min-p", kind = "number", value = "P", help = "only tokens with P times the best one's probability" },
+    { name = "repetition-penalty", kind = "number", value = "R", help = "above 1: what was said comes less often" },
+    { name = "stop", kind = "string", value = "TEXT", help = "stop before this text" },
+    { name = "seed", kind = "integer", value = "N", help = "the same seed draws the same tokens" },
+    { name = "ignore-eos", kind = "flag", help = "go on after an end token" },
+    { name = "verbose", kind = "flag", help = "say how many tokens, and how long it took" },
+  },
+  min = 1,
+  max = 2,
+  run = main,
+}
