@@ -1,0 +1,73 @@
+-- render: a chat template's prompt for a conversation.
+local command = require "lib.command"
+local jsonl = require "lib.jsonl"
+local perigee = require "perigee"
+local templates = require "templates"
+local json = perigee.json
+
+--- `now` is the clock and not a variable.
+local function split(request)
+  local now = jsonl.field(request, "now", { kind = "number" })
+  if now then
+    now = math.tointeger(now // 1)
+    if not now then error("'now' is out of range", 0) end
+  end
+  request.now = nil
+  return request, now
+end
+
+local function spans_json(info)
+  local function lists(list)
+    local out = {}
+    for i, r in ipairs(list) do out[i] = json.array { r[1], r[2], r[3] } end
+    return json.array(out)
+  end
+  local ends = {}
+  for i, b in ipairs(info.boundaries) do ends[i] = json.array { b.messages, b.at } end
+  return lists(info.spans), json.array(ends), lists(info.generations)
+end
+
+local function answer_with(set, opts)
+  return function(request)
+    local variables, now = split(request)
+    local prompt, info = set:render(variables, { now = now, spans = opts.spans, name = opts.template,
+      continue_final_message = opts.continue })
+    if not prompt then return nil, info end
+    local out = json.object { { "prompt", prompt } }
+    if info then out.spans, out.boundaries, out.generations = spans_json(info) end
+    return out
+  end
+end
+
+local function run(opts)
+  local set, why = templates.open(opts[1])
+  if not set then return nil, why end
+  local template, bad = set:get { name = opts.template }
+  if not template and not set.templates.tool_use then return nil, bad end
+  local answer = answer_with(set, opts)
+  if opts.jsonl then return jsonl.serve(answer) end
+  local request, err = json.decode(io.read "a")
+  if not json.is_object(request) then return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "") end
+  local result
+  result, why = answer(request)
+  if not result then return nil, why end
+  io.write(result.prompt)
+  return command.OK
+end
+
+return {
+  summary = "render a chat template",
+  usage = "MODEL-or-FILE.jinja",
+  details = "Reads {\"messages\": […], \"tools\": […], \"add_generation_prompt\": true, …} from stdin: every key is a variable of"
+    .. "\nthe template, and no others are defined; a model adds its special tokens. `now` (epoch seconds) fixes the clock.",
+  options = {
+    { name = "jsonl", kind = "flag", help = 'JSON lines; the answers are {"prompt": "…"}' },
+    { name = "template", kind = "string", value = "NAME", help = "one of the model's named templates" },
+    { name = "continue", kind = "flag", help = "end the prompt inside the last message" },
+    { name = "spans", kind = "flag",
+      help = "answers also tell spans [from, to, trusted], boundaries [messages, bytes] and generations" },
+  },
+  min = 1,
+  max = 1,
+  run = run,
+}

@@ -1,0 +1,264 @@
+-- lexer: a template's text as tokens { type, value, line }.
+--
+-- Types: data, variable_begin, variable_end, block_begin, block_end, name, string, integer, float, operator, eof. White
+-- space control is done here: '-' eats all white space on its side, and as chat templates are rendered with trim_blocks
+-- and lstrip_blocks, the newline behind a block and the spaces before one on its line go too, unless a '+' says no.
+local strings = require "templates.jinja.strings"
+local values = require "templates.jinja.values"
+local SPACES, skip_left, skip_right = strings.SPACES, strings.skip_left, strings.skip_right
+
+local lexer = {}
+
+--- Raises a syntax error with its line.
+function lexer.fail(line, text, ...)
+  error(setmetatable({ text = select("#", ...) > 0 and text:format(...) or text, line = line }, values.Failure), 0)
+end
+
+-- Longest first.
+local OPERATORS = { "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<",
+  "=", ".", ":", "|", ",", ";" }
+local BY_FIRST = {}
+for _, op in ipairs(OPERATORS) do
+  local list = BY_FIRST[op:sub(1, 1)] or {}
+  list[#list + 1] = op
+  BY_FIRST[op:sub(1, 1)] = list
+end
+local OPENS = { ["("] = ")", ["["] = "]", ["{"] = "}" }
+local CLOSES = { [")"] = true, ["]"] = true, ["}"] = true }
+
+local ESCAPES = { n = "\n", t = "\t", r = "\r", a = "\a", b = "\b", f = "\f", v = "\v", ["\\"] = "\\", ["'"] = "'",
+  ['"'] = '"', ["\n"] = "" }
+local HEX = { x = 2, u = 4, U = 8 }
+
+--- The value of a string literal's inside, with Python's escapes.
+local function unescape(t, line)
+  if not t:find("\\", 1, true) then return t end
+  local out, i = {}, 1
+  while true do
+    local at = t:find("\\", i, true)
+    if not at then break end
+    out[#out + 1] = t:sub(i, at - 1)
+    local c = t:sub(at + 1, at + 1)
+    local octal = t:match("^[0-7][0-7]?[0-7]?", at + 1)
+    if octal then
+      out[#out + 1], i = utf8.char(tonumber(octal, 8)), at + 1 + #octal
+    elseif HEX[c] then
+      local digits = t:sub(at + 2, at + 1 + HEX[c])
+      local code = #digits == HEX[c] and digits:match "^%x+$" and tonumber(digits, 16)
+      if not code or code > 0x10FFFF then lexer.fail(line, "'\\%s' needs %d hexadecimal digits of a character", c, HEX[c]) end
+      i = at + 2 + HEX[c]
+      local low = code >= 0xD800 and code < 0xDC00 and t:match("^\\u([dD][c-fC-F]%x%x)", i)
+      if low then code, i = 0x10000 + ((code - 0xD800) << 10) + (tonumber(low, 16) - 0xDC00), i + 6 end
+      if code >= 0xD800 and code < 0xE000 then lexer.fail(line, "half a surrogate pair in a string") end
+      out[#out + 1] = utf8.char(code)
+    else
+      out[#out + 1], i = ESCAPES[c] or "\\" .. c, at + 2
+    end
+  end
+  out[#out + 1] = t:sub(i)
+  return table.concat(out)
+end
+
+--- The byte behind a string literal that starts at i.
+local function string_end(t, i, line)
+  local quote, at = t:sub(i, i), i + 1
+  while true do
+    at = t:find("[\\" .. quote .. "]", at)
+    if not at then lexer.fail(line, "a string that begins here is not closed") end
+    if t:sub(at, at) == quote then return at + 1 end
+    at = at + 2
+  end
+end
+
+local function number_at(t, i)
+  for _, form in ipairs { { "^0[xX]_?%x[%x_]*", 16 }, { "^0[oO]_?[0-7][0-7_]*", 8 }, { "^0[bB]_?[01][01_]*", 2 } } do
+    local word = t:match(form[1], i)
+    if word then return "integer", tonumber(word:sub(3):gsub("_", ""), form[2]), i + #word end
+  end
+  local whole = t:match("^%d[%d_]*", i)
+  local after_dot = t:sub(i - 1, i - 1) == "." -- in a.1.2 no number has a fraction
+  local fraction = not after_dot and t:match("^%.%d[%d_]*", i + #whole) or ""
+  local exponent = t:match("^[eE][+-]?%d[%d_]*", i + #whole + #fraction) or ""
+  local word = whole .. fraction .. exponent
+  local n = tonumber((word:gsub("_", "")))
+  if fraction == "" and exponent == "" then return "integer", n, i + #word end
+  return "float", n * 1.0, i + #word
+end
+
+-- ---- the scanner ---------------------------------------------------------------------------------------------------
+
+local Scanner = {}
+Scanner.__index = Scanner
+
+function Scanner:push(kind, value)
+  self[#self + 1] = { type = kind, value = value, line = self.line }
+end
+
+--- Goes to byte `to`, counting lines.
+function Scanner:move(to)
+  local t, from = self.text, self.at
+  while true do
+    local at = t:find("\n", from, true)
+    if not at or at >= to then break end
+    self.line, from = self.line + 1, at + 1
+  end
+  self.at = to
+end
+
+--- Data up to `to`, then shortened by what stands before a tag: sign is the tag's, lstrip whether it is a block or comment.
+function Scanner:data(to, sign, lstrip)
+  local t = self.text:sub(self.at, to)
+  if sign == "-" then
+    t = t:sub(1, skip_left(t, #t, SPACES))
+  elseif sign ~= "+" and lstrip then
+    local line = skip_left(t, #t, SPACES)
+    local newline = t:match "^.*()\n" or 0
+    if newline > line then line = newline end
+    if line == newline and (newline > 0 or self.line_start) and line < #t then t = t:sub(1, line) end
+  end
+  if t ~= "" then self:push("data", t) end
+  self:move(to + 1)
+end
+
+--- Behind the end of a tag, whose sign is known, at byte i. trim: a newline goes with a block.
+function Scanner:behind(i, sign, trim)
+  local t = self.text
+  if sign == "-" then
+    i = skip_right(t, i, SPACES)
+  elseif sign ~= "+" and trim and t:sub(i, i) == "\n" then
+    i = i + 1
+  end
+  self.line_start = t:sub(i - 1, i - 1) == "\n"
+  self:move(i)
+end
+
+function Scanner:comment(i)
+  local close = self.text:find("#}", i, true)
+  if not close then lexer.fail(self.line, "a comment that begins here is not closed, expected '#}'") end
+  local sign = close > i and self.text:sub(close - 1, close - 1) or ""
+  self:behind(close + 2, sign, true)
+end
+
+--- {% raw %} at i (behind its sign); false when it is another block.
+function Scanner:raw(i)
+  local t = self.text
+  local sign, after = t:match("^%s*raw%s*(%-?)%%}()", i)
+  if not sign then return false end
+  local began = self.line
+  self:behind(after, sign, false)
+  local from = self.at
+  while true do
+    local at = t:find("{%", from, true)
+    if not at then lexer.fail(began, "a raw block that begins here is not closed, expected 'endraw'") end
+    local before, last, stop = t:match("^{%%([-+]?)%s*endraw%s*([-+]?)%%}()", at)
+    if stop then
+      self:data(at - 1, before, true)
+      self:behind(stop, last, true)
+      return true
+    end
+    from = at + 2
+  end
+end
+
+local ENDS = { variable = "}}", block = "%}" }
+
+--- Does the tag end here? Returns its sign and the byte behind it.
+function Scanner:tag_end(kind)
+  local t, i = self.text, self.at
+  if t:sub(i, i + 1) == ENDS[kind] then return "", i + 2 end
+  local sign = t:sub(i, i)
+  if (sign == "-" or sign == "+" and kind == "block") and t:sub(i + 1, i + 2) == ENDS[kind] then return sign, i + 3 end
+end
+
+--- One token of an expression.
+function Scanner:token(stack)
+  local t, i = self.text, self.at
+  local c = t:sub(i, i)
+  if c:find "%d" then
+    local kind, value, after = number_at(t, i)
+    self:push(kind, value)
+    self:move(after)
+  elseif c:find "[%a_\x80-\xff]" then
+    local name = t:match("^[%w_\x80-\xff]+", i)
+    self:push("name", name)
+    self:move(i + #name)
+  elseif c == "'" or c == '"' then
+    local after = string_end(t, i, self.line)
+    self:push("string", unescape(t:sub(i + 1, after - 2), self.line))
+    self:move(after)
+  else
+    local op
+    for _, candidate in ipairs(BY_FIRST[c] or {}) do
+      if t:sub(i, i + #candidate - 1) == candidate then
+        op = candidate
+        break
+      end
+    end
+    if not op then lexer.fail(self.line, "unexpected character '%s'", t:match("^" .. utf8.charpattern, i) or c) end
+    if OPENS[op] then
+      stack[#stack + 1] = OPENS[op]
+    elseif CLOSES[op] then
+      local wanted = table.remove(stack)
+      if wanted ~= op then lexer.fail(self.line, wanted and "expected '%s', got '%s'" or "unexpected '%s'", wanted or op, op) end
+    end
+    self:push("operator", op)
+    self:move(i + #op)
+  end
+end
+
+--- The inside of a {{ }} or {% %}.
+function Scanner:tag(kind)
+  local stack, t, began = {}, self.text, self.line
+  self:push(kind .. "_begin")
+  while true do
+    self:move(skip_right(t, self.at, SPACES))
+    if self.at > #t then
+      lexer.fail(began, "a tag that begins here is not closed, expected '%s'", stack[#stack] or ENDS[kind])
+    end
+    local sign, after
+    if #stack == 0 then sign, after = self:tag_end(kind) end
+    if sign then
+      self:push(kind .. "_end")
+      return self:behind(after, sign, kind == "block")
+    end
+    self:token(stack)
+  end
+end
+
+--- The nearest tag from the current byte on: where, and which.
+function Scanner:next_tag()
+  local at = self.at
+  while true do
+    at = self.text:find("{", at, true)
+    if not at then return nil end
+    local c = self.text:sub(at + 1, at + 1)
+    if c == "{" or c == "%" or c == "#" then return at, c end
+    at = at + 1
+  end
+end
+
+--- Tokens of a template. Raises a Failure with its line.
+function lexer.scan(source)
+  source = source:gsub("\r\n?", "\n"):gsub("\n$", "")
+  if not utf8.len(source) then lexer.fail(1, "the template is not valid UTF-8 at byte %d", select(2, utf8.len(source))) end
+  local s = setmetatable({ text = source, at = 1, line = 1, line_start = true }, Scanner)
+  while true do
+    local at, kind = s:next_tag()
+    if not at then break end
+    local sign = source:match("^[-+]", at + 2) or ""
+    s:data(at - 1, sign, kind ~= "{")
+    local inside = at + 2 + #sign
+    if kind == "#" then
+      s:comment(inside)
+    elseif kind == "%" and s:raw(inside) then -- luacheck: ignore 542
+    else
+      s:move(inside)
+      s:tag(kind == "{" and "variable" or "block")
+    end
+  end
+  s:data(#source, "", false)
+  s:push("eof")
+  return s
+end
+
+return lexer

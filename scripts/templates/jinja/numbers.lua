@@ -1,0 +1,131 @@
+-- numbers: the filters int, float, round and filesizeformat.
+local operators = require "templates.jinja.operators"
+local strings = require "templates.jinja.strings"
+local values = require "templates.jinja.values"
+local fail, number = values.fail, operators.number
+
+local numbers = {}
+
+local WORDS = { inf = math.huge, infinity = math.huge, nan = 0 / 0 }
+
+--- Digits may be grouped by single underscores.
+local function ungrouped(t)
+  if t:find "__" or t:find "_$" or t:find "^[+-]?_" then return nil end
+  return (t:gsub("_", ""))
+end
+
+--- A float as Python reads one, or nil.
+local function parse_float(t)
+  t = strings.text(strings.strip(t, nil, "lr"))
+  local sign, word = t:match "^([+-]?)(%a+)$"
+  if word and WORDS[word:lower()] then return sign == "-" and -WORDS[word:lower()] or WORDS[word:lower()] end
+  t = ungrouped(t)
+  if not t or not t:match "^[+-]?[%d.]+[eE]?[+-]?%d*$" then return nil end
+  local n = tonumber((t:gsub("^%+", "")))
+  return n and n * 1.0
+end
+
+local PREFIX = { [2] = "^0[bB]", [8] = "^0[oO]", [16] = "^0[xX]" }
+
+local function parse_int(t, base)
+  t = strings.text(strings.strip(t, nil, "lr"))
+  local sign, digits = t:match "^([+-]?)(.*)$"
+  if base == 0 then
+    base = 10
+    for b, prefix in pairs(PREFIX) do
+      if digits:find(prefix) then base = b end
+    end
+  end
+  if PREFIX[base] then digits = digits:gsub(PREFIX[base], "") end
+  digits = ungrouped(digits)
+  if not digits or not digits:match "^%w+$" then return nil end
+  local total = 0
+  for c in digits:gmatch "." do
+    local d = tonumber(c, 36)
+    if not d or d >= base then return nil end
+    if total > (math.maxinteger - d) // base then fail("the number %s does not fit in 64 bits", t) end
+    total = total * base + d
+  end
+  return sign == "-" and -total or total
+end
+
+local function truncate(x)
+  if x ~= x or x == math.huge or x == -math.huge then return nil end
+  local n = math.tointeger(x < 0 and math.ceil(x) or math.floor(x))
+  if not n then fail("the number %g does not fit in 64 bits", x) end
+  return n
+end
+
+--- int(value), the default when it is none.
+function numbers.to_int(v, default, base)
+  if default == nil then default = 0 end
+  base = base == nil and 10 or math.tointeger(number(base) or -1) or -1
+  if values.is_undefined(v) then fail(v.text) end
+  local n = number(v)
+  if n then return math.type(n) == "integer" and n or truncate(n) or default end
+  if not values.is_str(v) then return default end
+  n = (base == 0 or base >= 2 and base <= 36) and parse_int(strings.text(v), base)
+  if n then return n end
+  n = parse_float(strings.text(v))
+  return n and truncate(n) or default
+end
+
+function numbers.to_float(v, default)
+  if default == nil then default = 0.0 end
+  if values.is_undefined(v) then fail(v.text) end
+  if number(v) then return number(v) * 1.0 end
+  return values.is_str(v) and parse_float(strings.text(v)) or default
+end
+
+--- Rounds to the even neighbour at ties, on the exact value.
+local function round_half_even(x, precision)
+  if x ~= x or x == math.huge or x == -math.huge then return x end
+  if precision >= 0 then return tonumber(("%." .. math.min(precision, 99) .. "f"):format(x)) * 1.0 end
+  local unit = 10.0 ^ -precision
+  return tonumber(("%.0f"):format(x / unit)) * unit
+end
+
+local function round_int(n, precision)
+  if precision >= 0 then return n end
+  if precision < -18 then return 0 end
+  local unit = math.tointeger(10 ^ -precision)
+  local rest = n % unit
+  local down = n - rest
+  if rest * 2 > unit or rest * 2 == unit and (down // unit) % 2 == 1 then return down + unit end
+  return down
+end
+
+function numbers.round(v, precision, method)
+  local n = number(v)
+  if not n then
+    if values.is_undefined(v) then fail(v.text) end
+    fail("round wants a number, not %s", values.typename(v))
+  end
+  precision = precision == nil and 0 or math.tointeger(number(precision) or 0.5) or fail "the precision must be an int"
+  method = method == nil and "common" or values.is_str(method) and strings.text(method)
+  if method == "common" then
+    return math.type(n) == "integer" and round_int(n, precision) or round_half_even(n, precision)
+  end
+  if method ~= "ceil" and method ~= "floor" then fail "round: the method must be common, ceil or floor" end
+  local unit = 10.0 ^ precision
+  return math[method](n * unit) / unit
+end
+
+local UNITS = { "k", "M", "G", "T", "P", "E", "Z", "Y" }
+
+function numbers.file_size(v, binary)
+  local bytes = numbers.to_float(v, values.null)
+  if bytes == values.null then fail("filesizeformat wants a number, not %s", values.typename(v)) end
+  binary = binary ~= nil and values.truth(binary)
+  local base = binary and 1024 or 1000
+  if bytes == 1 then return "1 Byte" end
+  if bytes < base then return ("%d Bytes"):format(truncate(bytes)) end
+  for i, unit in ipairs(UNITS) do
+    local size = (base * 1.0) ^ (i + 1)
+    if bytes < size or i == #UNITS then
+      return ("%.1f %s"):format(base * bytes / size, binary and unit:upper() .. "iB" or unit .. "B")
+    end
+  end
+end
+
+return numbers

@@ -1,0 +1,313 @@
+-- values: what a template computes with.
+--
+-- Strings, numbers and booleans are Lua's own, None is json.null. Everything else is a table whose metatable is one of the
+-- classes below, with the Python name of its type as `kind`. Lists and dicts never change once a template can see them
+-- (the reference refuses that too), so JSON values are taken over lazily: a list or dict made from JSON holds the
+-- original as `raw` until somebody looks inside, and as `src` ever after.
+--
+-- When a caller asks for spans, strings that came with the messages are `Str` tables: text and marks, where marks is a flat
+-- list of byte ranges {from, to, from, to, …} that are not trusted. A Str without marks is never made (except for what
+-- `safe` gives, see strings.lua), so the ordinary path meets Lua strings only.
+--
+-- One rendering runs at a time and cannot yield: its limits live in `state`.
+local perigee = require "perigee"
+local json = perigee.json
+local null = json.null
+local mathtype = math.type
+
+local values = { null = null }
+
+local function class(kind, name)
+  return { kind = kind, name = name or kind }
+end
+
+local Str, List, Tuple, Dict = class "str", class "list", class "tuple", class "dict"
+local Range, View, Gen = class "range", class("view", "dict_items"), class("generator", "generator")
+local Undefined, Namespace = class("undefined", "Undefined"), class("namespace", "Namespace")
+local Macro, Func, Loop = class("macro", "Macro"), class("func", "function"), class("loop", "LoopContext")
+values.Str, values.List, values.Tuple, values.Dict, values.Range, values.View = Str, List, Tuple, Dict, Range, View
+values.Gen, values.Undefined, values.Namespace, values.Macro = Gen, Undefined, Namespace, Macro
+values.Func, values.Loop = Func, Loop
+
+-- ---- errors and limits ---------------------------------------------------------------------------------------------
+
+--- What a template did wrong; the line is added where the error is caught.
+local Failure = { __tostring = function(e) return e.text end }
+values.Failure = Failure
+
+--- Raises a template's error. Arguments as of string.format.
+local function fail(text, ...)
+  if select("#", ...) > 0 then text = text:format(...) end
+  error(setmetatable({ text = text }, Failure), 0)
+end
+values.fail = fail
+
+local state = {}
+values.state = state
+
+--- Counts work: one per round of a loop, per item a filter looks at, per call.
+local function tick(n)
+  local left = state.steps - (n or 1)
+  state.steps = left
+  if left < 0 then fail("the template runs too long: more than %d steps", state.max_steps) end
+end
+values.tick = tick
+
+--- Counts bytes of text that is made.
+local function charge(n)
+  if n > state.max_output then fail("the text is too long: more than %d bytes", state.max_output) end
+  local left = state.bytes - n
+  state.bytes = left
+  if left < 0 then fail("the template makes too much text: more than %d bytes in all", state.max_bytes) end
+end
+values.charge = charge
+
+--- Starts a rendering.
+function values.begin(limits)
+  state.max_steps, state.steps = limits.steps, limits.steps
+  state.max_output, state.max_depth, state.depth = limits.output, limits.depth, 0
+  state.max_bytes = limits.output * 16
+  state.bytes = state.max_bytes
+  state.record = nil
+end
+
+--- Calls f one level deeper, within the limit.
+function values.deeper(f, ...)
+  local depth = state.depth + 1
+  if depth > state.max_depth then fail("macros or loops call each other deeper than %d levels", state.max_depth) end
+  state.depth = depth
+  local result = f(...)
+  state.depth = depth - 1
+  return result
+end
+
+-- ---- kinds ---------------------------------------------------------------------------------------------------------
+
+--- str, int, float, bool, none, list, tuple, dict, range, view, generator, undefined, namespace, macro, func, loop
+local function kind(v)
+  local t = type(v)
+  if t == "string" then return "str" end
+  if t == "table" then return getmetatable(v).kind end
+  if t == "number" then return mathtype(v) == "integer" and "int" or "float" end
+  return t == "boolean" and "bool" or "none"
+end
+values.kind = kind
+
+--- The type's name as Python prints it.
+function values.typename(v)
+  if v == null then return "NoneType" end
+  if type(v) == "table" then return v.typename or getmetatable(v).name end
+  return kind(v)
+end
+
+local function is_str(v) return type(v) == "string" or type(v) == "table" and getmetatable(v) == Str end
+values.is_str = is_str
+
+function values.is_undefined(v) return type(v) == "table" and getmetatable(v) == Undefined end
+
+-- ---- undefined -----------------------------------------------------------------------------------------------------
+
+--- A value for what is not there; using it (other than printing, testing, looping) raises the text.
+function values.undefined(text) return setmetatable({ text = text }, Undefined) end
+
+function values.unknown(name) return setmetatable({ text = ("'%s' is undefined"):format(name), name = name }, Undefined) end
+
+--- The undefined that obj.name or obj[name] gives.
+function values.missing(obj, name)
+  local what = obj == null and "'None'" or "'" .. values.typename(obj) .. " object'"
+  local shown = is_str(name) and "attribute '" .. (type(name) == "string" and name or name.text) .. "'"
+    or "element " .. (type(name) == "number" and tostring(name) or "of that kind")
+  return setmetatable({ text = what .. " has no " .. shown }, Undefined)
+end
+
+-- ---- lists and dicts -----------------------------------------------------------------------------------------------
+
+function values.list(t) return setmetatable(t, List) end
+function values.tuple(t) return setmetatable(t, Tuple) end
+
+--- A one-shot iterator over a list of items.
+function values.gen(t) return setmetatable({ items = t }, Gen) end
+
+--- What dict.keys(), values() and items() give: a list that knows its name.
+function values.view(name, t)
+  t.typename = name
+  return setmetatable(t, View)
+end
+
+--- The form of a value that finds it in a dict's map.
+local function hash(k)
+  local t = type(k)
+  if t == "string" or k == null then return k end
+  if t == "boolean" then return k and 1 or 0 end
+  if t == "number" then
+    if k ~= k then fail("NaN cannot be a key") end
+    return k
+  end
+  local mt = getmetatable(k)
+  if mt == Str then return k.text end
+  if mt == Tuple then
+    local parts = {}
+    for i = 1, #k do
+      local h = hash(k[i])
+      parts[i] = type(h) .. ":" .. tostring(h)
+    end
+    return "\0(" .. table.concat(parts, ",") .. ")"
+  end
+  if mt == List or mt == Dict then fail("a %s cannot be a key", mt.name) end
+  return k
+end
+values.hash = hash
+
+--- An empty dict, filled with values.put before a template sees it.
+function values.dict() return setmetatable({ keys = {}, map = {} }, Dict) end
+
+function values.put(dict, key, value)
+  local h = hash(key)
+  if dict.map[h] == nil then dict.keys[#dict.keys + 1] = key end
+  dict.map[h] = value
+end
+
+-- ---- JSON values ---------------------------------------------------------------------------------------------------
+
+-- Words that a message may say and templates build their marks from ('<|' + role + '|>').
+local ROLES = { system = true, user = true, assistant = true, tool = true, developer = true, model = true, ipython = true,
+  observation = true, ["function"] = true, tool_call = true, tool_response = true, latest_reminder = true }
+local TYPES = { text = true, image = true, image_url = true, video = true, audio = true, input_text = true,
+  input_audio = true, input_image = true, thinking = true, reasoning = true, ["function"] = true }
+local WORDS = { role = ROLES, type = TYPES }
+
+local function taint(s)
+  if s == "" then return s end
+  return setmetatable({ text = s, marks = { 1, #s } }, Str)
+end
+
+--- A JSON value for a template. With `doubt` its strings are not trusted.
+local function wrap(v, doubt)
+  local t = type(v)
+  if t == "string" then return doubt and taint(v) or v end
+  if t == "table" then
+    local mt = getmetatable(v)
+    if mt and mt.kind then return v end
+    if json.is_array(v) then return setmetatable({ raw = v, doubt = doubt }, List) end
+    return setmetatable({ raw = v, doubt = doubt }, Dict)
+  end
+  if t == "function" or t == "thread" or t == "userdata" and v ~= null then
+    error(("a template variable cannot be a %s"):format(t), 0)
+  end
+  return v
+end
+values.wrap = wrap
+
+local function open_list(list)
+  local raw, doubt, messages = list.raw, list.doubt, list.messages
+  list.raw, list.src = nil, not doubt and raw or nil
+  for i = 1, #raw do
+    local v = wrap(raw[i], doubt)
+    if messages and type(v) == "table" and getmetatable(v) == Dict then v.message = i end
+    list[i] = v
+  end
+end
+
+local function sorted_keys(raw)
+  local keys = {}
+  for k in pairs(raw) do
+    if type(k) ~= "string" then error(("a template variable has the key %s, not a string"):format(tostring(k)), 0) end
+    keys[#keys + 1] = k
+  end
+  if not getmetatable(raw) then table.sort(keys) end
+  return keys
+end
+
+local function open_dict(dict)
+  local raw, doubt = dict.raw, dict.doubt
+  local keys, map = sorted_keys(raw), {}
+  for i, k in ipairs(keys) do
+    local v = raw[k]
+    local words = doubt and WORDS[k]
+    map[k] = wrap(v, doubt and not (words and words[v]))
+    if doubt then keys[i] = taint(k) end
+  end
+  dict.keys, dict.map, dict.raw, dict.src = keys, map, nil, not doubt and raw or nil
+end
+
+--- The dict with `keys` and `map` ready.
+local function open(dict)
+  if dict.raw then open_dict(dict) end
+  return dict
+end
+values.open = open
+
+--- The list with its items ready.
+local function opened(list)
+  if list.raw then open_list(list) end
+  return list
+end
+values.opened = opened
+
+-- ---- iterating -----------------------------------------------------------------------------------------------------
+
+--- The characters of a string; set by strings.lua.
+values.characters = nil
+
+--- Items of anything that can be iterated over, as a table with a border (not to be changed); nil when it cannot.
+local function try_items(v)
+  if type(v) == "string" then return values.characters(v) end
+  if type(v) ~= "table" then return nil end
+  local mt = getmetatable(v)
+  if mt == List then return opened(v) end
+  if mt == Tuple or mt == View or mt == Range then return v end
+  if mt == Dict then return open(v).keys end
+  if mt == Gen then
+    local items = v.items
+    v.items = {}
+    return items
+  end
+  if mt == Undefined then return {} end
+  if mt == Str then return values.characters(v) end
+end
+values.try_items = try_items
+
+function values.items(v)
+  local items = try_items(v)
+  if not items then fail("'%s' object is not iterable", values.typename(v)) end
+  return items
+end
+
+--- Python's len; nil when the value has none.
+function values.try_len(v)
+  if type(v) == "string" then return values.length(v) end
+  if type(v) ~= "table" then return nil end
+  local mt = getmetatable(v)
+  if mt == List then return v.raw and #v.raw or #v end
+  if mt == Tuple or mt == View or mt == Range then return #v end
+  if mt == Dict then return #open(v).keys end
+  if mt == Undefined then return 0 end
+  if mt == Str then return values.length(v) end
+  if mt == Loop then return v.n end
+end
+
+function values.len(v)
+  local n = values.try_len(v)
+  if not n then fail("object of type '%s' has no length", values.typename(v)) end
+  return n
+end
+
+--- Python's bool.
+function values.truth(v)
+  local t = type(v)
+  if t == "boolean" then return v end
+  if t == "string" then return v ~= "" end
+  if t == "number" then return v ~= 0 end
+  if t == "table" then
+    local mt = getmetatable(v)
+    if mt == Dict then return #open(v).keys > 0 end
+    if mt == List then return (v.raw and #v.raw or #v) > 0 end
+    if mt == Undefined then return false end
+    if mt == Str then return v.text ~= "" end
+    if mt == Tuple or mt == View or mt == Range then return #v > 0 end
+    return true
+  end
+  return false -- None
+end
+
+return values
