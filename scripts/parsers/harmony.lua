@@ -1,0 +1,121 @@
+-- harmony: messages with channels, read by the tool parser `harmony` and the reasoning parser `gpt_oss` alike:
+--   <|start|>assistant to=functions.NAME<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>…<|call|>
+-- analysis is reasoning; final, and commentary without a recipient, are content; a recipient makes a call.
+local args = require "parsers.args"
+local scan = require "parsers.scan"
+
+local harmony = {}
+
+local ENDS = { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>" }
+local between = { ends = ENDS, marks = scan.marks(ENDS), soft = { ["<|start|>"] = true, ["<|channel|>"] = true } }
+local all = scan.marks { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|message|>" }
+local header_end = scan.marks { "<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>" }
+local HEADER = 256
+local BEGINS = { ["<|start|>"] = true, ["<|channel|>"] = true }
+
+--- functions.NAME of a header, or nil.
+local function recipient(text)
+  local at = text:find("to=", 1, true)
+  local name = at and text:match("^[^%s<]+", at + 3)
+  return name and name:gsub("^functions%.", "") or nil
+end
+
+--- The header up to <|message|>; `mark` opened it. Returns channel and recipient, or nil when it is none.
+local function header(s, mark)
+  local channel, to
+  while mark ~= "<|message|>" do
+    local text, next_mark = s:short_field(header_end, HEADER)
+    if not text then return nil end
+    to = recipient(text) or to
+    if mark == "<|channel|>" then channel = text:match "%S+" end
+    if next_mark ~= "<|channel|>" and next_mark ~= "<|constrain|>" and next_mark ~= "<|message|>" then
+      s:back(next_mark)
+      return nil
+    end
+    mark = next_mark
+  end
+  return channel or "final", to
+end
+
+--- A message to a tool.
+local function tool_message(s, name)
+  if not s.options.calls then
+    local _, mark = s:field(between.marks)
+    if BEGINS[mark] then s:back(mark) end
+    s.events:other("commentary", s:held_text())
+    return true
+  end
+  s:space()
+  return args.between(s, name, between)
+end
+
+--- The body of a message of analysis or content, up to the mark behind it.
+local function body(s, channel)
+  local target = s.content
+  if channel == "analysis" then target = s.reasoning end
+  target:cut()
+  local mark = s:upto(all, function(text) target:text(text) end)
+  target:cut()
+  return mark
+end
+
+--- One message behind the mark that opened it; returns the mark that ended it where that opens the next.
+local function message(s, mark)
+  s:hold(#mark)
+  s.first_call, s.starved = s.events.calls + 1, false
+  local channel, to = header(s, mark)
+  local ended
+  if channel and to then
+    ended = tool_message(s, to)
+  elseif channel then
+    s.held = nil
+    return body(s, channel)
+  end
+  local text = s:release()
+  if ended then
+    s.content:mark()
+    return ended
+  end
+  local begun = s.events:drop(s.first_call)
+  if channel or begun or s.starved then s.events:other("unfinished", text) else s.content:text(text) end
+end
+
+--- Has the prompt opened a message of the analysis channel?
+local function analysis_open(tail)
+  local text = tail or ""
+  local at = 0
+  repeat
+    local next_at = text:find("<|channel|>", at + 1, true)
+    at = next_at or at
+  until not next_at
+  local rest = at > 0 and text:sub(at) or ""
+  return rest:find("^<|channel|>analysis") and rest:find("<|message|>", 1, true) and not rest:find("<|end|>", 1, true)
+end
+
+--- The body of both parsers. s.options.calls: calls are made (else they are reported as commentary).
+function harmony.read(s)
+  local function put(text) s.content:text(text) end
+  local mark
+  if analysis_open(s.tail) then
+    mark = body(s, "analysis")
+  else
+    s:hold(0)
+    s:space()
+    local to = s:ahead "to="
+    local text = s:release()
+    if to then mark = message(s, "") else put(text) end
+  end
+  while true do
+    if not BEGINS[mark] then
+      mark = s:upto(all, put)
+      if not mark then return end
+    end
+    if BEGINS[mark] or mark == "<|message|>" then
+      mark = message(s, mark)
+    else
+      s.content:mark()
+    end
+  end
+end
+
+return harmony

@@ -1,0 +1,217 @@
+-- parsers: from the text of an answer to content, reasoning and tool calls, as it comes.
+--
+--   local p = parsers.new { format = "hermes", reasoning = "qwen3", tools = request.tools, prompt_tail = … }
+--   for _, event in ipairs(p:feed(piece)) do … end      -- see events.lua
+--   for _, event in ipairs(p:finish()) do … end
+--
+-- The text runs through two scanners: the reasoning parser takes the thinking out, the tool parser finds calls in the rest.
+-- A format is one page in tools/ or reasoning/: either marks and what to do at each, or a function `run`.
+local args = require "parsers.args"
+local events = require "parsers.events"
+local scan = require "parsers.scan"
+local text = require "lib.text"
+
+local parsers = {}
+
+local NAMES = {
+  tools = { "hermes", "qwen", "qwen3_xml", "llama", "mistral", "deepseek", "deepseek_v31", "kimi", "granite", "nemotron", "xlam",
+    "functionary", "glm47", "poolside_v1", "gemma4", "harmony", "minimax", "seed_oss", "step3p5", "pythonic", "auto", "none" },
+  reasoning = { "qwen3", "deepseek_r1", "glm4", "gemma4", "gpt_oss", "mistral", "step3p5", "poolside_v1", "seed_oss", "none" },
+}
+local WHAT = { tools = "tool format", reasoning = "reasoning format" }
+
+-- ---- formats by name -----------------------------------------------------------------------------------------------
+
+--- All formats of a kind ("tools" or "reasoning"), without aliases.
+function parsers.names(kind)
+  return table.move(NAMES[kind], 1, #NAMES[kind], 1, {})
+end
+
+local by_name = {}
+
+local function index(kind)
+  if by_name[kind] then return by_name[kind] end
+  local all = {}
+  for _, name in ipairs(NAMES[kind]) do
+    local format = require("parsers." .. kind .. "." .. name)
+    for _, alias in ipairs(format.aliases or {}) do all[alias] = format end
+  end
+  for _, name in ipairs(NAMES[kind]) do all[name] = require("parsers." .. kind .. "." .. name) end
+  by_name[kind] = all
+  return all
+end
+
+--- The format of that name or alias; nil and a sentence when there is none.
+function parsers.find(kind, name)
+  local format = index(kind)[name]
+  if format then return format end
+  local nearest = text.nearest(name, NAMES[kind])
+  return nil, ("unknown %s '%s'%s (there are: %s)"):format(WHAT[kind], name, nearest and (", is it '" .. nearest .. "'?") or "",
+    table.concat(NAMES[kind], ", "))
+end
+
+-- ---- formats by template -------------------------------------------------------------------------------------------
+
+--- The first row whose texts are all in the template decides.
+local DETECT = {
+  tools = {
+    { "harmony", "<|channel|>", "<|message|>" },
+    { "gemma4", "<|tool_call>" },
+    { "seed_oss", "<seed:tool_call>" },
+    { "minimax", "<minimax:tool_call>" },
+    { "kimi", "<|tool_call_argument_begin|>" },
+    { "deepseek", "<｜tool▁sep｜>", "```json" },
+    { "deepseek_v31", "<｜tool▁sep｜>" },
+    { "poolside_v1", "<arg_key>", "</assistant>" },
+    { "glm47", "<arg_key>" },
+    { "mistral", "[TOOL_CALLS]" },
+    { "functionary", "<|recipient|>" },
+    { "functionary", "<function=", "<|python_tag|>" },
+    { "pythonic", "<|python_start|>" },
+    { "qwen3_xml", "<tool_call>", "<function=" },
+    { "granite", "<|tool_call|>" },
+    { "hermes", "<tool_call>" },
+    { "llama", "<|python_tag|>" },
+    { "llama", '"parameters": dictionary' },
+  },
+  reasoning = {
+    { "gpt_oss", "<|channel|>analysis" },
+    { "gemma4", "<|channel>" },
+    { "seed_oss", "<seed:think>" },
+    { "mistral", "[THINK]" },
+    { "poolside_v1", "<think>", "</assistant>" },
+    { "glm4", "<think>", "<arg_key>" },
+    { "deepseek_r1", "</think>", "<｜Assistant｜>" },
+    { "qwen3", "</think>" },
+    { "qwen3", "<think>" },
+  },
+}
+
+local function detect(rows, template)
+  for _, row in ipairs(rows) do
+    local all = true
+    for i = 2, #row do all = all and template:find(row[i], 1, true) ~= nil end
+    if all then return row[1] end
+  end
+end
+
+--- The names of the tool format and the reasoning format for a chat template: "auto" and "none" where it shows none.
+function parsers.detect(template)
+  return detect(DETECT.tools, template) or "auto", detect(DETECT.reasoning, template) or "none"
+end
+
+-- ---- a parser ------------------------------------------------------------------------------------------------------
+
+local Parser = {}
+Parser.__index = Parser
+
+--- Formats may be given by name or as tables. Raises for a name that does not exist.
+local function format_of(kind, given)
+  if type(given) == "table" then return given end
+  return given and assert(parsers.find(kind, given))
+end
+
+local function body(format)
+  return format.run or scan.format(format)
+end
+
+--- The tool stage: a scanner, or nothing where all is content.
+local function tool_stage(p, format, o)
+  local target = p.content
+  if format.name == "none" then
+    p.put = function(piece) target:text(piece) end
+    return
+  end
+  local both = format.channels and o.reasoning and o.reasoning.channels
+  local reasoning = p.reasoning
+  if not both then reasoning = events.channel(function(piece) p.events:text("analysis", piece) end) end
+  p.second = scan.new(body(format), { events = p.events, content = target, reasoning = reasoning, tools = o.tools, tail = o.tail,
+    calls = true })
+  p.put = function(piece) p.second:feed(piece) end
+  return both
+end
+
+--- The reasoning stage, in front of the tool stage.
+local function reasoning_stage(p, format, o)
+  local put = p.put
+  local content = events.channel(put)
+  local function relabel()
+    p.events:push { type = "relabel" }
+    p.reasoning.started = p.reasoning.started or p.content.started
+    p.reasoning:cut()
+    content:restart()
+    p.content:restart()
+  end
+  p.first = scan.new(body(format), { events = p.events, content = content, reasoning = p.reasoning, tools = o.tools,
+    tail = o.tail, relabel = relabel })
+  p.first_content = content
+  p.put = function(piece) p.first:feed(piece) end
+end
+
+--- options: format, reasoning (names or formats; default "auto" and "none"), tools (as in the request), prompt_tail.
+function parsers.new(options)
+  local p = setmetatable({ events = events.list(), held = "" }, Parser)
+  p.content = events.channel(function(piece) p.events:text("content", piece) end)
+  p.reasoning = events.channel(function(piece) p.events:text("reasoning", piece) end)
+  local o = { tools = args.tools(options.tools), tail = options.prompt_tail,
+    reasoning = format_of("reasoning", options.reasoning or "none") }
+  local both = tool_stage(p, format_of("tools", options.format or "auto"), o)
+  if o.reasoning.name ~= "none" and not both then reasoning_stage(p, o.reasoning, o) end
+  return p
+end
+
+--- How many bytes of the text end on a whole character.
+local function whole(piece)
+  local n = #piece
+  for back = 0, 2 do
+    local c = piece:byte(n - back)
+    if not c or c < 0x80 then return n end
+    if c >= 0xC0 then
+      local size = c >= 0xF0 and 4 or c >= 0xE0 and 3 or 2
+      return back + 1 < size and n - back - 1 or n
+    end
+  end
+  return n
+end
+
+--- The next piece of text (cut anywhere, also inside a character); returns the events that it makes.
+function Parser:feed(piece)
+  if self.held ~= "" then piece = self.held .. piece end
+  local n = whole(piece)
+  self.held = n < #piece and piece:sub(n + 1) or ""
+  if n > 0 then self.put(n < #piece and piece:sub(1, n) or piece) end
+  return self.events:take()
+end
+
+--- The end of the text; returns the last events.
+function Parser:finish()
+  if self.held ~= "" then self.put(self.held) end
+  if self.first then
+    self.first:finish()
+    self.first_content:finish()
+  end
+  if self.second then self.second:finish() end
+  self.content:finish()
+  self.reasoning:finish()
+  return self.events:take()
+end
+
+--- All of a text, or of a list of pieces: { content, reasoning, calls = { { name, arguments } }, other = { { kind, text } },
+--- counts = how many events came after each piece and at the end }.
+function parsers.parse(pieces, options)
+  if type(pieces) == "string" then pieces = { pieces } end
+  local p, result, counts = parsers.new(options or {}), events.result(), {}
+  for i, piece in ipairs(pieces) do
+    local list = p:feed(piece)
+    result:add(list)
+    counts[i] = #list
+  end
+  local list = p:finish()
+  result:add(list)
+  counts[#counts + 1] = #list
+  local r = result:finish()
+  r.counts = counts
+  return r
+end
+
+return parsers

@@ -1,0 +1,60 @@
+-- gemma4: <|channel>thought … <channel|>, or up to <|channel>response. The marks are tokens of their own, so they count
+-- wherever they stand.
+local scan = require "parsers.scan"
+
+local marks = scan.marks { "<|channel>", "<channel|>" }
+local THOUGHT, RESPONSE = { thought = true }, { response = true, final = true }
+
+local function open_in(tail)
+  return tail and tail:find "<|channel>thought%s*$" ~= nil
+end
+
+--- The label behind <|channel>: true for thinking, false for the answer; nil when there is none, and the text so far.
+local function label(s)
+  s:hold(#"<|channel>")
+  local word = s:word("^%a*", 16)
+  if THOUGHT[word] or RESPONSE[word] then
+    s:take "\n"
+    s.held = nil
+    return THOUGHT[word] or false
+  end
+  return nil, s:release()
+end
+
+local function run(s)
+  local channels = { [true] = s.reasoning, [false] = s.content }
+  local thinking, seen = open_in(s.tail) or false, s.tail ~= nil
+  if thinking then s.reasoning:mark() end
+  while true do
+    local channel = channels[thinking]
+    local mark = s:upto(marks, function(text) channel:text(text) end)
+    if not mark then return end
+    local now, text = false, nil
+    if mark == "<|channel>" then
+      now, text = label(s)
+    elseif not thinking and not seen then
+      s.options.relabel()
+    else
+      now = s:take "thought\n" -- a model that goes in circles leaves the opening mark out
+    end
+    if now == nil then
+      channel:text(text)
+    else
+      seen, thinking = true, now
+      s.reasoning:cut()
+      s.content:mark()
+    end
+  end
+end
+
+return {
+  name = "gemma4",
+  run = run,
+  selftest = {
+    { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
+    { text = "<|channel>thought\nweigh<|channel>response\nPick B.", reasoning = "weigh", content = "Pick B." },
+    { text = "<|channel>thought\na\n<channel|><|channel>thought\nb<channel|>C", reasoning = "a\nb", content = "C" },
+    { text = "weigh<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
+    { text = "<|channel>thought\ntext<|channel>", reasoning = "text<|channel>" },
+  },
+}

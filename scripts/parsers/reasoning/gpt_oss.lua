@@ -1,0 +1,17 @@
+-- gpt_oss: the channels of harmony; `analysis` is reasoning.
+local harmony = require "parsers.harmony"
+
+return {
+  name = "gpt_oss",
+  aliases = { "harmony" },
+  run = harmony.read,
+  channels = true,
+  selftest = {
+    { text = "<|channel|>analysis<|message|>weigh<|end|><|start|>assistant<|channel|>final<|message|>Pick B.<|return|>",
+      reasoning = "weigh", content = "Pick B." },
+    { text = "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b", reasoning = "a\nb" },
+    { text = '<|channel|>final <|constrain|>JSON<|message|>{"a": 1}', content = '{"a": 1}' },
+    { text = "weigh<|end|><|channel|>final<|message|>B",
+      prompt_tail = "<|channel|>analysis<|message|>", reasoning = "weigh", content = "B" },
+  },
+}

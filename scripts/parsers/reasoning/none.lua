@@ -1,0 +1,6 @@
+-- none: thinking is not looked for.
+return {
+  name = "none",
+  marks = {},
+  selftest = { { text = "<think>a</think>B", content = "<think>a</think>B" } },
+}

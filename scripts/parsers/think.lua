@@ -1,0 +1,145 @@
+-- think: the family of reasoning between two marks at the start of the answer, <think>…</think>. The prompt may have opened
+-- the block already. A call that is written inside goes on to the content, where the tool parser finds it.
+local scan = require "parsers.scan"
+
+local think = {}
+
+--- Marks that open a call, what closes it, and whether the opening may be a mere mention in prose.
+local CALLS = {
+  { open = "<tool_call>", close = "</tool_call>", mention = true },
+  { open = "<seed:tool_call>", close = "</seed:tool_call>", mention = true },
+  { open = "<minimax:tool_call>", close = "</minimax:tool_call>", mention = true },
+  { open = "<|tool_calls_section_begin|>", close = "<|tool_calls_section_end|>" },
+  { open = "<｜tool▁calls▁begin｜>", close = "<｜tool▁calls▁end｜>" },
+}
+
+--- Has the prompt opened a block? nil when nothing is known.
+local function open_in(tail, f)
+  if not tail then return nil end
+  local function last(mark)
+    local at, found = 0, 0
+    repeat
+      at = tail:find(mark, at + 1, true)
+      found = at or found
+    until not at
+    return found
+  end
+  return last(f.open) > last(f.close)
+end
+
+local BODY = { [60] = true, [91] = true, [123] = true } -- < [ {
+
+--- Does a call follow, rather than prose about the mark?
+local function is_call(s, call)
+  if not call.mention then return true end
+  s:space()
+  local c = s:peek()
+  if not c then return false end
+  if BODY[c] then return true end
+  local name = s:word "^[%w_.%-]*"
+  local after = name and name ~= "" and s:peek()
+  return after == 10 or after == 60
+end
+
+--- A call inside thinking: it becomes content up to its closing mark, or to the end of the block (returns true).
+local function pass_call(s, f, call)
+  s:hold(#call.open)
+  local real = is_call(s, call)
+  local text = s:release()
+  if not real then
+    s.reasoning:text(text)
+    return false
+  end
+  s.reasoning:mark()
+  s.content:text(text)
+  local mark = s:upto(f.ends[call.open], function(part) s.content:text(part) end)
+  if mark == call.close then s.content:text(mark) end
+  return mark == f.close
+end
+
+--- Reads thinking to its end; false at the end of the text.
+local function block(s, f)
+  s.reasoning:mark()
+  while true do
+    local mark = s:upto(f.inside, function(text) s.reasoning:text(text) end)
+    if not mark then return false end
+    if mark == f.open then
+      s.nested = s.nested + 1
+      s.reasoning:text(mark)
+    elseif mark == f.close or pass_call(s, f, f.calls[mark]) then
+      s.reasoning:cut()
+      s.content:mark()
+      return true
+    end
+  end
+end
+
+--- A closing mark in the content: the end of a block in which another had been opened, or of one that the prompt opened
+--- without our knowing, makes reasoning of what was content; else it is text.
+local function stray_close(s, f, o)
+  if s.nested > 0 then
+    s.nested = s.nested - 1
+  elseif o.mentioned > 0 or not o.unknown then
+    o.mentioned = math.max(0, o.mentioned - 1)
+    s.content:text(f.close)
+    return false
+  end
+  s.options.relabel()
+  o.unknown = false
+  return true
+end
+
+local function read(s, f)
+  local o = { unknown = s.tail == nil, mentioned = 0 }
+  local function put(text) s.content:text(text) end
+  s.nested = 0
+  local opened, edge = open_in(s.tail, f), true
+  local closed = false
+  while true do
+    if opened then
+      o.unknown = false
+      if not block(s, f) then return end
+      edge, opened, closed = true, false, true
+    end
+    if edge then -- right at the start or behind a block: another may open; a second closing mark means nothing
+      put(s:gap())
+      if s:take(f.open) then
+        opened = true
+        s.content:mark()
+      elseif closed and s:take(f.close) then
+        s.content:mark()
+      else
+        edge = false
+      end
+    else
+      local mark = s:upto(f.outside, put)
+      if not mark then return end
+      if mark == f.open then
+        o.mentioned = o.mentioned + 1
+        put(mark)
+      elseif mark == f.close then
+        edge = stray_close(s, f, o)
+        closed = edge
+      else
+        s.content:mark()
+      end
+    end
+  end
+end
+
+--- A format: { open, close, drop = marks that are removed from the content }.
+function think.new(format)
+  local f = { open = format.open or "<think>", close = format.close or "</think>", calls = {}, ends = {} }
+  local inside, outside = { f.open, f.close }, { f.open, f.close }
+  for _, call in ipairs(CALLS) do
+    f.calls[call.open] = call
+    f.ends[call.open] = scan.marks { call.close, f.close }
+    inside[#inside + 1] = call.open
+  end
+  for _, mark in ipairs(format.drop or {}) do outside[#outside + 1] = mark end
+  f.inside, f.outside = scan.marks(inside), scan.marks(outside)
+  format.run = function(s) return read(s, f) end
+  return format
+end
+
+return think

@@ -1,0 +1,54 @@
+-- deepseek (V3, R1): <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME, a fence with JSON, <｜tool▁call▁end｜>; and V3.1:
+-- <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>; any number between <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>.
+local args = require "parsers.args"
+local scan = require "parsers.scan"
+
+local SEP, END = "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+local sep = scan.marks { SEP }
+local plain = { ends = { END }, marks = scan.marks { END } }
+local fenced = { ends = { "```" }, marks = scan.marks { "```" .. END, "```\n" .. END } }
+
+local function call(s)
+  local name = s:short_field(sep, 256)
+  if not name then return false end
+  s:space()
+  if s:peek() ~= 123 then
+    name = s:word("^[^\n`<]*", 256)
+    s:space()
+    name = name and name:match "%S+"
+    if not name or not s:take "```" then return false end
+    s:take "json"
+    s:space()
+    if not args.between(s, name, fenced) then return false end
+    s:space()
+    s:take(END)
+    return true
+  end
+  name = name:match "^%s*(%S+)"
+  return name and args.between(s, name, plain)
+end
+
+local function nothing() return true end
+
+return {
+  name = "deepseek",
+  aliases = { "deepseek_v3", "deepseek_r1" },
+  marks = {
+    ["<｜tool▁calls▁begin｜>"] = nothing,
+    ["<｜tool▁calls▁end｜>"] = nothing,
+    ["<｜tool▁call▁begin｜>"] = call,
+    [END] = nothing,
+  },
+  selftest = {
+    { text = "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tide\n```json\n{\"port\": \"Brest\"}\n```"
+        .. "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+      content = "Let me look.", calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
+    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tide<｜tool▁sep｜>{\"port\": \"Brest\"}<｜tool▁call▁end｜>"
+        .. "<｜tool▁calls▁end｜> and on",
+      content = "and on", calls = { { "tide", '{"port": "Brest"}' } } },
+    { text = "<｜tool▁call▁begin｜>tide<｜tool▁sep｜>{oops}<｜tool▁call▁end｜>",
+      calls = { { "tide", '"{oops}"' } } },
+    { text = "<｜tool▁call▁begin｜>tide<｜tool▁sep｜>{\"po",
+      unfinished = "<｜tool▁call▁begin｜>tide<｜tool▁sep｜>{\"po" },
+  },
+}

@@ -1,0 +1,12 @@
+-- deepseek_v31: <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>…<｜tool▁calls▁end｜>.
+-- Read as deepseek's, which knows both layouts.
+local deepseek = require "parsers.tools.deepseek"
+
+return {
+  name = "deepseek_v31",
+  marks = deepseek.marks,
+  selftest = {
+    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"
+        .. "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
+  },
+}

@@ -1,0 +1,24 @@
+-- harmony: the channels of gpt-oss; calls are messages with a recipient. What `analysis` says is reasoning where a reasoning
+-- parser was asked for, and else reported as such.
+local harmony = require "parsers.harmony"
+
+return {
+  name = "harmony",
+  aliases = { "gpt-oss" },
+  run = harmony.read,
+  channels = true,
+  selftest = {
+    { text = '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.tide <|constrain|>json'
+        .. '<|message|>{"port": "Brest"}<|call|>', calls = { { "tide", '{"port": "Brest"}' } }, analysis = "hm" },
+    { text = "<|start|>assistant to=functions.now<|channel|>commentary<|message|>{}<|call|>"
+        .. "<|channel|>final<|message|>Done.<|return|>",
+      content = "Done.", calls = { { "now", "{}" } } },
+    { text = "<|channel|>commentary<|message|>I will look.<|end|><|channel|>final<|message|>\nSeen.",
+      content = "I will look.\nSeen." },
+    { text = "<|channel|>commentary to=functions.f<|message|>{oops}<|call|>", calls = { { "f", '"{oops}"' } } },
+    { text = '<|channel|>commentary to=functions.f<|message|>{"a": 1\n<|channel|>final<|message|>Done<|return|>',
+      content = "Done",
+      unfinished = '<|channel|>commentary to=functions.f<|message|>{"a": 1\n' },
+    { text = "Plain text.", content = "Plain text." },
+  },
+}

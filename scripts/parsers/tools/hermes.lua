@@ -1,0 +1,31 @@
+-- hermes: <tool_call>{"name": …, "arguments": {…}}</tool_call>; also tags in the wrapper or alone, and one JSON object as
+-- the whole answer.
+local args = require "parsers.args"
+local tagged = require "parsers.tagged"
+
+local f = tagged.new()
+local forms = { ["{"] = args.object, ["<function="] = tagged.form(f) }
+
+return {
+  name = "hermes",
+  aliases = { "nous" },
+  marks = {
+    ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["<function="] = function(s) return tagged.call(s, f) end,
+  },
+  start = { ["{"] = function(s) return args.object(s, { bare = true }) end },
+  selftest = {
+    { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n</tool_call>', content = "Looking.",
+      calls = { { "tide", '{"port": "Brest"}' } } },
+    { text = '<tool_call>{"arguments": {"n": 1}, "name": "count"}</tool_call>', calls = { { "count", '{"n": 1}' } } },
+    { text = '<tool_call>{"name": "now"}</tool_call> done', content = "done", calls = { { "now", "{}" } } },
+    { text = "<tool_call><function=say><parameter=text>hi</parameter></function></tool_call>",
+      calls = { { "say", '{"text": "hi"}' } } },
+    { text = '{"name": "say", "arguments": {"text": "hi"}}', calls = { { "say", '{"text": "hi"}' } } },
+    { text = '{"name": "Ada", "age": 36}', content = '{"name": "Ada", "age": 36}' },
+    { text = '<tool_call>{"name": "say", "arguments": {"text": }}</tool_call>',
+      content = '<tool_call>{"name": "say", "arguments": {"text": }}</tool_call>' },
+    { text = 'So: <tool_call>{"name": "say", "argu', content = "So:", unfinished = '<tool_call>{"name": "say", "argu' },
+    { text = "a <tool_call> is a tag", content = "a <tool_call> is a tag" },
+  },
+}

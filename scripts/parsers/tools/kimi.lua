@@ -1,0 +1,44 @@
+-- kimi: <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>, between section marks.
+local args = require "parsers.args"
+local scan = require "parsers.scan"
+
+local ARGUMENTS, END = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+local arguments = scan.marks { ARGUMENTS }
+local between = { ends = { END }, marks = scan.marks { END } }
+
+--- functions.NAME:0 -> NAME. A tool whose name has dots is known by it; else what stands before the last dot is a prefix.
+local function tool_name(s, id)
+  local name = (id:match "%S+" or ""):gsub(":%d+$", ""):gsub("^functions%.", "")
+  if not s.tools:known(name) then name = name:match "[^.]*$" end
+  return name ~= "" and name or nil
+end
+
+local function call(s)
+  local id = s:short_field(arguments, 256)
+  local name = id and tool_name(s, id)
+  if not name then return false end
+  s:space()
+  return args.between(s, name, between)
+end
+
+local function nothing() return true end
+
+return {
+  name = "kimi",
+  aliases = { "kimi_k2", "moonshot" },
+  marks = {
+    ["<|tool_calls_section_begin|>"] = nothing, ["<|tool_calls_section_end|>"] = nothing,
+    ["<|tool_call_section_begin|>"] = nothing, ["<|tool_call_section_end|>"] = nothing,
+    ["<|tool_call_begin|>"] = call,
+  },
+  selftest = {
+    { text = 'Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.tide:0<|tool_call_argument_begin|>{"port": "Brest"}'
+        .. "<|tool_call_end|><|tool_call_begin|>now:1<|tool_call_argument_begin|> {} <|tool_call_end|><|tool_calls_section_end|>",
+      content = "Wait.", calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
+    { text = "<|tool_call_begin|>functions.fs.read:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+      tools = { { name = "fs.read" } }, calls = { { "fs.read", "{}" } } },
+    { text = "<|tool_call_begin|>log:0<|tool_call_argument_begin|>{oops<|tool_call_end|>", calls = { { "log", '"{oops"' } } },
+    { text = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1',
+      unfinished = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1' },
+  },
+}

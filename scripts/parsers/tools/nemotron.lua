@@ -1,0 +1,15 @@
+-- nemotron: the tags of Qwen or JSON in <tool_call>, never without the wrapper.
+local hermes = require "parsers.tools.hermes"
+
+return {
+  name = "nemotron",
+  aliases = { "nemotron3" },
+  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"] },
+  selftest = {
+    { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter></function></tool_call>",
+      calls = { { "sum", '{"a": 1, "b": [2]}' } } },
+    { text = '<tool_call><function=calc>{"e": "2*3"}</function></tool_call>', calls = { { "calc", '{"e": "2*3"}' } } },
+    { text = "<function=sum><parameter=a>1</parameter></function>",
+      content = "<function=sum><parameter=a>1</parameter></function>" },
+  },
+}

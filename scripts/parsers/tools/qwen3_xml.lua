@@ -1,0 +1,31 @@
+-- qwen3_xml: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, the wrapper may be missing.
+-- A value without a declared type is text.
+local tagged = require "parsers.tagged"
+
+local f = tagged.new { unknown = "string" }
+local forms = { ["<function="] = tagged.form(f) }
+local tools = { { type = "function", ["function"] = { name = "tide", parameters = { properties = { port = { type = "string" },
+  days = { type = "integer" }, metric = { type = "boolean" }, opts = { type = "object" } } } } } }
+
+return {
+  name = "qwen3_xml",
+  aliases = { "qwen3_coder", "qwen3.5" },
+  marks = {
+    ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["<function="] = function(s) return tagged.call(s, f) end,
+  },
+  selftest = {
+    { text = "Hm.\n<tool_call>\n<function=tide>\n<parameter=port>\nBrest\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
+        .. "<parameter=metric>\nTrue\n</parameter>\n</function>\n</tool_call>", tools = tools, content = "Hm.",
+      calls = { { "tide", '{"port": "Brest", "days": 3, "metric": true}' } } },
+    { text = "<function=tide><parameter=port>42</parameter><parameter=opts>{'a': None}</parameter></function>", tools = tools,
+      calls = { { "tide", '{"port": "42", "opts": {"a": null}}' } } },
+    { text = "<tool_call><function=tide><parameter=days>three</parameter></tool_call>", tools = tools,
+      calls = { { "tide", '{"days": "three"}' } } },
+    { text = '<function=f><parameter=x>a < b & "c"\n\n</parameter></function>',
+      calls = { { "f", '{"x": "a < b & \\"c\\"\\n"}' } } },
+    { text = "<tool_call><function=f></function></tool_call>", calls = { { "f", "{}" } } },
+    { text = "I thought of <function=foo> and left it.", content = "I thought of <function=foo> and left it." },
+    { text = "Ok <tool_call><function=f><parameter=x>ha", content = "Ok", unfinished = "<tool_call><function=f><parameter=x>ha" },
+  },
+}

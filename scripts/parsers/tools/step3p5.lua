@@ -1,0 +1,13 @@
+-- step3p5: the tags of Qwen.
+local hermes = require "parsers.tools.hermes"
+
+return {
+  name = "step3p5",
+  aliases = { "step" },
+  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"], ["<function="] = hermes.marks["<function="] },
+  selftest = {
+    { text = "<tool_call>\n<function=tide>\n<parameter=tags>\n['a', 'b']\n</parameter>\n</function>\n</tool_call>\n",
+      calls = { { "tide", '{"tags": ["a", "b"]}' } } },
+    { text = "No tool today.", content = "No tool today." },
+  },
+}

@@ -1,0 +1,41 @@
+-- xlam: a JSON array of calls as the answer, also in a code fence, after [TOOL_CALLS] or after thinking.
+local args = require "parsers.args"
+
+local function array(s) return args.array(s, { bare = true }) end
+
+--- An array in a code fence.
+local function fence(s)
+  s:space()
+  if not s:ahead "[" or not array(s) then return false end
+  s:space()
+  s:take "```"
+  return true
+end
+
+return {
+  name = "xlam",
+  fence = fence,
+  array = array,
+  marks = {
+    ["[TOOL_CALLS]"] = function(s)
+      s:space()
+      return array(s)
+    end,
+    ["```json"] = fence,
+    ["</think>"] = function(s)
+      s.content:text "</think>"
+      s.at_start = true
+      return true
+    end,
+  },
+  soft = { ["```json"] = true },
+  start = { ["["] = array },
+  selftest = {
+    { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
+      calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
+    { text = '```json\n[{"name": "a", "arguments": {}}]\n```', calls = { { "a", "{}" } } },
+    { text = '<think>hm</think>[{"name": "a", "arguments": {}}]', content = "<think>hm</think>", calls = { { "a", "{}" } } },
+    { text = '[TOOL_CALLS][{"name": "a", "arguments": {}}]\n', calls = { { "a", "{}" } } },
+    { text = '[1, 2] and ```json\n{"x": 1}\n```', content = '[1, 2] and ```json\n{"x": 1}\n```' },
+  },
+}
