@@ -1,0 +1,226 @@
+-- harness: tests in Lua.
+--
+--   local test = require("harness").test
+--   test("a name", function(t)
+--     t.eq(got, want)                         -- deep; a failure prints both values and the test goes on
+--     t.raises(function() … end, "part of the message")
+--     t.fails("notfound", perigee.open "x")   -- nil, err with this code; returns err
+--     timer:start(1, 0, t.expect(function() … end))   -- must be called once (or t.expect(fn, n): n times)
+--   end)
+--
+-- After the body the loop runs until nothing is left to wait for. Then a full collection, and nothing may be left over:
+-- no open uv handle, no object of C. In the forced mode a whole collection runs at every allocation, which finds values
+-- that C holds without telling the collector.
+local perigee = require "perigee"
+local pretty = require "ui.pretty"
+local uv = require "luv"
+
+local LOOP_MS = 20000
+local FORCED_S, SAMPLE = 0.3, 500 -- see force_collection
+
+local harness = {}
+local registered = {}
+
+--- Registers a test of the file that is being loaded.
+function harness.test(name, body)
+  registered[#registered + 1] = { name = name, body = body }
+end
+
+-- ---- comparing -----------------------------------------------------------------------------------------------------
+
+local function same(a, b, seen)
+  if math.type(a) ~= math.type(b) or type(a) ~= type(b) then return false end
+  if rawequal(a, b) then return true end
+  if type(a) == "number" then return a == b or a ~= a and b ~= b end
+  if type(a) ~= "table" then return a == b end
+  if seen[a] == b then return true end
+  seen[a] = b
+  for k, v in pairs(a) do
+    if not same(v, b[k], seen) then return false end
+  end
+  for k in pairs(b) do
+    if a[k] == nil then return false end
+  end
+  return true
+end
+
+local function show(v)
+  return pretty.format(v, { width = 100, items = 40, string = 400 })
+end
+
+-- ---- one test ------------------------------------------------------------------------------------------------------
+
+local SKIP = {}
+
+--- The object that a test gets.
+local function new_context(case)
+  local t = { failures = {}, expected = {} }
+
+  local function fail(message)
+    local level = 1
+    repeat -- the nearest line outside this file
+      level = level + 1
+      local info = debug.getinfo(level, "Sl")
+      if info and info.currentline > 0 and not info.short_src:match "harness%.lua$" then
+        message = ("%s:%d: %s"):format(info.short_src, info.currentline, message)
+        break
+      end
+    until not info
+    t.failures[#t.failures + 1] = message
+    return false
+  end
+  function t.fail(message) return fail(message) end
+
+  local function about(what) return what and what .. ": " or "" end
+
+  function t.eq(got, want, what)
+    if same(got, want, {}) then return true end
+    return fail(("%sgot %s\n      want %s"):format(about(what), show(got), show(want)))
+  end
+  function t.near(got, want, tolerance, what)
+    if type(got) == "number" and math.abs(got - want) <= tolerance then return true end
+    return fail(("%sgot %s, want %s within %g"):format(about(what), show(got), show(want), tolerance))
+  end
+  function t.ok(value, what)
+    return value and true or fail(("%sgot %s, want something true"):format(about(what), show(value)))
+  end
+  function t.match(got, pattern, what)
+    if type(got) == "string" and got:find(pattern) then return true end
+    return fail(("%sgot %s\n      want a match of %s"):format(about(what), show(got), show(pattern)))
+  end
+  --- fn must raise, with this plain text in the message; returns what it raised.
+  function t.raises(fn, part)
+    local ok, err = pcall(fn)
+    if ok then return fail(("nothing raised, want %s"):format(show(part))) end
+    if not tostring(err):find(part or "", 1, true) then
+      fail(("raised %s\n      want %s in it"):format(show(tostring(err)), show(part)))
+    end
+    return err
+  end
+  --- The results of a call that must be nil and an error with this code.
+  function t.fails(code, value, err)
+    if value ~= nil or type(err) ~= "table" then
+      return fail(("got %s, %s; want nil and an error with code %s"):format(show(value), show(err), show(code)))
+    end
+    t.eq(err.code, code, tostring(err))
+    return err
+  end
+  --- A callback that must be called exactly n times; its own errors fail the test.
+  function t.expect(fn, n)
+    local entry = { want = n or 1, got = 0, line = debug.getinfo(2, "l").currentline }
+    t.expected[#t.expected + 1] = entry
+    return function(...)
+      entry.got = entry.got + 1
+      local results = table.pack(xpcall(fn, debug.traceback, ...))
+      if not results[1] then return fail("callback: " .. tostring(results[2])) end
+      return table.unpack(results, 2, results.n)
+    end
+  end
+  function t.skip(why)
+    t.skipped = why
+    error(SKIP, 0)
+  end
+  t.name = case.name
+  return t
+end
+
+--- Runs the loop until it is done; a test that waits for ever is stopped.
+local function run_loop(t)
+  local limit = uv.new_timer()
+  limit:start(LOOP_MS, 0, function()
+    t.fail(("the loop was still running after %d ms"):format(LOOP_MS))
+    uv.stop()
+  end)
+  limit:unref()
+  uv.run()
+  limit:close()
+  uv.run "nowait"
+end
+
+local function check_handles(t)
+  uv.walk(function(handle)
+    if handle:is_closing() then return end
+    t.fail("leaked handle: " .. tostring(handle))
+    handle:close()
+  end)
+  uv.run "nowait"
+end
+
+local function check_objects(t, before)
+  for class, n in pairs((perigee.live())) do
+    local had = before[class] or 0
+    if n > had then t.fail(("leaked: %d %s"):format(n - had, class)) end
+  end
+end
+
+local function check_expected(t)
+  for _, e in ipairs(t.expected) do
+    if e.got ~= e.want then t.fail(("line %d: called %d times, want %d"):format(e.line, e.got, e.want)) end
+  end
+end
+
+--- A whole collection at every allocation, also of those that C makes: no pause, and a step without end. A test that
+--- takes longer than its budget goes on with samples of it.
+local function force_collection()
+  local began, n = os.clock(), 0
+  local function all()
+    collectgarbage("incremental", 1, 1000, 100)
+    collectgarbage() -- ends the pause that was agreed before
+  end
+  all()
+  debug.sethook(function()
+    if os.clock() - began < FORCED_S then return end
+    n = n + 1
+    if n % SAMPLE == 0 then all() elseif n % SAMPLE == 1 then collectgarbage("incremental", 200, 100, 13) end
+  end, "", 20)
+end
+
+local function run_body(case, t, forced)
+  if forced then force_collection() end
+  local ok, err = xpcall(case.body, function(e)
+    return e == SKIP and e or debug.traceback(tostring(e), 2)
+  end, t)
+  debug.sethook()
+  collectgarbage("incremental", 200, 100, 13)
+  if not ok and err ~= SKIP then t.failures[#t.failures + 1] = err end
+end
+
+--- Runs one case; returns "passed", "failed" or "skipped", and the context.
+function harness.run_case(case, forced)
+  collectgarbage()
+  local before = (perigee.live())
+  local t = new_context(case)
+  run_body(case, t, forced)
+  run_loop(t)
+  check_expected(t)
+  check_handles(t)
+  collectgarbage()
+  collectgarbage() -- what finalizers let go
+  check_objects(t, before)
+  if #t.failures > 0 then return "failed", t end
+  return t.skipped and "skipped" or "passed", t
+end
+
+-- ---- files ---------------------------------------------------------------------------------------------------------
+
+--- Runs the tests of a file whose names contain `filter`; adds to the counts. `forced`: the second kind of run.
+function harness.run_file(path, options)
+  registered = {}
+  local chunk = assert(loadfile(path))
+  chunk(options.forced)
+  local label = path:match "([^/]*)%.lua$" .. (options.forced and " (forced collection)" or "")
+  for _, case in ipairs(registered) do
+    if not options.filter or case.name:find(options.filter, 1, true) then
+      local outcome, t = harness.run_case(case, options.forced)
+      options.counts[outcome] = options.counts[outcome] + 1
+      if outcome == "failed" then
+        for _, message in ipairs(t.failures) do print("    " .. message) end
+        print(("FAIL %s/%s"):format(label, case.name))
+      elseif outcome == "skipped" then
+        print(("skip %s/%s: %s"):format(label, case.name, t.skipped))
+      end
+    end
+  end
+end
+
+return harness

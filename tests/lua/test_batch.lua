@@ -1,0 +1,393 @@
+-- Batches from Lua: many rows at once give what each gives alone, in the foreground and on the engine thread; policies that
+-- misbehave; rows by hand.
+local perigee = require "perigee"
+local policy = require "policy"
+local test = require("harness").test
+local uv = require "luv"
+
+local forced = ...
+local MODELS = forced and { "gemma3_text" } or { "llama", "gemma3_text", "deepseek_v3", "qwen3_5", "nemotron_h" }
+
+local function open(name)
+  return assert(perigee.open("tests/golden/" .. name, { threads = 2 }))
+end
+
+local function ids_of(n, seed, vocab)
+  local ids = {}
+  for i = 1, n do ids[i] = (i * 7919 + seed * 104729 + i * i * seed) % vocab end
+  return ids
+end
+
+--- Requests of many kinds; some begin alike, one is there twice.
+local function requests(vocab)
+  local shared = ids_of(40, 1, vocab)
+  local function with(head, tail, more)
+    local prompt = table.move(tail, 1, #tail, #head + 1, table.move(head, 1, #head, 1, {}))
+    more.prompt, more.max_tokens = prompt, more.max_tokens or 12
+    return more
+  end
+  return {
+    with({}, ids_of(5, 2, vocab), { temperature = 0 }),
+    with(shared, ids_of(9, 3, vocab), { temperature = 1, seed = 11 }),
+    with(shared, ids_of(3, 4, vocab), { temperature = 0.7, seed = 12, top_p = 0.9, repetition_penalty = 1.3 }),
+    with({}, ids_of(61, 5, vocab), { temperature = 1.4, seed = 13, top_k = 20, presence_penalty = 0.6, penalty_window = 16 }),
+    with({}, ids_of(1, 6, vocab), { temperature = 1, seed = 14, min_p = 0.05, frequency_penalty = 0.4 }),
+    with(shared, {}, { temperature = 1, seed = 15, typical_p = 0.8, max_tokens = 20, ignore_eos = true }),
+    with(shared, {}, { temperature = 1, seed = 15, typical_p = 0.8, max_tokens = 20, ignore_eos = true }),
+    with({}, ids_of(17, 7, vocab), { temperature = 1, seed = 16, xtc_probability = 0.5, logit_bias = { [3] = 4, [5] = -100 } }),
+    with({}, ids_of(8, 8, vocab), { temperature = 1, seed = 17, bad_words = { { 4 }, { 9, 2 } }, min_tokens = 6,
+      top_logprobs = 3 }),
+  }
+end
+
+local function copy(request)
+  local out = {}
+  for k, v in pairs(request) do out[k] = v end
+  return out
+end
+
+local function alone(model, request)
+  local batch <close> = assert(model:batch { rows = 1, cache_bytes = 0, kv_block = 16 })
+  local row = assert(batch:add(copy(request)))
+  assert(batch:run())
+  return row
+end
+
+for _, name in ipairs(MODELS) do
+  test("mixed sampling in one batch: " .. name, function(t)
+    local model <close> = open(name)
+    local list, want = requests(model.config.vocab_size), {}
+    if forced then list = { list[2], list[3], list[6] } end
+    for i, r in ipairs(list) do want[i] = alone(model, r) end
+    for _, options in ipairs { { rows = 3, step_tokens = 7, kv_block = 4 }, { rows = 16, step_tokens = 64, threads = 1 },
+      { rows = 4, cache_tokens = 160, kv_block = 8, context = 128 } } do
+      local batch <close> = assert(model:batch(options))
+      local rows = {}
+      for i = #list, 1, -1 do rows[i] = assert(batch:add(copy(list[i]))) end
+      assert(batch:run())
+      for i, row in ipairs(rows) do
+        t.eq(row.ids, want[i].ids)
+        t.eq(row.finish, want[i].finish)
+        t.eq(row.logprobs, want[i].logprobs)
+      end
+      t.eq(#batch:rows(), 0)
+    end
+  end)
+end
+
+test("n choices are rows with seeds of their own", function(t)
+  local model <close> = open "llama"
+  local batch <close> = assert(model:batch { rows = 8 })
+  local request = { prompt = ids_of(20, 3, 100), max_tokens = 8, temperature = 1, seed = 40 }
+  local rows = { batch:add { prompt = request.prompt, max_tokens = 8, temperature = 1, seed = 40, n = 3 } }
+  t.eq(#rows, 3)
+  assert(batch:run())
+  for i, row in ipairs(rows) do
+    request.seed = 39 + i
+    t.eq(row.ids, alone(model, request).ids)
+  end
+  t.eq(batch:stats().finished, 3)
+end)
+
+test("events, counters and the trace", function(t)
+  local model <close> = open "llama"
+  local batch <close> = assert(model:batch { rows = 4, step_tokens = 16 })
+  local seen, done = {}, 0
+  local request = { prompt = ids_of(40, 1, 100), max_tokens = 5, temperature = 0, ignore_eos = true }
+  request.on_token = function(e, r)
+    if e.id then seen[#seen + 1] = e.id end
+    t.eq(r.row, e.row)
+  end
+  request.on_done = function() done = done + 1 end
+  local row = assert(batch:add(request))
+  t.eq(batch:rows()[1].state, "waiting")
+  local events, ran = batch:step()
+  t.eq(#events, 0)
+  t.eq(ran, 1)
+  t.eq(batch:rows()[1].state, "reading")
+  t.eq(batch:rows()[1].left, 24)
+  t.eq(#assert(batch:step { { row, 1000 } }), 0)
+  assert(batch:run())
+  t.eq(seen, row.ids)
+  t.eq(done, 1)
+  local stats = batch:stats()
+  t.eq({ stats.read_tokens, stats.written_tokens, stats.finished, stats.running }, { 40, 5, 1, 0 })
+  local trace = batch:trace()
+  t.eq(#trace, stats.steps)
+  t.eq({ trace[1].tokens, trace[1].reading, trace[1].writing }, { 16, 1, 0 })
+  t.eq(trace[1].lua > 0, true)
+  t.eq(stats.lua >= trace[1].lua, true)
+  local steps = 0
+  for ms, n in pairs(stats.histogram) do
+    t.eq(math.log(ms, 2) % 1, 0.0)
+    steps = steps + n
+  end
+  t.eq(steps, stats.steps)
+  t.eq({ trace[#trace].tokens, trace[#trace].writing }, { 1, 1 })
+  local again = assert(batch:add { prompt = ids_of(40, 1, 100), max_tokens = 5, temperature = 0, ignore_eos = true })
+  assert(batch:run())
+  t.eq(again.ids, row.ids)
+  t.eq(again.cached_tokens, 39)
+end)
+
+test("stop strings, text and end of text", function(t)
+  local model <close> = assert(perigee.open("examples/moonlet", { threads = 2 }))
+  local batch <close> = assert(model:batch { rows = 4 })
+  local whole = assert(batch:add { prompt = "Once upon a time", max_tokens = 24, temperature = 0, ignore_eos = true })
+  assert(batch:run())
+  local at = whole.text:find("[%w]", 12)
+  local word = whole.text:sub(at, at + 3)
+  local pieces = {}
+  local cut = assert(batch:add { prompt = "Once upon a time", max_tokens = 24, temperature = 0, ignore_eos = true,
+    stop = { "no such text", word }, on_token = function(e) pieces[#pieces + 1] = e.text end })
+  assert(batch:run())
+  t.eq(cut.text, whole.text:sub(1, whole.text:find(word, 1, true) - 1))
+  t.eq(table.concat(pieces), cut.text)
+  t.eq(cut.finish, "stop")
+  t.eq(cut.stop, 2)
+end)
+
+test("rows by hand", function(t)
+  local model <close> = open "qwen3_5"
+  local batch <close> = assert(model:batch { rows = 4, kv_block = 8 })
+  local row = assert(batch:add { prompt = ids_of(30, 1, 100), max_tokens = 12, temperature = 0 })
+  assert(row:force { 7, 8 })
+  for _ = 1, 3 do batch:step() end
+  t.eq({ row.ids[1], row.ids[2] }, { 7, 8 })
+  assert(row:keep_logits())
+  batch:step()
+  local logits = row:logits()
+  t.eq(logits.shape, { model.config.vocab_size })
+  t.eq(logits:argmax() - 1, row.ids[#row.ids])
+  local child = assert(row:fork(5))
+  assert(child:bias { [9] = 1000 })
+  batch:step()
+  t.eq(child.ids[#child.ids], 9)
+  t.eq(#child.ids, #row.ids)
+  assert(child:cancel())
+  local path = os.tmpname()
+  assert(row:save(path))
+  assert(batch:run())
+  t.eq(#row.ids, 12)
+  t.eq(child.finish, "cancel")
+  local other <close> = assert(model:batch { rows = 2 })
+  assert(other:load(path))
+  local repeated = assert(other:add { prompt = ids_of(30, 1, 100), max_tokens = 1, temperature = 0 })
+  assert(other:run())
+  t.eq(repeated.ids[1] ~= nil, true)
+  local file = assert(io.open(path, "r+b"))
+  file:seek("set", 200)
+  file:write "broken"
+  file:close()
+  t.fails("format", other:load(path))
+  os.remove(path)
+  t.fails("io", other:load(path))
+end)
+
+test("trim goes back to what was before", function(t)
+  for _, name in ipairs { "llama", "nemotron_h" } do
+    local model <close> = open(name)
+    local batch <close> = assert(model:batch { rows = 2 })
+    local row = assert(batch:add { prompt = ids_of(20, 4, 100), max_tokens = 10, temperature = 1, seed = 3, ignore_eos = true })
+    for _ = 1, 6 do batch:step() end
+    local before = #row.ids
+    t.eq(before > 3, true)
+    assert(row:trim(22))
+    assert(batch:run())
+    local first, again = { table.unpack(row.ids, 3, before) }, { table.unpack(row.ids, before + 1, 2 * before - 2) }
+    t.eq(again, first)
+  end
+end)
+
+test("what cannot be", function(t)
+  local model <close> = open "llama"
+  local batch <close> = assert(model:batch { rows = 2, context = 64 })
+  t.raises(function() batch:add { prompt = { 1 }, temprature = 1 } end, "unknown key 'temprature', is it 'temperature'?")
+  t.raises(function() batch:add { max_tokens = 1 } end, "'prompt' is missing")
+  t.raises(function() batch:add { prompt = { 1, "x" } } end, "token 2 of 'prompt' is no id: x")
+  t.raises(function() batch:add { prompt = { 1 }, stop = 5 } end, "'stop' must be text or a list")
+  t.raises(function() model:batch { rowz = 2 } end, "unknown option 'rowz', is it 'rows'?")
+  t.match(tostring(t.fails("arg", batch:add { prompt = { 1 }, temperature = -2 })), "temperature is %-2")
+  t.match(tostring(t.fails("arg", batch:add { prompt = { 1 }, top_p = 0 / 0 })), "top_p is")
+  t.match(tostring(t.fails("arg", batch:add { prompt = { 1 }, min_p = math.huge })), "min_p is inf")
+  t.match(tostring(t.fails("arg", batch:add { prompt = { 100000 } })), "100000")
+  t.match(tostring(t.fails("limit", batch:add { prompt = ids_of(64, 1, 100) })), "64")
+  t.match(tostring(t.fails("arg", batch:add { prompt = { 1 }, stop = "x" })), "no tokenizer")
+  t.raises(function() batch:step { { "a", 1 } } end, "grant 1")
+  t.raises(function() batch.core:submit {} end, "start it first")
+  t.eq(batch.core:drain(), {})
+  local row = assert(batch:add { prompt = { 1 }, max_tokens = 3, temperature = 0 })
+  assert(batch:step { { row, 99 }, { 77, 1 }, { row, 1 } })
+  assert(batch:run())
+  t.eq(row.finish, "length")
+  t.fails("notfound", row:force { 1 })
+end)
+
+test("cancelled rows say so, with and without a step", function(t)
+  local model <close> = open "llama"
+  local batch <close> = assert(model:batch { rows = 2 })
+  local row = assert(batch:add { prompt = { 1, 2 }, max_tokens = 9, temperature = 0, ignore_eos = true })
+  batch:step()
+  row:cancel()
+  local other = assert(batch:add { prompt = { 1, 2 }, max_tokens = 2, temperature = 0, ignore_eos = true })
+  other:cancel()
+  assert(batch:run())
+  t.eq({ row.finish, #row.ids, other.finish, #other.ids }, { "cancel", 1, "cancel", 0 })
+  local third = assert(batch:add { prompt = { 1 } })
+  third:cancel()
+  assert(batch:start())
+  t.eq(third.finish, "cancel")
+  assert(batch:stop())
+end)
+
+-- ---- policies ------------------------------------------------------------------------------------------------------
+
+local bad_policies = {
+  { "raises", function() error "no idea" end, "no idea" },
+  { "loops", function() while true do end end, "deadline" },
+  { "returns nonsense", function() return 42 end, "returned number" },
+  { "gives nothing", function() end, "gave nothing" },
+  { "gives more than there is", function(step) step:give(step:waiting()[1] or step:running()[1], 100000) end,
+    "100000 tokens to row 1" },
+  { "gives to a row that is not there", function(step) step:give(99, 1) end, "no row 99" },
+  { "gives twice", function(step)
+    local row = step:waiting()[1] or step:running()[1]
+    step:give(row, 1)
+    step:give(row, 1)
+  end, "has been given 1" },
+  { "gives a fraction", function(step) step:give(1, 0.5) end, "0.5 tokens" },
+}
+
+test("policies that misbehave are replaced, reported once and switched off", function(t)
+  local model <close> = open "llama"
+  local request = { prompt = ids_of(12, 1, 100), max_tokens = 6, temperature = 1, seed = 5 }
+  local want = alone(model, request).ids
+  for _, bad in ipairs(bad_policies) do
+    local told, calls = {}, 0
+    local function report(line) told[#told + 1] = line end
+    local batch <close> = assert(model:batch { rows = 2, report = report, policy = function(step)
+      calls = calls + 1
+      return bad[2](step)
+    end })
+    batch.policy.deadline_ms = 2
+    local row = assert(batch:add(copy(request)))
+    assert(batch:run())
+    t.eq(row.ids, want)
+    t.eq(calls, 3, bad[1])
+    t.eq(#told, 2)
+    t.match(told[1], bad[3])
+    t.match(told[2], "switched off after 3")
+    batch.policy:reload(function(step) step:fill() end)
+    assert(batch:add(copy(request)))
+    assert(batch:run())
+    t.eq(batch.policy.strikes, 0)
+  end
+end)
+
+test("a policy orders and preempts", function(t)
+  local model <close> = open "llama"
+  local finished, preempted = {}, false
+  local batch <close> = assert(model:batch { rows = 4, step_tokens = 8, policy = function(step)
+    local rows = step:waiting()
+    table.sort(rows, function(a, b) return a.row > b.row end)
+    step:order(rows)
+    for _, row in ipairs(step:running()) do
+      if not preempted and row.generated == 2 then
+        preempted = true
+        step:preempt(row)
+        t.raises(function() step:give(row, 1) end, "was preempted")
+      end
+    end
+    step:fill()
+  end })
+  local request = { prompt = ids_of(8, 1, 100), max_tokens = 5, temperature = 1, seed = 9 }
+  for i = 1, 3 do
+    local r = copy(request)
+    r.seed = i
+    r.on_done = function(row) finished[#finished + 1] = row end
+    assert(batch:add(r))
+  end
+  assert(batch:run())
+  t.eq(preempted, true)
+  t.eq(batch.policy.last_error, nil)
+  t.eq(batch:stats().preempted, 1)
+  for _, row in ipairs(finished) do
+    request.seed = row.row
+    t.eq(row.ids, alone(model, request).ids)
+  end
+end)
+
+test("prompts are read beside streams only as far as time allows", function(t)
+  local timing = policy.timing()
+  for _ = 1, 10 do timing:observe(0.010, 0, 4) end
+  timing:observe(0.030, 40, 4) -- 0.5 ms for each prompt token
+  local runner = policy.guard(nil, { report = function(line) error(line) end })
+  local function row(number, state, left) return { row = number, state = state, left = left, follows = false } end
+  local grants = runner:grants({ row(1, "writing", 1), row(2, "reading", 4000), row(3, "waiting", 50), row(4, "writing", 1) },
+    { tokens = 512, timing = timing, free = 10000 })
+  t.eq(grants, { { 1, 1 }, { 4, 1 }, { 2, 20 } })
+  grants = runner:grants({ row(2, "reading", 400), row(3, "waiting", 500) }, { tokens = 512, timing = timing, free = 10000 })
+  t.eq(grants, { { 2, 400 }, { 3, 112 } }) -- nobody writes: all of the step
+  grants = runner:grants({ row(1, "waiting", 0) }, { tokens = 512, timing = timing, free = 0 })
+  t.eq(grants, {})
+end)
+
+-- ---- the engine thread ---------------------------------------------------------------------------------------------
+
+test("on the engine thread, while the loop goes on", function(t)
+  local model = open "gemma3_text"
+  local list, want = requests(model.config.vocab_size), {}
+  if forced then list = { list[2], list[3], list[6] } end
+  for i, r in ipairs(list) do want[i] = alone(model, r).ids end
+  local batch = assert(model:batch { rows = 4, step_tokens = 16, kv_block = 4 })
+  local left, ticks = #list, 0
+  local timer = uv.new_timer()
+  timer:start(0, 1, function() ticks = ticks + 1 end)
+  assert(batch:start())
+  t.raises(function() batch.core:step {} end, "stop it first")
+  t.raises(function() batch.core:load "x" end, "stop it first")
+  for i, r in ipairs(list) do
+    r = copy(r)
+    r.on_done = t.expect(function(row)
+      t.eq(row.ids, want[i])
+      left = left - 1
+      if left > 0 then return end
+      timer:close()
+      assert(batch:stop())
+      t.eq(batch:stats().finished, #list)
+      batch:close()
+      model:close()
+    end)
+    assert(batch:add(r))
+  end
+end)
+
+test("cancelled and stopped in the middle, and on again in the foreground", function(t)
+  local model = open "llama"
+  local request = { prompt = ids_of(10, 1, 100), max_tokens = 40, temperature = 1, seed = 2, ignore_eos = true }
+  local want = alone(model, request).ids
+  local batch = assert(model:batch { rows = 4 })
+  local gone = copy(request)
+  local first, second
+  gone.on_token = function(e, row)
+    if #row.ids == 3 and not e.finish then row:cancel() end
+  end
+  gone.on_done = t.expect(function(row) t.eq(row.finish, "cancel") end)
+  local stays = copy(request)
+  stays.on_token = function(_, row)
+    if #row.ids ~= 10 or row.stopping then return end
+    row.stopping = true
+    local timer = uv.new_timer()
+    timer:start(0, 0, t.expect(function()
+      timer:close()
+      assert(batch:stop())
+      t.eq(first.finish, "cancel")
+      assert(batch:run())
+      t.eq(second.ids, want)
+      batch:close()
+      model:close()
+    end))
+  end
+  assert(batch:start(function(step) step:fill() end))
+  first, second = assert(batch:add(gone)), assert(batch:add(stays))
+end)

@@ -1,0 +1,69 @@
+-- The harness itself: what it must catch.
+local harness = require "harness"
+local perigee = require "perigee"
+local test = harness.test
+local uv = require "luv"
+
+test("a forced collection takes what nobody holds", function(t)
+  local forced = debug.gethook() ~= nil
+  local weak = setmetatable({}, { __mode = "v" })
+  weak[1] = {}
+  local a = "x"
+  local b = a .. #weak -- takes the register of the table, then allocates
+  t.eq(#b, 2)
+  if forced then t.eq(weak[1], nil) end
+end)
+
+test("expected callbacks are counted", function(t)
+  local timer = uv.new_timer()
+  timer:start(1, 0, t.expect(function() timer:close() end))
+end)
+
+test("deep comparison tells integers from floats and sees missing keys", function(t)
+  t.eq({ 1, { a = 2 } }, { 1, { a = 2 } })
+  t.eq(0 / 0, 0 / 0)
+  local function differs(a, b)
+    local before = #t.failures
+    t.eq(a, b)
+    local caught = #t.failures == before + 1
+    t.failures[#t.failures] = nil
+    t.ok(caught, "a difference was not seen")
+  end
+  differs(1, 1.0)
+  differs({ 1 }, { 1, 2 })
+  differs({ 1, 2 }, { 1 })
+  differs("1", 1)
+end)
+
+--- The outcome of a test that is run inside this one, and its first failure.
+local function outcome_of(body)
+  local outcome, inner = harness.run_case({ name = "inner", body = body }, false)
+  return outcome, inner.failures[1]
+end
+
+test("what is left over, wrong or not called is a failure", function(t)
+  local function fails(body, part)
+    local outcome, why = outcome_of(body)
+    t.eq(outcome, "failed", part)
+    t.match(why, part)
+  end
+  fails(function() uv.new_timer() end, "leaked handle: uv_timer_t")
+  fails(function() _G.kept = perigee.tensor.zeros { 2 } end, "leaked: 1 perigee.Tensor")
+  _G.kept:close()
+  _G.kept = nil
+  fails(function(inner) inner.expect(print) end, "called 0 times, want 1")
+  fails(function(inner)
+    local timer = uv.new_timer()
+    timer:start(1, 0, inner.expect(function()
+      timer:close()
+      error "inside a callback"
+    end))
+  end, "inside a callback")
+  fails(function() error "plain" end, "plain")
+  fails(function(inner) inner.raises(function() end, "x") end, "nothing raised")
+  fails(function(inner) inner.raises(function() error "y" end, "x") end, "raised .*y")
+  fails(function(inner) inner.fails("io", 1) end, "want nil and an error")
+  fails(function(inner) inner.near(1, 2, 0.5) end, "within 0.5")
+  t.eq(outcome_of(function(inner) inner.skip "later" end), "skipped")
+  t.eq(outcome_of(function() end), "passed")
+end)

@@ -1,0 +1,88 @@
+-- The Lua face of JSON: order, integers, empty containers, null, and writing as Python's json.dumps.
+local perigee = require "perigee"
+local json = perigee.json
+local test = require("harness").test
+
+local function keys(object)
+  local list = {}
+  for k in pairs(object) do list[#list + 1] = k end
+  return table.concat(list, " ")
+end
+
+test("objects keep the order of their keys", function(t)
+  local v = json.decode '{"z": 1, "a": 2, "m": {"y": 1, "b": 2}, "a": 3}'
+  t.eq(keys(v), "z a m")
+  t.eq(keys(v.m), "y b")
+  t.eq(v.a, 3)
+  v.new = true
+  v.z = nil
+  t.eq(keys(v), "a m new")
+  v.z = 1 -- back again, at the end, as in Python
+  t.eq(keys(v), "a m new z")
+  t.eq(json.encode(v), '{"a": 3, "m": {"y": 1, "b": 2}, "new": true, "z": 1}')
+  t.raises(function() v[1] = 2 end, "keys of a JSON object are strings")
+end)
+
+test("numbers keep their kind", function(t)
+  local v = json.decode "[16, 16.0, 9007199254740993, -9223372036854775808, 9223372036854775808, 1e2, NaN, -Infinity]"
+  t.eq(math.type(v[1]), "integer")
+  t.eq(math.type(v[2]), "float")
+  t.eq(v[3], 9007199254740993)
+  t.eq(v[4], math.mininteger)
+  t.eq(math.type(v[5]), "float")
+  t.eq(v[7] ~= v[7], true)
+  t.eq(json.encode(v), "[16, 16.0, 9007199254740993, -9223372036854775808, 9.223372036854776e+18, 100.0, NaN, -Infinity]")
+end)
+
+test("empty containers and null survive a round trip", function(t)
+  local text = '{"a": [], "o": {}, "n": null, "l": [null, []], "s": ""}'
+  local v = json.decode(text)
+  t.eq(json.encode(v), text)
+  t.eq(v.n, json.null)
+  t.eq(json.is_array(v.a), true)
+  t.eq(json.is_array(v.o), false)
+  t.eq(json.is_object(v.o), true)
+  t.eq(json.is_object(v.s), false)
+  t.eq(json.encode(json.array()), "[]")
+  t.eq(json.encode {}, "{}")
+  t.eq(json.decode "null", json.null)
+end)
+
+test("strings hold everything but broken text", function(t)
+  t.eq(json.decode [["\u0000\ud83c\udf19\n\/"]], "\0🌙\n/")
+  t.eq(json.encode "\0🌙\n\"\\\127é", [["\u0000🌙\n\"\\]] .. "\127é\"")
+  t.eq(json.encode("é🌙\127", { ascii = true }), [["\u00e9\ud83c\udf19\u007f"]])
+  local _, err = json.decode [["\ud800"]]
+  t.eq(tostring(err), "line 1, column 4: lone surrogate \\ud800")
+  t.raises(function() json.encode "\xff" end, "not UTF-8 at byte 1")
+end)
+
+test("options as Python's", function(t)
+  local v = json.object { { "b", { 1, 2 } }, { "a", json.object { { "x", json.array() } } } }
+  t.eq(json.encode(v, { compact = true }), '{"b":[1,2],"a":{"x":[]}}')
+  t.eq(json.encode(v, { sort_keys = true }), '{"a": {"x": []}, "b": [1, 2]}')
+  t.eq(json.encode(v, { indent = 2 }), '{\n  "b": [\n    1,\n    2\n  ],\n  "a": {\n    "x": []\n  }\n}')
+  t.eq(json.encode(v, { item_separator = "; ", key_separator = " = " }), '{"b" = [1; 2]; "a" = {"x" = []}}')
+  t.raises(function() json.encode(v, { indnet = 1 }) end, "indent")
+end)
+
+test("plain tables are written in one order", function(t)
+  t.eq(json.encode { b = 1, a = 2, c = { 1, "x", false } }, '{"a": 2, "b": 1, "c": [1, "x", false]}')
+  t.raises(function() json.encode { 1, x = 2 } end, "cannot encode a table with the key")
+  t.raises(function() json.encode { [2] = 1 } end, "cannot encode a table with the key")
+  t.raises(function() json.encode(print) end, "cannot encode a function")
+  local cycle = {}
+  cycle[1] = cycle
+  t.raises(function() json.encode(cycle) end, "nested deeper than 200 levels")
+end)
+
+test("errors say the place", function(t)
+  local value, err = json.decode '{"a":\n  tru}'
+  t.eq(value, nil)
+  t.eq(err.code, "format")
+  t.eq(err.text, "line 2, column 3: 't' where a value is expected")
+  t.eq(select(2, json.decode(("["):rep(300))).text, "line 1, column 201: nested deeper than 200 levels")
+  t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).text, "line 1, column 3: nested deeper than 2 levels")
+  t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
+  t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).text, "text of 4 bytes, at most 3")
+end)

@@ -1,0 +1,207 @@
+-- Every architecture against the logits of the reference, and against itself: any chunking, any number of threads, alone or
+-- beside others, bit for bit.
+local perigee = require "perigee"
+local models = require "models.lib"
+local run = require "models.run"
+local text = require "lib.text"
+local uv = require "luv"
+local test = require("harness").test
+
+local TOLERANCE, GGUF_TOLERANCE = 2e-3, 1e-3
+local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
+
+local function directories()
+  local list = {}
+  local scan = uv.fs_scandir "tests/golden"
+  for name in uv.fs_scandir_next, scan do
+    if uv.fs_stat("tests/golden/" .. name .. "/golden.safetensors") then list[#list + 1] = name end
+  end
+  table.sort(list)
+  return list
+end
+
+--- A tensor of a file of expected values.
+local function read(weights, name)
+  local info = weights:find(name)
+  if not info then return end
+  local values = weights:rows(name, { count = info.rows })
+  return perigee.tensor(values):reshape(info.shape), info
+end
+
+local function ids_of(golden, name)
+  local t = read(golden, name)
+  if not t then return end
+  local ids = {}
+  for i, v in ipairs(t:totable()) do ids[i] = math.tointeger(v) end
+  return ids
+end
+
+local function bytes(t) return t:bytes() end
+
+--- The last rows of the logits, as many as are expected.
+local function distance(got, want)
+  local rows = got:rows(got.shape[1] - want.shape[1] + 1, got.shape[1])
+  return (rows - want):abs():max()
+end
+
+local function check_reference(t, runner, golden)
+  for k = 0, 3 do
+    local ids = ids_of(golden, "ids." .. k)
+    if ids then
+      local greedy = ids_of(golden, "greedy." .. k)
+      local got = runner:eval(ids, { greedy = greedy and #greedy })
+      local far = distance(got.logits, (read(golden, "logits." .. k)))
+      t.near(far, 0, TOLERANCE, ("case %d"):format(k))
+      if greedy then t.eq(got.greedy, greedy) end
+    end
+  end
+end
+
+local function same_bits(t, got, want, what)
+  if got ~= want then t.fail(what .. ": not the same bits") end
+end
+
+local function check_chunks(t, runner, ids)
+  local whole = bytes(runner:eval(ids).logits)
+  for _, chunk in ipairs { 1, 5, 32 } do
+    same_bits(t, bytes(runner:eval(ids, { chunk = chunk }).logits), whole, "chunks of " .. chunk)
+  end
+  return whole
+end
+
+--- The logits of another runner of the model.
+local function bits_of(model, ids, options)
+  local runner = run.new(model, options)
+  local got = bytes(runner:eval(ids).logits)
+  runner:close()
+  return got
+end
+
+local function close(model)
+  model.graph:close()
+  model.weights:close()
+end
+
+--- The older dialect of the config says the same.
+local function check_older_config(t, folder, ids, whole)
+  local source = text.read_file(folder .. "/config.old.json")
+  if not source then return end
+  local weights = assert(perigee.weights.open(folder))
+  local model = assert(models.assemble(weights, assert(perigee.json.decode(source)), folder))
+  same_bits(t, bits_of(model, ids, { threads = 1 }), whole, "config.old.json")
+  close(model)
+end
+
+--- Three sequences, one of them `ids`, in steps of changing make-up; the logits of `ids` as bytes.
+local function beside_others(model, ids)
+  local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 512, sequences = 3, threads = 2 }))
+  local a, b, c = engine:add(), engine:add(), engine:add()
+  local parts, at = {}, 1
+  local sizes = { 3, 1, 7, 2, 1, 11, 4 }
+  for k = 1, 100 do
+    if at > #ids then break end
+    local n = math.min(sizes[k % #sizes + 1], #ids - at + 1)
+    local mine = { seq = b, ids = table.move(ids, at, at + n - 1, 1, {}), outputs = n, rope_length = #ids }
+    local step = { { seq = a, ids = { 5, 6, 7 } }, mine, { seq = c, ids = { k % 9 } } }
+    if k % 3 == 0 then table.remove(step, 1) end
+    assert(engine:step(step))
+    local logits, before = engine:logits(), k % 3 == 0 and 0 or 1
+    parts[#parts + 1] = bytes(logits:rows(before + 1, before + n):contiguous())
+    at = at + n
+  end
+  return table.concat(parts)
+end
+
+for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or directories()) do
+  test(name, function(t)
+    local model = assert(models.load("tests/golden/" .. name))
+    local golden <close> = assert(perigee.weights.open("tests/golden/" .. name .. "/golden.safetensors"))
+    local runner = run.new(model, { threads = 2 })
+    check_reference(t, runner, golden)
+    local ids = ids_of(golden, "ids.2")
+    local whole = check_chunks(t, runner, ids)
+    runner:close()
+    same_bits(t, bits_of(model, ids, { threads = 1 }), whole, "one thread")
+    same_bits(t, bits_of(model, ids, { threads = 2, fusion = false }), whole, "nothing fused")
+    same_bits(t, beside_others(model, ids), whole, "rows beside others")
+    check_older_config(t, "tests/golden/" .. name, ids, whole)
+    close(model)
+  end)
+end
+
+--- GGUF files against the logits of the same weights: the last rows of two prompts.
+local function gguf_files()
+  local list = {}
+  for name in uv.fs_scandir_next, uv.fs_scandir "tests/golden-gguf" do
+    list[#list + 1] = name:match "^(.*)%.gguf$"
+  end
+  table.sort(list)
+  return list
+end
+
+for _, name in ipairs(forced and {} or gguf_files()) do
+  test(name .. ".gguf", function(t)
+    local family, kind = name:match "^(.-)%-(.*)$"
+    local golden <close> = assert(perigee.weights.open(("tests/golden-gguf/%s.safetensors"):format(family)))
+    local model = assert(models.load(("tests/golden-gguf/%s.gguf"):format(name)))
+    local runner = run.new(model, { threads = 2 })
+    for k = 0, 1 do
+      local want = read(golden, ("logits.%s.%d"):format(kind, k))
+      local got = runner:eval(ids_of(golden, "ids." .. k), { last = want.shape[1] })
+      t.near(distance(got.logits, want), 0, GGUF_TOLERANCE, ("prompt %d"):format(k))
+    end
+    runner:close()
+    close(model)
+  end)
+end
+
+test("heads of their own and tied ones", function(t)
+  local function head(name)
+    local model = assert(models.load("tests/golden/" .. name))
+    local values = model.graph:values()
+    local weight = values[#values].weight
+    close(model)
+    return weight
+  end
+  t.eq(head "llama", "lm_head.weight")
+  t.eq(head "llama-tied", "model.embed_tokens.weight")
+end)
+
+test("every value has a name of its own, and every layer is one", function(t)
+  for _, name in ipairs(forced and { "llama" } or directories()) do
+    local model = assert(models.load("tests/golden/" .. name))
+    local values, seen, layers = model.graph:values(), {}, 0
+    for _, v in ipairs(values) do
+      if seen[v.name] then t.fail(("%s: two values are called %s"):format(name, v.name)) end
+      seen[v.name] = v
+      if v.name:match "layers%.%d+$" then layers = layers + 1 end
+    end
+    t.eq(layers, model.config.layers, name)
+    for _, v in ipairs(values) do -- the last layer's output is what the last norm reads
+      if v.op == "output" then t.eq(seen[v.inputs[1]].inputs[1]:match "layers%.(%d+)$", tostring(layers - 1), name) end
+    end
+    close(model)
+  end
+end)
+
+test("plans say what was fused, and save memory", function(t)
+  local model = assert(models.load "tests/golden/llama")
+  local plan <close> = assert(model.graph:plan())
+  local apart <close> = assert(model.graph:plan { fusion = false })
+  local ops, fused = {}, {}
+  for _, x in ipairs(plan:instructions()) do
+    ops[x.op] = (ops[x.op] or 0) + 1
+    for _, v in ipairs(x.fused) do fused[v.name] = x.name end
+  end
+  t.eq(ops.gated, 2)
+  t.eq(ops.map, nil) -- residuals and activations went into products
+  t.eq(fused["model.layers.0.mlp.gate_proj"], "model.layers.0.mul.1")
+  t.eq(fused["model.layers.0.mlp.up_proj"], "model.layers.0.mul.1")
+  t.eq(fused["model.layers.0.mlp.down_proj"], "model.layers.0")
+  t.eq(fused["model.layers.1.rope.2"], "model.layers.1.store.1")
+  t.eq(#apart:instructions(), 39)
+  t.eq(#plan:instructions(), 27)
+  t.eq(plan.row_floats < plan.unshared_floats, true)
+  t.eq(plan.row_floats <= apart.row_floats, true)
+  close(model)
+end)

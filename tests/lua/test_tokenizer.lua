@@ -1,0 +1,56 @@
+-- The Lua face of tokenizers: encode, decode, stream, spans of trust.
+local perigee = require "perigee"
+local test = require("harness").test
+
+local function open(name) return assert(perigee.tokenizer.open("tests/tokenizers/" .. name)) end
+
+test("text goes to ids and back", function(t)
+  local tok <close> = open "bpe-qwen2"
+  local ids = tok:encode "Hello, wörld 123!"
+  t.eq(tok:decode(ids), "Hello, wörld 123!")
+  t.eq(tok:id(tok:token(ids[1])), ids[1])
+  t.eq(tok:token(10 ^ 9 // 1 | 0), nil)
+  t.eq(tok:decode { -1, 1 << 40 }, "")
+  t.eq(tok:encode "", {})
+  t.raises(function() tok:decode { "x" } end, "id 1 is not an integer")
+  t.fails("format", tok:encode "\xff")
+end)
+
+test("a stream's pieces are whole characters and join to the decode", function(t)
+  local tok <close> = open "bpe-qwen2"
+  local text = "naïve 水が流れ 🌙!"
+  local ids = tok:encode(text)
+  local stream <close> = tok:stream()
+  local pieces = {}
+  for i, id in ipairs(ids) do
+    pieces[i] = stream:push(id)
+    t.eq(utf8.len(pieces[i]) ~= nil, true)
+  end
+  pieces[#pieces + 1] = stream:finish()
+  t.eq(table.concat(pieces), text)
+end)
+
+test("special tokens are recognised in trusted spans only", function(t)
+  local tok <close> = open "bpe-qwen2"
+  local mark
+  for id = 0, tok.size - 1 do
+    if tok:is_special(id) then mark = tok:token(id) end
+  end
+  local id = tok:id(mark)
+  local function count(ids)
+    local n = 0
+    for _, x in ipairs(ids) do if x == id then n = n + 1 end end
+    return n
+  end
+  local text = mark .. "user " .. mark
+  t.eq(count(tok:encode(text)), 2)
+  t.eq(count(tok:encode(text, { parse_special = false })), 0)
+  t.eq(count(tok:encode(text, { spans = { { 1, #mark, true }, { #mark + 1, #text, false } } })), 1)
+  t.raises(function() tok:encode(text, { spans = { { 5, 2, true } } }) end, "span 1")
+  t.raises(function() tok:encode(text, { parse_specials = true }) end, "parse_special")
+end)
+
+test("what cannot be read is one line", function(t)
+  t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").text:match "^tests/nowhere", "tests/nowhere")
+  t.fails("format", perigee.tokenizer.open "tests/lua/run.lua")
+end)

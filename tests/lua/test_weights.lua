@@ -1,0 +1,39 @@
+-- The Lua face of weights: descriptions, decoded rows, GGUF metadata, errors.
+local perigee = require "perigee"
+local test = require("harness").test
+
+test("a quantised directory is described as the model it was", function(t)
+  local w <close> = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
+  local q = w:find "model.layers.0.self_attn.q_proj.weight"
+  t.eq(q.kind, "affine 4-bit group 32")
+  t.eq(q.shape, { 64, 64 })
+  t.eq(q.parts, 3)
+  t.eq(w:find "no.such.tensor", nil)
+  t.eq(#w:names(), w.count)
+  local bytes = 0
+  for _, k in ipairs(w:summary()) do bytes = bytes + k.bytes end
+  t.eq(bytes, w.bytes)
+  t.eq(#w:rows(q.name, { from = 2, count = 3 }), 3 * 64)
+  t.raises(function() w:rows(q.name, { from = 65 }) end, "'from'")
+  t.raises(function() w:rows("nothing", {}) end, "no such tensor")
+end)
+
+test("GGUF metadata comes in the file's order", function(t)
+  local w <close> = assert(perigee.weights.open "tests/golden-gguf/llama-Q4_0.gguf")
+  local meta = w:metadata { most = 2 }
+  t.eq(meta[1], { "general.architecture", "llama" })
+  for _, pair in ipairs(meta) do
+    if pair[1] == "tokenizer.ggml.tokens" then
+      t.eq(#pair[2], 2)
+      t.eq(pair[2].n, 300)
+    end
+  end
+end)
+
+test("what is wrong with a file is one line", function(t)
+  t.eq(t.fails("io", perigee.weights.open "tests/nowhere").text, "tests/nowhere: No such file or directory")
+  local w = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
+  w:close()
+  w:close()
+  t.raises(function() w:names() end, "closed")
+end)
