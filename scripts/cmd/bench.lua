@@ -1,5 +1,6 @@
 -- bench: tokens per second of a model, or of a shape with random weights; alone, together, under load.
 local perigee = require "perigee"
+local command = require "lib.command"
 local load = require "bench.load"
 local models = require "models.lib"
 local read_ahead = require "lib.load"
@@ -118,7 +119,8 @@ local function print_table(model, rows, threads)
 end
 
 local function main(opts)
-  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  local possible, unable = command.check_compute(opts)
+  if not possible then return nil, unable end
   if (opts.shape == nil) == (opts[1] == nil) then return nil, "give a model or --shape, one of the two" end
   local list, unknown = chosen(opts.tests)
   if not list then return nil, unknown end

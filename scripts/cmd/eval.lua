@@ -42,7 +42,8 @@ local function answer_with(model, runner, saved)
 end
 
 local function main(opts)
-  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  local possible, unable = command.check_compute(opts)
+  if not possible then return nil, unable end
   local model, why = models.open(opts[1], { threads = opts.threads, context = opts.context, memory = opts.memory,
     kv_bits = tonumber(opts.kv_bits or 32) })
   if not model then return nil, why end

@@ -114,7 +114,8 @@ local function show(model, prompt, opts)
 end
 
 local function main(opts)
-  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  local possible, unable = command.check_compute(opts)
+  if not possible then return nil, unable end
   local model, why = models.open(opts[1], { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
     context = opts.context, memory = opts.memory })
   if not model then return nil, why end

@@ -17,6 +17,13 @@ function command.fail(status, what, why)
   return status
 end
 
+--- Can models be run as the options ask for? True, or nil and why not.
+function command.check_compute(opts)
+  if opts.precision == "fast" then return nil, "--precision fast does not exist yet" end
+  if opts.device == "metal" then return nil, "--device metal: this build computes on the CPU" end
+  return true
+end
+
 --- Names of all commands, sorted.
 function command.names()
   local names = {}

@@ -102,6 +102,10 @@ try "a small context" 0 eval $G/llama --jsonl --context 3; lines 3; out "4 token
 refused "a context that the model lacks" "a context of 5000 tokens is more than the model's own of 4096" eval $G/llama --jsonl --context 5000
 refused "text without a tokenizer is an error" "tokenizer" generate $G/llama hello
 
+for c in "eval $G/llama --jsonl" "generate $M x" "bench --shape tiny"; do
+  refused "another device: $c" "computes on the CPU" $c --device metal
+done
+
 # ---- memory ----
 printf '{"ids": [1, 2, 3]}\n' >"$T/in"
 try "a budget that is too small" 0 eval $M --jsonl --memory 1M; out '{"error": "not enough memory: '; out "7.3 MiB"; out "1.0 MiB are the budget"
