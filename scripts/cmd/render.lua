@@ -16,15 +16,17 @@ local function split(request)
   return request, now
 end
 
-local function spans_json(info)
+local function add_info(out, info)
   local function lists(list)
-    local out = {}
-    for i, r in ipairs(list) do out[i] = json.array { r[1], r[2], r[3] } end
-    return json.array(out)
+    local rows = json.array {}
+    for i, r in ipairs(list) do rows[i] = json.array { r[1], r[2], r[3] } end
+    return rows
   end
-  local ends = {}
-  for i, b in ipairs(info.boundaries) do ends[i] = json.array { b.messages, b.at } end
-  return lists(info.spans), json.array(ends), lists(info.generations)
+  out.spans = lists(info.spans)
+  out.boundaries = json.array {}
+  for i, b in ipairs(info.boundaries) do out.boundaries[i] = json.array { b.messages, b.at } end
+  out.generations = lists(info.generations)
+  return out
 end
 
 local function answer_with(set, opts)
@@ -34,16 +36,13 @@ local function answer_with(set, opts)
       continue_final_message = opts.continue })
     if not prompt then return nil, info end
     local out = json.object { { "prompt", prompt } }
-    if info then out.spans, out.boundaries, out.generations = spans_json(info) end
-    return out
+    return info and add_info(out, info) or out
   end
 end
 
 local function run(opts)
   local set, why = templates.open(opts[1])
   if not set then return nil, why end
-  local template, bad = set:get { name = opts.template }
-  if not template and not set.templates.tool_use then return nil, bad end
   local answer = answer_with(set, opts)
   if opts.jsonl then return jsonl.serve(answer) end
   local request, err = json.decode(io.read "a")

@@ -85,11 +85,11 @@ local function of_gguf(path)
     end
   end
   weights:close()
-  local tokenizer = next(ids) and perigee.tokenizer.open(path)
-  if tokenizer then
-    for token, id in pairs(ids) do set.tokens[token] = tokenizer:token(id) end
-    tokenizer:close()
-  end
+  if not next(ids) then return set end
+  local tokenizer, bad = perigee.tokenizer.open(path)
+  if not tokenizer then return nil, bad end
+  for token, id in pairs(ids) do set.tokens[token] = tokenizer:token(id) end
+  tokenizer:close()
   return set
 end
 
