@@ -91,23 +91,56 @@ static int push_list(lua_State *L, const int32_t *id, size_t n) {
   return 1;
 }
 
-static int l_encode(lua_State *L) { /* [self, text, options] -> [ids] or [nil, err] */
-  static const char *const keys[] = {"add_special", "parse_special", "spans", NULL};
+/* The option "positions": byte offsets of the text in ascending order. Pushes a userdata; returns them, NULL: not asked for. */
+static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *count) {
+  *count = 0;
+  if (!pe_bind_option(L, arg, "positions")) return NULL;
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'positions': a list of byte offsets expected");
+  int list = lua_gettop(L);
+  size_t n = lua_rawlen(L, list);
+  size_t *offset = lua_newuserdatauv(L, (n + 1) * sizeof *offset, 0);
+  for (size_t i = 0; i < n; i++) {
+    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1)) luaL_error(L, "position %d is no integer", (int)i + 1);
+    lua_Integer at = lua_tointeger(L, -1), least = i ? (lua_Integer)offset[i - 1] : 0;
+    if (at < least || at > (lua_Integer)len)
+      luaL_error(L, "position %d is %I, it must be within %I and %I", (int)i + 1, (LUAI_UACINT)at, (LUAI_UACINT)least, (LUAI_UACINT)len);
+    offset[i] = (size_t)at;
+    lua_pop(L, 1);
+  }
+  *count = n;
+  return offset;
+}
+
+/* [] -> [list]: for each offset the ids before it. */
+static void push_positions(lua_State *L, const tokenizer *t, const pe_encode_options *o, size_t len, const size_t *offset, size_t n) {
+  size_t *position = lua_newuserdatauv(L, (n + 1) * sizeof *position, 0);
+  pe_tokenizer_positions(t->t, o, &t->ids, len, offset, n, position);
+  lua_createtable(L, (int)n, 0);
+  for (size_t i = 0; i < n; i++) lua_pushinteger(L, (lua_Integer)position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  lua_remove(L, -2);
+}
+
+static int l_encode(lua_State *L) { /* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err] */
+  static const char *const keys[] = {"add_special", "parse_special", "spans", "positions", NULL};
   tokenizer *t = check(L);
   pe_str text;
   text.at = luaL_checklstring(L, 2, &text.len);
   pe_bind_options(L, 3, keys);
   pe_encode_options o = {.add_special = pe_bind_boolean(L, 3, "add_special", false), .parse_special = pe_bind_boolean(L, 3, "parse_special", true)};
   o.span = push_spans(L, 3, text.len, &o.spans);
+  size_t offsets;
+  const size_t *offset = push_offsets(L, 3, text.len, &offsets);
   pe_error err;
   size_t valid = pe_utf8_valid(text.at, text.len);
   if (valid < text.len) {
     pe_fail(&err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
     return pe_bind_error(L, &err);
   }
-  t->ids.count = 0;
+  t->ids.count = 0, t->ids.offsets = offset != NULL;
   if (pe_tokenizer_encode(t->t, t->scratch, text, &o, &t->ids, &err)) return pe_bind_error(L, &err);
-  return push_list(L, t->ids.id, t->ids.count);
+  push_list(L, t->ids.id, t->ids.count);
+  if (offset) push_positions(L, t, &o, text.len, offset, offsets);
+  return offset ? 2 : 1;
 }
 
 /* ---- decoding ------------------------------------------------------------------------------------------------ */

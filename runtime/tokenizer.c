@@ -366,3 +366,22 @@ pe_status pe_tokenizer_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, pe
   if (rc) out->count = before;
   return rc;
 }
+
+/* The first id that begins behind the id `i`. */
+static size_t next_start(const pe_ids *ids, size_t i) {
+  uint32_t at = ids->at[i];
+  while (i < ids->count && ids->at[i] <= at) i++;
+  return i;
+}
+
+void pe_tokenizer_positions(const pe_tokenizer *t, const pe_encode_options *o, const pe_ids *ids, size_t len, const size_t *offset,
+                            size_t n, size_t *out) {
+  size_t done = o->add_special ? t->post.before.count : 0, next = done; /* ids in front of the text take none of it */
+  for (size_t i = 0; i < n; i++) {
+    for (; done < ids->count; done = next) {
+      next = next_start(ids, done);
+      if ((next < ids->count ? ids->at[next] : len) > offset[i]) break;
+    }
+    out[i] = done;
+  }
+}

@@ -60,6 +60,12 @@ typedef struct pe_encode_options {
 pe_status pe_tokenizer_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, pe_str text, const pe_encode_options *o,
                               pe_ids *out, pe_error *err);
 
+/* Of ids that one encode with offsets made of a text of len bytes: how many of them lie wholly in its first offset[i]
+ * bytes, for n offsets in ascending order. A token ends where the next one begins, so text that makes no token belongs to
+ * the one before it; tokens that begin at the same byte end together. */
+void pe_tokenizer_positions(const pe_tokenizer *t, const pe_encode_options *o, const pe_ids *ids, size_t len, const size_t *offset,
+                            size_t n, size_t *out);
+
 /* ---- decoding (streamed: detokenizer.h) ---------------------------------------------------------------------- */
 
 /* Appends the text of ids to out, always UTF-8. Ids that do not exist are dropped. */

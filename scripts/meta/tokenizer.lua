@@ -18,11 +18,12 @@ function tokenizer.open(path) end
 local Tokenizer = {}
 
 ---Ids of a text. Special tokens written in the text are recognised unless parse_special is false; with spans (1-based,
----inclusive, in order) only where they lie wholly in trusted ones.
+---inclusive, in order) only where they lie wholly in trusted ones. With positions (byte offsets 0 to #text, ascending) the
+---second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins.
 ---@param text string
----@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[] }
+---@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[], positions?: integer[] }
 ---@return integer[]? ids
----@return perigee.Error? err
+---@return integer[]|perigee.Error|nil positions  or the error
 function Tokenizer:encode(text, options) end
 
 ---Text of ids; ids that do not exist are dropped.

@@ -334,6 +334,12 @@ static void test_offsets(void) {
     CHECK_INT(ids.at[ids.count - 1], text.len - 10);
     CHECK_INT(ids.at[ids.count - 2], text.len - 11);
     for (size_t i = 1; i < ids.count; i++) CHECK(ids.at[i] >= ids.at[i - 1]);
+    size_t position[4];
+    pe_tokenizer_positions(t, &o, &ids, text.len, (size_t[]){11, 12, text.len - 10, text.len}, 4, position);
+    CHECK_INT(position[0], 0);
+    CHECK_INT(position[1], 1);
+    CHECK_INT(position[2], ids.count - 1);
+    CHECK_INT(position[3], ids.count);
   }
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);

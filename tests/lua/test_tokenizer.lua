@@ -50,6 +50,38 @@ test("special tokens are recognised in trusted spans only", function(t)
   t.raises(function() tok:encode(text, { parse_specials = true }) end, "parse_special")
 end)
 
+-- The ids of the first `offset` bytes of a text, when it is cut there by hand between tokens that nothing joins.
+test("positions count the tokens before a byte", function(t)
+  local tok <close> = open "bpe-qwen2"
+  local text = "<|im_start|>user\nHi wörld<|im_end|>\n"
+  local mark = #"<|im_start|>"
+  local ids, at = tok:encode(text, { positions = { 0, mark - 1, mark, #text - 1, #text } })
+  t.eq(ids, tok:encode(text))
+  t.eq(at, { 0, 0, 1, #ids - 1, #ids })
+  for cut = 0, #text do
+    local _, one = tok:encode(text, { positions = { cut } })
+    local whole = tok:decode(table.move(ids, 1, one[1], 1, {}))
+    t.eq(#whole <= cut, true, ("%d tokens are %d bytes, before %d"):format(one[1], #whole, cut))
+    if ids[one[1] + 1] then t.eq(#tok:decode(table.move(ids, 1, one[1] + 1, 1, {})) > cut, true) end
+  end
+  t.eq({ tok:encode("", { positions = { 0 } }) }, { {}, { 0 } })
+  t.eq(select("#", tok:encode(text)), 1)
+  t.raises(function() tok:encode(text, { positions = { 2, 1 } }) end, "position 2 is 1, it must be within 2 and")
+  t.raises(function() tok:encode(text, { positions = { #text + 1 } }) end, "position 1 is")
+  t.raises(function() tok:encode(text, { positions = { 1.5 } }) end, "position 1 is no integer")
+end)
+
+test("positions count what stands in front of the text", function(t)
+  local tok <close> = open "post-template"
+  local text = "the of"
+  local ids, at = tok:encode(text, { add_special = true, positions = { 0, #text } })
+  local bare = tok:encode(text)
+  t.eq(at[1] > 0 and at[1] < #ids, true)
+  t.eq(at[2], #ids)
+  local _, plain = tok:encode(text, { positions = { 0, #text } })
+  t.eq(plain, { 0, #bare })
+end)
+
 test("what cannot be read is one line", function(t)
   t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").text:match "^tests/nowhere", "tests/nowhere")
   t.fails("format", perigee.tokenizer.open "tests/lua/run.lua")
