@@ -9,7 +9,8 @@ local harmony = {}
 local ENDS = { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>" }
 local between = { ends = ENDS, marks = scan.marks(ENDS), soft = { ["<|start|>"] = true, ["<|channel|>"] = true } }
 local all = scan.marks { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|message|>" }
-local header_end = scan.marks { "<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>" }
+harmony.marks = { "<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>" }
+local header_end = scan.marks(harmony.marks)
 local HEADER = 256
 local BEGINS = { ["<|start|>"] = true, ["<|channel|>"] = true }
 
@@ -90,6 +91,10 @@ local function analysis_open(tail)
   until not next_at
   local rest = at > 0 and text:sub(at) or ""
   return rest:find("^<|channel|>analysis") and rest:find("<|message|>", 1, true) and not rest:find("<|end|>", 1, true)
+end
+
+function harmony.closing(tail)
+  return analysis_open(tail) and "<|end|><|start|>assistant" or nil
 end
 
 --- The body of both parsers. s.options.calls: calls are made (else they are reported as commentary).

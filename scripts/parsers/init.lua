@@ -5,7 +5,10 @@
 --   for _, event in ipairs(p:finish()) do … end
 --
 -- The text runs through two scanners: the reasoning parser takes the thinking out, the tool parser finds calls in the rest.
--- A format is one page in tools/ or reasoning/: either marks and what to do at each, or a function `run`.
+-- A format is one page in tools/ or reasoning/: either marks and what to do at each, or a function `run`; `inner` lists
+-- the other texts that it looks for, `opening` = { before, behind the name } is how a call begins (or a list of such, where
+-- `shows` is a text of the chat templates that want it), `closing` = function(prompt tail) the text that ends thinking
+-- which the prompt has opened, and `selftest` its cases.
 local args = require "parsers.args"
 local events = require "parsers.events"
 local scan = require "parsers.scan"
@@ -98,6 +101,36 @@ end
 --- The names of the tool format and the reasoning format for a chat template: "auto" and "none" where it shows none.
 function parsers.detect(template)
   return detect(DETECT.tools, template) or "auto", detect(DETECT.reasoning, template) or "none"
+end
+
+-- ---- what a caller must know about a format ------------------------------------------------------------------------
+
+--- The text that begins a call of the tool `name`, up to where its arguments begin; without a name, of some tool, up to
+--- where its name begins: put at the start of the answer it forces a call. nil where the format has none ("none"), or
+--- the name is none that every format can write. options: template (models of one format may write it differently),
+--- reasoning and prompt_tail (thinking that the prompt has opened is closed before the call).
+function parsers.opening(format, name, options)
+  local o, list = options or {}, assert(parsers.find("tools", format)).opening
+  if not list or name and not name:find "^[%w_.%-]+$" then return nil end
+  if type(list[1]) == "string" then list = { list } end
+  local closing = assert(parsers.find("reasoning", o.reasoning or "none")).closing
+  local before = closing and closing(o.prompt_tail) or ""
+  for _, opening in ipairs(list) do
+    if not opening.shows or o.template and o.template:find(opening.shows, 1, true) then
+      return before .. opening[1] .. (name and name .. opening[2] or "")
+    end
+  end
+end
+
+--- The texts that two formats (names) look for, sorted: special tokens among them must stay in the text of the answer.
+function parsers.marks(format, reasoning)
+  local set = {}
+  for kind, name in pairs { tools = format, reasoning = reasoning } do
+    local page = assert(parsers.find(kind, name))
+    for mark in pairs(page.marks or {}) do set[mark] = true end
+    for _, mark in ipairs(page.inner or {}) do set[mark] = true end
+  end
+  return text.sorted_keys(set)
 end
 
 -- ---- a parser ------------------------------------------------------------------------------------------------------

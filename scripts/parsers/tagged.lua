@@ -11,6 +11,7 @@ function tagged.new(marks)
   for key, value in pairs(marks or {}) do f[key] = value end
   f.inside = { f.parameter, f.call_end }
   f.value_end = scan.marks { f.parameter_end }
+  f.all = { f.call, f.call_end, f.parameter, f.parameter_end, f.wrapper_end }
   return f
 end
 

@@ -138,6 +138,8 @@ function think.new(format)
   end
   for _, mark in ipairs(format.drop or {}) do outside[#outside + 1] = mark end
   f.inside, f.outside = scan.marks(inside), scan.marks(outside)
+  format.inner = outside
+  format.closing = function(tail) return open_in(tail, f) and "\n" .. f.close .. "\n\n" or nil end
   format.run = function(s) return read(s, f) end
   return format
 end

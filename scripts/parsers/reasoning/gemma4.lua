@@ -50,6 +50,8 @@ end
 return {
   name = "gemma4",
   run = run,
+  closing = function(tail) return open_in(tail) and "\n<channel|>" or nil end,
+  inner = { "<|channel>", "<channel|>" },
   selftest = {
     { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
     { text = "<|channel>thought\nweigh<|channel>response\nPick B.", reasoning = "weigh", content = "Pick B." },

@@ -5,6 +5,8 @@ return {
   name = "gpt_oss",
   aliases = { "harmony" },
   run = harmony.read,
+  closing = harmony.closing,
+  inner = harmony.marks,
   channels = true,
   selftest = {
     { text = "<|channel|>analysis<|message|>weigh<|end|><|start|>assistant<|channel|>final<|message|>Pick B.<|return|>",

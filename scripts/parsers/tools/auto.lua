@@ -56,10 +56,18 @@ for _, mark in ipairs { "<|tool_call>", "<tool_call|>" } do marks[mark] = gemma4
 for _, mark in ipairs { "<|python_start|>", "<|python_end|>" } do marks[mark] = pythonic.marks[mark] end
 marks["</think>"], marks["```json"] = xlam.marks["</think>"], xlam.fence
 
+--- What the formats read inside their calls.
+local inner = {}
+for _, format in ipairs { qwen, llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, gemma4, glm47 } do
+  table.move(format.inner, 1, #format.inner, #inner + 1, inner)
+end
+
 return {
   name = "auto",
   aliases = { "generic" },
   marks = marks,
+  inner = inner,
+  opening = qwen.opening,
   follow = { ["["] = function(s, at)
     local c = s:behind_name(at)
     return c and (c == 40 or c == 123)

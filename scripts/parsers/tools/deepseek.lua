@@ -39,6 +39,8 @@ return {
     ["<｜tool▁call▁begin｜>"] = call,
     [END] = nothing,
   },
+  inner = { SEP },
+  opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n" },
   selftest = {
     { text = "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tide\n```json\n{\"port\": \"Brest\"}\n```"
         .. "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",

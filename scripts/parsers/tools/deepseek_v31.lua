@@ -5,6 +5,8 @@ local deepseek = require "parsers.tools.deepseek"
 return {
   name = "deepseek_v31",
   marks = deepseek.marks,
+  inner = deepseek.inner,
+  opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>" },
   selftest = {
     { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"
         .. "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

@@ -34,6 +34,8 @@ return {
   aliases = { "meetkai" },
   marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing,
     ["<function="] = llama.marks["<function="] },
+  inner = { "<|content|>", "<|eot_id|>", "</function>" },
+  opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" }, { "<function=", ">" } },
   start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   selftest = {
     { text = '<|from|>assistant\n<|recipient|>tide\n<|content|>{"port": "Brest"}'

@@ -58,6 +58,8 @@ return {
     ["```tool_code"] = fence,
     ["tool_code = "] = python,
   },
+  inner = { QUOTE },
+  opening = { "<|tool_call>call:", "{" },
   soft = { ["```tool_code"] = true, ["tool_code = "] = true },
   selftest = {
     { text = 'Sure.\n<|tool_call>call:tide{port:<|"|>a: {b}, "c"<|"|>,days:3}call:now{}<tool_call|><turn|>', content = "Sure.",

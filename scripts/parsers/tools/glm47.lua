@@ -4,6 +4,7 @@ local args = require "parsers.args"
 local scan = require "parsers.scan"
 
 local INSIDE = { "<arg_key>", "</tool_call>" }
+local INNER = { "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>" }
 local key_end, value_end = scan.marks { "</arg_key>" }, scan.marks { "</arg_value>" }
 local call_end = scan.marks { "</tool_call>" }
 
@@ -56,6 +57,8 @@ return {
   aliases = { "glm4" },
   call = call,
   marks = { ["<tool_call>"] = function(s) return call(s, {}) end },
+  inner = INNER,
+  opening = { "<tool_call>", "\n" },
   selftest = {
     { text = "So.\n<tool_call>tide\n<arg_key>port</arg_key>\n<arg_value> 42</arg_value>\n<arg_key>days</arg_key>\n"
         .. "<arg_value>3</arg_value>\n</tool_call><tool_call>tide</tool_call>", tools = tools, content = "So.",

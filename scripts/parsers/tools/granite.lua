@@ -19,6 +19,8 @@ return {
   aliases = { "granite3" },
   marks = {},
   start = { ["<"] = calls, ["["] = calls },
+  inner = { "<|tool_call|>", "<tool_call>", "</tool_call>" },
+  opening = { '<|tool_call|>[{"name": "', '", "arguments":' },
   selftest = {
     { text = '<|tool_call|>[{"name": "a", "arguments": {"x": 1}}, {"type": "b", "arguments": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

@@ -6,6 +6,8 @@ return {
   name = "harmony",
   aliases = { "gpt-oss" },
   run = harmony.read,
+  inner = harmony.marks,
+  opening = { "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>" },
   channels = true,
   selftest = {
     { text = '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.tide <|constrain|>json'

@@ -13,6 +13,8 @@ return {
     ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
+  inner = f.all,
+  opening = { '<tool_call>\n{"name": "', '", "arguments":' },
   start = { ["{"] = function(s) return args.object(s, { bare = true }) end },
   selftest = {
     { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n</tool_call>', content = "Looking.",

@@ -31,6 +31,8 @@ return {
     ["<|tool_call_section_begin|>"] = nothing, ["<|tool_call_section_end|>"] = nothing,
     ["<|tool_call_begin|>"] = call,
   },
+  inner = { ARGUMENTS, END },
+  opening = { "<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":0" .. ARGUMENTS },
   selftest = {
     { text = 'Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.tide:0<|tool_call_argument_begin|>{"port": "Brest"}'
         .. "<|tool_call_end|><|tool_call_begin|>now:1<|tool_call_argument_begin|> {} <|tool_call_end|><|tool_calls_section_end|>",

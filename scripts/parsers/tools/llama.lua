@@ -35,6 +35,8 @@ return {
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
   start = { ["{"] = function(s) return objects(s, bare) end },
+  inner = { "</function>" },
+  opening = { '{"name": "', '", "parameters":' },
   selftest = {
     { text = '<|python_tag|>{"name": "a", "parameters": {"x": 1}}; {"name": "b", "parameters": {}}',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

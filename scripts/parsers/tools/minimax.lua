@@ -14,6 +14,8 @@ return {
     ['<invoke name="'] = function(s) return tagged.call(s, f) end,
     ["[e~["] = function() return true end,
   },
+  inner = f.all,
+  opening = { '<minimax:tool_call>\n<invoke name="', '">\n' },
   selftest = {
     { text = 'Sure.\n<minimax:tool_call>\n<invoke name="tide">\n<parameter name="port">Brest</parameter>\n'
         .. '<parameter name="days">3</parameter>\n</invoke>\n<invoke name="now">\n</invoke>\n</minimax:tool_call>[e~[',

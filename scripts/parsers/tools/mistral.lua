@@ -22,6 +22,8 @@ end
 return {
   name = "mistral",
   marks = { ["[TOOL_CALLS]"] = calls },
+  inner = { "[ARGS]", "[CALL_ID]" },
+  opening = { { "[TOOL_CALLS]", "[ARGS]", shows = "[ARGS]" }, { '[TOOL_CALLS][{"name": "', '", "arguments":' } },
   selftest = {
     { text = 'Now.[TOOL_CALLS] [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]', content = "Now.",
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

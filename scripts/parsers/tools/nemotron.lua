@@ -5,6 +5,8 @@ return {
   name = "nemotron",
   aliases = { "nemotron3" },
   marks = { ["<tool_call>"] = hermes.marks["<tool_call>"] },
+  inner = hermes.inner,
+  opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {
     { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter></function></tool_call>",
       calls = { { "sum", '{"a": 1, "b": [2]}' } } },

@@ -7,6 +7,8 @@ local tools = { { name = "write", parameters = { properties = { path = { type = 
 return {
   name = "poolside_v1",
   marks = { ["<tool_call>"] = function(s) return glm47.call(s, options) end },
+  inner = glm47.inner,
+  opening = glm47.opening,
   selftest = {
     { text = "I will.<tool_call>write<arg_key>path</arg_key><arg_value>  a\n</arg_value>"
         .. "<arg_key>line</arg_key><arg_value>7</arg_value></tool_call>", tools = tools,

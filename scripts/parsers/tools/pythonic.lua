@@ -39,6 +39,7 @@ return {
     end,
     ["<|python_end|>"] = function() return true end,
   },
+  opening = { { "<|python_start|>[", "(", shows = "<|python_start|>" }, { "[", "(" } },
   follow = { ["["] = function(s, at)
     local c = s:behind_name(at)
     return c and c == 40

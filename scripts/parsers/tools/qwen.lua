@@ -24,6 +24,8 @@ return {
     ["<function="] = hermes.marks["<function="],
     ["[Calling tool:"] = bracket,
   },
+  inner = hermes.inner,
+  opening = hermes.opening,
   selftest = {
     { text = 'Wait. [Calling tool: tide({"port": "Brest"})]', content = "Wait.", calls = { { "tide", '{"port": "Brest"}' } } },
     { text = '[Calling tool: a({})]\n[Calling tool: b({"x": [1, 2]})]', calls = { { "a", "{}" }, { "b", '{"x": [1, 2]}' } } },

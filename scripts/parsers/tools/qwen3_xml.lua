@@ -14,6 +14,8 @@ return {
     ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
+  inner = f.all,
+  opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {
     { text = "Hm.\n<tool_call>\n<function=tide>\n<parameter=port>\nBrest\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
         .. "<parameter=metric>\nTrue\n</parameter>\n</function>\n</tool_call>", tools = tools, content = "Hm.",

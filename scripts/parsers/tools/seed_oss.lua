@@ -9,6 +9,8 @@ local tools = { { name = "tide", parameters = { properties = { port = { type = {
 return {
   name = "seed_oss",
   marks = { ["<seed:tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end },
+  inner = f.all,
+  opening = { "<seed:tool_call>\n<function=", ">\n" },
   selftest = {
     { text = "<seed:tool_call>\n<function=tide>\n<parameter=port>12</parameter>\n<parameter=days>3</parameter>\n</function>\n"
         .. "</seed:tool_call>\n<seed:tool_call><function=log></function></seed:tool_call>", tools = tools,

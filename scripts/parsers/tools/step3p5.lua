@@ -5,6 +5,8 @@ return {
   name = "step3p5",
   aliases = { "step" },
   marks = { ["<tool_call>"] = hermes.marks["<tool_call>"], ["<function="] = hermes.marks["<function="] },
+  inner = hermes.inner,
+  opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {
     { text = "<tool_call>\n<function=tide>\n<parameter=tags>\n['a', 'b']\n</parameter>\n</function>\n</tool_call>\n",
       calls = { { "tide", '{"tags": ["a", "b"]}' } } },

@@ -30,6 +30,7 @@ return {
   },
   soft = { ["```json"] = true },
   start = { ["["] = array },
+  opening = { '[{"name": "', '", "arguments":' },
   selftest = {
     { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
