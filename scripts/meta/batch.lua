@@ -78,6 +78,7 @@ function batch.open(graph, options) end
 ---@field follows boolean         It waits for the prompt of the first choice.
 ---@field age number              Seconds since it was added.
 ---@field bytes integer           Of its caches.
+---@field tag? any                Of its request; added by model:batch{…}.
 
 ---@class perigee.BatchCore
 ---@field running boolean         On the engine thread.

@@ -33,6 +33,8 @@ function Model:eval(prompt, options) end
 ---@field logprobs? boolean|integer   true: the logprob of each token; a number: as top_logprobs.
 ---@field on_token? fun(event: perigee.BatchEvent, row: perigee.Row)
 ---@field on_done? fun(row: perigee.Row)
+---@field tag? any                    Of the caller: on the row, and in what policies see of it.
+---@field watch? boolean              Never granted ahead: what on_token does to the row holds from the next token on.
 
 ---Many answers at once.
 ---@param options? { rows?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function }
@@ -104,6 +106,7 @@ function Batch:close() end
 ---One answer.
 ---@class perigee.Row
 ---@field row integer            Its number.
+---@field tag? any               Of its request.
 ---@field ids integer[]          So far.
 ---@field text string            When it is done.
 ---@field finish? string         "stop", "length", "cancel" or "error".

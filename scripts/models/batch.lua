@@ -7,9 +7,13 @@
 --
 -- Or on the engine thread, while the loop goes on: batch:start(policy), then events come to on_token and on_done as the
 -- loop runs, and batch:stop() brings it back. The policy (scripts/policy) is asked once per step, for the next step
--- while one computes.
+-- while one computes. That next step is decided before the tokens of the one that computes are known, so what on_token does
+-- to its row is a token late. A row added with watch = true is never granted ahead: until its events have been handled it
+-- is not offered to the policy, and row:force, row:bias and row:cancel in on_token hold from the very next token on, as they
+-- do in the foreground. It costs the row the time between steps, and the others nothing.
 --
--- A row is an object: row.row (its number), ids, text, finish, and fork, trim, force, bias, logits, save, cancel, preempt.
+-- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, logits, save, cancel, preempt.
+-- Its tag, whatever was given with the request, is in what policies see of it, too.
 local memory = require "models.memory"
 local perigee = require "perigee"
 local policy = require "policy"
@@ -27,9 +31,10 @@ Batch.__name = "perigee.Batch"
 
 -- ---- rows ----------------------------------------------------------------------------------------------------------
 
-local function new_row(batch, number, callbacks)
-  local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = callbacks.on_token,
-    on_done = callbacks.on_done, logprobs = callbacks.logprobs and {} }, Row)
+--- `like`: what it takes over: the request, or the row that it was forked from.
+local function new_row(batch, number, like)
+  local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
+    on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Row)
   batch.live[number] = row
   batch.alive = batch.alive + 1
   return row
@@ -130,22 +135,24 @@ local function open(model, options)
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
   return setmetatable({ model = model, core = core, live = {}, alive = 0, policy = guarded, timing = policy.timing(),
-    flight = {}, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0, histogram = {} }, Batch)
+    flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0,
+    histogram = {} }, Batch)
 end
 
 -- ---- requests ------------------------------------------------------------------------------------------------------
 
-local callbacks = { on_token = true, on_done = true }
+-- What a request may have here that the generator does not look at.
+local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean" }
 
 --- Adds a request; returns its rows (n of them), or nil and an error. Unknown keys and wrong types raise.
 function Batch:add(given)
-  local prepared = requests.prepare(self.model, given, callbacks)
+  local prepared = requests.prepare(self.model, given, own_keys)
   local first, n = self.core:add(prepared)
   if not first then return nil, n end
   local rows = {}
   for i = 1, n do
-    rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done,
-      logprobs = prepared.top_logprobs })
+    rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
+      watch = given.watch, logprobs = prepared.top_logprobs })
   end
   self:pump()
   return table.unpack(rows)
@@ -211,6 +218,16 @@ local function observe(self)
   end
 end
 
+--- The rows, with their tags.
+local function rows_of(self)
+  local rows = self.core:rows()
+  for _, info in ipairs(rows) do
+    local row = self.live[info.row]
+    if row then info.tag = row.tag end
+  end
+  return rows
+end
+
 --- Asks the policy. `rows` as batch:rows() lists them.
 local function schedule(self, rows)
   local started = uv.hrtime()
@@ -227,7 +244,7 @@ end
 --- ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
-    grants = schedule(self, self.core:rows())
+    grants = schedule(self, rows_of(self))
   else
     local plain = {}
     for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].row or g[1], g[2] } end
@@ -258,7 +275,7 @@ local function expected_rows(self)
   local rows, completed
   repeat
     completed = core:completed()
-    rows = core:rows()
+    rows = rows_of(self)
   until core:completed() == completed
   while #self.flight > 0 and self.flight[1].number <= completed do table.remove(self.flight, 1) end
   for _, step in ipairs(self.flight) do
@@ -274,10 +291,24 @@ local function expected_rows(self)
   return rows
 end
 
+--- Those that may be granted something: not the watched ones whose last step is on its way, or computed but not told yet.
+local function offered(self, rows)
+  local out = {}
+  for _, info in ipairs(rows) do
+    local row = self.live[info.row]
+    if not (row and row.watch and row.granted and row.granted > self.handled) then out[#out + 1] = info end
+  end
+  return out
+end
+
 local function remember(self, grants)
   self.submitted = self.submitted + 1
   local step = { number = self.submitted }
-  for _, g in ipairs(grants) do step[g[1]] = g[2] end
+  for _, g in ipairs(grants) do
+    step[g[1]] = g[2]
+    local row = self.live[g[1]]
+    if row then row.granted = self.submitted end
+  end
   self.flight[#self.flight + 1] = step
 end
 
@@ -286,7 +317,7 @@ function Batch:pump()
   if not self.poll then return end
   if self.alive > 0 then self.poll:ref() else self.poll:unref() end
   if self.alive == 0 or self.core:pending() or #self.flight >= 2 then return end
-  local grants = schedule(self, expected_rows(self))
+  local grants = schedule(self, offered(self, expected_rows(self)))
   if #grants == 0 then return end
   local ok, why = self.core:submit(grants)
   if not ok then error(why, 0) end
@@ -295,9 +326,11 @@ end
 
 local function on_wake(self)
   if not self.poll then return end
+  local completed = self.core:completed() -- before: the events of these steps are there
   local events, why = self.core:drain()
   expected_rows(self) -- forgets the steps that are done
   local ok, failed = pcall(dispatch, self, events)
+  self.handled = completed
   if self.poll then self:pump() end
   if why then error(why, 0) end
   if not ok then error(failed, 0) end
@@ -309,7 +342,8 @@ function Batch:start(given)
   dispatch(self, self.core:drain())
   local fd, why = self.core:start()
   if not fd then return nil, why end
-  self.flight, self.submitted = {}, 0
+  self.flight, self.submitted, self.handled = {}, 0, 0
+  for _, row in pairs(self.live) do row.granted = nil end
   self.poll = uv.new_poll(fd)
   self.poll:start("r", function() on_wake(self) end)
   self:pump()
@@ -329,7 +363,8 @@ end
 
 -- ---- what there is -------------------------------------------------------------------------------------------------
 
-function Batch:rows() return self.core:rows() end
+--- All rows that are not done, oldest first: { row =, state =, tag =, … }.
+function Batch:rows() return rows_of(self) end
 
 --- Counters of the batch, with lua (seconds that policies took) and histogram (steps by their time: {[ms] = how many took at
 --- most so long and more than half of it}).

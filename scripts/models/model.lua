@@ -91,7 +91,7 @@ function Model:batch(options)
   return batches.open(self, options)
 end
 
-local generate_keys = { on_text = true, on_token = true }
+local generate_keys = { on_text = "call", on_token = "call" }
 
 --- Tokens after the prompt until an end token, a stop string, the limit, or the end of the context. Calls on_token(id) and
 --- on_text(piece) as they come. Takes what batch:add takes but n. Returns { ids =, text =, finish_reason =, prompt_tokens =,

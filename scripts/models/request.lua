@@ -48,17 +48,27 @@ local checks = {
     is_integer(key, value)
     if value < 0 then fail("%s is %d, it must be 0 or more", key, value) end
   end,
+  call = function(key, value) if type(value) ~= "function" then fail("'%s' must be a function, not %s", key, type(value)) end end,
   boolean = function(key, value) if type(value) ~= "boolean" then fail("'%s' must be boolean, not %s", key, type(value)) end end,
 }
 
---- Raises one line when a key is not known, naming the nearest one, or its value cannot be; `also`: keys of the caller.
+--- The known key that is nearest to one that is not.
+local function nearest_key(key, also)
+  local all = table.move(names, 1, #names, 1, {})
+  for name in pairs(also or {}) do all[#all + 1] = name end
+  table.sort(all)
+  return text.nearest(key, all)
+end
+
+--- Raises one line when a key is not known, naming the nearest one, or its value cannot be; `also`: keys of the caller, each
+--- with what it must be.
 function request.check(given, also)
   for key, value in pairs(given) do
-    local kind = kinds[key]
+    local kind = kinds[key] or (also and also[key])
     if kind then
       checks[kind](key, value)
-    elseif not (also and also[key]) then
-      local nearest = type(key) == "string" and text.nearest(key, names)
+    else
+      local nearest = type(key) == "string" and nearest_key(key, also)
       fail("unknown key '%s'%s", tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
     end
   end
