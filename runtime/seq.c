@@ -66,7 +66,9 @@ static bool state_follows(const pe_seq *s, int32_t n, const pe_snapshot *snapsho
   return !s->recur->slot_floats || n == s->past || n == 0 || (snapshot && snapshot->position == n);
 }
 
-static bool tables_follow(const pe_seq *s, int32_t n) { return n == s->past || pe_kv_can_trim(s->kv, &s->tables, n); }
+static bool tables_follow(const pe_seq *s, int32_t n) {
+  return n == s->past || n == 0 || (n >= s->ragged && pe_kv_can_trim(s->kv, &s->tables, n));
+}
 
 bool pe_seq_can_trim(const pe_seq *s, int32_t n, const pe_snapshot *snapshot) {
   return n >= 0 && n <= s->past && state_follows(s, n, snapshot) && tables_follow(s, n);
@@ -85,6 +87,7 @@ pe_status pe_seq_trim(pe_seq *s, int32_t n, const pe_snapshot *snapshot, pe_erro
   }
   pe_kv_trim(s->kv, &s->tables, n);
   s->past = s->count = n;
+  if (!n) s->ragged = 0;
   return PE_OK;
 }
 
@@ -93,7 +96,7 @@ pe_status pe_seq_snapshot(const pe_seq *s, pe_snapshot **out, pe_error *err) { r
 void pe_seq_forget(pe_seq *s) {
   pe_kv_release(s->kv, &s->tables);
   pe_recur_zero(s->recur, s->slot);
-  s->past = 0;
+  s->past = s->ragged = 0;
 }
 
 uint64_t pe_seq_bytes(const pe_seq *s) { return pe_kv_seq_bytes(s->kv, &s->tables) + pe_recur_bytes(s->recur); }

@@ -22,7 +22,8 @@ typedef struct pe_seq {
   int32_t count, past;
   size_t cap;
   int32_t rope_length; /* 0: not chosen yet */
-  bool ragged;         /* loaded from smaller blocks: the first one that a window has may hold less than it seems to */
+  int32_t ragged;      /* loaded from smaller blocks with so many tokens computed, else 0: the first block that a window has
+                        * holds less than it seems to, and what stands before these tokens cannot be gone back to */
 } pe_seq;
 
 pe_status pe_seq_open(pe_seq *s, pe_kv *kv, pe_recur *recur, pe_error *err);

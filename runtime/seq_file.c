@@ -13,7 +13,7 @@
 #include "runtime/seq.h"
 
 static const char magic[8] = "perigeeS";
-enum { VERSION = 1, CHECKSUM = 16 };
+enum { VERSION = 2, CHECKSUM = 16 };
 
 typedef struct header {
   char magic[8];
@@ -215,7 +215,7 @@ static const uint8_t *read_rows(pe_seq *s, const uint8_t *at, const header *h, c
   for (int32_t g = 0; g < h->groups; g++) {
     pe_kv_copy_in(s->kv, &s->tables, g, from[g], h->past, at);
     at += (size_t)(h->past - from[g]) * pe_kv_group_token_bytes(s->kv, g);
-    s->ragged |= from[g] % s->kv->block != 0;
+    if (from[g] % s->kv->block) s->ragged = h->past;
   }
   pe_kv_retire(s->kv, &s->tables, h->past);
   return at;

@@ -1,6 +1,7 @@
 /* test_seq.c - sequences over caches of every kind and type: whatever is forked, trimmed, forgotten, saved and loaded goes on
  * with the bits of a sequence that simply went on. */
 #include "little.h"
+#include "runtime/hash.h"
 
 #include <unistd.h>
 
@@ -306,6 +307,59 @@ static void test_refused(void) {
   pe_buf_free(&saved);
 }
 
+/* A window that was loaded from smaller blocks begins within one: behind the tokens it was loaded with it can be trimmed, before
+ * them it would see rows that were never there. */
+static void test_trim_loaded_window(void) {
+  fill_ids();
+  pe_error err;
+  little l, m;
+  pe_seq s, t;
+  pe_buf saved = {0};
+  open_model(&l, &(setting){DENSE | WINDOWED, 32, 2}), open_model(&m, &(setting){DENSE | WINDOWED, 32, 16});
+  run_plainly(&m);
+  CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
+  CHECK_OK(pe_seq_open(&t, m.kv, m.recur, &err), err);
+  CHECK_OK(little_feed(&l, &s, ids, CUT, NULL, &err), err);
+  CHECK_OK(pe_seq_save(&s, me, &saved, &err), err);
+  CHECK_OK(pe_seq_load(&t, me, saved.data, saved.len, &err), err);
+  CHECK_FAILS(pe_seq_trim(&t, CUT - 1, NULL, &err), PE_EUNSUPPORTED, err, "window");
+  CHECK_OK(little_feed(&m, &t, (int32_t[]){8, 9, 3}, 3, NULL, &err), err);
+  CHECK_INT(pe_seq_can_trim(&t, CUT - 1, NULL), false);
+  CHECK_OK(pe_seq_trim(&t, CUT, NULL, &err), err);
+  CHECK_OK(little_feed(&m, &t, ids + CUT, N - CUT, got + CUT * VOCABULARY, &err), err);
+  check_logits("a loaded window, trimmed", DENSE | WINDOWED, CUT, N);
+  CHECK_OK(pe_seq_trim(&t, 0, NULL, &err), err); /* nothing is left of what was loaded */
+  CHECK_OK(little_feed(&m, &t, ids, CUT, got, &err), err);
+  CHECK_OK(little_feed(&m, &t, (int32_t[]){8}, 1, NULL, &err), err);
+  CHECK_OK(pe_seq_trim(&t, CUT, NULL, &err), err);
+  CHECK_OK(little_feed(&m, &t, ids + CUT, N - CUT, got + CUT * VOCABULARY, &err), err);
+  check_logits("and from the beginning", DENSE | WINDOWED, 0, N);
+  pe_seq_close(&s), pe_seq_close(&t), little_close(&l), little_close(&m), pe_buf_free(&saved);
+}
+
+/* Whole files of other versions, older and newer. */
+static void test_other_version(void) {
+  fill_ids();
+  pe_error err;
+  little l;
+  pe_seq s, t;
+  pe_buf saved = {0};
+  open_model(&l, &(setting){EVERYTHING, 32, 4});
+  CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
+  CHECK_OK(pe_seq_open(&t, l.kv, l.recur, &err), err);
+  CHECK_OK(little_feed(&l, &s, ids, 9, NULL, &err), err);
+  CHECK_OK(pe_seq_save(&s, me, &saved, &err), err);
+  for (uint32_t version = 1; version <= 3; version += 2) {
+    char text[64];
+    snprintf(text, sizeof text, "version %u, this is version 2", version);
+    memcpy(saved.data + 8, &version, sizeof version);
+    pe_hash_128(saved.data, saved.len - 16, 0, (uint8_t *)saved.data + saved.len - 16);
+    CHECK_FAILS(pe_seq_load(&t, me, saved.data, saved.len, &err), PE_EUNSUPPORTED, err, text);
+    CHECK_INT(t.count, 0);
+  }
+  pe_seq_close(&s), pe_seq_close(&t), little_close(&l), pe_buf_free(&saved);
+}
+
 /* A whole file with a token that no table has. */
 static void test_unknown_token(void) {
   static const int32_t strange[] = {VOCABULARY, -1};
@@ -427,7 +481,8 @@ static const check_test tests[] = {{"chunks", test_chunks},   {"blocks_leave_no_
                                    {"types_are_near", test_types_are_near}, {"fork", test_fork},
                                    {"trim", test_trim},       {"company", test_company},
                                    {"save", test_save},       {"damaged", test_damaged},
-                                   {"refused", test_refused}, {"unknown_token", test_unknown_token},
+                                   {"refused", test_refused}, {"trim_loaded_window", test_trim_loaded_window},
+                                   {"other_version", test_other_version}, {"unknown_token", test_unknown_token},
                                    {"file", test_file},
                                    {"identity", test_identity}, {"no_memory", test_no_memory}};
 CHECK_MAIN("seq", tests)
