@@ -14,6 +14,7 @@
 --
 -- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, logits, save, cancel, preempt.
 -- Its tag, whatever was given with the request, is in what policies see of it, too.
+local best = require "models.best"
 local memory = require "models.memory"
 local perigee = require "perigee"
 local policy = require "policy"
@@ -144,8 +145,10 @@ end
 -- What a request may have here that the generator does not look at.
 local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean" }
 
---- Adds a request; returns its rows (n of them), or nil and an error. Unknown keys and wrong types raise.
+--- Adds a request; returns its rows (n of them; with best_of that many answers, models/best.lua), or nil and an error.
+--- Unknown keys and wrong types raise.
 function Batch:add(given)
+  if best.chooses(given) then return best.add(self, given, own_keys) end
   local prepared = requests.prepare(self.model, given, own_keys)
   local first, n = self.core:add(prepared)
   if not first then return nil, n end

@@ -94,8 +94,8 @@ end
 local generate_keys = { on_text = "call", on_token = "call" }
 
 --- Tokens after the prompt until an end token, a stop string, the limit, or the end of the context. Calls on_token(id) and
---- on_text(piece) as they come. Takes what batch:add takes but n. Returns { ids =, text =, finish_reason =, prompt_tokens =,
---- completion_tokens =, logprobs = }.
+--- on_text(piece) as they come. Takes what batch:add takes but n; with best_of it is the best of so many answers, and nothing
+--- is streamed. Returns { ids =, text =, finish_reason =, prompt_tokens =, completion_tokens =, logprobs = }.
 function Model:generate(given)
   requests.check(given, generate_keys)
   if given.n and given.n ~= 1 then error(("n is %s: generate gives one answer, a batch gives many"):format(given.n), 0) end
@@ -103,9 +103,11 @@ function Model:generate(given)
   for key, value in pairs(given) do
     if not generate_keys[key] then request[key] = value end
   end
-  request.on_token = function(event)
-    if event.id and given.on_token then given.on_token(event.id) end
-    if event.text ~= "" and given.on_text then given.on_text(event.text) end
+  if given.on_token or given.on_text then
+    request.on_token = function(event)
+      if event.id and given.on_token then given.on_token(event.id) end
+      if event.text ~= "" and given.on_text then given.on_text(event.text) end
+    end
   end
   local batch <close>, failed = self:batch { rows = 1, cache_bytes = 0 }
   if not batch then error(failed, 0) end

@@ -9,12 +9,12 @@ local kinds = {
   temperature = "number", top_p = "number", min_p = "number", typical_p = "number", xtc_probability = "number",
   xtc_threshold = "number", repetition_penalty = "number", presence_penalty = "number", frequency_penalty = "number",
   top_k = "integer", penalty_window = "integer", top_logprobs = "integer", max_tokens = "count", min_tokens = "count",
-  n = "count", seed = "long", salt = "long", ignore_eos = "boolean", skip_special = "boolean", no_cache = "boolean",
-  stop_ids = "ids", stop_token_ids = "ids", banned = "ids", boundaries = "ids", prompt = "any", stop = "any",
-  logit_bias = "any", bad_words = "any", logprobs = "any",
+  n = "count", best_of = "integer", seed = "long", salt = "long", ignore_eos = "boolean", skip_special = "boolean",
+  no_cache = "boolean", stop_ids = "ids", stop_token_ids = "ids", banned = "ids", boundaries = "ids", prompt = "any",
+  stop = "any", logit_bias = "any", bad_words = "any", logprobs = "any",
 }
 local own = { prompt = true, seed = true, stop_ids = true, stop_token_ids = true, bad_words = true, logprobs = true,
-  top_logprobs = true }
+  top_logprobs = true, best_of = true }
 local defaulted = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty" }
 
 local names = {}

@@ -129,10 +129,29 @@ cp -r $G/llama "$T/ended" && printf '{"eos_token_id": [], "do_sample": false}' >
 printf '{"prompt": [5, 6], "ignore_eos": true}\n' >"$T/in"
 try "and not beyond it" 0 generate "$T/ended" --jsonl --context 12; out '"completion_tokens": 10'; out '"finish_reason": "length"'
 
+printf '{"prompt": [5, 6], "max_tokens": 5, "seed": %s, "logprobs": true, "ignore_eos": true}\n' 7 8 9 >"$T/in"
+try "three answers" 0 generate $G/llama --jsonl; cp "$T/out" "$T/three"; lines 3
+printf '{"prompt": [5, 6], "max_tokens": 5, "seed": 7, "best_of": 3, "ignore_eos": true}\n' >"$T/in"
+try "the best of three" 0 generate $G/llama --jsonl; lines 1; out '"completion_tokens": 15'; lacks "logprobs"
+best=$(sed 's/.*"ids": \(\[[^]]*\]\).*/\1/' "$T/out")
+if grep -qF -- "\"ids\": $best" "$T/three"; then ok; else bad "$best is none of three"; fi
+printf '%s\n' '{"prompt": [5], "n": 2}' '{"prompt": [5], "best_of": 0}' '{"prompt": [5], "n": 1, "best_of": -2}' '{"prompt": [5], "best_of": 500}' \
+  '{"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}' '{"prompt": [5], "temperature": NaN}' '{"prompt": [5], "frequency_penalty": Infinity}' \
+  '{"prompt": [5], "repetition_penalti": 2}' '{"prompt": [5], "max_tokens": 1}' >"$T/in"
+try "requests that can never be answered" 0 generate $G/llama --jsonl --context 12; no_err; lines 9; lacks ".lua:"
+out "n is 2: a line gets one answer"; out "best_of is 0, it must be within n, which is 1, and 128"; out "best_of is -2"; out "best_of is 500"
+out "the prompt has 12 tokens, and with one more it must be within the context of 12"; out "temperature is"; out "frequency_penalty is inf"
+out "unknown key 'repetition_penalti', is it 'repetition_penalty'?"; out '"completion_tokens": 1'
+
 # ---- bench ----
 try "bench a model" 0 bench $G/llama --seconds 0.05; no_err; out "tokens/s"; out "GB/s"; out "decode"; out "prefill"
 try "bench a shape as JSON" 0 bench --shape tiny --quant mxfp4 --seconds 0.01 --json; lines 1; no_err
 out '{"test": "prefill", "tokens": 512, "batch": 1, "depth": 0, "tokens_per_s": '; out '"gb_per_s": '
+LOAD="--tests batch,mixed,prefix,memory --prompt 64 --seconds 0.01"
+try "bench under load" 0 bench $G/llama $LOAD; no_err; out "times one alone"; out "gaps of 7 streams"; out "decode steps, 63 cached"; out "per token"
+try "the same as CSV" 0 bench $G/llama $LOAD --csv; no_err; lines 8; out "test,tokens,batch,depth,tokens_per_s"; out "decode,"; out "mixed,64,8"; out "prefix,64,1"
+try "the same as JSON" 0 bench $G/llama $LOAD --json; no_err; lines 1; out '"speedup": '; out '"gap_p99_ms": '; out '"cached": 63'; out '"bytes_per_token": '
+refused "an unknown test" "unknown test 'batches'" bench $G/llama --tests batches
 refused "an unknown shape" "unknown shape 'x' (known: " bench --shape x
 refused "an unknown quant" "unknown kind of storage 'q9'" bench --shape tiny --quant q9
 refused "neither" "give a model or --shape" bench
