@@ -92,7 +92,7 @@ void pe_batch_close(pe_batch *b) {
 
 pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err) {
   pe_status rc = pe_grow(&b->row, &b->row_cap, b->row_count + (size_t)more, sizeof *b->row, err);
-  return rc ? rc : pe_grow(&b->event, &b->event_cap, b->event_count + 2 * (b->alive + (size_t)more), sizeof *b->event, err);
+  return rc ? rc : pe_grow(&b->event, &b->event_cap, b->event_count + 3 * (b->alive + (size_t)more), sizeof *b->event, err);
 }
 
 void pe_batch_enter(pe_batch *b, pe_row *r) {
@@ -162,7 +162,7 @@ pe_status pe_batch_living(const pe_batch *b, pe_row_id id, pe_row **out, pe_erro
 }
 
 static void describe(const pe_row *r, pe_row_info *out) {
-  int32_t left = r->state == PE_ROW_DONE || r->leader ? 0 : r->count - r->seq.past;
+  int32_t left = r->state >= PE_ROW_HELD || r->leader ? 0 : r->count - r->seq.past;
   *out = (pe_row_info){.row = r->id, .state = r->state, .prompt = pe_row_prompt(r), .past = r->seq.past, .generated = pe_row_made(r),
                        .cached = r->cached, .left = left, .choice = r->choice, .follows = r->leader != 0,
                        .age_ns = pe_clock_ns() - r->added_ns, .bytes = r->seq.kv ? pe_seq_bytes(&r->seq) : 0};

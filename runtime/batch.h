@@ -8,6 +8,11 @@
  * Life of a row:   WAITING -> (admitted) -> READING its prompt -> WRITING tokens -> DONE
  *                     ^------- preempted: caches given back, tokens kept, recomputed later -------'
  *
+ * A request may ask to hold: then a row whose logits are there does not draw but says so (an event with held) and is HELD
+ * until pe_batch_sample lets it go on, perhaps with a bias for this one draw or with tokens of the caller's. A HELD row takes
+ * no grants. Its logits stay with it, so it may be preempted meanwhile, and forked: the copy is HELD at the same place.
+ * Forced tokens come without being held. Let go on without changes, it says what it would have said without holding.
+ *
  * The caller decides who runs: pe_batch_step takes grants, each a row and a number of tokens, in order of importance. A
  * grant to a WAITING row admits it (the prefix cache is asked, memory permitting), to a READING row reads up to so many
  * tokens of the prompt, to a WRITING row makes one. What is not legal (a row that is gone, more tokens than there are) is
@@ -81,6 +86,7 @@ typedef struct pe_request { /* everything is copied */
   pe_ids_view boundary;           /* positions in the prompt where a message ends */
   bool skip_special;              /* in the text */
   bool no_cache;                  /* neither read nor fill the prefix cache */
+  bool hold;                      /* every draw waits for pe_batch_sample */
   uint64_t salt;
 } pe_request;
 
@@ -91,7 +97,7 @@ void pe_batch_preempt(pe_batch *b, pe_row_id row); /* a running row waits again;
 
 /* ---- what there is ------------------------------------------------------------------------------------------- */
 
-typedef enum pe_row_state { PE_ROW_WAITING, PE_ROW_READING, PE_ROW_WRITING, PE_ROW_DONE } pe_row_state;
+typedef enum pe_row_state { PE_ROW_WAITING, PE_ROW_READING, PE_ROW_WRITING, PE_ROW_HELD, PE_ROW_DONE } pe_row_state;
 
 typedef struct pe_row_info {
   pe_row_id row;
@@ -118,6 +124,7 @@ typedef enum pe_finish { PE_FINISH_NONE, PE_FINISH_STOP, PE_FINISH_LENGTH, PE_FI
 typedef struct pe_event {
   pe_row_id row;
   bool token;        /* a token was made: choice has it */
+  bool held;         /* its logits are there, and the row waits for pe_batch_sample */
   pe_choice choice;
   pe_str text;       /* that is certain now (may come with the finish alone) */
   pe_finish finish;  /* not NONE: the row is done */
@@ -128,8 +135,8 @@ typedef struct pe_event {
 
 /* Runs one step; grants to rows that cannot use them are cut or dropped. *ran: rows that computed something. */
 pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran, pe_error *err);
-/* Events of the last step (and of cancels since), in order; borrowed until the next step, add, cancel or fork. Fetch
- * those of cancels before the next step, which begins a new list. */
+/* Events of the last step (and of cancels and draws since), in order; borrowed until the next step, add, cancel, sample or
+ * fork. Fetch those since the step before the next one, which begins a new list. */
 int32_t pe_batch_events(const pe_batch *b, const pe_event **out);
 const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 
@@ -137,11 +144,21 @@ const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 
 /* The next tokens are these, whatever the sampler would say; they come as events, one a step. */
 pe_status pe_batch_force(pe_batch *b, pe_row_id row, const int32_t *id, int32_t count, pe_error *err);
-pe_status pe_batch_fork(pe_batch *b, pe_row_id row, uint64_t seed, pe_row_id *out, pe_error *err); /* a WRITING row, copied with its caches */
+pe_status pe_batch_fork(pe_batch *b, pe_row_id row, uint64_t seed, pe_row_id *out, pe_error *err); /* a WRITING or HELD row, copied with its caches */
 pe_status pe_batch_trim(pe_batch *b, pe_row_id row, int32_t tokens, pe_error *err); /* forget generated tokens behind so many in all; recomputed from a snapshot or the start where it must be */
 pe_status pe_batch_bias(pe_batch *b, pe_row_id row, const pe_logit_bias *bias, int32_t count, pe_error *err); /* replaces its logit_bias */
 const float *pe_batch_logits(const pe_batch *b, pe_row_id row); /* of its last step, borrowed until the next; NULL: none. Kept only when asked */
 void pe_batch_keep_logits(pe_batch *b, pe_row_id row, bool keep);
+
+typedef struct pe_draw { /* how a held row goes on; {0}: as it would have gone */
+  const pe_logit_bias *bias; /* for this draw, besides its own */
+  int32_t bias_count;
+  pe_ids_view banned; /* for this draw, besides its own */
+  pe_ids_view forced; /* these come instead, the first one now */
+} pe_draw;
+/* Draws from the logits of a HELD row; the token comes as an event at once. On failure it stays as it was. */
+pe_status pe_batch_sample(pe_batch *b, pe_row_id row, const pe_draw *d, pe_error *err);
+
 pe_status pe_batch_save(pe_batch *b, pe_row_id row, const char *path, pe_error *err); /* its sequence, as seq.h writes it */
 pe_status pe_batch_load(pe_batch *b, const char *path, pe_error *err);                /* into the prefix cache */
 

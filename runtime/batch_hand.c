@@ -3,13 +3,18 @@
 
 #include <string.h>
 
+static pe_status check_forced(const pe_batch *b, const int32_t *ids, int32_t count, pe_error *err) {
+  if (count < 0) return pe_fail(err, PE_EARG, "force: %d ids", count);
+  for (int32_t i = 0; i < count; i++)
+    if (ids[i] < 0 || ids[i] >= b->plan->vocabulary)
+      return pe_fail(err, PE_EARG, "force: id %d is not within 0 and %d", ids[i], b->plan->vocabulary - 1);
+  return PE_OK;
+}
+
 pe_status pe_batch_force(pe_batch *b, pe_row_id id, const int32_t *ids, int32_t count, pe_error *err) {
   pe_row *r;
   pe_status rc = pe_batch_living(b, id, &r, err);
-  if (!rc && count < 0) rc = pe_fail(err, PE_EARG, "force: %d ids", count);
-  for (int32_t i = 0; !rc && i < count; i++)
-    if (ids[i] < 0 || ids[i] >= b->plan->vocabulary)
-      rc = pe_fail(err, PE_EARG, "force: id %d is not within 0 and %d", ids[i], b->plan->vocabulary - 1);
+  if (!rc) rc = check_forced(b, ids, count, err);
   return rc ? rc : pe_row_force(r, ids, count, err);
 }
 
@@ -31,6 +36,7 @@ static pe_status copy_row(const pe_batch *b, const pe_row *r, uint64_t seed, pe_
   if (rc) return rc;
   c->sampling = r->sampling, c->sampling.seed = seed;
   c->choice = r->choice, c->cached = r->cached, c->state = r->state;
+  if (r->state == PE_ROW_HELD) memcpy(c->kept, r->kept, (size_t)b->plan->vocabulary * sizeof *c->kept), c->has_kept = true;
   if (r->bias) rc = copy_bias(c, r->bias, r->sampling.bias_count, err);
   if (!rc && r->forced_at < r->forced_count) rc = pe_row_force(c, r->forced + r->forced_at, r->forced_count - r->forced_at, err);
   if (!rc) rc = pe_row_say_again(b, c, err);
@@ -43,14 +49,15 @@ pe_status pe_batch_fork(pe_batch *b, pe_row_id id, uint64_t seed, pe_row_id *out
   pe_row *r, *c = NULL;
   pe_status rc = pe_batch_living(b, id, &r, err);
   if (rc) return rc;
-  if (r->state != PE_ROW_WRITING) return pe_fail(err, PE_EARG, "row %lld is not writing, only writing rows can be forked", (long long)id);
-  if (b->running >= b->o.rows) return pe_fail(err, PE_ELIMIT, "%d rows are running, and %d may", b->running, b->o.rows);
+  if (r->state != PE_ROW_WRITING && r->state != PE_ROW_HELD)
+    return pe_fail(err, PE_EARG, "row %lld is not writing, only writing rows can be forked", (long long)id);
+  if (pe_row_runs(r) && b->running >= b->o.rows) return pe_fail(err, PE_ELIMIT, "%d rows are running, and %d may", b->running, b->o.rows);
   if ((rc = pe_batch_reserve(b, 1, err)) || (rc = copy_row(b, r, seed, &c, err))) return rc;
-  if ((rc = pe_seq_fork(&r->seq, &c->seq, err))) {
+  if (pe_row_runs(r) && (rc = pe_seq_fork(&r->seq, &c->seq, err))) {
     pe_row_free(c);
     return rc;
   }
-  b->running++;
+  b->running += pe_row_runs(c);
   pe_batch_enter(b, c);
   *out = c->id;
   return PE_OK;
@@ -81,7 +88,8 @@ pe_status pe_batch_trim(pe_batch *b, pe_row_id id, int32_t tokens, pe_error *err
     return rc;
   }
   r->forced_at = r->forced_count = 0;
-  if (tokens < count && r->seq.kv) trim_caches(b, r, tokens);
+  if (tokens < count && r->state == PE_ROW_HELD) r->state = pe_row_runs(r) ? PE_ROW_WRITING : PE_ROW_WAITING;
+  if (tokens < count && pe_row_runs(r)) trim_caches(b, r, tokens);
   return PE_OK;
 }
 
@@ -105,10 +113,44 @@ const float *pe_batch_logits(const pe_batch *b, pe_row_id id) {
 
 void pe_batch_keep_logits(pe_batch *b, pe_row_id id, bool keep) {
   pe_row *r = pe_batch_find(b, id);
-  if (!r || keep == (r->kept != NULL)) return;
+  if (!r || keep == (r->kept != NULL) || r->request->r.hold) return; /* a row that holds keeps them anyway */
   pe_free(r->kept);
   r->kept = keep ? pe_alloc((size_t)b->plan->vocabulary * sizeof *r->kept) : NULL; /* no memory: none are kept */
   r->has_kept = false;
+}
+
+/* ---- held rows ------------------------------------------------------------------------------------------------- */
+
+pe_status pe_row_draw_check(const pe_batch *b, const pe_draw *d, pe_error *err) {
+  pe_sampling s = pe_sampling_defaults();
+  s.bias = d->bias, s.bias_count = d->bias_count, s.banned = d->banned.id, s.banned_count = d->banned.count;
+  pe_status rc = pe_sampling_check(&s, b->plan->vocabulary, err);
+  return rc ? rc : check_forced(b, d->forced.id, d->forced.count, err);
+}
+
+/* A list behind another one, in one piece of memory; NULL: out of it. */
+static void *joined(const void *a, int32_t n, const void *b, int32_t m, size_t size) {
+  char *p = pe_calloc((size_t)n + (size_t)m + 1, size);
+  if (p && n) memcpy(p, a, (size_t)n * size);
+  if (p && m) memcpy(p + (size_t)n * size, b, (size_t)m * size);
+  return p;
+}
+
+pe_status pe_batch_sample(pe_batch *b, pe_row_id id, const pe_draw *d, pe_error *err) {
+  pe_row *r;
+  pe_status rc = pe_batch_living(b, id, &r, err);
+  if (!rc && r->state != PE_ROW_HELD) rc = pe_fail(err, PE_EARG, "row %lld is not held, it draws by itself", (long long)id);
+  if (!rc) rc = pe_row_draw_check(b, d, err);
+  if (rc) return rc;
+  pe_sampling s = r->sampling;
+  pe_logit_bias *bias = joined(s.bias, s.bias_count, d->bias, d->bias_count, sizeof *bias);
+  int32_t *banned = joined(s.banned, s.banned_count, d->banned.id, d->banned.count, sizeof *banned);
+  s.bias = bias, s.bias_count += d->bias_count, s.banned = banned, s.banned_count += d->banned.count;
+  rc = bias && banned ? pe_row_force(r, d->forced.id, d->forced.count, err) : pe_nomem(err, "draw of a held row");
+  if (!rc) pe_batch_pick(b, r, &s, r->kept);
+  pe_free(bias);
+  pe_free(banned);
+  return rc;
 }
 
 /* ---- files ----------------------------------------------------------------------------------------------------- */

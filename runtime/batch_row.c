@@ -175,6 +175,7 @@ pe_status pe_row_new(const pe_batch *b, pe_row_request *q, const int32_t *token,
   r->request = q, r->sampling = q->r.sampling, r->line = -1, r->added_ns = pe_clock_ns();
   pe_status rc = pe_grow(&r->token, &r->cap, (size_t)count, sizeof *r->token, err);
   if (!rc) memcpy(r->token, token, (size_t)count * sizeof *token), r->count = count;
+  if (!rc && q->r.hold && !(r->kept = pe_alloc((size_t)b->plan->vocabulary * sizeof *r->kept))) rc = pe_nomem(err, "logits of a row that holds");
   if (!rc) rc = open_text(b, r, err);
   if (rc) {
     pe_row_free(r);
@@ -186,7 +187,7 @@ pe_status pe_row_new(const pe_batch *b, pe_row_request *q, const int32_t *token,
 
 pe_status pe_row_append(pe_row *r, int32_t id, pe_error *err) {
   pe_status rc = pe_grow(&r->token, &r->cap, (size_t)r->count + 1, sizeof *r->token, err);
-  if (!rc) rc = pe_seq_append(&r->seq, &id, 1, err);
+  if (!rc && r->seq.kv) rc = pe_seq_append(&r->seq, &id, 1, err);
   if (!rc) r->token[r->count++] = id;
   return rc;
 }

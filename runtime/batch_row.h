@@ -8,8 +8,10 @@
  * same to a step: there are count - seq.past known tokens to compute, and whoever computes the last one draws the next.
  * So preemption is closing the sequence, and resuming is reading everything again.
  *
- * Events never need memory when they happen: room for two per living row (one of a step, one of a cancel after it) is
- * made when a row joins. */
+ * A HELD row has computed all its tokens; with or without its sequence, it goes on from the logits that it kept.
+ *
+ * Events never need memory when they happen: room for three per living row (of a step, of a draw and of a cancel after it)
+ * is made when a row joins. */
 #ifndef PE_BATCH_ROW_H
 #define PE_BATCH_ROW_H
 
@@ -41,7 +43,7 @@ typedef struct pe_row {
   pe_detokenizer *detokenizer;
   pe_stop *stop;     /* NULL: no stop strings */
   pe_buf piece, text; /* what the detokenizer gave; what is certain of this step */
-  float *kept;       /* logits, when asked for */
+  float *kept;       /* logits, when asked for, and of rows that hold */
   bool has_kept, yielded, restarted; /* yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
   int64_t added_ns;
   int32_t chunk, cut, line; /* of this step: tokens; where the prefix cache wants to be told; line of the logits or -1 */
@@ -76,7 +78,7 @@ struct pe_batch {
 
 static inline int32_t pe_row_prompt(const pe_row *r) { return r->request->r.prompt.count; }
 static inline int32_t pe_row_made(const pe_row *r) { return r->count - r->request->r.prompt.count; }
-static inline bool pe_row_runs(const pe_row *r) { return r->state == PE_ROW_READING || r->state == PE_ROW_WRITING; }
+static inline bool pe_row_runs(const pe_row *r) { return r->seq.kv != NULL; }
 
 /* ---- requests and rows (batch_row.c) --------------------------------------------------------------------------- */
 
@@ -85,8 +87,9 @@ pe_status pe_row_request_copy(const pe_request *r, pe_row_request **out, pe_erro
 void pe_row_request_release(pe_row_request *q);
 pe_status pe_row_new(const pe_batch *b, pe_row_request *q, const int32_t *token, int32_t count, pe_row **out, pe_error *err); /* gives */
 void pe_row_free(pe_row *r);                                                     /* takes; its sequence is closed */
-pe_status pe_row_append(pe_row *r, int32_t id, pe_error *err);                   /* to its tokens and its sequence */
+pe_status pe_row_append(pe_row *r, int32_t id, pe_error *err);                   /* to its tokens and its sequence, if it has one */
 pe_status pe_row_force(pe_row *r, const int32_t *id, int32_t count, pe_error *err);
+pe_status pe_row_draw_check(const pe_batch *b, const pe_draw *d, pe_error *err);
 
 /* Text: appends what the made token id makes certain; `made` tokens are there with it. *hit: a stop string, or -1. */
 pe_status pe_row_say(pe_row *r, int32_t id, int32_t made, int *hit, pe_error *err);
@@ -112,8 +115,10 @@ int32_t pe_batch_held(const pe_batch *b, int32_t group);
 
 /* ---- after a step (batch_sample.c) --------------------------------------------------------------------------------- */
 
-/* Draws the next token of a row that has logits; its event is pushed. */
+/* Draws the next token of a row that has logits in this step, or holds it; its event is pushed. */
 void pe_batch_draw(pe_batch *b, pe_row *r);
+/* The next token from these logits; its event is pushed. */
+void pe_batch_pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits);
 /* Ends a row with this event; takes effect at once. */
 void pe_batch_finish(pe_batch *b, pe_row *r, pe_finish why, pe_event *event);
 void pe_batch_fail(pe_batch *b, pe_row *r); /* with the error in the row */

@@ -83,10 +83,10 @@ static pe_status pick_forced(pe_batch *b, pe_row *r, const float *logits, pe_cho
   return PE_OK;
 }
 
-static pe_status pick(pe_batch *b, pe_row *r, const float *logits, pe_choice *out, pe_error *err) {
+static pe_status pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits, pe_choice *out, pe_error *err) {
   pe_history h = {r->token, r->count, pe_row_prompt(r)};
   if (r->forced_at < r->forced_count) return pick_forced(b, r, logits, out, err);
-  return pe_sampler_pick(b->sampler, &r->sampling, logits, &h, r->count, b->ban, bans(b, r), out, err);
+  return pe_sampler_pick(b->sampler, s, logits, &h, r->count, b->ban, bans(b, r), out, err);
 }
 
 /* The text that a token brings, and why the row ends with it, if it does. An end token has no text. */
@@ -102,23 +102,31 @@ static pe_status settle(pe_batch *b, pe_row *r, int32_t id, pe_event *e, pe_fini
   return rc;
 }
 
-void pe_batch_draw(pe_batch *b, pe_row *r) {
+void pe_batch_pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits) {
   pe_event e = {.row = r->id, .stop_index = -1};
-  const float *logits = pe_exec_logits(b->exec, r->line);
-  pe_finish why = PE_FINISH_LENGTH;
-  if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
-  if (pe_row_made(r) >= r->request->limit) { /* nothing was asked for but reading */
-    pe_batch_finish(b, r, why, &e);
-    return;
-  }
-  pe_status rc = pick(b, r, logits, &e.choice, &r->error);
+  pe_finish why = PE_FINISH_NONE;
+  pe_status rc = pick(b, r, s, logits, &e.choice, &r->error);
   if (!rc) rc = pe_row_append(r, e.choice.id, &r->error);
   if (!rc) {
-    e.token = true, r->state = PE_ROW_WRITING;
+    e.token = true, r->state = pe_row_runs(r) ? PE_ROW_WRITING : PE_ROW_WAITING; /* a held row may have lost its caches */
     b->stats.written_tokens++;
     rc = settle(b, r, e.choice.id, &e, &why);
   }
   if (rc) why = PE_FINISH_ERROR;
   if (why) pe_batch_finish(b, r, why, &e);
   else push(b, &e);
+}
+
+void pe_batch_draw(pe_batch *b, pe_row *r) {
+  pe_event e = {.row = r->id, .stop_index = -1};
+  const float *logits = pe_exec_logits(b->exec, r->line);
+  if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
+  if (pe_row_made(r) >= r->request->limit) { /* nothing was asked for but reading */
+    pe_batch_finish(b, r, PE_FINISH_LENGTH, &e);
+  } else if (r->request->r.hold && r->forced_at == r->forced_count) {
+    r->state = PE_ROW_HELD, e.held = true;
+    push(b, &e);
+  } else {
+    pe_batch_pick(b, r, &r->sampling, logits);
+  }
 }

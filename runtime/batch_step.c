@@ -35,7 +35,7 @@ void pe_batch_release(pe_batch *b, pe_row *r) {
 void pe_batch_yield(pe_batch *b, pe_row *r) {
   pe_batch_remember(b, r);
   pe_batch_release(b, r);
-  r->state = PE_ROW_WAITING;
+  if (r->state != PE_ROW_HELD) r->state = PE_ROW_WAITING; /* it has its logits, and waits for the caller anyway */
   b->stats.preempted++;
 }
 
@@ -181,7 +181,7 @@ static int32_t chunk_of(const pe_batch *b, pe_row *r, int32_t tokens) {
 /* A row that a grant means something to. */
 static pe_row *usable(const pe_batch *b, const pe_grant *g) {
   pe_row *r = g->tokens > 0 ? pe_batch_find(b, g->row) : NULL;
-  return r && r->state != PE_ROW_DONE && !r->leader && !r->yielded ? r : NULL;
+  return r && r->state < PE_ROW_HELD && !r->leader && !r->yielded ? r : NULL;
 }
 
 /* Once a row had to stay outside for want of memory, nobody overtakes it in this step. */

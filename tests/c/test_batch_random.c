@@ -14,7 +14,7 @@ enum { CONTEXT = 24, TWINS = 400, OPS = 60 };
 
 typedef struct twin {
   pe_row_id id;
-  bool alive, cancelled, keep, trimmed;
+  bool alive, cancelled, keep, trimmed, held;
   int32_t token[CONTEXT + 1], count, limit;
   pe_request q; /* points into this twin */
   pe_logit_bias bias[2];
@@ -33,7 +33,7 @@ typedef struct game {
   int twins, alive;
   bool failing; /* allocations are made to fail now and then */
   bool failed;  /* one may have failed in the operation that just ran */
-  int64_t tokens, errors, refusals, preempted, hits; /* of all cases: what the test has seen */
+  int64_t tokens, holds, errors, refusals, preempted, hits; /* of all cases: what the test has seen */
 } game;
 
 static const int32_t end_ids[] = {END, 4000};
@@ -91,6 +91,7 @@ static void random_request(twin *t) {
   t->q.min_tokens = t->q.max_tokens > 2 && !chance(4) ? 2 : 0;
   t->q.ignore_eos = !chance(4), t->q.skip_special = chance(4) > 0;
   t->q.n = chance(5) ? chance(2) : 2 + chance(3);
+  t->q.hold = !chance(4);
   t->q.no_cache = !chance(5), t->q.salt = (uint64_t)!chance(5);
   random_sampling(t);
   random_lists(t);
@@ -181,12 +182,23 @@ static void check_text(const twin *t, const pe_event *e, const pe_buf *whole, lo
 static void check_token(game *g, twin *t, const pe_event *e) {
   const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count), *kept = pe_batch_logits(g->b, t->id);
   pe_choice want;
-  if (t->keep) CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
+  if (t->keep || t->q.hold) CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
   wanted_choice(g, t, logits, &want);
   CHECK_INT(e->choice.id, want.id);
   if (want.top_count >= 0) CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
-  t->token[t->count++] = e->choice.id;
+  CHECK(!t->q.hold || t->held || want.top_count < 0); /* a row that holds draws by itself only what is forced */
+  t->token[t->count++] = e->choice.id, t->held = false;
   g->tokens++;
+}
+
+static void check_held(game *g, twin *t, const pe_event *e) {
+  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count), *kept = pe_batch_logits(g->b, t->id);
+  pe_row_info info;
+  CHECK(t->q.hold && !t->held && !e->token && !e->text.len && !e->finish);
+  CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_HELD && info.left == 0);
+  t->held = true;
+  g->holds++;
 }
 
 static void check_finish(game *g, twin *t, const pe_event *e) {
@@ -210,18 +222,24 @@ static void end_twin(game *g, twin *t, const pe_event *e) {
   CHECK((e->finish == PE_FINISH_ERROR) == (e->error != NULL));
 }
 
+static void check_event(game *g, const pe_event *e) {
+  twin *t = find_twin(g, e->row);
+  CHECK(t && t->alive);
+  if (!t || !t->alive) return;
+  if (e->held) {
+    check_held(g, t, e);
+    return;
+  }
+  if (e->text.len) pe_buf_put(&t->text, e->text.at, e->text.len, NULL);
+  if (e->token) check_token(g, t, e);
+  check_finish(g, t, e);
+  if (e->finish) end_twin(g, t, e);
+}
+
 static void check_events(game *g) {
   const pe_event *e;
   int32_t count = pe_batch_events(g->b, &e);
-  for (int32_t i = 0; i < count; i++, e++) {
-    twin *t = find_twin(g, e->row);
-    CHECK(t && t->alive);
-    if (!t || !t->alive) continue;
-    if (e->text.len) pe_buf_put(&t->text, e->text.at, e->text.len, NULL);
-    if (e->token) check_token(g, t, e);
-    check_finish(g, t, e);
-    if (e->finish) end_twin(g, t, e);
-  }
+  for (int32_t i = 0; i < count; i++) check_event(g, &e[i]);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------------------ */
@@ -309,7 +327,7 @@ static int random_grants(game *g, pe_grant *grant, int most) {
 static bool must_run(const game *g, const pe_grant *grant, int n) {
   for (int i = 0; i < n; i++) {
     pe_row_info info;
-    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) && info.state != PE_ROW_DONE && !info.follows) return true;
+    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) && info.state < PE_ROW_HELD && !info.follows) return true;
   }
   return false;
 }
@@ -351,7 +369,7 @@ static void op_preempt(game *g) {
   unsettled(g);
   pe_batch_preempt(g->b, t->id);
   settled(g, PE_OK);
-  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_WAITING && info.past == 0 && info.bytes == 0);
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == (t->held ? PE_ROW_HELD : PE_ROW_WAITING) && info.past == 0 && info.bytes == 0);
 }
 
 static void op_fork(game *g) {
@@ -360,12 +378,12 @@ static void op_fork(game *g) {
   pe_error err = {0};
   pe_row_id id = 0;
   if (!t || g->twins + 20 > TWINS || !pe_batch_info(g->b, t->id, &info)) return;
-  bool full = g->b->running >= g->b->o.rows;
+  bool full = info.past && g->b->running >= g->b->o.rows; /* a held row without caches needs no place */
   uint64_t seed = (uint64_t)chance(100);
   unsettled(g);
   pe_status rc = settled(g, pe_batch_fork(g->b, t->id, seed, &id, &err));
   if (fails(g, rc)) return;
-  if (info.state != PE_ROW_WRITING) CHECK_INT(rc, PE_EARG);
+  if (info.state != PE_ROW_WRITING && info.state != PE_ROW_HELD) CHECK_INT(rc, PE_EARG);
   else if (full) CHECK_INT(rc, PE_ELIMIT);
   else CHECK_OK(rc, err);
   if (rc) return;
@@ -387,6 +405,7 @@ static void op_trim(game *g) {
   }
   CHECK_OK(rc, err);
   t->trimmed |= to < t->count;
+  t->held &= to == t->count;
   t->count = to, t->forced_at = t->forced_count = 0;
 }
 
@@ -414,6 +433,44 @@ static void op_bias(game *g) {
   memcpy(t->bias, bias, sizeof bias), t->q.sampling.bias = t->bias, t->q.sampling.bias_count = 2;
 }
 
+/* A draw with what it was given; the twin's parameters are those of this draw while its event is checked. */
+static void draw(game *g, twin *t, const pe_draw *d) {
+  pe_logit_bias bias[4];
+  pe_error err = {0};
+  const pe_event *e;
+  pe_sampling own = t->q.sampling;
+  unsettled(g);
+  pe_status rc = settled(g, pe_batch_sample(g->b, t->id, d, &err));
+  if (fails(g, rc)) return;
+  CHECK_OK(rc, err);
+  if (rc) return;
+  if (own.bias_count) memcpy(bias, own.bias, (size_t)own.bias_count * sizeof *bias);
+  if (d->bias_count) memcpy(bias + own.bias_count, d->bias, (size_t)d->bias_count * sizeof *bias);
+  t->q.sampling.bias = bias, t->q.sampling.bias_count += d->bias_count;
+  t->q.sampling.banned = d->banned.id, t->q.sampling.banned_count = d->banned.count;
+  if (d->forced.count) memcpy(t->forced, d->forced.id, 4 * (size_t)d->forced.count), t->forced_at = 0, t->forced_count = d->forced.count;
+  int32_t n = pe_batch_events(g->b, &e);
+  CHECK(n > 0 && e[n - 1].row == t->id);
+  if (n > 0) check_event(g, &e[n - 1]);
+  t->q.sampling = own;
+}
+
+static void op_sample(game *g, twin *t) {
+  pe_error err = {0};
+  pe_logit_bias bias[2] = {{chance(VOCAB), 3}, {chance(VOCAB), -3}};
+  int32_t banned = chance(VOCAB), id[2] = {chance(VOCAB), chance(VOCAB)};
+  if (!t) return;
+  if (!t->held) {
+    CHECK_FAILS(pe_batch_sample(g->b, t->id, &(pe_draw){0}, &err), PE_EARG, err, "is not held");
+    return;
+  }
+  pe_draw d = {0};
+  if (!chance(3)) d.bias = bias, d.bias_count = 2;
+  if (!chance(3)) d.banned = (pe_ids_view){&banned, 1};
+  if (!chance(6) && t->forced_at == t->forced_count) d.forced = (pe_ids_view){id, 1 + chance(2)};
+  draw(g, t, &d);
+}
+
 static void op_save(game *g) {
   twin *t = some_twin(g);
   pe_row_info info;
@@ -438,6 +495,8 @@ static void op_clear(game *g) { chance(2) ? (void)pe_prefix_evict(g->b->prefix, 
 static void finish_all(game *g) {
   for (int i = 0; g->alive && i < 4000; i++) {
     if (!chance(40)) op_cancel(g);
+    for (int k = 0; k < g->twins; k++)
+      if (g->t[k].alive && g->t[k].held && chance(2)) op_sample(g, &g->t[k]);
     op_step(g);
   }
   CHECK_INT(g->alive, 0);
@@ -466,6 +525,7 @@ static void play(game *g, int op) {
   else if (op < 49) op_bias(g);
   else if (op < 51) op_save(g);
   else if (op < 54) op_clear(g);
+  else if (op < 64) op_sample(g, some_twin(g));
   else op_step(g);
 }
 
@@ -507,7 +567,7 @@ static void run_cases(kind k, bool cache, bool failing, int threads) {
       CHECK_INT(pe_alloc_live(), live);
       if (check_failures) printf("    %s, cache %d, failing %d: BATCH_SEED=%" PRId64 " BATCH_CASES=1\n", kind_name[k], cache, failing, seed + i);
     }
-    if (!check_failures && cases >= 40) CHECK(g.tokens > 5 * cases && g.preempted > cases && (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
+    if (!check_failures && cases >= 40) CHECK(g.tokens > 5 * cases && g.holds > cases && g.preempted > cases && (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
     if (getenv("BATCH_CASES")) printf("    %s: %" PRId64 " tokens, %" PRId64 " preempted, %" PRId64 " hits, %" PRId64 " errors, %" PRId64 " refusals\n", kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals);
     oracle_close(&g.o);
   }
