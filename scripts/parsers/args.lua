@@ -8,7 +8,7 @@ local sub = string.sub
 local json = perigee.json
 local escape, quote, strip = values.escape, values.quote, values.strip
 
-local args = { NAME = scan.NAME, quote = quote }
+local args = { NAME = scan.NAME, quote = quote, strip = strip }
 
 -- ---- types ---------------------------------------------------------------------------------------------------------
 
@@ -171,23 +171,23 @@ local function stream_string(s, put, o)
   if not mark then return false end
   if lead and o.trim and strip(lead) == "null" then
     put "null"
-    return true
+    return mark
   end
   if lead then begin() end
   if tail == "\r" then put "\\r" end
   put '"'
-  return true
+  return mark
 end
 
---- One parameter of a tagged call, up to the mark that closes its value: `"key": value`. Options: key, types (a set or
---- nil), close (marks), trim, unknown ("string": a value without a type is text; else what it looks like).
+--- One parameter of a tagged call, up to the mark that closes its value, which is returned: `"key": value`. Options: key,
+--- types (a set or nil), close (marks), trim, unknown ("string": a value without a type is text; else what it looks like).
 function args.parameter(s, put, o)
   put(quote(o.key) .. ": ")
   if args.only_string(o.types) or not o.types and o.unknown == "string" then return stream_string(s, put, o) end
-  local text = s:field(o.close)
+  local text, mark = s:field(o.close)
   if not text then return false end
   put(convert(text, o))
-  return true
+  return mark
 end
 
 -- ---- calls ---------------------------------------------------------------------------------------------------------
@@ -270,9 +270,16 @@ local function read_member(s, call)
   if key == "name" and s:ahead "{" then return call:members(s) end
   if (key == "name" or key == "type") and not call[key] then
     call[key] = values.string(s)
+    if key == "name" and call.known and s.tools.given and not s.tools:known(call.name) then return false end
     return call[key] ~= nil and call[key] ~= ""
   end
   return values.text(s) ~= nil
+end
+
+--- The last bracket is missing, before a mark or at the end of the text: nothing is lost with it where the call is whole.
+local function ends_early(s, call)
+  local c = s:peek()
+  return (call.open or call.name and call.arguments) and (not c or c == 60 and not call.strict)
 end
 
 local function read_members(call, s)
@@ -282,15 +289,15 @@ local function read_members(call, s)
     if s:take "}" then return true end
     if not read_member(s, call) then return false end
     s:space()
-    if not s:take "," and not s:ahead "}" then return false end
+    if not s:take "," and not s:ahead "}" then return ends_early(s, call) end
   end
 end
 
 --- A call as a JSON object: {"name": …, "arguments": {…}}. Options: bare (it stands in plain text, so it must have
---- arguments and no keys that calls do not have).
+--- arguments and no keys that calls do not have), known (its tool must be declared, where tools are).
 function args.object(s, options)
   local bare = options and options.bare
-  local call = { strict = bare, members = read_members }
+  local call = { strict = bare, known = options and options.known, members = read_members }
   if not read_members(call, s) then return false end
   if call.open then return true end
   local name = call.name or call.type ~= "function" and call.type

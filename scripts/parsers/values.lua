@@ -9,7 +9,7 @@ local scan = require "parsers.scan"
 local find, sub = string.find, string.sub
 local json = perigee.json
 
-local DEPTH = 100
+local DEPTH = 500 -- less than the JSON reader takes
 
 local values = {}
 

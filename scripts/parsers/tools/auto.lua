@@ -44,7 +44,7 @@ local function bracket(s)
   return s:take ")" and s:take "]"
 end
 
-local marks = { ["<tool_call>"] = wrapper, ["["] = bracket, ["[Calling tool:"] = qwen.bracket,
+local marks = { ["<tool_call>"] = wrapper, ["</tool_call>"] = tagged.close, ["["] = bracket, ["[Calling tool:"] = qwen.bracket,
   ["<|tool_call|>"] = function(s)
     s:space()
     return args.array(s)

@@ -1,21 +1,23 @@
--- hermes: <tool_call>{"name": …, "arguments": {…}}</tool_call>; also tags in the wrapper or alone, and one JSON object as
--- the whole answer.
+-- hermes: <tool_call>{"name": …, "arguments": {…}}</tool_call>; also tags in the wrapper or alone, an array of calls in it,
+-- and one JSON object that calls a known tool as the whole answer.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
-local f = tagged.new()
-local forms = { ["{"] = args.object, ["<function="] = tagged.form(f) }
+local bare = { bare = true, known = true }
+local f = tagged.new { lenient = function(s) return args.object(s, bare) end }
+local forms = { ["{"] = args.object, ["["] = args.array, ["<function="] = tagged.form(f) }
 
 return {
   name = "hermes",
   aliases = { "nous" },
   marks = {
     ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["</tool_call>"] = tagged.close,
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
   inner = f.all,
   opening = { '<tool_call>\n{"name": "', '", "arguments":' },
-  start = { ["{"] = function(s) return args.object(s, { bare = true }) end },
+  start = { ["{"] = f.lenient },
   selftest = {
     { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n</tool_call>', content = "Looking.",
       calls = { { "tide", '{"port": "Brest"}' } } },

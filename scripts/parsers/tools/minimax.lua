@@ -3,7 +3,7 @@
 local tagged = require "parsers.tagged"
 
 local f = tagged.new { call = '<invoke name="', call_end = "</invoke>", parameter = '<parameter name="', tag_end = '">',
-  name = '^[^<>"%c]*', wrapper_end = "</minimax:tool_call>" }
+  name = '^[^<>"%s%c]*', key = '^[^<>"%c]*', wrapper_end = "</minimax:tool_call>" }
 local forms = { ["<invoke"] = tagged.form(f) }
 
 return {
@@ -11,6 +11,7 @@ return {
   aliases = { "minimax_m2" },
   marks = {
     ["<minimax:tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["</minimax:tool_call>"] = tagged.close,
     ['<invoke name="'] = function(s) return tagged.call(s, f) end,
     ["[e~["] = function() return true end,
   },

@@ -1,10 +1,11 @@
 -- nemotron: the tags of Qwen or JSON in <tool_call>, never without the wrapper.
 local hermes = require "parsers.tools.hermes"
+local tagged = require "parsers.tagged"
 
 return {
   name = "nemotron",
   aliases = { "nemotron3" },
-  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"] },
+  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"], ["</tool_call>"] = tagged.close },
   inner = hermes.inner,
   opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {

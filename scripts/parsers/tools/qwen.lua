@@ -1,6 +1,7 @@
 -- qwen: as hermes, and [Calling tool: NAME({…})].
 local args = require "parsers.args"
 local hermes = require "parsers.tools.hermes"
+local tagged = require "parsers.tagged"
 
 --- NAME({…})] behind the opening of the bracket.
 local function bracket(s)
@@ -21,6 +22,7 @@ return {
   bracket = bracket,
   marks = {
     ["<tool_call>"] = hermes.marks["<tool_call>"],
+    ["</tool_call>"] = tagged.close,
     ["<function="] = hermes.marks["<function="],
     ["[Calling tool:"] = bracket,
   },

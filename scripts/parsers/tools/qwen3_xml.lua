@@ -1,9 +1,10 @@
--- qwen3_xml: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, the wrapper may be missing.
--- A value without a declared type is text.
+-- qwen3_xml: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, the wrapper may be missing,
+-- or hold a call in JSON. A value without a declared type is text.
+local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
 local f = tagged.new { unknown = "string" }
-local forms = { ["<function="] = tagged.form(f) }
+local forms = { ["<function="] = tagged.form(f), ["{"] = args.object }
 local tools = { { type = "function", ["function"] = { name = "tide", parameters = { properties = { port = { type = "string" },
   days = { type = "integer" }, metric = { type = "boolean" }, opts = { type = "object" } } } } } }
 
@@ -12,6 +13,7 @@ return {
   aliases = { "qwen3_coder", "qwen3.5" },
   marks = {
     ["<tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["</tool_call>"] = tagged.close,
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
   inner = f.all,

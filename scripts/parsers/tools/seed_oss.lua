@@ -8,7 +8,10 @@ local tools = { { name = "tide", parameters = { properties = { port = { type = {
 
 return {
   name = "seed_oss",
-  marks = { ["<seed:tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end },
+  marks = {
+    ["<seed:tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
+    ["</seed:tool_call>"] = tagged.close,
+  },
   inner = f.all,
   opening = { "<seed:tool_call>\n<function=", ">\n" },
   selftest = {

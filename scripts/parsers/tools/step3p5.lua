@@ -1,10 +1,15 @@
 -- step3p5: the tags of Qwen.
 local hermes = require "parsers.tools.hermes"
+local tagged = require "parsers.tagged"
 
 return {
   name = "step3p5",
   aliases = { "step" },
-  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"], ["<function="] = hermes.marks["<function="] },
+  marks = {
+    ["<tool_call>"] = hermes.marks["<tool_call>"],
+    ["</tool_call>"] = tagged.close,
+    ["<function="] = hermes.marks["<function="],
+  },
   inner = hermes.inner,
   opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {
