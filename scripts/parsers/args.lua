@@ -318,6 +318,23 @@ function args.array(s, options)
   return s:take "]"
 end
 
+local SEPARATORS = { ";", "," }
+
+--- Calls in JSON: an array of them, or objects one after another. Options: as object's.
+function args.calls(s, options)
+  if s:ahead "[" then return args.array(s, options) end
+  local gap
+  repeat
+    if not args.object(s, options) then return false end
+    s:commit()
+    gap = s:gap()
+    local mark = s:one_of(SEPARATORS)
+    if mark then gap = gap .. mark .. s:gap() end
+  until not s:ahead "{"
+  s.content:text(gap)
+  return true
+end
+
 --- key=value, … ) behind the opening bracket of a call as Python writes it.
 function args.keywords(s, name)
   local call
@@ -349,9 +366,9 @@ function args.keywords(s, name)
 end
 
 --- Arguments that stand alone between marks: JSON that is streamed; when that turns out to be broken, its text as a JSON
---- string, so that the caller sees what was written. Options: ends (a list), marks (scan.marks of it), soft (set of marks
---- that end a broken one as unfinished). Reads over the end mark and returns it; true at the end of the text; false when
---- unfinished.
+--- string, so that the caller sees what was written; nothing at all is no arguments. Options: ends (a list), marks
+--- (scan.marks of it), soft (set of marks that end a broken one as unfinished). Reads over the end mark and returns it;
+--- true at the end of the text; false when unfinished.
 function args.between(s, name, options)
   local from = s:held_bytes()
   local first = s.events.calls + 1
@@ -368,7 +385,8 @@ function args.between(s, name, options)
     s:back(mark)
     return false
   end
-  args.whole(s, name, quote(strip(sub(s:held_text(), from + 1, -#mark - 1))))
+  local text = strip(sub(s:held_text(), from + 1, -#mark - 1))
+  args.whole(s, name, text == "" and "{}" or quote(text))
   return mark
 end
 

@@ -332,6 +332,7 @@ function Scan:attempt(handler, options)
     self.content:mark()
     return true
   end
+  if self.starved then self.pos = #self.buf + 1 end -- what is left was read as the beginning of a mark
   local text = self:release()
   local begun = self.events:drop(self.first_call)
   if self.starved and (begun or not options.soft) then

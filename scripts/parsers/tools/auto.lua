@@ -17,7 +17,7 @@ local xlam = require "parsers.tools.xlam"
 
 local f = tagged.new()
 local forms = { ["{"] = args.object, ["<function="] = tagged.form(f), ["["] = args.array }
-local objects = { separators = { ";", "," }, bare = true }
+local bare = { bare = true }
 local array = { bare = true, inside = true }
 local strict = { strict = true }
 
@@ -73,7 +73,7 @@ return {
     return c and (c == 40 or c == 123)
   end },
   soft = { ["["] = true, ["```json"] = true },
-  start = { ["{"] = function(s) return llama.objects(s, objects) end },
+  start = { ["{"] = function(s) return args.calls(s, bare) end },
   selftest = {
     { text = '<tool_call>{"name": "a", "arguments": {}}</tool_call><tool_call><function=b><parameter=x>1</parameter></function>'
         .. "</tool_call>",

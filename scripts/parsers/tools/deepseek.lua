@@ -8,24 +8,28 @@ local sep = scan.marks { SEP }
 local plain = { ends = { END }, marks = scan.marks { END } }
 local fenced = { ends = { "```" }, marks = scan.marks { "```" .. END, "```\n" .. END } }
 
-local function call(s)
-  local name = s:short_field(sep, 256)
-  if not name then return false end
+--- The name of a call: what stands before the separator, or when that is a kind of tool, the line behind it.
+local function name_of(s)
+  local first = s:short_field(sep, 256)
   s:space()
-  if s:peek() ~= 123 then
-    name = s:word("^[^\n`<]*", 256)
-    s:space()
-    name = name and name:match "%S+"
-    if not name or not s:take "```" then return false end
-    s:take "json"
-    s:space()
-    if not args.between(s, name, fenced) then return false end
-    s:space()
-    s:take(END)
-    return true
+  if not first or s:peek() == 123 or s:ahead(END) then return first and first:match "%S+" end
+  local line = s:word("^[^\n`<{]*", 256)
+  s:space()
+  return line and line:match "^[%w_.%-]+%f[%s\0]"
+end
+
+local function call(s)
+  local name = name_of(s)
+  if not name or name == "function" and not s.tools:known(name) then return false end
+  if not s:take "```" then
+    return (s:peek() == 123 or s:ahead(END)) and args.between(s, name, plain)
   end
-  name = name:match "^%s*(%S+)"
-  return name and args.between(s, name, plain)
+  s:take "json"
+  s:space()
+  if not args.between(s, name, fenced) then return false end
+  s:space()
+  s:take(END)
+  return true
 end
 
 local function nothing() return true end

@@ -12,7 +12,10 @@ local function recipient(s)
   local name = s:word(args.NAME)
   s:space()
   if not name or name == "" or not s:take "<|content|>" then return false end
-  if name == "all" then return true end
+  if name == "all" then
+    s.content:cut()
+    return true
+  end
   s:space()
   local mark = args.between(s, name, between)
   if type(mark) == "string" then s:back(mark) end
@@ -32,9 +35,9 @@ local function nothing() return true end
 return {
   name = "functionary",
   aliases = { "meetkai" },
-  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing,
+  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing, ["<|eot_id|>"] = nothing,
     ["<function="] = llama.marks["<function="] },
-  inner = { "<|content|>", "<|eot_id|>", "</function>" },
+  inner = { "<|content|>", "</function>" },
   opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" }, { "<function=", ">" } },
   start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   selftest = {

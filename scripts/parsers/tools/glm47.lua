@@ -33,6 +33,7 @@ local function call(s, options)
   while mark == "<arg_key>" do
     local key = s:short_field(key_end, 256)
     if not key then return false end
+    key = args.strip(key)
     s:space()
     if not s:take "<arg_value>" then return false end
     local put = ignore

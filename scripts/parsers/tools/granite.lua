@@ -1,25 +1,20 @@
 -- granite: <|tool_call|> or <tool_call> and a JSON array of calls, or the array alone; only at the start of the answer.
 local args = require "parsers.args"
-
-local MARKS = { "<|tool_call|>", "<tool_call>" }
+local tagged = require "parsers.tagged"
 
 local function calls(s)
-  if s:one_of(MARKS) then s:space() end
-  if not args.array(s, { bare = true }) then return false end
-  local gap = s:gap()
-  if not s:take "</tool_call>" then
-    s.content:text(gap)
-    s:hold(0)
-  end
+  if not s.at_start then return false end
+  s:space()
+  if not args.calls(s) then return false end
+  s.wrapper = true
   return true
 end
 
 return {
   name = "granite",
   aliases = { "granite3" },
-  marks = {},
-  start = { ["<"] = calls, ["["] = calls },
-  inner = { "<|tool_call|>", "<tool_call>", "</tool_call>" },
+  marks = { ["<|tool_call|>"] = calls, ["<tool_call>"] = calls, ["</tool_call>"] = tagged.close },
+  start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   opening = { '<|tool_call|>[{"name": "', '", "arguments":' },
   selftest = {
     { text = '<|tool_call|>[{"name": "a", "arguments": {"x": 1}}, {"type": "b", "arguments": {}}]',
@@ -29,6 +24,7 @@ return {
     { text = '<|tool_call|>[{"name": "a", "arguments": "raw"}]', calls = { { "a", '"raw"' } } },
     { text = 'Sure. <|tool_call|>[{"name": "a", "arguments": {}}]',
       content = 'Sure. <|tool_call|>[{"name": "a", "arguments": {}}]' },
+    { text = '<|tool_call|>{"name": "a"}<|tool_call|>[{"name": "b"}]', calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = "[1, 2]", content = "[1, 2]" },
   },
 }

@@ -1,40 +1,23 @@
--- llama: {"name": …, "parameters": {…}} as the whole answer or after <|python_tag|>, several separated by semicolons; also
+-- llama: {"name": …, "parameters": {…}} as the whole answer or after <|python_tag|>, several one after another; also
 -- <function=NAME>{…}</function>.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
 local f = tagged.new { json_only = true }
 
---- Objects separated by one of o.separators. Options: bare, as args.object's.
-local function objects(s, o)
-  if not args.object(s, o) then return false end
-  s:commit()
-  local gap = s:gap()
-  local mark = s:one_of(o.separators)
-  gap = gap .. (mark or "")
-  if mark then
-    gap = gap .. s:gap()
-    if s:ahead "{" then return objects(s, o) end
-  end
-  s.content:text(gap)
-  s:hold(0)
-  return true
-end
-
-local tag, bare = { separators = { ";" } }, { separators = { ";" }, bare = true }
+local bare = { bare = true }
 
 return {
   name = "llama",
   aliases = { "llama3", "llama4" },
-  objects = objects,
   marks = {
     ["<|python_tag|>"] = function(s)
       s:space()
-      return objects(s, tag)
+      return args.calls(s)
     end,
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
-  start = { ["{"] = function(s) return objects(s, bare) end },
+  start = { ["{"] = function(s) return args.calls(s, bare) end },
   inner = { "</function>" },
   opening = { '{"name": "', '", "parameters":' },
   selftest = {

@@ -1,13 +1,14 @@
--- mistral: [TOOL_CALLS] and a JSON array of calls, or NAME{…}, NAME[ARGS]{…}, NAME[CALL_ID]id[ARGS]{…}.
+-- mistral: [TOOL_CALLS] and calls in JSON, or NAME{…}, NAME[ARGS]{…}, NAME[CALL_ID]id[ARGS]{…}.
 local args = require "parsers.args"
 
-local BETWEEN = { "[ARGS]", "[CALL_ID]", "{" }
+local BETWEEN, MARKED = { "[ARGS]", "[CALL_ID]", "{" }, { "[ARGS]", "[CALL_ID]" }
 
-local function calls(s)
-  s:space()
-  if s:ahead "[" then return args.array(s) end
+--- NAME and its arguments, which stand behind one of `between`.
+local function call(s, between)
   local name = s:word(args.NAME)
-  local mark = name and name ~= "" and s:one_of(BETWEEN)
+  if not name or name == "" then return false end
+  s:space()
+  local mark = s:one_of(between)
   if mark == "[CALL_ID]" then
     if not s:word(args.NAME) then return false end
     mark = s:take "[ARGS]"
@@ -17,6 +18,18 @@ local function calls(s)
   if not mark then return false end
   s:space()
   return s:ahead "{" and args.streamed(s, name)
+end
+
+local function calls(s)
+  s:space()
+  if s:ahead "[" or s:ahead "{" then return args.calls(s) end
+  if not call(s, BETWEEN) then return false end
+  repeat -- the mark may be missing before the next
+    s:commit()
+    s:space()
+  until not call(s, MARKED)
+  s.starved = false
+  return false
 end
 
 return {

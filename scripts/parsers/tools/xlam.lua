@@ -1,12 +1,17 @@
 -- xlam: a JSON array of calls as the answer, also in a code fence, after [TOOL_CALLS] or after thinking.
 local args = require "parsers.args"
 
-local function array(s) return args.array(s, { bare = true }) end
+local bare = { bare = true }
 
---- An array in a code fence.
-local function fence(s)
+local function calls(s)
   s:space()
-  if not s:ahead "[" or not array(s) then return false end
+  return args.calls(s, bare)
+end
+
+--- Calls in a code fence.
+local function fence(s)
+  s:take "json"
+  if not calls(s) then return false end
   s:space()
   s:take "```"
   return true
@@ -15,21 +20,17 @@ end
 return {
   name = "xlam",
   fence = fence,
-  array = array,
   marks = {
-    ["[TOOL_CALLS]"] = function(s)
-      s:space()
-      return array(s)
-    end,
-    ["```json"] = fence,
+    ["[TOOL_CALLS]"] = calls,
+    ["```"] = fence,
     ["</think>"] = function(s)
       s.content:text "</think>"
       s.at_start = true
       return true
     end,
   },
-  soft = { ["```json"] = true },
-  start = { ["["] = array },
+  soft = { ["```"] = true },
+  start = { ["["] = calls, ["{"] = calls },
   opening = { '[{"name": "', '", "arguments":' },
   selftest = {
     { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
