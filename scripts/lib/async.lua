@@ -20,6 +20,7 @@ local async = {}
 local SLEEP = {}              -- what await() yields, so that a stray coroutine.yield is noticed
 local CLEANUP_MS = 10         -- CPU time for the <close> variables of a guarded task that is ended from outside
 local LEAST_MEMORY = 64 << 10 -- what a step may always add to the heap; 0 would mean no limit
+local UNCLOSABLE = "stopped coroutine cannot be closed"
 local LIMITS = { deadline_ms = true, memory = true, wall_ms = true }
 
 local Task = {}
@@ -125,35 +126,30 @@ local function finish(task, err, ...)
   end
 end
 
---- Runs the <close> variables of a coroutine that sleeps or died. What goes wrong there replaces the error.
+--- Runs the <close> variables of a coroutine that sleeps or died; a new error there replaces err.
 local function close(task, err)
-  local ok, why = true, nil
-  if task.budget then
-    local guarded
-    guarded, ok, why = perigee.guard(function() return coroutine.close(task.co) end, { deadline_ms = CLEANUP_MS })
-    if not guarded then ok, why = false, ok end
-  else
-    ok, why = coroutine.close(task.co)
-  end
-  return (ok or why == "stopped coroutine cannot be closed" or why == nil) and err or to_error(why)
+  local function close_all() return coroutine.close(task.co) end
+  local guarded, ok, why = perigee.guard(close_all, { deadline_ms = task.budget and CLEANUP_MS })
+  if not guarded then return ok end
+  if ok or why == err.value or why == err.text or why == UNCLOSABLE then return err end
+  return to_error(why)
 end
 
 --- After a step: what coroutine.resume returned.
 local function settle(task, ok, ...)
+  local err
   if not ok then
-    local err = to_error(..., task.co)
-    if coroutine.status(task.co) == "dead" and not task.budget then
-      coroutine.close(task.co)
-    else
-      err = close(task, err) or err
-    end
-    return finish(task, err)
+    err = to_error(..., task.co)
+  elseif coroutine.status(task.co) == "dead" then
+    return finish(task, nil, ...)
+  elseif task.cancelled then
+    err = perigee.error("cancelled", "cancelled")
+  elseif ... ~= SLEEP then
+    err = perigee.error("error", "a task waits with async.await, not with coroutine.yield")
+  else
+    return
   end
-  if coroutine.status(task.co) == "dead" then return finish(task, nil, ...) end
-  if task.cancelled then return finish(task, close(task, perigee.error("cancelled", "cancelled"))) end
-  if ... ~= SLEEP then
-    return finish(task, close(task, perigee.error("error", "a task waits with async.await, not with coroutine.yield")))
-  end
+  finish(task, close(task, err))
 end
 
 local function step(task, ...)

@@ -1,0 +1,88 @@
+-- fields: the header lines of HTTP/1.1, of requests, responses and trailers alike. Linear, and strict: what two readers could
+-- take differently (folded lines, white space before a colon, bare CR or LF, NUL) is an error.
+local fields = {}
+
+local byte, find, lower, sub = string.byte, string.find, string.lower, string.sub
+
+local NAME = "^[!#$%%&'*+%-.^_`|~%w]+:"
+local CONTROL = "[\0-\8\10-\31\127]" -- every control character but the tab
+local CR, LF, SPACE, TAB = 13, 10, 32, 9
+
+-- Saying these twice is an attempt to be understood twice.
+local ONCE = { host = true, ["content-length"] = true, ["transfer-encoding"] = true, expect = true }
+
+--- What is wrong with the line at `pos`, which has no good name.
+local function complain(text, pos)
+  local first = byte(text, pos)
+  if first == SPACE or first == TAB then return "folded header line" end
+  local name_end = select(2, find(text, "^[^%c:]*", pos))
+  if name_end - pos >= 0 and find(text, "^[ \t]", name_end) then return "white space before a colon" end
+  return "malformed header name"
+end
+
+--- The value between two places, without white space around it.
+local function trimmed(text, from, to)
+  local b = byte(text, from)
+  while from <= to and (b == SPACE or b == TAB) do
+    from = from + 1
+    b = byte(text, from)
+  end
+  b = byte(text, to)
+  while to >= from and (b == SPACE or b == TAB) do
+    to = to - 1
+    b = byte(text, to)
+  end
+  return sub(text, from, to)
+end
+
+--- Reads one line at `pos`: name, value, position behind it; or nil and what is wrong.
+function fields.line(text, pos)
+  local _, colon = find(text, NAME, pos)
+  if not colon then return nil, complain(text, pos) end
+  local stop = find(text, CONTROL, colon + 1)
+  if not stop or byte(text, stop) ~= CR or byte(text, stop + 1) ~= LF then
+    return nil, "control character in a header"
+  end
+  return lower(sub(text, pos, colon - 1)), trimmed(text, colon + 1, stop - 1), stop + 2
+end
+
+--- Reads the lines from `pos` on; the last one ends with the CR at `stop`. Names become lower-case, repeated ones are joined by
+--- commas. Returns the table, or nil, what is wrong and the status that says so.
+function fields.read(text, pos, stop, max)
+  local headers, n = {}, 0
+  while pos < stop do
+    local name, value, after = fields.line(text, pos)
+    if not name then return nil, value, 400 end
+    n = n + 1
+    if n > max then return nil, ("more than %d headers"):format(max), 431 end
+    local had = headers[name]
+    if had then
+      if ONCE[name] then return nil, "repeated " .. name, 400 end
+      value = had .. ", " .. value
+    end
+    headers[name] = value
+    pos = after
+  end
+  return headers
+end
+
+--- Is `word` in a comma-separated list such as that of "connection"? Words are compared without case.
+function fields.has(list, word)
+  if not list then return false end
+  list = lower(list)
+  if list == word then return true end
+  for item in list:gmatch "[^,]+" do
+    if trimmed(item, 1, #item) == word then return true end
+  end
+  return false
+end
+
+--- Raises unless a name and a value may stand in a header.
+function fields.check(name, value)
+  if type(name) ~= "string" or not find(name, "^[!#$%%&'*+%-.^_`|~%w]+$") then
+    error(("'%s' is no name for a header"):format(tostring(name)), 3)
+  end
+  if find(value, CONTROL) then error(("control character in header '%s'"):format(name), 3) end
+end
+
+return fields

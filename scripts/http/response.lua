@@ -1,0 +1,147 @@
+-- response: the answer to one request. Either send() (or json()) once, or start(), write() as often as wanted, finish(); or
+-- sse(), which is start() for events. Any function may write, from any task or callback, until the answer is finished; after
+-- that, and after the client went away, writes do nothing and say so by returning nil.
+--
+-- Bodies of unknown length are chunked; for HTTP/1.0 they end with the connection. HEAD gets the head alone.
+local async = require "lib.async"
+local fields = require "http.fields"
+local perigee = require "perigee"
+local sse = require "http.sse"
+local status = require "http.status"
+
+local response = {}
+
+local Response = {}
+Response.__index = Response
+
+local concat = table.concat
+local JSON = { ["content-type"] = "application/json" }
+
+local status_lines = {}
+for code, reason in pairs(status.reasons) do status_lines[code] = ("HTTP/1.1 %d %s\r\n"):format(code, reason) end
+
+function response.new(connection, request)
+  return setmetatable({ connection = connection, request = request, bytes = 0 }, Response)
+end
+
+local function has_no_body(code)
+  return code < 200 or code == 204 or code == 304
+end
+
+-- Names that say how the body is framed, and whether the connection stays: ours to write.
+local OURS = { ["content-length"] = true, ["transfer-encoding"] = true, connection = true }
+
+--- Adds lines for the headers of a table: a value is a string, a number or a list of them.
+local function add_headers(lines, headers)
+  for name, value in pairs(headers) do
+    if OURS[name:lower()] then error(("header '%s' is written by the server"):format(name), 4) end
+    local values = type(value) == "table" and value or { value }
+    for _, v in ipairs(values) do
+      v = tostring(v)
+      fields.check(name, v)
+      lines[#lines + 1] = name .. ": " .. v .. "\r\n"
+    end
+  end
+end
+
+--- The head as text; `framing` is the line that says how the body ends, or nil.
+local function head_text(self, code, headers, framing)
+  local connection, request = self.connection, self.request
+  local line = status_lines[code]
+  if not line then error(("%s is no status that is known here"):format(tostring(code)), 3) end
+  local lines = { line, connection.server:common_headers(), "x-request-id: ", request.id, "\r\n" }
+  if headers then add_headers(lines, headers) end
+  lines[#lines + 1] = framing
+  if not connection:may_stay() then
+    lines[#lines + 1] = "connection: close\r\n"
+  elseif request.version == "1.0" then
+    lines[#lines + 1] = "connection: keep-alive\r\n"
+  end
+  lines[#lines + 1] = "\r\n"
+  return concat(lines)
+end
+
+local function begin(self, code)
+  if self.started then error("the answer has been started already", 3) end
+  self.started, self.status = true, code
+end
+
+local function finish(self)
+  self.finished = true
+  self.connection:answered(self)
+end
+
+--- Sends the whole answer. Headers are a table or nil; the body a string or nil.
+function Response:send(code, headers, body)
+  body = body or ""
+  local framing = not has_no_body(code) and "content-length: " .. #body .. "\r\n" or nil
+  local head = head_text(self, code, headers, framing)
+  begin(self, code)
+  if self.request.method == "HEAD" or not framing then body = "" end
+  self.bytes = #body
+  local connection = self.connection
+  if #body <= 65536 then
+    connection:write(head .. body)
+  else
+    connection:write(head)
+    connection:write(body)
+  end
+  finish(self)
+end
+
+--- Sends a value, or a text that is JSON already.
+function Response:json(code, value, headers)
+  local all = { ["content-type"] = JSON["content-type"] }
+  for name, v in pairs(headers or {}) do all[name] = v end
+  self:send(code, all, type(value) == "string" and value or perigee.json.encode(value, { compact = true }))
+end
+
+--- Sends an error in OpenAI's shape. `more`: type, param, code, headers.
+function Response:error(code, message, more)
+  self:json(code, status.error_body(code, message, more), more and more.headers)
+end
+
+--- Sends the head; the body follows by write() and finish().
+function Response:start(code, headers)
+  local framing = nil
+  if not has_no_body(code) then
+    self.chunked = self.request.version == "1.1"
+    if self.chunked then framing = "transfer-encoding: chunked\r\n" else self.connection:leave() end
+  end
+  local head = head_text(self, code, headers, framing)
+  begin(self, code)
+  self.silent = self.request.method == "HEAD" or has_no_body(code)
+  self.connection:write(head)
+end
+
+--- Sends a piece of the body. Returns how many bytes wait for the client; nil when it is gone.
+function Response:write(data)
+  if not self.started then error("write: the answer has not been started", 2) end
+  if self.finished or not self.connection:is_open() then return nil end
+  if self.silent or data == "" then return self.connection:waiting_bytes() end
+  self.bytes = self.bytes + #data
+  if self.chunked then data = ("%x\r\n%s\r\n"):format(#data, data) end
+  return self.connection:write(data, true)
+end
+
+--- Ends the answer. A second call does nothing.
+function Response:finish()
+  if not self.started then error("finish: the answer has not been started", 2) end
+  if self.finished then return end
+  if self.chunked and not self.silent then self.connection:write "0\r\n\r\n" end
+  finish(self)
+end
+
+--- Waits until the client has taken most of what was written: true, or false when it is gone.
+function Response:drained()
+  local connection = self.connection
+  if connection:is_drained() then return connection:is_open() end
+  return async.await(function(resume) return connection:when_drained(resume) end)
+end
+
+--- Starts a stream of events: see http.sse.
+function Response:sse(headers)
+  return sse.start(self, headers)
+end
+
+return response

@@ -1,0 +1,127 @@
+-- router: which function answers which path.
+--
+--   local router = http.router()
+--   router:get("/health", function(request, response) … end)
+--   router:delete("/v1/requests/{id}", function(request, response, params) … params.id … end)
+--   router:get("/v1/models/{name*}", …)         -- the rest of the path, slashes and all
+--   http.server { handler = router:handler() }
+--
+-- A {name} is one segment, decoded after the path was split, so an encoded slash stays inside. Fixed segments win over
+-- names, names over the rest. HEAD is answered by the function for GET. Unknown paths are 404, unknown methods 405 with Allow.
+local url = require "http.url"
+
+local router = {}
+
+local Router = {}
+Router.__index = Router
+
+function router.new()
+  return setmetatable({ root = {} }, Router)
+end
+
+--- "/a/b" -> { "a", "b" }, "/a/" -> { "a", "" }
+local function segments_of(path)
+  local list, pos = {}, 2
+  repeat
+    local slash = path:find("/", pos, true)
+    list[#list + 1] = path:sub(pos, (slash or 0) - 1)
+    pos = slash and slash + 1
+  until not pos
+  return list
+end
+
+--- Where a pattern ends in the tree; names are collected.
+local function node_of(self, pattern, names)
+  local node = self.root
+  local list = segments_of(pattern)
+  for i, segment in ipairs(list) do
+    local name, star = segment:match "^{([%a_][%w_]*)(%*?)}$"
+    if not name then
+      if segment:find "[{}]" then error(("route '%s': a name is a whole segment"):format(pattern), 4) end
+      node.fixed = node.fixed or {}
+      node.fixed[segment] = node.fixed[segment] or {}
+      node = node.fixed[segment]
+    else
+      if star ~= "" and i < #list then error(("route '%s': {%s*} is not the last"):format(pattern, name), 4) end
+      local key = star ~= "" and "rest" or "any"
+      names[#names + 1] = name
+      node[key] = node[key] or {}
+      node = node[key]
+    end
+  end
+  return node
+end
+
+--- Adds a route. A second one for the same method and path is an error.
+function Router:on(method, pattern, fn)
+  if pattern:sub(1, 1) ~= "/" then error(("route '%s' does not begin with '/'"):format(pattern), 2) end
+  local names = {}
+  local node = node_of(self, pattern, names)
+  node.methods = node.methods or {}
+  if node.methods[method] then error(("route '%s %s' exists"):format(method, pattern), 2) end
+  node.methods[method] = { fn = fn, names = names, pattern = pattern }
+end
+
+for _, method in ipairs { "GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS" } do
+  Router[method:lower()] = function(self, pattern, fn) self:on(method, pattern, fn) end
+end
+
+--- The node for segments i…, filling `values`; fixed before any before rest.
+local function find(node, segments, i, values)
+  local segment = segments[i]
+  if not segment then return node.methods and node end
+  local n = #values
+  local found = node.fixed and node.fixed[segment] and find(node.fixed[segment], segments, i + 1, values)
+  if found then return found end
+  if node.any and segment ~= "" then
+    values[n + 1] = segment
+    found = find(node.any, segments, i + 1, values)
+    if found then return found end
+    for k = n + 1, #values do values[k] = nil end
+  end
+  if node.rest and node.rest.methods and segment ~= "" then
+    values[n + 1] = table.concat(segments, "/", i)
+    return node.rest
+  end
+end
+
+--- The methods that a node answers, for Allow.
+local function allowed(methods)
+  local list = {}
+  for method in pairs(methods) do list[#list + 1] = method end
+  if methods.GET and not methods.HEAD then list[#list + 1] = "HEAD" end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+--- The function for a method and a raw path, its parameters and its pattern; or nil, the status and the value of Allow.
+function Router:match(method, raw_path)
+  local segments, values = segments_of(raw_path), {}
+  for i, segment in ipairs(segments) do segments[i] = url.decode(segment) or segment end
+  local node = find(self.root, segments, 1, values)
+  if not node then return nil, 404 end
+  local route = node.methods[method] or method == "HEAD" and node.methods.GET
+  if not route then return nil, 405, allowed(node.methods) end
+  local params = {}
+  for i, name in ipairs(route.names) do params[name] = values[i] end
+  return route.fn, params, route.pattern
+end
+
+--- Answers a request by its route; request.route is the pattern that fitted.
+function Router:answer(request, response)
+  local fn, params, more = self:match(request.method, request.raw_path)
+  if fn then
+    request.route, request.params = more, params
+    return fn(request, response, params)
+  elseif params == 405 then
+    return response:error(405, ("%s does not take %s"):format(request.path, request.method), { headers = { allow = more } })
+  end
+  return response:error(404, ("there is nothing at %s"):format(request.path))
+end
+
+--- For http.server.
+function Router:handler()
+  return function(request, response) return self:answer(request, response) end
+end
+
+return router

@@ -1,0 +1,254 @@
+-- server: listens, counts, keeps time and ends. See http.
+local connection = require "http.connection"
+local perigee = require "perigee"
+local status = require "http.status"
+local uv = require "luv"
+
+local server = {}
+
+local BACKLOG = 1024
+
+-- Bytes, counts and seconds (_s).
+local LIMITS = {
+  head = 32 << 10,         -- request line and headers
+  headers = 100,
+  target = 8 << 10,
+  body = 64 << 20,
+  header_s = 10,           -- from the first byte of a head to its last
+  body_s = 30,             -- for a body, and a second more for every
+  body_rate = 16 << 10,    -- bytes that have come
+  idle_s = 75,             -- between two requests
+  requests = 100000,       -- on one connection
+  connections = 4096,
+  write_s = 60,            -- without a byte accepted by the client
+  low_water = 64 << 10,    -- drained() waits for this
+  queue = 8 << 20,         -- waiting bytes of one answer that is streamed
+  heartbeat_s = 15,
+  linger_s = 2,
+}
+
+local Server = {}
+Server.__index = Server
+
+function server.new(options)
+  local limits = {}
+  for key, value in pairs(LIMITS) do limits[key] = value end
+  for key, value in pairs(options.limits or {}) do
+    if not LIMITS[key] then error(("unknown limit '%s'"):format(tostring(key)), 2) end
+    limits[key] = value
+  end
+  if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
+  return setmetatable({
+    handler = options.handler, limits = limits, log = options.log, name = options.name or "perigee",
+    listeners = {}, connections = {}, open = 0, draining = false,
+    counts = { accepted = 0, requests = 0, refused = 0, rejected = 0, cut = 0 },
+    id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end), id_count = 0,
+  }, Server)
+end
+
+-- ---- what connections ask for --------------------------------------------------------------------------------------
+
+--- Header lines that every answer has; made once a second.
+function Server:common_headers()
+  local now = os.time()
+  if now ~= self.date_of then
+    self.date_of = now
+    self.common = ("server: %s\r\ndate: %s\r\n"):format(self.name, os.date("!%a, %d %b %Y %H:%M:%S GMT", now))
+  end
+  return self.common
+end
+
+function Server:new_id()
+  self.id_count = self.id_count + 1
+  return ("req-%s-%d"):format(self.id_prefix, self.id_count)
+end
+
+function Server:forget(conn)
+  if not self.connections[conn] then return end
+  self.connections[conn] = nil
+  self.open = self.open - 1
+  if self.draining and self.open == 0 then self:drained() end
+end
+
+--- An error of the handler.
+function Server.report(_, request, text)
+  io.stderr:write("perigee: http: ", request.method, " ", request.path, " (", request.id, "): ", tostring(text), "\n")
+end
+
+local function write_log(self, entry)
+  local ok, err = pcall(self.log, entry)
+  if not ok then io.stderr:write("perigee: http: log: ", tostring(err), "\n") end
+end
+
+function Server:log_answer(conn, answer)
+  self.counts.requests = self.counts.requests + 1
+  if not self.log then return end
+  local request = answer.request
+  write_log(self, { id = request.id, method = request.method, target = request.target, path = request.path,
+    status = answer.status, bytes = answer.bytes, ms = (uv.hrtime() - request.started) / 1e6, peer = conn.peer,
+    ["local"] = conn.kind, aborted = request.aborted, agent = request.headers["user-agent"], request = request })
+end
+
+function Server:count_refused(conn, code, message)
+  self.counts.refused = self.counts.refused + 1
+  if self.log then
+    write_log(self, { status = code, message = message, peer = conn.peer, ["local"] = conn.kind, bytes = 0, ms = 0 })
+  end
+end
+
+--- Numbers for people and for metrics.
+function Server:stats()
+  local busy = 0
+  for conn in pairs(self.connections) do
+    if conn.state == "busy" then busy = busy + 1 end
+  end
+  local stats = { connections = self.open, busy = busy, draining = self.draining }
+  for key, n in pairs(self.counts) do stats[key] = n end
+  return stats
+end
+
+-- ---- accepting -----------------------------------------------------------------------------------------------------
+
+--- One connection too many: says so and closes.
+local function reject(self, stream)
+  self.counts.rejected = self.counts.rejected + 1
+  local body = status.error_body(503, "too many connections")
+  stream:try_write(("HTTP/1.1 503 Service Unavailable\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n" ..
+    "retry-after: 1\r\nconnection: close\r\n\r\n%s"):format(self:common_headers(), #body, body))
+  stream:close()
+end
+
+local function accept(self, listener, kind)
+  local stream = kind == "tcp" and uv.new_tcp() or uv.new_pipe(false)
+  if not listener:accept(stream) then return stream:close() end
+  if self.open >= self.limits.connections then return reject(self, stream) end
+  self.counts.accepted = self.counts.accepted + 1
+  self.open = self.open + 1
+  local conn = connection.new(self, stream, kind)
+  self.connections[conn] = true
+end
+
+--- How often time is looked at: a quarter of the shortest limit, between 10 ms and a second.
+local function tick_ms(limits)
+  local shortest = math.huge
+  for key, value in pairs(limits) do
+    if key:sub(-2) == "_s" then shortest = math.min(shortest, value) end
+  end
+  return math.floor(math.max(10, math.min(1000, shortest * 250)))
+end
+
+local function start_clock(self)
+  if self.clock then return end
+  self.clock = uv.new_timer()
+  local ms = tick_ms(self.limits)
+  self.clock:start(ms, ms, function()
+    local now = uv.now()
+    local all = {}
+    for conn in pairs(self.connections) do all[#all + 1] = conn end
+    for _, conn in ipairs(all) do
+      if conn.state ~= "closed" then conn:check(now) end
+    end
+  end)
+end
+
+local function failure(what, text, name)
+  return nil, perigee.error("io", ("%s: %s"):format(what, text or name))
+end
+
+local function listen_on(self, listener, kind, what)
+  local ok, err, name = listener:listen(BACKLOG, function(why)
+    if not why then accept(self, listener, kind) end
+  end)
+  if not ok then
+    listener:close()
+    return failure(what, err, name)
+  end
+  self.listeners[#self.listeners + 1] = listener
+  start_clock(self)
+  return true
+end
+
+--- Is somebody listening there? A connection to a local socket is made, or not, before connect returns; its callback, which
+--- comes later, has nothing to add.
+local function is_alive(path)
+  local probe = uv.new_pipe(false)
+  probe:connect(path, function() end)
+  local connected = probe:getpeername() ~= nil
+  probe:close()
+  return connected
+end
+
+local function listen_unix(self, options)
+  local path = options.path
+  local stat = uv.fs_lstat(path)
+  if stat then
+    if stat.type ~= "socket" then return failure(path, "exists and is no socket") end
+    if is_alive(path) then return failure(path, "another server listens there") end
+    os.remove(path)
+  end
+  local listener = uv.new_pipe(false)
+  local ok, err, name = listener:bind(path)
+  if ok and options.mode then ok, err, name = uv.fs_chmod(path, options.mode) end
+  if not ok then
+    listener:close()
+    return failure(path, err, name)
+  end
+  ok, err = listen_on(self, listener, "unix", path)
+  if not ok then return nil, err end
+  return { address = path, path = path }
+end
+
+local function listen_tcp(self, options)
+  local host, port = options.host or "127.0.0.1", options.port or 0
+  local what = ("%s:%d"):format(host, port)
+  local listener = uv.new_tcp()
+  local ok, err, name = listener:bind(host, port)
+  if not ok then
+    listener:close()
+    return failure(what, err, name)
+  end
+  ok, err = listen_on(self, listener, "tcp", what)
+  if not ok then return nil, err end
+  local bound = listener:getsockname()
+  return { address = bound.ip, port = bound.port }
+end
+
+--- Begins to listen: { host, port } (0: any) or { path, mode }. Returns { address, port } or nil, err.
+function Server:listen(options)
+  if self.draining then error("the server is being closed", 2) end
+  if options.path then return listen_unix(self, options) end
+  return listen_tcp(self, options)
+end
+
+-- ---- ending --------------------------------------------------------------------------------------------------------
+
+--- Ends in good order: no new connections, idle ones are closed, busy ones finish their answer; what is left after
+--- `seconds` is cut. done() is called when the last one is gone.
+function Server:drain(options)
+  options = options or {}
+  if self.draining then return end
+  self.draining, self.on_drained = true, options.done
+  for _, listener in ipairs(self.listeners) do listener:close() end
+  self.listeners = {}
+  local all = {}
+  for conn in pairs(self.connections) do all[#all + 1] = conn end
+  for _, conn in ipairs(all) do
+    if conn.state == "head" and not conn.parser:is_inside() then conn:close() end
+  end
+  if self.open == 0 then return self:drained() end
+  self.limit = uv.new_timer()
+  self.limit:start(math.floor((options.seconds or 30) * 1000), 0, function()
+    for conn in pairs(self.connections) do all[#all + 1] = conn end
+    for _, conn in ipairs(all) do conn:close() end
+  end)
+end
+
+function Server:drained()
+  if self.is_drained then return end
+  self.is_drained = true
+  if self.limit then self.limit:close() end
+  if self.clock then self.clock:close() end
+  if self.on_drained then self.on_drained() end
+end
+
+return server

@@ -1,0 +1,64 @@
+-- sse: server-sent events over a response.
+--
+--   local stream = response:sse()
+--   stream:event('{"text": "…"}')     -- returns the bytes that wait for the client, nil when it is gone
+--   stream:finish()
+--
+-- While nothing is sent, a comment goes out every limits.heartbeat_s (the server's clock sees to it), so that proxies keep
+-- the connection and a client that vanished is noticed.
+local uv = require "luv"
+
+local sse = {}
+
+local Stream = {}
+Stream.__index = Stream
+
+local HEADERS = {
+  ["content-type"] = "text/event-stream; charset=utf-8", ["cache-control"] = "no-cache", ["x-accel-buffering"] = "no",
+}
+
+function sse.start(response, headers)
+  local all = {}
+  for name, value in pairs(HEADERS) do all[name] = value end
+  for name, value in pairs(headers or {}) do all[name:lower()] = value end
+  response:start(200, all)
+  local self = setmetatable({ response = response, last = uv.now() }, Stream)
+  response.connection.stream_of_events = self
+  return self
+end
+
+--- "a\nb" -> "data: a\ndata: b\n"; every kind of line end counts.
+local function lines_of(field, text)
+  if not text:find "[\r\n]" then return field .. text .. "\n" end
+  text = text:gsub("\r\n", "\n"):gsub("\r", "\n"):gsub("\n", "\n" .. field)
+  return field .. text .. "\n"
+end
+
+local function write(self, text)
+  self.last = uv.now()
+  return self.response:write(text)
+end
+
+--- Sends one event; its data may have several lines, its name may not.
+function Stream:event(data, name)
+  if name then
+    if name:find "[\r\n]" then error("the name of an event is one line", 2) end
+    return write(self, "event: " .. name .. "\n" .. lines_of("data: ", data) .. "\n")
+  end
+  return write(self, lines_of("data: ", data) .. "\n")
+end
+
+--- Sends a line that clients ignore.
+function Stream:comment(text)
+  return write(self, lines_of(": ", text) .. "\n")
+end
+
+function Stream:drained()
+  return self.response:drained()
+end
+
+function Stream:finish()
+  self.response:finish()
+end
+
+return sse

@@ -1,0 +1,38 @@
+-- status: the reason phrases of HTTP and how errors look: {"error": {message, type, param, code}}, as OpenAI's API has them.
+local perigee = require "perigee"
+
+local status = {}
+
+status.reasons = {
+  [100] = "Continue", [101] = "Switching Protocols",
+  [200] = "OK", [201] = "Created", [202] = "Accepted", [204] = "No Content", [206] = "Partial Content",
+  [301] = "Moved Permanently", [302] = "Found", [303] = "See Other", [304] = "Not Modified",
+  [307] = "Temporary Redirect", [308] = "Permanent Redirect",
+  [400] = "Bad Request", [401] = "Unauthorized", [403] = "Forbidden", [404] = "Not Found", [405] = "Method Not Allowed",
+  [406] = "Not Acceptable", [408] = "Request Timeout", [409] = "Conflict", [410] = "Gone", [411] = "Length Required",
+  [412] = "Precondition Failed", [413] = "Content Too Large", [414] = "URI Too Long", [415] = "Unsupported Media Type",
+  [417] = "Expectation Failed", [421] = "Misdirected Request", [422] = "Unprocessable Content",
+  [429] = "Too Many Requests", [431] = "Request Header Fields Too Large",
+  [500] = "Internal Server Error", [501] = "Not Implemented", [502] = "Bad Gateway", [503] = "Service Unavailable",
+  [504] = "Gateway Timeout", [505] = "HTTP Version Not Supported",
+}
+
+local TYPES = {
+  [401] = "authentication_error", [403] = "permission_error", [404] = "not_found_error", [429] = "rate_limit_error",
+  [500] = "server_error", [503] = "overloaded_error",
+}
+
+--- The JSON text of an error. `more`: type, param, code.
+function status.error_body(code, message, more)
+  more = more or {}
+  return perigee.json.encode({
+    error = perigee.json.object {
+      { "message", message },
+      { "type", more.type or TYPES[code] or code >= 500 and "server_error" or "invalid_request_error" },
+      { "param", more.param or perigee.json.null },
+      { "code", more.code or perigee.json.null },
+    },
+  }, { compact = true })
+end
+
+return status
