@@ -1,0 +1,209 @@
+-- calls: the tool calls of a conversation and their results, as a template wants them. Messages are changed in place: they
+-- are the normalizer's own copies.
+local content = require "chat.content"
+local perigee = require "perigee"
+local json = perigee.json
+local fail = content.fail
+
+local calls = {}
+
+--- The object that holds name and arguments.
+local function body(call)
+  local inner = call["function"]
+  return json.is_object(inner) and inner or call
+end
+calls.body = body
+
+local function is_empty(t)
+  for _ in pairs(t) do return false end
+  return true
+end
+
+--- Checked tool_calls, each a copy; nil when there are none.
+function calls.read(value, where)
+  if value == nil or value == json.null then return nil end
+  if type(value) == "table" and is_empty(value) then return nil end
+  if not json.is_array(value) then fail("%s: 'tool_calls' must be a list, not %s", where, content.type_of(value)) end
+  for i, call in ipairs(value) do
+    local what = ("%s, call %d"):format(where, i)
+    if content.type_of(call) ~= "object" then fail("%s: a call must be an object, not %s", what, content.type_of(call)) end
+    local inner = call["function"]
+    if inner ~= nil and content.type_of(inner) ~= "object" then
+      fail("%s: 'function' must be an object, not %s", what, content.type_of(inner))
+    end
+  end
+  return value
+end
+
+-- ---- arguments -----------------------------------------------------------------------------------------------------
+
+--- The arguments as an object. What is no JSON object stands under "value".
+local function as_object(value)
+  if value == nil or value == json.null then return json.object() end
+  if type(value) == "string" then
+    if not value:find "%S" then return json.object() end
+    local decoded, why = json.decode(value)
+    if not why then value = decoded end
+  end
+  if type(value) == "table" and not json.is_array(value) then return value end
+  return json.object { { "value", value } }
+end
+
+--- The arguments as JSON text; text stays as it is when it is an object's.
+local function as_text(value)
+  if type(value) == "string" and json.is_object((json.decode(value))) then return value end
+  return json.encode(as_object(value))
+end
+calls.arguments_text = as_text
+
+--- Arguments of all calls as `form`: "object", "text", or "any" (text stays text).
+function calls.shape_arguments(message, form)
+  for _, call in ipairs(message.tool_calls or {}) do
+    local inner = body(call)
+    if inner.name ~= nil and inner.arguments ~= nil then
+      local text = form == "text" or form == "any" and type(inner.arguments) == "string"
+      inner.arguments = (text and as_text or as_object)(inner.arguments)
+    end
+  end
+end
+
+-- ---- order ---------------------------------------------------------------------------------------------------------
+
+--- How many tool messages follow the one at `at`.
+local function results_after(list, at)
+  local n = 0
+  while list[at + n + 1] and list[at + n + 1].role == "tool" do n = n + 1 end
+  return n
+end
+
+--- The results behind a message that calls: by call, and those that belong to none of them.
+local function by_call(list, at)
+  local of, rest = {}, {}
+  local numbers = {}
+  for i, call in ipairs(list[at].tool_calls) do
+    of[i] = {}
+    if type(call.id) == "string" then numbers[call.id] = numbers[call.id] or i end
+  end
+  for k = at + 1, at + results_after(list, at) do
+    local number = numbers[list[k].tool_call_id]
+    table.insert(number and of[number] or rest, list[k])
+  end
+  return of, rest
+end
+
+--- Results in the order of their calls.
+function calls.in_order(list)
+  local out = {}
+  local i = 1
+  while i <= #list do
+    out[#out + 1] = list[i]
+    if list[i].tool_calls then
+      local of, rest = by_call(list, i)
+      for _, results in ipairs(of) do table.move(results, 1, #results, #out + 1, out) end
+      table.move(rest, 1, #rest, #out + 1, out)
+      i = i + results_after(list, i)
+    end
+    i = i + 1
+  end
+  return out
+end
+
+local function copy(message)
+  local out = json.object()
+  for key, value in pairs(message) do out[key] = value end
+  return out
+end
+
+--- For templates that show one call per message: a message for each call, its result behind it.
+function calls.one_by_one(list)
+  local out = {}
+  local i = 1
+  while i <= #list do
+    local message = list[i]
+    local n = message.tool_calls and #message.tool_calls or 0
+    if n > 1 then
+      local of, rest = by_call(list, i)
+      for k, call in ipairs(message.tool_calls) do
+        local one = k == 1 and copy(message) or json.object { { "role", "assistant" }, { "content", json.null } }
+        one.tool_calls = json.array { call }
+        out[#out + 1] = one
+        table.move(of[k], 1, #of[k], #out + 1, out)
+      end
+      table.move(rest, 1, #rest, #out + 1, out)
+      i = i + results_after(list, i)
+    else
+      out[#out + 1] = message
+    end
+    i = i + 1
+  end
+  return out
+end
+
+--- For templates that forget the text beside a call, or show a call only beside text, or beside none.
+function calls.beside(list, can)
+  local out = {}
+  for _, message in ipairs(list) do
+    if message.tool_calls then
+      if content.is_empty(message.content) then
+        local null_wanted = can.call_null and (message.content == json.null or not can.call_empty)
+        message.content = null_wanted and json.null or ""
+      elseif not can.call_text then
+        local text = json.object { { "role", "assistant" }, { "content", message.content } }
+        out[#out + 1] = text
+        message.content = can.call_empty and "" or json.null
+      end
+    end
+    out[#out + 1] = message
+  end
+  return out
+end
+
+-- ---- names and ids -------------------------------------------------------------------------------------------------
+
+--- Tool messages get the name of their call where they have none.
+function calls.name_results(list)
+  local names = {}
+  for _, message in ipairs(list) do
+    for _, call in ipairs(message.tool_calls or {}) do
+      if type(call.id) == "string" then names[call.id] = body(call).name end
+    end
+    if message.role == "tool" and message.name == nil and message.tool_call_id ~= nil then
+      message.name = names[message.tool_call_id]
+    end
+  end
+end
+
+local LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+--- Nine letters and digits that stand for an id; one that is so already stays.
+local function short(id, used)
+  local out = #id == 9 and id:find "^%w+$" and id or nil
+  local hash = 5381
+  for i = 1, #id do hash = (hash * 33 ~ id:byte(i)) & 0xffffffffffff end
+  while not out or used[out] and used[out] ~= id do
+    local letters, rest = {}, hash
+    for i = 1, 9 do
+      local at = rest % #LETTERS + 1
+      letters[i], rest = LETTERS:sub(at, at), rest // #LETTERS
+    end
+    out, hash = table.concat(letters), hash + 1
+  end
+  used[out] = id
+  return out
+end
+
+--- Ids of calls and results become short ones, the same for the same.
+function calls.shorten_ids(list)
+  local new, used = {}, {}
+  local function changed(id)
+    if type(id) ~= "string" then return id end
+    new[id] = new[id] or short(id, used)
+    return new[id]
+  end
+  for _, message in ipairs(list) do
+    for _, call in ipairs(message.tool_calls or {}) do call.id = changed(call.id) end
+    if message.role == "tool" then message.tool_call_id = changed(message.tool_call_id) end
+  end
+end
+
+return calls

@@ -1,0 +1,219 @@
+-- content: what a message says: text, or a list of parts. Nothing here changes what it is given.
+--
+-- A part is an object with a type. Text is { type = "text", text = … } (input_text, output_text and refusal are the same
+-- thing under other names); image, video and audio have a type per dialect; thinking belongs to an assistant.
+local perigee = require "perigee"
+local json = perigee.json
+
+local content = {}
+
+--- What normalizing cannot accept: caught by normalize.messages.
+content.Failure = { __tostring = function(f) return f.text end }
+
+function content.fail(format, ...)
+  error(setmetatable({ text = format:format(...) }, content.Failure), 0)
+end
+local fail = content.fail
+
+--- Which kind of thing a part of that type is. The text of a text part stands under `field`.
+local TYPES = {
+  text = { kind = "text", field = "text" }, input_text = { kind = "text", field = "text" },
+  output_text = { kind = "text", field = "text" }, refusal = { kind = "text", field = "refusal" },
+  image = { kind = "image" }, image_url = { kind = "image" }, input_image = { kind = "image" },
+  video = { kind = "video" }, video_url = { kind = "video" }, input_video = { kind = "video" },
+  audio = { kind = "audio" }, audio_url = { kind = "audio" }, input_audio = { kind = "audio" },
+  thinking = { kind = "thinking" }, reasoning = { kind = "thinking" },
+}
+
+local function type_of(value)
+  if value == json.null then return "null" end
+  if type(value) ~= "table" then return type(value) end
+  return json.is_array(value) and "array" or "object"
+end
+content.type_of = type_of
+
+--- A value that can be written as JSON in one order: plain Lua tables become objects with sorted keys.
+local function ordered(value, depth)
+  if type(value) ~= "table" then return value end
+  if depth > 100 then fail "a message is nested deeper than 100 levels" end
+  if json.is_array(value) then
+    local out = json.array {}
+    for i, item in ipairs(value) do out[i] = ordered(item, depth + 1) end
+    return out
+  end
+  local keys, plain = {}, getmetatable(value) == nil
+  for key in pairs(value) do
+    if type(key) ~= "string" then fail("a message has the key %s, which is no text", tostring(key)) end
+    keys[#keys + 1] = key
+  end
+  if plain then table.sort(keys) end
+  local out = json.object()
+  for _, key in ipairs(keys) do out[key] = ordered(value[key], depth + 1) end
+  return out
+end
+
+--- A copy with every object in one order.
+function content.ordered(value) return ordered(value, 0) end
+
+function content.text(text)
+  return json.object { { "type", "text" }, { "text", text } }
+end
+
+--- "text", "image", "video", "audio" or "thinking".
+function content.kind(part) return TYPES[part.type].kind end
+
+local function read_part(part, where)
+  if type(part) == "string" then return content.text(part) end
+  if type_of(part) ~= "object" then fail("%s: a part must be an object, not %s", where, type_of(part)) end
+  local name = part.type
+  if name == nil and type(part.text) == "string" then name = "text" end
+  local known = TYPES[name]
+  if not known then
+    fail("%s: unknown type %s", where, type(name) == "string" and "'" .. name .. "'" or type_of(name))
+  end
+  if known.kind ~= "text" then return part end
+  local text = part[known.field]
+  if type(text) ~= "string" then fail("%s: '%s' must be text, not %s", where, known.field, type_of(text)) end
+  if name == "text" and part.type then return part end
+  local out = json.object { { "type", "text" }, { "text", text } }
+  for key, value in pairs(part) do
+    if key ~= "type" and key ~= "text" and key ~= known.field then out[key] = value end
+  end
+  return out
+end
+
+--- The content of a message, checked: text, null, or a list of parts with one name for text.
+function content.read(value, where)
+  if value == nil or value == json.null then return json.null end
+  if type(value) == "string" then return value end
+  if not json.is_array(value) then fail("%s: 'content' must be text, a list of parts or null, not %s", where, type_of(value)) end
+  local out = json.array {}
+  for i, part in ipairs(value) do out[i] = read_part(part, ("%s, part %d"):format(where, i)) end
+  return out
+end
+
+function content.is_empty(value)
+  return value == nil or value == json.null or value == "" or type(value) == "table" and #value == 0
+end
+
+--- Does it consist of text alone?
+function content.is_text(value)
+  if type(value) ~= "table" then return true end
+  for _, part in ipairs(value) do
+    if content.kind(part) ~= "text" then return false end
+  end
+  return true
+end
+
+--- The text of content that is text alone: parts are lines.
+function content.flat(value)
+  if type(value) ~= "table" then return value end
+  local texts = {}
+  for i, part in ipairs(value) do texts[i] = part.text end
+  return table.concat(texts, "\n")
+end
+
+function content.parts(value)
+  if type(value) == "table" then return value end
+  if content.is_empty(value) then return json.array {} end
+  return json.array { content.text(value) }
+end
+
+--- Does the part say nothing but its text?
+local function bare(part)
+  for key, value in pairs(part) do
+    if key ~= "type" and key ~= "text" and value ~= json.null then return false end
+  end
+  return true
+end
+
+local function with_text(part, text)
+  local out = json.object()
+  for key, value in pairs(part) do out[key] = value end
+  out.text = text
+  return out
+end
+
+--- Two contents as one, text with a blank line (or `gap`) between; no part is lost, and their order stays.
+function content.join(a, b, gap)
+  gap = gap or "\n\n"
+  if content.is_empty(a) then return b end
+  if content.is_empty(b) then return a end
+  if type(a) == "string" and type(b) == "string" then return a .. gap .. b end
+  a, b = content.parts(a), content.parts(b)
+  local out = json.array(table.move(a, 1, #a, 1, {}))
+  local last, first, from = out[#out], b[1], 1
+  if content.kind(last) == "text" and content.kind(first) == "text" then
+    if bare(last) and bare(first) then
+      out[#out], from = content.text(last.text .. gap .. first.text), 2
+    else
+      out[#out] = with_text(last, last.text .. gap)
+    end
+  end
+  table.move(b, from, #b, #out + 1, out)
+  return out
+end
+
+--- Every text of it through f.
+function content.map(value, f)
+  if type(value) == "string" then return f(value) end
+  if type(value) ~= "table" then return value end
+  local out = json.array {}
+  for i, part in ipairs(value) do out[i] = content.kind(part) == "text" and with_text(part, f(part.text)) or part end
+  return out
+end
+
+--- The text of a thinking part, which may hold parts of its own.
+local function thought(part)
+  local value = part.thinking or part.text or part.reasoning
+  if type(value) == "string" then return value end
+  local texts = {}
+  for _, inner in ipairs(type(value) == "table" and value or {}) do
+    if type(inner) == "table" and type(inner.text) == "string" then texts[#texts + 1] = inner.text end
+  end
+  return table.concat(texts, "\n")
+end
+
+--- The content without its thinking parts, and their text; the text is nil when there is none.
+function content.without_thinking(value)
+  if type(value) ~= "table" then return value end
+  local out, said = json.array {}, nil
+  for _, part in ipairs(value) do
+    if content.kind(part) == "thinking" then
+      said = said and said .. "\n\n" .. thought(part) or thought(part)
+    else
+      out[#out + 1] = part
+    end
+  end
+  return out, said
+end
+
+--- A part for which the template has a place, under the name that it wants.
+local function place(part, can, where)
+  local kind = content.kind(part)
+  if kind == "text" then return part end
+  local wanted = can[kind ~= "thinking" and kind]
+  if not wanted then fail("%s: the chat template has no place for %s '%s'", where, kind, part.type) end
+  if wanted == "any" and part.type:sub(1, 6) ~= "input_" or wanted == part.type then return part end
+  local out = json.object()
+  for key, value in pairs(part) do out[key] = value end
+  out.type = wanted == "any" and kind or wanted
+  return out
+end
+
+--- The content as the template takes it. Without a template: text alone is a string, everything else stays a list.
+function content.shape(message, can, where)
+  local value = message.content
+  if not can then return content.is_text(value) and content.flat(value) or value end
+  local text = content.is_text(value)
+  if can.strings and text and (not can.parts or message.role ~= "user") then return content.flat(value) end
+  if not can.parts and not text then
+    for i, part in ipairs(value) do place(part, {}, ("%s, part %d"):format(where, i)) end
+  end
+  if type(value) ~= "table" then return can.strings and value or content.parts(value) end
+  local out = json.array {}
+  for i, part in ipairs(value) do out[i] = place(part, can, ("%s, part %d"):format(where, i)) end
+  return out
+end
+
+return content

@@ -1,0 +1,271 @@
+-- normalize: messages of any client in the one form that a template can show without losing anything.
+--
+--   local messages, err = normalize.messages(given, { can = probe.of(template), tools = …, tool_choice = … })
+--
+-- What is done, in this order; the last three need to know what the template can do, and are left out without `can`:
+--   - every message is checked: unknown roles and parts are an error that says which. Keys that are not known stay, in
+--     their order; keys of the protocol that are null are dropped.
+--   - developer becomes system, the older function and function_call become tool and tool_calls
+--   - lines `x-anthropic-billing-header: …`, which change with every request, are taken out of system text
+--   - thinking that an assistant left open is closed before its call, when it wrote that call as text (<tool_call>)
+--   - consecutive messages of one role become one, joined by a blank line. Calls keep their place behind the text; tool
+--     results, messages with keys that differ, and lists of parts stay by themselves (lists are joined, too, when the
+--     template demands that roles take turns)
+--   - arguments become objects, or JSON text, as the template wants
+--   - what the template cannot show takes another way: tools and calls as text (fallback.lua), a system message in the
+--     first user's, a late one hoisted to the first, parallel calls one by one, text beside a call in a message before it
+--   - reasoning goes under the key that the template reads; whether earlier turns show it is the template's business
+--   - contents become text or lists of parts; a part that the template has no place for is an error
+--
+-- Messages may be JSON or plain Lua tables. They are not changed.
+local calls = require "chat.calls"
+local content = require "chat.content"
+local fallback = require "chat.fallback"
+local perigee = require "perigee"
+local text = require "lib.text"
+local json = perigee.json
+local fail = content.fail
+
+local normalize = {}
+
+local ROLES = { "system", "developer", "user", "assistant", "tool", "function" }
+local RENAMED = { developer = "system", ["function"] = "tool" }
+local OPTIONAL = { "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking", "refusal", "function_call",
+  "audio" }
+local REASONING = { "reasoning_content", "reasoning", "thinking" }
+
+local is_role = {}
+for _, role in ipairs(ROLES) do is_role[role] = true end
+
+-- ---- one message ---------------------------------------------------------------------------------------------------
+
+--- A system text without the lines that a client puts there for its own accounting.
+local function without_billing(said)
+  if not said:lower():find("x-anthropic-billing-header:", 1, true) then return said end
+  local lines = {}
+  for line in (said .. "\n"):gmatch "([^\n]*)\n" do
+    if line:sub(1, 27):lower() ~= "x-anthropic-billing-header:" then lines[#lines + 1] = line end
+  end
+  return table.concat(lines, "\n")
+end
+
+--- The last place of a plain text, 0 when there is none.
+local function last_place(said, part)
+  local at, found = 0, 0
+  repeat
+    at = said:find(part, at + 1, true)
+    found = at or found
+  until not at
+  return found
+end
+
+--- Thinking that was left open in a text with a call ends before the call, or at the end of the text.
+local function close_thinking(said)
+  if not said:find("<tool_call>", 1, true) then return said end
+  local open = last_place(said, "<think>")
+  if open <= last_place(said, "</think>") then return said end
+  local at = said:find("<tool_call>", open, true) or #said + 1
+  return said:sub(1, at - 1) .. "</think>" .. said:sub(at)
+end
+
+local function check_role(role, where)
+  if role == nil then fail("%s: 'role' is missing", where) end
+  if type(role) ~= "string" then fail("%s: 'role' must be text, not %s", where, content.type_of(role)) end
+  if is_role[role] then return end
+  local nearest = text.nearest(role, ROLES)
+  fail("%s: unknown role '%s'%s (there are: %s)", where, role, nearest and (", is it '" .. nearest .. "'?") or "",
+    table.concat(ROLES, ", "))
+end
+
+--- The single call of the older protocol.
+local function legacy_call(message, where)
+  local call = message.function_call
+  if call == nil then return end
+  local kind = content.type_of(call)
+  if kind ~= "object" then fail("%s: 'function_call' must be an object, not %s", where, kind) end
+  message.function_call = nil
+  message.tool_calls = message.tool_calls or json.array { json.object { { "type", "function" }, { "function", call } } }
+end
+
+local EDITS = { system = without_billing, assistant = close_thinking }
+
+local function read_message(given, where)
+  if content.type_of(given) ~= "object" then fail("%s: a message must be an object, not %s", where, content.type_of(given)) end
+  check_role(given.role, where)
+  local message = content.ordered(given)
+  for _, key in ipairs(OPTIONAL) do
+    if message[key] == json.null then message[key] = nil end
+  end
+  legacy_call(message, where)
+  message.tool_calls = calls.read(message.tool_calls, where)
+  if message.tool_calls and message.role ~= "assistant" then fail("%s: role '%s' cannot call tools", where, message.role) end
+  message.role = RENAMED[message.role] or message.role
+  local edit = EDITS[message.role]
+  message.content = content.read(message.content, where)
+  if edit then message.content = content.map(message.content, edit) end
+  return message
+end
+
+local function read(given)
+  if type(given) == "table" and next(given) == nil then return {} end
+  if not json.is_array(given) then fail("'messages' must be a list, not %s", content.type_of(given)) end
+  local list = {}
+  for i, message in ipairs(given) do list[i] = read_message(message, "message " .. i) end
+  return list
+end
+
+-- ---- merging -------------------------------------------------------------------------------------------------------
+
+local OWN = { role = true, content = true, tool_calls = true }
+
+--- Has b a key that a has not, or says otherwise?
+local function differ(a, b)
+  for key, value in pairs(b) do
+    if not OWN[key] and value ~= json.null and a[key] ~= value then return true end
+  end
+  return false
+end
+
+--- May b be joined to a without a loss?
+local function joins(a, b)
+  if a.role ~= b.role or a.role == "tool" or differ(a, b) then return false end
+  if b.tool_calls and content.is_empty(b.content) then return type(a.content) == "string" or a.tool_calls ~= nil end
+  if a.tool_calls then return false end -- the text would come before the calls
+  return type(a.content) == "string" and type(b.content) == "string"
+end
+
+--- Joins b to a, whatever they say: what is in both stays in both, a's first.
+local function join(a, b)
+  a.content = content.join(a.content, b.content)
+  if b.tool_calls then
+    local list = a.tool_calls or {}
+    a.tool_calls = json.array(table.move(b.tool_calls, 1, #b.tool_calls, #list + 1, table.move(list, 1, #list, 1, {})))
+  end
+  for key, value in pairs(b) do
+    if not OWN[key] then
+      local both = type(a[key]) == "string" and type(value) == "string" and a[key] ~= value
+      if both and (key == "reasoning_content" or key == "reasoning" or key == "thinking") then
+        a[key] = a[key] .. "\n\n" .. value
+      elseif a[key] == nil then
+        a[key] = value
+      end
+    end
+  end
+end
+
+--- Consecutive messages of one role as one. must(role): also those that would rather stay by themselves.
+local function merge(list, must)
+  local out = {}
+  for _, message in ipairs(list) do
+    local last = out[#out]
+    local same = last and last.role == message.role and message.role ~= "tool"
+    if same and (must(message.role) or joins(last, message)) then
+      join(last, message)
+    else
+      out[#out + 1] = message
+    end
+  end
+  return out
+end
+
+-- ---- what a template cannot show -----------------------------------------------------------------------------------
+
+--- Are there calls or results?
+local function has_calls(list)
+  local called, answered = false, false
+  for _, message in ipairs(list) do
+    called = called or message.tool_calls ~= nil
+    answered = answered or message.role == "tool"
+  end
+  return called, answered
+end
+
+--- Tools, calls and results of a template that does not know them, as text.
+local function without_tools(list, can, o)
+  local called, answered = has_calls(list)
+  local declare = o.tools and not can.tools
+  if declare or called and not can.calls or answered and not can.results then
+    list = fallback.write(calls.in_order(list))
+  end
+  if declare then list = fallback.declare(list, o.tools, o.tool_choice) end
+  return list
+end
+
+--- All system messages first.
+local function hoist(list)
+  local first, rest = {}, {}
+  for _, message in ipairs(list) do table.insert(message.role == "system" and first or rest, message) end
+  return table.move(rest, 1, #rest, #first + 1, first)
+end
+
+--- What the system says goes to the first user's message.
+local function fold_system(list)
+  local said, rest, user = nil, {}, nil
+  for _, message in ipairs(list) do
+    if message.role == "system" then
+      said = content.join(said, message.content)
+    else
+      rest[#rest + 1] = message
+      user = user or message.role == "user" and message or nil
+    end
+  end
+  if content.is_empty(said) then return rest end
+  if user then
+    user.content = content.join(said, user.content)
+  else
+    table.insert(rest, 1, json.object { { "role", "user" }, { "content", said } })
+  end
+  return rest
+end
+
+--- Reasoning under the key that the template reads. Thinking parts become such a text, too.
+local function place_reasoning(message, can)
+  if message.role ~= "assistant" then return end
+  local rest, said = content.without_thinking(message.content)
+  message.content = rest
+  for _, key in ipairs(REASONING) do
+    if key ~= can.reasoning and type(message[key]) == "string" and (can.reasoning or said) then
+      said = said and message[key] .. "\n\n" .. said or message[key]
+      message[key] = nil
+    end
+  end
+  local key = can.reasoning or REASONING[1]
+  if said and message[key] == nil then message[key] = said end
+end
+
+local function fit(list, can, o)
+  list = without_tools(list, can, o)
+  if not can.system then list = fold_system(list) elseif not can.system_late then list = hoist(list) end
+  list = merge(list, function(role) return can.alternate or role == "system" and not can.system_late end)
+  if not can.parallel then list = calls.one_by_one(list) end
+  if can.calls then list = calls.beside(list, can) end
+  if can.result_name then calls.name_results(list) end
+  if can.short_ids then calls.shorten_ids(list) end
+  for _, message in ipairs(list) do place_reasoning(message, can) end
+  return list
+end
+
+-- ---- all of them ---------------------------------------------------------------------------------------------------
+
+local function run(given, o)
+  local can, list = o.can, read(given)
+  if can then list = fit(list, can, o) else list = merge(list, function() return false end) end
+  for i, message in ipairs(list) do
+    calls.shape_arguments(message, can and can.arguments or "object")
+    local null = message.content == json.null and (not can or message.tool_calls ~= nil)
+    if not null then message.content = content.shape(message, can, "message " .. i) end
+    if message.content == json.null and not null then message.content = can.strings and "" or json.array {} end
+  end
+  return json.array(list)
+end
+
+--- The messages in one form, or nil and an error. options: can (what the template can do, see probe.lua), tools and
+--- tool_choice of the request.
+function normalize.messages(given, options)
+  local ok, result = pcall(run, given, options or {})
+  if ok then return result end
+  if getmetatable(result) ~= content.Failure then error(result, 0) end
+  return nil, perigee.error("argument", result.text)
+end
+
+return normalize

@@ -1,0 +1,274 @@
+-- probe: what a chat template can do, found by rendering small conversations with it, never by its name.
+--
+--   local can = probe.of(template)      -- a templates.compile result; found once per source and kept
+--
+-- Every text of a probe is a word that no template says by itself (zqx…): what is seen in the prompt has been shown, what
+-- is not has been lost, and a template that raises cannot do it. The answers:
+--
+--   system             a system message is shown          system_late      also one that comes later
+--   system_required    nothing goes without one
+--   alternate          user and assistant must take turns
+--   strings, parts     kinds of content that are shown: text, lists of parts
+--   image, video, audio   the type of part that it has a place for ("any": each of them); nil: none
+--   tools              tools are declared in the prompt
+--   calls, results     tool_calls of an assistant and messages of role tool are shown
+--   parallel           several calls of one message
+--   arguments          "object", "text" (JSON), or "any": what the arguments of a call must be
+--   call_text, call_empty, call_null   a call is shown beside text, empty text, no content
+--   short_ids          ids of calls must have nine letters or digits
+--   result_name        the name in a tool message is shown
+--   thinking           name of the variable that turns thinking on and off; thinks: it is on unless turned off
+--   effort             reasoning_effort changes the prompt
+--   reasoning          key under which a message's reasoning is read; keeps_reasoning: that of earlier turns is shown, too
+--   generation_prompt  add_generation_prompt adds something
+--   error              why not even a user's message can be rendered; then nothing above is known
+local perigee = require "perigee"
+local json = perigee.json
+
+local probe = {}
+
+local LIMITS = { steps = 200000, output = 1 << 20 } -- of one rendering: a template cannot make probing slow
+local TOKENS = { bos_token = "<s>", eos_token = "</s>", pad_token = "</s>", unk_token = "<unk>" }
+local SHORT, LONG = "zqxabcde", "call_zqx_0000000"
+
+local array, object = json.array, json.object
+
+-- ---- conversations -------------------------------------------------------------------------------------------------
+
+local Probe = {}
+Probe.__index = Probe
+
+--- The text as content of the kind that the template takes.
+function Probe:content(text)
+  if self.can.strings ~= false then return text end
+  return array { object { { "type", "text" }, { "text", text } } }
+end
+
+function Probe:say(role, text, more)
+  local message = object { { "role", role }, { "content", text and self:content(text) or json.null } }
+  for _, pair in ipairs(more or {}) do message[pair[1]] = pair[2] end
+  return message
+end
+
+local function call(n, options)
+  local arguments = '{"zqxkey' .. n .. '": "zqxvalue' .. n .. '"}'
+  if options.arguments ~= "text" then arguments = json.decode(arguments) end
+  return object { { "id", (options.id or SHORT) .. n }, { "type", "function" },
+    { "function", object { { "name", "zqxtool" }, { "arguments", arguments } } } }
+end
+
+local function calls(n, options)
+  local list = array {}
+  for i = 1, n do list[i] = call(i, options) end
+  return { "tool_calls", list }
+end
+
+function Probe:result(n, options)
+  return self:say("tool", "zqxresult" .. n, { { "tool_call_id", (options.id or SHORT) .. n },
+    { "name", options.name or "zqxtool" } })
+end
+
+local TOOLS = array { object { { "type", "function" }, { "function", object { { "name", "zqxtool" },
+  { "description", "zqxdescription" }, { "parameters", object { { "type", "object" }, { "properties",
+    object { { "zqxkey1", object { { "type", "string" } } }, { "zqxkey2", object { { "type", "string" } } } } } } } } } } }
+
+--- A question, calls, and their results. options: id, arguments, content (false: null), n (calls), name (of the results),
+--- more (of the message that calls).
+function Probe:called(options)
+  options.arguments = options.arguments or self.can.arguments
+  if options.id == nil and self.can.short_ids == false then options.id = LONG end
+  local n, text = options.n or 1, options.content
+  local more = { calls(n, options) }
+  for _, pair in ipairs(options.more or {}) do more[#more + 1] = pair end
+  local list = { self:say("user", "zqxuser"), self:say("assistant", text ~= false and (text or "") or nil, more) }
+  for i = 1, n do list[#list + 1] = self:result(i, options) end
+  return list
+end
+
+-- ---- rendering -----------------------------------------------------------------------------------------------------
+
+--- The prompt, or nil and why. Every variable beside the messages may be given.
+function Probe:render(messages, variables)
+  local list = array {}
+  if self.can.system_required then list[1] = self:say("system", "zqxlead") end
+  for _, message in ipairs(messages) do list[#list + 1] = message end
+  local all = { messages = list, add_generation_prompt = true }
+  for name, value in pairs(variables or {}) do all[name] = value end
+  return self.template:render(all, { tokens = TOKENS, now = 0, limits = LIMITS })
+end
+
+--- Are all the words in the prompt?
+function Probe:shows(messages, words, variables)
+  local text = self:render(messages, variables)
+  if not text then return false end
+  for _, word in ipairs(words) do
+    if not text:find(word, 1, true) then return false end
+  end
+  return true, text
+end
+
+-- ---- questions -----------------------------------------------------------------------------------------------------
+
+local USER = "zqxuser"
+
+local function ask_content(p)
+  local can = p.can
+  local function part_list(p2) return object { { "role", "user" }, { "content", array(p2) } } end
+  local part = object { { "type", "text" }, { "text", USER } }
+  local function takes()
+    can.strings = p:shows({ object { { "role", "user" }, { "content", USER } } }, { USER })
+    local shown, text = p:shows({ part_list { part } }, { USER })
+    -- Printed as a whole, the list would be seen, too.
+    can.parts = shown and not text:find("text': '" .. USER, 1, true) and not text:find('text": "' .. USER, 1, true)
+    return can.strings or can.parts
+  end
+  if takes() then return end
+  can.system_required = true -- perhaps
+  for _, strings in ipairs { true, false } do
+    can.strings = strings
+    if takes() then return end
+  end
+  can.system_required, can.strings, can.parts = false, nil, nil
+end
+
+local MEDIA = {
+  image = { { "image", "zqxfile" }, { "image_url", { "url", "zqxfile" } } },
+  video = { { "video", "zqxfile" }, { "video_url", { "url", "zqxfile" } } },
+  audio = { { "audio", "zqxfile" }, { "input_audio", { "data", "zqxfile" } }, { "audio_url", { "url", "zqxfile" } } },
+}
+
+local function ask_media(p)
+  if not p.can.parts then return end
+  local function with(first)
+    local words = object { { "type", "text" }, { "text", USER } }
+    return p:render { object { { "role", "user" }, { "content", array { first or words, first and words } } } }
+  end
+  local bare = with()
+  for kind, forms in pairs(MEDIA) do
+    local takes, all = nil, true
+    for _, form in ipairs(forms) do
+      local value = type(form[2]) == "table" and object { form[2] } or form[2]
+      local text = with(object { { "type", form[1] }, { form[1], value } })
+      local shown = text and text ~= bare and text:find(USER, 1, true) and not text:find("zqxfile", 1, true)
+      if shown then takes = takes or form[1] else all = false end
+    end
+    p.can[kind] = takes and all and "any" or takes
+  end
+end
+
+local function ask_roles(p)
+  local can = p.can
+  local user, assistant = p:say("user", USER), p:say("assistant", "zqxassistant")
+  local system, last = p:say("system", "zqxsystem"), p:say("user", "zqxlast")
+  if can.system_required then can.system = true
+  else can.system = p:shows({ system, user }, { "zqxsystem", USER }) end
+  local first = can.system and p:say("system", "zqxfirst") or nil
+  local late = { first or user, first and user or assistant, first and assistant or system, first and system or last,
+    first and last }
+  can.system_late = can.system and p:shows(late, { "zqxsystem", "zqxlast" })
+  can.alternate = not p:shows({ user, last }, { USER, "zqxlast" })
+end
+
+local function ask_prompt(p)
+  local can, user = p.can, { p:say("user", USER) }
+  local bare = p:render(user)
+  can.generation_prompt = bare ~= p:render(user, { add_generation_prompt = false })
+  for _, name in ipairs { "enable_thinking", "thinking" } do
+    local on, off = p:render(user, { [name] = true }), p:render(user, { [name] = false })
+    if on and off and on ~= off then
+      can.thinking, can.thinks = name, on == bare
+      break
+    end
+  end
+  local low, high = p:render(user, { reasoning_effort = "low" }), p:render(user, { reasoning_effort = "high" })
+  can.effort = low ~= nil and high ~= nil and low ~= high
+end
+
+--- Which form of arguments shows as it should?
+local function ask_arguments(p, id)
+  local function good(form)
+    local shown, text = p:shows(p:called { id = id, arguments = form }, { "zqxkey1", "zqxvalue1" }, { tools = TOOLS })
+    if not shown then -- some want no content beside a call, or some
+      for _, content in ipairs { false, "zqxtext" } do
+        shown, text = p:shows(p:called { id = id, arguments = form, content = content }, { "zqxkey1", "zqxvalue1" },
+          { tools = TOOLS })
+        if shown then break end
+      end
+    end
+    local odd = shown and (text:find('\\"zqxkey1', 1, true) or text:find("'zqxkey1': 'zqxvalue1", 1, true))
+    return shown and not odd
+  end
+  local as_object, as_text = good "object", good "text"
+  return as_object and (as_text and "any" or "object") or as_text and "text" or nil
+end
+
+local function ask_tools(p)
+  local can = p.can
+  can.tools = p:shows({ p:say("user", USER) }, { "zqxtool", USER }, { tools = TOOLS })
+  can.arguments = ask_arguments(p, LONG)
+  can.short_ids = false
+  if not can.arguments then
+    can.arguments = ask_arguments(p, SHORT)
+    can.short_ids = can.arguments ~= nil
+  end
+  can.calls = can.arguments ~= nil
+  if not can.calls then return end
+  local with = { tools = can.tools and TOOLS or nil }
+  local function call_shown(content)
+    local word = content and content ~= "" and content or USER
+    local shown, text = p:shows(p:called { content = content }, { "zqxvalue1", word }, with)
+    return shown and not text:find("None", 1, true)
+  end
+  can.call_text, can.call_empty, can.call_null = call_shown "zqxtext", call_shown "", call_shown(false)
+  local beside = not can.call_empty and (can.call_text and "zqxtext" or false) or ""
+  can.results = p:shows(p:called { content = beside }, { "zqxresult1" }, with)
+  can.parallel = p:shows(p:called { content = beside, n = 2 }, { "zqxvalue1", "zqxvalue2", "zqxresult1", "zqxresult2" }, with)
+  can.result_name = p:shows(p:called { content = beside, name = "zqxname" }, { "zqxname" }, with)
+end
+
+local function ask_reasoning(p)
+  local can = p.can
+  for _, key in ipairs { "reasoning_content", "reasoning", "thinking" } do
+    local more = { { key, "zqxreason" } }
+    local user, answer = p:say("user", USER), p:say("assistant", "zqxanswer", more)
+    local earlier = p:shows({ user, answer, p:say("user", "zqxlast") }, { "zqxreason" })
+    local last = earlier or p:shows({ user, answer }, { "zqxreason" }, { add_generation_prompt = false })
+      or can.calls and p:shows(p:called { more = more, content = not can.call_empty and false or nil }, { "zqxreason" })
+    if last then
+      can.reasoning, can.keeps_reasoning = key, earlier
+      return
+    end
+  end
+end
+
+-- ---- answers -------------------------------------------------------------------------------------------------------
+
+local cache, cached = {}, 0
+local CACHE_SIZE = 64
+
+local function find(template)
+  local p = setmetatable({ template = template, can = {} }, Probe)
+  ask_content(p)
+  if not (p.can.strings or p.can.parts) then
+    local _, why = p:render { p:say("user", USER) }
+    return { error = why and tostring(why) or "the template does not show what a user says" }
+  end
+  ask_media(p)
+  ask_roles(p)
+  ask_tools(p)
+  ask_prompt(p)
+  ask_reasoning(p)
+  return p.can
+end
+
+--- What the template can do. The table is shared: it must not be changed.
+function probe.of(template)
+  local known = cache[template.source]
+  if known then return known end
+  local can = find(template)
+  if cached >= CACHE_SIZE then cache, cached = {}, 0 end
+  cache[template.source], cached = can, cached + 1
+  return can
+end
+
+return probe
