@@ -1,23 +1,34 @@
 -- policy: who runs next. One guarded Lua call per step, with legal moves only.
 --
--- A policy is a function(step), or a table whose `schedule` is one. The step offers
+-- A policy is a function(step), or a table whose `schedule` is one; that of a table also gets `self`, which has its `config`
+-- and its `state`. The step offers
 --
---   step:running()       rows that have caches, oldest first: { row =, state = "reading" | "writing", left =, prompt =, … }
---   step:waiting()       rows that have none yet, or none any more
---   step:give(row, n)    the row may process n tokens (default: all it has left, as far as the step has room); returns n
---   step:order(rows)     these come first, in this order, when `fill` gives
---   step:preempt(row)    its caches are given back, its tokens stay
---   step:fill()          the built-in policy gives the rest of the step
---   step.tokens, step.left     what a step may hold, and what is left of it
---   step.timing          what steps took lately: decode (seconds of a step that only writes), read (seconds per prompt token)
---   step.free            tokens that the caches have room for
+--   step:running(filter)     rows that have caches, oldest first: { row =, state = "reading" | "writing", left =, tag =, … }
+--   step:waiting(filter)     rows that have none yet, or none any more
+--   step:prompts(filter)     rows whose prompts are to be read: those that are being read, then those that wait
+--   step:write()             every row that writes gets its token; returns how many did
+--   step:room(factor)        prompt tokens that may still be read: all that is left of the step, and beside rows that write so
+--                            many that it takes at most about `factor` (2) times as long as without
+--   step:read(row, most)     the row may read as much of its prompt as there is room, at most `most`; returns how much
+--   step:give(row, n)        the row may process n tokens (default: all it has left, as far as the step has room); returns n
+--   step:order(rows)         these come first, in this order, when `fill` gives; order(function(row) … end): smaller first
+--                            among rows that do the same, the older one where they are equal
+--   step:preempt(row)        its caches are given back, its tokens stay
+--   step:fill()              the built-in policy gives the rest of the step; `for row, n in step:fill()` tells what
+--   step.tokens, step.left   what a step may hold, and what is left of it
+--   step.timing              what steps took lately: decode (seconds of a step that only writes), read (seconds per prompt token)
+--   step.free                tokens that the caches have room for
+--   step.now                 seconds on a clock that only goes forward
+--
+-- A filter is a table that the row's tag must agree with ({ lane = "chat" }), or a function(row).
 --
 -- A move that is not legal raises, with the numbers. A policy that raises, takes too long, gives nothing although something
 -- could run, or returns something, is replaced for that step by the built-in one: reported once, and after three such
--- steps switched off until it is loaded again. So a bad policy is slow, never wrong.
+-- steps within a minute switched off until it is loaded again. So a bad policy is slow, never wrong.
 local perigee = require "perigee"
+local uv = require "luv"
 
-local policy = { STRIKES = 3, DEADLINE_MS = 10 }
+local policy = { STRIKES = 3, WINDOW_S = 60, DEADLINE_MS = 10, MEMORY = 64 << 20 }
 
 -- ---- one step ------------------------------------------------------------------------------------------------------
 
@@ -26,27 +37,54 @@ Step.__index = Step
 
 local function new_step(rows, options)
   local self = setmetatable({ rows = {}, grants = {}, preempted = {}, given = {}, first = {}, tokens = options.tokens,
-    left = options.tokens, timing = options.timing, free = options.free }, Step)
-  for _, info in ipairs(rows) do self.rows[info.row] = info end
+    left = options.tokens, writers = 0, taken = 0, timing = options.timing, free = options.free, now = uv.hrtime() * 1e-9 }, Step)
+  for _, info in ipairs(rows) do
+    self.rows[info.row] = info
+    if info.state == "writing" then self.writers = self.writers + 1 end
+    if type(info.tag) ~= "table" then info.tag = {} end -- so that a policy need not ask
+  end
   self.list = rows
   return self
 end
 
-local function pick(self, wanted)
+--- A step as policies get it, over rows as batch:rows() lists them; for trying policies out. Options: tokens, timing, free.
+function policy.step(rows, options)
+  return new_step(rows, options)
+end
+
+local function agrees(info, filter)
+  if filter == nil then return true end
+  if type(filter) == "function" then return filter(info) end
+  for key, value in pairs(filter) do
+    if info.tag[key] ~= value then return false end
+  end
+  return true
+end
+
+local function pick(self, states, filter)
+  if filter ~= nil and type(filter) ~= "table" and type(filter) ~= "function" then
+    error(("a filter is a table or a function, not %s"):format(type(filter)), 3)
+  end
   local out = {}
   for _, info in ipairs(self.list) do
-    if wanted(info) then out[#out + 1] = info end
+    if states[info.state] and not info.follows and not self.preempted[info.row] and agrees(info, filter) then
+      out[#out + 1] = info
+    end
   end
   return out
 end
 
-function Step:running()
-  return pick(self, function(info) return info.state ~= "waiting" and not self.preempted[info.row] end)
-end
+local RUNNING = { reading = true, writing = true }
+local READING, WAITING, WRITING = { reading = true }, { waiting = true }, { writing = true }
+
+function Step:running(filter) return pick(self, RUNNING, filter) end
 
 --- Choices that wait for the prompt of the first one are not among them: nothing can be given to them.
-function Step:waiting()
-  return pick(self, function(info) return info.state == "waiting" and not info.follows end)
+function Step:waiting(filter) return pick(self, WAITING, filter) end
+
+function Step:prompts(filter)
+  local rows = pick(self, READING, filter)
+  return table.move(pick(self, WAITING, filter), 1, #self.list, #rows + 1, rows)
 end
 
 local function find(self, row, verb)
@@ -67,14 +105,61 @@ function Step:give(row, n)
   if n > self.left then error(("give: %d tokens, but the step has room for %d more"):format(n, self.left), 2) end
   if n == 0 then return 0 end
   self.given[id], self.left = n, self.left - n
+  if info.state ~= "writing" then self.taken = self.taken + n end
   self.grants[#self.grants + 1] = { id, n }
   return n
 end
 
-function Step:order(rows)
-  if type(rows) ~= "table" then error(("order: a list of rows expected, got %s"):format(type(rows)), 2) end
+function Step:write()
+  local n = 0
+  for _, info in ipairs(pick(self, WRITING)) do
+    if self.left > 0 and not self.given[info.row] and info.left > 0 then n = n + self:give(info) end
+  end
+  return n
+end
+
+--- Tokens that may be read beside rows that write, whatever has been given so far.
+local function read_budget(self, factor)
+  local timing = self.timing
+  if not (timing and timing.decode and timing.read) then return 32 end
+  return math.max(4, math.floor(timing.decode * (factor - 1) / timing.read))
+end
+
+function Step:room(factor)
+  if self.writers == 0 then return self.left end
+  return math.max(0, math.min(self.left, read_budget(self, factor or 2) - self.taken))
+end
+
+function Step:read(row, most)
+  local info = find(self, row, "read")
+  if info.state == "writing" then error(("read: row %d has read its prompt"):format(info.row), 2) end
+  if self.given[info.row] then return 0 end
+  local n = math.min(info.left, self:room(), most and math.max(0, math.floor(most)) or info.left)
+  return self:give(info, math.tointeger(n))
+end
+
+--- The rows by what a function says of each, smaller first; the older one where it says the same.
+local function by_key(self, key)
+  local rows, keys, age = {}, {}, {}
+  for i, info in ipairs(self.list) do
+    local value = key(info)
+    if type(value) ~= "number" or value ~= value then
+      error(("order: the key of row %d is %s, not a number"):format(info.row, tostring(value)), 3)
+    end
+    rows[i], keys[info], age[info] = info, value, i
+  end
+  table.sort(rows, function(a, b) return keys[a] < keys[b] or keys[a] == keys[b] and age[a] < age[b] end)
+  return rows
+end
+
+function Step:order(by)
+  if type(by) == "function" then
+    self.sorted = by_key(self, by)
+    return
+  end
+  if type(by) ~= "table" then error(("order: a list of rows or a function expected, got %s"):format(type(by)), 2) end
   local first = {}
-  for i, row in ipairs(rows) do first[i] = find(self, row, "order") end
+  for i, row in ipairs(by) do first[i] = find(self, row, "order") end
   self.first = first
 end
 
@@ -82,10 +167,11 @@ function Step:preempt(row)
   local info = find(self, row, "preempt")
   if info.state == "waiting" then error(("preempt: row %d does not run"):format(info.row), 2) end
   if self.given[info.row] then error(("preempt: row %d has been given tokens in this step"):format(info.row), 2) end
+  if info.state == "writing" and not self.preempted[info.row] then self.writers = self.writers - 1 end
   self.preempted[info.row] = true
 end
 
---- Every row once: those that `order` named, then by age, those that write before those that read.
+--- Every row once: those that `order` named, then those that write, read, wait, each by their key or by age.
 local function importance(self)
   local out, seen = {}, {}
   local function put(info)
@@ -96,34 +182,26 @@ local function importance(self)
   end
   for _, info in ipairs(self.first) do put(info) end
   for _, state in ipairs { "writing", "reading", "waiting" } do
-    for _, info in ipairs(self.list) do
+    for _, info in ipairs(self.sorted or self.list) do
       if info.state == state then put(info) end
     end
   end
   return out
 end
 
---- Tokens that may be read beside writing rows so that a step takes at most about twice as long as one that only writes.
-function policy.read_budget(step, factor)
-  local timing = step.timing
-  if not (timing and timing.decode and timing.read) then return math.min(step.left, 32) end
-  local tokens = timing.decode * ((factor or 2) - 1) / timing.read
-  return math.max(4, math.min(step.left, math.floor(tokens)))
-end
-
 --- The built-in policy: decode first, then prompts within the room and the time of the step.
 function Step:fill()
-  local writing, budget = false, nil
+  local before = #self.grants
   for _, info in ipairs(importance(self)) do
-    writing = writing or info.state == "writing"
     if self.left > 0 and not self.given[info.row] and info.left > 0 then
-      if info.state == "writing" then
-        self:give(info)
-      else
-        budget = budget or (writing and policy.read_budget(self) or self.left)
-        budget = budget - self:give(info, math.min(info.left, budget, self.left))
-      end
+      if info.state == "writing" then self:give(info) else self:read(info) end
     end
+  end
+  local i = before
+  return function()
+    i = i + 1
+    local grant = self.grants[i]
+    if grant then return self.rows[grant[1]], grant[2] end
   end
 end
 
@@ -160,63 +238,115 @@ end
 local Runner = {}
 Runner.__index = Runner
 
-local function to_function(given)
+--- What `schedule` gets as self: that of a script which serves, or one made of the table's config and state.
+local function to_policy(given)
   if type(given) == "function" then return given end
-  if type(given) == "table" and type(given.schedule) == "function" then return given.schedule end
-  error(("a policy is a function or a table with `schedule`, not %s"):format(type(given)), 3)
+  if type(given) ~= "table" or type(given.schedule) ~= "function" then
+    error(("a policy is a function or a table with `schedule`, not %s"):format(type(given)), 3)
+  end
+  local self = given.self
+  if not self then
+    self = { name = given.name, config = given.config or {}, state = given.state and given.state() or {} }
+  end
+  return given.schedule, self, given.struck
 end
 
---- Guards a policy (nil: fifo). Options: report = function(text), deadline_ms.
+local function load(self, given)
+  self.schedule, self.self, self.struck = to_policy(given)
+  self.times, self.strikes, self.reported, self.off = {}, 0, nil, nil
+end
+
+--- Guards a policy (nil: fifo). Options: report = function(text), deadline_ms. A table may have `struck`, a function(why, off)
+--- that is told about every failure.
 function policy.guard(given, options)
   options = options or {}
-  local self = setmetatable({ strikes = 0, report = options.report or function(text) io.stderr:write("perigee: ", text, "\n") end,
+  local self = setmetatable({ report = options.report or function(text) io.stderr:write("perigee: ", text, "\n") end,
     deadline_ms = options.deadline_ms or policy.DEADLINE_MS }, Runner)
-  self.schedule = to_function(given or require "policy.fifo")
+  load(self, given or require "policy.fifo")
   return self
 end
 
 --- Another one, or the same again: strikes are forgotten.
 function Runner:reload(given)
-  self.schedule, self.strikes, self.reported = to_function(given), 0, nil
+  load(self, given)
 end
 
-local function strike(self, why)
-  self.strikes = self.strikes + 1
-  self.last_error = tostring(why)
+local function strike(self, why, now)
+  local times = {}
+  for _, at in ipairs(self.times) do
+    if now - at < policy.WINDOW_S then times[#times + 1] = at end
+  end
+  times[#times + 1] = now
+  self.times, self.strikes = times, #times
+  self.last_error = (tostring(why):gsub("%s*\n.*", ""))
+  self.off = #times >= policy.STRIKES
+  if self.struck then self.struck(self.last_error, self.off) end
   if not self.reported then
     self.reported = true
     self.report("policy: " .. self.last_error .. "; the built-in policy takes its place")
   end
-  if self.strikes == policy.STRIKES then
+  if self.off then
     self.report(("policy: switched off after %d failures until it is loaded again"):format(policy.STRIKES))
   end
 end
 
-local function could_run(step)
-  for _, info in ipairs(step.list) do
+local function could_run(rows)
+  for _, info in ipairs(rows) do
     if not info.follows and info.left > 0 then return true end
   end
   return false
 end
 
 local function ask(self, step)
-  local ok, result = perigee.guard(function() return self.schedule(step) end, { deadline_ms = self.deadline_ms })
+  local ok, result = perigee.guard(function() return self.schedule(step, self.self) end,
+    { deadline_ms = self.deadline_ms, memory = policy.MEMORY })
   if not ok then return result end
   if result ~= nil then return ("returned %s, nothing was expected"):format(type(result)) end
-  if #step.grants == 0 and could_run(step) then return "gave nothing, although rows could run" end
+end
+
+-- A policy has the step and its rows in its hands; what it could have written over is kept aside.
+local KEPT_FIELDS = { "row", "state", "left", "follows" }
+
+local function keep(rows)
+  local kept = {}
+  for i, info in ipairs(rows) do
+    local copy = {}
+    for _, field in ipairs(KEPT_FIELDS) do copy[field] = info[field] end
+    kept[i] = copy
+  end
+  return kept
+end
+
+--- Why these are not the grants of legal moves, or nil.
+local function illegal(step, kept, tokens)
+  local left, sum = {}, 0
+  for _, info in ipairs(kept) do left[info.row] = not info.follows and info.left or 0 end
+  if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return "wrote over the step" end
+  for _, grant in ipairs(step.grants) do
+    local row, n
+    if type(grant) == "table" then row, n = grant[1], grant[2] end
+    if math.type(n) ~= "integer" or n < 1 or n > (left[row or 0] or 0) then return "wrote over the step" end
+    left[row], sum = 0, sum + n
+  end
+  for row in pairs(step.preempted) do
+    if not left[row] then return "wrote over the step" end
+  end
+  if sum > tokens then return "wrote over the step" end
+  if sum == 0 and could_run(kept) then return "gave nothing, although rows could run" end
 end
 
 --- Grants and rows to preempt first, for rows as batch:rows() lists them. Options: tokens, timing, free.
 function Runner:grants(rows, options)
-  local step = new_step(rows, options)
-  if not could_run(step) then return {}, {} end
-  local why
-  if self.strikes < policy.STRIKES then why = ask(self, step) else why = false end
-  if why ~= nil then
-    if why then strike(self, why) end
-    step = new_step(rows, options)
-    step:fill()
+  if not could_run(rows) then return {}, {} end
+  if not self.off then
+    local kept, step = keep(rows), new_step(rows, options)
+    local why = ask(self, step) or illegal(step, kept, options.tokens)
+    if not why then return step.grants, step.preempted end
+    rows = kept
+    strike(self, why, uv.hrtime() * 1e-9)
   end
+  local step = new_step(rows, options)
+  step:fill()
   return step.grants, step.preempted
 end
 

@@ -1,0 +1,57 @@
+-- fair: keys share the machine by weight. What a key used counts against it and is forgotten by half every half_life_s, so who
+-- has used little goes first, and who floods the queue waits for itself. Being away earns nothing: who comes back starts
+-- level with the one who has used least among those who are here.
+--
+-- The key is tag.key: the name of the API key. Weights of keys stand in the config; the others have weights.default.
+
+local function key_of(row) return row.tag.key or "" end
+
+local function forget(state, now, half_life)
+  local keep = 0.5 ^ (math.max(0, now - (state.at or now)) / half_life)
+  for key, used in pairs(state.used) do
+    state.used[key] = used * keep > 1 and used * keep or nil
+  end
+  state.at = now
+end
+
+return {
+  name = "fair",
+  version = 1,
+  config = { weights = { default = 1 }, half_life_s = 300 },
+  state = function(old) return old or { used = {} } end,
+
+  admit = function(req, queue, self)
+    local used, mine, least = self.state.used, req.tag.key or "", nil
+    if queue:count { key = req.tag.key } > 0 then return end
+    for key, n in pairs(used) do
+      if key ~= mine and queue:count { key = key } > 0 then least = math.min(least or n, n) end
+    end
+    used[mine] = math.max(used[mine] or 0, least or 0)
+  end,
+
+  schedule = function(step, self)
+    local state, weights = self.state, self.config.weights
+    forget(state, step.now, self.config.half_life_s)
+    step:order(function(row) return state.used[key_of(row)] or 0 end)
+    for row, n in step:fill() do
+      local key = key_of(row)
+      state.used[key] = (state.used[key] or 0) + n / (weights[key] or weights.default)
+    end
+  end,
+
+  selftest = {
+    ["over many steps, keys get what their weights say"] = function(try)
+      try.self.config.weights = { default = 1, gold = 4 }
+      local got = { gold = 0, tin = 0 }
+      for _ = 1, 200 do
+        local rows = {}
+        for i = 1, 8 do rows[i] = { state = "waiting", left = 16, tag = { key = i % 2 == 0 and "gold" or "tin" } } end
+        local step = try.step(rows, { tokens = 16 })
+        try.schedule(step)
+        for i, row in ipairs(rows) do got[row.tag.key] = got[row.tag.key] + (step.given[i] or 0) end
+      end
+      local ratio = got.gold / got.tin
+      assert(ratio > 3.5 and ratio < 4.5, "got " .. ratio)
+    end,
+  },
+}
