@@ -3,7 +3,7 @@
 --   { name = "deadline", kind = "number", value = "MS", default = 1000, help = "…" }
 --
 -- Kinds: flag, string, integer, number, bytes ("8G"), choice (with `choices`). A key is the option's name with "_" for
--- "-".
+-- "-". With `many` the option may be given again and its value is a list.
 local text = require "lib.text"
 
 local args = {}
@@ -68,7 +68,7 @@ local function read(option, given)
   return value
 end
 
---- One "--name", "--name=value" or "--name value" at list[i]. Returns key, value, next i; or nil, message.
+--- One "--name", "--name=value" or "--name value" at list[i]. Returns option, value, next i; or nil, message.
 local function take(options, list, i)
   local name, given = list[i]:match "^%-%-([^=]+)=(.*)$"
   name = name or list[i]:sub(3)
@@ -76,7 +76,7 @@ local function take(options, list, i)
   if not option then return nil, why end
   if option.kind == "flag" then
     if given then return nil, ("--%s: takes no value"):format(name) end
-    return key_of(option), true, i + 1
+    return option, true, i + 1
   end
   if not given then
     i = i + 1
@@ -85,7 +85,17 @@ local function take(options, list, i)
   end
   local value, bad = read(option, given)
   if value == nil then return nil, bad end
-  return key_of(option), value, i + 1
+  return option, value, i + 1
+end
+
+local function put(out, option, value)
+  local key = key_of(option)
+  if not option.many then
+    out[key] = value
+    return
+  end
+  out[key] = out[key] or {}
+  table.insert(out[key], value)
 end
 
 --- Parses list from index `first`. `stop`: the first operand ends the options. Returns a table with the options by key
@@ -102,9 +112,10 @@ function args.parse(options, list, settings)
     elseif word == "-h" then
       out.help, i = true, i + 1
     elseif word:sub(1, 2) == "--" then
-      local key, value, after = take(options, list, i)
-      if not key then return nil, value end
-      out[key], i = value, after
+      local option, value, after = take(options, list, i)
+      if not option then return nil, value end
+      put(out, option, value)
+      i = after
     else
       return nil, ("%s: unknown option"):format(word)
     end

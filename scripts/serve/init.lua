@@ -1,0 +1,274 @@
+-- serve: the application: what stands between HTTP and the models.
+--
+--   local app = assert(require("serve").new { config = merged, file = path or nil, line = what the command line set })
+--   assert(app:start())                        -- listens, and loads the models in the background
+--   app:stop { done = function() … end }       -- drains, then closes everything; a second call does not wait
+--
+-- A request passes the gate (serve/gate: Host, origin, key), the rate limits, and then the handler of its route, in a task of its
+-- own. Routes come from the parts that own them, through app:route. What parts share is on `app`:
+--
+--   config    the merged configuration (serve/config); live keys change in place when it is reloaded
+--   models    serve/models        metrics   serve/metrics       log       serve/log
+--   scripts   serve/generations   routes    http.router()       draining  true while it stops
+--   keys      the API keys, { name, key }                       started   seconds of uv.hrtime
+--
+-- A handler puts what the access log should know about its request into request.log: model, prompt_tokens, completion_tokens,
+-- cached_tokens, ttft_ms, finish.
+local async = require "lib.async"
+local config = require "serve.config"
+local errors = require "api.errors"
+local gate = require "serve.gate"
+local generations = require "serve.generations"
+local http = require "http"
+local logs = require "serve.log"
+local metrics = require "serve.metrics"
+local models = require "serve.models"
+local pages = require "serve.pages"
+local rates = require "serve.rate"
+local status = require "serve.status"
+local text = require "lib.text"
+local uv = require "luv"
+
+local POLL_MS = 20
+local CLOSE_S = 2 -- for the last bytes of answers
+
+local App = {}
+App.__index = App
+
+-- ---- answering -----------------------------------------------------------------------------------------------------
+
+--- Sends { status, message, code, retry_after } as OpenAI's clients expect an error.
+function App:refuse(response, err)
+  if err.status == 429 or err.status == 503 then self.metrics.rejected:add(1, { reason = err.code or "other" }) end
+  return errors.send(response, errors.from(err))
+end
+
+--- Registers a handler(request, response, params). options: auth = false: no key is asked for; unix_only: only on the Unix
+--- socket; cost: it makes work, so rate limits and draining concern it.
+function App:route(method, path, handler, options)
+  self.routes:add(method, path, { handler = handler, options = options or {}, path = path })
+end
+
+--- What a request must be before its route is looked at. Refusal or nil.
+local function check_origin(self, request)
+  return gate.host(self.config, request) or gate.origin(self.config, request)
+end
+
+--- What the route asks for. Refusal or nil; sets request.key.
+local function check_route(self, request, response, options)
+  local unix = request["local"] == "unix"
+  if options.unix_only and not unix then
+    return { status = 403, code = "unix_socket_only", message = "this is answered on the Unix socket only (--socket PATH)" }
+  end
+  if options.auth ~= false and #self.keys > 0 and not (unix and options.unix_only) then
+    local key, refusal = gate.key(self.keys, request)
+    if not key then return refusal end
+    request.key = key
+  end
+  if not options.cost then return nil end
+  if self.draining then
+    return { status = 503, code = "draining", message = "this server is shutting down", retry_after = self.config.drain_s }
+  end
+  local _, refusal, headers = self.rate:take { name = request.key and request.key.name, peer = request.peer }
+  for name, value in pairs(headers or {}) do response:set(name, value) end
+  return refusal
+end
+
+local function answer(self, request, response)
+  request.log = {}
+  local cors = gate.cors(self.config, request)
+  for name, value in pairs(cors or {}) do response:set(name, value) end
+  local refusal = check_origin(self, request)
+  if refusal then return self:refuse(response, refusal) end
+  local preflight = gate.preflight(self.config, request)
+  if preflight then return response:send(204, preflight, "") end
+  local route, params, allow = self.routes:match(request.method, request.path)
+  if not route then
+    local missing = not allow
+    if allow then response:set("allow", allow) end
+    return self:refuse(response, { status = missing and 404 or 405, code = missing and "not_found" or "method_not_allowed",
+      message = ("%s %s: %s"):format(request.method, request.path:sub(1, 200), missing and "there is no such path"
+        or "this path takes " .. allow) })
+  end
+  request.route = route
+  refusal = check_route(self, request, response, route.options)
+  if refusal then return self:refuse(response, refusal) end
+  if not route.options.cost then return route.handler(request, response, params) end
+  self.working = self.working + 1
+  local ok, why = pcall(route.handler, request, response, params)
+  self.working = self.working - 1
+  if not ok then error(why, 0) end
+end
+
+--- One line of the log, the request's tokens, and the counters, when an answer is through.
+local function finished(self, entry)
+  local request = entry.request
+  local facts = request and request.log or {}
+  local key = request and request.key and request.key.name
+  local tokens = (facts.prompt_tokens or 0) + (facts.completion_tokens or 0)
+  if request then self.rate:charge({ name = key, peer = request.peer }, tokens) end
+  local route = request and request.route
+  self.metrics.requests:add(1, { route = route and route.path or "none", method = route and entry.method or "other",
+    status = entry.status or 0 })
+  if route and route.options.cost then self.metrics.duration:observe(entry.ms / 1e3) end
+  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method, path = entry.path, status = entry.status,
+    ms = entry.ms, bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
+    completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens, ttft_ms = facts.ttft_ms,
+    finish = facts.finish, error = entry.error }
+end
+
+-- ---- state ---------------------------------------------------------------------------------------------------------
+
+--- "ok", "loading", "failed" or "draining".
+function App:state()
+  if self.draining then return "draining" end
+  local state = self.models:state()
+  return state == "ready" and "ok" or state
+end
+
+--- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then everything is as
+--- it was.
+function App:reload()
+  local file, why
+  if self.file then
+    file, why = config.read(self.file)
+    if not file then
+      self.log:note("error", "configuration kept: " .. why)
+      return nil, why
+    end
+  end
+  local changed, restart = config.apply(self.config, config.merge(file, self.line))
+  self.keys = gate.keys(self.config.keys)
+  local reopened, failed = self.log:reopen()
+  if not reopened then self.log:note("error", "log: " .. failed) end
+  local ok, broken = self.scripts:reload()
+  self.log:note("info", "configuration reloaded", { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
+  if not ok then return nil, broken end
+  return { changed = changed, restart = restart }
+end
+
+-- ---- life ----------------------------------------------------------------------------------------------------------
+
+--- The address that a name stands for, as the socket wants it; nil and why.
+local function resolve(host)
+  if host:match "^[%d.]+$" or host:find(":", 1, true) then return host end
+  local found, why = uv.getaddrinfo(host, nil, { socktype = "stream", family = "inet" })
+  if not found then return nil, why end
+  return found[1].addr
+end
+
+local function listen_tcp(self)
+  local c = self.config
+  local ip, unknown = resolve(c.host)
+  if not ip then return nil, ("--host %s: %s"):format(c.host, unknown) end
+  local place, why = self.server:listen { host = ip, port = c.port }
+  if not place then
+    if tostring(why):find("EADDRINUSE", 1, true) or tostring(why):find("already in use", 1, true) then
+      return nil, ("port %d of %s is in use: --port N takes another, --port 0 any that is free"):format(c.port, c.host)
+    end
+    return nil, tostring(why)
+  end
+  local name = place.address:find(":", 1, true) and "[" .. place.address .. "]" or place.address
+  return { address = ("http://%s:%d"):format(name, place.port), port = place.port }
+end
+
+--- Where it listens: a list of { address = "http://…" or path }, or nil and why. A socket alone means no port.
+local function listen(self)
+  local c, places = self.config, {}
+  if c.given.port or c.given.host or not c.socket then
+    local place, why = listen_tcp(self)
+    if not place then return nil, why end
+    places[1] = place
+  end
+  if c.socket then
+    local place, why = self.server:listen { path = c.socket, mode = 384 } -- 0600
+    if not place then return nil, tostring(why) end
+    places[#places + 1] = place
+  end
+  return places
+end
+
+--- Listens and begins to load. Returns the list of places, or nil and why.
+function App:start()
+  self.server = http.server { name = "perigee", limits = self.config.limits,
+    handler = function(request, response) return answer(self, request, response) end,
+    log = function(entry) finished(self, entry) end }
+  local places, why = listen(self)
+  if not places then return nil, why end
+  self.places = places
+  self.stop_ticker = status.start(self)
+  self.loading = async.run(function()
+    self.models:load_all()
+    if self.on_ready then self.on_ready() end
+  end)
+  return places
+end
+
+--- Lets go of everything. done() is called when the log is written.
+local function close(self, done)
+  if self.loading then self.loading:cancel() end
+  if self.stop_ticker then self.stop_ticker() end
+  if self.scripts.close then self.scripts:close() end
+  self.models:close()
+  self.log:close(done)
+end
+
+--- Closes connections, those that are busy after so many seconds; then everything.
+local function shut(self, seconds)
+  if self.shutting then return self.server:cut() end
+  self.shutting = true
+  self.server:drain { seconds = seconds, done = function() close(self, self.on_stopped) end }
+end
+
+--- Refuses new work and lets what runs finish, for config.drain_s at most; meanwhile it answers, so that a balancer sees it go.
+--- Then it closes, and calls options.done once nothing is left. A second call ends it at once.
+function App:stop(options)
+  self.on_stopped = self.on_stopped or options.done or function() end
+  if self.draining then return shut(self, 0) end
+  self.draining = true
+  async.run(function()
+    local deadline = uv.hrtime() + self.config.drain_s * 1e9
+    while self.working > 0 and not self.shutting and uv.hrtime() < deadline do async.sleep(POLL_MS) end
+    if not self.shutting then shut(self, self.working > 0 and 0 or CLOSE_S) end
+  end)
+end
+
+--- Those of the command line, or of the configuration: the folders of a list first, then names in their order.
+local function add_models(self, list)
+  for _, given in ipairs(list or {}) do assert(self.models:add(given)) end
+  local configured = self.config.models or {}
+  for _, path in ipairs(configured) do
+    local ok, why = self.models:add { name = models.name_of(path), path = path }
+    if not ok then return nil, why end
+  end
+  for _, name in ipairs(text.sorted_keys(configured)) do
+    if type(name) == "string" then
+      local ok, why = self.models:add { name = name, path = configured[name] }
+      if not ok then return nil, why end
+    end
+  end
+  return true
+end
+
+--- options: config (merged), file (its path), line (what the command line set; both for reloading), models: a list of { name, path }.
+--- Returns nil and why when the log or the scripts cannot be opened.
+local function new(options)
+  local self = setmetatable({ config = options.config, file = options.file, line = options.line, draining = false, working = 0,
+    started = uv.hrtime() * 1e-9, routes = http.router() }, App)
+  local log, why = logs.open(self.config.log)
+  if not log then return nil, why end
+  self.log = log
+  self.metrics = metrics.new { on_error = function(err) log:note("error", "metrics: " .. tostring(err)) end }
+  self.keys = gate.keys(self.config.keys)
+  self.rate = rates.new(function() return self.config.rate end)
+  self.models = models.new { config = self.config, log = log }
+  local ok, wrong = add_models(self, options.models)
+  if not ok then return nil, wrong end
+  self.scripts, wrong = generations.open(self)
+  if not self.scripts then return nil, wrong end
+  status.routes(self)
+  pages.routes(self)
+  return self
+end
+
+return { new = new }

@@ -1,0 +1,198 @@
+-- status: what the server knows about itself: /health, /metrics, /v1/status, /v1/models.
+--
+-- A ticker looks at every batch once a second, for the tokens per second of the last few and for the sizes of steps; the rest is
+-- read when somebody asks.
+local perigee = require "perigee"
+local uv = require "luv"
+local json = perigee.json
+
+local TICK_MS, WINDOW = 1000, 5
+
+local status = {}
+
+-- ---- the ticker ----------------------------------------------------------------------------------------------------
+
+--- Sizes of the steps since the last time.
+local function observe_steps(app, entry)
+  local seen = entry.steps_seen or -1
+  for _, t in ipairs(entry.batch:trace(256)) do
+    if t.at > seen then
+      seen = t.at
+      app.metrics.batch_rows:observe(t.reading + t.writing, { model = entry.name })
+    end
+  end
+  entry.steps_seen = seen
+end
+
+--- Tokens per second over the last WINDOW ticks.
+local function observe_speed(entry, now)
+  local stats = entry.batch:stats()
+  local ring = entry.speed_ring or {}
+  entry.speed_ring = ring
+  ring[#ring + 1] = { at = now, read = stats.read_tokens, written = stats.written_tokens }
+  if #ring > WINDOW + 1 then table.remove(ring, 1) end
+  local first, last = ring[1], ring[#ring]
+  local seconds = last.at - first.at
+  entry.speed = seconds > 0 and { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
+    or { prefill = 0.0, decode = 0.0 }
+end
+
+local function tick(app)
+  local now = uv.hrtime() * 1e-9
+  for _, entry in ipairs(app.models:list()) do
+    if entry.state == "ready" then
+      observe_steps(app, entry)
+      observe_speed(entry, now)
+    end
+  end
+end
+
+-- ---- metrics -------------------------------------------------------------------------------------------------------
+
+local function set_memory(app)
+  local m = app.metrics.memory
+  m:clear()
+  local objects = select(2, perigee.live())
+  m:set(math.tointeger(uv.resident_set_memory()), { what = "resident" })
+  m:set((perigee.heap()), { what = "heap" })
+  m:set(objects, { what = "objects" })
+  for _, entry in ipairs(app.models:list()) do
+    for _, what in ipairs(entry.memory and { "weights", "caches", "activations" } or {}) do
+      m:set(entry.memory[what], { what = what, model = entry.name })
+    end
+  end
+end
+
+-- Family, field of batch:stats(), field of its prefix.
+local counters = { { "prefill_tokens", "read_tokens" }, { "decode_tokens", "written_tokens" }, { "steps", "steps" },
+  { "preempted", "preempted" }, { "running", "running" }, { "waiting", "waiting" } }
+local prefix_counters = { { "cache_lookups", "lookups" }, { "cache_hits", "hits" }, { "cache_evictions", "evictions" } }
+
+local function set_batch(app, entry)
+  local m, labels = app.metrics, { model = entry.name }
+  local stats = entry.batch:stats()
+  for _, c in ipairs(counters) do m[c[1]]:set(stats[c[2]], labels) end
+  for _, c in ipairs(prefix_counters) do m[c[1]]:set(stats.prefix[c[2]], labels) end
+  for _, part in ipairs { "plan", "compute", "sample", "lua" } do
+    m.step_seconds:set(stats[part], { model = entry.name, part = part })
+  end
+  m.cache_bytes:set(stats.prefix.bytes, { model = entry.name, place = "memory" })
+  m.cache_bytes:set(stats.prefix.disk_bytes, { model = entry.name, place = "disk" })
+  local free, all = entry.batch:room()
+  m.cache_tokens:set(free, { model = entry.name, kind = "free" })
+  m.cache_tokens:set(all, { model = entry.name, kind = "all" })
+end
+
+local function collect(app)
+  local m = app.metrics
+  m.uptime:set(uv.hrtime() * 1e-9 - app.started)
+  m.draining:set(app.draining and 1 or 0)
+  m.connections:set(app.server and app.server:stats().connections or 0)
+  m.models:clear()
+  set_memory(app)
+  for _, entry in ipairs(app.models:list()) do
+    m.models:set(1, { model = entry.name, state = entry.state })
+    if entry.state == "ready" then set_batch(app, entry) end
+  end
+end
+
+-- ---- JSON ----------------------------------------------------------------------------------------------------------
+
+local function model_object(entry)
+  return json.object { { "id", entry.name }, { "object", "model" }, { "created", entry.created or 0 }, { "owned_by", "perigee" },
+    { "max_model_len", entry.context or json.null }, { "state", entry.state } }
+end
+
+local function prefix_object(p)
+  local object = json.object {}
+  for _, name in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits", "hit_tokens", "asked_tokens", "evictions",
+    "disk_reads", "disk_writes", "disk_errors" } do
+    object[name] = p[name]
+  end
+  return object
+end
+
+local function batch_object(entry)
+  local stats, free, all = entry.batch:stats(), entry.batch:room()
+  local speed = entry.speed or { prefill = 0.0, decode = 0.0 }
+  return json.object { { "running", stats.running }, { "waiting", stats.waiting }, { "steps", stats.steps },
+    { "prefill_tokens", stats.read_tokens }, { "decode_tokens", stats.written_tokens }, { "cached_tokens", stats.cached_tokens },
+    { "finished", stats.finished }, { "cancelled", stats.cancelled }, { "failed", stats.failed }, { "preempted", stats.preempted },
+    { "prefill_tokens_per_s", speed.prefill }, { "decode_tokens_per_s", speed.decode },
+    { "cache_tokens", all }, { "cache_tokens_free", free }, { "prefix_cache", prefix_object(stats.prefix) } }
+end
+
+local function status_of_model(entry)
+  local list = { { "id", entry.name }, { "state", entry.state } }
+  local function put(name, value)
+    if value ~= nil then list[#list + 1] = { name, value } end
+  end
+  put("error", entry.error)
+  if entry.state == "loading" then put("loaded_bytes", entry.loaded_bytes) end
+  if entry.state == "ready" then
+    put("architecture", entry.model.config.model_type)
+    put("context", entry.context)
+    put("chat", entry.words ~= nil)
+    put("load_seconds", entry.timing.load_s)
+    put("memory", json.object { { "weights", entry.memory.weights }, { "caches", entry.memory.caches },
+      { "activations", entry.memory.activations } })
+    put("batch", batch_object(entry))
+  end
+  return json.object(list)
+end
+
+--- Everything, for the page and for people.
+function status.object(app)
+  local models = json.array {}
+  for i, entry in ipairs(app.models:list()) do models[i] = status_of_model(entry) end
+  local scripts = app.scripts and app.scripts.status and app.scripts:status()
+  local machine = perigee.sys.machine()
+  return json.object { { "status", app:state() }, { "version", perigee.version },
+    { "uptime_s", uv.hrtime() * 1e-9 - app.started }, { "draining", app.draining }, { "policy", app.config.policy },
+    { "keys", #app.keys }, { "models", models },
+    { "memory", json.object { { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
+      { "available", machine.memory_available }, { "budget", app.config.memory or json.null } } },
+    { "connections", app.server and app.server:stats().connections or 0 }, { "scripts", scripts or json.null } }
+end
+
+-- ---- routes --------------------------------------------------------------------------------------------------------
+
+local function health(app, response)
+  local state = app:state()
+  if state == "ok" then return response:json(200, json.object { { "status", "ok" } }) end
+  local models = json.object {}
+  for _, entry in ipairs(app.models:list()) do models[entry.name] = entry.state end
+  response:send(503, { ["content-type"] = "application/json", ["retry-after"] = "5" },
+    json.encode(json.object { { "status", state }, { "models", models } }))
+end
+
+function status.routes(app)
+  app.metrics:collect(function() collect(app) end)
+  app:route("GET", "/health", function(_, response) health(app, response) end, { auth = false })
+  app:route("GET", "/metrics", function(_, response)
+    response:send(200, { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" }, app.metrics:text())
+  end)
+  app:route("GET", "/v1/status", function(_, response) response:json(200, status.object(app)) end)
+  app:route("GET", "/v1/models", function(_, response)
+    local data = json.array {}
+    for i, entry in ipairs(app.models:list()) do data[i] = model_object(entry) end
+    response:json(200, json.object { { "object", "list" }, { "data", data } })
+  end)
+  app:route("GET", "/v1/models/{id}", function(_, response, params)
+    for _, entry in ipairs(app.models:list()) do
+      if entry.name == params.id then return response:json(200, model_object(entry)) end
+    end
+    local _, err = app.models:find(params.id)
+    app:refuse(response, err)
+  end)
+end
+
+--- Starts the ticker; returns a function that stops it.
+function status.start(app)
+  local timer = uv.new_timer()
+  timer:start(TICK_MS, TICK_MS, function() tick(app) end)
+  timer:unref()
+  return function() timer:close() end
+end
+
+return status
