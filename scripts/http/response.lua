@@ -50,6 +50,7 @@ local function head_text(self, code, headers, framing)
   local line = status_lines[code]
   if not line then error(("%s is no status that is known here"):format(tostring(code)), 3) end
   local lines = { line, connection.server:common_headers(), "x-request-id: ", request.id, "\r\n" }
+  if self.always then add_headers(lines, self.always) end
   if headers then add_headers(lines, headers) end
   lines[#lines + 1] = framing
   if not connection:may_stay() then
@@ -69,6 +70,12 @@ end
 local function finish(self)
   self.finished = true
   self.connection:answered(self)
+end
+
+--- A header that the answer will have, whoever sends it.
+function Response:set(name, value)
+  self.always = self.always or {}
+  self.always[name] = value
 end
 
 --- Sends the whole answer. Headers are a table or nil; the body a string or nil.

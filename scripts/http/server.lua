@@ -238,9 +238,15 @@ function Server:drain(options)
   if self.open == 0 then return self:drained() end
   self.limit = uv.new_timer()
   self.limit:start(math.floor((options.seconds or 30) * 1000), 0, function()
-    for conn in pairs(self.connections) do all[#all + 1] = conn end
-    for _, conn in ipairs(all) do conn:close() end
+    self:cut()
   end)
+end
+
+--- Closes every connection now: what drain() waits for does not have to be waited for.
+function Server:cut()
+  local all = {}
+  for conn in pairs(self.connections) do all[#all + 1] = conn end
+  for _, conn in ipairs(all) do conn:close() end
 end
 
 function Server:drained()
