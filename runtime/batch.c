@@ -79,8 +79,11 @@ pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_optio
   return PE_OK;
 }
 
+bool pe_batch_idle(pe_batch *b) { return b->prefix && pe_prefix_write(b->prefix); }
+
 void pe_batch_close(pe_batch *b) {
   if (!b) return;
+  while (pe_batch_idle(b)) continue;
   for (size_t i = 0; i < b->row_count; i++) pe_seq_close(&b->row[i]->seq), pe_row_free(b->row[i]);
   pe_free(b->row), pe_free(b->event), pe_free(b->run), pe_free(b->ran), pe_free(b->ban), pe_free(b->mark);
   pe_free((void *)b->o.end_ids);

@@ -66,7 +66,9 @@ typedef struct pe_batch_options {
 } pe_batch_options;
 
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o, pe_batch **out, pe_error *err); /* gives */
-void pe_batch_close(pe_batch *b);
+void pe_batch_close(pe_batch *b); /* with a disk tier: writes what is not there yet */
+/* Something useful while there is no step to run: one more file of the disk tier. False: there is nothing to do. */
+bool pe_batch_idle(pe_batch *b);
 
 /* ---- requests ------------------------------------------------------------------------------------------------ */
 

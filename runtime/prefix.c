@@ -17,6 +17,7 @@ struct pe_prefix {
   pe_disk disk;
   pin *pins;
   uint64_t budget;
+  bool fresh; /* some node may be */
   pe_prefix_stats stats; /* counters; sizes are the tree's and the disk's */
 };
 
@@ -116,6 +117,17 @@ void pe_prefix_clear(pe_prefix *p) {
     else pe_tree_vacate(t, n);
     pe_tree_settle(t, n);
   }
+}
+
+bool pe_prefix_write(pe_prefix *p) {
+  if (!p->disk.folder || !p->fresh) return false;
+  for (pe_tree_age *a = p->tree.ages.older; a != &p->tree.ages; a = a->older) {
+    if (a->slot >= 0 || !a->node->fresh) continue;
+    a->node->fresh = false; /* once only: a file that cannot be written, or is the first to go again, is not tried forever */
+    pe_disk_save(&p->disk, a->node);
+    return true;
+  }
+  return p->fresh = false;
 }
 
 /* ---- match --------------------------------------------------------------------------------------------------- */
@@ -255,6 +267,7 @@ static pe_status insert_path(pe_prefix *p, const pe_prefix_key *key, const pe_se
     n = child;
     take_blocks(p, n, s, count);
     pe_tree_admit(&p->tree, n);
+    n->fresh |= pe_disk_lacks(&p->disk, n);
   }
   *out = n; /* as far as it got */
   return rc;
@@ -281,6 +294,7 @@ pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq 
   int32_t slot = !rc && state ? pe_tree_put_state(&p->tree, n, state) : -1;
   pe_snapshot_release(state);
   if (n) {
+    n->fresh |= slot >= 0, p->fresh = true;
     pe_tree_touch(&p->tree, n, slot);
     pe_tree_settle(&p->tree, n);
   }

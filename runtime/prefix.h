@@ -21,7 +21,8 @@
  * want of blocks (pe_prefix_evict) looks for those that really become free.
  *
  * Disk tier (optional): what is evicted is written to a folder, one file per node with those of its ancestors that are not
- * there yet, and read back on a match. Files carry a version, the model's identity and checksums, and are written beside and
+ * there yet, and read back on a match. What is not evicted is written too, while the engine has nothing else to do
+ * (pe_prefix_write), so that it outlives the process. Files carry a version, the model's identity and checksums, and are written beside and
  * renamed, so a process killed at any time leaves no half file that is ever believed; a file of another model is
  * refused. A file that cannot be written or read is counted, and costs a computation (prefix_disk.h).
  *
@@ -67,6 +68,9 @@ void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
 
 /* Gives back at least `blocks` blocks of a group, least recently used first; returns how many became free. */
 int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks);
+/* Writes one more node to the disk tier, of those that came since they were last written, the most recently used first.
+ * False: there is none left (or no disk tier). */
+bool pe_prefix_write(pe_prefix *p);
 void pe_prefix_clear(pe_prefix *p); /* everything that is not pinned, and all files */
 void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out);
 

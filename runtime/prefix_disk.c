@@ -162,7 +162,8 @@ static bool only_on_disk(const pe_tree *t, const pe_tree_node *n) {
   return some;
 }
 
-static bool only_in_memory(const pe_tree *t, const pe_tree_node *n) {
+bool pe_disk_lacks(const pe_disk *d, const pe_tree_node *n) {
+  const pe_tree *t = d->tree;
   bool some = !n->file_bytes;
   for (int32_t g = 0; g < t->groups; g++) some |= n->fill[g] > n->disk[g];
   for (int32_t i = 0; i < PE_TREE_SLOTS; i++) some |= n->slot[i].state && !n->slot[i].disk;
@@ -232,7 +233,7 @@ static bool write_node(pe_disk *d, pe_tree_node *n) {
 }
 
 void pe_disk_save(pe_disk *d, pe_tree_node *n) {
-  if (!d->folder || !only_in_memory(d->tree, n)) return;
+  if (!d->folder || !pe_disk_lacks(d, n)) return;
   int32_t count = 1;
   for (pe_tree_node *up = n->parent; up->depth >= 0 && !up->file_bytes; up = up->parent) count++;
   pe_tree_node **path = pe_alloc((size_t)count * sizeof *path);

@@ -1,6 +1,6 @@
 /* prefix_disk.h - the folder behind the prefix cache: one file per node.
  *
- * A node is written when something of it is about to leave memory, after those of its ancestors that have no file yet; so
+ * A node is written when something of it is about to leave memory, or earlier, while there is nothing else to do; after those of its ancestors that have no file yet; so
  * whatever files there are, each one's path to the top is there too. A file is written beside and renamed: one that is there
  * under its name is whole, however the process ended. Nothing waits for the disk, which would hold up every stream: should
  * the machine itself go down, a file may be torn, and the checksums tell. Its name is the hash of its path; the
@@ -26,6 +26,7 @@ typedef struct pe_disk {
 pe_status pe_disk_open(pe_disk *d, pe_tree *t, const pe_prefix_spec *spec, const pe_prefix_options *o, pe_error *err);
 void pe_disk_close(pe_disk *d);
 
+bool pe_disk_lacks(const pe_disk *d, const pe_tree_node *n); /* memory has something of n that its file has not */
 /* Writes what memory has of n and the file has not. May remove other nodes' files, and nodes that had nothing else. */
 void pe_disk_save(pe_disk *d, pe_tree_node *n);
 /* Everything of n's file into memory. PE_EIO, PE_EFORMAT, PE_EUNSUPPORTED, PE_ENOTFOUND: the file was no good, and n has it no more. Other

@@ -49,6 +49,7 @@ typedef struct pe_tree_node {
   int32_t depth, count;      /* which block of the path, -1: a key; words of the label */
   int32_t pins;
   bool resident;
+  bool fresh;          /* something came that was not offered to the disk yet */
   uint64_t file_bytes; /* 0: no file */
   pe_tree_hash hash;   /* of the path to here */
   pe_tree_age age, file_age;

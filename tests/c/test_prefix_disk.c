@@ -137,6 +137,51 @@ static void test_round_trip(void) {
   remove_folder();
 }
 
+/* What was written while there was nothing else to do is there after a process that ended without a word. */
+static void test_written_early(void) {
+  make_folder();
+  for (int k = 0; k < SHAPES; k++) {
+    if (!shapes[k].groups) continue;
+    world w;
+    world_open(&w, &shapes[k], 4, 400, 1 << 20, folder);
+    CHECK(!pe_prefix_write(w.p));
+    remember(&w, &plain, text, 10);
+    remember(&w, &plain, text, 18);
+    int rounds = 0;
+    while (pe_prefix_write(w.p)) CHECK(++rounds <= 20);
+    CHECK_INT(stats_of(&w).disk_writes, 5);
+    CHECK_INT(stats_of(&w).nodes, 5); /* and memory has it still */
+    remember(&w, &plain, text, 18);
+    while (pe_prefix_write(w.p)) CHECK(++rounds <= 40);
+    CHECK_INT(stats_of(&w).disk_writes, 5); /* nothing new */
+    check_tree(&w);
+    reopen(&w);
+    CHECK_INT(recall(&w, &plain, text, 11), 10);
+    CHECK_INT(recall(&w, &plain, text, 20), 18);
+    CHECK_INT(stats_of(&w).disk_errors, 0);
+    pe_prefix_clear(w.p);
+    world_close(&w);
+  }
+  remove_folder();
+}
+
+/* A folder that has no room for everything does not make the engine write forever. */
+static void test_written_early_without_room(void) {
+  make_folder();
+  world w;
+  world_open(&w, &shapes[0], 4, 400, 1 << 20, folder);
+  w.options.disk_budget = 1200;
+  reopen(&w);
+  remember(&w, &plain, text, 18);
+  int rounds = 0;
+  while (pe_prefix_write(w.p)) CHECK(++rounds <= 20);
+  CHECK(stats_of(&w).disk_bytes <= 1200);
+  check_tree(&w);
+  pe_prefix_clear(w.p);
+  world_close(&w);
+  remove_folder();
+}
+
 /* A snapshot leaves memory while the blocks stay, and comes back alone. */
 static void test_states(void) {
   make_folder();
@@ -589,6 +634,8 @@ static void test_killed(void) {
 
 static const check_test tests[] = {
     {"there and back", test_round_trip},
+    {"written early", test_written_early},
+    {"written early without room", test_written_early_without_room},
     {"states", test_states},
     {"disk budget", test_disk_budget},
     {"against the oracle", test_oracle},
