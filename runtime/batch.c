@@ -43,31 +43,40 @@ static pe_status copy_end_ids(pe_batch *b, pe_error *err) {
   return PE_OK;
 }
 
-static pe_status open_caches(pe_batch *b, pe_pool *pool, pe_error *err) {
+static pe_status open_drawers(pe_batch *b, pe_error *err) {
+  int32_t threads = pe_pool_threads(b->pool), n = threads < b->o.rows ? threads : b->o.rows;
+  if (!(b->drawer = pe_calloc((size_t)n, sizeof *b->drawer))) return pe_nomem(err, "samplers");
+  pe_status rc = PE_OK;
+  while (!rc && b->drawers < n) rc = pe_sampler_open(b->plan->vocabulary, &b->drawer[b->drawers++].sampler, err);
+  return rc;
+}
+
+static pe_status open_caches(pe_batch *b, pe_error *err) {
   const pe_batch_options *o = &b->o;
   int32_t slots = o->rows + 1; /* one more for loading a file */
   pe_kv_options kv = {.bits = o->kv_bits, .block = o->kv_block, .tokens = o->cache_tokens, .sequences = slots};
   pe_status rc = pe_kv_open(b->graph, &kv, &b->kv, err);
   if (!rc) rc = pe_recur_open(b->graph, slots, &b->recur, err);
-  if (!rc) rc = pe_exec_open(b->plan, pool, b->kv, b->recur, &b->exec, err);
+  if (!rc) rc = pe_exec_open(b->plan, b->pool, b->kv, b->recur, &b->exec, err);
   static const uint8_t none[sizeof o->prefix.identity];
   if (!rc && !memcmp(o->prefix.identity, none, sizeof none)) pe_seq_identity(b->kv, b->o.prefix.identity);
   if (!rc) rc = pe_prefix_open(b->kv, b->recur, &o->prefix, &b->prefix, err);
-  if (!rc) rc = pe_sampler_open(b->plan->vocabulary, &b->sampler, err);
+  if (!rc) rc = open_drawers(b, err);
   if (rc) return rc;
   b->run = pe_calloc((size_t)o->rows, sizeof *b->run), b->ran = pe_calloc((size_t)o->rows, sizeof(pe_row *));
+  b->drawing = pe_calloc((size_t)o->rows, sizeof(pe_row *));
   b->mark = pe_calloc((size_t)b->kv->blocks + 1, 1);
-  return b->run && b->ran && b->mark ? PE_OK : pe_nomem(err, "batch");
+  return b->run && b->ran && b->drawing && b->mark ? PE_OK : pe_nomem(err, "batch");
 }
 
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o, pe_batch **out, pe_error *err) {
   pe_batch *b = pe_calloc(1, sizeof *b);
   if (!b) return pe_nomem(err, "batch");
-  b->plan = plan, b->graph = plan->graph, b->next = 1;
+  b->plan = plan, b->graph = plan->graph, b->pool = pool, b->next = 1;
   pe_status rc = fill_options(b, o, err);
   if (rc) b->o.end_ids = NULL;
   else rc = copy_end_ids(b, err);
-  if (!rc) rc = open_caches(b, pool, err);
+  if (!rc) rc = open_caches(b, err);
   if (rc) {
     pe_batch_close(b);
     return rc;
@@ -85,9 +94,11 @@ void pe_batch_close(pe_batch *b) {
   if (!b) return;
   while (pe_batch_idle(b)) continue;
   for (size_t i = 0; i < b->row_count; i++) pe_seq_close(&b->row[i]->seq), pe_row_free(b->row[i]);
-  pe_free(b->row), pe_free(b->event), pe_free(b->run), pe_free(b->ran), pe_free(b->ban), pe_free(b->mark);
+  pe_free(b->row), pe_free(b->event), pe_free(b->run), pe_free(b->ran), pe_free(b->drawing), pe_free(b->mark);
   pe_free((void *)b->o.end_ids);
-  pe_sampler_close(b->sampler), pe_prefix_close(b->prefix), pe_exec_close(b->exec), pe_recur_close(b->recur), pe_kv_close(b->kv);
+  for (int32_t i = 0; i < b->drawers; i++) pe_sampler_close(b->drawer[i].sampler), pe_free(b->drawer[i].ban);
+  pe_free(b->drawer);
+  pe_prefix_close(b->prefix), pe_exec_close(b->exec), pe_recur_close(b->recur), pe_kv_close(b->kv);
   pe_free(b);
 }
 
@@ -117,6 +128,14 @@ static pe_status make_rows(pe_batch *b, pe_row_request *q, const int32_t *token,
   return rc;
 }
 
+/* So that whoever draws for this request has room for all that may not come. */
+static pe_status reserve_bans(pe_batch *b, const pe_request *r, pe_error *err) {
+  size_t most = (size_t)b->o.end_count + (size_t)r->stop_ids.count + (size_t)r->bad_count;
+  pe_status rc = PE_OK;
+  for (int32_t i = 0; !rc && i < b->drawers; i++) rc = pe_grow(&b->drawer[i].ban, &b->drawer[i].ban_cap, most, sizeof(int32_t), err);
+  return rc;
+}
+
 pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_row_id *first, pe_error *err) {
   int32_t limit = 0;
   pe_row_request *q = NULL;
@@ -126,7 +145,7 @@ pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_row_id *first, pe_er
   if (rc) return rc;
   q->limit = limit;
   rc = pe_batch_reserve(b, q->r.n, err);
-  if (!rc) rc = pe_grow(&b->ban, &b->ban_cap, (size_t)b->o.end_count + (size_t)r->stop_ids.count + (size_t)r->bad_count, sizeof *b->ban, err);
+  if (!rc) rc = reserve_bans(b, r, err);
   if (!rc) rc = make_rows(b, q, r->prompt.id, rows, err);
   if (!rc) *first = b->next;
   for (int32_t i = 0; !rc && i < q->r.n; i++) pe_batch_enter(b, rows[i]);

@@ -47,8 +47,16 @@ typedef struct pe_row {
   bool has_kept, yielded, restarted; /* yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
   int64_t added_ns;
   int32_t chunk, cut, line; /* of this step: tokens; where the prefix cache wants to be told; line of the logits or -1 */
+  pe_choice drawn;   /* from them, unless `draw` says why not */
+  pe_status draw;
   pe_error error;
 } pe_row;
+
+typedef struct pe_drawer { /* what one task of drawing needs */
+  pe_sampler *sampler;
+  int32_t *ban; /* room for the bans of any request */
+  size_t ban_cap;
+} pe_drawer;
 
 struct pe_batch {
   const pe_plan *plan;
@@ -58,7 +66,9 @@ struct pe_batch {
   pe_recur *recur;
   pe_exec *exec;
   pe_prefix *prefix;
-  pe_sampler *sampler;
+  pe_pool *pool;
+  pe_drawer *drawer; /* one per thread, as far as there are rows */
+  int32_t drawers;
   bool caching, stopping; /* there is a prefix cache; reading must stop where it may be resumed (states, windows) */
   pe_row **row;
   size_t row_count, row_cap, alive; /* rows that are done are counted in row_count alone */
@@ -67,10 +77,8 @@ struct pe_batch {
   pe_event *event;
   size_t event_count, event_cap;
   pe_run *run; /* of this step, o.rows at most */
-  pe_row **ran;
+  pe_row **ran, **drawing; /* rows that computed, rows that have logits: o.rows at most */
   int32_t run_count;
-  int32_t *ban;
-  size_t ban_cap;
   uint8_t *mark; /* by block: scratch of counting */
   pe_batch_stats stats;
   pe_trace trace[PE_TRACE_STEPS];
@@ -115,8 +123,9 @@ int32_t pe_batch_held(const pe_batch *b, int32_t group);
 
 /* ---- after a step (batch_sample.c) --------------------------------------------------------------------------------- */
 
-/* Draws the next token of a row that has logits in this step, or holds it; its event is pushed. */
-void pe_batch_draw(pe_batch *b, pe_row *r);
+/* Draws the next token of every row that has logits in this step, on the pool, or holds it; their events are pushed in the
+ * order of the rows. */
+void pe_batch_draw(pe_batch *b);
 /* The next token from these logits; its event is pushed. */
 void pe_batch_pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits);
 /* Ends a row with this event; takes effect at once. */

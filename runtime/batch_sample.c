@@ -2,6 +2,7 @@
 #include "runtime/batch_row.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* ---- the end of a row ------------------------------------------------------------------------------------------ */
@@ -51,43 +52,73 @@ static bool ends(const pe_batch *b, const pe_row *r, int32_t id) {
   return (!q->ignore_eos && has_id(b->o.end_ids, b->o.end_count, id)) || has_id(q->stop_ids.id, q->stop_ids.count, id);
 }
 
-/* Fills b->ban, which has had room for all of it since the request came. */
-static int32_t bans(const pe_batch *b, const pe_row *r) {
+/* Fills ban, which has had room for all of it since the request came. */
+static int32_t bans(const pe_batch *b, const pe_row *r, int32_t *ban) {
   const pe_request *q = &r->request->r;
   int32_t n = 0, made = pe_row_made(r);
   if (made < q->min_tokens) {
-    for (int32_t i = 0; !q->ignore_eos && i < b->o.end_count; i++) b->ban[n++] = b->o.end_ids[i];
-    for (int32_t i = 0; i < q->stop_ids.count; i++) b->ban[n++] = q->stop_ids.id[i];
+    for (int32_t i = 0; !q->ignore_eos && i < b->o.end_count; i++) ban[n++] = b->o.end_ids[i];
+    for (int32_t i = 0; i < q->stop_ids.count; i++) ban[n++] = q->stop_ids.id[i];
   }
   for (int32_t i = 0; i < q->bad_count; i++) {
     pe_ids_view w = q->bad_words[i];
     int32_t before = w.count - 1;
     if (before > made || memcmp(r->token + r->count - before, w.id, (size_t)before * sizeof *w.id)) continue;
-    b->ban[n++] = w.id[before];
+    ban[n++] = w.id[before];
   }
   return n;
 }
 
-/* ---- a token --------------------------------------------------------------------------------------------------- */
+/* ---- tokens, each row on some thread ----------------------------------------------------------------------------- */
 
 /* A forced token is what a greedy choice with an overwhelming bias gives: its logprobs are those of the raw logits. */
-static pe_status pick_forced(pe_batch *b, pe_row *r, const float *logits, pe_choice *out, pe_error *err) {
+static pe_status pick_forced(pe_sampler *sampler, pe_row *r, const float *logits) {
   int32_t id = r->forced[r->forced_at];
   pe_logit_bias bias = {id, 1e30f};
   pe_sampling s = pe_sampling_defaults();
   s.temperature = 0, s.bias = &bias, s.bias_count = 1, s.top_logprobs = r->sampling.top_logprobs;
-  pe_status rc = pe_sampler_pick(b->sampler, &s, logits, &(pe_history){r->token, r->count, pe_row_prompt(r)}, r->count, NULL, 0, out, err);
+  pe_history h = {r->token, r->count, pe_row_prompt(r)};
+  pe_status rc = pe_sampler_pick(sampler, &s, logits, &h, r->count, NULL, 0, &r->drawn, &r->error);
   if (rc) return rc;
-  if (out->id != id) out->id = id, out->logprob = -INFINITY; /* a token of no probability at all */
+  if (r->drawn.id != id) r->drawn.id = id, r->drawn.logprob = -INFINITY; /* a token of no probability at all */
   r->forced_at++;
   return PE_OK;
 }
 
-static pe_status pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits, pe_choice *out, pe_error *err) {
+/* Touches nothing but the row and the drawer. */
+static void pick(const pe_batch *b, const pe_drawer *d, pe_row *r, const pe_sampling *s, const float *logits) {
   pe_history h = {r->token, r->count, pe_row_prompt(r)};
-  if (r->forced_at < r->forced_count) return pick_forced(b, r, logits, out, err);
-  return pe_sampler_pick(b->sampler, s, logits, &h, r->count, b->ban, bans(b, r), out, err);
+  r->draw = r->forced_at < r->forced_count
+                ? pick_forced(d->sampler, r, logits)
+                : pe_sampler_pick(d->sampler, s, logits, &h, r->count, d->ban, bans(b, r, d->ban), &r->drawn, &r->error);
 }
+
+/* Was nothing asked for but reading? Does the caller draw? */
+static bool only_reads(const pe_row *r) { return pe_row_made(r) >= r->request->limit; }
+static bool holds(const pe_row *r) { return r->request->r.hold && r->forced_at == r->forced_count; }
+
+typedef struct drawing {
+  pe_batch *batch;
+  int32_t count;
+  _Atomic int32_t next;
+} drawing;
+
+/* Rows cost differently, so each task takes the next one. A sampler remembers nothing: whose turn it is makes no difference. */
+static void pick_some(void *ctx, int task, int tasks) {
+  drawing *d = ctx;
+  (void)tasks;
+  for (int32_t i; (i = atomic_fetch_add(&d->next, 1)) < d->count;) {
+    const pe_batch *b = d->batch;
+    pe_row *r = b->drawing[i];
+    const float *logits = pe_exec_logits(b->exec, r->line);
+    if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
+    if (only_reads(r)) continue;
+    if (holds(r)) r->state = PE_ROW_HELD;
+    else pick(b, &b->drawer[task], r, &r->sampling, logits);
+  }
+}
+
+/* ---- what comes of them, in the order of the rows ---------------------------------------------------------------- */
 
 /* The text that a token brings, and why the row ends with it, if it does. An end token has no text. */
 static pe_status settle(pe_batch *b, pe_row *r, int32_t id, pe_event *e, pe_finish *why) {
@@ -102,31 +133,43 @@ static pe_status settle(pe_batch *b, pe_row *r, int32_t id, pe_event *e, pe_fini
   return rc;
 }
 
-void pe_batch_pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits) {
+static void take_drawn(pe_batch *b, pe_row *r) {
   pe_event e = {.row = r->id, .stop_index = -1};
   pe_finish why = PE_FINISH_NONE;
-  pe_status rc = pick(b, r, s, logits, &e.choice, &r->error);
-  if (!rc) rc = pe_row_append(r, e.choice.id, &r->error);
+  pe_status rc = r->draw;
+  if (!rc) rc = pe_row_append(r, r->drawn.id, &r->error);
   if (!rc) {
-    e.token = true, r->state = pe_row_runs(r) ? PE_ROW_WRITING : PE_ROW_WAITING; /* a held row may have lost its caches */
+    e.token = true, e.choice = r->drawn;
+    r->state = pe_row_runs(r) ? PE_ROW_WRITING : PE_ROW_WAITING; /* a held row may have lost its caches */
     b->stats.written_tokens++;
-    rc = settle(b, r, e.choice.id, &e, &why);
+    rc = settle(b, r, r->drawn.id, &e, &why);
   }
   if (rc) why = PE_FINISH_ERROR;
   if (why) pe_batch_finish(b, r, why, &e);
   else push(b, &e);
 }
 
-void pe_batch_draw(pe_batch *b, pe_row *r) {
+void pe_batch_pick(pe_batch *b, pe_row *r, const pe_sampling *s, const float *logits) {
+  pick(b, &b->drawer[0], r, s, logits);
+  take_drawn(b, r);
+}
+
+static void go_on(pe_batch *b, pe_row *r) {
   pe_event e = {.row = r->id, .stop_index = -1};
-  const float *logits = pe_exec_logits(b->exec, r->line);
-  if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
-  if (pe_row_made(r) >= r->request->limit) { /* nothing was asked for but reading */
+  if (only_reads(r)) {
     pe_batch_finish(b, r, PE_FINISH_LENGTH, &e);
-  } else if (r->request->r.hold && r->forced_at == r->forced_count) {
-    r->state = PE_ROW_HELD, e.held = true;
+  } else if (r->state == PE_ROW_HELD) {
+    e.held = true;
     push(b, &e);
   } else {
-    pe_batch_pick(b, r, &r->sampling, logits);
+    take_drawn(b, r);
   }
+}
+
+void pe_batch_draw(pe_batch *b) {
+  drawing d = {.batch = b};
+  for (size_t i = 0; i < b->row_count; i++)
+    if (b->row[i]->line >= 0 && b->row[i]->state != PE_ROW_DONE) b->drawing[d.count++] = b->row[i];
+  pe_pool_run(b->pool, pick_some, &d, d.count < b->drawers ? d.count : b->drawers);
+  for (int32_t i = 0; i < d.count; i++) go_on(b, b->drawing[i]);
 }

@@ -342,8 +342,7 @@ pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int3
   }
   int64_t computed = pe_clock_ns();
   advance(b, &t);
-  for (size_t i = 0; i < b->row_count; i++)
-    if (b->row[i]->line >= 0 && b->row[i]->state != PE_ROW_DONE) pe_batch_draw(b, b->row[i]);
+  pe_batch_draw(b);
   *ran = b->run_count;
   t.plan_ns = planned - t.at_ns, t.compute_ns = computed - planned, t.sample_ns = pe_clock_ns() - computed;
   note(b, &t);
