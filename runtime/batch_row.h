@@ -118,7 +118,7 @@ int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length);
 void pe_batch_remember(pe_batch *b, pe_row *r); /* in the prefix cache, if it may */
 void pe_batch_release(pe_batch *b, pe_row *r);  /* its caches */
 void pe_batch_yield(pe_batch *b, pe_row *r);    /* WAITING again */
-/* Blocks of a group that running rows hold. */
+/* Blocks of a group that no eviction gives back: those of running rows, and pinned ones. */
 int32_t pe_batch_held(const pe_batch *b, int32_t group);
 
 /* ---- after a step (batch_sample.c) --------------------------------------------------------------------------------- */

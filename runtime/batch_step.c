@@ -52,7 +52,7 @@ int32_t pe_batch_held(const pe_batch *b, int32_t group) {
       b->mark[block] = 1, held++;
     }
   }
-  return held;
+  return held + pe_prefix_pinned(b->prefix, group, b->mark);
 }
 
 /* How far a row will surely go: to the end of what is known; where a window gives blocks back, one step at a time. */

@@ -343,3 +343,14 @@ void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
   if (*old) unpin(p, old);
   shrink(p);
 }
+
+int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark) {
+  int32_t count = 0;
+  for (const pin *q = p->pins; q; q = q->next)
+    for (const pe_tree_node *n = q->node; n->depth >= 0; n = n->parent) {
+      int32_t b = n->block[group];
+      if (b < 0 || mark[b]) continue;
+      mark[b] = 1, count++;
+    }
+  return count;
+}

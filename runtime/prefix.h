@@ -65,6 +65,8 @@ int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int3
 pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq *s, pe_error *err);
 /* The first *found of the n tokens, which are those that are in memory, are never evicted (or may be again: the same n tokens). */
 void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n, bool pin, int32_t *found);
+/* Marks the blocks of a group that pins keep (mark has a byte for every block); returns how many were not marked before. */
+int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark);
 
 /* Gives back at least `blocks` blocks of a group, least recently used first; returns how many became free. */
 int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks);

@@ -160,6 +160,33 @@ static void test_admission(void) {
   batch_close(), model_close(&m);
 }
 
+/* What is pinned cannot be had by eviction: it is no room, whether a row shares it or not. */
+static void test_pinned_room(void) {
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  int64_t room, all;
+  int32_t found = 0;
+  o.rows = 2, o.cache_tokens = 24, o.prefix.budget = 1 << 20; /* 36 tokens in blocks of 4 */
+  pe_request r = request(12, 1), again = request(12, 4);
+  if (!batch_open(&o)) return;
+  add(&r);
+  finish(100);
+  pe_batch_room(b, &room, &all);
+  CHECK_INT(room, all);
+  pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, true, &found);
+  pe_batch_room(b, &room, &all);
+  CHECK_INT(room, all - 12);
+  add(&again);
+  step(100, false); /* its last block is a copy, which the cache takes in place of its own */
+  pe_batch_room(b, &room, &all);
+  CHECK_INT(room, all - 12);
+  finish(100);
+  pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, false, &found);
+  pe_batch_room(b, &room, &all);
+  CHECK_INT(room, all);
+  batch_close(), model_close(&m);
+}
+
 /* A block that is pinned in the prefix cache can be had by nobody: the row ends and says why. */
 static void test_no_room_alone(void) {
   if (!model_open(&m, DENSE, 1)) return;
@@ -429,6 +456,7 @@ static const check_test tests[] = {
     {"preemption", test_preemption},
     {"preempted by hand", test_preempt_by_hand},
     {"admission", test_admission},
+    {"pinned blocks are no room", test_pinned_room},
     {"no room, even alone", test_no_room_alone},
     {"warm is cold", test_warm},
     {"turns", test_turns},
