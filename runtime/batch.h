@@ -94,7 +94,9 @@ typedef struct pe_request { /* everything is copied */
 
 /* first: the row of choice 0; choice i is *first + i. PE_EARG, PE_ELIMIT with the numbers; nothing has changed then. */
 pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_row_id *first, pe_error *err);
-void pe_batch_cancel(pe_batch *b, pe_row_id row);  /* takes effect at once; its FINISH event says PE_FINISH_CANCEL */
+/* Takes effect at once; its FINISH event says PE_FINISH_CANCEL. All text that was certain has come by then; what was held
+ * back (half a character, what may be the beginning of a stop string) never does. */
+void pe_batch_cancel(pe_batch *b, pe_row_id row);
 void pe_batch_preempt(pe_batch *b, pe_row_id row); /* a running row waits again; its tokens stay */
 
 /* ---- what there is ------------------------------------------------------------------------------------------- */

@@ -38,6 +38,36 @@ static void test_stop_strings(void) {
   batch_close(), model_close(&m);
 }
 
+/* A cancelled row has said all that was certain; what may be the beginning of a stop string or half a character never comes. */
+static void test_cancelled_text(void) {
+  static const struct { int32_t id[4], count; const char *text; } cases[] = {
+      {{3, 0, 1}, 3, "d"},       /* d a b: perhaps abc */
+      {{3, 0, 1, 3}, 4, "dabd"}, /* d a b d: it was not */
+      {{3, 13}, 2, "d"},         /* half of a character */
+      {{6, 13, 14}, 3, "ab\xc3\xa9"}};
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  pe_error err;
+  pe_str stop = pe_str_c("abc");
+  pe_request r = request(4, 6);
+  r.stop = &stop, r.stop_count = 1;
+  if (!batch_open(&o)) return;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    const pe_event *e;
+    pe_row_id id = add(&r);
+    CHECK_OK(pe_batch_force(b, id, cases[i].id, cases[i].count, &err), err);
+    for (int32_t k = 0; k < cases[i].count; k++) step(100, false);
+    int32_t before = pe_batch_events(b, &e);
+    pe_batch_cancel(b, id);
+    CHECK_INT(pe_batch_events(b, &e), before + 1);
+    CHECK_INT(e[before].text.len, 0);
+    answers[id].finish = e[before].finish, answers[id].generated = e[before].generated, answers[id].stop_index = e[before].stop_index;
+    check_text(&answers[id], cases[i].text, PE_FINISH_CANCEL, -1, cases[i].count);
+    CHECK_INT(step(100, false), 0);
+  }
+  batch_close(), model_close(&m);
+}
+
 static void test_ends(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -206,6 +236,7 @@ static void test_bias_and_logits(void) {
 
 static const check_test tests[] = {
     {"stop strings", test_stop_strings},
+    {"cancelled text", test_cancelled_text},
     {"ends", test_ends},
     {"min_tokens", test_min_tokens},
     {"bad words", test_bad_words},
