@@ -15,8 +15,8 @@ end
 calls.body = body
 
 local function is_empty(t)
-  for _ in pairs(t) do return false end
-  return true
+  local step, state, at = pairs(t)
+  return step(state, at) == nil
 end
 
 --- Checked tool_calls, each a copy; nil when there are none.

@@ -188,6 +188,17 @@ function content.without_thinking(value)
   return out, said
 end
 
+--- The parts of normalized messages that are no text, in order.
+function content.media(messages)
+  local out = {}
+  for _, message in ipairs(messages) do
+    for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
+      if content.kind(part) ~= "text" then out[#out + 1] = part end
+    end
+  end
+  return out
+end
+
 --- A part for which the template has a place, under the name that it wants.
 local function place(part, can, where)
   local kind = content.kind(part)

@@ -1,5 +1,6 @@
 -- generate: text after a prompt, streamed to the terminal; or JSON lines, all of them in one batch.
 local perigee = require "perigee"
+local chat = require "chat"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local load = require "lib.load"
@@ -17,11 +18,33 @@ local function plain(value)
   return out
 end
 
-local function request_of(line)
-  if line.messages ~= nil then error("'messages' needs a chat template, and those are not there yet: send 'prompt'", 0) end
-  local request = {}
+--- The keys of a line that are words: they become the prompt.
+local WORDS = { messages = true, tools = true, tool_choice = true, chat_template_kwargs = true, add_generation_prompt = true,
+  continue_final_message = true, now = true }
+
+--- Ids of a line's messages, and where they end. Raises what is wrong.
+local function ids_of(speaker, line)
+  speaker.words = speaker.words or assert(chat.open(speaker.model.path))
+  local prompt = assert(speaker.words:prompt { messages = line.messages, tools = line.tools, tool_choice = line.tool_choice,
+    kwargs = line.chat_template_kwargs, now = jsonl.field(line, "now", { kind = "integer" }),
+    add_generation_prompt = jsonl.field(line, "add_generation_prompt", { kind = "boolean" }),
+    continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) })
+  local other = prompt.media[1]
+  if other then error(("a message has a part of type '%s', and only text is read"):format(other.type), 0) end
+  return speaker.words:encode(assert(speaker.model:tokenizer()), prompt)
+end
+
+--- The request of a line. speaker: the model, and its words once somebody needed them.
+local function request_of(speaker, line)
+  local request, talk = {}, line.messages ~= nil
   for key, value in pairs(line) do
-    if value ~= json.null then request[key] = plain(value) end
+    if value ~= json.null and not (talk and WORDS[key]) then request[key] = plain(value) end
+  end
+  if talk then
+    if request.prompt then error("a line has 'prompt' or 'messages', not both", 0) end
+    local ids, positions = ids_of(speaker, line)
+    if not ids then error(positions, 0) end
+    request.prompt, request.boundaries = ids, positions
   end
   if json.is_object(line.prompt) then error("'prompt' must be text or a list of ids", 0) end
   if request.n and request.n ~= 1 then error(("n is %s: a line gets one answer"):format(tostring(request.n)), 0) end
@@ -68,12 +91,12 @@ end
 local function answer_lines(model, opts)
   local batch <close>, why = model:batch { rows = opts.rows }
   if not batch then return nil, why end
-  local write = writer()
+  local write, speaker = writer(), { model = model }
   jsonl.each(function(number, line, problem)
     local ok, row, refused
     if line then
       ok, row, refused = pcall(function()
-        local request = request_of(line)
+        local request = request_of(speaker, line)
         request.on_done = function(done) write(number, answer_of(done)) end
         return batch:add(request)
       end)
@@ -131,7 +154,8 @@ return {
   usage = "MODEL [PROMPT]",
   details = "Without PROMPT, stdin is read. \\n and \\t in PROMPT stand for a new line and a tab.",
   options = {
-    { name = "jsonl", kind = "flag", help = 'JSON lines: {"prompt": text or ids, "max_tokens": N, "temperature": …, "seed": …}' },
+    { name = "jsonl", kind = "flag",
+      help = 'JSON lines: {"prompt": text or ids, or "messages": […] with "tools", "max_tokens": N, "seed": …}' },
     { name = "rows", kind = "integer", value = "N", min = 1, max = 65536, help = "with --jsonl: so many lines at once (64)" },
     { name = "max-tokens", kind = "integer", value = "N", min = 0, help = "stop after so many tokens" },
     { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },

@@ -77,8 +77,9 @@ local Set = {}
 Set.__index = Set
 
 --- The templates of a model directory, a GGUF file or a .jinja file, with the model's special tokens; or nil and an error.
-function templates.open(path)
-  local set, why = sources.open(path)
+--- options: template (a text that takes the place of the model's).
+function templates.open(path, options)
+  local set, why = sources.open(path, options and options.template)
   if not set then return nil, why end
   set.path = path
   return setmetatable(set, Set)

@@ -99,8 +99,8 @@ local function kind_of(path)
 end
 
 --- { templates = { default = …, tool_use = … }, tokens = { bos_token = …, … } } of a model directory, a GGUF file or a
---- template's file; nil and one line when there is no template.
-function source.open(path)
+--- template's file; nil and one line when there is no template. `instead`: a template's text that takes the place of all.
+function source.open(path, instead)
   local kind = kind_of(path)
   if not kind then return nil, path .. ": no such file or directory" end
   local set, why
@@ -114,6 +114,7 @@ function source.open(path)
     if content then set = { templates = { default = content }, tokens = {} } end
   end
   if not set then return nil, why end
+  if instead then set.templates = { default = instead } end
   if not next(set.templates) then return nil, path .. ": the model has no chat template" end
   return set
 end

@@ -120,9 +120,9 @@ second=$(sed 's/.*"ids": \[[0-9]*, \([0-9]*\),.*/\1/' "$T/plain")
 printf '{"prompt": [5, 6], "max_tokens": 8, "temperature": 0, "stop_token_ids": [%s]}\n' "$second" >"$T/in"
 try "a stop token" 0 generate $G/llama --jsonl; out '"finish_reason": "stop"'; out '"completion_tokens": 2'; out "$second]"
 printf '%s\n' '{"prompt": [5, 6], "stop_token_ids": ["x"]}' '{"prompt": [5, 6], "messages": []}' '{"prompt": [5, 300]}' '{"prompt": []}' \
-  '{"prompt": [5], "max_tokens": -1}' '{"prompt": [5], "top_k": 1.5}' '{"prompt": [5], "temperature": "hot"}' >"$T/in"
-try "requests that are wrong" 0 generate $G/llama --jsonl; no_err; lines 7; lacks '"text"'; lacks ".lua:"
-out "'messages' needs a chat template"; out "prompt: id 300 is not within 0 and 127"; out "max_tokens is -1"; out "'top_k' must be integer"; out "'temperature' must be number"
+  '{"prompt": [5], "max_tokens": -1}' '{"prompt": [5], "top_k": 1.5}' '{"prompt": [5], "temperature": "hot"}' '{"messages": []}' >"$T/in"
+try "requests that are wrong" 0 generate $G/llama --jsonl; no_err; lines 8; lacks '"text"'; lacks ".lua:"
+out "a line has 'prompt' or 'messages', not both"; out "the model has no chat template"; out "prompt: id 300 is not within 0 and 127"; out "max_tokens is -1"; out "'top_k' must be integer"; out "'temperature' must be number"
 printf '%s\n' '{"prompt": [5, 6], "max_tokens": 0}' '{"prompt": [5, 6]}' >"$T/in"
 try "to the end of the context" 0 generate $G/llama --jsonl --context 12; out '"completion_tokens": 0'; out '"finish_reason": "'
 cp -r $G/llama "$T/ended" && printf '{"eos_token_id": [], "do_sample": false}' >"$T/ended/generation_config.json"

@@ -1,0 +1,208 @@
+-- chat: the words of a model: from messages to token ids, and from the text of an answer to content, reasoning and calls.
+--
+--   local words = assert(chat.open("examples/moonlet"))
+--   local prompt = assert(words:prompt { messages = { { role = "user", content = "Hello!" } } })
+--   local ids, positions = words:encode(tokenizer, prompt)          -- positions: where messages end
+--   local parser = words:parser { tools = …, prompt_tail = prompt.tail }
+--
+-- The template is the model's own (or options.template); what it can do is probed once (probe.lua), messages are brought into
+-- the form that it takes (normalize.lua), and a model without tools gets them as text (fallback.lua). The parsers fit
+-- the template, unless others are named.
+--
+-- Text safety: everything that came with the request is rendered as not trusted, and the tokenizer recognises special
+-- tokens in trusted spans only. So no message, name, argument or description ever becomes a control token, and the ids of
+-- a conversation without such text are those of the whole string.
+--
+-- Words hold no resources of C and may be shared by any number of requests.
+local content = require "chat.content"
+local fallback = require "chat.fallback"
+local normalize = require "chat.normalize"
+local parsers = require "parsers"
+local perigee = require "perigee"
+local probe = require "chat.probe"
+local templates = require "templates"
+local json = perigee.json
+
+local chat = {}
+
+local Words = {}
+Words.__index = Words
+Words.__name = "perigee.Words"
+
+local TAIL = 200 -- bytes of the prompt that tell whether thinking is open
+
+local function problem(format, ...) return perigee.error("argument", format:format(...)) end
+
+-- ---- opening -------------------------------------------------------------------------------------------------------
+
+local function formats_of(source, options)
+  local tools, reasoning = parsers.detect(source)
+  local formats = { tools = options.format or tools, reasoning = options.reasoning or reasoning }
+  for kind, name in pairs(formats) do
+    local format, why = parsers.find(kind, name)
+    if not format then return nil, perigee.error("argument", why) end
+    formats[kind] = format.name
+  end
+  return formats
+end
+
+--- The words of a model: a path (directory, GGUF file, .jinja file) or what templates.open gave; nil and an error when
+--- there is no template, or none that compiles. options: template (a text, instead of the model's), template_name,
+--- format and reasoning (names of parsers, instead of those that fit the template).
+function chat.open(model, options)
+  options = options or {}
+  local set, why = model, nil
+  if type(model) == "string" then set, why = templates.open(model, { template = options.template }) end
+  if not set then return nil, why end
+  local self = setmetatable({ set = set, name = options.template_name }, Words)
+  local template, bad = self:template(true)
+  if not template then return nil, bad end
+  local formats, unknown = formats_of(template.source, options)
+  if not formats then return nil, unknown end
+  self.formats, self.can = formats, probe.of(template)
+  return self
+end
+
+--- The template for requests with tools, or without.
+function Words:template(tools)
+  return self.set:get { name = self.name, tools = tools }
+end
+
+-- ---- prompts -------------------------------------------------------------------------------------------------------
+
+--- A list of tools, nil when there are none, or false and what is wrong.
+local function tools_of(request)
+  local tools, choice = request.tools, request.tool_choice
+  if tools == json.null or type(tools) == "table" and #tools == 0 then tools = nil end
+  if tools ~= nil and not json.is_array(tools) then return false, problem("'tools' must be a list, not %s", type(tools)) end
+  if choice == nil or choice == json.null or choice == "auto" then return tools end
+  if choice == "none" then return nil end
+  if not tools then return false, problem "'tool_choice' asks for a call, and there are no tools" end
+  if choice == "required" then return tools end
+  local named = type(choice) == "table" and (type(choice["function"]) == "table" and choice["function"].name or choice.name)
+  if type(named) ~= "string" then return false, problem "'tool_choice' must be none, auto, required or name a function" end
+  for _, tool in ipairs(tools) do
+    local inner = type(tool) == "table" and (tool["function"] or tool)
+    if type(inner) == "table" and inner.name == named then return tools end
+  end
+  return false, problem("'tool_choice' names '%s', which is not among the tools", named)
+end
+
+local RESERVED = { messages = true, tools = true, add_generation_prompt = true }
+
+--- The variables of a rendering beside the messages; nil and what is wrong.
+local function variables_of(request, can)
+  local variables = {}
+  local kwargs = request.kwargs ~= json.null and request.kwargs or nil
+  if kwargs ~= nil and (type(kwargs) ~= "table" or #kwargs > 0) then
+    return nil, problem("the variables of the template must be an object, not %s", type(kwargs))
+  end
+  for name, value in pairs(kwargs or {}) do
+    if RESERVED[name] then return nil, problem("'%s' cannot be set as a variable of the template", name) end
+    variables[name] = value
+  end
+  local switch = can.thinking -- the same wish for every template, whatever it calls it
+  if switch and variables[switch] == nil then variables[switch] = variables.enable_thinking end
+  return variables
+end
+
+--- The end of the prompt, from a whole character on.
+local function tail_of(text)
+  local from = math.max(1, #text - TAIL + 1)
+  while from <= #text and text:byte(from) & 0xC0 == 0x80 do from = from + 1 end
+  return text:sub(from)
+end
+
+--- The prompt of a conversation: { text, spans, boundaries = bytes before which a message ends, tail = the end of the text
+--- (a parser's prompt_tail), messages = as the template got them, media = their parts that are no text, in order }; or nil
+--- and an error, which is the template's own when it raised one.
+--- request: messages, tools, tool_choice, add_generation_prompt (true unless the last message is continued),
+--- continue_final_message, kwargs (further variables of the template), now (epoch seconds).
+function Words:prompt(request)
+  local tools, why = tools_of(request)
+  if tools == false then return nil, why end
+  local template, bad = self:template(tools ~= nil)
+  if not template then return nil, bad end
+  local can = probe.of(template)
+  local known = not can.error and can or nil -- a template that even a user's message cannot please tells that itself
+  local messages
+  messages, why = normalize.messages(request.messages, { can = known, tools = tools, tool_choice = request.tool_choice })
+  if not messages then return nil, why end
+  if #messages == 0 then return nil, problem "'messages' is empty" end
+  local variables
+  variables, why = variables_of(request, can)
+  if not variables then return nil, why end
+  local continue = request.continue_final_message
+  variables.messages = messages
+  variables.tools = known and can.tools and tools or nil
+  variables.add_generation_prompt = request.add_generation_prompt ~= false and not continue
+  local text, info = self.set:render(variables, { name = self.name, spans = true, now = request.now,
+    continue_final_message = continue })
+  if not text then return nil, info end
+  local boundaries = {}
+  for _, b in ipairs(info.boundaries) do
+    if b.at > 0 then boundaries[#boundaries + 1] = b.at end
+  end
+  return { text = text, spans = info.spans, boundaries = boundaries, tail = tail_of(text), messages = messages,
+    media = content.media(messages) }
+end
+
+-- ---- tokens --------------------------------------------------------------------------------------------------------
+
+--- Positions that lie between tokens, each once.
+local function between(positions)
+  local out = {}
+  for _, at in ipairs(positions) do
+    if at > 0 and at ~= out[#out] then out[#out + 1] = at end
+  end
+  return out
+end
+
+--- The ids of a prompt, and the positions where its messages end (how many tokens come before); or nil and an error. With
+--- a callback the text is encoded beside the loop, and callback gets the same.
+function Words.encode(_, tokenizer, prompt, callback)
+  local options = { spans = prompt.spans, positions = prompt.boundaries }
+  local function done(ids, positions)
+    if not ids then return nil, positions end
+    return ids, between(positions)
+  end
+  if not callback then return done(tokenizer:encode(prompt.text, options)) end
+  return tokenizer:encode(prompt.text, options, function(ids, positions) callback(done(ids, positions)) end)
+end
+
+--- Ids of the special tokens that the marks of the model's formats consist of, sorted: the parsers must see them as text.
+function Words:marks(tokenizer)
+  local ids, out = {}, {}
+  for _, mark in ipairs(parsers.marks(self.formats.tools, self.formats.reasoning)) do
+    for _, id in ipairs(tokenizer:encode(mark) or {}) do
+      if tokenizer:is_special(id) then ids[id] = true end
+    end
+  end
+  for id in pairs(ids) do out[#out + 1] = id end
+  table.sort(out)
+  return out
+end
+
+-- ---- answers -------------------------------------------------------------------------------------------------------
+
+--- The tool format in which a request with these tools is answered.
+function Words:format(tools)
+  if type(tools) ~= "table" or #tools == 0 then return "none" end
+  return self.can.tools and self.formats.tools or fallback.FORMAT
+end
+
+--- A parser for one answer. options: tools (without them nothing is a call), prompt_tail.
+function Words:parser(options)
+  return parsers.new { format = self:format(options.tools), reasoning = self.formats.reasoning, tools = options.tools,
+    prompt_tail = options.prompt_tail }
+end
+
+--- The text that forces a call (of the tool `name`, or of some) at the start of an answer; nil where the format has none.
+--- options: tools, prompt_tail.
+function Words:opening(name, options)
+  local template = assert(self:template(true))
+  return parsers.opening(self:format(options.tools), name, { template = template.source, reasoning = self.formats.reasoning,
+    prompt_tail = options.prompt_tail })
+end
+
+return chat
