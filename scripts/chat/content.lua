@@ -137,8 +137,8 @@ end
 --- Two contents as one, text with a blank line (or `gap`) between; no part is lost, and their order stays.
 function content.join(a, b, gap)
   gap = gap or "\n\n"
+  if content.is_empty(b) and a ~= nil then return a end
   if content.is_empty(a) then return b end
-  if content.is_empty(b) then return a end
   if type(a) == "string" and type(b) == "string" then return a .. gap .. b end
   a, b = content.parts(a), content.parts(b)
   local out = json.array(table.move(a, 1, #a, 1, {}))

@@ -84,7 +84,8 @@ local function legacy_call(message, where)
   local kind = content.type_of(call)
   if kind ~= "object" then fail("%s: 'function_call' must be an object, not %s", where, kind) end
   message.function_call = nil
-  message.tool_calls = message.tool_calls or json.array { json.object { { "type", "function" }, { "function", call } } }
+  message.tool_calls = message.tool_calls or json.array {}
+  table.insert(message.tool_calls, json.object { { "type", "function" }, { "function", call } })
 end
 
 local EDITS = { system = without_billing, assistant = close_thinking }
@@ -96,8 +97,8 @@ local function read_message(given, where)
   for _, key in ipairs(OPTIONAL) do
     if message[key] == json.null then message[key] = nil end
   end
-  legacy_call(message, where)
   message.tool_calls = calls.read(message.tool_calls, where)
+  legacy_call(message, where)
   if message.tool_calls and message.role ~= "assistant" then fail("%s: role '%s' cannot call tools", where, message.role) end
   message.role = RENAMED[message.role] or message.role
   local edit = EDITS[message.role]

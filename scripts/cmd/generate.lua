@@ -22,16 +22,21 @@ end
 local WORDS = { messages = true, tools = true, tool_choice = true, chat_template_kwargs = true, add_generation_prompt = true,
   continue_final_message = true, now = true }
 
+local function need(value, why)
+  if not value then error(why, 0) end
+  return value
+end
+
 --- Ids of a line's messages, and where they end. Raises what is wrong.
 local function ids_of(speaker, line)
-  speaker.words = speaker.words or assert(chat.open(speaker.model.path))
-  local prompt = assert(speaker.words:prompt { messages = line.messages, tools = line.tools, tool_choice = line.tool_choice,
+  speaker.words = speaker.words or need(chat.open(speaker.model.path))
+  local prompt = need(speaker.words:prompt { messages = line.messages, tools = line.tools, tool_choice = line.tool_choice,
     kwargs = line.chat_template_kwargs, now = jsonl.field(line, "now", { kind = "integer" }),
     add_generation_prompt = jsonl.field(line, "add_generation_prompt", { kind = "boolean" }),
     continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) })
   local other = prompt.media[1]
   if other then error(("a message has a part of type '%s', and only text is read"):format(other.type), 0) end
-  return speaker.words:encode(assert(speaker.model:tokenizer()), prompt)
+  return speaker.words:encode(need(speaker.model:tokenizer()), prompt)
 end
 
 --- The request of a line. speaker: the model, and its words once somebody needed them.
