@@ -335,6 +335,14 @@ function args.calls(s, options)
   return true
 end
 
+--- Calls in JSON behind an opening mark, as a handler; the closing mark may follow (see tagged.close).
+function args.wrapped(s)
+  s:space()
+  if not args.calls(s) then return false end
+  s.wrapper = true
+  return true
+end
+
 --- key=value, … ) behind the opening bracket of a call as Python writes it.
 function args.keywords(s, name)
   local call

@@ -18,7 +18,8 @@ local BEGINS = { ["<|start|>"] = true, ["<|channel|>"] = true }
 local function recipient(text)
   local at = text:find("to=", 1, true)
   local name = at and text:match("^[^%s<]+", at + 3)
-  return name and name:gsub("^functions%.", "") or nil
+  name = name and name:gsub("^functions%.", "")
+  return name ~= "" and name or nil
 end
 
 --- The header up to <|message|>; `mark` opened it. Returns channel and recipient, or nil when it is none.
@@ -79,6 +80,14 @@ local function message(s, mark)
   end
   local begun = s.events:drop(s.first_call)
   if channel or begun or s.starved then s.events:other("unfinished", text) else s.content:text(text) end
+end
+
+--- As a handler for a mark that begins a message: is it a call?
+function harmony.call(s, mark)
+  local channel, to = header(s, mark)
+  local ended = channel and to and tool_message(s, to)
+  if BEGINS[ended] then s:back(ended) end
+  return ended
 end
 
 --- Has the prompt opened a message of the analysis channel?

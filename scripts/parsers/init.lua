@@ -71,6 +71,10 @@ local DETECT = {
     { "functionary", "<|recipient|>" },
     { "functionary", "<function=", "<|python_tag|>" },
     { "pythonic", "<|python_start|>" },
+    { "pythonic", "<|tool_call_start|>" },
+    { "pythonic", "<|tool_list_start|>" },
+    { "nemotron", "<TOOLCALL>" },
+    { "auto", "]<]minimax[>[" }, -- a format of its own, which has <tool_call> in it
     { "qwen3_xml", "<tool_call>", "<function=" },
     { "granite", "<|tool_call|>" },
     { "hermes", "<tool_call>" },

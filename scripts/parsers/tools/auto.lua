@@ -5,10 +5,12 @@ local deepseek = require "parsers.tools.deepseek"
 local functionary = require "parsers.tools.functionary"
 local gemma4 = require "parsers.tools.gemma4"
 local glm47 = require "parsers.tools.glm47"
+local harmony = require "parsers.harmony"
 local kimi = require "parsers.tools.kimi"
 local llama = require "parsers.tools.llama"
 local minimax = require "parsers.tools.minimax"
 local mistral = require "parsers.tools.mistral"
+local nemotron = require "parsers.tools.nemotron"
 local pythonic = require "parsers.tools.pythonic"
 local qwen = require "parsers.tools.qwen"
 local seed_oss = require "parsers.tools.seed_oss"
@@ -44,16 +46,13 @@ local function bracket(s)
   return s:take ")" and s:take "]"
 end
 
-local marks = { ["<tool_call>"] = wrapper, ["</tool_call>"] = tagged.close, ["["] = bracket, ["[Calling tool:"] = qwen.bracket,
-  ["<|tool_call|>"] = function(s)
-    s:space()
-    return args.array(s)
-  end }
-for _, format in ipairs { llama, mistral, deepseek, kimi, minimax, seed_oss, functionary } do
+local marks = { ["<tool_call>"] = wrapper, ["["] = bracket, ["[Calling tool:"] = qwen.bracket,
+  ["<|tool_call|>"] = args.wrapped, ["<tool_calls>"] = args.wrapped, ["</tool_calls>"] = tagged.close,
+  ["<|channel|>"] = harmony.call, ["<|start|>"] = harmony.call }
+for _, format in ipairs { llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, nemotron, pythonic } do
   for mark, handler in pairs(format.marks) do marks[mark] = marks[mark] or handler end
 end
 for _, mark in ipairs { "<|tool_call>", "<tool_call|>" } do marks[mark] = gemma4.marks[mark] end
-for _, mark in ipairs { "<|python_start|>", "<|python_end|>" } do marks[mark] = pythonic.marks[mark] end
 marks["</think>"], marks["```json"] = xlam.marks["</think>"], xlam.fence
 
 --- What the formats read inside their calls.
@@ -61,6 +60,7 @@ local inner = {}
 for _, format in ipairs { qwen, llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, gemma4, glm47 } do
   table.move(format.inner, 1, #format.inner, #inner + 1, inner)
 end
+table.move(harmony.marks, 1, #harmony.marks, #inner + 1, inner)
 
 return {
   name = "auto",
@@ -81,6 +81,9 @@ return {
     { text = '[read({"path": "/tmp"})]', calls = { { "read", '{"path": "/tmp"}' } } },
     { text = '{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}', calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '{"name": "Ada", "age": 36}', content = '{"name": "Ada", "age": 36}' },
+    { text = '<tool_calls>\n{"name": "a", "arguments": {}}\n{"name": "b"}\n</tool_calls>',
+      calls = { { "a", "{}" }, { "b", "{}" } } },
+    { text = "<|channel|>commentary to=functions.a<|message|>{}<|call|>", calls = { { "a", "{}" } } },
     { text = "[the docs](x) and [read(path)] and [1, 2]", content = "[the docs](x) and [read(path)] and [1, 2]" },
     { text = '<|tool_call>call:f{a:1}<tool_call|>[TOOL_CALLS]g{}', calls = { { "f", '{"a": 1}' }, { "g", "{}" } } },
   },

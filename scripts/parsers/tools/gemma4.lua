@@ -19,12 +19,15 @@ end
 local function block(s)
   s:space()
   if not s:take "call:" then return false end
+  local gap
   repeat
     if not call(s) then return false end
     s:commit()
-    s:space()
+    gap = s:gap()
     if s:take "<tool_call|>" then return true end
+    if s:take "," then gap = gap .. "," .. s:gap() end
   until not s:take "call:"
+  s.content:text(gap)
   return true
 end
 

@@ -3,11 +3,7 @@ local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
 local function calls(s)
-  if not s.at_start then return false end
-  s:space()
-  if not args.calls(s) then return false end
-  s.wrapper = true
-  return true
+  return s.at_start and args.wrapped(s)
 end
 
 return {

@@ -1,17 +1,23 @@
--- nemotron: the tags of Qwen or JSON in <tool_call>, never without the wrapper.
+-- nemotron: the tags of Qwen or JSON in <tool_call>, never without the wrapper; or <TOOLCALL> and a JSON array of calls.
+local args = require "parsers.args"
 local hermes = require "parsers.tools.hermes"
 local tagged = require "parsers.tagged"
 
 return {
   name = "nemotron",
   aliases = { "nemotron3" },
-  marks = { ["<tool_call>"] = hermes.marks["<tool_call>"], ["</tool_call>"] = tagged.close },
+  marks = {
+    ["<tool_call>"] = hermes.marks["<tool_call>"], ["</tool_call>"] = tagged.close,
+    ["<TOOLCALL>"] = args.wrapped, ["</TOOLCALL>"] = tagged.close,
+  },
   inner = hermes.inner,
-  opening = { "<tool_call>\n<function=", ">\n" },
+  opening = { { '<TOOLCALL>[{"name": "', '", "arguments":', shows = "<TOOLCALL>" }, { "<tool_call>\n<function=", ">\n" } },
   selftest = {
     { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter></function></tool_call>",
       calls = { { "sum", '{"a": 1, "b": [2]}' } } },
     { text = '<tool_call><function=calc>{"e": "2*3"}</function></tool_call>', calls = { { "calc", '{"e": "2*3"}' } } },
+    { text = '<TOOLCALL>[{"name": "sum", "arguments": {"a": 1}}, {"name": "now"}]</TOOLCALL>',
+      calls = { { "sum", '{"a": 1}' }, { "now", "{}" } } },
     { text = "<function=sum><parameter=a>1</parameter></function>",
       content = "<function=sum><parameter=a>1</parameter></function>" },
   },

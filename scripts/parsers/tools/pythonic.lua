@@ -1,6 +1,8 @@
--- pythonic: [name(key="text", n=2), other()], optionally between <|python_start|> and <|python_end|>. Only a list of calls of
--- known tools counts; any other bracket is text. (Between the marks any name does where no tools were declared.)
+-- pythonic: [name(key="text", n=2), other()], optionally between <|python_start|> and <|python_end|> or <|tool_call_start|>
+-- and <|tool_call_end|>. Only a list of calls of known tools counts; any other bracket is text. (Between the marks any name
+-- does where no tools were declared, and so do calls in JSON.)
 local args = require "parsers.args"
+local tagged = require "parsers.tagged"
 
 local function call(s, any)
   s:space()
@@ -23,6 +25,20 @@ local function list(s, any)
   return call(s, any) and rest(s, any)
 end
 
+--- The list between two marks; the closing one may be missing.
+local function marked(s)
+  s:space()
+  if not s:take "[" then return false end
+  s:space()
+  if s:ahead "{" then
+    if not args.array(s, { inside = true }) then return false end
+  elseif not list(s, not s.tools.given) then
+    return false
+  end
+  s.wrapper = true
+  return true
+end
+
 local tools = { { name = "tide" }, { name = "log" } }
 
 return {
@@ -30,16 +46,12 @@ return {
   rest = rest,
   marks = {
     ["["] = function(s) return list(s, false) end,
-    ["<|python_start|>"] = function(s)
-      s:space()
-      if not s:take "[" or not list(s, not s.tools.given) then return false end
-      s:space()
-      s:take "<|python_end|>"
-      return true
-    end,
-    ["<|python_end|>"] = function() return true end,
+    ["<|python_start|>"] = marked, ["<|python_end|>"] = tagged.close,
+    ["<|tool_call_start|>"] = marked, ["<|tool_call_end|>"] = tagged.close,
   },
-  opening = { { "<|python_start|>[", "(", shows = "<|python_start|>" }, { "[", "(" } },
+  opening = { { "<|python_start|>[", "(", shows = "<|python_start|>" },
+    { "<|tool_call_start|>[", "(", shows = "<|tool_call_start|>" },
+    { "<|tool_call_start|>[", "(", shows = "<|tool_list_start|>" }, { "[", "(" } },
   follow = { ["["] = function(s, at)
     local c = s:behind_name(at)
     return c and c == 40
@@ -50,6 +62,8 @@ return {
       calls = { { "tide", '{"port": "Brest", "n": -2.5e3, "flag": true, "none": null, "list": [1, "a"], '
         .. '"map": {"k": {"x": 1}}}' }, { "log", "{}" } } },
     { text = "<|python_start|>[log(text='it\\'s')]<|python_end|>", tools = tools, calls = { { "log", '{"text": "it\'s"}' } } },
+    { text = '<|tool_call_start|>[log(text="a"), tide()]<|tool_call_end|>Wait.', tools = tools, content = "Wait.",
+      calls = { { "log", '{"text": "a"}' }, { "tide", "{}" } } },
     { text = "[tide(port=1), rm()] [a](b) [1, 2]", tools = tools, content = "[tide(port=1), rm()] [a](b) [1, 2]" },
     { text = "[tide(port)]", tools = tools, content = "[tide(port)]" },
     { text = "[tide(port=\"Br", tools = tools, unfinished = "[tide(port=\"Br" },
