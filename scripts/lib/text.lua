@@ -40,6 +40,25 @@ function text.lines(s)
   return s:gmatch "([^\n]*)\n?"
 end
 
+--- The first line of whatever was raised.
+function text.first_line(value)
+  local line = tostring(value)
+  local at = line:find("\n", 1, true)
+  return at and line:sub(1, at - 1) or line
+end
+
+--- Are two values of plain data the same?
+function text.same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for k, v in pairs(a) do
+    if not text.same(v, b[k]) then return false end
+  end
+  for k in pairs(b) do
+    if a[k] == nil then return false end
+  end
+  return true
+end
+
 --- Keys of a table, sorted as strings.
 function text.sorted_keys(t)
   local keys = {}
