@@ -74,6 +74,14 @@ local function banner(app, places)
   say("scripts", ("generation %d"):format(app.scripts:current().number))
 end
 
+--- Models are there, or failed: a server that has none is of no use.
+local function when_ready(app, ready)
+  if ready > 0 or app.models:state() == "ready" then return banner(app, app.places) end
+  local entry = app.models:list()[1]
+  app.exit_status = command.fail(command.FAILED, "serve", ("%s: %s"):format(entry.name, entry.error))
+  app:stop()
+end
+
 --- The configuration: file and command line; nil and one line. The status tells whose fault it is.
 local function configure(opts)
   local line, why = line_of(opts)
@@ -104,14 +112,14 @@ local function run(opts)
   if not app then return nil, why end
   if #app.models:list() == 0 then return command.fail(command.USAGE, "serve", "needs MODEL or a configuration with models") end
   if perigee.sys.raise_files then perigee.sys.raise_files() end
-  app.on_ready = function() banner(app, app.places) end
+  app.on_ready = function(ready) when_ready(app, ready) end
   local places
   places, why = app:start()
   if not places then return nil, why end
   for _, place in ipairs(places) do io.stdout:write(place.address, "\n") end
   io.stdout:flush()
-  local exit_status = signals.start(app)
-  return command.OK, exit_status
+  signals.start(app)
+  return command.OK, function() return app.exit_status or command.OK end
 end
 
 return {

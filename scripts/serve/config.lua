@@ -75,7 +75,9 @@ end
 local function named(value)
   if type(value) ~= "table" then return nil, (" must be a table of names, not a %s"):format(type(value)) end
   for key, item in pairs(value) do
-    if type(item) ~= "string" or item == "" then return nil, (".%s must be text, not a %s"):format(tostring(key), type(item)) end
+    if type(item) ~= "string" or item == "" then
+      return nil, (".%s must be a text that is not empty, not %s"):format(key, item == "" and '""' or "a " .. type(item))
+    end
   end
   return value
 end
@@ -106,8 +108,24 @@ local function any_table(value)
   return nil, (" must be a table, not a %s"):format(type(value))
 end
 
-local limit = { requests = number(0, 1e9), tokens = number(0, 1e12) }
 local LARGE = 1 << 40
+local per_model = { path = is "string", load = is "boolean", rows = integer(1, 65536), step_tokens = integer(1, 1 << 20),
+  context = integer(1, LARGE), kv_bits = one_of(32, 16, 8, 4), cache_bytes = bytes, threads = integer(1, 4096) }
+
+--- { name = path or { path = , settings of this one } }, or a list of such.
+local function models(value)
+  if type(value) ~= "table" then return nil, (" must be a table of names and paths, not a %s"):format(type(value)) end
+  local out = {}
+  for name, given in pairs(value) do
+    local one, why = record(per_model)(type(given) == "string" and { path = given } or given)
+    if one and not one.path then one, why = nil, " has no path" end
+    if not one then return nil, (".%s%s"):format(tostring(name), why) end
+    out[name] = one
+  end
+  return out
+end
+
+local limit = { requests = number(0, 1e9), tokens = number(0, 1e12) }
 
 -- ---- keys ----------------------------------------------------------------------------------------------------------
 
@@ -119,13 +137,16 @@ config.keys = {
     help = "A Unix socket, for administration too; without a host or a port it is the only place." },
   { "hosts", check = strings, live = true, shown = '{ "llm.example.org" }',
     help = "Names the server answers to, besides localhost. On an address that is not local, unset means any." },
-  { "models", check = named, shown = '{ moonlet = "examples/moonlet" }', help = "Models by name; a list takes the folders' names." },
-  { "default", check = is "string", live = true, shown = '"moonlet"', help = "The model of requests that name none (the first)." },
+  { "models", check = models, shown = '{ moonlet = "examples/moonlet", other = { path = "…", context = 4096, load = false } }',
+    help = "Models by name; a list takes the folders' names. load = false: when somebody asks for it (/admin/models)." },
+  { "default", check = is "string", live = true, shown = '"moonlet"',
+    help = "The model of requests that name none (the first)." },
   { "keys", check = named, live = true, default = {}, shown = '{ alice = os.getenv "ALICE_KEY" }',
     help = "API keys by name. None: everyone may ask." },
-  { "cors", check = record { origins = strings, headers = strings, max_age = integer(0, 86400) }, live = true,
+  { "cors", live = true, check = record { origins = strings, headers = strings, max_age = integer(0, 86400) },
     shown = '{ origins = { "https://app.example.org" } }', help = 'Pages of other sites that may ask; "*" for all.' },
-  { "rate", check = record { requests = limit.requests, tokens = limit.tokens, keys = record({}, record(limit)) }, live = true,
+  { "rate", live = true,
+    check = record { requests = limit.requests, tokens = limit.tokens, keys = record({}, record(limit)) },
     shown = "{ requests = 60, tokens = 100000, keys = { alice = { requests = 600 } } }",
     help = "Per key and minute (per address when there are no keys)." },
   { "limits", check = record({}, number(0, 2 ^ 53)), shown = "{ body = 33554432, connections = 4096 }",
@@ -145,12 +166,16 @@ config.keys = {
   { "memory", check = bytes, shown = '"16G"', help = "For weights and caches of all models together (half of what is free)." },
   { "threads", check = integer(1, 4096), shown = "8", help = "Compute threads (all cores)." },
   { "preload", check = is "boolean", default = true, help = "Read the weights into memory before saying ready." },
-  { "policy", check = is "string", live = true, default = "fifo", help = "Who runs next: fifo, lanes, fair, cache_first, or a file of the site." },
-  { "hooks", check = any_table, live = true, shown = '{ "budgets", "redact" }', help = "The site's hooks, in this order (all, by name)." },
+  { "policy", check = is "string", live = true, default = "fifo",
+    help = "Who runs next: fifo, lanes, fair, cache_first, or a file of the site." },
+  { "hooks", check = any_table, live = true, shown = '{ "budgets", "redact" }',
+    help = "The site's hooks, in this order (all, by name)." },
   { "site", check = is "string", shown = '"site"', help = "Folder with hooks, policies, templates and parsers of this site." },
   { "watch", check = is "boolean", default = true, help = "Load what changes there while serving." },
-  { "log", check = path_or_false, shown = '"perigee.log"', help = "File of the log, one JSON object per line (stderr); false: none." },
-  { "drain_s", check = number(0, 86400), live = true, default = 30, help = "Seconds that running requests get to finish at the end." },
+  { "log", check = path_or_false, shown = '"perigee.log"',
+    help = "File of the log, one JSON object per line (stderr); false: none." },
+  { "drain_s", check = number(0, 86400), live = true, default = 30,
+    help = "Seconds that running requests get to finish at the end." },
   { "defaults", check = any_table, live = true, default = {}, shown = "{ temperature = 0.7, max_tokens = 1024 }",
     help = "Sampling of requests that do not say, over the model's own." },
 }
@@ -251,8 +276,11 @@ end
 
 --- The defaults as a file that could be given to --config.
 function config.print()
-  local lines = { "-- Configuration of perigee serve. What is commented out has no default; the command line wins over this file.",
-    "-- Keys marked * can change while serving (SIGHUP, or POST /admin/reload on the Unix socket).", "return {" }
+  local lines = {
+    "-- Configuration of perigee serve. What is commented out has no default; the command line wins over this file.",
+    "-- Keys marked * can change while serving (SIGHUP, or POST /admin/reload on the Unix socket).",
+    "return {",
+  }
   for _, key in ipairs(config.keys) do
     lines[#lines + 1] = ("  -- %s%s"):format(key.help, key.live and " *" or "")
     local off = key.default == nil or key.shown and type(key.default) == "table" and next(key.default) == nil

@@ -1,9 +1,9 @@
 -- gate: who may ask: the Host header, pages of other sites, API keys. Every request passes here before its handler.
 --
--- A page that somebody visits can send requests to this machine: by a name that it makes point to 127.0.0.1 (DNS rebinding), or
--- across sites without reading the answers. So on a local address the Host header must be a local name or one of config.hosts, and
--- a request that changes something must come from our own page or from an origin in config.cors. Neither matters on the Unix
--- socket, which no page can reach.
+-- A page that somebody visits can send requests to this machine: by a name that it makes point to 127.0.0.1 (DNS
+-- rebinding), or across sites without reading the answers. So on a local address the Host header must be a local name or one
+-- of config.hosts, and a request that changes something must come from our own page or from an origin in config.cors.
+-- Neither matters on the Unix socket, which no page can reach.
 --
 -- Checks return nothing, or { status, message, code } as api/errors.lua sends it.
 local perigee = require "perigee"
@@ -66,7 +66,8 @@ function gate.origin(config, request)
   local host = request:header "host"
   if host and (origin == "http://" .. host or origin == "https://" .. host) then return nil end
   return { status = 403, code = "origin_not_allowed",
-    message = ("pages of %s may not ask this server (the configuration's `cors` lists those that may)"):format(origin:sub(1, 200)) }
+    message = ("pages of %s may not ask this server (the configuration's `cors` lists those that may)")
+      :format(origin:sub(1, 200)) }
 end
 
 --- Headers of every answer to a page that may read it; nil: none.

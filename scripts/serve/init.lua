@@ -2,7 +2,7 @@
 --
 --   local app = assert(require("serve").new { config = merged, file = path or nil, line = what the command line set })
 --   assert(app:start())                        -- listens, and loads the models in the background
---   app:stop { done = function() … end }       -- drains, then closes everything; a second call does not wait
+--   app:stop()                                 -- drains, then closes everything; a second call does not wait
 --
 -- A request passes the gate (serve/gate: Host, origin, key), the rate limits, and then the handler of its route, in a task of its
 -- own. Routes come from the parts that own them, through app:route. What parts share is on `app`:
@@ -46,7 +46,7 @@ end
 --- Registers a handler(request, response, params). options: auth = false: no key is asked for; unix_only: only on the Unix
 --- socket; cost: it makes work, so rate limits and draining concern it.
 function App:route(method, path, handler, options)
-  self.routes:add(method, path, { handler = handler, options = options or {}, path = path })
+  self.routes:on(method, path, { handler = handler, options = options or {}, path = path })
 end
 
 --- What a request must be before its route is looked at. Refusal or nil.
@@ -74,6 +74,17 @@ local function check_route(self, request, response, options)
   return refusal
 end
 
+--- No route for this path, or none for this method.
+local function refuse_route(self, request, response, allow)
+  local where = request.path:sub(1, 200)
+  if not allow then
+    return self:refuse(response, { status = 404, code = "not_found", message = "there is nothing at " .. where })
+  end
+  response:set("allow", allow)
+  return self:refuse(response, { status = 405, code = "method_not_allowed",
+    message = ("%s takes %s, not %s"):format(where, allow, request.method) })
+end
+
 local function answer(self, request, response)
   request.log = {}
   local cors = gate.cors(self.config, request)
@@ -82,14 +93,8 @@ local function answer(self, request, response)
   if refusal then return self:refuse(response, refusal) end
   local preflight = gate.preflight(self.config, request)
   if preflight then return response:send(204, preflight, "") end
-  local route, params, allow = self.routes:match(request.method, request.path)
-  if not route then
-    local missing = not allow
-    if allow then response:set("allow", allow) end
-    return self:refuse(response, { status = missing and 404 or 405, code = missing and "not_found" or "method_not_allowed",
-      message = ("%s %s: %s"):format(request.method, request.path:sub(1, 200), missing and "there is no such path"
-        or "this path takes " .. allow) })
-  end
+  local route, params, allow = self.routes:match(request.method, request.raw_path)
+  if not route then return refuse_route(self, request, response, allow) end
   request.route = route
   refusal = check_route(self, request, response, route.options)
   if refusal then return self:refuse(response, refusal) end
@@ -193,13 +198,19 @@ function App:start()
   self.server = http.server { name = "perigee", limits = self.config.limits,
     handler = function(request, response) return answer(self, request, response) end,
     log = function(entry) finished(self, entry) end }
+  self.server.report = function(_, request, err)
+    self.log:note("error", tostring(err), { id = request.id, method = request.method, path = request.path })
+  end
   local places, why = listen(self)
-  if not places then return nil, why end
+  if not places then
+    self.server:drain()
+    return nil, why
+  end
   self.places = places
   self.stop_ticker = status.start(self)
   self.loading = async.run(function()
-    self.models:load_all()
-    if self.on_ready then self.on_ready() end
+    local ready = self.models:load_all()
+    if self.on_ready then self.on_ready(ready) end
   end)
   return places
 end
@@ -217,13 +228,12 @@ end
 local function shut(self, seconds)
   if self.shutting then return self.server:cut() end
   self.shutting = true
-  self.server:drain { seconds = seconds, done = function() close(self, self.on_stopped) end }
+  self.server:drain { seconds = seconds, done = function() close(self, self.on_stopped or function() end) end }
 end
 
---- Refuses new work and lets what runs finish, for config.drain_s at most; meanwhile it answers, so that a balancer sees it go.
---- Then it closes, and calls options.done once nothing is left. A second call ends it at once.
-function App:stop(options)
-  self.on_stopped = self.on_stopped or options.done or function() end
+--- Refuses new work and lets what runs finish, for config.drain_s at most; meanwhile it answers, so that a balancer sees
+--- it go. Then it closes, and calls app.on_stopped once nothing is left. A second call ends it at once.
+function App:stop()
   if self.draining then return shut(self, 0) end
   self.draining = true
   async.run(function()
@@ -237,21 +247,22 @@ end
 local function add_models(self, list)
   for _, given in ipairs(list or {}) do assert(self.models:add(given)) end
   local configured = self.config.models or {}
-  for _, path in ipairs(configured) do
-    local ok, why = self.models:add { name = models.name_of(path), path = path }
+  local function add(name, options) return self.models:add { name = name, path = options.path, options = options } end
+  for _, options in ipairs(configured) do
+    local ok, why = add(models.name_of(options.path), options)
     if not ok then return nil, why end
   end
   for _, name in ipairs(text.sorted_keys(configured)) do
     if type(name) == "string" then
-      local ok, why = self.models:add { name = name, path = configured[name] }
+      local ok, why = add(name, configured[name])
       if not ok then return nil, why end
     end
   end
   return true
 end
 
---- options: config (merged), file (its path), line (what the command line set; both for reloading), models: a list of { name, path }.
---- Returns nil and why when the log or the scripts cannot be opened.
+--- options: config (merged), file (its path), line (what the command line set; both for reloading), models: a list of
+--- { name, path }. Returns nil and why when the log or the scripts cannot be opened.
 local function new(options)
   local self = setmetatable({ config = options.config, file = options.file, line = options.line, draining = false, working = 0,
     started = uv.hrtime() * 1e-9, routes = http.router() }, App)
@@ -268,6 +279,7 @@ local function new(options)
   if not self.scripts then return nil, wrong end
   status.routes(self)
   pages.routes(self)
+  models.routes(self)
   return self
 end
 

@@ -119,7 +119,7 @@ local function number(x)
   if x ~= x then return "NaN" end
   if x == math.huge then return "+Inf" end
   if x == -math.huge then return "-Inf" end
-  return ("%.17g"):format(x):gsub("^(%-?%d+)%.0$", "%1"), nil
+  return ("%.17g"):format(x)
 end
 
 local function write_histogram(put, family, key, s)
@@ -131,7 +131,7 @@ local function write_histogram(put, family, key, s)
     put(('%s_bucket{%sle="%s"} %d'):format(family.name, inner, ("%.14g"):format(limit), below))
   end
   put(('%s_bucket{%sle="+Inf"} %d'):format(family.name, inner, s.n))
-  put(("%s_sum%s %s"):format(family.name, outer, (number(s.sum))))
+  put(("%s_sum%s %s"):format(family.name, outer, number(s.sum)))
   put(("%s_count%s %d"):format(family.name, outer, s.n))
 end
 
@@ -146,7 +146,7 @@ local function write_family(put, family)
     if family.kind == "histogram" then
       write_histogram(put, family, key, s)
     else
-      put(("%s%s %s"):format(family.name, key == "" and "" or "{" .. key .. "}", (number(s.value))))
+      put(("%s%s %s"):format(family.name, key == "" and "" or "{" .. key .. "}", number(s.value)))
     end
   end
 end
@@ -155,7 +155,9 @@ local Metrics = {}
 Metrics.__index = Metrics
 
 local function add_family(self, family)
-  if not family.name:match "^perigee_[%w_]+$" then error(("a metric's name begins with perigee_, not '%s'"):format(family.name), 3) end
+  if not family.name:match "^perigee_[%w_]+$" then
+    error(("the name of a metric begins with perigee_, unlike '%s'"):format(family.name), 3)
+  end
   local known = self.by_name[family.name]
   if known then
     if known.kind == family.kind then return known end
@@ -195,7 +197,8 @@ end
 
 --- All families of this file. options.on_error: told about a collector that raised.
 function metrics.new(options)
-  local self = setmetatable({ list = {}, by_name = {}, collectors = {}, on_error = options and options.on_error or error }, Metrics)
+  local self = setmetatable({ list = {}, by_name = {}, collectors = {}, on_error = options and options.on_error or error },
+    Metrics)
   for _, f in ipairs(metrics.families) do
     self[f[1]] = add_family(self, { kind = f[2], name = "perigee_" .. f[3], help = f[4], buckets = f[5] })
   end

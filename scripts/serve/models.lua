@@ -1,29 +1,29 @@
 -- models: the models of a server, by name: loaded in the background, found, unloaded.
 --
---   local models = require("serve.models").new { config =, log =, scripts = }
+--   local models = require("serve.models").new { config =, log = }
 --   models:add { name = "moonlet", path = "examples/moonlet" }
 --   models:load "moonlet"                     -- inside a task: true, or nil and why
 --   local entry, err = models:find(name)      -- err: { status =, message =, code =, retry_after = }
 --
--- An entry is { name, path, state, error, created, model, tok, batch, words, no_words, context, memory, timing }. Its state goes
--- unloaded -> loading -> ready, or failed; and back through unloading. Only a ready one has model, tok (nil where the model has
--- no tokenizer), batch (started, on the engine thread that all models share), words (nil without a chat template; no_words says
--- why), context, and memory = { weights, caches, activations } in bytes.
+-- An entry is { name, path, state, error, created, model, tok, batch, words, no_words, context, memory, timing }. Its state
+-- goes unloaded -> loading -> ready or failed, and back through unloading. Only a ready one has model, tok (nil where the
+-- model has no tokenizer), batch (started, on the engine thread that all models share), words (nil without a chat template;
+-- no_words says why), context, and memory = { weights, caches, activations } in bytes and tokens, what the caches hold.
 --
--- Loading is a task of short stages, so that the loop goes on between them. The stages that could take long, opening the
--- tokenizer and reading the weights' pages, run on helper threads.
+-- Loading is a task of short stages, so that the loop goes on between them; what could take long, opening the tokenizer and
+-- reading the weights' pages, runs on helper threads. One model loads at a time.
 --
 -- Memory: config.memory is for all models together, weights and caches. What the weights of those that are still to be loaded
 -- leave is shared equally by their caches; a model that takes less leaves the rest to the next.
 local async = require "lib.async"
 local memory = require "models.memory"
 local modeldir = require "lib.modeldir"
-local perigee = require "perigee"
-local text = require "lib.text"
 local model_of = require "models.model"
+local perigee = require "perigee"
 local uv = require "luv"
+local json = perigee.json
 
-local RETRY_LOADING_S, POLL_MS = 5, 20
+local RETRY_S, POLL_MS = 5, 20
 
 local Models = {}
 Models.__index = Models
@@ -54,24 +54,22 @@ function Models:find(name)
   end
   if entry.state == "ready" then return entry end
   if entry.state == "loading" then
-    return refused(503, "model_loading", ("the model '%s' is being loaded"):format(entry.name), RETRY_LOADING_S)
+    return refused(503, "model_loading", ("the model '%s' is being loaded"):format(entry.name), RETRY_S)
   end
-  local why = entry.state == "failed" and (": " .. entry.error) or ""
-  return refused(503, "model_not_loaded", ("the model '%s' is not loaded%s"):format(entry.name, why))
+  return refused(503, "model_not_loaded", ("the model '%s' is %s"):format(entry.name, entry.state))
 end
 
 --- All entries, in their order.
 function Models:list() return self.entries end
 
---- "loading" while one is on its way, else "ready" when one is, else "failed".
+--- "loading" while one is on its way, else "ready" when one is, else "failed" when one is that.
 function Models:state()
   local seen = {}
   for _, entry in ipairs(self.entries) do seen[entry.state] = true end
-  if seen.loading then return "loading" end
-  return seen.ready and "ready" or next(seen) and "failed" or "ready"
+  return seen.loading and "loading" or seen.ready and "ready" or seen.failed and "failed" or "ready"
 end
 
---- Adds one by name, not loaded yet. Options: context, kv_bits, … (those of the configuration, for this model).
+--- Adds one by name, not loaded yet. options: settings for this model (those of the configuration), and load = false.
 --- Returns it, or nil and why.
 function Models:add(given)
   if self.by_name[given.name] then return nil, ("there are two models of the name '%s'"):format(given.name) end
@@ -81,13 +79,19 @@ function Models:add(given)
   return entry
 end
 
+--- A setting of a model: its own, or everyone's.
+local function setting(self, entry, name)
+  if entry.options[name] ~= nil then return entry.options[name] end
+  return self.config[name]
+end
+
 -- ---- memory --------------------------------------------------------------------------------------------------------
 
+--- Bytes of the weights, from the files' headers. What cannot be opened is told when it is loaded.
 local function weight_bytes(entry)
   if not entry.bytes then
-    local weights = perigee.weights.open(entry.path)
-    entry.bytes = weights and weights.bytes or 0 -- what cannot be opened is told when it is loaded
-    if weights then weights:close() end
+    local weights <close> = perigee.weights.open(entry.path)
+    entry.bytes = weights and weights.bytes or 0
   end
   return entry.bytes
 end
@@ -98,7 +102,7 @@ local function allowance(self, entry)
   for _, e in ipairs(self.entries) do
     if e.memory then
       taken = taken + e.memory.weights + e.memory.caches + e.memory.activations
-    elseif e == entry or e.wanted then
+    elseif e == entry or e.state == "loading" then
       pending, weights = pending + 1, weights + weight_bytes(e)
     end
   end
@@ -110,89 +114,100 @@ local function allowance(self, entry)
 end
 
 --- What a started batch takes.
-local function memory_of(model, batch)
+local function memory_of(model, batch, rows)
   local _, tokens = batch:room()
-  local kv_bits = model.options.kv_bits or 32
   local plan <close> = assert(model.graph:plan())
   return { weights = model.weights.bytes, tokens = tokens,
-    caches = memory.kv(model.graph, tokens, kv_bits) + batch.rows_limit * memory.state(model.graph),
-    activations = memory.activations(plan, batch.core.step_tokens, { outputs = batch.rows_limit }) }
+    caches = memory.kv(model.graph, tokens, model.options.kv_bits) + rows * memory.state(model.graph),
+    activations = memory.activations(plan, batch.core.step_tokens, { outputs = rows }) }
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
 
 --- The tokenizer, opened on a helper thread; false when the model has none, nil and why when it is broken.
 local function open_tokenizer(model)
-  local facts = modeldir.facts(model.weights)
-  if not facts.tokenizer then return false end
-  local tok, why = perigee.tokenizer.open(model.path)
-  if not tok then return nil, why end
-  return tok
+  if not modeldir.facts(model.weights).tokenizer then return false end
+  return perigee.tokenizer.open(model.path)
 end
 
-local function option(self, entry, name)
-  if entry.options[name] ~= nil then return entry.options[name] end
-  return self.config[name]
-end
-
---- A started batch on the engine thread of the others.
-local function open_batch(self, entry, model)
-  local options = { rows = option(self, entry, "rows"), 
-    policy = self.policy and self.policy(entry), report = function(line) self.log:note("warning", line, { model = entry.name }) end }
-  for _, name in ipairs { "step_tokens", "cache_bytes", "cache_folder", "cache_disk_bytes" } do
-    options[name] = option(self, entry, name)
-  end
-  local batch, why = model:batch(options)
-  if not batch then return nil, why end
-  batch.rows_limit = options.rows
-  local ok, failed = batch:start()
-  if not ok then
-    batch:close()
-    return nil, failed
-  end
-  return batch
-end
-
---- Reads the weights into memory, a tensor at a time, as far as they fit.
+--- Reads the weights into memory, a tensor at a time, where they fit.
 local function preload(self, entry, model)
   local weights = model.weights
   if not self.config.preload or weights.bytes > perigee.sys.machine().memory_available then return end
   for i = 1, weights.count do
-    if self.closing then return end
-    entry.loaded_bytes = (entry.loaded_bytes or 0) + weights:touch(i)
+    entry.loaded_bytes = entry.loaded_bytes + weights:touch(i)
     async.sleep(0)
   end
 end
 
---- The stages, each of which may raise a line of text. Whatever was opened is in `entry` when it does.
-local function stages(self, entry)
+--- The folder of a model's cached beginnings, made where it is missing: below config.cache_folder, by the model's name.
+local function cache_folder(self, entry)
+  local base = self.config.cache_folder
+  if not base then return nil end
+  local path = base .. "/" .. entry.name:gsub("[^%w._-]", "_"):gsub("^%.", "_")
+  for _, folder in ipairs { base, path } do
+    local ok, why, code = uv.fs_mkdir(folder, 448) -- 0700: prompts are nobody else's business
+    if not ok and code ~= "EEXIST" then error(why, 0) end
+  end
+  return path
+end
+
+--- A batch on the engine thread of the others.
+local function open_batch(self, entry, model)
+  local options = { cache_folder = cache_folder(self, entry), cache_disk_bytes = self.config.cache_disk_bytes,
+    policy = self.policy and self.policy(entry),
+    report = function(line) self.log:note("warning", line, { model = entry.name }) end }
+  for _, name in ipairs { "rows", "step_tokens", "cache_bytes" } do options[name] = setting(self, entry, name) end
+  local batch, why = model:batch(options)
+  if not batch then return nil, why end
+  local ok, failed = batch:start()
+  if ok then return batch end
+  batch:close()
+  return nil, failed
+end
+
+--- Everything from the files to a started batch. Raises a line of text; what was opened until then is in `entry`.
+local function load_stages(self, entry)
   local function must(value, why)
     if value == nil then error(tostring(why), 0) end
     async.sleep(0)
     return value
   end
-  local began = uv.hrtime()
-  local model = must(model_of.open(entry.path, { threads = option(self, entry, "threads"), context = option(self, entry, "context"),
-    kv_bits = option(self, entry, "kv_bits"), memory = allowance(self, entry) }))
-  entry.opening = model
+  local began, o = uv.hrtime(), {}
+  for _, name in ipairs { "threads", "context", "kv_bits" } do o[name] = setting(self, entry, name) end
+  o.memory = allowance(self, entry)
+  local model = must(model_of.open(entry.path, o))
+  entry.model = model
   model.tok = must(open_tokenizer(model)) or nil
   preload(self, entry, model)
-  local batch = must(open_batch(self, entry, model))
-  entry.batch = batch
+  entry.batch = must(open_batch(self, entry, model))
   local found, chat = pcall(require, "chat")
   if found then entry.words, entry.no_words = chat.open(entry.path) end
   async.sleep(0)
-  entry.memory = memory_of(model, batch)
-  entry.model, entry.tok, entry.context = model, model:tokenizer(), batch.core.context
+  entry.memory = memory_of(model, entry.batch, setting(self, entry, "rows"))
+  entry.tok, entry.context = model:tokenizer(), entry.batch.core.context
   entry.timing = { load_s = (uv.hrtime() - began) * 1e-9 }
 end
 
-local function release(self, entry)
-  local model = entry.model or entry.opening
-  if self.first_batch == entry.batch then self.first_batch = nil end
+local function release(entry)
   if entry.batch then entry.batch:close() end
-  if model then model:close() end
-  entry.batch, entry.model, entry.opening, entry.tok, entry.words, entry.memory = nil, nil, nil, nil, nil, nil
+  if entry.model then entry.model:close() end
+  entry.batch, entry.model, entry.tok, entry.words, entry.no_words, entry.memory = nil, nil, nil, nil, nil, nil
+end
+
+--- After its turn has come: loads, and says how it went.
+local function load_now(self, entry)
+  entry.loaded_bytes = 0
+  local ok, why = pcall(load_stages, self, entry)
+  if ok then
+    entry.state, entry.created = "ready", os.time()
+    self.log:note("info", "model ready", { model = entry.name, seconds = entry.timing.load_s, bytes = entry.memory.weights })
+    return true
+  end
+  release(entry)
+  entry.state, entry.error = "failed", tostring(why)
+  self.log:note("error", ("model %s: %s"):format(entry.name, entry.error), { model = entry.name })
+  return nil, entry.error
 end
 
 --- Loads a model; inside a task. True, or nil and why.
@@ -201,62 +216,53 @@ function Models:load(name)
   if not entry then return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self)) end
   if entry.state == "ready" then return true end
   if entry.state == "loading" or entry.state == "unloading" then return nil, ("'%s' is %s"):format(name, entry.state) end
-  entry.state, entry.error, entry.loaded_bytes, entry.wanted = "loading", nil, 0, true
-  while self.busy do self.busy:wait() end -- one at a time: each must know what the others took
-  self.busy = async.signal()
-  local ok, why = pcall(stages, self, entry)
-  local busy = self.busy
-  self.busy = nil
-  entry.opening, entry.wanted = ok and nil or entry.opening, nil
-  if ok then
-    self.first_batch = self.first_batch or entry.batch
-    entry.state, entry.created = "ready", os.time()
-    self.log:note("info", "model ready", { model = name, seconds = entry.timing.load_s, bytes = entry.memory.weights })
-  else
-    release(self, entry)
-    entry.state, entry.error = "failed", tostring(why)
-    self.log:note("error", ("model %s: %s"):format(name, tostring(why)), { model = name })
-  end
-  busy:set()
-  if not ok then return nil, tostring(why) end
-  return true
+  entry.state, entry.error = "loading", nil
+  while self.turn do self.turn:wait() end
+  self.turn = async.signal()
+  local ok, why = load_now(self, entry)
+  local turn = self.turn
+  self.turn = nil
+  turn:set()
+  return ok, why
 end
 
---- Loads every model that is not, one after the other; inside a task.
+--- Loads every model that is wanted from the start; inside a task. Returns how many could be loaded.
 function Models:load_all()
+  local tasks, ready = {}, 0
   for _, entry in ipairs(self.entries) do
-    if entry.state == "unloaded" then entry.wanted, entry.state = true, "loading" end
+    if entry.options.load ~= false then tasks[#tasks + 1] = function() return self:load(entry.name) end end
   end
+  async.all(tasks)
   for _, entry in ipairs(self.entries) do
-    if entry.wanted then
-      entry.state = "unloaded"
-      self:load(entry.name)
-    end
+    if entry.state == "ready" then ready = ready + 1 end
   end
+  return ready
 end
 
---- Waits for the rows of a model, at most so many seconds; then they are cancelled.
-local function drain(entry, seconds)
+-- ---- unloading -----------------------------------------------------------------------------------------------------
+
+local function wait_for_rows(entry, seconds)
   local deadline = uv.hrtime() + seconds * 1e9
   while entry.batch.alive > 0 and uv.hrtime() < deadline do async.sleep(POLL_MS) end
-  for _, row in pairs(entry.batch.live) do row:cancel() end
-  deadline = uv.hrtime() + 1e9
-  while entry.batch.alive > 0 and uv.hrtime() < deadline do async.sleep(POLL_MS) end
+  return entry.batch.alive == 0
 end
 
---- Gives a model's memory back once its rows are done (after config.drain_s at the latest); inside a task.
+--- Gives a model's memory back once its rows are done; those that are not after config.drain_s are cancelled. Inside a task.
 function Models:unload(name)
   local entry = self.by_name[name]
   if not entry then return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self)) end
   if entry.state == "unloaded" then return true end
   if entry.state == "failed" then
-    entry.state = "unloaded"
+    entry.state, entry.error = "unloaded", nil
     return true
   end
   if entry.state ~= "ready" then return nil, ("'%s' is %s"):format(name, entry.state) end
   entry.state = "unloading"
-  drain(entry, self.config.drain_s)
-  release(self, entry)
+  if not wait_for_rows(entry, self.config.drain_s) then
+    for _, row in pairs(entry.batch.live) do row:cancel() end
+    wait_for_rows(entry, 1)
+  end
+  release(entry)
   entry.state = "unloaded"
   self.log:note("info", "model unloaded", { model = name })
   return true
@@ -264,22 +270,41 @@ end
 
 --- At the end: everything at once.
 function Models:close()
-  self.closing = true
   for _, entry in ipairs(self.entries) do
-    if entry.batch or entry.opening then release(self, entry) end
+    release(entry)
     entry.state = "unloaded"
   end
 end
 
+-- ---- administration ------------------------------------------------------------------------------------------------
+
+local models = {}
+
+--- POST /admin/models/{name}/load and …/unload, on the Unix socket; the answer comes when it is done.
+function models.routes(app)
+  local function change(verb)
+    return function(_, response, params)
+      local self = app.models
+      if not self.by_name[params.name] then return app:refuse(response, select(2, self:find(params.name))) end
+      local ok, why = self[verb](self, params.name)
+      if not ok then return app:refuse(response, { status = 409, code = "model_" .. verb, message = why }) end
+      response:json(200, json.object { { "id", params.name }, { "state", self.by_name[params.name].state } })
+    end
+  end
+  app:route("POST", "/admin/models/{name}/load", change "load", { unix_only = true })
+  app:route("POST", "/admin/models/{name}/unload", change "unload", { unix_only = true })
+end
+
 --- The name that a path gets when none was given.
-local function name_of(path)
+function models.name_of(path)
   local name = path:gsub("/+$", ""):match "([^/]+)$" or path
   return (name:gsub("%.gguf$", ""))
 end
 
---- options: config, log, policy(entry) -> the policy of its batch.
-local function new(options)
-  return setmetatable({ config = options.config, log = options.log, policy = options.policy, entries = {}, by_name = {} }, Models)
+--- options: config, log; policy(entry): the policy of its batch.
+function models.new(options)
+  return setmetatable({ config = options.config, log = options.log, policy = options.policy, entries = {}, by_name = {} },
+    Models)
 end
 
-return { new = new, name_of = name_of }
+return models

@@ -11,20 +11,20 @@ local function on(handles, name, fn)
   handles[#handles + 1] = handle
 end
 
---- Listens for signals until the app has stopped. Returns a function that gives the exit status once the loop is done.
+--- Listens for signals until the app has stopped.
 function signals.start(app)
   local handles = {}
   local function stop(name)
     app.log:note("info", app.draining and name .. " again: stopping at once"
       or ("%s: finishing what runs, for %g s at most"):format(name, app.config.drain_s))
-    app:stop { done = function()
-      for _, handle in ipairs(handles) do handle:close() end
-    end }
+    app:stop()
   end
   on(handles, "sigterm", stop)
   on(handles, "sigint", stop)
   on(handles, "sighup", function() async.run(function() app:reload() end) end)
-  return function() return app.exit_status or 0 end
+  app.on_stopped = function()
+    for _, handle in ipairs(handles) do handle:close() end
+  end
 end
 
 return signals

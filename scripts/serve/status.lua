@@ -33,8 +33,8 @@ local function observe_speed(entry, now)
   if #ring > WINDOW + 1 then table.remove(ring, 1) end
   local first, last = ring[1], ring[#ring]
   local seconds = last.at - first.at
-  entry.speed = seconds > 0 and { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
-    or { prefill = 0.0, decode = 0.0 }
+  if seconds <= 0 then return end
+  entry.speed = { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
 end
 
 local function tick(app)
@@ -99,14 +99,14 @@ end
 -- ---- JSON ----------------------------------------------------------------------------------------------------------
 
 local function model_object(entry)
-  return json.object { { "id", entry.name }, { "object", "model" }, { "created", entry.created or 0 }, { "owned_by", "perigee" },
-    { "max_model_len", entry.context or json.null }, { "state", entry.state } }
+  return json.object { { "id", entry.name }, { "object", "model" }, { "created", entry.created or 0 },
+    { "owned_by", "perigee" }, { "max_model_len", entry.context or json.null }, { "state", entry.state } }
 end
 
 local function prefix_object(p)
   local object = json.object {}
-  for _, name in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits", "hit_tokens", "asked_tokens", "evictions",
-    "disk_reads", "disk_writes", "disk_errors" } do
+  for _, name in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits", "hit_tokens", "asked_tokens",
+    "evictions", "disk_reads", "disk_writes", "disk_errors" } do
     object[name] = p[name]
   end
   return object
@@ -116,10 +116,11 @@ local function batch_object(entry)
   local stats, free, all = entry.batch:stats(), entry.batch:room()
   local speed = entry.speed or { prefill = 0.0, decode = 0.0 }
   return json.object { { "running", stats.running }, { "waiting", stats.waiting }, { "steps", stats.steps },
-    { "prefill_tokens", stats.read_tokens }, { "decode_tokens", stats.written_tokens }, { "cached_tokens", stats.cached_tokens },
-    { "finished", stats.finished }, { "cancelled", stats.cancelled }, { "failed", stats.failed }, { "preempted", stats.preempted },
-    { "prefill_tokens_per_s", speed.prefill }, { "decode_tokens_per_s", speed.decode },
-    { "cache_tokens", all }, { "cache_tokens_free", free }, { "prefix_cache", prefix_object(stats.prefix) } }
+    { "prefill_tokens", stats.read_tokens }, { "decode_tokens", stats.written_tokens },
+    { "cached_tokens", stats.cached_tokens }, { "finished", stats.finished }, { "cancelled", stats.cancelled },
+    { "failed", stats.failed }, { "preempted", stats.preempted }, { "prefill_tokens_per_s", speed.prefill },
+    { "decode_tokens_per_s", speed.decode }, { "cache_tokens", all }, { "cache_tokens_free", free },
+    { "prefix_cache", prefix_object(stats.prefix) } }
 end
 
 local function status_of_model(entry)
@@ -178,7 +179,7 @@ function status.routes(app)
     for i, entry in ipairs(app.models:list()) do data[i] = model_object(entry) end
     response:json(200, json.object { { "object", "list" }, { "data", data } })
   end)
-  app:route("GET", "/v1/models/{id}", function(_, response, params)
+  app:route("GET", "/v1/models/{id*}", function(_, response, params)
     for _, entry in ipairs(app.models:list()) do
       if entry.name == params.id then return response:json(200, model_object(entry)) end
     end
