@@ -1,0 +1,131 @@
+-- stream: a face (serve/pipeline.lua) of OpenAI's kind: one JSON object, or the same in pieces as server-sent events, ended by
+-- "data: [DONE]". What the pieces look like is told by a shape:
+--
+--   shape.head(req, out)               the first chunk of a choice, or nil
+--   shape.delta(req, out, o)           o: delta, logprobs          -> a choice
+--   shape.finish(req, out, o)          o: logprobs                 -> a choice
+--   shape.chunk(req, choices), shape.answer(req, outs, usage)      -> the whole object
+--
+-- Every object passes the `respond` scripts before it is written. A chunk that they drop is not sent; a whole answer that they
+-- drop is a 403. An error in the middle of a stream is a chunk with {"error": …} and finish_reason "error", then [DONE].
+local perigee = require "perigee"
+local errors = require "api.errors"
+local json = perigee.json
+
+local stream = {}
+
+local Face = {}
+Face.__index = Face
+
+function stream.new(req, response, shape)
+  return setmetatable({ req = req, response = response, shape = shape, streams = req.stream == true, headed = {} }, Face)
+end
+
+local function encode(object) return json.encode(object, { compact = true }) end
+
+--- What scripts make of an object: it, another, or false.
+local function respond(self, object)
+  local gen = self.req.generation
+  if not gen:has "respond" then return object end
+  local answer = gen:call("respond", self.req, object)
+  if answer == nil then return object end
+  return answer
+end
+
+local function send(self, choices)
+  local chunk = respond(self, self.shape.chunk(self.req, choices))
+  if chunk then self.events:event(encode(chunk)) end
+end
+
+function Face:begin()
+  if self.streams then self.events = self.response:sse { ["x-perigee-request"] = self.req.id } end
+end
+
+local function head(self, out)
+  if self.headed[out.index] then return end
+  self.headed[out.index] = true
+  local choice = self.shape.head(self.req, out)
+  if choice then send(self, { choice }) end
+end
+
+function Face:delta(out, deltas)
+  head(self, out)
+  for _, delta in ipairs(deltas) do
+    send(self, { self.shape.delta(self.req, out, { delta = delta, logprobs = out.take_logprobs and out:take_logprobs() }) })
+  end
+end
+
+function Face:finish(out)
+  head(self, out)
+  send(self, { self.shape.finish(self.req, out, { logprobs = out.take_logprobs and out:take_logprobs() }) })
+end
+
+local function done(self)
+  self.events:event "[DONE]"
+  self.events:finish()
+end
+
+--- All choices are there. A stream gets the usage when it was asked for.
+function Face:answer(outs, usage)
+  if not self.streams then
+    for _, out in ipairs(outs) do
+      if out.take_logprobs then out:take_logprobs() end
+    end
+    local object = respond(self, self.shape.answer(self.req, outs, usage))
+    if not object then
+      return errors.send(self.response, errors.new { status = 403, message = "the answer was withheld", code = "withheld" })
+    end
+    return self.response:send(200, { ["content-type"] = "application/json", ["x-perigee-request"] = self.req.id }, encode(object))
+  end
+  if self.req.include_usage then
+    local chunk = self.shape.chunk(self.req, json.array())
+    chunk.usage, chunk.timings = stream.usage(usage), stream.timings(usage)
+    chunk = respond(self, chunk)
+    if chunk then self.events:event(encode(chunk)) end
+  end
+  done(self)
+end
+
+--- An error behind `begin`.
+function Face:fail(err)
+  if not self.streams then return errors.send(self.response, err) end
+  local chunk = self.shape.chunk(self.req, { self.shape.finish(self.req, { index = 0, finish = "error", other = {} }, {}) })
+  chunk.error = errors.object(err).error
+  self.events:event(encode(chunk))
+  done(self)
+end
+
+-- ---- parts that all shapes have --------------------------------------------------------------------------------------
+
+--- The first fields of every object.
+function stream.object(req, kind)
+  return json.object { { "id", req.id }, { "object", kind }, { "created", req.received }, { "model", req.model },
+    { "system_fingerprint", "perigee-" .. perigee.version } }
+end
+
+function stream.usage(usage)
+  return json.object { { "prompt_tokens", usage.prompt_tokens }, { "completion_tokens", usage.completion_tokens },
+    { "total_tokens", usage.prompt_tokens + usage.completion_tokens },
+    { "prompt_tokens_details", json.object { { "cached_tokens", usage.cached_tokens } } } }
+end
+
+local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_second", "tokens_per_second" }
+
+function stream.timings(usage)
+  local out = json.object {}
+  for _, name in ipairs(TIMINGS) do out[name] = usage.timings[name] or json.null end
+  return out
+end
+
+--- What an answer holds besides content, thinking and calls (serve/output.lua); adds nothing when there is none.
+function stream.other(choice, out)
+  if #out.other == 0 then return choice end
+  choice.other = json.array()
+  for i, o in ipairs(out.other) do choice.other[i] = json.object { { "kind", o.kind }, { "text", o.text } } end
+  return choice
+end
+
+--- JSON has no infinity; OpenAI writes this instead.
+function stream.logprob(x) return math.max(x, -9999.0) end
+
+return stream
