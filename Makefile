@@ -17,7 +17,7 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-arm bench fuzz install clean lint packages tests FORCE
+.PHONY: all help test test-clients test-arm bench fuzz install clean lint packages tests FORCE
 
 # ---- packages: the recipe must not run before they are there, so compilation happens in a second make ------------------
 PACKAGES := $(BUILD)/.packages
@@ -77,7 +77,7 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test bench fuzz install tests: packages
+all test test-clients bench fuzz install tests: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -86,6 +86,10 @@ tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN)
 
 test: tests  ## build and run every test
 	$(Q)BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) sh tests/run.sh
+
+test-clients: $(PROGRAM)  ## the official OpenAI clients and a real browser against a running server
+	$(Q)sh .ci/packages clients
+	$(Q)BUILD=$(BUILD) sh tests/clients/run.sh
 
 bench: $(PROGRAM) $(BENCH_BIN)  ## run the benchmarks and print their tables
 	$(Q)BUILD=$(BUILD) sh tests/bench/run.sh

@@ -1,0 +1,61 @@
+#!/bin/sh
+# The official clients and a real browser against a running server. What they need goes into build/clients (pip and npm);
+# a browser, Python and Node come from the distribution (.ci/packages clients). Closes with "N passed, N failed".
+set -u
+BUILD=${BUILD:-build}
+HOME_DIR=$BUILD/clients
+mkdir -p "$HOME_DIR"
+log=$HOME_DIR/log && : >"$log"
+passed=0 failed=0 server=
+
+finish() { [ -n "$server" ] && kill -TERM "$server" 2>/dev/null; wait 2>/dev/null; }
+trap finish EXIT
+
+if [ ! -x "$HOME_DIR/venv/bin/python" ] || ! "$HOME_DIR/venv/bin/python" -c 'import openai' 2>/dev/null; then
+  python3 -m venv "$HOME_DIR/venv" && "$HOME_DIR/venv/bin/pip" install -q --disable-pip-version-check openai || exit 1
+fi
+if [ ! -d "$HOME_DIR/node_modules/playwright-core" ] || [ ! -d "$HOME_DIR/node_modules/openai" ]; then
+  npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" openai playwright-core || exit 1
+fi
+
+# serve ARGUMENTS…: starts a server on a free port; its address is in $PERIGEE_URL.
+serve() {
+  : >"$HOME_DIR/address"
+  "$BUILD/perigee" serve "$@" --port 0 >"$HOME_DIR/address" 2>>"$log" & server=$!
+  for _ in $(seq 200); do
+    PERIGEE_URL=$(head -n 1 "$HOME_DIR/address"); [ -n "$PERIGEE_URL" ] && break
+    kill -0 "$server" 2>/dev/null || { echo "the server ended:"; cat "$log"; exit 1; }
+    sleep 0.05
+  done
+  export PERIGEE_URL
+}
+
+# stop: kill -TERM must drain and end with 0.
+stop() {
+  kill -TERM "$server"; wait "$server"; rc=$?; server=
+  if [ $rc -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL the server ended with $rc after SIGTERM"; tail -n 20 "$log"; fi
+}
+
+# suite NAME COMMAND…
+suite() {
+  name=$1; shift
+  out=$("$@" 2>&1); rc=$?
+  set -- $(printf '%s\n' "$out" | tail -n 1 | sed -n 's/.*\b\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed.*/\1 \2/p')
+  if [ $# -ne 2 ]; then failed=$((failed + 1)); printf '%s\n' "$out"; echo "FAIL $name: exit $rc, no closing line"; return; fi
+  passed=$((passed + $1)); failed=$((failed + $2))
+  if [ "$2" -ne 0 ]; then printf '%s\n' "$out"; else printf '  %-8s %s\n' "$name" "$(printf '%s\n' "$out" | tail -n 1)"; fi
+}
+
+export NODE_PATH="$PWD/$HOME_DIR/node_modules" PERIGEE_OUT="$PWD/$HOME_DIR" PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
+serve moonlet=examples/moonlet --api-key someone=secret
+suite python "$HOME_DIR/venv/bin/python" tests/clients/test_openai.py
+suite node node tests/clients/test_openai.cjs
+stop
+site=$(mktemp -d) && mkdir -p "$site/templates" "$site/hooks"
+export PERIGEE_SITE=$site
+serve moonlet=examples/moonlet --site "$site"
+suite browser node tests/clients/test_page.cjs
+stop
+rm -rf "$site"
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

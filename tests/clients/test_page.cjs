@@ -1,0 +1,186 @@
+// The page in a real browser: PERIGEE_URL serves moonlet with the site folder PERIGEE_SITE; screenshots go to PERIGEE_OUT.
+const assert = require("node:assert/strict");
+const fs = require("node:fs");
+const { chromium } = require("playwright-core");
+
+const url = process.env.PERIGEE_URL, out = process.env.PERIGEE_OUT;
+const path = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome",
+  "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"].find(p => fs.existsSync(p));
+let page, problems;
+
+const last = () => page.locator(".turn.assistant").last();
+const idle = () => page.waitForFunction(() => document.getElementById("send").textContent === "Send");
+async function ask(text) {
+  await page.fill("#text", text);
+  await page.keyboard.press("Enter");
+  await page.locator(".turn.user").last().waitFor();
+  await idle();
+  return last().locator(".body").innerText();
+}
+const set = async values => {
+  await page.click("#set");
+  for (const [name, value] of Object.entries(values)) {
+    const field = page.locator(`#settings [name=${name}]`);
+    if (name === "thinking") await field.selectOption(value); else await field.fill(value);
+  }
+  await page.click("#settings .primary");
+};
+
+const tests = {
+  async send_and_stream() {
+    await page.fill("#text", "Tell me a story about Luna.");
+    await page.click("#send");
+    await page.waitForFunction(() => document.querySelector(".turn.assistant .body")?.innerText.includes("Once"));
+    await idle();
+    assert.match(await last().locator(".body").innerText(), /brave child named Luna/);
+    assert.match(await last().locator(".meta").innerText(), /tokens/);
+  },
+  async conversation_goes_on() {
+    await page.click("#new");
+    assert.equal(await ask("My name is Chris."), "Nice to meet you, Chris!");
+    assert.equal(await ask("What is my name?"), "Your name is Chris.");
+    await page.reload();
+    await page.locator("#chats button", { hasText: "My name is Chris." }).click();
+    assert.equal(await page.locator(".turn").count(), 4);
+  },
+  async stop_and_retry() {
+    await page.click("#new");
+    await page.route("**/v1/chat/completions", async route => {
+      const body = { ...route.request().postDataJSON(), ignore_eos: true, max_tokens: 7000 };
+      await route.continue({ postData: JSON.stringify(body) });
+    });
+    await page.fill("#text", "Tell me a story about Luna.");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelector(".turn.assistant .body")?.innerText.length > 20);
+    await page.keyboard.press("Escape");
+    await idle();
+    assert.equal(await last().locator(".note").innerText(), "stopped");
+    await page.unroute("**/v1/chat/completions");
+    await last().getByText("Retry").click();
+    await page.waitForFunction(() => document.getElementById("send").textContent === "Stop");
+    await idle();
+    assert.equal(await last().locator(".note").innerText(), "");
+  },
+  async markdown_is_safe() {
+    await page.click("#new");
+    await page.route("**/v1/chat/completions", route => route.fulfill({ contentType: "text/event-stream", body:
+      ["# Title\n\nSome **bold** and `code` and [a link](javascript:alert(1)) and <img src=x onerror=alert(1)>\n\n",
+        "```lua\nprint('<b>hi</b>')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one\n- two\n  - three\n", "<script>window.hacked = 1</script>"]
+        .map(content => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`).join("") + "data: [DONE]\n\n" }));
+    await ask("show me");
+    await page.unroute("**/v1/chat/completions");
+    const body = last().locator(".body");
+    assert.equal(await body.locator("h1").innerText(), "Title");
+    assert.equal(await body.locator("strong").innerText(), "bold");
+    assert.equal(await body.locator("pre code").innerText(), "print('<b>hi</b>')");
+    assert.equal(await body.locator("td").count(), 2);
+    assert.equal(await body.locator("li").count(), 3);
+    assert.equal(await body.locator("a, img, script").count(), 0);
+    assert.equal(await page.evaluate(() => window.hacked), undefined);
+  },
+  async reasoning_is_folded() {
+    await page.click("#new");
+    await set({ thinking: "on" });
+    assert.equal(await ask("What is 48 + 37?"), "48 + 37 = 85.");
+    const fold = last().locator("details.think");
+    assert.equal(await fold.getAttribute("open"), null);
+    await fold.locator("summary").click();
+    assert.match(await fold.innerText(), /Together 85/);
+    await set({ thinking: "" });
+  },
+  async tool_calls_are_shown() {
+    await page.click("#new");
+    const answer = JSON.parse(fs.readFileSync(process.env.PERIGEE_ANSWERS, "utf8")).find(a => a.name === "tool_weather");
+    await set({ tools: JSON.stringify(answer.tools) });
+    await ask("What is the weather in Paris?");
+    assert.match(await last().locator(".call").innerText(), /get_weather[\s\S]*Paris/);
+    await last().locator(".call input").fill('{"city": "Paris", "degrees": 21, "sky": "sunny"}');
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.querySelectorAll(".turn.assistant").length === 2);
+    await idle();
+    assert.equal(await last().locator(".body").innerText(), "In Paris it is 21 degrees and sunny.");
+    await set({ tools: "" });
+  },
+  async pictures_can_be_dropped() {
+    await page.click("#new");
+    const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+    await page.evaluate(data => {
+      const files = new DataTransfer();
+      files.items.add(new File([Uint8Array.from(atob(data), c => c.charCodeAt(0))], "dot.png", { type: "image/png" }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
+    }, png);
+    await page.locator("#thumbs img").waitFor();
+    await page.locator("#thumbs button").click();
+    assert.equal(await page.locator("#thumbs img").count(), 0);
+  },
+  async an_error_is_shown() {
+    await page.click("#new");
+    await page.route("**/v1/chat/completions", route => route.fulfill({ status: 503, contentType: "application/json",
+      body: JSON.stringify({ error: { message: "no room for now" } }) }));
+    await ask("hello");
+    await page.unroute("**/v1/chat/completions");
+    assert.match(await last().locator(".note").innerText(), /no room for now/);
+  },
+  async a_new_generation_shows() {
+    const generation = () => page.locator("#stats").innerText().then(t => Number(/generation (\d+)/.exec(t)?.[1]));
+    await page.waitForFunction(() => /generation/.test(document.getElementById("stats").innerText));
+    const before = await generation();
+    fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return { name = 'greet', done = function() end }\n");
+    await page.waitForFunction(n => Number(/generation (\d+)/.exec(document.getElementById("stats").innerText)?.[1]) > n, before, { timeout: 15000 });
+    fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return {{{ broken\n");
+    await page.waitForFunction(() => /greet/.test(document.querySelector("#stats .bad")?.innerText ?? ""), null, { timeout: 15000 });
+    fs.unlinkSync(process.env.PERIGEE_SITE + "/hooks/greet.lua");
+  },
+  async keyboard_and_theme() {
+    await page.click("#new");
+    await page.keyboard.press("Control+,");
+    assert.equal(await page.locator("#settings").evaluate(d => d.open), true);
+    await page.keyboard.press("Escape");
+    const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+    const before = await theme();
+    await page.click("#theme");
+    assert.notEqual(await theme(), before);
+    await page.click("#theme");
+  },
+  async screenshots() {
+    await page.click("#new");
+    await set({ thinking: "on" });
+    await ask("What is 48 + 37?");
+    await last().locator("summary").click();
+    await set({ thinking: "" });
+    await ask("Count from 1 to 10.");
+    await ask("Tell me a story about Luna.");
+    await page.evaluate(() => document.activeElement.blur());
+    for (const theme of ["light", "dark"]) {
+      if (await page.evaluate(() => document.documentElement.dataset.theme) !== theme) await page.click("#theme");
+      await page.screenshot({ path: `${out}/page-${theme}.png` });
+      assert.ok(fs.statSync(`${out}/page-${theme}.png`).size > 10000);
+    }
+  },
+  async nothing_from_outside_and_no_errors() {
+    assert.deepEqual(problems, []);
+  },
+};
+
+(async () => {
+  const browser = await chromium.launch({ executablePath: path, args: ["--no-sandbox"] });
+  page = await browser.newPage({ viewport: { width: 1200, height: 760 } });
+  page.setDefaultTimeout(20000);
+  problems = [];
+  page.on("pageerror", e => problems.push(String(e)));
+  page.on("request", r => { if (!r.url().startsWith(url) && !/^(data|blob):/.test(r.url())) problems.push("outside: " + r.url()); });
+  page.on("console", m => { if (m.type() === "error" && !/503/.test(m.text())) problems.push(m.text()); });
+  let failed = 0;
+  await page.goto(url + "/");
+  await page.waitForFunction(() => document.querySelectorAll("#model option").length > 0);
+  for (const [name, run] of Object.entries(tests)) {
+    try { await run(); } catch (e) {
+      failed++;
+      console.log(`FAIL ${name}\n${e.stack}`);
+      await page.screenshot({ path: `${out}/fail-${name}.png` }).catch(() => {});
+    }
+  }
+  await browser.close();
+  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
+  process.exit(failed ? 1 : 0);
+})();
