@@ -57,5 +57,9 @@ serve moonlet=examples/moonlet --site "$site"
 suite browser node tests/clients/test_page.cjs
 stop
 rm -rf "$site"
+serve moonlet=examples/moonlet
+PERIGEE_PID=$server suite abuse python3 tests/clients/test_abuse.py
+stop
+PERIGEE_BIN=$BUILD/perigee PERIGEE_LOG=$log suite reload python3 tests/clients/test_reload.py
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

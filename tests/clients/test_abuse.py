@@ -1,0 +1,233 @@
+"""Clients that behave badly against a running server (PERIGEE_URL, its process PERIGEE_PID); Python's own library only."""
+import asyncio, json, os, random, sys, time, traceback, urllib.parse, urllib.request
+
+URL = urllib.parse.urlsplit(os.environ["PERIGEE_URL"])
+HOST, PORT, PID = URL.hostname, URL.port, int(os.environ["PERIGEE_PID"])
+ANSWERS = {a["name"]: a for a in json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8")) if not a["grids"]}
+TESTS = []
+
+
+def test(f):
+    TESTS.append(f)
+    return f
+
+
+def resident():
+    """Bytes of the server in memory; None where the system does not tell."""
+    try:
+        return int(open(f"/proc/{PID}/statm").read().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except OSError:
+        return None
+
+
+def get(path):
+    with urllib.request.urlopen(f"{os.environ['PERIGEE_URL']}{path}", timeout=20) as r:
+        return json.load(r)
+
+
+def busy():
+    return sum(m["running"] + m["waiting"] for m in get("/v1/status")["models"])
+
+
+def wait_idle():
+    end = time.time() + 30
+    while busy():
+        assert time.time() < end, f"{busy()} rows still run"
+        time.sleep(0.1)
+
+
+def ask(name, **more):
+    body = json.dumps({"model": "moonlet", "messages": ANSWERS[name]["messages"], **more}).encode()
+    return (b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)) + body
+
+
+async def talk(data, timeout=20):
+    """Sends bytes, reads until the server closes or is silent; returns what came."""
+    reader, writer = await asyncio.open_connection(HOST, PORT)
+    out = b""
+    try:
+        writer.write(data)
+        await writer.drain()
+        while True:
+            piece = await asyncio.wait_for(reader.read(65536), timeout)
+            if not piece: break
+            out += piece
+    except (asyncio.TimeoutError, ConnectionError):
+        pass
+    writer.close()
+    return out
+
+
+async def whole_stream(name):
+    reader, writer = await asyncio.open_connection(HOST, PORT)
+    writer.write(ask(name, stream=True))
+    text = ""
+    while True:
+        line = await asyncio.wait_for(reader.readline(), 60)
+        if line.startswith(b"data: [DONE]"): break
+        if line.startswith(b"data:"):
+            for c in json.loads(line[5:])["choices"]: text += c["delta"].get("content") or ""
+        assert line, "the stream ended early"
+    writer.close()
+    return text
+
+
+@test
+async def a_thousand_idle_connections():
+    held = []
+    for _ in range(1000):
+        reader, writer = await asyncio.open_connection(HOST, PORT)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        held.append((reader, writer))
+    for reader, _ in held:
+        assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200"), "an idle connection was not answered"
+    began = time.time()
+    assert await whole_stream("hello") == ANSWERS["hello"]["text"]
+    assert time.time() - began < 10
+    for _, writer in held: writer.close()
+
+
+@test
+async def a_thousand_idle_streams():
+    held = []
+    for i in range(1000):                                  # they wait in the queue or write; nobody reads them
+        reader, writer = await asyncio.open_connection(HOST, PORT)
+        writer.write(ask("hello", stream=True, max_tokens=3))
+        held.append((reader, writer))
+    codes = {}
+    for reader, _ in held:
+        code = (await asyncio.wait_for(reader.readline(), 120)).split()[1]
+        codes[code] = codes.get(code, 0) + 1
+    assert set(codes) <= {b"200", b"429", b"503"} and codes.get(b"200", 0) > 0, codes
+    for _, writer in held: writer.close()
+    wait_idle()
+
+
+@test
+async def a_reader_of_one_byte_a_second():
+    reader, writer = await asyncio.open_connection(HOST, PORT)
+    writer.write(ask("story", stream=True))
+    for _ in range(3):
+        assert len(await asyncio.wait_for(reader.read(1), 20)) == 1
+        await asyncio.sleep(1)
+    assert await whole_stream("capital") == ANSWERS["capital"]["text"]
+    writer.close()
+    wait_idle()
+
+
+@test
+async def leaving_in_the_middle():
+    async def leave():
+        reader, writer = await asyncio.open_connection(HOST, PORT)
+        writer.write(ask("story", stream=True, max_tokens=5000, ignore_eos=True))
+        await asyncio.wait_for(reader.read(300), 30)
+        writer.transport.abort()
+    await asyncio.gather(*(leave() for _ in range(40)))
+    wait_idle()
+
+
+VALID = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
+SMUGGLED = {
+    "two lengths": b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+    "a list of lengths": b"POST /tokenize HTTP/1.1\r\nHost: a\r\nContent-Length: 2, 3\r\n\r\n{}",
+    "length and chunks": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "gzip, chunked": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked twice": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n",
+    "a bad chunk": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "a negative chunk": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n{}\r\n0\r\n\r\n",
+    "a long chunk size": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n{}\r\n0\r\n\r\n",
+    "a chunk without end": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}XX0\r\n\r\n",
+    "space before the colon": b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n",
+    "a folded line": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+    "a bare line feed": b"GET /health HTTP/1.1\nHost: localhost\n\n",
+    "a bare carriage return": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\rb\r\n\r\n",
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+    "a zero byte": b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+    "a signed length": b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}",
+}
+
+
+@test
+async def smuggling_is_refused():
+    for name, data in SMUGGLED.items():
+        out = await talk(data + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", timeout=5)
+        assert out.startswith(b"HTTP/1.1 400"), f"{name}: {out[:60]!r}"
+        assert out.count(b"HTTP/1.1 ") == 1, f"{name}: the second request was answered"
+
+
+@test
+async def thousands_of_malformed_requests():
+    rng = random.Random(7)
+
+    async def one(i):
+        data = bytearray(VALID)
+        for _ in range(rng.randint(1, 6)):
+            at = rng.randrange(len(data))
+            kind = rng.randrange(4)
+            if kind == 0: data[at] = rng.randrange(256)
+            elif kind == 1: del data[at:at + rng.randint(1, 8)]
+            elif kind == 2: data[at:at] = bytes(rng.randrange(256) for _ in range(rng.randint(1, 8)))
+            else: data[at:at] = data[rng.randrange(len(data)):][:rng.randint(1, 30)]
+        reader, writer = await asyncio.open_connection(HOST, PORT)
+        try:
+            writer.write(bytes(data))
+            writer.write_eof()
+            out = await asyncio.wait_for(reader.read(100), 20)
+            assert not out or out.startswith(b"HTTP/1.1 "), out
+            assert not out.startswith(b"HTTP/1.1 5"), (bytes(data), out)
+        except ConnectionError:
+            pass
+        writer.close()
+
+    before = resident()
+    for start in range(0, 4000, 50):
+        await asyncio.gather(*(one(start + i) for i in range(50)))
+    assert get("/health")["status"] == "ok"
+    after = resident()
+    if before: assert after - before < 64 << 20, f"{(after - before) >> 20} MiB more than before"
+
+
+@test
+async def health_while_a_long_prompt_is_read():
+    body = json.dumps({"model": "moonlet", "messages": [{"role": "user", "content": "What is the capital of France? " * 800}], "max_tokens": 1}).encode()
+    slow = asyncio.create_task(talk(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body, 120))
+    worst, n = 0.0, 0
+    while not slow.done():
+        began = time.time()
+        out = await talk(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        worst, n = max(worst, time.time() - began), n + 1
+        assert out.startswith(b"HTTP/1.1 200"), out[:60]
+        await asyncio.sleep(0.01)
+    assert (await slow).startswith(b"HTTP/1.1 200")
+    print(f"note: /health answered {n} times while a prompt was read, the slowest after {worst * 1000:.0f} ms")
+
+
+@test
+async def memory_returns():
+    names = [n for n in ANSWERS if "<tool_call>" not in ANSWERS[n]["text"] and "</think>" not in ANSWERS[n]["text"] and "tools" not in ANSWERS[n]]
+
+    async def round_of(n):
+        texts = await asyncio.gather(*(whole_stream(names[i % len(names)]) for i in range(n)))
+        for i, text in enumerate(texts): assert text == ANSWERS[names[i % len(names)]]["text"], (names[i % len(names)], text)
+    await round_of(60)
+    before = resident()
+    for _ in range(5): await round_of(60)
+    after = resident()
+    if before: assert after - before < 32 << 20, f"{(after - before) >> 20} MiB more after 300 requests"
+
+
+def main():
+    failed = 0
+    for f in TESTS:
+        try:
+            asyncio.run(f())
+        except Exception:
+            failed += 1
+            print(f"FAIL {f.__name__}")
+            traceback.print_exc(limit=4, file=sys.stdout)
+    print(f"{len(TESTS) - failed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main())
