@@ -1,8 +1,8 @@
--- repl: evaluates what is typed. A session knows nothing about terminals; `start` gives it one, or a plain stream.
+-- repl: evaluates what is typed. A session knows nothing about terminals; `start` gives it a console.
 local complete = require "repl.complete"
+local console = require "ui.console"
 local help = require "repl.help"
 local history = require "repl.history"
-local line = require "repl.line"
 local perigee = require "perigee"
 local pretty = require "ui.pretty"
 local term = require "ui.term"
@@ -10,7 +10,6 @@ local text = require "lib.text"
 local uv = require "luv"
 
 local SLOW_S = 0.1
-local ESCAPE_MS = 50
 local BANNER = "perigee %s  ·  ? for help, Ctrl-D to leave"
 local HELP = [[
   1 + 1          an expression prints its value, no `return` needed; a final ; silences it
@@ -92,133 +91,17 @@ function Session:evaluate(source)
   if self.timing and took >= SLOW_S then self.write(self.paint("dim", text.seconds(took)) .. "\n") end
 end
 
-local function new_session(settings)
-  settings.paint_error = term.painter(term.has_color(2))
-  return setmetatable(settings, Session)
-end
-
--- ---- a plain stream ------------------------------------------------------------------------------------------------
-
---- Feeds whole lines; a piece that is not complete waits for the next one.
-local function stream_feeder(session)
-  local rest, source = "", nil
-  local function feed_line(one)
-    source = source and source .. "\n" .. one or one
-    if not is_complete(source) then return end
-    local whole = source
-    source = nil
-    session:evaluate(whole)
-  end
-  return function(bytes)
-    rest = rest .. (bytes or "")
-    while not session.ended do
-      local newline = rest:find("\n", 1, true)
-      if not newline then break end
-      local one = rest:sub(1, newline - 1)
-      rest = rest:sub(newline + 1)
-      feed_line((one:gsub("\r$", "")))
-    end
-    if bytes or session.ended then return end
-    if rest ~= "" then feed_line(rest) end
-    if source then session:evaluate(source) end -- reports what is missing
-  end
-end
-
-local function start_stream()
-  local pipe
-  local session = new_session {
-    paint = term.painter(false),
-    write = function(s) io.stdout:write(s):flush() end,
-  }
-  function session.quit()
-    session.ended = true
-    if pipe and not pipe:is_closing() then pipe:close() end
-  end
-  local feed = stream_feeder(session)
-  if uv.guess_handle(0) ~= "pipe" then
-    for one in io.stdin:lines "L" do
-      feed(one)
-      if session.ended then return end
-      uv.run "nowait"
-    end
-    return feed(nil)
-  end
-  pipe = uv.new_pipe(false)
-  pipe:open(0)
-  pipe:read_start(function(err, bytes)
-    feed(not err and bytes or nil)
-    if (err or not bytes) and not pipe:is_closing() then pipe:close() end
-  end)
-end
-
--- ---- a terminal ----------------------------------------------------------------------------------------------------
-
---- print() while a line is being edited: hides the line, prints, draws it again.
-local function print_above(editor)
-  local plain = print
-  _G.print = function(...)
-    if not editor.shown then return plain(...) end
-    editor:hide()
-    plain(...)
-    io.stdout:flush()
-    editor:draw()
-  end
-end
-
-local function start_terminal()
-  local tty, escape = uv.new_tty(0, true), uv.new_timer()
-  local owner = {
-    prompt = "pe> ", more = "  > ", paint = term.painter(term.has_color(1)), history = history.open(),
-    write = function(s) io.stdout:write(s):flush() end,
-    is_complete = is_complete,
-    columns = function()
-      local width = tty:get_winsize()
-      return width and width > 0 and width or 80
-    end,
-    complete = function(before) return complete.candidates(before, _G) end,
-  }
-  local session = new_session { paint = owner.paint, write = owner.write, timing = true }
-  local editor = line.new(owner)
-
-  local function edit(on)
-    tty:set_mode(on and 1 or 0)
-    owner.write(on and "\27[?2004h" or "\27[?2004l")
-    editor.shown = on
-  end
-  function session.quit()
-    session.ended, editor.closed = true, true
-    edit(false)
-    escape:close()
-    tty:close()
-  end
-  function owner.on_end()
-    owner.write "\r\n"
-    session.quit()
-  end
-  function owner.on_line(source)
-    owner.history:add(source)
-    edit(false) -- so that Ctrl-C is a signal while it runs
-    session:evaluate(source)
-    if not session.ended then edit(true) end
-  end
-
-  print_above(editor)
-  owner.write(BANNER:format(perigee.version) .. "\n")
-  edit(true)
-  editor:draw()
-  tty:read_start(function(err, bytes)
-    if err or not bytes then return not session.ended and session.quit() end
-    editor:feed(bytes)
-    if not session.ended and editor.pending == "\27" then
-      escape:start(ESCAPE_MS, 0, function() editor:flush_escape() end)
-    end
-  end)
-end
-
 --- Starts reading; the loop does the rest.
 local function start()
   _G.perigee, _G.uv = perigee, uv
-  if term.is_tty(0) and term.is_tty(1) then start_terminal() else start_stream() end
+  local session = setmetatable({ paint_error = term.painter(term.has_color(2)) }, Session)
+  local here = console.open {
+    banner = BANNER:format(perigee.version), prompt = "pe> ", more = "  > ", history = history.open(), is_complete = is_complete,
+    complete = function(before) return complete.candidates(before, _G) end,
+    on_input = function(source) session:evaluate(source) end,
+  }
+  session.paint, session.write, session.quit, session.timing = here.paint, here.write, here.quit, here.terminal
+  here.run()
 end
 
 return { start = start, is_complete = is_complete }
