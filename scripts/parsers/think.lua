@@ -9,8 +9,13 @@ local CALLS = {
   { open = "<tool_call>", close = "</tool_call>", mention = true },
   { open = "<seed:tool_call>", close = "</seed:tool_call>", mention = true },
   { open = "<minimax:tool_call>", close = "</minimax:tool_call>", mention = true },
+  { open = "<TOOLCALL>", close = "</TOOLCALL>", mention = true },
+  { open = "[TOOL_CALLS]", mention = true }, -- goes on to the end of the block
   { open = "<|tool_calls_section_begin|>", close = "<|tool_calls_section_end|>" },
+  { open = "<|tool_call_begin|>", close = "<|tool_call_end|>" },
+  { open = "<|tool_call_start|>", close = "<|tool_call_end|>" },
   { open = "<｜tool▁calls▁begin｜>", close = "<｜tool▁calls▁end｜>" },
+  { open = "<｜tool▁call▁begin｜>", close = "<｜tool▁call▁end｜>" },
 }
 
 --- Has the prompt opened a block? nil when nothing is known.
@@ -28,6 +33,7 @@ local function open_in(tail, f)
 end
 
 local BODY = { [60] = true, [91] = true, [123] = true } -- < [ {
+local BEHIND_NAME = { [10] = true, [60] = true, [91] = true, [123] = true }
 
 --- Does a call follow, rather than prose about the mark?
 local function is_call(s, call)
@@ -38,7 +44,7 @@ local function is_call(s, call)
   if BODY[c] then return true end
   local name = s:word "^[%w_.%-]*"
   local after = name and name ~= "" and s:peek()
-  return after == 10 or after == 60
+  return BEHIND_NAME[after] or false
 end
 
 --- A call inside thinking: it becomes content up to its closing mark, or to the end of the block (returns true).
@@ -53,7 +59,7 @@ local function pass_call(s, f, call)
   s.reasoning:mark()
   s.content:text(text)
   local mark = s:upto(f.ends[call.open], function(part) s.content:text(part) end)
-  if mark == call.close then s.content:text(mark) end
+  if mark and mark ~= f.close then s.content:text(mark) end
   return mark == f.close
 end
 
@@ -95,6 +101,10 @@ local function read(s, f)
   s.nested = 0
   local opened, edge = open_in(s.tail, f), true
   local closed = false
+  if opened then -- the model may open the block once more
+    s.reasoning:text(s:gap())
+    s:take(f.open)
+  end
   while true do
     if opened then
       o.unknown = false
@@ -133,7 +143,7 @@ function think.new(format)
   local inside, outside = { f.open, f.close }, { f.open, f.close }
   for _, call in ipairs(CALLS) do
     f.calls[call.open] = call
-    f.ends[call.open] = scan.marks { call.close, f.close }
+    f.ends[call.open] = scan.marks { f.close, call.close }
     inside[#inside + 1] = call.open
   end
   for _, mark in ipairs(format.drop or {}) do outside[#outside + 1] = mark end

@@ -2,7 +2,9 @@
 -- wherever they stand.
 local scan = require "parsers.scan"
 
-local marks = scan.marks { "<|channel>", "<channel|>" }
+local CALL, CALL_END = "<|tool_call>", "<tool_call|>"
+local marks = { [true] = scan.marks { "<|channel>", "<channel|>", CALL }, [false] = scan.marks { "<|channel>", "<channel|>" } }
+local call_end = scan.marks { CALL_END, "<channel|>" }
 local THOUGHT, RESPONSE = { thought = true }, { response = true, final = true }
 
 local function open_in(tail)
@@ -21,16 +23,28 @@ local function label(s)
   return nil, s:release()
 end
 
+--- A call inside thinking is content, where the tool parser finds it.
+local function pass_call(s)
+  local function put(text) s.content:text(text) end
+  s.reasoning:mark()
+  put(CALL)
+  local mark = s:upto(call_end, put)
+  if mark == CALL_END then put(mark) elseif mark then s:back(mark) end
+end
+
 local function run(s)
   local channels = { [true] = s.reasoning, [false] = s.content }
   local thinking, seen = open_in(s.tail) or false, s.tail ~= nil
   if thinking then s.reasoning:mark() end
   while true do
     local channel = channels[thinking]
-    local mark = s:upto(marks, function(text) channel:text(text) end)
+    local mark = s:upto(marks[thinking], function(text) channel:text(text) end)
     if not mark then return end
     local now, text = false, nil
-    if mark == "<|channel>" then
+    if mark == CALL then
+      pass_call(s)
+      now, text = nil, ""
+    elseif mark == "<|channel>" then
       now, text = label(s)
     elseif not thinking and not seen then
       s.options.relabel()
@@ -57,6 +71,8 @@ return {
     { text = "<|channel>thought\nweigh<|channel>response\nPick B.", reasoning = "weigh", content = "Pick B." },
     { text = "<|channel>thought\na\n<channel|><|channel>thought\nb<channel|>C", reasoning = "a\nb", content = "C" },
     { text = "weigh<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
+    { text = "<|channel>thought\na<|tool_call>call:f{}<tool_call|>b<channel|>C", reasoning = "ab",
+      content = "<|tool_call>call:f{}<tool_call|>C" },
     { text = "<|channel>thought\ntext<|channel>", reasoning = "text<|channel>" },
   },
 }
