@@ -2,84 +2,72 @@
 --
 -- The next request is not looked at before the answer to the former is finished and most of it has left; bytes that come
 -- meanwhile are kept up to a bound, then reading stops and the client has to wait. Reading goes on that far so that a client
--- that goes away is noticed: the request is aborted then. A client that only closed its sending side still gets answers.
+-- that goes away is noticed: the request is aborted then. One that only closed its sending side is aborted as well, as it
+-- looks the same from here, but gets what the handler still answers, and so do complete requests it sent before.
 --
--- Writing: what the socket does not take at once waits in one list; one write is under way at a time.
+-- Writing: what the socket does not take at once waits in a list; one write is under way at a time.
 --
--- state: "head" and "body" while a request is read, "busy" while it is answered, "flush" while an answer leaves before the
--- next request or the end, "linger" after our end was closed (so that the client can read the answer before the connection
--- is reset), "closed". Times are those of the loop's clock, in milliseconds, and are looked at by the server's tick.
+-- state   "head", "body"  a request is read, or waited for
+--         "busy"          it is answered
+--         "flush"         the answer leaves, then the next request is read
+--         "ending"        the last answer leaves
+--         "linger"        our end is closed; what comes is thrown away until the client closes its own or time is up,
+--                         because closing at once would reset the connection before the client has read the answer
+--         "closed"
+-- Times are those of the loop's clock in milliseconds and are looked at by the server's tick.
 local async = require "lib.async"
+local fields = require "http.fields"
 local parse = require "http.parse"
+local request_of = require "http.request"
 local response = require "http.response"
 local status = require "http.status"
 local uv = require "luv"
 
 local connection = {}
 
-local STASH = 65536         -- bytes of further requests that are read while one is answered
-local ENTRY = 64            -- what a waiting piece costs beside its bytes
-local LINGER_BYTES = 1 << 20 -- that are thrown away before a connection is closed
+local STASH = 64 << 10       -- bytes of further requests that are read while one is answered
+local ENTRY = 64             -- what a waiting piece costs beside its bytes
+local BURST = 16             -- requests that are answered in one go before others get their turn
+local LINGER_BYTES = 16 << 20 -- that are thrown away at the end
+local KEEPALIVE_S = 60       -- TCP's own
+local GONE = 499             -- in the log: the client did not wait for an answer
 local CONTINUE = "HTTP/1.1 100 Continue\r\n\r\n"
 
 local Connection = {}
 Connection.__index = Connection
 
-local Request = {}
-Request.__index = Request
-
--- ---- requests ------------------------------------------------------------------------------------------------------
-
---- The value of a header, whatever the case of its name.
-function Request:header(name)
-  return self.headers[name:lower()]
-end
-
---- Calls fn once when the client goes away before the answer is finished; at once when it has gone.
-function Request:on_abort(fn)
-  if self.aborted then return fn() end
-  self.abort_hooks = self.abort_hooks or {}
-  table.insert(self.abort_hooks, fn)
-end
-
-local function abort(request)
-  if request.aborted then return end
-  request.aborted = true
-  local hooks = request.abort_hooks or {}
-  request.abort_hooks = nil
-  for _, fn in ipairs(hooks) do async.run(fn) end
-end
-
-local function is_sane_id(id)
-  return id and #id <= 128 and id:find "^[%w._%-]+$"
-end
-
 -- ---- life ----------------------------------------------------------------------------------------------------------
 
 --- Takes an accepted stream. `kind`: "tcp" or "unix".
 function connection.new(server, stream, kind)
-  local self = setmetatable({ server = server, stream = stream, kind = kind, state = "head", stash = {}, stash_bytes = 0,
-    backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0, accepted = 0, progress = uv.now(), requests = 0,
-    stay = true, parser = parse.new(server.limits) }, Connection)
+  local self = setmetatable({ server = server, stream = stream, kind = kind, parser = parse.new(server.limits),
+    state = "head", stay = true, requests = 0, stash = {}, stash_bytes = 0,
+    backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0, accepted = 0, progress = 0 }, Connection)
   self.on_written = function(err) self:wrote(err) end
-  self:set_deadline(server.limits.header_s)
+  self.on_bytes = function(err, bytes) self:on_read(err, bytes) end
   if kind == "tcp" then
     stream:nodelay(true)
-    stream:keepalive(true, 60)
+    stream:keepalive(true, KEEPALIVE_S)
     local peer = stream:getpeername()
     self.peer = peer and peer.ip
-    self.peer_port = peer and peer.port
   end
-  stream:read_start(function(err, bytes) self:on_read(err, bytes) end)
+  self:set_deadline(server.limits.header_s)
+  stream:read_start(self.on_bytes)
   return self
 end
 
 function Connection:set_deadline(seconds)
-  self.deadline = seconds and uv.now() + seconds * 1000
+  self.deadline = uv.now() + seconds * 1000
 end
 
+--- May the answer still be written?
 function Connection:is_open()
-  return self.state ~= "closed" and self.state ~= "linger"
+  return self.state == "busy"
+end
+
+--- Is the client between two requests?
+function Connection:is_idle()
+  return self.state == "head" and not self.parser:is_inside()
 end
 
 --- Will another request be read after this one?
@@ -97,33 +85,35 @@ function Connection:close()
   if self.state == "closed" then return end
   self.state = "closed"
   self.stream:close()
-  self.backlog, self.backlog_bytes, self.stash = {}, 0, {}
+  self.backlog, self.backlog_bytes, self.stash, self.rest = {}, 0, {}, nil
   self:wake_writers(false)
-  if self.request then abort(self.request) end
+  if self.request then self.request:abort() end
   self.server:forget(self)
 end
 
---- Sends what is left, closes our end and waits a little for the client to close its own.
+--- Closes because the client does not do its part.
+function Connection:cut()
+  self.server.counts.cut = self.server.counts.cut + 1
+  self:close()
+end
+
+--- Sends what is left, then closes our end and lingers.
 function Connection:close_gently()
-  if self.in_flight > 0 then
-    self.state = "flush"
-    self.stay = false
-    return
-  end
-  self.state = "linger"
-  self.lingered = 0
+  self.state, self.deadline = "ending", nil
+  if self.in_flight > 0 then return end
+  self.state, self.lingered = "linger", 0
   self:set_deadline(self.server.limits.linger_s)
+  self.rest, self.stash, self.stash_bytes = nil, {}, 0
   self:resume_reading()
   if self.at_end or not self.stream:shutdown() then self:close() end
 end
 
---- Answers bytes that are no request, or a request that cannot be read, and closes.
-function Connection:refuse(code, message)
-  self.stay = false
+--- Answers what is no request, or cannot be taken, and closes. `headers`: more lines.
+function Connection:refuse(code, message, headers)
   local body = status.error_body(code, message)
   self.server:count_refused(self, code, message)
-  self:write(("HTTP/1.1 %d %s\r\n%scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s")
-    :format(code, status.reasons[code], self.server:common_headers(), #body, body))
+  self:write(("HTTP/1.1 %d %s\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s")
+    :format(code, status.reasons[code], self.server:common_headers(), #body, headers or "", body))
   if self.state ~= "closed" then self:close_gently() end
 end
 
@@ -161,25 +151,24 @@ end
 --- Writes, now or when the socket takes it. Returns the bytes that wait, or nil when the client is gone. `bounded`: more
 --- than limits.queue bytes waiting is the end of this connection.
 function Connection:write(data, bounded)
-  if self.state == "closed" or self.state == "linger" then return nil end
+  if self.state == "closed" then return nil end
   self.written = self.written + #data
-  if self.in_flight > 0 then
-    self.backlog[#self.backlog + 1] = data
-    self.backlog_bytes = self.backlog_bytes + #data + ENTRY
-    if bounded and self:waiting_bytes() > self.server.limits.queue then
-      self.server.counts.cut = self.server.counts.cut + 1
+  if self.in_flight == 0 then
+    local sent, _, name = self.stream:try_write(data)
+    if sent == #data then return 0 end
+    if not sent and name ~= "EAGAIN" then
       self:close()
       return nil
     end
+    send_later(self, sent and data:sub(sent + 1) or data)
     return self:waiting_bytes()
   end
-  local sent, _, name = self.stream:try_write(data)
-  if sent == #data then return 0 end
-  if not sent and name ~= "EAGAIN" then
-    self:close()
+  self.backlog[#self.backlog + 1] = data
+  self.backlog_bytes = self.backlog_bytes + #data
+  if bounded and self:waiting_bytes() + #self.backlog * ENTRY > self.server.limits.queue then
+    self:cut()
     return nil
   end
-  send_later(self, sent and data:sub(sent + 1) or data)
   return self:waiting_bytes()
 end
 
@@ -193,9 +182,11 @@ function Connection:wrote(err)
     self.backlog, self.backlog_bytes = {}, 0
     send_later(self, data)
   end
-  if self:is_drained() then
-    self:wake_writers(true)
-    if self.state == "flush" then self:next_request() end
+  if self:is_drained() then self:wake_writers(true) end
+  if self.state == "flush" and self:is_drained() then
+    self:next_request()
+  elseif self.state == "ending" then
+    self:close_gently()
   end
 end
 
@@ -205,18 +196,18 @@ function Connection:on_read(err, bytes)
   if self.state == "closed" then return end
   if err then return self:close() end
   if not bytes then return self:on_end() end
-  if self.state == "linger" then
+  if self.state == "head" or self.state == "body" then
+    self:consume(bytes, 1)
+  elseif self.state == "linger" then
     self.lingered = self.lingered + #bytes
     if self.lingered > LINGER_BYTES then self:close() end
-  elseif self.state == "busy" or self.state == "flush" then
+  else
     self.stash[#self.stash + 1] = bytes
     self.stash_bytes = self.stash_bytes + #bytes
     if self.stash_bytes > STASH then
       self.paused = true
       self.stream:read_stop()
     end
-  else
-    self:consume(bytes, 1)
   end
 end
 
@@ -224,38 +215,56 @@ end
 function Connection:on_end()
   self.at_end = true
   self.stream:read_stop()
-  if self.state == "linger" then return self:close() end
-  self.stay = false
   if self.state == "busy" then
-    abort(self.request)
-  elseif self.state ~= "flush" then
-    if self.parser:is_inside() then self:refuse(400, "the request is not complete") else self:close() end
+    self.request:abort()
+  elseif self.state == "linger" then
+    self:close()
+  elseif self.state == "head" or self.state == "body" then
+    self:end_of_input()
+  end
+end
+
+--- Nothing will complete what has been read.
+function Connection:end_of_input()
+  if self.parser:is_inside() then
+    self:refuse(400, "the request is not complete")
+  else
+    self:close_gently()
   end
 end
 
 function Connection:resume_reading()
   if self.paused and not self.at_end then
     self.paused = false
-    self.stream:read_start(function(err, bytes) self:on_read(err, bytes) end)
+    self.stream:read_start(self.on_bytes)
   end
+end
+
+--- What was read while the client had to wait, or nil.
+local function take_stash(self)
+  if self.stash_bytes == 0 then return nil end
+  local bytes = table.concat(self.stash)
+  self.stash, self.stash_bytes = {}, 0
+  return bytes
 end
 
 --- Reads requests out of bytes and answers them until they are used up or an answer takes longer.
 local function consume(self, bytes, pos)
+  local served = 0
   while true do
     local event, next_pos, code = self.parser:feed(bytes, pos)
     if event == "more" then
-      bytes, pos = table.remove(self.stash, 1), 1
+      bytes, pos = take_stash(self), 1
       if not bytes then return self:wait_for_more() end
-      self.stash_bytes = self.stash_bytes - #bytes
     elseif event == "head" then
-      if not self:expect(self.parser.request, next_pos > #bytes) then return end
+      if self.parser.request.headers.expect and next_pos > #bytes then self:write(CONTINUE) end
       pos = next_pos
     elseif event == "request" then
       self.rest, self.rest_pos = bytes, next_pos
       self:serve(self.parser.request)
       if self.state ~= "head" then return end
-      bytes, pos = self.rest, self.rest_pos
+      pos, served = next_pos, served + 1
+      if served >= BURST then return self:take_turns() end
     else
       return self:refuse(code, next_pos)
     end
@@ -268,76 +277,68 @@ function Connection:consume(bytes, pos)
   self.consuming = false
 end
 
+--- Goes on after other connections had their turn.
+function Connection:take_turns()
+  self.state = "flush"
+  async.run(function()
+    async.sleep(0)
+    if self.state == "flush" and self:is_drained() then self:next_request() end
+  end)
+end
+
 --- All bytes are used up: sets the clock for the rest of the request, or for the next one.
 function Connection:wait_for_more()
-  local limits = self.server.limits
+  local limits, reader = self.server.limits, self.parser.reader
+  self.rest = nil
+  if self.at_end then return self:end_of_input() end
   self:resume_reading()
-  if self.at_end then return self:on_end() end
-  local reader = self.parser.reader
   if reader then
-    if self.state ~= "body" then
-      self.state = "body"
-      self.body_began = uv.now()
-    end
+    if self.state == "head" then self.state, self.body_began = "body", uv.now() end
     self.deadline = self.body_began + (limits.body_s + reader.received / limits.body_rate) * 1000
   elseif self.parser:is_inside() then
-    if not self.in_head then
-      self.in_head = true
-      self:set_deadline(limits.header_s)
-    end
-  elseif self.requests > 0 and not self.idle then
-    self.idle = true
-    if not self:may_stay() then return self:close_gently() end
+    if self.waits_for ~= "head" then self:set_deadline(limits.header_s) end
+    self.waits_for = "head"
+  elseif self.waits_for == "request" then
+    self.waits_for = "first byte"
     self:set_deadline(limits.idle_s)
   end
 end
 
---- A body follows: does the client wait to be told so? False when the request was refused.
-function Connection:expect(request, is_empty)
-  local wish = request.headers.expect
-  if not wish or request.version == "1.0" then return true end
-  if wish:lower() ~= "100-continue" then
-    self:refuse(417, "only 100-continue can be expected")
-    return false
-  end
-  if is_empty then self:write(CONTINUE) end
-  return self.state ~= "closed"
-end
-
 -- ---- answering -----------------------------------------------------------------------------------------------------
+
+--- The handler has ended without a finished answer.
+local function end_unanswered(self, request, answer, fault)
+  if fault and not answer.started then
+    return answer:error(500, ("internal error, see the log for request %s"):format(request.id))
+  end
+  self.request = nil -- it is not the client who ends it now
+  self:close()
+  answer:abandon(GONE)
+end
 
 --- Runs in the request's task.
 local function handle(self, request, answer)
   local ok, err = xpcall(self.server.handler, debug.traceback, request, answer)
-  if ok and answer.finished then return end
-  if not ok then self.server:report(request, err) end
-  if not answer.started then
-    if ok then self.server:report(request, "the handler did not answer") end
-    answer:error(500, "internal error; the log has more under the id of this request")
-  elseif not answer.finished then
-    if ok then self.server:report(request, "the handler did not finish its answer") end
-    self:close()
+  local fault = not ok and err
+  if ok and not answer.finished and not request.aborted then
+    fault = answer.started and "the handler did not finish its answer" or "the handler did not answer"
   end
+  if fault then self.server:report(request, fault) end
+  if not answer.finished then end_unanswered(self, request, answer, fault) end
+end
+
+--- Does the client want to go on after this request?
+local function wants_to_stay(request)
+  local wish = request.headers.connection
+  if request.version == "1.0" then return fields.has(wish, "keep-alive") and not fields.has(wish, "close") end
+  return not wish or not fields.has(wish, "close")
 end
 
 function Connection:serve(request)
-  local server = self.server
   self.requests = self.requests + 1
-  self.in_head, self.idle, self.deadline = false, false, nil
-  self.state = "busy"
-  setmetatable(request, Request)
-  request.id = is_sane_id(request.headers["x-request-id"]) and request.headers["x-request-id"] or server:new_id()
-  request.started = uv.hrtime()
-  request.aborted = self.at_end or false
-  request.peer, request["local"] = self.peer, self.kind
-  local wish = request.headers.connection
-  if request.version == "1.0" then
-    if not wish or wish:lower() ~= "keep-alive" then self.stay = false end
-  elseif wish and wish:lower():find("close", 1, true) then
-    self.stay = false
-  end
-  if self.requests >= server.limits.requests then self.stay = false end
-  self.request = request
+  self.state, self.waits_for, self.deadline = "busy", "request", nil
+  if not wants_to_stay(request) or self.requests >= self.server.limits.requests then self.stay = false end
+  self.request = request_of(request, self)
   async.run(handle, self, request, response.new(self, request))
 end
 
@@ -345,37 +346,39 @@ end
 function Connection:answered(answer)
   self.server:log_answer(self, answer)
   self.stream_of_events, self.request = nil, nil
-  if self.state == "closed" then return end
+  if self.state ~= "busy" then return end
   self.state = "flush"
   if self:is_drained() then self:next_request() end
 end
 
 --- The last answer has left, mostly.
 function Connection:next_request()
-  if not self:may_stay() and not self.at_end then return self:close_gently() end
+  if not self:may_stay() then return self:close_gently() end
   self.state = "head"
   if not self.consuming then self:consume(self.rest, self.rest_pos) end
 end
 
 -- ---- time ----------------------------------------------------------------------------------------------------------
 
+--- Has the client accepted nothing for too long?
+local function is_stuck(self, now)
+  if self.in_flight == 0 then return false end
+  local accepted = self.written - self.backlog_bytes - self.stream:get_write_queue_size()
+  if accepted > self.accepted then self.accepted, self.progress = accepted, now end
+  return now - self.progress > self.server.limits.write_s * 1000
+end
+
 --- Called by the server's tick.
 function Connection:check(now)
-  local limits = self.server.limits
-  if self.in_flight > 0 then
-    local accepted = self.written - self.stream:get_write_queue_size() - self.backlog_bytes
-    if accepted > self.accepted then self.accepted, self.progress = accepted, now end
-    if now - self.progress > limits.write_s * 1000 then
-      self.server.counts.cut = self.server.counts.cut + 1
-      return self:close()
-    end
-  end
+  if is_stuck(self, now) then return self:cut() end
   local events = self.stream_of_events
-  if events and now - events.last >= limits.heartbeat_s * 1000 then events:comment "" end
-  if self.deadline and now >= self.deadline then
-    self.deadline = nil
-    if self.state == "linger" or not self.parser:is_inside() then return self:close() end
-    self:refuse(408, self.state == "body" and "the body took too long" or "the head took too long")
+  if events then events:keep_alive(now, self.in_flight == 0) end
+  if not self.deadline or now < self.deadline then return end
+  self.deadline = nil
+  if self.parser:is_inside() and self.state ~= "linger" then
+    self:refuse(408, ("the %s took too long"):format(self.state))
+  else
+    self:close()
   end
 end
 

@@ -77,6 +77,9 @@ local function read_head(self, text, pos, stop)
   local ok
   ok, why = check_host(request, place.authority)
   if not ok then return nil, why, 400 end
+  if headers.expect and headers.expect:lower() ~= "100-continue" then
+    return nil, "only 100-continue can be expected", 417
+  end
   return request
 end
 

@@ -15,7 +15,8 @@ local Response = {}
 Response.__index = Response
 
 local concat = table.concat
-local JSON = { ["content-type"] = "application/json" }
+local CHUNKED = "transfer-encoding: chunked\r\n"
+local JOINED = 64 << 10 -- bodies up to this are written together with their head
 
 local status_lines = {}
 for code, reason in pairs(status.reasons) do status_lines[code] = ("HTTP/1.1 %d %s\r\n"):format(code, reason) end
@@ -62,9 +63,8 @@ local function head_text(self, code, headers, framing)
   return concat(lines)
 end
 
-local function begin(self, code)
+local function check_new(self)
   if self.started then error("the answer has been started already", 3) end
-  self.started, self.status = true, code
 end
 
 local function finish(self)
@@ -80,14 +80,15 @@ end
 
 --- Sends the whole answer. Headers are a table or nil; the body a string or nil.
 function Response:send(code, headers, body)
+  check_new(self)
   body = body or ""
   local framing = not has_no_body(code) and "content-length: " .. #body .. "\r\n" or nil
   local head = head_text(self, code, headers, framing)
-  begin(self, code)
+  self.started, self.status = true, code
   if self.request.method == "HEAD" or not framing then body = "" end
   self.bytes = #body
   local connection = self.connection
-  if #body <= 65536 then
+  if #body <= JOINED then
     connection:write(head .. body)
   else
     connection:write(head)
@@ -98,7 +99,7 @@ end
 
 --- Sends a value, or a text that is JSON already.
 function Response:json(code, value, headers)
-  local all = { ["content-type"] = JSON["content-type"] }
+  local all = { ["content-type"] = "application/json" }
   for name, v in pairs(headers or {}) do all[name] = v end
   self:send(code, all, type(value) == "string" and value or perigee.json.encode(value, { compact = true }))
 end
@@ -110,13 +111,14 @@ end
 
 --- Sends the head; the body follows by write() and finish().
 function Response:start(code, headers)
+  check_new(self)
   local framing = nil
   if not has_no_body(code) then
     self.chunked = self.request.version == "1.1"
-    if self.chunked then framing = "transfer-encoding: chunked\r\n" else self.connection:leave() end
+    if self.chunked then framing = CHUNKED else self.connection:leave() end
   end
   local head = head_text(self, code, headers, framing)
-  begin(self, code)
+  self.started, self.status = true, code
   self.silent = self.request.method == "HEAD" or has_no_body(code)
   self.connection:write(head)
 end
@@ -136,6 +138,13 @@ function Response:finish()
   if not self.started then error("finish: the answer has not been started", 2) end
   if self.finished then return end
   if self.chunked and not self.silent then self.connection:write "0\r\n\r\n" end
+  finish(self)
+end
+
+--- Ends what will not be completed, for the log. `code`: the status, when none was sent.
+function Response:abandon(code)
+  self.status = self.status or code
+  self.started = true
   finish(self)
 end
 

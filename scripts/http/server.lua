@@ -1,12 +1,12 @@
 -- server: listens, counts, keeps time and ends. See http.
 local connection = require "http.connection"
 local perigee = require "perigee"
-local status = require "http.status"
 local uv = require "luv"
 
 local server = {}
 
 local BACKLOG = 1024
+local REFUSING = 64 -- connections above the limit that are told so; more are just closed
 
 -- Bytes, counts and seconds (_s).
 local LIMITS = {
@@ -35,13 +35,15 @@ function server.new(options)
   for key, value in pairs(LIMITS) do limits[key] = value end
   for key, value in pairs(options.limits or {}) do
     if not LIMITS[key] then error(("unknown limit '%s'"):format(tostring(key)), 2) end
+    if type(value) ~= "number" or value <= 0 then error(("limit '%s' is no positive number"):format(key), 2) end
     limits[key] = value
   end
   if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
   return setmetatable({
-    handler = options.handler, limits = limits, log = options.log, name = options.name or "perigee",
+    handler = options.handler, limits = limits, log = options.log, on_error = options.on_error,
+    name = options.name or "perigee",
     listeners = {}, connections = {}, open = 0, draining = false,
-    counts = { accepted = 0, requests = 0, refused = 0, rejected = 0, cut = 0 },
+    counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end), id_count = 0,
   }, Server)
 end
@@ -70,8 +72,18 @@ function Server:forget(conn)
   if self.draining and self.open == 0 then self:drained() end
 end
 
---- An error of the handler.
-function Server.report(_, request, text)
+--- Calls fn for every open connection; fn may close them.
+function Server:each(fn)
+  local all = {}
+  for conn in pairs(self.connections) do all[#all + 1] = conn end
+  for _, conn in ipairs(all) do
+    if self.connections[conn] then fn(conn) end
+  end
+end
+
+--- A handler failed.
+function Server:report(request, text)
+  if self.on_error then return self.on_error(request, text) end
   io.stderr:write("perigee: http: ", request.method, " ", request.path, " (", request.id, "): ", tostring(text), "\n")
 end
 
@@ -109,23 +121,16 @@ end
 
 -- ---- accepting -----------------------------------------------------------------------------------------------------
 
---- One connection too many: says so and closes.
-local function reject(self, stream)
-  self.counts.rejected = self.counts.rejected + 1
-  local body = status.error_body(503, "too many connections")
-  stream:try_write(("HTTP/1.1 503 Service Unavailable\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n" ..
-    "retry-after: 1\r\nconnection: close\r\n\r\n%s"):format(self:common_headers(), #body, body))
-  stream:close()
-end
-
 local function accept(self, listener, kind)
   local stream = kind == "tcp" and uv.new_tcp() or uv.new_pipe(false)
-  if not listener:accept(stream) then return stream:close() end
-  if self.open >= self.limits.connections then return reject(self, stream) end
+  if not listener:accept(stream) or self.open >= self.limits.connections + REFUSING then return stream:close() end
   self.counts.accepted = self.counts.accepted + 1
   self.open = self.open + 1
   local conn = connection.new(self, stream, kind)
   self.connections[conn] = true
+  if self.open > self.limits.connections then
+    conn:refuse(503, "too many connections", "retry-after: 1\r\n")
+  end
 end
 
 --- How often time is looked at: a quarter of the shortest limit, between 10 ms and a second.
@@ -143,11 +148,7 @@ local function start_clock(self)
   local ms = tick_ms(self.limits)
   self.clock:start(ms, ms, function()
     local now = uv.now()
-    local all = {}
-    for conn in pairs(self.connections) do all[#all + 1] = conn end
-    for _, conn in ipairs(all) do
-      if conn.state ~= "closed" then conn:check(now) end
-    end
+    self:each(function(conn) conn:check(now) end)
   end)
 end
 
@@ -230,11 +231,9 @@ function Server:drain(options)
   self.draining, self.on_drained = true, options.done
   for _, listener in ipairs(self.listeners) do listener:close() end
   self.listeners = {}
-  local all = {}
-  for conn in pairs(self.connections) do all[#all + 1] = conn end
-  for _, conn in ipairs(all) do
-    if conn.state == "head" and not conn.parser:is_inside() then conn:close() end
-  end
+  self:each(function(conn)
+    if conn:is_idle() then conn:close() end
+  end)
   if self.open == 0 then return self:drained() end
   self.limit = uv.new_timer()
   self.limit:start(math.floor((options.seconds or 30) * 1000), 0, function()

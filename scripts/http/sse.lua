@@ -53,6 +53,11 @@ function Stream:comment(text)
   return write(self, lines_of(": ", text) .. "\n")
 end
 
+--- Called by the connection from time to time; `free`: nothing waits to be sent.
+function Stream:keep_alive(now, free)
+  if free and now - self.last >= self.response.connection.server.limits.heartbeat_s * 1000 then self:comment "" end
+end
+
 function Stream:drained()
   return self.response:drained()
 end

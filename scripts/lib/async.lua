@@ -131,7 +131,7 @@ local function close(task, err)
   local function close_all() return coroutine.close(task.co) end
   local guarded, ok, why = perigee.guard(close_all, { deadline_ms = task.budget and CLEANUP_MS })
   if not guarded then return ok end
-  if ok or why == err.value or why == err.text or why == UNCLOSABLE then return err end
+  if ok or why == err or why == err.value or why == err.text or why == UNCLOSABLE then return err end
   return to_error(why)
 end
 
@@ -203,7 +203,9 @@ end
 --- called when the task is cancelled meanwhile.
 function async.await(start)
   local task = running_task()
-  if not task or task.co ~= coroutine.running() then error("await: only inside a task", 2) end
+  if not task or task.co ~= coroutine.running() or not coroutine.isyieldable() then
+    error("await: only inside a task, and not below a function of C", 2)
+  end
   if task.cancelled then return coroutine.yield(SLEEP) end
   local state, early = "starting", nil
   local undo = start(function(...)
@@ -319,6 +321,9 @@ end
 function async.guarded(limits, fn, ...)
   for key in pairs(limits) do
     if not LIMITS[key] then error(("guarded: unknown limit '%s'"):format(tostring(key)), 2) end
+    if type(limits[key]) ~= "number" or limits[key] <= 0 then
+      error(("guarded: limit '%s' is no positive number"):format(key), 2)
+    end
   end
   local around, args = running_task(), table.pack(...)
   local child = new_task(function() return fn(table.unpack(args, 1, args.n)) end,
@@ -342,16 +347,20 @@ end
 function Signal:wait()
   if self.is_set then return self.value end
   return async.await(function(resume)
-    self.waiters[resume] = true
-    return function() self.waiters[resume] = nil end
+    local entry = { resume = resume }
+    table.insert(self.waiters, entry)
+    return function() entry.resume = nil end
   end)
 end
 
+--- Wakes those who wait, in the order they came.
 function Signal:set(value)
   self.is_set, self.value = true, value
   local waiters = self.waiters
   self.waiters = {}
-  for resume in pairs(waiters) do resume(value) end
+  for _, entry in ipairs(waiters) do
+    if entry.resume then entry.resume(value) end
+  end
 end
 
 function Signal:reset()

@@ -1,0 +1,52 @@
+-- request: what a handler is asked. The parser fills in method, target, path (decoded), raw_path, version, query (last one
+-- wins), query_list, headers (lower-case names) and body; the connection adds
+--   id        the client's x-request-id when it is a sane one, else a new one; it goes back with the answer
+--   peer      the client's address; nil on a Unix socket
+--   local     how it came: "tcp" or "unix"
+--   started   uv.hrtime() when it was complete
+--   aborted   the client is gone: nobody reads the answer
+local async = require "lib.async"
+local uv = require "luv"
+
+local ID_BYTES = 128
+
+local Request = {}
+Request.__index = Request
+
+--- The value of a header, whatever the case of its name.
+function Request:header(name)
+  return self.headers[name:lower()]
+end
+
+--- Calls fn once, in a task, when the client goes away before the answer is finished; now, when it is gone already.
+function Request:on_abort(fn)
+  if self.aborted then
+    async.run(fn)
+  else
+    self.abort_hooks = self.abort_hooks or {}
+    table.insert(self.abort_hooks, fn)
+  end
+end
+
+--- Called by the connection.
+function Request:abort()
+  if self.aborted then return end
+  self.aborted = true
+  local hooks = self.abort_hooks
+  self.abort_hooks = nil
+  for _, fn in ipairs(hooks or {}) do async.run(fn) end
+end
+
+local function is_sane(id)
+  return id and #id <= ID_BYTES and id:find "^[%w._%-]+$" ~= nil
+end
+
+--- Completes what the parser has made.
+return function(request, connection)
+  local id = request.headers["x-request-id"]
+  request.id = is_sane(id) and id or connection.server:new_id()
+  request.peer, request["local"] = connection.peer, connection.kind
+  request.started = uv.hrtime()
+  request.aborted = connection.at_end or false
+  return setmetatable(request, Request)
+end

@@ -1,0 +1,250 @@
+-- Tasks: waiting, ending, cancelling, limits across waits.
+local async = require "lib.async"
+local perigee = require "perigee"
+local test = require("harness").test
+local uv = require "luv"
+
+local function task(t, fn) return async.run(t.expect(fn)) end
+
+local function burn(ms)
+  local stop = perigee.sys.cpu_ns() + ms * 1e6
+  while perigee.sys.cpu_ns() < stop do end
+end
+
+--- Collects what on_error is told while fn runs and the loop ends.
+local function with_errors(fn)
+  local was, errors = async.on_error, {}
+  async.on_error = function(err) errors[#errors + 1] = err end
+  fn()
+  uv.run()
+  async.on_error = was
+  return errors
+end
+
+test("await returns what resume is given, early or late, once", function(t)
+  local late
+  task(t, function()
+    t.eq({ async.await(function(resume) resume(1, nil, 3) resume(4) end) }, { 1, nil, 3 })
+    t.eq({ async.await(function(resume) late = resume end) }, { "a", "b" })
+    t.eq({ async.await(function(resume) resume() end) }, {})
+    late "too late"
+    async.sleep(1)
+  end)
+  late("a", "b")
+  late "again"
+end)
+
+test("await outside a task is refused", function(t)
+  t.raises(function() async.sleep(1) end, "only inside a task")
+  task(t, function()
+    t.raises(function() coroutine.wrap(function() async.sleep(1) end)() end, "only inside a task")
+    local ok, err = perigee.guard(function() async.sleep(1) end)
+    t.eq(ok, nil)
+    t.match(err.text, "only inside a task")
+    async.sleep(1)
+  end)
+end)
+
+test("errors are reported once, to whoever waits or to on_error", function(t)
+  local errors = with_errors(function()
+    async.run(function() async.sleep(1) error "nobody waits" end)
+    async.run(function() coroutine.yield(1) end)
+    async.run(function() error { code = "x" } end)
+    task(t, function()
+      local ok, err = async.run(function() async.sleep(1) error "seen" end):join()
+      t.eq(ok, nil)
+      t.match(err.text, "test_async%.lua:%d+: seen")
+      t.match(err.traceback, "test_async")
+      t.eq({ async.run(function() return 1, nil end):join() }, { true, 1, nil })
+    end)
+  end)
+  t.eq(#errors, 3)
+  t.match(errors[1].text, "not with coroutine.yield")
+  t.eq(errors[2].value.code, "x")
+  t.match(errors[3].text, "nobody waits")
+end)
+
+test("a cancelled task closes what it had and gives up what it waits for", function(t)
+  local log = {}
+  local function closer(name)
+    return setmetatable({}, { __close = function() log[#log + 1] = name end })
+  end
+  local sleeper = async.run(function()
+    local x <close> = closer "sleeper" -- luacheck: ignore
+    async.sleep(60000)
+    log[#log + 1] = "woke"
+  end)
+  local itself
+  itself = async.run(function()
+    local x <close> = closer "itself" -- luacheck: ignore
+    async.sleep(0)
+    itself:cancel()
+    async.sleep(60000)
+  end)
+  task(t, function()
+    local ok, err = sleeper:join()
+    t.eq(ok, nil)
+    t.eq(err.code, "cancelled")
+  end)
+  sleeper:cancel()
+  sleeper:cancel()
+  task(t, function()
+    itself:join()
+    t.eq(log, { "sleeper", "itself" })
+  end)
+end)
+
+test("timeout: results, errors, lateness; a late function is cancelled", function(t)
+  local closed = false
+  task(t, function()
+    t.eq({ async.timeout(10000, function() async.sleep(1) return 1, nil, 3 end) }, { 1, nil, 3 })
+    t.raises(function() async.timeout(10000, function() error "inner" end) end, "inner")
+    t.eq({ async.timeout(5, function()
+      local x <close> = setmetatable({}, { __close = function() closed = true end }) -- luacheck: ignore
+      async.sleep(60000)
+    end) }, { nil, "timeout" })
+    t.ok(closed)
+    local nested = async.run(function()
+      async.timeout(60000, function() async.timeout(60000, function() async.sleep(60000) end) end)
+    end)
+    async.sleep(1)
+    nested:cancel() -- the loop ends at once: no timer is left
+  end)
+end)
+
+test("all: side by side, in order; the first error cancels the rest", function(t)
+  task(t, function()
+    local order = {}
+    local function later(ms, name)
+      return function()
+        async.sleep(ms)
+        order[#order + 1] = name
+        return name
+      end
+    end
+    t.eq(async.all { later(15, "a"), later(1, "b"), function() return "c" end }, { "a", "b", "c" })
+    t.eq(order, { "b", "a" })
+    t.eq(async.all {}, {})
+    t.raises(function() async.all { later(60000, "x"), function() async.sleep(1) error "stop" end } end, "stop")
+  end)
+end)
+
+test("signals and channels", function(t)
+  local signal, got = async.signal(), {}
+  for i = 1, 3 do
+    task(t, function() got[i] = signal:wait() end)
+  end
+  signal:set "v"
+  t.eq(got, { "v", "v", "v" })
+  task(t, function()
+    t.eq(signal:wait(), "v")
+    signal:reset()
+    t.eq({ async.timeout(1, function() return signal:wait() end) }, { nil, "timeout" })
+  end)
+  local channel, seen = async.channel(), {}
+  task(t, function()
+    for value in function() return channel:receive() end do seen[#seen + 1] = value end
+    t.eq(seen, { 1, 2, 3 })
+  end)
+  task(t, function()
+    channel:send(1)
+    channel:send(2)
+    async.sleep(1)
+    channel:send(3)
+    channel:close()
+    t.eq(channel:send(4), false)
+  end)
+end)
+
+test("thousands of tasks that wake each other need no stack", function(t)
+  local n, order = 3000, 0
+  local signals = {}
+  for i = 1, n + 1 do signals[i] = async.signal() end
+  for i = 1, n do
+    async.run(function()
+      signals[i]:wait()
+      order = order + 1
+      signals[i + 1]:set()
+    end)
+  end
+  task(t, function()
+    signals[n + 1]:wait()
+    t.eq(order, n)
+  end)
+  signals[1]:set()
+end)
+
+test("guarded: CPU time counts over all steps, waiting does not", function(t)
+  task(t, function()
+    t.eq({ async.guarded({ deadline_ms = 5000 }, function(...) async.sleep(1) return ... end, 1, nil, 3) }, { true, 1, nil, 3 })
+    local steps = 0
+    t.fails("deadline", async.guarded({ deadline_ms = 30 }, function()
+      while true do
+        burn(4)
+        steps = steps + 1
+        async.sleep(0)
+      end
+    end))
+    t.ok(steps >= 2 and steps <= 8, steps)
+    t.fails("deadline", async.guarded({ deadline_ms = 10 }, function() while true do pcall(burn, 1) end end))
+    t.eq((async.guarded({ deadline_ms = 10 }, function() async.sleep(40) end)), true)
+    t.fails("error", async.guarded({ deadline_ms = 1000 }, function() async.sleep(1) error "mine" end))
+    t.raises(function() async.guarded({ deadline = 1 }, print) end, "unknown limit 'deadline'")
+    t.raises(function() async.guarded({ memory = 0 }, print) end, "no positive number")
+  end)
+end)
+
+test("guarded: what is started inside spends the same budget, also later", function(t)
+  local rounds = 0
+  local errors = with_errors(function()
+    task(t, function()
+      t.eq((async.guarded({ deadline_ms = 25 }, function()
+        async.run(function()
+          async.sleep(1)
+          while true do rounds = rounds + 1 end
+        end)
+      end)), true)
+      t.fails("deadline", async.guarded({ deadline_ms = 20 }, function()
+        async.timeout(60000, function() while true do async.sleep(0) burn(2) end end)
+      end))
+      t.fails("deadline", async.guarded({ deadline_ms = 20 }, function() -- wider limits inside do not help
+        assert(async.guarded({ deadline_ms = 60000 }, function() while true do async.sleep(0) burn(2) end end))
+      end))
+    end)
+  end)
+  t.eq(#errors, 1)
+  t.eq(errors[1].code, "deadline")
+  t.ok(rounds > 0, rounds)
+end)
+
+test("guarded: memory and time on the clock", function(t)
+  task(t, function()
+    t.fails("memory", async.guarded({ memory = 1 << 20 }, function()
+      local kept = {}
+      for i = 1, 1000 do
+        kept[i] = ("x"):rep(20000) .. i
+        if i % 10 == 0 then async.sleep(0) end
+      end
+    end))
+    t.eq((async.guarded({ memory = 1 << 20 }, function()
+      for i = 1, 300 do -- garbage is not kept
+        local _ = ("x"):rep(20000) .. i
+        if i % 50 == 0 then async.sleep(0) end
+      end
+    end)), true)
+    local closed
+    local err = t.fails("timeout", async.guarded({ wall_ms = 10 }, function()
+      local x <close> = setmetatable({}, { __close = function() closed = true end }) -- luacheck: ignore
+      async.sleep(60000)
+    end))
+    t.eq(err.text, "not done after 10 ms")
+    t.ok(closed)
+  end)
+end)
+
+test("a task stopped by a guard around it does not stop the others", function(t)
+  local ok = perigee.guard(function() async.run(function() while true do end end) end, { deadline_ms = 10 })
+  t.eq(ok, nil)
+  t.eq(async.current(), nil)
+  task(t, function() async.sleep(1) end)
+end)
