@@ -10,6 +10,7 @@ empty  :=
 comma  := ,
 BUILD  ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 PREFIX ?= /usr/local
+PORT   ?= 8080
 V      ?= 0
 Q      := $(if $(filter 1,$(V)),,@)
 UNAME  := $(shell uname -s)
@@ -17,7 +18,7 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm bench fuzz install clean lint packages tests FORCE
+.PHONY: all help test test-clients test-arm bench fuzz install clean lint packages tests serve FORCE
 
 # ---- packages: the recipe must not run before they are there, so compilation happens in a second make ------------------
 PACKAGES := $(BUILD)/.packages
@@ -77,7 +78,7 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-clients bench fuzz install tests: packages
+all test test-clients bench fuzz install tests serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -90,6 +91,9 @@ test: tests  ## build and run every test
 test-clients: $(PROGRAM)  ## the official OpenAI clients and a real browser against a running server
 	$(Q)sh .ci/packages clients
 	$(Q)BUILD=$(BUILD) sh tests/clients/run.sh
+
+serve: $(PROGRAM)  ## serve examples/moonlet (PORT=8080) and say what to try
+	$(Q)$(PROGRAM) serve examples/moonlet --port $(PORT)
 
 bench: $(PROGRAM) $(BENCH_BIN)  ## run the benchmarks and print their tables
 	$(Q)BUILD=$(BUILD) sh tests/bench/run.sh
@@ -105,7 +109,7 @@ endif
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort -u
-	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  PREFIX=/usr/local\n'
+	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  PREFIX=/usr/local  PORT=8080\n'
 
 test-arm:  ## build for aarch64 with the cross compiler and run the libc-only tests under qemu
 	$(Q)sh .ci/packages arm

@@ -55,28 +55,43 @@ end
 
 -- ---- the start -----------------------------------------------------------------------------------------------------
 
-local function banner(app, places)
-  local function say(label, value) io.stderr:write(("  %-9s %s\n"):format(label, value)) end
-  io.stderr:write("perigee ", perigee.version, "\n")
-  for _, place in ipairs(places) do say("address", place.address) end
-  for _, entry in ipairs(app.models:list()) do
-    if entry.state == "ready" then
-      say("model", ("%s: %s, %d tokens of context, %s"):format(entry.name, entry.model.config.model_type or "?", entry.context,
-        entry.words and "chat" or "no chat template"))
-      say("memory", ("weights %s, caches %s (%d tokens), activations %s"):format(text.bytes(entry.memory.weights),
-        text.bytes(entry.memory.caches), entry.memory.tokens, text.bytes(entry.memory.activations)))
-    else
-      say("model", ("%s: %s%s"):format(entry.name, entry.state, entry.error and ": " .. entry.error or ""))
-    end
+local function say(label, value) io.stderr:write(("  %-9s %s\n"):format(label, value)) end
+
+local function say_model(entry)
+  if entry.state ~= "ready" then
+    return say("model", ("%s: %s%s"):format(entry.name, entry.state, entry.error and ": " .. entry.error or ""))
   end
+  local m = entry.memory
+  say("model", ("%s: %s, %d tokens of context%s"):format(entry.name, entry.model.config.model_type or "?", entry.context,
+    entry.words and "" or ", no chat template"))
+  say("memory", ("weights %s, caches %s (%d tokens), activations %s"):format(text.bytes(m.weights), text.bytes(m.caches),
+    m.tokens, text.bytes(m.activations)))
+end
+
+--- What to do with it, to be copied from the terminal.
+local function say_what_to_try(app, base)
+  local key = #app.keys > 0
+  local name = app.models:list()[1].name
+  io.stderr:write(("\n  the page:  %s/\n  curl:      curl %s/v1/chat/completions%s -d '{\"messages\": [{\"role\": \"user\", "
+    .. "\"content\": \"Hello!\"}]}'\n"):format(base, base, key and " -H 'authorization: Bearer KEY'" or ""))
+  io.stderr:write(("  Python:    from openai import OpenAI\n             client = OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n"
+    .. "             print(client.chat.completions.create(model=\"%s\", messages=[{\"role\": \"user\", "
+    .. "\"content\": \"Hello!\"}]).choices[0].message.content)\n\n"):format(base, key and "KEY" or "none", name))
+end
+
+local function banner(app)
+  io.stderr:write("perigee ", perigee.version, "\n")
+  for _, place in ipairs(app.places) do say("address", place.address) end
+  for _, entry in ipairs(app.models:list()) do say_model(entry) end
   say("policy", app.config.policy)
-  say("keys", #app.keys == 0 and "none: everyone who reaches the address may ask" or #app.keys)
-  say("scripts", ("generation %d"):format(app.scripts:current().number))
+  say("keys", #app.keys == 0 and "none: whoever reaches the address may ask" or #app.keys)
+  say("scripts", ("generation %d%s"):format(app.scripts:current().number, app.config.site and " of " .. app.config.site or ""))
+  if app.places[1].port then say_what_to_try(app, app.places[1].address) end
 end
 
 --- Models are there, or failed: a server that has none is of no use.
 local function when_ready(app, ready)
-  if ready > 0 or app.models:state() == "ready" then return banner(app, app.places) end
+  if ready > 0 or app.models:state() == "ready" then return banner(app) end
   local entry = app.models:list()[1]
   app.exit_status = command.fail(command.FAILED, "serve", ("%s: %s"):format(entry.name, entry.error))
   app:stop()

@@ -23,6 +23,7 @@ local http = require "http"
 local logs = require "serve.log"
 local metrics = require "serve.metrics"
 local models = require "serve.models"
+local openai = require "api.openai"
 local pages = require "serve.pages"
 local rates = require "serve.rate"
 local status = require "serve.status"
@@ -280,6 +281,7 @@ local function new(options)
   status.routes(self)
   pages.routes(self)
   models.routes(self)
+  openai(self)
   return self
 end
 

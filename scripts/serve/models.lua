@@ -16,6 +16,7 @@
 -- Memory: config.memory is for all models together, weights and caches. What the weights of those that are still to be loaded
 -- leave is shared equally by their caches; a model that takes less leaves the rest to the next.
 local async = require "lib.async"
+local chat = require "chat"
 local memory = require "models.memory"
 local modeldir = require "lib.modeldir"
 local model_of = require "models.model"
@@ -181,8 +182,7 @@ local function load_stages(self, entry)
   model.tok = must(open_tokenizer(model)) or nil
   preload(self, entry, model)
   entry.batch = must(open_batch(self, entry, model))
-  local found, chat = pcall(require, "chat")
-  if found then entry.words, entry.no_words = chat.open(entry.path) end
+  entry.words, entry.no_words = chat.open(entry.path)
   async.sleep(0)
   entry.memory = memory_of(model, entry.batch, setting(self, entry, "rows"))
   entry.tok, entry.context = model:tokenizer(), entry.batch.core.context
