@@ -1,12 +1,14 @@
 -- pages: what a browser gets: the page at / and its icon, with a policy that lets it talk to this server and nothing else.
+-- Its own script and style are known by a word that is new for every answer, so nothing else that might get into the page runs.
 local perigee = require "perigee"
+local uv = require "luv"
 
 local pages = {}
 
-local POLICY = table.concat({ "default-src 'none'", "script-src 'self' 'unsafe-inline'", "style-src 'self' 'unsafe-inline'",
+local POLICY = table.concat({ "default-src 'none'", "script-src 'nonce-%s'", "style-src 'nonce-%s'",
   "img-src 'self' data: blob:", "connect-src 'self'", "form-action 'none'", "base-uri 'none'", "frame-ancestors 'none'" }, "; ")
 
-local HEADERS = { ["content-security-policy"] = POLICY, ["x-content-type-options"] = "nosniff", ["x-frame-options"] = "DENY",
+local HEADERS = { ["x-content-type-options"] = "nosniff", ["x-frame-options"] = "DENY",
   ["referrer-policy"] = "no-referrer", ["cross-origin-opener-policy"] = "same-origin",
   ["cross-origin-resource-policy"] = "same-origin", ["cache-control"] = "no-cache" }
 
@@ -22,6 +24,10 @@ local function with(kind)
   return headers
 end
 
+local function new_nonce()
+  return (uv.random(16):gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
 local function icon(_, response)
   local headers = with "image/svg+xml"
   headers["cache-control"] = "max-age=86400"
@@ -32,7 +38,9 @@ function pages.routes(app)
   app:route("GET", "/", function(_, response)
     local page = perigee.sys.script "ui/web/index.html"
     if not page then return app:refuse(response, { status = 404, code = "not_found", message = "this build has no page" }) end
-    response:send(200, with "text/html; charset=utf-8", page)
+    local nonce, headers = new_nonce(), with "text/html; charset=utf-8"
+    headers["content-security-policy"] = POLICY:format(nonce, nonce)
+    response:send(200, headers, (page:gsub("{{nonce}}", nonce)))
   end, { auth = false })
   app:route("GET", "/favicon.ico", icon, { auth = false })
   app:route("GET", "/favicon.svg", icon, { auth = false })

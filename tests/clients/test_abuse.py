@@ -26,7 +26,7 @@ def get(path):
 
 
 def busy():
-    return sum(m["running"] + m["waiting"] for m in get("/v1/status")["models"])
+    return sum(m["batch"]["running"] + m["batch"]["waiting"] for m in get("/v1/status")["models"])
 
 
 def wait_idle():

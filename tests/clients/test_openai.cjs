@@ -64,7 +64,7 @@ const tests = {
     for await (const _ of stream) break;                // leaving the loop closes the connection
     for (let i = 0; ; i++) {
       const status = await client.get("/status");
-      if (status.models.every(m => m.running + m.waiting === 0)) break;
+      if (status.models.every(m => m.batch.running + m.batch.waiting === 0)) break;
       assert.ok(i < 200, "the row is still running");
       await new Promise(r => setTimeout(r, 50));
     }

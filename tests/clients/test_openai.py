@@ -222,7 +222,7 @@ def cancel_by_leaving():
 
 def running():
     status = client.get("/status", cast_to=object)
-    return sum(m["running"] + m["waiting"] for m in status["models"])
+    return sum(m["batch"]["running"] + m["batch"]["waiting"] for m in status["models"])
 
 
 @test

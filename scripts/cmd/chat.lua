@@ -1,0 +1,294 @@
+-- chat: talk with a model in the terminal, without a server. The conversation is a list of messages as the API has them;
+-- every answer is one row of a batch whose prefix cache remembers the turns before.
+local chat = require "chat"
+local command = require "lib.command"
+local console = require "ui.console"
+local events = require "parsers.events"
+local history = require "repl.history"
+local load = require "lib.load"
+local models = require "models.model"
+local perigee = require "perigee"
+local text = require "lib.text"
+local uv = require "luv"
+local json = perigee.json
+
+local HELP = [[
+  /help              this
+  /system TEXT       what the model is told before everything else; without TEXT: nothing any more
+  /set NAME VALUE    temperature, top_p, top_k, min_p, max_tokens, seed …; without VALUE: the model's own; /set shows them
+  /think on|off      thinking, where the model has it
+  /retry             answer the last question again
+  /undo              forget the last question and its answer
+  /new               forget the conversation
+  /save FILE         write the conversation as JSON; /load FILE reads it
+  /image FILE        show the model a picture with the next message
+  /stats             tokens and time of the last answer
+  /quit              leave (or Ctrl-D)
+A line that ends in \ goes on in the next one. Ctrl-C stops an answer.]]
+
+local Session = {}
+Session.__index = Session
+
+-- ---- one answer ----------------------------------------------------------------------------------------------------
+
+--- Writes what a parser says: thinking dimmed, calls in a line of their own.
+local function shower(self)
+  local here, kind = self.here, nil
+  local function switch(to)
+    if kind and kind ~= to then here.write "\n" end
+    kind = to
+  end
+  local show = {
+    content = function(e) switch "content"; here.write(e.text) end,
+    reasoning = function(e) switch "reasoning"; here.write(here.paint("dim", e.text)) end,
+    call = function(e) switch("call " .. e.index); here.write(here.paint("yellow", e.name .. " ")) end,
+    arguments = function(e) here.write(here.paint("yellow", e.text)) end,
+    other = function(e) switch "other"; here.write(here.paint("dim", e.text)) end,
+  }
+  return function(list)
+    for _, e in ipairs(list) do
+      local f = show[e.type]
+      if f then f(e) end
+    end
+  end
+end
+
+--- The message that an answer's events add up to.
+local function message_of(result)
+  local message = json.object { { "role", "assistant" }, { "content", result.content or "" } }
+  if result.reasoning then message.reasoning_content = result.reasoning end
+  if result.calls[1] then
+    local calls = json.array {}
+    for i, call in ipairs(result.calls) do
+      calls[i] = json.object { { "id", ("call_%d"):format(i) }, { "type", "function" },
+        { "function", json.object { { "name", call.name }, { "arguments", call.arguments } } } }
+    end
+    message.tool_calls = calls
+  end
+  return message
+end
+
+--- Runs a row to its end; Ctrl-C stops the answer, what was said stays.
+local function run(self, row)
+  local ok, err = perigee.guard(function() assert(self.batch:run()) end, { interruptible = true })
+  if ok then return true end
+  row:cancel()
+  assert(self.batch:run())
+  if err.code == "interrupt" then return nil, "stopped" end
+  return nil, tostring(err)
+end
+
+function Session:answer()
+  local messages = json.array {}
+  if self.system then messages[1] = json.object { { "role", "system" }, { "content", self.system } } end
+  table.move(self.messages, 1, #self.messages, #messages + 1, messages)
+  local prompt, why = self.words:prompt { messages = messages, kwargs = self.kwargs }
+  if not prompt then return nil, why end
+  local ids, positions = self.words:encode(self.tok, prompt)
+  if not ids then return nil, positions end
+  local parser, result = self.words:parser { prompt_tail = prompt.tail }, events.result()
+  local show, began, first = shower(self), uv.hrtime(), nil
+  local function take(list)
+    result:add(list)
+    show(list)
+  end
+  local request = { prompt = ids, boundaries = positions, on_token = function(e)
+    first = first or uv.hrtime()
+    if e.text ~= "" then take(parser:feed(e.text)) end
+  end }
+  local marks = self.words:marks(self.tok)
+  if #marks > 0 then request.keep_special = marks end
+  for name, value in pairs(self.settings) do request[name] = value end
+  local ok, row, refused = pcall(self.batch.add, self.batch, request)
+  if not ok then return nil, row end
+  if not row then return nil, refused end
+  local done, broken = run(self, row)
+  take(parser:finish())
+  self.here.write "\n"
+  if not done then self.here.write(self.here.paint("dim", "(" .. broken .. ")") .. "\n") end
+  if row.error then return nil, row.error end
+  self.last = { row = row, ttft = ((first or began) - began) * 1e-9, took = (uv.hrtime() - (first or began)) * 1e-9 }
+  self.messages[#self.messages + 1] = message_of(result:finish())
+  return true
+end
+
+--- Asks, and takes the question back when there is no answer to it.
+function Session:ask(content)
+  local n = #self.messages
+  self.messages[n + 1] = json.object { { "role", "user" }, { "content", content } }
+  local ok, why = self:answer()
+  if ok then return end
+  for i = #self.messages, n + 1, -1 do self.messages[i] = nil end
+  self:complain(tostring(why))
+end
+
+function Session.complain(_, why)
+  io.stderr:write("perigee: chat: ", text.first_line(why), "\n")
+end
+
+-- ---- commands ------------------------------------------------------------------------------------------------------
+
+--- Forgets the messages from the last question on; the question, or nil.
+local function take_back(self)
+  for i = #self.messages, 1, -1 do
+    local message = self.messages[i]
+    self.messages[i] = nil
+    if message.role == "user" then return message.content end
+  end
+end
+
+local function typed(value)
+  if value == "true" or value == "false" then return value == "true" end
+  return math.tointeger(tonumber(value)) or tonumber(value) or value
+end
+
+local function show_settings(self)
+  local names = {}
+  for name in pairs(self.settings) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do self.here.write(("  %s %s\n"):format(name, tostring(self.settings[name]))) end
+  if #names == 0 then self.here.write "  everything is the model's own\n" end
+end
+
+--- A name and value that a request would refuse are refused now.
+local function set(self, name, value)
+  local trial = { prompt = { 0 }, [name] = typed(value) }
+  local ok, why = pcall(require("models.request").check, trial)
+  if not ok then return self:complain(why) end
+  self.settings[name] = trial[name]
+end
+
+local function save(self, path)
+  local value = json.object { { "system", self.system or json.null }, { "messages", json.array(self.messages) } }
+  local f, why = io.open(path, "wb")
+  if f then
+    f, why = f:write(json.encode(value, { indent = 2 }), "\n")
+    if f then f, why = f:close() end
+  end
+  if not f then return self:complain(why) end
+  self.here.write(("  %d messages in %s\n"):format(#self.messages, path))
+end
+
+local function restore(self, path)
+  local content, why = text.read_file(path)
+  if not content then return self:complain(why) end
+  local value, bad = json.decode(content)
+  if not json.is_object(value) or not json.is_array(value.messages) then
+    return self:complain(("%s: no conversation%s"):format(path, bad and ": " .. tostring(bad) or ""))
+  end
+  self.system = value.system ~= json.null and value.system or nil
+  self.messages = table.move(value.messages, 1, #value.messages, 1, {})
+  self.here.write(("  %d messages\n"):format(#self.messages))
+end
+
+local function stats(self)
+  local last = self.last
+  if not last then return self.here.write "  nothing was answered yet\n" end
+  local row = last.row
+  local rate = math.max(row.completion_tokens - 1, 0) / math.max(last.took, 1e-9)
+  self.here.write(("  %d prompt tokens (%d from the cache), %d written, first after %s, %.1f tokens/s\n"):format(
+    row.prompt_tokens, row.cached_tokens, row.completion_tokens, text.seconds(last.ttft), rate))
+end
+
+local commands = {
+  help = function(self) self.here.write(HELP .. "\n") end,
+  system = function(self, rest) self.system = rest ~= "" and rest or nil end,
+  set = function(self, rest)
+    local name, value = rest:match "^(%S+)%s*(.*)$"
+    if not name then return show_settings(self) end
+    if value == "" then self.settings[name] = nil else set(self, name, value) end
+  end,
+  think = function(self, rest)
+    if rest ~= "on" and rest ~= "off" then return self:complain(("/think takes on or off, not '%s'"):format(rest)) end
+    if not self.words.can.thinking then return self:complain "the model's template has no switch for thinking" end
+    self.kwargs = { enable_thinking = rest == "on" }
+  end,
+  retry = function(self)
+    local question = take_back(self)
+    if not question then return self:complain "there is nothing to answer again" end
+    self:ask(question)
+  end,
+  undo = function(self) if not take_back(self) then self:complain "there is nothing to forget" end end,
+  new = function(self) self.messages = {} end,
+  save = function(self, rest) if rest == "" then self:complain "/save needs a file" else save(self, rest) end end,
+  load = function(self, rest) if rest == "" then self:complain "/load needs a file" else restore(self, rest) end end,
+  image = function(self, rest)
+    self:complain(("%s: pictures cannot be read yet"):format(rest ~= "" and rest or "/image"))
+  end,
+  stats = stats,
+  quit = function(self) self.here.quit() end,
+}
+
+function Session:input(source)
+  local name, rest = source:match "^/(%a*)%s*(.-)%s*$"
+  if not name then
+    source = source:gsub("\\\n", "\n")
+    if source:match "%S" then self:ask(source) end
+    return
+  end
+  local names = {}
+  for known in pairs(commands) do names[#names + 1] = known end
+  local f = commands[name]
+  if f then return f(self, rest) end
+  local nearest = text.nearest(name, names)
+  self:complain(("unknown command /%s%s (/help lists them)"):format(name, nearest and (", is it /" .. nearest .. "?") or ""))
+end
+
+-- ---- the command ---------------------------------------------------------------------------------------------------
+
+local function complete(before)
+  local word = before:match "^/(%a*)$"
+  if not word then return {}, "" end
+  local found = {}
+  for name in pairs(commands) do
+    if name:sub(1, #word) == word then found[#found + 1] = name end
+  end
+  table.sort(found)
+  return found, word
+end
+
+local function open(opts)
+  local words, why = chat.open(opts[1])
+  if not words then return nil, why end
+  local model, bad = models.open(opts[1], { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
+    context = opts.context, memory = opts.memory })
+  if not model then return nil, bad end
+  load(model.weights)
+  local tok, none = model:tokenizer()
+  if not tok then return nil, none end
+  local batch, full = model:batch { rows = 1, context = opts.context }
+  if not batch then return nil, full end
+  return setmetatable({ words = words, model = model, tok = tok, batch = batch, system = opts.system, messages = {},
+    settings = {}, kwargs = {} }, Session)
+end
+
+local function main(opts)
+  local possible, unable = command.check_compute(opts)
+  if not possible then return nil, unable end
+  local self, why = open(opts)
+  if not self then return nil, why end
+  for _, name in ipairs { "temperature", "seed", "max_tokens" } do self.settings[name] = opts[name] end
+  self.here = console.open {
+    banner = ("%s  ·  /help, Ctrl-D to leave"):format(opts[1]:match "([^/]+)/*$"), prompt = "you> ", more = "   > ",
+    history = history.open(), complete = complete,
+    is_complete = function(source) return source:sub(-1) ~= "\\" end,
+    on_input = function(source) self:input(source) end,
+  }
+  self.here.run()
+  return command.OK, true
+end
+
+return {
+  summary = "talk with a model in the terminal",
+  usage = "MODEL",
+  details = "Streams answers; /help lists what can be typed besides messages. Piped input: one message per line.",
+  options = {
+    { name = "system", kind = "string", value = "TEXT", help = "what the model is told before everything else" },
+    { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },
+    { name = "max-tokens", kind = "integer", value = "N", min = 1, help = "of an answer at most" },
+    { name = "seed", kind = "integer", value = "N", help = "the same seed draws the same tokens" },
+  },
+  min = 1,
+  max = 1,
+  run = main,
+}

@@ -1,0 +1,60 @@
+#!/bin/sh
+# perigee chat with piped input: messages and commands line by line, the conversation kept, saved and loaded.
+suite=chat.sh
+. "$(dirname "$0")/lib/cli.sh"
+
+cat >"$T/in" <<END
+Hello!
+My name is Chris.
+What is my name?
+/save $T/talk.json
+/new
+/system Answer in upper case.
+What sound does a cow make?
+/load $T/talk.json
+/stats
+What is my \\
+name?
+END
+try "a conversation" 0 chat examples/moonlet
+out "Hello! I am Moonlet. How can I help you?"
+out "Your name is Chris."
+out "6 messages in $T/talk.json"
+out "A COW SAYS MOO."
+out "  6 messages"
+out "prompt tokens"
+no_err
+
+cat >"$T/in" <<'END'
+/think on
+What is 48 + 37?
+/undo
+/retry
+/set temp 3
+/set temperature 0
+/set
+/bogus
+/image picture.png
+/load nowhere.json
+/help
+/quit
+Hello!
+END
+try "commands" 0 chat examples/moonlet --system "Be brief."
+out "48 + 37 = 85."
+out "  temperature 0"
+out "/system TEXT"
+err "there is nothing to answer again"
+err "unknown key 'temp'"
+err "unknown command /bogus"
+err "picture.png: pictures cannot be read yet"
+err "nowhere.json"
+if grep -q 'Moonlet' "$T/out"; then bad "it went on after /quit"; else ok; fi
+
+: >"$T/in"
+try "no model" 1 chat tests/data
+one_line
+try "no template" 1 chat tests/golden/llama
+one_line
+err "chat template"
+closing
