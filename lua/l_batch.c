@@ -3,7 +3,8 @@
  * In the foreground `step` runs one step and returns its events. After `start` steps run on the engine thread: `submit`
  * hands over the grants of the next one, and each time something has happened one byte is written to a pipe, whose reading
  * end `start` returns, so that a script's loop can wait for it; `drain` then gives the events. A pipe and not a handle of the
- * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground.
+ * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches that were
+ * opened with `share` have one engine thread and one compute pool (crew.h) between them.
  *
  * Rows are numbers here; scripts/models/batch.lua makes objects of them. */
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 typedef struct batch {
   pe_plan *plan;
-  pe_pool *pool;
+  pe_crew *crew; /* a share */
   pe_batch *b;  /* in the foreground, else NULL */
   pe_worker *w; /* on the engine thread, else NULL */
   int pipe[2];  /* while there is a worker */
@@ -38,12 +39,12 @@ static void batch_close(void *self) {
   }
   pe_batch_close(s->b);
   pe_plan_close(s->plan);
-  pe_pool_close(s->pool);
-  s->b = NULL, s->w = NULL, s->plan = NULL, s->pool = NULL;
+  pe_crew_close(s->crew);
+  s->b = NULL, s->w = NULL, s->plan = NULL, s->crew = NULL;
 }
 
 #define METHODS(X) \
-  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(logits) X(keep_logits) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
+  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
   X(step) X(start) X(submit) X(drain) X(stop) X(pending) X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
 #define DECLARE(n) static int l_##n(lua_State *L);
@@ -75,7 +76,7 @@ static batch *check_background(lua_State *L) {
 }
 
 static int l_running(lua_State *L) { return lua_pushboolean(L, check(L)->w != NULL), 1; }
-static int l_threads(lua_State *L) { return lua_pushinteger(L, pe_pool_threads(check(L)->pool)), 1; }
+static int l_threads(lua_State *L) { return lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew))), 1; }
 static int l_step_tokens(lua_State *L) { return lua_pushinteger(L, check(L)->step_tokens), 1; }
 static int l_context(lua_State *L) { return lua_pushinteger(L, check(L)->context), 1; }
 static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->vocabulary), 1; }
@@ -91,7 +92,7 @@ static int done(lua_State *L, pe_status rc, const pe_error *err) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {"tokenizer", "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block",
-                                     "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "end_ids", NULL};
+                                     "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "end_ids", "share", NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
     .rows = (int32_t)pe_bind_integer(L, arg, "rows", 1, 1 << 16, 64),
@@ -108,11 +109,20 @@ static pe_batch_options read_options(lua_State *L, int arg) {
   return o;
 }
 
+/* The crew of the batch that the option names, or one of its own. */
+static pe_status open_crew(lua_State *L, int arg, batch *s, pe_error *err) {
+  if (!pe_bind_option(L, arg, "share")) return pe_crew_open((int)pe_bind_integer(L, arg, "threads", 0, PE_POOL_MAX, 0), &s->crew, err);
+  const batch *other = pe_bind_test(L, -1, &batch_class);
+  if (!other) luaL_error(L, "option 'share': an open batch expected, got %s", luaL_typename(L, -1));
+  if (pe_bind_option(L, arg, "threads")) luaL_error(L, "option 'threads': with 'share' the threads are those of the other batch");
+  s->crew = pe_crew_share(other->crew);
+  return PE_OK;
+}
+
 static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] */
   lua_settop(L, 2);
   pe_graph *g = pe_bind_graph(L, 1);
   pe_batch_options o = read_options(L, 2);
-  int threads = (int)pe_bind_integer(L, 2, "threads", 0, PE_POOL_MAX, 0);
   batch *s = pe_bind_new(L, &batch_class, sizeof *s, 2);
   int self = lua_gettop(L);
   lua_pushvalue(L, 1);
@@ -126,9 +136,9 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
     o.end_ids = ids.id, o.end_count = ids.count;
   }
   pe_error err;
-  pe_status rc = pe_plan_open(g, NULL, &s->plan, &err);
-  if (!rc) rc = pe_pool_open(threads, false, &s->pool, &err);
-  if (!rc) rc = pe_batch_open(s->plan, s->pool, &o, &s->b, &err);
+  pe_status rc = open_crew(L, 2, s, &err);
+  if (!rc) rc = pe_plan_open(g, NULL, &s->plan, &err);
+  if (!rc) rc = pe_batch_open(s->plan, pe_crew_pool(s->crew), &o, &s->b, &err);
   if (rc) {
     batch_close(s);
     return pe_bind_error(L, &err);
@@ -207,35 +217,71 @@ static int l_bias(lua_State *L) { /* [self, row, {[id] = bias}] -> [true] or [ni
   return done(L, s->w ? pe_worker_bias(s->w, row, bias, n, &err) : pe_batch_bias(s->b, row, bias, n, &err), &err);
 }
 
-static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] */
-  batch *s = check_foreground(L);
-  pe_batch_keep_logits(s->b, luaL_checkinteger(L, 2), lua_isnone(L, 3) || lua_toboolean(L, 3));
+static int l_sample(lua_State *L) { /* [self, row, {bias, banned, force}] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_draw d = pe_l_batch_draw(L, 3);
+  pe_error err;
+  return done(L, s->w ? pe_worker_sample(s->w, row, &d, &err) : pe_batch_sample(s->b, row, &d, &err), &err);
+}
+
+static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  bool keep = lua_isnone(L, 3) || lua_toboolean(L, 3);
+  pe_error err;
+  if (s->w) return done(L, pe_worker_keep_logits(s->w, row, keep, &err), &err);
+  pe_batch_keep_logits(s->b, row, keep);
   return done(L, PE_OK, NULL);
 }
 
+static bool copy_logits(const batch *s, pe_row_id row, float *out) {
+  if (s->w) return pe_worker_logits(s->w, row, out);
+  const float *logits = pe_batch_logits(s->b, row);
+  if (logits) memcpy(out, logits, (size_t)s->vocabulary * sizeof *out);
+  return logits != NULL;
+}
+
 static int l_logits(lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its last step, when they are kept */
-  check_foreground(L);
+  check(L);
   pe_row_id row = luaL_checkinteger(L, 2);
   pe_tensor *t = pe_tensor_slot(L);
-  batch *s = check_foreground(L); /* a finalizer may have run */
-  const float *logits = pe_batch_logits(s->b, row);
-  if (!logits) return lua_pushnil(L), 1;
+  batch *s = check(L); /* a finalizer may have run */
   pe_error err;
   pe_status rc = pe_tensor_new(PE_F32, 1, (int64_t[]){s->vocabulary}, t, &err);
-  if (!rc) memcpy(t->buffer->data, logits, (size_t)s->vocabulary * sizeof *logits);
+  if (!rc && !copy_logits(s, row, (float *)(void *)t->buffer->data)) {
+    pe_tensor_close(t);
+    return lua_pushnil(L), 1;
+  }
   return pe_tensor_give(L, t, rc, &err);
 }
 
-static int l_save(lua_State *L) { /* [self, row, path] -> [true] or [nil, err] */
-  batch *s = check_foreground(L);
-  pe_error err;
-  return done(L, pe_batch_save(s->b, luaL_checkinteger(L, 2), luaL_checkstring(L, 3), &err), &err);
+/* [] -> [ticket] or [nil, err] */
+static int queued(lua_State *L, pe_status rc, uint64_t ticket, const pe_error *err) {
+  if (rc) return pe_bind_error(L, err);
+  lua_pushinteger(L, (lua_Integer)ticket);
+  return 1;
 }
 
-static int l_load(lua_State *L) { /* [self, path] -> [true] or [nil, err] */
-  batch *s = check_foreground(L);
+static int l_save(lua_State *L) { /* [self, row, path] -> [true or ticket] or [nil, err] */
+  batch *s = check(L);
+  pe_row_id row = luaL_checkinteger(L, 2);
+  const char *path = luaL_checkstring(L, 3);
+  uint64_t ticket = 0;
   pe_error err;
-  return done(L, pe_batch_load(s->b, luaL_checkstring(L, 2), &err), &err);
+  if (!s->w) return done(L, pe_batch_save(s->b, row, path, &err), &err);
+  pe_status rc = pe_worker_save(s->w, row, path, &ticket, &err);
+  return queued(L, rc, ticket, &err);
+}
+
+static int l_load(lua_State *L) { /* [self, path] -> [true or ticket] or [nil, err] */
+  batch *s = check(L);
+  const char *path = luaL_checkstring(L, 2);
+  uint64_t ticket = 0;
+  pe_error err;
+  if (!s->w) return done(L, pe_batch_load(s->b, path, &err), &err);
+  pe_status rc = pe_worker_load(s->w, path, &ticket, &err);
+  return queued(L, rc, ticket, &err);
 }
 
 /* ---- what there is ------------------------------------------------------------------------------------------- */
@@ -352,7 +398,7 @@ static int l_start(lua_State *L) { /* [self] -> [file descriptor] or [nil, err] 
   }
   pe_batch *b = s->b;
   s->b = NULL;
-  if (pe_worker_open(b, wake, &s->pipe[1], &s->w, &err)) {
+  if (pe_worker_open(s->crew, b, wake, &s->pipe[1], &s->w, &err)) {
     close_pipe(s);
     return pe_bind_error(L, &err);
   }

@@ -14,6 +14,8 @@ pe_request pe_l_batch_request(lua_State *L, int arg);
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what);
 /* [... map at arg] -> [..., userdata]: {[id] = bias}. */
 const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count);
+/* [... options at arg] -> [..., lists]: {bias, banned, force}, all of it optional. */
+pe_draw pe_l_batch_draw(lua_State *L, int arg);
 
 void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count); /* [list] -> [list] */
 void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count);  /* [] -> [list] */

@@ -25,6 +25,9 @@ static void push_event(lua_State *L, const pe_event *e) {
   set_integer(L, "row", e->row);
   if (e->token) push_token(L, &e->choice);
   lua_pushlstring(L, e->text.len ? e->text.at : "", e->text.len), lua_setfield(L, -2, "text");
+  if (e->held) lua_pushboolean(L, 1), lua_setfield(L, -2, "held");
+  if (e->ticket) set_integer(L, "ticket", (lua_Integer)e->ticket);
+  if (e->code) lua_pushstring(L, pe_status_name(e->code)), lua_setfield(L, -2, "code");
   if (e->error) lua_pushstring(L, e->error), lua_setfield(L, -2, "error");
   if (!e->finish) return;
   lua_pushstring(L, pe_finish_name(e->finish)), lua_setfield(L, -2, "finish");
@@ -42,7 +45,7 @@ void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
 static void push_row(lua_State *L, const pe_row_info *r) {
-  static const char *const states[] = {"waiting", "reading", "writing", "done"};
+  static const char *const states[] = {"waiting", "reading", "writing", "held", "done"};
   lua_createtable(L, 0, 11);
   set_integer(L, "row", r->row);
   lua_pushstring(L, states[r->state]), lua_setfield(L, -2, "state");

@@ -46,6 +46,16 @@ const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count) {
   return bias;
 }
 
+pe_draw pe_l_batch_draw(lua_State *L, int arg) {
+  static const char *const keys[] = {"bias", "banned", "force", NULL};
+  pe_bind_options(L, arg, keys);
+  pe_draw d = {0};
+  if (pe_bind_option(L, arg, "bias")) d.bias = pe_l_batch_bias(L, -1, &d.bias_count);
+  d.banned = ids_option(L, arg, "banned");
+  d.forced = ids_option(L, arg, "force");
+  return d;
+}
+
 static void read_stop(lua_State *L, int arg, pe_request *r) {
   if (!pe_bind_option(L, arg, "stop")) return;
   int at = lua_gettop(L);
@@ -105,7 +115,7 @@ pe_request pe_l_batch_request(lua_State *L, int arg) {
   static const char *const keys[] = {
     "prompt", "max_tokens", "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "typical_p", "xtc_probability", "xtc_threshold",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "penalty_window", "seed", "top_logprobs", "logit_bias", "banned", "stop",
-    "stop_ids", "bad_words", "boundaries", "ignore_eos", "skip_special", "no_cache", "salt", NULL};
+    "stop_ids", "bad_words", "boundaries", "ignore_eos", "skip_special", "no_cache", "salt", "hold", "keep_logits", NULL};
   pe_request r = {.max_tokens = -1};
   luaL_checktype(L, arg, LUA_TTABLE);
   pe_bind_options(L, arg, keys);
@@ -122,6 +132,8 @@ pe_request pe_l_batch_request(lua_State *L, int arg) {
   r.ignore_eos = pe_bind_boolean(L, arg, "ignore_eos", false);
   r.skip_special = pe_bind_boolean(L, arg, "skip_special", true);
   r.no_cache = pe_bind_boolean(L, arg, "no_cache", false);
+  r.hold = pe_bind_boolean(L, arg, "hold", false);
+  r.keep_logits = pe_bind_boolean(L, arg, "keep_logits", false);
   r.salt = (uint64_t)pe_bind_integer(L, arg, "salt", INT64_MIN, INT64_MAX, 0);
   return r;
 }

@@ -89,6 +89,7 @@ typedef struct pe_request { /* everything is copied */
   bool skip_special;              /* in the text */
   bool no_cache;                  /* neither read nor fill the prefix cache */
   bool hold;                      /* every draw waits for pe_batch_sample */
+  bool keep_logits;               /* from the first one on */
   uint64_t salt;
 } pe_request;
 
@@ -134,7 +135,9 @@ typedef struct pe_event {
   pe_finish finish;  /* not NONE: the row is done */
   int32_t stop_index; /* which stop string ended it; -1 */
   int32_t prompt, generated, cached; /* with the finish */
-  const char *error; /* with PE_FINISH_ERROR */
+  const char *error; /* with PE_FINISH_ERROR; of a command of worker.h that failed */
+  pe_status code;    /* of such a command, with the error */
+  uint64_t ticket;   /* the command of worker.h that this answers; 0: none */
 } pe_event;
 
 /* Runs one step; grants to rows that cannot use them are cut or dropped. *ran: rows that computed something. */

@@ -36,7 +36,7 @@ static pe_status copy_row(const pe_batch *b, const pe_row *r, uint64_t seed, pe_
   if (rc) return rc;
   c->sampling = r->sampling, c->sampling.seed = seed;
   c->choice = r->choice, c->cached = r->cached, c->state = r->state;
-  if (r->state == PE_ROW_HELD) memcpy(c->kept, r->kept, (size_t)b->plan->vocabulary * sizeof *c->kept), c->has_kept = true;
+  if (r->state == PE_ROW_HELD) memcpy(c->kept, r->kept, (size_t)b->plan->vocabulary * sizeof *c->kept), c->has_kept = c->news = true;
   if (r->bias) rc = copy_bias(c, r->bias, r->sampling.bias_count, err);
   if (!rc && r->forced_at < r->forced_count) rc = pe_row_force(c, r->forced + r->forced_at, r->forced_count - r->forced_at, err);
   if (!rc) rc = pe_row_say_again(b, c, err);

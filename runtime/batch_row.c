@@ -175,7 +175,8 @@ pe_status pe_row_new(const pe_batch *b, pe_row_request *q, const int32_t *token,
   r->request = q, r->sampling = q->r.sampling, r->line = -1, r->added_ns = pe_clock_ns();
   pe_status rc = pe_grow(&r->token, &r->cap, (size_t)count, sizeof *r->token, err);
   if (!rc) memcpy(r->token, token, (size_t)count * sizeof *token), r->count = count;
-  if (!rc && q->r.hold && !(r->kept = pe_alloc((size_t)b->plan->vocabulary * sizeof *r->kept))) rc = pe_nomem(err, "logits of a row that holds");
+  size_t logits = (size_t)b->plan->vocabulary * sizeof *r->kept;
+  if (!rc && (q->r.hold || q->r.keep_logits) && !(r->kept = pe_alloc(logits))) rc = pe_nomem(err, "logits of a row");
   if (!rc) rc = open_text(b, r, err);
   if (rc) {
     pe_row_free(r);

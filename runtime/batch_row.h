@@ -44,7 +44,7 @@ typedef struct pe_row {
   pe_stop *stop;     /* NULL: no stop strings */
   pe_buf piece, text; /* what the detokenizer gave; what is certain of this step */
   float *kept;       /* logits, when asked for, and of rows that hold */
-  bool has_kept, yielded, restarted; /* yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
+  bool has_kept, news, yielded, restarted; /* news: they are new since the worker looked; yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
   int64_t added_ns;
   int32_t chunk, cut, line; /* of this step: tokens; where the prefix cache wants to be told; line of the logits or -1 */
   pe_choice drawn;   /* from them, unless `draw` says why not */

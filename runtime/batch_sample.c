@@ -111,7 +111,7 @@ static void pick_some(void *ctx, int task, int tasks) {
     const pe_batch *b = d->batch;
     pe_row *r = b->drawing[i];
     const float *logits = pe_exec_logits(b->exec, r->line);
-    if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = true;
+    if (r->kept) memcpy(r->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits), r->has_kept = r->news = true;
     if (only_reads(r)) continue;
     if (holds(r)) r->state = PE_ROW_HELD;
     else pick(b, &b->drawer[task], r, &r->sampling, logits);

@@ -17,6 +17,7 @@ local batch = {}
 ---@field cache_folder? string    Where evicted prefixes are kept.
 ---@field cache_disk_bytes? integer
 ---@field end_ids? integer[]      Tokens that end an answer.
+---@field share? perigee.BatchCore  Whose engine thread and compute threads this one uses, too.
 
 ---@param graph perigee.Graph
 ---@param options? perigee.BatchOptions
@@ -52,23 +53,28 @@ function batch.open(graph, options) end
 ---@field skip_special? boolean   In the text (true).
 ---@field no_cache? boolean
 ---@field salt? integer           Keeps the prefix caches of tenants apart.
+---@field hold? boolean           Every draw waits for sample.
+---@field keep_logits? boolean    Its logits can be had from its first token on.
 
 ---@class perigee.BatchEvent
 ---@field row integer
 ---@field id? integer             A token was made.
 ---@field logprob? number         Of the raw logits, when asked for; else 0.
 ---@field top? { id: integer, logprob: number }[]
+---@field held? boolean           Its logits are there, and the row waits for sample.
 ---@field text string             What is certain now.
 ---@field finish? string          "stop", "length", "cancel" or "error": the row is done.
 ---@field stop? integer           Which stop string ended it.
 ---@field error? string           With finish "error"; without a finish, of a command that failed.
+---@field code? string            Of the error of a command.
+---@field ticket? integer         The save or load that this answers.
 ---@field prompt_tokens? integer  With the finish, as the next two.
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
 
 ---@class perigee.BatchRow
 ---@field row integer
----@field state string            "waiting", "reading" or "writing".
+---@field state string            "waiting", "reading", "writing" or "held".
 ---@field prompt integer          Its tokens, as in the next three: computed, made, found in the prefix cache.
 ---@field past integer
 ---@field generated integer
@@ -113,7 +119,7 @@ function Core:preempt(row) end
 ---@return perigee.Error? err
 function Core:force(row, ids) end
 
----A copy of a writing row that draws with another seed.
+---A copy of a writing or held row that draws with another seed.
 ---@param row integer
 ---@param seed? integer
 ---@return integer? row
@@ -134,7 +140,14 @@ function Core:trim(row, tokens) end
 ---@return perigee.Error? err
 function Core:bias(row, bias) end
 
----The logits of the row's last step, when they are kept. In the foreground only, as the next three.
+---Lets a held row go on: with a bias and bans for this draw, or with tokens that come instead.
+---@param row integer
+---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
+---@return boolean? ok
+---@return perigee.Error? err
+function Core:sample(row, how) end
+
+---The logits of the row's last step, when they are kept or it is held.
 ---@param row integer
 ---@return perigee.Tensor?
 function Core:logits(row) end
@@ -142,19 +155,21 @@ function Core:logits(row) end
 ---Keeps the logits of the row's steps from now on.
 ---@param row integer
 ---@param keep? boolean
----@return boolean
+---@return boolean? ok
+---@return perigee.Error? err
 function Core:keep_logits(row, keep) end
 
----Writes the caches of a row to a file.
+---Writes the caches of a row to a file. On the engine thread it gives a ticket, and an event with that ticket follows; so
+---does load.
 ---@param row integer
 ---@param path string
----@return boolean? ok
+---@return boolean|integer|nil ok
 ---@return perigee.Error? err
 function Core:save(row, path) end
 
 ---Reads such a file into the prefix cache.
 ---@param path string
----@return boolean? ok
+---@return boolean|integer|nil ok
 ---@return perigee.Error? err
 function Core:load(path) end
 

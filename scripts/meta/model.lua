@@ -37,7 +37,7 @@ function Model:eval(prompt, options) end
 ---@field watch? boolean              Never granted ahead: what on_token does to the row holds from the next token on.
 
 ---Many answers at once.
----@param options? { rows?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function }
+---@param options? { rows?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function, share?: perigee.Batch }
 ---@return perigee.Batch? batch
 ---@return perigee.Error? err
 function Model:batch(options) end
@@ -94,11 +94,12 @@ function Batch:trace(most) end
 ---@return integer all
 function Batch:room() end
 
----Reads what row:save wrote into the prefix cache.
+---Reads what row:save wrote into the prefix cache. On the engine thread the result comes to the callback.
 ---@param path string
+---@param callback? fun(ok: boolean?, err: perigee.Error?)
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Batch:load(path) end
+function Batch:load(path, callback) end
 
 ---Lets go of everything; rows that are not done never will be.
 function Batch:close() end
@@ -140,13 +141,20 @@ function Row:bias(bias) end
 ---@param keep? boolean
 function Row:keep_logits(keep) end
 
----Those of its last step, when they are kept.
+---Lets a held row go on, as it would have gone, or with a bias, bans or tokens of the caller's for this draw.
+---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
+---@return boolean? ok
+---@return perigee.Error? err
+function Row:sample(how) end
+
+---Those of its last step, when they are kept or it is held.
 ---@return perigee.Tensor?
 function Row:logits() end
 
----Writes its caches to a file.
+---Writes its caches to a file. On the engine thread the result comes to the callback.
 ---@param path string
-function Row:save(path) end
+---@param callback? fun(ok: boolean?, err: perigee.Error?)
+function Row:save(path, callback) end
 
 function Row:cancel() end
 

@@ -12,8 +12,21 @@
 -- is not offered to the policy, and row:force, row:bias and row:cancel in on_token hold from the very next token on, as they
 -- do in the foreground. It costs the row the time between steps, and the others nothing.
 --
--- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, logits, save, cancel, preempt.
--- Its tag, whatever was given with the request, is in what policies see of it, too.
+-- A row added with hold = true does not draw by itself: each time its logits are there, an event { held = true } comes to
+-- on_token, and the row waits until row:sample lets it go on. It is watched, too.
+--
+--   batch:add { prompt = …, hold = true, on_token = function(event, row)
+--     if event.held then row:sample { bias = { [row:logits():argmax() - 1] = -1 } } end
+--   end }
+--
+-- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
+-- preempt. Its tag, whatever was given with the request, is in what policies see of it, too.
+--
+-- Files (row:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
+-- given for it.
+--
+-- Batches of several models share one engine thread and its compute threads when each later one is opened with
+-- share = the first: they take turns, step by step.
 local best = require "models.best"
 local memory = require "models.memory"
 local perigee = require "perigee"
@@ -61,14 +74,43 @@ function Row:force(ids) return self.batch.core:force(self.row, ids) end
 --- Replaces its logit_bias: {[id] = number}.
 function Row:bias(bias) return self.batch.core:bias(self.row, bias) end
 
+--- Lets a held row go on; how = { bias = {[id] = number}, banned = ids, force = ids }, all of it for this draw alone and besides
+--- what the row has anyway; forced ids come one after the other, without being held.
+function Row:sample(how)
+  local ok, why = self.batch.core:sample(self.row, how)
+  if ok then self.batch:pump() end
+  return ok, why
+end
+
 --- Keeps the logits of its steps from now on (or no longer).
 function Row:keep_logits(keep) return self.batch.core:keep_logits(self.row, keep ~= false) end
 
---- Those of its last step as a tensor, when they are kept; else nil.
+--- Those of its last step as a tensor of its own, when they are kept or the row is held; else nil.
 function Row:logits() return self.batch.core:logits(self.row) end
 
+--- The result of a command about a file: in the foreground at once; on the engine thread it comes to `callback` (ok, err).
+local function answer(batch, callback, result, why)
+  if math.type(result) == "integer" then
+    batch.tickets[result] = callback
+    batch:pump() -- the loop waits for it
+    return true
+  end
+  if callback then callback(result, why) end
+  return result, why
+end
+
+local function check_callback(batch, callback)
+  if callback == nil and batch.poll then error("a function for the result is needed on the engine thread", 3) end
+  if callback ~= nil and type(callback) ~= "function" then
+    error(("a function for the result expected, got %s"):format(type(callback)), 3)
+  end
+end
+
 --- Writes its caches to a file; batch:load reads it into the prefix cache.
-function Row:save(path) return self.batch.core:save(self.row, path) end
+function Row:save(path, callback)
+  check_callback(self.batch, callback)
+  return answer(self.batch, callback, self.batch.core:save(self.row, path))
+end
 
 function Row:cancel() return self.batch.core:cancel(self.row) end
 function Row:preempt() return self.batch.core:preempt(self.row) end
@@ -76,7 +118,7 @@ function Row:preempt() return self.batch.core:preempt(self.row) end
 -- ---- opening -------------------------------------------------------------------------------------------------------
 
 local option_names = { "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
-  "cache_bytes", "cache_folder", "cache_disk_bytes" }
+  "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
 
 local function sorted_keys(set)
   local out = {}
@@ -110,7 +152,7 @@ local function cache_tokens(model, o, budget)
 end
 
 --- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open but tokenizer and end_ids,
---- and policy, report (who is told about a policy that fails).
+--- policy, report (who is told about a policy that fails), and share (a batch whose engine thread this one uses, too).
 local function open(model, options)
   options = options or {}
   local tok = model:tokenizer() -- before the end ids: they may come from it
@@ -122,6 +164,9 @@ local function open(model, options)
   for _, key in ipairs(option_names) do
     if rest[key] ~= nil then o[key] = rest[key] end
     rest[key] = nil
+  end
+  if getmetatable(o.share) == Batch then
+    o.share, o.threads = o.share.core, options.threads
   end
   local guarded = policy.guard(rest.policy, { report = rest.report })
   rest.policy, rest.report = nil, nil
@@ -136,7 +181,7 @@ local function open(model, options)
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
   return setmetatable({ model = model, core = core, live = {}, alive = 0, policy = guarded, timing = policy.timing(),
-    flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0,
+    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0,
     histogram = {} }, Batch)
 end
 
@@ -155,7 +200,7 @@ function Batch:add(given)
   local rows = {}
   for i = 1, n do
     rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
-      watch = given.watch, logprobs = prepared.top_logprobs })
+      watch = given.watch or given.hold, logprobs = prepared.top_logprobs })
   end
   self:pump()
   return table.unpack(rows)
@@ -181,7 +226,11 @@ local function dispatch(self, events)
   end
   for _, e in ipairs(events) do
     local row = self.live[e.row]
-    if row then
+    if e.ticket then
+      local callback = self.tickets[e.ticket]
+      self.tickets[e.ticket] = nil
+      if e.error then call(callback, nil, perigee.error(e.code, e.error)) else call(callback, true) end
+    elseif row then
       note(row, e)
       if e.finish then
         self.live[e.row] = nil
@@ -261,11 +310,20 @@ function Batch:step(grants)
   return dispatch(self, events), ran
 end
 
---- Steps until every row is done.
+--- Why nothing happens: rows are held, and nobody lets them go on.
+local function stuck(self)
+  for _, info in ipairs(self.core:rows()) do
+    if info.state == "held" then return perigee.error("arg", ("row %d is held, and nothing samples it"):format(info.row)) end
+  end
+  return perigee.error("arg", ("%d rows are left, and none can run"):format(self.alive))
+end
+
+--- Steps until every row is done; nil and why when the rows that are left are held.
 function Batch:run()
   while self.alive > 0 do
-    local events, why = self:step()
-    if not events then return nil, why end
+    local events, ran = self:step()
+    if not events then return nil, ran end
+    if ran == 0 and #events == 0 then return nil, stuck(self) end
   end
   return true
 end
@@ -315,10 +373,11 @@ local function remember(self, grants)
   self.flight[#self.flight + 1] = step
 end
 
---- Hands over the next step, if there is anything to run and none waits yet.
+--- Hands over the next step, if there is anything to run and none waits yet. Not while rows are told of the last one: what
+--- they do about it shall be in the next.
 function Batch:pump()
-  if not self.poll then return end
-  if self.alive > 0 then self.poll:ref() else self.poll:unref() end
+  if not self.poll or self.telling then return end
+  if self.alive > 0 or next(self.tickets) then self.poll:ref() else self.poll:unref() end
   if self.alive == 0 or self.core:pending() or #self.flight >= 2 then return end
   local grants = schedule(self, offered(self, expected_rows(self)))
   if #grants == 0 then return end
@@ -332,8 +391,9 @@ local function on_wake(self)
   local completed = self.core:completed() -- before: the events of these steps are there
   local events, why = self.core:drain()
   expected_rows(self) -- forgets the steps that are done
+  self.telling = true
   local ok, failed = pcall(dispatch, self, events)
-  self.handled = completed
+  self.telling, self.handled = nil, completed
   if self.poll then self:pump() end
   if why then error(why, 0) end
   if not ok then error(failed, 0) end
@@ -388,7 +448,12 @@ function Batch:trace(most)
 end
 
 function Batch:room() return self.core:room() end
-function Batch:load(path) return self.core:load(path) end
+
+--- Reads what row:save wrote into the prefix cache.
+function Batch:load(path, callback)
+  check_callback(self, callback)
+  return answer(self, callback, self.core:load(path))
+end
 
 function Batch:close()
   if self.poll then
@@ -397,6 +462,9 @@ function Batch:close()
     self.poll = nil
   end
   self.core:close()
+  local tickets = self.tickets
+  self.tickets = {}
+  for _, callback in pairs(tickets) do pcall(callback, nil, perigee.error("cancel", "the batch was closed")) end
 end
 Batch.__close = Batch.close
 

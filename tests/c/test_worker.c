@@ -8,12 +8,24 @@
 #include <time.h>
 
 static small_model model;
+static pe_crew *crew; /* of the test that runs */
+
+static void open_model(int threads) {
+  pe_error err = {0};
+  model = small_open(1);
+  CHECK_OK(pe_crew_open(threads, &crew, &err), err);
+}
+
+static void close_model(void) {
+  pe_crew_close(crew);
+  small_close(&model);
+}
 
 static pe_batch *open_batch(void) {
   pe_batch *b = NULL;
   pe_error err = {0};
   pe_batch_options o = {.rows = 6, .step_tokens = 24, .context = 128, .cache_tokens = 512, .kv_block = 4, .prefix = {.budget = 1 << 20}};
-  CHECK_OK(pe_batch_open(model.plan, model.pool, &o, &b, &err), err);
+  CHECK_OK(pe_batch_open(model.plan, pe_crew_pool(crew), &o, &b, &err), err);
   return b;
 }
 
@@ -73,7 +85,7 @@ static void count_wake(void *ctx) { atomic_fetch_add((_Atomic int *)ctx, 1); }
 static pe_worker *open_worker(_Atomic int *wakes) {
   pe_worker *w = NULL;
   pe_error err = {0};
-  CHECK_OK(pe_worker_open(open_batch(), count_wake, wakes, &w, &err), err);
+  CHECK_OK(pe_worker_open(crew, open_batch(), count_wake, wakes, &w, &err), err);
   return w;
 }
 
@@ -100,7 +112,7 @@ static void drive(pe_worker *w, answer *answers, int32_t last) {
 }
 
 static void like_the_foreground(void) {
-  model = small_open(1);
+  open_model(1);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
   pe_error err = {0};
@@ -128,7 +140,7 @@ static void like_the_foreground(void) {
   pe_worker_room(w, &room, &all);
   CHECK_INT(room, all);
   pe_worker_close(w);
-  small_close(&model);
+  close_model();
 }
 
 /* ---- 8 clients ------------------------------------------------------------------------------------------------- */
@@ -169,7 +181,7 @@ static void *run_client(void *arg) {
 }
 
 static void eight_clients(void) {
-  model = small_open(2);
+  open_model(2);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
   static client clients[CLIENTS];
@@ -195,7 +207,7 @@ static void eight_clients(void) {
   pe_worker_stat(w, &stats);
   CHECK_INT(stats.running + stats.waiting, 0);
   pe_worker_close(w);
-  small_close(&model);
+  close_model();
 }
 
 /* ---- commands -------------------------------------------------------------------------------------------------- */
@@ -217,7 +229,7 @@ static void step_once(pe_worker *w, answer *answers) {
 }
 
 static void rows_by_hand(void) {
-  model = small_open(1);
+  open_model(1);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
   pe_error err = {0};
@@ -258,11 +270,11 @@ static void rows_by_hand(void) {
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err); /* the failed fork's id is not used again */
   CHECK_INT(row, child + 1);
   pe_worker_close(w);
-  small_close(&model);
+  close_model();
 }
 
 static void refusals(void) {
-  model = small_open(1);
+  open_model(1);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
   pe_error err = {0};
@@ -284,12 +296,12 @@ static void refusals(void) {
   CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
   CHECK_INT(row, 1);
   pe_batch_close(b);
-  small_close(&model);
+  close_model();
 }
 
 /* A batch goes to the engine thread and back; rows that run go on where they were. */
 static void there_and_back(void) {
-  model = small_open(1);
+  open_model(1);
   int32_t prompt[16];
   pe_request r = request_of(12, prompt);
   pe_batch *b = open_batch();
@@ -304,18 +316,18 @@ static void there_and_back(void) {
     for (int32_t k = 0, n = pe_batch_events(b, &e); k < n; k++) take(&a[1], &e[k]);
     _Atomic int wakes = 0;
     pe_worker *w;
-    CHECK_OK(pe_worker_open(b, count_wake, &wakes, &w, &err), err);
+    CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
     if (!a[1].finishes) step_once(w, a);
     b = pe_worker_release(w);
   }
   same(&a[1], &want, 12);
   pe_batch_close(b);
-  small_close(&model);
+  close_model();
 }
 
 /* Whatever allocation fails: an error or a finish with one, never a lost event, never a leak. */
 static void memory_runs_out(void) {
-  model = small_open(1);
+  open_model(1);
   int completed = 0;
   for (int64_t n = 1; n < 120; n++) {
     _Atomic int wakes = 0;
@@ -342,7 +354,7 @@ static void memory_runs_out(void) {
     pe_worker_close(w);
   }
   CHECK(completed > 20);
-  small_close(&model);
+  close_model();
 }
 
 static const check_test tests[] = {

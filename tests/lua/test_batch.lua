@@ -345,7 +345,7 @@ test("on the engine thread, while the loop goes on", function(t)
   timer:start(0, 1, function() ticks = ticks + 1 end)
   assert(batch:start())
   t.raises(function() batch.core:step {} end, "stop it first")
-  t.raises(function() batch.core:load "x" end, "stop it first")
+  t.raises(function() batch:load "x" end, "a function for the result is needed")
   for i, r in ipairs(list) do
     r = copy(r)
     r.on_done = t.expect(function(row)

@@ -119,3 +119,231 @@ test("a fork of a watched row is watched", function(t)
     child = nil
   end)
 end)
+
+-- ---- held rows -----------------------------------------------------------------------------------------------------
+
+local function go_on(e, row) if e.held then assert(row:sample()) end end
+
+local kinds = {
+  plain, with(plain, { temperature = 0.8, top_p = 0.9, repetition_penalty = 1.3, seed = 3 }),
+  with(plain, { temperature = 0, min_tokens = 5, logit_bias = { [3] = 4 }, ignore_eos = false }),
+  with(plain, { temperature = 1.3, seed = 4, presence_penalty = 0.5, top_logprobs = 2, bad_words = { { 4 }, { 9, 2 } } }),
+}
+
+for _, name in ipairs { "llama", "nemotron_h" } do
+  test("a held row that is let go on says what it would have said: " .. name, function(t)
+    local want = {}
+    do
+      local model <close> = open(name)
+      local batch <close> = assert(model:batch { rows = 4 })
+      for i, request in ipairs(kinds) do want[i] = assert(batch:add(request)) end
+      assert(batch:run())
+    end
+    local list = {}
+    for i, request in ipairs(kinds) do list[i] = with(request, { hold = i ~= 2, on_token = go_on }) end
+    both(t, name, list, function(rows)
+      for i, row in ipairs(rows) do
+        t.eq(row.ids, want[i].ids)
+        t.eq({ row.finish, row.logprobs }, { want[i].finish, want[i].logprobs })
+      end
+    end)
+  end)
+end
+
+test("logits of a held row are there, and what is given holds for one draw", function(t)
+  local first
+  local function hook(e, row)
+    if not e.held then return end
+    local logits = row:logits()
+    t.eq(logits.shape, { 128 })
+    local best = logits:argmax() - 1
+    local n = #row.ids
+    row.best = row.best or {}
+    row.best[n + 1] = best
+    if n == 1 then assert(row:sample { bias = { [best] = -1000 } })
+    elseif n == 3 then assert(row:sample { banned = { best } })
+    elseif n == 5 then assert(row:sample { force = { 7, 8, 9 }, bias = { [5] = 100 } })
+    else assert(row:sample {}) end
+  end
+  local neighbour = with(plain, { max_tokens = 30, seed = 8 })
+  both(t, "llama", { with(plain, { hold = true, temperature = 0, on_token = hook }), neighbour }, function(rows)
+    local row = rows[1]
+    for i, id in ipairs(row.ids) do
+      if i == 2 or i == 4 then t.eq(id == row.best[i], false)
+      elseif i == 7 or i == 8 then t.eq(row.best[i], nil) -- forced ones are not held
+      elseif i ~= 6 then t.eq(id, row.best[i]) end
+    end
+    t.eq({ table.unpack(row.ids, 6, 8) }, { 7, 8, 9 })
+    first = first or row.ids
+    t.eq(row.ids, first)
+  end)
+end)
+
+test("held rows are preempted, forked, trimmed and cancelled", function(t)
+  local model <close> = open "llama"
+  local want
+  do
+    local batch <close> = assert(model:batch { rows = 2 })
+    want = assert(batch:add(plain))
+    assert(batch:run())
+  end
+  local batch <close> = assert(model:batch { rows = 4 })
+  local row = assert(batch:add(with(plain, { hold = true })))
+  local function state(of)
+    for _, info in ipairs(batch:rows()) do if info.row == of.row then return info.state, info.left end end
+  end
+  batch:step()
+  t.eq({ state(row) }, { "held", 0 })
+  assert(row:preempt())
+  t.eq({ (state(row)), #row:logits() }, { "held", 128 })
+  local child = assert(row:fork(plain.seed))
+  t.eq(state(child), "held")
+  t.eq(select(2, batch:step()), 0)
+  local ok, why = batch:run()
+  t.eq(ok, nil)
+  t.match(tostring(why), "row 1 is held")
+  assert(row:sample())
+  assert(child:sample())
+  t.eq({ (state(row)), (state(child)) }, { "waiting", "waiting" })
+  for _ = 1, 3 do
+    batch:step()
+    if state(row) == "held" then assert(row:sample()) end
+    if state(child) == "held" then assert(child:sample()) end
+  end
+  batch:step()
+  t.eq({ table.unpack(want.ids, 1, #row.ids) }, row.ids)
+  t.eq(child.ids, row.ids)
+  local before = #row.ids
+  t.eq({ before > 2, (state(row)) }, { true, "held" })
+  assert(row:trim(#plain.prompt + 1))
+  t.eq(state(row) == "held", false)
+  assert(child:cancel())
+  t.eq(tostring(select(2, row:sample())), "row 1 is not held, it draws by itself")
+  t.fails("arg", row:sample())
+  row.on_token = go_on
+  assert(batch:run())
+  t.eq(child.finish, "cancel")
+  t.eq({ table.unpack(row.ids, before + 1) }, { table.unpack(want.ids, 2) })
+  t.raises(function() row:sample { biass = {} } end, "is it 'bias'?")
+end)
+
+test("a hook may take its time", function(t)
+  local model = open "llama"
+  local batch = assert(model:batch { rows = 2 })
+  local uv = require "luv"
+  assert(batch:start())
+  local request = with(plain, { hold = true, max_tokens = 4, temperature = 0 })
+  request.on_token = function(e, row)
+    if not e.held then return end
+    local timer = uv.new_timer()
+    timer:start(1, 0, function()
+      timer:close()
+      assert(row:sample { bias = { [3] = 1e4 } })
+    end)
+  end
+  request.on_done = t.expect(function(row)
+    t.eq(row.ids, { 3, 3, 3, 3 })
+    batch:close()
+    model:close()
+  end)
+  local row = assert(batch:add(request))
+  t.fails("arg", row:sample { bias = { [5000] = 1 } })
+end)
+
+-- ---- files and kept logits on the engine thread --------------------------------------------------------------------
+
+test("caches are saved and loaded between steps", function(t)
+  local model = open "llama"
+  local batch, other = assert(model:batch { rows = 2 }), assert(model:batch { rows = 2 })
+  local path = os.tmpname()
+  local request = with(plain, { max_tokens = 8, watch = true })
+  local function finish(first, again)
+    t.eq(again.ids, first.ids)
+    t.eq(again.cached_tokens > 0, true)
+    os.remove(path)
+    for _, b in ipairs { batch, other } do b:close() end
+    model:close()
+  end
+  local function saved(row)
+    assert(other:start())
+    assert(other:load("/nowhere/at/all", t.expect(function(...) t.fails("io", ...) end)))
+    assert(other:load(path, t.expect(function(ok, err)
+      t.eq({ ok, err }, { true })
+      assert(other:add(with(request, { on_done = t.expect(function(again) finish(row, again) end) })))
+    end)))
+  end
+  request.on_token = function(_, row)
+    if #row.ids ~= 4 or row.saving then return end
+    row.saving = true
+    t.raises(function() row:save(path) end, "a function for the result is needed")
+    assert(row:save(path, t.expect(function(ok, err) t.eq({ ok, err }, { true }) end)))
+    assert(row:save("/nowhere/at/all", t.expect(function(...) t.fails("io", ...) end)))
+  end
+  assert(batch:start())
+  assert(batch:add(with(request, { on_done = t.expect(function(row)
+    assert(row:save(path, t.expect(function(...) t.fails("notfound", ...) end)))
+    saved(row)
+  end) })))
+  request.on_token = nil
+end)
+
+test("kept logits come with the events", function(t)
+  local model = open "llama"
+  local batch = assert(model:batch { rows = 2 })
+  assert(batch:start())
+  local request = with(plain, { temperature = 0, max_tokens = 6, watch = true, keep_logits = true })
+  request.on_token = function(e, row)
+    if e.finish then return end
+    if #row.ids < 4 then t.eq(row:logits():argmax() - 1, e.id) else t.eq(row:logits(), nil) end
+    if #row.ids == 3 then assert(row:keep_logits(false)) end
+  end
+  request.on_done = t.expect(function()
+    batch:close()
+    model:close()
+  end)
+  assert(batch:add(request))
+end)
+
+test("a batch that is closed answers for what it did not write", function(t)
+  local model <close> = open "llama"
+  local batch = assert(model:batch { rows = 2 })
+  assert(batch:start())
+  assert(batch:load("/nowhere/at/all", t.expect(function(...) t.fails("cancel", ...) end)))
+  batch:close()
+end)
+
+-- ---- one engine thread ---------------------------------------------------------------------------------------------
+
+test("batches of several models share an engine thread", function(t)
+  local models = { open "llama", open "qwen3_5", open "llama" }
+  local want, batches, left = {}, {}, 6
+  for i = 1, 2 do
+    local batch <close> = assert(models[i]:batch { rows = 2 })
+    want[i] = assert(batch:add(plain))
+    assert(batch:run())
+  end
+  batches[1] = assert(models[1]:batch { rows = 2 })
+  for i = 2, 3 do batches[i] = assert(models[i]:batch { rows = 2, share = batches[1] }) end
+  t.eq(batches[2].core.threads, batches[1].core.threads)
+  t.raises(function() models[1]:batch { share = batches[1], threads = 1 } end, "'threads'")
+  t.raises(function() models[1]:batch { share = 5 } end, "an open batch expected")
+  local function finish()
+    for i = 1, 3 do
+      batches[i]:close()
+      models[i]:close()
+    end
+  end
+  for i, batch in ipairs(batches) do
+    assert(batch:start())
+    for _ = 1, 3 do
+      local request = with(plain)
+      request.on_done = i < 3 and t.expect(function(row)
+        t.eq(row.ids, want[i].ids)
+        left = left - 1
+        if left == 3 then batches[3]:close() end -- in the middle: the others go on
+        if left == 0 then finish() end
+      end) or nil
+      assert(batch:add(request))
+    end
+  end
+end)
