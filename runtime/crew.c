@@ -30,21 +30,24 @@ static void put_last(pe_crew *c, pe_crew_seat *seat) {
   *at = seat, seat->next = NULL;
 }
 
-static pe_crew_seat *next_called(const pe_crew *c) {
-  pe_crew_seat *seat = c->first;
-  while (seat && !seat->called) seat = seat->next;
-  return seat;
+/* The first of those with the most pressing things to do; NULL: nobody has any. */
+static pe_crew_seat *next_seat(const pe_crew *c) {
+  pe_crew_seat *best = NULL;
+  for (pe_crew_seat *s = c->first; s; s = s->next)
+    if (s->rest > (best ? best->rest : PE_CREW_NONE)) best = s;
+  return best;
 }
 
 /* Under the lock but for the turn itself. Whoever leaves meanwhile takes the seat out of the list and waits here for the end. */
 static void give_turn(pe_crew *c, pe_crew_seat *seat) {
   unlink_seat(c, seat);
   put_last(c, seat);
-  seat->called = false, c->at_work = seat;
+  seat->rest = PE_CREW_NONE, c->at_work = seat;
   pthread_mutex_unlock(&c->lock);
-  bool more = seat->turn(seat->ctx);
+  pe_crew_rest rest = seat->turn(seat->ctx);
   pthread_mutex_lock(&c->lock);
-  seat->called |= more, c->at_work = NULL;
+  if (rest > seat->rest) seat->rest = rest; /* it may have been called meanwhile */
+  c->at_work = NULL;
   pthread_cond_broadcast(&c->turn_over);
 }
 
@@ -52,7 +55,7 @@ static void *engine(void *arg) {
   pe_crew *c = arg;
   pthread_mutex_lock(&c->lock);
   while (!c->stop) {
-    pe_crew_seat *seat = next_called(c);
+    pe_crew_seat *seat = next_seat(c);
     if (seat) give_turn(c, seat);
     else pthread_cond_wait(&c->called, &c->lock);
   }
@@ -87,7 +90,7 @@ pe_status pe_crew_join(pe_crew *c, pe_crew_seat *seat, pe_crew_turn *turn, void 
 void pe_crew_call(pe_crew_seat *seat) {
   pe_crew *c = seat->crew;
   pthread_mutex_lock(&c->lock);
-  seat->called = true;
+  seat->rest = PE_CREW_MORE;
   pthread_cond_signal(&c->called);
   pthread_mutex_unlock(&c->lock);
 }

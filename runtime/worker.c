@@ -209,13 +209,23 @@ static void work(pe_worker *w, bool step) {
   pthread_mutex_lock(&w->lock);
 }
 
-static bool turn(void *ctx) {
+static bool has_work(const pe_worker *w) { return w->queued || (w->has_step && !w->stop); } /* under the lock */
+
+/* Between two answers, never between two tokens: a file takes longer than the way to the loop and back. */
+static bool idle(pe_worker *w) {
+  if (w->batch->running || !pe_batch_idle(w->batch)) return false;
+  publish_view(w, false);
+  return true;
+}
+
+static pe_crew_rest turn(void *ctx) {
   pe_worker *w = ctx;
   pthread_mutex_lock(&w->lock);
-  if (w->queued || (w->has_step && !w->stop)) work(w, w->has_step && !w->stop);
-  bool more = w->queued || (w->has_step && !w->stop);
+  bool worked = has_work(w);
+  if (worked) work(w, w->has_step && !w->stop);
+  bool more = has_work(w);
   pthread_mutex_unlock(&w->lock);
-  return more;
+  return more ? PE_CREW_MORE : worked || idle(w) ? PE_CREW_SPARE : PE_CREW_NONE;
 }
 
 /* ---- life ---------------------------------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@ typedef struct player {
   pe_crew_seat seat;
   int number;
   _Atomic int turns, left; /* had; still wanted */
-  _Atomic bool slow;
+  _Atomic bool slow, patient;
 } player;
 
 static _Atomic int at_work, overlaps, logged;
@@ -20,7 +20,7 @@ static _Atomic int log_of[LOG];
 
 static void pause_ns(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
 
-static bool play(void *ctx) {
+static pe_crew_rest play(void *ctx) {
   player *p = ctx;
   if (atomic_fetch_add(&at_work, 1)) atomic_fetch_add(&overlaps, 1);
   int at = atomic_fetch_add(&logged, 1);
@@ -30,7 +30,7 @@ static bool play(void *ctx) {
   atomic_fetch_add(&p->turns, 1);
   bool more = atomic_fetch_sub(&p->left, 1) > 1;
   atomic_fetch_sub(&at_work, 1);
-  return more;
+  return !more ? PE_CREW_NONE : p->patient ? PE_CREW_SPARE : PE_CREW_MORE;
 }
 
 static void join(pe_crew *c, player *p, int number) {
@@ -67,6 +67,27 @@ static void test_round_robin(void) {
   for (int i = 0; i < 60; i++) CHECK_INT(log_of[i], i % SEATS);
   CHECK_INT(overlaps, 0);
   for (int i = 0; i < SEATS; i++) pe_crew_leave(&p[i].seat);
+  pe_crew_close(c);
+}
+
+/* What can wait does, while somebody has work. */
+static void test_spare(void) {
+  pe_crew *c = NULL;
+  pe_error err = {0};
+  static player p[2];
+  reset();
+  CHECK_OK(pe_crew_open(1, &c, &err), err);
+  for (int i = 0; i < 2; i++) join(c, &p[i], i);
+  p[0].left = 5;
+  p[0].patient = p[0].slow = true;
+  pe_crew_call(&p[0].seat);
+  wait_for(&logged, 1);
+  p[1].left = 10;
+  pe_crew_call(&p[1].seat);
+  p[0].slow = false;
+  wait_for(&p[0].turns, 5);
+  for (int i = 0; i < 15; i++) CHECK_INT(log_of[i], i > 0 && i < 11);
+  for (int i = 0; i < 2; i++) pe_crew_leave(&p[i].seat);
   pe_crew_close(c);
 }
 
@@ -149,6 +170,6 @@ static void test_no_memory(void) {
 }
 
 static const check_test tests[] = {
-  {"round robin", test_round_robin}, {"leaving", test_leaving}, {"visitors", test_visitors}, {"no memory", test_no_memory},
+  {"round robin", test_round_robin}, {"what can wait", test_spare}, {"leaving", test_leaving}, {"visitors", test_visitors}, {"no memory", test_no_memory},
 };
 CHECK_MAIN("crew", tests)

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>
+#include <unistd.h>
 
 static small_model model;
 static pe_crew *crew; /* of the test that runs */
@@ -325,6 +326,153 @@ static void there_and_back(void) {
   close_model();
 }
 
+/* ---- held rows, logits and files ------------------------------------------------------------------------------- */
+
+/* Whoever hears that a row is held finds its logits, and what is drawn without changes is what was drawn without holding. */
+static void held_rows(void) {
+  open_model(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  answer a = {0}, want = alone(11);
+  int32_t prompt[16], holds = 0;
+  pe_request r = request_of(11, prompt);
+  pe_row_id row = 0;
+  r.hold = true;
+  float logits[SMALL_VOCAB];
+  CHECK(!pe_worker_logits(w, 1, logits));
+  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  for (int spins = 0; !a.finishes && spins < 20000; spins++) {
+    pe_worker_events e;
+    pe_row_info info;
+    CHECK_OK(pe_worker_drain(w, &e, &err), err);
+    for (int32_t i = 0; i < e.count; i++) {
+      take(&a, &e.event[i]);
+      if (!e.event[i].held) continue;
+      holds++;
+      CHECK(pe_worker_logits(w, row, logits));
+      CHECK_FAILS(pe_worker_sample(w, row, &(pe_draw){.banned = {(int32_t[]){99}, 1}}, &err), PE_EARG, err, "banned token 99");
+      CHECK_OK(pe_worker_sample(w, row, &(pe_draw){0}, &err), err);
+      if (pe_worker_rows(w, &info, 1) == 1) CHECK(info.state == PE_ROW_WRITING && info.left == 1); /* it can be granted at once */
+    }
+    pe_worker_free_events(&e);
+    if (!pe_worker_pending(w)) CHECK_OK(pe_worker_step(w, &(pe_grant){row, 9}, 1, &err), err);
+    nanosleep(&(struct timespec){0, 20000}, NULL);
+  }
+  CHECK_INT(holds, want.count);
+  same(&a, &want, 11);
+  pe_worker_close(w);
+  close_model();
+}
+
+static void check_answer(pe_worker *w, uint64_t ticket, pe_status code) {
+  pe_worker_events e;
+  pe_error err = {0};
+  wait_idle(w);
+  CHECK_OK(pe_worker_drain(w, &e, &err), err);
+  CHECK_INT(e.count, 1);
+  if (e.count) CHECK(e.event[0].ticket == ticket && e.event[0].code == code && !e.event[0].error == !code && !e.event[0].finish);
+  pe_worker_free_events(&e);
+}
+
+static void files(void) {
+  open_model(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  answer a[3] = {{.count = 0}};
+  int32_t prompt[16];
+  uint64_t ticket = 0;
+  pe_request r = request_of(12, prompt);
+  pe_row_id row;
+  char path[64];
+  snprintf(path, sizeof path, "/tmp/perigee-worker-%d", (int)getpid());
+  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  for (int i = 0; i < 4; i++) step_once(w, a);
+  CHECK_OK(pe_worker_save(w, row, path, &ticket, &err), err);
+  CHECK_INT(ticket, 1);
+  check_answer(w, 1, PE_OK);
+  CHECK_OK(pe_worker_save(w, 77, path, &ticket, &err), err); /* always an answer */
+  check_answer(w, 2, PE_ENOTFOUND);
+  CHECK_OK(pe_worker_load(w, path, &ticket, &err), err);
+  check_answer(w, 3, PE_OK);
+  CHECK_OK(pe_worker_load(w, "/nowhere/at/all", &ticket, &err), err);
+  check_answer(w, 4, PE_EIO);
+  unlink(path);
+  pe_worker_close(w);
+  close_model();
+}
+
+/* ---- one engine thread for several ------------------------------------------------------------------------------ */
+
+enum { SHARING = 3, ROWS_EACH = 10 };
+
+/* Three batches on one crew; each is fed and driven by a thread of its own, and the third is closed in the middle. */
+static void *run_sharer(void *arg) {
+  client *c = arg;
+  static answer answers[SHARING][ROWS_EACH + 1];
+  answer *mine = answers[c->number];
+  memset(mine, 0, sizeof answers[0]);
+  for (uint32_t seed = 1; seed <= ROWS_EACH; seed++) {
+    int32_t prompt[16];
+    pe_request r = request_of(seed, prompt);
+    pe_error err = {0};
+    pe_row_id row = 0;
+    CHECK_OK(pe_worker_add(c->w, &r, &row, &err), err);
+    if (seed % 4 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
+  }
+  if (c->number == 2) step_once(c->w, mine);
+  else drive(c->w, mine, ROWS_EACH);
+  pe_worker_close(c->w);
+  for (uint32_t seed = 1; c->number != 2 && seed <= ROWS_EACH; seed++) {
+    answer want = alone(seed);
+    if (c->cancelled[seed]) CHECK_INT(mine[seed].finish, PE_FINISH_CANCEL);
+    else same(&mine[seed], &want, seed);
+  }
+  return NULL;
+}
+
+static void three_share(void) {
+  open_model(2);
+  static client clients[SHARING];
+  _Atomic int wakes[SHARING] = {0};
+  memset(clients, 0, sizeof clients);
+  for (uint32_t i = 0; i < SHARING; i++) {
+    clients[i].w = open_worker(&wakes[i]), clients[i].number = i;
+    CHECK_INT(pthread_create(&clients[i].thread, NULL, run_sharer, &clients[i]), 0);
+  }
+  for (int i = 0; i < SHARING; i++) pthread_join(clients[i].thread, NULL);
+  for (int i = 0; i < SHARING; i++) CHECK(wakes[i] > 0);
+  close_model();
+}
+
+/* With nothing to do, what is cached is written to the disk. */
+static void writes_when_idle(void) {
+  open_model(1);
+  char folder[64], command[80];
+  snprintf(folder, sizeof folder, "/tmp/perigee-worker-%d-tier", (int)getpid());
+  pe_batch_options o = {.rows = 2, .context = 128, .cache_tokens = 512, .kv_block = 4, .prefix = {.budget = 1 << 20, .folder = folder}};
+  pe_batch *b = NULL;
+  pe_worker *w = NULL;
+  pe_error err = {0};
+  _Atomic int wakes = 0;
+  answer a[2] = {{.count = 0}};
+  int32_t prompt[16];
+  pe_row_id row;
+  pe_request r = request_of(12, prompt);
+  CHECK_OK(pe_batch_open(model.plan, pe_crew_pool(crew), &o, &b, &err), err);
+  CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
+  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  drive(w, a, 1);
+  pe_batch_stats stats = {0};
+  for (int i = 0; i < 20000 && !stats.prefix.disk_writes; i++) nanosleep(&(struct timespec){0, 50000}, NULL), pe_worker_stat(w, &stats);
+  CHECK(stats.prefix.disk_writes > 0);
+  pe_worker_close(w);
+  snprintf(command, sizeof command, "rm -r %s", folder);
+  CHECK_INT(system(command), 0);
+  close_model();
+}
+
 /* Whatever allocation fails: an error or a finish with one, never a lost event, never a leak. */
 static void memory_runs_out(void) {
   open_model(1);
@@ -359,6 +507,7 @@ static void memory_runs_out(void) {
 
 static const check_test tests[] = {
   {"like_the_foreground", like_the_foreground}, {"eight_clients", eight_clients}, {"rows_by_hand", rows_by_hand},
-  {"refusals", refusals}, {"there_and_back", there_and_back}, {"memory_runs_out", memory_runs_out},
+  {"refusals", refusals}, {"there_and_back", there_and_back}, {"held_rows", held_rows},
+  {"files", files}, {"three_share", three_share}, {"writes_when_idle", writes_when_idle}, {"memory_runs_out", memory_runs_out},
 };
 CHECK_MAIN("worker", tests)
