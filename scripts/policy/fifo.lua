@@ -1,6 +1,6 @@
 -- fifo: the policy that ships. Rows that write come first, each gets its token; then prompts are read, in the order in which
--- they came, as far as the step has room, and beside rows that write only so much that the step takes at most about twice
--- as long as without: so no long prompt stalls a stream.
+-- they came, as far as the step has room, and beside rows that write only so much that the step takes not much longer than
+-- without (policy.STRETCH): so no long prompt stalls a stream.
 return {
   name = "fifo",
   version = 1,

@@ -8,7 +8,7 @@
 --   step:prompts(filter)     rows whose prompts are to be read: those that are being read, then those that wait
 --   step:write()             every row that writes gets its token; returns how many did
 --   step:room(factor)        prompt tokens that may still be read: all that is left of the step, and beside rows that write so
---                            many that it takes at most about `factor` (2) times as long as without
+--                            many that it takes about `factor` (policy.STRETCH) times as long as without
 --   step:read(row, most)     the row may read as much of its prompt as there is room, at most `most`; returns how much
 --   step:give(row, n)        the row may process n tokens (default: all it has left, as far as the step has room); returns n
 --   step:order(rows)         these come first, in this order, when `fill` gives; order(function(row) … end): smaller first
@@ -28,7 +28,9 @@
 local perigee = require "perigee"
 local uv = require "luv"
 
-local policy = { STRIKES = 3, WINDOW_S = 60, DEADLINE_MS = 10, MEMORY = 64 << 20 }
+-- STRETCH: a step that reads prompts, too, is to take so many times as long as one that only writes. That is the middle: single
+-- steps take longer, and no gap between the tokens of a stream should come near three times the usual one.
+local policy = { STRIKES = 3, WINDOW_S = 60, DEADLINE_MS = 10, MEMORY = 64 << 20, STRETCH = 1.75 }
 
 -- ---- one step ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +129,7 @@ end
 
 function Step:room(factor)
   if self.writers == 0 then return self.left end
-  return math.max(0, math.min(self.left, read_budget(self, factor or 2) - self.taken))
+  return math.max(0, math.min(self.left, read_budget(self, factor or policy.STRETCH) - self.taken))
 end
 
 function Step:read(row, most)
@@ -211,25 +213,28 @@ local Timing = {}
 Timing.__index = Timing
 
 function policy.timing()
-  return setmetatable({ steps = {}, at = 0 }, Timing)
+  return setmetatable({ writes = { at = 0 }, reads = { at = 0 } }, Timing)
 end
 
 local KEPT = 31
 
---- A step took `seconds`, read so many prompt tokens and wrote for so many rows.
+--- One more of the last KEPT values; the one that so large a share of them does not exceed.
+local function among(ring, value, share)
+  ring.at = ring.at % KEPT + 1
+  ring[ring.at] = value
+  local sorted = table.move(ring, 1, #ring, 1, {})
+  table.sort(sorted)
+  return sorted[math.ceil(share * #sorted)]
+end
+
+--- A step took `seconds`, read so many prompt tokens and wrote for so many rows. Of what reading costs a high value is believed,
+--- not the middle: where times vary, every stream would pay for a budget that a few quick steps have made too large.
 function Timing:observe(seconds, read, written)
   if read == 0 and written > 0 then
-    self.at = self.at % KEPT + 1
-    self.steps[self.at] = seconds
-    local sorted = table.move(self.steps, 1, #self.steps, 1, {})
-    table.sort(sorted)
-    self.decode = sorted[(#sorted + 1) // 2]
-  elseif read > 0 then
+    self.decode = among(self.writes, seconds, 0.5)
+  elseif read > 0 and (written > 0 or read >= 16) then -- a short prompt alone is mostly what a step costs anyway
     local base = written > 0 and self.decode or 0
-    local each = math.max((seconds - base) / read, seconds / read * 0.1)
-    if written == 0 and read < 16 then return end -- mostly what a step costs anyway
-    local weight = self.read and each < self.read and 0.2 or 0.5 -- careful: what costs more is believed sooner
-    self.read = self.read and (1 - weight) * self.read + weight * each or each
+    self.read = among(self.reads, math.max((seconds - base) / read, seconds / read * 0.1), 0.75)
   end
 end
 

@@ -325,7 +325,17 @@ test("prompts are read beside streams only as far as time allows", function(t)
   local function row(number, state, left) return { row = number, state = state, left = left, follows = false } end
   local grants = runner:grants({ row(1, "writing", 1), row(2, "reading", 4000), row(3, "waiting", 50), row(4, "writing", 1) },
     { tokens = 512, timing = timing, free = 10000 })
-  t.eq(grants, { { 1, 1 }, { 4, 1 }, { 2, 20 } })
+  t.eq(grants, { { 1, 1 }, { 4, 1 }, { 2, 15 } }) -- 1.75 times as long
+  local function room(tokens)
+    return policy.step({ row(1, "writing", 1), row(2, "reading", 9) }, { tokens = tokens, timing = timing, free = 9 }):room()
+  end
+  for _ = 1, 2 do timing:observe(0.014, 40, 4) end -- some are quick: that is not believed yet
+  t.eq(room(512), 15)
+  for _ = 1, 8 do timing:observe(0.014, 40, 4) end -- 0.1 ms
+  t.eq(room(512), 75)
+  timing:observe(1, 2, 0) -- a short prompt alone says nothing
+  t.eq(room(512), 75)
+  t.eq(room(50), 50)
   grants = runner:grants({ row(2, "reading", 400), row(3, "waiting", 500) }, { tokens = 512, timing = timing, free = 10000 })
   t.eq(grants, { { 2, 400 }, { 3, 112 } }) -- nobody writes: all of the step
   grants = runner:grants({ row(1, "waiting", 0) }, { tokens = 512, timing = timing, free = 0 })
