@@ -147,7 +147,7 @@ function calls.beside(list, can)
       if content.is_empty(message.content) then
         local null_wanted = can.call_null and (message.content == json.null or not can.call_empty)
         message.content = null_wanted and json.null or ""
-      elseif not can.call_text then
+      elseif not can.call_text or can.reasoning and message[can.reasoning] ~= nil and not can.call_reasoned then
         local text = json.object { { "role", "assistant" }, { "content", message.content } }
         out[#out + 1] = text
         message.content = can.call_empty and "" or json.null

@@ -63,7 +63,7 @@ function fallback.write(list)
       message.content = content.join(message.content, table.concat(blocks, "\n"), "\n")
       message.tool_calls = nil
     elseif message.role == "tool" then
-      local said = content.is_empty(message.content) and "" or message.content
+      local said = content.is_text(message.content) and content.flat(message.content) or message.content
       said = content.join("<tool_response>", said, "\n")
       message = json.object { { "role", "user" }, { "content", content.join(said, "</tool_response>", "\n") } }
     end

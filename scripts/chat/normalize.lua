@@ -238,11 +238,11 @@ local function fit(list, can, o)
   list = without_tools(list, can, o)
   if not can.system then list = fold_system(list) elseif not can.system_late then list = hoist(list) end
   list = merge(list, function(role) return can.alternate or role == "system" and not can.system_late end)
+  for _, message in ipairs(list) do place_reasoning(message, can) end
   if not can.parallel then list = calls.one_by_one(list) end
   if can.calls then list = calls.beside(list, can) end
   if can.result_name then calls.name_results(list) end
   if can.short_ids then calls.shorten_ids(list) end
-  for _, message in ipairs(list) do place_reasoning(message, can) end
   return list
 end
 

@@ -14,7 +14,8 @@
 --   calls, results     tool_calls of an assistant and messages of role tool are shown
 --   parallel           several calls of one message
 --   arguments          "object", "text" (JSON), or "any": what the arguments of a call must be
---   call_text, call_empty, call_null   a call is shown beside text, empty text, no content
+--   call_text, call_empty, call_null   a call is shown beside text, empty text, no content; call_reasoned: beside text
+--                      and reasoning
 --   short_ids          ids of calls must have nine letters or digits
 --   result_name        the name in a tool message is shown
 --   thinking           name of the variable that turns thinking on and off; thinks: it is on unless turned off
@@ -165,7 +166,7 @@ local function ask_roles(p)
   local first = can.system and p:say("system", "zqxfirst") or nil
   local late = { first or user, first and user or assistant, first and assistant or system, first and system or last,
     first and last }
-  can.system_late = can.system and p:shows(late, { "zqxsystem", "zqxlast" })
+  can.system_late = can.system and p:shows(late, { "zqxsystem", "zqxlast", first and "zqxfirst" })
   can.alternate = not p:shows({ user, last }, { USER, "zqxlast" })
 end
 
@@ -236,6 +237,7 @@ local function ask_reasoning(p)
       or can.calls and p:shows(p:called { more = more, content = not can.call_empty and false or nil }, { "zqxreason" })
     if last then
       can.reasoning, can.keeps_reasoning = key, earlier
+      can.call_reasoned = can.call_text and p:shows(p:called { more = more, content = "zqxtext" }, { "zqxtext", "zqxvalue1" })
       return
     end
   end
