@@ -13,11 +13,14 @@ local function check_one(path, limits)
 end
 
 return {
-  summary = "check scripts: they compile, and their self-tests pass",
+  summary = "check scripts and templates: they compile, and their self-tests pass",
   usage = "FILE…",
   details = "A script may return a function, a list of functions, or a table with `selftest` (a function or a table of"
     .. "\nfunctions): these are its cases, each run under the deadline. A parser (a file in parsers/tools or parsers/reasoning)"
-    .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }.",
+    .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }."
+    .. "\nA policy (a table with `schedule`, or a function in a file of a folder policy/) is tried on two steps of its own."
+    .. "\nA chat template (.jinja) is compiled and probed: its line says what it can do. Its cases are comments,"
+    .. '\n{#- perigee-test: {"messages": […], …} => "the whole prompt" -#} or … => error "part of the message" -#}.',
   options = {
     { name = "deadline", kind = "number", value = "MS", default = 1000, help = "CPU time of each step" },
   },

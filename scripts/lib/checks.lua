@@ -3,6 +3,7 @@
 -- where check returns a one-line summary, or nil and an error. The first kind that matches a file takes it.
 local perigee = require "perigee"
 local script = require "lib.script"
+local text = require "lib.text"
 
 local checks = { kinds = {} }
 
@@ -51,6 +52,12 @@ local function selftest_of(result)
   return result[1] and result or nil
 end
 
+--- A table that schedules; of files in a folder `policy`, a function, too.
+local function is_policy(path, result)
+  if type(result) == "table" then return type(result.schedule) == "function" end
+  return type(result) == "function" and path:match "policy/[^/]+%.lua$" ~= nil
+end
+
 checks.add {
   name = "script",
   matches = function(path) return path:match "%.lua$" ~= nil end,
@@ -61,15 +68,22 @@ checks.add {
     local result
     local ok, err = call(function() result = chunk() end, limits)
     if not ok then return nil, err end
+    local said = ""
+    if is_policy(path, result) then
+      ok, err = call(function() require("policy.selftest").run(result, limits) end, limits)
+      if not ok then return nil, err end
+      said = ("a policy: %d steps are legal; "):format(require("policy.selftest").STEPS)
+      if type(result) == "function" then return said .. "has no self-test" end
+    end
     local selftest = selftest_of(result)
-    if selftest == nil then return "compiles and runs, has no self-test" end
+    if selftest == nil then return said .. "compiles and runs, has no self-test" end
     local cases, bad = cases_of(selftest)
     if not cases then return nil, path .. ": " .. bad end
     for _, case in ipairs(cases) do
       ok, err = call(case.run, limits)
       if not ok then return nil, perigee.error(err.code, ("%s: case %s: %s"):format(path, case.name, err.text)) end
     end
-    return ("%d %s passed"):format(#cases, #cases == 1 and "case" or "cases")
+    return ("%s%d %s passed"):format(said, #cases, #cases == 1 and "case" or "cases")
   end,
 }
 
@@ -89,6 +103,20 @@ checks.add {
     end, limits)
     if not ok then return nil, err end
     return ("%d %s passed, each whole and byte by byte"):format(n, n == 1 and "case" or "cases")
+  end,
+}
+
+checks.add {
+  name = "template",
+  matches = function(path) return path:match "%.jinja2?$" ~= nil or path:match "%.j2$" ~= nil end,
+  check = function(path, limits)
+    local source, why = text.read_file(path)
+    if not source then return nil, why end
+    local n, can
+    local ok, err = call(function() n, can = require("templates.selftest").run(source) end, limits)
+    if not ok then return nil, err end
+    local passed = n == 0 and "has no cases" or ("%d %s passed"):format(n, n == 1 and "case" or "cases")
+    return ("%s; can: %s"):format(passed, can)
   end,
 }
 

@@ -1,0 +1,34 @@
+-- selftest: a policy tried on two steps that no model computes, under its deadline and with legal moves only.
+local policy = require "policy"
+
+local selftest = { STEPS = 2 }
+
+local function row(number, state, more)
+  local info = { row = number, state = state, left = state == "writing" and 1 or 40, prompt = 40, past = 0, generated = 0,
+    cached = 0, choice = 0, follows = false, age = 0, bytes = 0, tag = {} }
+  for key, value in pairs(more or {}) do info[key] = value end
+  return info
+end
+
+--- Rows of every state; a prompt that is longer than the step, and a choice that waits for another's prompt.
+local function rows_of(step)
+  if step == 1 then return { row(1, "waiting"), row(2, "waiting", { left = 5000, prompt = 5000 }) } end
+  return { row(1, "writing", { past = 40, generated = 3 }), row(2, "reading", { left = 4500, prompt = 5000, past = 500 }),
+    row(3, "waiting", { cached = 16 }), row(4, "waiting", { follows = true, choice = 1, left = 0 }) }
+end
+
+--- Tries a policy; raises what it does wrong. options: deadline_ms.
+function selftest.run(given, options)
+  local said
+  local runner = policy.guard(given, { deadline_ms = math.min(options.deadline_ms, policy.DEADLINE_MS),
+    report = function(text) said = said or text end })
+  local timing = policy.timing()
+  for step = 1, selftest.STEPS do
+    runner:grants(rows_of(step), { tokens = 512, timing = timing, free = 8192 })
+    if said then error(("step %d: %s"):format(step, runner.last_error), 0) end
+    timing:observe(0.01, 0, 1) -- the second step knows what steps take
+    timing:observe(0.02, 64, 1)
+  end
+end
+
+return selftest

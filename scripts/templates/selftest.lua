@@ -1,0 +1,89 @@
+-- selftest: the cases that a template carries in comments, and what `perigee check` says about a template.
+--
+--   {#- perigee-test: {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true} => "<u>Hi<a>" -#}
+--   {#- perigee-test: {"messages": []} => error "there is nothing to say" -#}
+--
+-- A case is a request as `perigee render` takes it (every key is a variable, `now` is the clock), an arrow, and the whole
+-- prompt as a JSON text; or the word error and a part of the message. Any number of comments, one case each. A comment
+-- ends at the first "#}": inside a text, write it "\u0023}".
+local perigee = require "perigee"
+local probe = require "chat.probe"
+local templates = require "templates"
+local json = perigee.json
+
+local selftest = {}
+
+local WORD = "perigee-test:"
+
+--- What stands in the comments that are cases, with their lines.
+local function comments(source)
+  local out, at, line, counted = {}, 1, 1, 1
+  while true do
+    local first = source:find("{#", at, true)
+    local last = first and source:find("#}", first + 2, true)
+    if not last then return out end
+    local from = source:find("[^%-+%s]", first + 2) or last
+    if source:sub(from, from + #WORD - 1) == WORD then
+      local _, lines = source:sub(counted, first):gsub("\n", "")
+      line, counted = line + lines, first + 1
+      local body = source:sub(from + #WORD, last - 1):gsub("[%-+]$", "")
+      out[#out + 1] = { line = line, text = body }
+    end
+    at = last + 2
+  end
+end
+
+--- The request, what is expected, and whether that is an error; nil when it is not written so.
+local function read(body)
+  local at = 0
+  while true do
+    at = body:find("=>", at + 1, true)
+    if not at then return nil end
+    local request = json.decode(body:sub(1, at - 1))
+    local behind = body:sub(at + 2)
+    local failing = behind:match "^%s*error%s"
+    local want = json.decode(failing and behind:sub(#failing + 1) or behind)
+    if json.is_object(request) and type(want) == "string" then return request, want, failing ~= nil end
+  end
+end
+
+local quoted = json.encode
+
+local function run(template, case)
+  local where = ("line %d: the case"):format(case.line)
+  local request, want, failing = read(case.text)
+  if not request then error(where .. ' is not written as {…} => "…" or {…} => error "…"', 0) end
+  local now = math.tointeger(request.now)
+  request.now = nil
+  local got, err = template:render(request, { now = now })
+  if failing then
+    if got then error(("%s gives %s, not the error %s"):format(where, quoted(got), quoted(want)), 0) end
+    if tostring(err):find(want, 1, true) then return end
+    error(("%s fails with %s, not %s"):format(where, quoted(tostring(err)), quoted(want)), 0)
+  end
+  if not got then error(("%s fails: %s"):format(where, tostring(err)), 0) end
+  if got ~= want then error(("%s gives %s, not %s"):format(where, quoted(got), quoted(want)), 0) end
+end
+
+--- What a template can do, in words, sorted.
+local function abilities(can)
+  local list = {}
+  for name, value in pairs(can) do
+    if value then list[#list + 1] = value == true and name or name .. " = " .. value end
+  end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+--- Compiles a template's text, runs its cases, and tells how many there were and what it can do. Raises what is wrong.
+function selftest.run(source)
+  local template, why = templates.compile(source)
+  if not template then error(tostring(why), 0) end
+  local cases = comments(source)
+  for _, case in ipairs(cases) do run(template, case) end
+  local can = probe.of(template)
+  if can.error then error("a user's message cannot be rendered: " .. can.error, 0) end
+  return #cases, abilities(can)
+end
+
+return selftest
