@@ -74,6 +74,7 @@ pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_optio
   if (!b) return pe_nomem(err, "batch");
   b->plan = plan, b->graph = plan->graph, b->pool = pool, b->next = 1;
   pe_status rc = fill_options(b, o, err);
+  pe_tokenizer_retain(b->o.tokenizer);
   if (rc) b->o.end_ids = NULL;
   else rc = copy_end_ids(b, err);
   if (!rc) rc = open_caches(b, err);
@@ -95,7 +96,7 @@ void pe_batch_close(pe_batch *b) {
   while (pe_batch_idle(b)) continue;
   for (size_t i = 0; i < b->row_count; i++) pe_seq_close(&b->row[i]->seq), pe_row_free(b->row[i]);
   pe_free(b->row), pe_free(b->event), pe_free(b->run), pe_free(b->ran), pe_free(b->drawing), pe_free(b->mark);
-  pe_free((void *)b->o.end_ids);
+  pe_free((void *)b->o.end_ids), pe_tokenizer_close(b->o.tokenizer);
   for (int32_t i = 0; i < b->drawers; i++) pe_sampler_close(b->drawer[i].sampler), pe_free(b->drawer[i].ban);
   pe_free(b->drawer);
   pe_prefix_close(b->prefix), pe_exec_close(b->exec), pe_recur_close(b->recur), pe_kv_close(b->kv);

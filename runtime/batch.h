@@ -40,7 +40,7 @@
  *
  * A step that fails (no memory) has changed nothing that shows: its rows wait and are recomputed.
  *
- * Ownership: owns caches, sequences and copies of requests; borrows graph, plan, pool and tokenizer. Event texts are
+ * Ownership: owns caches, sequences and copies of requests; borrows graph, plan and pool, retains the tokenizer. Event texts are
  * borrowed until the next step, the list of events until anything joins or leaves. Threads: one at a time (worker.h puts it on the engine thread). */
 #ifndef PE_BATCH_H
 #define PE_BATCH_H

@@ -12,7 +12,7 @@ struct pe_detokenizer {
 pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detokenizer **out, pe_error *err) {
   pe_detokenizer *d = pe_calloc(1, sizeof *d);
   if (!d) return pe_nomem(err, "detokenizer");
-  d->tokenizer = t, d->skip_special = skip_special;
+  d->tokenizer = pe_tokenizer_retain(t), d->skip_special = skip_special;
   pe_status rc = pe_decoding_new(t->decoder, &d->decoding, err);
   if (rc) pe_detokenizer_free(d);
   else *out = d;
@@ -22,6 +22,7 @@ pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detoke
 void pe_detokenizer_free(pe_detokenizer *d) {
   if (!d) return;
   pe_decoding_free(d->decoding);
+  pe_tokenizer_close(d->tokenizer);
   pe_free(d);
 }
 

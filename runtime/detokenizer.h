@@ -12,7 +12,7 @@
 
 typedef struct pe_detokenizer pe_detokenizer;
 
-pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detokenizer **out, pe_error *err); /* gives; borrows t */
+pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detokenizer **out, pe_error *err); /* gives; retains t */
 void pe_detokenizer_free(pe_detokenizer *d); /* takes; NULL is fine */
 
 /* Appends the piece that id makes certain (may be nothing). Ids that do not exist are dropped. */

@@ -27,12 +27,19 @@ pe_status pe_tokenizer_new(pe_tokenizer **out, pe_error *err) {
   pe_tokenizer *t = pe_calloc(1, sizeof *t);
   if (!t) return pe_nomem(err, "tokenizer");
   for (int i = 0; i < PE_SPECIALS; i++) t->special[i] = -1;
+  t->refs = 1;
   *out = t;
   return PE_OK;
 }
 
-void pe_tokenizer_close(pe_tokenizer *t) {
-  if (!t) return;
+const pe_tokenizer *pe_tokenizer_retain(const pe_tokenizer *t) {
+  if (t) __atomic_fetch_add(&((pe_tokenizer *)t)->refs, 1, __ATOMIC_RELAXED);
+  return t;
+}
+
+void pe_tokenizer_close(const pe_tokenizer *shared) {
+  pe_tokenizer *t = (pe_tokenizer *)shared;
+  if (!t || __atomic_sub_fetch(&t->refs, 1, __ATOMIC_ACQ_REL)) return;
   pe_decoder_free(t->decoder);
   pe_postprocessor_free(&t->post);
   pe_added_free(&t->added);

@@ -35,7 +35,9 @@ pe_status pe_tokenizer_open(const char *path, pe_tokenizer **out, pe_error *err)
 pe_status pe_tokenizer_read(const char *text, size_t len, pe_tokenizer **out, pe_error *err);
 /* The vocabulary in a GGUF file's metadata. Gives; the file may be closed afterwards. */
 pe_status pe_tokenizer_read_gguf(const pe_gguf *g, pe_tokenizer **out, pe_error *err);
-void pe_tokenizer_close(pe_tokenizer *t); /* takes; NULL is fine */
+/* Gives one more reference, for whoever may outlive the opener (any thread). NULL: NULL. */
+const pe_tokenizer *pe_tokenizer_retain(const pe_tokenizer *t);
+void pe_tokenizer_close(const pe_tokenizer *t); /* takes a reference; NULL is fine */
 
 pe_status pe_tokenizer_scratch_new(const pe_tokenizer *t, pe_tokenizer_scratch **out, pe_error *err); /* gives; borrows t */
 void pe_tokenizer_scratch_free(pe_tokenizer_scratch *s);                                              /* takes; NULL is fine */

@@ -15,6 +15,7 @@
 typedef enum pe_tokenizer_kind { PE_TOKENIZER_BPE, PE_TOKENIZER_UNIGRAM, PE_TOKENIZER_WORDPIECE } pe_tokenizer_kind;
 
 struct pe_tokenizer {
+  int refs;
   pe_arena arena; /* texts that the models borrow */
   pe_vocab vocab; /* the model's own tokens */
   pe_tokenizer_kind kind;
