@@ -266,6 +266,7 @@ local function read_member(s, call)
   s:space()
   key = NAMES[key]
   if key == nil and call.strict then return false end
+  call.more = call.more or key == nil
   if key == "arguments" and not call.open and not call.arguments then return read_arguments(s, call) end
   if key == "name" and s:ahead "{" then return call:members(s) end
   if (key == "name" or key == "type") and not call[key] then
@@ -293,15 +294,16 @@ local function read_members(call, s)
   end
 end
 
---- A call as a JSON object: {"name": …, "arguments": {…}}. Options: bare (it stands in plain text, so it must have
---- arguments and no keys that calls do not have), known (its tool must be declared, where tools are).
+--- A call as a JSON object: {"name": …, "arguments": {…}}; without arguments it must not have keys that calls do not have,
+--- for what they say would be lost. Options: bare (it stands in plain text, so it must have arguments and no such keys),
+--- known (its tool must be declared, where tools are).
 function args.object(s, options)
   local bare = options and options.bare
   local call = { strict = bare, known = options and options.known, members = read_members }
   if not read_members(call, s) then return false end
   if call.open then return true end
   local name = call.name or call.type ~= "function" and call.type
-  if not name or bare and not call.arguments then return false end
+  if not name or (bare or call.more) and not call.arguments then return false end
   args.whole(s, name, call.arguments or "{}")
   return true
 end

@@ -162,8 +162,12 @@ local function tool_stage(p, format, o)
   local both = format.channels and o.reasoning and o.reasoning.channels
   local reasoning = p.reasoning
   if not both then reasoning = events.channel(function(piece) p.events:text("analysis", piece) end) end
-  p.second = scan.new(body(format), { events = p.events, content = target, reasoning = reasoning, tools = o.tools, tail = o.tail,
-    calls = true })
+  local options = { events = p.events, content = target, reasoning = reasoning, tools = o.tools, tail = o.tail, calls = true }
+  function p.restart()
+    if p.second then p.second:finish() end
+    p.second = scan.new(body(format), options)
+  end
+  p.restart()
   p.put = function(piece) p.second:feed(piece) end
   return both
 end
@@ -173,6 +177,7 @@ local function reasoning_stage(p, format, o)
   local put = p.put
   local content = events.channel(put)
   local function relabel()
+    if p.restart then p.restart() end -- what the tool parser holds was no answer either
     p.events:push { type = "relabel" }
     p.reasoning.started = p.reasoning.started or p.content.started
     p.reasoning:cut()

@@ -278,7 +278,7 @@ function values.string(s, read)
   local _, last, plain = find(s.buf, '^"([^"\\%z\1-\31]*)"', s.pos)
   if last then
     s.pos = last + 1
-    return plain
+    return utf8.len(plain) and plain or nil
   end
   local text = collect(read or read_value, s, { depth = 1 })
   local value = text and json.decode(text)

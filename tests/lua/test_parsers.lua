@@ -1,5 +1,5 @@
--- Parsers: the cases of tests/parsers and of each format's own page, whole, byte by byte and cut at random; soups of marks;
--- schemas of any shape; linear time. PERIGEE_FUZZ_ROUNDS and PERIGEE_FUZZ_SEED make longer and other soups.
+-- Parsers: the cases of tests/parsers and of each format's own page, whole, byte by byte and cut at random; schemas of any
+-- shape; linear time.
 local forced = ...
 local harness = require "harness"
 local args = require "parsers.args"
@@ -274,67 +274,6 @@ test("schemas of any shape never break a parser", function(t)
     end
   end
   t.eq(args.tools(json.null).given, false)
-end)
-
--- ---- soups ---------------------------------------------------------------------------------------------------------
-
-local CRUMBS = { "a", " ", "\n", "{", "}", "[", "]", "(", ")", '"', "'", ":", ",", "=", "<", ">", "|", "/", "\\", "é", "f",
-  "name", "1", "null", "True", '{"name": "f", "arguments": {', '{"name": "f", "arguments": {"a": "b"}}', '"a": 1', '{"a": 1}',
-  "f(a=1)",
-  "functions.f:0", "call:f{", "assistant", "thought\n", "commentary to=functions.f", "<|message|>", "<|\"|>", "</parameter>",
-  "<parameter=a>", "</function>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<|call|>", "<|end|>",
-  "<｜tool▁sep｜>", "```", "<tool_call>", "<function=f>" }
-
---- All marks that a format's page mentions, in one order.
-local function words_of(format, list)
-  for _, mark in ipairs(text.sorted_keys(format.marks or {})) do list[#list + 1] = mark end
-  for _, case in ipairs(format.selftest) do
-    for mark in case.text:gmatch "<[^<>%s]*>" do list[#list + 1] = mark end
-    for mark in case.text:gmatch "%[/?%u+_?%u*%]" do list[#list + 1] = mark end
-  end
-end
-
-local SILENT = { minimax = true, gemma4 = true, deepseek = true, deepseek_v31 = true, kimi = true, functionary = true,
-  auto = true, harmony = true, pythonic = true } -- these remove marks that stand alone
-
-local function letters(s) return (s or ""):gsub("%s+", "") end
-
-local function soup(t, o, random)
-  local words = table.move(CRUMBS, 1, #CRUMBS, 1, {})
-  local first = #words
-  words_of(parsers.find("tools", o.format), words)
-  words_of(parsers.find("reasoning", o.reasoning), words)
-  local parts = {}
-  for i = 1, random(30) do
-    parts[i] = words[random(2) == 1 and #words > first and first + random(#words - first) or random(#words)]
-  end
-  local s = table.concat(parts)
-  local whole = parsers.parse(s, o)
-  local want = json.encode(selftest.shape(whole))
-  t.eq(json.encode(selftest.shape(parsers.parse(selftest.bytes(s), o))), want, o.format .. " byte by byte: " .. s)
-  t.eq(json.encode(selftest.shape(parsers.parse(cut(s, random), o))), want, o.format .. " cut: " .. s)
-  for _, call in ipairs(whole.calls) do
-    local _, why = json.decode(call.arguments)
-    t.eq(why, nil, s)
-  end
-  if #whole.calls == 0 and #whole.other == 0 and not SILENT[o.format] and o.reasoning == "none" then
-    t.eq(letters(whole.content), letters(s), o.format)
-  end
-end
-
-test("soups of marks: streamed = whole, arguments are JSON, nothing is lost", function(t)
-  local random = generator(tonumber(os.getenv "PERIGEE_FUZZ_SEED") or 20240607)
-  local rounds = tonumber(os.getenv "PERIGEE_FUZZ_ROUNDS") or 60
-  local tools = { { name = "f", parameters = { properties = { a = { type = "string" } } } } }
-  for _, format in ipairs(parsers.names "tools") do
-    for round = 1, rounds do soup(t, { format = format, reasoning = "none", tools = round % 2 == 0 and tools or nil }, random) end
-  end
-  for _, reasoning in ipairs(parsers.names "reasoning") do
-    for round = 1, rounds do
-      soup(t, { format = ({ "none", "hermes", "harmony", "auto" })[random(4)], reasoning = reasoning, tools = tools,
-        prompt_tail = round % 3 == 0 and "<think>" or nil }, random)
-    end
-  end
 end)
 
 -- ---- linear time ---------------------------------------------------------------------------------------------------
