@@ -86,8 +86,8 @@ function Connection:close()
   self.state = "closed"
   self.stream:close()
   self.backlog, self.backlog_bytes, self.stash, self.rest = {}, 0, {}, nil
-  self:wake_writers(false)
   if self.request then self.request:abort() end
+  self:wake_writers(false)
   self.server:forget(self)
 end
 

@@ -6,7 +6,7 @@ local byte, find, lower, sub = string.byte, string.find, string.lower, string.su
 
 local NAME = "^[!#$%%&'*+%-.^_`|~%w]+:"
 local CONTROL = "[\0-\8\10-\31\127]" -- every control character but the tab
-local CR, LF, SPACE, TAB = 13, 10, 32, 9
+local CR, LF, SPACE, TAB, COLON = 13, 10, 32, 9, 58
 
 -- Saying these twice is an attempt to be understood twice.
 local ONCE = { host = true, ["content-length"] = true, ["transfer-encoding"] = true, expect = true }
@@ -15,8 +15,8 @@ local ONCE = { host = true, ["content-length"] = true, ["transfer-encoding"] = t
 local function complain(text, pos)
   local first = byte(text, pos)
   if first == SPACE or first == TAB then return "folded header line" end
-  local name_end = select(2, find(text, "^[^%c:]*", pos))
-  if name_end - pos >= 0 and find(text, "^[ \t]", name_end) then return "white space before a colon" end
+  local colon = find(text, "[:\r\n]", pos)
+  if byte(text, colon) == COLON and colon > pos and find(text, "^[ \t]", colon - 1) then return "white space before a colon" end
   return "malformed header name"
 end
 

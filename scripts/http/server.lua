@@ -81,30 +81,27 @@ function Server:each(fn)
   end
 end
 
---- A handler failed.
+--- A handler or the log failed.
 function Server:report(request, text)
   if self.on_error then return self.on_error(request, text) end
   io.stderr:write("perigee: http: ", request.method, " ", request.path, " (", request.id, "): ", tostring(text), "\n")
-end
-
-local function write_log(self, entry)
-  local ok, err = pcall(self.log, entry)
-  if not ok then io.stderr:write("perigee: http: log: ", tostring(err), "\n") end
 end
 
 function Server:log_answer(conn, answer)
   self.counts.requests = self.counts.requests + 1
   if not self.log then return end
   local request = answer.request
-  write_log(self, { id = request.id, method = request.method, target = request.target, path = request.path,
+  local entry = { id = request.id, method = request.method, target = request.target, path = request.path,
     status = answer.status, bytes = answer.bytes, ms = (uv.hrtime() - request.started) / 1e6, peer = conn.peer,
-    ["local"] = conn.kind, aborted = request.aborted, agent = request.headers["user-agent"], request = request })
+    ["local"] = conn.kind, aborted = request.aborted, agent = request.headers["user-agent"], request = request }
+  local ok, err = pcall(self.log, entry)
+  if not ok then self:report(request, "log: " .. tostring(err)) end
 end
 
 function Server:count_refused(conn, code, message)
   self.counts.refused = self.counts.refused + 1
   if self.log then
-    write_log(self, { status = code, message = message, peer = conn.peer, ["local"] = conn.kind, bytes = 0, ms = 0 })
+    pcall(self.log, { status = code, message = message, peer = conn.peer, ["local"] = conn.kind, bytes = 0, ms = 0 })
   end
 end
 
@@ -202,8 +199,10 @@ end
 local function listen_tcp(self, options)
   local host, port = options.host or "127.0.0.1", options.port or 0
   local what = ("%s:%d"):format(host, port)
+  local found, why = uv.getaddrinfo(host, nil, { socktype = "stream" }) -- waits, as a server that begins may
+  if not found then return failure(what, why) end
   local listener = uv.new_tcp()
-  local ok, err, name = listener:bind(host, port)
+  local ok, err, name = listener:bind(found[1].addr, port)
   if not ok then
     listener:close()
     return failure(what, err, name)

@@ -225,6 +225,7 @@ test("guarded: memory and time on the clock", function(t)
         kept[i] = ("x"):rep(20000) .. i
         if i % 10 == 0 then async.sleep(0) end
       end
+      return kept
     end))
     t.eq((async.guarded({ memory = 1 << 20 }, function()
       for i = 1, 300 do -- garbage is not kept

@@ -1,0 +1,350 @@
+-- The server over real sockets: answers, order, streaming, refusals.
+local async = require "lib.async"
+local http = require "http"
+local perigee = require "perigee"
+local test = require("harness").test
+local tools = require "http_tools"
+local uv = require "luv"
+
+local serve, connect, talk, statuses = tools.serve, tools.connect, tools.talk, tools.statuses
+
+local function get(path, more) return ("GET %s HTTP/1.1\r\nHost: h\r\n%s\r\n"):format(path, more or "") end
+
+local LAST = "Connection: close\r\n"
+
+--- Answers with what it was asked.
+local function echo(request, response)
+  response:json(200, { method = request.method, path = request.path, body = request.body, id = request.id,
+    came = request["local"], x = request:header "X-Test" })
+end
+
+test("one request after another on a connection", function(t)
+  serve(t, { handler = echo, name = "me" }, function(at, server)
+    local peer = connect(at)
+    peer:send(get "/one")
+    local one = peer:wait "}"
+    t.match(one, "^HTTP/1%.1 200 OK\r\n")
+    t.match(one, "\r\nserver: me\r\n")
+    t.match(one, "\r\ndate: %a%a%a, %d%d %a%a%a %d%d%d%d %d%d:%d%d:%d%d GMT\r\n")
+    t.match(one, "\r\ncontent%-type: application/json\r\n")
+    t.ok(not one:find("connection:", 1, true))
+    local id = one:match "\r\nx%-request%-id: (req%-%x+%-%d+)\r\n"
+    local body = one:match "\r\n\r\n(.*)$"
+    t.eq(one:match "\r\ncontent%-length: (%d+)\r\n", tostring(#body))
+    local value = perigee.json.decode(body)
+    t.eq({ value.method, value.path, value.id, value.came }, { "GET", "/one", id, "tcp" })
+    peer:send("POST /two HTTP/1.1\r\nHost: h\r\nx-test: v\r\nX-Request-Id: my-id.1\r\nContent-Length: 3\r\n\r\nabc")
+    local two = peer:wait("}", 2):sub(#one + 1)
+    t.match(two, "\r\nx%-request%-id: my%-id%.1\r\n")
+    value = perigee.json.decode(two:match "\r\n\r\n(.*)$")
+    t.eq({ value.method, value.body, value.x, value.id }, { "POST", "abc", "v", "my-id.1" })
+    peer:send(get("/three", LAST .. "x-request-id: not sane\r\n"))
+    local all, ended = peer:rest()
+    t.eq(statuses(all), { 200, 200, 200 })
+    t.eq(ended, "end")
+    t.match(all:sub(#one + #two + 1), "\r\nconnection: close\r\n")
+    t.match(all:sub(#one + #two + 1), "\r\nx%-request%-id: req%-")
+    t.eq(server:stats().requests, 3)
+    t.eq(server:stats().accepted, 1)
+  end)
+end)
+
+test("byte by byte", function(t)
+  serve(t, { handler = echo }, function(at)
+    local peer = connect(at)
+    local text = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n" .. get("/b", LAST)
+    for i = 1, #text do peer:send(text:sub(i, i)) end
+    local got = peer:rest()
+    t.eq(statuses(got), { 200, 200 })
+    t.match(got, '"body":"abcd"')
+    t.match(got, '"path":"/b"')
+  end)
+end)
+
+test("pipelined requests are answered in order, one at a time", function(t)
+  local running, most = 0, 0
+  local function handler(request, response)
+    running = running + 1
+    most = math.max(most, running)
+    local n = tonumber(request.path:sub(2))
+    if n % 3 == 0 then async.sleep(2) end
+    if n % 2 == 0 then
+      response:send(200, nil, "<" .. n .. ">")
+    else
+      response:start(200)
+      response:write("<" .. n)
+      if n % 5 == 0 then async.sleep(1) end
+      response:write ">"
+      running = running - 1
+      return response:finish()
+    end
+    running = running - 1
+  end
+  serve(t, { handler = handler }, function(at)
+    local parts, want = {}, {}
+    for i = 1, 100 do parts[i], want[i] = get("/" .. i, i == 100 and LAST or nil), tostring(i) end
+    local got = talk(at, table.concat(parts))
+    t.eq(#statuses(got), 100)
+    local order = {}
+    for n in got:gsub("\r\n1\r\n>", ">"):gmatch "<(%d+)>" do order[#order + 1] = n end
+    t.eq(order, want)
+    t.eq(most, 1)
+  end)
+end)
+
+test("a long pipeline gives others their turn", function(t)
+  local done = 0
+  local function handler(request, response)
+    if request.path == "/other" then return response:send(200, nil, tostring(done)) end
+    done = done + 1
+    response:send(200, nil, "x")
+  end
+  serve(t, { handler = handler }, function(at)
+    local a, b = connect(at), connect(at)
+    a:send(get("/"):rep(999) .. get("/", LAST))
+    b:send(get("/other", LAST))
+    local n = tonumber(b:rest():match "\r\n\r\n(%d+)$")
+    t.ok(n < 999, n)
+    t.eq(#statuses(a:rest()), 1000)
+    a:close()
+  end)
+end)
+
+test("HEAD, statuses without a body, HTTP/1.0", function(t)
+  local function handler(request, response)
+    if request.path == "/204" then return response:send(204, nil, "ignored") end
+    if request.path == "/stream" then
+      response:start(200, { ["content-type"] = "text/plain" })
+      response:write "a"
+      response:write ""
+      response:write "bc"
+      return response:finish()
+    end
+    response:send(200, { ["x-list"] = { "1", "2" } }, "hello")
+  end
+  serve(t, { handler = handler }, function(at)
+    local got = talk(at, "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" .. "HEAD /stream HTTP/1.1\r\nHost: h\r\n\r\n" .. get "/204" ..
+      get("/", LAST))
+    t.eq(statuses(got), { 200, 200, 204, 200 })
+    t.match(got, "\r\ncontent%-length: 5\r\n\r\nHTTP/1%.1 200")
+    t.match(got, "\r\ntransfer%-encoding: chunked\r\n\r\nHTTP/1%.1 204")
+    t.match(got, "204 No Content\r\n[^\0]*\r\n\r\nHTTP/1%.1 200[^\0]*x%-list: 1\r\nx%-list: 2\r\n[^\0]*\r\n\r\nhello$")
+    t.ok(not got:match "204 No Content\r\n(.-)\r\n\r\n":find("content-length", 1, true))
+    got = talk(at, get("/stream", LAST))
+    t.match(got, "\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n$")
+    got = talk(at, "GET /stream HTTP/1.0\r\n\r\n")
+    t.match(got, "connection: close\r\n\r\nabc$")
+    t.ok(not got:find("chunked", 1, true))
+    got = talk(at, "GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET / HTTP/1.0\r\n\r\n")
+    t.eq(statuses(got), { 200, 200 })
+    t.match(got, "connection: keep%-alive\r\n")
+  end)
+end)
+
+test("Expect: 100-continue", function(t)
+  serve(t, { handler = echo, limits = { body = 100 } }, function(at)
+    local peer = connect(at)
+    local head = "POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-Continue\r\nContent-Length: 3\r\n\r\n"
+    peer:send(head)
+    t.eq(peer:wait "\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n")
+    peer:send "abc"
+    t.match(peer:wait "}", '"body":"abc"')
+    peer:send(head .. "def") -- it did not wait, so it is not told
+    t.eq(statuses(peer:wait("}", 2)), { 100, 200, 200 })
+    peer:close()
+    t.eq(statuses((talk(at, (head:gsub("3", "101"))))), { 413 })
+    t.eq(statuses((talk(at, (head:gsub("100%-Continue", "200-ok"))))), { 417 })
+  end)
+end)
+
+test("refusals are errors in OpenAI's shape, and the connection ends", function(t)
+  local asked = 0
+  local refused = {}
+  serve(t, { handler = function(request, response) asked = asked + 1 echo(request, response) end,
+    limits = { body = 1000 }, log = function(entry) refused[#refused + 1] = entry.status end }, function(at, server)
+    local cases = {
+      { 400, "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n" },
+      { 400, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" },
+      { 400, "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" },
+      { 400, "GET / HTTP/1.1\nHost: h\n\n" },
+      { 413, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\n" .. ("x"):rep(2000000) },
+    }
+    for _, case in ipairs(cases) do
+      local got, ended = talk(at, case[2] .. get "/smuggled")
+      t.eq(statuses(got), { case[1] }, case[2]:sub(1, 80))
+      t.eq(ended, "end")
+      t.match(got, "\r\nconnection: close\r\n")
+      local value = perigee.json.decode(got:match "\r\n\r\n(.*)$")
+      t.eq(value.error.type, "invalid_request_error")
+      t.match(value.error.message, "%a")
+      t.eq(value.error.code, perigee.json.null)
+    end
+    t.eq(asked, 0)
+    t.eq(server:stats().refused, #cases)
+    t.eq(refused, { 400, 400, 400, 400, 413 })
+  end)
+end)
+
+test("handlers that fail, do not answer or answer twice", function(t)
+  local reports = {}
+  local handlers = {}
+  handlers["/raise"] = function() error "broken" end
+  handlers["/nothing"] = function() end
+  handlers["/half"] = function(_, response)
+    response:start(200)
+    response:write "part"
+  end
+  handlers["/twice"] = function(_, response)
+    response:send(200, nil, "first")
+    response:send(200, nil, "second")
+  end
+  handlers["/injection"] = function(request, response) response:send(200, { x = request.query.v }, "") end
+  handlers["/framing"] = function(_, response) response:send(200, { ["Content-Length"] = 3 }, "") end
+  handlers["/status"] = function(_, response) response:send(299, nil, "") end
+  handlers["/wait"] = function() async.sleep(1) error { code = "x" } end
+  local log = {}
+  serve(t, { handler = function(request, response) return handlers[request.path](request, response) end,
+    on_error = function(request, text) reports[#reports + 1] = request.path .. " " .. tostring(text):match "[^\n]*" end,
+    log = function(entry) log[#log + 1] = { entry.path, entry.status, entry.aborted } end }, function(at)
+    for _, path in ipairs { "/raise", "/nothing", "/injection?v=a%0d%0ab:c", "/framing", "/status", "/wait" } do
+      local got = talk(at, get(path) .. get("/twice", LAST)) -- the connection goes on after a 500
+      t.eq(statuses(got), { 500, 200 }, path)
+      t.match(got, '"message":"internal error, see the log for request req%-')
+      t.match(got, "first$")
+    end
+    local got, ended = talk(at, get "/half" .. get "/twice")
+    t.eq(statuses(got), { 200 })
+    t.match(got, "\r\n\r\n4\r\npart\r\n$")
+    t.ok(ended)
+    local text = table.concat(reports, "\n")
+    for _, want in ipairs { "/raise .*broken", "/nothing the handler did not answer", "/half the handler did not finish",
+      "/twice .*started already", "/injection .*control character in header 'x'", "/framing .*written by the server",
+      "/status .*no status", "/wait table" } do
+      t.match(text, want)
+    end
+    t.eq(log[#log], { "/half", 200, false })
+  end)
+end)
+
+test("Unix sockets: mode, stale files replaced, live ones refused, removed at the end", function(t)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "w"))
+  file:close()
+  local spare = http.server { handler = echo }
+  local err = t.fails("io", spare:listen { path = path })
+  t.match(err.text, "exists and is no socket")
+  os.remove(path)
+  local stale = uv.new_pipe(false)
+  assert(stale:bind(path))
+  assert(uv.fs_rename(path, path .. ".kept")) -- closing removes the name it was bound to
+  stale:close()
+  assert(uv.fs_rename(path .. ".kept", path))
+  serve(t, { handler = echo, listen = { path = path, mode = tonumber("600", 8) } }, function(at)
+    t.eq(at.address, path)
+    t.eq(uv.fs_stat(path).mode & 511, tonumber("600", 8))
+    t.match(talk(at, get("/", LAST)), '"came":"unix"')
+    t.match(t.fails("io", spare:listen { path = path }).text, "another server listens there")
+    local answer = assert(http.request { socket = path, target = "/x", body = "b" })
+    t.match(answer.body, '"path":"/x"')
+    local timer = uv.new_timer()
+    timer:start(20, 0, t.expect(function()
+      timer:close()
+      t.eq(uv.fs_stat(path), nil)
+    end))
+  end)
+end)
+
+test("addresses that cannot be had", function(t)
+  local server = http.server { handler = echo }
+  t.fails("io", server:listen { host = "not an address" })
+  t.fails("io", server:listen { path = "/nowhere/at/all.sock" })
+  serve(t, { handler = echo }, function(at)
+    t.match(t.fails("io", server:listen { port = at.port }).text, "EADDRINUSE")
+  end)
+  t.raises(function() http.server {} end, "needs a handler")
+  t.raises(function() http.server { handler = print, limits = { bodies = 1 } } end, "unknown limit 'bodies'")
+  t.raises(function() http.server { handler = print, limits = { body = "1" } } end, "no positive number")
+end)
+
+test("server-sent events", function(t)
+  local function handler(request, response)
+    local stream = response:sse { ["x-more"] = "1" }
+    t.eq(stream:event "one", 0)
+    stream:event("a\nb\r\nc\rd", "lines")
+    t.raises(function() stream:event("x", "bad\nname") end, "one line")
+    if request.path == "/slow" then async.sleep(120) end
+    stream:comment "note"
+    stream:event "[DONE]"
+    stream:finish()
+    stream:finish()
+    t.eq(stream:event "too late", nil)
+  end
+  serve(t, { handler = handler, limits = { heartbeat_s = 0.04 } }, function(at)
+    local answer = assert(http.request { url = ("http://127.0.0.1:%d/"):format(at.port) })
+    t.eq(answer.headers["content-type"], "text/event-stream; charset=utf-8")
+    t.eq(answer.headers["x-more"], "1")
+    t.eq(answer.body, "data: one\n\nevent: lines\ndata: a\ndata: b\ndata: c\ndata: d\n\n: note\n\ndata: [DONE]\n\n")
+    local slow = assert(http.request { url = ("http://127.0.0.1:%d/slow"):format(at.port) })
+    t.match(slow.body, "data: d\n\n: \n\n")
+  end)
+end)
+
+test("the log", function(t)
+  local entries, reports = {}, {}
+  serve(t, { handler = echo, on_error = function(_, text) reports[#reports + 1] = text end, log = function(entry)
+    entries[#entries + 1] = entry
+    if #entries == 2 then error "the log fails" end
+  end }, function(at)
+    local got = talk(at, get("/a?b=c", "User-Agent: me\r\n") .. get("/b", LAST))
+    t.eq(statuses(got), { 200, 200 })
+    local e = entries[1]
+    t.eq({ e.method, e.target, e.path, e.status, e.bytes, e.peer, e["local"], e.agent, e.aborted },
+      { "GET", "/a?b=c", "/a", 200, #got:match "\r\n\r\n(.-)HTTP", "127.0.0.1", "tcp", "me", false })
+    t.ok(e.ms >= 0 and e.ms < 5000, e.ms)
+    t.match(e.id, "^req%-")
+    t.eq(#reports, 1)
+    t.match(reports[1], "^log: .*the log fails")
+  end)
+end)
+
+test("the client: framings, failures, portions", function(t)
+  local router = http.router()
+  router:get("/chunks", function(_, response)
+    response:start(200)
+    for i = 1, 5 do
+      response:write(("%d"):format(i))
+      async.sleep(1)
+    end
+    response:finish()
+  end)
+  router:post("/len", function(request, response) response:send(200, nil, request.body) end)
+  router:get("/hang", function(request)
+    local gone = async.signal()
+    request:on_abort(function() gone:set() end)
+    gone:wait()
+  end)
+  serve(t, { handler = router:handler() }, function(at)
+    local base = ("http://localhost:%d"):format(at.port)
+    t.eq(http.request { url = base .. "/chunks" }.body, "12345")
+    local big = ("x"):rep(3 << 20)
+    t.eq(#http.request { url = base .. "/len", body = big, headers = { ["X-A"] = "b" } }.body, #big)
+    local pieces = {}
+    local answer = http.request { url = base .. "/chunks", on_data = function(bytes) pieces[#pieces + 1] = bytes end }
+    t.eq({ answer.body, table.concat(pieces) }, { nil, "12345" })
+    local n = 0
+    http.request { url = base .. "/chunks", on_data = function() n = n + 1 return false end }
+    t.eq(n, 1)
+    t.eq(http.request { url = base .. "/nowhere" }.status, 404)
+    answer = http.request { url = base .. "/len" }
+    t.eq({ answer.status, answer.headers.allow }, { 405, "POST" })
+    t.eq(http.request { url = base .. "/chunks", method = "HEAD" }.body, "")
+    t.fails("timeout", http.request { url = base .. "/hang", timeout_ms = 30 })
+    t.match(t.fails("io", http.request { url = base .. "/len", body = big, max_body = 1000 }).text, "1000 are allowed")
+    t.match(t.fails("io", http.request { url = base .. "/chunks", max_body = 3 }).text, "larger than 3 bytes")
+    t.fails("io", http.request { url = "http://127.0.0.1:1/" })
+    t.fails("io", http.request { socket = "/nowhere.sock" })
+    t.match(t.fails("format", http.request { url = "https://h/" }).text, "https")
+    t.raises(function() http.request { uri = "x" } end, "unknown option 'uri'")
+    t.raises(function() http.request { url = base, headers = { a = "b\r\nc: d" } } end, "control character")
+  end)
+end)
