@@ -134,10 +134,11 @@ local STEP_TOKENS, ROWS, CONTEXT = 512, 64, 4096 -- unless something else is ask
 local function cache_tokens(model, o, budget)
   local want, block = o.rows * o.context, o.kv_block or 32
   local plan <close> = assert(model.graph:plan())
-  local need = { state = o.rows * memory.state(model.graph),
+  local slots = o.rows + 1 -- rows, and one for loading files; each may fill its last block in part
+  local need = { state = slots * memory.state(model.graph),
     activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.rows }) }
   local function fits(tokens)
-    need.kv = memory.kv(model.graph, tokens, o.kv_bits or 32)
+    need.kv = memory.kv(model.graph, tokens + slots * block, o.kv_bits or 32)
     return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
   end
   if fits(budget and want or 2 * want) then return want end
