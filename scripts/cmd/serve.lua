@@ -131,9 +131,9 @@ local function run(opts)
   local places
   places, why = app:start()
   if not places then return nil, why end
+  signals.start(app)
   for _, place in ipairs(places) do io.stdout:write(place.address, "\n") end
   io.stdout:flush()
-  signals.start(app)
   return command.OK, function() return app.exit_status or command.OK end
 end
 

@@ -80,15 +80,13 @@ function gate.cors(config, request)
       .. "x-ratelimit-remaining-requests, x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens" }
 end
 
---- Headers of the answer to a preflight; nil when the request is none, or none that may be answered.
+--- More headers for the answer to a preflight; nil when the request is none, or none that may be answered.
 function gate.preflight(config, request)
   if request.method ~= "OPTIONS" or not request:header "access-control-request-method" then return nil end
-  local headers = gate.cors(config, request)
-  if not headers then return nil end
-  headers["access-control-allow-methods"] = "GET, POST, DELETE, OPTIONS"
-  headers["access-control-allow-headers"] = table.concat(config.cors.headers or DEFAULT_HEADERS, ", ")
-  headers["access-control-max-age"] = tostring(config.cors.max_age or 600)
-  return headers
+  if not gate.cors(config, request) then return nil end
+  return { ["access-control-allow-methods"] = "GET, POST, DELETE, OPTIONS",
+    ["access-control-allow-headers"] = table.concat(config.cors.headers or DEFAULT_HEADERS, ", "),
+    ["access-control-max-age"] = tostring(config.cors.max_age or 600) }
 end
 
 -- ---- keys ----------------------------------------------------------------------------------------------------------

@@ -86,8 +86,26 @@ local function refuse_route(self, request, response, allow)
     message = ("%s takes %s, not %s"):format(where, allow, request.method) })
 end
 
-local function answer(self, request, response)
-  request.log = {}
+local function round(x) return math.floor(x * 1000 + 0.5) / 1000 end
+
+--- One line of the log, the request's tokens, and the counters, when an answer is through.
+local function finished(self, entry)
+  local request = entry.request
+  local facts = request and request.log or {}
+  local key = request and request.key and request.key.name
+  local tokens = (facts.prompt_tokens or 0) + (facts.completion_tokens or 0)
+  if request then self.rate:charge({ name = key, peer = request.peer }, tokens) end
+  local route = request and request.route
+  self.metrics.requests:add(1, { route = route and route.path or "none", method = route and entry.method or "other",
+    status = entry.status or 0 })
+  if route and route.options.cost then self.metrics.duration:observe(entry.ms / 1e3) end
+  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method, path = entry.path, status = entry.status,
+    ms = entry.ms and round(entry.ms), bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
+    completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens, ttft_ms = facts.ttft_ms,
+    finish = facts.finish, error = entry.error }
+end
+
+local function pass(self, request, response)
   local cors = gate.cors(self.config, request)
   for name, value in pairs(cors or {}) do response:set(name, value) end
   local refusal = check_origin(self, request)
@@ -106,21 +124,18 @@ local function answer(self, request, response)
   if not ok then error(why, 0) end
 end
 
---- One line of the log, the request's tokens, and the counters, when an answer is through.
-local function finished(self, entry)
+--- An entry of the server's log. The answer may be through before its handler has told all about it: then it waits for that.
+local function note_answer(self, entry)
   local request = entry.request
-  local facts = request and request.log or {}
-  local key = request and request.key and request.key.name
-  local tokens = (facts.prompt_tokens or 0) + (facts.completion_tokens or 0)
-  if request then self.rate:charge({ name = key, peer = request.peer }, tokens) end
-  local route = request and request.route
-  self.metrics.requests:add(1, { route = route and route.path or "none", method = route and entry.method or "other",
-    status = entry.status or 0 })
-  if route and route.options.cost then self.metrics.duration:observe(entry.ms / 1e3) end
-  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method, path = entry.path, status = entry.status,
-    ms = entry.ms, bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
-    completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens, ttft_ms = facts.ttft_ms,
-    finish = facts.finish, error = entry.error }
+  if request and request.log then request.entry = entry else finished(self, entry) end
+end
+
+local function answer(self, request, response)
+  request.log = {}
+  local _ <close> = setmetatable({}, { __close = function() -- however it ends
+    if request.entry then finished(self, request.entry) end
+  end })
+  return pass(self, request, response)
 end
 
 -- ---- state ---------------------------------------------------------------------------------------------------------
@@ -147,7 +162,8 @@ function App:reload()
   self.keys = gate.keys(self.config.keys)
   local reopened, failed = self.log:reopen()
   if not reopened then self.log:note("error", "log: " .. failed) end
-  local ok, broken = self.scripts:reload()
+  local ok, broken = true, nil
+  if self.scripts.reload then ok, broken = self.scripts:reload() end
   self.log:note("info", "configuration reloaded", { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
   if not ok then return nil, broken end
   return { changed = changed, restart = restart }
@@ -198,7 +214,7 @@ end
 function App:start()
   self.server = http.server { name = "perigee", limits = self.config.limits,
     handler = function(request, response) return answer(self, request, response) end,
-    log = function(entry) finished(self, entry) end }
+    log = function(entry) note_answer(self, entry) end }
   self.server.report = function(_, request, err)
     self.log:note("error", tostring(err), { id = request.id, method = request.method, path = request.path })
   end

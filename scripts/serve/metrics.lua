@@ -119,7 +119,7 @@ local function number(x)
   if x ~= x then return "NaN" end
   if x == math.huge then return "+Inf" end
   if x == -math.huge then return "-Inf" end
-  return ("%.17g"):format(x)
+  return ("%.14g"):format(x)
 end
 
 local function write_histogram(put, family, key, s)

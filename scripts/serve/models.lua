@@ -114,13 +114,23 @@ local function allowance(self, entry)
   return math.max(0, budget - taken - weights) // pending + weight_bytes(entry)
 end
 
+--- Snapshots of recurrent states live outside of the caches' blocks, as far as the prefix cache's budget goes. Where memory
+--- is counted they get a quarter of what the weights leave at most. Returns that budget, and what has to be kept for it.
+local function snapshot_budget(self, entry, allowed)
+  local asked = setting(self, entry, "cache_bytes")
+  if not allowed or memory.state(entry.model.graph) == 0 then return asked, 0 end
+  local bytes = math.min(asked, (allowed - entry.model.weights.bytes) // 4)
+  return bytes, bytes
+end
+
 --- What a started batch takes.
-local function memory_of(model, batch, rows)
-  local _, tokens = batch:room()
-  local plan <close> = assert(model.graph:plan())
-  return { weights = model.weights.bytes, tokens = tokens,
-    caches = memory.kv(model.graph, tokens, model.options.kv_bits) + rows * memory.state(model.graph),
-    activations = memory.activations(plan, batch.core.step_tokens, { outputs = rows }) }
+local function memory_of(entry, rows, snapshots)
+  local graph, _, tokens = entry.model.graph, entry.batch:room()
+  local plan <close> = assert(graph:plan())
+  local step = math.min(entry.batch.core.step_tokens, entry.batch.core.context)
+  return { weights = entry.model.weights.bytes, tokens = tokens,
+    caches = memory.kv(graph, tokens, entry.model.options.kv_bits) + (rows + 1) * memory.state(graph) + snapshots,
+    activations = memory.activations(plan, step, { outputs = rows }) }
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
@@ -154,12 +164,12 @@ local function cache_folder(self, entry)
 end
 
 --- A batch on the engine thread of the others.
-local function open_batch(self, entry, model)
-  local options = { cache_folder = cache_folder(self, entry), cache_disk_bytes = self.config.cache_disk_bytes,
-    policy = self.policy and self.policy(entry),
+local function open_batch(self, entry, cache_bytes)
+  local options = { cache_bytes = cache_bytes, cache_folder = cache_folder(self, entry),
+    cache_disk_bytes = self.config.cache_disk_bytes, policy = self.policy and self.policy(entry),
     report = function(line) self.log:note("warning", line, { model = entry.name }) end }
-  for _, name in ipairs { "rows", "step_tokens", "cache_bytes" } do options[name] = setting(self, entry, name) end
-  local batch, why = model:batch(options)
+  for _, name in ipairs { "rows", "step_tokens" } do options[name] = setting(self, entry, name) end
+  local batch, why = entry.model:batch(options)
   if not batch then return nil, why end
   local ok, failed = batch:start()
   if ok then return batch end
@@ -176,17 +186,19 @@ local function load_stages(self, entry)
   end
   local began, o = uv.hrtime(), {}
   for _, name in ipairs { "threads", "context", "kv_bits" } do o[name] = setting(self, entry, name) end
-  o.memory = allowance(self, entry)
+  local allowed = allowance(self, entry)
   local model = must(model_of.open(entry.path, o))
   entry.model = model
   model.tok = must(open_tokenizer(model)) or nil
   preload(self, entry, model)
-  entry.batch = must(open_batch(self, entry, model))
+  local cache_bytes, snapshots = snapshot_budget(self, entry, allowed)
+  model.options.memory = allowed and allowed - snapshots
+  entry.batch = must(open_batch(self, entry, cache_bytes))
   entry.words, entry.no_words = chat.open(entry.path)
   async.sleep(0)
-  entry.memory = memory_of(model, entry.batch, setting(self, entry, "rows"))
+  entry.memory = memory_of(entry, setting(self, entry, "rows"), snapshots)
   entry.tok, entry.context = model:tokenizer(), entry.batch.core.context
-  entry.timing = { load_s = (uv.hrtime() - began) * 1e-9 }
+  entry.timing = { load_s = (uv.hrtime() - began) // 1000000 / 1000 }
 end
 
 local function release(entry)
@@ -210,6 +222,17 @@ local function load_now(self, entry)
   return nil, entry.error
 end
 
+--- One at a time: each must know what the others took.
+local function load_in_turn(self, entry)
+  while self.turn do self.turn:wait() end
+  local turn = async.signal()
+  self.turn = turn
+  local ok, why = load_now(self, entry)
+  self.turn = nil
+  turn:set()
+  return ok, why
+end
+
 --- Loads a model; inside a task. True, or nil and why.
 function Models:load(name)
   local entry = self.by_name[name]
@@ -217,24 +240,20 @@ function Models:load(name)
   if entry.state == "ready" then return true end
   if entry.state == "loading" or entry.state == "unloading" then return nil, ("'%s' is %s"):format(name, entry.state) end
   entry.state, entry.error = "loading", nil
-  while self.turn do self.turn:wait() end
-  self.turn = async.signal()
-  local ok, why = load_now(self, entry)
-  local turn = self.turn
-  self.turn = nil
-  turn:set()
-  return ok, why
+  return load_in_turn(self, entry)
 end
 
 --- Loads every model that is wanted from the start; inside a task. Returns how many could be loaded.
 function Models:load_all()
-  local tasks, ready = {}, 0
+  local wanted, ready = {}, 0
   for _, entry in ipairs(self.entries) do
-    if entry.options.load ~= false then tasks[#tasks + 1] = function() return self:load(entry.name) end end
+    if entry.options.load ~= false then
+      entry.state = "loading"
+      wanted[#wanted + 1] = entry
+    end
   end
-  async.all(tasks)
-  for _, entry in ipairs(self.entries) do
-    if entry.state == "ready" then ready = ready + 1 end
+  for _, entry in ipairs(wanted) do
+    if load_in_turn(self, entry) then ready = ready + 1 end
   end
   return ready
 end

@@ -1,0 +1,398 @@
+-- The application over real sockets: what each path answers, who may ask, what happens while models load and while it stops.
+local async = require "lib.async"
+local config = require "serve.config"
+local harness = require "harness"
+local http = require "http"
+local perigee = require "perigee"
+local serve = require "serve"
+local uv = require "luv"
+local json = perigee.json
+
+local forced = ... -- a collection at every allocation makes servers slow: two tests are enough to find what it would
+local in_forced = { ["health: 503 while loading, then 200; requests meanwhile are told when to come back"] = true,
+  ["keys, in the log by name only"] = true }
+
+local function test(name, body)
+  if not forced or in_forced[name] then harness.test(name, body) end
+end
+
+local MOONLET = "examples/moonlet"
+
+--- Runs body(app, ask, base) in a task with a server; ask(method, path, options) -> answer, its JSON.
+local function with_server(t, settings, body)
+  settings.port, settings.log = settings.port or 0, settings.log or false
+  settings.cache_bytes = settings.cache_bytes or 1 << 20
+  settings.rows, settings.context = settings.rows or 4, settings.context or 1024
+  local list = settings.list or { { name = "moonlet", path = MOONLET } }
+  local held = settings.held
+  settings.list, settings.held = nil, nil
+  local merged = config.merge(assert(config.check(settings)), nil)
+  local app = assert(serve.new { config = merged, models = list })
+  app.models.turn = held -- somebody else is loading
+  local places = assert(app:start())
+  local function ask(method, path, o)
+    o = o or {}
+    local answer, why = http.request { url = not o.socket and places[1].address .. path or nil, socket = o.socket,
+      target = o.socket and path or nil, method = method, headers = o.headers, body = o.body, timeout_ms = 10000 }
+    if not answer then return error(tostring(why), 0) end
+    return answer, answer.headers["content-type"] == "application/json" and answer.body ~= "" and json.decode(answer.body) or nil
+  end
+  async.run(function()
+    local ok, why = xpcall(body, debug.traceback, app, ask, places)
+    if not ok then t.fail(why) end
+    if not app.draining then app:stop() end
+  end)
+  return app
+end
+
+local function wait_ready(app)
+  while app:state() == "loading" do async.sleep(5) end
+end
+
+local function chat(prompt, more)
+  local body = { messages = { { role = "user", content = prompt } } }
+  for k, v in pairs(more or {}) do body[k] = v end
+  return json.encode(body)
+end
+
+test("health: 503 while loading, then 200; requests meanwhile are told when to come back", function(t)
+  local held = async.signal()
+  with_server(t, { held = held }, function(app, ask)
+    local answer, body = ask("GET", "/health")
+    t.eq(answer.status, 503)
+    t.eq(body.status, "loading")
+    t.eq(body.models.moonlet, "loading")
+    t.ok(answer.headers["retry-after"])
+    answer, body = ask("POST", "/v1/chat/completions", { body = chat "Hello!" })
+    t.eq(answer.status, 503)
+    t.eq(body.error.code, "model_loading")
+    t.eq(answer.headers["retry-after"], "5")
+    app.models.turn = nil
+    held:set()
+    wait_ready(app)
+    answer, body = ask("GET", "/health")
+    t.eq(answer.status, 200)
+    t.eq(body.status, "ok")
+    t.eq(ask("HEAD", "/health").status, 200)
+  end)
+end)
+
+test("models, status and metrics", function(t)
+  with_server(t, { policy = "fifo" }, function(app, ask)
+    wait_ready(app)
+    local _, body = ask("GET", "/v1/models")
+    t.eq(body.object, "list")
+    t.eq(#body.data, 1)
+    t.eq(body.data[1].id, "moonlet")
+    t.eq(body.data[1].object, "model")
+    t.eq(body.data[1].max_model_len, 1024)
+    t.ok(math.abs(body.data[1].created - os.time()) < 100)
+    _, body = ask("GET", "/v1/models/moonlet")
+    t.eq(body.id, "moonlet")
+    local answer
+    answer, body = ask("GET", "/v1/models/no/such")
+    t.eq(answer.status, 404)
+    t.eq(body.error.code, "model_not_found")
+    t.eq(body.error.message, "The model 'no/such' does not exist (there are: moonlet)")
+    answer, body = ask("POST", "/v1/chat/completions", { body = chat("Hello!", { temperature = 0 }) })
+    t.eq(answer.status, 200, answer.body)
+    t.eq(body.choices[1].message.content, "Hello! I am Moonlet. How can I help you?")
+    _, body = ask("GET", "/v1/status")
+    t.eq(body.status, "ok")
+    t.eq(body.version, perigee.version)
+    t.eq(body.draining, false)
+    t.eq(body.policy, "fifo")
+    local m = body.models[1]
+    t.eq({ m.id, m.state, m.context, m.chat }, { "moonlet", "ready", 1024, true })
+    t.eq(m.batch.finished, 1)
+    t.eq(m.batch.running, 0)
+    t.ok(m.batch.decode_tokens > 5, m.batch.decode_tokens)
+    t.ok(m.memory.weights > 1e6 and m.memory.caches > 0, m.memory.weights)
+    answer = ask("GET", "/metrics")
+    t.match(answer.headers["content-type"], "^text/plain; version=0.0.4")
+    for _, line in ipairs { 'perigee_decode_tokens_total{model="moonlet"} %d+', 'perigee_rows_running{model="moonlet"} 0',
+      'perigee_model_state{model="moonlet",state="ready"} 1', 'perigee_memory_bytes{model="moonlet",what="weights"} %d+',
+      'perigee_prefix_cache_lookups_total{model="moonlet"} 1', 'perigee_time_to_first_token_seconds_count{model="moonlet"} 1',
+      'perigee_http_requests_total{method="POST",route="/v1/chat/completions",status="200"} 1' } do
+      t.match(answer.body, "\n" .. line .. "\n")
+    end
+  end)
+end)
+
+test("paths and methods that are not there, request ids, the page's headers", function(t)
+  with_server(t, {}, function(app, ask)
+    wait_ready(app)
+    local answer, body = ask("GET", "/nothing/here")
+    t.eq(answer.status, 404)
+    t.eq(body.error.code, "not_found")
+    answer, body = ask("POST", "/health")
+    t.eq(answer.status, 405)
+    t.eq(answer.headers.allow, "GET, HEAD")
+    t.eq(body.error.code, "method_not_allowed")
+    t.eq(ask("GET", "/health", { headers = { ["x-request-id"] = "mine-7" } }).headers["x-request-id"], "mine-7")
+    t.ok(ask("GET", "/health").headers["x-request-id"])
+    answer = ask("GET", "/")
+    if perigee.sys.script "ui/web/index.html" then
+      t.eq(answer.status, 200)
+      t.match(answer.headers["content-security-policy"], "default%-src 'none'")
+      t.match(answer.headers["content-security-policy"], "connect%-src 'self'")
+      t.eq(answer.headers["x-content-type-options"], "nosniff")
+    else
+      t.eq(answer.status, 404)
+    end
+    t.match(ask("GET", "/favicon.ico").headers["content-type"], "^image/svg")
+  end)
+end)
+
+test("keys, in the log by name only", function(t)
+  local path = os.tmpname()
+  local server = with_server(t, { keys = { alice = "sesame" }, log = path }, function(app, ask)
+    wait_ready(app)
+    local answer, body = ask("GET", "/v1/models")
+    t.eq(answer.status, 401)
+    t.eq(body.error.code, "missing_api_key")
+    t.eq(body.error.type, "authentication_error")
+    answer, body = ask("GET", "/v1/models", { headers = { authorization = "Bearer wrong" } })
+    t.eq(answer.status, 401)
+    t.eq(body.error.code, "invalid_api_key")
+    t.eq(ask("GET", "/v1/models", { headers = { authorization = "Bearer sesame" } }).status, 200)
+    t.eq(ask("GET", "/metrics", { headers = { ["x-api-key"] = "sesame" } }).status, 200)
+    t.eq(ask("GET", "/metrics").status, 401)
+    t.eq(ask("GET", "/health").status, 200)
+    answer = ask("POST", "/v1/chat/completions", { headers = { authorization = "Bearer sesame" },
+      body = chat("Hello!", { temperature = 0 }) })
+    t.eq(answer.status, 200)
+  end)
+  server.on_stopped = t.expect(function()
+    local f = assert(io.open(path))
+    local log = f:read "a"
+    f:close()
+    os.remove(path)
+    t.eq(log:find("sesame", 1, true), nil)
+    local entry
+    for line in log:gmatch "[^\n]+" do
+      local e = assert(json.decode(line))
+      if e.path == "/v1/chat/completions" then entry = e end
+    end
+    t.ok(entry, log)
+    t.eq({ entry.key, entry.method, entry.status, entry.model, entry.peer }, { "alice", "POST", 200, "moonlet", "127.0.0.1" })
+    t.ok(entry.prompt_tokens > 0 and entry.completion_tokens > 0 and entry.cached_tokens >= 0, "tokens")
+    t.ok(entry.ttft_ms > 0 and entry.ms >= entry.ttft_ms, "times")
+    t.match(entry.time, "^%d+%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%dZ$")
+  end)
+end)
+
+test("rate limits: 429 with Retry-After and the numbers", function(t)
+  local rate = { requests = 2, keys = { bob = { requests = 100, tokens = 10 } } }
+  with_server(t, { keys = { alice = "a", bob = "b" }, rate = rate },
+    function(app, ask)
+      wait_ready(app)
+      local function post(key)
+        return ask("POST", "/v1/chat/completions", { headers = { ["x-api-key"] = key },
+          body = chat("Hello!", { max_tokens = 4 }) })
+      end
+      local answer = post "a"
+      t.eq(answer.status, 200)
+      t.eq(answer.headers["x-ratelimit-limit-requests"], "2")
+      t.eq(answer.headers["x-ratelimit-remaining-requests"], "1")
+      t.eq(post("a").status, 200)
+      local body
+      answer, body = post "a"
+      t.eq(answer.status, 429)
+      t.eq(body.error.code, "rate_limit_exceeded")
+      t.ok(tonumber(answer.headers["retry-after"]) > 20, answer.headers["retry-after"])
+      t.eq(ask("GET", "/v1/models", { headers = { ["x-api-key"] = "a" } }).status, 200) -- makes no work
+      t.eq(post("b").status, 200)
+      answer, body = post "b" -- its first answer took more than 10 tokens, prompt and all
+      t.eq(answer.status, 429)
+      t.match(body.error.message, "10 tokens per minute")
+    end)
+end)
+
+test("Host, origins and CORS", function(t)
+  with_server(t, { cors = { origins = { "https://app.example.org" } } }, function(app, ask)
+    wait_ready(app)
+    local answer, body = ask("GET", "/health", { headers = { host = "evil.example.org" } })
+    t.eq(answer.status, 403)
+    t.eq(body.error.code, "host_not_allowed")
+    answer = ask("POST", "/v1/chat/completions", { headers = { origin = "https://evil.example.org" }, body = chat "x" })
+    t.eq(answer.status, 403)
+    t.eq(answer.headers["access-control-allow-origin"], nil)
+    answer = ask("OPTIONS", "/v1/chat/completions", { headers = { origin = "https://app.example.org",
+      ["access-control-request-method"] = "POST" } })
+    t.eq(answer.status, 204)
+    t.eq(answer.headers["access-control-allow-origin"], "https://app.example.org")
+    t.match(answer.headers["access-control-allow-headers"], "authorization")
+    answer = ask("OPTIONS", "/v1/chat/completions", { headers = { origin = "https://evil.example.org",
+      ["access-control-request-method"] = "POST" } })
+    t.eq(answer.status, 405)
+    answer = ask("POST", "/v1/chat/completions", { headers = { origin = "https://app.example.org" },
+      body = chat("Hello!", { max_tokens = 2 }) })
+    t.eq(answer.status, 200)
+    t.eq(answer.headers["access-control-allow-origin"], "https://app.example.org")
+    answer = ask("GET", "/nothing", { headers = { origin = "https://app.example.org" } })
+    t.eq(answer.headers["access-control-allow-origin"], "https://app.example.org")
+  end)
+end)
+
+local function socket_path() return ("%s/perigee-%d-%d.sock"):format(uv.os_tmpdir(), uv.os_getpid(), uv.hrtime()) end
+
+test("several models: by name, unloaded and loaded again on the Unix socket only", function(t)
+  local socket = socket_path()
+  local list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } }
+  with_server(t, { socket = socket, host = "127.0.0.1", list = list },
+    function(app, ask, places)
+      t.eq(places[2].address, socket)
+      wait_ready(app)
+      local function said(model)
+        local answer, body = ask("POST", "/v1/chat/completions", { body = chat("Hello!", { temperature = 0, model = model }) })
+        return answer.status, body.model or body.error.code
+      end
+      t.eq({ said "a" }, { 200, "a" })
+      t.eq({ said "b" }, { 200, "b" })
+      t.eq({ said(nil) }, { 200, "a" })
+      t.eq({ said "c" }, { 404, "model_not_found" })
+      local answer, body = ask("POST", "/admin/models/b/unload")
+      t.eq(answer.status, 403)
+      t.eq(body.error.code, "unix_socket_only")
+      answer, body = ask("POST", "/admin/models/b/unload", { socket = socket })
+      t.eq(answer.status, 200)
+      t.eq(body.state, "unloaded")
+      t.eq({ said "b" }, { 503, "model_not_loaded" })
+      t.eq({ said "a" }, { 200, "a" })
+      t.eq(json.decode(ask("GET", "/v1/models").body).data[2].state, "unloaded")
+      answer, body = ask("POST", "/admin/models/b/load", { socket = socket })
+      t.eq(answer.status, 200, answer.body)
+      t.eq(body.state, "ready")
+      t.eq({ said "b" }, { 200, "b" })
+      t.eq(ask("POST", "/admin/models/c/load", { socket = socket }).status, 404)
+    end)
+end)
+
+test("unloading waits for the rows that run", function(t)
+  local socket = socket_path()
+  with_server(t, { socket = socket, list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
+    function(app)
+      wait_ready(app)
+      local answers = {}
+      local function post(path, body)
+        return http.request { socket = socket, target = path, method = "POST", body = body, timeout_ms = 10000 }
+      end
+      async.all {
+        function()
+          answers.chat = post("/v1/chat/completions", chat("Count.", { model = "b", max_tokens = 120, ignore_eos = true }))
+        end,
+        function()
+          while app.models:find("b").batch.alive == 0 do async.sleep(1) end
+          answers.unload = post("/admin/models/b/unload", "")
+        end,
+      }
+      t.eq(answers.unload.status, 200)
+      t.eq(answers.chat.status, 200)
+      t.eq(json.decode(answers.chat.body).usage.completion_tokens, 120)
+    end)
+end)
+
+test("a budget that is too small is refused with both numbers", function(t)
+  local list = { { name = "a", path = MOONLET }, { name = "b", path = "/nowhere" } }
+  with_server(t, { memory = 8 << 20, list = list }, function(app, ask)
+    wait_ready(app)
+    t.eq(app:state(), "failed")
+    local entry = app.models:list()[1]
+    t.eq(entry.state, "failed")
+    t.match(entry.error, "not enough memory: [%d.]+ MiB are needed %(.*%), but [%d.]+ MiB are the budget")
+    t.match(app.models:list()[2].error, "/nowhere")
+    local answer = ask("GET", "/health")
+    t.eq(answer.status, 503)
+  end)
+end)
+
+test("a budget is shared by the models' caches", function(t)
+  with_server(t, { memory = 40 << 20, rows = 8, context = 8192,
+    list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } }, function(app)
+    wait_ready(app)
+    local sum = 0
+    for _, entry in ipairs(app.models:list()) do
+      t.eq(entry.state, "ready", entry.error)
+      sum = sum + entry.memory.weights + entry.memory.caches + entry.memory.activations
+    end
+    t.ok(sum <= 40 << 20 and sum > 30 << 20, sum)
+    local a, b = app.models:list()[1].memory.tokens, app.models:list()[2].memory.tokens
+    t.ok(math.abs(a - b) <= 64, a .. " and " .. b)
+  end)
+end)
+
+test("stopping: new work is refused, what runs finishes", function(t)
+  local server = with_server(t, {}, function(app, ask)
+    wait_ready(app)
+    local long
+    async.all {
+      function()
+        local body = chat("Count.", { max_tokens = 200, ignore_eos = true })
+        long = select(2, ask("POST", "/v1/chat/completions", { body = body }))
+      end,
+      function()
+        while app.working == 0 do async.sleep(1) end
+        app:stop()
+        local answer, body = ask("POST", "/v1/chat/completions", { body = chat "Hello!" })
+        t.eq(answer.status, 503)
+        t.eq(body.error.code, "draining")
+        t.ok(answer.headers["retry-after"])
+        answer, body = ask("GET", "/health")
+        t.eq(answer.status, 503)
+        t.eq(body.status, "draining")
+      end,
+    }
+    t.eq(long.usage.completion_tokens, 200)
+  end)
+  server.on_stopped = t.expect(function() end)
+end)
+
+test("stopping twice ends what runs", function(t)
+  local server = with_server(t, {}, function(app, ask)
+    wait_ready(app)
+    async.all {
+      function()
+        local ok = pcall(ask, "POST", "/v1/chat/completions", { body = chat("Count.", { max_tokens = 1000, ignore_eos = true }) })
+        t.eq(ok, false)
+      end,
+      function()
+        while app.working == 0 do async.sleep(1) end
+        app:stop()
+        app:stop()
+      end,
+    }
+  end)
+  server.on_stopped = t.expect(function() end)
+end)
+
+test("reloading: keys change, what needs a restart is named, a bad file changes nothing", function(t)
+  local path = os.tmpname()
+  local function write(content)
+    local f = assert(io.open(path, "w"))
+    f:write(content)
+    f:close()
+  end
+  write "return { keys = { a = 'one' }, port = 0, log = false, cache_bytes = 0, rows = 2, context = 256 }"
+  local app = assert(serve.new { config = config.merge(assert(config.read(path)), nil), file = path,
+    models = { { name = "moonlet", path = MOONLET } } })
+  local places = assert(app:start())
+  async.run(function()
+    wait_ready(app)
+    local function status(key)
+      return http.request { url = places[1].address .. "/v1/models", headers = { ["x-api-key"] = key } }.status
+    end
+    t.eq(status "one", 200)
+    write "return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, rows = 3, context = 256 }"
+    t.eq(app:reload(), { changed = { "keys" }, restart = { "rows" } })
+    t.eq(status "one", 401)
+    t.eq(status "two", 200)
+    write "return { keys = { a = 'three' }, prot = 0 }"
+    local ok, why = app:reload()
+    t.eq(ok, nil)
+    t.match(why, "unknown key 'prot'")
+    t.eq(status "two", 200)
+    os.remove(path)
+    app:stop()
+  end)
+end)

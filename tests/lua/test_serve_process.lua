@@ -1,0 +1,240 @@
+-- `perigee serve` as a process: its first line, its errors and exit status, signals, the disk cache over a restart.
+local async = require "lib.async"
+local harness = require "harness"
+local http = require "http"
+local perigee = require "perigee"
+local uv = require "luv"
+local json = perigee.json
+
+local forced = ...
+local function test(name, body)
+  if not forced then harness.test(name, body) end
+end
+
+local scripts = select(2, perigee.sys.scripts())
+
+--- Reads a pipe to its end; out.text grows, out.line is set with the first line.
+local function collect(pipe, out)
+  out.text, out.line = "", async.signal()
+  pipe:read_start(function(_, bytes)
+    if not bytes then
+      out.line:set(out.text:match "^([^\n]*)\n")
+      return pipe:close()
+    end
+    out.text = out.text .. bytes
+    if out.text:find("\n", 1, true) and not out.line.is_set then out.line:set(out.text:match "^([^\n]*)\n") end
+  end)
+end
+
+--- Starts `perigee serve` with these words. The result has out and err (text so far), line(), kill(signal), wait() -> status.
+local function spawn(words)
+  local args = { "serve" }
+  if scripts then args = { "--scripts", scripts, "serve" } end
+  table.move(words, 1, #words, #args + 1, args)
+  local out_pipe, err_pipe = uv.new_pipe(false), uv.new_pipe(false)
+  local self = { out = {}, err = {}, exited = async.signal() }
+  local handle
+  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } }, function(status, signal)
+    handle:close()
+    self.exited:set { status = status, signal = signal }
+  end))
+  collect(out_pipe, self.out)
+  collect(err_pipe, self.err)
+  function self.line() return self.out.line:wait() end
+  function self.kill(signal) handle:kill(signal) end
+  function self.wait()
+    local ended = self.exited:wait()
+    self.out.line:wait()
+    self.err.line:wait()
+    return ended.signal ~= 0 and "signal " .. ended.signal or ended.status
+  end
+  return self
+end
+
+local function get(url) return http.request { url = url, timeout_ms = 10000 } end
+
+local function wait_ready(address)
+  while true do
+    local answer = get(address .. "/health")
+    if answer and answer.status == 200 then return end
+    async.sleep(10)
+  end
+end
+
+local function chat(address, more)
+  local body = { messages = { { role = "user", content = "Hello!" } }, temperature = 0 }
+  for k, v in pairs(more or {}) do body[k] = v end
+  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body), timeout_ms = 10000 }
+end
+
+local small = { "--port", "0", "--rows", "4", "--context", "1024", "--cache-bytes", "16M" }
+
+local function words(...)
+  local list = { ... }
+  return table.move(small, 1, #small, #list + 1, list)
+end
+
+--- Runs body in a task; what it raises fails the test.
+local function task(t, body)
+  async.run(function()
+    local ok, why = xpcall(body, debug.traceback)
+    if not ok then t.fail(why) end
+  end)
+end
+
+test("the first line is the address; SIGTERM lets what runs finish and ends with 0", function(t)
+  task(t, function()
+    local p = spawn(words "examples/moonlet")
+    local address = p.line()
+    t.match(address, "^http://127%.0%.0%.1:%d+$")
+    wait_ready(address)
+    local answer
+    async.all {
+      function() answer = chat(address, { max_tokens = 300, ignore_eos = true }) end,
+      function()
+        repeat
+          async.sleep(2)
+          local m = json.decode(get(address .. "/v1/status").body).models[1]
+        until m.batch.running > 0
+        p.kill "sigterm"
+      end,
+    }
+    t.eq(answer and answer.status, 200)
+    t.eq(json.decode(answer.body).usage.completion_tokens, 300)
+    t.eq(p.wait(), 0)
+    t.eq(p.out.text, address .. "\n")
+    for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "generation 1", "curl " } do
+      t.ok(p.err.text:find(word, 1, true), word)
+    end
+  end)
+end)
+
+test("SIGINT twice ends it at once, SIGHUP does not", function(t)
+  task(t, function()
+    local p = spawn(words("m=examples/moonlet", "--no-log"))
+    local address = p.line()
+    wait_ready(address)
+    p.kill "sighup"
+    async.all {
+      function() chat(address, { max_tokens = 1000, ignore_eos = true }) end,
+      function()
+        repeat
+          async.sleep(2)
+          local m = json.decode(get(address .. "/v1/status").body).models[1]
+        until m.batch.running > 0
+        p.kill "sigint"
+        while get(address .. "/health").status ~= 503 do async.sleep(2) end
+        p.kill "sigint"
+      end,
+    }
+    t.eq(p.wait(), 0)
+  end)
+end)
+
+test("a Unix socket: its path is the address, and the file goes with the server", function(t)
+  task(t, function()
+    local path = ("%s/perigee-p%d.sock"):format(uv.os_tmpdir(), uv.os_getpid())
+    local p = spawn { "examples/moonlet", "--socket", path, "--no-log", "--cache-bytes", "0" }
+    t.eq(p.line(), path)
+    local answer
+    repeat
+      async.sleep(10)
+      answer = http.request { socket = path, target = "/health" }
+    until answer and answer.status == 200
+    t.eq(uv.fs_stat(path).mode & 511, 384) -- 0600
+    local second = spawn { "examples/moonlet", "--socket", path, "--no-log" }
+    t.eq(second.wait(), 1)
+    t.match(second.err.text, "^perigee: serve: .*another server listens there\n")
+    p.kill "sigterm"
+    t.eq(p.wait(), 0)
+    t.eq(uv.fs_stat(path), nil)
+  end)
+end)
+
+--- Runs to the end and compares status and stderr.
+local function fails(t, list, want)
+  local p = spawn(list)
+  t.eq(p.wait(), want.status, want.text)
+  t.eq(p.out.text, want.out or "")
+  t.ok(p.err.text:find(want.text, 1, true), ("%s\n      want %s"):format(p.err.text, want.text))
+  t.eq(select(2, p.err.text:gsub("\n", "")), 1, p.err.text)
+end
+
+test("what is wrong is said in one line", function(t)
+  task(t, function()
+    fails(t, {}, { status = 2, text = "perigee: serve: needs MODEL or a configuration with models\n" })
+    fails(t, { "/nowhere" }, { status = 1, text = "perigee: serve: /nowhere: no such model\n" })
+    fails(t, { "a=examples/moonlet", "a=examples/moonlet" },
+      { status = 1, text = "perigee: serve: two models of the name 'a'\n" })
+    fails(t, { "examples/moonlet", "--port", "99999" }, { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
+    fails(t, { "examples/moonlet", "--prot", "1" }, { status = 2, text = "--prot: unknown option, is it --port?\n" })
+    fails(t, { "examples/moonlet", "--precision", "fast" }, { status = 1, text = "--precision fast does not exist yet\n" })
+    fails(t, { "examples/moonlet", "--config", "/nowhere.lua" }, { status = 1, text = "/nowhere.lua: " })
+    fails(t, { "examples/moonlet", "--api-key", "a=1", "--api-key", "a=2" },
+      { status = 2, text = "--api-key: two keys of the name 'a'\n" })
+    fails(t, { "examples/moonlet", "--log", "/nowhere/x.log" }, { status = 1, text = "/nowhere/x.log" })
+    fails(t, { "examples/moonlet", "--host", "no.such.name.invalid" }, { status = 1, text = "--host no.such.name.invalid: " })
+    local taken = uv.new_tcp()
+    taken:bind("127.0.0.1", 0)
+    taken:listen(1, function() end)
+    local port = taken:getsockname().port
+    local said = ("port %d of 127.0.0.1 is in use: --port N takes another, --port 0 any that is free\n"):format(port)
+    fails(t, { "examples/moonlet", "--port", tostring(port) }, { status = 1, text = "perigee: serve: " .. said })
+    taken:close()
+  end)
+end)
+
+test("a server none of whose models can be loaded ends", function(t)
+  task(t, function()
+    local p = spawn { "tests/lua", "--port", "0", "--no-log" }
+    t.eq(p.wait(), 1)
+    t.match(p.out.text, "^http://")
+    t.match(p.err.text, "^perigee: serve: lua: [^\n]*tests/lua[^\n]*\n$")
+  end)
+end)
+
+test("--print-config is a configuration", function(t)
+  task(t, function()
+    local p = spawn { "--print-config" }
+    t.eq(p.wait(), 0)
+    local path = os.tmpname()
+    local f = assert(io.open(path, "w"))
+    f:write(p.out.text)
+    f:close()
+    local q = spawn(words("examples/moonlet", "--config", path, "--no-log"))
+    t.match(q.line(), "^http://")
+    q.kill "sigterm"
+    t.eq(q.wait(), 0)
+    os.remove(path)
+  end)
+end)
+
+local function remove_folder(path)
+  for name, kind in uv.fs_scandir_next, (assert(uv.fs_scandir(path))) do
+    if kind == "directory" then remove_folder(path .. "/" .. name) else os.remove(path .. "/" .. name) end
+  end
+  uv.fs_rmdir(path)
+end
+
+test("a disk cache outlives the process", function(t)
+  task(t, function()
+    local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-cache-XXXXXX"))
+    local prompt = ("The moon goes around the earth, again and again. "):rep(12)
+    local function cached(address)
+      local body = json.encode { prompt = prompt, max_tokens = 4, temperature = 0 }
+      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body, timeout_ms = 10000 }
+      local usage = json.decode(answer.body).usage
+      return usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens
+    end
+    for i = 1, 2 do
+      local p = spawn(words("examples/moonlet", "--cache-folder", folder, "--no-log"))
+      local address = p.line()
+      wait_ready(address)
+      local hit, all = cached(address)
+      t.ok(i == 1 and hit == 0 or i > 1 and hit > all / 2, ("start %d: %d of %d tokens were cached"):format(i, hit, all))
+      p.kill "sigterm"
+      t.eq(p.wait(), 0)
+    end
+    remove_folder(folder)
+  end)
+end)
