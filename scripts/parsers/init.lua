@@ -44,8 +44,9 @@ local function index(kind)
   return all
 end
 
---- The format of that name or alias; nil and a sentence when there is none.
+--- The format of that name or alias (a format is itself); nil and a sentence when there is none.
 function parsers.find(kind, name)
+  if type(name) == "table" then return name end
   local format = index(kind)[name]
   if format then return format end
   local nearest = text.nearest(name, NAMES[kind])
