@@ -21,8 +21,8 @@ return {
   state = function(old) return old or { used = {} } end,
 
   admit = function(req, queue, self)
-    local used, mine, least = self.state.used, req.tag.key or "", nil
-    if queue:count { key = req.tag.key } > 0 then return end
+    local used, mine, least = self.state.used, req.key or "", nil
+    if queue:count { key = req.key } > 0 then return end
     for key, n in pairs(used) do
       if key ~= mine and queue:count { key = key } > 0 then least = math.min(least or n, n) end
     end

@@ -30,7 +30,8 @@ return {
   admit = function(req, queue, self)
     local lane = lane_of(req, self.config.lanes)
     if queue:count { lane = lane.name } >= lane.depth then
-      return perigee.reject(429, ("the %s lane is full: %d requests"):format(lane.name, lane.depth), { retry_after = queue:eta() })
+      local why = ("the %s lane is full: %d requests"):format(lane.name, lane.depth)
+      return perigee.reject(429, why, { retry_after = queue:eta() })
     end
     return { lane = lane.name }
   end,
