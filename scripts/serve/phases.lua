@@ -13,6 +13,8 @@
 -- All scripts together get TURN_MS of CPU per turn of the loop, so that a hundred calls which are each just fast enough
 -- cannot keep the loop from answering others.
 local perigee = require "perigee"
+local reasons = require("http.status").reasons
+local text = require "lib.text"
 local uv = require "luv"
 
 local phases = { STRIKES = 3, WINDOW_S = 60, TURN_MS = 40, MEMORY = 64 << 20 }
@@ -39,14 +41,17 @@ phases.list = {
 
 local Rejection = { __name = "perigee.Rejection" }
 
---- What `request` and `admit` answer to refuse: { status, message, retry_after, code, type }.
+--- What `request` and `admit` answer to refuse. options: retry_after (seconds), code, type.
 function phases.reject(status, message, options)
-  if math.type(status) ~= "integer" or status < 400 or status > 599 then
-    error(("reject: a status from 400 to 599 expected, got %s"):format(tostring(status)), 2)
-  end
   local o = options or {}
-  return setmetatable({ status = status, message = tostring(message), retry_after = o.retry_after, code = o.code,
-    type = o.type }, Rejection)
+  if math.type(status) ~= "integer" or status < 400 or not reasons[status] then
+    error(("reject: a status from 400 on expected, got %s"):format(tostring(status)), 2)
+  end
+  if o.retry_after ~= nil and type(o.retry_after) ~= "number" then
+    error(("reject: retry_after is a %s, not a number of seconds"):format(type(o.retry_after)), 2)
+  end
+  return setmetatable({ status = status, message = tostring(message), retry_after = o.retry_after,
+    code = o.code and tostring(o.code), type = o.type and tostring(o.type) }, Rejection)
 end
 
 function phases.rejected(value)
@@ -105,12 +110,14 @@ local function spent(ns)
   turn.left = turn.left - ns * 1e-6
 end
 
---- fn() under the limits of a phase, at most `ms`. Returns as perigee.guard, and the CPU milliseconds it took.
-local function guarded(fn, ms)
+--- fn() under the limits of a phase, at most `ms`; a trial is not on the turn's account. Returns what perigee.guard does, packed,
+--- and the CPU milliseconds it took.
+local function guarded(fn, ms, trial)
   local started = perigee.sys.cpu_ns()
-  local result = table.pack(perigee.guard(fn, { deadline_ms = math.min(ms, turn_left()), memory = phases.MEMORY }))
+  local most = trial and ms or math.min(ms, turn_left())
+  local result = table.pack(perigee.guard(fn, { deadline_ms = most, memory = phases.MEMORY }))
   local took = perigee.sys.cpu_ns() - started
-  spent(took)
+  if not trial then spent(took) end
   return result, took * 1e-6
 end
 
@@ -147,10 +154,6 @@ end
 
 phases.running = nil -- { script =, phase =, thread = } while a script runs: what perigee.sleep and others ask
 
-local function one_line(err)
-  return (tostring(err):gsub("%s*\n.*", ""))
-end
-
 --- Calls a phase that does not wait. Returns true and its answer, or false.
 function phases.call(script, phase, ...)
   if is_off(script, phase) then return false end
@@ -160,7 +163,7 @@ function phases.call(script, phase, ...)
   local result = guarded(function() return f(table.unpack(args, 1, args.n)) end, deadline_of(script, phase))
   phases.running = outer
   local why
-  if not result[1] then why = one_line(result[2]) else why = wrong_answer(phase, result[2]) end
+  if not result[1] then why = text.first_line(result[2]) else why = wrong_answer(phase, result[2]) end
   if why then
     phases.strike(script, phase, why)
     return false
@@ -181,18 +184,19 @@ function phases.wait_for(what, perform)
   return coroutine.yield(Wish, perform)
 end
 
---- Runs f(...) in a coroutine, each stretch between two waits under the deadline. Returns true and its results, or false and why.
---- ms: of all stretches together, or of each when `each`.
+--- Runs f(...) in a coroutine, each stretch between two waits under the deadline. Returns true and its results, or false and
+--- why. limits: ms, of all stretches together or of each when `each`; trial.
 local function drive(script, phase, limits, f, ...)
   local thread = coroutine.create(f)
   local args, left = table.pack(...), limits.ms
   while true do
     local outer = phases.running
     phases.running = { script = script, phase = phase, thread = thread }
-    local result, took = guarded(function() return coroutine.resume(thread, table.unpack(args, 1, args.n)) end, left)
+    local function go_on() return coroutine.resume(thread, table.unpack(args, 1, args.n)) end
+    local result, took = guarded(go_on, left, limits.trial)
     phases.running = outer
-    if not result[1] then return false, one_line(result[2]) end -- late, or out of memory
-    if not result[2] then return false, one_line(result[3]) end -- raised
+    if not result[1] then return false, text.first_line(result[2]) end -- late, or out of memory
+    if not result[2] then return false, text.first_line(result[3]) end -- raised
     if coroutine.status(thread) == "dead" then return true, table.unpack(result, 3, result.n) end
     if result[3] ~= Wish then return false, "yielded, but nobody waits for that" end
     if not limits.each then left = math.max(left - took, 0.1) end
@@ -247,7 +251,7 @@ function combine.merge(call, scripts, phase, req, value)
     if ok and phases.rejected(answer) then return answer end
     if ok and answer then
       all = all or {}
-      for key, field in pairs(answer) do all[key] = field end
+      for key, field in pairs(answer) do all[key], req.tag[key] = field, field end -- the next script sees them
     end
   end
   return all
@@ -276,6 +280,7 @@ function combine.wrap(_, scripts, phase, req, run)
     local last
     local function rest(other, own)
       local all = merged(options, own)
+      if last and not all.silent then error("run: the answer has been sent, another run must be silent", 2) end
       return phases.wait_for("run", function()
         local result = table.pack(from(i + 1, other or request, all))
         if not all.silent then last = result end

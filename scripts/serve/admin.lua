@@ -1,0 +1,26 @@
+-- admin: looking at the scripts that serve, and loading them again. On the Unix socket only.
+--
+--   GET  /admin/scripts     which generation serves, its files, errors and strikes, and which older ones are alive
+--   POST /admin/reload      configuration and scripts are read again; 409 and why when the old ones were kept
+--   POST /admin/rollback    the scripts before the last change, from memory
+local perigee = require "perigee"
+local json = perigee.json
+
+local function answer(app, response, ok, why)
+  local status = app.scripts:status()
+  status.ok = ok ~= nil
+  status.error = status.error or why and tostring(why)
+  if type(ok) == "table" and ok.changed then
+    status.changed, status.restart = json.array(ok.changed), json.array(ok.restart)
+  end
+  response:json(ok and 200 or 409, status)
+end
+
+local function routes(app)
+  app:route("GET", "/admin/scripts", function(_, response) response:json(200, app.scripts:status()) end, { unix_only = true })
+  app:route("POST", "/admin/reload", function(_, response) answer(app, response, app:reload()) end, { unix_only = true })
+  app:route("POST", "/admin/rollback", function(_, response) answer(app, response, app.scripts:rollback()) end,
+    { unix_only = true })
+end
+
+return { routes = routes }

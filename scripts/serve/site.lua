@@ -1,0 +1,74 @@
+-- site: the folder with an operator's scripts, as it is at one moment.
+--
+--   hooks/NAME.lua             steps into the path of a request (serve/phases.lua)
+--   policy/NAME.lua            who runs next (scripts/policy)
+--   templates/NAME.jinja       chat template of the model of that name; default.jinja: of all that have none here
+--   parsers/tools/NAME.lua, parsers/reasoning/NAME.lua      formats of answers (scripts/parsers)
+--   and modules that these require
+--
+-- A snapshot lists what is there and reads every file once, when it is asked for. What was read stays, so that the same
+-- generation can be built again after the files have changed.
+local text = require "lib.text"
+local uv = require "luv"
+
+local site = { MAX_FILE = 4 << 20 }
+
+--- Folder below the site, and how the files that count end.
+site.folders = { hooks = "lua", policy = "lua", templates = "jinja", ["parsers/tools"] = "lua", ["parsers/reasoning"] = "lua" }
+
+--- Names of the files in a folder with that ending, without it, sorted. None when there is no such folder.
+function site.names(folder, ending)
+  local out = {}
+  local request = uv.fs_scandir(folder)
+  if not request then return out end
+  for file in function() return uv.fs_scandir_next(request) end do
+    local name = file:match("^([%w_][%w_%-.]*)%." .. ending .. "$")
+    if name then out[#out + 1] = name end
+  end
+  table.sort(out)
+  return out
+end
+
+local Snapshot = {}
+Snapshot.__index = Snapshot
+
+--- The text of a file, nil when there is none. Raises when it is too long to be meant.
+function Snapshot:read(path)
+  local known = self.files[path]
+  if known == nil and not self.sealed then
+    local stat = uv.fs_stat(path)
+    if stat and stat.type == "file" then
+      if stat.size > site.MAX_FILE then error(("%s: %d bytes, %d at most"):format(path, stat.size, site.MAX_FILE), 0) end
+      known = text.read_file(path)
+    end
+    self.files[path] = known or false
+  end
+  return known or nil
+end
+
+--- What is there now. folder: of the site, nil: there is none.
+function site.snapshot(folder)
+  local self = setmetatable({ folder = folder, names = {}, files = {} }, Snapshot)
+  for below, ending in pairs(site.folders) do
+    self.names[below] = folder and site.names(folder .. "/" .. below, ending) or {}
+  end
+  return self
+end
+
+--- From now on nothing is read any more.
+function Snapshot:seal()
+  self.sealed = true
+  return self
+end
+
+--- Do two snapshots hold the same? What only one of them has read does not count.
+function Snapshot:equals(other)
+  if not text.same(self.names, other.names) then return false end
+  for path, source in pairs(self.files) do
+    local theirs = other.files[path]
+    if theirs ~= nil and theirs ~= source then return false end
+  end
+  return true
+end
+
+return site

@@ -1,0 +1,108 @@
+-- watch: tells when files in some folders have changed.
+--
+-- Folders are watched, not files, since editors write beside a file and rename. Changes that come together are told once, when
+-- nothing has happened for DEBOUNCE_MS. Where the system cannot watch (no inotify, too many watches), the folders are looked at
+-- once a second instead. Handles do not keep the loop alive.
+local uv = require "luv"
+
+local watch = { DEBOUNCE_MS = 100, POLL_MS = 1000 }
+
+local Watch = {}
+Watch.__index = Watch
+
+-- ---- looking -------------------------------------------------------------------------------------------------------
+
+--- Names, sizes and times of everything in the folders, as one text.
+local function look(folders)
+  local parts = {}
+  for _, folder in ipairs(folders) do
+    local request = uv.fs_scandir(folder)
+    for name in function() return request and uv.fs_scandir_next(request) end do
+      local stat = uv.fs_stat(folder .. "/" .. name)
+      if stat then
+        parts[#parts + 1] = ("%s/%s %d %d.%d"):format(folder, name, stat.size, stat.mtime.sec, stat.mtime.nsec)
+      end
+    end
+  end
+  table.sort(parts)
+  return table.concat(parts, "\n")
+end
+
+-- ---- telling -------------------------------------------------------------------------------------------------------
+
+local function changed(self)
+  self.debounce:start(watch.DEBOUNCE_MS, 0, function()
+    self:refresh() -- folders may have come and gone
+    self.tell()
+  end)
+  self.debounce:unref()
+end
+
+local function poll(self)
+  if self.timer then return end
+  self.seen, self.timer = look(self.list()), uv.new_timer()
+  self.timer:start(watch.POLL_MS, watch.POLL_MS, function()
+    local now = look(self.list())
+    if now ~= self.seen then
+      self.seen = now
+      changed(self)
+    end
+  end)
+  self.timer:unref()
+end
+
+local function open(self, folder)
+  local handle = uv.new_fs_event()
+  local ok = not self.polling and handle and handle:start(folder, {}, function(err)
+    if err then poll(self) end
+    changed(self)
+  end)
+  if ok then
+    handle:unref()
+    self.handles[folder] = handle
+  else
+    if handle then handle:close() end
+    poll(self)
+  end
+end
+
+--- Watches the folders that are there now.
+function Watch:refresh()
+  local there = {}
+  for _, folder in ipairs(self.list()) do
+    local stat = uv.fs_stat(folder)
+    if stat and stat.type == "directory" then
+      there[folder] = stat.ino
+      if self.handles[folder] and self.inodes[folder] ~= stat.ino then -- another folder of that name
+        self.handles[folder]:close()
+        self.handles[folder] = nil
+      end
+      if not self.handles[folder] and not self.timer then open(self, folder) end
+    end
+  end
+  for folder, handle in pairs(self.handles) do
+    if not there[folder] then
+      handle:close()
+      self.handles[folder] = nil
+    end
+  end
+  self.inodes = there
+end
+
+function Watch:close()
+  for _, handle in pairs(self.handles) do handle:close() end
+  self.handles = {}
+  if self.timer then self.timer:close() end
+  self.debounce:close()
+end
+
+--- list: a function that gives the folders, whether they exist or not; tell: called after changes. options: poll = true looks
+--- instead of watching.
+function watch.open(list, tell, options)
+  local self = setmetatable({ list = list, tell = tell, handles = {}, inodes = {}, debounce = uv.new_timer(),
+    polling = options and options.poll }, Watch)
+  self:refresh()
+  return self
+end
+
+return watch
