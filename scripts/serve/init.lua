@@ -14,6 +14,7 @@
 --
 -- A handler puts what the access log should know about its request into request.log: model, prompt_tokens, completion_tokens,
 -- cached_tokens, ttft_ms, finish.
+local admin = require "serve.admin"
 local async = require "lib.async"
 local config = require "serve.config"
 local errors = require "api.errors"
@@ -289,7 +290,7 @@ local function new(options)
   self.metrics = metrics.new { on_error = function(err) log:note("error", "metrics: " .. tostring(err)) end }
   self.keys = gate.keys(self.config.keys)
   self.rate = rates.new(function() return self.config.rate end)
-  self.models = models.new { config = self.config, log = log }
+  self.models = models.new { config = self.config, log = log, policy = function() return self.scripts:policy() end }
   local ok, wrong = add_models(self, options.models)
   if not ok then return nil, wrong end
   self.scripts, wrong = generations.open(self)
@@ -297,6 +298,7 @@ local function new(options)
   status.routes(self)
   pages.routes(self)
   models.routes(self)
+  admin.routes(self)
   openai(self)
   return self
 end

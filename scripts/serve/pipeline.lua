@@ -177,11 +177,14 @@ local function add_rows(self, prompt, o)
     done(of_row[row], row)
     o.left()
   end
+  local bind = #self.attached > 0 and req.generation:wrap(req, self.attached, request, { tok = entry.tok, words = self.words,
+    prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
   local forced = opening(req, entry, prompt, self.words)
   local rows = table.pack(pcall(entry.batch.add, entry.batch, request))
   if not rows[1] or not rows[2] then
     error(errors.from(pipeline.refusal(rows[1] and rows[3] or rows[2])), 0)
   end
+  if bind then bind(table.move(rows, 2, rows.n, 1, {})) end
   local predicted = admission.predict(entry.batch, #prompt.ids, { n = o.n, max_tokens = request.max_tokens })
   local parsed = req.api ~= "completions"
   local hook
@@ -265,6 +268,9 @@ local function prepare(self)
   local app, req = self.app, self.req
   local gen = req.generation
   if gen:has "request" then rejected(gen, gen:wait("request", req)) end
+  local attached, unknown = gen:attached(req)
+  if not attached then error(errors.new { status = 400, param = "perigee", message = unknown }, 0) end
+  self.attached = attached
   local entry, err = app.models:find(req.model)
   if not entry then error(errors.new(err), 0) end
   self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
