@@ -18,7 +18,8 @@ return {
   details = "A script may return a function, a list of functions, or a table with `selftest` (a function or a table of"
     .. "\nfunctions): these are its cases, each run under the deadline. A parser (a file in parsers/tools or parsers/reasoning)"
     .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }."
-    .. "\nA policy (a table with `schedule`, or a function in a file of a folder policy/) is tried on two steps of its own."
+    .. "\nHooks and policies (files in hooks/ or policy/, or tables with functions named after phases) are loaded as a server"
+    .. "\nloads them, a policy is tried on two steps of its own. Their cases get a kit to call hooks with (serve/trial.lua)."
     .. "\nA chat template (.jinja) is compiled and probed: its line says what it can do. Its cases are comments,"
     .. '\n{#- perigee-test: {"messages": […], …} => "the whole prompt" -#} or … => error "part of the message" -#}.',
   options = {

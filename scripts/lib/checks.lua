@@ -52,11 +52,38 @@ local function selftest_of(result)
   return result[1] and result or nil
 end
 
---- A table that schedules; of files in a folder `policy`, a function, too.
-local function is_policy(path, result)
-  if type(result) == "table" then return type(result.schedule) == "function" end
-  return type(result) == "function" and path:match "policy/[^/]+%.lua$" ~= nil
+-- ---- scripts that serve: hooks and policies ------------------------------------------------------------------------
+
+local function counted(n)
+  if n == 0 then return "has no self-test" end
+  return ("%d %s passed"):format(n, n == 1 and "case" or "cases")
 end
+
+--- As a server would load it: in the sandbox, with its self-test; a policy also on two steps of its own.
+local function check_unit(path, kind, limits)
+  local unit = require "serve.unit"
+  local source, why = text.read_file(path)
+  if not source then return nil, why end
+  local made
+  made, why = unit.load { name = path:match "([^/]+)%.lua$", path = path, kind = kind, source = source,
+    folder = text.dirname(text.dirname(path)), read = text.read_file, deadline_ms = limits.deadline_ms }
+  if not made then return nil, why end
+  if kind == "policy" then
+    return ("a policy: %d steps are legal; %s"):format(require("policy.selftest").STEPS, counted(made.cases))
+  end
+  return ("hooks: %s; %s"):format(table.concat(text.sorted_keys(made.hooks), ", "), counted(made.cases))
+end
+
+--- "policy" or "hook" when a script returns what serves, wherever it lies; else nil.
+local function serving_kind(result)
+  if type(result) ~= "table" then return nil end
+  if type(result.schedule) == "function" then return "policy" end
+  for phase in pairs(require("serve.phases").list) do
+    if type(result[phase]) == "function" then return "hook" end
+  end
+end
+
+-- ---- kinds ---------------------------------------------------------------------------------------------------------
 
 checks.add {
   name = "script",
@@ -68,22 +95,17 @@ checks.add {
     local result
     local ok, err = call(function() result = chunk() end, limits)
     if not ok then return nil, err end
-    local said = ""
-    if is_policy(path, result) then
-      ok, err = call(function() require("policy.selftest").run(result, limits) end, limits)
-      if not ok then return nil, err end
-      said = ("a policy: %d steps are legal; "):format(require("policy.selftest").STEPS)
-      if type(result) == "function" then return said .. "has no self-test" end
-    end
+    local serving = serving_kind(result)
+    if serving then return check_unit(path, serving, limits) end
     local selftest = selftest_of(result)
-    if selftest == nil then return said .. "compiles and runs, has no self-test" end
+    if selftest == nil then return "compiles and runs, has no self-test" end
     local cases, bad = cases_of(selftest)
     if not cases then return nil, path .. ": " .. bad end
     for _, case in ipairs(cases) do
       ok, err = call(case.run, limits)
       if not ok then return nil, perigee.error(err.code, ("%s: case %s: %s"):format(path, case.name, err.text)) end
     end
-    return ("%s%d %s passed"):format(said, #cases, #cases == 1 and "case" or "cases")
+    return counted(#cases)
   end,
 }
 
@@ -104,6 +126,16 @@ checks.add {
     if not ok then return nil, err end
     return ("%d %s passed, each whole and byte by byte"):format(n, n == 1 and "case" or "cases")
   end,
+}
+
+--- Files of these folders, but for perigee's own modules beside its policies.
+checks.add {
+  name = "hook or policy",
+  matches = function(path)
+    local folder, name = path:match "([^/]+)/([^/]+)%.lua$"
+    return folder == "hooks" or folder == "policy" and name ~= "init" and name ~= "selftest"
+  end,
+  check = function(path, limits) return check_unit(path, path:match "policy/[^/]+$" and "policy" or "hook", limits) end,
 }
 
 checks.add {

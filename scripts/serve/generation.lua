@@ -11,14 +11,15 @@
 --   gen:words(entry)            the chat words of a model with this generation's templates and parsers
 --   gen:attached(req)           the scripts that the request names for its rows; gen:wrap(…) puts them there (serve/attach.lua)
 local attach = require "serve.attach"
+local cases = require "templates.selftest"
 local chat = require "chat"
 local formats = require "serve.formats"
 local perigee = require "perigee"
 local phases = require "serve.phases"
-local probe = require "chat.probe"
-local templates = require "templates"
 local text = require "lib.text"
 local unit = require "serve.unit"
+
+local CHECK_MS = 500 -- of a template
 
 local Generation = { attached = attach.resolve, rejected = phases.rejected }
 Generation.__index = Generation
@@ -175,12 +176,10 @@ local function load_policy(self, wanted, pause)
   pause()
 end
 
---- It compiles, and can show what a user says. Raises one line.
+--- It compiles, can show what a user says, and its cases pass. Raises one line.
 local function check_template(source, path)
-  local template, why = templates.compile(source, { name = path })
-  if not template then error(why.text, 0) end
-  local can = probe.of(template)
-  if can.error then fail("%s: %s", path, can.error) end
+  local ok, err = perigee.guard(function() cases.run(source) end, { deadline_ms = CHECK_MS })
+  if not ok then fail("%s: %s", path, text.first_line(err)) end
 end
 
 local function load_templates(self, pause)

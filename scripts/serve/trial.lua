@@ -12,10 +12,11 @@
 --   try.http = function(options) … end     answers perigee.http.request; try.said: what was logged; try.counted: metrics
 --
 -- Nothing leaves the process: perigee.sleep does not sleep, http.request asks try.http, logs and metrics are kept in the kit.
--- A policy is tried on two steps of its own, whether it has a self-test or not.
+-- A policy is tried on two steps of ours first (policy/selftest.lua), whether it has a self-test or not.
 local perigee = require "perigee"
 local phases = require "serve.phases"
 local policy = require "policy"
+local policy_steps = require "policy.selftest"
 local text = require "lib.text"
 
 local trial = { DEADLINE_MS = 500, MEMORY = 64 << 20 }
@@ -156,28 +157,6 @@ local function cases_of(selftest)
   return cases
 end
 
--- ---- policies ------------------------------------------------------------------------------------------------------
-
---- Two steps as they come in a day: somebody writes, somebody reads, somebody waits; and a queue with nobody before it.
-local STEPS = {
-  { { state = "writing", left = 1, prompt = 12, past = 20, generated = 8, tag = { key = "a" } },
-    { state = "reading", left = 400, prompt = 500, past = 100 },
-    { state = "waiting", left = 90, cached = 64, age = 3, tag = { key = "b", lane = "batch" } },
-    { state = "waiting", left = 90, follows = true, choice = 1 }, { state = "writing", left = 1, prompt = 3, past = 9 } },
-  { { state = "waiting", left = 7, age = 1000 }, { state = "waiting", left = 4000, tag = { key = "a" } } },
-}
-
-local function try_policy(unit, kit)
-  local failed
-  local runner = policy.guard({ schedule = unit.hooks.schedule, self = kit.self,
-    struck = function(why) failed = failed or why end }, { report = function() end })
-  for i, rows in ipairs(STEPS) do
-    local step = new_step(rows)
-    runner:grants(step.list, { tokens = step.tokens, free = step.free, timing = step.timing })
-    if failed then error(("step %d of the trial: %s"):format(i, failed), 0) end
-  end
-end
-
 -- ---- all of it -----------------------------------------------------------------------------------------------------
 
 --- Runs what a script brings; returns how many cases there were, or nil and one line.
@@ -185,14 +164,18 @@ function trial.run(unit, definition, config)
   local cases, why = cases_of(definition.selftest)
   if not cases then return nil, why end
   local n = #cases
-  if unit.kind == "policy" then cases[n + 1] = { "schedule", function(kit) try_policy(unit, kit) end } end
+  if unit.kind == "policy" then
+    table.insert(cases, 1, { nil, function(kit)
+      policy_steps.run({ schedule = unit.hooks.schedule, self = kit.self }, { deadline_ms = policy.DEADLINE_MS })
+    end })
+  end
   for _, case in ipairs(cases) do
     local ok, err = perigee.guard(function()
       local kit = new_kit(unit, definition, config)
       unit.host = trial.host(kit)
       case[2](kit)
-    end, { deadline_ms = trial.DEADLINE_MS, memory = trial.MEMORY })
-    if not ok then return nil, ("case %s: %s"):format(case[1], text.first_line(err)) end
+    end, { deadline_ms = unit.trial_ms or trial.DEADLINE_MS, memory = trial.MEMORY })
+    if not ok then return nil, (case[1] and "case " .. case[1] .. ": " or "") .. text.first_line(err) end
   end
   return n
 end
