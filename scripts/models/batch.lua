@@ -369,7 +369,9 @@ local function remember(self, grants)
   for _, g in ipairs(grants) do
     step[g[1]] = g[2]
     local row = self.live[g[1]]
-    if row then row.granted = self.submitted end
+    if row then
+      row.granted, row.granted_at = self.submitted, row.granted_at or uv.hrtime()
+    end
   end
   self.flight[#self.flight + 1] = step
 end
