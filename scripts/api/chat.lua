@@ -149,9 +149,10 @@ function shape.answer(req, outs, usage)
   answer.choices = json.array()
   for i, out in ipairs(outs) do
     answer.choices[i] = stream.other(json.object { { "index", out.index }, { "message", message_object(out) },
-      { "logprobs", logprobs_object(out, out.logprobs) }, { "finish_reason", out.finish } }, out)
+      { "logprobs", logprobs_object(out, req.sampling.top_logprobs and out.logprobs) }, { "finish_reason", out.finish } }, out)
   end
-  answer.usage, answer.timings = stream.usage(usage), stream.timings(usage)
+  answer.usage = stream.usage(usage)
+  answer.timings = stream.timings(usage)
   return answer
 end
 

@@ -129,7 +129,8 @@ function shape.answer(req, outs, usage)
     choice.finish_reason = out.finish
     answer.choices[i] = choice
   end
-  answer.usage, answer.timings = stream.usage(usage), stream.timings(usage)
+  answer.usage = stream.usage(usage)
+  answer.timings = stream.timings(usage)
   return answer
 end
 

@@ -48,16 +48,21 @@ local function head(self, out)
   if choice then send(self, { choice }) end
 end
 
+--- Probabilities that have not been sent, when the client asked for them. (Outputs that a script made have none.)
+local function logprobs(self, out)
+  return self.req.sampling.top_logprobs and out.take_logprobs and out:take_logprobs() or nil
+end
+
 function Face:delta(out, deltas)
   head(self, out)
   for _, delta in ipairs(deltas) do
-    send(self, { self.shape.delta(self.req, out, { delta = delta, logprobs = out.take_logprobs and out:take_logprobs() }) })
+    send(self, { self.shape.delta(self.req, out, { delta = delta, logprobs = logprobs(self, out) }) })
   end
 end
 
 function Face:finish(out)
   head(self, out)
-  send(self, { self.shape.finish(self.req, out, { logprobs = out.take_logprobs and out:take_logprobs() }) })
+  send(self, { self.shape.finish(self.req, out, { logprobs = logprobs(self, out) }) })
 end
 
 local function done(self)
@@ -79,7 +84,8 @@ function Face:answer(outs, usage)
   end
   if self.req.include_usage then
     local chunk = self.shape.chunk(self.req, json.array())
-    chunk.usage, chunk.timings = stream.usage(usage), stream.timings(usage)
+    chunk.usage = stream.usage(usage)
+    chunk.timings = stream.timings(usage)
     chunk = respond(self, chunk)
     if chunk then self.events:event(encode(chunk)) end
   end

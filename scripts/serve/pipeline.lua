@@ -19,7 +19,6 @@ local admission = require "serve.admission"
 local async = require "lib.async"
 local errors = require "api.errors"
 local outputs = require "serve.output"
-local parsers = require "parsers"
 local prompts = require "serve.prompt"
 local uv = require "luv"
 
@@ -81,22 +80,14 @@ local function kept_marks(words, tok)
   return list, set
 end
 
-local function new_parser(words, prompt, tools)
-  if not words then return nil end
-  if tools then return words:parser { tools = tools, prompt_tail = prompt.tail } end
-  return parsers.new { format = "none", reasoning = words.formats.reasoning, prompt_tail = prompt.tail }
-end
-
 --- Ids that begin a call, for a request that demands one.
 local function opening(req, entry, prompt, words)
   local choice = req.force_call
   if not choice then return nil end
-  local text = parsers.opening(words.formats.tools, choice.name, { reasoning = words.formats.reasoning,
-    prompt_tail = prompt.tail, template = words.source })
+  local text = words and words:opening(choice.name, { tools = req.chat.tools, prompt_tail = prompt.tail })
   if not text then
     error(errors.new { status = 400, param = "tool_choice",
-      message = ("tool_choice demands a call, and the format '%s' of this model has no way to begin one")
-        :format(words.formats.tools) }, 0)
+      message = "tool_choice demands a call, and the format of this model's calls has no way to begin one" }, 0)
   end
   return assert(entry.tok:encode(text, { add_special = false }))
 end
@@ -115,7 +106,7 @@ local function sampling_of(self, options)
   for key, value in pairs(self.req.sampling) do out[key] = value end
   for key, value in pairs(options.sampling or {}) do out[key] = value end
   if out.top_k == -1 then out.top_k = 0 end
-  if options.logprobs and not out.top_logprobs then out.top_logprobs = 0 end
+  if options.logprobs and not out.top_logprobs then out.top_logprobs = 0 end -- their sum is asked for
   out.seed = out.seed or math.random(0, math.maxinteger >> 1)
   out.salt = salt_of(self.app, self.req.key)
   out.tag = self.req.tag
@@ -134,7 +125,7 @@ local function on_token(self, out, event, row)
   local at = now_s()
   if event.id then
     if not self.first_at then
-      self.first_at, self.granted_at = at, row.granted and row.granted * 1e-9
+      self.first_at, self.granted_at = at, row.granted_at and row.granted_at * 1e-9
     end
     local metrics = self.app.metrics
     if out.last_at and metrics then metrics.inter_token:observe(at - out.last_at, self.labels) end
@@ -192,7 +183,8 @@ local function add_rows(self, prompt, o)
   for i = 2, rows.n do
     local row = rows[i]
     local out = outputs.new { index = o.first + i - 2, prompt = o.prompt, tok = entry.tok, live = o.live, kept = kept_set,
-      parser = parsed and new_parser(self.words, prompt, req.chat.tools) or nil, logprobs = request.top_logprobs ~= nil,
+      parser = parsed and self.words and self.words:parser { tools = req.chat.tools, prompt_tail = prompt.tail } or nil,
+      logprobs = request.top_logprobs ~= nil,
       one_call = parsed and req.chat.tools and req.chat.parallel_tool_calls == false, hook = hook,
       call_id = function() return "call_" .. random_name() end }
     of_row[row], self.rows[row] = out, true
@@ -221,7 +213,7 @@ local function generate(self, options)
   end
   local live = self.face.streams and not options.silent and not self.streamed
   local n = options.n or req.best_of or req.n
-  local sampling = sampling_of(self, { sampling = options.sampling, logprobs = options.logprobs or req.best_of or not live })
+  local sampling = sampling_of(self, { sampling = options.sampling, logprobs = options.logprobs or req.best_of })
   local made, open, wake = {}, 0, nil
   local function left()
     open = open - 1
@@ -328,8 +320,10 @@ local function answers(self)
   local gen = req.generation
   if not gen:has "generate" then return best(req, generate(self, {})) end
   local result = gen:wait("generate", req, function(_, options)
-    local made = generate(self, options or {})
-    if options and options.n or #made ~= 1 then return made end
+    local o = { logprobs = true }
+    for key, value in pairs(options or {}) do o[key] = value end
+    local made = generate(self, o)
+    if o.n or #made ~= 1 then return made end
     return made[1]
   end)
   if result == nil then return best(req, generate(self, {})) end
