@@ -58,9 +58,6 @@ end
 function completions.read(body, request)
   local o = schema.read(body, FIELDS)
   local list = prompts_of(o.prompt)
-  if o.echo and o.logprobs then
-    refuse("echo", "together with logprobs asks for probabilities of the prompt, which this server does not compute")
-  end
   local fields = common.read(o, body)
   fields.sampling.top_logprobs = o.logprobs
   fields.id, fields.api, fields.prompt, fields.prompts = "cmpl-", "completions", o.prompt, list
@@ -70,26 +67,30 @@ end
 
 -- ---- shapes --------------------------------------------------------------------------------------------------------
 
---- {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
-local function logprobs_object(out, entries)
+local function top_object(out, entry)
+  if not entry.logprob then return json.null end
+  local top = json.object {}
+  for _, t in ipairs(entry.top or {}) do top[spelling.text(out.tok, t.id)] = stream.logprob(t.logprob) end
+  top[spelling.clean(entry.bytes)] = stream.logprob(entry.logprob)
+  return top
+end
+
+--- {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; `shift`: characters of an echo before the answer.
+local function logprobs_object(out, entries, shift)
   if not entries then return json.null end
   local tokens, values, tops, offsets = json.array(), json.array(), json.array(), json.array()
   for i, entry in ipairs(entries) do
-    tokens[i], values[i], offsets[i] = spelling.clean(entry.bytes), stream.logprob(entry.logprob), entry.offset
-    local top = json.object {}
-    for _, t in ipairs(entry.top or {}) do top[spelling.text(out.tok, t.id)] = stream.logprob(t.logprob) end
-    top[tokens[i]] = values[i]
-    tops[i] = top
+    tokens[i], offsets[i] = spelling.clean(entry.bytes), entry.offset + (entry.logprob and shift or 0)
+    values[i] = entry.logprob and stream.logprob(entry.logprob) or json.null
+    tops[i] = top_object(out, entry)
   end
   return json.object { { "tokens", tokens }, { "token_logprobs", values }, { "top_logprobs", tops }, { "text_offset", offsets } }
 end
 
-local function choice_of(out, text, entries)
-  return json.object { { "index", out.index }, { "text", text }, { "logprobs", logprobs_object(out, entries) },
+local function choice_of(out, text, logprobs)
+  return json.object { { "index", out.index }, { "text", text }, { "logprobs", logprobs or json.null },
     { "finish_reason", json.null } }
 end
-
-local function some(entries) return entries and #entries > 0 and entries or nil end
 
 local shape = {}
 completions.shape = shape
@@ -101,31 +102,55 @@ function shape.chunk(req, choices)
   return chunk
 end
 
---- The text of the prompt of an answer, for echo.
+--- The prompt of an answer as it is echoed: its text, its characters, and its tokens, whose probabilities nobody computes: null.
 local function echo_of(req, out)
-  if not req.echo then return "" end
+  if not req.echo then return { text = "", characters = 0, entries = {} } end
   local given = req.prompts[out.prompt or 1]
-  return type(given) == "string" and given or out.tok and out.tok:decode(given) or ""
+  local echo = { text = type(given) == "string" and given or out.tok and out.tok:decode(given) or "", entries = {} }
+  echo.characters = utf8.len(echo.text) or #echo.text
+  if not (req.sampling.top_logprobs and out.tok) then return echo end
+  local offset = 0
+  for i, id in ipairs(req.all_ids[out.prompt or 1]) do
+    local bytes = spelling.bytes(out.tok, id)
+    echo.entries[i] = { bytes = bytes, offset = offset }
+    offset = offset + characters(bytes)
+  end
+  return echo
 end
 
 function shape.head(req, out)
+  if not req.echo then return nil end
   local echo = echo_of(req, out)
-  return echo ~= "" and choice_of(out, echo) or nil
+  return choice_of(out, echo.text, req.sampling.top_logprobs and logprobs_object(out, echo.entries))
 end
 
-function shape.delta(_, out, o) return choice_of(out, o.delta.text, some(o.logprobs)) end
+--- Probabilities of a chunk, null when it has none.
+local function chunk_logprobs(req, out, entries)
+  if not (entries and #entries > 0) then return nil end
+  return logprobs_object(out, entries, echo_of(req, out).characters)
+end
 
-function shape.finish(_, out, o)
-  local choice = choice_of(out, "", some(o.logprobs))
+function shape.delta(req, out, o) return choice_of(out, o.delta.text, chunk_logprobs(req, out, o.logprobs)) end
+
+function shape.finish(req, out, o)
+  local choice = choice_of(out, "", chunk_logprobs(req, out, o.logprobs))
   choice.finish_reason = out.finish
   return choice
+end
+
+--- Probabilities of the whole text, the echoed prompt before it.
+local function all_logprobs(req, out, echo)
+  if not (req.sampling.top_logprobs and out.logprobs) then return nil end
+  local entries = table.move(out.logprobs, 1, #out.logprobs, #echo.entries + 1, echo.entries)
+  return logprobs_object(out, entries, echo.characters)
 end
 
 function shape.answer(req, outs, usage)
   local answer = stream.object(req, "text_completion")
   answer.choices = json.array()
   for i, out in ipairs(outs) do
-    local choice = choice_of(out, echo_of(req, out) .. (out.content or ""), req.sampling.top_logprobs and out.logprobs)
+    local echo = echo_of(req, out)
+    local choice = choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo))
     choice.finish_reason = out.finish
     answer.choices[i] = choice
   end

@@ -256,4 +256,10 @@ schema.refused = {
   audio = NONE, web_search_options = NONE,
 }
 
+--- Is that the name of a field?
+schema.known = {}
+for _, list in ipairs { schema.sampling, schema.chat, schema.completions } do
+  for _, f in ipairs(list) do schema.known[f[1]] = true end
+end
+
 return schema

@@ -20,19 +20,12 @@ local async = require "lib.async"
 local errors = require "api.errors"
 local outputs = require "serve.output"
 local prompts = require "serve.prompt"
+local schema = require "api.schema"
 local uv = require "luv"
 
 local pipeline = {}
 
 -- ---- requests ------------------------------------------------------------------------------------------------------
-
-local Request = {}
-Request.__index = Request
-
---- Names a script of the generation for this request's rows: its logits and token hooks run for them.
-function Request:attach(name, params)
-  self.attached[#self.attached + 1] = { name = name, params = params or {} }
-end
 
 local function random_name()
   return (uv.random(12):gsub(".", function(c) return ("%02x"):format(c:byte()) end))
@@ -48,7 +41,9 @@ function pipeline.request(fields, request)
   fields.received, fields.started = os.time(), request.started or uv.hrtime()
   fields.sampling, fields.ctx, fields.tag, fields.attached = fields.sampling or {}, {}, {}, {}
   fields.n = fields.n or 1
-  return setmetatable(fields, Request)
+  --- Names a script of the generation for this request's rows: its logits and token hooks run for them.
+  function fields.attach(name, params) fields.attached[#fields.attached + 1] = { name = name, params = params or {} } end
+  return fields
 end
 
 -- ---- one run -------------------------------------------------------------------------------------------------------
@@ -153,6 +148,15 @@ local function guarded(self, f)
   end
 end
 
+--- A refusal of the generator as a 400; its text begins with the name of the field where it is about one.
+local function refusal(why)
+  local code, text = type(why) == "table" and why.code, type(why) == "table" and why.text or tostring(why)
+  if code == "nomem" then return errors.new { status = 503, message = text, code = "overloaded" } end
+  local param = text:match "^'?([%l_]+)'?[: ]"
+  return errors.new { status = 400, message = text, param = schema.known[param] and param or nil,
+    code = code == "limit" and "context_length_exceeded" or nil }
+end
+
 --- Adds the rows of one prompt. o: sampling, n, first (index of the first choice), live, left (called when a row is done).
 local function add_rows(self, prompt, o)
   local req, entry = self.req, self.entry
@@ -173,7 +177,7 @@ local function add_rows(self, prompt, o)
   local forced = opening(req, entry, prompt, self.words)
   local rows = table.pack(pcall(entry.batch.add, entry.batch, request))
   if not rows[1] or not rows[2] then
-    error(errors.from(pipeline.refusal(rows[1] and rows[3] or rows[2])), 0)
+    error(refusal(rows[1] and rows[3] or rows[2]), 0)
   end
   if bind then bind(table.move(rows, 2, rows.n, 1, {})) end
   local predicted = admission.predict(entry.batch, #prompt.ids, { n = o.n, max_tokens = request.max_tokens })
@@ -192,15 +196,6 @@ local function add_rows(self, prompt, o)
     admission.joined(entry.batch, row.row, i == 2 and predicted or 0)
     if forced then row:force(forced) end
   end
-end
-
---- A refusal of the generator as a 400; its text begins with the name of the field where it is about one.
-function pipeline.refusal(why)
-  local text = type(why) == "table" and why.text or tostring(why)
-  local param = text:match "^'?([%l_]+)'?[: ]"
-  local code = type(why) == "table" and why.code == "limit" and "context_length_exceeded" or nil
-  if type(why) == "table" and why.code == "nomem" then return { status = 503, message = text, code = "overloaded" } end
-  return { status = 400, message = text, param = pipeline.fields and pipeline.fields[param] and param or nil, code = code }
 end
 
 --- Runs the rows of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
@@ -378,6 +373,13 @@ end
 
 -- ---- the whole -----------------------------------------------------------------------------------------------------
 
+--- A row that ended with an error. That nothing is left to draw from is the request's own doing.
+local function failure(why)
+  local text = tostring(why)
+  local own = text:find("leave no token", 1, true) ~= nil
+  return errors.new { status = own and 400 or 500, message = text, code = not own and "generation_failed" or nil }
+end
+
 local function perform(self)
   prepare(self)
   if self.cancelled then error(errors.new { status = 409, message = "the request was cancelled", code = "cancelled" }, 0) end
@@ -385,9 +387,7 @@ local function perform(self)
   local list = answers(self)
   local usage = usage_of(self)
   for _, out in ipairs(list) do
-    if out.finish == "error" then
-      error(errors.new { status = 500, message = tostring(out.error), code = "generation_failed" }, 0)
-    end
+    if out.finish == "error" then error(failure(out.error), 0) end
   end
   if self.cancelled ~= "gone" then
     for _, out in ipairs(list) do
