@@ -103,8 +103,9 @@ function shape.chunk(req, choices)
 end
 
 --- The prompt of an answer as it is echoed: its text, its characters, and its tokens, whose probabilities nobody computes: null.
-local function echo_of(req, out)
-  if not req.echo then return { text = "", characters = 0, entries = {} } end
+local NO_ECHO = { text = "", characters = 0, entries = {} }
+
+local function new_echo(req, out)
   local given = req.prompts[out.prompt or 1]
   local echo = { text = type(given) == "string" and given or out.tok and out.tok:decode(given) or "", entries = {} }
   echo.characters = utf8.len(echo.text) or #echo.text
@@ -113,9 +114,15 @@ local function echo_of(req, out)
   for i, id in ipairs(req.all_ids[out.prompt or 1]) do
     local bytes = spelling.bytes(out.tok, id)
     echo.entries[i] = { bytes = bytes, offset = offset }
-    offset = offset + characters(bytes)
+    offset = offset + spelling.characters(bytes)
   end
   return echo
+end
+
+local function echo_of(req, out)
+  if not req.echo then return NO_ECHO end
+  out.echo = out.echo or new_echo(req, out)
+  return out.echo
 end
 
 function shape.head(req, out)
@@ -141,7 +148,8 @@ end
 --- Probabilities of the whole text, the echoed prompt before it.
 local function all_logprobs(req, out, echo)
   if not (req.sampling.top_logprobs and out.logprobs) then return nil end
-  local entries = table.move(out.logprobs, 1, #out.logprobs, #echo.entries + 1, echo.entries)
+  local entries = table.move(echo.entries, 1, #echo.entries, 1, {})
+  table.move(out.logprobs, 1, #out.logprobs, #entries + 1, entries)
   return logprobs_object(out, entries, echo.characters)
 end
 

@@ -119,23 +119,13 @@ end
 
 -- ---- tokens --------------------------------------------------------------------------------------------------------
 
---- Bytes of a text that begin a character.
-local function characters(bytes)
-  local n = 0
-  for i = 1, #bytes do
-    local b = bytes:byte(i)
-    if b < 0x80 or b >= 0xC0 then n = n + 1 end
-  end
-  return n
-end
-
 --- Remembers the token's probability: { id, logprob, top, bytes, at = bytes before it, offset = characters before it }.
 local function note_logprob(self, e)
   local hidden = self.tok:is_special(e.id) and not self.kept[e.id]
   local bytes = spelling.bytes(self.tok, e.id)
   local entry = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes, at = self.bytes, offset = self.chars }
   self.logprob = self.logprob + e.logprob
-  if not hidden then self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes) end
+  if not hidden then self.bytes, self.chars = self.bytes + #bytes, self.chars + spelling.characters(bytes) end
   self.fresh[#self.fresh + 1] = entry
 end
 

@@ -273,10 +273,11 @@ local function prepare(self)
       self.prompts[i] = prompts.plain(entry, given, { add_special = req.add_special, param = param })
     end
   end
-  req.ids, req.prompt_tokens = self.prompts[1].ids, 0
+  req.ids, req.all_ids, req.prompt_tokens = self.prompts[1].ids, {}, 0
   local predicted = 0
-  for _, prompt in ipairs(self.prompts) do
+  for i, prompt in ipairs(self.prompts) do
     local tokens = #prompt.ids
+    req.all_ids[i] = prompt.ids
     err = admission.fits(entry, tokens, param)
     if err then error(err, 0) end
     req.prompt_tokens = req.prompt_tokens + tokens

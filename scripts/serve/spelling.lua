@@ -66,6 +66,16 @@ function spelling.clean(bytes)
   return table.concat(parts)
 end
 
+--- How many characters begin in these bytes.
+function spelling.characters(bytes)
+  local n = 0
+  for i = 1, #bytes do
+    local b = bytes:byte(i)
+    if b < 0x80 or b >= 0xC0 then n = n + 1 end
+  end
+  return n
+end
+
 function spelling.text(tok, id) return spelling.clean(spelling.bytes(tok, id)) end
 
 return spelling
