@@ -18,6 +18,7 @@
 local admission = require "serve.admission"
 local async = require "lib.async"
 local errors = require "api.errors"
+local opening = require "serve.opening"
 local outputs = require "serve.output"
 local prompts = require "serve.prompt"
 local schema = require "api.schema"
@@ -73,18 +74,6 @@ local function kept_marks(words, tok)
   local list, set = words and tok and words:marks(tok) or {}, {}
   for _, id in ipairs(list) do set[id] = true end
   return list, set
-end
-
---- Ids that begin a call, for a request that demands one.
-local function opening(req, entry, prompt, words)
-  local choice = req.force_call
-  if not choice then return nil end
-  local text = words and words:opening(choice.name, { tools = req.chat.tools, prompt_tail = prompt.tail })
-  if not text then
-    error(errors.new { status = 400, param = "tool_choice",
-      message = "tool_choice demands a call, and the format of this model's calls has no way to begin one" }, 0)
-  end
-  return assert(entry.tok:encode(text, { add_special = false }))
 end
 
 local function salt_of(app, key)
@@ -174,7 +163,7 @@ local function add_rows(self, prompt, o)
   end
   local bind = #self.attached > 0 and req.generation:wrap(req, self.attached, request, { tok = entry.tok, words = self.words,
     prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
-  local forced = opening(req, entry, prompt, self.words)
+  local forced = opening.ids(req, entry, self.words, prompt)
   local rows = table.pack(pcall(entry.batch.add, entry.batch, request))
   if not rows[1] or not rows[2] then
     error(refusal(rows[1] and rows[3] or rows[2]), 0)
@@ -360,8 +349,10 @@ local function usage_of(self)
   return usage
 end
 
-local function observe(self, usage, log)
-  local m, labels, t = self.app.metrics, self.labels, usage.timings
+--- Tells metrics and the access log, before the last byte of the answer: with that the log's line is written.
+local function observe(self, usage, finish)
+  local m, labels, t, log = self.app.metrics, self.labels, usage.timings, self.log
+  log.finish = finish
   log.model, log.prompt_tokens, log.completion_tokens = self.req.model, usage.prompt_tokens, usage.completion_tokens
   log.cached_tokens, log.ttft_ms = usage.cached_tokens, t.ttft_ms
   if not m or not labels then return end
@@ -386,10 +377,11 @@ local function perform(self)
   if self.cancelled then error(errors.new { status = 409, message = "the request was cancelled", code = "cancelled" }, 0) end
   self.added_at = now_s()
   local list = answers(self)
-  local usage = usage_of(self)
   for _, out in ipairs(list) do
     if out.finish == "error" then error(failure(out.error), 0) end
   end
+  local usage = usage_of(self)
+  observe(self, usage, list[1] and list[1].finish)
   if self.cancelled ~= "gone" then
     for _, out in ipairs(list) do
       if self.face.streams and not out.sent and not self.streamed then
@@ -399,7 +391,7 @@ local function perform(self)
     end
     self.face:answer(list, usage)
   end
-  return list, usage
+  return usage
 end
 
 --- Serves a request inside a task. o: log (a table that gets what the access log wants to know). True, or nil and an error.
@@ -407,20 +399,20 @@ function pipeline.serve(app, req, face, o)
   local gen = app.scripts:current()
   gen:retain()
   req.generation = gen
-  local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {} }, Run)
+  local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {}, log = o and o.log or {} }, Run)
   app.live = app.live or {}
   app.live[req.id] = self
   face.run = self
-  local ok, list, usage = pcall(perform, self)
+  local ok, usage = pcall(perform, self)
   app.live[req.id] = nil
   local err
   if not ok then
-    err = errors.from(list)
-    if not errors.is(list) then app.log:note("error", ("%s: %s"):format(req.id, tostring(list))) end
+    err = errors.from(usage)
+    if not errors.is(usage) then app.log:note("error", ("%s: %s"):format(req.id, tostring(usage))) end
     usage = usage_of(self)
+    observe(self, usage, "error")
+    if self.begun and self.cancelled ~= "gone" then face:fail(err) end
   end
-  if err and self.begun and self.cancelled ~= "gone" then face:fail(err) end
-  observe(self, usage, o and o.log or {})
   if gen:has "done" then gen:wait("done", req, usage) end
   gen:release()
   if err and not self.begun then return nil, err end
