@@ -141,6 +141,7 @@ end
 local function refusal(why)
   local code, text = type(why) == "table" and why.code, type(why) == "table" and why.text or tostring(why)
   if code == "nomem" then return errors.new { status = 503, message = text, code = "overloaded" } end
+  text = text:gsub("^stop_ids:", "stop_token_ids:") -- as clients call it
   local param = text:match "^'?([%l_]+)'?[: ]"
   return errors.new { status = 400, message = text, param = schema.known[param] and param or nil,
     code = code == "limit" and "context_length_exceeded" or nil }

@@ -1,0 +1,161 @@
+-- What a client can send wrong is a 400 that names the field; what it may send does what it says.
+local apiapp = require "apiapp"
+local perigee = require "perigee"
+local test = require("harness").test
+local json = perigee.json
+
+local CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+local function user(words) return { { role = "user", content = words } } end
+
+local function chat(more)
+  local body = { messages = user "Hello!", max_tokens = 4 }
+  for key, value in pairs(more) do body[key] = value end
+  return body
+end
+
+local function completion(more)
+  local body = { prompt = "Hello", max_tokens = 4 }
+  for key, value in pairs(more) do body[key] = value end
+  return body
+end
+
+local tool = { type = "function", ["function"] = { name = "get_time", parameters = json.object {} } }
+local function tools(list) return json.array(list) end
+local function bias(key, value) return json.object { { key, value } } end
+local function with(name, value) return { [name] = value } end
+
+-- endpoint, what is wrong, the field that the refusal names, a part of its message
+local WRONG = {
+  { CHAT, { temperature = -1 }, "temperature", "is -1, it must be 0 or more" },
+  { CHAT, { temperature = "hot" }, "temperature", "must be a number, not text" },
+  { CHAT, { top_p = 0 }, "top_p", "is 0, it must be above 0 and at most 1" },
+  { CHAT, { top_p = 1.5 }, "top_p", "is 1.5" },
+  { CHAT, { top_k = 1.5 }, "top_k", "must be an integer, not 1.5" },
+  { CHAT, { top_k = -2 }, "top_k", "is -2" },
+  { CHAT, { min_p = 2 }, "min_p", "is 2" },
+  { CHAT, { typical_p = 0 }, "typical_p", "is 0" },
+  { CHAT, { xtc_probability = 7 }, "xtc_probability", "is 7" },
+  { CHAT, { repetition_penalty = 0 }, "repetition_penalty", "is 0, it must be above 0" },
+  { CHAT, { presence_penalty = 3 }, "presence_penalty", "is 3, it must be at least -2 and at most 2" },
+  { CHAT, { frequency_penalty = json.array {} }, "frequency_penalty", "must be a number, not a list" },
+  { CHAT, { penalty_window = -1 }, "penalty_window", "is -1" },
+  { CHAT, { max_tokens = 0 }, "max_tokens", "is 0, it must be at least 1" },
+  { CHAT, { max_completion_tokens = "many" }, "max_completion_tokens", "must be an integer" },
+  { CHAT, { min_tokens = 9 }, "min_tokens", "is 9, more than max_tokens, which is 4" },
+  { CHAT, { n = 0 }, "n", "is 0" },
+  { CHAT, { n = 1000 }, "n", "is 1000, it must be at least 1 and at most 128" },
+  { CHAT, { seed = 1.25 }, "seed", "must be an integer" },
+  { CHAT, { seed = 1e300 }, "seed", "must be an integer" },
+  { CHAT, { stop = 5 }, "stop", "must be a list, not an integer" },
+  { CHAT, { stop = "" }, "stop[0]", "is empty" },
+  { CHAT, { stop = { "x", 7 } }, "stop[1]", "must be text, not an integer" },
+  { CHAT, { stop_token_ids = { 1, -4 } }, "stop_token_ids[1]", "is -4" },
+  { CHAT, { stop_token_ids = { 999999 } }, "stop_token_ids", "999999" },
+  { CHAT, { logit_bias = bias("x", 1) }, "logit_bias", "has the key 'x', which is no token id" },
+  { CHAT, { logit_bias = bias("5", 1000) }, "logit_bias[5]", "is 1000" },
+  { CHAT, { logit_bias = bias("99999", 1) }, "logit_bias", "99999" },
+  { CHAT, { bad_words = { 5 } }, "bad_words[0]", "must be a list" },
+  { CHAT, { banned = { 999999 } }, "banned", "999999" },
+  { CHAT, { ignore_eos = 1 }, "ignore_eos", "must be true or false, not an integer" },
+  { CHAT, { stream = "yes" }, "stream", "must be true or false, not text" },
+  { CHAT, { stream_options = json.object {} }, "stream_options", "is only for requests with stream" },
+  { CHAT, { stream = true, stream_options = bias("include_usage", 1) }, "stream_options.include_usage", "must be true or false" },
+  { CHAT, { logprobs = 3 }, "logprobs", "must be true or false" },
+  { CHAT, { top_logprobs = 2 }, "top_logprobs", "is 2, but logprobs is not true" },
+  { CHAT, { logprobs = true, top_logprobs = 21 }, "top_logprobs", "is 21" },
+  { CHAT, { model = 7 }, "model", "must be text" },
+  { CHAT, { response_format = bias("type", "json_object") }, "response_format", "constrained output" },
+  { CHAT, { guided_regex = "a+" }, "guided_regex", "constrained output" },
+  { CHAT, { functions = json.array {} }, "functions", "send 'tools'" },
+  { CHAT, { chat_template = "{{ messages }}" }, "chat_template", "cannot be sent" },
+  { CHAT, { chat_template_kwargs = json.array { 1 } }, "chat_template_kwargs", "must be an object" },
+  { CHAT, { chat_template_kwargs = bias("messages", 1) }, "chat_template_kwargs", "cannot hold 'messages'" },
+  { CHAT, { enable_thinking = "no" }, "enable_thinking", "must be true or false" },
+  { CHAT, { modalities = { "audio" } }, "modalities[0]", "is not 'text'" },
+  { CHAT, { messages = "Hello" }, "messages", "must be a list, not text" },
+  { CHAT, { messages = json.array {} }, "messages", "is empty" },
+  { CHAT, { messages = json.null }, "messages", "is missing" },
+  { CHAT, { messages = { 5 } }, "messages[0]", "must be an object, not an integer" },
+  { CHAT, { messages = { { content = "x" } } }, "messages[0].role", "is missing" },
+  { CHAT, { messages = { { role = 5, content = "x" } } }, "messages[0].role", "must be text" },
+  { CHAT, { messages = { { role = "user" } } }, "messages[0].content", "is missing" },
+  { CHAT, { messages = { { role = "user", content = 5 } } }, "messages[0].content", "must be text or a list of parts" },
+  { CHAT, { messages = { { role = "user", content = { 5 } } } }, "messages[0].content[0]", "must be an object" },
+  { CHAT, { messages = { { role = "user", content = { { type = "text" } } } } }, "messages[0].content[0].text", "missing" },
+  { CHAT, { messages = { { role = "user", content = { { type = "smell" } } } } }, "messages[0].content[0].type", "is 'smell'" },
+  { CHAT, { messages = { { role = "user", content = { { type = "image_url", image_url = { url = "file:///etc/passwd" } } } } } },
+    "messages[0].content[0]", "this server has no image input yet" },
+  { CHAT, { messages = { { role = "assistant", tool_calls = 5 } } }, "messages[0].tool_calls", "must be a list" },
+  { CHAT, { messages = { { role = "assistant", tool_calls = { { ["function"] = { name = 5 } } } } } },
+    "messages[0].tool_calls[0].function.name", "must be text" },
+  { CHAT, { messages = { { role = "stranger", content = "x" } } }, "messages", "stranger" },
+  { CHAT, { tools = 5 }, "tools", "must be a list" },
+  { CHAT, { tools = tools { { type = "function" } } }, "tools[0].function", "must be an object, not missing" },
+  { CHAT, { tools = tools { { type = "web" } } }, "tools[0].type", "is 'web', it must be 'function'" },
+  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "a b" } } } }, "tools[0].function.name", "is 'a b'" },
+  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "<|im_end|>" } } } }, "tools[0].function.name", "letters" },
+  { CHAT, { tool_choice = "never" }, "tool_choice", "is 'never'" },
+  { CHAT, { tool_choice = "required" }, "tool_choice", "there are no tools" },
+  { CHAT, { tools = tools { tool }, tool_choice = 5 }, "tool_choice", "must be text or an object" },
+  { CHAT, { tools = tools { tool }, tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice",
+    "names the tool 'other'" },
+  { CHAT, { continue_final_message = true, add_generation_prompt = true }, "add_generation_prompt", "cannot both" },
+  { CHAT, { perigee = { logits = 5 } }, "perigee.logits", "must be text" },
+  { COMPLETIONS, { prompt = json.null }, "prompt", "is missing" },
+  { COMPLETIONS, { prompt = 5 }, "prompt", "must be text, token ids or a list of them" },
+  { COMPLETIONS, { prompt = json.array {} }, "prompt", "is empty" },
+  { COMPLETIONS, { prompt = { "x", 5 } }, "prompt[1]", "must be text or token ids" },
+  { COMPLETIONS, { prompt = { 1, "x" } }, "prompt[1]", "must be an integer" },
+  { COMPLETIONS, { prompt = { { 1, 2 }, json.array {} } }, "prompt[1]", "is empty" },
+  { COMPLETIONS, { prompt = { 99999 } }, "prompt", "99999" },
+  { COMPLETIONS, { prompt = "" }, "prompt", "is empty" },
+  { COMPLETIONS, { suffix = "end" }, "suffix", "not filled in" },
+  { COMPLETIONS, { logprobs = 25 }, "logprobs", "is 25" },
+  { COMPLETIONS, { best_of = 2, n = 3 }, "best_of", "is 2, it must be at least n, which is 3" },
+  { COMPLETIONS, { best_of = 2, stream = true }, "best_of", "streamed" },
+  { "/tokenize", with("prompt", json.null), "content", "is missing" },
+  { "/tokenize", { content = 5 }, "content", "must be text" },
+  { "/detokenize", { prompt = "x" }, "tokens", "is missing" },
+  { "/detokenize", { tokens = { 5, "x" } }, "tokens[1]", "must be an integer" },
+  { "/detokenize", { tokens = { 5, 99999 } }, "tokens[1]", "is 99999, the vocabulary ends at 2" },
+}
+
+test("what is wrong is refused, and the field is named", function(t)
+  apiapp.run(t, function(app)
+    for i, case in ipairs(WRONG) do
+      local body = case[1] == CHAT and chat(case[2]) or completion(case[2])
+      local status, answer = app:ask(case[1], body)
+      local what = ("%d: %s"):format(i, case[3])
+      if t.eq(status, 400, what) then
+        local e = answer.error
+        t.eq({ e.type, e.param }, { "invalid_request_error", case[3] }, what)
+        t.ok(e.message:find(case[4], 1, true), what .. ": " .. e.message)
+      end
+    end
+    t.eq(app.entry.batch.alive, 0)
+  end)
+end)
+
+test("bodies that are none", function(t)
+  apiapp.run(t, function(app)
+    for _, body in ipairs { "", "{", "[]", "5", '"x"', "null", '{"a":1}x', ("["):rep(100000), '{"messages": "\255"}' } do
+      local status, answer = app:ask(CHAT, body)
+      t.eq(status, 400, body:sub(1, 20))
+      t.eq(answer.error.type, "invalid_request_error")
+    end
+    local status, answer = app:ask(CHAT, chat { model = "nothing" })
+    t.eq({ status, answer.error.code }, { 404, "model_not_found" })
+  end)
+end)
+
+test("harmless fields are left alone, null is the same as nothing", function(t)
+  apiapp.run(t, function(app)
+    local status, answer = app:ask(CHAT, chat { temperature = json.null, stop = json.null, tools = json.null, user = "me",
+      metadata = { a = "b" }, store = true, service_tier = "auto", safety_identifier = "x", whatever = { 1, 2 },
+      response_format = { type = "text" }, tool_choice = "auto", logit_bias = json.object {}, max_tokens = 3.0, top_k = -1 })
+    t.eq(status, 200)
+    t.eq(answer.usage.completion_tokens, 3)
+    t.eq(answer.choices[1].finish_reason, "length")
+  end)
+end)
