@@ -48,7 +48,7 @@ function common.attach(req, o)
       params[key] = value
     end
   end
-  req.attach(name, params)
+  req:attach(name, params)
   return req
 end
 

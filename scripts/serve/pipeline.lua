@@ -43,7 +43,7 @@ function pipeline.request(fields, request)
   fields.sampling, fields.ctx, fields.tag, fields.attached = fields.sampling or {}, {}, {}, {}
   fields.n = fields.n or 1
   --- Names a script of the generation for this request's rows: its logits and token hooks run for them.
-  function fields.attach(name, params) fields.attached[#fields.attached + 1] = { name = name, params = params or {} } end
+  function fields:attach(name, params) self.attached[#self.attached + 1] = { name = name, params = params or {} } end
   return fields
 end
 
