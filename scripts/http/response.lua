@@ -20,6 +20,7 @@ local JOINED = 64 << 10 -- bodies up to this are written together with their hea
 
 local status_lines = {}
 for code, reason in pairs(status.reasons) do status_lines[code] = ("HTTP/1.1 %d %s\r\n"):format(code, reason) end
+for code = 400, 599 do status_lines[code] = status_lines[code] or ("HTTP/1.1 %d \r\n"):format(code) end -- scripts' own
 
 function response.new(connection, request)
   return setmetatable({ connection = connection, request = request, bytes = 0 }, Response)
