@@ -16,7 +16,7 @@ Error.__tostring = function(err) return err.message end
 --- The `type` of each status where the caller gave none.
 local TYPES = {
   [400] = "invalid_request_error", [401] = "authentication_error", [403] = "permission_error", [404] = "not_found_error",
-  [409] = "conflict_error", [413] = "invalid_request_error", [422] = "invalid_request_error", [429] = "rate_limit_error",
+  [409] = "conflict_error", [429] = "rate_limit_error", [503] = "overloaded_error",
 }
 
 function errors.new(given)

@@ -188,6 +188,13 @@ local function add_rows(self, prompt, o)
   end
 end
 
+--- From here on errors are part of the answer.
+local function begin(self)
+  if self.begun then return end
+  self.begun = true
+  self.face:begin(self.req)
+end
+
 --- Runs the rows of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
 local function generate(self, options)
   local req = self.req
@@ -216,10 +223,7 @@ local function generate(self, options)
       break
     end
   end
-  if not self.refused and not self.begun then
-    self.begun = true
-    self.face:begin(req)
-  end
+  if not self.refused then begin(self) end
   if open > 0 then
     async.await(function(resume) wake = resume end)
     wake = nil
@@ -384,6 +388,7 @@ local function perform(self)
   local usage = usage_of(self)
   observe(self, usage, list[1] and list[1].finish)
   if self.cancelled ~= "gone" then
+    begin(self)
     for _, out in ipairs(list) do
       if self.face.streams and not out.sent and not self.streamed then
         self.face:delta(out, outputs.deltas(out))

@@ -10,8 +10,6 @@ local few = ... or os.getenv "SAN"
 
 local CHAT = "/v1/chat/completions"
 
-local function user(words) return { { role = "user", content = words } } end
-
 local answers = {}
 for _, a in ipairs(assert(json.decode(assert(text.read_file "examples/moonlet/answers.json")))) do
   if #a.grids == 0 and a.margin > 0.05 then answers[#answers + 1] = a end
