@@ -13,7 +13,6 @@
 -- All scripts together get TURN_MS of CPU per turn of the loop, so that a hundred calls which are each just fast enough
 -- cannot keep the loop from answering others.
 local perigee = require "perigee"
-local reasons = require("http.status").reasons
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -44,8 +43,8 @@ local Rejection = { __name = "perigee.Rejection" }
 --- What `request` and `admit` answer to refuse. options: retry_after (seconds), code, type.
 function phases.reject(status, message, options)
   local o = options or {}
-  if math.type(status) ~= "integer" or status < 400 or not reasons[status] then
-    error(("reject: a status from 400 on expected, got %s"):format(tostring(status)), 2)
+  if math.type(status) ~= "integer" or status < 400 or status > 599 then
+    error(("reject: a status from 400 to 599 expected, got %s"):format(tostring(status)), 2)
   end
   if o.retry_after ~= nil and type(o.retry_after) ~= "number" then
     error(("reject: retry_after is a %s, not a number of seconds"):format(type(o.retry_after)), 2)

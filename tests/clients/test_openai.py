@@ -240,9 +240,7 @@ def cancel_by_id():
 
 @test
 def many_at_once():
-    asynchronous = openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=120)
-
-    async def one(name, stream):
+    async def one(asynchronous, name, stream):
         if not stream:
             r = await asynchronous.chat.completions.create(**arguments(name))
             return check_message(name, r.choices[0].message, r.choices[0].finish_reason)
@@ -254,7 +252,8 @@ def many_at_once():
 
     async def all_of(count):
         names = list(BY_NAME)
-        await asyncio.gather(*(one(names[i % len(names)], i % 2 == 0) for i in range(count)))
+        async with openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=120) as asynchronous:
+            await asyncio.gather(*(one(asynchronous, names[i % len(names)], i % 2 == 0) for i in range(count)))
 
     for count in (3, 30):
         asyncio.run(all_of(count))

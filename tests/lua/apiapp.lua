@@ -54,7 +54,8 @@ local function model_of(options)
   local batch = assert(model:batch { rows = options.rows or 16, cache_tokens = options.cache_tokens or 16384,
     cache_bytes = options.cache_bytes or 16 << 20 })
   assert(batch:start())
-  return { name = "moonlet", model = model, tok = model:tokenizer(), batch = batch, words = assert(chat.open "examples/moonlet"),
+  return { name = "moonlet", path = "examples/moonlet", model = model, tok = model:tokenizer(), batch = batch,
+    words = assert(chat.open "examples/moonlet"),
     context = batch.core.context, state = "ready" }
 end
 
@@ -81,7 +82,7 @@ local function new(options)
   app.models = { find = function(_, name)
     if name == nil or name == "" or name == "moonlet" then return entry end
     return nil, { status = 404, code = "model_not_found", message = ("The model '%s' does not exist"):format(name) }
-  end }
+  end, list = function() return { entry } end }
   app.scripts = scripts_of(app, options.hooks)
   require "api.openai" (app)
   local route = app.routes:handler()

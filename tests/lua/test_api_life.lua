@@ -166,6 +166,7 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
     status, answer, headers = ask "late"
     t.eq({ status, answer.error.message, headers["retry-after"] }, { 429, "later", "3" })
     local greeting = "Hello! I am Moonlet. How can I help you?"
+    local _
     _, answer = ask(nil, "Shout")
     t.eq(answer.choices[1].message.content, greeting)
     _, answer = ask "own"
