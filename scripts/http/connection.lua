@@ -31,6 +31,7 @@ local BURST = 16             -- requests that are answered in one go before othe
 local LINGER_BYTES = 16 << 20 -- that are thrown away at the end
 local KEEPALIVE_S = 60       -- TCP's own
 local GONE = 499             -- in the log: the client did not wait for an answer
+local RETRY = "retry-after: 1\r\n"
 local CONTINUE = "HTTP/1.1 100 Continue\r\n\r\n"
 
 local Connection = {}
@@ -41,10 +42,13 @@ Connection.__index = Connection
 --- Takes an accepted stream. `kind`: "tcp" or "unix".
 function connection.new(server, stream, kind)
   local self = setmetatable({ server = server, stream = stream, kind = kind, parser = parse.new(server.limits),
-    state = "head", stay = true, requests = 0, stash = {}, stash_bytes = 0,
+    state = "head", stay = true, requests = 0, held = 0, stash = {}, stash_bytes = 0,
     backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0, accepted = 0, progress = 0 }, Connection)
   self.on_written = function(err) self:wrote(err) end
-  self.on_bytes = function(err, bytes) self:on_read(err, bytes) end
+  self.on_bytes = function(err, bytes)
+    local ok, why = pcall(self.on_read, self, err, bytes)
+    if not ok then self:fail(why) end
+  end
   if kind == "tcp" then
     stream:nodelay(true)
     stream:keepalive(true, KEEPALIVE_S)
@@ -54,6 +58,14 @@ function connection.new(server, stream, kind)
   self:set_deadline(server.limits.header_s)
   stream:read_start(self.on_bytes)
   return self
+end
+
+--- Says how many bytes of a body this connection holds; false when all connections together hold too many.
+function Connection:hold(bytes)
+  local server = self.server
+  server.held = server.held + bytes - self.held
+  self.held = bytes
+  return server.held <= server.limits.bodies
 end
 
 function Connection:set_deadline(seconds)
@@ -85,10 +97,17 @@ function Connection:close()
   if self.state == "closed" then return end
   self.state = "closed"
   self.stream:close()
-  self.backlog, self.backlog_bytes, self.stash, self.rest = {}, 0, {}, nil
+  self.backlog, self.backlog_bytes, self.stash, self.rest, self.parser.reader = {}, 0, {}, nil, nil
+  self:hold(0)
   if self.request then self.request:abort() end
   self:wake_writers(false)
   self.server:forget(self)
+end
+
+--- Closes because something went wrong here, such as memory.
+function Connection:fail(why)
+  self.server:report(self.request, why)
+  self:close()
 end
 
 --- Closes because the client does not do its part.
@@ -103,9 +122,15 @@ function Connection:close_gently()
   if self.in_flight > 0 then return end
   self.state, self.lingered = "linger", 0
   self:set_deadline(self.server.limits.linger_s)
-  self.rest, self.stash, self.stash_bytes = nil, {}, 0
+  self.rest, self.stash, self.stash_bytes, self.parser.reader = nil, {}, 0, nil
+  self:hold(0)
   self:resume_reading()
   if self.at_end or not self.stream:shutdown() then self:close() end
+end
+
+--- There is no room for another connection.
+function Connection:turn_away()
+  self:refuse(503, "too many connections", RETRY)
 end
 
 --- Answers what is no request, or cannot be taken, and closes. `headers`: more lines.
@@ -295,6 +320,7 @@ function Connection:wait_for_more()
   if reader then
     if self.state == "head" then self.state, self.body_began = "body", uv.now() end
     self.deadline = self.body_began + (limits.body_s + reader.received / limits.body_rate) * 1000
+    if not self:hold(reader.received) then self:refuse(503, "too many large requests", RETRY) end
   elseif self.parser:is_inside() then
     if self.waits_for ~= "head" then self:set_deadline(limits.header_s) end
     self.waits_for = "head"
@@ -338,6 +364,7 @@ function Connection:serve(request)
   self.requests = self.requests + 1
   self.state, self.waits_for, self.deadline = "busy", "request", nil
   if not wants_to_stay(request) or self.requests >= self.server.limits.requests then self.stay = false end
+  self:hold(request.body and #request.body or 0)
   self.request = request_of(request, self)
   async.run(handle, self, request, response.new(self, request))
 end
@@ -346,6 +373,7 @@ end
 function Connection:answered(answer)
   self.server:log_answer(self, answer)
   self.stream_of_events, self.request = nil, nil
+  self:hold(0)
   if self.state ~= "busy" then return end
   self.state = "flush"
   if self:is_drained() then self:next_request() end

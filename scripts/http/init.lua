@@ -7,10 +7,10 @@
 --   local at = assert(server:listen { host = "127.0.0.1", port = 8080 })
 --
 -- The handler runs in a task of its own for each request (lib.async) and may wait there; it must have answered when it
--- returns. request: method, target, path (decoded), query, query_list, headers (lower-case names), header(name), body, id,
--- peer, local ("tcp" or "unix"), started, aborted, on_abort(fn). response: see http.response.
+-- returns, and should give up when request.on_abort says that nobody waits any more. See http.request and http.response for
+-- what it is given, http.server for limits and the log, http.router and http.client.
 --
--- server: listen{host, port | path, mode}, drain{seconds, done}, stats(). Its limits are listed in http.server.
+-- server: listen{host, port | path, mode}, drain{seconds, done}, stats().
 return {
   server = require("http.server").new,
   router = require("http.router").new,

@@ -1,4 +1,12 @@
--- server: listens, counts, keeps time and ends. See http.
+-- server: listens, counts, keeps time and ends.
+--
+--   http.server { handler = fn(request, response), limits = {…}, log = fn(entry), on_error = fn(request, text), name = "…" }
+--
+-- log gets an entry per answer: id, method, target, path, status (499: the client left first), bytes, ms, peer, local,
+-- aborted, agent, request; and one for what was no request: status, message, peer, local. on_error is told when a handler or
+-- the log raises; without it that goes to stderr.
+--
+-- One clock for all connections: a tick looks at their deadlines, so a connection has no timer of its own.
 local connection = require "http.connection"
 local perigee = require "perigee"
 local uv = require "luv"
@@ -13,7 +21,8 @@ local LIMITS = {
   head = 32 << 10,         -- request line and headers
   headers = 100,
   target = 8 << 10,
-  body = 64 << 20,
+  body = 32 << 20,
+  bodies = 256 << 20,      -- of all requests that are being read or answered
   header_s = 10,           -- from the first byte of a head to its last
   body_s = 30,             -- for a body, and a second more for every
   body_rate = 16 << 10,    -- bytes that have come
@@ -42,7 +51,7 @@ function server.new(options)
   return setmetatable({
     handler = options.handler, limits = limits, log = options.log, on_error = options.on_error,
     name = options.name or "perigee",
-    listeners = {}, connections = {}, open = 0, draining = false,
+    listeners = {}, connections = {}, open = 0, held = 0, draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end), id_count = 0,
   }, Server)
@@ -81,10 +90,11 @@ function Server:each(fn)
   end
 end
 
---- A handler or the log failed.
+--- A handler or the log failed; or, without a request, something here.
 function Server:report(request, text)
   if self.on_error then return self.on_error(request, text) end
-  io.stderr:write("perigee: http: ", request.method, " ", request.path, " (", request.id, "): ", tostring(text), "\n")
+  local about = request and ("%s %s (%s): "):format(request.method, request.path, request.id) or ""
+  io.stderr:write("perigee: http: ", about, tostring(text), "\n")
 end
 
 function Server:log_answer(conn, answer)
@@ -111,7 +121,7 @@ function Server:stats()
   for conn in pairs(self.connections) do
     if conn.state == "busy" then busy = busy + 1 end
   end
-  local stats = { connections = self.open, busy = busy, draining = self.draining }
+  local stats = { connections = self.open, busy = busy, draining = self.draining, body_bytes = self.held }
   for key, n in pairs(self.counts) do stats[key] = n end
   return stats
 end
@@ -125,9 +135,7 @@ local function accept(self, listener, kind)
   self.open = self.open + 1
   local conn = connection.new(self, stream, kind)
   self.connections[conn] = true
-  if self.open > self.limits.connections then
-    conn:refuse(503, "too many connections", "retry-after: 1\r\n")
-  end
+  if self.open > self.limits.connections then conn:turn_away() end
 end
 
 --- How often time is looked at: a quarter of the shortest limit, between 10 ms and a second.

@@ -230,8 +230,7 @@ function Task:cancel()
   finish(self, close(self, perigee.error("cancelled", "cancelled")))
 end
 
---- Waits for the end of a task: true, results… or nil, err. A task that waits is itself cancelled with the one it waits for
---- only by those who wrote it so.
+--- Waits for the end of a task: true, results… or nil, err.
 function Task:join()
   if not self.finished then
     async.await(function(resume)

@@ -262,7 +262,7 @@ test("addresses that cannot be had", function(t)
     t.match(t.fails("io", server:listen { port = at.port }).text, "EADDRINUSE")
   end)
   t.raises(function() http.server {} end, "needs a handler")
-  t.raises(function() http.server { handler = print, limits = { bodies = 1 } } end, "unknown limit 'bodies'")
+  t.raises(function() http.server { handler = print, limits = { bodys = 1 } } end, "unknown limit 'bodys'")
   t.raises(function() http.server { handler = print, limits = { body = "1" } } end, "no positive number")
 end)
 

@@ -62,6 +62,32 @@ test("requests on a connection, connections in total", function(t)
   end)
 end)
 
+test("bodies of all connections together", function(t)
+  local release = async.signal()
+  local function handler(request, response)
+    if request.path == "/wait" then release:wait() end
+    response:send(200, nil, tostring(#request.body))
+  end
+  local function post(path, n)
+    return ("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n"):format(path, LAST, n) .. ("x"):rep(n)
+  end
+  serve(t, { handler = handler, limits = { bodies = 3 << 20, body = 2 << 20 } }, function(at, server)
+    local a, b = connect(at), connect(at)
+    a:send(post("/wait", 2 << 20))
+    while server:stats().busy < 1 do async.sleep(1) end
+    t.ok(server:stats().body_bytes > 1 << 20, server:stats().body_bytes)
+    b:send(post("/", 2 << 20))
+    local got, ended = b:rest()
+    t.eq({ statuses(got), ended }, { { 503 }, "end" })
+    t.match(got, "retry%-after")
+    release:set()
+    t.match(a:rest(), "\r\n\r\n2097152$")
+    while server:stats().connections > 0 do async.sleep(1) end
+    t.eq(server:stats().body_bytes, 0)
+    t.match(talk(at, post("/", 2 << 20)), "\r\n\r\n2097152$")
+  end)
+end)
+
 test("a reader that takes nothing: writing waits, then the connection is cut", function(t)
   local drained, written, aborted = nil, 0, false
   local function handler(request, response)
