@@ -250,9 +250,7 @@ end
 
 --- Closes every connection now: what drain() waits for does not have to be waited for.
 function Server:cut()
-  local all = {}
-  for conn in pairs(self.connections) do all[#all + 1] = conn end
-  for _, conn in ipairs(all) do conn:close() end
+  self:each(function(conn) conn:close() end)
 end
 
 function Server:drained()

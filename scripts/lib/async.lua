@@ -19,7 +19,6 @@ local async = {}
 
 local SLEEP = {}              -- what await() yields, so that a stray coroutine.yield is noticed
 local CLEANUP_MS = 10         -- CPU time for the <close> variables of a guarded task that is ended from outside
-local LEAST_MEMORY = 64 << 10 -- what a step may always add to the heap; 0 would mean no limit
 local UNCLOSABLE = "stopped coroutine cannot be closed"
 local LIMITS = { deadline_ms = true, memory = true, wall_ms = true }
 
@@ -27,6 +26,7 @@ local Task = {}
 Task.__index = Task
 
 local current                  -- the task that runs
+local settling                 -- the loop's time when the last step came back, until all that follows from it is done
 local ready = {}               -- steps that wait for it to stop: { task, values… }
 local first, last = 1, 0
 
@@ -35,12 +35,22 @@ function async.on_error(err)
   io.stderr:write("perigee: task: ", tostring(err), "\n", err.traceback or "", err.traceback and "\n" or "")
 end
 
--- A task that is stopped by a surrounding perigee.guard never comes back to say that it no longer runs.
+-- A step that is stopped by a perigee.guard around it never comes back to say that it is over. So nothing here is believed
+-- that can be checked: a task runs when its coroutine does, and what follows a step does not outlast a turn of the loop.
 local function running_task()
   if not current then return nil end
   local status = coroutine.status(current.co)
   if status ~= "running" and status ~= "normal" then current = nil end
   return current
+end
+
+--- Is a task in the middle of a step?
+local function is_inside()
+  if settling then
+    if settling == uv.now() then return true end
+    settling = nil
+  end
+  return running_task() ~= nil
 end
 
 -- ---- errors --------------------------------------------------------------------------------------------------------
@@ -58,10 +68,24 @@ end
 
 -- ---- budgets -------------------------------------------------------------------------------------------------------
 
---- CPU time and memory for all steps of a task together, inside those of the budget around it.
+--- CPU time and memory for all steps of a task together, inside those of the budget around it. `kept` is by how much the heap
+--- grew in its steps, garbage included; `seen` is what it was when that garbage was last collected.
 local function new_budget(limits, outer)
-  return { limit_ns = limits.deadline_ms and limits.deadline_ms * 1e6, spent_ns = 0, memory = limits.memory, kept = 0,
+  return { limit_ns = limits.deadline_ms and limits.deadline_ms * 1e6, spent_ns = 0, memory = limits.memory, kept = 0, seen = 0,
     outer = outer }
+end
+
+--- Bytes that a step may add; 0 when there are none. Nobody is stopped for garbage: when much was added since the last look,
+--- it is collected first.
+local function memory_left(budget)
+  local memory = budget.memory
+  if budget.kept > memory / 2 and budget.kept - budget.seen > memory / 4 then
+    local before = perigee.heap()
+    collectgarbage()
+    budget.kept = math.max(0, budget.kept - (before - perigee.heap()))
+    budget.seen = budget.kept
+  end
+  return math.max(0, memory - budget.kept)
 end
 
 --- The tightest of a chain of budgets, as options of perigee.guard; nil and an error when nothing is left.
@@ -74,7 +98,8 @@ local function what_is_left(budget)
       left.deadline_ms = math.min(ms, left.deadline_ms or ms)
     end
     if budget.memory then
-      local bytes = math.max(budget.memory - budget.kept, math.min(LEAST_MEMORY, budget.memory))
+      local bytes = memory_left(budget)
+      if bytes == 0 then return nil, perigee.error("memory", "not enough memory") end
       left.memory = math.min(bytes, left.memory or bytes)
     end
     budget = budget.outer
@@ -112,6 +137,8 @@ end
 
 -- ---- steps ---------------------------------------------------------------------------------------------------------
 
+local step
+
 --- The end of a task: err, or the results.
 local function finish(task, err, ...)
   task.finished, task.err, task.undo = true, err, nil
@@ -135,8 +162,9 @@ local function close(task, err)
   return to_error(why)
 end
 
---- After a step: what coroutine.resume returned.
+--- After a step: what coroutine.resume returned. A wait that is to be begun for the task is left in task.begin.
 local function settle(task, ok, ...)
+  settling = uv.now()
   local err
   if not ok then
     err = to_error(..., task.co)
@@ -147,12 +175,56 @@ local function settle(task, ok, ...)
   elseif ... ~= SLEEP then
     err = perigee.error("error", "a task waits with async.await, not with coroutine.yield")
   else
+    task.begin = select(2, ...)
     return
   end
   finish(task, close(task, err))
 end
 
-local function step(task, ...)
+--- Goes on with a task, now or as soon as nothing else does.
+local function wake(task, ...)
+  local n = select("#", ...)
+  if is_inside() then
+    last = last + 1
+    ready[last] = { task, n, ... }
+    return
+  end
+  step(task, ...)
+  while first <= last do
+    local entry = ready[first]
+    ready[first] = nil
+    first = first + 1
+    step(entry[1], table.unpack(entry, 3, entry[2] + 2))
+  end
+end
+
+--- Begins a wait with start(resume). Returns what resume was given, packed, when it was called at once; else the task is to
+--- sleep.
+local function begin(task, start)
+  local state, early = "starting", nil
+  local undo = start(function(...)
+    if state == "sleeping" then
+      state, task.undo = "done", nil
+      wake(task, ...)
+    elseif state == "starting" then
+      state, early = "done", table.pack(...)
+    end
+  end)
+  if early then return early end
+  state, task.undo = "sleeping", undo
+end
+
+local function begin_outside(task, start)
+  task.begin = nil
+  local ok, early = pcall(begin, task, start)
+  if not ok then
+    finish(task, close(task, to_error(early)))
+  elseif early then
+    wake(task, table.unpack(early, 1, early.n))
+  end
+end
+
+function step(task, ...)
   if task.finished then return end
   current = task
   if task.budget then
@@ -160,23 +232,8 @@ local function step(task, ...)
   else
     settle(task, coroutine.resume(task.co, ...))
   end
-  current = nil
-end
-
---- Goes on with a task, now or as soon as nothing runs.
-local function wake(task, ...)
-  if running_task() then
-    last = last + 1
-    ready[last] = table.pack(task, ...)
-    return
-  end
-  step(task, ...)
-  while first <= last do
-    local next_step = ready[first]
-    ready[first] = nil
-    first = first + 1
-    step(table.unpack(next_step, 1, next_step.n))
-  end
+  if task.begin then begin_outside(task, task.begin) end
+  settling = nil
 end
 
 local function new_task(fn, budget)
@@ -198,27 +255,30 @@ end
 
 -- ---- waiting -------------------------------------------------------------------------------------------------------
 
+--- The task that asks to wait.
+local function waiting_task()
+  local task = running_task()
+  if not task or task.co ~= coroutine.running() or not coroutine.isyieldable() then
+    error("await: only inside a task, and not below a function of C", 3)
+  end
+  return task
+end
+
 --- Inside a task: start(resume) begins something; the task sleeps until resume(...) is called and goes on with what it was
 --- given. The first call counts, others are ignored. start may return a function that takes back what it began; it is
 --- called when the task is cancelled meanwhile.
 function async.await(start)
-  local task = running_task()
-  if not task or task.co ~= coroutine.running() or not coroutine.isyieldable() then
-    error("await: only inside a task, and not below a function of C", 2)
-  end
-  if task.cancelled then return coroutine.yield(SLEEP) end
-  local state, early = "starting", nil
-  local undo = start(function(...)
-    if state == "sleeping" then
-      state, task.undo = "done", nil
-      wake(task, ...)
-    elseif state == "starting" then
-      state, early = "done", table.pack(...)
-    end
-  end)
+  local task = waiting_task()
+  local early = not task.cancelled and begin(task, start)
   if early then return table.unpack(early, 1, early.n) end
-  state, task.undo = "sleeping", undo
   return coroutine.yield(SLEEP)
+end
+
+--- The same for starts of our own. Those of a guarded task are begun outside of its limits, because one that is stopped between
+--- making a timer and handing it over would leave it behind.
+local function wait(start)
+  if not waiting_task().budget then return async.await(start) end
+  return coroutine.yield(SLEEP, start)
 end
 
 --- Ends the task where it waits; one that runs ends at its next wait. Nothing is reported.
@@ -233,7 +293,7 @@ end
 --- Waits for the end of a task: true, results… or nil, err.
 function Task:join()
   if not self.finished then
-    async.await(function(resume)
+    wait(function(resume)
       self.waiting = self.waiting or {}
       table.insert(self.waiting, resume)
     end)
@@ -258,7 +318,7 @@ end
 
 --- Lets this task sleep.
 function async.sleep(ms)
-  async.await(function(resume)
+  wait(function(resume)
     local timer = after(ms, resume)
     return function() stop(timer) end
   end)
@@ -268,7 +328,7 @@ end
 -- done(child) is called at the end of each and may return true to end the wait.
 local function supervise(children, ms, done)
   local open = #children
-  return async.await(function(resume)
+  return wait(function(resume)
     local timer, ended
     local function stop_all()
       ended = true
@@ -345,7 +405,7 @@ end
 
 function Signal:wait()
   if self.is_set then return self.value end
-  return async.await(function(resume)
+  return wait(function(resume)
     local entry = { resume = resume }
     table.insert(self.waiters, entry)
     return function() entry.resume = nil end
@@ -398,7 +458,7 @@ function Channel:receive()
   end
   if self.closed then return nil end
   if self.receiver then error("channel: somebody is receiving already", 2) end
-  return async.await(function(resume)
+  return wait(function(resume)
     self.receiver = resume
     return function() self.receiver = nil end
   end)
