@@ -170,7 +170,7 @@ end
 local function send_later(self, data)
   self.in_flight = #data
   self.progress = uv.now()
-  self.stream:write(data, self.on_written)
+  if not self.stream:write(data, self.on_written) then self:close() end
 end
 
 --- Writes, now or when the socket takes it. Returns the bytes that wait, or nil when the client is gone. `bounded`: more
@@ -282,7 +282,10 @@ local function consume(self, bytes, pos)
       bytes, pos = take_stash(self), 1
       if not bytes then return self:wait_for_more() end
     elseif event == "head" then
-      if self.parser.request.headers.expect and next_pos > #bytes then self:write(CONTINUE) end
+      if next_pos > #bytes and self.parser.request.version == "1.1" and self.parser.request.headers.expect then
+        self:write(CONTINUE)
+        if self.state == "closed" then return end
+      end
       pos = next_pos
     elseif event == "request" then
       self.rest, self.rest_pos = bytes, next_pos

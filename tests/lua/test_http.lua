@@ -152,6 +152,11 @@ test("Expect: 100-continue", function(t)
     peer:send(head .. "def") -- it did not wait, so it is not told
     t.eq(statuses(peer:wait("}", 2)), { 100, 200, 200 })
     peer:close()
+    peer = connect(at) -- HTTP/1.0 does not know it
+    peer:send((head:gsub("1%.1", "1.0")))
+    async.sleep(5)
+    peer:send "abc"
+    t.eq(statuses(peer:rest()), { 200 })
     t.eq(statuses((talk(at, (head:gsub("3", "101"))))), { 413 })
     t.eq(statuses((talk(at, (head:gsub("100%-Continue", "200-ok"))))), { 417 })
   end)
@@ -347,4 +352,55 @@ test("the client: framings, failures, portions", function(t)
     t.raises(function() http.request { uri = "x" } end, "unknown option 'uri'")
     t.raises(function() http.request { url = base, headers = { a = "b\r\nc: d" } } end, "control character")
   end)
+end)
+
+--- A server that sends each client a text in two parts and closes.
+local function fake_server(texts, fn)
+  local listener, n = uv.new_tcp(), 0
+  listener:bind("127.0.0.1", 0)
+  listener:listen(8, function()
+    local stream = uv.new_tcp()
+    listener:accept(stream)
+    n = n + 1
+    local text = texts[n]
+    stream:read_start(function(_, bytes)
+      if not bytes then return end
+      stream:read_stop()
+      stream:write(text:sub(1, #text // 2))
+      stream:write(text:sub(#text // 2 + 1), function() stream:close() end)
+    end)
+  end)
+  local url = ("http://127.0.0.1:%d/"):format(listener:getsockname().port)
+  for i in ipairs(texts) do fn(i, http.request { url = url, max_body = 1000 }) end
+  listener:close()
+end
+
+test("the client: answers of other servers, good and bad", function(t)
+  local cases = {
+    { "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\n\r\nuntil the end", 200, "until the end" },
+    { "HTTP/1.0 204 No Content\r\n\r\n", 204, "" },
+    { "HTTP/1.1 404\r\nContent-Length: 3\r\n\r\nabcdef", 404, "abc" },
+    { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 200, "abc" },
+    { "", nil, "without an answer" },
+    { "SSH-2.0-OpenSSH\r\n\r\n", nil, "no HTTP answer" },
+    { "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", nil, "in the middle of the body" },
+    { "HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\nabc", nil, "malformed content-length" },
+    { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", nil, "malformed chunk size" },
+    { "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", nil, "unknown transfer-encoding" },
+    { "HTTP/1.1 200 OK\r\nbad header\r\n\r\n", nil, "malformed header name" },
+    { "HTTP/1.1 200 OK\r\n\r\n" .. ("x"):rep(1001), nil, "larger than 1000 bytes" },
+    { "HTTP/1.1 200 OK\r\na: " .. ("x"):rep(70000), nil, "too large" },
+  }
+  local texts = {}
+  for i, case in ipairs(cases) do texts[i] = case[1] end
+  async.run(t.expect(function()
+    fake_server(texts, function(i, answer, err)
+      local _, status, want = table.unpack(cases[i], 1, 3)
+      if status then
+        t.eq({ answer and answer.status, answer and answer.body }, { status, want }, tostring(err))
+      elseif t.fails("io", answer, err) then
+        t.match(err.text, (want:gsub("%-", "%%-")))
+      end
+    end)
+  end))
 end)
