@@ -137,6 +137,11 @@ static pe_status reserve_bans(pe_batch *b, const pe_request *r, pe_error *err) {
   return rc;
 }
 
+static void peek(const pe_batch *b, pe_row *r) {
+  r->peeked = pe_batch_probe(b, r);
+  r->peeked_at = pe_prefix_changes(b->prefix);
+}
+
 pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_row_id *first, pe_error *err) {
   int32_t limit = 0;
   pe_row_request *q = NULL;
@@ -150,6 +155,7 @@ pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_row_id *first, pe_er
   if (!rc) rc = make_rows(b, q, r->prompt.id, rows, err);
   if (!rc) *first = b->next;
   for (int32_t i = 0; !rc && i < q->r.n; i++) pe_batch_enter(b, rows[i]);
+  if (!rc) peek(b, rows[0]);
   pe_row_request_release(q);
   return rc;
 }
@@ -184,15 +190,32 @@ pe_status pe_batch_living(const pe_batch *b, pe_row_id id, pe_row **out, pe_erro
   return pe_fail(err, PE_ENOTFOUND, "row %lld is %s", (long long)id, id >= 1 && id < b->next ? "done" : "not there");
 }
 
+/* Goes round the WAITING rows whose numbers are old, as long as few tokens are compared. */
+static void peek_some(pe_batch *b) {
+  enum { MOST = 1 << 16 };
+  uint64_t now = pe_prefix_changes(b->prefix);
+  int64_t compared = 0;
+  size_t first = 0;
+  while (first < b->row_count && b->row[first]->id < b->peek) first++;
+  for (size_t i = 0; i < b->row_count && compared < MOST; i++) {
+    pe_row *r = b->row[(first + i) % b->row_count];
+    if (r->state != PE_ROW_WAITING || r->leader || r->peeked_at == now) continue;
+    peek(b, r);
+    compared += r->peeked + b->kv->block;
+    b->peek = r->id + 1;
+  }
+}
+
 static void describe(const pe_row *r, pe_row_info *out) {
   int32_t left = r->state >= PE_ROW_HELD || r->leader ? 0 : r->count - r->seq.past;
   *out = (pe_row_info){.row = r->id, .state = r->state, .prompt = pe_row_prompt(r), .past = r->seq.past, .generated = pe_row_made(r),
-                       .cached = r->cached, .left = left, .choice = r->choice, .follows = r->leader != 0,
+                       .cached = r->state == PE_ROW_WAITING ? r->peeked : r->cached, .left = left, .choice = r->choice, .follows = r->leader != 0,
                        .age_ns = pe_clock_ns() - r->added_ns, .bytes = r->seq.kv ? pe_seq_bytes(&r->seq) : 0};
 }
 
-int32_t pe_batch_rows(const pe_batch *b, pe_row_info *out, int32_t most) {
+int32_t pe_batch_rows(pe_batch *b, pe_row_info *out, int32_t most) {
   int32_t n = 0;
+  if (most > 0 && b->caching) peek_some(b);
   for (size_t i = 0; i < b->row_count; i++) {
     if (b->row[i]->state == PE_ROW_DONE) continue;
     if (n < most) describe(b->row[i], &out[n]);

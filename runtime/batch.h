@@ -107,7 +107,8 @@ typedef enum pe_row_state { PE_ROW_WAITING, PE_ROW_READING, PE_ROW_WRITING, PE_R
 typedef struct pe_row_info {
   pe_row_id row;
   pe_row_state state;
-  int32_t prompt, past, generated, cached; /* tokens: of the prompt; computed; made; found in the prefix cache */
+  int32_t prompt, past, generated; /* tokens: of the prompt; computed; made */
+  int32_t cached;                  /* tokens found in the prefix cache; of a WAITING row: that are there now, as far as known */
   int32_t left;                            /* a grant makes sense up to so many tokens */
   int32_t choice;                          /* of its request */
   bool follows;                            /* a choice that waits for the first one's prompt */
@@ -115,7 +116,8 @@ typedef struct pe_row_info {
   uint64_t bytes;                          /* of its caches */
 } pe_row_info;
 
-int32_t pe_batch_rows(const pe_batch *b, pe_row_info *out, int32_t most); /* all that are not done, oldest first; returns how many there are */
+/* Looks up WAITING rows in the prefix cache again when it has changed, as many as take little time; the others later. */
+int32_t pe_batch_rows(pe_batch *b, pe_row_info *out, int32_t most); /* all that are not done, oldest first; returns how many there are */
 bool pe_batch_info(const pe_batch *b, pe_row_id row, pe_row_info *out);
 /* Blocks that are free or could be had by eviction, and blocks in all, of the tightest group, in tokens. */
 void pe_batch_room(const pe_batch *b, int64_t *free_tokens, int64_t *all_tokens);

@@ -35,6 +35,8 @@ typedef struct pe_row {
   pe_sampling sampling; /* with its own seed */
   pe_logit_bias *bias;  /* in place of the request's; owned */
   int32_t choice, cached;
+  int32_t peeked;      /* of a WAITING row: tokens that the prefix cache had of it, */
+  uint64_t peeked_at;  /* after so many changes of the cache */
   int32_t *token, count;
   size_t cap;
   int32_t *forced, forced_at, forced_count; /* what comes next, whatever the sampler says */
@@ -74,6 +76,7 @@ struct pe_batch {
   size_t row_count, row_cap, alive; /* rows that are done are counted in row_count alone */
   int32_t running;                  /* with an open sequence */
   pe_row_id next;
+  pe_row_id peek; /* the next WAITING row to be looked up */
   pe_event *event;
   size_t event_count, event_cap;
   pe_run *run; /* of this step, o.rows at most */
@@ -115,6 +118,7 @@ void pe_batch_enter(pe_batch *b, pe_row *r);                          /* takes; 
 
 pe_prefix_key pe_batch_key(const pe_batch *b, const pe_row *r);
 int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length);
+int32_t pe_batch_probe(const pe_batch *b, const pe_row *r); /* tokens of it that the prefix cache has now */
 void pe_batch_remember(pe_batch *b, pe_row *r); /* in the prefix cache, if it may */
 void pe_batch_release(pe_batch *b, pe_row *r);  /* its caches */
 void pe_batch_yield(pe_batch *b, pe_row *r);    /* WAITING again */

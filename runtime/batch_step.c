@@ -20,6 +20,11 @@ pe_prefix_key pe_batch_key(const pe_batch *b, const pe_row *r) {
 
 static bool uses_prefix(const pe_batch *b, const pe_row *r) { return b->caching && !r->request->r.no_cache; }
 
+int32_t pe_batch_probe(const pe_batch *b, const pe_row *r) {
+  pe_prefix_key key = pe_batch_key(b, r);
+  return uses_prefix(b, r) ? pe_prefix_probe(b->prefix, &key, r->token, r->count) : 0;
+}
+
 void pe_batch_remember(pe_batch *b, pe_row *r) {
   if (!uses_prefix(b, r) || r->seq.past < 1) return;
   pe_prefix_key key = pe_batch_key(b, r);
@@ -84,8 +89,7 @@ static bool fits(const pe_batch *b, const pe_row *r) {
 
 /* The same before anything is looked up: false only if fits would say so, too. */
 static bool could_fit(const pe_batch *b, const pe_row *r) {
-  pe_prefix_key key = pe_batch_key(b, r);
-  int32_t found = uses_prefix(b, r) ? pe_prefix_probe(b->prefix, &key, r->token, r->count) : 0, size = b->kv->block;
+  int32_t found = pe_batch_probe(b, r), size = b->kv->block;
   for (int32_t g = 0; g < b->graph->group_count; g++) {
     if (b->graph->group[g].window) continue;
     int64_t need = (r->count + size - 1) / size - found / size;

@@ -18,6 +18,7 @@ struct pe_prefix {
   pin *pins;
   uint64_t budget;
   bool fresh; /* some node may be */
+  uint64_t changes;
   pe_prefix_stats stats; /* counters; sizes are the tree's and the disk's */
 };
 
@@ -93,6 +94,7 @@ static pe_tree_node *oldest_giver(const pe_prefix *p, int32_t group) {
 int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks) {
   if (group < 0 || group >= p->tree.groups) return 0;
   int64_t before = p->tree.freed[group];
+  p->changes++;
   for (pe_tree_node *n; p->tree.freed[group] - before < blocks && (n = oldest_giver(p, group));) {
     if (!n->live) {
       evict_node(p, n);
@@ -106,6 +108,7 @@ int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks) {
 
 void pe_prefix_clear(pe_prefix *p) {
   pe_tree *t = &p->tree;
+  p->changes++;
   for (pe_tree_node *n; t->files.newer != &t->files;) {
     n = t->files.newer->node;
     pe_disk_forget(&p->disk, n, true);
@@ -209,6 +212,7 @@ pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t 
   p->stats.lookups++, p->stats.asked_tokens += n > 0 ? (uint64_t)n : 0;
   for (bool files = true, more = true; more && pe_tree_find(&p->tree, key, token, n - 1, files, &hit);) {
     rc = use_hit(p, &hit, token, s, &disk, err);
+    p->changes += disk != PE_OK;
     if (disk) pe_tree_settle(&p->tree, hit.node);
     else if (!rc) *found = hit.position;
     more = disk && files;
@@ -223,6 +227,8 @@ int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int3
   pe_tree_hit hit;
   return pe_tree_find(&p->tree, key, token, n - 1, true, &hit) ? hit.position : 0;
 }
+
+uint64_t pe_prefix_changes(const pe_prefix *p) { return p->changes; }
 
 /* ---- insert -------------------------------------------------------------------------------------------------- */
 
@@ -288,6 +294,7 @@ pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq 
   pe_tree_node *n = NULL;
   pe_snapshot *state = NULL;
   if (!p->budget || s->past <= 0) return PE_OK;
+  p->changes++;
   pe_status rc = check_sequence(p, s, err);
   if (!rc) rc = pe_seq_snapshot(s, &state, err);
   if (!rc) rc = insert_path(p, key, s, &n, err);

@@ -59,6 +59,7 @@ void pe_prefix_close(pe_prefix *p);
 pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n, pe_seq *s, int32_t *found, pe_error *err);
 /* How many tokens a match would give now; touches nothing (for admission and cache-aware policies). */
 int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n);
+uint64_t pe_prefix_changes(const pe_prefix *p); /* while it stays the same, so does every probe */
 /* Remembers the first s->past tokens of a sequence: whole blocks, the partly filled last one, and (models with states) a
  * snapshot at s->past. Call it wherever a later request may want to resume: before the last token of a prompt, at
  * message boundaries, at the end of an answer, at a stride. */

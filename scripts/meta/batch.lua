@@ -75,7 +75,7 @@ function batch.open(graph, options) end
 ---@class perigee.BatchRow
 ---@field row integer
 ---@field state string            "waiting", "reading", "writing" or "held".
----@field prompt integer          Its tokens, as in the next three: computed, made, found in the prefix cache.
+---@field prompt integer          Its tokens, as in the next three: computed; made; found in the prefix cache (of a waiting row: there now).
 ---@field past integer
 ---@field generated integer
 ---@field cached integer

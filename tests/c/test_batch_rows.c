@@ -234,6 +234,50 @@ static void test_bias_and_logits(void) {
   oracle_close(&truth), batch_close(), model_close(&m);
 }
 
+/* ---- waiting rows and the prefix cache -------------------------------------------------------------------------- */
+
+static int32_t cached_now(pe_row_id id) {
+  pe_row_info info[8];
+  for (int32_t i = 0, n = pe_batch_rows(b, info, 8); i < n && i < 8; i++)
+    if (info[i].row == id) return info[i].cached;
+  return -1;
+}
+
+/* What a waiting row would find is known before it is admitted, and known again when the cache has changed. */
+static void test_peek(void) {
+  for (kind k = DENSE; k < KINDS; k++) {
+    if (!model_open(&m, k, 1)) return;
+    pe_batch_options o = options();
+    pe_error err;
+    pe_request r = request(11, 3), cold = r;
+    cold.no_cache = true;
+    o.prefix.budget = 1 << 20;
+    if (!batch_open(&o)) return;
+    pe_row_id early = add(&r), first = add(&r), not_cached = add(&cold);
+    CHECK_INT(cached_now(early), 0);
+    for (int i = 0; i < 20 && !answers[first].finish; i++) { /* it alone runs */
+      int32_t ran;
+      CHECK_OK(pe_batch_step(b, &(pe_grant){first, 100}, 1, &ran, &err), err);
+      collect();
+    }
+    CHECK_INT(cached_now(early), 10);
+    CHECK_INT(cached_now(not_cached), 0);
+    pe_row_id late = add(&r);
+    pe_row_info info;
+    CHECK(pe_batch_info(b, late, &info) && info.cached == 10); /* at once */
+    pe_batch_stats before, after;
+    pe_batch_stat(b, &before);
+    pe_prefix_clear(b->prefix);
+    CHECK_INT(cached_now(early), 0);
+    CHECK_INT(cached_now(late), 0);
+    pe_batch_stat(b, &after);
+    CHECK_INT(after.prefix.lookups, before.prefix.lookups); /* looking is no use */
+    finish(100);
+    CHECK(answers[late].count == 3 && answers[early].count == 3);
+    batch_close(), model_close(&m);
+  }
+}
+
 static const check_test tests[] = {
     {"stop strings", test_stop_strings},
     {"cancelled text", test_cancelled_text},
@@ -244,5 +288,6 @@ static const check_test tests[] = {
     {"fork", test_fork},
     {"trim", test_trim},
     {"bias and logits", test_bias_and_logits},
+    {"peek", test_peek},
 };
 CHECK_MAIN("batch_rows", tests)
