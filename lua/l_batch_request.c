@@ -115,7 +115,7 @@ pe_request pe_l_batch_request(lua_State *L, int arg) {
   static const char *const keys[] = {
     "prompt", "max_tokens", "min_tokens", "n", "temperature", "top_p", "top_k", "min_p", "typical_p", "xtc_probability", "xtc_threshold",
     "repetition_penalty", "presence_penalty", "frequency_penalty", "penalty_window", "seed", "top_logprobs", "logit_bias", "banned", "stop",
-    "stop_ids", "bad_words", "boundaries", "ignore_eos", "skip_special", "no_cache", "salt", "hold", "keep_logits", NULL};
+    "stop_ids", "bad_words", "boundaries", "ignore_eos", "skip_special", "keep_special", "no_cache", "salt", "hold", "keep_logits", NULL};
   pe_request r = {.max_tokens = -1};
   luaL_checktype(L, arg, LUA_TTABLE);
   pe_bind_options(L, arg, keys);
@@ -131,6 +131,7 @@ pe_request pe_l_batch_request(lua_State *L, int arg) {
   r.boundary = ids_option(L, arg, "boundaries");
   r.ignore_eos = pe_bind_boolean(L, arg, "ignore_eos", false);
   r.skip_special = pe_bind_boolean(L, arg, "skip_special", true);
+  r.keep_special = ids_option(L, arg, "keep_special");
   r.no_cache = pe_bind_boolean(L, arg, "no_cache", false);
   r.hold = pe_bind_boolean(L, arg, "hold", false);
   r.keep_logits = pe_bind_boolean(L, arg, "keep_logits", false);

@@ -87,6 +87,7 @@ typedef struct pe_request { /* everything is copied */
   int32_t bad_count;
   pe_ids_view boundary;           /* positions in the prompt where a message ends */
   bool skip_special;              /* in the text */
+  pe_ids_view keep_special;       /* but for these (marks of tool calls) */
   bool no_cache;                  /* neither read nor fill the prefix cache */
   bool hold;                      /* every draw waits for pe_batch_sample */
   bool keep_logits;               /* from the first one on */

@@ -17,6 +17,7 @@ static pe_status check_ids(const pe_batch *b, const char *what, pe_ids_view v, p
 static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_status rc = check_ids(b, "prompt", r->prompt, err);
   if (!rc) rc = check_ids(b, "stop_ids", r->stop_ids, err);
+  if (!rc) rc = check_ids(b, "keep_special", r->keep_special, err);
   if (!rc && r->bad_count < 0) rc = pe_fail(err, PE_EARG, "%d bad words", r->bad_count);
   for (int32_t i = 0; !rc && i < r->bad_count; i++) {
     rc = check_ids(b, "bad_words", r->bad_words[i], err);
@@ -136,7 +137,7 @@ pe_status pe_row_request_copy(const pe_request *r, pe_row_request **out, pe_erro
   q->r.n = r->n ? r->n : 1, q->r.prompt.id = NULL;
   pe_sampling *s = &q->r.sampling;
   const void *bias = NULL, *banned = NULL;
-  bool ok = copy_ids(&q->arena, &q->r.stop_ids) && copy_boundaries(&q->arena, &q->r.boundary) && copy_bad_words(&q->arena, &q->r) &&
+  bool ok = copy_ids(&q->arena, &q->r.stop_ids) && copy_ids(&q->arena, &q->r.keep_special) && copy_boundaries(&q->arena, &q->r.boundary) && copy_bad_words(&q->arena, &q->r) &&
             copy_stop(&q->arena, &q->r) && copy(&q->arena, s->bias, (size_t)s->bias_count, sizeof *s->bias, &bias) &&
             copy(&q->arena, s->banned, (size_t)s->banned_count, sizeof *s->banned, &banned);
   if (!ok) {
@@ -164,6 +165,7 @@ static pe_status open_text(const pe_batch *b, pe_row *r, pe_error *err) {
   const pe_request *q = &r->request->r;
   pe_status rc = PE_OK;
   if (b->o.tokenizer) rc = pe_detokenizer_new(b->o.tokenizer, q->skip_special, &r->detokenizer, err);
+  if (r->detokenizer) pe_detokenizer_keep(r->detokenizer, q->keep_special.id, q->keep_special.count);
   if (!rc && q->stop_count) rc = pe_stop_open(q->stop, (size_t)q->stop_count, &r->stop, err);
   return rc;
 }

@@ -7,6 +7,8 @@ struct pe_detokenizer {
   const pe_tokenizer *tokenizer;
   pe_decoding *decoding;
   bool skip_special;
+  const int32_t *keep; /* but not these */
+  int32_t keep_count;
 };
 
 pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detokenizer **out, pe_error *err) {
@@ -26,10 +28,18 @@ void pe_detokenizer_free(pe_detokenizer *d) {
   pe_free(d);
 }
 
+void pe_detokenizer_keep(pe_detokenizer *d, const int32_t *id, int32_t count) { d->keep = id, d->keep_count = count; }
+
+static bool skips(const pe_detokenizer *d, int32_t id) {
+  for (int32_t i = 0; i < d->keep_count; i++)
+    if (d->keep[i] == id) return false;
+  return d->skip_special;
+}
+
 pe_status pe_detokenizer_push(pe_detokenizer *d, int32_t id, pe_buf *out, pe_error *err) {
   const pe_added_token *a = pe_added_by_id(&d->tokenizer->added, id);
   pe_str text = a ? a->decoded : pe_vocab_text(&d->tokenizer->vocab, id);
-  if (!text.at || (d->skip_special && a && a->special)) return PE_OK;
+  if (!text.at || (a && a->special && skips(d, id))) return PE_OK;
   return pe_decoding_push(d->decoding, text, out, err);
 }
 

@@ -15,6 +15,9 @@ typedef struct pe_detokenizer pe_detokenizer;
 pe_status pe_detokenizer_new(const pe_tokenizer *t, bool skip_special, pe_detokenizer **out, pe_error *err); /* gives; retains t */
 void pe_detokenizer_free(pe_detokenizer *d); /* takes; NULL is fine */
 
+/* These special tokens are in the text although others are skipped. Borrows the list. */
+void pe_detokenizer_keep(pe_detokenizer *d, const int32_t *id, int32_t count);
+
 /* Appends the piece that id makes certain (may be nothing). Ids that do not exist are dropped. */
 pe_status pe_detokenizer_push(pe_detokenizer *d, int32_t id, pe_buf *out, pe_error *err);
 /* Appends the last piece; afterwards d is ready for another text. */

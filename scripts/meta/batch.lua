@@ -51,6 +51,7 @@ function batch.open(graph, options) end
 ---@field boundaries? integer[]   Positions in the prompt where a message ends.
 ---@field ignore_eos? boolean
 ---@field skip_special? boolean   In the text (true).
+---@field keep_special? integer[] Special tokens that are in the text all the same.
 ---@field no_cache? boolean
 ---@field salt? integer           Keeps the prefix caches of tenants apart.
 ---@field hold? boolean           Every draw waits for sample.

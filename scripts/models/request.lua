@@ -10,9 +10,9 @@ local kinds = {
   xtc_threshold = "number", repetition_penalty = "number", presence_penalty = "number", frequency_penalty = "number",
   top_k = "integer", penalty_window = "integer", top_logprobs = "integer", max_tokens = "count", min_tokens = "count",
   n = "count", best_of = "integer", seed = "long", salt = "long", ignore_eos = "boolean", skip_special = "boolean",
-  no_cache = "boolean", hold = "boolean", keep_logits = "boolean",
-  stop_ids = "ids", stop_token_ids = "ids", banned = "ids", boundaries = "ids", prompt = "any", stop = "any",
-  logit_bias = "any", bad_words = "any", logprobs = "any",
+  no_cache = "boolean", hold = "boolean", keep_logits = "boolean", stop_ids = "ids", stop_token_ids = "ids",
+  keep_special = "ids", banned = "ids", boundaries = "ids", prompt = "any", stop = "any", logit_bias = "any",
+  bad_words = "any", logprobs = "any",
 }
 local own = { prompt = true, seed = true, stop_ids = true, stop_token_ids = true, bad_words = true, logprobs = true,
   top_logprobs = true, best_of = true }

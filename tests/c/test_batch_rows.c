@@ -90,6 +90,28 @@ static void test_ends(void) {
   batch_close(), model_close(&m);
 }
 
+/* END is special: it is in the text where it is asked for. */
+static void test_keep_special(void) {
+  if (!model_open(&m, DENSE, 1)) return;
+  pe_batch_options o = options();
+  pe_error err;
+  pe_request r = request(4, 3);
+  int32_t keep[2] = {3, END}, ids[3] = {0, END, 1};
+  pe_row_id id = 0;
+  if (!batch_open(&o)) return;
+  pe_str end = pe_tokenizer_text(m.tokenizer, END);
+  char want[64];
+  snprintf(want, sizeof want, "a%.*sb", (int)end.len, end.at);
+  check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
+  r.keep_special = (pe_ids_view){keep, 2};
+  check_text(forced(&r, ids, 3), want, PE_FINISH_LENGTH, -1, 3);
+  r.keep_special.count = 1;
+  check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
+  keep[0] = VOCAB;
+  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special: id 24");
+  batch_close(), model_close(&m);
+}
+
 /* Whatever the greedy answer is, each of its ids as end id ends it where it first comes, or not before min_tokens. */
 static void test_min_tokens(void) {
   if (!model_open(&m, DENSE, 1)) return;
@@ -282,6 +304,7 @@ static const check_test tests[] = {
     {"stop strings", test_stop_strings},
     {"cancelled text", test_cancelled_text},
     {"ends", test_ends},
+    {"keep_special", test_keep_special},
     {"min_tokens", test_min_tokens},
     {"bad words", test_bad_words},
     {"NaN", test_nan},
