@@ -151,6 +151,17 @@ LOAD="--tests batch,mixed,prefix,memory --prompt 64 --seconds 0.01"
 try "bench under load" 0 bench $G/llama $LOAD; no_err; out "times one alone"; out "gaps of 7 streams"; out "decode steps, 63 cached"; out "per token"
 try "the same as CSV" 0 bench $G/llama $LOAD --csv; no_err; lines 8; out "test,tokens,batch,depth,tokens_per_s"; out "decode,"; out "mixed,64,8"; out "prefix,64,1"
 try "the same as JSON" 0 bench $G/llama $LOAD --json; no_err; lines 1; out '"speedup": '; out '"gap_p99_ms": '; out '"cached": 63'; out '"bytes_per_token": '
+name="bench on a terminal"
+if ! ${CC:-cc} -O1 -o "$T/pty" tests/sh/pty.c 2>"$T/err"; then skip "no C compiler"
+elif ! "$T/pty" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here"
+elif TERM=xterm "$T/pty" "$P" bench $G/llama $LOAD >"$T/out" <<'PTY'
+expect bench
+expect 0% batch
+expect 100% memory
+expect times one alone
+end 0
+PTY
+then ok; else bad "no progress was seen"; fi
 refused "an unknown test" "unknown test 'batches'" bench $G/llama --tests batches
 refused "an unknown shape" "unknown shape 'x' (known: " bench --shape x
 refused "an unknown quant" "unknown kind of storage 'q9'" bench --shape tiny --quant q9
