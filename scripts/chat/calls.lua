@@ -56,11 +56,13 @@ local function as_text(value)
 end
 calls.arguments_text = as_text
 
---- Arguments of all calls as `form`: "object", "text", or "any" (text stays text).
-function calls.shape_arguments(message, form)
+--- Arguments of all calls as the template wants them (can.arguments: "object", "text", or "any": text stays text); objects
+--- when there is none. A template gets some for every call.
+function calls.shape_arguments(message, can)
+  local form = can and can.arguments or "object"
   for _, call in ipairs(message.tool_calls or {}) do
     local inner = body(call)
-    if inner.name ~= nil and inner.arguments ~= nil then
+    if inner.name ~= nil and (can or inner.arguments ~= nil) then
       local text = form == "text" or form == "any" and type(inner.arguments) == "string"
       inner.arguments = (text and as_text or as_object)(inner.arguments)
     end

@@ -252,7 +252,7 @@ local function run(given, o)
   local can, list = o.can, read(given)
   if can then list = fit(list, can, o) else list = merge(list, function() return false end) end
   for i, message in ipairs(list) do
-    calls.shape_arguments(message, can and can.arguments or "object")
+    calls.shape_arguments(message, can)
     local null = message.content == json.null and (not can or message.tool_calls ~= nil)
     if not null then message.content = content.shape(message, can, "message " .. i) end
     if message.content == json.null and not null then message.content = can.strings and "" or json.array {} end

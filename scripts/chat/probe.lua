@@ -28,7 +28,7 @@ local json = perigee.json
 
 local probe = {}
 
-local LIMITS = { steps = 200000, output = 1 << 20 } -- of one rendering: a template cannot make probing slow
+local LIMITS = { steps = 50000, output = 1 << 20 } -- of one rendering: a template cannot make probing slow
 local TOKENS = { bos_token = "<s>", eos_token = "</s>", pad_token = "</s>", unk_token = "<unk>" }
 local SHORT, LONG = "zqxabcde", "call_zqx_0000000"
 

@@ -11,6 +11,7 @@ local uv = require "luv"
 local json = perigee.json
 
 local forced = ...
+local once = forced and function() end or test -- these are Lua alone: forced collection has nothing to find in them
 local here = arg[0]:match "^(.*)/[^/]*$" or "."
 local ROOT = here .. "/../.."
 local SHARED = ROOT .. "/../shared"
@@ -74,7 +75,7 @@ local function abilities(can)
   return table.concat(out, " ")
 end
 
-test("probes find what a template can do", function(t)
+once("probes find what a template can do", function(t)
   for _, case in ipairs(PROBES) do
     local template = assert(templates.compile(case[2]))
     local can = probe.of(template)
@@ -116,16 +117,14 @@ local function shows_all(t, words, what)
   end
 end
 
-test("whatever a template can do, a conversation is shown whole", function(t)
+once("whatever a template can do, a conversation is shown whole", function(t)
   for _, case in ipairs(PROBES) do
     if not case[1]:find "demanded" and not case[1]:find "of the last turn" then shows_all(t, speak(case[2]), case[1]) end
   end
   shows_all(t, assert(chat.open(MOONLET)), "moonlet")
 end)
 
-local published = forced and function() end or test
-
-published("published templates show a conversation whole", function(t)
+once("published templates show a conversation whole", function(t)
   local folder = SHARED .. "/cases/templates"
   local request = uv.fs_scandir(folder)
   if not request then return t.skip "42 templates are not here" end
@@ -143,7 +142,7 @@ end)
 
 -- ---- tools as text -------------------------------------------------------------------------------------------------
 
-test("a template without tools gets them as text, and the answer comes back as calls", function(t)
+once("a template without tools gets them as text, and the answer comes back as calls", function(t)
   local words = speak(LOOP)
   t.eq(words:format(TOOLS), "hermes")
   t.eq(words:format(nil), "none")
@@ -173,7 +172,7 @@ test("a template without tools gets them as text, and the answer comes back as c
   end
 end)
 
-test("calls of moonlet's template come back as the same calls", function(t)
+once("calls of moonlet's template come back as the same calls", function(t)
   local words = assert(chat.open(MOONLET))
   local tools = json.decode [==[[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
     {"s": {"type": "string"}, "n": {"type": "integer"}, "o": {"type": "object"}, "l": {"type": "array"}, "b": {"type": "boolean"}}}}}]]==]
@@ -185,19 +184,25 @@ test("calls of moonlet's template come back as the same calls", function(t)
   local prompt = assert(words:prompt { tools = tools, messages = json.array { json.object { { "role", "user" }, { "content", "u" } },
     json.object { { "role", "assistant" }, { "content", "So:" }, { "tool_calls", calls } } } })
   local said = prompt.text:match "<|im_start|>assistant\n(.-)<|im_end|>"
-  local parser, result = words:parser { tools = tools, prompt_tail = prompt.tail }, {}
-  for _, e in ipairs(parser:feed(said)) do result[#result + 1] = e end
-  for _, e in ipairs(parser:finish()) do result[#result + 1] = e end
-  local joined = {}
-  for _, e in ipairs(result) do
-    if e.type == "arguments" then joined[e.index] = (joined[e.index] or "") .. e.text end
+  local parser, joined, content = words:parser { tools = tools, prompt_tail = prompt.tail }, {}, ""
+  local function take(list)
+    for _, e in ipairs(list) do
+      if e.type == "content" then content = content .. e.text end
+      if e.type == "call" then joined[e.index] = e.name end
+      if e.type == "arguments" then joined[e.index] = joined[e.index] .. e.text end
+    end
   end
-  for i, arguments in ipairs(all) do t.eq(json.decode(joined[i] or "null"), json.decode(arguments), "call " .. i) end
+  take(parser:feed(said))
+  take(parser:finish())
+  t.eq({ content, #joined }, { "So:", #all })
+  for i, arguments in ipairs(all) do
+    t.eq({ joined[i]:sub(1, 1), json.decode(joined[i]:sub(2)) }, { "f", json.decode(arguments) }, "call " .. i)
+  end
 end)
 
 -- ---- prompts -------------------------------------------------------------------------------------------------------
 
-test("requests that cannot be prompts say why", function(t)
+once("requests that cannot be prompts say why", function(t)
   local words = speak "{% for m in messages %}{{ m.content }}{% if m.content == 'no' %}{{ raise_exception('I will not') }}{% endif %}{% endfor %}"
   local function why(request)
     request.messages = request.messages or { { role = "user", content = "u" } }
@@ -221,7 +226,7 @@ test("requests that cannot be prompts say why", function(t)
   t.match(tostring(select(2, chat.open(MOONLET, { template_name = "rag" }))), "no template named 'rag'")
 end)
 
-test("variables, choices and formats", function(t)
+once("variables, choices and formats", function(t)
   local user = { { role = "user", content = "u" } }
   local words = speak("{% for m in messages %}{{ m.content }}{% endfor %}{{ '<think>' if thinking }}{{ extra }}{{ bos_token }}"
     .. "{% if add_generation_prompt %}>{% endif %}{{ tools | tojson if tools }}", { format = "qwen3_coder", reasoning = "qwen3" })
@@ -289,7 +294,7 @@ local function everywhere(evil)
     { "parameters", object({ "type", "object" }, { "properties", object({ evil, object({ "type", evil }, { "enum", json.array { evil } }) }) }) }) }) }
 end
 
-test("no field of a request becomes a control token", function(t)
+once("no field of a request becomes a control token", function(t)
   local tok <close> = assert(perigee.tokenizer.open(MOONLET))
   local shown = "{{ m.name }}{{ m.reasoning_content }}{{ m.content if m.content is string else m.content[0].text }}"
   local sources = { false, "{{ tools | tojson if tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n" .. shown
@@ -356,11 +361,11 @@ local function grow(random, symbol, depth)
   return (rule:gsub("%$(%a+)", function(inner) return grow(random, inner, depth + 1) end))
 end
 
-test("templates of any shape are prompts or errors", function(t)
+once("templates of any shape are prompts or errors", function(t)
   local random = generator(tonumber(os.getenv "PERIGEE_FUZZ_SEED" or 11))
   local set = getmetatable(assert(templates.open(MOONLET)))
   local good, bad = 0, 0
-  for round = 1, tonumber(os.getenv "PERIGEE_FUZZ_ROUNDS" or (forced and 10 or 150)) do
+  for round = 1, tonumber(os.getenv "PERIGEE_FUZZ_ROUNDS" or 150) do
     local source = grow(random, "body", 0)
     local ok, err = pcall(function()
       local words, why = chat.open(setmetatable({ templates = { default = source }, tokens = {}, path = "x" }, set))
@@ -385,7 +390,7 @@ end)
 
 -- ---- moonlet -------------------------------------------------------------------------------------------------------
 
-published("moonlet's prompts are the reference's", function(t)
+once("moonlet's prompts are the reference's", function(t)
   local words, tok <close> = assert(chat.open(MOONLET)), assert(perigee.tokenizer.open(MOONLET))
   local asked = 0
   for _, a in ipairs((json.decode(assert(text.read_file(MOONLET .. "/answers.json"))))) do
