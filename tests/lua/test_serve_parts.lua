@@ -6,9 +6,17 @@ local metrics = require "serve.metrics"
 local models = require "serve.models"
 local perigee = require "perigee"
 local rates = require "serve.rate"
-local test = require("harness").test
+local harness = require "harness"
 local text = require "lib.text"
 local uv = require "luv"
+
+local forced = ...
+local test = harness.test
+
+--- Tests that only count far need no collection at every allocation.
+local function long_test(name, body)
+  if not forced then test(name, body) end
+end
 
 -- ---- configuration -------------------------------------------------------------------------------------------------
 
@@ -211,7 +219,7 @@ test("rates: requests and tokens per minute", function(t)
   t.ok(rate:take(alice))
 end)
 
-test("rates: names that nobody uses are forgotten", function(t)
+long_test("rates: names that nobody uses are forgotten", function(t)
   local now = 0
   local rate = rates.new(function() return { requests = 60 } end, function() return now end)
   for i = 1, 5000 do
@@ -253,7 +261,7 @@ test("metrics: the exposition format", function(t)
   t.eq(m:counter("perigee_mine_total", "x"), m:counter("perigee_mine_total", "x"))
 end)
 
-test("metrics: too many sets of labels are dropped, and counted", function(t)
+long_test("metrics: too many sets of labels are dropped, and counted", function(t)
   local m = metrics.new()
   for i = 1, metrics.SERIES + 5 do m.answers:add(1, { model = i }) end
   t.eq(m.answers.count, metrics.SERIES)
@@ -294,7 +302,7 @@ test("log: a JSON object per line, through a rename", function(t)
   end))
 end)
 
-test("log: lines that cannot be written in time are dropped, and counted", function(t)
+long_test("log: lines that cannot be written in time are dropped, and counted", function(t)
   local path = os.tmpname()
   local log = assert(logs.open(path))
   for _ = 1, 6 do log:note("info", ("x"):rep(1 << 20)) end
