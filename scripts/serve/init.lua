@@ -148,8 +148,8 @@ function App:state()
   return state == "ready" and "ok" or state
 end
 
---- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then everything is as
---- it was.
+--- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then the scripts that
+--- served go on serving, and with a configuration that cannot be read nothing changes at all.
 function App:reload()
   local file, why
   if self.file then
@@ -159,15 +159,16 @@ function App:reload()
       return nil, why
     end
   end
+  local policy, hooks = self.config.policy, self.config.hooks
   local changed, restart = config.apply(self.config, config.merge(file, self.line))
   self.keys = gate.keys(self.config.keys)
   local reopened, failed = self.log:reopen()
   if not reopened then self.log:note("error", "log: " .. failed) end
-  local ok, broken = true, nil
-  if self.scripts.reload then ok, broken = self.scripts:reload() end
-  self.log:note("info", "configuration reloaded", { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
-  if not ok then return nil, broken end
-  return { changed = changed, restart = restart }
+  self.log:note("info", "configuration read", { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
+  local built, broken = self.scripts:reload()
+  if built then return { changed = changed, restart = restart } end
+  self.config.policy, self.config.hooks = policy, hooks -- what the scripts that serve were built for
+  return nil, broken
 end
 
 -- ---- life ----------------------------------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ end
 local function close(self, done)
   if self.loading then self.loading:cancel() end
   if self.stop_ticker then self.stop_ticker() end
-  if self.scripts.close then self.scripts:close() end
+  self.scripts:close()
   self.models:close()
   self.log:close(done)
 end

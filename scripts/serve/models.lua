@@ -163,9 +163,16 @@ local function cache_folder(self, entry)
   return path
 end
 
+--- Any batch that runs: all share its engine thread.
+local function running_batch(self)
+  for _, e in ipairs(self.entries) do
+    if e.batch then return e.batch end
+  end
+end
+
 --- A batch on the engine thread of the others.
 local function open_batch(self, entry, cache_bytes)
-  local options = { cache_bytes = cache_bytes, cache_folder = cache_folder(self, entry),
+  local options = { share = running_batch(self), cache_bytes = cache_bytes, cache_folder = cache_folder(self, entry),
     cache_disk_bytes = self.config.cache_disk_bytes, policy = self.policy and self.policy(entry),
     report = function(line) self.log:note("warning", line, { model = entry.name }) end }
   for _, name in ipairs { "rows", "step_tokens" } do options[name] = setting(self, entry, name) end
