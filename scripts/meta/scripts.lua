@@ -9,7 +9,7 @@
 ---@field state? fun(old?: table, from?: integer): table   What self.state starts with; old: that of version `from`, a copy. Plain data.
 ---@field request? fun(req: perigee.Request, self: perigee.Self): perigee.Rejection?   50 ms, may wait. The first refusal wins.
 ---@field normalize? fun(req: perigee.Request, chat: table, self: perigee.Self): table?   50 ms, may wait. May replace the chat.
----@field template? fun(req: perigee.Request, chat: table, self: perigee.Self): (string|integer[])?   50 ms. The first prompt wins.
+---@field template? fun(req: perigee.Request, chat: table, self: perigee.Self): (table|string|integer[])?   50 ms. The first answer wins: perigee.template(name), or the prompt as a text (special tokens count) or as ids.
 ---@field admit? fun(req: perigee.Request, queue: perigee.Queue, self: perigee.Self): (table|perigee.Rejection)?   5 ms. Tables become part of req.tag.
 ---@field generate? fun(req: perigee.Request, run: (fun(req?: perigee.Request, options?: perigee.RunOptions): perigee.Output), self: perigee.Self): perigee.Output?   50 ms between waits. Wraps what follows.
 ---@field schedule? fun(step: perigee.Step, self: perigee.Self)   10 ms. Policies only.
@@ -223,6 +223,11 @@ function Site.metric(name, value, labels) end
 ---@param labels? table<string, string>
 function Site.count(name, n, labels) end
 
+---What `template` returns to have the conversation rendered by templates/NAME.jinja of the site.
+---@param name string
+---@return table
+function Site.template(name) end
+
 ---The models of the server.
 ---@return { name: string, state: string, context: integer, running: integer, waiting: integer }[]
 function Site.models() end
@@ -274,6 +279,6 @@ function Trial.seq(fields) end
 ---biased and banned tell what was done.
 ---@param values table<integer, number>
 ---@return perigee.Logits
-function Trial.logits(values) end
+function Trial.scores(values) end
 
 return Site

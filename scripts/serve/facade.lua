@@ -57,7 +57,7 @@ local function shared(script)
   })
 end
 
---- The table for one script: { name, host, timers, loaded }.
+--- The table for one script: { name, host, timers, loaded, templates (names of the site's; nil: not known) }.
 function facade.new(script)
   local pe = { version = perigee.version, json = copy(perigee.json), now = now, hash = hash, reject = phases.reject,
     shared = shared(script) }
@@ -73,6 +73,15 @@ function facade.new(script)
 
   function pe.count(name, n, labels)
     script.host.count(metric_name(name), n or 1, labels)
+  end
+
+  --- What `template` answers to have another template of the site render the conversation.
+  function pe.template(name)
+    check("template", name, "string")
+    for _, known in ipairs(script.templates or { name }) do
+      if known == name then return { template = name } end
+    end
+    error(("template: the site has no templates/%s.jinja"):format(name), 2)
   end
 
   function pe.models() return script.host.models() end

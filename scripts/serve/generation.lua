@@ -8,7 +8,7 @@
 --   gen:call(phase, req, …)     phases that answer at once; gen:wait(phase, req, …): phases that may wait, inside a task.
 --                               What the scripts answer together; nil: none did, do what is built in
 --   gen.rejected(x)             is that answer a refusal? { status, message, retry_after, code, type }
---   gen:words(entry)            the chat words of a model with this generation's templates and parsers
+--   gen:words(entry, name)      the chat words of a model with this generation's templates and parsers; name: with that template
 --   gen:attached(req)           the scripts that the request names for its rows; gen:wrap(…) puts them there (serve/attach.lua)
 local attach = require "serve.attach"
 local cases = require "templates.selftest"
@@ -71,8 +71,7 @@ local function override(self, entry)
   return self.templates[entry.name] or self.templates.default
 end
 
-local function open_words(self, entry)
-  local template = override(self, entry)
+local function open_words(self, entry, template)
   local source = template and template.source or self.model_templates[entry.path]
   local words, why = chat.open(entry.path, { template = source or nil })
   if not words then return nil, why end
@@ -84,13 +83,27 @@ local function is_plain(self, entry)
   return not override(self, entry) and not self.model_templates[entry.path] and not formats.concern(self.formats, entry.words)
 end
 
-function Generation:words(entry)
+--- The words of a model; `name`: with that template of the site. nil and why when there are none.
+function Generation:words(entry, name)
   local known = self.cache[entry]
-  if known and known.base == entry.words then return known.words, known.why end
-  local words, why
-  if is_plain(self, entry) then words, why = entry.words, entry.no_words else words, why = open_words(self, entry) end
-  self.cache[entry] = { base = entry.words, words = words, why = why }
-  return words, why
+  if not known or known.base ~= entry.words then
+    known = { base = entry.words }
+    self.cache[entry] = known
+  end
+  local key = name or 1
+  if not known[key] then
+    local template, words, why
+    if name then template = self.templates[name] else template = override(self, entry) end
+    if name and not template then
+      why = ("the site has no templates/%s.jinja"):format(name)
+    elseif not name and is_plain(self, entry) then
+      words, why = entry.words, entry.no_words
+    else
+      words, why = open_words(self, entry, template)
+    end
+    known[key] = { words = words, why = why }
+  end
+  return known[key].words, known[key].why
 end
 
 -- ---- building ------------------------------------------------------------------------------------------------------
@@ -128,7 +141,8 @@ local function load(self, o)
   local function read(path) return path == o.path and o.source or self.snapshot:read(path) end
   if former and not next(former.strikes) and former.path == o.path and unit.same(former, read, o.config) then return former end
   local made, why = unit.load { name = o.name, path = o.path, kind = o.kind, source = o.source, folder = self.snapshot.folder,
-    read = read, config = o.config, former = former, host = self.host, struck = self.struck, downgrade = self.downgrade }
+    read = read, config = o.config, former = former, host = self.host, struck = self.struck, downgrade = self.downgrade,
+    templates = self.snapshot.names.templates }
   if not made then error(why, 0) end
   made.deadlines = self.deadlines
   self.changed[#self.changed + 1] = o.name

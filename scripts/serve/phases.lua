@@ -81,7 +81,8 @@ end
 local ANSWERS = {
   request = { "nil or perigee.reject(…)", phases.rejected },
   normalize = { "nil or a chat", is_table },
-  template = { "nil, a text or a list of ids", function(value) return type(value) == "string" or is_ids(value) end },
+  template = { "nil, perigee.template(name), a text or a list of ids",
+    function(value) return type(value) == "string" or is_ids(value) end },
   admit = { "nil, a table or perigee.reject(…)", is_table },
   generate = { "an output", is_table },
   token = { 'nil, "stop" or "detach"', function(value) return value == "stop" or value == "detach" end },

@@ -1,5 +1,5 @@
 -- prompt: from what a request says to token ids. Scripts may step in twice: `normalize` may replace the conversation, `template`
--- may answer with a text or with ids instead of the model's own template.
+-- may name another template of the site, or answer with a text (whose special tokens count) or with ids.
 --
 -- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text, for the parsers), tools }.
 -- Text over LONG bytes is tokenized on a helper thread, so this runs inside a task.
@@ -65,6 +65,9 @@ function prompt.chat(req, entry, words)
   if gen:has "normalize" then req.chat = gen:wait("normalize", req, req.chat) or req.chat end
   local answer
   if gen:has "template" then answer = gen:call("template", req, req.chat) end
+  if type(answer) == "table" and answer.template then -- another one of the site's
+    words, answer = gen:words(entry, answer.template) or words, nil
+  end
   if answer ~= nil then return of_answer(entry, answer) end
   if not words then
     fail("messages", ("the model '%s' has no chat template: use /v1/completions"):format(entry.name))

@@ -8,7 +8,7 @@
 --   try.queue { count = n }  what `admit` gets
 --   try.step(rows, options)  what `schedule` gets, over rows with what is not given filled in; step.given[i] tells what row i got
 --   try.seq { … }            what `token` and `logits` get; its ids are bytes; .forced, .biases, .stopped tell what was done
---   try.logits { [id] = x }  what `logits` gets; .biased, .banned tell what was done
+--   try.scores { [id] = x }  what `logits` gets; .biased, .banned tell what was done
 --   try.http = function(options) … end     answers perigee.http.request; try.said: what was logged; try.counted: metrics
 --
 -- Nothing leaves the process: perigee.sleep does not sleep, http.request asks try.http, logs and metrics are kept in the kit.
@@ -137,7 +137,7 @@ end
 
 local function new_kit(unit, definition, config)
   local kit = { said = {}, counted = {}, req = new_request, queue = new_queue, step = new_step, seq = new_seq,
-    logits = new_logits }
+    scores = new_logits }
   kit.self = { name = unit.name, version = unit.version, config = copy(config),
     state = definition.state and definition.state() or {} }
   for phase in pairs(unit.hooks) do kit[phase] = caller(unit, phase, kit) end

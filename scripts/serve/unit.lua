@@ -147,11 +147,12 @@ end
 
 --- options: name, path, kind, source, folder (of the site), read = function(path) that gives a text or nil, config (overrides),
 --- former (the unit whose state it takes over), host (see facade.lua), struck, downgrade (an older version is fine),
---- deadline_ms (of a self-test case).
+--- deadline_ms (of a self-test case), templates (names of the site's; nil: not known).
 --- Returns the unit, or nil and one line that begins with the path.
 function unit.load(o)
   local self = { name = o.name, path = o.path, kind = o.kind, strikes = {}, struck = o.struck, timers = {},
-    sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms }
+    sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms,
+    templates = o.templates }
   local function failed(why)
     local line = text.first_line(why)
     return nil, line:sub(1, #o.path) == o.path and line or ("%s: %s"):format(o.path, line)

@@ -1,0 +1,32 @@
+-- thinking_budget: a model may think for so many tokens, then it is made to close its thinking and answer.
+-- Copy it to SITE/hooks and serve with --site SITE. A client asks for it:
+--   {"messages": […], "perigee": {"logits": "thinking_budget", "tokens": 512}}
+-- Hooks: start and token run for the rows of requests that name the script. Forced tokens are tokens like all others: the
+-- model goes on from them.
+return {
+  version = 1,
+  params = { tokens = "integer" },
+  config = { close = "\n</think>\n\n" },
+
+  start = function(seq, params, self)
+    return { left = params.tokens, close = seq.vocab:encode(self.config.close, { add_special = false }) }
+  end,
+
+  token = function(seq)
+    local state = seq.state
+    if not seq.thinking then return #seq.ids > 8 and "detach" or nil end
+    state.left = state.left - 1
+    if state.left <= 0 then
+      seq:force(state.close)
+      return "detach"
+    end
+  end,
+
+  selftest = function(try)
+    local seq = try.seq { thinking = true }
+    seq.state = try.start(seq, { tokens = 2 })
+    assert(try.token(seq, 1, "so") == nil)
+    assert(try.token(seq, 2, " on") == "detach")
+    assert(seq.vocab:decode(seq.forced) == "\n</think>\n\n")
+  end,
+}

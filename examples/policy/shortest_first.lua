@@ -1,0 +1,22 @@
+-- shortest_first: among requests that wait, the one with the least left to read goes first, so a short question never stands
+-- behind a long document; but nobody waits longer than patience_s for that.
+-- Copy it to SITE/policy and serve with --site SITE --policy shortest_first.
+-- A policy is asked once per step. step:order says what is more important, step:fill gives the step's tokens by it.
+return {
+  version = 1,
+  config = { patience_s = 20 },
+
+  schedule = function(step, self)
+    step:order(function(row)
+      if row.age > self.config.patience_s then return -row.age end
+      return row.left - row.cached
+    end)
+    step:fill()
+  end,
+
+  selftest = function(try)
+    local step = try.step({ { left = 900 }, { left = 30 }, { left = 80, age = 60 } }, { tokens = 100 })
+    try.schedule(step)
+    assert(step.given[3] == 80 and step.given[2] == 20 and step.given[1] == nil)
+  end,
+}
