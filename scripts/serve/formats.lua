@@ -77,6 +77,7 @@ end
 
 --- The formats that are used instead of the words' own, by kind; nil when there is none.
 local function chosen(all, words)
+  if not next(all.tools) and not next(all.reasoning) then return nil end
   local out
   local template = words:template(true)
   for _, kind in ipairs(KINDS) do

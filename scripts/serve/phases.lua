@@ -192,11 +192,15 @@ local function drive(script, phase, limits, f, ...)
   while true do
     local outer = phases.running
     phases.running = { script = script, phase = phase, thread = thread }
-    local function go_on() return coroutine.resume(thread, table.unpack(args, 1, args.n)) end
+    local function go_on()
+      local results = table.pack(coroutine.resume(thread, table.unpack(args, 1, args.n)))
+      if not results[1] then results[2] = text.first_line(results[2]) end -- here, since it may be a script that says it
+      return table.unpack(results, 1, results.n)
+    end
     local result, took = guarded(go_on, left, limits.trial)
     phases.running = outer
     if not result[1] then return false, text.first_line(result[2]) end -- late, or out of memory
-    if not result[2] then return false, text.first_line(result[3]) end -- raised
+    if not result[2] then return false, result[3] end -- raised
     if coroutine.status(thread) == "dead" then return true, table.unpack(result, 3, result.n) end
     if result[3] ~= Wish then return false, "yielded, but nobody waits for that" end
     if not limits.each then left = math.max(left - took, 0.1) end

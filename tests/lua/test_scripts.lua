@@ -1,0 +1,512 @@
+-- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, generations that are built beside each
+-- other, state that survives, and all that can be wrong with a file.
+local async = require "lib.async"
+local generations = require "serve.generations"
+local phases = require "serve.phases"
+local policy = require "policy"
+local sandbox = require "serve.sandbox"
+local test = require("harness").test
+local trial = require "serve.trial"
+local uv = require "luv"
+
+local forced = ...
+local SLOW = {} -- deadlines of a machine that collects at every allocation
+for phase in pairs(phases.list) do SLOW[phase] = 5000 end
+
+-- ---- a site in a folder ----------------------------------------------------------------------------------------------
+
+local function write(path, source)
+  local folder = path:match "^(.*)/"
+  local at = ""
+  for part in folder:gmatch "[^/]+" do
+    at = at .. "/" .. part
+    uv.fs_mkdir(at, 448)
+  end
+  local f = assert(io.open(path, "w"))
+  f:write(source)
+  f:close()
+end
+
+local function remove(path)
+  local request = uv.fs_scandir(path)
+  for name, kind in function() return request and uv.fs_scandir_next(request) end do
+    if kind == "directory" then remove(path .. "/" .. name) else uv.fs_unlink(path .. "/" .. name) end
+  end
+  uv.fs_rmdir(path)
+end
+
+--- What a machine needs that collects at every allocation; gives the way back.
+local function patient()
+  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS }
+  if forced then sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = 60000, 60000, 60000, 60000 end
+  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
+end
+
+--- An app with a site of these files, and its scripts; all of it is gone when the test is done. options: config, deadlines.
+local function site(files, options)
+  options = options or {}
+  local folder = assert(uv.fs_mkdtemp(os.tmpname():match "^(.*)/" .. "/perigee-site-XXXXXX"))
+  local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW, config = { site = folder, policy = "fifo" } }
+  for key, value in pairs(options.config or {}) do app.config[key] = value end
+  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
+  function app.write(path, source) write(folder .. "/" .. path, source) end
+  for path, source in pairs(files) do app.write(path, source) end
+  local restore = patient()
+  app.scripts, app.why = generations.open(app)
+  return setmetatable(app, { __close = function()
+    if app.scripts then app.scripts:close() end
+    restore()
+    remove(folder)
+  end })
+end
+
+local function hook(body) return { ["hooks/mine.lua"] = body } end
+
+local function request(fields)
+  local req = { headers = {}, ctx = {}, tag = {}, body = {}, id = "x" }
+  for key, value in pairs(fields or {}) do req[key] = value end
+  return req
+end
+
+-- ---- loading -------------------------------------------------------------------------------------------------------
+
+test("nothing is there: nothing is called", function(t)
+  local app <close> = site {}
+  local gen = app.scripts:current()
+  t.eq(gen.number, 1)
+  for phase in pairs(phases.list) do t.eq(gen:has(phase), phase == "schedule", phase) end
+  t.eq(gen:call("admit", request(), {}), nil)
+  t.eq(gen:wait("request", request()), nil)
+  t.eq(gen:words { words = "its own", path = "nowhere" }, "its own")
+end)
+
+local refused = {
+  { "return 5 +", "hooks/mine.lua:1:" },
+  { "error 'no'", "no" },
+  { "error { odd = true }", "mine.lua: table" },
+  { "return 7", "mine.lua: returns number, not a table" },
+  { "return { reqest = function() end }", "unknown key 'reqest', is it 'request'?" },
+  { "return { request = 5 }", "'request' must be a function, not number" },
+  { "return { schedule = function() end }", "`schedule` is for policies" },
+  { "return { name = 'yours' }", "its name is 'yours', its file is mine.lua" },
+  { "return { version = 1.5 }", "'version' must be an integer" },
+  { "return { config = { f = print } }", "config.f is a function" },
+  { "return { params = { x = 'colour' } }", "params.x is colour; integer, number, string or boolean expected" },
+  { "return { state = function() return 5 end }", "state returned number, not a table" },
+  { "return { state = function() error 'bad' end }", "bad" },
+  { "return { selftest = 5 }", "selftest is a number" },
+  { "return { selftest = { a = 5 } }", "case a is a number" },
+  { "return { selftest = function() error 'wrong' end }", "case selftest: " },
+  { "return { request = function() return 5 end, selftest = function(try) assert(try.request(try.req {}) == nil) end }",
+    "assertion failed" },
+  { "x = 5 return {}", "'x' would be a global" },
+  { "require 'os' return {}", "there is no module 'os'" },
+  { "require '../../etc/passwd' return {}", "is not the name of a module" },
+  { "io.open '/etc/passwd' return {}", "global 'io'" },
+  { "os.execute 'true' return {}", "field 'execute'" },
+  { "debug.getregistry() return {}", "global 'debug'" },
+  { "getmetatable('').__index = nil return {}", "attempt to index a nil value" },
+  { "assert(load(string.dump(function() end))) return {}", "field 'dump'" },
+  { "assert(load('\\27Lua', 'x', 'b')) return {}", "only text can be loaded" },
+  { "local perigee = require 'perigee' perigee.sleep(1) return {}", "sleep: only inside a hook" },
+  { "local perigee = require 'perigee' perigee.every(0, print) return {}", "0.01 at least" },
+}
+
+test("what is wrong with a script is told in one line that names it", function(t)
+  for _, case in ipairs(refused) do
+    local app <close> = site(hook(case[1]))
+    t.eq(app.scripts, nil, case[1])
+    if type(app.why) ~= "string" or not app.why:find(case[2], 1, true) or app.why:find("\n", 1, true) then
+      t.fail(("%s: got %s, want %s in it"):format(case[1], tostring(app.why), case[2]))
+    end
+  end
+end)
+
+test("a script that never comes back from loading, or takes all memory, is stopped", function(t)
+  if forced then return end
+  local load_ms, trial_ms = sandbox.LOAD_MS, trial.DEADLINE_MS
+  sandbox.LOAD_MS, trial.DEADLINE_MS = 250, 100
+  for source, why in pairs {
+    ["while true do end"] = "deadline exceeded while it was loaded",
+    ["return { selftest = function() while true do end end }"] = "deadline exceeded",
+    ["return { state = function() while true do end end }"] = "deadline exceeded",
+    ["local function f() return 1 + f() end f()"] = "stack overflow",
+    ["local s = ('x'):rep(1 << 20) local t = {} for i = 1, 1000 do t[i] = s .. i end return {}"] = "not enough memory",
+  } do
+    local app <close> = site(hook(source))
+    if type(app.why) ~= "string" or not app.why:find(why, 1, true) then
+      t.fail(("%s: got %s, want %s in it"):format(source, tostring(app.why), why))
+    end
+  end
+  sandbox.LOAD_MS, trial.DEADLINE_MS = load_ms, trial_ms
+end)
+
+test("settings, modules of the site, and the order of the list", function(t)
+  local app <close> = site({
+    ["hooks/b.lua"] = [[return { config = { word = 'b' },
+      request = function(req, self) req.ctx[#req.ctx + 1] = self.config.word end }]],
+    ["hooks/a.lua"] = "local m = require 'lib.words' return { request = function(req) req.ctx[#req.ctx + 1] = m.word end }",
+    ["lib/words.lua"] = "return { word = 'from a module' }",
+  })
+  local function order()
+    local req = request()
+    async.run(function() app.scripts:current():wait("request", req) end)
+    return table.concat(req.ctx, ", ")
+  end
+  t.eq(order(), "from a module, b")
+  app.config.hooks = { { "b", word = "set" }, "a" }
+  assert(app.scripts:reload())
+  t.eq(order(), "set, from a module")
+  for _, case in ipairs {
+    { { "c" }, "there is no hook 'c'" },
+    { { "a", "a" }, "named twice" },
+    { { { "b", wird = "x" } }, "has no setting 'wird', is it 'word'?" },
+    { { { "b", word = 5 } }, "setting 'word' must be a string, not number" },
+    { { "../a" }, "is not a name" },
+  } do
+    app.config.hooks = case[1]
+    local gen, why = app.scripts:reload()
+    t.eq(gen, nil)
+    if not why:find(case[2], 1, true) then t.fail(("got %s, want %s in it"):format(why, case[2])) end
+  end
+  t.eq(order(), "set, from a module")
+end)
+
+-- ---- answers and strikes ---------------------------------------------------------------------------------------------
+
+test("what several scripts answer together", function(t)
+  local app <close> = site {
+    ["hooks/a.lua"] = [[local perigee = require "perigee"
+      return {
+        request = function(req) if req.bad then return perigee.reject(403, "a says no", { code = "no" }) end end,
+        admit = function(req) return { lane = "a", seen = req.tag.seen } end,
+        respond = function(_, chunk) chunk.n = chunk.n + 1 return chunk end,
+        template = function(req) return req.text end,
+        generate = function(req, run)
+          local output = run(req, { silent = true })
+          output.text = "<" .. output.text .. ">"
+          return output
+        end,
+      }]],
+    ["hooks/b.lua"] = [[local perigee = require "perigee"
+      return {
+        request = function() return perigee.reject(429, "b says no", { retry_after = 3 }) end,
+        admit = function(req) if req.full then return perigee.reject(503, "full") end return { size = req.tag.lane .. "!" } end,
+        respond = function(_, chunk) if chunk.n > 5 then return false end end,
+        template = function() return { 1, 2 } end,
+        generate = function(req, run) perigee.sleep(0.001) local o = run(req) o.text = "[" .. o.text .. "]" return o end,
+      }]],
+  }
+  local gen = app.scripts:current()
+  local got = {}
+  async.run(function()
+    got.first, got.second = gen:wait("request", request { bad = true }), gen:wait("request", request())
+    local options
+    got.output = gen:wait("generate", request(), function(_, o)
+      options = o
+      async.sleep(1)
+      return { text = "x" }
+    end)
+    got.options = options
+    t.eq(gen.rejected(got.first), true)
+    t.eq(gen.rejected({ status = 403 }), false)
+    t.eq({ got.first.status, got.first.message, got.first.code }, { 403, "a says no", "no" })
+    t.eq({ got.second.status, got.second.retry_after }, { 429, 3 })
+    t.eq(got.output.text, "<[x]>")
+    t.eq(got.options.silent, true)
+    got.done = true
+  end)
+  local req = request()
+  t.eq(gen:call("admit", req, {}), { lane = "a", size = "a!" })
+  t.eq(req.tag, { lane = "a", size = "a!" })
+  t.eq(gen.rejected(gen:call("admit", request { full = true }, {})), true)
+  t.eq(gen:call("respond", request(), { n = 1 }), { n = 2 })
+  t.eq(gen:call("respond", request(), { n = 9 }), false)
+  t.eq(gen:call("template", request { text = "hello" }, {}), "hello")
+  t.eq(gen:call("template", request(), {}), { 1, 2 })
+  uv.run()
+  t.eq(got.done, true)
+  t.eq(app.notes, {})
+end)
+
+local misbehaving = {
+  { "raises", "error 'no'" }, { "raises a table", "error { x = 1 }" }, { "raises nil", "error(nil)" },
+  { "raises what cannot be said", "error(setmetatable({}, { __tostring = function() error 'twice' end }))" },
+  { "runs for ever", "while true do end" }, { "catches for ever", "while true do pcall(function() while true do end end) end" },
+  { "hides in a coroutine", "coroutine.wrap(function() while true do end end)()" },
+  { "recurses", "local function f() return 1 + f() end return f()" },
+  { "eats memory", "local t = {} while true do t[#t + 1] = ('x'):rep(1 << 20) .. #t end" },
+  { "yields", "coroutine.yield(5)" }, { "sleeps", "require('perigee').sleep(1)" }, { "answers nonsense", "return 5" },
+}
+
+test("a hook that misbehaves is done without, reported once and switched off", function(t)
+  if forced then return end
+  for _, case in ipairs(misbehaving) do
+    for _, phase in ipairs { "admit", "request" } do
+      if not (phase == "request" and case[1] == "sleeps") then
+        local app <close> = site({
+          ["hooks/mine.lua"] = ("local n = 0 return { %s = function() n = n + 1 %s end }"):format(phase, case[2]),
+          ["hooks/z.lua"] = ("return { %s = function() return require('perigee').reject(429, 'z') end }"):format(phase),
+        }, { deadlines = { admit = 8, request = 8 } })
+        local what = case[1] .. " in " .. phase
+        local gen, finished = app.scripts:current(), false
+        async.run(function()
+          for _ = 1, 5 do
+            local answer
+            if phase == "admit" then answer = gen:call(phase, request(), {}) else answer = gen:wait(phase, request()) end
+            t.eq(answer and answer.status, 429, what)
+            async.sleep(1) -- another turn of the loop
+          end
+          finished = true
+        end)
+        uv.run()
+        t.eq(finished, true, what)
+        local status = app.scripts:status().scripts[1].strikes[1]
+        t.eq({ status.phase, status.total, status.off }, { phase, 3, true }, what)
+        t.eq(#app.notes, 2, what)
+        t.match(app.notes[1], "^warning: script mine: " .. phase)
+        t.match(app.notes[2], "switched off until it is loaded again")
+        assert(app.scripts:reload())
+        t.eq(app.scripts:status().scripts[1].strikes, {}, "after a reload")
+      end
+    end
+  end
+end)
+
+test("strikes that lie far apart do not switch off", function(t)
+  local app <close> = site(hook "return { admit = function() error 'now and then' end }")
+  local window = phases.WINDOW_S
+  phases.WINDOW_S = 0
+  for _ = 1, 5 do app.scripts:current():call("admit", request(), {}) end
+  phases.WINDOW_S = window
+  local strike = app.scripts:status().scripts[1].strikes[1]
+  t.eq({ strike.total, strike.off }, { 5, false })
+end)
+
+test("a generate script that fails leaves the answer as it would have been", function(t)
+  for _, case in ipairs {
+    { "error 'early'", { "x", 1 } }, { "run(req) error 'late'", { "x", 1 } },
+    { "run(req, { silent = true }) error 'after a silent one'", { "x", 2 } }, { "run(req)", { "x", 1 } },
+    { "run(req) run(req)", { "x", 1 } }, { "return 5", { "x", 1 } },
+  } do
+    local app <close> = site(hook(("return { generate = function(req, run) %s end }"):format(case[1])))
+    local runs, output = 0, nil
+    async.run(function()
+      output = app.scripts:current():wait("generate", request(), function()
+        runs = runs + 1
+        return { text = "x" }
+      end)
+    end)
+    t.eq({ output and output.text, runs }, case[2], case[1])
+  end
+  local app <close> = site(hook "return { generate = function(req, run) return run(req) end }")
+  local caught
+  async.run(function()
+    local ok, why = pcall(function()
+      app.scripts:current():wait("generate", request(), function() error("the generator's own", 0) end)
+    end)
+    caught = not ok and why
+  end)
+  t.eq(caught, "the generator's own")
+  t.eq(app.scripts:status().scripts[1].strikes, {})
+end)
+
+-- ---- reloading -----------------------------------------------------------------------------------------------------
+
+test("requests keep the generation they started with; a broken one never serves", function(t)
+  local app <close> = site(hook "return { respond = function(_, c) return { v = 'one' } end }")
+  local scripts = app.scripts
+  local first = scripts:current():retain()
+  app.write("hooks/mine.lua", "return { respond = function(_, c) return { v = 'two' } end }")
+  local second = assert(scripts:reload())
+  t.eq(second.number, 2)
+  t.eq(first:call("respond", request(), {}).v, "one")
+  t.eq(scripts:current():call("respond", request(), {}).v, "two")
+  t.eq(#scripts:status().alive, 2)
+  first:release()
+  t.eq(#scripts:status().alive, 1)
+  app.write("hooks/mine.lua", "return { respond = function(_, c)")
+  local none, why = scripts:reload()
+  t.eq(none, nil)
+  t.match(why, "mine.lua:1:")
+  scripts:reload()
+  t.eq(scripts:current(), second)
+  local status = scripts:status()
+  t.eq({ status.stale, status.generation, status.error }, { true, 2, why })
+  local errors = 0
+  for _, note in ipairs(app.notes) do
+    if note:find("^error") then errors = errors + 1 end
+  end
+  t.eq(errors, 1, "reported once")
+  local back = assert(scripts:rollback())
+  t.eq(back:call("respond", request(), {}).v, "one")
+  t.eq(scripts:status().stale, false)
+  t.eq(assert(scripts:rollback()):call("respond", request(), {}).v, "two")
+end)
+
+local counter = [[return { version = %d,
+  state = function(old, from) %s end,
+  done = function(_, n, self) self.state.sum = (self.state.sum or 0) + n self.state.list = { self.state.sum } end,
+  respond = function(_, _, self) return { sum = self.state.sum, from = self.state.from } end }]]
+
+test("state survives, migrates on a copy, and is not lost to requests in flight", function(t)
+  local app <close> = site(hook(counter:format(1, "return old or {}")))
+  local function add(gen, n) async.run(function() gen:wait("done", request(), n) end) end
+  local function sum() return app.scripts:current():call("respond", request(), {}) end
+  local first = app.scripts:current():retain()
+  add(first, 5)
+  app.write("hooks/mine.lua", counter:format(1, "local same = old return same or {}"))
+  assert(app.scripts:reload())
+  add(first, 2) -- of the old generation, in flight
+  t.eq(sum().sum, 7)
+  app.write("hooks/mine.lua", counter:format(2, "old.sum = -1 old.list[1] = 'gone' error 'cannot'"))
+  t.eq(app.scripts:reload(), nil)
+  t.eq(sum().sum, 7)
+  app.write("hooks/mine.lua", counter:format(2, "return { sum = old.sum * 10, from = from }"))
+  assert(app.scripts:reload())
+  t.eq(sum(), { sum = 70, from = 1 })
+  add(first, 1) -- another version: its own state
+  t.eq(sum().sum, 70)
+  app.write("hooks/mine.lua", counter:format(1, "return {}"))
+  local _, why = app.scripts:reload()
+  t.match(why, "version 1 is older than 2")
+  first:release()
+end)
+
+test("unchanged scripts stay as they are when another one changes", function(t)
+  local app <close> = site { ["hooks/a.lua"] = "return {}", ["hooks/b.lua"] = "require 'm' return {}", ["m.lua"] = "return 1" }
+  local before = app.scripts:current()
+  app.write("hooks/a.lua", "return { version = 2 }")
+  local after = assert(app.scripts:reload())
+  t.eq(after.changed, { "a" })
+  t.ok(after.by_name.b == before.by_name.b)
+  app.write("m.lua", "return 2")
+  t.eq(assert(app.scripts:reload()).changed, { "b" })
+end)
+
+test("folders are watched, also those that come later", function(t)
+  local app <close> = site(hook "return {}", { config = { watch = true } })
+  local deadline = uv.hrtime() + 5e9
+  local function until_generation(n)
+    while app.scripts:current().number < n and not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
+    return app.scripts:current().number
+  end
+  local keep_running = uv.new_timer()
+  keep_running:start(0, 20, function() end)
+  app.write("hooks/mine.lua", "return { version = 2 }")
+  t.eq(until_generation(2), 2)
+  app.write("policy/own.lua", "return function(step) step:fill() end")
+  t.eq(until_generation(3), 3)
+  app.write("hooks/mine.lua", "return {{")
+  while not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
+  t.eq(app.scripts:status().stale, true)
+  keep_running:close()
+end)
+
+test("where folders cannot be watched they are looked at", function(t)
+  local watch = require "serve.watch"
+  local app <close> = site(hook "return {}")
+  local told, poll_ms = 0, watch.POLL_MS
+  watch.POLL_MS = 20
+  local watcher = watch.open(function() return { app.folder .. "/hooks" } end, function() told = told + 1 end, { poll = true })
+  app.write("hooks/other.lua", "return {}")
+  local keep_running, deadline = uv.new_timer(), uv.hrtime() + 5e9
+  keep_running:start(0, 10, function() end)
+  while told == 0 and uv.hrtime() < deadline do uv.run "once" end
+  t.eq(told, 1)
+  watcher:close()
+  keep_running:close()
+  watch.POLL_MS = poll_ms
+end)
+
+test("timers of scripts run while they serve", function(t)
+  local app <close> = site(hook [[local perigee = require "perigee"
+    perigee.every(0.01, function(self) perigee.sleep(0.001) self.state.n = (self.state.n or 0) + 1 end)
+    return { respond = function(_, _, self) return { n = self.state.n or 0 } end }]])
+  local keep_running, deadline = uv.new_timer(), uv.hrtime() + 5e9
+  keep_running:start(0, 5, function() end)
+  local function count() return app.scripts:current():call("respond", request(), {}).n end
+  while count() < 2 and uv.hrtime() < deadline do uv.run "once" end
+  t.ok(count() >= 2, "ticks")
+  local old = app.scripts:current().by_name.mine
+  app.write("hooks/mine.lua", "return {}")
+  assert(app.scripts:reload())
+  t.eq(old.timers[1].handle, nil)
+  while old.timers[1].busy and uv.hrtime() < deadline do uv.run "once" end
+  keep_running:close()
+end)
+
+-- ---- templates and parsers -------------------------------------------------------------------------------------------
+
+test("templates and parsers of the site are checked, and used by the models they concern", function(t)
+  local chat = require "chat"
+  local app <close> = site {}
+  local entry = { name = "moonlet", path = "examples/moonlet", words = assert(chat.open "examples/moonlet"), state = "ready" }
+  app.models = { list = function() return { entry } end }
+  local scripts = app.scripts
+  local plain = scripts:current():words(entry)
+  t.ok(plain == entry.words)
+  app.write("templates/moonlet.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}!")
+  local gen = assert(scripts:reload())
+  local function prompt(generation, name)
+    return generation:words(entry, name):prompt { messages = { { role = "user", content = "Hi" } } }.text
+  end
+  t.eq(prompt(gen), "Hi!")
+  app.write("templates/other.jinja", "<{% for m in messages %}{{ m.content }}{% endfor %}>")
+  local third = assert(scripts:reload())
+  t.eq(prompt(third, "other"), "<Hi>")
+  t.eq(prompt(third), "Hi!")
+  t.eq(third:words(entry, "nothing"), nil)
+  for _, bad in ipairs { "{% for x in %}", "never shows it", "{# perigee-test: {} => \"other\" #}{{ messages[0].content }}" } do
+    app.write("templates/moonlet.jinja", bad)
+    local none, why = scripts:reload()
+    t.eq(none, nil, bad)
+    t.match(why, "templates/moonlet%.jinja: ")
+  end
+  t.eq(prompt(scripts:current()), "Hi!")
+  remove(app.folder .. "/templates")
+  local f = assert(io.open "examples/parsers/tools/arrows.lua")
+  app.write("parsers/tools/arrows.lua", f:read "a")
+  f:close()
+  app.write("templates/moonlet.jinja", [[{% if tools %}Call: ->name()<-{{ tools[0].function.name }}{% endif %}{%
+    for m in messages %}{{ m.content }}{%
+    for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}]])
+  assert(scripts:reload())
+  local words = scripts:current():words(entry)
+  local tools = { { type = "function", ["function"] = { name = "weather" } } }
+  local parser, events = words:parser { tools = tools }, {}
+  for _, piece in ipairs { "Sure. -", '>weather({"city"', ': "Oslo"})<', "-" } do
+    for _, event in ipairs(parser:feed(piece)) do events[#events + 1] = event end
+  end
+  for _, event in ipairs(parser:finish()) do events[#events + 1] = event end
+  local seen = {}
+  for _, event in ipairs(events) do seen[#seen + 1] = event.type .. ":" .. (event.text or event.name or "") end
+  t.eq(table.concat(seen, " "):gsub("%s+arguments:", ""), 'content:Sure. call:weather{"city": "Oslo"} end:')
+  app.write("parsers/tools/arrows.lua", "return { name = 'arrows', marks = {}, selftest = { { text = 'a', content = 'b' } } }")
+  local none, why = scripts:reload()
+  t.eq(none, nil)
+  t.match(why, "parsers/tools/arrows%.lua: case 1")
+end)
+
+test("a parser of the site that fails leaves the rest as content", function(t)
+  if forced then return end
+  local chat = require "chat"
+  local app <close> = site { ["parsers/tools/mine.lua"] = [[return { name = "mine", detect = { "<tool_call>" },
+    marks = { ["!"] = function(s) if s:take "!" then while true do end end return false end },
+    selftest = { { text = "a!b", content = "a!b" } } }]] }
+  local entry = { name = "moonlet", path = "examples/moonlet", words = assert(chat.open "examples/moonlet"), state = "ready" }
+  local words = app.scripts:current():words(entry)
+  app.scripts.now.formats.tools.mine.unit.deadlines = { parse = 20 }
+  local tools = { { type = "function", ["function"] = { name = "weather" } } }
+  for _ = 1, 4 do
+    local parser, text = words:parser { tools = tools }, ""
+    for _, piece in ipairs { "fine ", "so far!! ", "and on" } do
+      for _, event in ipairs(parser:feed(piece)) do text = text .. (event.text or "") end
+    end
+    for _, event in ipairs(parser:finish()) do text = text .. (event.text or "") end
+    t.match(text, "and on$")
+    uv.sleep(2)
+    uv.update_time()
+  end
+  t.match(app.notes[1], "script mine: parse: deadline")
+end)
