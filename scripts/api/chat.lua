@@ -126,11 +126,7 @@ local deltas = {
 
 function shape.delta(_, out, o) return choice_of(out, deltas[o.delta.type](o.delta), o.logprobs) end
 
-function shape.finish(_, out, o)
-  local choice = choice_of(out, json.object {}, o.logprobs)
-  choice.finish_reason = out.finish
-  return stream.other(choice, out)
-end
+function shape.finish(req, out, o) return stream.ending(req, choice_of(out, json.object {}, o.logprobs), out) end
 
 local function message_object(out)
   local message = json.object { { "role", "assistant" }, { "content", out.content or json.null }, { "refusal", json.null } }
@@ -148,8 +144,8 @@ function shape.answer(req, outs, usage)
   local answer = stream.object(req, "chat.completion")
   answer.choices = json.array()
   for i, out in ipairs(outs) do
-    answer.choices[i] = stream.other(json.object { { "index", out.index }, { "message", message_object(out) },
-      { "logprobs", logprobs_object(out, req.sampling.top_logprobs and out.logprobs) }, { "finish_reason", out.finish } }, out)
+    answer.choices[i] = stream.ending(req, json.object { { "index", out.index }, { "message", message_object(out) },
+      { "logprobs", logprobs_object(out, req.sampling.top_logprobs and out.logprobs) } }, out)
   end
   answer.usage = stream.usage(usage)
   answer.timings = stream.timings(usage)

@@ -33,7 +33,7 @@ function common.read(o, body)
     refuse("min_tokens", "is %d, more than max_tokens, which is %d", sampling.min_tokens, sampling.max_tokens)
   end
   return { body = body, model = o.model, user = o.user, stream = o.stream == true, include_usage = include_usage(o), n = o.n or 1,
-    sampling = sampling }
+    sampling = sampling, return_ids = o.return_token_ids }
 end
 
 --- body.perigee = { logits = "name", … }: a script of the server by name, with its parameters. Never code.

@@ -11,7 +11,7 @@ local refuse = errors.refuse
 
 local completions = {}
 
-local PROMPTS = 128 -- of one request
+local PROMPTS, CHOICES = 128, 512 -- of one request
 
 -- ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -46,9 +46,14 @@ local function prompts_of(given)
   return out
 end
 
-local function check_best_of(o)
-  if not o.best_of then return nil end
+--- Several answers of which the best are wanted: how many; nil when all are.
+local function check_choices(o, prompts)
   local n = o.n or 1
+  local rows = prompts * math.max(n, o.best_of or 1)
+  if rows > CHOICES then
+    refuse("n", "makes %d answers with %d prompts, a request may have %d", rows, prompts, CHOICES)
+  end
+  if not o.best_of then return nil end
   if o.best_of < n then refuse("best_of", "is %d, it must be at least n, which is %d", o.best_of, n) end
   if o.stream and o.best_of > n then refuse("best_of", "is %d: only all of the n = %d choices can be streamed", o.best_of, n) end
   return o.best_of > n and o.best_of or nil
@@ -61,7 +66,7 @@ function completions.read(body, request)
   local fields = common.read(o, body)
   fields.sampling.top_logprobs = o.logprobs
   fields.id, fields.api, fields.prompt, fields.prompts = "cmpl-", "completions", o.prompt, list
-  fields.echo, fields.best_of, fields.add_special = o.echo, check_best_of(o), o.add_special_tokens
+  fields.echo, fields.best_of, fields.add_special = o.echo, check_choices(o, #list), o.add_special_tokens
   return common.attach(pipeline.request(fields, request), o)
 end
 
@@ -140,9 +145,7 @@ end
 function shape.delta(req, out, o) return choice_of(out, o.delta.text, chunk_logprobs(req, out, o.logprobs)) end
 
 function shape.finish(req, out, o)
-  local choice = choice_of(out, "", chunk_logprobs(req, out, o.logprobs))
-  choice.finish_reason = out.finish
-  return choice
+  return stream.ending(req, choice_of(out, "", chunk_logprobs(req, out, o.logprobs)), out)
 end
 
 --- Probabilities of the whole text, the echoed prompt before it.
@@ -158,9 +161,7 @@ function shape.answer(req, outs, usage)
   answer.choices = json.array()
   for i, out in ipairs(outs) do
     local echo = echo_of(req, out)
-    local choice = choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo))
-    choice.finish_reason = out.finish
-    answer.choices[i] = choice
+    answer.choices[i] = stream.ending(req, choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo)), out)
   end
   answer.usage = stream.usage(usage)
   answer.timings = stream.timings(usage)

@@ -213,6 +213,7 @@ schema.sampling = {
   { "metadata", "object" },
   { "store", "boolean" },
   { "response_format", "object" },
+  { "return_token_ids", "boolean" },
   { "perigee", "object" },
 }
 

@@ -123,8 +123,11 @@ function stream.timings(usage)
   return out
 end
 
---- What an answer holds besides content, thinking and calls (serve/output.lua); adds nothing when there is none.
-function stream.other(choice, out)
+--- The end of a choice: what it holds besides content, thinking and calls (serve/output.lua), where there is such; and its
+--- ids, where they are wanted.
+function stream.ending(req, choice, out)
+  choice.finish_reason = out.finish
+  if req.return_ids then choice.token_ids = json.array(out.ids) end
   if #out.other == 0 then return choice end
   choice.other = json.array()
   for i, o in ipairs(out.other) do choice.other[i] = json.object { { "kind", o.kind }, { "text", o.text } } end

@@ -121,7 +121,7 @@ end
 
 --- Remembers the token's probability: { id, logprob, top, bytes, at = bytes before it, offset = characters before it }.
 local function note_logprob(self, e)
-  local hidden = self.tok:is_special(e.id) and not self.kept[e.id]
+  local hidden = self.tok and self.tok:is_special(e.id) and not self.kept[e.id]
   local bytes = spelling.bytes(self.tok, e.id)
   local entry = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes, at = self.bytes, offset = self.chars }
   self.logprob = self.logprob + e.logprob

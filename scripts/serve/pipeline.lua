@@ -117,7 +117,10 @@ local function on_token(self, out, event, row)
   end
   local deltas = out:token(event)
   if out.live and (#deltas > 0) then self.face:delta(out, deltas) end
-  if out.enough then row:cancel() end
+  if out.enough and not out.ended then
+    out.ended = true
+    row:cancel()
+  end
 end
 
 local function on_done(self, out, row)
@@ -188,6 +191,8 @@ local function add_rows(self, prompt, o)
   end
 end
 
+local function cancelled() return errors.new { status = 409, message = "the request was cancelled", code = "cancelled" } end
+
 --- From here on errors are part of the answer.
 local function begin(self)
   if self.begun then return end
@@ -198,6 +203,7 @@ end
 --- Runs the rows of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
 local function generate(self, options)
   local req = self.req
+  if self.cancelled then error(cancelled(), 0) end
   local list = self.prompts
   if options.chat then
     req.chat = options.chat
@@ -379,7 +385,6 @@ end
 
 local function perform(self)
   prepare(self)
-  if self.cancelled then error(errors.new { status = 409, message = "the request was cancelled", code = "cancelled" }, 0) end
   self.added_at = now_s()
   local list = answers(self)
   for _, out in ipairs(list) do

@@ -43,7 +43,9 @@ local function decode(tok, id, level)
   return table.concat(parts)
 end
 
+--- "" for a model that has no tokenizer (nil).
 function spelling.bytes(tok, id)
+  if not tok then return "" end
   local cache = of(tok)
   local bytes = cache[id]
   if not bytes then

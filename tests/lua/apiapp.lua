@@ -11,6 +11,7 @@ local http = require "http"
 local metrics = require "serve.metrics"
 local perigee = require "perigee"
 local errors = require "api.errors"
+local uv = require "luv"
 local json = perigee.json
 
 local apiapp = {}
@@ -29,8 +30,8 @@ function App:ask(path, body, options)
   options = options or {}
   local answer, err = http.request { host = "127.0.0.1", port = self.port, target = path, method = options.method or "POST",
     headers = options.headers, body = type(body) == "table" and json.encode(body) or body, on_data = options.on_data,
-    timeout_ms = 15000 }
-  if not answer then return nil, err end
+    timeout_ms = 60000 }
+  if not answer then error(err, 0) end
   local value = answer.body
   if value and (answer.headers["content-type"] or ""):find "json" then value = assert(json.decode(value)) end
   return answer.status, value, answer.headers
@@ -100,6 +101,7 @@ end
 function apiapp.run(t, body, options)
   options = options or {}
   local app = new(options)
+  uv.update_time() -- opening may have taken longer than a time limit
   async.run(function()
     local ok, err = xpcall(body, debug.traceback, app)
     if not ok then t.fail(tostring(err)) end

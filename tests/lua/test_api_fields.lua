@@ -4,6 +4,8 @@ local perigee = require "perigee"
 local test = require("harness").test
 local json = perigee.json
 
+if ... then return end -- once is enough: under forced collection test_api and test_api_life do
+
 local CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 local function user(words) return { { role = "user", content = words } } end
@@ -113,6 +115,7 @@ local WRONG = {
   { COMPLETIONS, { prompt = "" }, "prompt", "is empty" },
   { COMPLETIONS, { suffix = "end" }, "suffix", "not filled in" },
   { COMPLETIONS, { logprobs = 25 }, "logprobs", "is 25" },
+  { COMPLETIONS, { prompt = { "a", "b", "c", "d", "e" }, n = 128 }, "n", "makes 640 answers with 5 prompts" },
   { COMPLETIONS, { best_of = 2, n = 3 }, "best_of", "is 2, it must be at least n, which is 3" },
   { COMPLETIONS, { best_of = 2, stream = true }, "best_of", "streamed" },
   { "/tokenize", with("prompt", json.null), "content", "is missing" },

@@ -5,6 +5,8 @@ local text = require "lib.text"
 local test = require("harness").test
 local json = perigee.json
 
+if ... then return end -- once is enough: under forced collection test_api and test_api_life do
+
 local CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 local named = {}
@@ -157,6 +159,8 @@ test("completions: texts, ids, lists, echo, probabilities, the best of several",
     local joined = {}
     for i = 1, #events - 1 do joined[i] = events[i].choices[1].text end
     t.eq(table.concat(joined), a.prompt .. a.text)
+    local ids = ask { prompt = a.prompt, return_token_ids = true }
+    t.eq(json.encode(ids.choices[1].token_ids), json.encode(a.ids))
     local best = ask { prompt = "Once upon", best_of = 4, temperature = 1.2, seed = 3, max_tokens = 8 }
     t.eq({ #best.choices, best.choices[1].logprobs, best.choices[1].index }, { 1, json.null, 0 })
     local each = ask { prompt = "Once upon", n = 4, temperature = 1.2, seed = 3, max_tokens = 8, logprobs = 0 }
