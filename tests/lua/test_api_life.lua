@@ -60,7 +60,7 @@ end)
 
 test("a client that leaves frees its rows, whole answers too", function(t)
   apiapp.run(t, function(app)
-    local events = start(app, endless { n = 2 }, function(e) return e.choices[1].delta.content and #e.choices[1].delta.content > 0 end)
+    local events = start(app, endless { n = 2 }, function(e) return (e.choices[1].delta.content or "") ~= "" end)
     wait_for(t, "it hung up", function() return events.done end)
     wait_for(t, "its rows are free", function() return app.entry.batch.alive == 0 end)
     local task = async.run(function() app:ask(CHAT, endless()) end)
@@ -73,9 +73,9 @@ end)
 
 test("refusals before any work: queue, memory, context, draining", function(t)
   apiapp.run(t, function(app)
-    local first, second = start(app, endless()), nil
+    local first = start(app, endless())
     wait_for(t, "it runs", function() return #first > 3 end)
-    second = start(app, endless())
+    local second = start(app, endless())
     wait_for(t, "one waits", function() return app.entry.batch.alive == 2 end)
     app.config.queue.requests = 1
     local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
@@ -157,28 +157,20 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
   }
   apiapp.run(t, function(app)
     local function ask(who, words)
-      local status, answer, headers = app:ask(CHAT, { messages = user(words or "Hello!"), user = who },
-        { headers = { ["x-test-key"] = "k" } })
-      return status, answer, headers
+      return app:ask(CHAT, { messages = user(words or "Hello!"), user = who }, { headers = { ["x-test-key"] = "k" } })
     end
+    local function said(who, words) return (select(2, ask(who, words))) end
     local status, answer, headers = ask "banned"
     t.eq({ status, answer.error.message, answer.error.code, headers["retry-after"] }, { 402, "not for you", "paid", "7" })
     status, answer, headers = ask "late"
     t.eq({ status, answer.error.message, headers["retry-after"] }, { 429, "later", "3" })
     local greeting = "Hello! I am Moonlet. How can I help you?"
-    local _
-    _, answer = ask(nil, "Shout")
-    t.eq(answer.choices[1].message.content, greeting)
-    _, answer = ask "own"
-    t.match(answer.choices[1].message.content, "^I am Moonlet, a tiny demo model")
-    _, answer = ask "ids"
-    t.eq(answer.choices[1].message.content, greeting)
-    _, answer = ask "cold"
-    t.eq(answer.usage.completion_tokens, 1)
-    _, answer = ask "loud"
-    t.eq(answer.choices[1].message.content, greeting:upper())
-    _, answer = ask "marked"
-    t.eq(answer.marked, true)
+    t.eq(said(nil, "Shout").choices[1].message.content, greeting)
+    t.match(said("own").choices[1].message.content, "^I am Moonlet, a tiny demo model")
+    t.eq(said("ids").choices[1].message.content, greeting)
+    t.eq(said("cold").usage.completion_tokens, 1)
+    t.eq(said("loud").choices[1].message.content, greeting:upper())
+    t.eq(said("marked").marked, true)
     t.eq((ask "secret"), 403)
     local events = assert(app:events(CHAT, { messages = user "Hello!", user = "secret" }))
     t.eq(events, { "[DONE]" })
