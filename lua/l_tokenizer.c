@@ -1,6 +1,7 @@
 /* l_tokenizer.c - perigee.tokenizer: text to ids and back, whole or streamed. */
 #include <string.h>
 
+#include "lua/job.h"
 #include "lua/l_graph.h"
 #include "runtime/detokenizer.h"
 #include "runtime/utf8.h"
@@ -47,19 +48,70 @@ static const pe_class stream_class = {"perigee.Detokenizer", stream_methods, NUL
 const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) { return ((tokenizer *)pe_bind_check(L, arg, &tokenizer_class))->t; }
 static tokenizer *check(lua_State *L) { return pe_bind_check(L, 1, &tokenizer_class); }
 
-static int l_open(lua_State *L) { /* [path] -> [tokenizer] or [nil, err] */
-  const char *path = luaL_checkstring(L, 1);
-  tokenizer *t = pe_bind_new(L, &tokenizer_class, sizeof *t, 0);
+/* [] -> [true] or [nil, err]: data NULL: there was no memory for it. */
+static int start_job(lua_State *L, int callback, const pe_job_kind *kind, void *data) {
   pe_error err;
-  pe_status rc = pe_tokenizer_open(path, &t->t, &err);
-  if (!rc) rc = pe_tokenizer_scratch_new(t->t, &t->scratch, &err);
-  if (rc) {
-    tokenizer_close(t);
-    memset(t, 0, sizeof *t);
-    return pe_bind_error(L, &err);
-  }
-  pe_bind_opened(L, t, (uint64_t)pe_tokenizer_size(t->t) * 64); /* about what a vocabulary takes */
+  pe_status rc = data ? pe_job_start(L, callback, kind, data, &err) : pe_nomem(&err, "job");
+  if (!data) luaL_unref(L, LUA_REGISTRYINDEX, callback);
+  if (rc) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
   return 1;
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------- */
+
+/* [self] -> [self] or [nil, err]: self has its vocabulary, unless rc says why not. */
+static int finish_open(lua_State *L, tokenizer *self, pe_status rc, pe_error *err) {
+  if (!rc) rc = pe_tokenizer_scratch_new(self->t, &self->scratch, err);
+  if (rc) {
+    tokenizer_close(self);
+    memset(self, 0, sizeof *self);
+    return pe_bind_error(L, err);
+  }
+  pe_bind_opened(L, self, (uint64_t)pe_tokenizer_size(self->t) * 64); /* about what a vocabulary takes */
+  return 1;
+}
+
+typedef struct opening { /* a job */
+  pe_tokenizer *t;
+  pe_status rc;
+  pe_error err;
+  char path[];
+} opening;
+
+static void run_opening(void *data) {
+  opening *o = data;
+  o->rc = pe_tokenizer_open(o->path, &o->t, &o->err);
+}
+
+static int push_opened(lua_State *L, void *data) {
+  opening *o = data;
+  tokenizer *self = pe_bind_new(L, &tokenizer_class, sizeof *self, 0);
+  self->t = o->t, o->t = NULL;
+  return finish_open(L, self, o->rc, &o->err);
+}
+
+static void free_opening(void *data) {
+  pe_tokenizer_close(((opening *)data)->t);
+  pe_free(data);
+}
+
+static int open_beside(lua_State *L, const char *path) {
+  static const pe_job_kind kind = {run_opening, push_opened, free_opening};
+  size_t size = strlen(path) + 1;
+  int callback = pe_job_callback(L, 2);
+  opening *o = pe_calloc(1, sizeof *o + size);
+  if (o) memcpy(o->path, path, size);
+  return start_job(L, callback, &kind, o);
+}
+
+static int l_open(lua_State *L) { /* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
+  const char *path = luaL_checkstring(L, 1);
+  if (!lua_isnoneornil(L, 2)) return open_beside(L, path);
+  tokenizer *self = pe_bind_new(L, &tokenizer_class, sizeof *self, 0);
+  pe_error err;
+  pe_status rc = pe_tokenizer_open(path, &self->t, &err);
+  return finish_open(L, self, rc, &err);
 }
 
 /* ---- encoding ------------------------------------------------------------------------------------------------ */
@@ -111,36 +163,103 @@ static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *cou
   return offset;
 }
 
-/* [] -> [list]: for each offset the ids before it. */
-static void push_positions(lua_State *L, const tokenizer *t, const pe_encode_options *o, size_t len, const size_t *offset, size_t n) {
-  size_t *position = lua_newuserdatauv(L, (n + 1) * sizeof *position, 0);
-  pe_tokenizer_positions(t->t, o, &t->ids, len, offset, n, position);
-  lua_createtable(L, (int)n, 0);
-  for (size_t i = 0; i < n; i++) lua_pushinteger(L, (lua_Integer)position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
-  lua_remove(L, -2);
+/* A text on its way, and what came of it. The lists are borrowed, or the job's. */
+typedef struct encoding {
+  const pe_tokenizer *t;
+  pe_str text;
+  pe_encode_options o;
+  const size_t *offset; /* NULL: no positions are asked for */
+  size_t offsets, *position;
+  pe_ids ids;
+  pe_status rc;
+  pe_error err;
+} encoding;
+
+static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *err) {
+  size_t valid = pe_utf8_valid(e->text.at, e->text.len);
+  if (valid < e->text.len) return pe_fail(err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
+  e->ids.count = 0, e->ids.offsets = e->offset != NULL;
+  pe_status rc = pe_tokenizer_encode(e->t, scratch, e->text, &e->o, &e->ids, err);
+  if (!rc && e->offset) pe_tokenizer_positions(e->t, &e->o, &e->ids, e->text.len, e->offset, e->offsets, e->position);
+  return rc;
 }
 
-static int l_encode(lua_State *L) { /* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err] */
+/* [] -> [ids] and, if asked for, [positions] */
+static int push_encoded(lua_State *L, const encoding *e) {
+  push_list(L, e->ids.id, e->ids.count);
+  if (!e->offset) return 1;
+  lua_createtable(L, (int)e->offsets, 0);
+  for (size_t i = 0; i < e->offsets; i++) lua_pushinteger(L, (lua_Integer)e->position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  return 2;
+}
+
+static void run_encoding(void *data) {
+  encoding *e = data;
+  pe_tokenizer_scratch *scratch = NULL;
+  e->rc = pe_tokenizer_scratch_new(e->t, &scratch, &e->err);
+  if (!e->rc) e->rc = encode(e, scratch, &e->err);
+  pe_tokenizer_scratch_free(scratch);
+}
+
+static int push_encoding(lua_State *L, void *data) {
+  const encoding *e = data;
+  return e->rc ? pe_bind_error(L, &e->err) : push_encoded(L, e);
+}
+
+static void free_encoding(void *data) {
+  encoding *e = data;
+  pe_free((void *)e->text.at), pe_free((void *)e->o.span), pe_free((void *)e->offset), pe_free(e->position);
+  pe_ids_free(&e->ids), pe_tokenizer_close(e->t);
+  pe_free(e);
+}
+
+/* With one byte more, so that nothing is something, too. */
+static void *copy(const void *from, size_t bytes) {
+  void *p = pe_alloc(bytes + 1);
+  if (p && bytes) memcpy(p, from, bytes);
+  return p;
+}
+
+/* The same with copies and references of its own; NULL: out of memory. */
+static encoding *copy_encoding(const encoding *from) {
+  encoding *e = pe_calloc(1, sizeof *e);
+  if (!e) return NULL;
+  *e = *from;
+  e->t = pe_tokenizer_retain(from->t), e->ids = (pe_ids){0};
+  e->text.at = copy(from->text.at, from->text.len);
+  e->o.span = from->o.span ? copy(from->o.span, from->o.spans * sizeof *from->o.span) : NULL;
+  e->offset = from->offset ? copy(from->offset, from->offsets * sizeof *from->offset) : NULL;
+  e->position = pe_calloc(from->offsets + 1, sizeof *e->position);
+  if (e->text.at && !e->o.span == !from->o.span && !e->offset == !from->offset && e->position) return e;
+  free_encoding(e);
+  return NULL;
+}
+
+static int encode_beside(lua_State *L, const encoding *e) {
+  static const pe_job_kind kind = {run_encoding, push_encoding, free_encoding};
+  int callback = pe_job_callback(L, 4);
+  return start_job(L, callback, &kind, copy_encoding(e));
+}
+
+/* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err]; with a callback -> [true] or [nil, err] */
+static int l_encode(lua_State *L) {
   static const char *const keys[] = {"add_special", "parse_special", "spans", "positions", NULL};
   tokenizer *t = check(L);
-  pe_str text;
-  text.at = luaL_checklstring(L, 2, &text.len);
+  encoding e = {.t = t->t};
+  lua_settop(L, 4);
+  e.text.at = luaL_checklstring(L, 2, &e.text.len);
   pe_bind_options(L, 3, keys);
-  pe_encode_options o = {.add_special = pe_bind_boolean(L, 3, "add_special", false), .parse_special = pe_bind_boolean(L, 3, "parse_special", true)};
-  o.span = push_spans(L, 3, text.len, &o.spans);
-  size_t offsets;
-  const size_t *offset = push_offsets(L, 3, text.len, &offsets);
+  e.o.add_special = pe_bind_boolean(L, 3, "add_special", false), e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
+  e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
+  e.offset = push_offsets(L, 3, e.text.len, &e.offsets);
+  if (!lua_isnoneornil(L, 4)) return encode_beside(L, &e);
+  e.position = lua_newuserdatauv(L, (e.offsets + 1) * sizeof *e.position, 0);
+  t = check(L); /* a finalizer may have run */
   pe_error err;
-  size_t valid = pe_utf8_valid(text.at, text.len);
-  if (valid < text.len) {
-    pe_fail(&err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
-    return pe_bind_error(L, &err);
-  }
-  t->ids.count = 0, t->ids.offsets = offset != NULL;
-  if (pe_tokenizer_encode(t->t, t->scratch, text, &o, &t->ids, &err)) return pe_bind_error(L, &err);
-  push_list(L, t->ids.id, t->ids.count);
-  if (offset) push_positions(L, t, &o, text.len, offset, offsets);
-  return offset ? 2 : 1;
+  e.ids = t->ids, t->ids = (pe_ids){0};
+  pe_status rc = encode(&e, t->scratch, &err);
+  t->ids = e.ids; /* kept there while tables are made */
+  return rc ? pe_bind_error(L, &err) : push_encoded(L, &e);
 }
 
 /* ---- decoding ------------------------------------------------------------------------------------------------ */

@@ -109,6 +109,7 @@ bool pe_state_close(pe_state *s) {
     lua_pushcfunction(s->L, close_handles);
     if (!pe_call(s->L, 0, 0, NULL)) lua_settop(s->L, 0);
     if (!run_out(s->loop)) return false;
+    s->closing = true;
     lua_close(s->L);
   }
   pe_watchdog_close(s->watchdog);

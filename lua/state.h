@@ -22,6 +22,7 @@ typedef struct pe_state {
   uv_loop_t *loop;
   pe_watchdog *watchdog;
   size_t heap_used, heap_cap; /* bytes; SIZE_MAX: no cap */
+  bool closing;               /* no more jobs: the loop does not run for long */
   const char *scripts;        /* borrowed: a folder that replaces the embedded scripts, or NULL */
 } pe_state;
 

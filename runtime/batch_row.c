@@ -17,7 +17,7 @@ static pe_status check_ids(const pe_batch *b, const char *what, pe_ids_view v, p
 static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_status rc = check_ids(b, "prompt", r->prompt, err);
   if (!rc) rc = check_ids(b, "stop_ids", r->stop_ids, err);
-  if (!rc) rc = check_ids(b, "keep_special", r->keep_special, err);
+  if (!rc && r->keep_special.count < 0) rc = pe_fail(err, PE_EARG, "keep_special: a list of %d ids", r->keep_special.count);
   if (!rc && r->bad_count < 0) rc = pe_fail(err, PE_EARG, "%d bad words", r->bad_count);
   for (int32_t i = 0; !rc && i < r->bad_count; i++) {
     rc = check_ids(b, "bad_words", r->bad_words[i], err);

@@ -3,11 +3,13 @@
 ---@class perigee.tokenizer  Text to token ids and back, as the model's own tokenizer does it.
 local tokenizer = {}
 
----Opens a tokenizer.json, a model directory that holds one, or a GGUF file.
+---Opens a tokenizer.json, a model directory that holds one, or a GGUF file. With a callback it is opened beside the loop,
+---and the callback gets the same; then true comes back at once.
 ---@param path string
----@return perigee.Tokenizer? tokenizer
+---@param callback? fun(tokenizer: perigee.Tokenizer?, err: perigee.Error?)
+---@return perigee.Tokenizer|boolean|nil tokenizer
 ---@return perigee.Error? err
-function tokenizer.open(path) end
+function tokenizer.open(path, callback) end
 
 ---@class perigee.Tokenizer
 ---@field size integer   Highest id + 1.
@@ -19,12 +21,14 @@ local Tokenizer = {}
 
 ---Ids of a text. Special tokens written in the text are recognised unless parse_special is false; with spans (1-based,
 ---inclusive, in order) only where they lie wholly in trusted ones. With positions (byte offsets 0 to #text, ascending) the
----second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins.
+---second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins. With a
+---callback the text is encoded beside the loop, and the callback gets the same; then true comes back at once.
 ---@param text string
 ---@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[], positions?: integer[] }
----@return integer[]? ids
+---@param callback? fun(ids: integer[]?, positions: integer[]|perigee.Error|nil)
+---@return integer[]|boolean|nil ids
 ---@return integer[]|perigee.Error|nil positions  or the error
-function Tokenizer:encode(text, options) end
+function Tokenizer:encode(text, options, callback) end
 
 ---Text of ids; ids that do not exist are dropped.
 ---@param ids integer[]

@@ -107,8 +107,10 @@ static void test_keep_special(void) {
   check_text(forced(&r, ids, 3), want, PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = 1;
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
-  keep[0] = VOCAB;
-  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special: id 24");
+  keep[0] = VOCAB; /* a mark that the model cannot say does no harm */
+  check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
+  r.keep_special.count = -1;
+  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special: a list of -1 ids");
   batch_close(), model_close(&m);
 }
 

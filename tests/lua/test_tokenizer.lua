@@ -1,6 +1,7 @@
 -- The Lua face of tokenizers: encode, decode, stream, spans of trust.
 local perigee = require "perigee"
 local test = require("harness").test
+local uv = require "luv"
 
 local function open(name) return assert(perigee.tokenizer.open("tests/tokenizers/" .. name)) end
 
@@ -85,4 +86,71 @@ end)
 test("what cannot be read is one line", function(t)
   t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").text:match "^tests/nowhere", "tests/nowhere")
   t.fails("format", perigee.tokenizer.open "tests/lua/run.lua")
+end)
+
+-- ---- beside the loop -----------------------------------------------------------------------------------------------
+
+test("opened and encoded beside the loop, the same comes back", function(t)
+  local text = ("Hello, wörld <|im_start|> 123! "):rep(500)
+  local want, at = open("bpe-qwen2"):encode(text, { positions = { 0, 40, #text }, spans = { { 1, 400, true } } })
+  local returned = perigee.tokenizer.open("tests/tokenizers/bpe-qwen2", t.expect(function(tok, err)
+    t.eq(err, nil)
+    local left = 4
+    local function one_less()
+      left = left - 1
+      if left == 0 then tok:close() end
+    end
+    local options = { positions = { 0, 40, #text }, spans = { { 1, 400, true } } }
+    t.eq(tok:encode(text, options, t.expect(function(ids, positions)
+      t.eq(ids, want)
+      t.eq(positions, at)
+      one_less()
+    end)), true)
+    tok:encode(text, options, t.expect(function(ids) t.eq(ids, want) one_less() end))
+    tok:encode("", nil, t.expect(function(...)
+      t.eq({ ... }, { {} })
+      one_less()
+    end))
+    tok:encode("\xff", {}, t.expect(function(...)
+      t.match(t.fails("format", ...).text, "not UTF%-8 at byte 1")
+      one_less()
+    end))
+    t.eq(tok:encode "Hi", tok:encode "Hi") -- the loop's own scratch is not disturbed
+    t.raises(function() tok:encode(text, nil, 5) end, "function expected")
+    t.raises(function() tok:encode(text, { positions = { -1 } }, print) end, "position 1")
+  end))
+  t.eq(returned, true)
+  perigee.tokenizer.open("tests/nowhere", t.expect(function(...) t.fails("io", ...) end))
+end)
+
+test("a tokenizer may be closed while its texts are encoded", function(t)
+  local text = ("The quick brown fox. "):rep(2000)
+  local tok = open "bpe-llama3"
+  local want = tok:encode(text)
+  for _ = 1, 6 do
+    assert(tok:encode(text, { add_special = false }, t.expect(function(ids) t.eq(#ids, #want) end)))
+  end
+  tok:close()
+  tok = nil -- luacheck: ignore
+  collectgarbage()
+end)
+
+test("a program may end while its texts are encoded", function(t)
+  local script = os.tmpname()
+  local file = assert(io.open(script, "w"))
+  file:write [[
+    local tok = assert(require("perigee").tokenizer.open "tests/tokenizers/bpe-llama3")
+    local text = ("The quick brown fox. "):rep(20000)
+    for _ = 1, 8 do tok:encode(text, nil, function() end) end
+    setmetatable({}, { __gc = function() print(pcall(tok.encode, tok, "x", nil, print)) end })
+    if arg[1] == "exit" then os.exit(0, true) end
+    if arg[1] == "raise" then error "over" end
+  ]]
+  file:close()
+  for how, status in pairs { finish = 0, exit = 0, raise = 1 } do
+    local program = ("%s run %s %s >/dev/null 2>&1"):format(uv.exepath(), script, how)
+    local _, what, code = os.execute(program)
+    t.eq({ what, code }, { "exit", status }, how)
+  end
+  os.remove(script)
 end)

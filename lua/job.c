@@ -1,0 +1,72 @@
+/* job.c - see job.h. */
+#include "lua/job.h"
+
+#include <lauxlib.h>
+#include <uv.h>
+
+#include "lua/call.h"
+#include "lua/state.h"
+
+typedef struct job {
+  uv_work_t work;
+  lua_State *L; /* the main one: the thread that asked may be gone */
+  int callback;
+  const pe_job_kind *kind;
+  void *data;
+} job;
+
+int pe_job_callback(lua_State *L, int arg) {
+  luaL_checktype(L, arg, LUA_TFUNCTION);
+  if (pe_state_of(L)->closing) luaL_error(L, "the program ends: nobody would get the result");
+  lua_pushvalue(L, arg);
+  return luaL_ref(L, LUA_REGISTRYINDEX);
+}
+
+static void free_job(job *j) {
+  luaL_unref(j->L, LUA_REGISTRYINDEX, j->callback);
+  j->kind->free(j->data);
+  pe_free(j);
+}
+
+static void run(uv_work_t *work) {
+  job *j = work->data;
+  j->kind->run(j->data);
+}
+
+/* [job] -> []: inside the door, so that results that do not fit into memory are an error like any other. */
+static int deliver(lua_State *L) {
+  job *j = lua_touserdata(L, 1);
+  int n = j->kind->push(L, j->data);
+  lua_rawgeti(L, LUA_REGISTRYINDEX, j->callback);
+  lua_insert(L, -n - 1);
+  lua_call(L, n, 0);
+  return 0;
+}
+
+static void done(uv_work_t *work, int status) {
+  (void)status; /* nobody cancels */
+  job *j = work->data;
+  lua_State *L = j->L;
+  if (lua_checkstack(L, 4)) {
+    lua_pushcfunction(L, deliver);
+    lua_pushlightuserdata(L, j);
+    if (!pe_call(L, 1, 0, NULL)) pe_call_report(L, "callback");
+  }
+  free_job(j);
+}
+
+pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data, pe_error *err) {
+  const pe_state *s = pe_state_of(L);
+  job *j = pe_alloc(sizeof *j);
+  if (!j) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    kind->free(data);
+    return pe_nomem(err, "job");
+  }
+  *j = (job){.L = s->L, .callback = callback, .kind = kind, .data = data};
+  j->work.data = j;
+  int rc = uv_queue_work(s->loop, &j->work, run, done);
+  if (!rc) return PE_OK;
+  free_job(j);
+  return pe_fail(err, PE_EIO, "cannot queue a job: %s", uv_strerror(rc));
+}
