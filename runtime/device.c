@@ -4,6 +4,8 @@
 #endif
 #include "runtime/device.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <stdio.h>
@@ -88,6 +90,22 @@ void pe_device_machine(pe_machine *out) {
   out->open_files = limit_of(RLIMIT_NOFILE);
   out->locked_memory = limit_of(RLIMIT_MEMLOCK);
   ask_system(out);
+}
+
+pe_status pe_device_raise_files(uint64_t *files, pe_error *err) {
+  struct rlimit limit;
+  int rc = getrlimit(RLIMIT_NOFILE, &limit);
+  rlim_t most = rc ? 0 : limit.rlim_max;
+#if defined(__APPLE__)
+  if (most > OPEN_MAX) most = OPEN_MAX; /* above that it refuses, whatever the hard limit says */
+#endif
+  if (!rc && limit.rlim_cur < most) {
+    limit.rlim_cur = most;
+    rc = setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (rc) return pe_fail(err, PE_EIO, "cannot raise the number of open files to %llu: %s", (unsigned long long)most, strerror(errno));
+  *files = limit_of(RLIMIT_NOFILE);
+  return PE_OK;
 }
 
 const char *pe_device_next_feature(int *at) {

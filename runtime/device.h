@@ -22,6 +22,9 @@ typedef struct pe_machine {
 
 void pe_device_machine(pe_machine *out);
 
+/* Lets this process have as many files open as it may; *files is how many that are (UINT64_MAX: no limit). */
+pe_status pe_device_raise_files(uint64_t *files, pe_error *err);
+
 /* Walks the instruction sets of this processor: the name of the next one, or NULL. Start with *at = 0. */
 const char *pe_device_next_feature(int *at);
 

@@ -43,4 +43,15 @@ function sys.cpu_ns() end
 ---@return integer
 function sys.width(text) end
 
+---Are the two texts the same? How long it takes tells nothing about where they differ.
+---@param a string
+---@param b string
+---@return boolean
+function sys.equal(a, b) end
+
+---Lets this process open as many files as the system allows it; returns how many.
+---@return integer? files
+---@return perigee.Error? err
+function sys.raise_files() end
+
 return sys

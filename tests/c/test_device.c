@@ -55,7 +55,17 @@ static void test_features_agree(void) {
 #endif
 }
 
+static void test_raise_files(void) {
+  uint64_t files = 0;
+  pe_machine m;
+  pe_error err = {0};
+  CHECK_OK(pe_device_raise_files(&files, &err), err);
+  pe_device_machine(&m);
+  CHECK(files > 0 && m.open_files == files);
+}
+
 static const check_test tests[] = {{"machine", test_machine},
                                    {"feature_names", test_feature_names},
-                                   {"features_agree", test_features_agree}};
+                                   {"features_agree", test_features_agree},
+                                   {"raise_files", test_raise_files}};
 CHECK_MAIN("device", tests)

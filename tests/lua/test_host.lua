@@ -71,3 +71,16 @@ test("columns of a text", function(t)
   t.eq(perigee.sys.width "a\xffb", 3)
   t.eq(perigee.sys.width "\0\1", 2)
 end)
+
+test("texts are compared, and files allowed", function(t)
+  local equal = perigee.sys.equal
+  t.eq({ equal("", ""), equal("a", "a"), equal("key\0x", "key\0x"), equal(("x"):rep(300), ("x"):rep(300)) },
+    { true, true, true, true })
+  t.eq({ equal("", "a"), equal("a", ""), equal("a", "b"), equal("ab", "aba"), equal("abab", "ab"), equal("key\0x", "key\0y") },
+    { false, false, false, false, false, false })
+  t.raises(function() equal("a") end, "string expected")
+  local files = assert(perigee.sys.raise_files())
+  t.eq(files >= 1, true)
+  t.eq(perigee.sys.raise_files(), files)
+  t.eq(perigee.sys.machine().open_files, files)
+end)
