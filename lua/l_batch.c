@@ -44,7 +44,7 @@ static void batch_close(void *self) {
 }
 
 #define METHODS(X) \
-  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
+  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
   X(step) X(start) X(submit) X(drain) X(stop) X(pending) X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
 #define DECLARE(n) static int l_##n(lua_State *L);
@@ -254,6 +254,20 @@ static int l_logits(lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its 
     return lua_pushnil(L), 1;
   }
   return pe_tensor_give(L, t, rc, &err);
+}
+
+static int l_pin(lua_State *L) { /* [self, ids, options] -> [found or true] or [nil, err] */
+  static const char *const keys[] = {"off", "salt", NULL};
+  batch *s = check(L);
+  lua_settop(L, 3);
+  pe_bind_options(L, 3, keys);
+  bool off = pe_bind_boolean(L, 3, "off", false);
+  uint64_t salt = (uint64_t)pe_bind_integer(L, 3, "salt", INT64_MIN, INT64_MAX, 0);
+  pe_ids_view ids = pe_l_batch_ids(L, 2, "pin");
+  pe_error err;
+  if (s->w) return done(L, pe_worker_pin(s->w, ids, salt, !off, &err), &err);
+  lua_pushinteger(L, pe_batch_pin(s->b, ids, salt, !off));
+  return 1;
 }
 
 /* [] -> [ticket] or [nil, err] */

@@ -169,6 +169,9 @@ typedef struct pe_draw { /* how a held row goes on; {0}: as it would have gone *
 /* Draws from the logits of a HELD row; the token comes as an event at once. On failure it stays as it was. */
 pe_status pe_batch_sample(pe_batch *b, pe_row_id row, const pe_draw *d, pe_error *err);
 
+/* The beginning of a prompt that the prefix cache has in memory is never evicted, until it is unpinned with the same tokens;
+ * returns how many tokens that are. */
+int32_t pe_batch_pin(pe_batch *b, pe_ids_view prompt, uint64_t salt, bool pin);
 pe_status pe_batch_save(pe_batch *b, pe_row_id row, const char *path, pe_error *err); /* its sequence, as seq.h writes it */
 pe_status pe_batch_load(pe_batch *b, const char *path, pe_error *err);                /* into the prefix cache */
 

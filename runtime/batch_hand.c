@@ -153,6 +153,15 @@ pe_status pe_batch_sample(pe_batch *b, pe_row_id id, const pe_draw *d, pe_error 
   return rc;
 }
 
+/* ---- pins ------------------------------------------------------------------------------------------------------ */
+
+int32_t pe_batch_pin(pe_batch *b, pe_ids_view prompt, uint64_t salt, bool pin) {
+  int32_t found;
+  pe_prefix_key key = {.salt = salt, .rope_variant = pe_batch_rope_variant(b->graph, prompt.count)};
+  pe_prefix_pin(b->prefix, &key, prompt.id, prompt.count, pin, &found);
+  return found;
+}
+
 /* ---- files ----------------------------------------------------------------------------------------------------- */
 
 pe_status pe_batch_save(pe_batch *b, pe_row_id id, const char *path, pe_error *err) {

@@ -50,6 +50,7 @@ pe_status pe_worker_trim(pe_worker *w, pe_row_id row, int32_t tokens, pe_error *
 pe_status pe_worker_fork(pe_worker *w, pe_row_id row, uint64_t seed, pe_row_id *out, pe_error *err);
 pe_status pe_worker_sample(pe_worker *w, pe_row_id row, const pe_draw *d, pe_error *err);
 pe_status pe_worker_keep_logits(pe_worker *w, pe_row_id row, bool keep, pe_error *err);
+pe_status pe_worker_pin(pe_worker *w, pe_ids_view prompt, uint64_t salt, bool pin, pe_error *err);
 pe_status pe_worker_save(pe_worker *w, pe_row_id row, const char *path, uint64_t *ticket, pe_error *err);
 pe_status pe_worker_load(pe_worker *w, const char *path, uint64_t *ticket, pe_error *err);
 /* The next step; at most one waits while one computes. PE_ELIMIT when one waits already. */

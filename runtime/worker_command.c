@@ -144,6 +144,10 @@ pe_status pe_worker_sample(pe_worker *w, pe_row_id row, const pe_draw *d, pe_err
   return rc ? rc : push_draw(w, (command){.verb = PE_WORKER_SAMPLE, .row = row}, d, err);
 }
 
+pe_status pe_worker_pin(pe_worker *w, pe_ids_view prompt, uint64_t salt, bool pin, pe_error *err) {
+  return push_draw(w, (command){.verb = PE_WORKER_PIN, .seed = salt, .keep = pin}, &(pe_draw){.forced = prompt}, err);
+}
+
 static pe_status push_file(pe_worker *w, command c, const char *path, uint64_t *ticket, pe_error *err) {
   size_t size = strlen(path) + 1;
   if (!(c.path = pe_alloc(size))) return pe_nomem(err, "path");
@@ -201,6 +205,8 @@ void pe_worker_apply(pe_worker *w, const command *c) {
     apply_new(w, c);
   } else if (c->path) {
     apply_file(w, c);
+  } else if (c->verb == PE_WORKER_PIN) {
+    pe_batch_pin(w->batch, c->draw.forced, c->seed, c->keep);
   } else if (pe_batch_info(w->batch, c->row, &info) && info.state != PE_ROW_DONE) {
     pe_status rc = apply_to_row(w->batch, c, &err);
     if (rc) pe_worker_tell(w, &(pe_event){.row = c->row, .stop_index = -1, .error = err.text, .code = rc});

@@ -13,18 +13,18 @@
 
 typedef enum pe_worker_verb {
   PE_WORKER_ADD, PE_WORKER_FORK, PE_WORKER_CANCEL, PE_WORKER_PREEMPT, PE_WORKER_FORCE, PE_WORKER_BIAS, PE_WORKER_TRIM,
-  PE_WORKER_SAMPLE, PE_WORKER_KEEP, PE_WORKER_SAVE, PE_WORKER_LOAD
+  PE_WORKER_SAMPLE, PE_WORKER_KEEP, PE_WORKER_PIN, PE_WORKER_SAVE, PE_WORKER_LOAD
 } pe_worker_verb;
 
 typedef struct pe_worker_command {
   pe_worker_verb verb;
   pe_row_id row, first; /* what it is about; the ids it was promised */
   pe_row_request *request;
-  pe_draw draw;         /* of a held row, a bias or forced ids; the lists are owned */
+  pe_draw draw;         /* of a held row, a bias, forced ids or a prompt to pin; the lists are owned */
   char *path;
   int32_t count;        /* rows to add, tokens to keep */
   bool keep;
-  uint64_t seed, ticket;
+  uint64_t seed, ticket; /* seed: of a fork; the salt of a pin */
   int64_t at_ns;
 } pe_worker_command;
 

@@ -168,6 +168,14 @@ function Core:keep_logits(row, keep) end
 ---@return perigee.Error? err
 function Core:save(row, path) end
 
+---The beginning of a prompt that the prefix cache has in memory is never evicted, until it is pinned `off` with the same ids.
+---Returns how many tokens that are; on the engine thread true.
+---@param ids integer[]
+---@param options? { off?: boolean, salt?: integer }
+---@return integer|boolean|nil found
+---@return perigee.Error? err
+function Core:pin(ids, options) end
+
 ---Reads such a file into the prefix cache.
 ---@param path string
 ---@return boolean|integer|nil ok

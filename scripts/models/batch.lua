@@ -452,6 +452,10 @@ end
 
 function Batch:room() return self.core:room() end
 
+--- What the prefix cache has of this prompt (text or ids) in memory is never evicted. Options: off (it may be again), salt.
+--- Returns how many tokens that are; on the engine thread, where it is done between two steps, true.
+function Batch:pin(prompt, options) return self.core:pin(self.model:ids(prompt), options) end
+
 --- Reads what row:save wrote into the prefix cache.
 function Batch:load(path, callback)
   check_callback(self, callback)

@@ -165,7 +165,6 @@ static void test_pinned_room(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
   int64_t room, all;
-  int32_t found = 0;
   o.rows = 2, o.cache_tokens = 24, o.prefix.budget = 1 << 20; /* 36 tokens in blocks of 4 */
   pe_request r = request(12, 1), again = request(12, 4);
   if (!batch_open(&o)) return;
@@ -173,7 +172,7 @@ static void test_pinned_room(void) {
   finish(100);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all);
-  pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, true, &found);
+  CHECK_INT(pe_batch_pin(b, r.prompt, 0, true), 12);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all - 12);
   add(&again);
@@ -181,7 +180,8 @@ static void test_pinned_room(void) {
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all - 12);
   finish(100);
-  pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, false, &found);
+  CHECK_INT(pe_batch_pin(b, r.prompt, 1, false), 0); /* of another tenant */
+  CHECK_INT(pe_batch_pin(b, r.prompt, 0, false), 12);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all);
   batch_close(), model_close(&m);

@@ -199,6 +199,34 @@ test("trim goes back to what was before", function(t)
   end
 end)
 
+test("what is pinned stays", function(t)
+  local model <close> = open "qwen3_5"
+  local pinned = ids_of(24, 1, 100)
+  local function request(prompt) return { prompt = prompt, max_tokens = 1, temperature = 0 } end
+  local batch <close> = assert(model:batch { rows = 1, context = 40, kv_block = 8, cache_tokens = 96 })
+  local function cached(prompt)
+    local row = assert(batch:add(request(prompt)))
+    assert(batch:run())
+    return row.cached_tokens
+  end
+  local function flood(seed) for i = 1, 12 do cached(ids_of(32, seed + i, 100)) end end
+  t.eq(batch:pin(pinned), 0) -- it is not there yet
+  cached(pinned)
+  local free = batch:room()
+  t.eq(batch:pin(pinned), 24)
+  t.eq(batch:room(), free - 24)
+  flood(10)
+  t.eq(cached(pinned), 23)
+  assert(batch:start())
+  t.eq(batch:pin(pinned, { off = true }), true)
+  assert(batch:stop())
+  t.eq(batch:room(), free)
+  flood(30)
+  t.eq(cached(pinned), 0)
+  t.raises(function() batch:pin({ 1, "x" }) end, "pin: entry 2 is x")
+  t.raises(function() batch:pin({ 1 }, { of = true }) end, "'of'")
+end)
+
 test("what cannot be", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { rows = 2, context = 64 })
