@@ -183,7 +183,7 @@ static void check_exact(const world *w, const attention_case *k) {
   for (int s = 0; s < SEQUENCES; s++)
     for (int t = 0; t < lengths[s]; t++)
       for (int h = 0; h < k->heads; h++) {
-        double want[128];
+        double want[256];
         exact_attention(w, k, keys, values, s, t, h, want);
         for (int i = 0; i < k->value; i++) CHECK_NEAR(w->y[(begins[s] + t) * w->out_width + h * k->value + i], want[i], 4e-6);
       }
@@ -232,6 +232,8 @@ static void test_attention_types(void) { /* 80 and 97: groups that are filled in
   for (pe_kv_type type = PE_KV_F16; type <= PE_KV_Q4; type++) {
     for (int i = 0; i < 6; i++) check_attention(&(attention_case){.heads = 4, .key_heads = 2, .key = keys[i], .value = keys[5 - i], .rope = i != 4, .type = type});
     check_attention(&(attention_case){.heads = 6, .key_heads = 2, .key = 32, .value = 24, .window = 5, .sinks = true, .type = type});
+    check_attention(&(attention_case){.heads = 2, .key_heads = 1, .key = 192, .value = 128, .sinks = true, .type = type});
+    check_attention(&(attention_case){.heads = 2, .key_heads = 2, .key = 256, .value = 256, .sinks = true, .window = 5, .rope = true, .type = type});
     check_attention(&(attention_case){.heads = 21, .key_heads = 1, .key = 72, .value = 64, .latent = true, .type = type});
     check_attention(&(attention_case){.heads = 2, .key_heads = 1, .key = 24, .value = 24, .softcap = 1.5f, .window = 1, .type = type});
   }
