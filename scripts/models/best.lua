@@ -35,6 +35,7 @@ local function check(given, callbacks)
   if given.on_token then
     error(("best_of is %d and n is %d: tokens cannot be streamed before the best are known"):format(of, n), 0)
   end
+  if given.hold then error(("best_of is %d: its candidates draw by themselves, none can hold"):format(of), 0) end
   return n
 end
 
