@@ -203,12 +203,12 @@ function Scan:name_before(c)
   return name and name ~= "" and self:take(c) and name or nil
 end
 
---- For `follow`: the byte behind a name, which may have white space before it; false when that is too long for one, nil when
---- it is not there yet.
-function Scan:behind_name(at)
-  local _, last = find(self.buf, "^%s*[%w_.%-]*", at)
-  if last - at > 300 then return false end
-  return byte(self.buf, last + 1)
+--- For `follow`: the byte behind what fits an anchored pattern, and where it is; false when that is more than `most` bytes,
+--- nil when it is not there yet.
+function Scan:behind(at, pattern, most)
+  local _, last = find(self.buf, pattern, at)
+  if last - at > (most or 300) then return false end
+  return byte(self.buf, last + 1), last + 1
 end
 
 --- White space, as text.

@@ -69,8 +69,11 @@ return {
   inner = inner,
   opening = qwen.opening,
   follow = { ["["] = function(s, at)
-    local c = s:behind_name(at)
-    return c and (c == 40 or c == 123)
+    local c, behind = s:behind(at, "^%s*[%w_.%-]*")
+    if c ~= 40 then return c and c == 123 end
+    if s.tools:known(s.buf:match("^%s*([%w_.%-]*)", at)) then return true end
+    c = s:behind(behind + 1, "^%s*")
+    return c and c == 123
   end },
   soft = { ["["] = true, ["```json"] = true },
   start = { ["{"] = function(s) return args.calls(s, bare) end },

@@ -53,8 +53,9 @@ return {
     { "<|tool_call_start|>[", "(", shows = "<|tool_call_start|>" },
     { "<|tool_call_start|>[", "(", shows = "<|tool_list_start|>" }, { "[", "(" } },
   follow = { ["["] = function(s, at)
-    local c = s:behind_name(at)
-    return c and c == 40
+    local c = s:behind(at, "^%s*[%w_.%-]*")
+    if c ~= 40 then return c and false end
+    return s.tools:known(s.buf:match("^%s*([%w_.%-]*)", at))
   end },
   soft = { ["["] = true },
   selftest = {

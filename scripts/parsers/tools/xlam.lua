@@ -29,6 +29,10 @@ return {
       return true
     end,
   },
+  follow = { ["```"] = function(s, at)
+    local c = s:behind(at, "^%a*%s*")
+    return c and (c == 91 or c == 123)
+  end },
   soft = { ["```"] = true },
   start = { ["["] = calls, ["{"] = calls },
   opening = { '[{"name": "', '", "arguments":' },
