@@ -165,7 +165,7 @@ local function tool_stage(p, format, o)
   if not both then reasoning = events.channel(function(piece) p.events:text("analysis", piece) end) end
   local options = { events = p.events, content = target, reasoning = reasoning, tools = o.tools, tail = o.tail, calls = true }
   function p.restart()
-    if p.second then p.second:finish() end
+    if p.second then p.second:close() end
     p.second = scan.new(body(format), options)
   end
   p.restart()

@@ -100,6 +100,12 @@ function Scan:finish()
   self:resume()
 end
 
+--- The text is over, but not cut off: what was begun is no call, and stays text.
+function Scan:close()
+  self.closed = true
+  self:finish()
+end
+
 --- Waits for more text; false at the end.
 function Scan:more()
   if self.ended then
@@ -335,7 +341,7 @@ function Scan:attempt(handler, options)
   if self.starved then self.pos = #self.buf + 1 end -- what is left was read as the beginning of a mark
   local text = self:release()
   local begun = self.events:drop(self.first_call)
-  if self.starved and (begun or not options.soft) then
+  if self.starved and not self.closed and (begun or not options.soft) then
     if find(text, "%S") then self.events:other("unfinished", text) end
     self.content:mark()
   else

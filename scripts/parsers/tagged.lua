@@ -6,14 +6,24 @@ local tagged = {}
 
 local GAP = 64
 
---- A value whose closing tag is missing ends at the call's, when that stands before the wrapper's: else it is text.
-local function before_wrapper_end(f)
+--- Does this text stand at `at`, after some white space? nil when the text so far does not tell; and where it ends.
+local function comes(s, at, literal)
+  local _, last = s.buf:find("^%s*", at)
+  if last - at > GAP then return false end
+  local text = s.buf:sub(last + 1, last + #literal)
+  if text == literal then return true, last + 1 + #literal end
+  if s.ended or text ~= literal:sub(1, #text) then return false end
+end
+
+--- A value whose closing tag is missing ends at the call's, when that stands before the wrapper's. When the value's stands
+--- behind both after all, they are text.
+local function closes_value(f)
   return function(s, at)
-    local _, last = s.buf:find("^%s*", at)
-    local text = s.buf:sub(last + 1, last + #f.wrapper_end)
-    if last - at > GAP then return false end
-    if text == f.wrapper_end then return true end
-    if text ~= f.wrapper_end:sub(1, #text) then return false end
+    local is, behind = comes(s, at, f.wrapper_end)
+    if not is then return is end
+    local goes_on = comes(s, behind, f.parameter_end)
+    if goes_on == nil then return nil end
+    return not goes_on
   end
 end
 
@@ -23,7 +33,7 @@ function tagged.new(marks)
     tag_end = ">", name = "^[^<>%s%c]*", key = "^[^<>%c]*", wrapper_end = "</tool_call>", unknown = "json" }
   for key, value in pairs(marks or {}) do f[key] = value end
   f.inside = { f.parameter, f.call_end }
-  f.value_end = scan.marks({ f.parameter_end, f.call_end }, { [f.call_end] = before_wrapper_end(f) })
+  f.value_end = scan.marks({ f.parameter_end, f.call_end }, { [f.call_end] = closes_value(f) })
   f.all = { f.call, f.call_end, f.parameter, f.parameter_end, f.wrapper_end }
   return f
 end

@@ -2,6 +2,7 @@
 -- <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>; any number between <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>.
 local args = require "parsers.args"
 local scan = require "parsers.scan"
+local tagged = require "parsers.tagged"
 
 local SEP, END = "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 local sep = scan.marks { SEP }
@@ -27,8 +28,7 @@ local function call(s)
   s:take "json"
   s:space()
   if not args.between(s, name, fenced) then return false end
-  s:space()
-  s:take(END)
+  s.wrapper = true
   return true
 end
 
@@ -41,7 +41,7 @@ return {
     ["<｜tool▁calls▁begin｜>"] = nothing,
     ["<｜tool▁calls▁end｜>"] = nothing,
     ["<｜tool▁call▁begin｜>"] = call,
-    [END] = nothing,
+    [END] = tagged.close,
   },
   inner = { SEP },
   opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n" },

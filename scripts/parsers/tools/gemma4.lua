@@ -2,6 +2,7 @@
 -- Also call:NAME(key="text"), a tool_code fence with calls as Python writes them, and tool_code = NAME(…).
 local args = require "parsers.args"
 local scan = require "parsers.scan"
+local tagged = require "parsers.tagged"
 
 local QUOTE = '<|"|>'
 local quote = scan.marks { QUOTE }
@@ -28,6 +29,7 @@ local function block(s)
     if s:take "," then gap = gap .. "," .. s:gap() end
   until not s:take "call:"
   s.content:text(gap)
+  s.wrapper = true
   return true
 end
 
@@ -56,7 +58,7 @@ return {
   block = block,
   marks = {
     ["<|tool_call>"] = block,
-    ["<tool_call|>"] = nothing,
+    ["<tool_call|>"] = tagged.close,
     ["<turn|>"] = nothing,
     ["```tool_code"] = fence,
     ["tool_code = "] = python,
