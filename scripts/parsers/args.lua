@@ -29,6 +29,16 @@ local function type_of(value)
   return type(value)
 end
 
+--- Names that schemas have for the types of JSON.
+local TYPES = { str = "string", text = "string", char = "string", varchar = "string", enum = "string", int = "integer",
+  int32 = "integer", int64 = "integer", long = "integer", float = "number", double = "number", decimal = "number",
+  bool = "boolean", dict = "object", map = "object", list = "array", tuple = "array", none = "null" }
+
+local function named_type(name)
+  name = name:lower()
+  return TYPES[name] or name
+end
+
 local types_of
 
 local function union(list, o)
@@ -45,7 +55,7 @@ end
 local function resolve(ref, root)
   local at = root
   if type(ref) ~= "string" or sub(ref, 1, 2) ~= "#/" then return nil end
-  for step in ref:sub(3):gmatch "[^/]+" do at = field(at, step) end
+  for step in ref:sub(3):gmatch "[^/]+" do at = field(at, (step:gsub("~1", "/"):gsub("~0", "~"))) end
   return at
 end
 
@@ -55,9 +65,9 @@ function types_of(schema, o)
   if type(schema) ~= "table" or o.steps == 0 then return nil end
   o.steps = o.steps - 1
   local named, set = field(schema, "type"), {}
-  if type(named) == "string" then return { [named] = true } end
+  if type(named) == "string" then return { [named_type(named)] = true } end
   for _, name in each(named) do
-    if type(name) == "string" then set[name] = true end
+    if type(name) == "string" then set[named_type(name)] = true end
   end
   if next(set) then return set end
   if field(schema, "$ref") ~= nil then return types_of(resolve(field(schema, "$ref"), o.root), o) end
@@ -86,7 +96,7 @@ Tools.__index = Tools
 
 --- What the parsers ask about tools. `list` is the request's, of any shape.
 function args.tools(list)
-  local t = setmetatable({ by_name = {}, given = false }, Tools)
+  local t = setmetatable({ by_name = {}, found = {}, given = false }, Tools)
   for _, tool in each(list) do
     local f = field(tool, "function")
     f = type(f) == "table" and f or tool
@@ -104,11 +114,27 @@ function Tools:known(name)
   return self.by_name[name] ~= nil
 end
 
---- The types of a parameter, nil when nothing is said about it.
+--- The properties of a schema, which may be a reference to the one that has them.
+local function properties(schema)
+  local at = schema
+  for _ = 1, 8 do
+    local found = field(at, "properties")
+    if found then return found end
+    at = resolve(field(at, "$ref"), schema)
+  end
+end
+
+--- The types of a parameter, nil when nothing is said about it. Found once: a schema may be large.
 function Tools:types(name, key)
   local schema = self.by_name[name]
-  local property = field(field(schema, "properties"), key)
-  return property and types_of(property, { steps = 100, root = schema })
+  local property = field(properties(schema), key)
+  if type(property) ~= "table" then return nil end
+  local types = self.found[property]
+  if types == nil then
+    types = types_of(property, { steps = 100, root = schema }) or false
+    self.found[property] = types
+  end
+  return types or nil
 end
 
 -- ---- texts of tagged formats ---------------------------------------------------------------------------------------

@@ -204,8 +204,8 @@ end)
 
 local function tagged(value, schema)
   local r = parsers.parse("<function=f><parameter=x>" .. value .. "</parameter></function>", { format = "qwen3_xml",
-    tools = { { name = "f", parameters = { ["$defs"] = { text = { type = "string" }, loop = { ["$ref"] = "#/$defs/loop" } },
-      properties = { x = schema } } } } })
+    tools = { { name = "f", parameters = { ["$defs"] = { text = { type = "string" }, loop = { ["$ref"] = "#/$defs/loop" },
+      ["a/b"] = { type = "integer" } }, properties = { x = schema } } } } })
   return r.calls[1].arguments
 end
 
@@ -225,6 +225,15 @@ test("values are typed by the schema", function(t)
   t.eq(tagged("3", { ["$ref"] = "#/$defs/text" }), '{"x": "3"}')
   t.eq(tagged("3", { ["$ref"] = "#/$defs/loop" }), '{"x": "3"}')
   t.eq(tagged("1", { enum = { 1, 2 } }), '{"x": 1}')
+  t.eq(tagged("1", { enum = { "1", "2" } }), '{"x": "1"}')
+  t.eq(tagged("1", { const = 1 }), '{"x": 1}')
+  t.eq(tagged("1", { type = "STRING" }), '{"x": "1"}')
+  t.eq(tagged("1", { type = "str" }), '{"x": "1"}')
+  t.eq(tagged("1", { type = "float" }), '{"x": 1}')
+  t.eq(tagged("True", { type = "bool" }), '{"x": true}')
+  t.eq(tagged("{}", { type = "dict" }), '{"x": {}}')
+  t.eq(tagged("3", { ["$ref"] = "#/$defs/a~1b" }), '{"x": 3}')
+  t.eq(tagged("3", { allOf = { { description = "a number" }, { type = "integer" } } }), '{"x": 3}')
   t.eq(tagged("{'a': (1)}", { type = "object" }), '{"x": "{\'a\': (1)}"}')
   t.eq(tagged("{'a': True, 'b': \"it's\",}", { type = "object" }), '{"x": {"a": true, "b": "it\'s"}}')
   t.eq(tagged("\n\na\n\n", { type = "string" }), '{"x": "\\na\\n"}')
@@ -260,7 +269,11 @@ local HOSTILE = { "null", "3", '"x"', "{}", "[]", "[null]", "[1, \"a\", [], {}]"
   '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": [3, {"$ref": "#/properties/a"}]}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"$ref": 3}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"$ref": "#/a/b/c"}, "b": {"enum": {}}, "c": {"const": null}}}}]',
-  '[{"name": "f", "parameters": {"properties": {"a": {"enum": [null, {}, []]}}}}]' }
+  '[{"name": "f", "parameters": {"properties": {"a": {"enum": [null, {}, []]}}}}]',
+  '[{"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/b"}}}}]',
+  '[{"name": "f", "parameters": {"$ref": "#/$defs/b", "$defs": {"b": {"$ref": "#/$defs/b"}}}}]',
+  '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": [' .. ('{"anyOf": ['):rep(200) .. ("]}"):rep(200) .. ']}}}}]',
+  '[{"name": "f", "parameters": {"properties": {"a": {"enum": [' .. ("1, "):rep(10000) .. '1]}}}}]' }
 
 test("schemas of any shape never break a parser", function(t)
   local one = { qwen3_xml = "<function=f><parameter=a>1</parameter><parameter=zz>2</parameter></function>",
@@ -274,6 +287,13 @@ test("schemas of any shape never break a parser", function(t)
     end
   end
   t.eq(args.tools(json.null).given, false)
+end)
+
+test("the parameters may be a reference", function(t)
+  local tools = json.decode [=[[{"name": "f", "parameters": {"$ref": "#/$defs/args",
+    "$defs": {"args": {"properties": {"a": {"$ref": "#/$defs/text"}}}, "text": {"type": "string"}}}}]]=]
+  local r = parsers.parse("<function=f><parameter=a>1</parameter></function>", { format = "qwen3_xml", tools = tools })
+  t.eq(r.calls[1].arguments, '{"a": "1"}')
 end)
 
 -- ---- linear time ---------------------------------------------------------------------------------------------------

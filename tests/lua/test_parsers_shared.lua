@@ -118,14 +118,28 @@ test("recorded cases", function(t)
   t.ok(n > 500, ("%d cases"):format(n))
 end)
 
---- What the templates of real models say, by the names of their files.
+--- What the templates of real models say, by the names of their files. "auto" and "none" where they show no format of ours:
+--- they write none, or one of their own (DSML, <function name=…>, <mm:think>, <|open|> …).
 local TEMPLATES = {
-  ["Qwen3-Coder"] = "qwen3_xml none", ["Qwen-Qwen3-0.6B"] = "hermes qwen3", ["Qwen-Qwen2.5-7B-Instruct"] = "hermes none",
-  ["openai-gpt-oss-120b"] = "harmony gpt_oss", ["google-gemma-4-31B-it"] = "gemma4 gemma4", ["GLM-4.6"] = "glm47 glm4",
-  ["deepseek-ai-DeepSeek-V3.1"] = "deepseek_v31 deepseek_r1", ["llama-cpp-deepseek-r1"] = "deepseek deepseek_r1",
-  ["moonshotai-Kimi-K2"] = "kimi none", ["meta-llama-Llama-3.1-8B-Instruct"] = "llama none",
-  ["meetkai-functionary-medium-v3.1"] = "functionary none", ["poolside-Laguna-XS.2"] = "poolside_v1 poolside_v1",
-  ["unsloth-mistral-Devstral-Small-2507"] = "mistral none", ["google-gemma-2-2b-it"] = "auto none",
+  ["Apertus-8B-Instruct"] = "auto none", ["Apriel-1.6-15b-Thinker-fixed"] = "auto none",
+  ["Bielik-11B-v3.0-Instruct"] = "hermes qwen3", ["GLM-4.6"] = "glm47 glm4", ["GLM-4.7-Flash"] = "glm47 glm4",
+  ["GigaChat3.1-10B-A1.8B"] = "auto none", ["HuggingFaceTB-SmolLM3-3B"] = "auto qwen3", ["Kimi-K3"] = "auto none",
+  ["LFM2-8B-A1B"] = "pythonic none", ["LFM2.5-8B-A1B"] = "pythonic qwen3", ["LFM2.5-Instruct"] = "auto qwen3",
+  ["MiMo-VL"] = "hermes none", ["MiniMax-M1"] = "auto none", ["MiniMax-M3"] = "auto none",
+  ["NVIDIA-Nemotron-Nano-v2"] = "nemotron qwen3", ["NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use"] = "hermes none",
+  ["Qwen-QwQ-32B"] = "hermes qwen3", ["Qwen-Qwen2.5-7B-Instruct"] = "hermes none", ["Qwen-Qwen3-0.6B"] = "hermes qwen3",
+  ["Qwen3-Coder"] = "qwen3_xml none", ["Reka-Edge"] = "hermes qwen3",
+  ["deepseek-ai-DeepSeek-R1-Distill-Qwen-32B"] = "deepseek deepseek_r1",
+  ["deepseek-ai-DeepSeek-V3.1"] = "deepseek_v31 deepseek_r1", ["deepseek-ai-DeepSeek-V3.2"] = "auto deepseek_r1",
+  ["deepseek-ai-DeepSeek-V4-Flash-0731"] = "auto deepseek_r1", ["deepseek-ai-DeepSeek-V4"] = "auto deepseek_r1",
+  ["google-gemma-2-2b-it"] = "auto none", ["google-gemma-4-31B-it-interleaved"] = "gemma4 gemma4",
+  ["google-gemma-4-31B-it"] = "gemma4 gemma4", ["ibm-granite-granite-4.0"] = "hermes none",
+  ["llama-cpp-deepseek-r1"] = "deepseek deepseek_r1", ["llama-cpp-rwkv-world"] = "auto qwen3",
+  ["meetkai-functionary-medium-v3.1"] = "functionary none", ["meta-llama-Llama-3.1-8B-Instruct"] = "llama none",
+  ["moonshotai-Kimi-K2"] = "kimi none", ["muse-glimmer"] = "auto none", ["openai-gpt-oss-120b"] = "harmony gpt_oss",
+  ["openbmb-MiniCPM5-1B"] = "auto qwen3", ["poolside-Laguna-XS.2"] = "poolside_v1 poolside_v1",
+  ["tencent-Hy3"] = "auto none", ["unsloth-mistral-Devstral-Small-2507"] = "mistral none",
+  ["upstage-Solar-Open-100B"] = "auto none",
 }
 
 test("templates show the formats", function(t)
