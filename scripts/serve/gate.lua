@@ -36,7 +36,8 @@ end
 function gate.host(config, request)
   if request["local"] == "unix" then return nil end
   local name = bare(request:header "host" or "")
-  if LOCAL[name] or name == bare(config.host) or is_listed(config.hosts, name) then return nil end
+  local own = config.host:find(":", 1, true) and "[" .. config.host .. "]" or config.host
+  if LOCAL[name] or name == own:lower() or is_listed(config.hosts, name) then return nil end
   if not gate.is_local(config.host) and not config.hosts then return nil end
   if gate.is_local(config.host) and name:match "^127%.%d+%.%d+%.%d+$" then return nil end
   return { status = 403, code = "host_not_allowed",

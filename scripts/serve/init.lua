@@ -103,7 +103,7 @@ local function finished(self, entry)
   self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method, path = entry.path, status = entry.status,
     ms = entry.ms and round(entry.ms), bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
     completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens, ttft_ms = facts.ttft_ms,
-    finish = facts.finish, error = entry.error }
+    finish = facts.finish, error = entry.message or entry.aborted and "the client went away" or nil }
 end
 
 local function pass(self, request, response)
@@ -212,11 +212,20 @@ local function listen(self)
   return places
 end
 
+--- The HTTP server, or nil and why: a limit that it does not know.
+local function new_server(self)
+  local ok, server = pcall(http.server, { name = "perigee", limits = self.config.limits,
+    handler = function(request, response) return answer(self, request, response) end,
+    log = function(entry) note_answer(self, entry) end })
+  if ok then return server end
+  return nil, "limits: " .. server:gsub("^[^:]*:%d+: ", "")
+end
+
 --- Listens and begins to load. Returns the list of places, or nil and why.
 function App:start()
-  self.server = http.server { name = "perigee", limits = self.config.limits,
-    handler = function(request, response) return answer(self, request, response) end,
-    log = function(entry) note_answer(self, entry) end }
+  local server, wrong = new_server(self)
+  if not server then return nil, wrong end
+  self.server = server
   self.server.report = function(_, request, err)
     self.log:note("error", tostring(err), { id = request.id, method = request.method, path = request.path })
   end

@@ -145,6 +145,8 @@ test("Host: names that a local server answers to", function(t)
   end
   t.eq(gate.host(c, request { host = "evil.org" }).status, 403)
   t.eq(gate.host(c, request({ host = "evil.org" }, { ["local"] = "unix" })), nil)
+  t.ok(answers({ host = "::1" }, "[::1]:80"))
+  t.eq(answers({ host = "::1" }, ""), false)
   local open = { host = "0.0.0.0" }
   t.ok(answers(open, "anything.org"))
   open.hosts = { "only.org" }
