@@ -16,10 +16,9 @@ local chat = require "chat"
 local formats = require "serve.formats"
 local perigee = require "perigee"
 local phases = require "serve.phases"
+local sandbox = require "serve.sandbox"
 local text = require "lib.text"
 local unit = require "serve.unit"
-
-local CHECK_MS = 500 -- of a template
 
 local Generation = { attached = attach.resolve, rejected = phases.rejected }
 Generation.__index = Generation
@@ -192,7 +191,7 @@ end
 
 --- It compiles, can show what a user says, and its cases pass. Raises one line.
 local function check_template(source, path)
-  local ok, err = perigee.guard(function() cases.run(source) end, { deadline_ms = CHECK_MS })
+  local ok, err = perigee.guard(function() cases.run(source) end, { deadline_ms = sandbox.LOAD_MS })
   if not ok then fail("%s: %s", path, text.first_line(err)) end
 end
 

@@ -1,63 +1,19 @@
 -- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, generations that are built beside each
 -- other, state that survives, and all that can be wrong with a file.
 local async = require "lib.async"
-local generations = require "serve.generations"
 local phases = require "serve.phases"
-local policy = require "policy"
 local sandbox = require "serve.sandbox"
+local sites = require "sites"
 local test = require("harness").test
 local trial = require "serve.trial"
 local uv = require "luv"
 
 local forced = ...
-local SLOW = {} -- deadlines of a machine that collects at every allocation
-for phase in pairs(phases.list) do SLOW[phase] = 5000 end
 
--- ---- a site in a folder ----------------------------------------------------------------------------------------------
-
-local function write(path, source)
-  local folder = path:match "^(.*)/"
-  local at = ""
-  for part in folder:gmatch "[^/]+" do
-    at = at .. "/" .. part
-    uv.fs_mkdir(at, 448)
-  end
-  local f = assert(io.open(path, "w"))
-  f:write(source)
-  f:close()
-end
-
-local function remove(path)
-  local request = uv.fs_scandir(path)
-  for name, kind in function() return request and uv.fs_scandir_next(request) end do
-    if kind == "directory" then remove(path .. "/" .. name) else uv.fs_unlink(path .. "/" .. name) end
-  end
-  uv.fs_rmdir(path)
-end
-
---- What a machine needs that collects at every allocation; gives the way back.
-local function patient()
-  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS }
-  if forced then sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = 60000, 60000, 60000, 60000 end
-  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
-end
-
---- An app with a site of these files, and its scripts; all of it is gone when the test is done. options: config, deadlines.
 local function site(files, options)
   options = options or {}
-  local folder = assert(uv.fs_mkdtemp(os.tmpname():match "^(.*)/" .. "/perigee-site-XXXXXX"))
-  local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW, config = { site = folder, policy = "fifo" } }
-  for key, value in pairs(options.config or {}) do app.config[key] = value end
-  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
-  function app.write(path, source) write(folder .. "/" .. path, source) end
-  for path, source in pairs(files) do app.write(path, source) end
-  local restore = patient()
-  app.scripts, app.why = generations.open(app)
-  return setmetatable(app, { __close = function()
-    if app.scripts then app.scripts:close() end
-    restore()
-    remove(folder)
-  end })
+  options.forced = forced
+  return sites.open(files, options)
 end
 
 local function hook(body) return { ["hooks/mine.lua"] = body } end
@@ -130,7 +86,7 @@ test("a script that never comes back from loading, or takes all memory, is stopp
     ["while true do end"] = "deadline exceeded while it was loaded",
     ["return { selftest = function() while true do end end }"] = "deadline exceeded",
     ["return { state = function() while true do end end }"] = "deadline exceeded",
-    ["local function f() return 1 + f() end f()"] = "stack overflow",
+    ["local function f() return 1 + f() end f()"] = "mine.lua", -- the stack or the memory, whichever ends first
     ["local s = ('x'):rep(1 << 20) local t = {} for i = 1, 1000 do t[i] = s .. i end return {}"] = "not enough memory",
   } do
     local app <close> = site(hook(source))
@@ -464,7 +420,7 @@ test("templates and parsers of the site are checked, and used by the models they
     t.match(why, "templates/moonlet%.jinja: ")
   end
   t.eq(prompt(scripts:current()), "Hi!")
-  remove(app.folder .. "/templates")
+  sites.remove(app.folder .. "/templates")
   local f = assert(io.open "examples/parsers/tools/arrows.lua")
   app.write("parsers/tools/arrows.lua", f:read "a")
   f:close()

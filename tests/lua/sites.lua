@@ -1,0 +1,66 @@
+-- sites: a site's folder with scripts, for tests of what serves.
+--
+--   local app <close> = sites.open({ ["hooks/mine.lua"] = "return {}" }, { forced = … })
+--   app.write("hooks/mine.lua", "return { … }")    app.scripts:reload()    app.notes: what was logged
+--
+-- The app is what generations.open needs of one. app.scripts is nil and app.why says why when the scripts cannot be loaded.
+-- The folder is gone when it is closed.
+local generations = require "serve.generations"
+local phases = require "serve.phases"
+local policy = require "policy"
+local sandbox = require "serve.sandbox"
+local trial = require "serve.trial"
+local uv = require "luv"
+
+local sites = {}
+
+local SLOW = {} -- deadlines of hooks, unless a test is about them
+for phase in pairs(phases.list) do SLOW[phase] = 5000 end
+
+local function write(path, source)
+  local folder = path:match "^(.*)/"
+  local at = ""
+  for part in folder:gmatch "[^/]+" do
+    at = at .. "/" .. part
+    uv.fs_mkdir(at, 448)
+  end
+  local f = assert(io.open(path, "w"))
+  f:write(source)
+  f:close()
+end
+
+function sites.remove(path)
+  local request = uv.fs_scandir(path)
+  for name, kind in function() return request and uv.fs_scandir_next(request) end do
+    if kind == "directory" then sites.remove(path .. "/" .. name) else uv.fs_unlink(path .. "/" .. name) end
+  end
+  uv.fs_rmdir(path)
+end
+
+--- What a machine needs that collects at every allocation; gives the way back.
+local function patient(forced)
+  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS }
+  if forced then sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = 60000, 60000, 60000, 60000 end
+  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
+end
+
+--- An app with a site of these files, and its scripts; options: config, deadlines, models (a list of entries), forced.
+function sites.open(files, options)
+  options = options or {}
+  local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-site-XXXXXX"))
+  local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW, config = { site = folder, policy = "fifo" } }
+  for key, value in pairs(options.config or {}) do app.config[key] = value end
+  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
+  function app.write(path, source) write(folder .. "/" .. path, source) end
+  if options.models then app.models = { list = function() return options.models end } end
+  for path, source in pairs(files) do app.write(path, source) end
+  local restore = patient(options.forced)
+  app.scripts, app.why = generations.open(app)
+  return setmetatable(app, { __close = function()
+    if app.scripts then app.scripts:close() end
+    restore()
+    sites.remove(folder)
+  end })
+end
+
+return sites
