@@ -20,7 +20,8 @@
 --   end }
 --
 -- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
--- preempt. Its tag, whatever was given with the request, is in what policies see of it, too.
+-- preempt. Its tag, whatever was given with the request, is in what policies see of it, too. A request with force = ids has
+-- these as the first tokens of its answers.
 --
 -- Files (row:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
 -- given for it.
@@ -189,7 +190,19 @@ end
 -- ---- requests ------------------------------------------------------------------------------------------------------
 
 -- What a request may have here that the generator does not look at.
-local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean" }
+local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean", force = "ids" }
+
+--- The first tokens of new rows, before anything of them can have been computed. A refusal ends the rows.
+local function force_all(rows, ids)
+  for _, row in ipairs(ids and rows or {}) do
+    local ok, why = row:force(ids)
+    if not ok then
+      for _, other in ipairs(rows) do other:cancel() end
+      return nil, why
+    end
+  end
+  return true
+end
 
 --- Adds a request; returns its rows (n of them; with best_of that many answers, models/best.lua), or nil and an error.
 --- Unknown keys and wrong types raise.
@@ -203,6 +216,8 @@ function Batch:add(given)
     rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
       watch = given.watch or given.hold, logprobs = prepared.top_logprobs })
   end
+  local ok, why = force_all(rows, given.force)
+  if not ok then return nil, why end
   self:pump()
   return table.unpack(rows)
 end

@@ -429,3 +429,26 @@ test("cancelled and stopped in the middle, and on again in the foreground", func
   assert(batch:start(function(step) step:fill() end))
   first, second = assert(batch:add(gone)), assert(batch:add(stays))
 end)
+
+test("a request may say how its answers begin", function(t)
+  local model = open(MODELS[1])
+  local batch = assert(model:batch { rows = 4 })
+  local request = { prompt = { 1, 2, 3 }, max_tokens = 8, temperature = 1, seed = 4, ignore_eos = true, force = { 5, 9, 3 }, n = 2 }
+  local rows = { batch:add(copy(request)) }
+  assert(batch:run())
+  for i = 1, 2 do t.eq({ rows[i].ids[1], rows[i].ids[2], rows[i].ids[3], #rows[i].ids }, { 5, 9, 3, 8 }) end
+  local refused, why = batch:add { prompt = { 1 }, force = { 999999 } }
+  t.eq({ refused, batch.alive }, { nil, 1 })
+  t.ok(tostring(why):find("999999", 1, true), tostring(why))
+  assert(batch:start())
+  local left = 2
+  request.on_done = t.expect(function(row) -- now its prompt is in the prefix cache, and the first step writes
+    t.eq(row.ids, rows[row.ids[4] == rows[1].ids[4] and 1 or 2].ids)
+    left = left - 1
+    if left > 0 then return end
+    assert(batch:stop())
+    batch:close()
+    model:close()
+  end, 2)
+  batch:add(copy(request))
+end)
