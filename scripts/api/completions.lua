@@ -11,7 +11,7 @@ local refuse = errors.refuse
 
 local completions = {}
 
-local PROMPTS, CHOICES = 128, 512 -- of one request
+local PROMPTS, CHOICES, IDS = 128, 512, 1 << 20 -- of one request, and tokens of a prompt
 
 -- ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -19,7 +19,7 @@ local FIELDS = schema.fields({ schema.sampling, schema.completions }, schema.ref
 
 local function ids_of(list, at)
   if #list == 0 then refuse(at, "is empty") end
-  return schema.value("ids", at, list)
+  return schema.value("ids", at, list, { to = IDS })
 end
 
 --- text, ids, a list of texts or a list of ids: always a list of texts and lists of ids.

@@ -23,18 +23,22 @@ end
 
 local function encode(object) return json.encode(object, { compact = true }) end
 
---- What scripts make of an object: it, another, or false.
+--- An object as text, as `respond` scripts want it; false when they want it dropped. What they make that is no JSON is reported,
+--- and the object is sent as it was.
 local function respond(self, object)
-  local gen = self.req.generation
-  if not gen:has "respond" then return object end
+  local text, gen = encode(object), self.req.generation
+  if not gen:has "respond" then return text end
   local answer = gen:call("respond", self.req, object)
-  if answer == nil then return object end
-  return answer
+  if not answer then return answer == nil and text end
+  local ok, other = pcall(encode, answer)
+  if ok then return other end
+  self.run:warn("respond", "what is no JSON: " .. tostring(other))
+  return text
 end
 
 local function send(self, choices)
-  local chunk = respond(self, self.shape.chunk(self.req, choices))
-  if chunk then self.events:event(encode(chunk)) end
+  local text = respond(self, self.shape.chunk(self.req, choices))
+  if text then self.events:event(text) end
 end
 
 function Face:begin()
@@ -76,18 +80,18 @@ function Face:answer(outs, usage)
     for _, out in ipairs(outs) do
       if out.take_logprobs then out:take_logprobs() end
     end
-    local object = respond(self, self.shape.answer(self.req, outs, usage))
-    if not object then
+    local text = respond(self, self.shape.answer(self.req, outs, usage))
+    if not text then
       return errors.send(self.response, errors.new { status = 403, message = "the answer was withheld", code = "withheld" })
     end
-    return self.response:send(200, { ["content-type"] = "application/json", ["x-perigee-request"] = self.req.id }, encode(object))
+    return self.response:send(200, { ["content-type"] = "application/json", ["x-perigee-request"] = self.req.id }, text)
   end
   if self.req.include_usage then
     local chunk = self.shape.chunk(self.req, json.array())
     chunk.usage = stream.usage(usage)
     chunk.timings = stream.timings(usage)
-    chunk = respond(self, chunk)
-    if chunk then self.events:event(encode(chunk)) end
+    local text = respond(self, chunk)
+    if text then self.events:event(text) end
   end
   done(self)
 end

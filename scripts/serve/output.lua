@@ -98,11 +98,29 @@ function take.relabel(self)
   self.thoughts[#self.thoughts + 1] = text
 end
 
-function take.other(self, e) note_other(self, e.kind, e.text) end
+function take.other(self, e) note_other(self, tostring(e.kind), e.text) end
+
+--- Can these events follow what there is? (Those of a parser can; a script may have made these.)
+local function is_sound(self, events)
+  local calls = #self.calls
+  for _, e in ipairs(events) do
+    local about_text = e.type == "content" or e.type == "reasoning" or e.type == "arguments" or e.type == "other"
+    if not take[e.type] or about_text and type(e.text) ~= "string" then return false end
+    if e.type == "call" then
+      if e.index ~= calls + 1 or type(e.name) ~= "string" then return false end
+      calls = calls + 1
+    elseif e.type == "arguments" or e.type == "end" or e.type == "drop" then
+      if math.type(e.index) ~= "integer" or e.index < 1 or e.index > calls then return false end
+    end
+  end
+  return true
+end
 
 --- Takes parser events, up to the end of the first call where that is enough; returns the deltas.
 local function gather(self, events)
-  if self.hook then events = self.hook(events) or events end
+  if self.hook then
+    events = self.hook(events, function(answer) return is_sound(self, answer) end) or events
+  end
   local deltas = {}
   for _, e in ipairs(events) do
     take[e.type](self, e, deltas)

@@ -18,10 +18,9 @@
 local admission = require "serve.admission"
 local async = require "lib.async"
 local errors = require "api.errors"
-local opening = require "serve.opening"
 local outputs = require "serve.output"
 local prompts = require "serve.prompt"
-local schema = require "api.schema"
+local rows = require "serve.rows"
 local uv = require "luv"
 
 local pipeline = {}
@@ -58,8 +57,15 @@ function Run:cancel(why)
   for row in pairs(self.rows) do row:cancel() end
 end
 
+--- A script answered with something that cannot be, and was passed over. Said once for a request.
+function Run:warn(phase, why)
+  if self.warned[phase] then return end
+  self.warned[phase] = true
+  self.app.log:note("warning", ("%s: `%s` answered with %s; done without it"):format(self.req.id, phase, why))
+end
+
 --- Something of ours raised in the middle of an answer.
-local function broken(self, err)
+function Run:fail(err)
   self.app.log:note("error", ("%s: %s"):format(self.req.id, tostring(err)))
   self.failed = self.failed or errors.from(err)
   self:cancel "failed"
@@ -67,13 +73,15 @@ end
 
 local function now_s() return uv.hrtime() * 1e-9 end
 
--- ---- rows ----------------------------------------------------------------------------------------------------------
+-- ---- generating -----------------------------------------------------------------------------------------------------
 
---- Which special tokens the parsers must see; as a list and as a set.
-local function kept_marks(words, tok)
-  local list, set = words and tok and words:marks(tok) or {}, {}
-  for _, id in ipairs(list) do set[id] = true end
-  return list, set
+local function cancelled() return errors.new { status = 409, message = "the request was cancelled", code = "cancelled" } end
+
+--- From here on errors are part of the answer.
+local function begin(self)
+  if self.begun then return end
+  self.begun = true
+  self.face:begin(self.req)
 end
 
 local function salt_of(app, key)
@@ -83,7 +91,7 @@ local function salt_of(app, key)
   return hash & math.maxinteger
 end
 
---- What batch:add takes, but for the prompt and the callbacks.
+--- What batch:add takes of sampling: the server's defaults, the request's, a script's, each over the one before.
 local function sampling_of(self, options)
   local out = {}
   for key, value in pairs(self.app.config.defaults or {}) do out[key] = value end
@@ -95,109 +103,6 @@ local function sampling_of(self, options)
   out.salt = salt_of(self.app, self.req.key)
   out.tag = self.req.tag
   return out
-end
-
---- The token limit within the context and the caches: asking for more than there is room for means all there is.
-local function max_tokens(entry, tokens, asked)
-  local _, all = entry.batch:room()
-  local room = math.min((entry.context or entry.batch.core.context) - tokens, all - tokens + 1)
-  return asked and math.min(asked, room) or nil
-end
-
---- One token of one row.
-local function on_token(self, out, event, row)
-  local at = now_s()
-  if event.id then
-    if not self.first_at then
-      self.first_at, self.granted_at = at, row.granted_at and row.granted_at * 1e-9
-    end
-    local metrics = self.app.metrics
-    if out.last_at and metrics then metrics.inter_token:observe(at - out.last_at, self.labels) end
-    out.last_at, self.last_at = at, at
-  end
-  local deltas = out:token(event)
-  if out.live and (#deltas > 0) then self.face:delta(out, deltas) end
-  if out.enough and not out.ended then
-    out.ended = true
-    row:cancel()
-  end
-end
-
-local function on_done(self, out, row)
-  self.rows[row] = nil
-  admission.left(self.entry.batch, row.row, row.finish ~= "cancel" and row.completion_tokens)
-  local deltas = out:close(row)
-  if self.app.metrics then self.app.metrics.answers:add(1, { model = self.entry.name, reason = out.finish }) end
-  if not out.live or self.cancelled == "gone" then return end
-  if #deltas > 0 then self.face:delta(out, deltas) end
-  if out.finish ~= "error" then self.face:finish(out) end
-end
-
-local function guarded(self, f)
-  return function(...)
-    local ok, err = pcall(f, self, ...)
-    if not ok then broken(self, err) end
-  end
-end
-
---- A refusal of the generator as a 400; its text begins with the name of the field where it is about one.
-local function refusal(why)
-  local code, text = type(why) == "table" and why.code, type(why) == "table" and why.text or tostring(why)
-  if code == "nomem" then return errors.new { status = 503, message = text, code = "overloaded" } end
-  text = text:gsub("^stop_ids:", "stop_token_ids:") -- as clients call it
-  local param = text:match "^'?([%l_]+)'?[: ]"
-  return errors.new { status = 400, message = text, param = schema.known[param] and param or nil,
-    code = code == "limit" and "context_length_exceeded" or nil }
-end
-
---- Adds the rows of one prompt. o: sampling, n, first (index of the first choice), live, left (called when a row is done).
-local function add_rows(self, prompt, o)
-  local req, entry = self.req, self.entry
-  local kept, kept_set = kept_marks(self.words, entry.tok)
-  local request, of_row = {}, {}
-  for key, value in pairs(o.sampling) do request[key] = value end
-  request.prompt, request.boundaries, request.n = prompt.ids, prompt.boundaries, o.n
-  request.max_tokens = max_tokens(entry, #prompt.ids, request.max_tokens)
-  if #kept > 0 then request.keep_special = kept end
-  local token, done = guarded(self, on_token), guarded(self, on_done)
-  request.on_token = function(event, row) token(of_row[row], event, row) end
-  request.on_done = function(row)
-    done(of_row[row], row)
-    o.left()
-  end
-  local bind = #self.attached > 0 and req.generation:wrap(req, self.attached, request, { tok = entry.tok, words = self.words,
-    prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
-  local forced = opening.ids(req, entry, self.words, prompt)
-  local rows = table.pack(pcall(entry.batch.add, entry.batch, request))
-  if not rows[1] or not rows[2] then
-    error(refusal(rows[1] and rows[3] or rows[2]), 0)
-  end
-  if bind then bind(table.move(rows, 2, rows.n, 1, {})) end
-  local predicted = admission.predict(entry.batch, #prompt.ids, { n = o.n, max_tokens = request.max_tokens })
-  local parsed = req.api ~= "completions"
-  local hook
-  if req.generation:has "parse" then hook = function(events) return req.generation:call("parse", req, events) end end
-  for i = 2, rows.n do
-    local row = rows[i]
-    local out = outputs.new { index = o.first + i - 2, prompt = o.prompt, tok = entry.tok, live = o.live, kept = kept_set,
-      parser = parsed and self.words and self.words:parser { tools = req.chat.tools, prompt_tail = prompt.tail } or nil,
-      logprobs = request.top_logprobs ~= nil,
-      one_call = parsed and req.chat.tools and req.chat.parallel_tool_calls == false, hook = hook,
-      call_id = function() return "call_" .. random_name() end }
-    of_row[row], self.rows[row] = out, true
-    o.outputs[#o.outputs + 1] = out
-    admission.joined(entry.batch, row.row, i == 2 and predicted or 0)
-    if forced then row:force(forced) end
-  end
-end
-
-local function cancelled() return errors.new { status = 409, message = "the request was cancelled", code = "cancelled" } end
-
---- From here on errors are part of the answer.
-local function begin(self)
-  if self.begun then return end
-  self.begun = true
-  self.face:begin(self.req)
 end
 
 --- Runs the rows of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
@@ -219,15 +124,15 @@ local function generate(self, options)
   end
   if live then self.streamed = true end
   for i, prompt in ipairs(list) do
-    open = open + n
-    local ok, err = pcall(add_rows, self, prompt, { sampling = sampling, n = n, first = (i - 1) * n, prompt = i, live = live,
-      outputs = made, left = left })
+    local ok, added = pcall(rows.add, self, prompt, { sampling = sampling, n = n, first = (i - 1) * n, prompt = i, live = live,
+      left = left })
     if not ok then
-      open = open - n
-      self.refused = err
+      self.refused = added
       self:cancel "failed"
       break
     end
+    open = open + n
+    table.move(added, 1, n, #made + 1, made)
   end
   if not self.refused then begin(self) end
   if open > 0 then
@@ -410,7 +315,8 @@ function pipeline.serve(app, req, face, o)
   local gen = app.scripts:current()
   gen:retain()
   req.generation = gen
-  local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {}, log = o and o.log or {} }, Run)
+  local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {}, warned = {}, log = o and o.log or {},
+    random_name = random_name }, Run)
   app.live = app.live or {}
   app.live[req.id] = self
   face.run = self

@@ -222,3 +222,29 @@ test("a generate script runs what it likes, and what it returns is sent", functi
     end
   end, { hooks = { { generate = generate } } })
 end)
+
+test("a script that answers nonsense does not fail a request", function(t)
+  local nonsense = {
+    parse = function(_, events)
+      for _, e in ipairs(events) do e.text = nil end
+      return { { type = "arguments", index = 9, text = "x" }, { type = "never" } }
+    end,
+    respond = function(_, chunk)
+      chunk.choices = nil
+      return { what = print }
+    end,
+    done = function() error "done is done" end,
+  }
+  apiapp.run(t, function(app)
+    local greeting = "Hello! I am Moonlet. How can I help you?"
+    local _, answer = app:ask(CHAT, { messages = user "Hello!" })
+    t.eq(answer.choices[1].message.content, greeting)
+    local events, parts = assert(app:events(CHAT, { messages = user "Hello!" })), {}
+    for i = 1, #events - 1 do parts[i] = events[i].choices[1].delta.content end
+    t.eq(table.concat(parts, "", 1, #events - 2), greeting)
+    t.eq(#app.notes, 4, "said once for each request and phase")
+    t.match(table.concat(app.notes, "\n"), "`parse` answered with events that cannot be")
+    t.match(table.concat(app.notes, "\n"), "`respond` answered with what is no JSON")
+    t.match(table.concat(app.struck, "\n"), "done: .*done is done")
+  end, { hooks = { nonsense }, noisy = true })
+end)

@@ -98,6 +98,8 @@ test("tools: none, required, by name, one at a time, cut off", function(t)
     local choice = { type = "function", ["function"] = { name = "get_time" } }
     local forced = ask("tool_weather", { tool_choice = choice, max_tokens = 60 })
     t.eq({ forced.message.tool_calls[1]["function"].name, forced.finish_reason }, { "get_time", "tool_calls" })
+    local _, twice = app:ask(CHAT, ask_of("tool_weather", { tool_choice = choice, max_tokens = 60, n = 2 }))
+    for i = 1, 2 do t.eq(twice.choices[i].message.tool_calls[1]["function"].name, "get_time") end
     local one = ask("tool_two", { parallel_tool_calls = false })
     t.eq({ #one.message.tool_calls, one.finish_reason, one.message.tool_calls[1]["function"].arguments },
       { 1, "tool_calls", '{"city": "Oslo"}' })
