@@ -65,7 +65,7 @@ local function encode_messages(app, entry, o)
   local req = { api = "chat", model = entry.name, generation = gen, ctx = {}, tag = {}, chat = { messages = o.messages,
     tools = o.tools and #o.tools > 0 and o.tools or nil, add_generation_prompt = o.add_generation_prompt,
     continue_final_message = o.continue_final_message, kwargs = o.chat_template_kwargs or {} } }
-  return prompts.chat(req, entry, gen:words(entry)).ids
+  return prompts.chat(req, entry).ids
 end
 
 local function tokenize(app, body)

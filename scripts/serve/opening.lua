@@ -30,8 +30,8 @@ end
 
 --- The ids for a request, or nil when it demands nothing. Raises when the format of the model's calls has no way to begin one.
 --- `prepared`: its prompt (serve/prompt.lua).
-function opening.ids(req, entry, words, prepared)
-  local choice = req.force_call
+function opening.ids(req, entry, prepared)
+  local choice, words = req.force_call, prepared.words
   if not choice then return nil end
   local ids
   for _, tool in ipairs(req.chat.tools) do

@@ -112,7 +112,7 @@ local function generate(self, options)
   local list = self.prompts
   if options.chat then
     req.chat = options.chat
-    list = { prompts.chat(req, self.entry, self.words) }
+    list = { prompts.chat(req, self.entry) }
   end
   local live = self.face.streams and not options.silent and not self.streamed
   local n = options.n or req.best_of or req.n
@@ -170,8 +170,7 @@ local function prepare(self)
   if err then error(err, 0) end
   local param
   if req.api == "chat" then
-    self.words, param = gen:words(entry), "messages"
-    self.prompts = { prompts.chat(req, entry, self.words) }
+    self.prompts, param = { prompts.chat(req, entry) }, "messages"
   else
     self.prompts, param = {}, "prompt"
     for i, given in ipairs(req.prompts) do

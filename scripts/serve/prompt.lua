@@ -1,7 +1,8 @@
 -- prompt: from what a request says to token ids. Scripts may step in twice: `normalize` may replace the conversation, `template`
 -- may name another template of the site, or answer with a text (whose special tokens count) or with ids.
 --
--- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text, for the parsers), tools }.
+-- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text, for the parsers), words
+-- (those of the template that made it, which know how its answers are written) }.
 -- Text over LONG bytes is tokenized on a helper thread, so this runs inside a task.
 local async = require "lib.async"
 local errors = require "api.errors"
@@ -56,19 +57,24 @@ local function of_template(entry, words, chat)
     ids, positions = async.await(function(resume) words:encode(tok, made, resume) end)
   end
   if not ids then fail("messages", positions) end
-  return { ids = ids, boundaries = positions, tail = made.tail }
+  return { ids = ids, boundaries = positions, tail = made.tail, words = words }
 end
 
---- The prompt of a conversation. `words`: those of the request's generation.
-function prompt.chat(req, entry, words)
+--- The prompt of a conversation, by the words of the request's generation.
+function prompt.chat(req, entry)
   local gen = req.generation
+  local words = gen:words(entry)
   if gen:has "normalize" then req.chat = gen:wait("normalize", req, req.chat) or req.chat end
   local answer
   if gen:has "template" then answer = gen:call("template", req, req.chat) end
   if type(answer) == "table" and answer.template then -- another one of the site's
     words, answer = gen:words(entry, answer.template) or words, nil
   end
-  if answer ~= nil then return of_answer(entry, answer) end
+  if answer ~= nil then
+    local made = of_answer(entry, answer)
+    made.words = words
+    return made
+  end
   if not words then
     fail("messages", ("the model '%s' has no chat template: use /v1/completions"):format(entry.name))
   end

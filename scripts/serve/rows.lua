@@ -93,8 +93,8 @@ local function request_of(run, prompt, o, of_row)
   for key, value in pairs(o.sampling) do request[key] = value end
   request.prompt, request.boundaries, request.n = prompt.ids, prompt.boundaries, o.n
   request.max_tokens = max_tokens(run.entry, #prompt.ids, request.max_tokens)
-  request.force = opening.ids(run.req, run.entry, run.words, prompt)
-  local kept = kept_marks(run.words, run.entry.tok)
+  request.force = opening.ids(run.req, run.entry, prompt)
+  local kept = kept_marks(prompt.words, run.entry.tok)
   if #kept > 0 then request.keep_special = kept end
   local token, done = guarded(run, on_token), guarded(run, on_done)
   request.on_token = function(event, row) token(of_row[row], event, row) end
@@ -124,7 +124,7 @@ end
 
 --- The outputs of one prompt's rows.
 local function outputs_of(run, prompt, o)
-  local req, words, list = run.req, run.words, {}
+  local req, words, list = run.req, prompt.words, {}
   local chat = req.api == "chat" and req.chat or nil
   local _, kept = kept_marks(words, run.entry.tok)
   local hook = parse_hook(run)
@@ -144,7 +144,7 @@ function rows.add(run, prompt, o)
   local request = request_of(run, prompt, o, of_row)
   local made = outputs_of(run, prompt, o)
   local bind = #run.attached > 0 and run.req.generation:wrap(run.req, run.attached, request, { tok = run.entry.tok,
-    words = run.words, prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
+    words = prompt.words, prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
   local added = table.pack(pcall(batch.add, batch, request))
   if not added[1] or not added[2] then error(refusal(added[1] and added[3] or added[2]), 0) end
   local list = table.move(added, 2, added.n, 1, {})
