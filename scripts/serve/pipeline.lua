@@ -155,46 +155,63 @@ local function rejected(gen, answer)
   return answer
 end
 
+--- The model of the request, which may still be refused for its sake.
+local function find_model(self)
+  local app, req = self.app, self.req
+  local entry, err = app.models:find(req.model)
+  if not entry then error(errors.new(err), 0) end
+  self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
+end
+
+--- Its prompts as ids. This may take a while, in which the model may be unloaded.
+local function make_prompts(self)
+  local req = self.req
+  if req.api == "chat" then
+    self.prompts = { prompts.chat(req, self.entry) }
+  else
+    self.prompts = {}
+    for i, given in ipairs(req.prompts) do
+      self.prompts[i] = prompts.plain(self.entry, given, { add_special = req.add_special, param = "prompt" })
+    end
+  end
+  find_model(self)
+  req.ids, req.all_ids, req.prompt_tokens = self.prompts[1].ids, {}, 0
+  for i, prompt in ipairs(self.prompts) do
+    req.all_ids[i], req.prompt_tokens = prompt.ids, req.prompt_tokens + #prompt.ids
+  end
+end
+
+--- May it join? Sets its tag.
+local function admit(self)
+  local app, req, batch = self.app, self.req, self.entry.batch
+  local predicted = 0
+  for _, prompt in ipairs(self.prompts) do
+    local err = admission.fits(self.entry, #prompt.ids, req.api == "chat" and "messages" or "prompt")
+    if err then error(err, 0) end
+    predicted = predicted + admission.predict(batch, #prompt.ids, { n = req.best_of or req.n,
+      max_tokens = req.sampling.max_tokens })
+  end
+  local err, queue = admission.late(app, self.entry, predicted)
+  if err then error(err, 0) end
+  local now = app.scripts:current() -- not the request's own: this one weighs all requests against each other
+  local answer = now:has "admit" and rejected(now, now:call("admit", req, queue)) or {}
+  for key, value in pairs(answer) do req.tag[key] = value end
+  req.tag.key, req.tag.model, req.tag.api = req.key, self.entry.name, req.api
+end
+
 --- request, model, normalize, template, admit: everything before the rows.
 local function prepare(self)
-  local app, req = self.app, self.req
+  local req = self.req
   local gen = req.generation
   if gen:has "request" then rejected(gen, gen:wait("request", req)) end
   local attached, unknown = gen:attached(req)
   if not attached then error(errors.new { status = 400, param = "perigee", message = unknown }, 0) end
   self.attached = attached
-  local entry, err = app.models:find(req.model)
-  if not entry then error(errors.new(err), 0) end
-  self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
-  err = admission.early(app, entry)
+  find_model(self)
+  local err = admission.early(self.app, self.entry)
   if err then error(err, 0) end
-  local param
-  if req.api == "chat" then
-    self.prompts, param = { prompts.chat(req, entry) }, "messages"
-  else
-    self.prompts, param = {}, "prompt"
-    for i, given in ipairs(req.prompts) do
-      self.prompts[i] = prompts.plain(entry, given, { add_special = req.add_special, param = param })
-    end
-  end
-  req.ids, req.all_ids, req.prompt_tokens = self.prompts[1].ids, {}, 0
-  local predicted = 0
-  for i, prompt in ipairs(self.prompts) do
-    local tokens = #prompt.ids
-    req.all_ids[i] = prompt.ids
-    err = admission.fits(entry, tokens, param)
-    if err then error(err, 0) end
-    req.prompt_tokens = req.prompt_tokens + tokens
-    predicted = predicted + admission.predict(entry.batch, tokens, { n = req.best_of or req.n,
-      max_tokens = req.sampling.max_tokens })
-  end
-  local queue
-  err, queue = admission.late(app, entry, predicted)
-  if err then error(err, 0) end
-  local now = app.scripts:current()
-  local answer = now:has "admit" and rejected(now, now:call("admit", req, queue)) or {}
-  for key, value in pairs(answer) do req.tag[key] = value end
-  req.tag.key, req.tag.model, req.tag.api = req.key, entry.name, req.api
+  make_prompts(self)
+  admit(self)
 end
 
 --- The best n of each prompt's choices, by mean log probability.

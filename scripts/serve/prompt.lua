@@ -23,10 +23,18 @@ local function need_tokenizer(entry, param)
   return entry.tok
 end
 
+--- The results of encode(), which is for a text of so many bytes; of a long one encode(callback) does it beside the loop.
+local function encoded(bytes, encode)
+  if bytes <= LONG then return encode() end
+  return async.await(function(resume)
+    local begun, why = encode(resume)
+    if not begun then resume(nil, why) end
+  end)
+end
+
 --- Ids of a text, as Tokenizer:encode takes options.
 function prompt.encode(tok, text, options)
-  if #text <= LONG then return tok:encode(text, options) end
-  return async.await(function(resume) tok:encode(text, options, resume) end)
+  return encoded(#text, function(callback) return tok:encode(text, options, callback) end)
 end
 
 -- ---- conversations ---------------------------------------------------------------------------------------------------
@@ -50,12 +58,7 @@ local function of_template(entry, words, chat)
     kwargs = chat.kwargs }
   if not made then fail("messages", why) end
   local tok = need_tokenizer(entry, "messages")
-  local ids, positions
-  if #made.text <= LONG then
-    ids, positions = words:encode(tok, made)
-  else
-    ids, positions = async.await(function(resume) words:encode(tok, made, resume) end)
-  end
+  local ids, positions = encoded(#made.text, function(callback) return words:encode(tok, made, callback) end)
   if not ids then fail("messages", positions) end
   return { ids = ids, boundaries = positions, tail = made.tail, words = words }
 end
