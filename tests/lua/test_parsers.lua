@@ -3,6 +3,7 @@
 local forced = ...
 local harness = require "harness"
 local args = require "parsers.args"
+local checks = require "lib.checks"
 local parsers = require "parsers"
 local perigee = require "perigee"
 local scan = require "parsers.scan"
@@ -106,6 +107,24 @@ test("self-tests fail where they should", function(t)
   local err = t.raises(function() selftest.run(wrong, { kind = "tools", where = "x.lua" }) end, 'x.lua: case 1 (')
   t.match(tostring(err), 'got { content = "a" }, want { content = "b" }')
   t.raises(function() selftest.run({ name = "none" }, { kind = "tools", where = "y.lua" }) end, "has no self-test cases")
+end)
+
+test("check runs the cases of a parser's page", function(t)
+  local limits = { deadline_ms = 5000 }
+  local path = "scripts/parsers/tools/hermes.lua"
+  local kind = checks.kind_of(path)
+  t.eq(kind.name, "parser")
+  t.match(kind.check(path, limits), "^%d+ cases passed, each whole and byte by byte$")
+  local tmp = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-XXXXXX"))
+  for _, name in ipairs { "/parsers", "/parsers/tools" } do assert(uv.fs_mkdir(tmp .. name, 448)) end
+  path = tmp .. "/parsers/tools/mine.lua"
+  local file <close> = assert(io.open(path, "w"))
+  file:write 'return { name = "mine", marks = {}, selftest = { { text = "a", calls = { { "a", "{}" } } } } }'
+  file:flush()
+  local ok, why = checks.kind_of(path).check(path, limits)
+  for _, name in ipairs { "/parsers/tools/mine.lua", "/parsers/tools", "/parsers", "" } do os.remove(tmp .. name) end
+  t.eq(ok, nil)
+  t.match(tostring(why), "mine.lua: case 1 ")
 end)
 
 test("names, aliases and errors", function(t)

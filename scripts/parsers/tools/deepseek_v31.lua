@@ -10,5 +10,7 @@ return {
   selftest = {
     { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"
         .. "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
+    { text = "<｜tool▁call▁begin｜>a<｜tool▁sep｜><｜tool▁call▁end｜>", calls = { { "a", "{}" } } },
+    { text = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"", unfinished = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"" },
   },
 }

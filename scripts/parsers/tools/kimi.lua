@@ -39,6 +39,7 @@ return {
       content = "Wait.", calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
     { text = "<|tool_call_begin|>functions.fs.read:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
       tools = { { name = "fs.read" } }, calls = { { "fs.read", "{}" } } },
+    { text = "<|tool_call_begin|>now:0<|tool_call_argument_begin|><|tool_call_end|>", calls = { { "now", "{}" } } },
     { text = "<|tool_call_begin|>log:0<|tool_call_argument_begin|>{oops<|tool_call_end|>", calls = { { "log", '"{oops"' } } },
     { text = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1',
       unfinished = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1' },

@@ -23,6 +23,7 @@ return {
   selftest = {
     { text = '<|python_tag|>{"name": "a", "parameters": {"x": 1}}; {"name": "b", "parameters": {}}',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
+    { text = '{"name": "a", "parameters": {}}\n{"name": "b", "parameters": {}}', calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '{"type": "function", "name": "a", "parameters": {}}', calls = { { "a", "{}" } } },
     { text = 'Before <|python_tag|>{"name": "a", "parameters": {}} After', content = "Before  After", calls = { { "a", "{}" } } },
     { text = '<function=a>{"x": 1}</function>!', content = "!", calls = { { "a", '{"x": 1}' } } },

@@ -42,6 +42,7 @@ return {
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = '[TOOL_CALLS]a[ARGS]{"x": "[TOOL_CALLS]b[ARGS]{}"}[TOOL_CALLS]c{}',
       calls = { { "a", '{"x": "[TOOL_CALLS]b[ARGS]{}"}' }, { "c", "{}" } } },
+    { text = "[TOOL_CALLS]a[ARGS]{}b[ARGS]{} c", content = "c", calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '[TOOL_CALLS]a[CALL_ID]x7[ARGS]{"n": 2}', calls = { { "a", '{"n": 2}' } } },
     { text = "[TOOL_CALLS]a[ARGS]not-json", content = "[TOOL_CALLS]a[ARGS]not-json" },
     { text = "see [ARGS]", content = "see [ARGS]" },

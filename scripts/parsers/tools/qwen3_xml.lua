@@ -28,6 +28,7 @@ return {
       calls = { { "tide", '{"days": "three"}' } } },
     { text = '<function=f><parameter=x>a < b & "c"\n\n</parameter></function>',
       calls = { { "f", '{"x": "a < b & \\"c\\"\\n"}' } } },
+    { text = "<tool_call><function=f><parameter=x>1</function></tool_call>", calls = { { "f", '{"x": "1"}' } } },
     { text = "<tool_call><function=f></function></tool_call>", calls = { { "f", "{}" } } },
     { text = "I thought of <function=foo> and left it.", content = "I thought of <function=foo> and left it." },
     { text = "Ok <tool_call><function=f><parameter=x>ha", content = "Ok", unfinished = "<tool_call><function=f><parameter=x>ha" },

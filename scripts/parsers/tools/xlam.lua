@@ -40,6 +40,7 @@ return {
     { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = '```json\n[{"name": "a", "arguments": {}}]\n```', calls = { { "a", "{}" } } },
+    { text = 'So:\n```\n{"name": "a", "arguments": {}}\n```', content = "So:", calls = { { "a", "{}" } } },
     { text = '<think>hm</think>[{"name": "a", "arguments": {}}]', content = "<think>hm</think>", calls = { { "a", "{}" } } },
     { text = '[TOOL_CALLS][{"name": "a", "arguments": {}}]\n', calls = { { "a", "{}" } } },
     { text = '[1, 2] and ```json\n{"x": 1}\n```', content = '[1, 2] and ```json\n{"x": 1}\n```' },
