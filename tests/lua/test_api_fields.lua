@@ -163,3 +163,61 @@ test("harmless fields are left alone, null is the same as nothing", function(t)
     t.eq(answer.choices[1].finish_reason, "length")
   end)
 end)
+
+-- Values that somebody might send for anything.
+local ODD = { json.null, true, false, 0, 1, -1, 2 ^ 53, -0.5, 1e308, "", "x", "<|im_end|>", "\0", "é\u{10FFFF}", ("y"):rep(300),
+  json.array {}, json.array { json.null }, json.array { 1, "a" }, json.array { json.array { json.array {} } }, json.object {},
+  json.object { { "type", "function" } }, json.object { { "", json.object {} } }, json.object { { "role", "user" } } }
+
+--- A copy in which one value somewhere is another. `random(n)`: from 1 to n.
+local function mutate(value, random)
+  if type(value) ~= "table" or random(6) == 1 then return ODD[random(#ODD)] end
+  local keys = {}
+  for key in pairs(value) do keys[#keys + 1] = key end
+  if #keys == 0 then return ODD[random(#ODD)] end
+  local chosen = keys[random(#keys)]
+  if json.is_array(value) then
+    local out = json.array {}
+    for i, v in ipairs(value) do out[i] = i == chosen and mutate(v, random) or v end
+    return out
+  end
+  local out = json.object {}
+  for key, v in pairs(value) do out[key] = key == chosen and mutate(v, random) or v end
+  return out
+end
+
+test("whatever is sent, nothing breaks: 400 or an answer", function(t)
+  local seed = 12345
+  local function random(n)
+    seed = (seed * 1103515245 + 12345) % 2 ^ 31
+    return seed // 65536 % n + 1
+  end
+  local call = { id = "c1", type = "function", ["function"] = { name = "get_time", arguments = '{"city": "Rome"}' } }
+  local full = assert(json.decode(json.encode {
+    messages = { { role = "system", content = "Be kind." }, { role = "user", content = { { type = "text", text = "Time?" } } },
+      { role = "assistant", content = json.null, tool_calls = { call } },
+      { role = "tool", tool_call_id = "c1", content = "noon" }, { role = "user", content = "And now?" } },
+    tools = { { type = "function", ["function"] = { name = "get_time", description = "Tells it.", parameters = {
+      type = "object", properties = { city = { type = "string", enum = { "Rome", "Oslo" } } }, required = { "city" } } } } },
+    tool_choice = "auto", parallel_tool_calls = true, temperature = 0.5, top_p = 0.9, top_k = 5, min_p = 0.01, seed = 3, n = 1,
+    stop = { "zzz" }, logit_bias = { ["5"] = 1 }, bad_words = { "moo" }, logprobs = true, top_logprobs = 1,
+    chat_template_kwargs = { enable_thinking = false }, stream_options = json.null, user = "u", metadata = { a = "b" },
+    perigee = { budget = 3 }, presence_penalty = 0.1, penalty_window = 8, response_format = { type = "text" } }))
+  local plain = assert(json.decode(json.encode { prompt = { "a", { 5, 6 } }, echo = true, logprobs = 1, best_of = 2, n = 1,
+    stop_token_ids = { 7 }, repetition_penalty = 1.1, add_special_tokens = true, ignore_eos = false, min_tokens = 0 }))
+  apiapp.run(t, function(app)
+    local seen = {}
+    for i = 1, 400 do
+      local path, body = CHAT, mutate(full, random)
+      if i % 4 == 0 then path, body = COMPLETIONS, mutate(plain, random) end
+      if json.is_object(body) then body.max_tokens = 1 end
+      local status, answer = app:ask(path, json.encode(body))
+      seen[status] = (seen[status] or 0) + 1
+      if status ~= 200 and status ~= 404 then
+        t.eq(status, 400, json.encode(body))
+        t.ok(answer.error.message ~= "" and not answer.error.message:find("%.lua:%d"), answer.error.message)
+      end
+    end
+    t.ok(seen[200] > 50 and seen[400] > 50, json.encode(json.object { { "200", seen[200] }, { "400", seen[400] } }))
+  end)
+end)
