@@ -225,3 +225,31 @@ test("a long prompt is tokenized beside the loop, and refused with its numbers",
     t.eq(counted.count, #app.entry.tok:encode(words))
   end)
 end)
+
+test("a demanded call begins with tokens as the tokenizer cuts them", function(t)
+  local opening = require "serve.opening"
+  local tok = assert(perigee.tokenizer.open "examples/moonlet")
+  local function ids_of(texts, name)
+    local list = {}
+    for i in ipairs(texts) do list[i] = { ["function"] = { name = "f" .. i } } end
+    local words = { opening = function(_, wanted) return wanted and texts[tonumber(wanted:sub(2))] or "[" end }
+    return opening.ids({ force_call = { name = name }, chat = { tools = list } }, { tok = tok }, { words = words })
+  end
+  for _, text_of in ipairs { '<tool_call>\n{"name": "get_time", "arguments": ', "<tool_call>\n<function=get_time>\n",
+    "[get_time(" } do
+    local ids = ids_of({ text_of }, "f1")
+    for _, rest in ipairs { '{"city": "Rome"}', "<parameter=city>", '"x"', "city=5" } do
+      local whole = tok:encode(text_of .. rest)
+      t.eq(ids, table.move(whole, 1, #ids, 1, {}), text_of .. rest)
+    end
+    t.ok(#text_of - #tok:decode(ids) <= 2, "nearly all of it: " .. tok:decode(ids))
+  end
+  local both = ids_of { "<function=get_time>\n", "<function=get_weather>\n" }
+  t.eq(tok:decode(both), "<function=get")
+  t.eq(tok:decode(ids_of { "apple", "<pear" }), "[", "nothing in common: what begins any call")
+  t.eq(opening.ids({}, { tok = tok }, {}), nil)
+  local ok, err = pcall(opening.ids, { force_call = {}, chat = { tools = { { ["function"] = { name = "f" } } } } }, { tok = tok },
+    { words = { opening = function() end } })
+  t.eq({ ok, err.status, err.param }, { false, 400, "tool_choice" })
+  tok:close()
+end)

@@ -1,0 +1,123 @@
+-- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities; spellings of tokens.
+local outputs = require "serve.output"
+local spelling = require "serve.spelling"
+local test = require("harness").test
+
+--- A parser that says what it is told: piece "1" gives the first list of events.
+local function scripted(lists, last)
+  return { feed = function(_, piece) return lists[tonumber(piece)] end, finish = function() return last or {} end }
+end
+
+local function new(lists, more)
+  local n = 0
+  local o = { index = 0, parser = scripted(lists, more and more.last), live = true, call_id = function()
+    n = n + 1
+    return "call_" .. n
+  end }
+  for key, value in pairs(more or {}) do o[key] = value end
+  return outputs.new(o)
+end
+
+local function content(text) return { type = "content", text = text } end
+
+test("the head of a call waits for its first argument, or its end", function(t)
+  local out = new { { { type = "call", index = 1, name = "f" } }, { { type = "arguments", index = 1, text = "{" } },
+    { { type = "arguments", index = 1, text = "}" }, { type = "end", index = 1 } },
+    { { type = "call", index = 2, name = "g" }, { type = "end", index = 2 } } }
+  t.eq(out:token { id = 1, text = "1" }, {})
+  t.eq(out:token { id = 2, text = "2" }, { { type = "call", index = 1, id = "call_1", name = "f" },
+    { type = "arguments", index = 1, text = "{" } })
+  t.eq(out:token { id = 3, text = "3" }, { { type = "arguments", index = 1, text = "}" } })
+  t.eq(out:token { id = 4, text = "4" }, { { type = "call", index = 2, id = "call_2", name = "g" } })
+  t.eq(out:close { finish = "stop" }, {})
+  t.eq(out.calls, { { id = "call_1", name = "f", arguments = "{}" }, { id = "call_2", name = "g", arguments = "" } })
+  t.eq({ out.finish, out.content, out.text }, { "tool_calls", nil, "1234" })
+end)
+
+test("what looked like a call and is none: forgotten before it was sent, told after", function(t)
+  local early = { { { type = "call", index = 1, name = "f" } }, { { type = "drop", index = 1 }, content "<f" } }
+  local out = new(early)
+  out:token { text = "1" }
+  t.eq(out:token { text = "2" }, { content "<f" })
+  out:close { finish = "stop" }
+  t.eq({ out.finish, out.content, #out.calls, #out.other }, { "stop", "<f", 0, 0 })
+  local late = { { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1, text = "{" } } }
+  local ending = { { type = "drop", index = 1 }, { type = "other", kind = "unfinished", text = "<f {" } }
+  out = new(late, { last = ending })
+  out:token { text = "1" }
+  out:close { finish = "length" }
+  t.eq(out.other, { { kind = "dropped", text = "f" }, { kind = "unfinished", text = "<f {" } })
+  out = new(late, { last = ending, live = false })
+  out:token { text = "1" }
+  out:close { finish = "length" }
+  t.eq({ out.other, #out.calls, out.finish }, { { { kind = "unfinished", text = "<f {" } }, 0, "length" })
+end)
+
+test("content that was thinking: moved where nothing was sent, told where it was", function(t)
+  local lists = { { content "hm" }, { { type = "relabel" }, content "yes" } }
+  local out = new(lists, { live = false })
+  out:token { text = "1" }
+  out:token { text = "2" }
+  out:close { finish = "stop" }
+  t.eq({ out.reasoning, out.content, out.other }, { "hm", "yes", {} })
+  out = new(lists)
+  out:token { text = "1" }
+  out:token { text = "2" }
+  out:close { finish = "stop" }
+  t.eq({ out.reasoning, out.content, out.other }, { nil, "hmyes", { { kind = "relabel", text = "hm" } } })
+end)
+
+test("one call is enough", function(t)
+  local lists = { { { type = "call", index = 1, name = "f" }, { type = "end", index = 1 }, content "more" } }
+  local out = new(lists, { one_call = true })
+  t.eq(#out:token { id = 1, text = "1" }, 1)
+  t.eq(out.enough, true)
+  t.eq(out:token { id = 2, text = "1" }, {})
+  t.eq(out:close { finish = "cancel" }, {})
+  t.eq({ out.finish, #out.calls, out.content, out.usage.completion_tokens }, { "tool_calls", 1, nil, 1 })
+end)
+
+test("events that a script made are taken only when they can be", function(t)
+  local answer
+  local function hook(_, is_sound) return is_sound(answer) and answer or nil end
+  local function feed(events)
+    answer = events
+    local out = new({ { content "own" } }, { hook = hook })
+    out:token { text = "1" }
+    return table.concat(out.parts)
+  end
+  t.eq(feed { content "other" }, "other")
+  for _, bad in ipairs { { { type = "none" } }, { { type = "content" } }, { { type = "arguments", index = 1, text = "x" } },
+    { { type = "end", index = "1" } }, { { type = "call", index = 2, name = "f" } }, { { type = "call", index = 1 } } } do
+    t.eq(feed(bad), "own")
+  end
+end)
+
+test("an output that a script made", function(t)
+  local out = outputs.adopt({ text = "hi" }, 3)
+  t.eq({ out.index, out.content, out.finish, #out.calls, out.usage.completion_tokens }, { 3, "hi", "stop", 0, 0 })
+  t.eq(outputs.deltas { reasoning = "r", content = "c", calls = { { id = "i", name = "f", arguments = "{}" } } },
+    { { type = "reasoning", text = "r" }, content "c", { type = "call", index = 1, id = "i", name = "f" },
+      { type = "arguments", index = 1, text = "{}" } })
+  t.raises(function() outputs.adopt("hi", 0) end, "an output is a table, not string")
+end)
+
+--- A tokenizer of a few tokens.
+local function tokens(list, special)
+  local ids = {}
+  for id, token in ipairs(list) do ids[token] = id end
+  return { token = function(_, id) return list[id] end, id = function(_, token) return ids[token] end,
+    is_special = function(_, id) return list[id] == special end }
+end
+
+test("the bytes of a token, in both spellings", function(t)
+  local level = tokens({ "Ġ", "Ċ", "Ġhello", "ðŁ", "ļĢ", "<|end▁|>", "é" }, "<|end▁|>")
+  local got = {}
+  for id = 1, 8 do got[id] = spelling.bytes(level, id) end
+  t.eq(got, { " ", "\n", " hello", "\xF0\x9F", "\x9A\x80", "<|end▁|>", "\xE9", "" })
+  t.eq({ spelling.text(level, 4), spelling.clean "a\xF0\x9Fb", spelling.clean "\u{1F680}" },
+    { "\u{FFFD}\u{FFFD}", "a\u{FFFD}\u{FFFD}b", "\u{1F680}" })
+  local pieces = tokens { "▁hello", "<0xF0>", "world" }
+  t.eq({ spelling.bytes(pieces, 1), spelling.bytes(pieces, 2), spelling.bytes(pieces, 3) }, { " hello", "\xF0", "world" })
+  t.eq({ spelling.characters "aé\u{1F680}", spelling.bytes(nil, 5) }, { 3, "" })
+end)
