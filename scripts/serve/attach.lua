@@ -180,21 +180,32 @@ local function tell(on, event)
   return on.stopped
 end
 
+--- What `start` scripts did before there are rows becomes part of the request, where it is the same for all of them; rows that
+--- must begin differently are held, and get theirs with the first draw.
+local function begin(request, ons)
+  local first, same = ons[1], true
+  for _, on in ipairs(ons) do same = same and text.same(on.forced, first.forced) end
+  if not same then request.hold = true end
+  if same and #first.forced > 0 then
+    request.force = table.move(first.forced, 1, #first.forced, #(request.force or {}) + 1, request.force or {})
+    for _, on in ipairs(ons) do on.forced = {} end
+  end
+  if next(first.biases) then request.logit_bias = first.biases end
+end
+
 --- Makes a request of a batch (its table for batch:add) one that the scripts sit on; list: from resolve. o: tok, words,
 --- prompt_tail, prompt_tokens. Returns a function that must get the list of rows once they are there.
 function attach.wrap(req, list, request, o)
-  local hold, watch, ons, of_row = false, false, {}, {}
+  local ons, of_row = {}, {}
   for i = 1, request.n or 1 do
     ons[i] = new_on(req, list, { tok = o.tok, words = o.words, tail = o.prompt_tail, prompt_tokens = o.prompt_tokens,
       biases = request.logit_bias })
-    hold = hold or #ons[i].forced > 0
   end
   for _, item in ipairs(list) do
-    hold = hold or item.script.hooks.logits ~= nil
-    watch = watch or item.script.hooks.token ~= nil
+    if item.script.hooks.logits then request.hold = true end
+    if item.script.hooks.token then request.watch = true end
   end
-  request.watch, request.hold = watch or nil, hold or nil
-  if next(ons[1].biases) then request.logit_bias = ons[1].biases end
+  begin(request, ons)
   local on_token, on_done = request.on_token, request.on_done
   request.on_token = function(event, row)
     local on = of_row[row]

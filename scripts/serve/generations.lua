@@ -186,7 +186,7 @@ local function renew(self, options)
   if self.number > 1 then
     self.host.log("info", ("scripts: generation %d, %s"):format(self.number,
       #new.changed > 0 and "changed: " .. table.concat(new.changed, ", ") or "nothing changed"),
-      { ms = (uv.hrtime() - started) // 1000 * 1e-3 })
+      { ms = (uv.hrtime() - started) // 1000000 })
   end
   if self.watcher then self.watcher:refresh() end
   return new

@@ -235,6 +235,8 @@ local on_rows = {
   { "an id that does not exist", "logits = function(seq, logits) logits:ban { -5, 1 << 40 } end", COUNT },
   { "bias for good", "start = function(seq) seq:bias { [seq.vocab:encode('5')[1]] = -1000 } end", false },
   { "forces the beginning", "start = function(seq) seq:force(seq.vocab:encode('Well: ')) end", "^Well: " },
+  { "forces the beginning of a row that draws", [[start = function(seq) seq:force(seq.vocab:encode('Well: ')) end,
+    logits = function() end]], "^Well: " },
   { "forces in the middle", "token = function(seq) if #seq.ids == 2 then seq:force(seq.vocab:encode(' stop')) end end", " stop" },
 }
 
