@@ -294,7 +294,10 @@ local function read_member(s, call)
   if key == nil and call.strict then return false end
   call.more = call.more or key == nil
   if key == "arguments" and not call.open and not call.arguments then return read_arguments(s, call) end
-  if key == "name" and s:ahead "{" then return call:members(s) end
+  if key == "name" and not call.inner and s:ahead "{" then
+    call.inner = true
+    return call:members(s)
+  end
   if (key == "name" or key == "type") and not call[key] then
     call[key] = values.string(s)
     if key == "name" and call.known and s.tools.given and not s.tools:known(call.name) then return false end

@@ -337,7 +337,9 @@ end
 local HOSTILE_TEXT = { "<", "[", "<tool_call>", "<tool_call>{", "[a(", "<function=a>",
   '<tool_call>{"name": "a", "arguments": {"x": ', "`", "```json[", " ", "\n<", '{"', "<|channel|>", "<|tool_call>call:a{",
   "<｜tool▁call▁begin｜>", "<tool_call>f<arg_key>", "[TOOL_CALLS]a",
-  "<|recipient|>a", '<invoke name="', "tool_code = f(", '{"name": "a", "arguments": {}};', "</think>", "<think>" }
+  "<|recipient|>a", '<invoke name="', "tool_code = f(", '{"name": "a", "arguments": {}};', "</think>", "<think>",
+  "[TOOL_CALLS]a[ARGS]{}", "<tool_call>so ", "<function=a><parameter=b>c</function> ", "```\n[", "print(", "<|tool_call_start|>[",
+  '{"function": ' }
 
 test("twice the text is twice the work", function(t)
   for _, format in ipairs(parsers.names "tools") do

@@ -38,7 +38,8 @@ local function python(s)
   local name = s:word "^[%w_.]*"
   if not name or name == "" or not s:take "(" then return false end
   if name ~= "print" then return args.keywords(s, name) end
-  return python(s) and s:take ")"
+  name = s:word "^[%w_.]*"
+  return name and name ~= "" and s:take "(" and args.keywords(s, name) and s:take ")"
 end
 
 local function fence(s)
