@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "lua/job.h"
 #include "lua/l_graph.h"
 
 typedef struct weights { pe_weights *w; } weights;
@@ -184,10 +185,47 @@ static int l_metadata(lua_State *L) {
   return 1;
 }
 
-static int l_touch(lua_State *L) { /* [self, index] -> [bytes]: of the weight, whose pages are in memory now */
+typedef struct touching { /* a job */
+  const pe_weights *w; /* held */
+  size_t index;
+} touching;
+
+static void run_touching(void *data) {
+  const touching *t = data;
+  pe_weight_touch(&t->w->list[t->index]);
+}
+
+static int push_touched(lua_State *L, void *data) {
+  const touching *t = data;
+  return lua_pushinteger(L, (lua_Integer)t->w->list[t->index].bytes), 1;
+}
+
+static void free_touching(void *data) {
+  pe_weights_close(((touching *)data)->w);
+  pe_free(data);
+}
+
+static int touch_beside(lua_State *L, const pe_weights *w, size_t index) {
+  static const pe_job_kind kind = {run_touching, push_touched, free_touching};
+  pe_error err;
+  int callback = pe_job_callback(L, 3);
+  touching *t = pe_alloc(sizeof *t);
+  if (!t) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    pe_nomem(&err, "job");
+    return pe_bind_error(L, &err);
+  }
+  *t = (touching){pe_weights_hold(w), index};
+  if (pe_job_start(L, callback, &kind, t, &err)) return pe_bind_error(L, &err);
+  return lua_pushboolean(L, 1), 1;
+}
+
+/* [self, index] -> [bytes]: of the weight, whose pages are in memory now; with a callback -> [true] or [nil, err] */
+static int l_touch(lua_State *L) {
   pe_weights *w = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && (uint64_t)i <= w->count, 2, "no such weight");
+  if (!lua_isnoneornil(L, 3)) return touch_beside(L, w, (size_t)i - 1);
   pe_weight_touch(&w->list[i - 1]);
   lua_pushinteger(L, (lua_Integer)w->list[i - 1].bytes);
   return 1;

@@ -63,10 +63,13 @@ function Weights:metadata(options) end
 ---@return perigee.Error? err
 function Weights:summary() end
 
----Reads the index-th tensor into memory, where it is not there yet; returns its bytes.
+---Reads the index-th tensor into memory, where it is not there yet; returns its bytes. With a callback it is read beside the
+---loop, and the callback gets them.
 ---@param index integer  Of names().
----@return integer bytes
-function Weights:touch(index) end
+---@param callback? fun(bytes: integer)
+---@return integer|true|nil bytes
+---@return perigee.Error? err
+function Weights:touch(index, callback) end
 
 ---Paths of the files that were opened.
 ---@return string[]

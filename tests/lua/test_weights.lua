@@ -37,3 +37,17 @@ test("what is wrong with a file is one line", function(t)
   w:close()
   t.raises(function() w:names() end, "closed")
 end)
+
+test("tensors are read into memory, at once or beside the loop, also when the weights are closed meanwhile", function(t)
+  local w = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
+  local bytes = 0
+  for i = 1, w.count do
+    local n = w:touch(i)
+    bytes = bytes + n
+    t.eq(w:touch(i, t.expect(function(touched) t.eq(touched, n) end)), true)
+  end
+  t.eq(bytes, w.bytes)
+  t.raises(function() w:touch(w.count + 1) end, "no such weight")
+  t.raises(function() w:touch(1, 5) end, "function expected")
+  w:close()
+end)
