@@ -14,6 +14,10 @@ local Model = {}
 ---@return perigee.Error? err
 function Model:tokenizer() end
 
+---Takes the model's tokenizer, opened by somebody else.
+---@param tok perigee.Tokenizer
+function Model:take_tokenizer(tok) end
+
 ---Ids of a prompt: a list as it is, text through the tokenizer.
 ---@param prompt string|integer[]
 ---@return integer[]

@@ -50,13 +50,18 @@ local function open(path, options)
   return self
 end
 
+--- Takes the model's tokenizer, opened by somebody else (beside the loop).
+function Model:take_tokenizer(tok)
+  self.tok = tok
+  if not next(self.stops) and tok.eos then self.stops[tok.eos] = true end
+end
+
 --- The tokenizer, opened when it is first asked for; nil and why when the model has none.
 function Model:tokenizer()
   if not self.tok then
     local tok, why = perigee.tokenizer.open(self.path)
     if not tok then return nil, why end
-    self.tok = tok
-    if not next(self.stops) and tok.eos then self.stops[tok.eos] = true end
+    self:take_tokenizer(tok)
   end
   return self.tok
 end
