@@ -126,7 +126,7 @@ local function run(opts)
   app, why = app_of.new { config = set.merged, line = set.line, file = opts.config, models = list }
   if not app then return nil, why end
   if #app.models:list() == 0 then return command.fail(command.USAGE, "serve", "needs MODEL or a configuration with models") end
-  if perigee.sys.raise_files then perigee.sys.raise_files() end
+  perigee.sys.raise_files()
   app.on_ready = function(ready) when_ready(app, ready) end
   local places
   places, why = app:start()

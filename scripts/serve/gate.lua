@@ -109,12 +109,6 @@ local function shown(request)
   return token or request:header "x-api-key"
 end
 
-local equal = perigee.sys.equal or function(a, b)
-  local differ = #a ~ #b
-  for i = 1, #a do differ = differ | (a:byte(i) ~ (b:byte((i - 1) % #b + 1))) end
-  return differ == 0
-end
-
 --- Which of the keys the request shows. All of them are compared, each in a time that does not depend on where they differ.
 --- Returns { name = }, or nil and a refusal.
 function gate.key(keys, request)
@@ -125,7 +119,7 @@ function gate.key(keys, request)
   end
   local found
   for _, entry in ipairs(keys) do
-    if equal(given, entry.key) then found = entry end
+    if perigee.sys.equal(given, entry.key) then found = entry end
   end
   if found then return { name = found.name } end
   return nil, { status = 401, code = "invalid_api_key", message = "this API key is not known here" }

@@ -135,20 +135,35 @@ end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
 
---- The tokenizer, opened on a helper thread; false when the model has none, nil and why when it is broken.
-local function open_tokenizer(model)
-  if not modeldir.facts(model.weights).tokenizer then return false end
-  return perigee.tokenizer.open(model.path)
+--- Calls a function that takes a callback last; what the callback gets, or nil and why it could not be started.
+local function beside(start, ...)
+  local args = table.pack(...)
+  return async.await(function(resume)
+    args[args.n + 1] = resume
+    local ok, why = start(table.unpack(args, 1, args.n + 1))
+    if not ok then resume(nil, why) end
+  end)
 end
 
---- Reads the weights into memory, a tensor at a time, where they fit.
+--- Gives the model its tokenizer, opened on a helper thread, where it has one. True, or nil and why it cannot be read.
+local function open_tokenizer(model)
+  if not modeldir.facts(model.weights).tokenizer then return true end
+  local tok, why = beside(perigee.tokenizer.open, model.path)
+  if not tok then return nil, why end
+  model:take_tokenizer(tok)
+  return true
+end
+
+--- Reads the weights into memory on a helper thread, a tensor at a time, where they fit. True, or nil and why.
 local function preload(self, entry, model)
   local weights = model.weights
-  if not self.config.preload or weights.bytes > perigee.sys.machine().memory_available then return end
+  if not self.config.preload or weights.bytes > perigee.sys.machine().memory_available then return true end
   for i = 1, weights.count do
-    entry.loaded_bytes = entry.loaded_bytes + weights:touch(i)
-    async.sleep(0)
+    local bytes, why = beside(weights.touch, weights, i)
+    if not bytes then return nil, why end
+    entry.loaded_bytes = entry.loaded_bytes + bytes
   end
+  return true
 end
 
 --- The folder of a model's cached beginnings, made where it is missing: below config.cache_folder, by the model's name.
@@ -196,8 +211,8 @@ local function load_stages(self, entry)
   local allowed = allowance(self, entry)
   local model = must(model_of.open(entry.path, o))
   entry.model = model
-  model.tok = must(open_tokenizer(model)) or nil
-  preload(self, entry, model)
+  must(open_tokenizer(model))
+  must(preload(self, entry, model))
   local cache_bytes, snapshots = snapshot_budget(self, entry, allowed)
   model.options.memory = allowed and allowed - snapshots
   entry.batch = must(open_batch(self, entry, cache_bytes))

@@ -11,6 +11,7 @@ local function test(name, body)
   if not forced then harness.test(name, body) end
 end
 
+local LIMIT_MS = 15000
 local scripts = select(2, perigee.sys.scripts())
 
 --- Reads a pipe to its end; out.text grows, out.line is set with the first line.
@@ -34,8 +35,11 @@ local function spawn(words)
   local out_pipe, err_pipe = uv.new_pipe(false), uv.new_pipe(false)
   local self = { out = {}, err = {}, exited = async.signal() }
   local handle
+  local limit = uv.new_timer() -- nothing is left behind, whatever a test does
+  limit:start(LIMIT_MS, 0, function() handle:kill "sigkill" end)
   handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } }, function(status, signal)
     handle:close()
+    limit:close()
     self.exited:set { status = status, signal = signal }
   end))
   collect(out_pipe, self.out)
