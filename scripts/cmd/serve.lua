@@ -121,7 +121,6 @@ local function run(opts)
   local list
   list, why = models_of(opts)
   if not list then return nil, why end
-  if #list > 0 then set.merged.models = nil end
   local app
   app, why = app_of.new { config = set.merged, line = set.line, file = opts.config, models = list }
   if not app then return nil, why end

@@ -148,19 +148,37 @@ function App:state()
   return state == "ready" and "ok" or state
 end
 
---- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then the scripts that
---- served go on serving, and with a configuration that cannot be read nothing changes at all.
-function App:reload()
+--- Does the configuration fit the models? True, or nil and why not.
+local function check_default(self, settings)
+  local name = settings.default
+  if not name or self.models.by_name[name] then return true end
+  return nil, ("default: there is no model '%s'"):format(name)
+end
+
+--- The configuration as file and command line say it now; nil and why.
+local function read_again(self)
   local file, why
   if self.file then
     file, why = config.read(self.file)
-    if not file then
-      self.log:note("error", "configuration kept: " .. why)
-      return nil, why
-    end
+    if not file then return nil, why end
+  end
+  local merged = config.merge(file, self.line)
+  if self.named_models then merged.models = nil end
+  local ok, wrong = check_default(self, merged)
+  if not ok then return nil, wrong end
+  return merged
+end
+
+--- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then the scripts that
+--- served go on serving, and with a configuration that cannot be read nothing changes at all.
+function App:reload()
+  local merged, why = read_again(self)
+  if not merged then
+    self.log:note("error", "configuration kept: " .. why)
+    return nil, why
   end
   local policy, hooks = self.config.policy, self.config.hooks
-  local changed, restart = config.apply(self.config, config.merge(file, self.line))
+  local changed, restart = config.apply(self.config, merged)
   self.keys = gate.keys(self.config.keys)
   local reopened, failed = self.log:reopen()
   if not reopened then self.log:note("error", "log: " .. failed) end
@@ -301,7 +319,10 @@ local function new(options)
   self.keys = gate.keys(self.config.keys)
   self.rate = rates.new(function() return self.config.rate end)
   self.models = models.new { config = self.config, log = log, policy = function() return self.scripts:policy() end }
+  self.named_models = options.models and #options.models > 0 -- on the command line, which wins
+  if self.named_models then self.config.models = nil end
   local ok, wrong = add_models(self, options.models)
+  if ok then ok, wrong = check_default(self, self.config) end
   if not ok then return nil, wrong end
   self.scripts, wrong = generations.open(self)
   if not self.scripts then return nil, wrong end

@@ -383,10 +383,13 @@ test("reloading: keys change, what needs a restart is named, a bad file changes 
       return http.request { url = places[1].address .. "/v1/models", headers = { ["x-api-key"] = key } }.status
     end
     t.eq(status "one", 200)
-    write "return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, rows = 3, context = 256 }"
+    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, rows = 3, context = 256,
+      models = { x = 'y' } }]] -- the models of the command line win
     t.eq(app:reload(), { changed = { "keys" }, restart = { "rows" } })
     t.eq(status "one", 401)
     t.eq(status "two", 200)
+    write "return { keys = { a = 'three' }, default = 'other' }"
+    t.eq({ app:reload() }, { nil, "default: there is no model 'other'" })
     write "return { keys = { a = 'three' }, prot = 0 }"
     local ok, why = app:reload()
     t.eq(ok, nil)
