@@ -55,38 +55,49 @@ end
 
 -- ---- the start -----------------------------------------------------------------------------------------------------
 
-local function say(label, value) io.stderr:write(("  %-9s %s\n"):format(label, value)) end
+local function field(label, value) return ("  %-9s %s\n"):format(label, value) end
 
-local function say_model(entry)
+local function model_lines(entry)
   if entry.state ~= "ready" then
-    return say("model", ("%s: %s%s"):format(entry.name, entry.state, entry.error and ": " .. entry.error or ""))
+    return field("model", ("%s: %s%s"):format(entry.name, entry.state, entry.error and ": " .. entry.error or ""))
   end
   local m = entry.memory
-  say("model", ("%s: %s, %d tokens of context%s"):format(entry.name, entry.model.config.model_type or "?", entry.context,
-    entry.words and "" or ", no chat template"))
-  say("memory", ("weights %s, caches %s (%d tokens), activations %s"):format(text.bytes(m.weights), text.bytes(m.caches),
-    m.tokens, text.bytes(m.activations)))
+  return field("model", ("%s: %s, %d tokens of context%s"):format(entry.name, entry.model.config.model_type or "?",
+    entry.context, entry.words and "" or ", no chat template"))
+    .. field("memory", ("weights %s, caches %s (%d tokens), activations %s"):format(text.bytes(m.weights),
+      text.bytes(m.caches), m.tokens, text.bytes(m.activations)))
 end
 
---- What to do with it, to be copied from the terminal.
-local function say_what_to_try(app, base)
-  local key = #app.keys > 0
-  local name = app.models:list()[1].name
-  io.stderr:write(("\n  the page:  %s/\n  curl:      curl %s/v1/chat/completions%s -d '{\"messages\": [{\"role\": \"user\", "
-    .. "\"content\": \"Hello!\"}]}'\n"):format(base, base, key and " -H 'authorization: Bearer KEY'" or ""))
-  io.stderr:write(("  Python:    from openai import OpenAI\n             client = OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n"
-    .. "             print(client.chat.completions.create(model=\"%s\", messages=[{\"role\": \"user\", "
-    .. "\"content\": \"Hello!\"}]).choices[0].message.content)\n\n"):format(base, key and "KEY" or "none", name))
+-- What to do with it, to be copied from the terminal.
+local TRY = [[
+
+  the page:  %BASE/
+  curl:      curl %BASE/v1/chat/completions%HEADER -d '{"messages": [{"role": "user", "content": "Hello!"}]}'
+  Python:    from openai import OpenAI
+             client = OpenAI(base_url="%BASE/v1", api_key="%KEY")
+             messages = [{"role": "user", "content": "Hello!"}]
+             print(client.chat.completions.create(model="%MODEL", messages=messages).choices[0].message.content)
+
+]]
+
+local function what_to_try(app, base)
+  local locked = #app.keys > 0
+  return (TRY:gsub("%%(%u+)", { BASE = base, HEADER = locked and " -H 'authorization: Bearer KEY'" or "",
+    KEY = locked and "KEY" or "none", MODEL = app.models:list()[1].name }))
 end
 
+--- For people, in one piece: the log may go to the same terminal.
 local function banner(app)
-  io.stderr:write("perigee ", perigee.version, "\n")
-  for _, place in ipairs(app.places) do say("address", place.address) end
-  for _, entry in ipairs(app.models:list()) do say_model(entry) end
-  say("policy", app.config.policy)
-  say("keys", #app.keys == 0 and "none: whoever reaches the address may ask" or #app.keys)
-  say("scripts", ("generation %d%s"):format(app.scripts:current().number, app.config.site and " of " .. app.config.site or ""))
-  if app.places[1].port then say_what_to_try(app, app.places[1].address) end
+  local lines = { "perigee ", perigee.version, "\n" }
+  local function put(line) lines[#lines + 1] = line end
+  for _, place in ipairs(app.places) do put(field("address", place.address)) end
+  for _, entry in ipairs(app.models:list()) do put(model_lines(entry)) end
+  put(field("policy", app.config.policy))
+  put(field("keys", #app.keys == 0 and "none: whoever reaches the address may ask" or #app.keys))
+  put(field("scripts", ("generation %d%s"):format(app.scripts:current().number,
+    app.config.site and " of " .. app.config.site or "")))
+  if app.places[1].port then put(what_to_try(app, app.places[1].address)) end
+  io.stderr:write(table.concat(lines))
 end
 
 --- Models are there, or failed: a server that has none is of no use.
