@@ -92,7 +92,7 @@ local function banner(app)
   local function put(line) lines[#lines + 1] = line end
   for _, place in ipairs(app.places) do put(field("address", place.address)) end
   for _, entry in ipairs(app.models:list()) do put(model_lines(entry)) end
-  put(field("policy", app.config.policy))
+  put(field("policy", app.scripts:current().policy.name))
   put(field("keys", #app.keys == 0 and "none: whoever reaches the address may ask" or #app.keys))
   put(field("scripts", ("generation %d%s"):format(app.scripts:current().number,
     app.config.site and " of " .. app.config.site or "")))

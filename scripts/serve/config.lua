@@ -108,6 +108,12 @@ local function any_table(value)
   return nil, (" must be a table, not a %s"):format(type(value))
 end
 
+--- A script of the site: its name, or { name, setting = value, … }.
+local function script_name(value)
+  if type(value) == "string" or type(value) == "table" and type(value[1]) == "string" then return value end
+  return nil, " must be a name, or a table of a name and settings"
+end
+
 local LARGE = 1 << 40
 local per_model = { path = is "string", load = is "boolean", rows = integer(1, 65536), step_tokens = integer(1, 1 << 20),
   context = integer(1, LARGE), kv_bits = one_of(32, 16, 8, 4), cache_bytes = bytes, threads = integer(1, 4096) }
@@ -166,10 +172,10 @@ config.keys = {
   { "memory", check = bytes, shown = '"16G"', help = "For weights and caches of all models together (half of what is free)." },
   { "threads", check = integer(1, 4096), shown = "8", help = "Compute threads (all cores)." },
   { "preload", check = is "boolean", default = true, help = "Read the weights into memory before saying ready." },
-  { "policy", check = is "string", live = true, default = "fifo",
-    help = "Who runs next: fifo, lanes, fair, cache_first, or a file of the site." },
-  { "hooks", check = any_table, live = true, shown = '{ "budgets", "redact" }',
-    help = "The site's hooks, in this order (all, by name)." },
+  { "policy", check = script_name, live = true, default = "fifo",
+    help = 'Who runs next: fifo, lanes, fair, cache_first, or a file of the site; with settings: { "lanes", patience_s = 10 }.' },
+  { "hooks", check = any_table, live = true, shown = '{ { "budgets", default = 100000 }, "redact" }',
+    help = "The site's hooks, in this order, with settings or without (all, by name)." },
   { "site", check = is "string", shown = '"site"', help = "Folder with hooks, policies, templates and parsers of this site." },
   { "watch", check = is "boolean", default = true, help = "Load what changes there while serving." },
   { "log", check = path_or_false, shown = '"perigee.log"',

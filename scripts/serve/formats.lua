@@ -11,6 +11,7 @@ local facade = require "serve.facade"
 local phases = require "serve.phases"
 local sandbox = require "serve.sandbox"
 local selftest = require "parsers.selftest"
+local site = require "serve.site"
 local text = require "lib.text"
 local trial = require "serve.trial"
 
@@ -25,8 +26,7 @@ end
 -- ---- loading -------------------------------------------------------------------------------------------------------
 
 --- Runs one and its cases; raises one line.
-local function load(gen, kind, name)
-  local path = ("%s/parsers/%s/%s.lua"):format(gen.snapshot.folder, kind, name)
+local function load(gen, kind, name, path)
   local source = gen.snapshot:read(path)
   local former = gen.former and gen.former.formats[kind][name]
   if former and former.source == source and not next(former.unit.strikes) then return former end
@@ -45,13 +45,32 @@ local function load(gen, kind, name)
   return { name = name, source = source, format = format, unit = script, path = path }
 end
 
+--- Formats of a folder given by --scripts that have changed since the start: name -> path. Those that have not are loaded as
+--- modules already.
+local function changed_ones(gen, kind)
+  local out, _, own = {}, perigee.sys.scripts()
+  if not own then return out end
+  local folder = ("%s/parsers/%s"):format(own, kind)
+  for _, name in ipairs(site.names(folder, "lua")) do
+    local path = folder .. "/" .. name .. ".lua"
+    local source = gen.snapshot:read(path)
+    gen.first[path] = gen.first[path] or source
+    if source ~= gen.first[path] then out[name] = path end
+  end
+  return out
+end
+
 --- { tools = { [name] = … }, reasoning = { … } } of a generation that is being built.
 function formats.load(gen, pause)
   local all = {}
   for _, kind in ipairs(KINDS) do
-    all[kind] = {}
+    local paths = changed_ones(gen, kind)
     for _, name in ipairs(gen.snapshot.names["parsers/" .. kind]) do
-      all[kind][name] = load(gen, kind, name)
+      paths[name] = ("%s/parsers/%s/%s.lua"):format(gen.snapshot.folder, kind, name)
+    end
+    all[kind] = {}
+    for _, name in ipairs(text.sorted_keys(paths)) do
+      all[kind][name] = load(gen, kind, name, paths[name])
       pause()
     end
   end

@@ -249,7 +249,8 @@ end
 local function build(o)
   local self = setmetatable({ snapshot = o.snapshot, former = o.former, host = o.host, struck = o.struck,
     deadlines = o.deadlines, downgrade = o.downgrade, scripts = {}, by_name = {}, phases = {}, templates = {},
-    model_templates = {}, changed = {}, users = 0, cache = setmetatable({}, { __mode = "k" }) }, Generation)
+    model_templates = {}, changed = {}, users = 0, first = o.former and o.former.first or {},
+    cache = setmetatable({}, { __mode = "k" }) }, Generation)
   local ok, why = pcall(function()
     load_hooks(self, o.hooks, o.pause)
     load_policy(self, o.policy, o.pause)

@@ -8,7 +8,8 @@
 --   scripts:policy()                           -- for a batch that is started
 --   scripts:status()                           -- plain data for /v1/status and /admin/scripts
 --
--- What is watched: the site's folders and the directories of the models (their chat_template.jinja). Loop thread only. A build
+-- What is watched: the site's folders, the directories of the models (their chat_template.jinja), and with --scripts the folders
+-- of policies and formats there. Loop thread only. A build
 -- that runs in a task lets others run between two scripts; the one that was begun last wins.
 --
 -- State: a script that was changed goes on with a copy of its state, through its own `state` function. Requests in flight
@@ -186,7 +187,7 @@ local function renew(self, options)
   if self.number > 1 then
     self.host.log("info", ("scripts: generation %d, %s"):format(self.number,
       #new.changed > 0 and "changed: " .. table.concat(new.changed, ", ") or "nothing changed"),
-      { ms = (uv.hrtime() - started) // 1000000 })
+      { ms = math.floor((uv.hrtime() - started) * 1e-6) })
   end
   if self.watcher then self.watcher:refresh() end
   return new
@@ -231,7 +232,7 @@ local function folders_of(self)
     end
   end
   local _, own = perigee.sys.scripts()
-  if own then put(own .. "/policy") end -- those of --scripts
+  for _, below in ipairs(own and { "policy", "parsers/tools", "parsers/reasoning" } or {}) do put(own .. "/" .. below) end
   for _, entry in ipairs(entries_of(self.app)) do put(entry.path) end
   return out
 end

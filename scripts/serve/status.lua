@@ -148,8 +148,8 @@ function status.object(app)
   for i, entry in ipairs(app.models:list()) do models[i] = status_of_model(entry) end
   local machine = perigee.sys.machine()
   return json.object { { "status", app:state() }, { "version", perigee.version },
-    { "uptime_s", uv.hrtime() * 1e-9 - app.started }, { "draining", app.draining }, { "policy", app.config.policy },
-    { "keys", #app.keys }, { "models", models },
+    { "uptime_s", uv.hrtime() * 1e-9 - app.started }, { "draining", app.draining },
+    { "policy", app.scripts:current().policy.name }, { "keys", #app.keys }, { "models", models },
     { "memory", json.object { { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
       { "available", machine.memory_available }, { "budget", app.config.memory or json.null } } },
     { "connections", app.server and app.server:stats().connections or 0 }, { "scripts", app.scripts:status() } }

@@ -128,6 +128,25 @@ test("settings, modules of the site, and the order of the list", function(t)
   t.eq(order(), "set, from a module")
 end)
 
+test("the policy is found in the site, then among those that ship", function(t)
+  local app <close> = site({ ["policy/mine.lua"] = "return function(step) step:fill() end" })
+  t.eq(app.scripts:current().policy.name, "fifo")
+  app.config.policy = { "lanes", patience_s = 5 }
+  t.eq(assert(app.scripts:reload()).policy.self.config.patience_s, 5)
+  t.ok(app.scripts:current():has "admit")
+  app.config.policy = "mine"
+  t.eq(assert(app.scripts:reload()).policy.path, app.folder .. "/policy/mine.lua")
+  app.write("policy/fifo.lua", "return { version = 9, schedule = function(step) step:fill() end }")
+  app.config.policy = "fifo"
+  t.eq(assert(app.scripts:reload()).policy.version, 9)
+  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'", ["../x"] = "is not a name" } do
+    app.config.policy = name
+    local gen, said = app.scripts:reload()
+    t.eq(gen, nil)
+    if not said:find(why, 1, true) then t.fail(("got %s, want %s in it"):format(said, why)) end
+  end
+end)
+
 -- ---- answers and strikes ---------------------------------------------------------------------------------------------
 
 test("what several scripts answer together", function(t)
