@@ -346,8 +346,14 @@ function pipeline.serve(app, req, face, o)
     observe(self, usage, "error")
     if self.begun and self.cancelled ~= "gone" then face:fail(err) end
   end
-  if gen:has "done" then gen:wait("done", req, usage) end
-  gen:release()
+  if gen:has "done" then
+    async.run(function() -- the client has its answer, and its connection goes on
+      gen:wait("done", req, usage)
+      gen:release()
+    end)
+  else
+    gen:release()
+  end
   if err and not self.begun then return nil, err end
   return true
 end
