@@ -221,16 +221,37 @@ function output.deltas(out)
   return list
 end
 
---- What a script returned, with everything that an answer must have. Raises when it is none.
-function output.adopt(given, index)
-  if type(given) ~= "table" then error(("an output is a table, not %s"):format(type(given)), 0) end
-  if getmetatable(given) == Output then return given end
-  local out = {}
-  for key, value in pairs(given) do out[key] = value end
-  out.index, out.content = index, given.content or given.text
-  out.finish, out.calls, out.other, out.ids = given.finish or "stop", given.calls or {}, given.other or {}, given.ids or {}
-  out.usage = given.usage or { prompt_tokens = 0, completion_tokens = #out.ids, cached_tokens = 0 }
+local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string", ids = "table", usage = "table" }
+
+--- An output that a script made, with everything that an answer must have.
+local function complete(given, index)
+  if type(given) ~= "table" then error(("an output that is no table but %s"):format(type(given)), 0) end
+  for key, kind in pairs(KINDS) do
+    local v = given[key]
+    if v ~= nil and type(v) ~= kind then error(("an output whose `%s` is %s"):format(key, type(v)), 0) end
+  end
+  local out = { index = index, content = given.content or given.text, reasoning = given.reasoning, calls = {}, other = {},
+    finish = given.finish or "stop", ids = given.ids or {} }
+  for i, call in ipairs(type(given.calls) == "table" and given.calls or {}) do
+    local id, name, arguments = call.id or ("call_%d"):format(i), call.name, call.arguments or "{}"
+    if type(id) ~= "string" or type(name) ~= "string" or type(arguments) ~= "string" then
+      error(("an output whose call %d is none"):format(i), 0)
+    end
+    out.calls[i] = { id = id, name = name, arguments = arguments }
+  end
+  out.usage = { prompt_tokens = 0, completion_tokens = #out.ids, cached_tokens = 0 }
   return out
+end
+
+--- What a script returned as a list of outputs: one, or several. Those that it made itself are completed. Raises what is wrong.
+function output.adopt(result)
+  if type(result) ~= "table" then error(("%s"):format(type(result)), 0) end
+  local list = {}
+  for i, given in ipairs(getmetatable(result) ~= Output and result[1] and result or { result }) do
+    list[i] = getmetatable(given) == Output and given or complete(given, i - 1)
+    list[i].index = i - 1
+  end
+  return list
 end
 
 return output

@@ -77,6 +77,14 @@ local function now_s() return uv.hrtime() * 1e-9 end
 
 local function cancelled() return errors.new { status = 409, message = "the request was cancelled", code = "cancelled" } end
 
+--- The model of the request, which may still be refused for its sake.
+local function find_model(self)
+  local app, req = self.app, self.req
+  local entry, err = app.models:find(req.model)
+  if not entry then error(errors.new(err), 0) end
+  self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
+end
+
 --- From here on errors are part of the answer.
 local function begin(self)
   if self.begun then return end
@@ -109,6 +117,7 @@ end
 local function generate(self, options)
   local req = self.req
   if self.cancelled then error(cancelled(), 0) end
+  find_model(self) -- a script may have waited before
   local list = self.prompts
   if options.chat then
     req.chat = options.chat
@@ -145,6 +154,7 @@ local function generate(self, options)
     out.sent = out.live
     self.all[#self.all + 1] = out
   end
+  if not options.silent then self.last = made end
   return made
 end
 
@@ -153,14 +163,6 @@ end
 local function rejected(gen, answer)
   if answer ~= nil and gen.rejected(answer) then error(errors.new(answer), 0) end
   return answer
-end
-
---- The model of the request, which may still be refused for its sake.
-local function find_model(self)
-  local app, req = self.app, self.req
-  local entry, err = app.models:find(req.model)
-  if not entry then error(errors.new(err), 0) end
-  self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
 end
 
 --- Its prompts as ids. This may take a while, in which the model may be unloaded.
@@ -243,10 +245,11 @@ local function answers(self)
     if o.n or #made ~= 1 then return made end
     return made[1]
   end)
-  if result == nil then return best(req, generate(self, {})) end
-  local list = result[1] and result or { result }
-  for i, out in ipairs(list) do list[i] = outputs.adopt(out, i - 1) end
-  return list
+  local ok, list = pcall(outputs.adopt, result)
+  if ok and self.streamed and not list[1].sent then ok, list = false, "something else than what was streamed" end
+  if ok then return list end
+  if result ~= nil then self:warn("generate", list) end
+  return self.last or best(req, generate(self, {}))
 end
 
 -- ---- accounts ------------------------------------------------------------------------------------------------------
@@ -268,7 +271,7 @@ end
 
 --- Prompt, answer and cached tokens of everything that ran for the request.
 local function usage_of(self)
-  local usage = { prompt_tokens = self.req.prompt_tokens or 0, completion_tokens = 0, cached_tokens = 0 }
+  local usage = { prompt_tokens = self.begun and self.req.prompt_tokens or 0, completion_tokens = 0, cached_tokens = 0 }
   local seen = {}
   for _, out in ipairs(self.all) do
     usage.completion_tokens = usage.completion_tokens + out.usage.completion_tokens
@@ -316,7 +319,7 @@ local function perform(self)
   if self.cancelled ~= "gone" then
     begin(self)
     for _, out in ipairs(list) do
-      if self.face.streams and not out.sent and not self.streamed then
+      if self.face.streams and not out.sent then
         self.face:delta(out, outputs.deltas(out))
         self.face:finish(out)
       end

@@ -233,6 +233,10 @@ test("a script that answers nonsense does not fail a request", function(t)
       chunk.choices = nil
       return { what = print }
     end,
+    generate = function(req, run)
+      run(req, { silent = true })
+      return { content = 5 }
+    end,
     done = function() error "done is done" end,
   }
   apiapp.run(t, function(app)
@@ -242,7 +246,7 @@ test("a script that answers nonsense does not fail a request", function(t)
     local events, parts = assert(app:events(CHAT, { messages = user "Hello!" })), {}
     for i = 1, #events - 1 do parts[i] = events[i].choices[1].delta.content end
     t.eq(table.concat(parts, "", 1, #events - 2), greeting)
-    t.eq(#app.notes, 4, "said once for each request and phase")
+    t.eq(#app.notes, 6, "said once for each request and phase")
     t.match(table.concat(app.notes, "\n"), "`parse` answered with events that cannot be")
     t.match(table.concat(app.notes, "\n"), "`respond` answered with what is no JSON")
     t.match(table.concat(app.struck, "\n"), "done: .*done is done")

@@ -94,12 +94,19 @@ test("events that a script made are taken only when they can be", function(t)
 end)
 
 test("an output that a script made", function(t)
-  local out = outputs.adopt({ text = "hi" }, 3)
-  t.eq({ out.index, out.content, out.finish, #out.calls, out.usage.completion_tokens }, { 3, "hi", "stop", 0, 0 })
+  local out = outputs.adopt({ text = "hi", calls = { { name = "f" } } })[1]
+  t.eq({ out.index, out.content, out.finish, out.calls, out.usage.completion_tokens },
+    { 0, "hi", "stop", { { id = "call_1", name = "f", arguments = "{}" } }, 0 })
+  local own = new {}
+  t.eq(outputs.adopt(own), { own })
+  t.eq(outputs.adopt({ own, { text = "b" } })[2].index, 1)
   t.eq(outputs.deltas { reasoning = "r", content = "c", calls = { { id = "i", name = "f", arguments = "{}" } } },
     { { type = "reasoning", text = "r" }, content "c", { type = "call", index = 1, id = "i", name = "f" },
       { type = "arguments", index = 1, text = "{}" } })
-  t.raises(function() outputs.adopt("hi", 0) end, "an output is a table, not string")
+  t.raises(function() outputs.adopt "hi" end, "string")
+  t.raises(function() outputs.adopt { { text = "x" }, 5 } end, "an output that is no table but number")
+  t.raises(function() outputs.adopt { content = 5 } end, "an output whose `content` is number")
+  t.raises(function() outputs.adopt { calls = { {} } } end, "an output whose call 1 is none")
 end)
 
 --- A tokenizer of a few tokens.
