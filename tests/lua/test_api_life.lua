@@ -102,6 +102,20 @@ test("refusals before any work: queue, memory, context, draining", function(t)
   end, { rows = 1, context = 256 })
 end)
 
+test("a model that goes while a request is prepared", function(t)
+  apiapp.run(t, function(app)
+    local find, asked = app.models.find, 0
+    app.models.find = function(...)
+      asked = asked + 1
+      if asked == 2 then return nil, { status = 503, code = "model_not_loaded", message = "unloaded", retry_after = 2 } end
+      return find(...)
+    end
+    local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
+    t.eq({ status, answer.error.code, headers["retry-after"] }, { 503, "model_not_loaded", "2" })
+    t.eq({ app.entry.batch.alive, app.last_log.prompt_tokens }, { 0, 0 })
+  end)
+end)
+
 test("an error in the middle of a stream is part of it, and of a whole answer its status", function(t)
   apiapp.run(t, function(app)
     local all = json.array()
