@@ -433,7 +433,8 @@ end)
 test("a request may say how its answers begin", function(t)
   local model = open(MODELS[1])
   local batch = assert(model:batch { rows = 4 })
-  local request = { prompt = { 1, 2, 3 }, max_tokens = 8, temperature = 1, seed = 4, ignore_eos = true, force = { 5, 9, 3 }, n = 2 }
+  local request = { prompt = { 1, 2, 3 }, max_tokens = 8, temperature = 1, seed = 4, ignore_eos = true, n = 2,
+    force = { 5, 9, 3 } }
   local rows = { batch:add(copy(request)) }
   assert(batch:run())
   for i = 1, 2 do t.eq({ rows[i].ids[1], rows[i].ids[2], rows[i].ids[3], #rows[i].ids }, { 5, 9, 3, 8 }) end
