@@ -1,5 +1,5 @@
 """Clients that behave badly against a running server (PERIGEE_URL, its process PERIGEE_PID); Python's own library only."""
-import asyncio, json, os, random, sys, time, traceback, urllib.parse, urllib.request
+import asyncio, json, os, random, re, sys, time, traceback, urllib.parse, urllib.request
 
 URL = urllib.parse.urlsplit(os.environ["PERIGEE_URL"])
 HOST, PORT, PID = URL.hostname, URL.port, int(os.environ["PERIGEE_PID"])
@@ -201,6 +201,16 @@ async def health_while_a_long_prompt_is_read():
         await asyncio.sleep(0.01)
     assert (await slow).startswith(b"HTTP/1.1 200")
     print(f"note: /health answered {n} times while a prompt was read, the slowest after {worst * 1000:.0f} ms")
+
+
+@test
+async def a_flood():
+    flood = await asyncio.create_subprocess_exec("wrk", "-t1", "-c64", "-d3", os.environ["PERIGEE_URL"] + "/health", stdout=asyncio.subprocess.PIPE)
+    assert await whole_stream("capital") == ANSWERS["capital"]["text"]         # streams go on meanwhile
+    report = (await flood.communicate())[0].decode()
+    rate = float(re.search(r"Requests/sec:\s+([\d.]+)", report).group(1))
+    assert "Non-2xx" not in report and "Socket errors" not in report and rate > 100, report
+    print(f"note: wrk, 64 connections: {rate:.0f} requests a second")
 
 
 @test
