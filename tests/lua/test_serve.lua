@@ -33,7 +33,7 @@ local function with_server(t, settings, body)
   local function ask(method, path, o)
     o = o or {}
     local answer, why = http.request { url = not o.socket and places[1].address .. path or nil, socket = o.socket,
-      target = o.socket and path or nil, method = method, headers = o.headers, body = o.body, timeout_ms = 10000 }
+      target = o.socket and path or nil, method = method, headers = o.headers, body = o.body, timeout_ms = 18000 }
     if not answer then return error(tostring(why), 0) end
     return answer, answer.headers["content-type"] == "application/json" and answer.body ~= "" and json.decode(answer.body) or nil
   end
@@ -276,7 +276,7 @@ test("unloading waits for the rows that run", function(t)
       wait_ready(app)
       local answers = {}
       local function post(path, body)
-        return http.request { socket = socket, target = path, method = "POST", body = body, timeout_ms = 10000 }
+        return http.request { socket = socket, target = path, method = "POST", body = body, timeout_ms = 18000 }
       end
       async.all {
         function()
@@ -328,7 +328,7 @@ test("stopping: new work is refused, what runs finishes", function(t)
     local long
     async.all {
       function()
-        local body = chat("Count.", { max_tokens = 200, ignore_eos = true })
+        local body = chat("Count.", { max_tokens = 80, ignore_eos = true })
         long = select(2, ask("POST", "/v1/chat/completions", { body = body }))
       end,
       function()
@@ -343,7 +343,7 @@ test("stopping: new work is refused, what runs finishes", function(t)
         t.eq(body.status, "draining")
       end,
     }
-    t.eq(long.usage.completion_tokens, 200)
+    t.eq(long.usage.completion_tokens, 80)
   end)
   server.on_stopped = t.expect(function() end)
 end)

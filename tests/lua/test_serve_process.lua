@@ -11,7 +11,7 @@ local function test(name, body)
   if not forced then harness.test(name, body) end
 end
 
-local LIMIT_MS = 15000
+local LIMIT_MS = 19000
 local scripts = select(2, perigee.sys.scripts())
 
 --- Reads a pipe to its end; out.text grows, out.line is set with the first line.
@@ -55,7 +55,7 @@ local function spawn(words)
   return self
 end
 
-local function get(url) return http.request { url = url, timeout_ms = 10000 } end
+local function get(url) return http.request { url = url, timeout_ms = 18000 } end
 
 local function wait_ready(address)
   while true do
@@ -68,7 +68,7 @@ end
 local function chat(address, more)
   local body = { messages = { { role = "user", content = "Hello!" } }, temperature = 0 }
   for k, v in pairs(more or {}) do body[k] = v end
-  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body), timeout_ms = 10000 }
+  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body), timeout_ms = 18000 }
 end
 
 local small = { "--port", "0", "--rows", "4", "--context", "1024", "--cache-bytes", "16M" }
@@ -94,7 +94,7 @@ test("the first line is the address; SIGTERM lets what runs finish and ends with
     wait_ready(address)
     local answer
     async.all {
-      function() answer = chat(address, { max_tokens = 300, ignore_eos = true }) end,
+      function() answer = chat(address, { max_tokens = 120, ignore_eos = true }) end,
       function()
         repeat
           async.sleep(2)
@@ -104,7 +104,7 @@ test("the first line is the address; SIGTERM lets what runs finish and ends with
       end,
     }
     t.eq(answer and answer.status, 200)
-    t.eq(json.decode(answer.body).usage.completion_tokens, 300)
+    t.eq(json.decode(answer.body).usage.completion_tokens, 120)
     t.eq(p.wait(), 0)
     t.eq(p.out.text, address .. "\n")
     for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "generation 1", "curl " } do
@@ -241,7 +241,7 @@ test("a disk cache outlives the process, killed or not", function(t)
     local prompt = ("The moon goes around the earth, again and again. "):rep(12)
     local function cached(address)
       local body = json.encode { prompt = prompt, max_tokens = 4, temperature = 0 }
-      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body, timeout_ms = 10000 }
+      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body, timeout_ms = 18000 }
       local usage = json.decode(answer.body).usage
       return usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens
     end
