@@ -7,6 +7,7 @@
  *
  * Writing is deterministic: ordered objects in their order, plain tables of string keys sorted, sequences as arrays;
  * an empty plain table is an object. */
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "lua/bind.h"
@@ -43,21 +44,53 @@ static void append_key(lua_State *L, int object, int key) {
   lua_pop(L, 1);
 }
 
+/* Is the key at 2 in the list at 4, because its value was removed? A long list gets a set of its keys, under the private
+ * key, so that an object which grows key by key takes linear time. */
+static bool is_stale(lua_State *L, lua_Integer n) {
+  enum { LONG = 16 };
+  if (n < LONG) return true; /* perhaps: to look costs nothing */
+  if (lua_rawgetp(L, 4, &order_key) == LUA_TNIL) {
+    lua_createtable(L, 0, (int)n);
+    for (lua_Integer i = 1; i <= n; i++) {
+      lua_rawgeti(L, 4, i);
+      lua_pushboolean(L, 1);
+      lua_rawset(L, -3);
+    }
+    lua_pushvalue(L, -1);
+    lua_rawsetp(L, 4, &order_key);
+  }
+  lua_replace(L, 5);
+  lua_settop(L, 5);
+  lua_pushvalue(L, 2);
+  bool stale = lua_rawget(L, 5) != LUA_TNIL;
+  lua_pushvalue(L, 2);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, 5);
+  return stale;
+}
+
+/* Takes the key at 2 out of the list at 4; returns how many are left. */
+static lua_Integer remove_key(lua_State *L, lua_Integer n) {
+  lua_Integer to = 1;
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 4, i);
+    bool same = lua_rawequal(L, -1, 2);
+    if (same || to == i) lua_pop(L, 1);
+    else lua_rawseti(L, 4, to);
+    to += !same;
+  }
+  return to - 1;
+}
+
 /* [object, key, value]: only called for keys that are absent; a key that was removed before moves to the end. */
 static int object_newindex(lua_State *L) {
   luaL_argcheck(L, lua_type(L, 2) == LUA_TSTRING, 2, "keys of a JSON object are strings");
   if (lua_isnil(L, 3)) return 0;
   lua_rawgetp(L, 1, &order_key);
-  lua_Integer n = (lua_Integer)lua_rawlen(L, 4), to = 1;
-  for (lua_Integer i = 1; i <= n; i++) {
-    lua_rawgeti(L, 4, i);
-    bool stale = lua_rawequal(L, -1, 2);
-    if (stale || to == i) lua_pop(L, 1);
-    else lua_rawseti(L, 4, to);
-    to += !stale;
-  }
+  lua_Integer n = (lua_Integer)lua_rawlen(L, 4);
+  if (is_stale(L, n)) n = remove_key(L, n);
   lua_pushvalue(L, 2);
-  lua_rawseti(L, 4, to);
+  lua_rawseti(L, 4, n + 1);
   lua_settop(L, 3);
   lua_rawset(L, 1);
   return 0;
@@ -93,13 +126,23 @@ typedef struct reading {
   pe_json r;
   pe_error err;
   pe_status rc;
+  int64_t values, most; /* scalars, arrays and objects so far, and how many there may be */
 } reading;
 
 static bool next_token(reading *d, pe_json_token *t) { return !(d->rc = pe_json_next(&d->r, t, &d->err)); }
 
+/* Notes one more value. One too many ends the reading there: the rest may be long. */
+static bool count_value(reading *d) {
+  if (++d->values <= d->most) return true;
+  d->rc = pe_fail(&d->err, PE_ELIMIT, "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
+                  d->r.at - d->r.text, d->r.end - d->r.text, d->most);
+  return false;
+}
+
 /* [] -> [value], or [] and false with d->err set. */
 static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   pe_json_token inner;
+  if (!count_value(d)) return false;
   luaL_checkstack(L, 6, "JSON nesting");
   switch (t->type) {
   case PE_JSON_STRING: lua_pushlstring(L, t->str.at, t->str.len); return true;
@@ -142,7 +185,7 @@ static int decode_body(lua_State *L) {
 }
 
 static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
-  static const char *const keys[] = {"max_depth", "max_size", NULL};
+  static const char *const keys[] = {"max_depth", "max_size", "max_values", NULL};
   size_t len;
   const char *text = luaL_checklstring(L, 1, &len);
   pe_bind_options(L, 2, keys);
@@ -152,6 +195,7 @@ static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
     pe_fail(&d.err, PE_ELIMIT, "text of %zu bytes, at most %zu", len, most);
     return pe_bind_error(L, &d.err);
   }
+  d.most = pe_bind_integer(L, 2, "max_values", 1, INT64_MAX, INT64_MAX);
   pe_json_open(&d.r, text, len, (int)pe_bind_integer(L, 2, "max_depth", 1, MAX_DEPTH, MAX_DEPTH));
   lua_pushcfunction(L, decode_body);
   lua_pushlightuserdata(L, &d);

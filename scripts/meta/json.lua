@@ -9,9 +9,10 @@ local json = {}
 ---@class perigee.json.Object : table
 
 ---Reads one value. Objects become ordered objects, arrays become marked sequences, null becomes `json.null`, integers stay
----integers. Takes the Infinity and NaN of Python; refuses lone surrogates, broken UTF-8 and deep nesting.
+---integers. Takes the Infinity and NaN of Python; refuses lone surrogates, broken UTF-8 and deep nesting, and
+---on demand more than max_size bytes or max_values values (each scalar, array and object is one).
 ---@param text string
----@param options? { max_depth?: integer, max_size?: integer }
+---@param options? { max_depth?: integer, max_size?: integer, max_values?: integer }
 ---@return any value
 ---@return perigee.Error? err
 function json.decode(text, options) end

@@ -3,6 +3,8 @@ local perigee = require "perigee"
 local json = perigee.json
 local test = require("harness").test
 
+local forced = ... -- there every allocation is dear
+
 local function keys(object)
   local list = {}
   for k in pairs(object) do list[#list + 1] = k end
@@ -85,4 +87,30 @@ test("errors say the place", function(t)
   t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).text, "line 1, column 3: nested deeper than 2 levels")
   t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
   t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).text, "text of 4 bytes, at most 3")
+  t.eq(json.decode('{"a": [1, 2], "b": {}}', { max_values = 5 }).a[2], 2)
+  t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 4 })).text,
+    "5 values in the first 20 of 22 bytes, at most 4")
+  t.raises(function() json.decode("1", { max_values = 0 }) end, "max_values")
+end)
+
+test("objects that grow key by key keep their order, also when keys go and come", function(t)
+  local object, want = json.object(), {}
+  for i = 1, 40 do
+    object["k" .. i] = i
+    if i % 3 == 0 then object["k" .. i - 1] = nil end
+    if i % 6 == 0 then object["k" .. i - 1] = -i end
+  end
+  local seen = {}
+  for key, value in pairs(object) do
+    seen[#seen + 1] = key .. "=" .. value
+    t.eq(want[key], nil, "once")
+    want[key] = true
+  end
+  t.eq(table.concat(seen, " ", 1, 8), "k1=1 k3=3 k4=4 k6=6 k5=-6 k7=7 k9=9 k10=10")
+  t.eq(#seen, 33)
+  local many = json.object() -- takes minutes when every key looks at all others
+  local count, n = forced and 100 or 200000, 0
+  for i = 1, count do many["k" .. i] = i end
+  for _ in pairs(many) do n = n + 1 end
+  t.eq(n, count)
 end)
