@@ -17,13 +17,15 @@ local uv = require "luv"
 
 local async = {}
 
-local SLEEP = {} -- what await() yields, so that a stray coroutine.yield is noticed
+local SLEEP = {}     -- what await() yields, so that a stray coroutine.yield is noticed
+local SLICE_NS = 5e6 -- all tasks together may compute that long before they let the loop turn, where they can (breathe)
 
 local Task = {}
 Task.__index = Task
 
 local current            -- the task that runs
 local settling           -- the loop's time when the last step came back, until all that follows from it is done
+local turn, turn_began   -- the loop's time in this turn, and the clock when its first step began
 local ready = {}         -- steps that wait for it to stop: { task, how many values, values… }
 local first, last = 1, 0
 
@@ -103,6 +105,7 @@ end
 
 local function step(task, ...)
   if task.finished then return end
+  if turn ~= uv.now() then turn, turn_began = uv.now(), uv.hrtime() end
   current = task
   settle(task, coroutine.resume(task.co, ...))
 end
@@ -134,14 +137,18 @@ end
 
 -- ---- waiting -------------------------------------------------------------------------------------------------------
 
+--- The running task when it may wait here: not inside a coroutine of its own, nor below a function of C.
+local function waiting_task()
+  local task = async.current()
+  if task and task.co == coroutine.running() and coroutine.isyieldable() then return task end
+end
+
 --- Inside a task: start(resume) begins something; the task sleeps until resume(...) is called and goes on with what it was
 --- given. The first call counts, others are ignored. start may return a function that takes back what it began; it is
 --- called when the task is cancelled meanwhile.
 function async.await(start)
-  local task = async.current()
-  if not task or task.co ~= coroutine.running() or not coroutine.isyieldable() then
-    error("await: only inside a task, and not below a function of C", 2)
-  end
+  local task = waiting_task()
+  if not task then error("await: only inside a task, and not below a function of C", 2) end
   if task.cancelled then return coroutine.yield(SLEEP) end
   local state, early = "starting", nil
   local undo = start(function(...)
@@ -176,21 +183,34 @@ function Task:join()
   return true, table.unpack(self.results, 1, self.results.n)
 end
 
---- Calls fn once, later; returns a function that takes it back.
+--- Calls fn once, later; returns a function that takes it back. 0 is after the next look at what has come in: a timer
+--- of 0 that is set by a timer would run before that.
 local function after(ms, fn)
-  local timer = uv.new_timer()
-  timer:start(math.max(0, math.ceil(ms)), 0, function()
-    timer:close()
-    fn()
-  end)
-  return function()
-    if not timer:is_closing() then timer:close() end
+  local handle = ms > 0 and uv.new_timer() or uv.new_idle()
+  local function stop()
+    if not handle:is_closing() then handle:close() end
   end
+  local function run()
+    stop()
+    fn()
+  end
+  if ms > 0 then handle:start(math.ceil(ms), 0, run) else handle:start(run) end
+  return stop
 end
 
 --- Lets this task sleep.
 function async.sleep(ms)
   async.await(function(resume) return after(ms, resume) end)
+end
+
+--- Has enough been computed in this turn of the loop, and may the running task wait here?
+function async.is_late()
+  return current and uv.hrtime() - turn_began > SLICE_NS and waiting_task() ~= nil
+end
+
+--- For long computations to call now and then: lets the loop turn when that is due, and does nothing outside a task.
+function async.breathe()
+  if async.is_late() then async.sleep(0) end
 end
 
 --- Runs new tasks until all have ended or one has failed (true), or for `ms` (false). Those that still run when the wait ends,

@@ -118,6 +118,42 @@ test("what a <close> variable raises replaces the error", function(t)
   end)
 end)
 
+--- Counts turns of the loop while fn runs in a task.
+local function turns_of(t, fn, done)
+  local turns, counter = 0, uv.new_prepare()
+  counter:start(function() turns = turns + 1 end)
+  task(t, function()
+    fn()
+    counter:close()
+    done(turns)
+  end)
+end
+
+test("sleeping for nothing lets the loop look at what has come", function(t)
+  turns_of(t, function()
+    async.sleep(1)
+    for _ = 1, 20 do async.sleep(0) end
+  end, function(turns) t.ok(turns >= 19, turns) end)
+end)
+
+test("long computations breathe, short ones and those outside of tasks do not", function(t)
+  local function compute(ms)
+    local stop = perigee.sys.cpu_ns() + ms * 1e6
+    while perigee.sys.cpu_ns() < stop do async.breathe() end
+  end
+  compute(6)
+  turns_of(t, function()
+    async.sleep(1)
+    compute(40)
+  end, function(turns) t.ok(turns >= 4, turns) end)
+  task(t, function()
+    async.sleep(1)
+    coroutine.wrap(function() compute(6) end)()
+    t.eq((perigee.guard(function() compute(6) end)), true)
+    t.ok(not coroutine.wrap(function() return async.is_late() end)())
+  end)
+end)
+
 test("timeout: results, errors, lateness; a late function is cancelled", function(t)
   local closed = false
   task(t, function()
