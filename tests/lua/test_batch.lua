@@ -6,6 +6,7 @@ local test = require("harness").test
 local uv = require "luv"
 
 local forced = ...
+local PATIENCE = forced and 1000 or 2 -- milliseconds of a policy: every allocation collects
 local MODELS = forced and { "gemma3_text" } or { "llama", "gemma3_text", "deepseek_v3", "qwen3_5", "nemotron_h" }
 
 local function open(name)
@@ -297,7 +298,7 @@ test("policies that misbehave are replaced, reported once and switched off", fun
       calls = calls + 1
       return bad[2](step)
     end })
-    batch.policy.deadline_ms = 2
+    batch.policy.deadline_ms = PATIENCE
     local row = assert(batch:add(copy(request)))
     assert(batch:run())
     t.eq(row.ids, want)
@@ -349,7 +350,7 @@ test("prompts are read beside streams only as far as time allows", function(t)
   local timing = policy.timing()
   for _ = 1, 10 do timing:observe(0.010, 0, 4) end
   timing:observe(0.030, 40, 4) -- 0.5 ms for each prompt token
-  local runner = policy.guard(nil, { report = function(line) error(line) end })
+  local runner = policy.guard(nil, { report = function(line) error(line) end, deadline_ms = forced and PATIENCE or nil })
   local function row(number, state, left) return { row = number, state = state, left = left, follows = false } end
   local grants = runner:grants({ row(1, "writing", 1), row(2, "reading", 4000), row(3, "waiting", 50), row(4, "writing", 1) },
     { tokens = 512, timing = timing, free = 10000 })
