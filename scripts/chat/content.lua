@@ -2,6 +2,7 @@
 --
 -- A part is an object with a type. Text is { type = "text", text = … } (input_text, output_text and refusal are the same
 -- thing under other names); image, video and audio have a type per dialect; thinking belongs to an assistant.
+local async = require "lib.async"
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -41,6 +42,7 @@ local function ordered(value, depth)
     for i, item in ipairs(value) do out[i] = ordered(item, depth + 1) end
     return out
   end
+  async.breathe()
   local keys, plain = {}, getmetatable(value) == nil
   for key in pairs(value) do
     if type(key) ~= "string" then fail("a message has the key %s, which is no text", tostring(key)) end
@@ -134,25 +136,75 @@ local function with_text(part, text)
   return out
 end
 
---- Two contents as one, text with a blank line (or `gap`) between; no part is lost, and their order stays.
-function content.join(a, b, gap)
-  gap = gap or "\n\n"
-  if content.is_empty(b) and a ~= nil then return a end
-  if content.is_empty(a) then return b end
-  if type(a) == "string" and type(b) == "string" then return a .. gap .. b end
-  a, b = content.parts(a), content.parts(b)
-  local out = json.array(table.move(a, 1, #a, 1, {}))
-  local last, first, from = out[#out], b[1], 1
-  if content.kind(last) == "text" and content.kind(first) == "text" then
-    if bare(last) and bare(first) then
-      out[#out], from = content.text(last.text .. gap .. first.text), 2
-    else
-      out[#out] = with_text(last, last.text .. gap)
+local GAP = "\n\n"
+
+local Joined = {}
+Joined.__index = Joined
+
+--- Contents one after another, text with a blank line (or `gap`) between: add them, then ask for the value. No part is lost, and
+--- their order stays. Text that goes on and on is joined once, at the end.
+function content.joined(gap)
+  return setmetatable({ gap = gap or GAP, texts = {} }, Joined)
+end
+
+-- parts: a list once there was one; texts: those of its end, which may still go on; tail: the part that the first of them
+-- is from, so that it stays as it is when nothing follows.
+
+--- The end becomes a part: what follows is not joined to it.
+local function close_text(self, behind)
+  if #self.texts == 0 then return end
+  local alone = #self.texts == 1 and behind == "" and self.tail
+  table.insert(self.parts, alone or content.text(table.concat(self.texts, self.gap) .. behind))
+  self.texts, self.tail = {}, nil
+end
+
+local function add_parts(self, list)
+  local parts = self.parts or json.array {}
+  self.parts = parts
+  local first, last, from = list[1], list[#list], 1
+  if content.kind(first) == "text" then
+    if #self.texts > 0 and bare(first) then
+      self.texts[#self.texts + 1], from = first.text, 2
+    elseif #self.texts > 0 then
+      close_text(self, self.gap)
+    elseif #parts > 0 and content.kind(parts[#parts]) == "text" then
+      parts[#parts] = with_text(parts[#parts], parts[#parts].text .. self.gap)
     end
   end
-  table.move(b, from, #b, #out + 1, out)
-  return out
+  if from > #list then return end
+  close_text(self, "")
+  table.move(list, from, #list, #parts + 1, parts)
+  if content.kind(last) == "text" and bare(last) then
+    self.texts[1], self.tail = last.text, last
+    table.remove(parts)
+  end
 end
+
+function Joined:add(value)
+  if content.is_empty(value) then
+    if self.nothing == nil then self.nothing = value end
+  elseif type(value) ~= "string" then
+    add_parts(self, value)
+  elseif not self.parts or #self.texts > 0 then
+    self.texts[#self.texts + 1] = value
+  else
+    add_parts(self, content.parts(value))
+  end
+  return self
+end
+
+--- The content; what was empty from the first to the last is the first.
+function Joined:value()
+  if self.parts then
+    close_text(self, "")
+    return self.parts
+  end
+  if #self.texts == 0 then return self.nothing end
+  return table.concat(self.texts, self.gap)
+end
+
+--- Two contents as one.
+function content.join(a, b, gap) return content.joined(gap):add(a):add(b):value() end
 
 --- Every text of it through f.
 function content.map(value, f)
@@ -177,15 +229,15 @@ end
 --- The content without its thinking parts, and their text; the text is nil when there is none.
 function content.without_thinking(value)
   if type(value) ~= "table" then return value end
-  local out, said = json.array {}, nil
+  local out, thoughts = json.array {}, {}
   for _, part in ipairs(value) do
     if content.kind(part) == "thinking" then
-      said = said and said .. "\n\n" .. thought(part) or thought(part)
+      thoughts[#thoughts + 1] = thought(part)
     else
       out[#out + 1] = part
     end
   end
-  return out, said
+  return out, #thoughts > 0 and table.concat(thoughts, GAP) or nil
 end
 
 --- The parts of normalized messages that are no text, in order.

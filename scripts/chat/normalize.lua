@@ -17,7 +17,9 @@
 --   - reasoning goes under the key that the template reads; whether earlier turns show it is the template's business
 --   - contents become text or lists of parts; a part that the template has no place for is an error
 --
--- Messages may be JSON or plain Lua tables. They are not changed.
+-- Messages may be JSON or plain Lua tables. They are not changed. Time and memory are linear in their size; inside a task a
+-- long conversation lets the loop turn.
+local async = require "lib.async"
 local calls = require "chat.calls"
 local content = require "chat.content"
 local fallback = require "chat.fallback"
@@ -34,8 +36,9 @@ local OPTIONAL = { "tool_calls", "tool_call_id", "name", "reasoning_content", "r
   "audio" }
 local REASONING = { "reasoning_content", "reasoning", "thinking" }
 
-local is_role = {}
+local is_role, is_reasoning = {}, {}
 for _, role in ipairs(ROLES) do is_role[role] = true end
+for _, key in ipairs(REASONING) do is_reasoning[key] = true end
 
 -- ---- one message ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,10 @@ local function read(given)
   if type(given) == "table" and next(given) == nil then return {} end
   if not json.is_array(given) then fail("'messages' must be a list, not %s", content.type_of(given)) end
   local list = {}
-  for i, message in ipairs(given) do list[i] = read_message(message, "message " .. i) end
+  for i, message in ipairs(given) do
+    async.breathe()
+    list[i] = read_message(message, "message " .. i)
+  end
   return list
 end
 
@@ -135,18 +141,23 @@ local function joins(a, b)
   return type(a.content) == "string" and type(b.content) == "string"
 end
 
---- Joins b to a, whatever they say: what is in both stays in both, a's first.
-local function join(a, b)
-  a.content = content.join(a.content, b.content)
+--- Joins b to a, whatever they say: what is in both stays in both, a's first. said: key -> what a says there, as far as it is
+--- known (content.joined).
+local function join(a, b, said)
+  local function add(key, value)
+    said[key] = said[key] or content.joined():add(a[key])
+    said[key]:add(value)
+  end
+  add("content", b.content)
   if b.tool_calls then
-    local list = a.tool_calls or {}
-    a.tool_calls = json.array(table.move(b.tool_calls, 1, #b.tool_calls, #list + 1, table.move(list, 1, #list, 1, {})))
+    a.tool_calls = a.tool_calls or json.array {}
+    table.move(b.tool_calls, 1, #b.tool_calls, #a.tool_calls + 1, a.tool_calls)
   end
   for key, value in pairs(b) do
     if not OWN[key] then
-      local both = type(a[key]) == "string" and type(value) == "string" and a[key] ~= value
-      if both and (key == "reasoning_content" or key == "reasoning" or key == "thinking") then
-        a[key] = a[key] .. "\n\n" .. value
+      local both = type(a[key]) == "string" and type(value) == "string"
+      if both and is_reasoning[key] and (said[key] or a[key] ~= value) then
+        add(key, value)
       elseif a[key] == nil then
         a[key] = value
       end
@@ -156,16 +167,22 @@ end
 
 --- Consecutive messages of one role as one. must(role): also those that would rather stay by themselves.
 local function merge(list, must)
-  local out = {}
+  local out, said = {}, {}
+  local function close()
+    for key, joined in pairs(said) do out[#out][key] = joined:value() end
+    said = {}
+  end
   for _, message in ipairs(list) do
     local last = out[#out]
     local same = last and last.role == message.role and message.role ~= "tool"
     if same and (must(message.role) or joins(last, message)) then
-      join(last, message)
+      join(last, message, said)
     else
+      close()
       out[#out + 1] = message
     end
   end
+  close()
   return out
 end
 
@@ -201,15 +218,16 @@ end
 
 --- What the system says goes to the first user's message.
 local function fold_system(list)
-  local said, rest, user = nil, {}, nil
+  local system, rest, user = content.joined(), {}, nil
   for _, message in ipairs(list) do
     if message.role == "system" then
-      said = content.join(said, message.content)
+      system:add(message.content)
     else
       rest[#rest + 1] = message
       user = user or message.role == "user" and message or nil
     end
   end
+  local said = system:value()
   if content.is_empty(said) then return rest end
   if user then
     user.content = content.join(said, user.content)
@@ -252,6 +270,7 @@ local function run(given, o)
   local can, list = o.can, read(given)
   if can then list = fit(list, can, o) else list = merge(list, function() return false end) end
   for i, message in ipairs(list) do
+    async.breathe()
     calls.shape_arguments(message, can)
     local null = message.content == json.null and (not can or message.tool_calls ~= nil)
     if not null then message.content = content.shape(message, can, "message " .. i) end

@@ -1,7 +1,7 @@
 -- json: the filter tojson: Python's json.dumps, character for character.
 --
--- A value that came from JSON and was asked for without spans goes to the writer in C as it is. Everything else is written
--- here, in pieces, so that strings carry their marks.
+-- A value that came from JSON goes to the writer in C as it is, and is marked as a whole when it is not trusted. Everything
+-- else is written here, in pieces, so that strings carry their marks.
 local perigee = require "perigee"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
@@ -119,10 +119,10 @@ function json.dumps(v, ascii, indent, separators, sort)
   local w = { n = 0, indent = indent_of(indent), string = { ascii = ascii ~= nil and values.truth(ascii) },
     sort = sort ~= nil and values.truth(sort) }
   w.comma, w.colon = separators_of(separators, w.indent)
-  if type(v) == "table" and not w.sort and not w.indent and not v.doubt and (v.src or v.raw) then
+  if type(v) == "table" and not w.sort and not w.indent and (v.src or v.raw) then
     local out = encode(v.src or v.raw, { ascii = w.string.ascii, item_separator = w.comma, key_separator = w.colon })
     values.charge(#out)
-    return out
+    return v.doubt and strings.make(out, { 1, #out }) or out
   end
   put_value(w, v, 0)
   return strings.cat(w, w.n)

@@ -9,7 +9,9 @@
 -- list of byte ranges {from, to, from, to, …} that are not trusted. A Str without marks is never made (except for what
 -- `safe` gives, see strings.lua), so the ordinary path meets Lua strings only.
 --
--- One rendering runs at a time and cannot yield: its limits live in `state`.
+-- One rendering runs at a time: its limits live in `state`. Inside a task a long one lets the loop turn, and others may begin
+-- meanwhile: then what `state` holds is put away.
+local async = require "lib.async"
 local perigee = require "perigee"
 local json = perigee.json
 local null = json.null
@@ -45,11 +47,25 @@ values.fail = fail
 local state = {}
 values.state = state
 
+local STRETCH = 256 -- steps between two looks at the clock
+
+--- Lets the loop turn when that is due.
+local function pause()
+  state.pause = state.steps - STRETCH
+  if not async.is_late() then return end
+  local mine = {}
+  for name, value in pairs(state) do mine[name] = value end
+  async.sleep(0)
+  for name in pairs(state) do state[name] = nil end
+  for name, value in pairs(mine) do state[name] = value end
+end
+
 --- Counts work: one per round of a loop, per item a filter looks at, per call.
 local function tick(n)
   local left = state.steps - (n or 1)
   state.steps = left
   if left < 0 then fail("the template runs too long: more than %d steps", state.max_steps) end
+  if left < state.pause then pause() end
 end
 values.tick = tick
 
@@ -64,7 +80,7 @@ values.charge = charge
 
 --- Starts a rendering.
 function values.begin(limits)
-  state.max_steps, state.steps = limits.steps, limits.steps
+  state.max_steps, state.steps, state.pause = limits.steps, limits.steps, limits.steps - STRETCH
   state.max_output, state.max_depth, state.depth = limits.output, limits.depth, 0
   state.max_bytes = limits.output * 16
   state.bytes = state.max_bytes
