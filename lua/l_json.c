@@ -126,14 +126,18 @@ typedef struct reading {
   pe_json r;
   pe_error err;
   pe_status rc;
-  int64_t values, most; /* scalars, arrays and objects so far, and how many there may be */
+  int64_t values, most; /* so far, and how many there may be, each counted as the work that it makes */
 } reading;
 
 static bool next_token(reading *d, pe_json_token *t) { return !(d->rc = pe_json_next(&d->r, t, &d->err)); }
 
-/* Notes one more value. One too many ends the reading there: the rest may be long. */
-static bool count_value(reading *d) {
-  if (++d->values <= d->most) return true;
+enum { TEXT_VALUES = 4, TABLE_VALUES = 8 }; /* what strings and tables count, beside numbers */
+
+/* Notes one more value, or key. One too many ends the reading there: the rest may be long. */
+static bool count_value(reading *d, pe_json_type type) {
+  bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT, text = type == PE_JSON_STRING || type == PE_JSON_KEY;
+  d->values += table ? TABLE_VALUES : text ? TEXT_VALUES : 1;
+  if (d->values <= d->most) return true;
   d->rc = pe_fail(&d->err, PE_ELIMIT, "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
                   d->r.at - d->r.text, d->r.end - d->r.text, d->most);
   return false;
@@ -142,7 +146,7 @@ static bool count_value(reading *d) {
 /* [] -> [value], or [] and false with d->err set. */
 static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   pe_json_token inner;
-  if (!count_value(d)) return false;
+  if (!count_value(d, t->type)) return false;
   luaL_checkstack(L, 6, "JSON nesting");
   switch (t->type) {
   case PE_JSON_STRING: lua_pushlstring(L, t->str.at, t->str.len); return true;
@@ -166,6 +170,7 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   int object = lua_gettop(L);
   while (next_token(d, &inner)) {
     if (inner.type == PE_JSON_OBJECT_END) return true;
+    if (!count_value(d, PE_JSON_KEY)) return false;
     lua_pushlstring(L, inner.str.at, inner.str.len);
     lua_pushvalue(L, -1);
     if (lua_rawget(L, object) == LUA_TNIL) append_key(L, object, object + 1); /* of duplicates the last value stays */
