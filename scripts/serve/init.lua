@@ -125,15 +125,17 @@ local function pass(self, request, response)
   if not ok then error(why, 0) end
 end
 
---- An entry of the server's log. The answer may be through before its handler has told all about it: then it waits for that.
+--- An entry of the server's log. An answer may be through before its handler has told all about it: then it waits for that. It
+--- may also come after the handler, which raised, or whose client has left.
 local function note_answer(self, entry)
   local request = entry.request
-  if request and request.log then request.entry = entry else finished(self, entry) end
+  if request and request.in_hand then request.entry = entry else finished(self, entry) end
 end
 
 local function answer(self, request, response)
-  request.log = {}
+  request.log, request.in_hand = {}, true
   local _ <close> = setmetatable({}, { __close = function() -- however it ends
+    request.in_hand = false
     if request.entry then finished(self, request.entry) end
   end })
   return pass(self, request, response)
@@ -230,11 +232,17 @@ local function listen(self)
   return places
 end
 
+--- Something of ours raised, for a request or (nil) between two.
+local function note_fault(self, request, err)
+  local about = request and { id = request.id, method = request.method, path = request.path } or nil
+  self.log:note("error", tostring(err), about)
+end
+
 --- The HTTP server, or nil and why: a limit that it does not know.
 local function new_server(self)
   local ok, server = pcall(http.server, { name = "perigee", limits = self.config.limits,
     handler = function(request, response) return answer(self, request, response) end,
-    log = function(entry) note_answer(self, entry) end })
+    log = function(entry) note_answer(self, entry) end, on_error = function(request, err) note_fault(self, request, err) end })
   if ok then return server end
   return nil, "limits: " .. server:gsub("^[^:]*:%d+: ", "")
 end
@@ -244,9 +252,6 @@ function App:start()
   local server, wrong = new_server(self)
   if not server then return nil, wrong end
   self.server = server
-  self.server.report = function(_, request, err)
-    self.log:note("error", tostring(err), { id = request.id, method = request.method, path = request.path })
-  end
   local places, why = listen(self)
   if not places then
     self.server:drain()
