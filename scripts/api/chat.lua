@@ -6,6 +6,7 @@ local pipeline = require "serve.pipeline"
 local schema = require "api.schema"
 local spelling = require "serve.spelling"
 local stream = require "api.stream"
+local text = require "lib.text"
 local common = require "api.common"
 local json = perigee.json
 local refuse = errors.refuse
@@ -66,7 +67,7 @@ local function bytes_list(bytes)
 end
 
 local function token_object(bytes, logprob)
-  return json.object { { "token", spelling.clean(bytes) }, { "logprob", stream.logprob(logprob) },
+  return json.object { { "token", text.clean(bytes) }, { "logprob", stream.logprob(logprob) },
     { "bytes", bytes_list(bytes) } }
 end
 

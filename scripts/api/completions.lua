@@ -6,6 +6,7 @@ local pipeline = require "serve.pipeline"
 local schema = require "api.schema"
 local spelling = require "serve.spelling"
 local stream = require "api.stream"
+local text = require "lib.text"
 local json = perigee.json
 local refuse = errors.refuse
 
@@ -76,7 +77,7 @@ local function top_object(out, entry)
   if not entry.logprob then return json.null end
   local top = json.object {}
   for _, t in ipairs(entry.top or {}) do top[spelling.text(out.tok, t.id)] = stream.logprob(t.logprob) end
-  top[spelling.clean(entry.bytes)] = stream.logprob(entry.logprob)
+  top[text.clean(entry.bytes)] = stream.logprob(entry.logprob)
   return top
 end
 
@@ -85,15 +86,15 @@ local function logprobs_object(out, entries, shift)
   if not entries then return json.null end
   local tokens, values, tops, offsets = json.array(), json.array(), json.array(), json.array()
   for i, entry in ipairs(entries) do
-    tokens[i], offsets[i] = spelling.clean(entry.bytes), entry.offset + (entry.logprob and shift or 0)
+    tokens[i], offsets[i] = text.clean(entry.bytes), entry.offset + (entry.logprob and shift or 0)
     values[i] = entry.logprob and stream.logprob(entry.logprob) or json.null
     tops[i] = top_object(out, entry)
   end
   return json.object { { "tokens", tokens }, { "token_logprobs", values }, { "top_logprobs", tops }, { "text_offset", offsets } }
 end
 
-local function choice_of(out, text, logprobs)
-  return json.object { { "index", out.index }, { "text", text }, { "logprobs", logprobs or json.null },
+local function choice_of(out, content, logprobs)
+  return json.object { { "index", out.index }, { "text", content }, { "logprobs", logprobs or json.null },
     { "finish_reason", json.null } }
 end
 

@@ -6,9 +6,12 @@
 -- An error is a plain table { status, message, type, param, code, retry_after } with this module's metatable, so that it
 -- can travel both as a second result and by error(): `errors.is` tells it from everything else that may be raised.
 local perigee = require "perigee"
+local text = require "lib.text"
 local json = perigee.json
 
 local errors = {}
+
+local LONGEST = 86400 -- seconds that a client is told to wait
 
 local Error = { __name = "perigee.ApiError" }
 Error.__tostring = function(err) return err.message end
@@ -38,21 +41,25 @@ end
 function errors.from(value, status)
   if errors.is(value) then return value end
   if type(value) == "table" and value.status and value.message then return errors.new(value) end
-  local text = type(value) == "table" and value.text or tostring(value)
-  if status then return errors.new { status = status, message = text } end
+  local said = type(value) == "table" and value.text or tostring(value)
+  if status then return errors.new { status = status, message = said } end
   return errors.new { status = 500, message = "the server failed to answer", code = "internal_error" }
 end
 
---- The object that is sent.
+--- The object that is sent. It may quote what a client or a script said, cut anywhere.
 function errors.object(err)
-  return json.object { { "error", json.object { { "message", err.message }, { "type", err.type },
-    { "param", err.param or json.null }, { "code", err.code or json.null } } } }
+  local function quoted(said) return said and text.clean(said) or json.null end
+  return json.object { { "error", json.object { { "message", quoted(err.message) }, { "type", quoted(err.type) },
+    { "param", quoted(err.param) }, { "code", quoted(err.code) } } } }
 end
+
+local AGAIN = { [429] = 1, [503] = 1 } -- what is refused for now always says when to come back
 
 --- Retry-After counts whole seconds.
 function errors.headers(err)
-  if not err.retry_after then return nil end
-  return { ["retry-after"] = tostring(math.max(1, math.ceil(err.retry_after))) }
+  local seconds = err.retry_after or AGAIN[err.status]
+  if not seconds then return nil end
+  return { ["retry-after"] = ("%d"):format(math.ceil(math.max(1, math.min(seconds, LONGEST)))) }
 end
 
 function errors.send(response, err)

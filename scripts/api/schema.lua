@@ -167,7 +167,11 @@ end
 
 --- The JSON object of a request's body; raises.
 function schema.body(request)
-  local text = request.body
+  local text, encoding = request.body, request:header "content-encoding"
+  if encoding and encoding:lower() ~= "identity" then
+    error(errors.new { status = 415,
+      message = ("content-encoding is '%s', and bodies are read as they are"):format(encoding:sub(1, 64)) }, 0)
+  end
   if not text or text == "" then
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end

@@ -40,6 +40,20 @@ function text.lines(s)
   return s:gmatch "([^\n]*)\n?"
 end
 
+--- Bytes as text: what is no UTF-8 becomes U+FFFD, a byte at a time.
+function text.clean(bytes)
+  if utf8.len(bytes) then return bytes end
+  local parts, at = {}, 1
+  while at <= #bytes do
+    local n, bad = utf8.len(bytes, at)
+    local last = n and #bytes or bad - 1
+    if last >= at then parts[#parts + 1] = bytes:sub(at, last) end
+    if not n then parts[#parts + 1] = "\u{FFFD}" end
+    at = last + 2
+  end
+  return table.concat(parts)
+end
+
 --- The first line of whatever was raised.
 function text.first_line(value)
   local line = tostring(value)
@@ -87,7 +101,8 @@ end
 function text.nearest(word, list)
   local best, found = #word // 2 + 2, nil
   for _, candidate in ipairs(list) do
-    local d = text.distance(word, candidate)
+    local d = math.abs(#word - #candidate) -- at least; a word may be long, and somebody else's
+    if d < best then d = text.distance(word, candidate) end
     if d < best then best, found = d, candidate end
   end
   return found

@@ -6,6 +6,7 @@
 -- serving (live), and the words that --print-config writes beside it. Unknown keys are refused and the nearest one is named.
 -- The file is the operator's: it runs with the whole standard library, for RUN_MS at most.
 local perigee = require "perigee"
+local schema = require "api.schema"
 local script = require "lib.script"
 local text = require "lib.text"
 
@@ -131,6 +132,22 @@ local function models(value)
   return out
 end
 
+--- Sampling, as requests give it (api/schema.lua), under the generator's names.
+local function sampling()
+  local fields = { max_tokens = integer(1, 0x7fffffff), logit_bias = any_table }
+  for _, f in ipairs(schema.sampling) do
+    local name = f.as or f[1]
+    if f.into == "sampling" and not fields[name] then
+      fields[name] = function(value)
+        local ok, result = pcall(schema.value, f[2], "", value, f)
+        if ok then return result end
+        return nil, tostring(result)
+      end
+    end
+  end
+  return record(fields)
+end
+
 local limit = { requests = number(0, 1e9), tokens = number(0, 1e12) }
 
 -- ---- keys ----------------------------------------------------------------------------------------------------------
@@ -182,7 +199,7 @@ config.keys = {
     help = "File of the log, one JSON object per line (stderr); false: none." },
   { "drain_s", check = number(0, 86400), live = true, default = 30,
     help = "Seconds that running requests get to finish at the end." },
-  { "defaults", check = any_table, live = true, default = {}, shown = "{ temperature = 0.7, max_tokens = 1024 }",
+  { "defaults", check = sampling(), live = true, default = {}, shown = "{ temperature = 0.7, max_tokens = 1024 }",
     help = "Sampling of requests that do not say, over the model's own." },
 }
 

@@ -23,6 +23,20 @@ local function metric_name(name)
   return "perigee_script_" .. name
 end
 
+--- Labels as Prometheus wants them; nil: none.
+local function check_labels(labels)
+  if labels == nil then return end
+  if type(labels) ~= "table" then error(("metric: labels are a table, not a %s"):format(type(labels)), 3) end
+  for name, value in pairs(labels) do
+    if type(name) ~= "string" or not name:find "^[%a_][%w_]*$" or name == "le" then
+      error(("metric: '%s' is not the name of a label"):format(tostring(name)), 3)
+    end
+    if type(value) == "table" or type(value) == "function" then
+      error(("metric: label '%s' is a %s"):format(name, type(value)), 3)
+    end
+  end
+end
+
 local OFFSET, PRIME = 0xcbf29ce484222325, 0x100000001b3 -- FNV-1a
 
 --- A number that is the same for the same texts, on every machine; 0 or more.
@@ -68,10 +82,13 @@ function facade.new(script)
 
   function pe.metric(name, value, labels)
     check("metric", value, "number")
+    check_labels(labels)
     script.host.observe(metric_name(name), value, labels)
   end
 
   function pe.count(name, n, labels)
+    check("count", n or 1, "number")
+    check_labels(labels)
     script.host.count(metric_name(name), n or 1, labels)
   end
 

@@ -16,7 +16,7 @@ local LOCAL = { localhost = true, ["127.0.0.1"] = true, ["[::1]"] = true, ["::1"
 
 --- "[::1]:8080" -> "[::1]", "Example.org.:80" -> "example.org".
 local function bare(authority)
-  local name = authority:match "^(%[[^%]]*%])" or authority:match "^([^:]*)"
+  local name = authority:match "^(%[[^%]]*%]):?%d*$" or authority:match "^([^:]*):?%d*$" or authority
   return (name:lower():gsub("%.$", ""))
 end
 

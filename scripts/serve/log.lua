@@ -6,6 +6,7 @@
 -- Lines go to a file, or to stderr. They are written by the loop's helper threads, one write at a time, so that a slow disk or
 -- a reader that sleeps never holds up the loop; when more than LIMIT bytes wait, lines are dropped and the next one that is
 -- written says how many. With a file, notes are also said on stderr for whoever is watching.
+local lib_text = require "lib.text"
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
@@ -88,7 +89,7 @@ end
 
 --- Something else that happened. level: "info", "warning", "error". fields: more keys, plain values.
 function Log:note(level, text, more)
-  local list = { { "time", iso(now()) }, { "level", level }, { "text", text } }
+  local list = { { "time", iso(now()) }, { "level", level }, { "text", lib_text.clean(text) } }
   local names = {}
   for name in pairs(more or {}) do names[#names + 1] = name end
   table.sort(names)

@@ -226,7 +226,7 @@ end
 local function release(entry)
   if entry.batch then entry.batch:close() end
   if entry.model then entry.model:close() end
-  entry.batch, entry.model, entry.tok, entry.words, entry.no_words, entry.memory = nil, nil, nil, nil, nil, nil
+  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen" } do entry[field] = nil end
 end
 
 --- After its turn has come: loads, and says how it went.

@@ -46,10 +46,11 @@ function phases.reject(status, message, options)
   if math.type(status) ~= "integer" or status < 400 or status > 599 then
     error(("reject: a status from 400 to 599 expected, got %s"):format(tostring(status)), 2)
   end
-  if o.retry_after ~= nil and type(o.retry_after) ~= "number" then
-    error(("reject: retry_after is a %s, not a number of seconds"):format(type(o.retry_after)), 2)
+  local seconds = o.retry_after
+  if seconds ~= nil and not (type(seconds) == "number" and seconds >= 0) then
+    error(("reject: retry_after is %s, not a number of seconds"):format(tostring(seconds)), 2)
   end
-  return setmetatable({ status = status, message = tostring(message), retry_after = o.retry_after,
+  return setmetatable({ status = status, message = tostring(message), retry_after = seconds,
     code = o.code and tostring(o.code), type = o.type and tostring(o.type) }, Rejection)
 end
 

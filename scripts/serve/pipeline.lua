@@ -336,11 +336,12 @@ function pipeline.serve(app, req, face, o)
   req.generation = gen
   local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {}, warned = {}, log = o and o.log or {},
     random_name = random_name }, Run)
+  local id = req.id -- scripts may write over it
   app.live = app.live or {}
-  app.live[req.id] = self
+  app.live[id] = self
   face.run = self
   local ok, usage = pcall(perform, self)
-  app.live[req.id] = nil
+  app.live[id] = nil
   local err
   if not ok then
     err = errors.from(usage)

@@ -6,6 +6,8 @@
 --
 -- Two spellings are common. Byte-level vocabularies write every byte as one printable character, the unprintable ones moved
 -- up from U+0100; the others write a space as U+2581 and a lone byte as <0xF0>.
+local text = require "lib.text"
+
 local spelling = {}
 
 local byte_of = {} -- code point -> byte, of the byte-level alphabet
@@ -55,19 +57,6 @@ function spelling.bytes(tok, id)
   return bytes
 end
 
---- Bytes as text: what is no UTF-8 becomes U+FFFD, a byte at a time.
-function spelling.clean(bytes)
-  local parts, at = {}, 1
-  while at <= #bytes do
-    local n, bad = utf8.len(bytes, at)
-    local last = n and #bytes or bad - 1
-    if last >= at then parts[#parts + 1] = bytes:sub(at, last) end
-    if not n then parts[#parts + 1] = "\u{FFFD}" end
-    at = last + 2
-  end
-  return table.concat(parts)
-end
-
 --- How many characters begin in these bytes.
 function spelling.characters(bytes)
   local n = 0
@@ -78,6 +67,6 @@ function spelling.characters(bytes)
   return n
 end
 
-function spelling.text(tok, id) return spelling.clean(spelling.bytes(tok, id)) end
+function spelling.text(tok, id) return text.clean(spelling.bytes(tok, id)) end
 
 return spelling

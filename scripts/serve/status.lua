@@ -12,29 +12,33 @@ local status = {}
 
 -- ---- the ticker ----------------------------------------------------------------------------------------------------
 
+--- What the ticker knows about a model; gone when it is unloaded.
+local function seen_of(entry)
+  entry.seen = entry.seen or { step = -1, ring = {}, speed = { prefill = 0.0, decode = 0.0 } }
+  return entry.seen
+end
+
 --- Sizes of the steps since the last time.
 local function observe_steps(app, entry)
-  local seen = entry.steps_seen or -1
+  local seen = seen_of(entry)
   for _, t in ipairs(entry.batch:trace(256)) do
-    if t.at > seen then
-      seen = t.at
+    if t.at > seen.step then
+      seen.step = t.at
       app.metrics.batch_rows:observe(t.reading + t.writing, { model = entry.name })
     end
   end
-  entry.steps_seen = seen
 end
 
 --- Tokens per second over the last WINDOW ticks.
 local function observe_speed(entry, now)
-  local stats = entry.batch:stats()
-  local ring = entry.speed_ring or {}
-  entry.speed_ring = ring
+  local stats, seen = entry.batch:stats(), seen_of(entry)
+  local ring = seen.ring
   ring[#ring + 1] = { at = now, read = stats.read_tokens, written = stats.written_tokens }
   if #ring > WINDOW + 1 then table.remove(ring, 1) end
   local first, last = ring[1], ring[#ring]
   local seconds = last.at - first.at
   if seconds <= 0 then return end
-  entry.speed = { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
+  seen.speed = { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
 end
 
 local function tick(app)
@@ -63,7 +67,7 @@ local function set_memory(app)
   end
 end
 
--- Family, field of batch:stats(), field of its prefix.
+-- Family, field of batch:stats(); and of its prefix.
 local counters = { { "prefill_tokens", "read_tokens" }, { "decode_tokens", "written_tokens" }, { "steps", "steps" },
   { "preempted", "preempted" }, { "running", "running" }, { "waiting", "waiting" } }
 local prefix_counters = { { "cache_lookups", "lookups" }, { "cache_hits", "hits" }, { "cache_evictions", "evictions" } }
@@ -88,7 +92,7 @@ local function collect(app)
   m.uptime:set(uv.hrtime() * 1e-9 - app.started)
   m.draining:set(app.draining and 1 or 0)
   m.connections:set(app.server and app.server:stats().connections or 0)
-  m.models:clear()
+  for _, family in ipairs { "models", "running", "waiting", "cache_bytes", "cache_tokens" } do m[family]:clear() end
   set_memory(app)
   for _, entry in ipairs(app.models:list()) do
     m.models:set(1, { model = entry.name, state = entry.state })
@@ -114,7 +118,7 @@ end
 
 local function batch_object(entry)
   local stats, free, all = entry.batch:stats(), entry.batch:room()
-  local speed = entry.speed or { prefill = 0.0, decode = 0.0 }
+  local speed = seen_of(entry).speed
   return json.object { { "running", stats.running }, { "waiting", stats.waiting }, { "steps", stats.steps },
     { "prefill_tokens", stats.read_tokens }, { "decode_tokens", stats.written_tokens },
     { "cached_tokens", stats.cached_tokens }, { "finished", stats.finished }, { "cancelled", stats.cancelled },

@@ -1,6 +1,7 @@
 -- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities; spellings of tokens.
 local outputs = require "serve.output"
 local spelling = require "serve.spelling"
+local lib_text = require "lib.text"
 local test = require("harness").test
 
 --- A parser that says what it is told: piece "1" gives the first list of events.
@@ -122,7 +123,7 @@ test("the bytes of a token, in both spellings", function(t)
   local got = {}
   for id = 1, 8 do got[id] = spelling.bytes(level, id) end
   t.eq(got, { " ", "\n", " hello", "\xF0\x9F", "\x9A\x80", "<|end▁|>", "\xE9", "" })
-  t.eq({ spelling.text(level, 4), spelling.clean "a\xF0\x9Fb", spelling.clean "\u{1F680}" },
+  t.eq({ spelling.text(level, 4), lib_text.clean "a\xF0\x9Fb", lib_text.clean "\u{1F680}" },
     { "\u{FFFD}\u{FFFD}", "a\u{FFFD}\u{FFFD}b", "\u{1F680}" })
   local pieces = tokens { "▁hello", "<0xF0>", "world" }
   t.eq({ spelling.bytes(pieces, 1), spelling.bytes(pieces, 2), spelling.bytes(pieces, 3) }, { " hello", "\xF0", "world" })

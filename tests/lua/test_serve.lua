@@ -182,6 +182,62 @@ test("keys, in the log by name only", function(t)
   end)
 end)
 
+test("clients that leave and handlers that fail are in the log, and what was written for them is paid for", function(t)
+  local path = os.tmpname()
+  local server = with_server(t, { rate = { tokens = 12 }, log = path }, function(app, ask, places)
+    wait_ready(app)
+    app.log.note = function() end -- it is going to be said
+    app:route("GET", "/broken", function() error("a fault of ours", 0) end)
+    t.eq(ask("GET", "/broken").status, 500)
+    local function post(id, stop)
+      local client = uv.new_tcp()
+      local body = chat("Hello!", { ignore_eos = true, max_tokens = 900, stream = stop == nil })
+      client:connect("127.0.0.1", places[1].port, function()
+        client:write(("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: %s\r\ncontent-length: %d\r\n\r\n%s")
+          :format(id, #body, body))
+        if stop then client:shutdown() end
+      end)
+      while app.working == 0 do async.sleep(1) end
+      if not stop then async.sleep(50) end
+      client:close()
+      while app.working > 0 do async.sleep(1) end
+    end
+    post "left"
+    t.eq(ask("POST", "/v1/chat/completions", { body = chat "Hello!" }).status, 429)
+    app.config.rate = nil
+    post("closed", true)
+  end)
+  server.on_stopped = t.expect(function()
+    local lines = {}
+    for line in io.lines(path) do
+      local e = assert(json.decode(line))
+      if e.id and e.status then lines[e.path == "/broken" and "broken" or e.id] = e end
+    end
+    os.remove(path)
+    t.eq(lines.broken and lines.broken.status, 500)
+    t.eq({ lines.left.status, lines.left.error, lines.left.model }, { 200, "the client went away", "moonlet" })
+    t.ok(lines.left.completion_tokens > 0 and lines.left.completion_tokens < 900, lines.left.completion_tokens)
+    t.eq({ lines.closed.status, lines.closed.error }, { 499, "the client went away" })
+  end)
+end)
+
+test("what is refused for now says when to come back; what is quoted is made UTF-8", function(t)
+  with_server(t, { list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET, options = { load = false } } } },
+    function(app, ask)
+      wait_ready(app)
+      local answer, body = ask("POST", "/v1/completions", { body = json.encode { model = "b", prompt = "x" } })
+      t.eq({ answer.status, body.error.code, answer.headers["retry-after"] }, { 503, "model_not_loaded", "1" })
+      answer, body = ask("POST", "/v1/chat/completions", { body = json.encode { tools = { { type = "a" .. ("é"):rep(40) } },
+        messages = { { role = "user", content = "x" } } } })
+      t.eq({ answer.status, body.error.param }, { 400, "tools[0].type" })
+      answer = ask("POST", "/v1/completions", { body = "{}", headers = { origin = "http://\xE9.org" } })
+      t.eq(answer.status, 403)
+      answer, body = ask("POST", "/tokenize", { body = '{"content": "x"}', headers = { ["content-encoding"] = "gzip" } })
+      t.eq(answer.status, 415)
+      t.match(body.error.message, "gzip")
+    end)
+end)
+
 test("rate limits: 429 with Retry-After and the numbers", function(t)
   local rate = { requests = 2, keys = { bob = { requests = 100, tokens = 10 } } }
   with_server(t, { keys = { alice = "a", bob = "b" }, rate = rate },

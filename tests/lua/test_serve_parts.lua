@@ -41,6 +41,9 @@ test("configuration: what is wrong is named", function(t)
   refusal(t, { keys = { alice = "" } }, 'keys.alice must be a text that is not empty, not ""')
   refusal(t, { models = { m = { context = 4 } } }, "models.m has no path")
   refusal(t, { models = { m = { path = "x", rows = 0 } } }, "models.m.rows is 0, it must be between 1 and 65536")
+  refusal(t, { defaults = { temprature = 1 } }, "defaults: unknown key 'temprature', is it 'temperature'?")
+  refusal(t, { defaults = { top_p = 2 } }, "defaults.top_p is 2, it must be above 0 and at most 1")
+  refusal(t, { defaults = { max_tokens = "x" } }, "defaults.max_tokens must be an integer, not x")
   refusal(t, { log = true }, "log must be a path or false, not true")
 end)
 
@@ -140,7 +143,7 @@ test("Host: names that a local server answers to", function(t)
     t.ok(answers(c, host), host)
   end
   for _, host in ipairs { "evil.example.org", "127.0.0.1.evil.org", "localhost.evil.org", "", "10.0.0.1", "[::2]",
-    "1270.0.0.1" } do
+    "[::1].evil.org", "localhost:x", "1270.0.0.1" } do
     t.eq(answers(c, host), false, host)
   end
   t.eq(gate.host(c, request { host = "evil.org" }).status, 403)
