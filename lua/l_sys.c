@@ -1,9 +1,15 @@
 /* l_sys.c - perigee.sys: the machine, the versions of what is linked in, and the scripts of this program. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define XXH_INLINE_ALL
+#include <errno.h>
+#include <fcntl.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <pcre2.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 #include <utf8proc.h>
 #include <uv.h>
 #include <xxhash.h>
@@ -123,6 +129,22 @@ static int sys_raise_files(lua_State *L) {
   return 1;
 }
 
+/* is_refused(path) -> boolean: did whoever bound that Unix socket leave it behind? Only a refusal says so: one that is full, slow
+ * or another user's answers otherwise. */
+static int sys_is_refused(lua_State *L) {
+  struct sockaddr_un at = {.sun_family = AF_UNIX};
+  size_t len;
+  const char *path = luaL_checklstring(L, 1, &len);
+  if (len >= sizeof at.sun_path) return luaL_error(L, "the path of a socket has %d bytes, at most %d", (int)len, (int)sizeof at.sun_path - 1);
+  memcpy(at.sun_path, path, len);
+  int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  if (fd >= 0) fcntl(fd, F_SETFL, O_NONBLOCK); /* a full one would let us wait */
+  bool refused = fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno == ECONNREFUSED;
+  if (fd >= 0) close(fd);
+  lua_pushboolean(L, refused);
+  return 1;
+}
+
 int pe_open_sys(lua_State *L) {
   static const luaL_Reg functions[] = {{"machine", sys_machine},
                                        {"versions", sys_versions},
@@ -132,6 +154,7 @@ int pe_open_sys(lua_State *L) {
                                        {"width", sys_width},
                                        {"equal", sys_equal},
                                        {"raise_files", sys_raise_files},
+                                       {"is_refused", sys_is_refused},
                                        {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;

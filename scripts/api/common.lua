@@ -55,7 +55,7 @@ end
 --- A handler for requests that `read(body, request)` understands and `shape` answers.
 function common.handler(app, read, shape)
   return function(request, response)
-    local ok, req = pcall(function() return read(schema.body(request), request) end)
+    local ok, req = pcall(function() return read(schema.body(request, app.config.limits.values), request) end)
     if not ok then
       if not errors.is(req) then app.log:note("error", "reading a request: " .. tostring(req)) end
       return app:refuse(response, errors.from(req))

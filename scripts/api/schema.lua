@@ -1,6 +1,6 @@
 -- schema: what a request may say. One table of fields: what each is, which values it takes, and where it goes.
 --
---   local body = schema.body(request)                   -- the JSON object that was sent
+--   local body = schema.body(request, most)             -- the JSON object that was sent
 --   local out = schema.read(body, schema.fields { schema.sampling, schema.chat })
 --   out.sampling.temperature, out.chat.messages, out.stream …
 --
@@ -165,8 +165,8 @@ function schema.fields(lists, refused)
   return out
 end
 
---- The JSON object of a request's body; raises.
-function schema.body(request)
+--- The JSON object of a request's body, which may have so many values (json.decode); raises.
+function schema.body(request, most)
   local text, encoding = request.body, request:header "content-encoding"
   if encoding and encoding:lower() ~= "identity" then
     error(errors.new { status = 415,
@@ -175,7 +175,10 @@ function schema.body(request)
   if not text or text == "" then
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end
-  local body, why = json.decode(text)
+  local body, why = json.decode(text, { max_values = most })
+  if why and why.code == "limit" then
+    error(errors.new { status = 413, message = "the body is too large: " .. why.text, code = "too_many_values" }, 0)
+  end
   if body == nil then error(errors.new { message = "the body is no JSON: " .. tostring(why) }, 0) end
   if not is_object(body) then
     error(errors.new { message = ("the body must be a JSON object, not %s"):format(kind_of(body)) }, 0)

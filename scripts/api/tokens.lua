@@ -97,7 +97,7 @@ end
 
 local function handler(app, work)
   return function(request, response)
-    local ok, answer = pcall(function() return work(app, schema.body(request)) end)
+    local ok, answer = pcall(function() return work(app, schema.body(request, app.config.limits.values)) end)
     if ok then return response:send(200, { ["content-type"] = "application/json" }, json.encode(answer, { compact = true })) end
     if not errors.is(answer) then app.log:note("error", request.path .. ": " .. tostring(answer)) end
     app:refuse(response, errors.from(answer))

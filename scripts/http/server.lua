@@ -35,6 +35,7 @@ local LIMITS = {
   heartbeat_s = 15,
   linger_s = 2,
 }
+server.LIMITS = LIMITS
 
 local Server = {}
 Server.__index = Server
@@ -174,22 +175,12 @@ local function listen_on(self, listener, kind, what)
   return true
 end
 
---- Is somebody listening there? A connection to a local socket is made, or not, before connect returns; its callback, which
---- comes later, has nothing to add.
-local function is_alive(path)
-  local probe = uv.new_pipe(false)
-  probe:connect(path, function() end)
-  local connected = probe:getpeername() ~= nil
-  probe:close()
-  return connected
-end
-
 local function listen_unix(self, options)
   local path = options.path
   local stat = uv.fs_lstat(path)
   if stat then
     if stat.type ~= "socket" then return failure(path, "exists and is no socket") end
-    if is_alive(path) then return failure(path, "another server listens there") end
+    if not perigee.sys.is_refused(path) then return failure(path, "another server listens there") end
     os.remove(path)
   end
   local listener = uv.new_pipe(false)

@@ -54,4 +54,9 @@ function sys.equal(a, b) end
 ---@return perigee.Error? err
 function sys.raise_files() end
 
+---Did whoever bound that Unix socket leave it behind, so that a connection is refused? Nothing else than a refusal counts.
+---@param path string
+---@return boolean
+function sys.is_refused(path) end
+
 return sys

@@ -5,6 +5,7 @@
 -- The table `keys` here is everything there is: what a value must be, what it is by default, whether it can change while
 -- serving (live), and the words that --print-config writes beside it. Unknown keys are refused and the nearest one is named.
 -- The file is the operator's: it runs with the whole standard library, for RUN_MS at most.
+local http = require "http.server"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local script = require "lib.script"
@@ -150,9 +151,19 @@ end
 
 local limit = { requests = number(0, 1e9), tokens = number(0, 1e12) }
 
+--- Bytes, seconds and counts, none of which can be nothing.
+local function positive(value)
+  if type(value) ~= "number" then return nil, (" must be a number, not a %s"):format(type(value)) end
+  if value > 0 and value <= 2 ^ 53 then return value end
+  return nil, (" is %s, it must be more than 0 and at most 2^53"):format(value)
+end
+
+local limits = { values = positive }
+for name in pairs(http.LIMITS) do limits[name] = positive end
+
 -- ---- keys ----------------------------------------------------------------------------------------------------------
 
--- name; check; default (nil: none); live; shown: what --print-config writes for a key without a default; help.
+-- name; check; default (nil: none); live; filled: what a table leaves out has its default; shown: what --print-config writes for a key without a default; help.
 config.keys = {
   { "host", check = is "string", default = "127.0.0.1", help = "Where to listen: an address of this machine." },
   { "port", check = integer(0, 65535), default = 8080, help = "0: any free one. The first line on stdout tells which." },
@@ -172,9 +183,10 @@ config.keys = {
     check = record { requests = limit.requests, tokens = limit.tokens, keys = record({}, record(limit)) },
     shown = "{ requests = 60, tokens = 100000, keys = { alice = { requests = 600 } } }",
     help = "Per key and minute (per address when there are no keys)." },
-  { "limits", check = record({}, number(0, 2 ^ 53)), shown = "{ body = 33554432, connections = 4096 }",
-    help = "Of HTTP: bytes, seconds and counts (scripts/http)." },
-  { "queue", check = record { requests = integer(0, LARGE), memory = number(0, 1e6) }, live = true,
+  { "limits", check = record(limits), filled = true, default = { values = 400000 },
+    shown = "{ values = 400000, body = 33554432, connections = 4096 }",
+    help = "Values of a body (a text counts as 4, a list or object as 8), and those of scripts/http/server.lua." },
+  { "queue", check = record { requests = integer(0, LARGE), memory = number(0, 1e6) }, live = true, filled = true,
     default = { requests = 256, memory = 4.0 },
     help = "Requests that may wait (then 429), and their tokens as a multiple of the caches' (then 503)." },
   { "rows", check = integer(1, 65536), default = 64, help = "Answers that are written at once." },
@@ -240,8 +252,8 @@ local function copy(value)
   return out
 end
 
---- Defaults, then the file, then the command line (both checked tables, either may be nil). Tables of keys (queue) are
---- filled up with their defaults; `given` tells which keys somebody has set.
+--- Defaults, then the file, then the command line (both checked tables, either may be nil). `given` tells which keys somebody
+--- has set.
 function config.merge(file, line)
   local out = { given = {} }
   for _, key in ipairs(config.keys) do
@@ -251,7 +263,7 @@ function config.merge(file, line)
     out.given[name] = value ~= nil
     if value == nil then
       value = copy(key.default)
-    elseif name == "queue" then
+    elseif key.filled then
       for k, v in pairs(key.default) do
         if value[k] == nil then value[k] = v end
       end

@@ -238,20 +238,19 @@ local function note_fault(self, request, err)
   self.log:note("error", tostring(err), about)
 end
 
---- The HTTP server, or nil and why: a limit that it does not know.
 local function new_server(self)
-  local ok, server = pcall(http.server, { name = "perigee", limits = self.config.limits,
+  local limits = {}
+  for name, value in pairs(self.config.limits) do
+    if name ~= "values" then limits[name] = value end -- which is for those who read the bodies
+  end
+  return http.server { name = "perigee", limits = limits,
     handler = function(request, response) return answer(self, request, response) end,
-    log = function(entry) note_answer(self, entry) end, on_error = function(request, err) note_fault(self, request, err) end })
-  if ok then return server end
-  return nil, "limits: " .. server:gsub("^[^:]*:%d+: ", "")
+    log = function(entry) note_answer(self, entry) end, on_error = function(request, err) note_fault(self, request, err) end }
 end
 
 --- Listens and begins to load. Returns the list of places, or nil and why.
 function App:start()
-  local server, wrong = new_server(self)
-  if not server then return nil, wrong end
-  self.server = server
+  self.server = new_server(self)
   local places, why = listen(self)
   if not places then
     self.server:drain()

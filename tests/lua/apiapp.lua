@@ -77,7 +77,8 @@ end
 
 local function new(options)
   local entry = model_of(options)
-  local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 }, defaults = {}, drain_s = 5 }, struck = {},
+  local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 }, limits = { values = 400000 }, defaults = {},
+    drain_s = 5 }, struck = {},
     notes = {}, draining = false, routes = http.router(), entry = entry, metrics = metrics.new() }, App)
   app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
   app.models = { find = function(_, name)

@@ -27,6 +27,17 @@ local function tools(list) return json.array(list) end
 local function bias(key, value) return json.object { { key, value } } end
 local function with(name, value) return { [name] = value } end
 
+test("bodies with too many values are refused before they are made", function(t)
+  apiapp.run(t, function(app)
+    app.config.limits.values = 100
+    for _, path in ipairs { CHAT, COMPLETIONS, "/tokenize", "/detokenize" } do
+      local status, answer = app:ask(path, '{"x": [' .. ("1,"):rep(99) .. "1]}")
+      t.eq({ status, answer.error.code }, { 413, "too_many_values" })
+      t.eq(answer.error.message, "the body is too large: 101 values in the first 168 of 208 bytes, at most 100")
+    end
+  end)
+end)
+
 -- endpoint, what is wrong, the field that the refusal names, a part of its message
 local WRONG = {
   { CHAT, { temperature = -1 }, "temperature", "is -1, it must be 0 or more" },

@@ -259,6 +259,25 @@ test("Unix sockets: mode, stale files replaced, live ones refused, removed at th
   end)
 end)
 
+test("a Unix socket whose server is too busy to accept is not taken away", function(t)
+  if uv.os_uname().sysname ~= "Linux" then return t.skip "elsewhere a full backlog is a refusal" end
+  local path, busy, waiting = os.tmpname(), uv.new_pipe(false), {}
+  os.remove(path)
+  assert(busy:bind(path))
+  assert(busy:listen(1, function() end))
+  t.eq(perigee.sys.is_refused(path), false)
+  for i = 1, 8 do
+    waiting[i] = uv.new_pipe(false)
+    waiting[i]:connect(path, function() end)
+  end
+  t.eq(waiting[8]:getpeername(), nil, "the backlog is full")
+  local server = http.server { handler = echo }
+  t.match(t.fails("io", server:listen { path = path }).text, "another server listens there")
+  for _, one in ipairs(waiting) do one:close() end
+  busy:close()
+  server:drain()
+end)
+
 test("addresses that cannot be had", function(t)
   local server = http.server { handler = echo }
   t.fails("io", server:listen { host = "not an address" })

@@ -35,6 +35,9 @@ test("configuration: what is wrong is named", function(t)
   refusal(t, { kv_bits = 6 }, "kv_bits is 6, it must be one of 32, 16, 8, 4")
   refusal(t, { memory = "lots" }, 'memory must be a number of bytes or a size such as "8G", not lots')
   refusal(t, { queue = { request = 3 } }, "queue: unknown key 'request', is it 'requests'?")
+  refusal(t, { limits = { bodi = 3 } }, "limits: unknown key 'bodi', is it 'body'?")
+  refusal(t, { limits = { body = 0 } }, "limits.body is 0, it must be more than 0 and at most 2^53")
+  refusal(t, { limits = { values = "many" } }, "limits.values must be a number, not a string")
   refusal(t, { rate = { keys = { alice = { tokens = "x" } } } }, "rate.keys.alice.tokens must be a number, not a string")
   refusal(t, { cors = { origins = { 1 } } }, "cors.origins[1] must be text, not a number")
   refusal(t, { cors = { origins = { a = "x" } } }, "cors.origins must be a list, but has the key 'a'")
@@ -60,6 +63,8 @@ test("configuration: values as they are used, defaults, the command line wins", 
   t.eq(c.given.host, false)
   c.keys.b = "x"
   t.eq(config.merge(nil, nil).keys, {}) -- defaults are not shared
+  t.eq(config.merge({ limits = { body = 5 } }, nil).limits, { body = 5, values = 400000 })
+  for name in pairs(require("http.server").LIMITS) do t.ok(config.check { limits = { [name] = 1 } }, name) end
 end)
 
 test("configuration: what is printed is a configuration, and the defaults", function(t)

@@ -182,7 +182,8 @@ test("what is wrong is said in one line", function(t)
     local f = assert(io.open(path, "w"))
     f:write "return { limits = { bodi = 3 } }"
     f:close()
-    fails(t, { "examples/moonlet", "--config", path }, { status = 1, text = "perigee: serve: limits: unknown limit 'bodi'\n" })
+    fails(t, { "examples/moonlet", "--config", path },
+      { status = 1, text = ("perigee: serve: %s: limits: unknown key 'bodi', is it 'body'?\n"):format(path) })
     os.remove(path)
     local taken = uv.new_tcp()
     taken:bind("127.0.0.1", 0)
