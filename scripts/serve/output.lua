@@ -105,7 +105,7 @@ local function is_sound(self, events)
   local calls = #self.calls
   for _, e in ipairs(events) do
     local about_text = e.type == "content" or e.type == "reasoning" or e.type == "arguments" or e.type == "other"
-    if not take[e.type] or about_text and type(e.text) ~= "string" then return false end
+    if not take[e.type] or about_text and not (type(e.text) == "string" and utf8.len(e.text)) then return false end
     if e.type == "call" then
       if e.index ~= calls + 1 or type(e.name) ~= "string" then return false end
       calls = calls + 1
@@ -221,20 +221,30 @@ function output.deltas(out)
   return list
 end
 
-local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string", ids = "table", usage = "table" }
+local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string", ids = "table", usage = "table",
+  calls = "table" }
+local FINISHES = { stop = true, length = true, tool_calls = true, content_filter = true, cancel = true, error = true }
 
---- An output that a script made, with everything that an answer must have.
-local function complete(given, index)
-  if type(given) ~= "table" then error(("an output that is no table but %s"):format(type(given)), 0) end
+local function is_text(value) return type(value) == "string" and utf8.len(value) ~= nil end
+
+--- Raises what is wrong with the fields of an output that has been in a script's hands.
+local function check_fields(given)
   for key, kind in pairs(KINDS) do
     local v = given[key]
     if v ~= nil and type(v) ~= kind then error(("an output whose `%s` is %s"):format(key, type(v)), 0) end
+    if kind == "string" and v and not is_text(v) then error(("an output whose `%s` is not UTF-8"):format(key), 0) end
   end
+  if given.finish and not FINISHES[given.finish] then error(("an output whose `finish` is '%s'"):format(given.finish), 0) end
+end
+
+--- An output that a script made, with everything that an answer must have.
+local function complete(given, index)
   local out = { index = index, content = given.content or given.text, reasoning = given.reasoning, calls = {}, other = {},
     finish = given.finish or "stop", ids = given.ids or {} }
-  for i, call in ipairs(type(given.calls) == "table" and given.calls or {}) do
+  for i, call in ipairs(given.calls or {}) do
+    if type(call) ~= "table" then error(("an output whose call %d is none"):format(i), 0) end
     local id, name, arguments = call.id or ("call_%d"):format(i), call.name, call.arguments or "{}"
-    if type(id) ~= "string" or type(name) ~= "string" or type(arguments) ~= "string" then
+    if not (is_text(id) and is_text(name) and is_text(arguments)) then
       error(("an output whose call %d is none"):format(i), 0)
     end
     out.calls[i] = { id = id, name = name, arguments = arguments }
@@ -248,6 +258,8 @@ function output.adopt(result)
   if type(result) ~= "table" then error(("%s"):format(type(result)), 0) end
   local list = {}
   for i, given in ipairs(getmetatable(result) ~= Output and result[1] and result or { result }) do
+    if type(given) ~= "table" then error(("an output that is no table but %s"):format(type(given)), 0) end
+    check_fields(given)
     list[i] = getmetatable(given) == Output and given or complete(given, i - 1)
     list[i].index = i - 1
   end

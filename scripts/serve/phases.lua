@@ -12,6 +12,7 @@
 --
 -- All scripts together get TURN_MS of CPU per turn of the loop, so that a hundred calls which are each just fast enough
 -- cannot keep the loop from answering others.
+local messages = require "api.messages"
 local perigee = require "perigee"
 local text = require "lib.text"
 local uv = require "luv"
@@ -62,12 +63,27 @@ end
 
 local function is_table(value) return type(value) == "table" end
 
-local function is_ids(value)
+--- A conversation that could have come from a client; false and what is wrong with it.
+local function is_chat(value)
+  if type(value) ~= "table" then return false end
+  for _, key in ipairs { "messages", "tools", "kwargs" } do
+    local field = value[key]
+    if field ~= nil and type(field) ~= "table" then return false, ("a chat whose %s is a %s"):format(key, type(field)) end
+  end
+  local ok, why = pcall(messages.check, value.messages)
+  if ok then ok, why = pcall(messages.check_tools, value.tools) end
+  if ok and #value.messages == 0 then ok, why = false, "messages are none" end
+  return ok, not ok and ("a chat whose %s"):format(tostring(why)) or nil
+end
+
+--- A text, some ids, or the name of a template.
+local function is_prompt(value)
+  if type(value) == "string" then return value ~= "" and utf8.len(value) ~= nil end
   if type(value) ~= "table" then return false end
   for _, id in ipairs(value) do
-    if math.type(id) ~= "integer" then return false end
+    if math.type(id) ~= "integer" or id < 0 then return false end
   end
-  return true
+  return #value > 0 or type(value.template) == "string"
 end
 
 local function is_events(value)
@@ -81,9 +97,8 @@ end
 --- What is asked for, and how it is recognised. nil is fine everywhere.
 local ANSWERS = {
   request = { "nil or perigee.reject(…)", phases.rejected },
-  normalize = { "nil or a chat", is_table },
-  template = { "nil, perigee.template(name), a text or a list of ids",
-    function(value) return type(value) == "string" or is_ids(value) end },
+  normalize = { "nil or a chat", is_chat },
+  template = { "nil, perigee.template(name), a text or a list of ids", is_prompt },
   admit = { "nil, a table or perigee.reject(…)", is_table },
   generate = { "an output", is_table },
   token = { 'nil, "stop" or "detach"', function(value) return value == "stop" or value == "detach" end },
@@ -93,8 +108,11 @@ local ANSWERS = {
 
 local function wrong_answer(phase, value)
   local answer = ANSWERS[phase]
-  if value == nil or not answer or answer[2](value) then return nil end
-  return ("returned %s; %s expected"):format(type(value) == "table" and "another table" or type(value), answer[1])
+  if value == nil or not answer then return nil end
+  local fits, why = answer[2](value)
+  if fits then return nil end
+  return ("returned %s; %s expected"):format(why and tostring(why) or type(value) == "table" and "another table" or type(value),
+    answer[1])
 end
 
 -- ---- the time of one turn of the loop --------------------------------------------------------------------------------

@@ -274,3 +274,33 @@ test("a script that answers nonsense does not fail a request", function(t)
     t.match(table.concat(app.struck, "\n"), "done: .*done is done")
   end, { hooks = { nonsense }, noisy = true })
 end)
+
+test("nor does one whose conversation, prompt, events or output cannot be", function(t)
+  local user_says = function(content) return { messages = { { role = "user", content = content } } } end
+  local wrong = {
+    normalize = { {}, { messages = "x" }, { messages = {} }, { messages = { 1 } }, user_says(5), { messages = user "x", tools = 5 },
+      { messages = user "x", kwargs = 5 } },
+    template = { {}, { -1 }, "", "a\xFF", { 1, "a" } },
+    parse = { { { type = "content", text = "a\xFF" } } },
+    generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } }, { content = "x", calls = 5 }, { 5 } },
+  }
+  local answer_of, hooks = {}, {}
+  for phase in pairs(wrong) do
+    hooks[phase] = function(req, run)
+      if answer_of[phase] == nil and phase == "generate" then return run(req) end
+      return answer_of[phase]
+    end
+  end
+  apiapp.run(t, function(app)
+    for phase, list in pairs(wrong) do
+      for i, value in ipairs(list) do
+        answer_of = { [phase] = value }
+        for _, script in ipairs(app.scripts.now.phases[phase]) do script.strikes = {} end
+        local before = #app.struck + #app.notes
+        local status, answer = app:ask(CHAT, { messages = user "Hello!", max_tokens = 2 })
+        t.eq({ status, status == 200 and answer.choices[1].message.content }, { 200, "Hello!" }, phase .. i)
+        t.ok(#app.struck + #app.notes > before, phase .. i)
+      end
+    end
+  end, { hooks = { hooks }, noisy = true })
+end)
