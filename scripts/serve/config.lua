@@ -163,7 +163,8 @@ for name in pairs(http.LIMITS) do limits[name] = positive end
 
 -- ---- keys ----------------------------------------------------------------------------------------------------------
 
--- name; check; default (nil: none); live; filled: what a table leaves out has its default; shown: what --print-config writes for a key without a default; help.
+-- name; check; default (nil: none); live; filled: what a table leaves out has its default; shown: what --print-config writes
+-- for a key without a default; help.
 config.keys = {
   { "host", check = is "string", default = "127.0.0.1", help = "Where to listen: an address of this machine." },
   { "port", check = integer(0, 65535), default = 8080, help = "0: any free one. The first line on stdout tells which." },

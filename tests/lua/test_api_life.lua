@@ -278,11 +278,12 @@ end)
 test("nor does one whose conversation, prompt, events or output cannot be", function(t)
   local user_says = function(content) return { messages = { { role = "user", content = content } } } end
   local wrong = {
-    normalize = { {}, { messages = "x" }, { messages = {} }, { messages = { 1 } }, user_says(5), { messages = user "x", tools = 5 },
-      { messages = user "x", kwargs = 5 } },
+    normalize = { {}, { messages = "x" }, { messages = {} }, { messages = { 1 } }, user_says(5),
+      { messages = user "x", tools = 5 }, { messages = user "x", kwargs = 5 } },
     template = { {}, { -1 }, "", "a\xFF", { 1, "a" } },
     parse = { { { type = "content", text = "a\xFF" } } },
-    generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } }, { content = "x", calls = 5 }, { 5 } },
+    generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } }, { content = "x", calls = 5 },
+      { 5 } },
   }
   local answer_of, hooks = {}, {}
   for phase in pairs(wrong) do
