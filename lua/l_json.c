@@ -131,15 +131,22 @@ typedef struct reading {
 
 static bool next_token(reading *d, pe_json_token *t) { return !(d->rc = pe_json_next(&d->r, t, &d->err)); }
 
-enum { TEXT_VALUES = 4, TABLE_VALUES = 8 }; /* what strings and tables count, beside numbers */
+enum { TEXT_VALUES = 4, KEY_VALUES = 8, TABLE_VALUES = 8 }; /* what strings, keys and tables count, beside numbers */
+enum { MAX_KEY = 64 << 10 };                                /* bytes: Lua hashes all of a key */
 
-/* Notes one more value, or key. One too many ends the reading there: the rest may be long. */
+/* Notes one more value. One too many ends the reading there: the rest may be long. */
 static bool count_value(reading *d, pe_json_type type) {
-  bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT, text = type == PE_JSON_STRING || type == PE_JSON_KEY;
-  d->values += table ? TABLE_VALUES : text ? TEXT_VALUES : 1;
+  bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT;
+  d->values += table ? TABLE_VALUES : type == PE_JSON_KEY ? KEY_VALUES : type == PE_JSON_STRING ? TEXT_VALUES : 1;
   if (d->values <= d->most) return true;
   d->rc = pe_fail(&d->err, PE_ELIMIT, "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
                   d->r.at - d->r.text, d->r.end - d->r.text, d->most);
+  return false;
+}
+
+static bool count_key(reading *d, size_t len) {
+  if (len <= MAX_KEY) return count_value(d, PE_JSON_KEY);
+  d->rc = pe_json_fail(&d->r, &d->err, "a key of %zu bytes, at most %d", len, MAX_KEY);
   return false;
 }
 
@@ -170,7 +177,7 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   int object = lua_gettop(L);
   while (next_token(d, &inner)) {
     if (inner.type == PE_JSON_OBJECT_END) return true;
-    if (!count_value(d, PE_JSON_KEY)) return false;
+    if (!count_key(d, inner.str.len)) return false;
     lua_pushlstring(L, inner.str.at, inner.str.len);
     lua_pushvalue(L, -1);
     if (lua_rawget(L, object) == LUA_TNIL) append_key(L, object, object + 1); /* of duplicates the last value stays */

@@ -168,6 +168,7 @@ typedef struct encoding {
   const pe_tokenizer *t;
   pe_str text;
   pe_encode_options o;
+  size_t most;          /* ids that there may be */
   const size_t *offset; /* NULL: no positions are asked for */
   size_t offsets, *position;
   pe_ids ids;
@@ -180,12 +181,18 @@ static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *er
   if (valid < e->text.len) return pe_fail(err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
   e->ids.count = 0, e->ids.offsets = e->offset != NULL;
   pe_status rc = pe_tokenizer_encode(e->t, scratch, e->text, &e->o, &e->ids, err);
+  if (!rc && e->ids.count > e->most) rc = pe_fail(err, PE_ELIMIT, "%zu tokens, at most %zu", e->ids.count, e->most);
   if (!rc && e->offset) pe_tokenizer_positions(e->t, &e->o, &e->ids, e->text.len, e->offset, e->offsets, e->position);
   return rc;
 }
 
-/* [] -> [ids] and, if asked for, [positions] */
-static int push_encoded(lua_State *L, const encoding *e) {
+/* [] -> [ids] and, if asked for, [positions]; or [nil, err], which knows how many ids are too many */
+static int push_encoded(lua_State *L, const encoding *e, pe_status rc, pe_error *err) {
+  if (rc) {
+    int n = pe_bind_error(L, err);
+    if (rc == PE_ELIMIT) lua_pushinteger(L, (lua_Integer)e->ids.count), lua_setfield(L, -2, "count");
+    return n;
+  }
   push_list(L, e->ids.id, e->ids.count);
   if (!e->offset) return 1;
   lua_createtable(L, (int)e->offsets, 0);
@@ -202,8 +209,8 @@ static void run_encoding(void *data) {
 }
 
 static int push_encoding(lua_State *L, void *data) {
-  const encoding *e = data;
-  return e->rc ? pe_bind_error(L, &e->err) : push_encoded(L, e);
+  encoding *e = data;
+  return push_encoded(L, e, e->rc, &e->err);
 }
 
 static void free_encoding(void *data) {
@@ -243,13 +250,14 @@ static int encode_beside(lua_State *L, const encoding *e) {
 
 /* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err]; with a callback -> [true] or [nil, err] */
 static int l_encode(lua_State *L) {
-  static const char *const keys[] = {"add_special", "parse_special", "spans", "positions", NULL};
+  static const char *const keys[] = {"add_special", "parse_special", "spans", "positions", "max_ids", NULL};
   tokenizer *t = check(L);
   encoding e = {.t = t->t};
   lua_settop(L, 4);
   e.text.at = luaL_checklstring(L, 2, &e.text.len);
   pe_bind_options(L, 3, keys);
   e.o.add_special = pe_bind_boolean(L, 3, "add_special", false), e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
+  e.most = (size_t)pe_bind_integer(L, 3, "max_ids", 0, INT32_MAX, INT32_MAX);
   e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
   e.offset = push_offsets(L, 3, e.text.len, &e.offsets);
   if (!lua_isnoneornil(L, 4)) return encode_beside(L, &e);
@@ -259,7 +267,7 @@ static int l_encode(lua_State *L) {
   e.ids = t->ids, t->ids = (pe_ids){0};
   pe_status rc = encode(&e, t->scratch, &err);
   t->ids = e.ids; /* kept there while tables are made */
-  return rc ? pe_bind_error(L, &err) : push_encoded(L, &e);
+  return push_encoded(L, &e, rc, &err);
 }
 
 /* ---- decoding ------------------------------------------------------------------------------------------------ */

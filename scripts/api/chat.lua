@@ -1,4 +1,5 @@
 -- chat: POST /v1/chat/completions.
+local async = require "lib.async"
 local perigee = require "perigee"
 local errors = require "api.errors"
 local messages = require "api.messages"
@@ -145,6 +146,7 @@ function shape.answer(req, outs, usage)
   local answer = stream.object(req, "chat.completion")
   answer.choices = json.array()
   for i, out in ipairs(outs) do
+    async.breathe()
     answer.choices[i] = stream.ending(req, json.object { { "index", out.index }, { "message", message_object(out) },
       { "logprobs", logprobs_object(out, req.sampling.top_logprobs and out.logprobs) } }, out)
   end

@@ -1,4 +1,5 @@
 -- completions: POST /v1/completions: text after a prompt, or after each of several, given as text or as token ids.
+local async = require "lib.async"
 local perigee = require "perigee"
 local common = require "api.common"
 local errors = require "api.errors"
@@ -161,6 +162,7 @@ function shape.answer(req, outs, usage)
   local answer = stream.object(req, "text_completion")
   answer.choices = json.array()
   for i, out in ipairs(outs) do
+    async.breathe()
     local echo = echo_of(req, out)
     answer.choices[i] = stream.ending(req, choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo)), out)
   end

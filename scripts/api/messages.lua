@@ -1,5 +1,6 @@
 -- messages: the conversation and the tools of a request, checked. What is wrong is refused with its place, such as
 -- messages[2].content[0]; what is merely unusual is left to normalization (scripts/chat) and to the model's template.
+local async = require "lib.async"
 local perigee = require "perigee"
 local errors = require "api.errors"
 local schema = require "api.schema"
@@ -64,7 +65,10 @@ end
 
 function messages.check(list)
   if list == nil then refuse("messages", "is missing") end
-  for i, message in ipairs(list) do check_message(message, ("messages[%d]"):format(i - 1)) end
+  for i, message in ipairs(list) do
+    async.breathe()
+    check_message(message, ("messages[%d]"):format(i - 1))
+  end
 end
 
 -- ---- tools ---------------------------------------------------------------------------------------------------------

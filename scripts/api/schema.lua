@@ -7,7 +7,9 @@
 -- A field is { name, kind, from, to, into =, as = }: `kind` names a reader below, `from` and `to` bound it (`open`: from is
 -- not itself allowed), `into` is the part of the result it goes to, `as` its name there. null is the same as not given.
 -- Fields that nobody knows are left alone, because clients send what other servers understand; what would silently change
--- the answer if it were left alone is refused (schema.refused). Every refusal is a 400 that names the field.
+-- the answer if it were left alone is refused (schema.refused). Every refusal is a 400 that names the field. Requests are read
+-- inside a task: with a large one the loop may turn.
+local async = require "lib.async"
 local perigee = require "perigee"
 local errors = require "api.errors"
 local json = perigee.json
@@ -90,11 +92,14 @@ function kinds.texts(name, v, f)
   return out
 end
 
+local ID = { from = 0, to = 0x7fffffff }
+
 function kinds.ids(name, v, f)
   kinds.list(name, v, f)
   local out = {}
   for i, id in ipairs(v) do
-    out[i] = kinds.integer(("%s[%d]"):format(name, i - 1), id, { from = 0, to = 0x7fffffff })
+    local sound = math.type(id) == "integer" and id >= ID.from and id <= ID.to -- as nearly all are: no name is made for those
+    out[i] = sound and id or kinds.integer(("%s[%d]"):format(name, i - 1), id, ID)
   end
   return out
 end
@@ -104,8 +109,8 @@ function kinds.bias(name, v, f)
   kinds.object(name, v)
   local out, n = {}, 0
   for key, bias in pairs(v) do
-    local id = #key <= 10 and key:find "^%d+$" and math.tointeger(tonumber(key))
-    if not id then refuse(name, "has the key '%s', which is no token id", key) end
+    local id = #key <= 7 and key:find "^%d+$" and math.tointeger(tonumber(key)) -- numbers of any size could be made to collide
+    if not id then refuse(name, "has the key '%s', which is no token id", key:sub(1, 64)) end
     out[id] = kinds.number(("%s[%s]"):format(name, key), bias, { from = -f.to, to = f.to })
     n = n + 1
     if n > f.most then refuse(name, "has more than %d entries", f.most) end
@@ -113,15 +118,17 @@ function kinds.bias(name, v, f)
   return out
 end
 
---- Words that must not come: texts, or lists of ids.
+--- Words that must not come: texts, or lists of ids; `all`: bytes and ids of all of them.
 function kinds.words(name, v, f)
   kinds.list(name, v, f)
-  local out = {}
+  local out, size = {}, 0
   for i, word in ipairs(v) do
     local at = ("%s[%d]"):format(name, i - 1)
     local kind = type(word) == "string" and "text" or "ids"
     out[i] = kinds[kind](at, word, { from = 1, to = 1024 })
+    size = size + #out[i]
   end
+  if size > f.all then refuse(name, "has %d bytes and ids, it may have %d", size, f.all) end
   return out
 end
 
@@ -149,7 +156,10 @@ function schema.read(body, fields)
   local out = {}
   for _, f in ipairs(fields) do
     local v = body[f[1]]
-    if v ~= nil and v ~= json.null then put(out, f, kinds[f[2]](f[1], v, f)) end
+    if v ~= nil and v ~= json.null then
+      put(out, f, kinds[f[2]](f[1], v, f))
+      async.breathe()
+    end
   end
   for name, why in pairs(fields.refused or {}) do
     local v = body[name]
@@ -165,6 +175,8 @@ function schema.fields(lists, refused)
   return out
 end
 
+local LARGE = 1 << 20
+
 --- The JSON object of a request's body, which may have so many values (json.decode); raises.
 function schema.body(request, most)
   local text, encoding = request.body, request:header "content-encoding"
@@ -175,6 +187,7 @@ function schema.body(request, most)
   if not text or text == "" then
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end
+  if #text > LARGE then async.sleep(0) end -- to have put it together took its time
   local body, why = json.decode(text, { max_values = most })
   if why and why.code == "limit" then
     error(errors.new { status = 413, message = "the body is too large: " .. why.text, code = "too_many_values" }, 0)
@@ -183,6 +196,7 @@ function schema.body(request, most)
   if not is_object(body) then
     error(errors.new { message = ("the body must be a JSON object, not %s"):format(kind_of(body)) }, 0)
   end
+  async.breathe()
   return body
 end
 
@@ -208,7 +222,7 @@ schema.sampling = {
   { "stop", "texts", to = 64, bytes = 1024, into = "sampling" },
   { "stop_token_ids", "ids", to = 1024, into = "sampling" },
   { "logit_bias", "bias", to = 100, most = 10000, into = "sampling" },
-  { "bad_words", "words", to = 1024, into = "sampling" },
+  { "bad_words", "words", to = 1024, all = 32768, into = "sampling" },
   { "banned", "ids", to = 100000, into = "sampling" },
   { "ignore_eos", "boolean", into = "sampling" },
   { "skip_special_tokens", "boolean", into = "sampling", as = "skip_special" },

@@ -1,5 +1,6 @@
 -- calls: the tool calls of a conversation and their results, as a template wants them. Messages are changed in place: they
 -- are the normalizer's own copies.
+local async = require "lib.async"
 local content = require "chat.content"
 local perigee = require "perigee"
 local json = perigee.json
@@ -37,13 +38,22 @@ end
 
 -- ---- arguments -----------------------------------------------------------------------------------------------------
 
+local VALUES = 100000 -- of one call's arguments, as json.decode counts them
+
+--- What a text says as JSON; nil when it is none.
+local function decode(value)
+  async.breathe()
+  local decoded, why = json.decode(value, { max_values = VALUES })
+  if why and why.code == "limit" then fail("the arguments of a call are too large: %s", why.text) end
+  return decoded
+end
+
 --- The arguments as an object. What is no JSON object stands under "value".
 local function as_object(value)
   if value == nil or value == json.null then return json.object() end
   if type(value) == "string" then
     if not value:find "%S" then return json.object() end
-    local decoded, why = json.decode(value)
-    if not why then value = decoded end
+    value = decode(value) or value
   end
   if type(value) == "table" and not json.is_array(value) then return value end
   return json.object { { "value", value } }
@@ -51,7 +61,7 @@ end
 
 --- The arguments as JSON text; text stays as it is when it is an object's.
 local function as_text(value)
-  if type(value) == "string" and json.is_object((json.decode(value))) then return value end
+  if type(value) == "string" and json.is_object(decode(value)) then return value end
   return json.encode(as_object(value))
 end
 calls.arguments_text = as_text

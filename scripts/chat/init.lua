@@ -159,9 +159,9 @@ local function between(positions)
 end
 
 --- The ids of a prompt, and the positions where its messages end (how many tokens come before); or nil and an error. With
---- a callback the text is encoded beside the loop, and callback gets the same.
+--- a callback the text is encoded beside the loop, and callback gets the same. prompt.max_ids: see Tokenizer:encode.
 function Words.encode(_, tokenizer, prompt, callback)
-  local options = { spans = prompt.spans, positions = prompt.boundaries }
+  local options = { spans = prompt.spans, positions = prompt.boundaries, max_ids = prompt.max_ids }
   local function done(ids, positions)
     if not ids then return nil, positions end
     return ids, between(positions)

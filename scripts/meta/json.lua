@@ -9,9 +9,9 @@ local json = {}
 ---@class perigee.json.Object : table
 
 ---Reads one value. Objects become ordered objects, arrays become marked sequences, null becomes `json.null`, integers stay
----integers. Takes the Infinity and NaN of Python; refuses lone surrogates, broken UTF-8 and deep nesting, and
+---integers. Takes the Infinity and NaN of Python; refuses lone surrogates, broken UTF-8, deep nesting and huge keys, and
 ---on demand more than max_size bytes or max_values values, each counted as the work that it makes: a number, true, false or
----null is one, a text or a key four, an array or an object eight.
+---null is one, a text four, a key, an array or an object eight.
 ---@param text string
 ---@param options? { max_depth?: integer, max_size?: integer, max_values?: integer }
 ---@return any value

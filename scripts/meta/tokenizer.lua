@@ -21,10 +21,11 @@ local Tokenizer = {}
 
 ---Ids of a text. Special tokens written in the text are recognised unless parse_special is false; with spans (1-based,
 ---inclusive, in order) only where they lie wholly in trusted ones. With positions (byte offsets 0 to #text, ascending) the
----second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins. With a
----callback the text is encoded beside the loop, and the callback gets the same; then true comes back at once.
+---second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins. More
+---than max_ids are an error of the code "limit", whose field `count` says how many there are. With a callback the text is
+---encoded beside the loop, and the callback gets the same; then true comes back at once.
 ---@param text string
----@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[], positions?: integer[] }
+---@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[], positions?: integer[], max_ids?: integer }
 ---@param callback? fun(ids: integer[]?, positions: integer[]|perigee.Error|nil)
 ---@return integer[]|boolean|nil ids
 ---@return integer[]|perigee.Error|nil positions  or the error

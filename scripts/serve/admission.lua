@@ -12,6 +12,7 @@ local admission = {}
 
 local FIRST_GUESS, WEIGHT = 256, 0.1 -- tokens of an answer while none has been seen; how much the newest one counts
 local LEAST_S, MOST_S = 1, 60
+local TOKEN_BYTES = 32 -- what a token stands for in the mean, at most; usual is 4
 
 local ledgers = setmetatable({}, { __mode = "k" }) -- batch -> { answer = tokens, [row] = predicted tokens }
 
@@ -98,10 +99,26 @@ function admission.early(app, entry)
   end
 end
 
+local function context_of(entry) return entry.context or entry.batch.core.context end
+
+--- Tokens that a prompt may have, so that one can be answered.
+function admission.most(entry)
+  local _, all = entry.batch:room()
+  return math.min(context_of(entry) - 1, all, 0x7fffffff)
+end
+
+--- A text of so many bytes that is to become `most` tokens, before anything is done with it: an error when it is hopeless.
+function admission.bytes(most, bytes, param)
+  if bytes <= most * TOKEN_BYTES then return nil end
+  return errors.new { status = 400, code = "context_length_exceeded", param = param,
+    message = ("%s has %d bytes; there is room for %d tokens, and for each of them at most %d bytes are read"):format(param,
+      bytes, most, TOKEN_BYTES) }
+end
+
 --- A prompt of so many tokens: an error when it can never be answered, or nil.
 function admission.fits(entry, tokens, param)
   local _, all = entry.batch:room()
-  local context = entry.context or entry.batch.core.context
+  local context = context_of(entry)
   if tokens < context and tokens <= all then return nil end
   local why = ("The caches of this server have room for %d tokens"):format(all)
   if tokens >= context then

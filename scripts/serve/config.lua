@@ -163,8 +163,8 @@ for name in pairs(http.LIMITS) do limits[name] = positive end
 
 -- ---- keys ----------------------------------------------------------------------------------------------------------
 
--- name; check; default (nil: none); live; filled: what a table leaves out has its default; shown: what --print-config writes
--- for a key without a default; help.
+-- name; check; default (nil: none); live; filled: what a table leaves out has its default; shown: what
+-- --print-config writes for a key without a default; help.
 config.keys = {
   { "host", check = is "string", default = "127.0.0.1", help = "Where to listen: an address of this machine." },
   { "port", check = integer(0, 65535), default = 8080, help = "0: any free one. The first line on stdout tells which." },
@@ -186,7 +186,7 @@ config.keys = {
     help = "Per key and minute (per address when there are no keys)." },
   { "limits", check = record(limits), filled = true, default = { values = 400000 },
     shown = "{ values = 400000, body = 33554432, connections = 4096 }",
-    help = "Values of a body (a text counts as 4, a list or object as 8), and those of scripts/http/server.lua." },
+    help = "Values of a body (a text counts as 4, a key, list or object as 8); the others are of scripts/http/server.lua." },
   { "queue", check = record { requests = integer(0, LARGE), memory = number(0, 1e6) }, live = true, filled = true,
     default = { requests = 256, memory = 4.0 },
     help = "Requests that may wait (then 429), and their tokens as a multiple of the caches' (then 503)." },

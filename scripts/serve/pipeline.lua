@@ -133,6 +133,11 @@ local function generate(self, options)
   end
   if live then self.streamed = true end
   for i, prompt in ipairs(list) do
+    if not live then async.breathe() end -- what is streamed must have begun before its first tokens come
+    if self.cancelled then
+      self.refused = cancelled()
+      break
+    end
     local ok, added = pcall(rows.add, self, prompt, { sampling = sampling, n = n, first = (i - 1) * n, prompt = i, live = live,
       left = left })
     if not ok then
@@ -173,6 +178,7 @@ local function make_prompts(self)
   else
     self.prompts = {}
     for i, given in ipairs(req.prompts) do
+      async.breathe()
       self.prompts[i] = prompts.plain(self.entry, given, { add_special = req.add_special, param = "prompt" })
     end
   end

@@ -87,9 +87,11 @@ test("errors say the place", function(t)
   t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).text, "line 1, column 3: nested deeper than 2 levels")
   t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
   t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).text, "text of 4 bytes, at most 3")
-  t.eq(json.decode('{"a": [1, 2], "b": {}}', { max_values = 34 }).a[2], 2)
-  t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 33 })).text,
-    "34 values in the first 20 of 22 bytes, at most 33")
+  t.eq(json.decode('{"a": [1, 2], "b": {}}', { max_values = 42 }).a[2], 2)
+  t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 41 })).text,
+    "42 values in the first 20 of 22 bytes, at most 41")
+  t.eq(select(2, json.decode('{"' .. ("k"):rep(65537) .. '": 1}')).text,
+    "line 1, column 65542: a key of 65537 bytes, at most 65536")
   t.eq(json.decode('["x", null]', { max_values = 13 })[1], "x")
   t.fails("limit", json.decode('["x", null]', { max_values = 12 }))
   t.raises(function() json.decode("1", { max_values = 0 }) end, "max_values")
