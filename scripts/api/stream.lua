@@ -18,10 +18,13 @@ local Face = {}
 Face.__index = Face
 
 function stream.new(req, response, shape)
-  return setmetatable({ req = req, response = response, shape = shape, streams = req.stream == true, headed = {} }, Face)
+  return setmetatable({ req = req, response = response, shape = shape, streams = req.stream == true, headed = {}, frames = {} },
+    Face)
 end
 
-local function encode(object) return json.encode(object, { compact = true }) end
+local COMPACT = { compact = true }
+
+local function encode(object) return json.encode(object, COMPACT) end
 
 --- An object as text, as `respond` scripts want it; false when they want it dropped. What they make that is no JSON is reported,
 --- and the object is sent as it was.
@@ -57,10 +60,37 @@ local function logprobs(self, out)
   return self.req.sampling.top_logprobs and out.take_logprobs and out:take_logprobs() or nil
 end
 
+-- Nearly all chunks of a stream differ in one text alone. What is around it is made once, by the shape: a chunk whose text is
+-- MARK, cut there.
+local MARK = "\1 text \1"
+local CUT = encode(MARK)
+
+--- The two parts of a chunk around the delta's text.
+local function frame(self, out, delta)
+  local known = self.frames[out.index]
+  if known and known.type == delta.type and known.index == delta.index then return known end
+  local like = { type = delta.type, index = delta.index, text = MARK }
+  local whole = encode(self.shape.chunk(self.req, { self.shape.delta(self.req, out, { delta = like }) }))
+  local from, to = whole:find(CUT, 1, true)
+  known = { type = delta.type, index = delta.index, before = whole:sub(1, from - 1), after = whole:sub(to + 1) }
+  self.frames[out.index] = known
+  return known
+end
+
+--- Does the chunk of this delta have nothing of its own but the text?
+local function is_plain(self, delta)
+  return delta.text and not self.req.sampling.top_logprobs and not self.req.generation:has "respond"
+end
+
 function Face:delta(out, deltas)
   head(self, out)
   for _, delta in ipairs(deltas) do
-    send(self, { self.shape.delta(self.req, out, { delta = delta, logprobs = logprobs(self, out) }) })
+    if is_plain(self, delta) then
+      local around = frame(self, out, delta)
+      self.events:event(around.before .. json.encode(delta.text) .. around.after)
+    else
+      send(self, { self.shape.delta(self.req, out, { delta = delta, logprobs = logprobs(self, out) }) })
+    end
   end
 end
 

@@ -130,7 +130,7 @@ function Response:write(data)
   if self.finished or not self.connection:is_open() then return nil end
   if self.silent or data == "" then return self.connection:waiting_bytes() end
   self.bytes = self.bytes + #data
-  if self.chunked then data = ("%x\r\n%s\r\n"):format(#data, data) end
+  if self.chunked then data = ("%x\r\n"):format(#data) .. data .. "\r\n" end
   return self.connection:write(data, true)
 end
 

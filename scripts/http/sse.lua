@@ -27,9 +27,11 @@ function sse.start(response, headers)
   return self
 end
 
+local function is_one_line(text) return not (text:find("\n", 1, true) or text:find("\r", 1, true)) end
+
 --- "a\nb" -> "data: a\ndata: b\n"; every kind of line end counts.
 local function lines_of(field, text)
-  if not text:find "[\r\n]" then return field .. text .. "\n" end
+  if is_one_line(text) then return field .. text .. "\n" end
   text = text:gsub("\r\n", "\n"):gsub("\r", "\n"):gsub("\n", "\n" .. field)
   return field .. text .. "\n"
 end
@@ -42,7 +44,7 @@ end
 --- Sends one event; its data may have several lines, its name may not.
 function Stream:event(data, name)
   if name then
-    if name:find "[\r\n]" then error("the name of an event is one line", 2) end
+    if not is_one_line(name) then error("the name of an event is one line", 2) end
     return write(self, "event: " .. name .. "\n" .. lines_of("data: ", data) .. "\n")
   end
   return write(self, lines_of("data: ", data) .. "\n")

@@ -1,6 +1,9 @@
 -- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities; spellings of tokens.
+local chat = require "api.chat"
+local completions = require "api.completions"
 local outputs = require "serve.output"
 local spelling = require "serve.spelling"
+local stream = require "api.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test
 
@@ -128,4 +131,34 @@ test("the bytes of a token, in both spellings", function(t)
   local pieces = tokens { "▁hello", "<0xF0>", "world" }
   t.eq({ spelling.bytes(pieces, 1), spelling.bytes(pieces, 2), spelling.bytes(pieces, 3) }, { " hello", "\xF0", "world" })
   t.eq({ spelling.characters "aé\u{1F680}", spelling.bytes(nil, 5) }, { 3, "" })
+end)
+
+--- What a face writes for these deltas of two choices, taken in turns. `hooked`: a `respond` script looks on.
+local function written(shape, deltas, hooked)
+  local list = {}
+  local events = { event = function(_, text) list[#list + 1] = text end }
+  local generation = { has = function(_, phase) return hooked and phase == "respond" end, call = function() end }
+  local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true, include_usage = true, sampling = {},
+    generation = generation }, { sse = function() return events end }, shape)
+  face:begin()
+  for _, delta in ipairs(deltas) do
+    face:delta({ index = 0 }, { delta })
+    face:delta({ index = 1 }, { delta })
+  end
+  return list
+end
+
+test("chunks are written as their shapes make them, whatever their text", function(t)
+  local deltas = {}
+  for _, text in ipairs { "a", " b", '"', "\\", "\n", "\r\n", "\0", "\1", "\1 text \1", "水", "%1", "", "\u{2028}", "}" } do
+    for _, kind in ipairs { "content", "reasoning" } do deltas[#deltas + 1] = { type = kind, text = text } end
+    for index = 1, 2 do deltas[#deltas + 1] = { type = "arguments", index = index, text = text } end
+  end
+  table.insert(deltas, 3, { type = "call", index = 1, id = "call_1", name = "f" })
+  t.eq(written(chat.shape, deltas), written(chat.shape, deltas, true))
+  local texts = {}
+  for _, delta in ipairs(deltas) do
+    if delta.type == "content" then texts[#texts + 1] = delta end
+  end
+  t.eq(written(completions.shape, texts), written(completions.shape, texts, true))
 end)
