@@ -18,7 +18,7 @@ local List = {}
 List.__index = List
 
 function events.list()
-  return setmetatable({ items = {}, kind = nil, parts = {}, calls = 0 }, List)
+  return setmetatable({ items = {}, kind = nil, first = nil, parts = {}, calls = 0 }, List)
 end
 
 local OWN = { content = true, reasoning = true, arguments = true }
@@ -27,19 +27,21 @@ local OWN = { content = true, reasoning = true, arguments = true }
 function List:flush()
   local kind = self.kind
   if not kind then return end
-  local text = table.concat(self.parts)
-  self.kind, self.parts = nil, {}
+  local text = self.first
+  if #self.parts > 0 then text, self.parts = text .. table.concat(self.parts), {} end
+  self.kind = nil
   local event = OWN[kind] and { type = kind, text = text } or { type = "other", kind = kind, text = text }
   if kind == "arguments" then event.index = self.calls end
   self.items[#self.items + 1] = event
 end
 
 function List:text(kind, text)
-  if self.kind ~= kind then
+  if self.kind == kind then
+    self.parts[#self.parts + 1] = text
+  else
     self:flush()
-    self.kind = kind
+    self.kind, self.first = kind, text
   end
-  self.parts[#self.parts + 1] = text
 end
 
 function List:push(event)
@@ -88,7 +90,7 @@ function events.channel(sink)
 end
 
 function Channel:text(text)
-  if self.flowing and not SPACE[byte(text)] and not SPACE[byte(text, -1)] and text ~= "" then return self.sink(text) end
+  if self.flowing and not SPACE[byte(text, -1)] and text ~= "" then return self.sink(text) end
   local first = find(text, "%S")
   if not first then
     if text ~= "" and not self.skip then

@@ -82,6 +82,8 @@ end
 
 function Scan:feed(piece)
   if piece == "" then return end
+  local sink = self.sink
+  if sink and not self.held and not (self.class and find(piece, self.class)) then return sink(piece) end
   if self.held then
     if self.pos > self.held then
       local text = sub(self.buf, self.held, self.pos - 1)
@@ -223,6 +225,7 @@ function Scan:gap()
 end
 
 --- Reads to the first of the marks and over it; the text before it goes to `sink` as it comes. Returns the mark, nil at the end.
+--- While it waits with nothing held back, what cannot begin a mark goes to the sink straight from `feed`: most of every answer.
 function Scan:upto(marks, sink)
   local class, by = marks.class, marks.by
   while true do
@@ -251,7 +254,10 @@ function Scan:upto(marks, sink)
     local stop = at or #buf + 1
     self.pos = stop
     if stop > pos then sink(sub(buf, pos, stop - 1)) end
-    if not self:more() then return nil end
+    if not at then self.sink, self.class = sink, class end
+    local more = self:more()
+    self.sink = nil
+    if not more then return nil end
   end
 end
 
