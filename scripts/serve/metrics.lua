@@ -96,16 +96,27 @@ function Family:set(n, labels)
   if s then s.value = n end
 end
 
---- One more value of a histogram.
-function Family:observe(x, labels)
-  local s = series(self, labels)
-  if not s then return end
+local function observe(buckets, s, x)
   s.sum, s.n = s.sum + x, s.n + 1
-  for i, limit in ipairs(self.buckets) do
-    if x <= limit then
+  for i = 1, #buckets do
+    if x <= buckets[i] then
       s[i] = s[i] + 1
       return
     end
+  end
+end
+
+--- One more value of a histogram.
+function Family:observe(x, labels)
+  local s = series(self, labels)
+  if s then observe(self.buckets, s, x) end
+end
+
+--- observe(x) for labels that stay the same: for values that come too often to look the series up each time.
+function Family:observer(labels)
+  local buckets, s = self.buckets, series(self, labels)
+  return function(x)
+    if s then observe(buckets, s, x) end
   end
 end
 

@@ -129,8 +129,9 @@ local function gather(self, events)
   return deltas
 end
 
+local NONE = {} -- deltas
+
 local function feed(self, text)
-  if text == "" then return {} end
   if not self.parser then return gather(self, { { type = "content", text = text } }) end
   return gather(self, self.parser:feed(text))
 end
@@ -149,13 +150,13 @@ end
 
 --- One event of the batch; returns deltas. A token that ended the answer by itself has no text and no probability to show.
 function Output:token(e)
-  if self.finish or self.enough then return {} end
+  if self.finish or self.enough then return NONE end
   if e.id then
     self.ids[#self.ids + 1] = e.id
     local last = e.finish == "stop" and not e.stop and e.text == ""
     if self.fresh and not last then note_logprob(self, e) end
   end
-  if e.text == "" then return {} end
+  if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
   return feed(self, e.text)
 end

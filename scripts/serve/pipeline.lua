@@ -82,7 +82,10 @@ local function find_model(self)
   local app, req = self.app, self.req
   local entry, err = app.models:find(req.model)
   if not entry then error(errors.new(err), 0) end
-  self.entry, self.labels, req.model = entry, { model = entry.name }, entry.name
+  req.model = entry.name
+  if self.entry == entry then return end
+  self.entry, self.labels = entry, { model = entry.name }
+  self.gap = app.metrics and app.metrics.inter_token:observer(self.labels)
 end
 
 --- From here on errors are part of the answer.

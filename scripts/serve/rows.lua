@@ -22,9 +22,9 @@ end
 
 --- When tokens came, for the timings and the metrics.
 local function note_time(run, out, row)
-  local at, metrics = now_s(), run.app.metrics
+  local at = now_s()
   if not run.first_at then run.first_at, run.granted_at = at, row.granted_at and row.granted_at * 1e-9 end
-  if out.last_at and metrics then metrics.inter_token:observe(at - out.last_at, run.labels) end
+  if out.last_at and run.gap then run.gap(at - out.last_at) end
   out.last_at, run.last_at = at, at
 end
 
@@ -46,14 +46,6 @@ local function on_done(run, out, row)
   if not is_heard(run, out) then return end
   if #deltas > 0 then run.face:delta(out, deltas) end
   if out.finish ~= "error" then run.face:finish(out) end
-end
-
---- f(run, …) as a callback that never raises.
-local function guarded(run, f)
-  return function(...)
-    local ok, err = pcall(f, run, ...)
-    if not ok then run:fail(err) end
-  end
 end
 
 -- ---- requests of the batch -----------------------------------------------------------------------------------------
@@ -96,10 +88,13 @@ local function request_of(run, prompt, o, of_row)
   request.force = opening.ids(run.req, run.entry, prompt)
   local kept = kept_marks(prompt.words, run.entry.tok)
   if #kept > 0 then request.keep_special = kept end
-  local token, done = guarded(run, on_token), guarded(run, on_done)
-  request.on_token = function(event, row) token(of_row[row], event, row) end
+  request.on_token = function(event, row)
+    local ok, err = pcall(on_token, run, of_row[row], event, row)
+    if not ok then run:fail(err) end
+  end
   request.on_done = function(row)
-    done(of_row[row], row)
+    local ok, err = pcall(on_done, run, of_row[row], row)
+    if not ok then run:fail(err) end
     o.left()
   end
   return request
