@@ -304,11 +304,14 @@ static int32_t copy_rows(const batch *s, pe_row_info *out, int32_t most) {
   return s->w ? pe_worker_rows(s->w, out, most) : pe_batch_rows(s->b, out, most);
 }
 
-static int l_rows(lua_State *L) { /* [self] -> [list], oldest first */
+static int l_rows(lua_State *L) { /* [self, tables] -> [list], oldest first */
+  lua_settop(L, 2);
   int32_t n = copy_rows(check(L), NULL, 0);
   pe_row_info *rows = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *rows, 0);
   int32_t now = copy_rows(check(L), rows, n);
-  pe_l_batch_push_rows(L, rows, now < n ? now : n);
+  if (now > n) now = n;
+  if (lua_istable(L, 2)) pe_l_batch_refill_rows(L, 2, rows, now);
+  else pe_l_batch_push_rows(L, rows, now);
   return 1;
 }
 
@@ -331,14 +334,16 @@ static int l_stats(lua_State *L) { /* [self] -> [table] */
   return 1;
 }
 
-static int l_trace(lua_State *L) { /* [self, most] -> [list], oldest first */
+static int l_trace(lua_State *L) { /* [self, most, since] -> [list], oldest first */
   batch *s = check(L);
   lua_Integer most = luaL_optinteger(L, 2, PE_TRACE_STEPS);
   luaL_argcheck(L, most >= 0, 2, "a number of steps expected");
+  lua_Number since = luaL_optnumber(L, 3, -1);
   if (most > PE_TRACE_STEPS) most = PE_TRACE_STEPS;
   pe_trace trace[PE_TRACE_STEPS];
-  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most) : pe_batch_trace(s->b, trace, (int32_t)most);
-  pe_l_batch_push_trace(L, trace, n);
+  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most) : pe_batch_trace(s->b, trace, (int32_t)most), old = 0;
+  while (old < n && (double)trace[old].at_ns * 1e-9 <= since) old++;
+  pe_l_batch_push_trace(L, trace + old, n - old);
   return 1;
 }
 

@@ -2,6 +2,8 @@
 #include "lua/l_batch.h"
 
 static void set_integer(lua_State *L, const char *key, lua_Integer v) { lua_pushinteger(L, v), lua_setfield(L, -2, key); }
+static void set_boolean(lua_State *L, const char *key, bool v) { lua_pushboolean(L, v), lua_setfield(L, -2, key); }
+static void set_string(lua_State *L, const char *key, const char *v) { lua_pushstring(L, v), lua_setfield(L, -2, key); }
 static void set_seconds(lua_State *L, const char *key, int64_t ns) { lua_pushnumber(L, (double)ns * 1e-9), lua_setfield(L, -2, key); }
 
 /* ---- events -------------------------------------------------------------------------------------------------- */
@@ -21,16 +23,16 @@ static void push_token(lua_State *L, const pe_choice *c) {
 }
 
 static void push_event(lua_State *L, const pe_event *e) {
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, e->finish ? 8 : 4);
   set_integer(L, "row", e->row);
   if (e->token) push_token(L, &e->choice);
   lua_pushlstring(L, e->text.len ? e->text.at : "", e->text.len), lua_setfield(L, -2, "text");
-  if (e->held) lua_pushboolean(L, 1), lua_setfield(L, -2, "held");
+  if (e->held) set_boolean(L, "held", true);
   if (e->ticket) set_integer(L, "ticket", (lua_Integer)e->ticket);
-  if (e->code) lua_pushstring(L, pe_status_name(e->code)), lua_setfield(L, -2, "code");
-  if (e->error) lua_pushstring(L, e->error), lua_setfield(L, -2, "error");
+  if (e->code) set_string(L, "code", pe_status_name(e->code));
+  if (e->error) set_string(L, "error", e->error);
   if (!e->finish) return;
-  lua_pushstring(L, pe_finish_name(e->finish)), lua_setfield(L, -2, "finish");
+  set_string(L, "finish", pe_finish_name(e->finish));
   if (e->stop_index >= 0) set_integer(L, "stop", e->stop_index + 1);
   set_integer(L, "prompt_tokens", e->prompt);
   set_integer(L, "completion_tokens", e->generated);
@@ -44,25 +46,43 @@ void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count
 
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
-static void push_row(lua_State *L, const pe_row_info *r) {
+/* [table] -> [table] */
+static void fill_row(lua_State *L, const pe_row_info *r) {
   static const char *const states[] = {"waiting", "reading", "writing", "held", "done"};
-  lua_createtable(L, 0, 11);
   set_integer(L, "row", r->row);
-  lua_pushstring(L, states[r->state]), lua_setfield(L, -2, "state");
+  set_string(L, "state", states[r->state]);
   set_integer(L, "prompt", r->prompt);
   set_integer(L, "past", r->past);
   set_integer(L, "generated", r->generated);
   set_integer(L, "cached", r->cached);
   set_integer(L, "left", r->left);
   set_integer(L, "choice", r->choice);
-  lua_pushboolean(L, r->follows), lua_setfield(L, -2, "follows");
+  set_boolean(L, "follows", r->follows);
   set_seconds(L, "age", r->age_ns);
   set_integer(L, "bytes", (lua_Integer)r->bytes);
 }
 
 void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count) {
   lua_createtable(L, count, 0);
-  for (int32_t i = 0; i < count; i++) push_row(L, &row[i]), lua_rawseti(L, -2, i + 1);
+  for (int32_t i = 0; i < count; i++) {
+    lua_createtable(L, 0, 11);
+    fill_row(L, &row[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_row_info *row, int32_t count) {
+  lua_Integer n = 0;
+  lua_createtable(L, count, 0);
+  for (int32_t i = 0; i < count; i++) {
+    if (lua_rawgeti(L, tables, row[i].row) != LUA_TTABLE) {
+      lua_pop(L, 1);
+      continue;
+    }
+    lua_pushnil(L), lua_setmetatable(L, -2); /* it has been in a policy's hands */
+    fill_row(L, &row[i]);
+    lua_rawseti(L, -2, ++n);
+  }
 }
 
 /* ---- counters ------------------------------------------------------------------------------------------------ */

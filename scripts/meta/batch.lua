@@ -182,9 +182,10 @@ function Core:pin(ids, options) end
 ---@return perigee.Error? err
 function Core:load(path) end
 
----All rows that are not done, oldest first.
+---All rows that are not done, oldest first. With tables by the numbers of rows: these rows only, told in their tables.
+---@param tables? table<integer, table>
 ---@return perigee.BatchRow[]
-function Core:rows() end
+function Core:rows(tables) end
 
 ---Tokens that the caches have room for, with what could be evicted; and in all.
 ---@return integer free
@@ -196,10 +197,11 @@ function Core:room() end
 ---@return table
 function Core:stats() end
 
----The last steps, oldest first, 256 at most; times in seconds.
+---The last steps, oldest first, 256 at most; times in seconds. With `since`: of these, those that began later.
 ---@param most? integer
+---@param since? number
 ---@return { at: number, tokens: integer, reading: integer, writing: integer, plan: number, compute: number, sample: number }[]
-function Core:trace(most) end
+function Core:trace(most, since) end
 
 ---One step in the foreground: grants are pairs of a row and a number of tokens, the most important first. What a row cannot
 ---use is cut.

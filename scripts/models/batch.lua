@@ -50,7 +50,7 @@ Batch.__name = "perigee.Batch"
 local function new_row(batch, number, like)
   local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
     on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Row)
-  batch.live[number] = row
+  batch.live[number], batch.infos[number] = row, {}
   batch.alive = batch.alive + 1
   return row
 end
@@ -182,7 +182,7 @@ local function open(model, options)
   if not o.cache_tokens then return nil, why end
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
-  return setmetatable({ model = model, core = core, live = {}, alive = 0, policy = guarded, timing = policy.timing(),
+  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0, policy = guarded, timing = policy.timing(),
     tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0,
     histogram = {} }, Batch)
 end
@@ -232,28 +232,31 @@ local function note(row, e)
   row.text = table.concat(row.pieces)
 end
 
+--- Calls a function that may be nil. Returns what was raised before, else what it raises.
+local function call(failed, f, ...)
+  if not f then return failed end
+  local ok, why = pcall(f, ...)
+  return failed or not ok and why or nil
+end
+
 --- Tells the rows. A callback that raises does not keep the others from their events; the first error is raised at the end.
 local function dispatch(self, events)
   local failed
-  local function call(f, ...)
-    if not f then return end
-    local ok, why = pcall(f, ...)
-    if not ok then failed = failed or why end
-  end
-  for _, e in ipairs(events) do
+  for i = 1, #events do
+    local e = events[i]
     local row = self.live[e.row]
     if e.ticket then
       local callback = self.tickets[e.ticket]
       self.tickets[e.ticket] = nil
-      if e.error then call(callback, nil, perigee.error(e.code, e.error)) else call(callback, true) end
+      failed = call(failed, callback, not e.error or nil, e.error and perigee.error(e.code, e.error))
     elseif row then
       note(row, e)
       if e.finish then
-        self.live[e.row] = nil
+        self.live[e.row], self.infos[e.row] = nil, nil
         self.alive = self.alive - 1
       end
-      call(row.on_token, e, row)
-      if e.finish then call(row.on_done, row) end
+      failed = call(failed, row.on_token, e, row)
+      if e.finish then failed = call(failed, row.on_done, row) end
     end
   end
   if failed then error(failed, 0) end
@@ -276,20 +279,19 @@ end
 
 --- Looks at the steps since the last time.
 local function observe(self)
-  for _, t in ipairs(self.core:trace(4)) do
-    if t.at > self.seen_at then
-      self.seen_at = t.at
-      local seconds = t.plan + t.compute + t.sample
-      count(self, t, seconds)
-      self.timing:observe(seconds, t.reading > 0 and t.tokens - t.writing or 0, t.writing)
-    end
+  for _, t in ipairs(self.core:trace(4, self.seen_at)) do
+    self.seen_at = t.at
+    local seconds = t.plan + t.compute + t.sample
+    count(self, t, seconds)
+    self.timing:observe(seconds, t.reading > 0 and t.tokens - t.writing or 0, t.writing)
   end
 end
 
---- The rows, with their tags.
-local function rows_of(self)
-  local rows = self.core:rows()
-  for _, info in ipairs(rows) do
+--- The rows, with their tags. `infos`: in these tables.
+local function rows_of(self, infos)
+  local rows = self.core:rows(infos)
+  for i = 1, #rows do
+    local info = rows[i]
     local row = self.live[info.row]
     if row then info.tag = row.tag end
   end
@@ -312,7 +314,7 @@ end
 --- ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
-    grants = schedule(self, rows_of(self))
+    grants = schedule(self, rows_of(self, self.infos))
   else
     local plain = {}
     for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].row or g[1], g[2] } end
@@ -346,17 +348,25 @@ end
 
 -- ---- on the engine thread ------------------------------------------------------------------------------------------
 
---- The rows as they will be after the steps that are on their way: what was granted counts as done.
+--- Forgets the steps that are done.
+local function forget(self, completed)
+  local flight = self.flight
+  while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
+end
+
+--- The rows as they will be after the steps that are on their way: what was granted counts as done. A row has one table from
+--- its first step to its last, told anew for each: there are many of both.
 local function expected_rows(self)
   local core = self.core
   local rows, completed
   repeat
     completed = core:completed()
-    rows = rows_of(self)
+    rows = rows_of(self, self.infos)
   until core:completed() == completed
-  while #self.flight > 0 and self.flight[1].number <= completed do table.remove(self.flight, 1) end
+  forget(self, completed)
   for _, step in ipairs(self.flight) do
-    for _, info in ipairs(rows) do
+    for i = 1, #rows do
+      local info = rows[i]
       local given = step[info.row]
       if given and info.state ~= "writing" then
         info.left = info.left - given
@@ -370,10 +380,13 @@ end
 
 --- Those that may be granted something: not the watched ones whose last step is on its way, or computed but not told yet.
 local function offered(self, rows)
-  local out = {}
-  for _, info in ipairs(rows) do
-    local row = self.live[info.row]
-    if not (row and row.watch and row.granted and row.granted > self.handled) then out[#out + 1] = info end
+  local out, n = {}, 0
+  for i = 1, #rows do
+    local row = self.live[rows[i].row]
+    if not (row.watch and row.granted and row.granted > self.handled) then
+      n = n + 1
+      out[n] = rows[i]
+    end
   end
   return out
 end
@@ -408,7 +421,7 @@ local function on_wake(self)
   if not self.poll then return end
   local completed = self.core:completed() -- before: the events of these steps are there
   local events, why = self.core:drain()
-  expected_rows(self) -- forgets the steps that are done
+  forget(self, completed)
   self.telling = true
   local ok, failed = pcall(dispatch, self, events)
   self.telling, self.handled = nil, completed

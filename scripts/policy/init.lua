@@ -38,15 +38,16 @@ local Step = {}
 Step.__index = Step
 
 local function new_step(rows, options)
-  local self = setmetatable({ rows = {}, grants = {}, preempted = {}, given = {}, first = {}, tokens = options.tokens,
-    left = options.tokens, writers = 0, taken = 0, timing = options.timing, free = options.free, now = uv.hrtime() * 1e-9 }, Step)
-  for _, info in ipairs(rows) do
-    self.rows[info.row] = info
-    if info.state == "writing" then self.writers = self.writers + 1 end
+  local timing, by_row, writers = options.timing, {}, 0
+  for i = 1, #rows do
+    local info = rows[i]
+    by_row[info.row] = info
+    if info.state == "writing" then writers = writers + 1 end
     if type(info.tag) ~= "table" then info.tag = {} end -- so that a policy need not ask
   end
-  self.list = rows
-  return self
+  return setmetatable({ rows = by_row, list = rows, grants = {}, preempted = {}, given = {}, first = {}, tokens = options.tokens,
+    left = options.tokens, writers = writers, taken = 0, timing = timing and { decode = timing.decode, read = timing.read },
+    free = options.free, now = uv.hrtime() * 1e-9 }, Step)
 end
 
 --- A step as policies get it, over rows as batch:rows() lists them; for trying policies out. Options: tokens, timing, free.
@@ -55,7 +56,6 @@ function policy.step(rows, options)
 end
 
 local function agrees(info, filter)
-  if filter == nil then return true end
   if type(filter) == "function" then return filter(info) end
   for key, value in pairs(filter) do
     if info.tag[key] ~= value then return false end
@@ -67,10 +67,12 @@ local function pick(self, states, filter)
   if filter ~= nil and type(filter) ~= "table" and type(filter) ~= "function" then
     error(("a filter is a table or a function, not %s"):format(type(filter)), 3)
   end
-  local out = {}
-  for _, info in ipairs(self.list) do
-    if states[info.state] and not info.follows and not self.preempted[info.row] and agrees(info, filter) then
-      out[#out + 1] = info
+  local out, n, list, preempted = {}, 0, self.list, self.preempted
+  for i = 1, #list do
+    local info = list[i]
+    if states[info.state] and not info.follows and not preempted[info.row] and (not filter or agrees(info, filter)) then
+      n = n + 1
+      out[n] = info
     end
   end
   return out
@@ -213,7 +215,7 @@ local Timing = {}
 Timing.__index = Timing
 
 function policy.timing()
-  return setmetatable({ writes = { at = 0 }, reads = { at = 0 } }, Timing)
+  return setmetatable({ writes = { at = 0, sorted = {} }, reads = { at = 0, sorted = {} } }, Timing)
 end
 
 local KEPT = 31
@@ -221,9 +223,17 @@ local KEPT = 31
 --- One more of the last KEPT values; the one that so large a share of them does not exceed.
 local function among(ring, value, share)
   ring.at = ring.at % KEPT + 1
+  local sorted, old = ring.sorted, ring[ring.at]
   ring[ring.at] = value
-  local sorted = table.move(ring, 1, #ring, 1, {})
-  table.sort(sorted)
+  local i = 1
+  if old then -- its place is taken
+    while i < #sorted and sorted[i] ~= old do i = i + 1 end
+  else
+    i = #sorted + 1
+  end
+  while i > 1 and sorted[i - 1] > value do sorted[i], i = sorted[i - 1], i - 1 end
+  while i < #sorted and sorted[i + 1] < value do sorted[i], i = sorted[i + 1], i + 1 end
+  sorted[i] = value
   return sorted[math.ceil(share * #sorted)]
 end
 
@@ -266,7 +276,7 @@ end
 function policy.guard(given, options)
   options = options or {}
   local self = setmetatable({ report = options.report or function(text) io.stderr:write("perigee: ", text, "\n") end,
-    deadline_ms = options.deadline_ms or policy.DEADLINE_MS }, Runner)
+    deadline_ms = options.deadline_ms or policy.DEADLINE_MS, kept = {}, may = {} }, Runner)
   load(self, given or require "policy.fifo")
   return self
 end
@@ -309,23 +319,31 @@ local function ask(self, step)
   if result ~= nil then return ("returned %s, nothing was expected"):format(type(result)) end
 end
 
--- A policy has the step and its rows in its hands; what it could have written over is kept aside.
-local KEPT_FIELDS = { "row", "state", "left", "follows" }
-
-local function keep(rows)
-  local kept = {}
-  for i, info in ipairs(rows) do
-    local copy = {}
-    for _, field in ipairs(KEPT_FIELDS) do copy[field] = info[field] end
-    kept[i] = copy
+-- A policy has the step and its rows in its hands; what it could have written over is kept aside, four values of a row after the
+-- other: this is done for every step.
+local function keep(self, rows)
+  local kept, n = self.kept, 0
+  for i = 1, #rows do
+    local info = rows[i]
+    kept[n + 1], kept[n + 2], kept[n + 3], kept[n + 4] = info.row, info.state, info.left, info.follows or false
+    n = n + 4
   end
-  return kept
+  for i = #kept, n + 1, -1 do kept[i] = nil end
+end
+
+local function kept_rows(kept)
+  local rows = {}
+  for i = 1, #kept, 4 do
+    rows[#rows + 1] = { row = kept[i], state = kept[i + 1], left = kept[i + 2], follows = kept[i + 3] }
+  end
+  return rows
 end
 
 --- Why these are not the grants of legal moves, or nil.
-local function illegal(step, kept, tokens)
-  local left, sum = {}, 0
-  for _, info in ipairs(kept) do left[info.row] = not info.follows and info.left or 0 end
+local function illegal(self, step, tokens)
+  local kept, left, sum = self.kept, self.may, 0
+  for row in pairs(left) do left[row] = nil end
+  for i = 1, #kept, 4 do left[kept[i]] = kept[i + 3] and 0 or kept[i + 2] end
   if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return "wrote over the step" end
   for _, grant in ipairs(step.grants) do
     local row, n
@@ -337,17 +355,18 @@ local function illegal(step, kept, tokens)
     if not left[row] then return "wrote over the step" end
   end
   if sum > tokens then return "wrote over the step" end
-  if sum == 0 and could_run(kept) then return "gave nothing, although rows could run" end
+  if sum == 0 and could_run(kept_rows(kept)) then return "gave nothing, although rows could run" end
 end
 
 --- Grants and rows to preempt first, for rows as batch:rows() lists them. Options: tokens, timing, free.
 function Runner:grants(rows, options)
   if not could_run(rows) then return {}, {} end
   if not self.off then
-    local kept, step = keep(rows), new_step(rows, options)
-    local why = ask(self, step) or illegal(step, kept, options.tokens)
+    keep(self, rows)
+    local step = new_step(rows, options)
+    local why = ask(self, step) or illegal(self, step, options.tokens)
     if not why then return step.grants, step.preempted end
-    rows = kept
+    rows = kept_rows(self.kept)
     strike(self, why, uv.hrtime() * 1e-9)
   end
   local step = new_step(rows, options)

@@ -116,6 +116,8 @@ test("events, counters and the trace", function(t)
   local trace = batch:trace()
   t.eq(#trace, stats.steps)
   t.eq({ trace[1].tokens, trace[1].reading, trace[1].writing }, { 16, 1, 0 })
+  t.eq({ #batch.core:trace(256, trace[1].at), #batch.core:trace(2, 0) }, { #trace - 1, 2 })
+  t.eq(batch.core:trace(9, trace[#trace].at), {})
   t.eq(trace[1].lua > 0, true)
   t.eq(stats.lua >= trace[1].lua, true)
   local steps = 0
@@ -310,6 +312,42 @@ test("policies that misbehave are replaced, reported once and switched off", fun
     assert(batch:add(copy(request)))
     assert(batch:run())
     t.eq(batch.policy.strikes, 0)
+  end
+end)
+
+test("what a policy does to rows, once it has given, is gone in the next step", function(t)
+  local model <close> = open "llama"
+  local request = { prompt = ids_of(20, 1, 100), max_tokens = 6, temperature = 1, seed = 5, ignore_eos = true }
+  local want, states = alone(model, request).ids, {}
+  request.tag = { lane = "a" }
+  local batch <close> = assert(model:batch { rows = 2, report = function(line) t.fail(line) end, policy = function(step)
+    for _, info in pairs(step.rows) do states[#states + 1] = { info.row, info.state, info.left, info.tag.lane } end
+    step:fill()
+    for number, info in pairs(step.rows) do
+      for key in pairs(info) do info[key] = nil end
+      setmetatable(info, { __index = error, __newindex = error })
+      step.rows[number] = nil
+    end
+    for key in pairs(step.timing) do step.timing[key] = "now" end
+  end })
+  batch.policy.deadline_ms = PATIENCE
+  local row = assert(batch:add(request))
+  assert(batch:run())
+  t.eq(row.ids, want)
+  t.eq(states[1], { row.row, "waiting", 20, "a" })
+  for i = 2, 6 do t.eq(states[i], { row.row, "writing", 1, "a" }) end
+end)
+
+test("timing is that of the last steps, in whatever order they come", function(t)
+  local timing, last, next_random = policy.timing(), {}, 1
+  for i = 1, 200 do
+    next_random = next_random * 48271 % 0x7fffffff
+    last[#last + 1] = next_random % 40 / 1000
+    if #last > 31 then table.remove(last, 1) end
+    timing:observe(last[#last], 0, 1)
+    local sorted = table.move(last, 1, #last, 1, {})
+    table.sort(sorted)
+    t.eq(timing.decode, sorted[math.ceil(#sorted / 2)], i)
   end
 end)
 

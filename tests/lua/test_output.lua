@@ -138,8 +138,8 @@ local function written(shape, deltas, hooked)
   local list = {}
   local events = { event = function(_, text) list[#list + 1] = text end }
   local generation = { has = function(_, phase) return hooked and phase == "respond" end, call = function() end }
-  local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true, include_usage = true, sampling = {},
-    generation = generation }, { sse = function() return events end }, shape)
+  local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true, include_usage = true,
+    sampling = {}, generation = generation }, { sse = function() return events end }, shape)
   face:begin()
   for _, delta in ipairs(deltas) do
     face:delta({ index = 0 }, { delta })
