@@ -91,7 +91,7 @@ function admission.early(app, entry)
       retry_after = app.config.drain_s or LEAST_S }
   end
   local most = app.config.queue.requests
-  if entry.batch.core:stats().waiting < most then return nil end -- further choices of a request counted, too
+  if entry.batch.alive < most then return nil end -- whoever waits is alive, so there is nothing to list
   local queue = admission.queue(entry.batch)
   if queue.waiting >= most and queue.waiting > 0 then
     return errors.new { status = 429, code = "queue_full", retry_after = queue.eta(),

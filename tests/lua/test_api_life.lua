@@ -99,15 +99,15 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
     t.eq({ status, answer.error.code, headers["retry-after"] }, { 503, "draining", "5" })
     app.draining = false
-    status, answer = app:ask(CHAT, { messages = user(("word "):rep(300)) })
+    status, answer = app:ask(CHAT, { messages = user(("word "):rep(2400)) })
     t.eq({ status, answer.error.code, answer.error.param }, { 400, "context_length_exceeded", "messages" })
-    t.match(answer.error.message, "maximum context length is 256 tokens.* has %d+ tokens")
+    t.match(answer.error.message, "maximum context length is 2048 tokens.* has %d+ tokens")
     t.eq(app.entry.batch.alive, 2)
     for _, events in ipairs { first, second } do
       app:ask("/v1/requests/" .. (events[1] and events[1].id or next(app.live)), nil, { method = "DELETE" })
     end
     wait_for(t, "both ended", function() return first.done and second.done end)
-  end, { rows = 1, context = 256 })
+  end, { rows = 1, context = 2048 })
 end)
 
 test("a model that goes while a request is prepared", function(t)
