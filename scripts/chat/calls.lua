@@ -187,29 +187,44 @@ end
 
 local LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
---- Nine letters and digits that stand for an id; one that is so already stays.
-local function short(id, used)
+local function letters_of(number)
+  local letters = {}
+  for i = 1, 9 do
+    local at = number % #LETTERS + 1
+    letters[i], number = LETTERS:sub(at, at), number // #LETTERS
+  end
+  return table.concat(letters)
+end
+
+--- The first number from `at` on that is not taken (taken[number]: a later one to look at); now it is. What was walked over is
+--- not walked over again, so that ids which are made to collide gain nothing.
+local function take(taken, at)
+  local free = at
+  while taken[free] do free = taken[free] end
+  while taken[at] do at, taken[at] = taken[at], free end
+  taken[free] = free + 1
+  return free
+end
+
+--- Nine letters and digits that stand for an id; one that is so already stays. used: those that are known; taken: see above.
+local function short(id, used, taken)
   local out = #id == 9 and id:find "^%w+$" and id or nil
   local hash = 5381
   for i = 1, #id do hash = (hash * 33 ~ id:byte(i)) & 0xffffffffffff end
-  while not out or used[out] and used[out] ~= id do
-    local letters, rest = {}, hash
-    for i = 1, 9 do
-      local at = rest % #LETTERS + 1
-      letters[i], rest = LETTERS:sub(at, at), rest // #LETTERS
-    end
-    out, hash = table.concat(letters), hash + 1
+  while not out or used[out] do
+    hash = take(taken, hash)
+    out = letters_of(hash)
   end
-  used[out] = id
+  used[out] = true
   return out
 end
 
 --- Ids of calls and results become short ones, the same for the same.
 function calls.shorten_ids(list)
-  local new, used = {}, {}
+  local new, used, taken = {}, {}, {}
   local function changed(id)
     if type(id) ~= "string" then return id end
-    new[id] = new[id] or short(id, used)
+    new[id] = new[id] or short(id, used, taken)
     return new[id]
   end
   for _, message in ipairs(list) do

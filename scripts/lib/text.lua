@@ -81,6 +81,8 @@ function text.sorted_keys(t)
   return keys
 end
 
+local LONGEST = 64 -- bytes of what may be a misspelling
+
 --- How many single-letter edits make b of a.
 function text.distance(a, b)
   local row = {}
@@ -99,6 +101,7 @@ end
 
 --- The word of a list that was probably meant, or nil.
 function text.nearest(word, list)
+  if #word > LONGEST then return nil end -- it is no misspelling, and to compare it would take long
   local best, found = #word // 2 + 2, nil
   for _, candidate in ipairs(list) do
     local d = math.abs(#word - #candidate) -- at least; a word may be long, and somebody else's

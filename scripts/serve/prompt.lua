@@ -12,7 +12,7 @@ local errors = require "api.errors"
 local prompt = {}
 
 local LONG, TAIL_BYTES, TAIL_IDS = 64 << 10, 200, 64
-local THINKING = 16 -- bytes that an assistant may have thought for one that it said
+local THINKING = 8 -- bytes that an assistant may have thought for one that it said
 
 local function fail(param, why)
   local text = type(why) == "table" and why.text or tostring(why)

@@ -2,6 +2,7 @@
 local apiapp = require "apiapp"
 local perigee = require "perigee"
 local test = require("harness").test
+local uv = require "luv"
 local json = perigee.json
 
 if ... then return end -- once is enough: under forced collection test_api and test_api_life do
@@ -68,7 +69,13 @@ local WRONG = {
   { CHAT, { logit_bias = bias("x", 1) }, "logit_bias", "has the key 'x', which is no token id" },
   { CHAT, { logit_bias = bias("5", 1000) }, "logit_bias[5]", "is 1000" },
   { CHAT, { logit_bias = bias("99999", 1) }, "logit_bias", "99999" },
+  { CHAT, { logit_bias = bias("99999999", 1) }, "logit_bias", "has the key '99999999', which is no token id" },
+  { CHAT, { logit_bias = bias(("9"):rep(9999), 1) }, "logit_bias", "has the key '" .. ("9"):rep(64) .. "', which is no" },
   { CHAT, { bad_words = { 5 } }, "bad_words[0]", "must be a list" },
+  { CHAT, { bad_words = (function(list)
+    for i = 1, 33 do list[i] = ("x"):rep(1000) end
+    return list
+  end) {} }, "bad_words", "has 33000 bytes and ids, it may have 32768" },
   { CHAT, { banned = { 999999 } }, "banned", "999999" },
   { CHAT, { ignore_eos = 1 }, "ignore_eos", "must be true or false, not an integer" },
   { CHAT, { stream = "yes" }, "stream", "must be true or false, not text" },
@@ -230,5 +237,51 @@ test("whatever is sent, nothing breaks: 400 or an answer", function(t)
       end
     end
     t.ok(seen[200] > 50 and seen[400] > 50, json.encode(json.object { { "200", seen[200] }, { "400", seen[400] } }))
+  end)
+end)
+
+test("what cannot fit is refused by its bytes, or by its tokens, before anything is made of it", function(t)
+  apiapp.run(t, function(app)
+    local function message(path, body)
+      local status, answer = app:ask(path, body)
+      t.eq({ status, answer.error and answer.error.code }, { 400, "context_length_exceeded" })
+      return answer.error.message
+    end
+    local long = ("hello "):rep(50000)
+    local too_long = " has 300000 bytes; there is room for 8191 tokens, and for each of them at most 32 bytes are read"
+    t.eq(message(CHAT, { messages = user(long) }), "messages" .. too_long)
+    t.eq(message(CHAT, { messages = user { { type = "text", text = long } } }), "messages" .. too_long)
+    t.eq(message(COMPLETIONS, { prompt = long }), "prompt" .. too_long)
+    for _, words in ipairs { ("a b "):rep(10000), ("a b "):rep(50000) } do -- on the loop, and beside it
+      t.match(message(CHAT, { messages = user(words) }), "length is 8192 tokens.*your conversation has %d+ tokens%.")
+      t.match(message(COMPLETIONS, { prompt = words }), "length is 8192 tokens.*your prompt has %d+ tokens%.")
+    end
+    local status, answer = app:ask("/tokenize", { content = ("a b "):rep(10000) }) -- more than the model reads can be counted
+    t.eq({ status, answer.count > 8192 }, { 200, true })
+    app.config.limits.values = 100
+    for _, body in ipairs { { content = ("a "):rep(120) }, { messages = user(("a "):rep(120)) } } do
+      status, answer = app:ask("/tokenize", body)
+      t.eq({ status, answer.error.code }, { 413, "too_many_values" })
+      t.match(answer.error.message, "has %d+ tokens, at most 100 are listed")
+    end
+  end)
+end)
+
+test("while a request that makes much work is read, the loop turns", function(t)
+  apiapp.run(t, function(app)
+    local list = {}
+    for i = 1, 1500 do
+      list[2 * i - 1] = { role = "user", content = "hi" }
+      list[2 * i] = { role = "assistant", content = "ho" }
+    end
+    local body, turns = json.encode { messages = list }, 0
+    local counter = uv.new_prepare()
+    counter:start(function() turns = turns + 1 end)
+    local status = app:ask(CHAT, body)
+    local before = turns
+    app:ask(CHAT, "{}")
+    counter:close()
+    t.eq(status, 400)
+    t.ok(before > 2 * (turns - before), ("%d turns, and %d for a small one"):format(before, turns - before))
   end)
 end)

@@ -319,3 +319,34 @@ once("hostile messages are errors or messages, and no id is lost", function(t)
   end
   t.ok(good > 50, ("%d were messages"):format(good))
 end)
+
+once("long conversations take linear time, however their messages are joined", function(t)
+  local function many(n, item) return json.decode("[" .. (item .. ","):rep(n - 1) .. item .. "]") end
+  local text = ("x"):rep(2000) -- joined one by one, these would be 40 GB of copies
+  local n = 6000
+  local plain = able("{% for m in messages %}{{ m.content }}{% endfor %}").can
+  local strict = { can = setmetatable({ alternate = true }, { __index = plain }) }
+  local said = ('"content": "%s"'):format(text)
+  local part = ('"content": [{"type": "text", "text": "%s"}]'):format(text)
+  local whole = #text * n + 2 * (n - 1)
+  for _, o in ipairs { strict, {} } do
+    local out = normalize.messages(many(n, '{"role": "user", ' .. said .. "}"), o)
+    t.eq({ #out, #out[1].content }, { 1, whole })
+  end
+  local parts = normalize.messages(many(n, '{"role": "user", ' .. part .. "}"), strict)[1].content
+  t.eq(type(parts) == "string" and #parts or #parts[1].text, whole)
+  local thinks = '{"role": "assistant", "content": "", "reasoning_content": "%s"}'
+  local reasoned = normalize.messages(many(n, thinks:format(text) .. "," .. thinks:format "b"), strict)
+  t.eq({ #reasoned, #reasoned[1].reasoning_content }, { 1, whole + 3 * n })
+  local thoughts = many(1, '{"role": "assistant", "content": ' ..
+    json.encode(many(n, '{"type": "thinking", "thinking": "' .. text .. '"}')) .. "}")
+  t.eq(#normalize.messages(thoughts, strict)[1].reasoning_content, whole)
+  local calls = '{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "function": {"name": "f"}}]}'
+  t.eq(#normalize.messages(many(n, calls), {})[1].tool_calls, n)
+end)
+
+once("arguments of a call have a bound", function(t)
+  local big = json.array { json.object { { "role", "assistant" }, { "content", "" }, { "tool_calls", json.array { json.object {
+    { "id", "a" }, { "function", json.object { { "name", "f" }, { "arguments", "[" .. ("1,"):rep(100000) .. "1]" } } } } } } } }
+  t.match(go(big), "the arguments of a call are too large: 100001 values in the first %d+ of 200003 bytes, at most 100000")
+end)

@@ -1,4 +1,5 @@
 -- templates: where a model keeps them, whole conversations, and what a message cannot do.
+local async = require "lib.async"
 local perigee = require "perigee"
 local source = require "templates.source"
 local templates = require "templates"
@@ -259,4 +260,33 @@ published("published templates tell where messages end", function(t)
     with, all = with + (#info.boundaries > 0 and 1 or 0), all + 1
   end)
   t.ok(with >= all - 1, ("%d of %d loop over their messages"):format(with, all)) -- one counts with range()
+end)
+
+test("long renderings take turns, and do not disturb each other", function(t)
+  local rounds = forced and 200 or 30000
+  local function conversation(letter)
+    local one = ('{"role": "user", "content": "%s <|im_end|>"}'):format(letter)
+    return { messages = json.decode("[" .. (one .. ","):rep(9) .. one .. "]") }
+  end
+  local template = assert(templates.compile("{% for m in messages %}{% for i in range(" .. rounds // 10 ..
+    ") %}{{ m.content }}{{ i }}{% endfor %}{% endfor %}"))
+  local want, turns = {}, 0
+  local letters = { "a", "b", "c" }
+  for i, letter in ipairs(letters) do want[i] = table.pack(template:render(conversation(letter), { spans = true })) end
+  local counter = uv.new_prepare()
+  counter:start(function() turns = turns + 1 end)
+  local jobs = {}
+  for i, letter in ipairs(letters) do
+    jobs[i] = function()
+      local text, info = template:render(conversation(letter), { spans = i ~= 2 })
+      t.eq(text == want[i][1], true)
+      if i == 2 then t.eq(info, nil) else t.eq(json.encode(info) == json.encode(want[i][2]), true) end
+    end
+  end
+  async.run(t.expect(function()
+    async.sleep(1)
+    async.all(jobs)
+    counter:close()
+    t.ok(forced or turns > 3, turns)
+  end))
 end)

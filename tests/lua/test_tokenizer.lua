@@ -17,6 +17,20 @@ test("text goes to ids and back", function(t)
   t.fails("format", tok:encode "\xff")
 end)
 
+test("too many ids are counted, and not made", function(t)
+  local tok <close> = open "bpe-qwen2"
+  local text = ("Hello "):rep(50)
+  local count = #tok:encode(text)
+  t.eq(#tok:encode(text, { max_ids = count }), count)
+  local err = t.fails("limit", tok:encode(text, { max_ids = count - 1, positions = { 0, #text } }))
+  t.eq({ err.text, err.count }, { ("%d tokens, at most %d"):format(count, count - 1), count })
+  tok:encode(text, { max_ids = 3 }, t.expect(function(ids, why)
+    t.eq(ids, nil)
+    t.eq({ why.code, why.count }, { "limit", count })
+  end))
+  uv.run()
+end)
+
 test("a stream's pieces are whole characters and join to the decode", function(t)
   local tok <close> = open "bpe-qwen2"
   local text = "naïve 水が流れ 🌙!"
