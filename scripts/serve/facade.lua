@@ -12,6 +12,8 @@ local uv = require "luv"
 
 local facade = {}
 
+local DAY = 86400
+
 local function check(what, value, kind)
   if type(value) ~= kind then error(("%s: a %s expected, got %s"):format(what, kind, type(value)), 3) end
 end
@@ -106,13 +108,16 @@ function facade.new(script)
   function pe.every(seconds, fn)
     check("every", seconds, "number")
     check("every", fn, "function")
-    if seconds ~= seconds or seconds < 0.01 then error(("every: %g seconds, 0.01 at least"):format(seconds), 2) end
+    if not (seconds >= 0.01 and seconds <= DAY) then
+      error(("every: %g seconds, it can be 0.01 to %d"):format(seconds, DAY), 2)
+    end
     if script.loaded then error("every: only while the script is loaded", 2) end
     script.timers[#script.timers + 1] = { seconds = seconds, run = fn }
   end
 
   function pe.sleep(seconds)
     check("sleep", seconds, "number")
+    if not (seconds >= 0 and seconds <= DAY) then error(("sleep: %g seconds, it can be 0 to %d"):format(seconds, DAY), 2) end
     return phases.wait_for("sleep", function() script.host.sleep(seconds * 1000) end)
   end
 

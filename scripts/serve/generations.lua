@@ -41,9 +41,18 @@ local function models_of(app)
   return out
 end
 
---- What scripts may have done for them while they serve (serve/facade.lua).
-local function host_of(app)
+--- What scripts may have done for them while they serve (serve/facade.lua). `waits`: the tasks that wait for some of it, a set.
+local function host_of(app, waits)
   local metrics = app.metrics
+  local function noted(wait)
+    return function(given)
+      local task = async.current()
+      waits[task] = true
+      local result, why = wait(given)
+      waits[task] = nil
+      return result, why
+    end
+  end
   return {
     shared = {},
     log = function(level, said, fields)
@@ -56,8 +65,8 @@ local function host_of(app)
       if metrics then metrics:counter(name, "Of a script."):add(n, labels) end
     end,
     models = function() return models_of(app) end,
-    sleep = async.sleep,
-    request = client.request,
+    sleep = noted(async.sleep),
+    request = noted(client.request),
   }
 end
 
@@ -276,9 +285,11 @@ function Generations:status()
     error = self.error and self.error.text }
 end
 
+--- Nothing of a script is done from here on: what waits is given up.
 function Generations:close()
   if self.watcher then self.watcher:close() end
   self.watcher = nil
+  for task in pairs(self.waits) do task:cancel() end
   for gen in pairs(self.alive) do
     for _, script in ipairs(gen.scripts) do stop_timers(script) end
   end
@@ -291,8 +302,9 @@ local generations = {}
 --- app: config (site, hooks, policy, watch), and where there are such: models, log, metrics, deadlines (other ones, by phase).
 --- Returns nil and one line when the scripts cannot be loaded.
 function generations.open(app)
-  local self = setmetatable({ app = app, number = 0, ticket = 0, alive = {}, host = host_of(app), deadlines = app.deadlines },
-    Generations)
+  local waits = setmetatable({}, { __mode = "k" })
+  local self = setmetatable({ app = app, number = 0, ticket = 0, alive = {}, waits = waits, host = host_of(app, waits),
+    deadlines = app.deadlines }, Generations)
   self.struck = function(script, phase, record) struck(self, script, phase, record) end
   local folder = app.config.site
   if folder and not uv.fs_stat(folder) then return nil, folder .. ": no such folder" end

@@ -44,16 +44,22 @@ local function patient(forced)
   return function() sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
 end
 
+--- A new folder with these files.
+function sites.folder(files)
+  local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-site-XXXXXX"))
+  for path, source in pairs(files) do write(folder .. "/" .. path, source) end
+  return folder
+end
+
 --- An app with a site of these files, and its scripts; options: config, deadlines, models (a list of entries), forced.
 function sites.open(files, options)
   options = options or {}
-  local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-site-XXXXXX"))
+  local folder = sites.folder(files)
   local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW, config = { site = folder, policy = "fifo" } }
   for key, value in pairs(options.config or {}) do app.config[key] = value end
   app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
   function app.write(path, source) write(folder .. "/" .. path, source) end
   if options.models then app.models = { list = function() return options.models end } end
-  for path, source in pairs(files) do app.write(path, source) end
   local restore = patient(options.forced)
   app.scripts, app.why = generations.open(app)
   return setmetatable(app, { __close = function()

@@ -5,6 +5,7 @@ local harness = require "harness"
 local http = require "http"
 local perigee = require "perigee"
 local serve = require "serve"
+local sites = require "sites"
 local uv = require "luv"
 local json = perigee.json
 
@@ -402,6 +403,22 @@ test("stopping: new work is refused, what runs finishes", function(t)
     t.eq(long.usage.completion_tokens, 80)
   end)
   server.on_stopped = t.expect(function() end)
+end)
+
+test("stopping does not wait for scripts that sleep", function(t)
+  local site = sites.folder { ["hooks/slow.lua"] = [[
+    local perigee = require "perigee"
+    perigee.every(0.01, function() perigee.count "ticks" perigee.sleep(3600) end)
+    return { request = function(req) if req.user == "late" then perigee.sleep(3600) end end,
+      done = function() perigee.sleep(3600) end }]] }
+  local app = with_server(t, { site = site, drain_s = 0.1 }, function(app, ask)
+    wait_ready(app)
+    local body = json.encode { messages = { { role = "user", content = "Hello!" } }, max_tokens = 2, user = "late" }
+    async.run(function() pcall(ask, "POST", "/v1/chat/completions", { body = body }) end)
+    t.eq(ask("POST", "/v1/chat/completions", { body = chat("Hello!", { max_tokens = 2 }) }).status, 200)
+    while not app.metrics:text():find("perigee_script_ticks", 1, true) or app.working == 0 do async.sleep(5) end
+  end)
+  app.on_stopped = t.expect(function() sites.remove(site) end)
 end)
 
 test("stopping twice ends what runs", function(t)
