@@ -166,7 +166,7 @@ local function keep(self, why)
   local known = self.error and self.error.text == why
   self.error = { text = why, time = os.time() }
   if self.app.metrics then self.app.metrics.stale:set(1) end
-  if not known then
+  if self.now and not known then
     self.host.log("error", ("scripts: generation %d is kept: %s"):format(self.number, why))
   end
   return nil, why
@@ -186,6 +186,7 @@ local function renew(self, options)
   local ticket, started = self.ticket, uv.hrtime()
   local config = self.app.config
   self.tried = options.snapshot
+  if options.snapshot.gone then return keep(self, config.site .. ": no such folder") end
   local new, why = generation.build { snapshot = options.snapshot, hooks = config.hooks, policy = config.policy,
     entries = entries_of(self.app), former = self.now, host = self.host, struck = self.struck, downgrade = options.downgrade,
     deadlines = self.deadlines, pause = self.now and pause or no_pause }
@@ -306,8 +307,6 @@ function generations.open(app)
   local self = setmetatable({ app = app, number = 0, ticket = 0, alive = {}, waits = waits, host = host_of(app, waits),
     deadlines = app.deadlines }, Generations)
   self.struck = function(script, phase, record) struck(self, script, phase, record) end
-  local folder = app.config.site
-  if folder and not uv.fs_stat(folder) then return nil, folder .. ": no such folder" end
   local first, why = self:reload()
   if not first then return nil, why end
   if app.config.watch then self.watcher = watch.open(function() return folders_of(self) end, function() look_again(self) end) end

@@ -32,23 +32,32 @@ end
 local Snapshot = {}
 Snapshot.__index = Snapshot
 
---- The text of a file, nil when there is none. Raises when it is too long to be meant.
+--- The text of a file that is there; raises one line.
+local function read(path, stat)
+  if stat.type ~= "file" then error(("%s: is a %s, not a file"):format(path, stat.type), 0) end
+  if stat.size > site.MAX_FILE then error(("%s: %d bytes, %d at most"):format(path, stat.size, site.MAX_FILE), 0) end
+  local source, why = text.read_file(path)
+  if not source then error(why, 0) end
+  return source
+end
+
+--- The text of a file, nil when there is none. Raises when it cannot be read, or is too long to be meant.
 function Snapshot:read(path)
   local known = self.files[path]
   if known == nil and not self.sealed then
     local stat = uv.fs_stat(path)
-    if stat and stat.type == "file" then
-      if stat.size > site.MAX_FILE then error(("%s: %d bytes, %d at most"):format(path, stat.size, site.MAX_FILE), 0) end
-      known = text.read_file(path)
-    end
-    self.files[path] = known or false
+    self.files[path] = false -- should it raise: what can be read later is a change
+    known = stat and read(path, stat) or false
+    self.files[path] = known
   end
   return known or nil
 end
 
---- What is there now. folder: of the site, nil: there is none.
+--- What is there now. folder: of the site, nil: there is none. Of one that is `gone` no generation is built.
 function site.snapshot(folder)
-  local self = setmetatable({ folder = folder, names = {}, files = {} }, Snapshot)
+  local stat = folder and uv.fs_stat(folder)
+  local gone = folder ~= nil and not (stat and stat.type == "directory")
+  local self = setmetatable({ folder = folder, gone = gone, names = {}, files = {} }, Snapshot)
   for below, ending in pairs(site.folders) do
     self.names[below] = folder and site.names(folder .. "/" .. below, ending) or {}
   end
@@ -63,7 +72,7 @@ end
 
 --- Do two snapshots hold the same? What only one of them has read does not count.
 function Snapshot:equals(other)
-  if not text.same(self.names, other.names) then return false end
+  if self.gone ~= other.gone or not text.same(self.names, other.names) then return false end
   for path, source in pairs(self.files) do
     local theirs = other.files[path]
     if theirs ~= nil and theirs ~= source then return false end

@@ -1,11 +1,12 @@
 -- watch: tells when files in some folders have changed.
 --
 -- Folders are watched, not files, since editors write beside a file and rename. Changes that come together are told once, when
--- nothing has happened for DEBOUNCE_MS. Where the system cannot watch (no inotify, too many watches), the folders are looked at
--- once a second instead. Handles do not keep the loop alive.
+-- nothing has happened for DEBOUNCE_MS, or when something has happened for LATEST_MS. Where the system cannot watch (no
+-- inotify, too many watches), the folders are looked at once a second instead; so are those that have vanished, until they
+-- are back. Handles do not keep the loop alive.
 local uv = require "luv"
 
-local watch = { DEBOUNCE_MS = 100, POLL_MS = 1000 }
+local watch = { DEBOUNCE_MS = 100, LATEST_MS = 1000, POLL_MS = 1000 }
 
 local Watch = {}
 Watch.__index = Watch
@@ -31,7 +32,11 @@ end
 -- ---- telling -------------------------------------------------------------------------------------------------------
 
 local function changed(self)
+  local now = uv.now()
+  self.since = self.since or now
+  if now - self.since > watch.LATEST_MS and self.debounce:is_active() then return end
   self.debounce:start(watch.DEBOUNCE_MS, 0, function()
+    self.since = nil
     self:refresh() -- folders may have come and gone
     self.tell()
   end)
@@ -51,6 +56,25 @@ local function poll(self)
   self.timer:unref()
 end
 
+local function exists(folder)
+  local stat = uv.fs_stat(folder)
+  return stat and stat.type == "directory" and stat or nil
+end
+
+--- Looks for the folders that were watched and are gone.
+local function wait_for(self, missing)
+  if #missing == 0 or self.timer then return self.missed:stop() end
+  self.missed:start(watch.POLL_MS, watch.POLL_MS, function()
+    for _, folder in ipairs(missing) do
+      if exists(folder) then
+        self.missed:stop()
+        return changed(self)
+      end
+    end
+  end)
+  self.missed:unref()
+end
+
 local function open(self, folder)
   local handle = uv.new_fs_event()
   local ok = not self.polling and handle and handle:start(folder, {}, function(err)
@@ -68,11 +92,12 @@ end
 
 --- Watches the folders that are there now.
 function Watch:refresh()
-  local there = {}
+  local there, missing = {}, {}
   for _, folder in ipairs(self.list()) do
-    local stat = uv.fs_stat(folder)
-    if stat and stat.type == "directory" then
-      there[folder] = stat.ino
+    local stat = exists(folder)
+    if not stat and self.known[folder] then missing[#missing + 1] = folder end
+    if stat then
+      there[folder], self.known[folder] = stat.ino, true
       if self.handles[folder] and self.inodes[folder] ~= stat.ino then -- another folder of that name
         self.handles[folder]:close()
         self.handles[folder] = nil
@@ -87,6 +112,7 @@ function Watch:refresh()
     end
   end
   self.inodes = there
+  wait_for(self, missing)
 end
 
 function Watch:close()
@@ -94,13 +120,14 @@ function Watch:close()
   self.handles = {}
   if self.timer then self.timer:close() end
   self.debounce:close()
+  self.missed:close()
 end
 
 --- list: a function that gives the folders, whether they exist or not; tell: called after changes. options: poll = true looks
 --- instead of watching.
 function watch.open(list, tell, options)
-  local self = setmetatable({ list = list, tell = tell, handles = {}, inodes = {}, debounce = uv.new_timer(),
-    polling = options and options.poll }, Watch)
+  local self = setmetatable({ list = list, tell = tell, handles = {}, inodes = {}, known = {}, debounce = uv.new_timer(),
+    missed = uv.new_timer(), polling = options and options.poll }, Watch)
   self:refresh()
   return self
 end

@@ -378,6 +378,38 @@ test("folders are watched, also those that come later", function(t)
   keep_running:close()
 end)
 
+test("a folder that vanishes takes no scripts with it, and is seen when it is back", function(t)
+  local watch = require "serve.watch"
+  local poll_ms = watch.POLL_MS
+  watch.POLL_MS = 20
+  local app = site(hook "return {}", { config = { watch = true } })
+  async.run(function()
+    local function generation(n)
+      while app.scripts:status().generation < n do async.sleep(5) end
+      return app.scripts:current()
+    end
+    local folder = app.folder
+    assert(uv.fs_rename(folder, folder .. ".away"))
+    while not app.scripts:status().stale do async.sleep(5) end
+    t.eq(app.scripts:status().error, folder .. ": no such folder")
+    t.ok(app.scripts:current().by_name.mine, "it serves")
+    async.sleep(3 * watch.DEBOUNCE_MS) -- nothing watches any more
+    assert(uv.fs_rename(folder .. ".away", folder))
+    app.write("hooks/mine.lua", "return { version = 2 }")
+    t.eq(generation(2).by_name.mine.version, 2)
+    t.eq(app.scripts:status().stale, false)
+    uv.fs_unlink(folder .. "/hooks/mine.lua")
+    uv.fs_mkdir(folder .. "/hooks/mine.lua", 448)
+    while not app.scripts:status().stale do async.sleep(5) end
+    t.eq(app.scripts:status().error, folder .. "/hooks/mine.lua: is a directory, not a file")
+    uv.fs_rmdir(folder .. "/hooks/mine.lua")
+    app.write("hooks/mine.lua", "return { version = 3 }")
+    t.eq(generation(3).by_name.mine.version, 3)
+    watch.POLL_MS = poll_ms
+    getmetatable(app).__close()
+  end)
+end)
+
 test("where folders cannot be watched they are looked at", function(t)
   local watch = require "serve.watch"
   local app <close> = site(hook "return {}")
