@@ -83,7 +83,7 @@ local TRY = [[
 local function what_to_try(app, base)
   local locked = #app.keys > 0
   return (TRY:gsub("%%(%u+)", { BASE = base, HEADER = locked and " -H 'authorization: Bearer KEY'" or "",
-    KEY = locked and "KEY" or "none", MODEL = app.models:list()[1].name }))
+    KEY = locked and "KEY" or "none", MODEL = (app.models:find() or app.models:list()[1]).name }))
 end
 
 --- For people, in one piece: the log may go to the same terminal.

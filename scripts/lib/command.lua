@@ -12,8 +12,8 @@ local command = { OK = 0, FAILED = 1, USAGE = 2 }
 
 --- Writes "perigee: WHAT: WHY" to stderr and returns the status.
 function command.fail(status, what, why)
-  io.stdout:flush()
-  io.stderr:write("perigee: ", what, ": ", (tostring(why):gsub("%s*\n%s*", "; ")), "\n")
+  io.stdout:flush() -- and in one write, since a log may go to the same place
+  io.stderr:write(("perigee: %s: %s\n"):format(what, (tostring(why):gsub("%s*\n%s*", "; "))))
   return status
 end
 

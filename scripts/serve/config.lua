@@ -149,7 +149,7 @@ local function sampling()
   return record(fields)
 end
 
-local limit = { requests = number(0, 1e9), tokens = number(0, 1e12) }
+local limit = { requests = integer(0, 1000000000), tokens = integer(0, LARGE) }
 
 --- Bytes, seconds and counts, none of which can be nothing.
 local function positive(value)

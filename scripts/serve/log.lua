@@ -95,7 +95,7 @@ function Log:note(level, text, more)
   table.sort(names)
   for _, name in ipairs(names) do list[#list + 1] = { name, more[name] } end
   put(self, json.object(list))
-  if self.path and level ~= "info" then io.stderr:write("perigee: ", (text:gsub("%s*\n%s*", "; ")), "\n") end
+  if self.path and level ~= "info" then io.stderr:write(("perigee: %s\n"):format((text:gsub("%s*\n%s*", "; ")))) end
 end
 
 --- Opens the file anew, after somebody has moved it away. True, or nil and why.

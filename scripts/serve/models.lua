@@ -111,7 +111,8 @@ local function allowance(self, entry)
     if #self.entries == 1 then return nil end
     budget = taken + weights + perigee.sys.machine().memory_available // 2
   end
-  return math.max(0, budget - taken - weights) // pending + weight_bytes(entry)
+  local left = budget - taken - weights
+  return math.max(0, (left > 0 and left // pending or left) + weight_bytes(entry))
 end
 
 --- Snapshots of recurrent states live outside of the caches' blocks, as far as the prefix cache's budget goes. Where memory
@@ -119,7 +120,7 @@ end
 local function snapshot_budget(self, entry, allowed)
   local asked = setting(self, entry, "cache_bytes")
   if not allowed or memory.state(entry.model.graph) == 0 then return asked, 0 end
-  local bytes = math.min(asked, (allowed - entry.model.weights.bytes) // 4)
+  local bytes = math.max(0, math.min(asked, (allowed - entry.model.weights.bytes) // 4))
   return bytes, bytes
 end
 

@@ -49,10 +49,14 @@ local kinds = { { "requests", need = 1 }, { "tokens", need = 0 } }
 local function id_of(kind, who) return kind .. "\0" .. (who.name and "key\0" .. who.name or "peer\0" .. (who.peer or "")) end
 
 --- Headers as OpenAI's clients read them.
-local function describe(headers, kind, bucket, need)
+local function describe(headers, kind, bucket)
   headers["x-ratelimit-limit-" .. kind] = ("%d"):format(bucket.limit)
   headers["x-ratelimit-remaining-" .. kind] = ("%d"):format(math.max(0, math.floor(bucket.level)))
   headers["x-ratelimit-reset-" .. kind] = ("%.3fs"):format((bucket.limit - bucket.level) * MINUTE / math.max(bucket.limit, 1e-9))
+end
+
+--- Seconds until a bucket has enough; nil: it has.
+local function lacks(bucket, need)
   if bucket.level > 0 and bucket.level >= need then return nil end
   return bucket.limit > 0 and (math.max(need, 1) - bucket.level) * MINUTE / bucket.limit or 24 * 3600
 end
@@ -62,21 +66,25 @@ function Rate:take(who)
   local limits = limits_of(self, who)
   if not limits then return true end
   sweep(self)
-  local headers, taken = {}, {}
-  for _, kind in ipairs(kinds) do
-    local limit = limits[kind[1]]
-    if limit then
-      local bucket = fill(self, id_of(kind[1], who), limit)
-      local wait = describe(headers, kind[1], bucket, kind.need)
-      if wait then
-        return nil, { status = 429, code = "rate_limit_exceeded", retry_after = wait,
-          message = ("rate limit: %d %s per minute are allowed; try again in %.1f s"):format(limit, kind[1], wait) }, headers
-      end
-      taken[bucket] = kind.need
-      headers["x-ratelimit-remaining-" .. kind[1]] = ("%d"):format(math.floor(bucket.level - kind.need))
+  local headers, buckets, refusal = {}, {}, nil
+  for i, kind in ipairs(kinds) do
+    local name, limit = kind[1], limits[kind[1]]
+    local bucket = limit and fill(self, id_of(name, who), limit)
+    local wait = bucket and lacks(bucket, kind.need)
+    buckets[i] = bucket or false
+    if wait and not refusal then
+      refusal = { status = 429, code = "rate_limit_exceeded", retry_after = wait,
+        message = ("rate limit: %d %s per minute are allowed; try again in %.1f s"):format(limit, name, wait) }
     end
   end
-  for bucket, need in pairs(taken) do bucket.level = bucket.level - need end
+  for i, kind in ipairs(kinds) do
+    local bucket = buckets[i]
+    if bucket then
+      if not refusal then bucket.level = bucket.level - kind.need end
+      describe(headers, kind[1], bucket)
+    end
+  end
+  if refusal then return nil, refusal, headers end
   return true, nil, headers
 end
 

@@ -352,12 +352,12 @@ end)
 
 test("a budget that is too small is refused with both numbers", function(t)
   local list = { { name = "a", path = MOONLET }, { name = "b", path = "/nowhere" } }
-  with_server(t, { memory = 8 << 20, list = list }, function(app, ask)
+  with_server(t, { memory = 2 << 20, list = list }, function(app, ask)
     wait_ready(app)
     t.eq(app:state(), "failed")
     local entry = app.models:list()[1]
     t.eq(entry.state, "failed")
-    t.match(entry.error, "not enough memory: [%d.]+ MiB are needed %(.*%), but [%d.]+ MiB are the budget")
+    t.match(entry.error, "not enough memory: [%d.]+ MiB are needed %(.*%), but 2.0 MiB are the budget")
     t.match(app.models:list()[2].error, "/nowhere")
     local answer = ask("GET", "/health")
     t.eq(answer.status, 503)
