@@ -14,6 +14,7 @@ local uv = require "luv"
 local server = {}
 
 local BACKLOG = 1024
+local SOCKET_PATH = 103 -- bytes that every system takes; libuv cuts off the rest
 local REFUSING = 64 -- connections above the limit that are told so; more are just closed
 
 -- Bytes, counts and seconds (_s).
@@ -177,6 +178,7 @@ end
 
 local function listen_unix(self, options)
   local path = options.path
+  if #path > SOCKET_PATH then return failure(path, ("has %d bytes, a socket's path may have %d"):format(#path, SOCKET_PATH)) end
   local stat = uv.fs_lstat(path)
   if stat then
     if stat.type ~= "socket" then return failure(path, "exists and is no socket") end

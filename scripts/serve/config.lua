@@ -73,13 +73,14 @@ local function strings(value)
   return value
 end
 
---- { name = text } or a list of texts, which get names of their own.
+--- Secrets: { name = text } or a list of texts, which get names of their own.
 local function named(value)
   if type(value) ~= "table" then return nil, (" must be a table of names, not a %s"):format(type(value)) end
   for key, item in pairs(value) do
     if type(item) ~= "string" or item == "" then
       return nil, (".%s must be a text that is not empty, not %s"):format(key, item == "" and '""' or "a " .. type(item))
     end
+    if item:find "[%s%c]" then return nil, (".%s has white space, which no header could show"):format(key) end
   end
   return value
 end
@@ -239,7 +240,10 @@ function config.read(path)
   local chunk, why = script.load(path)
   if not chunk then return nil, why end
   local ok, result = perigee.guard(chunk, { deadline_ms = config.RUN_MS })
-  if not ok then return nil, result.text end
+  if not ok then
+    local stopped = result.code == "deadline" or result.code == "memory" -- the others begin with the file and the line
+    return nil, stopped and ("%s: %s"):format(path, result.text) or result.text
+  end
   if type(result) ~= "table" then return nil, ("%s: must return a table, not %s"):format(path, type(result)) end
   local checked, wrong = config.check(result)
   if not checked then return nil, path .. ": " .. wrong end
