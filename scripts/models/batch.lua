@@ -183,7 +183,7 @@ local function open(model, options)
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
   return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0, policy = guarded, timing = policy.timing(),
-    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_ring = {}, lua_steps = 0,
+    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0,
     histogram = {} }, Batch)
 end
 
@@ -271,10 +271,9 @@ local TRACED = 256
 local function count(self, t, seconds)
   local bucket = 2 ^ math.max(-3, math.ceil(math.log(seconds * 1e3, 2)))
   self.histogram[bucket] = (self.histogram[bucket] or 0) + 1
-  local ring, at = self.lua_ring, self.lua_steps % TRACED + 1
-  if ring[at] then self.lua_at[ring[at]] = nil end
-  ring[at], self.lua_steps = t.at, self.lua_steps + 1
-  self.lua_at[t.at] = table.remove(self.asked, 1) or 0
+  local at = self.lua_steps % TRACED + 1
+  self.lua_steps = self.lua_steps + 1
+  self.lua_at[at], self.lua_took[at] = t.at, table.remove(self.asked, 1) or 0
 end
 
 --- Looks at the steps since the last time.
@@ -474,7 +473,9 @@ end
 function Batch:trace(most)
   observe(self)
   local trace = self.core:trace(most)
-  for _, t in ipairs(trace) do t.lua = self.lua_at[t.at] or 0 end
+  local took = {}
+  for i, at in ipairs(self.lua_at) do took[at] = self.lua_took[i] end
+  for _, t in ipairs(trace) do t.lua = took[t.at] or 0 end
   return trace
 end
 
