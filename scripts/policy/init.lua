@@ -98,6 +98,15 @@ local function find(self, row, verb)
   return info
 end
 
+--- Writes a move down that is legal.
+local function book(self, info, n)
+  if n <= 0 then return 0 end
+  self.given[info.row], self.left = n, self.left - n
+  if info.state ~= "writing" then self.taken = self.taken + n end
+  self.grants[#self.grants + 1] = { info.row, n }
+  return n
+end
+
 function Step:give(row, n)
   local info = find(self, row, "give")
   local id = info.row
@@ -107,17 +116,13 @@ function Step:give(row, n)
   if self.preempted[id] then error(("give: row %d was preempted in this step"):format(id), 2) end
   if n > info.left then error(("give: %d tokens to row %d, which has %d left"):format(n, id, info.left), 2) end
   if n > self.left then error(("give: %d tokens, but the step has room for %d more"):format(n, self.left), 2) end
-  if n == 0 then return 0 end
-  self.given[id], self.left = n, self.left - n
-  if info.state ~= "writing" then self.taken = self.taken + n end
-  self.grants[#self.grants + 1] = { id, n }
-  return n
+  return book(self, info, n)
 end
 
 function Step:write()
-  local n = 0
+  local n, given = 0, self.given
   for _, info in ipairs(pick(self, WRITING)) do
-    if self.left > 0 and not self.given[info.row] and info.left > 0 then n = n + self:give(info) end
+    if not given[info.row] then n = n + book(self, info, math.min(info.left, self.left)) end
   end
   return n
 end
