@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints the tables of all benchmarks. TOKENIZERS: folders to use (default: the published ones beside the repository,
-# else two small ones of ours).
+# else two small ones of ours). MODEL: what is served (examples/moonlet).
 BUILD=${BUILD:-build}
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -22,4 +22,11 @@ tokenizers() {
   "$BUILD/bench/tokenizer" --words "$1/tokenizer.json"
 }
 
-tokenizers
+server() {
+  echo "Server: clients of one \`perigee serve\` that ask again as soon as they are answered, 128 tokens an answer"
+  "$BUILD/perigee" run tests/bench/serve.lua "${MODEL:-examples/moonlet}"
+}
+
+tokenizers || exit 1
+echo
+server

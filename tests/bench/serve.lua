@@ -12,7 +12,7 @@ local uv = require "luv"
 local json = perigee.json
 
 local model, counts = arg[1] or "examples/moonlet", arg[2] or "1,16,64"
-local answers, tokens = tonumber(arg[3] or 3), tonumber(arg[4] or 128)
+local answers, tokens = tonumber(arg[3] or 2), tonumber(arg[4] or 128)
 local LIMIT_MS = 600000
 
 -- ---- the server ----------------------------------------------------------------------------------------------------
