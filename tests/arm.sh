@@ -31,6 +31,7 @@ run() {
   set -- $(sed -n '$s/.*[^0-9]*\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed, \([0-9][0-9]*\) skipped$/\1 \2 \3/p' "$log")
   if [ $# -ne 3 ]; then failed=$((failed + 1)); cat "$log"; echo "FAIL $name: exit $rc, no closing line"; return; fi
   passed=$((passed + $1)); failed=$((failed + $2)); skipped=$((skipped + $3))
+  if [ "$2" -eq 0 ] && [ $rc -ne 0 ]; then failed=$((failed + 1)); cat "$log"; echo "FAIL $name: exit $rc though no test failed"; return; fi
   if [ "$2" -ne 0 ]; then cat "$log"; else grep '^skip' "$log"; tail -n 1 "$log" | sed 's/^/  /'; fi
 }
 
