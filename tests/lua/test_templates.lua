@@ -278,8 +278,8 @@ test("long renderings take turns, and do not disturb each other", function(t)
   local jobs = {}
   for i, letter in ipairs(letters) do
     jobs[i] = function()
-      local text, info = template:render(conversation(letter), { spans = i ~= 2 })
-      t.eq(text == want[i][1], true)
+      local made, info = template:render(conversation(letter), { spans = i ~= 2 })
+      t.eq(made == want[i][1], true)
       if i == 2 then t.eq(info, nil) else t.eq(json.encode(info) == json.encode(want[i][2]), true) end
     end
   end
