@@ -31,8 +31,8 @@ Output.__index = Output
 function output.new(options)
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser, tok = options.tok,
     live = options.live, kept = options.kept or {}, one_call = options.one_call, call_id = options.call_id, hook = options.hook,
-    pieces = {}, text = "", ids = {}, parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
-    logprobs = options.logprobs and {} or nil, fresh = options.logprobs and {} or nil }, Output)
+    pieces = {}, parsed = 0, text = "", ids = {}, parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0,
+    logprob = 0, logprobs = options.logprobs and {} or nil, fresh = options.logprobs and {} or nil }, Output)
 end
 
 -- ---- events of the parser ------------------------------------------------------------------------------------------
@@ -130,8 +130,14 @@ local function gather(self, events)
 end
 
 local NONE = {} -- deltas
+local SOME = 32 -- pieces that an answer which nobody sees yet is parsed by
 
-local function feed(self, text)
+--- Parses the pieces that have not been.
+local function parse(self)
+  local n = #self.pieces
+  if self.parsed == n then return NONE end
+  local text = self.parsed == n - 1 and self.pieces[n] or table.concat(self.pieces, "", self.parsed + 1)
+  self.parsed = n
   if not self.parser then return gather(self, { { type = "content", text = text } }) end
   return gather(self, self.parser:feed(text))
 end
@@ -158,7 +164,8 @@ function Output:token(e)
   end
   if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
-  return feed(self, e.text)
+  if self.live or self.one_call or self.hook or #self.pieces - self.parsed == SOME then return parse(self) end
+  return NONE
 end
 
 --- The probabilities of the tokens since the last time, for the next chunk; nil when they were not asked for.
@@ -198,7 +205,7 @@ end
 function Output:close(row)
   if self.finish then return {} end
   self.text = table.concat(self.pieces)
-  local deltas = {}
+  local deltas = parse(self)
   if self.parser and not self.enough then deltas = gather(self, self.parser:finish()) end
   cut_logprobs(self, row)
   self.content, self.reasoning = joined(self.parts), joined(self.thoughts)

@@ -7,9 +7,14 @@ local stream = require "api.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test
 
---- A parser that says what it is told: piece "1" gives the first list of events.
+--- A parser that says what it is told: piece "1" gives the first list of events, "12" the first two.
 local function scripted(lists, last)
-  return { feed = function(_, piece) return lists[tonumber(piece)] end, finish = function() return last or {} end }
+  local function feed(_, piece)
+    local all = {}
+    for digit in piece:gmatch "%d" do table.move(lists[tonumber(digit)], 1, #lists[tonumber(digit)], #all + 1, all) end
+    return all
+  end
+  return { feed = feed, finish = function() return last or {} end }
 end
 
 local function new(lists, more)
@@ -69,6 +74,22 @@ test("content that was thinking: moved where nothing was sent, told where it was
   out:token { text = "2" }
   out:close { finish = "stop" }
   t.eq({ out.reasoning, out.content, out.other }, { nil, "hmyes", { { kind = "relabel", text = "hm" } } })
+end)
+
+test("what nobody sees yet is parsed in larger pieces, all of it in the end", function(t)
+  for _, n in ipairs { 0, 1, 31, 32, 33, 100 } do
+    local fed = {}
+    local out = outputs.new { index = 0, parser = { finish = function() return {} end, feed = function(_, piece)
+      fed[#fed + 1] = piece
+      return { content(piece:upper()) }
+    end } }
+    for i = 1, n do
+      out:token { id = i, text = "ab" }
+      t.ok(#out.pieces * 2 - #table.concat(fed) < 64, "the parser is behind")
+    end
+    out:close { finish = "stop" }
+    t.eq({ out.content or "", out.text, #fed }, { ("AB"):rep(n), ("ab"):rep(n), (n + 31) // 32 })
+  end
 end)
 
 test("one call is enough", function(t)
