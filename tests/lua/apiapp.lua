@@ -7,6 +7,7 @@
 local async = require "lib.async"
 local chat = require "chat"
 local generations = require "serve.generations"
+local harness = require "harness"
 local http = require "http"
 local metrics = require "serve.metrics"
 local perigee = require "perigee"
@@ -30,7 +31,7 @@ function App:ask(path, body, options)
   options = options or {}
   local answer, err = http.request { host = "127.0.0.1", port = self.port, target = path, method = options.method or "POST",
     headers = options.headers, body = type(body) == "table" and json.encode(body) or body, on_data = options.on_data,
-    timeout_ms = 60000 }
+    timeout_ms = harness.LIMIT_MS }
   if not answer then error(err, 0) end
   local value = answer.body
   if value and (answer.headers["content-type"] or ""):find "json" then value = assert(json.decode(value)) end

@@ -1,5 +1,6 @@
 -- http_tools: a server of a test and raw conversations with it.
 local async = require "lib.async"
+local harness = require "harness"
 local http = require "http"
 local uv = require "luv"
 
@@ -49,9 +50,9 @@ function Peer:send(bytes)
   end)
 end
 
---- Waits until a plain text is there `n` times (1), the end came, or nothing more after 5 seconds; returns what came.
+--- Waits until a plain text is there `n` times (1), the end came, or the test's time is over; returns what came.
 function Peer:wait(text, n)
-  async.timeout(5000, function()
+  async.timeout(harness.LIMIT_MS, function()
     while not self.ended do
       local count, pos = 0, 1
       while text and pos do

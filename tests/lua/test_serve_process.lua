@@ -11,7 +11,6 @@ local function test(name, body)
   if not forced then harness.test(name, body) end
 end
 
-local LIMIT_MS = 19000
 local scripts = select(2, perigee.sys.scripts())
 
 --- Reads a pipe to its end; out.text grows, out.line is set with the first line.
@@ -36,7 +35,7 @@ local function spawn(words)
   local self = { out = {}, err = {}, exited = async.signal() }
   local handle
   local limit = uv.new_timer() -- nothing is left behind, whatever a test does
-  limit:start(LIMIT_MS, 0, function() handle:kill "sigkill" end)
+  limit:start(harness.LIMIT_MS, 0, function() handle:kill "sigkill" end)
   handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } }, function(status, signal)
     handle:close()
     limit:close()
@@ -55,7 +54,7 @@ local function spawn(words)
   return self
 end
 
-local function get(url) return http.request { url = url, timeout_ms = 18000 } end
+local function get(url) return http.request { url = url, timeout_ms = harness.LIMIT_MS } end
 
 local function wait_ready(address)
   while true do
@@ -68,7 +67,8 @@ end
 local function chat(address, more)
   local body = { messages = { { role = "user", content = "Hello!" } }, temperature = 0 }
   for k, v in pairs(more or {}) do body[k] = v end
-  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body), timeout_ms = 18000 }
+  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body),
+    timeout_ms = harness.LIMIT_MS }
 end
 
 local small = { "--port", "0", "--rows", "4", "--context", "1024", "--cache-bytes", "16M" }
@@ -242,7 +242,8 @@ test("a disk cache outlives the process, killed or not", function(t)
     local prompt = ("The moon goes around the earth, again and again. "):rep(12)
     local function cached(address)
       local body = json.encode { prompt = prompt, max_tokens = 4, temperature = 0 }
-      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body, timeout_ms = 18000 }
+      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body,
+        timeout_ms = harness.LIMIT_MS }
       local usage = json.decode(answer.body).usage
       return usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens
     end
