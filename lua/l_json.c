@@ -3,18 +3,21 @@
  * Objects become tables that remember the order of their keys: obj.key reads and writes as usual, pairs(obj) walks in
  * order, a new key goes to the end, a key set to nil is gone. The order is a list under a private key, so use pairs, not
  * next. Arrays are plain sequences with a metatable that says so, which is how [] and {} stay apart. null is the
- * sentinel json.null (a nil would be a hole). Integers stay integers; those beyond 64 bits become floats.
+ * sentinel json.null (a nil would be a hole). Integers stay integers. Those beyond 64 bits become floats, or with the
+ * option `digits` values that keep their text: they can be written again, compared for equality and shown, nothing else.
  *
  * Writing is deterministic: ordered objects in their order, plain tables of string keys sorted, sequences as arrays;
  * an empty plain table is an object. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "lua/bind.h"
 #include "runtime/json.h"
 
 #define OBJECT "perigee.json.object"
 #define ARRAY "perigee.json.array"
+#define DIGITS "perigee.json.digits"
 
 static const char order_key; /* its address is the private key of an object's list of keys */
 
@@ -124,6 +127,7 @@ static int object_pairs(lua_State *L) { /* [object] -> [next, object, nil] */
 
 typedef struct reading {
   pe_json r;
+  bool digits; /* integers beyond 64 bits keep them */
   pe_error err;
   pe_status rc;
   int64_t values, most; /* so far, and how many there may be, each counted as the work that it makes */
@@ -150,6 +154,25 @@ static bool count_key(reading *d, size_t len) {
   return false;
 }
 
+/* A number that is no float by its spelling: an integer beyond 64 bits. */
+static bool is_digits(pe_str s) {
+  for (size_t i = 0; i < s.len; i++)
+    if (s.at[i] != '-' && (s.at[i] < '0' || s.at[i] > '9')) return false;
+  return true;
+}
+
+static void push_float(lua_State *L, const reading *d, const pe_json_token *t) { /* [] -> [number or digits] */
+  if (!d->digits || !is_digits(t->str)) {
+    lua_pushnumber(L, t->number);
+    return;
+  }
+  pe_str *s = lua_newuserdatauv(L, sizeof *s + t->str.len, 0);
+  s->at = (const char *)(s + 1);
+  s->len = t->str.len;
+  memcpy(s + 1, t->str.at, t->str.len);
+  luaL_setmetatable(L, DIGITS);
+}
+
 /* [] -> [value], or [] and false with d->err set. */
 static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   pe_json_token inner;
@@ -158,7 +181,7 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   switch (t->type) {
   case PE_JSON_STRING: lua_pushlstring(L, t->str.at, t->str.len); return true;
   case PE_JSON_INT: lua_pushinteger(L, t->integer); return true;
-  case PE_JSON_FLOAT: lua_pushnumber(L, t->number); return true;
+  case PE_JSON_FLOAT: push_float(L, d, t); return true;
   case PE_JSON_TRUE: lua_pushboolean(L, 1); return true;
   case PE_JSON_FALSE: lua_pushboolean(L, 0); return true;
   case PE_JSON_NULL: lua_pushlightuserdata(L, NULL); return true;
@@ -197,11 +220,11 @@ static int decode_body(lua_State *L) {
 }
 
 static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
-  static const char *const keys[] = {"max_depth", "max_size", "max_values", NULL};
+  static const char *const keys[] = {"max_depth", "max_size", "max_values", "digits", NULL};
   size_t len;
   const char *text = luaL_checklstring(L, 1, &len);
   pe_bind_options(L, 2, keys);
-  reading d = {0};
+  reading d = {.digits = pe_bind_boolean(L, 2, "digits", false)};
   size_t most = (size_t)pe_bind_integer(L, 2, "max_size", 0, PE_JSON_MAX_SIZE, PE_JSON_MAX_SIZE);
   if (len > most) {
     pe_fail(&d.err, PE_ELIMIT, "text of %zu bytes, at most %zu", len, most);
@@ -326,6 +349,7 @@ static void put_value(lua_State *L, writing *w, int depth) {
   if (depth > MAX_DEPTH) luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", MAX_DEPTH);
   luaL_checkstack(L, 8, "JSON nesting");
   char text[32];
+  const pe_str *digits;
   switch (lua_type(L, -1)) {
   case LUA_TNIL: put(L, w, "null", 4); return;
   case LUA_TBOOLEAN: lua_toboolean(L, -1) ? put(L, w, "true", 4) : put(L, w, "false", 5); return;
@@ -340,6 +364,7 @@ static void put_value(lua_State *L, writing *w, int depth) {
   case LUA_TTABLE: is_array(L, -1) ? put_array(L, w, depth) : put_object(L, w, depth); return;
   default:
     if (lua_islightuserdata(L, -1) && !lua_touserdata(L, -1)) put(L, w, "null", 4);
+    else if ((digits = luaL_testudata(L, -1, DIGITS))) put(L, w, digits->at, digits->len);
     else luaL_error(L, "cannot encode a %s as JSON", luaL_typename(L, -1));
   }
 }
@@ -411,14 +436,31 @@ static int l_is_object(lua_State *L) { /* [value] -> [boolean] */
   return 1;
 }
 
+static int l_digits(lua_State *L) { /* [value] -> [text or nil] */
+  luaL_checkany(L, 1);
+  const pe_str *s = luaL_testudata(L, 1, DIGITS);
+  if (s) lua_pushlstring(L, s->at, s->len);
+  else lua_pushnil(L);
+  return 1;
+}
+
+static int digits_eq(lua_State *L) { /* [a, b] -> [boolean] */
+  const pe_str *a = luaL_testudata(L, 1, DIGITS), *b = luaL_testudata(L, 2, DIGITS);
+  lua_pushboolean(L, a && b && a->len == b->len && !memcmp(a->at, b->at, a->len));
+  return 1;
+}
+
 int pe_open_json(lua_State *L) {
   static const luaL_Reg functions[] = {{"decode", decode},         {"encode", encode},           {"array", array}, {"object", object},
-                                       {"is_array", l_is_array},   {"is_object", l_is_object},   {NULL, NULL}};
+                                       {"is_array", l_is_array},   {"is_object", l_is_object},   {"digits", l_digits}, {NULL, NULL}};
   static const luaL_Reg object_meta[] = {{"__newindex", object_newindex}, {"__pairs", object_pairs}, {NULL, NULL}};
+  static const luaL_Reg digits_meta[] = {{"__tostring", l_digits}, {"__eq", digits_eq}, {NULL, NULL}};
   luaL_newmetatable(L, OBJECT);
   luaL_setfuncs(L, object_meta, 0);
   luaL_newmetatable(L, ARRAY);
-  lua_pop(L, 2);
+  luaL_newmetatable(L, DIGITS);
+  luaL_setfuncs(L, digits_meta, 0);
+  lua_pop(L, 3);
   luaL_newlib(L, functions);
   lua_pushlightuserdata(L, NULL);
   lua_setfield(L, -2, "null");

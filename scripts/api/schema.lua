@@ -25,6 +25,7 @@ local function is_list(v) return type(v) == "table" and json.is_array(v) end
 --- What a value is, in JSON's words.
 local function kind_of(v)
   if v == json.null then return "null" end
+  if json.digits(v) then return "an integer beyond 64 bits" end
   if is_list(v) then return "a list" end
   local t = type(v)
   return t == "table" and "an object" or t == "string" and "text" or math.type(v) == "integer" and "an integer" or "a " .. t
@@ -188,7 +189,7 @@ function schema.body(request, most)
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end
   if #text > LARGE then async.sleep(0) end -- to have put it together took its time
-  local body, why = json.decode(text, { max_values = most })
+  local body, why = json.decode(text, { max_values = most, digits = true }) -- a message's numbers go to the prompt as they are
   if why and why.code == "limit" then
     error(errors.new { status = 413, message = "the body is too large: " .. why.text, code = "too_many_values" }, 0)
   end

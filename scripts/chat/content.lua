@@ -28,6 +28,7 @@ local TYPES = {
 
 local function type_of(value)
   if value == json.null then return "null" end
+  if json.digits(value) then return "number" end
   if type(value) ~= "table" then return type(value) end
   return json.is_array(value) and "array" or "object"
 end

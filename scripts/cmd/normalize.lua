@@ -46,7 +46,7 @@ end
 local function run(opts)
   local answer = answer_with()
   if opts.jsonl then return jsonl.serve(answer) end
-  local request, err = json.decode(io.read "a")
+  local request, err = json.decode(io.read "a", { digits = true })
   if not json.is_object(request) then return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "") end
   local ok, result, why = pcall(answer, request)
   if not ok then return nil, result end

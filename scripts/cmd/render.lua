@@ -45,7 +45,7 @@ local function run(opts)
   if not set then return nil, why end
   local answer = answer_with(set, opts)
   if opts.jsonl then return jsonl.serve(answer) end
-  local request, err = json.decode(io.read "a")
+  local request, err = json.decode(io.read "a", { digits = true })
   if not json.is_object(request) then return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "") end
   local result
   result, why = answer(request)

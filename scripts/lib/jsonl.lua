@@ -24,7 +24,7 @@ function jsonl.each(f)
     line = line:gsub("\r?\n$", "")
     if line ~= "" then
       number = number + 1
-      local request, why = json.decode(line)
+      local request, why = json.decode(line, { digits = true })
       if why then
         f(number, nil, "the line is not JSON: " .. tostring(why))
       elseif not json.is_object(request) then

@@ -11,9 +11,10 @@ local json = {}
 ---Reads one value. Objects become ordered objects, arrays become marked sequences, null becomes `json.null`, integers stay
 ---integers. Takes the Infinity and NaN of Python; refuses lone surrogates, broken UTF-8, deep nesting and huge keys, and
 ---on demand more than max_size bytes or max_values values, each counted as the work that it makes: a number, true, false or
----null is one, a text four, a key, an array or an object eight.
+---null is one, a text four, a key, an array or an object eight. An integer beyond 64 bits is a float, or with `digits` a
+---value that keeps its text: `encode` and `tostring` give it back.
 ---@param text string
----@param options? { max_depth?: integer, max_size?: integer, max_values?: integer }
+---@param options? { max_depth?: integer, max_size?: integer, max_values?: integer, digits?: boolean }
 ---@return any value
 ---@return perigee.Error? err
 function json.decode(text, options) end
@@ -39,6 +40,11 @@ function json.object(pairs) end
 ---@param value any
 ---@return boolean
 function json.is_array(value) end
+
+---The text of an integer beyond 64 bits that was read with `digits`; nil for everything else.
+---@param value any
+---@return string?
+function json.digits(value) end
 
 ---Would the value be written as an object?
 ---@param value any

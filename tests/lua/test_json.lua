@@ -118,3 +118,16 @@ test("objects that grow key by key keep their order, also when keys go and come"
   for _ in pairs(many) do n = n + 1 end
   t.eq(n, count)
 end)
+
+test("integers beyond 64 bits keep their digits when asked", function(t)
+  local text = '{"a": 18446744073709551615, "b": [-9223372036854775809, 1e30, 7]}'
+  local v = json.decode(text, { digits = true })
+  t.eq(json.encode(v), '{"a": 18446744073709551615, "b": [-9223372036854775809, 1e+30, 7]}')
+  t.eq(json.digits(v.a), "18446744073709551615")
+  t.eq(tostring(v.b[1]), "-9223372036854775809")
+  t.eq(v.a == json.decode("18446744073709551615", { digits = true }), true)
+  t.eq(v.a == v.b[1], false)
+  t.eq(json.digits(v.b[2]), nil)
+  t.eq(math.type(v.b[3]), "integer")
+  t.eq(math.type(json.decode(text).a), "float")
+end)

@@ -153,6 +153,16 @@ end
 
 local SPECIAL = { caller = "pc", kwargs = "pk", varargs = "pv" }
 
+--- caller, kwargs or varargs of the macro around a scope. Macros around that one take them then, too.
+local function use_special(scope, name)
+  local id = scope.special.id
+  while scope do
+    if scope.special then scope.special[name] = true end
+    scope = scope.parent
+  end
+  return SPECIAL[name] .. id
+end
+
 --- The Lua expression that is a name's value. A second result tells of the loop whose `loop` it is.
 function Compiler:resolve(name)
   local scope = self.scope
@@ -161,10 +171,7 @@ function Compiler:resolve(name)
     if name == "loop" and scope.loop then
       return scope.loop.object, scope.loop
     end
-    if scope.special and SPECIAL[name] then
-      scope.special[name] = true
-      return SPECIAL[name] .. scope.special.id
-    end
+    if scope.special and SPECIAL[name] then return use_special(scope, name) end
     scope = scope.parent
   end
   return self:outside(name)

@@ -37,6 +37,7 @@ function expressions.const(_, node)
   if v == null then return "none" end
   if type(v) == "string" then return quote(v) end
   if type(v) == "boolean" then return tostring(v), true end
+  if type(v) == "table" then return ("big(%q)"):format(v.digits) end
   if math.type(v) == "integer" then return tostring(v) end
   if v == math.huge then return "(1/0)" end
   local text = ("%.17g"):format(v)

@@ -104,6 +104,7 @@ filters.truncate = { function(v, length, kill, ending, leeway)
   ending = ending and want_str(ending, "end") or "..."
   local room = length - strings.len(ending)
   if room < 0 then fail("truncate: a length of %d is less than that of the end", length) end
+  if leeway < 0 then fail("truncate: a leeway of %d", leeway) end
   if values.len(s) <= length + leeway then return s end
   want_str(s, "what is truncated")
   local head = strings.range(s, 0, room)
@@ -168,8 +169,12 @@ filters.wordwrap = { function(v, width, cut, with, hyphens)
 end, "width", "break_long_words", "wrapstring", "break_on_hyphens" }
 
 filters.wordcount = { function(v)
-  local n = 0
-  for _ in strings.text(str(v)):gmatch "[%w_\x80-\xff]+" do n = n + 1 end
+  local n, inside = 0, false
+  for _, c in utf8.codes(strings.text(str(v)), true) do
+    local was = inside
+    inside = methods.is_word(c)
+    if inside and not was then n = n + 1 end
+  end
   return n
 end }
 
@@ -201,15 +206,31 @@ filters.urlencode = { function(v)
   return strings.join(out, "&")
 end }
 
+--- A dict as the attributes of a tag; a space goes before them unless `space` is false.
+filters.xmlattr = { function(v, space)
+  local out = {}
+  if values.kind(v) ~= "dict" then fail("xmlattr wants a dict, not %s", values.typename(v)) end
+  for _, pair in ipairs(methods.pairs(v)) do
+    local name, value = str(pair[1]), pair[2]
+    if strings.text(name):find "[%s/>=]" then fail("xmlattr: '%s' cannot be a name", strings.text(name)) end
+    if value ~= null and not values.is_undefined(value) then
+      local quoted = strings.escape(values.is_str(value) and value or str(value))
+      out[#out + 1] = strings.cat { strings.escape(name), '="', quoted, '"' }
+    end
+  end
+  if #out > 0 and (space == nil or truth(space)) then table.insert(out, 1, "") end
+  return strings.unsafe(strings.join(out, " "))
+end, "autospace" }
+
 -- ---- numbers -------------------------------------------------------------------------------------------------------
 
 filters.int = { numbers.to_int, "default", "base" }
 filters.float = { numbers.to_float, "default" }
 filters.round = { numbers.round, "precision", "method" }
 filters.abs = { function(v)
-  local n = operators.number(v)
+  local n = values.kind(v) == "int" and v or operators.number(v)
   if not n then fail("abs wants a number, not %s", values.typename(v)) end
-  return n < 0 and -n or n
+  return operators.lt(n, 0) and operators.neg(n) or n
 end }
 filters.filesizeformat = { numbers.file_size, "binary" }
 
@@ -444,6 +465,7 @@ filters.batch = { function(v, count, fill)
   local items = values.items(v)
   values.tick(#items)
   count = want_int(count, "the size of a batch")
+  if count == 0 and #items > 0 then out[1] = list {} end -- the reference looks at the size before it adds an item
   for _, item in ipairs(items) do
     if not row or #row == count then
       row = list {}

@@ -40,6 +40,11 @@ local PREFIXES = { x = "0x", X = "0X", o = "0o", b = "0b", d = "" }
 
 --- sign and digits of an integer.
 local function int_parts(v, spec)
+  if type(v) == "table" then
+    if spec.type ~= "d" then fail("%s does not fit in 64 bits", v.digits) end
+    local sign, digits = v.digits:match "^(%-?)(.*)$"
+    return sign, "", digits
+  end
   local prefix = spec.alternate and PREFIXES[spec.type] or ""
   return v < 0 and "-" or "", prefix, digits_of(v, BASES[spec.type], spec.type == "X")
 end
@@ -66,10 +71,11 @@ end
 local function percent_number(v, spec)
   local n = as_number(v)
   local kind = spec.type
+  if values.kind(v) == "int" and not n then n = (kind == "d" or kind == "i" or kind == "u") and v or v.float end
   if not n then fail("%%%s format: a number is required, not %s", kind, typename(v)) end
   local sign, prefix, digits
   if kind == "d" or kind == "i" or kind == "u" or BASES[kind] then
-    if math.type(n) ~= "integer" then
+    if type(n) == "number" and math.type(n) ~= "integer" then
       if BASES[kind] and kind ~= "d" then fail("%%%s format: an integer is required, not float", kind) end
       n = math.tointeger(n < 0 and math.ceil(n) or math.floor(n)) or fail "the number is too large for %d"
     end
@@ -182,6 +188,7 @@ local function brace_spec(t)
   local precision, kind = rest:match "^%.(%d+)(%a?%%?)$"
   if not precision then kind = rest:match "^(%a?%%?)$" end
   if not kind then fail("invalid format specifier '%s'", t) end
+  if zero ~= "" and spec.align then spec.fill = spec.fill or "0" end
   spec.sign, spec.alternate, spec.zero = sign ~= "" and sign or nil, alternate ~= "", zero ~= "" and not spec.align
   spec.width, spec.mark, spec.precision = width_of(width), mark ~= "" and mark or nil, precision and width_of(precision)
   spec.type = kind
@@ -209,7 +216,7 @@ local function brace_number(v, spec)
   local sign, prefix, digits
   local kind = spec.type
   if kind == "c" then return strings.pad(utf8.char(v), spec.width or 0, { side = spec.align or "left", fill = spec.fill }) end
-  if math.type(v) == "integer" and (kind == "" or kind == "n" or BASES[kind]) then
+  if values.kind(v) == "int" and (kind == "" or kind == "n" or BASES[kind]) then
     if kind == "" or kind == "n" then spec.type = "d" end
     if spec.precision then fail "precision is not allowed for an integer" end
     sign, prefix, digits = int_parts(v, spec)
@@ -244,11 +251,11 @@ local function brace_value(v, spec_text)
   local spec = brace_spec(spec_text)
   if values.is_str(v) then
     if spec.type ~= "" and spec.type ~= "s" then fail("unknown format code '%s' for a str", spec.type) end
+    if spec.sign then fail "a sign is not allowed in the format of a str" end
     if spec.precision then v = strings.range(v, 0, math.min(spec.precision, strings.len(v))) end
     return format.aligned(strings.unsafe(v), spec, "left")
   end
-  if type(v) == "boolean" and spec.type == "" then return format.aligned(text.str(v), spec, "left") end
-  local n = as_number(v)
+  local n = as_number(v) or values.kind(v) == "int" and v
   if not n then fail("unsupported format specifier for %s", typename(v)) end
   return brace_number(n, spec)
 end
@@ -260,7 +267,10 @@ local function field_value(field, args, kw, auto)
   local name, path = field:match "^([^.%[]*)(.*)$"
   local v
   if name == "" or name:match "^%d+$" then
-    local index = name == "" and auto.n or tonumber(name)
+    local counted = name == ""
+    if auto.counted ~= nil and auto.counted ~= counted then fail "format: fields with and without a number" end
+    auto.counted = counted
+    local index = counted and auto.n or tonumber(name)
     if name == "" then auto.n = auto.n + 1 end
     v = args[index + 1]
     if v == nil then fail("format: there is no argument %d", index) end

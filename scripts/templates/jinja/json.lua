@@ -54,7 +54,7 @@ local function key_text(k)
   if values.is_str(k) then return k end
   if type(k) == "boolean" then return k and "true" or "false" end
   if k == null then return "null" end
-  if math.type(k) == "integer" then return tostring(k) end
+  if kind(k) == "int" then return type(k) == "table" and k.digits or tostring(k) end
   if type(k) == "number" then return encode(k) end
   fail("keys of a JSON object must be str, int, float, bool or None, not %s", values.typename(k))
 end
@@ -78,7 +78,7 @@ end
 
 local writers = {
   str = put_string,
-  int = function(w, v) put(w, tostring(v)) end,
+  int = function(w, v) put(w, type(v) == "table" and v.digits or tostring(v)) end,
   float = function(w, v) put(w, encode(v)) end,
   bool = function(w, v) put(w, v and "true" or "false") end,
   none = function(w) put(w, "null") end,
@@ -131,7 +131,7 @@ end
 --- A JSON text as a value; marks of the text hold for every string in it.
 function json.loads(s)
   if not values.is_str(s) then fail("JSON text expected, not %s", values.typename(s)) end
-  local v, why = perigee.json.decode(strings.text(s))
+  local v, why = perigee.json.decode(strings.text(s), { digits = true })
   if why then fail("not JSON: %s", tostring(why)) end
   return values.wrap(v, type(s) == "table" and #s.marks > 0)
 end

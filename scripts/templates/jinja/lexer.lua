@@ -70,19 +70,34 @@ local function string_end(t, i, line)
   end
 end
 
-local function number_at(t, i)
-  for _, form in ipairs { { "^0[xX]_?%x[%x_]*", 16 }, { "^0[oO]_?[0-7][0-7_]*", 8 }, { "^0[bB]_?[01][01_]*", 2 } } do
-    local word = t:match(form[1], i)
-    if word then return "integer", tonumber(word:sub(3):gsub("_", ""), form[2]), i + #word end
+--- The byte behind digits of a set that begin at i, with single underscores between them; nil when there are none.
+local function digits_end(t, i, set)
+  local stop = t:match("^" .. set .. "+()", i)
+  while stop do
+    local more = t:match("^_" .. set .. "+()", stop)
+    if not more then break end
+    stop = more
   end
-  local whole = t:match("^%d[%d_]*", i)
-  local after_dot = t:sub(i - 1, i - 1) == "." -- in a.1.2 no number has a fraction
-  local fraction = not after_dot and t:match("^%.%d[%d_]*", i + #whole) or ""
-  local exponent = t:match("^[eE][+-]?%d[%d_]*", i + #whole + #fraction) or ""
-  local word = whole .. fraction .. exponent
-  local n = tonumber((word:gsub("_", "")))
-  if fraction == "" and exponent == "" then return "integer", n, i + #word end
-  return "float", n * 1.0, i + #word
+  return stop
+end
+
+local BASES = { x = { 16, "%x" }, o = { 8, "[0-7]" }, b = { 2, "[01]" } }
+
+--- A number that begins at i: its type, its value, the byte behind it.
+local function number_at(t, i)
+  local base = t:sub(i, i) == "0" and BASES[t:sub(i + 1, i + 1):lower()]
+  local behind = base and digits_end(t, t:match("^_?()", i + 2), base[2])
+  if behind then return "integer", tonumber(t:sub(i + 2, behind - 1):gsub("_", ""), base[1]), behind end
+  local stop = digits_end(t, i, "%d")
+  local whole = stop
+  if t:sub(i - 1, i - 1) ~= "." and t:sub(stop, stop) == "." then -- in a.1.2 no number has a fraction
+    stop = digits_end(t, stop + 1, "%d") or stop
+  end
+  local exponent = t:match("^[eE][+-]?()", stop)
+  stop = exponent and digits_end(t, exponent, "%d") or stop
+  if stop > whole then return "float", tonumber((t:sub(i, stop - 1):gsub("_", ""))) * 1.0, stop end
+  if t:sub(i, i) == "0" then stop = digits_end(t, i, "0") end -- 007 is three tokens too many
+  return "integer", values.integer((t:sub(i, stop - 1):gsub("_", ""))), stop
 end
 
 -- ---- the scanner ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ local case = require "templates.jinja.case"
 local format = require "templates.jinja.format"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
+local text_of = require "templates.jinja.text"
 local values = require "templates.jinja.values"
 local fail, null, is_str, typename, text = values.fail, values.null, values.is_str, values.typename, strings.text
 
@@ -181,10 +182,12 @@ local function every(test)
     return t ~= ""
   end }
 end
+
 str.isdigit, str.isdecimal, str.isnumeric = every(is_digit), every(is_digit), every(is_digit)
 str.isalpha = every(is_letter)
 str.isalnum = every(function(c) return is_letter(c) or is_digit(c) end)
 str.isascii = { function(s) return not text(s):find "[\x80-\xff]" end }
+str.isprintable = { function(s) return not text_of.escapes(text(s)) end }
 str.isspace = { function(s) return strings.is_space(text(s)) end }
 str.isupper = { function(s) return case.is(text(s), "upper") end }
 str.islower = { function(s) return case.is(text(s), "lower") end }
@@ -192,7 +195,11 @@ str.istitle = { function(s)
   local t = text(s)
   return t == case.title(t) and (case.is(t, "upper") or t:find "%u" ~= nil)
 end }
-str.isidentifier = { function(s) return text(s):find "^[%a_\x80-\xff][%w_\x80-\xff]*$" ~= nil end }
+
+--- A character of a word: a letter, a digit or an underscore.
+function methods.is_word(c) return c == 95 or is_letter(c) or is_digit(c) end
+local is_word = every(methods.is_word)[1]
+str.isidentifier = { function(s) return is_word(s) and not is_digit(utf8.codepoint(text(s), 1, 1, true)) end }
 
 -- ---- lists and dicts -----------------------------------------------------------------------------------------------
 
@@ -264,6 +271,7 @@ end }
 
 methods.float = { is_integer = { function(v) return v // 1 == v end } }
 methods.int = { bit_length = { function(v)
+  if type(v) == "table" then fail("%s does not fit in 64 bits", v.digits) end
   local n, bits = math.abs(v), 0
   while n > 0 do n, bits = n >> 1, bits + 1 end
   return bits

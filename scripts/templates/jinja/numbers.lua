@@ -40,6 +40,7 @@ local function parse_int(t, base)
   digits = ungrouped(digits)
   if not digits or not digits:match "^%w+$" then return nil end
   local total = 0
+  if base == 10 and digits:match "^%d+$" then return values.integer(sign == "-" and "-" .. digits or digits) end
   for c in digits:gmatch "." do
     local d = tonumber(c, 36)
     if not d or d >= base then return nil end
@@ -61,6 +62,7 @@ function numbers.to_int(v, default, base)
   if default == nil then default = 0 end
   base = base == nil and 10 or math.tointeger(number(base) or -1) or -1
   if values.is_undefined(v) then fail(v.text) end
+  if values.kind(v) == "int" then return v end
   local n = number(v)
   if n then return math.type(n) == "integer" and n or truncate(n) or default end
   if not values.is_str(v) then return default end
@@ -74,15 +76,16 @@ function numbers.to_float(v, default)
   if default == nil then default = 0.0 end
   if values.is_undefined(v) then fail(v.text) end
   if number(v) then return number(v) * 1.0 end
+  if values.kind(v) == "int" then return v.float end
   return values.is_str(v) and parse_float(strings.text(v)) or default
 end
 
 --- Rounds to the even neighbour at ties, on the exact value.
 local function round_half_even(x, precision)
   if x ~= x or x == math.huge or x == -math.huge then return x end
-  if precision >= 0 then return tonumber(("%." .. math.min(precision, 99) .. "f"):format(x)) * 1.0 end
+  if precision > 0 then return tonumber(("%." .. math.min(precision, 99) .. "f"):format(x)) end
   local unit = 10.0 ^ -precision
-  return tonumber(("%.0f"):format(x / unit)) * unit
+  return tonumber(("%.0f.0"):format(x / unit)) * unit -- with a point, or -0 would be the integer 0
 end
 
 local function round_int(n, precision)
@@ -97,6 +100,7 @@ end
 
 function numbers.round(v, precision, method)
   local n = number(v)
+  if not n and values.kind(v) == "int" then return v end
   if not n then
     if values.is_undefined(v) then fail(v.text) end
     fail("round wants a number, not %s", values.typename(v))

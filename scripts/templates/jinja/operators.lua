@@ -3,6 +3,7 @@ local format = require "templates.jinja.format"
 local strings = require "templates.jinja.strings"
 local values = require "templates.jinja.values"
 local fail, tick = values.fail, values.tick
+local Big = values.Big
 local List, Tuple, Dict, Undefined = values.List, values.Tuple, values.Dict, values.Undefined
 local typename, null, is_str = values.typename, values.null, values.is_str
 local mathtype = math.type
@@ -18,9 +19,13 @@ local function number(v)
 end
 operators.number = number
 
+local function is_big(v) return type(v) == "table" and getmetatable(v) == Big end
+
 local function check_defined(a, b)
   if values.is_undefined(a) then fail(a.text) end
   if b ~= nil and values.is_undefined(b) then fail(b.text) end
+  local big = is_big(a) and a or b ~= nil and is_big(b) and b
+  if big then fail("%s does not fit in 64 bits: it cannot be computed with", big.digits) end
 end
 
 local function unsupported(sign, a, b)
@@ -140,7 +145,9 @@ function operators.mod(a, b)
     return format.percent(a, type(b) == "table" and getmetatable(b) == Tuple and b or { b }, b)
   end
   local x, y = two("%", a, b)
-  return x % y
+  local rest = x % y
+  if rest == 0 and mathtype(rest) == "float" then return y < 0 and -0.0 or 0.0 end -- a zero has the divisor's sign
+  return rest
 end
 
 local function pow_int(x, y)
@@ -166,6 +173,7 @@ end
 
 function operators.neg(a)
   local x = number(a)
+  if is_big(a) then return values.big(a.digits:sub(1, 1) == "-" and a.digits:sub(2) or "-" .. a.digits) end
   if not x then
     check_defined(a)
     fail("bad operand type for unary -: '%s'", typename(a))
@@ -219,6 +227,7 @@ function eq(a, b, depth)
     return x ~= nil and x == y
   end
   if is_str(a) then return is_str(b) and strings.text(a) == strings.text(b) end
+  if is_big(a) or is_big(b) then return is_big(a) and is_big(b) and a.digits == b.digits end
   if ta ~= tb then return false end
   local class = getmetatable(a)
   if class ~= getmetatable(b) then return false end
@@ -243,9 +252,21 @@ local function order_items(a, b, depth)
   return #a - #b
 end
 
+--- A number to compare by: that of a Big is the nearest float.
+local function nearest(v) return number(v) or is_big(v) and v.float end
+
+--- The order of two Bigs by their digits.
+local function order_bigs(a, b)
+  if a.digits == b.digits then return 0 end
+  local s, t = a.digits, b.digits
+  local less = #s < #t or #s == #t and s < t
+  return less == (s:sub(1, 1) ~= "-") and -1 or 1
+end
+
 --- Negative, zero or positive; nil when the two cannot be compared (or one is NaN).
 function order(a, b, depth)
-  local x, y = number(a), number(b)
+  local x, y = nearest(a), nearest(b)
+  if x and x == y and is_big(a) and is_big(b) then return order_bigs(a, b) end
   if x and y then return x < y and -1 or x > y and 1 or x == y and 0 or nil, x ~= x or y ~= y end
   if is_str(a) and is_str(b) then
     local s, t = strings.text(a), strings.text(b)

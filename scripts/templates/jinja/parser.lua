@@ -97,12 +97,15 @@ end
 
 --- (a, b=1): names and defaults.
 function Parser:signature(node)
+  local known = {}
   node.params, node.defaults = {}, {}
   self:expect("operator", "(")
   while not self:op ")" do
     if #node.params > 0 then self:expect("operator", ",") end
     if self:op ")" then break end
     local name = self:expect("name").value
+    if known[name] then self:fail(nil, "parameter '%s' comes twice", name) end
+    known[name] = true
     node.params[#node.params + 1] = name
     if self:skip("operator", "=") then
       node.defaults[#node.params] = self:expression()

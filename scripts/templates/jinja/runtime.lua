@@ -14,7 +14,7 @@ local runtime = { CHUNK = "=chat template" }
 
 local words = {
   none = null, truth = truth, str = text.str, tick = values.tick, list = values.list, tuple = values.tuple,
-  undefined = values.undefined, cat = strings.cat, attr = access.attr, item = access.item, slice = access.slice,
+  undefined = values.undefined, big = values.big, cat = strings.cat, attr = access.attr, item = access.item, slice = access.slice,
   call = access.call, method = access.method, spread = access.spread, named = access.named, invoke = access.invoke,
 }
 for _, name in ipairs { "add", "sub", "mul", "div", "floordiv", "mod", "pow", "neg", "pos", "eq", "lt", "le", "gt", "ge",
@@ -151,6 +151,7 @@ local function make_dict(kw, source)
   if source ~= nil and values.kind(source) == "dict" then
     for _, k in ipairs(values.open(source).keys) do values.put(d, k, source.map[values.hash(k)]) end
   elseif source ~= nil then
+    if values.is_undefined(source) then fail(source.text) end
     for _, pair in ipairs(values.items(source)) do
       local items = words.unpack(pair, 2)
       values.put(d, items[1], items[2])

@@ -49,6 +49,15 @@ local function quote(t)
   return mark .. t .. mark
 end
 
+--- Would repr write any character of it as an escape?
+function text.escapes(t)
+  if t:find "[%c\x7F]" then return true end
+  for _, c in utf8.codes(t, true) do
+    if is_hidden(c) then return true end
+  end
+  return false
+end
+
 local repr
 
 local function items_repr(v, n, depth)
@@ -67,6 +76,7 @@ local function dict_repr(v, depth)
 end
 
 local printers = {
+  int = function(v) return v.digits end,
   list = function(v, depth) return strings.cat { "[", items_repr(values.opened(v), #v, depth), "]" } end,
   tuple = function(v, depth) return strings.cat { "(", items_repr(v, #v, depth), #v == 1 and ",)" or ")" } end,
   dict = dict_repr,

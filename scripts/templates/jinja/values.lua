@@ -9,6 +9,8 @@
 -- list of byte ranges {from, to, from, to, …} that are not trusted. A Str without marks is never made (except for what
 -- `safe` gives, see strings.lua), so the ordinary path meets Lua strings only.
 --
+-- An integer beyond 64 bits is a `Big`: its digits. It is printed and compared, not computed with.
+--
 -- One rendering runs at a time: its limits live in `state`. Inside a task a long one lets the loop turn, and others may begin
 -- meanwhile: then what `state` holds is put away.
 local async = require "lib.async"
@@ -25,11 +27,12 @@ end
 
 local Str, List, Tuple, Dict = class "str", class "list", class "tuple", class "dict"
 local Range, View, Gen = class "range", class("view", "dict_items"), class("generator", "generator")
+local Big = class "int"
 local Undefined, Namespace = class("undefined", "Undefined"), class("namespace", "Namespace")
 local Macro, Func, Loop = class("macro", "Macro"), class("func", "function"), class("loop", "LoopContext")
 values.Str, values.List, values.Tuple, values.Dict, values.Range, values.View = Str, List, Tuple, Dict, Range, View
 values.Gen, values.Undefined, values.Namespace, values.Macro = Gen, Undefined, Namespace, Macro
-values.Func, values.Loop = Func, Loop
+values.Func, values.Loop, values.Big = Func, Loop, Big
 
 -- ---- errors and limits ---------------------------------------------------------------------------------------------
 
@@ -98,6 +101,20 @@ function values.deeper(f, ...)
 end
 
 -- ---- kinds ---------------------------------------------------------------------------------------------------------
+
+--- An integer by its decimal digits (and sign).
+function values.big(digits) return setmetatable({ digits = digits, float = tonumber(digits) * 1.0 }, Big) end
+
+local MAX_DIGITS = 4300 -- Python's own limit
+
+--- The integer that decimal digits (and a sign) say.
+function values.integer(digits)
+  if #digits > MAX_DIGITS then fail("an integer of %d digits, at most %d", #digits, MAX_DIGITS) end
+  local sign, rest = digits:match "^([+-]?)0*(%d+)$"
+  digits = (sign == "-" and "-" or "") .. rest
+  local n = tonumber(digits)
+  return mathtype(n) == "integer" and n or values.big(digits)
+end
 
 --- str, int, float, bool, none, list, tuple, dict, range, view, generator, undefined, namespace, macro, func, loop
 local function kind(v)
@@ -169,8 +186,9 @@ local function hash(k)
     end
     return "\0(" .. table.concat(parts, ",") .. ")"
   end
-  if mt == List or mt == Dict then fail("a %s cannot be a key", mt.name) end
-  return k
+  if mt == Big then return "\0int " .. k.digits end
+  if mt == List or mt == Dict or mt == View then fail("a %s cannot be a key", k.typename or mt.name) end
+  return mt == Undefined and Undefined or k -- one undefined equals another
 end
 values.hash = hash
 
@@ -207,6 +225,7 @@ local function wrap(v, doubt)
     if json.is_array(v) then return setmetatable({ raw = v, doubt = doubt }, List) end
     return setmetatable({ raw = v, doubt = doubt }, Dict)
   end
+  if t == "userdata" and json.digits(v) then return values.big(json.digits(v)) end
   if t == "function" or t == "thread" or t == "userdata" and v ~= null then
     error(("a template variable cannot be a %s"):format(t), 0)
   end
