@@ -56,9 +56,11 @@ local function grouped(digits, mark, size)
   return whole .. rest
 end
 
+--- The sign that is shown: of numbers that are not negative the one asked for.
+local function sign_of(sign, spec) return sign == "" and (spec.sign == "+" or spec.sign == " ") and spec.sign or sign end
+
 --- Puts sign, prefix and digits in the width asked for.
 local function place(sign, prefix, digits, spec)
-  if sign == "" and (spec.sign == "+" or spec.sign == " ") then sign = spec.sign end
   local body = sign .. prefix .. digits
   local missing = (spec.width or 0) - #body
   if missing <= 0 then return body end
@@ -86,14 +88,14 @@ local function percent_number(v, spec)
     sign, digits = float_text(n * 1.0, spec):match "^(%-?)(.*)$"
     prefix = ""
   end
-  local whole, body = place(sign, prefix, digits, spec)
+  local whole, body = place(sign_of(sign, spec), prefix, digits, spec)
   return whole or strings.pad(body, spec.width, { side = spec.left and "left" or "right" })
 end
 
 local function percent_text(v, spec)
   local s
   if spec.type == "c" then
-    s = math.type(v) == "integer" and v >= 0 and v < 0x110000 and utf8.char(v) or values.is_str(v) and v
+    s = math.type(v) == "integer" and v >= 0 and v < 0x110000 and utf8.char(v) or values.is_str(v) and strings.len(v) == 1 and v
       or fail "%c requires a character"
   else
     s = spec.type == "s" and text.str(v) or text.repr(v)
@@ -228,6 +230,7 @@ local function brace_number(v, spec)
   end
   if spec.mark then digits = grouped(digits, spec.mark, (kind == "x" or kind == "X" or kind == "b" or kind == "o") and 4 or 3) end
   if spec.align == "number" and not spec.fill then spec.zero = false end
+  sign = sign_of(sign, spec)
   local whole, body = place(sign, prefix, digits, spec)
   if whole then return whole end
   if spec.align == "number" then

@@ -135,9 +135,20 @@ function operators.div(a, b)
   return x / y
 end
 
+--- x // y of floats is exact: x less what is left over, divided (10 // 0.1 is 99).
+local function floor_divide(x, y)
+  local rest = math.fmod(x, y)
+  local quotient = (x - rest) / y
+  if rest ~= 0 and (y < 0) ~= (rest < 0) then quotient = quotient - 1.0 end
+  if quotient == 0 then return x / y * 0.0 end -- with the sign
+  local whole = quotient // 1
+  return quotient - whole > 0.5 and whole + 1.0 or whole
+end
+
 function operators.floordiv(a, b)
   local x, y = two("//", a, b)
-  return x // y
+  if mathtype(x) == "integer" and mathtype(y) == "integer" then return x // y end
+  return floor_divide(x * 1.0, y * 1.0)
 end
 
 function operators.mod(a, b)
