@@ -21,6 +21,7 @@ local compile = {}
 local MAX_LOCALS = 60  -- of the names looked up at the start, and again of those in scopes
 local MAX_LOOPS = 10   -- inside one another in one function
 local MAX_PARAMS = 50
+local MAX_SOURCE = 4 << 20
 
 local Compiler = {}
 Compiler.__index = Compiler
@@ -504,6 +505,7 @@ end
 
 --- The function that renders a template: given a lookup of variables, it returns the pieces of text and their number.
 function compile.chunk(source)
+  if #source > MAX_SOURCE then lexer.fail(1, "a template of %d bytes, at most %d", #source, MAX_SOURCE) end
   local code = compile.source(source)
   local chunk, why = load(code, runtime.CHUNK, "t", {})
   if not chunk then

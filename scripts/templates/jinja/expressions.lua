@@ -212,10 +212,12 @@ local BINARY = { ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div", ["/
 local function flatten(node)
   local parts = {}
   while node.tag == "binary" and node.sign == "+" do
-    table.insert(parts, 1, node[2])
+    parts[#parts + 1] = node[2]
     node = node[1]
   end
-  table.insert(parts, 1, node)
+  parts[#parts + 1] = node
+  local n = #parts
+  for i = 1, n // 2 do parts[i], parts[n + 1 - i] = parts[n + 1 - i], parts[i] end
   return parts
 end
 

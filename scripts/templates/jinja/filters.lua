@@ -112,21 +112,22 @@ filters.truncate = { function(v, length, kill, ending, leeway)
   return strings.add(head, ending)
 end, "length", "killwords", "end", "leeway" }
 
---- Words, the spaces between them, and the parts of hyphenated words, last first.
+--- Words, the spaces between them, and the parts of hyphenated words, in order.
 local function chunks_of(line, hyphens)
   local t, out, at = strings.text(line), {}, 1
   while at <= #t do
     local to = (t:find(t:find("^%s", at) and "%S" or "%s", at) or #t + 1) - 1
     local from = at
     while hyphens do
-      local cut = t:match("^[^%s%w_]*[%w_\x80-\xff]+[%a_\x80-\xff]%-()[%w_\x80-\xff]+[%a_\x80-\xff]", from)
+      local cut = t:match("^[^%s%w_\x80-\xff]*[%w_\x80-\xff]+[%a_\x80-\xff]%-()[%w_\x80-\xff]+[%a_\x80-\xff]", from)
       if not cut or cut > to then break end
-      table.insert(out, 1, strings.sub(line, from, cut - 1))
+      out[#out + 1] = strings.sub(line, from, cut - 1)
       from = cut
     end
-    table.insert(out, 1, strings.sub(line, from, to))
+    out[#out + 1] = strings.sub(line, from, to)
     at = to + 1
   end
+  values.tick(#out)
   return out
 end
 
@@ -134,22 +135,24 @@ local function is_blank(s) return strings.strip(strings.text(s), nil, "l") == ""
 
 --- A line broken where it is wider than `width`, as Python's textwrap does it.
 local function wrap_line(line, width, how)
-  local chunks, rows = chunks_of(line, how.hyphens), {}
-  values.tick(#chunks * #chunks)
-  while #chunks > 0 do
+  local chunks, rows, at = chunks_of(line, how.hyphens), {}, 1
+  while chunks[at] do
     local row, used = {}, 0
-    if is_blank(chunks[#chunks]) and #rows > 0 then chunks[#chunks] = nil end
-    while #chunks > 0 and used + strings.len(chunks[#chunks]) <= width do
-      used = used + strings.len(chunks[#chunks])
-      row[#row + 1] = table.remove(chunks)
+    values.tick()
+    if #rows > 0 and is_blank(chunks[at]) then at = at + 1 end
+    while chunks[at] and used + strings.len(chunks[at]) <= width do
+      used = used + strings.len(chunks[at])
+      row[#row + 1] = chunks[at]
+      at = at + 1
     end
-    local word = chunks[#chunks]
+    local word = chunks[at]
     local n = word and strings.len(word) or 0
     if n > width and how.cut then
+      values.scan(#strings.text(word) << 4) -- what is left over is copied each time
       row[#row + 1] = strings.range(word, 0, width - used)
-      chunks[#chunks] = strings.range(word, width - used, n)
+      chunks[at] = strings.range(word, width - used, n)
     elseif n > width and #row == 0 then
-      row[1] = table.remove(chunks)
+      row[1], at = word, at + 1
     end
     if #row > 0 and is_blank(row[#row]) then row[#row] = nil end
     if #row > 0 then rows[#rows + 1] = strings.cat(row) end
@@ -182,14 +185,29 @@ filters.escape = { function(v) return strings.escape(values.is_str(v) and v or s
 filters.e = filters.escape
 filters.forceescape = { function(v) return strings.escape(str(v), true) end }
 filters.safe = { function(v) return strings.safe(str(v)) end }
+
+--- A text without what stands from `open` to the `close` behind it.
+local function without(t, open, close)
+  local out, from = {}, 1
+  while true do
+    local a, b = t:find(open, from, true)
+    local _, to = t:find(close, (b or #t) + 1, true)
+    if not to then break end
+    out[#out + 1] = t:sub(from, a - 1)
+    from = to + 1
+  end
+  return table.concat(out) .. t:sub(from)
+end
 filters.striptags = { function(v)
   local s = str(v)
-  local plain = strings.text(s):gsub("<!%-%-.-%-%->", ""):gsub("<[^>]*>", "")
+  local plain = without(without(strings.text(s), "<!--", "-->"), "<", ">")
   return strings.from(s, (plain:gsub("%s+", " "):gsub("^ ", ""):gsub(" $", "")))
 end }
 
 local function url_quote(v, keep)
-  return strings.each_part(strings.unsafe(str(v)), function(t)
+  v = str(v)
+  values.scan(#strings.text(v) << 8)
+  return strings.each_part(strings.unsafe(v), function(t)
     return (t:gsub("[^%w_.~" .. keep .. "-]", function(c) return ("%%%02X"):format(c:byte()) end))
   end)
 end
@@ -332,6 +350,7 @@ filters.selectattr, filters.rejectattr = chooser(true, true), chooser(false, tru
 
 filters.first = { function(v)
   if values.kind(v) == "generator" then
+    values.scan(#v.items << 3)
     local item = table.remove(v.items, 1)
     if item == nil then return values.undefined "there is no first item: the sequence is empty" end
     return item
@@ -375,7 +394,7 @@ local function sorted(items, key, reverse)
   local pairs_of = {}
   for i, item in ipairs(items) do pairs_of[i] = { key(item), item } end
   operators.sort(pairs_of, function(a, b)
-    values.tick()
+    values.tick(3)
     if reverse then return operators.lt(b[1], a[1]) end
     return operators.lt(a[1], b[1])
   end)

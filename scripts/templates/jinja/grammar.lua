@@ -3,6 +3,8 @@ local lexer = require "templates.jinja.lexer"
 local null = require("templates.jinja.values").null
 
 local MAX_DEPTH = 120
+local MAX_CHAIN = 150 -- links of .a[b](c)|d …: each nests the code, and Lua's own limit is near
+local MAX_PARTS = 2000 -- of a and b and c …
 
 local Parser = {}
 Parser.__index = Parser
@@ -62,6 +64,13 @@ function Parser:nested(rule, ...)
   return result
 end
 
+--- One more link of a chain that has `count` of them: returns how many that makes.
+function Parser:link(count, most)
+  most = most or MAX_CHAIN
+  if count >= most then self:fail(nil, "more than %d operations in a row", most) end
+  return count + 1
+end
+
 -- ---- expressions ---------------------------------------------------------------------------------------------------
 
 local CONSTANTS = { ["true"] = true, ["True"] = true, ["false"] = false, ["False"] = false, none = null, None = null }
@@ -72,7 +81,9 @@ end
 
 function Parser:condition()
   local line, left = self:peek().line, self:or_expression()
+  local links = 0
   while self:skip("name", "if") do
+    links = self:link(links)
     local test, otherwise = self:or_expression(), nil
     if self:skip("name", "else") then otherwise = self:nested(self.condition) end
     left = self:node("cond", { line = line, test = test, left, otherwise })
@@ -82,7 +93,7 @@ end
 
 function Parser:or_expression()
   local line, parts = self:peek().line, { self:and_expression() }
-  while self:skip("name", "or") do parts[#parts + 1] = self:and_expression() end
+  while self:skip("name", "or") do parts[self:link(#parts, MAX_PARTS)] = self:and_expression() end
   if #parts == 1 then return parts[1] end
   parts.line = line
   return self:node("or", parts)
@@ -90,7 +101,7 @@ end
 
 function Parser:and_expression()
   local line, parts = self:peek().line, { self:not_expression() }
-  while self:skip("name", "and") do parts[#parts + 1] = self:not_expression() end
+  while self:skip("name", "and") do parts[self:link(#parts, MAX_PARTS)] = self:not_expression() end
   if #parts == 1 then return parts[1] end
   parts.line = line
   return self:node("and", parts)
@@ -120,6 +131,7 @@ function Parser:compare()
   local line, first = self:peek().line, self:sum()
   local parts, sign = { first }, self:compare_sign()
   while sign do
+    self:link(#parts, MAX_PARTS)
     parts[#parts + 1], parts[#parts + 2] = sign, self:sum()
     sign = self:compare_sign()
   end
@@ -133,9 +145,10 @@ local function binary(operand, ...)
   local signs = {}
   for _, sign in ipairs { ... } do signs[sign] = true end
   return function(self)
-    local line, left = self:peek().line, operand(self)
+    local line, left, links = self:peek().line, operand(self), 0
     while self:is "operator" and signs[self:peek().value] do
       local sign = self:next().value
+      if sign ~= "+" or left.sign ~= "+" then links = self:link(links) end -- a + b + c … is one call
       left = self:node("binary", { line = line, sign = sign, left, operand(self) })
       line = self:peek().line
     end
@@ -232,7 +245,9 @@ function Parser:tuple(options)
 end
 
 function Parser:postfix(node)
+  local links = 0
   while true do
+    links = self:link(links)
     if self:op "." then
       node = self:attribute(node)
     elseif self:op "[" then
@@ -336,7 +351,9 @@ function Parser:filter(node)
 end
 
 function Parser:filters(node)
+  local links = 0
   while true do
+    links = self:link(links)
     if self:skip("operator", "|") then
       node = self:filter(node)
     elseif self:word "is" then

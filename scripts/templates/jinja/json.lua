@@ -31,7 +31,10 @@ local function put_string(w, s)
 end
 
 local function put_line(w, depth)
-  if w.indent then put(w, "\n" .. w.indent:rep(depth)) end
+  if not w.indent then return end
+  w.bytes = w.bytes + #w.indent * depth
+  if w.bytes > values.state.max_output then values.charge(w.bytes) end
+  put(w, "\n" .. w.indent:rep(depth))
 end
 
 local put_value
@@ -116,7 +119,7 @@ end
 
 --- json.dumps(value, ensure_ascii, indent, separators, sort_keys)
 function json.dumps(v, ascii, indent, separators, sort)
-  local w = { n = 0, indent = indent_of(indent), string = { ascii = ascii ~= nil and values.truth(ascii) },
+  local w = { n = 0, bytes = 0, indent = indent_of(indent), string = { ascii = ascii ~= nil and values.truth(ascii) },
     sort = sort ~= nil and values.truth(sort) }
   w.comma, w.colon = separators_of(separators, w.indent)
   if type(v) == "table" and not w.sort and not w.indent and (v.src or v.raw) then

@@ -109,13 +109,11 @@ function Scanner:push(kind, value)
   self[#self + 1] = { type = kind, value = value, line = self.line }
 end
 
---- Goes to byte `to`, counting lines.
+--- Goes to byte `to`, counting lines. `newline` is the next end of a line: a long one is looked through once.
 function Scanner:move(to)
-  local t, from = self.text, self.at
-  while true do
-    local at = t:find("\n", from, true)
-    if not at or at >= to then break end
-    self.line, from = self.line + 1, at + 1
+  while self.newline < to do
+    self.line = self.line + 1
+    self.newline = self.text:find("\n", self.newline + 1, true) or math.huge
   end
   self.at = to
 end
@@ -256,7 +254,8 @@ end
 function lexer.scan(source)
   source = source:gsub("\r\n?", "\n"):gsub("\n$", "")
   if not utf8.len(source) then lexer.fail(1, "the template is not valid UTF-8 at byte %d", select(2, utf8.len(source))) end
-  local s = setmetatable({ text = source, at = 1, line = 1, line_start = true }, Scanner)
+  local newline = source:find("\n", 1, true) or math.huge
+  local s = setmetatable({ text = source, at = 1, line = 1, newline = newline, line_start = true }, Scanner)
   while true do
     local at, kind = s:next_tag()
     if not at then break end

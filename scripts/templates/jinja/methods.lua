@@ -39,8 +39,19 @@ methods.want_str, methods.want_int, methods.optional = want_str, want_int, optio
 local str = {}
 methods.str = str
 
-local function by_part(f) return { function(s) return strings.each_part(s, f) end } end
-local function whole(f) return { function(s) return strings.from(s, f(text(s))) end } end
+--- A change of case looks at every character.
+local function by_part(f)
+  return { function(s)
+    values.scan(#text(s) << 6)
+    return strings.each_part(s, f)
+  end }
+end
+local function whole(f)
+  return { function(s)
+    values.scan(#text(s) << 6)
+    return strings.from(s, f(text(s)))
+  end }
+end
 str.upper, str.lower, str.casefold, str.swapcase = by_part(case.upper), whole(case.lower), by_part(case.fold), by_part(case.swap)
 str.title, str.capitalize = whole(case.title), whole(case.capitalize)
 

@@ -320,7 +320,9 @@ function operators.contains(a, b)
       check_defined(a)
       fail("'in <string>' needs a string on its left, not %s", typename(a))
     end
-    return strings.text(b):find(strings.text(a), 1, true) ~= nil
+    local t, part = strings.text(b), strings.text(a)
+    values.search(#t, #part)
+    return t:find(part, 1, true) ~= nil
   end
   if type(b) == "table" then
     if getmetatable(b) == Dict then return values.open(b).map[values.hash(a)] ~= nil end

@@ -226,12 +226,14 @@ local function lookup(variables, trusted, doubt)
   end
 end
 
+local MAX_LEVELS = 2000 -- a value as deep as allowed is printed by three functions a level
+
 --- Adds the line where it happened to an error.
 local function locate(err)
   if getmetatable(err) ~= values.Failure then
     err = setmetatable({ text = tostring(err) }, values.Failure)
   end
-  for level = 2, 250 do
+  for level = 2, MAX_LEVELS do
     local info = debug.getinfo(level, "Sl")
     if not info then break end
     if info.source == runtime.CHUNK and info.currentline > 0 then
@@ -293,8 +295,11 @@ function runtime.run(chunk, variables, options)
     return strings.text(whole)
   end, locate)
   state.record = nil
-  if not ok then return nil, result end
-  return result, info
+  if ok then return result, info end
+  if getmetatable(result) ~= values.Failure then -- no memory was left, not even for the error
+    result = setmetatable({ text = tostring(result) }, values.Failure)
+  end
+  return nil, result
 end
 
 return runtime

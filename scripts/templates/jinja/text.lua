@@ -33,7 +33,9 @@ local function is_hidden(c)
   return false
 end
 
-local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
+local ESCAPES = { ["\x7F"] = "\\x7f" }
+for c = 0, 31 do ESCAPES[string.char(c)] = ("\\x%02x"):format(c) end
+ESCAPES["\n"], ESCAPES["\r"], ESCAPES["\t"], ESCAPES["\\"] = "\\n", "\\r", "\\t", "\\\\"
 
 local function escape_wide(c)
   local code = utf8.codepoint(c, 1, 1, true)
@@ -42,8 +44,9 @@ local function escape_wide(c)
 end
 
 local function quote(t)
+  values.scan(#t << 4)
   local mark = t:find("'", 1, true) and not t:find('"', 1, true) and '"' or "'"
-  t = t:gsub("[%c\\\x7F]", function(c) return ESCAPES[c] or ("\\x%02x"):format(c:byte()) end)
+  t = t:gsub("[%c\\\x7F]", ESCAPES)
   if mark == "'" then t = t:gsub("'", "\\'") end
   if t:find "[\xC2-\xFD]" then t = t:gsub("[\xC2-\xFD][\x80-\xBF]*", escape_wide) end
   return mark .. t .. mark
@@ -107,7 +110,7 @@ function repr(v, depth)
     if #v.marks > 0 then quoted = strings.make(quoted, { 1, #quoted }) end
     return v.safe and strings.cat { "Markup(", quoted, ")" } or quoted
   end
-  values.tick()
+  values.tick(10)
   return printers[kind(v)](v, depth)
 end
 text.repr = repr

@@ -72,6 +72,16 @@ local function tick(n)
 end
 values.tick = tick
 
+--- Counts text that is looked through: one per 256 bytes. Callers give more bytes where a look costs more.
+function values.scan(bytes)
+  if bytes >= 256 then tick(bytes >> 8) end
+end
+
+--- Counts a search in so many bytes for so many: at worst it compares each with each.
+function values.search(bytes, needle)
+  if bytes > 0 then values.scan(bytes + (bytes * needle >> 6)) end
+end
+
 --- Counts bytes of text that is made.
 local function charge(n)
   if n > state.max_output then fail("the text is too long: more than %d bytes", state.max_output) end
@@ -85,14 +95,17 @@ values.charge = charge
 function values.begin(limits)
   state.max_steps, state.steps, state.pause = limits.steps, limits.steps, limits.steps - STRETCH
   state.max_output, state.max_depth, state.depth = limits.output, limits.depth, 0
-  state.max_bytes = limits.output * 16
+  state.max_bytes = limits.output * 64
   state.bytes = state.max_bytes
   state.record = nil
 end
 
+local CALL = 10 -- steps that a call of a macro costs
+
 --- Calls f one level deeper, within the limit.
 function values.deeper(f, ...)
   local depth = state.depth + 1
+  tick(CALL)
   if depth > state.max_depth then fail("macros or loops call each other deeper than %d levels", state.max_depth) end
   state.depth = depth
   local result = f(...)
@@ -167,8 +180,10 @@ function values.view(name, t)
   return setmetatable(t, View)
 end
 
+local MAX_DEPTH = 200
+
 --- The form of a value that finds it in a dict's map.
-local function hash(k)
+local function hash(k, depth)
   local t = type(k)
   if t == "string" or k == null then return k end
   if t == "boolean" then return k and 1 or 0 end
@@ -179,11 +194,16 @@ local function hash(k)
   local mt = getmetatable(k)
   if mt == Str then return k.text end
   if mt == Tuple then
-    local parts = {}
+    local parts, bytes = {}, 0
+    depth = (depth or 0) + 1
+    if depth > MAX_DEPTH then fail("a value is nested deeper than %d levels", MAX_DEPTH) end
     for i = 1, #k do
-      local h = hash(k[i])
+      local h = hash(k[i], depth)
       parts[i] = type(h) .. ":" .. tostring(h)
+      bytes = bytes + #parts[i]
     end
+    tick(#k)
+    charge(4 * bytes)
     return "\0(" .. table.concat(parts, ",") .. ")"
   end
   if mt == Big then return "\0int " .. k.digits end
