@@ -24,7 +24,7 @@ local function read(name) return assert(text.read_file(here .. "/../templates/" 
 --- Every row is a context's name, a template and the text it gives; without a text it is an error. Each is rendered with
 --- and without spans.
 test("every construct gives the text it should", function(t)
-  local list = assert(json.decode(read "conformance.json"))
+  local list = assert(json.decode(read "conformance.json", { digits = true }))
   for i, row in ipairs(list.cases) do
     if not forced or i % 40 == 0 then
       local context, source, want = list.contexts[row[1]], row[2], row[3]
@@ -140,6 +140,19 @@ test("hostile templates end with an error", function(t)
   stopped("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "too long")
   stopped("{% set s = 'x' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}", "too long")
+  local grown = "{%% set ns = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ %s }}"
+  local small = { steps = 100000, output = 1 << 20 }
+  for _, way in ipairs { "ns.x", "ns.x | tojson", "ns.x | tojson(indent='x' * 9999)", "ns.x | string", "{ns.x: 1}" } do
+    stopped(grown:format("(1,)", "(ns.x, ns.x)", way), "", small)
+  end
+  stopped(grown:format("'a'", "ns.x + ns.x", "1"), "too long", small)
+  stopped(grown:format("[1]", "ns.x + ns.x", "1"), "too long", small)
+  stopped("{% for i in range(1000) %}{{ ('a' * 99999).find('b') }}{% endfor %}", "too long", small)
+  stopped("{{ ('a' * 9000000) in ('a' * 8999999 ~ 'b' * 9000000) }}", "too long")
+  stopped("{{ a" .. (".b"):rep(5000) .. " }}", "more than 150 operations in a row")
+  stopped("{{ 'a'" .. ("|upper"):rep(5000) .. " }}", "more than 150 operations in a row")
+  stopped("{{ 1" .. (" and 1"):rep(5000) .. " }}", "more than 2000 operations in a row")
+  stopped(("x"):rep(5 << 20), "a template of 5242880 bytes, at most 4194304")
   stopped("{% set ns = namespace(l=[]) %}{% set s = 'x' * 1000000 %}{% for i in range(9000) %}"
     .. "{% set ns.l = ns.l + [s ~ i] %}{% endfor %}", "too much text")
 end)
@@ -148,6 +161,12 @@ test("a self-referring namespace cannot be printed without end", function(t)
   local got, err = render "{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"
   t.eq(got, nil)
   t.match(tostring(err), "nested deeper than 200 levels")
+end)
+
+test("text of one long line is read once", function(t)
+  local n = forced and 100 or 20000
+  t.eq(render(("{% set a = 1 %} "):rep(n) .. "{{ a }}"), (" "):rep(n) .. "1")
+  t.eq(render("{{ ('a ' * " .. n .. ").rsplit() | length }}"), tostring(n))
 end)
 
 test("large templates compile", function(t)
