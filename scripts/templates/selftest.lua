@@ -39,7 +39,7 @@ local function read(body)
   while true do
     at = body:find("=>", at + 1, true)
     if not at then return nil end
-    local request = json.decode(body:sub(1, at - 1))
+    local request = json.decode(body:sub(1, at - 1), { digits = true })
     local behind = body:sub(at + 2)
     local failing = behind:match "^%s*error%s"
     local want = json.decode(failing and behind:sub(#failing + 1) or behind)
