@@ -6,6 +6,7 @@ local json = require "templates.jinja.json"
 local methods = require "templates.jinja.methods"
 local numbers = require "templates.jinja.numbers"
 local operators = require "templates.jinja.operators"
+local pretty = require "templates.jinja.pretty"
 local strings = require "templates.jinja.strings"
 local tests = require "templates.jinja.tests"
 local text = require "templates.jinja.text"
@@ -34,6 +35,7 @@ filters.list = { function(v)
   return list(table.move(items, 1, #items, 1, {}))
 end }
 filters.tojson = { json.dumps, "ensure_ascii", "indent", "separators", "sort_keys" }
+filters.pprint = { pretty.format }
 filters.from_json = { json.loads }
 filters.fromjson = filters.from_json
 filters.attr = { function(v, name)
