@@ -191,15 +191,15 @@ test("clients that leave and handlers that fail are in the log, and what was wri
     app:route("GET", "/broken", function() error("a fault of ours", 0) end)
     t.eq(ask("GET", "/broken").status, 500)
     local function post(id, stop)
-      local client = uv.new_tcp()
+      local client, heard = uv.new_tcp(), 0
       local body = chat("Hello!", { ignore_eos = true, max_tokens = 900, stream = stop == nil })
       client:connect("127.0.0.1", places[1].port, function()
         client:write(("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: %s\r\ncontent-length: %d\r\n\r\n%s")
           :format(id, #body, body))
-        if stop then client:shutdown() end
+        if stop then return client:shutdown() end
+        client:read_start(function(_, bytes) heard = heard + #(bytes or "") end)
       end)
-      while app.working == 0 do async.sleep(1) end
-      if not stop then async.sleep(50) end
+      while app.working == 0 or not stop and heard < 4096 do async.sleep(1) end -- that is a dozen tokens
       client:close()
       while app.working > 0 do async.sleep(1) end
     end
