@@ -49,18 +49,21 @@ end
 
 local after = { cancel = 1, error = 2 } -- everything else ended by itself
 
---- The candidates, the best first.
-local function ranked(candidates)
-  local list = {}
-  for i, row in ipairs(candidates) do
-    list[i] = { row = row, at = i, class = after[row.finish] or 0, mean = mean_logprob(row) }
-  end
+--- Sorts candidates, { finish =, mean =, at = }, the best first.
+function best.rank(list)
   table.sort(list, function(a, b)
-    if a.class ~= b.class then return a.class < b.class end
+    local x, y = after[a.finish] or 0, after[b.finish] or 0
+    if x ~= y then return x < y end
     if a.mean ~= b.mean then return a.mean > b.mean end
     return a.at < b.at
   end)
   return list
+end
+
+local function ranked(candidates)
+  local list = {}
+  for i, row in ipairs(candidates) do list[i] = { row = row, at = i, finish = row.finish, mean = mean_logprob(row) } end
+  return best.rank(list)
 end
 
 local given_on = { "row", "ids", "text", "finish", "error", "stop", "prompt_tokens", "completion_tokens", "cached_tokens" }

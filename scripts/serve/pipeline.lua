@@ -17,6 +17,7 @@
 -- away, DELETE /v1/requests/{id} and a failure inside a callback all end here.
 local admission = require "serve.admission"
 local async = require "lib.async"
+local bests = require "models.best"
 local errors = require "api.errors"
 local outputs = require "serve.output"
 local prompts = require "serve.prompt"
@@ -225,18 +226,18 @@ local function prepare(self)
   admit(self)
 end
 
---- The best n of each prompt's choices, by mean log probability.
+--- The best n of each prompt's choices (models/best.lua).
 local function best(req, made)
   if not req.best_of then return made end
-  local function mean(out) return #out.ids > 0 and out.logprob / #out.ids or -math.huge end
   local by_prompt, chosen = {}, {}
   for _, out in ipairs(made) do
     by_prompt[out.prompt] = by_prompt[out.prompt] or {}
-    table.insert(by_prompt[out.prompt], out)
+    table.insert(by_prompt[out.prompt], { out = out, at = out.index, finish = out.finish,
+      mean = out.logprob / math.max(1, #out.ids) })
   end
   for _, list in ipairs(by_prompt) do
-    table.sort(list, function(a, b) return mean(a) > mean(b) or mean(a) == mean(b) and a.index < b.index end)
-    for i = 1, req.n do chosen[#chosen + 1] = list[i] end
+    bests.rank(list)
+    for i = 1, req.n do chosen[#chosen + 1] = list[i].out end
   end
   for i, out in ipairs(chosen) do out.index = i - 1 end
   return chosen
