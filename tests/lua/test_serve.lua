@@ -28,6 +28,7 @@ local function with_server(t, settings, body)
   local held = settings.held
   settings.list, settings.held = nil, nil
   local merged = config.merge(assert(config.check(settings)), nil)
+  local restore = sites.patient(forced)
   local app = assert(serve.new { config = merged, models = list })
   app.models.turn = held -- somebody else is loading
   local places = assert(app:start())
@@ -42,6 +43,7 @@ local function with_server(t, settings, body)
     local ok, why = xpcall(body, debug.traceback, app, ask, places)
     if not ok then t.fail(why) end
     if not app.draining then app:stop() end
+    restore()
   end)
   return app
 end
