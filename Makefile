@@ -61,7 +61,7 @@ endif
 LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 
 # ---- sources -----------------------------------------------------------------------------------------------------------
-LIB_SRC  := $(wildcard kernels/*.c kernels/cpu/*.c runtime/*.c)
+LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
 SCRIPTS  := $(shell find scripts -name '*.lua' -o -name '*.html' 2>/dev/null | sort)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)

@@ -46,9 +46,9 @@ float pe_f16_to_f32(uint16_t h) {
 
 uint16_t pe_f32_to_f16(float f) {
   uint32_t u = float_to_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
-  if (a > 0x7f800000) return (uint16_t)(sign | 0x7e00);           /* NaN */
-  if (a >= 0x477ff000) return (uint16_t)(sign | 0x7c00);          /* rounds to infinity */
-  if (a < 0x38800000) {                                           /* subnormal: let the adder round */
+  if (a > 0x7f800000) return (uint16_t)(sign | 0x7e00);  /* NaN */
+  if (a >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* rounds to infinity */
+  if (a < 0x38800000) {                                  /* subnormal: let the adder round */
     return (uint16_t)(sign | (float_to_bits(bits_to_float(a) + 0.5f) - 0x3f000000));
   }
   uint32_t odd = a >> 13 & 1;

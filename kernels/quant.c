@@ -46,7 +46,8 @@ static uint64_t whole(int64_t cols, int values, uint64_t bytes) {
 
 uint64_t pe_quant_row_bytes(const pe_quant *q, pe_dtype dtype, int64_t cols) {
   if (q->kind == PE_QUANT_NONE) return whole(cols, 1, pe_dtype_size(dtype));
-  if (layouts[q->kind].bytes) return whole(cols, layouts[q->kind].values, (uint64_t)layouts[q->kind].bytes);
+  if (layouts[q->kind].bytes)
+    return whole(cols, layouts[q->kind].values, (uint64_t)layouts[q->kind].bytes);
   /* a group of 16 values and more always fills whole bytes */
   return whole(cols, q->group, (uint64_t)(q->group * q->bits / 8));
 }
@@ -68,9 +69,9 @@ float pe_e5m2_to_f32(uint8_t code) { return pe_f16_to_f32((uint16_t)(code << 8))
 
 float pe_e8m0_to_f32(uint8_t code) { return code == 255 ? NAN : ldexpf(1, code - 127); }
 
-#define LOAD(T)                                                                                              \
-  T v;                                                                                                       \
-  memcpy(&v, p, sizeof v);                                                                                   \
+#define LOAD(T)                                                                                    \
+  T v;                                                                                             \
+  memcpy(&v, p, sizeof v);                                                                         \
   return (float)v
 static float load_f64(const uint8_t *p) { LOAD(double); }
 static float load_f32(const uint8_t *p) { LOAD(float); }
@@ -92,10 +93,12 @@ static float load_e8m0(const uint8_t *p) { return pe_e8m0_to_f32(*p); }
 
 void pe_quant_plain(pe_dtype dtype, const uint8_t *data, int64_t count, float *out) {
   static float (*const load[PE_DTYPE_COUNT])(const uint8_t *) = {
-      [PE_F64] = load_f64,   [PE_F32] = load_f32,      [PE_F16] = load_f16,      [PE_BF16] = load_bf16,
-      [PE_I64] = load_i64,   [PE_I32] = load_i32,      [PE_I16] = load_i16,      [PE_I8] = load_i8,
-      [PE_U64] = load_u64,   [PE_U32] = load_u32,      [PE_U16] = load_u16,      [PE_U8] = load_u8,
-      [PE_BOOL] = load_bool, [PE_F8_E4M3] = load_e4m3, [PE_F8_E5M2] = load_e5m2, [PE_F8_E8M0] = load_e8m0};
+      [PE_F64] = load_f64,     [PE_F32] = load_f32,      [PE_F16] = load_f16,
+      [PE_BF16] = load_bf16,   [PE_I64] = load_i64,      [PE_I32] = load_i32,
+      [PE_I16] = load_i16,     [PE_I8] = load_i8,        [PE_U64] = load_u64,
+      [PE_U32] = load_u32,     [PE_U16] = load_u16,      [PE_U8] = load_u8,
+      [PE_BOOL] = load_bool,   [PE_F8_E4M3] = load_e4m3, [PE_F8_E5M2] = load_e5m2,
+      [PE_F8_E8M0] = load_e8m0};
   size_t size = pe_dtype_size(dtype);
   if (dtype == PE_F32)
     memcpy(out, data, (size_t)count * size);
@@ -106,7 +109,8 @@ void pe_quant_plain(pe_dtype dtype, const uint8_t *data, int64_t count, float *o
 /* ---- rows ---------------------------------------------------------------------------------------------- */
 
 /* Whole blocks go straight to out; the ends of a range that cuts one go through a copy. */
-static void block_row(pe_quant_kind kind, const uint8_t *data, int64_t from, int64_t count, float *out) {
+static void block_row(pe_quant_kind kind, const uint8_t *data, int64_t from, int64_t count,
+                      float *out) {
   float whole_block[PE_QUANT_MAX_BLOCK];
   int values = layouts[kind].values;
   while (count > 0) {

@@ -24,39 +24,40 @@
 #include <stdbool.h>
 
 /*        enum             name      values  bytes   (of a block; 0: the scales are apart) */
-#define PE_QUANTS(X)                      \
-  X(PE_QUANT_NONE, "none", 1, 0)          \
-  X(PE_QUANT_AFFINE, "affine", 0, 0)      \
-  X(PE_QUANT_MXFP4, "mxfp4", 32, 0)       \
-  X(PE_QUANT_MXFP8, "mxfp8", 32, 0)       \
-  X(PE_QUANT_NVFP4, "nvfp4", 16, 0)       \
-  X(PE_QUANT_Q4_0, "Q4_0", 32, 18)        \
-  X(PE_QUANT_Q4_1, "Q4_1", 32, 20)        \
-  X(PE_QUANT_Q5_0, "Q5_0", 32, 22)        \
-  X(PE_QUANT_Q5_1, "Q5_1", 32, 24)        \
-  X(PE_QUANT_Q8_0, "Q8_0", 32, 34)        \
-  X(PE_QUANT_Q2_K, "Q2_K", 256, 84)       \
-  X(PE_QUANT_Q3_K, "Q3_K", 256, 110)      \
-  X(PE_QUANT_Q4_K, "Q4_K", 256, 144)      \
-  X(PE_QUANT_Q5_K, "Q5_K", 256, 176)      \
-  X(PE_QUANT_Q6_K, "Q6_K", 256, 210)      \
-  X(PE_QUANT_IQ4_NL, "IQ4_NL", 32, 18)    \
-  X(PE_QUANT_IQ4_XS, "IQ4_XS", 256, 136)  \
+#define PE_QUANTS(X)                                                                               \
+  X(PE_QUANT_NONE, "none", 1, 0)                                                                   \
+  X(PE_QUANT_AFFINE, "affine", 0, 0)                                                               \
+  X(PE_QUANT_MXFP4, "mxfp4", 32, 0)                                                                \
+  X(PE_QUANT_MXFP8, "mxfp8", 32, 0)                                                                \
+  X(PE_QUANT_NVFP4, "nvfp4", 16, 0)                                                                \
+  X(PE_QUANT_Q4_0, "Q4_0", 32, 18)                                                                 \
+  X(PE_QUANT_Q4_1, "Q4_1", 32, 20)                                                                 \
+  X(PE_QUANT_Q5_0, "Q5_0", 32, 22)                                                                 \
+  X(PE_QUANT_Q5_1, "Q5_1", 32, 24)                                                                 \
+  X(PE_QUANT_Q8_0, "Q8_0", 32, 34)                                                                 \
+  X(PE_QUANT_Q2_K, "Q2_K", 256, 84)                                                                \
+  X(PE_QUANT_Q3_K, "Q3_K", 256, 110)                                                               \
+  X(PE_QUANT_Q4_K, "Q4_K", 256, 144)                                                               \
+  X(PE_QUANT_Q5_K, "Q5_K", 256, 176)                                                               \
+  X(PE_QUANT_Q6_K, "Q6_K", 256, 210)                                                               \
+  X(PE_QUANT_IQ4_NL, "IQ4_NL", 32, 18)                                                             \
+  X(PE_QUANT_IQ4_XS, "IQ4_XS", 256, 136)                                                           \
   X(PE_QUANT_GGUF_MXFP4, "MXFP4", 32, 17)
 
 typedef enum pe_quant_kind {
 #define PE_QUANT_ENUM(id, name, values, bytes) id,
   PE_QUANTS(PE_QUANT_ENUM)
 #undef PE_QUANT_ENUM
-  PE_QUANT_COUNT
+      PE_QUANT_COUNT
 } pe_quant_kind;
 
 enum { PE_QUANT_MAX_BLOCK = 256 }; /* values in the largest block */
 
 const char *pe_quant_name(pe_quant_kind kind);
 int pe_quant_find(const char *name, size_t len); /* by name; -1: unknown */
-int pe_quant_block_values(pe_quant_kind kind);   /* values that share a block or, where it is fixed, a scale */
-int pe_quant_block_bytes(pe_quant_kind kind);    /* bytes of a GGUF block; 0 for the other families */
+int pe_quant_block_values(
+    pe_quant_kind kind); /* values that share a block or, where it is fixed, a scale */
+int pe_quant_block_bytes(pe_quant_kind kind); /* bytes of a GGUF block; 0 for the other families */
 
 typedef struct pe_quant {
   pe_quant_kind kind;
@@ -72,9 +73,10 @@ typedef struct pe_quant_matrix {
   pe_quant quant;
   pe_dtype dtype; /* of plain elements */
   int64_t rows, cols;
-  const uint8_t *data, *scales, *biases;  /* scales, biases: NULL where the layout has none */
-  uint64_t row_bytes, scale_bytes;        /* from one row to the next, in data and in scales (and biases) */
-  float global;                           /* nvfp4: the factor of the whole matrix */
+  const uint8_t *data, *scales, *biases; /* scales, biases: NULL where the layout has none */
+  uint64_t row_bytes,
+      scale_bytes; /* from one row to the next, in data and in scales (and biases) */
+  float global;    /* nvfp4: the factor of the whole matrix */
 } pe_quant_matrix;
 
 /* Bytes of a row of cols values in `data`; 0 when cols is not a whole number of blocks, groups or words, or when it is
@@ -92,7 +94,8 @@ void pe_quant_rows(const pe_quant_matrix *m, int64_t from, int64_t count, float 
 /* One GGUF block of pe_quant_block_values(kind) values; kind must have pe_quant_block_bytes. */
 void pe_quant_block(pe_quant_kind kind, const uint8_t *block, float *out);
 /* pe_quant_row of the MLX layouts. */
-void pe_quant_mlx_row(const pe_quant_matrix *m, int64_t row, int64_t from, int64_t count, float *out);
+void pe_quant_mlx_row(const pe_quant_matrix *m, int64_t row, int64_t from, int64_t count,
+                      float *out);
 /* The code of value i of a stream, 1 to 8 bits. */
 uint32_t pe_quant_code(const uint8_t *stream, int bits, uint64_t i);
 /* `count` plain elements. Integers beyond 2^24 round. */

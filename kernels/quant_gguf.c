@@ -103,7 +103,8 @@ static void decode_iq4_nl(const uint8_t *b, float *out) {
 static void decode_mxfp4(const uint8_t *b, float *out) {
   /* exponent, E2M1 nibbles; unlike MLX, -0 is 0 */
   static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  uint32_t half = b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23; /* 2^(exponent-128) */
+  uint32_t half =
+      b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23; /* 2^(exponent-128) */
   float d;
   memcpy(&d, &half, sizeof d);
   for (int i = 0; i < 32; i++) out[i] = d * (float)doubled[nibble(b + 1, i)];
@@ -112,7 +113,9 @@ static void decode_mxfp4(const uint8_t *b, float *out) {
 /* ---- blocks of 256 ------------------------------------------------------------------------------------- */
 
 /* Two-bit codes come in two halves of 128 values; in each, four planes of 32 values share 32 bytes. */
-static int two_bits(const uint8_t *qs, int i) { return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3; }
+static int two_bits(const uint8_t *qs, int i) {
+  return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
+}
 
 static void decode_q2_k(const uint8_t *b, float *out) {
   /* 16 scale|min nibbles, 64 bytes of codes, d, dmin */
@@ -153,7 +156,9 @@ static void k_scales(const uint8_t *s, int g, int *scale, int *low) {
 }
 
 /* Four-bit codes in runs of 64: the low nibbles of 32 bytes, then the high ones. */
-static int run_nibble(const uint8_t *qs, int i) { return qs[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15; }
+static int run_nibble(const uint8_t *qs, int i) {
+  return qs[i / 64 * 32 + i % 32] >> i % 64 / 32 * 4 & 15;
+}
 
 static void decode_q4_k(const uint8_t *b, float *out) {
   /* d, dmin, 12 bytes of scales, 128 of nibbles */
@@ -186,8 +191,8 @@ static void decode_q6_k(const uint8_t *b, float *out) {
   for (int g = 0; g < 16; g++) {
     float scale = d * (float)(int8_t)b[192 + g];
     for (int i = g * 16; i < g * 16 + 16; i++) {
-      int low =
-          b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15; /* runs of 128: 64 low nibbles, 64 high ones */
+      int low = b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 &
+                15; /* runs of 128: 64 low nibbles, 64 high ones */
       out[i] = scale * (float)((low | two_bits(b + 128, i) << 4) - 32);
     }
   }

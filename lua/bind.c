@@ -220,7 +220,7 @@ void pe_bind_push_classes(lua_State *L) {
 
 static int error_tostring(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
-  lua_getfield(L, 1, "text");
+  lua_getfield(L, 1, "message");
   if (!lua_isstring(L, -1)) lua_pushstring(L, ERROR_CLASS);
   return 1;
 }
@@ -232,26 +232,33 @@ static int error_concat(lua_State *L) {
   return 1;
 }
 
-void pe_bind_push_error(lua_State *L, const char *code, const char *text) {
-  static const luaL_Reg meta[] = {{"__tostring", error_tostring}, {"__concat", error_concat}, {NULL, NULL}};
+void pe_bind_push_error(lua_State *L, const char *code, const char *field, const char *message) {
+  static const luaL_Reg meta[] = {
+      {"__tostring", error_tostring}, {"__concat", error_concat}, {NULL, NULL}};
   luaL_checkstack(L, 4, "error");
-  lua_createtable(L, 0, 2);
+  lua_createtable(L, 0, 3);
   lua_pushstring(L, code);
   lua_setfield(L, -2, "code");
-  lua_pushstring(L, text);
-  lua_setfield(L, -2, "text");
+  lua_pushstring(L, message);
+  lua_setfield(L, -2, "message");
+  if (field) {
+    lua_pushstring(L, field);
+    lua_setfield(L, -2, "field");
+  }
   if (luaL_newmetatable(L, ERROR_CLASS)) luaL_setfuncs(L, meta, 0);
   lua_setmetatable(L, -2);
 }
 
 int pe_bind_error(lua_State *L, const pe_error *err) {
   lua_pushnil(L);
-  pe_bind_push_error(L, pe_status_name(err->code), err->text);
+  pe_bind_push_error(L, pe_status_name(err->code), err->field, err->text);
   return 2;
 }
 
 int pe_bind_raise(lua_State *L, const pe_error *err) { return luaL_error(L, "%s", err->text); }
-int pe_bind_argerror(lua_State *L, int arg, const pe_error *err) { return luaL_argerror(L, arg, err->text); }
+int pe_bind_argerror(lua_State *L, int arg, const pe_error *err) {
+  return luaL_argerror(L, arg, err->text);
+}
 
 /* ---- option tables ------------------------------------------------------------------------------------- */
 
@@ -282,8 +289,9 @@ static int unknown_option(lua_State *L, int arg, const char *key, const char *co
     if (d < best) best = d, nearest = *keys;
   }
   return luaL_argerror(L, arg,
-                       nearest ? lua_pushfstring(L, "unknown option '%s', is it '%s'?", key, nearest)
-                               : lua_pushfstring(L, "unknown option '%s'", key));
+                       nearest
+                           ? lua_pushfstring(L, "unknown option '%s', is it '%s'?", key, nearest)
+                           : lua_pushfstring(L, "unknown option '%s'", key));
 }
 
 void pe_bind_options(lua_State *L, int arg, const char *const *keys) {
@@ -292,7 +300,8 @@ void pe_bind_options(lua_State *L, int arg, const char *const *keys) {
   luaL_checkstack(L, 4, "options");
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING)
-      luaL_argerror(L, arg, lua_pushfstring(L, "option names are strings, got %s", luaL_typename(L, -2)));
+      luaL_argerror(L, arg,
+                    lua_pushfstring(L, "option names are strings, got %s", luaL_typename(L, -2)));
     const char *key = lua_tostring(L, -2);
     const char *const *known = keys;
     while (*known && strcmp(*known, key)) known++;
@@ -311,11 +320,13 @@ bool pe_bind_option(lua_State *L, int arg, const char *key) {
 }
 
 static void bad_option(lua_State *L, int arg, const char *key, const char *wanted) {
-  luaL_argerror(L, arg,
-                lua_pushfstring(L, "option '%s': %s expected, got %s", key, wanted, luaL_typename(L, -1)));
+  luaL_argerror(
+      L, arg,
+      lua_pushfstring(L, "option '%s': %s expected, got %s", key, wanted, luaL_typename(L, -1)));
 }
 
-int64_t pe_bind_integer(lua_State *L, int arg, const char *key, int64_t min, int64_t max, int64_t absent) {
+int64_t pe_bind_integer(lua_State *L, int arg, const char *key, int64_t min, int64_t max,
+                        int64_t absent) {
   if (!pe_bind_option(L, arg, key)) return absent;
   int is_integer = 0;
   lua_Integer n = lua_type(L, -1) == LUA_TNUMBER ? lua_tointegerx(L, -1, &is_integer) : 0;
@@ -344,7 +355,8 @@ bool pe_bind_boolean(lua_State *L, int arg, const char *key, bool absent) {
   return b;
 }
 
-const char *pe_bind_string(lua_State *L, int arg, const char *key, size_t *len, const char *absent) {
+const char *pe_bind_string(lua_State *L, int arg, const char *key, size_t *len,
+                           const char *absent) {
   if (!pe_bind_option(L, arg, key)) {
     if (len) *len = absent ? strlen(absent) : 0;
     return absent;
@@ -367,6 +379,7 @@ int pe_bind_choice(lua_State *L, int arg, const char *key, const char *const *na
     luaL_addstring(&all, names[i]);
   }
   luaL_pushresult(&all);
-  return luaL_argerror(L, arg,
-                       lua_pushfstring(L, "option '%s' is '%s', not one of %s", key, s, lua_tostring(L, -1)));
+  return luaL_argerror(
+      L, arg,
+      lua_pushfstring(L, "option '%s' is '%s', not one of %s", key, s, lua_tostring(L, -1)));
 }

@@ -39,8 +39,9 @@ typedef struct pe_class {
   const char *name;        /* "perigee.Tensor": shows in messages and is the key of the metatable */
   const luaL_Reg *methods; /* `close` is added */
   const luaL_Reg *fields;  /* getters: t.shape calls shape(t) */
-  const luaL_Reg *meta;    /* __add, __len, __tostring ...; __gc, __close, __index, __name are added */
-  lua_CFunction index;     /* [self, key] -> [value] of keys that are neither method nor field; may be NULL */
+  const luaL_Reg *meta; /* __add, __len, __tostring ...; __gc, __close, __index, __name are added */
+  lua_CFunction
+      index; /* [self, key] -> [value] of keys that are neither method nor field; may be NULL */
   void (*close)(void *self);
 } pe_class;
 
@@ -62,7 +63,8 @@ void pe_bind_resized(lua_State *L, void *self, uint64_t bytes);
 
 void *pe_bind_check(lua_State *L, int arg,
                     const pe_class *class_); /* an open object of this class, or raises */
-void *pe_bind_test(lua_State *L, int arg, const pe_class *class_); /* the same or NULL; does not raise */
+void *pe_bind_test(lua_State *L, int arg,
+                   const pe_class *class_); /* the same or NULL; does not raise */
 
 /* Steps the collector for bytes that it cannot see and that belong to no object (a scratch buffer). */
 void pe_bind_account(lua_State *L, uint64_t bytes);
@@ -75,11 +77,13 @@ void pe_bind_push_classes(lua_State *L);
 
 /* ---- errors -------------------------------------------------------------------------------------------- */
 
-/* [] -> [err]: a perigee.Error, a table with code and text that prints and concatenates as its text. */
-void pe_bind_push_error(lua_State *L, const char *code, const char *text);
+/* [] -> [err]: a perigee.Error, a table with code, message and, where a field of the caller is to blame, field (NULL: none).
+ * It prints and concatenates as its message. */
+void pe_bind_push_error(lua_State *L, const char *code, const char *field, const char *message);
 
 int pe_bind_error(lua_State *L, const pe_error *err); /* [] -> [nil, err]; returns 2 */
-int pe_bind_raise(lua_State *L, const pe_error *err); /* raises err's text with the script's position */
+int pe_bind_raise(lua_State *L,
+                  const pe_error *err); /* raises err's text with the script's position */
 int pe_bind_argerror(lua_State *L, int arg,
                      const pe_error *err); /* raises "bad argument #arg to 'f' (text)" */
 
@@ -93,7 +97,8 @@ void pe_bind_options(lua_State *L, int arg, const char *const *keys);
 bool pe_bind_option(lua_State *L, int arg, const char *key);
 
 /* Readers of one key; the wrong type or range raises "option 'key': integer expected, got string". */
-int64_t pe_bind_integer(lua_State *L, int arg, const char *key, int64_t min, int64_t max, int64_t absent);
+int64_t pe_bind_integer(lua_State *L, int arg, const char *key, int64_t min, int64_t max,
+                        int64_t absent);
 double pe_bind_number(lua_State *L, int arg, const char *key, double absent);
 bool pe_bind_boolean(lua_State *L, int arg, const char *key, bool absent);
 /* Borrowed from the table: valid while the table holds it. `len` may be NULL. */

@@ -34,7 +34,8 @@ static int on_error(lua_State *L) {
     if (traced) return 1;
   }
   const char *text = luaL_tolstring(L, 1, NULL);
-  pe_bind_push_error(L, strcmp(text, OUT_OF_MEMORY) ? "error" : "memory", text); /* [value, text, err] */
+  pe_bind_push_error(L, strcmp(text, OUT_OF_MEMORY) ? "error" : "memory", NULL,
+                     text); /* [value, text, err] */
   if (!lua_isstring(L, 1)) {
     lua_pushvalue(L, 1);
     lua_setfield(L, -2, "value");
@@ -47,7 +48,7 @@ static int on_error(lua_State *L) {
 /* [code, text] -> [err]: for what never passed the message handler, or passed it in disguise. */
 static int make_error(lua_State *L) {
   bool stopped = lua_toboolean(L, 3);
-  pe_bind_push_error(L, lua_tostring(L, 1), lua_tostring(L, 2));
+  pe_bind_push_error(L, lua_tostring(L, 1), NULL, lua_tostring(L, 2));
   if (stopped)
     pe_watchdog_push_trace(L);
   else
@@ -77,7 +78,7 @@ static void push_field(lua_State *L, const char *key) {
 void pe_call_report(lua_State *L, const char *who) {
   fflush(stdout);
   if (lua_istable(L, -1) && lua_checkstack(L, 3)) {
-    push_field(L, "text");
+    push_field(L, "message");
     const char *text = lua_tostring(L, -1);
     fprintf(stderr, "perigee: %s: %s\n", who, text ? text : "error");
     lua_pop(L, 1);
@@ -106,19 +107,21 @@ bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
     return false;
   }
   size_t cap = s->heap_cap;
-  if (limits->memory && limits->memory < SIZE_MAX - s->heap_used && s->heap_used + limits->memory < cap)
+  if (limits->memory && limits->memory < SIZE_MAX - s->heap_used &&
+      s->heap_used + limits->memory < cap)
     s->heap_cap = s->heap_used + limits->memory;
   lua_pushcfunction(L, on_error);
   lua_insert(L, base);
   int rc = lua_pcall(L, n_args, n_results, base);
   s->heap_cap = cap;
-  pe_stop stop = pe_watchdog_leave(s->watchdog, &scope, L);
+  pe_cause stop = pe_watchdog_leave(s->watchdog, &scope, L);
   lua_remove(L, base);
   if (!rc && !stop) return true;
   if (stop) {
     lua_settop(L, base - 1);
-    bool late = stop == PE_STOP_DEADLINE;
-    push_error(L, late ? "deadline" : "interrupt", late ? "deadline exceeded" : "interrupted", true);
+    bool late = stop == PE_CAUSE_DEADLINE;
+    push_error(L, late ? "deadline" : "interrupt", late ? "deadline exceeded" : "interrupted",
+               true);
   } else if (!lua_istable(L, -1)) { /* out of memory, or an error while handling an error */
     lua_settop(L, base - 1);
     if (rc == LUA_ERRMEM)
@@ -131,7 +134,8 @@ bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
 
 int pe_call_from_luv(lua_State *L, int n_args, int n_results, int flags) {
   int base = lua_gettop(L) - n_args - 1;
-  if (pe_call(L, n_args, n_results, NULL)) return n_results == LUA_MULTRET ? lua_gettop(L) - base : n_results;
+  if (pe_call(L, n_args, n_results, NULL))
+    return n_results == LUA_MULTRET ? lua_gettop(L) - base : n_results;
   if (flags & LUVF_CALLBACK_NOERRMSG)
     lua_pop(L, 1);
   else
@@ -166,10 +170,10 @@ static bool was_killed(lua_State *L) {
 
 /* Runs `step` on co while the watchdog knows that co is running; raises in L when the scope was stopped. */
 static int run_published(lua_State *L, lua_State *co,
-                         int (*step)(lua_State *co, lua_State *L, int n_args, int *n_results), int n_args,
-                         int *n_results) {
+                         int (*step)(lua_State *co, lua_State *L, int n_args, int *n_results),
+                         int n_args, int *n_results) {
   pe_watchdog *w = pe_state_of(L)->watchdog;
-  pe_stop stop;
+  pe_cause stop;
   lua_State *was = pe_watchdog_publish(w, co, &stop);
   int rc = LUA_OK;
   if (stop)
@@ -237,7 +241,8 @@ static int wrap_call(lua_State *L) {
   int n;
   if (resume(L, co, lua_gettop(L), &n)) return n;
   int rc = lua_status(co);
-  if (rc != LUA_OK && rc != LUA_YIELD) { /* died: close its variables, whose errors replace the first one */
+  if (rc != LUA_OK &&
+      rc != LUA_YIELD) { /* died: close its variables, whose errors replace the first one */
     lua_xmove(L, co, 1);
     run_published(L, co, step_close, 0, &n);
     lua_xmove(co, L, 1);
@@ -318,8 +323,10 @@ static int call_with_handler(lua_State *L) {
 }
 
 void pe_call_open_library(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"resume", coroutine_resume}, {"wrap", coroutine_wrap}, {"close", coroutine_close}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"resume", coroutine_resume},
+                                       {"wrap", coroutine_wrap},
+                                       {"close", coroutine_close},
+                                       {NULL, NULL}};
   lua_getglobal(L, LUA_COLIBNAME);
   luaL_setfuncs(L, functions, 0);
   lua_pop(L, 1);

@@ -55,7 +55,8 @@ static void done(uv_work_t *work, int status) {
   free_job(j);
 }
 
-pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data, pe_error *err) {
+pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data,
+                       pe_error *err) {
   const pe_state *s = pe_state_of(L);
   job *j = pe_alloc(sizeof *j);
   if (!j) {

@@ -16,13 +16,15 @@
 
 typedef struct pe_job_kind {
   void (*run)(void *data);
-  int (*push)(lua_State *L, void *data); /* [] -> [..., arguments of the callback]; returns how many; may raise */
+  int (*push)(lua_State *L,
+              void *data); /* [] -> [..., arguments of the callback]; returns how many; may raise */
   void (*free)(void *data);
 } pe_job_kind;
 
 /* The function at arg, kept for pe_job_start; raises when it is none, or while the state is being closed. */
 int pe_job_callback(lua_State *L, int arg);
 /* Takes the callback and the data, also when it fails. Does not raise. */
-pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data, pe_error *err);
+pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data,
+                       pe_error *err);
 
 #endif

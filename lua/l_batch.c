@@ -6,7 +6,7 @@
  * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches that were
  * opened with `share` have one engine thread and one compute pool (crew.h) between them.
  *
- * Rows are numbers here; scripts/models/batch.lua makes objects of them. */
+ * Rows are numbers here; scripts/engine/batch.lua makes objects of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -19,10 +19,11 @@
 typedef struct batch {
   pe_plan *plan;
   pe_crew *crew; /* a share */
-  pe_batch *b;  /* in the foreground, else NULL */
-  pe_worker *w; /* on the engine thread, else NULL */
-  int pipe[2];  /* while there is a worker */
-  int32_t step_tokens, vocabulary, told; /* told: events of the last step and of cancels since that the script has */
+  pe_batch *b;   /* in the foreground, else NULL */
+  pe_worker *w;  /* on the engine thread, else NULL */
+  int pipe[2];   /* while there is a worker */
+  int32_t step_tokens, vocabulary,
+      told; /* told: events of the last step and of cancels since that the script has */
   int64_t context;
 } batch;
 
@@ -39,13 +40,15 @@ static void batch_close(void *self) {
   }
   pe_batch_close(s->b);
   pe_plan_close(s->plan);
-  pe_crew_close(s->crew);
+  pe_crew_release(s->crew);
   s->b = NULL, s->w = NULL, s->plan = NULL, s->crew = NULL;
 }
 
-#define METHODS(X) \
-  X(add) X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin) X(save) X(load) X(rows) X(room) X(stats) X(trace) \
-  X(step) X(start) X(submit) X(drain) X(stop) X(pending) X(completed)
+#define METHODS(X)                                                                                 \
+  X(add)                                                                                           \
+  X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin)  \
+      X(save) X(load) X(rows) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain)        \
+          X(stop) X(pending) X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
 #define DECLARE(n) static int l_##n(lua_State *L);
 METHODS(DECLARE)
@@ -76,7 +79,9 @@ static batch *check_background(lua_State *L) {
 }
 
 static int l_running(lua_State *L) { return lua_pushboolean(L, check(L)->w != NULL), 1; }
-static int l_threads(lua_State *L) { return lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew))), 1; }
+static int l_threads(lua_State *L) {
+  return lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew))), 1;
+}
 static int l_step_tokens(lua_State *L) { return lua_pushinteger(L, check(L)->step_tokens), 1; }
 static int l_context(lua_State *L) { return lua_pushinteger(L, check(L)->context), 1; }
 static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->vocabulary), 1; }
@@ -91,19 +96,22 @@ static int done(lua_State *L, pe_status rc, const pe_error *err) {
 /* ---- opening ------------------------------------------------------------------------------------------------- */
 
 static pe_batch_options read_options(lua_State *L, int arg) {
-  static const char *const keys[] = {"tokenizer", "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block",
-                                     "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "end_ids", "share", NULL};
+  static const char *const keys[] = {
+      "tokenizer",    "threads",          "rows",     "step_tokens", "context",
+      "cache_tokens", "kv_bits",          "kv_block", "stride",      "cache_bytes",
+      "cache_folder", "cache_disk_bytes", "end_ids",  "share",       NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
-    .rows = (int32_t)pe_bind_integer(L, arg, "rows", 1, 1 << 16, 64),
-    .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
-    .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
-    .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
-    .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 32),
-    .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 32),
-    .stride = (int32_t)pe_bind_integer(L, arg, "stride", 1, INT32_MAX, 512),
+      .rows = (int32_t)pe_bind_integer(L, arg, "rows", 1, 1 << 16, 64),
+      .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
+      .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
+      .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
+      .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 32),
+      .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 32),
+      .stride = (int32_t)pe_bind_integer(L, arg, "stride", 1, INT32_MAX, 512),
   };
-  o.prefix.budget = (uint64_t)pe_bind_integer(L, arg, "cache_bytes", 0, INT64_MAX, INT64_C(1) << 30);
+  o.prefix.budget =
+      (uint64_t)pe_bind_integer(L, arg, "cache_bytes", 0, INT64_MAX, INT64_C(1) << 30);
   o.prefix.folder = pe_bind_string(L, arg, "cache_folder", NULL, NULL);
   o.prefix.disk_budget = (uint64_t)pe_bind_integer(L, arg, "cache_disk_bytes", 0, INT64_MAX, 0);
   return o;
@@ -111,11 +119,13 @@ static pe_batch_options read_options(lua_State *L, int arg) {
 
 /* The crew of the batch that the option names, or one of its own. */
 static pe_status open_crew(lua_State *L, int arg, batch *s, pe_error *err) {
-  if (!pe_bind_option(L, arg, "share")) return pe_crew_open((int)pe_bind_integer(L, arg, "threads", 0, PE_POOL_MAX, 0), &s->crew, err);
+  if (!pe_bind_option(L, arg, "share"))
+    return pe_crew_open((int)pe_bind_integer(L, arg, "threads", 0, PE_POOL_MAX, 0), &s->crew, err);
   const batch *other = pe_bind_test(L, -1, &batch_class);
   if (!other) luaL_error(L, "option 'share': an open batch expected, got %s", luaL_typename(L, -1));
-  if (pe_bind_option(L, arg, "threads")) luaL_error(L, "option 'threads': with 'share' the threads are those of the other batch");
-  s->crew = pe_crew_share(other->crew);
+  if (pe_bind_option(L, arg, "threads"))
+    luaL_error(L, "option 'threads': with 'share' the threads are those of the other batch");
+  s->crew = pe_crew_retain(other->crew);
   return PE_OK;
 }
 
@@ -155,8 +165,9 @@ static int l_add(lua_State *L) { /* [self, request] -> [row, how many] or [nil, 
   batch *s = check(L);
   pe_request r = pe_l_batch_request(L, 2);
   pe_error err;
-  pe_row_id first;
-  pe_status rc = s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
+  pe_seq_id first;
+  pe_status rc =
+      s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
   if (rc) return pe_bind_error(L, &err);
   lua_pushinteger(L, first);
   lua_pushinteger(L, r.n);
@@ -165,7 +176,7 @@ static int l_add(lua_State *L) { /* [self, request] -> [row, how many] or [nil, 
 
 static int l_cancel(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   pe_error err;
   if (s->w) return done(L, pe_worker_cancel(s->w, row, &err), &err);
   pe_batch_cancel(s->b, row);
@@ -174,7 +185,7 @@ static int l_cancel(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
 
 static int l_preempt(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   pe_error err;
   if (s->w) return done(L, pe_worker_preempt(s->w, row, &err), &err);
   pe_batch_preempt(s->b, row);
@@ -183,51 +194,62 @@ static int l_preempt(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
 
 static int l_force(lua_State *L) { /* [self, row, ids] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   pe_ids_view ids = pe_l_batch_ids(L, 3, "force");
   pe_error err;
-  return done(L, s->w ? pe_worker_force(s->w, row, ids.id, ids.count, &err) : pe_batch_force(s->b, row, ids.id, ids.count, &err), &err);
+  return done(L,
+              s->w ? pe_worker_force(s->w, row, ids.id, ids.count, &err)
+                   : pe_batch_force(s->b, row, ids.id, ids.count, &err),
+              &err);
 }
 
 static int l_fork(lua_State *L) { /* [self, row, seed] -> [row] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2), child;
+  pe_seq_id row = luaL_checkinteger(L, 2), child;
   uint64_t seed = (uint64_t)luaL_optinteger(L, 3, 0);
   pe_error err;
-  if (s->w ? pe_worker_fork(s->w, row, seed, &child, &err) : pe_batch_fork(s->b, row, seed, &child, &err)) return pe_bind_error(L, &err);
+  if (s->w ? pe_worker_fork(s->w, row, seed, &child, &err)
+           : pe_batch_fork(s->b, row, seed, &child, &err))
+    return pe_bind_error(L, &err);
   lua_pushinteger(L, child);
   return 1;
 }
 
 static int l_trim(lua_State *L) { /* [self, row, tokens] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   lua_Integer n = luaL_checkinteger(L, 3);
   luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "a number of tokens expected");
   pe_error err;
-  return done(L, s->w ? pe_worker_trim(s->w, row, (int32_t)n, &err) : pe_batch_trim(s->b, row, (int32_t)n, &err), &err);
+  return done(L,
+              s->w ? pe_worker_trim(s->w, row, (int32_t)n, &err)
+                   : pe_batch_trim(s->b, row, (int32_t)n, &err),
+              &err);
 }
 
 static int l_bias(lua_State *L) { /* [self, row, {[id] = bias}] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   int32_t n;
   const pe_logit_bias *bias = pe_l_batch_bias(L, 3, &n);
   pe_error err;
-  return done(L, s->w ? pe_worker_bias(s->w, row, bias, n, &err) : pe_batch_bias(s->b, row, bias, n, &err), &err);
+  return done(
+      L, s->w ? pe_worker_bias(s->w, row, bias, n, &err) : pe_batch_bias(s->b, row, bias, n, &err),
+      &err);
 }
 
 static int l_sample(lua_State *L) { /* [self, row, {bias, banned, force}] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   pe_draw d = pe_l_batch_draw(L, 3);
   pe_error err;
-  return done(L, s->w ? pe_worker_sample(s->w, row, &d, &err) : pe_batch_sample(s->b, row, &d, &err), &err);
+  return done(
+      L, s->w ? pe_worker_sample(s->w, row, &d, &err) : pe_batch_sample(s->b, row, &d, &err), &err);
 }
 
 static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   bool keep = lua_isnone(L, 3) || lua_toboolean(L, 3);
   pe_error err;
   if (s->w) return done(L, pe_worker_keep_logits(s->w, row, keep, &err), &err);
@@ -235,16 +257,17 @@ static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] or [nil,
   return done(L, PE_OK, NULL);
 }
 
-static bool copy_logits(const batch *s, pe_row_id row, float *out) {
+static bool copy_logits(const batch *s, pe_seq_id row, float *out) {
   if (s->w) return pe_worker_logits(s->w, row, out);
   const float *logits = pe_batch_logits(s->b, row);
   if (logits) memcpy(out, logits, (size_t)s->vocabulary * sizeof *out);
   return logits != NULL;
 }
 
-static int l_logits(lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its last step, when they are kept */
+static int l_logits(
+    lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its last step, when they are kept */
   check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   pe_tensor *t = pe_tensor_slot(L);
   batch *s = check(L); /* a finalizer may have run */
   pe_error err;
@@ -279,7 +302,7 @@ static int queued(lua_State *L, pe_status rc, uint64_t ticket, const pe_error *e
 
 static int l_save(lua_State *L) { /* [self, row, path] -> [true or ticket] or [nil, err] */
   batch *s = check(L);
-  pe_row_id row = luaL_checkinteger(L, 2);
+  pe_seq_id row = luaL_checkinteger(L, 2);
   const char *path = luaL_checkstring(L, 3);
   uint64_t ticket = 0;
   pe_error err;
@@ -300,26 +323,30 @@ static int l_load(lua_State *L) { /* [self, path] -> [true or ticket] or [nil, e
 
 /* ---- what there is ------------------------------------------------------------------------------------------- */
 
-static int32_t copy_rows(const batch *s, pe_row_info *out, int32_t most) {
+static int32_t copy_rows(const batch *s, pe_seq_info *out, int32_t most) {
   return s->w ? pe_worker_rows(s->w, out, most) : pe_batch_rows(s->b, out, most);
 }
 
 static int l_rows(lua_State *L) { /* [self, tables] -> [list], oldest first */
   lua_settop(L, 2);
   int32_t n = copy_rows(check(L), NULL, 0);
-  pe_row_info *rows = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *rows, 0);
+  pe_seq_info *rows = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *rows, 0);
   int32_t now = copy_rows(check(L), rows, n);
   if (now > n) now = n;
-  if (lua_istable(L, 2)) pe_l_batch_refill_rows(L, 2, rows, now);
-  else pe_l_batch_push_rows(L, rows, now);
+  if (lua_istable(L, 2))
+    pe_l_batch_refill_rows(L, 2, rows, now);
+  else
+    pe_l_batch_push_rows(L, rows, now);
   return 1;
 }
 
 static int l_room(lua_State *L) { /* [self] -> [free tokens, all tokens] */
   batch *s = check(L);
   int64_t room, all;
-  if (s->w) pe_worker_room(s->w, &room, &all);
-  else pe_batch_room(s->b, &room, &all);
+  if (s->w)
+    pe_worker_room(s->w, &room, &all);
+  else
+    pe_batch_room(s->b, &room, &all);
   lua_pushinteger(L, room);
   lua_pushinteger(L, all);
   return 2;
@@ -328,8 +355,10 @@ static int l_room(lua_State *L) { /* [self] -> [free tokens, all tokens] */
 static int l_stats(lua_State *L) { /* [self] -> [table] */
   batch *s = check(L);
   pe_batch_stats stats;
-  if (s->w) pe_worker_stat(s->w, &stats);
-  else pe_batch_stat(s->b, &stats);
+  if (s->w)
+    pe_worker_stat(s->w, &stats);
+  else
+    pe_batch_stat(s->b, &stats);
   pe_l_batch_push_stats(L, &stats);
   return 1;
 }
@@ -341,7 +370,9 @@ static int l_trace(lua_State *L) { /* [self, most, since] -> [list], oldest firs
   lua_Number since = luaL_optnumber(L, 3, -1);
   if (most > PE_TRACE_STEPS) most = PE_TRACE_STEPS;
   pe_trace trace[PE_TRACE_STEPS];
-  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most) : pe_batch_trace(s->b, trace, (int32_t)most), old = 0;
+  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most)
+                   : pe_batch_trace(s->b, trace, (int32_t)most),
+          old = 0;
   while (old < n && (double)trace[old].at_ns * 1e-9 <= since) old++;
   pe_l_batch_push_trace(L, trace + old, n - old);
   return 1;
@@ -356,11 +387,15 @@ static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
   luaL_argcheck(L, n < INT32_MAX / 64, arg, "too many grants");
   pe_grant *grants = lua_newuserdatauv(L, (n + 1) * sizeof *grants, 0);
   for (size_t i = 0; i < n; i++) {
-    if (lua_rawgeti(L, arg, (lua_Integer)i + 1) != LUA_TTABLE) luaL_error(L, "grant %d: {row, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
+    if (lua_rawgeti(L, arg, (lua_Integer)i + 1) != LUA_TTABLE)
+      luaL_error(L, "grant %d: {row, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
     lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
-    if (!lua_isinteger(L, -2) || !lua_isinteger(L, -1)) luaL_error(L, "grant %d: {row, tokens} expected, two integers", (int)i + 1);
+    if (!lua_isinteger(L, -2) || !lua_isinteger(L, -1))
+      luaL_error(L, "grant %d: {row, tokens} expected, two integers", (int)i + 1);
     lua_Integer tokens = lua_tointeger(L, -1);
-    grants[i] = (pe_grant){lua_tointeger(L, -2), tokens > INT32_MAX ? INT32_MAX : tokens < 0 ? 0 : (int32_t)tokens};
+    grants[i] = (pe_grant){lua_tointeger(L, -2), tokens > INT32_MAX ? INT32_MAX
+                                                 : tokens < 0       ? 0
+                                                                    : (int32_t)tokens};
     lua_pop(L, 3);
   }
   *count = (int32_t)n;
@@ -375,7 +410,8 @@ static void append_events(lua_State *L, batch *s) {
   s->told = count;
 }
 
-static int l_step(lua_State *L) { /* [self, grants] -> [events, rows that ran] or [nil, err, events] */
+static int
+l_step(lua_State *L) { /* [self, grants] -> [events, rows that ran] or [nil, err, events] */
   int32_t n, ran;
   const pe_grant *grants = read_grants(L, 2, &n);
   batch *s = check_foreground(L);
@@ -452,12 +488,12 @@ static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe
   pe_l_batch_append_events(L, e->event, e->count);
   pe_worker_free_events(e);
   if (!rc) return 1;
-  pe_bind_push_error(L, pe_status_name(err->code), err->text);
+  pe_bind_push_error(L, pe_status_name(err->code), err->field, err->text);
   return 2;
 }
 
 static int l_drain(lua_State *L) { /* [self] -> [events] and the error of a step that failed */
-  if (!check(L)->w) { /* of cancels since the last step */
+  if (!check(L)->w) {              /* of cancels since the last step */
     lua_newtable(L);
     append_events(L, check_foreground(L));
     return 1;
@@ -477,7 +513,7 @@ static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not dra
   pe_error err;
   pe_worker_halt(s->w);
   pe_status rc = pe_worker_drain(s->w, e, &err);
-  s->b = pe_worker_release(s->w);
+  s->b = pe_worker_detach(s->w);
   s->w = NULL;
   const pe_event *event;
   s->told = pe_batch_events(s->b, &event);
@@ -485,8 +521,12 @@ static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not dra
   return give_events(L, e, rc, &err);
 }
 
-static int l_pending(lua_State *L) { return lua_pushboolean(L, pe_worker_pending(check_background(L)->w)), 1; }
-static int l_completed(lua_State *L) { return lua_pushinteger(L, (lua_Integer)pe_worker_completed(check_background(L)->w)), 1; }
+static int l_pending(lua_State *L) {
+  return lua_pushboolean(L, pe_worker_pending(check_background(L)->w)), 1;
+}
+static int l_completed(lua_State *L) {
+  return lua_pushinteger(L, (lua_Integer)pe_worker_completed(check_background(L)->w)), 1;
+}
 
 int pe_open_batch(lua_State *L) {
   static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};

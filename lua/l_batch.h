@@ -6,7 +6,7 @@
 #define PE_L_BATCH_H
 
 #include "lua/bind.h"
-#include "runtime/worker.h"
+#include "runtime/batch/worker.h"
 
 /* [... request at arg] -> [..., lists]: everything raises that is not of the right type; numbers are checked by the batch. */
 pe_request pe_l_batch_request(lua_State *L, int arg);
@@ -17,11 +17,12 @@ const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count);
 /* [... options at arg] -> [..., lists]: {bias, banned, force}, all of it optional. */
 pe_draw pe_l_batch_draw(lua_State *L, int arg);
 
-void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count); /* [list] -> [list] */
-void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count);  /* [] -> [list] */
+void pe_l_batch_append_events(lua_State *L, const pe_event *event,
+                              int32_t count); /* [list] -> [list] */
+void pe_l_batch_push_rows(lua_State *L, const pe_seq_info *row, int32_t count); /* [] -> [list] */
 /* [... {[row] = table} at index] -> [..., list]: rows that have no table there are left out. */
-void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_row_info *row, int32_t count);
-void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);               /* [] -> [table] */
-void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count);  /* [] -> [list] */
+void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_seq_info *row, int32_t count);
+void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);              /* [] -> [table] */
+void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count); /* [] -> [list] */
 
 #endif

@@ -1,10 +1,18 @@
 /* l_batch_push.c - see l_batch.h: events, rows and counters as tables. */
 #include "lua/l_batch.h"
 
-static void set_integer(lua_State *L, const char *key, lua_Integer v) { lua_pushinteger(L, v), lua_setfield(L, -2, key); }
-static void set_boolean(lua_State *L, const char *key, bool v) { lua_pushboolean(L, v), lua_setfield(L, -2, key); }
-static void set_string(lua_State *L, const char *key, const char *v) { lua_pushstring(L, v), lua_setfield(L, -2, key); }
-static void set_seconds(lua_State *L, const char *key, int64_t ns) { lua_pushnumber(L, (double)ns * 1e-9), lua_setfield(L, -2, key); }
+static void set_integer(lua_State *L, const char *key, lua_Integer v) {
+  lua_pushinteger(L, v), lua_setfield(L, -2, key);
+}
+static void set_boolean(lua_State *L, const char *key, bool v) {
+  lua_pushboolean(L, v), lua_setfield(L, -2, key);
+}
+static void set_string(lua_State *L, const char *key, const char *v) {
+  lua_pushstring(L, v), lua_setfield(L, -2, key);
+}
+static void set_seconds(lua_State *L, const char *key, int64_t ns) {
+  lua_pushnumber(L, (double)ns * 1e-9), lua_setfield(L, -2, key);
+}
 
 /* ---- events -------------------------------------------------------------------------------------------------- */
 
@@ -47,7 +55,7 @@ void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count
 /* ---- rows ---------------------------------------------------------------------------------------------------- */
 
 /* [table] -> [table] */
-static void fill_row(lua_State *L, const pe_row_info *r) {
+static void fill_row(lua_State *L, const pe_seq_info *r) {
   static const char *const states[] = {"waiting", "reading", "writing", "held", "done"};
   set_integer(L, "row", r->row);
   set_string(L, "state", states[r->state]);
@@ -62,7 +70,7 @@ static void fill_row(lua_State *L, const pe_row_info *r) {
   set_integer(L, "bytes", (lua_Integer)r->bytes);
 }
 
-void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count) {
+void pe_l_batch_push_rows(lua_State *L, const pe_seq_info *row, int32_t count) {
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
     lua_createtable(L, 0, 11);
@@ -71,7 +79,7 @@ void pe_l_batch_push_rows(lua_State *L, const pe_row_info *row, int32_t count) {
   }
 }
 
-void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_row_info *row, int32_t count) {
+void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_seq_info *row, int32_t count) {
   lua_Integer n = 0;
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
@@ -87,7 +95,10 @@ void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_row_info *row, in
 
 /* ---- counters ------------------------------------------------------------------------------------------------ */
 
-typedef struct counter { const char *key; uint64_t value; } counter;
+typedef struct counter {
+  const char *key;
+  uint64_t value;
+} counter;
 
 static void set_counters(lua_State *L, const counter *c) {
   for (; c->key; c++) set_integer(L, c->key, (lua_Integer)c->value);
@@ -95,17 +106,34 @@ static void set_counters(lua_State *L, const counter *c) {
 
 void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
   const pe_prefix_stats *p = &s->prefix;
-  const counter batch[] = {
-    {"steps", s->steps}, {"read_tokens", s->read_tokens}, {"written_tokens", s->written_tokens}, {"cached_tokens", s->cached_tokens},
-    {"added", s->added}, {"finished", s->finished}, {"cancelled", s->cancelled}, {"failed", s->failed}, {"preempted", s->preempted},
-    {"running", (uint64_t)s->running}, {"waiting", (uint64_t)s->waiting}, {NULL, 0}};
-  const counter prefix[] = {
-    {"bytes", p->bytes}, {"disk_bytes", p->disk_bytes}, {"nodes", p->nodes}, {"snapshots", p->snapshots}, {"lookups", p->lookups},
-    {"hits", p->hits}, {"hit_tokens", p->hit_tokens}, {"asked_tokens", p->asked_tokens}, {"evictions", p->evictions},
-    {"disk_reads", p->disk_reads}, {"disk_writes", p->disk_writes}, {"disk_errors", p->disk_errors}, {NULL, 0}};
+  const counter batch[] = {{"steps", s->steps},
+                           {"read_tokens", s->read_tokens},
+                           {"written_tokens", s->written_tokens},
+                           {"cached_tokens", s->cached_tokens},
+                           {"added", s->added},
+                           {"finished", s->finished},
+                           {"cancelled", s->cancelled},
+                           {"failed", s->failed},
+                           {"preempted", s->preempted},
+                           {"running", (uint64_t)s->running},
+                           {"waiting", (uint64_t)s->waiting},
+                           {NULL, 0}};
+  const counter prefix[] = {{"bytes", p->bytes},
+                            {"disk_bytes", p->disk_bytes},
+                            {"nodes", p->nodes},
+                            {"snapshots", p->snapshots},
+                            {"lookups", p->lookups},
+                            {"hits", p->hits},
+                            {"hit_tokens", p->hit_tokens},
+                            {"asked_tokens", p->asked_tokens},
+                            {"evictions", p->evictions},
+                            {"disk_reads", p->disk_reads},
+                            {"disk_writes", p->disk_writes},
+                            {"disk_errors", p->disk_errors},
+                            {NULL, 0}};
   lua_createtable(L, 0, 15);
   set_counters(L, batch);
-  set_seconds(L, "plan", (int64_t)s->plan_ns);
+  set_seconds(L, "plan", (int64_t)s->schedule_ns);
   set_seconds(L, "compute", (int64_t)s->compute_ns);
   set_seconds(L, "sample", (int64_t)s->sample_ns);
   lua_createtable(L, 0, 12);
@@ -122,7 +150,7 @@ void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count) {
     set_integer(L, "tokens", t->rows);
     set_integer(L, "reading", t->reading);
     set_integer(L, "writing", t->writing);
-    set_seconds(L, "plan", t->plan_ns);
+    set_seconds(L, "plan", t->schedule_ns);
     set_seconds(L, "compute", t->compute_ns);
     set_seconds(L, "sample", t->sample_ns);
     lua_rawseti(L, -2, i + 1);

@@ -4,15 +4,16 @@
 
 #include "lua/l_graph.h"
 #include "lua/l_tensor.h"
-#include "runtime/sampler.h"
-#include "runtime/seq.h"
+#include "runtime/batch/sampler.h"
+#include "runtime/cache/seq.h"
+#include "runtime/device/device.h"
 
 typedef struct engine {
   pe_plan *plan;
   pe_pool *pool;
   pe_kv *kv;
   pe_recur *recur;
-  pe_exec *exec;
+  pe_device *exec;
   pe_seq *seq;
   int32_t sequences;
   int32_t rows, outputs; /* of the last step */
@@ -24,10 +25,14 @@ static void engine_close(void *self) {
   engine *e = self;
   for (int32_t i = 0; e->seq && i < e->sequences; i++) pe_seq_close(&e->seq[i]);
   pe_free(e->seq), pe_free(e->tap), pe_sampler_close(e->sampler);
-  pe_exec_close(e->exec), pe_recur_close(e->recur), pe_kv_close(e->kv), pe_plan_close(e->plan), pe_pool_close(e->pool);
+  pe_device_close(e->exec), pe_recur_close(e->recur), pe_kv_close(e->kv), pe_plan_close(e->plan),
+      pe_pool_close(e->pool);
 }
 
-#define METHODS(X) X(add) X(remove) X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample) X(logits) X(tap)
+#define METHODS(X)                                                                                 \
+  X(add)                                                                                           \
+  X(remove) X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample)        \
+      X(logits) X(tap)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static int l_vocabulary(lua_State *L);
@@ -35,12 +40,16 @@ static int l_threads(lua_State *L);
 static int l_outputs(lua_State *L);
 static int l_used(lua_State *L);
 static int l_id_limit(lua_State *L);
-static const luaL_Reg fields[] = {{"vocabulary", l_vocabulary}, {"threads", l_threads}, {"outputs", l_outputs}, {"used", l_used}, {"id_limit", l_id_limit}, {NULL, NULL}};
+static const luaL_Reg fields[] = {{"vocabulary", l_vocabulary}, {"threads", l_threads},
+                                  {"outputs", l_outputs},       {"used", l_used},
+                                  {"id_limit", l_id_limit},     {NULL, NULL}};
 static const pe_class engine_class = {"perigee.Engine", methods, fields, NULL, NULL, engine_close};
 
 static engine *check(lua_State *L) { return pe_bind_check(L, 1, &engine_class); }
 static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->plan->vocabulary), 1; }
-static int l_threads(lua_State *L) { return lua_pushinteger(L, pe_pool_threads(check(L)->pool)), 1; }
+static int l_threads(lua_State *L) {
+  return lua_pushinteger(L, pe_pool_threads(check(L)->pool)), 1;
+}
 
 static int l_id_limit(lua_State *L) { return lua_pushinteger(L, check(L)->plan->tokens), 1; }
 static int l_outputs(lua_State *L) { return lua_pushinteger(L, check(L)->outputs), 1; }
@@ -74,18 +83,22 @@ static int tap_values(lua_State *L, int arg, const pe_graph *g, pe_value *out, i
 }
 
 /* [graph, options] -> ...: everything that the engine owns. */
-static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps, size_t tap_count, pe_error *err) {
-  pe_kv_options kv = {.bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 32), .block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 32),
-                      .tokens = pe_bind_integer(L, 2, "tokens", 1, INT32_MAX, 4096), .sequences = e->sequences};
+static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
+                            size_t tap_count, pe_error *err) {
+  pe_kv_options kv = {.bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 32),
+                      .block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 32),
+                      .tokens = pe_bind_integer(L, 2, "tokens", 1, INT32_MAX, 4096),
+                      .sequences = e->sequences};
   int threads = (int)pe_bind_integer(L, 2, "threads", 0, PE_POOL_MAX, 0);
   pe_plan_options planning = {taps, tap_count, !pe_bind_boolean(L, 2, "fusion", true)};
   pe_status rc = pe_plan_open(g, &planning, &e->plan, err);
   if (!rc) rc = pe_pool_open(threads, false, &e->pool, err);
   if (!rc) rc = pe_kv_open(g, &kv, &e->kv, err);
   if (!rc) rc = pe_recur_open(g, e->sequences, &e->recur, err);
-  if (!rc) rc = pe_exec_open(e->plan, e->pool, e->kv, e->recur, &e->exec, err);
+  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, &e->exec, err);
   if (!rc) rc = pe_sampler_open(e->plan->vocabulary, &e->sampler, err);
-  if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq))) rc = pe_nomem(err, "sequences");
+  if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
+    rc = pe_nomem(err, "sequences");
   if (!rc && !(e->tap = pe_calloc(tap_count + 1, sizeof *e->tap))) rc = pe_nomem(err, "taps");
   if (!rc) memcpy(e->tap, taps, tap_count * sizeof *taps);
   return rc;
@@ -93,7 +106,8 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
 
 static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] */
   enum { MOST_TAPS = 256 };
-  static const char *const keys[] = {"threads", "tokens", "sequences", "taps", "kv_bits", "kv_block", "fusion", NULL};
+  static const char *const keys[] = {"threads", "tokens",   "sequences", "taps",
+                                     "kv_bits", "kv_block", "fusion",    NULL};
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];
@@ -124,7 +138,8 @@ static pe_seq *free_seq(engine *e, pe_error *err) {
 }
 
 /* [] -> [sequence] or [nil, err] */
-static int give_seq(lua_State *L, const engine *e, const pe_seq *s, pe_status rc, const pe_error *err) {
+static int give_seq(lua_State *L, const engine *e, const pe_seq *s, pe_status rc,
+                    const pe_error *err) {
   if (!s || rc) return pe_bind_error(L, err);
   lua_pushinteger(L, s - e->seq + 1);
   return 1;
@@ -159,8 +174,11 @@ typedef struct snapshot {
 static void snapshot_close(void *self) { pe_snapshot_release(((snapshot *)self)->state); }
 static int l_position(lua_State *L);
 static const luaL_Reg snapshot_fields[] = {{"position", l_position}, {NULL, NULL}};
-static const pe_class snapshot_class = {"perigee.Snapshot", NULL, snapshot_fields, NULL, NULL, snapshot_close};
-static int l_position(lua_State *L) { return lua_pushinteger(L, ((snapshot *)pe_bind_check(L, 1, &snapshot_class))->position), 1; }
+static const pe_class snapshot_class = {"perigee.Snapshot", NULL, snapshot_fields, NULL, NULL,
+                                        snapshot_close};
+static int l_position(lua_State *L) {
+  return lua_pushinteger(L, ((snapshot *)pe_bind_check(L, 1, &snapshot_class))->position), 1;
+}
 
 static int l_fork(lua_State *L) { /* [self, sequence] -> [sequence] or [nil, err] */
   engine *e = check(L);
@@ -187,9 +205,11 @@ static int l_trim(lua_State *L) { /* [self, sequence, tokens, {snapshot}] -> [tr
   pe_seq *s = seq_at(L, e, luaL_checkinteger(L, 2));
   lua_Integer n = luaL_checkinteger(L, 3);
   pe_bind_options(L, 4, keys);
-  const snapshot *from = pe_bind_option(L, 4, "snapshot") ? pe_bind_check(L, -1, &snapshot_class) : NULL;
+  const snapshot *from =
+      pe_bind_option(L, 4, "snapshot") ? pe_bind_check(L, -1, &snapshot_class) : NULL;
   if (from && from->floats != e->recur->slot_floats)
-    return luaL_error(L, "a snapshot of %d floats, the states of this model have %d", (int)from->floats, (int)e->recur->slot_floats);
+    return luaL_error(L, "a snapshot of %d floats, the states of this model have %d",
+                      (int)from->floats, (int)e->recur->slot_floats);
   luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "number of tokens out of range");
   pe_error err;
   if (pe_seq_trim(s, (int32_t)n, from ? from->state : NULL, &err)) return pe_bind_error(L, &err);
@@ -254,10 +274,13 @@ static int32_t *push_ids(lua_State *L, const engine *e, int32_t *count) {
   int32_t *ids = lua_newuserdatauv(L, (size_t)n * sizeof *ids, 0);
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, list, i + 1);
-    if (!lua_isinteger(L, -1)) luaL_error(L, "token id %d of the list is no integer: %s", (int)i + 1, luaL_tolstring(L, -1, NULL));
+    if (!lua_isinteger(L, -1))
+      luaL_error(L, "token id %d of the list is no integer: %s", (int)i + 1,
+                 luaL_tolstring(L, -1, NULL));
     lua_Integer id = lua_tointeger(L, -1);
     if (id < 0 || id >= e->plan->tokens)
-      luaL_error(L, "token id %I is out of range: the vocabulary has %d", (LUAI_UACINT)id, e->plan->tokens);
+      luaL_error(L, "token id %I is out of range: the vocabulary has %d", (LUAI_UACINT)id,
+                 e->plan->tokens);
     ids[i] = (int32_t)id;
     lua_pop(L, 1);
   }
@@ -266,20 +289,26 @@ static int32_t *push_ids(lua_State *L, const engine *e, int32_t *count) {
 }
 
 /* A run as the script asked for it, read before anything changes. */
-typedef struct asked { pe_seq *seq; const int32_t *ids; int32_t count, outputs, rope_length; } asked;
+typedef struct asked {
+  pe_seq *seq;
+  const int32_t *ids;
+  int32_t count, outputs, rope_length;
+} asked;
 
 /* [..., run] -> [..., ids]: the ids stay on the stack until the step is done. */
 static asked read_run(lua_State *L, engine *e) {
   luaL_checktype(L, -1, LUA_TTABLE);
   int t = lua_gettop(L);
   asked a = {.seq = seq_at(L, e, field_integer(L, t, "seq", 1))};
-  lua_Integer wanted = field_integer(L, t, "outputs", 1), length = field_integer(L, t, "rope_length", a.seq->rope_length);
+  lua_Integer wanted = field_integer(L, t, "outputs", 1),
+              length = field_integer(L, t, "rope_length", a.seq->rope_length);
   luaL_argcheck(L, length >= 0 && length <= INT32_MAX, 2, "rope_length out of range");
   lua_getfield(L, t, "ids");
   a.ids = push_ids(L, e, &a.count);
   lua_replace(L, t);
   lua_settop(L, t);
-  if (wanted < 0 || wanted > a.count) luaL_error(L, "logits of %d rows, but the step has %d", (int)wanted, a.count);
+  if (wanted < 0 || wanted > a.count)
+    luaL_error(L, "logits of %d rows, but the step has %d", (int)wanted, a.count);
   a.outputs = (int32_t)wanted, a.rope_length = (int32_t)length;
   return a;
 }
@@ -293,15 +322,19 @@ static pe_status run_step(engine *e, const asked *list, pe_run *runs, int n, pe_
     if (!rc) rc = pe_seq_append(s, list[k].ids, list[k].count, err);
     if (!rc) rc = pe_seq_run(s, list[k].count, list[k].outputs, &runs[k], err);
   }
-  if (!rc) rc = pe_exec_step(e->exec, runs, n, err);
+  if (!rc) rc = pe_device_step(e->exec, runs, n, err);
   for (int k = 0; k < n; k++) {
-    if (rc) list[k].seq->count = list[k].seq->past; /* what was to come is forgotten */
-    else pe_seq_advance(list[k].seq, list[k].count);
+    if (rc)
+      list[k].seq->count = list[k].seq->past; /* what was to come is forgotten */
+    else
+      pe_seq_advance(list[k].seq, list[k].count);
   }
   return rc;
 }
 
-static int l_step(lua_State *L) { /* [self, list of {seq, ids, outputs, rope_length}] -> [outputs] or [nil, err] */
+static int
+l_step(lua_State
+           *L) { /* [self, list of {seq, ids, outputs, rope_length}] -> [outputs] or [nil, err] */
   engine *e = check(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_rawlen(L, 2);
@@ -327,7 +360,7 @@ static int l_argmax(lua_State *L) { /* [self, line] -> [token id]: ties go to th
   engine *e = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && i <= e->outputs, 2, "no such line of logits");
-  const float *x = pe_exec_logits(e->exec, (int32_t)i - 1);
+  const float *x = pe_device_logits(e->exec, (int32_t)i - 1);
   int32_t best = 0;
   for (int32_t k = 1; k < e->plan->vocabulary; k++)
     if (x[k] > x[best]) best = k;
@@ -336,15 +369,18 @@ static int l_argmax(lua_State *L) { /* [self, line] -> [token id]: ties go to th
 }
 
 /* [] -> [tensor]: lines of floats, copied. */
-static int push_lines(lua_State *L, const engine *e, int rank, const int64_t *shape, bool logits, size_t tap) {
+static int push_lines(lua_State *L, const engine *e, int rank, const int64_t *shape, bool logits,
+                      size_t tap) {
   pe_tensor *t = pe_tensor_slot(L);
   pe_error err;
   pe_status rc = pe_tensor_new(PE_F32, rank, shape, t, &err);
   int64_t width = 1;
   for (int i = 1; i < rank; i++) width *= shape[i];
   for (int64_t i = 0; !rc && i < shape[0]; i++) {
-    const float *line = logits ? pe_exec_logits(e->exec, (int32_t)i) : pe_exec_tap(e->exec, tap, (int32_t)i);
-    memcpy(t->buffer->data + (size_t)(i * width) * sizeof *line, line, (size_t)width * sizeof *line);
+    const float *line =
+        logits ? pe_device_logits(e->exec, (int32_t)i) : pe_device_tap(e->exec, tap, (int32_t)i);
+    memcpy(t->buffer->data + (size_t)(i * width) * sizeof *line, line,
+           (size_t)width * sizeof *line);
   }
   return pe_tensor_give(L, t, rc, &err);
 }
@@ -354,31 +390,38 @@ static int l_logits(lua_State *L) { /* [self] -> [tensor [lines, vocabulary]] */
   return push_lines(L, e, 2, (int64_t[]){e->outputs, e->plan->vocabulary}, true, 0);
 }
 
-static int l_tap(lua_State *L) { /* [self, index] -> [tensor [rows, ...]] of the index-th value that was tapped */
+static int
+l_tap(lua_State
+          *L) { /* [self, index] -> [tensor [rows, ...]] of the index-th value that was tapped */
   engine *e = check(L);
   lua_Integer t = luaL_checkinteger(L, 2);
   luaL_argcheck(L, t >= 1 && (size_t)t <= e->plan->tap_count, 2, "no such tap");
   const pe_node *n = &e->plan->graph->node[e->tap[t - 1]];
-  int64_t shape[1 + PE_GRAPH_DIMS] = {n->rows == PE_ROWS_OUTPUT ? e->outputs : e->rows};
+  int64_t shape[1 + PE_GRAPH_DIMS] = {n->rows == PE_EXTENT_OUTPUT ? e->outputs : e->rows};
   for (int i = 0; i < n->rank; i++) shape[i + 1] = n->dim[i];
   return push_lines(L, e, n->rank + 1, shape, false, (size_t)t - 1);
 }
 
 static int l_sample(lua_State *L) { /* [self, line, options] -> [token id] or [nil, err] */
-  static const char *const keys[] = {"temperature", "top_p", "top_k", "min_p", "seed", "position", NULL};
+  static const char *const keys[] = {"temperature", "top_p",    "top_k", "min_p",
+                                     "seed",        "position", NULL};
   engine *e = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && i <= e->outputs, 2, "no such line of logits");
   pe_bind_options(L, 3, keys);
   pe_sampling p = pe_sampling_defaults();
-  p.temperature = (float)pe_bind_number(L, 3, "temperature", 1), p.top_p = (float)pe_bind_number(L, 3, "top_p", 1);
-  p.min_p = (float)pe_bind_number(L, 3, "min_p", 0), p.top_k = (int32_t)pe_bind_integer(L, 3, "top_k", INT32_MIN, INT32_MAX, 0);
+  p.temperature = (float)pe_bind_number(L, 3, "temperature", 1),
+  p.top_p = (float)pe_bind_number(L, 3, "top_p", 1);
+  p.min_p = (float)pe_bind_number(L, 3, "min_p", 0),
+  p.top_k = (int32_t)pe_bind_integer(L, 3, "top_k", INT32_MIN, INT32_MAX, 0);
   p.seed = (uint64_t)pe_bind_integer(L, 3, "seed", INT64_MIN, INT64_MAX, 0);
   int64_t position = pe_bind_integer(L, 3, "position", 0, INT64_MAX, 0);
   pe_error err;
   pe_choice choice;
   pe_status rc = pe_sampling_check(&p, e->plan->vocabulary, &err);
-  if (!rc) rc = pe_sampler_pick(e->sampler, &p, pe_exec_logits(e->exec, (int32_t)i - 1), &(pe_history){0}, position, NULL, 0, &choice, &err);
+  if (!rc)
+    rc = pe_sampler_pick(e->sampler, &p, pe_device_logits(e->exec, (int32_t)i - 1),
+                         &(pe_history){0}, position, NULL, 0, &choice, &err);
   if (rc) return pe_bind_error(L, &err);
   lua_pushinteger(L, choice.id);
   return 1;

@@ -3,11 +3,11 @@
 #define PE_L_GRAPH_H
 
 #include "lua/bind.h"
-#include "runtime/graph.h"
-#include "runtime/tokenizer.h"
+#include "runtime/graph/graph.h"
+#include "runtime/text/tokenizer.h"
 
-const pe_weights *pe_bind_weights(lua_State *L, int arg); /* a perigee.Weights, or raises */
-pe_graph *pe_bind_graph(lua_State *L, int arg);           /* a perigee.Graph, or raises */
+const pe_weights *pe_bind_weights(lua_State *L, int arg);     /* a perigee.Weights, or raises */
+pe_graph *pe_bind_graph(lua_State *L, int arg);               /* a perigee.Graph, or raises */
 const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg); /* a perigee.Tokenizer, or raises */
 
 #endif

@@ -45,9 +45,12 @@ static int host_classes(lua_State *L) {
   return 1;
 }
 
-/* error(code, text) -> err */
+/* error(code, message, {field}) -> err */
 static int host_error(lua_State *L) {
-  pe_bind_push_error(L, luaL_checkstring(L, 1), luaL_checkstring(L, 2));
+  static const char *const keys[] = {"field", NULL};
+  pe_bind_options(L, 3, keys);
+  const char *field = pe_bind_string(L, 3, "field", NULL, NULL);
+  pe_bind_push_error(L, luaL_checkstring(L, 1), field, luaL_checkstring(L, 2));
   return 1;
 }
 
@@ -60,8 +63,9 @@ static int host_heap(lua_State *L) {
 }
 
 int pe_open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {{"guard", host_guard}, {"live", host_live}, {"classes", host_classes},
-                                       {"error", host_error}, {"heap", host_heap}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"guard", host_guard},     {"live", host_live},
+                                       {"classes", host_classes}, {"error", host_error},
+                                       {"heap", host_heap},       {NULL, NULL}};
   luaL_newlib(L, functions);
   lua_pushliteral(L, PE_VERSION);
   lua_setfield(L, -2, "version");

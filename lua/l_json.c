@@ -78,8 +78,10 @@ static lua_Integer remove_key(lua_State *L, lua_Integer n) {
   for (lua_Integer i = 1; i <= n; i++) {
     lua_rawgeti(L, 4, i);
     bool same = lua_rawequal(L, -1, 2);
-    if (same || to == i) lua_pop(L, 1);
-    else lua_rawseti(L, 4, to);
+    if (same || to == i)
+      lua_pop(L, 1);
+    else
+      lua_rawseti(L, 4, to);
     to += !same;
   }
   return to - 1;
@@ -130,20 +132,31 @@ typedef struct reading {
   bool digits; /* integers beyond 64 bits keep them */
   pe_error err;
   pe_status rc;
-  int64_t values, most; /* so far, and how many there may be, each counted as the work that it makes */
+  int64_t values,
+      most; /* so far, and how many there may be, each counted as the work that it makes */
 } reading;
 
-static bool next_token(reading *d, pe_json_token *t) { return !(d->rc = pe_json_next(&d->r, t, &d->err)); }
+static bool next_token(reading *d, pe_json_token *t) {
+  return !(d->rc = pe_json_next(&d->r, t, &d->err));
+}
 
-enum { TEXT_VALUES = 4, KEY_VALUES = 8, TABLE_VALUES = 8 }; /* what strings, keys and tables count, beside numbers */
-enum { MAX_KEY = 64 << 10 };                                /* bytes: Lua hashes all of a key */
+enum {
+  TEXT_VALUES = 4,
+  KEY_VALUES = 8,
+  TABLE_VALUES = 8
+};                           /* what strings, keys and tables count, beside numbers */
+enum { MAX_KEY = 64 << 10 }; /* bytes: Lua hashes all of a key */
 
 /* Notes one more value. One too many ends the reading there: the rest may be long. */
 static bool count_value(reading *d, pe_json_type type) {
   bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT;
-  d->values += table ? TABLE_VALUES : type == PE_JSON_KEY ? KEY_VALUES : type == PE_JSON_STRING ? TEXT_VALUES : 1;
+  d->values += table                    ? TABLE_VALUES
+               : type == PE_JSON_KEY    ? KEY_VALUES
+               : type == PE_JSON_STRING ? TEXT_VALUES
+                                        : 1;
   if (d->values <= d->most) return true;
-  d->rc = pe_fail(&d->err, PE_ELIMIT, "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
+  d->rc = pe_fail(&d->err, PE_ELIMIT,
+                  "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
                   d->r.at - d->r.text, d->r.end - d->r.text, d->most);
   return false;
 }
@@ -161,7 +174,8 @@ static bool is_digits(pe_str s) {
   return true;
 }
 
-static void push_float(lua_State *L, const reading *d, const pe_json_token *t) { /* [] -> [number or digits] */
+static void push_float(lua_State *L, const reading *d,
+                       const pe_json_token *t) { /* [] -> [number or digits] */
   if (!d->digits || !is_digits(t->str)) {
     lua_pushnumber(L, t->number);
     return;
@@ -203,7 +217,8 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
     if (!count_key(d, inner.str.len)) return false;
     lua_pushlstring(L, inner.str.at, inner.str.len);
     lua_pushvalue(L, -1);
-    if (lua_rawget(L, object) == LUA_TNIL) append_key(L, object, object + 1); /* of duplicates the last value stays */
+    if (lua_rawget(L, object) == LUA_TNIL)
+      append_key(L, object, object + 1); /* of duplicates the last value stays */
     lua_pop(L, 1);
     if (!next_token(d, &inner) || !push_value(L, d, &inner)) return false;
     lua_rawset(L, object);
@@ -298,12 +313,14 @@ static void push_keys(lua_State *L, const writing *w) {
   lua_newtable(L);
   lua_Integer n = 0;
   bool ordered = lua_rawgetp(L, t, &order_key) == LUA_TTABLE;
-  for (lua_Integer i = 1; ordered && lua_rawgeti(L, t + 2, i) != LUA_TNIL; i++) lua_rawseti(L, t + 1, ++n);
+  for (lua_Integer i = 1; ordered && lua_rawgeti(L, t + 2, i) != LUA_TNIL; i++)
+    lua_rawseti(L, t + 1, ++n);
   lua_settop(L, t + 1);
   lua_pushnil(L);
   while (!ordered && lua_next(L, t)) {
     if (lua_type(L, -2) != LUA_TSTRING)
-      luaL_error(L, "cannot encode a table with the key %s beside strings or holes", luaL_tolstring(L, -2, NULL));
+      luaL_error(L, "cannot encode a table with the key %s beside strings or holes",
+                 luaL_tolstring(L, -2, NULL));
     lua_pop(L, 1);
     lua_pushvalue(L, -1);
     lua_rawseti(L, t + 1, ++n);
@@ -346,7 +363,8 @@ static bool is_array(lua_State *L, int index) {
 
 /* [value] -> [value]; raises for what JSON cannot say. */
 static void put_value(lua_State *L, writing *w, int depth) {
-  if (depth > MAX_DEPTH) luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", MAX_DEPTH);
+  if (depth > MAX_DEPTH)
+    luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", MAX_DEPTH);
   luaL_checkstack(L, 8, "JSON nesting");
   char text[32];
   const pe_str *digits;
@@ -363,9 +381,12 @@ static void put_value(lua_State *L, writing *w, int depth) {
     return;
   case LUA_TTABLE: is_array(L, -1) ? put_array(L, w, depth) : put_object(L, w, depth); return;
   default:
-    if (lua_islightuserdata(L, -1) && !lua_touserdata(L, -1)) put(L, w, "null", 4);
-    else if ((digits = luaL_testudata(L, -1, DIGITS))) put(L, w, digits->at, digits->len);
-    else luaL_error(L, "cannot encode a %s as JSON", luaL_typename(L, -1));
+    if (lua_islightuserdata(L, -1) && !lua_touserdata(L, -1))
+      put(L, w, "null", 4);
+    else if ((digits = luaL_testudata(L, -1, DIGITS)))
+      put(L, w, digits->at, digits->len);
+    else
+      luaL_error(L, "cannot encode a %s as JSON", luaL_typename(L, -1));
   }
 }
 
@@ -377,7 +398,8 @@ static int encode_body(lua_State *L) { /* [writing, value] -> [text] */
 }
 
 static int encode(lua_State *L) { /* [value, options] -> [text] */
-  static const char *const keys[] = {"indent", "ascii", "sort_keys", "compact", "item_separator", "key_separator", NULL};
+  static const char *const keys[] = {"indent",         "ascii",         "sort_keys", "compact",
+                                     "item_separator", "key_separator", NULL};
   luaL_checkany(L, 1);
   lua_settop(L, 2);
   pe_bind_options(L, 2, keys);
@@ -439,8 +461,10 @@ static int l_is_object(lua_State *L) { /* [value] -> [boolean] */
 static int l_digits(lua_State *L) { /* [value] -> [text or nil] */
   luaL_checkany(L, 1);
   const pe_str *s = luaL_testudata(L, 1, DIGITS);
-  if (s) lua_pushlstring(L, s->at, s->len);
-  else lua_pushnil(L);
+  if (s)
+    lua_pushlstring(L, s->at, s->len);
+  else
+    lua_pushnil(L);
   return 1;
 }
 
@@ -451,10 +475,14 @@ static int digits_eq(lua_State *L) { /* [a, b] -> [boolean] */
 }
 
 int pe_open_json(lua_State *L) {
-  static const luaL_Reg functions[] = {{"decode", decode},         {"encode", encode},           {"array", array}, {"object", object},
-                                       {"is_array", l_is_array},   {"is_object", l_is_object},   {"digits", l_digits}, {NULL, NULL}};
-  static const luaL_Reg object_meta[] = {{"__newindex", object_newindex}, {"__pairs", object_pairs}, {NULL, NULL}};
-  static const luaL_Reg digits_meta[] = {{"__tostring", l_digits}, {"__eq", digits_eq}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"decode", decode},       {"encode", encode},
+                                       {"array", array},         {"object", object},
+                                       {"is_array", l_is_array}, {"is_object", l_is_object},
+                                       {"digits", l_digits},     {NULL, NULL}};
+  static const luaL_Reg object_meta[] = {
+      {"__newindex", object_newindex}, {"__pairs", object_pairs}, {NULL, NULL}};
+  static const luaL_Reg digits_meta[] = {
+      {"__tostring", l_digits}, {"__eq", digits_eq}, {NULL, NULL}};
   luaL_newmetatable(L, OBJECT);
   luaL_setfuncs(L, object_meta, 0);
   luaL_newmetatable(L, ARRAY);

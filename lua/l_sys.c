@@ -17,7 +17,7 @@
 #include "lua/bind.h"
 #include "lua/source.h"
 #include "lua/state.h"
-#include "runtime/device.h"
+#include "runtime/machine.h"
 #include "runtime/utf8.h"
 
 static void set_integer(lua_State *L, const char *key, uint64_t n) {
@@ -32,7 +32,7 @@ static void set_string(lua_State *L, const char *key, const char *text) {
 
 static int sys_machine(lua_State *L) {
   pe_machine m;
-  pe_device_machine(&m);
+  pe_machine_read(&m);
   lua_newtable(L);
   set_string(L, "system", m.system);
   set_string(L, "cpu", m.cpu);
@@ -46,7 +46,7 @@ static int sys_machine(lua_State *L) {
   set_integer(L, "locked_memory", m.locked_memory);
   lua_newtable(L);
   const char *name;
-  for (int at = 0, n = 0; (name = pe_device_next_feature(&at));) {
+  for (int at = 0, n = 0; (name = pe_machine_next_feature(&at));) {
     lua_pushstring(L, name);
     lua_rawseti(L, -2, ++n);
   }
@@ -124,7 +124,7 @@ static int sys_equal(lua_State *L) {
 static int sys_raise_files(lua_State *L) {
   pe_error err;
   uint64_t files;
-  if (pe_device_raise_files(&files, &err)) return pe_bind_error(L, &err);
+  if (pe_machine_raise_files(&files, &err)) return pe_bind_error(L, &err);
   lua_pushinteger(L, files > INT64_MAX ? INT64_MAX : (lua_Integer)files);
   return 1;
 }
@@ -135,27 +135,26 @@ static int sys_is_refused(lua_State *L) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   size_t len;
   const char *path = luaL_checklstring(L, 1, &len);
-  if (len >= sizeof at.sun_path) return luaL_error(L, "the path of a socket has %d bytes, at most %d", (int)len, (int)sizeof at.sun_path - 1);
+  if (len >= sizeof at.sun_path)
+    return luaL_error(L, "the path of a socket has %d bytes, at most %d", (int)len,
+                      (int)sizeof at.sun_path - 1);
   memcpy(at.sun_path, path, len);
   int fd = socket(AF_UNIX, SOCK_STREAM, 0);
   if (fd >= 0) fcntl(fd, F_SETFL, O_NONBLOCK); /* a full one would let us wait */
-  bool refused = fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno == ECONNREFUSED;
+  bool refused =
+      fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno == ECONNREFUSED;
   if (fd >= 0) close(fd);
   lua_pushboolean(L, refused);
   return 1;
 }
 
 int pe_open_sys(lua_State *L) {
-  static const luaL_Reg functions[] = {{"machine", sys_machine},
-                                       {"versions", sys_versions},
-                                       {"script", sys_script},
-                                       {"scripts", sys_scripts},
-                                       {"cpu_ns", sys_cpu_ns},
-                                       {"width", sys_width},
-                                       {"equal", sys_equal},
-                                       {"raise_files", sys_raise_files},
-                                       {"is_refused", sys_is_refused},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"machine", sys_machine},       {"versions", sys_versions},
+      {"script", sys_script},         {"scripts", sys_scripts},
+      {"cpu_ns", sys_cpu_ns},         {"width", sys_width},
+      {"equal", sys_equal},           {"raise_files", sys_raise_files},
+      {"is_refused", sys_is_refused}, {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }

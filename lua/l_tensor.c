@@ -8,7 +8,9 @@
 static void close_tensor(void *self) { pe_tensor_close(self); }
 
 pe_tensor *pe_tensor_arg(lua_State *L, int arg) { return pe_bind_check(L, arg, &pe_tensor_class); }
-pe_tensor *pe_tensor_slot(lua_State *L) { return pe_bind_new(L, &pe_tensor_class, sizeof(pe_tensor), 0); }
+pe_tensor *pe_tensor_slot(lua_State *L) {
+  return pe_bind_new(L, &pe_tensor_class, sizeof(pe_tensor), 0);
+}
 
 enum { STEP_KB = 1024, MOST_STEPS = 64 };
 
@@ -39,12 +41,14 @@ int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc, const pe_er
 pe_number pe_tensor_number_arg(lua_State *L, int arg) {
   if (lua_isboolean(L, arg)) return pe_number_int(lua_toboolean(L, arg));
   if (lua_type(L, arg) != LUA_TNUMBER) luaL_typeerror(L, arg, "number");
-  return lua_isinteger(L, arg) ? pe_number_int(lua_tointeger(L, arg)) : pe_number_float(lua_tonumber(L, arg));
+  return lua_isinteger(L, arg) ? pe_number_int(lua_tointeger(L, arg))
+                               : pe_number_float(lua_tonumber(L, arg));
 }
 
 const pe_tensor *pe_tensor_operand(lua_State *L, int arg, pe_dtype like) {
   if (lua_isuserdata(L, arg)) return pe_tensor_arg(L, arg);
-  if (lua_type(L, arg) != LUA_TNUMBER && !lua_isboolean(L, arg)) luaL_typeerror(L, arg, "tensor or number");
+  if (lua_type(L, arg) != LUA_TNUMBER && !lua_isboolean(L, arg))
+    luaL_typeerror(L, arg, "tensor or number");
   pe_error err;
   pe_number n = pe_tensor_number_arg(L, arg);
   pe_tensor *slot = pe_tensor_slot(L);
@@ -66,14 +70,16 @@ int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent) {
   if (lua_isnoneornil(L, arg)) return absent;
   lua_Integer given = luaL_checkinteger(L, arg);
   if (given == 0 || given > rank || given < -rank)
-    luaL_argerror(L, arg, lua_pushfstring(L, "axis %I of a tensor of rank %d", (LUAI_UACINT)given, rank));
+    luaL_argerror(L, arg,
+                  lua_pushfstring(L, "axis %I of a tensor of rank %d", (LUAI_UACINT)given, rank));
   return (int)(given < 0 ? given + rank : given - 1);
 }
 
 int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len, const char *what) {
   if (given == 0 || given > len || given < -len)
-    luaL_argerror(
-        L, arg, lua_pushfstring(L, "position %I of %s with %I", (LUAI_UACINT)given, what, (LUAI_UACINT)len));
+    luaL_argerror(L, arg,
+                  lua_pushfstring(L, "position %I of %s with %I", (LUAI_UACINT)given, what,
+                                  (LUAI_UACINT)len));
   return given < 0 ? given + len : given - 1;
 }
 
@@ -81,15 +87,17 @@ int pe_tensor_shape_arg(lua_State *L, int arg, int64_t *shape) {
   luaL_checktype(L, arg, LUA_TTABLE);
   lua_Unsigned n = lua_rawlen(L, arg);
   if (n > PE_TENSOR_RANK)
-    luaL_argerror(
-        L, arg, lua_pushfstring(L, "%I dimensions, at most %d are possible", (LUAI_UACINT)n, PE_TENSOR_RANK));
+    luaL_argerror(L, arg,
+                  lua_pushfstring(L, "%I dimensions, at most %d are possible", (LUAI_UACINT)n,
+                                  PE_TENSOR_RANK));
   for (int i = 0; i < (int)n; i++) {
     int whole = 0;
     if (lua_rawgeti(L, arg, i + 1) == LUA_TNUMBER) shape[i] = lua_tointegerx(L, -1, &whole);
     if (!whole)
-      luaL_argerror(L, arg,
-                    lua_pushfstring(L, "dimension %d: integer expected, got %s", i + 1,
-                                    lua_type(L, -1) == LUA_TNUMBER ? "a fraction" : luaL_typename(L, -1)));
+      luaL_argerror(
+          L, arg,
+          lua_pushfstring(L, "dimension %d: integer expected, got %s", i + 1,
+                          lua_type(L, -1) == LUA_TNUMBER ? "a fraction" : luaL_typename(L, -1)));
     lua_pop(L, 1);
   }
   return (int)n;
@@ -122,9 +130,13 @@ static int get_strides(lua_State *L) {
   return push_list(L, t->rank, t->strides);
 }
 
-static int get_dtype(lua_State *L) { return lua_pushstring(L, pe_dtype_name(pe_tensor_arg(L, 1)->dtype)), 1; }
+static int get_dtype(lua_State *L) {
+  return lua_pushstring(L, pe_dtype_name(pe_tensor_arg(L, 1)->dtype)), 1;
+}
 static int get_rank(lua_State *L) { return lua_pushinteger(L, pe_tensor_arg(L, 1)->rank), 1; }
-static int get_size(lua_State *L) { return lua_pushinteger(L, pe_tensor_size(pe_tensor_arg(L, 1))), 1; }
+static int get_size(lua_State *L) {
+  return lua_pushinteger(L, pe_tensor_size(pe_tensor_arg(L, 1))), 1;
+}
 static int get_nbytes(lua_State *L) {
   return lua_pushinteger(L, (lua_Integer)pe_tensor_bytes(pe_tensor_arg(L, 1))), 1;
 }
@@ -268,7 +280,8 @@ static int tensor_histogram(lua_State *L) {
 
 enum { SHOW_ALL = 256 }; /* a tensor of more elements prints as one line */
 
-typedef pe_status print_fn(const pe_tensor *t, const pe_print_options *o, pe_buf *out, pe_error *err);
+typedef pe_status print_fn(const pe_tensor *t, const pe_print_options *o, pe_buf *out,
+                           pe_error *err);
 
 /* [pe_buf] -> [string] */
 static int push_text(lua_State *L) {
@@ -278,7 +291,8 @@ static int push_text(lua_State *L) {
 }
 
 /* [] -> [string], or raises; the text is freed either way. */
-static void push_printed(lua_State *L, const pe_tensor *t, const pe_print_options *o, print_fn *fn) {
+static void push_printed(lua_State *L, const pe_tensor *t, const pe_print_options *o,
+                         print_fn *fn) {
   pe_buf text = {0};
   pe_error err;
   luaL_checkstack(L, 4, "tensor");
@@ -299,13 +313,15 @@ static pe_print_options print_options(lua_State *L, int arg) {
   pe_bind_options(L, arg, keys);
   return (pe_print_options){.width = (int)pe_bind_integer(L, arg, "width", 10, 10000, 80),
                             .edge = (int)pe_bind_integer(L, arg, "edge", 1, 1000, 3),
-                            .threshold = (int)pe_bind_integer(L, arg, "threshold", 1, 1000000, SHOW_ALL),
+                            .threshold =
+                                (int)pe_bind_integer(L, arg, "threshold", 1, 1000000, SHOW_ALL),
                             .digits = (int)pe_bind_integer(L, arg, "digits", 1, 17, 4),
                             .ascii = pe_bind_boolean(L, arg, "ascii", false)};
 }
 
 /* The numbers under a short header. */
-static pe_status print_numbers(const pe_tensor *t, const pe_print_options *o, pe_buf *out, pe_error *err) {
+static pe_status print_numbers(const pe_tensor *t, const pe_print_options *o, pe_buf *out,
+                               pe_error *err) {
   char s[PE_SHAPE_TEXT];
   pe_status rc = pe_buf_printf(out, err, "tensor %s %s%s", pe_dtype_name(t->dtype),
                                pe_shape_text(t->rank, t->shape, s), t->rank ? "\n" : " ");
@@ -337,16 +353,16 @@ static int tensor_tostring(lua_State *L) {
 /* ---- the class ----------------------------------------------------------------------------------------- */
 
 #define METHOD(name, ...) {#name, pe_tensor_l_##name},
-static const luaL_Reg methods[] = {{"item", tensor_item},
-                                   {"totable", tensor_totable},
-                                   {"bytes", tensor_bytes},
-                                   {"stats", tensor_stats},
-                                   {"histogram", tensor_histogram},
-                                   {"format", tensor_format},
-                                   {"summary", tensor_summary},
-                                   PE_TENSOR_VIEW_METHODS(METHOD) PE_TENSOR_UNARY_METHODS(METHOD)
-                                       PE_TENSOR_BINARY_METHODS(METHOD) PE_TENSOR_REDUCE_METHODS(METHOD)
-                                           PE_TENSOR_OTHER_MATH(METHOD){NULL, NULL}};
+static const luaL_Reg methods[] = {
+    {"item", tensor_item},
+    {"totable", tensor_totable},
+    {"bytes", tensor_bytes},
+    {"stats", tensor_stats},
+    {"histogram", tensor_histogram},
+    {"format", tensor_format},
+    {"summary", tensor_summary},
+    PE_TENSOR_VIEW_METHODS(METHOD) PE_TENSOR_UNARY_METHODS(METHOD) PE_TENSOR_BINARY_METHODS(METHOD)
+        PE_TENSOR_REDUCE_METHODS(METHOD) PE_TENSOR_OTHER_MATH(METHOD){NULL, NULL}};
 #undef METHOD
 
 static const luaL_Reg fields[] = {{"shape", get_shape},

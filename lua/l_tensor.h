@@ -8,7 +8,7 @@
 #define PE_L_TENSOR_H
 
 #include "lua/bind.h"
-#include "runtime/tensor.h"
+#include "runtime/tensor/tensor.h"
 
 extern const pe_class pe_tensor_class;
 
@@ -58,15 +58,18 @@ pe_tensor *pe_tensor_arg(lua_State *L, int arg);
  * close a tensor: take tensor arguments (again) behind it. */
 pe_tensor *pe_tensor_slot(lua_State *L);
 /* Raises when rc is a failure; else the object is open. Returns 1. */
-int pe_tensor_give(lua_State *L, pe_tensor *slot, pe_status rc, const pe_error *err); /* owns its bytes */
-int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc, const pe_error *err); /* shares them */
+int pe_tensor_give(lua_State *L, pe_tensor *slot, pe_status rc,
+                   const pe_error *err); /* owns its bytes */
+int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc,
+                        const pe_error *err); /* shares them */
 
 /* A tensor or number; a number's tensor takes its place on the stack. `like` is the other operand's dtype. */
 const pe_tensor *pe_tensor_operand(lua_State *L, int arg, pe_dtype like);
 pe_number pe_tensor_number_arg(lua_State *L, int arg); /* a number or boolean */
 void pe_tensor_push_number(lua_State *L, pe_number n, pe_dtype dtype);
-int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent);                             /* from 0 */
-int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len, const char *what); /* from 0 */
+int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent); /* from 0 */
+int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len,
+                           const char *what); /* from 0 */
 int pe_tensor_shape_arg(lua_State *L, int arg,
                         int64_t *shape); /* the list part of a table; returns the rank */
 pe_dtype pe_tensor_dtype_arg(lua_State *L, int arg, const char *name, size_t len);

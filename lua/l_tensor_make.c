@@ -80,7 +80,8 @@ static void visit(lua_State *L, literal *x, int axis, bool store) {
     visit_element(L, x, store);
     return;
   }
-  if (!lua_istable(L, -1)) wrong_element(L, x, lua_pushfstring(L, "a %s, not a table", luaL_typename(L, -1)));
+  if (!lua_istable(L, -1))
+    wrong_element(L, x, lua_pushfstring(L, "a %s, not a table", luaL_typename(L, -1)));
   if ((int64_t)lua_rawlen(L, -1) != x->shape[axis])
     luaL_error(L, "tensor: a table at axis %d has %I elements, the first one has %I", axis + 1,
                (LUAI_UACINT)lua_rawlen(L, -1), (LUAI_UACINT)x->shape[axis]);
@@ -98,13 +99,15 @@ static pe_tensor *from_value(lua_State *L, int arg, int dtype) {
   lua_pushvalue(L, arg);
   measure(L, &x);
   visit(L, &x, 0, false);
-  if (dtype < 0) dtype = x.done == 0 ? PE_F32 : x.all_booleans ? PE_BOOL : x.all_integers ? PE_I64 : PE_F32;
+  if (dtype < 0)
+    dtype = x.done == 0 ? PE_F32 : x.all_booleans ? PE_BOOL : x.all_integers ? PE_I64 : PE_F32;
   x.whole = x.all_integers, x.done = 0;
   pe_tensor *made = pe_tensor_slot(L), *staged;
   lua_insert(L, -2); /* [made, value] */
   staged = pe_tensor_slot(L);
   lua_insert(L, -2); /* [made, staged, value] */
-  pe_tensor_give(L, staged, pe_tensor_new(x.whole ? PE_I64 : PE_F64, x.rank, x.shape, staged, &err), &err);
+  pe_tensor_give(L, staged, pe_tensor_new(x.whole ? PE_I64 : PE_F64, x.rank, x.shape, staged, &err),
+                 &err);
   x.i = (int64_t *)(void *)staged->buffer->data, x.f = (double *)(void *)staged->buffer->data;
   visit(L, &x, 0, true);
   lua_pop(L, 1);
@@ -131,7 +134,8 @@ int pe_tensor_l_call(lua_State *L) {
   pe_bind_options(L, 3, dtype_only);
   if (pe_bind_test(L, 2, &pe_tensor_class)) {
     pe_tensor *slot = pe_tensor_slot(L), *t = pe_tensor_arg(L, 2);
-    return pe_tensor_give(L, slot, pe_tensor_cast(t, dtype_option(L, 3, t->dtype), slot, &err), &err);
+    return pe_tensor_give(L, slot, pe_tensor_cast(t, dtype_option(L, 3, t->dtype), slot, &err),
+                          &err);
   }
   if (!lua_istable(L, 2) && !lua_isnumber(L, 2) && !lua_isboolean(L, 2))
     return luaL_typeerror(L, 2, "table, number or tensor");
@@ -170,11 +174,14 @@ static int64_t range_count(lua_State *L, pe_number from, pe_number to, pe_number
   if (pe_number_as_float(step) == 0) luaL_argerror(L, 3, "option 'step' is 0");
   if (from.kind == PE_NUMBER_INT && to.kind == PE_NUMBER_INT && step.kind == PE_NUMBER_INT) {
     if (step.i > 0 ? from.i > to.i : from.i < to.i) return 0;
-    uint64_t span = step.i > 0 ? (uint64_t)to.i - (uint64_t)from.i : (uint64_t)from.i - (uint64_t)to.i;
+    uint64_t span =
+        step.i > 0 ? (uint64_t)to.i - (uint64_t)from.i : (uint64_t)from.i - (uint64_t)to.i;
     uint64_t n = span / (step.i > 0 ? (uint64_t)step.i : 0 - (uint64_t)step.i);
     return n < INT64_MAX ? (int64_t)n + 1 : INT64_MAX;
   }
-  double n = floor((pe_number_as_float(to) - pe_number_as_float(from)) / pe_number_as_float(step) + 1e-9) + 1;
+  double n =
+      floor((pe_number_as_float(to) - pe_number_as_float(from)) / pe_number_as_float(step) + 1e-9) +
+      1;
   if (n != n || n > 0x1p53)
     luaL_error(L, "range: from %f to %f step %f", pe_number_as_float(from), pe_number_as_float(to),
                pe_number_as_float(step));
@@ -191,7 +198,8 @@ static int tensor_range(lua_State *L) {
     lua_pushinteger(L, 1);
     lua_replace(L, 1);
   }
-  pe_number from = pe_tensor_number_arg(L, 1), to = pe_tensor_number_arg(L, 2), step = pe_number_int(1);
+  pe_number from = pe_tensor_number_arg(L, 1), to = pe_tensor_number_arg(L, 2),
+            step = pe_number_int(1);
   lua_settop(L, 3);
   pe_bind_options(L, 3, keys);
   if (pe_bind_option(L, 3, "step")) step = pe_tensor_number_arg(L, 4);
@@ -203,8 +211,8 @@ static int tensor_range(lua_State *L) {
   return pe_tensor_give(L, slot, pe_tensor_range(dtype, from, step, count, slot, &err), &err);
 }
 
-typedef pe_status random_fn(pe_dtype dtype, int rank, const int64_t *shape, double a, double b, uint64_t seed,
-                            pe_tensor *out, pe_error *err);
+typedef pe_status random_fn(pe_dtype dtype, int rank, const int64_t *shape, double a, double b,
+                            uint64_t seed, pe_tensor *out, pe_error *err);
 
 /* keys begin with the names of the two numbers of the distribution, which are 0 and 1 by default. */
 static int give_random(lua_State *L, const char *const *keys, random_fn *fill) {
@@ -241,7 +249,8 @@ static int tensor_from_bytes(lua_State *L) {
   shape[0] = (int64_t)(size / pe_dtype_size(dtype));
   if (pe_bind_option(L, 2, "shape")) rank = pe_tensor_shape_arg(L, lua_gettop(L), shape);
   pe_tensor *slot = pe_tensor_slot(L);
-  return pe_tensor_give(L, slot, pe_tensor_from_bytes(dtype, rank, shape, bytes, size, slot, &err), &err);
+  return pe_tensor_give(L, slot, pe_tensor_from_bytes(dtype, rank, shape, bytes, size, slot, &err),
+                        &err);
 }
 
 static int tensor_is(lua_State *L) {

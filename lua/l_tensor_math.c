@@ -21,9 +21,9 @@ static int binary(lua_State *L, pe_binary op) {
   return pe_tensor_give(L, slot, pe_tensor_binary(op, a, b, slot, &err), &err);
 }
 
-#define UNARY_METHOD(name, op)                                                                               \
+#define UNARY_METHOD(name, op)                                                                     \
   int pe_tensor_l_##name(lua_State *L) { return unary(L, op); }
-#define BINARY_METHOD(name, op)                                                                              \
+#define BINARY_METHOD(name, op)                                                                    \
   int pe_tensor_l_##name(lua_State *L) { return binary(L, op); }
 PE_TENSOR_UNARY_METHODS(UNARY_METHOD)
 PE_TENSOR_BINARY_METHODS(BINARY_METHOD)
@@ -34,7 +34,8 @@ int pe_tensor_l_clamp(lua_State *L) {
   pe_error err;
   pe_tensor_arg(L, 1);
   lua_settop(L, 3);
-  if (lua_isnil(L, 2) && lua_isnil(L, 3)) return luaL_error(L, "clamp: neither a low nor a high end");
+  if (lua_isnil(L, 2) && lua_isnil(L, 3))
+    return luaL_error(L, "clamp: neither a low nor a high end");
   for (int i = 0; i < 2; i++) {
     if (lua_isnil(L, i + 2)) continue;
     pe_tensor_operand(L, i + 2, pe_tensor_arg(L, 1)->dtype);
@@ -51,8 +52,9 @@ int pe_tensor_l_where(lua_State *L) {
   pe_error err;
   pe_tensor_arg(L, 1);
   lua_settop(L, 3);
-  int leads =
-      lua_isuserdata(L, 2) || !lua_isuserdata(L, 3) ? 2 : 3; /* the one whose dtype a number follows */
+  int leads = lua_isuserdata(L, 2) || !lua_isuserdata(L, 3)
+                  ? 2
+                  : 3; /* the one whose dtype a number follows */
   const pe_tensor *first = pe_tensor_operand(L, leads, PE_F32);
   pe_tensor_operand(L, 5 - leads, first->dtype);
   pe_tensor *slot = pe_tensor_slot(L), *c = pe_tensor_arg(L, 1), *a = pe_tensor_arg(L, 2),
@@ -103,11 +105,12 @@ static int reduce(lua_State *L, pe_reduce op) {
   pe_tensor *slot = pe_tensor_slot(L);
   t = pe_tensor_arg(L, 1);
   pe_tensor_give(L, slot, pe_tensor_reduce(op, t, o, slot, &err), &err);
-  if (o.axis == PE_TENSOR_ALL && !o.keep) pe_tensor_push_number(L, pe_tensor_get(slot, NULL), slot->dtype);
+  if (o.axis == PE_TENSOR_ALL && !o.keep)
+    pe_tensor_push_number(L, pe_tensor_get(slot, NULL), slot->dtype);
   return 1;
 }
 
-#define REDUCE_METHOD(name, op)                                                                              \
+#define REDUCE_METHOD(name, op)                                                                    \
   int pe_tensor_l_##name(lua_State *L) { return reduce(L, op); }
 PE_TENSOR_REDUCE_METHODS(REDUCE_METHOD)
 
@@ -174,7 +177,8 @@ int pe_tensor_l_topk(lua_State *L) {
   t = pe_tensor_arg(L, 1);
   pe_status rc = pe_tensor_topk(t, axis, k, smallest, 1, values, positions, &err);
   if (!rc)
-    pe_bind_opened(L, values, pe_tensor_bytes(values)); /* before anything may raise: both are filled */
+    pe_bind_opened(L, values,
+                   pe_tensor_bytes(values)); /* before anything may raise: both are filled */
   pe_tensor_give(L, positions, rc, &err);
   return 2;
 }

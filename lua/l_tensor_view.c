@@ -4,7 +4,8 @@
 /* ---- parts of an axis ---------------------------------------------------------------------------------- */
 
 /* Lua's from … to, both included, as string.sub takes them: negative from the end, beyond the ends is cut. */
-static void part(int64_t len, int64_t from, int64_t to, int64_t step, int64_t *start, int64_t *count) {
+static void part(int64_t len, int64_t from, int64_t to, int64_t step, int64_t *start,
+                 int64_t *count) {
   if (from < 0) from += len + 1;
   if (to < 0) to += len + 1;
   int64_t low = step > 0 ? from : to, high = step > 0 ? to : from;
@@ -43,7 +44,8 @@ static int narrow(lua_State *L, int view, int axis) {
   pe_error err;
   pe_tensor *t = pe_tensor_arg(L, view);
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1)) return 0;
-  if (axis >= t->rank) luaL_argerror(L, 2, lua_pushfstring(L, "more parts than the %d axes", t->rank));
+  if (axis >= t->rank)
+    luaL_argerror(L, 2, lua_pushfstring(L, "more parts than the %d axes", t->rank));
   bool single = lua_isinteger(L, -1);
   if (!single && !lua_istable(L, -1))
     luaL_argerror(L, 2, "a part is a position, {from, to, step} or true for all");
@@ -108,7 +110,8 @@ int pe_tensor_l_view(lua_State *L) {
 }
 
 /* A result that may share t's bytes or own new ones. */
-static int give_either(lua_State *L, const pe_tensor *t, pe_tensor *slot, pe_status rc, const pe_error *err) {
+static int give_either(lua_State *L, const pe_tensor *t, pe_tensor *slot, pe_status rc,
+                       const pe_error *err) {
   if (!rc && slot->buffer == t->buffer) return pe_tensor_give_view(L, slot, rc, err);
   return pe_tensor_give(L, slot, rc, err);
 }
@@ -134,8 +137,8 @@ int pe_tensor_l_flatten(lua_State *L) {
 int pe_tensor_l_t(lua_State *L) {
   pe_error err;
   pe_tensor *slot = pe_tensor_slot(L), *t = pe_tensor_arg(L, 1);
-  pe_status rc =
-      t->rank < 2 ? pe_tensor_same(t, slot) : pe_tensor_swap(t, t->rank - 2, t->rank - 1, slot, &err);
+  pe_status rc = t->rank < 2 ? pe_tensor_same(t, slot)
+                             : pe_tensor_swap(t, t->rank - 2, t->rank - 1, slot, &err);
   return pe_tensor_give_view(L, slot, rc, &err);
 }
 
@@ -155,7 +158,8 @@ int pe_tensor_l_permute(lua_State *L) {
   int order[PE_TENSOR_RANK];
   pe_tensor *t = pe_tensor_arg(L, 1);
   int rank = pe_tensor_shape_arg(L, 2, given);
-  if (rank != t->rank) return luaL_error(L, "permute: %d axes named for a tensor of rank %d", rank, t->rank);
+  if (rank != t->rank)
+    return luaL_error(L, "permute: %d axes named for a tensor of rank %d", rank, t->rank);
   for (int i = 0; i < rank; i++) {
     lua_pushinteger(L, given[i]);
     lua_replace(L, 2);
@@ -260,7 +264,8 @@ int pe_tensor_l_take(lua_State *L) {
   return pe_tensor_give(L, slot, pe_tensor_take(t, axis, positions, 1, slot, &err), &err);
 }
 
-typedef pe_status join_fn(const pe_tensor *const *parts, int count, int axis, pe_tensor *out, pe_error *err);
+typedef pe_status join_fn(const pe_tensor *const *parts, int count, int axis, pe_tensor *out,
+                          pe_error *err);
 
 /* [parts, axis]: parts stay on the stack's table; `more` is 1 where the result has an axis more. */
 static int join(lua_State *L, join_fn *fn, int more) {
@@ -274,8 +279,9 @@ static int join(lua_State *L, join_fn *fn, int more) {
   for (int i = 0; i < (int)n; i++) {
     lua_rawgeti(L, 1, i + 1);
     if (!(parts[i] = pe_bind_test(L, -1, &pe_tensor_class)))
-      luaL_argerror(L, 1,
-                    lua_pushfstring(L, "part %d: open tensor expected, got %s", i + 1, luaL_typename(L, -1)));
+      luaL_argerror(
+          L, 1,
+          lua_pushfstring(L, "part %d: open tensor expected, got %s", i + 1, luaL_typename(L, -1)));
     lua_pop(L, 1);
   }
   int axis = pe_tensor_axis_arg(L, 2, parts[0]->rank + more, 0);

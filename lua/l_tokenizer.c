@@ -3,20 +3,20 @@
 
 #include "lua/job.h"
 #include "lua/l_graph.h"
-#include "runtime/detokenizer.h"
+#include "runtime/text/detokenizer.h"
 #include "runtime/utf8.h"
 
 typedef struct tokenizer {
   pe_tokenizer *t;
   pe_tokenizer_scratch *scratch; /* the loop thread's */
-  pe_ids ids;                    /* of the last text: kept, so that nothing raw is held while tables are made */
+  pe_ids ids; /* of the last text: kept, so that nothing raw is held while tables are made */
   pe_buf text;
 } tokenizer;
 
 static void tokenizer_close(void *self) {
   tokenizer *t = self;
   pe_ids_free(&t->ids), pe_buf_free(&t->text);
-  pe_tokenizer_scratch_free(t->scratch), pe_tokenizer_close(t->t);
+  pe_tokenizer_scratch_free(t->scratch), pe_tokenizer_release(t->t);
 }
 
 typedef struct stream {
@@ -37,15 +37,20 @@ static int l_bos(lua_State *L);
 static int l_eos(lua_State *L);
 static int l_unk(lua_State *L);
 static int l_pad(lua_State *L);
-static const luaL_Reg fields[] = {{"size", l_size}, {"bos", l_bos}, {"eos", l_eos}, {"unk", l_unk}, {"pad", l_pad}, {NULL, NULL}};
-static const pe_class tokenizer_class = {"perigee.Tokenizer", methods, fields, NULL, NULL, tokenizer_close};
+static const luaL_Reg fields[] = {{"size", l_size}, {"bos", l_bos}, {"eos", l_eos},
+                                  {"unk", l_unk},   {"pad", l_pad}, {NULL, NULL}};
+static const pe_class tokenizer_class = {"perigee.Tokenizer", methods, fields, NULL, NULL,
+                                         tokenizer_close};
 
 static int l_push(lua_State *L);
 static int l_finish(lua_State *L);
 static const luaL_Reg stream_methods[] = {{"push", l_push}, {"finish", l_finish}, {NULL, NULL}};
-static const pe_class stream_class = {"perigee.Detokenizer", stream_methods, NULL, NULL, NULL, stream_close};
+static const pe_class stream_class = {"perigee.Detokenizer", stream_methods, NULL, NULL, NULL,
+                                      stream_close};
 
-const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) { return ((tokenizer *)pe_bind_check(L, arg, &tokenizer_class))->t; }
+const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) {
+  return ((tokenizer *)pe_bind_check(L, arg, &tokenizer_class))->t;
+}
 static tokenizer *check(lua_State *L) { return pe_bind_check(L, 1, &tokenizer_class); }
 
 /* [] -> [true] or [nil, err]: data NULL: there was no memory for it. */
@@ -68,7 +73,8 @@ static int finish_open(lua_State *L, tokenizer *self, pe_status rc, pe_error *er
     memset(self, 0, sizeof *self);
     return pe_bind_error(L, err);
   }
-  pe_bind_opened(L, self, (uint64_t)pe_tokenizer_size(self->t) * 64); /* about what a vocabulary takes */
+  pe_bind_opened(L, self,
+                 (uint64_t)pe_tokenizer_size(self->t) * 64); /* about what a vocabulary takes */
   return 1;
 }
 
@@ -92,7 +98,7 @@ static int push_opened(lua_State *L, void *data) {
 }
 
 static void free_opening(void *data) {
-  pe_tokenizer_close(((opening *)data)->t);
+  pe_tokenizer_release(((opening *)data)->t);
   pe_free(data);
 }
 
@@ -105,7 +111,9 @@ static int open_beside(lua_State *L, const char *path) {
   return start_job(L, callback, &kind, o);
 }
 
-static int l_open(lua_State *L) { /* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
+static int
+l_open(lua_State
+           *L) { /* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
   const char *path = luaL_checkstring(L, 1);
   if (!lua_isnoneornil(L, 2)) return open_beside(L, path);
   tokenizer *self = pe_bind_new(L, &tokenizer_class, sizeof *self, 0);
@@ -120,16 +128,19 @@ static int l_open(lua_State *L) { /* [path] -> [tokenizer] or [nil, err]; [path,
 static const pe_span *push_spans(lua_State *L, int arg, size_t len, size_t *count) {
   *count = 0;
   if (!pe_bind_option(L, arg, "spans")) return NULL;
-  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'spans': a list of {from, to, trusted} expected");
+  luaL_argcheck(L, lua_istable(L, -1), arg,
+                "option 'spans': a list of {from, to, trusted} expected");
   int list = lua_gettop(L);
   size_t n = lua_rawlen(L, list);
   pe_span *spans = lua_newuserdatauv(L, (n + 1) * sizeof *spans, 0);
   for (size_t i = 0; i < n; i++) {
-    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TTABLE) luaL_error(L, "span %d: {from, to, trusted} expected", (int)i + 1);
+    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TTABLE)
+      luaL_error(L, "span %d: {from, to, trusted} expected", (int)i + 1);
     lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2), lua_rawgeti(L, -3, 3);
     lua_Integer from = luaL_checkinteger(L, -3), to = luaL_checkinteger(L, -2);
     if (from < 1 || to < from - 1 || (size_t)to > len || (i && (size_t)from - 1 < spans[i - 1].to))
-      luaL_error(L, "span %d: %d to %d of a text of %d bytes, after the one before", (int)i + 1, (int)from, (int)to, (int)len);
+      luaL_error(L, "span %d: %d to %d of a text of %d bytes, after the one before", (int)i + 1,
+                 (int)from, (int)to, (int)len);
     spans[i] = (pe_span){(size_t)from - 1, (size_t)to, lua_toboolean(L, -1)};
     lua_pop(L, 4);
   }
@@ -152,10 +163,12 @@ static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *cou
   size_t n = lua_rawlen(L, list);
   size_t *offset = lua_newuserdatauv(L, (n + 1) * sizeof *offset, 0);
   for (size_t i = 0; i < n; i++) {
-    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1)) luaL_error(L, "position %d is no integer", (int)i + 1);
+    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
+      luaL_error(L, "position %d is no integer", (int)i + 1);
     lua_Integer at = lua_tointeger(L, -1), least = i ? (lua_Integer)offset[i - 1] : 0;
     if (at < least || at > (lua_Integer)len)
-      luaL_error(L, "position %d is %I, it must be within %I and %I", (int)i + 1, (LUAI_UACINT)at, (LUAI_UACINT)least, (LUAI_UACINT)len);
+      luaL_error(L, "position %d is %I, it must be within %I and %I", (int)i + 1, (LUAI_UACINT)at,
+                 (LUAI_UACINT)least, (LUAI_UACINT)len);
     offset[i] = (size_t)at;
     lua_pop(L, 1);
   }
@@ -178,11 +191,14 @@ typedef struct encoding {
 
 static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *err) {
   size_t valid = pe_utf8_valid(e->text.at, e->text.len);
-  if (valid < e->text.len) return pe_fail(err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
+  if (valid < e->text.len)
+    return pe_fail(err, PE_EFORMAT, "the text is not UTF-8 at byte %zu", valid + 1);
   e->ids.count = 0, e->ids.offsets = e->offset != NULL;
   pe_status rc = pe_tokenizer_encode(e->t, scratch, e->text, &e->o, &e->ids, err);
-  if (!rc && e->ids.count > e->most) rc = pe_fail(err, PE_ELIMIT, "%zu tokens, at most %zu", e->ids.count, e->most);
-  if (!rc && e->offset) pe_tokenizer_positions(e->t, &e->o, &e->ids, e->text.len, e->offset, e->offsets, e->position);
+  if (!rc && e->ids.count > e->most)
+    rc = pe_fail(err, PE_ELIMIT, "%zu tokens, at most %zu", e->ids.count, e->most);
+  if (!rc && e->offset)
+    pe_tokenizer_positions(e->t, &e->o, &e->ids, e->text.len, e->offset, e->offsets, e->position);
   return rc;
 }
 
@@ -190,13 +206,15 @@ static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *er
 static int push_encoded(lua_State *L, const encoding *e, pe_status rc, pe_error *err) {
   if (rc) {
     int n = pe_bind_error(L, err);
-    if (rc == PE_ELIMIT) lua_pushinteger(L, (lua_Integer)e->ids.count), lua_setfield(L, -2, "count");
+    if (rc == PE_ELIMIT)
+      lua_pushinteger(L, (lua_Integer)e->ids.count), lua_setfield(L, -2, "count");
     return n;
   }
   push_list(L, e->ids.id, e->ids.count);
   if (!e->offset) return 1;
   lua_createtable(L, (int)e->offsets, 0);
-  for (size_t i = 0; i < e->offsets; i++) lua_pushinteger(L, (lua_Integer)e->position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  for (size_t i = 0; i < e->offsets; i++)
+    lua_pushinteger(L, (lua_Integer)e->position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
   return 2;
 }
 
@@ -215,8 +233,9 @@ static int push_encoding(lua_State *L, void *data) {
 
 static void free_encoding(void *data) {
   encoding *e = data;
-  pe_free((void *)e->text.at), pe_free((void *)e->o.span), pe_free((void *)e->offset), pe_free(e->position);
-  pe_ids_free(&e->ids), pe_tokenizer_close(e->t);
+  pe_free((void *)e->text.at), pe_free((void *)e->o.span), pe_free((void *)e->offset),
+      pe_free(e->position);
+  pe_ids_free(&e->ids), pe_tokenizer_release(e->t);
   pe_free(e);
 }
 
@@ -237,7 +256,8 @@ static encoding *copy_encoding(const encoding *from) {
   e->o.span = from->o.span ? copy(from->o.span, from->o.spans * sizeof *from->o.span) : NULL;
   e->offset = from->offset ? copy(from->offset, from->offsets * sizeof *from->offset) : NULL;
   e->position = pe_calloc(from->offsets + 1, sizeof *e->position);
-  if (e->text.at && !e->o.span == !from->o.span && !e->offset == !from->offset && e->position) return e;
+  if (e->text.at && !e->o.span == !from->o.span && !e->offset == !from->offset && e->position)
+    return e;
   free_encoding(e);
   return NULL;
 }
@@ -250,13 +270,15 @@ static int encode_beside(lua_State *L, const encoding *e) {
 
 /* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err]; with a callback -> [true] or [nil, err] */
 static int l_encode(lua_State *L) {
-  static const char *const keys[] = {"add_special", "parse_special", "spans", "positions", "max_ids", NULL};
+  static const char *const keys[] = {"add_special", "parse_special", "spans",
+                                     "positions",   "max_ids",       NULL};
   tokenizer *t = check(L);
   encoding e = {.t = t->t};
   lua_settop(L, 4);
   e.text.at = luaL_checklstring(L, 2, &e.text.len);
   pe_bind_options(L, 3, keys);
-  e.o.add_special = pe_bind_boolean(L, 3, "add_special", false), e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
+  e.o.add_special = pe_bind_boolean(L, 3, "add_special", false),
+  e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
   e.most = (size_t)pe_bind_integer(L, 3, "max_ids", 0, INT32_MAX, INT32_MAX);
   e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
   e.offset = push_offsets(L, 3, e.text.len, &e.offsets);
@@ -320,7 +342,8 @@ static int l_push(lua_State *L) { /* [self, id] -> [piece] or [nil, err] */
   stream *s = pe_bind_check(L, 1, &stream_class);
   pe_error err;
   s->text.len = 0;
-  return push_piece(L, s, pe_detokenizer_push(s->d, id_of(luaL_checkinteger(L, 2)), &s->text, &err), &err);
+  return push_piece(L, s, pe_detokenizer_push(s->d, id_of(luaL_checkinteger(L, 2)), &s->text, &err),
+                    &err);
 }
 
 static int l_finish(lua_State *L) { /* [self] -> [piece] or [nil, err] */
@@ -334,8 +357,10 @@ static int l_finish(lua_State *L) { /* [self] -> [piece] or [nil, err] */
 
 static int l_token(lua_State *L) { /* [self, id] -> [text] or [nil] */
   pe_str s = pe_tokenizer_text(check(L)->t, id_of(luaL_checkinteger(L, 2)));
-  if (s.at) lua_pushlstring(L, s.at, s.len);
-  else luaL_pushfail(L);
+  if (s.at)
+    lua_pushlstring(L, s.at, s.len);
+  else
+    luaL_pushfail(L);
   return 1;
 }
 
@@ -344,8 +369,10 @@ static int l_id(lua_State *L) { /* [self, token] -> [id] or [nil] */
   pe_str s;
   s.at = luaL_checklstring(L, 2, &s.len);
   int32_t id = pe_tokenizer_id(t->t, s);
-  if (id >= 0) lua_pushinteger(L, id);
-  else luaL_pushfail(L);
+  if (id >= 0)
+    lua_pushinteger(L, id);
+  else
+    luaL_pushfail(L);
   return 1;
 }
 
@@ -356,8 +383,10 @@ static int l_is_special(lua_State *L) { /* [self, id] -> [boolean] */
 
 static int push_special(lua_State *L, pe_special which) {
   int32_t id = pe_tokenizer_special(check(L)->t, which);
-  if (id >= 0) lua_pushinteger(L, id);
-  else lua_pushnil(L);
+  if (id >= 0)
+    lua_pushinteger(L, id);
+  else
+    lua_pushnil(L);
   return 1;
 }
 

@@ -6,9 +6,11 @@
 #include "lua/job.h"
 #include "lua/l_graph.h"
 
-typedef struct weights { pe_weights *w; } weights;
+typedef struct weights {
+  pe_weights *w;
+} weights;
 
-static void weights_close(void *self) { pe_weights_close(((weights *)self)->w); }
+static void weights_close(void *self) { pe_weights_release(((weights *)self)->w); }
 
 static int l_names(lua_State *L);
 static int l_find(lua_State *L);
@@ -21,15 +23,21 @@ static int l_count(lua_State *L);
 static int l_bytes(lua_State *L);
 static int l_path(lua_State *L);
 
-static const luaL_Reg methods[] = {{"names", l_names},       {"find", l_find},   {"rows", l_rows}, {"metadata", l_metadata},
-                                   {"summary", l_summary},   {"files", l_files}, {"touch", l_touch},
-                                   {NULL, NULL}};
-static const luaL_Reg fields[] = {{"count", l_count}, {"bytes", l_bytes}, {"path", l_path}, {NULL, NULL}};
-static const pe_class weights_class = {"perigee.Weights", methods, fields, NULL, NULL, weights_close};
+static const luaL_Reg methods[] = {
+    {"names", l_names},     {"find", l_find},   {"rows", l_rows},   {"metadata", l_metadata},
+    {"summary", l_summary}, {"files", l_files}, {"touch", l_touch}, {NULL, NULL}};
+static const luaL_Reg fields[] = {
+    {"count", l_count}, {"bytes", l_bytes}, {"path", l_path}, {NULL, NULL}};
+static const pe_class weights_class = {"perigee.Weights", methods, fields, NULL, NULL,
+                                       weights_close};
 
-static pe_weights *check(lua_State *L) { return ((weights *)pe_bind_check(L, 1, &weights_class))->w; }
+static pe_weights *check(lua_State *L) {
+  return ((weights *)pe_bind_check(L, 1, &weights_class))->w;
+}
 
-const pe_weights *pe_bind_weights(lua_State *L, int arg) { return ((weights *)pe_bind_check(L, arg, &weights_class))->w; }
+const pe_weights *pe_bind_weights(lua_State *L, int arg) {
+  return ((weights *)pe_bind_check(L, arg, &weights_class))->w;
+}
 
 static int l_open(lua_State *L) { /* [path] -> [weights] or [nil, err] */
   const char *path = luaL_checkstring(L, 1);
@@ -94,7 +102,8 @@ static int l_files(lua_State *L) { /* [self] -> [list of paths] */
   return 1;
 }
 
-static int l_summary(lua_State *L) { /* [self] -> [list of {kind, count, values, bytes}] or [nil, err] */
+static int
+l_summary(lua_State *L) { /* [self] -> [list of {kind, count, values, bytes}] or [nil, err] */
   pe_weights *w = check(L);
   pe_weights_kind *kinds = NULL, copy[64];
   size_t count = 0;
@@ -125,7 +134,9 @@ static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] 
   int64_t from = pe_bind_integer(L, 3, "from", 1, x->rows > 0 ? x->rows : 1, 1);
   int64_t count = pe_bind_integer(L, 3, "count", 0, x->rows - from + 1, 1);
   int64_t values = count * x->cols;
-  if (values > 1 << 24) return luaL_error(L, "%I values are too many for a table; ask for fewer rows", (LUAI_UACINT)values);
+  if (values > 1 << 24)
+    return luaL_error(L, "%I values are too many for a table; ask for fewer rows",
+                      (LUAI_UACINT)values);
   float *out = lua_newuserdatauv(L, (size_t)(values + 1) * sizeof *out, 0);
   pe_error err;
   if (pe_weights_dequant(w, x, from - 1, count, out, &err)) return pe_bind_error(L, &err);
@@ -140,7 +151,8 @@ static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] 
 /* ---- metadata ------------------------------------------------------------------------------------------------ */
 
 /* One element of a GGUF value; strings advance *at. */
-static void push_element(lua_State *L, const pe_gguf_meta *m, pe_gguf_type type, uint64_t i, const uint8_t **at) {
+static void push_element(lua_State *L, const pe_gguf_meta *m, pe_gguf_type type, uint64_t i,
+                         const uint8_t **at) {
   if (type == PE_GGUF_STRING) {
     pe_str s = pe_gguf_str_next(at);
     lua_pushlstring(L, s.at, s.len);
@@ -155,7 +167,10 @@ static void push_element(lua_State *L, const pe_gguf_meta *m, pe_gguf_type type,
 
 static void push_meta(lua_State *L, const pe_gguf_meta *m, lua_Integer most) {
   const uint8_t *at = m->data;
-  if (m->type != PE_GGUF_ARRAY) { push_element(L, m, m->type, 0, &at); return; }
+  if (m->type != PE_GGUF_ARRAY) {
+    push_element(L, m, m->type, 0, &at);
+    return;
+  }
   uint64_t n = m->count < (uint64_t)most ? m->count : (uint64_t)most;
   lua_createtable(L, (int)n, 1);
   for (uint64_t i = 0; i < n; i++) {
@@ -186,7 +201,7 @@ static int l_metadata(lua_State *L) {
 }
 
 typedef struct touching { /* a job */
-  const pe_weights *w; /* held */
+  const pe_weights *w;    /* held */
   size_t index;
 } touching;
 
@@ -201,7 +216,7 @@ static int push_touched(lua_State *L, void *data) {
 }
 
 static void free_touching(void *data) {
-  pe_weights_close(((touching *)data)->w);
+  pe_weights_release(((touching *)data)->w);
   pe_free(data);
 }
 
@@ -215,7 +230,7 @@ static int touch_beside(lua_State *L, const pe_weights *w, size_t index) {
     pe_nomem(&err, "job");
     return pe_bind_error(L, &err);
   }
-  *t = (touching){pe_weights_hold(w), index};
+  *t = (touching){pe_weights_retain(w), index};
   if (pe_job_start(L, callback, &kind, t, &err)) return pe_bind_error(L, &err);
   return lua_pushboolean(L, 1), 1;
 }
@@ -246,22 +261,27 @@ static void read_item(lua_State *L, pe_safetensors_item *x) {
   lua_getfield(L, t, "shape");
   luaL_checktype(L, -1, LUA_TTABLE);
   x->rank = (int)lua_rawlen(L, -1);
-  if (x->rank > PE_SAFETENSORS_MAX_RANK) luaL_error(L, "%s: %d dimensions are too many", x->name, x->rank);
+  if (x->rank > PE_SAFETENSORS_MAX_RANK)
+    luaL_error(L, "%s: %d dimensions are too many", x->name, x->rank);
   uint64_t want = pe_dtype_size(x->dtype);
   for (int i = 0; i < x->rank; i++) {
     lua_rawgeti(L, -1, i + 1);
     x->shape[i] = luaL_checkinteger(L, -1);
-    if (x->shape[i] < 0 || !pe_mul_size(want, (uint64_t)x->shape[i], &want)) luaL_error(L, "%s: bad shape", x->name);
+    if (x->shape[i] < 0 || !pe_mul_size(want, (uint64_t)x->shape[i], &want))
+      luaL_error(L, "%s: bad shape", x->name);
     lua_pop(L, 1);
   }
   lua_getfield(L, t, "bytes");
   size_t have;
   x->data = luaL_checklstring(L, -1, &have);
-  if (have != want) luaL_error(L, "%s: %I bytes, its shape needs %I", x->name, (LUAI_UACINT)have, (LUAI_UACINT)want);
+  if (have != want)
+    luaL_error(L, "%s: %I bytes, its shape needs %I", x->name, (LUAI_UACINT)have,
+               (LUAI_UACINT)want);
   lua_settop(L, t);
 }
 
-static int l_save(lua_State *L) { /* [path, list of {name, dtype, shape, bytes}] -> [true] or [nil, err] */
+static int
+l_save(lua_State *L) { /* [path, list of {name, dtype, shape, bytes}] -> [true] or [nil, err] */
   const char *path = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   size_t n = lua_rawlen(L, 2);
@@ -283,7 +303,8 @@ static int l_save(lua_State *L) { /* [path, list of {name, dtype, shape, bytes}]
 static void read_kind(lua_State *L, const char *name, pe_weight_shape *s) {
   int bits, group, end = 0;
   char upper[16] = "";
-  for (size_t i = 0; name[i] && i + 1 < sizeof upper; i++) upper[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 32 : name[i]);
+  for (size_t i = 0; name[i] && i + 1 < sizeof upper; i++)
+    upper[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 32 : name[i]);
   int dtype = pe_dtype_find(name, strlen(name)), kind = pe_quant_find(name, strlen(name));
   if (kind < 0) kind = pe_quant_find(upper, strlen(upper));
   if (sscanf(name, "affine%dg%d%n", &bits, &group, &end) == 2 && !name[end]) {
@@ -291,16 +312,21 @@ static void read_kind(lua_State *L, const char *name, pe_weight_shape *s) {
   } else if (dtype == PE_F32 || dtype == PE_F16 || dtype == PE_BF16) {
     s->dtype = (pe_dtype)dtype;
   } else if (kind == PE_QUANT_MXFP4 || kind == PE_QUANT_MXFP8 || kind == PE_QUANT_NVFP4) {
-    s->quant = (pe_quant){(pe_quant_kind)kind, kind == PE_QUANT_MXFP8 ? 8 : 4, kind == PE_QUANT_NVFP4 ? 16 : 32, PE_U8};
+    s->quant = (pe_quant){(pe_quant_kind)kind, kind == PE_QUANT_MXFP8 ? 8 : 4,
+                          kind == PE_QUANT_NVFP4 ? 16 : 32, PE_U8};
   } else if (kind > PE_QUANT_NVFP4) {
     s->quant.kind = (pe_quant_kind)kind;
   } else {
-    luaL_error(L, "unknown kind of storage '%s' (bf16, affine4g64, mxfp4, q4_0 and so on are known)", name);
+    luaL_error(L,
+               "unknown kind of storage '%s' (bf16, affine4g64, mxfp4, q4_0 and so on are known)",
+               name);
   }
-  if (s->quant.kind != PE_QUANT_NONE && !pe_quant_valid(&s->quant)) luaL_error(L, "no such layout: '%s'", name);
+  if (s->quant.kind != PE_QUANT_NONE && !pe_quant_valid(&s->quant))
+    luaL_error(L, "no such layout: '%s'", name);
 }
 
-static int l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weights] or [nil, err] */
+static int
+l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weights] or [nil, err] */
   luaL_checktype(L, 1, LUA_TTABLE);
   size_t n = lua_rawlen(L, 1);
   pe_weight_shape *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
@@ -313,8 +339,10 @@ static int l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weig
     lua_getfield(L, -3, "shape");
     luaL_checktype(L, -1, LUA_TTABLE);
     list[i].rank = (int)lua_rawlen(L, -1);
-    if (list[i].rank < 1 || list[i].rank > PE_WEIGHT_MAX_RANK) return luaL_error(L, "%s: %d dimensions", list[i].name, list[i].rank);
-    for (int d = 0; d < list[i].rank; d++) lua_rawgeti(L, -1, d + 1), list[i].shape[d] = luaL_checkinteger(L, -1), lua_pop(L, 1);
+    if (list[i].rank < 1 || list[i].rank > PE_WEIGHT_MAX_RANK)
+      return luaL_error(L, "%s: %d dimensions", list[i].name, list[i].rank);
+    for (int d = 0; d < list[i].rank; d++)
+      lua_rawgeti(L, -1, d + 1), list[i].shape[d] = luaL_checkinteger(L, -1), lua_pop(L, 1);
     lua_settop(L, 2);
   }
   weights *self = pe_bind_new(L, &weights_class, sizeof *self, 0);
@@ -325,7 +353,8 @@ static int l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weig
 }
 
 int pe_open_weights(lua_State *L) {
-  static const luaL_Reg functions[] = {{"open", l_open}, {"save", l_save}, {"synthetic", l_synthetic}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"open", l_open}, {"save", l_save}, {"synthetic", l_synthetic}, {NULL, NULL}};
   pe_bind_class(L, &weights_class);
   luaL_newlib(L, functions);
   return 1;

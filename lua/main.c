@@ -15,7 +15,7 @@
 
 #include "lua/call.h"
 #include "lua/state.h"
-#include "runtime/device.h"
+#include "runtime/machine.h"
 
 enum { WORK_FAILED = 1, WRONG_USE = 2 };
 
@@ -33,7 +33,8 @@ static bool find_scripts(int argc, char **argv, const char **folder) {
     } else if (!strncmp(argv[i], option, n) && argv[i][n] == '=') {
       *folder = argv[i] + n + 1;
     } else if (!strncmp(argv[i], "--", 2)) {
-      bool has_value = strchr(argv[i], '=') || !strcmp(argv[i], "--help") || !strcmp(argv[i], "--version");
+      bool has_value =
+          strchr(argv[i], '=') || !strcmp(argv[i], "--help") || !strcmp(argv[i], "--version");
       if (run && !has_value) i++; /* every other common option takes one */
     } else if (argv[i][0] != '-') {
       if (run) break;
@@ -88,7 +89,7 @@ static int run_program(pe_state *s, int argc, char **argv) {
 /* Half of the memory is for scripts at most; the rest is for what they are there for. */
 static size_t heap_cap(void) {
   pe_machine m;
-  pe_device_machine(&m);
+  pe_machine_read(&m);
   uint64_t memory = m.memory_limit ? m.memory_limit : m.memory;
   return memory && memory / 2 < SIZE_MAX ? (size_t)(memory / 2) : 0;
 }

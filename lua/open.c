@@ -15,14 +15,14 @@
 int luaopen_cjson(lua_State *L);
 
 /* One line per noun: pe_open_NOUN(L) leaves one value, which becomes perigee.NOUN. */
-#define NOUNS(X)                                                                                             \
-  X(json)                                                                                                    \
-  X(tokenizer)                                                                                               \
-  X(tensor)                                                                                                  \
-  X(weights)                                                                                                 \
-  X(graph)                                                                                                   \
-  X(engine)                                                                                                  \
-  X(batch)                                                                                                   \
+#define NOUNS(X)                                                                                   \
+  X(json)                                                                                          \
+  X(tokenizer)                                                                                     \
+  X(tensor)                                                                                        \
+  X(weights)                                                                                       \
+  X(graph)                                                                                         \
+  X(engine)                                                                                        \
+  X(batch)                                                                                         \
   X(sys)
 
 #define DECLARE(noun) int pe_open_##noun(lua_State *L);
@@ -76,7 +76,8 @@ static int open_luv(lua_State *L) {
 /* ---- output: a reader that went away ends the program quietly ------------------------------------------ */
 
 static void end_if_unread(bool failed) {
-  if (failed && errno == EPIPE) _Exit(1); /* nobody is left to tell, and a flush would only fail again */
+  if (failed && errno == EPIPE)
+    _Exit(1); /* nobody is left to tell, and a flush would only fail again */
 }
 
 /* print, as Lua's, to stdout. */
@@ -134,8 +135,9 @@ static void open_output(lua_State *L) {
 /* ---- os.exit: it may close the state, so nobody may watch it any more ---------------------------------- */
 
 static int exit_unwatched(lua_State *L) {
-  if (!lua_isboolean(L, 1)) luaL_optinteger(L, 1, 0); /* raises now, not after the watch has ended */
-  pe_stop stop;
+  if (!lua_isboolean(L, 1))
+    luaL_optinteger(L, 1, 0); /* raises now, not after the watch has ended */
+  pe_cause stop;
   pe_watchdog_publish(pe_state_of(L)->watchdog, NULL, &stop);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);

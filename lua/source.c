@@ -36,8 +36,9 @@ static long read_file(const char *path, char *out, long size) {
 static int push_file(lua_State *L, const char *folder, const char *name) {
   const char *path = lua_pushfstring(L, "%s/%s", folder, name);
   long size = read_file(path, NULL, 0);
-  char *bytes =
-      size < 0 || size > MAX_SCRIPT ? NULL : lua_newuserdatauv(L, (size_t)size + 1, 0); /* [path, bytes] */
+  char *bytes = size < 0 || size > MAX_SCRIPT
+                    ? NULL
+                    : lua_newuserdatauv(L, (size_t)size + 1, 0); /* [path, bytes] */
   if (bytes) size = read_file(path, bytes, size);
   if (!bytes || size < 0) {
     lua_pop(L, bytes ? 2 : 1);
@@ -199,7 +200,8 @@ static int dofile_text(lua_State *L) {
 }
 
 void pe_source_open_load(lua_State *L) {
-  static const luaL_Reg wrapped[] = {{"load", load_text}, {"loadfile", loadfile_text}, {NULL, NULL}};
+  static const luaL_Reg wrapped[] = {
+      {"load", load_text}, {"loadfile", loadfile_text}, {NULL, NULL}};
   lua_pushglobaltable(L);
   for (const luaL_Reg *r = wrapped; r->name; r++) {
     lua_getfield(L, -1, r->name);

@@ -22,7 +22,8 @@ static void *heap_alloc(void *ud, void *p, size_t old, size_t size) {
     s->heap_used -= old;
     return NULL;
   }
-  if (size > old && (s->heap_used > s->heap_cap || size - old > s->heap_cap - s->heap_used)) return NULL;
+  if (size > old && (s->heap_used > s->heap_cap || size - old > s->heap_cap - s->heap_used))
+    return NULL;
   void *moved = realloc(p, size);
   if (moved) s->heap_used = s->heap_used - old + size;
   return moved;
@@ -30,7 +31,8 @@ static void *heap_alloc(void *ud, void *p, size_t old, size_t size) {
 
 /* Nothing outside pe_call may raise; when something does, say what before abort() ends the program. */
 static int on_panic(lua_State *L) {
-  const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "error object is no string";
+  const char *text =
+      lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "error object is no string";
   fprintf(stderr, "perigee: unprotected error: %s\n", text);
   return 0;
 }

@@ -17,7 +17,8 @@ enum {
   SETTLE_NS = 100 * 1000,     /* after raising `hooking`: every core has seen it by then */
   AGAIN_NS = 2 * 1000 * 1000, /* the hook is set again until it is seen to fire */
   INTERRUPT_NS =
-      20 * 1000 * 1000 /* how often a pending interrupt is looked for, only inside interruptible scopes */
+      20 * 1000 *
+      1000 /* how often a pending interrupt is looked for, only inside interruptible scopes */
 };
 #define FOREVER INT64_MAX
 
@@ -37,7 +38,7 @@ struct pe_watchdog {
   lua_State *running;
   int64_t deadline; /* CPU time; FOREVER: none */
   bool interruptible;
-  pe_stop stop;     /* why the present scope must end */
+  pe_cause stop;    /* why the present scope must end */
   bool fired;       /* and Lua has noticed */
   int64_t wakes_at; /* when the thread looks next, monotonic */
 };
@@ -85,7 +86,8 @@ int64_t pe_watchdog_cpu_ns(const pe_watchdog *w) {
   mach_msg_type_number_t n = THREAD_BASIC_INFO_COUNT;
   if (thread_info(w->clock, THREAD_BASIC_INFO, (thread_info_t)&info, &n)) return 0;
   int64_t s = (int64_t)info.user_time.seconds + info.system_time.seconds;
-  return s * 1000000000 + ((int64_t)info.user_time.microseconds + info.system_time.microseconds) * 1000;
+  return s * 1000000000 +
+         ((int64_t)info.user_time.microseconds + info.system_time.microseconds) * 1000;
 }
 
 static void wait_ns(pe_watchdog *w, int64_t ns) {
@@ -95,8 +97,10 @@ static void wait_ns(pe_watchdog *w, int64_t ns) {
 #else
 static bool clock_open(pe_watchdog *w) {
   pthread_condattr_t attr;
-  if (pthread_getcpuclockid(pthread_self(), &w->clock) || pthread_condattr_init(&attr)) return false;
-  bool good = !pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) && !pthread_cond_init(&w->wake, &attr);
+  if (pthread_getcpuclockid(pthread_self(), &w->clock) || pthread_condattr_init(&attr))
+    return false;
+  bool good =
+      !pthread_condattr_setclock(&attr, CLOCK_MONOTONIC) && !pthread_cond_init(&w->wake, &attr);
   pthread_condattr_destroy(&attr);
   return good;
 }
@@ -116,9 +120,9 @@ static void wait_ns(pe_watchdog *w, int64_t ns) {
 
 /* ---- the hook ------------------------------------------------------------------------------------------ */
 
-static int raise_stop(lua_State *L, pe_stop stop, int level) {
+static int raise_stop(lua_State *L, pe_cause stop, int level) {
   luaL_where(L, level);
-  lua_pushstring(L, stop == PE_STOP_DEADLINE ? "deadline exceeded" : "interrupted");
+  lua_pushstring(L, stop == PE_CAUSE_DEADLINE ? "deadline exceeded" : "interrupted");
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -131,9 +135,9 @@ static void clear_hook(lua_State *L) {
 }
 
 /* Notes that Lua has been stopped, and where, the first time. */
-static pe_stop note_stop(pe_watchdog *w, lua_State *L) {
+static pe_cause note_stop(pe_watchdog *w, lua_State *L) {
   pthread_mutex_lock(&w->lock);
-  pe_stop stop = w->stop;
+  pe_cause stop = w->stop;
   bool first = stop && !w->fired;
   if (stop) w->fired = true;
   pthread_mutex_unlock(&w->lock);
@@ -146,7 +150,7 @@ static pe_stop note_stop(pe_watchdog *w, lua_State *L) {
 
 static void on_hook(lua_State *L, lua_Debug *ar) {
   (void)ar;
-  pe_stop stop = note_stop(pe_state_of(L)->watchdog, L);
+  pe_cause stop = note_stop(pe_state_of(L)->watchdog, L);
   if (stop)
     raise_stop(L, stop, 0);
   else
@@ -155,7 +159,7 @@ static void on_hook(lua_State *L, lua_Debug *ar) {
 
 int pe_watchdog_raise(pe_watchdog *w, lua_State *L) {
   set_hook(L);
-  pe_stop stop = note_stop(w, L);
+  pe_cause stop = note_stop(w, L);
   return raise_stop(L, stop, 1);
 }
 
@@ -179,13 +183,13 @@ static int64_t look(pe_watchdog *w) {
   int64_t nap = FOREVER;
   if (!w->running || w->fired) return nap;
   if (!w->stop && w->interruptible) {
-    if (atomic_exchange(&interrupted, 0)) w->stop = PE_STOP_INTERRUPT;
+    if (atomic_exchange(&interrupted, 0)) w->stop = PE_CAUSE_INTERRUPT;
     nap = INTERRUPT_NS;
   }
   if (!w->stop && w->deadline != FOREVER) {
     int64_t left = w->deadline - pe_watchdog_cpu_ns(w);
     if (left <= 0)
-      w->stop = PE_STOP_DEADLINE;
+      w->stop = PE_CAUSE_DEADLINE;
     else if (left < nap)
       nap = left;
   }
@@ -250,7 +254,8 @@ void pe_watchdog_settle(pe_watchdog *w) {
 
 /* ---- scopes -------------------------------------------------------------------------------------------- */
 
-bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cpu_ns, bool interruptible) {
+bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cpu_ns,
+                       bool interruptible) {
   bool watched = cpu_ns > 0 || interruptible;
   if (watched && !start(w)) return false;
   int64_t now = cpu_ns > 0 ? pe_watchdog_cpu_ns(w) : 0;
@@ -276,16 +281,17 @@ bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cp
   return true;
 }
 
-pe_stop pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L) {
+pe_cause pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L) {
   pthread_mutex_lock(&w->lock);
-  pe_stop why = w->stop, struck = w->fired ? w->stop : PE_STOP_NONE;
+  pe_cause why = w->stop, struck = w->fired ? w->stop : PE_CAUSE_NONE;
   w->running = scope->running;
   w->deadline = scope->deadline;
   w->interruptible = scope->interruptible;
   w->fired = scope->fired;
   w->stop = scope->stop;
-  if (!w->stop && why == PE_STOP_INTERRUPT && !scope->mine && w->interruptible) w->stop = why;
-  if (!w->stop && why == PE_STOP_DEADLINE && w->deadline != FOREVER && w->deadline <= pe_watchdog_cpu_ns(w))
+  if (!w->stop && why == PE_CAUSE_INTERRUPT && !scope->mine && w->interruptible) w->stop = why;
+  if (!w->stop && why == PE_CAUSE_DEADLINE && w->deadline != FOREVER &&
+      w->deadline <= pe_watchdog_cpu_ns(w))
     w->stop = why;
   bool goes_on = !w->stop;
   lua_State *outer = w->running;
@@ -299,12 +305,12 @@ pe_stop pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L) {
 
 bool pe_watchdog_stopped(pe_watchdog *w) {
   pthread_mutex_lock(&w->lock);
-  bool stopped = w->stop != PE_STOP_NONE;
+  bool stopped = w->stop != PE_CAUSE_NONE;
   pthread_mutex_unlock(&w->lock);
   return stopped;
 }
 
-lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_stop *stop) {
+lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_cause *stop) {
   pthread_mutex_lock(&w->lock);
   lua_State *was = w->running;
   w->running = L;

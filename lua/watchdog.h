@@ -28,7 +28,7 @@
 
 #include "runtime/base.h"
 
-typedef enum pe_stop { PE_STOP_NONE, PE_STOP_DEADLINE, PE_STOP_INTERRUPT } pe_stop;
+typedef enum pe_cause { PE_CAUSE_NONE, PE_CAUSE_DEADLINE, PE_CAUSE_INTERRUPT } pe_cause;
 
 typedef struct pe_watchdog pe_watchdog;
 
@@ -36,7 +36,7 @@ typedef struct pe_watchdog pe_watchdog;
 typedef struct pe_scope {
   int64_t deadline;
   lua_State *running;
-  pe_stop stop;
+  pe_cause stop;
   bool fired, interruptible; /* of the surrounding scope */
   bool mine;                 /* this scope asked for interrupts itself */
 } pe_scope;
@@ -46,14 +46,15 @@ void pe_watchdog_close(pe_watchdog *w); /* takes; ends the thread; NULL is fine 
 
 /* Enters a scope on L: at most cpu_ns from now (0: no deadline of its own). False when the thread cannot be
  * started. */
-bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cpu_ns, bool interruptible);
+bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cpu_ns,
+                       bool interruptible);
 
 /* Leaves it. Returns why it was stopped, if Lua code has been stopped; the surrounding scope goes on, or is
  * stopped as well when its own deadline has passed. */
-pe_stop pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L);
+pe_cause pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L);
 
 /* From now on `L` runs. Returns the state that ran before; *stop tells whether the scope has been stopped. */
-lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_stop *stop);
+lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_cause *stop);
 
 bool pe_watchdog_stopped(pe_watchdog *w); /* has the present scope been stopped? */
 

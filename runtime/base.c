@@ -15,19 +15,33 @@ static void one_line(char *text) {
     if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
 }
 
+static void fill(pe_error *err, pe_status code, const char *field, const char *format, va_list ap) {
+  if (!err) return;
+  err->code = code;
+  err->field = field;
+  vsnprintf(err->text, sizeof err->text, format, ap);
+  one_line(err->text);
+}
+
 pe_status pe_fail(pe_error *err, pe_status code, const char *format, ...) {
-  if (err) {
-    va_list ap;
-    va_start(ap, format);
-    err->code = code;
-    vsnprintf(err->text, sizeof err->text, format, ap);
-    va_end(ap);
-    one_line(err->text);
-  }
+  va_list ap;
+  va_start(ap, format);
+  fill(err, code, NULL, format, ap);
+  va_end(ap);
   return code;
 }
 
-pe_status pe_nomem(pe_error *err, const char *what) { return pe_fail(err, PE_ENOMEM, "out of memory: %s", what); }
+pe_status pe_fail_field(pe_error *err, pe_status code, const char *field, const char *format, ...) {
+  va_list ap;
+  va_start(ap, format);
+  fill(err, code, field, format, ap);
+  va_end(ap);
+  return code;
+}
+
+pe_status pe_nomem(pe_error *err, const char *what) {
+  return pe_fail(err, PE_ENOMEM, "out of memory: %s", what);
+}
 
 pe_status pe_error_prefix(pe_error *err, const char *format, ...) {
   if (!err) return PE_EFORMAT;
@@ -36,7 +50,8 @@ pe_status pe_error_prefix(pe_error *err, const char *format, ...) {
   va_start(ap, format);
   int n = vsnprintf(text, sizeof text, format, ap);
   va_end(ap);
-  if (n < 0 || (size_t)n >= sizeof text - 3) return err->code; /* no room: the reason matters more than the place */
+  if (n < 0 || (size_t)n >= sizeof text - 3)
+    return err->code; /* no room: the reason matters more than the place */
   size_t room = sizeof text - (size_t)n - 3, len = strlen(err->text);
   if (len > room) len = room;
   memcpy(text + n, ": ", 2);
@@ -48,8 +63,9 @@ pe_status pe_error_prefix(pe_error *err, const char *format, ...) {
 }
 
 const char *pe_status_name(pe_status code) {
-  static const char *const names[] = {"ok",    "nomem", "io",       "format", "unsupported",
-                                      "shape", "arg",   "notfound", "limit",  "cancel"};
+  static const char *const names[] = {"ok",          "memory",    "io",       "format",
+                                      "unsupported", "shape",     "argument", "not_found",
+                                      "limit",       "cancelled", "no_token"};
   int i = -(int)code;
   return i >= 0 && i < (int)(sizeof names / sizeof *names) ? names[i] : "unknown";
 }
@@ -106,7 +122,8 @@ pe_status pe_grow(void *array, size_t *cap, size_t need, size_t element_size, pe
   if (want < need) want = need;
   if (want < 16) want = 16;
   uint64_t bytes;
-  if (!pe_mul_size(want, element_size, &bytes) || bytes > SIZE_MAX / 2) return pe_nomem(err, "growing array");
+  if (!pe_mul_size(want, element_size, &bytes) || bytes > SIZE_MAX / 2)
+    return pe_nomem(err, "growing array");
   void *old, *moved;
   memcpy(&old, array, sizeof old); /* array is a T **; a memcpy keeps the aliasing rules */
   if (!(moved = pe_realloc(old, bytes))) return pe_nomem(err, "growing array");
@@ -171,7 +188,9 @@ void pe_arena_free(pe_arena *a) {
 
 pe_str pe_str_c(const char *text) { return (pe_str){text, strlen(text)}; }
 bool pe_str_eq(pe_str s, const char *text) { return pe_str_same(s, pe_str_c(text)); }
-bool pe_str_same(pe_str a, pe_str b) { return a.len == b.len && (!a.len || !memcmp(a.at, b.at, a.len)); }
+bool pe_str_same(pe_str a, pe_str b) {
+  return a.len == b.len && (!a.len || !memcmp(a.at, b.at, a.len));
+}
 
 pe_status pe_buf_reserve(pe_buf *b, size_t more, pe_error *err) {
   if (b->cap - b->len >= more) return PE_OK;
@@ -196,7 +215,8 @@ pe_status pe_buf_printf(pe_buf *b, pe_error *err, const char *format, ...) {
   va_start(ap, format);
   va_copy(again, ap);
   int n = vsnprintf(NULL, 0, format, ap);
-  pe_status rc = n < 0 ? pe_fail(err, PE_EARG, "cannot format '%s'", format) : pe_buf_reserve(b, (size_t)n + 1, err);
+  pe_status rc = n < 0 ? pe_fail(err, PE_EARG, "cannot format '%s'", format)
+                       : pe_buf_reserve(b, (size_t)n + 1, err);
   if (!rc) {
     vsnprintf(b->data + b->len, (size_t)n + 1, format, again);
     b->len += (size_t)n;

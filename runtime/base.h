@@ -38,16 +38,22 @@ typedef enum pe_status {
   PE_EARG = -6,         /* the caller asked for something that makes no sense */
   PE_ENOTFOUND = -7,    /* a name that is not there */
   PE_ELIMIT = -8,       /* a stated limit would be exceeded */
-  PE_ECANCEL = -9       /* stopped on request */
+  PE_ECANCEL = -9,      /* stopped on request */
+  PE_ENOTOKEN = -10     /* bias, bans and penalties leave no token to sample */
 } pe_status;
 
 typedef struct pe_error {
   pe_status code;
+  const char *field; /* the caller's field that is to blame (a static string), or NULL */
   char text[512];
 } pe_error;
 
 /* Fills err (if any) and returns code, so that `return pe_fail(err, PE_ESHAPE, "...")` reads well. */
 pe_status pe_fail(pe_error *err, pe_status code, const char *format, ...) PE_PRINTF(3, 4);
+
+/* The same, blaming a field of the caller's: a static string such as "top_p". */
+pe_status pe_fail_field(pe_error *err, pe_status code, const char *field, const char *format, ...)
+    PE_PRINTF(4, 5);
 
 /* The same for PE_ENOMEM: "out of memory: WHAT". */
 pe_status pe_nomem(pe_error *err, const char *what);
@@ -60,11 +66,12 @@ const char *pe_status_name(pe_status code);
 
 /* ---- memory -------------------------------------------------------------------------------------------------- */
 
-void *pe_alloc(size_t size);                   /* gives; size 0 gives a valid pointer */
-void *pe_calloc(size_t count, size_t size);    /* gives; zeroed; NULL when count * size overflows */
-void *pe_realloc(void *p, size_t size);        /* gives; p stays valid when it fails */
-void *pe_alloc_aligned(size_t size, size_t alignment); /* gives; release with pe_free; cannot be realloc'ed */
-void pe_free(void *p);                         /* takes; NULL is fine */
+void *pe_alloc(size_t size);                /* gives; size 0 gives a valid pointer */
+void *pe_calloc(size_t count, size_t size); /* gives; zeroed; NULL when count * size overflows */
+void *pe_realloc(void *p, size_t size);     /* gives; p stays valid when it fails */
+void *pe_alloc_aligned(size_t size,
+                       size_t alignment); /* gives; release with pe_free; cannot be realloc'ed */
+void pe_free(void *p);                    /* takes; NULL is fine */
 
 /* For tests: how many allocations are alive; let the n-th from now fail (once; 0 switches it off); how many were asked
  * for since. Atomic, so threads may allocate meanwhile. */
@@ -76,8 +83,12 @@ int64_t pe_alloc_count(void);
 pe_status pe_grow(void *array, size_t *cap, size_t need, size_t element_size, pe_error *err);
 
 /* a * b and a + b, or false when the result does not fit. */
-static inline bool pe_mul_size(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_mul_overflow(a, b, out); }
-static inline bool pe_add_size(uint64_t a, uint64_t b, uint64_t *out) { return !__builtin_add_overflow(a, b, out); }
+static inline bool pe_mul_size(uint64_t a, uint64_t b, uint64_t *out) {
+  return !__builtin_mul_overflow(a, b, out);
+}
+static inline bool pe_add_size(uint64_t a, uint64_t b, uint64_t *out) {
+  return !__builtin_add_overflow(a, b, out);
+}
 
 /* ---- arena: things that die together ------------------------------------------------------------------------- */
 
@@ -86,10 +97,11 @@ typedef struct pe_arena {
   size_t bytes; /* reserved in all chunks */
 } pe_arena;     /* {0} is an empty arena */
 
-void *pe_arena_alloc(pe_arena *a, size_t size);                   /* 16-byte aligned, not zeroed; NULL: out of memory */
-void *pe_arena_calloc(pe_arena *a, size_t count, size_t size);    /* zeroed */
-char *pe_arena_dup(pe_arena *a, const void *bytes, size_t size);  /* a copy with a NUL behind it */
-void pe_arena_free(pe_arena *a);                                  /* empty again */
+void *pe_arena_alloc(pe_arena *a,
+                     size_t size); /* 16-byte aligned, not zeroed; NULL: out of memory */
+void *pe_arena_calloc(pe_arena *a, size_t count, size_t size);   /* zeroed */
+char *pe_arena_dup(pe_arena *a, const void *bytes, size_t size); /* a copy with a NUL behind it */
+void pe_arena_free(pe_arena *a);                                 /* empty again */
 
 /* ---- slices and growing bytes -------------------------------------------------------------------------------- */
 
@@ -99,8 +111,8 @@ typedef struct pe_str {
 } pe_str;
 
 static inline pe_str pe_str_of(const char *at, size_t len) { return (pe_str){at, len}; }
-pe_str pe_str_c(const char *text);                 /* of a C string */
-bool pe_str_eq(pe_str s, const char *text);        /* equal to a C string */
+pe_str pe_str_c(const char *text);          /* of a C string */
+bool pe_str_eq(pe_str s, const char *text); /* equal to a C string */
 bool pe_str_same(pe_str a, pe_str b);
 /* For "%.*s" of foreign text in error messages: at most 80 bytes. */
 static inline int pe_str_clip(pe_str s) { return s.len > 80 ? 80 : (int)s.len; }
@@ -110,7 +122,8 @@ typedef struct pe_buf {
   size_t len, cap;
 } pe_buf; /* {0} is an empty buffer */
 
-pe_status pe_buf_reserve(pe_buf *b, size_t more, pe_error *err);  /* room for `more` bytes behind len */
+pe_status pe_buf_reserve(pe_buf *b, size_t more,
+                         pe_error *err); /* room for `more` bytes behind len */
 pe_status pe_buf_put(pe_buf *b, const void *bytes, size_t n, pe_error *err);
 pe_status pe_buf_byte(pe_buf *b, char c, pe_error *err);
 pe_status pe_buf_printf(pe_buf *b, pe_error *err, const char *format, ...) PE_PRINTF(3, 4);

@@ -28,10 +28,12 @@ pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err) {
 #ifdef MAP_NORESERVE
   flags |= MAP_NORESERVE;
 #endif
-  void *p = size < SIZE_MAX / 2 ? mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, flags, -1, 0) : MAP_FAILED;
+  void *p = size < SIZE_MAX / 2 ? mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, flags, -1, 0)
+                                : MAP_FAILED;
   if (p == MAP_FAILED) {
     pe_free(b);
-    return pe_fail(err, PE_ENOMEM, "out of memory: cannot reserve %llu bytes", (unsigned long long)size);
+    return pe_fail(err, PE_ENOMEM, "out of memory: cannot reserve %llu bytes",
+                   (unsigned long long)size);
   }
   b->data = p, b->size = size, b->pages = true, b->refs = 1;
   *out = b;
@@ -45,7 +47,9 @@ static pe_status map_fd(int fd, const char *path, pe_buffer *b, pe_error *err) {
   b->size = (uint64_t)st.st_size;
   if (!b->size) return PE_OK; /* mmap refuses length 0; an empty file is an empty buffer */
   void *p = mmap(NULL, b->size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (p == MAP_FAILED) return pe_fail(err, PE_EIO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)b->size, strerror(errno));
+  if (p == MAP_FAILED)
+    return pe_fail(err, PE_EIO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)b->size,
+                   strerror(errno));
   b->data = p;
   return PE_OK;
 }
@@ -54,11 +58,15 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err) {
   pe_buffer *b = pe_calloc(1, sizeof *b);
   if (!b) return pe_nomem(err, "buffer");
   b->mapped = b->pages = true, b->refs = 1;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe is refused, not waited for */
-  pe_status rc = fd < 0 ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : map_fd(fd, path, b, err);
+  int fd =
+      open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe is refused, not waited for */
+  pe_status rc =
+      fd < 0 ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : map_fd(fd, path, b, err);
   if (fd >= 0) close(fd);
-  if (rc) pe_free(b);
-  else *out = b;
+  if (rc)
+    pe_free(b);
+  else
+    *out = b;
   return rc;
 }
 
@@ -68,7 +76,8 @@ void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size) {
   uint64_t page = asked > 0 ? (uint64_t)asked : 4096, end = at + size;
 #ifdef POSIX_MADV_WILLNEED
   uint64_t first = at / page * page;
-  if (b->mapped) posix_madvise(b->data + first, end - first, POSIX_MADV_WILLNEED); /* a hint: it may fail */
+  if (b->mapped)
+    posix_madvise(b->data + first, end - first, POSIX_MADV_WILLNEED); /* a hint: it may fail */
 #endif
   volatile const uint8_t *p = b->data;
   for (uint64_t i = at; i < end; i += page) (void)p[i];
@@ -82,7 +91,9 @@ pe_buffer *pe_buffer_retain(pe_buffer *b) {
 
 void pe_buffer_release(pe_buffer *b) {
   if (!b || __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL)) return;
-  if (!b->pages) pe_free(b->data);
-  else if (b->data) munmap(b->data, b->size ? b->size : 1);
+  if (!b->pages)
+    pe_free(b->data);
+  else if (b->data)
+    munmap(b->data, b->size ? b->size : 1);
   pe_free(b);
 }

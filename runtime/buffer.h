@@ -19,11 +19,15 @@ typedef struct pe_buffer {
   int refs;
 } pe_buffer;
 
-pe_status pe_buffer_alloc(uint64_t size, pe_buffer **out, pe_error *err);       /* gives; zeroed heap bytes */
-pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err);     /* gives; zero pages that cost memory once touched */
-pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err);      /* gives; a whole file; errors name the path */
-void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size);           /* until these pages are in memory */
-pe_buffer *pe_buffer_retain(pe_buffer *b);                                      /* gives one more reference */
-void pe_buffer_release(pe_buffer *b);                                           /* takes; NULL is fine */
+pe_status pe_buffer_alloc(uint64_t size, pe_buffer **out,
+                          pe_error *err); /* gives; zeroed heap bytes */
+pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out,
+                            pe_error *err); /* gives; zero pages that cost memory once touched */
+pe_status pe_buffer_map(const char *path, pe_buffer **out,
+                        pe_error *err); /* gives; a whole file; errors name the path */
+void pe_buffer_touch(const pe_buffer *b, uint64_t at,
+                     uint64_t size);       /* until these pages are in memory */
+pe_buffer *pe_buffer_retain(pe_buffer *b); /* gives one more reference */
+void pe_buffer_release(pe_buffer *b);      /* takes; NULL is fine */
 
 #endif

@@ -8,7 +8,15 @@
 
 #include "runtime/utf8.h"
 
-enum { EXPECT_VALUE, EXPECT_FIRST_ITEM, EXPECT_ITEM_SEPARATOR, EXPECT_FIRST_KEY, EXPECT_KEY_SEPARATOR, EXPECT_END, TOO_LONG };
+enum {
+  EXPECT_VALUE,
+  EXPECT_FIRST_ITEM,
+  EXPECT_ITEM_SEPARATOR,
+  EXPECT_FIRST_KEY,
+  EXPECT_KEY_SEPARATOR,
+  EXPECT_END,
+  TOO_LONG
+};
 enum { MAX_NUMBER = 4300 }; /* characters; Python's own limit for integers */
 
 void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth) {
@@ -16,7 +24,8 @@ void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth) {
   r->text = r->at = text, r->end = text + len;
   r->max_depth = max_depth > 0 && max_depth < PE_JSON_MAX_DEPTH ? max_depth : PE_JSON_MAX_DEPTH;
   if (len > PE_JSON_MAX_SIZE) r->state = TOO_LONG;
-  if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) r->at += 3; /* a byte order mark is not worth an error */
+  if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
+    r->at += 3; /* a byte order mark is not worth an error */
 }
 
 void pe_json_close(pe_json *r) { pe_buf_free(&r->scratch); }
@@ -29,28 +38,33 @@ pe_status pe_json_fail(const pe_json *r, pe_error *err, const char *format, ...)
   va_end(ap);
   size_t line = 1, column = 1;
   for (const char *p = r->text; p < r->at; p++) {
-    if (*p == '\n') line++, column = 1;
-    else column += (*p & 0xc0) != 0x80; /* columns count characters */
+    if (*p == '\n')
+      line++, column = 1;
+    else
+      column += (*p & 0xc0) != 0x80; /* columns count characters */
   }
   return pe_fail(err, PE_EFORMAT, "line %zu, column %zu: %s", line, column, text);
 }
 
 const char *pe_json_type_name(pe_json_type type) {
-  static const char *const names[] = {"end",    "object", "end of object", "array", "end of array", "key",
-                                      "string", "integer", "float",        "true",  "false",        "null"};
+  static const char *const names[] = {"end",          "object", "end of object", "array",
+                                      "end of array", "key",    "string",        "integer",
+                                      "float",        "true",   "false",         "null"};
   return names[type];
 }
 
 /* ---- scanning ------------------------------------------------------------------------------------------------ */
 
 static void skip_space(pe_json *r) {
-  while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t')) r->at++;
+  while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
+    r->at++;
 }
 
 static pe_status unexpected(pe_json *r, const char *wanted, pe_error *err) {
   if (r->at == r->end) return pe_json_fail(r, err, "text ends where %s is expected", wanted);
   unsigned char c = (unsigned char)*r->at;
-  if (c < 0x20 || c >= 0x7f) return pe_json_fail(r, err, "byte 0x%02x where %s is expected", c, wanted);
+  if (c < 0x20 || c >= 0x7f)
+    return pe_json_fail(r, err, "byte 0x%02x where %s is expected", c, wanted);
   return pe_json_fail(r, err, "'%c' where %s is expected", c, wanted);
 }
 
@@ -62,7 +76,9 @@ static const char *plain_end(const char *at, const char *end) {
     uint64_t quote = x ^ ones * '"', slash = x ^ ones * '\\';
     if (((quote - ones) | (slash - ones) | (x - ones * 0x20) | x) & tops) break;
   }
-  while (at < end && *at != '"' && *at != '\\' && (unsigned char)*at >= 0x20 && (unsigned char)*at < 0x80) at++;
+  while (at < end && *at != '"' && *at != '\\' && (unsigned char)*at >= 0x20 &&
+         (unsigned char)*at < 0x80)
+    at++;
   return at;
 }
 
@@ -70,7 +86,9 @@ static int hex4(const char *at, const char *end) {
   if (end - at < 4) return -1;
   int v = 0;
   for (int i = 0; i < 4; i++) {
-    int c = (unsigned char)at[i], d = c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
+    int c = (unsigned char)at[i], d = c >= '0' && c <= '9'                 ? c - '0'
+                                      : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
+                                                                           : -1;
     if (d < 0) return -1;
     v = v << 4 | d;
   }
@@ -83,7 +101,8 @@ static pe_status read_unicode(pe_json *r, int32_t *cp, pe_error *err) {
   if (hi < 0) return pe_json_fail(r, err, "\\u without four hexadecimal digits");
   if (hi >= 0xdc00 && hi <= 0xdfff) return pe_json_fail(r, err, "lone surrogate \\u%04x", hi);
   if (hi < 0xd800 || hi > 0xdbff) return r->at += 4, *cp = hi, PE_OK;
-  int lo = r->end - r->at >= 10 && r->at[4] == '\\' && r->at[5] == 'u' ? hex4(r->at + 6, r->end) : -1;
+  int lo =
+      r->end - r->at >= 10 && r->at[4] == '\\' && r->at[5] == 'u' ? hex4(r->at + 6, r->end) : -1;
   if (lo < 0xdc00 || lo > 0xdfff) return pe_json_fail(r, err, "lone surrogate \\u%04x", hi);
   r->at += 10;
   *cp = 0x10000 + ((hi - 0xd800) << 10) + (lo - 0xdc00);
@@ -170,7 +189,8 @@ static bool small_integer(pe_str s, int64_t *out) {
   int64_t v = 0;
   for (size_t i = negative; i < s.len; i++) {
     int d = s.at[i] - '0';
-    if (__builtin_mul_overflow(v, 10, &v) || __builtin_sub_overflow(v, d, &v)) return false; /* negative: has one more */
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_sub_overflow(v, d, &v))
+      return false; /* negative: has one more */
   }
   if (!negative && v == INT64_MIN) return false;
   *out = negative ? v : -v;
@@ -182,7 +202,8 @@ static pe_status read_number(pe_json *r, pe_json_token *t, pe_error *err) {
   const char *end = number_end(r->at, r->end, &integer);
   if (!end) return unexpected(r, "a number", err);
   t->str = pe_str_of(r->at, (size_t)(end - r->at));
-  if (t->str.len > MAX_NUMBER) return pe_json_fail(r, err, "number of %zu characters, at most %d", t->str.len, MAX_NUMBER);
+  if (t->str.len > MAX_NUMBER)
+    return pe_json_fail(r, err, "number of %zu characters, at most %d", t->str.len, MAX_NUMBER);
   if (integer && small_integer(t->str, &t->integer)) {
     t->type = PE_JSON_INT, t->number = (double)t->integer;
   } else {
@@ -203,9 +224,16 @@ static bool word(pe_json *r, const char *text) {
 }
 
 static pe_status read_word(pe_json *r, pe_json_token *t, pe_error *err) {
-  static const struct { const char *text; pe_json_type type; double number; } words[] = {
-      {"true", PE_JSON_TRUE, 0}, {"false", PE_JSON_FALSE, 0}, {"null", PE_JSON_NULL, 0},
-      {"NaN", PE_JSON_FLOAT, NAN}, {"Infinity", PE_JSON_FLOAT, INFINITY}, {"-Infinity", PE_JSON_FLOAT, -INFINITY}};
+  static const struct {
+    const char *text;
+    pe_json_type type;
+    double number;
+  } words[] = {{"true", PE_JSON_TRUE, 0},
+               {"false", PE_JSON_FALSE, 0},
+               {"null", PE_JSON_NULL, 0},
+               {"NaN", PE_JSON_FLOAT, NAN},
+               {"Infinity", PE_JSON_FLOAT, INFINITY},
+               {"-Infinity", PE_JSON_FLOAT, -INFINITY}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     const char *from = r->at;
     if (!word(r, words[i].text)) continue;
@@ -219,7 +247,8 @@ static pe_status read_word(pe_json *r, pe_json_token *t, pe_error *err) {
 /* ---- structure ----------------------------------------------------------------------------------------------- */
 
 static pe_status push(pe_json *r, bool object, pe_error *err) {
-  if (r->depth == r->max_depth) return pe_json_fail(r, err, "nested deeper than %d levels", r->max_depth);
+  if (r->depth == r->max_depth)
+    return pe_json_fail(r, err, "nested deeper than %d levels", r->max_depth);
   uint8_t bit = (uint8_t)(1u << (r->depth & 7)), *byte = &r->stack[r->depth >> 3];
   *byte = (uint8_t)(object ? *byte | bit : *byte & ~bit);
   r->depth++;
@@ -229,8 +258,11 @@ static pe_status push(pe_json *r, bool object, pe_error *err) {
 }
 
 static void value_done(pe_json *r) {
-  if (!r->depth) r->state = EXPECT_END;
-  else r->state = r->stack[(r->depth - 1) >> 3] >> ((r->depth - 1) & 7) & 1 ? EXPECT_KEY_SEPARATOR : EXPECT_ITEM_SEPARATOR;
+  if (!r->depth)
+    r->state = EXPECT_END;
+  else
+    r->state = r->stack[(r->depth - 1) >> 3] >> ((r->depth - 1) & 7) & 1 ? EXPECT_KEY_SEPARATOR
+                                                                         : EXPECT_ITEM_SEPARATOR;
 }
 
 static pe_status close_container(pe_json *r, pe_json_type type, pe_json_token *t) {
@@ -246,10 +278,23 @@ static pe_status read_value(pe_json *r, pe_json_token *t, pe_error *err) {
   switch (*r->at) {
   case '{': t->type = PE_JSON_OBJECT; return push(r, true, err);
   case '[': t->type = PE_JSON_ARRAY; return push(r, false, err);
-  case '"': t->type = PE_JSON_STRING; rc = read_string(r, &t->str, err); break;
-  case '-': rc = r->end - r->at > 1 && r->at[1] == 'I' ? read_word(r, t, err) : read_number(r, t, err); break;
-  case '0': case '1': case '2': case '3': case '4': case '5': case '6': case '7': case '8': case '9':
-    rc = read_number(r, t, err); break;
+  case '"':
+    t->type = PE_JSON_STRING;
+    rc = read_string(r, &t->str, err);
+    break;
+  case '-':
+    rc = r->end - r->at > 1 && r->at[1] == 'I' ? read_word(r, t, err) : read_number(r, t, err);
+    break;
+  case '0':
+  case '1':
+  case '2':
+  case '3':
+  case '4':
+  case '5':
+  case '6':
+  case '7':
+  case '8':
+  case '9': rc = read_number(r, t, err); break;
   default: rc = read_word(r, t, err);
   }
   if (!rc) value_done(r);
@@ -271,7 +316,8 @@ static pe_status read_key(pe_json *r, pe_json_token *t, pe_error *err) {
 pe_status pe_json_next(pe_json *r, pe_json_token *t, pe_error *err) {
   t->str = (pe_str){0}, t->integer = 0, t->number = 0;
   if (r->state == TOO_LONG)
-    return pe_fail(err, PE_ELIMIT, "text of %zu bytes, at most %d", (size_t)(r->end - r->text), PE_JSON_MAX_SIZE);
+    return pe_fail(err, PE_ELIMIT, "text of %zu bytes, at most %d", (size_t)(r->end - r->text),
+                   PE_JSON_MAX_SIZE);
   skip_space(r);
   char c = r->at < r->end ? *r->at : 0;
   switch (r->state) {
@@ -301,10 +347,12 @@ pe_status pe_json_next(pe_json *r, pe_json_token *t, pe_error *err) {
   }
 }
 
-pe_status pe_json_expect(pe_json *r, pe_json_type type, const char *what, pe_json_token *t, pe_error *err) {
+pe_status pe_json_expect(pe_json *r, pe_json_type type, const char *what, pe_json_token *t,
+                         pe_error *err) {
   pe_status rc = pe_json_next(r, t, err);
   if (!rc && t->type != type)
-    rc = pe_json_fail(r, err, "%s must be %s, not %s", what, pe_json_type_name(type), pe_json_type_name(t->type));
+    rc = pe_json_fail(r, err, "%s must be %s, not %s", what, pe_json_type_name(type),
+                      pe_json_type_name(t->type));
   return rc;
 }
 
@@ -326,7 +374,8 @@ static pe_status copy_str(pe_arena *a, pe_str s, pe_str *out, pe_error *err) {
   return PE_OK;
 }
 
-static pe_status new_value(pe_arena *a, const pe_json_token *t, pe_json_value **out, pe_error *err) {
+static pe_status new_value(pe_arena *a, const pe_json_token *t, pe_json_value **out,
+                           pe_error *err) {
   pe_json_value *v = pe_arena_calloc(a, 1, sizeof *v);
   if (!v) return pe_nomem(err, "JSON value");
   v->type = t->type, v->integer = t->integer, v->number = t->number;
@@ -335,7 +384,8 @@ static pe_status new_value(pe_arena *a, const pe_json_token *t, pe_json_value **
 }
 
 /* One value after another, with the open containers on a stack of their own: no recursion. */
-pe_status pe_json_tree(pe_json *r, const pe_json_token *first, pe_arena *a, pe_json_value **out, pe_error *err) {
+pe_status pe_json_tree(pe_json *r, const pe_json_token *first, pe_arena *a, pe_json_value **out,
+                       pe_error *err) {
   pe_json_value *open[PE_JSON_MAX_DEPTH], **link[PE_JSON_MAX_DEPTH];
   int depth = 0;
   pe_str key = {0};
@@ -350,16 +400,20 @@ pe_status pe_json_tree(pe_json *r, const pe_json_token *first, pe_arena *a, pe_j
       pe_json_value *v = NULL;
       if ((rc = new_value(a, &t, &v, err))) return rc;
       v->key = key, key = (pe_str){0};
-      if (depth) *link[depth - 1] = v, link[depth - 1] = &v->next, open[depth - 1]->count++;
-      else *out = v;
-      if (t.type == PE_JSON_OBJECT || t.type == PE_JSON_ARRAY) open[depth] = v, link[depth++] = &v->child;
+      if (depth)
+        *link[depth - 1] = v, link[depth - 1] = &v->next, open[depth - 1]->count++;
+      else
+        *out = v;
+      if (t.type == PE_JSON_OBJECT || t.type == PE_JSON_ARRAY)
+        open[depth] = v, link[depth++] = &v->child;
     }
     if (!depth) return PE_OK;
     if ((rc = pe_json_next(r, &t, err))) return rc;
   }
 }
 
-pe_status pe_json_parse(const char *text, size_t len, pe_arena *a, pe_json_value **out, pe_error *err) {
+pe_status pe_json_parse(const char *text, size_t len, pe_arena *a, pe_json_value **out,
+                        pe_error *err) {
   pe_json r;
   pe_json_token t;
   pe_json_open(&r, text, len, 0);
@@ -389,7 +443,9 @@ pe_str pe_json_str(const pe_json_value *v, const char *otherwise) {
   return pe_json_is(v, PE_JSON_STRING) ? v->str : otherwise ? pe_str_c(otherwise) : (pe_str){0};
 }
 
-int64_t pe_json_int(const pe_json_value *v, int64_t otherwise) { return pe_json_is(v, PE_JSON_INT) ? v->integer : otherwise; }
+int64_t pe_json_int(const pe_json_value *v, int64_t otherwise) {
+  return pe_json_is(v, PE_JSON_INT) ? v->integer : otherwise;
+}
 
 double pe_json_number(const pe_json_value *v, double otherwise) {
   return pe_json_is(v, PE_JSON_INT) || pe_json_is(v, PE_JSON_FLOAT) ? v->number : otherwise;

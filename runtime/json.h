@@ -27,7 +27,7 @@ typedef enum pe_json_type {
   PE_JSON_ARRAY_END,
   PE_JSON_KEY,
   PE_JSON_STRING,
-  PE_JSON_INT,   /* fits int64_t; `number` holds it as a double, too */
+  PE_JSON_INT, /* fits int64_t; `number` holds it as a double, too */
   PE_JSON_FLOAT, /* has a point or an exponent, or is an integer beyond int64_t (raw has its digits) */
   PE_JSON_TRUE,
   PE_JSON_FALSE,
@@ -52,12 +52,14 @@ typedef struct pe_json {
   uint8_t state;
 } pe_json;
 
-void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth); /* borrows text; max_depth 0: PE_JSON_MAX_DEPTH */
+void pe_json_open(pe_json *r, const char *text, size_t len,
+                  int max_depth); /* borrows text; max_depth 0: PE_JSON_MAX_DEPTH */
 void pe_json_close(pe_json *r);
 pe_status pe_json_next(pe_json *r, pe_json_token *t, pe_error *err);
 
 /* Next token must be of this type; the error names `what` and both types. */
-pe_status pe_json_expect(pe_json *r, pe_json_type type, const char *what, pe_json_token *t, pe_error *err);
+pe_status pe_json_expect(pe_json *r, pe_json_type type, const char *what, pe_json_token *t,
+                         pe_error *err);
 /* Skips the value that begins with t (just read): nothing for scalars, to the matching end for containers. */
 pe_status pe_json_skip(pe_json *r, const pe_json_token *t, pe_error *err);
 /* An error at the reader's place: "line 3, column 7: TEXT". */
@@ -72,14 +74,16 @@ typedef struct pe_json_value {
   pe_str str;        /* STRING: NUL-terminated copy; numbers: as written */
   int64_t integer;
   double number;
-  size_t count;                      /* children of OBJECT and ARRAY */
+  size_t count;                       /* children of OBJECT and ARRAY */
   struct pe_json_value *child, *next; /* first child; next sibling */
 } pe_json_value;
 
 /* Reads the value that begins with t (just read) into the arena. */
-pe_status pe_json_tree(pe_json *r, const pe_json_token *t, pe_arena *a, pe_json_value **out, pe_error *err);
+pe_status pe_json_tree(pe_json *r, const pe_json_token *t, pe_arena *a, pe_json_value **out,
+                       pe_error *err);
 /* A whole text, one value. */
-pe_status pe_json_parse(const char *text, size_t len, pe_arena *a, pe_json_value **out, pe_error *err);
+pe_status pe_json_parse(const char *text, size_t len, pe_arena *a, pe_json_value **out,
+                        pe_error *err);
 
 /* Forgiving look-ups: a missing key, a NULL object or a value of another type gives NULL or the default. */
 const pe_json_value *pe_json_get(const pe_json_value *object, const char *key);
@@ -88,7 +92,9 @@ pe_str pe_json_str(const pe_json_value *v, const char *otherwise); /* the text o
 int64_t pe_json_int(const pe_json_value *v, int64_t otherwise);
 double pe_json_number(const pe_json_value *v, double otherwise);
 bool pe_json_bool(const pe_json_value *v, bool otherwise);
-static inline bool pe_json_is(const pe_json_value *v, pe_json_type type) { return v && v->type == type; }
+static inline bool pe_json_is(const pe_json_value *v, pe_json_type type) {
+  return v && v->type == type;
+}
 
 /* ---- writing: json_write.c ----------------------------------------------------------------------------------- */
 

@@ -7,7 +7,9 @@
 #include "runtime/json.h"
 #include "runtime/utf8.h"
 
-static pe_status put_unit(pe_buf *b, unsigned unit, pe_error *err) { return pe_buf_printf(b, err, "\\u%04x", unit); }
+static pe_status put_unit(pe_buf *b, unsigned unit, pe_error *err) {
+  return pe_buf_printf(b, err, "\\u%04x", unit);
+}
 
 static pe_status put_escaped(pe_buf *b, int32_t cp, pe_error *err) {
   static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
@@ -23,11 +25,19 @@ pe_status pe_json_put_str(pe_buf *b, pe_str s, bool ascii, pe_error *err) {
   pe_status rc = pe_buf_byte(b, '"', err);
   while (!rc && at < end) {
     unsigned char c = (unsigned char)*at;
-    if (c >= 0x20 && c < 0x7f && c != '"' && c != '\\') { at++; continue; }
+    if (c >= 0x20 && c < 0x7f && c != '"' && c != '\\') {
+      at++;
+      continue;
+    }
     int32_t cp;
     int n = pe_utf8_next(at, end, &cp);
-    if (cp < 0) return pe_fail(err, PE_EFORMAT, "string is not UTF-8 at byte %zu (0x%02x)", (size_t)(at - s.at) + 1, c);
-    if (c >= 0x7f && !ascii) { at += n; continue; }
+    if (cp < 0)
+      return pe_fail(err, PE_EFORMAT, "string is not UTF-8 at byte %zu (0x%02x)",
+                     (size_t)(at - s.at) + 1, c);
+    if (c >= 0x7f && !ascii) {
+      at += n;
+      continue;
+    }
     if (!(rc = pe_buf_put(b, from, (size_t)(at - from), err))) rc = put_escaped(b, cp, err);
     from = at += n;
   }
@@ -54,15 +64,18 @@ static int shortest(double d, char digits[20], int *exponent) {
 
 pe_status pe_json_put_double(pe_buf *b, double d, pe_error *err) {
   if (isnan(d)) return pe_buf_put(b, "NaN", 3, err);
-  if (isinf(d)) return d < 0 ? pe_buf_put(b, "-Infinity", 9, err) : pe_buf_put(b, "Infinity", 8, err);
+  if (isinf(d))
+    return d < 0 ? pe_buf_put(b, "-Infinity", 9, err) : pe_buf_put(b, "Infinity", 8, err);
   pe_status rc = signbit(d) ? pe_buf_byte(b, '-', err) : PE_OK;
   if (rc || d == 0) return rc ? rc : pe_buf_put(b, "0.0", 3, err);
   char digits[20];
   int e, n = shortest(fabs(d), digits, &e);
   if (e < -4 || e >= 16)
-    return n > 1 ? pe_buf_printf(b, err, "%c.%.*se%c%02d", digits[0], n - 1, digits + 1, e < 0 ? '-' : '+', abs(e))
+    return n > 1 ? pe_buf_printf(b, err, "%c.%.*se%c%02d", digits[0], n - 1, digits + 1,
+                                 e < 0 ? '-' : '+', abs(e))
                  : pe_buf_printf(b, err, "%ce%c%02d", digits[0], e < 0 ? '-' : '+', abs(e));
   if (e < 0) return pe_buf_printf(b, err, "0.%.*s%.*s", -e - 1, "0000", n, digits);
-  if (n <= e + 1) return pe_buf_printf(b, err, "%.*s%.*s.0", n, digits, e + 1 - n, "0000000000000000");
+  if (n <= e + 1)
+    return pe_buf_printf(b, err, "%.*s%.*s.0", n, digits, e + 1 - n, "0000000000000000");
   return pe_buf_printf(b, err, "%.*s.%.*s", e + 1, digits, n - e - 1, digits + e + 1);
 }

@@ -10,7 +10,12 @@ int pe_utf8_next(const char *at, const char *end, int32_t *cp) {
   int need = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
   if (c < 0xc2 || c > 0xf4) return *cp = -1, 1;
   /* The second byte's range closes the holes: overlong forms, surrogates, beyond U+10FFFF. */
-  uint8_t lo = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : 0x80, hi = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : 0xbf;
+  uint8_t lo = c == 0xe0   ? 0xa0
+               : c == 0xf0 ? 0x90
+                           : 0x80,
+          hi = c == 0xed   ? 0x9f
+               : c == 0xf4 ? 0x8f
+                           : 0xbf;
   c &= 0x3f >> need;
   for (int i = 1; i <= need; i++) {
     if (at + i == end) return *cp = -2, i;

@@ -3,8 +3,8 @@ local args = require "lib.args"
 local command = require "lib.command"
 local perigee = require "perigee"
 
---- perigee.open(path, options): a model, see models/model.lua.
-function perigee.open(path, options) return require("models.model").open(path, options) end
+--- perigee.open(path, options): a model, see engine/model.lua.
+function perigee.open(path, options) return require("engine.model").open(path, options) end
 
 local function check_utf8(argv)
   for i = 1, #argv do

@@ -12,7 +12,7 @@ trap 'rm -f "$log"' EXIT
 mkdir -p "$OUT"
 
 objects=
-for source in kernels/*.c kernels/cpu/*.c runtime/*.c; do
+for source in kernels/*.c kernels/cpu/*.c runtime/*.c runtime/*/*.c; do
   object=$OUT/$(echo "$source" | tr / _ | sed 's/c$/o/')
   level=-O2
   case $source in */prim_*) level=-O3 ;; esac

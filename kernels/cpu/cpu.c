@@ -27,9 +27,11 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
 /* Waking a worker costs microseconds: less work than this is not worth it. */
 static const double worth = 32768;
 
-void pe_cpu_run(pe_op op, const pe_call *c, int task, int tasks) { ops[op]->run(c, task, tasks); }
+void pe_cpu_run(pe_op op, const pe_cpu_call *c, int task, int tasks) {
+  ops[op]->run(c, task, tasks);
+}
 
-int pe_cpu_tasks(pe_op op, const pe_call *c, int most) {
+int pe_cpu_tasks(pe_op op, const pe_cpu_call *c, int most) {
   pe_cpu_work w = ops[op]->work(c);
   double n = w.cost / worth;
   if (n > (double)w.items) n = (double)w.items;
@@ -37,4 +39,6 @@ int pe_cpu_tasks(pe_op op, const pe_call *c, int most) {
   return n < 1 ? 1 : (int)n;
 }
 
-int64_t pe_cpu_scratch(pe_op op, const pe_call *c) { return ops[op]->scratch ? ops[op]->scratch(c) : 0; }
+int64_t pe_cpu_scratch(pe_op op, const pe_cpu_call *c) {
+  return ops[op]->scratch ? ops[op]->scratch(c) : 0;
+}

@@ -17,14 +17,15 @@ typedef struct pe_cpu_work {
 } pe_cpu_work;
 
 typedef struct pe_cpu_op {
-  void (*run)(const pe_call *c, int task, int tasks);
-  pe_cpu_work (*work)(const pe_call *c);
-  int64_t (*scratch)(const pe_call *c); /* NULL: none */
+  void (*run)(const pe_cpu_call *c, int task, int tasks);
+  pe_cpu_work (*work)(const pe_cpu_call *c);
+  int64_t (*scratch)(const pe_cpu_call *c); /* NULL: none */
 } pe_cpu_op;
 
-extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert_linear, pe_cpu_expert_gated, pe_cpu_head_linear, pe_cpu_norm,
-    pe_cpu_map, pe_cpu_rope_table, pe_cpu_rope, pe_cpu_store, pe_cpu_attention, pe_cpu_route,
-    pe_cpu_expert_sum, pe_cpu_conv, pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat, pe_cpu_slice, pe_cpu_output;
+extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert_linear,
+    pe_cpu_expert_gated, pe_cpu_head_linear, pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table,
+    pe_cpu_rope, pe_cpu_store, pe_cpu_attention, pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv,
+    pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat, pe_cpu_slice, pe_cpu_output;
 
 /* The items from *from to before *to are this task's. */
 static inline void pe_cpu_share(int64_t items, int task, int tasks, int64_t *from, int64_t *to) {
@@ -33,8 +34,8 @@ static inline void pe_cpu_share(int64_t items, int task, int tasks, int64_t *fro
   *to = *from + each + (task < rest);
 }
 
-static inline float *pe_cpu_row(const pe_view *v, int64_t row) { return v->at + row * v->step; }
-static inline float *pe_cpu_scratch_of(const pe_call *c, int task) {
+static inline float *pe_cpu_row(const pe_cpu_view *v, int64_t row) { return v->at + row * v->step; }
+static inline float *pe_cpu_scratch_of(const pe_cpu_call *c, int task) {
   return c->scratch + task * c->scratch_step;
 }
 static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -44,8 +45,8 @@ static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b;
 typedef struct pe_cpu_product {
   const pe_prim *prim;
   const pe_quant_matrix *m;
-  const float *bias;        /* or NULL */
-  pe_view x, out, residual; /* residual.at: or NULL */
+  const float *bias;            /* or NULL */
+  pe_cpu_view x, out, residual; /* residual.at: or NULL */
   int64_t rows;
 } pe_cpu_product;
 void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch);
@@ -56,8 +57,10 @@ int64_t pe_cpu_product_rows(int64_t rows, int64_t in); /* how many rows it goes 
 void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y);
 
 /* Rows of a cache, one behind the other. A decoded row takes pe_cpu_kv_floats(type, width) floats: groups are decoded whole. */
-void pe_cpu_kv_encode(const pe_prim *prim, pe_kv_type type, const float *x, int64_t width, uint8_t *out);
-void pe_cpu_kv_decode(const pe_prim *prim, pe_kv_type type, const uint8_t *data, int64_t rows, int64_t width, float *out);
+void pe_cpu_kv_encode(const pe_prim *prim, pe_kv_type type, const float *x, int64_t width,
+                      uint8_t *out);
+void pe_cpu_kv_decode(const pe_prim *prim, pe_kv_type type, const uint8_t *data, int64_t rows,
+                      int64_t width, float *out);
 int64_t pe_cpu_kv_floats(pe_kv_type type, int64_t width);
 
 #endif

@@ -86,8 +86,9 @@ static uint64_t detect(void) {
 static uint64_t detect(void) {
   static const struct {
     uint8_t feature, word, bit;
-  } bits[] = {{PE_CPU_NEON, 0, 1}, {PE_CPU_FP16, 0, 10}, {PE_CPU_DOTPROD, 0, 20}, {PE_CPU_SVE, 0, 22},
-              {PE_CPU_SVE2, 1, 1}, {PE_CPU_I8MM, 1, 13}, {PE_CPU_BF16, 1, 14},    {PE_CPU_SME, 1, 23}};
+  } bits[] = {{PE_CPU_NEON, 0, 1},  {PE_CPU_FP16, 0, 10}, {PE_CPU_DOTPROD, 0, 20},
+              {PE_CPU_SVE, 0, 22},  {PE_CPU_SVE2, 1, 1},  {PE_CPU_I8MM, 1, 13},
+              {PE_CPU_BF16, 1, 14}, {PE_CPU_SME, 1, 23}};
   unsigned long word[2] = {getauxval(AT_HWCAP), getauxval(AT_HWCAP2)};
   uint64_t found = 0;
   for (size_t i = 0; i < sizeof bits / sizeof *bits; i++)

@@ -9,31 +9,31 @@
 #include <stdint.h>
 
 /*        enum              name           */
-#define PE_CPU_FEATURES(X)                                                                                   \
-  X(PE_CPU_SSE42, "sse4.2")                                                                                  \
-  X(PE_CPU_AVX, "avx")                                                                                       \
-  X(PE_CPU_F16C, "f16c")                                                                                     \
-  X(PE_CPU_FMA, "fma")                                                                                       \
-  X(PE_CPU_AVX2, "avx2")                                                                                     \
-  X(PE_CPU_AVX_VNNI, "avx_vnni")                                                                             \
-  X(PE_CPU_AVX512F, "avx512f")                                                                               \
-  X(PE_CPU_AVX512BW, "avx512bw")                                                                             \
-  X(PE_CPU_AVX512DQ, "avx512dq")                                                                             \
-  X(PE_CPU_AVX512VL, "avx512vl")                                                                             \
-  X(PE_CPU_AVX512_VBMI, "avx512_vbmi")                                                                       \
-  X(PE_CPU_AVX512_VNNI, "avx512_vnni")                                                                       \
-  X(PE_CPU_AVX512_BF16, "avx512_bf16")                                                                       \
-  X(PE_CPU_AVX512_FP16, "avx512_fp16")                                                                       \
-  X(PE_CPU_AMX_TILE, "amx_tile")                                                                             \
-  X(PE_CPU_AMX_INT8, "amx_int8")                                                                             \
-  X(PE_CPU_AMX_BF16, "amx_bf16")                                                                             \
-  X(PE_CPU_NEON, "neon")                                                                                     \
-  X(PE_CPU_FP16, "fp16")                                                                                     \
-  X(PE_CPU_DOTPROD, "dotprod")                                                                               \
-  X(PE_CPU_I8MM, "i8mm")                                                                                     \
-  X(PE_CPU_BF16, "bf16")                                                                                     \
-  X(PE_CPU_SVE, "sve")                                                                                       \
-  X(PE_CPU_SVE2, "sve2")                                                                                     \
+#define PE_CPU_FEATURES(X)                                                                         \
+  X(PE_CPU_SSE42, "sse4.2")                                                                        \
+  X(PE_CPU_AVX, "avx")                                                                             \
+  X(PE_CPU_F16C, "f16c")                                                                           \
+  X(PE_CPU_FMA, "fma")                                                                             \
+  X(PE_CPU_AVX2, "avx2")                                                                           \
+  X(PE_CPU_AVX_VNNI, "avx_vnni")                                                                   \
+  X(PE_CPU_AVX512F, "avx512f")                                                                     \
+  X(PE_CPU_AVX512BW, "avx512bw")                                                                   \
+  X(PE_CPU_AVX512DQ, "avx512dq")                                                                   \
+  X(PE_CPU_AVX512VL, "avx512vl")                                                                   \
+  X(PE_CPU_AVX512_VBMI, "avx512_vbmi")                                                             \
+  X(PE_CPU_AVX512_VNNI, "avx512_vnni")                                                             \
+  X(PE_CPU_AVX512_BF16, "avx512_bf16")                                                             \
+  X(PE_CPU_AVX512_FP16, "avx512_fp16")                                                             \
+  X(PE_CPU_AMX_TILE, "amx_tile")                                                                   \
+  X(PE_CPU_AMX_INT8, "amx_int8")                                                                   \
+  X(PE_CPU_AMX_BF16, "amx_bf16")                                                                   \
+  X(PE_CPU_NEON, "neon")                                                                           \
+  X(PE_CPU_FP16, "fp16")                                                                           \
+  X(PE_CPU_DOTPROD, "dotprod")                                                                     \
+  X(PE_CPU_I8MM, "i8mm")                                                                           \
+  X(PE_CPU_BF16, "bf16")                                                                           \
+  X(PE_CPU_SVE, "sve")                                                                             \
+  X(PE_CPU_SVE2, "sve2")                                                                           \
   X(PE_CPU_SME, "sme")
 
 typedef enum pe_cpu_feature {

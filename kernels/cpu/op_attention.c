@@ -22,8 +22,8 @@ static const int32_t *table_of(const pe_step *step, const pe_segment *segment, i
 
 /* Where token t of a head is in a pool of rows of so many bytes; *run: how many tokens from t on, up to `end`, follow it
  * there. */
-static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *table, int64_t head, int64_t bytes, int64_t t, int64_t end,
-                         int64_t *run) {
+static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *table, int64_t head,
+                         int64_t bytes, int64_t t, int64_t end, int64_t *run) {
   int64_t within = t % a->block;
   *run = pe_cpu_least(a->block - within, end - t);
   return pool + (((int64_t)table[t / a->block] * a->heads + head) * a->block + within) * bytes;
@@ -32,7 +32,7 @@ static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *t
 /* ---- store ------------------------------------------------------------------------------------------------------- */
 
 /* Keys are rotated straight to where they will lie, or through `turned` where that is not float32. */
-static void store_key(const pe_call *c, int64_t r, const float *x, float *turned, uint8_t *to) {
+static void store_key(const pe_cpu_call *c, int64_t r, const float *x, float *turned, uint8_t *to) {
   const pe_store_args *a = &c->args.store;
   if (a->rope.half > 0) {
     if (a->cache.type == PE_KV_F32) turned = (float *)(void *)to;
@@ -43,9 +43,10 @@ static void store_key(const pe_call *c, int64_t r, const float *x, float *turned
   pe_cpu_kv_encode(c->prim, a->cache.type, x, a->cache.key, to);
 }
 
-static void store_run(const pe_call *c, int task, int tasks) {
+static void store_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_cache_args *cache = &c->args.store.cache;
-  const int64_t key = pe_kv_row_bytes(cache->type, cache->key), value = pe_kv_row_bytes(cache->type, cache->value);
+  const int64_t key = pe_kv_row_bytes(cache->type, cache->key),
+                value = pe_kv_row_bytes(cache->type, cache->value);
   int64_t from, to, run;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) {
@@ -56,18 +57,21 @@ static void store_run(const pe_call *c, int task, int tasks) {
       store_key(c, r, pe_cpu_row(&c->in[0], r) + h * cache->key, pe_cpu_scratch_of(c, task),
                 place_of(c->cache[0], cache, table, h, key, t, t + 1, &run));
       if (cache->value)
-        pe_cpu_kv_encode(c->prim, cache->type, pe_cpu_row(&c->in[1], r) + h * cache->value, cache->value,
+        pe_cpu_kv_encode(c->prim, cache->type, pe_cpu_row(&c->in[1], r) + h * cache->value,
+                         cache->value,
                          place_of(c->cache[1], cache, table, h, value, t, t + 1, &run));
     }
   }
 }
 
-static pe_cpu_work store_work(const pe_call *c) {
+static pe_cpu_work store_work(const pe_cpu_call *c) {
   const pe_cache_args *cache = &c->args.store.cache;
   return (pe_cpu_work){c->rows, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value)};
 }
 
-static int64_t store_scratch(const pe_call *c) { return c->args.store.cache.type == PE_KV_F32 ? 0 : c->args.store.cache.key; }
+static int64_t store_scratch(const pe_cpu_call *c) {
+  return c->args.store.cache.type == PE_KV_F32 ? 0 : c->args.store.cache.key;
+}
 
 const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
 
@@ -75,17 +79,19 @@ const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
 
 /* Some neighbouring rows of a segment, and some of the query heads that share a key head. */
 typedef struct gathering {
-  const pe_call *c;
+  const pe_cpu_call *c;
   const pe_segment *segment;
   const int32_t *table;
-  int64_t first, rows; /* rows of the step */
+  int64_t first, rows;           /* rows of the step */
   int32_t key_head, head, heads; /* query heads head .. head + heads - 1 */
-  int64_t base, end;   /* the keys that any of the rows sees */
-  int64_t span;        /* from one query's scores to the next's */
+  int64_t base, end;             /* the keys that any of the rows sees */
+  int64_t span;                  /* from one query's scores to the next's */
   float *query, *score, *sum, *mixed, *decoded;
 } gathering;
 
-static int64_t index_of(const gathering *g, int64_t row) { return g->segment->past + (g->first + row - g->segment->first); }
+static int64_t index_of(const gathering *g, int64_t row) {
+  return g->segment->past + (g->first + row - g->segment->first);
+}
 
 static int64_t lowest(const gathering *g, int64_t index) {
   int32_t window = g->c->args.attention.window;
@@ -103,10 +109,12 @@ static void gather_queries(const gathering *g) {
 }
 
 /* Rows of tokens from t on: `run` of them, `step` floats apart. which: 0 keys, 1 values. */
-static const float *rows_at(const gathering *g, int which, int64_t t, int64_t end, int64_t *run, int64_t *step) {
+static const float *rows_at(const gathering *g, int which, int64_t t, int64_t end, int64_t *run,
+                            int64_t *step) {
   const pe_cache_args *cache = &g->c->args.attention.cache;
   const int32_t width = which ? cache->value : cache->key;
-  const uint8_t *at = place_of(g->c->cache[which], cache, g->table, g->key_head, pe_kv_row_bytes(cache->type, width), t, end, run);
+  const uint8_t *at = place_of(g->c->cache[which], cache, g->table, g->key_head,
+                               pe_kv_row_bytes(cache->type, width), t, end, run);
   if (cache->type == PE_KV_F32) return *step = width, (const float *)(const void *)at;
   *run = pe_cpu_least(*run, DECODED), *step = pe_cpu_kv_floats(cache->type, width);
   pe_cpu_kv_decode(g->c->prim, cache->type, at, *run, width, g->decoded);
@@ -118,7 +126,8 @@ static void score_keys(const gathering *g) {
   int64_t run, step;
   for (int64_t t = g->base; t < g->end; t += run) {
     const float *keys = rows_at(g, 0, t, g->end, &run, &step);
-    g->c->prim->dots(g->query, key, (int)(g->rows * g->heads), keys, step, (int)run, key, g->score + (t - g->base), g->span);
+    g->c->prim->dots(g->query, key, (int)(g->rows * g->heads), keys, step, (int)run, key,
+                     g->score + (t - g->base), g->span);
   }
 }
 
@@ -145,8 +154,8 @@ static void mix_values(const gathering *g, int64_t q, int64_t count, int64_t fro
   int64_t run, step;
   for (int64_t t = from; t < to; t += run) {
     const float *values = rows_at(g, a->cache.value > 0, t, to, &run, &step);
-    g->c->prim->mix(g->score + q * g->span + (t - g->base), g->span, (int)count, values, step, (int)run, a->value,
-                    g->mixed + q * a->value, a->value);
+    g->c->prim->mix(g->score + q * g->span + (t - g->base), g->span, (int)count, values, step,
+                    (int)run, a->value, g->mixed + q * a->value, a->value);
   }
 }
 
@@ -162,28 +171,34 @@ static void attend(gathering *g) {
   for (int64_t r = 0; r < g->rows; r++) {
     int64_t i = index_of(g, r), low = lowest(g, i);
     for (int64_t q = r * g->heads; q < (r + 1) * g->heads; q++)
-      g->sum[q] = soften(g, g->score + q * g->span + (low - g->base), i + 1 - low, g->head + (int32_t)(q - r * g->heads));
+      g->sum[q] = soften(g, g->score + q * g->span + (low - g->base), i + 1 - low,
+                         g->head + (int32_t)(q - r * g->heads));
     mix_values(g, r * g->heads, g->heads, low, pe_cpu_least(shared, i + 1));
   }
   mix_values(g, 0, queries, shared, least + 1);
   for (int64_t r = 0; r < g->rows; r++)
-    mix_values(g, r * g->heads, g->heads, least + 1 > shared ? least + 1 : shared, index_of(g, r) + 1);
+    mix_values(g, r * g->heads, g->heads, least + 1 > shared ? least + 1 : shared,
+               index_of(g, r) + 1);
   for (int64_t q = 0; q < queries; q++) {
-    float *out = pe_cpu_row(&g->c->out, g->first + q / g->heads) + (g->head + q % g->heads) * a->value;
+    float *out =
+        pe_cpu_row(&g->c->out, g->first + q / g->heads) + (g->head + q % g->heads) * a->value;
     for (int64_t i = 0; i < a->value; i++) out[i] = g->mixed[q * a->value + i] / g->sum[q];
   }
 }
 
 /* Query heads and rows of a gathering. Where there would be too few gatherings to share, they take fewer heads. */
-static int64_t heads_of(const pe_attention_args *a) { return pe_cpu_least(a->heads / a->cache.heads, QUERIES); }
+static int64_t heads_of(const pe_attention_args *a) {
+  return pe_cpu_least(a->heads / a->cache.heads, QUERIES);
+}
 
-static int64_t tiles_of(const pe_call *c) {
+static int64_t tiles_of(const pe_cpu_call *c) {
   int64_t rows = QUERIES / heads_of(&c->args.attention), tiles = 0;
-  for (int32_t s = 0; s < c->step->segments; s++) tiles += (c->step->segment[s].count + rows - 1) / rows;
+  for (int32_t s = 0; s < c->step->segments; s++)
+    tiles += (c->step->segment[s].count + rows - 1) / rows;
   return tiles;
 }
 
-static int64_t span_of(const pe_call *c) {
+static int64_t span_of(const pe_cpu_call *c) {
   const pe_attention_args *a = &c->args.attention;
   int64_t span = 0;
   for (int32_t s = 0; s < c->step->segments; s++) {
@@ -194,11 +209,13 @@ static int64_t span_of(const pe_call *c) {
   return (span + 15) & ~(int64_t)15; /* so that lines of scores begin with a cache line */
 }
 
-static void attention_run(const pe_call *c, int task, int tasks) {
+static void attention_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_attention_args *a = &c->args.attention;
-  const int64_t group = a->heads / a->cache.heads, tiles = tiles_of(c), rows = QUERIES / heads_of(a);
+  const int64_t group = a->heads / a->cache.heads, tiles = tiles_of(c),
+                rows = QUERIES / heads_of(a);
   int64_t heads = heads_of(a);
-  while (heads > 1 && tiles * a->cache.heads * ((group + heads - 1) / heads) < tasks) heads = (heads + 1) / 2;
+  while (heads > 1 && tiles * a->cache.heads * ((group + heads - 1) / heads) < tasks)
+    heads = (heads + 1) / 2;
   const int64_t parts = (group + heads - 1) / heads;
   gathering g = {.c = c, .span = span_of(c)};
   g.query = pe_cpu_scratch_of(c, task);
@@ -223,12 +240,13 @@ static void attention_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work attention_work(const pe_call *c) {
+static pe_cpu_work attention_work(const pe_cpu_call *c) {
   const pe_attention_args *a = &c->args.attention;
-  return (pe_cpu_work){tiles_of(c) * a->heads, (double)c->rows * a->heads * (double)span_of(c) * (a->cache.key + a->value)};
+  return (pe_cpu_work){tiles_of(c) * a->heads,
+                       (double)c->rows * a->heads * (double)span_of(c) * (a->cache.key + a->value)};
 }
 
-static int64_t attention_scratch(const pe_call *c) {
+static int64_t attention_scratch(const pe_cpu_call *c) {
   const pe_attention_args *a = &c->args.attention;
   int64_t floats = QUERIES * (a->cache.key + span_of(c) + 1 + a->value);
   if (a->cache.type == PE_KV_F32) return floats;

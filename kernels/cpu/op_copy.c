@@ -7,51 +7,55 @@ static int32_t head_width(const pe_concat_args *a) {
   return width;
 }
 
-static void concat_row(const pe_call *c, int64_t r) {
+static void concat_row(const pe_cpu_call *c, int64_t r) {
   const pe_concat_args *a = &c->args.concat;
   float *out = pe_cpu_row(&c->out, r);
   for (int h = 0; h < a->heads; h++)
     for (int i = 0; i < a->inputs; out += a->width[i], i++)
-      memcpy(out, pe_cpu_row(&c->in[i], r) + (a->shared[i] ? 0 : (int64_t)h * a->width[i]), (size_t)a->width[i] * sizeof *out);
+      memcpy(out, pe_cpu_row(&c->in[i], r) + (a->shared[i] ? 0 : (int64_t)h * a->width[i]),
+             (size_t)a->width[i] * sizeof *out);
 }
 
-static void concat_run(const pe_call *c, int task, int tasks) {
+static void concat_run(const pe_cpu_call *c, int task, int tasks) {
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) concat_row(c, r);
 }
 
-static pe_cpu_work concat_work(const pe_call *c) {
-  return (pe_cpu_work){c->rows, (double)c->rows * c->args.concat.heads * head_width(&c->args.concat)};
+static pe_cpu_work concat_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows,
+                       (double)c->rows * c->args.concat.heads * head_width(&c->args.concat)};
 }
 
 const pe_cpu_op pe_cpu_concat = {concat_run, concat_work, NULL};
 
-static void output_run(const pe_call *c, int task, int tasks) {
+static void output_run(const pe_cpu_call *c, int task, int tasks) {
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++)
-    memcpy(pe_cpu_row(&c->out, r), pe_cpu_row(&c->in[0], c->step->output[r]), (size_t)c->args.output.width * sizeof(float));
+    memcpy(pe_cpu_row(&c->out, r), pe_cpu_row(&c->in[0], c->step->output[r]),
+           (size_t)c->args.output.width * sizeof(float));
 }
 
-static pe_cpu_work output_work(const pe_call *c) {
+static pe_cpu_work output_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.output.width};
 }
 
 const pe_cpu_op pe_cpu_output = {output_run, output_work, NULL};
 
-static void slice_run(const pe_call *c, int task, int tasks) {
+static void slice_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_slice_args *a = &c->args.slice;
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) {
     const float *in = pe_cpu_row(&c->in[0], r) + a->from;
     float *out = pe_cpu_row(&c->out, r);
-    for (int h = 0; h < a->heads; h++, in += a->dim, out += a->count) memcpy(out, in, (size_t)a->count * sizeof *out);
+    for (int h = 0; h < a->heads; h++, in += a->dim, out += a->count)
+      memcpy(out, in, (size_t)a->count * sizeof *out);
   }
 }
 
-static pe_cpu_work slice_work(const pe_call *c) {
+static pe_cpu_work slice_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.slice.heads * c->args.slice.count};
 }
 

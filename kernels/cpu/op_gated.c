@@ -8,13 +8,14 @@ enum {
 };
 
 /* Columns col .. col + n - 1 of `rows` rows from r0 on. */
-static void gated_strip(const pe_call *c, int64_t r0, int64_t rows, int64_t col, int64_t n, float *room) {
+static void gated_strip(const pe_cpu_call *c, int64_t r0, int64_t rows, int64_t col, int64_t n,
+                        float *room) {
   float *up = room, *rest = room + rows * STRIP;
   pe_cpu_product p = {.prim = c->prim, .m = c->mat, .bias = c->vec[0], .rows = rows};
-  p.x = (pe_view){pe_cpu_row(&c->in[0], r0), c->in[0].step};
-  p.out = (pe_view){pe_cpu_row(&c->out, r0) + col, c->out.step};
+  p.x = (pe_cpu_view){pe_cpu_row(&c->in[0], r0), c->in[0].step};
+  p.out = (pe_cpu_view){pe_cpu_row(&c->out, r0) + col, c->out.step};
   pe_cpu_product_run(&p, col, col + n, rest);
-  p.m = c->mat2, p.bias = c->vec[1], p.out = (pe_view){up, STRIP};
+  p.m = c->mat2, p.bias = c->vec[1], p.out = (pe_cpu_view){up, STRIP};
   pe_cpu_product_run(&p, col, col + n, rest);
   for (int64_t r = 0; r < rows; r++) {
     float *y = pe_cpu_row(&c->out, r0 + r) + col;
@@ -23,7 +24,7 @@ static void gated_strip(const pe_call *c, int64_t r0, int64_t rows, int64_t col,
   }
 }
 
-static void gated_run(const pe_call *c, int task, int tasks) {
+static void gated_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_gated_args *a = &c->args.gated;
   const int64_t block = pe_cpu_product_rows(c->rows, a->in);
   int64_t from, to;
@@ -35,12 +36,12 @@ static void gated_run(const pe_call *c, int task, int tasks) {
                   pe_cpu_scratch_of(c, task));
 }
 
-static pe_cpu_work gated_work(const pe_call *c) {
+static pe_cpu_work gated_work(const pe_cpu_call *c) {
   const pe_gated_args *a = &c->args.gated;
   return (pe_cpu_work){(a->out + UNIT - 1) / UNIT, 2.0 * c->rows * a->in * a->out};
 }
 
-static int64_t gated_scratch(const pe_call *c) {
+static int64_t gated_scratch(const pe_cpu_call *c) {
   const int64_t in = c->args.gated.in;
   return pe_cpu_product_rows(c->rows, in) * STRIP + pe_cpu_product_scratch(c->rows, in);
 }

@@ -5,8 +5,8 @@
 #include "kernels/cpu/cpu.h"
 
 enum {
-  COLS = 8,                /* weight rows decoded together */
-  BLOCK_FLOATS = 1 << 18,  /* of activations that are gone over for each of them */
+  COLS = 8,               /* weight rows decoded together */
+  BLOCK_FLOATS = 1 << 18, /* of activations that are gone over for each of them */
 };
 
 /* ---- the common product ----------------------------------------------------------------------------------------- */
@@ -16,11 +16,13 @@ int64_t pe_cpu_product_rows(int64_t rows, int64_t in) {
   return pe_cpu_least(rows, fit < 16 ? 16 : fit);
 }
 
-int64_t pe_cpu_product_scratch(int64_t rows, int64_t in) { return COLS * in + COLS * pe_cpu_product_rows(rows, in); }
+int64_t pe_cpu_product_scratch(int64_t rows, int64_t in) {
+  return COLS * in + COLS * pe_cpu_product_rows(rows, in);
+}
 
 /* Weight rows from .. from + n - 1 as floats, and how far apart: in place where they are floats already. */
-static const float *weight_rows(const pe_prim *prim, const pe_quant_matrix *m, int64_t from, int64_t n, float *room,
-                                int64_t *step) {
+static const float *weight_rows(const pe_prim *prim, const pe_quant_matrix *m, int64_t from,
+                                int64_t n, float *room, int64_t *step) {
   if (m->quant.kind == PE_QUANT_NONE && m->dtype == PE_F32 && m->row_bytes % sizeof(float) == 0) {
     *step = (int64_t)(m->row_bytes / sizeof(float));
     return (const float *)(const void *)(m->data + (uint64_t)from * m->row_bytes);
@@ -38,7 +40,8 @@ void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float
     for (int64_t col = from; col < to; col += COLS) {
       int64_t cols = pe_cpu_least(COLS, to - col), step;
       const float *w = weight_rows(p->prim, p->m, col, cols, weights, &step);
-      p->prim->dots(pe_cpu_row(&p->x, r0), p->x.step, (int)rows, w, step, (int)cols, in, sums, COLS);
+      p->prim->dots(pe_cpu_row(&p->x, r0), p->x.step, (int)rows, w, step, (int)cols, in, sums,
+                    COLS);
       for (int64_t r = 0; r < rows; r++) {
         float *s = sums + r * COLS, *out = pe_cpu_row(&p->out, r0 + r) + (col - from);
         if (p->bias)
@@ -58,13 +61,16 @@ void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float
 static void product_transposed(const pe_cpu_product *p, float *scratch) {
   const int64_t in = p->m->rows, out = p->m->cols;
   for (int64_t r = 0; r < p->rows; r++) {
-    if (p->bias) memcpy(pe_cpu_row(&p->out, r), p->bias, (size_t)out * sizeof(float));
-    else memset(pe_cpu_row(&p->out, r), 0, (size_t)out * sizeof(float));
+    if (p->bias)
+      memcpy(pe_cpu_row(&p->out, r), p->bias, (size_t)out * sizeof(float));
+    else
+      memset(pe_cpu_row(&p->out, r), 0, (size_t)out * sizeof(float));
   }
   for (int64_t i = 0; i < in; i += COLS) {
     int64_t n = pe_cpu_least(COLS, in - i), step;
     const float *w = weight_rows(p->prim, p->m, i, n, scratch, &step);
-    p->prim->mix(p->x.at + i, p->x.step, (int)p->rows, w, step, (int)n, out, p->out.at, p->out.step);
+    p->prim->mix(p->x.at + i, p->x.step, (int)p->rows, w, step, (int)n, out, p->out.at,
+                 p->out.step);
   }
 }
 
@@ -76,7 +82,7 @@ static void share_columns(int64_t out, int task, int tasks, int64_t *from, int64
 
 /* ---- embed ------------------------------------------------------------------------------------------------------ */
 
-static void embed_run(const pe_call *c, int task, int tasks) {
+static void embed_run(const pe_cpu_call *c, int task, int tasks) {
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) {
@@ -86,28 +92,33 @@ static void embed_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work embed_work(const pe_call *c) { return (pe_cpu_work){c->rows, (double)c->rows * (double)c->mat->cols}; }
+static pe_cpu_work embed_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows, (double)c->rows * (double)c->mat->cols};
+}
 
 const pe_cpu_op pe_cpu_embed = {embed_run, embed_work, NULL};
 
 /* ---- linear ----------------------------------------------------------------------------------------------------- */
 
-static void linear_run(const pe_call *c, int task, int tasks) {
+static void linear_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_linear_args *a = &c->args.linear;
-  pe_cpu_product p = {.prim = c->prim, .m = c->mat, .bias = c->vec[0], .x = c->in[0], .rows = c->rows};
+  pe_cpu_product p = {
+      .prim = c->prim, .m = c->mat, .bias = c->vec[0], .x = c->in[0], .rows = c->rows};
   int64_t from, to;
   share_columns(a->out, task, tasks, &from, &to);
-  p.out = (pe_view){c->out.at + from, c->out.step};
-  if (a->residual) p.residual = (pe_view){c->in[1].at + from, c->in[1].step};
+  p.out = (pe_cpu_view){c->out.at + from, c->out.step};
+  if (a->residual) p.residual = (pe_cpu_view){c->in[1].at + from, c->in[1].step};
   pe_cpu_product_run(&p, from, to, pe_cpu_scratch_of(c, task));
 }
 
-static pe_cpu_work linear_work(const pe_call *c) {
+static pe_cpu_work linear_work(const pe_cpu_call *c) {
   const pe_linear_args *a = &c->args.linear;
   return (pe_cpu_work){(a->out + COLS - 1) / COLS, (double)c->rows * a->in * a->out};
 }
 
-static int64_t linear_scratch(const pe_call *c) { return pe_cpu_product_scratch(c->rows, c->args.linear.in); }
+static int64_t linear_scratch(const pe_cpu_call *c) {
+  return pe_cpu_product_scratch(c->rows, c->args.linear.in);
+}
 
 const pe_cpu_op pe_cpu_linear = {linear_run, linear_work, linear_scratch};
 
@@ -116,7 +127,7 @@ const pe_cpu_op pe_cpu_linear = {linear_run, linear_work, linear_scratch};
 enum { GATHERED = 64 }; /* rows of one expert that are computed together */
 
 /* The pairs (row, rank) in order of their expert, by counting: pairs[start[e] .. start[e + 1]) are those of expert e. */
-static void sort_pairs(const pe_call *c, int32_t *start, int32_t *pairs) {
+static void sort_pairs(const pe_cpu_call *c, int32_t *start, int32_t *pairs) {
   const pe_expert_args *a = &c->args.expert;
   memset(start, 0, ((size_t)a->experts + 2) * sizeof *start);
   for (int32_t r = 0; r < c->rows; r++) {
@@ -124,17 +135,24 @@ static void sort_pairs(const pe_call *c, int32_t *start, int32_t *pairs) {
     for (int32_t k = 0; k < a->chosen; k++) start[chosen[k] + 2]++;
   }
   for (int32_t e = 2; e <= a->experts; e++) start[e] += start[e - 1];
-  for (int32_t r = 0; r < c->rows; r++) { /* start[e + 1] moves from the beginning of e to its end */
+  for (int32_t r = 0; r < c->rows;
+       r++) { /* start[e + 1] moves from the beginning of e to its end */
     const int32_t *chosen = (const int32_t *)(const void *)pe_cpu_row(&c->in[1], r);
     for (int32_t k = 0; k < a->chosen; k++) pairs[start[chosen[k] + 1]++] = r * a->chosen + k;
   }
 }
 
 /* The columns from .. to - 1 of a product of n gathered rows with one matrix of an expert. */
-static void expert_product(const pe_call *c, const pe_quant_matrix *m, const float *bias, const float *x, int64_t n, int64_t from,
-                           int64_t to, float *y, float *rest) {
+static void expert_product(const pe_cpu_call *c, const pe_quant_matrix *m, const float *bias,
+                           const float *x, int64_t n, int64_t from, int64_t to, float *y,
+                           float *rest) {
   const pe_expert_args *a = &c->args.expert;
-  pe_cpu_product p = {.prim = c->prim, .m = m, .bias = bias, .x = {(float *)x, a->in}, .out = {y, to - from}, .rows = n};
+  pe_cpu_product p = {.prim = c->prim,
+                      .m = m,
+                      .bias = bias,
+                      .x = {(float *)x, a->in},
+                      .out = {y, to - from},
+                      .rows = n};
   if (!a->transposed) {
     pe_cpu_product_run(&p, from, to, rest);
     return;
@@ -146,40 +164,45 @@ static void expert_product(const pe_call *c, const pe_quant_matrix *m, const flo
   product_transposed(&p, rest);
 }
 
-static const float *bias_of(const pe_call *c, int which, int32_t expert) {
+static const float *bias_of(const pe_cpu_call *c, int which, int32_t expert) {
   return c->vec[which] ? c->vec[which] + (int64_t)expert * c->args.expert.out : NULL;
 }
 
 /* The columns from .. to - 1 of n pairs of one expert; with a second matrix, gated. */
-static void expert_pairs(const pe_call *c, int32_t expert, const int32_t *pairs, int64_t n, int64_t from, int64_t to, float *room) {
+static void expert_pairs(const pe_cpu_call *c, int32_t expert, const int32_t *pairs, int64_t n,
+                         int64_t from, int64_t to, float *room) {
   const pe_expert_args *a = &c->args.expert;
   const int64_t width = to - from;
   float *x = room, *y = x + (int64_t)GATHERED * a->in, *rest = y + GATHERED * width;
   for (int64_t i = 0; i < n; i++) {
     int32_t row = pairs[i] / a->chosen, rank = pairs[i] % a->chosen;
-    memcpy(x + i * a->in, pe_cpu_row(&c->in[0], row) + (a->spread ? (int64_t)rank * a->in : 0), (size_t)a->in * sizeof *x);
+    memcpy(x + i * a->in, pe_cpu_row(&c->in[0], row) + (a->spread ? (int64_t)rank * a->in : 0),
+           (size_t)a->in * sizeof *x);
   }
   expert_product(c, c->mat + expert, bias_of(c, 0, expert), x, n, from, to, y, rest);
   if (c->mat2) {
     float *up = rest;
-    expert_product(c, c->mat2 + expert, bias_of(c, 1, expert), x, n, from, to, up, rest + GATHERED * width);
+    expert_product(c, c->mat2 + expert, bias_of(c, 1, expert), x, n, from, to, up,
+                   rest + GATHERED * width);
     c->prim->unary((pe_map_op)c->args.expert_gated.activation, y, n * width, y);
     for (int64_t i = 0; i < n * width; i++) y[i] *= up[i];
   }
   for (int64_t i = 0; i < n; i++) {
     int32_t row = pairs[i] / a->chosen, rank = pairs[i] % a->chosen;
-    memcpy(pe_cpu_row(&c->out, row) + (int64_t)rank * a->out + from, y + i * width, (size_t)width * sizeof *y);
+    memcpy(pe_cpu_row(&c->out, row) + (int64_t)rank * a->out + from, y + i * width,
+           (size_t)width * sizeof *y);
   }
 }
 
 /* Work is shared out by (batch of pairs of an expert, part of the columns); the fewer parts, the less is gathered twice. */
-static void expert_run(const pe_call *c, int task, int tasks) {
+static void expert_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_expert_args *a = &c->args.expert;
   int32_t *start = (int32_t *)(void *)pe_cpu_scratch_of(c, task), *pairs = start + a->experts + 2;
   float *room = (float *)(void *)(pairs + (int64_t)c->rows * a->chosen);
   int64_t batches = 0, units = (a->out + COLS - 1) / COLS, item = 0, from, to;
   sort_pairs(c, start, pairs);
-  for (int32_t e = 0; e < a->experts; e++) batches += (start[e + 1] - start[e] + GATHERED - 1) / GATHERED;
+  for (int32_t e = 0; e < a->experts; e++)
+    batches += (start[e + 1] - start[e] + GATHERED - 1) / GATHERED;
   const int parts = batches ? (int)pe_cpu_least((4 * tasks + batches - 1) / batches, units) : 1;
   for (int32_t e = 0; e < a->experts; e++)
     for (int64_t i = start[e]; i < start[e + 1]; i += GATHERED)
@@ -190,16 +213,19 @@ static void expert_run(const pe_call *c, int task, int tasks) {
       }
 }
 
-static pe_cpu_work expert_work(const pe_call *c) {
+static pe_cpu_work expert_work(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
   int64_t units = (a->out + COLS - 1) / COLS;
-  return (pe_cpu_work){c->rows * a->chosen * units, (c->mat2 ? 2.0 : 1.0) * c->rows * a->chosen * a->in * a->out};
+  return (pe_cpu_work){c->rows * a->chosen * units,
+                       (c->mat2 ? 2.0 : 1.0) * c->rows * a->chosen * a->in * a->out};
 }
 
-static int64_t expert_scratch(const pe_call *c) {
+static int64_t expert_scratch(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
-  int64_t product = a->transposed ? (int64_t)COLS * a->out : pe_cpu_product_scratch(GATHERED, a->in);
-  return a->experts + 2 + (int64_t)c->rows * a->chosen + (int64_t)GATHERED * (a->in + (c->mat2 ? 2 : 1) * (a->out + COLS)) + product;
+  int64_t product =
+      a->transposed ? (int64_t)COLS * a->out : pe_cpu_product_scratch(GATHERED, a->in);
+  return a->experts + 2 + (int64_t)c->rows * a->chosen +
+         (int64_t)GATHERED * (a->in + (c->mat2 ? 2 : 1) * (a->out + COLS)) + product;
 }
 
 const pe_cpu_op pe_cpu_expert_linear = {expert_run, expert_work, expert_scratch};
@@ -207,26 +233,28 @@ const pe_cpu_op pe_cpu_expert_gated = {expert_run, expert_work, expert_scratch};
 
 /* ---- head_linear ------------------------------------------------------------------------------------------------ */
 
-static void head_run(const pe_call *c, int task, int tasks) {
+static void head_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_head_args *a = &c->args.head;
   float *room = pe_cpu_scratch_of(c, task);
   int64_t from, to;
   pe_cpu_share(a->heads, task, tasks, &from, &to);
   for (int64_t h = from; h < to; h++) {
     pe_cpu_product p = {.prim = c->prim, .m = c->mat + h, .rows = c->rows};
-    p.x = (pe_view){c->in[0].at + h * a->in, c->in[0].step};
-    p.out = (pe_view){c->out.at + h * a->out, c->out.step};
-    if (a->transposed) product_transposed(&p, room);
-    else pe_cpu_product_run(&p, 0, a->out, room);
+    p.x = (pe_cpu_view){c->in[0].at + h * a->in, c->in[0].step};
+    p.out = (pe_cpu_view){c->out.at + h * a->out, c->out.step};
+    if (a->transposed)
+      product_transposed(&p, room);
+    else
+      pe_cpu_product_run(&p, 0, a->out, room);
   }
 }
 
-static pe_cpu_work head_work(const pe_call *c) {
+static pe_cpu_work head_work(const pe_cpu_call *c) {
   const pe_head_args *a = &c->args.head;
   return (pe_cpu_work){a->heads, (double)c->rows * a->heads * a->in * a->out};
 }
 
-static int64_t head_scratch(const pe_call *c) {
+static int64_t head_scratch(const pe_cpu_call *c) {
   const pe_head_args *a = &c->args.head;
   return a->transposed ? (int64_t)COLS * a->out : pe_cpu_product_scratch(c->rows, a->in);
 }

@@ -4,7 +4,8 @@
 enum { BLOCK = 256 };
 
 typedef struct registers {
-  const float *at[PE_MAP_REGISTERS]; /* where each register's block is: in `room`, or in the input itself */
+  const float
+      *at[PE_MAP_REGISTERS]; /* where each register's block is: in `room`, or in the input itself */
   float room[PE_MAP_REGISTERS][BLOCK];
   float value[PE_MAP_STEPS][BLOCK]; /* the constants that are used */
 } registers;
@@ -24,7 +25,8 @@ static void fill_constants(const pe_map_args *a, registers *regs) {
 }
 
 /* Columns from .. from + n - 1 of input i of a row. */
-static void load_input(const pe_call *c, int i, int64_t row, int64_t from, int64_t n, registers *regs) {
+static void load_input(const pe_cpu_call *c, int i, int64_t row, int64_t from, int64_t n,
+                       registers *regs) {
   const pe_map_args *a = &c->args.map;
   const float *x = a->input[i].constant ? c->vec[i] : pe_cpu_row(&c->in[i], row);
   const int64_t width = a->input[i].width, repeat = a->input[i].repeat > 1 ? a->input[i].repeat : 1;
@@ -48,7 +50,7 @@ static const float *operand(const registers *regs, int32_t r) {
   return r < 0 ? regs->value[-1 - r] : regs->at[r];
 }
 
-static void map_block(const pe_call *c, int64_t row, int64_t from, int64_t n, registers *regs) {
+static void map_block(const pe_cpu_call *c, int64_t row, int64_t from, int64_t n, registers *regs) {
   const pe_map_args *a = &c->args.map;
   for (int i = 0; i < a->inputs; i++) load_input(c, i, row, from, n, regs);
   for (int s = 0; s < a->steps; s++) {
@@ -66,7 +68,7 @@ static void map_block(const pe_call *c, int64_t row, int64_t from, int64_t n, re
 
 static int64_t blocks_of(const pe_map_args *a) { return (a->width + BLOCK - 1) / BLOCK; }
 
-static void map_run(const pe_call *c, int task, int tasks) {
+static void map_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_map_args *a = &c->args.map;
   const int64_t blocks = blocks_of(a);
   registers regs;
@@ -79,7 +81,7 @@ static void map_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work map_work(const pe_call *c) {
+static pe_cpu_work map_work(const pe_cpu_call *c) {
   const pe_map_args *a = &c->args.map;
   return (pe_cpu_work){c->rows * blocks_of(a), (double)c->rows * a->width * (a->steps + 1)};
 }

@@ -24,7 +24,7 @@ static void norm_group(const pe_prim *prim, const pe_norm_args *a, const float *
     for (int64_t i = 0; i < n; i++) y[i] *= a->scale;
 }
 
-static void norm_run(const pe_call *c, int task, int tasks) {
+static void norm_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_norm_args *a = &c->args.norm;
   const bool apart = a->weights > a->width; /* a weight for each value of the row, not of a group */
   int64_t from, to;
@@ -36,7 +36,7 @@ static void norm_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work norm_work(const pe_call *c) {
+static pe_cpu_work norm_work(const pe_cpu_call *c) {
   const pe_norm_args *a = &c->args.norm;
   int64_t groups = (int64_t)c->rows * a->count;
   return (pe_cpu_work){groups, 2.0 * (double)groups * a->width};

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-static float *slot_of(const pe_call *c, const pe_segment *segment) {
+static float *slot_of(const pe_cpu_call *c, const pe_segment *segment) {
   return c->state + segment->slot * c->state_step;
 }
 
@@ -16,13 +16,15 @@ static float *slot_of(const pe_call *c, const pe_segment *segment) {
 enum { CHANNELS = 64 }; /* of an item */
 
 /* Scratch: weights [taps][CHANNELS], then the past [taps - 1][CHANNELS], oldest first. */
-static void conv_channels(const pe_call *c, const pe_segment *segment, int64_t from, int64_t n, float *room) {
+static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64_t from, int64_t n,
+                          float *room) {
   const pe_conv_args *a = &c->args.conv;
   const int64_t before = a->taps - 1;
   float *weight = room, *past = room + (int64_t)a->taps * CHANNELS,
         *state = slot_of(c, segment) + from * before;
   for (int64_t i = 0; i < n; i++) {
-    for (int64_t t = 0; t < a->taps; t++) weight[t * CHANNELS + i] = c->vec[0][(from + i) * a->taps + t];
+    for (int64_t t = 0; t < a->taps; t++)
+      weight[t * CHANNELS + i] = c->vec[0][(from + i) * a->taps + t];
     for (int64_t t = 0; t < before; t++) past[t * CHANNELS + i] = state[i * before + t];
   }
   for (int64_t r = 0; r < segment->count; r++) {
@@ -30,8 +32,8 @@ static void conv_channels(const pe_call *c, const pe_segment *segment, int64_t f
     memset(y, 0, (size_t)n * sizeof *y);
     for (int64_t t = 0; t < a->taps; t++) {
       int64_t at = r - before + t; /* the row this tap sees */
-      const float *x =
-          at < 0 ? past + (at + before) * CHANNELS : pe_cpu_row(&c->in[0], segment->first + at) + from;
+      const float *x = at < 0 ? past + (at + before) * CHANNELS
+                              : pe_cpu_row(&c->in[0], segment->first + at) + from;
       const float *w = weight + t * CHANNELS;
       for (int64_t i = 0; i < n; i++) y[i] += w[i] * x[i];
     }
@@ -41,37 +43,40 @@ static void conv_channels(const pe_call *c, const pe_segment *segment, int64_t f
   }
   for (int64_t t = 0; t < before; t++) {
     int64_t at = segment->count - before + t;
-    const float *x =
-        at < 0 ? past + (at + before) * CHANNELS : pe_cpu_row(&c->in[0], segment->first + at) + from;
+    const float *x = at < 0 ? past + (at + before) * CHANNELS
+                            : pe_cpu_row(&c->in[0], segment->first + at) + from;
     for (int64_t i = 0; i < n; i++) state[i * before + t] = x[i];
   }
 }
 
 static int64_t pieces_of(const pe_conv_args *a) { return (a->channels + CHANNELS - 1) / CHANNELS; }
 
-static void conv_run(const pe_call *c, int task, int tasks) {
+static void conv_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_conv_args *a = &c->args.conv;
   const int64_t pieces = pieces_of(a);
   for (int64_t i = task; i < c->step->segments * pieces; i += tasks) {
     int64_t from = i % pieces * CHANNELS;
-    conv_channels(c, &c->step->segment[i / pieces], from, pe_cpu_least(CHANNELS, a->channels - from),
-                  pe_cpu_scratch_of(c, task));
+    conv_channels(c, &c->step->segment[i / pieces], from,
+                  pe_cpu_least(CHANNELS, a->channels - from), pe_cpu_scratch_of(c, task));
   }
 }
 
-static pe_cpu_work conv_work(const pe_call *c) {
+static pe_cpu_work conv_work(const pe_cpu_call *c) {
   const pe_conv_args *a = &c->args.conv;
-  return (pe_cpu_work){c->step->segments * pieces_of(a), (double)c->rows * a->channels * (a->taps + 4)};
+  return (pe_cpu_work){c->step->segments * pieces_of(a),
+                       (double)c->rows * a->channels * (a->taps + 4)};
 }
 
-static int64_t conv_scratch(const pe_call *c) { return (2 * (int64_t)c->args.conv.taps - 1) * CHANNELS; }
+static int64_t conv_scratch(const pe_cpu_call *c) {
+  return (2 * (int64_t)c->args.conv.taps - 1) * CHANNELS;
+}
 
 const pe_cpu_op pe_cpu_conv = {conv_run, conv_work, conv_scratch};
 
 /* ---- delta --------------------------------------------------------------------------------------------- */
 
 /* One row, one head. The state is decayed only while it is updated: (S g) k is S (g k). */
-static void delta_row(const pe_call *c, int64_t row, int64_t head, float *state, float *room) {
+static void delta_row(const pe_cpu_call *c, int64_t row, int64_t head, float *state, float *room) {
   const pe_delta_args *a = &c->args.delta;
   const int64_t n = a->key, at = head / (a->heads / a->key_heads) * n;
   const float *q = pe_cpu_row(&c->in[0], row) + at, *k = pe_cpu_row(&c->in[1], row) + at;
@@ -85,7 +90,7 @@ static void delta_row(const pe_call *c, int64_t row, int64_t head, float *state,
   c->prim->recur(state, a->value, n, g, d, k, q, pe_cpu_row(&c->out, row) + head * a->value);
 }
 
-static void delta_run(const pe_call *c, int task, int tasks) {
+static void delta_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_delta_args *a = &c->args.delta;
   for (int64_t i = task; i < (int64_t)c->step->segments * a->heads; i += tasks) {
     const pe_segment *segment = &c->step->segment[i / a->heads];
@@ -96,12 +101,13 @@ static void delta_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work delta_work(const pe_call *c) {
+static pe_cpu_work delta_work(const pe_cpu_call *c) {
   const pe_delta_args *a = &c->args.delta;
-  return (pe_cpu_work){(int64_t)c->step->segments * a->heads, 4.0 * c->rows * a->heads * a->value * a->key};
+  return (pe_cpu_work){(int64_t)c->step->segments * a->heads,
+                       4.0 * c->rows * a->heads * a->value * a->key};
 }
 
-static int64_t delta_scratch(const pe_call *c) {
+static int64_t delta_scratch(const pe_cpu_call *c) {
   return 2 * (int64_t)c->args.delta.key + c->args.delta.value;
 }
 
@@ -109,7 +115,7 @@ const pe_cpu_op pe_cpu_delta = {delta_run, delta_work, delta_scratch};
 
 /* ---- ssm ----------------------------------------------------------------------------------------------- */
 
-static float time_step(const pe_call *c, int64_t row, int64_t head) {
+static float time_step(const pe_cpu_call *c, int64_t row, int64_t head) {
   const pe_ssm_args *a = &c->args.ssm;
   float dt = pe_cpu_row(&c->in[3], row)[head] + (c->vec[1] ? c->vec[1][head] : 0);
   c->prim->unary(PE_MAP_SOFTPLUS, &dt, 1, &dt);
@@ -117,7 +123,7 @@ static float time_step(const pe_call *c, int64_t row, int64_t head) {
   return dt > a->dt_max ? a->dt_max : dt;
 }
 
-static void ssm_row(const pe_call *c, int64_t row, int64_t head, float *state, float *room) {
+static void ssm_row(const pe_cpu_call *c, int64_t row, int64_t head, float *state, float *room) {
   const pe_ssm_args *a = &c->args.ssm;
   const int64_t n = a->state, at = head / (a->heads / a->groups) * n;
   const float *x = pe_cpu_row(&c->in[0], row) + head * a->dim;
@@ -131,7 +137,7 @@ static void ssm_row(const pe_call *c, int64_t row, int64_t head, float *state, f
     for (int64_t j = 0; j < a->dim; j++) y[j] += c->vec[2][head] * x[j];
 }
 
-static void ssm_run(const pe_call *c, int task, int tasks) {
+static void ssm_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_ssm_args *a = &c->args.ssm;
   for (int64_t i = task; i < (int64_t)c->step->segments * a->heads; i += tasks) {
     const pe_segment *segment = &c->step->segment[i / a->heads];
@@ -142,11 +148,14 @@ static void ssm_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work ssm_work(const pe_call *c) {
+static pe_cpu_work ssm_work(const pe_cpu_call *c) {
   const pe_ssm_args *a = &c->args.ssm;
-  return (pe_cpu_work){(int64_t)c->step->segments * a->heads, 3.0 * c->rows * a->heads * a->dim * a->state};
+  return (pe_cpu_work){(int64_t)c->step->segments * a->heads,
+                       3.0 * c->rows * a->heads * a->dim * a->state};
 }
 
-static int64_t ssm_scratch(const pe_call *c) { return (int64_t)c->args.ssm.state + c->args.ssm.dim; }
+static int64_t ssm_scratch(const pe_cpu_call *c) {
+  return (int64_t)c->args.ssm.state + c->args.ssm.dim;
+}
 
 const pe_cpu_op pe_cpu_ssm = {ssm_run, ssm_work, ssm_scratch};

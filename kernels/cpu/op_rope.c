@@ -19,7 +19,7 @@ static float grown_base(const pe_rope_table_args *a, int32_t length) {
   return (float)(a->theta * pow(grown, (double)a->dims / (a->dims - 2)));
 }
 
-static void table_row(const pe_call *c, int64_t row) {
+static void table_row(const pe_cpu_call *c, int64_t row) {
   const pe_rope_table_args *a = &c->args.rope_table;
   const pe_step *step = c->step;
   const int32_t length = step->segment[step->segment_of[row]].rope_length;
@@ -37,15 +37,15 @@ static void table_row(const pe_call *c, int64_t row) {
   }
 }
 
-static void table_run(const pe_call *c, int task, int tasks) {
+static void table_run(const pe_cpu_call *c, int task, int tasks) {
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) table_row(c, r);
 }
 
-static pe_cpu_work table_work(const pe_call *c) {
-  return (pe_cpu_work){c->rows,
-                       (double)c->rows * c->args.rope_table.half * 100}; /* a cosine and a sine each */
+static pe_cpu_work table_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.half *
+                                    100}; /* a cosine and a sine each */
 }
 
 const pe_cpu_op pe_cpu_rope_table = {table_run, table_work, NULL};
@@ -64,7 +64,7 @@ void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, fl
   }
 }
 
-static void rope_run(const pe_call *c, int task, int tasks) {
+static void rope_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_rope_args *a = &c->args.rope;
   int64_t from, to;
   pe_cpu_share((int64_t)c->rows * a->heads, task, tasks, &from, &to);
@@ -75,7 +75,7 @@ static void rope_run(const pe_call *c, int task, int tasks) {
   }
 }
 
-static pe_cpu_work rope_work(const pe_call *c) {
+static pe_cpu_work rope_work(const pe_cpu_call *c) {
   int64_t heads = (int64_t)c->rows * c->args.rope.heads;
   return (pe_cpu_work){heads, 2.0 * (double)heads * c->args.rope.dim};
 }

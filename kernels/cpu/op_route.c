@@ -12,7 +12,8 @@ static void take_best(float *score, int32_t count, int32_t n, int32_t *best, boo
   for (int32_t k = 0; k < n; k++) {
     int32_t found = -1;
     for (int32_t i = 0; i < count; i++)
-      if (!taken[i] && (found < 0 || score[i] > score[found] || (isnan(score[found]) && !isnan(score[i]))))
+      if (!taken[i] &&
+          (found < 0 || score[i] > score[found] || (isnan(score[found]) && !isnan(score[i]))))
         found = i;
     taken[found] = true;
     best[k] = found;
@@ -45,7 +46,7 @@ static void softmax(const pe_prim *prim, float *x, int64_t n) {
   for (int64_t i = 0; i < n; i++) x[i] /= sum;
 }
 
-static void route_row(const pe_call *c, int64_t row, float *room) {
+static void route_row(const pe_cpu_call *c, int64_t row, float *room) {
   const pe_route_args *a = &c->args.route;
   const int64_t n = a->experts;
   float *score = room, *choice = room + n;
@@ -72,18 +73,18 @@ static void route_row(const pe_call *c, int64_t row, float *room) {
   }
 }
 
-static void route_run(const pe_call *c, int task, int tasks) {
+static void route_run(const pe_cpu_call *c, int task, int tasks) {
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) route_row(c, r, pe_cpu_scratch_of(c, task));
 }
 
-static pe_cpu_work route_work(const pe_call *c) {
+static pe_cpu_work route_work(const pe_cpu_call *c) {
   const pe_route_args *a = &c->args.route;
   return (pe_cpu_work){c->rows, (double)c->rows * a->experts * (a->chosen + 8)};
 }
 
-static int64_t route_scratch(const pe_call *c) {
+static int64_t route_scratch(const pe_cpu_call *c) {
   return 3 * (int64_t)c->args.route.experts + 2 * (int64_t)c->args.route.groups;
 }
 
@@ -91,19 +92,19 @@ const pe_cpu_op pe_cpu_route = {route_run, route_work, route_scratch};
 
 /* ---- expert_sum ---------------------------------------------------------------------------------------- */
 
-static void sum_run(const pe_call *c, int task, int tasks) {
+static void sum_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_expert_sum_args *a = &c->args.expert_sum;
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) {
     float *out = pe_cpu_row(&c->out, r);
     memset(out, 0, (size_t)a->width * sizeof *out);
-    c->prim->mix(pe_cpu_row(&c->in[1], r) + a->chosen, 0, 1, pe_cpu_row(&c->in[0], r), a->width, a->chosen,
-                 a->width, out, 0);
+    c->prim->mix(pe_cpu_row(&c->in[1], r) + a->chosen, 0, 1, pe_cpu_row(&c->in[0], r), a->width,
+                 a->chosen, a->width, out, 0);
   }
 }
 
-static pe_cpu_work sum_work(const pe_call *c) {
+static pe_cpu_work sum_work(const pe_cpu_call *c) {
   const pe_expert_sum_args *a = &c->args.expert_sum;
   return (pe_cpu_work){c->rows, (double)c->rows * a->chosen * a->width};
 }

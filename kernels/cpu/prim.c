@@ -12,10 +12,11 @@ static const struct {
   const pe_prim *prim;
   uint64_t needs;
 } versions[] = {
-    /* the best first */
+/* the best first */
 #if defined __x86_64__
     {&pe_prim_avx512, BIT(PE_CPU_AVX512F) | BIT(PE_CPU_AVX512BW) | BIT(PE_CPU_AVX512VL) |
-                          BIT(PE_CPU_AVX512DQ) | BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) | BIT(PE_CPU_F16C)},
+                          BIT(PE_CPU_AVX512DQ) | BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) |
+                          BIT(PE_CPU_F16C)},
     {&pe_prim_avx2, BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) | BIT(PE_CPU_F16C)},
 #elif defined __aarch64__
     {&pe_prim_neon, 0}, /* every aarch64 has it */

@@ -1,4 +1,4 @@
-/* prim_avx2.c - the text of prim_text.h over registers of eight floats. */
+/* prim_avx2.c - the text of prim_impl.h over registers of eight floats. */
 typedef int pe_prim_avx2_or_nothing; /* where the file is for another machine */
 #ifdef __AVX2__
 
@@ -11,12 +11,12 @@ typedef int pe_prim_avx2_or_nothing; /* where the file is for another machine */
 #define PE_HALVES(p) ((vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p))))
 #define PE_HALF(h) _cvtsh_ss(h)
 #define PE_LOOKUP(table, index) ((v16b)_mm_shuffle_epi8((__m128i)(table), (__m128i)(index)))
-#define PE_WIDEN(bytes, part)                                                                                \
+#define PE_WIDEN(bytes, part)                                                                      \
   ((vi)_mm256_cvtepu8_epi32((part) ? _mm_srli_si128((__m128i)(bytes), 8) : (__m128i)(bytes)))
-#define PE_WIDEN_SIGNED(bytes, part)                                                                         \
+#define PE_WIDEN_SIGNED(bytes, part)                                                               \
   ((vi)_mm256_cvtepi8_epi32((part) ? _mm_srli_si128((__m128i)(bytes), 8) : (__m128i)(bytes)))
-#define PE_SPREAD(bytes, index)                                                                              \
-  ((vu)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)(bytes)),                                    \
+#define PE_SPREAD(bytes, index)                                                                    \
+  ((vu)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)(bytes)),                          \
                            _mm256_loadu_si256((const __m256i *)(index))))
 #define PE_TILE_ROWS 3
 #define PE_TILE_COLS 2
@@ -24,6 +24,6 @@ typedef int pe_prim_avx2_or_nothing; /* where the file is for another machine */
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 4
 
-#include "kernels/cpu/prim_text.h"
+#include "kernels/cpu/prim_impl.h"
 
 #endif

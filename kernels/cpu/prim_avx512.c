@@ -1,4 +1,4 @@
-/* prim_avx512.c - the text of prim_text.h over registers of sixteen floats. */
+/* prim_avx512.c - the text of prim_impl.h over registers of sixteen floats. */
 typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine */
 #ifdef __AVX512F__
 
@@ -13,7 +13,7 @@ typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine 
 #define PE_LOOKUP(table, index) ((v16b)_mm_shuffle_epi8((__m128i)(table), (__m128i)(index)))
 #define PE_WIDEN(bytes, part) ((void)(part), (vi)_mm512_cvtepu8_epi32((__m128i)(bytes)))
 #define PE_WIDEN_SIGNED(bytes, part) ((void)(part), (vi)_mm512_cvtepi8_epi32((__m128i)(bytes)))
-#define PE_SPREAD(bytes, index)                                                                              \
+#define PE_SPREAD(bytes, index)                                                                    \
   ((vu)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)(bytes)), _mm512_loadu_si512(index)))
 #define PE_CHOOSE(table, index) ((vf)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
 #define PE_TILE_ROWS 4
@@ -22,6 +22,6 @@ typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine 
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
 
-#include "kernels/cpu/prim_text.h"
+#include "kernels/cpu/prim_impl.h"
 
 #endif

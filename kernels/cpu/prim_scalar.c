@@ -18,4 +18,4 @@ static inline lanes4 lanes_apart(lanes4 a, lanes4 b, lanes4 c) {
   return c;
 }
 
-#include "kernels/cpu/prim_text.h"
+#include "kernels/cpu/prim_impl.h"

@@ -68,7 +68,8 @@ int main(int argc, char **argv) {
       status = 1;
     }
   printf("\nconst pe_embed pe_embed_files[] = {\n");
-  for (size_t i = 0; i < count; i++) printf("  {\"%s\", text_%zu, %zu},\n", files[i].name, i, files[i].size);
+  for (size_t i = 0; i < count; i++)
+    printf("  {\"%s\", text_%zu, %zu},\n", files[i].name, i, files[i].size);
   printf("  {0, 0, 0}};\nconst size_t pe_embed_count = %zu;\n", count);
   free(files);
   return status;

@@ -1,7 +1,7 @@
 -- common: what /v1/chat/completions and /v1/completions have in common: the rest of the checks, and the handler.
 local errors = require "api.errors"
 local perigee = require "perigee"
-local pipeline = require "serve.pipeline"
+local pipeline = require "pipeline"
 local schema = require "api.schema"
 local stream = require "api.stream"
 local json = perigee.json

@@ -41,7 +41,7 @@ end
 function errors.from(value, status)
   if errors.is(value) then return value end
   if type(value) == "table" and value.status and value.message then return errors.new(value) end
-  local said = type(value) == "table" and value.text or tostring(value)
+  local said = type(value) == "table" and value.message or tostring(value)
   if status then return errors.new { status = status, message = said } end
   return errors.new { status = 500, message = "the server failed to answer", code = "internal_error" }
 end

@@ -6,7 +6,7 @@
 --   DELETE /v1/requests/{id}       ends a request by the id of its response: what is there by then is its answer, with
 --                                  finish_reason "cancel". A key can end its own requests only.
 --
--- Additions to what OpenAI documents: messages have `reasoning_content`, a choice may have `other` (serve/output.lua) and, with
+-- Additions to what OpenAI documents: messages have `reasoning_content`, a choice may have `other` (pipeline/output.lua) and, with
 -- return_token_ids, `token_ids`; answers have `timings` (in a stream beside the usage), and the header x-perigee-request tells
 -- the id before the body does. max_tokens beyond the end of the context means up to it. The tokens of an echoed prompt have
 -- null for a probability.
@@ -14,7 +14,7 @@ local perigee = require "perigee"
 local chat = require "api.chat"
 local common = require "api.common"
 local completions = require "api.completions"
-local pipeline = require "serve.pipeline"
+local pipeline = require "pipeline"
 local tokens = require "api.tokens"
 local json = perigee.json
 

@@ -191,7 +191,7 @@ function schema.body(request, most)
   if #text > LARGE then async.sleep(0) end -- to have put it together took its time
   local body, why = json.decode(text, { max_values = most, digits = true }) -- a message's numbers go to the prompt as they are
   if why and why.code == "limit" then
-    error(errors.new { status = 413, message = "the body is too large: " .. why.text, code = "too_many_values" }, 0)
+    error(errors.new { status = 413, message = "the body is too large: " .. why.message, code = "too_many_values" }, 0)
   end
   if body == nil then error(errors.new { message = "the body is no JSON: " .. tostring(why) }, 0) end
   if not is_object(body) then
@@ -205,7 +205,7 @@ end
 
 local INT = 0x7fffffff
 
---- What the generator takes of every API (models/request.lua).
+--- What the generator takes of every API (engine/request.lua).
 schema.sampling = {
   { "temperature", "number", from = 0, into = "sampling" },
   { "top_p", "number", from = 0, open = true, to = 1, into = "sampling" },

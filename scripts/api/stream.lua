@@ -1,4 +1,4 @@
--- stream: a face (serve/pipeline.lua) of OpenAI's kind: one JSON object, or the same in pieces as server-sent events, ended by
+-- stream: a face (pipeline/init.lua) of OpenAI's kind: one JSON object, or the same in pieces as server-sent events, ended by
 -- "data: [DONE]". What the pieces look like is told by a shape:
 --
 --   shape.head(req, out)               the first chunk of a choice, or nil
@@ -157,7 +157,7 @@ function stream.timings(usage)
   return out
 end
 
---- The end of a choice: what it holds besides content, thinking and calls (serve/output.lua), where there is such; and its
+--- The end of a choice: what it holds besides content, thinking and calls (pipeline/output.lua), where there is such; and its
 --- ids, where they are wanted.
 function stream.ending(req, choice, out)
   choice.finish_reason = out.finish

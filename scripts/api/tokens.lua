@@ -8,9 +8,9 @@ local async = require "lib.async"
 local perigee = require "perigee"
 local errors = require "api.errors"
 local messages = require "api.messages"
-local prompts = require "serve.prompt"
+local prompts = require "pipeline.prompt"
 local schema = require "api.schema"
-local spelling = require "serve.spelling"
+local spelling = require "pipeline.spelling"
 local json = perigee.json
 local refuse = errors.refuse
 

@@ -44,7 +44,7 @@ local VALUES = 100000 -- of one call's arguments, as json.decode counts them
 local function decode(value)
   async.breathe()
   local decoded, why = json.decode(value, { max_values = VALUES, digits = true })
-  if why and why.code == "limit" then fail("the arguments of a call are too large: %s", why.text) end
+  if why and why.code == "limit" then fail("the arguments of a call are too large: %s", why.message) end
   return decoded
 end
 

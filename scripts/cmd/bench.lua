@@ -1,12 +1,12 @@
 -- bench: tokens per second of a model, or of a shape with random weights; alone, together, under load.
 local perigee = require "perigee"
 local command = require "lib.command"
-local load = require "bench.load"
-local models = require "models.lib"
+local load = require "cmd.bench.load"
+local models = require "models.registry"
 local read_ahead = require "lib.load"
 local progress = require "ui.progress"
-local shapes = require "bench.shapes"
-local single = require "bench.single"
+local shapes = require "cmd.bench.shapes"
+local single = require "cmd.bench.single"
 local tables = require "ui.table"
 local text = require "lib.text"
 local json = perigee.json

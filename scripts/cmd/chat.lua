@@ -6,7 +6,7 @@ local console = require "ui.console"
 local events = require "parsers.events"
 local history = require "repl.history"
 local load = require "lib.load"
-local models = require "models.model"
+local models = require "engine.model"
 local perigee = require "perigee"
 local text = require "lib.text"
 local uv = require "luv"
@@ -153,7 +153,7 @@ end
 --- A name and value that a request would refuse are refused now.
 local function set(self, name, value)
   local trial = { prompt = { 0 }, [name] = typed(value) }
-  local ok, why = pcall(require("models.request").check, trial)
+  local ok, why = pcall(require("engine.request").check, trial)
   if not ok then return self:complain(why) end
   self.settings[name] = trial[name]
 end

@@ -1,5 +1,5 @@
 -- check: do these files do what they say? One line per file.
-local checks = require "lib.checks"
+local checks = require "cmd.check.kinds"
 local command = require "lib.command"
 
 local function check_one(path, limits)
@@ -19,7 +19,7 @@ return {
     .. "\nfunctions): these are its cases, each run under the deadline. A parser (a file in parsers/tools or parsers/reasoning)"
     .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }."
     .. "\nHooks and policies (files in hooks/ or policy/, or tables with functions named after phases) are loaded as a server"
-    .. "\nloads them, a policy is tried on two steps of its own. Their cases get a kit to call hooks with (serve/trial.lua)."
+    .. "\nloads them, a policy is tried on two steps of its own. Their cases get a kit to call hooks with (hooks/trial.lua)."
     .. "\nA chat template (.jinja) is compiled and probed: its line says what it can do. Its cases are comments,"
     .. '\n{#- perigee-test: {"messages": […], …} => "the whole prompt" -#} or … => error "part of the message" -#}.',
   options = {

@@ -3,7 +3,7 @@ local perigee = require "perigee"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local load = require "lib.load"
-local models = require "models.model"
+local models = require "engine.model"
 local json = perigee.json
 
 local keys = { "ids", "prompt", "images", "videos", "greedy", "chunk", "last" }

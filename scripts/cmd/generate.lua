@@ -4,7 +4,7 @@ local chat = require "chat"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local load = require "lib.load"
-local models = require "models.model"
+local models = require "engine.model"
 local text = require "lib.text"
 local json = perigee.json
 

@@ -1,9 +1,9 @@
 -- inspect: what is in a model's files, as a table for people or as JSON.
 local perigee = require "perigee"
 local graph_view = require "ui.graph"
-local memory = require "models.memory"
+local memory = require "engine.memory"
 local modeldir = require "lib.modeldir"
-local models = require "models.lib"
+local models = require "models.registry"
 local tables = require "ui.table"
 local text = require "lib.text"
 local json = perigee.json

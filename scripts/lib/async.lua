@@ -11,7 +11,7 @@
 --
 -- Always true: a task ends once, with results, with a perigee.Error or cancelled; what it had to close is closed then. Its
 -- error is reported once, to whoever waits for it or else to async.on_error. Tasks have no limits of their own: scripts that
--- must have some are driven from inside a task (serve/phases.lua).
+-- must have some are driven from inside a task (hooks/phases.lua).
 local perigee = require "perigee"
 local uv = require "luv"
 

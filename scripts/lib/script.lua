@@ -24,7 +24,7 @@ end
 
 --- What a script's error looks like to a person: its text, then the traceback.
 function script.describe(err)
-  return err.traceback and (err.text .. "\n" .. err.traceback) or tostring(err)
+  return err.traceback and (err.message .. "\n" .. err.traceback) or tostring(err)
 end
 
 return script

@@ -4,9 +4,10 @@
 ---@field version string  The version of this program.
 local perigee = {}
 
----@class perigee.Error  What went wrong: returned behind nil, prints and concatenates as its text.
----@field code string       One word for programs: "io", "format", "nomem", "deadline", "memory", "error" …
----@field text string       One line for people.
+---@class perigee.Error  What went wrong: returned after nil, prints and concatenates as its message.
+---@field code string       One word for programs: "io", "format", "argument", "limit", "memory", "deadline", "error" …
+---@field message string    One line for people.
+---@field field string?     The caller's field that is to blame, such as "top_p".
 ---@field traceback string? Where it happened, when a script raised it.
 ---@field value any         What the script raised, when it was not a string.
 
@@ -34,9 +35,10 @@ function perigee.classes() end
 
 ---Makes an error as C functions return them.
 ---@param code string
----@param text string
+---@param message string
+---@param options {field: string?}?
 ---@return perigee.Error
-function perigee.error(code, text) end
+function perigee.error(code, message, options) end
 
 ---The scripts' heap.
 ---@return integer used  bytes

@@ -1,5 +1,5 @@
 -- deepseek_v3: DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, and experts in groups after the first dense layers.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 --- Is layer i (from 1) a dense one?

@@ -1,6 +1,6 @@
 -- gemma3: Gemma 3: norms before and behind both halves of a layer, five layers with a window and a rope of their own to one
 -- without, scaled embeddings. Norms are stored without their 1, but for GGUF.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

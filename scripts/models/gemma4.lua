@@ -1,6 +1,6 @@
 -- gemma4: Gemma 4 (text): Gemma 3's four norms without the 1; wider heads and a partly turning rope in the global layers; at
 -- choice an input for each layer, last layers that read the keys and values of earlier ones, and experts beside the MLP.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 --- Width of a head and number of key heads of layer i (from 1): listed by layer, or one pair for all global layers.

@@ -1,5 +1,5 @@
 -- glm4_moe: GLM 4.5 and 4.6: a part of each head rotated, norms of queries and keys in the larger ones, experts in groups.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

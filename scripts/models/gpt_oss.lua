@@ -1,5 +1,5 @@
 -- gpt_oss: gpt-oss: a sink for each head, windows in every other layer, biases everywhere, experts with a clamped gate.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

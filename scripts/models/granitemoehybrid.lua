@@ -1,6 +1,6 @@
 -- granitemoehybrid: Granite 4, Mamba 2 with a few attention layers, experts beside an MLP that all tokens share, and
 -- multipliers at embedding, attention, residuals and logits.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 local recurrent = require "models.recurrent"
 

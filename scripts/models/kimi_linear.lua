@@ -1,6 +1,6 @@
 -- kimi_linear: Kimi Linear, delta attention whose channels decay each at a rate of its own, latent attention without rope
 -- every few layers, and experts.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 local recurrent = require "models.recurrent"
 

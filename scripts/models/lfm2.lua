@@ -1,5 +1,5 @@
 -- lfm2: LFM2, short convolutions between a few attention layers; dense, or with experts after the first layers.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 local function short_conv(g, h, m)

@@ -1,5 +1,5 @@
 -- llama: Llama 2 and 3, and all of that shape: Mistral (window), Qwen 2 (biases, window from a layer on), Seed-OSS, SmolLM, Yi.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

@@ -1,5 +1,5 @@
 -- minimax_m2: MiniMax M2: experts in every layer, norms over all heads of queries and keys at once, a part of each head rotated.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

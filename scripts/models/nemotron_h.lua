@@ -1,5 +1,5 @@
 -- nemotron_h: Nemotron-H and Nemotron 3, layers of one mixer each: Mamba 2, attention without rope, MLP or experts.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 local recurrent = require "models.recurrent"
 

@@ -1,6 +1,6 @@
 -- olmo3: OLMo 3: norms behind attention and MLP instead of before, and over all heads of queries and keys at once; three layers
 -- with a window to one without, which alone has its rope scaled.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

@@ -1,5 +1,5 @@
 -- phi3: Phi 3, 3.5 and 4 (text): queries, keys and values from one matrix, gate and up from another; long contexts by longrope.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 return model.architecture {

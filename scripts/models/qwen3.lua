@@ -1,5 +1,5 @@
 -- qwen3: Qwen 3, dense and with experts: Llama with a norm for each head of queries and keys.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 --- Does layer i (from 1) have experts? Every n-th does, but for those named.

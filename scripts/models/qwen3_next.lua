@@ -1,5 +1,5 @@
 -- qwen3_next: Qwen3-Next and Qwen3.5, gated delta nets with gated attention every few layers; dense or with experts.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 local recurrent = require "models.recurrent"
 

@@ -1,5 +1,5 @@
 -- smollm3: SmolLM 3: Llama whose every fourth layer, say, does without rope.
-local model = require "models.lib"
+local model = require "models.registry"
 local blocks = require "models.blocks"
 
 --- Is layer i (from 1) rotated? The list says 0 where it is not.

@@ -87,7 +87,7 @@ function Session:evaluate(source)
   local ok, err = perigee.guard(function() values = table.pack(chunk()) end, { interruptible = true })
   local took = (uv.hrtime() - began) / 1e9
   if ok then ok, err = perigee.guard(function() self:print_results(source, values) end, { interruptible = true }) end
-  if not ok then self:write_error(err.text .. (err.code == "error" and trace_of(err) or "")) end
+  if not ok then self:write_error(err.message .. (err.code == "error" and trace_of(err) or "")) end
   if self.timing and took >= SLOW_S then self.write(self.paint("dim", text.seconds(took)) .. "\n") end
 end
 

@@ -242,7 +242,7 @@ function config.read(path)
   local ok, result = perigee.guard(chunk, { deadline_ms = config.RUN_MS })
   if not ok then
     local stopped = result.code == "deadline" or result.code == "memory" -- the others begin with the file and the line
-    return nil, stopped and ("%s: %s"):format(path, result.text) or result.text
+    return nil, stopped and ("%s: %s"):format(path, result.message) or result.message
   end
   if type(result) ~= "table" then return nil, ("%s: must return a table, not %s"):format(path, type(result)) end
   local checked, wrong = config.check(result)

@@ -17,9 +17,9 @@
 -- leave is shared equally by their caches; a model that takes less leaves the rest to the next.
 local async = require "lib.async"
 local chat = require "chat"
-local memory = require "models.memory"
+local memory = require "engine.memory"
 local modeldir = require "lib.modeldir"
-local model_of = require "models.model"
+local model_of = require "engine.model"
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json

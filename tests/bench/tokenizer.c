@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "runtime/buffer.h"
-#include "runtime/tokenizer.h"
+#include "runtime/text/tokenizer.h"
 #include "runtime/utf8.h"
 
 static uint64_t state = 88172645463325252u;
@@ -27,9 +27,12 @@ static void put_char(pe_buf *b, int32_t cp) {
 }
 
 static void put_word(pe_buf *b) {
-  static const char *const head[] = {"the", "of", "to", "and", "in", "was", "keep", "water", "light", "hous", "count", "read", "form", "under",
-                                     "comput", "wave", "tide", "moon", "writ", "trans", "inter", "order", "govern", "market", "anim", "nation"};
-  static const char *const tail[] = {"", "", "", "s", "ed", "ing", "er", "ation", "ly", "ment", "able", "ful", "ness", "ities", "ism", "ology"};
+  static const char *const head[] = {
+      "the",  "of",    "to",    "and",   "in",     "was",    "keep", "water", "light",
+      "hous", "count", "read",  "form",  "under",  "comput", "wave", "tide",  "moon",
+      "writ", "trans", "inter", "order", "govern", "market", "anim", "nation"};
+  static const char *const tail[] = {"",   "",     "",     "s",   "ed",   "ing",   "er",  "ation",
+                                     "ly", "ment", "able", "ful", "ness", "ities", "ism", "ology"};
   const char *h = head[draw_rare(26)], *t = tail[draw_rare(16)];
   pe_buf_printf(b, NULL, "%s%s%s", draw(12) ? "" : "un", h, t);
 }
@@ -42,14 +45,19 @@ static void put_prose(pe_buf *b) {
 }
 
 static void put_code(pe_buf *b) {
-  pe_buf_printf(b, NULL, "  for (int i%u = 0; i%u < n->count; i%u++) {\n\tif (table[i%u] != 0x%x) return -1; /* ", draw(9), draw(9), draw(9), draw(9), draw(65536));
+  pe_buf_printf(
+      b, NULL,
+      "  for (int i%u = 0; i%u < n->count; i%u++) {\n\tif (table[i%u] != 0x%x) return -1; /* ",
+      draw(9), draw(9), draw(9), draw(9), draw(65536));
   put_word(b), pe_buf_byte(b, '_', NULL), put_word(b);
   pe_buf_printf(b, NULL, " */\n  }\n");
 }
 
-static void put_script(pe_buf *b, int32_t from, uint32_t count, uint32_t word, const char *space, const char *stop) {
+static void put_script(pe_buf *b, int32_t from, uint32_t count, uint32_t word, const char *space,
+                       const char *stop) {
   for (uint32_t i = 0, n = 4 + draw(12); i < n; i++) {
-    for (uint32_t k = 0, m = 1 + draw(word); k < m; k++) put_char(b, from + (int32_t)draw_rare(count));
+    for (uint32_t k = 0, m = 1 + draw(word); k < m; k++)
+      put_char(b, from + (int32_t)draw_rare(count));
     pe_buf_printf(b, NULL, "%s", i + 1 == n ? stop : space);
   }
 }
@@ -57,13 +65,18 @@ static void put_script(pe_buf *b, int32_t from, uint32_t count, uint32_t word, c
 static void make_text(pe_buf *b, size_t size) {
   while (b->len < size) {
     switch (draw(10)) {
-    case 0: case 1: case 2: put_prose(b); break;
-    case 3: case 4: put_code(b); break;
+    case 0:
+    case 1:
+    case 2: put_prose(b); break;
+    case 3:
+    case 4: put_code(b); break;
     case 5: put_script(b, 0x4e00, 4000, 10, "\xef\xbc\x8c", "\xe3\x80\x82\n"); break;
     case 6: put_script(b, 0x430, 32, 9, " ", ".\n"); break;
     case 7: put_script(b, 0x627, 36, 7, " ", "\xd8\x9f\n"); break;
     case 8: put_script(b, 0x1f600, 80, 3, " ", "!\n"); break;
-    default: pe_buf_printf(b, NULL, "%u.%02u, %u/%u-%04u;\n", draw(100000), draw(100), draw(32), draw(13), draw(3000));
+    default:
+      pe_buf_printf(b, NULL, "%u.%02u, %u/%u-%04u;\n", draw(100000), draw(100), draw(32), draw(13),
+                    draw(3000));
     }
   }
 }
@@ -81,7 +94,7 @@ static int bench(const char *path, const char *text, const char *name) {
   pe_encode_options o = {.parse_special = true};
   double load = 1e9, encode[3];
   for (int i = 0; i < 3; i++) { /* the best of three */
-    pe_tokenizer_close(t), t = NULL;
+    pe_tokenizer_release(t), t = NULL;
     int64_t from = pe_clock_ns();
     if (pe_tokenizer_open(path, &t, &err)) return fail(&err);
     if (ms(from) < load) load = ms(from);
@@ -90,7 +103,8 @@ static int bench(const char *path, const char *text, const char *name) {
   for (int i = 0; i < 3; i++) {
     ids.count = 0;
     int64_t from = pe_clock_ns();
-    if (pe_tokenizer_encode(t, s, pe_str_of((const char *)file->data, file->size), &o, &ids, &err)) return fail(&err);
+    if (pe_tokenizer_encode(t, s, pe_str_of((const char *)file->data, file->size), &o, &ids, &err))
+      return fail(&err);
     encode[i] = (double)file->size / 1e3 / ms(from);
   }
   double warm = encode[1] > encode[2] ? encode[1] : encode[2];
@@ -98,7 +112,7 @@ static int bench(const char *path, const char *text, const char *name) {
   pe_ids_free(&ids);
   pe_buffer_release(file);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
   return 0;
 }
 
@@ -119,7 +133,7 @@ static int words(const char *path) {
     pe_ids_free(&ids);
   }
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
   return 0;
 }
 

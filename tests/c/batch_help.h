@@ -6,7 +6,7 @@
 #define BATCH_HELP_H
 
 #include "check.h"
-#include "runtime/batch_row.h"
+#include "runtime/batch/batch_seq.h"
 
 enum { VOCAB = 24, HIDDEN = 16, HEADS = 2, DIM = 8, END = 23 };
 typedef enum kind { DENSE, WINDOWED, WINDOWS_ONLY, HYBRID, KINDS } kind;
@@ -55,7 +55,9 @@ static pe_value heads(model *m, pe_value x) {
 
 static pe_value norm(model *m, pe_value x) {
   pe_error err;
-  CHECK_OK(pe_graph_norm(m->graph, x, param_of(m, "norm", -1), &(pe_norm_args){.eps = 1e-5f, .scale = 1}, &x, &err), err);
+  CHECK_OK(pe_graph_norm(m->graph, x, param_of(m, "norm", -1),
+                         &(pe_norm_args){.eps = 1e-5f, .scale = 1}, &x, &err),
+           err);
   return x;
 }
 
@@ -71,12 +73,21 @@ static pe_value add_to(model *m, pe_value x, pe_value y, const char *name, int i
 static pe_value attention(model *m, pe_value x, int i, int window) {
   pe_error err;
   static const float frequency[8] = {1, .5f, .2f, .1f, 1, .25f, .1f, .05f}, factors[2] = {1, 1.25f};
-  pe_rope_table_args a = {.half = 4, .variants = window ? 2 : 1, .threshold = window ? 10 : 0, .scale = 1};
-  pe_value table = -1, h = norm(m, x), q = heads(m, linear(m, h, "q", i)), k = heads(m, linear(m, h, "k", i)), v = heads(m, linear(m, h, "v", i));
+  pe_rope_table_args a = {
+      .half = 4, .variants = window ? 2 : 1, .threshold = window ? 10 : 0, .scale = 1};
+  pe_value table = -1, h = norm(m, x), q = heads(m, linear(m, h, "q", i)),
+           k = heads(m, linear(m, h, "k", i)), v = heads(m, linear(m, h, "v", i));
   CHECK_OK(pe_graph_rope_table(m->graph, frequency, factors, &a, &table, &err), err);
   CHECK_OK(pe_graph_rope(m->graph, q, table, false, 0, &q, &err), err);
   CHECK_OK(pe_graph_rope(m->graph, k, table, false, 0, &k, &err), err);
-  pe_attention_spec s = {.q = q, .k = k, .v = v, .sinks = -1, .window = window, .value = DIM, .scale = 60, .share = -1};
+  pe_attention_spec s = {.q = q,
+                         .k = k,
+                         .v = v,
+                         .sinks = -1,
+                         .window = window,
+                         .value = DIM,
+                         .scale = 60,
+                         .share = -1};
   pe_value y = -1;
   int32_t layer;
   CHECK_OK(pe_graph_attention(m->graph, &s, &y, &layer, &err), err);
@@ -87,9 +98,11 @@ static pe_value recurrence(model *m, pe_value x) {
   pe_error err;
   pe_value h = norm(m, x), y = -1, in[5];
   CHECK_OK(pe_graph_conv(m->graph, h, param_of(m, "conv", -1), -1, -1, &h, &err), err);
-  in[0] = heads(m, linear(m, h, "q", 1)), in[1] = heads(m, linear(m, h, "k", 1)), in[2] = heads(m, linear(m, h, "v", 1));
+  in[0] = heads(m, linear(m, h, "q", 1)), in[1] = heads(m, linear(m, h, "k", 1)),
+  in[2] = heads(m, linear(m, h, "v", 1));
   in[3] = linear(m, h, "decay", -1), in[4] = linear(m, h, "beta", -1);
-  for (int i = 3; i < 5; i++) CHECK_OK(pe_graph_unary(m->graph, PE_MAP_SIGMOID, in[i], &in[i], &err), err);
+  for (int i = 3; i < 5; i++)
+    CHECK_OK(pe_graph_unary(m->graph, PE_MAP_SIGMOID, in[i], &in[i], &err), err);
   CHECK_OK(pe_graph_binary_number(m->graph, PE_MAP_MUL, in[1], 8, false, &in[1], &err), err);
   CHECK_OK(pe_graph_delta(m->graph, in, &y, &err), err);
   CHECK_OK(pe_graph_binary_number(m->graph, PE_MAP_MUL, y, 40, false, &y, &err), err);
@@ -111,20 +124,29 @@ static void build(model *m, kind k) {
 
 /* ---- a tokenizer: every id has a text, some of them are parts of others, two are halves of one character ---------- */
 
-static const char *const words[VOCAB] = {"a", "b", "c", "d", "e", "f", "ab", "bc", "cd", "abc", "\\u0120x", "y", "z", "\\u00c3", "\\u00a9",
-                                         "da", "ef", "fa", "be", "ed", "xy", "cab", "dad", "<end>"};
+static const char *const words[VOCAB] = {
+    "a", "b",       "c",       "d",  "e",  "f",  "ab", "bc", "cd", "abc", "\\u0120x", "y",
+    "z", "\\u00c3", "\\u00a9", "da", "ef", "fa", "be", "ed", "xy", "cab", "dad",      "<end>"};
 
 static pe_tokenizer *words_open(void) {
   pe_buf json = {0};
   pe_error err;
   pe_tokenizer *t = NULL;
-  pe_buf_printf(&json, &err, "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":%d,\"content\":\"<end>\",\"single_word\":false,\"lstrip\":false,"
-                "\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\","
-                "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"post_processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
-                "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{\"type\":\"BPE\",\"dropout\":null,"
-                "\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
-                "\"byte_fallback\":false,\"vocab\":{", END);
-  for (int i = 0; i < VOCAB; i++) pe_buf_printf(&json, &err, "%s\"%s\":%d", i ? "," : "", words[i], i);
+  pe_buf_printf(&json, &err,
+                "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":%d,\"content\":\"<end>\",\"single_"
+                "word\":false,\"lstrip\":false,"
+                "\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
+                "\"pre_tokenizer\":{\"type\":\"ByteLevel\","
+                "\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},\"post_"
+                "processor\":null,\"decoder\":{\"type\":\"ByteLevel\","
+                "\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\"model\":{"
+                "\"type\":\"BPE\",\"dropout\":null,"
+                "\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+                "\"fuse_unk\":false,"
+                "\"byte_fallback\":false,\"vocab\":{",
+                END);
+  for (int i = 0; i < VOCAB; i++)
+    pe_buf_printf(&json, &err, "%s\"%s\":%d", i ? "," : "", words[i], i);
   pe_buf_printf(&json, &err, "},\"merges\":[]}}");
   CHECK_OK(pe_tokenizer_read(json.data, json.len, &t, &err), err);
   pe_buf_free(&json);
@@ -144,7 +166,8 @@ static bool model_open(model *m, kind k, int threads) {
 }
 
 static void model_close(model *m) {
-  pe_tokenizer_close(m->tokenizer), pe_pool_close(m->pool), pe_plan_close(m->plan), pe_graph_close(m->graph), pe_weights_close(m->weights);
+  pe_tokenizer_release(m->tokenizer), pe_pool_close(m->pool), pe_plan_close(m->plan),
+      pe_graph_release(m->graph), pe_weights_release(m->weights);
 }
 
 /* ---- the oracle ------------------------------------------------------------------------------------------------ */
@@ -152,23 +175,28 @@ static void model_close(model *m) {
 typedef struct oracle {
   pe_kv *kv;
   pe_recur *recur;
-  pe_exec *exec;
+  pe_device *exec;
   pe_sampler *sampler;
 } oracle;
 
 static inline void oracle_open(oracle *o, const model *m) {
   pe_error err;
   *o = (oracle){0};
-  CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 512, .sequences = 1}, &o->kv, &err), err);
+  CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 512, .sequences = 1}, &o->kv, &err),
+           err);
   CHECK_OK(pe_recur_open(m->graph, 1, &o->recur, &err), err);
-  CHECK_OK(pe_exec_open(m->plan, m->pool, o->kv, o->recur, &o->exec, &err), err);
+  CHECK_OK(pe_device_open(m->plan, m->pool, o->kv, o->recur, &o->exec, &err), err);
   CHECK_OK(pe_sampler_open(VOCAB, &o->sampler, &err), err);
 }
 
-static inline void oracle_close(oracle *o) { pe_sampler_close(o->sampler), pe_exec_close(o->exec), pe_recur_close(o->recur), pe_kv_close(o->kv); }
+static inline void oracle_close(oracle *o) {
+  pe_sampler_close(o->sampler), pe_device_close(o->exec), pe_recur_close(o->recur),
+      pe_kv_close(o->kv);
+}
 
 /* Behind these tokens, of which the first `prompt` are the prompt; valid until the next call. */
-static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_t count, int32_t prompt) {
+static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_t count,
+                                         int32_t prompt) {
   pe_error err;
   pe_seq s;
   pe_run run;
@@ -176,9 +204,9 @@ static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_
   CHECK_OK(pe_seq_append(&s, token, count, &err), err);
   s.rope_length = prompt;
   CHECK_OK(pe_seq_run(&s, count, 1, &run, &err), err);
-  CHECK_OK(pe_exec_step(o->exec, &run, 1, &err), err);
+  CHECK_OK(pe_device_step(o->exec, &run, 1, &err), err);
   pe_seq_close(&s);
-  return pe_exec_logits(o->exec, 0);
+  return pe_device_logits(o->exec, 0);
 }
 
 /* ---- chance ---------------------------------------------------------------------------------------------------- */

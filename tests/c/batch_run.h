@@ -20,8 +20,16 @@ static answer answers[ANSWERS];
 static const int32_t end_ids[] = {END};
 
 static pe_batch_options options(void) {
-  return (pe_batch_options){.tokenizer = m.tokenizer, .rows = 8, .step_tokens = 16, .context = 48, .cache_tokens = 512, .kv_block = 4, .stride = 8,
-                            .end_ids = end_ids, .end_count = 1, .prefix = {.identity = {7}}};
+  return (pe_batch_options){.tokenizer = m.tokenizer,
+                            .rows = 8,
+                            .step_tokens = 16,
+                            .context = 48,
+                            .cache_tokens = 512,
+                            .kv_block = 4,
+                            .stride = 8,
+                            .end_ids = end_ids,
+                            .end_count = 1,
+                            .prefix = {.identity = {7}}};
 }
 
 static bool batch_open(const pe_batch_options *o) {
@@ -49,18 +57,20 @@ static void collect(void) {
     if (e->text.len) pe_buf_put(&a->text, e->text.at, e->text.len, NULL);
     if (!e->finish) continue;
     CHECK_INT(a->finish, PE_FINISH_NONE);
-    a->finish = e->finish, a->stop_index = e->stop_index, a->prompt = e->prompt, a->generated = e->generated, a->cached = e->cached;
+    a->finish = e->finish, a->stop_index = e->stop_index, a->prompt = e->prompt,
+    a->generated = e->generated, a->cached = e->cached;
     if (e->error) snprintf(a->error, sizeof a->error, "%s", e->error);
   }
 }
 
 /* One step in which every row may do so many tokens, youngest first or last. */
 static int32_t step(int32_t tokens, bool backwards) {
-  pe_row_info info[ANSWERS];
+  pe_seq_info info[ANSWERS];
   pe_grant grant[ANSWERS];
   pe_error err;
   int32_t rows = pe_batch_rows(b, info, ANSWERS), ran = 0;
-  for (int32_t i = 0; i < rows; i++) grant[i] = (pe_grant){info[backwards ? rows - 1 - i : i].row, tokens};
+  for (int32_t i = 0; i < rows; i++)
+    grant[i] = (pe_grant){info[backwards ? rows - 1 - i : i].row, tokens};
   CHECK_OK(pe_batch_step(b, grant, rows, &ran, &err), err);
   collect();
   return ran;
@@ -71,17 +81,22 @@ static void finish(int32_t tokens) {
   CHECK_INT(pe_batch_rows(b, NULL, 0), 0);
 }
 
-static pe_row_id add(const pe_request *r) {
+static pe_seq_id add(const pe_request *r) {
   pe_error err;
-  pe_row_id id = 0;
+  pe_seq_id id = 0;
   CHECK_OK(pe_batch_add(b, r, &id, &err), err);
   return id;
 }
 
-static const int32_t prompt_ids[] = {1, 5, 3, 9, 10, 2, 7, 7, 20, 4, 13, 8, 0, 15, 3, 11, 6, 19, 2, 2, 16, 5};
+static const int32_t prompt_ids[] = {1, 5, 3,  9, 10, 2, 7,  7, 20, 4,  13,
+                                     8, 0, 15, 3, 11, 6, 19, 2, 2,  16, 5};
 
 static pe_request request(int32_t prompt, int32_t max_tokens) {
-  return (pe_request){.prompt = {prompt_ids, prompt}, .sampling = pe_sampling_defaults(), .max_tokens = max_tokens, .ignore_eos = true, .skip_special = true};
+  return (pe_request){.prompt = {prompt_ids, prompt},
+                      .sampling = pe_sampling_defaults(),
+                      .max_tokens = max_tokens,
+                      .ignore_eos = true,
+                      .skip_special = true};
 }
 
 /* The i-th of many different requests. */
@@ -89,20 +104,23 @@ static inline pe_request kind_of_request(int i) {
   pe_request r = request(3 + i * 5 % 17, 4 + i % 9);
   r.prompt.id = prompt_ids + i % 4;
   r.sampling.temperature = (float)(i % 4) * .6f, r.sampling.seed = (uint64_t)(i * 11);
-  r.sampling.top_k = i % 3 * 5, r.sampling.repetition_penalty = i % 2 ? 1.4f : 1, r.sampling.frequency_penalty = i % 5 ? 0 : .4f;
+  r.sampling.top_k = i % 3 * 5, r.sampling.repetition_penalty = i % 2 ? 1.4f : 1,
+  r.sampling.frequency_penalty = i % 5 ? 0 : .4f;
   r.ignore_eos = i % 2, r.no_cache = i == 3;
   return r;
 }
 
 static inline bool same_answer(const answer *a, const answer *w) {
-  return a->count == w->count && !memcmp(a->token, w->token, (size_t)a->count * 4) && a->finish == w->finish && a->text.len == w->text.len &&
+  return a->count == w->count && !memcmp(a->token, w->token, (size_t)a->count * 4) &&
+         a->finish == w->finish && a->text.len == w->text.len &&
          (!a->text.len || !memcmp(a->text.data, w->text.data, a->text.len));
 }
 
 static inline void check_answer(const char *what, const answer *a, const answer *w) {
   if (same_answer(a, w)) return;
   check_failures++;
-  printf("    %s: %d tokens, %s, \"%.*s\"; wanted %d, %s, \"%.*s\"\n", what, a->count, pe_finish_name(a->finish), (int)a->text.len, a->text.data, w->count,
+  printf("    %s: %d tokens, %s, \"%.*s\"; wanted %d, %s, \"%.*s\"\n", what, a->count,
+         pe_finish_name(a->finish), (int)a->text.len, a->text.data, w->count,
          pe_finish_name(w->finish), (int)w->text.len, w->text.data);
 }
 
@@ -113,7 +131,7 @@ static inline answer alone(const pe_request *r, const pe_batch_options *o) {
   static answer kept[ANSWERS];
   memcpy(kept, answers, sizeof kept), memset(answers, 0, sizeof answers);
   if (batch_open(o)) {
-    pe_row_id id = add(r);
+    pe_seq_id id = add(r);
     finish(INT32_MAX);
     out = answers[id];
     answers[id].text = (pe_buf){0};

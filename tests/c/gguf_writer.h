@@ -2,7 +2,7 @@
 #ifndef GGUF_WRITER_H
 #define GGUF_WRITER_H
 
-#include "runtime/gguf.h"
+#include "runtime/weights/gguf.h"
 
 #include <string.h>
 
@@ -21,7 +21,9 @@ static inline void put_str(writer *w, const char *s) {
   w->len += strlen(s);
 }
 
-static inline void put_key(writer *w, const char *key, pe_gguf_type type) { put_str(w, key), put(w, type, 4); }
+static inline void put_key(writer *w, const char *key, pe_gguf_type type) {
+  put_str(w, key), put(w, type, 4);
+}
 
 static inline void put_header(writer *w, uint32_t version, uint64_t tensors, uint64_t keys) {
   w->len = 0;
@@ -29,7 +31,8 @@ static inline void put_header(writer *w, uint32_t version, uint64_t tensors, uin
   put(w, version, 4), put(w, tensors, 8), put(w, keys, 8);
 }
 
-static inline void put_tensor(writer *w, const char *name, int rank, const uint64_t *dims, uint32_t type, uint64_t offset) {
+static inline void put_tensor(writer *w, const char *name, int rank, const uint64_t *dims,
+                              uint32_t type, uint64_t offset) {
   put_str(w, name), put(w, (uint64_t)rank, 4);
   for (int i = 0; i < rank; i++) put(w, dims[i], 8);
   put(w, type, 4), put(w, offset, 8);

@@ -7,17 +7,18 @@
 
 static uint64_t random_state = 88172645463325252ull;
 static inline uint32_t random32(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+  random_state ^= random_state << 13, random_state ^= random_state >> 7,
+      random_state ^= random_state << 17;
   return (uint32_t)(random_state >> 16);
 }
 static inline float uniform(void) { return (float)(random32() >> 8) * 0x1p-23f - 1; }
 
 /* Rows lie a little further apart than they are wide; what is between them must stay untouched. */
-static inline pe_view view_new(int64_t rows, int64_t width) {
-  return (pe_view){calloc((size_t)(rows * (width + 3) + 1), sizeof(float)), width + 3};
+static inline pe_cpu_view view_new(int64_t rows, int64_t width) {
+  return (pe_cpu_view){calloc((size_t)(rows * (width + 3) + 1), sizeof(float)), width + 3};
 }
-static inline void view_free(pe_view *v) { free(v->at); }
-static inline void view_fill(pe_view *v, int64_t rows, int64_t width) {
+static inline void view_free(pe_cpu_view *v) { free(v->at); }
+static inline void view_fill(pe_cpu_view *v, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < width; i++) v->at[r * v->step + i] = uniform();
 }
@@ -26,7 +27,8 @@ static inline void view_fill(pe_view *v, int64_t rows, int64_t width) {
 static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int64_t cols,
                               pe_quant_matrix *m) {
   *m = (pe_quant_matrix){.quant = quant, .dtype = dtype, .rows = rows, .cols = cols, .global = 1};
-  m->row_bytes = pe_quant_row_bytes(&quant, dtype, cols), m->scale_bytes = pe_quant_scale_bytes(&quant, cols);
+  m->row_bytes = pe_quant_row_bytes(&quant, dtype, cols),
+  m->scale_bytes = pe_quant_scale_bytes(&quant, cols);
   size_t bytes = (size_t)rows * m->row_bytes, scale_bytes = (size_t)rows * m->scale_bytes;
   uint8_t *data = malloc(bytes + 2 * scale_bytes);
   m->data = data;
@@ -34,8 +36,8 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
     for (int64_t i = 0; i < rows * cols; i++) {
       float f = uniform();
       uint16_t h = pe_f32_to_bf16(f);
-      memcpy(data + (size_t)i * pe_dtype_size(dtype), dtype == PE_F32 ? (const void *)&f : (const void *)&h,
-             pe_dtype_size(dtype));
+      memcpy(data + (size_t)i * pe_dtype_size(dtype),
+             dtype == PE_F32 ? (const void *)&f : (const void *)&h, pe_dtype_size(dtype));
     }
   else
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)random32();
@@ -44,15 +46,15 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
   if (scale_bytes) {
     m->scales = data + bytes, m->biases = data + bytes + scale_bytes;
     for (size_t i = 0; i < 2 * scale_bytes; i += 2) {
-      uint16_t h =
-          quant.scale_dtype == PE_F16 ? pe_f32_to_f16(uniform() * 0.2f) : pe_f32_to_bf16(uniform() * 0.2f);
+      uint16_t h = quant.scale_dtype == PE_F16 ? pe_f32_to_f16(uniform() * 0.2f)
+                                               : pe_f32_to_bf16(uniform() * 0.2f);
       memcpy(data + bytes + i, &h, 2);
     }
   }
 }
 static inline void matrix_free(pe_quant_matrix *m) { free((void *)(uintptr_t)m->data); }
 
-static inline void run_op(pe_op op, pe_call *c, const pe_prim *prim, int tasks) {
+static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   c->prim = prim;
   c->scratch_step = pe_cpu_scratch(op, c);
   c->scratch = malloc((size_t)(c->scratch_step * tasks) * sizeof(float) + 1);

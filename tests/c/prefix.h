@@ -4,7 +4,7 @@
 #define TESTS_PREFIX_H
 
 #include "check.h"
-#include "runtime/prefix_disk.h"
+#include "runtime/cache/prefix_disk.h"
 
 enum { MOST_TOKENS = 64, ROW_ROOM = 256, STATE_FLOATS = 3 };
 
@@ -15,9 +15,10 @@ typedef struct shape { /* of a model */
 } shape;
 
 static const shape shapes[] = {
-    {"dense", 1, {0}, false},           {"two groups", 2, {0, 0}, false}, {"windowed", 2, {0, 5}, false},
-    {"windows only", 2, {3, 9}, false}, {"hybrid", 1, {0}, true},         {"hybrid windowed", 2, {6, 0}, true},
-    {"recurrent", 0, {0}, true},        {"window of one", 2, {0, 1}, false},
+    {"dense", 1, {0}, false},       {"two groups", 2, {0, 0}, false},
+    {"windowed", 2, {0, 5}, false}, {"windows only", 2, {3, 9}, false},
+    {"hybrid", 1, {0}, true},       {"hybrid windowed", 2, {6, 0}, true},
+    {"recurrent", 0, {0}, true},    {"window of one", 2, {0, 1}, false},
 };
 enum { SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -41,16 +42,20 @@ static inline void world_open_prefix(world *w) {
   CHECK_OK(pe_prefix_open(w->kv, w->recur, &w->options, &w->p, &err), err);
 }
 
-static inline void world_open(world *w, const shape *s, int block, int tokens, uint64_t budget, const char *folder) {
+static inline void world_open(world *w, const shape *s, int block, int tokens, uint64_t budget,
+                              const char *folder) {
   pe_error err;
   *w = (world){.options = {.budget = budget, .folder = folder, .identity = "0123456789abcde"}};
   w->graph.group_count = s->groups, w->graph.state_floats = s->states ? STATE_FLOATS : 0;
   for (int g = 0; g < s->groups; g++) {
-    w->graph.group[g] = (pe_cache_group){.window = s->window[g], .heads = 1 + g, .key = 2, .value = g == 1 ? 0 : 1, .layers = 2 - g};
+    w->graph.group[g] = (pe_cache_group){
+        .window = s->window[g], .heads = 1 + g, .key = 2, .value = g == 1 ? 0 : 1, .layers = 2 - g};
     for (int i = 0; i < 2 - g; i++) w->layer[w->graph.layer_count++] = (pe_cache_layer){g, i};
   }
   w->graph.layer = w->layer;
-  CHECK_OK(pe_kv_open(&w->graph, &(pe_kv_options){.block = block, .tokens = tokens, .sequences = 1}, &w->kv, &err), err);
+  CHECK_OK(pe_kv_open(&w->graph, &(pe_kv_options){.block = block, .tokens = tokens, .sequences = 1},
+                      &w->kv, &err),
+           err);
   CHECK_OK(pe_recur_open(&w->graph, 16, &w->recur, &err), err);
   world_open_prefix(w);
 }
@@ -75,7 +80,8 @@ static inline uint64_t prefix_code(const pe_prefix_key *key, const int32_t *toke
   return h;
 }
 
-static inline void row_of(const pe_prefix_key *key, const int32_t *token, int at, int group, uint8_t *out, uint64_t bytes) {
+static inline void row_of(const pe_prefix_key *key, const int32_t *token, int at, int group,
+                          uint8_t *out, uint64_t bytes) {
   uint64_t h = mix(prefix_code(key, token, at + 1), (uint64_t)group);
   for (uint64_t i = 0; i < bytes; i++) out[i] = (uint8_t)(h = mix(h, i));
 }
@@ -85,7 +91,8 @@ static inline float state_of(const pe_prefix_key *key, const int32_t *token, int
 }
 
 /* "Computes" the next count tokens of a sequence that has them. */
-static inline pe_status advance(world *w, const pe_prefix_key *key, pe_seq *s, int count, pe_error *err) {
+static inline pe_status advance(world *w, const pe_prefix_key *key, pe_seq *s, int count,
+                                pe_error *err) {
   uint8_t row[ROW_ROOM];
   pe_run run;
   pe_status rc = pe_seq_run(s, count, 0, &run, err);
@@ -96,7 +103,8 @@ static inline pe_status advance(world *w, const pe_prefix_key *key, pe_seq *s, i
       pe_kv_copy_in(w->kv, &s->tables, g, at, at + 1, row);
     }
   pe_seq_advance(s, count);
-  for (int i = 0; i < w->recur->slot_floats; i++) w->recur->data[s->slot * w->recur->slot_floats + i] = state_of(key, s->token, s->past, i);
+  for (int i = 0; i < w->recur->slot_floats; i++)
+    w->recur->data[s->slot * w->recur->slot_floats + i] = state_of(key, s->token, s->past, i);
   return PE_OK;
 }
 
@@ -104,7 +112,8 @@ static inline pe_status advance(world *w, const pe_prefix_key *key, pe_seq *s, i
 static inline void check_content(const world *w, const pe_prefix_key *key, const pe_seq *s) {
   uint8_t want[ROW_ROOM], got[ROW_ROOM];
   for (int g = 0; g < w->graph.group_count; g++) {
-    int window = w->graph.group[g].window, from = window && s->past >= window ? s->past - window + 1 : 0;
+    int window = w->graph.group[g].window,
+        from = window && s->past >= window ? s->past - window + 1 : 0;
     uint64_t bytes = pe_kv_group_token_bytes(w->kv, g);
     for (int at = from; at < s->past; at++) {
       if (s->tables.table[g][at / w->kv->block] < 0) {
@@ -117,11 +126,13 @@ static inline void check_content(const world *w, const pe_prefix_key *key, const
     }
   }
   for (int i = 0; i < w->recur->slot_floats && s->past; i++)
-    CHECK_NEAR(w->recur->data[s->slot * w->recur->slot_floats + i], state_of(key, s->token, s->past, i), 0);
+    CHECK_NEAR(w->recur->data[s->slot * w->recur->slot_floats + i],
+               state_of(key, s->token, s->past, i), 0);
 }
 
 /* A sequence that begins with what the cache has of these tokens; *found of them. */
-static inline bool begin(world *w, const pe_prefix_key *key, const int32_t *token, int n, pe_seq *s, int32_t *found) {
+static inline bool begin(world *w, const pe_prefix_key *key, const int32_t *token, int n, pe_seq *s,
+                         int32_t *found) {
   pe_error err;
   CHECK_OK(pe_seq_open(s, w->kv, w->recur, &err), err);
   pe_status rc = pe_prefix_match(w->p, key, token, n, s, found, &err);
@@ -143,7 +154,8 @@ static inline bool compute(world *w, const pe_prefix_key *key, pe_seq *s, int n)
     if (rc != PE_ELIMIT) return false;
     freed = false;
     for (int g = 0; g < w->graph.group_count; g++) {
-      int32_t lack = pe_kv_needed(w->kv, &s->tables, g, s->past, n) - (w->kv->blocks - (int32_t)w->kv->used[g]);
+      int32_t lack = pe_kv_needed(w->kv, &s->tables, g, s->past, n) -
+                     (w->kv->blocks - (int32_t)w->kv->used[g]);
       int64_t used = w->kv->used[g];
       if (lack <= 0) continue;
       int32_t got = pe_prefix_evict(w->p, g, lack);
@@ -159,7 +171,8 @@ static inline void remember(world *w, const pe_prefix_key *key, const int32_t *t
   pe_seq s;
   pe_error err;
   int32_t found;
-  if (begin(w, key, token, n, &s, &found) && compute(w, key, &s, n)) CHECK_OK(pe_prefix_insert(w->p, key, &s, &err), err);
+  if (begin(w, key, token, n, &s, &found) && compute(w, key, &s, n))
+    CHECK_OK(pe_prefix_insert(w->p, key, &s, &err), err);
   pe_seq_close(&s);
 }
 
@@ -173,7 +186,10 @@ static inline int32_t recall(world *w, const pe_prefix_key *key, const int32_t *
 
 /* ---- what always holds ----------------------------------------------------------------------------------------- */
 
-typedef struct tally { uint64_t nodes, snapshots, bytes, files; int32_t *held[PE_GRAPH_GROUPS]; } tally;
+typedef struct tally {
+  uint64_t nodes, snapshots, bytes, files;
+  int32_t *held[PE_GRAPH_GROUPS];
+} tally;
 
 static inline void check_node(const pe_tree *t, const pe_tree_node *n, tally *sum) {
   bool state = false;
@@ -186,13 +202,16 @@ static inline void check_node(const pe_tree *t, const pe_tree_node *n, tally *su
   CHECK(n->depth < 0 || n->resident || n->file_bytes || n->child_count || n->pins);
   sum->files += n->file_bytes;
   for (int g = 0; g < t->groups; g++) {
-    CHECK(n->fill[g] <= n->count && n->disk[g] <= n->count && (n->fill[g] > 0) == (n->block[g] >= 0));
+    CHECK(n->fill[g] <= n->count && n->disk[g] <= n->count &&
+          (n->fill[g] > 0) == (n->block[g] >= 0));
     CHECK(n->block[g] < 0 || n->resident);
     if (n->block[g] >= 0) sum->held[g][n->block[g]]++;
   }
   for (int i = 0; i < PE_TREE_SLOTS; i++) {
     const pe_tree_slot *s = &n->slot[i];
-    CHECK(s->position ? s->position > n->depth * t->size && s->position <= n->depth * t->size + n->count && (s->state || s->disk) : !s->state);
+    CHECK(s->position ? s->position > n->depth * t->size &&
+                            s->position <= n->depth * t->size + n->count && (s->state || s->disk)
+                      : !s->state);
     CHECK((s->age.older != NULL) == (s->state && !s->pins));
     if (!s->state) continue;
     CHECK_INT(s->state->position, s->position);
@@ -231,20 +250,31 @@ static inline void check_tree(const world *w) {
   CHECK_INT(stats.snapshots, sum.snapshots);
   CHECK_INT(stats.bytes, sum.bytes + sum.snapshots * pe_recur_bytes(w->recur));
   CHECK_INT(stats.disk_bytes, sum.files);
-  for (const pe_tree_age *a = t->ages.newer; a != &t->ages && a->node; a = a->newer) { /* nothing older hangs on something newer */
+  for (const pe_tree_age *a = t->ages.newer; a != &t->ages && a->node;
+       a = a->newer) { /* nothing older hangs on something newer */
     if (a->slot < 0 && a->node->parent->age.older)
-      for (const pe_tree_age *b = a->older; b != &t->ages; b = b->older) CHECK(b != &a->node->parent->age);
+      for (const pe_tree_age *b = a->older; b != &t->ages; b = b->older)
+        CHECK(b != &a->node->parent->age);
   }
 }
 
 /* ---- the oracle ------------------------------------------------------------------------------------------------ */
 
-typedef struct memory { pe_prefix_key key; int32_t token[MOST_TOKENS]; int n, first[3]; } memory; /* first: block that was there */
+typedef struct memory {
+  pe_prefix_key key;
+  int32_t token[MOST_TOKENS];
+  int n, first[3];
+} memory; /* first: block that was there */
 
-typedef struct oracle { memory *at; int count, cap; } oracle;
+typedef struct oracle {
+  memory *at;
+  int count, cap;
+} oracle;
 
-static inline void oracle_insert(oracle *o, const world *w, const pe_prefix_key *key, const pe_seq *s) {
-  if (o->count == o->cap) o->at = realloc(o->at, (size_t)(o->cap = o->cap * 2 + 64) * sizeof *o->at);
+static inline void oracle_insert(oracle *o, const world *w, const pe_prefix_key *key,
+                                 const pe_seq *s) {
+  if (o->count == o->cap)
+    o->at = realloc(o->at, (size_t)(o->cap = o->cap * 2 + 64) * sizeof *o->at);
   memory *m = &o->at[o->count++];
   *m = (memory){.key = *key, .n = s->past};
   memcpy(m->token, s->token, (size_t)s->past * sizeof *m->token);
@@ -259,28 +289,33 @@ static inline int shared(const memory *m, const pe_prefix_key *key, const int32_
   return i;
 }
 
-static inline bool continued(const oracle *o, const memory *m) { /* something longer came through the same tokens */
+static inline bool continued(const oracle *o,
+                             const memory *m) { /* something longer came through the same tokens */
   for (int i = 0; i < o->count; i++)
     if (o->at[i].n > m->n && shared(&o->at[i], &m->key, m->token, m->n) == m->n) return true;
   return false;
 }
 
 /* How many of the tokens one memory alone must give. */
-static inline int from_memory(const oracle *o, const world *w, const memory *m, const pe_prefix_key *key, const int32_t *token, int limit) {
+static inline int from_memory(const oracle *o, const world *w, const memory *m,
+                              const pe_prefix_key *key, const int32_t *token, int limit) {
   int same = shared(m, key, token, limit), block = w->kv->block;
   if (w->recur->slot_floats && same < m->n) return 0;
   bool windows = false;
   for (int g = 0; g < w->graph.group_count; g++) windows |= w->graph.group[g].window > 0;
-  if (!windows && !w->recur->slot_floats && same < limit && (same < m->n || continued(o, m))) same -= same % block;
+  if (!windows && !w->recur->slot_floats && same < limit && (same < m->n || continued(o, m)))
+    same -= same % block;
   for (int q = same; q > 0; q = w->recur->slot_floats ? 0 : q - 1) {
     bool good = true;
-    for (int g = 0; g < w->graph.group_count; g++) good &= pe_tree_first_block(pe_prefix_tree(w->p), g, q) >= m->first[g];
+    for (int g = 0; g < w->graph.group_count; g++)
+      good &= pe_tree_first_block(pe_prefix_tree(w->p), g, q) >= m->first[g];
     if (good) return q;
   }
   return 0;
 }
 
-static inline int oracle_find(const oracle *o, const world *w, const pe_prefix_key *key, const int32_t *token, int n) {
+static inline int oracle_find(const oracle *o, const world *w, const pe_prefix_key *key,
+                              const int32_t *token, int n) {
   int best = 0;
   for (int i = 0; i < o->count; i++) {
     int q = n > 0 ? from_memory(o, w, &o->at[i], key, token, n - 1) : 0;

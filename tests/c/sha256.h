@@ -16,17 +16,22 @@ static inline uint32_t sha256_root(uint32_t prime, int cube) {
   while (hi - lo > 1) {
     mid = (lo + hi) / 2;
     unsigned __int128 square = mid * mid; /* below 2^80 */
-    unsigned __int128 half = (square >> 40) * mid + ((square & (((unsigned __int128)1 << 40) - 1)) * mid >> 40);
-    bool below = cube ? half < (unsigned __int128)prime << 56 : square < (unsigned __int128)prime << 64;
-    if (below) lo = mid;
-    else hi = mid;
+    unsigned __int128 half =
+        (square >> 40) * mid + ((square & (((unsigned __int128)1 << 40) - 1)) * mid >> 40);
+    bool below =
+        cube ? half < (unsigned __int128)prime << 56 : square < (unsigned __int128)prime << 64;
+    if (below)
+      lo = mid;
+    else
+      hi = mid;
   }
   return (uint32_t)lo;
 }
 
 static inline void sha256_block(uint32_t h[8], const uint32_t k[64], const uint8_t *p) {
   uint32_t w[64], v[8];
-  for (int i = 0; i < 16; i++) w[i] = (uint32_t)p[4 * i] << 24 | p[4 * i + 1] << 16 | p[4 * i + 2] << 8 | p[4 * i + 3];
+  for (int i = 0; i < 16; i++)
+    w[i] = (uint32_t)p[4 * i] << 24 | p[4 * i + 1] << 16 | p[4 * i + 2] << 8 | p[4 * i + 3];
   for (int i = 16; i < 64; i++) {
     uint32_t a = w[i - 15], b = w[i - 2];
     w[i] = w[i - 16] + (sha256_turn(a, 7) ^ sha256_turn(a, 18) ^ a >> 3) + w[i - 7] +
@@ -35,8 +40,10 @@ static inline void sha256_block(uint32_t h[8], const uint32_t k[64], const uint8
   memcpy(v, h, sizeof v);
   for (int i = 0; i < 64; i++) {
     uint32_t e = v[4], a = v[0];
-    uint32_t t = v[7] + (sha256_turn(e, 6) ^ sha256_turn(e, 11) ^ sha256_turn(e, 25)) + ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
-    uint32_t u = (sha256_turn(a, 2) ^ sha256_turn(a, 13) ^ sha256_turn(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+    uint32_t t = v[7] + (sha256_turn(e, 6) ^ sha256_turn(e, 11) ^ sha256_turn(e, 25)) +
+                 ((e & v[5]) ^ (~e & v[6])) + k[i] + w[i];
+    uint32_t u = (sha256_turn(a, 2) ^ sha256_turn(a, 13) ^ sha256_turn(a, 22)) +
+                 ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
     memmove(v + 1, v, 7 * sizeof *v);
     v[4] += t, v[0] = t + u;
   }

@@ -3,8 +3,8 @@
 #define SMALL_MODEL_H
 
 #include "check.h"
-#include "runtime/plan.h"
-#include "runtime/thread.h"
+#include "runtime/graph/plan.h"
+#include "runtime/pool.h"
 
 enum { SMALL_VOCAB = 64, SMALL_WIDTH = 32, SMALL_HEADS = 2 };
 
@@ -34,7 +34,13 @@ static inline void small_build(pe_graph *g) {
   q = small_linear(g, x, "q"), k = small_linear(g, x, "k"), v = small_linear(g, x, "v");
   pe_value *all[] = {&q, &k, &v};
   for (int i = 0; i < 3; i++) CHECK_OK(pe_graph_reshape(g, *all[i], 2, heads, all[i], &err), err);
-  pe_attention_spec s = {.q = q, .k = k, .v = v, .sinks = -1, .value = SMALL_WIDTH / SMALL_HEADS, .scale = 0.25f, .share = -1};
+  pe_attention_spec s = {.q = q,
+                         .k = k,
+                         .v = v,
+                         .sinks = -1,
+                         .value = SMALL_WIDTH / SMALL_HEADS,
+                         .scale = 0.25f,
+                         .share = -1};
   CHECK_OK(pe_graph_attention(g, &s, &a, &layer, &err), err);
   CHECK_OK(pe_graph_reshape(g, a, 1, (int32_t[]){SMALL_WIDTH}, &a, &err), err);
   a = small_linear(g, a, "o");
@@ -51,7 +57,10 @@ static inline small_model small_open(int threads) {
   pe_weight_shape list[6];
   const char *names[] = {"embed", "q", "k", "v", "o", "head"};
   for (int i = 0; i < 6; i++)
-    list[i] = (pe_weight_shape){.name = names[i], .rank = 2, .shape = {i % 5 ? SMALL_WIDTH : SMALL_VOCAB, SMALL_WIDTH}, .dtype = PE_F32};
+    list[i] = (pe_weight_shape){.name = names[i],
+                                .rank = 2,
+                                .shape = {i % 5 ? SMALL_WIDTH : SMALL_VOCAB, SMALL_WIDTH},
+                                .dtype = PE_F32};
   CHECK_OK(pe_weights_synthetic(list, 6, 5, &m.weights, &err), err);
   CHECK_OK(pe_graph_open(m.weights, &m.graph, &err), err);
   small_build(m.graph);
@@ -61,7 +70,8 @@ static inline small_model small_open(int threads) {
 }
 
 static inline void small_close(small_model *m) {
-  pe_pool_close(m->pool), pe_plan_close(m->plan), pe_graph_close(m->graph), pe_weights_close(m->weights);
+  pe_pool_close(m->pool), pe_plan_close(m->plan), pe_graph_release(m->graph),
+      pe_weights_release(m->weights);
 }
 
 #endif

@@ -3,7 +3,7 @@
 #define TENSOR_HELP_H
 
 #include "check.h"
-#include "runtime/tensor.h"
+#include "runtime/tensor/tensor.h"
 
 static pe_error err;
 
@@ -20,7 +20,8 @@ static inline pe_tensor floats(int rank, const int64_t *shape, const float *valu
   CHECK_OK(pe_tensor_from_bytes(PE_F32, rank, shape, values, (uint64_t)n * 4, &t, &err), err);
   return t;
 }
-#define FLOATS(...) floats(1, (int64_t[]){sizeof((float[]){__VA_ARGS__}) / 4}, (float[]){__VA_ARGS__})
+#define FLOATS(...)                                                                                \
+  floats(1, (int64_t[]){sizeof((float[]){__VA_ARGS__}) / 4}, (float[]){__VA_ARGS__})
 
 static inline bool next_index(const pe_tensor *t, int64_t *index) {
   for (int d = t->rank - 1; d >= 0; d--) {

@@ -12,7 +12,7 @@ static void errors_name_the_thing(void) {
   CHECK_STR(err.text, "rows 3 of 2");
   CHECK_INT(pe_error_prefix(&err, "file %s", "a"), PE_ESHAPE);
   CHECK_STR(err.text, "file a: rows 3 of 2");
-  CHECK_STR(pe_status_name(PE_ECANCEL), "cancel");
+  CHECK_STR(pe_status_name(PE_ECANCEL), "cancelled");
   CHECK_INT(pe_fail(NULL, PE_EIO, "nobody listens"), PE_EIO);
 }
 
@@ -48,10 +48,21 @@ static void bytes_grow(void) {
 }
 
 static void utf8_by_the_book(void) {
-  static const struct { const char *bytes; int len, cp, take; } rows[] = {
-      {"a", 1, 'a', 1}, {"\xc3\xa9", 2, 0xe9, 2}, {"\xe2\x82\xac", 3, 0x20ac, 3}, {"\xf0\x9f\x8c\x99", 4, 0x1f319, 4},
-      {"\x80", 1, -1, 1}, {"\xc0\x80", 2, -1, 1}, {"\xed\xa0\x80", 3, -1, 1}, {"\xf4\x90\x80\x80", 4, -1, 1},
-      {"\xe2\x82", 2, -2, 2}, {"\xf0\x9f\x8c", 3, -2, 3}, {"\xf0\x9f\x41", 3, -1, 2}, {"\xff", 1, -1, 1}};
+  static const struct {
+    const char *bytes;
+    int len, cp, take;
+  } rows[] = {{"a", 1, 'a', 1},
+              {"\xc3\xa9", 2, 0xe9, 2},
+              {"\xe2\x82\xac", 3, 0x20ac, 3},
+              {"\xf0\x9f\x8c\x99", 4, 0x1f319, 4},
+              {"\x80", 1, -1, 1},
+              {"\xc0\x80", 2, -1, 1},
+              {"\xed\xa0\x80", 3, -1, 1},
+              {"\xf4\x90\x80\x80", 4, -1, 1},
+              {"\xe2\x82", 2, -2, 2},
+              {"\xf0\x9f\x8c", 3, -2, 3},
+              {"\xf0\x9f\x41", 3, -1, 2},
+              {"\xff", 1, -1, 1}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     int32_t cp;
     CHECK_INT(pe_utf8_next(rows[i].bytes, rows[i].bytes + rows[i].len, &cp), rows[i].take);
@@ -62,7 +73,10 @@ static void utf8_by_the_book(void) {
     char out[4];
     int32_t back;
     int n = pe_utf8_put(out, cp);
-    if (pe_utf8_next(out, out + n, &back) != n || back != cp) { CHECK_INT(back, cp); break; }
+    if (pe_utf8_next(out, out + n, &back) != n || back != cp) {
+      CHECK_INT(back, cp);
+      break;
+    }
   }
   CHECK_INT(pe_utf8_valid("0123456789abcdef\xffzz", 19), 16);
   CHECK_INT(pe_utf8_valid("0123456789\xf0\x9f\x8c\x99", 14), 14);
@@ -71,12 +85,18 @@ static void utf8_by_the_book(void) {
 static void halves_round_trip(void) {
   for (uint32_t h = 0; h < 65536; h++) {
     float f = pe_f16_to_f32((uint16_t)h), b = pe_bf16_to_f32((uint16_t)h);
-    if (f == f && pe_f32_to_f16(f) != h) { CHECK_INT(pe_f32_to_f16(f), h); break; }
-    if (b == b && pe_f32_to_bf16(b) != h) { CHECK_INT(pe_f32_to_bf16(b), h); break; }
+    if (f == f && pe_f32_to_f16(f) != h) {
+      CHECK_INT(pe_f32_to_f16(f), h);
+      break;
+    }
+    if (b == b && pe_f32_to_bf16(b) != h) {
+      CHECK_INT(pe_f32_to_bf16(b), h);
+      break;
+    }
   }
   CHECK_INT(pe_f32_to_f16(65520.f), 0x7c00);
   CHECK_INT(pe_f32_to_f16(65519.f), 0x7bff);
-  CHECK_INT(pe_f32_to_f16(1 + 0x1p-11f), 0x3c00);       /* tie to even */
+  CHECK_INT(pe_f32_to_f16(1 + 0x1p-11f), 0x3c00); /* tie to even */
   CHECK_INT(pe_f32_to_f16(1 + 3 * 0x1p-11f), 0x3c02);
   CHECK_INT(pe_f32_to_f16(0x1p-25f), 0);
   CHECK_INT(pe_f32_to_bf16(1 + 0x1p-8f), 0x3f80);
@@ -88,7 +108,8 @@ static void halves_round_trip(void) {
 static void buffers_map_files(void) {
   pe_error err;
   pe_buffer *b;
-  CHECK_FAILS(pe_buffer_map("/nowhere/at all", &b, &err), PE_EIO, err, "/nowhere/at all: No such file");
+  CHECK_FAILS(pe_buffer_map("/nowhere/at all", &b, &err), PE_EIO, err,
+              "/nowhere/at all: No such file");
   CHECK_FAILS(pe_buffer_map("/", &b, &err), PE_EIO, err, "not a regular file");
   char path[] = "/tmp/perigee-test-XXXXXX";
   int fd = mkstemp(path);

@@ -10,7 +10,7 @@
 static void test_mixture(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int32_t tokens = 1; tokens < 20; tokens += 6) {
-      pe_row_id id[12];
+      pe_seq_id id[12];
       if (!model_open(&m, k, 1 + k % 2)) return;
       pe_batch_options o = options();
       o.prefix.budget = tokens > 1 ? 1 << 20 : 0;
@@ -38,14 +38,16 @@ static void test_choices(void) {
     pe_batch_options o = options();
     pe_batch_stats s;
     pe_request r = request(17, 6);
-    r.n = 12, r.sampling.temperature = 1.5f, r.sampling.seed = 40; /* more choices than rows can run */
+    r.n = 12, r.sampling.temperature = 1.5f,
+    r.sampling.seed = 40; /* more choices than rows can run */
     if (!batch_open(&o)) return;
-    pe_row_id id = add(&r);
-    pe_row_info info;
+    pe_seq_id id = add(&r);
+    pe_seq_info info;
     CHECK(pe_batch_info(b, id + 3, &info) && info.follows && info.choice == 3 && info.left == 0);
     finish(100);
     pe_batch_stat(b, &s);
-    CHECK_INT(s.read_tokens, 17 * 5); /* by the first, for eight; and by the four that found no place */
+    CHECK_INT(s.read_tokens,
+              17 * 5); /* by the first, for eight; and by the four that found no place */
     CHECK_INT(s.finished, 12);
     for (int i = 0; i < 12; i++) {
       pe_request one = request(17, 6);
@@ -54,7 +56,8 @@ static void test_choices(void) {
       check_answer(kind_name[k], &answers[id + i], &want);
       pe_buf_free(&want.text);
     }
-    CHECK(!same_answer(&answers[id], &answers[id + 1]) || !same_answer(&answers[id], &answers[id + 2]));
+    CHECK(!same_answer(&answers[id], &answers[id + 1]) ||
+          !same_answer(&answers[id], &answers[id + 2]));
     batch_close(), model_close(&m);
   }
 }
@@ -63,17 +66,17 @@ static void test_choices(void) {
 static void test_first_choice_leaves(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
-  pe_row_info info;
+  pe_seq_info info;
   pe_request r = request(12, 3);
   r.n = 3;
   if (!batch_open(&o)) return;
-  pe_row_id id = add(&r);
+  pe_seq_id id = add(&r);
   step(5, false);
   pe_batch_cancel(b, id);
   pe_batch_cancel(b, id); /* twice is once */
   collect();
   CHECK_INT(answers[id].finish, PE_FINISH_CANCEL);
-  CHECK(pe_batch_info(b, id, &info) && info.state == PE_ROW_DONE && info.bytes == 0);
+  CHECK(pe_batch_info(b, id, &info) && info.state == PE_SEQ_DONE && info.bytes == 0);
   CHECK(pe_batch_info(b, id + 1, &info) && !info.follows && info.left == 12);
   CHECK(pe_batch_info(b, id + 2, &info) && info.follows);
   finish(100);
@@ -96,7 +99,7 @@ static void test_preemption(void) {
       pe_request r[2] = {request(10, 25), request(8, 25)};
       r[0].sampling.temperature = r[1].sampling.temperature = 1.2f, r[1].sampling.seed = 5;
       if (!batch_open(&o)) return;
-      pe_row_id id[2] = {add(&r[0]), add(&r[1])};
+      pe_seq_id id[2] = {add(&r[0]), add(&r[1])};
       finish(100);
       pe_batch_stat(b, &s);
       if (k != WINDOWS_ONLY) CHECK(s.preempted > 0);
@@ -113,15 +116,15 @@ static void test_preempt_by_hand(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
     pe_batch_options o = options();
-    pe_row_info info;
+    pe_seq_info info;
     pe_request r = request(12, 10);
     r.sampling.temperature = 1;
     if (!batch_open(&o)) return;
-    pe_row_id id = add(&r);
+    pe_seq_id id = add(&r);
     for (int i = 0; i < 6; i++) {
       step(7, false);
       pe_batch_preempt(b, id), pe_batch_preempt(b, id), pe_batch_preempt(b, 1000);
-      CHECK(pe_batch_info(b, id, &info) && info.state == PE_ROW_WAITING && info.past == 0);
+      CHECK(pe_batch_info(b, id, &info) && info.state == PE_SEQ_WAITING && info.past == 0);
       CHECK_INT(info.left, info.prompt + info.generated);
       CHECK_INT(b->kv->used[0], 0);
       step(100, false);
@@ -139,21 +142,22 @@ static void test_admission(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
   int64_t room, all;
-  pe_row_info info;
+  pe_seq_info info;
   pe_error err;
-  pe_row_id none = 0;
+  pe_seq_id none = 0;
   o.rows = 2, o.cache_tokens = 12; /* and one block for each sequence: 24 tokens */
   pe_request r = request(16, 4), large = request(16, 12);
   if (!batch_open(&o)) return;
   pe_batch_room(b, &room, &all);
   CHECK_INT(all, 24);
   CHECK_INT(room, 24);
-  CHECK_FAILS(pe_batch_add(b, &large, &none, &err), PE_ELIMIT, err, "needs room for 27 tokens, and the cache has room for 24");
-  pe_row_id first = add(&r), second = add(&r);
+  CHECK_FAILS(pe_batch_add(b, &large, &none, &err), PE_ELIMIT, err,
+              "needs room for 27 tokens, and the cache has room for 24");
+  pe_seq_id first = add(&r), second = add(&r);
   step(100, false);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, 8);
-  CHECK(pe_batch_info(b, second, &info) && info.state == PE_ROW_WAITING);
+  CHECK(pe_batch_info(b, second, &info) && info.state == PE_SEQ_WAITING);
   finish(100);
   CHECK(same_answer(&answers[first], &answers[second]));
   CHECK_INT(answers[first].count, 4);
@@ -200,10 +204,11 @@ static void test_no_room_alone(void) {
   pe_prefix_pin(b->prefix, &(pe_prefix_key){0}, prompt_ids, 12, true, &found);
   CHECK(found >= 11);
   other.prompt.id = prompt_ids + 3, small.prompt.id = prompt_ids + 2;
-  pe_row_id id = add(&other), next = add(&small);
+  pe_seq_id id = add(&other), next = add(&small);
   finish(100);
   CHECK_INT(answers[id].finish, PE_FINISH_ERROR);
-  if (!strstr(answers[id].error, "has no room, even alone")) check_failures++, printf("    error is \"%s\"\n", answers[id].error);
+  if (!strstr(answers[id].error, "has no room, even alone"))
+    check_failures++, printf("    error is \"%s\"\n", answers[id].error);
   CHECK_INT(answers[next].finish, PE_FINISH_LENGTH);
   batch_close(), model_close(&m);
 }
@@ -219,22 +224,23 @@ static void test_warm(void) {
     int32_t boundary = 10;
     o.prefix.budget = 1 << 20;
     pe_request r = request(14, 6), turn = request(20, 5), salted = request(14, 6);
-    r.sampling.temperature = salted.sampling.temperature = 1, r.boundary = (pe_ids_view){&boundary, 1}, salted.salt = 9;
+    r.sampling.temperature = salted.sampling.temperature = 1,
+    r.boundary = (pe_ids_view){&boundary, 1}, salted.salt = 9;
     int32_t half[16];
     memcpy(half, prompt_ids, 10 * sizeof *half), memcpy(half + 10, prompt_ids, 6 * sizeof *half);
     if (!batch_open(&o)) return;
-    pe_row_id cold = add(&r);
+    pe_seq_id cold = add(&r);
     finish(100);
     CHECK_INT(answers[cold].cached, 0);
-    pe_row_id warm = add(&r), apart = add(&salted);
+    pe_seq_id warm = add(&r), apart = add(&salted);
     finish(100);
     CHECK_INT(answers[warm].cached, 13);
     CHECK_INT(answers[apart].cached, 0);
     check_answer(kind_name[k], &answers[warm], &answers[cold]);
     check_answer(kind_name[k], &answers[apart], &answers[cold]);
-    pe_row_id id = add(&turn);
+    pe_seq_id id = add(&turn);
     turn.prompt = (pe_ids_view){half, 16};
-    pe_row_id other = add(&turn);
+    pe_seq_id other = add(&turn);
     finish(100);
     CHECK(answers[id].cached >= 12);
     CHECK(answers[other].cached >= 8);
@@ -257,7 +263,7 @@ static void test_turns(void) {
     pe_request r = request(13, 6);
     int32_t talk[22];
     if (!batch_open(&o)) return;
-    pe_row_id id = add(&r);
+    pe_seq_id id = add(&r);
     finish(100);
     memcpy(talk, prompt_ids, sizeof talk), memcpy(talk + 13, answers[id].token, 6 * sizeof *talk);
     r.prompt = (pe_ids_view){talk, 22};
@@ -281,11 +287,11 @@ static void test_save_and_load(void) {
     o.prefix.budget = 1 << 20;
     pe_request r = request(14, 8);
     if (!batch_open(&o)) return;
-    pe_row_id id = add(&r);
+    pe_seq_id id = add(&r);
     CHECK_FAILS(pe_batch_save(b, id, path, &err), PE_EARG, err, "nothing that could be saved");
     step(9, false);
     CHECK_OK(pe_batch_save(b, id, path, &err), err);
-    pe_row_info info;
+    pe_seq_info info;
     CHECK(pe_batch_info(b, id, &info));
     finish(100);
     answer want = answers[id];
@@ -320,9 +326,10 @@ static void test_loaded_window(void) {
     o.prefix.budget = 1 << 20;
     pe_request r = request(15, 4);
     if (!batch_open(&o)) return;
-    pe_row_id id = add(&r);
+    pe_seq_id id = add(&r);
     step(14, false);
-    CHECK_OK(pe_batch_save(b, id, path, &err), err); /* 14 tokens; a window of 6 needs those from 9 on, a block begins at 8 */
+    CHECK_OK(pe_batch_save(b, id, path, &err),
+             err); /* 14 tokens; a window of 6 needs those from 9 on, a block begins at 8 */
     batch_close();
     if (!batch_open(&o)) return;
     CHECK_OK(pe_batch_load(b, path, &err), err);
@@ -345,7 +352,11 @@ static void test_loaded_window(void) {
 
 /* ---- refusals and counters ------------------------------------------------------------------------------------- */
 
-typedef struct refusal { pe_status want; const char *part; pe_request r; } refusal;
+typedef struct refusal {
+  pe_status want;
+  const char *part;
+  pe_request r;
+} refusal;
 
 static void test_refusals(void) {
   if (!model_open(&m, DENSE, 1)) return;
@@ -353,20 +364,30 @@ static void test_refusals(void) {
   int32_t wrong = -1, far = 9;
   pe_str empty = pe_str_of("", 0), word = pe_str_c("x");
   pe_ids_view none = {&wrong, 0};
-  refusal list[] = {{PE_EARG, "prompt is empty", request(0, 1)},       {PE_EARG, "id -1", request(1, 1)},
-                    {PE_EARG, "n is -1", request(4, 1)},               {PE_EARG, "n is 129", request(4, 1)},
-                    {PE_EARG, "min_tokens is -2", request(4, 1)},      {PE_EARG, "min_tokens is 2, more than max_tokens, which is 1", request(4, 1)},
-                    {PE_EARG, "temperature", request(4, 1)},           {PE_EARG, "boundary 9", request(4, 1)},
-                    {PE_EARG, "string 1 is empty", request(4, 1)},     {PE_EARG, "bad_words: number 1 is empty", request(4, 1)},
-                    {PE_ELIMIT, "context of 10", request(10, 1)},      {PE_EARG, "stop_ids: id -1", request(4, 1)},
+  refusal list[] = {{PE_EARG, "prompt is empty", request(0, 1)},
+                    {PE_EARG, "id -1", request(1, 1)},
+                    {PE_EARG, "n is -1", request(4, 1)},
+                    {PE_EARG, "n is 129", request(4, 1)},
+                    {PE_EARG, "min_tokens is -2", request(4, 1)},
+                    {PE_EARG, "min_tokens is 2, more than max_tokens, which is 1", request(4, 1)},
+                    {PE_EARG, "temperature", request(4, 1)},
+                    {PE_EARG, "boundary 9", request(4, 1)},
+                    {PE_EARG, "string 1 is empty", request(4, 1)},
+                    {PE_EARG, "bad_words: number 1 is empty", request(4, 1)},
+                    {PE_ELIMIT, "context of 10", request(10, 1)},
+                    {PE_EARG, "stop_ids: id -1", request(4, 1)},
                     {PE_EARG, "no tokenizer", request(4, 1)}};
-  list[1].r.prompt.id = &wrong, list[2].r.n = -1, list[3].r.n = 129, list[4].r.min_tokens = -2, list[5].r.min_tokens = 2;
-  list[6].r.sampling.temperature = NAN, list[7].r.boundary = (pe_ids_view){&far, 1}, list[8].r.stop = &empty, list[8].r.stop_count = 1;
-  list[9].r.bad_words = &none, list[9].r.bad_count = 1, list[11].r.stop_ids = (pe_ids_view){&wrong, 1}, list[12].r.stop = &word, list[12].r.stop_count = 1;
+  list[1].r.prompt.id = &wrong, list[2].r.n = -1, list[3].r.n = 129, list[4].r.min_tokens = -2,
+  list[5].r.min_tokens = 2;
+  list[6].r.sampling.temperature = NAN, list[7].r.boundary = (pe_ids_view){&far, 1},
+  list[8].r.stop = &empty, list[8].r.stop_count = 1;
+  list[9].r.bad_words = &none, list[9].r.bad_count = 1,
+  list[11].r.stop_ids = (pe_ids_view){&wrong, 1}, list[12].r.stop = &word,
+  list[12].r.stop_count = 1;
   o.context = 10;
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
     pe_error err;
-    pe_row_id id = -7;
+    pe_seq_id id = -7;
     if (i == 12) o.tokenizer = NULL;
     if (!batch_open(&o)) return;
     CHECK_FAILS(pe_batch_add(b, &list[i].r, &id, &err), list[i].want, err, list[i].part);
@@ -401,7 +422,7 @@ static void test_counters(void) {
   CHECK_INT(pe_batch_trace(b, t, 10), 1);
   CHECK_INT(t[0].rows, 16);
   CHECK_INT(t[0].reading, 2);
-  CHECK(t[0].compute_ns > 0 && t[0].plan_ns >= 0 && t[0].sample_ns >= 0);
+  CHECK(t[0].compute_ns > 0 && t[0].schedule_ns >= 0 && t[0].sample_ns >= 0);
   finish(100);
   for (int i = 0; i < 10; i++) add(&r), finish(100);
   pe_batch_stat(b, &s);
@@ -425,7 +446,7 @@ static void test_allocations(void) {
   for (bool more = true; more && n < 2000; n++) {
     pe_batch_options o = options();
     pe_error err = {0};
-    pe_row_id id;
+    pe_seq_id id;
     pe_request r = request(12, 4);
     int32_t ran;
     r.n = 2, r.stop = &stop, r.stop_count = 1, o.prefix.budget = 1 << 20;

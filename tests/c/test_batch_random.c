@@ -13,7 +13,7 @@
 enum { CONTEXT = 24, TWINS = 400, OPS = 60 };
 
 typedef struct twin {
-  pe_row_id id;
+  pe_seq_id id;
   bool alive, cancelled, keep, trimmed, held;
   int32_t token[CONTEXT + 1], count, limit;
   pe_request q; /* points into this twin */
@@ -33,7 +33,8 @@ typedef struct game {
   int twins, alive;
   bool failing; /* allocations are made to fail now and then */
   bool failed;  /* one may have failed in the operation that just ran */
-  int64_t tokens, holds, errors, refusals, preempted, hits; /* of all cases: what the test has seen */
+  int64_t tokens, holds, errors, refusals, preempted,
+      hits; /* of all cases: what the test has seen */
 } game;
 
 static const int32_t end_ids[] = {END, 4000};
@@ -85,7 +86,8 @@ static void random_lists(twin *t) {
 static void random_request(twin *t) {
   *t = (twin){.count = 1 + chance(16)};
   int family = chance(3), same = chance(t->count + 1);
-  for (int i = 0; i < t->count; i++) t->token[i] = i < same ? (family * 7 + i * 5) % (VOCAB - 1) : chance(VOCAB - 1);
+  for (int i = 0; i < t->count; i++)
+    t->token[i] = i < same ? (family * 7 + i * 5) % (VOCAB - 1) : chance(VOCAB - 1);
   t->q.prompt = (pe_ids_view){t->token, t->count};
   t->q.max_tokens = chance(5) ? chance(9) : -1;
   t->q.min_tokens = t->q.max_tokens > 2 && !chance(4) ? 2 : 0;
@@ -108,7 +110,7 @@ static void settle_twin(twin *t, const twin *from) {
   q->bad_words = t->bad_view, q->stop = t->stop, q->prompt.id = t->token;
 }
 
-static twin *find_twin(game *g, pe_row_id id) {
+static twin *find_twin(game *g, pe_seq_id id) {
   for (int i = 0; i < g->twins; i++)
     if (g->t[i].id == id) return &g->t[i];
   return NULL;
@@ -120,7 +122,7 @@ static twin *some_twin(game *g) { /* a living one, most often */
   return t && t->alive ? t : NULL;
 }
 
-static twin *add_twin(game *g, const twin *from, pe_row_id id) {
+static twin *add_twin(game *g, const twin *from, pe_seq_id id) {
   twin *t = &g->t[g->twins++];
   *t = *from;
   settle_twin(t, from);
@@ -132,7 +134,9 @@ static twin *add_twin(game *g, const twin *from, pe_row_id id) {
 
 /* ---- what must happen ------------------------------------------------------------------------------------------ */
 
-static bool is_end(const twin *t, int32_t id) { return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id); }
+static bool is_end(const twin *t, int32_t id) {
+  return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id);
+}
 
 static int wanted_bans(const twin *t, int32_t *ban) {
   int n = 0, made = t->count - t->q.prompt.count;
@@ -148,7 +152,10 @@ static int wanted_bans(const twin *t, int32_t *ban) {
 static void wanted_choice(game *g, twin *t, const float *logits, pe_choice *c) {
   int32_t ban[8], bans = wanted_bans(t, ban);
   pe_error err;
-  CHECK_OK(pe_sampler_pick(g->o.sampler, &t->q.sampling, logits, &(pe_history){t->token, t->count, t->q.prompt.count}, t->count, ban, bans, c, &err), err);
+  CHECK_OK(pe_sampler_pick(g->o.sampler, &t->q.sampling, logits,
+                           &(pe_history){t->token, t->count, t->q.prompt.count}, t->count, ban,
+                           bans, c, &err),
+           err);
   if (t->forced_at < t->forced_count) c->id = t->forced[t->forced_at++], c->top_count = -1;
 }
 
@@ -158,13 +165,18 @@ static long whole_text(const game *g, const twin *t, pe_buf *out) {
   pe_error err;
   if (made && is_end(t, t->token[t->count - 1])) made--;
   out->len = 0;
-  CHECK_OK(pe_tokenizer_decode(g->m.tokenizer, t->token + t->q.prompt.count, (size_t)made, t->q.skip_special, out, &err), err);
+  CHECK_OK(pe_tokenizer_decode(g->m.tokenizer, t->token + t->q.prompt.count, (size_t)made,
+                               t->q.skip_special, out, &err),
+           err);
   for (size_t end = 1; end <= out->len; end++)
     for (int i = 0; i < t->q.stop_count; i++)
-      if (t->stop[i].len <= end && !memcmp(out->data + end - t->stop[i].len, t->stop[i].at, t->stop[i].len)) {
+      if (t->stop[i].len <= end &&
+          !memcmp(out->data + end - t->stop[i].len, t->stop[i].at, t->stop[i].len)) {
         size_t at = end - t->stop[i].len; /* the longest of those that end here begins first */
         for (int k = 0; k < t->q.stop_count; k++)
-          if (t->stop[k].len <= end && end - t->stop[k].len < at && !memcmp(out->data + end - t->stop[k].len, t->stop[k].at, t->stop[k].len)) at = end - t->stop[k].len;
+          if (t->stop[k].len <= end && end - t->stop[k].len < at &&
+              !memcmp(out->data + end - t->stop[k].len, t->stop[k].at, t->stop[k].len))
+            at = end - t->stop[k].len;
         return (long)at;
       }
   return -1;
@@ -172,31 +184,37 @@ static long whole_text(const game *g, const twin *t, pe_buf *out) {
 
 static void check_text(const twin *t, const pe_event *e, const pe_buf *whole, long cut) {
   size_t most = cut >= 0 ? (size_t)cut : whole->len;
-  bool begins = t->text.len <= most && (!t->text.len || !memcmp(t->text.data, whole->data, t->text.len));
+  bool begins =
+      t->text.len <= most && (!t->text.len || !memcmp(t->text.data, whole->data, t->text.len));
   if (!begins || (e->finish && t->text.len != most)) {
     check_failures++;
-    printf("    row %lld: text \"%.*s\" of \"%.*s\", cut at %ld\n", (long long)t->id, (int)t->text.len, t->text.data, (int)whole->len, whole->data, cut);
+    printf("    row %lld: text \"%.*s\" of \"%.*s\", cut at %ld\n", (long long)t->id,
+           (int)t->text.len, t->text.data, (int)whole->len, whole->data, cut);
   }
 }
 
 static void check_token(game *g, twin *t, const pe_event *e) {
-  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count), *kept = pe_batch_logits(g->b, t->id);
+  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count),
+              *kept = pe_batch_logits(g->b, t->id);
   pe_choice want;
   if (t->keep || t->q.hold) CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
   wanted_choice(g, t, logits, &want);
   CHECK_INT(e->choice.id, want.id);
-  if (want.top_count >= 0) CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
-  CHECK(!t->q.hold || t->held || want.top_count < 0); /* a row that holds draws by itself only what is forced */
+  if (want.top_count >= 0)
+    CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
+  CHECK(!t->q.hold || t->held ||
+        want.top_count < 0); /* a row that holds draws by itself only what is forced */
   t->token[t->count++] = e->choice.id, t->held = false;
   g->tokens++;
 }
 
 static void check_held(game *g, twin *t, const pe_event *e) {
-  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count), *kept = pe_batch_logits(g->b, t->id);
-  pe_row_info info;
+  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count),
+              *kept = pe_batch_logits(g->b, t->id);
+  pe_seq_info info;
   CHECK(t->q.hold && !t->held && !e->token && !e->text.len && !e->finish);
   CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
-  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_HELD && info.left == 0);
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_SEQ_HELD && info.left == 0);
   t->held = true;
   g->holds++;
 }
@@ -206,19 +224,26 @@ static void check_finish(game *g, twin *t, const pe_event *e) {
   long cut = whole_text(g, t, &whole);
   int32_t made = t->count - t->q.prompt.count;
   bool full = made >= t->limit;
-  pe_finish want = made && (is_end(t, t->token[t->count - 1]) || cut >= 0) ? PE_FINISH_STOP : full ? PE_FINISH_LENGTH : PE_FINISH_NONE;
-  if (e->finish == PE_FINISH_ERROR && g->failed) g->errors++;
-  else if (e->finish != want) check_failures++, printf("    row %lld ends with %s, not %s (%s)\n", (long long)t->id, pe_finish_name(e->finish), pe_finish_name(want), e->error ? e->error : "");
-  else if (!t->trimmed) check_text(t, e, &whole, cut);
+  pe_finish want = made && (is_end(t, t->token[t->count - 1]) || cut >= 0) ? PE_FINISH_STOP
+                   : full                                                  ? PE_FINISH_LENGTH
+                                                                           : PE_FINISH_NONE;
+  if (e->finish == PE_FINISH_ERROR && g->failed)
+    g->errors++;
+  else if (e->finish != want)
+    check_failures++,
+        printf("    row %lld ends with %s, not %s (%s)\n", (long long)t->id,
+               pe_finish_name(e->finish), pe_finish_name(want), e->error ? e->error : "");
+  else if (!t->trimmed)
+    check_text(t, e, &whole, cut);
   pe_buf_free(&whole);
 }
 
 static void end_twin(game *g, twin *t, const pe_event *e) {
-  pe_row_info info;
+  pe_seq_info info;
   t->alive = false, g->alive--;
   CHECK_INT(e->prompt, t->q.prompt.count);
   if (!g->failed) CHECK_INT(e->generated, t->count - t->q.prompt.count);
-  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_ROW_DONE);
+  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == PE_SEQ_DONE);
   CHECK((e->finish == PE_FINISH_ERROR) == (e->error != NULL));
 }
 
@@ -268,7 +293,7 @@ static int64_t room_of(const game *g) {
 static void op_add(game *g) {
   twin t;
   pe_error err = {0};
-  pe_row_id first = 0;
+  pe_seq_id first = 0;
   random_request(&t);
   int64_t room = room_of(g), made = t.q.max_tokens < 0 ? room - t.count + 1 : t.q.max_tokens;
   if (made > CONTEXT - t.count) made = CONTEXT - t.count;
@@ -295,7 +320,7 @@ static void op_add(game *g) {
 static void op_bad_add(game *g) {
   twin t;
   pe_error err = {0};
-  pe_row_id first = 0;
+  pe_seq_id first = 0;
   random_request(&t);
   int32_t beyond = VOCAB, before = pe_batch_rows(g->b, NULL, 0);
   switch (chance(8)) {
@@ -305,7 +330,9 @@ static void op_bad_add(game *g) {
   case 3: t.q.sampling.temperature = -1; break;
   case 4: t.q.stop_ids = (pe_ids_view){&beyond, 1}; break;
   case 5: t.q.max_tokens = 2, t.q.min_tokens = 3; break;
-  case 6: t.bad_view[0] = (pe_ids_view){&beyond, 0}, t.q.bad_words = t.bad_view, t.q.bad_count = 1; break;
+  case 6:
+    t.bad_view[0] = (pe_ids_view){&beyond, 0}, t.q.bad_words = t.bad_view, t.q.bad_count = 1;
+    break;
   default: t.q.boundary = (pe_ids_view){&beyond, 1};
   }
   CHECK_FAILS(pe_batch_add(g->b, &t.q, &first, &err), PE_EARG, err, "");
@@ -313,12 +340,15 @@ static void op_bad_add(game *g) {
 }
 
 static int random_grants(game *g, pe_grant *grant, int most) {
-  pe_row_info info[TWINS];
+  pe_seq_info info[TWINS];
   int32_t rows = pe_batch_rows(g->b, info, TWINS), n = 0;
   CHECK_INT(rows, g->alive);
   bool all = chance(2);
   for (int32_t i = 0; i < rows && n < most; i++)
-    if (all || chance(2)) grant[n++] = (pe_grant){info[chance(4) ? i : chance(rows)].row, chance(6) ? 1 + chance(8) : chance(2) ? INT32_MAX : chance(4) - 3};
+    if (all || chance(2))
+      grant[n++] = (pe_grant){info[chance(4) ? i : chance(rows)].row, chance(6)   ? 1 + chance(8)
+                                                                      : chance(2) ? INT32_MAX
+                                                                                  : chance(4) - 3};
   if (!chance(6) && n < most) grant[n++] = (pe_grant){chance(1000) - 5, 3};
   return n;
 }
@@ -326,8 +356,10 @@ static int random_grants(game *g, pe_grant *grant, int most) {
 /* Is there a grant that must lead to something? */
 static bool must_run(const game *g, const pe_grant *grant, int n) {
   for (int i = 0; i < n; i++) {
-    pe_row_info info;
-    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) && info.state < PE_ROW_HELD && !info.follows) return true;
+    pe_seq_info info;
+    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) &&
+        info.state < PE_SEQ_HELD && !info.follows)
+      return true;
   }
   return false;
 }
@@ -364,28 +396,34 @@ static void op_cancel(game *g) {
 
 static void op_preempt(game *g) {
   twin *t = some_twin(g);
-  pe_row_info info;
+  pe_seq_info info;
   if (!t) return;
   unsettled(g);
   pe_batch_preempt(g->b, t->id);
   settled(g, PE_OK);
-  CHECK(pe_batch_info(g->b, t->id, &info) && info.state == (t->held ? PE_ROW_HELD : PE_ROW_WAITING) && info.past == 0 && info.bytes == 0);
+  CHECK(pe_batch_info(g->b, t->id, &info) &&
+        info.state == (t->held ? PE_SEQ_HELD : PE_SEQ_WAITING) && info.past == 0 &&
+        info.bytes == 0);
 }
 
 static void op_fork(game *g) {
   twin *t = some_twin(g);
-  pe_row_info info;
+  pe_seq_info info;
   pe_error err = {0};
-  pe_row_id id = 0;
+  pe_seq_id id = 0;
   if (!t || g->twins + 20 > TWINS || !pe_batch_info(g->b, t->id, &info)) return;
-  bool full = info.past && g->b->running >= g->b->o.rows; /* a held row without caches needs no place */
+  bool full =
+      info.past && g->b->running >= g->b->o.rows; /* a held row without caches needs no place */
   uint64_t seed = (uint64_t)chance(100);
   unsettled(g);
   pe_status rc = settled(g, pe_batch_fork(g->b, t->id, seed, &id, &err));
   if (fails(g, rc)) return;
-  if (info.state != PE_ROW_WRITING && info.state != PE_ROW_HELD) CHECK_INT(rc, PE_EARG);
-  else if (full) CHECK_INT(rc, PE_ELIMIT);
-  else CHECK_OK(rc, err);
+  if (info.state != PE_SEQ_DECODE && info.state != PE_SEQ_HELD)
+    CHECK_INT(rc, PE_EARG);
+  else if (full)
+    CHECK_INT(rc, PE_ELIMIT);
+  else
+    CHECK_OK(rc, err);
   if (rc) return;
   t = add_twin(g, t, id);
   t->q.sampling.seed = seed, t->keep = false;
@@ -448,7 +486,9 @@ static void draw(game *g, twin *t, const pe_draw *d) {
   if (d->bias_count) memcpy(bias + own.bias_count, d->bias, (size_t)d->bias_count * sizeof *bias);
   t->q.sampling.bias = bias, t->q.sampling.bias_count += d->bias_count;
   t->q.sampling.banned = d->banned.id, t->q.sampling.banned_count = d->banned.count;
-  if (d->forced.count) memcpy(t->forced, d->forced.id, 4 * (size_t)d->forced.count), t->forced_at = 0, t->forced_count = d->forced.count;
+  if (d->forced.count)
+    memcpy(t->forced, d->forced.id, 4 * (size_t)d->forced.count), t->forced_at = 0,
+                                                                  t->forced_count = d->forced.count;
   int32_t n = pe_batch_events(g->b, &e);
   CHECK(n > 0 && e[n - 1].row == t->id);
   if (n > 0) check_event(g, &e[n - 1]);
@@ -473,22 +513,28 @@ static void op_sample(game *g, twin *t) {
 
 static void op_save(game *g) {
   twin *t = some_twin(g);
-  pe_row_info info;
+  pe_seq_info info;
   pe_error err = {0};
   if (!t || !pe_batch_info(g->b, t->id, &info)) return;
   unsettled(g);
   pe_status rc = settled(g, pe_batch_save(g->b, t->id, save_path, &err));
   if (fails(g, rc)) return;
-  if (info.past) CHECK_OK(rc, err);
-  else CHECK_FAILS(rc, PE_EARG, err, "nothing");
+  if (info.past)
+    CHECK_OK(rc, err);
+  else
+    CHECK_FAILS(rc, PE_EARG, err, "nothing");
   if (rc) return;
   unsettled(g);
   rc = settled(g, pe_batch_load(g->b, save_path, &err));
-  if (!g->b->caching) CHECK_FAILS(rc, PE_EUNSUPPORTED, err, "prefix cache");
-  else if (!fails(g, rc) && rc != PE_ELIMIT) CHECK_OK(rc, err); /* the pool may be full of running rows */
+  if (!g->b->caching)
+    CHECK_FAILS(rc, PE_EUNSUPPORTED, err, "prefix cache");
+  else if (!fails(g, rc) && rc != PE_ELIMIT)
+    CHECK_OK(rc, err); /* the pool may be full of running rows */
 }
 
-static void op_clear(game *g) { chance(2) ? (void)pe_prefix_evict(g->b->prefix, 0, 1 + chance(4)) : pe_prefix_clear(g->b->prefix); }
+static void op_clear(game *g) {
+  chance(2) ? (void)pe_prefix_evict(g->b->prefix, 0, 1 + chance(4)) : pe_prefix_clear(g->b->prefix);
+}
 
 /* ---- cases ----------------------------------------------------------------------------------------------------- */
 
@@ -515,25 +561,45 @@ static void check_empty(game *g) {
 
 static void play(game *g, int op) {
   g->failed = false;
-  if (op < 20) op_add(g);
-  else if (op < 22) op_bad_add(g);
-  else if (op < 26) op_cancel(g);
-  else if (op < 31) op_preempt(g);
-  else if (op < 37) op_fork(g);
-  else if (op < 42) op_trim(g);
-  else if (op < 46) op_force(g);
-  else if (op < 49) op_bias(g);
-  else if (op < 51) op_save(g);
-  else if (op < 54) op_clear(g);
-  else if (op < 64) op_sample(g, some_twin(g));
-  else op_step(g);
+  if (op < 20)
+    op_add(g);
+  else if (op < 22)
+    op_bad_add(g);
+  else if (op < 26)
+    op_cancel(g);
+  else if (op < 31)
+    op_preempt(g);
+  else if (op < 37)
+    op_fork(g);
+  else if (op < 42)
+    op_trim(g);
+  else if (op < 46)
+    op_force(g);
+  else if (op < 49)
+    op_bias(g);
+  else if (op < 51)
+    op_save(g);
+  else if (op < 54)
+    op_clear(g);
+  else if (op < 64)
+    op_sample(g, some_twin(g));
+  else
+    op_step(g);
 }
 
 static void run_case(game *g, bool cache) {
   pe_error err;
-  pe_batch_options o = {.tokenizer = g->m.tokenizer, .rows = 1 + chance(6), .step_tokens = chance(2) ? 3 : 1 + chance(12), .context = CONTEXT,
-                        .cache_tokens = 2 + 2 * chance(30), .kv_block = 2, .stride = 3, .end_ids = end_ids, .end_count = 2,
-                        .prefix = {.budget = cache ? chance(3) ? 1 << 20 : 6000 : 0, .identity = {1, 2, 3}}};
+  pe_batch_options o = {
+      .tokenizer = g->m.tokenizer,
+      .rows = 1 + chance(6),
+      .step_tokens = chance(2) ? 3 : 1 + chance(12),
+      .context = CONTEXT,
+      .cache_tokens = 2 + 2 * chance(30),
+      .kv_block = 2,
+      .stride = 3,
+      .end_ids = end_ids,
+      .end_count = 2,
+      .prefix = {.budget = cache ? chance(3) ? 1 << 20 : 6000 : 0, .identity = {1, 2, 3}}};
   int before = check_failures;
   g->twins = g->alive = 0, g->failed = false;
   CHECK_OK(pe_batch_open(g->m.plan, g->m.pool, &o, &g->b, &err), err);
@@ -565,10 +631,17 @@ static void run_cases(kind k, bool cache, bool failing, int threads) {
       chance_state = (uint64_t)(seed + i) * 0x2545f4914f6cdd1du;
       run_case(&g, cache);
       CHECK_INT(pe_alloc_live(), live);
-      if (check_failures) printf("    %s, cache %d, failing %d: BATCH_SEED=%" PRId64 " BATCH_CASES=1\n", kind_name[k], cache, failing, seed + i);
+      if (check_failures)
+        printf("    %s, cache %d, failing %d: BATCH_SEED=%" PRId64 " BATCH_CASES=1\n", kind_name[k],
+               cache, failing, seed + i);
     }
-    if (!check_failures && cases >= 40) CHECK(g.tokens > 5 * cases && g.holds > cases && g.preempted > cases && (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
-    if (getenv("BATCH_CASES")) printf("    %s: %" PRId64 " tokens, %" PRId64 " preempted, %" PRId64 " hits, %" PRId64 " errors, %" PRId64 " refusals\n", kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals);
+    if (!check_failures && cases >= 40)
+      CHECK(g.tokens > 5 * cases && g.holds > cases && g.preempted > cases &&
+            (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
+    if (getenv("BATCH_CASES"))
+      printf("    %s: %" PRId64 " tokens, %" PRId64 " preempted, %" PRId64 " hits, %" PRId64
+             " errors, %" PRId64 " refusals\n",
+             kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals);
     oracle_close(&g.o);
   }
   model_close(&g.m);

@@ -1,6 +1,6 @@
 /* test_crew.c - turns on the engine thread: in round robin, one at a time, while seats are taken and left. */
 #include "check.h"
-#include "runtime/crew.h"
+#include "runtime/batch/crew.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -67,7 +67,7 @@ static void test_round_robin(void) {
   for (int i = 0; i < 60; i++) CHECK_INT(log_of[i], i % SEATS);
   CHECK_INT(overlaps, 0);
   for (int i = 0; i < SEATS; i++) pe_crew_leave(&p[i].seat);
-  pe_crew_close(c);
+  pe_crew_release(c);
 }
 
 /* What can wait does, while somebody has work. */
@@ -88,7 +88,7 @@ static void test_spare(void) {
   wait_for(&p[0].turns, 5);
   for (int i = 0; i < 15; i++) CHECK_INT(log_of[i], i > 0 && i < 11);
   for (int i = 0; i < 2; i++) pe_crew_leave(&p[i].seat);
-  pe_crew_close(c);
+  pe_crew_release(c);
 }
 
 /* Leaving waits for a turn of its own, and not for one of somebody else. */
@@ -98,7 +98,7 @@ static void test_leaving(void) {
   static player p[2];
   reset();
   CHECK_OK(pe_crew_open(1, &c, &err), err);
-  pe_crew *other = pe_crew_share(c);
+  pe_crew *other = pe_crew_retain(c);
   CHECK(other == c && pe_crew_pool(c) && pe_pool_threads(pe_crew_pool(c)) == 1);
   for (int i = 0; i < 2; i++) join(c, &p[i], i);
   p[0].left = 1;
@@ -113,14 +113,14 @@ static void test_leaving(void) {
   CHECK_INT(p[0].turns, 1);
   CHECK_INT(p[1].turns, 0);
   pe_crew_leave(&p[0].seat); /* once more does nothing */
-  pe_crew_close(c);
+  pe_crew_release(c);
   join(other, &p[1], 1); /* the other share keeps it going */
   p[1].left = 1;
   pe_crew_call(&p[1].seat);
   wait_for(&p[1].turns, 1);
   pe_crew_leave(&p[1].seat);
-  pe_crew_close(other);
-  pe_crew_close(NULL);
+  pe_crew_release(other);
+  pe_crew_release(NULL);
 }
 
 /* Many threads join, call and leave all the time. */
@@ -137,7 +137,7 @@ static void *visitor(void *arg) {
     pause_ns(1000);
     CHECK_INT(p.turns, had);
   }
-  pe_crew_close(c);
+  pe_crew_release(c);
   return NULL;
 }
 
@@ -147,8 +147,9 @@ static void test_visitors(void) {
   pthread_t thread[4];
   reset();
   CHECK_OK(pe_crew_open(2, &c, &err), err);
-  for (int i = 0; i < 4; i++) CHECK_INT(pthread_create(&thread[i], NULL, visitor, pe_crew_share(c)), 0);
-  pe_crew_close(c);
+  for (int i = 0; i < 4; i++)
+    CHECK_INT(pthread_create(&thread[i], NULL, visitor, pe_crew_retain(c)), 0);
+  pe_crew_release(c);
   for (int i = 0; i < 4; i++) pthread_join(thread[i], NULL);
   CHECK_INT(overlaps, 0);
 }
@@ -162,7 +163,7 @@ static void test_no_memory(void) {
     pe_alloc_fail_at(0);
     if (rc) CHECK_INT(rc, PE_ENOMEM);
     CHECK_INT(rc != PE_OK, n < 3);
-    pe_crew_close(c);
+    pe_crew_release(c);
   }
   pe_crew *c = NULL;
   pe_error err = {0};
@@ -170,6 +171,7 @@ static void test_no_memory(void) {
 }
 
 static const check_test tests[] = {
-  {"round robin", test_round_robin}, {"what can wait", test_spare}, {"leaving", test_leaving}, {"visitors", test_visitors}, {"no memory", test_no_memory},
+    {"round robin", test_round_robin}, {"what can wait", test_spare}, {"leaving", test_leaving},
+    {"visitors", test_visitors},       {"no memory", test_no_memory},
 };
 CHECK_MAIN("crew", tests)

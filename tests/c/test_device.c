@@ -1,71 +1,250 @@
-/* test_device.c - what the machine says about itself. */
+/* test_exec.c - a small model built by hand from the graph to a step: chunks and rows give the same bits, limits are errors
+ * that leave everything usable, and every allocation on the way may fail. */
 #include "check.h"
+#include "runtime/cache/seq.h"
+#include "runtime/device/device.h"
 
-#include "kernels/cpu/features.h"
-#include "runtime/device.h"
+enum { TOKENS = 40, TAPS = 1 };
 
-static void test_machine(void) {
-  pe_machine m;
-  pe_device_machine(&m);
-  CHECK(m.system[0]);
-  CHECK(m.cores >= 1 && m.cores <= m.cores_online);
-  CHECK(m.page_size >= 4096 && (m.page_size & (m.page_size - 1)) == 0);
-  CHECK(m.open_files > 0);
-#if defined(__linux__)
-  CHECK(m.memory > 0);
-  CHECK(m.memory_available > 0 && m.memory_available <= m.memory);
-  CHECK(m.memory_limit < m.memory);
-#endif
+typedef struct machine {
+  pe_weights *weights;
+  pe_graph *graph;
+  pe_plan *plan;
+  pe_kv *kv;
+  pe_recur *recur;
+  pe_pool *pool;
+  pe_device *exec;
+  pe_value tap;
+} machine;
+
+static void machine_close(machine *m) {
+  pe_device_close(m->exec);
+  pe_pool_close(m->pool);
+  pe_recur_close(m->recur);
+  pe_kv_close(m->kv);
+  pe_plan_close(m->plan);
+  pe_graph_release(m->graph);
+  pe_weights_release(m->weights);
+  *m = (machine){0};
 }
 
-static void test_feature_names(void) {
-  for (int i = 0; i < PE_CPU_FEATURE_COUNT; i++) {
-    const char *a = pe_cpu_feature_name((pe_cpu_feature)i);
-    CHECK(a[0] && !strchr(a, ' '));
-    for (int j = 0; j < i; j++)
-      if (!strcmp(a, pe_cpu_feature_name((pe_cpu_feature)j))) {
-        printf("    '%s' is the name of features %d and %d\n", a, j, i);
-        check_failures++;
-      }
-  }
-  CHECK_STR(pe_cpu_feature_name(PE_CPU_FEATURE_COUNT), "unknown");
+/* ---- the model: a short convolution and an attention of tests/golden/lfm2 ------------------------------------- */
+
+/* The functions below go on only while nothing has failed. */
+typedef struct builder {
+  pe_graph *g;
+  pe_error *err;
+  pe_status rc;
+} builder;
+
+static pe_param weight(builder *b, const char *name) {
+  pe_param p = -1;
+  if (!b->rc) b->rc = pe_graph_param(b->g, name, &p, b->err);
+  return p;
 }
 
-static void test_features_agree(void) {
-  CHECK(pe_cpu_features() == pe_cpu_features());
-  CHECK(pe_cpu_features() >> PE_CPU_FEATURE_COUNT == 0);
-  static const struct {
-    pe_cpu_feature has, needs;
-  } rules[] = {{PE_CPU_AVX2, PE_CPU_AVX},         {PE_CPU_AVX512F, PE_CPU_AVX2},
-               {PE_CPU_AVX512BW, PE_CPU_AVX512F}, {PE_CPU_AMX_INT8, PE_CPU_AMX_TILE},
-               {PE_CPU_AVX, PE_CPU_SSE42},        {PE_CPU_SVE2, PE_CPU_SVE}};
-  for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-    if (pe_cpu_has(rules[i].has) && !pe_cpu_has(rules[i].needs)) {
-      printf("    %s without %s\n", pe_cpu_feature_name(rules[i].has), pe_cpu_feature_name(rules[i].needs));
-      check_failures++;
-    }
-  int at = 0, n = 0;
-  while (pe_device_next_feature(&at)) n++;
-  CHECK_INT(n, __builtin_popcountll(pe_cpu_features()));
-#if defined(__aarch64__)
-  CHECK(pe_cpu_has(PE_CPU_NEON));
-  CHECK(!pe_cpu_has(PE_CPU_AVX));
-#elif defined(__x86_64__)
-  CHECK(!pe_cpu_has(PE_CPU_NEON));
-#endif
+static pe_value linear(builder *b, pe_value x, const char *name) {
+  pe_param w = weight(b, name);
+  pe_value v = -1;
+  if (!b->rc) b->rc = pe_graph_linear(b->g, x, w, -1, &v, b->err);
+  return v;
 }
 
-static void test_raise_files(void) {
-  uint64_t files = 0;
-  pe_machine m;
+static pe_value norm(builder *b, pe_value x, const char *name) {
+  pe_param w = weight(b, name);
+  pe_value v = -1;
+  pe_norm_args args = {.eps = 0.004f, .scale = 1};
+  if (!b->rc) b->rc = pe_graph_norm(b->g, x, w, &args, &v, b->err);
+  return v;
+}
+
+static pe_value heads(builder *b, pe_value x, int32_t count) {
+  pe_value v = -1;
+  if (!b->rc)
+    b->rc = pe_graph_reshape(b->g, x, 2, (int32_t[]){count, pe_graph_node(b->g, x)->width / count},
+                             &v, b->err);
+  return v;
+}
+
+static pe_value third(builder *b, pe_value x, int32_t which) {
+  pe_value all = heads(b, x, 3), v = -1;
+  if (!b->rc) b->rc = pe_graph_slice(b->g, all, false, which, 1, &v, b->err);
+  return v;
+}
+
+static pe_value both(builder *b, pe_map_op op, pe_value x, pe_value y) {
+  pe_value v = -1;
+  if (!b->rc) b->rc = pe_graph_binary(b->g, op, x, y, &v, b->err);
+  return v;
+}
+
+static pe_value convolution(builder *b, pe_value h) {
+  pe_value in = linear(b, h, "model.layers.0.conv.in_proj.weight"), v = -1;
+  pe_value x = both(b, PE_MAP_MUL, third(b, in, 0), third(b, in, 2));
+  pe_param w = weight(b, "model.layers.0.conv.conv.weight");
+  if (!b->rc) b->rc = pe_graph_conv(b->g, x, w, -1, 0, &v, b->err);
+  return linear(b, both(b, PE_MAP_MUL, third(b, in, 1), v), "model.layers.0.conv.out_proj.weight");
+}
+
+static pe_value rotated(builder *b, pe_value x, pe_value table) {
+  pe_value v = -1;
+  if (!b->rc) b->rc = pe_graph_rope(b->g, x, table, false, 0, &v, b->err);
+  return v;
+}
+
+static pe_value attention(builder *b, pe_value h) {
+  static const float frequencies[8] = {1, 0.5f, 0.25f, 0.1f, 0.05f, 0.01f, 0.005f, 0.001f};
+  const float *kept = NULL;
+  pe_value table = -1, v = -1;
+  pe_rope_table_args args = {.half = 8, .variants = 1, .scale = 1};
+  if (!b->rc) b->rc = pe_graph_numbers(b->g, frequencies, 8, &kept, b->err);
+  if (!b->rc) b->rc = pe_graph_rope_table(b->g, kept, NULL, &args, &table, b->err);
+  pe_attention_spec s = {.sinks = -1, .scale = 0.25f, .share = -1};
+  s.q = rotated(b, heads(b, linear(b, h, "model.layers.1.self_attn.q_proj.weight"), 4), table);
+  s.k = rotated(b, heads(b, linear(b, h, "model.layers.1.self_attn.k_proj.weight"), 2), table);
+  s.v = heads(b, linear(b, h, "model.layers.1.self_attn.v_proj.weight"), 2);
+  int32_t layer;
+  if (!b->rc) b->rc = pe_graph_attention(b->g, &s, &v, &layer, b->err);
+  return linear(b, v, "model.layers.1.self_attn.out_proj.weight");
+}
+
+static pe_status build(machine *m, pe_error *err) {
+  builder b = {m->graph, err, PE_OK};
+  pe_param table = weight(&b, "model.embed_tokens.weight");
+  pe_value x = -1, out = -1;
+  if (!b.rc) b.rc = pe_graph_embed(b.g, table, 1, &x, err);
+  x = both(&b, PE_MAP_ADD, x, convolution(&b, norm(&b, x, "model.layers.0.operator_norm.weight")));
+  if (!b.rc) b.rc = pe_graph_name(b.g, m->tap = x, "between", err);
+  x = both(&b, PE_MAP_ADD, x, attention(&b, norm(&b, x, "model.layers.1.operator_norm.weight")));
+  if (!b.rc) b.rc = pe_graph_output(b.g, x, &out, err);
+  x = linear(&b, norm(&b, out, "model.embedding_norm.weight"), "model.embed_tokens.weight");
+  m->graph->output = x;
+  return b.rc;
+}
+
+static pe_status machine_open(machine *m, int64_t tokens, pe_error *err) {
+  *m = (machine){0};
+  pe_status rc = pe_weights_open("tests/golden/lfm2", &m->weights, err);
+  if (!rc) rc = pe_graph_open(m->weights, &m->graph, err);
+  if (!rc) rc = build(m, err);
+  if (!rc)
+    rc = pe_plan_open(m->graph, &(pe_plan_options){.taps = &m->tap, .tap_count = TAPS}, &m->plan,
+                      err);
+  if (!rc)
+    rc = pe_kv_open(m->graph, &(pe_kv_options){.tokens = tokens, .sequences = 2}, &m->kv, err);
+  if (!rc) rc = pe_recur_open(m->graph, 2, &m->recur, err);
+  if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
+  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, &m->exec, err);
+  return rc;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------- */
+
+static int32_t token_of(int i) { return (i * 37 + 5) % 128; }
+
+static pe_status feed(machine *m, pe_seq *s, int32_t count, pe_error *err) {
+  int32_t token[TOKENS];
+  for (int32_t i = 0; i < count; i++) token[i] = token_of(s->past + i);
+  pe_run run;
+  pe_status rc = pe_seq_append(s, token, count, err);
+  if (!rc) rc = pe_seq_run(s, count, 1, &run, err);
+  if (!rc) rc = pe_device_step(m->exec, &run, 1, err);
+  if (!rc) pe_seq_advance(s, count);
+  return rc;
+}
+
+/* The logits after TOKENS tokens, in pieces of `chunk`. */
+static pe_status logits(machine *m, int32_t chunk, float *out, pe_error *err) {
+  pe_seq s = {0};
+  pe_status rc = pe_seq_open(&s, m->kv, m->recur, err);
+  while (!rc && s.past < TOKENS)
+    rc = feed(m, &s, chunk < TOKENS - s.past ? chunk : TOKENS - s.past, err);
+  if (!rc) memcpy(out, pe_device_logits(m->exec, 0), (size_t)m->plan->vocabulary * sizeof *out);
+  pe_seq_close(&s);
+  return rc;
+}
+
+static void chunks(void) {
+  machine m;
   pe_error err = {0};
-  CHECK_OK(pe_device_raise_files(&files, &err), err);
-  pe_device_machine(&m);
-  CHECK(files > 0 && m.open_files == files);
+  float whole[128], part[128];
+  CHECK_OK(machine_open(&m, 64, &err), err);
+  if (m.exec) {
+    CHECK_INT(m.plan->vocabulary, 128);
+    CHECK_OK(logits(&m, TOKENS, whole, &err), err);
+    for (int i = 0; i < 128; i++) CHECK(isfinite(whole[i]));
+    for (int32_t chunk = 1; chunk < TOKENS; chunk += 6) {
+      CHECK_OK(logits(&m, chunk, part, &err), err);
+      CHECK_INT(memcmp(part, whole, sizeof whole), 0);
+    }
+  }
+  machine_close(&m);
 }
 
-static const check_test tests[] = {{"machine", test_machine},
-                                   {"feature_names", test_feature_names},
-                                   {"features_agree", test_features_agree},
-                                   {"raise_files", test_raise_files}};
-CHECK_MAIN("device", tests)
+/* No block, no slot: an error with both numbers, and the sequence goes on when there is room again. */
+static void limits(void) {
+  machine m;
+  pe_error err = {0};
+  CHECK_OK(machine_open(&m, 32, &err), err);
+  if (m.exec) {
+    pe_seq s[3] = {{0}};
+    for (int i = 0; i < 2; i++) CHECK_OK(pe_seq_open(&s[i], m.kv, m.recur, &err), err);
+    CHECK_FAILS(pe_seq_open(&s[2], m.kv, m.recur, &err), PE_ELIMIT, err, "2");
+    for (int i = 0; i < 3; i++) CHECK_OK(feed(&m, &s[0], 30, &err), err);
+    CHECK_OK(feed(&m, &s[0], 6, &err), err);
+    CHECK_FAILS(feed(&m, &s[1], 1, &err), PE_ELIMIT, err, "block");
+    pe_seq_close(&s[0]);
+    CHECK_OK(feed(&m, &s[1], 1, &err), err);
+    for (int i = 0; i < 3; i++) pe_seq_close(&s[i]);
+  }
+  machine_close(&m);
+}
+
+/* Whatever fails while a model is opened, nothing is left. */
+static void opening_without_memory(void) {
+  for (int64_t n = 1;; n++) {
+    machine m;
+    pe_error err = {0};
+    int64_t live = pe_alloc_live();
+    pe_alloc_fail_at(n);
+    pe_status rc = machine_open(&m, 64, &err);
+    int64_t asked = pe_alloc_count();
+    pe_alloc_fail_at(0);
+    machine_close(&m);
+    CHECK_INT(pe_alloc_live(), live);
+    if (!rc) {
+      CHECK(asked < n && n > 20);
+      break;
+    }
+    CHECK_FAILS(rc, PE_ENOMEM, err, "out of memory");
+    if (rc != PE_ENOMEM) break;
+  }
+}
+
+/* What fails in a step fails that step alone: the same step again gives the right answer. */
+static void steps_without_memory(void) {
+  machine m;
+  pe_error err = {0};
+  float want[128], got[128];
+  CHECK_OK(machine_open(&m, 64, &err), err);
+  if (m.exec) CHECK_OK(logits(&m, 20, want, &err), err);
+  machine_close(&m);
+  for (int64_t n = 1, asked = n; n <= asked; n++) {
+    CHECK_OK(machine_open(&m, 64, &err), err);
+    if (!m.exec) break;
+    pe_alloc_fail_at(n);
+    pe_status rc = logits(&m, 20, got, &err);
+    asked = pe_alloc_count();
+    pe_alloc_fail_at(0);
+    CHECK_INT(rc, n <= asked ? PE_ENOMEM : PE_OK);
+    CHECK_OK(logits(&m, 20, got, &err), err);
+    CHECK_INT(memcmp(got, want, sizeof want), 0);
+    machine_close(&m);
+  }
+}
+
+static const check_test tests[] = {{"chunks", chunks},
+                                   {"limits", limits},
+                                   {"opening without memory", opening_without_memory},
+                                   {"steps without memory", steps_without_memory}};
+CHECK_MAIN("exec", tests)

@@ -14,11 +14,13 @@ static void put_good(writer *w) {
   put_key(w, "f32", PE_GGUF_F32), put(w, 0x3fc00000, 4);
   put_key(w, "f64", PE_GGUF_F64), put(w, 0xbff8000000000000, 8);
   put_key(w, "yes", PE_GGUF_BOOL), put(w, 1, 1);
-  put_key(w, "ints", PE_GGUF_ARRAY), put(w, PE_GGUF_I32, 4), put(w, 3, 8), put(w, 1, 4), put(w, (uint32_t)-2, 4), put(w, 3, 4);
-  put_key(w, "texts", PE_GGUF_ARRAY), put(w, PE_GGUF_STRING, 4), put(w, 2, 8), put_str(w, "one"), put_str(w, "");
+  put_key(w, "ints", PE_GGUF_ARRAY), put(w, PE_GGUF_I32, 4), put(w, 3, 8), put(w, 1, 4),
+      put(w, (uint32_t)-2, 4), put(w, 3, 4);
+  put_key(w, "texts", PE_GGUF_ARRAY), put(w, PE_GGUF_STRING, 4), put(w, 2, 8), put_str(w, "one"),
+      put_str(w, "");
   put_key(w, "floats", PE_GGUF_ARRAY), put(w, PE_GGUF_F32, 4), put(w, 1, 8), put(w, 0x40000000, 4);
-  put_tensor(w, "q", 2, (uint64_t[]){32, 3}, 2, 0);  /* Q4_0: 3 blocks of 18 */
-  put_tensor(w, "v", 1, (uint64_t[]){5}, 0, 64);     /* F32 */
+  put_tensor(w, "q", 2, (uint64_t[]){32, 3}, 2, 0); /* Q4_0: 3 blocks of 18 */
+  put_tensor(w, "v", 1, (uint64_t[]){5}, 0, 64);    /* F32 */
   put_data(w, 64, 64 + 20);
 }
 
@@ -64,7 +66,8 @@ static void reads(void) {
   CHECK(pe_gguf_float(g, "f64", &d) && d == -1.5);
   CHECK(pe_gguf_bool(g, "yes", &b) && b);
   CHECK(!pe_gguf_int(g, "f32", &i) && !pe_gguf_float(g, "u8", &d) && !pe_gguf_bool(g, "u8", &b));
-  CHECK(!pe_gguf_int(g, "texts", &i) && !pe_gguf_str(g, "texts", &s) && !pe_gguf_int(g, "absent", &i));
+  CHECK(!pe_gguf_int(g, "texts", &i) && !pe_gguf_str(g, "texts", &s) &&
+        !pe_gguf_int(g, "absent", &i));
   const pe_gguf_meta *m = pe_gguf_find(g, "ints");
   CHECK(m && m->type == PE_GGUF_ARRAY && m->element == PE_GGUF_I32 && m->count == 3);
   CHECK_INT(pe_gguf_int_at(m, 1), -2);
@@ -91,18 +94,25 @@ static void lie_v4(writer *w) { put_good(w), w->data[4] = 4; }
 static void lie_big(writer *w) { put_good(w), memcpy(w->data + 4, "\0\0\0\3", 4); }
 static void lie_keys(writer *w) { put_header(w, 3, 0, UINT64_MAX), put_data(w, 32, 100); }
 static void lie_tensors(writer *w) { put_header(w, 3, 1ull << 62, 0), put_data(w, 32, 100); }
-static void lie_key_length(writer *w) { put_header(w, 3, 0, 1), put(w, UINT64_MAX - 7, 8), put_data(w, 32, 64); }
-static void lie_type(writer *w) { put_header(w, 3, 0, 1), put_key(w, "k", 13), put_data(w, 32, 64); }
+static void lie_key_length(writer *w) {
+  put_header(w, 3, 0, 1), put(w, UINT64_MAX - 7, 8), put_data(w, 32, 64);
+}
+static void lie_type(writer *w) {
+  put_header(w, 3, 0, 1), put_key(w, "k", 13), put_data(w, 32, 64);
+}
 static void lie_nested(writer *w) {
-  put_header(w, 3, 0, 1), put_key(w, "k", PE_GGUF_ARRAY), put(w, PE_GGUF_ARRAY, 4), put(w, 1, 8), put_data(w, 32, 64);
+  put_header(w, 3, 0, 1), put_key(w, "k", PE_GGUF_ARRAY), put(w, PE_GGUF_ARRAY, 4), put(w, 1, 8),
+      put_data(w, 32, 64);
 }
 static void lie_array(writer *w, pe_gguf_type t, uint64_t n) {
-  put_header(w, 3, 0, 1), put_key(w, "k", PE_GGUF_ARRAY), put(w, t, 4), put(w, n, 8), put_data(w, 32, 64);
+  put_header(w, 3, 0, 1), put_key(w, "k", PE_GGUF_ARRAY), put(w, t, 4), put(w, n, 8),
+      put_data(w, 32, 64);
 }
 static void lie_ints(writer *w) { lie_array(w, PE_GGUF_U64, 1ull << 61); }
 static void lie_texts(writer *w) { lie_array(w, PE_GGUF_STRING, UINT64_MAX); }
 static void lie_twice(writer *w) {
-  put_header(w, 3, 0, 3), put_key(w, "k", PE_GGUF_U8), put(w, 1, 1), put_key(w, "j", PE_GGUF_U8), put(w, 1, 1);
+  put_header(w, 3, 0, 3), put_key(w, "k", PE_GGUF_U8), put(w, 1, 1), put_key(w, "j", PE_GGUF_U8),
+      put(w, 1, 1);
   put_key(w, "k", PE_GGUF_U8), put(w, 1, 1);
 }
 static void lie_alignment(writer *w, uint32_t a) {
@@ -118,7 +128,9 @@ static void one_tensor(writer *w, int rank, const uint64_t *dims, uint32_t type,
 }
 static void lie_rank(writer *w) { one_tensor(w, 5, (uint64_t[]){1, 1, 1, 1, 1}, 0, 0); }
 static void lie_dim(writer *w) { one_tensor(w, 1, (uint64_t[]){1ull << 63}, 0, 0); }
-static void lie_product(writer *w) { one_tensor(w, 3, (uint64_t[]){1ull << 32, 1ull << 31, 2}, 0, 0); }
+static void lie_product(writer *w) {
+  one_tensor(w, 3, (uint64_t[]){1ull << 32, 1ull << 31, 2}, 0, 0);
+}
 static void lie_size(writer *w) { one_tensor(w, 2, (uint64_t[]){1ull << 31, 1ull << 31}, 28, 0); }
 static void lie_row(writer *w) { one_tensor(w, 2, (uint64_t[]){48, 1}, 2, 0); }
 static void lie_ggml(writer *w) { one_tensor(w, 1, (uint64_t[]){32}, 4, 0); }
@@ -126,7 +138,8 @@ static void lie_offset(writer *w) { one_tensor(w, 1, (uint64_t[]){4}, 0, 8); }
 static void lie_far(writer *w) { one_tensor(w, 1, (uint64_t[]){4}, 0, UINT64_MAX - 31); }
 static void lie_beyond(writer *w) { one_tensor(w, 1, (uint64_t[]){17}, 0, 0); }
 static void two_tensors(writer *w, const char *a, const char *b, uint64_t at) {
-  put_header(w, 3, 2, 0), put_tensor(w, a, 1, (uint64_t[]){16}, 0, 0), put_tensor(w, b, 1, (uint64_t[]){4}, 0, at);
+  put_header(w, 3, 2, 0), put_tensor(w, a, 1, (uint64_t[]){16}, 0, 0),
+      put_tensor(w, b, 1, (uint64_t[]){4}, 0, at);
   put_data(w, 32, 128);
 }
 static void lie_overlap(writer *w) { two_tensors(w, "a", "b", 32); }
@@ -239,7 +252,8 @@ static void walk(const pe_gguf *g) {
 }
 
 static void mutants(void) {
-  static const uint64_t edges[] = {0, 1, 31, 32, 255, 65535, INT32_MAX, UINT32_MAX, INT64_MAX, 1ull << 63, UINT64_MAX};
+  static const uint64_t edges[] = {0,         1,          31,        32,         255,       65535,
+                                   INT32_MAX, UINT32_MAX, INT64_MAX, 1ull << 63, UINT64_MAX};
   writer w;
   put_good(&w);
   pe_buffer *b = buffer_of(w.data, w.len);
@@ -249,8 +263,10 @@ static void mutants(void) {
     memcpy(b->data, w.data, w.len);
     rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
     size_t at = rng % (b->size - 8);
-    if (rng >> 40 & 1) memcpy(b->data + at, &edges[(rng >> 41) % 11], rng >> 50 & 1 ? 8 : 4);
-    else b->data[at] ^= (uint8_t)(1 << (rng >> 41 & 7));
+    if (rng >> 40 & 1)
+      memcpy(b->data + at, &edges[(rng >> 41) % 11], rng >> 50 & 1 ? 8 : 4);
+    else
+      b->data[at] ^= (uint8_t)(1 << (rng >> 41 & 7));
     pe_gguf *g;
     pe_error err;
     if (pe_gguf_read(b, &g, &err)) continue;
@@ -266,9 +282,11 @@ static void files(void) {
   pe_gguf *g;
   pe_error err = {0};
   pe_str s;
-  CHECK(pe_gguf_magic("tests/golden-gguf/llama-Q4_0.gguf") && !pe_gguf_magic("tests/c/check.h") && !pe_gguf_magic("none"));
+  CHECK(pe_gguf_magic("tests/golden-gguf/llama-Q4_0.gguf") && !pe_gguf_magic("tests/c/check.h") &&
+        !pe_gguf_magic("none"));
   CHECK_FAILS(pe_gguf_open("none", &g, &err), PE_EIO, err, "none: ");
-  CHECK_FAILS(pe_gguf_open("tests/c/check.h", &g, &err), PE_EFORMAT, err, "tests/c/check.h: not a GGUF file");
+  CHECK_FAILS(pe_gguf_open("tests/c/check.h", &g, &err), PE_EFORMAT, err,
+              "tests/c/check.h: not a GGUF file");
   pe_status rc = pe_gguf_open("tests/golden-gguf/llama-Q4_0.gguf", &g, &err);
   CHECK_OK(rc, err);
   if (rc) return;
@@ -279,7 +297,12 @@ static void files(void) {
 }
 
 static const check_test tests[] = {
-    {"reads", reads},         {"lies", lies},       {"version two", version_two}, {"truncations", truncations},
-    {"no memory", no_memory}, {"mutants", mutants}, {"files", files},
+    {"reads", reads},
+    {"lies", lies},
+    {"version two", version_two},
+    {"truncations", truncations},
+    {"no memory", no_memory},
+    {"mutants", mutants},
+    {"files", files},
 };
 CHECK_MAIN("gguf", tests)

@@ -1,6 +1,6 @@
 /* Constants in a graph: what is made of them alone is computed at once; how they repeat beside values; refusals. */
 #include "check.h"
-#include "runtime/graph.h"
+#include "runtime/graph/graph.h"
 
 static pe_weights *weights;
 static pe_graph *graph;
@@ -12,7 +12,7 @@ static void open_graph(void) {
 }
 
 static void close_graph(void) {
-  pe_graph_close(graph), pe_weights_close(weights);
+  pe_graph_release(graph), pe_weights_release(weights);
   graph = NULL, weights = NULL;
 }
 
@@ -36,7 +36,7 @@ static void test_folding(void) {
   CHECK_OK(pe_graph_binary(graph, PE_MAP_ADD, v, w, &v, &err), err);
   const pe_node *n = pe_graph_node(graph, v), *from = pe_graph_node(graph, w);
   CHECK_INT(n->op, -2);
-  CHECK_INT(n->rows, PE_ROWS_CONST);
+  CHECK_INT(n->rows, PE_EXTENT_CONST);
   CHECK_INT(n->width, from->width);
   CHECK_INT(n->inputs, 0);
   for (int i = 0; i < n->width; i++) {
@@ -74,13 +74,14 @@ static void test_repetition(void) {
   CHECK_OK(pe_graph_slice(graph, w, false, 0, 4, &few, &err), err);
   CHECK_OK(pe_graph_binary(graph, PE_MAP_MUL, few, x, &y, &err), err);
   CHECK_INT(pe_graph_node(graph, y)->op, PE_OP_MAP);
-  CHECK_INT(pe_graph_node(graph, y)->rows, PE_ROWS_ALL);
+  CHECK_INT(pe_graph_node(graph, y)->rows, PE_EXTENT_ALL);
   CHECK_INT(pe_graph_node(graph, y)->args.map.input[0].repeat, width / 4);
   CHECK_OK(pe_graph_slice(graph, w, false, 0, width / 4, &few, &err), err);
   CHECK_OK(pe_graph_binary(graph, PE_MAP_MUL, x, few, &y, &err), err);
   CHECK_INT(pe_graph_node(graph, y)->args.map.input[1].repeat, 0);
   CHECK_OK(pe_graph_slice(graph, w, false, 0, width / 2, &half, &err), err);
-  CHECK_FAILS(pe_graph_binary(graph, PE_MAP_MUL, x, half, &y, &err), PE_ESHAPE, err, "do not fit together");
+  CHECK_FAILS(pe_graph_binary(graph, PE_MAP_MUL, x, half, &y, &err), PE_ESHAPE, err,
+              "do not fit together");
   close_graph();
 }
 
@@ -95,8 +96,10 @@ static void test_names(void) {
   CHECK_OK(pe_graph_name(graph, x, "words", &err), err);
   int32_t width = pe_graph_node(graph, x)->width;
   CHECK_OK(pe_graph_reshape(graph, x, 2, (int32_t[]){2, width / 2}, &v, &err), err);
-  CHECK_FAILS(pe_graph_slice(graph, v, false, 1, 2, &none, &err), PE_ESHAPE, err, "words: 2 values from 1 on, of 2");
-  CHECK_FAILS(pe_graph_reshape(graph, v, 1, (int32_t[]){width + 1}, &none, &err), PE_ESHAPE, err, "words has");
+  CHECK_FAILS(pe_graph_slice(graph, v, false, 1, 2, &none, &err), PE_ESHAPE, err,
+              "words: 2 values from 1 on, of 2");
+  CHECK_FAILS(pe_graph_reshape(graph, v, 1, (int32_t[]){width + 1}, &none, &err), PE_ESHAPE, err,
+              "words has");
   close_graph();
 }
 

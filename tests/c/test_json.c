@@ -10,15 +10,22 @@ static void tokens(const char *text, size_t len, char *out, size_t room) {
   size_t n = 0;
   pe_json_open(&r, text, len, 0);
   for (;;) {
-    if (pe_json_next(&r, &t, &err)) { snprintf(out + n, room - n, "!%s", err.text); break; }
+    if (pe_json_next(&r, &t, &err)) {
+      snprintf(out + n, room - n, "!%s", err.text);
+      break;
+    }
     if (t.type == PE_JSON_END) break;
     switch (t.type) {
     case PE_JSON_OBJECT: n += (size_t)snprintf(out + n, room - n, "{"); break;
     case PE_JSON_OBJECT_END: n += (size_t)snprintf(out + n, room - n, "}"); break;
     case PE_JSON_ARRAY: n += (size_t)snprintf(out + n, room - n, "["); break;
     case PE_JSON_ARRAY_END: n += (size_t)snprintf(out + n, room - n, "]"); break;
-    case PE_JSON_KEY: n += (size_t)snprintf(out + n, room - n, "k%.*s:", (int)t.str.len, t.str.at); break;
-    case PE_JSON_STRING: n += (size_t)snprintf(out + n, room - n, "s%.*s,", (int)t.str.len, t.str.at); break;
+    case PE_JSON_KEY:
+      n += (size_t)snprintf(out + n, room - n, "k%.*s:", (int)t.str.len, t.str.at);
+      break;
+    case PE_JSON_STRING:
+      n += (size_t)snprintf(out + n, room - n, "s%.*s,", (int)t.str.len, t.str.at);
+      break;
     case PE_JSON_INT: n += (size_t)snprintf(out + n, room - n, "i%" PRId64 ",", t.integer); break;
     case PE_JSON_FLOAT: n += (size_t)snprintf(out + n, room - n, "f%g,", t.number); break;
     default: n += (size_t)snprintf(out + n, room - n, "%c", pe_json_type_name(t.type)[0]);
@@ -33,11 +40,20 @@ static void tokens(const char *text, size_t len, char *out, size_t room) {
 static void reads_tokens(void) {
   static const char *const rows[][2] = {
       {"{\"b\": 1, \"a\": [true, false, null]}", "{kb:i1,ka:[tfn]}"},
-      {" [ ] ", "[]"}, {"{}", "{}"}, {"\"\"", "s,"}, {"-0", "i0,"}, {"0.5e1", "f5,"}, {"1E400", "finf,"},
-      {"9223372036854775807", "i9223372036854775807,"}, {"-9223372036854775808", "i-9223372036854775808,"},
-      {"9223372036854775808", "f9.22337e+18,"}, {"[NaN,Infinity,-Infinity]", "[fnan,finf,f-inf,]"},
-      {"\"a\\n\\u00e9\\ud83c\\udf19\\/\"", "sa\n\xc3\xa9\xf0\x9f\x8c\x99/,"}, {"\xef\xbb\xbf[1]", "[i1,]"},
-      {"\"0123456789\\\"abcdefghij\xc3\xa9klmnopqrstuvwxyz\"", "s0123456789\"abcdefghij\xc3\xa9klmnopqrstuvwxyz,"},
+      {" [ ] ", "[]"},
+      {"{}", "{}"},
+      {"\"\"", "s,"},
+      {"-0", "i0,"},
+      {"0.5e1", "f5,"},
+      {"1E400", "finf,"},
+      {"9223372036854775807", "i9223372036854775807,"},
+      {"-9223372036854775808", "i-9223372036854775808,"},
+      {"9223372036854775808", "f9.22337e+18,"},
+      {"[NaN,Infinity,-Infinity]", "[fnan,finf,f-inf,]"},
+      {"\"a\\n\\u00e9\\ud83c\\udf19\\/\"", "sa\n\xc3\xa9\xf0\x9f\x8c\x99/,"},
+      {"\xef\xbb\xbf[1]", "[i1,]"},
+      {"\"0123456789\\\"abcdefghij\xc3\xa9klmnopqrstuvwxyz\"",
+       "s0123456789\"abcdefghij\xc3\xa9klmnopqrstuvwxyz,"},
       /* refusals */
       {"", "!line 1, column 1: text ends where a value is expected"},
       {"[1,]", "[i1,!line 1, column 4: ']' where a value is expected"},
@@ -98,12 +114,14 @@ static void size_is_limited(void) {
   pe_json_token t;
   pe_error err;
   pe_json_open(&r, "[1]", (size_t)PE_JSON_MAX_SIZE + 1, 0); /* refused before it is read */
-  CHECK_FAILS(pe_json_next(&r, &t, &err), PE_ELIMIT, err, "text of 1073741825 bytes, at most 1073741824");
+  CHECK_FAILS(pe_json_next(&r, &t, &err), PE_ELIMIT, err,
+              "text of 1073741825 bytes, at most 1073741824");
   pe_json_close(&r);
 }
 
 static void trees_keep_order(void) {
-  static const char text[] = "{\"z\": 1, \"a\": {\"x\": [10, 2.5, \"s\", true]}, \"z\": 3, \"n\": null}";
+  static const char text[] =
+      "{\"z\": 1, \"a\": {\"x\": [10, 2.5, \"s\", true]}, \"z\": 3, \"n\": null}";
   pe_arena a = {0};
   pe_json_value *v;
   pe_error err;
@@ -133,12 +151,15 @@ static void skips_values(void) {
   CHECK_OK(pe_json_skip(&r, &t, &err), err);
   CHECK_OK(pe_json_expect(&r, PE_JSON_KEY, "key", &t, &err), err);
   CHECK(pe_str_eq(t.str, "want"));
-  CHECK_FAILS(pe_json_expect(&r, PE_JSON_STRING, "want", &t, &err), PE_EFORMAT, err, "want must be string, not integer");
+  CHECK_FAILS(pe_json_expect(&r, PE_JSON_STRING, "want", &t, &err), PE_EFORMAT, err,
+              "want must be string, not integer");
   pe_json_close(&r);
 }
 
 static void every_allocation_may_fail(void) {
-  static const char text[] = "{\"a\\n\": [\"b\\t\", 1, {\"c\": null}], \"long\": \"\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\"}";
+  static const char text[] =
+      "{\"a\\n\": [\"b\\t\", 1, {\"c\": null}], \"long\": "
+      "\"\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\\u00e9\"}";
   for (int n = 1;; n++) {
     pe_arena a = {0};
     pe_json_value *v;
@@ -149,19 +170,41 @@ static void every_allocation_may_fail(void) {
     pe_alloc_fail_at(0);
     pe_arena_free(&a);
     CHECK_INT(pe_alloc_live(), live);
-    if (!rc) { CHECK(n > 2); break; }
+    if (!rc) {
+      CHECK(n > 2);
+      break;
+    }
     CHECK_INT(rc, PE_ENOMEM);
     if (n > 100) break;
   }
 }
 
 static void writes_as_python(void) {
-  static const struct { double d; const char *text; } rows[] = {
-      {0, "0.0"}, {-0.0, "-0.0"}, {1, "1.0"}, {0.1, "0.1"}, {-2.5, "-2.5"}, {1e15, "1000000000000000.0"},
-      {1e16, "1e+16"}, {1.5e16, "1.5e+16"}, {123456789012345680.0, "1.2345678901234568e+17"}, {0.0001, "0.0001"},
-      {0.00001, "1e-05"}, {0.00012345, "0.00012345"}, {5e-324, "5e-324"}, {1.7976931348623157e308, "1.7976931348623157e+308"},
-      {0.30000000000000004, "0.30000000000000004"}, {2.0 / 3, "0.6666666666666666"}, {100, "100.0"}, {123.456, "123.456"},
-      {INFINITY, "Infinity"}, {-INFINITY, "-Infinity"}, {NAN, "NaN"}, {9007199254740993.0, "9007199254740992.0"}};
+  static const struct {
+    double d;
+    const char *text;
+  } rows[] = {{0, "0.0"},
+              {-0.0, "-0.0"},
+              {1, "1.0"},
+              {0.1, "0.1"},
+              {-2.5, "-2.5"},
+              {1e15, "1000000000000000.0"},
+              {1e16, "1e+16"},
+              {1.5e16, "1.5e+16"},
+              {123456789012345680.0, "1.2345678901234568e+17"},
+              {0.0001, "0.0001"},
+              {0.00001, "1e-05"},
+              {0.00012345, "0.00012345"},
+              {5e-324, "5e-324"},
+              {1.7976931348623157e308, "1.7976931348623157e+308"},
+              {0.30000000000000004, "0.30000000000000004"},
+              {2.0 / 3, "0.6666666666666666"},
+              {100, "100.0"},
+              {123.456, "123.456"},
+              {INFINITY, "Infinity"},
+              {-INFINITY, "-Infinity"},
+              {NAN, "NaN"},
+              {9007199254740993.0, "9007199254740992.0"}};
   pe_error err;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     pe_buf b = {0};
@@ -171,11 +214,15 @@ static void writes_as_python(void) {
     pe_buf_free(&b);
   }
   pe_buf b = {0};
-  CHECK_OK(pe_json_put_str(&b, pe_str_of("a\"\\\n\x01\x7f\xc3\xa9\xf0\x9f\x8c\x99/\0", 14), false, &err), err);
+  CHECK_OK(
+      pe_json_put_str(&b, pe_str_of("a\"\\\n\x01\x7f\xc3\xa9\xf0\x9f\x8c\x99/\0", 14), false, &err),
+      err);
   CHECK_OK(pe_json_put_str(&b, pe_str_c("\x7f\xc3\xa9\xf0\x9f\x8c\x99"), true, &err), err);
   CHECK_OK(pe_buf_byte(&b, 0, &err), err);
-  CHECK_STR(b.data, "\"a\\\"\\\\\\n\\u0001\x7f\xc3\xa9\xf0\x9f\x8c\x99/\\u0000\"\"\\u007f\\u00e9\\ud83c\\udf19\"");
-  CHECK_FAILS(pe_json_put_str(&b, pe_str_c("ab\xff"), false, &err), PE_EFORMAT, err, "not UTF-8 at byte 3 (0xff)");
+  CHECK_STR(b.data, "\"a\\\"\\\\\\n\\u0001\x7f\xc3\xa9\xf0\x9f\x8c\x99/"
+                    "\\u0000\"\"\\u007f\\u00e9\\ud83c\\udf19\"");
+  CHECK_FAILS(pe_json_put_str(&b, pe_str_c("ab\xff"), false, &err), PE_EFORMAT, err,
+              "not UTF-8 at byte 3 (0xff)");
   pe_buf_free(&b);
 }
 

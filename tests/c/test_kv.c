@@ -15,8 +15,10 @@ static void open_kv(little *l, int kinds, const pe_kv_options *o) {
 /* ---- sizes --------------------------------------------------------------------------------------------------- */
 
 static void test_row_bytes(void) {
-  static const struct { int32_t width, f32, f16, q8, q4; } rows[] = {{0, 0, 0, 0, 0},         {1, 4, 2, 34, 20},        {32, 128, 64, 34, 20}, {80, 320, 160, 102, 60},
-                                                                   {128, 512, 256, 136, 80}, {576, 2304, 1152, 612, 360}};
+  static const struct {
+    int32_t width, f32, f16, q8, q4;
+  } rows[] = {{0, 0, 0, 0, 0},         {1, 4, 2, 34, 20},        {32, 128, 64, 34, 20},
+              {80, 320, 160, 102, 60}, {128, 512, 256, 136, 80}, {576, 2304, 1152, 612, 360}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     CHECK_INT(pe_kv_row_bytes(PE_KV_F32, rows[i].width), rows[i].f32);
     CHECK_INT(pe_kv_row_bytes(PE_KV_F16, rows[i].width), rows[i].f16);
@@ -26,15 +28,18 @@ static void test_row_bytes(void) {
 }
 
 static void test_open(void) {
-  static const struct { pe_kv_options o; pe_status rc; const char *part; } bad[] = {
-      {{.bits = 5, .tokens = 10, .sequences = 1}, PE_EARG, "5 bits"},
-      {{.block = 3, .tokens = 10, .sequences = 1}, PE_EARG, "3 tokens"},
-      {{.block = -2, .tokens = 10, .sequences = 1}, PE_EARG, "-2 tokens"},
-      {{.block = 1 << 20, .tokens = 10, .sequences = 1}, PE_EARG, "1048576"},
-      {{.tokens = -1, .sequences = 1}, PE_ELIMIT, "-1 tokens"},
-      {{.tokens = 1, .sequences = 0}, PE_ELIMIT, "0 sequences"},
-      {{.block = 1, .tokens = INT32_MAX, .sequences = 1}, PE_ELIMIT, "blocks"},
-      {{.tokens = INT64_MAX, .sequences = 1}, PE_ELIMIT, "tokens"}};
+  static const struct {
+    pe_kv_options o;
+    pe_status rc;
+    const char *part;
+  } bad[] = {{{.bits = 5, .tokens = 10, .sequences = 1}, PE_EARG, "5 bits"},
+             {{.block = 3, .tokens = 10, .sequences = 1}, PE_EARG, "3 tokens"},
+             {{.block = -2, .tokens = 10, .sequences = 1}, PE_EARG, "-2 tokens"},
+             {{.block = 1 << 20, .tokens = 10, .sequences = 1}, PE_EARG, "1048576"},
+             {{.tokens = -1, .sequences = 1}, PE_ELIMIT, "-1 tokens"},
+             {{.tokens = 1, .sequences = 0}, PE_ELIMIT, "0 sequences"},
+             {{.block = 1, .tokens = INT32_MAX, .sequences = 1}, PE_ELIMIT, "blocks"},
+             {{.tokens = INT64_MAX, .sequences = 1}, PE_ELIMIT, "tokens"}};
   little l;
   pe_error err;
   open_kv(&l, DENSE | LATENT, &(pe_kv_options){.tokens = 100, .sequences = 3});
@@ -47,8 +52,10 @@ static void test_open(void) {
   CHECK_INT(l.kv->type, PE_KV_F32);
   CHECK_INT(pe_kv_token_bytes(l.graph, PE_KV_F32), 2 * 4 * (2 * (7 + 5)) + 2 * 4 * 14);
   CHECK_INT(pe_kv_token_bytes(l.graph, PE_KV_F16), pe_kv_token_bytes(l.graph, PE_KV_F32) / 2);
-  CHECK_INT(l.kv->block_bytes[0] + l.kv->block_bytes[1], 32 * pe_kv_token_bytes(l.graph, PE_KV_F32));
-  CHECK(l.kv->layer[0].values != NULL && l.kv->layer[2].values == NULL); /* of latents, keys alone */
+  CHECK_INT(l.kv->block_bytes[0] + l.kv->block_bytes[1],
+            32 * pe_kv_token_bytes(l.graph, PE_KV_F32));
+  CHECK(l.kv->layer[0].values != NULL &&
+        l.kv->layer[2].values == NULL); /* of latents, keys alone */
   little_close(&l);
 }
 
@@ -98,11 +105,13 @@ static void check_counts(const little *l, const life *lives) {
     int64_t entries = 0, refs = 0, used = 0;
     for (int i = 0; i < SEQUENCES; i++)
       for (int32_t b = 0; b < lives[i].kv.count[g]; b++) entries += lives[i].kv.table[g][b] >= 0;
-    for (int32_t b = 0; b < l->kv->blocks; b++) refs += pe_kv_block_refs(l->kv, g, b), used += pe_kv_block_refs(l->kv, g, b) > 0;
+    for (int32_t b = 0; b < l->kv->blocks; b++)
+      refs += pe_kv_block_refs(l->kv, g, b), used += pe_kv_block_refs(l->kv, g, b) > 0;
     CHECK_INT(refs, entries);
     CHECK_INT(l->kv->used[g], used);
     CHECK_INT(l->kv->free_count[g], l->kv->blocks - used);
-    for (int32_t i = 0; i < l->kv->free_count[g]; i++) CHECK_INT(pe_kv_block_refs(l->kv, g, l->kv->free_list[g][i]), 0);
+    for (int32_t i = 0; i < l->kv->free_count[g]; i++)
+      CHECK_INT(pe_kv_block_refs(l->kv, g, l->kv->free_list[g][i]), 0);
   }
 }
 
@@ -113,7 +122,8 @@ static void grow_life(little *l, life *s) {
   pe_kv_seq before = s->kv;
   int32_t needed[PE_GRAPH_GROUPS], free_before[PE_GRAPH_GROUPS], enough = 1;
   for (int32_t g = 0; g < l->graph->group_count; g++) {
-    needed[g] = pe_kv_needed(l->kv, &s->kv, g, s->tokens, to), free_before[g] = l->kv->free_count[g];
+    needed[g] = pe_kv_needed(l->kv, &s->kv, g, s->tokens, to),
+    free_before[g] = l->kv->free_count[g];
     enough &= needed[g] <= free_before[g];
   }
   pe_status rc = pe_kv_prepare(l->kv, &s->kv, s->tokens, to, &err);
@@ -158,11 +168,16 @@ static void live(int kinds, int block) {
   for (int step = 0; step < 1500; step++) {
     life *s = &lives[random32() % SEQUENCES];
     uint32_t what = random32() % 16;
-    if (!s->open) s->open = true;
-    else if (what < 9) grow_life(&l, s);
-    else if (what < 11) fork_life(&l, lives, s);
-    else if (what < 14) trim_life(&l, s);
-    else pe_kv_release(l.kv, &s->kv), *s = (life){0};
+    if (!s->open)
+      s->open = true;
+    else if (what < 9)
+      grow_life(&l, s);
+    else if (what < 11)
+      fork_life(&l, lives, s);
+    else if (what < 14)
+      trim_life(&l, s);
+    else
+      pe_kv_release(l.kv, &s->kv), *s = (life){0};
     check_counts(&l, lives);
     for (int i = 0; i < SEQUENCES; i++) check_rows(&l, &lives[i]);
     if (check_failures) return;
@@ -174,7 +189,8 @@ static void live(int kinds, int block) {
 }
 
 static void test_random_lives(void) {
-  for (int block = 1; block <= 8; block *= 2) live(DENSE, block), live(DENSE | WINDOWED, block), live(DENSE | WINDOWED | LATENT, block);
+  for (int block = 1; block <= 8; block *= 2)
+    live(DENSE, block), live(DENSE | WINDOWED, block), live(DENSE | WINDOWED | LATENT, block);
 }
 
 /* ---- particular lives ---------------------------------------------------------------------------------------- */
@@ -206,13 +222,15 @@ static void test_copies(void) {
 static void test_all_or_nothing(void) {
   little l;
   pe_error err;
-  open_kv(&l, DENSE | WINDOWED, &(pe_kv_options){.block = 2, .tokens = 20, .sequences = 1}); /* 11 blocks each */
+  open_kv(&l, DENSE | WINDOWED,
+          &(pe_kv_options){.block = 2, .tokens = 20, .sequences = 1}); /* 11 blocks each */
   pe_kv_seq a = {0}, b = {0};
   CHECK_OK(pe_kv_prepare(l.kv, &a, 0, 16, &err), err);
   pe_kv_retire(l.kv, &a, 16);
   CHECK_INT(l.kv->used[0] + l.kv->used[1], 8 + 2);
   int32_t full = l.graph->group[0].window ? 1 : 0;
-  CHECK_FAILS(pe_kv_prepare(l.kv, &b, 0, 8, &err), PE_ELIMIT, err, "3 blocks of 2 tokens left and 4 more");
+  CHECK_FAILS(pe_kv_prepare(l.kv, &b, 0, 8, &err), PE_ELIMIT, err,
+              "3 blocks of 2 tokens left and 4 more");
   CHECK_INT(l.kv->used[full], 8);
   CHECK_INT(l.kv->used[!full], 2);
   CHECK_INT(b.count[0] + b.count[1] + b.tokens, 0);
@@ -268,8 +286,10 @@ static const pe_prim *version(int i) {
 static void random_row(float *x, int width, bool wild) {
   for (int i = 0; i < width; i++) {
     uint32_t u = random32();
-    if (wild) memcpy(x + i, &u, sizeof u);
-    else x[i] = uniform() * (u % 5 == 0 ? 0 : u % 7 == 0 ? 30.f : 1.f);
+    if (wild)
+      memcpy(x + i, &u, sizeof u);
+    else
+      x[i] = uniform() * (u % 5 == 0 ? 0 : u % 7 == 0 ? 30.f : 1.f);
   }
 }
 
@@ -310,7 +330,8 @@ static void test_rows_are_near(void) {
       pe_cpu_kv_decode(&pe_prim_scalar, type, bytes, 1, width, row);
       for (int i = 0; i < width; i++) {
         float low = INFINITY, high = -INFINITY;
-        for (int j = i / 32 * 32; j < width && j < i / 32 * 32 + 32; j++) low = fminf(low, x[j]), high = fmaxf(high, x[j]);
+        for (int j = i / 32 * 32; j < width && j < i / 32 * 32 + 32; j++)
+          low = fminf(low, x[j]), high = fmaxf(high, x[j]);
         float most = fmaxf(fabsf(low), fabsf(high));
         if (type == PE_KV_F32) CHECK_NEAR(row[i], x[i], 0);
         if (type == PE_KV_F16) CHECK_NEAR(row[i], pe_f16_to_f32(pe_f32_to_f16(x[i])), 0);
@@ -339,7 +360,8 @@ static void test_rows_of_nonsense(void) {
     pe_cpu_kv_encode(pe_prim_best(), type, x, 40, bytes);
     pe_cpu_kv_decode(pe_prim_best(), type, bytes, 1, 40, row);
     for (int i = 0; i < 40; i++) CHECK_NEAR(row[i], 0, 0);
-    for (int i = 0; i < 40; i++) x[i] = 3.4e38f * (i % 2 ? 1 : -1); /* beyond what scales hold: large, but no error */
+    for (int i = 0; i < 40; i++)
+      x[i] = 3.4e38f * (i % 2 ? 1 : -1); /* beyond what scales hold: large, but no error */
     pe_cpu_kv_encode(pe_prim_best(), type, x, 40, bytes);
     pe_cpu_kv_decode(pe_prim_best(), type, bytes, 1, 40, row);
     for (int i = 0; i < 40; i++) CHECK(i % 2 ? row[i] > 60000 : row[i] < -60000);

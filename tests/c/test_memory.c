@@ -13,9 +13,9 @@ static const int lengths[SEQUENCES] = {1, 30, 23}, begins[SEQUENCES] = {0, 1, 31
 /* One op over all tokens of the sequences. */
 typedef struct world {
   pe_op op;
-  pe_call call;                  /* arguments, vectors */
+  pe_cpu_call call;                 /* arguments, vectors */
   int64_t width[INPUTS], out_width; /* width 0: no such input */
-  float *x[INPUTS], *y;          /* [TOKENS][width] */
+  float *x[INPUTS], *y;             /* [TOKENS][width] */
   int64_t state_floats, cache_floats[2];
   float *state, *cache[2];
   const pe_store_args *store; /* run before the op, from inputs 1 .. 3 */
@@ -40,46 +40,64 @@ static void world_free(world *w) {
 /* Blocks of the sequences are mixed in the pool; the tables of group 0 lead nowhere. */
 static void fill_tables(int32_t *tables) {
   for (int s = 0; s < SEQUENCES; s++)
-    for (int i = 0; i < GROUPS * TABLE; i++) tables[s * GROUPS * TABLE + i] = i < TABLE ? 1 << 20 : (i - TABLE) * SEQUENCES + (s + i) % SEQUENCES;
+    for (int i = 0; i < GROUPS * TABLE; i++)
+      tables[s * GROUPS * TABLE + i] =
+          i < TABLE ? 1 << 20 : (i - TABLE) * SEQUENCES + (s + i) % SEQUENCES;
 }
 
 static void drop_blocks(int32_t *tables, int window, const int *done) {
   for (int s = 0; s < SEQUENCES; s++)
-    for (int b = 0; window && (b + 1) * BLOCK <= done[s] - window + 1; b++) tables[(s * GROUPS + GROUP) * TABLE + b] = -1;
+    for (int b = 0; window && (b + 1) * BLOCK <= done[s] - window + 1; b++)
+      tables[(s * GROUPS + GROUP) * TABLE + b] = -1;
 }
 
 /* Runs count[s] more tokens of each sequence; done[s] are behind it. */
-static void world_step(world *w, const int *order, const int *count, int *done, const pe_prim *prim, int tasks) {
+static void world_step(world *w, const int *order, const int *count, int *done, const pe_prim *prim,
+                       int tasks) {
   static const int32_t table_size[GROUPS] = {TABLE, TABLE};
   int32_t tables[SEQUENCES * GROUPS * TABLE], segment_of[TOKENS];
   pe_segment segments[SEQUENCES];
-  pe_step step = {.groups = GROUPS, .segment_of = segment_of, .segment = segments, .tables = tables, .table_size = table_size};
-  pe_call c = w->call;
+  pe_step step = {.groups = GROUPS,
+                  .segment_of = segment_of,
+                  .segment = segments,
+                  .tables = tables,
+                  .table_size = table_size};
+  pe_cpu_call c = w->call;
   int rows[TOKENS]; /* which token each row is */
   fill_tables(tables);
   drop_blocks(tables, w->window, done);
   for (int i = 0; i < SEQUENCES; i++) {
     int s = order[i];
     if (!count[s]) continue;
-    segments[step.segments] = (pe_segment){.first = step.rows, .count = count[s], .past = done[s], .slot = 2 - s, .table = s * GROUPS * TABLE};
-    for (int t = 0; t < count[s]; t++) segment_of[step.rows] = step.segments, rows[step.rows++] = begins[s] + done[s] + t;
+    segments[step.segments] = (pe_segment){.first = step.rows,
+                                           .count = count[s],
+                                           .past = done[s],
+                                           .slot = 2 - s,
+                                           .table = s * GROUPS * TABLE};
+    for (int t = 0; t < count[s]; t++)
+      segment_of[step.rows] = step.segments, rows[step.rows++] = begins[s] + done[s] + t;
     step.segments++, done[s] += count[s];
   }
-  c.step = &step, c.rows = step.rows, c.state = w->state, c.state_step = w->state_floats, c.cache[0] = (uint8_t *)w->cache[0], c.cache[1] = (uint8_t *)w->cache[1];
+  c.step = &step, c.rows = step.rows, c.state = w->state, c.state_step = w->state_floats,
+  c.cache[0] = (uint8_t *)w->cache[0], c.cache[1] = (uint8_t *)w->cache[1];
   c.out = view_new(c.rows, w->out_width);
   for (int i = 0; i < INPUTS; i++) {
     if (!w->width[i]) continue;
     c.in[i] = view_new(c.rows, w->width[i]);
-    for (int r = 0; r < c.rows; r++) memcpy(c.in[i].at + r * c.in[i].step, w->x[i] + rows[r] * w->width[i], (size_t)w->width[i] * sizeof(float));
+    for (int r = 0; r < c.rows; r++)
+      memcpy(c.in[i].at + r * c.in[i].step, w->x[i] + rows[r] * w->width[i],
+             (size_t)w->width[i] * sizeof(float));
   }
   if (w->store) {
-    pe_call before = c;
+    pe_cpu_call before = c;
     for (int i = 0; i < 3; i++) before.in[i] = c.in[i + 1];
     before.args.store = *w->store;
     run_op(PE_OP_STORE, &before, prim, tasks);
   }
   run_op(w->op, &c, prim, tasks);
-  for (int r = 0; r < c.rows; r++) memcpy(w->y + rows[r] * w->out_width, c.out.at + r * c.out.step, (size_t)w->out_width * sizeof(float));
+  for (int r = 0; r < c.rows; r++)
+    memcpy(w->y + rows[r] * w->out_width, c.out.at + r * c.out.step,
+           (size_t)w->out_width * sizeof(float));
   for (int i = 0; i < INPUTS; i++) view_free(&c.in[i]);
   view_free(&c.out);
 }
@@ -91,11 +109,15 @@ static void world_run(world *w, int schedule, const pe_prim *prim, int tasks) {
   int done[SEQUENCES] = {0}, left = TOKENS;
   memset(w->y, 0xff, (size_t)(TOKENS * w->out_width) * sizeof(float));
   memset(w->state, 0, (size_t)(SEQUENCES * w->state_floats) * sizeof(float));
-  for (int i = 0; i < 2; i++) memset(w->cache[i], 0xff, (size_t)w->cache_floats[i] * sizeof(float)); /* NaN: never read */
+  for (int i = 0; i < 2; i++)
+    memset(w->cache[i], 0xff, (size_t)w->cache_floats[i] * sizeof(float)); /* NaN: never read */
   for (int step = 0; left > 0; step++) {
     int count[SEQUENCES] = {0}, n = 0;
     for (int s = 0; s < SEQUENCES; s++) {
-      int more = schedule == WHOLE ? lengths[s] : schedule == ONE_AT_A_TIME ? (step == s) * lengths[s] : schedule == SINGLE_TOKENS ? 1 : (int)(random32() % 8);
+      int more = schedule == WHOLE           ? lengths[s]
+                 : schedule == ONE_AT_A_TIME ? (step == s) * lengths[s]
+                 : schedule == SINGLE_TOKENS ? 1
+                                             : (int)(random32() % 8);
       count[s] = more < lengths[s] - done[s] ? more : lengths[s] - done[s];
       n += count[s];
     }
@@ -129,14 +151,16 @@ typedef struct attention_case {
   pe_kv_type type;
 } attention_case;
 
-static void exact_attention(const world *w, const attention_case *k, const float *keys, const float *values, int s, int t, int h, double *out) {
+static void exact_attention(const world *w, const attention_case *k, const float *keys,
+                            const float *values, int s, int t, int h, double *out) {
   const pe_attention_args *a = &w->call.args.attention;
   int kh = h / (k->heads / k->key_heads), low = k->window && t >= k->window ? t - k->window + 1 : 0;
   double score[TOKENS], most = k->sinks ? w->call.vec[0][h] : -INFINITY, sum = 0;
   for (int j = low; j <= t; j++) {
     score[j] = 0;
     for (int i = 0; i < k->key; i++)
-      score[j] += (double)w->x[0][(begins[s] + t) * w->width[0] + h * k->key + i] * keys[((begins[s] + j) * k->key_heads + kh) * k->key + i];
+      score[j] += (double)w->x[0][(begins[s] + t) * w->width[0] + h * k->key + i] *
+                  keys[((begins[s] + j) * k->key_heads + kh) * k->key + i];
     score[j] *= a->scale;
     if (k->softcap > 0) score[j] = k->softcap * tanh(score[j] / k->softcap);
     most = fmax(most, score[j]);
@@ -146,13 +170,15 @@ static void exact_attention(const world *w, const attention_case *k, const float
   for (int i = 0; i < k->value; i++) out[i] = 0;
   for (int j = low; j <= t; j++)
     for (int i = 0; i < k->value; i++)
-      out[i] += score[j] / sum * (k->latent ? keys[((begins[s] + j) * k->key_heads + kh) * k->key + i]
-                                            : values[(begins[s] + j) * w->width[2] + kh * k->value + i]);
+      out[i] += score[j] / sum *
+                (k->latent ? keys[((begins[s] + j) * k->key_heads + kh) * k->key + i]
+                           : values[(begins[s] + j) * w->width[2] + kh * k->value + i]);
 }
 
 /* What a cache of this type remembers of rows. */
 static float *remembered(pe_kv_type type, const float *x, int64_t rows, int32_t width) {
-  float *out = malloc((size_t)(rows * width) * sizeof *out + 1), *row = malloc((size_t)(width + 32) * sizeof *row);
+  float *out = malloc((size_t)(rows * width) * sizeof *out + 1),
+        *row = malloc((size_t)(width + 32) * sizeof *row);
   uint8_t *stored = malloc((size_t)pe_kv_row_bytes(type, width) + 1);
   for (int64_t r = 0; r < rows; r++) {
     pe_cpu_kv_encode(&pe_prim_scalar, type, x + r * width, width, stored);
@@ -185,22 +211,30 @@ static void check_exact(const world *w, const attention_case *k) {
       for (int h = 0; h < k->heads; h++) {
         double want[256];
         exact_attention(w, k, keys, values, s, t, h, want);
-        for (int i = 0; i < k->value; i++) CHECK_NEAR(w->y[(begins[s] + t) * w->out_width + h * k->value + i], want[i], 4e-6);
+        for (int i = 0; i < k->value; i++)
+          CHECK_NEAR(w->y[(begins[s] + t) * w->out_width + h * k->value + i], want[i], 4e-6);
       }
   free(turned), free(keys), free(values);
 }
 
 static void check_attention(const attention_case *k) {
   const int half = k->rope ? k->key / 2 : 0;
-  const pe_cache_args cache = {GROUP, k->key_heads, k->key, k->latent ? 0 : k->value, BLOCK, (int32_t)k->type};
+  const pe_cache_args cache = {GROUP, k->key_heads,    k->key, k->latent ? 0 : k->value,
+                               BLOCK, (int32_t)k->type};
   const pe_store_args store = {cache, {k->key_heads, k->key, half, 0, 0}};
   const int64_t rows = SEQUENCES * TABLE * BLOCK * k->key_heads;
   float sinks[32];
   for (int i = 0; i < 32; i++) sinks[i] = 2 * uniform();
-  world w = {.op = PE_OP_ATTENTION, .store = &store, .out_width = k->heads * k->value, .window = k->window};
-  w.width[0] = k->heads * k->key, w.width[1] = k->key_heads * k->key, w.width[2] = k->latent ? 0 : k->key_heads * k->value, w.width[3] = 2 * half;
-  w.cache_floats[0] = rows * pe_kv_row_bytes(k->type, k->key) / 4 + 1, w.cache_floats[1] = rows * pe_kv_row_bytes(k->type, cache.value) / 4 + 1;
-  w.call.args.attention = (pe_attention_args){cache, k->heads, k->value, k->window, 0.4f, k->softcap};
+  world w = {.op = PE_OP_ATTENTION,
+             .store = &store,
+             .out_width = k->heads * k->value,
+             .window = k->window};
+  w.width[0] = k->heads * k->key, w.width[1] = k->key_heads * k->key,
+  w.width[2] = k->latent ? 0 : k->key_heads * k->value, w.width[3] = 2 * half;
+  w.cache_floats[0] = rows * pe_kv_row_bytes(k->type, k->key) / 4 + 1,
+  w.cache_floats[1] = rows * pe_kv_row_bytes(k->type, cache.value) / 4 + 1;
+  w.call.args.attention =
+      (pe_attention_args){cache, k->heads, k->value, k->window, 0.4f, k->softcap};
   if (k->sinks) w.call.vec[0] = sinks;
   world_init(&w);
   check_schedules(&w);
@@ -209,42 +243,83 @@ static void check_attention(const attention_case *k) {
 }
 
 static void test_attention(void) {
-  check_attention(&(attention_case){.heads = 4, .key_heads = 2, .key = 16, .value = 16, .rope = true});
+  check_attention(
+      &(attention_case){.heads = 4, .key_heads = 2, .key = 16, .value = 16, .rope = true});
   check_attention(&(attention_case){.heads = 3, .key_heads = 3, .key = 10, .value = 7});
   check_attention(&(attention_case){.heads = 1, .key_heads = 1, .key = 1, .value = 1});
-  check_attention(&(attention_case){.heads = 5, .key_heads = 1, .key = 33, .value = 20, .rope = true});
+  check_attention(
+      &(attention_case){.heads = 5, .key_heads = 1, .key = 33, .value = 20, .rope = true});
 }
 static void test_attention_window(void) {
   static const int windows[] = {1, 2, 3, 7, 16, 29, 30, 31, 100};
-  for (int i = 0; i < 9; i++) check_attention(&(attention_case){.heads = 6, .key_heads = 2, .key = 12, .value = 12, .window = windows[i]});
+  for (int i = 0; i < 9; i++)
+    check_attention(&(attention_case){
+        .heads = 6, .key_heads = 2, .key = 12, .value = 12, .window = windows[i]});
 }
 static void test_attention_sinks(void) {
-  check_attention(&(attention_case){.heads = 4, .key_heads = 2, .key = 16, .value = 8, .sinks = true});
-  check_attention(&(attention_case){.heads = 8, .key_heads = 1, .key = 16, .value = 8, .sinks = true, .window = 5});
+  check_attention(
+      &(attention_case){.heads = 4, .key_heads = 2, .key = 16, .value = 8, .sinks = true});
+  check_attention(&(attention_case){
+      .heads = 8, .key_heads = 1, .key = 16, .value = 8, .sinks = true, .window = 5});
 }
-static void test_attention_softcap(void) { check_attention(&(attention_case){.heads = 2, .key_heads = 1, .key = 24, .value = 24, .softcap = 1.5f}); }
+static void test_attention_softcap(void) {
+  check_attention(
+      &(attention_case){.heads = 2, .key_heads = 1, .key = 24, .value = 24, .softcap = 1.5f});
+}
 static void test_attention_latent(void) { /* more query heads than are gathered at once */
-  check_attention(&(attention_case){.heads = 21, .key_heads = 1, .key = 40, .value = 32, .latent = true});
+  check_attention(
+      &(attention_case){.heads = 21, .key_heads = 1, .key = 40, .value = 32, .latent = true});
 }
 
 static void test_attention_types(void) { /* 80 and 97: groups that are filled in part */
   static const int keys[] = {16, 40, 64, 80, 97, 128};
   for (pe_kv_type type = PE_KV_F16; type <= PE_KV_Q4; type++) {
-    for (int i = 0; i < 6; i++) check_attention(&(attention_case){.heads = 4, .key_heads = 2, .key = keys[i], .value = keys[5 - i], .rope = i != 4, .type = type});
-    check_attention(&(attention_case){.heads = 6, .key_heads = 2, .key = 32, .value = 24, .window = 5, .sinks = true, .type = type});
-    check_attention(&(attention_case){.heads = 2, .key_heads = 1, .key = 192, .value = 128, .sinks = true, .type = type});
-    check_attention(&(attention_case){.heads = 2, .key_heads = 2, .key = 256, .value = 256, .sinks = true, .window = 5, .rope = true, .type = type});
-    check_attention(&(attention_case){.heads = 21, .key_heads = 1, .key = 72, .value = 64, .latent = true, .type = type});
-    check_attention(&(attention_case){.heads = 2, .key_heads = 1, .key = 24, .value = 24, .softcap = 1.5f, .window = 1, .type = type});
+    for (int i = 0; i < 6; i++)
+      check_attention(&(attention_case){.heads = 4,
+                                        .key_heads = 2,
+                                        .key = keys[i],
+                                        .value = keys[5 - i],
+                                        .rope = i != 4,
+                                        .type = type});
+    check_attention(&(attention_case){.heads = 6,
+                                      .key_heads = 2,
+                                      .key = 32,
+                                      .value = 24,
+                                      .window = 5,
+                                      .sinks = true,
+                                      .type = type});
+    check_attention(&(attention_case){
+        .heads = 2, .key_heads = 1, .key = 192, .value = 128, .sinks = true, .type = type});
+    check_attention(&(attention_case){.heads = 2,
+                                      .key_heads = 2,
+                                      .key = 256,
+                                      .value = 256,
+                                      .sinks = true,
+                                      .window = 5,
+                                      .rope = true,
+                                      .type = type});
+    check_attention(&(attention_case){
+        .heads = 21, .key_heads = 1, .key = 72, .value = 64, .latent = true, .type = type});
+    check_attention(&(attention_case){.heads = 2,
+                                      .key_heads = 1,
+                                      .key = 24,
+                                      .value = 24,
+                                      .softcap = 1.5f,
+                                      .window = 1,
+                                      .type = type});
   }
 }
 
 /* ---- convolution --------------------------------------------------------------------------------------------------- */
 
 static void check_conv(int channels, int taps, bool bias, int activation) {
-  float *weight = malloc((size_t)(channels * (taps + 1)) * sizeof *weight), *add = weight + channels * taps;
+  float *weight = malloc((size_t)(channels * (taps + 1)) * sizeof *weight),
+        *add = weight + channels * taps;
   for (int i = 0; i < channels * (taps + 1); i++) weight[i] = uniform();
-  world w = {.op = PE_OP_CONV, .width = {channels}, .out_width = channels, .state_floats = channels * (taps - 1)};
+  world w = {.op = PE_OP_CONV,
+             .width = {channels},
+             .out_width = channels,
+             .state_floats = channels * (taps - 1)};
   w.call.args.conv = (pe_conv_args){channels, taps, activation};
   w.call.vec[0] = weight, w.call.vec[1] = bias ? add : NULL;
   world_init(&w);
@@ -254,13 +329,16 @@ static void check_conv(int channels, int taps, bool bias, int activation) {
       for (int t = 0; t < lengths[s]; t++) {
         double y = bias ? add[c] : 0;
         for (int k = 0; k < taps; k++)
-          if (t - taps + 1 + k >= 0) y += (double)weight[c * taps + k] * w.x[0][(begins[s] + t - taps + 1 + k) * channels + c];
+          if (t - taps + 1 + k >= 0)
+            y += (double)weight[c * taps + k] *
+                 w.x[0][(begins[s] + t - taps + 1 + k) * channels + c];
         if (activation == PE_MAP_SILU) y = y / (1 + exp(-y));
         CHECK_NEAR(w.y[(begins[s] + t) * channels + c], y, 1e-6);
       }
       for (int k = 0; k < taps - 1; k++) { /* the state: the last inputs, oldest first */
         int t = lengths[s] - taps + 1 + k;
-        CHECK_NEAR(w.state[(2 - s) * w.state_floats + c * (taps - 1) + k], t < 0 ? 0 : w.x[0][(begins[s] + t) * channels + c], 0);
+        CHECK_NEAR(w.state[(2 - s) * w.state_floats + c * (taps - 1) + k],
+                   t < 0 ? 0 : w.x[0][(begins[s] + t) * channels + c], 0);
       }
     }
   free(weight), world_free(&w);
@@ -277,12 +355,15 @@ static void test_conv(void) {
 /* ---- recurrences --------------------------------------------------------------------------------------------------- */
 
 static void check_delta(int heads, int key_heads, int key, int value, bool channel) {
-  world w = {.op = PE_OP_DELTA, .out_width = heads * value, .state_floats = (int64_t)heads * value * key};
-  const int64_t widths[INPUTS] = {key_heads * key, key_heads * key, heads * value, channel ? heads * key : heads, heads};
+  world w = {
+      .op = PE_OP_DELTA, .out_width = heads * value, .state_floats = (int64_t)heads * value * key};
+  const int64_t widths[INPUTS] = {key_heads * key, key_heads * key, heads * value,
+                                  channel ? heads * key : heads, heads};
   memcpy(w.width, widths, sizeof widths);
   w.call.args.delta = (pe_delta_args){heads, key_heads, key, value, channel};
   world_init(&w);
-  for (int64_t i = 0; i < TOKENS * w.width[1]; i++) w.x[1][i] /= sqrtf((float)key); /* keys of length about 1 */
+  for (int64_t i = 0; i < TOKENS * w.width[1]; i++)
+    w.x[1][i] /= sqrtf((float)key); /* keys of length about 1 */
   for (int64_t i = 0; i < TOKENS * w.width[3]; i++) w.x[3][i] = fabsf(w.x[3][i]);
   for (int64_t i = 0; i < TOKENS * w.width[4]; i++) w.x[4][i] = fabsf(w.x[4][i]);
   check_schedules(&w);
@@ -292,16 +373,21 @@ static void check_delta(int heads, int key_heads, int key, int value, bool chann
       memset(state, 0, (size_t)(value * key) * sizeof *state);
       for (int t = 0; t < lengths[s]; t++) {
         const int64_t at = begins[s] + t, kh = h / (heads / key_heads);
-        const float *q = w.x[0] + at * w.width[0] + kh * key, *k = w.x[1] + at * w.width[1] + kh * key;
+        const float *q = w.x[0] + at * w.width[0] + kh * key,
+                    *k = w.x[1] + at * w.width[1] + kh * key;
         for (int j = 0; j < value; j++) {
           double seen = 0, y = 0, *line = state + j * key;
-          for (int i = 0; i < key; i++) line[i] *= w.x[3][at * w.width[3] + (channel ? h * key + i : h)], seen += line[i] * k[i];
+          for (int i = 0; i < key; i++)
+            line[i] *= w.x[3][at * w.width[3] + (channel ? h * key + i : h)],
+                seen += line[i] * k[i];
           double d = (w.x[2][at * w.width[2] + h * value + j] - seen) * w.x[4][at * heads + h];
           for (int i = 0; i < key; i++) line[i] += d * k[i], y += line[i] * q[i];
           CHECK_NEAR(w.y[at * w.out_width + h * value + j], y, 1e-5);
         }
       }
-      for (int i = 0; i < value * key; i++) CHECK_NEAR(w.state[(2 - s) * w.state_floats + (int64_t)h * value * key + i], state[i], 1e-5);
+      for (int i = 0; i < value * key; i++)
+        CHECK_NEAR(w.state[(2 - s) * w.state_floats + (int64_t)h * value * key + i], state[i],
+                   1e-5);
     }
   free(state), world_free(&w);
 }
@@ -316,7 +402,8 @@ static void test_delta(void) {
 static void check_ssm(int heads, int dim, int groups, int state, float low, float high, bool skip) {
   float a_log[16], bias[16], through[16];
   for (int i = 0; i < 16; i++) a_log[i] = uniform(), bias[i] = uniform(), through[i] = uniform();
-  world w = {.op = PE_OP_SSM, .out_width = heads * dim, .state_floats = (int64_t)heads * dim * state};
+  world w = {
+      .op = PE_OP_SSM, .out_width = heads * dim, .state_floats = (int64_t)heads * dim * state};
   w.width[0] = heads * dim, w.width[1] = w.width[2] = groups * state, w.width[3] = heads;
   w.call.args.ssm = (pe_ssm_args){heads, dim, groups, state, low, high};
   w.call.vec[0] = a_log, w.call.vec[1] = bias, w.call.vec[2] = skip ? through : NULL;
@@ -328,7 +415,8 @@ static void check_ssm(int heads, int dim, int groups, int state, float low, floa
       memset(memory, 0, (size_t)(dim * state) * sizeof *memory);
       for (int t = 0; t < lengths[s]; t++) {
         const int64_t at = begins[s] + t, g = h / (heads / groups);
-        const float *b = w.x[1] + at * w.width[1] + g * state, *c = w.x[2] + at * w.width[2] + g * state;
+        const float *b = w.x[1] + at * w.width[1] + g * state,
+                    *c = w.x[2] + at * w.width[2] + g * state;
         double dt = log1p(exp((double)w.x[3][at * heads + h] + bias[h]));
         dt = fmin(fmax(dt, low), high);
         for (int j = 0; j < dim; j++) {

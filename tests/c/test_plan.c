@@ -1,15 +1,17 @@
 /* What the planner makes of a graph: which ops become one instruction, that nothing is changed by it, where
  * values lie. */
 #include "check.h"
-#include "runtime/seq.h"
+#include "runtime/cache/seq.h"
+#include "runtime/device/device.h"
 
 enum { WIDTH = 64, INNER = 96, TOKENS = 100, LOGITS = 120, ROWS = 5, EXPERTS = 4, CHOSEN = 2 };
 
 static const pe_quant kinds[] = {
-    {PE_QUANT_NONE, 0, 0, PE_F32},    {PE_QUANT_AFFINE, 4, 32, PE_BF16}, {PE_QUANT_AFFINE, 3, 64, PE_F16},
-    {PE_QUANT_AFFINE, 8, 32, PE_F32}, {PE_QUANT_MXFP4, 4, 32, PE_U8},    {PE_QUANT_MXFP8, 8, 32, PE_U8},
-    {PE_QUANT_NVFP4, 4, 16, PE_U8},   {PE_QUANT_Q4_0, 0, 0, PE_F32},     {PE_QUANT_Q8_0, 0, 0, PE_F32},
-    {PE_QUANT_IQ4_NL, 0, 0, PE_F32},
+    {PE_QUANT_NONE, 0, 0, PE_F32},    {PE_QUANT_AFFINE, 4, 32, PE_BF16},
+    {PE_QUANT_AFFINE, 3, 64, PE_F16}, {PE_QUANT_AFFINE, 8, 32, PE_F32},
+    {PE_QUANT_MXFP4, 4, 32, PE_U8},   {PE_QUANT_MXFP8, 8, 32, PE_U8},
+    {PE_QUANT_NVFP4, 4, 16, PE_U8},   {PE_QUANT_Q4_0, 0, 0, PE_F32},
+    {PE_QUANT_Q8_0, 0, 0, PE_F32},    {PE_QUANT_IQ4_NL, 0, 0, PE_F32},
 };
 
 typedef struct model {
@@ -18,7 +20,7 @@ typedef struct model {
 } model;
 
 static void model_close(model *m) {
-  pe_graph_close(m->graph), pe_weights_close(m->weights);
+  pe_graph_release(m->graph), pe_weights_release(m->weights);
   *m = (model){0};
 }
 
@@ -85,7 +87,8 @@ static pe_value embedding(model *m) {
 static pe_value normalised(model *m, pe_value x) {
   pe_value v = -1;
   pe_error err = {0};
-  CHECK_OK(pe_graph_norm(m->graph, x, param(m, "norm"), &(pe_norm_args){.eps = 1e-5f, .scale = 1}, &v, &err),
+  CHECK_OK(pe_graph_norm(m->graph, x, param(m, "norm"), &(pe_norm_args){.eps = 1e-5f, .scale = 1},
+                         &v, &err),
            err);
   return v;
 }
@@ -100,12 +103,14 @@ static void finish(model *m, pe_value x) {
 /* x + down(act(gate(norm x)) * up(norm x)), the two sides of the product in this or the other order. */
 static void gated_mlp(model *m, pe_map_op act, bool swapped) {
   pe_value x = embedding(m), h = normalised(m, x);
-  pe_value gate = unary(m, act, linear(m, h, "gate", "gate.bias")), up = linear(m, h, "up", "up.bias");
+  pe_value gate = unary(m, act, linear(m, h, "gate", "gate.bias")),
+           up = linear(m, h, "up", "up.bias");
   pe_value both = swapped ? binary(m, PE_MAP_MUL, up, gate) : binary(m, PE_MAP_MUL, gate, up);
   finish(m, binary(m, PE_MAP_ADD, x, linear(m, both, "down", NULL)));
 }
 
-static pe_value expert_linear(model *m, pe_value x, pe_value route, const char *name, const char *bias) {
+static pe_value expert_linear(model *m, pe_value x, pe_value route, const char *name,
+                              const char *bias) {
   pe_value v = -1;
   pe_error err = {0};
   pe_expert_spec s = {.route = route, .weight = param(m, name), .bias = bias ? param(m, bias) : -1};
@@ -118,13 +123,14 @@ static void gated_experts(model *m, bool biased) {
   pe_value x = embedding(m), h = normalised(m, x), route = -1, sum = -1;
   pe_error err = {0};
   pe_route_args args = {.kind = PE_ROUTE_SOFTMAX, .chosen = CHOSEN, .scale = 1};
-  CHECK_OK(pe_graph_route(m->graph, linear(m, h, "router", NULL), -1, -1, &args, &route, &err), err);
+  CHECK_OK(pe_graph_route(m->graph, linear(m, h, "router", NULL), -1, -1, &args, &route, &err),
+           err);
   pe_value gate = expert_linear(m, h, route, "experts.gate", biased ? "experts.gate.bias" : NULL);
   pe_value up = expert_linear(m, h, route, "experts.up", biased ? "experts.up.bias" : NULL);
   pe_value both = binary(m, PE_MAP_MUL, unary(m, PE_MAP_SILU, gate), up);
-  CHECK_OK(
-      pe_graph_expert_sum(m->graph, expert_linear(m, both, route, "experts.down", NULL), route, &sum, &err),
-      err);
+  CHECK_OK(pe_graph_expert_sum(m->graph, expert_linear(m, both, route, "experts.down", NULL), route,
+                               &sum, &err),
+           err);
   finish(m, binary(m, PE_MAP_ADD, x, sum));
 }
 
@@ -142,21 +148,22 @@ static void run(const model *m, bool apart, float *out) {
   pe_pool *pool = NULL;
   pe_kv *kv = NULL;
   pe_recur *recur = NULL;
-  pe_exec *e = NULL;
+  pe_device *e = NULL;
   pe_error err = {0};
   pe_run r;
   pe_seq s = {0};
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
   CHECK_OK(pe_recur_open(m->graph, 1, &recur, &err), err);
-  CHECK_OK(pe_exec_open(p, pool, kv, recur, &e, &err), err);
+  CHECK_OK(pe_device_open(p, pool, kv, recur, &e, &err), err);
   CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
   CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
   CHECK_OK(pe_seq_run(&s, ROWS, ROWS, &r, &err), err);
-  CHECK_OK(pe_exec_step(e, &r, 1, &err), err);
-  for (int32_t i = 0; i < ROWS; i++) memcpy(out + i * LOGITS, pe_exec_logits(e, i), LOGITS * sizeof *out);
+  CHECK_OK(pe_device_step(e, &r, 1, &err), err);
+  for (int32_t i = 0; i < ROWS; i++)
+    memcpy(out + i * LOGITS, pe_device_logits(e, i), LOGITS * sizeof *out);
   pe_seq_close(&s);
-  pe_exec_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
+  pe_device_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
 }
 
 static void check_same_bits(const model *m) {
@@ -226,7 +233,8 @@ static void test_needed_values_stay(void) {
     if (n->op == -2 || n->op == PE_OP_STORE) continue;
     pe_value tap = (pe_value)v;
     pe_plan *p = NULL;
-    CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){.taps = &tap, .tap_count = 1}, &p, &err), err);
+    CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){.taps = &tap, .tap_count = 1}, &p, &err),
+             err);
     int found = 0;
     for (size_t i = 0; i < p->count; i++) {
       found += p->instr[i].value == tap;

@@ -8,7 +8,8 @@ static const pe_prefix_key plain;
 
 /* ---- by hand --------------------------------------------------------------------------------------------------- */
 
-static const int32_t text[MOST_TOKENS] = {5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 1, 1, 2, 2, 3, 3, 4, 4};
+static const int32_t text[MOST_TOKENS] = {5, 6, 7, 8, 9, 1, 2, 3, 4, 5,
+                                          6, 7, 1, 1, 2, 2, 3, 3, 4, 4};
 
 /* All but the last token, whether the sequence ended there or went on, inside a block or at its edge. */
 static void test_repeat(void) {
@@ -259,11 +260,13 @@ static void test_refusals(void) {
   CHECK_OK(pe_seq_open(&s, w.kv, w.recur, &err), err);
   CHECK_OK(pe_prefix_insert(w.p, &plain, &s, &err), err); /* nothing to remember */
   CHECK_OK(pe_seq_append(&s, text, 6, &err), err);
-  CHECK_FAILS(pe_prefix_match(w.p, &plain, text, 6, &s, &found, &err), PE_EARG, err, "this one has 6 tokens");
+  CHECK_FAILS(pe_prefix_match(w.p, &plain, text, 6, &s, &found, &err), PE_EARG, err,
+              "this one has 6 tokens");
   s.past = 7;
   CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "7 tokens computed of 6");
   s.past = 6;
-  CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "a sequence of 0 blocks, not 2");
+  CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err,
+              "a sequence of 0 blocks, not 2");
   s.past = 0;
   pe_seq_close(&s);
   check_tree(&w);
@@ -279,8 +282,8 @@ typedef struct play {
   oracle o;
   pe_seq live[LIVE];
   pe_prefix_key key[LIVE];
-  bool exact;           /* nothing was evicted so far, and no window makes the oracle a lower bound */
-  bool bound;           /* nothing was evicted so far */
+  bool exact; /* nothing was evicted so far, and no window makes the oracle a lower bound */
+  bool bound; /* nothing was evicted so far */
   int words;
   memory pinned;
   int32_t pinned_found;
@@ -309,11 +312,14 @@ static void play_start(play *y, int i) {
   int32_t token[MOST_TOKENS], found;
   int n;
   random_prompt(y, token, &n, &y->key[i]);
-  int want = oracle_find(&y->o, &y->w, &y->key[i], token, n), probed = pe_prefix_probe(y->w.p, &y->key[i], token, n);
+  int want = oracle_find(&y->o, &y->w, &y->key[i], token, n),
+      probed = pe_prefix_probe(y->w.p, &y->key[i], token, n);
   if (!begin(&y->w, &y->key[i], token, n, &y->live[i], &found)) CHECK(false);
   CHECK_INT(found, probed);
-  if (y->exact) CHECK_INT(found, want);
-  else if (y->bound && found < want) CHECK_INT(found, want);
+  if (y->exact)
+    CHECK_INT(found, want);
+  else if (y->bound && found < want)
+    CHECK_INT(found, want);
 }
 
 /* Some more tokens, some of them new, remembered now and then. */
@@ -321,10 +327,12 @@ static void play_continue(play *y, int i) {
   pe_seq *s = &y->live[i];
   pe_error err;
   int to = s->past + 1 + below(6);
-  while (s->count < to && s->count < MOST_TOKENS) pe_seq_append(s, &(int32_t){below(y->words)}, 1, &err);
+  while (s->count < to && s->count < MOST_TOKENS)
+    pe_seq_append(s, &(int32_t){below(y->words)}, 1, &err);
   if (to > s->count) to = s->count;
   for (int g = 0; g < y->w.graph.group_count; g++)
-    if (pe_kv_needed(y->w.kv, &s->tables, g, s->past, to) > y->w.kv->blocks - y->w.kv->used[g]) y->exact = y->bound = false;
+    if (pe_kv_needed(y->w.kv, &s->tables, g, s->past, to) > y->w.kv->blocks - y->w.kv->used[g])
+      y->exact = y->bound = false;
   bool done = compute(&y->w, &y->key[i], s, to);
   check_content(&y->w, &y->key[i], s);
   if (done && below(2)) play_insert(y, i);
@@ -356,22 +364,31 @@ static void play_pin(play *y) {
 
 static void play_evict(play *y) {
   int g = y->w.graph.group_count ? below(y->w.graph.group_count) : 0;
-  if (below(6) == 0) pe_prefix_clear(y->w.p);
-  else pe_prefix_evict(y->w.p, g, 1 + below(4));
+  if (below(6) == 0)
+    pe_prefix_clear(y->w.p);
+  else
+    pe_prefix_evict(y->w.p, g, 1 + below(4));
   y->exact = y->bound = false;
 }
 
 static void play_step(play *y, bool evicting) {
   int i = below(LIVE), what = below(20);
-  if (!y->live[i].kv) play_start(y, i);
-  else if (what == 0) play_fork(y, i);
-  else if (what < 4) pe_seq_close(&y->live[i]);
-  else if (what == 4 && evicting) play_evict(y);
-  else if (what == 5 && evicting) play_pin(y);
-  else play_continue(y, i);
+  if (!y->live[i].kv)
+    play_start(y, i);
+  else if (what == 0)
+    play_fork(y, i);
+  else if (what < 4)
+    pe_seq_close(&y->live[i]);
+  else if (what == 4 && evicting)
+    play_evict(y);
+  else if (what == 5 && evicting)
+    play_pin(y);
+  else
+    play_continue(y, i);
 }
 
-static void play_game(const shape *s, int block, int tokens, uint64_t budget, bool evicting, int steps) {
+static void play_game(const shape *s, int block, int tokens, uint64_t budget, bool evicting,
+                      int steps) {
   play y = {.words = 2 + below(2)};
   world_open(&y.w, s, block, tokens, budget, NULL);
   y.bound = !evicting, y.exact = !evicting && !pe_prefix_tree(y.w.p)->windowed;
@@ -393,14 +410,16 @@ static void play_game(const shape *s, int block, int tokens, uint64_t budget, bo
 static void test_oracle(void) {
   for (int k = 0; k < SHAPES; k++)
     for (int block = 1; block <= 4; block *= 2)
-      for (int i = 0; i < 12 && !check_failures; i++) play_game(&shapes[k], block, 8000, (uint64_t)1 << 30, false, 250);
+      for (int i = 0; i < 12 && !check_failures; i++)
+        play_game(&shapes[k], block, 8000, (uint64_t)1 << 30, false, 250);
 }
 
 /* Small budgets, small pools, evictions, pins: what is found must be right; that it is much cannot be asked. */
 static void test_pressure(void) {
   for (int k = 0; k < SHAPES; k++)
     for (int block = 2; block <= 8; block *= 2)
-      for (int i = 0; i < 12 && !check_failures; i++) play_game(&shapes[k], block, i % 2 ? 8000 : 220, (uint64_t)200 << below(8), true, 400);
+      for (int i = 0; i < 12 && !check_failures; i++)
+        play_game(&shapes[k], block, i % 2 ? 8000 : 220, (uint64_t)200 << below(8), true, 400);
 }
 
 /* ---- allocations that fail --------------------------------------------------------------------------------------- */
@@ -421,7 +440,8 @@ static void story(world *w) {
       CHECK_INT(found + s.past + s.count, 0);
     }
     check_content(w, &plain, &s);
-    if (!rc && !pe_seq_append(&s, prompts[i] + found, lengths[i] - found, &err) && !advance(w, &plain, &s, lengths[i] - found, &err)) {
+    if (!rc && !pe_seq_append(&s, prompts[i] + found, lengths[i] - found, &err) &&
+        !advance(w, &plain, &s, lengths[i] - found, &err)) {
       rc = pe_prefix_insert(w->p, &plain, &s, &err);
       if (rc) CHECK_INT(rc, PE_ENOMEM);
     }

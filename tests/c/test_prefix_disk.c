@@ -13,18 +13,25 @@
 #include <unistd.h>
 
 static const pe_prefix_key plain;
-static const int32_t text[MOST_TOKENS] = {5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 1, 1, 2, 2, 3, 3, 4, 4};
+static const int32_t text[MOST_TOKENS] = {5, 6, 7, 8, 9, 1, 2, 3, 4, 5,
+                                          6, 7, 1, 1, 2, 2, 3, 3, 4, 4};
 static char folder[200];
 
 /* ---- the folder -------------------------------------------------------------------------------------------------- */
 
 enum { MOST_FILES = 64, FILE_ROOM = 4096 };
-typedef struct file { char path[600]; uint8_t bytes[FILE_ROOM]; size_t size; } file;
+typedef struct file {
+  char path[600];
+  uint8_t bytes[FILE_ROOM];
+  size_t size;
+} file;
 static file files[MOST_FILES];
 
 static void make_folder(void) {
   const char *tmp = getenv("TMPDIR");
-  if (!tmp) tmp = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm"; /* thousands of small files: memory is faster */
+  if (!tmp)
+    tmp = access("/dev/shm", W_OK) ? "/tmp"
+                                   : "/dev/shm"; /* thousands of small files: memory is faster */
   snprintf(folder, sizeof folder, "%s/perigee-prefix-XXXXXX", tmp);
   CHECK(mkdtemp(folder) != NULL);
 }
@@ -54,7 +61,9 @@ static int count_files(void) {
   return list_files(path, MOST_FILES);
 }
 
-static int by_path(const void *a, const void *b) { return strcmp(((const file *)a)->path, ((const file *)b)->path); }
+static int by_path(const void *a, const void *b) {
+  return strcmp(((const file *)a)->path, ((const file *)b)->path);
+}
 
 static int read_files(void) {
   static char path[MOST_FILES][600];
@@ -328,7 +337,8 @@ static void test_changed(void) {
       write_bytes(files[i].path, files[i].bytes, files[i].size);
       files[i].bytes[at] = old;
       check_damage(&w, (int)at, at >= PE_PREFIX_FILE_STAMP, files[i].path);
-      if (at < PE_PREFIX_FILE_STAMP) CHECK(access(files[i].path, F_OK) == 0); /* may be another model's */
+      if (at < PE_PREFIX_FILE_STAMP)
+        CHECK(access(files[i].path, F_OK) == 0); /* may be another model's */
     }
   world_close(&w);
   remove_folder();
@@ -344,11 +354,16 @@ static void test_changed_later(void) {
       restore_files(n);
       reopen(&w);
       files[i].bytes[at] ^= 0x10;
-      if (at % 3 == 0) write_bytes(files[i].path, files[i].bytes, at);
-      else if (at % 3 == 1) write_bytes(files[i].path, files[i].bytes, files[i].size);
-      else unlink(files[i].path);
+      if (at % 3 == 0)
+        write_bytes(files[i].path, files[i].bytes, at);
+      else if (at % 3 == 1)
+        write_bytes(files[i].path, files[i].bytes, files[i].size);
+      else
+        unlink(files[i].path);
       files[i].bytes[at] ^= 0x10;
-      int want = files[i].bytes[84] == 2 ? 6 : 0; /* by its depth: snapshots stand at 6 and 9, in blocks 1 and 2 */
+      int want = files[i].bytes[84] == 2
+                     ? 6
+                     : 0; /* by its depth: snapshots stand at 6 and 9, in blocks 1 and 2 */
       CHECK_INT(recall(&w, &plain, text, 10), want);
       CHECK_INT(pe_prefix_probe(w.p, &plain, text, 10), want);
       CHECK_INT(recall(&w, &plain, text, 10), want);
@@ -369,7 +384,8 @@ static void test_foreign(void) {
   make_folder();
   int n = write_some(&w);
   empty_folder();
-  for (int i = 0; i < n; i++) write_bytes(files[i].path, files[(i + 1) % n].bytes, files[(i + 1) % n].size);
+  for (int i = 0; i < n; i++)
+    write_bytes(files[i].path, files[(i + 1) % n].bytes, files[(i + 1) % n].size);
   reopen(&w);
   CHECK_INT(recall(&w, &plain, text, 10), 0);
   CHECK_INT(stats_of(&w).disk_errors, 3);
@@ -414,8 +430,10 @@ static void test_left_behind(void) {
   pid_t child = fork();
   if (!child) _exit(0);
   waitpid(child, NULL, 0);
-  snprintf(dead, sizeof dead, "%s.%ld.part", files[0].path, (long)child), write_bytes(dead, "half", 4);
-  snprintf(living, sizeof living, "%s.%ld.part", files[0].path, (long)getppid()), write_bytes(living, "half", 4);
+  snprintf(dead, sizeof dead, "%s.%ld.part", files[0].path, (long)child),
+      write_bytes(dead, "half", 4);
+  snprintf(living, sizeof living, "%s.%ld.part", files[0].path, (long)getppid()),
+      write_bytes(living, "half", 4);
   reopen(&w);
   CHECK(access(dead, F_OK) != 0);
   CHECK(access(living, F_OK) == 0);
@@ -445,11 +463,13 @@ static void test_refusals(void) {
   world_open(&w, damaged, 4, 400, 1 << 20, NULL);
   snprintf(path, sizeof path, "%s/file", folder), write_bytes(path, "x", 1);
   w.options.folder = path;
-  CHECK_FAILS(pe_prefix_open(w.kv, w.recur, &w.options, &p, &err), PE_EIO, err, "file: Not a directory");
+  CHECK_FAILS(pe_prefix_open(w.kv, w.recur, &w.options, &p, &err), PE_EIO, err,
+              "file: Not a directory");
   snprintf(path, sizeof path, "%s/none/below", folder);
   CHECK_FAILS(pe_prefix_open(w.kv, w.recur, &w.options, &p, &err), PE_EIO, err, "none/below");
   memset(name, 'x', sizeof name), name[sizeof name - 1] = 0, w.options.folder = name;
-  CHECK_FAILS(pe_prefix_open(w.kv, w.recur, &w.options, &p, &err), PE_EARG, err, "3999 bytes, at most 3000");
+  CHECK_FAILS(pe_prefix_open(w.kv, w.recur, &w.options, &p, &err), PE_EARG, err,
+              "3999 bytes, at most 3000");
   world_close(&w);
   remove_folder();
 }

@@ -5,7 +5,8 @@
 
 static uint64_t random_state = 88172645463325252ull;
 static uint32_t random32(void) {
-  random_state ^= random_state << 13, random_state ^= random_state >> 7, random_state ^= random_state << 17;
+  random_state ^= random_state << 13, random_state ^= random_state >> 7,
+      random_state ^= random_state << 17;
   return (uint32_t)(random_state >> 16);
 }
 static float uniform(void) { return (float)(random32() >> 8) * 0x1p-23f - 1; }
@@ -23,13 +24,13 @@ static void numbers(float *p, int64_t n, int wild) {
 
 static int same(float a, float b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
 
-static void check_same(const char *what, const char *isa, int64_t n, const float *got, const float *want,
-                       int64_t count) {
+static void check_same(const char *what, const char *isa, int64_t n, const float *got,
+                       const float *want, int64_t count) {
   for (int64_t i = 0; i < count; i++)
     if (!same(got[i], want[i])) {
       check_failures++;
-      printf("    %s of %s, n = %lld: value %lld is %a, not %a\n", what, isa, (long long)n, (long long)i,
-             got[i], want[i]);
+      printf("    %s of %s, n = %lld: value %lld is %a, not %a\n", what, isa, (long long)n,
+             (long long)i, got[i], want[i]);
       return;
     }
 }
@@ -93,18 +94,21 @@ static void test_mix_and_recur_as_defined(void) {
   const pe_prim *p = &pe_prim_scalar;
   for (int s = 0; s < SIZES; s++) {
     int64_t n = sizes[s];
-    numbers(xs, 100, 0), numbers(ws, 5 * n, 0), numbers(got, 3 * n, 0), memcpy(want, got, 3 * (size_t)n * 4);
+    numbers(xs, 100, 0), numbers(ws, 5 * n, 0), numbers(got, 3 * n, 0),
+        memcpy(want, got, 3 * (size_t)n * 4);
     p->mix(xs, 7, 3, ws, n, 5, n, got, n);
     for (int r = 0; r < 3; r++)
       for (int c = 0; c < 5; c++)
-        for (int64_t i = 0; i < n; i++) want[r * n + i] = fmaf(xs[r * 7 + c], ws[c * n + i], want[r * n + i]);
+        for (int64_t i = 0; i < n; i++)
+          want[r * n + i] = fmaf(xs[r * 7 + c], ws[c * n + i], want[r * n + i]);
     check_same("mix", "scalar", n, got, want, 3 * n);
 
     numbers(got, 3 * n, 0), memcpy(want, got, 3 * (size_t)n * 4), numbers(ws, 3 * n, 0);
     float y[3], expected[3];
     p->recur(got, 3, n, ws, xs, ws + n, ws + 2 * n, y);
     for (int r = 0; r < 3; r++) {
-      for (int64_t i = 0; i < n; i++) want[r * n + i] = fmaf(xs[r], ws[n + i], want[r * n + i] * ws[i]);
+      for (int64_t i = 0; i < n; i++)
+        want[r * n + i] = fmaf(xs[r], ws[n + i], want[r * n + i] * ws[i]);
       expected[r] = dot(want + r * n, ws + 2 * n, n);
     }
     check_same("recur's state", "scalar", n, got, want, 3 * n);
@@ -125,21 +129,28 @@ static void test_functions_are_close(void) {
     pe_map_op op;
     double (*f)(double);
     double low, high, relative, absolute;
-  } cases[] = {
-      {PE_MAP_EXP, exp, -87, 88, 2e-7, 0},           {PE_MAP_EXP, exp, -103, -87, 0, 1.5e-45},
-      {PE_MAP_SIGMOID, sigmoid, -80, 80, 3e-7, 0},   {PE_MAP_SILU, silu, -80, 80, 3e-7, 0},
-      {PE_MAP_TANH, tanh, -20, 20, 3e-7, 0},         {PE_MAP_TANH, tanh, -1e-3, 1e-3, 2e-7, 0},
-      {PE_MAP_GELU, gelu, -8, 8, 3e-7, 3e-7},        {PE_MAP_GELU_TANH, gelu_tanh, -8, 8, 3e-7, 3e-7},
-      {PE_MAP_SOFTPLUS, softplus, -50, 50, 3e-7, 0}, {PE_MAP_SQRT, sqrt, 0, 100, 1e-7, 0},
-      {PE_MAP_LOG, log, 1e-3, 100, 2e-7, 0},         {PE_MAP_LOG, log, 0.9, 1.1, 2e-7, 0},
-      {PE_MAP_LOG, log, 1e-45, 1e-37, 2e-7, 0},      {PE_MAP_LOG, log, 1e10, 3e38, 2e-7, 0}};
+  } cases[] = {{PE_MAP_EXP, exp, -87, 88, 2e-7, 0},
+               {PE_MAP_EXP, exp, -103, -87, 0, 1.5e-45},
+               {PE_MAP_SIGMOID, sigmoid, -80, 80, 3e-7, 0},
+               {PE_MAP_SILU, silu, -80, 80, 3e-7, 0},
+               {PE_MAP_TANH, tanh, -20, 20, 3e-7, 0},
+               {PE_MAP_TANH, tanh, -1e-3, 1e-3, 2e-7, 0},
+               {PE_MAP_GELU, gelu, -8, 8, 3e-7, 3e-7},
+               {PE_MAP_GELU_TANH, gelu_tanh, -8, 8, 3e-7, 3e-7},
+               {PE_MAP_SOFTPLUS, softplus, -50, 50, 3e-7, 0},
+               {PE_MAP_SQRT, sqrt, 0, 100, 1e-7, 0},
+               {PE_MAP_LOG, log, 1e-3, 100, 2e-7, 0},
+               {PE_MAP_LOG, log, 0.9, 1.1, 2e-7, 0},
+               {PE_MAP_LOG, log, 1e-45, 1e-37, 2e-7, 0},
+               {PE_MAP_LOG, log, 1e10, 3e38, 2e-7, 0}};
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
     for (int i = 0; i < 20000; i++) {
       float x = (float)(cases[k].low + (cases[k].high - cases[k].low) * i / 20000), y;
       double exact = cases[k].f(x);
       pe_prim_scalar.unary(cases[k].op, &x, 1, &y);
       if (fabs(y - exact) > cases[k].relative * fabs(exact) + cases[k].absolute) {
-        check_failures++, printf("    function %d of %.9g is %.9g, not %.9g\n", cases[k].op, x, y, exact);
+        check_failures++,
+            printf("    function %d of %.9g is %.9g, not %.9g\n", cases[k].op, x, y, exact);
         break;
       }
     }
@@ -150,7 +161,8 @@ static void test_functions_are_close(void) {
   pe_prim_scalar.unary(PE_MAP_TANH, odd, 7, got);
   CHECK(got[0] == 1 && got[1] == -1 && isnan(got[2]) && got[6] == 0);
   pe_prim_scalar.unary(PE_MAP_LOG, odd, 7, got);
-  CHECK(got[0] == INFINITY && isnan(got[1]) && isnan(got[2]) && isnan(got[4]) && got[6] == -INFINITY);
+  CHECK(got[0] == INFINITY && isnan(got[1]) && isnan(got[2]) && isnan(got[4]) &&
+        got[6] == -INFINITY);
   pe_prim_scalar.unary(PE_MAP_SOFTPLUS, odd, 7, got);
   CHECK(got[0] == INFINITY && got[1] == 0 && isnan(got[2]) && got[3] == 1000 && got[4] == 0);
   pe_prim_scalar.unary(PE_MAP_GELU, odd, 7, got);
@@ -171,7 +183,8 @@ static void compare_products(const pe_prim *p, int wild) {
         memset(got, 0, sizeof got), memset(want, 0, sizeof want);
         p->dots(x, n + 3, r, w, n + 1, c, n, got, c + 2);
         pe_prim_scalar.dots(xs, n + 3, r, ws, n + 1, c, n, want, c + 2);
-        check_same("dots", p->name, n, got, want, (r + 1) * (c + 2)); /* and nothing written between */
+        check_same("dots", p->name, n, got, want,
+                   (r + 1) * (c + 2)); /* and nothing written between */
         numbers(got, r * (n + 1), wild), memcpy(want, got, sizeof got);
         int mixed = c <= n + 3 ? c : 1;
         p->mix(x, n + 3, r, w, n + 1, mixed, n, got, n + 1);
@@ -211,7 +224,8 @@ static void compare_maps(const pe_prim *p, int wild) {
     for (int op = 0; op < PE_MAP_COUNT; op++) {
       memset(got, 0, sizeof got), memset(want, 0, sizeof want);
       if (op < PE_MAP_ADD)
-        p->unary((pe_map_op)op, askew(xs, n, 0), n, got), pe_prim_scalar.unary((pe_map_op)op, xs, n, want);
+        p->unary((pe_map_op)op, askew(xs, n, 0), n, got),
+            pe_prim_scalar.unary((pe_map_op)op, xs, n, want);
       else
         p->binary((pe_map_op)op, askew(xs, n, 0), askew(zs, n, 1), n, got),
             pe_prim_scalar.binary((pe_map_op)op, xs, zs, n, want);
@@ -264,8 +278,8 @@ static void compare_decoding(const pe_prim *p) {
         got[m->cols] = 12345;
         p->decode(m, row, got);
         pe_quant_row(m, row, 0, m->cols, want);
-        check_same(m->quant.kind ? pe_quant_name(m->quant.kind) : pe_dtype_name(m->dtype), p->name, m->cols,
-                   got, want, m->cols);
+        check_same(m->quant.kind ? pe_quant_name(m->quant.kind) : pe_dtype_name(m->dtype), p->name,
+                   m->cols, got, want, m->cols);
         CHECK(got[m->cols] == 12345);
       }
       free(data);

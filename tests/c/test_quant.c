@@ -1,7 +1,7 @@
 /* Decoding of every layout against tests/data/quant.safetensors, which the packages `gguf` and `mlx` computed. */
 #include "check.h"
 #include "kernels/quant.h"
-#include "runtime/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 static pe_safetensors *table;
 
@@ -13,16 +13,20 @@ static const pe_safetensor *entry(const char *name, const char *tail) {
   return NULL;
 }
 
-static const uint8_t *bytes_of(const pe_safetensor *t) { return t ? table->buf->data + t->at : NULL; }
+static const uint8_t *bytes_of(const pe_safetensor *t) {
+  return t ? table->buf->data + t->at : NULL;
+}
 
 /* Equal bit for bit; any NaN equals any NaN. */
-static void compare(const char *name, int64_t at, const float *got, const uint8_t *want, int64_t n) {
+static void compare(const char *name, int64_t at, const float *got, const uint8_t *want,
+                    int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     float w;
     memcpy(&w, want + i * 4, 4);
     if (!memcmp(&got[i], &w, 4) || (isnan(got[i]) && isnan(w))) continue;
     check_failures++;
-    printf("    %s: value %" PRId64 " is %.9g, not %.9g\n", name, at + i, (double)got[i], (double)w);
+    printf("    %s: value %" PRId64 " is %.9g, not %.9g\n", name, at + i, (double)got[i],
+           (double)w);
     return;
   }
 }
@@ -52,14 +56,17 @@ static bool open_table(void) {
 }
 
 static void check_case(const char *name, pe_quant q, pe_dtype dtype) {
-  const pe_safetensor *data = entry(name, "data"), *want = entry(name, "expected"), *scales = entry(name, "scales");
+  const pe_safetensor *data = entry(name, "data"), *want = entry(name, "expected"),
+                      *scales = entry(name, "scales");
   const pe_safetensor *global = entry(name, "global_scale");
   CHECK(data && want);
   if (!data || !want) return;
-  pe_quant_matrix m = {.quant = q, .dtype = dtype, .rows = want->shape[0], .cols = want->shape[1], .global = 1};
+  pe_quant_matrix m = {
+      .quant = q, .dtype = dtype, .rows = want->shape[0], .cols = want->shape[1], .global = 1};
   if (scales) m.quant.scale_dtype = scales->dtype;
   m.data = bytes_of(data), m.scales = bytes_of(scales), m.biases = bytes_of(entry(name, "biases"));
-  m.row_bytes = pe_quant_row_bytes(&m.quant, dtype, m.cols), m.scale_bytes = pe_quant_scale_bytes(&m.quant, m.cols);
+  m.row_bytes = pe_quant_row_bytes(&m.quant, dtype, m.cols),
+  m.scale_bytes = pe_quant_scale_bytes(&m.quant, m.cols);
   if (global) {
     memcpy(&m.global, bytes_of(global), 4);
     m.global /= 448.0f * 6.0f;
@@ -90,8 +97,10 @@ static void mlx_layouts(void) {
     char name[64], mode[16];
     int bits, group;
     const char *dot = strstr(table->tensor[i].name.at, ".data");
-    if (!dot || sscanf(table->tensor[i].name.at, "%15[^-]-%d-%d-", mode, &bits, &group) != 3) continue;
-    snprintf(name, sizeof name, "%.*s", (int)(dot - table->tensor[i].name.at), table->tensor[i].name.at);
+    if (!dot || sscanf(table->tensor[i].name.at, "%15[^-]-%d-%d-", mode, &bits, &group) != 3)
+      continue;
+    snprintf(name, sizeof name, "%.*s", (int)(dot - table->tensor[i].name.at),
+             table->tensor[i].name.at);
     int kind = pe_quant_find(mode, strlen(mode));
     CHECK(kind > 0);
     check_case(name, (pe_quant){(pe_quant_kind)kind, bits, group, PE_U8}, PE_U32);
@@ -106,8 +115,14 @@ static void affine_by_hand(void) {
   uint8_t data[16];
   for (int i = 0; i < 16; i++) data[i] = (uint8_t)(0x11 * (15 - i));
   float scale = -0.516667f, bias = 7.75f, out[32];
-  pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, 4, 32, PE_F32}, .rows = 1, .cols = 32, .data = data, .row_bytes = 16,
-                       .scales = (uint8_t *)&scale, .biases = (uint8_t *)&bias, .scale_bytes = 4};
+  pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, 4, 32, PE_F32},
+                       .rows = 1,
+                       .cols = 32,
+                       .data = data,
+                       .row_bytes = 16,
+                       .scales = (uint8_t *)&scale,
+                       .biases = (uint8_t *)&bias,
+                       .scale_bytes = 4};
   pe_quant_rows(&m, 0, 1, out);
   CHECK_NEAR(out[0], 0, 1e-4);
   CHECK_NEAR(out[2], 0.516667, 1e-4);
@@ -155,15 +170,18 @@ static void plain_elements(void) {
 }
 
 static void small_floats(void) {
-  CHECK(pe_e4m3_to_f32(0x00) == 0 && !signbit(pe_e4m3_to_f32(0x00)) && signbit(pe_e4m3_to_f32(0x80)));
+  CHECK(pe_e4m3_to_f32(0x00) == 0 && !signbit(pe_e4m3_to_f32(0x00)) &&
+        signbit(pe_e4m3_to_f32(0x80)));
   CHECK(pe_e4m3_to_f32(0x01) == 0x1p-9f && pe_e4m3_to_f32(0x08) == 0x1p-6f);
   CHECK(pe_e4m3_to_f32(0x38) == 1 && pe_e4m3_to_f32(0x7e) == 448 && pe_e4m3_to_f32(0xfe) == -448);
   CHECK(isnan(pe_e4m3_to_f32(0x7f)) && isnan(pe_e4m3_to_f32(0xff)));
   CHECK(pe_e5m2_to_f32(0x3c) == 1 && pe_e5m2_to_f32(0x7b) == 57344 && isinf(pe_e5m2_to_f32(0x7c)));
   CHECK(pe_e5m2_to_f32(0x01) == 0x1p-16f && isnan(pe_e5m2_to_f32(0x7f)));
-  CHECK(pe_e8m0_to_f32(127) == 1 && pe_e8m0_to_f32(0) == 0x1p-127f && pe_e8m0_to_f32(254) == 0x1p127f);
+  CHECK(pe_e8m0_to_f32(127) == 1 && pe_e8m0_to_f32(0) == 0x1p-127f &&
+        pe_e8m0_to_f32(254) == 0x1p127f);
   CHECK(isnan(pe_e8m0_to_f32(255)));
-  for (int i = 0; i < 8; i++) CHECK(pe_e2m1_to_f32((uint8_t)(i + 8)) == -pe_e2m1_to_f32((uint8_t)i));
+  for (int i = 0; i < 8; i++)
+    CHECK(pe_e2m1_to_f32((uint8_t)(i + 8)) == -pe_e2m1_to_f32((uint8_t)i));
   CHECK(pe_e2m1_to_f32(7) == 6 && pe_e2m1_to_f32(1) == 0.5f);
 }
 
@@ -209,8 +227,9 @@ static void type_numbers(void) {
 }
 
 static const check_test tests[] = {
-    {"gguf blocks", gguf_blocks},         {"mlx layouts", mlx_layouts},       {"affine by hand", affine_by_hand},
-    {"stream of codes", stream_of_codes}, {"plain elements", plain_elements}, {"small floats", small_floats},
-    {"what exists", what_exists},         {"type numbers", type_numbers},
+    {"gguf blocks", gguf_blocks},       {"mlx layouts", mlx_layouts},
+    {"affine by hand", affine_by_hand}, {"stream of codes", stream_of_codes},
+    {"plain elements", plain_elements}, {"small floats", small_floats},
+    {"what exists", what_exists},       {"type numbers", type_numbers},
 };
 CHECK_MAIN("quant", tests)

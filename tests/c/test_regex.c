@@ -1,12 +1,20 @@
 /* test_regex.c - patterns: what they match, what they refuse, and that none of them hangs. */
 #include "check.h"
 
-#include "runtime/regex.h"
+#include "runtime/text/regex.h"
 
 /* Pattern, text, and the text with every match replaced by U+00A6, all computed with the reference. */
-static const struct { const char *pattern, *text, *marked; } cases[] = {
-    {"(\077i:'s|'t|'re|'ve|'m|'ll|'d)|[^\134r\134n\134p{L}\134p{N}]\077\134p{L}+|\134p{N}{1,3}| \077[^\134s\134p{L}\134p{N}]+[\134r\134n]*|\134s*[\134r\134n]+|\134s+(\077!\134S)|\134s+", "I'm  12345 caf\303\251s'\305\277, \344\275\240\345\245\275!!\015\012\015\012  x\011\343\200\200 '\342\204\252", "\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246"},
-    {"(\077i:ss|k)", "Stra\303\237e SS \341\272\236 \342\204\252 K s\305\277", "Stra\302\246e \302\246 \302\246 \302\246 \302\246 \302\246"},
+static const struct {
+  const char *pattern, *text, *marked;
+} cases[] = {
+    {"(\077i:'s|'t|'re|'ve|'m|'ll|'d)|[^\134r\134n\134p{L}\134p{N}]\077\134p{L}+|\134p{N}{1,3}| "
+     "\077[^\134s\134p{L}\134p{N}]+[\134r\134n]*|\134s*[\134r\134n]+|\134s+(\077!\134S)|\134s+",
+     "I'm  12345 caf\303\251s'\305\277, \344\275\240\345\245\275!!\015\012\015\012  "
+     "x\011\343\200\200 '\342\204\252",
+     "\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302\246\302"
+     "\246\302\246\302\246\302\246\302\246"},
+    {"(\077i:ss|k)", "Stra\303\237e SS \341\272\236 \342\204\252 K s\305\277",
+     "Stra\302\246e \302\246 \302\246 \302\246 \302\246 \302\246"},
     {"(\077i:\134u00df)", "ss \303\237 Ss \341\272\236", "\302\246 \302\246 \302\246 \302\246"},
     {"(\077i:ss+)", "\303\237s ss", "\303\237s \302\246"},
     {"(\077i:[a-k])", "\342\204\252Az\305\277", "\302\246\302\246z\305\277"},
@@ -63,14 +71,14 @@ static const struct { const char *pattern, *text, *marked; } cases[] = {
     {"(\077#no)a", "ba", "b\302\246"},
     {"(\077<n>a)(b)", "ab", "\302\246"},
     {"\134R", "\015\012\012\342\200\250", "\302\246\302\246\302\246"},
-    {"\134x41|\134x{e9}|\134u0042|\134101|\134t", "A\303\251B\011", "\302\246\302\246\302\246\302\246"},
+    {"\134x41|\134x{e9}|\134u0042|\134101|\134t", "A\303\251B\011",
+     "\302\246\302\246\302\246\302\246"},
     {"a|ab|", "abb", "\302\246b\302\246b\302\246"},
     {"(\077:a|b)*\077c", "abcc", "\302\246\302\246"},
     {"\134u0001+", "\001\001a", "\302\246a"},
     {"(\077i:ffi)", "\357\254\203 FFI \357\254\200i", "\302\246 \302\246 \357\254\200i"},
     {"(\077i:'st)", "'\357\254\206 'ST", "\302\246 \302\246"},
 };
-
 
 static void mark(const pe_regex *re, pe_str text, pe_buf *out) {
   pe_regex_scan scan = {0};
@@ -105,20 +113,45 @@ static void matches(void) {
 }
 
 static void refusals(void) {
-  static const struct { const char *pattern, *part; } bad[] = {
-      {"(", "not closed: '('"}, {")", "without its opening"}, {"a)b", "offset 1"}, {"[a", "not closed"},
-      {"[]", "empty class"}, {"[z-a]", "ends before it begins"}, {"*a", "nothing to repeat"}, {"a|*", "nothing to repeat"},
-      {"a{3,2}", "fewer"}, {"a{70000}", "65535"}, {"\\", "backslash"}, {"\\p{Foo}", "unknown property: '\\p{Foo}'"},
-      {"\\pL", "braces"}, {"\\p{L", "closing brace"}, {"(?z)", "unknown group"}, {"(?i", "not closed"},
-      {"\\1", "unknown escape"}, {"\\k<a>", "unknown escape"}, {"\\X", "unknown escape"}, {"\\xff", "raw byte"},
-      {"\\x{110000}", "not a code point"}, {"\\ud800", "not a code point"}, {"\\u12", "four digits"}, {"[[:foo:]]", "unknown class"},
-      {"(?<a", "name is not closed"}, {"(?#", "comment"}, {"(?~a)", "unknown group"}, {"(?<=a+)b", "lookbehind"},
-      {"\xff", "broken UTF-8"}, {"[\xff]", "broken UTF-8"},
+  static const struct {
+    const char *pattern, *part;
+  } bad[] = {
+      {"(", "not closed: '('"},
+      {")", "without its opening"},
+      {"a)b", "offset 1"},
+      {"[a", "not closed"},
+      {"[]", "empty class"},
+      {"[z-a]", "ends before it begins"},
+      {"*a", "nothing to repeat"},
+      {"a|*", "nothing to repeat"},
+      {"a{3,2}", "fewer"},
+      {"a{70000}", "65535"},
+      {"\\", "backslash"},
+      {"\\p{Foo}", "unknown property: '\\p{Foo}'"},
+      {"\\pL", "braces"},
+      {"\\p{L", "closing brace"},
+      {"(?z)", "unknown group"},
+      {"(?i", "not closed"},
+      {"\\1", "unknown escape"},
+      {"\\k<a>", "unknown escape"},
+      {"\\X", "unknown escape"},
+      {"\\xff", "raw byte"},
+      {"\\x{110000}", "not a code point"},
+      {"\\ud800", "not a code point"},
+      {"\\u12", "four digits"},
+      {"[[:foo:]]", "unknown class"},
+      {"(?<a", "name is not closed"},
+      {"(?#", "comment"},
+      {"(?~a)", "unknown group"},
+      {"(?<=a+)b", "lookbehind"},
+      {"\xff", "broken UTF-8"},
+      {"[\xff]", "broken UTF-8"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     pe_regex *re;
     pe_error err = {0};
-    CHECK_FAILS(pe_regex_compile(pe_str_c(bad[i].pattern), &re, &err), PE_EUNSUPPORTED, err, bad[i].part);
+    CHECK_FAILS(pe_regex_compile(pe_str_c(bad[i].pattern), &re, &err), PE_EUNSUPPORTED, err,
+                bad[i].part);
     CHECK(!re);
   }
 }
@@ -129,7 +162,8 @@ static void repeat(pe_buf *b, const char *what, int n) {
 
 /* Deep, long and branching patterns end in an error, soon. */
 static void hostile(void) {
-  static const char *const units[] = {"(", "[", "(?i)", "(?:a", "[^[", "a{9}", "(?=", "a**", "\\p{", "(?<="};
+  static const char *const units[] = {"(",    "[",   "(?i)", "(?:a", "[^[",
+                                      "a{9}", "(?=", "a**",  "\\p{", "(?<="};
   for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
     pe_buf b = {0};
     pe_regex *re;
@@ -151,7 +185,8 @@ static void too_many_classes(void) {
   pe_regex *re;
   pe_error err = {0};
   char text[8];
-  for (int i = 0; i < 129; i++) snprintf(text, sizeof text, "\\u%04x", 0x4e00 + 2 * i), repeat(&b, text, 1);
+  for (int i = 0; i < 129; i++)
+    snprintf(text, sizeof text, "\\u%04x", 0x4e00 + 2 * i), repeat(&b, text, 1);
   CHECK_FAILS(pe_regex_compile(pe_str_of(b.data, b.len), &re, &err), PE_ELIMIT, err, "128 kinds");
   b.len -= 12; /* 127 of them and the rest of the world */
   CHECK_OK(pe_regex_compile(pe_str_of(b.data, b.len), &re, &err), err);
@@ -160,7 +195,8 @@ static void too_many_classes(void) {
 }
 
 static void backtracking(void) {
-  static const char *const patterns[] = {"(?:a+)+b", "(?:a|a)*b", "(?:a*)*c", "(?:a|aa)+$", "(?:\\p{L}|a)*\\d"};
+  static const char *const patterns[] = {"(?:a+)+b", "(?:a|a)*b", "(?:a*)*c", "(?:a|aa)+$",
+                                         "(?:\\p{L}|a)*\\d"};
   pe_buf text = {0};
   repeat(&text, "a", 60);
   repeat(&text, "\xc3\xa9!b1", 1);
@@ -173,8 +209,10 @@ static void backtracking(void) {
     CHECK_OK(pe_regex_compile(pe_str_c(patterns[i]), &re, &err), err);
     CHECK_OK(pe_regex_begin(&scan, re, pe_str_of(text.data, text.len), &err), err);
     pe_status rc = pe_regex_next(&scan, &found, &from, &to, &err);
-    if (rc) CHECK_FAILS(rc, PE_ELIMIT, err, "limit");
-    else CHECK(!found);
+    if (rc)
+      CHECK_FAILS(rc, PE_ELIMIT, err, "limit");
+    else
+      CHECK(!found);
     if (i < 2) CHECK_INT(rc, PE_ELIMIT);
     pe_regex_scan_free(&scan);
     pe_regex_free(re);
@@ -196,10 +234,12 @@ static void long_and_broken(void) {
   CHECK_OK(pe_regex_next(&scan, &found, &from, &to, &err), err);
   CHECK(found && from == 0);
   CHECK_INT(to, text.len);
-  static const char *const broken[] = {"\xc3", "a\xe2\x82", "\xff\xfe", "\xf4\xbf\xbf\xbf", "\x80\x80", "\xf0\x9f"};
+  static const char *const broken[] = {"\xc3",     "a\xe2\x82", "\xff\xfe", "\xf4\xbf\xbf\xbf",
+                                       "\x80\x80", "\xf0\x9f"};
   for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
     CHECK_OK(pe_regex_begin(&scan, re, pe_str_c(broken[i]), &err), err);
-    while (!pe_regex_next(&scan, &found, &from, &to, &err) && found) CHECK(from <= to && to <= strlen(broken[i]));
+    while (!pe_regex_next(&scan, &found, &from, &to, &err) && found)
+      CHECK(from <= to && to <= strlen(broken[i]));
   }
   pe_regex_scan_free(&scan);
   pe_regex_free(re);
@@ -215,7 +255,8 @@ static void out_of_memory(void) {
     bool found;
     size_t from, to;
     pe_alloc_fail_at(n);
-    pe_status rc = pe_regex_compile(pe_str_c("(?i:'s)|[^\\p{L}&&\\p{N}]+(?=\\S)|(?<=x)é*"), &re, &err);
+    pe_status rc =
+        pe_regex_compile(pe_str_c("(?i:'s)|[^\\p{L}&&\\p{N}]+(?=\\S)|(?<=x)é*"), &re, &err);
     if (!rc) rc = pe_regex_begin(&scan, re, pe_str_c("it's é x"), &err);
     while (!rc && !(rc = pe_regex_next(&scan, &found, &from, &to, &err)) && found) {}
     bool all = pe_alloc_count() < n;
@@ -228,7 +269,8 @@ static void out_of_memory(void) {
 }
 
 static const check_test tests[] = {
-    {"matches", matches}, {"refusals", refusals}, {"hostile", hostile}, {"classes", too_many_classes},
-    {"backtracking", backtracking}, {"long", long_and_broken}, {"memory", out_of_memory},
+    {"matches", matches},          {"refusals", refusals},         {"hostile", hostile},
+    {"classes", too_many_classes}, {"backtracking", backtracking}, {"long", long_and_broken},
+    {"memory", out_of_memory},
 };
 CHECK_MAIN("regex", tests)

@@ -1,6 +1,6 @@
 /* The safetensors container: what is read, and that no lie in a header gets further than an error. */
 #include "check.h"
-#include "runtime/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 /* A file in memory: length, header, then `data` bytes 0, 1, 2, ... */
 static pe_buffer *file_of(const char *header, size_t len, uint64_t claimed, size_t data) {
@@ -69,7 +69,8 @@ static void lies(void) {
       {"{\"t\":{}}", PE_EFORMAT, "'t' has no dtype"},
       {T("\"dtype\":\"F32\",\"data_offsets\":[0,4]"), PE_EFORMAT, "no shape"},
       {T("\"dtype\":\"F32\",\"shape\":[1]"), PE_EFORMAT, "no data_offsets"},
-      {T("\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]"), PE_EUNSUPPORTED, "'t' has dtype 'C64'"},
+      {T("\"dtype\":\"C64\",\"shape\":[1],\"data_offsets\":[0,8]"), PE_EUNSUPPORTED,
+       "'t' has dtype 'C64'"},
       {T("\"dtype\":\"f32\",\"shape\":[1],\"data_offsets\":[0,4]"), PE_EUNSUPPORTED, "'f32'"},
       {T("\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]"), PE_EFORMAT, "dtype"},
       {F32("[1]", "[0,8]"), PE_EFORMAT, "needs bytes 4, its data_offsets hold 8"},
@@ -84,17 +85,21 @@ static void lies(void) {
       {F32("[18446744073709551616]", "[0,4]"), PE_EFORMAT, "18446744073709551616"},
       {F32("[4611686018427387904,4611686018427387904]", "[0,4]"), PE_EFORMAT, "overflows"},
       {F32("[9223372036854775807]", "[0,9223372036854775804]"), PE_EFORMAT, "overflows"},
-      {F32("[2305843009213693951]", "[0,9223372036854775804]"), PE_EFORMAT, "need 9223372036854775"},
+      {F32("[2305843009213693951]", "[0,9223372036854775804]"), PE_EFORMAT,
+       "need 9223372036854775"},
       {F32("[1,1,1,1,1,1,1,1,1]", "[0,4]"), PE_EUNSUPPORTED, "the most are 8"},
       {F32("[8]", "[0,32]"), PE_EFORMAT, "truncated: its 1 tensors need "},
       {F32("[1]", "[9223372036854775800,9223372036854775804]"), PE_EFORMAT, "truncated"},
       {"{\"__metadata__\":{\"k\":1}}", PE_EFORMAT, "__metadata__"},
       {"{\"x\\ny\":{}}", PE_EFORMAT, "'x?y'"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"U8\","
+       "\"shape\":[2],\"data_offsets\":[2,4]}}",
        PE_EFORMAT, "'a' is there twice"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[3,5]}}",
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\","
+       "\"shape\":[2],\"data_offsets\":[3,5]}}",
        PE_EFORMAT, "'a' and 'b' overlap"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]},\"b\":{\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[2,6]},\"b\":{\"dtype\":\"U8\","
+       "\"shape\":[8],\"data_offsets\":[0,8]}}",
        PE_EFORMAT, "overlap"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -105,12 +110,14 @@ static void lies(void) {
 }
 
 static void lying_length(void) {
-  static const uint64_t claimed[] = {3, 99999999, 100000000, 1ull << 31, 1ull << 62, 1ull << 63, UINT64_MAX};
+  static const uint64_t claimed[] = {3,          99999999,   100000000, 1ull << 31,
+                                     1ull << 62, 1ull << 63, UINT64_MAX};
   for (size_t i = 0; i < sizeof claimed / sizeof *claimed; i++) {
     pe_safetensors *s;
     pe_error err = {0};
     pe_buffer *b = file_of("{}", 2, claimed[i], 0);
-    CHECK_FAILS(pe_safetensors_read(b, &s, &err), PE_EFORMAT, err, claimed[i] < 100000000 ? "the file has 10" : "limit");
+    CHECK_FAILS(pe_safetensors_read(b, &s, &err), PE_EFORMAT, err,
+                claimed[i] < 100000000 ? "the file has 10" : "limit");
     pe_buffer_release(b);
   }
 }
@@ -175,7 +182,8 @@ static void mutants(void) {
     memcpy(b->data, whole->data, whole->size);
     for (int k = 0; k <= round % 3; k++) {
       rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
-      b->data[rng % b->size] = rng >> 40 & 1 ? (uint8_t)(rng >> 32) : (uint8_t) "0123456789{}[]\",:-"[rng >> 33 & 15];
+      b->data[rng % b->size] =
+          rng >> 40 & 1 ? (uint8_t)(rng >> 32) : (uint8_t) "0123456789{}[]\",:-"[rng >> 33 & 15];
     }
     pe_safetensors *s;
     if (pe_safetensors_read(b, &s, &err)) continue;
@@ -192,12 +200,20 @@ static void mutants(void) {
 static void missing(void) {
   pe_safetensors *s;
   pe_error err = {0};
-  CHECK_FAILS(pe_safetensors_open("tests/data/no-such-file", &s, &err), PE_EIO, err, "tests/data/no-such-file");
-  CHECK_FAILS(pe_safetensors_open("tests/c/check.h", &s, &err), PE_EFORMAT, err, "tests/c/check.h: not a safetensors");
+  CHECK_FAILS(pe_safetensors_open("tests/data/no-such-file", &s, &err), PE_EIO, err,
+              "tests/data/no-such-file");
+  CHECK_FAILS(pe_safetensors_open("tests/c/check.h", &s, &err), PE_EFORMAT, err,
+              "tests/c/check.h: not a safetensors");
 }
 
 static const check_test tests[] = {
-    {"reads", reads},           {"lies", lies},           {"lying length", lying_length}, {"deep", deep},
-    {"truncations", truncations}, {"no memory", no_memory}, {"mutants", mutants},           {"missing", missing},
+    {"reads", reads},
+    {"lies", lies},
+    {"lying length", lying_length},
+    {"deep", deep},
+    {"truncations", truncations},
+    {"no memory", no_memory},
+    {"mutants", mutants},
+    {"missing", missing},
 };
 CHECK_MAIN("safetensors", tests)

@@ -1,7 +1,7 @@
 /* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the distribution. */
 #include "check.h"
 
-#include "runtime/sampler.h"
+#include "runtime/batch/sampler.h"
 
 enum { MOST = 700 };
 
@@ -82,7 +82,8 @@ static int32_t naive_xtc(item *it, int32_t n, double threshold) {
 }
 
 /* What is left of x[n] (already biased and penalized), best first. */
-static int32_t naive_kept(const pe_sampling *p, const double *x, int32_t n, double xtc_draw, item *it) {
+static int32_t naive_kept(const pe_sampling *p, const double *x, int32_t n, double xtc_draw,
+                          item *it) {
   int32_t count = 0;
   for (int32_t i = 0; i < n; i++)
     if (x[i] > -INFINITY) it[count++] = (item){.logit = x[i], .id = i};
@@ -96,15 +97,21 @@ static int32_t naive_kept(const pe_sampling *p, const double *x, int32_t n, doub
   return count;
 }
 
-static void naive_adjust(const pe_sampling *p, const float *logits, const pe_history *h, int32_t n, double *x) {
+static void naive_adjust(const pe_sampling *p, const float *logits, const pe_history *h, int32_t n,
+                         double *x) {
   for (int32_t i = 0; i < n; i++) x[i] = (double)logits[i];
-  for (int32_t i = 0; i < p->bias_count; i++) x[p->bias[i].id] = (double)(float)(x[p->bias[i].id] + (double)p->bias[i].bias);
+  for (int32_t i = 0; i < p->bias_count; i++)
+    x[p->bias[i].id] = (double)(float)(x[p->bias[i].id] + (double)p->bias[i].bias);
   for (int32_t i = 0; i < p->banned_count; i++) x[p->banned[i]] = -INFINITY;
-  int32_t from = p->penalty_window && h->count > p->penalty_window ? h->count - p->penalty_window : 0;
+  int32_t from =
+      p->penalty_window && h->count > p->penalty_window ? h->count - p->penalty_window : 0;
   for (int32_t id = 0; id < n; id++) {
     int32_t all = 0, made = 0;
-    for (int32_t i = from; i < h->count; i++) all += h->token[i] == id, made += h->token[i] == id && i >= h->prompt;
-    if (all) x[id] = x[id] > 0 ? x[id] / (double)p->repetition_penalty : x[id] * (double)p->repetition_penalty;
+    for (int32_t i = from; i < h->count; i++)
+      all += h->token[i] == id, made += h->token[i] == id && i >= h->prompt;
+    if (all)
+      x[id] =
+          x[id] > 0 ? x[id] / (double)p->repetition_penalty : x[id] * (double)p->repetition_penalty;
     if (made) x[id] -= (double)p->presence_penalty + (double)p->frequency_penalty * made;
     x[id] = (double)(float)x[id];
   }
@@ -124,7 +131,9 @@ typedef struct scene {
 static void random_scene(scene *c) {
   c->n = 2 + below(MOST - 2);
   double scale = 0.5 + 5 * unit();
-  for (int32_t i = 0; i < c->n; i++) c->logits[i] = (float)(floor(scale * 16 * (unit() + unit() + unit() - 1.5)) / 16); /* with ties */
+  for (int32_t i = 0; i < c->n; i++)
+    c->logits[i] =
+        (float)(floor(scale * 16 * (unit() + unit() + unit() - 1.5)) / 16); /* with ties */
   if (below(4) == 0) c->logits[below(c->n)] = -INFINITY;
   c->p = pe_sampling_defaults();
   c->p.seed = (uint64_t)below(1 << 30);
@@ -133,12 +142,17 @@ static void random_scene(scene *c) {
   if (below(2)) c->p.top_p = (float)(1e-6 + 0.99 * unit());
   if (below(3) == 0) c->p.min_p = (float)(unit() * unit());
   if (below(3) == 0) c->p.typical_p = (float)(1e-6 + 0.9 * unit());
-  if (below(3) == 0) c->p.xtc_probability = (float)unit(), c->p.xtc_threshold = (float)(0.5 * unit() * unit());
+  if (below(3) == 0)
+    c->p.xtc_probability = (float)unit(), c->p.xtc_threshold = (float)(0.5 * unit() * unit());
   if (below(3) == 0) c->p.repetition_penalty = (float)(0.5 + 1.5 * unit());
-  if (below(3) == 0) c->p.presence_penalty = (float)(4 * unit() - 2), c->p.frequency_penalty = (float)(unit() - 0.25);
+  if (below(3) == 0)
+    c->p.presence_penalty = (float)(4 * unit() - 2),
+    c->p.frequency_penalty = (float)(unit() - 0.25);
   if (below(2)) c->p.penalty_window = below(50);
-  c->p.bias = c->bias, c->p.bias_count = below(5), c->p.banned = c->banned, c->p.banned_count = below(c->n > 8 ? 5 : 2);
-  for (int32_t i = 0; i < 4; i++) c->bias[i] = (pe_logit_bias){below(c->n), (float)(8 * unit() - 4)}, c->banned[i] = below(c->n);
+  c->p.bias = c->bias, c->p.bias_count = below(5), c->p.banned = c->banned,
+  c->p.banned_count = below(c->n > 8 ? 5 : 2);
+  for (int32_t i = 0; i < 4; i++)
+    c->bias[i] = (pe_logit_bias){below(c->n), (float)(8 * unit() - 4)}, c->banned[i] = below(c->n);
   for (int32_t i = 0; i < 60; i++) c->token[i] = below(c->n);
   c->history = (pe_history){c->token, below(61), below(30)};
   if (c->history.prompt > c->history.count) c->history.prompt = c->history.count;
@@ -159,14 +173,18 @@ static void against_naive(void) {
     CHECK_OK(pe_sampling_check(&c.p, c.n, &err), err);
     CHECK_OK(pe_sampler_pick(s, &c.p, c.logits, &c.history, round, NULL, 0, &got, &err), err);
     naive_adjust(&c.p, c.logits, &c.history, c.n, x);
-    int32_t count = c.p.temperature == 0 ? 1 : naive_kept(&c.p, x, c.n, pe_sampler_uniform(c.p.seed, round, 1), it);
+    int32_t count = c.p.temperature == 0
+                        ? 1
+                        : naive_kept(&c.p, x, c.n, pe_sampler_uniform(c.p.seed, round, 1), it);
     if (c.p.temperature == 0) {
       for (int32_t i = it[0].id = 0; i < c.n; i++)
         if (x[i] > x[it[0].id]) it[0].id = i;
     }
     bool found = false;
     for (int32_t i = 0; i < count; i++) found |= it[i].id == got.id;
-    if (!found) check_failures++, printf("    round %d: token %d is not among the %d kept\n", round, got.id, count);
+    if (!found)
+      check_failures++,
+          printf("    round %d: token %d is not among the %d kept\n", round, got.id, count);
     exact += count == 1;
     pe_sampler_close(s);
   }
@@ -208,8 +226,10 @@ static void follows(const pe_sampling *p, const float *x, int32_t n, const doubl
   for (int64_t at = 0; at < DRAWS; at++) seen[pick_at(s, p, x, at)]++;
   for (int32_t i = 0; i < n; i++) {
     double e = want[i] * DRAWS;
-    if (e > 0) chi += (seen[i] - e) * (seen[i] - e) / e;
-    else CHECK_INT(seen[i], 0);
+    if (e > 0)
+      chi += (seen[i] - e) * (seen[i] - e) / e;
+    else
+      CHECK_INT(seen[i], 0);
   }
   if (chi > 33.7) check_failures++, printf("    chi-square is %g over %d tokens\n", chi, n);
   pe_sampler_close(s);
@@ -217,16 +237,22 @@ static void follows(const pe_sampling *p, const float *x, int32_t n, const doubl
 
 static void distribution(void) {
   const float x[10] = {1, 0.5f, -1, 2, 0, 1.5f, -0.5f, 0.25f, 1.75f, -2};
-  const struct { float temperature, min_p; int32_t top_k; uint64_t seed; } cases[] = {{1, 0, 0, 1}, {0.5f, 0, 0, 2}, {3, 0, 0, 3}, {1, 0, 4, 4}, {2, 0.2f, 0, 5}};
+  const struct {
+    float temperature, min_p;
+    int32_t top_k;
+    uint64_t seed;
+  } cases[] = {{1, 0, 0, 1}, {0.5f, 0, 0, 2}, {3, 0, 0, 3}, {1, 0, 4, 4}, {2, 0.2f, 0, 5}};
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
     pe_sampling p = pe_sampling_defaults();
-    p.temperature = cases[k].temperature, p.min_p = cases[k].min_p, p.top_k = cases[k].top_k, p.seed = cases[k].seed;
+    p.temperature = cases[k].temperature, p.min_p = cases[k].min_p, p.top_k = cases[k].top_k,
+    p.seed = cases[k].seed;
     double want[10], total = 0;
     item it[10];
     double wide[10];
     for (int i = 0; i < 10; i++) wide[i] = (double)x[i], want[i] = 0;
     int32_t count = naive_kept(&p, wide, 10, 1, it);
-    for (int32_t i = 0; i < count; i++) total += want[it[i].id] = exp(it[i].logit / (double)p.temperature);
+    for (int32_t i = 0; i < count; i++)
+      total += want[it[i].id] = exp(it[i].logit / (double)p.temperature);
     for (int i = 0; i < 10; i++) want[i] /= total;
     follows(&p, x, 10, want);
   }
@@ -240,7 +266,8 @@ static void uniform(void) {
     double a = pe_sampler_uniform((uint64_t)i, 5, 0);
     CHECK(a >= 0 && a < 1);
     seeds[(int)(a * 4) * 4 + (int)(pe_sampler_uniform((uint64_t)i + 1, 5, 0) * 4)]++;
-    positions[(int)(pe_sampler_uniform(9, i, 0) * 4) * 4 + (int)(pe_sampler_uniform(9, i + 1, 0) * 4)]++;
+    positions[(int)(pe_sampler_uniform(9, i, 0) * 4) * 4 +
+              (int)(pe_sampler_uniform(9, i + 1, 0) * 4)]++;
     salts[(int)(a * 4) * 4 + (int)(pe_sampler_uniform((uint64_t)i, 5, 1) * 4)]++;
   }
   for (int i = 0; i < 16; i++) {
@@ -257,7 +284,8 @@ static void ties_and_greedy(void) {
   p.temperature = 0;
   CHECK_INT(pick_at(s, &p, x, 0), 1);
   p.temperature = 1, p.top_k = 2; /* of three equal ones the two lowest ids */
-  for (int64_t at = 0; at < 200; at++) CHECK(pick_at(s, &p, x, at) == 1 || pick_at(s, &p, x, at) == 2);
+  for (int64_t at = 0; at < 200; at++)
+    CHECK(pick_at(s, &p, x, at) == 1 || pick_at(s, &p, x, at) == 2);
   p.top_k = 0, p.top_p = 0; /* the best one alone */
   for (int64_t at = 0; at < 50; at++) CHECK_INT(pick_at(s, &p, x, at), 1);
   p.top_p = 1, p.min_p = 1;
@@ -285,7 +313,8 @@ static void bans_and_bias(void) {
   p.banned = all + 1, p.banned_count = 1;
   CHECK_OK(pe_sampler_pick(s, &p, x, NULL, 0, first, 1, &c, &err), err);
   CHECK_INT(c.id, 2);
-  CHECK_FAILS(pe_sampler_pick(s, &p, x, NULL, 17, all, 4, &c, &err), PE_EFORMAT, err, "leave no token at position 17");
+  CHECK_FAILS(pe_sampler_pick(s, &p, x, NULL, 17, all, 4, &c, &err), PE_ENOTOKEN, err,
+              "leave no token at position 17");
   CHECK_INT(pick_at(s, &p, x, 0), 0); /* the scratch is clean */
   pe_sampler_close(s);
 }
@@ -304,7 +333,8 @@ static void penalties(void) {
   p.penalty_window = 2;
   CHECK_OK(pe_sampler_pick(s, &p, x, &h, 0, NULL, 0, &c, &err), err);
   CHECK_INT(c.id, 0);
-  p.repetition_penalty = 1, p.penalty_window = 0, p.presence_penalty = -1; /* the prompt's tokens do not count */
+  p.repetition_penalty = 1, p.penalty_window = 0,
+  p.presence_penalty = -1; /* the prompt's tokens do not count */
   CHECK_OK(pe_sampler_pick(s, &p, x, &h, 0, NULL, 0, &c, &err), err);
   CHECK_INT(c.id, 1);
   p.presence_penalty = 1.5f, p.frequency_penalty = -0.75f; /* 1.9 - 1.5 + 2 * 0.75 */
@@ -332,7 +362,8 @@ static void logprobs(void) {
   p.bias = &bias, p.bias_count = 1, p.top_logprobs = 20;
   CHECK_OK(pe_sampler_pick(s, &p, x, NULL, 0, NULL, 0, &c, &err), err);
   CHECK_INT(c.id, 13);
-  CHECK_NEAR(c.logprob, (double)x[13] - log(total), 1e-6); /* of the raw logits, whatever the bias */
+  CHECK_NEAR(c.logprob, (double)x[13] - log(total),
+             1e-6); /* of the raw logits, whatever the bias */
   CHECK_INT(c.top_count, 20);
   for (int i = 0; i < 20; i++) {
     CHECK_NEAR(c.top_logprob[i], (24 - i / 2) / 4.0 - log(total), 1e-6);
@@ -365,7 +396,8 @@ static void bad_logits(void) {
   for (int i = 0; i < 3; i++)
     for (int t = 0; t < 2; t++) {
       p.temperature = (float)t;
-      CHECK_FAILS(pe_sampler_pick(s, &p, rows[i], NULL, 12, NULL, 0, &c, &err), PE_EFORMAT, err, "at position 12 have no finite best");
+      CHECK_FAILS(pe_sampler_pick(s, &p, rows[i], NULL, 12, NULL, 0, &c, &err), PE_EFORMAT, err,
+                  "at position 12 have no finite best");
     }
   pe_sampler_close(s);
 }
@@ -379,15 +411,23 @@ typedef struct refusal {
 static void refusals(void) {
 #define FIELD(f) offsetof(pe_sampling, f)
   const refusal bad[] = {
-    {"temperature is -0.5, ", FIELD(temperature), -0.5f}, {"temperature is nan, ", FIELD(temperature), NAN},
-    {"temperature is inf, ", FIELD(temperature), INFINITY}, {"top_p is 1.5, ", FIELD(top_p), 1.5f},
-    {"top_p is -0.25, ", FIELD(top_p), -0.25f}, {"top_p is nan, ", FIELD(top_p), NAN}, {"top_p is 0, ", FIELD(top_p), 0}, {"min_p is -1, ", FIELD(min_p), -1},
-    {"min_p is inf, ", FIELD(min_p), INFINITY}, {"typical_p is 2, ", FIELD(typical_p), 2},
-    {"xtc_probability is -1, ", FIELD(xtc_probability), -1}, {"xtc_threshold is nan, ", FIELD(xtc_threshold), NAN},
-    {"repetition_penalty is 0, ", FIELD(repetition_penalty), 0}, {"repetition_penalty is -1, ", FIELD(repetition_penalty), -1},
-    {"repetition_penalty is inf, ", FIELD(repetition_penalty), INFINITY},
-    {"presence_penalty is -inf, ", FIELD(presence_penalty), -INFINITY},
-    {"frequency_penalty is nan, ", FIELD(frequency_penalty), NAN},
+      {"temperature is -0.5, ", FIELD(temperature), -0.5f},
+      {"temperature is nan, ", FIELD(temperature), NAN},
+      {"temperature is inf, ", FIELD(temperature), INFINITY},
+      {"top_p is 1.5, ", FIELD(top_p), 1.5f},
+      {"top_p is -0.25, ", FIELD(top_p), -0.25f},
+      {"top_p is nan, ", FIELD(top_p), NAN},
+      {"top_p is 0, ", FIELD(top_p), 0},
+      {"min_p is -1, ", FIELD(min_p), -1},
+      {"min_p is inf, ", FIELD(min_p), INFINITY},
+      {"typical_p is 2, ", FIELD(typical_p), 2},
+      {"xtc_probability is -1, ", FIELD(xtc_probability), -1},
+      {"xtc_threshold is nan, ", FIELD(xtc_threshold), NAN},
+      {"repetition_penalty is 0, ", FIELD(repetition_penalty), 0},
+      {"repetition_penalty is -1, ", FIELD(repetition_penalty), -1},
+      {"repetition_penalty is inf, ", FIELD(repetition_penalty), INFINITY},
+      {"presence_penalty is -inf, ", FIELD(presence_penalty), -INFINITY},
+      {"frequency_penalty is nan, ", FIELD(frequency_penalty), NAN},
   };
   pe_error err = {0};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -407,11 +447,13 @@ static void refusals(void) {
   pe_logit_bias bias = {10, 1};
   const int32_t banned = -1;
   p.bias = &bias, p.bias_count = 1;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "logit_bias names token 10, the vocabulary has 10");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "logit_bias names token 10, the vocabulary has 10");
   bias = (pe_logit_bias){9, INFINITY};
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "logit_bias of token 9 is inf");
   p.bias_count = 0, p.banned = &banned, p.banned_count = 1;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "banned token -1, the vocabulary has 10");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "banned token -1, the vocabulary has 10");
   pe_sampler *s;
   CHECK_FAILS(pe_sampler_open(0, &s, &err), PE_EARG, err, "a sampler for 0 tokens");
 }
@@ -428,8 +470,16 @@ static void memory_runs_out(void) {
 }
 
 static const check_test tests[] = {
-  {"against_naive", against_naive}, {"kept_sets", kept_sets},   {"distribution", distribution},       {"uniform", uniform},
-  {"ties_and_greedy", ties_and_greedy}, {"bans_and_bias", bans_and_bias}, {"penalties", penalties}, {"logprobs", logprobs},
-  {"bad_logits", bad_logits},       {"refusals", refusals},     {"memory_runs_out", memory_runs_out},
+    {"against_naive", against_naive},
+    {"kept_sets", kept_sets},
+    {"distribution", distribution},
+    {"uniform", uniform},
+    {"ties_and_greedy", ties_and_greedy},
+    {"bans_and_bias", bans_and_bias},
+    {"penalties", penalties},
+    {"logprobs", logprobs},
+    {"bad_logits", bad_logits},
+    {"refusals", refusals},
+    {"memory_runs_out", memory_runs_out},
 };
 CHECK_MAIN("sampler", tests)

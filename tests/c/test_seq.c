@@ -20,16 +20,22 @@ static void check_logits(const char *what, int kinds, int from, int to) {
   for (int i = from; i < to; i++)
     if (memcmp(got + i * VOCABULARY, want + i * VOCABULARY, VOCABULARY * sizeof *got)) {
       check_failures++;
-      printf("    %s (kinds %d): token %d differs: %a, not %a\n", what, kinds, i, got[i * VOCABULARY], want[i * VOCABULARY]);
+      printf("    %s (kinds %d): token %d differs: %a, not %a\n", what, kinds, i,
+             got[i * VOCABULARY], want[i * VOCABULARY]);
       return;
     }
 }
 
-typedef struct setting { int kinds, bits, block; } setting;
+typedef struct setting {
+  int kinds, bits, block;
+} setting;
 
 static void open_model(little *l, const setting *k) {
   pe_error err;
-  if (little_open(l, k->kinds, &(pe_kv_options){.bits = k->bits, .block = k->block, .tokens = 512, .sequences = 4}, &err)) {
+  if (little_open(
+          l, k->kinds,
+          &(pe_kv_options){.bits = k->bits, .block = k->block, .tokens = 512, .sequences = 4},
+          &err)) {
     printf("    no little model: %s\n", err.text);
     exit(1);
   }
@@ -40,7 +46,8 @@ static void run_plainly(little *l) {
   pe_error err;
   pe_seq s;
   CHECK_OK(pe_seq_open(&s, l->kv, l->recur, &err), err);
-  for (int i = 0; i < N; i++) CHECK_OK(little_feed(l, &s, ids + i, 1, want + i * VOCABULARY, &err), err);
+  for (int i = 0; i < N; i++)
+    CHECK_OK(little_feed(l, &s, ids + i, 1, want + i * VOCABULARY, &err), err);
   pe_seq_close(&s);
   CHECK_INT(little_used(l), 0);
 }
@@ -70,11 +77,14 @@ static void check_chunks(little *l, const setting *k) {
     pe_seq s;
     CHECK_OK(pe_seq_open(&s, l->kv, l->recur, &err), err);
     CHECK_OK(pe_seq_append(&s, ids, N, &err), err);
-    for (int i = 0; i < N; i += chunks[c]) CHECK_OK(little_run(l, &s, N - i < chunks[c] ? N - i : chunks[c], got + i * VOCABULARY, &err), err);
+    for (int i = 0; i < N; i += chunks[c])
+      CHECK_OK(little_run(l, &s, N - i < chunks[c] ? N - i : chunks[c], got + i * VOCABULARY, &err),
+               err);
     check_logits("chunks", k->kinds, 0, N);
     /* A group with a window holds what it sees and no more than one block besides. */
     for (int32_t g = 0; g < l->graph->group_count; g++) {
-      int64_t most = l->graph->group[g].window ? (WINDOW + k->block - 2) / k->block + 1 : (N + k->block - 1) / k->block;
+      int64_t most = l->graph->group[g].window ? (WINDOW + k->block - 2) / k->block + 1
+                                               : (N + k->block - 1) / k->block;
       if (l->kv->used[g] > most) CHECK_INT(l->kv->used[g], most);
     }
     pe_seq_close(&s);
@@ -160,7 +170,8 @@ static void check_trim(little *l, const setting *k) {
   pe_error err;
   pe_seq s;
   pe_snapshot *at_cut = NULL;
-  const bool states = k->kinds & RECURRENT, window = k->kinds & WINDOWED && k->block < 32; /* a block of it is given back */
+  const bool states = k->kinds & RECURRENT,
+             window = k->kinds & WINDOWED && k->block < 32; /* a block of it is given back */
   CHECK_OK(pe_seq_open(&s, l->kv, l->recur, &err), err);
   CHECK_OK(little_feed(l, &s, ids, CUT, got, &err), err);
   CHECK_OK(pe_seq_snapshot(&s, &at_cut, &err), err);
@@ -215,8 +226,10 @@ static void check_company(little *l, const setting *k) {
     CHECK_OK(pe_seq_run(&b, 1, 1, &runs[0], &err), err);
     CHECK_OK(pe_seq_run(&a, n, n, &runs[1], &err), err);
     CHECK_OK(pe_seq_run(&c, 1, 0, &runs[2], &err), err);
-    CHECK_OK(pe_exec_step(l->exec, runs, 3, &err), err);
-    for (int i = 0; i < n; i++) memcpy(got + (at + i) * VOCABULARY, pe_exec_logits(l->exec, 1 + i), VOCABULARY * sizeof *got);
+    CHECK_OK(pe_device_step(l->exec, runs, 3, &err), err);
+    for (int i = 0; i < n; i++)
+      memcpy(got + (at + i) * VOCABULARY, pe_device_logits(l->exec, 1 + i),
+             VOCABULARY * sizeof *got);
     pe_seq_advance(&a, n), pe_seq_advance(&b, 1), pe_seq_advance(&c, 1);
     at += n;
   }
@@ -280,7 +293,8 @@ static void test_damaged(void) {
   CHECK_INT(t.past, 0);
   CHECK_INT(t.count, 0);
   CHECK_INT(little_used(&l), used);
-  CHECK_FAILS(pe_seq_load(&t, other, saved.data, saved.len, &err), PE_EUNSUPPORTED, err, "61206c6974746c65");
+  CHECK_FAILS(pe_seq_load(&t, other, saved.data, saved.len, &err), PE_EUNSUPPORTED, err,
+              "61206c6974746c65");
   CHECK(strstr(err.text, "616e6f74686572206d") != NULL);
   CHECK_OK(pe_seq_load(&t, me, saved.data, saved.len, &err), err);
   pe_seq_close(&s), pe_seq_close(&t);
@@ -290,12 +304,16 @@ static void test_damaged(void) {
 /* Of another type, of another shape, too long for the pool: refused, and the sequence stays empty. */
 static void test_refused(void) {
   fill_ids();
-  static const struct { setting k; int64_t tokens; pe_status rc; const char *part; } cases[] = {
-      {{DENSE, 32, 8}, 512, PE_EUNSUPPORTED, "16 bits, this one has 32"},
-      {{RECURRENT, 16, 8}, 512, PE_EUNSUPPORTED, "cache groups"},
-      {{WINDOWED, 16, 8}, 512, PE_EUNSUPPORTED, "window of 0"},
-      {{LATENT, 16, 8}, 512, PE_EUNSUPPORTED, "bytes a token"},
-      {{DENSE, 16, 8}, 8, PE_ELIMIT, "blocks"}};
+  static const struct {
+    setting k;
+    int64_t tokens;
+    pe_status rc;
+    const char *part;
+  } cases[] = {{{DENSE, 32, 8}, 512, PE_EUNSUPPORTED, "16 bits, this one has 32"},
+               {{RECURRENT, 16, 8}, 512, PE_EUNSUPPORTED, "cache groups"},
+               {{WINDOWED, 16, 8}, 512, PE_EUNSUPPORTED, "window of 0"},
+               {{LATENT, 16, 8}, 512, PE_EUNSUPPORTED, "bytes a token"},
+               {{DENSE, 16, 8}, 8, PE_ELIMIT, "blocks"}};
   pe_error err;
   pe_buf saved = {0};
   little l;
@@ -307,7 +325,12 @@ static void test_refused(void) {
   pe_seq_close(&s), little_close(&l);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const setting *k = &cases[i].k;
-    CHECK_OK(little_open(&l, k->kinds, &(pe_kv_options){.bits = k->bits, .block = k->block, .tokens = cases[i].tokens, .sequences = 1}, &err), err);
+    CHECK_OK(little_open(
+                 &l, k->kinds,
+                 &(pe_kv_options){
+                     .bits = k->bits, .block = k->block, .tokens = cases[i].tokens, .sequences = 1},
+                 &err),
+             err);
     CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
     CHECK_FAILS(pe_seq_load(&s, me, saved.data, saved.len, &err), cases[i].rc, err, cases[i].part);
     CHECK_INT(s.count, 0);
@@ -325,7 +348,8 @@ static void test_trim_loaded_window(void) {
   little l, m;
   pe_seq s, t;
   pe_buf saved = {0};
-  open_model(&l, &(setting){DENSE | WINDOWED, 32, 2}), open_model(&m, &(setting){DENSE | WINDOWED, 32, 16});
+  open_model(&l, &(setting){DENSE | WINDOWED, 32, 2}),
+      open_model(&m, &(setting){DENSE | WINDOWED, 32, 16});
   run_plainly(&m);
   CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
   CHECK_OK(pe_seq_open(&t, m.kv, m.recur, &err), err);
@@ -396,7 +420,8 @@ static void test_file(void) {
   little l;
   pe_seq s, t;
   CHECK(mkdtemp(folder) != NULL);
-  snprintf(path, sizeof path, "%s/saved", folder), snprintf(missing, sizeof missing, "%s/no/where", folder);
+  snprintf(path, sizeof path, "%s/saved", folder),
+      snprintf(missing, sizeof missing, "%s/no/where", folder);
   open_model(&l, &(setting){EVERYTHING, 32, 4});
   run_plainly(&l);
   CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
@@ -441,7 +466,7 @@ static void test_identity(void) {
   another.weights = w, kv.graph = &another;
   pe_seq_identity(&kv, id[1]);
   CHECK(memcmp(id[0], id[1], 16)); /* other numbers in weights of the same shapes */
-  pe_weights_close(w), little_close(&l);
+  pe_weights_release(w), little_close(&l);
 }
 
 /* ---- without memory ------------------------------------------------------------------------------------------ */
@@ -451,7 +476,8 @@ static pe_status whole_life(little *l, pe_error *err) {
   pe_seq s = {0}, t = {0}, u = {0};
   pe_snapshot *snapshot = NULL;
   pe_buf saved = {0};
-  pe_status rc = little_open(l, EVERYTHING, &(pe_kv_options){.bits = 8, .block = 2, .tokens = 256, .sequences = 3}, err);
+  pe_status rc = little_open(
+      l, EVERYTHING, &(pe_kv_options){.bits = 8, .block = 2, .tokens = 256, .sequences = 3}, err);
   if (rc) return rc;
   rc = pe_seq_open(&s, l->kv, l->recur, err);
   if (!rc) rc = little_feed(l, &s, ids, 8, NULL, err);
@@ -487,12 +513,19 @@ static void test_no_memory(void) {
   CHECK(failed > 50 && failed < 9999);
 }
 
-static const check_test tests[] = {{"chunks", test_chunks},   {"blocks_leave_no_trace", test_blocks_leave_no_trace},
-                                   {"types_are_near", test_types_are_near}, {"fork", test_fork},
-                                   {"trim", test_trim},       {"company", test_company},
-                                   {"save", test_save},       {"damaged", test_damaged},
-                                   {"refused", test_refused}, {"trim_loaded_window", test_trim_loaded_window},
-                                   {"other_version", test_other_version}, {"unknown_token", test_unknown_token},
+static const check_test tests[] = {{"chunks", test_chunks},
+                                   {"blocks_leave_no_trace", test_blocks_leave_no_trace},
+                                   {"types_are_near", test_types_are_near},
+                                   {"fork", test_fork},
+                                   {"trim", test_trim},
+                                   {"company", test_company},
+                                   {"save", test_save},
+                                   {"damaged", test_damaged},
+                                   {"refused", test_refused},
+                                   {"trim_loaded_window", test_trim_loaded_window},
+                                   {"other_version", test_other_version},
+                                   {"unknown_token", test_unknown_token},
                                    {"file", test_file},
-                                   {"identity", test_identity}, {"no_memory", test_no_memory}};
+                                   {"identity", test_identity},
+                                   {"no_memory", test_no_memory}};
 CHECK_MAIN("seq", tests)

@@ -1,7 +1,7 @@
 /* test_stop.c - stop strings: every way to cut a text into pieces gives the same output. */
 #include "check.h"
 
-#include "runtime/stop.h"
+#include "runtime/text/stop.h"
 
 typedef struct outcome {
   pe_buf text;
@@ -41,7 +41,8 @@ static int naive(const char *const *strings, size_t count, const char *text, siz
   for (size_t stop = 1; stop <= len; stop++)
     for (size_t from = 0; from < stop; from++)
       for (size_t i = 0; i < count; i++)
-        if (strlen(strings[i]) == stop - from && !memcmp(strings[i], text + from, stop - from)) return *end = from, (int)i;
+        if (strlen(strings[i]) == stop - from && !memcmp(strings[i], text + from, stop - from))
+          return *end = from, (int)i;
   return *end = len, -1;
 }
 
@@ -51,17 +52,17 @@ static void check_all_cuts(const char *const *strings, size_t count, const char 
   for (uint32_t cuts = 0; cuts < 1u << (len ? len - 1 : 0); cuts++) {
     outcome o = feed(strings, count, text, cuts);
     if (o.hit != want || o.text.len != end || memcmp(o.text.data ? o.text.data : "", text, end))
-      check_failures++, printf("    '%s' cut %x: hit %d, not %d; '%.*s', not '%.*s'\n", text, cuts, o.hit, want, (int)o.text.len,
-                               o.text.data, (int)end, text);
+      check_failures++, printf("    '%s' cut %x: hit %d, not %d; '%.*s', not '%.*s'\n", text, cuts,
+                               o.hit, want, (int)o.text.len, o.text.data, (int)end, text);
     pe_buf_free(&o.text);
     if (check_failures) return;
   }
 }
 
-#define ALL_CUTS(text, ...) \
-  do { \
-    const char *list_[] = {__VA_ARGS__}; \
-    check_all_cuts(list_, sizeof list_ / sizeof *list_, text); \
+#define ALL_CUTS(text, ...)                                                                        \
+  do {                                                                                             \
+    const char *list_[] = {__VA_ARGS__};                                                           \
+    check_all_cuts(list_, sizeof list_ / sizeof *list_, text);                                     \
   } while (0)
 
 static void every_cut(void) {
@@ -152,7 +153,9 @@ static void none_and_empty(void) {
 }
 
 static void memory_runs_out(void) {
-  const char *list[] = {"a long stop string, longer than the first table of the trie has room for edges, really", "b"};
+  const char *list[] = {
+      "a long stop string, longer than the first table of the trie has room for edges, really",
+      "b"};
   pe_str strings[] = {pe_str_c(list[0]), pe_str_c(list[1])};
   for (int64_t n = 1; n < 100; n++) {
     pe_alloc_fail_at(n);
@@ -175,7 +178,7 @@ static void memory_runs_out(void) {
 }
 
 static const check_test tests[] = {
-  {"every_cut", every_cut},           {"random_texts", random_texts},       {"prompt", prompt},
-  {"none_and_empty", none_and_empty}, {"memory_runs_out", memory_runs_out},
+    {"every_cut", every_cut},           {"random_texts", random_texts},       {"prompt", prompt},
+    {"none_and_empty", none_and_empty}, {"memory_runs_out", memory_runs_out},
 };
 CHECK_MAIN("stop", tests)

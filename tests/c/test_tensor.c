@@ -17,7 +17,8 @@ static void made_as_asked(void) {
   CHECK_OK(pe_tensor_full(PE_I8, 1, (int64_t[]){4}, pe_number_int(-300), &t, &err), err);
   CHECK_NEAR(nth(&t, 3), -128, 0);
   pe_tensor_close(&t);
-  CHECK_OK(pe_tensor_range(PE_F32, pe_number_float(1), pe_number_float(-0.25), 1000, &t, &err), err);
+  CHECK_OK(pe_tensor_range(PE_F32, pe_number_float(1), pe_number_float(-0.25), 1000, &t, &err),
+           err);
   CHECK_NEAR(nth(&t, 999), 1 - 0.25 * 999, 0);
   pe_tensor_close(&t);
   CHECK_OK(pe_tensor_range(PE_U8, pe_number_int(250), pe_number_int(1), 10, &t, &err), err);
@@ -41,8 +42,8 @@ static void made_of_bytes_anywhere(void) {
   CHECK_OK(pe_tensor_from_buffer(b, 7, PE_F32, 1, (int64_t[]){3}, &t, &err), err);
   CHECK_FAILS(pe_tensor_from_buffer(b, 61, PE_F32, 1, (int64_t[]){1}, &u, &err), PE_ESHAPE, err,
               "4 bytes at 61 of a buffer of 64");
-  CHECK_FAILS(pe_tensor_from_buffer(b, UINT64_MAX, PE_F32, 1, (int64_t[]){1}, &u, &err), PE_ESHAPE, err,
-              "of 64");
+  CHECK_FAILS(pe_tensor_from_buffer(b, UINT64_MAX, PE_F32, 1, (int64_t[]){1}, &u, &err), PE_ESHAPE,
+              err, "of 64");
   pe_buffer_release(b); /* the tensor keeps it */
   CHECK_NEAR(nth(&t, 2), 3, 0);
   CHECK_OK(pe_tensor_matmul(&t, &t, &u, &err), err);
@@ -212,7 +213,8 @@ static void casts_saturate(void) {
   CHECK_OK(pe_tensor_cast(&t, PE_BOOL, &u, &err), err);
   for (int i = 0; i < 8; i++) CHECK_INT(nth(&u, i), 1); /* 0.5 and NaN are not zero */
   pe_tensor_close(&u), pe_tensor_close(&t);
-  CHECK_OK(pe_tensor_full(PE_U64, 0, NULL, (pe_number){.kind = PE_NUMBER_UINT, .u = UINT64_MAX}, &t, &err),
+  CHECK_OK(pe_tensor_full(PE_U64, 0, NULL, (pe_number){.kind = PE_NUMBER_UINT, .u = UINT64_MAX}, &t,
+                          &err),
            err);
   CHECK(pe_tensor_get(&t, NULL).u == UINT64_MAX);
   CHECK_OK(pe_tensor_cast(&t, PE_I64, &u, &err), err);
@@ -230,7 +232,8 @@ static void eight_bit_floats_are_read(void) {
   CHECK_OK(pe_tensor_cast(&t, PE_F16, &u, &err), err);
   CHECK_NEAR(nth(&u, 3), 448, 0);
   pe_tensor_close(&u);
-  CHECK_FAILS(pe_tensor_unary(PE_NEG, &t, &u, &err), PE_EUNSUPPORTED, err, "neg: f8_e4m3 has no arithmetic");
+  CHECK_FAILS(pe_tensor_unary(PE_NEG, &t, &u, &err), PE_EUNSUPPORTED, err,
+              "neg: f8_e4m3 has no arithmetic");
   CHECK_FAILS(pe_tensor_cast(&t, PE_F8_E5M2, &u, &err), PE_EUNSUPPORTED, err, "f8_e5m2");
   CHECK_OK(pe_tensor_copy(&t, &u, &err), err);
   CHECK(!memcmp(pe_tensor_data(&u), bytes, 7));
@@ -248,7 +251,8 @@ static void eight_bit_floats_are_read(void) {
 /* ---- putting together, looking ------------------------------------------------------------------------- */
 
 static void joined_and_taken(void) {
-  pe_tensor a = floats(2, (int64_t[]){2, 2}, (float[]){1, 2, 3, 4}), b = {0}, o = {0}, positions = {0};
+  pe_tensor a = floats(2, (int64_t[]){2, 2}, (float[]){1, 2, 3, 4}), b = {0}, o = {0},
+            positions = {0};
   CHECK_OK(pe_tensor_full(PE_I32, 2, (int64_t[]){2, 1}, pe_number_int(9), &b, &err), err);
   const pe_tensor *both[] = {&a, &b}, *twice[] = {&a, &a};
   CHECK_OK(pe_tensor_concat(both, 2, 1, &o, &err), err);
@@ -294,7 +298,8 @@ static void statistics(void) {
   pe_tensor_stats(&big, &s);
   CHECK_NEAR(s.mean, 1e6, 0.03);
   CHECK_NEAR(s.std, 2, 0.02);
-  CHECK_OK(pe_tensor_reduce(PE_STD, &big, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err), err);
+  CHECK_OK(pe_tensor_reduce(PE_STD, &big, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err),
+           err);
   CHECK_NEAR(nth(&o, 0), s.std, 1e-9);
   pe_tensor_close(&o), pe_tensor_close(&big);
   double huge[] = {1e308, 1e308, -1e308, 1e308};
@@ -312,7 +317,8 @@ static void random_numbers_follow_the_seed(void) {
   CHECK_OK(pe_tensor_uniform(PE_F32, 1, (int64_t[]){1000}, -1, 1, 7, &b, &err), err);
   CHECK_OK(pe_tensor_uniform(PE_F32, 1, (int64_t[]){1000}, -1, 1, 8, &c, &err), err);
   int same = 0, other = 0;
-  for (int i = 0; i < 1000; i++) same += nth(&a, i) == nth(&b, i), other += nth(&b, i) == nth(&c, i);
+  for (int i = 0; i < 1000; i++)
+    same += nth(&a, i) == nth(&b, i), other += nth(&b, i) == nth(&c, i);
   CHECK_INT(same, 1000);
   CHECK(other < 3);
   pe_tensor_close(&c), pe_tensor_close(&b), pe_tensor_close(&a);
@@ -337,7 +343,8 @@ static void check_print(pe_tensor t, pe_print_options o, const char *want) { /* 
 static void printed_for_people(void) {
   pe_tensor t = {0};
   check_print(FLOATS(1, -2.5f, 3), (pe_print_options){0}, "[ 1.0, -2.5,  3.0]");
-  check_print(FLOATS(1e-6f, 1, NAN), (pe_print_options){.digits = 2}, "[1.00e-06, 1.00e+00,      nan]");
+  check_print(FLOATS(1e-6f, 1, NAN), (pe_print_options){.digits = 2},
+              "[1.00e-06, 1.00e+00,      nan]");
   check_print(floats(2, (int64_t[]){2, 1}, (float[]){INFINITY, 0.12345f}), (pe_print_options){0},
               "[[   inf],\n [0.1235]]");
   pe_tensor_range(PE_I64, pe_number_int(1), pe_number_int(1), 100, &t, &err);
@@ -372,8 +379,8 @@ static void printed_for_people(void) {
 /* ---- misuse and failure -------------------------------------------------------------------------------- */
 
 static void misuse_is_named(void) {
-  pe_tensor t = floats(2, (int64_t[]){2, 3}, (float[6]){0}), u = floats(2, (int64_t[]){4, 3}, (float[12]){0}),
-            o = {0};
+  pe_tensor t = floats(2, (int64_t[]){2, 3}, (float[6]){0}),
+            u = floats(2, (int64_t[]){4, 3}, (float[12]){0}), o = {0};
   int64_t huge[] = {INT64_MAX, 4}, nine[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1},
           empty_huge[] = {0, INT64_MAX, INT64_MAX};
   CHECK_FAILS(pe_tensor_binary(PE_ADD, &t, &u, &o, &err), PE_ESHAPE, err,
@@ -389,23 +396,28 @@ static void misuse_is_named(void) {
               "3 elements from position 2, step 1, of axis 2 with 3");
   CHECK_FAILS(pe_tensor_slice(&t, 1, 0, 2, INT64_MAX, &o, &err), PE_EARG, err, "slice");
   CHECK_FAILS(pe_tensor_slice(&t, 1, 0, 1, 0, &o, &err), PE_EARG, err, "step 0");
-  CHECK_FAILS(pe_tensor_slice(&t, 2, 0, 1, 1, &o, &err), PE_EARG, err, "axis 3 of a tensor of rank 2");
+  CHECK_FAILS(pe_tensor_slice(&t, 2, 0, 1, 1, &o, &err), PE_EARG, err,
+              "axis 3 of a tensor of rank 2");
   CHECK_FAILS(pe_tensor_select(&t, 0, 2, &o, &err), PE_EARG, err, "position 3 of axis 1 with 2");
-  CHECK_FAILS(pe_tensor_permute(&t, (int[]){0, 0}, &o, &err), PE_EARG, err, "axis 1 is named twice");
+  CHECK_FAILS(pe_tensor_permute(&t, (int[]){0, 0}, &o, &err), PE_EARG, err,
+              "axis 1 is named twice");
   CHECK_FAILS(pe_tensor_expand(&t, 2, (int64_t[]){2, 4}, &o, &err), PE_ESHAPE, err,
               "[2, 3] cannot become [2, 4] (axis 2: 3 and 4)");
-  CHECK_FAILS(pe_tensor_expand(&t, 4, (int64_t[]){INT64_MAX, 4, 2, 3}, &o, &err), PE_ELIMIT, err, "too many");
+  CHECK_FAILS(pe_tensor_expand(&t, 4, (int64_t[]){INT64_MAX, 4, 2, 3}, &o, &err), PE_ELIMIT, err,
+              "too many");
   CHECK_FAILS(pe_tensor_reshape(&t, 2, (int64_t[]){4, -1}, &o, &err), PE_ESHAPE, err,
               "[2, 3] (6 elements) cannot become [4, -1]");
-  CHECK_FAILS(pe_tensor_reshape(&t, 2, (int64_t[]){-1, -1}, &o, &err), PE_ESHAPE, err, "cannot become");
-  CHECK_FAILS(pe_tensor_reshape(&t, 3, (int64_t[]){INT64_MAX, INT64_MAX, 6}, &o, &err), PE_ESHAPE, err,
+  CHECK_FAILS(pe_tensor_reshape(&t, 2, (int64_t[]){-1, -1}, &o, &err), PE_ESHAPE, err,
               "cannot become");
+  CHECK_FAILS(pe_tensor_reshape(&t, 3, (int64_t[]){INT64_MAX, INT64_MAX, 6}, &o, &err), PE_ESHAPE,
+              err, "cannot become");
   CHECK_FAILS(pe_tensor_write(&t, &u, &err), PE_ESHAPE, err,
               "write: expand: shape [4, 3] cannot become [2, 3]");
   CHECK_FAILS(pe_tensor_reduce(PE_SUM, &t, (pe_reduce_options){.axis = 5}, &o, &err), PE_EARG, err,
               "sum: axis 6");
   bool close;
-  CHECK_FAILS(pe_tensor_close_to(&t, &u, 0, 0, &close, NULL, &err), PE_ESHAPE, err, "[2, 3] and [4, 3]");
+  CHECK_FAILS(pe_tensor_close_to(&t, &u, 0, 0, &close, NULL, &err), PE_ESHAPE, err,
+              "[2, 3] and [4, 3]");
   CHECK(!o.buffer);
   pe_tensor_close(&u), pe_tensor_close(&t);
 }

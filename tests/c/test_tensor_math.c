@@ -27,15 +27,15 @@ static void binary_agrees_with_loops(void) {
   static const pe_binary ops[] = {PE_ADD, PE_SUB, PE_MUL, PE_DIV, PE_MINIMUM, PE_MAXIMUM, PE_EQ,
                                   PE_NE,  PE_LT,  PE_LE,  PE_GT,  PE_GE,      PE_AND,     PE_OR};
   for (int round = 0; round < 600; round++) {
-    pe_tensor a = random_view(random_tensor(arithmetic[dice(ARITHMETIC)], dice(4), 7)), b = {0}, o = {0},
-              other;
+    pe_tensor a = random_view(random_tensor(arithmetic[dice(ARITHMETIC)], dice(4), 7)), b = {0},
+              o = {0}, other;
     /* b broadcasts to a: some dimensions are 1, leading ones may be missing */
     int skip = a.rank ? dice(a.rank + 1) : 0;
     int64_t shape[PE_TENSOR_RANK];
     for (int i = skip; i < a.rank; i++) shape[i - skip] = dice(3) ? a.shape[i] : 1;
     pe_dtype bt = arithmetic[dice(ARITHMETIC)];
-    CHECK_OK(pe_tensor_uniform(bt, a.rank - skip, shape, pe_dtype_is_float(bt) ? -4 : 0, 4, (uint64_t)round,
-                               &b, &err),
+    CHECK_OK(pe_tensor_uniform(bt, a.rank - skip, shape, pe_dtype_is_float(bt) ? -4 : 0, 4,
+                               (uint64_t)round, &b, &err),
              err);
     pe_binary op = ops[dice(sizeof ops / sizeof *ops)];
     bool swapped = dice(2);
@@ -53,7 +53,8 @@ static void binary_agrees_with_loops(void) {
           !(fabs(got - want) <= 12 * tolerance(o.dtype == PE_BOOL ? PE_F64 : o.dtype)))
         wrong++;
     } while (next_index(&a, index));
-    if (wrong) printf("    %s %s %s\n", pe_dtype_name(a.dtype), pe_binary_name(op), pe_dtype_name(b.dtype));
+    if (wrong)
+      printf("    %s %s %s\n", pe_dtype_name(a.dtype), pe_binary_name(op), pe_dtype_name(b.dtype));
     CHECK_INT(wrong, 0);
     pe_tensor_close(&other), pe_tensor_close(&o), pe_tensor_close(&b), pe_tensor_close(&a);
   }
@@ -78,34 +79,38 @@ static void unary_agrees_with_libm(void) {
 
 /* a = [[.5, -1.25, 2], [3.5, 0, -.75]] through numpy. */
 static void numpy_says(void) {
-  pe_tensor a = floats(2, (int64_t[]){2, 3}, (float[]){0.5f, -1.25f, 2, 3.5f, 0, -0.75f}), b, c, o = {0};
+  pe_tensor a = floats(2, (int64_t[]){2, 3}, (float[]){0.5f, -1.25f, 2, 3.5f, 0, -0.75f}), b, c,
+            o = {0};
   CHECK_OK(pe_tensor_unary(PE_GELU, &a, &o, &err), err);
   expect(o,
-         (double[]){0.34573123063700656, -0.13206221708356913, 1.9544997361036416, 3.4991857982233756, 0,
-                    -0.16997051428265114},
+         (double[]){0.34573123063700656, -0.13206221708356913, 1.9544997361036416,
+                    3.4991857982233756, 0, -0.16997051428265114},
          3e-7);
   CHECK_OK(pe_tensor_unary(PE_GELU_TANH, &a, &o, &err), err);
   expect(o,
-         (double[]){0.34571400982514394, -0.13228579703028542, 1.954597694087775, 3.499383802344626, 0,
-                    -0.17003944483437972},
+         (double[]){0.34571400982514394, -0.13228579703028542, 1.954597694087775, 3.499383802344626,
+                    0, -0.17003944483437972},
          3e-7);
   CHECK_OK(pe_tensor_unary(PE_SILU, &a, &o, &err), err);
   expect(o,
-         (double[]){0.3112296656009273, -0.27837517353163604, 1.7615941559557646, 3.3974071923702525, 0,
-                    -0.24061597561845527},
+         (double[]){0.3112296656009273, -0.27837517353163604, 1.7615941559557646,
+                    3.3974071923702525, 0, -0.24061597561845527},
          3e-7);
   CHECK_OK(pe_tensor_softmax(&a, 1, false, &o, &err), err);
   expect(o, (double[]){0.17682017, 0.03072674, 0.7924531, 0.9574311, 0.02891191, 0.01365702}, 1e-7);
   CHECK_OK(pe_tensor_softmax(&a, 1, true, &o, &err), err);
-  expect(o, (double[]){-1.732622, -3.482622, -0.23262198, -0.04350154, -3.5435016, -4.2935014}, 5e-7);
+  expect(o, (double[]){-1.732622, -3.482622, -0.23262198, -0.04350154, -3.5435016, -4.2935014},
+         5e-7);
   CHECK_OK(pe_tensor_cumsum(&a, 0, &o, &err), err);
   expect(o, (double[]){0.5, -1.25, 2, 4, -1.25, 1.25}, 0);
-  CHECK_OK(pe_tensor_reduce(PE_VAR, &a, (pe_reduce_options){.axis = PE_TENSOR_ALL, .ddof = 1}, &o, &err),
-           err);
+  CHECK_OK(
+      pe_tensor_reduce(PE_VAR, &a, (pe_reduce_options){.axis = PE_TENSOR_ALL, .ddof = 1}, &o, &err),
+      err);
   expect(o, (double[]){3.191666666666667}, 3e-7);
   CHECK_OK(pe_tensor_reduce(PE_STD, &a, (pe_reduce_options){.axis = 0}, &o, &err), err);
   expect(o, (double[]){1.5, 0.625, 1.375}, 1e-7);
-  CHECK_OK(pe_tensor_reduce(PE_NORM, &a, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err), err);
+  CHECK_OK(pe_tensor_reduce(PE_NORM, &a, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err),
+           err);
   expect(o, (double[]){4.315669125408017}, 5e-7);
   CHECK_OK(pe_tensor_range(PE_F32, pe_number_float(0), pe_number_float(0.125), 12, &c, &err), err);
   CHECK_OK(pe_tensor_view_as(&c, 2, (int64_t[]){3, 4}, &b, &err), err);
@@ -139,7 +144,8 @@ static void integers_are_defined(void) {
   CHECK_OK(pe_tensor_range(PE_I8, pe_number_int(0), pe_number_int(1), 6, &b, &err), err);
   CHECK_FAILS(pe_tensor_binary(PE_IDIV, &a, &b, &o, &err), PE_EARG, err,
               "integer division by zero at element 1");
-  CHECK_FAILS(pe_tensor_binary(PE_MOD, &a, &b, &o, &err), PE_EARG, err, "mod: integer division by zero");
+  CHECK_FAILS(pe_tensor_binary(PE_MOD, &a, &b, &o, &err), PE_EARG, err,
+              "mod: integer division by zero");
   pe_tensor_fill(&a, pe_number_int(7), &err);
   CHECK_OK(pe_tensor_binary(PE_POW, &a, &b, &o, &err), err);
   expect(o, (double[]){1, 7, 49, 87, 97, -89}, 0);
@@ -162,7 +168,8 @@ static void integers_are_defined(void) {
 
 static void special_numbers(void) {
   float tiny = 0x1p-149f;
-  pe_tensor a = FLOATS(NAN, 1, -INFINITY, tiny, -0.0f), b = FLOATS(1, NAN, INFINITY, tiny, 0), o = {0};
+  pe_tensor a = FLOATS(NAN, 1, -INFINITY, tiny, -0.0f), b = FLOATS(1, NAN, INFINITY, tiny, 0),
+            o = {0};
   CHECK_OK(pe_tensor_binary(PE_MINIMUM, &a, &b, &o, &err), err);
   expect(o, (double[]){NAN, NAN, -INFINITY, tiny, 0}, 0);
   CHECK_OK(pe_tensor_binary(PE_MAXIMUM, &a, &b, &o, &err), err);
@@ -205,7 +212,8 @@ static void where_chooses(void) {
 /* ---- matmul -------------------------------------------------------------------------------------------- */
 
 /* One element, in the arithmetic the header promises. */
-static double slow_dot(const pe_tensor *a, int64_t *ia, const pe_tensor *b, int64_t *ib, pe_dtype dtype) {
+static double slow_dot(const pe_tensor *a, int64_t *ia, const pe_tensor *b, int64_t *ib,
+                       pe_dtype dtype) {
   float f = 0;
   double d = 0;
   for (int64_t k = 0; k < a->shape[a->rank - 1]; k++) {
@@ -230,7 +238,8 @@ static void matmul_is_one_sum_per_element(void) {
     if (turned) sb[2] = n, sb[3] = k;
     pe_tensor a = {0}, b0 = {0}, b = {0}, o = {0};
     double low = dtype == PE_U8 ? 0 : -3;
-    CHECK_OK(pe_tensor_uniform(dtype, batch ? 4 : 2, batch ? sa : sa + 2, low, 3, (uint64_t)round, &a, &err),
+    CHECK_OK(pe_tensor_uniform(dtype, batch ? 4 : 2, batch ? sa : sa + 2, low, 3, (uint64_t)round,
+                               &a, &err),
              err);
     CHECK_OK(pe_tensor_uniform(dtype, batch == 2 ? 4 : 2, batch == 2 ? sb : sb + 2, low, 3,
                                (uint64_t)round + 999, &b0, &err),
@@ -255,8 +264,8 @@ static void matmul_is_one_sum_per_element(void) {
 }
 
 static void matmul_of_vectors(void) {
-  pe_tensor v = FLOATS(1, 2, 3), m = floats(2, (int64_t[]){3, 2}, (float[]){1, 2, 3, 4, 5, 6}), t = {0},
-            o = {0};
+  pe_tensor v = FLOATS(1, 2, 3), m = floats(2, (int64_t[]){3, 2}, (float[]){1, 2, 3, 4, 5, 6}),
+            t = {0}, o = {0};
   pe_tensor_swap(&m, 0, 1, &t, &err);
   CHECK_OK(pe_tensor_matmul(&v, &v, &o, &err), err);
   CHECK_INT(o.rank, 0);
@@ -302,7 +311,8 @@ static double slow_reduce(pe_reduce op, const double *x, int64_t n) {
 
 static void reductions_agree_with_loops(void) {
   for (int round = 0; round < 500; round++) {
-    pe_tensor t = random_view(random_tensor(arithmetic[dice(ARITHMETIC)], 1 + dice(3), round % 10 ? 9 : 40)),
+    pe_tensor t = random_view(
+                  random_tensor(arithmetic[dice(ARITHMETIC)], 1 + dice(3), round % 10 ? 9 : 40)),
               o = {0};
     pe_reduce op = (pe_reduce)dice(PE_REDUCE_COUNT);
     pe_reduce_options how = {.axis = dice(t.rank + 1) - 1, .keep = dice(2), .first = 1};
@@ -329,7 +339,8 @@ static void reductions_agree_with_loops(void) {
         next_index(&rest, index);
       }
     }
-    if (wrong) printf("    %s of %s, axis %d\n", pe_reduce_name(op), pe_dtype_name(t.dtype), how.axis);
+    if (wrong)
+      printf("    %s of %s, axis %d\n", pe_reduce_name(op), pe_dtype_name(t.dtype), how.axis);
     CHECK_INT(wrong, 0);
     pe_free(x);
     pe_tensor_close(&o), pe_tensor_close(&t);
@@ -341,12 +352,13 @@ static void nothing_to_reduce(void) {
   CHECK_OK(pe_tensor_new(PE_F32, 2, (int64_t[]){0, 3}, &t, &err), err);
   CHECK_OK(pe_tensor_reduce(PE_SUM, &t, (pe_reduce_options){.axis = 0}, &o, &err), err);
   expect(o, (double[]){0, 0, 0}, 0);
-  CHECK_OK(pe_tensor_reduce(PE_MEAN, &t, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err), err);
+  CHECK_OK(pe_tensor_reduce(PE_MEAN, &t, (pe_reduce_options){.axis = PE_TENSOR_ALL}, &o, &err),
+           err);
   expect(o, (double[]){NAN}, 0);
   CHECK_OK(pe_tensor_reduce(PE_ALL, &t, (pe_reduce_options){.axis = 0}, &o, &err), err);
   expect(o, (double[]){1, 1, 1}, 0);
-  CHECK_FAILS(pe_tensor_reduce(PE_MAX, &t, (pe_reduce_options){.axis = 0}, &o, &err), PE_ESHAPE, err,
-              "max: shape [0, 3]");
+  CHECK_FAILS(pe_tensor_reduce(PE_MAX, &t, (pe_reduce_options){.axis = 0}, &o, &err), PE_ESHAPE,
+              err, "max: shape [0, 3]");
   CHECK_OK(pe_tensor_reduce(PE_MAX, &t, (pe_reduce_options){.axis = 1}, &o, &err),
            err); /* no rows, no question */
   CHECK_INT(pe_tensor_size(&o), 0);
@@ -362,9 +374,10 @@ static bool comes_first(double a, double b, bool descending) { /* strictly; NaN 
 
 static void order_is_stable_and_total(void) {
   for (int round = 0; round < 200; round++) {
-    pe_tensor t = random_tensor(arithmetic[dice(ARITHMETIC)], 2, 30), sorted = {0}, at = {0}, values = {0},
-              places = {0};
-    if (t.dtype == PE_F32 && pe_tensor_size(&t) > 3) ((float *)(void *)t.buffer->data)[dice(3)] = NAN;
+    pe_tensor t = random_tensor(arithmetic[dice(ARITHMETIC)], 2, 30), sorted = {0}, at = {0},
+              values = {0}, places = {0};
+    if (t.dtype == PE_F32 && pe_tensor_size(&t) > 3)
+      ((float *)(void *)t.buffer->data)[dice(3)] = NAN;
     t = random_view(t);
     bool down = dice(2);
     int axis = dice(2), wrong = 0;
@@ -374,8 +387,10 @@ static void order_is_stable_and_total(void) {
     CHECK_OK(pe_tensor_topk(&t, axis, k, !down, 0, &values, &places, &err), err);
     for (int64_t row = 0; row < t.shape[1 - axis]; row++)
       for (int64_t i = 0; i < n; i++) {
-        int64_t here[] = {axis ? row : i, axis ? i : row}, next[] = {axis ? row : i + 1, axis ? i + 1 : row};
-        int64_t from = pe_tensor_get(&at, here).i - 1, source[] = {axis ? row : from, axis ? from : row};
+        int64_t here[] = {axis ? row : i, axis ? i : row},
+                next[] = {axis ? row : i + 1, axis ? i + 1 : row};
+        int64_t from = pe_tensor_get(&at, here).i - 1,
+                source[] = {axis ? row : from, axis ? from : row};
         wrong += !alike(value(&sorted, here), value(&t, source), 0);
         if (i + 1 < n) {
           int64_t after = pe_tensor_get(&at, next).i - 1;
@@ -383,12 +398,12 @@ static void order_is_stable_and_total(void) {
           wrong += !comes_first(value(&sorted, here), value(&sorted, next), down) && after < from;
         }
         if (i < k)
-          wrong +=
-              !alike(value(&values, here), value(&sorted, here), 0) || pe_tensor_get(&places, here).i != from;
+          wrong += !alike(value(&values, here), value(&sorted, here), 0) ||
+                   pe_tensor_get(&places, here).i != from;
       }
     CHECK_INT(wrong, 0);
-    pe_tensor_close(&places), pe_tensor_close(&values), pe_tensor_close(&at), pe_tensor_close(&sorted),
-        pe_tensor_close(&t);
+    pe_tensor_close(&places), pe_tensor_close(&values), pe_tensor_close(&at),
+        pe_tensor_close(&sorted), pe_tensor_close(&t);
   }
   pe_tensor t = FLOATS(1, 2), v = {0}, p = {0};
   CHECK_FAILS(pe_tensor_topk(&t, 0, 3, false, 0, &v, &p, &err), PE_EARG, err,
@@ -399,8 +414,8 @@ static void order_is_stable_and_total(void) {
 
 static void rows_along_any_axis(void) {
   for (int round = 0; round < 60; round++) {
-    pe_tensor t = random_view(random_tensor(dice(2) ? PE_F32 : PE_F64, 3, 6)), soft = {0}, sum = {0},
-              ones = {0}, run = {0}, last = {0}, total = {0};
+    pe_tensor t = random_view(random_tensor(dice(2) ? PE_F32 : PE_F64, 3, 6)), soft = {0},
+              sum = {0}, ones = {0}, run = {0}, last = {0}, total = {0};
     int axis = dice(3);
     bool close;
     double worst;

@@ -6,21 +6,25 @@
 #include "check.h"
 #include "tokenizer_help.h"
 #include "runtime/buffer.h"
-#include "runtime/detokenizer.h"
+#include "runtime/text/detokenizer.h"
 #include "runtime/json.h"
 
-static const char *const shared = "../shared/cases/tokenizers", *const shared_gguf = "../shared/golden-gguf";
+static const char *const shared = "../shared/cases/tokenizers", *const shared_gguf =
+                                                                    "../shared/golden-gguf";
 
 /* ---- cases --------------------------------------------------------------------------------------------------- */
 
-typedef struct tally { int right, wrong, folders; } tally;
+typedef struct tally {
+  int right, wrong, folders;
+} tally;
 
 static pe_json_value *load(const char *path, pe_arena *a, pe_buffer **file) {
   pe_error err;
   pe_json_value *v = NULL;
   struct stat st;
   if (stat(path, &st)) return NULL;
-  if (pe_buffer_map(path, file, &err) || pe_json_parse((const char *)(*file)->data, (*file)->size, a, &v, &err))
+  if (pe_buffer_map(path, file, &err) ||
+      pe_json_parse((const char *)(*file)->data, (*file)->size, a, &v, &err))
     check_failures++, printf("    %s: %s\n", path, err.text);
   return v;
 }
@@ -45,11 +49,14 @@ static void verdict(tally *n, bool right, const char *where, const char *what, p
     return;
   }
   n->wrong++;
-  if (n->wrong <= 10) printf("    %s: %s of '%.*s'\n", where, what, (int)(input.len > 60 ? 60 : input.len), input.at ? input.at : "");
+  if (n->wrong <= 10)
+    printf("    %s: %s of '%.*s'\n", where, what, (int)(input.len > 60 ? 60 : input.len),
+           input.at ? input.at : "");
 }
 
-static void check_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, const char *where, pe_str text, const char *what,
-                         bool add, bool parse, const pe_json_value *want, tally *n) {
+static void check_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, const char *where,
+                         pe_str text, const char *what, bool add, bool parse,
+                         const pe_json_value *want, tally *n) {
   pe_error err = {0};
   pe_ids ids = {0};
   pe_encode_options o = {.add_special = add, .parse_special = parse};
@@ -59,7 +66,8 @@ static void check_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, const c
   if (!right && n->wrong <= 10) {
     int32_t list[24];
     size_t k = 0;
-    for (const pe_json_value *v = want->child; v && k < 24; v = v->next) list[k++] = (int32_t)v->integer;
+    for (const pe_json_value *v = want->child; v && k < 24; v = v->next)
+      list[k++] = (int32_t)v->integer;
     print_ids("got", ids.id, ids.count), print_ids("not", list, k);
   }
   pe_ids_free(&ids);
@@ -87,7 +95,8 @@ static size_t list_ids(const pe_json_value *list, int32_t **out) {
   return n;
 }
 
-static void check_decode(const decode_case *c, const pe_json_value *list, bool skip, const pe_json_value *want, const pe_json_value *other, tally *n) {
+static void check_decode(const decode_case *c, const pe_json_value *list, bool skip,
+                         const pe_json_value *want, const pe_json_value *other, tally *n) {
   pe_error err = {0};
   pe_buf whole = {0}, joined = {0};
   int32_t *id = NULL;
@@ -100,17 +109,22 @@ static void check_decode(const decode_case *c, const pe_json_value *list, bool s
   pe_str got = pe_str_of(whole.data, whole.len);
   bool right = !rc && pe_str_same(got, pe_str_of(joined.data, joined.len));
   /* null: the reference itself fails; a broken run of byte tokens is read in the streamable way */
-  bool open = !pe_json_is(want, PE_JSON_STRING) || (c->byte_fallback && !other && has_replacement(want->str));
+  bool open = !pe_json_is(want, PE_JSON_STRING) ||
+              (c->byte_fallback && !other && has_replacement(want->str));
   if (right && !open) right = pe_str_same(got, other ? other->str : want->str);
   verdict(n, right, c->where, rc ? err.text : "decode", got);
-  if (!right && n->wrong <= 10 && pe_json_is(want, PE_JSON_STRING)) printf("      not '%.*s'\n", pe_str_clip(want->str), want->str.at);
+  if (!right && n->wrong <= 10 && pe_json_is(want, PE_JSON_STRING))
+    printf("      not '%.*s'\n", pe_str_clip(want->str), want->str.at);
   pe_detokenizer_free(d);
   pe_buf_free(&whole), pe_buf_free(&joined);
   free(id);
 }
 
 static void check_folder(const char *folder, tally *n) {
-  static const struct { const char *key; bool add, parse; } ways[] = {{"ids", false, true}, {"ids_special", true, true}, {"ids_plain", false, false}};
+  static const struct {
+    const char *key;
+    bool add, parse;
+  } ways[] = {{"ids", false, true}, {"ids_special", true, true}, {"ids_plain", false, false}};
   char path[3][800];
   static const char *const names[] = {"cases", "decode", "stream"};
   pe_error err = {0};
@@ -130,7 +144,8 @@ static void check_folder(const char *folder, tally *n) {
     pe_str text = pe_json_str(pe_json_get(c, "text"), "");
     for (int w = 0; w < 3; w++) {
       const pe_json_value *want = pe_json_get(c, ways[w].key);
-      check_encode(t, s, folder, text, ways[w].key, ways[w].add, ways[w].parse, want ? want : pe_json_get(c, "ids"), n);
+      check_encode(t, s, folder, text, ways[w].key, ways[w].add, ways[w].parse,
+                   want ? want : pe_json_get(c, "ids"), n);
     }
     check_decode(&d, pe_json_get(c, "ids"), false, pe_json_get(c, "decoded"), NULL, n);
     check_decode(&d, pe_json_get(c, "ids_special"), true, pe_json_get(c, "decoded_skip"), NULL, n);
@@ -143,11 +158,12 @@ static void check_folder(const char *folder, tally *n) {
   }
   for (pe_json_value *c = s && list[2] ? list[2]->child : NULL; c; c = c->next) {
     decode_case d = {t, folder, false};
-    check_decode(&d, pe_json_get(c, "ids"), pe_json_bool(pe_json_get(c, "skip_special"), false), pe_json_get(c, "text"), pe_json_get(c, "text_utf8"), n);
+    check_decode(&d, pe_json_get(c, "ids"), pe_json_bool(pe_json_get(c, "skip_special"), false),
+                 pe_json_get(c, "text"), pe_json_get(c, "text_utf8"), n);
   }
   n->folders++;
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
   pe_arena_free(&a);
   for (int i = 0; i < 3; i++) pe_buffer_release(file[i]);
 }
@@ -176,7 +192,8 @@ static void test_small_cases(void) {
 
 static void test_shared_cases(void) {
   struct stat st;
-  if (stat(shared, &st)) CHECK_SKIP("../shared/cases/tokenizers is not there (8 published vocabularies, 61 small ones)");
+  if (stat(shared, &st))
+    CHECK_SKIP("../shared/cases/tokenizers is not there (8 published vocabularies, 61 small ones)");
   tally n = {0};
   char small[600];
   snprintf(small, sizeof small, "%s/small", shared);
@@ -203,13 +220,15 @@ static void check_gguf(const char *vocabulary, const char *cases, tally *n) {
     for (int add = 0; add < 2; add++)
       for (int parse = 0; parse < 2; parse++) {
         const pe_json_value *plain = pe_json_get(c, add ? "ids_with_special" : "ids");
-        const pe_json_value *parsed = pe_json_get(c, add ? "ids_parsed_with_special" : "ids_parsed");
-        check_encode(t, s, vocabulary, text, "ids", add, parse, parse && parsed ? parsed : plain, n);
+        const pe_json_value *parsed =
+            pe_json_get(c, add ? "ids_parsed_with_special" : "ids_parsed");
+        check_encode(t, s, vocabulary, text, "ids", add, parse, parse && parsed ? parsed : plain,
+                     n);
       }
   }
   n->folders++;
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
   pe_arena_free(&a);
   pe_buffer_release(file);
 }
@@ -230,7 +249,8 @@ static void test_gguf(void) {
 static void test_shared_gguf(void) {
   static const char *const name[] = {"gpt-2", "phi-3"};
   struct stat st;
-  if (stat(shared_gguf, &st)) CHECK_SKIP("../shared/golden-gguf is not there (2 published vocabularies)");
+  if (stat(shared_gguf, &st))
+    CHECK_SKIP("../shared/golden-gguf is not there (2 published vocabularies)");
   tally n = {0};
   for (int i = 0; i < 2; i++) {
     char gguf[200], json[200];
@@ -243,22 +263,32 @@ static void test_shared_gguf(void) {
 
 /* ---- our own small tokenizers -------------------------------------------------------------------------------- */
 
-static pe_status read_text(const char *json, pe_tokenizer **t, pe_error *err) { return pe_tokenizer_read(json, strlen(json), t, err); }
+static pe_status read_text(const char *json, pe_tokenizer **t, pe_error *err) {
+  return pe_tokenizer_read(json, strlen(json), t, err);
+}
 
-#define MODEL "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<\":3,\">\":4,\"x\":5},\"merges\":[[\"a\",\"b\"]]}"
-#define TOKEN(content, special, normalized) \
-  "{\"id\":9,\"content\":\"" content "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normalized ",\"special\":" special "}"
+#define MODEL                                                                                      \
+  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<\":3,\">\":4,\"x\":5},"      \
+  "\"merges\":[[\"a\",\"b\"]]}"
+#define TOKEN(content, special, normalized)                                                        \
+  "{\"id\":9,\"content\":\"" content                                                               \
+  "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normalized          \
+  ",\"special\":" special "}"
 
 static void test_trust(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
-  CHECK_OK(read_text("{\"added_tokens\":[" TOKEN("<x>", "true", "false") "," TOKEN("b<", "true", "false") "," TOKEN("xx", "false", "false") "]," MODEL "}", &t, &err), err);
+  CHECK_OK(read_text("{\"added_tokens\":[" TOKEN("<x>", "true", "false") "," TOKEN(
+                         "b<", "true", "false") "," TOKEN("xx", "false", "false") "]," MODEL "}",
+                     &t, &err),
+           err);
   if (!t) return;
   EXPECT_IDS(t, "a<x>b", NULL, 0, "0 6 1");
-  pe_span none[] = {{0, 5, false}}, all[] = {{0, 5, true}}, split[] = {{0, 2, true}, {2, 5, true}}, half[] = {{0, 2, true}, {2, 5, false}};
+  pe_span none[] = {{0, 5, false}}, all[] = {{0, 5, true}}, split[] = {{0, 2, true}, {2, 5, true}},
+          half[] = {{0, 2, true}, {2, 5, false}};
   EXPECT_IDS(t, "a<x>b", none, 1, "0 3 5 4 1");
   EXPECT_IDS(t, "a<x>b", all, 1, "0 6 1");
-  EXPECT_IDS(t, "a<x>b", split, 2, "0 6 1");  /* neighbouring trusted spans are as one */
+  EXPECT_IDS(t, "a<x>b", split, 2, "0 6 1"); /* neighbouring trusted spans are as one */
   EXPECT_IDS(t, "a<x>b", half, 2, "0 3 5 4 1");
   EXPECT_IDS(t, "a<x>b", none, 0, "0 3 5 4 1"); /* in no span: not trusted */
   /* A special token that begins in user text does not swallow the template's mark behind it. */
@@ -277,30 +307,38 @@ static void test_trust(void) {
   CHECK_OK(pe_tokenizer_scratch_new(t, &s, &err), err);
   CHECK_FAILS(pe_tokenizer_encode(t, s, pe_str_c("ab"), &o, &ids, &err), PE_EARG, err, "span 0");
   o.span = NULL;
-  CHECK_FAILS(pe_tokenizer_encode(t, s, pe_str_of("a\xff", 2), &o, &ids, &err), PE_EARG, err, "not UTF-8");
+  CHECK_FAILS(pe_tokenizer_encode(t, s, pe_str_of("a\xff", 2), &o, &ids, &err), PE_EARG, err,
+              "not UTF-8");
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 static void test_trust_normalized(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
-  CHECK_OK(read_text("{\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[" TOKEN("<X>", "true", "true") "]," MODEL "}", &t, &err), err);
+  CHECK_OK(read_text("{\"normalizer\":{\"type\":\"Lowercase\"},\"added_tokens\":[" TOKEN(
+                         "<X>", "true", "true") "]," MODEL "}",
+                     &t, &err),
+           err);
   if (!t) return;
   EXPECT_IDS(t, "A<X>b", NULL, 0, "0 6 1");
   EXPECT_IDS(t, "A<x>b", NULL, 0, "0 6 1");
-  pe_span none[] = {{0, 5, false}}, part[] = {{0, 3, true}, {3, 5, false}}, mark[] = {{0, 1, false}, {1, 4, true}, {4, 5, false}};
+  pe_span none[] = {{0, 5, false}}, part[] = {{0, 3, true}, {3, 5, false}},
+          mark[] = {{0, 1, false}, {1, 4, true}, {4, 5, false}};
   EXPECT_IDS(t, "A<X>b", none, 1, "0 3 5 4 1");
   EXPECT_IDS(t, "A<X>b", part, 2, "0 3 5 4 1");
   EXPECT_IDS(t, "A<X>b", mark, 3, "0 6 1");
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 static void test_lookups(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
-  CHECK_OK(read_text("{\"added_tokens\":[" TOKEN("<x>", "true", "false") "," TOKEN("ab", "false", "false") "]," MODEL "}", &t, &err), err);
+  CHECK_OK(read_text("{\"added_tokens\":[" TOKEN("<x>", "true", "false") "," TOKEN(
+                         "ab", "false", "false") "]," MODEL "}",
+                     &t, &err),
+           err);
   if (!t) return;
   CHECK_INT(pe_tokenizer_size(t), 7);
   CHECK_INT(pe_tokenizer_id(t, pe_str_c("<x>")), 6);
@@ -312,7 +350,7 @@ static void test_lookups(void) {
   CHECK(pe_tokenizer_is_special(t, 6));
   CHECK(!pe_tokenizer_is_special(t, 2));
   CHECK_INT(pe_tokenizer_special(t, PE_BOS), -1);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 static void test_offsets(void) {
@@ -335,7 +373,8 @@ static void test_offsets(void) {
     CHECK_INT(ids.at[ids.count - 2], text.len - 11);
     for (size_t i = 1; i < ids.count; i++) CHECK(ids.at[i] >= ids.at[i - 1]);
     size_t position[4];
-    pe_tokenizer_positions(t, &o, &ids, text.len, (size_t[]){11, 12, text.len - 10, text.len}, 4, position);
+    pe_tokenizer_positions(t, &o, &ids, text.len, (size_t[]){11, 12, text.len - 10, text.len}, 4,
+                           position);
     CHECK_INT(position[0], 0);
     CHECK_INT(position[1], 1);
     CHECK_INT(position[2], ids.count - 1);
@@ -343,13 +382,16 @@ static void test_offsets(void) {
   }
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 /* ---- bad files ----------------------------------------------------------------------------------------------- */
 
 static void test_bad_files(void) {
-  static const struct { const char *json, *part; pe_status code; } bad[] = {
+  static const struct {
+    const char *json, *part;
+    pe_status code;
+  } bad[] = {
       {"", "text ends", PE_EFORMAT},
       {"[]", "must be object", PE_EFORMAT},
       {"{}", "no model", PE_EFORMAT},
@@ -357,21 +399,32 @@ static void test_bad_files(void) {
       {"{\"model\":{}}", "no vocab", PE_EFORMAT},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0}}}", "no merges", PE_EFORMAT},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":7,\"merges\":[]}}", "vocab must be", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "must be an object", PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "must be an object",
+       PE_EFORMAT},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":-1},\"merges\":[]}}", "id -1", PE_EFORMAT},
       {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":1.5},\"merges\":[]}}", "id 1.5", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2147483648},\"merges\":[]}}", "2147483648", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4611686018427387904},\"merges\":[]}}", "4611686018427387904", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2000000000},\"merges\":[]}}", "plausible", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"b\"]]}}", "'b'", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "'aa'", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", "two tokens", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[3]}}", "merges must be", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "right token", PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2147483648},\"merges\":[]}}", "2147483648",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":4611686018427387904},\"merges\":[]}}",
+       "4611686018427387904", PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":2000000000},\"merges\":[]}}", "plausible",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"b\"]]}}", "'b'",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\",\"a\"]]}}", "'aa'",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a a a\"]}}", "two tokens",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[\"a\"]}}", "two tokens",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[3]}}", "merges must be",
+       PE_EFORMAT},
+      {"{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}}", "right token",
+       PE_EFORMAT},
       {"{\"model\":{\"merges\":[[\"a\",\"q\"]],\"vocab\":{\"a\":0}}}", "'q'", PE_EFORMAT},
       {"{\"model\":{\"vocab\":{},\"vocab\":{},\"merges\":[]}}", "two vocabularies", PE_EFORMAT},
-      {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":5}}", "unk_id is 5", PE_EFORMAT},
+      {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",0]],\"unk_id\":5}}", "unk_id is 5",
+       PE_EFORMAT},
       {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\"]]}}", "score", PE_EFORMAT},
       {"{\"model\":{\"type\":\"Unigram\",\"vocab\":{\"a\":1}}}", "array of", PE_EFORMAT},
       {"{\"model\":{\"type\":\"Word2Vec\",\"vocab\":{}}}", "'Word2Vec'", PE_EUNSUPPORTED},
@@ -379,7 +432,9 @@ static void test_bad_files(void) {
       {"{\"pre_tokenizer\":{\"type\":\"Chop\"}," MODEL "}", "'Chop'", PE_EUNSUPPORTED},
       {"{\"decoder\":{\"type\":\"Sing\"}," MODEL "}", "'Sing'", PE_EUNSUPPORTED},
       {"{\"post_processor\":{\"type\":\"Wrap\"}," MODEL "}", "'Wrap'", PE_EUNSUPPORTED},
-      {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"[X]\"}}],\"special_tokens\":{}}," MODEL "}", "'[X]'", PE_EFORMAT},
+      {"{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":"
+       "\"[X]\"}}],\"special_tokens\":{}}," MODEL "}",
+       "'[X]'", PE_EFORMAT},
       {"{\"added_tokens\":7," MODEL "}", "added_tokens must be", PE_EFORMAT},
       {"{\"added_tokens\":[{\"id\":1}]," MODEL "}", "without 'content'", PE_EFORMAT},
       {"{\"added_tokens\":[{\"id\":-1,\"content\":\"q\"}]," MODEL "}", "'q'", PE_EFORMAT},
@@ -390,8 +445,10 @@ static void test_bad_files(void) {
     pe_tokenizer *t = NULL;
     pe_status rc = read_text(bad[i].json, &t, &err);
     if (rc != bad[i].code || !strstr(err.text, bad[i].part) || strchr(err.text, '\n'))
-      check_failures++, printf("    %s: %s \"%s\", not %s with \"%s\"\n", bad[i].json, pe_status_name(rc), err.text, pe_status_name(bad[i].code), bad[i].part);
-    pe_tokenizer_close(t);
+      check_failures++,
+          printf("    %s: %s \"%s\", not %s with \"%s\"\n", bad[i].json, pe_status_name(rc),
+                 err.text, pe_status_name(bad[i].code), bad[i].part);
+    pe_tokenizer_release(t);
   }
 }
 
@@ -399,17 +456,21 @@ static void test_deep_nesting(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
   pe_buf b = {0};
-  static const char *const part[][2] = {{"decoder", "decoders"}, {"post_processor", "processors"}, {"normalizer", "normalizers"}, {"pre_tokenizer", "pretokenizers"}};
+  static const char *const part[][2] = {{"decoder", "decoders"},
+                                        {"post_processor", "processors"},
+                                        {"normalizer", "normalizers"},
+                                        {"pre_tokenizer", "pretokenizers"}};
   for (int p = 0; p < 4; p++) {
     b.len = 0;
     pe_buf_printf(&b, NULL, "{\"%s\":", part[p][0]);
-    for (int i = 0; i < 240; i++) pe_buf_printf(&b, NULL, "{\"type\":\"Sequence\",\"%s\":[", part[p][1]);
+    for (int i = 0; i < 240; i++)
+      pe_buf_printf(&b, NULL, "{\"type\":\"Sequence\",\"%s\":[", part[p][1]);
     for (int i = 0; i < 240; i++) pe_buf_printf(&b, NULL, "]}");
     pe_buf_printf(&b, NULL, "," MODEL "}");
     t = NULL;
     pe_status rc = pe_tokenizer_read(b.data, b.len, &t, &err);
     CHECK(rc == PE_OK || rc == PE_ELIMIT || rc == PE_EFORMAT);
-    pe_tokenizer_close(t);
+    pe_tokenizer_release(t);
   }
   pe_buf_free(&b);
 }
@@ -443,8 +504,11 @@ static void test_config(void) {
   pe_tokenizer *t = NULL;
   char folder[] = "/tmp/perigee-test-XXXXXX", path[200];
   CHECK(mkdtemp(folder) != NULL);
-  write_file(folder, "tokenizer.json", "{\"added_tokens\":[" TOKEN("<x>", "true", "false") "]," MODEL "}");
-  write_file(folder, "tokenizer_config.json", "{\"bos_token\":\"a\",\"eos_token\":{\"content\":\"<x>\"},\"pad_token\":null,\"unk_token\":\"?\"}");
+  write_file(folder, "tokenizer.json",
+             "{\"added_tokens\":[" TOKEN("<x>", "true", "false") "]," MODEL "}");
+  write_file(folder, "tokenizer_config.json",
+             "{\"bos_token\":\"a\",\"eos_token\":{\"content\":\"<x>\"},\"pad_token\":null,\"unk_"
+             "token\":\"?\"}");
   CHECK_OK(pe_tokenizer_open(folder, &t, &err), err);
   if (t) {
     CHECK_INT(pe_tokenizer_special(t, PE_BOS), 0);
@@ -452,7 +516,7 @@ static void test_config(void) {
     CHECK_INT(pe_tokenizer_special(t, PE_PAD), -1);
     CHECK_INT(pe_tokenizer_special(t, PE_UNK), -1);
   }
-  pe_tokenizer_close(t), t = NULL;
+  pe_tokenizer_release(t), t = NULL;
   write_file(folder, "tokenizer_config.json", "{");
   CHECK_FAILS(pe_tokenizer_open(folder, &t, &err), PE_EFORMAT, err, "tokenizer_config.json");
   snprintf(path, sizeof path, "%s/tokenizer.json", folder), remove(path);
@@ -473,21 +537,27 @@ static bool survive(const pe_buffer *file, int64_t n) {
   pe_alloc_fail_at(n);
   pe_status rc = pe_tokenizer_read((const char *)file->data, file->size, &t, &err);
   if (!rc) rc = pe_tokenizer_scratch_new(t, &s, &err);
-  if (!rc) rc = pe_tokenizer_encode(t, s, pe_str_c("The Caf\xc3\xa9 counted 31 waves, \xe6\xb5\xb7\xe6\xb5\xaa <s>and</s> more \xf0\x9f\x8c\x8a."), &o, &ids, &err);
+  if (!rc)
+    rc = pe_tokenizer_encode(t, s,
+                             pe_str_c("The Caf\xc3\xa9 counted 31 waves, \xe6\xb5\xb7\xe6\xb5\xaa "
+                                      "<s>and</s> more \xf0\x9f\x8c\x8a."),
+                             &o, &ids, &err);
   if (!rc) rc = pe_tokenizer_decode(t, ids.id, ids.count, false, &text, &err);
   pe_alloc_fail_at(0);
   if (rc && (rc != PE_ENOMEM || !err.text[0]))
-    check_failures++, printf("    allocation %" PRId64 ": %s \"%s\", not nomem\n", n, pe_status_name(rc), err.text);
+    check_failures++, printf("    allocation %" PRId64 ": %s \"%s\", not nomem\n", n,
+                             pe_status_name(rc), err.text);
   pe_ids_free(&ids);
   pe_buf_free(&text);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
   return !rc;
 }
 
 static void test_out_of_memory(void) {
-  static const char *const name[] = {"bpe-qwen2", "spm-llama", "unigram-precompiled", "wordpiece-bert", "added-token-flags",
-                                     "decoder-strip-replace", "decoder-ctc", "bpe-word-suffix"};
+  static const char *const name[] = {"bpe-qwen2",      "spm-llama",         "unigram-precompiled",
+                                     "wordpiece-bert", "added-token-flags", "decoder-strip-replace",
+                                     "decoder-ctc",    "bpe-word-suffix"};
   for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
     char path[200];
     pe_error err = {0};
@@ -498,7 +568,8 @@ static void test_out_of_memory(void) {
     int64_t live = pe_alloc_live(), n = 1;
     for (; n < 20000 && !survive(file, n); n++)
       if (pe_alloc_live() != live) {
-        check_failures++, printf("    %s, allocation %" PRId64 ": %" PRId64 " leaked\n", name[i], n, pe_alloc_live() - live);
+        check_failures++, printf("    %s, allocation %" PRId64 ": %" PRId64 " leaked\n", name[i], n,
+                                 pe_alloc_live() - live);
         break;
       }
     CHECK(n > 20 && n < 20000);
@@ -524,7 +595,7 @@ static void check_long(const char *folder, const char *unit, size_t size) {
   pe_buf_free(&text), pe_buf_free(&back);
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 static void test_long_words(void) {
@@ -555,10 +626,14 @@ static void test_short_and_long_agree(void) {
   pe_ids_free(&one), pe_ids_free(&many);
   pe_buf_free(&text);
   pe_tokenizer_scratch_free(s);
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
-typedef struct work { const pe_tokenizer *t; size_t count; pe_status rc; } work;
+typedef struct work {
+  const pe_tokenizer *t;
+  size_t count;
+  pe_status rc;
+} work;
 
 static void *encode_many(void *context) {
   work *w = context;
@@ -567,7 +642,9 @@ static void *encode_many(void *context) {
   pe_ids ids = {0};
   pe_encode_options o = {.parse_special = true};
   w->rc = pe_tokenizer_scratch_new(w->t, &s, &err);
-  for (int i = 0; !w->rc && i < 200; i++) w->rc = pe_tokenizer_encode(w->t, s, pe_str_c("The keeper counted 31 waves at caf\xc3\xa9."), &o, &ids, &err);
+  for (int i = 0; !w->rc && i < 200; i++)
+    w->rc = pe_tokenizer_encode(w->t, s, pe_str_c("The keeper counted 31 waves at caf\xc3\xa9."),
+                                &o, &ids, &err);
   w->count = ids.count;
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);
@@ -584,14 +661,15 @@ static void test_threads(void) {
     work w[4];
     snprintf(path, sizeof path, "tests/tokenizers/%s", name[k]);
     CHECK_OK(pe_tokenizer_open(path, &t, &err), err);
-    for (int i = 0; i < 4; i++) w[i] = (work){.t = t}, pthread_create(&thread[i], NULL, encode_many, &w[i]);
+    for (int i = 0; i < 4; i++)
+      w[i] = (work){.t = t}, pthread_create(&thread[i], NULL, encode_many, &w[i]);
     for (int i = 0; i < 4; i++) {
       pthread_join(thread[i], NULL);
       CHECK_INT(w[i].rc, 0);
       CHECK_INT(w[i].count, w[0].count);
     }
     CHECK(w[0].count > 0);
-    pe_tokenizer_close(t);
+    pe_tokenizer_release(t);
   }
 }
 

@@ -3,20 +3,35 @@
 
 #include "check.h"
 #include "tokenizer_help.h"
-#include "runtime/unicode.h"
+#include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
-typedef struct gguf { pe_buf b; uint64_t pairs; } gguf; /* the pairs; the header is written last */
+typedef struct gguf {
+  pe_buf b;
+  uint64_t pairs;
+} gguf; /* the pairs; the header is written last */
 
 static void put_u32(pe_buf *b, uint32_t v) {
   for (int i = 0; i < 4; i++) pe_buf_byte(b, (char)(v >> 8 * i), NULL);
 }
-static void put_u64(pe_buf *b, uint64_t v) { put_u32(b, (uint32_t)v), put_u32(b, (uint32_t)(v >> 32)); }
-static void put_str(pe_buf *b, const char *s) { put_u64(b, strlen(s)), pe_buf_put(b, s, strlen(s), NULL); }
-static void put_key(gguf *g, const char *key, uint32_t type) { g->pairs++, put_str(&g->b, key), put_u32(&g->b, type); }
-static void put_text(gguf *g, const char *key, const char *value) { put_key(g, key, 8), put_str(&g->b, value); }
-static void put_number(gguf *g, const char *key, uint32_t value) { put_key(g, key, 4), put_u32(&g->b, value); }
-static void put_array(gguf *g, const char *key, uint32_t element, uint64_t count) { put_key(g, key, 9), put_u32(&g->b, element), put_u64(&g->b, count); }
+static void put_u64(pe_buf *b, uint64_t v) {
+  put_u32(b, (uint32_t)v), put_u32(b, (uint32_t)(v >> 32));
+}
+static void put_str(pe_buf *b, const char *s) {
+  put_u64(b, strlen(s)), pe_buf_put(b, s, strlen(s), NULL);
+}
+static void put_key(gguf *g, const char *key, uint32_t type) {
+  g->pairs++, put_str(&g->b, key), put_u32(&g->b, type);
+}
+static void put_text(gguf *g, const char *key, const char *value) {
+  put_key(g, key, 8), put_str(&g->b, value);
+}
+static void put_number(gguf *g, const char *key, uint32_t value) {
+  put_key(g, key, 4), put_u32(&g->b, value);
+}
+static void put_array(gguf *g, const char *key, uint32_t element, uint64_t count) {
+  put_key(g, key, 9), put_u32(&g->b, element), put_u64(&g->b, count);
+}
 
 /* Writes the file, opens it as a tokenizer, removes it. */
 static pe_status open_made(gguf *g, pe_tokenizer **t, pe_error *err) {
@@ -26,7 +41,8 @@ static pe_status open_made(gguf *g, pe_tokenizer **t, pe_error *err) {
   CHECK(f != NULL);
   if (!f) return PE_EIO;
   pe_buf head = {0};
-  pe_buf_put(&head, "GGUF", 4, NULL), put_u32(&head, 3), put_u64(&head, 0), put_u64(&head, g->pairs);
+  pe_buf_put(&head, "GGUF", 4, NULL), put_u32(&head, 3), put_u64(&head, 0),
+      put_u64(&head, g->pairs);
   fwrite(head.data, 1, head.len, f), fwrite(g->b.data, 1, g->b.len, f);
   fclose(f);
   pe_status rc = pe_tokenizer_open(path, t, err);
@@ -53,12 +69,18 @@ static void put_bytes(gguf *g, const char *pre) {
 
 static void test_gguf_families(void) {
   static const char *const name[] = {
-      NULL, "default", "gpt-2", "phi-2", "mpt", "olmo", "jais", "llama3", "llama-v3", "llama-bpe", "falcon3", "lfm2", "dbrx",
-      "smaug-bpe", "chatglm-bpe", "glm4", "qwen2", "stablelm2", "hunyuan", "qwen35", "deepseek-v3", "deepseek-llm", "deepseek-coder",
-      "falcon", "starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "gpt-4o", "llama4", "tekken",
-      "poro-chat", "bloom", "gpt3-finnish", "viking", "bailingmoe", "seed-coder", "kimi-k2", "exaone-moe", "jais-2", "laguna",
-      "minicpm5", "ufakzeka", "grok-2", "minimax-m2", "trillion"};
-  static const char text[] = "It's  2024, the na\xc3\xafve caf\xc3\xa9\n\n  \xe6\xb5\xb7\xe6\xb5\xaa\xe3\x81\xae 12345! x=1;\t\xf0\x9f\x8c\x8a ";
+      NULL,          "default",      "gpt-2",          "phi-2",      "mpt",
+      "olmo",        "jais",         "llama3",         "llama-v3",   "llama-bpe",
+      "falcon3",     "lfm2",         "dbrx",           "smaug-bpe",  "chatglm-bpe",
+      "glm4",        "qwen2",        "stablelm2",      "hunyuan",    "qwen35",
+      "deepseek-v3", "deepseek-llm", "deepseek-coder", "falcon",     "starcoder",
+      "refact",      "command-r",    "smollm",         "codeshell",  "exaone",
+      "minerva-7b",  "gpt-4o",       "llama4",         "tekken",     "poro-chat",
+      "bloom",       "gpt3-finnish", "viking",         "bailingmoe", "seed-coder",
+      "kimi-k2",     "exaone-moe",   "jais-2",         "laguna",     "minicpm5",
+      "ufakzeka",    "grok-2",       "minimax-m2",     "trillion"};
+  static const char text[] = "It's  2024, the na\xc3\xafve caf\xc3\xa9\n\n  "
+                             "\xe6\xb5\xb7\xe6\xb5\xaa\xe3\x81\xae 12345! x=1;\t\xf0\x9f\x8c\x8a ";
   for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
     pe_error err = {0};
     pe_tokenizer *t = NULL;
@@ -81,12 +103,13 @@ static void test_gguf_families(void) {
     pe_ids_free(&ids);
     pe_buf_free(&back);
     pe_tokenizer_scratch_free(s);
-    pe_tokenizer_close(t);
+    pe_tokenizer_release(t);
   }
 }
 
 static void put_gemma4(gguf *g) {
-  static const char *const token[] = {"<bos>", "a", "\xe2\x96\x81", "\342\226\201a", "\n", "\n\n\n", "<0xC3>", "<0xA9>", "<turn|>"};
+  static const char *const token[] = {"<bos>",  "a",      "\xe2\x96\x81", "\342\226\201a", "\n",
+                                      "\n\n\n", "<0xC3>", "<0xA9>",       "<turn|>"};
   put_text(g, "tokenizer.ggml.model", "gemma4");
   put_array(g, "tokenizer.ggml.tokens", 8, 9);
   for (int i = 0; i < 9; i++) put_str(&g->b, token[i]);
@@ -105,12 +128,16 @@ static void test_gguf_gemma4(void) {
   CHECK_OK(open_made(&g, &t, &err), err);
   if (!t) return;
   EXPECT_IDS(t, "a a  a", NULL, 0, "1 3 2 3");
-  EXPECT_IDS(t, "a\n\n\na\n\n", NULL, 0, "1 5 1 4 4"); /* a run of line feeds that is a token, and one that is not */
-  EXPECT_IDS(t, "\xc3\xa9" "a", NULL, 0, "6 7 1");
+  EXPECT_IDS(t, "a\n\n\na\n\n", NULL, 0,
+             "1 5 1 4 4"); /* a run of line feeds that is a token, and one that is not */
+  EXPECT_IDS(t,
+             "\xc3\xa9"
+             "a",
+             NULL, 0, "6 7 1");
   EXPECT_IDS(t, "<bos>a<turn|>", NULL, 0, "0 1 8");
   pe_span user[] = {{0, 7, false}};
   EXPECT_IDS(t, "<turn|>", user, 1, ""); /* not a mark here, and its characters are no tokens */
-  pe_tokenizer_close(t);
+  pe_tokenizer_release(t);
 }
 
 static void test_gguf_bad(void) {
@@ -131,15 +158,19 @@ static void test_gguf_bad(void) {
   CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "begin token");
   put_bytes(&g, "gpt-2"), put_array(&g, "tokenizer.ggml.token_type", 5, 1), put_u32(&g.b, 1);
   CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "1 elements for 257 tokens");
-  put_text(&g, "tokenizer.ggml.model", "llama"), put_array(&g, "tokenizer.ggml.tokens", 8, 1), put_str(&g.b, "a");
+  put_text(&g, "tokenizer.ggml.model", "llama"), put_array(&g, "tokenizer.ggml.tokens", 8, 1),
+      put_str(&g.b, "a");
   CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "tokenizer.ggml.scores");
-  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 8, 1), put_str(&g.b, "a");
+  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 8, 1),
+      put_str(&g.b, "a");
   put_array(&g, "tokenizer.ggml.merges", 8, 1), put_str(&g.b, "a q");
   CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "'a q'");
-  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 5, 1), put_u32(&g.b, 1);
+  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 5, 1),
+      put_u32(&g.b, 1);
   CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "not an array of texts");
   CHECK(!t);
 }
 
-static const check_test tests[] = {{"families", test_gguf_families}, {"gemma4", test_gguf_gemma4}, {"bad", test_gguf_bad}};
+static const check_test tests[] = {
+    {"families", test_gguf_families}, {"gemma4", test_gguf_gemma4}, {"bad", test_gguf_bad}};
 CHECK_MAIN("tokenizer_gguf", tests)

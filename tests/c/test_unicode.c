@@ -1,8 +1,8 @@
 /* test_unicode.c - the character tables, grapheme clusters and sets of characters. */
 #include "check.h"
 
-#include "runtime/charset.h"
-#include "runtime/unicode.h"
+#include "runtime/text/charset.h"
+#include "runtime/text/unicode.h"
 
 #include <pthread.h>
 
@@ -34,8 +34,9 @@ static void totals(void) {
 }
 
 static void lower_case(void) {
-  static const int32_t pairs[][2] = {{'A', 'a'}, {'z', 'z'}, {0xc9, 0xe9}, {0x3a3, 0x3c3}, {0x1e9e, 0xdf},
-                                     {0x212a, 'k'}, {0x10400, 0x10428}, {0x2160, 0x2170}, {0xdf, 0xdf}, {0x4e2d, 0x4e2d}};
+  static const int32_t pairs[][2] = {
+      {'A', 'a'},    {'z', 'z'},         {0xc9, 0xe9},     {0x3a3, 0x3c3}, {0x1e9e, 0xdf},
+      {0x212a, 'k'}, {0x10400, 0x10428}, {0x2160, 0x2170}, {0xdf, 0xdf},   {0x4e2d, 0x4e2d}};
   int32_t out[2];
   for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
     CHECK_INT(pe_unicode_lower(pairs[i][0], out), 1);
@@ -101,14 +102,30 @@ static void decompositions(void) {
 }
 
 static void graphemes(void) {
-  static const struct { const char *text; int first; } cases[] = {
-      {"ab", 1}, {"\r\nx", 2}, {"\n\r", 1}, {"a\xcc\x81\xcc\x81" "b", 5}, {"\xcc\x81" "a", 2}, {"a\xe2\x80\x8d" "b", 4},
-      {"\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8.", 9},                         /* L V T */
-      {"\xf0\x9f\x87\xa6\xf0\x9f\x87\xa7\xf0\x9f\x87\xa8", 8},              /* flags go in pairs */
-      {"\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9!", 11},                /* pictographs around a joiner */
-      {"\xe0\xa4\x95\xe0\xa5\x8d\xe0\xa4\xb7 ", 9},                         /* a conjunct */
-      {"\xd8\x80" "a", 3},                                                  /* a prepended mark */
-      {"\xe0\xa4\x95\xe0\xa4\xbe", 6},                                      /* a spacing mark */
+  static const struct {
+    const char *text;
+    int first;
+  } cases[] = {
+      {"ab", 1},
+      {"\r\nx", 2},
+      {"\n\r", 1},
+      {"a\xcc\x81\xcc\x81"
+       "b",
+       5},
+      {"\xcc\x81"
+       "a",
+       2},
+      {"a\xe2\x80\x8d"
+       "b",
+       4},
+      {"\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8.", 9},            /* L V T */
+      {"\xf0\x9f\x87\xa6\xf0\x9f\x87\xa7\xf0\x9f\x87\xa8", 8}, /* flags go in pairs */
+      {"\xf0\x9f\x91\xa8\xe2\x80\x8d\xf0\x9f\x91\xa9!", 11},   /* pictographs around a joiner */
+      {"\xe0\xa4\x95\xe0\xa5\x8d\xe0\xa4\xb7 ", 9},            /* a conjunct */
+      {"\xd8\x80"
+       "a",
+       3},                             /* a prepended mark */
+      {"\xe0\xa4\x95\xe0\xa4\xbe", 6}, /* a spacing mark */
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const char *t = cases[i].text;
@@ -129,20 +146,83 @@ static int size_of(const char *name) {
 }
 
 static void properties(void) {
-  static const struct { const char *name; int size; } cases[] = { /* sizes in Unicode 16, without surrogates */
-      {"L", 141028}, {"M", 2501}, {"N", 1911}, {"P", 855}, {"S", 8514}, {"Z", 19}, {"C", 957236},
-      {"Lu", 1858}, {"Ll", 2258}, {"Lt", 31}, {"Lm", 404}, {"Lo", 136477}, {"Mn", 2020}, {"Mc", 468},
-      {"Me", 13}, {"Nd", 760}, {"Nl", 236}, {"No", 915}, {"Pc", 10}, {"Pd", 27}, {"Ps", 79}, {"Pe", 77},
-      {"Pi", 12}, {"Pf", 10}, {"Po", 640}, {"Sm", 950}, {"Sc", 63}, {"Sk", 125}, {"So", 7376}, {"Zs", 17},
-      {"Zl", 1}, {"Zp", 1}, {"Cc", 65}, {"Cf", 170}, {"Co", 137468}, {"Cn", 819533}, {"LC", 4147},
-      {"Alphabetic", 142759}, {"Uppercase", 1978}, {"Lowercase", 2569}, {"White_Space", 25},
-      {"Alnum", 143519}, {"Graph", 292447}, {"Print", 292464}, {"Blank", 18}, {"Cntrl", 65},
-      {"XDigit", 22}, {"Punct", 855}, {"Assigned", 292531}, {"Emoji", 1431},
-      {"Extended_Pictographic", -1}, {"Han", 99030}, {"Hiragana", 381}, {"Katakana", 321},
-      {"Hangul", 11739}, {"Latin", 1487}, {"Cyrillic", 508}, {"Greek", 518}, {"Arabic", 1373},
-      {"Hebrew", 134}, {"Thai", 86}, {"Devanagari", 164}, {"Common", 9053}, {"Inherited", 657},
-      {"Latn", 1487}, {"Uppercase_Letter", 1858}, {"decimal-number", 760},
-      {"Any", 0x110000 - 0x800}, {"ascii", 128}, {"nonsense", -1}, {"", -1}, {"L1", -1},
+  static const struct {
+    const char *name;
+    int size;
+  } cases[] = {
+      /* sizes in Unicode 16, without surrogates */
+      {"L", 141028},
+      {"M", 2501},
+      {"N", 1911},
+      {"P", 855},
+      {"S", 8514},
+      {"Z", 19},
+      {"C", 957236},
+      {"Lu", 1858},
+      {"Ll", 2258},
+      {"Lt", 31},
+      {"Lm", 404},
+      {"Lo", 136477},
+      {"Mn", 2020},
+      {"Mc", 468},
+      {"Me", 13},
+      {"Nd", 760},
+      {"Nl", 236},
+      {"No", 915},
+      {"Pc", 10},
+      {"Pd", 27},
+      {"Ps", 79},
+      {"Pe", 77},
+      {"Pi", 12},
+      {"Pf", 10},
+      {"Po", 640},
+      {"Sm", 950},
+      {"Sc", 63},
+      {"Sk", 125},
+      {"So", 7376},
+      {"Zs", 17},
+      {"Zl", 1},
+      {"Zp", 1},
+      {"Cc", 65},
+      {"Cf", 170},
+      {"Co", 137468},
+      {"Cn", 819533},
+      {"LC", 4147},
+      {"Alphabetic", 142759},
+      {"Uppercase", 1978},
+      {"Lowercase", 2569},
+      {"White_Space", 25},
+      {"Alnum", 143519},
+      {"Graph", 292447},
+      {"Print", 292464},
+      {"Blank", 18},
+      {"Cntrl", 65},
+      {"XDigit", 22},
+      {"Punct", 855},
+      {"Assigned", 292531},
+      {"Emoji", 1431},
+      {"Extended_Pictographic", -1},
+      {"Han", 99030},
+      {"Hiragana", 381},
+      {"Katakana", 321},
+      {"Hangul", 11739},
+      {"Latin", 1487},
+      {"Cyrillic", 508},
+      {"Greek", 518},
+      {"Arabic", 1373},
+      {"Hebrew", 134},
+      {"Thai", 86},
+      {"Devanagari", 164},
+      {"Common", 9053},
+      {"Inherited", 657},
+      {"Latn", 1487},
+      {"Uppercase_Letter", 1858},
+      {"decimal-number", 760},
+      {"Any", 0x110000 - 0x800},
+      {"ascii", 128},
+      {"nonsense", -1},
+      {"", -1},
+      {"L1", -1},
       {"a name that is much longer than any property has", -1},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -159,7 +239,8 @@ static void sets(void) {
   CHECK_OK(pe_charset_add(&a, 5, 7, &err), err);
   CHECK_OK(pe_charset_add(&a, 21, 30, &err), err); /* joins the first */
   CHECK_INT(a.n, 4);
-  CHECK(pe_charset_has(&a, 5) && !pe_charset_has(&a, 8) && pe_charset_has(&a, 25) && !pe_charset_has(&a, 31));
+  CHECK(pe_charset_has(&a, 5) && !pe_charset_has(&a, 8) && pe_charset_has(&a, 25) &&
+        !pe_charset_has(&a, 31));
   CHECK_OK(pe_charset_copy(&b, &a, &err), err);
   CHECK(pe_charset_same(&a, &b));
   CHECK_OK(pe_charset_negate(&b, &err), err);
@@ -194,8 +275,15 @@ static void threads(void) {
 }
 
 static const check_test tests[] = {
-    {"threads", threads},   {"spaces", spaces},   {"totals", totals},
-    {"lower", lower_case},  {"bytes", byte_alphabet}, {"folding", folding},
-    {"decompositions", decompositions}, {"graphemes", graphemes}, {"properties", properties}, {"sets", sets},
+    {"threads", threads},
+    {"spaces", spaces},
+    {"totals", totals},
+    {"lower", lower_case},
+    {"bytes", byte_alphabet},
+    {"folding", folding},
+    {"decompositions", decompositions},
+    {"graphemes", graphemes},
+    {"properties", properties},
+    {"sets", sets},
 };
 CHECK_MAIN("unicode", tests)

@@ -1,7 +1,7 @@
 /* One face over all files: directories, joined quantisation, refusals; and the values of every golden tensor. */
 #include "check.h"
 #include "gguf_writer.h"
-#include "runtime/weights.h"
+#include "runtime/weights/weights.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
@@ -13,7 +13,8 @@ static char folder[64];
 
 static void make_folder(void) {
   const char *tmp = getenv("TMPDIR");
-  snprintf(folder, sizeof folder, "%s/perigee-weights-XXXXXX", tmp && strlen(tmp) < 30 ? tmp : "/tmp");
+  snprintf(folder, sizeof folder, "%s/perigee-weights-XXXXXX",
+           tmp && strlen(tmp) < 30 ? tmp : "/tmp");
   if (!mkdtemp(folder)) abort();
 }
 
@@ -37,7 +38,9 @@ static void write_bytes(const char *name, const void *data, size_t len) {
   fclose(f);
 }
 
-static void write_text(const char *name, const char *text) { write_bytes(name, text, strlen(text)); }
+static void write_text(const char *name, const char *text) {
+  write_bytes(name, text, strlen(text));
+}
 
 /* A safetensors file with `bytes` bytes 0, 1, 2, ... behind its header. */
 static void write_tensors(const char *name, const char *header, size_t bytes) {
@@ -63,7 +66,8 @@ static uint32_t crc32_of(uint32_t crc, const void *data, size_t len) {
   if (!table[1])
     for (uint32_t i = 0; i < 256; i++) {
       table[i] = i;
-      for (int k = 0; k < 8; k++) table[i] = table[i] & 1 ? table[i] >> 1 ^ 0xedb88320u : table[i] >> 1;
+      for (int k = 0; k < 8; k++)
+        table[i] = table[i] & 1 ? table[i] >> 1 ^ 0xedb88320u : table[i] >> 1;
     }
   const uint8_t *p = data;
   crc = ~crc;
@@ -93,7 +97,8 @@ static void check_plain(const pe_weights *w, const char *path, long count, uint3
     seen++;
   }
   CHECK_INT(seen, count);
-  if (crc != want) check_failures++, printf("    %s: plain tensors have CRC %08x, not %08x\n", path, crc, want);
+  if (crc != want)
+    check_failures++, printf("    %s: plain tensors have CRC %08x, not %08x\n", path, crc, want);
 }
 
 /* Walks digests.txt; returns how many tensors were compared, and counts files that are not under root. */
@@ -106,15 +111,18 @@ static int check_digests(const char *root, int *absent) {
   pe_error err = {0};
   FILE *f = fopen("tests/data/digests.txt", "r");
   while (f && fgets(line, sizeof line, f)) {
-    if (sscanf(line, "%199[^\t]\t%299[^\t]\t%ld\t%ld\t%x", path, name, &rows, &cols, &crc) != 5) continue;
+    if (sscanf(line, "%199[^\t]\t%299[^\t]\t%ld\t%ld\t%x", path, name, &rows, &cols, &crc) != 5)
+      continue;
     if (strcmp(path, current)) {
       char full[400];
       strcpy(current, path);
       snprintf(full, sizeof full, "%s/%s", root, path);
-      pe_weights_close(w);
+      pe_weights_release(w);
       w = NULL;
-      if (access(full, F_OK)) (*absent)++;
-      else CHECK_OK(pe_weights_open(full, &w, &err), err);
+      if (access(full, F_OK))
+        (*absent)++;
+      else
+        CHECK_OK(pe_weights_open(full, &w, &err), err);
       left = 0;
       for (size_t i = 0; w && i < w->count; i++) left += w->list[i].quant.kind != PE_QUANT_NONE;
     }
@@ -135,9 +143,10 @@ static int check_digests(const char *root, int *absent) {
     CHECK_INT(t->rows, rows);
     CHECK_INT(t->cols, cols);
     uint32_t got = digest(w, t, 0);
-    if (got != crc) check_failures++, printf("    %s: '%s' has CRC %08x, not %08x\n", path, name, got, crc);
+    if (got != crc)
+      check_failures++, printf("    %s: '%s' has CRC %08x, not %08x\n", path, name, got, crc);
   }
-  pe_weights_close(w);
+  pe_weights_release(w);
   if (f) fclose(f);
   return compared;
 }
@@ -167,7 +176,8 @@ static void which_files(void) {
   CHECK_FAILS(open_in("", &w, &err), PE_ENOTFOUND, err, "no weights here");
   CHECK_FAILS(open_in("absent", &w, &err), PE_EIO, err, "absent");
   write_text("pytorch_model.bin", "x");
-  CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err, "pickled PyTorch files (pytorch_model.bin)");
+  CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err,
+              "pickled PyTorch files (pytorch_model.bin)");
   CHECK_FAILS(open_in("pytorch_model.bin", &w, &err), PE_EUNSUPPORTED, err, "mlx_lm.convert");
   write_tensors("consolidated.safetensors", "{" U8("c", "0,4") "}", 4);
   CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err, "only consolidated.safetensors");
@@ -186,9 +196,10 @@ static void which_files(void) {
   write_tensors("other.safetensors", "{" U8("o", "0,4") "}", 4);
   CHECK_OK(open_in("", &w, &err), err);
   CHECK(pe_weights_find(w, "o") && !pe_weights_find(w, "c"));
-  pe_weights_close(w);
+  pe_weights_release(w);
   /* model*.safetensors: both, in order; the others no more */
-  write_tensors("model-b.safetensors", "{\"__metadata__\":{\"format\":\"mlx\"}," U8("b", "0,4") "}", 4);
+  write_tensors("model-b.safetensors", "{\"__metadata__\":{\"format\":\"mlx\"}," U8("b", "0,4") "}",
+                4);
   write_tensors("model-a.safetensors", "{" U8("z", "0,4") "," U8("a", "4,8") "}", 8);
   CHECK_OK(open_in("", &w, &err), err);
   CHECK_INT(w->count, 3);
@@ -198,7 +209,7 @@ static void which_files(void) {
   CHECK_INT(w->bytes, 12);
   CHECK_STR(pe_weights_metadata(w, "format"), "mlx");
   CHECK(!pe_weights_metadata(w, "x") && !pe_weights_config(w) && !pe_weights_gguf(w));
-  pe_weights_close(w);
+  pe_weights_release(w);
   write_tensors("model-c.safetensors", "{" U8("a", "0,4") "}", 4);
   CHECK_FAILS(open_in("", &w, &err), PE_EFORMAT, err, "'a' is in ");
   write_text("config.json", "{\"model_type\": \"tiny\"");
@@ -214,23 +225,27 @@ static void index_of_shards(void) {
   write_tensors("model-2.safetensors", "{" U8("b", "0,4") "}", 4);
   write_tensors("model-old.safetensors", "{" U8("b", "0,4") "}", 4); /* not named: not read */
   write_text("config.json", "{\"model_type\": \"tiny\", \"quantization\": null}");
-  write_text(INDEX, "{\"metadata\":{\"total_size\":8},\"weight_map\":{\"b\":\"model-2.safetensors\",\"a\":\"model-1.safetensors\"}}");
+  write_text(INDEX, "{\"metadata\":{\"total_size\":8},\"weight_map\":{\"b\":\"model-2."
+                    "safetensors\",\"a\":\"model-1.safetensors\"}}");
   pe_status rc = open_in("", &w, &err);
   CHECK_OK(rc, err);
   if (!rc) {
     CHECK_INT(w->file_count, 2);
     CHECK_STR(w->list[0].name.at, "a");
     CHECK(pe_str_eq(pe_json_str(pe_json_get(pe_weights_config(w), "model_type"), ""), "tiny"));
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
   static const struct {
     const char *index;
     pe_status code;
     const char *part;
   } bad[] = {
-      {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":\"model-1.safetensors\"}}", PE_ENOTFOUND, "'b' is not in this file"},
-      {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"x\":\"model-2.safetensors\"}}", PE_ENOTFOUND, "'x' is not in this file"},
-      {"{\"weight_map\":{\"a\":\"model-2.safetensors\",\"b\":\"model-1.safetensors\"}}", PE_ENOTFOUND, "it is in "},
+      {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":\"model-1.safetensors\"}}",
+       PE_ENOTFOUND, "'b' is not in this file"},
+      {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"x\":\"model-2.safetensors\"}}",
+       PE_ENOTFOUND, "'x' is not in this file"},
+      {"{\"weight_map\":{\"a\":\"model-2.safetensors\",\"b\":\"model-1.safetensors\"}}",
+       PE_ENOTFOUND, "it is in "},
       {"{\"weight_map\":{\"a\":\"model-3.safetensors\"}}", PE_ENOTFOUND, "model-3.safetensors"},
       {"{\"weight_map\":{\"a\":\"../model-1.safetensors\"}}", PE_EFORMAT, "not a plain file name"},
       {"{\"weight_map\":{\"a\":\"\"}}", PE_EFORMAT, "not a plain file name"},
@@ -251,7 +266,8 @@ static void index_of_shards(void) {
 
 /* K = 64 values, 4 bits: 8 words, 2 groups of 32; two rows. */
 #define WORDS "\"m.weight\":{\"dtype\":\"U32\",\"shape\":[2,8],\"data_offsets\":[0,64]}"
-#define SCALES(dtype, bytes) "\"m.scales\":{\"dtype\":\"" dtype "\",\"shape\":[2,2],\"data_offsets\":[64," bytes "]}"
+#define SCALES(dtype, bytes)                                                                       \
+  "\"m.scales\":{\"dtype\":\"" dtype "\",\"shape\":[2,2],\"data_offsets\":[64," bytes "]}"
 #define BIASES "\"m.biases\":{\"dtype\":\"BF16\",\"shape\":[2,2],\"data_offsets\":[72,80]}"
 #define AFFINE "{" WORDS "," SCALES("BF16", "72") "," BIASES "}"
 #define MXFP4 "{" WORDS "," SCALES("U8", "68") "}"
@@ -268,28 +284,34 @@ static void joined(void) {
     const pe_weight *t = pe_weights_find(w, "m.weight");
     char label[PE_WEIGHT_LABEL];
     CHECK_INT(w->count, 1);
-    CHECK(t && t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 64 && t->rows == 2 && t->cols == 64);
+    CHECK(t && t->rank == 2 && t->shape[0] == 2 && t->shape[1] == 64 && t->rows == 2 &&
+          t->cols == 64);
     CHECK_INT(t->part_count, 3);
     CHECK_INT(t->bytes, 80);
     CHECK_INT(t->scales.bytes, 8);
     pe_weight_label(t, label);
     CHECK_STR(label, "affine 4-bit group 32");
     float out[64];
-    CHECK_FAILS(pe_weights_dequant(w, t, 1, 2, out, &err), PE_EARG, err, "2 rows from row 1 of 'm.weight', which has 2 rows");
+    CHECK_FAILS(pe_weights_dequant(w, t, 1, 2, out, &err), PE_EARG, err,
+                "2 rows from row 1 of 'm.weight', which has 2 rows");
     CHECK_FAILS(pe_weights_dequant(w, t, -1, 1, out, &err), PE_EARG, err, "row -1");
-    CHECK_FAILS(pe_weights_dequant(w, t, INT64_MAX, INT64_MAX, out, &err), PE_EARG, err, "has 2 rows");
+    CHECK_FAILS(pe_weights_dequant(w, t, INT64_MAX, INT64_MAX, out, &err), PE_EARG, err,
+                "has 2 rows");
     CHECK_OK(pe_weights_dequant(w, t, 2, 0, out, &err), err);
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
-  write_tensors("model.safetensors", "{\"x_blocks\":{\"dtype\":\"U8\",\"shape\":[1,2,3,16],\"data_offsets\":[0,96]},"
-                "\"x_scales\":{\"dtype\":\"U8\",\"shape\":[1,2,3],\"data_offsets\":[96,102]}}", 102);
+  write_tensors("model.safetensors",
+                "{\"x_blocks\":{\"dtype\":\"U8\",\"shape\":[1,2,3,16],\"data_offsets\":[0,96]},"
+                "\"x_scales\":{\"dtype\":\"U8\",\"shape\":[1,2,3],\"data_offsets\":[96,102]}}",
+                102);
   rc = open_in("", &w, &err);
   CHECK_OK(rc, err);
   if (!rc) {
     const pe_weight *t = pe_weights_find(w, "x");
-    CHECK(t && t->quant.kind == PE_QUANT_MXFP4 && t->rank == 3 && t->shape[2] == 96 && t->rows == 2);
+    CHECK(t && t->quant.kind == PE_QUANT_MXFP4 && t->rank == 3 && t->shape[2] == 96 &&
+          t->rows == 2);
     CHECK(!pe_weights_find(w, "x_blocks") && !pe_weights_find(w, "x_scales"));
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
   remove_folder();
 }
@@ -302,35 +324,72 @@ static void config_and_file(void) {
   } cases[] = {
       {AFFINE, "{}", PE_EFORMAT, "'m': 8 words and 2 scales in a row fit 2 layouts"},
       {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":2}}", PE_OK, "affine 2-bit group 64"},
-      {AFFINE, "{\"quantization_config\":{\"group_size\":32,\"bits\":4}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":4}}", PE_ESHAPE, "4 bits in groups of 64, so rows of 8 words need 1 scales, the file has 2"},
-      {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":8,\"m\":{\"group_size\":32,\"bits\":4}}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":8,\"language_model.model.m\":{\"group_size\":32,\"bits\":4}}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":8,\"model.m\":{\"group_size\":64,\"bits\":2},\"m\":{\"group_size\":32,\"bits\":4}}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"vision.m\":{\"bits\":8}}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":false}}", PE_EFORMAT, "'m': config.json says it is not quantised"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":true}}", PE_OK, "affine 4-bit group 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":7}}", PE_EUNSUPPORTED, "7 bits in groups of 32"},
-      {AFFINE, "{\"quantization\":{\"group_size\":99999999999,\"bits\":4}}", PE_EUNSUPPORTED, "groups of 99999999999"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"magic\"}}", PE_EUNSUPPORTED, "mode 'magic'"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", PE_EUNSUPPORTED, "the scales are BF16"},
-      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"Q4_0\"}}", PE_EUNSUPPORTED, "mode 'Q4_0'"},
+      {AFFINE, "{\"quantization_config\":{\"group_size\":32,\"bits\":4}}", PE_OK,
+       "affine 4-bit group 32"},
+      {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":4}}", PE_ESHAPE,
+       "4 bits in groups of 64, so rows of 8 words need 1 scales, the file has 2"},
+      {AFFINE,
+       "{\"quantization\":{\"group_size\":64,\"bits\":8,\"m\":{\"group_size\":32,\"bits\":4}}}",
+       PE_OK, "affine 4-bit group 32"},
+      {AFFINE,
+       "{\"quantization\":{\"group_size\":64,\"bits\":8,\"language_model.model.m\":{\"group_size\":"
+       "32,\"bits\":4}}}",
+       PE_OK, "affine 4-bit group 32"},
+      {AFFINE,
+       "{\"quantization\":{\"group_size\":64,\"bits\":8,\"model.m\":{\"group_size\":64,\"bits\":2},"
+       "\"m\":{\"group_size\":32,\"bits\":4}}}",
+       PE_OK, "affine 4-bit group 32"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"vision.m\":{\"bits\":8}}}", PE_OK,
+       "affine 4-bit group 32"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":false}}", PE_EFORMAT,
+       "'m': config.json says it is not quantised"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":true}}", PE_OK,
+       "affine 4-bit group 32"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":7}}", PE_EUNSUPPORTED,
+       "7 bits in groups of 32"},
+      {AFFINE, "{\"quantization\":{\"group_size\":99999999999,\"bits\":4}}", PE_EUNSUPPORTED,
+       "groups of 99999999999"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"magic\"}}",
+       PE_EUNSUPPORTED, "mode 'magic'"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
+       PE_EUNSUPPORTED, "the scales are BF16"},
+      {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"Q4_0\"}}",
+       PE_EUNSUPPORTED, "mode 'Q4_0'"},
       {MXFP4, "{}", PE_OK, "mxfp4"},
-      {MXFP4, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", PE_OK, "mxfp4"},
+      {MXFP4, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", PE_OK,
+       "mxfp4"},
       {MXFP4, "{\"quantization\":{\"mode\":\"mxfp4\"}}", PE_OK, "mxfp4"},
-      {MXFP4, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\",\"m\":{\"group_size\":32,\"bits\":4}}}", PE_EUNSUPPORTED, "affine with 4 bits"},
-      {MXFP4, "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}", PE_ESHAPE, "need 4 scales, the file has 2"},
+      {MXFP4,
+       "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\",\"m\":{\"group_size\":"
+       "32,\"bits\":4}}}",
+       PE_EUNSUPPORTED, "affine with 4 bits"},
+      {MXFP4, "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}", PE_ESHAPE,
+       "need 4 scales, the file has 2"},
       {"{" WORDS "," SCALES("BF16", "72") "}", "{}", PE_EFORMAT, "without biases"},
       {"{" WORDS "," SCALES("U8", "68") "," BIASES "}", "{}", PE_EFORMAT, "but biases"},
-      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[64,76]}}", "{}", PE_ESHAPE, "[2, 8], 'm.scales' has shape [3, 2]"},
-      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[64,68]}}", "{}", PE_ESHAPE, "[2]"},
-      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[2,0],\"data_offsets\":[64,64]}}", "{}", PE_ESHAPE, "[2, 0]"},
-      {"{\"m.weight\":{\"dtype\":\"U32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]},\"m.scales\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", "{}", PE_ESHAPE, "fit together"},
-      {"{" WORDS "}", "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_ENOTFOUND, "packed weight without scales"},
-      {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}", "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_OK, "BF16"},
-      {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}", "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":{\"bits\":8}}}", PE_EFORMAT, "config.json says 8 bits, but the weight is BF16"},
-      {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,8],\"data_offsets\":[0,48]},\"m_scales\":{\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[48,54]}}", "{}", PE_ESHAPE, "[2, 3, 8]"},
-      {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904,16],\"data_offsets\":[0,0]},\"m_scales\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}", "{}", PE_ESHAPE, "fit together"},
+      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[64,76]}}",
+       "{}", PE_ESHAPE, "[2, 8], 'm.scales' has shape [3, 2]"},
+      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[64,68]}}", "{}",
+       PE_ESHAPE, "[2]"},
+      {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[2,0],\"data_offsets\":[64,64]}}",
+       "{}", PE_ESHAPE, "[2, 0]"},
+      {"{\"m.weight\":{\"dtype\":\"U32\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]},"
+       "\"m.scales\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}",
+       "{}", PE_ESHAPE, "fit together"},
+      {"{" WORDS "}", "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_ENOTFOUND,
+       "packed weight without scales"},
+      {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}",
+       "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_OK, "BF16"},
+      {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}",
+       "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":{\"bits\":8}}}", PE_EFORMAT,
+       "config.json says 8 bits, but the weight is BF16"},
+      {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[2,3,8],\"data_offsets\":[0,48]},\"m_scales\":{"
+       "\"dtype\":\"U8\",\"shape\":[2,3],\"data_offsets\":[48,54]}}",
+       "{}", PE_ESHAPE, "[2, 3, 8]"},
+      {"{\"m_blocks\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904,16],\"data_offsets\":[0,0]"
+       "},\"m_scales\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}"
+       "}",
+       "{}", PE_ESHAPE, "fit together"},
   };
   make_folder();
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -348,7 +407,7 @@ static void config_and_file(void) {
     if (rc) continue;
     pe_weight_label(&w->list[0], label);
     CHECK_STR(label, cases[i].part);
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
   remove_folder();
 }
@@ -361,8 +420,10 @@ static void refusals(void) {
       {"m", "{\"quantization_config\":{\"quant_method\":\"gptq\"}}", "GPTQ"},
       {"m", "{\"quantization_config\":{\"quant_method\":\"fp8\"}}", "FP8 blocks"},
       {"m", "{\"quantization_config\":{\"quant_method\":\"bitsandbytes\"}}", "bitsandbytes"},
-      {"m", "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}", "compressed-tensors"},
-      {"m", "{\"text_config\":{\"quantization_config\":{\"quant_method\":\"modelopt\"}}}", "ModelOpt"},
+      {"m", "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}",
+       "compressed-tensors"},
+      {"m", "{\"text_config\":{\"quantization_config\":{\"quant_method\":\"modelopt\"}}}",
+       "ModelOpt"},
       {"m", "{\"quantization_config\":{\"quant_method\":\"brand-new\"}}", "'brand-new'"},
       {"m.qweight", "{}", "AWQ or GPTQ (tensor 'm.qweight')"},
       {"m.weight_scale_inv", "{}", "FP8 blocks"},
@@ -375,7 +436,8 @@ static void refusals(void) {
     pe_weights *w;
     pe_error err = {0};
     char header[200];
-    snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", cases[i].tensor);
+    snprintf(header, sizeof header,
+             "{\"%s\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]}}", cases[i].tensor);
     write_tensors("model.safetensors", header, 4);
     write_text("config.json", cases[i].config);
     CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err, cases[i].part);
@@ -386,7 +448,8 @@ static void refusals(void) {
 
 /* ---- GGUF ------------------------------------------------------------------------------------------------------------------ */
 
-static void write_part(const char *name, int no, int count, int total, const char *tensor, uint32_t type) {
+static void write_part(const char *name, int no, int count, int total, const char *tensor,
+                       uint32_t type) {
   writer w;
   put_header(&w, 3, 1, 3);
   put_key(&w, "split.no", PE_GGUF_U16), put(&w, (uint64_t)no, 2);
@@ -412,21 +475,24 @@ static void split_gguf(void) {
     CHECK_INT(w->file_count, 2);
     CHECK_INT(pe_weights_find(w, "b")->quant.kind, PE_QUANT_Q4_K);
     CHECK(pe_weights_gguf(w) && pe_weights_gguf(w) == w->files[0].gguf);
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
   write_part("whole.gguf", 0, 2, 2, "a", 0);
   CHECK_FAILS(open_in("whole.gguf", &w, &err), PE_EFORMAT, err, "one of 2 parts");
   write_part("t-00002-of-00002.gguf", 0, 2, 2, "b", 0);
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "split.no is 0");
   write_part("t-00002-of-00002.gguf", 1, 3, 2, "b", 0);
-  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "split.count is 3, the name says 2");
+  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err,
+              "split.count is 3, the name says 2");
   write_part("t-00002-of-00002.gguf", 1, 2, 2, "a", 0);
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "'a' is in ");
   write_part("t-00002-of-00002.gguf", 1, 2, 2, "b", 16);
-  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EUNSUPPORTED, err, "'b' has GGUF type IQ2_XXS");
+  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EUNSUPPORTED, err,
+              "'b' has GGUF type IQ2_XXS");
   write_part("t-00001-of-00002.gguf", 0, 2, 5, "a", 0);
   write_part("t-00002-of-00002.gguf", 1, 2, 5, "b", 0);
-  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "split.tensors.count is 5, the 2 parts hold 2");
+  CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err,
+              "split.tensors.count is 5, the 2 parts hold 2");
   remove_folder();
 }
 
@@ -448,11 +514,12 @@ static void summary(void) {
   CHECK_STR(kinds[2].label, "affine 8-bit group 64");
   CHECK_INT(kinds[0].bytes + kinds[1].bytes + kinds[2].bytes, w->bytes);
   pe_free(kinds);
-  pe_weights_close(w);
+  pe_weights_release(w);
 }
 
 static void no_memory(void) {
-  static const char *const paths[] = {"tests/golden/qwen2", "tests/golden/llama-mlx-mixed", "tests/golden/gpt_oss-mxfp4",
+  static const char *const paths[] = {"tests/golden/qwen2", "tests/golden/llama-mlx-mixed",
+                                      "tests/golden/gpt_oss-mxfp4",
                                       "tests/golden-gguf/llama-Q4_0.gguf"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
     for (int64_t n = 1;; n++) {
@@ -464,7 +531,7 @@ static void no_memory(void) {
       pe_alloc_fail_at(0);
       if (rc == PE_OK) {
         CHECK(n > 10);
-        pe_weights_close(w);
+        pe_weights_release(w);
         break;
       }
       CHECK_INT(rc, PE_ENOMEM);
@@ -474,10 +541,11 @@ static void no_memory(void) {
 
 /* A mutated header with everything that is joined: an error, or weights that can be decoded to the last row. */
 static void mutants(void) {
-  static const char header[] = "{" WORDS "," SCALES("BF16", "72") "," BIASES ","
-      "\"x_blocks\":{\"dtype\":\"U8\",\"shape\":[1,1,16],\"data_offsets\":[80,96]},"
-      "\"x_scales\":{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[96,97]},"
-      "\"y\":{\"dtype\":\"F8_E5M2\",\"shape\":[3],\"data_offsets\":[97,100]}}";
+  static const char header[] = "{" WORDS "," SCALES(
+      "BF16", "72") "," BIASES ","
+                    "\"x_blocks\":{\"dtype\":\"U8\",\"shape\":[1,1,16],\"data_offsets\":[80,96]},"
+                    "\"x_scales\":{\"dtype\":\"U8\",\"shape\":[1,1],\"data_offsets\":[96,97]},"
+                    "\"y\":{\"dtype\":\"F8_E5M2\",\"shape\":[3],\"data_offsets\":[97,100]}}";
   uint64_t rng = 88172645463325252u;
   int opened = 0;
   make_folder();
@@ -495,18 +563,23 @@ static void mutants(void) {
     if (open_in("", &w, &err)) continue;
     opened++;
     for (size_t i = 0; i < w->count; i++) digest(w, &w->list[i], 0);
-    pe_weights_close(w);
+    pe_weights_release(w);
   }
   CHECK(opened > 100 && opened < 2900);
   remove_folder();
 }
 
 static const check_test tests[] = {
-    {"golden values", golden_here},     {"golden values of ../shared", golden_shared},
-    {"which files", which_files},       {"index", index_of_shards},
-    {"joined", joined},                 {"config and file", config_and_file},
-    {"refusals", refusals},             {"split gguf", split_gguf},
-    {"summary", summary},               {"no memory", no_memory},
+    {"golden values", golden_here},
+    {"golden values of ../shared", golden_shared},
+    {"which files", which_files},
+    {"index", index_of_shards},
+    {"joined", joined},
+    {"config and file", config_and_file},
+    {"refusals", refusals},
+    {"split gguf", split_gguf},
+    {"summary", summary},
+    {"no memory", no_memory},
     {"mutants", mutants},
 };
 CHECK_MAIN("weights", tests)

@@ -1,7 +1,7 @@
 /* test_worker.c - the engine thread: several clients at once, events in order and once, ids before the batch knows them. */
 #include "small_model.h"
 
-#include "runtime/worker.h"
+#include "runtime/batch/worker.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,31 +18,40 @@ static void open_model(int threads) {
 }
 
 static void close_model(void) {
-  pe_crew_close(crew);
+  pe_crew_release(crew);
   small_close(&model);
 }
 
 static pe_batch *open_batch(void) {
   pe_batch *b = NULL;
   pe_error err = {0};
-  pe_batch_options o = {.rows = 6, .step_tokens = 24, .context = 128, .cache_tokens = 512, .kv_block = 4, .prefix = {.budget = 1 << 20}};
+  pe_batch_options o = {.rows = 6,
+                        .step_tokens = 24,
+                        .context = 128,
+                        .cache_tokens = 512,
+                        .kv_block = 4,
+                        .prefix = {.budget = 1 << 20}};
   CHECK_OK(pe_batch_open(model.plan, pe_crew_pool(crew), &o, &b, &err), err);
   return b;
 }
 
 static pe_request request_of(uint32_t seed, int32_t *prompt) {
   int32_t n = 1 + (int32_t)(seed % 13);
-  for (int32_t i = 0; i < n; i++) prompt[i] = (int32_t)((seed * 7 + (uint32_t)i * 11) % SMALL_VOCAB);
-  pe_request r = {.prompt = {prompt, n}, .sampling = pe_sampling_defaults(), .max_tokens = 3 + (int32_t)(seed % 9)};
+  for (int32_t i = 0; i < n; i++)
+    prompt[i] = (int32_t)((seed * 7 + (uint32_t)i * 11) % SMALL_VOCAB);
+  pe_request r = {.prompt = {prompt, n},
+                  .sampling = pe_sampling_defaults(),
+                  .max_tokens = 3 + (int32_t)(seed % 9)};
   r.sampling.seed = seed, r.sampling.temperature = seed % 3 ? 1 : 0;
   return r;
 }
 
 /* Grants for everything, as a simple policy gives them. */
-static int32_t grants_of(const pe_row_info *rows, int32_t n, pe_grant *out) {
+static int32_t grants_of(const pe_seq_info *rows, int32_t n, pe_grant *out) {
   int32_t count = 0;
   for (int32_t i = 0; i < n; i++)
-    if (!rows[i].follows) out[count++] = (pe_grant){rows[i].row, rows[i].state == PE_ROW_WRITING ? 1 : 7};
+    if (!rows[i].follows)
+      out[count++] = (pe_grant){rows[i].row, rows[i].state == PE_SEQ_DECODE ? 1 : 7};
   return count;
 }
 
@@ -63,7 +72,7 @@ static answer alone(uint32_t seed) {
   pe_request r = request_of(seed, prompt);
   pe_batch *b = open_batch();
   pe_error err = {0};
-  pe_row_id row;
+  pe_seq_id row;
   answer a = {0};
   CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
   for (int i = 0; i < 64 && !a.finishes; i++) {
@@ -77,8 +86,12 @@ static answer alone(uint32_t seed) {
 }
 
 static void same(const answer *got, const answer *want, uint32_t seed) {
-  bool equal = got->count == want->count && !memcmp(got->id, want->id, sizeof *got->id * (size_t)want->count) && got->finish == want->finish;
-  if (!equal) check_failures++, printf("    request %u: %d tokens (finish %d), alone %d (finish %d)\n", seed, got->count, got->finish, want->count, want->finish);
+  bool equal = got->count == want->count &&
+               !memcmp(got->id, want->id, sizeof *got->id * (size_t)want->count) &&
+               got->finish == want->finish;
+  if (!equal)
+    check_failures++, printf("    request %u: %d tokens (finish %d), alone %d (finish %d)\n", seed,
+                             got->count, got->finish, want->count, want->finish);
 }
 
 static void count_wake(void *ctx) { atomic_fetch_add((_Atomic int *)ctx, 1); }
@@ -95,11 +108,12 @@ static void drive(pe_worker *w, answer *answers, int32_t last) {
   pe_error err = {0};
   int32_t done = 0;
   for (int spins = 0; done < last && spins < 200000; spins++) {
-    pe_row_info rows[512];
+    pe_seq_info rows[512];
     pe_grant grants[512];
     pe_worker_events e;
     int32_t n = pe_worker_rows(w, rows, 512);
-    if (!pe_worker_pending(w)) CHECK_OK(pe_worker_step(w, grants, grants_of(rows, n < 512 ? n : 512, grants), &err), err);
+    if (!pe_worker_pending(w))
+      CHECK_OK(pe_worker_step(w, grants, grants_of(rows, n < 512 ? n : 512, grants), &err), err);
     CHECK_OK(pe_worker_drain(w, &e, &err), err);
     for (int32_t i = 0; i < e.count; i++) {
       CHECK(e.event[i].row >= 1 && e.event[i].row <= last);
@@ -121,7 +135,7 @@ static void like_the_foreground(void) {
   for (uint32_t seed = 1; seed <= 12; seed++) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
-    pe_row_id row = 0;
+    pe_seq_id row = 0;
     CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
     CHECK_INT(row, seed);
   }
@@ -164,7 +178,7 @@ static void *run_client(void *arg) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
     pe_error err = {0};
-    pe_row_id row = 0;
+    pe_seq_id row = 0;
     if (pe_worker_add(c->w, &r, &row, &err)) {
       c->refused++;
       continue;
@@ -173,7 +187,7 @@ static void *run_client(void *arg) {
     if (seed % 4 == 0) nanosleep(&(struct timespec){0, (long)(seed % 7) * 100000}, NULL);
     if (seed % 3 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
     if (seed % 5 == 0) pe_worker_preempt(c->w, row, &err);
-    pe_row_info rows[8];
+    pe_seq_info rows[8];
     CHECK(pe_worker_rows(c->w, rows, 8) >= 0);
     pe_batch_stats stats;
     pe_worker_stat(c->w, &stats);
@@ -200,8 +214,11 @@ static void eight_clients(void) {
       if (!clients[i].seed_of[row]) continue;
       CHECK_INT(answers[row].finishes, 1);
       answer want = alone(clients[i].seed_of[row]);
-      if (answers[row].finish != PE_FINISH_CANCEL) same(&answers[row], &want, clients[i].seed_of[row]);
-      else CHECK(clients[i].cancelled[row] && !memcmp(answers[row].id, want.id, sizeof *want.id * (size_t)answers[row].count));
+      if (answers[row].finish != PE_FINISH_CANCEL)
+        same(&answers[row], &want, clients[i].seed_of[row]);
+      else
+        CHECK(clients[i].cancelled[row] &&
+              !memcmp(answers[row].id, want.id, sizeof *want.id * (size_t)answers[row].count));
     }
   }
   pe_batch_stats stats;
@@ -219,10 +236,11 @@ static void wait_idle(pe_worker *w) {
 
 static void step_once(pe_worker *w, answer *answers) {
   pe_error err = {0};
-  pe_row_info rows[16];
+  pe_seq_info rows[16];
   pe_grant grants[16];
   pe_worker_events e;
-  CHECK_OK(pe_worker_step(w, grants, grants_of(rows, pe_worker_rows(w, rows, 16), grants), &err), err);
+  CHECK_OK(pe_worker_step(w, grants, grants_of(rows, pe_worker_rows(w, rows, 16), grants), &err),
+           err);
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   for (int32_t i = 0; i < e.count; i++) take(&answers[e.event[i].row], &e.event[i]);
@@ -238,7 +256,7 @@ static void rows_by_hand(void) {
   int32_t prompt[16];
   pe_request r = request_of(12, prompt); /* greedy */
   r.max_tokens = 10;
-  pe_row_id row, child;
+  pe_seq_id row, child;
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
   CHECK_OK(pe_worker_force(w, row, (int32_t[]){5, 6, 7}, 3, &err), err);
   for (int i = 0; i < 6; i++) step_once(w, a);
@@ -262,11 +280,13 @@ static void rows_by_hand(void) {
   CHECK_INT(e.event[0].finish, PE_FINISH_ERROR);
   CHECK(e.event[0].error && strstr(e.event[0].error, "55"));
   pe_worker_free_events(&e);
-  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5000}, 1, &err), err); /* an id that is not there: the row goes on */
+  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5000}, 1, &err),
+           err); /* an id that is not there: the row goes on */
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   CHECK_INT(e.count, 1);
-  CHECK(e.count == 1 && e.event[0].row == row && e.event[0].finish == PE_FINISH_NONE && strstr(e.event[0].error, "5000"));
+  CHECK(e.count == 1 && e.event[0].row == row && e.event[0].finish == PE_FINISH_NONE &&
+        strstr(e.event[0].error, "5000"));
   pe_worker_free_events(&e);
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err); /* the failed fork's id is not used again */
   CHECK_INT(row, child + 1);
@@ -280,7 +300,7 @@ static void refusals(void) {
   pe_worker *w = open_worker(&wakes);
   pe_error err = {0};
   int32_t prompt[200] = {0};
-  pe_row_id row = 77;
+  pe_seq_id row = 77;
   pe_request r = {.prompt = {prompt, 200}, .sampling = pe_sampling_defaults()};
   CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ELIMIT, err, "200");
   r.prompt.count = 3, r.sampling.temperature = -1;
@@ -293,7 +313,7 @@ static void refusals(void) {
   prompt[2] = 1;
   CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ECANCEL, err, "has ended");
   CHECK_FAILS(pe_worker_step(w, NULL, 0, &err), PE_ECANCEL, err, "has ended");
-  pe_batch *b = pe_worker_release(w);
+  pe_batch *b = pe_worker_detach(w);
   CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
   CHECK_INT(row, 1);
   pe_batch_close(b);
@@ -307,7 +327,7 @@ static void there_and_back(void) {
   pe_request r = request_of(12, prompt);
   pe_batch *b = open_batch();
   pe_error err = {0};
-  pe_row_id row;
+  pe_seq_id row;
   answer a[2] = {{.count = 0}}, want = alone(12);
   CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
   for (int round = 0; round < 20 && !a[1].finishes; round++) {
@@ -319,7 +339,7 @@ static void there_and_back(void) {
     pe_worker *w;
     CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
     if (!a[1].finishes) step_once(w, a);
-    b = pe_worker_release(w);
+    b = pe_worker_detach(w);
   }
   same(&a[1], &want, 12);
   pe_batch_close(b);
@@ -337,14 +357,14 @@ static void held_rows(void) {
   answer a = {0}, want = alone(11);
   int32_t prompt[16], holds = 0;
   pe_request r = request_of(11, prompt);
-  pe_row_id row = 0;
+  pe_seq_id row = 0;
   r.hold = true;
   float logits[SMALL_VOCAB];
   CHECK(!pe_worker_logits(w, 1, logits));
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
   for (int spins = 0; !a.finishes && spins < 20000; spins++) {
     pe_worker_events e;
-    pe_row_info info;
+    pe_seq_info info;
     wait_idle(w);
     CHECK_OK(pe_worker_drain(w, &e, &err), err);
     for (int32_t i = 0; i < e.count; i++) {
@@ -352,9 +372,11 @@ static void held_rows(void) {
       if (!e.event[i].held) continue;
       holds++;
       CHECK(pe_worker_logits(w, row, logits));
-      CHECK_FAILS(pe_worker_sample(w, row, &(pe_draw){.banned = {(int32_t[]){99}, 1}}, &err), PE_EARG, err, "banned token 99");
+      CHECK_FAILS(pe_worker_sample(w, row, &(pe_draw){.banned = {(int32_t[]){99}, 1}}, &err),
+                  PE_EARG, err, "banned token 99");
       CHECK_OK(pe_worker_sample(w, row, &(pe_draw){0}, &err), err);
-      if (pe_worker_rows(w, &info, 1) == 1) CHECK(info.state == PE_ROW_WRITING && info.left == 1); /* it can be granted at once */
+      if (pe_worker_rows(w, &info, 1) == 1)
+        CHECK(info.state == PE_SEQ_DECODE && info.left == 1); /* it can be granted at once */
     }
     pe_worker_free_events(&e);
     CHECK_OK(pe_worker_step(w, &(pe_grant){row, 9}, 1, &err), err);
@@ -371,7 +393,9 @@ static void check_answer(pe_worker *w, uint64_t ticket, pe_status code) {
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   CHECK_INT(e.count, 1);
-  if (e.count) CHECK(e.event[0].ticket == ticket && e.event[0].code == code && !e.event[0].error == !code && !e.event[0].finish);
+  if (e.count)
+    CHECK(e.event[0].ticket == ticket && e.event[0].code == code && !e.event[0].error == !code &&
+          !e.event[0].finish);
   pe_worker_free_events(&e);
 }
 
@@ -384,7 +408,7 @@ static void files(void) {
   int32_t prompt[16];
   uint64_t ticket = 0;
   pe_request r = request_of(12, prompt);
-  pe_row_id row;
+  pe_seq_id row;
   char path[64];
   snprintf(path, sizeof path, "/tmp/perigee-worker-%d", (int)getpid());
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
@@ -417,17 +441,21 @@ static void *run_sharer(void *arg) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
     pe_error err = {0};
-    pe_row_id row = 0;
+    pe_seq_id row = 0;
     CHECK_OK(pe_worker_add(c->w, &r, &row, &err), err);
     if (seed % 4 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
   }
-  if (c->number == 2) step_once(c->w, mine);
-  else drive(c->w, mine, ROWS_EACH);
+  if (c->number == 2)
+    step_once(c->w, mine);
+  else
+    drive(c->w, mine, ROWS_EACH);
   pe_worker_close(c->w);
   for (uint32_t seed = 1; c->number != 2 && seed <= ROWS_EACH; seed++) {
     answer want = alone(seed);
-    if (c->cancelled[seed]) CHECK_INT(mine[seed].finish, PE_FINISH_CANCEL);
-    else same(&mine[seed], &want, seed);
+    if (c->cancelled[seed])
+      CHECK_INT(mine[seed].finish, PE_FINISH_CANCEL);
+    else
+      same(&mine[seed], &want, seed);
   }
   return NULL;
 }
@@ -451,21 +479,26 @@ static void writes_when_idle(void) {
   open_model(1);
   char folder[64], command[80];
   snprintf(folder, sizeof folder, "/tmp/perigee-worker-%d-tier", (int)getpid());
-  pe_batch_options o = {.rows = 2, .context = 128, .cache_tokens = 512, .kv_block = 4, .prefix = {.budget = 1 << 20, .folder = folder}};
+  pe_batch_options o = {.rows = 2,
+                        .context = 128,
+                        .cache_tokens = 512,
+                        .kv_block = 4,
+                        .prefix = {.budget = 1 << 20, .folder = folder}};
   pe_batch *b = NULL;
   pe_worker *w = NULL;
   pe_error err = {0};
   _Atomic int wakes = 0;
   answer a[2] = {{.count = 0}};
   int32_t prompt[16];
-  pe_row_id row;
+  pe_seq_id row;
   pe_request r = request_of(12, prompt);
   CHECK_OK(pe_batch_open(model.plan, pe_crew_pool(crew), &o, &b, &err), err);
   CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
   CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
   drive(w, a, 1);
   pe_batch_stats stats = {0};
-  for (int i = 0; i < 20000 && !stats.prefix.disk_writes; i++) nanosleep(&(struct timespec){0, 50000}, NULL), pe_worker_stat(w, &stats);
+  for (int i = 0; i < 20000 && !stats.prefix.disk_writes; i++)
+    nanosleep(&(struct timespec){0, 50000}, NULL), pe_worker_stat(w, &stats);
   CHECK(stats.prefix.disk_writes > 0);
   pe_worker_close(w);
   snprintf(command, sizeof command, "rm -r %s", folder);
@@ -483,7 +516,7 @@ static void memory_runs_out(void) {
     int32_t prompt[16];
     pe_request r = request_of(12, prompt);
     pe_error err = {0};
-    pe_row_id row = 0;
+    pe_seq_id row = 0;
     answer a = {0};
     pe_alloc_fail_at(n);
     pe_status rc = pe_worker_add(w, &r, &row, &err);
@@ -506,8 +539,15 @@ static void memory_runs_out(void) {
 }
 
 static const check_test tests[] = {
-  {"like_the_foreground", like_the_foreground}, {"eight_clients", eight_clients}, {"rows_by_hand", rows_by_hand},
-  {"refusals", refusals}, {"there_and_back", there_and_back}, {"held_rows", held_rows},
-  {"files", files}, {"three_share", three_share}, {"writes_when_idle", writes_when_idle}, {"memory_runs_out", memory_runs_out},
+    {"like_the_foreground", like_the_foreground},
+    {"eight_clients", eight_clients},
+    {"rows_by_hand", rows_by_hand},
+    {"refusals", refusals},
+    {"there_and_back", there_and_back},
+    {"held_rows", held_rows},
+    {"files", files},
+    {"three_share", three_share},
+    {"writes_when_idle", writes_when_idle},
+    {"memory_runs_out", memory_runs_out},
 };
 CHECK_MAIN("worker", tests)

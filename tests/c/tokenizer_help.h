@@ -3,10 +3,11 @@
 #define TOKENIZER_HELP_H
 
 #include "check.h"
-#include "runtime/tokenizer.h"
+#include "runtime/text/tokenizer.h"
 
 /* The ids of `text` with special tokens in the spans (NULL: everywhere) are `want`, separated by spaces. */
-static inline void expect_ids(const pe_tokenizer *t, const char *text, const pe_span *span, size_t spans, const char *want, int line) {
+static inline void expect_ids(const pe_tokenizer *t, const char *text, const pe_span *span,
+                              size_t spans, const char *want, int line) {
   pe_error err = {0};
   pe_tokenizer_scratch *s = NULL;
   pe_ids ids = {0};
@@ -14,8 +15,10 @@ static inline void expect_ids(const pe_tokenizer *t, const char *text, const pe_
   char got[400] = "";
   CHECK_OK(pe_tokenizer_scratch_new(t, &s, &err), err);
   CHECK_OK(pe_tokenizer_encode(t, s, pe_str_c(text), &o, &ids, &err), err);
-  for (size_t i = 0, n = 0; i < ids.count && n < 380; i++) n += (size_t)snprintf(got + n, sizeof got - n, "%s%d", i ? " " : "", ids.id[i]);
-  if (strcmp(got, want)) check_failures++, printf("    line %d: ids of '%s' are %s, not %s\n", line, text, got, want);
+  for (size_t i = 0, n = 0; i < ids.count && n < 380; i++)
+    n += (size_t)snprintf(got + n, sizeof got - n, "%s%d", i ? " " : "", ids.id[i]);
+  if (strcmp(got, want))
+    check_failures++, printf("    line %d: ids of '%s' are %s, not %s\n", line, text, got, want);
   pe_ids_free(&ids);
   pe_tokenizer_scratch_free(s);
 }

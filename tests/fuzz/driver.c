@@ -21,7 +21,10 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { MAX_SEEDS = 256, INPUT_ROOM = 1 << 20 };
-static struct { uint8_t *data; size_t size; } seeds[MAX_SEEDS];
+static struct {
+  uint8_t *data;
+  size_t size;
+} seeds[MAX_SEEDS];
 static int seed_count;
 static uint8_t input[INPUT_ROOM];
 static size_t input_size;
@@ -50,7 +53,9 @@ static void add_seed(const char *path) {
   seeds[seed_count].data = data, seeds[seed_count++].size = n;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 static void load_seeds(const char *name) {
   char folder[200], *names[MAX_SEEDS];
@@ -71,7 +76,19 @@ static void load_seeds(const char *name) {
 
 /* Bytes that matter to formats: lengths near the edges of integers, JSON's marks, UTF-8's leaders. */
 static void mutate(void) {
-  static const uint64_t edges[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, 0x7fffffffffffffff, UINT64_MAX, 0x8000000000000000, 0x4000000000000000};
+  static const uint64_t edges[] = {0,
+                                   1,
+                                   0x7f,
+                                   0x80,
+                                   0xff,
+                                   0x7fff,
+                                   0xffff,
+                                   0x7fffffff,
+                                   0xffffffff,
+                                   0x7fffffffffffffff,
+                                   UINT64_MAX,
+                                   0x8000000000000000,
+                                   0x4000000000000000};
   static const char marks[] = "{}[]\",:\\u0-.eE\xc3\xed\xf0\x80\xbf\xff\xe2\x96\x81 \n";
   int changes = 1 + (int)below(4);
   while (changes--) {
@@ -79,19 +96,29 @@ static void mutate(void) {
     uint64_t edge = edges[below(sizeof edges / sizeof *edges)];
     size_t room = input_size - at;
     switch (below(8)) {
-    case 0: if (room) input[at] ^= (uint8_t)(1u << below(8)); break;
-    case 1: if (room) input[at] = (uint8_t)below(256); break;
-    case 2: if (room) input[at] = (uint8_t)marks[below(sizeof marks - 1)]; break;
+    case 0:
+      if (room) input[at] ^= (uint8_t)(1u << below(8));
+      break;
+    case 1:
+      if (room) input[at] = (uint8_t)below(256);
+      break;
+    case 2:
+      if (room) input[at] = (uint8_t)marks[below(sizeof marks - 1)];
+      break;
     case 3: memcpy(input + at, &edge, room < 8 ? room : below(2) ? 8 : 4 < room ? 4 : room); break;
     case 4: input_size = at; break;
-    case 5: if (room > n) memmove(input + at, input + at + n, room - n), input_size -= n; break;
+    case 5:
+      if (room > n) memmove(input + at, input + at + n, room - n), input_size -= n;
+      break;
     case 6:
       if (input_size + n < INPUT_ROOM) {
         memmove(input + at + n, input + at, room), input_size += n;
-        for (uint32_t i = 0; i < n; i++) input[at + i] = (uint8_t)(below(2) ? marks[below(sizeof marks - 1)] : (char)below(256));
+        for (uint32_t i = 0; i < n; i++)
+          input[at + i] = (uint8_t)(below(2) ? marks[below(sizeof marks - 1)] : (char)below(256));
       }
       break;
-    default: if (room > n && input_size - to > n) memmove(input + at, input + to, n);
+    default:
+      if (room > n && input_size - to > n) memmove(input + at, input + to, n);
     }
   }
 }
@@ -107,11 +134,13 @@ static void one(void) {
   static bool warm;
   int64_t live = pe_alloc_live();
   alarm(10);
-  uint8_t *exact = malloc(input_size ? input_size : 1); /* so that a sanitizer sees the first byte beyond the end */
+  uint8_t *exact = malloc(
+      input_size ? input_size : 1); /* so that a sanitizer sees the first byte beyond the end */
   memcpy(exact, input, input_size);
   LLVMFuzzerTestOneInput(exact, input_size);
   free(exact);
-  if (warm && pe_alloc_live() != live) fprintf(stderr, "leaked %lld allocations\n", (long long)(pe_alloc_live() - live)), abort();
+  if (warm && pe_alloc_live() != live)
+    fprintf(stderr, "leaked %lld allocations\n", (long long)(pe_alloc_live() - live)), abort();
   warm = true;
 }
 
@@ -121,7 +150,8 @@ int main(int argc, char **argv) {
   snprintf(crash_path, sizeof crash_path, "build/fuzz-%s.crash", name);
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM};
   for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], keep_input);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__linux__) && !defined(__clang__)
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__linux__) &&       \
+    !defined(__clang__)
   struct rlimit most = {(rlim_t)2 << 30, (rlim_t)2 << 30};
   setrlimit(RLIMIT_AS, &most);
 #endif
@@ -135,7 +165,8 @@ int main(int argc, char **argv) {
   rng = 0x9e3779b97f4a7c15u ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
   double stop = now() + (getenv("FUZZ_SECONDS") ? atof(getenv("FUZZ_SECONDS")) : 3);
   load_seeds(name);
-  for (int i = 0; i < seed_count; i++) memcpy(input, seeds[i].data, input_size = seeds[i].size), one(), done++;
+  for (int i = 0; i < seed_count; i++)
+    memcpy(input, seeds[i].data, input_size = seeds[i].size), one(), done++;
   while (done < rounds && now() < stop) {
     int s = (int)below((uint32_t)seed_count);
     memcpy(input, seeds[s].data, input_size = seeds[s].size);

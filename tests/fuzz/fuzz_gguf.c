@@ -1,6 +1,6 @@
 /* Any bytes as a GGUF file: an error, or directories whose every value can be read; then decodes what can be decoded. */
 #include "kernels/quant.h"
-#include "runtime/gguf.h"
+#include "runtime/weights/gguf.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,8 @@ static void walk_values(const pe_gguf_meta *m, volatile uint64_t *sum) {
     if (m->element == PE_GGUF_STRING) {
       pe_str s = pe_gguf_str_next(&at);
       if (s.len) *sum += (uint8_t)s.at[s.len - 1];
-    } else *sum += (uint64_t)pe_gguf_int_at(m, k) + (pe_gguf_float_at(m, k) > 0);
+    } else
+      *sum += (uint64_t)pe_gguf_int_at(m, k) + (pe_gguf_float_at(m, k) > 0);
   }
 }
 

@@ -10,7 +10,8 @@ static world w;
 static void leave(void) { rmdir(folder); }
 
 static void set_up(void) {
-  snprintf(folder, sizeof folder, "%s/perigee-fuzz-XXXXXX", access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+  snprintf(folder, sizeof folder, "%s/perigee-fuzz-XXXXXX",
+           access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
   if (!mkdtemp(folder)) abort();
   atexit(leave);
   world_open(&w, &shapes[5], 4, 200, 1 << 20, NULL);
@@ -28,11 +29,14 @@ static bool inside(const uint8_t *bytes, size_t size, const uint8_t *part, uint6
   return !part || (part >= bytes && length <= size && (uint64_t)(part - bytes) <= size - length);
 }
 
-static bool parse(const pe_prefix_spec *spec, const uint8_t *bytes, size_t size, pe_prefix_image *image) {
+static bool parse(const pe_prefix_spec *spec, const uint8_t *bytes, size_t size,
+                  pe_prefix_image *image) {
   pe_error err;
   if (pe_prefix_image_read(spec, bytes, size, image, &err)) return false;
   const pe_prefix_head *h = &image->head;
-  if (!inside(bytes, size, h->word, (uint64_t)h->count * 4) || !inside(bytes, size, image->path, (uint64_t)h->depth * 16)) abort();
+  if (!inside(bytes, size, h->word, (uint64_t)h->count * 4) ||
+      !inside(bytes, size, image->path, (uint64_t)h->depth * 16))
+    abort();
   for (int g = 0; g < PE_GRAPH_GROUPS; g++)
     if (!inside(bytes, size, image->rows[g], (uint64_t)h->fill[g] * spec->token_bytes[g])) abort();
   for (int i = 0; i < PE_TREE_SLOTS; i++)
@@ -46,13 +50,16 @@ static void cache(const pe_prefix_image *image, const uint8_t *bytes, size_t siz
   int32_t token[4], found;
   pe_seq s;
   pe_error err;
-  snprintf(path, sizeof path, "%s/%016llx%016llx.prefix", folder, (unsigned long long)image->head.hash.high, (unsigned long long)image->head.hash.low);
+  snprintf(path, sizeof path, "%s/%016llx%016llx.prefix", folder,
+           (unsigned long long)image->head.hash.high, (unsigned long long)image->head.hash.low);
   FILE *f = fopen(path, "wb");
   if (!f || fwrite(bytes, 1, size, f) != size || fclose(f)) abort();
   if (pe_prefix_open(w.kv, w.recur, &w.options, &w.p, &err)) abort();
   memcpy(token, image->head.word, (size_t)image->head.count * 4);
   if (pe_seq_open(&s, w.kv, w.recur, &err)) abort();
-  if (pe_prefix_match(w.p, &image->head.key, token, image->head.count, &s, &found, &err) || found >= image->head.count) abort();
+  if (pe_prefix_match(w.p, &image->head.key, token, image->head.count, &s, &found, &err) ||
+      found >= image->head.count)
+    abort();
   pe_seq_close(&s);
   check_tree(&w);
   pe_prefix_close(w.p);

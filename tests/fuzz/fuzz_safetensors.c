@@ -1,5 +1,5 @@
 /* Any bytes as a safetensors file: an error, or tensors that lie inside it. */
-#include "runtime/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 #include <stdlib.h>
 #include <string.h>

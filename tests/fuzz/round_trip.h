@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/detokenizer.h"
+#include "runtime/text/detokenizer.h"
 #include "runtime/utf8.h"
 
-static const char *const texts[] = {"", "The keeper counted 31 waves.", " a  b\n\tc<s></s>", "caf\xc3\xa9 \xe6\xb5\xb7\xe6\xb5\xaa \xf0\x9f\x8c\x8a\xe2\x96\x81x",
-                                    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+static const char *const texts[] = {
+    "", "The keeper counted 31 waves.", " a  b\n\tc<s></s>",
+    "caf\xc3\xa9 \xe6\xb5\xb7\xe6\xb5\xaa \xf0\x9f\x8c\x8a\xe2\x96\x81x",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
 
 static inline void round_trip(const pe_tokenizer *t, pe_tokenizer_scratch *s, const char *text) {
   pe_span span[] = {{0, strlen(text) / 2, true}};
@@ -21,10 +23,14 @@ static inline void round_trip(const pe_tokenizer *t, pe_tokenizer_scratch *s, co
   for (size_t i = 0; !rc && i < ids.count; i++)
     if (ids.at[i] > strlen(text)) abort();
   if (!rc) rc = pe_detokenizer_new(t, false, &d, NULL);
-  for (size_t i = 0; !rc && i < ids.count; i++) rc = pe_detokenizer_push(d, ids.id[i], &joined, NULL);
+  for (size_t i = 0; !rc && i < ids.count; i++)
+    rc = pe_detokenizer_push(d, ids.id[i], &joined, NULL);
   if (!rc) rc = pe_detokenizer_finish(d, &joined, NULL);
-  if (!rc) rc = pe_tokenizer_decode(t, ids.id, ids.count, false, &whole, NULL); /* a pattern may exceed its limits */
-  if (!rc && (whole.len != joined.len || (whole.len && memcmp(whole.data, joined.data, whole.len)))) abort();
+  if (!rc)
+    rc = pe_tokenizer_decode(t, ids.id, ids.count, false, &whole,
+                             NULL); /* a pattern may exceed its limits */
+  if (!rc && (whole.len != joined.len || (whole.len && memcmp(whole.data, joined.data, whole.len))))
+    abort();
   if (!rc && whole.len && pe_utf8_valid(whole.data, whole.len) != whole.len) abort();
   pe_detokenizer_free(d);
   pe_buf_free(&whole), pe_buf_free(&joined);

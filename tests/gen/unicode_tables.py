@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes runtime/unicode_tables.h.
+"""Writes runtime/text/unicode_tables.h.
 
-    python3 tests/gen/unicode_tables.py > runtime/unicode_tables.h
+    python3 tests/gen/unicode_tables.py > runtime/text/unicode_tables.h
 
 The tables are those of the reference, asked character by character, so this needs the reference and not a particular
 version of the Unicode database:
@@ -284,7 +284,7 @@ def main():
     assert max(len(f) for _, f in multi) <= 3
 
     print("/* unicode_tables.h - made by tests/gen/unicode_tables.py; do not edit. Included by unicode.c alone. */")
-    print("#ifndef PE_UNICODE_TABLES_H\n#define PE_UNICODE_TABLES_H\n\n#include \"runtime/unicode.h\"\n\ntypedef struct pe_unicode_pair { int32_t first, second, composed; } pe_unicode_pair;\n")
+    print("#ifndef PE_UNICODE_TABLES_H\n#define PE_UNICODE_TABLES_H\n\n#include \"runtime/text/unicode.h\"\n\ntypedef struct pe_unicode_pair { int32_t first, second, composed; } pe_unicode_pair;\n")
     print("/* What a character is, one word for each kind that occurs; the bits are named in unicode.h. */")
     numbers("words", "uint32_t", ["0x%xu" % w for w in words])
     print("enum { BLOCKS = %d }; /* different blocks of 128 characters, by kind */\n" % blocks(table))

@@ -6,7 +6,7 @@
 -- Keys: a request with the header x-test-key has this key's name. Scripts: options.hooks = { { phase = function … } }.
 local async = require "lib.async"
 local chat = require "chat"
-local generations = require "serve.generations"
+local generations = require "hooks.generations"
 local harness = require "harness"
 local http = require "http"
 local metrics = require "serve.metrics"

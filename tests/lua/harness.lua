@@ -4,7 +4,7 @@
 --   test("a name", function(t)
 --     t.eq(got, want)                         -- deep; a failure prints both values and the test goes on
 --     t.raises(function() … end, "part of the message")
---     t.fails("notfound", perigee.open "x")   -- nil, err with this code; returns err
+--     t.fails("not_found", perigee.open "x")   -- nil, err with this code; returns err
 --     timer:start(1, 0, t.expect(function() … end))   -- must be called once (or t.expect(fn, n): n times)
 --   end)
 --

@@ -5,11 +5,11 @@
 --
 -- The app is what generations.open needs of one. app.scripts is nil and app.why says why when the scripts cannot be loaded.
 -- The folder is gone when it is closed.
-local generations = require "serve.generations"
-local phases = require "serve.phases"
+local generations = require "hooks.generations"
+local phases = require "hooks.phases"
 local policy = require "policy"
-local sandbox = require "serve.sandbox"
-local trial = require "serve.trial"
+local sandbox = require "hooks.sandbox"
+local trial = require "hooks.trial"
 local uv = require "luv"
 
 local sites = {}

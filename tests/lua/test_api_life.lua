@@ -2,7 +2,7 @@
 local apiapp = require "apiapp"
 local async = require "lib.async"
 local perigee = require "perigee"
-local phases = require "serve.phases"
+local phases = require "hooks.phases"
 local harness = require "harness"
 local json = perigee.json
 

@@ -227,7 +227,7 @@ test("a long prompt is tokenized beside the loop, and refused with its numbers",
 end)
 
 test("a demanded call begins with tokens as the tokenizer cuts them", function(t)
-  local opening = require "serve.opening"
+  local opening = require "pipeline.opening"
   local tok = assert(perigee.tokenizer.open "examples/moonlet")
   local function ids_of(texts, name)
     local list = {}

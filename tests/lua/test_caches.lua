@@ -1,8 +1,8 @@
 -- What sequences remember, on every architecture and for every type of cache: any chunking, company and size of block, forked,
 -- trimmed, saved and loaded give the same bits; and fewer bits are near float32.
 local perigee = require "perigee"
-local models = require "models.lib"
-local run = require "models.run"
+local models = require "models.registry"
+local run = require "engine.run"
 local test = require("harness").test
 
 local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
@@ -194,7 +194,7 @@ test("steps and caches that cannot be", function(t)
   for _, options in ipairs { { kv_bits = 7 }, { kv_block = 3 } } do
     local none, why = perigee.engine.open(model.graph, options)
     t.eq(none, nil)
-    t.eq(why.code, "arg")
+    t.eq(why.code, "argument")
   end
   local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 8, kv_block = 4, sequences = 2, threads = 1 }))
   local a, b = assert(engine:add()), assert(engine:add())
@@ -205,7 +205,7 @@ test("steps and caches that cannot be", function(t)
   t.eq(why.code, "limit")
   none, why = engine:step { { seq = b, ids = { 1 } }, { seq = b, ids = { 2 } } }
   t.eq(none, nil)
-  t.eq(why.code, "arg")
+  t.eq(why.code, "argument")
   t.raises(function() engine:step { { seq = b, ids = { 1 } }, { seq = a, ids = { -1 } } } end, "out of range")
   t.raises(function() engine:fork(3) end, "no sequence 3")
   t.eq(engine:info(a).ids, { 1, 2, 3 })

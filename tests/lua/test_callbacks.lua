@@ -82,7 +82,7 @@ test("errors inside callbacks of a loop that a script runs itself", function(t)
     timer:close()
     local ok, err = perigee.guard(function() error "held" end)
     t.eq(ok, nil)
-    t.match(err.text, "held")
+    t.match(err.message, "held")
     reached = true
   end))
   uv.run()

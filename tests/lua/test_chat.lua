@@ -369,7 +369,7 @@ once("templates of any shape are prompts or errors", function(t)
     local source = grow(random, "body", 0)
     local ok, err = pcall(function()
       local words, why = chat.open(setmetatable({ templates = { default = source }, tokens = {}, path = "x" }, set))
-      if not words then return assert(why.text) end
+      if not words then return assert(why.message) end
       local prompt, wrong = words:prompt { messages = LONG, tools = TOOLS }
       if not prompt then
         bad = bad + 1

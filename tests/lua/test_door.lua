@@ -22,11 +22,11 @@ end)
 
 test("an error has code, text, traceback and value", function(t)
   local err = t.fails("error", perigee.guard(function() error "oops" end))
-  t.match(err.text, "test_door.lua:%d+: oops$")
+  t.match(err.message, "test_door.lua:%d+: oops$")
   t.match(err.traceback, "^stack traceback:\n")
   t.match(err.traceback, "test_door.lua")
-  t.eq(tostring(err), err.text)
-  t.eq("so: " .. err, "so: " .. err.text)
+  t.eq(tostring(err), err.message)
+  t.eq("so: " .. err, "so: " .. err.message)
   t.eq(err.value, nil)
   local thrown = {}
   err = t.fails("error", perigee.guard(function() error(thrown) end))
@@ -181,7 +181,7 @@ test("deep recursion is an error", function(t)
   debug.sethook() -- collecting at each of so many levels would take minutes
   local function deep(n) return 1 + deep(n + 1) end
   local err = t.fails("error", perigee.guard(function() return deep(1) end))
-  t.match(err.text, "stack overflow")
+  t.match(err.message, "stack overflow")
   local function nest(n) return perigee.guard(function() return nest(n + 1) end) end
   t.ok(select("#", nest(1)) > 0)
 end)

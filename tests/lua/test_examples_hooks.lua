@@ -1,5 +1,5 @@
 -- The examples for a site are what they say: `perigee check` passes for each, they stay short, and a server takes them all.
-local checks = require "lib.checks"
+local checks = require "cmd.check.kinds"
 local sites = require "sites"
 local test = require("harness").test
 local text = require "lib.text"

@@ -219,7 +219,7 @@ test("held rows are preempted, forked, trimmed and cancelled", function(t)
   t.eq(state(row) == "held", false)
   assert(child:cancel())
   t.eq(tostring(select(2, row:sample())), "row 1 is not held, it draws by itself")
-  t.fails("arg", row:sample())
+  t.fails("argument", row:sample())
   row.on_token = go_on
   assert(batch:run())
   t.eq(child.finish, "cancel")
@@ -247,7 +247,7 @@ test("a hook may take its time", function(t)
     model:close()
   end)
   local row = assert(batch:add(request))
-  t.fails("arg", row:sample { bias = { [5000] = 1 } })
+  t.fails("argument", row:sample { bias = { [5000] = 1 } })
 end)
 
 -- ---- files and kept logits on the engine thread --------------------------------------------------------------------
@@ -281,7 +281,7 @@ test("caches are saved and loaded between steps", function(t)
   end
   assert(batch:start())
   assert(batch:add(with(request, { on_done = t.expect(function(row)
-    assert(row:save(path, t.expect(function(...) t.fails("notfound", ...) end)))
+    assert(row:save(path, t.expect(function(...) t.fails("not_found", ...) end)))
     saved(row)
   end) })))
   request.on_token = nil
@@ -308,7 +308,7 @@ test("a batch that is closed answers for what it did not write", function(t)
   local model <close> = open "llama"
   local batch = assert(model:batch { rows = 2 })
   assert(batch:start())
-  assert(batch:load("/nowhere/at/all", t.expect(function(...) t.fails("cancel", ...) end)))
+  assert(batch:load("/nowhere/at/all", t.expect(function(...) t.fails("cancelled", ...) end)))
   batch:close()
 end)
 

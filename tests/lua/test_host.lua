@@ -35,7 +35,7 @@ end)
 
 test("errors are values with code and text", function(t)
   local err = perigee.error("io", "a: b")
-  t.eq({ err.code, err.text, tostring(err) }, { "io", "a: b", "a: b" })
+  t.eq({ err.code, err.message, tostring(err) }, { "io", "a: b", "a: b" })
   t.raises(function() perigee.error("io") end, "bad argument #2")
 end)
 

@@ -237,7 +237,7 @@ test("Unix sockets: mode, stale files replaced, live ones refused, removed at th
   file:close()
   local spare = http.server { handler = echo }
   local err = t.fails("io", spare:listen { path = path })
-  t.match(err.text, "exists and is no socket")
+  t.match(err.message, "exists and is no socket")
   t.match(select(2, spare:listen { path = "/tmp/" .. ("x"):rep(99) }).text, "has 104 bytes, a socket's path may have 103")
   os.remove(path)
   local stale = uv.new_pipe(false)
@@ -419,7 +419,7 @@ test("the client: answers of other servers, good and bad", function(t)
       if status then
         t.eq({ answer and answer.status, answer and answer.body }, { status, want }, tostring(err))
       elseif t.fails("io", answer, err) then
-        t.match(err.text, (want:gsub("%-", "%%-")))
+        t.match(err.message, (want:gsub("%-", "%%-")))
       end
     end)
   end))

@@ -1,8 +1,8 @@
 -- Every architecture against the logits of the reference, and against itself: any chunking, any number of threads, alone or
 -- beside others, bit for bit.
 local perigee = require "perigee"
-local models = require "models.lib"
-local run = require "models.run"
+local models = require "models.registry"
+local run = require "engine.run"
 local text = require "lib.text"
 local uv = require "luv"
 local test = require("harness").test

@@ -1,8 +1,8 @@
 -- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities; spellings of tokens.
 local chat = require "api.chat"
 local completions = require "api.completions"
-local outputs = require "serve.output"
-local spelling = require "serve.spelling"
+local outputs = require "pipeline.output"
+local spelling = require "pipeline.spelling"
 local stream = require "api.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test

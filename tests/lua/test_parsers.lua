@@ -3,7 +3,7 @@
 local forced = ...
 local harness = require "harness"
 local args = require "parsers.args"
-local checks = require "lib.checks"
+local checks = require "cmd.check.kinds"
 local parsers = require "parsers"
 local perigee = require "perigee"
 local scan = require "parsers.scan"

@@ -1,7 +1,7 @@
 -- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, and running it never expands it.
 local perigee = require "perigee"
-local models = require "models.lib"
-local run = require "models.run"
+local models = require "models.registry"
+local run = require "engine.run"
 local text = require "lib.text"
 local uv = require "luv"
 local test = require("harness").test

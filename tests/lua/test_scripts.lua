@@ -1,11 +1,11 @@
 -- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, generations that are built beside each
 -- other, state that survives, and all that can be wrong with a file.
 local async = require "lib.async"
-local phases = require "serve.phases"
-local sandbox = require "serve.sandbox"
+local phases = require "hooks.phases"
+local sandbox = require "hooks.sandbox"
 local sites = require "sites"
 local test = require("harness").test
-local trial = require "serve.trial"
+local trial = require "hooks.trial"
 local uv = require "luv"
 
 local forced = ...
@@ -379,7 +379,7 @@ test("folders are watched, also those that come later", function(t)
 end)
 
 test("a folder that vanishes takes no scripts with it, and is seen when it is back", function(t)
-  local watch = require "serve.watch"
+  local watch = require "hooks.watch"
   local poll_ms = watch.POLL_MS
   watch.POLL_MS = 20
   local app = site(hook "return {}", { config = { watch = true } })
@@ -411,7 +411,7 @@ test("a folder that vanishes takes no scripts with it, and is seen when it is ba
 end)
 
 test("where folders cannot be watched they are looked at", function(t)
-  local watch = require "serve.watch"
+  local watch = require "hooks.watch"
   local app <close> = site(hook "return {}")
   local told, poll_ms = 0, watch.POLL_MS
   watch.POLL_MS = 20

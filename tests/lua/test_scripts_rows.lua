@@ -4,7 +4,7 @@ local chat = require "chat"
 local harness = require "harness"
 local perigee = require "perigee"
 local policy = require "policy"
-local sandbox = require "serve.sandbox"
+local sandbox = require "hooks.sandbox"
 local sites = require "sites"
 local uv = require "luv"
 

@@ -75,7 +75,8 @@ static bool leaves(int want) {
   int status = -1;
   for (long long end = now_ms() + TIMEOUT_MS; now_ms() < end;) {
     drain(20);
-    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) && WEXITSTATUS(status) == want;
+    if (waitpid(child, &status, WNOHANG) == child)
+      return WIFEXITED(status) && WEXITSTATUS(status) == want;
   }
   return false;
 }
@@ -116,7 +117,8 @@ int main(int argc, char **argv) {
     else if (!strcmp(line, "end"))
       good = leaves(atoi(text)), child = 0;
     if (!good)
-      printf("%s %s: did not happen; the terminal shows:\n%.*s\n", line, text, (int)(n_seen - at), seen + at);
+      printf("%s %s: did not happen; the terminal shows:\n%.*s\n", line, text, (int)(n_seen - at),
+             seen + at);
   }
   if (child > 0) kill(child, SIGKILL);
   return !good;

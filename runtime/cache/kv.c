@@ -1,0 +1,329 @@
+/* kv.c - see kv.h. */
+#include "runtime/cache/kv.h"
+
+#include <string.h>
+
+enum { BLOCK = 32, MOST_BLOCK = 4096, ALIGN = 64 };
+
+/* ---- sizes --------------------------------------------------------------------------------------------------- */
+
+static uint64_t row_bytes(pe_kv_type type, const pe_cache_group *c) {
+  return (uint64_t)c->heads *
+         ((uint64_t)pe_kv_row_bytes(type, c->key) + (uint64_t)pe_kv_row_bytes(type, c->value));
+}
+
+uint64_t pe_kv_token_bytes(const pe_graph *g, pe_kv_type type) {
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < g->group_count; i++)
+    bytes += row_bytes(type, &g->group[i]) * (uint64_t)g->group[i].layers;
+  return bytes;
+}
+
+uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group) {
+  return kv->block_bytes[group] / (uint64_t)kv->block;
+}
+
+uint64_t pe_kv_seq_bytes(const pe_kv *kv, const pe_kv_seq *s) {
+  uint64_t bytes = 0;
+  for (int32_t g = 0; g < kv->graph->group_count; g++)
+    for (int32_t i = s->gone[g]; i < s->count[g]; i++)
+      if (s->table[g][i] >= 0) bytes += kv->block_bytes[g];
+  return bytes;
+}
+
+/* Bytes of a block of one layer: its keys (which 0) or its values (1). */
+static uint64_t part_bytes(const pe_kv *kv, int32_t group, int which) {
+  const pe_cache_group *c = &kv->graph->group[group];
+  return (uint64_t)kv->block * (uint64_t)c->heads *
+         (uint64_t)pe_kv_row_bytes(kv->type, which ? c->value : c->key);
+}
+
+/* ---- the pool ------------------------------------------------------------------------------------------------ */
+
+static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1); }
+
+static pe_status place_layers(pe_kv *kv, pe_error *err) {
+  const pe_graph *g = kv->graph;
+  uint64_t rows = (uint64_t)kv->blocks * (uint64_t)kv->block, bytes;
+  if (!pe_mul_size(rows, pe_kv_token_bytes(g, kv->type), &bytes) || bytes > INT64_MAX / 2)
+    return pe_fail(err, PE_ELIMIT, "a cache of %llu tokens of %llu bytes", (unsigned long long)rows,
+                   (unsigned long long)pe_kv_token_bytes(g, kv->type));
+  pe_status rc = pe_buffer_reserve(bytes + 2 * ALIGN * g->layer_count, &kv->memory, err);
+  if (rc) return rc;
+  uint8_t *at = kv->memory->data;
+  for (size_t i = 0; i < g->layer_count; i++) {
+    uint64_t keys = part_bytes(kv, g->layer[i].group, 0),
+             values = part_bytes(kv, g->layer[i].group, 1);
+    kv->layer[i].keys = at, at += aligned((uint64_t)kv->blocks * keys);
+    kv->layer[i].values = values ? at : NULL, at += aligned((uint64_t)kv->blocks * values);
+  }
+  return PE_OK;
+}
+
+static pe_status open_groups(pe_kv *kv, pe_error *err) {
+  for (int32_t i = 0; i < kv->graph->group_count; i++) {
+    const pe_cache_group *c = &kv->graph->group[i];
+    kv->block_bytes[i] = (uint64_t)kv->block * row_bytes(kv->type, c) * (uint64_t)c->layers;
+    kv->free_list[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t)),
+    kv->refs[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t));
+    if (!kv->free_list[i] || !kv->refs[i]) return pe_nomem(err, "cache blocks");
+    for (int32_t b = 0; b < kv->blocks; b++) kv->free_list[i][b] = kv->blocks - 1 - b;
+    kv->free_count[i] = kv->blocks;
+  }
+  return PE_OK;
+}
+
+static pe_status check_options(const pe_kv_options *o, pe_kv *kv, pe_error *err) {
+  switch (o->bits) {
+  case 0:
+  case 32: kv->type = PE_KV_F32; break;
+  case 16: kv->type = PE_KV_F16; break;
+  case 8: kv->type = PE_KV_Q8; break;
+  case 4: kv->type = PE_KV_Q4; break;
+  default: return pe_fail(err, PE_EARG, "a cache of %d bits: it must be 32, 16, 8 or 4", o->bits);
+  }
+  kv->block = o->block ? o->block : BLOCK;
+  if (kv->block < 1 || kv->block > MOST_BLOCK || (kv->block & (kv->block - 1)))
+    return pe_fail(err, PE_EARG, "cache blocks of %d tokens: it must be a power of two, at most %d",
+                   o->block, MOST_BLOCK);
+  if (o->tokens < 0 || o->sequences < 1 || o->tokens > (int64_t)INT32_MAX * kv->block)
+    return pe_fail(err, PE_ELIMIT, "a cache of %lld tokens for %d sequences", (long long)o->tokens,
+                   o->sequences);
+  int64_t blocks = (o->tokens + kv->block - 1) / kv->block + o->sequences;
+  if (blocks > INT32_MAX / 2)
+    return pe_fail(err, PE_ELIMIT, "a cache of %lld blocks, at most %d", (long long)blocks,
+                   INT32_MAX / 2);
+  kv->blocks = (int32_t)blocks;
+  return PE_OK;
+}
+
+pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_error *err) {
+  pe_kv *kv = pe_calloc(1, sizeof *kv);
+  if (!kv) return pe_nomem(err, "cache");
+  kv->graph = g;
+  pe_status rc = check_options(o, kv, err);
+  if (!rc && !(kv->layer = pe_calloc(g->layer_count + 1, sizeof *kv->layer)))
+    rc = pe_nomem(err, "cache layers");
+  if (!rc) rc = open_groups(kv, err);
+  if (!rc) rc = place_layers(kv, err);
+  if (rc)
+    pe_kv_close(kv);
+  else
+    *out = kv;
+  return rc;
+}
+
+void pe_kv_close(pe_kv *kv) {
+  if (!kv) return;
+  for (int i = 0; i < PE_GRAPH_GROUPS; i++) pe_free(kv->free_list[i]), pe_free(kv->refs[i]);
+  pe_buffer_release(kv->memory);
+  pe_free(kv->layer);
+  pe_free(kv);
+}
+
+/* ---- single blocks ------------------------------------------------------------------------------------------- */
+
+static int32_t take_block(pe_kv *kv, int32_t group) {
+  int32_t b = kv->free_list[group][--kv->free_count[group]];
+  kv->refs[group][b] = 1;
+  kv->used[group]++;
+  return b;
+}
+
+void pe_kv_retain_block(pe_kv *kv, int32_t group, int32_t block) {
+  if (block >= 0) kv->refs[group][block]++;
+}
+
+void pe_kv_release_block(pe_kv *kv, int32_t group, int32_t block) {
+  if (block < 0 || --kv->refs[group][block]) return;
+  kv->free_list[group][kv->free_count[group]++] = block;
+  kv->used[group]--;
+}
+
+int32_t pe_kv_block_refs(const pe_kv *kv, int32_t group, int32_t block) {
+  return block < 0 ? 0 : kv->refs[group][block];
+}
+
+static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {
+  uint64_t keys = part_bytes(kv, group, 0), values = part_bytes(kv, group, 1);
+  for (size_t i = 0; i < kv->graph->layer_count; i++) {
+    if (kv->graph->layer[i].group != group) continue;
+    pe_kv_layer *l = &kv->layer[i];
+    memcpy(l->keys + (uint64_t)to * keys, l->keys + (uint64_t)from * keys, keys);
+    if (values)
+      memcpy(l->values + (uint64_t)to * values, l->values + (uint64_t)from * values, values);
+  }
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------- */
+
+static int32_t blocks_of(const pe_kv *kv, int32_t tokens) {
+  return tokens / kv->block + (tokens % kv->block != 0);
+}
+
+/* A block of the table that may not be written to as it is: none, or one that others hold. */
+static bool lacks(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t i) {
+  return i >= s->count[group] || s->table[group][i] < 0 || kv->refs[group][s->table[group][i]] > 1;
+}
+
+int32_t pe_kv_needed(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to) {
+  int32_t n = 0, last = blocks_of(kv, to);
+  for (int32_t i = from / kv->block; i < last; i++) n += lacks(kv, s, group, i);
+  return n;
+}
+
+static void prepare_group(pe_kv *kv, pe_kv_seq *s, int32_t group, int32_t from, int32_t to) {
+  int32_t *table = s->table[group], last = blocks_of(kv, to);
+  for (; s->count[group] < last; s->count[group]++) table[s->count[group]] = -1;
+  for (int32_t i = from / kv->block; i < last; i++) {
+    if (!lacks(kv, s, group, i)) continue;
+    int32_t old = table[i];
+    table[i] = take_block(kv, group);
+    if (old >= 0 && (int64_t)i * kv->block < from) copy_block(kv, group, old, table[i]);
+    pe_kv_release_block(kv, group, old);
+  }
+  if (s->gone[group] > from / kv->block) s->gone[group] = from / kv->block;
+}
+
+pe_status pe_kv_prepare(pe_kv *kv, pe_kv_seq *s, int32_t from, int32_t to, pe_error *err) {
+  if (from < 0 || to < from) return pe_fail(err, PE_EARG, "cache for tokens %d to %d", from, to);
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    int32_t needed = pe_kv_needed(kv, s, g, from, to);
+    if (needed > kv->free_count[g])
+      return pe_fail(err, PE_ELIMIT,
+                     "the cache has %d blocks of %d tokens left and %d more are needed",
+                     kv->free_count[g], kv->block, needed);
+  }
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    pe_status rc =
+        pe_grow(&s->table[g], &s->cap[g], (size_t)blocks_of(kv, to), sizeof(int32_t), err);
+    if (rc) return rc;
+  }
+  for (int32_t g = 0; g < kv->graph->group_count; g++) prepare_group(kv, s, g, from, to);
+  s->tokens = to;
+  return PE_OK;
+}
+
+/* The first token that token `next` can see; 0 without a window. */
+static int32_t first_seen(const pe_kv *kv, int32_t group, int32_t next) {
+  int32_t window = kv->graph->group[group].window;
+  return window > 0 && next >= window ? next - window + 1 : 0;
+}
+
+void pe_kv_retire(pe_kv *kv, pe_kv_seq *s, int32_t next) {
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    int32_t whole = first_seen(kv, g, next) / kv->block;
+    if (whole > s->count[g]) whole = s->count[g];
+    for (; s->gone[g] < whole; s->gone[g]++) {
+      pe_kv_release_block(kv, g, s->table[g][s->gone[g]]);
+      s->table[g][s->gone[g]] = -1;
+    }
+  }
+}
+
+pe_status pe_kv_fork(pe_kv *kv, const pe_kv_seq *parent, pe_kv_seq *child, pe_error *err) {
+  pe_kv_seq s = {.tokens = parent->tokens};
+  pe_status rc = PE_OK;
+  for (int32_t g = 0; !rc && g < kv->graph->group_count; g++)
+    rc = pe_grow(&s.table[g], &s.cap[g], (size_t)parent->count[g], sizeof(int32_t), err);
+  if (rc) {
+    pe_kv_release(kv, &s);
+    return rc;
+  }
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    s.count[g] = parent->count[g], s.gone[g] = parent->gone[g];
+    for (int32_t i = 0; i < s.count[g]; i++)
+      pe_kv_retain_block(kv, g, s.table[g][i] = parent->table[g][i]);
+  }
+  *child = s;
+  return PE_OK;
+}
+
+bool pe_kv_can_trim(const pe_kv *kv, const pe_kv_seq *s, int32_t tokens) {
+  if (tokens < 0 || tokens > s->tokens) return false;
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    int32_t last = blocks_of(kv, tokens);
+    if (last > s->count[g]) return false;
+    for (int32_t i = first_seen(kv, g, tokens) / kv->block; i < last; i++)
+      if (s->table[g][i] < 0) return false;
+  }
+  return true;
+}
+
+void pe_kv_trim(pe_kv *kv, pe_kv_seq *s, int32_t tokens) {
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    while (s->count[g] > blocks_of(kv, tokens))
+      pe_kv_release_block(kv, g, s->table[g][--s->count[g]]);
+    if (s->gone[g] > s->count[g]) s->gone[g] = s->count[g];
+  }
+  s->tokens = tokens;
+}
+
+void pe_kv_release(pe_kv *kv, pe_kv_seq *s) {
+  for (int32_t g = 0; g < kv->graph->group_count; g++) {
+    while (s->count[g]) pe_kv_release_block(kv, g, s->table[g][--s->count[g]]);
+    pe_free(s->table[g]);
+  }
+  *s = (pe_kv_seq){0};
+}
+
+pe_status pe_kv_share(pe_kv *kv, pe_kv_seq *s, int32_t group, int32_t block, pe_error *err) {
+  pe_status rc =
+      pe_grow(&s->table[group], &s->cap[group], (size_t)s->count[group] + 1, sizeof(int32_t), err);
+  if (rc) return rc;
+  pe_kv_retain_block(kv, group, block);
+  s->table[group][s->count[group]++] = block;
+  return PE_OK;
+}
+
+void pe_kv_set_tokens(pe_kv_seq *s, int32_t tokens) { s->tokens = tokens; }
+
+/* ---- rows in and out ----------------------------------------------------------------------------------------- */
+
+typedef struct transfer {
+  const pe_kv *kv;
+  const int32_t *table;
+  int32_t heads, from, to;
+} transfer;
+
+/* One head of one layer: stretches of rows that follow each other in a block. `flat` is read when `in`, else written. */
+static uint8_t *move_head(const transfer *t, uint8_t *pool, uint64_t row, int32_t head,
+                          uint8_t *flat, bool in) {
+  const int32_t block = t->kv->block;
+  for (int32_t i = t->from, n; i < t->to; i += n) {
+    int32_t within = i % block;
+    n = block - within < t->to - i ? block - within : t->to - i;
+    uint8_t *at = pool + (((uint64_t)t->table[i / block] * (uint64_t)t->heads + (uint64_t)head) *
+                              (uint64_t)block +
+                          (uint64_t)within) *
+                             row;
+    memcpy(in ? at : flat, in ? flat : at, (uint64_t)n * row);
+    flat += (uint64_t)n * row;
+  }
+  return flat;
+}
+
+static void move_rows(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
+                      uint8_t *flat, bool in) {
+  const pe_cache_group *c = &kv->graph->group[group];
+  const transfer t = {kv, s->table[group], c->heads, from, to};
+  for (size_t i = 0; i < kv->graph->layer_count; i++) {
+    if (kv->graph->layer[i].group != group) continue;
+    for (int32_t h = 0; h < c->heads; h++)
+      flat = move_head(&t, kv->layer[i].keys, (uint64_t)pe_kv_row_bytes(kv->type, c->key), h, flat,
+                       in);
+    for (int32_t h = 0; c->value && h < c->heads; h++)
+      flat = move_head(&t, kv->layer[i].values, (uint64_t)pe_kv_row_bytes(kv->type, c->value), h,
+                       flat, in);
+  }
+}
+
+void pe_kv_copy_out(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
+                    uint8_t *out) {
+  move_rows(kv, s, group, from, to, out, false);
+}
+
+void pe_kv_copy_in(pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
+                   const uint8_t *in) {
+  move_rows(kv, s, group, from, to, (uint8_t *)(uintptr_t)in, true);
+}

@@ -1,0 +1,281 @@
+/* prefix_disk.c - see prefix_disk.h. */
+#include "runtime/cache/prefix_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_ROOM = 4096 };
+
+static void file_path(const pe_disk *d, pe_tree_hash h, const char *behind, char out[PATH_ROOM]) {
+  snprintf(out, PATH_ROOM, "%s/%016llx%016llx.prefix%s", d->folder, (unsigned long long)h.high,
+           (unsigned long long)h.low, behind);
+}
+
+/* ---- forgetting ---------------------------------------------------------------------------------------------- */
+
+void pe_disk_forget(pe_disk *d, pe_tree_node *n, bool remove) {
+  char path[PATH_ROOM];
+  if (!n->file_bytes) return;
+  file_path(d, n->hash, "", path);
+  if (remove) unlink(path);
+  d->bytes -= n->file_bytes, n->file_bytes = 0;
+  pe_tree_pull(&n->file_age);
+  for (int32_t g = 0; g < d->tree->groups; g++) n->disk[g] = 0;
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
+    n->slot[i].disk = false;
+    if (!n->slot[i].state) n->slot[i].position = 0;
+  }
+}
+
+static void shrink(pe_disk *d) {
+  while (d->budget && d->bytes > d->budget && d->tree->files.newer != &d->tree->files) {
+    pe_tree_node *n = d->tree->files.newer->node;
+    pe_disk_forget(d, n, true);
+    pe_tree_settle(d->tree, n);
+  }
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------- */
+
+static pe_status read_all(const char *path, uint64_t want, pe_buf *out, pe_error *err) {
+  struct stat st;
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (fd < 0) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  pe_status rc = PE_OK;
+  if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+    rc = pe_fail(err, PE_EIO, "%s: not a file", path);
+  else if ((uint64_t)st.st_size != want)
+    rc = pe_fail(err, PE_EFORMAT, "%s: %lld bytes, not %llu", path, (long long)st.st_size,
+                 (unsigned long long)want);
+  else
+    rc = pe_buf_reserve(out, want, err);
+  while (!rc && out->len < want) {
+    ssize_t n = read(fd, out->data + out->len, want - out->len);
+    if (n > 0)
+      out->len += (size_t)n;
+    else if (n == 0 || errno != EINTR)
+      rc = pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "shorter than it was");
+  }
+  close(fd);
+  return rc;
+}
+
+static bool same_words(const uint8_t *bytes, const int32_t *word, int32_t count) {
+  return !memcmp(bytes, word, (size_t)count * sizeof *word);
+}
+
+/* Is the image of this very node: its tokens, and those of the whole path? */
+static bool image_of(const pe_tree *t, const pe_tree_node *n, const pe_prefix_image *image) {
+  if (image->head.depth != n->depth || image->head.count != n->count ||
+      !same_words(image->head.word, n->word, n->count))
+    return false;
+  for (n = n->parent; n->depth >= 0; n = n->parent)
+    if (!same_words(image->path + (uint64_t)n->depth * (uint64_t)t->size * 4, n->word, t->size))
+      return false;
+  return pe_tree_key(t, &image->head.key) == n;
+}
+
+/* The file of n, checked; it is forgotten when it cannot be used, and removed when it is ours and damaged. */
+static pe_status load(pe_disk *d, pe_tree_node *n, pe_buf *bytes, pe_prefix_image *image,
+                      pe_error *err) {
+  char path[PATH_ROOM];
+  file_path(d, n->hash, "", path);
+  pe_status rc = read_all(path, n->file_bytes, bytes, err);
+  if (!rc)
+    rc = pe_prefix_image_read(&d->spec, (const uint8_t *)bytes->data, bytes->len, image, err);
+  if (!rc && !image_of(d->tree, n, image))
+    rc = pe_fail(err, PE_ENOTFOUND, "%s: of other tokens", path);
+  if (!rc || rc == PE_ENOMEM) return rc;
+  if (rc != PE_ENOTFOUND) d->errors++;
+  pe_disk_forget(d, n, rc == PE_EFORMAT);
+  return rc;
+}
+
+static pe_status bring_blocks(pe_disk *d, pe_tree_node *n, const pe_prefix_image *image,
+                              pe_error *err) {
+  pe_kv *kv = d->tree->kv;
+  pe_kv_seq fresh = {0};
+  int32_t most = 0;
+  for (int32_t g = 0; g < d->tree->groups; g++)
+    if (image->head.fill[g] > n->fill[g] && image->head.fill[g] > most) most = image->head.fill[g];
+  pe_status rc = most ? pe_kv_prepare(kv, &fresh, 0, most, err) : PE_OK;
+  for (int32_t g = 0; !rc && most && g < d->tree->groups; g++) {
+    if (image->head.fill[g] <= n->fill[g]) continue;
+    pe_kv_copy_in(kv, &fresh, g, 0, image->head.fill[g], image->rows[g]);
+    pe_tree_put_block(d->tree, n, g, fresh.table[g][0], image->head.fill[g]);
+  }
+  pe_kv_release(kv, &fresh);
+  return rc;
+}
+
+/* A snapshot that is on disk only: one that the node has given up since is not wanted back. */
+static bool wants_state(const pe_tree_node *n, int32_t position) {
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++)
+    if (n->slot[i].disk && n->slot[i].position == position) return !n->slot[i].state;
+  return false;
+}
+
+static pe_status bring_states(pe_disk *d, pe_tree_node *n, const pe_prefix_image *image,
+                              pe_error *err) {
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
+    if (!image->head.position[i] || !wants_state(n, image->head.position[i])) continue;
+    pe_snapshot *s = pe_alloc(sizeof *s + d->spec.state_bytes);
+    if (!s) return pe_nomem(err, "snapshot");
+    s->refs = 1, s->position = image->head.position[i];
+    memcpy(s->data, image->state[i], d->spec.state_bytes);
+    pe_tree_put_state(d->tree, n, s);
+    pe_snapshot_release(s);
+  }
+  return PE_OK;
+}
+
+pe_status pe_disk_bring(pe_disk *d, pe_tree_node *n, pe_error *err) {
+  pe_buf bytes = {0};
+  pe_prefix_image image;
+  if (!n->file_bytes) return pe_fail(err, PE_EARG, "block %d has no file", n->depth);
+  pe_status rc = load(d, n, &bytes, &image, err);
+  if (!rc) rc = bring_blocks(d, n, &image, err);
+  if (!rc) {
+    pe_tree_admit(d->tree, n);
+    rc = bring_states(d, n, &image, err);
+  }
+  if (!rc) d->reads++;
+  pe_buf_free(&bytes);
+  return rc;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const char *at, size_t left) {
+  for (ssize_t n; left; at += n, left -= (size_t)n)
+    if ((n = write(fd, at, left)) < 0) {
+      if (errno != EINTR) return false;
+      n = 0;
+    }
+  return true;
+}
+
+static bool write_file(const pe_disk *d, pe_tree_hash hash, const pe_buf *bytes) {
+  char path[PATH_ROOM], beside[PATH_ROOM], behind[40];
+  snprintf(behind, sizeof behind, ".%ld.part", (long)getpid());
+  file_path(d, hash, "", path), file_path(d, hash, behind, beside);
+  int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return false;
+  bool ok = write_all(fd, bytes->data, bytes->len);
+  ok = !close(fd) && ok;
+  ok = ok && !rename(beside, path);
+  if (!ok) unlink(beside);
+  return ok;
+}
+
+static bool only_on_disk(const pe_tree *t, const pe_tree_node *n) {
+  bool some = false;
+  for (int32_t g = 0; g < t->groups; g++) some |= n->disk[g] > n->fill[g];
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) some |= n->slot[i].disk && !n->slot[i].state;
+  return some;
+}
+
+bool pe_disk_lacks(const pe_disk *d, const pe_tree_node *n) {
+  const pe_tree *t = d->tree;
+  bool some = !n->file_bytes;
+  for (int32_t g = 0; g < t->groups; g++) some |= n->fill[g] > n->disk[g];
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) some |= n->slot[i].state && !n->slot[i].disk;
+  return some;
+}
+
+static pe_prefix_head head_of(const pe_tree *t, const pe_tree_node *n) {
+  pe_prefix_head h = {.hash = n->hash,
+                      .parent = n->parent->hash,
+                      .depth = n->depth,
+                      .count = n->count,
+                      .word = (const uint8_t *)n->word};
+  for (int32_t g = 0; g < t->groups; g++)
+    h.fill[g] = n->fill[g] > n->disk[g] ? n->fill[g] : n->disk[g];
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) h.position[i] = n->slot[i].position;
+  while (n->depth >= 0) n = n->parent;
+  h.key = (pe_prefix_key){(uint32_t)n->word[0] | (uint64_t)(uint32_t)n->word[1] << 32, n->word[2]};
+  return h;
+}
+
+static const uint8_t *old_state(const pe_prefix_image *old, int32_t position) {
+  for (int i = 0; i < PE_TREE_SLOTS; i++)
+    if (old->head.position[i] == position) return old->state[i];
+  return NULL;
+}
+
+/* The body: each part from memory or, where the old file has more of it, from there. False: the old file is not what it was. */
+static bool fill_parts(const pe_disk *d, const pe_tree_node *n, const pe_prefix_image *parts,
+                       const pe_prefix_image *old, uint8_t *bytes) {
+  const pe_tree *t = d->tree;
+  const uint8_t *from = bytes;
+  for (const pe_tree_node *up = n->parent; up->depth >= 0; up = up->parent)
+    memcpy(bytes + (parts->path - from) + (size_t)up->depth * (size_t)t->size * 4, up->word,
+           (size_t)t->size * 4);
+  for (int32_t g = 0; g < t->groups; g++) {
+    int32_t fill = parts->head.fill[g], block = n->block[g];
+    if (!fill) continue;
+    uint8_t *to = bytes + (parts->rows[g] - from);
+    pe_kv_seq one = {.tokens = fill};
+    one.table[g] = &block, one.count[g] = 1;
+    if (fill == n->fill[g])
+      pe_kv_copy_out(t->kv, &one, g, 0, fill, to);
+    else if (old->head.fill[g] == fill)
+      memcpy(to, old->rows[g], (size_t)fill * d->spec.token_bytes[g]);
+    else
+      return false;
+  }
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
+    if (!parts->head.position[i]) continue;
+    const void *state = n->slot[i].state ? (const void *)n->slot[i].state->data
+                                         : old_state(old, parts->head.position[i]);
+    if (!state) return false;
+    memcpy(bytes + (parts->state[i] - from), state, d->spec.state_bytes);
+  }
+  return true;
+}
+
+static bool write_node(pe_disk *d, pe_tree_node *n) {
+  pe_tree *t = d->tree;
+  pe_buf bytes = {0}, before = {0};
+  pe_prefix_image parts, old = {0};
+  if (n->file_bytes && only_on_disk(t, n) && load(d, n, &before, &old, NULL) == PE_ENOMEM)
+    return false;
+  pe_prefix_head head = head_of(t, n);
+  bool ok = !pe_prefix_image_begin(&d->spec, &head, &bytes, &parts, NULL) &&
+            fill_parts(d, n, &parts, &old, (uint8_t *)bytes.data);
+  if (ok) {
+    pe_prefix_image_seal((uint8_t *)bytes.data, bytes.len, n->count);
+    ok = write_file(d, n->hash, &bytes);
+  }
+  if (ok) {
+    d->bytes += bytes.len - n->file_bytes, n->file_bytes = bytes.len, d->writes++;
+    memcpy(n->disk, head.fill, (size_t)t->groups * sizeof *n->disk);
+    for (int32_t i = 0; i < PE_TREE_SLOTS; i++) n->slot[i].disk = n->slot[i].position != 0;
+  } else {
+    d->errors++;
+  }
+  pe_buf_free(&bytes), pe_buf_free(&before);
+  return ok;
+}
+
+void pe_disk_save(pe_disk *d, pe_tree_node *n) {
+  if (!d->folder || !pe_disk_lacks(d, n)) return;
+  int32_t count = 1;
+  for (pe_tree_node *up = n->parent; up->depth >= 0 && !up->file_bytes; up = up->parent) count++;
+  pe_tree_node **path = pe_alloc((size_t)count * sizeof *path);
+  if (!path) {
+    d->errors++;
+    return;
+  }
+  for (int32_t i = count; i--; n = n->parent) path[i] = n;
+  bool ok = true;
+  for (int32_t i = 0; ok && i < count; i++) ok = write_node(d, path[i]);
+  for (n = path[count - 1]; n->depth >= 0; n = n->parent)
+    if (n->file_bytes) pe_tree_push(&d->tree->files, &n->file_age);
+  pe_free(path);
+  shrink(d);
+}

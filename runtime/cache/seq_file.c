@@ -1,0 +1,351 @@
+/* seq_file.c - a sequence as bytes and as a file; see seq.h.
+ *
+ * Little-endian: magic, version, type, identity, rope_length, count, past, groups, bytes of the state; per group the first
+ * token that was kept, the bytes of a token and the window; then the tokens, the rows of each group, the state, and XXH3-128 of all that. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/hash.h"
+#include "runtime/cache/seq.h"
+
+static const char magic[8] = "perigeeS";
+enum { VERSION = 2, CHECKSUM = 16 };
+
+typedef struct header {
+  char magic[8];
+  uint32_t version, type;
+  uint8_t identity[16];
+  int32_t rope_length, count, past, groups;
+  uint64_t state_bytes;
+} header;
+
+typedef struct group_header {
+  uint64_t from, token_bytes, window;
+} group_header;
+
+/* ---- who made it --------------------------------------------------------------------------------------------- */
+
+static void stir(uint8_t hash[16], const void *bytes, size_t n) {
+  uint64_t seed;
+  memcpy(&seed, hash, sizeof seed);
+  uint8_t next[16];
+  pe_hash_128(bytes, n, seed, next);
+  for (int i = 0; i < 16; i++) hash[i] = (uint8_t)(next[i] ^ (i < 8 ? 0 : hash[i]));
+}
+
+/* The beginning, the middle and the end: reading all of a model would take as long as loading it. */
+static void stir_part(uint8_t hash[16], const pe_weight_part *p) {
+  enum { SAMPLE = 4096 };
+  stir(hash, &p->bytes, sizeof p->bytes);
+  if (!p->buf) return;
+  uint64_t n = p->bytes < SAMPLE ? p->bytes : SAMPLE;
+  const uint8_t *at = p->buf->data + p->at;
+  stir(hash, at, n), stir(hash, at + (p->bytes - n) / 2, n), stir(hash, at + (p->bytes - n), n);
+}
+
+void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
+  const pe_graph *g = kv->graph;
+  const int32_t type = (int32_t)kv->type;
+  const char *isa = pe_prim_best()->name;
+  memset(out, 0, 16);
+  stir(out, &type, sizeof type), stir(out, isa, strlen(isa));
+  for (size_t i = 0; i < g->weights->count; i++) {
+    const pe_weight *w = &g->weights->list[i];
+    char label[PE_WEIGHT_LABEL] = {0};
+    pe_weight_label(w, label);
+    stir(out, w->name.at, w->name.len), stir(out, label, strlen(label)),
+        stir(out, w->shape, (size_t)w->rank * sizeof *w->shape);
+    stir_part(out, &w->data), stir_part(out, &w->scales), stir_part(out, &w->biases);
+  }
+  for (size_t i = 0; i < g->node_count; i++) {
+    const pe_node *n = &g->node[i];
+    const int32_t shape[] = {n->op, (int32_t)n->rows, n->width, n->inputs, n->mat, n->cache};
+    stir(out, shape, sizeof shape), stir(out, n->in, sizeof n->in),
+        stir(out, &n->args, sizeof n->args);
+  }
+}
+
+/* ---- saving -------------------------------------------------------------------------------------------------- */
+
+/* The first of the past tokens that a group still needs. */
+static int32_t needed_from(const pe_kv *kv, int32_t group, int32_t past) {
+  int32_t window = kv->graph->group[group].window;
+  return window > 0 && past >= window ? past - window + 1 : 0;
+}
+
+/* The first that is saved: whole blocks, so that whoever loads them may share them. */
+static int32_t kept_from(const pe_seq *s, int32_t group) {
+  int32_t from = needed_from(s->kv, group, s->past);
+  return s->ragged ? from : from / s->kv->block * s->kv->block;
+}
+
+static pe_status put_rows(const pe_seq *s, pe_buf *out, pe_error *err) {
+  pe_status rc = PE_OK;
+  for (int32_t g = 0; !rc && g < s->kv->graph->group_count; g++) {
+    int32_t from = kept_from(s, g);
+    size_t bytes = (size_t)(s->past - from) * pe_kv_group_token_bytes(s->kv, g);
+    if ((rc = pe_buf_reserve(out, bytes, err))) break;
+    pe_kv_copy_out(s->kv, &s->tables, g, from, s->past, (uint8_t *)out->data + out->len);
+    out->len += bytes;
+  }
+  return rc;
+}
+
+pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, pe_error *err) {
+  const pe_kv *kv = s->kv;
+  size_t begin = out->len;
+  header h = {.version = VERSION,
+              .type = (uint32_t)kv->type,
+              .rope_length = s->rope_length,
+              .count = s->count,
+              .past = s->past,
+              .groups = kv->graph->group_count,
+              .state_bytes = pe_recur_bytes(s->recur)};
+  memcpy(h.magic, magic, sizeof magic), memcpy(h.identity, identity, sizeof h.identity);
+  pe_status rc = pe_buf_put(out, &h, sizeof h, err);
+  for (int32_t g = 0; !rc && g < h.groups; g++) {
+    group_header k = {(uint64_t)kept_from(s, g), pe_kv_group_token_bytes(kv, g),
+                      (uint64_t)kv->graph->group[g].window};
+    rc = pe_buf_put(out, &k, sizeof k, err);
+  }
+  if (!rc) rc = pe_buf_put(out, s->token, (size_t)s->count * sizeof *s->token, err);
+  if (!rc) rc = put_rows(s, out, err);
+  if (!rc)
+    rc = pe_buf_put(out, s->recur->data + (int64_t)s->slot * s->recur->slot_floats, h.state_bytes,
+                    err);
+  if (!rc) rc = pe_buf_reserve(out, CHECKSUM, err);
+  if (rc) {
+    out->len = begin;
+    return rc;
+  }
+  pe_hash_128(out->data + begin, out->len - begin, 0, (uint8_t *)out->data + out->len);
+  out->len += CHECKSUM;
+  return PE_OK;
+}
+
+/* ---- loading ------------------------------------------------------------------------------------------------- */
+
+static const char *type_name(uint32_t type) {
+  static const char *const names[] = {"32", "16", "8", "4"};
+  return type < 4 ? names[type] : "unknown";
+}
+
+static void hex_text(const uint8_t bytes[16], char out[33]) {
+  for (int i = 0; i < 16; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
+}
+
+/* Is this ours, whole, of this version, type and model? */
+static pe_status check_header(const pe_seq *s, const uint8_t identity[16], const uint8_t *at,
+                              size_t size, header *h, pe_error *err) {
+  if (size < sizeof *h + CHECKSUM)
+    return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes: at least %zu", size,
+                   sizeof *h + CHECKSUM);
+  memcpy(h, at, sizeof *h);
+  if (memcmp(h->magic, magic, sizeof magic))
+    return pe_fail(err, PE_EFORMAT, "not a saved sequence");
+  uint8_t sum[CHECKSUM];
+  pe_hash_128(at, size - CHECKSUM, 0, sum);
+  if (memcmp(sum, at + size - CHECKSUM, CHECKSUM))
+    return pe_fail(err, PE_EFORMAT,
+                   "a saved sequence of %zu bytes is damaged: its checksum differs", size);
+  if (h->version != VERSION)
+    return pe_fail(err, PE_EUNSUPPORTED, "a saved sequence of version %u, this is version %d",
+                   h->version, VERSION);
+  if (h->type != (uint32_t)s->kv->type)
+    return pe_fail(err, PE_EUNSUPPORTED,
+                   "a saved sequence with a cache of %s bits, this one has %s", type_name(h->type),
+                   type_name((uint32_t)s->kv->type));
+  if (memcmp(h->identity, identity, sizeof h->identity)) {
+    char a[33], b[33];
+    hex_text(h->identity, a), hex_text(identity, b);
+    return pe_fail(err, PE_EUNSUPPORTED, "a saved sequence of another model: %s, this is %s", a, b);
+  }
+  return PE_OK;
+}
+
+/* Do the numbers fit this model, and the bytes the numbers? */
+static pe_status check_sizes(const pe_seq *s, const uint8_t *at, size_t size, const header *h,
+                             pe_error *err) {
+  const pe_kv *kv = s->kv;
+  if (h->groups != kv->graph->group_count || h->state_bytes != pe_recur_bytes(s->recur))
+    return pe_fail(err, PE_EUNSUPPORTED,
+                   "a saved sequence with %d cache groups and a state of %llu bytes, this model "
+                   "has %d and %llu",
+                   h->groups, (unsigned long long)h->state_bytes, kv->graph->group_count,
+                   (unsigned long long)pe_recur_bytes(s->recur));
+  if (h->count < 0 || h->past < 0 || h->past > h->count || h->rope_length < 0)
+    return pe_fail(err, PE_EFORMAT, "a saved sequence with %d of %d tokens computed", h->past,
+                   h->count);
+  uint64_t need = sizeof *h + (uint64_t)h->groups * sizeof(group_header) + (uint64_t)h->count * 4 +
+                  h->state_bytes + CHECKSUM;
+  for (int32_t g = 0; g < h->groups; g++) {
+    group_header k;
+    uint64_t rows;
+    if (size < sizeof *h + ((size_t)g + 1) * sizeof k + CHECKSUM)
+      return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes is cut short", size);
+    memcpy(&k, at + sizeof *h + (size_t)g * sizeof k, sizeof k);
+    if (k.token_bytes != pe_kv_group_token_bytes(kv, g))
+      return pe_fail(
+          err, PE_EUNSUPPORTED, "a saved sequence with %llu bytes a token, this model has %llu",
+          (unsigned long long)k.token_bytes, (unsigned long long)pe_kv_group_token_bytes(kv, g));
+    if (k.window != (uint64_t)kv->graph->group[g].window)
+      return pe_fail(err, PE_EUNSUPPORTED,
+                     "a saved sequence with a window of %llu tokens, this model has %d",
+                     (unsigned long long)k.window, kv->graph->group[g].window);
+    if (k.from > (uint64_t)needed_from(kv, g, h->past))
+      return pe_fail(
+          err, PE_EUNSUPPORTED,
+          "a saved sequence that keeps tokens from %llu on, this model needs them from %d on",
+          (unsigned long long)k.from, needed_from(kv, g, h->past));
+    if (!pe_mul_size((uint64_t)h->past - k.from, k.token_bytes, &rows) ||
+        !pe_add_size(need, rows, &need))
+      return pe_fail(err, PE_EFORMAT, "a saved sequence of %d tokens", h->past);
+  }
+  if (need != size)
+    return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes, its header says %llu", size,
+                   (unsigned long long)need);
+  return PE_OK;
+}
+
+/* Every embedding table must have them. */
+static pe_status check_tokens(const pe_seq *s, pe_error *err) {
+  const pe_graph *g = s->kv->graph;
+  int64_t known = INT32_MAX;
+  for (size_t i = 0; i < g->node_count; i++)
+    if (g->node[i].op == PE_OP_EMBED && g->param[g->node[i].mat].rows < known)
+      known = g->param[g->node[i].mat].rows;
+  for (int32_t i = 0; i < s->count; i++)
+    if (s->token[i] < 0 || s->token[i] >= known)
+      return pe_fail(err, PE_EFORMAT, "a saved sequence with token %d, the vocabulary has %lld",
+                     s->token[i], (long long)known);
+  return PE_OK;
+}
+
+/* Blocks for so many tokens: one after the other, so that a window never holds more than it sees and what was saved
+ * besides: `slack` tokens at most. */
+static pe_status make_room(pe_seq *s, int32_t past, int32_t slack, pe_error *err) {
+  pe_status rc = PE_OK;
+  for (int32_t t = 0, to; !rc && t < past; t = to) {
+    to = past - t < s->kv->block ? past : t + s->kv->block;
+    if (!(rc = pe_kv_prepare(s->kv, &s->tables, t, to, err)) && to > slack)
+      pe_kv_retire(s->kv, &s->tables, to - slack);
+  }
+  return rc;
+}
+
+/* What the groups have from which token on; the most that any has besides what it needs. */
+static int32_t read_groups(const pe_seq *s, const uint8_t *at, const header *h, int32_t *from) {
+  int32_t slack = 0;
+  for (int32_t g = 0; g < h->groups; g++) {
+    group_header k;
+    memcpy(&k, at + sizeof *h + (size_t)g * sizeof k, sizeof k);
+    from[g] = (int32_t)k.from;
+    int32_t besides = needed_from(s->kv, g, h->past) - from[g];
+    if (besides > slack) slack = besides;
+  }
+  return slack;
+}
+
+static const uint8_t *read_rows(pe_seq *s, const uint8_t *at, const header *h,
+                                const int32_t *from) {
+  for (int32_t g = 0; g < h->groups; g++) {
+    pe_kv_copy_in(s->kv, &s->tables, g, from[g], h->past, at);
+    at += (size_t)(h->past - from[g]) * pe_kv_group_token_bytes(s->kv, g);
+    if (from[g] % s->kv->block) s->ragged = h->past;
+  }
+  pe_kv_retire(s->kv, &s->tables, h->past);
+  return at;
+}
+
+pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, size_t size,
+                      pe_error *err) {
+  const uint8_t *at = bytes;
+  int32_t from[PE_GRAPH_GROUPS], slack = 0;
+  header h;
+  if (s->count || s->past)
+    return pe_fail(err, PE_EARG, "a sequence of %d tokens is not empty", s->count);
+  pe_status rc = check_header(s, identity, at, size, &h, err);
+  if (!rc) rc = check_sizes(s, at, size, &h, err);
+  if (!rc) rc = pe_grow(&s->token, &s->cap, (size_t)h.count, sizeof *s->token, err);
+  if (rc) return rc;
+  slack = read_groups(s, at, &h, from);
+  at += sizeof h + (size_t)h.groups * sizeof(group_header);
+  if (h.count) memcpy(s->token, at, (size_t)h.count * sizeof *s->token);
+  at += (size_t)h.count * sizeof *s->token;
+  s->count = h.count;
+  if (!(rc = check_tokens(s, err))) rc = make_room(s, h.past, slack, err);
+  if (rc) {
+    pe_kv_release(s->kv, &s->tables);
+    s->count = 0;
+    return rc;
+  }
+  at = read_rows(s, at, &h, from);
+  if (h.state_bytes)
+    memcpy(s->recur->data + (int64_t)s->slot * s->recur->slot_floats, at, h.state_bytes);
+  s->past = h.past, s->rope_length = h.rope_length;
+  return PE_OK;
+}
+
+/* ---- files --------------------------------------------------------------------------------------------------- */
+
+static pe_status write_all(int fd, const pe_buf *b, const char *path, pe_error *err) {
+  for (size_t done = 0; done < b->len;) {
+    ssize_t n = write(fd, b->data + done, b->len - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      return pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "nothing could be written");
+    done += (size_t)n;
+  }
+  return fsync(fd) ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : PE_OK;
+}
+
+/* The folder's own entry must reach the disk too. Where folders cannot be synced, that is no failure. */
+static void sync_folder(const char *path) {
+  char folder[4096];
+  const char *slash = strrchr(path, '/');
+  size_t n = slash ? (size_t)(slash - path) : 0;
+  if (n >= sizeof folder) return;
+  memcpy(folder, path, n);
+  memcpy(folder + n, slash ? (n ? "" : "/") : ".", slash && n ? 1 : 2);
+  int fd = open(folder, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  (void)fsync(fd);
+  close(fd);
+}
+
+static pe_status write_beside(const pe_buf *b, const char *path, pe_error *err) {
+  pe_buf name = {0};
+  pe_status rc = pe_buf_printf(&name, err, "%s.XXXXXX", path);
+  int fd = -1;
+  if (!rc && (fd = mkstemp(name.data)) < 0)
+    rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (!rc) rc = write_all(fd, b, path, err);
+  if (fd >= 0 && close(fd) && !rc) rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (!rc && rename(name.data, path)) rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (rc && fd >= 0) (void)unlink(name.data);
+  if (!rc) sync_folder(path);
+  pe_buf_free(&name);
+  return rc;
+}
+
+pe_status pe_seq_save_file(const pe_seq *s, const uint8_t identity[16], const char *path,
+                           pe_error *err) {
+  pe_buf b = {0};
+  pe_status rc = pe_seq_save(s, identity, &b, err);
+  if (!rc) rc = write_beside(&b, path, err);
+  pe_buf_free(&b);
+  return rc;
+}
+
+pe_status pe_seq_load_file(pe_seq *s, const uint8_t identity[16], const char *path, pe_error *err) {
+  pe_buffer *b = NULL;
+  pe_status rc = pe_buffer_map(path, &b, err);
+  if (rc) return rc;
+  rc = pe_seq_load(s, identity, b->data, b->size, err);
+  pe_buffer_release(b);
+  return rc ? pe_error_prefix(err, "%s", path) : PE_OK;
+}

@@ -1,0 +1,486 @@
+/* graph.c - params and the simple values of graph.h; ops with memory are in graph_memory.c. */
+#include "runtime/graph/graph.h"
+
+#include <stdio.h>
+#include <string.h>
+
+pe_status pe_graph_open(const pe_weights *weights, pe_graph **out, pe_error *err) {
+  pe_graph *g = pe_calloc(1, sizeof *g);
+  if (!g || !(g->used = pe_calloc(weights->count + 1, sizeof *g->used))) {
+    pe_free(g);
+    return pe_nomem(err, "graph");
+  }
+  g->weights = pe_weights_retain(weights), g->output = -1;
+  *out = g;
+  return PE_OK;
+}
+
+const pe_graph *pe_graph_retain(const pe_graph *g) {
+  __atomic_fetch_add(&((pe_graph *)(uintptr_t)g)->held, 1, __ATOMIC_RELAXED);
+  return g;
+}
+
+void pe_graph_release(const pe_graph *held) {
+  pe_graph *g = (pe_graph *)(uintptr_t)held;
+  if (!g || __atomic_fetch_sub(&g->held, 1, __ATOMIC_ACQ_REL) > 0) return;
+  pe_weights_release(g->weights);
+  pe_free(g->node), pe_free(g->param), pe_free(g->layer), pe_free(g->used);
+  pe_arena_free(&g->arena);
+  pe_free(g);
+}
+
+/* ---- params -------------------------------------------------------------------------------------------------- */
+
+static pe_status add_param(pe_graph *g, const char *name, const pe_weight *w, int32_t count,
+                           pe_param *out, pe_error *err) {
+  pe_status rc = pe_grow(&g->param, &g->param_cap, g->param_count + 1, sizeof *g->param, err);
+  if (rc) return rc;
+  pe_param_info *p = &g->param[g->param_count];
+  *p = (pe_param_info){.weight = w, .count = count};
+  p->mat = pe_arena_calloc(&g->arena, (size_t)count, sizeof *p->mat);
+  p->name = pe_arena_dup(&g->arena, name, strlen(name));
+  if (!p->mat || !p->name) return pe_nomem(err, "graph param");
+  *out = (pe_param)g->param_count++;
+  return PE_OK;
+}
+
+/* `count` matrices of equal height, one behind the other in `whole`. */
+static void cut(pe_param_info *p, const pe_quant_matrix *whole) {
+  for (int32_t i = 0; i < p->count; i++) {
+    pe_quant_matrix *m = &p->mat[i];
+    *m = *whole;
+    m->rows = p->rows;
+    m->data += (uint64_t)i * (uint64_t)p->rows * whole->row_bytes;
+    if (m->scales) m->scales += (uint64_t)i * (uint64_t)p->rows * whole->scale_bytes;
+    if (m->biases) m->biases += (uint64_t)i * (uint64_t)p->rows * whole->scale_bytes;
+  }
+}
+
+pe_status pe_graph_param(pe_graph *g, const char *name, pe_param *out, pe_error *err) {
+  const pe_weight *w = pe_weights_find(g->weights, name);
+  if (!w) return pe_fail(err, PE_ENOTFOUND, "missing tensor %s", name);
+  int32_t count = w->rank == 3 ? (int32_t)w->shape[0] : 1;
+  if (count < 1) return pe_fail(err, PE_ESHAPE, "tensor %s is empty", name);
+  pe_status rc = add_param(g, name, w, count, out, err);
+  if (rc) return rc;
+  g->used[w - g->weights->list] = true;
+  pe_param_info *p = &g->param[*out];
+  p->rows = w->rows / count, p->cols = w->cols;
+  pe_quant_matrix whole = pe_weight_matrix(w);
+  cut(p, &whole);
+  return PE_OK;
+}
+
+pe_status pe_graph_rows(pe_graph *g, pe_param from_param, int64_t from, int64_t count, int64_t step,
+                        pe_param *out, pe_error *err) {
+  pe_param_info src = g->param[from_param];
+  if (from < 0 || count < 1 || step < 1 || from + (count - 1) * step >= src.rows)
+    return pe_fail(err, PE_ESHAPE,
+                   "%s: rows %lld, %lld of them, step %lld, of a matrix of %lld rows", src.name,
+                   (long long)from, (long long)count, (long long)step, (long long)src.rows);
+  pe_status rc = add_param(g, src.name, src.weight, src.count, out, err);
+  if (rc) return rc;
+  pe_param_info *p = &g->param[*out];
+  p->rows = count, p->cols = src.cols;
+  for (int32_t i = 0; i < src.count; i++) {
+    pe_quant_matrix *m = &p->mat[i];
+    *m = src.mat[i];
+    m->rows = count;
+    m->data += (uint64_t)from * m->row_bytes, m->row_bytes *= (uint64_t)step;
+    if (m->scales) m->scales += (uint64_t)from * m->scale_bytes;
+    if (m->biases) m->biases += (uint64_t)from * m->scale_bytes;
+    m->scale_bytes *= (uint64_t)step;
+  }
+  return PE_OK;
+}
+
+pe_status pe_graph_split(pe_graph *g, pe_param from_param, int64_t count, pe_param *out,
+                         pe_error *err) {
+  pe_param_info src = g->param[from_param];
+  if (src.count != 1 || count < 1 || src.rows % count)
+    return pe_fail(err, PE_ESHAPE, "%s: %lld rows cannot be split into %lld equal parts", src.name,
+                   (long long)src.rows, (long long)count);
+  pe_status rc = add_param(g, src.name, src.weight, (int32_t)count, out, err);
+  if (rc) return rc;
+  pe_param_info *p = &g->param[*out];
+  p->rows = src.rows / count, p->cols = src.cols;
+  cut(p, &src.mat[0]);
+  return PE_OK;
+}
+
+pe_status pe_graph_stack(pe_graph *g, const pe_param *list, int32_t count, pe_param *out,
+                         pe_error *err) {
+  pe_param_info first = g->param[list[0]];
+  pe_status rc = add_param(g, first.name, first.weight, count, out, err);
+  if (rc) return rc;
+  pe_param_info *p = &g->param[*out];
+  p->rows = first.rows, p->cols = first.cols;
+  for (int32_t i = 0; i < count; i++) {
+    const pe_param_info *x = &g->param[list[i]];
+    if (x->count != 1 || x->rows != first.rows || x->cols != first.cols)
+      return pe_fail(err, PE_ESHAPE, "%s is [%lld, %lld], but %s is [%lld, %lld]", x->name,
+                     (long long)x->rows, (long long)x->cols, first.name, (long long)first.rows,
+                     (long long)first.cols);
+    p->mat[i] = x->mat[0];
+  }
+  return PE_OK;
+}
+
+pe_status pe_graph_vector(pe_graph *g, pe_param param, const float **out, pe_error *err) {
+  pe_param_info *p = &g->param[param];
+  if (!p->vec) {
+    uint64_t n = (uint64_t)p->count * (uint64_t)p->rows * (uint64_t)p->cols;
+    float *v = pe_arena_calloc(&g->arena, n, sizeof *v);
+    if (!v) return pe_nomem(err, p->name);
+    for (int32_t i = 0; i < p->count; i++)
+      for (int64_t r = 0; r < p->rows; r++)
+        pe_quant_row(&p->mat[i], r, 0, p->cols, v + ((int64_t)i * p->rows + r) * p->cols);
+    p->vec = v;
+  }
+  *out = p->vec;
+  return PE_OK;
+}
+
+pe_status pe_graph_numbers(pe_graph *g, const float *numbers, size_t count, const float **out,
+                           pe_error *err) {
+  float *v = pe_arena_calloc(&g->arena, count + 1, sizeof *v);
+  if (!v) return pe_nomem(err, "graph numbers");
+  memcpy(v, numbers, count * sizeof *v);
+  *out = v;
+  return PE_OK;
+}
+
+/* ---- values -------------------------------------------------------------------------------------------------- */
+
+pe_node *pe_graph_node(const pe_graph *g, pe_value v) {
+  return v >= 0 && (size_t)v < g->node_count ? &g->node[v] : NULL;
+}
+
+void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size) {
+  const pe_node *n = pe_graph_node(g, v);
+  size_t at = 0;
+  if (!n) {
+    snprintf(out, size, "nothing");
+    return;
+  }
+  for (int i = 0; i < n->rank && at < size; i++)
+    at += (size_t)snprintf(out + at, size - at, "%s%d", i ? ", " : "[", n->dim[i]);
+  if (at < size) snprintf(out + at, size - at, "]");
+}
+
+pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error *err) {
+  pe_status rc = pe_grow(&g->node, &g->node_cap, g->node_count + 1, sizeof *g->node, err);
+  if (rc) return rc;
+  pe_node *n = &g->node[g->node_count];
+  *n = *node;
+  int64_t width = 1;
+  for (int i = 0; i < n->rank; i++) {
+    if (n->dim[i] < 1 || (width *= n->dim[i]) > 1 << 28)
+      return pe_fail(err, PE_ESHAPE, "a value of %lld floats a row", (long long)width);
+  }
+  n->width = (int32_t)width;
+  if (!n->name) {
+    char name[64];
+    snprintf(name, sizeof name, "%s.%zu",
+             n->op >= 0    ? pe_op_name((pe_op)n->op)
+             : n->op == -1 ? "view"
+                           : "constant",
+             g->node_count);
+    if (!(n->name = pe_arena_dup(&g->arena, name, strlen(name))))
+      return pe_nomem(err, "value name");
+  }
+  *out = (pe_value)g->node_count++;
+  return PE_OK;
+}
+
+pe_status pe_graph_name(pe_graph *g, pe_value v, const char *name, pe_error *err) {
+  pe_node *n = pe_graph_node(g, v);
+  if (!n) return pe_fail(err, PE_EARG, "no value %d", v);
+  char *copy = pe_arena_dup(&g->arena, name, strlen(name));
+  if (!copy) return pe_nomem(err, "value name");
+  n->name = copy;
+  return PE_OK;
+}
+
+pe_node pe_graph_draft(const pe_graph *g, int op, pe_value x, int32_t width) {
+  const pe_node *in = pe_graph_node(g, x);
+  return (pe_node){.op = op,
+                   .rows = in ? in->rows : PE_EXTENT_ALL,
+                   .rank = 1,
+                   .dim = {width},
+                   .inputs = in ? 1 : 0,
+                   .in = {x, -1, -1, -1, -1, -1},
+                   .mat = -1,
+                   .mat2 = -1,
+                   .cache = -1,
+                   .state_at = -1};
+}
+
+pe_status pe_graph_sized_vector(pe_graph *g, pe_param p, int64_t want, const float **out,
+                                pe_error *err) {
+  if (p < 0) return *out = NULL, PE_OK;
+  const pe_param_info *i = &g->param[p];
+  int64_t have = (int64_t)i->count * i->rows * i->cols;
+  if (have != want)
+    return pe_fail(err, PE_ESHAPE, "tensor %s has %lld values, expected %lld", i->name,
+                   (long long)have, (long long)want);
+  return pe_graph_vector(g, p, out, err);
+}
+
+pe_status pe_graph_embed(pe_graph *g, pe_param table, float scale, pe_value *out, pe_error *err) {
+  pe_node n = pe_graph_draft(g, PE_OP_EMBED, -1, (int32_t)g->param[table].cols);
+  n.mat = table, n.args.embed.scale = scale;
+  return pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_linear(pe_graph *g, pe_value x, pe_param weight, pe_param bias, pe_value *out,
+                          pe_error *err) {
+  const pe_param_info *p = &g->param[weight];
+  int32_t width = g->node[x].width;
+  if (p->count != 1 || p->cols != width) {
+    char shape[64];
+    pe_graph_shape_text(g, x, shape, sizeof shape);
+    return pe_fail(err, PE_ESHAPE,
+                   "tensor %s is [%lld, %lld], but its input %s is %s: expected [%lld, %d]",
+                   p->name, (long long)p->rows, (long long)p->cols, g->node[x].name, shape,
+                   (long long)p->rows, width);
+  }
+  pe_node n = pe_graph_draft(g, PE_OP_LINEAR, x, (int32_t)p->rows);
+  n.mat = weight, n.args.linear.in = width, n.args.linear.out = (int32_t)p->rows;
+  pe_status rc = pe_graph_sized_vector(g, bias, p->rows, &n.vec[0], err);
+  return rc ? rc : pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_head_linear(pe_graph *g, pe_value x, pe_param weight, bool transposed,
+                               pe_value *out, pe_error *err) {
+  const pe_param_info *p = &g->param[weight];
+  const pe_node *in = &g->node[x];
+  int64_t from = transposed ? p->rows : p->cols, to = transposed ? p->cols : p->rows;
+  if (in->rank != 2 || in->dim[0] != p->count || in->dim[1] != from)
+    return pe_fail(err, PE_ESHAPE, "tensor %s is %d matrices of %lld inputs, but %s is [%d, %d]",
+                   p->name, p->count, (long long)from, in->name, in->dim[0], in->dim[1]);
+  pe_node n = pe_graph_draft(g, PE_OP_HEAD_LINEAR, x, 0);
+  n.rank = 2, n.dim[0] = p->count, n.dim[1] = (int32_t)to, n.mat = weight;
+  n.args.head = (pe_head_args){p->count, (int32_t)from, (int32_t)to, transposed};
+  return pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_expert_linear(pe_graph *g, pe_value x, const pe_expert_spec *s, pe_value *out,
+                                 pe_error *err) {
+  const pe_param_info *p = &g->param[s->weight];
+  const pe_node *in = &g->node[x], *r = &g->node[s->route];
+  if (r->op != PE_OP_ROUTE) return pe_fail(err, PE_EARG, "%s is not a route", r->name);
+  int32_t chosen = r->args.route.chosen, last = in->dim[in->rank - 1];
+  int64_t from = s->transposed ? p->rows : p->cols, to = s->transposed ? p->cols : p->rows;
+  bool spread = in->rank == 2 && in->dim[0] == chosen;
+  if (p->count != r->args.route.experts || from != last || (in->rank != 1 && !spread))
+    return pe_fail(
+        err, PE_ESHAPE,
+        "tensor %s is [%d, %lld, %lld], expected %d matrices of %d inputs, the %s number", p->name,
+        p->count, (long long)p->rows, (long long)p->cols, r->args.route.experts, last,
+        s->transposed ? "second" : "third");
+  if (s->transposed && p->mat[0].quant.kind != PE_QUANT_NONE)
+    return pe_fail(err, PE_ESHAPE, "tensor %s is quantised along its outputs", p->name);
+  pe_node n = pe_graph_draft(g, PE_OP_EXPERT_LINEAR, x, 0);
+  n.inputs = 2, n.in[1] = s->route, n.mat = s->weight;
+  n.rank = 2, n.dim[0] = chosen, n.dim[1] = (int32_t)to;
+  n.args.expert = (pe_expert_args){last, (int32_t)to, p->count, chosen, spread, s->transposed};
+  pe_status rc = pe_graph_sized_vector(g, s->bias, to * p->count, &n.vec[0], err);
+  return rc ? rc : pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_args *args,
+                        pe_value *out, pe_error *err) {
+  pe_node n = g->node[x];
+  pe_norm_args a = *args;
+  if (!a.width) a.width = n.dim[n.rank - 1];
+  if (n.width % a.width)
+    return pe_fail(err, PE_ESHAPE, "norm of width %d over %s, which has %d values", a.width, n.name,
+                   n.width);
+  a.count = n.width / a.width;
+  pe_node made = pe_graph_draft(g, PE_OP_NORM, x, 0);
+  made.rank = n.rank;
+  memcpy(made.dim, n.dim, sizeof n.dim);
+  if (weight >= 0) {
+    const pe_param_info *p = &g->param[weight];
+    int64_t have = (int64_t)p->count * p->rows * p->cols;
+    a.weights = (int32_t)(have == n.width ? n.width : a.width);
+    pe_status rc = pe_graph_sized_vector(g, weight, a.weights, &made.vec[0], err);
+    if (rc) return rc;
+  }
+  made.args.norm = a;
+  return pe_graph_add(g, &made, out, err);
+}
+
+pe_status pe_graph_constant(pe_graph *g, pe_param p, pe_value *out, pe_error *err) {
+  const pe_param_info *i = &g->param[p];
+  pe_node n = pe_graph_draft(g, -2, -1, (int32_t)((int64_t)i->count * i->rows * i->cols));
+  n.rows = PE_EXTENT_CONST;
+  pe_status rc = pe_graph_vector(g, p, &n.vec[0], err);
+  return rc ? rc : pe_graph_add(g, &n, out, err);
+}
+
+static pe_node map_node(const pe_graph *g, pe_value shape_of, int steps) {
+  const pe_node *s = &g->node[shape_of];
+  pe_node n = pe_graph_draft(g, PE_OP_MAP, shape_of, 0);
+  n.rank = s->rank;
+  memcpy(n.dim, s->dim, sizeof s->dim);
+  n.args.map = (pe_map_args){.width = s->width, .steps = steps};
+  return n;
+}
+
+/* Input i of a map that works on lines of `width`. */
+static void map_input(const pe_graph *g, pe_node *n, int i, pe_value v, int32_t repeat) {
+  const pe_node *in = &g->node[v];
+  n->in[i] = v, n->inputs = i + 1, n->args.map.inputs = i + 1;
+  n->args.map.input[i].width = in->width;
+  n->args.map.input[i].repeat = repeat;
+  n->args.map.input[i].constant = in->rows == PE_EXTENT_CONST;
+  n->vec[i] = in->rows == PE_EXTENT_CONST ? in->vec[0] : NULL;
+}
+
+/* A map of constants is a constant: computed here, once, by the kernel that would have run. */
+static pe_status add_map(pe_graph *g, const pe_node *n, pe_value *out, pe_error *err) {
+  if (n->rows != PE_EXTENT_CONST) return pe_graph_add(g, n, out, err);
+  pe_node made = pe_graph_draft(g, -2, -1, 0);
+  float *v = pe_arena_calloc(&g->arena, (size_t)n->args.map.width, sizeof *v);
+  if (!v) return pe_nomem(err, "constant");
+  pe_cpu_call c = {.prim = pe_prim_best(), .rows = 1, .out = {v, 0}, .args = n->args};
+  memcpy(c.vec, n->vec, sizeof n->vec);
+  pe_cpu_run(PE_OP_MAP, &c, 0, 1);
+  made.rows = PE_EXTENT_CONST, made.rank = n->rank, made.vec[0] = v;
+  memcpy(made.dim, n->dim, sizeof n->dim);
+  return pe_graph_add(g, &made, out, err);
+}
+
+pe_status pe_graph_unary(pe_graph *g, pe_map_op op, pe_value x, pe_value *out, pe_error *err) {
+  pe_node n = map_node(g, x, 1);
+  map_input(g, &n, 0, x, 1);
+  n.args.map.step[0] = (pe_map_step){op, 0, 0, 1};
+  n.args.map.result = 1;
+  return add_map(g, &n, out, err);
+}
+
+pe_status pe_graph_binary_number(pe_graph *g, pe_map_op op, pe_value a, float b, bool swapped,
+                                 pe_value *out, pe_error *err) {
+  pe_node n = map_node(g, a, 1);
+  map_input(g, &n, 0, a, 1);
+  n.args.map.step[0] = swapped ? (pe_map_step){op, -1, 0, 1} : (pe_map_step){op, 0, -1, 1};
+  n.args.map.value[0] = b, n.args.map.result = 1;
+  return add_map(g, &n, out, err);
+}
+
+/* How often each value of a small operand stands in a large one: 1 equal, r > 1 each value r times, 0 the whole again
+ * and again, -1 not at all. */
+static int32_t repeats(const pe_node *large, const pe_node *small) {
+  if (large->width == small->width) return 1;
+  if (small->width == 1) return large->width;
+  if (large->rank > small->rank && large->dim[0] == small->dim[0] && small->width == small->dim[0])
+    return large->width / small->width;
+  if (large->dim[large->rank - 1] == small->width) return 0;
+  if (small->rank == large->rank && small->dim[small->rank - 1] == 1 &&
+      large->width / large->dim[large->rank - 1] == small->width)
+    return large->dim[large->rank - 1];
+  return -1;
+}
+
+pe_status pe_graph_binary(pe_graph *g, pe_map_op op, pe_value a, pe_value b, pe_value *out,
+                          pe_error *err) {
+  const pe_node *x = &g->node[a], *z = &g->node[b];
+  bool a_leads = x->width > z->width || (x->width == z->width && x->rows != PE_EXTENT_CONST);
+  const pe_node *large = a_leads ? x : z, *small = a_leads ? z : x;
+  int32_t repeat = repeats(large, small);
+  if (repeat < 0 || (small->rows != PE_EXTENT_CONST && small->rows != large->rows)) {
+    char left[64], right[64];
+    pe_graph_shape_text(g, a, left, sizeof left), pe_graph_shape_text(g, b, right, sizeof right);
+    return pe_fail(err, PE_ESHAPE, "%s %s and %s %s do not fit together", x->name, left, z->name,
+                   right);
+  }
+  pe_node n = map_node(g, a_leads ? a : b, 1);
+  map_input(g, &n, 0, a, a_leads ? 1 : repeat);
+  map_input(g, &n, 1, b, a_leads ? repeat : 1);
+  n.args.map.step[0] = (pe_map_step){op, 0, 1, 2};
+  n.args.map.result = 2;
+  return add_map(g, &n, out, err);
+}
+
+/* A view of a constant is another constant. */
+static void see_through(const pe_graph *g, pe_value x, pe_node *n) {
+  if (n->rows != PE_EXTENT_CONST) return;
+  n->op = -2, n->inputs = 0, n->in[0] = -1, n->vec[0] = g->node[x].vec[0] + n->offset,
+  n->offset = 0;
+}
+
+/* What errors call a value: a view goes by what it is a view of. */
+static const char *known_as(const pe_graph *g, pe_value v) {
+  while (g->node[v].op == -1) v = g->node[v].in[0];
+  return g->node[v].name;
+}
+
+pe_status pe_graph_reshape(pe_graph *g, pe_value x, int rank, const int32_t *dim, pe_value *out,
+                           pe_error *err) {
+  pe_node n = pe_graph_draft(g, -1, x, 0);
+  int64_t width = 1;
+  n.rank = rank;
+  for (int i = 0; i < rank; i++) width *= n.dim[i] = dim[i];
+  if (width != g->node[x].width)
+    return pe_fail(err, PE_ESHAPE, "%s has %d values a row and cannot be seen as %lld",
+                   known_as(g, x), g->node[x].width, (long long)width);
+  see_through(g, x, &n);
+  return pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_slice(pe_graph *g, pe_value x, bool last, int32_t from, int32_t count,
+                         pe_value *out, pe_error *err) {
+  pe_node in = g->node[x];
+  int axis = last ? in.rank - 1 : 0;
+  if (from < 0 || count < 1 || from > in.dim[axis] - count)
+    return pe_fail(err, PE_ESHAPE, "%s: %d values from %d on, of %d", known_as(g, x), count, from,
+                   in.dim[axis]);
+  pe_node n = pe_graph_draft(g, axis ? PE_OP_SLICE : -1, x, 0);
+  n.rank = in.rank;
+  memcpy(n.dim, in.dim, sizeof in.dim);
+  n.dim[axis] = count;
+  if (axis && n.rows == PE_EXTENT_CONST)
+    return pe_fail(err, PE_EARG, "%s is a constant and cannot be cut head by head", in.name);
+  if (axis)
+    n.args.slice = (pe_slice_args){in.width / in.dim[axis], in.dim[axis], from, count};
+  else
+    n.offset = (int64_t)from * (in.width / in.dim[0]), see_through(g, x, &n);
+  return pe_graph_add(g, &n, out, err);
+}
+
+/* Joined along the last dimension; an operand with one head is given to all. */
+pe_status pe_graph_concat(pe_graph *g, const pe_value *list, int32_t count, pe_value *out,
+                          pe_error *err) {
+  if (count < 1 || count > PE_NODE_INPUTS)
+    return pe_fail(err, PE_EARG, "concat of %d values, 1 to %d are possible", count,
+                   PE_NODE_INPUTS);
+  pe_node n = pe_graph_draft(g, PE_OP_CONCAT, list[0], 0);
+  pe_concat_args a = {.inputs = count, .heads = 1};
+  int32_t width = 0;
+  for (int i = 0; i < count; i++) {
+    const pe_node *x = &g->node[list[i]];
+    int32_t heads = x->rank > 1 ? x->width / x->dim[x->rank - 1] : 1;
+    if (heads > a.heads) a.heads = heads;
+  }
+  for (int i = 0; i < count; i++) {
+    const pe_node *x = &g->node[list[i]];
+    int32_t heads = x->rank > 1 ? x->width / x->dim[x->rank - 1] : 1;
+    if (heads != a.heads && heads != 1)
+      return pe_fail(err, PE_ESHAPE, "concat: %s has %d heads, not %d or 1", x->name, heads,
+                     a.heads);
+    a.width[i] = x->dim[x->rank - 1], a.shared[i] = heads != a.heads;
+    n.in[i] = list[i], width += a.width[i];
+  }
+  n.inputs = count, n.args.concat = a;
+  n.rank = a.heads > 1 ? 2 : 1;
+  n.dim[0] = a.heads > 1 ? a.heads : width, n.dim[1] = width;
+  return pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_output(pe_graph *g, pe_value x, pe_value *out, pe_error *err) {
+  pe_node n = pe_graph_draft(g, PE_OP_OUTPUT, x, g->node[x].width);
+  n.rows = PE_EXTENT_OUTPUT, n.args.output.width = n.dim[0];
+  return pe_graph_add(g, &n, out, err);
+}

@@ -1,0 +1,252 @@
+/* plan.c - see plan.h. */
+#include "runtime/graph/plan_parts.h"
+
+#include <string.h>
+
+/* ---- what is needed
+ * ------------------------------------------------------------------------------------------ */
+
+static void count_uses(pe_planner *s, const pe_plan_options *o) {
+  s->live[s->g->output] = true, s->uses[s->g->output]++;
+  for (size_t i = 0; i < o->tap_count; i++) s->live[o->taps[i]] = true, s->uses[o->taps[i]] += 2;
+  for (size_t i = s->n; i-- > 0;) {
+    if (!s->live[i]) continue;
+    for (int j = 0; j < s->node[i].inputs; j++)
+      if (s->node[i].in[j] >= 0) s->live[s->node[i].in[j]] = true, s->uses[s->node[i].in[j]]++;
+  }
+}
+
+/* ---- memory
+ * -------------------------------------------------------------------------------------------------- */
+
+typedef struct hole {
+  int64_t at, size;
+} hole;
+
+typedef struct area {
+  hole *holes;
+  size_t count, cap;
+  int64_t top;
+} area;
+
+static int64_t padded(int32_t width) { return ((int64_t)width + 15) & ~(int64_t)15; }
+
+static int64_t take(area *a, int64_t size) {
+  size_t best = SIZE_MAX;
+  for (size_t i = 0; i < a->count; i++)
+    if (a->holes[i].size >= size && (best == SIZE_MAX || a->holes[i].size < a->holes[best].size))
+      best = i;
+  if (best == SIZE_MAX) return a->top += size, a->top - size;
+  int64_t at = a->holes[best].at;
+  a->holes[best].at += size;
+  if (!(a->holes[best].size -= size)) a->holes[best] = a->holes[--a->count];
+  return at;
+}
+
+/* Returns a place and joins it with the holes it touches. */
+static pe_status give(area *a, int64_t at, int64_t size, pe_error *err) {
+  for (size_t i = 0; i < a->count;) {
+    hole h = a->holes[i];
+    if (h.at + h.size != at && at + size != h.at) {
+      i++;
+      continue;
+    }
+    if (h.at < at) at = h.at;
+    size += h.size;
+    a->holes[i] = a->holes[--a->count];
+    i = 0;
+  }
+  pe_status rc = pe_grow(&a->holes, &a->cap, a->count + 1, sizeof *a->holes, err);
+  if (!rc) a->holes[a->count++] = (hole){at, size};
+  return rc;
+}
+
+/* What planning finds out about a node. */
+struct pe_spot {
+  int64_t at;   /* its place */
+  int32_t last; /* its last reader; the number of nodes: it stays to the end */
+  int32_t first,
+      next; /* the nodes whose last reader this is: the first of them, and the next one of the same
+                          list; -1 */
+  int32_t instr; /* its instruction */
+  int32_t fused; /* how many went into it */
+};
+
+static pe_value root_of(const pe_planner *s, pe_value v) {
+  while (s->node[v].op == -1) v = s->node[v].in[0];
+  return v;
+}
+
+static pe_place place_of(const pe_planner *s, pe_value v) {
+  int64_t offset = 0;
+  for (; s->node[v].op == -1; v = s->node[v].in[0]) offset += s->node[v].offset;
+  return (pe_place){s->node[v].rows, s->spot[v].at, offset, s->node[v].width};
+}
+
+static bool has_place(const pe_node *n) { return n->op >= 0 && n->op != PE_OP_STORE; }
+
+/* The norm that the products reading v could do themselves, or -1. */
+static pe_value folded(const pe_planner *s, const pe_node *n) {
+  bool product = n->op == PE_OP_LINEAR || n->op == PE_OP_GATED;
+  return product && s->folds[n->in[0]] ? n->in[0] : -1;
+}
+
+static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
+  pe_spot *spot = s->spot;
+  for (size_t i = 0; i < s->n; i++) {
+    const pe_node *n = &s->node[i];
+    spot[i].first = spot[i].next = -1,
+    spot[i].last = (int32_t)i; /* nobody reads it: gone at once */
+    if (!s->live[i] || n->op == -1) continue;
+    for (int j = 0; j < n->inputs; j++)
+      if (n->in[j] >= 0) spot[root_of(s, n->in[j])].last = (int32_t)i;
+    pe_value norm = folded(s, n);
+    if (norm >= 0) spot[root_of(s, s->node[norm].in[0])].last = (int32_t)i;
+  }
+  spot[root_of(s, s->g->output)].last = (int32_t)s->n;
+  for (size_t i = 0; i < o->tap_count; i++) spot[root_of(s, o->taps[i])].last = (int32_t)s->n;
+  for (size_t i = 0; i < s->n; i++) {
+    if (!s->live[i] || !has_place(&s->node[i]) || spot[i].last == (int32_t)s->n) continue;
+    pe_spot *end = &spot[spot[i].last];
+    spot[i].next = end->first, end->first = (int32_t)i;
+  }
+}
+
+static pe_status place_values(pe_planner *s, pe_error *err) {
+  area areas[2] = {{0}};
+  pe_status rc = PE_OK;
+  for (size_t i = 0; !rc && i < s->n; i++) {
+    const pe_node *n = &s->node[i];
+    if (s->live[i] && has_place(n)) {
+      s->spot[i].at = take(&areas[n->rows == PE_EXTENT_OUTPUT], padded(n->width));
+      s->p->unshared_floats += padded(n->width);
+    }
+    for (int32_t k = s->spot[i].first; !rc && k >= 0; k = s->spot[k].next)
+      rc = give(&areas[s->node[k].rows == PE_EXTENT_OUTPUT], s->spot[k].at,
+                padded(s->node[k].width), err);
+  }
+  s->p->row_floats = areas[0].top, s->p->output_floats = areas[1].top;
+  pe_free(areas[0].holes), pe_free(areas[1].holes);
+  return rc;
+}
+
+/* ---- instructions
+ * -------------------------------------------------------------------------------------------- */
+
+static pe_instr instr_of(const pe_planner *s, pe_value v) {
+  const pe_node *n = &s->node[v];
+  pe_value norm = folded(s, n);
+  pe_instr x = {.op = (pe_op)n->op,
+                .value = v,
+                .rows = n->rows,
+                .cache = n->cache,
+                .state_at = n->state_at,
+                .args = n->args};
+  x.folds = s->folds[v], x.norm = norm >= 0 ? s->spot[norm].instr : -1;
+  x.out = has_place(n) ? place_of(s, v) : (pe_place){.rows = PE_EXTENT_CONST};
+  for (int j = 0; j < PE_NODE_INPUTS; j++) {
+    bool real = j < n->inputs && n->in[j] >= 0 && s->node[n->in[j]].op != PE_OP_STORE &&
+                s->node[n->in[j]].op != -2;
+    x.in[j] = real ? place_of(s, n->in[j]) : (pe_place){.rows = PE_EXTENT_CONST};
+  }
+  memcpy(x.vec, n->vec, sizeof n->vec);
+  if (n->mat >= 0) x.mat = s->g->param[n->mat].mat;
+  if (n->mat2 >= 0) x.mat2 = s->g->param[n->mat2].mat;
+  return x;
+}
+
+/* A head may be wider than the embedding, and a second table shorter than the first. */
+static void limit_tokens(pe_plan *p, const pe_param_info *table) {
+  int32_t rows = table->rows < INT32_MAX ? (int32_t)table->rows : INT32_MAX;
+  if (!p->tokens || rows < p->tokens) p->tokens = rows;
+}
+
+/* The node that a fused one ended up in, or -1. */
+static pe_value went_into(const pe_planner *s, pe_value v) {
+  pe_value to = s->into[v];
+  while (to >= 0 && s->into[to] >= 0) to = s->into[to];
+  return to;
+}
+
+static pe_status note_fusions(pe_planner *s, pe_error *err) {
+  for (size_t i = 0; i < s->n; i++)
+    if (s->into[i] >= 0) s->spot[went_into(s, (pe_value)i)].fused++;
+  for (size_t i = 0; i < s->p->count; i++) {
+    pe_instr *x = &s->p->instr[i];
+    size_t many = (size_t)s->spot[x->value].fused;
+    if (many && !(x->fused = pe_arena_calloc(&s->p->arena, many, sizeof *x->fused)))
+      return pe_nomem(err, "plan");
+  }
+  for (size_t i = 0; i < s->n; i++) {
+    if (s->into[i] < 0) continue;
+    pe_instr *x = &s->p->instr[s->spot[went_into(s, (pe_value)i)].instr];
+    x->fused[x->fused_count++] = (pe_value)i;
+  }
+  return PE_OK;
+}
+
+static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_error *err) {
+  pe_plan *p = s->p;
+  p->instr = pe_arena_calloc(&p->arena, s->n, sizeof *p->instr);
+  p->tap = pe_arena_calloc(&p->arena, o->tap_count + 1, sizeof *p->tap);
+  if (!p->instr || !p->tap) return pe_nomem(err, "plan");
+  find_lifetimes(s, o);
+  pe_status rc = place_values(s, err);
+  if (rc) return rc;
+  for (size_t i = 0; i < s->n; i++) {
+    if (!s->live[i] || s->node[i].op < 0) continue;
+    s->spot[i].instr = (int32_t)p->count;
+    p->instr[p->count++] = instr_of(s, (pe_value)i);
+    if (s->node[i].op == PE_OP_EMBED) limit_tokens(p, &s->g->param[s->node[i].mat]);
+  }
+  p->logits = place_of(s, s->g->output), p->vocabulary = s->node[s->g->output].width;
+  for (size_t i = 0; i < o->tap_count; i++) p->tap[i] = place_of(s, o->taps[i]);
+  p->tap_count = o->tap_count;
+  return note_fusions(s, err);
+}
+
+static pe_status check(const pe_graph *g, const pe_plan_options *o, pe_error *err) {
+  if (!pe_graph_node(g, g->output)) return pe_fail(err, PE_EARG, "the graph has no output");
+  for (size_t i = 0; i < o->tap_count; i++)
+    if (!pe_graph_node(g, o->taps[i]) || g->node[o->taps[i]].op == -2 ||
+        g->node[o->taps[i]].op == PE_OP_STORE)
+      return pe_fail(err, PE_EARG, "value %d cannot be tapped", o->taps[i]);
+  return PE_OK;
+}
+
+pe_status pe_plan_open(const pe_graph *g, const pe_plan_options *options, pe_plan **out,
+                       pe_error *err) {
+  const pe_plan_options o = options ? *options : (pe_plan_options){0};
+  pe_status rc = check(g, &o, err);
+  if (rc) return rc;
+  pe_plan *p = pe_calloc(1, sizeof *p);
+  pe_planner s = {.g = g, .p = p, .n = g->node_count};
+  s.node = pe_calloc(s.n, sizeof *s.node), s.uses = pe_calloc(s.n, sizeof *s.uses),
+  s.live = pe_calloc(s.n, sizeof *s.live);
+  s.folds = pe_calloc(s.n, sizeof *s.folds), s.into = pe_calloc(s.n, sizeof *s.into),
+  s.spot = pe_calloc(s.n, sizeof *s.spot);
+  if (!p || !s.node || !s.uses || !s.live || !s.folds || !s.into || !s.spot)
+    rc = pe_nomem(err, "plan");
+  if (!rc) {
+    p->graph = pe_graph_retain(g);
+    memcpy(s.node, g->node, s.n * sizeof *s.node);
+    for (size_t i = 0; i < s.n; i++) s.into[i] = -1;
+    count_uses(&s, &o);
+    rc = pe_plan_fuse(&s, !o.apart, err);
+  }
+  if (!rc) rc = write_instructions(&s, &o, err);
+  pe_free(s.node), pe_free(s.uses), pe_free(s.live), pe_free(s.folds), pe_free(s.into),
+      pe_free(s.spot);
+  if (rc)
+    pe_plan_close(p);
+  else
+    *out = p;
+  return rc;
+}
+
+void pe_plan_close(pe_plan *p) {
+  if (!p) return;
+  pe_graph_release(p->graph);
+  pe_arena_free(&p->arena);
+  pe_free(p);
+}

@@ -1,0 +1,227 @@
+/* plan_fuse.c - the fusions of plan.h. Each rewrites the node that comes last and drops those that went into
+ * it. */
+#include <string.h>
+
+#include "runtime/graph/plan_parts.h"
+
+/* v was fused into node i. */
+static void drop(pe_planner *s, pe_value v, size_t i) {
+  s->live[v] = false, s->uses[v] = 0, s->into[v] = (pe_value)i;
+}
+
+/* A map of this one step over two values of the same width. */
+static bool plain_binary(const pe_node *n, pe_map_op op) {
+  const pe_map_args *m = &n->args.map;
+  return n->op == PE_OP_MAP && m->steps == 1 && m->step[0].op == (int32_t)op && m->inputs == 2 &&
+         m->input[0].repeat == 1 && m->input[1].repeat == 1 && !m->input[0].constant &&
+         !m->input[1].constant && m->input[0].width == m->input[1].width;
+}
+
+/* x + linear(y): the product adds x. */
+static void fuse_residual(pe_planner *s, size_t i) {
+  pe_node *n = &s->node[i];
+  if (!plain_binary(n, PE_MAP_ADD)) return;
+  for (int side = 1; side >= 0; side--) {
+    pe_value from = n->in[side], other = n->in[1 - side];
+    pe_node *lin = &s->node[from];
+    if (lin->op != PE_OP_LINEAR || lin->args.linear.residual || s->uses[from] != 1 || from == other)
+      continue;
+    const char *name = n->name;
+    pe_node made = *lin;
+    made.name = name, made.rank = n->rank, made.inputs = 2, made.in[1] = other;
+    memcpy(made.dim, n->dim, sizeof n->dim);
+    made.args.linear.residual = 1;
+    *n = made;
+    drop(s, from, i);
+    return;
+  }
+}
+
+static bool plain_unary(const pe_node *n) {
+  const pe_map_args *m = &n->args.map;
+  return n->op == PE_OP_MAP && m->steps == 1 && m->step[0].op <= PE_MAP_LOG && m->inputs == 1 &&
+         m->input[0].repeat == 1;
+}
+
+/* Products of the same rows that nobody reads but the node they go into. */
+static bool twins(const pe_planner *s, pe_value a, pe_value b) {
+  const pe_node *x = &s->node[a], *y = &s->node[b];
+  if (a == b || x->op != y->op || s->uses[a] != 1 || s->uses[b] != 1 || x->in[0] != y->in[0])
+    return false;
+  if (x->op == PE_OP_LINEAR) return !x->args.linear.residual && !y->args.linear.residual;
+  return x->op == PE_OP_EXPERT_LINEAR && x->in[1] == y->in[1] &&
+         !memcmp(&x->args.expert, &y->args.expert, sizeof x->args.expert);
+}
+
+/* Node n becomes the product of g's rows with two matrices, g's and u's. */
+static void make_gated(pe_node *n, const pe_node *g, const pe_node *u, int32_t activation) {
+  pe_op_args args = {0};
+  if (g->op == PE_OP_LINEAR)
+    n->op = PE_OP_GATED,
+    args.gated = (pe_gated_args){g->args.linear.in, g->args.linear.out, activation};
+  else
+    n->op = PE_OP_EXPERT_GATED,
+    args.expert_gated = (pe_expert_gated_args){g->args.expert, activation};
+  n->args = args, n->inputs = g->inputs;
+  memcpy(n->in, g->in, sizeof n->in);
+  n->mat = g->mat, n->mat2 = u->mat, n->vec[0] = g->vec[0], n->vec[1] = u->vec[0];
+}
+
+/* activation(linear(x)) * linear(x), also of experts: one pass over x. */
+static void fuse_gated(pe_planner *s, size_t i) {
+  pe_node *n = &s->node[i];
+  if (!plain_binary(n, PE_MAP_MUL)) return;
+  for (int side = 0; side < 2; side++) {
+    pe_value act = n->in[side], up = n->in[1 - side], gate = s->node[act].in[0];
+    if (!plain_unary(&s->node[act]) || s->uses[act] != 1 || !twins(s, gate, up)) continue;
+    make_gated(n, &s->node[gate], &s->node[up], s->node[act].args.map.step[0].op);
+    for (int j = 0; j < n->inputs; j++) s->uses[n->in[j]]--; /* they were read by two */
+    drop(s, act, i), drop(s, gate, i), drop(s, up, i);
+    return;
+  }
+}
+
+/* rope(k) that only a store reads. */
+static void fuse_rope(pe_planner *s, size_t i) {
+  pe_node *n = &s->node[i];
+  if (n->op != PE_OP_STORE) return;
+  pe_value k = n->in[0];
+  pe_node *rope = &s->node[k];
+  if (rope->op != PE_OP_ROPE || s->uses[k] != 1) return;
+  n->args.store.rope = rope->args.rope;
+  n->in[0] = rope->in[0], n->in[2] = rope->in[1], n->inputs = 3;
+  drop(s, k, i);
+}
+
+/* Index of an input of the map under construction; -1 when there is no room. */
+static int map_operand(pe_node *to, const pe_node *from, int i) {
+  pe_map_args *m = &to->args.map;
+  for (int j = 0; j < m->inputs; j++)
+    if (to->in[j] == from->in[i] && m->input[j].repeat == from->args.map.input[i].repeat) return j;
+  if (m->inputs == PE_MAP_INPUTS) return -1;
+  to->in[m->inputs] = from->in[i], to->vec[m->inputs] = from->vec[i];
+  m->input[m->inputs] = from->args.map.input[i];
+  to->inputs = m->inputs + 1;
+  return m->inputs++;
+}
+
+/* While maps are fused, a register below PE_MAP_INPUTS is an input and PE_MAP_INPUTS + i the result of step
+ * i. */
+static int32_t widen(const pe_map_args *m, int32_t r) {
+  return r < 0 || r < m->inputs ? r : PE_MAP_INPUTS + r - m->inputs;
+}
+
+/* Appends the steps of `from` to `to`; reg maps from's inputs to registers of `to`. Returns the result's
+ * register. */
+static int32_t append_steps(pe_map_args *to, const pe_map_args *from, const int32_t *reg) {
+  int32_t base = to->steps;
+  for (int i = 0; i < from->steps; i++) {
+    pe_map_step st = from->step[i];
+    int32_t *operand[2] = {&st.a, &st.b};
+    for (int j = 0; j < 2; j++) {
+      int32_t r = *operand[j];
+      if (r < 0)
+        to->value[base + i] = from->value[-1 - r], *operand[j] = -1 - (base + i);
+      else
+        *operand[j] = r < PE_MAP_INPUTS ? reg[r] : r + base;
+    }
+    st.to = PE_MAP_INPUTS + base + i;
+    to->step[base + i] = st;
+  }
+  to->steps += from->steps;
+  return PE_MAP_INPUTS + to->steps - 1;
+}
+
+static void widen_map(pe_node *n) {
+  pe_map_args *m = &n->args.map;
+  for (int i = 0; i < m->steps; i++) {
+    pe_map_step *st = &m->step[i];
+    st->a = widen(m, st->a), st->b = widen(m, st->b), st->to = widen(m, st->to);
+  }
+  m->result = widen(m, m->result);
+}
+
+/* Gives every result a real register, reusing those that are not read any more. False: there are too few. */
+static bool narrow_map(pe_node *n) {
+  pe_map_args *m = &n->args.map;
+  int32_t real[PE_MAP_INPUTS + PE_MAP_STEPS], last[PE_MAP_INPUTS + PE_MAP_STEPS] = {0};
+  bool busy[PE_MAP_REGISTERS] = {0};
+  for (int i = 0; i < m->steps; i++) {
+    if (m->step[i].a >= 0) last[m->step[i].a] = i;
+    if (m->step[i].op > PE_MAP_LOG && m->step[i].b >= 0) last[m->step[i].b] = i;
+  }
+  for (int i = 0; i < m->inputs; i++) real[i] = i, busy[i] = true;
+  last[m->result] = m->steps;
+  for (int i = 0; i < m->steps; i++) {
+    pe_map_step *st = &m->step[i];
+    int32_t a = st->a, b = st->b, to = 0;
+    st->a = a < 0 ? a : real[a];
+    st->b = st->op <= PE_MAP_LOG ? 0 : b < 0 ? b : real[b];
+    if (a >= 0 && last[a] == i) busy[real[a]] = false;
+    if (st->op > PE_MAP_LOG && b >= 0 && last[b] == i) busy[real[b]] = false;
+    while (to < PE_MAP_REGISTERS && busy[to]) to++;
+    if (to == PE_MAP_REGISTERS) return false;
+    busy[to] = true;
+    real[PE_MAP_INPUTS + i] = to;
+    st->to = to;
+  }
+  m->result = real[m->result];
+  return true;
+}
+
+/* One input of map i is itself a map that nobody else reads: its steps go first, if there are registers
+ * enough. */
+static bool fuse_map_once(pe_planner *s, size_t i) {
+  pe_node *n = &s->node[i];
+  for (int k = 0; k < n->inputs; k++) {
+    pe_value v = n->in[k];
+    const pe_node *a = &s->node[v];
+    if (a->op != PE_OP_MAP || s->uses[v] != 1 || n->args.map.input[k].repeat != 1 ||
+        a->rows != n->rows || a->width != n->width)
+      continue;
+    if (a->args.map.steps + n->args.map.steps > PE_MAP_STEPS) continue;
+    pe_node made = *n;
+    made.inputs = 0, memset(&made.args, 0, sizeof made.args), memset(made.vec, 0, sizeof made.vec);
+    made.args.map.width = n->width;
+    int32_t reg[PE_MAP_INPUTS] = {0}, inner[PE_MAP_INPUTS] = {0};
+    bool fits = true;
+    for (int j = 0; j < a->args.map.inputs; j++)
+      fits = (inner[j] = map_operand(&made, a, j)) >= 0 && fits;
+    for (int j = 0; j < n->args.map.inputs; j++)
+      if (j != k) fits = (reg[j] = map_operand(&made, n, j)) >= 0 && fits;
+    if (!fits) continue;
+    reg[k] = append_steps(&made.args.map, &a->args.map, inner);
+    made.args.map.result = append_steps(&made.args.map, &n->args.map, reg);
+    pe_node test = made;
+    if (!narrow_map(&test)) continue;
+    *n = made;
+    drop(s, v, i);
+    return true;
+  }
+  return false;
+}
+
+/* A norm folds when all of its readers, and there are no taps, are products of it. */
+static void find_folding_norms(pe_planner *s) {
+  for (size_t i = 0; i < s->n; i++) {
+    const pe_node *n = &s->node[i];
+    if (!s->live[i] || (n->op != PE_OP_LINEAR && n->op != PE_OP_GATED) ||
+        s->node[n->in[0]].op != PE_OP_NORM)
+      continue;
+    s->folds[n->in[0]] = --s->uses[n->in[0]] == 0;
+  }
+}
+
+pe_status pe_plan_fuse(pe_planner *s, bool fuse, pe_error *err) {
+  for (size_t i = 0; fuse && i < s->n; i++)
+    if (s->live[i]) fuse_residual(s, i), fuse_gated(s, i), fuse_rope(s, i);
+  for (size_t i = 0; i < s->n; i++)
+    if (s->live[i] && s->node[i].op == PE_OP_MAP) widen_map(&s->node[i]);
+  for (size_t i = 0; fuse && i < s->n; i++)
+    while (s->live[i] && s->node[i].op == PE_OP_MAP && fuse_map_once(s, i)) {}
+  if (fuse) find_folding_norms(s);
+  for (size_t i = 0; i < s->n; i++)
+    if (s->live[i] && s->node[i].op == PE_OP_MAP && !narrow_map(&s->node[i]))
+      return pe_fail(err, PE_ELIMIT, "%s: too many registers in one map", s->node[i].name);
+  return PE_OK;
+}

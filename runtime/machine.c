@@ -1,0 +1,120 @@
+/* machine.c - see machine.h. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* sched_getaffinity */
+#endif
+#include "runtime/machine.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+#include "kernels/cpu/features.h"
+
+#if defined(__linux__)
+
+/* The first line of a file that starts with `key`; what follows, without the colon and blanks. */
+static bool find_line(const char *path, const char *key, char *out, size_t size) {
+  FILE *f = fopen(path, "r");
+  if (!f) return false;
+  char line[512];
+  bool found = false;
+  while (!found && fgets(line, sizeof line, f)) {
+    if (strncmp(line, key, strlen(key))) continue;
+    const char *s = line + strlen(key);
+    s += strspn(s, " \t:");
+    snprintf(out, size, "%.*s", (int)strcspn(s, "\n"), s);
+    found = true;
+  }
+  fclose(f);
+  return found;
+}
+
+static uint64_t kilobytes(const char *key) {
+  char text[64];
+  return find_line("/proc/meminfo", key, text, sizeof text) ? strtoull(text, NULL, 10) * 1024 : 0;
+}
+
+static void ask_system(pe_machine *m) {
+  if (!find_line("/proc/cpuinfo", "model name", m->cpu, sizeof m->cpu))
+    find_line("/proc/cpuinfo", "CPU part", m->cpu, sizeof m->cpu);
+  m->memory = kilobytes("MemTotal");
+  m->memory_available = kilobytes("MemAvailable");
+  char text[64];
+  if (find_line("/sys/fs/cgroup/memory.max", "", text, sizeof text) ||
+      find_line("/sys/fs/cgroup/memory/memory.limit_in_bytes", "", text, sizeof text)) {
+    uint64_t limit = strtoull(text, NULL, 10); /* "max" reads as 0 */
+    if (limit < m->memory) m->memory_limit = limit;
+  }
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set)) m->cores = CPU_COUNT(&set);
+}
+
+#elif defined(__APPLE__)
+
+static void ask_system(pe_machine *m) {
+  size_t size = sizeof m->cpu;
+  if (sysctlbyname("machdep.cpu.brand_string", m->cpu, &size, NULL, 0)) m->cpu[0] = 0;
+  size = sizeof m->memory;
+  if (sysctlbyname("hw.memsize", &m->memory, &size, NULL, 0)) m->memory = 0;
+}
+
+#else
+static void ask_system(pe_machine *m) { (void)m; }
+#endif
+
+static uint64_t limit_of(int resource) {
+  struct rlimit r;
+  if (getrlimit(resource, &r)) return 0;
+  return r.rlim_cur == RLIM_INFINITY ? UINT64_MAX : r.rlim_cur;
+}
+
+void pe_machine_read(pe_machine *out) {
+  *out = (pe_machine){0};
+  struct utsname name;
+  if (uname(&name) >= 0)
+    snprintf(out->system, sizeof out->system, "%.20s %.30s %.20s", name.sysname, name.release,
+             name.machine);
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  out->cores_online = out->cores = n > 0 ? (int)n : 1;
+  n = sysconf(_SC_PAGESIZE);
+  out->page_size = n > 0 ? (uint64_t)n : 0;
+  out->open_files = limit_of(RLIMIT_NOFILE);
+  out->locked_memory = limit_of(RLIMIT_MEMLOCK);
+  ask_system(out);
+}
+
+pe_status pe_machine_raise_files(uint64_t *files, pe_error *err) {
+  struct rlimit limit;
+  int rc = getrlimit(RLIMIT_NOFILE, &limit);
+  rlim_t most = rc ? 0 : limit.rlim_max;
+#if defined(__APPLE__)
+  if (most > OPEN_MAX) most = OPEN_MAX; /* above that it refuses, whatever the hard limit says */
+#endif
+  if (!rc && limit.rlim_cur < most) {
+    limit.rlim_cur = most;
+    rc = setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (rc)
+    return pe_fail(err, PE_EIO, "cannot raise the number of open files to %llu: %s",
+                   (unsigned long long)most, strerror(errno));
+  *files = limit_of(RLIMIT_NOFILE);
+  return PE_OK;
+}
+
+const char *pe_machine_next_feature(int *at) {
+  while (*at < PE_CPU_FEATURE_COUNT) {
+    pe_cpu_feature f = (pe_cpu_feature)(*at)++;
+    if (pe_cpu_has(f)) return pe_cpu_feature_name(f);
+  }
+  return NULL;
+}

@@ -1,0 +1,238 @@
+/* pool.c - see pool.h.
+ *
+ * One 64-bit word, `state`, holds the run's number (high half) and the next task (low half). A thread claims
+ * a task by exchanging the word for its successor. Before the next run's function, context and count are
+ * written the word is closed (its task is beyond any count), so a worker that comes late, with an old word in
+ * hand or with fields of two runs, fails to exchange it and throws them away. So nobody has to wait for
+ * workers that have not noticed a run yet. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* affinity */
+#include <sched.h>
+#endif
+#include "runtime/pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SPIN_NS = 30000 };
+
+typedef struct worker {
+  pe_pool *pool;
+  pthread_t thread;
+  int number;
+} worker;
+
+struct pe_pool {
+  _Alignas(64) _Atomic uint64_t state; /* run << 32 | next task */
+  _Alignas(64) _Atomic int done;       /* tasks of this run that are finished */
+  _Alignas(64) _Atomic(pe_task_fn *) fn;
+  _Atomic(void *) ctx;
+  _Atomic int tasks;
+  _Atomic int parked; /* workers in the kernel */
+  _Atomic bool waiting, stop;
+  pthread_mutex_t run_lock, lock;
+  pthread_cond_t work, finished; /* both with `lock` */
+  int threads, spin_ns;
+  bool affinity;
+  worker workers[];
+};
+
+static _Thread_local const pe_pool *inside; /* the pool whose task this thread is running */
+
+static uint32_t run_of(uint64_t state) { return (uint32_t)(state >> 32); }
+static uint32_t task_of(uint64_t state) { return (uint32_t)state; }
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+int pe_pool_cores(void) {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (int)n : 1;
+}
+
+/* Binds the calling worker to the n-th core this process may use; a system that cannot is left alone. */
+static void bind_core(int n) {
+#if defined(__linux__)
+  cpu_set_t set, one;
+  if (sched_getaffinity(0, sizeof set, &set) || CPU_COUNT(&set) == 0) return;
+  n %= CPU_COUNT(&set);
+  for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (!CPU_ISSET(cpu, &set) || n-- > 0) continue;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    return;
+  }
+#else
+  (void)n;
+#endif
+}
+
+/* ---- running tasks ------------------------------------------------------------------------------------- */
+
+static void count_done(pe_pool *p, int tasks) {
+  if (atomic_fetch_add(&p->done, 1) + 1 < tasks || !atomic_load(&p->waiting)) return;
+  pthread_mutex_lock(&p->lock);
+  pthread_cond_signal(&p->finished);
+  pthread_mutex_unlock(&p->lock);
+}
+
+/* Claims and runs tasks of the current run until none is left. */
+static void work_on(pe_pool *p) {
+  uint64_t state = atomic_load(&p->state);
+  for (;;) {
+    pe_task_fn *fn = atomic_load(&p->fn);
+    void *ctx = atomic_load(&p->ctx);
+    int tasks = atomic_load(&p->tasks);
+    if (task_of(state) >= (uint32_t)tasks) return;
+    if (!atomic_compare_exchange_weak(&p->state, &state, state + 1)) continue;
+    fn(ctx, (int)task_of(state), tasks);
+    count_done(p, tasks);
+    state = atomic_load(&p->state);
+  }
+}
+
+static void wait_for_work(pe_pool *p, uint32_t seen) {
+  for (int64_t end = p->spin_ns ? pe_clock_ns() + p->spin_ns : 0; end && pe_clock_ns() < end;)
+    for (int i = 0; i < 32; i++) {
+      if (run_of(atomic_load(&p->state)) != seen || atomic_load(&p->stop)) return;
+      relax();
+    }
+  pthread_mutex_lock(&p->lock);
+  atomic_fetch_add(&p->parked, 1); /* before the last look at the state: see wake */
+  while (run_of(atomic_load(&p->state)) == seen && !atomic_load(&p->stop))
+    pthread_cond_wait(&p->work, &p->lock);
+  atomic_fetch_sub(&p->parked, 1);
+  pthread_mutex_unlock(&p->lock);
+}
+
+static void *worker_main(void *arg) {
+  worker *w = arg;
+  pe_pool *p = w->pool;
+  if (p->affinity) bind_core(w->number);
+  inside = p;
+  for (uint32_t seen = 0; !atomic_load(&p->stop);) {
+    wait_for_work(p, seen);
+    seen = run_of(atomic_load(&p->state));
+    work_on(p);
+  }
+  return NULL;
+}
+
+/* The state was stored before `parked` is read, a worker does the opposite: one of the two sees the other. */
+static void wake(pe_pool *p, int tasks) {
+  if (!atomic_load(&p->parked)) return;
+  pthread_mutex_lock(&p->lock);
+  if (tasks > atomic_load(&p->parked))
+    pthread_cond_broadcast(&p->work);
+  else
+    for (int i = 1; i < tasks; i++) pthread_cond_signal(&p->work);
+  pthread_mutex_unlock(&p->lock);
+}
+
+static void wait_for_tasks(pe_pool *p, int tasks) {
+  for (int64_t end = p->spin_ns ? pe_clock_ns() + p->spin_ns : 0; end && pe_clock_ns() < end;)
+    for (int i = 0; i < 32; i++) {
+      if (atomic_load(&p->done) == tasks) return;
+      relax();
+    }
+  pthread_mutex_lock(&p->lock);
+  atomic_store(&p->waiting, true);
+  while (atomic_load(&p->done) != tasks) pthread_cond_wait(&p->finished, &p->lock);
+  atomic_store(&p->waiting, false);
+  pthread_mutex_unlock(&p->lock);
+}
+
+void pe_pool_run(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
+  if (tasks <= 1 || p->threads == 1 || inside == p) {
+    for (int i = 0; i < tasks; i++) fn(ctx, i, tasks);
+    return;
+  }
+  pthread_mutex_lock(&p->run_lock);
+  const pe_pool *outer = inside;
+  inside = p;
+  uint64_t run = run_of(atomic_load(&p->state));
+  atomic_store(&p->state, run << 32 | UINT32_MAX);
+  atomic_store(&p->fn, fn);
+  atomic_store(&p->ctx, ctx);
+  atomic_store(&p->tasks, tasks);
+  atomic_store(&p->done, 0);
+  atomic_store(&p->state, (run + 1) << 32);
+  wake(p, tasks);
+  work_on(p);
+  wait_for_tasks(p, tasks);
+  inside = outer;
+  pthread_mutex_unlock(&p->run_lock);
+}
+
+int pe_pool_threads(const pe_pool *p) { return p->threads; }
+
+/* ---- opening and closing ------------------------------------------------------------------------------- */
+
+/* Starts the workers with all signals blocked, so that signals stay with the threads that expect them. */
+static pe_status start(pe_pool *p, int threads, pe_error *err) {
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  int rc = 0;
+  for (p->threads = 1; p->threads < threads && !rc;) {
+    worker *w = &p->workers[p->threads - 1];
+    *w = (worker){.pool = p, .number = p->threads};
+    if (!(rc = pthread_create(&w->thread, NULL, worker_main, w))) p->threads++;
+  }
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  return rc ? pe_fail(err, PE_EIO, "pool: cannot start thread %d of %d: %s", p->threads + 1,
+                      threads, strerror(rc))
+            : PE_OK;
+}
+
+pe_status pe_pool_open(int threads, bool affinity, pe_pool **out, pe_error *err) {
+  if (threads < 0 || threads > PE_POOL_MAX)
+    return pe_fail(err, PE_EARG,
+                   "pool: %d threads asked for, from 0 (one per core) to %d are possible", threads,
+                   PE_POOL_MAX);
+  int cores = pe_pool_cores();
+  if (!threads) threads = cores < PE_POOL_MAX ? cores : PE_POOL_MAX;
+  size_t size = sizeof(pe_pool) + (size_t)threads * sizeof(worker);
+  pe_pool *p = pe_alloc_aligned(size, 64);
+  if (!p) return pe_nomem(err, "compute pool");
+  memset(p, 0, size);
+  p->affinity = affinity;
+  p->spin_ns = threads <= cores ? SPIN_NS : 0;
+  pthread_mutex_init(&p->run_lock, NULL);
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->work, NULL);
+  pthread_cond_init(&p->finished, NULL);
+  pe_status rc = start(p, threads, err);
+  if (rc)
+    pe_pool_close(p);
+  else
+    *out = p;
+  return rc;
+}
+
+void pe_pool_close(pe_pool *p) {
+  if (!p) return;
+  pthread_mutex_lock(&p->lock);
+  atomic_store(&p->stop, true);
+  pthread_cond_broadcast(&p->work);
+  pthread_mutex_unlock(&p->lock);
+  for (int i = 0; i + 1 < p->threads; i++) pthread_join(p->workers[i].thread, NULL);
+  pthread_cond_destroy(&p->finished);
+  pthread_cond_destroy(&p->work);
+  pthread_mutex_destroy(&p->lock);
+  pthread_mutex_destroy(&p->run_lock);
+  pe_free(p);
+}

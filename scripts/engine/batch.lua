@@ -1,0 +1,507 @@
+-- batch: many answers of one model at once. What model:batch{…} gives.
+--
+--   local batch <close> = model:batch { rows = 16 }
+--   local row = assert(batch:add { prompt = "Once", max_tokens = 20, on_token = function(event, row) … end })
+--   batch:run()                        -- steps in the foreground until every row is done
+--   print(row.text, row.finish)
+--
+-- Or on the engine thread, while the loop goes on: batch:start(policy), then events come to on_token and on_done as the
+-- loop runs, and batch:stop() brings it back. The policy (scripts/policy) is asked once per step, for the next step
+-- while one computes. That next step is decided before the tokens of the one that computes are known, so what on_token does
+-- to its row is a token late. A row added with watch = true is never granted ahead: until its events have been handled it
+-- is not offered to the policy, and row:force, row:bias and row:cancel in on_token hold from the very next token on, as they
+-- do in the foreground. It costs the row the time between steps, and the others nothing.
+--
+-- A row added with hold = true does not draw by itself: each time its logits are there, an event { held = true } comes to
+-- on_token, and the row waits until row:sample lets it go on. It is watched, too.
+--
+--   batch:add { prompt = …, hold = true, on_token = function(event, row)
+--     if event.held then row:sample { bias = { [row:logits():argmax() - 1] = -1 } } end
+--   end }
+--
+-- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
+-- preempt. Its tag, whatever was given with the request, is in what policies see of it, too. A request with force = ids has
+-- these as the first tokens of its answers.
+--
+-- Files (row:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
+-- given for it.
+--
+-- Batches of several models share one engine thread and its compute threads when each later one is opened with
+-- share = the first: they take turns, step by step.
+local best = require "engine.best"
+local memory = require "engine.memory"
+local perigee = require "perigee"
+local policy = require "policy"
+local requests = require "engine.request"
+local text = require "lib.text"
+local uv = require "luv"
+
+local Row = {}
+Row.__index = Row
+Row.__name = "perigee.Row"
+
+local Batch = {}
+Batch.__index = Batch
+Batch.__name = "perigee.Batch"
+
+-- ---- rows ----------------------------------------------------------------------------------------------------------
+
+--- `like`: what it takes over: the request, or the row that it was forked from.
+local function new_row(batch, number, like)
+  local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
+    on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Row)
+  batch.live[number], batch.infos[number] = row, {}
+  batch.alive = batch.alive + 1
+  return row
+end
+
+--- A copy that goes on with another seed. It begins with what the row has said so far.
+function Row:fork(seed)
+  local number, why = self.batch.core:fork(self.row, seed or math.random(0, math.maxinteger))
+  if not number then return nil, why end
+  local child = new_row(self.batch, number, self)
+  table.move(self.ids, 1, #self.ids, 1, child.ids)
+  table.move(self.pieces, 1, #self.pieces, 1, child.pieces)
+  self.batch:pump()
+  return child
+end
+
+--- Forgets generated tokens behind the first n of prompt and answer together.
+function Row:trim(n) return self.batch.core:trim(self.row, n) end
+
+--- The next tokens are these.
+function Row:force(ids) return self.batch.core:force(self.row, ids) end
+
+--- Replaces its logit_bias: {[id] = number}.
+function Row:bias(bias) return self.batch.core:bias(self.row, bias) end
+
+--- Lets a held row go on; how = { bias = {[id] = number}, banned = ids, force = ids }, all of it for this draw alone and besides
+--- what the row has anyway; forced ids come one after the other, without being held.
+function Row:sample(how)
+  local ok, why = self.batch.core:sample(self.row, how)
+  if ok then self.batch:pump() end
+  return ok, why
+end
+
+--- Keeps the logits of its steps from now on (or no longer).
+function Row:keep_logits(keep) return self.batch.core:keep_logits(self.row, keep ~= false) end
+
+--- Those of its last step as a tensor of its own, when they are kept or the row is held; else nil.
+function Row:logits() return self.batch.core:logits(self.row) end
+
+--- The result of a command about a file: in the foreground at once; on the engine thread it comes to `callback` (ok, err).
+local function answer(batch, callback, result, why)
+  if math.type(result) == "integer" then
+    batch.tickets[result] = callback
+    batch:pump() -- the loop waits for it
+    return true
+  end
+  if callback then callback(result, why) end
+  return result, why
+end
+
+local function check_callback(batch, callback)
+  if callback == nil and batch.poll then error("a function for the result is needed on the engine thread", 3) end
+  if callback ~= nil and type(callback) ~= "function" then
+    error(("a function for the result expected, got %s"):format(type(callback)), 3)
+  end
+end
+
+--- Writes its caches to a file; batch:load reads it into the prefix cache.
+function Row:save(path, callback)
+  check_callback(self.batch, callback)
+  return answer(self.batch, callback, self.batch.core:save(self.row, path))
+end
+
+function Row:cancel() return self.batch.core:cancel(self.row) end
+function Row:preempt() return self.batch.core:preempt(self.row) end
+
+-- ---- opening -------------------------------------------------------------------------------------------------------
+
+local option_names = { "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
+  "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
+
+local function sorted_keys(set)
+  local out = {}
+  for key in pairs(set) do out[#out + 1] = key end
+  table.sort(out)
+  return out
+end
+
+local STEP_TOKENS, ROWS, CONTEXT = 512, 64, 4096 -- unless something else is asked for
+
+--- Tokens that the caches get: all that the rows may want, as far as there is memory (half of it when no budget was given).
+--- nil and why when there is none for one block.
+local function cache_tokens(model, o, budget)
+  local want, block = o.rows * o.context, o.kv_block or 32
+  local plan <close> = assert(model.graph:plan())
+  local slots = o.rows + 1 -- rows, and one for loading files; each may fill its last block in part
+  local need = { state = slots * memory.state(model.graph),
+    activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.rows }) }
+  local function fits(tokens)
+    need.kv = memory.kv(model.graph, tokens + slots * block, o.kv_bits or 32)
+    return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
+  end
+  if fits(budget and want or 2 * want) then return want end
+  local least, most = block, want
+  local ok, why = fits(least)
+  if not ok then return nil, why end
+  while most - least > block do
+    local middle = (least + most) // 2
+    if fits(budget and middle or 2 * middle) then least = middle else most = middle end
+  end
+  return least
+end
+
+--- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open but tokenizer and end_ids,
+--- policy, report (who is told about a policy that fails), and share (a batch whose engine thread this one uses, too).
+local function open(model, options)
+  options = options or {}
+  local tok = model:tokenizer() -- before the end ids: they may come from it
+  local given = model.options or {}
+  local o = { tokenizer = tok or nil, end_ids = sorted_keys(model.stops), threads = given.threads, kv_bits = given.kv_bits,
+    context = given.context or model.config.max_position_embeddings or CONTEXT, rows = ROWS, step_tokens = STEP_TOKENS }
+  local rest = {}
+  for key, value in pairs(options) do rest[key] = value end
+  for _, key in ipairs(option_names) do
+    if rest[key] ~= nil then o[key] = rest[key] end
+    rest[key] = nil
+  end
+  if getmetatable(o.share) == Batch then
+    o.share, o.threads = o.share.core, options.threads
+  end
+  local guarded = policy.guard(rest.policy, { report = rest.report })
+  rest.policy, rest.report = nil, nil
+  local unknown = next(rest)
+  if unknown ~= nil then
+    local nearest = text.nearest(tostring(unknown), option_names)
+    error(("unknown option '%s'%s"):format(tostring(unknown), nearest and (", is it '" .. nearest .. "'?") or ""), 3)
+  end
+  local why, core
+  if not o.cache_tokens then o.cache_tokens, why = cache_tokens(model, o, given.memory) end
+  if not o.cache_tokens then return nil, why end
+  core, why = perigee.batch.open(model.graph, o)
+  if not core then return nil, why end
+  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0, policy = guarded, timing = policy.timing(),
+    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0,
+    histogram = {} }, Batch)
+end
+
+-- ---- requests ------------------------------------------------------------------------------------------------------
+
+-- What a request may have here that the generator does not look at.
+local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean", force = "ids" }
+
+--- The first tokens of new rows, before anything of them can have been computed. A refusal ends the rows.
+local function force_all(rows, ids)
+  for _, row in ipairs(ids and rows or {}) do
+    local ok, why = row:force(ids)
+    if not ok then
+      for _, other in ipairs(rows) do other:cancel() end
+      return nil, why
+    end
+  end
+  return true
+end
+
+--- Adds a request; returns its rows (n of them; with best_of that many answers, engine/best.lua), or nil and an error.
+--- Unknown keys and wrong types raise.
+function Batch:add(given)
+  if best.chooses(given) then return best.add(self, given, own_keys) end
+  local prepared = requests.prepare(self.model, given, own_keys)
+  local first, n = self.core:add(prepared)
+  if not first then return nil, n end
+  local rows = {}
+  for i = 1, n do
+    rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
+      watch = given.watch or given.hold, logprobs = prepared.top_logprobs })
+  end
+  local ok, why = force_all(rows, given.force)
+  if not ok then return nil, why end
+  self:pump()
+  return table.unpack(rows)
+end
+
+local function note(row, e)
+  if e.id then row.ids[#row.ids + 1] = e.id end
+  if e.text ~= "" then row.pieces[#row.pieces + 1] = e.text end
+  if e.id and row.logprobs then row.logprobs[#row.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top } end
+  if not e.finish then return end
+  row.finish, row.error, row.stop = e.finish, e.error, e.stop
+  row.prompt_tokens, row.completion_tokens, row.cached_tokens = e.prompt_tokens, e.completion_tokens, e.cached_tokens
+  row.text = table.concat(row.pieces)
+end
+
+--- Calls a function that may be nil. Returns what was raised before, else what it raises.
+local function call(failed, f, ...)
+  if not f then return failed end
+  local ok, why = pcall(f, ...)
+  return failed or not ok and why or nil
+end
+
+--- Tells the rows. A callback that raises does not keep the others from their events; the first error is raised at the end.
+local function dispatch(self, events)
+  local failed
+  for i = 1, #events do
+    local e = events[i]
+    local row = self.live[e.row]
+    if e.ticket then
+      local callback = self.tickets[e.ticket]
+      self.tickets[e.ticket] = nil
+      failed = call(failed, callback, not e.error or nil, e.error and perigee.error(e.code, e.error))
+    elseif row then
+      note(row, e)
+      if e.finish then
+        self.live[e.row], self.infos[e.row] = nil, nil
+        self.alive = self.alive - 1
+      end
+      failed = call(failed, row.on_token, e, row)
+      if e.finish then failed = call(failed, row.on_done, row) end
+    end
+  end
+  if failed then error(failed, 0) end
+  return events
+end
+
+-- ---- steps ---------------------------------------------------------------------------------------------------------
+
+local TRACED = 256
+
+--- One more step in the counters: how long it took, by powers of two of a millisecond, and what Lua took for it.
+local function count(self, t, seconds)
+  local bucket = 2 ^ math.max(-3, math.ceil(math.log(seconds * 1e3, 2)))
+  self.histogram[bucket] = (self.histogram[bucket] or 0) + 1
+  local at = self.lua_steps % TRACED + 1
+  self.lua_steps = self.lua_steps + 1
+  self.lua_at[at], self.lua_took[at] = t.at, table.remove(self.asked, 1) or 0
+end
+
+--- Looks at the steps since the last time.
+local function observe(self)
+  for _, t in ipairs(self.core:trace(4, self.seen_at)) do
+    self.seen_at = t.at
+    local seconds = t.plan + t.compute + t.sample
+    count(self, t, seconds)
+    self.timing:observe(seconds, t.reading > 0 and t.tokens - t.writing or 0, t.writing)
+  end
+end
+
+--- The rows, with their tags. `infos`: in these tables.
+local function rows_of(self, infos)
+  local rows = self.core:rows(infos)
+  for i = 1, #rows do
+    local info = rows[i]
+    local row = self.live[info.row]
+    if row then info.tag = row.tag end
+  end
+  return rows
+end
+
+--- Asks the policy. `rows` as batch:rows() lists them.
+local function schedule(self, rows)
+  local started = uv.hrtime()
+  observe(self)
+  local grants, preempted = self.policy:grants(rows, { tokens = self.core.step_tokens, timing = self.timing,
+    free = self.core:room() })
+  for number in pairs(preempted) do self.core:preempt(number) end
+  local took = (uv.hrtime() - started) * 1e-9
+  self.lua, self.asked[#self.asked % 4 + 1] = self.lua + took, took
+  return grants
+end
+
+--- One step in the foreground. grants: a list of {row, tokens}; nil: the policy's. Returns the events and how many rows
+--- ran, or nil and an error.
+function Batch:step(grants)
+  if not grants then
+    grants = schedule(self, rows_of(self, self.infos))
+  else
+    local plain = {}
+    for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].row or g[1], g[2] } end
+    grants = plain
+  end
+  local events, ran, before = self.core:step(grants)
+  if not events then
+    dispatch(self, before)
+    return nil, ran
+  end
+  return dispatch(self, events), ran
+end
+
+--- Why nothing happens: rows are held, and nobody lets them go on.
+local function stuck(self)
+  for _, info in ipairs(self.core:rows()) do
+    if info.state == "held" then return perigee.error("argument", ("row %d is held, and nothing samples it"):format(info.row)) end
+  end
+  return perigee.error("argument", ("%d rows are left, and none can run"):format(self.alive))
+end
+
+--- Steps until every row is done; nil and why when the rows that are left are held.
+function Batch:run()
+  while self.alive > 0 do
+    local events, ran = self:step()
+    if not events then return nil, ran end
+    if ran == 0 and #events == 0 then return nil, stuck(self) end
+  end
+  return true
+end
+
+-- ---- on the engine thread ------------------------------------------------------------------------------------------
+
+--- Forgets the steps that are done.
+local function forget(self, completed)
+  local flight = self.flight
+  while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
+end
+
+--- The rows as they will be after the steps that are on their way: what was granted counts as done. A row has one table from
+--- its first step to its last, told anew for each: there are many of both.
+local function expected_rows(self)
+  local core = self.core
+  local rows, completed
+  repeat
+    completed = core:completed()
+    rows = rows_of(self, self.infos)
+  until core:completed() == completed
+  forget(self, completed)
+  for _, step in ipairs(self.flight) do
+    for i = 1, #rows do
+      local info = rows[i]
+      local given = step[info.row]
+      if given and info.state ~= "writing" then
+        info.left = info.left - given
+        info.state = info.left > 0 and "reading" or "writing"
+        if info.left <= 0 then info.left = 1 end
+      end
+    end
+  end
+  return rows
+end
+
+--- Those that may be granted something: not the watched ones whose last step is on its way, or computed but not told yet.
+local function offered(self, rows)
+  local out, n = {}, 0
+  for i = 1, #rows do
+    local row = self.live[rows[i].row]
+    if not (row.watch and row.granted and row.granted > self.handled) then
+      n = n + 1
+      out[n] = rows[i]
+    end
+  end
+  return out
+end
+
+local function remember(self, grants)
+  self.submitted = self.submitted + 1
+  local step = { number = self.submitted }
+  for _, g in ipairs(grants) do
+    step[g[1]] = g[2]
+    local row = self.live[g[1]]
+    if row then
+      row.granted, row.granted_at = self.submitted, row.granted_at or uv.hrtime()
+    end
+  end
+  self.flight[#self.flight + 1] = step
+end
+
+--- Hands over the next step, if there is anything to run and none waits yet. Not while rows are told of the last one: what
+--- they do about it shall be in the next.
+function Batch:pump()
+  if not self.poll or self.telling then return end
+  if self.alive > 0 or next(self.tickets) then self.poll:ref() else self.poll:unref() end
+  if self.alive == 0 or self.core:pending() or #self.flight >= 2 then return end
+  local grants = schedule(self, offered(self, expected_rows(self)))
+  if #grants == 0 then return end
+  local ok, why = self.core:submit(grants)
+  if not ok then error(why, 0) end
+  remember(self, grants)
+end
+
+local function on_wake(self)
+  if not self.poll then return end
+  local completed = self.core:completed() -- before: the events of these steps are there
+  local events, why = self.core:drain()
+  forget(self, completed)
+  self.telling = true
+  local ok, failed = pcall(dispatch, self, events)
+  self.telling, self.handled = nil, completed
+  if self.poll then self:pump() end
+  if why then error(why, 0) end
+  if not ok then error(failed, 0) end
+end
+
+--- From now on steps run on the engine thread; rows get their events from the loop.
+function Batch:start(given)
+  if given then self.policy:reload(given) end
+  dispatch(self, self.core:drain())
+  local fd, why = self.core:start()
+  if not fd then return nil, why end
+  self.flight, self.submitted, self.handled = {}, 0, 0
+  for _, row in pairs(self.live) do row.granted = nil end
+  self.poll = uv.new_poll(fd)
+  self.poll:start("r", function() on_wake(self) end)
+  self:pump()
+  return true
+end
+
+--- Back to the foreground, after the step that runs. Events that have not come yet come now.
+function Batch:stop()
+  self.poll:stop()
+  self.poll:close()
+  self.poll = nil
+  local events, why = self.core:stop()
+  dispatch(self, events)
+  if why then return nil, why end
+  return true
+end
+
+-- ---- what there is -------------------------------------------------------------------------------------------------
+
+--- All rows that are not done, oldest first: { row =, state =, tag =, … }.
+function Batch:rows() return rows_of(self) end
+
+--- Counters of the batch, with lua (seconds that policies took) and histogram (steps by their time: {[ms] = how many took at
+--- most so long and more than half of it}).
+function Batch:stats()
+  observe(self)
+  local stats = self.core:stats()
+  stats.lua, stats.histogram = self.lua, {}
+  for ms, n in pairs(self.histogram) do stats.histogram[ms] = n end
+  return stats
+end
+
+--- The last steps, with what Lua took for each.
+function Batch:trace(most)
+  observe(self)
+  local trace = self.core:trace(most)
+  local took = {}
+  for i, at in ipairs(self.lua_at) do took[at] = self.lua_took[i] end
+  for _, t in ipairs(trace) do t.lua = took[t.at] or 0 end
+  return trace
+end
+
+function Batch:room() return self.core:room() end
+
+--- What the prefix cache has of this prompt (text or ids) in memory is never evicted. Options: off (it may be again), salt.
+--- Returns how many tokens that are; on the engine thread, where it is done between two steps, true.
+function Batch:pin(prompt, options) return self.core:pin(self.model:ids(prompt), options) end
+
+--- Reads what row:save wrote into the prefix cache.
+function Batch:load(path, callback)
+  check_callback(self, callback)
+  return answer(self, callback, self.core:load(path))
+end
+
+function Batch:close()
+  if self.poll then
+    self.poll:stop()
+    self.poll:close()
+    self.poll = nil
+  end
+  self.core:close()
+  local tickets = self.tickets
+  self.tickets = {}
+  for _, callback in pairs(tickets) do pcall(callback, nil, perigee.error("cancelled", "the batch was closed")) end
+end
+Batch.__close = Batch.close
+
+return { open = open }

@@ -1,0 +1,117 @@
+-- best: best_of answers are made and the n best of them are given.
+--
+-- Candidates are choices of one request: number i draws with seed + i. When the last one is done they are judged by the mean
+-- logprob of their tokens, that of the raw logits; of equal ones the first is the better. Those that were cancelled come
+-- after those that ended by themselves, those that failed come last. Before that nothing is known, so nothing is said: tokens
+-- cannot be streamed.
+--
+-- An answer has the fields of a row that is done: ids, text, finish, … and mean_logprob. What was not chosen was made all
+-- the same, and the first answer's completion_tokens count it: so those of all answers add up to what was made.
+local requests = require "engine.request"
+
+local best = { MOST = 128 } -- choices of one request, as the batch takes them
+
+local Answer = {}
+Answer.__index = Answer
+Answer.__name = "perigee.Answer"
+
+--- Ends the whole request: nobody knows yet which candidates this answer would come from.
+function Answer:cancel()
+  for _, row in ipairs(self.candidates) do
+    if not row.finish then row:cancel() end
+  end
+  return true
+end
+
+--- Is there anything to choose?
+function best.chooses(given) return given.best_of ~= nil and given.best_of ~= (given.n or 1) end
+
+local function check(given, callbacks)
+  requests.check(given, callbacks)
+  local n, of = math.max(given.n or 1, 1), given.best_of
+  if of < n or of > best.MOST then
+    error(("best_of is %d, it must be within n, which is %d, and %d"):format(of, n, best.MOST), 0)
+  end
+  if given.on_token then
+    error(("best_of is %d and n is %d: tokens cannot be streamed before the best are known"):format(of, n), 0)
+  end
+  if given.hold then error(("best_of is %d: its candidates draw by themselves, none can hold"):format(of), 0) end
+  return n
+end
+
+-- ---- judging -------------------------------------------------------------------------------------------------------
+
+local function mean_logprob(row)
+  local sum, n = 0, #row.logprobs
+  for _, token in ipairs(row.logprobs) do sum = sum + token.logprob end
+  return n > 0 and sum / n or 0.0
+end
+
+local after = { cancel = 1, error = 2 } -- everything else ended by itself
+
+--- Sorts candidates, { finish =, mean =, at = }, the best first.
+function best.rank(list)
+  table.sort(list, function(a, b)
+    local x, y = after[a.finish] or 0, after[b.finish] or 0
+    if x ~= y then return x < y end
+    if a.mean ~= b.mean then return a.mean > b.mean end
+    return a.at < b.at
+  end)
+  return list
+end
+
+local function ranked(candidates)
+  local list = {}
+  for i, row in ipairs(candidates) do list[i] = { row = row, at = i, finish = row.finish, mean = mean_logprob(row) } end
+  return best.rank(list)
+end
+
+local given_on = { "row", "ids", "text", "finish", "error", "stop", "prompt_tokens", "completion_tokens", "cached_tokens" }
+
+local function settle(answers, candidates, wants_logprobs)
+  local list = ranked(candidates)
+  for i, answer in ipairs(answers) do
+    local row = list[i].row
+    for _, key in ipairs(given_on) do answer[key] = row[key] end
+    answer.mean_logprob, answer.logprobs = list[i].mean, wants_logprobs and row.logprobs or nil
+  end
+  for i = #answers + 1, #list do
+    answers[1].completion_tokens = answers[1].completion_tokens + (list[i].row.completion_tokens or 0)
+  end
+end
+
+--- on_done of each answer; one that raises does not keep the others from theirs.
+local function tell(answers, on_done)
+  local failed
+  for _, answer in ipairs(answers) do
+    local ok, why = pcall(on_done, answer)
+    if not ok then failed = failed or why end
+  end
+  if failed then error(failed, 0) end
+end
+
+-- ---- adding --------------------------------------------------------------------------------------------------------
+
+--- Adds a request with best_of to a batch; returns its n answers, or nil and an error. `callbacks`: keys that are not the
+--- request's. Misuse raises.
+function best.add(batch, given, callbacks)
+  local n, request = check(given, callbacks), {}
+  for key, value in pairs(given) do request[key] = value end
+  local wants_logprobs = given.top_logprobs or given.logprobs
+  if not wants_logprobs then request.top_logprobs = 0 end
+  request.n, request.best_of = given.best_of, nil
+  local candidates, answers, left = {}, {}, given.best_of
+  request.on_done = function()
+    left = left - 1
+    if left > 0 then return end
+    settle(answers, candidates, wants_logprobs)
+    if given.on_done then tell(answers, given.on_done) end
+  end
+  local rows = table.pack(batch:add(request))
+  if not rows[1] then return nil, rows[2] end
+  table.move(rows, 1, rows.n, 1, candidates)
+  for i = 1, n do answers[i] = setmetatable({ batch = batch, candidates = candidates, ids = {}, text = "" }, Answer) end
+  return table.unpack(answers)
+end
+
+return best

@@ -1,0 +1,135 @@
+-- model: what perigee.open gives: weights, graph and tokenizer of one model, with eval and generate.
+--
+--   local model = assert(perigee.open "examples/moonlet")
+--   local out = model:generate { prompt = "…", max_tokens = 20, on_text = io.write }
+--   local taps = model:eval(ids, { tap = { "model.layers.0.mlp.down_proj" } }).taps
+local perigee = require "perigee"
+local batches = require "engine.batch"
+local lib = require "models.registry"
+local requests = require "engine.request"
+local run = require "engine.run"
+local text = require "lib.text"
+local json = perigee.json
+
+local Model = {}
+Model.__index = Model
+Model.__name = "perigee.Model"
+
+--- generation_config.json, else what config.json says, as a table.
+local function generation_config(path)
+  local source = text.read_file(path .. "/generation_config.json")
+  local parsed = source and json.decode(source)
+  return json.is_object(parsed) and parsed or {}
+end
+
+local function as_set(ids, set)
+  if math.type(ids) == "integer" then ids = { ids } end
+  for _, id in ipairs(type(ids) == "table" and ids or {}) do set[id] = true end
+  return set
+end
+
+--- What a runner is opened with.
+local function settings(self, more)
+  local out = { threads = self.options.threads, context = self.options.context, memory = self.options.memory,
+    kv_bits = self.options.kv_bits }
+  for k, v in pairs(more or {}) do out[k] = v end
+  return out
+end
+
+--- Opens a model directory or a GGUF file. Options: threads, context (tokens at most), memory (bytes at most),
+--- kv_bits (32, 16, 8 or 4).
+local function open(path, options)
+  local loaded, why = lib.load(path)
+  if not loaded then return nil, why end
+  local generation = generation_config(path)
+  local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph, builder = loaded.builder,
+    config = loaded.config, generation = generation, options = options or {}, stops = {} }, Model)
+  local runner, wrong = run.new(self, settings(self))
+  if not runner then return nil, ("%s: %s"):format(path, wrong) end
+  as_set(generation.eos_token_id or loaded.config.eos_token_id, self.stops)
+  return self
+end
+
+--- Takes the model's tokenizer, opened by somebody else (beside the loop).
+function Model:take_tokenizer(tok)
+  self.tok = tok
+  if not next(self.stops) and tok.eos then self.stops[tok.eos] = true end
+end
+
+--- The tokenizer, opened when it is first asked for; nil and why when the model has none.
+function Model:tokenizer()
+  if not self.tok then
+    local tok, why = perigee.tokenizer.open(self.path)
+    if not tok then return nil, why end
+    self:take_tokenizer(tok)
+  end
+  return self.tok
+end
+
+--- Ids of a prompt: a list of ids as it is, text through the tokenizer with the tokens it asks for.
+function Model:ids(prompt)
+  if type(prompt) == "table" then return prompt end
+  local tok, why = self:tokenizer()
+  if not tok then error(why, 0) end
+  local ids, err = tok:encode(prompt, { add_special = true })
+  if not ids then error(err, 0) end
+  return ids
+end
+
+--- A runner of this model; options: taps.
+function Model:runner(options) return assert(run.new(self, settings(self, options))) end
+
+--- Runs a prompt (text or ids). Options: tap (names of values), greedy, chunk, last. Returns { logits = tensor, taps =,
+--- greedy = ids }.
+function Model:eval(prompt, options)
+  options = options or {}
+  local runner = self:runner { taps = options.tap }
+  local ok, result = pcall(runner.eval, runner, self:ids(prompt), options)
+  runner:close()
+  if not ok then error(result, 0) end
+  return result
+end
+
+--- Many answers at once (engine/batch.lua). Options: rows, step_tokens, context, cache_tokens, kv_bits, kv_block, stride,
+--- cache_bytes, cache_folder, cache_disk_bytes, threads, policy, report.
+function Model:batch(options)
+  return batches.open(self, options)
+end
+
+local generate_keys = { on_text = "call", on_token = "call" }
+
+--- Tokens after the prompt until an end token, a stop string, the limit, or the end of the context. Calls on_token(id) and
+--- on_text(piece) as they come. Takes what batch:add takes but n; with best_of it is the best of so many answers, and nothing
+--- is streamed. Returns { ids =, text =, finish_reason =, prompt_tokens =, completion_tokens =, logprobs = }.
+function Model:generate(given)
+  requests.check(given, generate_keys)
+  if given.n and given.n ~= 1 then error(("n is %s: generate gives one answer, a batch gives many"):format(given.n), 0) end
+  local request = {}
+  for key, value in pairs(given) do
+    if not generate_keys[key] then request[key] = value end
+  end
+  if given.on_token or given.on_text then
+    request.on_token = function(event)
+      if event.id and given.on_token then given.on_token(event.id) end
+      if event.text ~= "" and given.on_text then given.on_text(event.text) end
+    end
+  end
+  local batch <close>, failed = self:batch { rows = 1, cache_bytes = 0 }
+  if not batch then error(failed, 0) end
+  local row, why = batch:add(request)
+  if not row then error(why, 0) end
+  local ok, broken = batch:run()
+  if not ok then error(broken, 0) end
+  if row.error then error(row.error, 0) end
+  return { ids = row.ids, text = row.text, finish_reason = row.finish, prompt_tokens = row.prompt_tokens,
+    completion_tokens = row.completion_tokens, logprobs = row.logprobs }
+end
+
+function Model:close()
+  if self.tok then self.tok:close() end
+  self.graph:close()
+  self.weights:close()
+end
+Model.__close = Model.close
+
+return { open = open }

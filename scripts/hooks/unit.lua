@@ -1,0 +1,224 @@
+-- unit: one script of a site, with the modules it requires: read, run, checked, tried out, given its state.
+--
+-- A script returns a table: version, config (defaults), state, params, selftest, and functions named after phases
+-- (hooks/phases.lua). What comes of it, `unit`, lives until a generation without it has taken over and its last request is done:
+--
+--   name, path, version, kind ("hook" or "policy")
+--   hooks        its functions by phase
+--   self         what they get as their last argument: { name, version, config, state }
+--   strikes      by phase (hooks/phases.lua); struck(unit, phase, record) is told about each
+--   sources      { [path] = text } of everything it was made of
+--   timers       what perigee.every was given
+--
+-- State is plain data: it is copied when a new version of the script takes it over, so that a migration that fails leaves the
+-- old one as it was.
+local facade = require "hooks.facade"
+local perigee = require "perigee"
+local phases = require "hooks.phases"
+local sandbox = require "hooks.sandbox"
+local text = require "lib.text"
+local trial = require "hooks.trial"
+
+local unit = {}
+
+-- ---- what a script may say -----------------------------------------------------------------------------------------
+
+local KEYS = { name = "string", version = "number", config = "table", state = "function", params = "table", selftest = "any" }
+local names = text.sorted_keys(KEYS)
+for phase in pairs(phases.list) do
+  KEYS[phase] = "function"
+  names[#names + 1] = phase
+end
+table.sort(names)
+
+local PARAMS = { integer = true, number = true, string = true, boolean = true }
+
+local function check_key(key, value)
+  local kind = KEYS[key]
+  if not kind then
+    local nearest = type(key) == "string" and text.nearest(key, names)
+    return nil, ("unknown key '%s'%s"):format(tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
+  end
+  if kind ~= "any" and type(value) ~= kind then return nil, ("'%s' must be a %s, not %s"):format(key, kind, type(value)) end
+  return true
+end
+
+local function check(definition, o)
+  if type(definition) ~= "table" then return nil, ("returns %s, not a table"):format(type(definition)) end
+  for _, key in ipairs(text.sorted_keys(definition)) do
+    local ok, why = check_key(key, definition[key])
+    if not ok then return nil, why end
+  end
+  if definition.name and definition.name ~= o.name then
+    return nil, ("its name is '%s', its file is %s.lua"):format(definition.name, o.name)
+  end
+  if math.type(definition.version or 1) ~= "integer" then return nil, "'version' must be an integer" end
+  if o.kind == "policy" and not definition.schedule then return nil, "a policy must have `schedule`" end
+  if o.kind == "hook" and definition.schedule then return nil, "`schedule` is for policies: files of the folder policy" end
+  for name, kind in pairs(definition.params or {}) do
+    if not PARAMS[type(kind) == "table" and kind[1] or kind] then
+      return nil, ("params.%s is %s; integer, number, string or boolean expected"):format(tostring(name), tostring(kind))
+    end
+  end
+  return true
+end
+
+-- ---- plain data ----------------------------------------------------------------------------------------------------
+
+local DEPTH = 64
+
+--- A deep copy; nil and where something is that is not data.
+local function copy(value, where, depth)
+  local kind = type(value)
+  if kind == "function" or kind == "userdata" or kind == "thread" then return nil, ("%s is a %s"):format(where, kind) end
+  if kind ~= "table" then return value end
+  if depth == 0 then return nil, where .. " lies too deep" end
+  local out = {}
+  for k, v in pairs(value) do
+    local field, why = copy(v, ("%s.%s"):format(where, tostring(k)), depth - 1)
+    if why then return nil, why end
+    out[k] = field
+  end
+  return out
+end
+
+--- The script's config, with what the site's configuration sets.
+local function configure(defaults, given)
+  local config, why = copy(defaults or {}, "config", DEPTH)
+  if not config then return nil, why end
+  for key, value in pairs(given or {}) do
+    local default = config[key]
+    if default == nil then
+      local nearest = text.nearest(tostring(key), text.sorted_keys(config))
+      return nil, ("has no setting '%s'%s"):format(tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
+    end
+    if type(default) ~= type(value) then
+      return nil, ("setting '%s' must be a %s, not %s"):format(key, type(default), type(value))
+    end
+    config[key] = copy(value, key, DEPTH)
+  end
+  return config
+end
+
+-- ---- state ---------------------------------------------------------------------------------------------------------
+
+--- What the script starts with: nothing, or what its former version had, through its own `state`.
+local function migrate(definition, former)
+  local old, why
+  if former then
+    old, why = copy(former.self.state, "state", DEPTH)
+    if why then return nil, "the state is not plain data: " .. why end
+  end
+  if not definition.state then return old or {} end
+  local ok, state = perigee.guard(function() return definition.state(old, former and former.version) end,
+    { deadline_ms = sandbox.LOAD_MS, memory = sandbox.MEMORY })
+  if not ok then return nil, "state: " .. text.first_line(state) end
+  if type(state) ~= "table" then return nil, ("state returned %s, not a table"):format(type(state)) end
+  return state
+end
+
+-- ---- making one ----------------------------------------------------------------------------------------------------
+
+local function hooks_of(definition)
+  local hooks = {}
+  for phase in pairs(phases.list) do hooks[phase] = definition[phase] end
+  return hooks
+end
+
+--- The name of a module as a path below the site's folder; nil when it could lead elsewhere.
+local function module_path(name)
+  if name:find "^[%w_%-]+$" or name:find "^[%w_%-][%w_%-.]*$" and not name:find("..", 1, true) then
+    return (name:gsub("%.", "/")) .. ".lua"
+  end
+end
+
+--- Finds modules in the site's folder and notes what was read.
+local function finder(self, o)
+  return function(name)
+    local path = module_path(name)
+    if not path then return nil, ("'%s' is not the name of a module"):format(name) end
+    local where = o.folder and o.folder .. "/" .. path
+    local source = where and o.read(where)
+    if not source then return nil, ("there is no module '%s' in the site (and no other but perigee)"):format(name) end
+    self.sources[where] = source
+    return source, where
+  end
+end
+
+--- options: name, path, kind, source, folder (of the site), read = function(path) that gives a text or nil, config (overrides),
+--- former (the unit whose state it takes over), host (see facade.lua), struck, downgrade (an older version is fine),
+--- deadline_ms (of a self-test case), templates (names of the site's; nil: not known).
+--- Returns the unit, or nil and one line that begins with the path.
+function unit.load(o)
+  local self = { name = o.name, path = o.path, kind = o.kind, strikes = {}, struck = o.struck, timers = {},
+    sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms,
+    templates = o.templates }
+  local function failed(why)
+    local line = text.first_line(why)
+    return nil, line:sub(1, #o.path) == o.path and line or ("%s: %s"):format(o.path, line)
+  end
+  self.host = trial.host()
+  local definition, why = sandbox.run(o.source, { where = o.path, perigee = facade.new(self), find = finder(self, o) })
+  self.loaded = true
+  if definition == nil and why then return failed(why) end
+  if o.kind == "policy" and type(definition) == "function" then definition = { schedule = definition } end
+  local ok
+  ok, why = check(definition, o)
+  if not ok then return failed(why) end
+  self.hooks, self.params, self.version = hooks_of(definition), definition.params or {}, definition.version or 1
+  if o.former and self.version < o.former.version and not o.downgrade then
+    return failed(("version %d is older than %d, which serves"):format(self.version, o.former.version))
+  end
+  local config
+  config, why = configure(definition.config, o.config)
+  if not config then return failed(why) end
+  ok, why = trial.run(self, definition, config)
+  if not ok then return failed(why) end
+  self.cases = ok
+  local state
+  state, why = migrate(definition, o.former)
+  if not state then return failed(why) end
+  self.self = { name = self.name, version = self.version, config = config, state = state }
+  self.host = o.host
+  return self
+end
+
+--- Was it made of the same texts, and set up in the same way?
+function unit.same(a, read, config)
+  for path, source in pairs(a.sources) do
+    if read(path) ~= source then return false end
+  end
+  return text.same(a.given or {}, config or {})
+end
+
+-- ---- parameters of requests ----------------------------------------------------------------------------------------
+
+local function fits(value, kind)
+  if kind == "integer" then return math.type(value) == "integer" end
+  return type(value) == kind
+end
+
+--- Parameters for a script that a request names; nil and one line.
+function unit.parameters(self, given)
+  local out = {}
+  for name in pairs(given or {}) do
+    if self.params[name] == nil then
+      local nearest = text.nearest(tostring(name), text.sorted_keys(self.params))
+      return nil, ("the script '%s' has no parameter '%s'%s"):format(self.name, tostring(name),
+        nearest and (", is it '" .. nearest .. "'?") or "")
+    end
+  end
+  for name, kind in pairs(self.params) do
+    local value, default = given and given[name], nil
+    if type(kind) == "table" then kind, default = kind[1], kind[2] end
+    if value == nil then value = default end
+    if value == nil then return nil, ("the script '%s' needs the parameter '%s' (%s)"):format(self.name, name, kind) end
+    if not fits(value, kind) then
+      return nil, ("parameter '%s' of the script '%s' must be a %s, not %s"):format(name, self.name, kind, tostring(value))
+    end
+    out[name] = value
+  end
+  return out
+end
+
+return unit
