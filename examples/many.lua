@@ -2,7 +2,7 @@
 --
 --   build/perigee run examples/many.lua [MODEL]
 --
--- Every request is a row of one batch, with its own sampling. The policy here lets the shortest prompt go first; what it
+-- Every request is a seq of one batch, with its own sampling. The policy here lets the shortest prompt go first; what it
 -- does not decide, step:fill() does.
 local perigee = require "perigee"
 local tables = require "ui.table"
@@ -10,19 +10,19 @@ local tables = require "ui.table"
 local model <close> = assert(perigee.open(arg[1] or "examples/moonlet"))
 
 local function shortest_first(step)
-  local rows = step:waiting()
-  table.sort(rows, function(a, b) return a.prompt < b.prompt or a.prompt == b.prompt and a.row < b.row end)
-  step:order(rows)
+  local sequences = step:waiting()
+  table.sort(sequences, function(a, b) return a.prompt < b.prompt or a.prompt == b.prompt and a.id < b.id end)
+  step:order(sequences)
   step:fill()
 end
 
 local function ask(words) return ("<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n"):format(words) end
 
-local batch <close> = assert(model:batch { rows = 8, policy = shortest_first })
+local batch <close> = assert(model:batch { sequences = 8, policy = shortest_first })
 local out = { { "request", "finish", "tokens", "text" } }
 local function add(name, request)
-  request.on_done = function(row)
-    out[#out + 1] = { name, row.finish, row.completion_tokens, (row.text:gsub("%s+", " ")) }
+  request.on_done = function(seq)
+    out[#out + 1] = { name, seq.finish, seq.completion_tokens, (seq.text:gsub("%s+", " ")) }
   end
   assert(batch:add(request))
 end

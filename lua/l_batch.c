@@ -6,7 +6,7 @@
  * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches that were
  * opened with `share` have one engine thread and one compute pool (crew.h) between them.
  *
- * Rows are numbers here; scripts/engine/batch.lua makes objects of them. */
+ * Sequences are numbers here; scripts/engine/batch.lua makes objects of them. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static void batch_close(void *self) {
 #define METHODS(X)                                                                                 \
   X(add)                                                                                           \
   X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin)  \
-      X(save) X(load) X(rows) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain)        \
+      X(save) X(load) X(sequences) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain)        \
           X(stop) X(pending) X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
 #define DECLARE(n) static int l_##n(lua_State *L);
@@ -97,12 +97,12 @@ static int done(lua_State *L, pe_status rc, const pe_error *err) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer",    "threads",          "rows",     "step_tokens", "context",
+      "tokenizer",    "threads",          "sequences",     "step_tokens", "context",
       "cache_tokens", "kv_bits",          "kv_block", "stride",      "cache_bytes",
       "cache_folder", "cache_disk_bytes", "end_ids",  "share",       NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
-      .rows = (int32_t)pe_bind_integer(L, arg, "rows", 1, 1 << 16, 64),
+      .rows = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
       .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
       .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
       .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
@@ -159,9 +159,9 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
   return 1;
 }
 
-/* ---- requests and rows --------------------------------------------------------------------------------------- */
+/* ---- requests and sequences --------------------------------------------------------------------------------------- */
 
-static int l_add(lua_State *L) { /* [self, request] -> [row, how many] or [nil, err] */
+static int l_add(lua_State *L) { /* [self, request] -> [seq, how many] or [nil, err] */
   batch *s = check(L);
   pe_request r = pe_l_batch_request(L, 2);
   pe_error err;
@@ -174,105 +174,105 @@ static int l_add(lua_State *L) { /* [self, request] -> [row, how many] or [nil, 
   return 2;
 }
 
-static int l_cancel(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
+static int l_cancel(lua_State *L) { /* [self, seq] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_error err;
-  if (s->w) return done(L, pe_worker_cancel(s->w, row, &err), &err);
-  pe_batch_cancel(s->b, row);
+  if (s->w) return done(L, pe_worker_cancel(s->w, seq, &err), &err);
+  pe_batch_cancel(s->b, seq);
   return done(L, PE_OK, NULL);
 }
 
-static int l_preempt(lua_State *L) { /* [self, row] -> [true] or [nil, err] */
+static int l_preempt(lua_State *L) { /* [self, seq] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_error err;
-  if (s->w) return done(L, pe_worker_preempt(s->w, row, &err), &err);
-  pe_batch_preempt(s->b, row);
+  if (s->w) return done(L, pe_worker_preempt(s->w, seq, &err), &err);
+  pe_batch_preempt(s->b, seq);
   return done(L, PE_OK, NULL);
 }
 
-static int l_force(lua_State *L) { /* [self, row, ids] -> [true] or [nil, err] */
+static int l_force(lua_State *L) { /* [self, seq, ids] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_ids_view ids = pe_l_batch_ids(L, 3, "force");
   pe_error err;
   return done(L,
-              s->w ? pe_worker_force(s->w, row, ids.id, ids.count, &err)
-                   : pe_batch_force(s->b, row, ids.id, ids.count, &err),
+              s->w ? pe_worker_force(s->w, seq, ids.id, ids.count, &err)
+                   : pe_batch_force(s->b, seq, ids.id, ids.count, &err),
               &err);
 }
 
-static int l_fork(lua_State *L) { /* [self, row, seed] -> [row] or [nil, err] */
+static int l_fork(lua_State *L) { /* [self, seq, seed] -> [seq] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2), child;
+  pe_seq_id seq = luaL_checkinteger(L, 2), child;
   uint64_t seed = (uint64_t)luaL_optinteger(L, 3, 0);
   pe_error err;
-  if (s->w ? pe_worker_fork(s->w, row, seed, &child, &err)
-           : pe_batch_fork(s->b, row, seed, &child, &err))
+  if (s->w ? pe_worker_fork(s->w, seq, seed, &child, &err)
+           : pe_batch_fork(s->b, seq, seed, &child, &err))
     return pe_bind_error(L, &err);
   lua_pushinteger(L, child);
   return 1;
 }
 
-static int l_trim(lua_State *L) { /* [self, row, tokens] -> [true] or [nil, err] */
+static int l_trim(lua_State *L) { /* [self, seq, tokens] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   lua_Integer n = luaL_checkinteger(L, 3);
   luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "a number of tokens expected");
   pe_error err;
   return done(L,
-              s->w ? pe_worker_trim(s->w, row, (int32_t)n, &err)
-                   : pe_batch_trim(s->b, row, (int32_t)n, &err),
+              s->w ? pe_worker_trim(s->w, seq, (int32_t)n, &err)
+                   : pe_batch_trim(s->b, seq, (int32_t)n, &err),
               &err);
 }
 
-static int l_bias(lua_State *L) { /* [self, row, {[id] = bias}] -> [true] or [nil, err] */
+static int l_bias(lua_State *L) { /* [self, seq, {[id] = bias}] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   int32_t n;
   const pe_logit_bias *bias = pe_l_batch_bias(L, 3, &n);
   pe_error err;
   return done(
-      L, s->w ? pe_worker_bias(s->w, row, bias, n, &err) : pe_batch_bias(s->b, row, bias, n, &err),
+      L, s->w ? pe_worker_bias(s->w, seq, bias, n, &err) : pe_batch_bias(s->b, seq, bias, n, &err),
       &err);
 }
 
-static int l_sample(lua_State *L) { /* [self, row, {bias, banned, force}] -> [true] or [nil, err] */
+static int l_sample(lua_State *L) { /* [self, seq, {bias, banned, force}] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_draw d = pe_l_batch_draw(L, 3);
   pe_error err;
   return done(
-      L, s->w ? pe_worker_sample(s->w, row, &d, &err) : pe_batch_sample(s->b, row, &d, &err), &err);
+      L, s->w ? pe_worker_sample(s->w, seq, &d, &err) : pe_batch_sample(s->b, seq, &d, &err), &err);
 }
 
-static int l_keep_logits(lua_State *L) { /* [self, row, keep] -> [true] or [nil, err] */
+static int l_keep_logits(lua_State *L) { /* [self, seq, keep] -> [true] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   bool keep = lua_isnone(L, 3) || lua_toboolean(L, 3);
   pe_error err;
-  if (s->w) return done(L, pe_worker_keep_logits(s->w, row, keep, &err), &err);
-  pe_batch_keep_logits(s->b, row, keep);
+  if (s->w) return done(L, pe_worker_keep_logits(s->w, seq, keep, &err), &err);
+  pe_batch_keep_logits(s->b, seq, keep);
   return done(L, PE_OK, NULL);
 }
 
-static bool copy_logits(const batch *s, pe_seq_id row, float *out) {
-  if (s->w) return pe_worker_logits(s->w, row, out);
-  const float *logits = pe_batch_logits(s->b, row);
+static bool copy_logits(const batch *s, pe_seq_id seq, float *out) {
+  if (s->w) return pe_worker_logits(s->w, seq, out);
+  const float *logits = pe_batch_logits(s->b, seq);
   if (logits) memcpy(out, logits, (size_t)s->vocabulary * sizeof *out);
   return logits != NULL;
 }
 
 static int l_logits(
-    lua_State *L) { /* [self, row] -> [tensor] or [nil]: of its last step, when they are kept */
+    lua_State *L) { /* [self, seq] -> [tensor] or [nil]: of its last step, when they are kept */
   check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_tensor *t = pe_tensor_slot(L);
   batch *s = check(L); /* a finalizer may have run */
   pe_error err;
   pe_status rc = pe_tensor_new(PE_F32, 1, (int64_t[]){s->vocabulary}, t, &err);
-  if (!rc && !copy_logits(s, row, (float *)(void *)t->buffer->data)) {
+  if (!rc && !copy_logits(s, seq, (float *)(void *)t->buffer->data)) {
     pe_tensor_close(t);
     return lua_pushnil(L), 1;
   }
@@ -300,14 +300,14 @@ static int queued(lua_State *L, pe_status rc, uint64_t ticket, const pe_error *e
   return 1;
 }
 
-static int l_save(lua_State *L) { /* [self, row, path] -> [true or ticket] or [nil, err] */
+static int l_save(lua_State *L) { /* [self, seq, path] -> [true or ticket] or [nil, err] */
   batch *s = check(L);
-  pe_seq_id row = luaL_checkinteger(L, 2);
+  pe_seq_id seq = luaL_checkinteger(L, 2);
   const char *path = luaL_checkstring(L, 3);
   uint64_t ticket = 0;
   pe_error err;
-  if (!s->w) return done(L, pe_batch_save(s->b, row, path, &err), &err);
-  pe_status rc = pe_worker_save(s->w, row, path, &ticket, &err);
+  if (!s->w) return done(L, pe_batch_save(s->b, seq, path, &err), &err);
+  pe_status rc = pe_worker_save(s->w, seq, path, &ticket, &err);
   return queued(L, rc, ticket, &err);
 }
 
@@ -323,20 +323,20 @@ static int l_load(lua_State *L) { /* [self, path] -> [true or ticket] or [nil, e
 
 /* ---- what there is ------------------------------------------------------------------------------------------- */
 
-static int32_t copy_rows(const batch *s, pe_seq_info *out, int32_t most) {
+static int32_t copy_sequences(const batch *s, pe_seq_info *out, int32_t most) {
   return s->w ? pe_worker_rows(s->w, out, most) : pe_batch_rows(s->b, out, most);
 }
 
-static int l_rows(lua_State *L) { /* [self, tables] -> [list], oldest first */
+static int l_sequences(lua_State *L) { /* [self, tables] -> [list], oldest first */
   lua_settop(L, 2);
-  int32_t n = copy_rows(check(L), NULL, 0);
-  pe_seq_info *rows = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *rows, 0);
-  int32_t now = copy_rows(check(L), rows, n);
+  int32_t n = copy_sequences(check(L), NULL, 0);
+  pe_seq_info *sequences = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *sequences, 0);
+  int32_t now = copy_sequences(check(L), sequences, n);
   if (now > n) now = n;
   if (lua_istable(L, 2))
-    pe_l_batch_refill_rows(L, 2, rows, now);
+    pe_l_batch_refill_sequences(L, 2, sequences, now);
   else
-    pe_l_batch_push_rows(L, rows, now);
+    pe_l_batch_push_sequences(L, sequences, now);
   return 1;
 }
 
@@ -380,7 +380,7 @@ static int l_trace(lua_State *L) { /* [self, most, since] -> [list], oldest firs
 
 /* ---- steps --------------------------------------------------------------------------------------------------- */
 
-/* [... grants at arg] -> [..., userdata]: a list of {row, tokens}. */
+/* [... grants at arg] -> [..., userdata]: a list of {seq, tokens}. */
 static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
   luaL_checktype(L, arg, LUA_TTABLE);
   size_t n = lua_rawlen(L, arg);
@@ -388,10 +388,10 @@ static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
   pe_grant *grants = lua_newuserdatauv(L, (n + 1) * sizeof *grants, 0);
   for (size_t i = 0; i < n; i++) {
     if (lua_rawgeti(L, arg, (lua_Integer)i + 1) != LUA_TTABLE)
-      luaL_error(L, "grant %d: {row, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
+      luaL_error(L, "grant %d: {seq, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
     lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
     if (!lua_isinteger(L, -2) || !lua_isinteger(L, -1))
-      luaL_error(L, "grant %d: {row, tokens} expected, two integers", (int)i + 1);
+      luaL_error(L, "grant %d: {seq, tokens} expected, two integers", (int)i + 1);
     lua_Integer tokens = lua_tointeger(L, -1);
     grants[i] = (pe_grant){lua_tointeger(L, -2), tokens > INT32_MAX ? INT32_MAX
                                                  : tokens < 0       ? 0
@@ -411,7 +411,7 @@ static void append_events(lua_State *L, batch *s) {
 }
 
 static int
-l_step(lua_State *L) { /* [self, grants] -> [events, rows that ran] or [nil, err, events] */
+l_step(lua_State *L) { /* [self, grants] -> [events, sequences that ran] or [nil, err, events] */
   int32_t n, ran;
   const pe_grant *grants = read_grants(L, 2, &n);
   batch *s = check_foreground(L);

@@ -19,9 +19,9 @@ pe_draw pe_l_batch_draw(lua_State *L, int arg);
 
 void pe_l_batch_append_events(lua_State *L, const pe_event *event,
                               int32_t count); /* [list] -> [list] */
-void pe_l_batch_push_rows(lua_State *L, const pe_seq_info *row, int32_t count); /* [] -> [list] */
-/* [... {[row] = table} at index] -> [..., list]: rows that have no table there are left out. */
-void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_seq_info *row, int32_t count);
+void pe_l_batch_push_sequences(lua_State *L, const pe_seq_info *seq, int32_t count); /* [] -> [list] */
+/* [... {[seq] = table} at index] -> [..., list]: sequences that have no table there are left out. */
+void pe_l_batch_refill_sequences(lua_State *L, int tables, const pe_seq_info *seq, int32_t count);
 void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);              /* [] -> [table] */
 void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count); /* [] -> [list] */
 

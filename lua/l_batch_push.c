@@ -1,4 +1,4 @@
-/* l_batch_push.c - see l_batch.h: events, rows and counters as tables. */
+/* l_batch_push.c - see l_batch.h: events, sequences and counters as tables. */
 #include "lua/l_batch.h"
 
 static void set_integer(lua_State *L, const char *key, lua_Integer v) {
@@ -32,7 +32,7 @@ static void push_token(lua_State *L, const pe_choice *c) {
 
 static void push_event(lua_State *L, const pe_event *e) {
   lua_createtable(L, 0, e->finish ? 8 : 4);
-  set_integer(L, "row", e->row);
+  set_integer(L, "seq", e->row);
   if (e->token) push_token(L, &e->choice);
   lua_pushlstring(L, e->text.len ? e->text.at : "", e->text.len), lua_setfield(L, -2, "text");
   if (e->held) set_boolean(L, "held", true);
@@ -52,12 +52,12 @@ void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count
   for (int32_t i = 0; i < count; i++) push_event(L, &event[i]), lua_rawseti(L, -2, n + i + 1);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------- */
+/* ---- sequences ---------------------------------------------------------------------------------------------------- */
 
 /* [table] -> [table] */
-static void fill_row(lua_State *L, const pe_seq_info *r) {
-  static const char *const states[] = {"waiting", "reading", "writing", "held", "done"};
-  set_integer(L, "row", r->row);
+static void fill_sequence(lua_State *L, const pe_seq_info *r) {
+  static const char *const states[] = {"waiting", "prefill", "decode", "held", "done"};
+  set_integer(L, "id", r->row);
   set_string(L, "state", states[r->state]);
   set_integer(L, "prompt", r->prompt);
   set_integer(L, "past", r->past);
@@ -70,25 +70,25 @@ static void fill_row(lua_State *L, const pe_seq_info *r) {
   set_integer(L, "bytes", (lua_Integer)r->bytes);
 }
 
-void pe_l_batch_push_rows(lua_State *L, const pe_seq_info *row, int32_t count) {
+void pe_l_batch_push_sequences(lua_State *L, const pe_seq_info *seq, int32_t count) {
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
     lua_createtable(L, 0, 11);
-    fill_row(L, &row[i]);
+    fill_sequence(L, &seq[i]);
     lua_rawseti(L, -2, i + 1);
   }
 }
 
-void pe_l_batch_refill_rows(lua_State *L, int tables, const pe_seq_info *row, int32_t count) {
+void pe_l_batch_refill_sequences(lua_State *L, int tables, const pe_seq_info *seq, int32_t count) {
   lua_Integer n = 0;
   lua_createtable(L, count, 0);
   for (int32_t i = 0; i < count; i++) {
-    if (lua_rawgeti(L, tables, row[i].row) != LUA_TTABLE) {
+    if (lua_rawgeti(L, tables, seq[i].row) != LUA_TTABLE) {
       lua_pop(L, 1);
       continue;
     }
     lua_pushnil(L), lua_setmetatable(L, -2); /* it has been in a policy's hands */
-    fill_row(L, &row[i]);
+    fill_sequence(L, &seq[i]);
     lua_rawseti(L, -2, ++n);
   }
 }
@@ -148,8 +148,8 @@ void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count) {
     lua_createtable(L, 0, 7);
     set_seconds(L, "at", t->at_ns);
     set_integer(L, "tokens", t->rows);
-    set_integer(L, "reading", t->reading);
-    set_integer(L, "writing", t->writing);
+    set_integer(L, "prefill", t->reading);
+    set_integer(L, "decode", t->writing);
     set_seconds(L, "plan", t->schedule_ns);
     set_seconds(L, "compute", t->compute_ns);
     set_seconds(L, "sample", t->sample_ns);

@@ -1,6 +1,6 @@
 -- banned: an answer ends before it says what must not be said.
 -- Copy it to SITE/hooks and serve with --site SITE. Setting: hooks = { { "banned", patterns = { "[Pp]assword: %S+" } } }.
--- Hooks: request puts the script on the rows of every request; token looks at the end of the text with every token. Patterns
+-- Hooks: request puts the script on the sequences of every request; token looks at the end of the text with every token. Patterns
 -- are Lua's, matched against the last bytes only, so that their cost stays small.
 return {
   version = 1,

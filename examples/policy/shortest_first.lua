@@ -7,9 +7,9 @@ return {
   config = { patience_s = 20 },
 
   schedule = function(step, self)
-    step:order(function(row)
-      if row.age > self.config.patience_s then return -row.age end
-      return row.left - row.cached
+    step:order(function(seq)
+      if seq.age > self.config.patience_s then return -seq.age end
+      return seq.left - seq.cached
     end)
     step:fill()
   end,

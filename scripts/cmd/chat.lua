@@ -1,5 +1,5 @@
 -- chat: talk with a model in the terminal, without a server. The conversation is a list of messages as the API has them;
--- every answer is one row of a batch whose prefix cache remembers the turns before.
+-- every answer is one seq of a batch whose prefix cache remembers the turns before.
 local chat = require "chat"
 local command = require "lib.command"
 local console = require "ui.console"
@@ -68,11 +68,11 @@ local function message_of(result)
   return message
 end
 
---- Runs a row to its end; Ctrl-C stops the answer, what was said stays.
-local function run(self, row)
+--- Runs a seq to its end; Ctrl-C stops the answer, what was said stays.
+local function run(self, seq)
   local ok, err = perigee.guard(function() assert(self.batch:run()) end, { interruptible = true })
   if ok then return true end
-  row:cancel()
+  seq:cancel()
   assert(self.batch:run())
   if err.code == "interrupt" then return nil, "stopped" end
   return nil, tostring(err)
@@ -99,15 +99,15 @@ function Session:answer()
   local marks = self.words:marks(self.tok)
   if #marks > 0 then request.keep_special = marks end
   for name, value in pairs(self.settings) do request[name] = value end
-  local ok, row, refused = pcall(self.batch.add, self.batch, request)
-  if not ok then return nil, row end
-  if not row then return nil, refused end
-  local done, broken = run(self, row)
+  local ok, seq, refused = pcall(self.batch.add, self.batch, request)
+  if not ok then return nil, seq end
+  if not seq then return nil, refused end
+  local done, broken = run(self, seq)
   take(parser:finish())
   self.here.write "\n"
   if not done then self.here.write(self.here.paint("dim", "(" .. broken .. ")") .. "\n") end
-  if row.error then return nil, row.error end
-  self.last = { row = row, ttft = ((first or began) - began) * 1e-9, took = (uv.hrtime() - (first or began)) * 1e-9 }
+  if seq.error then return nil, seq.error end
+  self.last = { id = seq, ttft = ((first or began) - began) * 1e-9, took = (uv.hrtime() - (first or began)) * 1e-9 }
   self.messages[#self.messages + 1] = message_of(result:finish())
   return true
 end
@@ -184,10 +184,10 @@ end
 local function stats(self)
   local last = self.last
   if not last then return self.here.write "  nothing was answered yet\n" end
-  local row = last.row
-  local rate = math.max(row.completion_tokens - 1, 0) / math.max(last.took, 1e-9)
+  local seq = last.seq
+  local rate = math.max(seq.completion_tokens - 1, 0) / math.max(last.took, 1e-9)
   self.here.write(("  %d prompt tokens (%d from the cache), %d written, first after %s, %.1f tokens/s\n"):format(
-    row.prompt_tokens, row.cached_tokens, row.completion_tokens, text.seconds(last.ttft), rate))
+    seq.prompt_tokens, seq.cached_tokens, seq.completion_tokens, text.seconds(last.ttft), rate))
 end
 
 local commands = {
@@ -256,7 +256,7 @@ local function open(opts)
   load(model.weights)
   local tok, none = model:tokenizer()
   if not tok then return nil, none end
-  local batch, full = model:batch { rows = 1, context = opts.context }
+  local batch, full = model:batch { sequences = 1, context = opts.context }
   if not batch then return nil, full end
   return setmetatable({ words = words, model = model, tok = tok, batch = batch, system = opts.system, messages = {},
     settings = {}, kwargs = {} }, Session)

@@ -61,9 +61,9 @@ local function request_of(speaker, line)
   return request
 end
 
-local function logprobs_of(row)
+local function logprobs_of(seq)
   local list = json.array {}
-  for i, token in ipairs(row.logprobs) do
+  for i, token in ipairs(seq.logprobs) do
     local top = json.array {}
     for k, t in ipairs(token.top or {}) do top[k] = json.object { { "id", t.id }, { "logprob", t.logprob } } end
     list[i] = json.object { { "id", token.id }, { "logprob", token.logprob }, { "top", top } }
@@ -71,12 +71,12 @@ local function logprobs_of(row)
   return list
 end
 
-local function answer_of(row)
-  if row.error then return jsonl.failure(row.error) end
-  local answer = { { "text", row.text }, { "ids", json.array(row.ids) }, { "finish_reason", row.finish },
-    { "prompt_tokens", row.prompt_tokens }, { "completion_tokens", row.completion_tokens },
-    { "cached_tokens", row.cached_tokens } }
-  if row.logprobs then answer[#answer + 1] = { "logprobs", logprobs_of(row) } end
+local function answer_of(seq)
+  if seq.error then return jsonl.failure(seq.error) end
+  local answer = { { "text", seq.text }, { "ids", json.array(seq.ids) }, { "finish_reason", seq.finish },
+    { "prompt_tokens", seq.prompt_tokens }, { "completion_tokens", seq.completion_tokens },
+    { "cached_tokens", seq.cached_tokens } }
+  if seq.logprobs then answer[#answer + 1] = { "logprobs", logprobs_of(seq) } end
   return json.object(answer)
 end
 
@@ -94,18 +94,18 @@ local function writer()
 end
 
 local function answer_lines(model, opts)
-  local batch <close>, why = model:batch { rows = opts.rows }
+  local batch <close>, why = model:batch { sequences = opts.sequences }
   if not batch then return nil, why end
   local write, speaker = writer(), { model = model }
   jsonl.each(function(number, line, problem)
-    local ok, row, refused
+    local ok, seq, refused
     if line then
-      ok, row, refused = pcall(function()
+      ok, seq, refused = pcall(function()
         local request = request_of(speaker, line)
         request.on_done = function(done) write(number, answer_of(done)) end
         return batch:add(request)
       end)
-      if not ok then problem = row elseif not row then problem = refused end
+      if not ok then problem = seq elseif not seq then problem = refused end
     end
     if problem then write(number, jsonl.failure(problem)) end
   end)
@@ -161,7 +161,7 @@ return {
   options = {
     { name = "jsonl", kind = "flag",
       help = 'JSON lines: {"prompt": text or ids, or "messages": […] with "tools", "max_tokens": N, "seed": …}' },
-    { name = "rows", kind = "integer", value = "N", min = 1, max = 65536, help = "with --jsonl: so many lines at once (64)" },
+    { name = "sequences", kind = "integer", value = "N", min = 1, max = 65536, help = "with --jsonl: so many lines at once (64)" },
     { name = "max-tokens", kind = "integer", value = "N", min = 0, help = "stop after so many tokens" },
     { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },
     { name = "top-p", kind = "number", value = "P", help = "only the best tokens whose probabilities reach P" },

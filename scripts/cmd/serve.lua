@@ -37,7 +37,7 @@ local function models_of(opts)
   return list
 end
 
-local same_name = { "host", "port", "socket", "rows", "step_tokens", "context", "memory", "threads", "policy", "site", "log",
+local same_name = { "host", "port", "socket", "sequences", "step_tokens", "context", "memory", "threads", "policy", "site", "log",
   "cache_folder", "cache_bytes", "cache_disk_bytes", "drain_s" }
 
 --- What the command line sets, as a configuration has it.
@@ -163,7 +163,7 @@ return {
     { name = "policy", kind = "string", value = "NAME", help = "who runs next: fifo, lanes, fair, cache_first, or the site's" },
     { name = "allow-host", kind = "string", value = "NAME", many = true, help = "another name the server answers to" },
     { name = "cors", kind = "string", value = "ORIGIN", many = true, help = "pages of this site may ask, too" },
-    { name = "rows", kind = "integer", value = "N", min = 1, max = 65536, help = "answers that are written at once (64)" },
+    { name = "sequences", kind = "integer", value = "N", min = 1, max = 65536, help = "answers that are written at once (64)" },
     { name = "step-tokens", kind = "integer", value = "N", min = 1, max = 1 << 20, help = "tokens of a step at most (512)" },
     { name = "cache-bytes", kind = "bytes", value = "BYTES", help = "budget of the prefix cache (1G); 0: none" },
     { name = "cache-folder", kind = "string", value = "DIR", help = "where cached beginnings survive a restart" },

@@ -1,29 +1,29 @@
 -- batch: many answers of one model at once. What model:batch{…} gives.
 --
---   local batch <close> = model:batch { rows = 16 }
---   local row = assert(batch:add { prompt = "Once", max_tokens = 20, on_token = function(event, row) … end })
---   batch:run()                        -- steps in the foreground until every row is done
---   print(row.text, row.finish)
+--   local batch <close> = model:batch { sequences = 16 }
+--   local seq = assert(batch:add { prompt = "Once", max_tokens = 20, on_token = function(event, seq) … end })
+--   batch:run()                        -- steps in the foreground until every seq is done
+--   print(seq.text, seq.finish)
 --
 -- Or on the engine thread, while the loop goes on: batch:start(policy), then events come to on_token and on_done as the
 -- loop runs, and batch:stop() brings it back. The policy (scripts/policy) is asked once per step, for the next step
 -- while one computes. That next step is decided before the tokens of the one that computes are known, so what on_token does
--- to its row is a token late. A row added with watch = true is never granted ahead: until its events have been handled it
--- is not offered to the policy, and row:force, row:bias and row:cancel in on_token hold from the very next token on, as they
--- do in the foreground. It costs the row the time between steps, and the others nothing.
+-- to its seq is a token late. A seq added with watch = true is never granted ahead: until its events have been handled it
+-- is not offered to the policy, and seq:force, seq:bias and seq:cancel in on_token hold from the very next token on, as they
+-- do in the foreground. It costs the seq the time between steps, and the others nothing.
 --
--- A row added with hold = true does not draw by itself: each time its logits are there, an event { held = true } comes to
--- on_token, and the row waits until row:sample lets it go on. It is watched, too.
+-- A seq added with hold = true does not draw by itself: each time its logits are there, an event { held = true } comes to
+-- on_token, and the seq waits until seq:sample lets it go on. It is watched, too.
 --
---   batch:add { prompt = …, hold = true, on_token = function(event, row)
---     if event.held then row:sample { bias = { [row:logits():argmax() - 1] = -1 } } end
+--   batch:add { prompt = …, hold = true, on_token = function(event, seq)
+--     if event.held then seq:sample { bias = { [seq:logits():argmax() - 1] = -1 } } end
 --   end }
 --
--- A row is an object: row.row (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
+-- A seq is an object: seq.id (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
 -- preempt. Its tag, whatever was given with the request, is in what policies see of it, too. A request with force = ids has
 -- these as the first tokens of its answers.
 --
--- Files (row:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
+-- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
 -- given for it.
 --
 -- Batches of several models share one engine thread and its compute threads when each later one is opened with
@@ -36,30 +36,30 @@ local requests = require "engine.request"
 local text = require "lib.text"
 local uv = require "luv"
 
-local Row = {}
-Row.__index = Row
-Row.__name = "perigee.Row"
+local Sequence = {}
+Sequence.__index = Sequence
+Sequence.__name = "perigee.Sequence"
 
 local Batch = {}
 Batch.__index = Batch
 Batch.__name = "perigee.Batch"
 
--- ---- rows ----------------------------------------------------------------------------------------------------------
+-- ---- sequences ----------------------------------------------------------------------------------------------------------
 
---- `like`: what it takes over: the request, or the row that it was forked from.
-local function new_row(batch, number, like)
-  local row = setmetatable({ batch = batch, row = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
-    on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Row)
-  batch.live[number], batch.infos[number] = row, {}
+--- `like`: what it takes over: the request, or the seq that it was forked from.
+local function new_sequence(batch, number, like)
+  local seq = setmetatable({ batch = batch, id = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
+    on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Sequence)
+  batch.live[number], batch.infos[number] = seq, {}
   batch.alive = batch.alive + 1
-  return row
+  return seq
 end
 
---- A copy that goes on with another seed. It begins with what the row has said so far.
-function Row:fork(seed)
-  local number, why = self.batch.core:fork(self.row, seed or math.random(0, math.maxinteger))
+--- A copy that goes on with another seed. It begins with what the seq has said so far.
+function Sequence:fork(seed)
+  local number, why = self.batch.core:fork(self.id, seed or math.random(0, math.maxinteger))
   if not number then return nil, why end
-  local child = new_row(self.batch, number, self)
+  local child = new_sequence(self.batch, number, self)
   table.move(self.ids, 1, #self.ids, 1, child.ids)
   table.move(self.pieces, 1, #self.pieces, 1, child.pieces)
   self.batch:pump()
@@ -67,27 +67,27 @@ function Row:fork(seed)
 end
 
 --- Forgets generated tokens behind the first n of prompt and answer together.
-function Row:trim(n) return self.batch.core:trim(self.row, n) end
+function Sequence:trim(n) return self.batch.core:trim(self.id, n) end
 
 --- The next tokens are these.
-function Row:force(ids) return self.batch.core:force(self.row, ids) end
+function Sequence:force(ids) return self.batch.core:force(self.id, ids) end
 
 --- Replaces its logit_bias: {[id] = number}.
-function Row:bias(bias) return self.batch.core:bias(self.row, bias) end
+function Sequence:bias(bias) return self.batch.core:bias(self.id, bias) end
 
---- Lets a held row go on; how = { bias = {[id] = number}, banned = ids, force = ids }, all of it for this draw alone and besides
---- what the row has anyway; forced ids come one after the other, without being held.
-function Row:sample(how)
-  local ok, why = self.batch.core:sample(self.row, how)
+--- Lets a held seq go on; how = { bias = {[id] = number}, banned = ids, force = ids }, all of it for this draw alone and besides
+--- what the seq has anyway; forced ids come one after the other, without being held.
+function Sequence:sample(how)
+  local ok, why = self.batch.core:sample(self.id, how)
   if ok then self.batch:pump() end
   return ok, why
 end
 
 --- Keeps the logits of its steps from now on (or no longer).
-function Row:keep_logits(keep) return self.batch.core:keep_logits(self.row, keep ~= false) end
+function Sequence:keep_logits(keep) return self.batch.core:keep_logits(self.id, keep ~= false) end
 
---- Those of its last step as a tensor of its own, when they are kept or the row is held; else nil.
-function Row:logits() return self.batch.core:logits(self.row) end
+--- Those of its last step as a tensor of its own, when they are kept or the seq is held; else nil.
+function Sequence:logits() return self.batch.core:logits(self.id) end
 
 --- The result of a command about a file: in the foreground at once; on the engine thread it comes to `callback` (ok, err).
 local function answer(batch, callback, result, why)
@@ -108,17 +108,17 @@ local function check_callback(batch, callback)
 end
 
 --- Writes its caches to a file; batch:load reads it into the prefix cache.
-function Row:save(path, callback)
+function Sequence:save(path, callback)
   check_callback(self.batch, callback)
-  return answer(self.batch, callback, self.batch.core:save(self.row, path))
+  return answer(self.batch, callback, self.batch.core:save(self.id, path))
 end
 
-function Row:cancel() return self.batch.core:cancel(self.row) end
-function Row:preempt() return self.batch.core:preempt(self.row) end
+function Sequence:cancel() return self.batch.core:cancel(self.id) end
+function Sequence:preempt() return self.batch.core:preempt(self.id) end
 
 -- ---- opening -------------------------------------------------------------------------------------------------------
 
-local option_names = { "threads", "rows", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
+local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
   "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
 
 local function sorted_keys(set)
@@ -130,14 +130,14 @@ end
 
 local STEP_TOKENS, ROWS, CONTEXT = 512, 64, 4096 -- unless something else is asked for
 
---- Tokens that the caches get: all that the rows may want, as far as there is memory (half of it when no budget was given).
+--- Tokens that the caches get: all that the sequences may want, as far as there is memory (half of it when no budget was given).
 --- nil and why when there is none for one block.
 local function cache_tokens(model, o, budget)
-  local want, block = o.rows * o.context, o.kv_block or 32
+  local want, block = o.sequences * o.context, o.kv_block or 32
   local plan <close> = assert(model.graph:plan())
-  local slots = o.rows + 1 -- rows, and one for loading files; each may fill its last block in part
+  local slots = o.sequences + 1 -- sequences, and one for loading files; each may fill its last block in part
   local need = { state = slots * memory.state(model.graph),
-    activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.rows }) }
+    activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.sequences }) }
   local function fits(tokens)
     need.kv = memory.kv(model.graph, tokens + slots * block, o.kv_bits or 32)
     return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
@@ -160,7 +160,7 @@ local function open(model, options)
   local tok = model:tokenizer() -- before the end ids: they may come from it
   local given = model.options or {}
   local o = { tokenizer = tok or nil, end_ids = sorted_keys(model.stops), threads = given.threads, kv_bits = given.kv_bits,
-    context = given.context or model.config.max_position_embeddings or CONTEXT, rows = ROWS, step_tokens = STEP_TOKENS }
+    context = given.context or model.config.max_position_embeddings or CONTEXT, sequences = ROWS, step_tokens = STEP_TOKENS }
   local rest = {}
   for key, value in pairs(options) do rest[key] = value end
   for _, key in ipairs(option_names) do
@@ -192,44 +192,44 @@ end
 -- What a request may have here that the generator does not look at.
 local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean", force = "ids" }
 
---- The first tokens of new rows, before anything of them can have been computed. A refusal ends the rows.
-local function force_all(rows, ids)
-  for _, row in ipairs(ids and rows or {}) do
-    local ok, why = row:force(ids)
+--- The first tokens of new sequences, before anything of them can have been computed. A refusal ends the sequences.
+local function force_all(sequences, ids)
+  for _, seq in ipairs(ids and sequences or {}) do
+    local ok, why = seq:force(ids)
     if not ok then
-      for _, other in ipairs(rows) do other:cancel() end
+      for _, other in ipairs(sequences) do other:cancel() end
       return nil, why
     end
   end
   return true
 end
 
---- Adds a request; returns its rows (n of them; with best_of that many answers, engine/best.lua), or nil and an error.
+--- Adds a request; returns its sequences (n of them; with best_of that many answers, engine/best.lua), or nil and an error.
 --- Unknown keys and wrong types raise.
 function Batch:add(given)
   if best.chooses(given) then return best.add(self, given, own_keys) end
   local prepared = requests.prepare(self.model, given, own_keys)
   local first, n = self.core:add(prepared)
   if not first then return nil, n end
-  local rows = {}
+  local sequences = {}
   for i = 1, n do
-    rows[i] = new_row(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
+    sequences[i] = new_sequence(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
       watch = given.watch or given.hold, logprobs = prepared.top_logprobs })
   end
-  local ok, why = force_all(rows, given.force)
+  local ok, why = force_all(sequences, given.force)
   if not ok then return nil, why end
   self:pump()
-  return table.unpack(rows)
+  return table.unpack(sequences)
 end
 
-local function note(row, e)
-  if e.id then row.ids[#row.ids + 1] = e.id end
-  if e.text ~= "" then row.pieces[#row.pieces + 1] = e.text end
-  if e.id and row.logprobs then row.logprobs[#row.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top } end
+local function note(seq, e)
+  if e.id then seq.ids[#seq.ids + 1] = e.id end
+  if e.text ~= "" then seq.pieces[#seq.pieces + 1] = e.text end
+  if e.id and seq.logprobs then seq.logprobs[#seq.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top } end
   if not e.finish then return end
-  row.finish, row.error, row.stop = e.finish, e.error, e.stop
-  row.prompt_tokens, row.completion_tokens, row.cached_tokens = e.prompt_tokens, e.completion_tokens, e.cached_tokens
-  row.text = table.concat(row.pieces)
+  seq.finish, seq.error, seq.stop = e.finish, e.error, e.stop
+  seq.prompt_tokens, seq.completion_tokens, seq.cached_tokens = e.prompt_tokens, e.completion_tokens, e.cached_tokens
+  seq.text = table.concat(seq.pieces)
 end
 
 --- Calls a function that may be nil. Returns what was raised before, else what it raises.
@@ -239,24 +239,24 @@ local function call(failed, f, ...)
   return failed or not ok and why or nil
 end
 
---- Tells the rows. A callback that raises does not keep the others from their events; the first error is raised at the end.
+--- Tells the sequences. A callback that raises does not keep the others from their events; the first error is raised at the end.
 local function dispatch(self, events)
   local failed
   for i = 1, #events do
     local e = events[i]
-    local row = self.live[e.row]
+    local seq = self.live[e.seq]
     if e.ticket then
       local callback = self.tickets[e.ticket]
       self.tickets[e.ticket] = nil
       failed = call(failed, callback, not e.error or nil, e.error and perigee.error(e.code, e.error))
-    elseif row then
-      note(row, e)
+    elseif seq then
+      note(seq, e)
       if e.finish then
-        self.live[e.row], self.infos[e.row] = nil, nil
+        self.live[e.seq], self.infos[e.seq] = nil, nil
         self.alive = self.alive - 1
       end
-      failed = call(failed, row.on_token, e, row)
-      if e.finish then failed = call(failed, row.on_done, row) end
+      failed = call(failed, seq.on_token, e, seq)
+      if e.finish then failed = call(failed, seq.on_done, seq) end
     end
   end
   if failed then error(failed, 0) end
@@ -282,26 +282,26 @@ local function observe(self)
     self.seen_at = t.at
     local seconds = t.plan + t.compute + t.sample
     count(self, t, seconds)
-    self.timing:observe(seconds, t.reading > 0 and t.tokens - t.writing or 0, t.writing)
+    self.timing:observe(seconds, t.prefill > 0 and t.tokens - t.decode or 0, t.decode)
   end
 end
 
---- The rows, with their tags. `infos`: in these tables.
-local function rows_of(self, infos)
-  local rows = self.core:rows(infos)
-  for i = 1, #rows do
-    local info = rows[i]
-    local row = self.live[info.row]
-    if row then info.tag = row.tag end
+--- The sequences, with their tags. `infos`: in these tables.
+local function sequences_of(self, infos)
+  local sequences = self.core:sequences(infos)
+  for i = 1, #sequences do
+    local info = sequences[i]
+    local seq = self.live[info.id]
+    if seq then info.tag = seq.tag end
   end
-  return rows
+  return sequences
 end
 
---- Asks the policy. `rows` as batch:rows() lists them.
-local function schedule(self, rows)
+--- Asks the policy. `sequences` as batch:sequences() lists them.
+local function schedule(self, sequences)
   local started = uv.hrtime()
   observe(self)
-  local grants, preempted = self.policy:grants(rows, { tokens = self.core.step_tokens, timing = self.timing,
+  local grants, preempted = self.policy:grants(sequences, { tokens = self.core.step_tokens, timing = self.timing,
     free = self.core:room() })
   for number in pairs(preempted) do self.core:preempt(number) end
   local took = (uv.hrtime() - started) * 1e-9
@@ -309,14 +309,14 @@ local function schedule(self, rows)
   return grants
 end
 
---- One step in the foreground. grants: a list of {row, tokens}; nil: the policy's. Returns the events and how many rows
+--- One step in the foreground. grants: a list of {seq, tokens}; nil: the policy's. Returns the events and how many sequences
 --- ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
-    grants = schedule(self, rows_of(self, self.infos))
+    grants = schedule(self, sequences_of(self, self.infos))
   else
     local plain = {}
-    for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].row or g[1], g[2] } end
+    for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].id or g[1], g[2] } end
     grants = plain
   end
   local events, ran, before = self.core:step(grants)
@@ -327,15 +327,15 @@ function Batch:step(grants)
   return dispatch(self, events), ran
 end
 
---- Why nothing happens: rows are held, and nobody lets them go on.
+--- Why nothing happens: sequences are held, and nobody lets them go on.
 local function stuck(self)
-  for _, info in ipairs(self.core:rows()) do
-    if info.state == "held" then return perigee.error("argument", ("row %d is held, and nothing samples it"):format(info.row)) end
+  for _, info in ipairs(self.core:sequences()) do
+    if info.state == "held" then return perigee.error("argument", ("sequence %d is held, and nothing samples it"):format(info.id)) end
   end
-  return perigee.error("argument", ("%d rows are left, and none can run"):format(self.alive))
+  return perigee.error("argument", ("%d sequences are left, and none can run"):format(self.alive))
 end
 
---- Steps until every row is done; nil and why when the rows that are left are held.
+--- Steps until every seq is done; nil and why when the sequences that are left are held.
 function Batch:run()
   while self.alive > 0 do
     local events, ran = self:step()
@@ -353,38 +353,38 @@ local function forget(self, completed)
   while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
 end
 
---- The rows as they will be after the steps that are on their way: what was granted counts as done. A row has one table from
+--- The sequences as they will be after the steps that are on their way: what was granted counts as done. A seq has one table from
 --- its first step to its last, told anew for each: there are many of both.
-local function expected_rows(self)
+local function expected_sequences(self)
   local core = self.core
-  local rows, completed
+  local sequences, completed
   repeat
     completed = core:completed()
-    rows = rows_of(self, self.infos)
+    sequences = sequences_of(self, self.infos)
   until core:completed() == completed
   forget(self, completed)
   for _, step in ipairs(self.flight) do
-    for i = 1, #rows do
-      local info = rows[i]
-      local given = step[info.row]
-      if given and info.state ~= "writing" then
+    for i = 1, #sequences do
+      local info = sequences[i]
+      local given = step[info.id]
+      if given and info.state ~= "decode" then
         info.left = info.left - given
-        info.state = info.left > 0 and "reading" or "writing"
+        info.state = info.left > 0 and "prefill" or "decode"
         if info.left <= 0 then info.left = 1 end
       end
     end
   end
-  return rows
+  return sequences
 end
 
 --- Those that may be granted something: not the watched ones whose last step is on its way, or computed but not told yet.
-local function offered(self, rows)
+local function offered(self, sequences)
   local out, n = {}, 0
-  for i = 1, #rows do
-    local row = self.live[rows[i].row]
-    if not (row.watch and row.granted and row.granted > self.handled) then
+  for i = 1, #sequences do
+    local seq = self.live[sequences[i].id]
+    if not (seq.watch and seq.granted and seq.granted > self.handled) then
       n = n + 1
-      out[n] = rows[i]
+      out[n] = sequences[i]
     end
   end
   return out
@@ -395,21 +395,21 @@ local function remember(self, grants)
   local step = { number = self.submitted }
   for _, g in ipairs(grants) do
     step[g[1]] = g[2]
-    local row = self.live[g[1]]
-    if row then
-      row.granted, row.granted_at = self.submitted, row.granted_at or uv.hrtime()
+    local seq = self.live[g[1]]
+    if seq then
+      seq.granted, seq.granted_at = self.submitted, seq.granted_at or uv.hrtime()
     end
   end
   self.flight[#self.flight + 1] = step
 end
 
---- Hands over the next step, if there is anything to run and none waits yet. Not while rows are told of the last one: what
+--- Hands over the next step, if there is anything to run and none waits yet. Not while sequences are told of the last one: what
 --- they do about it shall be in the next.
 function Batch:pump()
   if not self.poll or self.telling then return end
   if self.alive > 0 or next(self.tickets) then self.poll:ref() else self.poll:unref() end
   if self.alive == 0 or self.core:pending() or #self.flight >= 2 then return end
-  local grants = schedule(self, offered(self, expected_rows(self)))
+  local grants = schedule(self, offered(self, expected_sequences(self)))
   if #grants == 0 then return end
   local ok, why = self.core:submit(grants)
   if not ok then error(why, 0) end
@@ -429,14 +429,14 @@ local function on_wake(self)
   if not ok then error(failed, 0) end
 end
 
---- From now on steps run on the engine thread; rows get their events from the loop.
+--- From now on steps run on the engine thread; sequences get their events from the loop.
 function Batch:start(given)
   if given then self.policy:reload(given) end
   dispatch(self, self.core:drain())
   local fd, why = self.core:start()
   if not fd then return nil, why end
   self.flight, self.submitted, self.handled = {}, 0, 0
-  for _, row in pairs(self.live) do row.granted = nil end
+  for _, seq in pairs(self.live) do seq.granted = nil end
   self.poll = uv.new_poll(fd)
   self.poll:start("r", function() on_wake(self) end)
   self:pump()
@@ -456,8 +456,8 @@ end
 
 -- ---- what there is -------------------------------------------------------------------------------------------------
 
---- All rows that are not done, oldest first: { row =, state =, tag =, … }.
-function Batch:rows() return rows_of(self) end
+--- All sequences that are not done, oldest first: { id =, state =, tag =, … }.
+function Batch:sequences() return sequences_of(self) end
 
 --- Counters of the batch, with lua (seconds that policies took) and histogram (steps by their time: {[ms] = how many took at
 --- most so long and more than half of it}).
@@ -485,7 +485,7 @@ function Batch:room() return self.core:room() end
 --- Returns how many tokens that are; on the engine thread, where it is done between two steps, true.
 function Batch:pin(prompt, options) return self.core:pin(self.model:ids(prompt), options) end
 
---- Reads what row:save wrote into the prefix cache.
+--- Reads what seq:save wrote into the prefix cache.
 function Batch:load(path, callback)
   check_callback(self, callback)
   return answer(self, callback, self.core:load(path))

@@ -5,7 +5,7 @@
 -- after those that ended by themselves, those that failed come last. Before that nothing is known, so nothing is said: tokens
 -- cannot be streamed.
 --
--- An answer has the fields of a row that is done: ids, text, finish, … and mean_logprob. What was not chosen was made all
+-- An answer has the fields of a seq that is done: ids, text, finish, … and mean_logprob. What was not chosen was made all
 -- the same, and the first answer's completion_tokens count it: so those of all answers add up to what was made.
 local requests = require "engine.request"
 
@@ -17,8 +17,8 @@ Answer.__name = "perigee.Answer"
 
 --- Ends the whole request: nobody knows yet which candidates this answer would come from.
 function Answer:cancel()
-  for _, row in ipairs(self.candidates) do
-    if not row.finish then row:cancel() end
+  for _, seq in ipairs(self.candidates) do
+    if not seq.finish then seq:cancel() end
   end
   return true
 end
@@ -41,9 +41,9 @@ end
 
 -- ---- judging -------------------------------------------------------------------------------------------------------
 
-local function mean_logprob(row)
-  local sum, n = 0, #row.logprobs
-  for _, token in ipairs(row.logprobs) do sum = sum + token.logprob end
+local function mean_logprob(seq)
+  local sum, n = 0, #seq.logprobs
+  for _, token in ipairs(seq.logprobs) do sum = sum + token.logprob end
   return n > 0 and sum / n or 0.0
 end
 
@@ -62,21 +62,21 @@ end
 
 local function ranked(candidates)
   local list = {}
-  for i, row in ipairs(candidates) do list[i] = { row = row, at = i, finish = row.finish, mean = mean_logprob(row) } end
+  for i, seq in ipairs(candidates) do list[i] = { seq = seq, at = i, finish = seq.finish, mean = mean_logprob(seq) } end
   return best.rank(list)
 end
 
-local given_on = { "row", "ids", "text", "finish", "error", "stop", "prompt_tokens", "completion_tokens", "cached_tokens" }
+local given_on = { "id", "ids", "text", "finish", "error", "stop", "prompt_tokens", "completion_tokens", "cached_tokens" }
 
 local function settle(answers, candidates, wants_logprobs)
   local list = ranked(candidates)
   for i, answer in ipairs(answers) do
-    local row = list[i].row
-    for _, key in ipairs(given_on) do answer[key] = row[key] end
-    answer.mean_logprob, answer.logprobs = list[i].mean, wants_logprobs and row.logprobs or nil
+    local seq = list[i].seq
+    for _, key in ipairs(given_on) do answer[key] = seq[key] end
+    answer.mean_logprob, answer.logprobs = list[i].mean, wants_logprobs and seq.logprobs or nil
   end
   for i = #answers + 1, #list do
-    answers[1].completion_tokens = answers[1].completion_tokens + (list[i].row.completion_tokens or 0)
+    answers[1].completion_tokens = answers[1].completion_tokens + (list[i].seq.completion_tokens or 0)
   end
 end
 
@@ -107,9 +107,9 @@ function best.add(batch, given, callbacks)
     settle(answers, candidates, wants_logprobs)
     if given.on_done then tell(answers, given.on_done) end
   end
-  local rows = table.pack(batch:add(request))
-  if not rows[1] then return nil, rows[2] end
-  table.move(rows, 1, rows.n, 1, candidates)
+  local sequences = table.pack(batch:add(request))
+  if not sequences[1] then return nil, sequences[2] end
+  table.move(sequences, 1, sequences.n, 1, candidates)
   for i = 1, n do answers[i] = setmetatable({ batch = batch, candidates = candidates, ids = {}, text = "" }, Answer) end
   return table.unpack(answers)
 end

@@ -90,7 +90,7 @@ function Model:eval(prompt, options)
   return result
 end
 
---- Many answers at once (engine/batch.lua). Options: rows, step_tokens, context, cache_tokens, kv_bits, kv_block, stride,
+--- Many answers at once (engine/batch.lua). Options: sequences, step_tokens, context, cache_tokens, kv_bits, kv_block, stride,
 --- cache_bytes, cache_folder, cache_disk_bytes, threads, policy, report.
 function Model:batch(options)
   return batches.open(self, options)
@@ -114,15 +114,15 @@ function Model:generate(given)
       if event.text ~= "" and given.on_text then given.on_text(event.text) end
     end
   end
-  local batch <close>, failed = self:batch { rows = 1, cache_bytes = 0 }
+  local batch <close>, failed = self:batch { sequences = 1, cache_bytes = 0 }
   if not batch then error(failed, 0) end
-  local row, why = batch:add(request)
-  if not row then error(why, 0) end
+  local seq, why = batch:add(request)
+  if not seq then error(why, 0) end
   local ok, broken = batch:run()
   if not ok then error(broken, 0) end
-  if row.error then error(row.error, 0) end
-  return { ids = row.ids, text = row.text, finish_reason = row.finish, prompt_tokens = row.prompt_tokens,
-    completion_tokens = row.completion_tokens, logprobs = row.logprobs }
+  if seq.error then error(seq.error, 0) end
+  return { ids = seq.ids, text = seq.text, finish_reason = seq.finish, prompt_tokens = seq.prompt_tokens,
+    completion_tokens = seq.completion_tokens, logprobs = seq.logprobs }
 end
 
 function Model:close()

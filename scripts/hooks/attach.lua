@@ -1,19 +1,19 @@
--- attach: scripts that sit on the rows of one request: `start`, `token` and `logits`.
+-- attach: scripts that sit on the sequences of one request: `start`, `token` and `logits`.
 --
 -- They run only for requests that name them: a client by "perigee": {"logits": NAME, parameters…} in the body, a `request`
--- script by req:attach(NAME, { … }). Every row gets a `seq` of its own per script:
+-- script by req:attach(NAME, { … }). Every seq gets a `seq` of its own per script:
 --
---   start(seq, params, self)     before the row is added; what it returns is seq.state
+--   start(seq, params, self)     before the seq is added; what it returns is seq.state
 --   token(seq, id, text, self)   for every token: nil, "stop" (the answer ends before this token) or "detach" (enough of it)
---   logits(seq, logits, self)    before every token is drawn: the most costly one, since the row waits for it
+--   logits(seq, logits, self)    before every token is drawn: the most costly one, since the seq waits for it
 --
---   seq.id, row, params, state, prompt_tokens, ids (so far), text (so far), thinking, vocab (the tokenizer)
+--   seq.request (its id), seq.id, params, state, prompt_tokens, ids (so far), text (so far), thinking, vocab (the tokenizer)
 --   seq:force(ids)      the next tokens are these
 --   seq:bias{[id]=x}    from now on, on top of the request's own; an infinite one is a ban
 --   seq:stop()          as returning "stop"
 --   logits[id], logits:top(k) -> { {id, logit}, … }, logits:argmax(), logits:bias{[id]=x}, logits:ban(ids): for this draw alone
 --
--- A row with `token` scripts is watched, one with `logits` scripts is held (scripts/engine/batch.lua): what a script does holds
+-- A seq with `token` scripts is watched, one with `logits` scripts is held (scripts/engine/batch.lua): what a script does holds
 -- from the very next token on, whatever else the batch computes meanwhile.
 local phases = require "hooks.phases"
 local text = require "lib.text"
@@ -78,44 +78,44 @@ local logits_class = {
   __newindex = function() error("logits: bias{[id] = x} and ban(ids) change them", 2) end,
 }
 
--- ---- one script on one row -----------------------------------------------------------------------------------------
+-- ---- one script on one seq -----------------------------------------------------------------------------------------
 
 local Seq = {}
 
---- The next tokens; before the row is there, and while it is held, they are part of its next draw.
+--- The next tokens; before the seq is there, and while it is held, they are part of its next draw.
 function Seq:force(ids)
   local on = self.on
-  if on.holding or not on.row then
+  if on.holding or not on.seq then
     table.move(ids, 1, #ids, #on.forced + 1, on.forced)
   else
-    assert(on.row:force(ids))
+    assert(on.seq:force(ids))
   end
 end
 
 function Seq:bias(biases)
   local on = self.on
   for id, x in pairs(biases) do on.biases[id] = x end
-  if on.row then assert(on.row:bias(on.biases)) end
+  if on.seq then assert(on.seq:bias(on.biases)) end
 end
 
 function Seq:stop() self.on.stopped = true end
 
 --- Fields that are worked out when they are asked for.
 local fields = {
-  row = function(on) return on.row and on.row.row end,
-  ids = function(on) return on.row and on.row.ids or {} end,
-  text = function(on) return on.row and table.concat(on.row.pieces) or "" end,
+  id = function(on) return on.seq and on.seq.id end,
+  ids = function(on) return on.seq and on.seq.ids or {} end,
+  text = function(on) return on.seq and table.concat(on.seq.pieces) or "" end,
 }
 
 --- Is the answer still in its thinking? A parser of our own reads along from the first time somebody asks.
 function fields.thinking(on)
-  local row = on.row
-  if not (row and on.words) then return false end
+  local seq = on.seq
+  if not (seq and on.words) then return false end
   on.reader = on.reader or { parser = on.words:parser { prompt_tail = on.tail }, at = 0, thinking = false }
   local reader = on.reader
-  while reader.at < #row.pieces do
+  while reader.at < #seq.pieces do
     reader.at = reader.at + 1
-    for _, event in ipairs(reader.parser:feed(row.pieces[reader.at])) do
+    for _, event in ipairs(reader.parser:feed(seq.pieces[reader.at])) do
       if event.type == "reasoning" then reader.thinking = true else reader.thinking = false end
     end
   end
@@ -128,14 +128,14 @@ local seq_class = { __index = function(self, key)
   return Seq[key]
 end }
 
--- ---- all scripts on one row ----------------------------------------------------------------------------------------
+-- ---- all scripts on one seq ----------------------------------------------------------------------------------------
 
---- What the scripts of one row share; o: tok, words, tail, biases (the request's own).
+--- What the scripts of one seq share; o: tok, words, tail, biases (the request's own).
 local function new_on(req, list, o)
   local on = { forced = {}, biases = {}, words = o.words, tail = o.tail, seqs = {} }
   for id, x in pairs(o.biases or {}) do on.biases[id] = x end
   for i, item in ipairs(list) do
-    local seq = setmetatable({ id = req.id, params = item.params, prompt_tokens = o.prompt_tokens, vocab = o.tok, on = on },
+    local seq = setmetatable({ request = req.id, params = item.params, prompt_tokens = o.prompt_tokens, vocab = o.tok, on = on },
       seq_class)
     on.seqs[i] = { seq = seq, script = item.script }
     if item.script.hooks.start then
@@ -153,11 +153,11 @@ local function each(on, phase, f)
   end
 end
 
---- The logits are there, the row waits. Whatever the scripts do, it goes on.
-local function draw(on, row)
+--- The logits are there, the seq waits. Whatever the scripts do, it goes on.
+local function draw(on, seq)
   local how = { bias = {}, banned = {} }
   on.holding = true
-  local tensor = row:logits()
+  local tensor = seq:logits()
   if tensor then
     local logits = setmetatable({ tensor = tensor, how = how }, logits_class)
     each(on, "logits", function(item) phases.call(item.script, "logits", item.seq, logits, item.script.self) end)
@@ -165,8 +165,8 @@ local function draw(on, row)
   end
   on.holding = nil
   if #on.forced > 0 then how.force, on.forced = on.forced, {} end
-  local ok = pcall(row.sample, row, how)
-  if not ok then row:sample {} end -- an id that does not exist, say
+  local ok = pcall(seq.sample, seq, how)
+  if not ok then seq:sample {} end -- an id that does not exist, say
 end
 
 --- A token. True when the answer ends before it.
@@ -180,7 +180,7 @@ local function tell(on, event)
   return on.stopped
 end
 
---- What `start` scripts did before there are rows becomes part of the request, where it is the same for all of them; rows that
+--- What `start` scripts did before there are sequences becomes part of the request, where it is the same for all of them; sequences that
 --- must begin differently are held, and get theirs with the first draw.
 local function begin(request, ons)
   local first, same = ons[1], true
@@ -194,9 +194,9 @@ local function begin(request, ons)
 end
 
 --- Makes a request of a batch (its table for batch:add) one that the scripts sit on; list: from resolve. o: tok, words,
---- prompt_tail, prompt_tokens. Returns a function that must get the list of rows once they are there.
+--- prompt_tail, prompt_tokens. Returns a function that must get the list of sequences once they are there.
 function attach.wrap(req, list, request, o)
-  local ons, of_row = {}, {}
+  local ons, of_seq = {}, {}
   for i = 1, request.n or 1 do
     ons[i] = new_on(req, list, { tok = o.tok, words = o.words, tail = o.prompt_tail, prompt_tokens = o.prompt_tokens,
       biases = request.logit_bias })
@@ -207,24 +207,24 @@ function attach.wrap(req, list, request, o)
   end
   begin(request, ons)
   local on_token, on_done = request.on_token, request.on_done
-  request.on_token = function(event, row)
-    local on = of_row[row]
-    if event.held then return draw(on, row) end
+  request.on_token = function(event, seq)
+    local on = of_seq[seq]
+    if event.held then return draw(on, seq) end
     if on.stopped then return end
     if event.id and tell(on, event) then
-      row:cancel()
+      seq:cancel()
       return
     end
-    on_token(event, row)
+    on_token(event, seq)
   end
-  request.on_done = function(row)
-    if of_row[row].stopped and row.finish == "cancel" then row.finish = "stop" end
-    on_done(row)
+  request.on_done = function(seq)
+    if of_seq[seq].stopped and seq.finish == "cancel" then seq.finish = "stop" end
+    on_done(seq)
   end
-  return function(rows)
-    for i, row in ipairs(rows) do
-      of_row[row], ons[i].row = ons[i], row
-      if i > 1 and not text.same(ons[i].biases, ons[1].biases) then row:bias(ons[i].biases) end
+  return function(sequences)
+    for i, seq in ipairs(sequences) do
+      of_seq[seq], ons[i].seq = ons[i], seq
+      if i > 1 and not text.same(ons[i].biases, ons[1].biases) then seq:bias(ons[i].biases) end
     end
   end
 end

@@ -9,7 +9,7 @@
 --                               What the scripts answer together; nil: none did, do what is built in
 --   gen.rejected(x)             is that answer a refusal? { status, message, retry_after, code, type }
 --   gen:words(entry, name)      the chat words of a model with this generation's templates and parsers; name: with that template
---   gen:attached(req)           the scripts that the request names for its rows; gen:wrap(…) puts them there (hooks/attach.lua)
+--   gen:attached(req)           the scripts that the request names for its sequences; gen:wrap(…) puts them there (hooks/attach.lua)
 local attach = require "hooks.attach"
 local cases = require "templates.selftest"
 local chat = require "chat"
@@ -58,7 +58,7 @@ function Generation:schedule()
   end }
 end
 
---- Puts the scripts that a request names (gen:attached) on the rows of a request of the batch; see attach.wrap.
+--- Puts the scripts that a request names (gen:attached) on the sequences of a request of the batch; see attach.wrap.
 function Generation:wrap(req, list, ...) -- luacheck: no self
   return attach.wrap(req, list, ...)
 end

@@ -6,7 +6,7 @@
 --   try.PHASE(…)             calls the script's hook with these arguments and self; raises what it raises
 --   try.req { … }            a request with what is not given filled in; try.req{…}.attached lists what was attached
 --   try.queue { count = n }  what `admit` gets
---   try.step(rows, options)  what `schedule` gets, over rows with what is not given filled in; step.given[i] tells what row i got
+--   try.step(sequences, options)  what `schedule` gets, over sequences with what is not given filled in; step.given[i] tells what seq i got
 --   try.seq { … }            what `token` and `logits` get; its ids are bytes; .forced, .biases, .stopped tell what was done
 --   try.scores { [id] = x }  what `logits` gets; .biased, .banned tell what was done
 --   try.http = function(options) … end     answers perigee.http.request; try.said: what was logged; try.counted: metrics
@@ -58,14 +58,14 @@ local function new_queue(given)
   return queue
 end
 
-local ROW = { state = "waiting", left = 16, past = 0, generated = 0, cached = 0, choice = 0, follows = false, age = 0, bytes = 0 }
+local SEQ = { state = "waiting", left = 16, past = 0, generated = 0, cached = 0, choice = 0, follows = false, age = 0, bytes = 0 }
 
-local function new_step(rows, options)
+local function new_step(sequences, options)
   local list = {}
-  for i, row in ipairs(rows) do
-    row = filled(row, ROW)
-    row.row, row.prompt, row.tag = row.row or i, row.prompt or row.left, row.tag or {}
-    list[i] = row
+  for i, seq in ipairs(sequences) do
+    seq = filled(seq, SEQ)
+    seq.id, seq.prompt, seq.tag = seq.id or i, seq.prompt or seq.left, seq.tag or {}
+    list[i] = seq
   end
   return policy.step(list, filled(options, { tokens = 64, free = 4096, timing = {} }))
 end
@@ -76,7 +76,7 @@ local bytes_vocab = {
 }
 
 local function new_seq(given)
-  return filled(given, { id = "chatcmpl-trial", row = 1, prompt_tokens = 1, ids = {}, text = "", thinking = false,
+  return filled(given, { request = "chatcmpl-trial", id = 1, prompt_tokens = 1, ids = {}, text = "", thinking = false,
     vocab = bytes_vocab, forced = {}, biases = {}, stopped = false,
     force = function(seq, ids) table.move(ids, 1, #ids, #seq.forced + 1, seq.forced) end,
     bias = function(seq, biases)

@@ -56,7 +56,7 @@ end
 
 local function to_error(value, trace)
   local err = value
-  if type(value) ~= "table" or type(value.code) ~= "string" or type(value.text) ~= "string" then
+  if type(value) ~= "table" or type(value.code) ~= "string" or type(value.message) ~= "string" then
     local text = tostring(value)
     err = perigee.error(text == "not enough memory" and "memory" or "error", text)
     if type(value) ~= "string" then err.value = value end

@@ -1,15 +1,15 @@
 ---@meta
 
----@class perigee.batch  The batch generator as C has it: rows are numbers. model:batch{…} makes objects of them.
+---@class perigee.batch  The batch generator as C has it: sequences are numbers. model:batch{…} makes objects of them.
 local batch = {}
 
 ---@class perigee.BatchOptions
 ---@field tokenizer? perigee.Tokenizer  Without one there is no text, and there are no stop strings.
 ---@field threads? integer
----@field rows? integer           Rows that run at once (64).
+---@field sequences? integer           Sequences that run at once (64).
 ---@field step_tokens? integer    Tokens of a step at most (512).
----@field context? integer        Tokens of one row at most (4096).
----@field cache_tokens? integer   Room in the caches; by default rows times context, as far as memory goes.
+---@field context? integer        Tokens of one seq at most (4096).
+---@field cache_tokens? integer   Room in the caches; by default sequences times context, as far as memory goes.
 ---@field kv_bits? integer        32, 16, 8 or 4.
 ---@field kv_block? integer       Tokens of a cache block, a power of two.
 ---@field stride? integer         Snapshots of states every so many tokens of a prompt (512).
@@ -58,13 +58,13 @@ function batch.open(graph, options) end
 ---@field keep_logits? boolean    Its logits can be had from its first token on.
 
 ---@class perigee.BatchEvent
----@field row integer
+---@field seq integer           The sequence.
 ---@field id? integer             A token was made.
 ---@field logprob? number         Of the raw logits, when asked for; else 0.
 ---@field top? { id: integer, logprob: number }[]
----@field held? boolean           Its logits are there, and the row waits for sample.
+---@field held? boolean           Its logits are there, and the seq waits for sample.
 ---@field text string             What is certain now.
----@field finish? string          "stop", "length", "cancel" or "error": the row is done.
+---@field finish? string          "stop", "length", "cancel" or "error": the seq is done.
 ---@field stop? integer           Which stop string ended it.
 ---@field error? string           With finish "error"; without a finish, of a command that failed.
 ---@field code? string            Of the error of a command.
@@ -73,10 +73,10 @@ function batch.open(graph, options) end
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
 
----@class perigee.BatchRow
----@field row integer
----@field state string            "waiting", "reading", "writing" or "held".
----@field prompt integer          Its tokens, as in the next three: computed; made; found in the prefix cache (of a waiting row: there now).
+---@class perigee.SeqInfo
+---@field id integer
+---@field state string            "waiting", "prefill", "decode" or "held".
+---@field prompt integer          Its tokens, as in the next three: computed; made; found in the prefix cache (of a waiting seq: there now).
 ---@field past integer
 ---@field generated integer
 ---@field cached integer
@@ -95,78 +95,78 @@ function batch.open(graph, options) end
 ---@field vocabulary integer
 local Core = {}
 
----Adds a request. Choice i is row + i.
+---Adds a request. Choice i is seq + i.
 ---@param request perigee.BatchRequest
----@return integer? row
+---@return integer? seq
 ---@return integer|perigee.Error n_or_err
 function Core:add(request) end
 
----Ends a row; its event says "cancel".
----@param row integer
+---Ends a seq; its event says "cancel".
+---@param seq integer
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:cancel(row) end
+function Core:cancel(seq) end
 
----A running row waits again; its tokens stay.
----@param row integer
+---A running seq waits again; its tokens stay.
+---@param seq integer
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:preempt(row) end
+function Core:preempt(seq) end
 
----The row's next tokens are these.
----@param row integer
+---The seq's next tokens are these.
+---@param seq integer
 ---@param ids integer[]
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:force(row, ids) end
+function Core:force(seq, ids) end
 
----A copy of a writing or held row that draws with another seed.
----@param row integer
+---A copy of a writing or held seq that draws with another seed.
+---@param seq integer
 ---@param seed? integer
----@return integer? row
+---@return integer? seq
 ---@return perigee.Error? err
-function Core:fork(row, seed) end
+function Core:fork(seq, seed) end
 
 ---Forgets generated tokens behind the first so many of prompt and answer together.
----@param row integer
+---@param seq integer
 ---@param tokens integer
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:trim(row, tokens) end
+function Core:trim(seq, tokens) end
 
----Replaces the row's logit_bias.
----@param row integer
+---Replaces the seq's logit_bias.
+---@param seq integer
 ---@param bias table<integer, number>
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:bias(row, bias) end
+function Core:bias(seq, bias) end
 
----Lets a held row go on: with a bias and bans for this draw, or with tokens that come instead.
----@param row integer
+---Lets a held seq go on: with a bias and bans for this draw, or with tokens that come instead.
+---@param seq integer
 ---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:sample(row, how) end
+function Core:sample(seq, how) end
 
----The logits of the row's last step, when they are kept or it is held.
----@param row integer
+---The logits of the seq's last step, when they are kept or it is held.
+---@param seq integer
 ---@return perigee.Tensor?
-function Core:logits(row) end
+function Core:logits(seq) end
 
----Keeps the logits of the row's steps from now on.
----@param row integer
+---Keeps the logits of the seq's steps from now on.
+---@param seq integer
 ---@param keep? boolean
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Core:keep_logits(row, keep) end
+function Core:keep_logits(seq, keep) end
 
----Writes the caches of a row to a file. On the engine thread it gives a ticket, and an event with that ticket follows; so
+---Writes the caches of a seq to a file. On the engine thread it gives a ticket, and an event with that ticket follows; so
 ---does load.
----@param row integer
+---@param seq integer
 ---@param path string
 ---@return boolean|integer|nil ok
 ---@return perigee.Error? err
-function Core:save(row, path) end
+function Core:save(seq, path) end
 
 ---The beginning of a prompt that the prefix cache has in memory is never evicted, until it is pinned `off` with the same ids.
 ---Returns how many tokens that are; on the engine thread true.
@@ -182,10 +182,10 @@ function Core:pin(ids, options) end
 ---@return perigee.Error? err
 function Core:load(path) end
 
----All rows that are not done, oldest first. With tables by the numbers of rows: these rows only, told in their tables.
+---All sequences that are not done, oldest first. With tables by the numbers of sequences: these sequences only, told in their tables.
 ---@param tables? table<integer, table>
----@return perigee.BatchRow[]
-function Core:rows(tables) end
+---@return perigee.SeqInfo[]
+function Core:sequences(tables) end
 
 ---Tokens that the caches have room for, with what could be evicted; and in all.
 ---@return integer free
@@ -203,7 +203,7 @@ function Core:stats() end
 ---@return { at: number, tokens: integer, reading: integer, writing: integer, plan: number, compute: number, sample: number }[]
 function Core:trace(most, since) end
 
----One step in the foreground: grants are pairs of a row and a number of tokens, the most important first. What a row cannot
+---One step in the foreground: grants are pairs of a seq and a number of tokens, the most important first. What a seq cannot
 ---use is cut.
 ---@param grants integer[][]
 ---@return perigee.BatchEvent[]? events
@@ -237,7 +237,7 @@ function Core:stop() end
 ---@return boolean
 function Core:pending() end
 
----Steps that the engine thread has done and that rows() shows.
+---Steps that the engine thread has done and that sequences() shows.
 ---@return integer
 function Core:completed() end
 

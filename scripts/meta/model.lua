@@ -35,13 +35,13 @@ function Model:eval(prompt, options) end
 ---@field bad_words? (string|integer[])[]
 ---@field stop_token_ids? integer[]   Another name of stop_ids.
 ---@field logprobs? boolean|integer   true: the logprob of each token; a number: as top_logprobs.
----@field on_token? fun(event: perigee.BatchEvent, row: perigee.Row)
----@field on_done? fun(row: perigee.Row)
----@field tag? any                    Of the caller: on the row, and in what policies see of it.
----@field watch? boolean              Never granted ahead: what on_token does to the row holds from the next token on.
+---@field on_token? fun(event: perigee.BatchEvent, seq: perigee.Sequence)
+---@field on_done? fun(seq: perigee.Sequence)
+---@field tag? any                    Of the caller: on the seq, and in what policies see of it.
+---@field watch? boolean              Never granted ahead: what on_token does to the seq holds from the next token on.
 
 ---Many answers at once.
----@param options? { rows?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function, share?: perigee.Batch }
+---@param options? { sequences?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function, share?: perigee.Batch }
 ---@return perigee.Batch? batch
 ---@return perigee.Error? err
 function Model:batch(options) end
@@ -52,23 +52,23 @@ function Model:batch(options) end
 ---@return { text: string, ids: integer[], finish_reason: string, prompt_tokens: integer, completion_tokens: integer, logprobs?: table }
 function Model:generate(request) end
 
----What model:batch gives. Rows and their events, in the foreground or on the engine thread.
+---What model:batch gives. Sequences and their events, in the foreground or on the engine thread.
 ---@class perigee.Batch
 local Batch = {}
 
----Adds a request; gives its rows, n of them.
+---Adds a request; gives its sequences, n of them.
 ---@param request perigee.Request
----@return perigee.Row? row
----@return perigee.Row|perigee.Error ...
+---@return perigee.Sequence? seq
+---@return perigee.Sequence|perigee.Error ...
 function Batch:add(request) end
 
 ---One step in the foreground. Without grants the policy decides.
----@param grants? { [1]: perigee.Row|integer, [2]: integer }[]
+---@param grants? { [1]: perigee.Sequence|integer, [2]: integer }[]
 ---@return perigee.BatchEvent[]? events
 ---@return integer|perigee.Error ran_or_err
 function Batch:step(grants) end
 
----Steps in the foreground until every row is done.
+---Steps in the foreground until every seq is done.
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Batch:run() end
@@ -84,8 +84,8 @@ function Batch:start(policy) end
 ---@return perigee.Error? err
 function Batch:stop() end
 
----@return perigee.BatchRow[]
-function Batch:rows() end
+---@return perigee.SeqInfo[]
+function Batch:sequences() end
 
 ---@return table
 function Batch:stats() end
@@ -98,19 +98,19 @@ function Batch:trace(most) end
 ---@return integer all
 function Batch:room() end
 
----Reads what row:save wrote into the prefix cache. On the engine thread the result comes to the callback.
+---Reads what seq:save wrote into the prefix cache. On the engine thread the result comes to the callback.
 ---@param path string
 ---@param callback? fun(ok: boolean?, err: perigee.Error?)
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Batch:load(path, callback) end
 
----Lets go of everything; rows that are not done never will be.
+---Lets go of everything; sequences that are not done never will be.
 function Batch:close() end
 
 ---One answer.
----@class perigee.Row
----@field row integer            Its number.
+---@class perigee.Sequence
+---@field id integer             Its number.
 ---@field tag? any               Of its request.
 ---@field ids integer[]          So far.
 ---@field text string            When it is done.
@@ -121,48 +121,48 @@ function Batch:close() end
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
 ---@field logprobs? { id: integer, logprob: number, top?: table }[]
-local Row = {}
+local Sequence = {}
 
 ---A copy that goes on with another seed.
 ---@param seed? integer
----@return perigee.Row? row
+---@return perigee.Sequence? seq
 ---@return perigee.Error? err
-function Row:fork(seed) end
+function Sequence:fork(seed) end
 
 ---Forgets generated tokens behind the first n of prompt and answer together.
 ---@param n integer
-function Row:trim(n) end
+function Sequence:trim(n) end
 
 ---The next tokens are these.
 ---@param ids integer[]
-function Row:force(ids) end
+function Sequence:force(ids) end
 
 ---Replaces its logit_bias.
 ---@param bias table<integer, number>
-function Row:bias(bias) end
+function Sequence:bias(bias) end
 
 ---Keeps the logits of its steps from now on, or no longer.
 ---@param keep? boolean
-function Row:keep_logits(keep) end
+function Sequence:keep_logits(keep) end
 
----Lets a held row go on, as it would have gone, or with a bias, bans or tokens of the caller's for this draw.
+---Lets a held seq go on, as it would have gone, or with a bias, bans or tokens of the caller's for this draw.
 ---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
 ---@return boolean? ok
 ---@return perigee.Error? err
-function Row:sample(how) end
+function Sequence:sample(how) end
 
 ---Those of its last step, when they are kept or it is held.
 ---@return perigee.Tensor?
-function Row:logits() end
+function Sequence:logits() end
 
 ---Writes its caches to a file. On the engine thread the result comes to the callback.
 ---@param path string
 ---@param callback? fun(ok: boolean?, err: perigee.Error?)
-function Row:save(path, callback) end
+function Sequence:save(path, callback) end
 
-function Row:cancel() end
+function Sequence:cancel() end
 
-function Row:preempt() end
+function Sequence:preempt() end
 
 ---Lets go of everything.
 function Model:close() end

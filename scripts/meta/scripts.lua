@@ -13,9 +13,9 @@
 ---@field admit? fun(req: perigee.Request, queue: perigee.Queue, self: perigee.Self): (table|perigee.Rejection)?   5 ms. Tables become part of req.tag.
 ---@field generate? fun(req: perigee.Request, run: (fun(req?: perigee.Request, options?: perigee.RunOptions): perigee.Output), self: perigee.Self): perigee.Output?   50 ms between waits. Wraps what follows.
 ---@field schedule? fun(step: perigee.Step, self: perigee.Self)   10 ms. Policies only.
----@field start? fun(seq: perigee.Seq, params: table, self: perigee.Self): any   2 ms. For rows of requests that name the script; gives seq.state.
+---@field start? fun(seq: perigee.Seq, params: table, self: perigee.Self): any   2 ms. For sequences of requests that name the script; gives seq.state.
 ---@field token? fun(seq: perigee.Seq, id: integer, text: string, self: perigee.Self): ("stop"|"detach")?   2 ms.
----@field logits? fun(seq: perigee.Seq, logits: perigee.Logits, self: perigee.Self)   2 ms. The row waits for it at every token.
+---@field logits? fun(seq: perigee.Seq, logits: perigee.Logits, self: perigee.Self)   2 ms. The seq waits for it at every token.
 ---@field parse? fun(req: perigee.Request, events: table[], self: perigee.Self): table[]?   5 ms. May replace events of the parser.
 ---@field respond? fun(req: perigee.Request, chunk: table, self: perigee.Self): (table|false)?   5 ms. May replace what is sent; false: not at all.
 ---@field done? fun(req: perigee.Request, usage: table, self: perigee.Self)   50 ms, may wait.
@@ -44,10 +44,10 @@
 ---@field prompt_tokens? integer
 ---@field sampling table     What the generator takes: temperature, max_tokens, stop, …
 ---@field ctx table          Scratch of scripts.
----@field tag table          Plain data that policies see as row.tag; has key, model and api.
+---@field tag table          Plain data that policies see as seq.tag; has key, model and api.
 local Request = {}
 
----Names a script for the rows of this request: its start, token and logits run for them.
+---Names a script for the sequences of this request: its start, token and logits run for them.
 ---@param name string
 ---@param params? table
 function Request:attach(name, params) end
@@ -68,14 +68,14 @@ function Request:attach(name, params) end
 ---@field usage table
 
 ---@class perigee.Queue  What `admit` sees.
----@field running integer         Rows with caches.
+---@field running integer         Sequences with caches.
 ---@field waiting integer
 ---@field waiting_tokens integer  That they are expected to take.
 ---@field free_tokens integer     Room in the caches, and in all.
 ---@field all_tokens integer
 local Queue = {}
 
----Rows, running or not, whose tags agree.
+---Sequences, running or not, whose tags agree.
 ---@param filter table
 ---@return integer
 function Queue:count(filter) end
@@ -92,53 +92,53 @@ function Queue:eta() end
 ---@field now number        Seconds.
 local Step = {}
 
----Rows that have caches, oldest first.
----@param filter? table|fun(row: perigee.BatchRow): boolean
----@return perigee.BatchRow[]
+---Sequences that have caches, oldest first.
+---@param filter? table|fun(seq: perigee.SeqInfo): boolean
+---@return perigee.SeqInfo[]
 function Step:running(filter) end
 
----@param filter? table|fun(row: perigee.BatchRow): boolean
----@return perigee.BatchRow[]
+---@param filter? table|fun(seq: perigee.SeqInfo): boolean
+---@return perigee.SeqInfo[]
 function Step:waiting(filter) end
 
----Rows whose prompts are to be read: those that are being read, then those that wait.
----@param filter? table|fun(row: perigee.BatchRow): boolean
----@return perigee.BatchRow[]
+---Sequences whose prompts are to be read: those that are being read, then those that wait.
+---@param filter? table|fun(seq: perigee.SeqInfo): boolean
+---@return perigee.SeqInfo[]
 function Step:prompts(filter) end
 
----Every row that writes gets its token.
+---Every seq that writes gets its token.
 ---@return integer tokens
-function Step:write() end
+function Step:decode() end
 
 ---Prompt tokens that may still be read in this step.
 ---@param factor? number  The step may take so many times as long as without them (2).
 ---@return integer
 function Step:room(factor) end
 
----Gives the row as much of its prompt as there is room for.
----@param row perigee.BatchRow
+---Gives the seq as much of its prompt as there is room for.
+---@param seq perigee.SeqInfo
 ---@param most? integer
 ---@return integer tokens
-function Step:read(row, most) end
+function Step:prefill(seq, most) end
 
----@param row perigee.BatchRow|integer
+---@param seq perigee.SeqInfo|integer
 ---@param n? integer
 ---@return integer tokens
-function Step:give(row, n) end
+function Step:give(seq, n) end
 
----@param by perigee.BatchRow[]|fun(row: perigee.BatchRow): number
+---@param by perigee.SeqInfo[]|fun(seq: perigee.SeqInfo): number
 function Step:order(by) end
 
----@param row perigee.BatchRow|integer
-function Step:preempt(row) end
+---@param seq perigee.SeqInfo|integer
+function Step:preempt(seq) end
 
 ---The built-in policy gives the rest.
----@return fun(): perigee.BatchRow?, integer?
+---@return fun(): perigee.SeqInfo?, integer?
 function Step:fill() end
 
----@class perigee.Seq  One row, for a script that a request named.
+---@class perigee.Seq  One seq, for a script that a request named.
 ---@field id string          Of the request.
----@field row integer
+---@field seq integer
 ---@field params table
 ---@field state any          What `start` returned.
 ---@field prompt_tokens integer
@@ -265,11 +265,11 @@ function Trial.req(fields) end
 ---@return perigee.Queue
 function Trial.queue(fields) end
 
----step.given[i] tells what row i got.
----@param rows table[]
+---step.given[i] tells what seq i got.
+---@param sequences table[]
 ---@param options? { tokens?: integer }
 ---@return perigee.Step
-function Trial.step(rows, options) end
+function Trial.step(sequences, options) end
 
 ---Ids are bytes; forced, biases and stopped tell what was done.
 ---@param fields? table

@@ -4,7 +4,7 @@
 -- too many requests wait (config.queue.requests), 503 when what waits would need more than config.queue.memory times the
 -- tokens that the caches hold, and 503 while the server finishes what it has.
 --
--- A row is predicted to need its prompt and an answer as long as answers were lately, but not more than its max_tokens.
+-- A seq is predicted to need its prompt and an answer as long as answers were lately, but not more than its max_tokens.
 -- Seconds come from what steps have taken so far.
 local errors = require "api.errors"
 
@@ -14,7 +14,7 @@ local FIRST_GUESS, WEIGHT = 256, 0.1 -- tokens of an answer while none has been 
 local LEAST_S, MOST_S = 1, 60
 local TOKEN_BYTES = 32 -- what a token stands for in the mean, at most; usual is 4
 
-local ledgers = setmetatable({}, { __mode = "k" }) -- batch -> { answer = tokens, [row] = predicted tokens }
+local ledgers = setmetatable({}, { __mode = "k" }) -- batch -> { answer = tokens, [seq] = predicted tokens }
 
 local function ledger_of(batch)
   local ledger = ledgers[batch]
@@ -33,13 +33,13 @@ function admission.predict(batch, tokens, options)
   return math.ceil(tokens + (options.n or 1) * answer)
 end
 
---- A row has joined.
-function admission.joined(batch, row, predicted) ledger_of(batch)[row] = predicted end
+--- A seq has joined.
+function admission.joined(batch, seq, predicted) ledger_of(batch)[seq] = predicted end
 
---- A row has left; what it took is what the next ones are expected to take.
-function admission.left(batch, row, answer)
+--- A seq has left; what it took is what the next ones are expected to take.
+function admission.left(batch, seq, answer)
   local ledger = ledger_of(batch)
-  ledger[row] = nil
+  ledger[seq] = nil
   if answer then ledger.answer = (1 - WEIGHT) * ledger.answer + WEIGHT * answer end
 end
 
@@ -58,22 +58,22 @@ local function matches(tag, filter)
   return true
 end
 
---- What `admit` scripts see: numbers, and count{ lane = "chat" } (rows, running or not, whose tags have these) and eta().
+--- What `admit` scripts see: numbers, and count{ lane = "chat" } (sequences, running or not, whose tags have these) and eta().
 function admission.queue(batch)
-  local ledger, rows = ledger_of(batch), batch:rows()
+  local ledger, sequences = ledger_of(batch), batch:sequences()
   local free, all = batch:room()
   local queue = { running = 0, waiting = 0, waiting_tokens = 0, free_tokens = free, all_tokens = all }
-  for _, info in ipairs(rows) do
+  for _, info in ipairs(sequences) do
     if info.state ~= "waiting" then
       queue.running = queue.running + 1
     elseif not info.follows then
       queue.waiting = queue.waiting + 1
-      queue.waiting_tokens = queue.waiting_tokens + (ledger[info.row] or info.prompt)
+      queue.waiting_tokens = queue.waiting_tokens + (ledger[info.id] or info.prompt)
     end
   end
   function queue.count(_, filter)
     local n = 0
-    for _, info in ipairs(rows) do
+    for _, info in ipairs(sequences) do
       if matches(info.tag, filter) then n = n + 1 end
     end
     return n

@@ -1,17 +1,17 @@
 -- pipeline: the way of one request, whatever API it came by:
 --
---   request -> model -> normalize -> template -> admit -> generate ( rows of the batch -> parse ) -> respond -> done
+--   request -> model -> normalize -> template -> admit -> generate ( sequences of the batch -> parse ) -> respond -> done
 --
 -- An API makes a req (pipeline.request), and a face: how answers look to its clients.
 --
---   face:begin(req)                     the rows have joined: from here on errors are part of the answer
+--   face:begin(req)                     the sequences have joined: from here on errors are part of the answer
 --   face:delta(output, deltas)          more of an answer (only while face.streams)
 --   face:finish(output)                 an answer is whole (only while face.streams)
 --   face:answer(outputs, usage)         all are
 --   face:fail(err)                      after begin
 --
 -- pipeline.serve(app, req, face) runs it inside a task and returns true, or nil and an error (api/errors.lua) when nothing has
--- been begun. Rows tell about their tokens from the loop, between steps; only the task waits.
+-- been begun. Sequences tell about their tokens from the loop, between steps; only the task waits.
 --
 -- app.live[id] is the run of every request that is on its way; run:cancel(why) ends it at the next step. A client that goes
 -- away, DELETE /v1/requests/{id} and a failure inside a callback all end here.
@@ -21,7 +21,7 @@ local bests = require "engine.best"
 local errors = require "api.errors"
 local outputs = require "pipeline.output"
 local prompts = require "pipeline.prompt"
-local rows = require "pipeline.sequences"
+local sequences = require "pipeline.sequences"
 local uv = require "luv"
 
 local pipeline = {}
@@ -42,7 +42,7 @@ function pipeline.request(fields, request)
   fields.received, fields.started = os.time(), request.started or uv.hrtime()
   fields.sampling, fields.ctx, fields.tag, fields.attached = fields.sampling or {}, {}, {}, {}
   fields.n = fields.n or 1
-  --- Names a script of the generation for this request's rows: its logits and token hooks run for them.
+  --- Names a script of the generation for this request's sequences: its logits and token hooks run for them.
   function fields:attach(name, params) self.attached[#self.attached + 1] = { name = name, params = params or {} } end
   return fields
 end
@@ -52,10 +52,10 @@ end
 local Run = {}
 Run.__index = Run
 
---- Ends the rows at the next step. `why`: "gone" when nobody listens any more.
+--- Ends the sequences at the next step. `why`: "gone" when nobody listens any more.
 function Run:cancel(why)
   self.cancelled = self.cancelled or why or "cancelled"
-  for row in pairs(self.rows) do row:cancel() end
+  for seq in pairs(self.sequences) do seq:cancel() end
 end
 
 --- A script answered with something that cannot be, and was passed over. Said once for a request.
@@ -117,7 +117,7 @@ local function sampling_of(self, options)
   return out
 end
 
---- Runs the rows of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
+--- Runs the sequences of the request until all are done; returns the list of outputs. options: silent, n, sampling, logprobs, chat.
 local function generate(self, options)
   local req = self.req
   if self.cancelled then error(cancelled(), 0) end
@@ -142,7 +142,7 @@ local function generate(self, options)
       self.refused = cancelled()
       break
     end
-    local ok, added = pcall(rows.add, self, prompt, { sampling = sampling, n = n, first = (i - 1) * n, prompt = i, live = live,
+    local ok, added = pcall(sequences.add, self, prompt, { sampling = sampling, n = n, first = (i - 1) * n, prompt = i, live = live,
       left = left })
     if not ok then
       self.refused = added
@@ -211,7 +211,7 @@ local function admit(self)
   req.tag.key, req.tag.model, req.tag.api = req.key, self.entry.name, req.api
 end
 
---- request, model, normalize, template, admit: everything before the rows.
+--- request, model, normalize, template, admit: everything before the sequences.
 local function prepare(self)
   local req = self.req
   local gen = req.generation
@@ -243,7 +243,7 @@ local function best(req, made)
   return chosen
 end
 
---- What the client gets: the outputs of the rows, or what `generate` scripts made of them.
+--- What the client gets: the outputs of the sequences, or what `generate` scripts made of them.
 local function answers(self)
   local req = self.req
   local gen = req.generation
@@ -310,7 +310,7 @@ end
 
 -- ---- the whole -----------------------------------------------------------------------------------------------------
 
---- A row that ended with an error. That nothing is left to draw from is the request's own doing.
+--- A seq that ended with an error. That nothing is left to draw from is the request's own doing.
 local function failure(why)
   local text = tostring(why)
   local own = text:find("leave no token", 1, true) ~= nil
@@ -344,7 +344,7 @@ function pipeline.serve(app, req, face, o)
   local gen = app.scripts:current()
   gen:retain()
   req.generation = gen
-  local self = setmetatable({ app = app, req = req, face = face, rows = {}, all = {}, warned = {}, log = o and o.log or {},
+  local self = setmetatable({ app = app, req = req, face = face, sequences = {}, all = {}, warned = {}, log = o and o.log or {},
     random_name = random_name }, Run)
   local id = req.id -- scripts may write over it
   app.live = app.live or {}

@@ -180,8 +180,8 @@ end
 -- ---- the end -------------------------------------------------------------------------------------------------------
 
 --- Tokens of a stop string are not part of the answer.
-local function cut_logprobs(self, row)
-  if not (self.fresh and row.stop) then return end
+local function cut_logprobs(self, seq)
+  if not (self.fresh and seq.stop) then return end
   local size = #self.text
   while #self.fresh > 0 and self.fresh[#self.fresh].at >= size do table.remove(self.fresh) end
 end
@@ -201,18 +201,18 @@ local function whole_calls(self)
   return calls
 end
 
---- The row is done; returns the last deltas.
-function Output:close(row)
+--- The seq is done; returns the last deltas.
+function Output:close(seq)
   if self.finish then return {} end
   self.text = table.concat(self.pieces)
   local deltas = parse(self)
   if self.parser and not self.enough then deltas = gather(self, self.parser:finish()) end
-  cut_logprobs(self, row)
+  cut_logprobs(self, seq)
   self.content, self.reasoning = joined(self.parts), joined(self.thoughts)
   self.calls = whole_calls(self)
-  self.finish, self.error = row.finish, row.error
-  if self.enough or row.finish == "stop" and #self.calls > 0 then self.finish = "tool_calls" end
-  self.usage = { prompt_tokens = row.prompt_tokens or 0, completion_tokens = #self.ids, cached_tokens = row.cached_tokens or 0 }
+  self.finish, self.error = seq.finish, seq.error
+  if self.enough or seq.finish == "stop" and #self.calls > 0 then self.finish = "tool_calls" end
+  self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids, cached_tokens = seq.cached_tokens or 0 }
   self.parser = nil
   return deltas
 end

@@ -1,4 +1,4 @@
--- rows: the rows that a run (pipeline/init.lua) has in a batch: from a prepared prompt to outputs that fill up.
+-- sequences: the sequences that a run (pipeline/init.lua) has in a batch: from a prepared prompt to outputs that fill up.
 --
 -- Everything here but `add` happens in callbacks of the batch, between steps, on the loop. What raises there ends the run, never
 -- another one's.
@@ -9,7 +9,7 @@ local outputs = require "pipeline.output"
 local schema = require "api.schema"
 local uv = require "luv"
 
-local rows = {}
+local sequences = {}
 
 local function now_s() return uv.hrtime() * 1e-9 end
 
@@ -21,27 +21,27 @@ local function is_heard(run, out)
 end
 
 --- When tokens came, for the timings and the metrics.
-local function note_time(run, out, row)
+local function note_time(run, out, seq)
   local at = now_s()
-  if not run.first_at then run.first_at, run.granted_at = at, row.granted_at and row.granted_at * 1e-9 end
+  if not run.first_at then run.first_at, run.granted_at = at, seq.granted_at and seq.granted_at * 1e-9 end
   if out.last_at and run.gap then run.gap(at - out.last_at) end
   out.last_at, run.last_at = at, at
 end
 
-local function on_token(run, out, event, row)
-  if event.id then note_time(run, out, row) end
+local function on_token(run, out, event, seq)
+  if event.id then note_time(run, out, seq) end
   local deltas = out:token(event)
   if #deltas > 0 and is_heard(run, out) then run.face:delta(out, deltas) end
   if out.enough and not out.ended then
     out.ended = true
-    row:cancel()
+    seq:cancel()
   end
 end
 
-local function on_done(run, out, row)
-  run.rows[row] = nil
-  admission.left(run.entry.batch, row.row, row.finish ~= "cancel" and row.completion_tokens)
-  local deltas = out:close(row)
+local function on_done(run, out, seq)
+  run.sequences[seq] = nil
+  admission.left(run.entry.batch, seq.id, seq.finish ~= "cancel" and seq.completion_tokens)
+  local deltas = out:close(seq)
   if run.app.metrics then run.app.metrics.answers:add(1, { model = run.entry.name, reason = out.finish }) end
   if not is_heard(run, out) then return end
   if #deltas > 0 then run.face:delta(out, deltas) end
@@ -79,8 +79,8 @@ local function refusal(why)
     code = code == "limit" and "context_length_exceeded" or nil }
 end
 
---- What batch:add takes; of_row: row -> output, filled later.
-local function request_of(run, prompt, o, of_row)
+--- What batch:add takes; of_seq: seq -> output, filled later.
+local function request_of(run, prompt, o, of_seq)
   local request = {}
   for key, value in pairs(o.sampling) do request[key] = value end
   request.prompt, request.boundaries, request.n = prompt.ids, prompt.boundaries, o.n
@@ -88,12 +88,12 @@ local function request_of(run, prompt, o, of_row)
   request.force = opening.ids(run.req, run.entry, prompt)
   local kept = kept_marks(prompt.words, run.entry.tok)
   if #kept > 0 then request.keep_special = kept end
-  request.on_token = function(event, row)
-    local ok, err = pcall(on_token, run, of_row[row], event, row)
+  request.on_token = function(event, seq)
+    local ok, err = pcall(on_token, run, of_seq[seq], event, seq)
     if not ok then run:fail(err) end
   end
-  request.on_done = function(row)
-    local ok, err = pcall(on_done, run, of_row[row], row)
+  request.on_done = function(seq)
+    local ok, err = pcall(on_done, run, of_seq[seq], seq)
     if not ok then run:fail(err) end
     o.left()
   end
@@ -117,7 +117,7 @@ local function parse_hook(run)
   end
 end
 
---- The outputs of one prompt's rows.
+--- The outputs of one prompt's sequences.
 local function outputs_of(run, prompt, o)
   local req, words, list = run.req, prompt.words, {}
   local chat = req.api == "chat" and req.chat or nil
@@ -132,11 +132,11 @@ local function outputs_of(run, prompt, o)
   return list
 end
 
---- Adds the rows of one prompt to the run's batch; returns their outputs, or raises. o: sampling, n, first (the index of the
---- first choice), prompt (which one), live (deltas go to the client), left (called when a row is done).
-function rows.add(run, prompt, o)
-  local batch, of_row = run.entry.batch, {}
-  local request = request_of(run, prompt, o, of_row)
+--- Adds the sequences of one prompt to the run's batch; returns their outputs, or raises. o: sampling, n, first (the index of the
+--- first choice), prompt (which one), live (deltas go to the client), left (called when a seq is done).
+function sequences.add(run, prompt, o)
+  local batch, of_seq = run.entry.batch, {}
+  local request = request_of(run, prompt, o, of_seq)
   local made = outputs_of(run, prompt, o)
   local bind = #run.attached > 0 and run.req.generation:wrap(run.req, run.attached, request, { tok = run.entry.tok,
     words = prompt.words, prompt_tail = prompt.tail, prompt_tokens = #prompt.ids })
@@ -145,11 +145,11 @@ function rows.add(run, prompt, o)
   local list = table.move(added, 2, added.n, 1, {})
   if bind then bind(list) end
   local predicted = admission.predict(batch, #prompt.ids, { n = o.n, max_tokens = request.max_tokens })
-  for i, row in ipairs(list) do
-    of_row[row], run.rows[row] = made[i], true
-    admission.joined(batch, row.row, i == 1 and predicted or 0)
+  for i, seq in ipairs(list) do
+    of_seq[seq], run.sequences[seq] = made[i], true
+    admission.joined(batch, seq.id, i == 1 and predicted or 0)
   end
   return made
 end
 
-return rows
+return sequences

@@ -7,18 +7,18 @@ return {
   config = { patience_s = 10 },
 
   schedule = function(step, self)
-    step:order(function(row)
-      if row.age > self.config.patience_s then return -math.huge end
-      return -row.cached
+    step:order(function(seq)
+      if seq.age > self.config.patience_s then return -math.huge end
+      return -seq.cached
     end)
     step:fill()
   end,
 
   selftest = {
     ["the longest cached beginning first, but not before who waits too long"] = function(try)
-      local rows = { { state = "waiting", left = 80, cached = 0 }, { state = "waiting", left = 20, cached = 60 },
+      local sequences = { { state = "waiting", left = 80, cached = 0 }, { state = "waiting", left = 20, cached = 60 },
         { state = "waiting", left = 80, cached = 0, age = 20 } }
-      local step = try.step(rows, { tokens = 130 })
+      local step = try.step(sequences, { tokens = 130 })
       try.schedule(step)
       assert(step.given[3] == 80 and step.given[2] == 20 and step.given[1] == 30)
     end,

@@ -4,7 +4,7 @@
 --
 -- The key is tag.key: the name of the API key. Weights of keys stand in the config; the others have weights.default.
 
-local function key_of(row) return row.tag.key or "" end
+local function key_of(seq) return seq.tag.key or "" end
 
 local function forget(state, now, half_life)
   local keep = 0.5 ^ (math.max(0, now - (state.at or now)) / half_life)
@@ -32,9 +32,9 @@ return {
   schedule = function(step, self)
     local state, weights = self.state, self.config.weights
     forget(state, step.now, self.config.half_life_s)
-    step:order(function(row) return state.used[key_of(row)] or 0 end)
-    for row, n in step:fill() do
-      local key = key_of(row)
+    step:order(function(seq) return state.used[key_of(seq)] or 0 end)
+    for seq, n in step:fill() do
+      local key = key_of(seq)
       state.used[key] = (state.used[key] or 0) + n / (weights[key] or weights.default)
     end
   end,
@@ -44,11 +44,11 @@ return {
       try.self.config.weights = { default = 1, gold = 4 }
       local got = { gold = 0, tin = 0 }
       for _ = 1, 200 do
-        local rows = {}
-        for i = 1, 8 do rows[i] = { state = "waiting", left = 16, tag = { key = i % 2 == 0 and "gold" or "tin" } } end
-        local step = try.step(rows, { tokens = 16 })
+        local sequences = {}
+        for i = 1, 8 do sequences[i] = { state = "waiting", left = 16, tag = { key = i % 2 == 0 and "gold" or "tin" } } end
+        local step = try.step(sequences, { tokens = 16 })
         try.schedule(step)
-        for i, row in ipairs(rows) do got[row.tag.key] = got[row.tag.key] + (step.given[i] or 0) end
+        for i, seq in ipairs(sequences) do got[seq.tag.key] = got[seq.tag.key] + (step.given[i] or 0) end
       end
       local ratio = got.gold / got.tin
       assert(ratio > 3.5 and ratio < 4.5, "got " .. ratio)

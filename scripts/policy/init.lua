@@ -3,24 +3,24 @@
 -- A policy is a function(step), or a table whose `schedule` is one; that of a table also gets `self`, which has its `config`
 -- and its `state`. The step offers
 --
---   step:running(filter)     rows that have caches, oldest first: { row =, state = "reading" | "writing", left =, tag =, … }
---   step:waiting(filter)     rows that have none yet, or none any more
---   step:prompts(filter)     rows whose prompts are to be read: those that are being read, then those that wait
---   step:write()             every row that writes gets its token; returns how many did
---   step:room(factor)        prompt tokens that may still be read: all that is left of the step, and beside rows that write so
+--   step:running(filter)     sequences that have caches, oldest first: { id =, state = "prefill" | "decode", left =, tag =, … }
+--   step:waiting(filter)     sequences that have none yet, or none any more
+--   step:prompts(filter)     sequences whose prompts are to be read: those that are being read, then those that wait
+--   step:decode()             every seq that writes gets its token; returns how many did
+--   step:room(factor)        prompt tokens that may still be read: all that is left of the step, and beside sequences that write so
 --                            many that it takes about `factor` (policy.STRETCH) times as long as without
---   step:read(row, most)     the row may read as much of its prompt as there is room, at most `most`; returns how much
---   step:give(row, n)        the row may process n tokens (default: all it has left, as far as the step has room); returns n
---   step:order(rows)         these come first, in this order, when `fill` gives; order(function(row) … end): smaller first
---                            among rows that do the same, the older one where they are equal
---   step:preempt(row)        its caches are given back, its tokens stay
---   step:fill()              the built-in policy gives the rest of the step; `for row, n in step:fill()` tells what
+--   step:prefill(seq, most)     the seq may read as much of its prompt as there is room, at most `most`; returns how much
+--   step:give(seq, n)        the seq may process n tokens (default: all it has left, as far as the step has room); returns n
+--   step:order(sequences)         these come first, in this order, when `fill` gives; order(function(seq) … end): smaller first
+--                            among sequences that do the same, the older one where they are equal
+--   step:preempt(seq)        its caches are given back, its tokens stay
+--   step:fill()              the built-in policy gives the rest of the step; `for seq, n in step:fill()` tells what
 --   step.tokens, step.left   what a step may hold, and what is left of it
---   step.timing              what steps took lately: decode (seconds of a step that only writes), read (seconds per prompt token)
+--   step.timing              what steps took lately: decode (seconds of a step without prefill), prefill (seconds per prompt token)
 --   step.free                tokens that the caches have room for
 --   step.now                 seconds on a clock that only goes forward
 --
--- A filter is a table that the row's tag must agree with ({ lane = "chat" }), or a function(row).
+-- A filter is a table that the seq's tag must agree with ({ lane = "chat" }), or a function(seq).
 --
 -- A move that is not legal raises, with the numbers. A policy that raises, takes too long, gives nothing although something
 -- could run, or returns something, is replaced for that step by the built-in one: reported once, and after three such
@@ -37,22 +37,22 @@ local policy = { STRIKES = 3, WINDOW_S = 60, DEADLINE_MS = 10, MEMORY = 64 << 20
 local Step = {}
 Step.__index = Step
 
-local function new_step(rows, options)
-  local timing, by_row, writers = options.timing, {}, 0
-  for i = 1, #rows do
-    local info = rows[i]
-    by_row[info.row] = info
-    if info.state == "writing" then writers = writers + 1 end
+local function new_step(sequences, options)
+  local timing, by_id, writers = options.timing, {}, 0
+  for i = 1, #sequences do
+    local info = sequences[i]
+    by_id[info.id] = info
+    if info.state == "decode" then writers = writers + 1 end
     if type(info.tag) ~= "table" then info.tag = {} end -- so that a policy need not ask
   end
-  return setmetatable({ rows = by_row, list = rows, grants = {}, preempted = {}, given = {}, first = {}, tokens = options.tokens,
-    left = options.tokens, writers = writers, taken = 0, timing = timing and { decode = timing.decode, read = timing.read },
+  return setmetatable({ sequences = by_id, list = sequences, grants = {}, preempted = {}, given = {}, first = {}, tokens = options.tokens,
+    left = options.tokens, writers = writers, taken = 0, timing = timing and { decode = timing.decode, prefill = timing.prefill },
     free = options.free, now = uv.hrtime() * 1e-9 }, Step)
 end
 
---- A step as policies get it, over rows as batch:rows() lists them; for trying policies out. Options: tokens, timing, free.
-function policy.step(rows, options)
-  return new_step(rows, options)
+--- A step as policies get it, over sequences as batch:sequences() lists them; for trying policies out. Options: tokens, timing, free.
+function policy.step(sequences, options)
+  return new_step(sequences, options)
 end
 
 local function agrees(info, filter)
@@ -70,7 +70,7 @@ local function pick(self, states, filter)
   local out, n, list, preempted = {}, 0, self.list, self.preempted
   for i = 1, #list do
     local info = list[i]
-    if states[info.state] and not info.follows and not preempted[info.row] and (not filter or agrees(info, filter)) then
+    if states[info.state] and not info.follows and not preempted[info.id] and (not filter or agrees(info, filter)) then
       n = n + 1
       out[n] = info
     end
@@ -78,8 +78,8 @@ local function pick(self, states, filter)
   return out
 end
 
-local RUNNING = { reading = true, writing = true }
-local READING, WAITING, WRITING = { reading = true }, { waiting = true }, { writing = true }
+local RUNNING = { prefill = true, decode = true }
+local PREFILL, WAITING, DECODE = { prefill = true }, { waiting = true }, { decode = true }
 
 function Step:running(filter) return pick(self, RUNNING, filter) end
 
@@ -87,51 +87,51 @@ function Step:running(filter) return pick(self, RUNNING, filter) end
 function Step:waiting(filter) return pick(self, WAITING, filter) end
 
 function Step:prompts(filter)
-  local rows = pick(self, READING, filter)
-  return table.move(pick(self, WAITING, filter), 1, #self.list, #rows + 1, rows)
+  local sequences = pick(self, PREFILL, filter)
+  return table.move(pick(self, WAITING, filter), 1, #self.list, #sequences + 1, sequences)
 end
 
-local function find(self, row, verb)
-  local id = type(row) == "table" and row.row or row
-  local info = math.type(id) == "integer" and self.rows[id]
-  if not info then error(("%s: there is no row %s"):format(verb, tostring(id)), 3) end
+local function find(self, seq, verb)
+  local id = type(seq) == "table" and seq.id or seq
+  local info = math.type(id) == "integer" and self.sequences[id]
+  if not info then error(("%s: there is no seq %s"):format(verb, tostring(id)), 3) end
   return info
 end
 
 --- Writes a move down that is legal.
 local function book(self, info, n)
   if n <= 0 then return 0 end
-  self.given[info.row], self.left = n, self.left - n
-  if info.state ~= "writing" then self.taken = self.taken + n end
-  self.grants[#self.grants + 1] = { info.row, n }
+  self.given[info.id], self.left = n, self.left - n
+  if info.state ~= "decode" then self.taken = self.taken + n end
+  self.grants[#self.grants + 1] = { info.id, n }
   return n
 end
 
-function Step:give(row, n)
-  local info = find(self, row, "give")
-  local id = info.row
+function Step:give(seq, n)
+  local info = find(self, seq, "give")
+  local id = info.id
   if n == nil then n = math.min(info.left, self.left) end
-  if math.type(n) ~= "integer" or n < 0 then error(("give: %s tokens to row %d"):format(tostring(n), id), 2) end
-  if self.given[id] then error(("give: row %d has been given %d tokens already"):format(id, self.given[id]), 2) end
-  if self.preempted[id] then error(("give: row %d was preempted in this step"):format(id), 2) end
-  if n > info.left then error(("give: %d tokens to row %d, which has %d left"):format(n, id, info.left), 2) end
+  if math.type(n) ~= "integer" or n < 0 then error(("give: %s tokens to seq %d"):format(tostring(n), id), 2) end
+  if self.given[id] then error(("give: seq %d has been given %d tokens already"):format(id, self.given[id]), 2) end
+  if self.preempted[id] then error(("give: seq %d was preempted in this step"):format(id), 2) end
+  if n > info.left then error(("give: %d tokens to seq %d, which has %d left"):format(n, id, info.left), 2) end
   if n > self.left then error(("give: %d tokens, but the step has room for %d more"):format(n, self.left), 2) end
   return book(self, info, n)
 end
 
-function Step:write()
+function Step:decode()
   local n, given = 0, self.given
-  for _, info in ipairs(pick(self, WRITING)) do
-    if not given[info.row] then n = n + book(self, info, math.min(info.left, self.left)) end
+  for _, info in ipairs(pick(self, DECODE)) do
+    if not given[info.id] then n = n + book(self, info, math.min(info.left, self.left)) end
   end
   return n
 end
 
---- Tokens that may be read beside rows that write, whatever has been given so far.
+--- Tokens that may be read beside sequences that write, whatever has been given so far.
 local function read_budget(self, factor)
   local timing = self.timing
-  if not (timing and timing.decode and timing.read) then return 32 end
-  return math.max(4, math.floor(timing.decode * (factor - 1) / timing.read))
+  if not (timing and timing.decode and timing.prefill) then return 32 end
+  return math.max(4, math.floor(timing.decode * (factor - 1) / timing.prefill))
 end
 
 function Step:room(factor)
@@ -139,26 +139,26 @@ function Step:room(factor)
   return math.max(0, math.min(self.left, read_budget(self, factor or policy.STRETCH) - self.taken))
 end
 
-function Step:read(row, most)
-  local info = find(self, row, "read")
-  if info.state == "writing" then error(("read: row %d has read its prompt"):format(info.row), 2) end
-  if self.given[info.row] then return 0 end
+function Step:prefill(seq, most)
+  local info = find(self, seq, "read")
+  if info.state == "decode" then error(("read: seq %d has read its prompt"):format(info.id), 2) end
+  if self.given[info.id] then return 0 end
   local n = math.min(info.left, self:room(), most and math.max(0, math.floor(most)) or info.left)
   return self:give(info, math.tointeger(n))
 end
 
---- The rows by what a function says of each, smaller first; the older one where it says the same.
+--- The sequences by what a function says of each, smaller first; the older one where it says the same.
 local function by_key(self, key)
-  local rows, keys, age = {}, {}, {}
+  local sequences, keys, age = {}, {}, {}
   for i, info in ipairs(self.list) do
     local value = key(info)
     if type(value) ~= "number" or value ~= value then
-      error(("order: the key of row %d is %s, not a number"):format(info.row, tostring(value)), 3)
+      error(("order: the key of seq %d is %s, not a number"):format(info.id, tostring(value)), 3)
     end
-    rows[i], keys[info], age[info] = info, value, i
+    sequences[i], keys[info], age[info] = info, value, i
   end
-  table.sort(rows, function(a, b) return keys[a] < keys[b] or keys[a] == keys[b] and age[a] < age[b] end)
-  return rows
+  table.sort(sequences, function(a, b) return keys[a] < keys[b] or keys[a] == keys[b] and age[a] < age[b] end)
+  return sequences
 end
 
 function Step:order(by)
@@ -166,31 +166,31 @@ function Step:order(by)
     self.sorted = by_key(self, by)
     return
   end
-  if type(by) ~= "table" then error(("order: a list of rows or a function expected, got %s"):format(type(by)), 2) end
+  if type(by) ~= "table" then error(("order: a list of sequences or a function expected, got %s"):format(type(by)), 2) end
   local first = {}
-  for i, row in ipairs(by) do first[i] = find(self, row, "order") end
+  for i, seq in ipairs(by) do first[i] = find(self, seq, "order") end
   self.first = first
 end
 
-function Step:preempt(row)
-  local info = find(self, row, "preempt")
-  if info.state == "waiting" then error(("preempt: row %d does not run"):format(info.row), 2) end
-  if self.given[info.row] then error(("preempt: row %d has been given tokens in this step"):format(info.row), 2) end
-  if info.state == "writing" and not self.preempted[info.row] then self.writers = self.writers - 1 end
-  self.preempted[info.row] = true
+function Step:preempt(seq)
+  local info = find(self, seq, "preempt")
+  if info.state == "waiting" then error(("preempt: seq %d does not run"):format(info.id), 2) end
+  if self.given[info.id] then error(("preempt: seq %d has been given tokens in this step"):format(info.id), 2) end
+  if info.state == "decode" and not self.preempted[info.id] then self.writers = self.writers - 1 end
+  self.preempted[info.id] = true
 end
 
---- Every row once: those that `order` named, then those that write, read, wait, each by their key or by age.
+--- Every seq once: those that `order` named, then those that write, read, wait, each by their key or by age.
 local function importance(self)
   local out, seen = {}, {}
   local function put(info)
-    if not seen[info.row] and not info.follows and not self.preempted[info.row] then
-      seen[info.row] = true
+    if not seen[info.id] and not info.follows and not self.preempted[info.id] then
+      seen[info.id] = true
       out[#out + 1] = info
     end
   end
   for _, info in ipairs(self.first) do put(info) end
-  for _, state in ipairs { "writing", "reading", "waiting" } do
+  for _, state in ipairs { "decode", "prefill", "waiting" } do
     for _, info in ipairs(self.sorted or self.list) do
       if info.state == state then put(info) end
     end
@@ -202,15 +202,15 @@ end
 function Step:fill()
   local before = #self.grants
   for _, info in ipairs(importance(self)) do
-    if self.left > 0 and not self.given[info.row] and info.left > 0 then
-      if info.state == "writing" then self:give(info) else self:read(info) end
+    if self.left > 0 and not self.given[info.id] and info.left > 0 then
+      if info.state == "decode" then self:give(info) else self:prefill(info) end
     end
   end
   local i = before
   return function()
     i = i + 1
     local grant = self.grants[i]
-    if grant then return self.rows[grant[1]], grant[2] end
+    if grant then return self.sequences[grant[1]], grant[2] end
   end
 end
 
@@ -242,14 +242,14 @@ local function among(ring, value, share)
   return sorted[math.ceil(share * #sorted)]
 end
 
---- A step took `seconds`, read so many prompt tokens and wrote for so many rows. Of what reading costs a high value is believed,
+--- A step took `seconds`, read so many prompt tokens and wrote for so many sequences. Of what reading costs a high value is believed,
 --- not the middle: where times vary, every stream would pay for a budget that a few quick steps have made too large.
 function Timing:observe(seconds, read, written)
   if read == 0 and written > 0 then
     self.decode = among(self.writes, seconds, 0.5)
   elseif read > 0 and (written > 0 or read >= 16) then -- a short prompt alone is mostly what a step costs anyway
     local base = written > 0 and self.decode or 0
-    self.read = among(self.reads, math.max((seconds - base) / read, seconds / read * 0.1), 0.75)
+    self.prefill = among(self.reads, math.max((seconds - base) / read, seconds / read * 0.1), 0.75)
   end
 end
 
@@ -310,8 +310,8 @@ local function strike(self, why, now)
   end
 end
 
-local function could_run(rows)
-  for _, info in ipairs(rows) do
+local function could_run(sequences)
+  for _, info in ipairs(sequences) do
     if not info.follows and info.left > 0 then return true end
   end
   return false
@@ -324,57 +324,57 @@ local function ask(self, step)
   if result ~= nil then return ("returned %s, nothing was expected"):format(type(result)) end
 end
 
--- A policy has the step and its rows in its hands; what it could have written over is kept aside, four values of a row after the
+-- A policy has the step and its sequences in its hands; what it could have written over is kept aside, four values of a seq after the
 -- other: this is done for every step.
-local function keep(self, rows)
+local function keep(self, sequences)
   local kept, n = self.kept, 0
-  for i = 1, #rows do
-    local info = rows[i]
-    kept[n + 1], kept[n + 2], kept[n + 3], kept[n + 4] = info.row, info.state, info.left, info.follows or false
+  for i = 1, #sequences do
+    local info = sequences[i]
+    kept[n + 1], kept[n + 2], kept[n + 3], kept[n + 4] = info.id, info.state, info.left, info.follows or false
     n = n + 4
   end
   for i = #kept, n + 1, -1 do kept[i] = nil end
 end
 
-local function kept_rows(kept)
-  local rows = {}
+local function kept_sequences(kept)
+  local sequences = {}
   for i = 1, #kept, 4 do
-    rows[#rows + 1] = { row = kept[i], state = kept[i + 1], left = kept[i + 2], follows = kept[i + 3] }
+    sequences[#sequences + 1] = { id = kept[i], state = kept[i + 1], left = kept[i + 2], follows = kept[i + 3] }
   end
-  return rows
+  return sequences
 end
 
 --- Why these are not the grants of legal moves, or nil.
 local function illegal(self, step, tokens)
   local kept, left, sum = self.kept, self.may, 0
-  for row in pairs(left) do left[row] = nil end
+  for seq in pairs(left) do left[seq] = nil end
   for i = 1, #kept, 4 do left[kept[i]] = kept[i + 3] and 0 or kept[i + 2] end
   if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return "wrote over the step" end
   for _, grant in ipairs(step.grants) do
-    local row, n
-    if type(grant) == "table" then row, n = grant[1], grant[2] end
-    if math.type(n) ~= "integer" or n < 1 or n > (left[row or 0] or 0) then return "wrote over the step" end
-    left[row], sum = 0, sum + n
+    local seq, n
+    if type(grant) == "table" then seq, n = grant[1], grant[2] end
+    if math.type(n) ~= "integer" or n < 1 or n > (left[seq or 0] or 0) then return "wrote over the step" end
+    left[seq], sum = 0, sum + n
   end
-  for row in pairs(step.preempted) do
-    if not left[row] then return "wrote over the step" end
+  for seq in pairs(step.preempted) do
+    if not left[seq] then return "wrote over the step" end
   end
   if sum > tokens then return "wrote over the step" end
-  if sum == 0 and could_run(kept_rows(kept)) then return "gave nothing, although rows could run" end
+  if sum == 0 and could_run(kept_sequences(kept)) then return "gave nothing, although sequences could run" end
 end
 
---- Grants and rows to preempt first, for rows as batch:rows() lists them. Options: tokens, timing, free.
-function Runner:grants(rows, options)
-  if not could_run(rows) then return {}, {} end
+--- Grants and sequences to preempt first, for sequences as batch:sequences() lists them. Options: tokens, timing, free.
+function Runner:grants(sequences, options)
+  if not could_run(sequences) then return {}, {} end
   if not self.off then
-    keep(self, rows)
-    local step = new_step(rows, options)
+    keep(self, sequences)
+    local step = new_step(sequences, options)
     local why = ask(self, step) or illegal(self, step, options.tokens)
     if not why then return step.grants, step.preempted end
-    rows = kept_rows(self.kept)
+    sequences = kept_sequences(self.kept)
     strike(self, why, uv.hrtime() * 1e-9)
   end
-  local step = new_step(rows, options)
+  local step = new_step(sequences, options)
   step:fill()
   return step.grants, step.preempted
 end

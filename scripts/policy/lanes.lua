@@ -38,19 +38,19 @@ return {
 
   schedule = function(step, self)
     local config = self.config
-    step:write() -- every stream goes on
-    for _, row in ipairs(step:prompts(function(row) return row.age > config.patience_s end)) do step:read(row) end
+    step:decode() -- every stream goes on
+    for _, seq in ipairs(step:prompts(function(seq) return seq.age > config.patience_s end)) do step:prefill(seq) end
     local total = step:room()
     for _, lane in ipairs(config.lanes) do
       local quota = math.ceil(total * lane.share)
-      for _, row in ipairs(step:prompts { lane = lane.name }) do
+      for _, seq in ipairs(step:prompts { lane = lane.name }) do
         if quota <= 0 then break end
-        quota = quota - step:read(row, quota)
+        quota = quota - step:prefill(seq, quota)
       end
     end
     local rank = {}
     for i, lane in ipairs(config.lanes) do rank[lane.name] = i end
-    step:order(function(row) return rank[row.tag.lane] or #config.lanes end)
+    step:order(function(seq) return rank[seq.tag.lane] or #config.lanes end)
     step:fill() -- what is left over
   end,
 

@@ -3,18 +3,18 @@ local policy = require "policy"
 
 local selftest = { STEPS = 2 }
 
-local function row(number, state, more)
-  local info = { row = number, state = state, left = state == "writing" and 1 or 40, prompt = 40, past = 0, generated = 0,
+local function seq(number, state, more)
+  local info = { id = number, state = state, left = state == "decode" and 1 or 40, prompt = 40, past = 0, generated = 0,
     cached = 0, choice = 0, follows = false, age = 0, bytes = 0, tag = {} }
   for key, value in pairs(more or {}) do info[key] = value end
   return info
 end
 
---- Rows of every state; a prompt that is longer than the step, and a choice that waits for another's prompt.
-local function rows_of(step)
-  if step == 1 then return { row(1, "waiting"), row(2, "waiting", { left = 5000, prompt = 5000 }) } end
-  return { row(1, "writing", { past = 40, generated = 3 }), row(2, "reading", { left = 4500, prompt = 5000, past = 500 }),
-    row(3, "waiting", { cached = 16 }), row(4, "waiting", { follows = true, choice = 1, left = 0 }) }
+--- Sequences of every state; a prompt that is longer than the step, and a choice that waits for another's prompt.
+local function sequences_of(step)
+  if step == 1 then return { seq(1, "waiting"), seq(2, "waiting", { left = 5000, prompt = 5000 }) } end
+  return { seq(1, "decode", { past = 40, generated = 3 }), seq(2, "prefill", { left = 4500, prompt = 5000, past = 500 }),
+    seq(3, "waiting", { cached = 16 }), seq(4, "waiting", { follows = true, choice = 1, left = 0 }) }
 end
 
 --- Tries a policy; raises what it does wrong. options: deadline_ms.
@@ -24,7 +24,7 @@ function selftest.run(given, options)
     report = function(text) said = said or text end })
   local timing = policy.timing()
   for step = 1, selftest.STEPS do
-    runner:grants(rows_of(step), { tokens = 512, timing = timing, free = 8192 })
+    runner:grants(sequences_of(step), { tokens = 512, timing = timing, free = 8192 })
     if said then error(("step %d: %s"):format(step, runner.last_error), 0) end
     timing:observe(0.01, 0, 1) -- the second step knows what steps take
     timing:observe(0.02, 64, 1)

@@ -118,7 +118,7 @@ local function script_name(value)
 end
 
 local LARGE = 1 << 40
-local per_model = { path = is "string", load = is "boolean", rows = integer(1, 65536), step_tokens = integer(1, 1 << 20),
+local per_model = { path = is "string", load = is "boolean", sequences = integer(1, 65536), step_tokens = integer(1, 1 << 20),
   context = integer(1, LARGE), kv_bits = one_of(32, 16, 8, 4), cache_bytes = bytes, threads = integer(1, 4096) }
 
 --- { name = path or { path = , settings of this one } }, or a list of such.
@@ -191,7 +191,7 @@ config.keys = {
   { "queue", check = record { requests = integer(0, LARGE), memory = number(0, 1e6) }, live = true, filled = true,
     default = { requests = 256, memory = 4.0 },
     help = "Requests that may wait (then 429), and their tokens as a multiple of the caches' (then 503)." },
-  { "rows", check = integer(1, 65536), default = 64, help = "Answers that are written at once." },
+  { "sequences", check = integer(1, 65536), default = 64, help = "Answers that are written at once." },
   { "step_tokens", check = integer(1, 1 << 20), default = 512, help = "Tokens of a step at most." },
   { "context", check = integer(1, LARGE), shown = "8192", help = "Tokens of one conversation at most (the model's own)." },
   { "kv_bits", check = one_of(32, 16, 8, 4), default = 32, help = "Size of a cache element." },

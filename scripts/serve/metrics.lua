@@ -12,7 +12,7 @@
 local metrics = { SERIES = 1000 }
 
 local SECONDS = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120 }
-local ROWS = { 1, 2, 4, 8, 16, 32, 64, 128, 256 }
+local SIZES = { 1, 2, 4, 8, 16, 32, 64, 128, 256 }
 
 -- field, kind, name behind "perigee_", help, buckets. Who sets them: the pipeline those of requests and tokens, serve/status
 -- the gauges, serve/phases those of scripts.
@@ -31,10 +31,10 @@ metrics.families = {
   { "decode_tokens", "counter", "decode_tokens_total", "Tokens that steps wrote." },
   { "steps", "counter", "steps_total", "Steps of the engine." },
   { "step_seconds", "counter", "step_seconds_total", "Seconds in steps, by part: plan, compute, sample, lua." },
-  { "batch_rows", "histogram", "batch_rows", "Rows of a step.", ROWS },
-  { "running", "gauge", "rows_running", "Rows with caches." },
-  { "waiting", "gauge", "rows_waiting", "Rows that wait for room." },
-  { "preempted", "counter", "preemptions_total", "Rows that had to give their caches back." },
+  { "batch_sequences", "histogram", "batch_sequences", "Sequences of a step.", SIZES },
+  { "running", "gauge", "rows_running", "Sequences with caches." },
+  { "waiting", "gauge", "rows_waiting", "Sequences that wait for room." },
+  { "preempted", "counter", "preemptions_total", "Sequences that had to give their caches back." },
   { "cache_lookups", "counter", "prefix_cache_lookups_total", "Prompts looked up in the prefix cache." },
   { "cache_hits", "counter", "prefix_cache_hits_total", "Lookups that found something." },
   { "cache_evictions", "counter", "prefix_cache_evictions_total", "Cached beginnings that were given up." },

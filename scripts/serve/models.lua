@@ -125,13 +125,13 @@ local function snapshot_budget(self, entry, allowed)
 end
 
 --- What a started batch takes.
-local function memory_of(entry, rows, snapshots)
+local function memory_of(entry, sequences, snapshots)
   local graph, _, tokens = entry.model.graph, entry.batch:room()
   local plan <close> = assert(graph:plan())
   local step = math.min(entry.batch.core.step_tokens, entry.batch.core.context)
   return { weights = entry.model.weights.bytes, tokens = tokens,
-    caches = memory.kv(graph, tokens, entry.model.options.kv_bits) + (rows + 1) * memory.state(graph) + snapshots,
-    activations = memory.activations(plan, step, { outputs = rows }) }
+    caches = memory.kv(graph, tokens, entry.model.options.kv_bits) + (sequences + 1) * memory.state(graph) + snapshots,
+    activations = memory.activations(plan, step, { outputs = sequences }) }
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ local function open_batch(self, entry, cache_bytes)
   local options = { share = running_batch(self), cache_bytes = cache_bytes, cache_folder = cache_folder(self, entry),
     cache_disk_bytes = self.config.cache_disk_bytes, policy = self.policy and self.policy(entry),
     report = function(line) self.log:note("warning", line, { model = entry.name }) end }
-  for _, name in ipairs { "rows", "step_tokens" } do options[name] = setting(self, entry, name) end
+  for _, name in ipairs { "sequences", "step_tokens" } do options[name] = setting(self, entry, name) end
   local batch, why = entry.model:batch(options)
   if not batch then return nil, why end
   local ok, failed = batch:start()
@@ -219,7 +219,7 @@ local function load_stages(self, entry)
   entry.batch = must(open_batch(self, entry, cache_bytes))
   entry.words, entry.no_words = chat.open(entry.path)
   async.sleep(0)
-  entry.memory = memory_of(entry, setting(self, entry, "rows"), snapshots)
+  entry.memory = memory_of(entry, setting(self, entry, "sequences"), snapshots)
   entry.tok, entry.context = model:tokenizer(), entry.batch.core.context
   entry.timing = { load_s = (uv.hrtime() - began) // 1000000 / 1000 }
 end
@@ -289,7 +289,7 @@ local function wait_for_rows(entry, seconds)
   return entry.batch.alive == 0
 end
 
---- Gives a model's memory back once its rows are done; those that are not after config.drain_s are cancelled. Inside a task.
+--- Gives a model's memory back once its sequences are done; those that are not after config.drain_s are cancelled. Inside a task.
 function Models:unload(name)
   local entry = self.by_name[name]
   if not entry then return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self)) end
@@ -301,7 +301,7 @@ function Models:unload(name)
   if entry.state ~= "ready" then return nil, ("'%s' is %s"):format(name, entry.state) end
   entry.state = "unloading"
   if not wait_for_rows(entry, self.config.drain_s) then
-    for _, row in pairs(entry.batch.live) do row:cancel() end
+    for _, seq in pairs(entry.batch.live) do seq:cancel() end
     wait_for_rows(entry, 1)
   end
   release(entry)

@@ -24,7 +24,7 @@ local function observe_steps(app, entry)
   for _, t in ipairs(entry.batch:trace(256)) do
     if t.at > seen.step then
       seen.step = t.at
-      app.metrics.batch_rows:observe(t.reading + t.writing, { model = entry.name })
+      app.metrics.batch_sequences:observe(t.prefill + t.decode, { model = entry.name })
     end
   end
 end

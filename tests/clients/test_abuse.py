@@ -32,7 +32,7 @@ def busy():
 def wait_idle():
     end = time.time() + 30
     while busy():
-        assert time.time() < end, f"{busy()} rows still run"
+        assert time.time() < end, f"{busy()} sequences still run"
         time.sleep(0.1)
 
 

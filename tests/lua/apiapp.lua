@@ -53,7 +53,7 @@ end
 
 local function model_of(options)
   local model = assert(perigee.open("examples/moonlet", { threads = 2, context = options.context }))
-  local batch = assert(model:batch { rows = options.rows or 16, cache_tokens = options.cache_tokens or 16384,
+  local batch = assert(model:batch { sequences = options.sequences or 16, cache_tokens = options.cache_tokens or 16384,
     cache_bytes = options.cache_bytes or 16 << 20 })
   assert(batch:start())
   return { name = "moonlet", path = "examples/moonlet", model = model, tok = model:tokenizer(), batch = batch,

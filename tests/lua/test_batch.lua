@@ -1,5 +1,5 @@
--- Batches from Lua: many rows at once give what each gives alone, in the foreground and on the engine thread; policies that
--- misbehave; rows by hand.
+-- Batches from Lua: many sequences at once give what each gives alone, in the foreground and on the engine thread; policies that
+-- misbehave; sequences by hand.
 local perigee = require "perigee"
 local policy = require "policy"
 local test = require("harness").test
@@ -48,10 +48,10 @@ local function copy(request)
 end
 
 local function alone(model, request)
-  local batch <close> = assert(model:batch { rows = 1, cache_bytes = 0, kv_block = 16 })
-  local row = assert(batch:add(copy(request)))
+  local batch <close> = assert(model:batch { sequences = 1, cache_bytes = 0, kv_block = 16 })
+  local seq = assert(batch:add(copy(request)))
   assert(batch:run())
-  return row
+  return seq
 end
 
 for _, name in ipairs(MODELS) do
@@ -60,62 +60,62 @@ for _, name in ipairs(MODELS) do
     local list, want = requests(model.config.vocab_size), {}
     if forced then list = { list[2], list[3], list[6] } end
     for i, r in ipairs(list) do want[i] = alone(model, r) end
-    for _, options in ipairs { { rows = 3, step_tokens = 7, kv_block = 4 }, { rows = 16, step_tokens = 64, threads = 1 },
-      { rows = 4, cache_tokens = 160, kv_block = 8, context = 128 } } do
+    for _, options in ipairs { { sequences = 3, step_tokens = 7, kv_block = 4 }, { sequences = 16, step_tokens = 64, threads = 1 },
+      { sequences = 4, cache_tokens = 160, kv_block = 8, context = 128 } } do
       local batch <close> = assert(model:batch(options))
-      local rows = {}
-      for i = #list, 1, -1 do rows[i] = assert(batch:add(copy(list[i]))) end
+      local sequences = {}
+      for i = #list, 1, -1 do sequences[i] = assert(batch:add(copy(list[i]))) end
       assert(batch:run())
-      for i, row in ipairs(rows) do
-        t.eq(row.ids, want[i].ids)
-        t.eq(row.finish, want[i].finish)
-        t.eq(row.logprobs, want[i].logprobs)
+      for i, seq in ipairs(sequences) do
+        t.eq(seq.ids, want[i].ids)
+        t.eq(seq.finish, want[i].finish)
+        t.eq(seq.logprobs, want[i].logprobs)
       end
-      t.eq(#batch:rows(), 0)
+      t.eq(#batch:sequences(), 0)
     end
   end)
 end
 
-test("n choices are rows with seeds of their own", function(t)
+test("n choices are sequences with seeds of their own", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 8 })
+  local batch <close> = assert(model:batch { sequences = 8 })
   local request = { prompt = ids_of(20, 3, 100), max_tokens = 8, temperature = 1, seed = 40 }
-  local rows = { batch:add { prompt = request.prompt, max_tokens = 8, temperature = 1, seed = 40, n = 3 } }
-  t.eq(#rows, 3)
+  local sequences = { batch:add { prompt = request.prompt, max_tokens = 8, temperature = 1, seed = 40, n = 3 } }
+  t.eq(#sequences, 3)
   assert(batch:run())
-  for i, row in ipairs(rows) do
+  for i, seq in ipairs(sequences) do
     request.seed = 39 + i
-    t.eq(row.ids, alone(model, request).ids)
+    t.eq(seq.ids, alone(model, request).ids)
   end
   t.eq(batch:stats().finished, 3)
 end)
 
 test("events, counters and the trace", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 4, step_tokens = 16 })
+  local batch <close> = assert(model:batch { sequences = 4, step_tokens = 16 })
   local seen, done = {}, 0
   local request = { prompt = ids_of(40, 1, 100), max_tokens = 5, temperature = 0, ignore_eos = true }
   request.on_token = function(e, r)
     if e.id then seen[#seen + 1] = e.id end
-    t.eq(r.row, e.row)
+    t.eq(r.id, e.seq)
   end
   request.on_done = function() done = done + 1 end
-  local row = assert(batch:add(request))
-  t.eq(batch:rows()[1].state, "waiting")
+  local seq = assert(batch:add(request))
+  t.eq(batch:sequences()[1].state, "waiting")
   local events, ran = batch:step()
   t.eq(#events, 0)
   t.eq(ran, 1)
-  t.eq(batch:rows()[1].state, "reading")
-  t.eq(batch:rows()[1].left, 24)
-  t.eq(#assert(batch:step { { row, 1000 } }), 0)
+  t.eq(batch:sequences()[1].state, "prefill")
+  t.eq(batch:sequences()[1].left, 24)
+  t.eq(#assert(batch:step { { seq, 1000 } }), 0)
   assert(batch:run())
-  t.eq(seen, row.ids)
+  t.eq(seen, seq.ids)
   t.eq(done, 1)
   local stats = batch:stats()
   t.eq({ stats.read_tokens, stats.written_tokens, stats.finished, stats.running }, { 40, 5, 1, 0 })
   local trace = batch:trace()
   t.eq(#trace, stats.steps)
-  t.eq({ trace[1].tokens, trace[1].reading, trace[1].writing }, { 16, 1, 0 })
+  t.eq({ trace[1].tokens, trace[1].prefill, trace[1].decode }, { 16, 1, 0 })
   t.eq({ #batch.core:trace(256, trace[1].at), #batch.core:trace(2, 0) }, { #trace - 1, 2 })
   t.eq(batch.core:trace(9, trace[#trace].at), {})
   t.eq(trace[1].lua > 0, true)
@@ -126,16 +126,16 @@ test("events, counters and the trace", function(t)
     steps = steps + n
   end
   t.eq(steps, stats.steps)
-  t.eq({ trace[#trace].tokens, trace[#trace].writing }, { 1, 1 })
+  t.eq({ trace[#trace].tokens, trace[#trace].decode }, { 1, 1 })
   local again = assert(batch:add { prompt = ids_of(40, 1, 100), max_tokens = 5, temperature = 0, ignore_eos = true })
   assert(batch:run())
-  t.eq(again.ids, row.ids)
+  t.eq(again.ids, seq.ids)
   t.eq(again.cached_tokens, 39)
 end)
 
 test("stop strings, text and end of text", function(t)
   local model <close> = assert(perigee.open("examples/moonlet", { threads = 2 }))
-  local batch <close> = assert(model:batch { rows = 4 })
+  local batch <close> = assert(model:batch { sequences = 4 })
   local whole = assert(batch:add { prompt = "Once upon a time", max_tokens = 24, temperature = 0, ignore_eos = true })
   assert(batch:run())
   local at = whole.text:find("[%w]", 12)
@@ -150,30 +150,30 @@ test("stop strings, text and end of text", function(t)
   t.eq(cut.stop, 2)
 end)
 
-test("rows by hand", function(t)
+test("sequences by hand", function(t)
   local model <close> = open "qwen3_5"
-  local batch <close> = assert(model:batch { rows = 4, kv_block = 8 })
-  local row = assert(batch:add { prompt = ids_of(30, 1, 100), max_tokens = 12, temperature = 0 })
-  assert(row:force { 7, 8 })
+  local batch <close> = assert(model:batch { sequences = 4, kv_block = 8 })
+  local seq = assert(batch:add { prompt = ids_of(30, 1, 100), max_tokens = 12, temperature = 0 })
+  assert(seq:force { 7, 8 })
   for _ = 1, 3 do batch:step() end
-  t.eq({ row.ids[1], row.ids[2] }, { 7, 8 })
-  assert(row:keep_logits())
+  t.eq({ seq.ids[1], seq.ids[2] }, { 7, 8 })
+  assert(seq:keep_logits())
   batch:step()
-  local logits = row:logits()
+  local logits = seq:logits()
   t.eq(logits.shape, { model.config.vocab_size })
-  t.eq(logits:argmax() - 1, row.ids[#row.ids])
-  local child = assert(row:fork(5))
+  t.eq(logits:argmax() - 1, seq.ids[#seq.ids])
+  local child = assert(seq:fork(5))
   assert(child:bias { [9] = 1000 })
   batch:step()
   t.eq(child.ids[#child.ids], 9)
-  t.eq(#child.ids, #row.ids)
+  t.eq(#child.ids, #seq.ids)
   assert(child:cancel())
   local path = os.tmpname()
-  assert(row:save(path))
+  assert(seq:save(path))
   assert(batch:run())
-  t.eq(#row.ids, 12)
+  t.eq(#seq.ids, 12)
   t.eq(child.finish, "cancel")
-  local other <close> = assert(model:batch { rows = 2 })
+  local other <close> = assert(model:batch { sequences = 2 })
   assert(other:load(path))
   local repeated = assert(other:add { prompt = ids_of(30, 1, 100), max_tokens = 1, temperature = 0 })
   assert(other:run())
@@ -190,14 +190,14 @@ end)
 test("trim goes back to what was before", function(t)
   for _, name in ipairs { "llama", "nemotron_h" } do
     local model <close> = open(name)
-    local batch <close> = assert(model:batch { rows = 2 })
-    local row = assert(batch:add { prompt = ids_of(20, 4, 100), max_tokens = 10, temperature = 1, seed = 3, ignore_eos = true })
+    local batch <close> = assert(model:batch { sequences = 2 })
+    local seq = assert(batch:add { prompt = ids_of(20, 4, 100), max_tokens = 10, temperature = 1, seed = 3, ignore_eos = true })
     for _ = 1, 6 do batch:step() end
-    local before = #row.ids
+    local before = #seq.ids
     t.eq(before > 3, true)
-    assert(row:trim(22))
+    assert(seq:trim(22))
     assert(batch:run())
-    local first, again = { table.unpack(row.ids, 3, before) }, { table.unpack(row.ids, before + 1, 2 * before - 2) }
+    local first, again = { table.unpack(seq.ids, 3, before) }, { table.unpack(seq.ids, before + 1, 2 * before - 2) }
     t.eq(again, first)
   end
 end)
@@ -206,11 +206,11 @@ test("what is pinned stays", function(t)
   local model <close> = open "qwen3_5"
   local pinned = ids_of(24, 1, 100)
   local function request(prompt) return { prompt = prompt, max_tokens = 1, temperature = 0 } end
-  local batch <close> = assert(model:batch { rows = 1, context = 40, kv_block = 8, cache_tokens = 96 })
+  local batch <close> = assert(model:batch { sequences = 1, context = 40, kv_block = 8, cache_tokens = 96 })
   local function cached(prompt)
-    local row = assert(batch:add(request(prompt)))
+    local seq = assert(batch:add(request(prompt)))
     assert(batch:run())
-    return row.cached_tokens
+    return seq.cached_tokens
   end
   local function flood(seed) for i = 1, 12 do cached(ids_of(32, seed + i, 100)) end end
   t.eq(batch:pin(pinned), 0) -- it is not there yet
@@ -232,12 +232,12 @@ end)
 
 test("what cannot be", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 2, context = 64 })
+  local batch <close> = assert(model:batch { sequences = 2, context = 64 })
   t.raises(function() batch:add { prompt = { 1 }, temprature = 1 } end, "unknown key 'temprature', is it 'temperature'?")
   t.raises(function() batch:add { max_tokens = 1 } end, "'prompt' is missing")
   t.raises(function() batch:add { prompt = { 1, "x" } } end, "token 2 of 'prompt' is no id: x")
   t.raises(function() batch:add { prompt = { 1 }, stop = 5 } end, "'stop' must be text or a list")
-  t.raises(function() model:batch { rowz = 2 } end, "unknown option 'rowz', is it 'rows'?")
+  t.raises(function() model:batch { sequencez = 2 } end, "unknown option 'sequencez', is it 'sequences'?")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, temperature = -2 })), "temperature is %-2")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, top_p = 0 / 0 })), "top_p is")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, min_p = math.huge })), "min_p is inf")
@@ -247,23 +247,23 @@ test("what cannot be", function(t)
   t.raises(function() batch:step { { "a", 1 } } end, "grant 1")
   t.raises(function() batch.core:submit {} end, "start it first")
   t.eq(batch.core:drain(), {})
-  local row = assert(batch:add { prompt = { 1 }, max_tokens = 3, temperature = 0 })
-  assert(batch:step { { row, 99 }, { 77, 1 }, { row, 1 } })
+  local seq = assert(batch:add { prompt = { 1 }, max_tokens = 3, temperature = 0 })
+  assert(batch:step { { seq, 99 }, { 77, 1 }, { seq, 1 } })
   assert(batch:run())
-  t.eq(row.finish, "length")
-  t.fails("not_found", row:force { 1 })
+  t.eq(seq.finish, "length")
+  t.fails("not_found", seq:force { 1 })
 end)
 
-test("cancelled rows say so, with and without a step", function(t)
+test("cancelled sequences say so, with and without a step", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 2 })
-  local row = assert(batch:add { prompt = { 1, 2 }, max_tokens = 9, temperature = 0, ignore_eos = true })
+  local batch <close> = assert(model:batch { sequences = 2 })
+  local seq = assert(batch:add { prompt = { 1, 2 }, max_tokens = 9, temperature = 0, ignore_eos = true })
   batch:step()
-  row:cancel()
+  seq:cancel()
   local other = assert(batch:add { prompt = { 1, 2 }, max_tokens = 2, temperature = 0, ignore_eos = true })
   other:cancel()
   assert(batch:run())
-  t.eq({ row.finish, #row.ids, other.finish, #other.ids }, { "cancel", 1, "cancel", 0 })
+  t.eq({ seq.finish, #seq.ids, other.finish, #other.ids }, { "cancel", 1, "cancel", 0 })
   local third = assert(batch:add { prompt = { 1 } })
   third:cancel()
   assert(batch:start())
@@ -279,12 +279,12 @@ local bad_policies = {
   { "returns nonsense", function() return 42 end, "returned number" },
   { "gives nothing", function() end, "gave nothing" },
   { "gives more than there is", function(step) step:give(step:waiting()[1] or step:running()[1], 100000) end,
-    "100000 tokens to row 1" },
-  { "gives to a row that is not there", function(step) step:give(99, 1) end, "no row 99" },
+    "100000 tokens to seq 1" },
+  { "gives to a seq that is not there", function(step) step:give(99, 1) end, "no seq 99" },
   { "gives twice", function(step)
-    local row = step:waiting()[1] or step:running()[1]
-    step:give(row, 1)
-    step:give(row, 1)
+    local seq = step:waiting()[1] or step:running()[1]
+    step:give(seq, 1)
+    step:give(seq, 1)
   end, "has been given 1" },
   { "gives a fraction", function(step) step:give(1, 0.5) end, "0.5 tokens" },
 }
@@ -296,14 +296,14 @@ test("policies that misbehave are replaced, reported once and switched off", fun
   for _, bad in ipairs(bad_policies) do
     local told, calls = {}, 0
     local function report(line) told[#told + 1] = line end
-    local batch <close> = assert(model:batch { rows = 2, report = report, policy = function(step)
+    local batch <close> = assert(model:batch { sequences = 2, report = report, policy = function(step)
       calls = calls + 1
       return bad[2](step)
     end })
     batch.policy.deadline_ms = PATIENCE
-    local row = assert(batch:add(copy(request)))
+    local seq = assert(batch:add(copy(request)))
     assert(batch:run())
-    t.eq(row.ids, want)
+    t.eq(seq.ids, want)
     t.eq(calls, 3, bad[1])
     t.eq(#told, 2)
     t.match(told[1], bad[3])
@@ -315,27 +315,27 @@ test("policies that misbehave are replaced, reported once and switched off", fun
   end
 end)
 
-test("what a policy does to rows, once it has given, is gone in the next step", function(t)
+test("what a policy does to sequences, once it has given, is gone in the next step", function(t)
   local model <close> = open "llama"
   local request = { prompt = ids_of(20, 1, 100), max_tokens = 6, temperature = 1, seed = 5, ignore_eos = true }
   local want, states = alone(model, request).ids, {}
   request.tag = { lane = "a" }
-  local batch <close> = assert(model:batch { rows = 2, report = function(line) t.fail(line) end, policy = function(step)
-    for _, info in pairs(step.rows) do states[#states + 1] = { info.row, info.state, info.left, info.tag.lane } end
+  local batch <close> = assert(model:batch { sequences = 2, report = function(line) t.fail(line) end, policy = function(step)
+    for _, info in pairs(step.sequences) do states[#states + 1] = { info.id, info.state, info.left, info.tag.lane } end
     step:fill()
-    for number, info in pairs(step.rows) do
+    for number, info in pairs(step.sequences) do
       for key in pairs(info) do info[key] = nil end
       setmetatable(info, { __index = error, __newindex = error })
-      step.rows[number] = nil
+      step.sequences[number] = nil
     end
     for key in pairs(step.timing) do step.timing[key] = "now" end
   end })
   batch.policy.deadline_ms = PATIENCE
-  local row = assert(batch:add(request))
+  local seq = assert(batch:add(request))
   assert(batch:run())
-  t.eq(row.ids, want)
-  t.eq(states[1], { row.row, "waiting", 20, "a" })
-  for i = 2, 6 do t.eq(states[i], { row.row, "writing", 1, "a" }) end
+  t.eq(seq.ids, want)
+  t.eq(states[1], { seq.id, "waiting", 20, "a" })
+  for i = 2, 6 do t.eq(states[i], { seq.id, "decode", 1, "a" }) end
 end)
 
 test("timing is that of the last steps, in whatever order they come", function(t)
@@ -354,15 +354,15 @@ end)
 test("a policy orders and preempts", function(t)
   local model <close> = open "llama"
   local finished, preempted = {}, false
-  local batch <close> = assert(model:batch { rows = 4, step_tokens = 8, policy = function(step)
-    local rows = step:waiting()
-    table.sort(rows, function(a, b) return a.row > b.row end)
-    step:order(rows)
-    for _, row in ipairs(step:running()) do
-      if not preempted and row.generated == 2 then
+  local batch <close> = assert(model:batch { sequences = 4, step_tokens = 8, policy = function(step)
+    local sequences = step:waiting()
+    table.sort(sequences, function(a, b) return a.id > b.id end)
+    step:order(sequences)
+    for _, seq in ipairs(step:running()) do
+      if not preempted and seq.generated == 2 then
         preempted = true
-        step:preempt(row)
-        t.raises(function() step:give(row, 1) end, "was preempted")
+        step:preempt(seq)
+        t.raises(function() step:give(seq, 1) end, "was preempted")
       end
     end
     step:fill()
@@ -371,16 +371,16 @@ test("a policy orders and preempts", function(t)
   for i = 1, 3 do
     local r = copy(request)
     r.seed = i
-    r.on_done = function(row) finished[#finished + 1] = row end
+    r.on_done = function(seq) finished[#finished + 1] = seq end
     assert(batch:add(r))
   end
   assert(batch:run())
   t.eq(preempted, true)
   t.eq(batch.policy.last_error, nil)
   t.eq(batch:stats().preempted, 1)
-  for _, row in ipairs(finished) do
-    request.seed = row.row
-    t.eq(row.ids, alone(model, request).ids)
+  for _, seq in ipairs(finished) do
+    request.seed = seq.id
+    t.eq(seq.ids, alone(model, request).ids)
   end
 end)
 
@@ -389,12 +389,12 @@ test("prompts are read beside streams only as far as time allows", function(t)
   for _ = 1, 10 do timing:observe(0.010, 0, 4) end
   timing:observe(0.030, 40, 4) -- 0.5 ms for each prompt token
   local runner = policy.guard(nil, { report = function(line) error(line) end, deadline_ms = forced and PATIENCE or nil })
-  local function row(number, state, left) return { row = number, state = state, left = left, follows = false } end
-  local grants = runner:grants({ row(1, "writing", 1), row(2, "reading", 4000), row(3, "waiting", 50), row(4, "writing", 1) },
+  local function seq(number, state, left) return { id = number, state = state, left = left, follows = false } end
+  local grants = runner:grants({ seq(1, "decode", 1), seq(2, "prefill", 4000), seq(3, "waiting", 50), seq(4, "decode", 1) },
     { tokens = 512, timing = timing, free = 10000 })
   t.eq(grants, { { 1, 1 }, { 4, 1 }, { 2, 15 } }) -- 1.75 times as long
   local function room(tokens)
-    return policy.step({ row(1, "writing", 1), row(2, "reading", 9) }, { tokens = tokens, timing = timing, free = 9 }):room()
+    return policy.step({ seq(1, "decode", 1), seq(2, "prefill", 9) }, { tokens = tokens, timing = timing, free = 9 }):room()
   end
   for _ = 1, 2 do timing:observe(0.014, 40, 4) end -- some are quick: that is not believed yet
   t.eq(room(512), 15)
@@ -403,9 +403,9 @@ test("prompts are read beside streams only as far as time allows", function(t)
   timing:observe(1, 2, 0) -- a short prompt alone says nothing
   t.eq(room(512), 75)
   t.eq(room(50), 50)
-  grants = runner:grants({ row(2, "reading", 400), row(3, "waiting", 500) }, { tokens = 512, timing = timing, free = 10000 })
+  grants = runner:grants({ seq(2, "prefill", 400), seq(3, "waiting", 500) }, { tokens = 512, timing = timing, free = 10000 })
   t.eq(grants, { { 2, 400 }, { 3, 112 } }) -- nobody writes: all of the step
-  grants = runner:grants({ row(1, "waiting", 0) }, { tokens = 512, timing = timing, free = 0 })
+  grants = runner:grants({ seq(1, "waiting", 0) }, { tokens = 512, timing = timing, free = 0 })
   t.eq(grants, {})
 end)
 
@@ -416,7 +416,7 @@ test("on the engine thread, while the loop goes on", function(t)
   local list, want = requests(model.config.vocab_size), {}
   if forced then list = { list[2], list[3], list[6] } end
   for i, r in ipairs(list) do want[i] = alone(model, r).ids end
-  local batch = assert(model:batch { rows = 4, step_tokens = 16, kv_block = 4 })
+  local batch = assert(model:batch { sequences = 4, step_tokens = 16, kv_block = 4 })
   local left, ticks = #list, 0
   local timer = uv.new_timer()
   timer:start(0, 1, function() ticks = ticks + 1 end)
@@ -425,8 +425,8 @@ test("on the engine thread, while the loop goes on", function(t)
   t.raises(function() batch:load "x" end, "a function for the result is needed")
   for i, r in ipairs(list) do
     r = copy(r)
-    r.on_done = t.expect(function(row)
-      t.eq(row.ids, want[i])
+    r.on_done = t.expect(function(seq)
+      t.eq(seq.ids, want[i])
       left = left - 1
       if left > 0 then return end
       timer:close()
@@ -443,17 +443,17 @@ test("cancelled and stopped in the middle, and on again in the foreground", func
   local model = open "llama"
   local request = { prompt = ids_of(10, 1, 100), max_tokens = 40, temperature = 1, seed = 2, ignore_eos = true }
   local want = alone(model, request).ids
-  local batch = assert(model:batch { rows = 4 })
+  local batch = assert(model:batch { sequences = 4 })
   local gone = copy(request)
   local first, second
-  gone.on_token = function(e, row)
-    if #row.ids == 3 and not e.finish then row:cancel() end
+  gone.on_token = function(e, seq)
+    if #seq.ids == 3 and not e.finish then seq:cancel() end
   end
-  gone.on_done = t.expect(function(row) t.eq(row.finish, "cancel") end)
+  gone.on_done = t.expect(function(seq) t.eq(seq.finish, "cancel") end)
   local stays = copy(request)
-  stays.on_token = function(_, row)
-    if #row.ids ~= 10 or row.stopping then return end
-    row.stopping = true
+  stays.on_token = function(_, seq)
+    if #seq.ids ~= 10 or seq.stopping then return end
+    seq.stopping = true
     local timer = uv.new_timer()
     timer:start(0, 0, t.expect(function()
       timer:close()
@@ -471,19 +471,19 @@ end)
 
 test("a request may say how its answers begin", function(t)
   local model = open(MODELS[1])
-  local batch = assert(model:batch { rows = 4 })
+  local batch = assert(model:batch { sequences = 4 })
   local request = { prompt = { 1, 2, 3 }, max_tokens = 8, temperature = 1, seed = 4, ignore_eos = true, n = 2,
     force = { 5, 9, 3 } }
-  local rows = { batch:add(copy(request)) }
+  local sequences = { batch:add(copy(request)) }
   assert(batch:run())
-  for i = 1, 2 do t.eq({ rows[i].ids[1], rows[i].ids[2], rows[i].ids[3], #rows[i].ids }, { 5, 9, 3, 8 }) end
+  for i = 1, 2 do t.eq({ sequences[i].ids[1], sequences[i].ids[2], sequences[i].ids[3], #sequences[i].ids }, { 5, 9, 3, 8 }) end
   local refused, why = batch:add { prompt = { 1 }, force = { 999999 } }
   t.eq({ refused, batch.alive }, { nil, 1 })
   t.ok(tostring(why):find("999999", 1, true), tostring(why))
   assert(batch:start())
   local left = 2
-  request.on_done = t.expect(function(row) -- now its prompt is in the prefix cache, and the first step writes
-    t.eq(row.ids, rows[row.ids[4] == rows[1].ids[4] and 1 or 2].ids)
+  request.on_done = t.expect(function(seq) -- now its prompt is in the prefix cache, and the first step writes
+    t.eq(seq.ids, sequences[seq.ids[4] == sequences[1].ids[4] and 1 or 2].ids)
     left = left - 1
     if left > 0 then return end
     assert(batch:stop())

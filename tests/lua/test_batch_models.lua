@@ -46,28 +46,28 @@ local function add(batch, request)
 end
 
 local function alone(model, request)
-  local batch <close> = assert(model:batch { rows = 1, cache_bytes = 0, kv_block = 16, threads = 1 })
-  local row = add(batch, request)
+  local batch <close> = assert(model:batch { sequences = 1, cache_bytes = 0, kv_block = 16, threads = 1 })
+  local seq = add(batch, request)
   assert(batch:run())
-  return row
+  return seq
 end
 
-local function same(t, what, row, want)
-  t.eq(row.ids, want.ids, what)
-  t.eq(row.logprobs, want.logprobs, what)
-  t.eq(row.finish, want.finish, what)
+local function same(t, what, seq, want)
+  t.eq(seq.ids, want.ids, what)
+  t.eq(seq.logprobs, want.logprobs, what)
+  t.eq(seq.finish, want.finish, what)
 end
 
---- Few rows at once in steps of few tokens, the last first; then all of it again, from what the cache remembers.
+--- Few sequences at once in steps of few tokens, the last first; then all of it again, from what the cache remembers.
 local function check_company(t, model, list, want)
-  local batch <close> = assert(model:batch { rows = 3, step_tokens = 7, kv_block = 4, threads = 2, stride = 8 })
+  local batch <close> = assert(model:batch { sequences = 3, step_tokens = 7, kv_block = 4, threads = 2, stride = 8 })
   for turn = 1, 2 do
-    local rows, cached = {}, 0
-    for i = #list, 1, -1 do rows[i] = add(batch, list[i]) end
+    local sequences, cached = {}, 0
+    for i = #list, 1, -1 do sequences[i] = add(batch, list[i]) end
     assert(batch:run())
-    for i, row in ipairs(rows) do
-      same(t, ("request %d in company, turn %d"):format(i, turn), row, want[i])
-      cached = cached + row.cached_tokens
+    for i, seq in ipairs(sequences) do
+      same(t, ("request %d in company, turn %d"):format(i, turn), seq, want[i])
+      cached = cached + seq.cached_tokens
     end
     if turn == 2 then -- exact repeats: all but one token of each
       local all = 0
@@ -75,24 +75,24 @@ local function check_company(t, model, list, want)
       t.eq(cached, all, "cached")
     end
   end
-  t.eq(#batch:rows(), 0)
+  t.eq(#batch:sequences(), 0)
 end
 
---- Rows come and go while others run; one is preempted by hand; the pool is too small for all of them.
+--- Sequences come and go while others run; one is preempted by hand; the pool is too small for all of them.
 local function check_coming_and_going(t, model, list, want)
-  local batch <close> = assert(model:batch { rows = 4, step_tokens = 16, kv_block = 4, threads = 2, cache_bytes = 0,
+  local batch <close> = assert(model:batch { sequences = 4, step_tokens = 16, kv_block = 4, threads = 2, cache_bytes = 0,
     cache_tokens = 60, context = 40 })
-  local rows = { add(batch, list[1]) }
+  local sequences = { add(batch, list[1]) }
   local goes = add(batch, list[4])
   for step = 1, 6 do
     assert(batch:step())
-    if step == 2 then rows[2] = add(batch, list[2]) end
-    if step == 3 then assert(rows[1]:preempt()) end
+    if step == 2 then sequences[2] = add(batch, list[2]) end
+    if step == 3 then assert(sequences[1]:preempt()) end
     if step == 4 then assert(goes:cancel()) end
   end
-  rows[3], rows[4] = add(batch, list[3]), add(batch, list[4])
+  sequences[3], sequences[4] = add(batch, list[3]), add(batch, list[4])
   assert(batch:run())
-  for i, row in ipairs(rows) do same(t, ("request %d, coming and going"):format(i), row, want[i]) end
+  for i, seq in ipairs(sequences) do same(t, ("request %d, coming and going"):format(i), seq, want[i]) end
   t.eq(goes.finish, "cancel")
   t.eq(batch:stats().preempted > 0, true)
 end
@@ -101,7 +101,7 @@ end
 --- the same again; what is saved half way is found by another batch, all of it that was computed.
 local function check_by_hand(t, model, list, want)
   local path = os.tmpname()
-  local batch <close> = assert(model:batch { rows = 4, kv_block = 8, threads = 2 })
+  local batch <close> = assert(model:batch { sequences = 4, kv_block = 8, threads = 2 })
   local parent = add(batch, list[1])
   while #parent.ids < 3 do assert(batch:step()) end
   assert(parent:save(path))
@@ -114,15 +114,15 @@ local function check_by_hand(t, model, list, want)
   assert(batch:run())
   same(t, "a parent", parent, want[1])
   t.eq(table.move(twin.ids, 7, #twin.ids, 5, table.move(twin.ids, 1, 4, 1, {})), want[1].ids, "a twin that went back")
-  local other <close> = assert(model:batch { rows = 1, kv_block = 8, threads = 1 })
+  local other <close> = assert(model:batch { sequences = 1, kv_block = 8, threads = 1 })
   assert(other:load(path))
   os.remove(path)
   local longer = { prompt = join(list[1].prompt, table.move(parent.ids, 1, 3, 1, {})), max_tokens = 8, temperature = 1, seed = 4,
     ignore_eos = true, logprobs = true }
-  local row = add(other, longer)
+  local seq = add(other, longer)
   assert(other:run())
-  same(t, "from a file", row, alone(model, longer))
-  t.eq(row.cached_tokens, #list[1].prompt + 2, "found in the file")
+  same(t, "from a file", seq, alone(model, longer))
+  t.eq(seq.cached_tokens, #list[1].prompt + 2, "found in the file")
 end
 
 for _, name in ipairs(forced and { "gemma3_text", "qwen3_5" } or directories()) do

@@ -16,15 +16,15 @@ end
 local function judged(model, of, more)
   local list, made = {}, 0
   for i = 1, of do
-    local batch <close> = assert(model:batch { rows = 1, cache_bytes = 0 })
+    local batch <close> = assert(model:batch { sequences = 1, cache_bytes = 0 })
     local r = request(more)
     r.seed, r.top_logprobs = r.seed + i - 1, 0
-    local row = assert(batch:add(r))
+    local seq = assert(batch:add(r))
     assert(batch:run())
     local sum = 0
-    for _, token in ipairs(row.logprobs) do sum = sum + token.logprob end
-    list[i] = { ids = row.ids, mean = sum / #row.ids, at = i }
-    made = made + #row.ids
+    for _, token in ipairs(seq.logprobs) do sum = sum + token.logprob end
+    list[i] = { ids = seq.ids, mean = sum / #seq.ids, at = i }
+    made = made + #seq.ids
   end
   table.sort(list, function(a, b)
     if a.mean ~= b.mean then return a.mean > b.mean end
@@ -38,7 +38,7 @@ for _, name in ipairs { "llama", "qwen3_5" } do
     local model <close> = open(name)
     local want, made = judged(model, 6)
     t.eq(want[1].mean > want[6].mean, true)
-    for _, options in ipairs { { rows = 8 }, { rows = 2, step_tokens = 3 } } do
+    for _, options in ipairs { { sequences = 8 }, { sequences = 2, step_tokens = 3 } } do
       local batch <close> = assert(model:batch(options))
       local done = {}
       local answers = { batch:add(request { n = 2, best_of = 6, on_done = function(a) done[#done + 1] = a end }) }
@@ -58,16 +58,16 @@ end
 test("best_of with an early end, logprobs, and as many as n", function(t)
   local model <close> = open "llama"
   local want = judged(model, 4, { stop_ids = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } })
-  local batch <close> = assert(model:batch { rows = 4 })
+  local batch <close> = assert(model:batch { sequences = 4 })
   local best = assert(batch:add(request { best_of = 4, logprobs = true, max_tokens = 7,
     stop_ids = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } }))
   assert(batch:run())
   t.eq(best.ids, want[1].ids)
   t.eq(#best.logprobs, #best.ids)
   local streamed = 0
-  local rows = { batch:add(request { n = 2, best_of = 2, on_token = function(e) if e.id then streamed = streamed + 1 end end }) }
+  local sequences = { batch:add(request { n = 2, best_of = 2, on_token = function(e) if e.id then streamed = streamed + 1 end end }) }
   assert(batch:run())
-  t.eq({ #rows, streamed, rows[1].completion_tokens }, { 2, 14, 7 })
+  t.eq({ #sequences, streamed, sequences[1].completion_tokens }, { 2, 14, 7 })
   local nothing = assert(batch:add(request { best_of = 3, max_tokens = 0 })) -- all alike: the first one
   assert(batch:run())
   t.eq({ nothing.finish, nothing.completion_tokens, nothing.ids, nothing.mean_logprob }, { "length", 0, {}, 0.0 })
@@ -76,7 +76,7 @@ end)
 
 test("a best_of that is cancelled, and callbacks that raise", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 8 })
+  local batch <close> = assert(model:batch { sequences = 8 })
   local answer = assert(batch:add(request { best_of = 3 }))
   assert(batch:step())
   assert(answer:cancel())
@@ -93,7 +93,7 @@ end)
 
 test("best_of that cannot be", function(t)
   local model <close> = open "llama"
-  local batch <close> = assert(model:batch { rows = 2 })
+  local batch <close> = assert(model:batch { sequences = 2 })
   local function refused(more, text) t.raises(function() batch:add(request(more)) end, text) end
   refused({ best_of = 0 }, "best_of is 0, it must be within n, which is 1, and 128")
   refused({ best_of = -3 }, "best_of is -3, it must be within n, which is 1, and 128")
@@ -106,5 +106,5 @@ test("best_of that cannot be", function(t)
   refused({ best_of = 2, hold = true }, "best_of is 2: its candidates draw by themselves")
   t.raises(function() model:generate(request { best_of = 2, on_text = print }) end, "cannot be streamed")
   t.match(tostring(t.fails("argument", batch:add(request { best_of = 2, temperature = -1 }))), "temperature is %-1")
-  t.eq({ #batch:rows(), batch.alive }, { 0, 0 })
+  t.eq({ #batch:sequences(), batch.alive }, { 0, 0 })
 end)

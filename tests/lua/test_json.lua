@@ -83,14 +83,14 @@ test("errors say the place", function(t)
   t.eq(value, nil)
   t.eq(err.code, "format")
   t.eq(err.message, "line 2, column 3: 't' where a value is expected")
-  t.eq(select(2, json.decode(("["):rep(300))).text, "line 1, column 201: nested deeper than 200 levels")
-  t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).text, "line 1, column 3: nested deeper than 2 levels")
+  t.eq(select(2, json.decode(("["):rep(300))).message, "line 1, column 201: nested deeper than 200 levels")
+  t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).message, "line 1, column 3: nested deeper than 2 levels")
   t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
-  t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).text, "text of 4 bytes, at most 3")
+  t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).message, "text of 4 bytes, at most 3")
   t.eq(json.decode('{"a": [1, 2], "b": {}}', { max_values = 42 }).a[2], 2)
-  t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 41 })).text,
+  t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 41 })).message,
     "42 values in the first 20 of 22 bytes, at most 41")
-  t.eq(select(2, json.decode('{"' .. ("k"):rep(65537) .. '": 1}')).text,
+  t.eq(select(2, json.decode('{"' .. ("k"):rep(65537) .. '": 1}')).message,
     "line 1, column 65542: a key of 65537 bytes, at most 65536")
   t.eq(json.decode('["x", null]', { max_values = 13 })[1], "x")
   t.fails("limit", json.decode('["x", null]', { max_values = 12 }))

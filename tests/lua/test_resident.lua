@@ -18,11 +18,11 @@ local function tensors()
     for _, d in ipairs(shape) do n = n * d end
     list[#list + 1] = { name = name, dtype = "bf16", shape = shape, bytes = pattern:rep(n) }
   end
-  local function matrix(name, rows, cols)
-    list[#list + 1] = { name = name .. ".weight", dtype = "u32", shape = { rows, cols // 8 },
-      bytes = ("\x9a\x37\xc5\x81"):rep(rows * cols // 8) }
-    plain(name .. ".scales", { rows, cols // 64 }, "\x80\x3b")
-    plain(name .. ".biases", { rows, cols // 64 }, "\x00\xbd")
+  local function matrix(name, sequences, cols)
+    list[#list + 1] = { name = name .. ".weight", dtype = "u32", shape = { sequences, cols // 8 },
+      bytes = ("\x9a\x37\xc5\x81"):rep(sequences * cols // 8) }
+    plain(name .. ".scales", { sequences, cols // 64 }, "\x80\x3b")
+    plain(name .. ".biases", { sequences, cols // 64 }, "\x00\xbd")
   end
   local p = "model.layers.0."
   for _, name in ipairs { p .. "input_layernorm", p .. "post_attention_layernorm", "model.norm" } do

@@ -23,7 +23,7 @@ local MOONLET = "examples/moonlet"
 local function with_server(t, settings, body)
   settings.port, settings.log = settings.port or 0, settings.log or false
   settings.cache_bytes = settings.cache_bytes or 1 << 20
-  settings.rows, settings.context = settings.rows or 4, settings.context or 1024
+  settings.sequences, settings.context = settings.sequences or 4, settings.context or 1024
   local list = settings.list or { { name = "moonlet", path = MOONLET } }
   local held = settings.held
   settings.list, settings.held = nil, nil
@@ -335,7 +335,7 @@ test("several models: by name, unloaded and loaded again on the Unix socket only
     end)
 end)
 
-test("unloading waits for the rows that run", function(t)
+test("unloading waits for the sequences that run", function(t)
   local socket = socket_path()
   with_server(t, { socket = socket, list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
     function(app)
@@ -374,7 +374,7 @@ test("a budget that is too small is refused with both numbers", function(t)
 end)
 
 test("a budget is shared by the models' caches", function(t)
-  with_server(t, { memory = 40 << 20, rows = 8, context = 8192,
+  with_server(t, { memory = 40 << 20, sequences = 8, context = 8192,
     list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } }, function(app)
     wait_ready(app)
     local sum = 0
@@ -455,7 +455,7 @@ test("reloading: keys change, what needs a restart is named, a bad file changes 
     f:write(content)
     f:close()
   end
-  write "return { keys = { a = 'one' }, port = 0, log = false, cache_bytes = 0, rows = 2, context = 256 }"
+  write "return { keys = { a = 'one' }, port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256 }"
   local app = assert(serve.new { config = config.merge(assert(config.read(path)), nil), file = path,
     models = { { name = "moonlet", path = MOONLET } } })
   local places = assert(app:start())
@@ -465,9 +465,9 @@ test("reloading: keys change, what needs a restart is named, a bad file changes 
       return http.request { url = places[1].address .. "/v1/models", headers = { ["x-api-key"] = key } }.status
     end
     t.eq(status "one", 200)
-    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, rows = 3, context = 256,
+    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, sequences = 3, context = 256,
       models = { x = 'y' } }]] -- the models of the command line win
-    t.eq(app:reload(), { changed = { "keys" }, restart = { "rows" } })
+    t.eq(app:reload(), { changed = { "keys" }, restart = { "sequences" } })
     t.eq(status "one", 401)
     t.eq(status "two", 200)
     write "return { keys = { a = 'three' }, default = 'other' }"
@@ -489,7 +489,7 @@ test("reloading: a policy that is not there keeps the one that serves, and the p
     f:write(content)
     f:close()
   end
-  local rest = "port = 0, log = false, cache_bytes = 0, rows = 2, context = 256, watch = false }"
+  local rest = "port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256, watch = false }"
   write("return { policy = 'lanes', " .. rest)
   local app = assert(serve.new { config = config.merge(assert(config.read(path)), nil), file = path,
     models = { { name = "moonlet", path = MOONLET } } })

@@ -71,7 +71,7 @@ local function chat(address, more)
     timeout_ms = harness.LIMIT_MS }
 end
 
-local small = { "--port", "0", "--rows", "4", "--context", "1024", "--cache-bytes", "16M" }
+local small = { "--port", "0", "--sequences", "4", "--context", "1024", "--cache-bytes", "16M" }
 
 local function words(...)
   local list = { ... }

@@ -109,7 +109,7 @@ once("stop strings of the batch, then marks of the parser", function(t)
   local tools = { { type = "function", ["function"] = { name = "f", parameters = { type = "object",
     properties = { s = { type = "string" } } } } } }
   local prompt = assert(words:prompt { messages = { { role = "user", content = "x" } }, tools = tools })
-  local batch <close> = assert(model:batch { rows = 2 })
+  local batch <close> = assert(model:batch { sequences = 2 })
   for _, case in ipairs(ANSWERS) do
     local ids = tok:encode(case[1], { parse_special = false })
     ids[#ids + 1] = next(model.stops)
@@ -120,7 +120,7 @@ once("stop strings of the batch, then marks of the parser", function(t)
         elseif e.type == "arguments" then result.call = (result.call or "") .. e.text end
       end
     end
-    local row = assert(batch:add { prompt = words:encode(tok, prompt), stop = STOPS, max_tokens = #ids + 1, watch = true,
+    local seq = assert(batch:add { prompt = words:encode(tok, prompt), stop = STOPS, max_tokens = #ids + 1, watch = true,
       on_token = function(e)
         n = n + (e.id and 1 or 0)
         came = came .. e.text
@@ -132,10 +132,10 @@ once("stop strings of the batch, then marks of the parser", function(t)
         t.eq(came .. held, all, case[1])
         t.ok(held == "" or begins(held, STOPS), ("%s: the batch holds %q"):format(case[1], held))
       end })
-    assert(row:force(ids))
+    assert(seq:force(ids))
     assert(batch:run())
     take(parser:finish())
-    t.eq({ result, row.finish, row.stop }, { case[2], "stop", case[3] }, case[1])
+    t.eq({ result, seq.finish, seq.stop }, { case[2], "stop", case[3] }, case[1])
   end
   model:close()
 end)
@@ -149,9 +149,9 @@ test("text goes on when its tokenizer has been closed", function(t)
   for _, id in ipairs(ids) do said = said .. stream:push(id) end
   t.eq(said .. stream:finish(), "Hello!")
   local model = assert(perigee.open(MOONLET, { threads = 1 }))
-  local batch <close> = assert(model:batch { rows = 1 })
-  local row = assert(batch:add { prompt = "Hello", max_tokens = 3, temperature = 0 })
+  local batch <close> = assert(model:batch { sequences = 1 })
+  local seq = assert(batch:add { prompt = "Hello", max_tokens = 3, temperature = 0 })
   model:close()
   assert(batch:run())
-  t.eq(row.finish, "length")
+  t.eq(seq.finish, "length")
 end)

@@ -98,7 +98,7 @@ test("positions count what stands in front of the text", function(t)
 end)
 
 test("what cannot be read is one line", function(t)
-  t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").text:match "^tests/nowhere", "tests/nowhere")
+  t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").message:match "^tests/nowhere", "tests/nowhere")
   t.fails("format", perigee.tokenizer.open "tests/lua/run.lua")
 end)
 
@@ -126,7 +126,7 @@ test("opened and encoded beside the loop, the same comes back", function(t)
       one_less()
     end))
     tok:encode("\xff", {}, t.expect(function(...)
-      t.match(t.fails("format", ...).text, "not UTF%-8 at byte 1")
+      t.match(t.fails("format", ...).message, "not UTF%-8 at byte 1")
       one_less()
     end))
     t.eq(tok:encode "Hi", tok:encode "Hi") -- the loop's own scratch is not disturbed

@@ -31,7 +31,7 @@ test("GGUF metadata comes in the file's order", function(t)
 end)
 
 test("what is wrong with a file is one line", function(t)
-  t.eq(t.fails("io", perigee.weights.open "tests/nowhere").text, "tests/nowhere: No such file or directory")
+  t.eq(t.fails("io", perigee.weights.open "tests/nowhere").message, "tests/nowhere: No such file or directory")
   local w = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
   w:close()
   w:close()

@@ -7,22 +7,22 @@ local now = common.now
 --- Tokens per second of 1, 2, 4 and 8 sequences that write together; the median step.
 function load.batch(model, opts, add)
   local alone
-  for _, rows in ipairs { 1, 2, 4, 8 } do
+  for _, sequences in ipairs { 1, 2, 4, 8 } do
     local context = math.min(common.context(model), 1024)
-    local batch <close> = common.batch(model, { rows = rows, context = context, cache_bytes = 0 })
+    local batch <close> = common.batch(model, { sequences = sequences, context = context, cache_bytes = 0 })
     local list, times = {}, {}
-    for i = 1, rows do list[i] = assert(batch:add(common.request(common.ids(16, batch.core.vocabulary, i)))) end
-    for _, row in ipairs(list) do common.read(batch, row) end
+    for i = 1, sequences do list[i] = assert(batch:add(common.request(common.ids(16, batch.core.vocabulary, i)))) end
+    for _, seq in ipairs(list) do common.read(batch, seq) end
     local started = now()
     while #times < math.min(64, context - 24) and (#times < 3 or now() - started < opts.seconds) do
       local t = now()
       local _, ran = assert(batch:step())
-      assert(ran == rows)
+      assert(ran == sequences)
       times[#times + 1] = now() - t
     end
     local s = common.median(times)
     alone = alone or s
-    add { test = "decode", tokens = #times * rows, batch = rows, depth = 16, tokens_per_s = rows / s, speedup = rows * alone / s,
+    add { test = "decode", tokens = #times * sequences, batch = sequences, depth = 16, tokens_per_s = sequences / s, speedup = sequences * alone / s,
       gb_per_s = common.bytes_per_token(model) / s * 1e-9 }
   end
 end
@@ -37,7 +37,7 @@ local function prompt_tokens(model, opts) return math.min(opts.prompt, common.co
 function load.mixed(model, opts, add)
   local n = prompt_tokens(model, opts)
   local context = math.min(common.context(model), 2 * n + 1024)
-  local batch <close> = common.batch(model, { rows = STREAMS + 1, context = context, cache_bytes = 0 })
+  local batch <close> = common.batch(model, { sequences = STREAMS + 1, context = context, cache_bytes = 0 })
   local vocabulary, before, during = batch.core.vocabulary, {}, {}
   local function stream(i)
     local request = common.request(common.ids(8 + i, vocabulary, i))
@@ -46,7 +46,7 @@ function load.mixed(model, opts, add)
   end
   local streams = {}
   for i = 1, STREAMS do streams[i] = stream(i) end
-  for _, row in ipairs(streams) do common.read(batch, row) end
+  for _, seq in ipairs(streams) do common.read(batch, seq) end
   local function steps(gaps, going_on)
     local last = now()
     while going_on() do
@@ -69,19 +69,19 @@ end
 --- Time to the first token of a long prompt, and of the same prompt again; in decode steps.
 function load.prefix(model, opts, add)
   local n = prompt_tokens(model, opts)
-  local batch <close> = common.batch(model, { rows = 2, context = n + 32, cache_bytes = 1 << 34 })
+  local batch <close> = common.batch(model, { sequences = 2, context = n + 32, cache_bytes = 1 << 34 })
   local prompt, times = common.ids(n, batch.core.vocabulary, 7), {}
   local function first_token()
     local t = now()
-    local row = assert(batch:add(common.request(prompt, 16)))
-    common.read(batch, row)
+    local seq = assert(batch:add(common.request(prompt, 16)))
+    common.read(batch, seq)
     local s = now() - t
-    while not row.finish do
+    while not seq.finish do
       t = now()
       assert(batch:step())
       times[#times + 1] = now() - t
     end
-    return s, row.cached_tokens
+    return s, seq.cached_tokens
   end
   local cold = first_token()
   local warm, cached = {}, nil
@@ -91,18 +91,18 @@ function load.prefix(model, opts, add)
     repeat_ms = again * 1e3, decode_ms = step * 1e3, cached = cached, ratio = again / step }
 end
 
---- Bytes of caches for each token of context, from what a row holds at two depths.
+--- Bytes of caches for each token of context, from what a seq holds at two depths.
 function load.memory(model, _, add)
   local half = math.min(512, (common.context(model) - 2) // 2 // 32 * 32)
   if half == 0 then return end
-  local batch <close> = common.batch(model, { rows = 1, context = 2 * half + 2, cache_bytes = 0 })
-  local row = assert(batch:add(common.request(common.ids(2 * half, batch.core.vocabulary), 2)))
+  local batch <close> = common.batch(model, { sequences = 1, context = 2 * half + 2, cache_bytes = 0 })
+  local seq = assert(batch:add(common.request(common.ids(2 * half, batch.core.vocabulary), 2)))
   local bytes = {}
   for i = 1, 2 do
-    while batch:rows()[1].past < half * i do assert(batch:step { { row, half } }) end
-    bytes[i] = batch:rows()[1].bytes
+    while batch:sequences()[1].past < half * i do assert(batch:step { { seq, half } }) end
+    bytes[i] = batch:sequences()[1].bytes
   end
-  row:cancel()
+  seq:cancel()
   add { test = "memory", tokens = 2 * half, batch = 1, depth = 2 * half, bytes_per_token = (bytes[2] - bytes[1]) / half,
     bytes_fixed = math.max(0, 2 * bytes[1] - bytes[2]) }
 end

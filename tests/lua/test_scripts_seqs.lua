@@ -1,5 +1,5 @@
--- Scripts and rows together, on moonlet: policies that die and templates that change while answers are written, and scripts
--- that sit on rows. Every answer that no script means to change is the one that moonlet always gives.
+-- Scripts and sequences together, on moonlet: policies that die and templates that change while answers are written, and scripts
+-- that sit on sequences. Every answer that no script means to change is the one that moonlet always gives.
 local chat = require "chat"
 local harness = require "harness"
 local perigee = require "perigee"
@@ -30,7 +30,7 @@ end
 --- moonlet with a batch that is not started yet.
 local function open(options)
   local model = assert(perigee.open("examples/moonlet", { threads = 2 }))
-  local batch = assert(model:batch { rows = options and options.rows or 16, cache_tokens = 8192, cache_bytes = 4 << 20,
+  local batch = assert(model:batch { sequences = options and options.sequences or 16, cache_tokens = 8192, cache_bytes = 4 << 20,
     report = function() end })
   local entry = { name = "moonlet", path = "examples/moonlet", model = model, batch = batch, tok = model:tokenizer(),
     words = assert(chat.open "examples/moonlet"), state = "ready" }
@@ -45,7 +45,7 @@ local function ask(entry, gen, answer, done)
   local words = assert(gen:words(entry))
   local prompt = assert(words:prompt { messages = answer.messages })
   local ids = assert(words:encode(entry.tok, prompt))
-  assert(entry.batch:add { prompt = ids, temperature = 0, max_tokens = 160, on_done = function(row) done(row.text, row) end })
+  assert(entry.batch:add { prompt = ids, temperature = 0, max_tokens = 160, on_done = function(seq) done(seq.text, seq) end })
 end
 
 local function run_until(finished)
@@ -76,12 +76,12 @@ end
 local LATER = {
   later "error 'late'", later "while true do end", later "local function f() return 1 + f() end f()",
   later "local t = {} while true do t[#t + 1] = ('x'):rep(1 << 20) .. #t end", later "return",
-  later "for _, row in ipairs(step.list) do row.left, row.state = 1 << 40, 'x' end step.left = 1 << 40",
-  later "step.grants = { { 1, 1 << 40 }, 'x', { {}, {} } } return", later "step.list, step.rows, step.preempted = nil",
-  later "for _, row in ipairs(step:running()) do step:preempt(row) end return",
+  later "for _, seq in ipairs(step.list) do seq.left, seq.state = 1 << 40, 'x' end step.left = 1 << 40",
+  later "step.grants = { { 1, 1 << 40 }, 'x', { {}, {} } } return", later "step.list, step.sequences, step.preempted = nil",
+  later "for _, seq in ipairs(step:running()) do step:preempt(seq) end return",
 }
 
-test("the policy dies and comes back while rows write", function(t)
+test("the policy dies and comes back while sequences write", function(t)
   if forced then return end
   local rounds = { BROKEN, LATER }
   for _, sources in ipairs(rounds) do
@@ -114,7 +114,7 @@ test("the policy dies and comes back while rows write", function(t)
     end)
     run_until(function() return left == 0 and at == asked and turn > #sources end)
     timer:close()
-    t.eq(left, 0, "rows that never finished")
+    t.eq(left, 0, "sequences that never finished")
     t.eq(wrong, {})
     t.ok(changes > 0, "generations")
     assert(entry.batch:stop())
@@ -139,10 +139,10 @@ test("a policy's failures are seen, and a new one starts afresh", function(t)
   t.eq(app.scripts:status().scripts[1].strikes, {})
 end)
 
-test("policies that ship, and what they do with many rows", function(t)
+test("policies that ship, and what they do with many sequences", function(t)
   if forced then return end
   for _, name in ipairs { "fifo", "lanes", "fair", "cache_first" } do
-    local entry <close> = open { rows = 4 }
+    local entry <close> = open { sequences = 4 }
     local app <close> = sites.open({}, { forced = forced, models = { entry }, config = { policy = name } })
     entry.batch.policy:reload(app.scripts:policy())
     local wrong = {}
@@ -160,7 +160,7 @@ end)
 
 -- ---- templates -----------------------------------------------------------------------------------------------------
 
-test("templates change while rows write: each answer is that of its own", function(t)
+test("templates change while sequences write: each answer is that of its own", function(t)
   if forced then return end
   local f = assert(io.open "examples/moonlet/chat_template.jinja")
   local source = f:read "a"
@@ -190,9 +190,9 @@ test("templates change while rows write: each answer is that of its own", functi
   assert(entry.batch:stop())
 end)
 
--- ---- scripts on rows -------------------------------------------------------------------------------------------------
+-- ---- scripts on sequences -------------------------------------------------------------------------------------------------
 
---- The answer to a question with a script on its row; foreground or on the engine thread.
+--- The answer to a question with a script on its seq; foreground or on the engine thread.
 local function with_script(t, name, o)
   local entry <close> = open()
   local app <close> = sites.open({ ["hooks/mine.lua"] = o.source }, { forced = forced, models = { entry } })
@@ -202,7 +202,7 @@ local function with_script(t, name, o)
   local text, finish = "", nil
   local request = { prompt = answer.prompt_ids, temperature = 0, max_tokens = o.max_tokens or 40,
     on_token = function(event) text = text .. event.text end,
-    on_done = function(row) finish = row.finish end }
+    on_done = function(seq) finish = seq.finish end }
   local bind = gen:wrap(req, list, request, { tok = entry.tok, words = entry.words, prompt_tokens = #answer.prompt_ids })
   if o.thread then assert(entry.batch:start(app.scripts:policy())) end
   bind { assert(entry.batch:add(request)) }
@@ -236,12 +236,12 @@ local on_rows = {
   { "an id that does not exist", "logits = function(seq, logits) logits:ban { -5, 1 << 40 } end", COUNT },
   { "bias for good", "start = function(seq) seq:bias { [seq.vocab:encode('5')[1]] = -1000 } end", false },
   { "forces the beginning", "start = function(seq) seq:force(seq.vocab:encode('Well: ')) end", "^Well: " },
-  { "forces the beginning of a row that draws", [[start = function(seq) seq:force(seq.vocab:encode('Well: ')) end,
+  { "forces the beginning of a seq that draws", [[start = function(seq) seq:force(seq.vocab:encode('Well: ')) end,
     logits = function() end]], "^Well: " },
   { "forces in the middle", "token = function(seq) if #seq.ids == 2 then seq:force(seq.vocab:encode(' stop')) end end", " stop" },
 }
 
-test("scripts on rows: what they do holds from the next token on", function(t)
+test("scripts on sequences: what they do holds from the next token on", function(t)
   if forced then return end
   for _, case in ipairs(on_rows) do
     local first
@@ -263,7 +263,7 @@ test("scripts on rows: what they do holds from the next token on", function(t)
   end
 end)
 
-test("names and parameters of scripts on rows are checked", function(t)
+test("names and parameters of scripts on sequences are checked", function(t)
   local app <close> = sites.open({
     ["hooks/mine.lua"] = "return { params = { n = 'integer', word = { 'string', 'x' } }, token = function() end }",
     ["hooks/plain.lua"] = "return { request = function() end }",
