@@ -115,9 +115,9 @@ test-arm:  ## build for aarch64 with the cross compiler and run the libc-only te
 	$(Q)sh .ci/packages arm
 	$(Q)sh tests/arm.sh
 
-lint:  ## luacheck over every script
+lint:  ## form: luacheck, 100 columns, the C format
 	$(Q)sh .ci/packages lint
-	$(Q)luacheck -q scripts examples tests
+	$(Q)sh tests/lint.sh
 
 clean:  ## remove build/
 	$(Q)rm -rf build

@@ -10,7 +10,7 @@ tokenizers() {
   list=${TOKENIZERS:-"$cases/qwen3 $cases/llama3 $cases/gemma2 $cases/mistral_v3 $cases/t5 $cases/all_minilm"}
   [ -n "$TOKENIZERS" ] || [ -d "$cases" ] || list="tests/tokenizers/bpe-qwen2 tests/tokenizers/spm-llama"
   "$BUILD/bench/tokenizer" --text 5000000 > "$work/text" || return 1
-  echo "Tokenizers: 5 MB of mixed text, one thread (second seq: the tokenizers library)"
+  echo "Tokenizers: 5 MB of mixed text, one thread (second row: the tokenizers library)"
   printf '%-14s %8s %10s %10s %10s\n' name "load ms" "cold MB/s" "warm MB/s" tokens
   absent=
   for t in $list; do

@@ -1,0 +1,46 @@
+#!/bin/sh
+# What `make lint` checks: luacheck, lines of at most 100 columns, no trailing white space, the C format.
+# Prints every finding as FILE:LINE and ends with the count; exit 1 when there is one.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+found=0
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# report NAME: the findings in $log, if any.
+report() {
+  [ -s "$log" ] || return 0
+  n=$(wc -l <"$log")
+  found=$((found + n))
+  echo "lint: $1"
+  head -n 40 "$log" | sed 's/^/  /'
+  [ "$n" -le 40 ] || echo "  … and $((n - 40)) more"
+}
+
+# Generated tables and lists of cases keep their own width.
+sources=$(git ls-files '*.c' '*.h' '*.lua' '*.sh' Makefile README.md .ci |
+  grep -vE 'unicode_tables\.h|^tests/(golden|parsers|templates|tokenizers)/')
+
+# Columns are characters: awk counts bytes in the C locale and characters in a UTF-8 one.
+LC_ALL=C.UTF-8 awk 'length($0) > 100 { print FILENAME ":" FNR ": " length($0) " columns" }' \
+  $(echo "$sources" | grep -vE 'README\.md|^scripts/meta/') >"$log"
+report "lines longer than 100 columns"
+
+grep -nE '[[:space:]]+$' $sources | cut -c1-100 >"$log"
+report "trailing white space"
+
+# Other versions of clang-format wrap differently; Debian 12 has this one.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+  for f in $(echo "$sources" | grep -E '\.[ch]$'); do
+    clang-format "$f" | cmp -s - "$f" || echo "$f: not as clang-format 14 writes it"
+  done >"$log"
+  report "format"
+else
+  echo "lint: clang-format 14 is not installed, the C format was not checked"
+fi
+
+luacheck -q --no-color scripts examples tests >"$log" 2>&1 && : >"$log"
+report "luacheck"
+
+[ $found -eq 0 ] || { echo "lint: $found findings"; exit 1; }
+echo "lint: clean"
