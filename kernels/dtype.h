@@ -1,7 +1,7 @@
 /* dtype.h - element types, shared by kernels and runtime: one table, many expansions.
  *
- * F8 kinds are opaque bytes to the arithmetic; they exist so that files that hold them can be described. Quantised
- * layouts are not element types: they are in quant.h. */
+ * F8 types are opaque bytes to the arithmetic; they are listed so that files with such tensors can
+ * be described. Quantized layouts are not element types: see quant.h. */
 #ifndef PE_DTYPE_H
 #define PE_DTYPE_H
 
@@ -34,10 +34,10 @@ typedef enum pe_dtype {
       PE_DTYPE_COUNT
 } pe_dtype;
 
-const char *pe_dtype_file_name(pe_dtype t); /* as safetensors writes it */
-const char *pe_dtype_name(pe_dtype t);      /* as scripts write it */
+const char *pe_dtype_file_name(pe_dtype t); /* in safetensors files */
+const char *pe_dtype_name(pe_dtype t);      /* in scripts */
 size_t pe_dtype_size(pe_dtype t);
-int pe_dtype_find(const char *name, size_t len); /* either name; -1: unknown */
+int pe_dtype_find(const char *name, size_t len); /* by either name; -1: unknown */
 
 float pe_f16_to_f32(uint16_t h);
 uint16_t pe_f32_to_f16(float f); /* to nearest, ties to even; NaN stays NaN */

@@ -9,3 +9,12 @@ const char *pe_op_name(pe_op op) {
   };
   return names[op];
 }
+
+const char *pe_map_name(pe_map_op op) {
+  static const char *const names[] = {
+#define PE_MAP_NAME(id, name) [PE_MAP_##id] = name,
+      PE_MAP_UNARY(PE_MAP_NAME) PE_MAP_BINARY(PE_MAP_NAME)
+#undef PE_MAP_NAME
+  };
+  return names[op];
+}

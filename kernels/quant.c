@@ -1,4 +1,4 @@
-/* quant.c - see quant.h. The table of layouts, plain elements, and rows of any layout. */
+/* quant.c - see quant.h: the table of layouts, plain elements, and rows of any layout. */
 #include "kernels/quant.h"
 
 #include <math.h>
@@ -29,15 +29,16 @@ bool pe_quant_valid(const pe_quant *q) {
     return q->bits >= 2 && q->bits <= 8 && q->bits != 7 &&
            (q->group == 32 || q->group == 64 || q->group == 128) &&
            (q->scale_dtype == PE_F16 || q->scale_dtype == PE_BF16 || q->scale_dtype == PE_F32);
-  case PE_QUANT_MXFP4: return q->bits == 4 && q->group == 32 && q->scale_dtype == PE_U8;
-  case PE_QUANT_MXFP8: return q->bits == 8 && q->group == 32 && q->scale_dtype == PE_U8;
-  case PE_QUANT_NVFP4: return q->bits == 4 && q->group == 16 && q->scale_dtype == PE_U8;
+  case PE_QUANT_MXFP4:
+  case PE_QUANT_NVFP4:
+    return q->bits == 4 && q->group == layouts[q->kind].values && q->scale_dtype == PE_U8;
+  case PE_QUANT_MXFP8:
+    return q->bits == 8 && q->group == layouts[q->kind].values && q->scale_dtype == PE_U8;
   default: return q->kind >= 0 && q->kind < PE_QUANT_COUNT;
   }
 }
 
-/* How many units of `values` values each make up cols, in units of `bytes`; 0: not a whole number, or too
- * many. */
+/* Bytes of cols values, of which each `values` take `bytes`; 0: not a whole number, or overflow. */
 static uint64_t whole(int64_t cols, int values, uint64_t bytes) {
   uint64_t out;
   if (cols < 0 || cols % values) return 0;
@@ -48,7 +49,7 @@ uint64_t pe_quant_row_bytes(const pe_quant *q, pe_dtype dtype, int64_t cols) {
   if (q->kind == PE_QUANT_NONE) return whole(cols, 1, pe_dtype_size(dtype));
   if (layouts[q->kind].bytes)
     return whole(cols, layouts[q->kind].values, (uint64_t)layouts[q->kind].bytes);
-  /* a group of 16 values and more always fills whole bytes */
+  /* groups have at least 16 values, so they fill whole bytes */
   return whole(cols, q->group, (uint64_t)(q->group * q->bits / 8));
 }
 
@@ -56,7 +57,7 @@ uint64_t pe_quant_scale_bytes(const pe_quant *q, int64_t cols) {
   return q->group ? whole(cols, q->group, pe_dtype_size(q->scale_dtype)) : 0;
 }
 
-/* ---- plain elements ------------------------------------------------------------------------------------ */
+/* ---- plain elements -------------------------------------------------------------------------- */
 
 float pe_e4m3_to_f32(uint8_t code) {
   int e = code >> 3 & 15, m = code & 7;
@@ -106,9 +107,9 @@ void pe_quant_plain(pe_dtype dtype, const uint8_t *data, int64_t count, float *o
     for (int64_t i = 0; i < count; i++) out[i] = load[dtype](data + (size_t)i * size);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Whole blocks go straight to out; the ends of a range that cuts one go through a copy. */
+/* Whole blocks are decoded into out; a block of which only a part is wanted goes through a copy. */
 static void block_row(pe_quant_kind kind, const uint8_t *data, int64_t from, int64_t count,
                       float *out) {
   float whole_block[PE_QUANT_MAX_BLOCK];

@@ -1,47 +1,55 @@
-/* quant_gguf.c - the block formats of GGUF: type numbers, and one decoder a format.
+/* quant_gguf.c - the block formats of GGUF: type numbers, and one decoder per format.
  *
- * All multi-byte fields are little endian. The order of the float operations is part of the format's meaning
- * here: it is what makes the results equal bit for bit to those of the reference. */
+ * All multi-byte fields are little endian. The order of the float operations is part of the format:
+ * it makes the results equal bit for bit to those of the reference. */
 #include "kernels/quant.h"
 
 #include <string.h>
 
+/* Types that we decode take their sizes from the table of quant.h. */
+#define BLOCK(number, name, id)                                                                    \
+  { number, name, id##_VALUES, id##_BYTES, id, PE_U8 }
+#define OPAQUE(number, name, values, bytes)                                                        \
+  { number, name, values, bytes, -1, PE_U8 }
+
 static const pe_ggml_type types[] = {
     {0, "F32", 1, 4, PE_QUANT_NONE, PE_F32},
     {1, "F16", 1, 2, PE_QUANT_NONE, PE_F16},
-    {2, "Q4_0", 32, 18, PE_QUANT_Q4_0, PE_U8},
-    {3, "Q4_1", 32, 20, PE_QUANT_Q4_1, PE_U8},
-    {6, "Q5_0", 32, 22, PE_QUANT_Q5_0, PE_U8},
-    {7, "Q5_1", 32, 24, PE_QUANT_Q5_1, PE_U8},
-    {8, "Q8_0", 32, 34, PE_QUANT_Q8_0, PE_U8},
-    {9, "Q8_1", 32, 40, -1, PE_U8},
-    {10, "Q2_K", 256, 84, PE_QUANT_Q2_K, PE_U8},
-    {11, "Q3_K", 256, 110, PE_QUANT_Q3_K, PE_U8},
-    {12, "Q4_K", 256, 144, PE_QUANT_Q4_K, PE_U8},
-    {13, "Q5_K", 256, 176, PE_QUANT_Q5_K, PE_U8},
-    {14, "Q6_K", 256, 210, PE_QUANT_Q6_K, PE_U8},
-    {15, "Q8_K", 256, 292, -1, PE_U8},
-    {16, "IQ2_XXS", 256, 66, -1, PE_U8},
-    {17, "IQ2_XS", 256, 74, -1, PE_U8},
-    {18, "IQ3_XXS", 256, 98, -1, PE_U8},
-    {19, "IQ1_S", 256, 50, -1, PE_U8},
-    {20, "IQ4_NL", 32, 18, PE_QUANT_IQ4_NL, PE_U8},
-    {21, "IQ3_S", 256, 110, -1, PE_U8},
-    {22, "IQ2_S", 256, 82, -1, PE_U8},
-    {23, "IQ4_XS", 256, 136, PE_QUANT_IQ4_XS, PE_U8},
+    BLOCK(2, "Q4_0", PE_QUANT_Q4_0),
+    BLOCK(3, "Q4_1", PE_QUANT_Q4_1),
+    BLOCK(6, "Q5_0", PE_QUANT_Q5_0),
+    BLOCK(7, "Q5_1", PE_QUANT_Q5_1),
+    BLOCK(8, "Q8_0", PE_QUANT_Q8_0),
+    OPAQUE(9, "Q8_1", 32, 40),
+    BLOCK(10, "Q2_K", PE_QUANT_Q2_K),
+    BLOCK(11, "Q3_K", PE_QUANT_Q3_K),
+    BLOCK(12, "Q4_K", PE_QUANT_Q4_K),
+    BLOCK(13, "Q5_K", PE_QUANT_Q5_K),
+    BLOCK(14, "Q6_K", PE_QUANT_Q6_K),
+    OPAQUE(15, "Q8_K", 256, 292),
+    OPAQUE(16, "IQ2_XXS", 256, 66),
+    OPAQUE(17, "IQ2_XS", 256, 74),
+    OPAQUE(18, "IQ3_XXS", 256, 98),
+    OPAQUE(19, "IQ1_S", 256, 50),
+    BLOCK(20, "IQ4_NL", PE_QUANT_IQ4_NL),
+    OPAQUE(21, "IQ3_S", 256, 110),
+    OPAQUE(22, "IQ2_S", 256, 82),
+    BLOCK(23, "IQ4_XS", PE_QUANT_IQ4_XS),
     {24, "I8", 1, 1, PE_QUANT_NONE, PE_I8},
     {25, "I16", 1, 2, PE_QUANT_NONE, PE_I16},
     {26, "I32", 1, 4, PE_QUANT_NONE, PE_I32},
     {27, "I64", 1, 8, PE_QUANT_NONE, PE_I64},
     {28, "F64", 1, 8, PE_QUANT_NONE, PE_F64},
-    {29, "IQ1_M", 256, 56, -1, PE_U8},
+    OPAQUE(29, "IQ1_M", 256, 56),
     {30, "BF16", 1, 2, PE_QUANT_NONE, PE_BF16},
-    {34, "TQ1_0", 256, 54, -1, PE_U8},
-    {35, "TQ2_0", 256, 66, -1, PE_U8},
-    {39, "MXFP4", 32, 17, PE_QUANT_GGUF_MXFP4, PE_U8},
-    {40, "NVFP4", 64, 36, -1, PE_U8},
-    {41, "Q1_0", 128, 18, -1, PE_U8},
+    OPAQUE(34, "TQ1_0", 256, 54),
+    OPAQUE(35, "TQ2_0", 256, 66),
+    BLOCK(39, "MXFP4", PE_QUANT_GGUF_MXFP4),
+    OPAQUE(40, "NVFP4", 64, 36),
+    OPAQUE(41, "Q1_0", 128, 18),
 };
+#undef BLOCK
+#undef OPAQUE
 
 const pe_ggml_type *pe_ggml_type_find(uint32_t number) {
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
@@ -49,14 +57,14 @@ const pe_ggml_type *pe_ggml_type_find(uint32_t number) {
   return NULL;
 }
 
-/* ---- fields -------------------------------------------------------------------------------------------- */
+/* ---- fields ---------------------------------------------------------------------------------- */
 
 static float half_at(const uint8_t *p) { return pe_f16_to_f32((uint16_t)(p[0] | p[1] << 8)); }
 
 /* Nibble formats keep value i and value i + 16 of a run of 32 in one byte. */
 static int nibble(const uint8_t *qs, int i) { return i < 16 ? qs[i] & 15 : qs[i - 16] >> 4; }
 
-/* ---- blocks of 32 -------------------------------------------------------------------------------------- */
+/* ---- blocks of 32 ---------------------------------------------------------------------------- */
 
 static void decode_q4_0(const uint8_t *b, float *out) {
   /* d, 16 bytes of nibbles */
@@ -103,16 +111,16 @@ static void decode_iq4_nl(const uint8_t *b, float *out) {
 static void decode_mxfp4(const uint8_t *b, float *out) {
   /* exponent, E2M1 nibbles; unlike MLX, -0 is 0 */
   static const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  uint32_t half =
-      b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23; /* 2^(exponent-128) */
+  /* d = 2^(exponent - 128), since the levels are doubled */
+  uint32_t half = b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23;
   float d;
   memcpy(&d, &half, sizeof d);
   for (int i = 0; i < 32; i++) out[i] = d * (float)doubled[nibble(b + 1, i)];
 }
 
-/* ---- blocks of 256 ------------------------------------------------------------------------------------- */
+/* ---- blocks of 256 --------------------------------------------------------------------------- */
 
-/* Two-bit codes come in two halves of 128 values; in each, four planes of 32 values share 32 bytes. */
+/* Two-bit codes: two halves of 128 values, each with four planes of 32 values in 32 bytes. */
 static int two_bits(const uint8_t *qs, int i) {
   return qs[i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3;
 }
@@ -126,7 +134,7 @@ static void decode_q2_k(const uint8_t *b, float *out) {
   }
 }
 
-/* Six-bit scales of Q3_K: sixteen low nibbles in 8 bytes, then sixteen pairs of high bits in 4 bytes. */
+/* Six-bit scales of Q3_K: 16 low nibbles in 8 bytes, then 16 pairs of high bits in 4 bytes. */
 static int q3_scale(const uint8_t *s, int g) {
   int low = g < 8 ? s[g] & 15 : s[g - 8] >> 4, high = s[8 + g % 4] >> g / 4 * 2 & 3;
   return (low | high << 4) - 32;
@@ -144,8 +152,8 @@ static void decode_q3_k(const uint8_t *b, float *out) {
   }
 }
 
-/* Eight six-bit scales and eight six-bit minima in 12 bytes: the first four of each whole, the upper bits of
- * those bytes holding the top two bits of the last four. */
+/* Eight six-bit scales and eight six-bit minima in 12 bytes: the first four of each are whole, and
+ * the upper bits of their bytes hold the top two bits of the last four. */
 static void k_scales(const uint8_t *s, int g, int *scale, int *low) {
   if (g < 4) {
     *scale = s[g] & 63, *low = s[g + 4] & 63;
@@ -172,7 +180,7 @@ static void decode_q4_k(const uint8_t *b, float *out) {
 }
 
 static void decode_q5_k(const uint8_t *b, float *out) {
-  /* as Q4_K with 32 bytes of fifth bits, one plane a group */
+  /* Q4_K with 32 bytes of fifth bits in addition, one plane per group */
   float d = half_at(b), dmin = half_at(b + 2);
   for (int g = 0; g < 8; g++) {
     int scale, low;
@@ -191,15 +199,15 @@ static void decode_q6_k(const uint8_t *b, float *out) {
   for (int g = 0; g < 16; g++) {
     float scale = d * (float)(int8_t)b[192 + g];
     for (int i = g * 16; i < g * 16 + 16; i++) {
-      int low = b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 &
-                15; /* runs of 128: 64 low nibbles, 64 high ones */
+      /* runs of 128: 64 low nibbles, 64 high ones */
+      int low = b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15;
       out[i] = scale * (float)((low | two_bits(b + 128, i) << 4) - 32);
     }
   }
 }
 
 static void decode_iq4_xs(const uint8_t *b, float *out) {
-  /* d, 8 high scale bit pairs, 8 low nibbles, 128 of codes */
+  /* d, 8 pairs of high scale bits, 8 low nibbles of scales, 128 bytes of codes */
   float d = half_at(b);
   int high = b[2] | b[3] << 8;
   for (int g = 0; g < 8; g++) {

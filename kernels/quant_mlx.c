@@ -1,7 +1,7 @@
-/* quant_mlx.c - MLX's layouts: a stream of codes and, apart from it, a scale a group.
+/* quant_mlx.c - the layouts of MLX: a stream of codes and, stored separately, one scale per group.
  *
- * Infinite and NaN scales decode to whatever the multiplication gives, as in MLX; its E8M0 scale of 255 is
- * infinity there, not the NaN of the format's definition. */
+ * Infinite and NaN scales decode to the result of the multiplication, as in MLX. MLX reads an E8M0
+ * scale of 255 as infinity, where the definition of the format has NaN. */
 #include "kernels/quant.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@ uint32_t pe_quant_code(const uint8_t *stream, int bits, uint64_t i) {
   const uint8_t *p = stream + bit / 8;
   int shift = (int)(bit % 8);
   uint32_t v = p[0];
-  if (shift + bits > 8)
-    v |= (uint32_t)p[1] << 8; /* only then: the last code of a matrix has no byte behind it */
+  /* only then: the last code of a matrix may be followed by no byte */
+  if (shift + bits > 8) v |= (uint32_t)p[1] << 8;
   return v >> shift & ((1u << bits) - 1);
 }
 
@@ -24,7 +24,7 @@ float pe_e2m1_to_f32(uint8_t code) {
 
 static float mx_scale(uint8_t code) { return code == 255 ? INFINITY : pe_e8m0_to_f32(code); }
 
-/* One group, or the part of it from value `from` (of the row) on. */
+/* `count` values of one group, starting at value `from` of the row. */
 static void group_values(const pe_quant_matrix *m, int64_t row, int64_t from, int64_t count,
                          float *out) {
   const pe_quant *q = &m->quant;

@@ -15,10 +15,11 @@ static void graph_close(void *self) { pe_graph_release(((graph *)self)->g); }
 
 #define METHODS(X)                                                                                 \
   X(param)                                                                                         \
-  X(param_shape) X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(linear) X(expert_linear)    \
-      X(head_linear) X(norm) X(unary) X(binary) X(constant) X(reshape) X(slice) X(concat)          \
-          X(rope_table) X(rope) X(attention) X(route) X(expert_sum) X(conv) X(delta) X(ssm)        \
-              X(output) X(finish) X(values) X(unused) X(plan) X(caches)
+  X(param_shape)                                                                                   \
+  X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(linear) X(expert_linear) X(head_linear)    \
+      X(norm) X(unary) X(binary) X(constant) X(reshape) X(slice) X(concat) X(rope_table) X(rope)   \
+          X(attention) X(route) X(expert_sum) X(conv) X(delta) X(ssm) X(output) X(finish)          \
+              X(values) X(unused) X(plan) X(caches)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static const pe_class graph_class = {"perigee.Graph", methods, NULL, NULL, NULL, graph_close};
@@ -237,15 +238,16 @@ static int l_norm(lua_State *L) { /* [self, value, {weight, eps, ...}] -> [value
       &v, &err);
 }
 
-static const char *const map_names[] = {"neg",   "abs",   "exp",  "sigmoid",   "silu",     "tanh",
-                                        "relu",  "relu2", "gelu", "gelu_tanh", "softplus", "sqrt",
-                                        "rsqrt", "log",   "add",  "sub",       "mul",      "div",
-                                        "min",   "max",   NULL};
+static const char *const map_names[] = {
+#define MAP_NAME(id, name) name,
+    PE_MAP_UNARY(MAP_NAME) PE_MAP_BINARY(MAP_NAME)
+#undef MAP_NAME
+        NULL};
 
 static int l_unary(lua_State *L) { /* [self, op, value] -> [value] */
   pe_graph *g = check(L);
   int op = luaL_checkoption(L, 2, NULL, map_names);
-  luaL_argcheck(L, op <= PE_MAP_LOG, 2, "takes two operands");
+  luaL_argcheck(L, pe_map_is_unary(op), 2, "takes two operands");
   pe_value v = -1;
   pe_error err;
   return done(L, pe_graph_unary(g, (pe_map_op)op, value_at(L, 3, g), &v, &err), &v, &err);
@@ -256,7 +258,7 @@ static int l_binary(lua_State *L) {
   static const char *const keys[] = {"a", "b", "number", NULL};
   pe_graph *g = check(L);
   int op = luaL_checkoption(L, 2, NULL, map_names);
-  luaL_argcheck(L, op > PE_MAP_LOG, 2, "takes one operand");
+  luaL_argcheck(L, !pe_map_is_unary(op), 2, "takes one operand");
   pe_bind_options(L, 3, keys);
   pe_value v = -1, a = option_id(L, 3, "a", g->node_count, false),
            b = option_id(L, 3, "b", g->node_count, false);
@@ -505,7 +507,7 @@ static const char *op_name(const pe_node *n) {
 static void set_steps(lua_State *L, const pe_map_args *m) {
   lua_createtable(L, m->steps, 0);
   for (int i = 0; i < m->steps; i++)
-    lua_pushstring(L, map_names[m->step[i].op]), lua_rawseti(L, -2, i + 1);
+    lua_pushstring(L, pe_map_name((pe_map_op)m->step[i].op)), lua_rawseti(L, -2, i + 1);
   lua_setfield(L, -2, "steps");
 }
 

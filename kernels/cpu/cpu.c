@@ -1,4 +1,4 @@
-/* cpu.c - the CPU back end's table. */
+/* cpu.c - the op table of the CPU backend. */
 #include "kernels/cpu/cpu.h"
 
 static const pe_cpu_op *const ops[PE_OP_COUNT] = {
@@ -24,8 +24,9 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
     [PE_OP_OUTPUT] = &pe_cpu_output,
 };
 
-/* Waking a worker costs microseconds: less work than this is not worth it. */
-static const double worth = 32768;
+/* The least cost per task. Waking a worker takes a few microseconds, in which a core does about
+ * this many multiply-adds; smaller tasks would take longer to hand out than to run. */
+static const double LEAST_COST = 32768;
 
 void pe_cpu_run(pe_op op, const pe_cpu_call *c, int task, int tasks) {
   ops[op]->run(c, task, tasks);
@@ -33,7 +34,7 @@ void pe_cpu_run(pe_op op, const pe_cpu_call *c, int task, int tasks) {
 
 int pe_cpu_tasks(pe_op op, const pe_cpu_call *c, int most) {
   pe_cpu_work w = ops[op]->work(c);
-  double n = w.cost / worth;
+  double n = w.cost / LEAST_COST;
   if (n > (double)w.items) n = (double)w.items;
   if (n > most) n = most;
   return n < 1 ? 1 : (int)n;

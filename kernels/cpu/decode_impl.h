@@ -1,15 +1,24 @@
-/* decode_impl.h - whole rows of weights to float32, a part of prim_impl.h. Values are those of pe_quant_row,
- * bit for bit: the same multiplication and the same addition, not fused; only the unpacking of codes is
- * arranged for vectors. Left to pe_quant_row: plain elements other than f32, f16 and bf16.
+/* decode_impl.h - rows of weights to float32, a part of prim_impl.h.
  *
- * Codes are unpacked to registers of sixteen bytes and from there turned into floats. The words an
- * instruction set has to provide, beside those of prim_impl.h:
+ * Values are those of pe_quant_row, bit for bit: the same multiplication and the same addition, not
+ * fused; only the unpacking of codes is arranged for vectors. Plain elements other than f32, f16
+ * and bf16 are left to pe_quant_plain.
  *
- *   PE_HALF(h), PE_HALVES(p)      one half (its bits), W halves at p, to floats
- *   PE_LOOKUP(table, index)       sixteen bytes chosen among sixteen
- *   PE_WIDEN(bytes, part)         bytes part * W .. to W integers; PE_WIDEN_SIGNED: signed bytes
- *   PE_SPREAD(bytes, index)       4 * W bytes chosen among sixteen by those at index; 128 and above: zero
- *   PE_CHOOSE(table, index)       where W is 16: sixteen floats chosen among sixteen by the low four bits */
+ * Codes are unpacked to registers of sixteen bytes, then converted to floats. An instruction set
+ * must define:
+ *
+ *   PE_HALF(h), PE_HALVES(p)   one half (its bits), W halves at p, to floats
+ *   PE_LOOKUP(table, index)    sixteen bytes chosen from sixteen
+ *   PE_WIDEN(bytes, part)      bytes part * W .. to W integers; PE_WIDEN_SIGNED: signed bytes
+ *   PE_SPREAD(bytes, index)    4 * W bytes chosen from sixteen by those at index; from 128 on: 0
+ *   PE_CHOOSE(table, index)    W is 16: sixteen floats chosen from sixteen by the low four bits */
+#if !defined PE_HALF || !defined PE_HALVES || !defined PE_LOOKUP || !defined PE_WIDEN ||           \
+    !defined PE_WIDEN_SIGNED || !defined PE_SPREAD
+#error "decode_impl.h: an instruction set must define PE_HALF, PE_HALVES, PE_LOOKUP, PE_WIDEN, ..."
+#endif
+#if PE_WIDTH == 16 && !defined PE_CHOOSE
+#error "decode_impl.h: an instruction set with sixteen lanes must define PE_CHOOSE"
+#endif
 
 typedef uint8_t v16b __attribute__((vector_size(16)));
 typedef int8_t v16s __attribute__((vector_size(16)));
@@ -32,12 +41,12 @@ ALWAYS v16b bytes16(const uint8_t *p) {
   return v;
 }
 
-/* Shifts of all bytes. Machines have them for pairs of bytes only, so bits of a neighbour come in: `down` is
- * followed by a mask, and what goes `up` must not reach the byte's end. */
+/* Shifts of all bytes. Machines shift pairs of bytes only, so bits of a neighbour come in: `down`
+ * must be followed by a mask, and bits shifted `up` must not leave their byte. */
 ALWAYS v16b down(v16b v, int n) { return (v16b)((v8h)v >> (uint16_t)n); }
 ALWAYS v16b up(v16b v, int n) { return (v16b)((v8h)v << (uint16_t)n); }
 
-/* ---- plain elements ------------------------------------------------------------------------------------ */
+/* ---- plain elements -------------------------------------------------------------------------- */
 
 static void halves(const uint8_t *p, int64_t n, float *out) {
   int64_t i = 0;
@@ -63,7 +72,7 @@ static void plain(pe_dtype dtype, const uint8_t *p, int64_t n, float *out) {
     pe_quant_plain(dtype, p, n, out);
 }
 
-/* ---- sixteen codes to values --------------------------------------------------------------------------- */
+/* ---- sixteen codes to values ----------------------------------------------------------------- */
 
 ALWAYS void linear16(v16b codes, float scale, float bias, float *out) { /* scale * code + bias */
   for (int p = 0; p < PARTS; p++)
@@ -86,7 +95,7 @@ ALWAYS v16b neighbours16(const uint8_t *p) {
 }
 
 #if PE_WIDTH == 16
-/* n codes of four bits choose among the sixteen values of a table. */
+/* n codes of four bits choose from the sixteen values of a table. */
 ALWAYS void choose4(const uint8_t *p, int64_t n, vf table, float *out) {
   const vu shifts = {0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28};
   for (int64_t i = 0; i < n; i += 16, p += 8) {
@@ -99,9 +108,9 @@ ALWAYS void choose4(const uint8_t *p, int64_t n, vf table, float *out) {
 }
 #endif
 
-/* ---- MLX layouts --------------------------------------------------------------------------------------- */
+/* ---- MLX layouts ----------------------------------------------------------------------------- */
 
-/* Where the codes of sixteen values are in their stream: value i in two bytes, from a bit on. */
+/* The codes of sixteen values in their stream: value i is in two bytes, from bit shift[i] on. */
 typedef struct stream {
   uint8_t index[4 * LANES];
   uint32_t shift[LANES];
@@ -127,7 +136,7 @@ ALWAYS void stream16(v16b bytes, const stream *s, const int bits, float scale, f
   }
 }
 
-/* A group. `beyond`: sixteen bytes may be read from anywhere in it, though its codes end before. */
+/* One group. `beyond`: it is safe to read sixteen bytes at any code, past the end of the group. */
 ALWAYS void affine_group(const uint8_t *p, const stream *s, const int bits, int64_t n, float scale,
                          float bias, bool beyond, float *out) {
 #if PE_WIDTH == 16
@@ -150,9 +159,9 @@ ALWAYS void affine_group(const uint8_t *p, const stream *s, const int bits, int6
     }
 }
 
-enum { GROUPS_AT_ONCE = 32 };
+enum { GROUPS_AT_ONCE = 32 }; /* enough to amortize the vector loop that widens the scales */
 
-/* Scales and biases of some groups are widened together, then the groups follow. */
+/* Scales and biases of some groups are widened together, then the groups are decoded. */
 ALWAYS void affine_row(const pe_quant_matrix *m, int64_t row, float *out, const int bits) {
   const int64_t group = m->quant.group, groups = m->cols / group, bytes = group * bits / 8;
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
@@ -182,7 +191,7 @@ static void affine(const pe_quant_matrix *m, int64_t row, float *out) {
   }
 }
 
-/* n E2M1 codes: 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives, -0 among them. */
+/* n E2M1 codes: 0, .5, 1, 1.5, 2, 3, 4, 6 and their negatives, including -0. */
 ALWAYS void e2m1_codes(const uint8_t *p, int64_t n, float scale, float *out) {
 #if PE_WIDTH == 16
   const vf values = {0, .5f, 1, 1.5f, 2, 3, 4, 6, -0.f, -.5f, -1, -1.5f, -2, -3, -4, -6};
@@ -202,7 +211,7 @@ ALWAYS void e2m1_codes(const uint8_t *p, int64_t n, float scale, float *out) {
 #endif
 }
 
-/* Sixteen E4M3 codes. Subnormals are made with the smallest exponent and the 2^-6 too much taken off. */
+/* Sixteen E4M3 codes. Subnormals get the smallest exponent, and the surplus 2^-6 is subtracted. */
 ALWAYS void e4m3_codes(v16b codes, float scale, float *out) {
   for (int p = 0; p < PARTS; p++) {
     vi c = PE_WIDEN(codes, p), plus = c & 0x7f, small = plus < 8;
@@ -212,7 +221,8 @@ ALWAYS void e4m3_codes(v16b codes, float scale, float *out) {
   }
 }
 
-static float e8m0(uint8_t code) { /* as MLX reads it: 255 is infinity */
+/* As MLX reads it: 255 is infinity. */
+static float e8m0(uint8_t code) {
   uint32_t bits = code ? (uint32_t)code << 23 : 0x00400000;
   float f;
   memcpy(&f, &bits, sizeof f);
@@ -222,13 +232,15 @@ static float e8m0(uint8_t code) { /* as MLX reads it: 255 is infinity */
 static void mxfp4(const pe_quant_matrix *m, int64_t row, float *out) {
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
                 *scales = m->scales + (uint64_t)row * m->scale_bytes;
-  for (int64_t g = 0; g < m->cols / 32; g++, codes += 16, out += 32)
-    e2m1_codes(codes, 32, e8m0(scales[g]), out);
+  const int group = PE_QUANT_MXFP4_VALUES;
+  for (int64_t g = 0; g < m->cols / group; g++, codes += group / 2, out += group)
+    e2m1_codes(codes, group, e8m0(scales[g]), out);
 }
 
 static void mxfp8(const pe_quant_matrix *m, int64_t row, float *out) {
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
                 *scales = m->scales + (uint64_t)row * m->scale_bytes;
+  _Static_assert(PE_QUANT_MXFP8_VALUES == 32, "a group is two times sixteen codes");
   for (int64_t g = 0; g < m->cols / 32; g++, codes += 32, out += 32) {
     e4m3_codes(bytes16(codes), e8m0(scales[g]), out);
     e4m3_codes(bytes16(codes + 16), e8m0(scales[g]), out + 16);
@@ -238,6 +250,7 @@ static void mxfp8(const pe_quant_matrix *m, int64_t row, float *out) {
 static void nvfp4(const pe_quant_matrix *m, int64_t row, float *out) {
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
                 *scales = m->scales + (uint64_t)row * m->scale_bytes;
+  _Static_assert(PE_QUANT_NVFP4_VALUES == 16, "a group is sixteen codes");
   const int64_t groups = m->cols / 16;
   for (int64_t at = 0; at < groups; at += 16) {
     int64_t n = groups - at < 16 ? groups - at : 16;
@@ -249,7 +262,7 @@ static void nvfp4(const pe_quant_matrix *m, int64_t row, float *out) {
   }
 }
 
-/* ---- GGUF blocks of 32 --------------------------------------------------------------------------------- */
+/* ---- GGUF blocks of 32 ----------------------------------------------------------------------- */
 
 /* Byte i of sixteen holds the codes i (low) and i + 16. */
 ALWAYS void q4_0(const uint8_t *b, float *out) {
@@ -311,14 +324,14 @@ ALWAYS void iq4_nl(const uint8_t *b, float *out) {
 }
 
 ALWAYS void gguf_mxfp4(const uint8_t *b, float *out) {
-  uint32_t half =
-      b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23; /* 2^(exponent-128) */
+  /* d = 2^(exponent - 128), since the levels are doubled */
+  uint32_t half = b[0] < 2 ? UINT32_C(0x00200000) << b[0] : (uint32_t)(b[0] - 1) << 23;
   float d;
   memcpy(&d, &half, sizeof d);
   table_nibbles(doubled_e2m1, b + 1, d, out);
 }
 
-/* ---- GGUF blocks of 256 -------------------------------------------------------------------------------- */
+/* ---- GGUF blocks of 256 ---------------------------------------------------------------------- */
 
 ALWAYS void iq4_xs(const uint8_t *b, float *out) {
   float d = half_at(b);
@@ -355,7 +368,7 @@ ALWAYS void q3_k(const uint8_t *b, float *out) {
   }
 }
 
-/* Scales 0 to 7 of Q4_K and Q5_K, and behind them the minima, negative; for the packing see quant_gguf.c. */
+/* Scales 0 to 7 of Q4_K and Q5_K, then the negated minima; quant_gguf.c describes the packing. */
 ALWAYS void k_scales(const uint8_t *b, float *scale) {
   uint32_t s0 = word_at(b + 4), s1 = word_at(b + 8), s2 = word_at(b + 12);
   uint32_t words[4] = {s0 & 0x3f3f3f3f, (s2 & 0x0f0f0f0f) | (s0 >> 6 & 0x03030303) << 4,
@@ -402,7 +415,7 @@ ALWAYS void blocks(const pe_quant_matrix *m, int64_t row, float *out,
   for (int64_t n = m->cols / values; n > 0; n--, p += bytes, out += values) block(p, out);
 }
 
-/* ---- a row --------------------------------------------------------------------------------------------- */
+/* ---- a row ----------------------------------------------------------------------------------- */
 
 static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
   switch (m->quant.kind) {
@@ -411,19 +424,24 @@ static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
   case PE_QUANT_MXFP4: mxfp4(m, row, out); break;
   case PE_QUANT_MXFP8: mxfp8(m, row, out); break;
   case PE_QUANT_NVFP4: nvfp4(m, row, out); break;
-  case PE_QUANT_Q4_0: blocks(m, row, out, q4_0, 32, 18); break;
-  case PE_QUANT_Q4_1: blocks(m, row, out, q4_1, 32, 20); break;
-  case PE_QUANT_Q5_0: blocks(m, row, out, q5_0, 32, 22); break;
-  case PE_QUANT_Q5_1: blocks(m, row, out, q5_1, 32, 24); break;
-  case PE_QUANT_Q8_0: blocks(m, row, out, q8_0, 32, 34); break;
-  case PE_QUANT_Q2_K: blocks(m, row, out, q2_k, 256, 84); break;
-  case PE_QUANT_Q3_K: blocks(m, row, out, q3_k, 256, 110); break;
-  case PE_QUANT_Q4_K: blocks(m, row, out, q4_k, 256, 144); break;
-  case PE_QUANT_Q5_K: blocks(m, row, out, q5_k, 256, 176); break;
-  case PE_QUANT_Q6_K: blocks(m, row, out, q6_k, 256, 210); break;
-  case PE_QUANT_IQ4_NL: blocks(m, row, out, iq4_nl, 32, 18); break;
-  case PE_QUANT_IQ4_XS: blocks(m, row, out, iq4_xs, 256, 136); break;
-  case PE_QUANT_GGUF_MXFP4: blocks(m, row, out, gguf_mxfp4, 32, 17); break;
+#define BLOCKS(id, block)                                                                          \
+  case PE_QUANT_##id:                                                                              \
+    blocks(m, row, out, block, PE_QUANT_##id##_VALUES, PE_QUANT_##id##_BYTES);                     \
+    break;
+    BLOCKS(Q4_0, q4_0)
+    BLOCKS(Q4_1, q4_1)
+    BLOCKS(Q5_0, q5_0)
+    BLOCKS(Q5_1, q5_1)
+    BLOCKS(Q8_0, q8_0)
+    BLOCKS(Q2_K, q2_k)
+    BLOCKS(Q3_K, q3_k)
+    BLOCKS(Q4_K, q4_k)
+    BLOCKS(Q5_K, q5_k)
+    BLOCKS(Q6_K, q6_k)
+    BLOCKS(IQ4_NL, iq4_nl)
+    BLOCKS(IQ4_XS, iq4_xs)
+    BLOCKS(GGUF_MXFP4, gguf_mxfp4)
+#undef BLOCKS
   default: pe_quant_row(m, row, 0, m->cols, out);
   }
 }

@@ -1,9 +1,11 @@
-/* encode_impl.h - rows of a cache to 16, 8 or 4 bits, a part of prim_impl.h: what `decode` reads back.
+/* encode_impl.h - rows of the KV cache to 16, 8 or 4 bits, a part of prim_impl.h.
  *
- * Everything is spelled out in operations that are exact or rounded once (extremes are found as integers), so every
- * instruction set writes the same bytes. A group with an infinity or NaN in it decodes to NaN: it must not pass for numbers. */
+ * Every operation is exact or rounded once (extremes are found as integers), so every instruction
+ * set writes the same bytes. A group that contains an infinity or NaN decodes to NaN, so that it
+ * cannot pass for numbers. */
 
-enum { GROUP = 32 };
+enum { GROUP = PE_QUANT_Q8_0_VALUES };
+_Static_assert(PE_QUANT_Q8_0_VALUES == PE_QUANT_Q4_1_VALUES, "8 and 4 bits share encode_groups");
 
 ALWAYS uint32_t float_bits(float f) {
   uint32_t u;
@@ -16,7 +18,7 @@ ALWAYS float bits_float(uint32_t u) {
   return f;
 }
 
-/* pe_f32_to_f16 without branches. */
+/* pe_f32_to_f16 without branches, so that loops over it vectorize. */
 ALWAYS uint32_t half_bits(float f) {
   uint32_t u = float_bits(f), a = u & 0x7fffffff;
   uint32_t small = float_bits(bits_float(a) + 0.5f) - 0x3f000000;
@@ -63,18 +65,18 @@ static void encode_q8(const float *restrict x, uint8_t *restrict out) {
   }
 }
 
-/* Floats in the order of integers, and back (its own inverse). */
+/* Maps the bits of floats to integers in the same order; its own inverse. */
 ALWAYS int32_t ordered(int32_t i) { return i ^ (i >> 31 & 0x7fffffff); }
 
-/* A scale, a minimum and 32 codes of four bits, value i beside value i + 16 (Q4_1). */
+/* A scale, a minimum and 32 codes of four bits; value i shares a byte with value i + 16 (Q4_1). */
 static void encode_q4(const float *restrict x, uint8_t *restrict out) {
   int32_t low = INT32_MAX, high = INT32_MIN;
   for (int i = 0; i < GROUP; i++) {
     int32_t v = ordered((int32_t)float_bits(x[i]));
     low = v < low ? v : low, high = v > high ? v : high;
   }
-  bool odd = high >= 0x7f800000 ||
-             low <= INT32_MIN + 0x7fffff; /* infinities, and NaN beyond them on either side */
+  /* infinities, and NaN beyond them on either side */
+  bool odd = high >= 0x7f800000 || low <= INT32_MIN + 0x7fffff;
   float least = odd ? 0 : within(bits_float((uint32_t)ordered(low)), -65504.f, 65504.f);
   float most = odd ? 0 : bits_float((uint32_t)ordered(high));
   uint32_t minimum = half_bits(least);
@@ -90,7 +92,7 @@ static void encode_q4(const float *restrict x, uint8_t *restrict out) {
   for (int i = 0; i < GROUP / 2; i++) out[4 + i] = (uint8_t)(code[i] | code[i + GROUP / 2] << 4);
 }
 
-/* The last group of a row may be short: its last value stands for what is missing. */
+/* A short last group is filled with its last value, which does not widen its range. */
 ALWAYS void encode_groups(const float *x, int64_t n, uint8_t *out,
                           void (*group)(const float *restrict, uint8_t *restrict),
                           const int bytes) {
@@ -104,9 +106,9 @@ ALWAYS void encode_groups(const float *x, int64_t n, uint8_t *out,
 
 static void encode(pe_quant_kind kind, const float *x, int64_t n, uint8_t *out) {
   if (kind == PE_QUANT_Q8_0)
-    encode_groups(x, n, out, encode_q8, 34);
+    encode_groups(x, n, out, encode_q8, PE_QUANT_Q8_0_BYTES);
   else if (kind == PE_QUANT_Q4_1)
-    encode_groups(x, n, out, encode_q4, 20);
+    encode_groups(x, n, out, encode_q4, PE_QUANT_Q4_1_BYTES);
   else
     encode_halves(x, n, out);
 }

@@ -46,7 +46,7 @@ static const bit_of bits[] = {
     {PE_CPU_AMX_BF16, LEAF7_D, 22, NEEDS_TILES},
 };
 
-/* Which register files the operating system saves (XCR0). */
+/* The register files that the operating system saves (XCR0). */
 static uint64_t saved_state(uint32_t leaf1_c) {
   if (!(leaf1_c >> 27 & 1)) return 0; /* no OSXSAVE */
   uint32_t low, high;
@@ -54,7 +54,7 @@ static uint64_t saved_state(uint32_t leaf1_c) {
   return (uint64_t)high << 32 | low;
 }
 
-/* Linux grants the tile registers to a process that asks. */
+/* Linux grants the tile registers on request only. */
 static int tiles_granted(void) {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
@@ -82,7 +82,7 @@ static uint64_t detect(void) {
 
 #elif defined(__aarch64__) && defined(__linux__)
 
-/* From the kernel's list of hardware capabilities; written out because older headers lack the newer ones. */
+/* The kernel's bits of hardware capabilities, as numbers: older headers lack newer names. */
 static uint64_t detect(void) {
   static const struct {
     uint8_t feature, word, bit;
@@ -122,11 +122,11 @@ static uint64_t detect(void) { return 0; }
 
 uint64_t pe_cpu_features(void) {
   static _Atomic uint64_t known;
-  const uint64_t ASKED = (uint64_t)1 << 63;
+  const uint64_t DETECTED = (uint64_t)1 << 63;
   uint64_t f = atomic_load_explicit(&known, memory_order_relaxed);
-  if (!f) { /* two threads that ask at once find the same */
-    f = detect() | ASKED;
+  if (!f) { /* two threads may both detect: they find the same */
+    f = detect() | DETECTED;
     atomic_store_explicit(&known, f, memory_order_relaxed);
   }
-  return f & ~ASKED;
+  return f & ~DETECTED;
 }

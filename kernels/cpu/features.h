@@ -1,14 +1,14 @@
-/* features.h - which instructions this processor has, asked once at run time.
+/* features.h - the instruction sets of this processor, detected once at run time.
  *
- * A bit is set only when the processor has the instruction *and* the operating system saves its registers, so
- * a kernel may use whatever it finds here. The names are what `doctor` prints; the table lists all of them,
- * for both families of processors, so that code can name a feature anywhere. Any thread may ask. */
+ * A bit is set only if the processor has the instructions *and* the operating system saves their
+ * registers, so a kernel may use every feature listed here. `doctor` prints the names. The table
+ * has the features of both families of processors, so that code can name any of them anywhere.
+ * Thread safe. */
 #ifndef PE_FEATURES_H
 #define PE_FEATURES_H
 
 #include <stdint.h>
 
-/*        enum              name           */
 #define PE_CPU_FEATURES(X)                                                                         \
   X(PE_CPU_SSE42, "sse4.2")                                                                        \
   X(PE_CPU_AVX, "avx")                                                                             \

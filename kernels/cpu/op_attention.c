@@ -1,18 +1,26 @@
-/* op_attention.c - the cache of keys and values, written (store) and looked at (attention).
+/* op_attention.c - the KV cache, written (store) and read (attention).
  *
- * Token t of a sequence lives in the block that its table names at t / block, at place t % block; the table of a cache
- * group begins behind those of the groups before it. A block holds one head after the other, each with all its tokens, so
- * that what is read together lies together. Attention gathers up to sixteen queries that share a key head (heads
- * of its group, and neighbouring rows where the group is small), so that keys and values are read once for all of them.
- * Each query's sums run over its own keys in order of position: how queries were gathered leaves no trace.
+ * Token t of a sequence is in block table[t / block], at row t % block of each head:
  *
- * Rows of float32 are used where they lie; those of other types are decoded a few at a time, and then it is the same
- * arithmetic. */
+ *     tables of a segment   [group 0 ...][group 1 ...]
+ *                              |
+ *     block of a layer      [head 0: row 0 .. block-1][head 1: row 0 .. block-1] ...
+ *
+ * The rows of a head are adjacent because they are read together. Attention gathers up to QUERIES
+ * queries that share a key head (the query heads of its group, and neighbouring rows if the group
+ * is small), so that keys and values are read once for all of them. The sums of each query run over
+ * its keys in order of position, so gathering does not change the result.
+ *
+ * Rows of float32 are used in place; rows of other types are decoded, DECODED at a time, and then
+ * go through the same arithmetic. */
 #include "kernels/cpu/cpu.h"
 
-enum { QUERIES = 16, DECODED = 32 /* rows at a time */ };
+enum {
+  QUERIES = 16, /* whole tiles of `dots`; scratch has a line of scores for each of them */
+  DECODED = 32, /* rows of 128 values are 16 KB as floats: they stay in the first cache */
+};
 
-/* ---- where tokens are -------------------------------------------------------------------------------------------- */
+/* ---- where tokens are ------------------------------------------------------------------------ */
 
 static const int32_t *table_of(const pe_step *step, const pe_segment *segment, int32_t group) {
   const int32_t *table = step->tables + segment->table;
@@ -20,8 +28,8 @@ static const int32_t *table_of(const pe_step *step, const pe_segment *segment, i
   return table;
 }
 
-/* Where token t of a head is in a pool of rows of so many bytes; *run: how many tokens from t on, up to `end`, follow it
- * there. */
+/* The row of token t of a head, in a pool whose rows take `bytes`. *run: the number of tokens from
+ * t to at most end - 1 whose rows are adjacent. */
 static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *table, int64_t head,
                          int64_t bytes, int64_t t, int64_t end, int64_t *run) {
   int64_t within = t % a->block;
@@ -29,9 +37,9 @@ static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *t
   return pool + (((int64_t)table[t / a->block] * a->heads + head) * a->block + within) * bytes;
 }
 
-/* ---- store ------------------------------------------------------------------------------------------------------- */
+/* ---- store ----------------------------------------------------------------------------------- */
 
-/* Keys are rotated straight to where they will lie, or through `turned` where that is not float32. */
+/* Rotates a key into the cache, through `turned` if the cache is not float32. */
 static void store_key(const pe_cpu_call *c, int64_t r, const float *x, float *turned, uint8_t *to) {
   const pe_store_args *a = &c->args.store;
   if (a->rope.half > 0) {
@@ -75,17 +83,17 @@ static int64_t store_scratch(const pe_cpu_call *c) {
 
 const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
 
-/* ---- attention --------------------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
-/* Some neighbouring rows of a segment, and some of the query heads that share a key head. */
+/* Neighbouring rows of a segment, with query heads that share a key head. */
 typedef struct gathering {
   const pe_cpu_call *c;
   const pe_segment *segment;
   const int32_t *table;
   int64_t first, rows;           /* rows of the step */
   int32_t key_head, head, heads; /* query heads head .. head + heads - 1 */
-  int64_t base, end;             /* the keys that any of the rows sees */
-  int64_t span;                  /* from one query's scores to the next's */
+  int64_t base, end;             /* the keys that at least one of the rows sees */
+  int64_t span;                  /* from the scores of one query to those of the next */
   float *query, *score, *sum, *mixed, *decoded;
 } gathering;
 
@@ -108,15 +116,18 @@ static void gather_queries(const gathering *g) {
   }
 }
 
-/* Rows of tokens from t on: `run` of them, `step` floats apart. which: 0 keys, 1 values. */
+/* The rows of *run tokens from t on, *step floats apart. which: 0 keys, 1 values. */
 static const float *rows_at(const gathering *g, int which, int64_t t, int64_t end, int64_t *run,
                             int64_t *step) {
   const pe_cache_args *cache = &g->c->args.attention.cache;
   const int32_t width = which ? cache->value : cache->key;
   const uint8_t *at = place_of(g->c->cache[which], cache, g->table, g->key_head,
                                pe_kv_row_bytes(cache->type, width), t, end, run);
-  if (cache->type == PE_KV_F32) return *step = width, (const float *)(const void *)at;
-  *run = pe_cpu_least(*run, DECODED), *step = pe_cpu_kv_floats(cache->type, width);
+  if (cache->type == PE_KV_F32) {
+    *step = width;
+    return (const float *)(const void *)at;
+  }
+  *run = pe_cpu_least(*run, DECODED), *step = pe_kv_row_values(cache->type, width);
   pe_cpu_kv_decode(g->c->prim, cache->type, at, *run, width, g->decoded);
   return g->decoded;
 }
@@ -131,7 +142,7 @@ static void score_keys(const gathering *g) {
   }
 }
 
-/* Scores of one query to exponentials; their sum is returned. */
+/* Turns the scores of one query into exponentials and returns their sum. */
 static float soften(const gathering *g, float *s, int64_t n, int32_t head) {
   const pe_attention_args *a = &g->c->args.attention;
   const pe_prim *prim = g->c->prim;
@@ -148,7 +159,7 @@ static float soften(const gathering *g, float *s, int64_t n, int32_t head) {
   return sum + prim->exp_sum(&sink, most, 1);
 }
 
-/* Adds the values of keys from .. to - 1 for `count` queries from number q on. */
+/* Adds the values of keys from .. to - 1 for `count` queries, starting with query q. */
 static void mix_values(const gathering *g, int64_t q, int64_t count, int64_t from, int64_t to) {
   const pe_attention_args *a = &g->c->args.attention;
   int64_t run, step;
@@ -163,7 +174,7 @@ static void attend(gathering *g) {
   const pe_attention_args *a = &g->c->args.attention;
   const int64_t queries = g->rows * g->heads;
   const int64_t least = index_of(g, 0), most = index_of(g, g->rows - 1);
-  const int64_t shared = lowest(g, most); /* keys shared .. least are seen by all rows */
+  const int64_t shared = lowest(g, most); /* all rows see the keys shared .. least */
   g->base = lowest(g, least), g->end = most + 1;
   gather_queries(g);
   score_keys(g);
@@ -186,7 +197,8 @@ static void attend(gathering *g) {
   }
 }
 
-/* Query heads and rows of a gathering. Where there would be too few gatherings to share, they take fewer heads. */
+/* Query heads of a gathering; attention_run takes fewer if there are too few gatherings for all
+ * tasks. */
 static int64_t heads_of(const pe_attention_args *a) {
   return pe_cpu_least(a->heads / a->cache.heads, QUERIES);
 }
@@ -206,7 +218,7 @@ static int64_t span_of(const pe_cpu_call *c) {
     if (n > span) span = n;
   }
   if (a->window > 0) span = pe_cpu_least(span, (int64_t)a->window + QUERIES);
-  return (span + 15) & ~(int64_t)15; /* so that lines of scores begin with a cache line */
+  return (span + 15) & ~(int64_t)15; /* so that the scores of a query start on a cache line */
 }
 
 static void attention_run(const pe_cpu_call *c, int task, int tasks) {
@@ -223,7 +235,7 @@ static void attention_run(const pe_cpu_call *c, int task, int tasks) {
   g.sum = g.score + QUERIES * g.span;
   g.mixed = g.sum + QUERIES;
   g.decoded = g.mixed + QUERIES * a->value;
-  /* Later rows see more keys: neighbouring tiles go to different tasks. */
+  /* Later rows see more keys, so neighbouring tiles go to different tasks. */
   for (int64_t part = 0, item = 0; part < a->cache.heads * parts; part++) {
     g.key_head = (int32_t)(part / parts);
     g.head = (int32_t)(g.key_head * group + part % parts * heads);
@@ -251,7 +263,7 @@ static int64_t attention_scratch(const pe_cpu_call *c) {
   int64_t floats = QUERIES * (a->cache.key + span_of(c) + 1 + a->value);
   if (a->cache.type == PE_KV_F32) return floats;
   int64_t widest = a->cache.key > a->cache.value ? a->cache.key : a->cache.value;
-  return floats + DECODED * pe_cpu_kv_floats(a->cache.type, widest);
+  return floats + DECODED * pe_kv_row_values(a->cache.type, widest);
 }
 
 const pe_cpu_op pe_cpu_attention = {attention_run, attention_work, attention_scratch};

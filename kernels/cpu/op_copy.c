@@ -1,4 +1,4 @@
-/* op_copy.c - concat, slice and output: rows moved, nothing computed. Values are copied as bytes, so integers pass too. */
+/* op_copy.c - concat, slice and output. Values are copied as bytes, so integers pass unchanged. */
 #include "kernels/cpu/cpu.h"
 
 static int32_t head_width(const pe_concat_args *a) {

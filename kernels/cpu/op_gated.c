@@ -1,13 +1,14 @@
-/* op_gated.c - the two products of a gated MLP with its activation, a strip of columns at a time: what lies
- * between is written once, and never leaves the cache. The same bits as the ops apart. */
+/* op_gated.c - the two products of a gated MLP and its activation, a strip of columns at a time, so
+ * that the intermediate values stay in the cache. The bits are those of the separate ops. */
 #include "kernels/cpu/cpu.h"
 
 enum {
-  UNIT = 8,   /* columns are shared out in units of these */
-  STRIP = 32, /* columns of both products that are computed before they are joined */
+  UNIT = 8,   /* columns per share, a multiple of: COLS of op_linear.c */
+  STRIP = 32, /* columns of both products before they are joined: a few decoded strips of weights,
+                 and for 100 rows the second product takes 13 KB */
 };
 
-/* Columns col .. col + n - 1 of `rows` rows from r0 on. */
+/* Columns col .. col + n - 1 of `rows` rows, starting with r0. */
 static void gated_strip(const pe_cpu_call *c, int64_t r0, int64_t rows, int64_t col, int64_t n,
                         float *room) {
   float *up = room, *rest = room + rows * STRIP;

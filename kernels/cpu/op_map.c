@@ -1,11 +1,10 @@
 /* op_map.c - chains of elementwise operations, a block of columns at a time; see pe_map_args. */
 #include "kernels/cpu/cpu.h"
 
-enum { BLOCK = 256 };
+enum { BLOCK = 256 }; /* all registers and constants together are 20 KB: the first cache */
 
 typedef struct registers {
-  const float
-      *at[PE_MAP_REGISTERS]; /* where each register's block is: in `room`, or in the input itself */
+  const float *at[PE_MAP_REGISTERS]; /* the block of each register: in `room` or in an input */
   float room[PE_MAP_REGISTERS][BLOCK];
   float value[PE_MAP_STEPS][BLOCK]; /* the constants that are used */
 } registers;
@@ -14,13 +13,12 @@ static void fill(float *p, float x) {
   for (int i = 0; i < BLOCK; i++) p[i] = x;
 }
 
-static bool is_unary(int32_t op) { return op < PE_MAP_ADD; }
-
 static void fill_constants(const pe_map_args *a, registers *regs) {
   for (int s = 0; s < a->steps; s++) {
     const pe_map_step *step = &a->step[s];
     if (step->a < 0) fill(regs->value[-1 - step->a], a->value[-1 - step->a]);
-    if (!is_unary(step->op) && step->b < 0) fill(regs->value[-1 - step->b], a->value[-1 - step->b]);
+    if (!pe_map_is_unary(step->op) && step->b < 0)
+      fill(regs->value[-1 - step->b], a->value[-1 - step->b]);
   }
 }
 
@@ -57,7 +55,7 @@ static void map_block(const pe_cpu_call *c, int64_t row, int64_t from, int64_t n
     const pe_map_step *step = &a->step[s];
     const float *x = operand(regs, step->a);
     float *y = regs->room[step->to];
-    if (is_unary(step->op))
+    if (pe_map_is_unary(step->op))
       c->prim->unary((pe_map_op)step->op, x, n, y);
     else
       c->prim->binary((pe_map_op)step->op, x, operand(regs, step->b), n, y);

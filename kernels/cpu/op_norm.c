@@ -26,7 +26,7 @@ static void norm_group(const pe_prim *prim, const pe_norm_args *a, const float *
 
 static void norm_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_norm_args *a = &c->args.norm;
-  const bool apart = a->weights > a->width; /* a weight for each value of the row, not of a group */
+  const bool apart = a->weights > a->width; /* one weight per value of the row, not of a group */
   int64_t from, to;
   pe_cpu_share((int64_t)c->rows * a->count, task, tasks, &from, &to);
   for (int64_t i = from; i < to; i++) {

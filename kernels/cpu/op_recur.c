@@ -1,8 +1,8 @@
 /* op_recur.c - layers with a state per sequence: short convolutions, the gated delta rule, Mamba 2.
  *
- * The rows of a segment are taken strictly one after the other and the state is updated in place, so that a
- * prompt may be cut anywhere. Work is shared out by (segment, head) or (segment, channels), which do not see
- * each other. A sequence that begins finds in its slot what the runtime put there, zeros. */
+ * The rows of a segment are processed strictly in order and the state is updated in place, so a
+ * prompt may be split anywhere. Work is shared by (segment, head) or (segment, channels), which are
+ * independent. The runtime clears the slot of a new sequence. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
@@ -11,9 +11,9 @@ static float *slot_of(const pe_cpu_call *c, const pe_segment *segment) {
   return c->state + segment->slot * c->state_step;
 }
 
-/* ---- conv ---------------------------------------------------------------------------------------------- */
+/* ---- conv ------------------------------------------------------------------------------------ */
 
-enum { CHANNELS = 64 }; /* of an item */
+enum { CHANNELS = 64 }; /* of an item: four cache lines of a row, so that tasks share none */
 
 /* Scratch: weights [taps][CHANNELS], then the past [taps - 1][CHANNELS], oldest first. */
 static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64_t from, int64_t n,
@@ -31,7 +31,7 @@ static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64
     float *y = pe_cpu_row(&c->out, segment->first + r) + from;
     memset(y, 0, (size_t)n * sizeof *y);
     for (int64_t t = 0; t < a->taps; t++) {
-      int64_t at = r - before + t; /* the row this tap sees */
+      int64_t at = r - before + t; /* the row that this tap sees */
       const float *x = at < 0 ? past + (at + before) * CHANNELS
                               : pe_cpu_row(&c->in[0], segment->first + at) + from;
       const float *w = weight + t * CHANNELS;
@@ -73,9 +73,26 @@ static int64_t conv_scratch(const pe_cpu_call *c) {
 
 const pe_cpu_op pe_cpu_conv = {conv_run, conv_work, conv_scratch};
 
-/* ---- delta --------------------------------------------------------------------------------------------- */
+/* ---- states per head ------------------------------------------------------------------------- */
 
-/* One row, one head. The state is decayed only while it is updated: (S g) k is S (g k). */
+typedef void head_row(const pe_cpu_call *c, int64_t row, int64_t head, float *state,
+                      float *scratch);
+
+/* Runs all rows of a segment in order, for this task's share of (segment, head). */
+static void each_head(const pe_cpu_call *c, int task, int tasks, int64_t heads,
+                      int64_t state_floats, head_row *run) {
+  for (int64_t i = task; i < c->step->segments * heads; i += tasks) {
+    const pe_segment *segment = &c->step->segment[i / heads];
+    const int64_t head = i % heads;
+    float *state = slot_of(c, segment) + head * state_floats;
+    for (int64_t r = 0; r < segment->count; r++)
+      run(c, segment->first + r, head, state, pe_cpu_scratch_of(c, task));
+  }
+}
+
+/* ---- delta ----------------------------------------------------------------------------------- */
+
+/* The state is decayed only while it is updated: (S g) k is S (g k). */
 static void delta_row(const pe_cpu_call *c, int64_t row, int64_t head, float *state, float *room) {
   const pe_delta_args *a = &c->args.delta;
   const int64_t n = a->key, at = head / (a->heads / a->key_heads) * n;
@@ -92,13 +109,7 @@ static void delta_row(const pe_cpu_call *c, int64_t row, int64_t head, float *st
 
 static void delta_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_delta_args *a = &c->args.delta;
-  for (int64_t i = task; i < (int64_t)c->step->segments * a->heads; i += tasks) {
-    const pe_segment *segment = &c->step->segment[i / a->heads];
-    const int64_t head = i % a->heads;
-    float *state = slot_of(c, segment) + head * a->value * a->key;
-    for (int64_t r = 0; r < segment->count; r++)
-      delta_row(c, segment->first + r, head, state, pe_cpu_scratch_of(c, task));
-  }
+  each_head(c, task, tasks, a->heads, (int64_t)a->value * a->key, delta_row);
 }
 
 static pe_cpu_work delta_work(const pe_cpu_call *c) {
@@ -113,7 +124,7 @@ static int64_t delta_scratch(const pe_cpu_call *c) {
 
 const pe_cpu_op pe_cpu_delta = {delta_run, delta_work, delta_scratch};
 
-/* ---- ssm ----------------------------------------------------------------------------------------------- */
+/* ---- ssm ------------------------------------------------------------------------------------- */
 
 static float time_step(const pe_cpu_call *c, int64_t row, int64_t head) {
   const pe_ssm_args *a = &c->args.ssm;
@@ -139,13 +150,7 @@ static void ssm_row(const pe_cpu_call *c, int64_t row, int64_t head, float *stat
 
 static void ssm_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_ssm_args *a = &c->args.ssm;
-  for (int64_t i = task; i < (int64_t)c->step->segments * a->heads; i += tasks) {
-    const pe_segment *segment = &c->step->segment[i / a->heads];
-    const int64_t head = i % a->heads;
-    float *state = slot_of(c, segment) + head * a->dim * a->state;
-    for (int64_t r = 0; r < segment->count; r++)
-      ssm_row(c, segment->first + r, head, state, pe_cpu_scratch_of(c, task));
-  }
+  each_head(c, task, tasks, a->heads, (int64_t)a->dim * a->state, ssm_row);
 }
 
 static pe_cpu_work ssm_work(const pe_cpu_call *c) {

@@ -1,11 +1,11 @@
-/* op_rope.c - rotary positions: the table of a step, and rotating heads by it. */
+/* op_rope.c - rotary positions: the table of a step, and the rotation of heads. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
-/* ---- the table ----------------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
-/* Which axis of the position rotation i follows. */
+/* The axis of the position that rotation i follows. */
 static int axis_of(const pe_rope_table_args *a, int i) {
   const int32_t *s = a->section;
   if (s[0] + s[1] + s[2] == 0) return 0;
@@ -13,7 +13,7 @@ static int axis_of(const pe_rope_table_args *a, int i) {
   return i < s[0] ? 0 : i < s[0] + s[1] ? 1 : 2;
 }
 
-/* The base of a rope that grows with the length. */
+/* The base of a dynamic rope at this length. */
 static float grown_base(const pe_rope_table_args *a, int32_t length) {
   double grown = (double)a->factor * length / a->threshold - ((double)a->factor - 1);
   return (float)(a->theta * pow(grown, (double)a->dims / (a->dims - 2)));
@@ -44,13 +44,13 @@ static void table_run(const pe_cpu_call *c, int task, int tasks) {
 }
 
 static pe_cpu_work table_work(const pe_cpu_call *c) {
-  return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.half *
-                                    100}; /* a cosine and a sine each */
+  /* a cosine and a sine cost about a hundred multiply-adds */
+  return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.half * 100};
 }
 
 const pe_cpu_op pe_cpu_rope_table = {table_run, table_work, NULL};
 
-/* ---- rotating ------------------------------------------------------------------------------------------ */
+/* ---- the rotation ---------------------------------------------------------------------------- */
 
 void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y) {
   const int half = a->half, apart = a->pairs ? 1 : half, stride = a->pairs ? 2 : 1;

@@ -1,12 +1,12 @@
-/* op_route.c - choosing experts, and adding up what they say. */
+/* op_route.c - choosing experts, and the weighted sum of their results. */
 #include "kernels/cpu/cpu.h"
 
 #include <math.h>
 
-/* ---- route --------------------------------------------------------------------------------------------- */
+/* ---- route ----------------------------------------------------------------------------------- */
 
-/* The numbers of the best n of `count` scores, best first, ties to the lowest number, NaN last of all:
- * whatever the scores are, n different numbers come out. */
+/* The numbers of the best n of `count` scores, best first, ties to the lowest number, NaN last.
+ * They are distinct for any scores. */
 static void take_best(float *score, int32_t count, int32_t n, int32_t *best, bool *taken) {
   memset(taken, 0, (size_t)count * sizeof *taken);
   for (int32_t k = 0; k < n; k++) {
@@ -30,7 +30,7 @@ static float group_score(const float *score, int32_t n, bool best_only) {
   return best_only || n < 2 ? first : first + second;
 }
 
-/* Experts of all but the best groups score -infinity. */
+/* Sets the scores of experts outside the best groups to -infinity. */
 static void drop_groups(const pe_route_args *a, float *choice, float *room, bool *taken) {
   const int32_t each = a->experts / a->groups;
   int32_t *kept = (int32_t *)(void *)(room + a->groups);
@@ -90,7 +90,7 @@ static int64_t route_scratch(const pe_cpu_call *c) {
 
 const pe_cpu_op pe_cpu_route = {route_run, route_work, route_scratch};
 
-/* ---- expert_sum ---------------------------------------------------------------------------------------- */
+/* ---- expert_sum ------------------------------------------------------------------------------ */
 
 static void sum_run(const pe_cpu_call *c, int task, int tasks) {
   const pe_expert_sum_args *a = &c->args.expert_sum;

@@ -1,4 +1,4 @@
-/* prim.c - which version of the inner loops this machine can run. */
+/* prim.c - choosing the version of the inner loops for this machine. */
 #include "kernels/cpu/prim.h"
 
 #include "kernels/cpu/features.h"
@@ -12,14 +12,14 @@ static const struct {
   const pe_prim *prim;
   uint64_t needs;
 } versions[] = {
-/* the best first */
+/* best first */
 #if defined __x86_64__
     {&pe_prim_avx512, BIT(PE_CPU_AVX512F) | BIT(PE_CPU_AVX512BW) | BIT(PE_CPU_AVX512VL) |
                           BIT(PE_CPU_AVX512DQ) | BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) |
                           BIT(PE_CPU_F16C)},
     {&pe_prim_avx2, BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) | BIT(PE_CPU_F16C)},
 #elif defined __aarch64__
-    {&pe_prim_neon, 0}, /* every aarch64 has it */
+    {&pe_prim_neon, 0}, /* part of every aarch64 */
 #endif
     {&pe_prim_scalar, 0},
 };

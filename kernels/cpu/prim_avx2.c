@@ -1,5 +1,5 @@
-/* prim_avx2.c - the text of prim_impl.h over registers of eight floats. */
-typedef int pe_prim_avx2_or_nothing; /* where the file is for another machine */
+/* prim_avx2.c - prim_impl.h over registers of eight floats; empty on other machines. */
+#include "kernels/cpu/prim.h"
 #ifdef __AVX2__
 
 #include <immintrin.h>
@@ -18,6 +18,9 @@ typedef int pe_prim_avx2_or_nothing; /* where the file is for another machine */
 #define PE_SPREAD(bytes, index)                                                                    \
   ((vu)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)(bytes)),                          \
                            _mm256_loadu_si256((const __m256i *)(index))))
+/* Sixteen registers: a tile of 3x2 sums takes 12 accumulators (16 lanes are two registers) and
+ * leaves 2 for columns and 1 for a row. One row alone needs 8 independent sums to hide the 4 cycles
+ * of a multiply-add on two ports. 2x4 accumulators, 4 columns and a factor take 13. */
 #define PE_TILE_ROWS 3
 #define PE_TILE_COLS 2
 #define PE_ROW_COLS 4

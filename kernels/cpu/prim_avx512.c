@@ -1,5 +1,5 @@
-/* prim_avx512.c - the text of prim_impl.h over registers of sixteen floats. */
-typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine */
+/* prim_avx512.c - prim_impl.h over registers of sixteen floats; empty on other machines. */
+#include "kernels/cpu/prim.h"
 #ifdef __AVX512F__
 
 #include <immintrin.h>
@@ -16,6 +16,9 @@ typedef int pe_prim_avx512_or_nothing; /* where the file is for another machine 
 #define PE_SPREAD(bytes, index)                                                                    \
   ((vu)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)(bytes)), _mm512_loadu_si512(index)))
 #define PE_CHOOSE(table, index) ((vf)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
+/* Thirty-two registers: 4x4 accumulators, 4 columns and a row take 21, and sixteen sums are just
+ * what finish16 adds up at once. One row alone needs 8 independent sums to hide the 4 cycles of a
+ * multiply-add on two ports. */
 #define PE_TILE_ROWS 4
 #define PE_TILE_COLS 4
 #define PE_ROW_COLS 8

@@ -1,13 +1,27 @@
-/* prim_impl.h - the one text of prim.h's inner loops. prim_<isa>.c defines these and includes it:
+/* prim_impl.h - the one source of the inner loops of prim.h. prim_<isa>.c defines these macros and
+ * includes it; decode_impl.h has a few more for every version but the scalar one:
  *
- *   PE_ISA, PE_ISA_NAME    what it is called
+ *   PE_ISA, PE_ISA_NAME    name of the version
  *   PE_WIDTH               floats in a register: 4, 8 or 16
  *   PE_FMA(a, b, c)        a * b + c of registers, rounded once
- *   PE_TILE_ROWS, _COLS    accumulators of a tile of `dots`; results do not depend on it
- *   PE_ROW_COLS            columns at once when there is a single row
- *   PE_MIX_ROWS, _VECS     the same for `mix`
+ *   PE_TILE_ROWS, _COLS    sums of a tile of `dots`, at most 4 rows
+ *   PE_ROW_COLS            columns of a tile when there is a single row
+ *   PE_MIX_ROWS, _VECS     rows and registers of a tile of `mix`
+ *   PE_SCALAR              defined: rows of weights are decoded by pe_quant_row
  *
- * Nothing is fused unless PE_FMA says so: these files are compiled with -ffp-contract=off like all others. */
+ * The shape of a tile changes the speed, never a result. Only PE_FMA fuses: these files are
+ * compiled with -ffp-contract=off like all others. */
+#if !defined PE_ISA || !defined PE_ISA_NAME || !defined PE_WIDTH || !defined PE_FMA
+#error "prim_impl.h: an instruction set must define PE_ISA, PE_ISA_NAME, PE_WIDTH and PE_FMA"
+#endif
+#if !defined PE_TILE_ROWS || !defined PE_TILE_COLS || !defined PE_ROW_COLS ||                      \
+    !defined PE_MIX_ROWS || !defined PE_MIX_VECS
+#error "prim_impl.h: an instruction set must define the tiles of dots and mix"
+#endif
+#if PE_TILE_ROWS < 2 || PE_TILE_ROWS > 4
+#error "prim_impl.h: dots handles tiles of 2 to 4 rows"
+#endif
+
 #include "kernels/cpu/prim.h"
 
 #include <math.h>
@@ -44,7 +58,7 @@ static inline void load_tail(const float *p, int64_t n, float *lanes) {
   memcpy(lanes, p, (size_t)n * sizeof *lanes);
 }
 
-/* ---- adding lanes -------------------------------------------------------------------------------------- */
+/* ---- adding lanes ---------------------------------------------------------------------------- */
 
 /* Lane i with i+8, then with i+4. */
 ALWAYS v4 fold(const vf *a) {
@@ -70,7 +84,8 @@ ALWAYS v4 finish4(v4 a, v4 b, v4 c, v4 d) {
 }
 
 #if PE_WIDTH == 16
-/* The same for four registers: four lanes of each side by side, and then sixteen sums from four of those. */
+/* The same for four registers: four lanes of each next to each other; finish16 turns four results
+ * of this into sixteen sums. */
 ALWAYS vf fold4(vf a, vf b, vf c, vf d) {
   vf ab =
       __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23) +
@@ -99,12 +114,12 @@ ALWAYS float lanes_sum(const vf *a) {
   return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
-/* ---- products ------------------------------------------------------------------------------------------ */
+/* ---- products -------------------------------------------------------------------------------- */
 
-enum { MOST = 8 };
+enum { MOST = 8 }; /* the largest side of a tile */
 
-/* The next sixteen values of R rows and C columns. R and C are constants after inlining, so that the
- * accumulators live in registers. */
+/* The next sixteen values of R rows and C columns. R and C are constants after inlining, so the
+ * accumulators stay in registers. */
 ALWAYS void tile_lanes(const float *x, int64_t xs, const float *w, int64_t ws,
                        vf acc[MOST][MOST][PARTS], const int R, const int C) {
   for (int p = 0; p < PARTS; p++) {
@@ -117,7 +132,7 @@ ALWAYS void tile_lanes(const float *x, int64_t xs, const float *w, int64_t ws,
   }
 }
 
-/* The lanes of all accumulators to sums, as few shuffles as possible. */
+/* Adds the lanes of all accumulators with as few shuffles as possible. */
 ALWAYS void tile_sums(vf acc[MOST][MOST][PARTS], float *out, int64_t os, const int R, const int C) {
 #if PE_WIDTH == 16
   if (R == 4 && C == 4) {
@@ -167,10 +182,6 @@ static void dots(const float *x, int64_t xs, int rows, const float *w, int64_t w
     row_tiles(x + r * xs, xs, w, ws, cols, n, out + r * os, os, PE_TILE_ROWS, PE_TILE_COLS);
   x += r * xs, out += r * os;
   switch (rows - r) {
-#if PE_TILE_ROWS > 4
-  case 5: row_tiles(x, xs, w, ws, cols, n, out, os, 5, PE_TILE_COLS); break;
-  case 4: row_tiles(x, xs, w, ws, cols, n, out, os, 4, PE_TILE_COLS); break;
-#endif
 #if PE_TILE_ROWS > 3
   case 3: row_tiles(x, xs, w, ws, cols, n, out, os, 3, PE_TILE_COLS); break;
 #endif
@@ -180,7 +191,7 @@ static void dots(const float *x, int64_t xs, int rows, const float *w, int64_t w
   }
 }
 
-/* V registers of R rows of y stay while all `cols` lines of v pass by. */
+/* Keeps V registers of each of R rows of y while it goes over all `cols` lines of v. */
 ALWAYS void mix_tile(const float *a, int64_t as, const float *v, int64_t vs, int cols, float *y,
                      int64_t ys, const int R, const int V) {
   vf acc[MOST][MOST];
@@ -259,37 +270,39 @@ static void recur(float *s, int rows, int64_t n, const float *g, const float *d,
   if (r < rows) recur_lines(s + r * n, n, g, d + r, k, q, y + r, 1);
 }
 
-/* ---- sums ---------------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------ */
 
-/* Every sum visits its values sixteen lanes at a time; `body` sees one register v of them, its part p, and
- * acc. */
-#define OVER_LANES(x, n, body)                                                                     \
-  do {                                                                                             \
-    int64_t k_ = 0;                                                                                \
-    float tail_[LANES];                                                                            \
-    for (; k_ + LANES <= (n); k_ += LANES)                                                         \
-      for (int p = 0; p < PARTS; p++) {                                                            \
-        vf v = load((x) + k_ + p * W);                                                             \
-        body                                                                                       \
-      }                                                                                            \
-    if (k_ < (n)) {                                                                                \
-      load_tail((x) + k_, (n)-k_, tail_);                                                          \
-      for (int p = 0; p < PARTS; p++) {                                                            \
-        vf v = load(tail_ + p * W);                                                                \
-        body                                                                                       \
-      }                                                                                            \
-    }                                                                                              \
-  } while (0)
+typedef enum reduction { SUM, SUM_SQUARES, MAXIMUM } reduction;
+
+ALWAYS vf reduce1(const reduction how, vf acc, vf v) {
+  switch (how) {
+  case SUM: return acc + v;
+  case SUM_SQUARES: return fma_(v, v, acc);
+  default: return select_(v > acc, v, acc);
+  }
+}
+
+/* Visits n values sixteen lanes at a time; a tail is padded with zeros. */
+ALWAYS void reduce(const reduction how, const float *x, int64_t n, vf acc[PARTS]) {
+  int64_t k = 0;
+  for (; k + LANES <= n; k += LANES)
+    for (int p = 0; p < PARTS; p++) acc[p] = reduce1(how, acc[p], load(x + k + p * W));
+  if (k < n) {
+    float tail[LANES];
+    load_tail(x + k, n - k, tail);
+    for (int p = 0; p < PARTS; p++) acc[p] = reduce1(how, acc[p], load(tail + p * W));
+  }
+}
 
 static float sum(const float *x, int64_t n) {
   vf acc[PARTS] = {{0}};
-  OVER_LANES(x, n, acc[p] = acc[p] + v;);
+  reduce(SUM, x, n, acc);
   return lanes_sum(acc);
 }
 
 static float sum_squares(const float *x, int64_t n) {
   vf acc[PARTS] = {{0}};
-  OVER_LANES(x, n, acc[p] = fma_(v, v, acc[p]););
+  reduce(SUM_SQUARES, x, n, acc);
   return lanes_sum(acc);
 }
 
@@ -298,7 +311,7 @@ static float max_(const float *x, int64_t n) {
   vf acc[PARTS];
   int64_t whole = n - n % LANES;
   for (int p = 0; p < PARTS; p++) acc[p] = splat(load1(x));
-  OVER_LANES(x, whole, acc[p] = select_(v > acc[p], v, acc[p]););
+  reduce(MAXIMUM, x, whole, acc); /* without a tail: its zeros could win */
   memcpy(best, acc, sizeof best);
   m = best[0];
   for (int j = 1; j < LANES; j++) m = best[j] > m ? best[j] : m;
@@ -306,12 +319,10 @@ static float max_(const float *x, int64_t n) {
   return m;
 }
 
-static void axpy(float *y, float a, const float *x, int64_t n) { mix(&a, 0, 1, x, 0, 1, n, y, 0); }
+/* ---- exp and friends ------------------------------------------------------------------------- */
 
-/* ---- exp and friends ----------------------------------------------------------------------------------- */
-
-/* e^x: x = n ln2 + r, |r| <= ln2/2, a polynomial in r, times 2^n in two steps so that subnormals come out
- * right. The first selection also keeps NaN away from the conversion to integers. */
+/* e^x: x = n ln2 + r, |r| <= ln2/2, a polynomial in r, times 2^n in two steps so that subnormals
+ * are correct. The first selection also keeps NaN away from the conversion to integers. */
 ALWAYS vf exp_(vf x) {
   const vf magic = splat(12582912.f);
   vf y = select_(x > splat(-104.f), x, splat(-104.f));
@@ -336,7 +347,7 @@ ALWAYS vf exp_(vf x) {
 ALWAYS vf abs_(vf x) { return (vf)((vi)x & 0x7fffffff); }
 ALWAYS vf sigmoid_(vf x) { return splat(1.f) / (splat(1.f) + exp_(-x)); }
 
-/* Near zero 1 - 2/(1 + e^2x) would lose all digits: there x + x^3 P(x^2). */
+/* Near zero 1 - 2/(1 + e^2x) would lose all digits, so small x use x + x^3 P(x^2). */
 ALWAYS vf tanh_(vf x) {
   vf z = x * x, p = splat(-5.70498872745e-3f);
   p = fma_(p, z, splat(2.06390887954e-2f));
@@ -375,13 +386,13 @@ ALWAYS vf log_(vf x) {
   return select_(x < splat(0.f), splat(NAN), p);
 }
 
-/* ln(1 + e^x): the rounding of u = 1 + t is taken out again by t / (u - 1). */
+/* ln(1 + e^x): the factor t / (u - 1) undoes the rounding of u = 1 + t. */
 ALWAYS vf softplus_(vf x) {
   vf t = exp_(-abs_(x)), u = t + splat(1.f), l = log_(u) * (t / (u - splat(1.f)));
   return select_(x > splat(0.f), x, splat(0.f)) + select_(u == splat(1.f), t, l);
 }
 
-/* Up to 1 x P(x^2), beyond 1 - e^Q(|x|); from 4 on it is 1. */
+/* x P(x^2) below 1, 1 - e^Q(|x|) above; from 4 on the result is 1. */
 ALWAYS vf erf_(vf x) {
   vf z = x * x, a = abs_(x), p = splat(7.85383818e-5f), q = splat(-2.16868502e-5f);
   p = fma_(p, z, splat(-8.01018672e-4f));
@@ -424,7 +435,7 @@ static float exp_sum(float *x, float minus, int64_t n) {
   return lanes_sum(acc);
 }
 
-/* ---- elementwise --------------------------------------------------------------------------------------- */
+/* ---- elementwise ----------------------------------------------------------------------------- */
 
 ALWAYS vf sqrt_(vf x) {
   for (int j = 0; j < W; j++) x[j] = sqrtf(x[j]);
@@ -484,11 +495,11 @@ ALWAYS void run_binary(const pe_map_op op, const float *x, const float *z, int64
   }
 }
 
-/* A loop of its own for each operation: the switch is outside of it. */
+/* One loop per operation, with the switch outside of it. */
 static void unary(pe_map_op op, const float *x, int64_t n, float *y) {
   switch (op) {
-#define PE_MAP_CASE(name)                                                                          \
-  case PE_MAP_##name: run_unary(PE_MAP_##name, x, n, y); return;
+#define PE_MAP_CASE(id, name)                                                                      \
+  case PE_MAP_##id: run_unary(PE_MAP_##id, x, n, y); return;
     PE_MAP_UNARY(PE_MAP_CASE)
 #undef PE_MAP_CASE
   default: return;
@@ -497,24 +508,33 @@ static void unary(pe_map_op op, const float *x, int64_t n, float *y) {
 
 static void binary(pe_map_op op, const float *x, const float *z, int64_t n, float *y) {
   switch (op) {
-#define PE_MAP_CASE(name)                                                                          \
-  case PE_MAP_##name: run_binary(PE_MAP_##name, x, z, n, y); return;
+#define PE_MAP_CASE(id, name)                                                                      \
+  case PE_MAP_##id: run_binary(PE_MAP_##id, x, z, n, y); return;
     PE_MAP_BINARY(PE_MAP_CASE)
 #undef PE_MAP_CASE
   default: return;
   }
 }
 
-#ifdef PE_HALVES
-#include "kernels/cpu/decode_impl.h"
-#else
+#ifdef PE_SCALAR
 static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
   pe_quant_row(m, row, 0, m->cols, out);
 }
+#else
+#include "kernels/cpu/decode_impl.h"
 #endif
 
 #include "kernels/cpu/encode_impl.h"
 
-const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {PE_ISA_NAME, dots,   mix,   recur,   sum,
-                                            sum_squares, max_,   axpy,  exp_sum, unary,
-                                            binary,      decode, encode};
+const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
+                                            .dots = dots,
+                                            .mix = mix,
+                                            .recur = recur,
+                                            .sum = sum,
+                                            .sum_squares = sum_squares,
+                                            .max = max_,
+                                            .exp_sum = exp_sum,
+                                            .unary = unary,
+                                            .binary = binary,
+                                            .decode = decode,
+                                            .encode = encode};

@@ -1,5 +1,5 @@
-/* prim_neon.c - the text of prim_impl.h over registers of four floats, aarch64. */
-typedef int pe_prim_neon_or_nothing; /* where the file is for another machine */
+/* prim_neon.c - prim_impl.h over registers of four floats, aarch64; empty on other machines. */
+#include "kernels/cpu/prim.h"
 #ifdef __aarch64__
 
 #include <arm_neon.h>
@@ -18,13 +18,16 @@ typedef int pe_prim_neon_or_nothing; /* where the file is for another machine */
                   (uint8x16_t)(widen_signed_index + (uint8_t)(4 * (part)))) >>                     \
    24)
 #define PE_SPREAD(bytes, index) ((vu)vqtbl1q_u8((uint8x16_t)(bytes), vld1q_u8(index)))
+/* Thirty-two registers: a tile of 3x2 sums takes 24 accumulators (16 lanes are four registers) and
+ * leaves room for 2 columns and a row. One row with 4 columns has 16 independent sums, enough for 4
+ * cycles of latency on four ports. 4x4 accumulators, 4 columns and a factor take 21. */
 #define PE_TILE_ROWS 3
 #define PE_TILE_COLS 2
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
 
-/* Bytes 0 to 3 of a register to four integers, as an index for table lookups; what is out of range reads as
+/* Indices of table lookups that spread bytes 0 to 3 to four integers; an index out of range reads
  * zero. */
 typedef uint8_t index16 __attribute__((vector_size(16)));
 static const index16 widen_index = {0, 128, 128, 128, 1, 128, 128, 128,

@@ -1,9 +1,10 @@
-/* prim_scalar.c - the truth: no instruction beyond the baseline is relied on, every product goes through
- * fmaf. */
+/* prim_scalar.c - the reference: baseline instructions only, every product through fmaf. */
+#define PE_SCALAR
 #define PE_ISA scalar
 #define PE_ISA_NAME "scalar"
 #define PE_WIDTH 4
 #define PE_FMA(a, b, c) lanes_apart(a, b, c)
+/* Small tiles: without vector multiply-adds the calls of fmaf dominate, not the loads. */
 #define PE_TILE_ROWS 2
 #define PE_TILE_COLS 2
 #define PE_ROW_COLS 4

@@ -1,12 +1,34 @@
 /* kv.c - see kv.h. */
 #include "runtime/cache/kv.h"
 
+#include "kernels/kv_row.h"
+
 #include <string.h>
 
-enum { BLOCK = 32, MOST_BLOCK = 4096, ALIGN = 64 };
+enum {
+  BLOCK = 32, /* tokens: a smaller block means longer tables, a larger one more unused rows at the
+                 end of each sequence and fewer tokens that two prompts can share */
+  MOST_BLOCK = 4096,
+  ALIGN = 64 /* bytes of a cache line */
+};
 
-/* ---- sizes --------------------------------------------------------------------------------------------------- */
+/* ---- types and sizes ------------------------------------------------------------------------- */
 
+static const int32_t bits_of[PE_KV_TYPES] = {
+    [PE_KV_F32] = 32, [PE_KV_F16] = 16, [PE_KV_Q8] = 8, [PE_KV_Q4] = 4};
+
+int32_t pe_kv_bits(pe_kv_type type) { return bits_of[type]; }
+
+pe_status pe_kv_type_of_bits(int32_t bits, pe_kv_type *out, pe_error *err) {
+  for (pe_kv_type t = PE_KV_F32; t < PE_KV_TYPES; t++)
+    if (bits_of[t] == bits) {
+      *out = t;
+      return PE_OK;
+    }
+  return pe_fail_field(err, PE_EARG, "kv_bits", "kv_bits must be 32, 16, 8 or 4, got %d", bits);
+}
+
+/* Of one token in one layer of a group. */
 static uint64_t row_bytes(pe_kv_type type, const pe_cache_group *c) {
   return (uint64_t)c->heads *
          ((uint64_t)pe_kv_row_bytes(type, c->key) + (uint64_t)pe_kv_row_bytes(type, c->value));
@@ -31,14 +53,14 @@ uint64_t pe_kv_seq_bytes(const pe_kv *kv, const pe_kv_seq *s) {
   return bytes;
 }
 
-/* Bytes of a block of one layer: its keys (which 0) or its values (1). */
+/* Bytes of a block of one layer. which: 0 keys, 1 values. */
 static uint64_t part_bytes(const pe_kv *kv, int32_t group, int which) {
   const pe_cache_group *c = &kv->graph->group[group];
   return (uint64_t)kv->block * (uint64_t)c->heads *
          (uint64_t)pe_kv_row_bytes(kv->type, which ? c->value : c->key);
 }
 
-/* ---- the pool ------------------------------------------------------------------------------------------------ */
+/* ---- the pool -------------------------------------------------------------------------------- */
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1); }
 
@@ -46,8 +68,8 @@ static pe_status place_layers(pe_kv *kv, pe_error *err) {
   const pe_graph *g = kv->graph;
   uint64_t rows = (uint64_t)kv->blocks * (uint64_t)kv->block, bytes;
   if (!pe_mul_size(rows, pe_kv_token_bytes(g, kv->type), &bytes) || bytes > INT64_MAX / 2)
-    return pe_fail(err, PE_ELIMIT, "a cache of %llu tokens of %llu bytes", (unsigned long long)rows,
-                   (unsigned long long)pe_kv_token_bytes(g, kv->type));
+    return pe_fail(err, PE_ELIMIT, "a KV cache of %llu tokens of %llu bytes is too large",
+                   (unsigned long long)rows, (unsigned long long)pe_kv_token_bytes(g, kv->type));
   pe_status rc = pe_buffer_reserve(bytes + 2 * ALIGN * g->layer_count, &kv->memory, err);
   if (rc) return rc;
   uint8_t *at = kv->memory->data;
@@ -64,9 +86,9 @@ static pe_status open_groups(pe_kv *kv, pe_error *err) {
   for (int32_t i = 0; i < kv->graph->group_count; i++) {
     const pe_cache_group *c = &kv->graph->group[i];
     kv->block_bytes[i] = (uint64_t)kv->block * row_bytes(kv->type, c) * (uint64_t)c->layers;
-    kv->free_list[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t)),
+    kv->free_list[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t));
     kv->refs[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t));
-    if (!kv->free_list[i] || !kv->refs[i]) return pe_nomem(err, "cache blocks");
+    if (!kv->free_list[i] || !kv->refs[i]) return pe_nomem(err, "blocks of the KV cache");
     for (int32_t b = 0; b < kv->blocks; b++) kv->free_list[i][b] = kv->blocks - 1 - b;
     kv->free_count[i] = kv->blocks;
   }
@@ -74,36 +96,31 @@ static pe_status open_groups(pe_kv *kv, pe_error *err) {
 }
 
 static pe_status check_options(const pe_kv_options *o, pe_kv *kv, pe_error *err) {
-  switch (o->bits) {
-  case 0:
-  case 32: kv->type = PE_KV_F32; break;
-  case 16: kv->type = PE_KV_F16; break;
-  case 8: kv->type = PE_KV_Q8; break;
-  case 4: kv->type = PE_KV_Q4; break;
-  default: return pe_fail(err, PE_EARG, "a cache of %d bits: it must be 32, 16, 8 or 4", o->bits);
-  }
+  pe_status rc = o->bits ? pe_kv_type_of_bits(o->bits, &kv->type, err) : PE_OK;
+  if (rc) return rc;
   kv->block = o->block ? o->block : BLOCK;
   if (kv->block < 1 || kv->block > MOST_BLOCK || (kv->block & (kv->block - 1)))
-    return pe_fail(err, PE_EARG, "cache blocks of %d tokens: it must be a power of two, at most %d",
-                   o->block, MOST_BLOCK);
+    return pe_fail_field(err, PE_EARG, "kv_block",
+                         "kv_block must be a power of two, at most %d, got %d", MOST_BLOCK,
+                         o->block);
   if (o->tokens < 0 || o->sequences < 1 || o->tokens > (int64_t)INT32_MAX * kv->block)
-    return pe_fail(err, PE_ELIMIT, "a cache of %lld tokens for %d sequences", (long long)o->tokens,
-                   o->sequences);
+    return pe_fail(err, PE_ELIMIT, "a KV cache of %lld tokens for %d sequences is out of range",
+                   (long long)o->tokens, o->sequences);
   int64_t blocks = (o->tokens + kv->block - 1) / kv->block + o->sequences;
   if (blocks > INT32_MAX / 2)
-    return pe_fail(err, PE_ELIMIT, "a cache of %lld blocks, at most %d", (long long)blocks,
-                   INT32_MAX / 2);
+    return pe_fail(err, PE_ELIMIT, "a KV cache can have at most %d blocks, %lld requested",
+                   INT32_MAX / 2, (long long)blocks);
   kv->blocks = (int32_t)blocks;
   return PE_OK;
 }
 
 pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_error *err) {
   pe_kv *kv = pe_calloc(1, sizeof *kv);
-  if (!kv) return pe_nomem(err, "cache");
+  if (!kv) return pe_nomem(err, "KV cache");
   kv->graph = g;
   pe_status rc = check_options(o, kv, err);
   if (!rc && !(kv->layer = pe_calloc(g->layer_count + 1, sizeof *kv->layer)))
-    rc = pe_nomem(err, "cache layers");
+    rc = pe_nomem(err, "layers of the KV cache");
   if (!rc) rc = open_groups(kv, err);
   if (!rc) rc = place_layers(kv, err);
   if (rc)
@@ -121,7 +138,7 @@ void pe_kv_close(pe_kv *kv) {
   pe_free(kv);
 }
 
-/* ---- single blocks ------------------------------------------------------------------------------------------- */
+/* ---- single blocks --------------------------------------------------------------------------- */
 
 static int32_t take_block(pe_kv *kv, int32_t group) {
   int32_t b = kv->free_list[group][--kv->free_count[group]];
@@ -155,13 +172,13 @@ static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {
   }
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 static int32_t blocks_of(const pe_kv *kv, int32_t tokens) {
   return tokens / kv->block + (tokens % kv->block != 0);
 }
 
-/* A block of the table that may not be written to as it is: none, or one that others hold. */
+/* Entry i cannot be written to: it has no block, or one with other holders. */
 static bool lacks(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t i) {
   return i >= s->count[group] || s->table[group][i] < 0 || kv->refs[group][s->table[group][i]] > 1;
 }
@@ -186,13 +203,14 @@ static void prepare_group(pe_kv *kv, pe_kv_seq *s, int32_t group, int32_t from, 
 }
 
 pe_status pe_kv_prepare(pe_kv *kv, pe_kv_seq *s, int32_t from, int32_t to, pe_error *err) {
-  if (from < 0 || to < from) return pe_fail(err, PE_EARG, "cache for tokens %d to %d", from, to);
+  if (from < 0 || to < from)
+    return pe_fail(err, PE_EARG, "cannot prepare the KV cache for tokens %d to %d", from, to);
   for (int32_t g = 0; g < kv->graph->group_count; g++) {
     int32_t needed = pe_kv_needed(kv, s, g, from, to);
     if (needed > kv->free_count[g])
       return pe_fail(err, PE_ELIMIT,
-                     "the cache has %d blocks of %d tokens left and %d more are needed",
-                     kv->free_count[g], kv->block, needed);
+                     "the KV cache is full: %d blocks of %d tokens are needed, %d are free", needed,
+                     kv->block, kv->free_count[g]);
   }
   for (int32_t g = 0; g < kv->graph->group_count; g++) {
     pe_status rc =
@@ -278,7 +296,7 @@ pe_status pe_kv_share(pe_kv *kv, pe_kv_seq *s, int32_t group, int32_t block, pe_
 
 void pe_kv_set_tokens(pe_kv_seq *s, int32_t tokens) { s->tokens = tokens; }
 
-/* ---- rows in and out ----------------------------------------------------------------------------------------- */
+/* ---- rows in and out ------------------------------------------------------------------------- */
 
 typedef struct transfer {
   const pe_kv *kv;
@@ -286,7 +304,7 @@ typedef struct transfer {
   int32_t heads, from, to;
 } transfer;
 
-/* One head of one layer: stretches of rows that follow each other in a block. `flat` is read when `in`, else written. */
+/* One head of one layer, a run of adjacent rows at a time. `in`: flat is the source. */
 static uint8_t *move_head(const transfer *t, uint8_t *pool, uint64_t row, int32_t head,
                           uint8_t *flat, bool in) {
   const int32_t block = t->kv->block;

@@ -1,21 +1,30 @@
-/* kv.h - keys and values of attention: a pool of counted blocks, and per sequence a table of block numbers.
+/* kv.h - the KV cache: a pool of counted blocks, and per sequence a block table.
  *
- * A cache group is the layers with the same window and row shape (graph.h). A block holds `block` tokens of every layer of
- * its group; its number is the same in all of them, so a sequence has one table per group. Blocks are counted and shared
- * copy-on-write: several sequences and the prefix cache may hold the same block, and whoever wants to write to a block
- * that others hold gets a copy first. A layer's keys are one long array, block b beginning at row b * block, and so are
- * its values. The pool reserves address space for all blocks at once; memory is spent when a block is first written.
+ * A cache group is the layers with the same window and row shape (graph.h). A block holds `block`
+ * tokens of every layer of its group; its number is the same in all of them, so a sequence needs
+ * one table per group:
  *
- * Rows are stored as float32, float16, or quantised to 8 or 4 bits, per token and head (the layout is the kernels':
- * op.h). All groups use one type.
+ *     table of a group     [ 7 | 2 | -1 | 5 ]         entry i: tokens i*block .. i*block+block-1
+ *                            |   |
+ *     layer->keys          block 0 | block 1 | block 2 | ... | block 7 | ...
+ *                                              |
+ *     block 2              head 0 | head 1 | ...
+ *                            |
+ *     head 0               row of token 0 | token 1 | ... | token block-1     (kernels/kv_row.h)
  *
- * A group with a window gives blocks back as they fall out of it (pe_kv_retire); their entries in the table become -1.
- * So a sequence can be trimmed to n tokens only where every group still has the blocks it needs to go on from there:
- * pe_kv_can_trim asks them all.
+ * and the same for layer->values. The pool reserves address space for all blocks at once; memory is
+ * used when a block is first written. All groups store rows as one type.
  *
- * What always holds: the sum of all references equals the tables' and the prefix cache's entries; a block on the free
- * list has none; only the last block of a table is partly filled.
- * Threads: one at a time (the engine's); kernels read and write blocks during a step only. */
+ * Blocks are shared copy-on-write: several sequences and the prefix cache may hold the same block,
+ * and a block is copied before it is written to unless the writer is its only holder.
+ *
+ * A group with a window gives blocks back as they fall out of it (pe_kv_retire); their table
+ * entries become -1. A sequence can therefore be trimmed to n tokens only if every group still has
+ * the blocks that it needs to continue from there (pe_kv_can_trim).
+ *
+ * Invariants: the references of a block are the entries of tables and of the prefix cache; a block
+ * on the free list has none; only the last block of a table is partly filled.
+ * Threads: one at a time, the engine's; kernels access blocks during a step only. */
 #ifndef PE_KV_H
 #define PE_KV_H
 
@@ -26,18 +35,19 @@ typedef struct pe_kv_layer {
 } pe_kv_layer;
 
 typedef struct pe_kv_options {
-  int32_t bits;   /* 32, 16, 8, 4; 0: 32 */
-  int32_t block;  /* tokens of a block, a power of two; 0: 32 */
-  int64_t tokens; /* room for so many tokens in every group ... */
-  int32_t
-      sequences; /* ... and for so many sequences, each of which may leave its last block partly filled */
+  int32_t bits;  /* 32, 16, 8, 4; 0: 32 */
+  int32_t block; /* tokens of a block, a power of two; 0: 32 */
+  int64_t
+      tokens; /* capacity of every group, and one block more per sequence, because the last block
+                     of a sequence may be partly filled */
+  int32_t sequences;
 } pe_kv_options;
 
 typedef struct pe_kv {
   const pe_graph *graph;
   pe_kv_type type;
   int32_t block, blocks;                 /* tokens of a block; blocks of each group */
-  pe_kv_layer *layer;                    /* as graph->layer */
+  pe_kv_layer *layer;                    /* parallel to graph->layer */
   int64_t used[PE_GRAPH_GROUPS];         /* blocks in use */
   uint64_t block_bytes[PE_GRAPH_GROUPS]; /* of one block, all layers of the group */
   /* ---- private ---- */
@@ -46,48 +56,52 @@ typedef struct pe_kv {
   int32_t *refs[PE_GRAPH_GROUPS];
 } pe_kv;
 
-typedef struct pe_kv_seq {         /* a sequence's tables; {0} is empty */
-  int32_t *table[PE_GRAPH_GROUPS]; /* -1: given back, it fell out of the window */
+typedef struct pe_kv_seq {         /* the tables of a sequence; {0} is empty */
+  int32_t *table[PE_GRAPH_GROUPS]; /* -1: fell out of the window */
   int32_t count[PE_GRAPH_GROUPS];
   size_t cap[PE_GRAPH_GROUPS];
-  int32_t gone[PE_GRAPH_GROUPS]; /* so many entries from the beginning are known to be -1 */
-  int32_t
-      tokens; /* that the tables have room for and that are valid: set by pe_kv_prepare, pe_kv_trim, pe_kv_share */
+  int32_t gone[PE_GRAPH_GROUPS]; /* leading entries known to be -1 */
+  int32_t tokens; /* valid tokens: set by pe_kv_prepare, pe_kv_trim, pe_kv_set_tokens */
 } pe_kv_seq;
 
-pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out,
-                     pe_error *err); /* gives */
+/* Gives. Borrows the graph. */
+pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_error *err);
 void pe_kv_close(pe_kv *kv);
 
-/* Makes tokens [from, to) writable: blocks are added, and those that others hold are copied (the first one at most, since
- * writing goes on at the end). Nothing has changed when it fails: PE_ELIMIT with both numbers when blocks run out. */
+/* The type for a number of bits per value: 32, 16, 8 or 4; PE_EARG otherwise. */
+pe_status pe_kv_type_of_bits(int32_t bits, pe_kv_type *out, pe_error *err);
+int32_t pe_kv_bits(pe_kv_type type);
+/* Bytes of one token in all layers, before any cache is open. */
+uint64_t pe_kv_token_bytes(const pe_graph *g, pe_kv_type type);
+/* Bytes of one token in all layers of a group. */
+uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group);
+/* Bytes of the blocks that a sequence holds, including shared ones. */
+uint64_t pe_kv_seq_bytes(const pe_kv *kv, const pe_kv_seq *s);
+
+/* Makes tokens [from, to) writable: adds blocks, and copies a shared one (at most the first, since
+ * tokens are appended). Changes nothing if it fails; PE_ELIMIT if blocks run out. */
 pe_status pe_kv_prepare(pe_kv *kv, pe_kv_seq *s, int32_t from, int32_t to, pe_error *err);
-/* How many blocks of a group pe_kv_prepare would take. */
+/* The number of blocks of a group that pe_kv_prepare would take. */
 int32_t pe_kv_needed(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to);
-/* Gives back what no token from `next` on can see any more. */
+/* Releases the blocks that no token from `next` on can see. */
 void pe_kv_retire(pe_kv *kv, pe_kv_seq *s, int32_t next);
-/* The child holds everything the parent holds. The child must be empty. */
+/* Shares all blocks of the parent with the child, which must be empty. */
 pe_status pe_kv_fork(pe_kv *kv, const pe_kv_seq *parent, pe_kv_seq *child, pe_error *err);
 bool pe_kv_can_trim(const pe_kv *kv, const pe_kv_seq *s, int32_t tokens);
 void pe_kv_trim(pe_kv *kv, pe_kv_seq *s, int32_t tokens); /* pe_kv_can_trim must hold */
-void pe_kv_release(pe_kv *kv, pe_kv_seq *s);              /* empty again */
+void pe_kv_release(pe_kv *kv, pe_kv_seq *s);              /* leaves it empty */
 
 /* Single blocks, for the prefix cache. */
 void pe_kv_retain_block(pe_kv *kv, int32_t group, int32_t block);
 void pe_kv_release_block(pe_kv *kv, int32_t group, int32_t block);
 int32_t pe_kv_block_refs(const pe_kv *kv, int32_t group, int32_t block);
-/* Appends a reference to a block (-1: none) to an empty or whole-block table: a sequence that begins with cached blocks. */
+/* Appends a reference to a block (-1: none) to a table that is empty or ends with a full block. */
 pe_status pe_kv_share(pe_kv *kv, pe_kv_seq *s, int32_t group, int32_t block, pe_error *err);
-void pe_kv_set_tokens(pe_kv_seq *s, int32_t tokens); /* after sharing: how many tokens are valid */
+void pe_kv_set_tokens(pe_kv_seq *s, int32_t tokens); /* the valid tokens, after pe_kv_share */
 
-/* Bytes. */
-uint64_t pe_kv_token_bytes(const pe_graph *g, pe_kv_type type); /* of one token in all layers */
-uint64_t pe_kv_seq_bytes(const pe_kv *kv,
-                         const pe_kv_seq *s); /* of the blocks it holds, shared ones too */
-/* The rows of tokens [from, to) of a group, all layers, as they are stored: to and from a flat buffer of
- * (to - from) * pe_kv_group_token_bytes bytes, per layer the keys and then the values, head by head, whatever the size of a
- * block. Blocks must be there (and, for writing, not shared). */
-uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group);
+/* Copies the rows of tokens [from, to) of a group as they are stored to or from a flat buffer of
+ * (to - from) * pe_kv_group_token_bytes bytes: per layer the keys, then the values, head by head,
+ * for any block size. The blocks must exist and, for pe_kv_copy_in, not be shared. */
 void pe_kv_copy_out(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
                     uint8_t *out);
 void pe_kv_copy_in(pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,

@@ -6,7 +6,8 @@
 pe_status pe_recur_open(const pe_graph *g, int32_t slots, pe_recur **out, pe_error *err) {
   uint64_t bytes;
   if (slots < 1 || !pe_mul_size((uint64_t)slots, (uint64_t)g->state_floats * sizeof(float), &bytes))
-    return pe_fail(err, PE_ELIMIT, "%d states of %lld floats", slots, (long long)g->state_floats);
+    return pe_fail(err, PE_ELIMIT, "cannot allocate %d recurrent states of %lld floats", slots,
+                   (long long)g->state_floats);
   pe_recur *r = pe_calloc(1, sizeof *r);
   if (!r) return pe_nomem(err, "states");
   r->slots = r->free_count = slots, r->slot_floats = g->state_floats;
@@ -36,7 +37,8 @@ static float *slot_at(const pe_recur *r, int32_t slot) {
 }
 
 pe_status pe_recur_take(pe_recur *r, int32_t *slot, pe_error *err) {
-  if (!r->free_count) return pe_fail(err, PE_ELIMIT, "all %d states are in use", r->slots);
+  if (!r->free_count)
+    return pe_fail(err, PE_ELIMIT, "all %d recurrent states are in use", r->slots);
   *slot = r->free_list[--r->free_count];
   pe_recur_zero(r, *slot);
   return PE_OK;
@@ -48,7 +50,7 @@ void pe_recur_copy(pe_recur *r, int32_t from, int32_t to) {
   memmove(slot_at(r, to), slot_at(r, from), pe_recur_bytes(r));
 }
 
-/* ---- snapshots ----------------------------------------------------------------------------------------------- */
+/* ---- snapshots ------------------------------------------------------------------------------- */
 
 pe_status pe_recur_snapshot(const pe_recur *r, int32_t slot, int32_t position, pe_snapshot **out,
                             pe_error *err) {

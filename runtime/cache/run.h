@@ -1,6 +1,7 @@
-/* run.h - what one sequence contributes to a step: its new tokens and where its caches are.
+/* run.h - the part of one sequence in a step: its new tokens and its caches.
  *
- * pe_seq_run fills it, the device reads it. Everything is borrowed from the sequence until the step is done. */
+ * pe_seq_run fills it, the device reads it. It borrows everything from the sequence until the step
+ * is done. */
 #ifndef PE_RUN_H
 #define PE_RUN_H
 
@@ -8,11 +9,11 @@
 
 typedef struct pe_run {
   const int32_t *token;
-  int32_t count, past; /* new tokens; tokens computed before them */
-  int32_t outputs;     /* logits are wanted for the last `outputs` of the new tokens */
+  int32_t count, past; /* new tokens; tokens already computed */
+  int32_t outputs;     /* compute logits for the last `outputs` new tokens */
   int32_t slot;        /* of its recurrent state */
   int32_t rope_length; /* see op.h */
-  const pe_kv_seq *kv; /* block tables that reach past + count */
+  const pe_kv_seq *kv; /* block tables with room for past + count tokens */
 } pe_run;
 
 #endif

@@ -20,7 +20,7 @@ void pe_seq_close(pe_seq *s) {
 
 pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error *err) {
   if (count < 0 || count > INT32_MAX - s->count)
-    return pe_fail(err, PE_EARG, "%d more tokens after %d", count, s->count);
+    return pe_fail(err, PE_EARG, "cannot append %d tokens to a sequence of %d", count, s->count);
   pe_status rc =
       pe_grow(&s->token, &s->cap, (size_t)s->count + (size_t)count, sizeof *s->token, err);
   if (rc) return rc;
@@ -29,11 +29,11 @@ pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error
   return PE_OK;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 pe_status pe_seq_run(pe_seq *s, int32_t count, int32_t outputs, pe_run *out, pe_error *err) {
   if (count < 1 || count > s->count - s->past)
-    return pe_fail(err, PE_EARG, "%d tokens of a sequence that has %d to compute", count,
+    return pe_fail(err, PE_EARG, "cannot compute %d tokens: the sequence has %d left", count,
                    s->count - s->past);
   pe_status rc = pe_kv_prepare(s->kv, &s->tables, s->past, s->past + count, err);
   if (rc) return rc;
@@ -52,7 +52,7 @@ void pe_seq_advance(pe_seq *s, int32_t count) {
   pe_kv_retire(s->kv, &s->tables, s->past);
 }
 
-/* ---- one interface over all caches --------------------------------------------------------------------------- */
+/* ---- one interface over all caches ----------------------------------------------------------- */
 
 pe_status pe_seq_fork(const pe_seq *parent, pe_seq *child, pe_error *err) {
   pe_seq s;
@@ -70,7 +70,7 @@ pe_status pe_seq_fork(const pe_seq *parent, pe_seq *child, pe_error *err) {
   return PE_OK;
 }
 
-/* Does the state need no snapshot to stand at n, or is there one? */
+/* The state can move to n: it is there already, starts again, or the snapshot is at n. */
 static bool state_follows(const pe_seq *s, int32_t n, const pe_snapshot *snapshot) {
   return !s->recur->slot_floats || n == s->past || n == 0 || (snapshot && snapshot->position == n);
 }
@@ -87,13 +87,14 @@ pe_status pe_seq_trim(pe_seq *s, int32_t n, const pe_snapshot *snapshot, pe_erro
   if (n < 0 || n > s->past)
     return pe_fail(err, PE_EARG, "cannot trim to %d tokens: %d are computed", n, s->past);
   if (!tables_follow(s, n))
-    return pe_fail(err, PE_EUNSUPPORTED,
-                   "cannot trim %d tokens to %d: what a sliding window needs there is given back",
-                   s->past, n);
+    return pe_fail(
+        err, PE_EUNSUPPORTED,
+        "cannot trim %d tokens to %d: a sliding window has released blocks it would need", s->past,
+        n);
   if (!state_follows(s, n, snapshot))
     return pe_fail(err, PE_EUNSUPPORTED,
-                   "cannot trim %d tokens to %d: a recurrent state needs a snapshot at %d%s",
-                   s->past, n, n, snapshot ? ", not elsewhere" : "");
+                   "cannot trim %d tokens to %d: a recurrent state needs a snapshot at %d, got %s",
+                   s->past, n, n, snapshot ? "one at another position" : "none");
   if (s->recur->slot_floats && n != s->past) {
     if (n)
       pe_recur_restore(s->recur, s->slot, snapshot);
@@ -108,12 +109,6 @@ pe_status pe_seq_trim(pe_seq *s, int32_t n, const pe_snapshot *snapshot, pe_erro
 
 pe_status pe_seq_snapshot(const pe_seq *s, pe_snapshot **out, pe_error *err) {
   return pe_recur_snapshot(s->recur, s->slot, s->past, out, err);
-}
-
-void pe_seq_forget(pe_seq *s) {
-  pe_kv_release(s->kv, &s->tables);
-  pe_recur_zero(s->recur, s->slot);
-  s->past = s->ragged = 0;
 }
 
 uint64_t pe_seq_bytes(const pe_seq *s) {

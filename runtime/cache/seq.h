@@ -1,13 +1,18 @@
-/* seq.h - one sequence: its tokens, how many of them are in the caches, and where those are.
+/* seq.h - the cached state of one sequence: its tokens, and the caches of those already computed.
  *
- * `past` tokens have been computed: their keys and values are in the tables and the recurrent state has seen exactly them.
- * `token` holds those and whatever comes next (the rest of a prompt, the token that was just sampled).
+ *     token   [ t0 t1 t2 t3 t4 | t5 t6 ]
+ *                              past    count
  *
- * One interface over everything a model remembers: fork, trim, snapshot, restore, save, load, bytes. "Can trim" is asked
- * of every cache group and of the states. A trim that the states cannot follow needs a snapshot at that very position.
+ * The first `past` tokens have been computed: their keys and values are in the block tables, and
+ * the recurrent state has processed exactly these. The others come next: the rest of a prompt, or
+ * the token that was just sampled.
  *
- * Ownership: a sequence owns its tokens, its references to blocks, and its slot. Borrows the pools, which outlive it.
- * Threads: one at a time (the engine's). */
+ * One interface over everything a model remembers: fork, trim, snapshot, save, load, bytes.
+ * Trimming must be possible in every cache group; a recurrent state needs a snapshot at that very
+ * position.
+ *
+ * Ownership: owns its tokens, its references to blocks and its slot; borrows the pools, which
+ * outlive it. Threads: one at a time, the engine's. */
 #ifndef PE_SEQ_H
 #define PE_SEQ_H
 
@@ -15,7 +20,7 @@
 #include "runtime/cache/run.h"
 
 typedef struct pe_seq {
-  pe_kv *kv; /* borrowed; NULL: not open */
+  pe_kv *kv; /* borrowed; NULL: closed */
   pe_recur *recur;
   pe_kv_seq tables;
   int32_t slot; /* of its state */
@@ -23,49 +28,48 @@ typedef struct pe_seq {
   int32_t count, past;
   size_t cap;
   int32_t rope_length; /* 0: not chosen yet */
-  int32_t
-      ragged; /* loaded from smaller blocks with so many tokens computed, else 0: the first block that a window has
-                        * holds less than it seems to, and what stands before these tokens cannot be gone back to */
+  int32_t ragged; /* loaded from smaller blocks: `past` at that time, otherwise 0. The first block
+                          of a window is then partly filled, so trimming below is impossible */
 } pe_seq;
 
 pe_status pe_seq_open(pe_seq *s, pe_kv *kv, pe_recur *recur, pe_error *err);
 void pe_seq_close(pe_seq *s);
 
-pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count,
-                        pe_error *err); /* to `token`; nothing is computed */
+/* Appends to `token`; computes nothing. */
+pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error *err);
 
-/* Makes room in the caches for the next `count` tokens and describes them for a step. PE_ELIMIT: blocks ran out, and
- * nothing has changed. */
+/* Makes room in the caches for the next `count` tokens and describes them for a step. PE_ELIMIT:
+ * blocks ran out and nothing has changed. */
 pe_status pe_seq_run(pe_seq *s, int32_t count, int32_t outputs, pe_run *out, pe_error *err);
-void pe_seq_advance(pe_seq *s,
-                    int32_t count); /* the step is done; gives back what fell out of the windows */
+/* The step is done: moves `past`, and releases the blocks that fell out of the windows. */
+void pe_seq_advance(pe_seq *s, int32_t count);
 
-pe_status pe_seq_fork(const pe_seq *parent, pe_seq *child,
-                      pe_error *err); /* opens child; shares blocks, copies the state */
-/* Forgets everything behind the first n tokens of the caches (n <= past) and of `token`. PE_EUNSUPPORTED, with the
- * reason, where some layer cannot: then nothing has changed. `snapshot` (may be NULL) must stand at n. */
+/* Opens child, shares the blocks and copies the state. */
+pe_status pe_seq_fork(const pe_seq *parent, pe_seq *child, pe_error *err);
+/* Drops everything after the first n tokens (n <= past) from the caches and from `token`.
+ * PE_EUNSUPPORTED, with the reason, if some layer cannot; then nothing has changed. `snapshot` (or
+ * NULL) must be at position n. */
 bool pe_seq_can_trim(const pe_seq *s, int32_t n, const pe_snapshot *snapshot);
 pe_status pe_seq_trim(pe_seq *s, int32_t n, const pe_snapshot *snapshot, pe_error *err);
-pe_status pe_seq_snapshot(const pe_seq *s, pe_snapshot **out,
-                          pe_error *err); /* at past; gives; NULL for models without states */
-/* Gives all caches back; the tokens stay, past is 0: what preemption does. */
-void pe_seq_forget(pe_seq *s);
+/* Gives a snapshot at `past`, NULL for models without recurrent layers. */
+pe_status pe_seq_snapshot(const pe_seq *s, pe_snapshot **out, pe_error *err);
 
-uint64_t pe_seq_bytes(const pe_seq *s);
+uint64_t pe_seq_bytes(const pe_seq *s); /* of blocks, including shared ones, and the state */
 
-/* What decides the numbers in a cache: the weights (names, shapes, layouts and samples of their bytes), the graph, the
- * instruction set and the type of the cache. */
+/* A hash of everything that decides the numbers in a cache: the weights (names, shapes, layouts and
+ * samples of their bytes), the graph, the instruction set and the KV type. */
 void pe_seq_identity(const pe_kv *kv, uint8_t out[16]);
 
-/* A sequence as one block of bytes: tokens, keys and values, state. Versioned, with a checksum and the identity of the
- * model; loading refuses anything else (PE_EFORMAT for bytes that are damaged, PE_EUNSUPPORTED for those of another model,
- * version or type) and leaves s as it was. Of a group with a window only what it still sees is kept. The size of blocks may
- * be another one when it is loaded. */
+/* A sequence as bytes: tokens, keys and values, state, with a version, a checksum and the identity
+ * of the model. Only the part of a window that is still visible is saved. The block size may differ
+ * when it is loaded. s must be open and empty for loading; PE_EFORMAT for damaged bytes,
+ * PE_EUNSUPPORTED for those of another model, version or KV type, and s is unchanged. */
 pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, pe_error *err);
 pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, size_t size,
-                      pe_error *err); /* s open and empty */
+                      pe_error *err);
+/* Writes to a temporary file in the same folder, then renames it. */
 pe_status pe_seq_save_file(const pe_seq *s, const uint8_t identity[16], const char *path,
-                           pe_error *err); /* beside, then renamed */
+                           pe_error *err);
 pe_status pe_seq_load_file(pe_seq *s, const uint8_t identity[16], const char *path, pe_error *err);
 
 #endif

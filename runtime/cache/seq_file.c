@@ -1,7 +1,13 @@
 /* seq_file.c - a sequence as bytes and as a file; see seq.h.
  *
- * Little-endian: magic, version, type, identity, rope_length, count, past, groups, bytes of the state; per group the first
- * token that was kept, the bytes of a token and the window; then the tokens, the rows of each group, the state, and XXH3-128 of all that. */
+ *     header      magic, version, KV type, identity, rope_length, count, past, groups, state bytes
+ *     per group   first saved token, bytes of a token, window
+ *     tokens      int32 x count
+ *     per group   rows, as pe_kv_copy_out gives them
+ *     state
+ *     checksum    XXH3-128 of everything above
+ *
+ * Numbers are little-endian. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cpu/prim.h"
 #include "runtime/hash.h"
 #include "runtime/cache/seq.h"
 
@@ -27,7 +34,7 @@ typedef struct group_header {
   uint64_t from, token_bytes, window;
 } group_header;
 
-/* ---- who made it --------------------------------------------------------------------------------------------- */
+/* ---- identity -------------------------------------------------------------------------------- */
 
 static void stir(uint8_t hash[16], const void *bytes, size_t n) {
   uint64_t seed;
@@ -37,7 +44,7 @@ static void stir(uint8_t hash[16], const void *bytes, size_t n) {
   for (int i = 0; i < 16; i++) hash[i] = (uint8_t)(next[i] ^ (i < 8 ? 0 : hash[i]));
 }
 
-/* The beginning, the middle and the end: reading all of a model would take as long as loading it. */
+/* Samples of the start, the middle and the end: hashing all of a model would read it from disk. */
 static void stir_part(uint8_t hash[16], const pe_weight_part *p) {
   enum { SAMPLE = 4096 };
   stir(hash, &p->bytes, sizeof p->bytes);
@@ -69,15 +76,15 @@ void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
   }
 }
 
-/* ---- saving -------------------------------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
-/* The first of the past tokens that a group still needs. */
+/* The first token that a group still needs. */
 static int32_t needed_from(const pe_kv *kv, int32_t group, int32_t past) {
   int32_t window = kv->graph->group[group].window;
   return window > 0 && past >= window ? past - window + 1 : 0;
 }
 
-/* The first that is saved: whole blocks, so that whoever loads them may share them. */
+/* The first token that is saved: whole blocks, so that the loaded sequence can share them. */
 static int32_t kept_from(const pe_seq *s, int32_t group) {
   int32_t from = needed_from(s->kv, group, s->past);
   return s->ragged ? from : from / s->kv->block * s->kv->block;
@@ -127,58 +134,55 @@ pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, 
   return PE_OK;
 }
 
-/* ---- loading ------------------------------------------------------------------------------------------------- */
-
-static const char *type_name(uint32_t type) {
-  static const char *const names[] = {"32", "16", "8", "4"};
-  return type < 4 ? names[type] : "unknown";
-}
+/* ---- loading --------------------------------------------------------------------------------- */
 
 static void hex_text(const uint8_t bytes[16], char out[33]) {
   for (int i = 0; i < 16; i++) snprintf(out + 2 * i, 3, "%02x", bytes[i]);
 }
 
-/* Is this ours, whole, of this version, type and model? */
+/* A saved sequence, undamaged, of this version, KV type and model? */
 static pe_status check_header(const pe_seq *s, const uint8_t identity[16], const uint8_t *at,
                               size_t size, header *h, pe_error *err) {
   if (size < sizeof *h + CHECKSUM)
-    return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes: at least %zu", size,
-                   sizeof *h + CHECKSUM);
+    return pe_fail(err, PE_EFORMAT, "a saved sequence has at least %zu bytes, got %zu",
+                   sizeof *h + CHECKSUM, size);
   memcpy(h, at, sizeof *h);
   if (memcmp(h->magic, magic, sizeof magic))
     return pe_fail(err, PE_EFORMAT, "not a saved sequence");
   uint8_t sum[CHECKSUM];
   pe_hash_128(at, size - CHECKSUM, 0, sum);
   if (memcmp(sum, at + size - CHECKSUM, CHECKSUM))
-    return pe_fail(err, PE_EFORMAT,
-                   "a saved sequence of %zu bytes is damaged: its checksum differs", size);
+    return pe_fail(err, PE_EFORMAT, "the saved sequence of %zu bytes is damaged: checksum mismatch",
+                   size);
   if (h->version != VERSION)
-    return pe_fail(err, PE_EUNSUPPORTED, "a saved sequence of version %u, this is version %d",
-                   h->version, VERSION);
-  if (h->type != (uint32_t)s->kv->type)
     return pe_fail(err, PE_EUNSUPPORTED,
-                   "a saved sequence with a cache of %s bits, this one has %s", type_name(h->type),
-                   type_name((uint32_t)s->kv->type));
+                   "the saved sequence has version %u, version %d is supported", h->version,
+                   VERSION);
+  if (h->type != (uint32_t)s->kv->type)
+    return pe_fail(
+        err, PE_EUNSUPPORTED, "the saved sequence has KV rows of %d bits, this cache has %d",
+        h->type < PE_KV_TYPES ? pe_kv_bits((pe_kv_type)h->type) : 0, pe_kv_bits(s->kv->type));
   if (memcmp(h->identity, identity, sizeof h->identity)) {
     char a[33], b[33];
     hex_text(h->identity, a), hex_text(identity, b);
-    return pe_fail(err, PE_EUNSUPPORTED, "a saved sequence of another model: %s, this is %s", a, b);
+    return pe_fail(err, PE_EUNSUPPORTED, "the saved sequence is of another model: %s, this is %s",
+                   a, b);
   }
   return PE_OK;
 }
 
-/* Do the numbers fit this model, and the bytes the numbers? */
+/* The numbers fit this model, and the size fits the numbers. */
 static pe_status check_sizes(const pe_seq *s, const uint8_t *at, size_t size, const header *h,
                              pe_error *err) {
   const pe_kv *kv = s->kv;
   if (h->groups != kv->graph->group_count || h->state_bytes != pe_recur_bytes(s->recur))
     return pe_fail(err, PE_EUNSUPPORTED,
-                   "a saved sequence with %d cache groups and a state of %llu bytes, this model "
+                   "the saved sequence has %d cache groups and a state of %llu bytes, this model "
                    "has %d and %llu",
                    h->groups, (unsigned long long)h->state_bytes, kv->graph->group_count,
                    (unsigned long long)pe_recur_bytes(s->recur));
   if (h->count < 0 || h->past < 0 || h->past > h->count || h->rope_length < 0)
-    return pe_fail(err, PE_EFORMAT, "a saved sequence with %d of %d tokens computed", h->past,
+    return pe_fail(err, PE_EFORMAT, "the saved sequence claims %d computed tokens of %d", h->past,
                    h->count);
   uint64_t need = sizeof *h + (uint64_t)h->groups * sizeof(group_header) + (uint64_t)h->count * 4 +
                   h->state_bytes + CHECKSUM;
@@ -186,32 +190,31 @@ static pe_status check_sizes(const pe_seq *s, const uint8_t *at, size_t size, co
     group_header k;
     uint64_t rows;
     if (size < sizeof *h + ((size_t)g + 1) * sizeof k + CHECKSUM)
-      return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes is cut short", size);
+      return pe_fail(err, PE_EFORMAT, "the saved sequence of %zu bytes is truncated", size);
     memcpy(&k, at + sizeof *h + (size_t)g * sizeof k, sizeof k);
     if (k.token_bytes != pe_kv_group_token_bytes(kv, g))
       return pe_fail(
-          err, PE_EUNSUPPORTED, "a saved sequence with %llu bytes a token, this model has %llu",
+          err, PE_EUNSUPPORTED, "the saved sequence has %llu bytes per token, this model has %llu",
           (unsigned long long)k.token_bytes, (unsigned long long)pe_kv_group_token_bytes(kv, g));
     if (k.window != (uint64_t)kv->graph->group[g].window)
       return pe_fail(err, PE_EUNSUPPORTED,
-                     "a saved sequence with a window of %llu tokens, this model has %d",
+                     "the saved sequence has a window of %llu tokens, this model has %d",
                      (unsigned long long)k.window, kv->graph->group[g].window);
     if (k.from > (uint64_t)needed_from(kv, g, h->past))
-      return pe_fail(
-          err, PE_EUNSUPPORTED,
-          "a saved sequence that keeps tokens from %llu on, this model needs them from %d on",
-          (unsigned long long)k.from, needed_from(kv, g, h->past));
+      return pe_fail(err, PE_EUNSUPPORTED,
+                     "the saved sequence has tokens from %llu on, this model needs them from %d on",
+                     (unsigned long long)k.from, needed_from(kv, g, h->past));
     if (!pe_mul_size((uint64_t)h->past - k.from, k.token_bytes, &rows) ||
         !pe_add_size(need, rows, &need))
-      return pe_fail(err, PE_EFORMAT, "a saved sequence of %d tokens", h->past);
+      return pe_fail(err, PE_EFORMAT, "the saved sequence of %d tokens is too large", h->past);
   }
   if (need != size)
-    return pe_fail(err, PE_EFORMAT, "a saved sequence of %zu bytes, its header says %llu", size,
-                   (unsigned long long)need);
+    return pe_fail(err, PE_EFORMAT, "the saved sequence has %zu bytes, its header claims %llu",
+                   size, (unsigned long long)need);
   return PE_OK;
 }
 
-/* Every embedding table must have them. */
+/* Token ids must be in every embedding table. */
 static pe_status check_tokens(const pe_seq *s, pe_error *err) {
   const pe_graph *g = s->kv->graph;
   int64_t known = INT32_MAX;
@@ -220,13 +223,14 @@ static pe_status check_tokens(const pe_seq *s, pe_error *err) {
       known = g->param[g->node[i].mat].rows;
   for (int32_t i = 0; i < s->count; i++)
     if (s->token[i] < 0 || s->token[i] >= known)
-      return pe_fail(err, PE_EFORMAT, "a saved sequence with token %d, the vocabulary has %lld",
-                     s->token[i], (long long)known);
+      return pe_fail(err, PE_EFORMAT,
+                     "the saved sequence has token %d, the vocabulary ends at %lld", s->token[i],
+                     (long long)known);
   return PE_OK;
 }
 
-/* Blocks for so many tokens: one after the other, so that a window never holds more than it sees and what was saved
- * besides: `slack` tokens at most. */
+/* Takes blocks for `past` tokens one at a time, and releases those that leave a window at once, so
+ * that a window never holds more than it sees and the `slack` tokens that were saved before it. */
 static pe_status make_room(pe_seq *s, int32_t past, int32_t slack, pe_error *err) {
   pe_status rc = PE_OK;
   for (int32_t t = 0, to; !rc && t < past; t = to) {
@@ -237,15 +241,16 @@ static pe_status make_room(pe_seq *s, int32_t past, int32_t slack, pe_error *err
   return rc;
 }
 
-/* What the groups have from which token on; the most that any has besides what it needs. */
+/* Fills from[] with the first saved token of each group. Returns the most tokens that a group has
+ * saved before those it needs. */
 static int32_t read_groups(const pe_seq *s, const uint8_t *at, const header *h, int32_t *from) {
   int32_t slack = 0;
   for (int32_t g = 0; g < h->groups; g++) {
     group_header k;
     memcpy(&k, at + sizeof *h + (size_t)g * sizeof k, sizeof k);
     from[g] = (int32_t)k.from;
-    int32_t besides = needed_from(s->kv, g, h->past) - from[g];
-    if (besides > slack) slack = besides;
+    int32_t more = needed_from(s->kv, g, h->past) - from[g];
+    if (more > slack) slack = more;
   }
   return slack;
 }
@@ -267,7 +272,8 @@ pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, 
   int32_t from[PE_GRAPH_GROUPS], slack = 0;
   header h;
   if (s->count || s->past)
-    return pe_fail(err, PE_EARG, "a sequence of %d tokens is not empty", s->count);
+    return pe_fail(err, PE_EARG, "cannot load into a sequence of %d tokens: it must be empty",
+                   s->count);
   pe_status rc = check_header(s, identity, at, size, &h, err);
   if (!rc) rc = check_sizes(s, at, size, &h, err);
   if (!rc) rc = pe_grow(&s->token, &s->cap, (size_t)h.count, sizeof *s->token, err);
@@ -290,20 +296,21 @@ pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, 
   return PE_OK;
 }
 
-/* ---- files --------------------------------------------------------------------------------------------------- */
+/* ---- files ----------------------------------------------------------------------------------- */
 
 static pe_status write_all(int fd, const pe_buf *b, const char *path, pe_error *err) {
   for (size_t done = 0; done < b->len;) {
     ssize_t n = write(fd, b->data + done, b->len - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
-      return pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "nothing could be written");
+      return pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "no bytes written");
     done += (size_t)n;
   }
   return fsync(fd) ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : PE_OK;
 }
 
-/* The folder's own entry must reach the disk too. Where folders cannot be synced, that is no failure. */
+/* The entry in the folder must reach the disk as well. Some file systems cannot sync folders; that
+ * is not a failure. */
 static void sync_folder(const char *path) {
   char folder[4096];
   const char *slash = strrchr(path, '/');
@@ -317,7 +324,7 @@ static void sync_folder(const char *path) {
   close(fd);
 }
 
-static pe_status write_beside(const pe_buf *b, const char *path, pe_error *err) {
+static pe_status write_renamed(const pe_buf *b, const char *path, pe_error *err) {
   pe_buf name = {0};
   pe_status rc = pe_buf_printf(&name, err, "%s.XXXXXX", path);
   int fd = -1;
@@ -336,7 +343,7 @@ pe_status pe_seq_save_file(const pe_seq *s, const uint8_t identity[16], const ch
                            pe_error *err) {
   pe_buf b = {0};
   pe_status rc = pe_seq_save(s, identity, &b, err);
-  if (!rc) rc = write_beside(&b, path, err);
+  if (!rc) rc = write_renamed(&b, path, err);
   pe_buf_free(&b);
   return rc;
 }

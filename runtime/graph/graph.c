@@ -1,6 +1,8 @@
 /* graph.c - params and the simple values of graph.h; ops with memory are in graph_memory.c. */
 #include "runtime/graph/graph.h"
 
+#include "kernels/cpu/cpu.h"
+
 #include <stdio.h>
 #include <string.h>
 

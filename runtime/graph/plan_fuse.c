@@ -39,7 +39,7 @@ static void fuse_residual(pe_planner *s, size_t i) {
 
 static bool plain_unary(const pe_node *n) {
   const pe_map_args *m = &n->args.map;
-  return n->op == PE_OP_MAP && m->steps == 1 && m->step[0].op <= PE_MAP_LOG && m->inputs == 1 &&
+  return n->op == PE_OP_MAP && m->steps == 1 && pe_map_is_unary(m->step[0].op) && m->inputs == 1 &&
          m->input[0].repeat == 1;
 }
 
@@ -148,7 +148,7 @@ static bool narrow_map(pe_node *n) {
   bool busy[PE_MAP_REGISTERS] = {0};
   for (int i = 0; i < m->steps; i++) {
     if (m->step[i].a >= 0) last[m->step[i].a] = i;
-    if (m->step[i].op > PE_MAP_LOG && m->step[i].b >= 0) last[m->step[i].b] = i;
+    if (!pe_map_is_unary(m->step[i].op) && m->step[i].b >= 0) last[m->step[i].b] = i;
   }
   for (int i = 0; i < m->inputs; i++) real[i] = i, busy[i] = true;
   last[m->result] = m->steps;
@@ -156,9 +156,9 @@ static bool narrow_map(pe_node *n) {
     pe_map_step *st = &m->step[i];
     int32_t a = st->a, b = st->b, to = 0;
     st->a = a < 0 ? a : real[a];
-    st->b = st->op <= PE_MAP_LOG ? 0 : b < 0 ? b : real[b];
+    st->b = pe_map_is_unary(st->op) ? 0 : b < 0 ? b : real[b];
     if (a >= 0 && last[a] == i) busy[real[a]] = false;
-    if (st->op > PE_MAP_LOG && b >= 0 && last[b] == i) busy[real[b]] = false;
+    if (!pe_map_is_unary(st->op) && b >= 0 && last[b] == i) busy[real[b]] = false;
     while (to < PE_MAP_REGISTERS && busy[to]) to++;
     if (to == PE_MAP_REGISTERS) return false;
     busy[to] = true;

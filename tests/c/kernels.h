@@ -1,9 +1,9 @@
-/* kernels.h - what the tests of the CPU ops share: random numbers, views, matrices, and running a call. */
+/* kernels.h - shared by the tests of the CPU ops: random numbers, views, matrices, calls. */
 #ifndef TEST_KERNELS_H
 #define TEST_KERNELS_H
 
 #include "check.h"
-#include "kernels/op.h"
+#include "kernels/cpu/cpu.h"
 
 static uint64_t random_state = 88172645463325252ull;
 static inline uint32_t random32(void) {
@@ -13,7 +13,7 @@ static inline uint32_t random32(void) {
 }
 static inline float uniform(void) { return (float)(random32() >> 8) * 0x1p-23f - 1; }
 
-/* Rows lie a little further apart than they are wide; what is between them must stay untouched. */
+/* Rows are a little further apart than they are wide; the gaps must stay untouched. */
 static inline pe_cpu_view view_new(int64_t rows, int64_t width) {
   return (pe_cpu_view){calloc((size_t)(rows * (width + 3) + 1), sizeof(float)), width + 3};
 }
@@ -23,7 +23,7 @@ static inline void view_fill(pe_cpu_view *v, int64_t rows, int64_t width) {
     for (int64_t i = 0; i < width; i++) v->at[r * v->step + i] = uniform();
 }
 
-/* Values of any layout around 1: codes at random, scales small and ordinary. */
+/* Matrices of any layout with values around 1: random codes, small ordinary scales. */
 static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int64_t cols,
                               pe_quant_matrix *m) {
   *m = (pe_quant_matrix){.quant = quant, .dtype = dtype, .rows = rows, .cols = cols, .global = 1};
@@ -42,7 +42,8 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
   else
     for (size_t i = 0; i < bytes; i++) data[i] = (uint8_t)random32();
   if (quant.kind == PE_QUANT_Q8_0)
-    for (size_t i = 0; i < bytes; i += 34) data[i] = 0, data[i + 1] = 0x20; /* 2^-7 */
+    for (size_t i = 0; i < bytes; i += PE_QUANT_Q8_0_BYTES)
+      data[i] = 0, data[i + 1] = 0x20; /* 2^-7 */
   if (scale_bytes) {
     m->scales = data + bytes, m->biases = data + bytes + scale_bytes;
     for (size_t i = 0; i < 2 * scale_bytes; i += 2) {
@@ -59,7 +60,7 @@ static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tas
   c->scratch_step = pe_cpu_scratch(op, c);
   c->scratch = malloc((size_t)(c->scratch_step * tasks) * sizeof(float) + 1);
   memset(c->scratch, 0xff,
-         (size_t)(c->scratch_step * tasks) * sizeof(float)); /* NaN: what is read was written */
+         (size_t)(c->scratch_step * tasks) * sizeof(float)); /* NaN: reading it unwritten shows */
   for (int t = tasks - 1; t >= 0; t--) pe_cpu_run(op, c, t, tasks);
   free(c->scratch);
 }

@@ -1,5 +1,6 @@
-/* little.h - a small model built by hand, for tests of caches: any of full, windowed and latent attention and a recurrence,
- * one after the other, over random weights; with caches, and a way to feed a sequence. */
+/* little.h - a small model built by hand, for tests of caches: any of full, windowed and latent
+ * attention and a recurrence, in this order, with random weights; with caches, and a function that
+ * feeds a sequence. */
 #ifndef TEST_LITTLE_H
 #define TEST_LITTLE_H
 
@@ -19,7 +20,7 @@ typedef struct little {
   pe_pool *pool;
   pe_kv *kv;
   pe_recur *recur;
-  pe_device *exec;
+  pe_device *device;
 } little;
 
 static inline pe_status little_linear(pe_graph *g, pe_value x, const char *name, int32_t heads,
@@ -91,7 +92,7 @@ static inline pe_status little_graph(pe_graph *g, int kinds, pe_error *err) {
 }
 
 static inline void little_close(little *l) {
-  pe_device_close(l->exec), pe_recur_close(l->recur), pe_kv_close(l->kv), pe_plan_close(l->plan),
+  pe_device_close(l->device), pe_recur_close(l->recur), pe_kv_close(l->kv), pe_plan_close(l->plan),
       pe_pool_close(l->pool);
   pe_graph_release(l->graph), pe_weights_release(l->weights);
   *l = (little){0};
@@ -127,20 +128,20 @@ static inline pe_status little_open(little *l, int kinds, const pe_kv_options *o
   if (!rc) rc = pe_pool_open(1, false, &l->pool, err);
   if (!rc) rc = pe_kv_open(l->graph, o, &l->kv, err);
   if (!rc) rc = pe_recur_open(l->graph, o->sequences, &l->recur, err);
-  if (!rc) rc = pe_device_open(l->plan, l->pool, l->kv, l->recur, &l->exec, err);
+  if (!rc) rc = pe_device_open(l->plan, l->pool, l->kv, l->recur, &l->device, err);
   if (rc) little_close(l);
   return rc;
 }
 
-/* Computes the next count tokens of s (they are in `token`); their logits to out, count * VOCABULARY floats. */
+/* Computes the next count tokens of s, which are in `token`; out: count * VOCABULARY logits. */
 static inline pe_status little_run(little *l, pe_seq *s, int32_t count, float *out, pe_error *err) {
   pe_run run;
   pe_status rc = pe_seq_run(s, count, count, &run, err);
-  if (!rc) rc = pe_device_step(l->exec, &run, 1, err);
+  if (!rc) rc = pe_device_step(l->device, &run, 1, err);
   if (rc) return rc;
   pe_seq_advance(s, count);
   for (int32_t i = 0; out && i < count; i++)
-    memcpy(out + i * VOCABULARY, pe_device_logits(l->exec, i), VOCABULARY * sizeof *out);
+    memcpy(out + i * VOCABULARY, pe_device_logits(l->device, i), VOCABULARY * sizeof *out);
   return PE_OK;
 }
 

@@ -1,5 +1,5 @@
-/* test_exec.c - a small model built by hand from the graph to a step: chunks and rows give the same bits, limits are errors
- * that leave everything usable, and every allocation on the way may fail. */
+/* test_device.c - a small model built by hand, from the graph to a step: any chunking gives the
+ * same bits, errors at limits leave everything usable, and every allocation may fail. */
 #include "check.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
@@ -13,12 +13,12 @@ typedef struct machine {
   pe_kv *kv;
   pe_recur *recur;
   pe_pool *pool;
-  pe_device *exec;
+  pe_device *device;
   pe_value tap;
 } machine;
 
 static void machine_close(machine *m) {
-  pe_device_close(m->exec);
+  pe_device_close(m->device);
   pe_pool_close(m->pool);
   pe_recur_close(m->recur);
   pe_kv_close(m->kv);
@@ -28,9 +28,9 @@ static void machine_close(machine *m) {
   *m = (machine){0};
 }
 
-/* ---- the model: a short convolution and an attention of tests/golden/lfm2 ------------------------------------- */
+/* ---- the model: a short convolution and an attention of tests/golden/lfm2 -------------------- */
 
-/* The functions below go on only while nothing has failed. */
+/* The functions below do nothing once something has failed. */
 typedef struct builder {
   pe_graph *g;
   pe_error *err;
@@ -134,11 +134,11 @@ static pe_status machine_open(machine *m, int64_t tokens, pe_error *err) {
     rc = pe_kv_open(m->graph, &(pe_kv_options){.tokens = tokens, .sequences = 2}, &m->kv, err);
   if (!rc) rc = pe_recur_open(m->graph, 2, &m->recur, err);
   if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
-  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, &m->exec, err);
+  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, &m->device, err);
   return rc;
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static int32_t token_of(int i) { return (i * 37 + 5) % 128; }
 
@@ -148,18 +148,18 @@ static pe_status feed(machine *m, pe_seq *s, int32_t count, pe_error *err) {
   pe_run run;
   pe_status rc = pe_seq_append(s, token, count, err);
   if (!rc) rc = pe_seq_run(s, count, 1, &run, err);
-  if (!rc) rc = pe_device_step(m->exec, &run, 1, err);
+  if (!rc) rc = pe_device_step(m->device, &run, 1, err);
   if (!rc) pe_seq_advance(s, count);
   return rc;
 }
 
-/* The logits after TOKENS tokens, in pieces of `chunk`. */
+/* The logits after TOKENS tokens, in chunks of `chunk`. */
 static pe_status logits(machine *m, int32_t chunk, float *out, pe_error *err) {
   pe_seq s = {0};
   pe_status rc = pe_seq_open(&s, m->kv, m->recur, err);
   while (!rc && s.past < TOKENS)
     rc = feed(m, &s, chunk < TOKENS - s.past ? chunk : TOKENS - s.past, err);
-  if (!rc) memcpy(out, pe_device_logits(m->exec, 0), (size_t)m->plan->vocabulary * sizeof *out);
+  if (!rc) memcpy(out, pe_device_logits(m->device, 0), (size_t)m->plan->vocabulary * sizeof *out);
   pe_seq_close(&s);
   return rc;
 }
@@ -169,7 +169,7 @@ static void chunks(void) {
   pe_error err = {0};
   float whole[128], part[128];
   CHECK_OK(machine_open(&m, 64, &err), err);
-  if (m.exec) {
+  if (m.device) {
     CHECK_INT(m.plan->vocabulary, 128);
     CHECK_OK(logits(&m, TOKENS, whole, &err), err);
     for (int i = 0; i < 128; i++) CHECK(isfinite(whole[i]));
@@ -181,12 +181,12 @@ static void chunks(void) {
   machine_close(&m);
 }
 
-/* No block, no slot: an error with both numbers, and the sequence goes on when there is room again. */
+/* No block or no slot: an error with both numbers; the sequence continues once there is room. */
 static void limits(void) {
   machine m;
   pe_error err = {0};
   CHECK_OK(machine_open(&m, 32, &err), err);
-  if (m.exec) {
+  if (m.device) {
     pe_seq s[3] = {{0}};
     for (int i = 0; i < 2; i++) CHECK_OK(pe_seq_open(&s[i], m.kv, m.recur, &err), err);
     CHECK_FAILS(pe_seq_open(&s[2], m.kv, m.recur, &err), PE_ELIMIT, err, "2");
@@ -200,7 +200,7 @@ static void limits(void) {
   machine_close(&m);
 }
 
-/* Whatever fails while a model is opened, nothing is left. */
+/* Any failure while a model is opened leaks nothing. */
 static void opening_without_memory(void) {
   for (int64_t n = 1;; n++) {
     machine m;
@@ -221,17 +221,17 @@ static void opening_without_memory(void) {
   }
 }
 
-/* What fails in a step fails that step alone: the same step again gives the right answer. */
+/* A failure affects that step only: the same step again gives the right result. */
 static void steps_without_memory(void) {
   machine m;
   pe_error err = {0};
   float want[128], got[128];
   CHECK_OK(machine_open(&m, 64, &err), err);
-  if (m.exec) CHECK_OK(logits(&m, 20, want, &err), err);
+  if (m.device) CHECK_OK(logits(&m, 20, want, &err), err);
   machine_close(&m);
   for (int64_t n = 1, asked = n; n <= asked; n++) {
     CHECK_OK(machine_open(&m, 64, &err), err);
-    if (!m.exec) break;
+    if (!m.device) break;
     pe_alloc_fail_at(n);
     pe_status rc = logits(&m, 20, got, &err);
     asked = pe_alloc_count();
@@ -247,4 +247,4 @@ static const check_test tests[] = {{"chunks", chunks},
                                    {"limits", limits},
                                    {"opening without memory", opening_without_memory},
                                    {"steps without memory", steps_without_memory}};
-CHECK_MAIN("exec", tests)
+CHECK_MAIN("device", tests)

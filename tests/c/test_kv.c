@@ -1,5 +1,5 @@
-/* test_kv.c - the pool of blocks: sizes and refusals; random lives of sequences against a model that copies everything;
- * preparing all or nothing; windows; what a row keeps of its numbers. */
+/* test_kv.c - the KV cache: sizes and limits; random operations on sequences against a model that
+ * copies everything; preparing all or nothing; windows; the precision of stored rows. */
 #include "little.h"
 #include "kernels.h"
 #include "kernels/cpu/cpu.h"
@@ -12,7 +12,7 @@ static void open_kv(little *l, int kinds, const pe_kv_options *o) {
   }
 }
 
-/* ---- sizes --------------------------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 static void test_row_bytes(void) {
   static const struct {
@@ -32,9 +32,9 @@ static void test_open(void) {
     pe_kv_options o;
     pe_status rc;
     const char *part;
-  } bad[] = {{{.bits = 5, .tokens = 10, .sequences = 1}, PE_EARG, "5 bits"},
-             {{.block = 3, .tokens = 10, .sequences = 1}, PE_EARG, "3 tokens"},
-             {{.block = -2, .tokens = 10, .sequences = 1}, PE_EARG, "-2 tokens"},
+  } bad[] = {{{.bits = 5, .tokens = 10, .sequences = 1}, PE_EARG, "got 5"},
+             {{.block = 3, .tokens = 10, .sequences = 1}, PE_EARG, "got 3"},
+             {{.block = -2, .tokens = 10, .sequences = 1}, PE_EARG, "got -2"},
              {{.block = 1 << 20, .tokens = 10, .sequences = 1}, PE_EARG, "1048576"},
              {{.tokens = -1, .sequences = 1}, PE_ELIMIT, "-1 tokens"},
              {{.tokens = 1, .sequences = 0}, PE_ELIMIT, "0 sequences"},
@@ -47,6 +47,11 @@ static void test_open(void) {
     pe_kv *kv = NULL;
     CHECK_FAILS(pe_kv_open(l.graph, &bad[i].o, &kv, &err), bad[i].rc, err, bad[i].part);
   }
+  for (pe_kv_type type = PE_KV_F32; type < PE_KV_TYPES; type++) {
+    pe_kv_type found = PE_KV_TYPES;
+    CHECK_OK(pe_kv_type_of_bits(pe_kv_bits(type), &found, &err), err);
+    CHECK_INT(found, type);
+  }
   CHECK_INT(l.kv->block, 32);
   CHECK_INT(l.kv->blocks, 4 + 3);
   CHECK_INT(l.kv->type, PE_KV_F32);
@@ -55,11 +60,11 @@ static void test_open(void) {
   CHECK_INT(l.kv->block_bytes[0] + l.kv->block_bytes[1],
             32 * pe_kv_token_bytes(l.graph, PE_KV_F32));
   CHECK(l.kv->layer[0].values != NULL &&
-        l.kv->layer[2].values == NULL); /* of latents, keys alone */
+        l.kv->layer[2].values == NULL); /* latent attention has keys only */
   little_close(&l);
 }
 
-/* ---- random lives -------------------------------------------------------------------------------------------- */
+/* ---- random operations ----------------------------------------------------------------------- */
 
 enum { SEQUENCES = 5, MOST = 60 };
 
@@ -67,7 +72,7 @@ typedef struct life {
   pe_kv_seq kv;
   bool open;
   int tokens;
-  uint8_t stamp[MOST]; /* what the rows of each token were filled with */
+  uint8_t stamp[MOST]; /* the byte that the rows of each token are filled with */
 } life;
 
 static void stamp_rows(little *l, life *s, int from, int to, uint8_t stamp) {
@@ -82,7 +87,7 @@ static void stamp_rows(little *l, life *s, int from, int to, uint8_t stamp) {
   }
 }
 
-/* Every token that may still be seen has the bytes it was given. */
+/* Every token that is still visible has its bytes. */
 static void check_rows(const little *l, const life *s) {
   static uint8_t flat[1 << 16];
   for (int32_t g = 0; g < l->graph->group_count; g++) {
@@ -99,7 +104,7 @@ static void check_rows(const little *l, const life *s) {
   }
 }
 
-/* References are the tables' entries, blocks in use are those with references, the others are free. */
+/* The references of a block are its table entries, and a block without references is free. */
 static void check_counts(const little *l, const life *lives) {
   for (int32_t g = 0; g < l->graph->group_count; g++) {
     int64_t entries = 0, refs = 0, used = 0;
@@ -148,7 +153,7 @@ static void fork_life(little *l, life *lives, const life *parent) {
   }
 }
 
-/* What the essay says: every block from the first that token n sees is there. */
+/* Trimming to n is possible if every block from the first that token n sees exists. */
 static void trim_life(little *l, life *s) {
   int n = (int)(random32() % (uint32_t)(s->tokens + 1));
   bool can = true;
@@ -193,9 +198,9 @@ static void test_random_lives(void) {
     live(DENSE, block), live(DENSE | WINDOWED, block), live(DENSE | WINDOWED | LATENT, block);
 }
 
-/* ---- particular lives ---------------------------------------------------------------------------------------- */
+/* ---- particular cases ------------------------------------------------------------------------ */
 
-/* One block is copied when a fork goes on in the middle of it, none at its end. */
+/* A fork that continues inside a block copies it; one that continues at its end copies nothing. */
 static void test_copies(void) {
   little l;
   pe_error err;
@@ -209,7 +214,7 @@ static void test_copies(void) {
   CHECK_OK(pe_kv_prepare(l.kv, &b, 20, 25, &err), err);
   CHECK_INT(l.kv->used[0], 5);
   CHECK(a.table[0][1] == b.table[0][1] && a.table[0][2] != b.table[0][2]);
-  CHECK_INT(pe_kv_needed(l.kv, &a, 0, 20, 24), 0); /* nobody else holds it any more */
+  CHECK_INT(pe_kv_needed(l.kv, &a, 0, 20, 24), 0); /* it has no other holder left */
   CHECK_INT(pe_kv_seq_bytes(l.kv, &b), 4 * l.kv->block_bytes[0]);
   pe_kv_trim(l.kv, &b, 16);
   CHECK_INT(pe_kv_needed(l.kv, &b, 0, 16, 17), 1);
@@ -218,7 +223,7 @@ static void test_copies(void) {
   little_close(&l);
 }
 
-/* A group that cannot is found before another one has given anything. */
+/* A group without enough blocks is found before another group has given any. */
 static void test_all_or_nothing(void) {
   little l;
   pe_error err;
@@ -230,14 +235,14 @@ static void test_all_or_nothing(void) {
   CHECK_INT(l.kv->used[0] + l.kv->used[1], 8 + 2);
   int32_t full = l.graph->group[0].window ? 1 : 0;
   CHECK_FAILS(pe_kv_prepare(l.kv, &b, 0, 8, &err), PE_ELIMIT, err,
-              "3 blocks of 2 tokens left and 4 more");
+              "4 blocks of 2 tokens are needed, 3 are free");
   CHECK_INT(l.kv->used[full], 8);
   CHECK_INT(l.kv->used[!full], 2);
   CHECK_INT(b.count[0] + b.count[1] + b.tokens, 0);
   CHECK_FAILS(pe_kv_prepare(l.kv, &a, 16, INT32_MAX, &err), PE_ELIMIT, err, "are needed");
   CHECK_FAILS(pe_kv_prepare(l.kv, &a, 16, 15, &err), PE_EARG, err, "16 to 15");
   CHECK_OK(pe_kv_prepare(l.kv, &b, 0, 6, &err), err);
-  CHECK_FAILS(pe_kv_prepare(l.kv, &a, 16, 17, &err), PE_ELIMIT, err, "0 blocks");
+  CHECK_FAILS(pe_kv_prepare(l.kv, &a, 16, 17, &err), PE_ELIMIT, err, "0 are free");
   pe_kv_release(l.kv, &b);
   CHECK_OK(pe_kv_prepare(l.kv, &a, 16, 22, &err), err);
   pe_kv_release(l.kv, &a);
@@ -245,7 +250,8 @@ static void test_all_or_nothing(void) {
   little_close(&l);
 }
 
-/* Blocks of others at the beginning, with a hole where a window had passed: held once more, given back once. */
+/* A sequence that starts with shared blocks, with a hole left by a window: they are retained once
+ * and released once. */
 static void test_shared_blocks(void) {
   little l;
   pe_error err;
@@ -266,7 +272,7 @@ static void test_shared_blocks(void) {
   int32_t kept = a.table[0][0];
   pe_kv_release(l.kv, &a);
   CHECK_INT(pe_kv_block_refs(l.kv, 0, kept), 2);
-  pe_kv_retire(l.kv, &b, 16); /* also what is before the hole */
+  pe_kv_retire(l.kv, &b, 16); /* also the blocks before the hole */
   for (int32_t g = 0; g < 2; g++) CHECK_INT(l.kv->used[g], l.graph->group[g].window ? 1 : 4);
   pe_kv_release(l.kv, &b);
   CHECK_INT(little_used(&l), 1);
@@ -275,14 +281,14 @@ static void test_shared_blocks(void) {
   little_close(&l);
 }
 
-/* ---- rows ---------------------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static const pe_prim *version(int i) {
   static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
   return pe_prim_named(names[i]);
 }
 
-/* Numbers of many sizes; wild: any bits at all. */
+/* Numbers of many magnitudes; wild: any bits. */
 static void random_row(float *x, int width, bool wild) {
   for (int i = 0; i < width; i++) {
     uint32_t u = random32();
@@ -293,7 +299,7 @@ static void random_row(float *x, int width, bool wild) {
   }
 }
 
-/* Every instruction set writes the same bytes and reads the same numbers, and nothing beside them. */
+/* Every instruction set writes the same bytes, reads the same numbers and touches nothing else. */
 static void test_rows_on_every_machine(void) {
   float x[200], row[256], first[256];
   uint8_t want[1024], got[1024];
@@ -310,15 +316,16 @@ static void test_rows_on_every_machine(void) {
         pe_cpu_kv_encode(version(v), type, x, width, got);
         CHECK(!memcmp(got, want, (size_t)bytes));
         CHECK_INT(got[bytes], 0xa5);
-        row[pe_cpu_kv_floats(type, width)] = 12345;
+        row[pe_kv_row_values(type, width)] = 12345;
         pe_cpu_kv_decode(version(v), type, got, 1, width, row);
         CHECK(!memcmp(row, first, (size_t)width * sizeof *row));
-        CHECK(row[pe_cpu_kv_floats(type, width)] == 12345);
+        CHECK(row[pe_kv_row_values(type, width)] == 12345);
       }
     }
 }
 
-/* float32 as it is, float16 rounded to the nearest, 8 bits to half a step of 254, 4 bits to half a step of 15. */
+/* float32 is exact, float16 rounded to nearest, 8 bits within half a step of 254, 4 bits within
+ * half a step of 15. */
 static void test_rows_are_near(void) {
   float x[128], row[256];
   uint8_t bytes[1024];
@@ -342,7 +349,8 @@ static void test_rows_are_near(void) {
   }
 }
 
-/* What is no number stays none; zero and constants are exact; halves of every kind are those of pe_f32_to_f16. */
+/* NaN and infinity do not become numbers; zero and constants are exact; halves are those of
+ * pe_f32_to_f16. */
 static void test_rows_of_nonsense(void) {
   static const float odd[] = {NAN, INFINITY, -INFINITY, -NAN};
   float x[40], row[64];
@@ -361,7 +369,7 @@ static void test_rows_of_nonsense(void) {
     pe_cpu_kv_decode(pe_prim_best(), type, bytes, 1, 40, row);
     for (int i = 0; i < 40; i++) CHECK_NEAR(row[i], 0, 0);
     for (int i = 0; i < 40; i++)
-      x[i] = 3.4e38f * (i % 2 ? 1 : -1); /* beyond what scales hold: large, but no error */
+      x[i] = 3.4e38f * (i % 2 ? 1 : -1); /* too large for the scales: large, but not an error */
     pe_cpu_kv_encode(pe_prim_best(), type, x, 40, bytes);
     pe_cpu_kv_decode(pe_prim_best(), type, bytes, 1, 40, row);
     for (int i = 0; i < 40; i++) CHECK(i % 2 ? row[i] > 60000 : row[i] < -60000);

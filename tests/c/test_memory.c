@@ -1,8 +1,10 @@
-/* test_memory.c - the CPU ops that see a sequence's past: attention, convolution, delta rule, Mamba 2.
+/* test_memory.c - the CPU ops that see the past of a sequence: attention, convolution, delta rule,
+ * Mamba 2.
  *
- * Three sequences are run through an op in several schedules: whole, one at a time, in chunks, token by token, mixed; with
- * scalar and vector code and several numbers of tasks. Results and what is left in the states must be equal bit for bit,
- * and close to an obvious implementation in double precision. */
+ * Three sequences are run through an op in several schedules: whole, one at a time, in chunks,
+ * token by token, mixed; with scalar and vector code and several numbers of tasks. Results and
+ * final states must be equal bit for bit, and close to a simple implementation in double
+ * precision. */
 #include "check.h"
 #include "kernels.h"
 #include "kernels/cpu/cpu.h"
@@ -19,7 +21,7 @@ typedef struct world {
   int64_t state_floats, cache_floats[2];
   float *state, *cache[2];
   const pe_store_args *store; /* run before the op, from inputs 1 .. 3 */
-  int window;                 /* blocks that are wholly out of it are given back */
+  int window;                 /* blocks entirely outside of it are released */
 } world;
 
 static void world_init(world *w) {
@@ -37,7 +39,7 @@ static void world_free(world *w) {
   free(w->y), free(w->state), free(w->cache[0]), free(w->cache[1]);
 }
 
-/* Blocks of the sequences are mixed in the pool; the tables of group 0 lead nowhere. */
+/* Blocks of the sequences are mixed in the pool; the tables of group 0 are invalid. */
 static void fill_tables(int32_t *tables) {
   for (int s = 0; s < SEQUENCES; s++)
     for (int i = 0; i < GROUPS * TABLE; i++)
@@ -51,7 +53,7 @@ static void drop_blocks(int32_t *tables, int window, const int *done) {
       tables[(s * GROUPS + GROUP) * TABLE + b] = -1;
 }
 
-/* Runs count[s] more tokens of each sequence; done[s] are behind it. */
+/* Runs count[s] more tokens of each sequence, after done[s]. */
 static void world_step(world *w, const int *order, const int *count, int *done, const pe_prim *prim,
                        int tasks) {
   static const int32_t table_size[GROUPS] = {TABLE, TABLE};
@@ -63,7 +65,7 @@ static void world_step(world *w, const int *order, const int *count, int *done, 
                   .tables = tables,
                   .table_size = table_size};
   pe_cpu_call c = w->call;
-  int rows[TOKENS]; /* which token each row is */
+  int rows[TOKENS]; /* the token of each row */
   fill_tables(tables);
   drop_blocks(tables, w->window, done);
   for (int i = 0; i < SEQUENCES; i++) {
@@ -142,12 +144,12 @@ static void check_schedules(world *w) {
   free(want);
 }
 
-/* ---- attention ----------------------------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 typedef struct attention_case {
   int heads, key_heads, key, value, window;
   float softcap;
-  bool sinks, rope, latent; /* latent: values are the beginning of the keys */
+  bool sinks, rope, latent; /* latent: values are the first part of the keys */
   pe_kv_type type;
 } attention_case;
 
@@ -175,7 +177,7 @@ static void exact_attention(const world *w, const attention_case *k, const float
                            : values[(begins[s] + j) * w->width[2] + kh * k->value + i]);
 }
 
-/* What a cache of this type remembers of rows. */
+/* Rows as a cache of this type stores them. */
 static float *remembered(pe_kv_type type, const float *x, int64_t rows, int32_t width) {
   float *out = malloc((size_t)(rows * width) * sizeof *out + 1),
         *row = malloc((size_t)(width + 32) * sizeof *row);
@@ -266,12 +268,12 @@ static void test_attention_softcap(void) {
   check_attention(
       &(attention_case){.heads = 2, .key_heads = 1, .key = 24, .value = 24, .softcap = 1.5f});
 }
-static void test_attention_latent(void) { /* more query heads than are gathered at once */
+static void test_attention_latent(void) { /* more query heads than QUERIES */
   check_attention(
       &(attention_case){.heads = 21, .key_heads = 1, .key = 40, .value = 32, .latent = true});
 }
 
-static void test_attention_types(void) { /* 80 and 97: groups that are filled in part */
+static void test_attention_types(void) { /* 80 and 97: partly filled groups */
   static const int keys[] = {16, 40, 64, 80, 97, 128};
   for (pe_kv_type type = PE_KV_F16; type <= PE_KV_Q4; type++) {
     for (int i = 0; i < 6; i++)
@@ -310,7 +312,7 @@ static void test_attention_types(void) { /* 80 and 97: groups that are filled in
   }
 }
 
-/* ---- convolution --------------------------------------------------------------------------------------------------- */
+/* ---- convolution ----------------------------------------------------------------------------- */
 
 static void check_conv(int channels, int taps, bool bias, int activation) {
   float *weight = malloc((size_t)(channels * (taps + 1)) * sizeof *weight),
@@ -352,7 +354,7 @@ static void test_conv(void) {
   check_conv(5, 40, false, -1); /* longer than the sequences */
 }
 
-/* ---- recurrences --------------------------------------------------------------------------------------------------- */
+/* ---- recurrences ----------------------------------------------------------------------------- */
 
 static void check_delta(int heads, int key_heads, int key, int value, bool channel) {
   world w = {

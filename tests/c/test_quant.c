@@ -1,4 +1,5 @@
-/* Decoding of every layout against tests/data/quant.safetensors, which the packages `gguf` and `mlx` computed. */
+/* test_quant.c - decodes every layout and compares with tests/data/quant.safetensors, which the
+ * packages `gguf` and `mlx` computed. */
 #include "check.h"
 #include "kernels/quant.h"
 #include "runtime/weights/safetensors.h"
@@ -31,7 +32,7 @@ static void compare(const char *name, int64_t at, const float *got, const uint8_
   }
 }
 
-/* Whole rows, then every way to cut a row into [from, from + count) near the ends of blocks. */
+/* Whole rows, then every range [from, from + count) that starts or ends near the end of a block. */
 static void check_matrix(const char *name, const pe_quant_matrix *m, const uint8_t *want) {
   float *got = malloc((size_t)(m->rows * m->cols) * sizeof *got);
   int before = check_failures;
@@ -185,7 +186,7 @@ static void small_floats(void) {
   CHECK(pe_e2m1_to_f32(7) == 6 && pe_e2m1_to_f32(1) == 0.5f);
 }
 
-static void what_exists(void) {
+static void combinations(void) {
   pe_quant q = {PE_QUANT_AFFINE, 4, 64, PE_BF16};
   CHECK(pe_quant_valid(&q));
   CHECK_INT(pe_quant_row_bytes(&q, PE_U32, 128), 64);
@@ -200,11 +201,11 @@ static void what_exists(void) {
   pe_quant k = {.kind = PE_QUANT_Q4_K}, plain = {0};
   CHECK_INT(pe_quant_row_bytes(&k, PE_U8, 512), 288);
   CHECK_INT(pe_quant_row_bytes(&k, PE_U8, 128), 0);
-  CHECK_INT(pe_quant_row_bytes(&plain, PE_F64, INT64_MAX), 0); /* too large to say */
+  CHECK_INT(pe_quant_row_bytes(&plain, PE_F64, INT64_MAX), 0); /* overflow */
   CHECK_INT(pe_quant_row_bytes(&plain, PE_BF16, 3), 6);
 }
 
-/* The table of type numbers and the table of layouts are two; they must say the same. */
+/* The table of type numbers agrees with the table of layouts. */
 static void type_numbers(void) {
   int decoded = 0, named = 0;
   for (uint32_t n = 0; n < 64; n++) {
@@ -230,6 +231,6 @@ static const check_test tests[] = {
     {"gguf blocks", gguf_blocks},       {"mlx layouts", mlx_layouts},
     {"affine by hand", affine_by_hand}, {"stream of codes", stream_of_codes},
     {"plain elements", plain_elements}, {"small floats", small_floats},
-    {"what exists", what_exists},       {"type numbers", type_numbers},
+    {"combinations", combinations},     {"type numbers", type_numbers},
 };
 CHECK_MAIN("quant", tests)

@@ -1,5 +1,5 @@
-/* test_seq.c - sequences over caches of every kind and type: whatever is forked, trimmed, forgotten, saved and loaded goes on
- * with the bits of a sequence that simply went on. */
+/* test_seq.c - sequences over caches of every kind and type: a sequence that was forked, trimmed,
+ * saved or loaded continues with the bits of one that was not. */
 #include "little.h"
 #include "runtime/hash.h"
 
@@ -41,7 +41,7 @@ static void open_model(little *l, const setting *k) {
   }
 }
 
-/* The whole run, in `want`: one token after the other. */
+/* The reference, in `want`: one token per step. */
 static void run_plainly(little *l) {
   pe_error err;
   pe_seq s;
@@ -68,7 +68,7 @@ static void every_setting(void (*check)(little *l, const setting *k)) {
       }
 }
 
-/* ---- going on ------------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static void check_chunks(little *l, const setting *k) {
   static const int chunks[] = {N, 3, 11};
@@ -81,7 +81,7 @@ static void check_chunks(little *l, const setting *k) {
       CHECK_OK(little_run(l, &s, N - i < chunks[c] ? N - i : chunks[c], got + i * VOCABULARY, &err),
                err);
     check_logits("chunks", k->kinds, 0, N);
-    /* A group with a window holds what it sees and no more than one block besides. */
+    /* A group with a window holds the blocks it sees and at most one more. */
     for (int32_t g = 0; g < l->graph->group_count; g++) {
       int64_t most = l->graph->group[g].window ? (WINDOW + k->block - 2) / k->block + 1
                                                : (N + k->block - 1) / k->block;
@@ -109,7 +109,7 @@ static void test_blocks_leave_no_trace(void) {
     }
 }
 
-/* The largest difference between got and want; not a number where one of them has such a thing, which fmax would hide. */
+/* The largest difference between got and want; NaN if either has one, which fmax would hide. */
 static double farthest(void) {
   double far = 0;
   for (int i = 0; i < N * VOCABULARY; i++) {
@@ -120,7 +120,7 @@ static double farthest(void) {
   return far;
 }
 
-/* Types are near float32, the nearer the more bits, and not the same. */
+/* Types with more bits are closer to float32, and none is equal to it. */
 static void test_types_are_near(void) {
   static const double bound[] = {0, 1e-2, 0.3, 4};
   fill_ids();
@@ -140,7 +140,7 @@ static void test_types_are_near(void) {
   }
 }
 
-/* ---- fork, trim, forget -------------------------------------------------------------------------------------- */
+/* ---- fork and trim --------------------------------------------------------------------------- */
 
 static void check_fork(little *l, const setting *k) {
   pe_error err;
@@ -150,7 +150,7 @@ static void check_fork(little *l, const setting *k) {
   int64_t used = little_used(l);
   CHECK_OK(pe_seq_fork(&parent, &child, &err), err);
   CHECK_OK(pe_seq_fork(&parent, &twin, &err), err);
-  CHECK_INT(little_used(l), used); /* nothing is copied */
+  CHECK_INT(little_used(l), used); /* no block is copied */
   CHECK_INT(child.past, CUT);
   CHECK_INT(pe_seq_bytes(&child), pe_seq_bytes(&parent));
   static const int32_t elsewhere[] = {3, 1, 4, 1, 5, 9, 2, 6, 5};
@@ -171,7 +171,7 @@ static void check_trim(little *l, const setting *k) {
   pe_seq s;
   pe_snapshot *at_cut = NULL;
   const bool states = k->kinds & RECURRENT,
-             window = k->kinds & WINDOWED && k->block < 32; /* a block of it is given back */
+             window = k->kinds & WINDOWED && k->block < 32; /* it has released a block */
   CHECK_OK(pe_seq_open(&s, l->kv, l->recur, &err), err);
   CHECK_OK(little_feed(l, &s, ids, CUT, got, &err), err);
   CHECK_OK(pe_seq_snapshot(&s, &at_cut, &err), err);
@@ -189,7 +189,7 @@ static void check_trim(little *l, const setting *k) {
   CHECK_INT(s.count, CUT);
   CHECK_OK(little_feed(l, &s, ids + CUT, N - CUT, got + CUT * VOCABULARY, &err), err);
   check_logits("after a trim", k->kinds, 0, N);
-  if (!states && !(k->kinds & WINDOWED)) { /* back a long way */
+  if (!states && !(k->kinds & WINDOWED)) { /* far back */
     CHECK_OK(pe_seq_trim(&s, 4, NULL, &err), err);
     CHECK_OK(little_feed(l, &s, ids + 4, N - 4, got + 4 * VOCABULARY, &err), err);
     check_logits("after a long trim", k->kinds, 0, N);
@@ -197,19 +197,19 @@ static void check_trim(little *l, const setting *k) {
   CHECK_OK(pe_seq_trim(&s, 0, NULL, &err), err);
   CHECK_OK(little_feed(l, &s, ids, N, got, &err), err);
   check_logits("after a trim to nothing", k->kinds, 0, N);
-  pe_seq_forget(&s);
+  CHECK_OK(pe_seq_trim(&s, 0, NULL, &err), err);
   CHECK_INT(s.past, 0);
-  CHECK_INT(s.count, N);
   CHECK_INT(little_used(l), 0);
+  CHECK_OK(pe_seq_append(&s, ids, N, &err), err);
   CHECK_OK(little_run(l, &s, 30, got, &err), err);
   CHECK_OK(little_run(l, &s, N - 30, got + 30 * VOCABULARY, &err), err);
-  check_logits("forgotten and recomputed", k->kinds, 0, N);
+  check_logits("recomputed in chunks", k->kinds, 0, N);
   pe_snapshot_release(at_cut);
   pe_seq_close(&s);
 }
 static void test_trim(void) { every_setting(check_trim); }
 
-/* Rows of several sequences in one step, one of them the fork of another. */
+/* Several sequences in one step, one of them a fork of another. */
 static void check_company(little *l, const setting *k) {
   pe_error err;
   pe_seq a, b, c;
@@ -226,9 +226,9 @@ static void check_company(little *l, const setting *k) {
     CHECK_OK(pe_seq_run(&b, 1, 1, &runs[0], &err), err);
     CHECK_OK(pe_seq_run(&a, n, n, &runs[1], &err), err);
     CHECK_OK(pe_seq_run(&c, 1, 0, &runs[2], &err), err);
-    CHECK_OK(pe_device_step(l->exec, runs, 3, &err), err);
+    CHECK_OK(pe_device_step(l->device, runs, 3, &err), err);
     for (int i = 0; i < n; i++)
-      memcpy(got + (at + i) * VOCABULARY, pe_device_logits(l->exec, 1 + i),
+      memcpy(got + (at + i) * VOCABULARY, pe_device_logits(l->device, 1 + i),
              VOCABULARY * sizeof *got);
     pe_seq_advance(&a, n), pe_seq_advance(&b, 1), pe_seq_advance(&c, 1);
     at += n;
@@ -238,7 +238,7 @@ static void check_company(little *l, const setting *k) {
 }
 static void test_company(void) { every_setting(check_company); }
 
-/* ---- saving -------------------------------------------------------------------------------------------------- */
+/* ---- saving ---------------------------------------------------------------------------------- */
 
 static void check_save(little *l, const setting *k) {
   pe_error err;
@@ -246,7 +246,7 @@ static void check_save(little *l, const setting *k) {
   pe_buf saved = {0};
   CHECK_OK(pe_seq_open(&s, l->kv, l->recur, &err), err);
   CHECK_OK(little_feed(l, &s, ids, CUT, got, &err), err);
-  CHECK_OK(pe_seq_append(&s, ids + CUT, 4, &err), err); /* not computed yet: saved all the same */
+  CHECK_OK(pe_seq_append(&s, ids + CUT, 4, &err), err); /* not computed yet, but saved as well */
   s.rope_length = 99;
   CHECK_OK(pe_seq_save(&s, me, &saved, &err), err);
   pe_seq_close(&s);
@@ -261,14 +261,14 @@ static void check_save(little *l, const setting *k) {
   CHECK_OK(pe_seq_append(&t, ids + CUT + 4, N - CUT - 4, &err), err);
   CHECK_OK(little_run(&m, &t, N - CUT, got + CUT * VOCABULARY, &err), err);
   check_logits("saved and loaded", k->kinds, 0, N);
-  CHECK_FAILS(pe_seq_load(&t, me, saved.data, saved.len, &err), PE_EARG, err, "not empty");
+  CHECK_FAILS(pe_seq_load(&t, me, saved.data, saved.len, &err), PE_EARG, err, "must be empty");
   pe_seq_close(&t);
   CHECK_INT(little_used(&m), 0);
   little_close(&m), pe_buf_free(&saved);
 }
 static void test_save(void) { every_setting(check_save); }
 
-/* Every byte counts, and so does every length. */
+/* Every changed byte and every truncation is detected. */
 static void test_damaged(void) {
   fill_ids();
   little l;
@@ -285,7 +285,7 @@ static void test_damaged(void) {
     saved.data[i] = (char)(saved.data[i] ^ (1 << i % 8));
     CHECK_INT(pe_seq_load(&t, me, saved.data, saved.len, &err), PE_EFORMAT);
     saved.data[i] = (char)(saved.data[i] ^ (1 << i % 8));
-    char *cut = malloc(i + 1); /* so that reading beyond it is found */
+    char *cut = malloc(i + 1); /* so that sanitizers find reads past the end */
     memcpy(cut, saved.data, i);
     CHECK_INT(pe_seq_load(&t, me, cut, i, &err), PE_EFORMAT);
     free(cut);
@@ -301,7 +301,7 @@ static void test_damaged(void) {
   little_close(&l), pe_buf_free(&saved);
 }
 
-/* Of another type, of another shape, too long for the pool: refused, and the sequence stays empty. */
+/* Another type, another shape, or too long for the pool: refused, and the sequence stays empty. */
 static void test_refused(void) {
   fill_ids();
   static const struct {
@@ -309,10 +309,10 @@ static void test_refused(void) {
     int64_t tokens;
     pe_status rc;
     const char *part;
-  } cases[] = {{{DENSE, 32, 8}, 512, PE_EUNSUPPORTED, "16 bits, this one has 32"},
+  } cases[] = {{{DENSE, 32, 8}, 512, PE_EUNSUPPORTED, "16 bits, this cache has 32"},
                {{RECURRENT, 16, 8}, 512, PE_EUNSUPPORTED, "cache groups"},
                {{WINDOWED, 16, 8}, 512, PE_EUNSUPPORTED, "window of 0"},
-               {{LATENT, 16, 8}, 512, PE_EUNSUPPORTED, "bytes a token"},
+               {{LATENT, 16, 8}, 512, PE_EUNSUPPORTED, "bytes per token"},
                {{DENSE, 16, 8}, 8, PE_ELIMIT, "blocks"}};
   pe_error err;
   pe_buf saved = {0};
@@ -340,8 +340,9 @@ static void test_refused(void) {
   pe_buf_free(&saved);
 }
 
-/* A window that was loaded from smaller blocks begins within one: behind the tokens it was loaded with it can be trimmed, before
- * them it would see rows that were never there. */
+/* A window that was loaded from smaller blocks starts inside a block: the sequence can be trimmed
+ * after the tokens it was loaded with, but not before them, where it would read rows that do not
+ * exist. */
 static void test_trim_loaded_window(void) {
   fill_ids();
   pe_error err;
@@ -362,7 +363,7 @@ static void test_trim_loaded_window(void) {
   CHECK_OK(pe_seq_trim(&t, CUT, NULL, &err), err);
   CHECK_OK(little_feed(&m, &t, ids + CUT, N - CUT, got + CUT * VOCABULARY, &err), err);
   check_logits("a loaded window, trimmed", DENSE | WINDOWED, CUT, N);
-  CHECK_OK(pe_seq_trim(&t, 0, NULL, &err), err); /* nothing is left of what was loaded */
+  CHECK_OK(pe_seq_trim(&t, 0, NULL, &err), err); /* nothing of the loaded tokens is left */
   CHECK_OK(little_feed(&m, &t, ids, CUT, got, &err), err);
   CHECK_OK(little_feed(&m, &t, (int32_t[]){8}, 1, NULL, &err), err);
   CHECK_OK(pe_seq_trim(&t, CUT, NULL, &err), err);
@@ -371,7 +372,7 @@ static void test_trim_loaded_window(void) {
   pe_seq_close(&s), pe_seq_close(&t), little_close(&l), little_close(&m), pe_buf_free(&saved);
 }
 
-/* Whole files of other versions, older and newer. */
+/* Intact files of an older and a newer version. */
 static void test_other_version(void) {
   fill_ids();
   pe_error err;
@@ -385,7 +386,7 @@ static void test_other_version(void) {
   CHECK_OK(pe_seq_save(&s, me, &saved, &err), err);
   for (uint32_t version = 1; version <= 3; version += 2) {
     char text[64];
-    snprintf(text, sizeof text, "version %u, this is version 2", version);
+    snprintf(text, sizeof text, "version %u, version 2 is supported", version);
     memcpy(saved.data + 8, &version, sizeof version);
     pe_hash_128(saved.data, saved.len - 16, 0, (uint8_t *)saved.data + saved.len - 16);
     CHECK_FAILS(pe_seq_load(&t, me, saved.data, saved.len, &err), PE_EUNSUPPORTED, err, text);
@@ -394,7 +395,7 @@ static void test_other_version(void) {
   pe_seq_close(&s), pe_seq_close(&t), little_close(&l), pe_buf_free(&saved);
 }
 
-/* A whole file with a token that no table has. */
+/* An intact file with a token outside the vocabulary. */
 static void test_unknown_token(void) {
   static const int32_t strange[] = {VOCABULARY, -1};
   for (int i = 0; i < 2; i++) {
@@ -429,7 +430,7 @@ static void test_file(void) {
   CHECK_OK(little_feed(&l, &s, ids, 3, got, &err), err);
   CHECK_OK(pe_seq_save_file(&s, me, path, &err), err);
   CHECK_OK(little_feed(&l, &s, ids + 3, CUT - 3, got + 3 * VOCABULARY, &err), err);
-  CHECK_OK(pe_seq_save_file(&s, me, path, &err), err); /* over the first one */
+  CHECK_OK(pe_seq_save_file(&s, me, path, &err), err); /* replaces the first one */
   CHECK_OK(pe_seq_load_file(&t, me, path, &err), err);
   CHECK_OK(little_feed(&l, &t, ids + CUT, N - CUT, got + CUT * VOCABULARY, &err), err);
   check_logits("from a file", EVERYTHING, 0, N);
@@ -440,10 +441,10 @@ static void test_file(void) {
   CHECK_FAILS(pe_seq_save_file(&s, me, missing, &err), PE_EIO, err, missing);
   pe_seq_close(&s), pe_seq_close(&t), little_close(&l);
   CHECK_INT(unlink(path), 0);
-  CHECK_INT(rmdir(folder), 0); /* nothing else was left there */
+  CHECK_INT(rmdir(folder), 0); /* it left no other file */
 }
 
-/* The same model has the same identity, another one another. */
+/* Equal models have equal identities, different models different ones. */
 static void test_identity(void) {
   uint8_t id[4][16];
   static const setting k[] = {{DENSE, 32, 8}, {DENSE, 32, 2}, {DENSE, 16, 8}, {WINDOWED, 32, 8}};
@@ -465,13 +466,13 @@ static void test_identity(void) {
   pe_kv kv = *l.kv;
   another.weights = w, kv.graph = &another;
   pe_seq_identity(&kv, id[1]);
-  CHECK(memcmp(id[0], id[1], 16)); /* other numbers in weights of the same shapes */
+  CHECK(memcmp(id[0], id[1], 16)); /* same shapes, different weights */
   pe_weights_release(w), little_close(&l);
 }
 
-/* ---- without memory ------------------------------------------------------------------------------------------ */
+/* ---- failing allocations --------------------------------------------------------------------- */
 
-/* A bit of everything; the first failure ends it. */
+/* Uses everything; stops at the first failure. */
 static pe_status whole_life(little *l, pe_error *err) {
   pe_seq s = {0}, t = {0}, u = {0};
   pe_snapshot *snapshot = NULL;

@@ -1,0 +1,18 @@
+/* kv_row.h - how a row of the KV cache (one token of one head) is stored, for every backend.
+ *
+ * A row is float32, float16, or groups of 32 values as the blocks of quant.h: PE_QUANT_Q8_0 for 8
+ * bits (a scale) and PE_QUANT_Q4_1 for 4 bits (a scale and a minimum). The last group of a row may
+ * be filled in part. A row carries its own scales, so it can be written and read alone. */
+#ifndef PE_KV_ROW_H
+#define PE_KV_ROW_H
+
+#include "kernels/op.h"
+#include "kernels/quant.h"
+
+pe_quant_kind pe_kv_row_kind(pe_kv_type type); /* PE_QUANT_NONE: plain elements */
+pe_dtype pe_kv_row_dtype(pe_kv_type type);     /* of plain elements */
+/* Values that are stored for a row of `width` values: whole groups. */
+int64_t pe_kv_row_values(pe_kv_type type, int64_t width);
+int32_t pe_kv_row_bytes(pe_kv_type type, int32_t width);
+
+#endif
