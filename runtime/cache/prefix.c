@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-typedef struct pin { /* what was asked for, so that it can be taken back, and what it holds on to */
+typedef struct pin { /* the tokens it was set with, and the node that it keeps */
   struct pin *next;
   pe_prefix_key key;
   pe_tree_node *node;
@@ -17,7 +17,7 @@ struct pe_prefix {
   pe_disk disk;
   pin *pins;
   uint64_t budget;
-  bool fresh; /* some node may be */
+  bool fresh; /* some node may be fresh */
   uint64_t changes;
   pe_prefix_stats stats; /* counters; sizes are the tree's and the disk's */
 };
@@ -55,7 +55,7 @@ void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out) {
 
 pe_tree *pe_prefix_tree(pe_prefix *p) { return &p->tree; }
 
-/* ---- eviction ------------------------------------------------------------------------------------------------ */
+/* ---- eviction -------------------------------------------------------------------------------- */
 
 static void evict_node(pe_prefix *p, pe_tree_node *n) {
   pe_disk_save(&p->disk, n);
@@ -82,13 +82,14 @@ static void shrink(pe_prefix *p) {
   }
 }
 
-/* The tree alone holds the node's block of this group. */
+/* Dropping the block of this group would free it: only the tree holds it. */
 static bool frees(const pe_tree *t, const pe_tree_node *n, int32_t group) {
   int32_t b = n->block[group];
   return b >= 0 && pe_kv_block_refs(t->kv, group, b) == t->held[group][b];
 }
 
-/* The oldest node that can give a block of the group: a leaf, or any one where the group has a window. */
+/* The oldest node whose block of the group can be freed: a leaf, or any node if the group has a
+ * window. */
 static pe_tree_node *oldest_giver(const pe_prefix *p, int32_t group) {
   const pe_tree *t = &p->tree;
   bool window = t->kv->graph->group[group].window > 0;
@@ -134,17 +135,17 @@ bool pe_prefix_write(pe_prefix *p) {
   if (!p->disk.folder || !p->fresh) return false;
   for (pe_tree_age *a = p->tree.ages.older; a != &p->tree.ages; a = a->older) {
     if (a->slot >= 0 || !a->node->fresh) continue;
-    a->node->fresh =
-        false; /* once only: a file that cannot be written, or is the first to go again, is not tried forever */
+    a->node->fresh = false; /* even if it fails, so that the same file is not tried forever */
     pe_disk_save(&p->disk, a->node);
     return true;
   }
-  return p->fresh = false;
+  p->fresh = false;
+  return false;
 }
 
-/* ---- match --------------------------------------------------------------------------------------------------- */
+/* ---- match ----------------------------------------------------------------------------------- */
 
-/* Does memory have what a sequence needs of a node on the path of a hit? */
+/* Memory has everything that a sequence needs from a node on the path of a hit. */
 static bool present(const pe_tree *t, const pe_tree_node *n, const pe_tree_hit *hit) {
   int32_t count = n == hit->node ? hit->position - n->depth * t->size : t->size;
   for (int32_t g = 0; g < t->groups; g++)
@@ -152,26 +153,29 @@ static bool present(const pe_tree *t, const pe_tree_node *n, const pe_tree_hit *
   return n != hit->node || hit->slot < 0 || n->slot[hit->slot].state;
 }
 
-/* Room for one more block of every group. */
+/* Makes sure that one block of every group is free, if possible. */
 static void make_room(pe_prefix *p) {
   for (int32_t g = 0; g < p->tree.groups; g++)
     if (p->tree.kv->used[g] >= p->tree.kv->blocks) pe_prefix_evict(p, g, 1);
 }
 
-/* Brings what is on disk only, from the top down. False, with the reason: something cannot be had. */
+/* Reads missing parts of the path from disk, from the top down. False, with the reason in *rc: some
+ * part cannot be read. */
 static bool bring_path(pe_prefix *p, pe_tree_node *const *path, const pe_tree_hit *hit,
                        pe_status *rc, pe_error *err) {
   *rc = PE_OK;
   for (int32_t d = 0; !*rc && d <= hit->node->depth; d++) {
     if (present(&p->tree, path[d], hit)) {
-      pe_tree_admit(&p->tree, path[d]); /* perhaps nothing of it is needed */
+      pe_tree_admit(
+          &p->tree,
+          path[d]); /* no part of it may be needed, but its children must hang on a resident node */
       continue;
     }
     make_room(p);
     *rc = pe_disk_bring(&p->disk, path[d], err);
     if (*rc || present(&p->tree, path[d], hit)) continue;
-    pe_disk_forget(&p->disk, path[d], false); /* somebody else wrote it again, with less */
-    *rc = pe_fail(err, PE_ENOTFOUND, "block %d is not in its file", d);
+    pe_disk_forget(&p->disk, path[d], false); /* another process wrote it again, with less */
+    *rc = pe_fail(err, PE_ENOTFOUND, "the file of block %d lacks rows that it had", d);
   }
   return !*rc;
 }
@@ -200,13 +204,14 @@ static pe_tree_node **path_of(const pe_tree_hit *hit) {
   return path;
 }
 
-/* Fills s from a hit. *disk: why something on disk could not be had; then s is as it was, and there may be a shorter prefix. */
+/* Fills s from a hit. *disk: the failure of reading from disk; then s is unchanged, and a shorter
+ * prefix may still be usable. */
 static pe_status use_hit(pe_prefix *p, const pe_tree_hit *hit, const int32_t *token, pe_seq *s,
                          pe_status *disk, pe_error *err) {
   pe_status rc = PE_OK;
   pe_tree_node **path = path_of(hit);
-  if (!path) return pe_nomem(err, "match of the prefix cache");
-  pe_tree_pin(&p->tree, hit->node, hit->slot, 1); /* so that making room takes others */
+  if (!path) return pe_nomem(err, "prefix cache match");
+  pe_tree_pin(&p->tree, hit->node, hit->slot, 1); /* so that making room does not evict it */
   if (bring_path(p, path, hit, disk, err)) {
     rc = pe_seq_append(s, token, hit->position, err);
     if (!rc && (rc = share_path(p, path, hit, s, err))) s->count = 0;
@@ -223,7 +228,7 @@ pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t 
   pe_status rc = PE_OK, disk = PE_OK;
   *found = 0;
   if (s->count || s->past || s->tables.tokens)
-    return pe_fail(err, PE_EARG, "a match needs an empty sequence, this one has %d tokens",
+    return pe_fail(err, PE_EARG, "cannot match into a sequence of %d tokens: it must be empty",
                    s->count);
   if (!p->budget) return PE_OK;
   p->stats.lookups++, p->stats.asked_tokens += n > 0 ? (uint64_t)n : 0;
@@ -236,8 +241,8 @@ pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t 
     else if (!rc)
       *found = hit.position;
     more = disk && files;
-    files = disk != PE_ENOMEM && disk != PE_ELIMIT &&
-            disk != PE_EARG; /* a bad file is forgotten; without room, what is in memory */
+    /* a bad file has been forgotten: search again; without room only memory can help */
+    files = disk != PE_ENOMEM && disk != PE_ELIMIT && disk != PE_EARG;
   }
   if (*found) p->stats.hits++, p->stats.hit_tokens += (uint64_t)*found;
   shrink(p);
@@ -252,9 +257,9 @@ int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int3
 
 uint64_t pe_prefix_changes(const pe_prefix *p) { return p->changes; }
 
-/* ---- insert -------------------------------------------------------------------------------------------------- */
+/* ---- insert ---------------------------------------------------------------------------------- */
 
-/* The node of block d of a sequence, new or known; one that its tokens continue is made longer. */
+/* Finds or adds the child with these tokens; a shorter one that they continue is extended. */
 static pe_status node_of(pe_prefix *p, pe_tree_node *parent, const int32_t *word, int32_t count,
                          pe_tree_node **out, pe_error *err) {
   pe_tree_node *n = pe_tree_child(parent, word, count);
@@ -269,8 +274,8 @@ static pe_status node_of(pe_prefix *p, pe_tree_node *parent, const int32_t *word
   return PE_OK;
 }
 
-/* Takes the sequence's blocks where the node has none or less; and whole ones instead of its own where nobody else has
- * those, so that what two computed is kept once. */
+/* Takes the blocks of the sequence if the node has none or fewer tokens. Also replaces a full block
+ * that only the tree holds, so that two copies of the same tokens become one. */
 static void take_blocks(pe_prefix *p, pe_tree_node *n, const pe_seq *s, int32_t count) {
   pe_tree *t = &p->tree;
   for (int32_t g = 0; g < t->groups; g++) {
@@ -299,20 +304,22 @@ static pe_status insert_path(pe_prefix *p, const pe_prefix_key *key, const pe_se
     pe_tree_admit(&p->tree, n);
     n->fresh |= pe_disk_lacks(&p->disk, n);
   }
-  *out = n; /* as far as it got */
+  *out = n; /* also after a failure: the last node that was reached */
   return rc;
 }
 
 static pe_status check_sequence(const pe_prefix *p, const pe_seq *s, pe_error *err) {
   const int32_t blocks = (s->past + p->tree.size - 1) / p->tree.size;
   if (s->past > s->count)
-    return pe_fail(err, PE_EARG, "%d tokens computed of %d", s->past, s->count);
+    return pe_fail(err, PE_EARG, "a sequence of %d tokens cannot have %d computed", s->count,
+                   s->past);
   for (int32_t g = 0; g < p->tree.groups; g++) {
     if (s->tables.count[g] < blocks)
-      return pe_fail(err, PE_EARG, "a sequence of %d blocks, not %d", s->tables.count[g], blocks);
+      return pe_fail(err, PE_EARG, "the sequence has %d blocks, %d are needed", s->tables.count[g],
+                     blocks);
     for (int32_t i = pe_tree_first_block(&p->tree, g, s->past); i < blocks; i++)
       if (s->tables.table[g][i] < 0)
-        return pe_fail(err, PE_EARG, "block %d of %d is not in the sequence", i, blocks);
+        return pe_fail(err, PE_EARG, "the sequence lacks block %d of %d", i, blocks);
   }
   return PE_OK;
 }
@@ -336,9 +343,9 @@ pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq 
   return rc;
 }
 
-/* ---- pins ---------------------------------------------------------------------------------------------------- */
+/* ---- pins ------------------------------------------------------------------------------------ */
 
-/* Where the pin of these tokens is linked, from `at` on; its end: there is none. */
+/* The link to the pin of these tokens, searching from `at`; the last link, NULL, if not found. */
 static pin **pin_of(pin **at, const pe_prefix_key *key, const int32_t *token, int32_t n) {
   for (; *at; at = &(*at)->next) {
     const pin *q = *at;
@@ -374,12 +381,12 @@ void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
   pe_tree_hit hit;
   *found = 0;
   if (n <= 0) return;
-  bool there = pe_tree_find(&p->tree, key, token, n, false, &hit) &&
-               (!set || add_pin(p, key, token, n, &hit));
-  if (there) *found = hit.position;
-  if (set && !there) return;
-  pin **old = pin_of(set ? &p->pins->next : &p->pins, key, token,
-                     n); /* set again: the new one stands first */
+  bool cached = pe_tree_find(&p->tree, key, token, n, false, &hit) &&
+                (!set || add_pin(p, key, token, n, &hit));
+  if (cached) *found = hit.position;
+  if (set && !cached) return;
+  /* the new pin is first in the list; an older one of the same tokens goes */
+  pin **old = pin_of(set ? &p->pins->next : &p->pins, key, token, n);
   if (*old) unpin(p, old);
   shrink(p);
 }

@@ -1,32 +1,38 @@
-/* prefix.h - what was computed before, found again: a tree of cached beginnings.
+/* prefix.h - the prefix cache: a radix tree of cached prompt prefixes.
  *
- * An edge of the tree is one block of tokens; the path from the root spells the beginning of a prompt. A node holds
- * references to the KV blocks of its tokens, one per cache group (-1 where a window had given it back already), and
- * perhaps a few snapshots of the recurrent state at positions inside it. The last node of a path may be partly filled; it
- * grows when a longer path comes through the same tokens.
+ * An edge is one block of tokens; the path from the root spells the start of a prompt. A node holds
+ * one reference to a KV block per cache group, and a few snapshots of the recurrent state:
  *
- * Children are found by comparing the tokens themselves, so nothing can collide (prefix_tree.h). The first edge of every
- * path is its key: whatever else decides the numbers, the salt of a tenant and the kind of rope where it depends on length.
+ *     top
+ *      |  key: salt of the tenant, rope variant
+ *      +-- [tokens 0..31]    blocks g0:7  g1:-1   (-1: a window had already released it)
+ *           +-- [32..63]     blocks g0:2  g1:4    snapshot at 48
+ *           |    +-- [64..70] blocks g0:9 g1:5    snapshot at 71   (partly filled: it grows when a
+ *           |                                      longer path has the same tokens)
+ *           +-- [32..63]'    blocks g0:3  g1:6    another continuation of the first 32 tokens
  *
- * A prefix may end only where every group can resume: every group without a window has all blocks up to there, every
- * group with one has the blocks of its window, and a model with states has a snapshot at that very position. A match
- * takes the longest such prefix of at most n - 1 tokens, because the logits of the last one are needed: so an exact
- * repeat recomputes one token. Whole blocks are shared; a block that is taken in part is shared too and copied when
- * the sequence first writes to it. Nothing else is copied. Since that copy costs a block, a block is taken in part only
- * where it completes the prompt or all that is known of it; in a model with windows wherever it can be, since the beginning of the
- * block may need rows that are gone.
+ * Children are found by comparing tokens, so hashes cannot collide (prefix_tree.h).
  *
- * Memory is counted in bytes of blocks and snapshots; above the budget the least recently used leaves go, pinned ones
- * never. A block that a running sequence holds too costs nothing to keep, and evicting it frees nothing: eviction for
- * want of blocks (pe_prefix_evict) looks for those that really become free.
+ * A prefix ends only where every cache can resume: groups without a window have all blocks up to
+ * there, groups with one have the blocks of the window, and a model with recurrent layers has a
+ * snapshot at that very position. A match takes the longest such prefix of at most n - 1 tokens,
+ * because the last token must be computed for its logits: an exact repeat recomputes one token.
  *
- * Disk tier (optional): what is evicted is written to a folder, one file per node with those of its ancestors that are not
- * there yet, and read back on a match. What is not evicted is written too, while the engine has nothing else to do
- * (pe_prefix_write), so that it outlives the process. Files carry a version, the model's identity and checksums, and are written beside and
- * renamed, so a process killed at any time leaves no half file that is ever believed; a file of another model is
- * refused. A file that cannot be written or read is counted, and costs a computation (prefix_disk.h).
+ * Blocks are shared, not copied. A block that is used in part is copied when the sequence first
+ * writes to it. Since that costs a block, a block is used in part only if this completes the prompt
+ * or covers all tokens of the node; in a model with windows also anywhere else, because the start
+ * of the block may need rows that are gone.
  *
- * Threads: one at a time (the engine's). */
+ * Above the budget, in bytes of blocks and snapshots, the least recently used leaves are evicted;
+ * pinned ones never. A block that a running sequence also holds costs nothing to keep, and evicting
+ * it frees nothing: pe_prefix_evict, which is called when blocks run out, looks for those that
+ * become free.
+ *
+ * The optional disk tier (prefix_disk.h) keeps evicted nodes as files and reads them back on a
+ * match. pe_prefix_write writes the others while the engine is idle, so that they survive the
+ * process. A file that cannot be written or read is counted and costs a computation, nothing else.
+ *
+ * Threads: one at a time, the engine's. */
 #ifndef PE_PREFIX_H
 #define PE_PREFIX_H
 
@@ -38,12 +44,12 @@ typedef struct pe_prefix_options {
   uint64_t budget;      /* bytes; 0: the cache is off, every match is empty */
   const char *folder;   /* disk tier; NULL: none */
   uint64_t disk_budget; /* bytes of files; 0: no limit */
-  uint8_t identity[16]; /* of the model, its mode and the type of its caches */
+  uint8_t identity[16]; /* of model, precision and KV type: pe_seq_identity */
 } pe_prefix_options;
 
-typedef struct pe_prefix_key { /* decides with the tokens what may be shared */
+typedef struct pe_prefix_key { /* only sequences with equal keys share prefixes */
   uint64_t salt;               /* of a tenant; 0: none */
-  int32_t rope_variant;        /* where the rope depends on the length of the prompt */
+  int32_t rope_variant;        /* of a rope that depends on the length of the prompt */
 } pe_prefix_key;
 
 typedef struct pe_prefix_stats {
@@ -55,30 +61,33 @@ pe_status pe_prefix_open(pe_kv *kv, pe_recur *recur, const pe_prefix_options *o,
                          pe_error *err); /* gives */
 void pe_prefix_close(pe_prefix *p);
 
-/* Fills an open, empty sequence (no tokens, past 0) with the caches of the longest usable prefix of the n tokens, and sets its past; the
- * sequence's `token` gets those tokens. *found is how many. */
+/* Fills an open, empty sequence with the longest usable prefix of the n tokens: its tokens, its
+ * caches and `past`. *found: the number of tokens. */
 pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
                           pe_seq *s, int32_t *found, pe_error *err);
-/* How many tokens a match would give now; touches nothing (for admission and cache-aware policies). */
+/* The number of tokens that a match would find now; changes nothing. For admission and cache-aware
+ * policies. */
 int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
                         int32_t n);
-uint64_t pe_prefix_changes(const pe_prefix *p); /* while it stays the same, so does every probe */
-/* Remembers the first s->past tokens of a sequence: whole blocks, the partly filled last one, and (models with states) a
- * snapshot at s->past. Call it wherever a later request may want to resume: before the last token of a prompt, at
- * message boundaries, at the end of an answer, at a stride. */
+uint64_t pe_prefix_changes(const pe_prefix *p); /* while this is unchanged, so is every probe */
+/* Caches the first s->past tokens of a sequence: full blocks, the partly filled last one, and for
+ * models with recurrent layers a snapshot at s->past. Call it where a later request may resume: at
+ * message boundaries, before the last token of a prompt, at the end of an answer, at a stride. */
 pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq *s, pe_error *err);
-/* The first *found of the n tokens, which are those that are in memory, are never evicted (or may be again: the same n tokens). */
+/* Pins the part of the n tokens that is in memory, *found tokens, so that it is not evicted; or
+ * removes the pin that was set with the same n tokens. */
 void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
-                   bool pin, int32_t *found);
-/* Marks the blocks of a group that pins keep (mark has a byte for every block); returns how many were not marked before. */
+                   bool set, int32_t *found);
+/* Marks the pinned blocks of a group, one byte per block; returns the number newly marked. */
 int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark);
 
-/* Gives back at least `blocks` blocks of a group, least recently used first; returns how many became free. */
+/* Frees at least `blocks` blocks of a group if possible, least recently used first; returns the
+ * number freed. */
 int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks);
-/* Writes one more node to the disk tier, of those that came since they were last written, the most recently used first.
- * False: there is none left (or no disk tier). */
+/* Writes one node with unsaved contents to the disk tier, the most recently used first. False: none
+ * is left, or there is no disk tier. */
 bool pe_prefix_write(pe_prefix *p);
-void pe_prefix_clear(pe_prefix *p); /* everything that is not pinned, and all files */
+void pe_prefix_clear(pe_prefix *p); /* drops everything not pinned, and all files */
 void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out);
 
 #endif

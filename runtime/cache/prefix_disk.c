@@ -10,12 +10,12 @@
 
 enum { PATH_ROOM = 4096 };
 
-static void file_path(const pe_disk *d, pe_tree_hash h, const char *behind, char out[PATH_ROOM]) {
+static void file_path(const pe_disk *d, pe_tree_hash h, const char *suffix, char out[PATH_ROOM]) {
   snprintf(out, PATH_ROOM, "%s/%016llx%016llx.prefix%s", d->folder, (unsigned long long)h.high,
-           (unsigned long long)h.low, behind);
+           (unsigned long long)h.low, suffix);
 }
 
-/* ---- forgetting ---------------------------------------------------------------------------------------------- */
+/* ---- forgetting ------------------------------------------------------------------------------ */
 
 void pe_disk_forget(pe_disk *d, pe_tree_node *n, bool remove) {
   char path[PATH_ROOM];
@@ -39,7 +39,7 @@ static void shrink(pe_disk *d) {
   }
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static pe_status read_all(const char *path, uint64_t want, pe_buf *out, pe_error *err) {
   struct stat st;
@@ -47,9 +47,9 @@ static pe_status read_all(const char *path, uint64_t want, pe_buf *out, pe_error
   if (fd < 0) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   pe_status rc = PE_OK;
   if (fstat(fd, &st) || !S_ISREG(st.st_mode))
-    rc = pe_fail(err, PE_EIO, "%s: not a file", path);
+    rc = pe_fail(err, PE_EIO, "%s: not a regular file", path);
   else if ((uint64_t)st.st_size != want)
-    rc = pe_fail(err, PE_EFORMAT, "%s: %lld bytes, not %llu", path, (long long)st.st_size,
+    rc = pe_fail(err, PE_EFORMAT, "%s: %lld bytes, expected %llu", path, (long long)st.st_size,
                  (unsigned long long)want);
   else
     rc = pe_buf_reserve(out, want, err);
@@ -58,7 +58,8 @@ static pe_status read_all(const char *path, uint64_t want, pe_buf *out, pe_error
     if (n > 0)
       out->len += (size_t)n;
     else if (n == 0 || errno != EINTR)
-      rc = pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "shorter than it was");
+      rc =
+          pe_fail(err, PE_EIO, "%s: %s", path, n ? strerror(errno) : "truncated while it was read");
   }
   close(fd);
   return rc;
@@ -68,7 +69,7 @@ static bool same_words(const uint8_t *bytes, const int32_t *word, int32_t count)
   return !memcmp(bytes, word, (size_t)count * sizeof *word);
 }
 
-/* Is the image of this very node: its tokens, and those of the whole path? */
+/* The image is of this node: its tokens and those of the whole path are equal. */
 static bool image_of(const pe_tree *t, const pe_tree_node *n, const pe_prefix_image *image) {
   if (image->head.depth != n->depth || image->head.count != n->count ||
       !same_words(image->head.word, n->word, n->count))
@@ -79,7 +80,7 @@ static bool image_of(const pe_tree *t, const pe_tree_node *n, const pe_prefix_im
   return pe_tree_key(t, &image->head.key) == n;
 }
 
-/* The file of n, checked; it is forgotten when it cannot be used, and removed when it is ours and damaged. */
+/* Reads and checks the file of n. An unusable file is forgotten, a damaged one also deleted. */
 static pe_status load(pe_disk *d, pe_tree_node *n, pe_buf *bytes, pe_prefix_image *image,
                       pe_error *err) {
   char path[PATH_ROOM];
@@ -88,7 +89,7 @@ static pe_status load(pe_disk *d, pe_tree_node *n, pe_buf *bytes, pe_prefix_imag
   if (!rc)
     rc = pe_prefix_image_read(&d->spec, (const uint8_t *)bytes->data, bytes->len, image, err);
   if (!rc && !image_of(d->tree, n, image))
-    rc = pe_fail(err, PE_ENOTFOUND, "%s: of other tokens", path);
+    rc = pe_fail(err, PE_ENOTFOUND, "%s: the file has other tokens", path);
   if (!rc || rc == PE_ENOMEM) return rc;
   if (rc != PE_ENOTFOUND) d->errors++;
   pe_disk_forget(d, n, rc == PE_EFORMAT);
@@ -112,7 +113,7 @@ static pe_status bring_blocks(pe_disk *d, pe_tree_node *n, const pe_prefix_image
   return rc;
 }
 
-/* A snapshot that is on disk only: one that the node has given up since is not wanted back. */
+/* The node has this snapshot on disk only. One that it dropped since is not read back. */
 static bool wants_state(const pe_tree_node *n, int32_t position) {
   for (int32_t i = 0; i < PE_TREE_SLOTS; i++)
     if (n->slot[i].disk && n->slot[i].position == position) return !n->slot[i].state;
@@ -148,7 +149,7 @@ pe_status pe_disk_bring(pe_disk *d, pe_tree_node *n, pe_error *err) {
   return rc;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static bool write_all(int fd, const char *at, size_t left) {
   for (ssize_t n; left; at += n, left -= (size_t)n)
@@ -160,15 +161,15 @@ static bool write_all(int fd, const char *at, size_t left) {
 }
 
 static bool write_file(const pe_disk *d, pe_tree_hash hash, const pe_buf *bytes) {
-  char path[PATH_ROOM], beside[PATH_ROOM], behind[40];
-  snprintf(behind, sizeof behind, ".%ld.part", (long)getpid());
-  file_path(d, hash, "", path), file_path(d, hash, behind, beside);
-  int fd = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  char path[PATH_ROOM], part[PATH_ROOM], suffix[40];
+  snprintf(suffix, sizeof suffix, ".%ld.part", (long)getpid());
+  file_path(d, hash, "", path), file_path(d, hash, suffix, part);
+  int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
   bool ok = write_all(fd, bytes->data, bytes->len);
   ok = !close(fd) && ok;
-  ok = ok && !rename(beside, path);
-  if (!ok) unlink(beside);
+  ok = ok && !rename(part, path);
+  if (!ok) unlink(part);
   return ok;
 }
 
@@ -207,7 +208,8 @@ static const uint8_t *old_state(const pe_prefix_image *old, int32_t position) {
   return NULL;
 }
 
-/* The body: each part from memory or, where the old file has more of it, from there. False: the old file is not what it was. */
+/* Fills the body: each part from memory, or from the old file if that has more of it. False: the
+ * old file has changed. */
 static bool fill_parts(const pe_disk *d, const pe_tree_node *n, const pe_prefix_image *parts,
                        const pe_prefix_image *old, uint8_t *bytes) {
   const pe_tree *t = d->tree;

@@ -16,7 +16,7 @@ static uint64_t get(const uint8_t *at, int bytes) {
 
 static int32_t get_i32(const uint8_t *at) { return (int32_t)(uint32_t)get(at, 4); }
 
-/* ---- what files of a model look like -------------------------------------------------------------------------------- */
+/* ---- the files of a model -------------------------------------------------------------------- */
 
 void pe_prefix_spec_of(const pe_kv *kv, const pe_recur *recur, const uint8_t identity[16],
                        pe_prefix_spec *out) {
@@ -38,9 +38,9 @@ void pe_prefix_spec_of(const pe_kv *kv, const pe_recur *recur, const uint8_t ide
   put(out->stamp + 28, XXH3_64bits(shape, sizeof shape), 8);
 }
 
-/* ---- sizes -------------------------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* Bytes of the body that a head announces; false where the numbers are not those of a node. */
+/* The size of the body of a head; false if the numbers cannot be those of a node. */
 static bool body_size(const pe_prefix_spec *s, const pe_prefix_head *h, uint64_t *out) {
   uint64_t bytes, part;
   if (h->count < 1 || h->count > s->block || h->depth < 0 || h->depth > INT32_MAX / s->block - 1)
@@ -79,7 +79,7 @@ static void place_parts(const pe_prefix_spec *s, const uint8_t *body, pe_prefix_
   }
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 static void read_fields(const uint8_t *bytes, pe_prefix_head *h) {
   *h = (pe_prefix_head){.head_bytes = get(bytes + 36, 4),
@@ -99,23 +99,23 @@ pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uin
                               pe_prefix_head *out, pe_error *err) {
   uint64_t body = 0;
   if (memcmp(bytes, s->stamp, size < PE_PREFIX_FILE_STAMP ? size : PE_PREFIX_FILE_STAMP))
-    return pe_fail(err, PE_EUNSUPPORTED, "not a prefix of this model");
+    return pe_fail(err, PE_EUNSUPPORTED, "not a file of this model");
   if (size < PE_PREFIX_FILE_FIXED)
-    return pe_fail(err, PE_EFORMAT, "%llu bytes, at least %d", (unsigned long long)size,
-                   PE_PREFIX_FILE_FIXED);
+    return pe_fail(err, PE_EFORMAT, "%llu bytes, the header has at least %d",
+                   (unsigned long long)size, PE_PREFIX_FILE_FIXED);
   pe_prefix_head h;
   read_fields(bytes, &h);
   if (h.count < 1 || h.count > s->block ||
       h.head_bytes != PE_PREFIX_FILE_FIXED + (uint64_t)h.count * 4 + 8)
-    return pe_fail(err, PE_EFORMAT, "a block of %d tokens in a header of %llu bytes", h.count,
-                   (unsigned long long)h.head_bytes);
+    return pe_fail(err, PE_EFORMAT, "a header of %llu bytes cannot have a block of %d tokens",
+                   (unsigned long long)h.head_bytes, h.count);
   if (size < h.head_bytes)
     return pe_fail(err, PE_EFORMAT, "%llu bytes, the header has %llu", (unsigned long long)size,
                    (unsigned long long)h.head_bytes);
   if (XXH3_64bits(bytes, h.head_bytes - 8) != get(bytes + h.head_bytes - 8, 8))
-    return pe_fail(err, PE_EFORMAT, "the header's checksum is wrong");
+    return pe_fail(err, PE_EFORMAT, "header checksum mismatch");
   if (!body_size(s, &h, &body) || body != h.body_bytes)
-    return pe_fail(err, PE_EFORMAT, "a body of %llu bytes, not %llu",
+    return pe_fail(err, PE_EFORMAT, "the header claims a body of %llu bytes, expected %llu",
                    (unsigned long long)h.body_bytes, (unsigned long long)body);
   *out = h;
   return PE_OK;
@@ -127,16 +127,16 @@ pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, ui
   pe_status rc = pe_prefix_head_read(s, bytes, size, &h, err);
   if (rc) return rc;
   if (size - h.head_bytes != h.body_bytes)
-    return pe_fail(err, PE_EFORMAT, "a body of %llu bytes, not %llu",
+    return pe_fail(err, PE_EFORMAT, "a body of %llu bytes, the header claims %llu",
                    (unsigned long long)(size - h.head_bytes), (unsigned long long)h.body_bytes);
   if (XXH3_64bits(bytes + h.head_bytes, h.body_bytes) != h.body_sum)
-    return pe_fail(err, PE_EFORMAT, "the body's checksum is wrong");
+    return pe_fail(err, PE_EFORMAT, "body checksum mismatch");
   *out = (pe_prefix_image){.head = h};
   place_parts(s, bytes + h.head_bytes, out);
   return PE_OK;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static void write_fields(const pe_prefix_spec *s, const pe_prefix_head *h, uint8_t *bytes) {
   memcpy(bytes, s->stamp, PE_PREFIX_FILE_STAMP);
@@ -156,7 +156,7 @@ pe_status pe_prefix_image_begin(const pe_prefix_spec *s, const pe_prefix_head *h
                                 pe_prefix_image *parts, pe_error *err) {
   *parts = (pe_prefix_image){.head = *h};
   if (!body_size(s, h, &parts->head.body_bytes))
-    return pe_fail(err, PE_EARG, "block %d of %d tokens is not whole", h->depth, h->count);
+    return pe_fail(err, PE_EARG, "block %d of %d tokens is incomplete", h->depth, h->count);
   parts->head.head_bytes = PE_PREFIX_FILE_FIXED + (uint64_t)h->count * 4 + 8;
   uint64_t size = parts->head.head_bytes + parts->head.body_bytes;
   pe_status rc = pe_buf_reserve(out, size, err);

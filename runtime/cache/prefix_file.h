@@ -1,20 +1,23 @@
-/* prefix_file.h - one node of the prefix cache as the bytes of a file.
+/* prefix_file.h - the file of one node of the prefix cache.
  *
- * A header (what it is, whose it is, what is inside, the node's own tokens), then a body: the tokens of the path to the
- * node, the rows of every group that has some, the snapshots. The header has a checksum of its own, so an index can be
- * built from headers alone; it holds the body's. Numbers are little-endian, checksums are XXH3 (whose values are fixed).
+ * A header (model, contents, the tokens of the node), then a body: the tokens of the path to the
+ * node, the rows of every group that has some, the snapshots. The header has its own checksum, so
+ * an index can be built from headers alone; it contains the checksum of the body. Numbers are
+ * little-endian, checksums are XXH3, whose values are fixed across versions.
  *
- *   0  "PEPREFIX", version u32     56  parent's hash 16        100  body bytes u64
- *  12  identity 16                 72  salt u64                108  body checksum u64
- *  28  geometry u64                80  rope variant i32        116  tokens by group i32 x 16
- *  36  header bytes u32            84  depth i32               180  positions of snapshots i32 x 4, 0: none
- *  40  hash 16                     88  count i32               196  the node's tokens i32 x count
- *                                  92  0, 0 i32                then the header's checksum u64
+ *   0  "PEPREFIX", version u32     56  hash of the parent 16    100  body bytes u64
+ *  12  identity 16                 72  salt u64                 108  body checksum u64
+ *  28  geometry u64                80  rope variant i32         116  tokens by group i32 x 16
+ *  36  header bytes u32            84  depth i32                180  snapshot positions i32 x 4,
+ *  40  hash 16                     88  count i32                     0: none
+ *                                  92  0, 0 i32                 196  the node's tokens i32 x count,
+ *                                                                    then the header checksum u64
  *
- * The first 36 bytes are the same in all files of one model and geometry (block, groups, sizes): what does not begin so
- * is somebody else's, and what does but is not whole is ours and damaged.
+ * The first 36 bytes are the same in all files of one model and geometry (block, groups, sizes). A
+ * file that starts differently is not ours; one that starts like this but fails a check is damaged.
  *
- * Nothing read is believed before its checksum is; sizes are compared with the file's before anything is done with them. */
+ * No field is used before its checksum is verified, and sizes are compared with the size of the
+ * file first. */
 #ifndef PE_PREFIX_FILE_H
 #define PE_PREFIX_FILE_H
 
@@ -27,7 +30,7 @@ enum {
   PE_PREFIX_FILE_SUM_AT = 108
 };
 
-typedef struct pe_prefix_spec { /* what files of this model look like */
+typedef struct pe_prefix_spec { /* the same for all files of a model */
   uint8_t stamp[PE_PREFIX_FILE_STAMP];
   int32_t block, groups;
   uint64_t token_bytes[PE_GRAPH_GROUPS], state_bytes;
@@ -55,14 +58,15 @@ static inline uint64_t pe_prefix_head_room(const pe_prefix_spec *s) {
   return PE_PREFIX_FILE_FIXED + (uint64_t)s->block * 4 + 8;
 }
 
-/* PE_EUNSUPPORTED: not a file of this model; PE_EFORMAT: ours, and damaged. `size` is how much of the file is there. */
+/* PE_EUNSUPPORTED: not a file of this model; PE_EFORMAT: damaged. size: bytes available. */
 pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                               pe_prefix_head *out, pe_error *err);
 pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                                pe_prefix_image *out, pe_error *err);
 
-/* A file of this head (its sizes and checksum are filled in here) into an empty buffer. Where the body's parts are to be put
- * comes back in `parts`; then pe_prefix_image_seal makes it whole. */
+/* Starts a file in an empty buffer; sizes and checksums of the head are computed here. The caller
+ * fills the parts of the body, whose places are returned in `parts`, and then calls
+ * pe_prefix_image_seal. */
 pe_status pe_prefix_image_begin(const pe_prefix_spec *s, const pe_prefix_head *h, pe_buf *out,
                                 pe_prefix_image *parts, pe_error *err);
 void pe_prefix_image_seal(uint8_t *bytes, uint64_t size, int32_t count);

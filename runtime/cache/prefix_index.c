@@ -1,4 +1,4 @@
-/* prefix_index.c - the folder of prefix_disk.h as it is found at opening: headers become nodes. */
+/* prefix_index.c - opening the folder of prefix_disk.h: headers become nodes. */
 #include "runtime/cache/prefix_disk.h"
 
 #include <dirent.h>
@@ -11,7 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MOST_FOLDER = 3000, NAME = 32, SUFFIX = 7 };
+enum {
+  MOST_FOLDER = 3000, /* bytes; leaves room for file names below PATH_MAX */
+  NAME = 32,          /* hex digits of a hash */
+  SUFFIX = 7          /* of ".prefix" */
+};
 
 typedef struct entry {
   pe_prefix_head head;
@@ -29,38 +33,38 @@ typedef struct listing {
   uint8_t *room; /* of one header */
 } listing;
 
-/* ---- names --------------------------------------------------------------------------------------------------- */
+/* ---- names ----------------------------------------------------------------------------------- */
 
-/* 32 digits and ".prefix"; *behind is what follows. */
-static bool ours(const char *name, pe_tree_hash *hash, const char **behind) {
+/* 32 hex digits and ".prefix"; *rest: the rest of the name. */
+static bool ours(const char *name, pe_tree_hash *hash, const char **rest) {
   char half[17] = {0};
   if (strspn(name, "0123456789abcdef") != NAME || strncmp(name + NAME, ".prefix", SUFFIX))
     return false;
   hash->high = strtoull(memcpy(half, name, 16), NULL, 16);
   hash->low = strtoull(memcpy(half, name + 16, 16), NULL, 16);
-  *behind = name + NAME + SUFFIX;
+  *rest = name + NAME + SUFFIX;
   return true;
 }
 
-/* ".PID.part": a file that was being written by a process which is no more. */
-static bool left_behind(const char *behind) {
+/* ".PID.part": a temporary file of a process that no longer runs. */
+static bool is_stale(const char *rest) {
   char *end;
-  if (*behind != '.') return false;
-  long pid = strtol(behind + 1, &end, 10);
-  return end > behind + 1 && !strcmp(end, ".part") && pid > 0 &&
+  if (*rest != '.') return false;
+  long pid = strtol(rest + 1, &end, 10);
+  return end > rest + 1 && !strcmp(end, ".part") && pid > 0 &&
          (pid == (long)getpid() || (kill((pid_t)pid, 0) && errno == ESRCH));
 }
 
-/* ---- headers ------------------------------------------------------------------------------------------------- */
+/* ---- headers --------------------------------------------------------------------------------- */
 
-/* What is there of a header; PE_EUNSUPPORTED: not a file that can be read. */
+/* Reads a header; PE_EUNSUPPORTED: not a readable file of this model. */
 static pe_status read_head(listing *l, const char *name, entry *e, pe_error *err) {
   struct stat st;
   pe_status rc = PE_OK;
   uint64_t room = pe_prefix_head_room(&l->disk->spec), have = 0;
   int fd = openat(dirfd(l->dir), name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
   if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode))
-    rc = pe_fail(err, PE_EUNSUPPORTED, "%s: not a file", name);
+    rc = pe_fail(err, PE_EUNSUPPORTED, "%s: not a regular file", name);
   for (ssize_t n = 1; !rc && have < room && n > 0; have += n > 0 ? (uint64_t)n : 0)
     n = read(fd, l->room + have, room - have);
   if (fd >= 0) close(fd);
@@ -68,26 +72,27 @@ static pe_status read_head(listing *l, const char *name, entry *e, pe_error *err
   if (rc) return rc;
   e->bytes = (uint64_t)st.st_size, e->time = (int64_t)st.st_mtime;
   if (e->bytes != e->head.head_bytes + e->head.body_bytes)
-    return pe_fail(err, PE_EFORMAT, "%s: %llu bytes, not %llu", name, (unsigned long long)e->bytes,
+    return pe_fail(err, PE_EFORMAT, "%s: %llu bytes, expected %llu", name,
+                   (unsigned long long)e->bytes,
                    (unsigned long long)(e->head.head_bytes + e->head.body_bytes));
   char *words = pe_arena_alloc(&l->words, (size_t)e->head.count * 4);
-  if (!words) return pe_nomem(err, "index of the prefix cache");
+  if (!words) return pe_nomem(err, "prefix cache index");
   e->head.word = memcpy(words, e->head.word, (size_t)e->head.count * 4);
   return PE_OK;
 }
 
 static pe_status take_name(listing *l, const char *name, pe_error *err) {
   pe_tree_hash hash;
-  const char *behind;
+  const char *rest;
   entry e = {0};
-  if (!ours(name, &hash, &behind)) return PE_OK;
-  if (*behind) {
-    if (left_behind(behind)) unlinkat(dirfd(l->dir), name, 0);
+  if (!ours(name, &hash, &rest)) return PE_OK;
+  if (*rest) {
+    if (is_stale(rest)) unlinkat(dirfd(l->dir), name, 0);
     return PE_OK;
   }
   pe_status rc = read_head(l, name, &e, err);
   if (!rc && (hash.low != e.head.hash.low || hash.high != e.head.hash.high))
-    rc = PE_EUNSUPPORTED; /* not under its name */
+    rc = PE_EUNSUPPORTED; /* the name is not its hash */
   if (rc == PE_ENOMEM) return rc;
   if (rc) {
     l->disk->errors++;
@@ -99,7 +104,7 @@ static pe_status take_name(listing *l, const char *name, pe_error *err) {
   return rc;
 }
 
-/* ---- nodes --------------------------------------------------------------------------------------------------- */
+/* ---- nodes ----------------------------------------------------------------------------------- */
 
 static int compare_hash(pe_tree_hash a, pe_tree_hash b) {
   return a.high != b.high ? (a.high > b.high) - (a.high < b.high)
@@ -143,10 +148,11 @@ static void remove_file(const listing *l, pe_tree_hash h) {
   unlinkat(dirfd(l->dir), name, 0);
 }
 
-/* A node below its parent. A file whose parent is gone cannot be reached, and one whose tokens begin another's is not needed. */
+/* Adds the node below its parent. A file without a parent is unreachable, and one whose tokens are
+ * a prefix of another's is redundant: both are removed. */
 static pe_status link_entry(listing *l, entry *e, pe_error *err) {
   pe_disk *d = l->disk;
-  const int32_t *word = (const int32_t *)(const void *)e->head.word; /* the arena's are aligned */
+  const int32_t *word = (const int32_t *)(const void *)e->head.word; /* the arena aligns */
   pe_tree_node *parent, *n = NULL;
   pe_status rc = parent_of(l, e, &parent, err);
   if (rc) return rc;
@@ -155,19 +161,21 @@ static pe_status link_entry(listing *l, entry *e, pe_error *err) {
       !compare_hash(parent->hash, e->head.parent) &&
       !compare_hash(pe_tree_hash_of(d->tree, parent->hash, word, e->head.count), e->head.hash);
   if (good && (n = pe_tree_child(parent, word, e->head.count))) {
-    if (n->count >= e->head.count)
+    if (n->count >= e->head.count) {
       good = false;
-    else
-      pe_disk_forget(d, n, true), pe_tree_extend(d->tree, n, word, e->head.count);
+    } else {
+      pe_disk_forget(d, n, true);
+      pe_tree_extend(d->tree, n, word, e->head.count);
+    }
   }
   if (good && !n) rc = pe_tree_add(d->tree, parent, word, e->head.count, &n, err);
   if (good && !rc) fill_node(d, e->node = n, e);
   if (!good) remove_file(l, e->head.hash);
-  if (parent && !rc) pe_tree_settle(d->tree, parent); /* the node of a key that got nothing */
+  if (parent && !rc) pe_tree_settle(d->tree, parent); /* removes a key node without children */
   return rc;
 }
 
-/* Oldest first; a node is never older than what hangs on it. */
+/* Oldest first; a node is never older than its children. */
 static void order_files(listing *l) {
   qsort(l->at, l->count, sizeof *l->at, by_time);
   for (size_t i = 0; i < l->count; i++)
@@ -175,21 +183,21 @@ static void order_files(listing *l) {
       pe_tree_push(&l->disk->tree->files, &n->file_age);
 }
 
-/* Two entries of one node cannot be: the longer took the shorter one's place. */
+/* Entries whose node now has a longer label: the longer file replaced theirs. */
 static void forget_replaced(listing *l) {
   for (size_t i = 0; i < l->count; i++)
     if (l->at[i].node && compare_hash(l->at[i].node->hash, l->at[i].head.hash))
       l->at[i].node = NULL;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static pe_status build_index(pe_disk *d, pe_error *err) {
   listing l = {.disk = d, .dir = opendir(d->folder)};
   if (!l.dir) return pe_fail(err, PE_EIO, "%s: %s", d->folder, strerror(errno));
   pe_status rc = (l.room = pe_alloc(pe_prefix_head_room(&d->spec)))
                      ? PE_OK
-                     : pe_nomem(err, "index of the prefix cache");
+                     : pe_nomem(err, "prefix cache index");
   for (struct dirent *e; !rc && (e = readdir(l.dir));) rc = take_name(&l, e->d_name, err);
   if (!rc && l.count) qsort(l.at, l.count, sizeof *l.at, by_place);
   for (size_t i = 0; !rc && i < l.count; i++) rc = link_entry(&l, &l.at[i], err);
@@ -206,7 +214,8 @@ pe_status pe_disk_open(pe_disk *d, pe_tree *t, const pe_prefix_spec *spec,
   if (!o->folder || !o->budget) return PE_OK;
   size_t size = strlen(o->folder) + 1;
   if (size < 2 || size > MOST_FOLDER)
-    return pe_fail(err, PE_EARG, "a folder name of %zu bytes, at most %d", size - 1, MOST_FOLDER);
+    return pe_fail(err, PE_EARG, "the folder name must have between 1 and %d bytes, got %zu",
+                   MOST_FOLDER - 1, size - 1);
   if (mkdir(o->folder, 0700) && errno != EEXIST)
     return pe_fail(err, PE_EIO, "%s: %s", o->folder, strerror(errno));
   if (!(d->folder = pe_alloc(size))) return pe_nomem(err, "prefix cache");

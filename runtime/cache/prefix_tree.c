@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- ages ---------------------------------------------------------------------------------------------------- */
+/* ---- ages ------------------------------------------------------------------------------------ */
 
 void pe_tree_pull(pe_tree_age *a) {
   if (!a->older) return;
@@ -18,7 +18,7 @@ void pe_tree_push(pe_tree_age *list, pe_tree_age *a) {
   a->older->newer = a, list->older = a;
 }
 
-/* The snapshot first and the top last, so that the newest are those that everything else hangs on. */
+/* The snapshot first and the top last, so that a parent is always newer than its children. */
 void pe_tree_touch(pe_tree *t, pe_tree_node *n, int32_t slot) {
   if (slot >= 0) {
     n->slot[slot].used = ++t->clock;
@@ -49,7 +49,7 @@ void pe_tree_pin(pe_tree *t, pe_tree_node *n, int32_t slot, int32_t by) {
   for (; n->depth >= 0; n = n->parent) n->pins += by, list_node(t, n);
 }
 
-/* ---- contents ------------------------------------------------------------------------------------------------ */
+/* ---- contents -------------------------------------------------------------------------------- */
 
 void pe_tree_drop_block(pe_tree *t, pe_tree_node *n, int32_t group) {
   int32_t b = n->block[group];
@@ -78,7 +78,7 @@ void pe_tree_drop_state(pe_tree *t, pe_tree_node *n, int32_t slot) {
   if (!s->disk) s->position = 0;
 }
 
-/* The place of this position, a free one, or that of the one that was not used for longest. */
+/* The slot with this position, a free one, or the least recently used. */
 static int32_t place_of(const pe_tree_node *n, int32_t position) {
   int32_t best = -1;
   for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
@@ -123,7 +123,7 @@ void pe_tree_vacate(pe_tree *t, pe_tree_node *n) {
   list_node(t, n);
 }
 
-/* ---- shape --------------------------------------------------------------------------------------------------- */
+/* ---- shape ----------------------------------------------------------------------------------- */
 
 pe_tree_hash pe_tree_hash_of(const pe_tree *t, pe_tree_hash parent, const int32_t *word,
                              int32_t count) {
@@ -143,7 +143,7 @@ static int32_t shared_words(const pe_tree_node *n, const int32_t *word, int32_t 
   return common(n->word, word, n->count < count ? n->count : count);
 }
 
-/* The first child whose label is not before these words. */
+/* The first child whose label does not sort before these words. */
 static int32_t lower_bound(const pe_tree_node *n, const int32_t *word, int32_t count) {
   int32_t low = 0, high = n->child_count;
   while (low < high) {
@@ -196,7 +196,7 @@ pe_status pe_tree_add(pe_tree *t, pe_tree_node *parent, const int32_t *word, int
   pe_status rc = pe_grow(&parent->child, &parent->child_cap, (size_t)parent->child_count + 1,
                          sizeof *parent->child, err);
   if (rc) return rc;
-  pe_tree_node *n = new_node(t, parent, parent == t->top ? -1 : parent->depth + 1);
+  pe_tree_node *n = new_node(t, parent, parent->depth + 1);
   if (!n) return pe_nomem(err, "node of the prefix cache");
   set_label(t, n, word, count);
   int32_t i = lower_bound(parent, word, count);
@@ -241,7 +241,7 @@ static void remove_node(pe_tree *t, pe_tree_node *n) {
   free_node(n);
 }
 
-/* A model with states cannot go on anywhere in a leaf without a snapshot. */
+/* No sequence can resume in this leaf: the model has recurrent layers and the leaf no snapshot. */
 static bool barren(const pe_tree *t, const pe_tree_node *n) {
   for (int32_t i = 0; i < PE_TREE_SLOTS; i++)
     if (n->slot[i].state) return false;
@@ -269,12 +269,13 @@ pe_status pe_tree_open(pe_tree *t, pe_kv *kv, pe_recur *recur, uint64_t seed, pe
     if (!(t->held[g] = pe_calloc((size_t)kv->blocks, sizeof(int32_t))))
       return pe_nomem(err, "prefix cache");
   }
-  if (!(t->top = new_node(t, NULL, -2))) return pe_nomem(err, "prefix cache");
+  if (!(t->top = new_node(t, NULL, PE_TREE_DEPTH_TOP))) return pe_nomem(err, "prefix cache");
   return PE_OK;
 }
 
 void pe_tree_close(pe_tree *t) {
-  for (pe_tree_node *n = t->top, *parent; n; n = parent) { /* always the last leaf */
+  for (pe_tree_node *n = t->top, *parent; n;
+       n = parent) { /* always the last leaf, without recursion */
     while (n->child_count) n = n->child[n->child_count - 1];
     parent = n->parent;
     if (parent)
@@ -286,26 +287,26 @@ void pe_tree_close(pe_tree *t) {
   *t = (pe_tree){0};
 }
 
-/* ---- search -------------------------------------------------------------------------------------------------- */
+/* ---- search ---------------------------------------------------------------------------------- */
 
 int32_t pe_tree_first_block(const pe_tree *t, int32_t group, int32_t position) {
   int32_t window = t->kv->graph->group[group].window;
   return window > 0 && position >= window ? (position - window + 1) / t->size : 0;
 }
 
-/* Tokens of a node's block that a group has. */
+/* Tokens of the block of a node that a group has. */
 static int32_t available(const pe_tree_node *n, int32_t group, bool disk) {
   return disk && n->disk[group] > n->fill[group] ? n->disk[group] : n->fill[group];
 }
 
-/* Does a node have the first `count` tokens of every group without a window? */
+/* The node has the first `count` tokens of every group without a window. */
 static bool complete(const pe_tree *t, const pe_tree_node *n, int32_t count, bool disk) {
   for (int32_t g = 0; g < t->groups; g++)
     if (t->kv->graph->group[g].window <= 0 && available(n, g, disk) < count) return false;
   return true;
 }
 
-/* Can a sequence go on after the first `count` tokens of n? The path to its parent is complete. */
+/* A sequence can resume after the first `count` tokens of n. The path to its parent is complete. */
 static bool resumable(const pe_tree *t, const pe_tree_node *n, int32_t count, bool disk) {
   int32_t position = n->depth * t->size + count;
   if (!complete(t, n, count, disk)) return false;
@@ -318,9 +319,10 @@ static bool resumable(const pe_tree *t, const pe_tree_node *n, int32_t count, bo
   return true;
 }
 
-/* Where in n, of which `same` tokens are those of the prompt, can a sequence go on? 0: nowhere. A block is taken in part
- * only where that completes the prompt or the node, since the part has to be copied; but a group with a window may have
- * given back what the beginning of the block would need, so there any place is better than none. */
+/* The most tokens of n after which a sequence can resume, of the first `same`, which are those of
+ * the prompt; 0: none. A block is used in part only if this completes the prompt or the node, since
+ * the part must be copied. A group with a window may have released the rows that the start of the
+ * block needs, so in such a model any position is better than none. */
 static int32_t ending(const pe_tree *t, const pe_tree_node *n, int32_t same, bool completes,
                       bool disk, int32_t *slot) {
   int32_t best = 0, base = n->depth * t->size;
@@ -339,7 +341,8 @@ static int32_t ending(const pe_tree *t, const pe_tree_node *n, int32_t same, boo
   return best;
 }
 
-/* The best end among the children of n; they share less and less with the prompt on both sides of where it belongs. */
+/* The best position among the children of n. On both sides of the place where the prompt sorts, the
+ * children share less and less with it. */
 static bool best_child(const pe_tree *t, const pe_tree_node *n, const int32_t *token, int32_t limit,
                        bool disk, pe_tree_hit *hit) {
   int32_t base = (n->depth + 1) * t->size, rest = limit - base < t->size ? limit - base : t->size,

@@ -1,5 +1,6 @@
-/* prefix.h - what the tests of the prefix cache share: caches over made-up graphs, sequences whose rows and states are
- * functions of the tokens before them, checks of what always holds, and an oracle that remembers everything. */
+/* prefix.h - shared by the tests of the prefix cache: caches over synthetic graphs, sequences whose
+ * rows and states are functions of the tokens before them, checks of the invariants, and an oracle
+ * that remembers everything. */
 #ifndef TESTS_PREFIX_H
 #define TESTS_PREFIX_H
 
@@ -60,14 +61,14 @@ static inline void world_open(world *w, const shape *s, int block, int tokens, u
   world_open_prefix(w);
 }
 
-/* Everything must be free again. */
+/* Checks that everything is free again. */
 static inline void world_close(world *w) {
   pe_prefix_close(w->p);
   for (int g = 0; g < w->graph.group_count; g++) CHECK_INT(w->kv->used[g], 0);
   pe_recur_close(w->recur), pe_kv_close(w->kv);
 }
 
-/* ---- rows and states that tell where they come from ------------------------------------------------------------ */
+/* ---- rows and states that identify their tokens ---------------------------------------------- */
 
 static inline uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;
@@ -108,7 +109,7 @@ static inline pe_status advance(world *w, const pe_prefix_key *key, pe_seq *s, i
   return PE_OK;
 }
 
-/* Everything the next token can see is what was computed from these very tokens. */
+/* Everything that the next token can see was computed from these tokens. */
 static inline void check_content(const world *w, const pe_prefix_key *key, const pe_seq *s) {
   uint8_t want[ROW_ROOM], got[ROW_ROOM];
   for (int g = 0; g < w->graph.group_count; g++) {
@@ -130,7 +131,7 @@ static inline void check_content(const world *w, const pe_prefix_key *key, const
                state_of(key, s->token, s->past, i), 0);
 }
 
-/* A sequence that begins with what the cache has of these tokens; *found of them. */
+/* Opens a sequence and matches these tokens; *found: the number found. */
 static inline bool begin(world *w, const pe_prefix_key *key, const int32_t *token, int n, pe_seq *s,
                          int32_t *found) {
   pe_error err;
@@ -145,7 +146,7 @@ static inline bool begin(world *w, const pe_prefix_key *key, const int32_t *toke
   return !rc && !pe_seq_append(s, token + *found, n - *found, &err);
 }
 
-/* Computes on to n tokens, with blocks of the cache's where none is free. */
+/* Computes up to n tokens; evicts blocks of the prefix cache if none is free. */
 static inline bool compute(world *w, const pe_prefix_key *key, pe_seq *s, int n) {
   pe_error err;
   for (bool freed = true; s->past < n && freed;) {
@@ -166,7 +167,7 @@ static inline bool compute(world *w, const pe_prefix_key *key, pe_seq *s, int n)
   return s->past == n;
 }
 
-/* Computes these tokens and remembers them. */
+/* Computes these tokens and inserts them. */
 static inline void remember(world *w, const pe_prefix_key *key, const int32_t *token, int n) {
   pe_seq s;
   pe_error err;
@@ -184,7 +185,7 @@ static inline int32_t recall(world *w, const pe_prefix_key *key, const int32_t *
   return found;
 }
 
-/* ---- what always holds ----------------------------------------------------------------------------------------- */
+/* ---- invariants ------------------------------------------------------------------------------ */
 
 typedef struct tally {
   uint64_t nodes, snapshots, bytes, files;
@@ -251,20 +252,20 @@ static inline void check_tree(const world *w) {
   CHECK_INT(stats.bytes, sum.bytes + sum.snapshots * pe_recur_bytes(w->recur));
   CHECK_INT(stats.disk_bytes, sum.files);
   for (const pe_tree_age *a = t->ages.newer; a != &t->ages && a->node;
-       a = a->newer) { /* nothing older hangs on something newer */
+       a = a->newer) { /* no entry is older than its children */
     if (a->slot < 0 && a->node->parent->age.older)
       for (const pe_tree_age *b = a->older; b != &t->ages; b = b->older)
         CHECK(b != &a->node->parent->age);
   }
 }
 
-/* ---- the oracle ------------------------------------------------------------------------------------------------ */
+/* ---- the oracle ------------------------------------------------------------------------------ */
 
 typedef struct memory {
   pe_prefix_key key;
   int32_t token[MOST_TOKENS];
   int n, first[3];
-} memory; /* first: block that was there */
+} memory; /* first: the first block that existed */
 
 typedef struct oracle {
   memory *at;
@@ -289,14 +290,15 @@ static inline int shared(const memory *m, const pe_prefix_key *key, const int32_
   return i;
 }
 
-static inline bool continued(const oracle *o,
-                             const memory *m) { /* something longer came through the same tokens */
+static inline bool
+continued(const oracle *o,
+          const memory *m) { /* a longer sequence with the same tokens was inserted */
   for (int i = 0; i < o->count; i++)
     if (o->at[i].n > m->n && shared(&o->at[i], &m->key, m->token, m->n) == m->n) return true;
   return false;
 }
 
-/* How many of the tokens one memory alone must give. */
+/* The number of tokens that one memory alone must give. */
 static inline int from_memory(const oracle *o, const world *w, const memory *m,
                               const pe_prefix_key *key, const int32_t *token, int limit) {
   int same = shared(m, key, token, limit), block = w->kv->block;

@@ -1,17 +1,18 @@
-/* test_prefix.c - the prefix cache in memory: what is found, that it is right, and that nothing is left behind.
+/* test_prefix.c - the prefix cache in memory: the length and the contents of matches, and leaks.
  *
- * Blocks are filled with bytes that depend on all tokens before them, so a wrong block shows. An oracle that remembers
- * every sequence ever inserted says how much must be found. */
+ * Blocks are filled with bytes that depend on all tokens before them, which reveals a wrong block.
+ * An oracle that remembers every inserted sequence predicts how many tokens must be found. */
 #include "prefix.h"
 
 static const pe_prefix_key plain;
 
-/* ---- by hand --------------------------------------------------------------------------------------------------- */
+/* ---- by hand --------------------------------------------------------------------------------- */
 
 static const int32_t text[MOST_TOKENS] = {5, 6, 7, 8, 9, 1, 2, 3, 4, 5,
                                           6, 7, 1, 1, 2, 2, 3, 3, 4, 4};
 
-/* All but the last token, whether the sequence ended there or went on, inside a block or at its edge. */
+/* All but the last token are found, whether the sequence ended there or continued, inside a block
+ * or at its end. */
 static void test_repeat(void) {
   for (int k = 0; k < SHAPES; k++)
     for (int n = 2; n <= 20; n++) {
@@ -26,7 +27,7 @@ static void test_repeat(void) {
     }
 }
 
-/* A prompt that leaves the cached one in the middle gets whole blocks; one that continues it gets all of it. */
+/* A prompt that diverges from the cached one gets full blocks; one that continues it gets all. */
 static void test_parts(void) {
   world w;
   int32_t other[MOST_TOKENS];
@@ -51,7 +52,7 @@ static void test_parts(void) {
   world_close(&w);
 }
 
-/* What is shared is copied when the sequence writes to it, and only the partly filled block. */
+/* Only the partly filled block is copied, when the sequence writes to it. */
 static void test_copy_on_write(void) {
   world w;
   pe_seq s, again;
@@ -82,7 +83,7 @@ static void test_copy_on_write(void) {
   world_close(&w);
 }
 
-/* States: only where a snapshot stands, of which a block keeps the newest few. */
+/* Recurrent models resume at snapshots only; a block keeps the newest few. */
 static void test_snapshots(void) {
   world w;
   int32_t other[MOST_TOKENS];
@@ -102,7 +103,8 @@ static void test_snapshots(void) {
   world_close(&w);
 }
 
-/* A windowed group's early blocks are given back by the time of the second insertion; the first one's are kept. */
+/* A windowed group has released its first blocks by the second insertion; those of the first
+ * insertion are kept. */
 static void test_windows(void) {
   world w;
   int32_t other[MOST_TOKENS];
@@ -127,7 +129,7 @@ static void test_pins(void) {
     remember(&w, &plain, text, 10);
     pe_prefix_pin(w.p, &plain, text, 10, true, &found);
     CHECK_INT(found, 10);
-    pe_prefix_pin(w.p, &plain, text, 10, true, &found); /* once more is once */
+    pe_prefix_pin(w.p, &plain, text, 10, true, &found); /* twice is the same as once */
     for (int i = 0; i < 40; i++) {
       for (int j = 0; j < MOST_TOKENS; j++) other[j] = i < 20 && j < 10 ? text[j] : below(100);
       remember(&w, &plain, other, MOST_TOKENS);
@@ -137,7 +139,7 @@ static void test_pins(void) {
     CHECK_INT(recall(&w, &plain, text, 11), 10);
     for (int g = 0; g < w.graph.group_count; g++) CHECK_INT(pe_prefix_evict(w.p, g, 100), 0);
     CHECK_INT(recall(&w, &plain, text, 11), 10);
-    pe_prefix_pin(w.p, &plain, text, 9, false, &found); /* not what was pinned */
+    pe_prefix_pin(w.p, &plain, text, 9, false, &found); /* other tokens than were pinned */
     pe_prefix_clear(w.p);
     CHECK_INT(recall(&w, &plain, text, 11), 10);
     pe_prefix_pin(w.p, &plain, text, 10, false, &found);
@@ -151,7 +153,7 @@ static void test_pins(void) {
   }
 }
 
-/* Above the budget the least recently used go, from their ends. */
+/* Above the budget the least recently used leaves are evicted. */
 static void test_budget(void) {
   world w;
   int32_t other[MOST_TOKENS];
@@ -170,7 +172,7 @@ static void test_budget(void) {
   CHECK_INT(recall(&w, &plain, text, 13), 12);
   other[1] = text[1];
   CHECK_INT(recall(&w, &plain, other, 13), 8);
-  remember(&w, &plain, text, 20); /* 5 blocks, with 3 that were there */
+  remember(&w, &plain, text, 20); /* 5 blocks, 3 of them cached already */
   CHECK_INT(recall(&w, &plain, text, 21), 20);
   pe_prefix_stats stats;
   pe_prefix_stat(w.p, &stats);
@@ -179,7 +181,7 @@ static void test_budget(void) {
   world_close(&w);
 }
 
-/* Blocks that a sequence holds too are not freed by eviction, and are left alone. */
+/* Eviction leaves blocks alone that a sequence also holds, because it would not free them. */
 static void test_evict(void) {
   world w;
   pe_seq s;
@@ -189,7 +191,7 @@ static void test_evict(void) {
   remember(&w, &plain, text, 12);
   remember(&w, &plain, other, 12);
   CHECK(begin(&w, &plain, text, 13, &s, &found));
-  CHECK_INT(recall(&w, &plain, other, 13), 12); /* newer than those that are in use */
+  CHECK_INT(recall(&w, &plain, other, 13), 12); /* newer than those in use */
   CHECK_INT(pe_prefix_evict(w.p, 0, 2), 2);
   CHECK_INT(w.kv->used[0], 4);
   CHECK_INT(pe_prefix_evict(w.p, 0, 100), 1);
@@ -203,7 +205,7 @@ static void test_evict(void) {
   world_close(&w);
 }
 
-/* What a window has given back in every sequence can go from the middle of a path. */
+/* A block that every sequence has released can be evicted from the middle of a path. */
 static void test_evict_window(void) {
   world w;
   pe_seq s;
@@ -216,7 +218,7 @@ static void test_evict_window(void) {
   CHECK_INT(w.kv->used[1], 5);
   CHECK_INT(pe_prefix_evict(w.p, 0, 5), 0);
   CHECK_INT(recall(&w, &plain, text, 9), 8);
-  CHECK_INT(pe_prefix_evict(w.p, 1, 5), 4); /* the last one is the sequence's too */
+  CHECK_INT(pe_prefix_evict(w.p, 1, 5), 4); /* the sequence also holds the last one */
   CHECK_INT(recall(&w, &plain, text, 9), 0);
   CHECK_INT(recall(&w, &plain, text, 21), 20);
   check_content(&w, &plain, &s);
@@ -225,7 +227,7 @@ static void test_evict_window(void) {
   world_close(&w);
 }
 
-/* One sequence under two keys: its blocks are counted once, and free when both are gone. */
+/* One sequence under two keys: its blocks count once and are freed with the second. */
 static void test_two_keys(void) {
   world w;
   pe_seq s;
@@ -258,22 +260,22 @@ static void test_refusals(void) {
   int32_t found;
   world_open(&w, &shapes[0], 4, 400, 1 << 20, NULL);
   CHECK_OK(pe_seq_open(&s, w.kv, w.recur, &err), err);
-  CHECK_OK(pe_prefix_insert(w.p, &plain, &s, &err), err); /* nothing to remember */
+  CHECK_OK(pe_prefix_insert(w.p, &plain, &s, &err), err); /* nothing to cache */
   CHECK_OK(pe_seq_append(&s, text, 6, &err), err);
   CHECK_FAILS(pe_prefix_match(w.p, &plain, text, 6, &s, &found, &err), PE_EARG, err,
-              "this one has 6 tokens");
+              "a sequence of 6 tokens");
   s.past = 7;
-  CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "7 tokens computed of 6");
-  s.past = 6;
   CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err,
-              "a sequence of 0 blocks, not 2");
+              "6 tokens cannot have 7 computed");
+  s.past = 6;
+  CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "has 0 blocks, 2 are needed");
   s.past = 0;
   pe_seq_close(&s);
   check_tree(&w);
   world_close(&w);
 }
 
-/* ---- at random ----------------------------------------------------------------------------------------------- */
+/* ---- at random ------------------------------------------------------------------------------- */
 
 enum { LIVE = 6 };
 
@@ -282,8 +284,8 @@ typedef struct play {
   oracle o;
   pe_seq live[LIVE];
   pe_prefix_key key[LIVE];
-  bool exact; /* nothing was evicted so far, and no window makes the oracle a lower bound */
-  bool bound; /* nothing was evicted so far */
+  bool exact; /* no eviction so far, and no window, so the oracle is exact */
+  bool bound; /* no eviction so far: the oracle is a lower bound */
   int words;
   memory pinned;
   int32_t pinned_found;
@@ -322,7 +324,7 @@ static void play_start(play *y, int i) {
     CHECK_INT(found, want);
 }
 
-/* Some more tokens, some of them new, remembered now and then. */
+/* Appends tokens, some of them new, and inserts the sequence now and then. */
 static void play_continue(play *y, int i) {
   pe_seq *s = &y->live[i];
   pe_error err;
@@ -414,7 +416,7 @@ static void test_oracle(void) {
         play_game(&shapes[k], block, 8000, (uint64_t)1 << 30, false, 250);
 }
 
-/* Small budgets, small pools, evictions, pins: what is found must be right; that it is much cannot be asked. */
+/* Small budgets, small pools, evictions, pins: matches must be correct, but may be short. */
 static void test_pressure(void) {
   for (int k = 0; k < SHAPES; k++)
     for (int block = 2; block <= 8; block *= 2)
@@ -422,9 +424,9 @@ static void test_pressure(void) {
         play_game(&shapes[k], block, i % 2 ? 8000 : 220, (uint64_t)200 << below(8), true, 400);
 }
 
-/* ---- allocations that fail --------------------------------------------------------------------------------------- */
+/* ---- failing allocations --------------------------------------------------------------------- */
 
-/* One fixed story; its statuses do not matter, what it leaves does. */
+/* One fixed sequence of operations, each of which may fail; only leaks matter. */
 static void story(world *w) {
   pe_error err;
   int32_t found, other[MOST_TOKENS];

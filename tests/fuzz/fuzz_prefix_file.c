@@ -1,5 +1,6 @@
-/* Any bytes as a file of the prefix cache: refused, or a node that lies inside them. The same again with the checksums made
- * right, and put into the folder of a cache that is then asked for its tokens. */
+/* fuzz_prefix_file.c - any bytes as a file of the prefix cache: refused, or a node whose parts are
+ * inside the bytes. Then again with correct checksums, and as a file in the folder of a cache that
+ * is then matched against its tokens. */
 #include "tests/c/prefix.h"
 
 #include <unistd.h>
@@ -44,7 +45,7 @@ static bool parse(const pe_prefix_spec *spec, const uint8_t *bytes, size_t size,
   return true;
 }
 
-/* As the only file of a cache, under the name that belongs to its tokens if it is a first block. */
+/* The only file of a cache, under the name of its tokens if it is a first block. */
 static void cache(const pe_prefix_image *image, const uint8_t *bytes, size_t size) {
   char path[160];
   int32_t token[4], found;
