@@ -1,5 +1,5 @@
-/* l_engine.c - perigee.engine: a graph with caches and threads, run step by step in the foreground. What eval, taps and
- * experiments are made of; rows of several sequences may share a step. */
+/* l_engine.c - perigee.engine: a graph with caches and threads, run step by step in the foreground.
+ * Used by eval, taps and experiments; several sequences may share a step. */
 #include <string.h>
 
 #include "lua/l_graph.h"
@@ -13,11 +13,11 @@ typedef struct engine {
   pe_pool *pool;
   pe_kv *kv;
   pe_recur *recur;
-  pe_device *exec;
+  pe_device *device;
   pe_seq *seq;
   int32_t sequences;
   int32_t rows, outputs; /* of the last step */
-  pe_value *tap;         /* the values that were asked for */
+  pe_value *tap;         /* the values named in the option "taps" */
   pe_sampler *sampler;
 } engine;
 
@@ -25,14 +25,15 @@ static void engine_close(void *self) {
   engine *e = self;
   for (int32_t i = 0; e->seq && i < e->sequences; i++) pe_seq_close(&e->seq[i]);
   pe_free(e->seq), pe_free(e->tap), pe_sampler_close(e->sampler);
-  pe_device_close(e->exec), pe_recur_close(e->recur), pe_kv_close(e->kv), pe_plan_close(e->plan),
-      pe_pool_close(e->pool);
+  pe_device_close(e->device);
+  pe_recur_close(e->recur), pe_kv_close(e->kv);
+  pe_plan_close(e->plan), pe_pool_close(e->pool);
 }
 
 #define METHODS(X)                                                                                 \
   X(add)                                                                                           \
-  X(remove) X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample)        \
-      X(logits) X(tap)
+  X(remove)                                                                                        \
+  X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample) X(logits) X(tap)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static int l_vocabulary(lua_State *L);
@@ -46,29 +47,32 @@ static const luaL_Reg fields[] = {{"vocabulary", l_vocabulary}, {"threads", l_th
 static const pe_class engine_class = {"perigee.Engine", methods, fields, NULL, NULL, engine_close};
 
 static engine *check(lua_State *L) { return pe_bind_check(L, 1, &engine_class); }
-static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->plan->vocabulary), 1; }
-static int l_threads(lua_State *L) {
-  return lua_pushinteger(L, pe_pool_threads(check(L)->pool)), 1;
+
+static int push_integer(lua_State *L, lua_Integer n) { /* [] -> [n] */
+  lua_pushinteger(L, n);
+  return 1;
 }
 
-static int l_id_limit(lua_State *L) { return lua_pushinteger(L, check(L)->plan->tokens), 1; }
-static int l_outputs(lua_State *L) { return lua_pushinteger(L, check(L)->outputs), 1; }
+static int l_vocabulary(lua_State *L) { return push_integer(L, check(L)->plan->vocabulary); }
+static int l_threads(lua_State *L) { return push_integer(L, pe_pool_threads(check(L)->pool)); }
+static int l_id_limit(lua_State *L) { return push_integer(L, check(L)->plan->tokens); }
+static int l_outputs(lua_State *L) { return push_integer(L, check(L)->outputs); }
 
 static int l_used(lua_State *L) {
   const pe_kv *kv = check(L)->kv;
   int64_t used = 0;
   for (int32_t g = 0; g < kv->graph->group_count; g++) used += kv->used[g];
-  return lua_pushinteger(L, used), 1;
+  return push_integer(L, used);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
-/* The values named in the option "taps"; returns how many. */
+/* Reads the values named in the option "taps"; returns their number. */
 static int tap_values(lua_State *L, int arg, const pe_graph *g, pe_value *out, int most) {
   if (!pe_bind_option(L, arg, "taps")) return 0;
-  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'taps': a list of names expected");
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'taps' must be a list of names");
   int n = (int)lua_rawlen(L, -1);
-  if (n > most) luaL_error(L, "%d taps, at most %d", n, most);
+  if (n > most) luaL_error(L, "at most %d taps, got %d", most, n);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, -1, i + 1);
     const char *name = luaL_checkstring(L, -1);
@@ -82,7 +86,7 @@ static int tap_values(lua_State *L, int arg, const pe_graph *g, pe_value *out, i
   return n;
 }
 
-/* [graph, options] -> ...: everything that the engine owns. */
+/* Opens everything that the engine owns, by the options at 2. */
 static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
                             size_t tap_count, pe_error *err) {
   pe_kv_options kv = {.bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 32),
@@ -95,7 +99,7 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
   if (!rc) rc = pe_pool_open(threads, false, &e->pool, err);
   if (!rc) rc = pe_kv_open(g, &kv, &e->kv, err);
   if (!rc) rc = pe_recur_open(g, e->sequences, &e->recur, err);
-  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, &e->exec, err);
+  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, &e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->vocabulary, &e->sampler, err);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
     rc = pe_nomem(err, "sequences");
@@ -127,9 +131,9 @@ static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] 
   return 1;
 }
 
-/* ---- sequences ----------------------------------------------------------------------------------------------- */
+/* ---- sequences ------------------------------------------------------------------------------- */
 
-/* The place of a sequence that is not open; NULL and an error when all are. */
+/* A closed sequence; NULL and an error if all are in use. */
 static pe_seq *free_seq(engine *e, pe_error *err) {
   for (int32_t i = 0; i < e->sequences; i++)
     if (!e->seq[i].kv) return &e->seq[i];
@@ -163,10 +167,10 @@ static int l_remove(lua_State *L) { /* [self, sequence] -> [] */
   return 0;
 }
 
-/* ---- what a sequence remembers ------------------------------------------------------------------------------- */
+/* ---- caches of a sequence -------------------------------------------------------------------- */
 
 typedef struct snapshot {
-  pe_snapshot *state; /* NULL: the model has none */
+  pe_snapshot *state; /* NULL: the model has no recurrent layers */
   int64_t floats;
   int32_t position;
 } snapshot;
@@ -177,7 +181,8 @@ static const luaL_Reg snapshot_fields[] = {{"position", l_position}, {NULL, NULL
 static const pe_class snapshot_class = {"perigee.Snapshot", NULL, snapshot_fields, NULL, NULL,
                                         snapshot_close};
 static int l_position(lua_State *L) {
-  return lua_pushinteger(L, ((snapshot *)pe_bind_check(L, 1, &snapshot_class))->position), 1;
+  const snapshot *s = pe_bind_check(L, 1, &snapshot_class);
+  return push_integer(L, s->position);
 }
 
 static int l_fork(lua_State *L) { /* [self, sequence] -> [sequence] or [nil, err] */
@@ -208,9 +213,9 @@ static int l_trim(lua_State *L) { /* [self, sequence, tokens, {snapshot}] -> [tr
   const snapshot *from =
       pe_bind_option(L, 4, "snapshot") ? pe_bind_check(L, -1, &snapshot_class) : NULL;
   if (from && from->floats != e->recur->slot_floats)
-    return luaL_error(L, "a snapshot of %d floats, the states of this model have %d",
+    return luaL_error(L, "the snapshot has %d floats, the states of this model have %d",
                       (int)from->floats, (int)e->recur->slot_floats);
-  luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "number of tokens out of range");
+  luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "number of tokens is out of range");
   pe_error err;
   if (pe_seq_trim(s, (int32_t)n, from ? from->state : NULL, &err)) return pe_bind_error(L, &err);
   lua_pushboolean(L, true);
@@ -256,7 +261,7 @@ static int l_info(lua_State *L) { /* [self, sequence] -> [{ids, bytes}] */
   return 1;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static lua_Integer field_integer(lua_State *L, int table, const char *key, lua_Integer absent) {
   lua_Integer v = absent;
@@ -265,21 +270,22 @@ static lua_Integer field_integer(lua_State *L, int table, const char *key, lua_I
   return v;
 }
 
-/* [list of ids] -> [list, userdata]: token ids, each within the vocabulary. */
+/* [list of ids] -> [list, userdata]: the ids, all of them in the vocabulary. */
 static int32_t *push_ids(lua_State *L, const engine *e, int32_t *count) {
   luaL_checktype(L, -1, LUA_TTABLE);
   int list = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, list);
-  if (n < 1 || n > INT32_MAX / 4) luaL_error(L, "%d token ids in a step", (int)n);
+  if (n < 1 || n > INT32_MAX / 4)
+    luaL_error(L, "a step needs between 1 and %d token ids, got %d", INT32_MAX / 4, (int)n);
   int32_t *ids = lua_newuserdatauv(L, (size_t)n * sizeof *ids, 0);
   for (lua_Integer i = 0; i < n; i++) {
     lua_rawgeti(L, list, i + 1);
     if (!lua_isinteger(L, -1))
-      luaL_error(L, "token id %d of the list is no integer: %s", (int)i + 1,
+      luaL_error(L, "token id %d of the list is not an integer: %s", (int)i + 1,
                  luaL_tolstring(L, -1, NULL));
     lua_Integer id = lua_tointeger(L, -1);
     if (id < 0 || id >= e->plan->tokens)
-      luaL_error(L, "token id %I is out of range: the vocabulary has %d", (LUAI_UACINT)id,
+      luaL_error(L, "token id %I is out of range: the vocabulary has %d tokens", (LUAI_UACINT)id,
                  e->plan->tokens);
     ids[i] = (int32_t)id;
     lua_pop(L, 1);
@@ -288,58 +294,58 @@ static int32_t *push_ids(lua_State *L, const engine *e, int32_t *count) {
   return ids;
 }
 
-/* A run as the script asked for it, read before anything changes. */
-typedef struct asked {
+/* A run as the script describes it, read before anything changes. */
+typedef struct wanted {
   pe_seq *seq;
   const int32_t *ids;
   int32_t count, outputs, rope_length;
-} asked;
+} wanted;
 
 /* [..., run] -> [..., ids]: the ids stay on the stack until the step is done. */
-static asked read_run(lua_State *L, engine *e) {
+static wanted read_run(lua_State *L, engine *e) {
   luaL_checktype(L, -1, LUA_TTABLE);
   int t = lua_gettop(L);
-  asked a = {.seq = seq_at(L, e, field_integer(L, t, "seq", 1))};
-  lua_Integer wanted = field_integer(L, t, "outputs", 1),
+  wanted a = {.seq = seq_at(L, e, field_integer(L, t, "seq", 1))};
+  lua_Integer outputs = field_integer(L, t, "outputs", 1),
               length = field_integer(L, t, "rope_length", a.seq->rope_length);
   luaL_argcheck(L, length >= 0 && length <= INT32_MAX, 2, "rope_length out of range");
   lua_getfield(L, t, "ids");
   a.ids = push_ids(L, e, &a.count);
   lua_replace(L, t);
   lua_settop(L, t);
-  if (wanted < 0 || wanted > a.count)
-    luaL_error(L, "logits of %d rows, but the step has %d", (int)wanted, a.count);
-  a.outputs = (int32_t)wanted, a.rope_length = (int32_t)length;
+  if (outputs < 0 || outputs > a.count)
+    luaL_error(L, "outputs must be between 0 and %d, the number of ids, got %d", a.count,
+               (int)outputs);
+  a.outputs = (int32_t)outputs, a.rope_length = (int32_t)length;
   return a;
 }
 
-static pe_status run_step(engine *e, const asked *list, pe_run *runs, int n, pe_error *err) {
+static pe_status run_step(engine *e, const wanted *list, pe_run *runs, int n, pe_error *err) {
   pe_status rc = PE_OK;
   for (int k = 0; !rc && k < n; k++) {
     pe_seq *s = list[k].seq;
-    if (s->count > s->past) rc = pe_fail(err, PE_EARG, "a sequence is in the step twice");
+    if (s->count > s->past) rc = pe_fail(err, PE_EARG, "the step has the same sequence twice");
     s->rope_length = list[k].rope_length;
     if (!rc) rc = pe_seq_append(s, list[k].ids, list[k].count, err);
     if (!rc) rc = pe_seq_run(s, list[k].count, list[k].outputs, &runs[k], err);
   }
-  if (!rc) rc = pe_device_step(e->exec, runs, n, err);
+  if (!rc) rc = pe_device_step(e->device, runs, n, err);
   for (int k = 0; k < n; k++) {
     if (rc)
-      list[k].seq->count = list[k].seq->past; /* what was to come is forgotten */
+      list[k].seq->count = list[k].seq->past; /* drops the new tokens */
     else
       pe_seq_advance(list[k].seq, list[k].count);
   }
   return rc;
 }
 
-static int
-l_step(lua_State
-           *L) { /* [self, list of {seq, ids, outputs, rope_length}] -> [outputs] or [nil, err] */
+/* [self, list of {seq, ids, outputs, rope_length}] -> [outputs] or [nil, err] */
+static int l_step(lua_State *L) {
   engine *e = check(L);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_rawlen(L, 2);
   pe_run *runs = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *runs, 0);
-  asked *list = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *list, 0);
+  wanted *list = lua_newuserdatauv(L, ((size_t)n + 1) * sizeof *list, 0);
   luaL_checkstack(L, n + 16, "too many sequences in a step");
   int32_t rows = 0, outputs = 0;
   for (int k = 0; k < n; k++) {
@@ -354,13 +360,13 @@ l_step(lua_State
   return 1;
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static int l_argmax(lua_State *L) { /* [self, line] -> [token id]: ties go to the lowest */
   engine *e = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && i <= e->outputs, 2, "no such line of logits");
-  const float *x = pe_device_logits(e->exec, (int32_t)i - 1);
+  const float *x = pe_device_logits(e->device, (int32_t)i - 1);
   int32_t best = 0;
   for (int32_t k = 1; k < e->plan->vocabulary; k++)
     if (x[k] > x[best]) best = k;
@@ -368,7 +374,7 @@ static int l_argmax(lua_State *L) { /* [self, line] -> [token id]: ties go to th
   return 1;
 }
 
-/* [] -> [tensor]: lines of floats, copied. */
+/* [] -> [tensor]: a copy of the lines of the logits or of a tap. */
 static int push_lines(lua_State *L, const engine *e, int rank, const int64_t *shape, bool logits,
                       size_t tap) {
   pe_tensor *t = pe_tensor_slot(L);
@@ -377,8 +383,8 @@ static int push_lines(lua_State *L, const engine *e, int rank, const int64_t *sh
   int64_t width = 1;
   for (int i = 1; i < rank; i++) width *= shape[i];
   for (int64_t i = 0; !rc && i < shape[0]; i++) {
-    const float *line =
-        logits ? pe_device_logits(e->exec, (int32_t)i) : pe_device_tap(e->exec, tap, (int32_t)i);
+    const float *line = logits ? pe_device_logits(e->device, (int32_t)i)
+                               : pe_device_tap(e->device, tap, (int32_t)i);
     memcpy(t->buffer->data + (size_t)(i * width) * sizeof *line, line,
            (size_t)width * sizeof *line);
   }
@@ -390,9 +396,8 @@ static int l_logits(lua_State *L) { /* [self] -> [tensor [lines, vocabulary]] */
   return push_lines(L, e, 2, (int64_t[]){e->outputs, e->plan->vocabulary}, true, 0);
 }
 
-static int
-l_tap(lua_State
-          *L) { /* [self, index] -> [tensor [rows, ...]] of the index-th value that was tapped */
+/* [self, index] -> [tensor [rows, ...]]: the index-th tapped value */
+static int l_tap(lua_State *L) {
   engine *e = check(L);
   lua_Integer t = luaL_checkinteger(L, 2);
   luaL_argcheck(L, t >= 1 && (size_t)t <= e->plan->tap_count, 2, "no such tap");
@@ -410,9 +415,9 @@ static int l_sample(lua_State *L) { /* [self, line, options] -> [token id] or [n
   luaL_argcheck(L, i >= 1 && i <= e->outputs, 2, "no such line of logits");
   pe_bind_options(L, 3, keys);
   pe_sampling p = pe_sampling_defaults();
-  p.temperature = (float)pe_bind_number(L, 3, "temperature", 1),
+  p.temperature = (float)pe_bind_number(L, 3, "temperature", 1);
   p.top_p = (float)pe_bind_number(L, 3, "top_p", 1);
-  p.min_p = (float)pe_bind_number(L, 3, "min_p", 0),
+  p.min_p = (float)pe_bind_number(L, 3, "min_p", 0);
   p.top_k = (int32_t)pe_bind_integer(L, 3, "top_k", INT32_MIN, INT32_MAX, 0);
   p.seed = (uint64_t)pe_bind_integer(L, 3, "seed", INT64_MIN, INT64_MAX, 0);
   int64_t position = pe_bind_integer(L, 3, "position", 0, INT64_MAX, 0);
@@ -420,7 +425,7 @@ static int l_sample(lua_State *L) { /* [self, line, options] -> [token id] or [n
   pe_choice choice;
   pe_status rc = pe_sampling_check(&p, e->plan->vocabulary, &err);
   if (!rc)
-    rc = pe_sampler_pick(e->sampler, &p, pe_device_logits(e->exec, (int32_t)i - 1),
+    rc = pe_sampler_pick(e->sampler, &p, pe_device_logits(e->device, (int32_t)i - 1),
                          &(pe_history){0}, position, NULL, 0, &choice, &err);
   if (rc) return pe_bind_error(L, &err);
   lua_pushinteger(L, choice.id);

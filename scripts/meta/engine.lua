@@ -1,22 +1,40 @@
 ---@meta
 
+---@class perigee.EngineOptions
+---@field threads? integer
+---@field tokens? integer
+---@field sequences? integer
+---@field taps? string[]
+---@field kv_bits? integer
+---@field kv_block? integer
+---@field fusion? boolean
+
 ---@class perigee.engine  A graph with caches and threads, run step by step in the foreground.
 local engine = {}
 
----tokens: room in the caches, of all sequences together; taps: names of values to keep; kv_bits: 32, 16, 8 or 4, how keys
----and values are stored; kv_block: tokens of a block, a power of two; fusion: false runs every op apart, for the same numbers.
+---tokens: capacity of the KV cache, for all sequences together; taps: names of values to keep;
+---kv_bits: 32, 16, 8 or 4 bits per value of the KV cache; kv_block: tokens of a block, a power of
+---two; fusion: false runs every op separately, with the same numbers.
 ---@param graph perigee.Graph
----@param options? { threads?: integer, tokens?: integer, sequences?: integer, taps?: string[], kv_bits?: integer, kv_block?: integer, fusion?: boolean }
+---@param options? perigee.EngineOptions
 ---@return perigee.Engine? engine
 ---@return perigee.Error? err
 function engine.open(graph, options) end
+
+---@class perigee.EngineSampling
+---@field temperature? number
+---@field top_p? number
+---@field top_k? integer
+---@field min_p? number
+---@field seed? integer
+---@field position? integer
 
 ---@class perigee.Engine
 ---@field vocabulary integer  Width of the logits.
 ---@field id_limit integer    Token ids are below this.
 ---@field threads integer
----@field outputs integer     Lines of logits that the last step gave.
----@field used integer        Blocks of the caches that are in use, shared ones once.
+---@field outputs integer     Lines of logits of the last step.
+---@field used integer        Blocks of the KV cache in use; a shared block counts once.
 local Engine = {}
 
 ---A new, empty sequence.
@@ -24,18 +42,19 @@ local Engine = {}
 ---@return perigee.Error? err
 function Engine:add() end
 
----Gives its caches back.
+---Releases its caches.
 ---@param sequence integer
 function Engine:remove(sequence) end
 
----A sequence that remembers the same: blocks are shared until one of the two writes to them.
+---A copy of a sequence: blocks are shared until one of the two writes to them.
 ---@param sequence integer
 ---@return integer? sequence
 ---@return perigee.Error? err
 function Engine:fork(sequence) end
 
----Forgets all but the first tokens. A model with recurrent states needs a snapshot that was taken there; what left a sliding
----window does not come back: then nothing is changed.
+---Drops all but the first `tokens` tokens. A model with recurrent layers needs a snapshot taken at
+---that position, and tokens that left a sliding window do not come back: if trimming is impossible,
+---it returns an error and changes nothing.
 ---@param sequence integer
 ---@param tokens integer
 ---@param options? { snapshot?: perigee.Snapshot }
@@ -43,7 +62,7 @@ function Engine:fork(sequence) end
 ---@return perigee.Error? err
 function Engine:trim(sequence, tokens, options) end
 
----The recurrent states as they are now, for a later trim back to here.
+---The current recurrent states, for a later trim back to this position.
 ---@param sequence integer
 ---@return perigee.Snapshot? snapshot
 ---@return perigee.Error? err
@@ -56,19 +75,19 @@ function Engine:snapshot(sequence) end
 ---@return perigee.Error? err
 function Engine:save(sequence, path) end
 
----A sequence from a file, of the same model and kv_bits.
+---Loads a sequence from a file of the same model and kv_bits.
 ---@param path string
 ---@return integer? sequence
 ---@return perigee.Error? err
 function Engine:load(path) end
 
----Its tokens so far, and the bytes of its caches (of shared blocks, too).
+---Its tokens, and the bytes of its caches, including shared blocks.
 ---@param sequence integer
 ---@return { ids: integer[], bytes: integer }
 function Engine:info(sequence) end
 
----One step: new tokens of some sequences together. outputs: logits of so many last rows (1); rope_length: the prompt's
----length where the rope depends on it.
+---Runs one step with new tokens of one or more sequences. outputs: the number of last rows to
+---compute logits for (default 1); rope_length: length of the prompt, for ropes that depend on it.
 ---@param runs { seq?: integer, ids: integer[], outputs?: integer, rope_length?: integer }[]
 ---@return integer? outputs
 ---@return perigee.Error? err
@@ -79,9 +98,9 @@ function Engine:step(runs) end
 ---@return integer
 function Engine:argmax(line) end
 
----A token drawn from a line of logits: a function of seed and position.
+---Samples a token from a line of logits; the draw depends on seed and position only.
 ---@param line integer
----@param options? { temperature?: number, top_p?: number, top_k?: integer, min_p?: number, seed?: integer, position?: integer }
+---@param options? perigee.EngineSampling
 ---@return integer? id
 ---@return perigee.Error? err
 function Engine:sample(line, options) end
@@ -95,14 +114,14 @@ function Engine:logits() end
 ---@return perigee.Tensor
 function Engine:tap(index) end
 
----Lets go of caches and threads. Harmless twice.
+---Releases caches and threads. May be called twice.
 function Engine:close() end
 
 ---@class perigee.Snapshot  Recurrent states of a sequence at one position.
----@field position integer  Tokens that it has seen.
+---@field position integer  Number of tokens that the states have processed.
 local Snapshot = {}
 
----Lets go of it. Harmless twice.
+---Releases it. May be called twice.
 function Snapshot:close() end
 
 return engine
