@@ -7,9 +7,9 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- status and error ---------------------------------------------------------------------------------------- */
+/* ---- status and error ---------------------------------------------------------------------- */
 
-/* Names from files may hold anything; the text of an error is one line. */
+/* The text of an error is one line, but names from files may contain anything. */
 static void one_line(char *text) {
   for (; *text; text++)
     if ((unsigned char)*text < 0x20 || *text == 0x7f) *text = '?';
@@ -50,8 +50,7 @@ pe_status pe_error_prefix(pe_error *err, const char *format, ...) {
   va_start(ap, format);
   int n = vsnprintf(text, sizeof text, format, ap);
   va_end(ap);
-  if (n < 0 || (size_t)n >= sizeof text - 3)
-    return err->code; /* no room: the reason matters more than the place */
+  if (n < 0 || (size_t)n >= sizeof text - 3) return err->code; /* no room: the text matters more */
   size_t room = sizeof text - (size_t)n - 3, len = strlen(err->text);
   if (len > room) len = room;
   memcpy(text + n, ": ", 2);
@@ -70,7 +69,7 @@ const char *pe_status_name(pe_status code) {
   return i >= 0 && i < (int)(sizeof names / sizeof *names) ? names[i] : "unknown";
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
 static atomic_int_fast64_t live, asked, fail_at;
 
@@ -80,15 +79,15 @@ static bool may_alloc(void) {
   return bad == 0 || n != bad;
 }
 
-static void *born(void *p) {
+static void *counted(void *p) {
   if (p) atomic_fetch_add_explicit(&live, 1, memory_order_relaxed);
   return p;
 }
 
-void *pe_alloc(size_t size) { return may_alloc() ? born(malloc(size ? size : 1)) : NULL; }
+void *pe_alloc(size_t size) { return may_alloc() ? counted(malloc(size ? size : 1)) : NULL; }
 
 void *pe_calloc(size_t count, size_t size) {
-  return may_alloc() ? born(calloc(count ? count : 1, size ? size : 1)) : NULL;
+  return may_alloc() ? counted(calloc(count ? count : 1, size ? size : 1)) : NULL;
 }
 
 void *pe_realloc(void *p, size_t size) {
@@ -99,7 +98,7 @@ void *pe_realloc(void *p, size_t size) {
 void *pe_alloc_aligned(size_t size, size_t alignment) {
   void *p = NULL;
   if (!may_alloc() || posix_memalign(&p, alignment, size ? size : 1)) return NULL;
-  return born(p);
+  return counted(p);
 }
 
 void pe_free(void *p) {
@@ -125,14 +124,14 @@ pe_status pe_grow(void *array, size_t *cap, size_t need, size_t element_size, pe
   if (!pe_mul_size(want, element_size, &bytes) || bytes > SIZE_MAX / 2)
     return pe_nomem(err, "growing array");
   void *old, *moved;
-  memcpy(&old, array, sizeof old); /* array is a T **; a memcpy keeps the aliasing rules */
+  memcpy(&old, array, sizeof old); /* array is a T **: memcpy obeys the aliasing rules */
   if (!(moved = pe_realloc(old, bytes))) return pe_nomem(err, "growing array");
   memcpy(array, &moved, sizeof moved);
   *cap = want;
   return PE_OK;
 }
 
-/* ---- arena --------------------------------------------------------------------------------------------------- */
+/* ---- arena --------------------------------------------------------------------------------- */
 
 struct pe_arena_chunk {
   struct pe_arena_chunk *next;
@@ -140,6 +139,8 @@ struct pe_arena_chunk {
   _Alignas(16) char bytes[];
 };
 
+/* Chunks double, so a small config takes one page and a large tree few allocations; above 1 MiB a
+ * half-empty last chunk would waste more than it saves. */
 enum { FIRST_CHUNK = 4096, LARGEST_CHUNK = 1 << 20 };
 
 void *pe_arena_alloc(pe_arena *a, size_t size) {
@@ -154,7 +155,6 @@ void *pe_arena_alloc(pe_arena *a, size_t size) {
     if (!fresh) return NULL;
     *fresh = (struct pe_arena_chunk){.next = c, .size = want};
     a->head = c = fresh;
-    a->bytes += want;
   }
   void *p = c->bytes + c->used;
   c->used += size;
@@ -184,7 +184,7 @@ void pe_arena_free(pe_arena *a) {
   *a = (pe_arena){0};
 }
 
-/* ---- slices and growing bytes -------------------------------------------------------------------------------- */
+/* ---- slices and growing bytes -------------------------------------------------------------- */
 
 pe_str pe_str_c(const char *text) { return (pe_str){text, strlen(text)}; }
 bool pe_str_eq(pe_str s, const char *text) { return pe_str_same(s, pe_str_c(text)); }
@@ -231,7 +231,7 @@ void pe_buf_free(pe_buf *b) {
   *b = (pe_buf){0};
 }
 
-/* ---- clock --------------------------------------------------------------------------------------------------- */
+/* ---- clock --------------------------------------------------------------------------------- */
 
 int64_t pe_clock_ns(void) {
   struct timespec t;

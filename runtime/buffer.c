@@ -45,7 +45,7 @@ static pe_status map_fd(int fd, const char *path, pe_buffer *b, pe_error *err) {
   if (fstat(fd, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode)) return pe_fail(err, PE_EIO, "%s: not a regular file", path);
   b->size = (uint64_t)st.st_size;
-  if (!b->size) return PE_OK; /* mmap refuses length 0; an empty file is an empty buffer */
+  if (!b->size) return PE_OK; /* mmap refuses length 0 */
   void *p = mmap(NULL, b->size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (p == MAP_FAILED)
     return pe_fail(err, PE_EIO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)b->size,
@@ -58,8 +58,8 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err) {
   pe_buffer *b = pe_calloc(1, sizeof *b);
   if (!b) return pe_nomem(err, "buffer");
   b->mapped = b->pages = true, b->refs = 1;
-  int fd =
-      open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe is refused, not waited for */
+  /* O_NONBLOCK: a named pipe must be refused, not waited for */
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   pe_status rc =
       fd < 0 ? pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno)) : map_fd(fd, path, b, err);
   if (fd >= 0) close(fd);
@@ -77,7 +77,7 @@ void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size) {
 #ifdef POSIX_MADV_WILLNEED
   uint64_t first = at / page * page;
   if (b->mapped)
-    posix_madvise(b->data + first, end - first, POSIX_MADV_WILLNEED); /* a hint: it may fail */
+    posix_madvise(b->data + first, end - first, POSIX_MADV_WILLNEED); /* a hint, may fail */
 #endif
   volatile const uint8_t *p = b->data;
   for (uint64_t i = at; i < end; i += page) (void)p[i];

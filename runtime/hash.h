@@ -1,7 +1,7 @@
 /* hash.h - one fast hash for tables: XXH3 of xxhash, compiled into its users.
  *
- * For tables in memory; never where a client could gain by a collision. pe_hash_128 is the same on every machine and in every
- * release: a checksum for files. */
+ * For tables in memory, never where a client could profit from a collision. pe_hash_128 gives the
+ * same value on every machine and in every release: a checksum for files. */
 #ifndef PE_HASH_H
 #define PE_HASH_H
 
@@ -21,9 +21,9 @@ static inline void pe_hash_128(const void *bytes, size_t n, uint64_t seed, uint8
   memcpy(out, c.digest, 16);
 }
 
-/* Scatters an integer key; good enough for the low bits to be a table index. */
+/* Scatters an integer key, so that its low bits can index a table. */
 static inline uint64_t pe_hash_u64(uint64_t key) {
-  key *= 0x9e3779b97f4a7c15u;
+  key *= 0x9e3779b97f4a7c15u; /* 2^64 / golden ratio: Fibonacci hashing */
   return key ^ key >> 32;
 }
 

@@ -17,7 +17,7 @@ enum {
   EXPECT_END,
   TOO_LONG
 };
-enum { MAX_NUMBER = 4300 }; /* characters; Python's own limit for integers */
+enum { MAX_NUMBER = 4300 }; /* characters: Python's limit for integers */
 
 void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth) {
   memset(r, 0, sizeof *r);
@@ -25,7 +25,7 @@ void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth) {
   r->max_depth = max_depth > 0 && max_depth < PE_JSON_MAX_DEPTH ? max_depth : PE_JSON_MAX_DEPTH;
   if (len > PE_JSON_MAX_SIZE) r->state = TOO_LONG;
   if (len >= 3 && !memcmp(text, "\xef\xbb\xbf", 3))
-    r->at += 3; /* a byte order mark is not worth an error */
+    r->at += 3; /* some editors write a byte order mark */
 }
 
 void pe_json_close(pe_json *r) { pe_buf_free(&r->scratch); }
@@ -38,10 +38,12 @@ pe_status pe_json_fail(const pe_json *r, pe_error *err, const char *format, ...)
   va_end(ap);
   size_t line = 1, column = 1;
   for (const char *p = r->text; p < r->at; p++) {
-    if (*p == '\n')
-      line++, column = 1;
-    else
+    if (*p == '\n') {
+      line++;
+      column = 1;
+    } else {
       column += (*p & 0xc0) != 0x80; /* columns count characters */
+    }
   }
   return pe_fail(err, PE_EFORMAT, "line %zu, column %zu: %s", line, column, text);
 }
@@ -53,7 +55,7 @@ const char *pe_json_type_name(pe_json_type type) {
   return names[type];
 }
 
-/* ---- scanning ------------------------------------------------------------------------------------------------ */
+/* ---- scanning ------------------------------------------------------------------------------ */
 
 static void skip_space(pe_json *r) {
   while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
@@ -61,14 +63,13 @@ static void skip_space(pe_json *r) {
 }
 
 static pe_status unexpected(pe_json *r, const char *wanted, pe_error *err) {
-  if (r->at == r->end) return pe_json_fail(r, err, "text ends where %s is expected", wanted);
+  if (r->at == r->end) return pe_json_fail(r, err, "expected %s, got the end of the text", wanted);
   unsigned char c = (unsigned char)*r->at;
-  if (c < 0x20 || c >= 0x7f)
-    return pe_json_fail(r, err, "byte 0x%02x where %s is expected", c, wanted);
-  return pe_json_fail(r, err, "'%c' where %s is expected", c, wanted);
+  if (c < 0x20 || c >= 0x7f) return pe_json_fail(r, err, "expected %s, got byte 0x%02x", wanted, c);
+  return pe_json_fail(r, err, "expected %s, got '%c'", wanted, c);
 }
 
-/* The first byte from `at` on that a plain string cannot hold: quote, backslash, control or not ASCII. */
+/* The first byte from `at` on that needs attention: quote, backslash, control or not ASCII. */
 static const char *plain_end(const char *at, const char *end) {
   const uint64_t ones = 0x0101010101010101u, tops = 0x8080808080808080u;
   for (uint64_t x; end - at >= 8; at += 8) {
@@ -86,21 +87,26 @@ static int hex4(const char *at, const char *end) {
   if (end - at < 4) return -1;
   int v = 0;
   for (int i = 0; i < 4; i++) {
-    int c = (unsigned char)at[i], d = c >= '0' && c <= '9'                 ? c - '0'
-                                      : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10
-                                                                           : -1;
+    int c = (unsigned char)at[i], letter = c | 32;
+    int d = c >= '0' && c <= '9'             ? c - '0'
+            : letter >= 'a' && letter <= 'f' ? letter - 'a' + 10
+                                             : -1;
     if (d < 0) return -1;
     v = v << 4 | d;
   }
   return v;
 }
 
-/* \uXXXX at r->at (behind the u), with its second half where it is a surrogate pair. */
+/* \uXXXX, with its second half if it is a surrogate pair; r->at is after the u. */
 static pe_status read_unicode(pe_json *r, int32_t *cp, pe_error *err) {
   int hi = hex4(r->at, r->end);
   if (hi < 0) return pe_json_fail(r, err, "\\u without four hexadecimal digits");
   if (hi >= 0xdc00 && hi <= 0xdfff) return pe_json_fail(r, err, "lone surrogate \\u%04x", hi);
-  if (hi < 0xd800 || hi > 0xdbff) return r->at += 4, *cp = hi, PE_OK;
+  if (hi < 0xd800 || hi > 0xdbff) {
+    r->at += 4;
+    *cp = hi;
+    return PE_OK;
+  }
   int lo =
       r->end - r->at >= 10 && r->at[4] == '\\' && r->at[5] == 'u' ? hex4(r->at + 6, r->end) : -1;
   if (lo < 0xdc00 || lo > 0xdfff) return pe_json_fail(r, err, "lone surrogate \\u%04x", hi);
@@ -115,7 +121,10 @@ static pe_status read_escape(pe_json *r, pe_error *err) {
   if (r->at == r->end) return unexpected(r, "an escape", err);
   char c = *r->at;
   const char *known = memchr(from, c, sizeof from - 1);
-  if (known) return r->at++, pe_buf_byte(&r->scratch, to[known - from], err);
+  if (known) {
+    r->at++;
+    return pe_buf_byte(&r->scratch, to[known - from], err);
+  }
   if (c != 'u') return unexpected(r, "an escape", err);
   r->at++;
   int32_t cp = 0;
@@ -125,7 +134,7 @@ static pe_status read_escape(pe_json *r, pe_error *err) {
   return pe_buf_put(&r->scratch, out, (size_t)pe_utf8_put(out, cp), err);
 }
 
-/* A string; r->at is on its opening quote. */
+/* A string; r->at is at its opening quote. */
 static pe_status read_string(pe_json *r, pe_str *out, pe_error *err) {
   const char *from = ++r->at;
   bool copied = false;
@@ -162,7 +171,7 @@ static const char *digits(const char *at, const char *end) {
   return at;
 }
 
-/* Finds the end of a number and whether it is written as an integer; NULL when it is not one. */
+/* The end of a number, or NULL if it is not one; *integer: it has neither point nor exponent. */
 static const char *number_end(const char *at, const char *end, bool *integer) {
   *integer = true;
   if (at < end && *at == '-') at++;
@@ -183,14 +192,14 @@ static const char *number_end(const char *at, const char *end, bool *integer) {
   return at;
 }
 
-/* Integers that fit; false leaves them to strtod. */
+/* An integer that fits int64_t; false: strtod must read it. Counts down, because the negative range
+ * is larger by one. */
 static bool small_integer(pe_str s, int64_t *out) {
   bool negative = s.at[0] == '-';
   int64_t v = 0;
   for (size_t i = negative; i < s.len; i++) {
     int d = s.at[i] - '0';
-    if (__builtin_mul_overflow(v, 10, &v) || __builtin_sub_overflow(v, d, &v))
-      return false; /* negative: has one more */
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_sub_overflow(v, d, &v)) return false;
   }
   if (!negative && v == INT64_MIN) return false;
   *out = negative ? v : -v;
@@ -203,11 +212,12 @@ static pe_status read_number(pe_json *r, pe_json_token *t, pe_error *err) {
   if (!end) return unexpected(r, "a number", err);
   t->str = pe_str_of(r->at, (size_t)(end - r->at));
   if (t->str.len > MAX_NUMBER)
-    return pe_json_fail(r, err, "number of %zu characters, at most %d", t->str.len, MAX_NUMBER);
+    return pe_json_fail(r, err, "number of %zu characters is too long, the limit is %d", t->str.len,
+                        MAX_NUMBER);
   if (integer && small_integer(t->str, &t->integer)) {
     t->type = PE_JSON_INT, t->number = (double)t->integer;
   } else {
-    char text[MAX_NUMBER + 1]; /* strtod wants a NUL, which a mapped file need not have */
+    char text[MAX_NUMBER + 1]; /* strtod needs a NUL, which a mapped file may lack */
     memcpy(text, t->str.at, t->str.len);
     text[t->str.len] = 0;
     t->type = PE_JSON_FLOAT, t->number = strtod(text, NULL);
@@ -244,7 +254,7 @@ static pe_status read_word(pe_json *r, pe_json_token *t, pe_error *err) {
   return unexpected(r, "a value", err);
 }
 
-/* ---- structure ----------------------------------------------------------------------------------------------- */
+/* ---- structure ----------------------------------------------------------------------------- */
 
 static pe_status push(pe_json *r, bool object, pe_error *err) {
   if (r->depth == r->max_depth)
@@ -316,8 +326,8 @@ static pe_status read_key(pe_json *r, pe_json_token *t, pe_error *err) {
 pe_status pe_json_next(pe_json *r, pe_json_token *t, pe_error *err) {
   t->str = (pe_str){0}, t->integer = 0, t->number = 0;
   if (r->state == TOO_LONG)
-    return pe_fail(err, PE_ELIMIT, "text of %zu bytes, at most %d", (size_t)(r->end - r->text),
-                   PE_JSON_MAX_SIZE);
+    return pe_fail(err, PE_ELIMIT, "text of %zu bytes is too long, the limit is %d",
+                   (size_t)(r->end - r->text), PE_JSON_MAX_SIZE);
   skip_space(r);
   char c = r->at < r->end ? *r->at : 0;
   switch (r->state) {
@@ -351,7 +361,7 @@ pe_status pe_json_expect(pe_json *r, pe_json_type type, const char *what, pe_jso
                          pe_error *err) {
   pe_status rc = pe_json_next(r, t, err);
   if (!rc && t->type != type)
-    rc = pe_json_fail(r, err, "%s must be %s, not %s", what, pe_json_type_name(type),
+    rc = pe_json_fail(r, err, "%s must be %s, got %s", what, pe_json_type_name(type),
                       pe_json_type_name(t->type));
   return rc;
 }
@@ -365,7 +375,7 @@ pe_status pe_json_skip(pe_json *r, const pe_json_token *t, pe_error *err) {
   return rc;
 }
 
-/* ---- tree ---------------------------------------------------------------------------------------------------- */
+/* ---- tree ---------------------------------------------------------------------------------- */
 
 static pe_status copy_str(pe_arena *a, pe_str s, pe_str *out, pe_error *err) {
   char *p = pe_arena_dup(a, s.at, s.len);
@@ -383,7 +393,7 @@ static pe_status new_value(pe_arena *a, const pe_json_token *t, pe_json_value **
   return t->str.at ? copy_str(a, t->str, &v->str, err) : PE_OK;
 }
 
-/* One value after another, with the open containers on a stack of their own: no recursion. */
+/* Without recursion: the open containers are on an explicit stack. */
 pe_status pe_json_tree(pe_json *r, const pe_json_token *first, pe_arena *a, pe_json_value **out,
                        pe_error *err) {
   pe_json_value *open[PE_JSON_MAX_DEPTH], **link[PE_JSON_MAX_DEPTH];
@@ -400,12 +410,17 @@ pe_status pe_json_tree(pe_json *r, const pe_json_token *first, pe_arena *a, pe_j
       pe_json_value *v = NULL;
       if ((rc = new_value(a, &t, &v, err))) return rc;
       v->key = key, key = (pe_str){0};
-      if (depth)
-        *link[depth - 1] = v, link[depth - 1] = &v->next, open[depth - 1]->count++;
-      else
+      if (depth) {
+        *link[depth - 1] = v;
+        link[depth - 1] = &v->next;
+        open[depth - 1]->count++;
+      } else {
         *out = v;
-      if (t.type == PE_JSON_OBJECT || t.type == PE_JSON_ARRAY)
-        open[depth] = v, link[depth++] = &v->child;
+      }
+      if (t.type == PE_JSON_OBJECT || t.type == PE_JSON_ARRAY) {
+        open[depth] = v;
+        link[depth++] = &v->child;
+      }
     }
     if (!depth) return PE_OK;
     if ((rc = pe_json_next(r, &t, err))) return rc;
@@ -445,10 +460,6 @@ pe_str pe_json_str(const pe_json_value *v, const char *otherwise) {
 
 int64_t pe_json_int(const pe_json_value *v, int64_t otherwise) {
   return pe_json_is(v, PE_JSON_INT) ? v->integer : otherwise;
-}
-
-double pe_json_number(const pe_json_value *v, double otherwise) {
-  return pe_json_is(v, PE_JSON_INT) || pe_json_is(v, PE_JSON_FLOAT) ? v->number : otherwise;
 }
 
 bool pe_json_bool(const pe_json_value *v, bool otherwise) {

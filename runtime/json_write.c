@@ -45,10 +45,12 @@ pe_status pe_json_put_str(pe_buf *b, pe_str s, bool ascii, pe_error *err) {
   return rc ? rc : pe_buf_byte(b, '"', err);
 }
 
-/* The shortest digits that read back as d (finite, positive), as one digit before the point and an exponent. */
+/* The shortest digits that read back as d (finite, positive): d = digits[0].digits[1]... e
+ * exponent. Returns their number. */
 static int shortest(double d, char digits[20], int *exponent) {
   char text[40];
-  /* Fifteen digits always survive a normal double, so shorter ones are tried only where that does not hold. */
+  /* A double keeps any 15 digits, so for normal numbers fewer need not be tried: they come out of
+   * the 15 as trailing zeros. */
   for (int precision = d < 2.3e-308 ? 0 : 14; precision <= 16; precision++) {
     snprintf(text, sizeof text, "%.*e", precision, d);
     if (strtod(text, NULL) == d) break;

@@ -22,7 +22,7 @@
 
 #if defined(__linux__)
 
-/* The first line of a file that starts with `key`; what follows, without the colon and blanks. */
+/* Finds the first line of a file that starts with `key`; out is the value after the colon. */
 static bool find_line(const char *path, const char *key, char *out, size_t size) {
   FILE *f = fopen(path, "r");
   if (!f) return false;
@@ -55,8 +55,6 @@ static void ask_system(pe_machine *m) {
     uint64_t limit = strtoull(text, NULL, 10); /* "max" reads as 0 */
     if (limit < m->memory) m->memory_limit = limit;
   }
-  cpu_set_t set;
-  if (!sched_getaffinity(0, sizeof set, &set)) m->cores = CPU_COUNT(&set);
 }
 
 #elif defined(__APPLE__)
@@ -72,6 +70,19 @@ static void ask_system(pe_machine *m) {
 static void ask_system(pe_machine *m) { (void)m; }
 #endif
 
+static int cores_online(void) {
+  long n = sysconf(_SC_NPROCESSORS_ONLN);
+  return n > 0 ? (int)n : 1;
+}
+
+int pe_machine_cores(void) {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+  return cores_online();
+}
+
 static uint64_t limit_of(int resource) {
   struct rlimit r;
   if (getrlimit(resource, &r)) return 0;
@@ -84,9 +95,9 @@ void pe_machine_read(pe_machine *out) {
   if (uname(&name) >= 0)
     snprintf(out->system, sizeof out->system, "%.20s %.30s %.20s", name.sysname, name.release,
              name.machine);
-  long n = sysconf(_SC_NPROCESSORS_ONLN);
-  out->cores_online = out->cores = n > 0 ? (int)n : 1;
-  n = sysconf(_SC_PAGESIZE);
+  out->cores_online = cores_online();
+  out->cores = pe_machine_cores();
+  long n = sysconf(_SC_PAGESIZE);
   out->page_size = n > 0 ? (uint64_t)n : 0;
   out->open_files = limit_of(RLIMIT_NOFILE);
   out->locked_memory = limit_of(RLIMIT_MEMLOCK);
@@ -98,14 +109,14 @@ pe_status pe_machine_raise_files(uint64_t *files, pe_error *err) {
   int rc = getrlimit(RLIMIT_NOFILE, &limit);
   rlim_t most = rc ? 0 : limit.rlim_max;
 #if defined(__APPLE__)
-  if (most > OPEN_MAX) most = OPEN_MAX; /* above that it refuses, whatever the hard limit says */
+  if (most > OPEN_MAX) most = OPEN_MAX; /* setrlimit refuses more, even below the hard limit */
 #endif
   if (!rc && limit.rlim_cur < most) {
     limit.rlim_cur = most;
     rc = setrlimit(RLIMIT_NOFILE, &limit);
   }
   if (rc)
-    return pe_fail(err, PE_EIO, "cannot raise the number of open files to %llu: %s",
+    return pe_fail(err, PE_EIO, "cannot raise the limit of open files to %llu: %s",
                    (unsigned long long)most, strerror(errno));
   *files = limit_of(RLIMIT_NOFILE);
   return PE_OK;

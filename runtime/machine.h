@@ -1,7 +1,7 @@
 /* machine.h - what this machine offers: processor, memory, limits.
  *
- * Numbers are read when asked and may change meanwhile (free memory). A number that the system does not tell
- * is 0, a text that it does not tell is "". Any thread may ask; nothing is allocated. */
+ * Values are read on each call and may change (free memory). An unknown number is 0, an unknown
+ * text is "". Any thread may call these; nothing is allocated. */
 #ifndef PE_MACHINE_H
 #define PE_MACHINE_H
 
@@ -9,23 +9,25 @@
 
 typedef struct pe_machine {
   char system[80];           /* "Linux 6.1.0 x86_64" */
-  char cpu[128];             /* the processor's own name */
-  int cores;                 /* this process may use */
-  int cores_online;          /* the machine has */
+  char cpu[128];             /* the processor's name */
+  int cores;                 /* that this process may use */
+  int cores_online;          /* that the machine has */
   uint64_t memory;           /* bytes */
-  uint64_t memory_available; /* bytes that could be had without swapping */
-  uint64_t memory_limit;     /* bytes: what the control group allows, 0 when it does not matter */
+  uint64_t memory_available; /* bytes that can be used without swapping */
+  uint64_t memory_limit;     /* bytes: limit of the control group; 0: none below `memory` */
   uint64_t page_size;
-  uint64_t open_files;    /* how many this process may have open */
+  uint64_t open_files;    /* limit of this process */
   uint64_t locked_memory; /* bytes this process may lock; UINT64_MAX: no limit */
 } pe_machine;
 
 void pe_machine_read(pe_machine *out);
+int pe_machine_cores(void); /* cores this process may use, at least 1 */
 
-/* Lets this process have as many files open as it may; *files is how many that are (UINT64_MAX: no limit). */
+/* Raises the limit of open files to the hard limit; *files is the new limit (UINT64_MAX: none). */
 pe_status pe_machine_raise_files(uint64_t *files, pe_error *err);
 
-/* Walks the instruction sets of this processor: the name of the next one, or NULL. Start with *at = 0. */
+/* Iterates over the instruction sets of this processor: the name of the next one, or NULL. Start
+ * with *at = 0. */
 const char *pe_machine_next_feature(int *at);
 
 #endif

@@ -1,7 +1,8 @@
-/* check.h - the C test harness: a test is a static function, a suite a list of them, a failure prints both values.
+/* check.h - the C test harness: a test is a static function, a suite a list of them, and a failure
+ * prints both values.
  *
- * After each test the number of living runtime allocations must be what it was before: a leak is a failure.
- * The closing line "N passed, N failed, N skipped" is what tests/run.sh adds up. */
+ * After each test the number of living runtime allocations must be the same as before: a leak is a
+ * failure. tests/run.sh adds up the closing lines "N passed, N failed, N skipped". */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -13,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check_failures; /* in the test that runs now */
+static int check_failures; /* of the current test */
 static const char *check_skipped;
 
 #define CHECK(cond)                                                                                \
@@ -49,7 +50,7 @@ static const char *check_skipped;
       check_failures++, printf("    %s:%d: %s failed (%s): %s\n", __FILE__, __LINE__, #rc,         \
                                pe_status_name(r_), (err).text);                                    \
   } while (0)
-/* A status that must be this failure, with this part of a sentence in its one-line text. */
+/* A status that must be this failure, with this part in its text of one line. */
 #define CHECK_FAILS(rc, want, err, part)                                                           \
   do {                                                                                             \
     pe_status r_ = (rc);                                                                           \
@@ -60,7 +61,7 @@ static const char *check_skipped;
       check_failures++,                                                                            \
           printf("    %s:%d: error \"%s\" lacks \"%s\"\n", __FILE__, __LINE__, (err).text, part);  \
   } while (0)
-/* Leaves the test, counted as skipped, with the reason. */
+/* Returns from the test, which counts as skipped for this reason. */
 #define CHECK_SKIP(why)                                                                            \
   do {                                                                                             \
     check_skipped = (why);                                                                         \

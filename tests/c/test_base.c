@@ -1,4 +1,4 @@
-/* Base: errors, allocation failure, arenas, growing bytes, UTF-8, dtypes, buffers. */
+/* test_base.c - errors, allocation failure, arenas, growing bytes, UTF-8, dtypes, buffers. */
 #include "check.h"
 #include "kernels/dtype.h"
 #include "runtime/buffer.h"
@@ -12,8 +12,15 @@ static void errors_name_the_thing(void) {
   CHECK_STR(err.text, "rows 3 of 2");
   CHECK_INT(pe_error_prefix(&err, "file %s", "a"), PE_ESHAPE);
   CHECK_STR(err.text, "file a: rows 3 of 2");
+  CHECK(!err.field);
+  CHECK_INT(pe_fail_field(&err, PE_EARG, "top_p", "must be at most %d", 1), PE_EARG);
+  CHECK_STR(err.field, "top_p");
+  CHECK_INT(pe_error_prefix(&err, "request"), PE_EARG);
+  CHECK_STR(err.field, "top_p");
+  CHECK_STR(err.text, "request: must be at most 1");
   CHECK_STR(pe_status_name(PE_ECANCEL), "cancelled");
-  CHECK_INT(pe_fail(NULL, PE_EIO, "nobody listens"), PE_EIO);
+  CHECK_STR(pe_status_name(PE_ENOTOKEN), "no_token");
+  CHECK_INT(pe_fail(NULL, PE_EIO, "no error wanted"), PE_EIO);
 }
 
 static void nth_allocation_fails_once(void) {
@@ -47,26 +54,26 @@ static void bytes_grow(void) {
   pe_buf_free(&b);
 }
 
-static void utf8_by_the_book(void) {
+static void utf8_is_strict(void) {
   static const struct {
     const char *bytes;
     int len, cp, take;
-  } rows[] = {{"a", 1, 'a', 1},
-              {"\xc3\xa9", 2, 0xe9, 2},
-              {"\xe2\x82\xac", 3, 0x20ac, 3},
-              {"\xf0\x9f\x8c\x99", 4, 0x1f319, 4},
-              {"\x80", 1, -1, 1},
-              {"\xc0\x80", 2, -1, 1},
-              {"\xed\xa0\x80", 3, -1, 1},
-              {"\xf4\x90\x80\x80", 4, -1, 1},
-              {"\xe2\x82", 2, -2, 2},
-              {"\xf0\x9f\x8c", 3, -2, 3},
-              {"\xf0\x9f\x41", 3, -1, 2},
-              {"\xff", 1, -1, 1}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+  } cases[] = {{"a", 1, 'a', 1},
+               {"\xc3\xa9", 2, 0xe9, 2},
+               {"\xe2\x82\xac", 3, 0x20ac, 3},
+               {"\xf0\x9f\x8c\x99", 4, 0x1f319, 4},
+               {"\x80", 1, PE_UTF8_BROKEN, 1},
+               {"\xc0\x80", 2, PE_UTF8_BROKEN, 1},
+               {"\xed\xa0\x80", 3, PE_UTF8_BROKEN, 1},
+               {"\xf4\x90\x80\x80", 4, PE_UTF8_BROKEN, 1},
+               {"\xe2\x82", 2, PE_UTF8_CUT, 2},
+               {"\xf0\x9f\x8c", 3, PE_UTF8_CUT, 3},
+               {"\xf0\x9f\x41", 3, PE_UTF8_BROKEN, 2},
+               {"\xff", 1, PE_UTF8_BROKEN, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     int32_t cp;
-    CHECK_INT(pe_utf8_next(rows[i].bytes, rows[i].bytes + rows[i].len, &cp), rows[i].take);
-    CHECK_INT(cp, rows[i].cp);
+    CHECK_INT(pe_utf8_next(cases[i].bytes, cases[i].bytes + cases[i].len, &cp), cases[i].take);
+    CHECK_INT(cp, cases[i].cp);
   }
   for (int32_t cp = 0; cp <= 0x10ffff; cp++) {
     if (cp >= 0xd800 && cp <= 0xdfff) continue;
@@ -128,7 +135,7 @@ static const check_test tests[] = {{"errors_name_the_thing", errors_name_the_thi
                                    {"nth_allocation_fails_once", nth_allocation_fails_once},
                                    {"arena_aligns_and_copies", arena_aligns_and_copies},
                                    {"bytes_grow", bytes_grow},
-                                   {"utf8_by_the_book", utf8_by_the_book},
+                                   {"utf8_is_strict", utf8_is_strict},
                                    {"halves_round_trip", halves_round_trip},
                                    {"buffers_map_files", buffers_map_files}};
 CHECK_MAIN("base", tests)

@@ -1,4 +1,4 @@
-/* JSON: what it takes, what it refuses, where it points, the tree, allocation failure. */
+/* test_json.c - JSON: what is read, what is refused and where, the tree, allocation failure. */
 #include "check.h"
 #include "runtime/json.h"
 
@@ -38,7 +38,7 @@ static void tokens(const char *text, size_t len, char *out, size_t room) {
 }
 
 static void reads_tokens(void) {
-  static const char *const rows[][2] = {
+  static const char *const cases[][2] = {
       {"{\"b\": 1, \"a\": [true, false, null]}", "{kb:i1,ka:[tfn]}"},
       {" [ ] ", "[]"},
       {"{}", "{}"},
@@ -54,30 +54,30 @@ static void reads_tokens(void) {
       {"\xef\xbb\xbf[1]", "[i1,]"},
       {"\"0123456789\\\"abcdefghij\xc3\xa9klmnopqrstuvwxyz\"",
        "s0123456789\"abcdefghij\xc3\xa9klmnopqrstuvwxyz,"},
-      /* refusals */
-      {"", "!line 1, column 1: text ends where a value is expected"},
-      {"[1,]", "[i1,!line 1, column 4: ']' where a value is expected"},
-      {"{\"a\":1,}", "{ka:i1,!line 1, column 8: '}' where a key is expected"},
-      {"{\"a\" 1}", "{!line 1, column 6: '1' where ':' is expected"},
-      {"[1 2]", "[i1,!line 1, column 4: '2' where ',' or ']' is expected"},
-      {"1 2", "i1,!line 1, column 3: '2' where the end is expected"},
-      {"01", "!line 1, column 1: '0' where a number is expected"},
-      {"1.", "!line 1, column 1: '1' where a number is expected"},
-      {"-", "!line 1, column 1: '-' where a number is expected"},
+      /* refused */
+      {"", "!line 1, column 1: expected a value, got the end of the text"},
+      {"[1,]", "[i1,!line 1, column 4: expected a value, got ']'"},
+      {"{\"a\":1,}", "{ka:i1,!line 1, column 8: expected a key, got '}'"},
+      {"{\"a\" 1}", "{!line 1, column 6: expected ':', got '1'"},
+      {"[1 2]", "[i1,!line 1, column 4: expected ',' or ']', got '2'"},
+      {"1 2", "i1,!line 1, column 3: expected the end, got '2'"},
+      {"01", "!line 1, column 1: expected a number, got '0'"},
+      {"1.", "!line 1, column 1: expected a number, got '1'"},
+      {"-", "!line 1, column 1: expected a number, got '-'"},
       {"\"a\n\"", "!line 1, column 3: control character 0x0a in a string"},
       {"\"\\ud800\"", "!line 1, column 4: lone surrogate \\ud800"},
       {"\"\\ud800\\u0041\"", "!line 1, column 4: lone surrogate \\ud800"},
       {"\"\\udc00\"", "!line 1, column 4: lone surrogate \\udc00"},
-      {"\"\\x\"", "!line 1, column 3: 'x' where an escape is expected"},
+      {"\"\\x\"", "!line 1, column 3: expected an escape, got 'x'"},
       {"\"\xff\"", "!line 1, column 2: broken UTF-8 (byte 0xff)"},
       {"\"abc", "!line 1, column 5: text ends inside a string"},
-      {"[tru]", "[!line 1, column 2: 't' where a value is expected"},
-      {"{\"a\":\n  \x01}", "{ka:!line 2, column 3: byte 0x01 where a value is expected"},
-      {"]", "!line 1, column 1: ']' where a value is expected"}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      {"[tru]", "[!line 1, column 2: expected a value, got 't'"},
+      {"{\"a\":\n  \x01}", "{ka:!line 2, column 3: expected a value, got byte 0x01"},
+      {"]", "!line 1, column 1: expected a value, got ']'"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char out[2000] = "";
-    tokens(rows[i][0], strlen(rows[i][0]), out, sizeof out);
-    CHECK_STR(out, rows[i][1]);
+    tokens(cases[i][0], strlen(cases[i][0]), out, sizeof out);
+    CHECK_STR(out, cases[i][1]);
   }
 }
 
@@ -106,7 +106,7 @@ static void depth_is_limited(void) {
   char number[6000];
   memset(number, '1', sizeof number);
   tokens(number, sizeof number, out, sizeof out);
-  CHECK_STR(out, "!line 1, column 1: number of 6000 characters, at most 4300");
+  CHECK_STR(out, "!line 1, column 1: number of 6000 characters is too long, the limit is 4300");
 }
 
 static void size_is_limited(void) {
@@ -115,7 +115,7 @@ static void size_is_limited(void) {
   pe_error err;
   pe_json_open(&r, "[1]", (size_t)PE_JSON_MAX_SIZE + 1, 0); /* refused before it is read */
   CHECK_FAILS(pe_json_next(&r, &t, &err), PE_ELIMIT, err,
-              "text of 1073741825 bytes, at most 1073741824");
+              "text of 1073741825 bytes is too long, the limit is 1073741824");
   pe_json_close(&r);
 }
 
@@ -132,7 +132,7 @@ static void trees_keep_order(void) {
   const pe_json_value *x = pe_json_get(pe_json_get(v, "a"), "x");
   CHECK_INT(x->count, 4);
   CHECK_INT(pe_json_int(pe_json_at(x, 0), 0), 10);
-  CHECK_NEAR(pe_json_number(pe_json_at(x, 1), 0), 2.5, 0);
+  CHECK_NEAR(pe_json_at(x, 1)->number, 2.5, 0);
   CHECK_STR(pe_json_str(pe_json_at(x, 2), "").at, "s");
   CHECK(pe_json_bool(pe_json_at(x, 3), false));
   CHECK(!pe_json_at(x, 4) && !pe_json_get(v, "q") && pe_json_int(pe_json_get(v, "n"), 7) == 7);
@@ -152,7 +152,7 @@ static void skips_values(void) {
   CHECK_OK(pe_json_expect(&r, PE_JSON_KEY, "key", &t, &err), err);
   CHECK(pe_str_eq(t.str, "want"));
   CHECK_FAILS(pe_json_expect(&r, PE_JSON_STRING, "want", &t, &err), PE_EFORMAT, err,
-              "want must be string, not integer");
+              "want must be string, got integer");
   pe_json_close(&r);
 }
 
@@ -183,34 +183,34 @@ static void writes_as_python(void) {
   static const struct {
     double d;
     const char *text;
-  } rows[] = {{0, "0.0"},
-              {-0.0, "-0.0"},
-              {1, "1.0"},
-              {0.1, "0.1"},
-              {-2.5, "-2.5"},
-              {1e15, "1000000000000000.0"},
-              {1e16, "1e+16"},
-              {1.5e16, "1.5e+16"},
-              {123456789012345680.0, "1.2345678901234568e+17"},
-              {0.0001, "0.0001"},
-              {0.00001, "1e-05"},
-              {0.00012345, "0.00012345"},
-              {5e-324, "5e-324"},
-              {1.7976931348623157e308, "1.7976931348623157e+308"},
-              {0.30000000000000004, "0.30000000000000004"},
-              {2.0 / 3, "0.6666666666666666"},
-              {100, "100.0"},
-              {123.456, "123.456"},
-              {INFINITY, "Infinity"},
-              {-INFINITY, "-Infinity"},
-              {NAN, "NaN"},
-              {9007199254740993.0, "9007199254740992.0"}};
+  } cases[] = {{0, "0.0"},
+               {-0.0, "-0.0"},
+               {1, "1.0"},
+               {0.1, "0.1"},
+               {-2.5, "-2.5"},
+               {1e15, "1000000000000000.0"},
+               {1e16, "1e+16"},
+               {1.5e16, "1.5e+16"},
+               {123456789012345680.0, "1.2345678901234568e+17"},
+               {0.0001, "0.0001"},
+               {0.00001, "1e-05"},
+               {0.00012345, "0.00012345"},
+               {5e-324, "5e-324"},
+               {1.7976931348623157e308, "1.7976931348623157e+308"},
+               {0.30000000000000004, "0.30000000000000004"},
+               {2.0 / 3, "0.6666666666666666"},
+               {100, "100.0"},
+               {123.456, "123.456"},
+               {INFINITY, "Infinity"},
+               {-INFINITY, "-Infinity"},
+               {NAN, "NaN"},
+               {9007199254740993.0, "9007199254740992.0"}};
   pe_error err;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     pe_buf b = {0};
-    CHECK_OK(pe_json_put_double(&b, rows[i].d, &err), err);
+    CHECK_OK(pe_json_put_double(&b, cases[i].d, &err), err);
     CHECK_OK(pe_buf_byte(&b, 0, &err), err);
-    CHECK_STR(b.data, rows[i].text);
+    CHECK_STR(b.data, cases[i].text);
     pe_buf_free(&b);
   }
   pe_buf b = {0};

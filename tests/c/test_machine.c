@@ -1,4 +1,4 @@
-/* test_device.c - what the machine says about itself. */
+/* test_machine.c - processor, memory and limits of this machine. */
 #include "check.h"
 
 #include "kernels/cpu/features.h"
@@ -69,4 +69,4 @@ static const check_test tests[] = {{"machine", test_machine},
                                    {"feature_names", test_feature_names},
                                    {"features_agree", test_features_agree},
                                    {"raise_files", test_raise_files}};
-CHECK_MAIN("device", tests)
+CHECK_MAIN("machine", tests)

@@ -1,5 +1,7 @@
-/* The compute pool: every task once, results visible, nested and concurrent runs, any number of threads. */
+/* test_pool.c - the compute pool: every task once, results visible, nested and concurrent runs, any
+ * number of threads. */
 #include "check.h"
+#include "runtime/machine.h"
 #include "runtime/pool.h"
 
 #include <pthread.h>
@@ -9,7 +11,7 @@
 enum { MANY = 1000 };
 
 typedef struct tally {
-  int count[MANY]; /* plain: each belongs to one task */
+  int count[MANY]; /* not atomic, because each belongs to one task */
   int wrong_total;
 } tally;
 
@@ -26,7 +28,7 @@ static void every_task_runs_once(void) {
     pe_error err;
     pe_pool *p = NULL;
     CHECK_OK(pe_pool_open(threads[i], false, &p, &err), err);
-    CHECK_INT(pe_pool_threads(p), threads[i] ? threads[i] : pe_pool_cores());
+    CHECK_INT(pe_pool_threads(p), threads[i] ? threads[i] : pe_machine_cores());
     for (int round = 0; round < 20; round++)
       for (size_t j = 0; j < sizeof tasks / sizeof *tasks; j++) {
         tally t = {0};
@@ -39,7 +41,7 @@ static void every_task_runs_once(void) {
   }
 }
 
-/* Short runs one after another: a worker that comes late must not touch the next run. */
+/* Short runs in quick succession: a late worker must not touch the next run. */
 static void add_run(void *ctx, int task, int tasks) {
   atomic_int *sum = ctx;
   atomic_fetch_add(sum, task + tasks);
@@ -123,20 +125,20 @@ static void affinity_is_harmless(void) {
   pe_error err;
   pe_pool *p;
   tally t = {0};
-  int cores = pe_pool_cores();
+  int cores = pe_machine_cores();
   CHECK_OK(pe_pool_open(cores + 1, true, &p, &err), err);
   pe_pool_run(p, tick, &t, 64);
   int sum = 0;
   for (int i = 0; i < 64; i++) sum += t.count[i];
   CHECK_INT(sum, 64);
-  CHECK_INT(pe_pool_cores(), cores); /* the caller is not bound */
+  CHECK_INT(pe_machine_cores(), cores); /* the caller is not bound */
   pe_pool_close(p);
 }
 
 static void misuse_and_no_memory(void) {
   pe_error err;
   pe_pool *p = NULL;
-  CHECK_FAILS(pe_pool_open(-1, false, &p, &err), PE_EARG, err, "-1 threads");
+  CHECK_FAILS(pe_pool_open(-1, false, &p, &err), PE_EARG, err, "got -1");
   CHECK_FAILS(pe_pool_open(PE_POOL_MAX + 1, false, &p, &err), PE_EARG, err, "1024");
   pe_alloc_fail_at(1);
   CHECK_FAILS(pe_pool_open(2, false, &p, &err), PE_ENOMEM, err, "compute pool");
@@ -154,4 +156,4 @@ static const check_test tests[] = {
     {"affinity_is_harmless", affinity_is_harmless},
     {"misuse_and_no_memory", misuse_and_no_memory},
 };
-CHECK_MAIN("thread", tests)
+CHECK_MAIN("pool", tests)

@@ -82,7 +82,7 @@ test("errors say the place", function(t)
   local value, err = json.decode '{"a":\n  tru}'
   t.eq(value, nil)
   t.eq(err.code, "format")
-  t.eq(err.message, "line 2, column 3: 't' where a value is expected")
+  t.eq(err.message, "line 2, column 3: expected a value, got 't'")
   t.eq(select(2, json.decode(("["):rep(300))).message, "line 1, column 201: nested deeper than 200 levels")
   t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).message, "line 1, column 3: nested deeper than 2 levels")
   t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
