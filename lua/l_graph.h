@@ -8,6 +8,6 @@
 
 const pe_weights *pe_bind_weights(lua_State *L, int arg);     /* a perigee.Weights, or raises */
 pe_graph *pe_bind_graph(lua_State *L, int arg);               /* a perigee.Graph, or raises */
-const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg); /* a perigee.Tokenizer, or raises */
+pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg); /* a perigee.Tokenizer, or raises */
 
 #endif

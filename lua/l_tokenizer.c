@@ -9,14 +9,16 @@
 typedef struct tokenizer {
   pe_tokenizer *t;
   pe_tokenizer_scratch *scratch; /* the loop thread's */
-  pe_ids ids; /* of the last text: kept, so that nothing raw is held while tables are made */
+  pe_ids ids; /* of the last text: an error while its table is built must not leak them */
   pe_buf text;
 } tokenizer;
 
 static void tokenizer_close(void *self) {
   tokenizer *t = self;
-  pe_ids_free(&t->ids), pe_buf_free(&t->text);
-  pe_tokenizer_scratch_free(t->scratch), pe_tokenizer_release(t->t);
+  pe_ids_free(&t->ids);
+  pe_buf_free(&t->text);
+  pe_tokenizer_scratch_free(t->scratch);
+  pe_tokenizer_release(t->t);
 }
 
 typedef struct stream {
@@ -26,10 +28,11 @@ typedef struct stream {
 
 static void stream_close(void *self) {
   stream *s = self;
-  pe_detokenizer_free(s->d), pe_buf_free(&s->text);
+  pe_detokenizer_free(s->d);
+  pe_buf_free(&s->text);
 }
 
-#define METHODS(X) X(encode) X(decode) X(stream) X(token) X(id) X(is_special)
+#define METHODS(X) X(encode) X(decode) X(stream) X(token) X(bytes) X(id) X(is_special)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static int l_size(lua_State *L);
@@ -48,12 +51,12 @@ static const luaL_Reg stream_methods[] = {{"push", l_push}, {"finish", l_finish}
 static const pe_class stream_class = {"perigee.Detokenizer", stream_methods, NULL, NULL, NULL,
                                       stream_close};
 
-const pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) {
+pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) {
   return ((tokenizer *)pe_bind_check(L, arg, &tokenizer_class))->t;
 }
 static tokenizer *check(lua_State *L) { return pe_bind_check(L, 1, &tokenizer_class); }
 
-/* [] -> [true] or [nil, err]: data NULL: there was no memory for it. */
+/* [] -> [true] or [nil, err]; data NULL: out of memory. Takes callback and data. */
 static int start_job(lua_State *L, int callback, const pe_job_kind *kind, void *data) {
   pe_error err;
   pe_status rc = data ? pe_job_start(L, callback, kind, data, &err) : pe_nomem(&err, "job");
@@ -63,9 +66,9 @@ static int start_job(lua_State *L, int callback, const pe_job_kind *kind, void *
   return 1;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
-/* [self] -> [self] or [nil, err]: self has its vocabulary, unless rc says why not. */
+/* [self] -> [self] or [nil, err]; rc is the status of opening self->t. */
 static int finish_open(lua_State *L, tokenizer *self, pe_status rc, pe_error *err) {
   if (!rc) rc = pe_tokenizer_scratch_new(self->t, &self->scratch, err);
   if (rc) {
@@ -73,12 +76,12 @@ static int finish_open(lua_State *L, tokenizer *self, pe_status rc, pe_error *er
     memset(self, 0, sizeof *self);
     return pe_bind_error(L, err);
   }
-  pe_bind_opened(L, self,
-                 (uint64_t)pe_tokenizer_size(self->t) * 64); /* about what a vocabulary takes */
+  enum { TOKEN_BYTES = 64 }; /* about what a token takes: text, two table entries, a merge */
+  pe_bind_opened(L, self, (uint64_t)pe_tokenizer_size(self->t) * TOKEN_BYTES);
   return 1;
 }
 
-typedef struct opening { /* a job */
+typedef struct opening { /* data of a job */
   pe_tokenizer *t;
   pe_status rc;
   pe_error err;
@@ -102,7 +105,7 @@ static void free_opening(void *data) {
   pe_free(data);
 }
 
-static int open_beside(lua_State *L, const char *path) {
+static int open_in_job(lua_State *L, const char *path) {
   static const pe_job_kind kind = {run_opening, push_opened, free_opening};
   size_t size = strlen(path) + 1;
   int callback = pe_job_callback(L, 2);
@@ -111,36 +114,38 @@ static int open_beside(lua_State *L, const char *path) {
   return start_job(L, callback, &kind, o);
 }
 
-static int
-l_open(lua_State
-           *L) { /* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
+/* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
+static int l_open(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
-  if (!lua_isnoneornil(L, 2)) return open_beside(L, path);
+  if (!lua_isnoneornil(L, 2)) return open_in_job(L, path);
   tokenizer *self = pe_bind_new(L, &tokenizer_class, sizeof *self, 0);
   pe_error err;
   pe_status rc = pe_tokenizer_open(path, &self->t, &err);
   return finish_open(L, self, rc, &err);
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------------ */
+/* ---- encoding ------------------------------------------------------------------------------ */
 
-/* The option "spans": a list of {from, to, trusted}, 1-based and inclusive. Pushes a userdata; returns the spans. */
+/* The option "spans": a list of {from, to, trusted}, 1-based and inclusive. Pushes a userdata that
+ * holds the spans it returns; NULL: no such option. */
 static const pe_span *push_spans(lua_State *L, int arg, size_t len, size_t *count) {
   *count = 0;
   if (!pe_bind_option(L, arg, "spans")) return NULL;
-  luaL_argcheck(L, lua_istable(L, -1), arg,
-                "option 'spans': a list of {from, to, trusted} expected");
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'spans' must be a list of {from, to, trusted}");
   int list = lua_gettop(L);
   size_t n = lua_rawlen(L, list);
   pe_span *spans = lua_newuserdatauv(L, (n + 1) * sizeof *spans, 0);
   for (size_t i = 0; i < n; i++) {
     if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TTABLE)
-      luaL_error(L, "span %d: {from, to, trusted} expected", (int)i + 1);
-    lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2), lua_rawgeti(L, -3, 3);
+      luaL_error(L, "spans[%d] must be {from, to, trusted}", (int)i + 1);
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    lua_rawgeti(L, -3, 3);
     lua_Integer from = luaL_checkinteger(L, -3), to = luaL_checkinteger(L, -2);
-    if (from < 1 || to < from - 1 || (size_t)to > len || (i && (size_t)from - 1 < spans[i - 1].to))
-      luaL_error(L, "span %d: %d to %d of a text of %d bytes, after the one before", (int)i + 1,
-                 (int)from, (int)to, (int)len);
+    lua_Integer least = i ? (lua_Integer)spans[i - 1].to + 1 : 1;
+    if (from < least || to < from - 1 || to > (lua_Integer)len)
+      luaL_error(L, "spans[%d] must be between %I and %I, got %I to %I", (int)i + 1,
+                 (LUAI_UACINT)least, (LUAI_UACINT)len, (LUAI_UACINT)from, (LUAI_UACINT)to);
     spans[i] = (pe_span){(size_t)from - 1, (size_t)to, lua_toboolean(L, -1)};
     lua_pop(L, 4);
   }
@@ -150,25 +155,29 @@ static const pe_span *push_spans(lua_State *L, int arg, size_t len, size_t *coun
 
 static int push_list(lua_State *L, const int32_t *id, size_t n) {
   lua_createtable(L, (int)n, 0);
-  for (size_t i = 0; i < n; i++) lua_pushinteger(L, id[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  for (size_t i = 0; i < n; i++) {
+    lua_pushinteger(L, id[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
   return 1;
 }
 
-/* The option "positions": byte offsets of the text in ascending order. Pushes a userdata; returns them, NULL: not asked for. */
+/* The option "positions": byte offsets of the text in ascending order. Pushes a userdata that holds
+ * the offsets it returns; NULL: no such option. */
 static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *count) {
   *count = 0;
   if (!pe_bind_option(L, arg, "positions")) return NULL;
-  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'positions': a list of byte offsets expected");
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'positions' must be a list of byte offsets");
   int list = lua_gettop(L);
   size_t n = lua_rawlen(L, list);
   size_t *offset = lua_newuserdatauv(L, (n + 1) * sizeof *offset, 0);
   for (size_t i = 0; i < n; i++) {
     if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
-      luaL_error(L, "position %d is no integer", (int)i + 1);
+      luaL_error(L, "positions[%d] must be an integer", (int)i + 1);
     lua_Integer at = lua_tointeger(L, -1), least = i ? (lua_Integer)offset[i - 1] : 0;
     if (at < least || at > (lua_Integer)len)
-      luaL_error(L, "position %d is %I, it must be within %I and %I", (int)i + 1, (LUAI_UACINT)at,
-                 (LUAI_UACINT)least, (LUAI_UACINT)len);
+      luaL_error(L, "positions[%d] must be between %I and %I, got %I", (int)i + 1,
+                 (LUAI_UACINT)least, (LUAI_UACINT)len, (LUAI_UACINT)at);
     offset[i] = (size_t)at;
     lua_pop(L, 1);
   }
@@ -176,13 +185,13 @@ static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *cou
   return offset;
 }
 
-/* A text on its way, and what came of it. The lists are borrowed, or the job's. */
+/* A text to encode, and the result. Lists are borrowed from the Lua stack, or owned by the job. */
 typedef struct encoding {
-  const pe_tokenizer *t;
+  pe_tokenizer *t;
   pe_str text;
   pe_encode_options o;
-  size_t most;          /* ids that there may be */
-  const size_t *offset; /* NULL: no positions are asked for */
+  size_t most;          /* limit on the number of ids */
+  const size_t *offset; /* NULL: no positions are wanted */
   size_t offsets, *position;
   pe_ids ids;
   pe_status rc;
@@ -196,25 +205,30 @@ static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *er
   e->ids.count = 0, e->ids.offsets = e->offset != NULL;
   pe_status rc = pe_tokenizer_encode(e->t, scratch, e->text, &e->o, &e->ids, err);
   if (!rc && e->ids.count > e->most)
-    rc = pe_fail(err, PE_ELIMIT, "%zu tokens, at most %zu", e->ids.count, e->most);
+    rc = pe_fail(err, PE_ELIMIT, "text has %zu tokens, the limit is %zu", e->ids.count, e->most);
   if (!rc && e->offset)
     pe_tokenizer_positions(e->t, &e->o, &e->ids, e->text.len, e->offset, e->offsets, e->position);
   return rc;
 }
 
-/* [] -> [ids] and, if asked for, [positions]; or [nil, err], which knows how many ids are too many */
+/* [] -> [ids] and, if wanted, [positions]; or [nil, err]; at the limit err.count is the number of
+ * ids */
 static int push_encoded(lua_State *L, const encoding *e, pe_status rc, pe_error *err) {
   if (rc) {
     int n = pe_bind_error(L, err);
-    if (rc == PE_ELIMIT)
-      lua_pushinteger(L, (lua_Integer)e->ids.count), lua_setfield(L, -2, "count");
+    if (rc == PE_ELIMIT) {
+      lua_pushinteger(L, (lua_Integer)e->ids.count);
+      lua_setfield(L, -2, "count");
+    }
     return n;
   }
   push_list(L, e->ids.id, e->ids.count);
   if (!e->offset) return 1;
   lua_createtable(L, (int)e->offsets, 0);
-  for (size_t i = 0; i < e->offsets; i++)
-    lua_pushinteger(L, (lua_Integer)e->position[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
+  for (size_t i = 0; i < e->offsets; i++) {
+    lua_pushinteger(L, (lua_Integer)e->position[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
   return 2;
 }
 
@@ -233,20 +247,23 @@ static int push_encoding(lua_State *L, void *data) {
 
 static void free_encoding(void *data) {
   encoding *e = data;
-  pe_free((void *)e->text.at), pe_free((void *)e->o.span), pe_free((void *)e->offset),
-      pe_free(e->position);
-  pe_ids_free(&e->ids), pe_tokenizer_release(e->t);
+  pe_free((void *)e->text.at);
+  pe_free((void *)e->o.span);
+  pe_free((void *)e->offset);
+  pe_free(e->position);
+  pe_ids_free(&e->ids);
+  pe_tokenizer_release(e->t);
   pe_free(e);
 }
 
-/* With one byte more, so that nothing is something, too. */
+/* One byte longer, so that a copy of nothing is not NULL. */
 static void *copy(const void *from, size_t bytes) {
   void *p = pe_alloc(bytes + 1);
   if (p && bytes) memcpy(p, from, bytes);
   return p;
 }
 
-/* The same with copies and references of its own; NULL: out of memory. */
+/* A copy that owns its lists and its reference; NULL: out of memory. */
 static encoding *copy_encoding(const encoding *from) {
   encoding *e = pe_calloc(1, sizeof *e);
   if (!e) return NULL;
@@ -262,13 +279,14 @@ static encoding *copy_encoding(const encoding *from) {
   return NULL;
 }
 
-static int encode_beside(lua_State *L, const encoding *e) {
+static int encode_in_job(lua_State *L, const encoding *e) {
   static const pe_job_kind kind = {run_encoding, push_encoding, free_encoding};
   int callback = pe_job_callback(L, 4);
   return start_job(L, callback, &kind, copy_encoding(e));
 }
 
-/* [self, text, options] -> [ids] and, if asked for, [positions]; or [nil, err]; with a callback -> [true] or [nil, err] */
+/* [self, text, options] -> [ids] and, if wanted, [positions]; or [nil, err];
+ * [self, text, options, callback] -> [true] or [nil, err] */
 static int l_encode(lua_State *L) {
   static const char *const keys[] = {"add_special", "parse_special", "spans",
                                      "positions",   "max_ids",       NULL};
@@ -277,24 +295,29 @@ static int l_encode(lua_State *L) {
   lua_settop(L, 4);
   e.text.at = luaL_checklstring(L, 2, &e.text.len);
   pe_bind_options(L, 3, keys);
-  e.o.add_special = pe_bind_boolean(L, 3, "add_special", false),
+  e.o.add_special = pe_bind_boolean(L, 3, "add_special", false);
   e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
   e.most = (size_t)pe_bind_integer(L, 3, "max_ids", 0, INT32_MAX, INT32_MAX);
   e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
   e.offset = push_offsets(L, 3, e.text.len, &e.offsets);
-  if (!lua_isnoneornil(L, 4)) return encode_beside(L, &e);
+  if (!lua_isnoneornil(L, 4)) return encode_in_job(L, &e);
   e.position = lua_newuserdatauv(L, (e.offsets + 1) * sizeof *e.position, 0);
   t = check(L); /* a finalizer may have run */
   pe_error err;
   e.ids = t->ids, t->ids = (pe_ids){0};
   pe_status rc = encode(&e, t->scratch, &err);
-  t->ids = e.ids; /* kept there while tables are made */
+  t->ids = e.ids; /* owned by t again before Lua can raise */
   return push_encoded(L, &e, rc, &err);
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------ */
+/* ---- decoding ------------------------------------------------------------------------------ */
 
-/* Anything that is not an id of 31 bits becomes -1, which no vocabulary has. */
+static int push_text(lua_State *L, const pe_buf *b) {
+  lua_pushlstring(L, b->data ? b->data : "", b->len);
+  return 1;
+}
+
+/* Integers that are not 31-bit ids become -1, which no vocabulary has. */
 static int32_t id_of(lua_Integer id) { return id < 0 || id > INT32_MAX ? -1 : (int32_t)id; }
 
 static int l_decode(lua_State *L) { /* [self, ids, {skip_special}] -> [text] or [nil, err] */
@@ -307,15 +330,14 @@ static int l_decode(lua_State *L) { /* [self, ids, {skip_special}] -> [text] or 
   int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 2, (lua_Integer)i + 1);
-    if (!lua_isinteger(L, -1)) return luaL_error(L, "id %d is not an integer", (int)i + 1);
+    if (!lua_isinteger(L, -1)) return luaL_error(L, "ids[%d] must be an integer", (int)i + 1);
     id[i] = id_of(lua_tointeger(L, -1));
     lua_pop(L, 1);
   }
   pe_error err;
   t->text.len = 0;
   if (pe_tokenizer_decode(t->t, id, n, skip, &t->text, &err)) return pe_bind_error(L, &err);
-  lua_pushlstring(L, t->text.data ? t->text.data : "", t->text.len);
-  return 1;
+  return push_text(L, &t->text);
 }
 
 static int l_stream(lua_State *L) { /* [self, {skip_special}] -> [detokenizer] or [nil, err] */
@@ -325,7 +347,7 @@ static int l_stream(lua_State *L) { /* [self, {skip_special}] -> [detokenizer] o
   bool skip = pe_bind_boolean(L, 2, "skip_special", false);
   stream *s = pe_bind_new(L, &stream_class, sizeof *s, 1);
   lua_pushvalue(L, 1);
-  lua_setiuservalue(L, -2, 1); /* the tokenizer lives as long as its streams */
+  lua_setiuservalue(L, -2, 1); /* keeps the tokenizer open */
   pe_error err;
   if (pe_detokenizer_new(t->t, skip, &s->d, &err)) return pe_bind_error(L, &err);
   pe_bind_opened(L, s, 0);
@@ -334,8 +356,7 @@ static int l_stream(lua_State *L) { /* [self, {skip_special}] -> [detokenizer] o
 
 static int push_piece(lua_State *L, stream *s, pe_status rc, const pe_error *err) {
   if (rc) return pe_bind_error(L, err);
-  lua_pushlstring(L, s->text.data ? s->text.data : "", s->text.len);
-  return 1;
+  return push_text(L, &s->text);
 }
 
 static int l_push(lua_State *L) { /* [self, id] -> [piece] or [nil, err] */
@@ -353,7 +374,7 @@ static int l_finish(lua_State *L) { /* [self] -> [piece] or [nil, err] */
   return push_piece(L, s, pe_detokenizer_finish(s->d, &s->text, &err), &err);
 }
 
-/* ---- vocabulary ---------------------------------------------------------------------------------------------- */
+/* ---- vocabulary ---------------------------------------------------------------------------- */
 
 static int l_token(lua_State *L) { /* [self, id] -> [text] or [nil] */
   pe_str s = pe_tokenizer_text(check(L)->t, id_of(luaL_checkinteger(L, 2)));
@@ -362,6 +383,15 @@ static int l_token(lua_State *L) { /* [self, id] -> [text] or [nil] */
   else
     luaL_pushfail(L);
   return 1;
+}
+
+static int l_bytes(lua_State *L) { /* [self, id] -> [bytes] or [nil, err] */
+  tokenizer *t = check(L);
+  pe_error err;
+  t->text.len = 0;
+  if (pe_tokenizer_bytes(t->t, id_of(luaL_checkinteger(L, 2)), &t->text, &err))
+    return pe_bind_error(L, &err);
+  return push_text(L, &t->text);
 }
 
 static int l_id(lua_State *L) { /* [self, token] -> [id] or [nil] */
@@ -390,7 +420,10 @@ static int push_special(lua_State *L, pe_special which) {
   return 1;
 }
 
-static int l_size(lua_State *L) { return lua_pushinteger(L, pe_tokenizer_size(check(L)->t)), 1; }
+static int l_size(lua_State *L) {
+  lua_pushinteger(L, pe_tokenizer_size(check(L)->t));
+  return 1;
+}
 static int l_bos(lua_State *L) { return push_special(L, PE_BOS); }
 static int l_eos(lua_State *L) { return push_special(L, PE_EOS); }
 static int l_unk(lua_State *L) { return push_special(L, PE_UNK); }

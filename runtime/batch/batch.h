@@ -55,7 +55,7 @@ typedef struct pe_batch pe_batch;
 typedef int64_t pe_seq_id; /* from 1 on, never used again */
 
 typedef struct pe_batch_options {
-  const pe_tokenizer *tokenizer; /* NULL: no text, and no stop strings */
+  pe_tokenizer *tokenizer; /* NULL: no text, and no stop strings */
   int32_t rows;                  /* running at once; 0: 64 */
   int32_t step_tokens;           /* rows of a step at most; 0: 512 */
   int64_t context;               /* tokens of one row at most; 0: 4096 */

@@ -6,7 +6,7 @@
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
-/* ---- building ------------------------------------------------------------------------------------------------ */
+/* ---- building ------------------------------------------------------------------------------ */
 
 pe_status pe_added_put(pe_added *a, pe_added_token token, pe_error *err) {
   pe_status rc = pe_grow(&a->token, &a->cap, a->count + 1, sizeof *a->token, err);
@@ -22,8 +22,8 @@ static pe_status read_flag(const pe_json_value *v, const char *key, pe_str conte
                            pe_error *err) {
   const pe_json_value *f = pe_json_get(v, key);
   if (!pe_json_is(f, PE_JSON_TRUE) && !pe_json_is(f, PE_JSON_FALSE))
-    return pe_fail(err, PE_EFORMAT, "added token '%.*s' has no '%s'", pe_str_clip(content),
-                   content.at, key);
+    return pe_fail(err, PE_EFORMAT, "added token '%.*s': '%s' must be true or false",
+                   pe_str_clip(content), content.at, key);
   *out = f->type == PE_JSON_TRUE;
   return PE_OK;
 }
@@ -31,11 +31,12 @@ static pe_status read_flag(const pe_json_value *v, const char *key, pe_str conte
 static pe_status read_token(const pe_json_value *v, pe_added_token *t, pe_error *err) {
   const pe_json_value *content = pe_json_get(v, "content"), *id = pe_json_get(v, "id");
   if (!pe_json_is(content, PE_JSON_STRING))
-    return pe_fail(err, PE_EFORMAT, "added token without 'content'");
+    return pe_fail(err, PE_EFORMAT, "'content' of an added token must be a string");
   *t = (pe_added_token){.content = content->str};
   if (!pe_json_is(id, PE_JSON_INT) || id->integer < 0 || id->integer > UINT32_MAX)
-    return pe_fail(err, PE_EFORMAT, "added token '%.*s' has no valid id", pe_str_clip(t->content),
-                   t->content.at);
+    return pe_fail(err, PE_EFORMAT,
+                   "added token '%.*s': 'id' must be an integer from 0 to 2^32 - 1",
+                   pe_str_clip(t->content), t->content.at);
   const struct {
     const char *key;
     bool *to;
@@ -53,7 +54,7 @@ static pe_status read_token(const pe_json_value *v, pe_added_token *t, pe_error 
 pe_status pe_added_read(pe_added *a, const pe_json_value *list, pe_error *err) {
   if (!list || list->type == PE_JSON_NULL) return PE_OK;
   if (list->type != PE_JSON_ARRAY)
-    return pe_fail(err, PE_EFORMAT, "added_tokens must be an array, not %s",
+    return pe_fail(err, PE_EFORMAT, "added_tokens must be an array, got %s",
                    pe_json_type_name(list->type));
   pe_status rc = PE_OK;
   for (const pe_json_value *v = list->child; !rc && v; v = v->next) {
@@ -64,7 +65,7 @@ pe_status pe_added_read(pe_added *a, const pe_json_value *list, pe_error *err) {
   return rc;
 }
 
-/* A table of contents in which the first of equal ones counts: filled from the end. */
+/* Filled from the end, because among equal contents the first counts. */
 static pe_status index_texts(pe_added *a, pe_error *err) {
   pe_status rc = PE_OK;
   for (size_t i = a->count; !rc && i-- > 0;)
@@ -72,7 +73,8 @@ static pe_status index_texts(pe_added *a, pe_error *err) {
   return rc ? rc : pe_vocab_finish(&a->texts, err);
 }
 
-/* Ids: the model's own, else behind the vocabulary and behind every added token so far. */
+/* Assigns ids: the model's own, otherwise the next one after the vocabulary and all added tokens so
+ * far. */
 static pe_status number(pe_added *a, const pe_vocab *vocab, pe_error *err) {
   int64_t size = 0, highest = -1;
   for (size_t i = 0; i < vocab->count; i++) size += vocab->entry[i].id >= 0;
@@ -87,8 +89,8 @@ static pe_status number(pe_added *a, const pe_vocab *vocab, pe_error *err) {
     int64_t id = pe_vocab_id(vocab, t->content);
     if (id < 0) id = highest >= size ? highest + 1 : size;
     if (id >= INT32_MAX)
-      return pe_fail(err, PE_ELIMIT, "added token '%.*s' has no id left", pe_str_clip(t->content),
-                     t->content.at);
+      return pe_fail(err, PE_ELIMIT, "no id is left for added token '%.*s'",
+                     pe_str_clip(t->content), t->content.at);
     if (id > highest) highest = id;
     t->id = (int32_t)id;
   }
@@ -100,13 +102,13 @@ static pe_status number(pe_added *a, const pe_vocab *vocab, pe_error *err) {
   return PE_OK;
 }
 
-/* Of equal (normalized) contents the first one added is found, special ones before others. */
+/* Among equal (normalized) contents the first one added is found, special ones before others. */
 static pe_status add_pattern(pe_added_search *s, const pe_added *a, pe_str text, size_t index,
                              pe_error *err) {
   if (!text.len) return PE_OK;
   uint32_t node = 0;
   for (size_t i = 0;
-       s->trie.edge && i < text.len && (node = pe_trie_step(&s->trie, node, (uint8_t)text.at[i]));)
+       s->trie.edge && i < text.len && (node = pe_trie_child(&s->trie, node, (uint8_t)text.at[i]));)
     i++;
   if (node && s->trie.value[node] >= 0) return PE_OK;
   uint8_t byte = (uint8_t)text.at[0];
@@ -146,9 +148,11 @@ pe_status pe_added_finish(pe_added *a, const pe_vocab *vocab, const pe_normalize
 }
 
 void pe_added_free(pe_added *a) {
-  pe_trie_free(&a->raw.trie), pe_trie_free(&a->normal.trie);
+  pe_trie_free(&a->raw.trie);
+  pe_trie_free(&a->normal.trie);
   pe_vocab_free(&a->texts);
-  pe_free(a->by_id), pe_free(a->token);
+  pe_free(a->by_id);
+  pe_free(a->token);
   pe_arena_free(&a->arena);
   *a = (pe_added){0};
 }
@@ -162,9 +166,9 @@ const pe_added_token *pe_added_by_text(const pe_added *a, pe_str text) {
   return i < 0 ? NULL : &a->token[i];
 }
 
-/* ---- search -------------------------------------------------------------------------------------------------- */
+/* ---- search -------------------------------------------------------------------------------- */
 
-/* The next leftmost-longest match from `at` on: its index, or -1. */
+/* The index of the next leftmost-longest match from `at` on, or -1. */
 static int32_t find_match(const pe_added_search *s, pe_str text, size_t at, size_t *from,
                           size_t *to) {
   if (!s->firsts) return -1;
@@ -179,16 +183,19 @@ static int32_t find_match(const pe_added_search *s, pe_str text, size_t at, size
     int32_t found = -1;
     uint32_t node = 0;
     for (size_t i = at;
-         i < text.len && (node = pe_trie_step(&s->trie, node, (uint8_t)text.at[i]));) {
+         i < text.len && (node = pe_trie_child(&s->trie, node, (uint8_t)text.at[i]));) {
       i++;
       if (s->trie.value[node] >= 0) found = s->trie.value[node], *to = i;
     }
-    if (found >= 0) return *from = at, found;
+    if (found >= 0) {
+      *from = at;
+      return found;
+    }
   }
   return -1;
 }
 
-/* The character that ends at `at`; -1 at the start. */
+/* The character that ends at `at`; -1 at the start of the text. */
 static int32_t char_before(pe_str text, size_t at, size_t *from) {
   if (!at) return -1;
   size_t i = at - 1;
@@ -213,16 +220,20 @@ static bool touches_word(pe_str text, size_t from, size_t to) {
 }
 
 bool pe_added_next(pe_added_scan *s, pe_added_part *out) {
-  if (s->waiting) return s->waiting = false, *out = s->waits, true;
+  if (s->has_pending) {
+    s->has_pending = false;
+    *out = s->pending;
+    return true;
+  }
   size_t from = 0, to = 0, next = 0;
   for (int32_t i; (i = find_match(s->search, s->text, s->at, &from, &to)) >= 0;) {
     const pe_added_token *t = &s->added->token[i];
     s->at = to;
-    if (t->special && s->allow && !s->allow(s->context, from, to, &s->at)) continue;
+    if (t->special && !s->allow(s->context, from, to, &s->at)) continue;
     if (t->single_word && touches_word(s->text, from, to)) continue;
     if (t->lstrip) {
       while (from > s->done && pe_unicode_space(char_before(s->text, from, &next))) from = next;
-      if (from < s->done) from = s->done; /* it begins in white space that is gone */
+      if (from < s->done) from = s->done; /* rstrip of the last token has swallowed its start */
     }
     if (t->rstrip)
       while (pe_unicode_space(char_after(s->text, to, &next))) to = next;
@@ -230,9 +241,13 @@ bool pe_added_next(pe_added_scan *s, pe_added_part *out) {
     size_t done = s->done;
     s->done = to;
     if (from >= to) continue; /* nothing of it is left */
-    if (done >= from) return *out = token, true;
+    if (done >= from) {
+      *out = token;
+      return true;
+    }
     *out = (pe_added_part){done, from, -1};
-    return s->waits = token, s->waiting = true;
+    s->pending = token, s->has_pending = true;
+    return true;
   }
   s->at = s->text.len;
   if (s->done >= s->text.len) return false;

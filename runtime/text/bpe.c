@@ -7,8 +7,18 @@
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
-enum { SINGLES = 65536, SHORT_WORD = 40, CACHE_WORDS = 1 << 15, CACHE_KEY = 30, CACHE_IDS = 8 };
-#define NO_RANK UINT32_MAX
+enum {
+  SINGLES = 65536, /* code points with a direct table: the BMP, 256 KiB */
+  /* Symbols up to which words are scanned. Larger: quadratic time for long words; smaller: the
+   * overhead of the heap for ordinary ones. */
+  SHORT_WORD = 40,
+  /* One cache line per word: 2 + 30 bytes of key and 8 ids. Longer words are rare and not cached.
+   * 32,768 words are 2 MiB per scratch. */
+  CACHE_WORDS = 1 << 15,
+  CACHE_KEY = 30,
+  CACHE_IDS = 8
+};
+#define NO_RANK UINT32_MAX /* does not fit in an enum, which is an int */
 
 typedef struct pe_bpe_merge {
   int32_t left, right; /* left -1: free */
@@ -37,12 +47,12 @@ typedef struct pe_bpe_word { /* one cache line */
   int32_t id[CACHE_IDS];
 } word;
 
-/* ---- building ------------------------------------------------------------------------------------------------ */
+/* ---- building ------------------------------------------------------------------------------ */
 
 static int32_t alphabet_token(const pe_vocab *v, int byte) {
   char text[4];
-  return pe_vocab_id(v,
-                     pe_str_of(text, (size_t)pe_utf8_put(text, pe_bytelevel_char((uint8_t)byte))));
+  int n = pe_utf8_put(text, pe_unicode_byte_char((uint8_t)byte));
+  return pe_vocab_id(v, pe_str_of(text, (size_t)n));
 }
 
 static int32_t hex_token(const pe_vocab *v, int byte) {
@@ -79,7 +89,7 @@ static const char *find_metaspace(const char *at, const char *end) {
   return NULL;
 }
 
-/* The character that ends at `at`, or -1 when it is beyond the bitmap. */
+/* The character that ends at `at`, or -1 if it is above the bitmap. */
 static int32_t char_before(const char *start, const char *at) {
   const char *p = at - 1;
   while (p > start && (*p & 0xc0) == 0x80) p--;
@@ -88,7 +98,7 @@ static int32_t char_before(const char *start, const char *at) {
   return cp < SINGLES ? cp : -1;
 }
 
-/* Which characters stand before U+2581 inside some token? Behind all others a piece may be cut. */
+/* Which characters precede U+2581 inside some token? After all others a piece may be cut. */
 static pe_status index_glue(pe_bpe *m, pe_error *err) {
   if (m->raw || m->ignore_merges || m->prefix.len || m->suffix.len || m->single[0x2581] < 0)
     return PE_OK;
@@ -112,25 +122,26 @@ static merge_slot *find_merge(const pe_bpe *m, int32_t left, int32_t right) {
   return &m->merge[i];
 }
 
-/* Words begin as bytes, so most look-ups are of two bytes: these have a table of their own. */
+/* Words begin as bytes, so most look-ups are of two bytes; these have their own table. */
 static pe_status index_bytes(pe_bpe *m, pe_error *err) {
   if (!m->raw) return PE_OK;
   if (!(m->first = pe_alloc(65536 * sizeof *m->first))) return pe_nomem(err, "merges of bytes");
   for (int i = 0; i < 65536; i++) {
     int32_t left = m->byte_id[i >> 8], right = m->byte_id[i & 255];
     const merge_slot *e = left < 0 || right < 0 ? NULL : find_merge(m, left, right);
-    m->first[i] =
-        e ? (outcome){e->rank, e->into} : (outcome){NO_RANK, -1}; /* a free slot has rank NO_RANK */
+    /* a free slot has rank NO_RANK */
+    m->first[i] = e ? (outcome){e->rank, e->into} : (outcome){NO_RANK, -1};
   }
   return PE_OK;
 }
 
-/* The token that a merge makes: left's text, then right's without the prefix of continuing parts. */
+/* The token that a merge produces: left's text, then right's without the prefix of continuing
+ * parts. */
 static pe_status merged_token(const pe_bpe *m, pe_bpe_pair p, size_t rank, pe_buf *text,
                               int32_t *id, pe_error *err) {
   pe_str l = pe_vocab_text(m->vocab, p.left), r = pe_vocab_text(m->vocab, p.right);
   if (!l.at || !r.at)
-    return pe_fail(err, PE_EFORMAT, "merge %zu names ids %d and %d, which do not exist", rank,
+    return pe_fail(err, PE_EFORMAT, "merge %zu refers to ids %d and %d, which do not exist", rank,
                    p.left, p.right);
   if (r.len < m->prefix.len)
     return pe_fail(err, PE_EFORMAT, "merge %zu: '%.*s' is shorter than the prefix of %zu bytes",
@@ -142,7 +153,7 @@ static pe_status merged_token(const pe_bpe *m, pe_bpe_pair p, size_t rank, pe_bu
   pe_str joined = pe_str_of(text->data ? text->data : "", text->len);
   *id = pe_vocab_id(m->vocab, joined);
   if (*id < 0)
-    return pe_fail(err, PE_EFORMAT, "merge %zu makes '%.*s', which is not a token", rank,
+    return pe_fail(err, PE_EFORMAT, "merge %zu produces '%.*s', which is not a token", rank,
                    pe_str_clip(joined), joined.at);
   return PE_OK;
 }
@@ -150,7 +161,9 @@ static pe_status merged_token(const pe_bpe *m, pe_bpe_pair p, size_t rank, pe_bu
 pe_status pe_bpe_finish(pe_bpe *m, const pe_bpe_pair *pair, size_t pairs, pe_error *err) {
   uint64_t slots = 16;
   while (slots < (uint64_t)pairs * 2) slots *= 2;
-  if (pairs > UINT32_MAX / 4) return pe_fail(err, PE_ELIMIT, "%zu merges are too many", pairs);
+  if (pairs > UINT32_MAX / 4)
+    return pe_fail(err, PE_ELIMIT, "%zu merges are too many, the limit is %u", pairs,
+                   UINT32_MAX / 4);
   if (!(m->merge = pe_alloc(slots * sizeof *m->merge))) return pe_nomem(err, "merges");
   memset(m->merge, 0xff, slots * sizeof *m->merge);
   m->mask = (uint32_t)(slots - 1);
@@ -168,7 +181,7 @@ pe_status pe_bpe_finish(pe_bpe *m, const pe_bpe_pair *pair, size_t pairs, pe_err
   return rc ? rc : index_glue(m, err);
 }
 
-/* Turns a score into a rank: higher scores give lower numbers, equal ones the same. */
+/* Maps a score to a rank: higher scores to lower ranks, equal ones to the same. */
 static uint32_t score_rank(float score) {
   if (score != score) return NO_RANK - 1;
   score += 0.0f; /* -0 is 0 */
@@ -188,39 +201,48 @@ pe_status pe_bpe_finish_scores(pe_bpe *m, const float *score, pe_error *err) {
 }
 
 void pe_bpe_free(pe_bpe *m) {
-  pe_free(m->merge), pe_free(m->first), pe_free(m->rank), pe_free(m->single), pe_free(m->glued);
+  pe_free(m->merge);
+  pe_free(m->first);
+  pe_free(m->rank);
+  pe_free(m->single);
+  pe_free(m->glued);
   *m = (pe_bpe){0};
 }
 
-/* ---- first symbols ------------------------------------------------------------------------------------------- */
+/* ---- first symbols ------------------------------------------------------------------------- */
 
-typedef struct seeding { /* the unknown that waits to be written, as the library holds it */
+typedef struct seeding {
   symbol *out;
   size_t n;
-  bool waits;
-  uint32_t from;
+  bool pending;  /* an unk is not yet written, because the next unknown may be fused with it */
+  uint32_t from; /* where it begins */
 } seeding;
 
 static void put_symbol(seeding *d, int32_t id, size_t from) {
   d->out[d->n++] = (symbol){.id = id, .from = (uint32_t)from};
 }
 
-static void put_waiting(const pe_bpe *m, seeding *d) {
-  if (d->waits) put_symbol(d, m->unk, d->from);
-  d->waits = false;
+static void put_pending(const pe_bpe *m, seeding *d) {
+  if (d->pending) put_symbol(d, m->unk, d->from);
+  d->pending = false;
+}
+
+static void put_known(const pe_bpe *m, seeding *d, int32_t id, size_t from) {
+  put_pending(m, d);
+  put_symbol(d, id, from);
 }
 
 static pe_status put_unknown(const pe_bpe *m, seeding *d, size_t from, pe_error *err) {
   if (m->unk == PE_BPE_NO_UNK) return PE_OK;
   if (m->unk == PE_BPE_LOST_UNK)
-    return pe_fail(err, PE_EFORMAT, "the unk token is needed, but not in the vocabulary");
-  if (d->waits && m->fuse_unk) return PE_OK;
-  put_waiting(m, d);
-  d->waits = true, d->from = (uint32_t)from;
+    return pe_fail(err, PE_EFORMAT, "the text needs the unk token, which is not in the vocabulary");
+  if (d->pending && m->fuse_unk) return PE_OK;
+  put_pending(m, d);
+  d->pending = true, d->from = (uint32_t)from;
   return PE_OK;
 }
 
-/* All bytes of text as byte tokens, or none. */
+/* Writes all bytes of text as byte tokens, or none. */
 static bool put_bytes(const pe_bpe *m, seeding *d, pe_str text, size_t from) {
   if (!m->byte_fallback) return false;
   for (size_t i = 0; i < text.len; i++)
@@ -229,7 +251,7 @@ static bool put_bytes(const pe_bpe *m, seeding *d, pe_str text, size_t from) {
   return true;
 }
 
-/* A character as the vocabulary writes it: with prefix unless first, with suffix when last. */
+/* A character as the vocabulary writes it: with prefix unless first, with suffix if last. */
 static pe_status dressed(const pe_bpe *m, pe_bpe_scratch *s, pe_str c, bool first, bool last,
                          pe_str *out, pe_error *err) {
   s->text.len = 0;
@@ -242,7 +264,7 @@ static pe_status dressed(const pe_bpe *m, pe_bpe_scratch *s, pe_str c, bool firs
 
 static pe_status seed_chars(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, size_t *n,
                             pe_error *err) {
-  /* A character is at most its own bytes and, once each, prefix and suffix: all could become byte tokens. */
+  /* A character has its own bytes, prefix and suffix at most; all may become byte tokens. */
   size_t dress = m->prefix.len + m->suffix.len, most = piece.len * (1 + dress) + 1;
   pe_status rc = pe_grow(&s->symbol, &s->symbol_cap, most, sizeof *s->symbol, err);
   if (rc) return rc;
@@ -256,14 +278,14 @@ static pe_status seed_chars(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, si
     if (dress && (rc = dressed(m, s, text, at == piece.at, to == piece.len, &text, err))) break;
     int32_t id = !dress && cp >= 0 && cp < SINGLES ? m->single[cp] : pe_vocab_id(m->vocab, text);
     if (id >= 0)
-      put_waiting(m, &d), put_symbol(&d, id, from);
+      put_known(m, &d, id, from);
     else if (m->rank)
       put_symbol(&d, -1, from);
     else if (!put_bytes(m, &d, text, from))
       rc = put_unknown(m, &d, from, err);
     at += len;
   }
-  put_waiting(m, &d);
+  put_pending(m, &d);
   *n = d.n;
   return rc;
 }
@@ -275,18 +297,18 @@ static pe_status seed_bytes(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, si
   for (size_t i = 0; !rc && i < piece.len; i++) {
     int32_t id = m->byte_id[(uint8_t)piece.at[i]];
     if (id >= 0)
-      put_waiting(m, &d), put_symbol(&d, id, i);
+      put_known(m, &d, id, i);
     else
       rc = put_unknown(m, &d, i, err);
   }
-  if (!rc) put_waiting(m, &d);
+  if (!rc) put_pending(m, &d);
   *n = d.n;
   return rc;
 }
 
-/* ---- merging ------------------------------------------------------------------------------------------------- */
+/* ---- merging ------------------------------------------------------------------------------- */
 
-/* What would a and its neighbour b become? `end` is where b ends. */
+/* What do a and its neighbour b become? `end` is where b ends. */
 static inline outcome rate(const pe_bpe *m, pe_str piece, const symbol *a, const symbol *b,
                            size_t end) {
   if (m->rank) {
@@ -301,7 +323,7 @@ static size_t end_of(pe_str piece, const symbol *s, size_t i, size_t n) {
   return i + 1 < n ? s[i + 1].from : piece.len;
 }
 
-/* The same for a symbol and the next one before anything is merged. */
+/* The same for symbols i and i + 1 before anything is merged. */
 static inline outcome rate_first(const pe_bpe *m, pe_str piece, const symbol *s, size_t i,
                                  size_t n) {
   if (m->first) {
@@ -311,7 +333,7 @@ static inline outcome rate_first(const pe_bpe *m, pe_str piece, const symbol *s,
   return rate(m, piece, &s[i], &s[i + 1], end_of(piece, s, i + 1, n));
 }
 
-/* Scans for the best pair again and again: fastest where a word has few symbols. */
+/* Scans for the best pair after every merge: fastest for words of few symbols. */
 static size_t merge_short(const pe_bpe *m, pe_str piece, symbol *s, size_t n) {
   for (size_t i = 0; i + 1 < n; i++) s[i].pair = rate_first(m, piece, s, i, n);
   while (n > 1) {
@@ -352,8 +374,10 @@ static uint64_t heap_key(const symbol *s, size_t i) { return (uint64_t)s[i].pair
 static pe_status push(pe_bpe_scratch *s, size_t *n, size_t i, pe_error *err) {
   if (s->symbol[i].pair.rank == NO_RANK) return PE_OK;
   pe_status rc = pe_grow(&s->heap, &s->heap_cap, *n + 1, sizeof *s->heap, err);
-  if (!rc) s->heap[*n] = heap_key(s->symbol, i), sift_up(s->heap, (*n)++);
-  return rc;
+  if (rc) return rc;
+  s->heap[*n] = heap_key(s->symbol, i);
+  sift_up(s->heap, (*n)++);
+  return PE_OK;
 }
 
 /* Links the symbols and queues every pair. */
@@ -381,7 +405,7 @@ static pe_status merge_long(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, si
     s->heap[0] = s->heap[--queued];
     if (queued) sift_down(s->heap, queued, 0);
     int32_t i = (int32_t)(uint32_t)top, gone = at[i].next, before = at[i].prev;
-    if (y[i].pair.rank != (uint32_t)(top >> 32)) continue; /* the pair is not what it was */
+    if (y[i].pair.rank != (uint32_t)(top >> 32)) continue; /* the pair has changed since */
     int32_t next = at[i].next = at[gone].next;
     y[i].id = y[i].pair.into;
     y[i].pair.rank = y[gone].pair.rank = NO_RANK;
@@ -401,9 +425,9 @@ static pe_status merge_long(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, si
   return rc;
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------------ */
+/* ---- encoding ------------------------------------------------------------------------------ */
 
-/* With scores, a symbol that is no token yet becomes its bytes. */
+/* With scores, a symbol that did not become a token is written as its bytes. */
 static pe_status put_symbols(const pe_bpe *m, pe_str piece, const symbol *y, size_t n, size_t base,
                              pe_ids *out, pe_error *err) {
   pe_status rc = pe_ids_reserve(out, piece.len + n, err);
@@ -416,7 +440,8 @@ static pe_status put_symbols(const pe_bpe *m, pe_str piece, const symbol *y, siz
       int32_t id = m->byte_id[(uint8_t)piece.at[b]];
       if (id < 0) id = m->unk;
       if (id < 0)
-        return pe_fail(err, PE_EFORMAT, "byte 0x%02x has no token, and there is no unk token",
+        return pe_fail(err, PE_EFORMAT,
+                       "byte 0x%02x has no token, and the vocabulary has no unk token",
                        (uint8_t)piece.at[b]);
       pe_ids_put(out, id, base + b);
     }
@@ -430,17 +455,20 @@ static bool only_newlines(pe_str piece) {
   return true;
 }
 
-/* The whole piece as one token, whether or not merges lead there. */
+/* Looks up the whole piece as one token, even if no merges lead to it. */
 static pe_status whole_token(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, int32_t *id,
                              pe_error *err) {
-  if (!m->raw) return *id = pe_vocab_id(m->vocab, piece), PE_OK;
-  pe_status rc = pe_buf_reserve(&s->text, piece.len * 2,
-                                err); /* the alphabet's characters take one or two bytes */
+  if (!m->raw) {
+    *id = pe_vocab_id(m->vocab, piece);
+    return PE_OK;
+  }
+  /* characters of the alphabet have one or two bytes */
+  pe_status rc = pe_buf_reserve(&s->text, piece.len * 2, err);
   if (rc) return rc;
   size_t n = 0;
   for (size_t i = 0; i < piece.len; i++) {
     char c[4];
-    int len = pe_utf8_put(c, pe_bytelevel_char((uint8_t)piece.at[i]));
+    int len = pe_utf8_put(c, pe_unicode_byte_char((uint8_t)piece.at[i]));
     memcpy(s->text.data + n, c, 2);
     n += (size_t)len;
   }
@@ -480,7 +508,7 @@ static pe_status encode_cached(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece,
       pe_status rc = pe_ids_reserve(out, CACHE_IDS, err);
       if (rc) return rc;
     }
-    memcpy(out->id + out->count, w->id, sizeof w->id); /* all of them is cheaper than how many */
+    memcpy(out->id + out->count, w->id, sizeof w->id); /* a fixed size is faster than w->count */
     out->count += w->count;
     return PE_OK;
   }
@@ -494,7 +522,8 @@ static pe_status encode_cached(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece,
   return PE_OK;
 }
 
-/* Where the piece may be cut next, from `at` on: before a U+2581 whose left neighbour never stands there in a token. */
+/* The next place after `at` where the piece may be cut: before a U+2581 whose left neighbour never
+ * precedes one inside a token. */
 static const char *next_cut(const pe_bpe *m, const char *at, const char *end) {
   const char *start = at;
   while ((at = find_metaspace(at, end))) {
@@ -509,7 +538,8 @@ pe_status pe_bpe_encode(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, size_t
                         pe_error *err) {
   if (!piece.len) return PE_OK;
   if (piece.len >= INT32_MAX / 4)
-    return pe_fail(err, PE_ELIMIT, "a piece of %zu bytes is too long", piece.len);
+    return pe_fail(err, PE_ELIMIT, "a piece of %zu bytes is too long, the limit is %d", piece.len,
+                   INT32_MAX / 4 - 1);
   if (!m->glued) return encode_cached(m, s, piece, base, out, err);
   pe_status rc = PE_OK;
   const char *end = piece.at + piece.len;
@@ -522,7 +552,10 @@ pe_status pe_bpe_encode(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, size_t
 }
 
 void pe_bpe_scratch_free(pe_bpe_scratch *s) {
-  pe_free(s->symbol), pe_free(s->link), pe_free(s->heap), pe_free(s->cache);
+  pe_free(s->symbol);
+  pe_free(s->link);
+  pe_free(s->heap);
+  pe_free(s->cache);
   pe_buf_free(&s->text);
   *s = (pe_bpe_scratch){0};
 }

@@ -10,7 +10,7 @@ void pe_charset_free(pe_charset *s) {
 }
 
 static pe_status push(pe_charset *s, int32_t at, pe_error *err) {
-  if (s->n && s->at[s->n - 1] == at) { /* out and in again at one place is no change */
+  if (s->n && s->at[s->n - 1] == at) { /* out and in again at one place cancel */
     s->n--;
     return PE_OK;
   }
@@ -19,7 +19,7 @@ static pe_status push(pe_charset *s, int32_t at, pe_error *err) {
   return rc;
 }
 
-/* Merges two lists of changes: a place belongs to the result where `need` of the two hold it. */
+/* Merges two sets: the result has the characters that at least `need` of the two have. */
 static pe_status merge(pe_charset *s, const pe_charset *with, int need, pe_error *err) {
   pe_charset out = {0};
   size_t i = 0, j = 0;
@@ -75,17 +75,8 @@ pe_status pe_charset_negate(pe_charset *s, pe_error *err) {
   return push(s, PE_CHARSET_TOP, err);
 }
 
-pe_status pe_charset_copy(pe_charset *s, const pe_charset *from, pe_error *err) {
-  s->n = 0;
-  pe_status rc = pe_grow(&s->at, &s->cap, from->n, sizeof *s->at, err);
-  if (rc) return rc;
-  if (from->n) memcpy(s->at, from->at, from->n * sizeof *s->at);
-  s->n = from->n;
-  return PE_OK;
-}
-
 bool pe_charset_has(const pe_charset *s, int32_t cp) {
-  size_t lo = 0, hi = s->n; /* how many changes are at or before cp */
+  size_t lo = 0, hi = s->n; /* lo becomes the number of changes at or before cp */
   while (lo < hi) {
     size_t mid = (lo + hi) / 2;
     if (s->at[mid] <= cp)
@@ -100,7 +91,7 @@ bool pe_charset_same(const pe_charset *a, const pe_charset *b) {
   return a->n == b->n && (!a->n || !memcmp(a->at, b->at, a->n * sizeof *a->at));
 }
 
-/* Two passes over the folding: which groups are touched, then all members of those. */
+/* Two passes over the folds: find the groups that the set touches, then add all their members. */
 pe_status pe_charset_fold(pe_charset *s, pe_error *err) {
   size_t count;
   const pe_unicode_shift *f = pe_unicode_folds(&count);
@@ -122,7 +113,7 @@ pe_status pe_charset_fold(pe_charset *s, pe_error *err) {
   return rc;
 }
 
-/* ---- properties ------------------------------------------------------------------------------------------------ */
+/* ---- properties ---------------------------------------------------------------------------- */
 
 #define CAT(c) (1u << (c))
 enum {
@@ -136,7 +127,7 @@ enum {
   ALL_ = L_ | M_ | N_ | P_ | S_ | Z_ | C_
 };
 
-/* A property is the characters of some categories, or with some flag, or in one of a few ranges. */
+/* A property: the characters of some categories, with some flag, or in one of a few ranges. */
 typedef struct property {
   const char *name;
   uint32_t categories, flags;
@@ -250,7 +241,7 @@ static pe_status add_property(pe_charset *s, const property *p, pe_error *err) {
   uint32_t w;
   pe_status rc = PE_OK;
   for (size_t i = 0; !rc && pe_unicode_run(i, &from, &to, &w); i++)
-    if ((p->categories >> pe_info_category(w) & 1) || (w & p->flags))
+    if ((p->categories >> pe_unicode_category(w) & 1) || (w & p->flags))
       rc = pe_charset_add(&own, from, to, err);
   for (int i = 0; !rc && i < 8 && p->ranges[i + 1]; i += 2)
     rc = pe_charset_add(&own, p->ranges[i], p->ranges[i + 1], err);

@@ -1,63 +1,8 @@
 /* decoder.c - see decoder.h. */
 #include "runtime/text/decoder.h"
+#include "runtime/text/decoder_stages.h"
 
-#include <string.h>
-
-#include "runtime/text/normalizer.h"
-#include "runtime/text/unicode.h"
-#include "runtime/utf8.h"
-#include "runtime/text/vocab.h"
-
-enum { MAX_STAGES = 64, MAX_NESTING = 16 };
-enum { BEGIN = 1, END = 2 }; /* of a token, on a chunk */
-
-typedef enum kind {
-  JOIN,
-  BYTE_LEVEL,
-  METASPACE,
-  WORDPIECE,
-  BPE,
-  CTC,
-  BYTE_FALLBACK,
-  FUSE,
-  STRIP,
-  REPLACE,
-  REPLACE_REGEX
-} kind;
-
-typedef struct stage {
-  kind kind;
-  pe_str text, with;   /* pattern, prefix, suffix, pad token or character; what stands for it */
-  int64_t start, stop; /* Strip */
-  bool
-      flag; /* Metaspace: drop it in the first token; WordPiece, CTC: clean up; ByteFallback: before Fuse */
-  pe_normalizer *regex; /* Replace with a pattern: the same rule as a normalizer */
-} stage;
-
-struct pe_decoder {
-  pe_arena arena; /* the stages' texts */
-  stage stage[MAX_STAGES];
-  int count;
-};
-
-typedef struct progress { /* of one stage */
-  pe_buf hold;            /* kept back: half a character, a tail that may change */
-  pe_buf part;            /* a token that comes in chunks, until it is whole */
-  pe_buf last;            /* CTC: the token before */
-  pe_buf tmp[2];          /* for replacing */
-  size_t tokens; /* seen so far; ByteFallback: bytes of the held run that are whole characters */
-  bool open;     /* a token was begun behind this stage */
-  int64_t cut;   /* Strip: how many may still go at the start */
-  int64_t held;  /* Strip: kept back at the end */
-} progress;
-
-struct pe_decoding {
-  const pe_decoder *decoder;
-  progress *at; /* by stage */
-  pe_buf *out;
-};
-
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+enum { MAX_NESTING = 16 }; /* of Sequences: bounds the recursion; published files have 1 */
 
 static pe_status keep(pe_decoder *d, pe_str s, pe_str *out, pe_error *err) {
   char *p = pe_arena_dup(&d->arena, s.at, s.len);
@@ -70,74 +15,82 @@ static pe_status read_text(pe_decoder *d, const pe_json_value *v, const char *ke
                            const char *otherwise, pe_str *out, pe_error *err) {
   const pe_json_value *s = pe_json_get(v, key);
   if (!pe_json_is(s, PE_JSON_STRING) && !otherwise)
-    return pe_fail(err, PE_EFORMAT, "decoder: '%s' is missing", key);
+    return pe_fail(err, PE_EFORMAT, "decoder: '%s' must be a string", key);
   return keep(d, pe_json_str(s, otherwise), out, err);
 }
 
-static pe_status read_metaspace(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
+static pe_status read_metaspace(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                                pe_error *err) {
   pe_str scheme = pe_json_str(pe_json_get(v, "prepend_scheme"), "always");
-  s->flag = !pe_str_eq(scheme, "never") && pe_json_bool(pe_json_get(v, "add_prefix_space"), true);
+  s->first_dropped =
+      !pe_str_eq(scheme, "never") && pe_json_bool(pe_json_get(v, "add_prefix_space"), true);
   return read_text(d, v, "replacement", NULL, &s->text, err);
 }
 
-static pe_status read_wordpiece(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
-  s->flag = pe_json_bool(pe_json_get(v, "cleanup"), true);
+static pe_status read_wordpiece(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                                pe_error *err) {
+  s->clean_up = pe_json_bool(pe_json_get(v, "cleanup"), true);
   return read_text(d, v, "prefix", "##", &s->text, err);
 }
 
-static pe_status read_bpe(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
+static pe_status read_bpe(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                          pe_error *err) {
   return read_text(d, v, "suffix", "</w>", &s->text, err);
 }
 
-static pe_status read_ctc(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
-  s->flag = pe_json_bool(pe_json_get(v, "cleanup"), true);
+static pe_status read_ctc(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                          pe_error *err) {
+  s->clean_up = pe_json_bool(pe_json_get(v, "cleanup"), true);
   pe_status rc = read_text(d, v, "pad_token", "<pad>", &s->text, err);
   return rc ? rc : read_text(d, v, "word_delimiter_token", "|", &s->with, err);
 }
 
-static pe_status read_strip(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
-  s->start = pe_json_int(pe_json_get(v, "start"), 0),
+static pe_status read_strip(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                            pe_error *err) {
+  s->start = pe_json_int(pe_json_get(v, "start"), 0);
   s->stop = pe_json_int(pe_json_get(v, "stop"), 0);
   return read_text(d, v, "content", " ", &s->text, err);
 }
 
-static pe_status read_replace(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
+static pe_status read_replace(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                              pe_error *err) {
   const pe_json_value *pattern = pe_json_get(v, "pattern");
   if (!pe_json_is(pe_json_get(pattern, "String"), PE_JSON_STRING)) {
-    s->kind = REPLACE_REGEX;
+    s->kind = PE_DECODER_REPLACE_REGEX;
     return pe_normalizer_read(v, &s->regex, err);
   }
   pe_status rc = read_text(d, pattern, "String", NULL, &s->text, err);
   return rc ? rc : read_text(d, v, "content", NULL, &s->with, err);
 }
 
-static pe_status read_plain(pe_decoder *d, const pe_json_value *v, stage *s, pe_error *err) {
+static pe_status read_plain(pe_decoder *d, const pe_json_value *v, pe_decoder_stage *s,
+                            pe_error *err) {
   (void)d, (void)v, (void)s, (void)err;
   return PE_OK;
 }
 
 static const struct {
   const char *name;
-  kind kind;
-  pe_status (*read)(pe_decoder *, const pe_json_value *, stage *, pe_error *);
-} kinds[] = {{"ByteLevel", BYTE_LEVEL, read_plain},
-             {"Metaspace", METASPACE, read_metaspace},
-             {"WordPiece", WORDPIECE, read_wordpiece},
-             {"BPEDecoder", BPE, read_bpe},
-             {"CTC", CTC, read_ctc},
-             {"ByteFallback", BYTE_FALLBACK, read_plain},
-             {"Fuse", FUSE, read_plain},
-             {"Strip", STRIP, read_strip},
-             {"Replace", REPLACE, read_replace}};
+  pe_decoder_kind kind;
+  pe_status (*read)(pe_decoder *, const pe_json_value *, pe_decoder_stage *, pe_error *);
+} kinds[] = {{"ByteLevel", PE_DECODER_BYTE_LEVEL, read_plain},
+             {"Metaspace", PE_DECODER_METASPACE, read_metaspace},
+             {"WordPiece", PE_DECODER_WORDPIECE, read_wordpiece},
+             {"BPEDecoder", PE_DECODER_BPE, read_bpe},
+             {"CTC", PE_DECODER_CTC, read_ctc},
+             {"ByteFallback", PE_DECODER_BYTE_FALLBACK, read_plain},
+             {"Fuse", PE_DECODER_FUSE, read_plain},
+             {"Strip", PE_DECODER_STRIP, read_strip},
+             {"Replace", PE_DECODER_REPLACE, read_replace}};
 
 static pe_status read_any(pe_decoder *d, const pe_json_value *v, int depth, pe_error *err) {
   pe_str type = pe_json_str(pe_json_get(v, "type"), "");
   if (pe_str_eq(type, "Sequence")) {
     const pe_json_value *list = pe_json_get(v, "decoders");
     if (!pe_json_is(list, PE_JSON_ARRAY))
-      return pe_fail(err, PE_EFORMAT, "decoder: Sequence without 'decoders'");
+      return pe_fail(err, PE_EFORMAT, "decoder: 'decoders' of a Sequence must be an array");
     if (depth == MAX_NESTING)
-      return pe_fail(err, PE_ELIMIT, "decoder: nested deeper than %d levels", MAX_NESTING);
+      return pe_fail(err, PE_ELIMIT, "decoder is nested deeper than %d levels", MAX_NESTING);
     pe_status rc = PE_OK;
     for (const pe_json_value *i = list->child; !rc && i; i = i->next)
       rc = read_any(d, i, depth + 1, err);
@@ -145,9 +98,9 @@ static pe_status read_any(pe_decoder *d, const pe_json_value *v, int depth, pe_e
   }
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (!pe_str_eq(type, kinds[i].name)) continue;
-    if (d->count == MAX_STAGES)
-      return pe_fail(err, PE_ELIMIT, "decoder: more than %d stages", MAX_STAGES);
-    stage *s = &d->stage[d->count++];
+    if (d->count == PE_DECODER_MAX_STAGES)
+      return pe_fail(err, PE_ELIMIT, "decoder has more than %d stages", PE_DECODER_MAX_STAGES);
+    pe_decoder_stage *s = &d->stage[d->count++];
     s->kind = kinds[i].kind;
     return kinds[i].read(d, v, s, err);
   }
@@ -161,9 +114,10 @@ pe_status pe_decoder_read(const pe_json_value *v, pe_decoder **out, pe_error *er
   if (v && v->type != PE_JSON_NULL)
     rc = read_any(d, v, 0, err);
   else
-    d->count = 1; /* stage 0 is JOIN, which is 0 */
+    d->count = 1; /* stage 0 is zeroed, and PE_DECODER_JOIN is 0 */
   for (int i = 0; i + 1 < d->count; i++)
-    if (d->stage[i].kind == BYTE_FALLBACK) d->stage[i].flag = d->stage[i + 1].kind == FUSE;
+    if (d->stage[i].kind == PE_DECODER_BYTE_FALLBACK)
+      d->stage[i].fused = d->stage[i + 1].kind == PE_DECODER_FUSE;
   if (rc)
     pe_decoder_free(d);
   else
@@ -178,368 +132,8 @@ void pe_decoder_free(pe_decoder *d) {
   pe_free(d);
 }
 
-/* ---- running ------------------------------------------------------------------------------------------------- */
-
-static pe_status feed(pe_decoding *d, int i, pe_str s, int marks, pe_error *err);
-
-static const pe_str nothing = {"", 0};
-
-static pe_str held(const pe_buf *b) { return pe_str_of(b->data ? b->data : "", b->len); }
-
-/* Passes on a part of the one endless token that Fuse and ByteLevel make. */
-static pe_status feed_endless(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  int marks = d->at[i].open ? 0 : BEGIN;
-  d->at[i].open = true;
-  return feed(d, i + 1, s, marks, err);
-}
-
-/* Passes on the characters of the bytes kept back; a half one at the end stays, or is broken when this is the end. */
-static pe_status feed_utf8(pe_decoding *d, int i, bool end, pe_error *err) {
-  pe_buf *b = &d->at[i].hold;
-  pe_str all = held(b);
-  const char *at = all.at, *stop = at + all.len, *from = at;
-  pe_status rc = PE_OK;
-  while (!rc && at < stop) {
-    int32_t cp;
-    int n = pe_utf8_next(at, stop, &cp);
-    if (cp == -2 && !end) break;
-    if (cp < 0) {
-      if (at > from) rc = feed_endless(d, i, pe_str_of(from, (size_t)(at - from)), err);
-      if (!rc) rc = feed_endless(d, i, pe_str_of("\xef\xbf\xbd", 3), err);
-      from = at + n;
-    }
-    at += n;
-  }
-  if (!rc && at > from) rc = feed_endless(d, i, pe_str_of(from, (size_t)(at - from)), err);
-  b->len = (size_t)(stop - at);
-  if (b->len) memmove(b->data, at, b->len);
-  return rc;
-}
-
-static pe_status byte_level(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  pe_buf *b = &d->at[i].hold;
-  size_t before = b->len;
-  pe_status rc = pe_buf_reserve(b, s.len, err);
-  const char *end = s.at + s.len;
-  for (const char *at = s.at; !rc && at < end;) {
-    int32_t cp;
-    at += pe_utf8_next(at, end, &cp);
-    int byte = pe_bytelevel_byte(cp);
-    if (byte < 0) { /* not all of the alphabet: plain text */
-      b->len = before;
-      rc = pe_buf_put(b, s.at, s.len, err);
-      break;
-    }
-    b->data[b->len++] = (char)byte;
-  }
-  return rc ? rc : feed_utf8(d, i, false, err);
-}
-
-/* The one endless token ends, or a run of byte tokens that counts as one. */
-static pe_status end_endless(pe_decoding *d, int i, pe_error *err) {
-  pe_status rc = feed_utf8(d, i, true, err);
-  if (!rc && d->at[i].open) rc = feed(d, i + 1, nothing, END, err);
-  d->at[i].open = false;
-  return rc;
-}
-
-/* A run that was held back is broken: each byte is a token of its own, U+FFFD. */
-static pe_status break_run(pe_decoding *d, int i, pe_error *err) {
-  pe_status rc = PE_OK;
-  for (size_t n = d->at[i].hold.len; !rc && n; n--)
-    rc = feed(d, i + 1, pe_str_of("\xef\xbf\xbd", 3), BEGIN | END, err);
-  d->at[i].hold.len = d->at[i].tokens = 0;
-  d->at[i].open = true; /* and so are those that follow */
-  return rc;
-}
-
-static pe_status end_run(pe_decoding *d, int i, pe_error *err) {
-  if (d->decoder->stage[i].flag) return end_endless(d, i, err);
-  pe_str run = held(&d->at[i].hold);
-  pe_status rc = PE_OK;
-  if (run.len && pe_utf8_valid(run.at, run.len) == run.len)
-    rc = feed(d, i + 1, run, BEGIN | END, err);
-  else if (run.len)
-    rc = break_run(d, i, err);
-  d->at[i].hold.len = d->at[i].tokens = 0, d->at[i].open = false;
-  return rc;
-}
-
-static pe_status byte_fallback(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  int byte = pe_vocab_byte_token(s);
-  if (byte < 0) {
-    pe_status rc = end_run(d, i, err);
-    return rc ? rc : feed(d, i + 1, s, BEGIN | END, err);
-  }
-  progress *p = &d->at[i];
-  pe_status rc = pe_buf_byte(&p->hold, (char)byte, err);
-  if (rc) return rc;
-  if (d->decoder->stage[i].flag) return feed_utf8(d, i, false, err);
-  p->tokens += pe_utf8_valid(p->hold.data + p->tokens, p->hold.len - p->tokens);
-  int32_t cp = -2;
-  if (p->tokens < p->hold.len)
-    pe_utf8_next(p->hold.data + p->tokens, p->hold.data + p->hold.len, &cp);
-  return p->open || cp == -1 ? break_run(d, i, err) : PE_OK;
-}
-
-static const char *find(pe_str s, size_t from, pe_str what) {
-  if (!what.len) return NULL;
-  for (const char *at = s.at + from, *end = s.at + s.len; (size_t)(end - at) >= what.len; at++) {
-    if (!(at = memchr(at, what.at[0], (size_t)(end - at) - what.len + 1))) return NULL;
-    if (!memcmp(at, what.at, what.len)) return at;
-  }
-  return NULL;
-}
-
-/* *s with every `what` as `with`, in a buffer other than the one it lies in. */
-static pe_status replace_all(progress *p, pe_str *s, pe_str what, pe_str with, pe_error *err) {
-  const char *hit = find(*s, 0, what);
-  if (!hit) return PE_OK;
-  pe_buf *b = s->at == p->tmp[0].data ? &p->tmp[1] : &p->tmp[0];
-  b->len = 0;
-  pe_status rc = PE_OK;
-  size_t from = 0;
-  for (; !rc && hit; hit = find(*s, from, what)) {
-    rc = pe_buf_put(b, s->at + from, (size_t)(hit - s->at) - from, err);
-    if (!rc) rc = pe_buf_put(b, with.at, with.len, err);
-    from = (size_t)(hit - s->at) + what.len;
-  }
-  if (!rc) rc = pe_buf_put(b, s->at + from, s->len - from, err);
-  if (!rc) *s = held(b);
-  return rc;
-}
-
-static pe_status clean_up(progress *p, pe_str *s, pe_error *err) {
-  static const char *const rule[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
-                                        {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
-                                        {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
-                                        {" 've", "'ve"}, {" 're", "'re"}};
-  pe_status rc = PE_OK;
-  for (size_t i = 0; !rc && i < sizeof rule / sizeof *rule; i++)
-    rc = replace_all(p, s, pe_str_c(rule[i][0]), pe_str_c(rule[i][1]), err);
-  return rc;
-}
-
-static pe_status wordpiece(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  const stage *st = &d->decoder->stage[i];
-  pe_status rc = PE_OK;
-  if (d->at[i].tokens++) {
-    if (s.len >= st->text.len && !memcmp(s.at, st->text.at, st->text.len)) {
-      s.at += st->text.len, s.len -= st->text.len;
-    } else {
-      pe_buf *b = &d->at[i].tmp[0];
-      b->len = 0;
-      if ((rc = pe_buf_byte(b, ' ', err)) || (rc = pe_buf_put(b, s.at, s.len, err))) return rc;
-      s = held(b);
-    }
-  }
-  if (st->flag) rc = clean_up(&d->at[i], &s, err);
-  return rc ? rc : feed(d, i + 1, s, BEGIN | END, err);
-}
-
-/* What was kept of the token before: its suffix is a space, unless it was the last token. */
-static pe_status end_bpe(pe_decoding *d, int i, const char *with, pe_error *err) {
-  progress *p = &d->at[i];
-  if (!p->open) return PE_OK;
-  pe_str s = held(&p->hold);
-  pe_status rc = replace_all(p, &s, d->decoder->stage[i].text, pe_str_c(with), err);
-  if (!rc) rc = feed(d, i + 1, s, END, err);
-  p->open = false, p->hold.len = 0;
-  return rc;
-}
-
-static pe_status bpe(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  pe_status rc = end_bpe(d, i, " ", err);
-  const char *hit = find(s, 0, d->decoder->stage[i].text);
-  size_t sure = hit ? (size_t)(hit - s.at) : s.len;
-  if (!rc) rc = feed(d, i + 1, pe_str_of(s.at, sure), BEGIN, err);
-  if (!rc) rc = pe_buf_put(&d->at[i].hold, s.at + sure, s.len - sure, err);
-  d->at[i].open = true;
-  return rc;
-}
-
-static pe_status ctc(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  const stage *st = &d->decoder->stage[i];
-  progress *p = &d->at[i];
-  if (p->tokens++ && pe_str_same(held(&p->last), s)) return PE_OK;
-  p->last.len = 0;
-  pe_status rc = pe_buf_put(&p->last, s.at, s.len, err);
-  if (!rc) rc = replace_all(p, &s, st->text, nothing, err);
-  if (!rc && st->flag) rc = clean_up(p, &s, err);
-  if (!rc && st->flag) rc = replace_all(p, &s, st->with, pe_str_c(" "), err);
-  return rc || !s.len ? rc : feed(d, i + 1, s, BEGIN | END, err);
-}
-
-static pe_status regex(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  pe_buf *b = &d->at[i].tmp[0];
-  b->len = 0;
-  pe_status rc = pe_normalizer_apply(d->decoder->stage[i].regex, s, b, NULL, err);
-  return rc ? rc : feed(d, i + 1, held(b), BEGIN | END, err);
-}
-
-/* How much of the end of s could be the beginning of `what`. */
-static size_t half_match(pe_str s, pe_str what) {
-  for (size_t n = s.len < what.len ? s.len : what.len - 1; what.len && n; n--)
-    if (!memcmp(s.at + s.len - n, what.at, n)) return n;
-  return 0;
-}
-
-/* Works on chunks: only a tail that may be half a match waits. */
-static pe_status replace(pe_decoding *d, int i, pe_str s, int marks, pe_error *err) {
-  const stage *st = &d->decoder->stage[i];
-  pe_buf *b = &d->at[i].hold;
-  pe_status rc = PE_OK;
-  if (b->len) {
-    if ((rc = pe_buf_put(b, s.at, s.len, err))) return rc;
-    s = held(b);
-  }
-  size_t from = 0, keep_back;
-  const char *hit;
-  int begin = marks & BEGIN;
-  for (; !rc && (hit = find(s, from, st->text)); begin = 0) {
-    rc = feed(d, i + 1, pe_str_of(s.at + from, (size_t)(hit - s.at) - from), begin, err);
-    if (!rc) rc = feed(d, i + 1, st->with, 0, err);
-    from = (size_t)(hit - s.at) + st->text.len;
-  }
-  pe_str rest = pe_str_of(s.at + from, s.len - from);
-  keep_back = marks & END ? 0 : half_match(rest, st->text);
-  if (!rc)
-    rc = feed(d, i + 1, pe_str_of(rest.at, rest.len - keep_back), begin | (marks & END), err);
-  if (rc) return rc;
-  const char *tail = rest.at + rest.len - keep_back;
-  if (s.at == b->data) {
-    if (keep_back) memmove(b->data, tail, keep_back);
-    b->len = keep_back;
-    return PE_OK;
-  }
-  return pe_buf_put(b, tail, keep_back, err);
-}
-
-static pe_status metaspace(pe_decoding *d, int i, pe_str s, int marks, pe_error *err) {
-  const stage *st = &d->decoder->stage[i];
-  if (marks & BEGIN) d->at[i].tokens++;
-  bool drop = st->flag && d->at[i].tokens == 1;
-  size_t from = 0;
-  pe_status rc = PE_OK;
-  int begin = marks & BEGIN;
-  for (const char *hit; !rc && (hit = find(s, from, st->text)); begin = 0) {
-    rc = feed(d, i + 1, pe_str_of(s.at + from, (size_t)(hit - s.at) - from), begin, err);
-    if (!rc && !drop) rc = feed(d, i + 1, pe_str_c(" "), 0, err);
-    from = (size_t)(hit - s.at) + st->text.len;
-  }
-  return rc ? rc : feed(d, i + 1, pe_str_of(s.at + from, s.len - from), begin | (marks & END), err);
-}
-
-static pe_status strip_release(pe_decoding *d, int i, int64_t n, pe_error *err) {
-  pe_status rc = PE_OK;
-  for (; !rc && n > 0; n--, d->at[i].held--) rc = feed(d, i + 1, d->decoder->stage[i].text, 0, err);
-  return rc;
-}
-
-static pe_status strip(pe_decoding *d, int i, pe_str s, int marks, pe_error *err) {
-  const stage *st = &d->decoder->stage[i];
-  progress *p = &d->at[i];
-  pe_status rc = PE_OK;
-  if (marks & BEGIN) {
-    p->cut = st->start, p->held = 0;
-    rc = feed(d, i + 1, nothing, BEGIN, err);
-  }
-  for (const char *at = s.at, *end = at + s.len; !rc && at < end;) {
-    int32_t cp;
-    size_t n = (size_t)pe_utf8_next(at, end, &cp);
-    bool same = pe_str_same(pe_str_of(at, n), st->text);
-    if (!same) {
-      p->cut = 0;
-      if (!(rc = strip_release(d, i, p->held, err))) rc = feed(d, i + 1, pe_str_of(at, n), 0, err);
-    } else if (p->cut > 0) {
-      p->cut--;
-    } else {
-      p->held++;
-      rc = strip_release(d, i, p->held - (st->stop > 0 ? st->stop : 0), err);
-    }
-    at += n;
-  }
-  if (!rc && marks & END) rc = feed(d, i + 1, nothing, END, err);
-  return rc;
-}
-
-static pe_status join(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  pe_status rc = d->at[i].tokens++ ? pe_buf_byte(d->out, ' ', err) : PE_OK;
-  return rc ? rc : pe_buf_put(d->out, s.at, s.len, err);
-}
-
-/* Stages that look at whole tokens. */
-static pe_status feed_token(pe_decoding *d, int i, pe_str s, pe_error *err) {
-  switch (d->decoder->stage[i].kind) {
-  case BYTE_LEVEL: return byte_level(d, i, s, err);
-  case WORDPIECE: return wordpiece(d, i, s, err);
-  case BPE: return bpe(d, i, s, err);
-  case CTC: return ctc(d, i, s, err);
-  case BYTE_FALLBACK: return byte_fallback(d, i, s, err);
-  case REPLACE_REGEX: return regex(d, i, s, err);
-  default: return join(d, i, s, err);
-  }
-}
-
-/* A chunk enters stage i; behind the last stage it is output. */
-static pe_status feed(pe_decoding *d, int i, pe_str s, int marks, pe_error *err) {
-  if (i == d->decoder->count) return pe_buf_put(d->out, s.at, s.len, err);
-  switch (d->decoder->stage[i].kind) {
-  case FUSE: return feed_endless(d, i, s, err);
-  case METASPACE: return metaspace(d, i, s, marks, err);
-  case STRIP: return strip(d, i, s, marks, err);
-  case REPLACE: return replace(d, i, s, marks, err);
-  default: break;
-  }
-  if ((marks & (BEGIN | END)) == (BEGIN | END)) return feed_token(d, i, s, err);
-  pe_buf *part = &d->at[i].part;
-  if (marks & BEGIN) part->len = 0;
-  pe_status rc = pe_buf_put(part, s.at, s.len, err);
-  return rc || !(marks & END) ? rc : feed_token(d, i, held(part), err);
-}
-
-static pe_status finish_stage(pe_decoding *d, int i, pe_error *err) {
-  switch (d->decoder->stage[i].kind) {
-  case BYTE_LEVEL: return end_endless(d, i, err);
-  case BYTE_FALLBACK: return end_run(d, i, err);
-  case FUSE: return d->at[i].open ? feed(d, i + 1, nothing, END, err) : PE_OK;
-  case BPE: return end_bpe(d, i, "", err);
-  default: return PE_OK;
-  }
-}
-
-pe_status pe_decoding_new(const pe_decoder *d, pe_decoding **out, pe_error *err) {
-  pe_decoding *s = pe_calloc(1, sizeof *s);
-  if (s) s->at = pe_calloc((size_t)d->count, sizeof *s->at);
-  if (!s || !s->at) return pe_free(s), pe_nomem(err, "decoder");
-  s->decoder = d;
-  *out = s;
-  return PE_OK;
-}
-
-void pe_decoding_free(pe_decoding *s) {
-  if (!s) return;
-  for (int i = 0; i < s->decoder->count; i++) {
-    pe_buf_free(&s->at[i].hold), pe_buf_free(&s->at[i].part), pe_buf_free(&s->at[i].last);
-    pe_buf_free(&s->at[i].tmp[0]), pe_buf_free(&s->at[i].tmp[1]);
-  }
-  pe_free(s->at);
-  pe_free(s);
-}
-
-pe_status pe_decoding_push(pe_decoding *s, pe_str token, pe_buf *out, pe_error *err) {
-  s->out = out;
-  return feed(s, 0, token, BEGIN | END, err);
-}
-
-pe_status pe_decoding_finish(pe_decoding *s, pe_buf *out, pe_error *err) {
-  s->out = out;
-  pe_status rc = PE_OK;
-  for (int i = 0; !rc && i < s->decoder->count; i++) rc = finish_stage(s, i, err);
-  for (int i = 0; i < s->decoder->count; i++) {
-    progress *p = &s->at[i];
-    p->hold.len = p->part.len = p->last.len = 0;
-    p->tokens = 0, p->open = false, p->cut = p->held = 0;
-  }
-  return rc;
+bool pe_decoder_byte_level(const pe_decoder *d) {
+  for (int i = 0; i < d->count; i++)
+    if (d->stage[i].kind == PE_DECODER_BYTE_LEVEL) return true;
+  return false;
 }

@@ -1,13 +1,13 @@
-/* normalizer.c - see normalizer.h. Reading, the small kinds, and chaining. */
+/* normalizer.c - see normalizer.h. Reading, the small stages, and chains of stages. */
 #include "runtime/text/normalizer.h"
-#include "runtime/text/normalizer_steps.h"
+#include "runtime/text/normalizer_parts.h"
 #include "runtime/text/regex.h"
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
 #include <string.h>
 
-typedef pe_status step(const pe_normalizer *n, pe_str text, pe_sink *s);
+typedef pe_status run_fn(const pe_normalizer *n, pe_str text, pe_sink *s);
 
 struct pe_normalizer {
   const struct kind *kind;
@@ -21,52 +21,22 @@ struct pe_normalizer {
   size_t parts;
 };
 
-/* ---- the sink -------------------------------------------------------------------------------------------------- */
+/* ---- kinds that change one character at a time ----------------------------------------------- */
 
-static pe_status put_origins(pe_sink *s, size_t n, size_t from) {
-  pe_status rc = pe_buf_reserve(s->origin, n * sizeof(uint32_t), s->err);
-  uint32_t o = (uint32_t)from;
-  for (size_t i = 0; i < n && !rc; i++, s->origin->len += sizeof o)
-    memcpy(s->origin->data + s->origin->len, &o, sizeof o);
-  return rc;
-}
-
-pe_status pe_sink_put(pe_sink *s, const char *bytes, size_t n, size_t from) {
-  pe_status rc = pe_buf_put(s->out, bytes, n, s->err);
-  return rc || !s->origin ? rc : put_origins(s, n, from);
-}
-
-pe_status pe_sink_char(pe_sink *s, int32_t cp, size_t from) {
-  char bytes[4];
-  int n = pe_utf8_put(bytes, cp);
-  return pe_sink_put(s, bytes, (size_t)n, from);
-}
-
-pe_status pe_sink_copy(pe_sink *s, pe_str text, size_t from, size_t to) {
-  if (from >= to) return PE_OK;
-  pe_status rc = pe_buf_put(s->out, text.at + from, to - from, s->err);
-  while (!rc && s->origin && from < to) {
-    int32_t cp;
-    size_t n = (size_t)pe_utf8_next(text.at + from, text.at + to, &cp);
-    rc = put_origins(s, n, from);
-    from += n;
-  }
-  return rc;
-}
-
-/* ---- kinds that go character by character ---------------------------------------------------------------------- */
-
-/* What becomes of one character: 0 to 3 others. */
+/* Writes what one character becomes and returns how many characters that is, 0 to 3. */
 typedef int change(int32_t cp, int32_t out[3]);
 
 static inline size_t read_char(const char *at, const char *end, int32_t *cp) {
-  if ((uint8_t)*at < 0x80) return *cp = *at, 1;
+  if ((uint8_t)*at < 0x80) {
+    *cp = *at;
+    return 1;
+  }
   return (size_t)pe_utf8_next(at, end, cp);
 }
 
 static pe_status each(pe_str text, pe_sink *s, change *how) {
   const char *end = text.at + text.len;
-  size_t span = 0; /* unchanged and not yet written */
+  size_t span = 0; /* start of text that is unchanged and not yet written */
   pe_status rc = PE_OK;
   for (size_t at = 0, next; at < text.len && !rc; at = next) {
     int32_t cp, out[3];
@@ -103,8 +73,9 @@ static int unmark_bert_one(int32_t cp, int32_t out[3]) {
 }
 
 static int clean_one(int32_t cp, int32_t out[3]) {
-  if (cp > ' ' && cp < 0x7f) return out[0] = cp, 1;
-  out[0] = pe_unicode_space(cp) ? ' ' : cp;
+  out[0] = cp;
+  if (cp > ' ' && cp < 0x7f) return 1;
+  if (pe_unicode_space(cp)) out[0] = ' ';
   return !(pe_unicode_info(cp) & PE_U_CLEANED);
 }
 
@@ -116,7 +87,10 @@ static int space_one(int32_t cp, int32_t out[3]) {
   out[0] = cp;
   if (cp < 0x3400) return 1;
   for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
-    if (cp >= ranges[i][0] && cp <= ranges[i][1]) return out[0] = ' ', out[1] = cp, out[2] = ' ', 3;
+    if (cp >= ranges[i][0] && cp <= ranges[i][1]) {
+      out[0] = ' ', out[1] = cp, out[2] = ' ';
+      return 3;
+    }
   return 1;
 }
 
@@ -136,19 +110,22 @@ static pe_status run_form(const pe_normalizer *n, pe_str t, pe_sink *s) {
   return pe_form_apply(n->form, t, s);
 }
 static pe_status run_lower(const pe_normalizer *n, pe_str t, pe_sink *s) {
-  return (void)n, each(t, s, lower_one);
+  (void)n;
+  return each(t, s, lower_one);
 }
 static pe_status run_unmark(const pe_normalizer *n, pe_str t, pe_sink *s) {
-  return (void)n, each(t, s, unmark_one);
+  (void)n;
+  return each(t, s, unmark_one);
 }
 static pe_status run_nmt(const pe_normalizer *n, pe_str t, pe_sink *s) {
-  return (void)n, each(t, s, nmt_one);
+  (void)n;
+  return each(t, s, nmt_one);
 }
 static pe_status run_map(const pe_normalizer *n, pe_str t, pe_sink *s) {
   return pe_charmap_apply(n->map, t, s);
 }
 
-/* ---- the other small kinds ------------------------------------------------------------------------------------- */
+/* ---- other small kinds ----------------------------------------------------------------------- */
 
 static pe_status run_prepend(const pe_normalizer *n, pe_str text, pe_sink *s) {
   if (!text.len) return PE_OK;
@@ -188,7 +165,7 @@ static pe_status run_bytes(const pe_normalizer *n, pe_str text, pe_sink *s) {
     int32_t cp;
     int len = pe_utf8_next(text.at + at, end, &cp);
     for (int i = 0; i < len && !rc; i++)
-      rc = pe_sink_char(s, pe_bytelevel_char((uint8_t)text.at[at + (size_t)i]), at);
+      rc = pe_sink_char(s, pe_unicode_byte_char((uint8_t)text.at[at + (size_t)i]), at);
     at += (size_t)len;
   }
   return rc;
@@ -233,14 +210,15 @@ static pe_status run_replace(const pe_normalizer *n, pe_str text, pe_sink *s) {
   return rc ? rc : pe_sink_copy(s, text, done, text.len);
 }
 
-/* ---- chains of steps ------------------------------------------------------------------------------------------- */
+/* ---- chains of stages ------------------------------------------------------------------------ */
 
-/* Two buffers in turn; `origin` maps the current text to the very first one. */
+/* Stages write to two buffers in turn; `origin` maps the current text to the input of the chain. */
 typedef struct chain {
   pe_buf text[2], origin[2];
   int now;
-  bool moved, wanted; /* whether text[now] is the current text (else it is still the input) */
-  size_t input; /* bytes of the input: where what was put behind the last character comes from */
+  bool moved;   /* text[now] is the current text; before the first change it is the input */
+  bool wanted;  /* origins are */
+  size_t input; /* bytes of the input: the origin of text appended after its last character */
   pe_error *err;
 } chain;
 
@@ -248,7 +226,7 @@ static pe_str current(const chain *c, pe_str input) {
   return c->moved ? pe_str_of(c->text[c->now].data, c->text[c->now].len) : input;
 }
 
-/* Prepares the other buffer; finish() makes it the current one. */
+/* The other buffer as a sink; finish() makes it the current one. */
 static pe_sink next_sink(chain *c) {
   int to = c->moved ? !c->now : 0;
   c->text[to].len = c->origin[to].len = 0;
@@ -257,7 +235,7 @@ static pe_sink next_sink(chain *c) {
 
 static void finish(chain *c) {
   int to = c->moved ? !c->now : 0;
-  if (c->wanted && c->moved) { /* offsets into the step's input become offsets into the first */
+  if (c->wanted && c->moved) { /* offsets into the stage's input become offsets into the chain's */
     uint32_t *o = (uint32_t *)(void *)c->origin[to].data;
     const uint32_t *before = (const uint32_t *)(void *)c->origin[c->now].data;
     size_t known = c->origin[c->now].len / sizeof *o;
@@ -276,14 +254,17 @@ static pe_status chain_each(chain *c, pe_str input, change *how) {
 
 static pe_status chain_out(chain *c, pe_str input, pe_status rc, pe_sink *s) {
   pe_str t = current(c, input);
-  if (!rc && !c->moved)
+  if (!rc && !c->moved) {
     rc = pe_sink_copy(s, t, 0, t.len);
-  else if (!rc) {
+  } else if (!rc) {
     rc = pe_buf_put(s->out, t.at, t.len, s->err);
     if (!rc && s->origin)
       rc = pe_buf_put(s->origin, c->origin[c->now].data, c->origin[c->now].len, s->err);
   }
-  for (int i = 0; i < 2; i++) pe_buf_free(&c->text[i]), pe_buf_free(&c->origin[i]);
+  for (int i = 0; i < 2; i++) {
+    pe_buf_free(&c->text[i]);
+    pe_buf_free(&c->origin[i]);
+  }
   return rc;
 }
 
@@ -315,20 +296,20 @@ static pe_status run_bert(const pe_normalizer *n, pe_str text, pe_sink *s) {
   return chain_out(&c, text, rc, s);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-typedef pe_status reader(pe_normalizer *n, const pe_json_value *v, pe_error *err);
+typedef pe_status read_fn(pe_normalizer *n, const pe_json_value *v, pe_error *err);
 
 typedef struct kind {
   const char *name;
-  step *run;
-  reader *read; /* NULL: nothing to read */
+  run_fn *run;
+  read_fn *read; /* NULL: nothing to read */
   bool compose, compat;
 } kind;
 
 static pe_status keep(pe_str *to, const pe_json_value *v, const char *what, pe_error *err) {
   if (!pe_json_is(v, PE_JSON_STRING))
-    return pe_fail(err, PE_EFORMAT, "\"%s\" is missing or not a string", what);
+    return pe_fail(err, PE_EFORMAT, "\"%s\" must be a string", what);
   char *copy = pe_alloc(v->str.len + 1);
   if (!copy) return pe_nomem(err, "normalizer");
   memcpy(copy, v->str.at, v->str.len);
@@ -353,11 +334,10 @@ static pe_status read_replace(pe_normalizer *n, const pe_json_value *v, pe_error
   if (rc) return rc;
   if (!re && (rc = keep(&n->pattern, pe_json_get(p, "String"), "pattern", err))) return rc;
   if (re && re->type != PE_JSON_STRING)
-    return pe_fail(err, PE_EFORMAT, "\"pattern\" is not a string");
+    return pe_fail(err, PE_EFORMAT, "\"pattern\" must be a string");
   if (re) return pe_regex_compile(re->str, &n->regex, err);
-  return n->pattern.len
-             ? PE_OK
-             : pe_regex_compile(n->pattern, &n->regex, err); /* empty: between all characters */
+  if (n->pattern.len) return PE_OK;
+  return pe_regex_compile(n->pattern, &n->regex, err); /* "" matches between all characters */
 }
 
 static pe_status read_bert(pe_normalizer *n, const pe_json_value *v, pe_error *err) {
@@ -372,14 +352,14 @@ static pe_status read_bert(pe_normalizer *n, const pe_json_value *v, pe_error *e
 static pe_status read_map(pe_normalizer *n, const pe_json_value *v, pe_error *err) {
   const pe_json_value *map = pe_json_get(v, "precompiled_charsmap");
   if (!pe_json_is(map, PE_JSON_STRING))
-    return pe_fail(err, PE_EFORMAT, "\"precompiled_charsmap\" is missing or not a string");
+    return pe_fail(err, PE_EFORMAT, "\"precompiled_charsmap\" must be a string");
   return pe_charmap_read(map->str, &n->map, err);
 }
 
 static pe_status read_sequence(pe_normalizer *n, const pe_json_value *v, pe_error *err) {
   const pe_json_value *list = pe_json_get(v, "normalizers");
   if (!pe_json_is(list, PE_JSON_ARRAY))
-    return pe_fail(err, PE_EFORMAT, "\"normalizers\" is missing or not an array");
+    return pe_fail(err, PE_EFORMAT, "\"normalizers\" must be an array");
   if (!(n->part = pe_calloc(list->count, sizeof *n->part))) return pe_nomem(err, "normalizer");
   pe_status rc = PE_OK;
   for (const pe_json_value *c = list->child; c && !rc; c = c->next)
@@ -407,7 +387,7 @@ static const kind kinds[] = {
 pe_status pe_normalizer_read(const pe_json_value *v, pe_normalizer **out, pe_error *err) {
   *out = NULL;
   if (!v || v->type == PE_JSON_NULL) return PE_OK;
-  if (v->type != PE_JSON_OBJECT) return pe_fail(err, PE_EFORMAT, "normalizer: not an object");
+  if (v->type != PE_JSON_OBJECT) return pe_fail(err, PE_EFORMAT, "normalizer must be an object");
   pe_str type = pe_json_str(pe_json_get(v, "type"), "");
   const kind *k = NULL;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -420,9 +400,12 @@ pe_status pe_normalizer_read(const pe_json_value *v, pe_normalizer **out, pe_err
   n->kind = k;
   n->form = (pe_form){k->compose, k->compat};
   pe_status rc = k->read ? k->read(n, v, err) : PE_OK;
-  if (!rc) return *out = n, PE_OK;
+  if (!rc) {
+    *out = n;
+    return PE_OK;
+  }
   pe_normalizer_free(n);
-  if (rc == PE_ENOMEM || k->run == run_sequence) return rc; /* the innermost name is enough */
+  if (rc == PE_ENOMEM || k->run == run_sequence) return rc; /* the innermost kind is enough */
   if (err) pe_error_prefix(err, "normalizer %s", k->name);
   return rc;
 }
@@ -438,18 +421,21 @@ void pe_normalizer_free(pe_normalizer *n) {
   pe_free(n);
 }
 
-/* ---- using ----------------------------------------------------------------------------------------------------- */
+/* ---- applying -------------------------------------------------------------------------------- */
 
 bool pe_normalizer_unchanged(const pe_normalizer *n, pe_str text) {
-  if (!n || !text.len) return true; /* no kind makes something of nothing */
-  step *run = n->kind->run;
+  if (!n || !text.len) return true; /* every kind maps "" to itself */
+  run_fn *run = n->kind->run;
   size_t from, to;
   if (run == run_form) return pe_form_unchanged(n->form, text);
   if (run == run_lower) return each_same(text, lower_one);
   if (run == run_unmark) return each_same(text, unmark_one);
   if (run == run_nmt) return each_same(text, nmt_one);
   if (run == run_replace) return !n->regex && !find(text, 0, n->pattern);
-  if (run == run_strip) return strip(n, text, &from, &to), to - from == text.len;
+  if (run == run_strip) {
+    strip(n, text, &from, &to);
+    return to - from == text.len;
+  }
   if (run != run_sequence) return false;
   for (size_t i = 0; i < n->parts; i++)
     if (!pe_normalizer_unchanged(n->part[i], text)) return false;
@@ -459,8 +445,8 @@ bool pe_normalizer_unchanged(const pe_normalizer *n, pe_str text) {
 pe_status pe_normalizer_apply(const pe_normalizer *n, pe_str text, pe_buf *out, pe_buf *origin,
                               pe_error *err) {
   if (origin && text.len > UINT32_MAX)
-    return pe_fail(err, PE_ELIMIT, "normalizer: %zu bytes of text, at most %u", text.len,
-                   UINT32_MAX);
+    return pe_fail(err, PE_ELIMIT, "normalizer: a text of %zu bytes is too long, the limit is %u",
+                   text.len, UINT32_MAX);
   pe_sink s = {out, origin, err};
   return n ? n->kind->run(n, text, &s) : pe_sink_copy(&s, text, 0, text.len);
 }

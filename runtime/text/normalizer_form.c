@@ -1,10 +1,10 @@
-/* normalizer_form.c - the four normalization forms, with the tables of the reference's old Unicode.
+/* normalizer_form.c - the four normalization forms, with the tables of the library's older Unicode.
  *
- * Most text does not change and is copied in long spans. A character that might change opens a cluster: it (and, when
- * composing, the character before it) is decomposed into items, which are put in canonical order, composed and written
- * as soon as a character comes that cannot join them. Runs of combining marks are sorted by counting, so that a
- * million of them cost a million steps. */
-#include "runtime/text/normalizer_steps.h"
+ * Most text does not change and is copied in long spans. A character that might change opens a
+ * cluster: it (and, when composing, the character before it) is decomposed into items, which are
+ * put in canonical order, composed, and written once a character arrives that cannot join them.
+ * Long runs of combining marks are sorted by counting, so their cost is linear. */
+#include "runtime/text/normalizer_parts.h"
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
@@ -25,10 +25,11 @@ typedef struct cluster {
 
 static bool inert(pe_form f, uint32_t w) {
   if (f.compat && (w & PE_U_COMPAT)) return false;
-  return f.compose ? !(w & PE_U_NFC_MAYBE) : !(w & PE_U_CANONICAL) && !pe_info_ccc(w);
+  return f.compose ? !(w & PE_U_NFC_MAYBE) : !(w & PE_U_CANONICAL) && !pe_unicode_ccc(w);
 }
 
-/* Stable, by combining class; all of them are above 0. */
+/* Sorts by combining class, stably. All classes are above 0. Insertion sort for the usual one to
+ * three marks; it would be quadratic for a hostile text. */
 static pe_status order(item *at, size_t n, pe_error *err) {
   enum { FEW = 12 };
   if (n <= FEW) {
@@ -53,8 +54,8 @@ static pe_status order(item *at, size_t n, pe_error *err) {
 
 static void compose(cluster *c) {
   size_t out = 0, starter = 0;
-  bool have = false; /* a starter to join */
-  uint32_t last = 0; /* class of what stands between it and now; 0: nothing does */
+  bool have = false; /* there is a starter to join */
+  uint32_t last = 0; /* class of the last character after the starter; 0: none */
   for (size_t i = 0; i < c->n; i++) {
     item x = c->at[i];
     bool next_to = have && out == starter + 1;
@@ -91,9 +92,9 @@ static pe_status add(cluster *c, int32_t cp, size_t from) {
   int n = pe_unicode_decompose(cp, c->form.compat, parts);
   pe_status rc = PE_OK;
   for (int i = 0; i < n && !rc; i++) {
-    uint32_t w = pe_unicode_info(parts[i]), ccc = (uint32_t)pe_info_ccc(w);
+    uint32_t w = pe_unicode_info(parts[i]), ccc = (uint32_t)pe_unicode_ccc(w);
     if (!ccc && !(c->form.compose && (w & PE_U_NFC_MAYBE)))
-      rc = flush(c); /* nothing before can change any more */
+      rc = flush(c); /* the items so far are final */
     if (!rc) rc = pe_grow(&c->at, &c->cap, c->n + 1, sizeof *c->at, c->sink->err);
     if (!rc) c->at[c->n++] = (item){parts[i], ccc, from};
   }
@@ -120,7 +121,7 @@ bool pe_form_unchanged(pe_form f, pe_str text) {
 pe_status pe_form_apply(pe_form f, pe_str text, pe_sink *s) {
   cluster c = {.form = f, .sink = s};
   const char *end = text.at + text.len;
-  size_t span = 0; /* text[span, at) is inert and not yet written, when the cluster is empty */
+  size_t span = 0; /* while the cluster is empty, text[span, at) is inert and not yet written */
   size_t before = 0;
   bool any_before = false, open = false;
   pe_status rc = PE_OK;
@@ -134,7 +135,10 @@ pe_status pe_form_apply(pe_form f, pe_str text, pe_sink *s) {
     size_t here = at;
     at += (size_t)pe_utf8_next(text.at + at, end, &cp);
     if (inert(f, pe_unicode_info(cp))) {
-      if (open) rc = flush(&c), open = false, span = here;
+      if (open) {
+        rc = flush(&c);
+        open = false, span = here;
+      }
       before = here, any_before = true;
       continue;
     }

@@ -3,12 +3,13 @@
 
 #include <string.h>
 
-enum { MAX_NESTING = 16 };
+enum { MAX_NESTING = 16 }; /* of Sequences: bounds the recursion; published files have 1 */
 
 static pe_status read_id(const pe_json_value *v, const char *what, int32_t *out, pe_error *err) {
   int64_t id = pe_json_int(v, -1);
   if (id < 0 || id >= INT32_MAX)
-    return pe_fail(err, PE_EFORMAT, "post_processor: %s has no valid id", what);
+    return pe_fail(err, PE_EFORMAT,
+                   "post_processor: the id of %s must be an integer from 0 to 2^31 - 2", what);
   *out = (int32_t)id;
   return PE_OK;
 }
@@ -46,7 +47,7 @@ static pe_status put_special(const pe_json_value *specials, pe_str name, pe_ids 
       if (pe_str_same(s->key, name)) ids = pe_json_get(s, "ids");
   if (!pe_json_is(ids, PE_JSON_ARRAY))
     return pe_fail(err, PE_EFORMAT,
-                   "post_processor: the template's '%.*s' is not among its special_tokens",
+                   "post_processor: the template uses '%.*s', which is not in special_tokens",
                    pe_str_clip(name), name.at);
   pe_status rc = PE_OK;
   for (const pe_json_value *i = ids->child; !rc && i; i = i->next) {
@@ -59,7 +60,8 @@ static pe_status put_special(const pe_json_value *specials, pe_str name, pe_ids 
 static pe_status read_template(const pe_json_value *v, pe_postprocessor *p, pe_error *err) {
   const pe_json_value *single = pe_json_get(v, "single");
   if (!pe_json_is(single, PE_JSON_ARRAY))
-    return pe_fail(err, PE_EFORMAT, "post_processor: TemplateProcessing without 'single'");
+    return pe_fail(err, PE_EFORMAT,
+                   "post_processor: 'single' of TemplateProcessing must be an array");
   pe_ids front = {0};
   int texts = 0;
   pe_status rc = PE_OK;
@@ -73,11 +75,11 @@ static pe_status read_template(const pe_json_value *v, pe_postprocessor *p, pe_e
       texts++;
     else
       rc = pe_fail(err, PE_EFORMAT,
-                   "post_processor: a template part is neither SpecialToken nor Sequence");
+                   "post_processor: a template part must be a SpecialToken or a Sequence");
   }
   if (!rc && texts != 1)
     rc = pe_fail(err, PE_EUNSUPPORTED,
-                 "post_processor: the template holds the text %d times, not once", texts);
+                 "post_processor: the template must contain the text once, got %d times", texts);
   if (!rc) rc = put_first(&p->before, &front, err);
   pe_ids_free(&front);
   return rc;
@@ -95,9 +97,9 @@ static pe_status read_any(const pe_json_value *v, int depth, pe_postprocessor *p
                    type.at);
   const pe_json_value *list = pe_json_get(v, "processors");
   if (!pe_json_is(list, PE_JSON_ARRAY))
-    return pe_fail(err, PE_EFORMAT, "post_processor: Sequence without 'processors'");
+    return pe_fail(err, PE_EFORMAT, "post_processor: 'processors' of a Sequence must be an array");
   if (depth == MAX_NESTING)
-    return pe_fail(err, PE_ELIMIT, "post_processor: nested deeper than %d levels", MAX_NESTING);
+    return pe_fail(err, PE_ELIMIT, "post_processor is nested deeper than %d levels", MAX_NESTING);
   pe_status rc = PE_OK;
   for (const pe_json_value *i = list->child; !rc && i; i = i->next)
     rc = read_any(i, depth + 1, p, err);

@@ -1,19 +1,20 @@
-/* pretokenizer.c - see pretokenizer.h. Reading, and running the steps one after another.
+/* pretokenizer.c - see pretokenizer.h. Reads the stages and runs them in order.
  *
- * Sequences are flattened into one list of steps, and a step that does nothing (ByteLevel without pattern and prefix)
- * leaves only its mark; so the common case, one Split and ByteLevel, is a single pass that appends to the result. */
+ * Sequences are flattened into one list of stages, and a ByteLevel that is last and has neither
+ * pattern nor prefix leaves only a flag. So the common case, Split and ByteLevel, is a single pass
+ * that appends to the result. */
 #include "runtime/text/pretokenizer.h"
-#include "runtime/text/pretokenizer_steps.h"
+#include "runtime/text/pretokenizer_matcher.h"
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
 #include <string.h>
 
 typedef struct work work;
-typedef struct pe_pretoken_step pe_pretoken_step;
+typedef struct stage stage;
 
-struct pe_pretoken_step {
-  pe_status (*run)(work *w, const pe_pretoken_step *s);
+struct stage {
+  pe_status (*run)(work *w, const stage *s);
   pe_matcher match;
   enum { ALWAYS, FIRST, NEVER } prepend; /* Metaspace */
   bool split;                            /* Metaspace */
@@ -22,22 +23,15 @@ struct pe_pretoken_step {
 };
 
 struct pe_pretokenizer {
-  pe_pretoken_step *step;
+  stage *stage;
   size_t n, cap;
   bool byte_level;
 };
 
-/* What lives in pe_pieces.scratch. */
-typedef struct scratch {
-  pe_regex_scan scan;
-  pe_piece_list other; /* the list that is not the result, in turn */
-  pe_buf text;         /* the text that is not the result, in turn */
-} scratch;
-
 struct work {
   pe_str text;
   pe_piece_list in, out;
-  pe_buf fresh, spare; /* where the next changed text goes; the one before */
+  pe_buf fresh, spare; /* where the next changed text goes; the current one, if it was changed */
   pe_regex_scan *scan;
   bool lead; /* the first piece begins at offset 0 of the whole input */
   pe_error *err;
@@ -46,9 +40,9 @@ struct work {
 static const char gpt2[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* ---- steps that keep the text ------------------------------------------------------------------------------------ */
+/* ---- stages that keep the text --------------------------------------------------------------- */
 
-static pe_status run_match(work *w, const pe_pretoken_step *s) {
+static pe_status run_match(work *w, const stage *s) {
   pe_status rc = PE_OK;
   for (size_t i = 0; i < w->in.n && !rc; i++)
     rc = pe_matcher_split(&s->match, w->text.at, w->in.at[i].from, w->in.at[i].to, w->scan, &w->out,
@@ -56,7 +50,7 @@ static pe_status run_match(work *w, const pe_pretoken_step *s) {
   return rc;
 }
 
-static pe_status run_fixed(work *w, const pe_pretoken_step *s) {
+static pe_status run_fixed(work *w, const stage *s) {
   pe_status rc = PE_OK;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
     size_t from = w->in.at[i].from, to = w->in.at[i].to, chars = 0;
@@ -71,8 +65,9 @@ static pe_status run_fixed(work *w, const pe_pretoken_step *s) {
   return rc;
 }
 
-/* A piece begins where the script changes; spaces belong to any, and those before the first letter are lost. */
-static pe_status run_scripts(work *w, const pe_pretoken_step *s) {
+/* A piece begins where the script changes. Spaces belong to any script; those before the first
+ * letter are lost. */
+static pe_status run_scripts(work *w, const stage *s) {
   pe_status rc = PE_OK;
   (void)s;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
@@ -83,7 +78,10 @@ static pe_status run_scripts(work *w, const pe_pretoken_step *s) {
       next = at + (size_t)pe_utf8_next(w->text.at + at, w->text.at + to, &cp);
       int now = pe_unicode_split_class(cp);
       if (now == PE_SCRIPT_ANY) continue;
-      if (now != last) rc = pe_piece_push(&w->out, from, at, w->err), from = at;
+      if (now != last) {
+        rc = pe_piece_push(&w->out, from, at, w->err);
+        from = at;
+      }
       last = now;
     }
     if (!rc && last >= 0) rc = pe_piece_push(&w->out, from, to, w->err);
@@ -91,18 +89,19 @@ static pe_status run_scripts(work *w, const pe_pretoken_step *s) {
   return rc;
 }
 
-/* ---- steps that change it ---------------------------------------------------------------------------------------- */
+/* ---- stages that change the text ------------------------------------------------------------- */
 
 static pe_status put(work *w, const char *bytes, size_t n) {
   return pe_buf_put(&w->fresh, bytes, n, w->err);
 }
 
 static pe_status too_long(const work *w) {
-  return pe_fail(w->err, PE_ELIMIT, "pre-tokenizer: %zu bytes of text, at most %u", w->fresh.len,
+  return pe_fail(w->err, PE_ELIMIT,
+                 "pre-tokenizer: a text of %zu bytes is too long, the limit is %u", w->fresh.len,
                  UINT32_MAX);
 }
 
-/* The pieces in w->out are those of w->fresh: it becomes the text. */
+/* Makes w->fresh, which the pieces in w->out refer to, the text. */
 static pe_status adopt(work *w) {
   if (w->fresh.len > UINT32_MAX) return too_long(w);
   pe_buf swap = w->spare;
@@ -112,7 +111,7 @@ static pe_status adopt(work *w) {
   return PE_OK;
 }
 
-static pe_status run_prefix(work *w, const pe_pretoken_step *s) {
+static pe_status run_prefix(work *w, const stage *s) {
   pe_status rc = PE_OK;
   (void)s;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
@@ -127,7 +126,7 @@ static pe_status run_prefix(work *w, const pe_pretoken_step *s) {
   return rc ? rc : adopt(w);
 }
 
-static pe_status run_map(work *w, const pe_pretoken_step *s) {
+static pe_status run_map(work *w, const stage *s) {
   pe_status rc = PE_OK;
   (void)s;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
@@ -135,7 +134,7 @@ static pe_status run_map(work *w, const pe_pretoken_step *s) {
     size_t from = w->fresh.len;
     for (size_t at = p.from; at < p.to && !rc; at++) {
       char c[4];
-      int n = pe_utf8_put(c, pe_bytelevel_char((uint8_t)w->text.at[at]));
+      int n = pe_utf8_put(c, pe_unicode_byte_char((uint8_t)w->text.at[at]));
       rc = put(w, c, (size_t)n);
     }
     if (!rc)
@@ -145,7 +144,7 @@ static pe_status run_map(work *w, const pe_pretoken_step *s) {
   return rc ? rc : adopt(w);
 }
 
-static pe_status run_unmap(work *w, const pe_pretoken_step *s) {
+static pe_status run_unmap(work *w, const stage *s) {
   pe_status rc = PE_OK;
   (void)s;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
@@ -154,15 +153,15 @@ static pe_status run_unmap(work *w, const pe_pretoken_step *s) {
     for (size_t at = p.from; at < p.to && !rc;) {
       int32_t cp;
       at += (size_t)pe_utf8_next(w->text.at + at, w->text.at + p.to, &cp);
-      rc = pe_buf_byte(&w->fresh, (char)pe_bytelevel_byte(cp), w->err);
+      rc = pe_buf_byte(&w->fresh, (char)pe_unicode_char_byte(cp), w->err);
     }
     if (!rc) rc = pe_piece_push(&w->out, from, w->fresh.len, w->err);
   }
   return rc ? rc : adopt(w);
 }
 
-/* Spaces become the replacement, one may be put before; then a piece begins at each of them. */
-static pe_status run_metaspace(work *w, const pe_pretoken_step *s) {
+/* Replaces spaces, prepends one replacement if wanted, and begins a piece at each of them. */
+static pe_status run_metaspace(work *w, const stage *s) {
   pe_status rc = PE_OK;
   for (size_t i = 0; i < w->in.n && !rc; i++) {
     pe_str t = pe_str_of(w->text.at + w->in.at[i].from, w->in.at[i].to - w->in.at[i].from);
@@ -186,25 +185,25 @@ static pe_status run_metaspace(work *w, const pe_pretoken_step *s) {
   return rc ? rc : adopt(w);
 }
 
-static bool changes_text(const pe_pretoken_step *s) {
+static bool changes_text(const stage *s) {
   return s->run == run_prefix || s->run == run_map || s->run == run_unmap ||
          s->run == run_metaspace;
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
-static pe_status add_step(pe_pretokenizer *p, pe_pretoken_step **out, pe_error *err) {
-  pe_status rc = pe_grow(&p->step, &p->cap, p->n + 1, sizeof *p->step, err);
+static pe_status add_stage(pe_pretokenizer *p, stage **out, pe_error *err) {
+  pe_status rc = pe_grow(&p->stage, &p->cap, p->n + 1, sizeof *p->stage, err);
   if (rc) return rc;
-  *out = &p->step[p->n++];
-  **out = (pe_pretoken_step){.run = run_match};
+  *out = &p->stage[p->n++];
+  **out = (stage){.run = run_match};
   return PE_OK;
 }
 
 static pe_status add_regex(pe_pretokenizer *p, pe_str pattern, pe_behaviour b, bool invert,
                            pe_error *err) {
-  pe_pretoken_step *s;
-  pe_status rc = add_step(p, &s, err);
+  stage *s;
+  pe_status rc = add_stage(p, &s, err);
   if (rc) return rc;
   s->match.behaviour = b, s->match.invert = invert;
   return pe_regex_compile(pattern, &s->match.regex, err);
@@ -212,8 +211,8 @@ static pe_status add_regex(pe_pretokenizer *p, pe_str pattern, pe_behaviour b, b
 
 static pe_status add_test(pe_pretokenizer *p, bool (*test)(int32_t), pe_behaviour b,
                           pe_error *err) {
-  pe_pretoken_step *s;
-  pe_status rc = add_step(p, &s, err);
+  stage *s;
+  pe_status rc = add_stage(p, &s, err);
   if (!rc) s->match.test = test, s->match.behaviour = b;
   return rc;
 }
@@ -230,7 +229,10 @@ static pe_status read_behaviour(const pe_json_value *v, pe_behaviour *out, pe_er
                                       "Contiguous"};
   pe_str name = pe_json_str(pe_json_get(v, "behavior"), "Isolated");
   for (int i = 0; i < 5; i++)
-    if (pe_str_eq(name, names[i])) return *out = (pe_behaviour)i, PE_OK;
+    if (pe_str_eq(name, names[i])) {
+      *out = (pe_behaviour)i;
+      return PE_OK;
+    }
   return pe_fail(err, PE_EUNSUPPORTED, "unknown behavior '%.*s'", pe_str_clip(name), name.at);
 }
 
@@ -242,24 +244,24 @@ static pe_status read_split(pe_pretokenizer *p, const pe_json_value *v, pe_error
   pe_status rc = read_behaviour(v, &b, err);
   if (rc) return rc;
   if (!pe_json_is(text, PE_JSON_STRING))
-    return pe_fail(err, PE_EFORMAT, "\"pattern\" is neither String nor Regex");
+    return pe_fail(err, PE_EFORMAT, "\"pattern\" must hold a String or a Regex");
   if (re || !text->str.len)
-    return add_regex(p, text->str, b, invert, err); /* empty: between all characters */
-  pe_pretoken_step *s;
-  if ((rc = add_step(p, &s, err))) return rc;
+    return add_regex(p, text->str, b, invert, err); /* "" matches between all characters */
+  stage *s;
+  if ((rc = add_stage(p, &s, err))) return rc;
   s->match.behaviour = b, s->match.invert = invert;
   return keep_literal(&s->match, text->str, err);
 }
 
 static pe_status read_bytes(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
-  pe_pretoken_step *s;
+  stage *s;
   pe_status rc = PE_OK;
-  if (pe_json_bool(pe_json_get(v, "add_prefix_space"), true) && !(rc = add_step(p, &s, err)))
+  if (pe_json_bool(pe_json_get(v, "add_prefix_space"), true) && !(rc = add_stage(p, &s, err)))
     s->run = run_prefix;
   if (!rc && pe_json_bool(pe_json_get(v, "use_regex"), true))
     rc = add_regex(p, pe_str_c(gpt2), PE_ISOLATED, false, err);
-  /* The mapping itself is a step only when others follow; prune() decides that at the end. */
-  if (!rc && !(rc = add_step(p, &s, err))) s->run = run_map;
+  /* The mapping itself is only needed if other stages follow; prune() decides at the end. */
+  if (!rc && !(rc = add_stage(p, &s, err))) s->run = run_map;
   p->byte_level = true;
   return rc;
 }
@@ -269,8 +271,8 @@ static pe_status one_char(const pe_json_value *v, const char *what, pe_str *out,
   int32_t cp;
   if (out->len && (size_t)pe_utf8_next(out->at, out->at + out->len, &cp) == out->len && cp >= 0)
     return PE_OK;
-  return pe_fail(err, PE_EFORMAT, "\"%s\" is not one character: '%.*s'", what, pe_str_clip(*out),
-                 out->at);
+  return pe_fail(err, PE_EFORMAT, "\"%s\" must be one character, got '%.*s'", what,
+                 pe_str_clip(*out), out->at);
 }
 
 static pe_status read_metaspace(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
@@ -280,7 +282,7 @@ static pe_status read_metaspace(pe_pretokenizer *p, const pe_json_value *v, pe_e
   pe_str text,
       name = pe_json_str(scheme, pe_json_bool(pe_json_get(v, "add_prefix_space"), true) ? "always"
                                                                                         : "never");
-  pe_pretoken_step *s;
+  stage *s;
   int k = 0;
   pe_status rc = one_char(rep ? rep : pe_json_get(v, "str_rep"), "replacement", &text, err);
   if (rc) return rc;
@@ -289,8 +291,8 @@ static pe_status read_metaspace(pe_pretokenizer *p, const pe_json_value *v, pe_e
     return pe_fail(err, PE_EUNSUPPORTED, "unknown prepend_scheme '%.*s'", pe_str_clip(name),
                    name.at);
   if (p->byte_level)
-    return pe_fail(err, PE_EUNSUPPORTED, "it stands behind ByteLevel, which leaves no spaces");
-  if ((rc = add_step(p, &s, err))) return rc;
+    return pe_fail(err, PE_EUNSUPPORTED, "must come before ByteLevel, which leaves no spaces");
+  if ((rc = add_stage(p, &s, err))) return rc;
   s->run = run_metaspace;
   s->prepend = k == 0 ? ALWAYS : k == 1 ? FIRST : NEVER;
   s->split = pe_json_bool(pe_json_get(v, "split"), true);
@@ -301,7 +303,7 @@ static pe_status read_metaspace(pe_pretokenizer *p, const pe_json_value *v, pe_e
 
 static pe_status read_whitespace(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
   (void)v;
-  /* Here, unlike in patterns, the reference counts the two joiners as word characters. */
+  /* Here, unlike in patterns, the library counts the two joiners as word characters. */
   static const char words[] = "[\\w\\u200c\\u200d]+|[^\\w\\s\\u200c\\u200d]+";
   return add_regex(p, pe_str_c(words), PE_REMOVED, true, err);
 }
@@ -329,27 +331,26 @@ static pe_status read_digits(pe_pretokenizer *p, const pe_json_value *v, pe_erro
 
 static pe_status read_delimiter(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
   pe_str text;
-  pe_pretoken_step *s;
+  stage *s;
   pe_status rc = one_char(pe_json_get(v, "delimiter"), "delimiter", &text, err);
-  if (!rc) rc = add_step(p, &s, err);
+  if (!rc) rc = add_stage(p, &s, err);
   return rc ? rc : keep_literal(&s->match, text, err);
 }
 
 static pe_status read_scripts(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
-  pe_pretoken_step *s;
-  pe_status rc = add_step(p, &s, err);
+  stage *s;
+  pe_status rc = add_stage(p, &s, err);
   (void)v;
   if (!rc) s->run = run_scripts;
   return rc;
 }
 
 static pe_status read_fixed(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
-  pe_pretoken_step *s;
+  stage *s;
   int64_t length = pe_json_int(pe_json_get(v, "length"), 5);
   if (length < 1)
-    return pe_fail(err, PE_EFORMAT, "\"length\" is %lld, at least 1 makes sense",
-                   (long long)length);
-  pe_status rc = add_step(p, &s, err);
+    return pe_fail(err, PE_EFORMAT, "\"length\" must be at least 1, got %lld", (long long)length);
+  pe_status rc = add_stage(p, &s, err);
   if (!rc) s->run = run_fixed, s->length = (size_t)length;
   return rc;
 }
@@ -375,7 +376,7 @@ static const struct kind {
 };
 
 static pe_status read_one(pe_pretokenizer *p, const pe_json_value *v, pe_error *err) {
-  if (v->type != PE_JSON_OBJECT) return pe_fail(err, PE_EFORMAT, "pre-tokenizer: not an object");
+  if (v->type != PE_JSON_OBJECT) return pe_fail(err, PE_EFORMAT, "pre-tokenizer must be an object");
   pe_str type = pe_json_str(pe_json_get(v, "type"), "");
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
     if (!pe_str_eq(type, kinds[i].name)) continue;
@@ -398,15 +399,16 @@ static pe_status read_sequence(pe_pretokenizer *p, const pe_json_value *v, pe_er
   return rc;
 }
 
-/* The mapping of the last ByteLevel need not happen when it is the last step, and must be undone when it is not. */
+/* If the mapping of ByteLevel is the last stage it is dropped, otherwise it is undone at the
+ * end. */
 static pe_status prune(pe_pretokenizer *p, pe_error *err) {
   if (!p->byte_level) return PE_OK;
-  if (p->step[p->n - 1].run == run_map) {
+  if (p->stage[p->n - 1].run == run_map) {
     p->n--;
     return PE_OK;
   }
-  pe_pretoken_step *s;
-  pe_status rc = add_step(p, &s, err);
+  stage *s;
+  pe_status rc = add_stage(p, &s, err);
   if (!rc) s->run = run_unmap;
   return rc;
 }
@@ -427,24 +429,24 @@ pe_status pe_pretokenizer_read(const pe_json_value *v, pe_pretokenizer **out, pe
 
 void pe_pretokenizer_free(pe_pretokenizer *p) {
   if (!p) return;
-  for (size_t i = 0; i < p->n; i++) pe_matcher_free(&p->step[i].match);
-  pe_free(p->step);
+  for (size_t i = 0; i < p->n; i++) pe_matcher_free(&p->stage[i].match);
+  pe_free(p->stage);
   pe_free(p);
 }
 
 bool pe_pretokenizer_byte_level(const pe_pretokenizer *p) { return p && p->byte_level; }
 
-/* ---- using ------------------------------------------------------------------------------------------------------- */
+/* ---- splitting ------------------------------------------------------------------------------- */
 
-/* Runs all steps; w->out holds the result. A step reads w->in and appends to w->out. */
-static pe_status run_steps(const pe_pretokenizer *p, work *w) {
+/* Runs all stages; w->out holds the result. A stage reads w->in and appends to w->out. */
+static pe_status run_stages(const pe_pretokenizer *p, work *w) {
   pe_status rc = pe_piece_push(&w->out, 0, w->text.len, w->err);
   for (size_t i = 0; p && i < p->n && !rc; i++) {
     pe_piece_list swap = w->in;
     w->in = w->out, w->out = swap;
     w->out.n = 0;
-    rc = p->step[i].run(w, &p->step[i]);
-    if (!rc && !changes_text(&p->step[i]))
+    rc = p->stage[i].run(w, &p->stage[i]);
+    if (!rc && !changes_text(&p->stage[i]))
       w->lead = w->lead && w->in.n && w->out.n && w->in.at[0].from == w->out.at[0].from;
   }
   return rc;
@@ -453,30 +455,24 @@ static pe_status run_steps(const pe_pretokenizer *p, work *w) {
 pe_status pe_pretokenizer_split(const pe_pretokenizer *p, pe_str text, bool first, pe_pieces *out,
                                 pe_error *err) {
   if (text.len > UINT32_MAX)
-    return pe_fail(err, PE_ELIMIT, "pre-tokenizer: %zu bytes of text, at most %u", text.len,
+    return pe_fail(err, PE_ELIMIT,
+                   "pre-tokenizer: a text of %zu bytes is too long, the limit is %u", text.len,
                    UINT32_MAX);
-  scratch *s = out->scratch;
-  if (!s && !(s = out->scratch = pe_calloc(1, sizeof *s))) return pe_nomem(err, "pre-tokenizer");
-  work w = {text, s->other, {out->piece, 0, out->cap}, s->text, out->own, &s->scan, first, err};
+  work w = {.text = text,
+            .in = out->spare_list,
+            .out = {out->list.at, 0, out->list.cap},
+            .fresh = out->spare_text,
+            .spare = out->own,
+            .scan = &out->scan,
+            .lead = first,
+            .err = err};
   w.fresh.len = w.spare.len = 0;
-  pe_status rc = run_steps(p, &w);
-  /* After an odd number of changes the lists and texts have changed places; all is kept for the next call. */
-  out->piece = w.out.at, out->count = rc ? 0 : w.out.n, out->cap = w.out.cap;
-  s->other = w.in;
-  out->own = w.spare, s->text = w.fresh;
+  pe_status rc = run_stages(p, &w);
+  /* After an odd number of changes the lists and texts have changed places. */
+  out->list = w.out;
+  if (rc) out->list.n = 0;
+  out->spare_list = w.in;
+  out->own = w.spare, out->spare_text = w.fresh;
   out->text = w.text;
   return rc;
-}
-
-void pe_pieces_free(pe_pieces *p) {
-  scratch *s = p->scratch;
-  if (s) {
-    pe_regex_scan_free(&s->scan);
-    pe_free(s->other.at);
-    pe_buf_free(&s->text);
-    pe_free(s);
-  }
-  pe_free(p->piece);
-  pe_buf_free(&p->own);
-  *p = (pe_pieces){0};
 }

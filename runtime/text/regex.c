@@ -1,4 +1,4 @@
-/* regex.c - see regex.h. Classes of characters, the rewritten pattern, and matching. */
+/* regex.c - see regex.h. Classes of characters, rewriting the pattern, and matching. */
 #include "runtime/text/regex.h"
 #include "runtime/text/regex_parse.h"
 
@@ -23,12 +23,18 @@ struct pe_regex {
   uint16_t page[PAGES];
 };
 
-/* ---- memory for PCRE2 ------------------------------------------------------------------------------------------ */
+/* ---- memory for PCRE2 ---------------------------------------------------------------------- */
 
-static void *lend(PCRE2_SIZE size, void *unused) { return (void)unused, pe_alloc(size); }
-static void unlend(void *p, void *unused) { (void)unused, pe_free(p); }
+static void *lend(PCRE2_SIZE size, void *unused) {
+  (void)unused;
+  return pe_alloc(size);
+}
+static void unlend(void *p, void *unused) {
+  (void)unused;
+  pe_free(p);
+}
 
-/* ---- equivalence classes --------------------------------------------------------------------------------------- */
+/* ---- equivalence classes ------------------------------------------------------------------- */
 
 typedef struct change {
   int32_t at;
@@ -36,9 +42,9 @@ typedef struct change {
 } change;
 
 typedef struct classes {
-  uint64_t (*member)[SET_WORDS]; /* of class k: which sets hold it */
+  uint64_t (*member)[SET_WORDS]; /* the sets that contain class k, as a bitmap */
   int count;
-  change *span; /* from span[i].at on, characters are of class span[i].set */
+  change *span; /* from span[i].at on, the class is span[i].set */
   size_t spans;
 } classes;
 
@@ -49,16 +55,20 @@ static int by_place(const void *a, const void *b) {
 
 static pe_status class_of(classes *c, const uint64_t *now, uint32_t *out, pe_error *err) {
   for (int i = 0; i < c->count; i++)
-    if (!memcmp(c->member[i], now, sizeof c->member[i])) return *out = (uint32_t)i, PE_OK;
+    if (!memcmp(c->member[i], now, sizeof c->member[i])) {
+      *out = (uint32_t)i;
+      return PE_OK;
+    }
   if (c->count == MAX_CLASSES)
     return pe_fail(err, PE_ELIMIT,
-                   "pattern: it tells more than %d kinds of characters beyond ASCII apart",
+                   "pattern distinguishes more than %d kinds of characters beyond ASCII",
                    MAX_CLASSES);
   memcpy(c->member[c->count], now, sizeof c->member[0]);
-  return *out = (uint32_t)c->count++, PE_OK;
+  *out = (uint32_t)c->count++;
+  return PE_OK;
 }
 
-/* Sweeps over all places where any set changes; between two of them all characters are alike. */
+/* Sweeps over all places where some set changes; between two of them all characters are alike. */
 static pe_status sweep(classes *c, change *all, size_t n, pe_error *err) {
   uint64_t now[SET_WORDS] = {0};
   pe_status rc = PE_OK;
@@ -97,11 +107,11 @@ static void free_classes(classes *c) {
   pe_free(c->span);
 }
 
-/* ---- the look-up table of a pattern ---------------------------------------------------------------------------- */
+/* ---- the look-up table of a pattern -------------------------------------------------------- */
 
 static pe_status keep_block(pe_regex *re, const uint8_t fresh[BLOCK], size_t *last, pe_error *err) {
   if (re->blocks && !memcmp(re->block[*last], fresh, BLOCK))
-    return PE_OK; /* equal blocks mostly follow each other */
+    return PE_OK; /* equal blocks are mostly neighbours */
   for (*last = 0; *last < re->blocks && memcmp(re->block[*last], fresh, BLOCK);) ++*last;
   if (*last < re->blocks) return PE_OK;
   pe_status rc = pe_grow(&re->block, &re->cap, re->blocks + 1, BLOCK, err);
@@ -124,14 +134,15 @@ static pe_status fill_table(pe_regex *re, const classes *c, pe_error *err) {
   return rc;
 }
 
-/* ---- rewriting ------------------------------------------------------------------------------------------------- */
+/* ---- rewriting ----------------------------------------------------------------------------- */
 
 static bool holds(const pe_regex_parsed *p, const classes *c, size_t set, int byte) {
   if (byte < BLOCK) return pe_charset_has(&p->set[set], byte);
   return byte - BLOCK < c->count && (c->member[byte - BLOCK][set / 64] >> (set % 64) & 1);
 }
 
-/* One character of the set as PCRE2 reads it: \xHH, or brackets with ranges, or what never matches. */
+/* Writes one character of the set for PCRE2: \xHH, brackets with ranges, or (?!), which never
+ * matches. */
 static pe_status put_bytes(pe_buf *b, const pe_regex_parsed *p, const classes *c, size_t set,
                            pe_error *err) {
   int count = 0, first = 0;
@@ -153,10 +164,12 @@ static pe_status rewrite(const pe_regex_parsed *p, const classes *c, pe_buf *b, 
   pe_status rc = PE_OK;
   for (size_t i = 0; i < p->code.len && !rc; i++) {
     const uint8_t *at = (const uint8_t *)p->code.data + i;
-    if (*at != PE_REGEX_HOLE)
+    if (*at != PE_REGEX_HOLE) {
       rc = pe_buf_byte(b, (char)*at, err);
-    else
-      rc = put_bytes(b, p, c, (size_t)at[1] | (size_t)at[2] << 8, err), i += 2;
+    } else {
+      rc = put_bytes(b, p, c, (size_t)at[1] | (size_t)at[2] << 8, err);
+      i += 2;
+    }
   }
   return rc;
 }
@@ -180,7 +193,7 @@ static pe_status compile(pe_regex *re, const pe_buf *b, pe_error *err) {
                : pe_fail(err, PE_EUNSUPPORTED, "pattern: %s", (const char *)text);
     }
   }
-  /* No JIT (or no memory for it) is not an error: the interpreter gives the same matches. */
+  /* Without a JIT, or memory for it, the interpreter finds the same matches. */
   if (!rc) re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
   pcre2_compile_context_free(ctx);
   pcre2_general_context_free(memory);
@@ -200,7 +213,7 @@ pe_status pe_regex_compile(pe_str pattern, pe_regex **out, pe_error *err) {
   if (!rc) rc = compile(re, &code, err);
   pe_buf_free(&code);
   free_classes(&c);
-  pe_regex_parsed_free(&parsed);
+  pe_regex_parse_free(&parsed);
   if (!rc)
     *out = re;
   else
@@ -215,10 +228,10 @@ void pe_regex_free(pe_regex *re) {
   pe_free(re);
 }
 
-/* ---- matching -------------------------------------------------------------------------------------------------- */
+/* ---- matching ------------------------------------------------------------------------------ */
 
-/* Bytes of a character by its first byte, cut off at the end: the only rule, so that broken text is read the same way
- * forth and back. */
+/* The length of a character by its first byte alone, cut off at the end of the text. transcode()
+ * and byte_of() both use it, so they agree on broken text also. */
 static inline size_t char_bytes(const uint8_t *at, size_t left) {
   size_t n = *at < 0xc0 ? 1 : *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
   return n < left ? n : left;
@@ -279,20 +292,22 @@ pe_status pe_regex_begin(pe_regex_scan *s, const pe_regex *re, pe_str text, pe_e
   s->at = s->last_end = s->seen = s->seen_byte = 0;
   s->matched = s->done = false;
   s->ascii = ascii_prefix(t, text.len) == text.len;
-  if (s->ascii)
+  if (s->ascii) {
     s->subject = t, s->chars = text.len;
-  else {
+  } else {
     s->own.len = 0;
     if ((rc = pe_buf_reserve(&s->own, text.len, err))) return rc;
     s->subject = (uint8_t *)s->own.data;
     s->chars = transcode(re, t, text.len, (uint8_t *)s->own.data);
   }
+  /* Real patterns backtrack a few times per match. The limits end (a+)+b after milliseconds and
+   * keep PCRE2's heap below 1 GiB. */
   uint64_t limit = 100000 + (uint64_t)s->chars * 8;
   if (limit > UINT32_MAX) limit = UINT32_MAX;
   if (limit > s->limit_set || limit < s->limit_set / 2) {
     pcre2_set_match_limit(s->context, (uint32_t)limit);
     pcre2_set_depth_limit(s->context, (uint32_t)limit);
-    pcre2_set_heap_limit(s->context, 1u << 20); /* KiB */
+    pcre2_set_heap_limit(s->context, 1u << 20); /* in KiB */
     s->limit_set = limit;
   }
   return PE_OK;
@@ -314,7 +329,7 @@ static pe_status search(pe_regex_scan *s, bool *found, pe_error *err) {
                  s->chars);
 }
 
-/* The byte offset of a character at or behind the last one asked for. */
+/* The byte offset of a character that is not before the last one asked for. */
 static size_t byte_of(pe_regex_scan *s, size_t at) {
   if (s->ascii) return at;
   const uint8_t *t = (const uint8_t *)s->text.at;
@@ -330,8 +345,8 @@ pe_status pe_regex_next(pe_regex_scan *s, bool *found, size_t *from, size_t *to,
     if (rc) return rc;
     if (!*found) break;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(s->data);
-    if (span[0] == span[1] && s->matched &&
-        span[1] == s->last_end) { /* empty, right behind the last match */
+    bool empty = span[0] == span[1];
+    if (empty && s->matched && span[1] == s->last_end) { /* directly after the last match */
       *found = false;
       if (++s->at > s->chars) break;
       continue;

@@ -7,8 +7,8 @@
 
 typedef struct node {
   uint32_t fail;  /* the longest proper suffix that is a prefix of some string */
-  uint32_t depth; /* bytes from the root: what is held back here */
-  int32_t hit;    /* the longest string that ends here, -1: none; the root's is -1 */
+  uint32_t depth; /* bytes from the root, which are held back here */
+  int32_t hit;    /* the longest string that ends here; -1: none */
 } node;
 
 struct pe_stop {
@@ -18,7 +18,7 @@ struct pe_stop {
   size_t count;
   uint32_t at;
   bool done;
-  pe_buf held; /* the bytes of the node we are at */
+  pe_buf held; /* the bytes of node `at` */
 };
 
 void pe_stop_close(pe_stop *s) {
@@ -31,9 +31,9 @@ void pe_stop_close(pe_stop *s) {
 }
 
 static pe_status add_strings(pe_stop *s, const pe_str *strings, pe_error *err) {
-  for (size_t i = s->count; i-- > 0;) { /* backwards, so that of equal strings the first counts */
+  for (size_t i = s->count; i-- > 0;) { /* backwards: among equal strings the first must win */
     if (!strings[i].len)
-      return pe_fail(err, PE_EARG, "stop string %zu of %zu is empty", i + 1, s->count);
+      return pe_fail(err, PE_EARG, "stop string %zu of %zu must not be empty", i + 1, s->count);
     s->length[i] = strings[i].len;
     pe_status rc = pe_trie_add(&s->trie, strings[i], (int32_t)i, err);
     if (rc) return rc;
@@ -43,7 +43,7 @@ static pe_status add_strings(pe_stop *s, const pe_str *strings, pe_error *err) {
 
 static uint32_t follow(const pe_stop *s, uint32_t from, uint8_t byte) {
   for (;;) {
-    uint32_t next = pe_trie_step(&s->trie, from, byte);
+    uint32_t next = pe_trie_child(&s->trie, from, byte);
     if (next || !from) return next;
     from = s->nodes[from].fail;
   }
@@ -54,18 +54,21 @@ static void link_child(pe_stop *s, uint32_t parent, uint8_t byte, uint32_t child
   c->depth = s->nodes[parent].depth + 1;
   c->fail = parent ? follow(s, s->nodes[parent].fail, byte) : 0;
   c->hit = s->trie.value[child];
-  if (c->hit < 0) c->hit = s->nodes[c->fail].hit; /* the longer one began first */
+  if (c->hit < 0) c->hit = s->nodes[c->fail].hit; /* a longer string has precedence */
 }
 
-/* Breadth first, so that the shorter suffixes are complete before they are looked at. */
+/* Breadth first, so that shorter suffixes are linked before longer ones refer to them. */
 static pe_status link_nodes(pe_stop *s, pe_error *err) {
   uint32_t *queue = pe_calloc(s->trie.nodes, sizeof *queue);
   s->nodes = pe_calloc(s->trie.nodes, sizeof *s->nodes);
-  if (!queue || !s->nodes) return pe_free(queue), pe_nomem(err, "stop strings");
+  if (!queue || !s->nodes) {
+    pe_free(queue);
+    return pe_nomem(err, "stop strings");
+  }
   s->nodes[0].hit = -1;
   for (uint32_t head = 0, tail = 1; head < tail; head++)
     for (int byte = 0; byte < 256; byte++) {
-      uint32_t child = pe_trie_step(&s->trie, queue[head], (uint8_t)byte);
+      uint32_t child = pe_trie_child(&s->trie, queue[head], (uint8_t)byte);
       if (!child) continue;
       link_child(s, queue[head], (uint8_t)byte, child);
       queue[tail++] = child;
@@ -77,7 +80,8 @@ static pe_status link_nodes(pe_stop *s, pe_error *err) {
 pe_status pe_stop_open(const pe_str *strings, size_t count, pe_stop **out, pe_error *err) {
   *out = NULL;
   if (count > INT32_MAX)
-    return pe_fail(err, PE_ELIMIT, "%zu stop strings, at most %d", count, INT32_MAX);
+    return pe_fail(err, PE_ELIMIT, "%zu stop strings are too many, the limit is %d", count,
+                   INT32_MAX);
   pe_stop *s = pe_calloc(1, sizeof *s);
   if (!s) return pe_nomem(err, "stop strings");
   pe_status rc = PE_OK;
@@ -86,13 +90,15 @@ pe_status pe_stop_open(const pe_str *strings, size_t count, pe_stop **out, pe_er
     rc = pe_nomem(err, "stop strings");
   if (!rc) rc = add_strings(s, strings, err);
   if (!rc && count) rc = link_nodes(s, err);
-  if (rc) return pe_stop_close(s), rc;
-  *out = s;
-  return PE_OK;
+  if (rc)
+    pe_stop_close(s);
+  else
+    *out = s;
+  return rc;
 }
 
-/* The first n held bytes are certain. */
-static pe_status release(pe_stop *s, size_t n, pe_buf *out, pe_error *err) {
+/* Emits the first n held bytes. */
+static pe_status emit(pe_stop *s, size_t n, pe_buf *out, pe_error *err) {
   if (!n) return PE_OK;
   pe_status rc = pe_buf_put(out, s->held.data, n, err);
   if (rc) return rc;
@@ -113,15 +119,15 @@ pe_status pe_stop_push(pe_stop *s, pe_str piece, pe_buf *out, int *hit, pe_error
     if (found < 0) continue;
     s->done = true;
     *hit = found;
-    rc = release(s, old + i + 1 - s->length[found], out, err);
+    rc = emit(s, old + i + 1 - s->length[found], out, err);
     s->held.len = 0;
     return rc;
   }
-  return rc ? rc : release(s, s->held.len - s->nodes[s->at].depth, out, err);
+  return rc ? rc : emit(s, s->held.len - s->nodes[s->at].depth, out, err);
 }
 
 pe_status pe_stop_finish(pe_stop *s, pe_buf *out, pe_error *err) {
-  pe_status rc = s->done ? PE_OK : release(s, s->held.len, out, err);
+  pe_status rc = s->done ? PE_OK : emit(s, s->held.len, out, err);
   s->done = true;
   s->at = 0;
   return rc;

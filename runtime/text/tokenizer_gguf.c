@@ -1,12 +1,13 @@
-/* tokenizer_gguf.c - reads the vocabulary in a GGUF file's metadata (`tokenizer.ggml.*`).
+/* tokenizer_gguf.c - reads the vocabulary in the metadata of a GGUF file (`tokenizer.ggml.*`).
  *
- * Three kinds of model. "gpt2" is byte-level BPE with merges; how text is split before is not in the file, only its name
- * (`tokenizer.ggml.pre`), so the patterns behind the names are here, in the form in which the models themselves were
- * published. "llama" is SentencePiece: any two neighbours whose text is a token merge, by score. "gemma4" lies between:
- * SentencePiece's spaces and byte tokens, but merges. All are put together from the same parts as a tokenizer.json, by
- * writing the pipeline as one. Other kinds and unknown names are errors.
+ * Three kinds of model are read. "gpt2" is byte-level BPE with merges. The file does not say how
+ * text is split, it only names the pre-tokenizer (`tokenizer.ggml.pre`); the patterns for these
+ * names are below, as the models' authors published them. "llama" is SentencePiece: any two
+ * neighbours whose text is a token merge, by score. "gemma4" has SentencePiece's spaces and byte
+ * tokens, but merges. All three are built from the same parts as a tokenizer.json: the pipeline is
+ * written as JSON and read by the same code. Other kinds and unknown names are errors.
  *
- * Token types: control and unknown tokens are special; user-defined ones are found in all text. */
+ * Token types: control and unknown tokens are special; user-defined ones match in all text. */
 #include <string.h>
 
 #include "runtime/weights/gguf.h"
@@ -14,7 +15,7 @@
 
 enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 
-/* ---- patterns ------------------------------------------------------------------------------------------------ */
+/* ---- patterns ------------------------------------------------------------------------------ */
 
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define WORDS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
@@ -31,7 +32,7 @@ enum { UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 #define QWEN2 CONTRACTIONS "|" WORDS "|\\p{N}|" SYMBOLS "|" SPACES
 #define QWEN35                                                                                     \
   CONTRACTIONS                                                                                     \
-      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES
+  "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES
 #define O200K                                                                                      \
   CASED_FIRST CONTRACTIONS "?|" CASED_SECOND CONTRACTIONS "?|\\p{N}{1,3}|" CASED_SYMBOLS "|" SPACES
 #define TEKKEN CASED_FIRST "|" CASED_SECOND "|\\p{N}|" CASED_SYMBOLS "|" SPACES
@@ -94,7 +95,7 @@ enum { MAX_SPLITS = 6 };
 
 typedef struct family {
   const char *names;             /* separated and surrounded by spaces */
-  const char *split[MAX_SPLITS]; /* one after the other, on the pieces of the one before */
+  const char *split[MAX_SPLITS]; /* patterns; each splits the pieces of the one before */
   bool ignore_merges, add_bos;
 } family;
 
@@ -159,7 +160,7 @@ static const family *find_family(pe_str name) {
   return NULL;
 }
 
-/* ---- pipeline ------------------------------------------------------------------------------------------------ */
+/* ---- pipeline ------------------------------------------------------------------------------ */
 
 static pe_status put_text(pe_buf *b, const char *text, pe_error *err) {
   pe_status rc = pe_buf_byte(b, '"', err);
@@ -187,8 +188,8 @@ static pe_status put_splits(pe_buf *b, const family *f, pe_error *err) {
                   "\"decoder\":{\"type\":\"ByteLevel\"}}");
 }
 
-/* SentencePiece: spaces are U+2581, and each piece of text gets one in front where the file asks for it. Gemma 4 splits
- * lines from line feeds first. */
+/* SentencePiece: spaces are U+2581, and `prefix` prepends one to each text. Gemma 4 first splits
+ * `lines` from line feeds. */
 static pe_status put_spaces(pe_buf *b, bool prefix, bool lines, pe_error *err) {
   static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\\u2581\"},";
   static const char strip[] = ",{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}";
@@ -214,7 +215,7 @@ static pe_status read_pipeline(pe_tokenizer *t, const pe_buf *text, pe_error *er
   return rc;
 }
 
-/* ---- vocabulary ---------------------------------------------------------------------------------------------- */
+/* ---- vocabulary ---------------------------------------------------------------------------- */
 
 static pe_status find_array(const pe_gguf *g, const char *key, bool text, uint64_t count,
                             const pe_gguf_meta **out, pe_error *err) {
@@ -222,9 +223,9 @@ static pe_status find_array(const pe_gguf *g, const char *key, bool text, uint64
   *out = m;
   if (!m) return PE_OK;
   if (m->type != PE_GGUF_ARRAY || (m->element == PE_GGUF_STRING) != text)
-    return pe_fail(err, PE_EFORMAT, "%s is not an array of %s", key, text ? "texts" : "numbers");
+    return pe_fail(err, PE_EFORMAT, "%s must be an array of %s", key, text ? "strings" : "numbers");
   if (count && m->count != count)
-    return pe_fail(err, PE_EFORMAT, "%s has %llu elements for %llu tokens", key,
+    return pe_fail(err, PE_EFORMAT, "%s has %llu elements, but the vocabulary has %llu tokens", key,
                    (unsigned long long)m->count, (unsigned long long)count);
   return PE_OK;
 }
@@ -232,7 +233,7 @@ static pe_status find_array(const pe_gguf *g, const char *key, bool text, uint64
 static pe_status need_array(const pe_gguf *g, const char *key, bool text, uint64_t count,
                             const pe_gguf_meta **out, pe_error *err) {
   pe_status rc = find_array(g, key, text, count, out, err);
-  return rc || *out ? rc : pe_fail(err, PE_EFORMAT, "there is no %s", key);
+  return rc || *out ? rc : pe_fail(err, PE_EFORMAT, "the file has no %s", key);
 }
 
 static pe_status read_tokens(pe_tokenizer *t, const pe_gguf_meta *tokens, pe_error *err) {
@@ -243,7 +244,7 @@ static pe_status read_tokens(pe_tokenizer *t, const pe_gguf_meta *tokens, pe_err
   return rc ? rc : pe_vocab_finish(&t->vocab, err);
 }
 
-/* Marks that end a turn or a text are special even where a careless conversion calls them plain tokens. */
+/* Tokens that end a turn or a text are special even if a careless conversion made them plain. */
 static bool ends_turn(pe_str s) {
   static const char *const mark[] = {
       "<|eot_id|>",
@@ -271,7 +272,7 @@ static bool ends_turn(pe_str s) {
   return false;
 }
 
-/* Phi-3 drops white space behind its marks; nothing in the file says so but the model's name. */
+/* Phi-3 drops white space after its special tokens; only the model's name reveals it. */
 static bool is_phi3(const pe_gguf *g) {
   pe_str name;
   if (!pe_gguf_str(g, "general.name", &name)) return false;
@@ -305,13 +306,13 @@ static pe_status read_special(pe_tokenizer *t, const pe_gguf *g, const char *key
   int64_t id = otherwise;
   pe_gguf_int(g, key, &id);
   if (id < -1 || id >= t->vocab.size)
-    return pe_fail(err, PE_EFORMAT, "%s is %lld in a vocabulary of %d tokens", key, (long long)id,
-                   t->vocab.size);
+    return pe_fail(err, PE_EFORMAT, "%s is %lld, but the vocabulary has %d tokens", key,
+                   (long long)id, t->vocab.size);
   t->special[which] = (int32_t)id;
   return PE_OK;
 }
 
-/* Which special tokens stand around a text. */
+/* The special tokens to put around a text. */
 static pe_status read_ends(pe_tokenizer *t, const pe_gguf *g, bool add_bos, pe_error *err) {
   bool add_eos = false;
   pe_gguf_bool(g, "tokenizer.ggml.add_bos_token", &add_bos);
@@ -327,24 +328,25 @@ static pe_status read_ends(pe_tokenizer *t, const pe_gguf *g, bool add_bos, pe_e
   for (int i = 0; !rc && i < 2; i++) {
     if (!end[i].add) continue;
     if (end[i].id < 0)
-      return pe_fail(err, PE_EFORMAT, "the file asks for a %s token, but names none", end[i].name);
+      return pe_fail(err, PE_EFORMAT, "the file asks for a %s token, but does not name one",
+                     end[i].name);
     if (!(rc = pe_ids_reserve(end[i].to, 1, err))) pe_ids_put(end[i].to, end[i].id, 0);
   }
   return rc;
 }
 
-/* ---- models -------------------------------------------------------------------------------------------------- */
+/* ---- models -------------------------------------------------------------------------------- */
 
-/* "left right"; a token may itself hold a space, but never begins with one. */
+/* "left right"; a token may contain a space, but cannot begin with one. */
 static pe_status read_merge(const pe_tokenizer *t, pe_str s, pe_bpe_pair *p, pe_error *err) {
   const char *space = s.len > 1 ? memchr(s.at + 1, ' ', s.len - 1) : NULL;
   if (!space)
-    return pe_fail(err, PE_EFORMAT, "merge '%.*s' is not two tokens with a space between",
+    return pe_fail(err, PE_EFORMAT, "merge '%.*s' must be two tokens with a space between them",
                    pe_str_clip(s), s.at);
   pe_str l = pe_str_of(s.at, (size_t)(space - s.at)), r = pe_str_of(space + 1, s.len - l.len - 1);
   p->left = pe_vocab_id(&t->vocab, l), p->right = pe_vocab_id(&t->vocab, r);
   if (p->left < 0 || p->right < 0)
-    return pe_fail(err, PE_EFORMAT, "merge '%.*s' names a token that is not in the vocabulary",
+    return pe_fail(err, PE_EFORMAT, "merge '%.*s' refers to a token that is not in the vocabulary",
                    pe_str_clip(s), s.at);
   return PE_OK;
 }
@@ -448,7 +450,7 @@ pe_status pe_tokenizer_read_gguf(const pe_gguf *g, pe_tokenizer **out, pe_error 
   if (kind == KINDS)
     return pe_fail(
         err, PE_EUNSUPPORTED,
-        "tokenizer of kind '%.*s' is not read from GGUF, only gpt2, llama and gemma4 are",
+        "unsupported tokenizer '%.*s' (tokenizer.ggml.model); gpt2, llama and gemma4 are supported",
         pe_str_clip(model), model.at);
   pe_tokenizer *t = NULL;
   pe_status rc = pe_tokenizer_new(&t, err);

@@ -1,8 +1,8 @@
 /* tokenizer_json.c - reads a tokenizer.json.
  *
- * The model's vocabulary and merges are most of the file and go straight from the pull reader into their tables; the
- * rest is read as a small tree. Merges name tokens by text, so they need the vocabulary; where it comes later in the
- * file, their place is remembered and read again. */
+ * The model's vocabulary and merges are most of the file and go straight from the pull reader into
+ * their tables; the rest is read as a small tree. Merges refer to tokens by text, so they need the
+ * vocabulary; if it comes later in the file, the merges are skipped and read afterwards. */
 #include <string.h>
 
 #include "runtime/text/tokenizer_parts.h"
@@ -11,10 +11,10 @@ typedef struct reading {
   pe_tokenizer *t;
   pe_json r;
   pe_arena arena;     /* of the trees */
-  pe_json_value root; /* what pe_tokenizer_read_pipeline looks at */
+  pe_json_value root; /* an object of the members read as trees */
   pe_json_value *last;
-  bool has_model, has_vocab, has_merges,
-      listed;                       /* listed: the vocabulary is a list of [token, score] */
+  bool has_model, has_vocab, has_merges;
+  bool listed;                      /* the vocabulary is a list of [token, score] */
   pe_str type, unk, prefix, suffix; /* .at NULL: not given */
   int64_t unk_id, max_chars;
   bool fuse_unk, byte_fallback, ignore_merges;
@@ -22,10 +22,10 @@ typedef struct reading {
   size_t score_cap;
   pe_bpe_pair *pair;
   size_t pairs, pair_cap;
-  const char *late_merges; /* where they begin, when they came before the vocabulary */
+  const char *skipped_merges; /* where they begin, if they came before the vocabulary */
 } reading;
 
-/* ---- vocabulary ---------------------------------------------------------------------------------------------- */
+/* ---- vocabulary ---------------------------------------------------------------------------- */
 
 static pe_status read_vocab_object(reading *d, pe_error *err) {
   pe_json_token t;
@@ -37,7 +37,7 @@ static pe_status read_vocab_object(reading *d, pe_error *err) {
     if (t.type != PE_JSON_INT || t.integer < 0 || t.integer >= INT32_MAX) {
       const pe_vocab_entry *e = &v->entry[at];
       pe_str text = pe_str_of(v->text.data ? v->text.data + e->at : "", e->len);
-      return pe_json_fail(&d->r, err, "token '%.*s' has id %.*s, not one of 0..%d",
+      return pe_json_fail(&d->r, err, "token '%.*s' has id %.*s, it must be between 0 and %d",
                           pe_str_clip(text), text.at, pe_str_clip(t.str), t.str.at ? t.str.at : "",
                           INT32_MAX - 1);
     }
@@ -52,14 +52,14 @@ static pe_status read_vocab_list(reading *d, pe_error *err) {
   size_t n = 0;
   while (!(rc = pe_json_next(&d->r, &t, err)) && t.type != PE_JSON_ARRAY_END) {
     if (t.type != PE_JSON_ARRAY)
-      return pe_json_fail(&d->r, err, "a token of the vocabulary must be [text, score], not %s",
+      return pe_json_fail(&d->r, err, "a token of the vocabulary must be [text, score], got %s",
                           pe_json_type_name(t.type));
     if ((rc = pe_json_expect(&d->r, PE_JSON_STRING, "a token's text", &t, err))) return rc;
     if ((rc = pe_vocab_add(&d->t->vocab, t.str, (int64_t)n, err)) ||
         (rc = pe_json_next(&d->r, &t, err)))
       return rc;
     if (t.type != PE_JSON_INT && t.type != PE_JSON_FLOAT)
-      return pe_json_fail(&d->r, err, "a token's score must be a number, not %s",
+      return pe_json_fail(&d->r, err, "a token's score must be a number, got %s",
                           pe_json_type_name(t.type));
     if ((rc = pe_grow(&d->score, &d->score_cap, n + 1, sizeof *d->score, err))) return rc;
     d->score[n++] = t.number;
@@ -72,29 +72,29 @@ static pe_status read_vocab_list(reading *d, pe_error *err) {
 static pe_status read_vocab(reading *d, const pe_json_token *t, pe_error *err) {
   if (d->has_vocab) return pe_json_fail(&d->r, err, "the model has two vocabularies");
   if (t->type != PE_JSON_OBJECT && t->type != PE_JSON_ARRAY)
-    return pe_json_fail(&d->r, err, "vocab must be an object or an array, not %s",
+    return pe_json_fail(&d->r, err, "vocab must be an object or an array, got %s",
                         pe_json_type_name(t->type));
   d->has_vocab = true, d->listed = t->type == PE_JSON_ARRAY;
   pe_status rc = d->listed ? read_vocab_list(d, err) : read_vocab_object(d, err);
   return rc ? rc : pe_vocab_finish(&d->t->vocab, err);
 }
 
-/* ---- merges -------------------------------------------------------------------------------------------------- */
+/* ---- merges -------------------------------------------------------------------------------- */
 
 static pe_status find_token(const reading *d, const pe_json *r, pe_str text, int32_t *id,
                             pe_error *err) {
   *id = pe_vocab_id(&d->t->vocab, text);
   if (*id >= 0) return PE_OK;
-  return pe_json_fail(r, err, "a merge names '%.*s', which is not in the vocabulary",
+  return pe_json_fail(r, err, "a merge refers to '%.*s', which is not in the vocabulary",
                       pe_str_clip(text), text.at);
 }
 
-/* "left right": one space, not more. */
+/* "left right", with exactly one space. */
 static pe_status read_merge_text(const reading *d, const pe_json *r, pe_str s, pe_bpe_pair *p,
                                  pe_error *err) {
   const char *space = memchr(s.at, ' ', s.len), *end = s.at + s.len;
   if (!space || memchr(space + 1, ' ', (size_t)(end - space - 1)))
-    return pe_json_fail(r, err, "merge '%.*s' is not two tokens with a space between",
+    return pe_json_fail(r, err, "merge '%.*s' must be two tokens with one space between them",
                         pe_str_clip(s), s.at);
   pe_status rc = find_token(d, r, pe_str_of(s.at, (size_t)(space - s.at)), &p->left, err);
   return rc ? rc
@@ -110,7 +110,7 @@ static pe_status read_merge_pair(const reading *d, pe_json *r, pe_bpe_pair *p, p
   return rc ? rc : pe_json_expect(r, PE_JSON_ARRAY_END, "the end of a merge", &t, err);
 }
 
-/* The list behind its opening bracket. */
+/* The list after its opening bracket. */
 static pe_status read_merges(reading *d, pe_json *r, pe_error *err) {
   pe_json_token t;
   pe_status rc;
@@ -118,7 +118,7 @@ static pe_status read_merges(reading *d, pe_json *r, pe_error *err) {
   while (!(rc = pe_json_next(r, &t, err)) && t.type != PE_JSON_ARRAY_END) {
     if ((t.type != PE_JSON_STRING && t.type != PE_JSON_ARRAY) ||
         (form != PE_JSON_END && form != t.type))
-      return pe_json_fail(r, err, "merges must be all texts or all pairs, not %s",
+      return pe_json_fail(r, err, "merges must be all strings or all pairs, got %s",
                           pe_json_type_name(t.type));
     form = t.type;
     if (t.type == PE_JSON_STRING && t.str.len >= 8 && !memcmp(t.str.at, "#version", 8)) continue;
@@ -134,25 +134,25 @@ static pe_status read_merges(reading *d, pe_json *r, pe_error *err) {
 static pe_status read_merges_here(reading *d, const pe_json_token *t, pe_error *err) {
   if (d->has_merges) return pe_json_fail(&d->r, err, "the model has two lists of merges");
   if (t->type != PE_JSON_ARRAY)
-    return pe_json_fail(&d->r, err, "merges must be an array, not %s", pe_json_type_name(t->type));
+    return pe_json_fail(&d->r, err, "merges must be an array, got %s", pe_json_type_name(t->type));
   d->has_merges = true;
   if (d->has_vocab) return read_merges(d, &d->r, err);
-  d->late_merges = d->r.at - 1; /* on the bracket */
+  d->skipped_merges = d->r.at - 1; /* at the bracket */
   return pe_json_skip(&d->r, t, err);
 }
 
-static pe_status read_late_merges(reading *d, pe_error *err) {
-  if (!d->late_merges || !d->has_vocab) return PE_OK;
+static pe_status read_skipped_merges(reading *d, pe_error *err) {
+  if (!d->skipped_merges || !d->has_vocab) return PE_OK;
   pe_json r;
   pe_json_token t;
-  pe_json_open(&r, d->late_merges, (size_t)(d->r.end - d->late_merges), 0);
+  pe_json_open(&r, d->skipped_merges, (size_t)(d->r.end - d->skipped_merges), 0);
   pe_status rc = pe_json_next(&r, &t, err);
   if (!rc) rc = read_merges(d, &r, err);
   pe_json_close(&r);
   return rc;
 }
 
-/* ---- model --------------------------------------------------------------------------------------------------- */
+/* ---- model --------------------------------------------------------------------------------- */
 
 static pe_status read_setting(reading *d, pe_str key, const pe_json_token *t, pe_error *err) {
   const struct {
@@ -183,16 +183,16 @@ static pe_status read_setting(reading *d, pe_str key, const pe_json_token *t, pe
 }
 
 static pe_status read_model(reading *d, const pe_json_token *first, pe_error *err) {
-  if (d->has_model) return pe_json_fail(&d->r, err, "there are two models");
+  if (d->has_model) return pe_json_fail(&d->r, err, "the file has two models");
   if (first->type != PE_JSON_OBJECT)
-    return pe_json_fail(&d->r, err, "model must be an object, not %s",
+    return pe_json_fail(&d->r, err, "model must be an object, got %s",
                         pe_json_type_name(first->type));
   d->has_model = true;
   pe_json_token t;
   pe_status rc;
   while (!(rc = pe_json_next(&d->r, &t, err)) && t.type == PE_JSON_KEY) {
     char name[32];
-    size_t n = t.str.len < sizeof name ? t.str.len : 0; /* longer than any key we know */
+    size_t n = t.str.len < sizeof name ? t.str.len : 0; /* longer than any known key */
     memcpy(name, t.str.at, n);
     pe_str key = pe_str_of(name, n);
     if ((rc = pe_json_next(&d->r, &t, err))) return rc;
@@ -204,10 +204,10 @@ static pe_status read_model(reading *d, const pe_json_token *first, pe_error *er
       rc = read_setting(d, key, &t, err);
     if (rc) return rc;
   }
-  return rc ? rc : read_late_merges(d, err);
+  return rc ? rc : read_skipped_merges(d, err);
 }
 
-/* Files of old have no type: it shows in what else is there. */
+/* Old files have no type; the other keys reveal it. */
 static const char *guess_type(const reading *d) {
   return d->has_merges                       ? "BPE"
          : d->listed                         ? "Unigram"
@@ -240,7 +240,7 @@ static pe_status build_unigram(reading *d, pe_error *err) {
   if (!d->listed)
     return pe_fail(err, PE_EFORMAT, "the Unigram model's vocab must be an array of [text, score]");
   if (d->unk_id >= (int64_t)t->vocab.count)
-    return pe_fail(err, PE_EFORMAT, "unk_id is %lld in a vocabulary of %zu tokens",
+    return pe_fail(err, PE_EFORMAT, "unk_id is %lld, but the vocabulary has %zu tokens",
                    (long long)d->unk_id, t->vocab.count);
   t->kind = PE_TOKENIZER_UNIGRAM;
   t->special[PE_UNK] = d->unk_id < 0 ? -1 : (int32_t)d->unk_id;
@@ -267,7 +267,7 @@ static pe_status build_words(reading *d, bool whole) {
 }
 
 static pe_status build_model(reading *d, pe_error *err) {
-  if (!d->has_model) return pe_fail(err, PE_EFORMAT, "there is no model");
+  if (!d->has_model) return pe_fail(err, PE_EFORMAT, "the file has no model");
   if (!d->has_vocab) return pe_fail(err, PE_EFORMAT, "the model has no vocab");
   pe_str type = d->type.at ? d->type : pe_str_c(guess_type(d));
   if (pe_str_eq(type, "Unigram")) return build_unigram(d, err);
@@ -280,9 +280,9 @@ static pe_status build_model(reading *d, pe_error *err) {
   return pe_fail(err, PE_EUNSUPPORTED, "unknown model '%.*s'", pe_str_clip(type), type.at);
 }
 
-/* ---- file ---------------------------------------------------------------------------------------------------- */
+/* ---- file ---------------------------------------------------------------------------------- */
 
-/* Keeps a member as a tree under the root, where pe_json_get finds it. */
+/* Reads a member as a tree and appends it to the root. */
 static pe_status read_member(reading *d, const char *name, const pe_json_token *t, pe_error *err) {
   pe_json_value *v = NULL;
   pe_status rc = pe_json_tree(&d->r, t, &d->arena, &v, err);
@@ -315,7 +315,7 @@ static pe_status read_top(reading *d, pe_error *err) {
   return rc ? rc : pe_json_expect(&d->r, PE_JSON_END, "the text after a tokenizer.json", &t, err);
 }
 
-pe_status pe_tokenizer_read_json(pe_tokenizer *t, const char *text, size_t len, pe_error *err) {
+static pe_status read_file(pe_tokenizer *t, const char *text, size_t len, pe_error *err) {
   reading d = {.t = t, .unk_id = -1, .max_chars = -1, .root = {.type = PE_JSON_OBJECT}};
   pe_json_open(&d.r, text, len, 0);
   pe_status rc = read_top(&d, err);
@@ -323,8 +323,20 @@ pe_status pe_tokenizer_read_json(pe_tokenizer *t, const char *text, size_t len, 
   if (!rc) rc = build_model(&d, err);
   if (!rc) rc = pe_added_read(&t->added, pe_json_get(&d.root, "added_tokens"), err);
   if (!rc) rc = pe_added_finish(&t->added, &t->vocab, t->normalizer, err);
-  pe_free(d.pair), pe_free(d.score);
+  pe_free(d.pair);
+  pe_free(d.score);
   pe_arena_free(&d.arena);
   pe_json_close(&d.r);
+  return rc;
+}
+
+pe_status pe_tokenizer_read_json(const char *text, size_t len, pe_tokenizer **out, pe_error *err) {
+  pe_tokenizer *t = NULL;
+  pe_status rc = pe_tokenizer_new(&t, err);
+  if (!rc) rc = read_file(t, text, len, err);
+  if (rc)
+    pe_tokenizer_release(t);
+  else
+    *out = t;
   return rc;
 }

@@ -1,5 +1,5 @@
-/* tokenizer_parts.h - what a tokenizer is made of; for the files that build one (tokenizer.c, tokenizer_json.c,
- * tokenizer_gguf.c) and for the detokenizer. Everything else uses tokenizer.h. */
+/* tokenizer_parts.h - the parts of a tokenizer, for the files that build one (tokenizer_json.c,
+ * tokenizer_gguf.c, tokenizer_open.c) and for the detokenizer. All others use tokenizer.h. */
 #ifndef PE_TOKENIZER_PARTS_H
 #define PE_TOKENIZER_PARTS_H
 
@@ -28,7 +28,7 @@ struct pe_tokenizer {
   pe_wordpiece wordpiece;
   pe_normalizer *normalizer;
   pe_pretokenizer *pretokenizer;
-  bool asks_first; /* it treats the text that begins at offset 0 in its own way */
+  bool asks_first; /* the pre-tokenizer treats text at offset 0 differently */
   bool mapped;     /* byte-level pieces that the model must see in the byte alphabet */
   pe_added added;
   pe_postprocessor post;
@@ -40,9 +40,10 @@ pe_status pe_tokenizer_new(pe_tokenizer **out, pe_error *err); /* gives an empty
 /* A copy in the tokenizer's arena. */
 pe_status pe_tokenizer_keep(pe_tokenizer *t, pe_str s, pe_str *out, pe_error *err);
 
-pe_status pe_tokenizer_read_json(pe_tokenizer *t, const char *text, size_t len, pe_error *err);
-
-/* The normalizer, pre-tokenizer, post-processor and decoder of a JSON object (any may be missing). */
+/* The normalizer, pre-tokenizer, post-processor and decoder of a JSON object; all are optional. */
 pe_status pe_tokenizer_read_pipeline(pe_tokenizer *t, const pe_json_value *v, pe_error *err);
+
+/* The text of a token that the decoder reads; .at is NULL: no such id. */
+pe_str pe_tokenizer_decoded(const pe_tokenizer *t, int32_t id, bool *special);
 
 #endif

@@ -9,7 +9,7 @@ static void place(pe_trie *t, pe_trie_edge e) {
   t->edge[i] = e;
 }
 
-/* Room for one more node: at most half of the edges are used. */
+/* Makes room for one more node. At most half of the edges are used, so a probe is short. */
 static pe_status make_room(pe_trie *t, pe_error *err) {
   pe_status rc = pe_grow(&t->value, &t->value_cap, (size_t)t->nodes + 2, sizeof *t->value, err);
   if (rc) return rc;
@@ -32,7 +32,7 @@ pe_status pe_trie_add(pe_trie *t, pe_str key, int32_t value, pe_error *err) {
   pe_status rc = make_room(t, err);
   for (size_t i = 0; !rc && i < key.len; i++) {
     uint8_t byte = (uint8_t)key.at[i];
-    uint32_t child = pe_trie_step(t, node, byte);
+    uint32_t child = pe_trie_child(t, node, byte);
     if (!child) {
       if ((rc = make_room(t, err))) break;
       child = t->nodes++;
@@ -46,6 +46,7 @@ pe_status pe_trie_add(pe_trie *t, pe_str key, int32_t value, pe_error *err) {
 }
 
 void pe_trie_free(pe_trie *t) {
-  pe_free(t->edge), pe_free(t->value);
+  pe_free(t->edge);
+  pe_free(t->value);
   *t = (pe_trie){0};
 }

@@ -10,14 +10,14 @@
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 enum { TOP = 0x110000, BLOCK = 128 };
 
-/* ---- the look-up table: page -> block -> kind -> word ---------------------------------------------------------- */
+/* ---- the look-up table: page -> block -> kind -> word -------------------------------------- */
 
 static uint16_t page[TOP / BLOCK];
 static uint8_t block[BLOCKS][BLOCK];
 static pthread_once_t built = PTHREAD_ONCE_INIT;
 
-/* Walks the runs block by block and keeps each different block once. BLOCKS is their exact number, so the bound is
- * never met with the tables as generated. */
+/* Walks the runs block by block and stores each distinct block once. BLOCKS is their exact number,
+ * so `used < BLOCKS` never fails with the generated tables. */
 static void build(void) {
   size_t run = 0, used = 0, last = 0;
   for (int32_t start = 0; start < TOP; start += BLOCK) {
@@ -26,7 +26,7 @@ static void build(void) {
       while (run + 1 < COUNT(kinds) && (int32_t)(kinds[run + 1] >> 8) <= start + i) run++;
       fresh[i] = (uint8_t)kinds[run];
     }
-    if (memcmp(block[last], fresh, BLOCK)) { /* equal blocks mostly follow each other */
+    if (memcmp(block[last], fresh, BLOCK)) { /* equal blocks are mostly neighbours */
       for (last = 0; last < used && memcmp(block[last], fresh, BLOCK);) last++;
     }
     if (last >= used && used < BLOCKS) memcpy(block[last = used++], fresh, BLOCK);
@@ -40,7 +40,7 @@ uint32_t pe_unicode_info(int32_t cp) {
   return words[block[page[cp / BLOCK]][cp % BLOCK]];
 }
 
-/* ---- single characters ----------------------------------------------------------------------------------------- */
+/* ---- single characters --------------------------------------------------------------------- */
 
 bool pe_unicode_space(int32_t cp) {
   if (cp < 0x80) return cp == ' ' || (cp >= 9 && cp <= 13);
@@ -50,7 +50,7 @@ bool pe_unicode_space(int32_t cp) {
 
 bool pe_unicode_word(int32_t cp) {
   uint32_t w = pe_unicode_info(cp);
-  int c = pe_info_category(w);
+  int c = pe_unicode_category(w);
   if (cp == 0x200c || cp == 0x200d) return true;
   return (w & PE_U_ALPHABETIC) || c == PE_MN || c == PE_MC || c == PE_ME || c == PE_ND ||
          c == PE_PC;
@@ -78,31 +78,57 @@ static int32_t shift(const pe_unicode_shift *table, size_t count, int32_t cp) {
 }
 
 int pe_unicode_lower(int32_t cp, int32_t out[2]) {
-  if (cp < 0x80) return out[0] = cp >= 'A' && cp <= 'Z' ? cp + 32 : cp, 1;
-  if (cp == 0x130) return out[0] = 'i', out[1] = 0x307, 2;
-  return out[0] = shift(lowers, COUNT(lowers), cp), 1;
+  if (cp == 0x130) { /* I with dot above: the only one that becomes two */
+    out[0] = 'i', out[1] = 0x307;
+    return 2;
+  }
+  if (cp < 0x80)
+    out[0] = cp >= 'A' && cp <= 'Z' ? cp + 32 : cp;
+  else
+    out[0] = shift(lowers, COUNT(lowers), cp);
+  return 1;
 }
 
-/* ---- the byte alphabet: printable Latin-1 stands for itself, the rest follow from U+0100 on ---------------------- */
+/* ---- the byte alphabet: printable Latin-1 is itself, the rest counts up from U+0100 -------- */
 
 static bool printable(int byte) {
   return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
 }
 
-int32_t pe_bytelevel_char(uint8_t byte) {
+int32_t pe_unicode_byte_char(uint8_t byte) {
   if (printable(byte)) return byte;
   if (byte <= 0x20) return 0x100 + byte;
   return byte == 0xad ? 0x143 : 0x121 + (byte - 0x7f);
 }
 
-int pe_bytelevel_byte(int32_t cp) {
+int pe_unicode_char_byte(int32_t cp) {
   if (cp >= 0 && cp < 0x100) return printable(cp) ? cp : -1;
   if (cp < 0x100 || cp > 0x143) return -1;
   if (cp <= 0x120) return cp - 0x100;
   return cp == 0x143 ? 0xad : cp - 0x121 + 0x7f;
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------ */
+pe_status pe_unicode_put_bytes(pe_buf *out, pe_str text, bool *all, pe_error *err) {
+  size_t before = out->len;
+  *all = false;
+  pe_status rc = pe_buf_reserve(out, text.len, err); /* a character is at least as long as a byte */
+  if (rc) return rc;
+  const char *end = text.at + text.len;
+  for (const char *at = text.at; at < end;) {
+    int32_t cp;
+    at += pe_utf8_next(at, end, &cp);
+    int byte = pe_unicode_char_byte(cp);
+    if (byte < 0) {
+      out->len = before;
+      return PE_OK;
+    }
+    out->data[out->len++] = (char)byte;
+  }
+  *all = true;
+  return PE_OK;
+}
+
+/* ---- runs ---------------------------------------------------------------------------------- */
 
 static bool run_at(const uint32_t *runs, size_t count, size_t i, int32_t *from, int32_t *to,
                    uint32_t *value) {
@@ -146,7 +172,7 @@ int pe_unicode_split_class(int32_t cp) {
   return (int)(split_runs[lo] & 255);
 }
 
-/* ---- case ------------------------------------------------------------------------------------------------------ */
+/* ---- case ---------------------------------------------------------------------------------- */
 
 const pe_unicode_shift *pe_unicode_folds(size_t *count) {
   *count = COUNT(folds);
@@ -173,7 +199,7 @@ int32_t pe_unicode_fold_contract(const int32_t *f, int n) {
   return -1;
 }
 
-/* ---- normalization --------------------------------------------------------------------------------------------- */
+/* ---- normalization ------------------------------------------------------------------------- */
 
 /* Hangul syllables are arithmetic: 19 leading, 21 vowel and 27 trailing letters. */
 enum {
@@ -187,24 +213,25 @@ enum {
   S_COUNT = 11172
 };
 
-/* utf8proc knows the decompositions, but also those of characters the reference has never heard of: only what our
- * tables mark is asked for, and for those Unicode promises never to change them. */
+/* The decompositions are utf8proc's, which may be newer than the library's: only characters that
+ * our tables mark are looked up, and Unicode guarantees that theirs never change. */
 int pe_unicode_decompose(int32_t cp, bool compat, int32_t out[PE_DECOMPOSED_MAX]) {
   if (cp >= S0 && cp < S0 + S_COUNT) {
     int32_t s = cp - S0, t = s % T_COUNT;
-    out[0] = L0 + s / (V_COUNT * T_COUNT), out[1] = V0 + s % (V_COUNT * T_COUNT) / T_COUNT,
+    out[0] = L0 + s / (V_COUNT * T_COUNT);
+    out[1] = V0 + s % (V_COUNT * T_COUNT) / T_COUNT;
     out[2] = T0 + t;
     return t ? 3 : 2;
   }
-  uint32_t w = pe_unicode_info(cp);
-  if (!(w & (uint32_t)(compat ? PE_U_CANONICAL | PE_U_COMPAT : PE_U_CANONICAL)))
-    return out[0] = cp, 1;
-  int last = 0;
-  utf8proc_option_t options =
-      (utf8proc_option_t)(UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0));
-  utf8proc_ssize_t n = utf8proc_decompose_char(cp, out, PE_DECOMPOSED_MAX, options, &last);
-  if (n < 1 || n > PE_DECOMPOSED_MAX) return out[0] = cp, 1;
-  return (int)n;
+  uint32_t marks = compat ? PE_U_CANONICAL | PE_U_COMPAT : PE_U_CANONICAL;
+  if (pe_unicode_info(cp) & marks) {
+    int last = 0, options = UTF8PROC_DECOMPOSE | (compat ? UTF8PROC_COMPAT : 0);
+    utf8proc_ssize_t n =
+        utf8proc_decompose_char(cp, out, PE_DECOMPOSED_MAX, (utf8proc_option_t)options, &last);
+    if (n >= 1 && n <= PE_DECOMPOSED_MAX) return (int)n;
+  }
+  out[0] = cp;
+  return 1;
 }
 
 int32_t pe_unicode_compose(int32_t a, int32_t b) {
@@ -225,20 +252,20 @@ int32_t pe_unicode_compose(int32_t a, int32_t b) {
   return -1;
 }
 
-/* ---- grapheme clusters (UAX 29) ---------------------------------------------------------------------------------- */
+/* ---- grapheme clusters (UAX 29) ------------------------------------------------------------ */
 
-/* What the rules must remember of the cluster so far. */
+/* What the rules need to know about the cluster so far. */
 typedef struct cluster {
   int last;       /* class of the last character */
   bool pict_zwj;  /* pictograph, any extenders, joiner: the next pictograph belongs to it */
   bool pict;      /* pictograph and any extenders */
   bool odd_flag;  /* an odd number of flag letters so far */
-  bool consonant; /* a consonant with linkers and extenders only behind it ... */
+  bool consonant; /* a consonant followed by linkers and extenders only ... */
   bool linked;    /* ... at least one of them a linker */
 } cluster;
 
 static bool joins(const cluster *c, uint32_t w) {
-  int a = c->last, b = pe_info_gcb(w);
+  int a = c->last, b = pe_unicode_gcb(w);
   if (a == PE_GCB_CR) return b == PE_GCB_LF;
   if (a == PE_GCB_CONTROL || a == PE_GCB_LF) return false;
   if (b == PE_GCB_CONTROL || b == PE_GCB_CR || b == PE_GCB_LF) return false;
@@ -248,13 +275,13 @@ static bool joins(const cluster *c, uint32_t w) {
   if ((a == PE_GCB_LVT || a == PE_GCB_T) && b == PE_GCB_T) return true;
   if (b == PE_GCB_EXTEND || b == PE_GCB_ZWJ || b == PE_GCB_SPACING || a == PE_GCB_PREPEND)
     return true;
-  if (c->linked && pe_info_incb(w) == PE_INCB_CONSONANT) return true;
+  if (c->linked && pe_unicode_incb(w) == PE_INCB_CONSONANT) return true;
   if (c->pict_zwj && (w & PE_U_PICTOGRAPHIC)) return true;
   return c->odd_flag && b == PE_GCB_FLAG;
 }
 
 static void take(cluster *c, uint32_t w) {
-  int b = pe_info_gcb(w), conjunct = pe_info_incb(w);
+  int b = pe_unicode_gcb(w), conjunct = pe_unicode_incb(w);
   c->pict_zwj = c->pict && b == PE_GCB_ZWJ;
   c->pict = (w & PE_U_PICTOGRAPHIC) || (c->pict && b == PE_GCB_EXTEND);
   c->odd_flag = b == PE_GCB_FLAG && !c->odd_flag;

@@ -7,7 +7,7 @@
 
 #include "runtime/utf8.h"
 
-static const double unk_penalty = 10.0;
+static const double unk_penalty = 10.0; /* kUnkPenalty of SentencePiece */
 
 typedef struct pe_unigram_node { /* the best way to reach this byte */
   double score;
@@ -46,8 +46,8 @@ static void reach(node *to, double score, size_t from, int32_t id) {
 }
 
 static pe_status no_unk(pe_str piece, size_t from, size_t len, pe_error *err) {
-  return pe_fail(err, PE_EFORMAT, "'%.*s' is unknown, and the model has no unk token", (int)len,
-                 piece.at + from);
+  return pe_fail(err, PE_EFORMAT, "'%.*s' is not in the vocabulary, and the model has no unk token",
+                 (int)len, piece.at + from);
 }
 
 static pe_status forward(const pe_unigram *m, node *best, pe_str piece, pe_error *err) {
@@ -60,7 +60,7 @@ static pe_status forward(const pe_unigram *m, node *best, pe_str piece, pe_error
     bool alone = false;
     uint32_t at = 0;
     for (size_t to = from; m->trie.edge && to < piece.len;) {
-      if (!(at = pe_trie_step(&m->trie, at, (uint8_t)piece.at[to]))) break;
+      if (!(at = pe_trie_child(&m->trie, at, (uint8_t)piece.at[to]))) break;
       to++;
       int32_t id = m->trie.value[at];
       if (id < 0) continue;
@@ -74,7 +74,7 @@ static pe_status forward(const pe_unigram *m, node *best, pe_str piece, pe_error
   return PE_OK;
 }
 
-/* A stretch of text that the best way treats as one: a token of its own, bytes, or unk. Written backwards. */
+/* Writes one stretch of the best path, backwards: as a token, as bytes, or as unk. */
 static pe_status put_back(const pe_unigram *m, pe_ids *back, pe_str piece, size_t from, size_t to,
                           pe_error *err) {
   pe_status rc = pe_ids_reserve(back, to - from, err);
@@ -100,7 +100,7 @@ pe_status pe_unigram_encode(const pe_unigram *m, pe_unigram_scratch *s, pe_str p
   if (!rc) rc = forward(m, s->node, piece, err);
   for (size_t to = piece.len, from; !rc && to; to = from) {
     from = s->node[to].from;
-    if (s->node[to].id == m->unk) /* neighbouring unknowns are one */
+    if (s->node[to].id == m->unk) /* neighbouring unknowns are joined */
       while (from && s->node[from].id == m->unk) from = s->node[from].from;
     rc = put_back(m, &s->back, piece, from, to, err);
   }

@@ -11,7 +11,8 @@ void pe_wordpiece_finish(pe_wordpiece *m) {
 static pe_status put_unk(const pe_wordpiece *m, size_t base, pe_ids *out, pe_error *err) {
   int32_t id = pe_vocab_id(m->vocab, m->unk);
   if (id < 0)
-    return pe_fail(err, PE_EFORMAT, "the unk token '%.*s' is needed, but not in the vocabulary",
+    return pe_fail(err, PE_EFORMAT,
+                   "the text needs the unk token '%.*s', which is not in the vocabulary",
                    pe_str_clip(m->unk), m->unk.at);
   pe_status rc = pe_ids_reserve(out, 1, err);
   if (!rc) pe_ids_put(out, id, base);
@@ -24,7 +25,7 @@ static int64_t chars_of(pe_str s) {
   return n;
 }
 
-/* The longest token that begins at `from`; its end, or 0. The prefix already lies in the scratch. */
+/* The end of the longest token that begins at `from`, or 0. The scratch begins with the prefix. */
 static size_t longest_token(const pe_wordpiece *m, pe_buf *scratch, pe_str piece, size_t from,
                             int32_t *id) {
   size_t head = from ? m->prefix.len : 0, room = m->longest > head ? m->longest - head : 0;
@@ -57,7 +58,7 @@ pe_status pe_wordpiece_encode(const pe_wordpiece *m, pe_buf *scratch, pe_str pie
   for (size_t from = 0, to; !rc && from < piece.len; from = to) {
     int32_t id = -1;
     if (!(to = longest_token(m, scratch, piece, from, &id))) {
-      out->count = before; /* one part that is no token makes the whole word unknown */
+      out->count = before; /* if one part is not a token, the whole word is unknown */
       return put_unk(m, base, out, err);
     }
     pe_ids_put(out, id, base + from);

@@ -3,8 +3,8 @@
 ---@class perigee.tokenizer  Text to token ids and back, as the model's own tokenizer does it.
 local tokenizer = {}
 
----Opens a tokenizer.json, a model directory that holds one, or a GGUF file. With a callback it is opened beside the loop,
----and the callback gets the same; then true comes back at once.
+---Opens a tokenizer.json, a model directory that contains one, or a GGUF file. With a callback it
+---is opened by a background job: the call returns true at once, and the callback gets the result.
 ---@param path string
 ---@param callback? fun(tokenizer: perigee.Tokenizer?, err: perigee.Error?)
 ---@return perigee.Tokenizer|boolean|nil tokenizer
@@ -13,42 +13,57 @@ function tokenizer.open(path, callback) end
 
 ---@class perigee.Tokenizer
 ---@field size integer   Highest id + 1.
----@field bos integer?   Id of the begin token, where known.
----@field eos integer?   Id of the end token, where known.
----@field unk integer?   Id of the unknown token, where known.
----@field pad integer?   Id of the padding token, where known.
+---@field bos integer?   Id of the begin token, if known.
+---@field eos integer?   Id of the end token, if known.
+---@field unk integer?   Id of the unknown token, if known.
+---@field pad integer?   Id of the padding token, if known.
 local Tokenizer = {}
 
----Ids of a text. Special tokens written in the text are recognised unless parse_special is false; with spans (1-based,
----inclusive, in order) only where they lie wholly in trusted ones. With positions (byte offsets 0 to #text, ascending) the
----second result tells for each how many of the ids lie wholly in that many bytes: a token ends where the next begins. More
----than max_ids are an error of the code "limit", whose field `count` says how many there are. With a callback the text is
----encoded beside the loop, and the callback gets the same; then true comes back at once.
+---@alias perigee.Span { [1]: integer, [2]: integer, [3]: boolean }  from, to, trusted; 1-based
+
+---@class perigee.EncodeOptions
+---@field add_special? boolean    Put the model's special tokens around the text. Default: false.
+---@field parse_special? boolean  Recognise special tokens written in the text. Default: true.
+---@field spans? perigee.Span[]   Special tokens are recognised only inside trusted spans.
+---@field positions? integer[]    Byte offsets, 0 to #text, ascending.
+---@field max_ids? integer        More are an error "limit", whose `count` is their number.
+
+---Ids of a text. With positions, the second result has for each offset the number of ids that lie
+---completely before it; a token ends where the next one begins. With a callback the text is encoded
+---by a background job: the call returns true at once, and the callback gets the results.
 ---@param text string
----@param options? { add_special?: boolean, parse_special?: boolean, spans?: { [1]: integer, [2]: integer, [3]: boolean }[], positions?: integer[], max_ids?: integer }
+---@param options? perigee.EncodeOptions
 ---@param callback? fun(ids: integer[]?, positions: integer[]|perigee.Error|nil)
 ---@return integer[]|boolean|nil ids
 ---@return integer[]|perigee.Error|nil positions  or the error
 function Tokenizer:encode(text, options, callback) end
 
----Text of ids; ids that do not exist are dropped.
+---Text of ids. Unknown ids are dropped.
 ---@param ids integer[]
 ---@param options? { skip_special?: boolean }
 ---@return string? text
 ---@return perigee.Error? err
 function Tokenizer:decode(ids, options) end
 
----A streaming decoder whose pieces join to the whole decode and never hold half a character.
+---A streaming decoder. Its pieces are whole characters and join to the decode of all ids.
 ---@param options? { skip_special?: boolean }
 ---@return perigee.Detokenizer? stream
 ---@return perigee.Error? err
 function Tokenizer:stream(options) end
 
----A token as the vocabulary writes it.
+---A token as written in the vocabulary ("Ġhello", "▁hello", "<0x0A>").
 ---@param id integer
 ---@return string?
 function Tokenizer:token(id) end
 
+---The raw bytes of one token (" hello", "\n"), which may be part of a character. Special tokens are
+---their own text; an unknown id has no bytes.
+---@param id integer
+---@return string? bytes
+---@return perigee.Error? err
+function Tokenizer:bytes(id) end
+
+---The id of a token as written in the vocabulary.
 ---@param token string
 ---@return integer?
 function Tokenizer:id(token) end
@@ -57,13 +72,13 @@ function Tokenizer:id(token) end
 ---@return boolean
 function Tokenizer:is_special(id) end
 
----Lets go of the vocabulary. Harmless twice.
+---Releases the vocabulary. May be called twice.
 function Tokenizer:close() end
 
 ---@class perigee.Detokenizer
 local Detokenizer = {}
 
----What the id makes certain; may be empty.
+---The text that the id makes certain; may be empty.
 ---@param id integer
 ---@return string? piece
 ---@return perigee.Error? err
@@ -74,7 +89,7 @@ function Detokenizer:push(id) end
 ---@return perigee.Error? err
 function Detokenizer:finish() end
 
----Harmless twice.
+---May be called twice.
 function Detokenizer:close() end
 
 return tokenizer

@@ -148,7 +148,7 @@ static pe_tokenizer *words_open(void) {
   for (int i = 0; i < VOCAB; i++)
     pe_buf_printf(&json, &err, "%s\"%s\":%d", i ? "," : "", words[i], i);
   pe_buf_printf(&json, &err, "},\"merges\":[]}}");
-  CHECK_OK(pe_tokenizer_read(json.data, json.len, &t, &err), err);
+  CHECK_OK(pe_tokenizer_read_json(json.data, json.len, &t, &err), err);
   pe_buf_free(&json);
   return t;
 }

@@ -1,4 +1,5 @@
-/* test_detokenizer.c - streamed decoding: whole characters, nothing late, pieces that join to the whole. */
+/* test_detokenizer.c - streamed decoding: whole characters, nothing held back too long, pieces that
+ * join to the whole. */
 #include <sys/stat.h>
 
 #include "check.h"
@@ -11,8 +12,8 @@ typedef struct steps {
   int all, late, broken, wrong;
 } steps;
 
-/* One stream of stream.json: `safe` says how many bytes are certain after each id. */
-static void check_stream(const pe_tokenizer *t, const pe_json_value *c, steps *n) {
+/* One stream of stream.json; `safe` is the number of bytes that are certain after each id. */
+static void check_stream(pe_tokenizer *t, const pe_json_value *c, steps *n) {
   pe_error err = {0};
   pe_detokenizer *d = NULL;
   pe_buf text = {0};
@@ -27,10 +28,8 @@ static void check_stream(const pe_tokenizer *t, const pe_json_value *c, steps *n
     n->all++;
     n->broken +=
         pe_utf8_valid(text.data ? text.data + before : "", text.len - before) != text.len - before;
-    n->late +=
-        !other &&
-        (int64_t)text.len <
-            safe->integer; /* where the conventions differ, `safe` counts the other's bytes */
+    /* with text_utf8, `safe` counts bytes of the library's reading */
+    n->late += !other && (int64_t)text.len < safe->integer;
     n->wrong +=
         text.len > want->str.len || (text.len && memcmp(text.data, want->str.at, text.len) != 0);
   }
@@ -81,7 +80,7 @@ static void test_shared_streams(void) {
                                      "llama3",     "mistral_v3",  "qwen3"};
   struct stat st;
   if (stat("../shared/cases/tokenizers", &st))
-    CHECK_SKIP("../shared/cases/tokenizers is not there (6 vocabularies with streams)");
+    CHECK_SKIP("../shared/cases/tokenizers is missing (6 vocabularies with streams)");
   steps n = {0};
   for (int i = 0; i < 6; i++) {
     char folder[200];
@@ -91,9 +90,10 @@ static void test_shared_streams(void) {
   check_steps(&n, 2000);
 }
 
-/* ---- decoders, one by one ------------------------------------------------------------------------------------ */
+/* ---- single decoders ----------------------------------------------------------------------- */
 
-/* A WordLevel vocabulary of our tokens: 0, 1, 2 ... in order; the pieces after each id, separated by '|'. */
+/* A vocabulary of these tokens, ids 0, 1, 2, ...; expects the pieces after each id, separated by
+ * '|'. */
 static void expect_pieces(const char *decoder, const char *tokens, const char *want, int line) {
   pe_error err = {0};
   pe_buf json = {0}, got = {0};
@@ -108,13 +108,13 @@ static void expect_pieces(const char *decoder, const char *tokens, const char *w
     at += len + (at[len] == ',');
   }
   pe_buf_printf(&json, NULL, "]}}");
-  CHECK_OK(pe_tokenizer_read(json.data, json.len, &t, &err), err);
+  CHECK_OK(pe_tokenizer_read_json(json.data, json.len, &t, &err), err);
   if (t) CHECK_OK(pe_detokenizer_new(t, false, &d, &err), err);
-  for (int round = 0; d && round < 2; round++) { /* the second time from a used detokenizer */
+  for (int round = 0; d && round < 2; round++) { /* the second time with a used detokenizer */
     got.len = 0;
     for (int i = 0; i < n; i++) {
       CHECK_OK(pe_detokenizer_push(d, i, &got, &err), err);
-      CHECK_OK(pe_detokenizer_push(d, i + 1000, &got, &err), err); /* does not exist */
+      CHECK_OK(pe_detokenizer_push(d, i + 1000, &got, &err), err); /* unknown */
       pe_buf_byte(&got, '|', NULL);
     }
     CHECK_OK(pe_detokenizer_finish(d, &got, &err), err);
@@ -173,10 +173,10 @@ static void test_decoders(void) {
 static void test_chains(void) {
   EXPECT_PIECES("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\","
                 "\"content\":\" \",\"start\":1,\"stop\":2}]}",
-                " , a, , , , b, ", "| a||| |   b||"); /* two spaces at the end always wait */
+                " , a, , , , b, ", "| a||| |   b||"); /* two spaces at the end are held back */
   EXPECT_PIECES("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Replace\","
                 "\"pattern\":{\"String\":\"aab\"},\"content\":\"X\"}]}",
-                "a,a,a,b,a", "||a|X||a"); /* half a match waits */
+                "a,a,a,b,a", "||a|X||a"); /* half a match is held back */
   EXPECT_PIECES("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"Regex\":"
                 "\"x+\"},\"content\":\"-\"},{\"type\":\"Fuse\"}]}",
                 "axxb,xc", "a-b|-c|");

@@ -1,4 +1,5 @@
-/* test_normalizer.c - every kind of normalizer against values of the reference, origins, and bad input. */
+/* test_normalizer.c - every kind of normalizer against the library's results, origins, bad
+ * input. */
 #include "check.h"
 #include "sha256.h"
 
@@ -133,7 +134,7 @@ static pe_status read_json(const char *json, pe_normalizer **n, pe_error *err) {
   return rc;
 }
 
-/* Origins are starts of characters, and asking for them changes nothing. */
+/* Origins are starts of characters, and the text is the same with and without them. */
 static void check_origins(const pe_normalizer *n, pe_str text, const pe_buf *want) {
   pe_buf out = {0}, origin = {0};
   pe_error err = {0};
@@ -253,14 +254,14 @@ static void bad_input(void) {
       {"{\"type\":\"Replace\",\"content\":\"a\",\"pattern\":{\"Regex\":\"(\"}}", PE_EUNSUPPORTED,
        "Replace: pattern"},
       {"{\"type\":\"Replace\",\"content\":\"a\",\"pattern\":{\"Regex\":1}}", PE_EFORMAT,
-       "not a string"},
+       "must be a string"},
       {"{\"type\":\"Precompiled\"}", PE_EFORMAT, "precompiled_charsmap"},
       {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"\"}", PE_EFORMAT, "0 bytes"},
       {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"!!\"}", PE_EFORMAT, "base64"},
       {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"/////w==\"}", PE_EFORMAT,
-       "4294967295 bytes in 0 bytes"},
+       "4294967295 bytes does not fit in 0 bytes"},
       {"{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"AAAAAP8A\"}", PE_EFORMAT, "not UTF-8"},
-      {"[]", PE_EFORMAT, "not an object"},
+      {"[]", PE_EFORMAT, "must be an object"},
       {"{}", PE_EUNSUPPORTED, "unknown type"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -271,7 +272,7 @@ static void bad_input(void) {
   }
 }
 
-/* All single characters, each alone: how many change, and the digest of all results joined by newlines. */
+/* Every character alone: how many change, and the digest of all results joined by newlines. */
 static void every_character(void) {
   static const struct {
     const char *json;
@@ -314,7 +315,7 @@ static void every_character(void) {
   }
 }
 
-/* A trie whose offsets lead anywhere is walked without leaving it. */
+/* A trie with random offsets is walked without leaving it. */
 static void wild_map(void) {
   static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   uint32_t seed = 1;
@@ -357,7 +358,7 @@ static void many_marks(void) {
   pe_buf_free(&out);
 }
 
-/* For every N, the N-th allocation fails: an error, nothing leaked. */
+/* Fail each allocation in turn: an error, no leak. */
 static void out_of_memory(void) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     for (int64_t k = 1;; k++) {

@@ -1,10 +1,11 @@
-/* test_pretokenizer.c - every kind of pre-tokenizer against values of the reference, and bad input. */
+/* test_pretokenizer.c - every kind of pre-tokenizer against the library's results, and bad
+ * input. */
 #include "check.h"
 
 #include "runtime/text/pretokenizer.h"
 #include "runtime/text/unicode.h"
 
-/* The pieces joined by '|'; where the reference maps bytes, they are mapped back. */
+/* The pieces joined by '|'; bytes that the library maps are mapped back. */
 static const struct {
   const char *json, *text, *want;
   bool byte_level;
@@ -237,16 +238,17 @@ static pe_status read_json(const char *json, pe_pretokenizer **p, pe_error *err)
 }
 
 static void join(const pe_pieces *p, pe_buf *out) {
-  for (size_t i = 0; i < p->count; i++) {
-    CHECK(p->piece[i].from < p->piece[i].to && p->piece[i].to <= p->text.len);
+  for (size_t i = 0; i < p->list.n; i++) {
+    pe_piece piece = p->list.at[i];
+    CHECK(piece.from < piece.to && piece.to <= p->text.len);
     if (i) pe_buf_byte(out, '|', NULL);
-    pe_buf_put(out, p->text.at + p->piece[i].from, p->piece[i].to - p->piece[i].from, NULL);
+    pe_buf_put(out, p->text.at + piece.from, piece.to - piece.from, NULL);
   }
   pe_buf_byte(out, 0, NULL);
 }
 
 static void kinds(void) {
-  pe_pieces pieces = {0}; /* one for all: what a call leaves behind must not matter */
+  pe_pieces pieces = {0}; /* one for all calls: leftovers must not matter */
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     pe_pretokenizer *p;
     pe_error err = {0};
@@ -261,7 +263,7 @@ static void kinds(void) {
     }
     CHECK_INT(pe_pretokenizer_byte_level(p), cases[i].byte_level);
     CHECK_OK(pe_pretokenizer_split(p, pe_str_c(""), true, &pieces, &err), err);
-    CHECK_INT(pieces.count, 0);
+    CHECK_INT(pieces.list.n, 0);
     pe_buf_free(&out);
     pe_pretokenizer_free(p);
   }
@@ -275,8 +277,8 @@ static void nothing(void) {
   CHECK_OK(read_json("null", &p, &err), err);
   CHECK(!p && !pe_pretokenizer_byte_level(p));
   CHECK_OK(pe_pretokenizer_split(p, pe_str_c("a b"), true, &pieces, &err), err);
-  CHECK_INT(pieces.count, 1);
-  CHECK_INT(pieces.piece[0].to, 3);
+  CHECK_INT(pieces.list.n, 1);
+  CHECK_INT(pieces.list.at[0].to, 3);
   pe_pieces_free(&pieces);
 }
 
@@ -308,23 +310,23 @@ static void bad_input(void) {
       {"{\"type\":\"Foo\"}", PE_EUNSUPPORTED, "unknown type 'Foo'"},
       {"{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"},{\"type\":\"Bar\"}]}",
        PE_EUNSUPPORTED, "'Bar'"},
-      {"{\"type\":\"Sequence\",\"pretokenizers\":[null]}", PE_EFORMAT, "not an object"},
+      {"{\"type\":\"Sequence\",\"pretokenizers\":[null]}", PE_EFORMAT, "must be an object"},
       {"{\"type\":\"Sequence\"}", PE_EFORMAT, "pretokenizers"},
       {"{\"type\":\"Split\"}", PE_EFORMAT, "Split: \"pattern\""},
       {"{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[\"}}", PE_EUNSUPPORTED,
        "Split: pattern, offset 0"},
       {"{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Foo\"}", PE_EUNSUPPORTED,
        "behavior 'Foo'"},
-      {"{\"type\":\"Metaspace\",\"replacement\":\"ab\"}", PE_EFORMAT, "one character: 'ab'"},
+      {"{\"type\":\"Metaspace\",\"replacement\":\"ab\"}", PE_EFORMAT, "one character, got 'ab'"},
       {"{\"type\":\"Metaspace\"}", PE_EFORMAT, "replacement"},
       {"{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"x\"}", PE_EUNSUPPORTED,
        "prepend_scheme 'x'"},
       {"{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},{\"type\":\"Metaspace\","
        "\"replacement\":\"_\"}]}",
-       PE_EUNSUPPORTED, "behind ByteLevel"},
+       PE_EUNSUPPORTED, "must come before ByteLevel"},
       {"{\"type\":\"CharDelimiterSplit\"}", PE_EFORMAT, "delimiter"},
-      {"{\"type\":\"FixedLength\",\"length\":0}", PE_EFORMAT, "is 0"},
-      {"[]", PE_EFORMAT, "not an object"},
+      {"{\"type\":\"FixedLength\",\"length\":0}", PE_EFORMAT, "got 0"},
+      {"[]", PE_EFORMAT, "must be an object"},
   };
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     pe_pretokenizer *p;
@@ -334,7 +336,7 @@ static void bad_input(void) {
   }
 }
 
-/* A pattern that goes wrong on a text is an error of that text alone. */
+/* A pattern that fails on one text still works on the next. */
 static void hostile(void) {
   pe_pretokenizer *p;
   pe_error err = {0};
@@ -342,14 +344,14 @@ static void hostile(void) {
   CHECK_OK(read_json("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?:a+)+b\"}}", &p, &err), err);
   pe_str bad = pe_str_c("aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!b");
   CHECK_FAILS(pe_pretokenizer_split(p, bad, true, &pieces, &err), PE_ELIMIT, err, "limit");
-  CHECK_INT(pieces.count, 0);
+  CHECK_INT(pieces.list.n, 0);
   CHECK_OK(pe_pretokenizer_split(p, pe_str_c("xaab"), true, &pieces, &err), err);
-  CHECK_INT(pieces.count, 2);
+  CHECK_INT(pieces.list.n, 2);
   pe_pieces_free(&pieces);
   pe_pretokenizer_free(p);
 }
 
-/* For every N, the N-th allocation fails: an error, nothing leaked, and the same pe_pieces still works. */
+/* Fail each allocation in turn: an error, no leak, and the same pe_pieces still works. */
 static void out_of_memory(void) {
   static const char json[] =
       "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":\"[-"
@@ -371,7 +373,7 @@ static void out_of_memory(void) {
     pe_pretokenizer_free(p);
     if (all) break;
   }
-  CHECK_INT(pieces.count, 16);
+  CHECK_INT(pieces.list.n, 16);
   pe_pieces_free(&pieces);
 }
 

@@ -1,9 +1,10 @@
-/* test_regex.c - patterns: what they match, what they refuse, and that none of them hangs. */
+/* test_regex.c - patterns: what matches, what is refused, and that none hangs. */
 #include "check.h"
 
 #include "runtime/text/regex.h"
 
-/* Pattern, text, and the text with every match replaced by U+00A6, all computed with the reference. */
+/* Pattern, text, and the text with every match replaced by U+00A6, computed with the `tokenizers`
+ * library. */
 static const struct {
   const char *pattern, *text, *marked;
 } cases[] = {
@@ -117,14 +118,14 @@ static void refusals(void) {
     const char *pattern, *part;
   } bad[] = {
       {"(", "not closed: '('"},
-      {")", "without its opening"},
+      {")", "without an opening"},
       {"a)b", "offset 1"},
       {"[a", "not closed"},
       {"[]", "empty class"},
       {"[z-a]", "ends before it begins"},
       {"*a", "nothing to repeat"},
       {"a|*", "nothing to repeat"},
-      {"a{3,2}", "fewer"},
+      {"a{3,2}", "below the lower one"},
       {"a{70000}", "65535"},
       {"\\", "backslash"},
       {"\\p{Foo}", "unknown property: '\\p{Foo}'"},
@@ -160,7 +161,7 @@ static void repeat(pe_buf *b, const char *what, int n) {
   for (int i = 0; i < n; i++) pe_buf_put(b, what, strlen(what), NULL);
 }
 
-/* Deep, long and branching patterns end in an error, soon. */
+/* Deep, long and branching patterns fail quickly. */
 static void hostile(void) {
   static const char *const units[] = {"(",    "[",   "(?i)", "(?:a", "[^[",
                                       "a{9}", "(?=", "a**",  "\\p{", "(?<="};
@@ -187,8 +188,9 @@ static void too_many_classes(void) {
   char text[8];
   for (int i = 0; i < 129; i++)
     snprintf(text, sizeof text, "\\u%04x", 0x4e00 + 2 * i), repeat(&b, text, 1);
-  CHECK_FAILS(pe_regex_compile(pe_str_of(b.data, b.len), &re, &err), PE_ELIMIT, err, "128 kinds");
-  b.len -= 12; /* 127 of them and the rest of the world */
+  CHECK_FAILS(pe_regex_compile(pe_str_of(b.data, b.len), &re, &err), PE_ELIMIT, err,
+              "more than 128 kinds");
+  b.len -= 12; /* 127 of them and one class for all others */
   CHECK_OK(pe_regex_compile(pe_str_of(b.data, b.len), &re, &err), err);
   pe_regex_free(re);
   pe_buf_free(&b);
@@ -220,7 +222,7 @@ static void backtracking(void) {
   pe_buf_free(&text);
 }
 
-/* A match over a long text needs no deep stack, and broken text breaks nothing. */
+/* A long match does not need a deep stack, and broken text is safe. */
 static void long_and_broken(void) {
   pe_buf text = {0};
   pe_regex *re;
@@ -246,7 +248,7 @@ static void long_and_broken(void) {
   pe_buf_free(&text);
 }
 
-/* For every N, the N-th allocation fails: an error (or no JIT), nothing leaked. */
+/* Fail each allocation in turn: an error (or no JIT), no leak. */
 static void out_of_memory(void) {
   for (int64_t n = 1;; n++) {
     pe_regex *re = NULL;

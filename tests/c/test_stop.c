@@ -17,7 +17,7 @@ static pe_stop *open_stop(const char *const *strings, size_t count) {
   return s;
 }
 
-/* Pieces end where a bit of cuts is set. */
+/* Cuts the text where a bit of cuts is set. */
 static outcome feed(const char *const *strings, size_t count, const char *text, uint32_t cuts) {
   pe_stop *s = open_stop(strings, count);
   outcome o = {.hit = -1};
@@ -35,15 +35,18 @@ static outcome feed(const char *const *strings, size_t count, const char *text, 
   return o;
 }
 
-/* The definition, by trying everything. */
+/* The definition, tried by brute force. */
 static int naive(const char *const *strings, size_t count, const char *text, size_t *end) {
   size_t len = strlen(text);
   for (size_t stop = 1; stop <= len; stop++)
     for (size_t from = 0; from < stop; from++)
       for (size_t i = 0; i < count; i++)
-        if (strlen(strings[i]) == stop - from && !memcmp(strings[i], text + from, stop - from))
-          return *end = from, (int)i;
-  return *end = len, -1;
+        if (strlen(strings[i]) == stop - from && !memcmp(strings[i], text + from, stop - from)) {
+          *end = from;
+          return (int)i;
+        }
+  *end = len;
+  return -1;
 }
 
 static void check_all_cuts(const char *const *strings, size_t count, const char *text) {
@@ -148,7 +151,8 @@ static void none_and_empty(void) {
   pe_buf_free(&out);
   pe_stop_close(s);
   pe_str list[] = {pe_str_c("a"), pe_str_c("")};
-  CHECK_FAILS(pe_stop_open(list, 2, &s, &err), PE_EARG, err, "stop string 2 of 2 is empty");
+  CHECK_FAILS(pe_stop_open(list, 2, &s, &err), PE_EARG, err,
+              "stop string 2 of 2 must not be empty");
   CHECK(s == NULL);
 }
 
@@ -174,7 +178,7 @@ static void memory_runs_out(void) {
     }
     CHECK_INT(rc, PE_ENOMEM);
   }
-  CHECK(!"it never succeeded");
+  CHECK(!"no run succeeded");
 }
 
 static const check_test tests[] = {

@@ -1,4 +1,5 @@
-/* test_tokenizer_gguf.c - tokenizers in GGUF files that are made here: every family of patterns, Gemma 4, bad files. */
+/* test_tokenizer_gguf.c - tokenizers in GGUF files written here: every family of patterns, Gemma 4,
+ * bad files. */
 #include <unistd.h>
 
 #include "check.h"
@@ -34,7 +35,7 @@ static void put_array(gguf *g, const char *key, uint32_t element, uint64_t count
 }
 
 /* Writes the file, opens it as a tokenizer, removes it. */
-static pe_status open_made(gguf *g, pe_tokenizer **t, pe_error *err) {
+static pe_status open_written(gguf *g, pe_tokenizer **t, pe_error *err) {
   char path[] = "/tmp/perigee-test-XXXXXX";
   int fd = mkstemp(path);
   FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
@@ -59,7 +60,7 @@ static void put_bytes(gguf *g, const char *pre) {
   put_array(g, "tokenizer.ggml.tokens", 8, 257);
   for (int i = 0; i < 256; i++) {
     char c[5] = {0};
-    pe_utf8_put(c, pe_bytelevel_char((uint8_t)i));
+    pe_utf8_put(c, pe_unicode_byte_char((uint8_t)i));
     put_str(&g->b, c);
   }
   put_str(&g->b, "he");
@@ -90,7 +91,7 @@ static void test_gguf_families(void) {
     gguf g = {0};
     put_bytes(&g, name[i]);
     put_number(&g, "tokenizer.ggml.bos_token_id", 0); /* some families add it */
-    CHECK_OK(open_made(&g, &t, &err), err);
+    CHECK_OK(open_written(&g, &t, &err), err);
     if (t && !pe_tokenizer_scratch_new(t, &s, &err)) {
       pe_encode_options o = {.parse_special = true};
       CHECK_OK(pe_tokenizer_encode(t, s, pe_str_c(text), &o, &ids, &err), err);
@@ -125,7 +126,7 @@ static void test_gguf_gemma4(void) {
   pe_tokenizer *t = NULL;
   gguf g = {0};
   put_gemma4(&g);
-  CHECK_OK(open_made(&g, &t, &err), err);
+  CHECK_OK(open_written(&g, &t, &err), err);
   if (!t) return;
   EXPECT_IDS(t, "a a  a", NULL, 0, "1 3 2 3");
   EXPECT_IDS(t, "a\n\n\na\n\n", NULL, 0,
@@ -136,7 +137,7 @@ static void test_gguf_gemma4(void) {
              NULL, 0, "6 7 1");
   EXPECT_IDS(t, "<bos>a<turn|>", NULL, 0, "0 1 8");
   pe_span user[] = {{0, 7, false}};
-  EXPECT_IDS(t, "<turn|>", user, 1, ""); /* not a mark here, and its characters are no tokens */
+  EXPECT_IDS(t, "<turn|>", user, 1, ""); /* not special here, and its characters are not tokens */
   pe_tokenizer_release(t);
 }
 
@@ -145,29 +146,31 @@ static void test_gguf_bad(void) {
   pe_tokenizer *t = NULL;
   gguf g = {0};
   put_text(&g, "general.name", "x");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_ENOTFOUND, err, "no tokenizer");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_ENOTFOUND, err, "no tokenizer");
   put_text(&g, "tokenizer.ggml.model", "rwkv");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EUNSUPPORTED, err, "'rwkv'");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EUNSUPPORTED, err, "'rwkv'");
   put_bytes(&g, "no-such-pre");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EUNSUPPORTED, err, "'no-such-pre'");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EUNSUPPORTED, err, "'no-such-pre'");
   put_text(&g, "tokenizer.ggml.model", "gpt2");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "tokenizer.ggml.tokens");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "tokenizer.ggml.tokens");
   put_bytes(&g, "gpt-2"), put_number(&g, "tokenizer.ggml.bos_token_id", 257);
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "is 257 in a vocabulary of 257");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err,
+              "is 257, but the vocabulary has 257 tokens");
   put_bytes(&g, "llama-bpe");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "begin token");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "begin token");
   put_bytes(&g, "gpt-2"), put_array(&g, "tokenizer.ggml.token_type", 5, 1), put_u32(&g.b, 1);
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "1 elements for 257 tokens");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err,
+              "1 elements, but the vocabulary has 257 tokens");
   put_text(&g, "tokenizer.ggml.model", "llama"), put_array(&g, "tokenizer.ggml.tokens", 8, 1),
       put_str(&g.b, "a");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "tokenizer.ggml.scores");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "tokenizer.ggml.scores");
   put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 8, 1),
       put_str(&g.b, "a");
   put_array(&g, "tokenizer.ggml.merges", 8, 1), put_str(&g.b, "a q");
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "'a q'");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "'a q'");
   put_text(&g, "tokenizer.ggml.model", "gpt2"), put_array(&g, "tokenizer.ggml.tokens", 5, 1),
       put_u32(&g.b, 1);
-  CHECK_FAILS(open_made(&g, &t, &err), PE_EFORMAT, err, "not an array of texts");
+  CHECK_FAILS(open_written(&g, &t, &err), PE_EFORMAT, err, "must be an array of strings");
   CHECK(!t);
 }
 

@@ -1,11 +1,12 @@
-/* tokenizer_help.h - what tests of tokenizers share: the ids of a text, as one line. */
+/* tokenizer_help.h - for tests of tokenizers: compares the ids of a text, written as one line. */
 #ifndef TOKENIZER_HELP_H
 #define TOKENIZER_HELP_H
 
 #include "check.h"
 #include "runtime/text/tokenizer.h"
 
-/* The ids of `text` with special tokens in the spans (NULL: everywhere) are `want`, separated by spaces. */
+/* The ids of `text` must be `want`, separated by spaces; special tokens are recognised in the spans
+ * (NULL: everywhere). */
 static inline void expect_ids(const pe_tokenizer *t, const char *text, const pe_span *span,
                               size_t spans, const char *want, int line) {
   pe_error err = {0};

@@ -1,4 +1,4 @@
-/* Any bytes as ids, fed to small tokenizers of each decoder: pieces are UTF-8 and join to the whole. */
+/* Random ids through small tokenizers of each decoder: pieces are UTF-8 and join to the whole. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ static const char *const names[] = {
 enum { COUNT = sizeof names / sizeof *names };
 static pe_tokenizer *tokenizers[COUNT];
 
-/* Before the first input, so that the driver does not count it as a leak. */
+/* Before the first input, so that the driver does not report leaks. */
 __attribute__((constructor)) static void open_all(void) {
   for (int i = 0; i < COUNT; i++) {
     char path[100] = "tests/tokenizers/";
@@ -22,7 +22,7 @@ __attribute__((constructor)) static void open_all(void) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (!size) return 0;
-  const pe_tokenizer *t = tokenizers[data[0] % COUNT];
+  pe_tokenizer *t = tokenizers[data[0] % COUNT];
   bool skip = data[0] & 0x80;
   size_t n = (size - 1) / 2;
   int32_t *id = calloc(n + 1, sizeof *id);

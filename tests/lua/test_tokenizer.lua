@@ -1,4 +1,4 @@
--- The Lua face of tokenizers: encode, decode, stream, spans of trust.
+-- Tokenizers in Lua: encode, decode, stream, bytes, trusted spans, background jobs.
 local perigee = require "perigee"
 local test = require("harness").test
 local uv = require "luv"
@@ -13,17 +13,18 @@ test("text goes to ids and back", function(t)
   t.eq(tok:token(10 ^ 9 // 1 | 0), nil)
   t.eq(tok:decode { -1, 1 << 40 }, "")
   t.eq(tok:encode "", {})
-  t.raises(function() tok:decode { "x" } end, "id 1 is not an integer")
+  t.raises(function() tok:decode { "x" } end, "ids[1] must be an integer")
   t.fails("format", tok:encode "\xff")
 end)
 
-test("too many ids are counted, and not made", function(t)
+test("more ids than the limit are an error that counts them", function(t)
   local tok <close> = open "bpe-qwen2"
   local text = ("Hello "):rep(50)
   local count = #tok:encode(text)
   t.eq(#tok:encode(text, { max_ids = count }), count)
   local err = t.fails("limit", tok:encode(text, { max_ids = count - 1, positions = { 0, #text } }))
-  t.eq({ err.message, err.count }, { ("%d tokens, at most %d"):format(count, count - 1), count })
+  t.eq(err.message, ("text has %d tokens, the limit is %d"):format(count, count - 1))
+  t.eq(err.count, count)
   tok:encode(text, { max_ids = 3 }, t.expect(function(ids, why)
     t.eq(ids, nil)
     t.eq({ why.code, why.count }, { "limit", count })
@@ -45,6 +46,27 @@ test("a stream's pieces are whole characters and join to the decode", function(t
   t.eq(table.concat(pieces), text)
 end)
 
+test("the bytes of the tokens of a text join to the text", function(t)
+  local text = "Hello, wörld 水が 🌙!\n\n"
+  for _, name in ipairs { "bpe-qwen2", "bpe-llama3", "spm-gemma" } do
+    local tok <close> = open(name)
+    local parts, ids = {}, tok:encode(text)
+    for i, id in ipairs(ids) do parts[i] = tok:bytes(id) end
+    t.eq(table.concat(parts), text, name)
+  end
+end)
+
+test("the bytes of one token: alphabet, fallback, special, unknown", function(t)
+  local level <close> = open "bpe-qwen2"
+  local function bytes(tok, token) return tok:bytes(assert(tok:id(token), token)) end
+  t.eq({ bytes(level, "Ġ"), bytes(level, "Ċ"), bytes(level, "ð"), bytes(level, "<|im_end|>") },
+    { " ", "\n", "\xF0", "<|im_end|>" })
+  t.eq({ level:bytes(-1), level:bytes(level.size), level:bytes(1 << 40) }, { "", "", "" })
+  local pieces <close> = open "spm-llama"
+  t.eq({ bytes(pieces, "▁"), bytes(pieces, "<0xF0>"), bytes(pieces, "</s>") },
+    { " ", "\xF0", "</s>" })
+end)
+
 test("special tokens are recognised in trusted spans only", function(t)
   local tok <close> = open "bpe-qwen2"
   local mark
@@ -61,11 +83,11 @@ test("special tokens are recognised in trusted spans only", function(t)
   t.eq(count(tok:encode(text)), 2)
   t.eq(count(tok:encode(text, { parse_special = false })), 0)
   t.eq(count(tok:encode(text, { spans = { { 1, #mark, true }, { #mark + 1, #text, false } } })), 1)
-  t.raises(function() tok:encode(text, { spans = { { 5, 2, true } } }) end, "span 1")
+  t.raises(function() tok:encode(text, { spans = { { 5, 2, true } } }) end,
+    "spans[1] must be between 1 and")
   t.raises(function() tok:encode(text, { parse_specials = true }) end, "parse_special")
 end)
 
--- The ids of the first `offset` bytes of a text, when it is cut there by hand between tokens that nothing joins.
 test("positions count the tokens before a byte", function(t)
   local tok <close> = open "bpe-qwen2"
   local text = "<|im_start|>user\nHi wörld<|im_end|>\n"
@@ -81,12 +103,15 @@ test("positions count the tokens before a byte", function(t)
   end
   t.eq({ tok:encode("", { positions = { 0 } }) }, { {}, { 0 } })
   t.eq(select("#", tok:encode(text)), 1)
-  t.raises(function() tok:encode(text, { positions = { 2, 1 } }) end, "position 2 is 1, it must be within 2 and")
-  t.raises(function() tok:encode(text, { positions = { #text + 1 } }) end, "position 1 is")
-  t.raises(function() tok:encode(text, { positions = { 1.5 } }) end, "position 1 is no integer")
+  local function refused(positions, part)
+    t.raises(function() tok:encode(text, { positions = positions }) end, part)
+  end
+  refused({ 2, 1 }, ("positions[2] must be between 2 and %d, got 1"):format(#text))
+  refused({ #text + 1 }, ("positions[1] must be between 0 and %d"):format(#text))
+  refused({ 1.5 }, "positions[1] must be an integer")
 end)
 
-test("positions count what stands in front of the text", function(t)
+test("positions count the special tokens before the text", function(t)
   local tok <close> = open "post-template"
   local text = "the of"
   local ids, at = tok:encode(text, { add_special = true, positions = { 0, #text } })
@@ -97,16 +122,17 @@ test("positions count what stands in front of the text", function(t)
   t.eq(plain, { 0, #bare })
 end)
 
-test("what cannot be read is one line", function(t)
-  t.eq(t.fails("io", perigee.tokenizer.open "tests/nowhere").message:match "^tests/nowhere", "tests/nowhere")
+test("files that cannot be read are an error of one line", function(t)
+  t.match(t.fails("io", perigee.tokenizer.open "tests/nowhere").message, "^tests/nowhere")
   t.fails("format", perigee.tokenizer.open "tests/lua/run.lua")
 end)
 
--- ---- beside the loop -----------------------------------------------------------------------------------------------
+-- ---- background jobs ----------------------------------------------------------------------------
 
-test("opened and encoded beside the loop, the same comes back", function(t)
+test("a job opens and encodes with the same result", function(t)
   local text = ("Hello, wörld <|im_start|> 123! "):rep(500)
-  local want, at = open("bpe-qwen2"):encode(text, { positions = { 0, 40, #text }, spans = { { 1, 400, true } } })
+  local options = { positions = { 0, 40, #text }, spans = { { 1, 400, true } } }
+  local want, at = open("bpe-qwen2"):encode(text, options)
   local returned = perigee.tokenizer.open("tests/tokenizers/bpe-qwen2", t.expect(function(tok, err)
     t.eq(err, nil)
     local left = 4
@@ -114,7 +140,6 @@ test("opened and encoded beside the loop, the same comes back", function(t)
       left = left - 1
       if left == 0 then tok:close() end
     end
-    local options = { positions = { 0, 40, #text }, spans = { { 1, 400, true } } }
     t.eq(tok:encode(text, options, t.expect(function(ids, positions)
       t.eq(ids, want)
       t.eq(positions, at)
@@ -129,15 +154,15 @@ test("opened and encoded beside the loop, the same comes back", function(t)
       t.match(t.fails("format", ...).message, "not UTF%-8 at byte 1")
       one_less()
     end))
-    t.eq(tok:encode "Hi", tok:encode "Hi") -- the loop's own scratch is not disturbed
+    t.eq(tok:encode "Hi", tok:encode "Hi") -- a job does not use the loop's scratch
     t.raises(function() tok:encode(text, nil, 5) end, "function expected")
-    t.raises(function() tok:encode(text, { positions = { -1 } }, print) end, "position 1")
+    t.raises(function() tok:encode(text, { positions = { -1 } }, print) end, "positions[1]")
   end))
   t.eq(returned, true)
   perigee.tokenizer.open("tests/nowhere", t.expect(function(...) t.fails("io", ...) end))
 end)
 
-test("a tokenizer may be closed while its texts are encoded", function(t)
+test("a tokenizer may be closed while jobs encode with it", function(t)
   local text = ("The quick brown fox. "):rep(2000)
   local tok = open "bpe-llama3"
   local want = tok:encode(text)
@@ -149,7 +174,7 @@ test("a tokenizer may be closed while its texts are encoded", function(t)
   collectgarbage()
 end)
 
-test("a program may end while its texts are encoded", function(t)
+test("a program may end while jobs encode", function(t)
   local script = os.tmpname()
   local file = assert(io.open(script, "w"))
   file:write [[

@@ -1,21 +1,11 @@
-/* pretokenizer_split.c - matches and gaps to pieces; see pretokenizer_steps.h. */
-#include "runtime/text/pretokenizer_steps.h"
+/* pretokenizer_matcher.c - see pretokenizer_matcher.h. */
+#include "runtime/text/pretokenizer_matcher.h"
 #include "runtime/utf8.h"
 
 #include <string.h>
 
-pe_status pe_piece_push(pe_piece_list *list, size_t from, size_t to, pe_error *err) {
-  if (from >= to) return PE_OK;
-  if (list->n == list->cap) {
-    pe_status rc = pe_grow(&list->at, &list->cap, list->n + 1, sizeof *list->at, err);
-    if (rc) return rc;
-  }
-  list->at[list->n++] = (pe_piece){(uint32_t)from, (uint32_t)to};
-  return PE_OK;
-}
-
-/* The piece that may still grow, and whether the last event was a match. Pieces that stay empty are dropped, but while
- * open they count: that is how the reference treats empty matches. */
+/* The piece that may still grow, and whether the last event was a match. Empty pieces are dropped
+ * at the end, but count while they are open: the library treats empty matches this way. */
 typedef struct joiner {
   const pe_matcher *m;
   pe_piece_list *list;
@@ -39,9 +29,9 @@ static pe_status event(joiner *j, size_t from, size_t to, bool match) {
     return j->m->behaviour == PE_REMOVED && match ? PE_OK
                                                   : pe_piece_push(j->list, from, to, j->err);
   pe_status rc = PE_OK;
-  if (j->open && extends(j, match))
+  if (j->open && extends(j, match)) {
     j->to = to;
-  else {
+  } else {
     if (j->open) rc = pe_piece_push(j->list, j->from, j->to, j->err);
     j->from = from, j->to = to, j->open = true;
   }

@@ -1,10 +1,12 @@
-/* normalizer_map.c - SentencePiece's precompiled character maps, as the reference applies them.
+/* normalizer_charmap.c - SentencePiece's precompiled character maps, as the `tokenizers` library
+ * applies them.
  *
- * The blob is a little-endian size, a double-array trie of that many bytes (32-bit units), and NUL-terminated strings
- * that the trie's values point into. The trie is walked over a grapheme cluster; the reference takes the *shortest* key
- * that matches and lets its string replace the whole cluster, and does so for clusters below six bytes only; longer
- * ones, and those without a match, go character by character. */
-#include "runtime/text/normalizer_steps.h"
+ *     u32 n | double-array trie, n bytes of 32-bit units | strings, each NUL-terminated
+ *
+ * The trie's values are offsets into the strings. For a grapheme cluster below six bytes the
+ * library looks up the *shortest* key that matches and replaces the whole cluster by its string.
+ * Longer clusters, and those without a match, are mapped character by character. */
+#include "runtime/text/normalizer_parts.h"
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
 
@@ -45,10 +47,12 @@ static uint32_t little(const char *p) {
 
 static pe_status open_map(pe_charmap *m, pe_error *err) {
   if (m->blob.len < 4)
-    return pe_fail(err, PE_EFORMAT, "precompiled_charsmap: %zu bytes are too few", m->blob.len);
+    return pe_fail(err, PE_EFORMAT, "precompiled_charsmap has %zu bytes, expected at least 4",
+                   m->blob.len);
   size_t trie = little(m->blob.data);
   if (trie > m->blob.len - 4 || trie % 4)
-    return pe_fail(err, PE_EFORMAT, "precompiled_charsmap: a trie of %zu bytes in %zu bytes", trie,
+    return pe_fail(err, PE_EFORMAT,
+                   "precompiled_charsmap: a trie of %zu bytes does not fit in %zu bytes", trie,
                    m->blob.len - 4);
   m->units = trie / 4;
   if (!(m->unit = pe_alloc(trie + 4))) return pe_nomem(err, "precompiled_charsmap");
@@ -58,7 +62,7 @@ static pe_status open_map(pe_charmap *m, pe_error *err) {
   if (pe_utf8_valid(m->strings, m->len) != m->len)
     return pe_fail(err, PE_EFORMAT, "precompiled_charsmap: byte %zu of its strings is not UTF-8",
                    pe_utf8_valid(m->strings, m->len));
-  return pe_buf_byte(&m->blob, 0, err); /* the last string ends, too */
+  return pe_buf_byte(&m->blob, 0, err); /* terminates the last string */
 }
 
 pe_status pe_charmap_read(pe_str base64, pe_charmap **out, pe_error *err) {
@@ -67,7 +71,7 @@ pe_status pe_charmap_read(pe_str base64, pe_charmap **out, pe_error *err) {
   if (!m) return pe_nomem(err, "precompiled_charsmap");
   pe_status rc = decode(base64, &m->blob, err);
   if (!rc) rc = open_map(m, err);
-  if (!rc) m->strings = m->blob.data + 4 + m->units * 4; /* the last byte may have moved the blob */
+  if (!rc) m->strings = m->blob.data + 4 + m->units * 4; /* the terminator may have moved it */
   if (rc)
     pe_charmap_free(m);
   else
@@ -82,7 +86,8 @@ void pe_charmap_free(pe_charmap *m) {
   pe_free(m);
 }
 
-/* A unit of the double array: 8 bits of label (and bit 31 for values), a bit for "a key ends here", an offset. */
+/* A unit of the double array: bits 0-7 label (bit 31: a value), bit 8 "a key ends here", bits 9-30
+ * the offset of its children. */
 static size_t offset_of(uint32_t unit) { return (size_t)(unit >> 10) << ((unit & 512) >> 6); }
 
 /* The string for the shortest key that the text begins with, or NULL. */
