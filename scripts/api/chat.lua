@@ -5,7 +5,6 @@ local errors = require "api.errors"
 local messages = require "api.messages"
 local pipeline = require "pipeline"
 local schema = require "api.schema"
-local spelling = require "pipeline.spelling"
 local stream = require "api.stream"
 local text = require "lib.text"
 local common = require "api.common"
@@ -80,7 +79,8 @@ local function logprobs_object(out, entries)
     local token = token_object(entry.bytes, entry.logprob)
     token.top_logprobs = json.array()
     for k, top in ipairs(entry.top or {}) do
-      token.top_logprobs[k] = token_object(spelling.bytes(out.tok, top.id), top.logprob)
+      local bytes = out.tok and out.tok:bytes(top.id) or ""
+      token.top_logprobs[k] = token_object(bytes, top.logprob)
     end
     list[i] = token
   end

@@ -5,7 +5,6 @@ local common = require "api.common"
 local errors = require "api.errors"
 local pipeline = require "pipeline"
 local schema = require "api.schema"
-local spelling = require "pipeline.spelling"
 local stream = require "api.stream"
 local text = require "lib.text"
 local json = perigee.json
@@ -77,7 +76,10 @@ end
 local function top_object(out, entry)
   if not entry.logprob then return json.null end
   local top = json.object {}
-  for _, t in ipairs(entry.top or {}) do top[spelling.text(out.tok, t.id)] = stream.logprob(t.logprob) end
+  for _, t in ipairs(entry.top or {}) do
+    local token = out.tok and out.tok:bytes(t.id) or ""
+    top[text.clean(token)] = stream.logprob(t.logprob)
+  end
   top[text.clean(entry.bytes)] = stream.logprob(entry.logprob)
   return top
 end
@@ -119,9 +121,9 @@ local function new_echo(req, out)
   if not (req.sampling.top_logprobs and out.tok) then return echo end
   local offset = 0
   for i, id in ipairs(req.all_ids[out.prompt or 1]) do
-    local bytes = spelling.bytes(out.tok, id)
+    local bytes = out.tok:bytes(id)
     echo.entries[i] = { bytes = bytes, offset = offset }
-    offset = offset + spelling.characters(bytes)
+    offset = offset + text.characters(bytes)
   end
   return echo
 end

@@ -5,12 +5,12 @@
 --   {"messages": […]}     the prompt that /v1/chat/completions would make of it
 --   {"tokens": […]}       -> {"content": "…", "prompt": "…"}
 local async = require "lib.async"
+local clean = require("lib.text").clean
 local perigee = require "perigee"
 local errors = require "api.errors"
 local messages = require "api.messages"
 local prompts = require "pipeline.prompt"
 local schema = require "api.schema"
-local spelling = require "pipeline.spelling"
 local json = perigee.json
 local refuse = errors.refuse
 
@@ -87,7 +87,7 @@ local function tokenize(app, body)
     answer.token_strs = json.array()
     for i, id in ipairs(ids) do
       async.breathe()
-      answer.token_strs[i] = spelling.text(entry.tok, id)
+      answer.token_strs[i] = clean(entry.tok:bytes(id))
     end
   end
   return answer

@@ -54,6 +54,16 @@ function text.clean(bytes)
   return table.concat(parts)
 end
 
+--- The number of characters that begin in these bytes, which may start or end inside a character.
+function text.characters(bytes)
+  local n = 0
+  for i = 1, #bytes do
+    local b = bytes:byte(i)
+    if b < 0x80 or b >= 0xC0 then n = n + 1 end
+  end
+  return n
+end
+
 --- The first line of whatever was raised.
 function text.first_line(value)
   local line = tostring(value)

@@ -18,7 +18,7 @@
 -- "analysis" and "commentary", channels that nobody asked for. And of a stream, where what was sent cannot be taken back:
 -- "dropped", a call (its name) of which some was sent and that turned out to be none, and "relabel", content that was sent and
 -- turned out to have been thinking.
-local spelling = require "pipeline.spelling"
+local characters = require("lib.text").characters
 
 local output = {}
 
@@ -147,10 +147,12 @@ end
 --- Remembers the token's probability: { id, logprob, top, bytes, at = bytes before it, offset = characters before it }.
 local function note_logprob(self, e)
   local hidden = self.tok and self.tok:is_special(e.id) and not self.kept[e.id]
-  local bytes = spelling.bytes(self.tok, e.id)
+  local bytes = self.tok and self.tok:bytes(e.id) or ""
   local entry = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes, at = self.bytes, offset = self.chars }
   self.logprob = self.logprob + e.logprob
-  if not hidden then self.bytes, self.chars = self.bytes + #bytes, self.chars + spelling.characters(bytes) end
+  if not hidden then
+    self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes)
+  end
   self.fresh[#self.fresh + 1] = entry
 end
 

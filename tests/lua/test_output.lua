@@ -1,8 +1,7 @@
--- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities; spellings of tokens.
+-- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities.
 local chat = require "api.chat"
 local completions = require "api.completions"
 local outputs = require "pipeline.output"
-local spelling = require "pipeline.spelling"
 local stream = require "api.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test
@@ -134,24 +133,10 @@ test("an output that a script made", function(t)
   t.raises(function() outputs.adopt { calls = { {} } } end, "an output whose call 1 is none")
 end)
 
---- A tokenizer of a few tokens.
-local function tokens(list, special)
-  local ids = {}
-  for id, token in ipairs(list) do ids[token] = id end
-  return { token = function(_, id) return list[id] end, id = function(_, token) return ids[token] end,
-    is_special = function(_, id) return list[id] == special end }
-end
-
-test("the bytes of a token, in both spellings", function(t)
-  local level = tokens({ "Ġ", "Ċ", "Ġhello", "ðŁ", "ļĢ", "<|end▁|>", "é" }, "<|end▁|>")
-  local got = {}
-  for id = 1, 8 do got[id] = spelling.bytes(level, id) end
-  t.eq(got, { " ", "\n", " hello", "\xF0\x9F", "\x9A\x80", "<|end▁|>", "\xE9", "" })
-  t.eq({ spelling.text(level, 4), lib_text.clean "a\xF0\x9Fb", lib_text.clean "\u{1F680}" },
+test("bytes as text, and their characters", function(t)
+  t.eq({ lib_text.clean "\xF0\x9F", lib_text.clean "a\xF0\x9Fb", lib_text.clean "\u{1F680}" },
     { "\u{FFFD}\u{FFFD}", "a\u{FFFD}\u{FFFD}b", "\u{1F680}" })
-  local pieces = tokens { "▁hello", "<0xF0>", "world" }
-  t.eq({ spelling.bytes(pieces, 1), spelling.bytes(pieces, 2), spelling.bytes(pieces, 3) }, { " hello", "\xF0", "world" })
-  t.eq({ spelling.characters "aé\u{1F680}", spelling.bytes(nil, 5) }, { 3, "" })
+  t.eq({ lib_text.characters "aé\u{1F680}", lib_text.characters "\x9A\x80b\xF0" }, { 3, 2 })
 end)
 
 --- What a face writes for these deltas of two choices, taken in turns. `hooked`: a `respond` script looks on.
