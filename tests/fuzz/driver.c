@@ -1,11 +1,11 @@
-/* driver.c - runs a fuzz target (LLVMFuzzerTestOneInput) without libFuzzer: seeds of tests/fuzz/corpus/NAME, then
- * random mutations of them, the same ones in every run.
+/* driver.c - runs a fuzz target (LLVMFuzzerTestOneInput) without libFuzzer: the seeds in
+ * tests/fuzz/corpus/NAME, then random mutations of them. Runs with the same seed are identical.
  *
- *   fuzz_NAME [rounds] [seed]     20,000 rounds, or as many as fit in FUZZ_SECONDS (default 3)
- *   fuzz_NAME FILE                that input alone, to look at a finding
+ *   fuzz_NAME [rounds] [seed]     20,000 rounds, but at most FUZZ_SECONDS (default 3)
+ *   fuzz_NAME FILE                this input alone, to examine a finding
  *
- * An input that hangs for ten seconds, leaks, or makes the process grow beyond 2 GiB counts as a crash; the input is
- * left in build/fuzz-NAME.crash. */
+ * An input that hangs for ten seconds, leaks, or makes the process grow beyond 2 GiB counts as a
+ * crash and is saved in build/fuzz-NAME.crash. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdint.h>
@@ -36,17 +36,21 @@ static uint32_t below(uint32_t n) {
   return n ? (uint32_t)((rng >> 16) % n) : 0;
 }
 
-static void keep_input(int sig) {
+static void save_input(int sig) {
   FILE *f = fopen(crash_path, "wb");
   if (f) fwrite(input, 1, input_size, f), fclose(f);
-  fprintf(stderr, "signal %d; the input is in %s\n", sig, crash_path);
+  fprintf(stderr, "signal %d; input saved in %s\n", sig, crash_path);
   signal(sig, SIG_DFL);
   raise(sig == SIGALRM ? SIGKILL : sig);
 }
 
 static void add_seed(const char *path) {
   FILE *f = fopen(path, "rb");
-  if (!f || seed_count == MAX_SEEDS) return (void)(f && fclose(f));
+  if (!f) return;
+  if (seed_count == MAX_SEEDS) {
+    fclose(f);
+    return;
+  }
   uint8_t *data = malloc(INPUT_ROOM);
   size_t n = fread(data, 1, INPUT_ROOM, f);
   fclose(f);
@@ -74,7 +78,8 @@ static void load_seeds(const char *name) {
   if (!seed_count) seeds[seed_count++].data = calloc(1, 1);
 }
 
-/* Bytes that matter to formats: lengths near the edges of integers, JSON's marks, UTF-8's leaders. */
+/* One to four changes. Favours lengths at the edges of integers, JSON's punctuation and leading bytes
+ * of UTF-8. */
 static void mutate(void) {
   static const uint64_t edges[] = {0,
                                    1,
@@ -129,13 +134,13 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The first input may leave behind what a target keeps for all of them. */
+/* The first input may allocate what a target keeps for all inputs. */
 static void one(void) {
   static bool warm;
   int64_t live = pe_alloc_live();
   alarm(10);
-  uint8_t *exact = malloc(
-      input_size ? input_size : 1); /* so that a sanitizer sees the first byte beyond the end */
+  /* an exact copy, so that a sanitizer sees reads past the end */
+  uint8_t *exact = malloc(input_size ? input_size : 1);
   memcpy(exact, input, input_size);
   LLVMFuzzerTestOneInput(exact, input_size);
   free(exact);
@@ -149,7 +154,7 @@ int main(int argc, char **argv) {
   name = strncmp(name, "fuzz_", 5) ? name : name + 5;
   snprintf(crash_path, sizeof crash_path, "build/fuzz-%s.crash", name);
   static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM};
-  for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], keep_input);
+  for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], save_input);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__linux__) &&       \
     !defined(__clang__)
   struct rlimit most = {(rlim_t)2 << 30, (rlim_t)2 << 30};

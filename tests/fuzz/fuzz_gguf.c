@@ -1,4 +1,4 @@
-/* Any bytes as a GGUF file: an error, or directories whose every value can be read; then decodes what can be decoded. */
+/* Random bytes as a GGUF file: an error, or metadata and tensors that can all be read and decoded. */
 #include "kernels/quant.h"
 #include "runtime/weights/gguf.h"
 

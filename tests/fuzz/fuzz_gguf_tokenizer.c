@@ -1,4 +1,4 @@
-/* Any bytes as a GGUF file with a vocabulary; what loads must encode and decode without harm, streamed as whole. */
+/* Random bytes as a GGUF file with a vocabulary: an error, or a tokenizer that round-trips safely. */
 #include "round_trip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

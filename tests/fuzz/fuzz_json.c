@@ -1,4 +1,4 @@
-/* Any bytes through the JSON reader and the tree; both must agree on whether the text is JSON. */
+/* Random bytes through the JSON reader and the tree, which must agree whether the text is JSON. */
 #include <stdlib.h>
 
 #include "runtime/json.h"

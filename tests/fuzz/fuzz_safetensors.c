@@ -1,4 +1,4 @@
-/* Any bytes as a safetensors file: an error, or tensors that lie inside it. */
+/* Random bytes as a safetensors file: an error, or tensors that lie inside it. */
 #include "runtime/weights/safetensors.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* UTF-8 walked character by character: never beyond the end, never standing still, valid exactly when it decodes. */
+/* UTF-8 character by character: never reads past the end, always advances, and agrees with
+ * pe_utf8_valid and pe_utf8_put. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Makes the tables that decoding of weights is checked against, with the packages `gguf` and `mlx`.
+"""Writes the tables that the decoding of weights is tested against, with the packages `gguf` and
+`mlx`.
 
-    python3 tests/gen/quant_table.py            writes tests/data/quant.safetensors and tests/data/digests.txt
-    python3 tests/gen/quant_table.py --check    compares the files with what it would write; exit 1 on a difference
+    python3 tests/gen/quant_table.py            writes tests/data/{quant.safetensors,digests.txt}
+    python3 tests/gen/quant_table.py --check    compares the files with what it would write; exit 1
+                                                if they differ
 
-Needs numpy, gguf and mlx (on Linux: pip install numpy gguf 'mlx[cpu]'). quant.safetensors has random blocks of every
-layout with their values. digests.txt has, for every quantised tensor of ../shared/golden and ../shared/golden-gguf, a CRC of
-its values as float32, and one for all plain tensors of a file; it is left alone where ../shared is absent.
+Needs numpy, gguf and mlx (on Linux: pip install numpy gguf 'mlx[cpu]'). quant.safetensors has
+random blocks of every layout with their values. digests.txt has a CRC of the float32 values of
+every quantized tensor in ../shared/golden and ../shared/golden-gguf, and one per file for all its plain
+tensors; it is not written if ../shared is missing.
 """
 import glob, json, os, struct, sys, zlib
 
@@ -20,19 +23,21 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 DATA = os.path.join(HERE, "..", "data")
 SHARED = os.path.join(HERE, "..", "..", "..", "shared")
 GGUF_TYPES = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS MXFP4".split()
-# Where the half-precision numbers of a block are, so that random bytes do not make them NaN.
-HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
-          "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
-NAMES = {np.dtype(np.uint8): "U8", np.dtype(np.uint32): "U32", np.dtype(np.float32): "F32", np.dtype(np.float16): "F16",
-         np.dtype(np.uint16): "BF16"}
+# Offsets of the half-precision numbers of a block, which random bytes could turn into NaN.
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
+          "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+          "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
+NAMES = {np.dtype(np.uint8): "U8", np.dtype(np.uint32): "U32", np.dtype(np.float32): "F32",
+         np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16"}
 
 
 def write_safetensors(tensors):
-    """bytes of a file; uint16 arrays are bf16."""
+    """The bytes of a file; uint16 arrays are bf16."""
     header, blobs, at = {}, [], 0
     for name, array in tensors.items():
         blob = np.ascontiguousarray(array).tobytes()
-        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [at, at + len(blob)]}
+        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape),
+                        "data_offsets": [at, at + len(blob)]}
         at += len(blob)
         blobs.append(blob)
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -48,7 +53,7 @@ def gguf_cases(rng, out):
         data = rng.integers(0, 256, (2 * blocks, size), dtype=np.uint8)
         for at in HALVES[name]:
             half = rng.normal(0, 0.02, 2 * blocks).astype(np.float16)
-            half[0], half[1] = np.float16(6e-8), np.float16(-60000)  # the smallest, and a large negative one
+            half[0], half[1] = np.float16(6e-8), np.float16(-60000)  # smallest, large negative
             data[:, at:at + 2] = half.view(np.uint8).reshape(-1, 2)
         if name == "MXFP4":
             data[:4, 0] = (0, 1, 2, 254)
@@ -66,16 +71,19 @@ def bf16(x):
 
 def wide(x):
     """float32 of f16, f32 or (uint16) bf16."""
-    return (x.astype(np.uint32) << 16).view(np.float32) if x.dtype == np.uint16 else x.astype(np.float32)
+    if x.dtype != np.uint16:
+        return x.astype(np.float32)
+    return (x.astype(np.uint32) << 16).view(np.float32)
 
 
 def affine(words, scales, biases, group, bits):
-    return np.array(mx.dequantize(mx.array(words), mx.array(wide(scales)), mx.array(wide(biases)), group_size=group,
-                                  bits=bits, mode="affine"))
+    return np.array(mx.dequantize(mx.array(words), mx.array(wide(scales)), mx.array(wide(biases)),
+                                  group_size=group, bits=bits, mode="affine"))
 
 
 def affine_cases(rng, out):
-    kinds = {"f16": lambda x: x.astype(np.float16), "bf16": bf16, "f32": lambda x: x.astype(np.float32)}
+    kinds = {"f16": lambda x: x.astype(np.float16), "bf16": bf16,
+             "f32": lambda x: x.astype(np.float32)}
     for bits in (2, 3, 4, 5, 6, 8):
         for group in (32, 64, 128):
             kind = ("f16", "bf16", "f32")[(bits + group // 32) % 3] if bits != 4 else None
@@ -85,13 +93,14 @@ def affine_cases(rng, out):
                 scales = kinds[k](rng.normal(0, 0.1, (2, cols // group)))  # of both signs
                 biases = kinds[k](rng.normal(0, 1, (2, cols // group)))
                 name = f"affine-{bits}-{group}-{k}"
-                out[f"{name}.data"], out[f"{name}.scales"], out[f"{name}.biases"] = words, scales, biases
+                out[f"{name}.data"] = words
+                out[f"{name}.scales"], out[f"{name}.biases"] = scales, biases
                 out[f"{name}.expected"] = affine(words, scales, biases, group, bits)
 
 
 def float_format(words, scales, group, bits, mode, **more):
-    return np.array(mx.dequantize(mx.array(words), mx.array(scales), group_size=group, bits=bits, mode=mode,
-                                  dtype=mx.float32, **more))
+    return np.array(mx.dequantize(mx.array(words), mx.array(scales), group_size=group, bits=bits,
+                                  mode=mode, dtype=mx.float32, **more))
 
 
 def float_cases(rng, out):
@@ -107,7 +116,8 @@ def float_cases(rng, out):
     words = rng.integers(0, 2**32, (4, 16), dtype=np.uint32)
     out["nvfp4-4-16-global.data"], out["nvfp4-4-16-global.scales"] = words, scales
     out["nvfp4-4-16-global.global_scale"] = g
-    out["nvfp4-4-16-global.expected"] = float_format(words, scales, 16, 4, "nvfp4", global_scale=mx.array(g[0]))
+    out["nvfp4-4-16-global.expected"] = float_format(words, scales, 16, 4, "nvfp4",
+                                                     global_scale=mx.array(g[0]))
 
 
 def crc(array):
@@ -118,14 +128,16 @@ class Digests:
     def __init__(self):
         self.lines = []
 
-    def file(self, path, quantised, plain):
-        """quantised, plain: name -> float32 array with its logical shape."""
-        for name in sorted(quantised):
-            a = quantised[name]
-            self.lines.append(f"{path}\t{name}\t{a.size // a.shape[-1]}\t{a.shape[-1]}\t{crc(a):08x}")
+    def file(self, path, quantized, plain):
+        """quantized, plain: name -> float32 array with its logical shape."""
+        for name in sorted(quantized):
+            a = quantized[name]
+            rows, columns = a.size // a.shape[-1], a.shape[-1]
+            self.lines.append(f"{path}\t{name}\t{rows}\t{columns}\t{crc(a):08x}")
         total = 0
         for name in sorted(plain):
-            total = zlib.crc32(np.ascontiguousarray(plain[name], dtype=np.float32).tobytes(), total)
+            values = np.ascontiguousarray(plain[name], dtype=np.float32)
+            total = zlib.crc32(values.tobytes(), total)
         self.lines.append(f"{path}\t*\t{len(plain)}\t0\t{total:08x}")
 
 
@@ -134,8 +146,8 @@ def numpy32(array):
 
 
 def mlx_directory(path):
-    """(quantised, plain) of a model directory, decoded by mlx."""
-    quantised, plain, tensors = {}, {}, {}
+    """(quantized, plain) of a model directory, decoded by mlx."""
+    quantized, plain, tensors = {}, {}, {}
     config = json.load(open(os.path.join(path, "config.json")))
     rules = config.get("quantization") or {}
     for shard in sorted(glob.glob(os.path.join(path, "model*.safetensors"))):
@@ -143,32 +155,38 @@ def mlx_directory(path):
     for name, a in tensors.items():
         stem = name.removesuffix(".weight")
         if name.endswith(".weight") and stem + ".scales" in tensors:
-            rule = rules.get(stem, {k: v for k, v in rules.items() if k in ("group_size", "bits", "mode")})
+            rule = rules.get(stem, {k: v for k, v in rules.items()
+                                    if k in ("group_size", "bits", "mode")})
             scales, mode = tensors[stem + ".scales"], rule.get("mode", "affine")
             if mode == "affine":
-                q = mx.dequantize(a, scales.astype(mx.float32), tensors[stem + ".biases"].astype(mx.float32),
+                q = mx.dequantize(a, scales.astype(mx.float32),
+                                  tensors[stem + ".biases"].astype(mx.float32),
                                   group_size=rule["group_size"], bits=rule["bits"], mode=mode)
             else:
-                q = mx.dequantize(a, scales, group_size=rule["group_size"], bits=rule["bits"], mode=mode, dtype=mx.float32)
-            quantised[name] = np.array(q)
+                q = mx.dequantize(a, scales, group_size=rule["group_size"], bits=rule["bits"],
+                                  mode=mode, dtype=mx.float32)
+            quantized[name] = np.array(q)
         elif name.endswith("_blocks"):
             stem = name.removesuffix("_blocks")
             words = a.view(mx.uint32).reshape(*a.shape[:-2], -1)
-            quantised[stem] = np.array(mx.dequantize(words, tensors[stem + "_scales"], group_size=32, bits=4, mode="mxfp4",
-                                                     dtype=mx.float32))
-        elif not (name.endswith((".scales", ".biases")) and name.rsplit(".", 1)[0] + ".weight" in tensors
-                  or name.endswith("_scales") and name.removesuffix("_scales") + "_blocks" in tensors):
+            q = mx.dequantize(words, tensors[stem + "_scales"], group_size=32, bits=4, mode="mxfp4",
+                              dtype=mx.float32)
+            quantized[stem] = np.array(q)
+        elif not (name.endswith((".scales", ".biases"))
+                  and name.rsplit(".", 1)[0] + ".weight" in tensors
+                  or name.endswith("_scales")
+                  and name.removesuffix("_scales") + "_blocks" in tensors):
             plain[name] = numpy32(a)
-    return quantised, plain
+    return quantized, plain
 
 
 def gguf_file(path):
-    quantised, plain = {}, {}
+    quantized, plain = {}, {}
     for t in gguf.GGUFReader(path).tensors:
         shape = [int(n) for n in reversed(t.shape)]
         values = dequantize(t.data, t.tensor_type).reshape(shape)
-        (quantised if t.tensor_type.name in GGUF_TYPES else plain)[t.name] = values
-    return quantised, plain
+        (quantized if t.tensor_type.name in GGUF_TYPES else plain)[t.name] = values
+    return quantized, plain
 
 
 def digests():
@@ -178,8 +196,9 @@ def digests():
         d.file("golden/" + os.path.basename(folder), *mlx_directory(folder))
     for path in sorted(glob.glob(os.path.join(SHARED, "golden-gguf", "*.gguf"))):
         d.file("golden-gguf/" + os.path.basename(path), *gguf_file(path))
-    return "# file, tensor (* = all plain ones, by name), rows (or how many), columns, CRC-32 of the float32 values\n" + \
-        "\n".join(d.lines) + "\n"
+    head = ("# file, tensor (* = all plain ones, by name), rows (or how many), columns, "
+            "CRC-32 of the float32 values\n")
+    return head + "\n".join(d.lines) + "\n"
 
 
 def main():
@@ -197,7 +216,7 @@ def main():
             open(path, "wb").write(data)
         elif open(path, "rb").read() != data:
             bad = 1
-            print(f"{name}: differs from what the packages give", file=sys.stderr)
+            print(f"{name}: differs from the packages' result", file=sys.stderr)
     sys.exit(bad)
 
 

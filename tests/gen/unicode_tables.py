@@ -3,17 +3,19 @@
 
     python3 tests/gen/unicode_tables.py > runtime/text/unicode_tables.h
 
-The tables are those of the reference, asked character by character, so this needs the reference and not a particular
-version of the Unicode database:
+The tables are those of the `tokenizers` library, found by asking it about every character. So this
+script needs the library, not a particular version of the Unicode database:
 
-- `tokenizers` (0.23.3): classes and scripts of its pattern language, case folding of `(?i:)`, lower-casing, canonical
-  and compatibility decompositions, combining classes, compositions, old punctuation and marks, the script table of
-  its UnicodeScripts pre-tokenizer. What it says is final.
-- `regex` (2026.5.9): names of scripts; grapheme and conjunct breaking. Its grapheme classes were compared with those of
-  the reference's Precompiled normalizer over all characters: equal.
-- `unicodedata2` (18.0.0): only proposes candidates (which characters may have a combining class or a composition).
+- `tokenizers` (0.23.3): classes and scripts of its pattern language, case folding of `(?i:)`,
+  lower-casing, canonical and compatibility decompositions, combining classes, compositions, old
+  punctuation and marks, the classes of its UnicodeScripts pre-tokenizer. Its answers are final.
+- `regex` (2026.5.9): names of scripts; grapheme and conjunct breaking. Its grapheme classes were
+  compared with those of the library's Precompiled normalizer over all characters: equal.
+- `unicodedata2` (18.0.0): only proposes candidates (which characters may have a combining class or
+  a composition).
 
-With ../shared/cases/tokenizers/unicode.json present, the classes are compared with it first; a difference is an error.
+If ../shared/cases/tokenizers/unicode.json exists, the classes are compared with it first; a
+difference is an error.
 """
 import json
 import os
@@ -27,13 +29,14 @@ ALL = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 TEXT = "".join(map(chr, ALL))
 CASES = os.path.join(os.path.dirname(__file__), "../../../shared/cases/tokenizers/unicode.json")
 
-CATEGORIES = ("Cn Cc Cf Co Cs Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So Zl Zp Zs").split()
+CATEGORIES = ("Cn Cc Cf Co Cs Ll Lm Lo Lt Lu Mc Me Mn Nd Nl No Pc Pd Pe Pf Pi Po Ps Sc Sk Sm So "
+              "Zl Zp Zs").split()
 GCB = "Other CR LF Control Extend ZWJ Regional_Indicator Prepend SpacingMark L V T LV LVT".split()
 INCB = ["None", "Consonant", "Extend", "Linker"]
 
 
 def matches(pattern, text=TEXT):
-    """The set of characters of text that a one-character pattern matches, or None when the pattern is refused."""
+    """The characters of text that a one-character pattern matches, or None if it is refused."""
     try:
         split = P.Split(Regex("(?:%s)+" % pattern), "removed", invert=True)
     except BaseException:
@@ -59,22 +62,22 @@ def runs(value):
     return out
 
 
-def blocks(table):
-    flat, marks = [], table + [(0x110000, None)]
+def blocks(table_runs):
+    flat, marks = [], table_runs + [(0x110000, None)]
     for (c, v), (end, _) in zip(marks, marks[1:]):
         flat += [v] * (end - c)
     return len({tuple(flat[i:i + 128]) for i in range(0, 0x110000, 128)})
 
 
 def combining_classes():
-    """Found by order alone: c sorts before a mark m exactly when its class is between 0 and that of m."""
+    """Found by order alone: c sorts before a mark m if its class is above 0 and below that of m."""
     nfd = N.NFD()
     out = {}
     for c in ALL:
         want = ucd.combining(chr(c))
         if not want:
             continue
-        # 0 for the reference: c keeps its place both before and after the lowest class there is.
+        # Class 0 in the library: c keeps its place before the lowest class and after the highest.
         low, high = "\u0334", "\u0345"  # classes 1 and 240
         moved = nfd.normalize_str("a" + chr(c) + low) != "a" + nfd.normalize_str(chr(c)) + low
         moved |= nfd.normalize_str("a" + high + chr(c)) != "a" + high + nfd.normalize_str(chr(c))
@@ -98,8 +101,9 @@ def stepped(pairs):
 
 
 def script_groups():
-    """Classes of the UnicodeScripts pre-tokenizer: neighbours in one text give the runs, pairs the equal ones. A
-    character that alone gives no piece (the space, and what has no script) joins everything: class 255."""
+    """Classes of the UnicodeScripts pre-tokenizer: pieces of one text give the runs, pairs of
+    characters the equal classes. A character that alone gives no piece (the space, and characters
+    without a script) continues any other: class 255."""
     pre = P.UnicodeScripts()
     chars = [c for c in ALL if pre.pre_tokenize_str(chr(c))]
     group, groups, at = {}, [], 0
@@ -119,8 +123,11 @@ def script_groups():
 
 
 def fold_groups():
-    cased = [c for c in ALL if chr(c).upper() != chr(c) or chr(c).lower() != chr(c) or chr(c).casefold() != chr(c)
-             or ucd.category(chr(c)) in ("Lu", "Ll", "Lt") or c == 0x345]
+    def is_cased(c):
+        x = chr(c)
+        return (x.upper() != x or x.lower() != x or x.casefold() != x
+                or ucd.category(x) in ("Lu", "Ll", "Lt") or c == 0x345)
+    cased = [c for c in ALL if is_cased(c)]
     text = "\n".join(map(chr, cased))
     pairs = []
     for c in cased:
@@ -133,7 +140,7 @@ def fold_groups():
 
 
 def multi_folds(pairs):
-    """(character, what it equals under (?i:)), both as least members of their groups."""
+    """(character, the characters it equals under (?i:)), all as lowest members of their groups."""
     least = dict(pairs)
     out = {}
     for c in ALL:
@@ -162,12 +169,14 @@ def removed_by(normalizer):
 
 
 def flags():
-    """Ordered: bit 0 first. The names become PE_U_... in unicode.h."""
+    """In order, bit 19 first. The names are PE_U_... in unicode.h."""
     punct = P.Punctuation("removed")
     digits = P.Digits(individual_digits=False)
     numeric = {c for c in ALL if len(digits.pre_tokenize_str("a" + chr(c))) == 2}
-    bert = N.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)
-    clean = N.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    bert = N.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True,
+                            lowercase=False)
+    clean = N.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False,
+                             lowercase=False)
     nfd, nfkd, nfc = N.NFD(), N.NFKD(), N.NFC()
     canonical = {c for c in ALL if nfd.normalize_str(chr(c)) != chr(c)}
     compat = {c for c in ALL if nfkd.normalize_str(chr(c)) != nfd.normalize_str(chr(c))}
@@ -207,10 +216,20 @@ def compositions():
     return sorted(out)
 
 
-def numbers(name, kind, values, per_line=12):
-    print("static const %s %s[] = {" % (kind, name))
-    for i in range(0, len(values), per_line):
-        print("    " + ", ".join(map(str, values[i:i + per_line])) + ",")
+def fill(items, width=100):
+    """Lines of at most `width` columns."""
+    lines, line = [], "   "
+    for item in items:
+        if len(line) + 1 + len(item) > width:
+            lines.append(line)
+            line = "   "
+        line += " " + item
+    return lines + [line]
+
+
+def table(head, items):
+    print("static const %s[] = {" % head)
+    print("\n".join(fill([item + "," for item in items])))
     print("};\n")
 
 
@@ -224,9 +243,10 @@ def main():
         found = matches(r"\p{%s}" % name) or set()
         for c in found:
             category[c] = i
-    # \w inside brackets is derived: Alphabetic, M, Nd and Pc (a bare \w also takes six characters of Latin-1).
+    # \w inside brackets is Alphabetic, M, Nd and Pc; a bare \w has six more characters of Latin-1.
     derived = matches(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}]")
-    assert derived == matches(r"[\w]") and derived | {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE} == matches(r"\w")
+    assert derived == matches(r"[\w]")
+    assert derived | {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE} == matches(r"\w")
     check(r"regex \w", derived)
     for name in "L N M P S".split():
         check(r"regex \p{%s}" % name, {c for c, i in category.items() if CATEGORIES[i][0] == name})
@@ -246,8 +266,8 @@ def main():
         return w
 
     assert 19 + len(bits) <= 32
-    table = runs(word)
-    words = sorted({w for _, w in table})
+    kinds = runs(word)
+    words = sorted({w for _, w in kinds})
     index = {w: i for i, w in enumerate(words)}
     assert len(words) <= 256, len(words)
 
@@ -257,7 +277,8 @@ def main():
     scripts, script_of, aliases = [], {}, []
     for value in sorted({v for v, _ in names}):
         own = sorted((n for v, n in names if v == value), key=lambda n: (-len(n), n))
-        known = [n for n in own if n not in ("ZZZZ", "UNKNOWN") and matches(r"\p{%s}" % n, "a") is not None]
+        known = [n for n in own if n not in ("ZZZZ", "UNKNOWN")
+                 and matches(r"\p{%s}" % n, "a") is not None]
         if not known:
             continue
         found = matches(r"\p{%s}" % known[0])
@@ -283,34 +304,41 @@ def main():
     multi = multi_folds(folds)
     assert max(len(f) for _, f in multi) <= 3
 
-    print("/* unicode_tables.h - made by tests/gen/unicode_tables.py; do not edit. Included by unicode.c alone. */")
-    print("#ifndef PE_UNICODE_TABLES_H\n#define PE_UNICODE_TABLES_H\n\n#include \"runtime/text/unicode.h\"\n\ntypedef struct pe_unicode_pair { int32_t first, second, composed; } pe_unicode_pair;\n")
-    print("/* What a character is, one word for each kind that occurs; the bits are named in unicode.h. */")
-    numbers("words", "uint32_t", ["0x%xu" % w for w in words])
-    print("enum { BLOCKS = %d }; /* different blocks of 128 characters, by kind */\n" % blocks(table))
-    print("/* Runs of characters of one kind: start << 8 | index into words. */")
-    numbers("kinds", "uint32_t", ["0x%xu" % (c << 8 | index[w]) for c, w in table])
-    print("/* Scripts of the pattern language: start << 8 | script, 0 for none; and their names. */")
-    numbers("script_runs", "uint32_t", ["0x%xu" % (c << 8 | v) for c, v in runs(lambda c: script_of.get(c, 0))])
-    print("static const struct { const char *name; uint8_t script; } script_names[] = {")
-    for i in range(0, len(aliases), 6):
-        print("    " + " ".join('{"%s", %d},' % a for a in sorted(aliases)[i:i + 6]))
-    print("};\n")
-    print("/* The UnicodeScripts pre-tokenizer's own classes: start << 8 | class; 255 joins all. */")
-    numbers("split_runs", "uint32_t", ["0x%xu" % (c << 8 | v) for c, v in script_groups()])
-    print("/* start, count, step, delta: lower case (U+0130 is in the code), and the least character that (?i:) takes")
-    print(" * for the same. */")
+    print("""\
+/* unicode_tables.h - generated by tests/gen/unicode_tables.py; do not edit. For unicode.c only. */
+#ifndef PE_UNICODE_TABLES_H
+#define PE_UNICODE_TABLES_H
+
+#include "runtime/text/unicode.h"
+
+typedef struct pe_unicode_pair {
+  int32_t first, second, composed;
+} pe_unicode_pair;
+""")
+    print("/* The info words that occur, each once; unicode.h names the bits. */")
+    table("uint32_t words", ["0x%xu" % w for w in words])
+    print("enum { BLOCKS = %d }; /* distinct blocks of 128 characters */\n" % blocks(kinds))
+    print("/* Runs of characters with one info word: start << 8 | index into words. */")
+    table("uint32_t kinds", ["0x%xu" % (c << 8 | index[w]) for c, w in kinds])
+    print("/* Scripts of the pattern language: start << 8 | script, 0 for none; their names. */")
+    script_runs = runs(lambda c: script_of.get(c, 0))
+    table("uint32_t script_runs", ["0x%xu" % (c << 8 | v) for c, v in script_runs])
+    table("struct { const char *name; uint8_t script; } script_names",
+          ['{"%s", %d}' % a for a in sorted(aliases)])
+    print("/* Classes of the UnicodeScripts pre-tokenizer: start << 8 | class; 255: any. */")
+    table("uint32_t split_runs", ["0x%xu" % (c << 8 | v) for c, v in script_groups()])
+    print("/* start, count, step, delta: lower case (except U+0130), and the lowest character\n"
+          " * that (?i:) treats as equal. */")
     for name, what in (("lowers", pairs), ("folds", folds)):
-        numbers(name, "pe_unicode_shift", ["{%d, %d, %d, %d}" % s for s in stepped(what)], 6)
-    print("/* A character that (?i:) takes for two or three others (as least characters). */")
-    print("static const struct { int32_t cp, to[3]; } multi_folds[] = {")
-    for i in range(0, len(multi), 4):
-        print("    " + " ".join("{%d, {%s}}," % (c, ", ".join(map(str, f))) for c, f in multi[i:i + 4]))
-    print("};\n")
-    print("/* first, second, composed; Hangul is in the code. */")
-    numbers("composed", "pe_unicode_pair", ["{%d, %d, %d}" % p for p in COMPOSED], 6)
+        table("pe_unicode_shift " + name, ["{%d, %d, %d, %d}" % s for s in stepped(what)])
+    print("/* Characters that equal two or three others under (?i:), all folded. */")
+    table("struct { int32_t cp, to[3]; } multi_folds",
+          ["{%d, {%s}}" % (c, ", ".join(map(str, f))) for c, f in multi])
+    print("/* first, second, composed; Hangul is computed. */")
+    table("pe_unicode_pair composed", ["{%d, %d, %d}" % p for p in COMPOSED])
     print("#endif")
-    sys.stderr.write("%d kinds, %d runs, flags %s\n" % (len(words), len(table), [n for n, _ in bits]))
+    names = [n for n, _ in bits]
+    sys.stderr.write("%d kinds, %d runs, flags %s\n" % (len(words), len(kinds), names))
 
 
 main()
