@@ -1,10 +1,7 @@
-/* l_graph.c - perigee.graph: the words that architecture scripts are written in. Values and params are numbers here;
- * scripts/models/registry.lua wraps them in objects with operators. Whatever does not fit raises a perigee.Error whose text
- * names the tensor or value, what was expected and what was found. */
-#include <string.h>
-
+/* l_graph.c - perigee.graph: the vocabulary of architecture scripts. Values and params are numbers
+ * here; scripts/models/graph.lua wraps them in objects with operators. Errors are raised as a
+ * perigee.Error that names the tensor or value, what was expected and what was found. */
 #include "lua/l_graph.h"
-#include "runtime/graph/plan.h"
 #include "runtime/graph/rope.h"
 
 typedef struct graph {
@@ -13,15 +10,15 @@ typedef struct graph {
 
 static void graph_close(void *self) { pe_graph_release(((graph *)self)->g); }
 
+/* clang-format off */
 #define METHODS(X)                                                                                 \
-  X(param)                                                                                         \
-  X(param_shape)                                                                                   \
-  X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(linear) X(expert_linear) X(head_linear)    \
-      X(norm) X(unary) X(binary) X(constant) X(reshape) X(slice) X(concat) X(rope_table) X(rope)   \
-          X(attention) X(route) X(expert_sum) X(conv) X(delta) X(ssm) X(output) X(finish)          \
-              X(values) X(unused) X(plan) X(caches)
+  X(param) X(param_shape) X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(linear)            \
+  X(expert_linear) X(head_linear) X(norm) X(unary) X(binary) X(constant) X(reshape) X(slice)       \
+  X(concat) X(rope_table) X(rope) X(attention) X(route) X(expert_sum) X(conv) X(delta) X(ssm)      \
+  X(output) X(finish) X(values) X(unused) X(caches)
+/* clang-format on */
 METHODS(PE_BIND_DECLARE)
-static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
+static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){"plan", pe_graph_l_plan}, {NULL, NULL}};
 static const pe_class graph_class = {"perigee.Graph", methods, NULL, NULL, NULL, graph_close};
 
 pe_graph *pe_bind_graph(lua_State *L, int arg) {
@@ -30,24 +27,25 @@ pe_graph *pe_bind_graph(lua_State *L, int arg) {
 static pe_graph *check(lua_State *L) { return pe_bind_graph(L, 1); }
 
 static int l_open(lua_State *L) { /* [weights] -> [graph] */
-  const pe_weights *w = pe_bind_weights(L, 1);
+  pe_weights *w = pe_bind_weights(L, 1);
   graph *self = pe_bind_new(L, &graph_class, sizeof *self, 1);
   lua_pushvalue(L, 1);
-  lua_setiuservalue(L, -2, 1); /* the weights live as long as the graph */
+  lua_setiuservalue(L, -2, 1); /* keeps the weights alive */
   pe_error err;
   if (pe_graph_open(w, &self->g, &err)) return pe_bind_error(L, &err);
   pe_bind_opened(L, self, 0);
   return 1;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static int fail(lua_State *L, const pe_error *err) {
   pe_bind_push_error(L, pe_status_name(err->code), err->field, err->text);
   return lua_error(L);
 }
 
-/* By pointer: the arguments of a call are evaluated in any order. */
+/* id is a pointer because C evaluates the arguments of a call in any order: its value may be set by
+ * the call that gives rc. */
 static int done(lua_State *L, pe_status rc, const int32_t *id, const pe_error *err) {
   if (rc) return fail(L, err);
   lua_pushinteger(L, *id);
@@ -66,10 +64,10 @@ static pe_param param_at(lua_State *L, int arg, const pe_graph *g) {
   return (pe_param)p;
 }
 
-/* Numbers in an option table: a value or param, -1 when absent. */
+/* A value or param in an option table; -1 if absent. */
 static int32_t option_id(lua_State *L, int arg, const char *key, size_t count, bool needed) {
   int64_t id = pe_bind_integer(L, arg, key, 0, (int64_t)count - 1, -1);
-  if (id < 0 && needed) luaL_error(L, "option '%s' is missing", key);
+  if (id < 0 && needed) luaL_error(L, "option '%s' is required", key);
   return (int32_t)id;
 }
 static pe_value option_value(lua_State *L, int arg, const char *key, const pe_graph *g) {
@@ -86,31 +84,36 @@ static float option_float(lua_State *L, int arg, const char *key, double absent)
   return (float)pe_bind_number(L, arg, key, absent);
 }
 
-/* A list of up to `most` integers; returns how many. */
+/* Reads a list of 1 to `most` integers; returns its length. */
 static int int_list(lua_State *L, int arg, int32_t *out, int most) {
   luaL_checktype(L, arg, LUA_TTABLE);
   lua_Integer n = (lua_Integer)lua_rawlen(L, arg);
-  if (n < 1 || n > most) luaL_argerror(L, arg, "a list of the wrong length");
+  if (n < 1 || n > most)
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "list of 1 to %d integers expected, got %I", most, (LUAI_UACINT)n));
   for (int i = 0; i < (int)n; i++) {
     lua_rawgeti(L, arg, i + 1);
     int ok;
     lua_Integer v = lua_tointegerx(L, -1, &ok);
-    if (!ok || v < INT32_MIN || v > INT32_MAX) luaL_argerror(L, arg, "a list of integers expected");
+    if (!ok || v < INT32_MIN || v > INT32_MAX) luaL_argerror(L, arg, "list of integers expected");
     out[i] = (int32_t)v;
     lua_pop(L, 1);
   }
   return (int)n;
 }
 
-/* ---- params -------------------------------------------------------------------------------------------------- */
+/* ---- params ---------------------------------------------------------------------------------- */
 
-static int
-l_param(lua_State *L) { /* [self, name] -> [param] or [nil] when there is no such tensor */
+static int l_param(lua_State *L) { /* [self, name] -> [param]; [nil] if there is no such tensor */
   pe_graph *g = check(L);
   pe_param p;
   pe_error err;
   pe_status rc = pe_graph_param(g, luaL_checkstring(L, 2), &p, &err);
-  if (rc == PE_ENOTFOUND) return luaL_pushfail(L), 1;
+  if (rc == PE_ENOTFOUND) {
+    luaL_pushfail(L);
+    return 1;
+  }
   return done(L, rc, &p, &err);
 }
 
@@ -122,8 +125,8 @@ static int l_param_shape(lua_State *L) { /* [self, param] -> [matrices, rows, co
   return 4;
 }
 
-static int
-l_rows(lua_State *L) { /* [self, param, {from, count, step}] -> [param]; from counts from 1 */
+/* [self, param, {from, count, step}] -> [param]; from counts from 1 */
+static int l_rows(lua_State *L) {
   static const char *const keys[] = {"from", "count", "step", NULL};
   pe_graph *g = check(L);
   pe_param p = param_at(L, 2, g), out;
@@ -156,7 +159,7 @@ static int l_stack(lua_State *L) { /* [self, list of params] -> [param] */
   return done(L, pe_graph_stack(g, list, n, &out, &err), &out, &err);
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 static int l_shape(lua_State *L) { /* [self, value] -> [list] */
   pe_graph *g = check(L);
@@ -193,8 +196,8 @@ static int l_linear(lua_State *L) { /* [self, value, {weight, bias}] -> [value] 
   return done(L, pe_graph_linear(g, value_at(L, 2, g), w, b, &v, &err), &v, &err);
 }
 
-static int
-l_expert_linear(lua_State *L) { /* [self, value, {route, weight, bias, transposed}] -> [value] */
+/* [self, value, {route, weight, bias, transposed}] -> [value] */
+static int l_expert_linear(lua_State *L) {
   static const char *const keys[] = {"route", "weight", "bias", "transposed", NULL};
   pe_graph *g = check(L);
   pe_bind_options(L, 3, keys);
@@ -247,18 +250,18 @@ static const char *const map_names[] = {
 static int l_unary(lua_State *L) { /* [self, op, value] -> [value] */
   pe_graph *g = check(L);
   int op = luaL_checkoption(L, 2, NULL, map_names);
-  luaL_argcheck(L, pe_map_is_unary(op), 2, "takes two operands");
+  luaL_argcheck(L, pe_map_is_unary(op), 2, "this op takes two operands");
   pe_value v = -1;
   pe_error err;
   return done(L, pe_graph_unary(g, (pe_map_op)op, value_at(L, 3, g), &v, &err), &v, &err);
 }
 
-/* [self, op, {a, b}] -> [value]: of a and b, one may be a constant given as number = x */
+/* [self, op, {a, b, number}] -> [value]; `number` takes the place of a or b */
 static int l_binary(lua_State *L) {
   static const char *const keys[] = {"a", "b", "number", NULL};
   pe_graph *g = check(L);
   int op = luaL_checkoption(L, 2, NULL, map_names);
-  luaL_argcheck(L, !pe_map_is_unary(op), 2, "takes one operand");
+  luaL_argcheck(L, !pe_map_is_unary(op), 2, "this op takes one operand");
   pe_bind_options(L, 3, keys);
   pe_value v = -1, a = option_id(L, 3, "a", g->node_count, false),
            b = option_id(L, 3, "b", g->node_count, false);
@@ -286,8 +289,8 @@ static int l_reshape(lua_State *L) { /* [self, value, list] -> [value] */
   return done(L, pe_graph_reshape(g, value_at(L, 2, g), rank, dim, &v, &err), &v, &err);
 }
 
-static int
-l_slice(lua_State *L) { /* [self, value, {from, count, last}] -> [value]; from counts from 1 */
+/* [self, value, {from, count, last}] -> [value]; from counts from 1 */
+static int l_slice(lua_State *L) {
   static const char *const keys[] = {"from", "count", "last", NULL};
   pe_graph *g = check(L);
   pe_bind_options(L, 3, keys);
@@ -311,13 +314,14 @@ static int l_concat(lua_State *L) { /* [self, list of values] -> [value] */
   return done(L, pe_graph_concat(g, list, n, &v, &err), &v, &err);
 }
 
-/* ---- rope and attention -------------------------------------------------------------------------------------- */
+/* ---- rope and attention ---------------------------------------------------------------------- */
 
-/* A list of numbers in an option table, kept in a userdata that is left on the stack; NULL and nothing when absent. */
+/* Reads a list of `want` numbers in an option table into a userdata, which it leaves on the stack.
+ * If the option is absent, returns NULL and pushes nothing. */
 static const double *number_list(lua_State *L, int arg, const char *key, int32_t want) {
   if (!pe_bind_option(L, arg, key)) return NULL;
   luaL_argcheck(L, lua_istable(L, -1) && (int64_t)lua_rawlen(L, -1) == want, arg,
-                lua_pushfstring(L, "option '%s': a list of %d numbers expected", key, want));
+                lua_pushfstring(L, "option '%s': list of %d numbers expected", key, want));
   int list = lua_gettop(L);
   double *out = lua_newuserdatauv(L, (size_t)want * sizeof *out + 1, 0);
   for (int i = 0; i < want; i++) {
@@ -329,48 +333,38 @@ static const double *number_list(lua_State *L, int arg, const char *key, int32_t
 }
 
 static int l_rope_table(lua_State *L) { /* [self, spec] -> [value] */
-  static const char *const keys[] = {"kind",
-                                     "dims",
-                                     "turning",
-                                     "theta",
-                                     "factor",
-                                     "original",
-                                     "low_freq_factor",
-                                     "high_freq_factor",
-                                     "beta_fast",
-                                     "beta_slow",
-                                     "mscale",
-                                     "mscale_all_dim",
-                                     "truncate",
-                                     "attention_factor",
-                                     "max_position",
-                                     "short_factor",
-                                     "long_factor",
-                                     "divisor",
-                                     "sections",
-                                     "interleaved",
-                                     NULL};
+  /* clang-format off */
+  static const char *const keys[] = {
+      "kind", "dims", "turning", "theta", "factor", "original", "low_freq_factor",
+      "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+      "attention_factor", "max_position", "short_factor", "long_factor", "divisor", "sections",
+      "interleaved", NULL};
+  /* clang-format on */
   pe_graph *g = check(L);
   pe_bind_options(L, 2, keys);
   const char *name = pe_bind_string(L, 2, "kind", NULL, "default");
   int kind = pe_rope_find(name);
   pe_error err;
-  if (kind < 0) return pe_fail(&err, PE_EARG, "unknown rope type '%s'", name), fail(L, &err);
+  if (kind < 0) {
+    pe_fail(&err, PE_EARG, "unknown rope type '%s'", name);
+    return fail(L, &err);
+  }
   pe_rope_spec s = {.kind = (pe_rope_kind)kind,
                     .dims = option_int(L, 2, "dims", 0),
                     .turning = option_int(L, 2, "turning", 0)};
-  s.theta = pe_bind_number(L, 2, "theta", 10000), s.factor = pe_bind_number(L, 2, "factor", 1);
-  s.original = pe_bind_number(L, 2, "original", 0),
+  s.theta = pe_bind_number(L, 2, "theta", 10000);
+  s.factor = pe_bind_number(L, 2, "factor", 1);
+  s.original = pe_bind_number(L, 2, "original", 0);
   s.max_position = pe_bind_number(L, 2, "max_position", 0);
-  s.low_freq_factor = pe_bind_number(L, 2, "low_freq_factor", 1),
+  s.low_freq_factor = pe_bind_number(L, 2, "low_freq_factor", 1);
   s.high_freq_factor = pe_bind_number(L, 2, "high_freq_factor", 4);
-  s.beta_fast = pe_bind_number(L, 2, "beta_fast", 32),
+  s.beta_fast = pe_bind_number(L, 2, "beta_fast", 32);
   s.beta_slow = pe_bind_number(L, 2, "beta_slow", 1);
-  s.mscale = pe_bind_number(L, 2, "mscale", 0),
+  s.mscale = pe_bind_number(L, 2, "mscale", 0);
   s.mscale_all_dim = pe_bind_number(L, 2, "mscale_all_dim", 0);
-  s.truncate = pe_bind_boolean(L, 2, "truncate", true),
+  s.truncate = pe_bind_boolean(L, 2, "truncate", true);
   s.attention_factor = pe_bind_number(L, 2, "attention_factor", 0);
-  s.short_factor = number_list(L, 2, "short_factor", s.dims / 2),
+  s.short_factor = number_list(L, 2, "short_factor", s.dims / 2);
   s.long_factor = number_list(L, 2, "long_factor", s.dims / 2);
   s.divisor = number_list(L, 2, "divisor", s.dims / 2);
   const double *section = number_list(L, 2, "sections", 3);
@@ -402,11 +396,13 @@ static int l_attention(lua_State *L) { /* [self, {q, k, v, ...}] -> [value, cach
   pe_graph *g = check(L);
   pe_bind_options(L, 2, keys);
   pe_attention_spec s = {.q = option_value(L, 2, "q", g), .share = option_int(L, 2, "share", -1)};
-  s.k = option_id(L, 2, "k", g->node_count, s.share < 0),
+  s.k = option_id(L, 2, "k", g->node_count, s.share < 0);
   s.v = option_id(L, 2, "v", g->node_count, false);
-  s.sinks = option_param(L, 2, "sinks", g, false), s.window = option_int(L, 2, "window", 0),
+  s.sinks = option_param(L, 2, "sinks", g, false);
+  s.window = option_int(L, 2, "window", 0);
   s.value = option_int(L, 2, "value", 0);
-  s.scale = option_float(L, 2, "scale", 1), s.softcap = option_float(L, 2, "softcap", 0);
+  s.scale = option_float(L, 2, "scale", 1);
+  s.softcap = option_float(L, 2, "softcap", 0);
   pe_value v = -1;
   int32_t layer = -1;
   pe_error err;
@@ -415,7 +411,7 @@ static int l_attention(lua_State *L) { /* [self, {q, k, v, ...}] -> [value, cach
   return 2;
 }
 
-/* ---- experts and recurrences --------------------------------------------------------------------------------- */
+/* ---- experts and recurrences ----------------------------------------------------------------- */
 
 static int l_route(lua_State *L) { /* [self, value, {kind, chosen, ...}] -> [value] */
   static const char *const keys[] = {"kind",      "chosen",    "groups", "groups_kept",
@@ -484,7 +480,7 @@ static int l_ssm(lua_State *L) { /* [self, {x, b, c, dt, a_log, dt_bias, d, ...}
   return done(L, rc, &v, &err);
 }
 
-/* ---- the end ------------------------------------------------------------------------------------------------- */
+/* ---- output and description ------------------------------------------------------------------ */
 
 static int l_output(lua_State *L) { /* [self, value] -> [value] */
   pe_graph *g = check(L);
@@ -493,35 +489,29 @@ static int l_output(lua_State *L) { /* [self, value] -> [value] */
   return done(L, pe_graph_output(g, value_at(L, 2, g), &v, &err), &v, &err);
 }
 
-static int l_finish(lua_State *L) { /* [self, value] -> []: the logits */
+static int l_finish(lua_State *L) { /* [self, value] -> []; declares the logits */
   pe_graph *g = check(L);
   g->output = value_at(L, 2, g);
   return 0;
 }
 
-static const char *op_name(const pe_node *n) {
-  return n->op >= 0 ? pe_op_name((pe_op)n->op) : n->op == -1 ? "view" : "constant";
-}
-
-/* [table] -> [table]: what a map does, step by step. */
-static void set_steps(lua_State *L, const pe_map_args *m) {
+void pe_graph_set_steps(lua_State *L, const pe_map_args *m) {
   lua_createtable(L, m->steps, 0);
   for (int i = 0; i < m->steps; i++)
     lua_pushstring(L, pe_map_name((pe_map_op)m->step[i].op)), lua_rawseti(L, -2, i + 1);
   lua_setfield(L, -2, "steps");
 }
 
-/* [] -> [table]: name, op, shape and weight of a value; of a map its steps, of an attention its scale and window. */
-static void push_value(lua_State *L, const pe_graph *g, pe_value v) {
+void pe_graph_push_value(lua_State *L, const pe_graph *g, pe_value v) {
   const pe_node *n = &g->node[v];
   lua_createtable(L, 0, 8);
   lua_pushstring(L, n->name), lua_setfield(L, -2, "name");
-  lua_pushstring(L, op_name(n)), lua_setfield(L, -2, "op");
+  lua_pushstring(L, pe_node_op_name(n)), lua_setfield(L, -2, "op");
   if (n->mat >= 0) lua_pushstring(L, g->param[n->mat].name), lua_setfield(L, -2, "weight");
   lua_createtable(L, n->rank, 0);
   for (int i = 0; i < n->rank; i++) lua_pushinteger(L, n->dim[i]), lua_rawseti(L, -2, i + 1);
   lua_setfield(L, -2, "shape");
-  if (n->op == PE_OP_MAP) set_steps(L, &n->args.map);
+  if (n->op == PE_OP_MAP) pe_graph_set_steps(L, &n->args.map);
   if (n->op != PE_OP_ATTENTION) return;
   lua_pushnumber(L, (lua_Number)n->args.attention.scale), lua_setfield(L, -2, "scale");
   lua_pushinteger(L, n->args.attention.window), lua_setfield(L, -2, "window");
@@ -536,95 +526,27 @@ static int l_values(lua_State *L) { /* [self] -> [list of {name, op, shape, inpu
   lua_newtable(L);
   for (size_t i = 0; i < g->node_count; i++) {
     const pe_node *n = &g->node[i];
-    push_value(L, g, (pe_value)i);
+    pe_graph_push_value(L, g, (pe_value)i);
     lua_newtable(L);
     for (int j = 0; j < n->inputs; j++)
-      if (n->in[j] >= 0)
-        lua_pushstring(L, g->node[n->in[j]].name),
-            lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+      if (n->in[j] >= 0) {
+        lua_pushstring(L, g->node[n->in[j]].name);
+        lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+      }
     lua_setfield(L, -2, "inputs");
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   return 1;
 }
 
-static int l_unused(lua_State *L) { /* [self] -> [list of tensor names that no param was made of] */
+static int l_unused(lua_State *L) { /* [self] -> [names of tensors that no param refers to] */
   pe_graph *g = check(L);
   lua_newtable(L);
   for (size_t i = 0; i < g->weights->count; i++)
-    if (!g->used[i])
-      lua_pushstring(L, g->weights->list[i].name.at),
-          lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
-  return 1;
-}
-
-/* ---- plans --------------------------------------------------------------------------------------------------- */
-
-static void push_instruction(lua_State *L, const pe_plan *p,
-                             const pe_instr *x) { /* [] -> [table] */
-  push_value(L, p->graph, x->value);
-  lua_pushstring(L, pe_op_name(x->op)), lua_setfield(L, -2, "op");
-  if (x->op == PE_OP_MAP)
-    set_steps(L, &x->args.map);
-  else
-    lua_pushnil(L), lua_setfield(L, -2, "steps");
-  lua_createtable(L, x->fused_count, 0);
-  for (int32_t i = 0; i < x->fused_count; i++)
-    push_value(L, p->graph, x->fused[i]), lua_rawseti(L, -2, i + 1);
-  lua_setfield(L, -2, "fused");
-  lua_pushboolean(L, x->folds), lua_setfield(L, -2, "folds");
-  if (x->norm >= 0)
-    lua_pushstring(L, p->graph->node[p->instr[x->norm].value].name), lua_setfield(L, -2, "norm");
-  if (x->out.rows != PE_EXTENT_CONST) set_integer(L, "place", x->out.at);
-}
-
-typedef struct plan {
-  pe_plan *p;
-} plan;
-
-static void plan_close(void *self) { pe_plan_close(((plan *)self)->p); }
-static int l_instructions(lua_State *L);
-static int l_row_floats(lua_State *L);
-static int l_output_floats(lua_State *L);
-static int l_unshared_floats(lua_State *L);
-static const luaL_Reg plan_methods[] = {{"instructions", l_instructions}, {NULL, NULL}};
-static const luaL_Reg plan_fields[] = {{"row_floats", l_row_floats},
-                                       {"output_floats", l_output_floats},
-                                       {"unshared_floats", l_unshared_floats},
-                                       {NULL, NULL}};
-static const pe_class plan_class = {"perigee.Plan", plan_methods, plan_fields,
-                                    NULL,           NULL,         plan_close};
-
-static const pe_plan *check_plan(lua_State *L) {
-  return ((plan *)pe_bind_check(L, 1, &plan_class))->p;
-}
-static int l_row_floats(lua_State *L) { return lua_pushinteger(L, check_plan(L)->row_floats), 1; }
-static int l_output_floats(lua_State *L) {
-  return lua_pushinteger(L, check_plan(L)->output_floats), 1;
-}
-static int l_unshared_floats(lua_State *L) {
-  return lua_pushinteger(L, check_plan(L)->unshared_floats), 1;
-}
-
-static int l_instructions(lua_State *L) { /* [self] -> [list] */
-  const pe_plan *p = check_plan(L);
-  lua_createtable(L, (int)p->count, 0);
-  for (size_t i = 0; i < p->count; i++)
-    push_instruction(L, p, &p->instr[i]), lua_rawseti(L, -2, (lua_Integer)i + 1);
-  return 1;
-}
-
-static int l_plan(lua_State *L) { /* [self, {fusion}] -> [plan] or [nil, err] */
-  static const char *const keys[] = {"fusion", NULL};
-  pe_graph *g = check(L);
-  pe_bind_options(L, 2, keys);
-  pe_plan_options o = {.apart = !pe_bind_boolean(L, 2, "fusion", true)};
-  plan *self = pe_bind_new(L, &plan_class, sizeof *self, 1);
-  lua_pushvalue(L, 1);
-  lua_setiuservalue(L, -2, 1); /* the graph lives as long as the plan */
-  pe_error err;
-  if (pe_plan_open(g, &o, &self->p, &err)) return pe_bind_error(L, &err);
-  pe_bind_opened(L, self, 0);
+    if (!g->used[i]) {
+      lua_pushstring(L, g->weights->list[i].name.at);
+      lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+    }
   return 1;
 }
 
@@ -635,9 +557,11 @@ static int l_caches(lua_State *L) { /* [self] -> [{groups = list, state_floats =
   for (int32_t i = 0; i < g->group_count; i++) {
     const pe_cache_group *c = &g->group[i];
     lua_createtable(L, 0, 5);
-    set_integer(L, "layers", c->layers), set_integer(L, "window", c->window),
-        set_integer(L, "heads", c->heads);
-    set_integer(L, "key", c->key), set_integer(L, "value", c->value);
+    set_integer(L, "layers", c->layers);
+    set_integer(L, "window", c->window);
+    set_integer(L, "heads", c->heads);
+    set_integer(L, "key", c->key);
+    set_integer(L, "value", c->value);
     lua_rawseti(L, -2, i + 1);
   }
   lua_setfield(L, -2, "groups");
@@ -648,7 +572,7 @@ static int l_caches(lua_State *L) { /* [self] -> [{groups = list, state_floats =
 int pe_open_graph(lua_State *L) {
   static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
   pe_bind_class(L, &graph_class);
-  pe_bind_class(L, &plan_class);
+  pe_bind_class(L, &pe_plan_class);
   luaL_newlib(L, functions);
   return 1;
 }

@@ -1,4 +1,4 @@
-/* l_graph.h - what bindings need of each other's objects. */
+/* l_graph.h - graphs, plans and weights of other bindings. */
 #ifndef PE_L_GRAPH_H
 #define PE_L_GRAPH_H
 
@@ -6,8 +6,18 @@
 #include "runtime/graph/graph.h"
 #include "runtime/text/tokenizer.h"
 
-const pe_weights *pe_bind_weights(lua_State *L, int arg);     /* a perigee.Weights, or raises */
-pe_graph *pe_bind_graph(lua_State *L, int arg);               /* a perigee.Graph, or raises */
-pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg); /* a perigee.Tokenizer, or raises */
+/* The object at this argument; raises if it is of another class or closed. */
+pe_weights *pe_bind_weights(lua_State *L, int arg);
+pe_graph *pe_bind_graph(lua_State *L, int arg);
+pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg);
+
+/* ---- between l_graph.c and l_plan.c ---------------------------------------------------------- */
+
+extern const pe_class pe_plan_class;
+int pe_graph_l_plan(lua_State *L); /* the method Graph:plan */
+/* [] -> [table]: name, op, shape and weight of a value; steps of a map; scale and window of an
+ * attention. */
+void pe_graph_push_value(lua_State *L, const pe_graph *g, pe_value v);
+void pe_graph_set_steps(lua_State *L, const pe_map_args *m); /* [table] -> [table with steps] */
 
 #endif

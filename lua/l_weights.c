@@ -1,5 +1,5 @@
-/* l_weights.c - perigee.weights: what is in a model's files. Descriptions become tables; values stay in the mapping and
- * come out as numbers of one row range at a time. */
+/* l_weights.c - perigee.weights: the tensors of a model's files. Descriptions become tables; values
+ * stay in the mapping and are decoded for one range of rows at a time. */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static pe_weights *check(lua_State *L) {
   return ((weights *)pe_bind_check(L, 1, &weights_class))->w;
 }
 
-const pe_weights *pe_bind_weights(lua_State *L, int arg) {
+pe_weights *pe_bind_weights(lua_State *L, int arg) {
   return ((weights *)pe_bind_check(L, arg, &weights_class))->w;
 }
 
@@ -44,15 +44,26 @@ static int l_open(lua_State *L) { /* [path] -> [weights] or [nil, err] */
   weights *self = pe_bind_new(L, &weights_class, sizeof *self, 0);
   pe_error err;
   if (pe_weights_open(path, &self->w, &err)) return pe_bind_error(L, &err);
-  pe_bind_opened(L, self, 0); /* mapped files are not memory that a collection could give back */
+  pe_bind_opened(L, self, 0); /* mapped files are not memory that the collector could free */
   return 1;
 }
 
-static int l_count(lua_State *L) { return lua_pushinteger(L, (lua_Integer)check(L)->count), 1; }
-static int l_bytes(lua_State *L) { return lua_pushinteger(L, (lua_Integer)check(L)->bytes), 1; }
-static int l_path(lua_State *L) { return lua_pushstring(L, check(L)->path), 1; }
+static int l_count(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)check(L)->count);
+  return 1;
+}
 
-static int l_names(lua_State *L) { /* [self] -> [list] in the order of the files */
+static int l_bytes(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)check(L)->bytes);
+  return 1;
+}
+
+static int l_path(lua_State *L) {
+  lua_pushstring(L, check(L)->path);
+  return 1;
+}
+
+static int l_names(lua_State *L) { /* [self] -> [list], in the order of the files */
   pe_weights *w = check(L);
   lua_createtable(L, (int)w->count, 0);
   for (size_t i = 0; i < w->count; i++) {
@@ -70,7 +81,10 @@ static void set_integer(lua_State *L, const char *key, int64_t n) {
 static int l_find(lua_State *L) { /* [self, name] -> [description] or [nil] */
   pe_weights *w = check(L);
   const pe_weight *x = pe_weights_find(w, luaL_checkstring(L, 2));
-  if (!x) return luaL_pushfail(L), 1;
+  if (!x) {
+    luaL_pushfail(L);
+    return 1;
+  }
   char label[PE_WEIGHT_LABEL];
   pe_weight_label(x, label);
   lua_newtable(L);
@@ -102,14 +116,14 @@ static int l_files(lua_State *L) { /* [self] -> [list of paths] */
   return 1;
 }
 
-static int
-l_summary(lua_State *L) { /* [self] -> [list of {kind, count, values, bytes}] or [nil, err] */
+/* [self] -> [list of {kind, count, values, bytes}] or [nil, err] */
+static int l_summary(lua_State *L) {
   pe_weights *w = check(L);
   pe_weights_kind *kinds = NULL, copy[64];
   size_t count = 0;
   pe_error err;
   if (pe_weights_summary(w, &kinds, &count, &err)) return pe_bind_error(L, &err);
-  if (count > 64) count = 64; /* copied first: nothing raw may be held while tables are made */
+  if (count > 64) count = 64; /* copied, because making tables may raise and `kinds` would leak */
   if (count) memcpy(copy, kinds, count * sizeof *copy);
   pe_free(kinds);
   lua_newtable(L);
@@ -125,6 +139,9 @@ l_summary(lua_State *L) { /* [self] -> [list of {kind, count, values, bytes}] or
   return 1;
 }
 
+/* A table of 2^24 numbers takes 256 MB. */
+enum { MOST_VALUES = 1 << 24 };
+
 static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] or [nil, err] */
   static const char *const keys[] = {"from", "count", NULL};
   pe_weights *w = check(L);
@@ -134,12 +151,12 @@ static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] 
   int64_t from = pe_bind_integer(L, 3, "from", 1, x->rows > 0 ? x->rows : 1, 1);
   int64_t count = pe_bind_integer(L, 3, "count", 0, x->rows - from + 1, 1);
   int64_t values = count * x->cols;
-  if (values > 1 << 24)
-    return luaL_error(L, "%I values are too many for a table; ask for fewer rows",
-                      (LUAI_UACINT)values);
+  if (values > MOST_VALUES)
+    return luaL_error(L, "%I values do not fit in a table (at most %d): ask for fewer rows",
+                      (LUAI_UACINT)values, MOST_VALUES);
   float *out = lua_newuserdatauv(L, (size_t)(values + 1) * sizeof *out, 0);
   pe_error err;
-  if (pe_weights_dequant(w, x, from - 1, count, out, &err)) return pe_bind_error(L, &err);
+  if (pe_weight_dequant(x, from - 1, count, out, &err)) return pe_bind_error(L, &err);
   lua_createtable(L, (int)values, 0);
   for (int64_t i = 0; i < values; i++) {
     lua_pushnumber(L, (lua_Number)out[i]);
@@ -148,9 +165,9 @@ static int l_rows(lua_State *L) { /* [self, name, options] -> [list of numbers] 
   return 1;
 }
 
-/* ---- metadata ------------------------------------------------------------------------------------------------ */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
-/* One element of a GGUF value; strings advance *at. */
+/* Pushes element i of a GGUF value; a string is read at *at, which moves on. */
 static void push_element(lua_State *L, const pe_gguf_meta *m, pe_gguf_type type, uint64_t i,
                          const uint8_t **at) {
   if (type == PE_GGUF_STRING) {
@@ -180,8 +197,8 @@ static void push_meta(lua_State *L, const pe_gguf_meta *m, lua_Integer most) {
   set_integer(L, "n", (int64_t)m->count);
 }
 
-/* [self, options] -> [list of {key, value}]: of a GGUF file, in its order; arrays up to `most` elements, with n the real
- * count. Of other files an empty list. */
+/* [self, options] -> [list of {key, value}] of a GGUF file, in its order. Arrays have at most
+ * `most` elements, and their full length as n. For other files the list is empty. */
 static int l_metadata(lua_State *L) {
   static const char *const keys[] = {"most", NULL};
   pe_weights *w = check(L);
@@ -201,7 +218,7 @@ static int l_metadata(lua_State *L) {
 }
 
 typedef struct touching { /* a job */
-  const pe_weights *w;    /* held */
+  pe_weights *w;          /* retained */
   size_t index;
 } touching;
 
@@ -212,7 +229,8 @@ static void run_touching(void *data) {
 
 static int push_touched(lua_State *L, void *data) {
   const touching *t = data;
-  return lua_pushinteger(L, (lua_Integer)t->w->list[t->index].bytes), 1;
+  lua_pushinteger(L, (lua_Integer)t->w->list[t->index].bytes);
+  return 1;
 }
 
 static void free_touching(void *data) {
@@ -220,7 +238,7 @@ static void free_touching(void *data) {
   pe_free(data);
 }
 
-static int touch_beside(lua_State *L, const pe_weights *w, size_t index) {
+static int touch_in_job(lua_State *L, pe_weights *w, size_t index) {
   static const pe_job_kind kind = {run_touching, push_touched, free_touching};
   pe_error err;
   int callback = pe_job_callback(L, 3);
@@ -232,23 +250,26 @@ static int touch_beside(lua_State *L, const pe_weights *w, size_t index) {
   }
   *t = (touching){pe_weights_retain(w), index};
   if (pe_job_start(L, callback, &kind, t, &err)) return pe_bind_error(L, &err);
-  return lua_pushboolean(L, 1), 1;
+  lua_pushboolean(L, 1);
+  return 1;
 }
 
-/* [self, index] -> [bytes]: of the weight, whose pages are in memory now; with a callback -> [true] or [nil, err] */
+/* [self, index] -> [bytes] of the weight, once its pages are in memory; with a callback [true] or
+ * [nil, err], and the callback gets the bytes */
 static int l_touch(lua_State *L) {
   pe_weights *w = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && (uint64_t)i <= w->count, 2, "no such weight");
-  if (!lua_isnoneornil(L, 3)) return touch_beside(L, w, (size_t)i - 1);
+  if (!lua_isnoneornil(L, 3)) return touch_in_job(L, w, (size_t)i - 1);
   pe_weight_touch(&w->list[i - 1]);
   lua_pushinteger(L, (lua_Integer)w->list[i - 1].bytes);
   return 1;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
-/* One {name, dtype, shape, bytes} at the top of the stack; the strings stay alive in the caller's list. */
+/* Reads {name, dtype, shape, bytes} at the top of the stack. Its strings stay alive in the caller's
+ * list. */
 static void read_item(lua_State *L, pe_safetensors_item *x) {
   int t = lua_gettop(L);
   luaL_checktype(L, t, LUA_TTABLE);
@@ -262,26 +283,26 @@ static void read_item(lua_State *L, pe_safetensors_item *x) {
   luaL_checktype(L, -1, LUA_TTABLE);
   x->rank = (int)lua_rawlen(L, -1);
   if (x->rank > PE_SAFETENSORS_MAX_RANK)
-    luaL_error(L, "%s: %d dimensions are too many", x->name, x->rank);
+    luaL_error(L, "%s: at most %d dimensions, got %d", x->name, PE_SAFETENSORS_MAX_RANK, x->rank);
   uint64_t want = pe_dtype_size(x->dtype);
   for (int i = 0; i < x->rank; i++) {
     lua_rawgeti(L, -1, i + 1);
     x->shape[i] = luaL_checkinteger(L, -1);
     if (x->shape[i] < 0 || !pe_mul_size(want, (uint64_t)x->shape[i], &want))
-      luaL_error(L, "%s: bad shape", x->name);
+      luaL_error(L, "%s: dimension %d is negative or too large", x->name, i + 1);
     lua_pop(L, 1);
   }
   lua_getfield(L, t, "bytes");
   size_t have;
   x->data = luaL_checklstring(L, -1, &have);
   if (have != want)
-    luaL_error(L, "%s: %I bytes, its shape needs %I", x->name, (LUAI_UACINT)have,
-               (LUAI_UACINT)want);
+    luaL_error(L, "%s: the shape needs %I bytes, got %I", x->name, (LUAI_UACINT)want,
+               (LUAI_UACINT)have);
   lua_settop(L, t);
 }
 
-static int
-l_save(lua_State *L) { /* [path, list of {name, dtype, shape, bytes}] -> [true] or [nil, err] */
+/* [path, list of {name, dtype, shape, bytes}] -> [true] or [nil, err] */
+static int l_save(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   size_t n = lua_rawlen(L, 2);
@@ -297,9 +318,9 @@ l_save(lua_State *L) { /* [path, list of {name, dtype, shape, bytes}] -> [true] 
   return 1;
 }
 
-/* ---- synthetic ----------------------------------------------------------------------------------------------- */
+/* ---- synthetic ------------------------------------------------------------------------------- */
 
-/* "affine4g64", "mxfp4", "q4_0", "bf16" ... */
+/* Reads a kind of storage: "affine4g64", "mxfp4", "q4_0", "bf16" ... */
 static void read_kind(lua_State *L, const char *name, pe_weight_shape *s) {
   int bits, group, end = 0;
   char upper[16] = "";
@@ -318,15 +339,15 @@ static void read_kind(lua_State *L, const char *name, pe_weight_shape *s) {
     s->quant.kind = (pe_quant_kind)kind;
   } else {
     luaL_error(L,
-               "unknown kind of storage '%s' (bf16, affine4g64, mxfp4, q4_0 and so on are known)",
+               "unknown kind of storage '%s' (known are bf16, affine4g64, mxfp4, q4_0 and others)",
                name);
   }
   if (s->quant.kind != PE_QUANT_NONE && !pe_quant_valid(&s->quant))
-    luaL_error(L, "no such layout: '%s'", name);
+    luaL_error(L, "there is no quantisation '%s'", name);
 }
 
-static int
-l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weights] or [nil, err] */
+/* [list of {name, kind, shape}] -> [weights] or [nil, err] */
+static int l_synthetic(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   size_t n = lua_rawlen(L, 1);
   pe_weight_shape *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
@@ -334,15 +355,20 @@ l_synthetic(lua_State *L) { /* [list of {name, kind, shape}] -> [weights] or [ni
   for (size_t i = 0; i < n; i++) {
     lua_rawgeti(L, 1, (lua_Integer)i + 1);
     luaL_checktype(L, -1, LUA_TTABLE);
-    lua_getfield(L, -1, "name"), list[i].name = luaL_checkstring(L, -1); /* alive in the list */
+    lua_getfield(L, -1, "name"),
+        list[i].name = luaL_checkstring(L, -1); /* stays alive in the list */
     lua_getfield(L, -2, "kind"), read_kind(L, luaL_checkstring(L, -1), &list[i]);
     lua_getfield(L, -3, "shape");
     luaL_checktype(L, -1, LUA_TTABLE);
     list[i].rank = (int)lua_rawlen(L, -1);
     if (list[i].rank < 1 || list[i].rank > PE_WEIGHT_MAX_RANK)
-      return luaL_error(L, "%s: %d dimensions", list[i].name, list[i].rank);
-    for (int d = 0; d < list[i].rank; d++)
-      lua_rawgeti(L, -1, d + 1), list[i].shape[d] = luaL_checkinteger(L, -1), lua_pop(L, 1);
+      return luaL_error(L, "%s: between 1 and %d dimensions, got %d", list[i].name,
+                        PE_WEIGHT_MAX_RANK, list[i].rank);
+    for (int d = 0; d < list[i].rank; d++) {
+      lua_rawgeti(L, -1, d + 1);
+      list[i].shape[d] = luaL_checkinteger(L, -1);
+      lua_pop(L, 1);
+    }
     lua_settop(L, 2);
   }
   weights *self = pe_bind_new(L, &weights_class, sizeof *self, 0);

@@ -6,32 +6,31 @@
 #include <stdio.h>
 #include <string.h>
 
-pe_status pe_graph_open(const pe_weights *weights, pe_graph **out, pe_error *err) {
+pe_status pe_graph_open(pe_weights *weights, pe_graph **out, pe_error *err) {
   pe_graph *g = pe_calloc(1, sizeof *g);
   if (!g || !(g->used = pe_calloc(weights->count + 1, sizeof *g->used))) {
     pe_free(g);
     return pe_nomem(err, "graph");
   }
-  g->weights = pe_weights_retain(weights), g->output = -1;
+  g->weights = pe_weights_retain(weights), g->output = -1, g->refs = 1;
   *out = g;
   return PE_OK;
 }
 
-const pe_graph *pe_graph_retain(const pe_graph *g) {
-  __atomic_fetch_add(&((pe_graph *)(uintptr_t)g)->held, 1, __ATOMIC_RELAXED);
+pe_graph *pe_graph_retain(pe_graph *g) {
+  __atomic_fetch_add(&g->refs, 1, __ATOMIC_RELAXED);
   return g;
 }
 
-void pe_graph_release(const pe_graph *held) {
-  pe_graph *g = (pe_graph *)(uintptr_t)held;
-  if (!g || __atomic_fetch_sub(&g->held, 1, __ATOMIC_ACQ_REL) > 0) return;
+void pe_graph_release(pe_graph *g) {
+  if (!g || __atomic_sub_fetch(&g->refs, 1, __ATOMIC_ACQ_REL)) return;
   pe_weights_release(g->weights);
   pe_free(g->node), pe_free(g->param), pe_free(g->layer), pe_free(g->used);
   pe_arena_free(&g->arena);
   pe_free(g);
 }
 
-/* ---- params -------------------------------------------------------------------------------------------------- */
+/* ---- params ---------------------------------------------------------------------------------- */
 
 static pe_status add_param(pe_graph *g, const char *name, const pe_weight *w, int32_t count,
                            pe_param *out, pe_error *err) {
@@ -46,7 +45,7 @@ static pe_status add_param(pe_graph *g, const char *name, const pe_weight *w, in
   return PE_OK;
 }
 
-/* `count` matrices of equal height, one behind the other in `whole`. */
+/* Points p's matrices, all of the same height, to consecutive rows of `whole`. */
 static void cut(pe_param_info *p, const pe_quant_matrix *whole) {
   for (int32_t i = 0; i < p->count; i++) {
     pe_quant_matrix *m = &p->mat[i];
@@ -77,9 +76,10 @@ pe_status pe_graph_rows(pe_graph *g, pe_param from_param, int64_t from, int64_t 
                         pe_param *out, pe_error *err) {
   pe_param_info src = g->param[from_param];
   if (from < 0 || count < 1 || step < 1 || from + (count - 1) * step >= src.rows)
-    return pe_fail(err, PE_ESHAPE,
-                   "%s: rows %lld, %lld of them, step %lld, of a matrix of %lld rows", src.name,
-                   (long long)from, (long long)count, (long long)step, (long long)src.rows);
+    return pe_fail(
+        err, PE_ESHAPE,
+        "%s: %lld rows from row %lld in steps of %lld do not fit: the matrix has %lld rows",
+        src.name, (long long)count, (long long)from + 1, (long long)step, (long long)src.rows);
   pe_status rc = add_param(g, src.name, src.weight, src.count, out, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[*out];
@@ -152,10 +152,15 @@ pe_status pe_graph_numbers(pe_graph *g, const float *numbers, size_t count, cons
   return PE_OK;
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------- */
+/* ---- values ---------------------------------------------------------------------------------- */
 
 pe_node *pe_graph_node(const pe_graph *g, pe_value v) {
   return v >= 0 && (size_t)v < g->node_count ? &g->node[v] : NULL;
+}
+
+const char *pe_node_op_name(const pe_node *n) {
+  if (n->op == PE_NODE_VIEW) return "view";
+  return n->op == PE_NODE_CONSTANT ? "constant" : pe_op_name((pe_op)n->op);
 }
 
 void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size) {
@@ -170,6 +175,10 @@ void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size) 
   if (at < size) snprintf(out + at, size - at, "]");
 }
 
+/* A line of 2^28 floats is 1 GiB. The limit keeps width and every offset within a line far below
+ * INT32_MAX; the widest values of real models are logits, 2^18. */
+enum { MAX_WIDTH = 1 << 28 };
+
 pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error *err) {
   pe_status rc = pe_grow(&g->node, &g->node_cap, g->node_count + 1, sizeof *g->node, err);
   if (rc) return rc;
@@ -177,17 +186,14 @@ pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error
   *n = *node;
   int64_t width = 1;
   for (int i = 0; i < n->rank; i++) {
-    if (n->dim[i] < 1 || (width *= n->dim[i]) > 1 << 28)
-      return pe_fail(err, PE_ESHAPE, "a value of %lld floats a row", (long long)width);
+    if (n->dim[i] < 1 || (width *= n->dim[i]) > MAX_WIDTH)
+      return pe_fail(err, PE_ESHAPE, "value of %lld floats per row: it must have between 1 and %d",
+                     (long long)width, MAX_WIDTH);
   }
   n->width = (int32_t)width;
   if (!n->name) {
     char name[64];
-    snprintf(name, sizeof name, "%s.%zu",
-             n->op >= 0    ? pe_op_name((pe_op)n->op)
-             : n->op == -1 ? "view"
-                           : "constant",
-             g->node_count);
+    snprintf(name, sizeof name, "%s.%zu", pe_node_op_name(n), g->node_count);
     if (!(n->name = pe_arena_dup(&g->arena, name, strlen(name))))
       return pe_nomem(err, "value name");
   }
@@ -197,7 +203,7 @@ pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error
 
 pe_status pe_graph_name(pe_graph *g, pe_value v, const char *name, pe_error *err) {
   pe_node *n = pe_graph_node(g, v);
-  if (!n) return pe_fail(err, PE_EARG, "no value %d", v);
+  if (!n) return pe_fail(err, PE_EARG, "there is no value %d", v);
   char *copy = pe_arena_dup(&g->arena, name, strlen(name));
   if (!copy) return pe_nomem(err, "value name");
   n->name = copy;
@@ -220,7 +226,10 @@ pe_node pe_graph_draft(const pe_graph *g, int op, pe_value x, int32_t width) {
 
 pe_status pe_graph_sized_vector(pe_graph *g, pe_param p, int64_t want, const float **out,
                                 pe_error *err) {
-  if (p < 0) return *out = NULL, PE_OK;
+  if (p < 0) {
+    *out = NULL;
+    return PE_OK;
+  }
   const pe_param_info *i = &g->param[p];
   int64_t have = (int64_t)i->count * i->rows * i->cols;
   if (have != want)
@@ -259,8 +268,9 @@ pe_status pe_graph_head_linear(pe_graph *g, pe_value x, pe_param weight, bool tr
   const pe_node *in = &g->node[x];
   int64_t from = transposed ? p->rows : p->cols, to = transposed ? p->cols : p->rows;
   if (in->rank != 2 || in->dim[0] != p->count || in->dim[1] != from)
-    return pe_fail(err, PE_ESHAPE, "tensor %s is %d matrices of %lld inputs, but %s is [%d, %d]",
-                   p->name, p->count, (long long)from, in->name, in->dim[0], in->dim[1]);
+    return pe_fail(err, PE_ESHAPE,
+                   "tensor %s is %d matrices of %lld inputs, but its input %s is [%d, %d]", p->name,
+                   p->count, (long long)from, in->name, in->dim[0], in->dim[1]);
   pe_node n = pe_graph_draft(g, PE_OP_HEAD_LINEAR, x, 0);
   n.rank = 2, n.dim[0] = p->count, n.dim[1] = (int32_t)to, n.mat = weight;
   n.args.head = (pe_head_args){p->count, (int32_t)from, (int32_t)to, transposed};
@@ -278,11 +288,14 @@ pe_status pe_graph_expert_linear(pe_graph *g, pe_value x, const pe_expert_spec *
   if (p->count != r->args.route.experts || from != last || (in->rank != 1 && !spread))
     return pe_fail(
         err, PE_ESHAPE,
-        "tensor %s is [%d, %lld, %lld], expected %d matrices of %d inputs, the %s number", p->name,
-        p->count, (long long)p->rows, (long long)p->cols, r->args.route.experts, last,
+        "tensor %s is [%d, %lld, %lld], expected %d matrices with %d inputs (the %s number)",
+        p->name, p->count, (long long)p->rows, (long long)p->cols, r->args.route.experts, last,
         s->transposed ? "second" : "third");
   if (s->transposed && p->mat[0].quant.kind != PE_QUANT_NONE)
-    return pe_fail(err, PE_ESHAPE, "tensor %s is quantised along its outputs", p->name);
+    return pe_fail(
+        err, PE_ESHAPE,
+        "tensor %s is stored as [in, out] and quantised: perigee reads only one of the two",
+        p->name);
   pe_node n = pe_graph_draft(g, PE_OP_EXPERT_LINEAR, x, 0);
   n.inputs = 2, n.in[1] = s->route, n.mat = s->weight;
   n.rank = 2, n.dim[0] = chosen, n.dim[1] = (int32_t)to;
@@ -297,8 +310,8 @@ pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_
   pe_norm_args a = *args;
   if (!a.width) a.width = n.dim[n.rank - 1];
   if (n.width % a.width)
-    return pe_fail(err, PE_ESHAPE, "norm of width %d over %s, which has %d values", a.width, n.name,
-                   n.width);
+    return pe_fail(err, PE_ESHAPE, "norm: the width %d does not divide the %d values of %s",
+                   a.width, n.width, n.name);
   a.count = n.width / a.width;
   pe_node made = pe_graph_draft(g, PE_OP_NORM, x, 0);
   made.rank = n.rank;
@@ -316,7 +329,8 @@ pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_
 
 pe_status pe_graph_constant(pe_graph *g, pe_param p, pe_value *out, pe_error *err) {
   const pe_param_info *i = &g->param[p];
-  pe_node n = pe_graph_draft(g, -2, -1, (int32_t)((int64_t)i->count * i->rows * i->cols));
+  pe_node n =
+      pe_graph_draft(g, PE_NODE_CONSTANT, -1, (int32_t)((int64_t)i->count * i->rows * i->cols));
   n.rows = PE_EXTENT_CONST;
   pe_status rc = pe_graph_vector(g, p, &n.vec[0], err);
   return rc ? rc : pe_graph_add(g, &n, out, err);
@@ -341,10 +355,10 @@ static void map_input(const pe_graph *g, pe_node *n, int i, pe_value v, int32_t 
   n->vec[i] = in->rows == PE_EXTENT_CONST ? in->vec[0] : NULL;
 }
 
-/* A map of constants is a constant: computed here, once, by the kernel that would have run. */
+/* A map of constants is a constant, computed here by the same kernel that a step would run. */
 static pe_status add_map(pe_graph *g, const pe_node *n, pe_value *out, pe_error *err) {
   if (n->rows != PE_EXTENT_CONST) return pe_graph_add(g, n, out, err);
-  pe_node made = pe_graph_draft(g, -2, -1, 0);
+  pe_node made = pe_graph_draft(g, PE_NODE_CONSTANT, -1, 0);
   float *v = pe_arena_calloc(&g->arena, (size_t)n->args.map.width, sizeof *v);
   if (!v) return pe_nomem(err, "constant");
   pe_cpu_call c = {.prim = pe_prim_best(), .rows = 1, .out = {v, 0}, .args = n->args};
@@ -367,13 +381,14 @@ pe_status pe_graph_binary_number(pe_graph *g, pe_map_op op, pe_value a, float b,
                                  pe_value *out, pe_error *err) {
   pe_node n = map_node(g, a, 1);
   map_input(g, &n, 0, a, 1);
-  n.args.map.step[0] = swapped ? (pe_map_step){op, -1, 0, 1} : (pe_map_step){op, 0, -1, 1};
+  n.args.map.step[0] = swapped ? (pe_map_step){op, pe_map_constant(0), 0, 1}
+                               : (pe_map_step){op, 0, pe_map_constant(0), 1};
   n.args.map.value[0] = b, n.args.map.result = 1;
   return add_map(g, &n, out, err);
 }
 
-/* How often each value of a small operand stands in a large one: 1 equal, r > 1 each value r times, 0 the whole again
- * and again, -1 not at all. */
+/* How the small operand repeats to match the large one: 1 not at all, r > 1 every value r times in
+ * a row, 0 the whole operand over and over; -1: the shapes do not match. */
 static int32_t repeats(const pe_node *large, const pe_node *small) {
   if (large->width == small->width) return 1;
   if (small->width == 1) return large->width;
@@ -406,27 +421,28 @@ pe_status pe_graph_binary(pe_graph *g, pe_map_op op, pe_value a, pe_value b, pe_
   return add_map(g, &n, out, err);
 }
 
-/* A view of a constant is another constant. */
+/* A view of a constant becomes a constant itself. */
 static void see_through(const pe_graph *g, pe_value x, pe_node *n) {
   if (n->rows != PE_EXTENT_CONST) return;
-  n->op = -2, n->inputs = 0, n->in[0] = -1, n->vec[0] = g->node[x].vec[0] + n->offset,
+  n->op = PE_NODE_CONSTANT, n->inputs = 0, n->in[0] = -1;
+  n->vec[0] = g->node[x].vec[0] + n->offset;
   n->offset = 0;
 }
 
-/* What errors call a value: a view goes by what it is a view of. */
+/* The name of a value in errors: for a view, that of the value it shows, which the script knows. */
 static const char *known_as(const pe_graph *g, pe_value v) {
-  while (g->node[v].op == -1) v = g->node[v].in[0];
+  while (g->node[v].op == PE_NODE_VIEW) v = g->node[v].in[0];
   return g->node[v].name;
 }
 
 pe_status pe_graph_reshape(pe_graph *g, pe_value x, int rank, const int32_t *dim, pe_value *out,
                            pe_error *err) {
-  pe_node n = pe_graph_draft(g, -1, x, 0);
+  pe_node n = pe_graph_draft(g, PE_NODE_VIEW, x, 0);
   int64_t width = 1;
   n.rank = rank;
   for (int i = 0; i < rank; i++) width *= n.dim[i] = dim[i];
   if (width != g->node[x].width)
-    return pe_fail(err, PE_ESHAPE, "%s has %d values a row and cannot be seen as %lld",
+    return pe_fail(err, PE_ESHAPE, "%s has %d values per row and cannot be reshaped to %lld",
                    known_as(g, x), g->node[x].width, (long long)width);
   see_through(g, x, &n);
   return pe_graph_add(g, &n, out, err);
@@ -437,27 +453,30 @@ pe_status pe_graph_slice(pe_graph *g, pe_value x, bool last, int32_t from, int32
   pe_node in = g->node[x];
   int axis = last ? in.rank - 1 : 0;
   if (from < 0 || count < 1 || from > in.dim[axis] - count)
-    return pe_fail(err, PE_ESHAPE, "%s: %d values from %d on, of %d", known_as(g, x), count, from,
-                   in.dim[axis]);
-  pe_node n = pe_graph_draft(g, axis ? PE_OP_SLICE : -1, x, 0);
+    return pe_fail(err, PE_ESHAPE,
+                   "%s: a slice of %d from position %d does not fit: the dimension is %d",
+                   known_as(g, x), count, from + 1, in.dim[axis]);
+  pe_node n = pe_graph_draft(g, axis ? PE_OP_SLICE : PE_NODE_VIEW, x, 0);
   n.rank = in.rank;
   memcpy(n.dim, in.dim, sizeof in.dim);
   n.dim[axis] = count;
   if (axis && n.rows == PE_EXTENT_CONST)
-    return pe_fail(err, PE_EARG, "%s is a constant and cannot be cut head by head", in.name);
-  if (axis)
+    return pe_fail(err, PE_EARG, "%s is a constant: only its first dimension can be sliced",
+                   in.name);
+  if (axis) {
     n.args.slice = (pe_slice_args){in.width / in.dim[axis], in.dim[axis], from, count};
-  else
-    n.offset = (int64_t)from * (in.width / in.dim[0]), see_through(g, x, &n);
+  } else {
+    n.offset = (int64_t)from * (in.width / in.dim[0]);
+    see_through(g, x, &n);
+  }
   return pe_graph_add(g, &n, out, err);
 }
 
-/* Joined along the last dimension; an operand with one head is given to all. */
 pe_status pe_graph_concat(pe_graph *g, const pe_value *list, int32_t count, pe_value *out,
                           pe_error *err) {
   if (count < 1 || count > PE_NODE_INPUTS)
-    return pe_fail(err, PE_EARG, "concat of %d values, 1 to %d are possible", count,
-                   PE_NODE_INPUTS);
+    return pe_fail(err, PE_EARG, "concat takes between 1 and %d values, got %d", PE_NODE_INPUTS,
+                   count);
   pe_node n = pe_graph_draft(g, PE_OP_CONCAT, list[0], 0);
   pe_concat_args a = {.inputs = count, .heads = 1};
   int32_t width = 0;
@@ -470,7 +489,7 @@ pe_status pe_graph_concat(pe_graph *g, const pe_value *list, int32_t count, pe_v
     const pe_node *x = &g->node[list[i]];
     int32_t heads = x->rank > 1 ? x->width / x->dim[x->rank - 1] : 1;
     if (heads != a.heads && heads != 1)
-      return pe_fail(err, PE_ESHAPE, "concat: %s has %d heads, not %d or 1", x->name, heads,
+      return pe_fail(err, PE_ESHAPE, "concat: %s has %d heads, expected %d or 1", x->name, heads,
                      a.heads);
     a.width[i] = x->dim[x->rank - 1], a.shared[i] = heads != a.heads;
     n.in[i] = list[i], width += a.width[i];

@@ -1,20 +1,22 @@
-/* graph_memory.c - the ops of graph.h that know positions, caches, states and experts. */
+/* graph_memory.c - the ops of graph.h that deal with positions, caches, states and experts. */
 #include <string.h>
 
 #include "runtime/graph/graph.h"
 
-/* ---- rope and attention -------------------------------------------------------------------------------------- */
+/* ---- rope and attention ---------------------------------------------------------------------- */
 
 pe_status pe_graph_rope_table(pe_graph *g, const float *frequencies, const float *factors,
                               const pe_rope_table_args *args, pe_value *out, pe_error *err) {
   size_t count = (size_t)args->half * (size_t)(args->variants > 1 ? 2 : 1);
-  /* Layers share a table: the same numbers give the same value. */
+  /* Layers with the same numbers share one table. */
   for (size_t i = 0; i < g->node_count; i++) {
     const pe_node *n = &g->node[i];
     if (n->op == PE_OP_ROPE_TABLE && !memcmp(&n->args.rope_table, args, sizeof *args) &&
         !memcmp(n->vec[0], frequencies, count * 4) &&
-        (args->variants < 2 || !memcmp(n->vec[1], factors, 8)))
-      return *out = (pe_value)i, PE_OK;
+        (args->variants < 2 || !memcmp(n->vec[1], factors, 8))) {
+      *out = (pe_value)i;
+      return PE_OK;
+    }
   }
   pe_node n = pe_graph_draft(g, PE_OP_ROPE_TABLE, -1, 2 * args->half);
   n.args.rope_table = *args;
@@ -29,7 +31,8 @@ pe_status pe_graph_rope(pe_graph *g, pe_value x, pe_value table, bool pairs, int
   if (t->op != PE_OP_ROPE_TABLE) return pe_fail(err, PE_EARG, "%s is not a rope table", t->name);
   int32_t dim = in->dim[in->rank - 1], half = t->args.rope_table.half;
   if (skip < 0 || skip + 2 * half > dim)
-    return pe_fail(err, PE_ESHAPE, "rope turns %d values from %d on, but heads of %s have %d",
+    return pe_fail(err, PE_ESHAPE,
+                   "rope rotates %d values of a head after the first %d, but a head of %s has %d",
                    2 * half, skip, in->name, dim);
   pe_node n = pe_graph_draft(g, PE_OP_ROPE, x, 0);
   n.rank = in->rank;
@@ -43,24 +46,27 @@ static pe_status find_group(pe_graph *g, int32_t window, int32_t heads, int32_t 
                             int32_t *out, pe_error *err) {
   for (int32_t i = 0; i < g->group_count; i++) {
     const pe_cache_group *c = &g->group[i];
-    if (c->window == window && c->heads == heads && c->key == key && c->value == value)
-      return *out = i, PE_OK;
+    if (c->window == window && c->heads == heads && c->key == key && c->value == value) {
+      *out = i;
+      return PE_OK;
+    }
   }
   if (g->group_count == PE_GRAPH_GROUPS)
-    return pe_fail(err, PE_ELIMIT, "more than %d kinds of attention cache", PE_GRAPH_GROUPS);
+    return pe_fail(err, PE_ELIMIT, "the model needs more than %d KV cache groups", PE_GRAPH_GROUPS);
   g->group[g->group_count] = (pe_cache_group){window, heads, key, value, 0};
   *out = g->group_count++;
   return PE_OK;
 }
 
-/* Stores the keys and values of this layer; the node has no value of its own that anybody reads. */
+/* Stores the keys and values of this layer. Nothing reads the node's value: it only orders the
+ * attention after the store. */
 static pe_status add_store(pe_graph *g, const pe_attention_spec *s, int32_t *layer, pe_value *out,
                            pe_error *err) {
   const pe_node *k = &g->node[s->k], *v = pe_graph_node(g, s->v);
   int32_t heads = k->rank > 1 ? k->dim[0] : 1, key = k->width / heads,
           value = v ? v->width / heads : 0, group = 0;
   if (v && v->width % heads)
-    return pe_fail(err, PE_ESHAPE, "%s has %d values, which %d key heads do not divide", v->name,
+    return pe_fail(err, PE_ESHAPE, "%s has %d values, not a multiple of the %d key heads", v->name,
                    v->width, heads);
   pe_status rc = find_group(g, s->window, heads, key, value, &group, err);
   if (!rc) rc = pe_grow(&g->layer, &g->layer_cap, g->layer_count + 1, sizeof *g->layer, err);
@@ -80,26 +86,30 @@ pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *
   pe_status rc = PE_OK;
   if (s->share >= 0) {
     if ((size_t)s->share >= g->layer_count)
-      return pe_fail(err, PE_EARG, "no cache layer %d to share", s->share);
+      return pe_fail(err, PE_EARG, "there is no cache layer %d to share", s->share);
     *layer = s->share;
   } else if ((rc = add_store(g, s, layer, &store, err))) {
     return rc;
   }
   const pe_cache_group *c = &g->group[g->layer[*layer].group];
   if (c->window && (s->window == 0 || s->window > c->window))
-    return pe_fail(err, PE_EARG, "a window of %d over a cache that keeps %d", s->window, c->window);
+    return pe_fail(err, PE_EARG, "attention window %d exceeds the window of the shared cache, %d",
+                   s->window, c->window);
   const pe_node *q = &g->node[s->q];
   int32_t heads = q->width / c->key, value = c->value ? c->value : s->value;
   if (q->width % c->key || heads % c->heads)
     return pe_fail(err, PE_ESHAPE,
-                   "queries %s have %d values a row: not a multiple of %d key heads of %d", q->name,
-                   q->width, c->heads, c->key);
+                   "queries %s have %d values per row, not a multiple of %d key heads of %d",
+                   q->name, q->width, c->heads, c->key);
   if (value < 1 || (!c->value && value > c->key))
-    return pe_fail(err, PE_ESHAPE, "values of %d in keys of %d", value, c->key);
+    return pe_fail(err, PE_ESHAPE,
+                   "attention values are the first %d of the %d floats of a key: there must be "
+                   "between 1 and %d",
+                   value, c->key, c->key);
   pe_node n = pe_graph_draft(g, PE_OP_ATTENTION, s->q, 0);
   n.rank = 2, n.dim[0] = heads, n.dim[1] = value;
   n.cache = *layer;
-  if (store >= 0) n.inputs = 2, n.in[1] = store; /* so that it comes after the store */
+  if (store >= 0) n.inputs = 2, n.in[1] = store; /* so that the attention comes after the store */
   n.args.attention = (pe_attention_args){
       {.group = g->layer[*layer].group, .heads = c->heads, .key = c->key, .value = c->value},
       heads,
@@ -111,7 +121,7 @@ pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *
   return rc ? rc : pe_graph_add(g, &n, out, err);
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------------- */
+/* ---- experts --------------------------------------------------------------------------------- */
 
 pe_status pe_graph_route(pe_graph *g, pe_value logits, pe_param bias, pe_param factor,
                          const pe_route_args *args, pe_value *out, pe_error *err) {
@@ -121,8 +131,8 @@ pe_status pe_graph_route(pe_graph *g, pe_value logits, pe_param bias, pe_param f
   if (a.groups_kept < 1) a.groups_kept = a.groups;
   if (a.chosen < 1 || a.chosen > a.experts || a.experts % a.groups || a.groups_kept > a.groups ||
       a.chosen > a.experts / a.groups * a.groups_kept)
-    return pe_fail(err, PE_ESHAPE, "a route of %d among %d experts in %d of %d groups", a.chosen,
-                   a.experts, a.groups_kept, a.groups);
+    return pe_fail(err, PE_ESHAPE, "route: cannot choose %d of %d experts from %d of %d groups",
+                   a.chosen, a.experts, a.groups_kept, a.groups);
   pe_node n = pe_graph_draft(g, PE_OP_ROUTE, logits, 2 * a.chosen);
   n.args.route = a;
   pe_status rc = pe_graph_sized_vector(g, bias, a.experts, &n.vec[0], err);
@@ -133,17 +143,20 @@ pe_status pe_graph_route(pe_graph *g, pe_value logits, pe_param bias, pe_param f
 pe_status pe_graph_expert_sum(pe_graph *g, pe_value x, pe_value route, pe_value *out,
                               pe_error *err) {
   const pe_node *in = &g->node[x], *r = &g->node[route];
-  if (r->op != PE_OP_ROUTE || in->rank != 2 || in->dim[0] != r->args.route.chosen)
-    return pe_fail(err, PE_ESHAPE, "expert sum of %s with %d lines by %s", in->name, in->dim[0],
-                   r->name);
+  if (r->op != PE_OP_ROUTE) return pe_fail(err, PE_EARG, "%s is not a route", r->name);
+  if (in->rank != 2 || in->dim[0] != r->args.route.chosen)
+    return pe_fail(err, PE_ESHAPE,
+                   "expert sum: the first of %d dimensions of %s is %d, but %s chooses %d experts",
+                   in->rank, in->name, in->dim[0], r->name, r->args.route.chosen);
   pe_node n = pe_graph_draft(g, PE_OP_EXPERT_SUM, x, in->dim[1]);
   n.inputs = 2, n.in[1] = route;
   n.args.expert_sum = (pe_expert_sum_args){in->dim[0], in->dim[1]};
   return pe_graph_add(g, &n, out, err);
 }
 
-/* ---- recurrences --------------------------------------------------------------------------------------------- */
+/* ---- recurrences ----------------------------------------------------------------------------- */
 
+/* Rounded up to 16 floats, a cache line, so that states of different layers share none. */
 static int64_t reserve_state(pe_graph *g, int64_t floats) {
   int64_t at = g->state_floats;
   g->state_floats += (floats + 15) & ~(int64_t)15;
@@ -155,9 +168,10 @@ pe_status pe_graph_conv(pe_graph *g, pe_value x, pe_param weight, pe_param bias,
   const pe_node *in = &g->node[x];
   const pe_param_info *p = &g->param[weight];
   int64_t values = (int64_t)p->count * p->rows * p->cols,
-          taps = values / in->width; /* [C, 1, K] and [C, K, 1] alike */
+          taps = values / in->width; /* [C, 1, K] or [C, K, 1] */
   if (taps < 2 || taps * in->width != values)
-    return pe_fail(err, PE_ESHAPE, "tensor %s has %lld values, expected a multiple of %d channels",
+    return pe_fail(err, PE_ESHAPE,
+                   "tensor %s has %lld values, expected at least 2 for each of %d channels",
                    p->name, (long long)values, in->width);
   pe_node n = pe_graph_draft(g, PE_OP_CONV, x, in->width);
   n.args.conv = (pe_conv_args){in->width, (int32_t)taps, activation};
@@ -171,7 +185,8 @@ pe_status pe_graph_conv(pe_graph *g, pe_value x, pe_param weight, pe_param bias,
 static pe_status heads_of(const pe_graph *g, pe_value v, const char *what, int32_t *heads,
                           int32_t *dim, pe_error *err) {
   const pe_node *n = pe_graph_node(g, v);
-  if (!n || n->rank != 2) return pe_fail(err, PE_ESHAPE, "%s must have heads", what);
+  if (!n || n->rank != 2)
+    return pe_fail(err, PE_ESHAPE, "%s must have two dimensions, heads and width", what);
   *heads = n->dim[0], *dim = n->dim[1];
   return PE_OK;
 }
@@ -185,10 +200,11 @@ pe_status pe_graph_delta(pe_graph *g, const pe_value in[5], pe_value *out, pe_er
     return rc;
   int32_t decay = g->node[in[3]].width, beta = g->node[in[4]].width;
   if (qh != kh || qd != kd || vh % kh || beta != vh || (decay != vh && decay != vh * kd))
-    return pe_fail(
-        err, PE_ESHAPE,
-        "delta rule: queries [%d, %d], keys [%d, %d], values [%d, %d], decay %d, beta %d", qh, qd,
-        kh, kd, vh, vd, decay, beta);
+    return pe_fail(err, PE_ESHAPE,
+                   "delta rule: shapes do not fit: queries [%d, %d], keys [%d, %d], values [%d, "
+                   "%d], decay %d, "
+                   "beta %d",
+                   qh, qd, kh, kd, vh, vd, decay, beta);
   pe_node n = pe_graph_draft(g, PE_OP_DELTA, in[0], 0);
   n.rank = 2, n.dim[0] = vh, n.dim[1] = vd, n.inputs = 5;
   memcpy(n.in, in, 5 * sizeof *in);
@@ -206,7 +222,8 @@ pe_status pe_graph_ssm(pe_graph *g, const pe_value in[4], const pe_param vec[3],
       (rc = heads_of(g, in[2], "ssm: C", &cg, &cs, err)))
     return rc;
   if (cg != groups || cs != state || heads % groups || g->node[in[3]].width != heads)
-    return pe_fail(err, PE_ESHAPE, "ssm: x [%d, %d], B [%d, %d], C [%d, %d], dt %d", heads, dim,
+    return pe_fail(err, PE_ESHAPE,
+                   "ssm: shapes do not fit: x [%d, %d], B [%d, %d], C [%d, %d], dt %d", heads, dim,
                    groups, state, cg, cs, g->node[in[3]].width);
   pe_node n = pe_graph_draft(g, PE_OP_SSM, in[0], 0);
   n.rank = 2, n.dim[0] = heads, n.dim[1] = dim, n.inputs = 4;

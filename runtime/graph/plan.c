@@ -3,9 +3,9 @@
 
 #include <string.h>
 
-/* ---- what is needed
- * ------------------------------------------------------------------------------------------ */
+/* ---- liveness -------------------------------------------------------------------------------- */
 
+/* Marks the values that the output and the taps depend on, and counts their readers. */
 static void count_uses(pe_planner *s, const pe_plan_options *o) {
   s->live[s->g->output] = true, s->uses[s->g->output]++;
   for (size_t i = 0; i < o->tap_count; i++) s->live[o->taps[i]] = true, s->uses[o->taps[i]] += 2;
@@ -16,9 +16,9 @@ static void count_uses(pe_planner *s, const pe_plan_options *o) {
   }
 }
 
-/* ---- memory
- * -------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Free pieces of an area are kept in a list and given out best fit first. */
 typedef struct hole {
   int64_t at, size;
 } hole;
@@ -29,6 +29,7 @@ typedef struct area {
   int64_t top;
 } area;
 
+/* Places are multiples of 16 floats, 64 bytes: lines of different values share no cache line. */
 static int64_t padded(int32_t width) { return ((int64_t)width + 15) & ~(int64_t)15; }
 
 static int64_t take(area *a, int64_t size) {
@@ -36,14 +37,17 @@ static int64_t take(area *a, int64_t size) {
   for (size_t i = 0; i < a->count; i++)
     if (a->holes[i].size >= size && (best == SIZE_MAX || a->holes[i].size < a->holes[best].size))
       best = i;
-  if (best == SIZE_MAX) return a->top += size, a->top - size;
+  if (best == SIZE_MAX) {
+    a->top += size;
+    return a->top - size;
+  }
   int64_t at = a->holes[best].at;
   a->holes[best].at += size;
   if (!(a->holes[best].size -= size)) a->holes[best] = a->holes[--a->count];
   return at;
 }
 
-/* Returns a place and joins it with the holes it touches. */
+/* Frees a place and joins it with the holes it touches. */
 static pe_status give(area *a, int64_t at, int64_t size, pe_error *err) {
   for (size_t i = 0; i < a->count;) {
     hole h = a->holes[i];
@@ -61,47 +65,44 @@ static pe_status give(area *a, int64_t at, int64_t size, pe_error *err) {
   return rc;
 }
 
-/* What planning finds out about a node. */
+/* The memory and the instruction of a node. `first` and `next` link the nodes that die with the
+ * same reader: spot[reader].first is one of them, spot[it].next another, -1 ends the list. */
 struct pe_spot {
-  int64_t at;   /* its place */
-  int32_t last; /* its last reader; the number of nodes: it stays to the end */
-  int32_t first,
-      next; /* the nodes whose last reader this is: the first of them, and the next one of the same
-                          list; -1 */
+  int64_t at;   /* place in its area, floats per row */
+  int32_t last; /* last reader; the number of nodes: it stays to the end */
+  int32_t first, next;
   int32_t instr; /* its instruction */
-  int32_t fused; /* how many went into it */
+  int32_t fused; /* nodes that were fused into it */
 };
 
+/* The value that a view, or a view of a view, shows. */
 static pe_value root_of(const pe_planner *s, pe_value v) {
-  while (s->node[v].op == -1) v = s->node[v].in[0];
+  while (s->node[v].op == PE_NODE_VIEW) v = s->node[v].in[0];
   return v;
 }
 
 static pe_place place_of(const pe_planner *s, pe_value v) {
   int64_t offset = 0;
-  for (; s->node[v].op == -1; v = s->node[v].in[0]) offset += s->node[v].offset;
+  for (; s->node[v].op == PE_NODE_VIEW; v = s->node[v].in[0]) offset += s->node[v].offset;
   return (pe_place){s->node[v].rows, s->spot[v].at, offset, s->node[v].width};
 }
 
-static bool has_place(const pe_node *n) { return n->op >= 0 && n->op != PE_OP_STORE; }
-
-/* The norm that the products reading v could do themselves, or -1. */
-static pe_value folded(const pe_planner *s, const pe_node *n) {
-  bool product = n->op == PE_OP_LINEAR || n->op == PE_OP_GATED;
-  return product && s->folds[n->in[0]] ? n->in[0] : -1;
+static bool computes(const pe_node *n) {
+  return n->op != PE_NODE_VIEW && n->op != PE_NODE_CONSTANT;
 }
+
+/* A store writes to the cache and has no value. */
+static bool has_place(const pe_node *n) { return computes(n) && n->op != PE_OP_STORE; }
 
 static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
   pe_spot *spot = s->spot;
   for (size_t i = 0; i < s->n; i++) {
     const pe_node *n = &s->node[i];
-    spot[i].first = spot[i].next = -1,
-    spot[i].last = (int32_t)i; /* nobody reads it: gone at once */
-    if (!s->live[i] || n->op == -1) continue;
+    spot[i].first = spot[i].next = -1;
+    spot[i].last = (int32_t)i; /* without readers it dies at once */
+    if (!s->live[i] || n->op == PE_NODE_VIEW) continue;
     for (int j = 0; j < n->inputs; j++)
       if (n->in[j] >= 0) spot[root_of(s, n->in[j])].last = (int32_t)i;
-    pe_value norm = folded(s, n);
-    if (norm >= 0) spot[root_of(s, s->node[norm].in[0])].last = (int32_t)i;
   }
   spot[root_of(s, s->g->output)].last = (int32_t)s->n;
   for (size_t i = 0; i < o->tap_count; i++) spot[root_of(s, o->taps[i])].last = (int32_t)s->n;
@@ -112,6 +113,8 @@ static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
   }
 }
 
+/* Inputs are freed after the output got its place, so an instruction never overwrites its
+ * inputs. */
 static pe_status place_values(pe_planner *s, pe_error *err) {
   area areas[2] = {{0}};
   pe_status rc = PE_OK;
@@ -130,23 +133,20 @@ static pe_status place_values(pe_planner *s, pe_error *err) {
   return rc;
 }
 
-/* ---- instructions
- * -------------------------------------------------------------------------------------------- */
+/* ---- instructions ---------------------------------------------------------------------------- */
 
 static pe_instr instr_of(const pe_planner *s, pe_value v) {
   const pe_node *n = &s->node[v];
-  pe_value norm = folded(s, n);
   pe_instr x = {.op = (pe_op)n->op,
                 .value = v,
                 .rows = n->rows,
                 .cache = n->cache,
                 .state_at = n->state_at,
                 .args = n->args};
-  x.folds = s->folds[v], x.norm = norm >= 0 ? s->spot[norm].instr : -1;
   x.out = has_place(n) ? place_of(s, v) : (pe_place){.rows = PE_EXTENT_CONST};
   for (int j = 0; j < PE_NODE_INPUTS; j++) {
     bool real = j < n->inputs && n->in[j] >= 0 && s->node[n->in[j]].op != PE_OP_STORE &&
-                s->node[n->in[j]].op != -2;
+                s->node[n->in[j]].op != PE_NODE_CONSTANT;
     x.in[j] = real ? place_of(s, n->in[j]) : (pe_place){.rows = PE_EXTENT_CONST};
   }
   memcpy(x.vec, n->vec, sizeof n->vec);
@@ -155,13 +155,13 @@ static pe_instr instr_of(const pe_planner *s, pe_value v) {
   return x;
 }
 
-/* A head may be wider than the embedding, and a second table shorter than the first. */
+/* The head may be wider than the embedding, and a second table (Gemma 4) shorter than the first. */
 static void limit_tokens(pe_plan *p, const pe_param_info *table) {
   int32_t rows = table->rows < INT32_MAX ? (int32_t)table->rows : INT32_MAX;
   if (!p->tokens || rows < p->tokens) p->tokens = rows;
 }
 
-/* The node that a fused one ended up in, or -1. */
+/* The node that v was fused into at last; -1: v was not fused. */
 static pe_value went_into(const pe_planner *s, pe_value v) {
   pe_value to = s->into[v];
   while (to >= 0 && s->into[to] >= 0) to = s->into[to];
@@ -194,7 +194,7 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
   pe_status rc = place_values(s, err);
   if (rc) return rc;
   for (size_t i = 0; i < s->n; i++) {
-    if (!s->live[i] || s->node[i].op < 0) continue;
+    if (!s->live[i] || !computes(&s->node[i])) continue;
     s->spot[i].instr = (int32_t)p->count;
     p->instr[p->count++] = instr_of(s, (pe_value)i);
     if (s->node[i].op == PE_OP_EMBED) limit_tokens(p, &s->g->param[s->node[i].mat]);
@@ -208,25 +208,26 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
 static pe_status check(const pe_graph *g, const pe_plan_options *o, pe_error *err) {
   if (!pe_graph_node(g, g->output)) return pe_fail(err, PE_EARG, "the graph has no output");
   for (size_t i = 0; i < o->tap_count; i++)
-    if (!pe_graph_node(g, o->taps[i]) || g->node[o->taps[i]].op == -2 ||
+    if (!pe_graph_node(g, o->taps[i]) || g->node[o->taps[i]].op == PE_NODE_CONSTANT ||
         g->node[o->taps[i]].op == PE_OP_STORE)
-      return pe_fail(err, PE_EARG, "value %d cannot be tapped", o->taps[i]);
+      return pe_fail(err, PE_EARG,
+                     "value %d cannot be tapped: it is a constant, a cache store or does not exist",
+                     o->taps[i]);
   return PE_OK;
 }
 
-pe_status pe_plan_open(const pe_graph *g, const pe_plan_options *options, pe_plan **out,
-                       pe_error *err) {
+pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **out, pe_error *err) {
   const pe_plan_options o = options ? *options : (pe_plan_options){0};
   pe_status rc = check(g, &o, err);
   if (rc) return rc;
   pe_plan *p = pe_calloc(1, sizeof *p);
   pe_planner s = {.g = g, .p = p, .n = g->node_count};
-  s.node = pe_calloc(s.n, sizeof *s.node), s.uses = pe_calloc(s.n, sizeof *s.uses),
+  s.node = pe_calloc(s.n, sizeof *s.node);
+  s.uses = pe_calloc(s.n, sizeof *s.uses);
   s.live = pe_calloc(s.n, sizeof *s.live);
-  s.folds = pe_calloc(s.n, sizeof *s.folds), s.into = pe_calloc(s.n, sizeof *s.into),
+  s.into = pe_calloc(s.n, sizeof *s.into);
   s.spot = pe_calloc(s.n, sizeof *s.spot);
-  if (!p || !s.node || !s.uses || !s.live || !s.folds || !s.into || !s.spot)
-    rc = pe_nomem(err, "plan");
+  if (!p || !s.node || !s.uses || !s.live || !s.into || !s.spot) rc = pe_nomem(err, "plan");
   if (!rc) {
     p->graph = pe_graph_retain(g);
     memcpy(s.node, g->node, s.n * sizeof *s.node);
@@ -235,8 +236,7 @@ pe_status pe_plan_open(const pe_graph *g, const pe_plan_options *options, pe_pla
     rc = pe_plan_fuse(&s, !o.apart, err);
   }
   if (!rc) rc = write_instructions(&s, &o, err);
-  pe_free(s.node), pe_free(s.uses), pe_free(s.live), pe_free(s.folds), pe_free(s.into),
-      pe_free(s.spot);
+  pe_free(s.node), pe_free(s.uses), pe_free(s.live), pe_free(s.into), pe_free(s.spot);
   if (rc)
     pe_plan_close(p);
   else

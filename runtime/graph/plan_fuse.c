@@ -1,15 +1,15 @@
-/* plan_fuse.c - the fusions of plan.h. Each rewrites the node that comes last and drops those that went into
- * it. */
+/* plan_fuse.c - the fusions of plan.h. Each rewrites the last node involved and drops the
+ * others. */
 #include <string.h>
 
 #include "runtime/graph/plan_parts.h"
 
-/* v was fused into node i. */
+/* Records that v was fused into node i. */
 static void drop(pe_planner *s, pe_value v, size_t i) {
   s->live[v] = false, s->uses[v] = 0, s->into[v] = (pe_value)i;
 }
 
-/* A map of this one step over two values of the same width. */
+/* Is n a map of this single step over two values of the same width? */
 static bool plain_binary(const pe_node *n, pe_map_op op) {
   const pe_map_args *m = &n->args.map;
   return n->op == PE_OP_MAP && m->steps == 1 && m->step[0].op == (int32_t)op && m->inputs == 2 &&
@@ -43,7 +43,7 @@ static bool plain_unary(const pe_node *n) {
          m->input[0].repeat == 1;
 }
 
-/* Products of the same rows that nobody reads but the node they go into. */
+/* Are a and b products of the same input that have only one reader each? */
 static bool twins(const pe_planner *s, pe_value a, pe_value b) {
   const pe_node *x = &s->node[a], *y = &s->node[b];
   if (a == b || x->op != y->op || s->uses[a] != 1 || s->uses[b] != 1 || x->in[0] != y->in[0])
@@ -53,21 +53,22 @@ static bool twins(const pe_planner *s, pe_value a, pe_value b) {
          !memcmp(&x->args.expert, &y->args.expert, sizeof x->args.expert);
 }
 
-/* Node n becomes the product of g's rows with two matrices, g's and u's. */
+/* Turns n into the product of g's input with two matrices, g's and u's. */
 static void make_gated(pe_node *n, const pe_node *g, const pe_node *u, int32_t activation) {
   pe_op_args args = {0};
-  if (g->op == PE_OP_LINEAR)
-    n->op = PE_OP_GATED,
+  if (g->op == PE_OP_LINEAR) {
+    n->op = PE_OP_GATED;
     args.gated = (pe_gated_args){g->args.linear.in, g->args.linear.out, activation};
-  else
-    n->op = PE_OP_EXPERT_GATED,
+  } else {
+    n->op = PE_OP_EXPERT_GATED;
     args.expert_gated = (pe_expert_gated_args){g->args.expert, activation};
+  }
   n->args = args, n->inputs = g->inputs;
   memcpy(n->in, g->in, sizeof n->in);
   n->mat = g->mat, n->mat2 = u->mat, n->vec[0] = g->vec[0], n->vec[1] = u->vec[0];
 }
 
-/* activation(linear(x)) * linear(x), also of experts: one pass over x. */
+/* activation(linear(x)) * linear(x), also for experts: one pass over x. */
 static void fuse_gated(pe_planner *s, size_t i) {
   pe_node *n = &s->node[i];
   if (!plain_binary(n, PE_MAP_MUL)) return;
@@ -75,13 +76,13 @@ static void fuse_gated(pe_planner *s, size_t i) {
     pe_value act = n->in[side], up = n->in[1 - side], gate = s->node[act].in[0];
     if (!plain_unary(&s->node[act]) || s->uses[act] != 1 || !twins(s, gate, up)) continue;
     make_gated(n, &s->node[gate], &s->node[up], s->node[act].args.map.step[0].op);
-    for (int j = 0; j < n->inputs; j++) s->uses[n->in[j]]--; /* they were read by two */
+    for (int j = 0; j < n->inputs; j++) s->uses[n->in[j]]--; /* gate and up both read them */
     drop(s, act, i), drop(s, gate, i), drop(s, up, i);
     return;
   }
 }
 
-/* rope(k) that only a store reads. */
+/* rope(k) whose only reader is a store. */
 static void fuse_rope(pe_planner *s, size_t i) {
   pe_node *n = &s->node[i];
   if (n->op != PE_OP_STORE) return;
@@ -93,7 +94,8 @@ static void fuse_rope(pe_planner *s, size_t i) {
   drop(s, k, i);
 }
 
-/* Index of an input of the map under construction; -1 when there is no room. */
+/* Makes input i of `from` an input of the map under construction; -1: it has PE_MAP_INPUTS
+ * already. */
 static int map_operand(pe_node *to, const pe_node *from, int i) {
   pe_map_args *m = &to->args.map;
   for (int j = 0; j < m->inputs; j++)
@@ -105,14 +107,15 @@ static int map_operand(pe_node *to, const pe_node *from, int i) {
   return m->inputs++;
 }
 
-/* While maps are fused, a register below PE_MAP_INPUTS is an input and PE_MAP_INPUTS + i the result of step
- * i. */
+/* While maps are fused, registers below PE_MAP_INPUTS are inputs, and PE_MAP_INPUTS + i is the
+ * result of step i, so that no register is written twice. */
 static int32_t widen(const pe_map_args *m, int32_t r) {
-  return r < 0 || r < m->inputs ? r : PE_MAP_INPUTS + r - m->inputs;
+  return r < m->inputs ? r : PE_MAP_INPUTS + r - m->inputs; /* constants stay as they are */
 }
 
-/* Appends the steps of `from` to `to`; reg maps from's inputs to registers of `to`. Returns the result's
- * register. */
+/* Appends the steps of `from` to `to`; reg maps the inputs of `from` to registers of `to`. Returns
+ * the register of the result. A step has at most one constant, which gets the number of its
+ * step. */
 static int32_t append_steps(pe_map_args *to, const pe_map_args *from, const int32_t *reg) {
   int32_t base = to->steps;
   for (int i = 0; i < from->steps; i++) {
@@ -120,10 +123,12 @@ static int32_t append_steps(pe_map_args *to, const pe_map_args *from, const int3
     int32_t *operand[2] = {&st.a, &st.b};
     for (int j = 0; j < 2; j++) {
       int32_t r = *operand[j];
-      if (r < 0)
-        to->value[base + i] = from->value[-1 - r], *operand[j] = -1 - (base + i);
-      else
+      if (pe_map_is_constant(r)) {
+        to->value[base + i] = from->value[pe_map_constant_index(r)];
+        *operand[j] = pe_map_constant(base + i);
+      } else {
         *operand[j] = r < PE_MAP_INPUTS ? reg[r] : r + base;
+      }
     }
     st.to = PE_MAP_INPUTS + base + i;
     to->step[base + i] = st;
@@ -141,24 +146,28 @@ static void widen_map(pe_node *n) {
   m->result = widen(m, m->result);
 }
 
-/* Gives every result a real register, reusing those that are not read any more. False: there are too few. */
+/* Assigns real registers to the results of steps, reusing those that are not read again. False:
+ * there are too few. */
 static bool narrow_map(pe_node *n) {
   pe_map_args *m = &n->args.map;
   int32_t real[PE_MAP_INPUTS + PE_MAP_STEPS], last[PE_MAP_INPUTS + PE_MAP_STEPS] = {0};
   bool busy[PE_MAP_REGISTERS] = {0};
   for (int i = 0; i < m->steps; i++) {
-    if (m->step[i].a >= 0) last[m->step[i].a] = i;
-    if (!pe_map_is_unary(m->step[i].op) && m->step[i].b >= 0) last[m->step[i].b] = i;
+    const pe_map_step *st = &m->step[i];
+    if (!pe_map_is_constant(st->a)) last[st->a] = i;
+    if (!pe_map_is_unary(st->op) && !pe_map_is_constant(st->b)) last[st->b] = i;
   }
   for (int i = 0; i < m->inputs; i++) real[i] = i, busy[i] = true;
   last[m->result] = m->steps;
   for (int i = 0; i < m->steps; i++) {
     pe_map_step *st = &m->step[i];
     int32_t a = st->a, b = st->b, to = 0;
-    st->a = a < 0 ? a : real[a];
-    st->b = pe_map_is_unary(st->op) ? 0 : b < 0 ? b : real[b];
-    if (a >= 0 && last[a] == i) busy[real[a]] = false;
-    if (!pe_map_is_unary(st->op) && b >= 0 && last[b] == i) busy[real[b]] = false;
+    bool reads_a = !pe_map_is_constant(a);
+    bool reads_b = !pe_map_is_unary(st->op) && !pe_map_is_constant(b);
+    if (reads_a) st->a = real[a];
+    st->b = reads_b ? real[b] : !pe_map_is_unary(st->op) ? b : 0;
+    if (reads_a && last[a] == i) busy[real[a]] = false;
+    if (reads_b && last[b] == i) busy[real[b]] = false;
     while (to < PE_MAP_REGISTERS && busy[to]) to++;
     if (to == PE_MAP_REGISTERS) return false;
     busy[to] = true;
@@ -169,8 +178,8 @@ static bool narrow_map(pe_node *n) {
   return true;
 }
 
-/* One input of map i is itself a map that nobody else reads: its steps go first, if there are registers
- * enough. */
+/* If an input of map i is itself a map without other readers, prepends its steps, provided that the
+ * inputs, steps and registers suffice. */
 static bool fuse_map_once(pe_planner *s, size_t i) {
   pe_node *n = &s->node[i];
   for (int k = 0; k < n->inputs; k++) {
@@ -201,17 +210,6 @@ static bool fuse_map_once(pe_planner *s, size_t i) {
   return false;
 }
 
-/* A norm folds when all of its readers, and there are no taps, are products of it. */
-static void find_folding_norms(pe_planner *s) {
-  for (size_t i = 0; i < s->n; i++) {
-    const pe_node *n = &s->node[i];
-    if (!s->live[i] || (n->op != PE_OP_LINEAR && n->op != PE_OP_GATED) ||
-        s->node[n->in[0]].op != PE_OP_NORM)
-      continue;
-    s->folds[n->in[0]] = --s->uses[n->in[0]] == 0;
-  }
-}
-
 pe_status pe_plan_fuse(pe_planner *s, bool fuse, pe_error *err) {
   for (size_t i = 0; fuse && i < s->n; i++)
     if (s->live[i]) fuse_residual(s, i), fuse_gated(s, i), fuse_rope(s, i);
@@ -219,9 +217,9 @@ pe_status pe_plan_fuse(pe_planner *s, bool fuse, pe_error *err) {
     if (s->live[i] && s->node[i].op == PE_OP_MAP) widen_map(&s->node[i]);
   for (size_t i = 0; fuse && i < s->n; i++)
     while (s->live[i] && s->node[i].op == PE_OP_MAP && fuse_map_once(s, i)) {}
-  if (fuse) find_folding_norms(s);
   for (size_t i = 0; i < s->n; i++)
     if (s->live[i] && s->node[i].op == PE_OP_MAP && !narrow_map(&s->node[i]))
-      return pe_fail(err, PE_ELIMIT, "%s: too many registers in one map", s->node[i].name);
+      return pe_fail(err, PE_ELIMIT, "%s: a map needs more than %d registers", s->node[i].name,
+                     PE_MAP_REGISTERS);
   return PE_OK;
 }

@@ -1,25 +1,24 @@
-/* plan_parts.h - what the files of the planner share. */
+/* plan_parts.h - what plan.c and plan_fuse.c share. */
 #ifndef PE_PLAN_PARTS_H
 #define PE_PLAN_PARTS_H
 
 #include "runtime/graph/plan.h"
 
-typedef struct pe_spot pe_spot; /* plan.c's own */
+typedef struct pe_spot pe_spot; /* private to plan.c */
 
+/* Arrays have one entry per node of the graph. */
 typedef struct pe_planner {
-  const pe_graph *g;
+  pe_graph *g;
   pe_plan *p;
-  pe_node *node; /* the graph's, as they are rewritten */
-  int32_t
-      *uses; /* readers of each (a tap counts twice, so that nothing tapped is ever fused away) */
+  pe_node *node; /* copies of the graph's, rewritten by fusion */
+  int32_t *uses; /* readers; a tap counts as two, so that no tapped value is fused away */
   bool *live;
-  pe_value *into; /* of a node that was fused: the one it went into; -1: none */
-  bool *folds;    /* norms that nobody reads but products */
+  pe_value *into; /* the node that this one was fused into; -1: none */
   pe_spot *spot;
   size_t n;
 } pe_planner;
 
-/* Fuses (or leaves everything apart) and gives the maps their registers. Fills `folds`. */
+/* Fuses nodes, unless `fuse` is false, and assigns the registers of maps. */
 pe_status pe_plan_fuse(pe_planner *s, bool fuse, pe_error *err);
 
 #endif

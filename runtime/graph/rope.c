@@ -34,7 +34,7 @@ static double llama3(const pe_rope_spec *s, int i) {
   return (1 - t) * inv / s->factor + t * inv;
 }
 
-/* The dimension that turns `rotations` times within the original context. */
+/* The dimension that makes this many rotations over the original context length. */
 static double turning_at(const pe_rope_spec *s, double rotations) {
   return s->dims * log(s->original / (rotations * 2 * pi)) / (2 * log(s->theta));
 }
@@ -66,20 +66,23 @@ static double longrope_factor(const pe_rope_spec *s) {
 
 static pe_status check(const pe_rope_spec *s, pe_error *err) {
   if (s->dims < 2 || s->dims % 2 || s->dims > PE_ROPE_MAX)
-    return pe_fail(err, PE_ESHAPE,
-                   "rope over %d values of a head (an even number up to %d is possible)", s->dims,
-                   PE_ROPE_MAX);
+    return pe_fail(
+        err, PE_ESHAPE,
+        "rope: the number of rotated values of a head must be even and between 2 and %d, got %d",
+        PE_ROPE_MAX, s->dims);
   if (!(s->theta > 0) || !isfinite(s->theta))
-    return pe_fail(err, PE_EARG, "rope theta is %g", s->theta);
+    return pe_fail(err, PE_EARG, "rope: theta must be positive and finite, got %g", s->theta);
   bool scaled = s->kind == PE_ROPE_LINEAR || s->kind == PE_ROPE_LLAMA3 || s->kind == PE_ROPE_YARN ||
                 s->kind == PE_ROPE_DYNAMIC || s->kind == PE_ROPE_PROPORTIONAL;
-  if (scaled && !(s->factor > 0)) return pe_fail(err, PE_EARG, "rope factor is %g", s->factor);
+  if (scaled && !(s->factor > 0))
+    return pe_fail(err, PE_EARG, "rope: the factor must be positive, got %g", s->factor);
   bool original =
       s->kind == PE_ROPE_LLAMA3 || s->kind == PE_ROPE_YARN || s->kind == PE_ROPE_LONGROPE;
   if (original && !(s->original > 0))
-    return pe_fail(err, PE_EARG, "rope original_max_position_embeddings is %g", s->original);
+    return pe_fail(err, PE_EARG, "rope: original_max_position_embeddings must be positive, got %g",
+                   s->original);
   if (s->kind == PE_ROPE_LONGROPE && (!s->short_factor || !s->long_factor))
-    return pe_fail(err, PE_EARG, "longrope without its factors");
+    return pe_fail(err, PE_EARG, "rope: longrope needs short_factor and long_factor");
   return PE_OK;
 }
 

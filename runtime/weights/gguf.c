@@ -1,6 +1,7 @@
 /* gguf.c - see gguf.h.
  *
- * A cursor walks the header; every read asks for its bytes first, so a lying length can only end in an error. */
+ * A cursor walks the header. Every read checks first that its bytes exist, so a wrong length can
+ * only lead to an error. */
 #include "runtime/weights/gguf.h"
 #include "kernels/quant.h"
 
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- numbers in bytes ---------------------------------------------------------------------------------- */
+/* ---- numbers in bytes ------------------------------------------------------------------------ */
 
 static uint64_t little(const uint8_t *p, int bytes) {
   uint64_t v = 0;
@@ -35,7 +36,8 @@ static int64_t int_of(pe_gguf_type t, const uint8_t *p) {
   case PE_GGUF_I16: return (int16_t)v;
   case PE_GGUF_I32: return (int32_t)v;
   case PE_GGUF_BOOL: return v != 0;
-  default: return (int64_t)v; /* a u64 beyond int64_t comes out negative: no count or size is */
+  default:
+    return (int64_t)v; /* a u64 above INT64_MAX becomes negative; no valid count or size is */
   }
 }
 
@@ -52,7 +54,7 @@ static double float_of(pe_gguf_type t, const uint8_t *p) {
   return (double)f;
 }
 
-/* ---- cursor -------------------------------------------------------------------------------------------- */
+/* ---- cursor ---------------------------------------------------------------------------------- */
 
 typedef struct cursor {
   const uint8_t *data;
@@ -63,16 +65,17 @@ typedef struct cursor {
 static pe_status need(const cursor *c, uint64_t bytes, const char *what) {
   if (bytes <= c->size - c->at) return PE_OK;
   return pe_fail(c->err, PE_EFORMAT,
-                 "truncated: %s at byte %llu needs %llu bytes, the file has %llu more", what,
+                 "truncated: %s at byte %llu needs %llu bytes, but only %llu are left", what,
                  (unsigned long long)c->at, (unsigned long long)bytes,
                  (unsigned long long)(c->size - c->at));
 }
 
-/* A count from the file, refused when so many of the smallest entries would not fit behind it. */
+/* Refuses a count from the file if that many entries of the smallest size exceed the rest of the
+ * file. */
 static pe_status check_count(const cursor *c, uint64_t count, uint64_t smallest, const char *what) {
   if (count <= (c->size - c->at) / smallest) return PE_OK;
   return pe_fail(c->err, PE_EFORMAT,
-                 "truncated: %llu %s cannot fit into the %llu bytes that follow",
+                 "truncated: %llu %s do not fit in the %llu bytes that are left",
                  (unsigned long long)count, what, (unsigned long long)(c->size - c->at));
 }
 
@@ -98,17 +101,18 @@ static pe_status take_type(cursor *c, pe_str key, pe_gguf_type *out) {
   pe_status rc = take(c, 4, "a value's type", &type);
   if (rc) return rc;
   if (type >= KIND_COUNT)
-    return pe_fail(c->err, PE_EFORMAT, "key '%.*s' has value type %llu, the last one known is %d",
-                   pe_str_clip(key), key.at, (unsigned long long)type, KIND_COUNT - 1);
+    return pe_fail(c->err, PE_EFORMAT,
+                   "key '%.*s' has value type %llu, the highest known type is %d", pe_str_clip(key),
+                   key.at, (unsigned long long)type, KIND_COUNT - 1);
   *out = (pe_gguf_type)type;
   return PE_OK;
 }
 
-/* ---- metadata ------------------------------------------------------------------------------------------ */
+/* ---- metadata -------------------------------------------------------------------------------- */
 
 static pe_status skip_values(cursor *c, pe_gguf_meta *m, pe_gguf_type type) {
   m->data = c->data + c->at;
-  /* of one value, or of a string's length */
+  /* size of a value; of a string, the size of its length */
   uint64_t bytes = type == PE_GGUF_STRING ? 8 : (uint64_t)kinds[type].bytes;
   pe_status rc = check_count(c, m->count, bytes, m->count == 1 ? "value" : "values");
   if (type != PE_GGUF_STRING) {
@@ -129,7 +133,8 @@ static pe_status read_meta(cursor *c, pe_gguf_meta *m) {
         (rc = take(c, 8, "an array's length", &m->count)))
       return rc;
     if (m->element == PE_GGUF_ARRAY)
-      return pe_fail(c->err, PE_EUNSUPPORTED, "key '%.*s' is an array of arrays",
+      return pe_fail(c->err, PE_EUNSUPPORTED,
+                     "key '%.*s' is an array of arrays, which perigee does not read",
                      pe_str_clip(m->key), m->key.at);
   }
   if ((rc = skip_values(c, m, m->element)))
@@ -137,15 +142,15 @@ static pe_status read_meta(cursor *c, pe_gguf_meta *m) {
   return rc;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------- */
+/* ---- tensors --------------------------------------------------------------------------------- */
 
-static pe_status tensor_fail(const cursor *c, const pe_gguf_tensor *t, pe_status code,
-                             const char *what, uint64_t a, const char *versus, uint64_t b) {
-  return pe_fail(c->err, code, "tensor '%.*s': %s %llu, %s %llu", pe_str_clip(t->name), t->name.at,
-                 what, (unsigned long long)a, versus, (unsigned long long)b);
+/* Puts the name of the tensor in front of the error and returns the status. */
+static pe_status in_tensor(const cursor *c, const pe_gguf_tensor *t, pe_status rc) {
+  pe_error_prefix(c->err, "tensor '%.*s'", pe_str_clip(t->name), t->name.at);
+  return rc;
 }
 
-/* Bytes of a tensor from its type and shape. */
+/* Computes the bytes of a tensor from its type and shape. */
 static pe_status measure(const cursor *c, pe_gguf_tensor *t) {
   const pe_ggml_type *type = pe_ggml_type_find(t->type);
   if (!type)
@@ -154,18 +159,21 @@ static pe_status measure(const cursor *c, pe_gguf_tensor *t) {
                    pe_str_clip(t->name), t->name.at, t->type);
   uint64_t row = t->rank ? (uint64_t)t->shape[t->rank - 1] : 1;
   if (row % (uint64_t)type->values)
-    return pe_fail(c->err, PE_ESHAPE, "tensor '%.*s': rows of %llu values, but %s has blocks of %d",
-                   pe_str_clip(t->name), t->name.at, (unsigned long long)row, type->name,
-                   type->values);
+    return pe_fail(
+        c->err, PE_ESHAPE,
+        "tensor '%.*s': rows have %llu values, which is not a multiple of %s's blocks of %d",
+        pe_str_clip(t->name), t->name.at, (unsigned long long)row, type->name, type->values);
   uint64_t values = 1, bytes;
   for (int i = 0; i < t->rank; i++)
     if (!pe_mul_size(values, (uint64_t)t->shape[i], &values) || values > INT64_MAX)
-      return tensor_fail(c, t, PE_EFORMAT, "the shape overflows at dimension", (uint64_t)i, "of",
-                         (uint64_t)t->rank);
+      return in_tensor(
+          c, t,
+          pe_fail(c->err, PE_EFORMAT, "the shape overflows at dimension %d of %d", i + 1, t->rank));
   if (!pe_mul_size(values / (uint64_t)type->values, (uint64_t)type->bytes, &bytes) ||
       bytes > INT64_MAX)
-    return tensor_fail(c, t, PE_EFORMAT, "the size overflows with values", values, "block bytes",
-                       (uint64_t)type->bytes);
+    return in_tensor(c, t,
+                     pe_fail(c->err, PE_EFORMAT, "the size of %llu values of type %s overflows",
+                             (unsigned long long)values, type->name));
   t->bytes = bytes;
   return PE_OK;
 }
@@ -174,12 +182,17 @@ static pe_status read_tensor(cursor *c, pe_gguf_tensor *t) {
   uint64_t rank, dim, type;
   pe_status rc = take_str(c, "a tensor's name", &t->name);
   if (rc || (rc = take(c, 4, "a tensor's rank", &rank))) return rc;
-  if (rank > 4) return tensor_fail(c, t, PE_EFORMAT, "rank", rank, "the largest is", 4);
+  if (rank > 4)
+    return in_tensor(
+        c, t,
+        pe_fail(c->err, PE_EFORMAT, "at most 4 dimensions, got %llu", (unsigned long long)rank));
   t->rank = (int)rank;
   for (int i = t->rank; i-- > 0;) { /* innermost first in the file */
     if ((rc = take(c, 8, "a tensor's shape", &dim))) return rc;
     if (dim > INT64_MAX)
-      return tensor_fail(c, t, PE_EFORMAT, "dimension", dim, "the largest is", INT64_MAX);
+      return in_tensor(
+          c, t,
+          pe_fail(c->err, PE_EFORMAT, "dimension %llu is too large", (unsigned long long)dim));
     t->shape[i] = (int64_t)dim;
   }
   if ((rc = take(c, 4, "a tensor's type", &type)) || (rc = take(c, 8, "a tensor's offset", &t->at)))
@@ -188,27 +201,31 @@ static pe_status read_tensor(cursor *c, pe_gguf_tensor *t) {
   return measure(c, t);
 }
 
-/* Turns offsets into places in the file. */
+/* Turns offsets into positions in the file. */
 static pe_status place(const cursor *c, pe_gguf *g) {
   uint64_t start = c->at + (g->alignment - c->at % g->alignment) % g->alignment, end = start;
   for (size_t i = 0; i < g->tensor_count; i++) {
     pe_gguf_tensor *t = &g->tensor[i];
     uint64_t last;
     if (t->at % g->alignment)
-      return tensor_fail(c, t, PE_EFORMAT, "offset", t->at,
-                         "which is not a multiple of the alignment", g->alignment);
-    if (!pe_add_size(t->at, start, &t->at) || !pe_add_size(t->at, t->bytes, &last))
-      return tensor_fail(c, t, PE_EFORMAT, "the end overflows: offset", t->at, "bytes", t->bytes);
+      return in_tensor(c, t,
+                       pe_fail(c->err, PE_EFORMAT,
+                               "offset %llu is not a multiple of the alignment %llu",
+                               (unsigned long long)t->at, (unsigned long long)g->alignment));
+    uint64_t offset = t->at;
+    if (!pe_add_size(offset, start, &t->at) || !pe_add_size(t->at, t->bytes, &last))
+      return in_tensor(c, t,
+                       pe_fail(c->err, PE_EFORMAT, "the end overflows: %llu bytes at offset %llu",
+                               (unsigned long long)t->bytes, (unsigned long long)offset));
     if (last > end) end = last;
   }
   if (g->tensor_count && end > c->size)
-    return pe_fail(c->err, PE_EFORMAT,
-                   "truncated: its %zu tensors need %llu bytes, the file has %llu", g->tensor_count,
-                   (unsigned long long)end, (unsigned long long)c->size);
+    return pe_fail(c->err, PE_EFORMAT, "truncated: %zu tensors need %llu bytes, the file has %llu",
+                   g->tensor_count, (unsigned long long)end, (unsigned long long)c->size);
   return PE_OK;
 }
 
-/* ---- what must be distinct: sort pointers, look at neighbours ------------------------------------------ */
+/* ---- duplicates and overlaps: sort, then compare neighbours ---------------------------------- */
 
 static int by_text(pe_str a, pe_str b) {
   int d = memcmp(a.at, b.at, a.len < b.len ? a.len : b.len);
@@ -228,7 +245,7 @@ static int by_place(const void *a, const void *b) {
   const pe_gguf_tensor *x = *(const pe_gguf_tensor *const *)a,
                        *y = *(const pe_gguf_tensor *const *)b;
   if (x->at != y->at) return x->at < y->at ? -1 : 1;
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first: they overlap nothing */
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they overlap none */
 }
 
 static pe_status check_keys(const pe_gguf *g, pe_error *err) {
@@ -239,7 +256,7 @@ static pe_status check_keys(const pe_gguf *g, pe_error *err) {
   qsort(order, g->meta_count, sizeof *order, by_key);
   for (size_t i = 1; i < g->meta_count && !rc; i++)
     if (pe_str_same(order[i - 1]->key, order[i]->key))
-      rc = pe_fail(err, PE_EFORMAT, "key '%.*s' is there twice", pe_str_clip(order[i]->key),
+      rc = pe_fail(err, PE_EFORMAT, "key '%.*s' occurs twice", pe_str_clip(order[i]->key),
                    order[i]->key.at);
   pe_free(order);
   return rc;
@@ -253,28 +270,29 @@ static pe_status check_tensors(const pe_gguf *g, pe_error *err) {
   qsort(order, g->tensor_count, sizeof *order, by_name);
   for (size_t i = 1; i < g->tensor_count && !rc; i++)
     if (pe_str_same(order[i - 1]->name, order[i]->name))
-      rc = pe_fail(err, PE_EFORMAT, "tensor '%.*s' is there twice", pe_str_clip(order[i]->name),
+      rc = pe_fail(err, PE_EFORMAT, "tensor '%.*s' occurs twice", pe_str_clip(order[i]->name),
                    order[i]->name.at);
   qsort(order, g->tensor_count, sizeof *order, by_place);
   for (size_t i = 1; i < g->tensor_count && !rc; i++)
     if (order[i]->at < order[i - 1]->at + order[i - 1]->bytes)
-      rc = pe_fail(
-          err, PE_EFORMAT,
-          "tensors '%.*s' and '%.*s' overlap: one ends at byte %llu, the other begins at %llu",
-          pe_str_clip(order[i - 1]->name), order[i - 1]->name.at, pe_str_clip(order[i]->name),
-          order[i]->name.at, (unsigned long long)(order[i - 1]->at + order[i - 1]->bytes),
-          (unsigned long long)order[i]->at);
+      rc = pe_fail(err, PE_EFORMAT,
+                   "tensors '%.*s' and '%.*s' overlap: the first ends at byte %llu, the second "
+                   "begins at %llu",
+                   pe_str_clip(order[i - 1]->name), order[i - 1]->name.at,
+                   pe_str_clip(order[i]->name), order[i]->name.at,
+                   (unsigned long long)(order[i - 1]->at + order[i - 1]->bytes),
+                   (unsigned long long)order[i]->at);
   pe_free(order);
   return rc;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static pe_status read_version(cursor *c, uint32_t *version) {
   uint64_t magic, v;
   if (c->size > 20 && !memcmp(c->data, "version https://git-", 20))
     return pe_fail(c->err, PE_EFORMAT,
-                   "a Git LFS pointer instead of the file: fetch it with git lfs pull");
+                   "this is a Git LFS pointer, not the file itself: fetch it with git lfs pull");
   if (c->size < 4 || memcmp(c->data, "GGUF", 4))
     return pe_fail(c->err, PE_EFORMAT, "not a GGUF file");
   pe_status rc = take(c, 4, "the magic", &magic);
@@ -282,11 +300,11 @@ static pe_status read_version(cursor *c, uint32_t *version) {
   if (v && !(v & 0xffff))
     return pe_fail(
         c->err, PE_EUNSUPPORTED,
-        "big-endian GGUF: convert it with gguf_convert_endian.py of llama.cpp to little endian");
+        "big-endian GGUF: convert it to little endian with llama.cpp's gguf_convert_endian.py");
   if (v != 2 && v != 3)
-    return pe_fail(c->err, PE_EUNSUPPORTED, "GGUF version %llu: versions 2 and 3 are read%s",
+    return pe_fail(c->err, PE_EUNSUPPORTED, "GGUF version %llu is not supported, only 2 and 3%s",
                    (unsigned long long)v,
-                   v == 1 ? ", convert the model again with a current llama.cpp" : "");
+                   v == 1 ? ": convert the model again with a current llama.cpp" : "");
   *version = (uint32_t)v;
   return PE_OK;
 }
@@ -296,7 +314,7 @@ static pe_status read_alignment(pe_gguf *g, pe_error *err) {
   if (pe_gguf_find(g, "general.alignment") && !pe_gguf_int(g, "general.alignment", &alignment))
     return pe_fail(err, PE_EFORMAT, "general.alignment is not a number");
   if (alignment <= 0 || alignment > INT32_MAX || (alignment & (alignment - 1)))
-    return pe_fail(err, PE_EFORMAT, "general.alignment is %lld, not a power of two",
+    return pe_fail(err, PE_EFORMAT, "general.alignment must be a power of two, got %lld",
                    (long long)alignment);
   g->alignment = (uint64_t)alignment;
   return PE_OK;
@@ -308,7 +326,8 @@ static pe_status read_directories(cursor *c, pe_gguf *g) {
   if (rc || (rc = take(c, 8, "the number of tensors", &tensors)) ||
       (rc = take(c, 8, "the number of keys", &metas)))
     return rc;
-  /* a key: length, type and a byte; a tensor: length, rank, type and offset */
+  /* the smallest key: length, type and a byte; the smallest tensor: length, rank, type and
+   * offset */
   if ((rc = check_count(c, metas, 8 + 4 + 1, "keys")) ||
       (rc = check_count(c, tensors, 8 + 4 + 4 + 8, "tensors")))
     return rc;
@@ -358,7 +377,7 @@ void pe_gguf_close(pe_gguf *g) {
 bool pe_gguf_magic(const char *path) {
   char magic[4] = {0};
   struct stat st;
-  if (stat(path, &st) || !S_ISREG(st.st_mode)) return false; /* a named pipe would make us wait */
+  if (stat(path, &st) || !S_ISREG(st.st_mode)) return false; /* fopen would block on a named pipe */
   FILE *f = fopen(path, "rb");
   if (!f) return false;
   size_t n = fread(magic, 1, sizeof magic, f);
@@ -366,7 +385,7 @@ bool pe_gguf_magic(const char *path) {
   return n == sizeof magic && !memcmp(magic, "GGUF", 4);
 }
 
-/* ---- looking things up --------------------------------------------------------------------------------- */
+/* ---- lookup ---------------------------------------------------------------------------------- */
 
 const pe_gguf_meta *pe_gguf_find(const pe_gguf *g, const char *key) {
   for (size_t i = 0; i < g->meta_count; i++)
@@ -378,13 +397,6 @@ bool pe_gguf_int(const pe_gguf *g, const char *key, int64_t *out) {
   const pe_gguf_meta *m = pe_gguf_find(g, key);
   if (!m || !is_int(m->type)) return false;
   *out = int_of(m->type, m->data);
-  return true;
-}
-
-bool pe_gguf_float(const pe_gguf *g, const char *key, double *out) {
-  const pe_gguf_meta *m = pe_gguf_find(g, key);
-  if (!m || !is_float(m->type)) return false;
-  *out = float_of(m->type, m->data);
   return true;
 }
 

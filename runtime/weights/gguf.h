@@ -1,45 +1,46 @@
-/* gguf.h - the GGUF container: typed metadata and a directory of tensors, versions 2 and 3, little endian.
+/* gguf.h - the GGUF container: typed metadata and a directory of tensors; versions 2 and 3, little
+ * endian.
  *
- * This is the file format alone: what is in it and where. weights_gguf.c turns the directory into weights,
- * tokenizer_gguf.c turns `tokenizer.ggml.*` into a tokenizer. Everything points into the mapping; nothing is copied
- * but the two directories. Every count, length and offset is checked against the file's size before it is used, and
- * before anything is allocated for it.
+ * Only the file format is read here. weights_gguf.c turns the directory into weights,
+ * tokenizer_gguf.c turns `tokenizer.ggml.*` into a tokenizer. Keys, values and tensors point into
+ * the mapping; only the two directories are allocated. Every count, length and offset is checked
+ * against the file's size before it is used or memory is allocated for it.
  *
- * Threads: immutable after opening. */
+ * Ownership: owns a reference to the mapping. Threads: immutable after opening. */
 #ifndef PE_GGUF_H
 #define PE_GGUF_H
 
 #include "runtime/buffer.h"
 
-typedef enum pe_gguf_type {
-  PE_GGUF_U8,
-  PE_GGUF_I8,
-  PE_GGUF_U16,
-  PE_GGUF_I16,
-  PE_GGUF_U32,
-  PE_GGUF_I32,
-  PE_GGUF_F32,
-  PE_GGUF_BOOL,
-  PE_GGUF_STRING,
-  PE_GGUF_ARRAY,
-  PE_GGUF_U64,
-  PE_GGUF_I64,
-  PE_GGUF_F64
-} pe_gguf_type; /* the numbers of the format */
+typedef enum pe_gguf_type { /* numbered as in the file */
+                            PE_GGUF_U8,
+                            PE_GGUF_I8,
+                            PE_GGUF_U16,
+                            PE_GGUF_I16,
+                            PE_GGUF_U32,
+                            PE_GGUF_I32,
+                            PE_GGUF_F32,
+                            PE_GGUF_BOOL,
+                            PE_GGUF_STRING,
+                            PE_GGUF_ARRAY,
+                            PE_GGUF_U64,
+                            PE_GGUF_I64,
+                            PE_GGUF_F64
+} pe_gguf_type;
 
 typedef struct pe_gguf_meta {
   pe_str key;
   pe_gguf_type type;    /* of the value; ARRAY: see element */
   pe_gguf_type element; /* of an array's elements (nested arrays are refused) */
   uint64_t count;       /* elements of an array, else 1 */
-  const uint8_t *data;  /* first value as stored, unaligned; strings: u64 length, then bytes */
+  const uint8_t *data;  /* first value, unaligned; a string is a u64 length, then bytes */
 } pe_gguf_meta;
 
 typedef struct pe_gguf_tensor {
   pe_str name;
   uint32_t type; /* ggml type number */
   int rank;
-  int64_t shape[4];   /* outermost first: the file's order reversed */
+  int64_t shape[4];   /* outermost first; the file has them innermost first */
   uint64_t at, bytes; /* absolute offset in the mapping */
 } pe_gguf_tensor;
 
@@ -52,22 +53,22 @@ typedef struct pe_gguf {
   pe_gguf_tensor *tensor;
 } pe_gguf;
 
-pe_status pe_gguf_open(const char *path, pe_gguf **out,
-                       pe_error *err); /* gives; errors name the path */
-pe_status pe_gguf_read(pe_buffer *buf, pe_gguf **out,
-                       pe_error *err); /* gives; the same from memory; retains buf */
-void pe_gguf_close(pe_gguf *g);        /* takes; NULL is fine */
-bool pe_gguf_magic(const char *path);  /* does the file begin with "GGUF"? */
+/* gives; errors name the path */
+pe_status pe_gguf_open(const char *path, pe_gguf **out, pe_error *err);
+/* gives; reads from memory and retains buf */
+pe_status pe_gguf_read(pe_buffer *buf, pe_gguf **out, pe_error *err);
+void pe_gguf_close(pe_gguf *g);       /* takes; NULL is fine */
+bool pe_gguf_magic(const char *path); /* does the file begin with "GGUF"? */
 
-/* Metadata by key: NULL when absent. The typed readers return false when it is absent or of another kind; integers of
- * any width (and bools) convert, floats of both widths convert. */
+/* Metadata by key; NULL if absent. The typed readers return false if the key is absent or has
+ * another type; pe_gguf_int takes integers of any width and bools. */
 const pe_gguf_meta *pe_gguf_find(const pe_gguf *g, const char *key);
 bool pe_gguf_int(const pe_gguf *g, const char *key, int64_t *out);
-bool pe_gguf_float(const pe_gguf *g, const char *key, double *out);
 bool pe_gguf_bool(const pe_gguf *g, const char *key, bool *out);
 bool pe_gguf_str(const pe_gguf *g, const char *key, pe_str *out);
 
-/* Array elements. Strings have no fixed size, so they are walked: start with *at = meta->data, call count times. */
+/* Array elements. Strings vary in size, so they are read in order: start with *at = meta->data and
+ * call pe_gguf_str_next `count` times. */
 int64_t pe_gguf_int_at(const pe_gguf_meta *m, uint64_t index);
 double pe_gguf_float_at(const pe_gguf_meta *m, uint64_t index);
 pe_str pe_gguf_str_next(const uint8_t **at);

@@ -12,10 +12,10 @@ typedef struct reader {
   uint64_t start; /* of the tensors' bytes */
 } reader;
 
-static pe_status tensor_fail(const reader *r, const pe_safetensor *t, pe_status code,
-                             const char *what, uint64_t a, const char *versus, uint64_t b) {
-  return pe_fail(r->err, code, "tensor '%.*s': %s %llu, %s %llu", pe_str_clip(t->name), t->name.at,
-                 what, (unsigned long long)a, versus, (unsigned long long)b);
+/* Puts the name of the tensor in front of the error and returns the status. */
+static pe_status in_tensor(const reader *r, const pe_safetensor *t, pe_status rc) {
+  pe_error_prefix(r->err, "tensor '%.*s'", pe_str_clip(t->name), t->name.at);
+  return rc;
 }
 
 static pe_status keep(reader *r, pe_str text, pe_str *out) {
@@ -25,9 +25,9 @@ static pe_status keep(reader *r, pe_str text, pe_str *out) {
   return PE_OK;
 }
 
-/* ---- one tensor ---------------------------------------------------------------------------------------- */
+/* ---- one tensor ------------------------------------------------------------------------------ */
 
-/* An array of at most `max` whole numbers that are not negative. */
+/* Reads an array of at most `max` non-negative integers. */
 static pe_status read_numbers(reader *r, const pe_safetensor *t, const char *what, int max,
                               int64_t *out, int *count) {
   pe_json_token token;
@@ -35,14 +35,15 @@ static pe_status read_numbers(reader *r, const pe_safetensor *t, const char *wha
   *count = 0;
   while (!rc && !(rc = pe_json_next(&r->json, &token, r->err)) && token.type != PE_JSON_ARRAY_END) {
     if (token.type != PE_JSON_INT || token.integer < 0)
-      return pe_fail(
-          r->err, PE_EFORMAT, "tensor '%.*s': %s holds %.*s, not a whole number from 0 to 2^63-1",
-          pe_str_clip(t->name), t->name.at, what,
-          token.str.at ? pe_str_clip(token.str) : (int)strlen(pe_json_type_name(token.type)),
-          token.str.at ? token.str.at : pe_json_type_name(token.type));
+      return pe_fail(r->err, PE_EFORMAT,
+                     "tensor '%.*s': %s must contain integers between 0 and 2^63-1, got %.*s",
+                     pe_str_clip(t->name), t->name.at, what,
+                     token.str.at ? pe_str_clip(token.str)
+                                  : (int)strlen(pe_json_type_name(token.type)),
+                     token.str.at ? token.str.at : pe_json_type_name(token.type));
     if (*count == max)
-      return tensor_fail(r, t, PE_EUNSUPPORTED, what, (uint64_t)max + 1,
-                         "numbers or more; the most are", (uint64_t)max);
+      return in_tensor(r, t,
+                       pe_fail(r->err, PE_EUNSUPPORTED, "%s has more than %d numbers", what, max));
     out[(*count)++] = token.integer;
   }
   return rc;
@@ -61,16 +62,19 @@ static pe_status read_dtype(reader *r, pe_safetensor *t) {
   return PE_OK;
 }
 
-/* The shape's bytes must be the offsets' bytes. */
+/* The shape must need exactly the bytes between the offsets. */
 static pe_status check_size(const reader *r, const pe_safetensor *t) {
   uint64_t bytes = pe_dtype_size(t->dtype);
   for (int i = 0; i < t->rank; i++)
     if (!pe_mul_size(bytes, (uint64_t)t->shape[i], &bytes) || bytes > INT64_MAX)
-      return tensor_fail(r, t, PE_EFORMAT, "the shape overflows at dimension", (uint64_t)i, "of",
-                         (uint64_t)t->rank);
+      return in_tensor(
+          r, t,
+          pe_fail(r->err, PE_EFORMAT, "the shape overflows at dimension %d of %d", i + 1, t->rank));
   if (bytes != t->bytes)
-    return tensor_fail(r, t, PE_EFORMAT, "its shape needs bytes", bytes, "its data_offsets hold",
-                       t->bytes);
+    return in_tensor(r, t,
+                     pe_fail(r->err, PE_EFORMAT,
+                             "the shape needs %llu bytes, but data_offsets span %llu",
+                             (unsigned long long)bytes, (unsigned long long)t->bytes));
   return PE_OK;
 }
 
@@ -81,16 +85,17 @@ static pe_status read_fields(reader *r, pe_safetensor *t, int64_t offsets[2], in
   pe_status rc;
   int count;
   while (!(rc = pe_json_next(&r->json, &token, r->err)) && token.type == PE_JSON_KEY) {
-    if (pe_str_eq(token.str, "dtype"))
-      *has |= HAS_DTYPE, rc = read_dtype(r, t);
-    else if (pe_str_eq(token.str, "shape")) {
-      *has |= HAS_SHAPE,
-          rc = read_numbers(r, t, "shape", PE_SAFETENSORS_MAX_RANK, t->shape, &t->rank);
+    if (pe_str_eq(token.str, "dtype")) {
+      rc = read_dtype(r, t);
+      *has |= HAS_DTYPE;
+    } else if (pe_str_eq(token.str, "shape")) {
+      rc = read_numbers(r, t, "shape", PE_SAFETENSORS_MAX_RANK, t->shape, &t->rank);
+      *has |= HAS_SHAPE;
     } else if (pe_str_eq(token.str, "data_offsets")) {
       rc = read_numbers(r, t, "data_offsets", 2, offsets, &count);
       if (!rc && count != 2)
-        rc = tensor_fail(r, t, PE_EFORMAT, "data_offsets has numbers", (uint64_t)count, "expected",
-                         2);
+        rc = in_tensor(
+            r, t, pe_fail(r->err, PE_EFORMAT, "data_offsets must have 2 numbers, got %d", count));
       *has |= HAS_OFFSETS;
     } else if (!(rc = pe_json_next(&r->json, &token, r->err)))
       rc = pe_json_skip(&r->json, &token, r->err);
@@ -118,15 +123,16 @@ static pe_status read_tensor(reader *r, pe_str name) {
                    : !(has & HAS_SHAPE) ? "shape"
                                         : "data_offsets");
   if (offsets[1] < offsets[0])
-    return tensor_fail(r, t, PE_EFORMAT, "begins at", (uint64_t)offsets[0], "ends at",
-                       (uint64_t)offsets[1]);
+    return in_tensor(r, t,
+                     pe_fail(r->err, PE_EFORMAT, "begins at %lld but ends at %lld",
+                             (long long)offsets[0], (long long)offsets[1]));
   t->at = (uint64_t)offsets[0] + r->start; /* both below 2^63 */
   t->bytes = (uint64_t)(offsets[1] - offsets[0]);
   s->count++;
   return check_size(r, t);
 }
 
-/* ---- the header ---------------------------------------------------------------------------------------- */
+/* ---- the header ------------------------------------------------------------------------------ */
 
 static pe_status read_metadata(reader *r) {
   pe_safetensors *s = r->s;
@@ -163,7 +169,7 @@ static int by_name(const void *a, const void *b) {
 static int by_place(const void *a, const void *b) {
   const pe_safetensor *x = *(const pe_safetensor *const *)a, *y = *(const pe_safetensor *const *)b;
   if (x->at != y->at) return x->at < y->at ? -1 : 1;
-  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first: they overlap nothing */
+  return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first: they overlap none */
 }
 
 static pe_status check_directory(const reader *r) {
@@ -179,40 +185,40 @@ static pe_status check_directory(const reader *r) {
   qsort(order, s->count, sizeof *order, by_name);
   for (size_t i = 1; i < s->count && !rc; i++)
     if (pe_str_same(order[i - 1]->name, order[i]->name))
-      rc = pe_fail(r->err, PE_EFORMAT, "tensor '%.*s' is there twice", pe_str_clip(order[i]->name),
+      rc = pe_fail(r->err, PE_EFORMAT, "tensor '%.*s' occurs twice", pe_str_clip(order[i]->name),
                    order[i]->name.at);
   qsort(order, s->count, sizeof *order, by_place);
   for (size_t i = 1; i < s->count && !rc; i++) {
     const pe_safetensor *a = order[i - 1], *b = order[i];
     if (b->at < a->at + a->bytes)
-      rc = pe_fail(
-          r->err, PE_EFORMAT,
-          "tensors '%.*s' and '%.*s' overlap: one ends at byte %llu, the other begins at %llu",
-          pe_str_clip(a->name), a->name.at, pe_str_clip(b->name), b->name.at,
-          (unsigned long long)(a->at + a->bytes), (unsigned long long)b->at);
+      rc = pe_fail(r->err, PE_EFORMAT,
+                   "tensors '%.*s' and '%.*s' overlap: the first ends at byte %llu, the second "
+                   "begins at %llu",
+                   pe_str_clip(a->name), a->name.at, pe_str_clip(b->name), b->name.at,
+                   (unsigned long long)(a->at + a->bytes), (unsigned long long)b->at);
   }
   if (!rc && end > s->buf->size)
-    rc =
-        pe_fail(r->err, PE_EFORMAT, "truncated: its %zu tensors need %llu bytes, the file has %llu",
-                s->count, (unsigned long long)end, (unsigned long long)s->buf->size);
+    rc = pe_fail(r->err, PE_EFORMAT, "truncated: %zu tensors need %llu bytes, the file has %llu",
+                 s->count, (unsigned long long)end, (unsigned long long)s->buf->size);
   pe_free(order);
   return rc;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static pe_status header_length(const pe_buffer *buf, uint64_t *out, pe_error *err) {
   if (buf->size < 8)
     return pe_fail(err, PE_EFORMAT,
-                   "truncated: a safetensors file needs at least 8 bytes, this has %llu",
+                   "truncated: a safetensors file has at least 8 bytes, this one has %llu",
                    (unsigned long long)buf->size);
   if (buf->size > 20 && !memcmp(buf->data, "version https://git-", 20))
     return pe_fail(err, PE_EFORMAT,
-                   "a Git LFS pointer instead of the file: fetch it with git lfs pull");
+                   "this is a Git LFS pointer, not the file itself: fetch it with git lfs pull");
   uint64_t len = 0;
   for (int i = 8; i-- > 0;) len = len << 8 | buf->data[i];
   if (len >= PE_SAFETENSORS_MAX_HEADER)
-    return pe_fail(err, PE_EFORMAT, "not a safetensors file: header of %llu bytes, the limit is %d",
+    return pe_fail(err, PE_EFORMAT,
+                   "not a safetensors file: its header would have %llu bytes, the limit is %d",
                    (unsigned long long)len, PE_SAFETENSORS_MAX_HEADER);
   if (len > buf->size - 8)
     return pe_fail(err, PE_EFORMAT, "truncated: the header needs %llu bytes, the file has %llu",

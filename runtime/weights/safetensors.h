@@ -1,18 +1,20 @@
-/* safetensors.h - the safetensors container: a JSON directory, then the tensors' bytes.
+/* safetensors.h - the safetensors container: a JSON directory, then the bytes of the tensors.
  *
- * This is one file's directory alone; weights_safetensors.c puts shards together and joins what belongs to one
- * quantised module. The header is pulled token by token, never built as a tree, so its size bounds the memory it takes.
+ * Reads the directory of a single file; weights_safetensors.c combines shards. The header is read
+ * token by token and never becomes a tree, so its size bounds the memory used.
  *
- * Always true of what is returned: names are distinct; every tensor lies inside the file, is as long as its shape says
- * and overlaps no other. Bytes that no tensor covers are allowed. Offsets need not be aligned.
+ * Always true after opening: names are distinct; every tensor lies inside the file, is as long as
+ * its shape requires and overlaps no other. Gaps between tensors are allowed. Offsets need not be
+ * aligned.
  *
- * Threads: immutable after opening. */
+ * Ownership: owns a reference to the mapping. Threads: immutable after opening. */
 #ifndef PE_SAFETENSORS_H
 #define PE_SAFETENSORS_H
 
 #include "runtime/buffer.h"
 #include "kernels/dtype.h"
 
+/* The header limit is that of the reference implementation (safetensors, in Rust). */
 enum { PE_SAFETENSORS_MAX_RANK = 8, PE_SAFETENSORS_MAX_HEADER = 100000000 };
 
 typedef struct pe_safetensor {
@@ -32,18 +34,18 @@ typedef struct pe_safetensors {
   size_t count, meta_count;
   pe_safetensor *tensor;     /* in the header's order */
   pe_safetensors_meta *meta; /* __metadata__ */
-  /* ---- private ---- */
+  /* ---- private ------------------------------------------------------------------------------- */
   size_t cap, meta_cap;
   pe_arena arena;
 } pe_safetensors;
 
-pe_status pe_safetensors_open(const char *path, pe_safetensors **out,
-                              pe_error *err); /* gives; errors name the path */
-pe_status pe_safetensors_read(pe_buffer *buf, pe_safetensors **out,
-                              pe_error *err); /* gives; the same from memory; retains buf */
+/* gives; errors name the path */
+pe_status pe_safetensors_open(const char *path, pe_safetensors **out, pe_error *err);
+/* gives; reads from memory and retains buf */
+pe_status pe_safetensors_read(pe_buffer *buf, pe_safetensors **out, pe_error *err);
 void pe_safetensors_close(pe_safetensors *s); /* takes; NULL is fine */
 
-/* ---- writing: safetensors_write.c -------------------------------------------------------------------------------- */
+/* ---- writing: safetensors_write.c ------------------------------------------------------------ */
 
 typedef struct pe_safetensors_item { /* one tensor to write; contiguous */
   const char *name;
@@ -53,7 +55,7 @@ typedef struct pe_safetensors_item { /* one tensor to write; contiguous */
   const void *data;
 } pe_safetensors_item;
 
-/* Writes beside `path` and renames into place, so that nobody sees half a file. */
+/* Writes a temporary file next to `path` and renames it, so no reader sees half a file. */
 pe_status pe_safetensors_write(const char *path, const pe_safetensors_item *items, size_t count,
                                pe_error *err);
 

@@ -25,7 +25,7 @@ static pe_status put_item(pe_buf *b, const pe_safetensors_item *x, uint64_t at, 
   return rc;
 }
 
-/* The header, padded with spaces so that the data begins at a multiple of 64 bytes. */
+/* Pads the header with spaces so that the data begins at a multiple of 64 bytes, a cache line. */
 static pe_status make_header(pe_buf *b, const pe_safetensors_item *items, size_t count,
                              pe_error *err) {
   pe_status rc = pe_buf_byte(b, '{', err);

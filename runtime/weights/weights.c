@@ -1,13 +1,11 @@
-/* weights.c - see weights.h: opening, look-up, decoding, counting. */
+/* weights.c - see weights.h: the list of weights, lookup, decoding. weights_open.c opens files. */
 #include "runtime/weights/weights.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-/* ---- building the list --------------------------------------------------------------------------------- */
+/* ---- building the list ----------------------------------------------------------------------- */
 
 pe_str pe_weights_printf(pe_weights *w, const char *format, ...) {
   va_list ap, again;
@@ -35,7 +33,7 @@ pe_status pe_weights_add_file(pe_weights *w, const char *path, pe_weights_file *
 static void count_rows(pe_weight *t) {
   t->rows = 1, t->cols = t->rank ? t->shape[t->rank - 1] : 1;
   for (int i = 0; i + 1 < t->rank; i++)
-    t->rows *= t->shape[i]; /* the readers have checked the product */
+    t->rows *= t->shape[i]; /* the file readers have checked that the product fits */
 }
 
 pe_status pe_weights_add(pe_weights *w, const pe_weight *weight, pe_error *err) {
@@ -70,13 +68,13 @@ pe_status pe_weights_index(pe_weights *w, pe_error *err) {
   for (size_t i = 1; i < w->count; i++) {
     const pe_weight *a = w->sorted[i - 1], *b = w->sorted[i];
     if (pe_str_same(a->name, b->name))
-      return pe_fail(err, PE_EFORMAT, "tensor '%.*s' is in %s and in %s", pe_str_clip(a->name),
+      return pe_fail(err, PE_EFORMAT, "tensor '%.*s' is in both %s and %s", pe_str_clip(a->name),
                      a->name.at, w->files[a->file].path, w->files[b->file].path);
   }
   return PE_OK;
 }
 
-/* The order of a name and of stem + tail. */
+/* Compares a name with stem + tail, without building the latter. */
 static int compare_joined(pe_str name, pe_str stem, const char *tail) {
   size_t n = name.len < stem.len ? name.len : stem.len;
   int d = memcmp(name.at, stem.at, n);
@@ -98,52 +96,27 @@ pe_weight *pe_weights_look(const pe_weights *w, pe_str stem, const char *tail) {
   return NULL;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
-static bool ends_with(const char *text, const char *end) {
-  size_t n = strlen(text), m = strlen(end);
-  return n >= m && !strcmp(text + n - m, end);
-}
-
-static pe_status open_file(pe_weights *w, const char *path, pe_error *err) {
-  static const char *const pickles[] = {".bin", ".pt", ".pth", ".ckpt"};
-  if (ends_with(path, ".gguf") || pe_gguf_magic(path)) return pe_weights_open_gguf(w, path, err);
-  if (ends_with(path, ".safetensors")) return pe_weights_open_safetensors(w, path, err);
-  for (size_t i = 0; i < sizeof pickles / sizeof *pickles; i++)
-    if (ends_with(path, pickles[i]))
-      return pe_fail(err, PE_EUNSUPPORTED,
-                     "%s: a pickled PyTorch file, which can run code when it is read: convert the "
-                     "model to safetensors, for example with mlx_lm.convert",
-                     path);
-  return pe_fail(err, PE_EFORMAT, "%s: neither a model directory nor a .safetensors or .gguf file",
-                 path);
-}
-
-pe_status pe_weights_open(const char *path, pe_weights **out, pe_error *err) {
-  struct stat st;
-  if (stat(path, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+pe_status pe_weights_new(const char *path, pe_weights **out, pe_error *err) {
   pe_weights *w = pe_calloc(1, sizeof *w);
   if (!w) return pe_nomem(err, "weights");
-  pe_status rc = PE_OK;
-  if (!(w->path = pe_arena_dup(&w->arena, path, strlen(path))))
-    rc = pe_nomem(err, "weights");
-  else
-    rc = S_ISDIR(st.st_mode) ? pe_weights_open_directory(w, path, err) : open_file(w, path, err);
-  if (rc)
+  w->refs = 1;
+  if (!(w->path = pe_arena_dup(&w->arena, path, strlen(path)))) {
     pe_weights_release(w);
-  else
-    *out = w;
-  return rc;
+    return pe_nomem(err, "weights");
+  }
+  *out = w;
+  return PE_OK;
 }
 
-const pe_weights *pe_weights_retain(const pe_weights *w) {
-  __atomic_fetch_add(&((pe_weights *)(uintptr_t)w)->held, 1, __ATOMIC_RELAXED);
+pe_weights *pe_weights_retain(pe_weights *w) {
+  __atomic_fetch_add(&w->refs, 1, __ATOMIC_RELAXED);
   return w;
 }
 
-void pe_weights_release(const pe_weights *held) {
-  pe_weights *w = (pe_weights *)(uintptr_t)held;
-  if (!w || __atomic_fetch_sub(&w->held, 1, __ATOMIC_ACQ_REL) > 0) return;
+void pe_weights_release(pe_weights *w) {
+  if (!w || __atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL)) return;
   for (size_t i = 0; i < w->file_count; i++) {
     pe_safetensors_close(w->files[i].safetensors);
     pe_gguf_close(w->files[i].gguf);
@@ -156,29 +129,20 @@ void pe_weights_release(const pe_weights *held) {
   pe_free(w);
 }
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
+/* ---- lookup and decoding --------------------------------------------------------------------- */
 
 const pe_weight *pe_weights_find(const pe_weights *w, const char *name) {
   return pe_weights_look(w, pe_str_c(name), "");
 }
+
 void pe_weight_touch(const pe_weight *weight) {
   const pe_weight_part *parts[] = {&weight->data, &weight->scales, &weight->biases};
   for (int i = 0; i < 3; i++)
     if (parts[i]->buf) pe_buffer_touch(parts[i]->buf, parts[i]->at, parts[i]->bytes);
 }
 
-const pe_json_value *pe_weights_config(const pe_weights *w) { return w->config; }
 const pe_gguf *pe_weights_gguf(const pe_weights *w) {
   return w->file_count ? w->files[0].gguf : NULL;
-}
-
-const char *pe_weights_metadata(const pe_weights *w, const char *key) {
-  for (size_t i = 0; i < w->file_count; i++) {
-    const pe_safetensors *s = w->files[i].safetensors;
-    for (size_t k = 0; s && k < s->meta_count; k++)
-      if (pe_str_eq(s->meta[k].key, key)) return s->meta[k].value.at;
-  }
-  return NULL;
 }
 
 pe_quant_matrix pe_weight_matrix(const pe_weight *t) {
@@ -192,13 +156,12 @@ pe_quant_matrix pe_weight_matrix(const pe_weight *t) {
   return m;
 }
 
-pe_status pe_weights_dequant(const pe_weights *w, const pe_weight *t, int64_t from, int64_t count,
-                             float *out, pe_error *err) {
-  (void)w; /* whose mapping must be alive */
+pe_status pe_weight_dequant(const pe_weight *t, int64_t from, int64_t count, float *out,
+                            pe_error *err) {
   if (from < 0 || count < 0 || from > t->rows || count > t->rows - from)
-    return pe_fail(err, PE_EARG, "%lld rows from row %lld of '%.*s', which has %lld rows",
-                   (long long)count, (long long)from, pe_str_clip(t->name), t->name.at,
-                   (long long)t->rows);
+    return pe_fail(
+        err, PE_EARG, "cannot decode %lld rows from row %lld: tensor '%.*s' has %lld rows",
+        (long long)count, (long long)from, pe_str_clip(t->name), t->name.at, (long long)t->rows);
   pe_quant_matrix m = pe_weight_matrix(t);
   pe_quant_rows(&m, from, count, out);
   return PE_OK;

@@ -9,13 +9,13 @@ static pe_status add_tensor(pe_weights *w, const pe_gguf *g, const pe_gguf_tenso
                             pe_error *err) {
   const pe_ggml_type *type = pe_ggml_type_find(t->type);
   if (type->kind < 0)
-    return pe_fail(
-        err, PE_EUNSUPPORTED,
-        "tensor '%.*s' has GGUF type %s, which perigee does not read: make the file again "
-        "with llama-quantize, for example as Q4_K_M",
-        pe_str_clip(t->name), t->name.at, type->name);
-  const char *name =
-      pe_arena_dup(&w->arena, t->name.at, t->name.len); /* the file's has no NUL behind it */
+    return pe_fail(err, PE_EUNSUPPORTED,
+                   "tensor '%.*s' has GGUF type %s, which perigee does not read: quantize the "
+                   "model again with "
+                   "llama-quantize, for example to Q4_K_M",
+                   pe_str_clip(t->name), t->name.at, type->name);
+  /* Names in the file are not NUL-terminated. */
+  const char *name = pe_arena_dup(&w->arena, t->name.at, t->name.len);
   if (!name) return pe_nomem(err, "name of a weight");
   pe_weight weight = {.name = {name, t->name.len},
                       .dtype = type->dtype,
@@ -36,9 +36,9 @@ static pe_status load_file(pe_weights *w, const char *path, pe_error *err) {
   return rc;
 }
 
-/* ---- split files --------------------------------------------------------------------------------------- */
+/* ---- split files ----------------------------------------------------------------------------- */
 
-/* NAME-00002-of-00005.gguf: the length of NAME and the 5; false for any other name. */
+/* NAME-00002-of-00005.gguf: *stem is the length of NAME, *count is 5. False for any other name. */
 static bool split_name(const char *path, int *stem, int *count) {
   enum { TAIL = sizeof "-00001-of-00005.gguf" - 1 };
   size_t len = strlen(path);
@@ -53,15 +53,14 @@ static bool split_name(const char *path, int *stem, int *count) {
   return no >= 1 && no <= *count;
 }
 
-/* What a part says of itself must be what its name says. */
+/* The metadata of a part must agree with its name. */
 static pe_status check_part(const pe_weights_file *file, int no, int count, pe_error *err) {
   int64_t value;
   if (pe_gguf_int(file->gguf, "split.count", &value) && value != count)
-    return pe_fail(err, PE_EFORMAT, "%s: split.count is %lld, the name says %d", file->path,
+    return pe_fail(err, PE_EFORMAT, "%s: split.count is %lld, but the name says %d", file->path,
                    (long long)value, count);
   if (pe_gguf_int(file->gguf, "split.no", &value) && value != no)
-    return pe_fail(err, PE_EFORMAT,
-                   "%s: split.no is %lld, the name says part %d, which is number %d", file->path,
+    return pe_fail(err, PE_EFORMAT, "%s: split.no is %lld, but part %d must have %d", file->path,
                    (long long)value, no + 1, no);
   return PE_OK;
 }
@@ -77,7 +76,8 @@ static pe_status load_parts(pe_weights *w, const char *path, int stem, int count
   }
   if (pe_gguf_int(w->files[0].gguf, "split.tensors.count", &total) &&
       (total < 0 || (uint64_t)total != w->count))
-    return pe_fail(err, PE_EFORMAT, "%s: split.tensors.count is %lld, the %d parts hold %zu",
+    return pe_fail(err, PE_EFORMAT,
+                   "%s: split.tensors.count is %lld, but the %d parts contain %zu tensors",
                    w->files[0].path, (long long)total, count, w->count);
   return PE_OK;
 }
@@ -92,8 +92,7 @@ pe_status pe_weights_open_gguf(pe_weights *w, const char *path, pe_error *err) {
            pe_gguf_int(w->files[0].gguf, "split.count", &parts) && parts > 1)
     rc = pe_fail(
         err, PE_EFORMAT,
-        "%s: one of %lld parts of a split file; their names must end in -00001-of-%05lld.gguf "
-        "and so on",
+        "%s is one of %lld parts of a split file, so its name must end in -NNNNN-of-%05lld.gguf",
         path, (long long)parts, (long long)parts);
   return rc ? rc : pe_weights_index(w, err);
 }

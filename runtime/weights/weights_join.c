@@ -1,11 +1,11 @@
-/* weights_join.c - quantised modules: several tensors of a file become one weight, checked against
- * config.json; and foreign ways of quantising are refused by name.
+/* weights_join.c - joins the tensors of a quantised module into one weight and checks it against
+ * config.json. Other quantisation methods are refused by name.
  *
- * MLX's config has `quantization`: group_size, bits and mode for every module, and entries by module path
- * that override it: another object (without a mode it means affine, whatever the default is) or a bool. The
- * file has the last word on *whether* a module is quantised (it has scales), the config on *how*: words and
- * scales alone cannot tell 4 bits in groups of 32 from 2 bits in groups of 64. Where both speak they must
- * agree. */
+ * MLX's config has `quantization`: group_size, bits and mode for all modules, and entries by module
+ * path that override them: another object (without a mode it means affine, whatever the default is)
+ * or a bool. The file decides *whether* a module is quantised (it has scales), the config decides
+ * *how*: from words and scales alone, 4 bits in groups of 32 look like 2 bits in groups of 64.
+ * Where file and config both say something, they must agree. */
 #include "runtime/weights/weights.h"
 
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static bool ends(pe_str s, const char *end) {
 
 static pe_str cut(pe_str s, size_t tail) { return pe_str_of(s.at, s.len - tail); }
 
-/* ---- refusals ------------------------------------------------------------------------------------------ */
+/* ---- refusals -------------------------------------------------------------------------------- */
 
 static const char again[] = "convert it with mlx_lm.convert, or take the unquantised model";
 static const char original[] = "convert the unquantised model with mlx_lm.convert -q";
@@ -54,22 +54,24 @@ static const pe_json_value *object(const pe_json_value *config, const char *key)
   return pe_json_is(v, PE_JSON_OBJECT) ? v : NULL;
 }
 
-/* Configs of models with several parts may say it for the language model alone. */
+/* Configs of multimodal models may have it in text_config only. */
 static const pe_json_value *quantization_config(const pe_json_value *config) {
   const pe_json_value *v = object(config, "quantization_config");
   return v ? v : object(object(config, "text_config"), "quantization_config");
 }
 
 pe_status pe_weights_check_config(const pe_weights *w, pe_error *err) {
-  if (object(w->config, "quantization")) return PE_OK; /* MLX made it, whatever it was before */
+  if (object(w->config, "quantization"))
+    return PE_OK; /* converted by MLX, whatever it was before */
   pe_str method = pe_json_str(pe_json_get(quantization_config(w->config), "quant_method"), "");
   if (!method.len || pe_str_eq(method, "mxfp4")) return PE_OK;
   for (size_t i = 0; i < sizeof foreign_methods / sizeof *foreign_methods; i++)
     if (pe_str_eq(method, foreign_methods[i].method))
-      return pe_fail(err, PE_EUNSUPPORTED,
-                     "quantised with %s (quant_method '%s'), which perigee does not read: %s",
-                     foreign_methods[i].name, foreign_methods[i].method, foreign_methods[i].advice);
-  return pe_fail(err, PE_EUNSUPPORTED, "quant_method '%.*s' of config.json is not known: %s",
+      return pe_fail(
+          err, PE_EUNSUPPORTED,
+          "the model is quantised with %s (quant_method '%s'), which perigee does not read: %s",
+          foreign_methods[i].name, foreign_methods[i].method, foreign_methods[i].advice);
+  return pe_fail(err, PE_EUNSUPPORTED, "config.json has an unknown quant_method, '%.*s': %s",
                  pe_str_clip(method), method.at, original);
 }
 
@@ -77,27 +79,29 @@ static pe_status check_tensors(const pe_weights *w, pe_error *err) {
   for (size_t k = 0; k < w->count; k++)
     for (size_t i = 0; i < sizeof foreign_tensors / sizeof *foreign_tensors; i++)
       if (ends(w->list[k].name, foreign_tensors[i].suffix))
-        return pe_fail(err, PE_EUNSUPPORTED,
-                       "quantised with %s (tensor '%.*s'), which perigee does not read: %s",
-                       foreign_tensors[i].name, pe_str_clip(w->list[k].name), w->list[k].name.at,
-                       foreign_tensors[i].advice);
+        return pe_fail(
+            err, PE_EUNSUPPORTED,
+            "the model is quantised with %s (tensor '%.*s'), which perigee does not read: %s",
+            foreign_tensors[i].name, pe_str_clip(w->list[k].name), w->list[k].name.at,
+            foreign_tensors[i].advice);
   return PE_OK;
 }
 
-/* ---- what the config says about a module --------------------------------------------------------------- */
+/* ---- quantization in config.json ------------------------------------------------------------- */
 
 typedef struct override {
-  pe_str path, core; /* as written; without the prefixes in which dialects differ */
+  pe_str path, core; /* as written; without the prefixes in which conventions differ */
   const pe_json_value *value;
 } override;
 
 typedef struct rules {
-  const pe_json_value *base; /* NULL: the config does not speak of quantisation */
+  const pe_json_value *base; /* NULL: the config does not mention quantisation */
   override *list;
   size_t count;
 } rules;
 
-/* `language_model.model.layers.0`, `model.language_model.layers.0` and `model.layers.0` are one module. */
+/* Strips prefixes: `language_model.model.layers.0`, `model.language_model.layers.0` and
+ * `model.layers.0` are the same module. */
 static pe_str core_path(pe_str path) {
   static const char *const prefixes[] = {"model.", "language_model.", "text_model."};
   for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
@@ -131,7 +135,8 @@ static pe_status read_rules(const pe_weights *w, rules *r, pe_error *err) {
   return PE_OK;
 }
 
-/* The entry for a module: of those with its core path the one written alike, else any. */
+/* The entry for a module: among those with the same core path the one with the same full path, else
+ * any of them. */
 static const pe_json_value *find_rule(const rules *r, pe_str module) {
   pe_str core = core_path(module);
   size_t low = 0, high = r->count;
@@ -150,7 +155,7 @@ static const pe_json_value *find_rule(const rules *r, pe_str module) {
   return any;
 }
 
-/* ---- one module ---------------------------------------------------------------------------------------- */
+/* ---- one module ------------------------------------------------------------------------------ */
 
 typedef struct module {
   pe_str name;
@@ -167,11 +172,12 @@ static pe_status shapes_fail(const module *m, const pe_weight *a, const pe_weigh
   pe_weight_shape_text(a, x, sizeof x);
   pe_weight_shape_text(b, y, sizeof y);
   return pe_fail(m->err, PE_ESHAPE,
-                 "'%.*s' has shape %s, '%.*s' has shape %s: they do not fit together",
+                 "shapes do not fit together: '%.*s' has shape %s, '%.*s' has shape %s",
                  pe_str_clip(a->name), a->name.at, x, pe_str_clip(b->name), b->name.at, y);
 }
 
-/* An empty tensor may claim any length; the arithmetic below wants to stay far from 2^63. */
+/* A tensor with a dimension of 0 can have any other dimension. 2^40 keeps the products below, of a
+ * length and at most 32 * 128, below 2^63. */
 enum { MAX_LAST_BITS = 40 };
 static bool sane_last(const pe_weight *t) { return t->shape[t->rank - 1] >> MAX_LAST_BITS == 0; }
 
@@ -182,17 +188,17 @@ static bool same_front(const pe_weight *a, const pe_weight *b, int rank) {
   return true;
 }
 
-/* Which family the tensors are of, before the numbers: scales of bytes have no biases and mean a float
- * format. */
+/* Scales of bytes belong to the float formats (mxfp4, mxfp8, nvfp4), which have no biases; all
+ * others are affine. */
 static bool looks_affine(const module *m) { return m->scales->dtype != PE_U8; }
 
-/* mode, bits and group_size of a config object; what is missing has MLX's default for that mode. */
+/* Reads mode, bits and group_size of a config object; the defaults are MLX's for that mode. */
 static pe_status read_rule(const module *m, const pe_json_value *v, pe_quant *q) {
   pe_str mode = pe_json_str(pe_json_get(v, "mode"), "affine");
   int kind = pe_quant_find(mode.at, mode.len);
   if (kind < PE_QUANT_AFFINE || kind > PE_QUANT_NVFP4)
     return pe_fail(m->err, PE_EUNSUPPORTED,
-                   "module '%.*s': quantisation mode '%.*s' of config.json is not known",
+                   "module '%.*s': config.json has an unknown quantisation mode, '%.*s'",
                    pe_str_clip(m->name), m->name.at, pe_str_clip(mode), mode.at);
   q->kind = (pe_quant_kind)kind;
   int64_t bits = pe_json_int(pe_json_get(v, "bits"), kind == PE_QUANT_MXFP8 ? 8 : 4);
@@ -202,14 +208,14 @@ static pe_status read_rule(const module *m, const pe_json_value *v, pe_quant *q)
   q->group = group > 0 && group <= 1024 ? (int)group : 0;
   if (!pe_quant_valid(q))
     return pe_fail(m->err, PE_EUNSUPPORTED,
-                   "module '%.*s': config.json says %s with %lld bits in groups of %lld and the "
-                   "scales are %s, which does not exist",
+                   "module '%.*s': there is no quantisation %s with %lld bits in groups of %lld "
+                   "(config.json) and %s scales (file)",
                    pe_str_clip(m->name), m->name.at, pe_quant_name(q->kind), (long long)bits,
                    (long long)group, pe_dtype_file_name(q->scale_dtype));
   return PE_OK;
 }
 
-/* Without a config: all layouts that fit; more than one is an error. */
+/* Without a config: tries all layouts. Exactly one must fit. */
 static pe_status guess(const module *m, uint64_t words, uint64_t groups, pe_quant *q) {
   static const int bits[] = {2, 3, 4, 5, 6, 8}, group[] = {16, 32, 64, 128};
   pe_quant try = *q;
@@ -226,8 +232,8 @@ static pe_status guess(const module *m, uint64_t words, uint64_t groups, pe_quan
   if (found == 1) return PE_OK;
   return pe_fail(
       m->err, PE_EFORMAT,
-      "module '%.*s': %llu words and %llu scales in a row fit %d layouts; config.json must "
-      "say which in 'quantization'",
+      "module '%.*s': %llu words and %llu scales per row fit %d layouts; config.json must give the "
+      "right one in 'quantization'",
       pe_str_clip(m->name), m->name.at, (unsigned long long)words, (unsigned long long)groups,
       found);
 }
@@ -240,14 +246,14 @@ static pe_status choose(const module *m, const rules *r, uint64_t words, uint64_
   if (pe_json_is(rule, PE_JSON_FALSE))
     return module_fail(
         m, PE_EFORMAT,
-        "config.json says it is not quantised (false), but the file has scales for it");
+        "config.json says that it is not quantised (false), but the file has its scales");
   pe_status rc = read_rule(m, pe_json_is(rule, PE_JSON_OBJECT) ? rule : r->base, q);
   if (rc) return rc;
   if (words * 32 != groups * (uint64_t)(q->bits * q->group))
     return pe_fail(
         m->err, PE_ESHAPE,
-        "module '%.*s': config.json says %d bits in groups of %d, so rows of %llu words need "
-        "%.6g scales, the file has %llu",
+        "module '%.*s': with %d bits in groups of %d (config.json), rows of %llu words need %.6g "
+        "scales, but the file has %llu",
         pe_str_clip(m->name), m->name.at, q->bits, q->group, (unsigned long long)words,
         (double)words * 32 / (q->bits * q->group), (unsigned long long)groups);
   return PE_OK;
@@ -256,18 +262,18 @@ static pe_status choose(const module *m, const rules *r, uint64_t words, uint64_
 static void attach(pe_weight *w, pe_weight_part *part, pe_weight *from) {
   *part = from->data;
   w->bytes += from->bytes, w->part_count++;
-  from->part_count = 0; /* taken: `finish` removes it */
+  from->part_count = 0; /* `finish` removes it from the list */
 }
 
 static pe_status attach_global(const module *m, const pe_weights *w) {
   pe_weight *g = pe_weights_look(w, m->name, ".global_scale");
   if (!g || m->weight->quant.kind != PE_QUANT_NVFP4) return PE_OK;
   if (g->dtype != PE_F32 || g->data.bytes != 4)
-    return module_fail(m, PE_ESHAPE, "global_scale is not one F32");
+    return module_fail(m, PE_ESHAPE, "global_scale must be a single F32");
   float value;
   pe_weight_part part;
   memcpy(&value, g->data.buf->data + g->data.at, sizeof value);
-  m->weight->global = value / (448.0f * 6.0f); /* the largest scale times the largest code */
+  m->weight->global = value / (448.0f * 6.0f); /* largest E4M3 scale times largest E2M1 code */
   attach(m->weight, &part, g);
   return PE_OK;
 }
@@ -279,9 +285,10 @@ static pe_status join_mlx(const pe_weights *w, const rules *r, module *m) {
       !m->scales->shape[last] || !sane_last(t) || !sane_last(m->scales))
     return shapes_fail(m, t, m->scales);
   if (looks_affine(m) && !m->biases)
-    return module_fail(m, PE_EFORMAT, "affine scales without biases");
+    return module_fail(m, PE_EFORMAT, "has scales but no biases, which affine quantisation needs");
   if (!looks_affine(m) && m->biases)
-    return module_fail(m, PE_EFORMAT, "scales of bytes (a float format), but biases, too");
+    return module_fail(m, PE_EFORMAT,
+                       "has scales of bytes, as the float formats have, but also biases");
   if (m->biases && (m->biases->rank != t->rank || !same_front(m->scales, m->biases, t->rank) ||
                     m->biases->dtype != m->scales->dtype))
     return shapes_fail(m, m->scales, m->biases);
@@ -295,7 +302,7 @@ static pe_status join_mlx(const pe_weights *w, const rules *r, module *m) {
   return attach_global(m, w);
 }
 
-/* [..., groups, 16] bytes and [..., groups] scales are [..., groups * 32] values. */
+/* gpt-oss: [..., groups, 16] bytes and [..., groups] scales are [..., groups * 32] values. */
 static pe_status join_blocks(module *m) {
   pe_weight *t = m->weight;
   int last = t->rank - 1;
@@ -311,7 +318,7 @@ static pe_status join_blocks(module *m) {
   return PE_OK;
 }
 
-/* ---- all modules --------------------------------------------------------------------------------------- */
+/* ---- all modules ----------------------------------------------------------------------------- */
 
 static pe_status join_one(const pe_weights *w, const rules *r, pe_weight *t, pe_error *err) {
   module m = {.weight = t, .err = err};
@@ -328,7 +335,7 @@ static pe_status join_one(const pe_weights *w, const rules *r, pe_weight *t, pe_
     return join_mlx(w, r, &m);
   }
   if (!r->base) return PE_OK;
-  if (t->dtype == PE_U32) return module_fail(&m, PE_ENOTFOUND, "packed weight without scales");
+  if (t->dtype == PE_U32) return module_fail(&m, PE_ENOTFOUND, "has a packed weight but no scales");
   if (pe_json_is(find_rule(r, m.name), PE_JSON_OBJECT))
     return pe_fail(err, PE_EFORMAT,
                    "module '%.*s': config.json says %lld bits, but the weight is %s",
@@ -338,8 +345,8 @@ static pe_status join_one(const pe_weights *w, const rules *r, pe_weight *t, pe_
   return PE_OK;
 }
 
-/* Closes the gaps in the list and gives joined blocks their name, which had to wait while names were looked
- * up. */
+/* Removes joined tensors from the list and renames `X_blocks` to `X`. Renaming earlier would break
+ * the lookup of names. */
 static pe_status finish(pe_weights *w, pe_error *err) {
   size_t n = 0;
   for (size_t i = 0; i < w->count; i++) {

@@ -1,4 +1,4 @@
-/* weights_safetensors.c - which safetensors files a model consists of, and their tensors as weights. */
+/* weights_safetensors.c - finds the safetensors files of a model and adds their tensors. */
 #include "runtime/weights/weights.h"
 
 #include <dirent.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Far above real files (a config.json has kilobytes, the index of a model with 10^5 tensors 10 MB):
+ * a larger file is not what its name says. */
 enum { MAX_CONFIG = 8 << 20, MAX_INDEX = 64 << 20 };
 static const char index_name[] = "model.safetensors.index.json";
 
@@ -18,7 +20,7 @@ static bool ends(const char *text, const char *end) {
   return n >= m && !strcmp(text + n - m, end);
 }
 
-/* ---- one file ------------------------------------------------------------------------------------------ */
+/* ---- one file -------------------------------------------------------------------------------- */
 
 static pe_status load_file(pe_weights *w, const char *path, pe_error *err) {
   pe_weights_file *file;
@@ -35,12 +37,12 @@ static pe_status load_file(pe_weights *w, const char *path, pe_error *err) {
   return rc;
 }
 
-/* Reads a JSON file beside the weights if it is there: *out stays NULL when not. Gives the mapping. */
+/* Maps a JSON file next to the weights; *out stays NULL if it does not exist. gives */
 static pe_status map_text(const char *path, uint64_t limit, pe_buffer **out, pe_error *err) {
   if (access(path, F_OK)) return PE_OK;
   pe_status rc = pe_buffer_map(path, out, err);
   if (rc || (*out)->size <= limit) return rc;
-  rc = pe_fail(err, PE_ELIMIT, "%s: %llu bytes, the limit is %llu", path,
+  rc = pe_fail(err, PE_ELIMIT, "%s has %llu bytes, the limit is %llu", path,
                (unsigned long long)(*out)->size, (unsigned long long)limit);
   pe_buffer_release(*out);
   *out = NULL;
@@ -55,7 +57,7 @@ static pe_status load_config(pe_weights *w, const char *path, pe_error *err) {
   if ((rc = pe_json_parse((const char *)text->data, (size_t)text->size, &w->arena, &tree, err)))
     pe_error_prefix(err, "%s", path);
   else if (tree->type != PE_JSON_OBJECT)
-    rc = pe_fail(err, PE_EFORMAT, "%s: must be an object, not %s", path,
+    rc = pe_fail(err, PE_EFORMAT, "%s must be a JSON object, got %s", path,
                  pe_json_type_name(tree->type));
   else
     w->config = tree;
@@ -63,7 +65,7 @@ static pe_status load_config(pe_weights *w, const char *path, pe_error *err) {
   return rc;
 }
 
-/* ---- the index ----------------------------------------------------------------------------------------- */
+/* ---- the index ------------------------------------------------------------------------------- */
 
 typedef struct placed {
   pe_str name, file;
@@ -84,7 +86,8 @@ static pe_status add_placed(pe_weights *w, shard_map *map, pe_json *json, const 
   p.file = pe_str_of(pe_arena_dup(&w->arena, value.str.at, value.str.len), value.str.len);
   if (!p.file.at) return pe_nomem(err, "index");
   if (!p.file.len || memchr(p.file.at, '/', p.file.len) || memchr(p.file.at, 0, p.file.len))
-    return pe_fail(err, PE_EFORMAT, "tensor '%.*s' is in '%.*s', which is not a plain file name",
+    return pe_fail(err, PE_EFORMAT,
+                   "weight_map: the file of tensor '%.*s', '%.*s', is not a plain file name",
                    pe_str_clip(p.name), p.name.at, pe_str_clip(p.file), p.file.at);
   if ((rc = pe_grow(&map->list, &map->cap, map->count + 1, sizeof p, err))) return rc;
   map->list[map->count++] = p;
@@ -105,7 +108,7 @@ static pe_status read_map(pe_weights *w, shard_map *map, pe_json *json, pe_error
       if ((rc = add_placed(w, map, json, &token, err))) return rc;
   }
   if (!rc) rc = pe_json_expect(json, PE_JSON_END, "the index's end", &token, err);
-  return !rc && !map->count ? pe_fail(err, PE_EFORMAT, "no weight_map, or nothing in it") : rc;
+  return !rc && !map->count ? pe_fail(err, PE_EFORMAT, "weight_map is missing or empty") : rc;
 }
 
 static int by_file(const void *a, const void *b) {
@@ -120,16 +123,15 @@ static pe_status load_shards(pe_weights *w, const char *folder, const shard_map 
     pe_str path = pe_weights_printf(w, "%s/%s", folder, map->list[i].file.at);
     if (!path.at) return pe_nomem(err, "path");
     if (access(path.at, F_OK))
-      return pe_fail(err, PE_ENOTFOUND,
-                     "%s: %s names this file for tensor '%.*s', but it is not there", path.at,
-                     index_name, pe_str_clip(map->list[i].name), map->list[i].name.at);
+      return pe_fail(err, PE_ENOTFOUND, "%s does not exist, but %s expects tensor '%.*s' in it",
+                     path.at, index_name, pe_str_clip(map->list[i].name), map->list[i].name.at);
     rc = load_file(w, path.at, err);
   }
   return rc;
 }
 
-/* Every name of the index must be where the index says. Files are in the map's order, so one walk tells
- * which. */
+/* Checks that every tensor of the index is in the file that the index names. Files were loaded in
+ * the order of the map, so their numbers can be counted along. */
 static pe_status check_map(const pe_weights *w, const shard_map *map, pe_error *err) {
   int file = -1;
   for (size_t i = 0; i < map->count; i++) {
@@ -137,8 +139,7 @@ static pe_status check_map(const pe_weights *w, const shard_map *map, pe_error *
     if (!i || !pe_str_same(map->list[i - 1].file, p->file)) file++;
     const pe_weight *t = pe_weights_look(w, p->name, "");
     if (!t || t->file != file)
-      return pe_fail(err, PE_ENOTFOUND,
-                     "%s: tensor '%.*s' is not in this file, though %s says so%s%s",
+      return pe_fail(err, PE_ENOTFOUND, "%s does not contain tensor '%.*s', but %s says so%s%s",
                      w->files[file].path, pe_str_clip(p->name), p->name.at, index_name,
                      t ? "; it is in " : "", t ? w->files[t->file].path : "");
   }
@@ -162,7 +163,7 @@ static pe_status open_index(pe_weights *w, const char *folder, const char *path,
   return rc;
 }
 
-/* ---- a directory without an index ---------------------------------------------------------------------- */
+/* ---- a directory without an index ------------------------------------------------------------ */
 
 enum { FILE_MODEL, FILE_OTHER, FILE_CONSOLIDATED, FILE_GGUF, FILE_PICKLE, FILE_KINDS };
 
@@ -172,7 +173,7 @@ typedef struct listing {
 } listing;
 
 static int kind_of(const char *name) {
-  if (name[0] == '.') return -1; /* macOS leaves ._model.safetensors on foreign disks */
+  if (name[0] == '.') return -1; /* macOS writes ._model.safetensors to foreign disks */
   if (ends(name, ".safetensors"))
     return begins(name, "consolidated") ? FILE_CONSOLIDATED
            : begins(name, "model")      ? FILE_MODEL
@@ -210,19 +211,19 @@ static pe_status list_directory(pe_weights *w, const char *path, listing *l, pe_
 static pe_status nothing_here(const char *path, const listing *l, pe_error *err) {
   if (l->count[FILE_GGUF])
     return pe_fail(err, PE_ENOTFOUND,
-                   "%s: no safetensors here, but GGUF: name the file, for example %s/%s", path,
+                   "%s contains no safetensors but GGUF files: name one, for example %s/%s", path,
                    path, l->list[FILE_GGUF][0]);
   if (l->count[FILE_CONSOLIDATED])
     return pe_fail(err, PE_EUNSUPPORTED,
-                   "%s: only %s, Mistral's own naming: take the files of the Hugging Face layout "
+                   "%s contains only %s, in Mistral's own layout: download the Hugging Face layout "
                    "(model*.safetensors)",
                    path, l->list[FILE_CONSOLIDATED][0]);
   if (l->count[FILE_PICKLE])
     return pe_fail(err, PE_EUNSUPPORTED,
-                   "%s: only pickled PyTorch files (%s), which can run code when they are read: "
+                   "%s contains only pickled PyTorch files (%s), which can run code when loaded: "
                    "convert the model to safetensors, for example with mlx_lm.convert",
                    path, l->list[FILE_PICKLE][0]);
-  return pe_fail(err, PE_ENOTFOUND, "%s: no weights here (model*.safetensors or a .gguf file)",
+  return pe_fail(err, PE_ENOTFOUND, "%s contains no weights (model*.safetensors or a .gguf file)",
                  path);
 }
 
@@ -239,7 +240,7 @@ static pe_status open_listed(pe_weights *w, const char *path, pe_error *err) {
   return rc ? rc : pe_weights_index(w, err);
 }
 
-/* ---- doors --------------------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static pe_status join(pe_weights *w, const char *path, pe_error *err) {
   pe_status rc = pe_weights_join(w, err);

@@ -1,9 +1,11 @@
-/* weights_synthetic.c - weights that are in no file: names, shapes and layouts of a real model, random content. */
+/* weights_synthetic.c - weights without a file: names, shapes and layouts of a model, random
+ * values. */
 #include <string.h>
 
 #include "runtime/machine.h"
 #include "runtime/weights/weights.h"
 
+/* splitmix64 */
 static uint64_t next(uint64_t *s) {
   uint64_t x = *s += 0x9e3779b97f4a7c15u;
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -20,7 +22,7 @@ static void fill(uint8_t *p, uint64_t n, uint64_t mask, uint64_t *seed) {
   for (; i < n; i++) p[i] = (uint8_t)(next(seed) & mask);
 }
 
-/* Halves and bfloats near `value`, for scales. */
+/* Fills scales with `value`. */
 static void fill_scales(uint8_t *p, uint64_t count, pe_dtype dtype, float value) {
   size_t size = pe_dtype_size(dtype);
   uint16_t half = dtype == PE_BF16 ? pe_f32_to_bf16(value) : pe_f32_to_f16(value);
@@ -28,7 +30,8 @@ static void fill_scales(uint8_t *p, uint64_t count, pe_dtype dtype, float value)
     memcpy(p + i * size, dtype == PE_F32 ? (const void *)&value : (const void *)&half, size);
 }
 
-/* Plain numbers within about a thirtieth of zero; norms and other vectors are better near one. */
+/* Matrices: uniform between -1/32 and 1/32, about the size of trained weights, so that activations
+ * neither vanish nor overflow. Vectors are mostly norms: 1. */
 static void fill_plain(const pe_weight *w, uint8_t *p, uint64_t *seed) {
   size_t size = pe_dtype_size(w->dtype);
   uint64_t n = w->data.bytes / size;
@@ -54,18 +57,19 @@ static void fill_weight(const pe_weight *w, uint64_t *seed) {
   case PE_QUANT_MXFP4:
   case PE_QUANT_MXFP8:
   case PE_QUANT_NVFP4:
+    /* MXFP8: the mask leaves out the NaN of E4M3. */
     fill(data, w->data.bytes, w->quant.kind == PE_QUANT_MXFP8 ? 0xb7b7b7b7b7b7b7b7u : UINT64_MAX,
-         seed); /* no E4M3 NaN */
+         seed);
     memset(w->scales.buf->data + w->scales.at, w->quant.kind == PE_QUANT_NVFP4 ? 0x08 : 0x78,
            w->scales.bytes);
     return;
   default:
-    fill(data, w->data.bytes, 0x2323232323232323u,
-         seed); /* blocks hold halves: none of them large */
+    /* GGUF blocks contain half-precision scales: this mask keeps their exponents small. */
+    fill(data, w->data.bytes, 0x2323232323232323u, seed);
   }
 }
 
-/* Reserves `bytes` behind *at, at a multiple of 64. */
+/* Reserves `bytes` at *at and moves *at to the next multiple of 64, a cache line. */
 static void place(pe_weight_part *p, uint64_t bytes, uint64_t *at) {
   p->at = *at, p->bytes = bytes;
   *at = (*at + bytes + 63) & ~(uint64_t)63;
@@ -79,8 +83,9 @@ static pe_status add(pe_weights *w, const pe_weight_shape *s, uint64_t *at, pe_e
   for (int i = 0; i < s->rank; i++) {
     x.shape[i] = s->shape[i];
     if (s->shape[i] < 1 || (i + 1 < s->rank && (rows *= s->shape[i]) > INT64_MAX >> 24))
-      return pe_fail(err, PE_ESHAPE, "%s: dimension %d is %lld", s->name, i + 1,
-                     (long long)s->shape[i]);
+      return pe_fail(err, PE_ESHAPE,
+                     "%s: dimension %d must be at least 1 and not too large, got %lld", s->name,
+                     i + 1, (long long)s->shape[i]);
   }
   uint64_t row = pe_quant_row_bytes(&s->quant, x.dtype, cols),
            scale = s->quant.kind == PE_QUANT_NONE ? 0 : pe_quant_scale_bytes(&s->quant, cols);
@@ -97,7 +102,7 @@ static pe_status add(pe_weights *w, const pe_weight_shape *s, uint64_t *at, pe_e
   return rc;
 }
 
-/* Every byte is going to be written: better to refuse than to be ended by the system. */
+/* Every byte will be written, so running out of memory would get the process killed. */
 static pe_status check_room(uint64_t bytes, pe_error *err) {
   pe_machine m;
   pe_machine_read(&m);
@@ -105,17 +110,16 @@ static pe_status check_room(uint64_t bytes, pe_error *err) {
       m.memory_limit && m.memory_limit < m.memory_available ? m.memory_limit : m.memory_available;
   if (!room || bytes <= room) return PE_OK;
   return pe_fail(err, PE_ENOMEM,
-                 "not enough memory: the weights take %.1f GiB, %.1f GiB are available",
+                 "not enough memory: the weights need %.1f GiB, %.1f GiB are available",
                  (double)bytes * 0x1p-30, (double)room * 0x1p-30);
 }
 
 pe_status pe_weights_synthetic(const pe_weight_shape *list, size_t count, uint64_t seed,
                                pe_weights **out, pe_error *err) {
-  pe_weights *w = pe_calloc(1, sizeof *w);
-  if (!w) return pe_nomem(err, "weights");
+  pe_weights *w;
   uint64_t at = 0;
-  pe_status rc = PE_OK;
-  w->path = "synthetic";
+  pe_status rc = pe_weights_new("synthetic", &w, err);
+  if (rc) return rc;
   for (size_t i = 0; !rc && i < count; i++) rc = add(w, &list[i], &at, err);
   if (!rc) rc = check_room(at, err);
   if (!rc) rc = pe_buffer_reserve(at, &w->made, err);

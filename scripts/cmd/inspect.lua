@@ -59,7 +59,7 @@ local function plan_json(plan)
   for _, x in ipairs(list) do
     for i, v in ipairs(x.fused) do x.fused[i] = v.name end
   end
-  return json.object { { "instructions", list_json(list, { "op", "name", "shape", "steps", "fused", "norm", "folds", "place" }) },
+  return json.object { { "instructions", list_json(list, { "op", "name", "shape", "steps", "fused", "place" }) },
     { "row_bytes", 4 * plan.row_floats }, { "output_bytes", 4 * plan.output_floats },
     { "unshared_bytes", 4 * plan.unshared_floats } }
 end

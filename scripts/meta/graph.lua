@@ -1,23 +1,106 @@
 ---@meta
 
----@class perigee.graph  Graphs of models, in numbers: architectures use the objects of models/graph.lua over them.
+---@class perigee.graph  Graphs of models. Architecture scripts use the objects of models/graph.lua.
 local graph = {}
 
----A new graph over opened weights.
+---An empty graph over opened weights.
 ---@param weights perigee.Weights
 ---@return perigee.Graph? graph
 ---@return perigee.Error? err
 function graph.open(weights) end
 
----Values and params are numbers that this graph gave. What does not fit raises a perigee.Error that names the tensor or
----value, what was expected and what was found.
+---Values and params are numbers that this graph returned. Errors are raised as a perigee.Error that
+---names the tensor or value, what was expected and what was found.
 ---@class perigee.Graph
 local Graph = {}
 
 ---@alias perigee.ValueId integer
 ---@alias perigee.ParamId integer
 
----A tensor as a param; nil when there is none of that name. A tensor of rank 3 is one matrix per first index.
+---@class perigee.ExpertOptions
+---@field route perigee.ValueId
+---@field weight perigee.ParamId
+---@field bias? perigee.ParamId
+---@field transposed? boolean
+
+---@class perigee.NormOptions
+---@field weight? perigee.ParamId
+---@field eps? number
+---@field offset? number   Added to the weight.
+---@field scale? number
+---@field width? integer   Values that are normalised together; the last dimension by default.
+---@field l2? boolean      Divide by the norm instead of the root mean square.
+---@field layer? boolean   Subtract the mean first (layer norm).
+
+---@class perigee.AttentionOptions
+---@field q perigee.ValueId
+---@field k? perigee.ValueId      Required unless `share` is given.
+---@field v? perigee.ValueId      By default the first `value` floats of the keys.
+---@field sinks? perigee.ParamId
+---@field window? integer         0: unlimited.
+---@field value? integer
+---@field scale? number
+---@field softcap? number
+---@field share? integer          Read the keys and values of this cache layer.
+
+---@class perigee.RouteOptions
+---@field chosen integer          Experts per row.
+---@field kind? "softmax"|"topk"|"sigmoid"|"softmax_biased"
+---@field groups? integer
+---@field groups_kept? integer
+---@field group_max? boolean
+---@field normalize? boolean
+---@field scale? number
+---@field eps? number
+---@field bias? perigee.ParamId
+---@field factor? perigee.ParamId
+
+---@class perigee.DeltaOptions
+---@field q perigee.ValueId
+---@field k perigee.ValueId
+---@field v perigee.ValueId
+---@field decay perigee.ValueId
+---@field beta perigee.ValueId
+
+---@class perigee.SsmOptions
+---@field x perigee.ValueId
+---@field b perigee.ValueId
+---@field c perigee.ValueId
+---@field dt perigee.ValueId
+---@field a_log perigee.ParamId
+---@field dt_bias perigee.ParamId
+---@field d perigee.ParamId
+---@field dt_min? number
+---@field dt_max? number
+
+---@class perigee.ValueInfo
+---@field name string
+---@field op string
+---@field shape integer[]
+---@field inputs string[]
+---@field weight? string
+---@field steps? string[]   Of a map.
+---@field scale? number     Of an attention.
+---@field window? integer   Of an attention.
+
+---@class perigee.CacheGroup  Attention layers of the same shape.
+---@field layers integer
+---@field window integer  0: all tokens.
+---@field heads integer
+---@field key integer     Floats of a key.
+---@field value integer   Floats of a value; 0: the values are part of the keys.
+
+---@class perigee.Instruction
+---@field name string
+---@field op string
+---@field shape integer[]
+---@field weight? string
+---@field steps? string[]  Of a map.
+---@field fused table[]    Values that it computes on the way.
+---@field place? integer   Place of its value, in floats per row.
+
+---A tensor as a param; nil if no tensor has this name. A tensor of rank 3 is one matrix per first
+---index.
 ---@param name string
 ---@return perigee.ParamId?
 function Graph:param(name) end
@@ -29,24 +112,24 @@ function Graph:param(name) end
 ---@return boolean quantised
 function Graph:param_shape(param) end
 
----Every step-th row of every matrix; from counts from 1.
+---Every step-th row of every matrix, beginning with row `from`, counted from 1.
 ---@param param perigee.ParamId
 ---@param options { from?: integer, count?: integer, step?: integer }
 ---@return perigee.ParamId
 function Graph:rows(param, options) end
 
----One matrix as `count` of equal height.
+---Splits one matrix into `count` matrices of equal height.
 ---@param param perigee.ParamId
 ---@param count integer
 ---@return perigee.ParamId
 function Graph:split(param, count) end
 
----Params of one matrix each as one of many.
+---Joins params of one matrix each into one param.
 ---@param params perigee.ParamId[]
 ---@return perigee.ParamId
 function Graph:stack(params) end
 
----Sizes of one row of a value.
+---The shape of one row of a value.
 ---@param value perigee.ValueId
 ---@return integer[]
 function Graph:shape(value) end
@@ -56,7 +139,7 @@ function Graph:shape(value) end
 ---@param name string
 function Graph:name(value, name) end
 
----Rows of a table for the step's tokens.
+---The rows of an embedding table for the tokens of the step.
 ---@param param perigee.ParamId
 ---@param options? { scale?: number }
 ---@return perigee.ValueId
@@ -67,9 +150,10 @@ function Graph:embed(param, options) end
 ---@return perigee.ValueId
 function Graph:linear(value, options) end
 
----One matrix per expert, for the experts that the route chose. transposed: they are stored as [in, out], and not quantised.
+---One matrix per expert, for the experts that the route chose. transposed: the matrices are stored
+---as [in, out], and cannot be quantised.
 ---@param value perigee.ValueId
----@param options { route: perigee.ValueId, weight: perigee.ParamId, bias?: perigee.ParamId, transposed?: boolean }
+---@param options perigee.ExpertOptions
 ---@return perigee.ValueId
 function Graph:expert_linear(value, options) end
 
@@ -80,7 +164,7 @@ function Graph:expert_linear(value, options) end
 function Graph:head_linear(value, options) end
 
 ---@param value perigee.ValueId
----@param options { weight?: perigee.ParamId, eps?: number, offset?: number, scale?: number, width?: integer, l2?: boolean, layer?: boolean }
+---@param options perigee.NormOptions
 ---@return perigee.ValueId
 function Graph:norm(value, options) end
 
@@ -90,7 +174,7 @@ function Graph:norm(value, options) end
 ---@return perigee.ValueId
 function Graph:unary(op, value) end
 
----add, sub, mul, div, min, max. One of a and b may be left out for a number.
+---add, sub, mul, div, min, max. `number` takes the place of a missing a or b.
 ---@param op string
 ---@param operands { a?: perigee.ValueId, b?: perigee.ValueId, number?: number }
 ---@return perigee.ValueId
@@ -106,7 +190,7 @@ function Graph:constant(param) end
 ---@return perigee.ValueId
 function Graph:reshape(value, shape) end
 
----A part of the first dimension, or with `last` of every head; from counts from 1.
+---A part of the first dimension, or with `last` of the last one; from counts from 1.
 ---@param value perigee.ValueId
 ---@param options { from: integer, count: integer, last?: boolean }
 ---@return perigee.ValueId
@@ -127,14 +211,14 @@ function Graph:rope_table(spec) end
 ---@return perigee.ValueId
 function Graph:rope(value, options) end
 
----Stores keys and values and attends to all that came before.
----@param options { q: perigee.ValueId, k?: perigee.ValueId, v?: perigee.ValueId, sinks?: perigee.ParamId, window?: integer, value?: integer, scale?: number, softcap?: number, share?: integer }
+---Stores keys and values in the KV cache and attends to them and all earlier ones.
+---@param options perigee.AttentionOptions
 ---@return perigee.ValueId value
----@return integer layer  of the cache, to share
+---@return integer layer  the cache layer, for `share`
 function Graph:attention(options) end
 
 ---@param value perigee.ValueId
----@param options { kind?: string, chosen: integer, groups?: integer, groups_kept?: integer, group_max?: boolean, normalize?: boolean, scale?: number, eps?: number, bias?: perigee.ParamId, factor?: perigee.ParamId }
+---@param options perigee.RouteOptions
 ---@return perigee.ValueId
 function Graph:route(value, options) end
 
@@ -148,15 +232,15 @@ function Graph:expert_sum(value, route) end
 ---@return perigee.ValueId
 function Graph:conv(value, options) end
 
----@param options { q: perigee.ValueId, k: perigee.ValueId, v: perigee.ValueId, decay: perigee.ValueId, beta: perigee.ValueId }
+---@param options perigee.DeltaOptions
 ---@return perigee.ValueId
 function Graph:delta(options) end
 
----@param options { x: perigee.ValueId, b: perigee.ValueId, c: perigee.ValueId, dt: perigee.ValueId, a_log: perigee.ParamId, dt_bias: perigee.ParamId, d: perigee.ParamId, dt_min?: number, dt_max?: number }
+---@param options perigee.SsmOptions
 ---@return perigee.ValueId
 function Graph:ssm(options) end
 
----From here on only the rows whose logits are wanted.
+---Keeps only the rows whose logits are wanted.
 ---@param value perigee.ValueId
 ---@return perigee.ValueId
 function Graph:output(value) end
@@ -165,40 +249,38 @@ function Graph:output(value) end
 ---@param value perigee.ValueId
 function Graph:finish(value) end
 
----Everything in the graph, in order. steps: what a map does; scale, window: of an attention.
----@return { name: string, op: string, shape: integer[], inputs: string[], weight?: string, steps?: string[], scale?: number, window?: integer }[]
+---All values of the graph, in order.
+---@return perigee.ValueInfo[]
 function Graph:values() end
 
----Tensors that no param was made of.
+---Names of the tensors that no param refers to.
 ---@return string[]
 function Graph:unused() end
 
----The instructions that the graph becomes; fusion: false leaves every op apart.
+---Plans the graph. fusion = false: one instruction per op.
 ---@param options? { fusion?: boolean }
 ---@return perigee.Plan? plan
 ---@return perigee.Error? err
 function Graph:plan(options) end
 
----What attention and recurrent layers keep of a sequence. Groups are layers of the same shape; window 0: all tokens;
----value 0: values are a part of the keys.
----@return { groups: { layers: integer, window: integer, heads: integer, key: integer, value: integer }[], state_floats: integer }
+---What the caches store of a sequence.
+---@return { groups: perigee.CacheGroup[], state_floats: integer }
 function Graph:caches() end
 
----Lets go of the graph. Harmless twice.
+---Closes the graph. A second call does nothing.
 function Graph:close() end
 
 ---@class perigee.Plan
----@field row_floats integer       Of a row of a step: values that do not live at the same time share them.
----@field output_floats integer    Of a row whose logits are wanted, besides.
----@field unshared_floats integer  What both would take without sharing.
+---@field row_floats integer       Floats per row of a step.
+---@field output_floats integer    Additional floats per row whose logits are wanted.
+---@field unshared_floats integer  The sum of both without sharing.
 local Plan = {}
 
----One entry per instruction. fused: values that it computes on the way; folds: a norm that only products read, norm: the
----one that such a product reads; place: of its value, in floats of a row.
----@return { name: string, op: string, shape: integer[], weight?: string, steps?: string[], fused: table[], folds: boolean, norm?: string, place?: integer }[]
+---One entry per instruction, in order.
+---@return perigee.Instruction[]
 function Plan:instructions() end
 
----Lets go of the plan. Harmless twice.
+---Closes the plan. A second call does nothing.
 function Plan:close() end
 
 return graph

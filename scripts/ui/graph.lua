@@ -1,5 +1,5 @@
--- graph: a model's graph and its plan as tables. Names inside of a layer are shown without the layer's; layers that are
--- alike are shown once.
+-- graph: a model's graph and its plan as tables. Names inside a layer are shown without the layer's
+-- prefix, and identical layers are shown once.
 local tables = require "ui.table"
 local text = require "lib.text"
 
@@ -7,13 +7,14 @@ local view = {}
 
 local function shape_text(shape) return table.concat(shape, " × ") end
 
---- "model.layers.7.mlp" and "model.layers.7" -> "model.layers.7", 7; nil outside of layers.
+--- "model.layers.7.mlp" and "model.layers.7" -> "model.layers.7", 7; nil outside layers.
 local function layer_of(name)
   local path, n = name:match "^(.-layers%.(%d+))%f[.\0]"
   return path, math.tointeger(tonumber(n or ""))
 end
 
---- Items in runs of the same layer: { path =, layer =, items }. What all layers share comes first.
+--- Items in runs of the same layer: { path =, layer =, items }. Rope tables come first: layers share
+--- them.
 local function runs_of(items)
   local shared, runs = {}, {}
   for _, item in ipairs(items) do
@@ -31,7 +32,8 @@ local function runs_of(items)
   return runs
 end
 
---- A row's words as they are shown below the heading of its layer, the numbers of other layers told from this one's.
+--- Shortens the names in a cell of a layer's table: its own without the prefix, other layers by
+--- distance.
 local function shorten(run, word)
   if not run.path or type(word) ~= "string" then return word end
   local function short(name)
@@ -46,13 +48,15 @@ local function shorten(run, word)
   return (word:gsub("[%w_.:]+", short))
 end
 
---- One table with a heading for each layer, or one line for some that are as an earlier one. cells(item): a list of words.
+--- One table with a heading for each layer; layers that equal an earlier one become a single line.
+--- cells(item): the list of its cells.
 local function render(header, items, cells)
   local out, seen, pending = { header }, {}, nil
   local function flush()
     if not pending then return end
     local from, to, as = pending.from, pending.to, pending.as
-    out[#out + 1] = { from == to and ("layer %d: as %d"):format(from, as) or ("layers %d to %d: as %d"):format(from, to, as) }
+    out[#out + 1] = { from == to and ("layer %d: as %d"):format(from, as)
+      or ("layers %d to %d: as %d"):format(from, to, as) }
     pending = nil
   end
   for _, run in ipairs(runs_of(items)) do
@@ -95,30 +99,28 @@ function view.values(values)
   end)
 end
 
---- What an instruction does besides its op: the values fused into it, the norm that products could do themselves.
-local function remarks(x)
+--- The values fused into an instruction: "+ silu + mlp.up_proj".
+local function fused_text(x)
   local list = {}
   for _, v in ipairs(x.fused) do list[#list + 1] = v.name end
-  local fused = #list > 0 and "+ " .. table.concat(list, " + ") or ""
-  if x.folds then return "could fold into its readers" end
-  if x.norm then return fused .. (fused ~= "" and "; " or "") .. "could fold " .. x.norm end
-  return fused
+  return #list > 0 and "+ " .. table.concat(list, " + ") or ""
 end
 
---- Every instruction: the value it gives, op, shape, what was fused into it.
+--- Every instruction: the value it computes, op, shape, and the values fused into it.
 function view.instructions(list)
   return render({ "instruction", "op", "shape", "fused" }, list, function(x)
-    return { x.name, op_text(x), shape_text(x.shape), remarks(x) }
+    return { x.name, op_text(x), shape_text(x.shape), fused_text(x) }
   end)
 end
 
---- How many instructions, how many values went into others, and what a row takes with and without sharing.
+--- Numbers of ops, instructions and fused values, and memory per row with and without sharing.
 function view.summary(plan, list, values)
   local fused, ops = 0, 0
   for _, x in ipairs(list) do fused = fused + #x.fused end
   for _, v in ipairs(values) do ops = ops + (v.op ~= "view" and v.op ~= "constant" and 1 or 0) end
-  return ("%d ops in %d instructions, %d fused away; a row takes %s, without sharing %s"):format(ops, #list, fused,
-    text.bytes(4 * (plan.row_floats + plan.output_floats)), text.bytes(4 * plan.unshared_floats))
+  return ("%d ops in %d instructions, %d fused away; a row takes %s, without sharing %s"):format(
+    ops, #list, fused, text.bytes(4 * (plan.row_floats + plan.output_floats)),
+    text.bytes(4 * plan.unshared_floats))
 end
 
 return view

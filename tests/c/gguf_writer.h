@@ -1,4 +1,4 @@
-/* gguf_writer.h - writes small GGUF files for tests, right or wrong ones. */
+/* gguf_writer.h - writes small GGUF files for tests, valid or not. */
 #ifndef GGUF_WRITER_H
 #define GGUF_WRITER_H
 

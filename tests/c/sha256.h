@@ -9,8 +9,8 @@
 
 static inline uint32_t sha256_turn(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-/* The first 32 bits of the fractional part of the p-th root (2 or 3) of a prime, by search on integers: mid^3 is
- * compared without its lowest 40 bits. */
+/* The first 32 bits of the fractional part of the p-th root (2 or 3) of a prime, by search on
+ * integers: mid^3 is compared without its lowest 40 bits. */
 static inline uint32_t sha256_root(uint32_t prime, int cube) {
   unsigned __int128 lo = 0, hi = (unsigned __int128)1 << 40, mid; /* root * 2^32, below 2^40 */
   while (hi - lo > 1) {

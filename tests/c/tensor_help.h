@@ -1,4 +1,5 @@
-/* tensor_help.h - what the tests of tensors share: dice, random tensors and views, slow reading. */
+/* tensor_help.h - shared by the tensor tests: dice, random tensors and views, slow element
+ * access. */
 #ifndef TENSOR_HELP_H
 #define TENSOR_HELP_H
 
@@ -35,7 +36,7 @@ static inline double value(const pe_tensor *t, const int64_t *index) {
   return pe_number_as_float(pe_tensor_get(t, index));
 }
 
-/* Element i in order. */
+/* The i-th element, in order. */
 static inline double nth(const pe_tensor *t, int64_t i) {
   int64_t index[PE_TENSOR_RANK];
   for (int d = t->rank - 1; d >= 0; d--) index[d] = i % t->shape[d], i /= t->shape[d];
@@ -64,7 +65,7 @@ static inline pe_tensor random_tensor(pe_dtype dtype, int rank, int most) {
   return t;
 }
 
-/* Some view of t that is not the plain one; takes t. */
+/* A random view of t; takes t. */
 static inline pe_tensor random_view(pe_tensor t) {
   for (int step = dice(3); step > 0 && t.rank > 0; step--) {
     pe_tensor v = {0};
@@ -90,7 +91,7 @@ static inline double tolerance(pe_dtype t) {
   return t == PE_F64 ? 1e-14 : t == PE_F32 ? 1e-6 : t == PE_F16 ? 1e-3 : t == PE_BF16 ? 8e-3 : 0;
 }
 
-/* Takes got, whose elements must be these. */
+/* Compares the elements of got; takes got. */
 static inline void expect(pe_tensor got, const double *want, double tol) {
   for (int64_t i = 0; i < pe_tensor_size(&got); i++)
     if (!alike(nth(&got, i), want[i], 0)) CHECK_NEAR(nth(&got, i), want[i], tol);

@@ -1,4 +1,4 @@
-/* Constants in a graph: what is made of them alone is computed at once; how they repeat beside values; refusals. */
+/* Constants in a graph: ops on constants are computed at once; how constants repeat; refusals. */
 #include "check.h"
 #include "runtime/graph/graph.h"
 
@@ -25,7 +25,7 @@ static pe_value constant(const char *name) {
   return v;
 }
 
-/* -exp(w) * 2 + w of a vector of the file: constants all the way, with the numbers of the C library. */
+/* -exp(w) * 2 + w of a vector of the file is a constant, close to what the C library computes. */
 static void test_folding(void) {
   open_graph();
   pe_error err;
@@ -35,7 +35,7 @@ static void test_folding(void) {
   CHECK_OK(pe_graph_binary_number(graph, PE_MAP_MUL, v, 2, false, &v, &err), err);
   CHECK_OK(pe_graph_binary(graph, PE_MAP_ADD, v, w, &v, &err), err);
   const pe_node *n = pe_graph_node(graph, v), *from = pe_graph_node(graph, w);
-  CHECK_INT(n->op, -2);
+  CHECK_INT(n->op, PE_NODE_CONSTANT);
   CHECK_INT(n->rows, PE_EXTENT_CONST);
   CHECK_INT(n->width, from->width);
   CHECK_INT(n->inputs, 0);
@@ -46,7 +46,7 @@ static void test_folding(void) {
   close_graph();
 }
 
-/* A view of a constant is a constant of other shape, from where the view begins. */
+/* A view of a constant is a constant of another shape that begins where the view begins. */
 static void test_views(void) {
   open_graph();
   pe_error err;
@@ -54,14 +54,15 @@ static void test_views(void) {
   int32_t width = pe_graph_node(graph, w)->width;
   CHECK_OK(pe_graph_reshape(graph, w, 2, (int32_t[]){4, width / 4}, &heads, &err), err);
   CHECK_OK(pe_graph_slice(graph, heads, false, 1, 2, &part, &err), err);
-  CHECK_INT(pe_graph_node(graph, part)->op, -2);
+  CHECK_INT(pe_graph_node(graph, part)->op, PE_NODE_CONSTANT);
   CHECK_INT(pe_graph_node(graph, part)->width, width / 2);
   CHECK(pe_graph_node(graph, part)->vec[0] == pe_graph_node(graph, w)->vec[0] + width / 4);
   CHECK_FAILS(pe_graph_slice(graph, heads, true, 0, 1, &none, &err), PE_EARG, err, "constant");
   close_graph();
 }
 
-/* A constant beside heads stands for each head's values or, where it has as many values as there are heads, one each. */
+/* A constant with [heads, width]: [heads] gives one value to each head, [width] is repeated for
+ * each head. */
 static void test_repetition(void) {
   open_graph();
   pe_error err;
@@ -85,7 +86,7 @@ static void test_repetition(void) {
   close_graph();
 }
 
-/* Errors about a view name the value that it shows. */
+/* Errors about a view name the value it shows. */
 static void test_names(void) {
   open_graph();
   pe_error err;
@@ -97,7 +98,7 @@ static void test_names(void) {
   int32_t width = pe_graph_node(graph, x)->width;
   CHECK_OK(pe_graph_reshape(graph, x, 2, (int32_t[]){2, width / 2}, &v, &err), err);
   CHECK_FAILS(pe_graph_slice(graph, v, false, 1, 2, &none, &err), PE_ESHAPE, err,
-              "words: 2 values from 1 on, of 2");
+              "words: a slice of 2 from position 2 does not fit: the dimension is 2");
   CHECK_FAILS(pe_graph_reshape(graph, v, 1, (int32_t[]){width + 1}, &none, &err), PE_ESHAPE, err,
               "words has");
   close_graph();

@@ -1,5 +1,5 @@
-/* What the planner makes of a graph: which ops become one instruction, that nothing is changed by it, where
- * values lie. */
+/* The planner: which ops are fused, that fusion does not change a bit, and where values are
+ * placed. */
 #include "check.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
@@ -24,7 +24,7 @@ static void model_close(model *m) {
   *m = (model){0};
 }
 
-/* The matrices of a gated MLP, with biases, and a head that is wider than the embedding. */
+/* A gated MLP with biases, and a head that is wider than the embedding. */
 static bool model_open(model *m, pe_quant quant) {
   const pe_weight_shape shapes[] = {
       {"embed", 2, {TOKENS, WIDTH}, {0}, PE_BF16},
@@ -100,7 +100,7 @@ static void finish(model *m, pe_value x) {
   m->graph->output = linear(m, out, "head", NULL);
 }
 
-/* x + down(act(gate(norm x)) * up(norm x)), the two sides of the product in this or the other order. */
+/* x + down(act(gate(norm x)) * up(norm x)); swapped: up before gate. */
 static void gated_mlp(model *m, pe_map_op act, bool swapped) {
   pe_value x = embedding(m), h = normalised(m, x);
   pe_value gate = unary(m, act, linear(m, h, "gate", "gate.bias")),
@@ -222,7 +222,7 @@ static void test_gated_experts(void) {
   }
 }
 
-/* A gate that is tapped, or that something else reads, stays a value. */
+/* A tapped value is never fused away. */
 static void test_needed_values_stay(void) {
   model m;
   pe_error err = {0};
@@ -230,7 +230,7 @@ static void test_needed_values_stay(void) {
   gated_mlp(&m, PE_MAP_SILU, false);
   for (size_t v = 0; v < m.graph->node_count; v++) {
     const pe_node *n = &m.graph->node[v];
-    if (n->op == -2 || n->op == PE_OP_STORE) continue;
+    if (n->op == PE_NODE_CONSTANT || n->op == PE_OP_STORE) continue;
     pe_value tap = (pe_value)v;
     pe_plan *p = NULL;
     CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){.taps = &tap, .tap_count = 1}, &p, &err),
@@ -239,7 +239,6 @@ static void test_needed_values_stay(void) {
     for (size_t i = 0; i < p->count; i++) {
       found += p->instr[i].value == tap;
       for (int32_t f = 0; f < p->instr[i].fused_count; f++) CHECK(p->instr[i].fused[f] != tap);
-      CHECK(!(p->instr[i].folds && p->instr[i].value == tap));
     }
     CHECK_INT(found, 1);
     pe_plan_close(p);
@@ -251,25 +250,34 @@ static bool overlap(const pe_place *a, const pe_place *b) {
   return a->rows == b->rows && a->at < b->at + b->step && b->at < a->at + a->step;
 }
 
-/* A norm that folds: what it reads is still there when the last product of it has run. */
-static void test_folding(void) {
+static void check_place(const pe_instr *x, int64_t at, int32_t width) {
+  CHECK(x && x->out.at == at && x->out.step == width);
+}
+
+/* The places that plan.h draws; and no instruction writes where it reads. */
+static void test_places(void) {
   model m;
   if (!model_open(&m, kinds[0])) return;
   gated_mlp(&m, PE_MAP_SILU, false);
   pe_plan *p = plan_of(&m, false);
-  const pe_instr *norm = find(p, PE_OP_NORM), *gated = find(p, PE_OP_GATED);
-  CHECK(norm && norm->folds);
-  CHECK(gated && gated->norm >= 0 && &p->instr[gated->norm] == norm);
-  if (norm && gated)
-    for (const pe_instr *x = norm; x <= gated; x++) CHECK(!overlap(&x->out, &norm->in[0]));
-  pe_plan_close(p);
-  p = plan_of(&m, true);
-  for (size_t i = 0; i < p->count; i++) CHECK(!p->instr[i].folds && p->instr[i].norm == -1);
+  CHECK_INT(p->count, 6);
+  check_place(find(p, PE_OP_EMBED), 0, WIDTH);
+  check_place(find(p, PE_OP_NORM), 64, WIDTH);
+  check_place(find(p, PE_OP_GATED), 128, INNER);
+  check_place(find(p, PE_OP_LINEAR), 64, WIDTH); /* the norm is dead */
+  check_place(find(p, PE_OP_OUTPUT), 0, WIDTH);
+  CHECK_INT(p->logits.at, 64);
+  CHECK_INT(p->row_floats, 224);
+  CHECK_INT(p->output_floats, 192);
+  for (const pe_instr *x = p->instr; x < p->instr + p->count; x++)
+    for (int i = 0; i < PE_NODE_INPUTS; i++)
+      if (x->in[i].rows != PE_EXTENT_CONST) CHECK(!overlap(&x->out, &x->in[i]));
   pe_plan_close(p);
   model_close(&m);
 }
 
-/* A tree of maps that needs more registers than there are: fused as far as they go, with the same result. */
+/* A tree of maps that needs more registers than exist: fused as far as possible, with the same
+ * result. */
 static void test_wide_maps(void) {
   model m;
   if (!model_open(&m, kinds[0])) return;
@@ -300,8 +308,8 @@ static void test_sizes(void) {
 static const check_test tests[] = {
     {"gated products", test_gated},
     {"gated experts", test_gated_experts},
-    {"values that are needed stay", test_needed_values_stay},
-    {"norms that fold", test_folding},
+    {"tapped values stay", test_needed_values_stay},
+    {"places of values", test_places},
     {"maps with too many registers", test_wide_maps},
     {"sizes", test_sizes},
 };

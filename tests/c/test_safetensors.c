@@ -1,4 +1,4 @@
-/* The safetensors container: what is read, and that no lie in a header gets further than an error. */
+/* The safetensors container: reading, and that every wrong header is an error. */
 #include "check.h"
 #include "runtime/weights/safetensors.h"
 
@@ -34,7 +34,7 @@ static void reads(void) {
   CHECK_OK(rc, err);
   if (rc) return;
   CHECK_INT(s->count, 4);
-  CHECK_STR(s->tensor[0].name.at, "b"); /* the header's order */
+  CHECK_STR(s->tensor[0].name.at, "b"); /* in the order of the header */
   CHECK_STR(s->tensor[1].name.at, "a");
   CHECK_STR(s->tensor[2].name.at, "\xc3\xa4\"");
   CHECK_INT(s->tensor[0].rank, 2);
@@ -73,13 +73,13 @@ static void lies(void) {
        "'t' has dtype 'C64'"},
       {T("\"dtype\":\"f32\",\"shape\":[1],\"data_offsets\":[0,4]"), PE_EUNSUPPORTED, "'f32'"},
       {T("\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,4]"), PE_EFORMAT, "dtype"},
-      {F32("[1]", "[0,8]"), PE_EFORMAT, "needs bytes 4, its data_offsets hold 8"},
-      {F32("[3]", "[0,8]"), PE_EFORMAT, "needs bytes 12, its data_offsets hold 8"},
-      {F32("[2]", "[8,0]"), PE_EFORMAT, "begins at 8, ends at 0"},
-      {F32("[2]", "[0]"), PE_EFORMAT, "numbers 1, expected 2"},
+      {F32("[1]", "[0,8]"), PE_EFORMAT, "needs 4 bytes, but data_offsets span 8"},
+      {F32("[3]", "[0,8]"), PE_EFORMAT, "needs 12 bytes, but data_offsets span 8"},
+      {F32("[2]", "[8,0]"), PE_EFORMAT, "begins at 8 but ends at 0"},
+      {F32("[2]", "[0]"), PE_EFORMAT, "must have 2 numbers, got 1"},
       {F32("[2]", "[0,8,9]"), PE_EUNSUPPORTED, "data_offsets"},
-      {F32("[-1]", "[0,4]"), PE_EFORMAT, "holds -1"},
-      {F32("[1.5]", "[0,4]"), PE_EFORMAT, "holds 1.5"},
+      {F32("[-1]", "[0,4]"), PE_EFORMAT, "got -1"},
+      {F32("[1.5]", "[0,4]"), PE_EFORMAT, "got 1.5"},
       {F32("[\"1\"]", "[0,4]"), PE_EFORMAT, "shape"},
       {F32("[[1]]", "[0,4]"), PE_EFORMAT, "shape"},
       {F32("[18446744073709551616]", "[0,4]"), PE_EFORMAT, "18446744073709551616"},
@@ -87,14 +87,14 @@ static void lies(void) {
       {F32("[9223372036854775807]", "[0,9223372036854775804]"), PE_EFORMAT, "overflows"},
       {F32("[2305843009213693951]", "[0,9223372036854775804]"), PE_EFORMAT,
        "need 9223372036854775"},
-      {F32("[1,1,1,1,1,1,1,1,1]", "[0,4]"), PE_EUNSUPPORTED, "the most are 8"},
-      {F32("[8]", "[0,32]"), PE_EFORMAT, "truncated: its 1 tensors need "},
+      {F32("[1,1,1,1,1,1,1,1,1]", "[0,4]"), PE_EUNSUPPORTED, "more than 8 numbers"},
+      {F32("[8]", "[0,32]"), PE_EFORMAT, "truncated: 1 tensors need "},
       {F32("[1]", "[9223372036854775800,9223372036854775804]"), PE_EFORMAT, "truncated"},
       {"{\"__metadata__\":{\"k\":1}}", PE_EFORMAT, "__metadata__"},
       {"{\"x\\ny\":{}}", PE_EFORMAT, "'x?y'"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"a\":{\"dtype\":\"U8\","
        "\"shape\":[2],\"data_offsets\":[2,4]}}",
-       PE_EFORMAT, "'a' is there twice"},
+       PE_EFORMAT, "'a' occurs twice"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"U8\","
        "\"shape\":[2],\"data_offsets\":[3,5]}}",
        PE_EFORMAT, "'a' and 'b' overlap"},
@@ -122,7 +122,7 @@ static void lying_length(void) {
   }
 }
 
-/* Nested a hundred thousand deep: an error, not a stack that runs out. */
+/* A hundred thousand nested arrays are an error, not a stack overflow. */
 static void deep(void) {
   enum { DEPTH = 100000 };
   char *text = malloc(DEPTH + 64);
@@ -171,7 +171,7 @@ static void no_memory(void) {
   pe_buffer_release(b);
 }
 
-/* Whatever a mutated file says, it is an error or a directory that holds what safetensors.h promises. */
+/* A mutated file gives an error, or a directory that keeps the promises of safetensors.h. */
 static void mutants(void) {
   pe_buffer *whole = file_of(good, strlen(good), strlen(good), 29), *b;
   pe_error err = {0};

@@ -1,4 +1,4 @@
-/* One face over all files: directories, joined quantisation, refusals; and the values of every golden tensor. */
+/* Weights of all formats: directories, joined quantisation, refusals, and every golden tensor. */
 #include "check.h"
 #include "gguf_writer.h"
 #include "runtime/weights/weights.h"
@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- a folder that is made, filled and removed ------------------------------------------------------------------------ */
+/* ---- a temporary folder ---------------------------------------------------------------------- */
 
 static char folder[64];
 
@@ -42,7 +42,7 @@ static void write_text(const char *name, const char *text) {
   write_bytes(name, text, strlen(text));
 }
 
-/* A safetensors file with `bytes` bytes 0, 1, 2, ... behind its header. */
+/* A safetensors file whose header is followed by `bytes` bytes 0, 1, 2, ... */
 static void write_tensors(const char *name, const char *header, size_t bytes) {
   size_t len = strlen(header);
   uint8_t *data = calloc(1, 8 + len + bytes);
@@ -59,7 +59,7 @@ static pe_status open_in(const char *name, pe_weights **out, pe_error *err) {
   return pe_weights_open(path, out, err);
 }
 
-/* ---- golden values ---------------------------------------------------------------------------------------------------- */
+/* ---- golden values --------------------------------------------------------------------------- */
 
 static uint32_t crc32_of(uint32_t crc, const void *data, size_t len) {
   static uint32_t table[256];
@@ -75,14 +75,14 @@ static uint32_t crc32_of(uint32_t crc, const void *data, size_t len) {
   return ~crc;
 }
 
-static uint32_t digest(const pe_weights *w, const pe_weight *t, uint32_t crc) {
+static uint32_t digest(const pe_weight *t, uint32_t crc) {
   pe_error err = {0};
   size_t row = (size_t)t->cols;
   float *out = malloc((row * (size_t)t->rows + 1) * sizeof *out);
   /* in two pieces, to cross a boundary of rows */
   int64_t half = t->rows / 2;
-  CHECK_OK(pe_weights_dequant(w, t, 0, half, out, &err), err);
-  CHECK_OK(pe_weights_dequant(w, t, half, t->rows - half, out + (size_t)half * row, &err), err);
+  CHECK_OK(pe_weight_dequant(t, 0, half, out, &err), err);
+  CHECK_OK(pe_weight_dequant(t, half, t->rows - half, out + (size_t)half * row, &err), err);
   crc = crc32_of(crc, out, row * (size_t)t->rows * sizeof *out);
   free(out);
   return crc;
@@ -93,7 +93,7 @@ static void check_plain(const pe_weights *w, const char *path, long count, uint3
   long seen = 0;
   for (size_t i = 0; i < w->count; i++) {
     if (w->sorted[i]->quant.kind != PE_QUANT_NONE) continue;
-    crc = digest(w, w->sorted[i], crc);
+    crc = digest(w->sorted[i], crc);
     seen++;
   }
   CHECK_INT(seen, count);
@@ -101,7 +101,8 @@ static void check_plain(const pe_weights *w, const char *path, long count, uint3
     check_failures++, printf("    %s: plain tensors have CRC %08x, not %08x\n", path, crc, want);
 }
 
-/* Walks digests.txt; returns how many tensors were compared, and counts files that are not under root. */
+/* Checks every line of digests.txt whose file exists under root. Returns the number of
+ * comparisons. */
 static int check_digests(const char *root, int *absent) {
   char line[600], current[200] = "", path[200], name[300];
   int compared = 0, left = 0;
@@ -129,7 +130,7 @@ static int check_digests(const char *root, int *absent) {
     if (!w) continue;
     compared++;
     if (!strcmp(name, "*")) {
-      CHECK_INT(left, 0); /* every quantised one was in the table */
+      CHECK_INT(left, 0); /* the table had every quantised tensor */
       check_plain(w, path, rows, crc);
       continue;
     }
@@ -142,7 +143,7 @@ static int check_digests(const char *root, int *absent) {
     CHECK(t->quant.kind != PE_QUANT_NONE);
     CHECK_INT(t->rows, rows);
     CHECK_INT(t->cols, cols);
-    uint32_t got = digest(w, t, 0);
+    uint32_t got = digest(t, 0);
     if (got != crc)
       check_failures++, printf("    %s: '%s' has CRC %08x, not %08x\n", path, name, got, crc);
   }
@@ -164,7 +165,7 @@ static void golden_shared(void) {
   CHECK_INT(compared, 1059);
 }
 
-/* ---- directories -------------------------------------------------------------------------------------------------------- */
+/* ---- directories ----------------------------------------------------------------------------- */
 
 #define U8(name, at) "\"" name "\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[" at "]}"
 #define INDEX "model.safetensors.index.json"
@@ -173,14 +174,15 @@ static void which_files(void) {
   pe_weights *w;
   pe_error err = {0};
   make_folder();
-  CHECK_FAILS(open_in("", &w, &err), PE_ENOTFOUND, err, "no weights here");
+  CHECK_FAILS(open_in("", &w, &err), PE_ENOTFOUND, err, "contains no weights");
   CHECK_FAILS(open_in("absent", &w, &err), PE_EIO, err, "absent");
   write_text("pytorch_model.bin", "x");
   CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err,
               "pickled PyTorch files (pytorch_model.bin)");
   CHECK_FAILS(open_in("pytorch_model.bin", &w, &err), PE_EUNSUPPORTED, err, "mlx_lm.convert");
   write_tensors("consolidated.safetensors", "{" U8("c", "0,4") "}", 4);
-  CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err, "only consolidated.safetensors");
+  CHECK_FAILS(open_in("", &w, &err), PE_EUNSUPPORTED, err,
+              "contains only consolidated.safetensors");
   write_text("some.gguf", "x");
   CHECK_FAILS(open_in("", &w, &err), PE_ENOTFOUND, err, "some.gguf");
   CHECK_FAILS(open_in("some.gguf", &w, &err), PE_EFORMAT, err, "not a GGUF file");
@@ -197,18 +199,17 @@ static void which_files(void) {
   CHECK_OK(open_in("", &w, &err), err);
   CHECK(pe_weights_find(w, "o") && !pe_weights_find(w, "c"));
   pe_weights_release(w);
-  /* model*.safetensors: both, in order; the others no more */
+  /* model*.safetensors: both, in order, and no others */
   write_tensors("model-b.safetensors", "{\"__metadata__\":{\"format\":\"mlx\"}," U8("b", "0,4") "}",
                 4);
   write_tensors("model-a.safetensors", "{" U8("z", "0,4") "," U8("a", "4,8") "}", 8);
   CHECK_OK(open_in("", &w, &err), err);
   CHECK_INT(w->count, 3);
-  CHECK_STR(w->list[0].name.at, "z"); /* the files' order, then the header's */
+  CHECK_STR(w->list[0].name.at, "z"); /* in the order of the files, then of the header */
   CHECK_STR(w->list[1].name.at, "a");
   CHECK_STR(w->list[2].name.at, "b");
   CHECK_INT(w->bytes, 12);
-  CHECK_STR(pe_weights_metadata(w, "format"), "mlx");
-  CHECK(!pe_weights_metadata(w, "x") && !pe_weights_config(w) && !pe_weights_gguf(w));
+  CHECK(!w->config && !pe_weights_gguf(w));
   pe_weights_release(w);
   write_tensors("model-c.safetensors", "{" U8("a", "0,4") "}", 4);
   CHECK_FAILS(open_in("", &w, &err), PE_EFORMAT, err, "'a' is in ");
@@ -232,7 +233,7 @@ static void index_of_shards(void) {
   if (!rc) {
     CHECK_INT(w->file_count, 2);
     CHECK_STR(w->list[0].name.at, "a");
-    CHECK(pe_str_eq(pe_json_str(pe_json_get(pe_weights_config(w), "model_type"), ""), "tiny"));
+    CHECK(pe_str_eq(pe_json_str(pe_json_get(w->config, "model_type"), ""), "tiny"));
     pe_weights_release(w);
   }
   static const struct {
@@ -241,17 +242,17 @@ static void index_of_shards(void) {
     const char *part;
   } bad[] = {
       {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"b\":\"model-1.safetensors\"}}",
-       PE_ENOTFOUND, "'b' is not in this file"},
+       PE_ENOTFOUND, "does not contain tensor 'b'"},
       {"{\"weight_map\":{\"a\":\"model-1.safetensors\",\"x\":\"model-2.safetensors\"}}",
-       PE_ENOTFOUND, "'x' is not in this file"},
+       PE_ENOTFOUND, "does not contain tensor 'x'"},
       {"{\"weight_map\":{\"a\":\"model-2.safetensors\",\"b\":\"model-1.safetensors\"}}",
        PE_ENOTFOUND, "it is in "},
       {"{\"weight_map\":{\"a\":\"model-3.safetensors\"}}", PE_ENOTFOUND, "model-3.safetensors"},
       {"{\"weight_map\":{\"a\":\"../model-1.safetensors\"}}", PE_EFORMAT, "not a plain file name"},
       {"{\"weight_map\":{\"a\":\"\"}}", PE_EFORMAT, "not a plain file name"},
       {"{\"weight_map\":{\"a\":1}}", PE_EFORMAT, INDEX},
-      {"{\"weight_map\":{}}", PE_EFORMAT, "no weight_map"},
-      {"{\"weight_map\":[]}", PE_EFORMAT, "no weight_map"},
+      {"{\"weight_map\":{}}", PE_EFORMAT, "weight_map is missing or empty"},
+      {"{\"weight_map\":[]}", PE_EFORMAT, "weight_map is missing or empty"},
       {"{\"weight_map\":{}", PE_EFORMAT, INDEX},
       {"", PE_EFORMAT, INDEX},
   };
@@ -262,7 +263,7 @@ static void index_of_shards(void) {
   remove_folder();
 }
 
-/* ---- joined quantisation --------------------------------------------------------------------------------------------------- */
+/* ---- joined quantisation --------------------------------------------------------------------- */
 
 /* K = 64 values, 4 bits: 8 words, 2 groups of 32; two rows. */
 #define WORDS "\"m.weight\":{\"dtype\":\"U32\",\"shape\":[2,8],\"data_offsets\":[0,64]}"
@@ -292,12 +293,11 @@ static void joined(void) {
     pe_weight_label(t, label);
     CHECK_STR(label, "affine 4-bit group 32");
     float out[64];
-    CHECK_FAILS(pe_weights_dequant(w, t, 1, 2, out, &err), PE_EARG, err,
-                "2 rows from row 1 of 'm.weight', which has 2 rows");
-    CHECK_FAILS(pe_weights_dequant(w, t, -1, 1, out, &err), PE_EARG, err, "row -1");
-    CHECK_FAILS(pe_weights_dequant(w, t, INT64_MAX, INT64_MAX, out, &err), PE_EARG, err,
-                "has 2 rows");
-    CHECK_OK(pe_weights_dequant(w, t, 2, 0, out, &err), err);
+    CHECK_FAILS(pe_weight_dequant(t, 1, 2, out, &err), PE_EARG, err,
+                "2 rows from row 1: tensor 'm.weight' has 2 rows");
+    CHECK_FAILS(pe_weight_dequant(t, -1, 1, out, &err), PE_EARG, err, "row -1");
+    CHECK_FAILS(pe_weight_dequant(t, INT64_MAX, INT64_MAX, out, &err), PE_EARG, err, "has 2 rows");
+    CHECK_OK(pe_weight_dequant(t, 2, 0, out, &err), err);
     pe_weights_release(w);
   }
   write_tensors("model.safetensors",
@@ -322,12 +322,13 @@ static void config_and_file(void) {
     pe_status code;
     const char *part; /* of the error, or of the label */
   } cases[] = {
-      {AFFINE, "{}", PE_EFORMAT, "'m': 8 words and 2 scales in a row fit 2 layouts"},
+      {AFFINE, "{}", PE_EFORMAT, "'m': 8 words and 2 scales per row fit 2 layouts"},
       {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":2}}", PE_OK, "affine 2-bit group 64"},
       {AFFINE, "{\"quantization_config\":{\"group_size\":32,\"bits\":4}}", PE_OK,
        "affine 4-bit group 32"},
       {AFFINE, "{\"quantization\":{\"group_size\":64,\"bits\":4}}", PE_ESHAPE,
-       "4 bits in groups of 64, so rows of 8 words need 1 scales, the file has 2"},
+       "with 4 bits in groups of 64 (config.json), rows of 8 words need 1 scales, but the file has "
+       "2"},
       {AFFINE,
        "{\"quantization\":{\"group_size\":64,\"bits\":8,\"m\":{\"group_size\":32,\"bits\":4}}}",
        PE_OK, "affine 4-bit group 32"},
@@ -342,7 +343,7 @@ static void config_and_file(void) {
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"vision.m\":{\"bits\":8}}}", PE_OK,
        "affine 4-bit group 32"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":false}}", PE_EFORMAT,
-       "'m': config.json says it is not quantised"},
+       "'m': config.json says that it is not quantised"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"m\":true}}", PE_OK,
        "affine 4-bit group 32"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":7}}", PE_EUNSUPPORTED,
@@ -350,11 +351,11 @@ static void config_and_file(void) {
       {AFFINE, "{\"quantization\":{\"group_size\":99999999999,\"bits\":4}}", PE_EUNSUPPORTED,
        "groups of 99999999999"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"magic\"}}",
-       PE_EUNSUPPORTED, "mode 'magic'"},
+       PE_EUNSUPPORTED, "mode, 'magic'"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}",
-       PE_EUNSUPPORTED, "the scales are BF16"},
+       PE_EUNSUPPORTED, "and BF16 scales"},
       {AFFINE, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"Q4_0\"}}",
-       PE_EUNSUPPORTED, "mode 'Q4_0'"},
+       PE_EUNSUPPORTED, "mode, 'Q4_0'"},
       {MXFP4, "{}", PE_OK, "mxfp4"},
       {MXFP4, "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\"}}", PE_OK,
        "mxfp4"},
@@ -364,9 +365,9 @@ static void config_and_file(void) {
        "32,\"bits\":4}}}",
        PE_EUNSUPPORTED, "affine with 4 bits"},
       {MXFP4, "{\"quantization\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"}}", PE_ESHAPE,
-       "need 4 scales, the file has 2"},
-      {"{" WORDS "," SCALES("BF16", "72") "}", "{}", PE_EFORMAT, "without biases"},
-      {"{" WORDS "," SCALES("U8", "68") "," BIASES "}", "{}", PE_EFORMAT, "but biases"},
+       "need 4 scales, but the file has 2"},
+      {"{" WORDS "," SCALES("BF16", "72") "}", "{}", PE_EFORMAT, "but no biases"},
+      {"{" WORDS "," SCALES("U8", "68") "," BIASES "}", "{}", PE_EFORMAT, "but also biases"},
       {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[3,2],\"data_offsets\":[64,76]}}",
        "{}", PE_ESHAPE, "[2, 8], 'm.scales' has shape [3, 2]"},
       {"{" WORDS ",\"m.scales\":{\"dtype\":\"BF16\",\"shape\":[2],\"data_offsets\":[64,68]}}", "{}",
@@ -377,7 +378,7 @@ static void config_and_file(void) {
        "\"m.scales\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904],\"data_offsets\":[0,0]}}",
        "{}", PE_ESHAPE, "fit together"},
       {"{" WORDS "}", "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_ENOTFOUND,
-       "packed weight without scales"},
+       "a packed weight but no scales"},
       {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}",
        "{\"quantization\":{\"group_size\":32,\"bits\":4}}", PE_OK, "BF16"},
       {"{\"m.weight\":{\"dtype\":\"BF16\",\"shape\":[2,8],\"data_offsets\":[0,32]}}",
@@ -446,7 +447,7 @@ static void refusals(void) {
   remove_folder();
 }
 
-/* ---- GGUF ------------------------------------------------------------------------------------------------------------------ */
+/* ---- GGUF ------------------------------------------------------------------------------------ */
 
 static void write_part(const char *name, int no, int count, int total, const char *tensor,
                        uint32_t type) {
@@ -483,7 +484,7 @@ static void split_gguf(void) {
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "split.no is 0");
   write_part("t-00002-of-00002.gguf", 1, 3, 2, "b", 0);
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err,
-              "split.count is 3, the name says 2");
+              "split.count is 3, but the name says 2");
   write_part("t-00002-of-00002.gguf", 1, 2, 2, "a", 0);
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err, "'a' is in ");
   write_part("t-00002-of-00002.gguf", 1, 2, 2, "b", 16);
@@ -492,11 +493,11 @@ static void split_gguf(void) {
   write_part("t-00001-of-00002.gguf", 0, 2, 5, "a", 0);
   write_part("t-00002-of-00002.gguf", 1, 2, 5, "b", 0);
   CHECK_FAILS(open_in("t-00001-of-00002.gguf", &w, &err), PE_EFORMAT, err,
-              "split.tensors.count is 5, the 2 parts hold 2");
+              "split.tensors.count is 5, but the 2 parts contain 2 tensors");
   remove_folder();
 }
 
-/* ---- the rest ---------------------------------------------------------------------------------------------------------------- */
+/* ---- other ----------------------------------------------------------------------------------- */
 
 static void summary(void) {
   pe_weights *w;
@@ -539,7 +540,8 @@ static void no_memory(void) {
     }
 }
 
-/* A mutated header with everything that is joined: an error, or weights that can be decoded to the last row. */
+/* A mutated header with all joined formats gives an error, or weights that decode to the last
+ * row. */
 static void mutants(void) {
   static const char header[] = "{" WORDS "," SCALES(
       "BF16", "72") "," BIASES ","
@@ -562,7 +564,7 @@ static void mutants(void) {
     write_tensors("model.safetensors", text, 100);
     if (open_in("", &w, &err)) continue;
     opened++;
-    for (size_t i = 0; i < w->count; i++) digest(w, &w->list[i], 0);
+    for (size_t i = 0; i < w->count; i++) digest(&w->list[i], 0);
     pe_weights_release(w);
   }
   CHECK(opened > 100 && opened < 2900);

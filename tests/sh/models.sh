@@ -80,7 +80,7 @@ out '{"bits": 16, "bytes_per_token": 1024, '; out '{"bits": 8, "bytes_per_token"
 out '"state_per_sequence": '; out '"activations_512_rows": '
 try "a window limits the cache" 0 inspect $G/mistral --json; out '{"bits": 32, "bytes_per_token": 1024, "bytes_of_context": 12288}'
 try "the graph" 0 inspect $M --graph; no_err; out "linear_attn.in_proj_qkv"; out "layers 4 to 6: as 1"; out "map add, softplus, mul, exp"
-out "+ mlp.gate_proj + mlp.up_proj + silu"; out "+ rope.2"; out "could fold"; out "without sharing"
+out "+ mlp.gate_proj + mlp.up_proj + silu"; out "+ rope.2"; out "without sharing"
 try "the graph as JSON" 0 inspect $G/llama --graph --json; lines 1; out '"graph": [{"name": "embed", "op": "embed", "shape": [64]'
 out '"plan": {"instructions": [{"op": '; out '"unshared_bytes": '
 try "the graph of a GGUF" 0 inspect tests/golden-gguf/llama-Q4_K.gguf --graph; out "blk.0.attn_q.weight"

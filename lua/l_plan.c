@@ -1,0 +1,81 @@
+/* l_plan.c - perigee.Plan: the instructions of a graph as tables, for inspect. */
+#include "lua/l_graph.h"
+#include "runtime/graph/plan.h"
+
+typedef struct plan {
+  pe_plan *p;
+} plan;
+
+static void plan_close(void *self) { pe_plan_close(((plan *)self)->p); }
+
+static const pe_plan *check(lua_State *L) {
+  return ((plan *)pe_bind_check(L, 1, &pe_plan_class))->p;
+}
+
+static int get_row_floats(lua_State *L) {
+  lua_pushinteger(L, check(L)->row_floats);
+  return 1;
+}
+
+static int get_output_floats(lua_State *L) {
+  lua_pushinteger(L, check(L)->output_floats);
+  return 1;
+}
+
+static int get_unshared_floats(lua_State *L) {
+  lua_pushinteger(L, check(L)->unshared_floats);
+  return 1;
+}
+
+/* [] -> [table] */
+static void push_instruction(lua_State *L, const pe_plan *p, const pe_instr *x) {
+  pe_graph_push_value(L, p->graph, x->value);
+  lua_pushstring(L, pe_op_name(x->op));
+  lua_setfield(L, -2, "op");
+  if (x->op == PE_OP_MAP) {
+    pe_graph_set_steps(L, &x->args.map);
+  } else {
+    lua_pushnil(L);
+    lua_setfield(L, -2, "steps");
+  }
+  lua_createtable(L, x->fused_count, 0);
+  for (int32_t i = 0; i < x->fused_count; i++) {
+    pe_graph_push_value(L, p->graph, x->fused[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "fused");
+  if (x->out.rows == PE_EXTENT_CONST) return;
+  lua_pushinteger(L, x->out.at);
+  lua_setfield(L, -2, "place");
+}
+
+static int l_instructions(lua_State *L) { /* [self] -> [list] */
+  const pe_plan *p = check(L);
+  lua_createtable(L, (int)p->count, 0);
+  for (size_t i = 0; i < p->count; i++) {
+    push_instruction(L, p, &p->instr[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
+int pe_graph_l_plan(lua_State *L) { /* [graph, {fusion}] -> [plan] or [nil, err] */
+  static const char *const keys[] = {"fusion", NULL};
+  pe_graph *g = pe_bind_graph(L, 1);
+  pe_bind_options(L, 2, keys);
+  pe_plan_options o = {.apart = !pe_bind_boolean(L, 2, "fusion", true)};
+  plan *self = pe_bind_new(L, &pe_plan_class, sizeof *self, 1);
+  lua_pushvalue(L, 1);
+  lua_setiuservalue(L, -2, 1); /* keeps the graph alive */
+  pe_error err;
+  if (pe_plan_open(g, &o, &self->p, &err)) return pe_bind_error(L, &err);
+  pe_bind_opened(L, self, 0);
+  return 1;
+}
+
+static const luaL_Reg methods[] = {{"instructions", l_instructions}, {NULL, NULL}};
+static const luaL_Reg fields[] = {{"row_floats", get_row_floats},
+                                  {"output_floats", get_output_floats},
+                                  {"unshared_floats", get_unshared_floats},
+                                  {NULL, NULL}};
+const pe_class pe_plan_class = {"perigee.Plan", methods, fields, NULL, NULL, plan_close};
