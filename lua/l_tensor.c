@@ -1,9 +1,9 @@
-/* l_tensor.c - perigee.tensor: the class, arguments, asking and printing; see l_tensor.h. */
+/* l_tensor.c - perigee.tensor: the class, arguments, fields and printing; see l_tensor.h. */
 #include "lua/l_tensor.h"
 
 #include <string.h>
 
-/* ---- objects ------------------------------------------------------------------------------------------- */
+/* ---- objects --------------------------------------------------------------------------------- */
 
 static void close_tensor(void *self) { pe_tensor_close(self); }
 
@@ -14,8 +14,9 @@ pe_tensor *pe_tensor_slot(lua_State *L) {
 
 enum { STEP_KB = 1024, MOST_STEPS = 64 };
 
-/* The collector is stepped for the first megabyte of an object. A large tensor took long to make anyway, so
- * collecting may take longer, too: else a large Lua heap would let many of them pile up before a cycle ends. */
+/* bind.c steps the collector for the first megabyte of an object; this adds a step for each further
+ * megabyte, so that dead tensors do not pile up before a cycle of a large Lua heap ends. MOST_STEPS
+ * bounds the pause of one call. */
 static void step_for_more(lua_State *L, uint64_t bytes) {
   uint64_t steps = bytes / (STEP_KB << 10);
   if (steps > MOST_STEPS) steps = MOST_STEPS;
@@ -36,7 +37,7 @@ int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc, const pe_er
   return 1;
 }
 
-/* ---- arguments ----------------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 pe_number pe_tensor_number_arg(lua_State *L, int arg) {
   if (lua_isboolean(L, arg)) return pe_number_int(lua_toboolean(L, arg));
@@ -71,15 +72,16 @@ int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent) {
   lua_Integer given = luaL_checkinteger(L, arg);
   if (given == 0 || given > rank || given < -rank)
     luaL_argerror(L, arg,
-                  lua_pushfstring(L, "axis %I of a tensor of rank %d", (LUAI_UACINT)given, rank));
+                  lua_pushfstring(L, "there is no axis %I, the tensor has rank %d",
+                                  (LUAI_UACINT)given, rank));
   return (int)(given < 0 ? given + rank : given - 1);
 }
 
 int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len, const char *what) {
   if (given == 0 || given > len || given < -len)
     luaL_argerror(L, arg,
-                  lua_pushfstring(L, "position %I of %s with %I", (LUAI_UACINT)given, what,
-                                  (LUAI_UACINT)len));
+                  lua_pushfstring(L, "position %I is out of range: %s has %I", (LUAI_UACINT)given,
+                                  what, (LUAI_UACINT)len));
   return given < 0 ? given + len : given - 1;
 }
 
@@ -87,9 +89,9 @@ int pe_tensor_shape_arg(lua_State *L, int arg, int64_t *shape) {
   luaL_checktype(L, arg, LUA_TTABLE);
   lua_Unsigned n = lua_rawlen(L, arg);
   if (n > PE_TENSOR_RANK)
-    luaL_argerror(L, arg,
-                  lua_pushfstring(L, "%I dimensions, at most %d are possible", (LUAI_UACINT)n,
-                                  PE_TENSOR_RANK));
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "at most %d dimensions, got %I", PE_TENSOR_RANK, (LUAI_UACINT)n));
   for (int i = 0; i < (int)n; i++) {
     int whole = 0;
     if (lua_rawgeti(L, arg, i + 1) == LUA_TNUMBER) shape[i] = lua_tointegerx(L, -1, &whole);
@@ -109,7 +111,7 @@ pe_dtype pe_tensor_dtype_arg(lua_State *L, int arg, const char *name, size_t len
   return (pe_dtype)dtype;
 }
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
+/* ---- fields and elements --------------------------------------------------------------------- */
 
 static int push_list(lua_State *L, int n, const int64_t *list) {
   lua_createtable(L, n, 0);
@@ -131,17 +133,28 @@ static int get_strides(lua_State *L) {
 }
 
 static int get_dtype(lua_State *L) {
-  return lua_pushstring(L, pe_dtype_name(pe_tensor_arg(L, 1)->dtype)), 1;
+  lua_pushstring(L, pe_dtype_name(pe_tensor_arg(L, 1)->dtype));
+  return 1;
 }
-static int get_rank(lua_State *L) { return lua_pushinteger(L, pe_tensor_arg(L, 1)->rank), 1; }
+
+static int get_rank(lua_State *L) {
+  lua_pushinteger(L, pe_tensor_arg(L, 1)->rank);
+  return 1;
+}
+
 static int get_size(lua_State *L) {
-  return lua_pushinteger(L, pe_tensor_size(pe_tensor_arg(L, 1))), 1;
+  lua_pushinteger(L, pe_tensor_size(pe_tensor_arg(L, 1)));
+  return 1;
 }
+
 static int get_nbytes(lua_State *L) {
-  return lua_pushinteger(L, (lua_Integer)pe_tensor_bytes(pe_tensor_arg(L, 1))), 1;
+  lua_pushinteger(L, (lua_Integer)pe_tensor_bytes(pe_tensor_arg(L, 1)));
+  return 1;
 }
+
 static int get_contiguous(lua_State *L) {
-  return lua_pushboolean(L, pe_tensor_is_contiguous(pe_tensor_arg(L, 1))), 1;
+  lua_pushboolean(L, pe_tensor_is_contiguous(pe_tensor_arg(L, 1)));
+  return 1;
 }
 
 static int tensor_len(lua_State *L) {
@@ -151,24 +164,33 @@ static int tensor_len(lua_State *L) {
   return 1;
 }
 
-/* [self, key]: t[i] is a number of a vector, else a view of one rank less; past the end is nil, as in a
- * table. */
+/* [self, key] -> t[i]: of a vector a number, else a view with one axis less; nil past the end, as
+ * in a table. */
 static int tensor_index(lua_State *L) {
   pe_error err;
   int whole;
   lua_Integer given = lua_type(L, 2) == LUA_TNUMBER ? lua_tointegerx(L, 2, &whole) : 0;
-  if (lua_type(L, 2) != LUA_TNUMBER || !whole) return lua_pushnil(L), 1;
+  if (lua_type(L, 2) != LUA_TNUMBER || !whole) {
+    lua_pushnil(L);
+    return 1;
+  }
   pe_tensor *t = pe_tensor_arg(L, 1);
   if (t->rank == 0) return luaL_error(L, "index: a tensor of rank 0 has no positions");
   int64_t len = t->shape[0], at = given < 0 ? given + len : given - 1;
-  if (given == 0 || at < 0 || at >= len) return lua_pushnil(L), 1;
-  if (t->rank == 1) return pe_tensor_push_number(L, pe_tensor_get(t, &at), t->dtype), 1;
+  if (given == 0 || at < 0 || at >= len) {
+    lua_pushnil(L);
+    return 1;
+  }
+  if (t->rank == 1) {
+    pe_tensor_push_number(L, pe_tensor_get(t, &at), t->dtype);
+    return 1;
+  }
   pe_tensor *slot = pe_tensor_slot(L);
   t = pe_tensor_arg(L, 1);
   return pe_tensor_give_view(L, slot, pe_tensor_select(t, 0, at, slot, &err), &err);
 }
 
-/* [self, key, value]: writes a number or tensor into the i-th row. */
+/* [self, key, value] -> []: writes a number or tensor to row i. */
 static int tensor_newindex(lua_State *L) {
   pe_error err;
   pe_tensor *t = pe_tensor_arg(L, 1);
@@ -191,7 +213,8 @@ static int tensor_item(lua_State *L) {
   char s[PE_SHAPE_TEXT];
   pe_tensor *t = pe_tensor_arg(L, 1);
   if (pe_tensor_size(t) != 1)
-    return luaL_error(L, "item: shape %s is not one element", pe_shape_text(t->rank, t->shape, s));
+    return luaL_error(L, "item: the tensor must have one element, its shape is %s",
+                      pe_shape_text(t->rank, t->shape, s));
   pe_tensor_push_number(L, pe_tensor_get(t, (int64_t[PE_TENSOR_RANK]){0}), t->dtype);
   return 1;
 }
@@ -211,7 +234,8 @@ static void push_table(lua_State *L, const pe_tensor *t, int axis, int64_t *inde
 static int tensor_totable(lua_State *L) {
   int64_t index[PE_TENSOR_RANK];
   luaL_checkstack(L, PE_TENSOR_RANK + 4, "totable");
-  pe_tensor *view = pe_tensor_slot(L); /* ours: nobody can close it while the tables are made */
+  pe_tensor *view =
+      pe_tensor_slot(L); /* our own: no finalizer can close it while tables are created */
   pe_tensor_give_view(L, view, pe_tensor_same(pe_tensor_arg(L, 1), view), NULL);
   push_table(L, view, 0, index);
   return 1;
@@ -252,17 +276,17 @@ static int tensor_stats(lua_State *L) {
 
 enum { MAX_BINS = 1 << 20 };
 
-/* [self, bins, {low, high}] */
+/* [self, bins, {low, high}] -> [{counts, low, high}] */
 static int tensor_histogram(lua_State *L) {
   static const char *const keys[] = {"low", "high", NULL};
   pe_error err;
   pe_tensor_summary s;
   pe_tensor *t = pe_tensor_arg(L, 1);
   lua_Integer bins = luaL_optinteger(L, 2, 16);
-  luaL_argcheck(L, bins >= 1 && bins <= MAX_BINS, 2, "bins out of range");
+  luaL_argcheck(L, bins >= 1 && bins <= MAX_BINS, 2, "between 1 and 1048576 bins expected");
   pe_bind_options(L, 3, keys);
   pe_tensor_stats(t, &s);
-  bool none = s.mean != s.mean; /* nothing finite */
+  bool none = s.mean != s.mean; /* no element is finite */
   double low = pe_bind_number(L, 3, "low", none ? 0 : s.min),
          high = pe_bind_number(L, 3, "high", none ? 1 : s.max);
   int64_t *counts = lua_newuserdatauv(L, (size_t)bins * sizeof *counts, 0);
@@ -276,9 +300,9 @@ static int tensor_histogram(lua_State *L) {
   return 1;
 }
 
-/* ---- printing ------------------------------------------------------------------------------------------ */
+/* ---- printing -------------------------------------------------------------------------------- */
 
-enum { SHOW_ALL = 256 }; /* a tensor of more elements prints as one line */
+enum { SHOW_ALL = 256 }; /* a tensor with more elements prints as one line */
 
 typedef pe_status print_fn(const pe_tensor *t, const pe_print_options *o, pe_buf *out,
                            pe_error *err);
@@ -290,7 +314,7 @@ static int push_text(lua_State *L) {
   return 1;
 }
 
-/* [] -> [string], or raises; the text is freed either way. */
+/* [] -> [string], or raises; frees the text in both cases. */
 static void push_printed(lua_State *L, const pe_tensor *t, const pe_print_options *o,
                          print_fn *fn) {
   pe_buf text = {0};
@@ -319,7 +343,7 @@ static pe_print_options print_options(lua_State *L, int arg) {
                             .ascii = pe_bind_boolean(L, arg, "ascii", false)};
 }
 
-/* The numbers under a short header. */
+/* A short header, then the numbers. */
 static pe_status print_numbers(const pe_tensor *t, const pe_print_options *o, pe_buf *out,
                                pe_error *err) {
   char s[PE_SHAPE_TEXT];
@@ -344,13 +368,16 @@ static int tensor_summary(lua_State *L) {
 
 static int tensor_tostring(lua_State *L) {
   pe_tensor *t = pe_bind_test(L, 1, &pe_tensor_class);
-  if (!t) return lua_pushliteral(L, "tensor (closed)"), 1;
+  if (!t) {
+    lua_pushliteral(L, "tensor (closed)");
+    return 1;
+  }
   pe_print_options o = {.threshold = SHOW_ALL};
   push_printed(L, t, &o, pe_tensor_size(t) > o.threshold ? pe_tensor_print_line : print_numbers);
   return 1;
 }
 
-/* ---- the class ----------------------------------------------------------------------------------------- */
+/* ---- the class ------------------------------------------------------------------------------- */
 
 #define METHOD(name, ...) {#name, pe_tensor_l_##name},
 static const luaL_Reg methods[] = {

@@ -1,9 +1,10 @@
-/* l_tensor.h - perigee.tensor: tensors for scripts; what its files share.
+/* l_tensor.h - perigee.tensor: shared by its files.
  *
- * A Lua tensor is a pe_tensor in a perigee.Tensor object. Positions and axes count from 1, negative ones from
- * the end. Results that own their bytes tell the collector; views own nothing. Everything that can go wrong
- * here is misuse, so it raises. l_tensor.c has the class, asking and printing, l_tensor_make.c makes tensors,
- * the other methods live in l_tensor_view.c and l_tensor_math.c; the lists below make the class's table. */
+ * A Lua tensor is a pe_tensor in a perigee.Tensor object. Positions and axes count from 1, negative
+ * ones from the end. Results that own their bytes report them to the collector; views own nothing.
+ * Every error here is a mistake of the script, so it raises. l_tensor.c has the class, its fields
+ * and printing, l_tensor_make.c creates tensors, l_tensor_view.c and l_tensor_math.c have the other
+ * methods. The lists below become the class's table of methods. */
 #ifndef PE_L_TENSOR_H
 #define PE_L_TENSOR_H
 
@@ -13,28 +14,29 @@
 extern const pe_class pe_tensor_class;
 
 /* clang-format off */
-#define PE_TENSOR_VIEW_METHODS(X)                                                                    \
-  X(rows) X(slice) X(select) X(view) X(reshape) X(flatten) X(t) X(permute) X(swap) X(expand)         \
+#define PE_TENSOR_VIEW_METHODS(X)                                                                  \
+  X(rows) X(slice) X(select) X(view) X(reshape) X(flatten) X(t) X(permute) X(swap) X(expand)       \
   X(squeeze) X(unsqueeze) X(contiguous) X(copy) X(to) X(fill) X(write) X(take)
 
-#define PE_TENSOR_UNARY_METHODS(X)                                                                   \
-  X(neg, PE_NEG) X(abs, PE_ABS) X(sign, PE_SIGN) X(square, PE_SQUARE) X(relu, PE_RELU)               \
-  X(floor, PE_FLOOR) X(ceil, PE_CEIL) X(round, PE_ROUND) X(exp, PE_EXP) X(log, PE_LOG)               \
-  X(sqrt, PE_SQRT) X(rsqrt, PE_RSQRT) X(sin, PE_SIN) X(cos, PE_COS) X(tanh, PE_TANH) X(erf, PE_ERF)  \
-  X(sigmoid, PE_SIGMOID) X(silu, PE_SILU) X(gelu, PE_GELU) X(gelu_tanh, PE_GELU_TANH)                \
+#define PE_TENSOR_UNARY_METHODS(X)                                                                 \
+  X(neg, PE_NEG) X(abs, PE_ABS) X(sign, PE_SIGN) X(square, PE_SQUARE) X(relu, PE_RELU)             \
+  X(floor, PE_FLOOR) X(ceil, PE_CEIL) X(round, PE_ROUND) X(exp, PE_EXP) X(log, PE_LOG)             \
+  X(sqrt, PE_SQRT) X(rsqrt, PE_RSQRT) X(sin, PE_SIN) X(cos, PE_COS) X(tanh, PE_TANH) X(erf, PE_ERF)\
+  X(sigmoid, PE_SIGMOID) X(silu, PE_SILU) X(gelu, PE_GELU) X(gelu_tanh, PE_GELU_TANH)              \
   X(logical_not, PE_NOT) X(isnan, PE_ISNAN) X(isinf, PE_ISINF) X(isfinite, PE_ISFINITE)
 
-#define PE_TENSOR_BINARY_METHODS(X)                                                                  \
-  X(add, PE_ADD) X(sub, PE_SUB) X(mul, PE_MUL) X(div, PE_DIV) X(idiv, PE_IDIV) X(mod, PE_MOD)        \
-  X(pow, PE_POW) X(minimum, PE_MINIMUM) X(maximum, PE_MAXIMUM) X(eq, PE_EQ) X(ne, PE_NE)             \
+#define PE_TENSOR_BINARY_METHODS(X)                                                                \
+  X(add, PE_ADD) X(sub, PE_SUB) X(mul, PE_MUL) X(div, PE_DIV) X(idiv, PE_IDIV) X(mod, PE_MOD)      \
+  X(pow, PE_POW) X(minimum, PE_MINIMUM) X(maximum, PE_MAXIMUM) X(eq, PE_EQ) X(ne, PE_NE)           \
   X(lt, PE_LT) X(le, PE_LE) X(gt, PE_GT) X(ge, PE_GE) X(logical_and, PE_AND) X(logical_or, PE_OR)
 
-#define PE_TENSOR_REDUCE_METHODS(X)                                                                  \
-  X(sum, PE_SUM) X(mean, PE_MEAN) X(prod, PE_PROD) X(max, PE_MAX) X(min, PE_MIN) X(any, PE_ANY)      \
-  X(all, PE_ALL) X(argmax, PE_ARGMAX) X(argmin, PE_ARGMIN) X(var, PE_VAR) X(std, PE_STD) X(norm, PE_NORM)
+#define PE_TENSOR_REDUCE_METHODS(X)                                                                \
+  X(sum, PE_SUM) X(mean, PE_MEAN) X(prod, PE_PROD) X(max, PE_MAX) X(min, PE_MIN) X(any, PE_ANY)    \
+  X(all, PE_ALL) X(argmax, PE_ARGMAX) X(argmin, PE_ARGMIN) X(var, PE_VAR) X(std, PE_STD)           \
+  X(norm, PE_NORM)
 
-#define PE_TENSOR_OTHER_MATH(X)                                                                      \
-  X(clamp) X(where) X(matmul) X(softmax) X(log_softmax) X(cumsum) X(sort) X(argsort) X(topk)         \
+#define PE_TENSOR_OTHER_MATH(X)                                                                    \
+  X(clamp) X(where) X(matmul) X(softmax) X(log_softmax) X(cumsum) X(sort) X(argsort) X(topk)       \
   X(equal) X(close_to)
 /* clang-format on */
 
@@ -54,26 +56,25 @@ int pe_tensor_l_concat(lua_State *L);
 int pe_tensor_l_stack(lua_State *L);
 
 pe_tensor *pe_tensor_arg(lua_State *L, int arg);
-/* [] -> [object, not yet open]; fill it, then give it. Making it may run finalizers, and one of those may
- * close a tensor: take tensor arguments (again) behind it. */
+/* [] -> [object, not yet open]; fill it, then call pe_tensor_give. Creating it may run finalizers,
+ * which may close a tensor: check tensor arguments (again) after it. */
 pe_tensor *pe_tensor_slot(lua_State *L);
-/* Raises when rc is a failure; else the object is open. Returns 1. */
-int pe_tensor_give(lua_State *L, pe_tensor *slot, pe_status rc,
-                   const pe_error *err); /* owns its bytes */
-int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc,
-                        const pe_error *err); /* shares them */
+/* Raise if rc is a failure, else open the object and return 1. The tensor owns its bytes, or is a
+ * view. */
+int pe_tensor_give(lua_State *L, pe_tensor *slot, pe_status rc, const pe_error *err);
+int pe_tensor_give_view(lua_State *L, pe_tensor *slot, pe_status rc, const pe_error *err);
 
-/* A tensor or number; a number's tensor takes its place on the stack. `like` is the other operand's dtype. */
+/* A tensor or number; a number is replaced on the stack by a tensor. `like` is the dtype of the
+ * other operand. */
 const pe_tensor *pe_tensor_operand(lua_State *L, int arg, pe_dtype like);
 pe_number pe_tensor_number_arg(lua_State *L, int arg); /* a number or boolean */
 void pe_tensor_push_number(lua_State *L, pe_number n, pe_dtype dtype);
-int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent); /* from 0 */
-int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len,
-                           const char *what); /* from 0 */
-int pe_tensor_shape_arg(lua_State *L, int arg,
-                        int64_t *shape); /* the list part of a table; returns the rank */
+int pe_tensor_axis_arg(lua_State *L, int arg, int rank, int absent); /* counts from 0 */
+/* Counts from 0; `what` names the axis in errors. */
+int64_t pe_tensor_position(lua_State *L, int arg, int64_t given, int64_t len, const char *what);
+int pe_tensor_shape_arg(lua_State *L, int arg, int64_t *shape); /* a list; returns the rank */
 pe_dtype pe_tensor_dtype_arg(lua_State *L, int arg, const char *name, size_t len);
-/* A tensor, or a list of integers whose tensor takes its place on the stack. */
+/* A tensor, or a list of integers, which is replaced on the stack by a tensor. */
 const pe_tensor *pe_tensor_positions_arg(lua_State *L, int arg);
 
 #endif

@@ -1,18 +1,19 @@
-/* l_tensor_make.c - perigee.tensor: making tensors of Lua values and by recipe; see l_tensor.h. */
+/* l_tensor_make.c - perigee.tensor: creates tensors; see l_tensor.h. */
 #include "lua/l_tensor.h"
 
 #include <math.h>
 
-/* ---- options --------------------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
-/* Option dtype of the table at arg. */
+/* The option dtype of the table at arg. */
 static pe_dtype dtype_option(lua_State *L, int arg, pe_dtype absent) {
   size_t len;
   const char *name = pe_bind_string(L, arg, "dtype", &len, NULL);
   return name ? pe_tensor_dtype_arg(L, arg, name, len) : absent;
 }
 
-/* {2, 3, dtype = "f16"}: the list part is the shape; a table of the rest takes the place of the argument. */
+/* {2, 3, dtype = "f16"}: the list part is the shape; the argument is replaced by a table of the
+ * rest. */
 static int shape_and_options(lua_State *L, int arg, int64_t *shape, const char *const *keys) {
   int rank = pe_tensor_shape_arg(L, arg, shape);
   lua_newtable(L);
@@ -30,7 +31,7 @@ static int shape_and_options(lua_State *L, int arg, int64_t *shape, const char *
   return rank;
 }
 
-/* ---- from Lua values ----------------------------------------------------------------------------------- */
+/* ---- from Lua values ------------------------------------------------------------------------- */
 
 typedef struct literal {
   int rank;
@@ -42,13 +43,13 @@ typedef struct literal {
   int64_t done;
 } literal;
 
-/* Follows the first elements down; the value is on top. */
+/* Finds the shape of the value on top, following the first element of each table. */
 static void measure(lua_State *L, literal *x) {
   luaL_checkstack(L, 2 * PE_TENSOR_RANK + 8, "tensor");
   int top = lua_gettop(L);
   while (lua_istable(L, -1)) {
     if (x->rank == PE_TENSOR_RANK)
-      luaL_error(L, "tensor: more than %d tables inside one another", PE_TENSOR_RANK);
+      luaL_error(L, "tensor: tables are nested more than %d deep", PE_TENSOR_RANK);
     x->shape[x->rank++] = (int64_t)lua_rawlen(L, -1);
     lua_rawgeti(L, -1, 1);
   }
@@ -64,7 +65,7 @@ static void wrong_element(lua_State *L, const literal *x, const char *got) {
 static void visit_element(lua_State *L, literal *x, bool store) {
   bool boolean = lua_isboolean(L, -1);
   if (!boolean && lua_type(L, -1) != LUA_TNUMBER)
-    wrong_element(L, x, lua_pushfstring(L, "a %s, not a number", luaL_typename(L, -1)));
+    wrong_element(L, x, lua_pushfstring(L, "a %s, expected a number", luaL_typename(L, -1)));
   bool integer = !boolean && lua_isinteger(L, -1);
   x->all_booleans &= boolean, x->all_integers &= integer || boolean;
   if (store && x->whole)
@@ -74,16 +75,17 @@ static void visit_element(lua_State *L, literal *x, bool store) {
   x->done++;
 }
 
-/* Visits the value on top, which must have the shape from `axis` on. Once to look, once to store. */
+/* Visits the value on top, which must have the shape from `axis` on: once to check, once to
+ * store. */
 static void visit(lua_State *L, literal *x, int axis, bool store) {
   if (axis == x->rank) {
     visit_element(L, x, store);
     return;
   }
   if (!lua_istable(L, -1))
-    wrong_element(L, x, lua_pushfstring(L, "a %s, not a table", luaL_typename(L, -1)));
+    wrong_element(L, x, lua_pushfstring(L, "a %s, expected a table", luaL_typename(L, -1)));
   if ((int64_t)lua_rawlen(L, -1) != x->shape[axis])
-    luaL_error(L, "tensor: a table at axis %d has %I elements, the first one has %I", axis + 1,
+    luaL_error(L, "tensor: a table at axis %d has %I elements, but the first one has %I", axis + 1,
                (LUAI_UACINT)lua_rawlen(L, -1), (LUAI_UACINT)x->shape[axis]);
   for (int64_t i = 1; i <= x->shape[axis]; i++) {
     lua_rawgeti(L, -1, i);
@@ -92,7 +94,7 @@ static void visit(lua_State *L, literal *x, int axis, bool store) {
   }
 }
 
-/* [..., value] -> [..., value, tensor]. dtype < 0: from the elements. */
+/* [] -> [tensor] of the value at arg. dtype < 0: chosen by the elements. */
 static pe_tensor *from_value(lua_State *L, int arg, int dtype) {
   literal x = {.all_booleans = true, .all_integers = true};
   pe_error err;
@@ -123,7 +125,7 @@ const pe_tensor *pe_tensor_positions_arg(lua_State *L, int arg) {
   return t;
 }
 
-/* ---- making -------------------------------------------------------------------------------------------- */
+/* ---- creating -------------------------------------------------------------------------------- */
 
 static const char *const dtype_only[] = {"dtype", NULL};
 
@@ -149,8 +151,8 @@ static int make_full(lua_State *L, pe_number value) {
   int rank = shape_and_options(L, 1, shape, dtype_only);
   pe_dtype dtype = dtype_option(L, 1, PE_F32);
   pe_tensor *slot = pe_tensor_slot(L);
-  bool zero = value.kind == PE_NUMBER_INT &&
-              value.i == 0; /* fresh bytes are zero, also of dtypes nothing rounds to */
+  /* New bytes are zero, so this works also for F8, which nothing converts to. */
+  bool zero = value.kind == PE_NUMBER_INT && value.i == 0;
   pe_status rc = zero ? pe_tensor_new(dtype, rank, shape, slot, &err)
                       : pe_tensor_full(dtype, rank, shape, value, slot, &err);
   return pe_tensor_give(L, slot, rc, &err);
@@ -169,9 +171,9 @@ static int tensor_eye(lua_State *L) {
   return pe_tensor_give(L, slot, pe_tensor_eye(dtype, n, slot, &err), &err);
 }
 
-/* How many numbers a `for` from, to, step would run through. */
+/* Number of iterations of `for i = from, to, step`. */
 static int64_t range_count(lua_State *L, pe_number from, pe_number to, pe_number step) {
-  if (pe_number_as_float(step) == 0) luaL_argerror(L, 3, "option 'step' is 0");
+  if (pe_number_as_float(step) == 0) luaL_argerror(L, 3, "option 'step' must not be 0");
   if (from.kind == PE_NUMBER_INT && to.kind == PE_NUMBER_INT && step.kind == PE_NUMBER_INT) {
     if (step.i > 0 ? from.i > to.i : from.i < to.i) return 0;
     uint64_t span =
@@ -183,8 +185,8 @@ static int64_t range_count(lua_State *L, pe_number from, pe_number to, pe_number
       floor((pe_number_as_float(to) - pe_number_as_float(from)) / pe_number_as_float(step) + 1e-9) +
       1;
   if (n != n || n > 0x1p53)
-    luaL_error(L, "range: from %f to %f step %f", pe_number_as_float(from), pe_number_as_float(to),
-               pe_number_as_float(step));
+    luaL_error(L, "range: from %f to %f in steps of %f gives NaN or more than 2^53 numbers",
+               pe_number_as_float(from), pe_number_as_float(to), pe_number_as_float(step));
   return n > 0 ? (int64_t)n : 0;
 }
 
@@ -214,7 +216,7 @@ static int tensor_range(lua_State *L) {
 typedef pe_status random_fn(pe_dtype dtype, int rank, const int64_t *shape, double a, double b,
                             uint64_t seed, pe_tensor *out, pe_error *err);
 
-/* keys begin with the names of the two numbers of the distribution, which are 0 and 1 by default. */
+/* The first two keys are the parameters of the distribution; their defaults are 0 and 1. */
 static int give_random(lua_State *L, const char *const *keys, random_fn *fill) {
   int64_t shape[PE_TENSOR_RANK];
   pe_error err;

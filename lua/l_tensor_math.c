@@ -1,7 +1,7 @@
-/* l_tensor_math.c - perigee.tensor: arithmetic, reductions, order; see l_tensor.h. */
+/* l_tensor_math.c - perigee.tensor: arithmetic, reductions, sorting; see l_tensor.h. */
 #include "lua/l_tensor.h"
 
-/* ---- element by element -------------------------------------------------------------------------------- */
+/* ---- element by element ---------------------------------------------------------------------- */
 
 static int unary(lua_State *L, pe_unary op) {
   pe_error err;
@@ -9,7 +9,7 @@ static int unary(lua_State *L, pe_unary op) {
   return pe_tensor_give(L, slot, pe_tensor_unary(op, t, slot, &err), &err);
 }
 
-/* One of the two operands is a tensor, the other may be a number. */
+/* One operand is a tensor, the other may be a number. */
 static int binary(lua_State *L, pe_binary op) {
   pe_error err;
   lua_settop(L, 2);
@@ -34,8 +34,7 @@ int pe_tensor_l_clamp(lua_State *L) {
   pe_error err;
   pe_tensor_arg(L, 1);
   lua_settop(L, 3);
-  if (lua_isnil(L, 2) && lua_isnil(L, 3))
-    return luaL_error(L, "clamp: neither a low nor a high end");
+  if (lua_isnil(L, 2) && lua_isnil(L, 3)) return luaL_error(L, "clamp: low or high is required");
   for (int i = 0; i < 2; i++) {
     if (lua_isnil(L, i + 2)) continue;
     pe_tensor_operand(L, i + 2, pe_tensor_arg(L, 1)->dtype);
@@ -52,9 +51,8 @@ int pe_tensor_l_where(lua_State *L) {
   pe_error err;
   pe_tensor_arg(L, 1);
   lua_settop(L, 3);
-  int leads = lua_isuserdata(L, 2) || !lua_isuserdata(L, 3)
-                  ? 2
-                  : 3; /* the one whose dtype a number follows */
+  /* The operand whose dtype the other one takes if it is a number. */
+  int leads = lua_isuserdata(L, 2) || !lua_isuserdata(L, 3) ? 2 : 3;
   const pe_tensor *first = pe_tensor_operand(L, leads, PE_F32);
   pe_tensor_operand(L, 5 - leads, first->dtype);
   pe_tensor *slot = pe_tensor_slot(L), *c = pe_tensor_arg(L, 1), *a = pe_tensor_arg(L, 2),
@@ -88,7 +86,7 @@ int pe_tensor_l_matmul(lua_State *L) {
   return pe_tensor_give(L, slot, pe_tensor_matmul(a, b, slot, &err), &err);
 }
 
-/* ---- reductions ---------------------------------------------------------------------------------------- */
+/* ---- reductions ------------------------------------------------------------------------------ */
 
 /* t:sum() is a number, t:sum(axis, {keep = true}) a tensor. */
 static int reduce(lua_State *L, pe_reduce op) {
@@ -114,7 +112,7 @@ static int reduce(lua_State *L, pe_reduce op) {
   int pe_tensor_l_##name(lua_State *L) { return reduce(L, op); }
 PE_TENSOR_REDUCE_METHODS(REDUCE_METHOD)
 
-/* ---- rows of an axis: the last one unless another is named --------------------------------------------- */
+/* ---- rows of an axis, by default the last ---------------------------------------------------- */
 
 static int row_axis(lua_State *L, const pe_tensor *t) {
   return pe_tensor_axis_arg(L, 2, t->rank, t->rank ? t->rank - 1 : 0);
@@ -176,9 +174,8 @@ int pe_tensor_l_topk(lua_State *L) {
   pe_tensor *values = pe_tensor_slot(L), *positions = pe_tensor_slot(L);
   t = pe_tensor_arg(L, 1);
   pe_status rc = pe_tensor_topk(t, axis, k, smallest, 1, values, positions, &err);
-  if (!rc)
-    pe_bind_opened(L, values,
-                   pe_tensor_bytes(values)); /* before anything may raise: both are filled */
+  /* Opened before anything can raise, since both are filled. */
+  if (!rc) pe_bind_opened(L, values, pe_tensor_bytes(values));
   pe_tensor_give(L, positions, rc, &err);
   return 2;
 }

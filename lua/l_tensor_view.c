@@ -1,9 +1,10 @@
 /* l_tensor_view.c - perigee.tensor: views, copies and picking; see l_tensor.h. */
 #include "lua/l_tensor.h"
 
-/* ---- parts of an axis ---------------------------------------------------------------------------------- */
+/* ---- parts of an axis ------------------------------------------------------------------------ */
 
-/* Lua's from … to, both included, as string.sub takes them: negative from the end, beyond the ends is cut. */
+/* from and to as in string.sub: both included, negative ones count from the end, and they are
+ * clamped. */
 static void part(int64_t len, int64_t from, int64_t to, int64_t step, int64_t *start,
                  int64_t *count) {
   if (from < 0) from += len + 1;
@@ -28,34 +29,36 @@ int pe_tensor_l_rows(lua_State *L) {
   return pe_tensor_give_view(L, slot, pe_tensor_slice(t, 0, start, count, 1, slot, &err), &err);
 }
 
-/* An integer of the part {from, to, step} on top of the stack. */
+/* Element i of the part {from, to, step} on top of the stack. */
 static int64_t bound(lua_State *L, int i, int64_t absent) {
   int whole = 0;
   int type = lua_rawgeti(L, -1, i);
   int64_t n = lua_tointegerx(L, -1, &whole);
   lua_pop(L, 1);
   if (type == LUA_TNIL) return absent;
-  if (type != LUA_TNUMBER || !whole) luaL_argerror(L, 2, "a part is {from, to, step} of integers");
+  if (type != LUA_TNUMBER || !whole)
+    luaL_argerror(L, 2, "a part must be {from, to, step}, all integers");
   return n;
 }
 
-/* Replaces the tensor at `view` by its part or position on top of the stack; returns how many axes it lost. */
+/* Applies the part or position on top of the stack to the tensor at `view`. Returns 1 if the axis
+ * disappeared. */
 static int narrow(lua_State *L, int view, int axis) {
   pe_error err;
   pe_tensor *t = pe_tensor_arg(L, view);
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1)) return 0;
   if (axis >= t->rank)
-    luaL_argerror(L, 2, lua_pushfstring(L, "more parts than the %d axes", t->rank));
+    luaL_argerror(L, 2, lua_pushfstring(L, "more parts than the tensor has axes (%d)", t->rank));
   bool single = lua_isinteger(L, -1);
   if (!single && !lua_istable(L, -1))
-    luaL_argerror(L, 2, "a part is a position, {from, to, step} or true for all");
+    luaL_argerror(L, 2, "a part must be a position, {from, to, step} or true");
   int64_t len = t->shape[axis], start = 0, count = 0, step = 1;
   if (single) {
     lua_Integer given = lua_tointeger(L, -1);
     start = pe_tensor_position(L, 2, given, len, lua_pushfstring(L, "axis %d", axis + 1));
   } else {
     step = bound(L, 3, 1);
-    if (step == 0 || step == INT64_MIN) luaL_argerror(L, 2, "a step of 0");
+    if (step == 0 || step == INT64_MIN) luaL_argerror(L, 2, "the step must not be 0");
     int64_t from = bound(L, 1, step > 0 ? 1 : -1), to = bound(L, 2, step > 0 ? -1 : 1);
     part(len, from, to, step, &start, &count);
   }
@@ -97,7 +100,7 @@ int pe_tensor_l_select(lua_State *L) {
   return pe_tensor_give_view(L, slot, pe_tensor_select(t, axis, at, slot, &err), &err);
 }
 
-/* ---- other shapes -------------------------------------------------------------------------------------- */
+/* ---- other shapes ---------------------------------------------------------------------------- */
 
 int pe_tensor_l_view(lua_State *L) {
   pe_error err;
@@ -109,7 +112,7 @@ int pe_tensor_l_view(lua_State *L) {
   return pe_tensor_give_view(L, slot, pe_tensor_view_as(t, rank, shape, slot, &err), &err);
 }
 
-/* A result that may share t's bytes or own new ones. */
+/* A result that shares the bytes of t or owns new ones. */
 static int give_either(lua_State *L, const pe_tensor *t, pe_tensor *slot, pe_status rc,
                        const pe_error *err) {
   if (!rc && slot->buffer == t->buffer) return pe_tensor_give_view(L, slot, rc, err);
@@ -133,7 +136,7 @@ int pe_tensor_l_flatten(lua_State *L) {
   return give_either(L, t, slot, pe_tensor_reshape(t, 1, &size, slot, &err), &err);
 }
 
-/* t:t(): the last two axes change places; a vector stays what it is. */
+/* t:t() swaps the last two axes; a vector stays as it is. */
 int pe_tensor_l_t(lua_State *L) {
   pe_error err;
   pe_tensor *slot = pe_tensor_slot(L), *t = pe_tensor_arg(L, 1);
@@ -159,7 +162,7 @@ int pe_tensor_l_permute(lua_State *L) {
   pe_tensor *t = pe_tensor_arg(L, 1);
   int rank = pe_tensor_shape_arg(L, 2, given);
   if (rank != t->rank)
-    return luaL_error(L, "permute: %d axes named for a tensor of rank %d", rank, t->rank);
+    return luaL_error(L, "permute: %d axes given, the tensor has rank %d", rank, t->rank);
   for (int i = 0; i < rank; i++) {
     lua_pushinteger(L, given[i]);
     lua_replace(L, 2);
@@ -180,12 +183,13 @@ int pe_tensor_l_expand(lua_State *L) {
   return pe_tensor_give_view(L, slot, pe_tensor_expand(t, rank, shape, slot, &err), &err);
 }
 
-/* t:squeeze(axis): without it, all axes of 1 go. */
+/* t:squeeze(axis) removes an axis of 1; without an argument, all of them. */
 int pe_tensor_l_squeeze(lua_State *L) {
   pe_tensor *t = pe_tensor_arg(L, 1);
   int only = pe_tensor_axis_arg(L, 2, t->rank, -1);
   if (only >= 0 && t->shape[only] != 1)
-    return luaL_error(L, "squeeze: axis %d is %I, not 1", only + 1, (LUAI_UACINT)t->shape[only]);
+    return luaL_error(L, "squeeze: axis %d must be 1, it is %I", only + 1,
+                      (LUAI_UACINT)t->shape[only]);
   pe_tensor *slot = pe_tensor_slot(L);
   t = pe_tensor_arg(L, 1);
   pe_tensor_same(t, slot);
@@ -207,7 +211,7 @@ int pe_tensor_l_unsqueeze(lua_State *L) {
   return pe_tensor_give_view(L, slot, pe_tensor_insert(t, axis, slot, &err), &err);
 }
 
-/* ---- copies -------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 int pe_tensor_l_contiguous(lua_State *L) {
   pe_error err;
@@ -232,7 +236,7 @@ int pe_tensor_l_to(lua_State *L) {
   return pe_tensor_give(L, slot, pe_tensor_cast(t, dtype, slot, &err), &err);
 }
 
-/* ---- writing: both return the tensor itself ------------------------------------------------------------ */
+/* ---- writing; both return the tensor itself -------------------------------------------------- */
 
 int pe_tensor_l_fill(lua_State *L) {
   pe_error err;
@@ -250,7 +254,7 @@ int pe_tensor_l_write(lua_State *L) {
   return 1;
 }
 
-/* ---- picking and putting together ---------------------------------------------------------------------- */
+/* ---- picking and joining --------------------------------------------------------------------- */
 
 /* t:take(positions, axis) */
 int pe_tensor_l_take(lua_State *L) {
@@ -267,13 +271,14 @@ int pe_tensor_l_take(lua_State *L) {
 typedef pe_status join_fn(const pe_tensor *const *parts, int count, int axis, pe_tensor *out,
                           pe_error *err);
 
-/* [parts, axis]: parts stay on the stack's table; `more` is 1 where the result has an axis more. */
+/* [parts, axis] -> [tensor]; more: axes that the result has in addition. The table keeps the parts
+ * alive. */
 static int join(lua_State *L, join_fn *fn, int more) {
   pe_error err;
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 2);
   lua_Unsigned n = lua_rawlen(L, 1);
-  luaL_argcheck(L, n >= 1 && n < 1 << 24, 1, "a list of tensors expected");
+  luaL_argcheck(L, n >= 1 && n < 1 << 24, 1, "list of tensors expected");
   pe_tensor *slot = pe_tensor_slot(L);
   const pe_tensor **parts = lua_newuserdatauv(L, (size_t)n * sizeof *parts, 0);
   for (int i = 0; i < (int)n; i++) {

@@ -56,7 +56,7 @@ typedef struct pe_node {
   int32_t inputs;
   pe_value in[PE_NODE_INPUTS];
   int64_t offset;
-  pe_param mat, mat2; /* mat2: second matrix of a gated product, which only the plan makes */
+  pe_param mat, mat2; /* mat2: second matrix of a gated product, created by the plan */
   const float *vec[PE_OP_VECS];
   int32_t cache;    /* index of a pe_cache_layer, or -1 */
   int64_t state_at; /* offset of its state in a slot, in floats; -1: none */

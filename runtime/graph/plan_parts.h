@@ -1,4 +1,4 @@
-/* plan_parts.h - what plan.c and plan_fuse.c share. */
+/* plan_parts.h - shared by plan.c and plan_fuse.c. */
 #ifndef PE_PLAN_PARTS_H
 #define PE_PLAN_PARTS_H
 

@@ -1,36 +1,20 @@
-/* tensor.c - making, asking, copying; see tensor.h. Views are in tensor_view.c. */
+/* tensor.c - creating, reading and copying tensors; see tensor.h. */
 #include "runtime/tensor/tensor.h"
 
 #include "runtime/tensor/tensor_block.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-double pe_number_as_float(pe_number n) {
-  return n.kind == PE_NUMBER_FLOAT ? n.f : n.kind == PE_NUMBER_UINT ? (double)n.u : (double)n.i;
-}
+/* ---- creating -------------------------------------------------------------------------------- */
 
-char *pe_shape_text(int rank, const int64_t *shape, char *text) {
-  size_t at = 1;
-  text[0] = '[';
-  for (int i = 0; i < rank; i++)
-    at += (size_t)snprintf(text + at, PE_SHAPE_TEXT - at, i ? ", %" PRId64 : "%" PRId64, shape[i]);
-  snprintf(text + at, PE_SHAPE_TEXT - at, "]");
-  return text;
-}
-
-/* ---- making -------------------------------------------------------------------------------------------- */
-
-/* Fills in a contiguous layout; the product of the dimensions (zeros counted as ones) must fit, so that no
- * stride can overflow. */
+/* Computes a contiguous layout. The product of the dimensions, with zeros counted as ones, must fit
+ * in 63 bits, so that no stride can overflow. */
 static pe_status layout(const char *what, pe_dtype dtype, int rank, const int64_t *shape,
                         pe_tensor *out, pe_error *err) {
   char s[PE_SHAPE_TEXT];
   if (rank < 0 || rank > PE_TENSOR_RANK)
-    return pe_fail(err, PE_EARG, "%s: %d dimensions, at most %d are possible", what, rank,
-                   PE_TENSOR_RANK);
+    return pe_fail(err, PE_EARG, "%s: at most %d dimensions, got %d", what, PE_TENSOR_RANK, rank);
   pe_tensor t = {.dtype = dtype, .rank = rank};
   int64_t stride = 1, bytes;
   for (int i = rank - 1; i >= 0; i--) {
@@ -49,7 +33,7 @@ static pe_status layout(const char *what, pe_dtype dtype, int rank, const int64_
   return PE_OK;
 }
 
-/* A system that overcommits would say yes and kill us later. */
+/* An overcommitting system would grant any size and kill the process later. */
 static uint64_t memory_limit(void) {
   long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
   return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : (uint64_t)1 << 40;
@@ -84,23 +68,23 @@ pe_status pe_tensor_range(pe_dtype dtype, pe_number from, pe_number step, int64_
                           pe_tensor *out, pe_error *err) {
   pe_tensor t;
   if (pe_dtype_is_f8(dtype))
-    return pe_fail(err, PE_EUNSUPPORTED, "range: %s cannot be computed", pe_dtype_name(dtype));
+    return pe_fail(err, PE_EUNSUPPORTED, "range: %s has no arithmetic", pe_dtype_name(dtype));
   pe_status rc = pe_tensor_new(dtype, 1, &count, &t, err);
   if (rc) return rc;
   bool whole = from.kind == PE_NUMBER_INT && step.kind == PE_NUMBER_INT;
   double f = pe_number_as_float(from), s = pe_number_as_float(step);
-  for (int64_t done = 0; done < count; done += PE_BLOCK) {
-    pe_block b;
-    int n = count - done < PE_BLOCK ? (int)(count - done) : PE_BLOCK;
+  for (int64_t done = 0; done < count; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(count - done);
     for (int i = 0; i < n; i++) {
       if (whole)
         b.u[i] = (uint64_t)from.i + (uint64_t)(done + i) * (uint64_t)step.i; /* wraps */
       else
         b.d[i] = f + (double)(done + i) * s;
     }
-    pe_block_convert(&b, whole ? PE_KI64 : PE_KF64, pe_kind_of(dtype), n);
-    pe_block_saturate(&b, dtype, n);
-    pe_block_store(&b, pe_tensor_at(&t, done), dtype, 1, n);
+    pe_tensor_block_convert(&b, whole ? PE_TENSOR_I64 : PE_TENSOR_F64, pe_tensor_kind_of(dtype), n);
+    pe_tensor_block_saturate(&b, dtype, n);
+    pe_tensor_block_store(&b, pe_tensor_at(&t, done), dtype, 1, n);
   }
   *out = t;
   return PE_OK;
@@ -126,26 +110,11 @@ pe_status pe_tensor_from_bytes(pe_dtype dtype, int rank, const int64_t *shape, c
   pe_status rc = layout("from_bytes", dtype, rank, shape, &t, err);
   if (rc) return rc;
   if (pe_tensor_bytes(&t) != size)
-    return pe_fail(err, PE_ESHAPE, "from_bytes: shape %s of %s needs %llu bytes, %llu are given",
+    return pe_fail(err, PE_ESHAPE, "from_bytes: shape %s of %s needs %llu bytes, got %llu",
                    pe_shape_text(rank, shape, s), pe_dtype_name(dtype),
                    (unsigned long long)pe_tensor_bytes(&t), (unsigned long long)size);
   if ((rc = pe_tensor_new(dtype, rank, shape, &t, err))) return rc;
   if (size) memcpy(t.buffer->data, bytes, size);
-  *out = t;
-  return PE_OK;
-}
-
-pe_status pe_tensor_from_buffer(pe_buffer *buffer, uint64_t offset, pe_dtype dtype, int rank,
-                                const int64_t *shape, pe_tensor *out, pe_error *err) {
-  pe_tensor t;
-  pe_status rc = layout("from_buffer", dtype, rank, shape, &t, err);
-  if (rc) return rc;
-  uint64_t bytes = pe_tensor_bytes(&t);
-  if (offset > buffer->size || bytes > buffer->size - offset)
-    return pe_fail(err, PE_ESHAPE, "from_buffer: %llu bytes at %llu of a buffer of %llu",
-                   (unsigned long long)bytes, (unsigned long long)offset,
-                   (unsigned long long)buffer->size);
-  t.buffer = pe_buffer_retain(buffer), t.offset = offset;
   *out = t;
   return PE_OK;
 }
@@ -170,85 +139,44 @@ void pe_tensor_close(pe_tensor *t) {
   t->buffer = NULL;
 }
 
-/* ---- asking -------------------------------------------------------------------------------------------- */
-
-int64_t pe_tensor_size(const pe_tensor *t) {
-  int64_t n = 1;
-  for (int i = 0; i < t->rank; i++) n *= t->shape[i];
-  return n;
-}
-
-uint64_t pe_tensor_bytes(const pe_tensor *t) {
-  return (uint64_t)pe_tensor_size(t) * pe_dtype_size(t->dtype);
-}
-
-bool pe_tensor_is_contiguous(const pe_tensor *t) {
-  int64_t stride = 1;
-  for (int i = t->rank - 1; i >= 0; i--) {
-    if (t->shape[i] == 0) return true;
-    if (t->shape[i] != 1 && t->strides[i] != stride) return false;
-    stride *= t->shape[i];
-  }
-  return true;
-}
-
-const uint8_t *pe_tensor_data(const pe_tensor *t) { return t->buffer->data + t->offset; }
+/* ---- elements -------------------------------------------------------------------------------- */
 
 pe_number pe_tensor_get(const pe_tensor *t, const int64_t *index) {
   int64_t at = 0;
   for (int i = 0; i < t->rank; i++) at += index[i] * t->strides[i];
-  pe_block b;
-  pe_kind kind = pe_kind_of(t->dtype);
-  pe_block_load(&b, kind, pe_tensor_at(t, at), t->dtype, 1, 1);
+  pe_tensor_block b;
+  pe_tensor_kind kind = pe_tensor_kind_of(t->dtype);
+  pe_tensor_block_load(&b, kind, pe_tensor_at(t, at), t->dtype, 1, 1);
   switch (kind) {
-  case PE_KF32: return pe_number_float(b.f[0]);
-  case PE_KF64: return pe_number_float(b.d[0]);
-  case PE_KU64: return (pe_number){.kind = PE_NUMBER_UINT, .u = b.u[0]};
+  case PE_TENSOR_F32: return pe_number_float(b.f[0]);
+  case PE_TENSOR_F64: return pe_number_float(b.d[0]);
+  case PE_TENSOR_U64: return (pe_number){.kind = PE_NUMBER_UINT, .u = b.u[0]};
   default: return pe_number_int(b.i[0]);
   }
 }
 
-static bool is_signed(pe_dtype t) {
-  return t == PE_I64 || t == PE_I32 || t == PE_I16 || t == PE_I8;
-}
-
-static pe_dtype signed_of(size_t bytes) {
-  return bytes <= 1 ? PE_I8 : bytes == 2 ? PE_I16 : bytes == 4 ? PE_I32 : PE_I64;
-}
-
-pe_dtype pe_tensor_promote(pe_dtype a, pe_dtype b) {
-  if (a == b) return a;
-  bool fa = pe_dtype_is_float(a), fb = pe_dtype_is_float(b);
-  size_t na = pe_dtype_size(a), nb = pe_dtype_size(b);
-  if (fa && fb) return na == nb ? PE_F32 : na > nb ? a : b;
-  if (fa || fb) return fa ? a : b;
-  if (a == PE_BOOL || b == PE_BOOL) return a == PE_BOOL ? b : a;
-  if (is_signed(a) == is_signed(b)) return na > nb ? a : b;
-  size_t s = is_signed(a) ? na : nb, u = is_signed(a) ? nb : na;
-  return signed_of(s > u ? s : 2 * u);
-}
-
-/* ---- copies -------------------------------------------------------------------------------------------- */
+/* ---- copies ---------------------------------------------------------------------------------- */
 
 static pe_status check_writable(const char *what, const pe_tensor *t, pe_error *err) {
   if (t->buffer->mapped)
-    return pe_fail(err, PE_EARG, "%s: the tensor is part of a mapped file and cannot be changed",
+    return pe_fail(err, PE_EARG, "%s: the tensor is a view of a mapped file, which is read-only",
                    what);
   for (int i = 0; i < t->rank; i++)
     if (t->shape[i] > 1 && t->strides[i] == 0)
       return pe_fail(err, PE_EARG,
-                     "%s: axis %d is repeated by expand, its elements share memory; copy it first",
+                     "%s: the elements of axis %d share memory (expand): copy the tensor first",
                      what, i + 1);
   return PE_OK;
 }
 
-/* Equal dtypes are moved as bits: payloads of NaN and F8 kinds survive. */
+/* Elements of the same dtype are copied as bits, which keeps F8 and NaN payloads intact. */
 static pe_dtype bits_of(pe_dtype t) {
   size_t n = pe_dtype_size(t);
   return n == 1 ? PE_U8 : n == 2 ? PE_U16 : n == 4 ? PE_U32 : PE_U64;
 }
 
-/* The elements of `from`, which broadcasts to into's shape, in into's dtype. The two do not overlap. */
+/* Copies the elements of `from`, broadcast to the shape of `into` and converted. The two must not
+ * overlap. */
 static void copy_elements(const pe_tensor *into, const pe_tensor *from) {
   pe_tensor to = *into, src = *from;
   if (to.dtype == src.dtype) to.dtype = src.dtype = bits_of(to.dtype);
@@ -259,32 +187,34 @@ static void copy_elements(const pe_tensor *into, const pe_tensor *from) {
     memcpy(pe_tensor_at(&to, 0), pe_tensor_data(&src), pe_tensor_bytes(&to));
     return;
   }
-  pe_reader r;
-  pe_reader_open(&r, &src, to.rank, to.shape);
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, &src, to.rank, to.shape);
   if (pe_tensor_is_contiguous(&to)) { /* one long row */
     to.shape[0] = pe_tensor_size(&to), to.strides[0] = 1, to.rank = 1;
   }
   int axis = to.rank - 1;
-  pe_rows rows = {.t = &to, .axis = axis};
+  pe_tensor_rows rows = {.t = &to, .axis = axis};
   do {
-    for (int64_t done = 0; done < to.shape[axis]; done += PE_BLOCK) {
-      pe_block b;
-      int n = to.shape[axis] - done < PE_BLOCK ? (int)(to.shape[axis] - done) : PE_BLOCK;
-      pe_reader_next(&r, &b, to.dtype == PE_BOOL ? pe_kind_of(src.dtype) : pe_kind_of(to.dtype), n);
+    for (int64_t done = 0; done < to.shape[axis]; done += PE_TENSOR_BLOCK) {
+      pe_tensor_block b;
+      int n = pe_tensor_block_length(to.shape[axis] - done);
+      pe_tensor_reader_next(
+          &r, &b, to.dtype == PE_BOOL ? pe_tensor_kind_of(src.dtype) : pe_tensor_kind_of(to.dtype),
+          n);
       if (to.dtype == PE_BOOL)
-        pe_block_truth(&b, pe_kind_of(src.dtype), n);
+        pe_tensor_block_truth(&b, pe_tensor_kind_of(src.dtype), n);
       else if (to.dtype != src.dtype)
-        pe_block_saturate(&b, to.dtype, n);
-      pe_block_store(&b, pe_tensor_at(&to, rows.offset + done * to.strides[axis]), to.dtype,
-                     to.strides[axis], n);
+        pe_tensor_block_saturate(&b, to.dtype, n);
+      pe_tensor_block_store(&b, pe_tensor_at(&to, rows.offset + done * to.strides[axis]), to.dtype,
+                            to.strides[axis], n);
     }
-  } while (pe_rows_next(&rows));
+  } while (pe_tensor_rows_next(&rows));
 }
 
 pe_status pe_tensor_cast(const pe_tensor *t, pe_dtype dtype, pe_tensor *out, pe_error *err) {
   pe_tensor made;
   if (dtype != t->dtype && pe_dtype_is_f8(dtype))
-    return pe_fail(err, PE_EUNSUPPORTED, "cast: nothing is rounded to %s (from %s)",
+    return pe_fail(err, PE_EUNSUPPORTED, "cast: cannot convert to %s (from %s)",
                    pe_dtype_name(dtype), pe_dtype_name(t->dtype));
   pe_status rc = pe_tensor_new(dtype, t->rank, t->shape, &made, err);
   if (rc) return rc;
@@ -306,10 +236,12 @@ pe_status pe_tensor_write(const pe_tensor *into, const pe_tensor *from, pe_error
   pe_status rc = check_writable("write", into, err);
   if (rc) return rc;
   if (into->dtype != from->dtype && pe_dtype_is_f8(into->dtype))
-    return pe_fail(err, PE_EUNSUPPORTED, "write: nothing is rounded to %s (from %s)",
+    return pe_fail(err, PE_EUNSUPPORTED, "write: cannot convert to %s (from %s)",
                    pe_dtype_name(into->dtype), pe_dtype_name(from->dtype));
-  if ((rc = pe_tensor_expand(from, into->rank, into->shape, &src, err)))
-    return pe_error_prefix(err, "write"), rc;
+  if ((rc = pe_tensor_expand(from, into->rank, into->shape, &src, err))) {
+    pe_error_prefix(err, "write");
+    return rc;
+  }
   if (from->buffer == into->buffer) { /* they may overlap */
     pe_tensor copy;
     rc = pe_tensor_copy(from, &copy, err);
@@ -328,11 +260,22 @@ pe_status pe_tensor_fill(const pe_tensor *into, pe_number value, pe_error *err) 
   pe_status rc = check_writable("fill", into, err);
   if (rc) return rc;
   if (pe_dtype_is_f8(into->dtype))
-    return pe_fail(err, PE_EUNSUPPORTED, "fill: nothing is rounded to %s",
-                   pe_dtype_name(into->dtype));
-  pe_buffer raw = {.data = (uint8_t *)&value.u,
-                   .size = 8,
-                   .refs = 1}; /* on the stack: the view dies with this call */
+    return pe_fail(err, PE_EUNSUPPORTED, "fill: cannot convert to %s", pe_dtype_name(into->dtype));
+  /* A buffer on the stack: the tensor that uses it does not outlive this call. */
+  pe_buffer raw = {.data = (uint8_t *)&value.u, .size = 8, .refs = 1};
   copy_elements(into, &(pe_tensor){.dtype = dtypes[value.kind], .buffer = &raw});
   return PE_OK;
+}
+
+pe_status pe_tensor_reshape(const pe_tensor *t, int rank, const int64_t *shape, pe_tensor *out,
+                            pe_error *err) {
+  int64_t full[PE_TENSOR_RANK];
+  pe_error needs_copy;
+  pe_tensor copy;
+  pe_status rc = pe_tensor_resolve(t, rank, shape, full, err);
+  if (rc || !pe_tensor_view_as(t, rank, full, out, &needs_copy)) return rc;
+  if ((rc = pe_tensor_copy(t, &copy, err))) return rc;
+  rc = pe_tensor_view_as(&copy, rank, full, out, err);
+  pe_tensor_close(&copy);
+  return rc;
 }

@@ -1,9 +1,9 @@
-/* tensor_index.c - putting tensors together and picking rows; see tensor.h. */
+/* tensor_index.c - joining tensors and picking rows; see tensor.h. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <string.h>
 
-/* ---- concat and stack ---------------------------------------------------------------------------------- */
+/* ---- concat and stack ------------------------------------------------------------------------ */
 
 static pe_status check_part(const pe_tensor *a, const pe_tensor *b, int number, int axis,
                             pe_error *err) {
@@ -32,7 +32,7 @@ pe_status pe_tensor_concat(const pe_tensor *const *parts, int count, int axis, p
     if ((rc = check_part(parts[0], parts[i], i + 1, axis, err))) return rc;
     dtype = pe_tensor_promote(dtype, parts[i]->dtype);
     if (__builtin_add_overflow(shape[axis], parts[i]->shape[axis], &shape[axis]))
-      return pe_fail(err, PE_ELIMIT, "concat: axis %d is too long", axis + 1);
+      return pe_fail(err, PE_ELIMIT, "concat: the length of axis %d overflows", axis + 1);
   }
   pe_tensor made, place;
   if ((rc = pe_tensor_new(dtype, parts[0]->rank, shape, &made, err))) return rc;
@@ -67,7 +67,7 @@ pe_status pe_tensor_stack(const pe_tensor *const *parts, int count, int axis, pe
   return rc;
 }
 
-/* ---- take ---------------------------------------------------------------------------------------------- */
+/* ---- take ------------------------------------------------------------------------------------ */
 
 /* Copies row `from` of t's axis to row `to` of out's. */
 static pe_status take_row(const pe_tensor *t, int64_t from, const pe_tensor *out, int64_t to,
@@ -87,17 +87,17 @@ static pe_status take_rows(const pe_tensor *t, int axis, const pe_tensor *positi
                            const pe_tensor *rows, pe_error *err) {
   pe_status rc = PE_OK;
   int64_t count = pe_tensor_size(positions), len = t->shape[axis];
-  pe_reader r;
-  pe_reader_open(&r, positions, positions->rank, positions->shape);
-  for (int64_t done = 0; done < count && !rc; done += PE_BLOCK) {
-    pe_block b;
-    int n = count - done < PE_BLOCK ? (int)(count - done) : PE_BLOCK;
-    pe_reader_next(&r, &b, PE_KI64, n);
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, positions, positions->rank, positions->shape);
+  for (int64_t done = 0; done < count && !rc; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(count - done);
+    pe_tensor_reader_next(&r, &b, PE_TENSOR_I64, n);
     for (int k = 0; k < n && !rc; k++) {
       int64_t given = b.i[k], at = given < 0 ? given + len : given - first;
       if (at < 0 || at >= len || (given >= 0 && given < first))
-        rc = pe_fail(err, PE_EARG, "take: position %lld of axis %d with %lld", (long long)given,
-                     axis + 1, (long long)len);
+        rc = pe_fail(err, PE_EARG, "take: position %lld is out of range: axis %d has %lld",
+                     (long long)given, axis + 1, (long long)len);
       else
         rc = take_row(t, at, rows, done + k, axis, err);
     }
@@ -112,12 +112,12 @@ pe_status pe_tensor_take(const pe_tensor *t, int axis, const pe_tensor *position
   if (rc) return rc;
   if (pe_dtype_is_float(positions->dtype) || pe_dtype_is_f8(positions->dtype) ||
       positions->dtype == PE_BOOL)
-    return pe_fail(err, PE_EARG, "take: positions are %s, not integers",
+    return pe_fail(err, PE_EARG, "take: positions must be integers, got %s",
                    pe_dtype_name(positions->dtype));
   int rank = t->rank - 1 + positions->rank;
   if (rank > PE_TENSOR_RANK)
     return pe_fail(err, PE_ESHAPE,
-                   "take: shape %s by positions %s has %d dimensions, at most %d are possible",
+                   "take: shape %s with positions %s has %d dimensions, at most %d are allowed",
                    pe_shape_text(t->rank, t->shape, s),
                    pe_shape_text(positions->rank, positions->shape, p), rank, PE_TENSOR_RANK);
   int64_t shape[PE_TENSOR_RANK], flat[PE_TENSOR_RANK];

@@ -1,27 +1,28 @@
-/* tensor_math.c - element by element: unary and binary operations, where, comparisons of whole tensors; see
- * tensor.h.
+/* tensor_math.c - element by element: unary and binary operations, where, comparisons of whole
+ * tensors; see tensor.h.
  *
- * Every operation is a row of a table: a name, the rule for its result, and one plain loop per kind of
- * arithmetic. */
+ * Every operation is an entry of a table: a name, the rule for the dtype of its result, and a loop
+ * for each kind of arithmetic. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <math.h>
 
 typedef enum result_rule {
-  SAME,   /* the operands' dtype; bools count as i64 */
+  SAME,   /* the operands' dtype; i64 for bools */
   EITHER, /* the operands' dtype, bool included */
   FLOAT,  /* integers become f32 */
   TRUTH   /* bool */
 } result_rule;
 
-/* ---- loops --------------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
-/* A loop returns the first element it cannot compute, or -1. */
-typedef int unary_fn(pe_block *o, const pe_block *a, int n);
-typedef int binary_fn(pe_block *o, const pe_block *a, const pe_block *b, int n);
+/* A loop returns the index of the first element it cannot compute, or -1. */
+typedef int unary_fn(pe_tensor_block *o, const pe_tensor_block *a, int n);
+typedef int binary_fn(pe_tensor_block *o, const pe_tensor_block *a, const pe_tensor_block *b,
+                      int n);
 
 #define UNARY(name, T, in, to, expr)                                                               \
-  static int name(pe_block *o, const pe_block *a, int n) {                                         \
+  static int name(pe_tensor_block *o, const pe_tensor_block *a, int n) {                           \
     for (int k = 0; k < n; k++) {                                                                  \
       T x = a->in[k];                                                                              \
       o->to[k] = expr;                                                                             \
@@ -29,7 +30,7 @@ typedef int binary_fn(pe_block *o, const pe_block *a, const pe_block *b, int n);
     return -1;                                                                                     \
   }
 #define BINARY(name, T, in, to, expr)                                                              \
-  static int name(pe_block *o, const pe_block *a, const pe_block *b, int n) {                      \
+  static int name(pe_tensor_block *o, const pe_tensor_block *a, const pe_tensor_block *b, int n) { \
     for (int k = 0; k < n; k++) {                                                                  \
       T x = a->in[k], y = b->in[k];                                                                \
       o->to[k] = expr;                                                                             \
@@ -94,7 +95,7 @@ UNARY(isfinite_d, double, d, i, isfinite(x) != 0)
 UNARY(never_i, int64_t, i, i, x & 0)
 UNARY(always_i, int64_t, i, i, (x | 1) != 0)
 
-/* The sign of the divisor, as Lua's %. */
+/* The result has the sign of the divisor, as Lua's %. */
 static float mod_float(float x, float y) {
   float m = fmodf(x, y);
   return (m < 0) != (y < 0) && m != 0 ? m + y : m;
@@ -106,7 +107,7 @@ static double mod_double(double x, double y) {
 }
 
 static int64_t idiv_int(int64_t x, int64_t y) {
-  if (y == -1) return (int64_t)(0 - (uint64_t)x); /* the smallest one wraps */
+  if (y == -1) return (int64_t)(0 - (uint64_t)x); /* INT64_MIN wraps */
   return x / y - ((x % y != 0) && ((x < 0) != (y < 0)));
 }
 
@@ -144,9 +145,9 @@ TRUTH_ALL(ge, x >= y)
 TRUTH_ALL(and, x != 0 && y != 0)
 TRUTH_ALL(or, x != 0 || y != 0)
 
-/* Loops that may meet an element they cannot compute. */
+/* Loops that stop at an element they cannot compute. */
 #define CHECKED(name, T, member, bad, expr)                                                        \
-  static int name(pe_block *o, const pe_block *a, const pe_block *b, int n) {                      \
+  static int name(pe_tensor_block *o, const pe_tensor_block *a, const pe_tensor_block *b, int n) { \
     for (int k = 0; k < n; k++) {                                                                  \
       T x = a->member[k], y = b->member[k];                                                        \
       if (bad) return k;                                                                           \
@@ -161,12 +162,12 @@ CHECKED(mod_u, uint64_t, u, y == 0, x % y)
 CHECKED(pow_i, int64_t, i, y < 0, (int64_t)pow_int((uint64_t)x, (uint64_t)y))
 BINARY(pow_u, uint64_t, u, u, pow_int(x, y))
 
-/* ---- tables -------------------------------------------------------------------------------------------- */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 static const struct {
   const char *name;
   result_rule rule;
-  unary_fn *fn[PE_KIND_COUNT]; /* f32, f64, i64, u64 */
+  unary_fn *fn[PE_TENSOR_KINDS]; /* f32, f64, i64, u64 */
 } unary_ops[PE_UNARY_COUNT] = {
     [PE_NEG] = {"neg", SAME, {neg_f, neg_d, neg_i, neg_i}},
     [PE_ABS] = {"abs", SAME, {abs_f, abs_d, abs_i, same_i}},
@@ -197,8 +198,8 @@ static const struct {
 static const struct {
   const char *name;
   result_rule rule;
-  binary_fn *fn[PE_KIND_COUNT];
-  const char *cannot; /* what a loop that stopped could not do */
+  binary_fn *fn[PE_TENSOR_KINDS];
+  const char *cannot; /* why a loop stopped */
 } binary_ops[PE_BINARY_COUNT] = {
     [PE_ADD] = {"add", SAME, {add_f, add_d, add_i, add_i}, NULL},
     [PE_SUB] = {"sub", SAME, {sub_f, sub_d, sub_i, sub_i}, NULL},
@@ -219,16 +220,13 @@ static const struct {
     [PE_OR] = {"logical_or", TRUTH, {or_f, or_d, or_i, or_u}, NULL},
 };
 
-const char *pe_unary_name(pe_unary op) { return unary_ops[op].name; }
-const char *pe_binary_name(pe_binary op) { return binary_ops[op].name; }
-
-/* The dtype the operands are computed in; the result has it too, unless the rule is TRUTH. */
+/* The dtype of the computation, and of the result unless the rule is TRUTH. */
 static pe_dtype compute_dtype(result_rule rule, pe_dtype t) {
   if (rule == SAME && t == PE_BOOL) return PE_I64;
   return rule == FLOAT && !pe_dtype_is_float(t) ? PE_F32 : t;
 }
 
-/* ---- operations ---------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 pe_status pe_tensor_unary(pe_unary op, const pe_tensor *t, pe_tensor *out, pe_error *err) {
   pe_tensor made;
@@ -238,39 +236,39 @@ pe_status pe_tensor_unary(pe_unary op, const pe_tensor *t, pe_tensor *out, pe_er
     rc = pe_tensor_new(unary_ops[op].rule == TRUTH ? PE_BOOL : compute, t->rank, t->shape, &made,
                        err);
   if (rc) return rc;
-  pe_kind kind = pe_kind_of(compute);
+  pe_tensor_kind kind = pe_tensor_kind_of(compute);
   unary_fn *fn = unary_ops[op].fn[kind];
   int64_t size = pe_tensor_size(t);
-  pe_reader r;
-  pe_reader_open(&r, t, t->rank, t->shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block a, o;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&r, &a, kind, n);
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, t, t->rank, t->shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block a, o;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&r, &a, kind, n);
     fn(&o, &a, n);
-    pe_block_store(&o, pe_tensor_at(&made, done), made.dtype, 1, n);
+    pe_tensor_block_store(&o, pe_tensor_at(&made, done), made.dtype, 1, n);
   }
   *out = made;
   return PE_OK;
 }
 
-static pe_status binary_loop(pe_binary op, pe_kind kind, const pe_tensor *a, const pe_tensor *b,
-                             pe_tensor *o, pe_error *err) {
+static pe_status binary_loop(pe_binary op, pe_tensor_kind kind, const pe_tensor *a,
+                             const pe_tensor *b, pe_tensor *o, pe_error *err) {
   binary_fn *fn = binary_ops[op].fn[kind];
   int64_t size = pe_tensor_size(o);
-  pe_reader ra, rb;
-  pe_reader_open(&ra, a, o->rank, o->shape);
-  pe_reader_open(&rb, b, o->rank, o->shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block x, y, z;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&ra, &x, kind, n);
-    pe_reader_next(&rb, &y, kind, n);
+  pe_tensor_reader ra, rb;
+  pe_tensor_reader_open(&ra, a, o->rank, o->shape);
+  pe_tensor_reader_open(&rb, b, o->rank, o->shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block x, y, z;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&ra, &x, kind, n);
+    pe_tensor_reader_next(&rb, &y, kind, n);
     int bad = fn(&z, &x, &y, n);
     if (bad >= 0)
       return pe_fail(err, PE_EARG, "%s: %s at element %lld", binary_ops[op].name,
                      binary_ops[op].cannot, (long long)done + bad + 1);
-    pe_block_store(&z, pe_tensor_at(o, done), o->dtype, 1, n);
+    pe_tensor_block_store(&z, pe_tensor_at(o, done), o->dtype, 1, n);
   }
   return PE_OK;
 }
@@ -288,7 +286,7 @@ pe_status pe_tensor_binary(pe_binary op, const pe_tensor *a, const pe_tensor *b,
   if (rc) return rc;
   pe_dtype compute = compute_dtype(rule, pe_tensor_promote(a->dtype, b->dtype));
   if ((rc = pe_tensor_new(rule == TRUTH ? PE_BOOL : compute, rank, shape, &made, err))) return rc;
-  if ((rc = binary_loop(op, pe_kind_of(compute), a, b, &made, err)))
+  if ((rc = binary_loop(op, pe_tensor_kind_of(compute), a, b, &made, err)))
     pe_tensor_close(&made);
   else
     *out = made;
@@ -303,7 +301,7 @@ pe_status pe_tensor_where(const pe_tensor *condition, const pe_tensor *a, const 
   pe_status rc = pe_tensor_no_f8("where", a, err);
   if (!rc) rc = pe_tensor_no_f8("where", b, err);
   if (!rc && condition->dtype != PE_BOOL)
-    rc = pe_fail(err, PE_EARG, "where: the condition is %s, not bool",
+    rc = pe_fail(err, PE_EARG, "where: the condition must be bool, got %s",
                  pe_dtype_name(condition->dtype));
   if (!rc)
     rc = pe_tensor_broadcast("where", a->rank, a->shape, b->rank, b->shape, &rank, shape, err);
@@ -312,32 +310,32 @@ pe_status pe_tensor_where(const pe_tensor *condition, const pe_tensor *a, const 
                              err);
   if (!rc) rc = pe_tensor_new(pe_tensor_promote(a->dtype, b->dtype), rank, shape, &made, err);
   if (rc) return rc;
-  pe_kind kind = pe_kind_of(made.dtype);
+  pe_tensor_kind kind = pe_tensor_kind_of(made.dtype);
   int64_t size = pe_tensor_size(&made);
-  pe_reader rc_, ra, rb;
-  pe_reader_open(&rc_, condition, rank, shape);
-  pe_reader_open(&ra, a, rank, shape);
-  pe_reader_open(&rb, b, rank, shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block c, x, y;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&rc_, &c, PE_KI64, n);
-    pe_reader_next(&ra, &x, kind, n);
-    pe_reader_next(&rb, &y, kind, n);
+  pe_tensor_reader rc_, ra, rb;
+  pe_tensor_reader_open(&rc_, condition, rank, shape);
+  pe_tensor_reader_open(&ra, a, rank, shape);
+  pe_tensor_reader_open(&rb, b, rank, shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block c, x, y;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&rc_, &c, PE_TENSOR_I64, n);
+    pe_tensor_reader_next(&ra, &x, kind, n);
+    pe_tensor_reader_next(&rb, &y, kind, n);
     for (int k = 0; k < n; k++) {
       if (c.i[k]) continue;
-      if (kind == PE_KF32)
+      if (kind == PE_TENSOR_F32)
         x.f[k] = y.f[k];
       else
         x.u[k] = y.u[k];
     }
-    pe_block_store(&x, pe_tensor_at(&made, done), made.dtype, 1, n);
+    pe_tensor_block_store(&x, pe_tensor_at(&made, done), made.dtype, 1, n);
   }
   *out = made;
   return PE_OK;
 }
 
-/* ---- whole tensors ------------------------------------------------------------------------------------- */
+/* ---- whole tensors --------------------------------------------------------------------------- */
 
 static bool same_shape(const pe_tensor *a, const pe_tensor *b) {
   if (a->rank != b->rank) return false;
@@ -349,16 +347,17 @@ static bool same_shape(const pe_tensor *a, const pe_tensor *b) {
 bool pe_tensor_equal(const pe_tensor *a, const pe_tensor *b) {
   if (!same_shape(a, b)) return false;
   bool f8 = pe_dtype_is_f8(a->dtype) || pe_dtype_is_f8(b->dtype);
-  pe_kind kind = f8 ? PE_KF32 : pe_kind_of(pe_tensor_promote(a->dtype, b->dtype));
+  pe_tensor_kind kind =
+      f8 ? PE_TENSOR_F32 : pe_tensor_kind_of(pe_tensor_promote(a->dtype, b->dtype));
   int64_t size = pe_tensor_size(a);
-  pe_reader ra, rb;
-  pe_reader_open(&ra, a, a->rank, a->shape);
-  pe_reader_open(&rb, b, b->rank, b->shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block x, y, z;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&ra, &x, kind, n);
-    pe_reader_next(&rb, &y, kind, n);
+  pe_tensor_reader ra, rb;
+  pe_tensor_reader_open(&ra, a, a->rank, a->shape);
+  pe_tensor_reader_open(&rb, b, b->rank, b->shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block x, y, z;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&ra, &x, kind, n);
+    pe_tensor_reader_next(&rb, &y, kind, n);
     binary_ops[PE_EQ].fn[kind](&z, &x, &y, n);
     for (int k = 0; k < n; k++)
       if (!z.i[k]) return false;
@@ -375,19 +374,19 @@ pe_status pe_tensor_close_to(const pe_tensor *a, const pe_tensor *b, double atol
   int64_t size = pe_tensor_size(a);
   double far = 0;
   bool all = true;
-  pe_reader ra, rb;
-  pe_reader_open(&ra, a, a->rank, a->shape);
-  pe_reader_open(&rb, b, b->rank, b->shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block x, y;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&ra, &x, PE_KF64, n);
-    pe_reader_next(&rb, &y, PE_KF64, n);
+  pe_tensor_reader ra, rb;
+  pe_tensor_reader_open(&ra, a, a->rank, a->shape);
+  pe_tensor_reader_open(&rb, b, b->rank, b->shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block x, y;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&ra, &x, PE_TENSOR_F64, n);
+    pe_tensor_reader_next(&rb, &y, PE_TENSOR_F64, n);
     for (int k = 0; k < n; k++) {
       double p = x.d[k], q = y.d[k];
       if (p == q || (p != p && q != q)) continue;
       double d = fabs(p - q);
-      if (far == far && !(d <= far)) far = d; /* NaN against a number stays */
+      if (far == far && !(d <= far)) far = d; /* NaN stays */
       if (!(d <= atol + rtol * fabs(q)) || isinf(p) || isinf(q)) all = false;
     }
   }

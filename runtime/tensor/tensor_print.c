@@ -1,4 +1,4 @@
-/* tensor_print.c - tensors for people: one line with a histogram, or the numbers, aligned; see tensor.h. */
+/* tensor_print.c - prints a tensor as one line with a histogram, or its numbers; see tensor.h. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static pe_print_options filled_in(const pe_print_options *o) {
   return f;
 }
 
-/* ---- one line ------------------------------------------------------------------------------------------ */
+/* ---- one line -------------------------------------------------------------------------------- */
 
 static pe_status print_bytes(uint64_t n, pe_buf *out, pe_error *err) {
   static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
@@ -52,7 +52,7 @@ pe_status pe_tensor_print_line(const pe_tensor *t, const pe_print_options *o, pe
                                pe_shape_text(t->rank, t->shape, shape));
   if (!rc) rc = print_bytes(pe_tensor_bytes(t), out, err);
   pe_tensor_stats(t, &s);
-  if (!rc && s.mean == s.mean) { /* something finite is there */
+  if (!rc && s.mean == s.mean) { /* some elements are finite */
     rc = pe_buf_printf(out, err, "   %.3g ", s.min);
     if (!rc) rc = print_spark(t, &s, f.ascii, out, err);
     if (!rc) rc = pe_buf_printf(out, err, " %.3g   mean %.3g  std %.3g", s.max, s.mean, s.std);
@@ -62,16 +62,16 @@ pe_status pe_tensor_print_line(const pe_tensor *t, const pe_print_options *o, pe
   return rc;
 }
 
-/* ---- the numbers --------------------------------------------------------------------------------------- */
+/* ---- the numbers ----------------------------------------------------------------------------- */
 
 typedef struct printer {
   const pe_tensor *t;
   pe_print_options o;
-  int64_t head[PE_TENSOR_RANK],
-      tail[PE_TENSOR_RANK]; /* elements shown of each axis; all are in head, or some in tail */
+  /* Elements shown at the beginning and end of each axis; tail 0: all of them. */
+  int64_t head[PE_TENSOR_RANK], tail[PE_TENSOR_RANK];
   int64_t index[PE_TENSOR_RANK];
   bool scientific;
-  int digits, cell; /* after the point; columns of one number */
+  int digits, cell; /* after the decimal point; columns of one number */
   pe_buf *out;
   pe_error *err;
 } printer;
@@ -86,7 +86,7 @@ static int format_cell(const printer *p, char text[CELL]) {
   return snprintf(text, CELL, p->scientific ? "%.*e" : "%.*f", p->digits, v.f);
 }
 
-/* Calls fn for every element that will be shown. */
+/* Calls fn for every element to be shown. */
 static void each_shown(printer *p, int axis, void (*fn)(printer *p)) {
   if (axis == p->t->rank) {
     fn(p);
@@ -103,7 +103,7 @@ static void note_size(printer *p) {
   if (isfinite(x) && x != 0 && (x >= 1e6 || x < 1e-4)) p->scientific = true;
 }
 
-/* How many of the digits after the point say something. */
+/* Finds how many digits after the point are needed: trailing zeros are not. */
 static void note_digits(printer *p) {
   char text[CELL];
   pe_number v = pe_tensor_get(p->t, p->index);
@@ -123,7 +123,7 @@ static void choose_shown(printer *p) {
   const pe_tensor *t = p->t;
   int64_t edge = p->o.edge, shown;
   bool all = pe_tensor_size(t) <= p->o.threshold;
-  do { /* the ends of eight axes are many numbers: show less of each */
+  do { /* the ends of eight axes are still many numbers: show fewer of each */
     shown = 1;
     for (int i = 0; i < t->rank; i++) {
       bool whole = all || t->shape[i] <= 2 * edge + 1;
@@ -133,7 +133,7 @@ static void choose_shown(printer *p) {
   } while (!all && shown > p->o.threshold && --edge > 0);
 }
 
-/* Shortens the last axis to the columns that fit, with "…" taking the place of one. */
+/* Shortens the last axis to the columns that fit; "…" takes one of them. */
 static void fit_width(printer *p) {
   int last = p->t->rank - 1;
   if (last < 0) return;
@@ -153,7 +153,7 @@ static pe_status print_cell(printer *p) {
   return pe_buf_printf(p->out, p->err, "%*s", p->cell, text);
 }
 
-/* Between two neighbours: numbers stand side by side, rows under each other, matrices apart. */
+/* Separates neighbours: numbers by a comma, rows by a line break, matrices by empty lines. */
 static pe_status print_gap(printer *p, int axis) {
   int below = p->t->rank - 1 - axis; /* dimensions of one neighbour */
   if (below == 0) return pe_buf_put(p->out, ", ", 2, p->err);
@@ -182,7 +182,8 @@ pe_status pe_tensor_print(const pe_tensor *t, const pe_print_options *o, pe_buf 
                           pe_error *err) {
   printer p = {.t = t, .o = filled_in(o), .out = out, .err = err};
   choose_shown(&p);
-  if (pe_kind_of(t->dtype) == PE_KF32 || pe_kind_of(t->dtype) == PE_KF64) {
+  if (pe_tensor_kind_of(t->dtype) == PE_TENSOR_F32 ||
+      pe_tensor_kind_of(t->dtype) == PE_TENSOR_F64) {
     each_shown(&p, 0, note_size);
     if (p.scientific)
       p.digits = p.o.digits;

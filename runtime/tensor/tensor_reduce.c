@@ -1,23 +1,24 @@
-/* tensor_reduce.c - reductions over an axis or over everything; see tensor.h.
+/* tensor_reduce.c - reductions over an axis or over all elements; see tensor.h.
  *
- * A reduction is a row of a table: a step that takes a block of elements into states, and a finish. Two ways
- * lead through memory, with the same order of elements for each result: one result at a time along its axis,
- * or, where the axis is not the innermost one in memory, up to PE_BLOCK results side by side. */
+ * A reduction is an entry of a table: a step that adds a block of elements to states, and a finish.
+ * It walks memory in one of two ways, with the same order of elements for each result: one result
+ * at a time along the axis, or, if the axis is not the innermost in memory, up to PE_TENSOR_BLOCK
+ * results side by side. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <math.h>
 
 typedef struct states {
-  pe_block v, w;        /* the running value, and a second one for variance */
-  int64_t at[PE_BLOCK]; /* positions, for argmax and argmin */
+  pe_tensor_block v, w;        /* the running value, and a second one for the variance */
+  int64_t at[PE_TENSOR_BLOCK]; /* positions, for argmax and argmin */
 } states;
 
-/* Element k of x goes into state k * lane; its position along the axis is at + k * along. One of lane, along
- * is 1. */
-typedef void step_fn(states *s, int lane, const pe_block *x, int n, int64_t at, int along);
+/* Adds element k of x to state k * lane; its position along the axis is at + k * along. One of lane
+ * and along is 1, the other 0. */
+typedef void step_fn(states *s, int lane, const pe_tensor_block *x, int n, int64_t at, int along);
 
 #define STEP(name, T, m, body)                                                                     \
-  static void name(states *s, int lane, const pe_block *b, int n, int64_t at, int along) {         \
+  static void name(states *s, int lane, const pe_tensor_block *b, int n, int64_t at, int along) {  \
     for (int k = 0; k < n; k++) {                                                                  \
       T x = b->m[k], *v = &s->v.m[k * lane];                                                       \
       int64_t i = at + k * along;                                                                  \
@@ -51,8 +52,8 @@ STEP(any_u, uint64_t, u, *v = (i && *v != 0) || x != 0)
 STEP(all_d, double, d, *v = (!i || *v != 0) && x != 0)
 STEP(all_u, uint64_t, u, *v = (!i || *v != 0) && x != 0)
 
-/* Welford's: the mean so far in v, the squared distances from it in w. */
-static void var_d(states *s, int lane, const pe_block *b, int n, int64_t at, int along) {
+/* Welford's algorithm: v is the mean so far, w the sum of squared distances from it. */
+static void var_d(states *s, int lane, const pe_tensor_block *b, int n, int64_t at, int along) {
   for (int k = 0; k < n; k++) {
     double *mean = &s->v.d[k * lane], *squares = &s->w.d[k * lane];
     int64_t i = at + k * along;
@@ -69,8 +70,8 @@ enum { REAL, INTEGER, NATURAL }; /* columns of the table: f64, i64, u64 */
 static const struct {
   const char *name;
   result result;
-  bool needs_elements; /* there is no value for an empty axis */
-  double empty;        /* else this one */
+  bool needs_elements; /* an empty axis is an error */
+  double empty;        /* else its result */
   step_fn *step[3];
 } ops[PE_REDUCE_COUNT] = {
     [PE_SUM] = {"sum", TOTAL, false, 0, {sum_d, sum_u, sum_u}},
@@ -87,12 +88,10 @@ static const struct {
     [PE_NORM] = {"norm", FLOAT, false, 0, {norm_d}},
 };
 
-const char *pe_reduce_name(pe_reduce op) { return ops[op].name; }
-
 typedef struct job {
   pe_reduce op;
   pe_reduce_options o;
-  pe_kind kind; /* of the states: f64, i64 or u64 */
+  pe_tensor_kind kind; /* of the states: f64, i64 or u64 */
   step_fn *step;
   int64_t count; /* elements per result */
   pe_tensor *out;
@@ -120,64 +119,66 @@ static double finished(const job *j, double v, double w) {
   }
 }
 
-/* The next n results. */
+/* Stores the next n results. */
 static void finish(job *j, states *s, int n) {
-  pe_kind kind = j->kind;
-  for (int k = 0; k < n && kind == PE_KF64; k++) s->v.d[k] = finished(j, s->v.d[k], s->w.d[k]);
+  pe_tensor_kind kind = j->kind;
+  for (int k = 0; k < n && kind == PE_TENSOR_F64; k++)
+    s->v.d[k] = finished(j, s->v.d[k], s->w.d[k]);
   if (ops[j->op].result == POSITION) {
-    kind = PE_KI64;
+    kind = PE_TENSOR_I64;
     for (int k = 0; k < n; k++) s->v.i[k] = s->at[k] + j->o.first;
   }
-  pe_block_convert(&s->v, kind, pe_kind_of(j->out->dtype), n);
-  pe_block_store(&s->v, pe_tensor_at(j->out, j->done), j->out->dtype, 1, n);
+  pe_tensor_block_convert(&s->v, kind, pe_tensor_kind_of(j->out->dtype), n);
+  pe_tensor_block_store(&s->v, pe_tensor_at(j->out, j->done), j->out->dtype, 1, n);
   j->done += n;
 }
 
 static void reduce_all(job *j, const pe_tensor *t) {
   states s = {.w.d = {0}};
-  pe_reader r;
-  pe_reader_open(&r, t, t->rank, t->shape);
-  for (int64_t done = 0; done < j->count; done += PE_BLOCK) {
-    pe_block b;
-    int n = j->count - done < PE_BLOCK ? (int)(j->count - done) : PE_BLOCK;
-    pe_reader_next(&r, &b, j->kind, n);
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, t, t->rank, t->shape);
+  for (int64_t done = 0; done < j->count; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(j->count - done);
+    pe_tensor_reader_next(&r, &b, j->kind, n);
     j->step(&s, 0, &b, n, done, 1);
   }
   finish(j, &s, 1);
 }
 
-/* One result at a time. `rest` is t without the axis. */
+/* One result at a time; `rest` is t without the axis. */
 static void reduce_along(job *j, const pe_tensor *t, const pe_tensor *rest, int64_t stride) {
   states s = {.w.d = {0}};
-  pe_rows rows = {.t = rest, .axis = -1};
+  pe_tensor_rows rows = {.t = rest, .axis = -1};
   do {
-    for (int64_t i = 0; i < j->count; i += PE_BLOCK) {
-      pe_block b;
-      int n = j->count - i < PE_BLOCK ? (int)(j->count - i) : PE_BLOCK;
-      pe_block_load(&b, j->kind, pe_tensor_at(t, rows.offset + i * stride), t->dtype, stride, n);
+    for (int64_t i = 0; i < j->count; i += PE_TENSOR_BLOCK) {
+      pe_tensor_block b;
+      int n = pe_tensor_block_length(j->count - i);
+      pe_tensor_block_load(&b, j->kind, pe_tensor_at(t, rows.offset + i * stride), t->dtype, stride,
+                           n);
       j->step(&s, 0, &b, n, i, 1);
     }
     finish(j, &s, 1);
-  } while (pe_rows_next(&rows));
+  } while (pe_tensor_rows_next(&rows));
 }
 
-/* Results along the last remaining dimension side by side. */
+/* Results along the last remaining dimension, side by side. */
 static void reduce_across(job *j, const pe_tensor *t, const pe_tensor *rest, int64_t stride) {
   states s = {.w.d = {0}};
   int last = rest->rank - 1;
-  pe_rows rows = {.t = rest, .axis = last};
+  pe_tensor_rows rows = {.t = rest, .axis = last};
   do {
-    for (int64_t lane = 0; lane < rest->shape[last]; lane += PE_BLOCK) {
-      int n = rest->shape[last] - lane < PE_BLOCK ? (int)(rest->shape[last] - lane) : PE_BLOCK;
+    for (int64_t lane = 0; lane < rest->shape[last]; lane += PE_TENSOR_BLOCK) {
+      int n = pe_tensor_block_length(rest->shape[last] - lane);
       for (int64_t i = 0; i < j->count; i++) {
-        pe_block b;
+        pe_tensor_block b;
         const uint8_t *p = pe_tensor_at(t, rows.offset + lane * rest->strides[last] + i * stride);
-        pe_block_load(&b, j->kind, p, t->dtype, rest->strides[last], n);
+        pe_tensor_block_load(&b, j->kind, p, t->dtype, rest->strides[last], n);
         j->step(&s, 1, &b, n, i, 0);
       }
       finish(j, &s, n);
     }
-  } while (pe_rows_next(&rows));
+  } while (pe_tensor_rows_next(&rows));
 }
 
 static void reduce_axis(job *j, const pe_tensor *t) {
@@ -186,6 +187,7 @@ static void reduce_axis(job *j, const pe_tensor *t) {
   rest.rank--;
   for (int i = j->o.axis; i < rest.rank; i++)
     rest.shape[i] = rest.shape[i + 1], rest.strides[i] = rest.strides[i + 1];
+  /* Side by side pays off only with enough lanes: below 16 the loads are too short. */
   bool innermost = stride == 1 || stride == -1 || rest.rank == 0 || rest.shape[rest.rank - 1] < 16;
   if (innermost)
     reduce_along(j, t, &rest, stride);
@@ -193,7 +195,7 @@ static void reduce_axis(job *j, const pe_tensor *t) {
     reduce_across(j, t, &rest, stride);
 }
 
-/* The result's shape: without the axis, or with 1 in its place. */
+/* The shape of the result: without the axis, or with 1 in its place. Returns the rank. */
 static int result_shape(const pe_tensor *t, pe_reduce_options o, int64_t *shape) {
   int rank = 0;
   for (int i = 0; i < t->rank; i++) {
@@ -219,13 +221,13 @@ pe_status pe_tensor_reduce(pe_reduce op, const pe_tensor *t, pe_reduce_options o
   if ((rc = pe_tensor_new(result_dtype(ops[op].result, t->dtype), rank, shape, &made, err)))
     return rc;
   job j = {.op = op, .o = o, .count = count, .out = &made};
-  pe_kind kind = pe_kind_of(t->dtype);
-  int column = kind == PE_KI64 ? INTEGER : kind == PE_KU64 ? NATURAL : REAL;
+  pe_tensor_kind kind = pe_tensor_kind_of(t->dtype);
+  int column = kind == PE_TENSOR_I64 ? INTEGER : kind == PE_TENSOR_U64 ? NATURAL : REAL;
   if (!ops[op].step[column]) column = REAL;
-  j.kind = column == INTEGER ? PE_KI64 : column == NATURAL ? PE_KU64 : PE_KF64;
+  j.kind = column == INTEGER ? PE_TENSOR_I64 : column == NATURAL ? PE_TENSOR_U64 : PE_TENSOR_F64;
   j.step = ops[op].step[column];
   if (count == 0 && ops[op].needs_elements && pe_tensor_size(&made) > 0)
-    rc = pe_fail(err, PE_ESHAPE, "%s: shape %s has no elements to choose from", ops[op].name,
+    rc = pe_fail(err, PE_ESHAPE, "%s: the reduced axis of shape %s is empty", ops[op].name,
                  pe_shape_text(t->rank, t->shape, s));
   else if (count == 0)
     rc = pe_tensor_fill(&made, pe_number_float(ops[op].empty), err);

@@ -1,11 +1,11 @@
-/* tensor_rows.c - operations that need a whole row of an axis: softmax, running sums, sorting, topk; see
+/* tensor_rows.c - operations on whole rows of an axis: softmax, cumsum, sort, topk; see
  * tensor.h. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- rows in and out ----------------------------------------------------------------------------------- */
+/* ---- loading and storing rows ---------------------------------------------------------------- */
 
 static pe_status scratch(int64_t n, size_t size, void *out, pe_error *err) {
   void *p = pe_calloc((size_t)n, size);
@@ -16,31 +16,32 @@ static pe_status scratch(int64_t n, size_t size, void *out, pe_error *err) {
   return PE_OK;
 }
 
-/* Element k of the row is k * size of the kind behind `to`. */
-static void row_load(const pe_tensor *t, int64_t offset, int axis, pe_kind kind, void *to) {
+/* Loads a row as an array of `kind`. */
+static void row_load(const pe_tensor *t, int64_t offset, int axis, pe_tensor_kind kind, void *to) {
   int64_t len = t->shape[axis], stride = t->strides[axis];
-  for (int64_t i = 0; i < len; i += PE_BLOCK) {
-    pe_block b;
-    int n = len - i < PE_BLOCK ? (int)(len - i) : PE_BLOCK;
-    pe_block_load(&b, kind, pe_tensor_at(t, offset + i * stride), t->dtype, stride, n);
-    memcpy((uint8_t *)to + (size_t)i * pe_kind_size(kind), &b, (size_t)n * pe_kind_size(kind));
+  for (int64_t i = 0; i < len; i += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(len - i);
+    pe_tensor_block_load(&b, kind, pe_tensor_at(t, offset + i * stride), t->dtype, stride, n);
+    memcpy((uint8_t *)to + (size_t)i * pe_tensor_kind_size(kind), &b,
+           (size_t)n * pe_tensor_kind_size(kind));
   }
 }
 
-static void row_store(const pe_tensor *t, int64_t offset, int axis, pe_kind kind,
+static void row_store(const pe_tensor *t, int64_t offset, int axis, pe_tensor_kind kind,
                       const void *from) {
   int64_t len = t->shape[axis], stride = t->strides[axis];
-  for (int64_t i = 0; i < len; i += PE_BLOCK) {
-    pe_block b;
-    int n = len - i < PE_BLOCK ? (int)(len - i) : PE_BLOCK;
-    memcpy(&b, (const uint8_t *)from + (size_t)i * pe_kind_size(kind),
-           (size_t)n * pe_kind_size(kind));
-    pe_block_convert(&b, kind, pe_kind_of(t->dtype), n);
-    pe_block_store(&b, pe_tensor_at(t, offset + i * stride), t->dtype, stride, n);
+  for (int64_t i = 0; i < len; i += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(len - i);
+    memcpy(&b, (const uint8_t *)from + (size_t)i * pe_tensor_kind_size(kind),
+           (size_t)n * pe_tensor_kind_size(kind));
+    pe_tensor_block_convert(&b, kind, pe_tensor_kind_of(t->dtype), n);
+    pe_tensor_block_store(&b, pe_tensor_at(t, offset + i * stride), t->dtype, stride, n);
   }
 }
 
-/* Rank 0 becomes one row of one element; `axis` is checked otherwise. */
+/* Checks the axis. A tensor of rank 0 becomes a row of one element. */
 static pe_status prepare(const char *what, const pe_tensor *t, int axis, pe_tensor *view, int *at,
                          pe_error *err) {
   pe_status rc = pe_tensor_no_f8(what, t, err);
@@ -53,7 +54,7 @@ static pe_status prepare(const char *what, const pe_tensor *t, int axis, pe_tens
   return pe_tensor_axis(what, view, axis, err);
 }
 
-/* ---- softmax and running sums: one kind of row function ------------------------------------------------ */
+/* ---- softmax and cumsum ---------------------------------------------------------------------- */
 
 typedef void row_fn(void *row, int64_t n);
 
@@ -100,23 +101,25 @@ static void cumsum_u64(void *row, int64_t n) {
 }
 
 static pe_status map_rows(const char *what, const pe_tensor *t, int axis, pe_dtype dtype,
-                          pe_kind kind, row_fn *fn, pe_tensor *out, pe_error *err) {
+                          pe_tensor_kind kind, row_fn *fn, pe_tensor *out, pe_error *err) {
   pe_tensor in, made, to;
   void *row = NULL;
   pe_status rc = prepare(what, t, axis, &in, &axis, err);
   if (!rc) rc = pe_tensor_new(dtype, t->rank, t->shape, &made, err);
   if (rc) return rc;
-  if ((rc = scratch(in.shape[axis], pe_kind_size(kind), &row, err)))
-    return pe_tensor_close(&made), rc;
+  if ((rc = scratch(in.shape[axis], pe_tensor_kind_size(kind), &row, err))) {
+    pe_tensor_close(&made);
+    return rc;
+  }
   to = made, to.rank = in.rank;
   if (t->rank == 0) to.shape[0] = to.strides[0] = 1;
-  pe_rows from = {.t = &in, .axis = axis}, into = {.t = &to, .axis = axis};
+  pe_tensor_rows from = {.t = &in, .axis = axis}, into = {.t = &to, .axis = axis};
   bool more = pe_tensor_size(&in) > 0;
   while (more) {
     row_load(&in, from.offset, axis, kind, row);
     fn(row, in.shape[axis]);
     row_store(&to, into.offset, axis, kind, row);
-    more = pe_rows_next(&from) && pe_rows_next(&into);
+    more = pe_tensor_rows_next(&from) && pe_tensor_rows_next(&into);
   }
   pe_free(row);
   *out = made;
@@ -127,28 +130,28 @@ pe_status pe_tensor_softmax(const pe_tensor *t, int axis, bool log, pe_tensor *o
   pe_dtype dtype = pe_dtype_is_float(t->dtype) ? t->dtype : PE_F32;
   bool wide = dtype == PE_F64;
   row_fn *fn = log ? (wide ? log_softmax_f64 : log_softmax_f32) : wide ? softmax_f64 : softmax_f32;
-  return map_rows(log ? "log_softmax" : "softmax", t, axis, dtype, wide ? PE_KF64 : PE_KF32, fn,
-                  out, err);
+  return map_rows(log ? "log_softmax" : "softmax", t, axis, dtype,
+                  wide ? PE_TENSOR_F64 : PE_TENSOR_F32, fn, out, err);
 }
 
 pe_status pe_tensor_cumsum(const pe_tensor *t, int axis, pe_tensor *out, pe_error *err) {
   bool real = pe_dtype_is_float(t->dtype);
   pe_dtype dtype = real || t->dtype == PE_U64 ? t->dtype : PE_I64;
-  return map_rows("cumsum", t, axis, dtype, real ? PE_KF64 : pe_kind_of(dtype),
+  return map_rows("cumsum", t, axis, dtype, real ? PE_TENSOR_F64 : pe_tensor_kind_of(dtype),
                   real ? cumsum_f64 : cumsum_u64, out, err);
 }
 
-/* ---- order --------------------------------------------------------------------------------------------- */
+/* ---- sorting --------------------------------------------------------------------------------- */
 
-/* An element as an unsigned key with the same order, and where it was. */
+/* An element as an unsigned key with the same order, and its position. */
 typedef struct entry {
   uint64_t key;
   int64_t at;
 } entry;
 
-static uint64_t key_of(const void *row, pe_kind kind, int64_t i) {
-  if (kind == PE_KU64) return ((const uint64_t *)row)[i];
-  if (kind == PE_KI64) return ((const uint64_t *)row)[i] ^ (uint64_t)1 << 63;
+static uint64_t key_of(const void *row, pe_tensor_kind kind, int64_t i) {
+  if (kind == PE_TENSOR_U64) return ((const uint64_t *)row)[i];
+  if (kind == PE_TENSOR_I64) return ((const uint64_t *)row)[i] ^ (uint64_t)1 << 63;
   double d = ((const double *)row)[i] + 0.0; /* -0 becomes 0 */
   uint64_t bits;
   if (d != d) return UINT64_MAX;
@@ -174,7 +177,7 @@ static void sort_entries(entry *e, entry *spare, int64_t n) {
   if (from != e) memcpy(e, from, (size_t)n * sizeof *e);
 }
 
-/* Lets e[0] sink in a heap whose root comes last in order. */
+/* Sifts e[i] down in a heap whose root comes last in order. */
 static void sift(entry *e, int64_t n, int64_t i) {
   for (int64_t child; (child = 2 * i + 1) < n; i = child) {
     if (child + 1 < n && before(e[child], e[child + 1])) child++;
@@ -184,7 +187,7 @@ static void sift(entry *e, int64_t n, int64_t i) {
   }
 }
 
-/* The first k in order of n entries, sorted, at the front of e. */
+/* Moves the first k of n entries, in order, to the front of e. */
 static void first_entries(entry *e, entry *spare, int64_t n, int64_t k) {
   if (k < n && k > 0) {
     for (int64_t i = k / 2 - 1; i >= 0; i--) sift(e, k, i);
@@ -201,17 +204,18 @@ typedef struct order {
 } order;
 
 static pe_status order_rows(const pe_tensor *in, int axis, const order *o, pe_error *err) {
-  pe_kind kind = pe_kind_of(in->dtype) == PE_KF32 ? PE_KF64 : pe_kind_of(in->dtype);
+  pe_tensor_kind kind =
+      pe_tensor_kind_of(in->dtype) == PE_TENSOR_F32 ? PE_TENSOR_F64 : pe_tensor_kind_of(in->dtype);
   int64_t n = in->shape[axis];
   void *row = NULL;
   entry *e = NULL;
-  pe_status rc = scratch(n, 2 * sizeof *e, &e, err); /* the entries, and room to merge them */
-  if (!rc) rc = scratch(2 * n, 8, &row, err);        /* the row, and what comes of it */
+  pe_status rc = scratch(n, 2 * sizeof *e, &e, err); /* entries, and room to merge them */
+  if (!rc) rc = scratch(2 * n, 8, &row, err);        /* the row, and its result */
   uint64_t *sorted = rc ? NULL : (uint64_t *)row + n;
   pe_tensor v = o->values ? *o->values : *o->positions,
             p = o->positions ? *o->positions : *o->values;
   if (v.rank == 0) v.rank = p.rank = 1, v.shape[0] = p.shape[0] = v.strides[0] = p.strides[0] = 1;
-  pe_rows from = {.t = in, .axis = axis}, into = {.t = &v, .axis = axis};
+  pe_tensor_rows from = {.t = in, .axis = axis}, into = {.t = &v, .axis = axis};
   bool more = !rc && pe_tensor_size(in) > 0;
   while (more) {
     row_load(in, from.offset, axis, kind, row);
@@ -226,16 +230,16 @@ static pe_status order_rows(const pe_tensor *in, int axis, const order *o, pe_er
     }
     if (o->positions) {
       for (int64_t i = 0; i < o->k; i++) sorted[i] = (uint64_t)(e[i].at + o->first);
-      row_store(&p, into.offset, axis, PE_KI64, sorted);
+      row_store(&p, into.offset, axis, PE_TENSOR_I64, sorted);
     }
-    more = pe_rows_next(&from) && pe_rows_next(&into);
+    more = pe_tensor_rows_next(&from) && pe_tensor_rows_next(&into);
   }
   pe_free(row);
   pe_free(e);
   return rc;
 }
 
-/* Makes the results with k in place of the axis and fills them. */
+/* Creates the results, with k in place of the axis, and fills them. */
 static pe_status ordered(const char *what, const pe_tensor *t, int axis, int64_t k, order o,
                          pe_error *err) {
   pe_tensor in, values = {0}, positions = {0};
@@ -244,7 +248,7 @@ static pe_status ordered(const char *what, const pe_tensor *t, int axis, int64_t
   if (rc) return rc;
   if (k < 0) k = in.shape[axis];
   if (k > in.shape[axis])
-    return pe_fail(err, PE_EARG, "%s: %lld of axis %d with %lld elements", what, (long long)k,
+    return pe_fail(err, PE_EARG, "%s: k is %lld, but axis %d has %lld elements", what, (long long)k,
                    axis + 1, (long long)in.shape[axis]);
   memcpy(shape, t->shape, sizeof shape);
   if (t->rank) shape[axis] = k;
@@ -255,7 +259,11 @@ static pe_status ordered(const char *what, const pe_tensor *t, int axis, int64_t
   if (!rc && o.positions)
     rc = pe_tensor_new(PE_I64, rank, shape, filled.positions = &positions, err);
   if (!rc && k > 0) rc = order_rows(&in, axis, &filled, err);
-  if (rc) return pe_tensor_close(&values), pe_tensor_close(&positions), rc;
+  if (rc) {
+    pe_tensor_close(&values);
+    pe_tensor_close(&positions);
+    return rc;
+  }
   if (o.values) *o.values = values;
   if (o.positions) *o.positions = positions;
   return PE_OK;
@@ -274,7 +282,7 @@ pe_status pe_tensor_argsort(const pe_tensor *t, int axis, bool descending, int64
 
 pe_status pe_tensor_topk(const pe_tensor *t, int axis, int64_t k, bool smallest, int64_t first,
                          pe_tensor *values, pe_tensor *positions, pe_error *err) {
-  if (k < 0) return pe_fail(err, PE_EARG, "topk: k is %lld", (long long)k);
+  if (k < 0) return pe_fail(err, PE_EARG, "topk: k must not be negative, got %lld", (long long)k);
   return ordered(
       "topk", t, axis, k,
       (order){.descending = !smallest, .first = first, .values = values, .positions = positions},

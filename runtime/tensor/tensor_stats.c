@@ -1,11 +1,11 @@
-/* tensor_stats.c - what is in a tensor, in one pass; see tensor.h. */
+/* tensor_stats.c - statistics and histograms; see tensor.h. */
 #include "runtime/tensor/tensor_block.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The finite ones of a block move to its front; the others are counted. */
-static int keep_finite(pe_block *b, int n, pe_tensor_summary *s) {
+/* Moves the finite elements of a block to its front and counts the others. */
+static int keep_finite(pe_tensor_block *b, int n, pe_tensor_summary *s) {
   int kept = 0;
   for (int k = 0; k < n; k++) {
     double x = b->d[k];
@@ -22,20 +22,20 @@ static int keep_finite(pe_block *b, int n, pe_tensor_summary *s) {
 
 void pe_tensor_stats(const pe_tensor *t, pe_tensor_summary *out) {
   pe_tensor_summary s = {.count = pe_tensor_size(t), .min = NAN, .max = NAN, .mean = 0};
-  double squares = 0,
-         seen = 0; /* the sum of squared distances from the mean, block joined to block */
-  pe_reader r;
-  pe_reader_open(&r, t, t->rank, t->shape);
-  for (int64_t done = 0; done < s.count; done += PE_BLOCK) {
-    pe_block b;
-    int n = s.count - done < PE_BLOCK ? (int)(s.count - done) : PE_BLOCK;
-    pe_reader_next(&r, &b, PE_KF64, n);
+  /* Sum of squared distances from the mean, merged block by block, and elements so far. */
+  double squares = 0, seen = 0;
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, t, t->rank, t->shape);
+  for (int64_t done = 0; done < s.count; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(s.count - done);
+    pe_tensor_reader_next(&r, &b, PE_TENSOR_F64, n);
     n = keep_finite(&b, n, &s);
     if (!n) continue;
     double mean = 0, m2 = 0;
     for (int k = 0; k < n; k++) {
       double x = b.d[k];
-      mean += x / n; /* divided first: a sum of the largest doubles would overflow */
+      mean += x / n; /* divide first: a sum of very large doubles would overflow */
       if (!(x >= s.min)) s.min = x;
       if (!(x <= s.max)) s.max = x;
     }
@@ -52,18 +52,20 @@ void pe_tensor_stats(const pe_tensor *t, pe_tensor_summary *out) {
 
 pe_status pe_tensor_histogram(const pe_tensor *t, double low, double high, int64_t *counts,
                               int bins, pe_error *err) {
-  if (bins < 1) return pe_fail(err, PE_EARG, "histogram: %d bins", bins);
+  if (bins < 1) return pe_fail(err, PE_EARG, "histogram: bins must be at least 1, got %d", bins);
   if (!isfinite(low) || !isfinite(high) || low > high)
-    return pe_fail(err, PE_EARG, "histogram: from %g to %g", low, high);
+    return pe_fail(err, PE_EARG,
+                   "histogram: low must not exceed high and both must be finite, got %g and %g",
+                   low, high);
   memset(counts, 0, (size_t)bins * sizeof *counts);
-  double half = high / 2 - low / 2; /* halves: the whole width may overflow */
+  double half = high / 2 - low / 2; /* half: the whole width may overflow */
   int64_t size = pe_tensor_size(t);
-  pe_reader r;
-  pe_reader_open(&r, t, t->rank, t->shape);
-  for (int64_t done = 0; done < size; done += PE_BLOCK) {
-    pe_block b;
-    int n = size - done < PE_BLOCK ? (int)(size - done) : PE_BLOCK;
-    pe_reader_next(&r, &b, PE_KF64, n);
+  pe_tensor_reader r;
+  pe_tensor_reader_open(&r, t, t->rank, t->shape);
+  for (int64_t done = 0; done < size; done += PE_TENSOR_BLOCK) {
+    pe_tensor_block b;
+    int n = pe_tensor_block_length(size - done);
+    pe_tensor_reader_next(&r, &b, PE_TENSOR_F64, n);
     for (int k = 0; k < n; k++) {
       double x = b.d[k];
       if (!(x >= low && x <= high)) continue;

@@ -7,7 +7,7 @@ static pe_status give(pe_tensor t, pe_tensor *out) {
   return PE_OK;
 }
 
-/* Leaves out one dimension. */
+/* t without one dimension. */
 static pe_tensor without(pe_tensor t, int axis) {
   t.rank--;
   for (int i = axis; i < t.rank; i++) t.shape[i] = t.shape[i + 1], t.strides[i] = t.strides[i + 1];
@@ -26,11 +26,12 @@ pe_status pe_tensor_slice(const pe_tensor *t, int axis, int64_t from, int64_t co
   if (rc) return rc;
   int64_t len = t->shape[axis];
   if (step == 0 || step == INT64_MIN)
-    return pe_fail(err, PE_EARG, "slice: step %lld", (long long)step);
+    return pe_fail(err, PE_EARG, "slice: the step must not be %lld", (long long)step);
   int64_t reach = step > 0 ? (len - 1 - from) / step : from / -step; /* steps that stay inside */
   if (count < 0 || from < 0 || from > len || (count > 0 && (from >= len || count - 1 > reach)))
     return pe_fail(
-        err, PE_EARG, "slice: %lld elements from position %lld, step %lld, of axis %d with %lld",
+        err, PE_EARG,
+        "slice: %lld elements from position %lld in steps of %lld do not fit: axis %d has %lld",
         (long long)count, (long long)from + 1, (long long)step, axis + 1, (long long)len);
   pe_tensor v = *t;
   v.shape[axis] = count;
@@ -44,8 +45,8 @@ pe_status pe_tensor_select(const pe_tensor *t, int axis, int64_t index, pe_tenso
   pe_status rc = pe_tensor_axis("select", t, axis, err);
   if (rc) return rc;
   if (index < 0 || index >= t->shape[axis])
-    return pe_fail(err, PE_EARG, "select: position %lld of axis %d with %lld", (long long)index + 1,
-                   axis + 1, (long long)t->shape[axis]);
+    return pe_fail(err, PE_EARG, "select: position %lld is out of range: axis %d has %lld",
+                   (long long)index + 1, axis + 1, (long long)t->shape[axis]);
   pe_tensor v = without(*t, axis);
   v.offset = moved(t, index * t->strides[axis]);
   return give(v, out);
@@ -58,7 +59,7 @@ pe_status pe_tensor_permute(const pe_tensor *t, const int *order, pe_tensor *out
     pe_status rc = pe_tensor_axis("permute", t, order[i], err);
     if (rc) return rc;
     if (seen & 1u << order[i])
-      return pe_fail(err, PE_EARG, "permute: axis %d is named twice", order[i] + 1);
+      return pe_fail(err, PE_EARG, "permute: axis %d occurs twice", order[i] + 1);
     seen |= 1u << order[i];
     v.shape[i] = t->shape[order[i]], v.strides[i] = t->strides[order[i]];
   }
@@ -75,9 +76,11 @@ pe_status pe_tensor_swap(const pe_tensor *t, int a, int b, pe_tensor *out, pe_er
 
 pe_status pe_tensor_insert(const pe_tensor *t, int axis, pe_tensor *out, pe_error *err) {
   if (t->rank == PE_TENSOR_RANK)
-    return pe_fail(err, PE_EARG, "insert: the tensor has %d dimensions already", t->rank);
+    return pe_fail(err, PE_EARG, "insert: the tensor already has %d dimensions, the maximum",
+                   t->rank);
   if (axis < 0 || axis > t->rank)
-    return pe_fail(err, PE_EARG, "insert: axis %d in a tensor of rank %d", axis + 1, t->rank);
+    return pe_fail(err, PE_EARG, "insert: there is no axis %d, the tensor has rank %d", axis + 1,
+                   t->rank);
   pe_tensor v = *t;
   for (int i = v.rank++; i > axis; i--)
     v.shape[i] = v.shape[i - 1], v.strides[i] = v.strides[i - 1];
@@ -91,7 +94,7 @@ pe_status pe_tensor_expand(const pe_tensor *t, int rank, const int64_t *shape, p
   pe_tensor v = *t;
   int64_t size = 1;
   if (rank < t->rank || rank > PE_TENSOR_RANK)
-    return pe_fail(err, PE_ESHAPE, "expand: shape %s cannot become one of %d dimensions",
+    return pe_fail(err, PE_ESHAPE, "expand: shape %s cannot become a shape of %d dimensions",
                    pe_shape_text(t->rank, t->shape, s), rank);
   v.rank = rank;
   for (int i = 0; i < rank; i++) {
@@ -110,17 +113,15 @@ pe_status pe_tensor_expand(const pe_tensor *t, int rank, const int64_t *shape, p
   return give(v, out);
 }
 
-/* ---- reshape ------------------------------------------------------------------------------------------- */
+/* ---- reshape --------------------------------------------------------------------------------- */
 
-/* shape with its -1 replaced, or an error when the numbers of elements differ. */
-static pe_status resolve(const pe_tensor *t, int rank, const int64_t *shape, int64_t *full,
-                         pe_error *err) {
+pe_status pe_tensor_resolve(const pe_tensor *t, int rank, const int64_t *shape, int64_t *full,
+                            pe_error *err) {
   char s[PE_SHAPE_TEXT], w[PE_SHAPE_TEXT];
   int64_t size = pe_tensor_size(t), known = 1;
   int open = -1;
   if (rank < 0 || rank > PE_TENSOR_RANK)
-    return pe_fail(err, PE_EARG, "reshape: %d dimensions, at most %d are possible", rank,
-                   PE_TENSOR_RANK);
+    return pe_fail(err, PE_EARG, "reshape: at most %d dimensions, got %d", PE_TENSOR_RANK, rank);
   bool fits = true, empty = false;
   for (int i = 0; i < rank; i++) {
     full[i] = shape[i];
@@ -141,8 +142,8 @@ static pe_status resolve(const pe_tensor *t, int rank, const int64_t *shape, int
   return PE_OK;
 }
 
-/* Strides for the new shape where they exist. Dimensions of both shapes are grouped from the left into runs
- * of equal size; within a run the old dimensions must continue one another. */
+/* Finds strides for the new shape; false if there are none. Dimensions of both shapes are grouped
+ * from the left into runs of equal size; within a run the old dimensions must be contiguous. */
 static bool restride(const pe_tensor *t, int rank, const int64_t *shape, int64_t *strides) {
   int64_t old_shape[PE_TENSOR_RANK], old_strides[PE_TENSOR_RANK];
   int n = 0;
@@ -170,7 +171,7 @@ pe_status pe_tensor_view_as(const pe_tensor *t, int rank, const int64_t *shape, 
                             pe_error *err) {
   char s[PE_SHAPE_TEXT], w[PE_SHAPE_TEXT];
   int64_t full[PE_TENSOR_RANK];
-  pe_status rc = resolve(t, rank, shape, full, err);
+  pe_status rc = pe_tensor_resolve(t, rank, shape, full, err);
   if (rc) return rc;
   pe_tensor v = *t;
   v.rank = rank;
@@ -178,23 +179,8 @@ pe_status pe_tensor_view_as(const pe_tensor *t, int rank, const int64_t *shape, 
   for (int i = rank - 1; i >= 0; i--)
     v.shape[i] = full[i], v.strides[i] = stride, stride *= full[i] ? full[i] : 1;
   if (pe_tensor_size(t) > 0 && !restride(t, rank, full, v.strides))
-    return pe_fail(
-        err, PE_ESHAPE,
-        "view: shape %s with these strides cannot be seen as %s without a copy (reshape copies)",
-        pe_shape_text(t->rank, t->shape, s), pe_shape_text(rank, full, w));
+    return pe_fail(err, PE_ESHAPE,
+                   "view: shape %s with these strides cannot become %s without a copy: use reshape",
+                   pe_shape_text(t->rank, t->shape, s), pe_shape_text(rank, full, w));
   return give(v, out);
-}
-
-pe_status pe_tensor_reshape(const pe_tensor *t, int rank, const int64_t *shape, pe_tensor *out,
-                            pe_error *err) {
-  int64_t full[PE_TENSOR_RANK], strides[PE_TENSOR_RANK];
-  pe_status rc = resolve(t, rank, shape, full, err);
-  if (rc) return rc;
-  if (pe_tensor_size(t) == 0 || restride(t, rank, full, strides))
-    return pe_tensor_view_as(t, rank, full, out, err);
-  pe_tensor copy;
-  if ((rc = pe_tensor_copy(t, &copy, err))) return rc;
-  rc = pe_tensor_view_as(&copy, rank, full, out, err);
-  pe_tensor_close(&copy);
-  return rc;
 }

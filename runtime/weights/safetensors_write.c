@@ -55,18 +55,19 @@ static bool write_all(FILE *f, const pe_buf *header, const pe_safetensors_item *
 
 pe_status pe_safetensors_write(const char *path, const pe_safetensors_item *items, size_t count,
                                pe_error *err) {
-  pe_buf header = {0}, beside = {0};
+  pe_buf header = {0}, temporary = {0};
   FILE *f = NULL;
   pe_status rc = make_header(&header, items, count, err);
-  if (!rc) rc = pe_buf_printf(&beside, err, "%s.%ld.part", path, (long)getpid());
-  if (!rc) rc = pe_buf_byte(&beside, 0, err);
-  if (!rc && !(f = fopen(beside.data, "wb")))
+  if (!rc) rc = pe_buf_printf(&temporary, err, "%s.%ld.part", path, (long)getpid());
+  if (!rc) rc = pe_buf_byte(&temporary, 0, err);
+  if (!rc && !(f = fopen(temporary.data, "wb")))
     rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   if (!rc && !write_all(f, &header, items, count))
     rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   if (f && fclose(f) && !rc) rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
-  if (!rc && rename(beside.data, path)) rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
-  if (rc && f) unlink(beside.data);
-  pe_buf_free(&header), pe_buf_free(&beside);
+  if (!rc && rename(temporary.data, path))
+    rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (rc && f) unlink(temporary.data);
+  pe_buf_free(&header), pe_buf_free(&temporary);
   return rc;
 }

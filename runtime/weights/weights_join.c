@@ -177,7 +177,7 @@ static pe_status shapes_fail(const module *m, const pe_weight *a, const pe_weigh
 }
 
 /* A tensor with a dimension of 0 can have any other dimension. 2^40 keeps the products below, of a
- * length and at most 32 * 128, below 2^63. */
+ * length and at most 32 bits * 1024 values, below 2^63. */
 enum { MAX_LAST_BITS = 40 };
 static bool sane_last(const pe_weight *t) { return t->shape[t->rank - 1] >> MAX_LAST_BITS == 0; }
 

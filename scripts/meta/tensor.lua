@@ -1,13 +1,16 @@
 ---@meta
 
 ---@alias perigee.Dtype
----| "f64" | "f32" | "f16" | "bf16" | "i64" | "i32" | "i16" | "i8" | "u64" | "u32" | "u16" | "u8" | "bool"
----| "f8_e4m3" | "f8_e5m2" | "f8_e8m0"
+---| "f64" | "f32" | "f16" | "bf16" | "i64" | "i32" | "i16" | "i8" | "u64" | "u32" | "u16" | "u8"
+---| "bool" | "f8_e4m3" | "f8_e5m2" | "f8_e8m0"
 
----`perigee.tensor { {1, 2}, {3, 4} }` makes a tensor of a table, a number or a tensor: integers give i64, booleans bool,
----else f32; a second argument `{ dtype = "f16" }` says otherwise.
----@class perigee.tensor  Making tensors.
----@overload fun(value: table|number|boolean|perigee.Tensor, options?: { dtype?: perigee.Dtype }): perigee.Tensor
+---@alias perigee.TensorLike table|number|boolean|perigee.Tensor
+
+---`perigee.tensor { {1, 2}, {3, 4} }` converts a table, a number or a tensor to a tensor: integers
+---become i64, booleans bool, everything else f32, unless a second argument `{ dtype = "f16" }` says
+---otherwise.
+---@class perigee.tensor  Functions that create tensors.
+---@overload fun(value: perigee.TensorLike, options?: { dtype?: perigee.Dtype }): perigee.Tensor
 local tensor = {}
 
 ---Zeros. The list part is the shape: `zeros { 2, 3, dtype = "f16" }`.
@@ -20,7 +23,7 @@ function tensor.zeros(shape) end
 ---@return perigee.Tensor
 function tensor.ones(shape) end
 
----A tensor of one value.
+---A tensor filled with one value.
 ---@param shape table  { dimension …, dtype = "f32" }
 ---@param value number|boolean
 ---@return perigee.Tensor
@@ -32,57 +35,61 @@ function tensor.full(shape, value) end
 ---@return perigee.Tensor
 function tensor.eye(n, options) end
 
----The numbers a `for` runs through: `range(5)` is 1 … 5, `range(0, 1, { step = 0.25 })` includes both ends.
----@param from number  the end, when it stands alone
+---The numbers of a `for` loop: `range(5)` is 1 … 5, `range(0, 1, { step = 0.25 })` includes both
+---ends.
+---@param from number  the end, if it is the only argument
 ---@param to? number
 ---@param options? { step?: number, dtype?: perigee.Dtype }
 ---@return perigee.Tensor
 function tensor.range(from, to, options) end
 
----Random numbers, low <= x < high; integers for integer dtypes. A function of seed and position: the same everywhere.
+---Random numbers, low <= x < high; integers for integer dtypes. They depend only on the seed and
+---the position of the element.
 ---@param shape table  { dimension …, low = 0, high = 1, seed = 0, dtype = "f32" }
 ---@return perigee.Tensor
 function tensor.uniform(shape) end
 
----Random numbers of a normal distribution. A function of seed and position.
+---Random numbers of a normal distribution. They depend only on the seed and the position of the
+---element.
 ---@param shape table  { dimension …, mean = 0, std = 1, seed = 0, dtype = "f32" }
 ---@return perigee.Tensor
 function tensor.normal(shape) end
 
----A tensor of raw bytes in the machine's order.
+---A tensor of raw bytes, in the machine's byte order.
 ---@param bytes string
 ---@param options { shape?: integer[], dtype?: perigee.Dtype }  without a shape: a vector
 ---@return perigee.Tensor
 function tensor.from_bytes(bytes, options) end
 
----Is the value a tensor, open or closed?
+---True if the value is a tensor, open or closed.
 ---@param value any
 ---@return boolean
 function tensor.is(value) end
 
----Tensors one after another along an axis; they agree in all others.
+---Joins tensors along an axis; all other axes must agree.
 ---@param parts perigee.Tensor[]
----@param axis? integer  the first
+---@param axis? integer  default: the first
 ---@return perigee.Tensor
 function tensor.concat(parts, axis) end
 
----Tensors of one shape side by side along a new axis.
+---Joins tensors of the same shape along a new axis.
 ---@param parts perigee.Tensor[]
----@param axis? integer  of the result; the first
+---@param axis? integer  an axis of the result; default: the first
 ---@return perigee.Tensor
 function tensor.stack(parts, axis) end
 
----Positions and axes count from 1, negative ones from the end. `t[i]` is the i-th row (a view), or a number of a vector,
----nil past the end; `t[i] = x` writes. `+ - * / // % ^` work element by element and broadcast; a number bends to the
----tensor's dtype. `==` asks for the same object: see `equal`.
+---Positions and axes count from 1, negative ones from the end. `t[i]` is row i as a view, or a
+---number if t is a vector, and nil past the end; `t[i] = x` writes. `+ - * / // % ^` work element
+---by element and broadcast; a number adapts to the tensor's dtype. `==` is true only for the same
+---object: see `equal`.
 ---@class perigee.Tensor  Numbers with a shape.
 ---@field shape integer[]         The dimensions.
----@field strides integer[]       Elements from one to the next along each axis.
+---@field strides integer[]       Distance between neighbours along each axis, in elements.
 ---@field dtype perigee.Dtype     The type of an element.
----@field rank integer            How many dimensions.
----@field size integer            How many elements.
+---@field rank integer            Number of dimensions.
+---@field size integer            Number of elements.
 ---@field nbytes integer          Bytes of the elements.
----@field is_contiguous boolean   Do the elements lie in order, without gaps?
+---@field is_contiguous boolean   True if the elements lie in order, without gaps.
 ---@operator add(perigee.Tensor|number): perigee.Tensor
 ---@operator sub(perigee.Tensor|number): perigee.Tensor
 ---@operator mul(perigee.Tensor|number): perigee.Tensor
@@ -94,7 +101,8 @@ function tensor.stack(parts, axis) end
 ---@operator len: integer
 local Tensor = {}
 
----Gives the bytes back now instead of at the next collection; also `local t <close> = …`. Views of it stay valid.
+---Frees the bytes now instead of at the next collection; also `local t <close> = …`. Views stay
+---valid.
 function Tensor:close() end
 
 ---The number in a tensor of one element.
@@ -109,68 +117,76 @@ function Tensor:totable() end
 ---@return string
 function Tensor:bytes() end
 
----@class perigee.TensorStats  Of the finite elements; NaN where there are none.
----@field count integer  Elements, of any kind.
----@field nan integer    How many are NaN.
----@field inf integer    How many are infinite.
----@field zero integer   How many are zero.
+---@class perigee.PrintOptions
+---@field width? integer      Columns of the terminal; default: 80.
+---@field edge? integer       Elements shown at each end of a long axis; default: 3.
+---@field threshold? integer  Most elements that are shown in full; default: 256.
+---@field digits? integer     Digits after the decimal point; default: 4.
+---@field ascii? boolean      Use ASCII characters only.
+
+---@class perigee.TensorStats  min, max, mean and std are those of the finite elements, or NaN.
+---@field count integer  Number of elements.
+---@field nan integer    Number of NaNs.
+---@field inf integer    Number of infinities.
+---@field zero integer   Number of zeros.
 ---@field min number     The smallest.
 ---@field max number     The largest.
----@field mean number    Their mean.
+---@field mean number    The mean.
 ---@field std number     Standard deviation (divided by n).
 
----What is in it, in one pass.
+---Statistics of the elements.
 ---@return perigee.TensorStats
 function Tensor:stats() end
 
----Counts of the finite elements in equal parts of low … high.
----@param bins? integer  16
----@param options? { low?: number, high?: number }  from the smallest to the largest
+---Counts the elements in equal parts of low … high.
+---@param bins? integer  default: 16
+---@param options? { low?: number, high?: number }  default: the smallest and the largest element
 ---@return { counts: integer[], low: number, high: number }
 function Tensor:histogram(bins, options) end
 
----The numbers, aligned, with a header; long axes are shortened. `threshold`: how many elements are shown whole.
----@param options? { width?: integer, edge?: integer, threshold?: integer, digits?: integer, ascii?: boolean }
+---The numbers, aligned, with a header; long axes are shortened.
+---@param options? perigee.PrintOptions
 ---@return string
 function Tensor:format(options) end
 
----One line: dtype, shape, bytes, a histogram between the smallest and the largest, mean and deviation.
+---One line: dtype, shape, bytes, a histogram, mean and standard deviation.
 ---@param options? { ascii?: boolean }
 ---@return string
 function Tensor:summary(options) end
 
----Rows from … to of the first axis, as string.sub counts. A view.
+---Rows from … to of the first axis, counted as in string.sub. A view.
 ---@param from integer
----@param to? integer  the last
+---@param to? integer  default: the last
 ---@return perigee.Tensor
 function Tensor:rows(from, to) end
 
----A part of each axis: `{from, to, step}`, a position (the axis goes) or true for all of it. A view.
+---A part of each axis: `{from, to, step}`, a position (the axis disappears) or true for all. A
+---view.
 ---@param parts table
 ---@return perigee.Tensor
 function Tensor:slice(parts) end
 
----One position of an axis, which goes. A view.
+---One position of an axis; the axis disappears. A view.
 ---@param axis integer
 ---@param position integer
 ---@return perigee.Tensor
 function Tensor:select(axis, position) end
 
----Another shape over the same bytes; one dimension may be -1. Raises where that needs a copy.
+---Another shape over the same bytes; one dimension may be -1. Raises if that needs a copy.
 ---@param shape integer[]
 ---@return perigee.Tensor
 function Tensor:view(shape) end
 
----Another shape for the same elements: a view where possible, else a copy.
+---Another shape for the same elements: a view if possible, else a copy.
 ---@param shape integer[]
 ---@return perigee.Tensor
 function Tensor:reshape(shape) end
 
----All elements as a vector: a view where possible, else a copy.
+---All elements as a vector: a view if possible, else a copy.
 ---@return perigee.Tensor
 function Tensor:flatten() end
 
----The last two axes change places. A view.
+---Swaps the last two axes. A view.
 ---@return perigee.Tensor
 function Tensor:t() end
 
@@ -179,13 +195,13 @@ function Tensor:t() end
 ---@return perigee.Tensor
 function Tensor:permute(axes) end
 
----Two axes change places. A view.
+---Swaps two axes. A view.
 ---@param a integer
 ---@param b integer
 ---@return perigee.Tensor
 function Tensor:swap(a, b) end
 
----Repeats axes of 1, and adds leading ones, without copying. Read only.
+---Repeats axes of 1 and adds leading axes, without copying. The result is read-only.
 ---@param shape integer[]
 ---@return perigee.Tensor
 function Tensor:expand(shape) end
@@ -195,12 +211,12 @@ function Tensor:expand(shape) end
 ---@return perigee.Tensor
 function Tensor:squeeze(axis) end
 
----A new axis of 1 at this place of the result. A view.
+---Inserts an axis of 1 at this position of the result. A view.
 ---@param axis integer
 ---@return perigee.Tensor
 function Tensor:unsqueeze(axis) end
 
----The tensor with its elements in order: itself (a view) where they are, else a copy.
+---The tensor with its elements in order: a view if they already are, else a copy.
 ---@return perigee.Tensor
 function Tensor:contiguous() end
 
@@ -208,7 +224,8 @@ function Tensor:contiguous() end
 ---@return perigee.Tensor
 function Tensor:copy() end
 
----A copy in another dtype. What does not fit saturates, fractions are cut, NaN becomes 0 in integers.
+---A copy in another dtype. Values out of range saturate; for integers, fractions are truncated and
+---NaN becomes 0.
 ---@param dtype perigee.Dtype
 ---@return perigee.Tensor
 function Tensor:to(dtype) end
@@ -223,13 +240,13 @@ function Tensor:fill(value) end
 ---@return perigee.Tensor
 function Tensor:write(from) end
 
----Rows of an axis by their positions; the shape of the positions takes the place of the axis.
+---Rows of an axis at the given positions; the shape of the positions replaces the axis.
 ---@param positions perigee.Tensor|integer[]
----@param axis? integer  the first
+---@param axis? integer  default: the first
 ---@return perigee.Tensor
 function Tensor:take(positions, axis) end
 
----The opposite of each element; the operator `-t`.
+---Negates each element; the operator `-t`.
 ---@return perigee.Tensor
 function Tensor:neg() end
 
@@ -237,7 +254,7 @@ function Tensor:neg() end
 ---@return perigee.Tensor
 function Tensor:abs() end
 
-----1, 0 or 1; NaN stays.
+---The sign, -1, 0 or 1; NaN stays.
 ---@return perigee.Tensor
 function Tensor:sign() end
 
@@ -309,19 +326,19 @@ function Tensor:gelu() end
 ---@return perigee.Tensor
 function Tensor:gelu_tanh() end
 
----Is the element zero? (bool)
+---True where an element is zero (bool).
 ---@return perigee.Tensor
 function Tensor:logical_not() end
 
----Is it NaN? (bool)
+---True where an element is NaN (bool).
 ---@return perigee.Tensor
 function Tensor:isnan() end
 
----Is it infinite? (bool)
+---True where an element is infinite (bool).
 ---@return perigee.Tensor
 function Tensor:isinf() end
 
----Is it a number that is finite? (bool)
+---True where an element is finite (bool).
 ---@return perigee.Tensor
 function Tensor:isfinite() end
 
@@ -340,7 +357,7 @@ function Tensor:sub(other) end
 ---@return perigee.Tensor
 function Tensor:mul(other) end
 
----Quotient, of integers f32; the operator `/`.
+---Quotient, f32 for integers; the operator `/`.
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:div(other) end
@@ -350,7 +367,7 @@ function Tensor:div(other) end
 ---@return perigee.Tensor
 function Tensor:idiv(other) end
 
----Rest of `idiv`, with the sign of the divisor; the operator `%`.
+---Remainder of `idiv`, with the sign of the divisor; the operator `%`.
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:mod(other) end
@@ -360,187 +377,190 @@ function Tensor:mod(other) end
 ---@return perigee.Tensor
 function Tensor:pow(other) end
 
----The smaller of each two; NaN wins.
+---The smaller of two elements; NaN wins.
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:minimum(other) end
 
----The larger of each two; NaN wins.
+---The larger of two elements; NaN wins.
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:maximum(other) end
 
----Equal? (bool)
+---True where elements are equal (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:eq(other) end
 
----Different? (bool)
+---True where elements differ (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:ne(other) end
 
----Less? (bool)
+---True where an element is less than the other (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:lt(other) end
 
----Less or equal? (bool)
+---True where an element is less than or equal to the other (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:le(other) end
 
----Greater? (bool)
+---True where an element is greater than the other (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:gt(other) end
 
----Greater or equal? (bool)
+---True where an element is greater than or equal to the other (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:ge(other) end
 
----Are both not zero? (bool)
+---True where both elements are not zero (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:logical_and(other) end
 
----Is one of the two not zero? (bool)
+---True where at least one element is not zero (bool).
 ---@param other perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:logical_or(other) end
 
----Sum. Of all elements it is a number, along an axis a tensor.
+---Sum. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:sum(axis, options) end
 
----Mean. Of all elements it is a number, along an axis a tensor.
+---Mean. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:mean(axis, options) end
 
----Product. Of all elements it is a number, along an axis a tensor.
+---Product. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:prod(axis, options) end
 
----Largest element; NaN wins. Of all elements it is a number, along an axis a tensor.
+---Largest element; NaN wins. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:max(axis, options) end
 
----Smallest element; NaN wins. Of all elements it is a number, along an axis a tensor.
+---Smallest element; NaN wins. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:min(axis, options) end
 
----Is one element not zero? Of all elements it is a boolean, along an axis a tensor.
+---True if any element is not zero. A boolean, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return boolean|perigee.Tensor
 function Tensor:any(axis, options) end
 
----Is no element zero? Of all elements it is a boolean, along an axis a tensor.
+---True if no element is zero. A boolean, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return boolean|perigee.Tensor
 function Tensor:all(axis, options) end
 
----Position of the largest element or first NaN; ties to the lowest. Of all elements it is a position, along an axis a tensor.
+---Position of the largest element or the first NaN; ties go to the lowest position. An integer, or
+---along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return integer|perigee.Tensor
 function Tensor:argmax(axis, options) end
 
----Position of the smallest element or first NaN; ties to the lowest. Of all elements it is a position, along an axis a tensor.
+---Position of the smallest element or the first NaN; ties go to the lowest position. An integer, or
+---along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return integer|perigee.Tensor
 function Tensor:argmin(axis, options) end
 
----Variance; option ddof: divide by n - ddof. Of all elements it is a number, along an axis a tensor.
+---Variance; option ddof: divide by n - ddof. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean, ddof?: integer }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:var(axis, options) end
 
----Standard deviation; option ddof: divide by n - ddof. Of all elements it is a number, along an axis a tensor.
+---Standard deviation; option ddof: divide by n - ddof. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean, ddof?: integer }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:std(axis, options) end
 
----Square root of the sum of squares. Of all elements it is a number, along an axis a tensor.
+---Square root of the sum of squares. A number, or along an axis a tensor.
 ---@param axis? integer
 ---@param options? { keep?: boolean }  keep the axis as 1
 ---@return number|perigee.Tensor
 function Tensor:norm(axis, options) end
 
----Elements below low become low, above high high; either may be nil.
+---Elements below low become low, elements above high become high; either may be nil.
 ---@param low? number|perigee.Tensor
 ---@param high? number|perigee.Tensor
 ---@return perigee.Tensor
 function Tensor:clamp(low, high) end
 
----Of a bool tensor: a where it is true, b where it is false.
+---For a bool tensor: a where it is true, b where it is false.
 ---@param a perigee.Tensor|number
 ---@param b perigee.Tensor|number
 ---@return perigee.Tensor
 function Tensor:where(a, b) end
 
----The product of matrices [..., m, k] and [..., k, n]; vectors are a row on the left and a column on the right.
+---The product of matrices [..., m, k] and [..., k, n]; a vector is a row on the left and a column
+---on the right.
 ---@param other perigee.Tensor
 ---@return perigee.Tensor
 function Tensor:matmul(other) end
 
 ---exp(x) / sum of exp(x) along an axis.
----@param axis? integer  the last
+---@param axis? integer  default: the last
 ---@return perigee.Tensor
 function Tensor:softmax(axis) end
 
 ---The logarithm of softmax.
----@param axis? integer  the last
+---@param axis? integer  default: the last
 ---@return perigee.Tensor
 function Tensor:log_softmax(axis) end
 
----Running sums along an axis.
----@param axis? integer  the last
+---Cumulative sums along an axis.
+---@param axis? integer  default: the last
 ---@return perigee.Tensor
 function Tensor:cumsum(axis) end
 
----Sorted along an axis; stable, NaN is greater than every number.
----@param axis? integer  the last
+---Sorts along an axis; stable, NaN is greater than every number.
+---@param axis? integer  default: the last
 ---@param options? { descending?: boolean }
 ---@return perigee.Tensor
 function Tensor:sort(axis, options) end
 
----The positions that sort.
----@param axis? integer  the last
+---The positions that would sort the axis.
+---@param axis? integer  default: the last
 ---@param options? { descending?: boolean }
 ---@return perigee.Tensor
 function Tensor:argsort(axis, options) end
 
----The k largest along an axis, in order, and their positions; ties to the lowest position.
+---The k largest along an axis, in order, and their positions; ties go to the lowest position.
 ---@param k integer
 ---@param options? { axis?: integer, smallest?: boolean }
 ---@return perigee.Tensor values
 ---@return perigee.Tensor positions
 function Tensor:topk(k, options) end
 
----The same shape and values? NaN equals nothing.
+---True if shapes and values are the same; NaN equals nothing.
 ---@param other perigee.Tensor
 ---@return boolean
 function Tensor:equal(other) end
 
----Is |a - b| <= atol + rtol * |b| everywhere? NaN is close to NaN.
+---True if |a - b| <= atol + rtol * |b| everywhere; NaN is close to NaN.
 ---@param other perigee.Tensor
----@param options? { atol?: number, rtol?: number }  1e-6, 1e-5
+---@param options? { atol?: number, rtol?: number }  defaults: 1e-6, 1e-5
 ---@return boolean
 ---@return number worst  the largest |a - b|
 function Tensor:close_to(other, options) end

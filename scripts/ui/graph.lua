@@ -13,8 +13,8 @@ local function layer_of(name)
   return path, math.tointeger(tonumber(n or ""))
 end
 
---- Items in runs of the same layer: { path =, layer =, items }. Rope tables come first: layers share
---- them.
+--- Items in runs of the same layer: { path =, layer =, items }. Rope tables come first: layers
+--- share them.
 local function runs_of(items)
   local shared, runs = {}, {}
   for _, item in ipairs(items) do

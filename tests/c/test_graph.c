@@ -107,7 +107,7 @@ static void test_names(void) {
 static const check_test tests[] = {
     {"maps of constants", test_folding},
     {"views of constants", test_views},
-    {"constants beside heads", test_repetition},
+    {"constants and heads", test_repetition},
     {"names in errors", test_names},
 };
 CHECK_MAIN("graph", tests)

@@ -1,8 +1,8 @@
-/* Arithmetic of tensors against slow obvious loops over random shapes, strides, views and dtypes, and against
- * values made with numpy; special numbers. */
+/* Arithmetic of tensors, compared with slow, obvious loops over random shapes, strides, views and
+ * dtypes, and with values from numpy; special numbers. */
 #include "tensor_help.h"
 
-/* ---- element by element -------------------------------------------------------------------------------- */
+/* ---- element by element ---------------------------------------------------------------------- */
 
 static double slow_binary(pe_binary op, double x, double y) {
   switch (op) {
@@ -54,7 +54,7 @@ static void binary_agrees_with_loops(void) {
         wrong++;
     } while (next_index(&a, index));
     if (wrong)
-      printf("    %s %s %s\n", pe_dtype_name(a.dtype), pe_binary_name(op), pe_dtype_name(b.dtype));
+      printf("    %s, %s, operation %d\n", pe_dtype_name(a.dtype), pe_dtype_name(b.dtype), op);
     CHECK_INT(wrong, 0);
     pe_tensor_close(&other), pe_tensor_close(&o), pe_tensor_close(&b), pe_tensor_close(&a);
   }
@@ -71,13 +71,13 @@ static void unary_agrees_with_libm(void) {
       int wrong = 0;
       for (int64_t i = 0; i < pe_tensor_size(&t); i++)
         wrong += !alike(nth(&o, i), fns[op](nth(&t, i)), 2 * tolerance(o.dtype) + 1e-15);
-      if (wrong) printf("    %s %s\n", pe_unary_name((pe_unary)op), pe_dtype_name(arithmetic[d]));
+      if (wrong) printf("    operation %zu of %s\n", op, pe_dtype_name(arithmetic[d]));
       CHECK_INT(wrong, 0);
       pe_tensor_close(&o), pe_tensor_close(&t);
     }
 }
 
-/* a = [[.5, -1.25, 2], [3.5, 0, -.75]] through numpy. */
+/* a = [[.5, -1.25, 2], [3.5, 0, -.75]] in numpy. */
 static void numpy_says(void) {
   pe_tensor a = floats(2, (int64_t[]){2, 3}, (float[]){0.5f, -1.25f, 2, 3.5f, 0, -0.75f}), b, c,
             o = {0};
@@ -201,7 +201,7 @@ static void where_chooses(void) {
   CHECK_OK(pe_tensor_binary(PE_GT, &a, &b, &c, &err), err);
   CHECK_OK(pe_tensor_where(&c, &a, &b, &o, &err), err);
   expect(o, (double[]){1, 2, 3, 4}, 0);
-  CHECK_FAILS(pe_tensor_where(&a, &a, &b, &o, &err), PE_EARG, err, "f32, not bool");
+  CHECK_FAILS(pe_tensor_where(&a, &a, &b, &o, &err), PE_EARG, err, "must be bool, got f32");
   pe_tensor_close(&c);
   CHECK_OK(pe_tensor_from_bytes(PE_BOOL, 2, (int64_t[]){2, 1}, "\1\0", 2, &c, &err), err);
   CHECK_OK(pe_tensor_where(&c, &a, &b, &o, &err), err);
@@ -209,9 +209,9 @@ static void where_chooses(void) {
   pe_tensor_close(&c), pe_tensor_close(&b), pe_tensor_close(&a);
 }
 
-/* ---- matmul -------------------------------------------------------------------------------------------- */
+/* ---- matmul ---------------------------------------------------------------------------------- */
 
-/* One element, in the arithmetic the header promises. */
+/* One element, in the arithmetic that tensor.h promises. */
 static double slow_dot(const pe_tensor *a, int64_t *ia, const pe_tensor *b, int64_t *ib,
                        pe_dtype dtype) {
   float f = 0;
@@ -277,11 +277,11 @@ static void matmul_of_vectors(void) {
   CHECK_INT(o.rank, 1);
   expect(o, (double[]){22, 28}, 0);
   CHECK_FAILS(pe_tensor_matmul(&m, &v, &o, &err), PE_ESHAPE, err,
-              "shapes [3, 2] and [3, 1] disagree inside (2 columns and 3 rows)");
+              "shapes [3, 2] and [3, 1] do not match (2 columns, 3 rows)");
   pe_tensor_close(&t), pe_tensor_close(&m), pe_tensor_close(&v);
 }
 
-/* ---- reductions and order ------------------------------------------------------------------------------ */
+/* ---- reductions and order -------------------------------------------------------------------- */
 
 static double slow_reduce(pe_reduce op, const double *x, int64_t n) {
   double sum = 0, prod = 1, squares = 0, max = x[0], min = x[0];
@@ -316,7 +316,7 @@ static void reductions_agree_with_loops(void) {
               o = {0};
     pe_reduce op = (pe_reduce)dice(PE_REDUCE_COUNT);
     pe_reduce_options how = {.axis = dice(t.rank + 1) - 1, .keep = dice(2), .first = 1};
-    if (op == PE_PROD && t.dtype != PE_F64) op = PE_SUM; /* products leave the range */
+    if (op == PE_PROD && t.dtype != PE_F64) op = PE_SUM; /* products overflow */
     CHECK_OK(pe_tensor_reduce(op, &t, how, &o, &err), err);
     int64_t n = how.axis < 0 ? pe_tensor_size(&t) : t.shape[how.axis], index[PE_TENSOR_RANK] = {0},
             results = pe_tensor_size(&o);
@@ -339,8 +339,7 @@ static void reductions_agree_with_loops(void) {
         next_index(&rest, index);
       }
     }
-    if (wrong)
-      printf("    %s of %s, axis %d\n", pe_reduce_name(op), pe_dtype_name(t.dtype), how.axis);
+    if (wrong) printf("    reduction %d of %s, axis %d\n", op, pe_dtype_name(t.dtype), how.axis);
     CHECK_INT(wrong, 0);
     pe_free(x);
     pe_tensor_close(&o), pe_tensor_close(&t);
@@ -358,9 +357,9 @@ static void nothing_to_reduce(void) {
   CHECK_OK(pe_tensor_reduce(PE_ALL, &t, (pe_reduce_options){.axis = 0}, &o, &err), err);
   expect(o, (double[]){1, 1, 1}, 0);
   CHECK_FAILS(pe_tensor_reduce(PE_MAX, &t, (pe_reduce_options){.axis = 0}, &o, &err), PE_ESHAPE,
-              err, "max: shape [0, 3]");
+              err, "max: the reduced axis of shape [0, 3]");
   CHECK_OK(pe_tensor_reduce(PE_MAX, &t, (pe_reduce_options){.axis = 1}, &o, &err),
-           err); /* no rows, no question */
+           err); /* no rows: not an error */
   CHECK_INT(pe_tensor_size(&o), 0);
   pe_tensor_close(&o);
   CHECK_OK(pe_tensor_softmax(&t, 0, false, &o, &err), err);
@@ -407,8 +406,9 @@ static void order_is_stable_and_total(void) {
   }
   pe_tensor t = FLOATS(1, 2), v = {0}, p = {0};
   CHECK_FAILS(pe_tensor_topk(&t, 0, 3, false, 0, &v, &p, &err), PE_EARG, err,
-              "topk: 3 of axis 1 with 2 elements");
-  CHECK_FAILS(pe_tensor_topk(&t, 0, -1, false, 0, &v, &p, &err), PE_EARG, err, "k is -1");
+              "topk: k is 3, but axis 1 has 2 elements");
+  CHECK_FAILS(pe_tensor_topk(&t, 0, -1, false, 0, &v, &p, &err), PE_EARG, err,
+              "k must not be negative, got -1");
   pe_tensor_close(&t);
 }
 

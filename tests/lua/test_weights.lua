@@ -1,8 +1,8 @@
--- The Lua face of weights: descriptions, decoded rows, GGUF metadata, errors.
+-- perigee.weights: descriptions, decoded rows, GGUF metadata, errors.
 local perigee = require "perigee"
 local test = require("harness").test
 
-test("a quantised directory is described as the model it was", function(t)
+test("a quantised tensor has the shape it had before", function(t)
   local w <close> = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
   local q = w:find "model.layers.0.self_attn.q_proj.weight"
   t.eq(q.kind, "affine 4-bit group 32")
@@ -18,7 +18,7 @@ test("a quantised directory is described as the model it was", function(t)
   t.raises(function() w:rows("nothing", {}) end, "no such tensor")
 end)
 
-test("GGUF metadata comes in the file's order", function(t)
+test("GGUF metadata is in the order of the file", function(t)
   local w <close> = assert(perigee.weights.open "tests/golden-gguf/llama-Q4_0.gguf")
   local meta = w:metadata { most = 2 }
   t.eq(meta[1], { "general.architecture", "llama" })
@@ -30,15 +30,16 @@ test("GGUF metadata comes in the file's order", function(t)
   end
 end)
 
-test("what is wrong with a file is one line", function(t)
-  t.eq(t.fails("io", perigee.weights.open "tests/nowhere").message, "tests/nowhere: No such file or directory")
+test("errors are one line", function(t)
+  t.eq(t.fails("io", perigee.weights.open "tests/nowhere").message,
+    "tests/nowhere: No such file or directory")
   local w = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
   w:close()
   w:close()
   t.raises(function() w:names() end, "closed")
 end)
 
-test("tensors are read into memory, at once or beside the loop, also when the weights are closed meanwhile", function(t)
+test("touch reads tensors at once or in a job, which outlives the weights", function(t)
   local w = assert(perigee.weights.open "tests/golden/llama-mlx-mixed")
   local bytes = 0
   for i = 1, w.count do
