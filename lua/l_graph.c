@@ -1,6 +1,6 @@
 /* l_graph.c - perigee.graph: the vocabulary of architecture scripts. Values and params are numbers
- * here; scripts/models/graph.lua wraps them in objects with operators. Errors are raised as a
- * perigee.Error that names the tensor or value, what was expected and what was found. */
+ * here; the graph module of scripts/models wraps them in objects with operators. Errors are raised
+ * as a perigee.Error that names the tensor or value, what was expected and what was found. */
 #include "lua/l_graph.h"
 #include "runtime/graph/rope.h"
 

@@ -37,6 +37,7 @@ static void fuse_residual(pe_planner *s, size_t i) {
   }
 }
 
+/* Is n a map of a single unary step over a value of its own width? */
 static bool plain_unary(const pe_node *n) {
   const pe_map_args *m = &n->args.map;
   return n->op == PE_OP_MAP && m->steps == 1 && pe_map_is_unary(m->step[0].op) && m->inputs == 1 &&
@@ -165,7 +166,7 @@ static bool narrow_map(pe_node *n) {
     bool reads_a = !pe_map_is_constant(a);
     bool reads_b = !pe_map_is_unary(st->op) && !pe_map_is_constant(b);
     if (reads_a) st->a = real[a];
-    st->b = reads_b ? real[b] : !pe_map_is_unary(st->op) ? b : 0;
+    st->b = reads_b ? real[b] : pe_map_is_unary(st->op) ? 0 : b;
     if (reads_a && last[a] == i) busy[real[a]] = false;
     if (reads_b && last[b] == i) busy[real[b]] = false;
     while (to < PE_MAP_REGISTERS && busy[to]) to++;

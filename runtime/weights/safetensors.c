@@ -134,20 +134,12 @@ static pe_status read_tensor(reader *r, pe_str name) {
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
+/* Checks __metadata__, a map of strings; perigee uses none of them. */
 static pe_status read_metadata(reader *r) {
-  pe_safetensors *s = r->s;
   pe_json_token token;
   pe_status rc = pe_json_expect(&r->json, PE_JSON_OBJECT, "__metadata__", &token, r->err);
-  while (!rc && !(rc = pe_json_next(&r->json, &token, r->err)) && token.type == PE_JSON_KEY) {
-    pe_safetensors_meta m;
-    if ((rc = keep(r, token.str, &m.key)) ||
-        (rc =
-             pe_json_expect(&r->json, PE_JSON_STRING, "a value of __metadata__", &token, r->err)) ||
-        (rc = keep(r, token.str, &m.value)) ||
-        (rc = pe_grow(&s->meta, &s->meta_cap, s->meta_count + 1, sizeof m, r->err)))
-      return rc;
-    s->meta[s->meta_count++] = m;
-  }
+  while (!rc && !(rc = pe_json_next(&r->json, &token, r->err)) && token.type == PE_JSON_KEY)
+    rc = pe_json_expect(&r->json, PE_JSON_STRING, "a value of __metadata__", &token, r->err);
   return rc;
 }
 
@@ -260,7 +252,6 @@ pe_status pe_safetensors_open(const char *path, pe_safetensors **out, pe_error *
 void pe_safetensors_close(pe_safetensors *s) {
   if (!s) return;
   pe_arena_free(&s->arena);
-  pe_free(s->meta);
   pe_free(s->tensor);
   pe_buffer_release(s->buf);
   pe_free(s);

@@ -25,17 +25,12 @@ typedef struct pe_safetensor {
   uint64_t at, bytes;                     /* absolute offset in the mapping */
 } pe_safetensor;
 
-typedef struct pe_safetensors_meta {
-  pe_str key, value; /* NUL-terminated */
-} pe_safetensors_meta;
-
 typedef struct pe_safetensors {
   pe_buffer *buf; /* owned reference to the mapping */
-  size_t count, meta_count;
-  pe_safetensor *tensor;     /* in the header's order */
-  pe_safetensors_meta *meta; /* __metadata__ */
+  size_t count;
+  pe_safetensor *tensor; /* in the order of the header */
   /* ---- private ------------------------------------------------------------------------------- */
-  size_t cap, meta_cap;
+  size_t cap;
   pe_arena arena;
 } pe_safetensors;
 

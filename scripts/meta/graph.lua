@@ -1,6 +1,6 @@
 ---@meta
 
----@class perigee.graph  Graphs of models. Architecture scripts use the objects of models/graph.lua.
+---@class perigee.graph  Graphs of models. Architecture scripts use objects that wrap these functions.
 local graph = {}
 
 ---An empty graph over opened weights.

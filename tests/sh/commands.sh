@@ -100,7 +100,7 @@ refused "FP8 blocks" "quantised with FP8" eval "$T/fp8" --jsonl; err "convert"
 refused "bitsandbytes" "quantised with bitsandbytes" generate "$T/bitsandbytes" x; err "convert"
 refused "a layout that does not exist" "7 bits" inspect "$T/bits"
 refused "a configuration that is cut off" "config.json: line 1, column 16" inspect "$T/broken"
-refused "a configuration that is a list" "must be an object, not array" inspect "$T/list"
+refused "a configuration that is a list" "must be a JSON object, got array" inspect "$T/list"
 refused "pickles" "convert the model to safetensors" inspect "$T/pickle"
 refused "a missing shard" "model-1.safetensors" inspect "$T/shards"
 refused "unknown architecture" "unknown architecture 'nosuch'" eval "$T/nosuch" --jsonl
