@@ -30,7 +30,7 @@ static pe_status print_bytes(uint64_t n, pe_buf *out, pe_error *err) {
 
 static pe_status print_spark(const pe_tensor *t, const pe_tensor_summary *s, bool ascii,
                              pe_buf *out, pe_error *err) {
-  static const char *const blocks[LEVELS] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  static const char *const bars[LEVELS] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   static const char marks[LEVELS + 1] = "_.:-=+*#";
   int64_t counts[SPARK_BINS], most = 1;
   pe_status rc = pe_tensor_histogram(t, s->min, s->max, counts, SPARK_BINS, err);
@@ -38,7 +38,7 @@ static pe_status print_spark(const pe_tensor *t, const pe_tensor_summary *s, boo
   for (int i = 0; i < SPARK_BINS && !rc; i++) {
     int level = (int)((double)counts[i] / (double)most * (LEVELS - 1) + 0.5);
     rc = ascii ? pe_buf_byte(out, marks[level], err)
-               : pe_buf_put(out, blocks[level], strlen(blocks[level]), err);
+               : pe_buf_put(out, bars[level], strlen(bars[level]), err);
   }
   return rc;
 }

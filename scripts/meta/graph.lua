@@ -1,6 +1,6 @@
 ---@meta
 
----@class perigee.graph  Graphs of models. Architecture scripts use objects that wrap these functions.
+---@class perigee.graph  Graphs of models. Architecture scripts use objects that wrap them.
 local graph = {}
 
 ---An empty graph over opened weights.
