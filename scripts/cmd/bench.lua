@@ -2,7 +2,7 @@
 local perigee = require "perigee"
 local command = require "lib.command"
 local load = require "cmd.bench.load"
-local models = require "models.registry"
+local models = require "models"
 local read_ahead = require "lib.load"
 local progress = require "ui.progress"
 local shapes = require "cmd.bench.shapes"
@@ -26,7 +26,7 @@ local function open(opts)
   if opts.shape then
     local weights, config = shapes.make(opts.shape, opts.quant)
     if not weights then return nil, config end
-    model, why = models.assemble(weights, config, ("%s %s"):format(opts.shape, opts.quant))
+    model, why = models.assemble(weights, config, { path = ("%s %s"):format(opts.shape, opts.quant) })
   else
     model, why = models.load(opts[1])
     if model then read_ahead(model.weights) end

@@ -20,6 +20,7 @@ return {
     .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }."
     .. "\nHooks and policies (files in hooks/ or policy/, or tables with functions named after phases) are loaded as a server"
     .. "\nloads them, a policy is tried on two steps of its own. Their cases get a kit to call hooks with (hooks/trial.lua)."
+    .. "\nAn architecture (a file in models/) is loaded as a server loads it and builds a small Llama, if its models are alike."
     .. "\nA chat template (.jinja) is compiled and probed: its line says what it can do. Its cases are comments,"
     .. '\n{#- perigee-test: {"messages": […], …} => "the whole prompt" -#} or … => error "part of the message" -#}.',
   options = {

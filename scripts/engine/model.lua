@@ -5,7 +5,7 @@
 --   local taps = model:eval(ids, { tap = { "model.layers.0.mlp.down_proj" } }).taps
 local perigee = require "perigee"
 local batches = require "engine.batch"
-local lib = require "models.registry"
+local models = require "models"
 local requests = require "engine.request"
 local run = require "engine.run"
 local text = require "lib.text"
@@ -37,13 +37,13 @@ local function settings(self, more)
 end
 
 --- Opens a model directory or a GGUF file. Options: threads, context (tokens at most), memory (bytes at most),
---- kv_bits (32, 16, 8 or 4).
+--- kv_bits (32, 16, 8 or 4), architectures (a list; they win over those that ship, see models/init.lua).
 local function open(path, options)
-  local loaded, why = lib.load(path)
+  local loaded, why = models.load(path, options)
   if not loaded then return nil, why end
   local generation = generation_config(path)
   local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph, builder = loaded.builder,
-    config = loaded.config, generation = generation, options = options or {}, stops = {} }, Model)
+    config = loaded.config, model_type = loaded.model_type, generation = generation, options = options or {}, stops = {} }, Model)
   local runner, wrong = run.new(self, settings(self))
   if not runner then return nil, ("%s: %s"):format(path, wrong) end
   as_set(generation.eos_token_id or loaded.config.eos_token_id, self.stops)

@@ -10,6 +10,7 @@
 --   gen.rejected(x)             is that answer a refusal? { status, message, retry_after, code, type }
 --   gen:words(entry, name)      the chat words of a model with this generation's templates and parsers; name: with that template
 --   gen:attached(req)           the scripts that the request names for its sequences; gen:wrap(…) puts them there (hooks/attach.lua)
+local architectures = require "hooks.architectures"
 local attach = require "hooks.attach"
 local cases = require "templates.selftest"
 local chat = require "chat"
@@ -258,6 +259,7 @@ local function build(o)
     load_templates(self, o.pause)
     load_model_templates(self, o.entries, o.pause)
     try_words(self, o.entries, o.pause)
+    self.architectures = architectures.load(self, o.entries, o.pause)
   end)
   if not ok then return nil, text.first_line(why) end
   index(self)

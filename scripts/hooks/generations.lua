@@ -265,12 +265,12 @@ local function script_status(script)
     strikes = strikes }
 end
 
---- Plain data: generation, created, policy, scripts, templates, parsers, alive (generations that requests still use), stale and
+--- Plain data: generation, created, policy, scripts, templates, parsers, models (types of the site's architectures), alive (generations that requests still use), stale and
 --- error (why the newest sources do not serve).
 function Generations:status()
   local json = perigee.json
   local now = self.now
-  local scripts, alive, formats = json.array {}, json.array {}, json.array {}
+  local scripts, alive, formats, types = json.array {}, json.array {}, json.array {}, {}
   for i, script in ipairs(now.scripts) do
     local status = script_status(script)
     status.phases, status.strikes = json.array(status.phases), json.array(status.strikes)
@@ -281,8 +281,11 @@ function Generations:status()
   for _, kind in ipairs { "tools", "reasoning" } do
     for _, name in ipairs(text.sorted_keys(now.formats[kind])) do formats[#formats + 1] = kind .. "/" .. name end
   end
+  for _, a in ipairs(now.architectures) do
+    for _, name in ipairs(a.names) do types[name] = true end
+  end
   return { generation = now.number, created = now.created, policy = now.policy.name, scripts = scripts, alive = alive,
-    templates = json.array(text.sorted_keys(now.templates)), parsers = formats, stale = self.error ~= nil,
+    templates = json.array(text.sorted_keys(now.templates)), parsers = formats, models = json.array(text.sorted_keys(types)), stale = self.error ~= nil,
     error = self.error and self.error.text }
 end
 

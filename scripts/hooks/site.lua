@@ -4,6 +4,7 @@
 --   policy/NAME.lua            who runs next (scripts/policy)
 --   templates/NAME.jinja       chat template of the model of that name; default.jinja: of all that have none here
 --   parsers/tools/NAME.lua, parsers/reasoning/NAME.lua      formats of answers (scripts/parsers)
+--   models/NAME.lua            model architectures (scripts/models)
 --   and modules that these require
 --
 -- A snapshot lists what is there and reads every file once, when it is asked for. What was read stays, so that the same
@@ -14,7 +15,7 @@ local uv = require "luv"
 local site = { MAX_FILE = 4 << 20 }
 
 --- Folder below the site, and how the files that count end.
-site.folders = { hooks = "lua", policy = "lua", templates = "jinja", ["parsers/tools"] = "lua", ["parsers/reasoning"] = "lua" }
+site.folders = { hooks = "lua", models = "lua", policy = "lua", templates = "jinja", ["parsers/tools"] = "lua", ["parsers/reasoning"] = "lua" }
 
 --- Names of the files in a folder with that ending, without it, sorted. None when there is no such folder.
 function site.names(folder, ending)

@@ -1,6 +1,5 @@
 -- deepseek_v3: DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, and experts in groups after the first dense layers.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
 --- Is layer i (from 1) a dense one?
 local function dense(c, i)
@@ -8,7 +7,7 @@ local function dense(c, i)
   return i <= (c.first_k_dense_replace or 0) or (i - 1) % (c.moe_layer_freq or 1) ~= 0
 end
 
-return model.architecture {
+return {
   names = { "deepseek_v3", "kimi_k2", "glm4_moe_lite" },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

@@ -1,18 +1,18 @@
 -- gemma3: Gemma 3: norms before and behind both halves of a layer, five layers with a window and a rope of their own to one
 -- without, scaled embeddings. Norms are stored without their 1, but for GGUF.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
-return model.architecture {
+return {
   names = { "gemma3_text", "gemma3" },
   defaults = { -- published configs leave these out
     num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, query_pre_attn_scalar = 256, sliding_window = 4096,
     sliding_window_pattern = 6, rope_theta = 1000000.0, rope_local_base_freq = 10000.0,
   },
   build = function(g, c)
-    local window = model.config.window(c, function(i) return i % c.sliding_window_pattern ~= 0 end)
-    local near = model.config.rope(c, { kind = "sliding_attention", plain = true, theta = c.rope_local_base_freq })
-    local far = model.config.rope(c, { kind = "full_attention" })
+    local window = config.window(c, function(i) return i % c.sliding_window_pattern ~= 0 end)
+    local near = config.rope(c, { kind = "sliding_attention", plain = true, theta = c.rope_local_base_freq })
+    local far = config.rope(c, { kind = "full_attention" })
     local function gelu_gate(gate, up) return g:gelu_tanh(gate) * up end
     g.norm_offset = g.gguf and 0 or 1
     local x = g:embed("model.embed_tokens", { scale = c.hidden ^ 0.5 })

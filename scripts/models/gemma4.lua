@@ -1,11 +1,11 @@
 -- gemma4: Gemma 4 (text): Gemma 3's four norms without the 1; wider heads and a partly turning rope in the global layers; at
 -- choice an input for each layer, last layers that read the keys and values of earlier ones, and experts beside the MLP.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
 --- Width of a head and number of key heads of layer i (from 1): listed by layer, or one pair for all global layers.
 local function heads_of(c, i, sliding)
-  local own = c.per_layer_config and model.config.object(c.per_layer_config[tostring(i - 1)]) or {}
+  local own = c.per_layer_config and config.object(c.per_layer_config[tostring(i - 1)]) or {}
   local global = not sliding and not c.per_layer_config
   return own.head_dim or global and c.global_head_dim or c.head_dim,
     own.num_key_value_heads or global and c.attention_k_eq_v and c.num_global_key_value_heads or c.kv_heads
@@ -23,7 +23,7 @@ local function layer_inputs(g, c, x)
   return { g:split((context + g:reshape(token, shape)) * 2 ^ -0.5, sizes) }
 end
 
-return model.architecture {
+return {
   names = { "gemma4_text", "gemma4" },
   defaults = {
     num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, global_head_dim = 512, sliding_window = 512,
@@ -37,7 +37,7 @@ return model.architecture {
     return list
   end,
   build = function(g, c)
-    local window = model.config.window(c, function(i) return i % 6 ~= 0 and i < c.layers end)
+    local window = config.window(c, function(i) return i % 6 ~= 0 and i < c.layers end)
     local function gelu_gate(gate, up) return g:gelu_tanh(gate) * up end
     local x = g:embed("model.embed_tokens", { scale = c.hidden ^ 0.5 })
     local inputs, cache = layer_inputs(g, c, x), {}
@@ -45,7 +45,7 @@ return model.architecture {
     local function attention(h, a, i)
       local kind = window[i] > 0 and "sliding_attention" or "full_attention"
       local width, kv_heads = heads_of(c, i, window[i] > 0)
-      local rope = model.config.rope(c, { kind = kind, head_dim = width })
+      local rope = config.rope(c, { kind = kind, head_dim = width })
       local q = g:rope(g:rms_norm(g:heads(g:linear(h, a "q_proj"), c.heads, { dim = width }), a "q_norm"), rope)
       local k, v, y
       if i <= c.layers - c.num_kv_shared_layers then

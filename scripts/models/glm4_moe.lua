@@ -1,8 +1,7 @@
 -- glm4_moe: GLM 4.5 and 4.6: a part of each head rotated, norms of queries and keys in the larger ones, experts in groups.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
-return model.architecture {
+return {
   names = { "glm4_moe" },
   defaults = { partial_rotary_factor = 0.5 },
   build = function(g, c)

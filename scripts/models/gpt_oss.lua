@@ -1,12 +1,12 @@
 -- gpt_oss: gpt-oss: a sink for each head, windows in every other layer, biases everywhere, experts with a clamped gate.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
-return model.architecture {
+return {
   names = { "gpt_oss" },
   defaults = { swiglu_alpha = 1.702, swiglu_limit = 7.0, rope_theta = 150000.0 },
   build = function(g, c)
-    local window = model.config.window(c, function(i) return i % 2 == 1 end)
+    local window = config.window(c, function(i) return i % 2 == 1 end)
     local limit = c.swiglu_limit
     local function clamped_gate(gate, up)
       gate = g:clamp(gate, { high = limit })

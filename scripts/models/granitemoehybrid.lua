@@ -1,8 +1,7 @@
 -- granitemoehybrid: Granite 4, Mamba 2 with a few attention layers, experts beside an MLP that all tokens share, and
 -- multipliers at embedding, attention, residuals and logits.
-local model = require "models.registry"
-local blocks = require "models.blocks"
-local recurrent = require "models.recurrent"
+local blocks = require "models.core.blocks"
+local recurrent = require "models.core.recurrent"
 
 local function mamba(g, c, h, m)
   return recurrent.mamba2(g, h, m, {
@@ -28,7 +27,7 @@ local function feed_forward(g, c, h, p)
   return y + blocks.mlp(g, h, p "shared_mlp")
 end
 
-return model.architecture {
+return {
   names = { "granitemoehybrid" },
   defaults = { embedding_multiplier = 1, attention_multiplier = 1, residual_multiplier = 1, logits_scaling = 1 },
   build = function(g, c)

@@ -1,8 +1,7 @@
 -- kimi_linear: Kimi Linear, delta attention whose channels decay each at a rate of its own, latent attention without rope
 -- every few layers, and experts.
-local model = require "models.registry"
-local blocks = require "models.blocks"
-local recurrent = require "models.recurrent"
+local blocks = require "models.core.blocks"
+local recurrent = require "models.core.recurrent"
 
 local function delta_attention(g, c, h, a)
   local heads = c.linear_attn_config and c.linear_attn_config.num_heads or c.linear_num_heads
@@ -28,7 +27,7 @@ local function feed_forward(g, c, h, p)
   return blocks.moe(g, h, m, route)
 end
 
-return model.architecture {
+return {
   names = { "kimi_linear" },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

@@ -1,6 +1,5 @@
 -- lfm2: LFM2, short convolutions between a few attention layers; dense, or with experts after the first layers.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
 local function short_conv(g, h, m)
   local b, c, x = g:split(g:linear(h, m "in_proj"), { h:width(), h:width(), h:width() })
@@ -24,7 +23,7 @@ local function feed_forward(g, c, h, m)
   })
 end
 
-return model.architecture {
+return {
   names = { "lfm2", "lfm2_moe" },
   defaults = { rope_theta = 1000000.0 },
   build = function(g, c)

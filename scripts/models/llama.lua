@@ -1,8 +1,7 @@
 -- llama: Llama 2 and 3, and all of that shape: Mistral (window), Qwen 2 (biases, window from a layer on), Seed-OSS, SmolLM, Yi.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
-return model.architecture {
+return {
   names = { "llama", "mistral", "qwen2", "seed_oss" },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

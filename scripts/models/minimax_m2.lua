@@ -1,11 +1,11 @@
 -- minimax_m2: MiniMax M2: experts in every layer, norms over all heads of queries and keys at once, a part of each head rotated.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
-return model.architecture {
+return {
   names = { "minimax_m2", "minimax" },
   build = function(g, c)
-    local rope = model.config.rope(c, { dims = c.rotary_dim })
+    local rope = config.rope(c, { dims = c.rotary_dim })
     local x = g:embed "model.embed_tokens"
     for _, p in g:layers "model.layers" do
       local h = g:rms_norm(x, p "input_layernorm")

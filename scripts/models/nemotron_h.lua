@@ -1,7 +1,6 @@
 -- nemotron_h: Nemotron-H and Nemotron 3, layers of one mixer each: Mamba 2, attention without rope, MLP or experts.
-local model = require "models.registry"
-local blocks = require "models.blocks"
-local recurrent = require "models.recurrent"
+local blocks = require "models.core.blocks"
+local recurrent = require "models.core.recurrent"
 
 local mixers = {}
 
@@ -34,7 +33,7 @@ function mixers.moe(g, c, h, m)
   return mixers.mlp(g, c, h, m "shared_experts") + (narrow and g:linear(y, m "fc2_latent_proj") or y)
 end
 
-return model.architecture {
+return {
   names = { "nemotron_h" },
   build = function(g, c)
     local x = g:embed "backbone.embeddings"

@@ -1,14 +1,14 @@
 -- olmo3: OLMo 3: norms behind attention and MLP instead of before, and over all heads of queries and keys at once; three layers
 -- with a window to one without, which alone has its rope scaled.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
-return model.architecture {
+return {
   names = { "olmo3" },
   build = function(g, c)
-    local window = model.config.window(c, function(i) return i % 4 ~= 0 end)
-    local near = model.config.rope(c, { kind = "sliding_attention", plain = true, theta = 500000.0 })
-    local far = model.config.rope(c, { kind = "full_attention", theta = c.rope_theta or 500000.0 })
+    local window = config.window(c, function(i) return i % 4 ~= 0 end)
+    local near = config.rope(c, { kind = "sliding_attention", plain = true, theta = 500000.0 })
+    local far = config.rope(c, { kind = "full_attention", theta = c.rope_theta or 500000.0 })
     local x = g:embed "model.embed_tokens"
     for i, p in g:layers "model.layers" do
       local rope = window[i] > 0 and near or far

@@ -1,8 +1,7 @@
 -- phi3: Phi 3, 3.5 and 4 (text): queries, keys and values from one matrix, gate and up from another; long contexts by longrope.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
-return model.architecture {
+return {
   names = { "phi3" },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

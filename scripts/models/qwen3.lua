@@ -1,6 +1,5 @@
 -- qwen3: Qwen 3, dense and with experts: Llama with a norm for each head of queries and keys.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
 
 --- Does layer i (from 1) have experts? Every n-th does, but for those named.
 local function sparse(c, i)
@@ -10,7 +9,7 @@ local function sparse(c, i)
   return (c.num_experts or c.num_local_experts or 0) > 0 and i % (c.decoder_sparse_step or 1) == 0
 end
 
-return model.architecture {
+return {
   names = { "qwen3", "qwen3_moe" },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

@@ -1,7 +1,6 @@
 -- qwen3_next: Qwen3-Next and Qwen3.5, gated delta nets with gated attention every few layers; dense or with experts.
-local model = require "models.registry"
-local blocks = require "models.blocks"
-local recurrent = require "models.recurrent"
+local blocks = require "models.core.blocks"
+local recurrent = require "models.core.recurrent"
 
 --- Original files store the norms minus 1, converted ones as they are. What tells them apart is the layout of conv1d:
 --- [channels, 1, taps] or [channels, taps, 1].
@@ -53,7 +52,7 @@ local function mlp(g, c, h, m)
   return blocks.moe(g, h, m, { kind = "softmax", chosen = c.num_experts_per_tok, normalize = c.norm_topk_prob })
 end
 
-return model.architecture {
+return {
   names = { "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text" },
   defaults = { full_attention_interval = 4, partial_rotary_factor = 0.25, norm_topk_prob = true },
   build = function(g, c)

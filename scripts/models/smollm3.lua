@@ -1,6 +1,6 @@
 -- smollm3: SmolLM 3: Llama whose every fourth layer, say, does without rope.
-local model = require "models.registry"
-local blocks = require "models.blocks"
+local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 
 --- Is layer i (from 1) rotated? The list says 0 where it is not.
 local function rotated(c, i)
@@ -8,11 +8,11 @@ local function rotated(c, i)
   return i % c.no_rope_layer_interval ~= 0
 end
 
-return model.architecture {
+return {
   names = { "smollm3" },
   defaults = { no_rope_layer_interval = 4, rope_theta = 2000000.0 },
   build = function(g, c)
-    local window = model.config.window(c, function(i) return c.use_sliding_window and not rotated(c, i) end)
+    local window = config.window(c, function(i) return c.use_sliding_window and not rotated(c, i) end)
     local x = g:embed "model.embed_tokens"
     for i, p in g:layers "model.layers" do
       local h = g:rms_norm(x, p "input_layernorm")

@@ -322,7 +322,8 @@ local function new(options)
   self.metrics = metrics.new { on_error = function(err) log:note("error", "metrics: " .. tostring(err)) end }
   self.keys = gate.keys(self.config.keys)
   self.rate = rates.new(function() return self.config.rate end)
-  self.models = models.new { config = self.config, log = log, policy = function() return self.scripts:policy() end }
+  self.models = models.new { config = self.config, log = log, policy = function() return self.scripts:policy() end,
+    architectures = function() return self.scripts:current().architectures end }
   self.named_models = options.models and #options.models > 0 -- on the command line, which wins
   if self.named_models then self.config.models = nil end
   local ok, wrong = add_models(self, options.models)

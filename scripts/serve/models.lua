@@ -209,6 +209,7 @@ local function load_stages(self, entry)
   end
   local began, o = uv.hrtime(), {}
   for _, name in ipairs { "threads", "context", "kv_bits" } do o[name] = setting(self, entry, name) end
+  o.architectures = self.architectures and self.architectures()
   local allowed = allowance(self, entry)
   local model = must(model_of.open(entry.path, o))
   entry.model = model
@@ -343,10 +344,10 @@ function models.name_of(path)
   return (name:gsub("%.gguf$", ""))
 end
 
---- options: config, log; policy(entry): the policy of its batch.
+--- options: config, log; policy(entry): the policy of its batch; architectures(): those of the site.
 function models.new(options)
-  return setmetatable({ config = options.config, log = options.log, policy = options.policy, entries = {}, by_name = {} },
-    Models)
+  return setmetatable({ config = options.config, log = options.log, policy = options.policy,
+    architectures = options.architectures, entries = {}, by_name = {} }, Models)
 end
 
 return models

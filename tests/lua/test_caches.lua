@@ -1,7 +1,7 @@
 -- What sequences remember, on every architecture and for every type of cache: any chunking, company and size of block, forked,
 -- trimmed, saved and loaded give the same bits; and fewer bits are near float32.
 local perigee = require "perigee"
-local models = require "models.registry"
+local models = require "models"
 local run = require "engine.run"
 local test = require("harness").test
 

@@ -1,7 +1,7 @@
 -- Every architecture against the logits of the reference, and against itself: any chunking, any number of threads, alone or
 -- beside others, bit for bit.
 local perigee = require "perigee"
-local models = require "models.registry"
+local models = require "models"
 local run = require "engine.run"
 local text = require "lib.text"
 local uv = require "luv"
@@ -87,7 +87,7 @@ local function check_older_config(t, folder, ids, whole)
   local source = text.read_file(folder .. "/config.old.json")
   if not source then return end
   local weights = assert(perigee.weights.open(folder))
-  local model = assert(models.assemble(weights, assert(perigee.json.decode(source)), folder))
+  local model = assert(models.assemble(weights, assert(perigee.json.decode(source))))
   same_bits(t, bits_of(model, ids, { threads = 1 }), whole, "config.old.json")
   close(model)
 end

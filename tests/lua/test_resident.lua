@@ -1,6 +1,6 @@
 -- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, and running it never expands it.
 local perigee = require "perigee"
-local models = require "models.registry"
+local models = require "models"
 local run = require "engine.run"
 local text = require "lib.text"
 local uv = require "luv"

@@ -72,6 +72,30 @@ refused "a missing tensor" "missing tensor model.layers.1.mlp.up_proj.weight" ev
 refused "an unused tensor" "unused tensor model.layers.1.mlp.extra.weight" eval "$T/add" --jsonl
 refused "a tensor of another shape" "model.layers.1.mlp.up_proj.weight is [96, 56]" eval "$T/cut" --jsonl
 
+# ---- a broken architecture file ----
+cp -r scripts "$T/scripts"
+echo "]" >>"$T/scripts/models/gemma3.lua"
+sed 's/^return {/error "broken here"\nreturn {/' scripts/models/qwen3.lua >"$T/scripts/models/qwen3.lua"
+echo 'return "text"' >"$T/scripts/models/text.lua"
+printf '{"ids": [1, 2]}\n' >"$T/in"
+try "other models load" 0 --scripts "$T/scripts" eval $G/llama --jsonl; no_err; out '{"n": 2}'
+refused "its own models report its error" "models/gemma3.lua:" --scripts "$T/scripts" eval $G/gemma3_text --jsonl
+refused "also by other names that the file has" "broken here" --scripts "$T/scripts" eval $G/qwen3_moe --jsonl
+model text 's/"model_type": "llama"/"model_type": "text"/'
+refused "a file that returns no architecture" "models/text.lua: returns a string, not a table" \
+  --scripts "$T/scripts" eval "$T/text" --jsonl
+refused "a type that no file has" "unknown architecture 'lama' (known: deepseek_v3, " \
+  --scripts "$T/scripts" eval "$T/unknown" --jsonl
+mkdir -p "$T/site/models"
+sed 's/"llama", .* }/"mine" }/' scripts/models/llama.lua >"$T/site/models/mine.lua"
+try "check an architecture" 0 check "$T/site/models/mine.lua" scripts/models/gemma4.lua; no_err
+out "mine.lua: architecture of mine; builds a small Llama"
+out "gemma4.lua: architecture of gemma4_text, gemma4; not tried"
+echo 'return { names = { "mine" }, build = function(g) return g:nothing() end }' >"$T/site/models/mine.lua"
+refused "check one that does not build" "attempt to call a nil value (method 'nothing')" check "$T/site/models/mine.lua"
+echo 'return { nmaes = { "mine" } }' >"$T/site/models/mine.lua"
+refused "check one without build" "'build' is missing" check "$T/site/models/mine.lua"
+
 # ---- inspect ----
 try "estimates" 0 inspect $M; no_err; out "weights"; out "cache, 4 bits"; out "for 8192 tokens"; out "states"; out "for a step of 512 rows"
 try "estimates as JSON" 0 inspect $M --json; lines 1

@@ -138,6 +138,38 @@ checks.add {
   check = function(path, limits) return check_unit(path, path:match "policy/[^/]+$" and "policy" or "hook", limits) end,
 }
 
+--- Does the architecture build a small Llama? True; false and what such a model lacks; nil and the mistake in its file.
+local function try_architecture(a, path)
+  local weights <close>, config = assert(require("cmd.bench.shapes").make("tiny", "bf16"))
+  config.model_type = a.names[1]
+  local built, why = require("models").assemble(weights, config, { path = path, architectures = { a } })
+  if built then
+    built.graph:close()
+    return true
+  end
+  why = why:sub(#path + 3)
+  if why:sub(1, #path + 1) == path .. ":" then return nil, why end
+  return false, why
+end
+
+checks.add {
+  name = "architecture",
+  matches = function(path)
+    local name = path:match "models/([^/]+)%.lua$"
+    return name ~= nil and name ~= "init"
+  end,
+  check = function(path)
+    local source, why = text.read_file(path)
+    if not source then return nil, why end
+    local a, wrong = require("hooks.architectures").read(path, source)
+    if not a then return nil, wrong end
+    local built, lacks = try_architecture(a, path)
+    if built == nil then return nil, lacks end
+    return ("architecture of %s; %s"):format(table.concat(a.names, ", "),
+      built and "builds a small Llama" or "not tried, its models are not like Llama: " .. lacks)
+  end,
+}
+
 checks.add {
   name = "template",
   matches = function(path) return path:match "%.jinja2?$" ~= nil or path:match "%.j2$" ~= nil end,

@@ -2,7 +2,7 @@
 --
 -- m is a module, as p "mlp"; m "gate_proj" is a module inside of it. Which storage a file uses is found by the names that
 -- are there.
-local config = require "models.config"
+local config = require "models.core.config"
 
 local blocks = {}
 
