@@ -12,7 +12,7 @@
 --   gen:attached(req)           the scripts that the request names for its sequences; gen:wrap(…) puts them there (hooks/attach.lua)
 local architectures = require "hooks.architectures"
 local attach = require "hooks.attach"
-local cases = require "templates.selftest"
+local cases = require "chat.selftest"
 local chat = require "chat"
 local formats = require "hooks.formats"
 local perigee = require "perigee"

@@ -26,7 +26,7 @@ local cache, cached = {}, 0
 
 local function failure(name, err)
   local where = err.line and ("line %d: "):format(err.line) or ""
-  return perigee.error("format", ("%s%s%s"):format(name and name .. ": " or "", where, (err.text:gsub("%s*\n%s*", " "))))
+  return perigee.error("format", ("%s%s%s"):format(name and name .. ": " or "", where, (err.message:gsub("%s*\n%s*", " "))))
 end
 
 --- A template, or nil and an error. options: name (for errors).

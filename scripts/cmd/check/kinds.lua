@@ -177,7 +177,7 @@ checks.add {
     local source, why = text.read_file(path)
     if not source then return nil, why end
     local n, can
-    local ok, err = call(function() n, can = require("templates.selftest").run(source) end, limits)
+    local ok, err = call(function() n, can = require("chat.selftest").run(source) end, limits)
     if not ok then return nil, err end
     local passed = n == 0 and "has no cases" or ("%d %s passed"):format(n, n == 1 and "case" or "cases")
     return ("%s; can: %s"):format(passed, can)

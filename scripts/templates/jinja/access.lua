@@ -91,7 +91,7 @@ function access.call(f, kw, ...)
     if not f.recurse then fail "only a loop marked as recursive can be called" end
     return values.deeper(f.recurse, (...), f.depth0 + 1)
   end
-  if k == "undefined" then fail(f.text) end
+  if k == "undefined" then fail(f.message) end
   fail("'%s' object is not callable", values.typename(f))
 end
 
@@ -190,7 +190,7 @@ function access.attr(obj, name)
       if v ~= nil then return v end
       return values.missing(obj, name)
     end
-    if class == Undefined then fail(obj.text) end
+    if class == Undefined then fail(obj.message) end
   end
   local v = own(obj, name)
   if v ~= nil then return v end
@@ -199,7 +199,7 @@ end
 
 --- obj[key]
 function access.item(obj, key)
-  if values.is_undefined(obj) then fail(obj.text) end
+  if values.is_undefined(obj) then fail(obj.message) end
   local class = type(obj) == "table" and getmetatable(obj)
   local key_class = type(key) == "table" and getmetatable(key)
   if key_class == List or key_class == Dict then return values.missing(obj, key) end
@@ -272,7 +272,7 @@ end
 function access.slice(obj, from, to, step)
   from, to, step = bound_of(from, "start"), bound_of(to, "end"), bound_of(step, "step") or 1
   if step == 0 then fail "a slice's step cannot be zero" end
-  if values.is_undefined(obj) then fail(obj.text) end
+  if values.is_undefined(obj) then fail(obj.message) end
   if values.is_str(obj) then
     local i, j = indices(strings.len(obj), from, to, step)
     if step == 1 then return strings.range(obj, i, j) end

@@ -415,7 +415,7 @@ end, "reverse", "case_sensitive", "attribute" }
 filters.dictsort = { function(v, sensitive, by, reverse)
   by = by and strings.text(want_str(by, "by")) or "key"
   if by ~= "key" and by ~= "value" then fail "dictsort sorts by 'key' or by 'value'" end
-  if values.is_undefined(v) then fail(v.text) end
+  if values.is_undefined(v) then fail(v.message) end
   if values.kind(v) ~= "dict" then fail("dictsort wants a dict, not %s", values.typename(v)) end
   local get = getter(by == "key" and 0 or 1, { fold = not flag(sensitive) })
   return seconds(sorted(methods.pairs(v), get, flag(reverse)))

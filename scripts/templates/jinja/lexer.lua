@@ -11,7 +11,7 @@ local lexer = {}
 
 --- Raises a syntax error with its line.
 function lexer.fail(line, text, ...)
-  error(setmetatable({ text = select("#", ...) > 0 and text:format(...) or text, line = line }, values.Failure), 0)
+  error(setmetatable({ message = select("#", ...) > 0 and text:format(...) or text, line = line }, values.Failure), 0)
 end
 
 -- Longest first.

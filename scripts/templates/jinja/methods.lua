@@ -16,14 +16,14 @@ local methods = {}
 
 local function want_str(v, what)
   if is_str(v) then return v end
-  if values.is_undefined(v) then fail(v.text) end
+  if values.is_undefined(v) then fail(v.message) end
   fail("%s must be a str, not %s", what, typename(v))
 end
 
 local function want_int(v, what)
   if type(v) == "boolean" then return v and 1 or 0 end
   if math.type(v) == "integer" then return v end
-  if values.is_undefined(v) then fail(v.text) end
+  if values.is_undefined(v) then fail(v.message) end
   fail("%s must be an int, not %s", what, typename(v))
 end
 

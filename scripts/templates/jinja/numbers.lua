@@ -61,7 +61,7 @@ end
 function numbers.to_int(v, default, base)
   if default == nil then default = 0 end
   base = base == nil and 10 or math.tointeger(number(base) or -1) or -1
-  if values.is_undefined(v) then fail(v.text) end
+  if values.is_undefined(v) then fail(v.message) end
   if values.kind(v) == "int" then return v end
   local n = number(v)
   if n then return math.type(n) == "integer" and n or truncate(n) or default end
@@ -74,7 +74,7 @@ end
 
 function numbers.to_float(v, default)
   if default == nil then default = 0.0 end
-  if values.is_undefined(v) then fail(v.text) end
+  if values.is_undefined(v) then fail(v.message) end
   if number(v) then return number(v) * 1.0 end
   if values.kind(v) == "int" then return v.float end
   return values.is_str(v) and parse_float(strings.text(v)) or default
@@ -102,7 +102,7 @@ function numbers.round(v, precision, method)
   local n = number(v)
   if not n and values.kind(v) == "int" then return v end
   if not n then
-    if values.is_undefined(v) then fail(v.text) end
+    if values.is_undefined(v) then fail(v.message) end
     fail("round wants a number, not %s", values.typename(v))
   end
   precision = precision == nil and 0 or math.tointeger(number(precision) or 0.5) or fail "the precision must be an int"

@@ -22,8 +22,8 @@ operators.number = number
 local function is_big(v) return type(v) == "table" and getmetatable(v) == Big end
 
 local function check_defined(a, b)
-  if values.is_undefined(a) then fail(a.text) end
-  if b ~= nil and values.is_undefined(b) then fail(b.text) end
+  if values.is_undefined(a) then fail(a.message) end
+  if b ~= nil and values.is_undefined(b) then fail(b.message) end
   local big = is_big(a) and a or b ~= nil and is_big(b) and b
   if big then fail("%s does not fit in 64 bits: it cannot be computed with", big.digits) end
 end

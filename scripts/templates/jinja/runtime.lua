@@ -151,7 +151,7 @@ local function make_dict(kw, source)
   if source ~= nil and values.kind(source) == "dict" then
     for _, k in ipairs(values.open(source).keys) do values.put(d, k, source.map[values.hash(k)]) end
   elseif source ~= nil then
-    if values.is_undefined(source) then fail(source.text) end
+    if values.is_undefined(source) then fail(source.message) end
     for _, pair in ipairs(values.items(source)) do
       local items = words.unpack(pair, 2)
       values.put(d, items[1], items[2])
@@ -231,7 +231,7 @@ local MAX_LEVELS = 2000 -- a value as deep as allowed is printed by three functi
 --- Adds the line where it happened to an error.
 local function locate(err)
   if getmetatable(err) ~= values.Failure then
-    err = setmetatable({ text = tostring(err) }, values.Failure)
+    err = setmetatable({ message = tostring(err) }, values.Failure)
   end
   for level = 2, MAX_LEVELS do
     local info = debug.getinfo(level, "Sl")
@@ -297,7 +297,7 @@ function runtime.run(chunk, variables, options)
   state.record = nil
   if ok then return result, info end
   if getmetatable(result) ~= values.Failure then -- no memory was left, not even for the error
-    result = setmetatable({ text = tostring(result) }, values.Failure)
+    result = setmetatable({ message = tostring(result) }, values.Failure)
   end
   return nil, result
 end

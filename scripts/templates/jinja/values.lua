@@ -37,13 +37,13 @@ values.Func, values.Loop, values.Big = Func, Loop, Big
 -- ---- errors and limits ---------------------------------------------------------------------------------------------
 
 --- What a template did wrong; the line is added where the error is caught.
-local Failure = { __tostring = function(e) return e.text end }
+local Failure = { __tostring = function(e) return e.message end }
 values.Failure = Failure
 
 --- Raises a template's error. Arguments as of string.format.
 local function fail(text, ...)
   if select("#", ...) > 0 then text = text:format(...) end
-  error(setmetatable({ text = text }, Failure), 0)
+  error(setmetatable({ message = text }, Failure), 0)
 end
 values.fail = fail
 
@@ -154,16 +154,16 @@ function values.is_undefined(v) return type(v) == "table" and getmetatable(v) ==
 -- ---- undefined -----------------------------------------------------------------------------------------------------
 
 --- A value for what is not there; using it (other than printing, testing, looping) raises the text.
-function values.undefined(text) return setmetatable({ text = text }, Undefined) end
+function values.undefined(text) return setmetatable({ message = text }, Undefined) end
 
-function values.unknown(name) return setmetatable({ text = ("'%s' is undefined"):format(name), name = name }, Undefined) end
+function values.unknown(name) return setmetatable({ message = ("'%s' is undefined"):format(name), name = name }, Undefined) end
 
 --- The undefined that obj.name or obj[name] gives.
 function values.missing(obj, name)
   local what = obj == null and "'None'" or "'" .. values.typename(obj) .. " object'"
   local shown = is_str(name) and "attribute '" .. (type(name) == "string" and name or name.text) .. "'"
     or "element " .. (type(name) == "number" and tostring(name) or "of that kind")
-  return setmetatable({ text = what .. " has no " .. shown }, Undefined)
+  return setmetatable({ message = what .. " has no " .. shown }, Undefined)
 end
 
 -- ---- lists and dicts -----------------------------------------------------------------------------------------------
