@@ -1,9 +1,9 @@
 -- architectures: model architectures of a site, files models/NAME.lua as in scripts/models.
 --
--- They win over the ones that ship, for models that are loaded from then on; a model in service keeps the
--- graph it was built with. A file runs in the sandbox and may require models.core.* and the architectures
--- that ship. Before a new version is used it builds the graph of every loaded model of its types, so a
--- mistake is found while the old version still serves.
+-- They win over the ones that ship, for models loaded from then on; a model in service keeps the
+-- graph it was built with. A file runs in the sandbox and may require models.core.* and the
+-- architectures that ship. Before a new version is used it builds the graph of every loaded model
+-- of its types, so a mistake is found while the old version still serves.
 local facade = require "hooks.facade"
 local models = require "models"
 local perigee = require "perigee"
@@ -11,8 +11,8 @@ local sandbox = require "hooks.sandbox"
 local text = require "lib.text"
 local trial = require "hooks.trial"
 
--- CPU time of one build. A graph of 100 layers with 500 experts each takes about a second; the limit is
--- only there to end a loop that would otherwise stop the server for good.
+-- CPU time of one build, which runs on the loop thread. 36 layers of Qwen 3 take 20 ms; the limit
+-- only has to end a loop that would stop the server for good.
 local architectures = { BUILD_MS = 5000 }
 
 local function is_core(name)
@@ -36,7 +36,7 @@ local function guarded(path, f)
   end
 end
 
---- Runs the text of an architecture. Returns it, with `path` and `source`, or nil and one line.
+--- Runs the source of an architecture. Returns it, with `path` and `source`, or nil and one line.
 function architectures.read(path, source)
   local script = { name = path, path = path, host = trial.host(), timers = {}, loaded = true }
   local a, why = sandbox.run(source, { where = path, perigee = facade.new(script), core = is_core,
@@ -55,23 +55,25 @@ local function try(list, new, entries, pause)
   for _, entry in ipairs(entries) do
     if entry.model and types[entry.model.model_type] then
       local built, why = models.build(entry.model.weights, { architectures = list })
-      if not built then error(("%s: model '%s': %s"):format(new.path, entry.name, tostring(why)), 0) end
+      if not built then error(("%s: model '%s': %s"):format(new.path, entry.name, why), 0) end
       built.graph:close()
       pause()
     end
   end
 end
 
---- The architectures of a site that is being loaded, a list for models.load. scripts: its snapshot,
+--- The architectures of a site that is being loaded, a list for models.load. scripts: `snapshot`,
 --- `former` (the version that serves) and `changed`. Raises one line.
 function architectures.load(scripts, entries, pause)
   local former, list, owner, new = {}, {}, {}, {}
-  for _, a in ipairs(scripts.former and scripts.former.architectures or {}) do former[a.path] = a end
+  local before = scripts.former and scripts.former.architectures or {}
+  for _, a in ipairs(before) do former[a.path] = a end
   for _, name in ipairs(scripts.snapshot.names.models) do
     local path = ("%s/models/%s.lua"):format(scripts.snapshot.folder, name)
     local source = scripts.snapshot:read(path)
-    local a, why = former[path], nil
+    local a = former[path]
     if not a or a.source ~= source then
+      local why
       a, why = architectures.read(path, source)
       if not a then error(why, 0) end
       new[#new + 1] = a
@@ -79,7 +81,9 @@ function architectures.load(scripts, entries, pause)
     end
     for _, model_type in ipairs(a.names) do
       local other = owner[model_type]
-      if other then error(("%s: '%s' is already built by %s"):format(path, model_type, other), 0) end
+      if other then
+        error(("%s: '%s' is already built by %s"):format(path, model_type, other), 0)
+      end
       owner[model_type] = path
     end
     list[#list + 1] = a

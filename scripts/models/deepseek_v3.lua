@@ -1,7 +1,8 @@
--- deepseek_v3: DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, and experts in groups after the first dense layers.
+-- deepseek_v3: DeepSeek V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, and grouped experts
+-- after the first, dense layers.
 local blocks = require "models.core.blocks"
 
---- Is layer i (from 1) a dense one?
+--- Is layer i (from 1) dense?
 local function dense(c, i)
   if c.mlp_layer_types then return c.mlp_layer_types[i] == "dense" end
   return i <= (c.first_k_dense_replace or 0) or (i - 1) % (c.moe_layer_freq or 1) ~= 0

@@ -1,17 +1,20 @@
--- gemma4: Gemma 4 (text): Gemma 3's four norms without the 1; wider heads and a partly turning rope in the global layers; at
--- choice an input for each layer, last layers that read the keys and values of earlier ones, and experts beside the MLP.
+-- gemma4: Gemma 4 (text): Gemma 3's four norms, stored as they are; wider heads and a partial rope
+-- in the global layers. Some sizes also have an embedding per layer, last layers that read the keys
+-- and values of earlier ones, and experts in addition to the MLP.
 local blocks = require "models.core.blocks"
 local config = require "models.core.config"
 
---- Width of a head and number of key heads of layer i (from 1): listed by layer, or one pair for all global layers.
+--- Head width and number of key heads of layer i (from 1): listed by layer, or one pair for all
+--- global layers.
 local function heads_of(c, i, sliding)
   local own = c.per_layer_config and config.object(c.per_layer_config[tostring(i - 1)]) or {}
   local global = not sliding and not c.per_layer_config
   return own.head_dim or global and c.global_head_dim or c.head_dim,
-    own.num_key_value_heads or global and c.attention_k_eq_v and c.num_global_key_value_heads or c.kv_heads
+    own.num_key_value_heads or global and c.attention_k_eq_v and c.num_global_key_value_heads
+      or c.kv_heads
 end
 
---- The inputs of all layers: from the token's own table and from its embedding x.
+--- The extra input of each layer, from the token's row in a second table and from its embedding x.
 local function layer_inputs(g, c, x)
   local width, sizes = c.hidden_size_per_layer_input or 0, {}
   if width == 0 then return {} end
@@ -26,10 +29,10 @@ end
 return {
   names = { "gemma4_text", "gemma4" },
   defaults = {
-    num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, global_head_dim = 512, sliding_window = 512,
-    num_kv_shared_layers = 0,
+    num_attention_heads = 8, num_key_value_heads = 4, head_dim = 256, global_head_dim = 512,
+    sliding_window = 512, num_kv_shared_layers = 0,
   },
-  extras = function(c) -- of layers that read the keys and values of others
+  extras = function(c) -- k and v of layers that read those of others
     local list = {}
     for i = c.layers - c.num_kv_shared_layers, c.layers - 1 do
       list[#list + 1] = ("layers%%.%d%%.self_attn%%.[kv]_"):format(i)
@@ -46,27 +49,33 @@ return {
       local kind = window[i] > 0 and "sliding_attention" or "full_attention"
       local width, kv_heads = heads_of(c, i, window[i] > 0)
       local rope = config.rope(c, { kind = kind, head_dim = width })
-      local q = g:rope(g:rms_norm(g:heads(g:linear(h, a "q_proj"), c.heads, { dim = width }), a "q_norm"), rope)
+      local q = g:heads(g:linear(h, a "q_proj"), c.heads, { dim = width })
+      q = g:rope(g:rms_norm(q, a "q_norm"), rope)
       local k, v, y
       if i <= c.layers - c.num_kv_shared_layers then
         k = g:heads(g:linear(h, a "k_proj"), kv_heads, { dim = width })
-        v = g:rms_norm(a "v_proj":exists() and g:heads(g:linear(h, a "v_proj"), kv_heads, { dim = width }) or k)
+        v = a "v_proj":exists() and g:heads(g:linear(h, a "v_proj"), kv_heads, { dim = width }) or k
+        v = g:rms_norm(v)
         k = g:rope(g:rms_norm(k, a "k_norm"), rope)
         y, cache[kind] = g:attention { q = q, k = k, v = v, window = window[i], scale = 1 }
       else
-        local shared = cache[kind] or error(("config: no layer before %d has keys for it to share"):format(i - 1), 0)
+        local shared = cache[kind]
+          or error(("config: layer %d shares keys, but no earlier layer has any"):format(i - 1), 0)
         y = g:attention { q = q, share = shared, window = window[i], scale = 1 }
       end
       return g:linear(y, a "o_proj")
     end
 
     local function experts(r, p)
-      local logits = g:linear(g:rms_norm(r, p "router.scale", { scale = c.hidden ^ -0.5 }), p "router.proj")
+      local scaled = g:rms_norm(r, p "router.scale", { scale = c.hidden ^ -0.5 })
+      local logits = g:linear(scaled, p "router.proj")
       local route = g:route(logits, {
-        kind = "softmax", chosen = c.top_k_experts, normalize = true, factor = p "router.per_expert_scale",
+        kind = "softmax", chosen = c.top_k_experts, normalize = true,
+        factor = p "router.per_expert_scale",
       })
       local h = g:rms_norm(r, p "pre_feedforward_layernorm_2")
-      return blocks.experts(g, h, p, { route = route, count = c.num_experts, activation = gelu_gate })
+      return blocks.experts(g, h, p,
+        { route = route, count = c.num_experts, activation = gelu_gate })
     end
 
     for i, p in g:layers "model.layers" do
@@ -74,11 +83,13 @@ return {
       x = x + g:rms_norm(h, p "post_attention_layernorm")
       h = blocks.mlp(g, g:rms_norm(x, p "pre_feedforward_layernorm"), p "mlp", gelu_gate)
       if c.enable_moe_block then
-        h = g:rms_norm(h, p "post_feedforward_layernorm_1") + g:rms_norm(experts(x, p), p "post_feedforward_layernorm_2")
+        h = g:rms_norm(h, p "post_feedforward_layernorm_1")
+          + g:rms_norm(experts(x, p), p "post_feedforward_layernorm_2")
       end
       x = x + g:rms_norm(h, p "post_feedforward_layernorm")
       if inputs[i] then
-        h = g:linear(g:gelu_tanh(g:linear(x, p "per_layer_input_gate")) * inputs[i], p "per_layer_projection")
+        h = g:gelu_tanh(g:linear(x, p "per_layer_input_gate")) * inputs[i]
+        h = g:linear(h, p "per_layer_projection")
         x = x + g:rms_norm(h, p "post_per_layer_input_norm")
       end
       x = x * p "layer_scalar"

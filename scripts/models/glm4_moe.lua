@@ -1,4 +1,5 @@
--- glm4_moe: GLM 4.5 and 4.6: a part of each head rotated, norms of queries and keys in the larger ones, experts in groups.
+-- glm4_moe: GLM 4.5 and 4.6: partial rope, norms of queries and keys in the larger sizes, grouped
+-- experts.
 local blocks = require "models.core.blocks"
 
 return {

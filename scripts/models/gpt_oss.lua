@@ -1,4 +1,5 @@
--- gpt_oss: gpt-oss: a sink for each head, windows in every other layer, biases everywhere, experts with a clamped gate.
+-- gpt_oss: gpt-oss: a sink per head, a window in every other layer, biases everywhere, experts with
+-- a clamped gate.
 local blocks = require "models.core.blocks"
 local config = require "models.core.config"
 
@@ -10,15 +11,17 @@ return {
     local limit = c.swiglu_limit
     local function clamped_gate(gate, up)
       gate = g:clamp(gate, { high = limit })
-      return gate * g:sigmoid(gate * c.swiglu_alpha) * (g:clamp(up, { low = -limit, high = limit }) + 1)
+      local open = gate * g:sigmoid(gate * c.swiglu_alpha)
+      return open * (g:clamp(up, { low = -limit, high = limit }) + 1)
     end
-    --- Gate and up are one matrix with rows in turns. Quantised blocks are [out, in], plain ones [in, out]; files of MLX
-    --- have gate and up apart, and [out, in].
+    --- Gate and up are one matrix with alternating rows. Quantized blocks are [out, in], plain ones
+    --- [in, out]; MLX files store gate and up separately, as [out, in].
     local function moe(h, m)
       local both = m "experts.gate_up_proj"
       return blocks.moe(g, h, m, {
-        router = m "router", kind = "topk", chosen = c.num_experts_per_tok or c.experts_per_token, activation = clamped_gate,
-        interleaved = true, transposed = both:exists() and not select(4, both:shape()),
+        router = m "router", kind = "topk", chosen = c.num_experts_per_tok or c.experts_per_token,
+        activation = clamped_gate, interleaved = true,
+        transposed = both:exists() and not select(4, both:shape()),
       })
     end
     local x = g:embed "model.embed_tokens"

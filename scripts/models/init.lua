@@ -3,17 +3,20 @@
 --   local models = require "models"
 --   local model = assert(models.load(path, { architectures = { … } }))
 --
---   files ── config (core/config.lua, core/gguf.lua) ── architecture (this folder) ── graph (core/graph.lua)
+--   files ── config ───────────── architecture ── graph
+--            core/config.lua      models/X.lua    core/graph.lua
+--            core/gguf.lua
 --
 -- An architecture is one file of this folder. It returns a table:
 --
 --   names      the model types it builds: values of model_type in config.json
---   build      function(g, c): writes the graph with g (core/graph.lua) by the config c; returns the logits
---   extras     function(c): patterns of tensor names that may stay unused, without "model."; optional
---   defaults   values for config keys that published configs leave out; optional
+--   build      function(g, c): builds the graph with g from the config c; returns the logits
+--   extras     function(c): patterns of names, without "model.", of tensors that may stay unused
+--              (optional)
+--   defaults   values of config keys that published configs leave out (optional)
 --
--- A file that cannot be loaded affects only models of the types it names. Architectures that a caller
--- passes (a site's, hooks/architectures.lua) win over those that ship.
+-- A file that cannot be loaded affects only models of the types it names. Architectures that a
+-- caller passes (a site's, hooks/architectures.lua) win over those that ship.
 local perigee = require "perigee"
 local config = require "models.core.config"
 local gguf = require "models.core.gguf"
@@ -23,7 +26,7 @@ local text = require "lib.text"
 
 local models = {}
 
--- ---- tensor names --------------------------------------------------------------------------------
+-- ---- tensor names -------------------------------------------------------------------------------
 
 --- Possible names of a tensor; the original file's naming comes first. "model.x" of a text model is
 --- "model.language_model.x" or "language_model.model.x" inside a larger model.
@@ -42,10 +45,12 @@ local known_extras = {
   "^embed_audio%.", "^multi_modal_projector%.", "^mm_projector%.",
 }
 
-local function layer_number(name) return math.tointeger(tonumber(name:match "layers%.(%d+)%." or "")) end
+local function layer_number(name)
+  return math.tointeger(tonumber(name:match "layers%.(%d+)%." or ""))
+end
 
---- Numbers of the layers after the last one that predict the token after the next (MTP): counted by the
---- config, or recognized by a tensor that only such a layer has.
+--- Numbers of the layers after the last one that predict the token after the next (MTP): counted by
+--- the config, or recognized by a tensor that only such a layer has.
 local function next_token_layers(unused, c)
   local set = {}
   local counted = c.num_nextn_predict_layers
@@ -82,7 +87,7 @@ local function check_unused(g, a, c)
   end
 end
 
--- ---- finding an architecture ---------------------------------------------------------------------
+-- ---- finding an architecture --------------------------------------------------------------------
 
 local KEYS = { names = "table", build = "function", extras = "function", defaults = "table" }
 
@@ -95,9 +100,13 @@ function models.check(a)
     end
   end
   if not a.build then return nil, "'build' is missing: function(g, c) that returns the logits" end
-  if not a.names or #a.names == 0 then return nil, "'names' is missing: the model types that it builds" end
+  if not a.names or #a.names == 0 then
+    return nil, "'names' is missing: the model types that it builds"
+  end
   for i, name in ipairs(a.names) do
-    if type(name) ~= "string" then return nil, ("names[%d] must be a string, got %s"):format(i, type(name)) end
+    if type(name) ~= "string" then
+      return nil, ("names[%d] must be a string, got %s"):format(i, type(name))
+    end
   end
   return true
 end
@@ -136,8 +145,8 @@ local function registry()
   return map, broken
 end
 
---- The architecture of a model type, or nil and why there is none. given: a list of architectures that
---- win over those that ship.
+--- The architecture of a model type, or nil and why there is none. given: a list of architectures
+--- that win over those that ship.
 function models.find(model_type, given)
   local known = {}
   for _, a in ipairs(given or {}) do
@@ -154,21 +163,23 @@ function models.find(model_type, given)
     table.concat(text.sorted_keys(known), ", "))
 end
 
--- ---- building ------------------------------------------------------------------------------------
+-- ---- building -----------------------------------------------------------------------------------
 
 local function open_config(weights)
-  local metadata = modeldir.metadata(weights, 4096) -- enough for lists by layer, too few for vocabularies
+  local metadata = modeldir.metadata(weights, 4096) -- lists by layer whole, vocabularies cut
   if metadata["general.architecture"] then return gguf.config(metadata, weights) end
   return modeldir.config(weights.path)
 end
 
---- Builds the graph of opened weights by a parsed config. options: path (for messages), architectures
---- (see models.find). Returns { weights =, graph =, builder =, config =, model_type =, path = }, or nil
---- and one line.
+--- Builds the graph of opened weights by a parsed config. options: path (for messages),
+--- architectures (see models.find). Returns { weights =, graph =, builder =, config =, model_type
+--- =, path = }, or nil and one line.
 function models.assemble(weights, parsed, options)
   local path = options and options.path or weights.path
   local model_type = parsed.model_type
-  if type(model_type) ~= "string" then return nil, ("%s: the config has no model_type"):format(path) end
+  if type(model_type) ~= "string" then
+    return nil, ("%s: the config has no model_type"):format(path)
+  end
   local a, unknown = models.find(model_type, options and options.architectures)
   if not a then return nil, ("%s: %s"):format(path, unknown) end
   local c = config.new(parsed, a.defaults)
@@ -183,7 +194,8 @@ function models.assemble(weights, parsed, options)
     g.c:close()
     return nil, ("%s: %s"):format(path, tostring(why))
   end
-  return { weights = weights, graph = g.c, builder = g, config = c, model_type = model_type, path = path }
+  return { weights = weights, graph = g.c, builder = g, config = c, model_type = model_type,
+    path = path }
 end
 
 --- The model of opened weights, by the config next to them or in them. options: architectures.

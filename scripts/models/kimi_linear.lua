@@ -1,5 +1,5 @@
--- kimi_linear: Kimi Linear, delta attention whose channels decay each at a rate of its own, latent attention without rope
--- every few layers, and experts.
+-- kimi_linear: Kimi Linear: delta attention with a decay rate per channel, latent attention without
+-- rope every few layers, and experts.
 local blocks = require "models.core.blocks"
 local recurrent = require "models.core.recurrent"
 
@@ -33,7 +33,8 @@ return {
     local x = g:embed "model.embed_tokens"
     for i, p in g:layers "model.layers" do
       local h, a = g:rms_norm(x, p "input_layernorm"), p "self_attn"
-      x = x + (c.mixers[i] == "linear_attention" and delta_attention(g, c, h, a) or blocks.latent_attention(g, h, a, false))
+      x = x + (c.mixers[i] == "linear_attention" and delta_attention(g, c, h, a)
+        or blocks.latent_attention(g, h, a, false))
       x = x + feed_forward(g, c, g:rms_norm(x, p "post_attention_layernorm"), p)
     end
     return g:head(g:rms_norm(x, "model.norm"))

@@ -1,4 +1,5 @@
--- lfm2: LFM2, short convolutions between a few attention layers; dense, or with experts after the first layers.
+-- lfm2: LFM2: short convolutions with a few attention layers between them; dense, or with experts
+-- after the first layers.
 local blocks = require "models.core.blocks"
 
 local function short_conv(g, h, m)
@@ -18,8 +19,8 @@ end
 local function feed_forward(g, c, h, m)
   if not m "gate":exists() then return blocks.mlp(g, h, m) end
   return blocks.moe(g, h, m, {
-    kind = "sigmoid", bias = m:tensor "expert_bias", chosen = c.num_experts_per_tok, normalize = c.norm_topk_prob, eps = 1e-6,
-    scale = c.routed_scaling_factor,
+    kind = "sigmoid", bias = m:tensor "expert_bias", chosen = c.num_experts_per_tok,
+    normalize = c.norm_topk_prob, eps = 1e-6, scale = c.routed_scaling_factor,
   })
 end
 
@@ -30,7 +31,8 @@ return {
     local x = g:embed "model.embed_tokens"
     for i, p in g:layers "model.layers" do
       local h = g:rms_norm(x, p "operator_norm")
-      x = x + (c.mixers[i] == "conv" and short_conv(g, h, p "conv") or attention(g, c, h, p "self_attn"))
+      x = x + (c.mixers[i] == "conv" and short_conv(g, h, p "conv")
+        or attention(g, c, h, p "self_attn"))
       x = x + feed_forward(g, c, g:rms_norm(x, p "ffn_norm"), p "feed_forward")
     end
     return g:head(g:rms_norm(x, "model.embedding_norm"))

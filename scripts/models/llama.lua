@@ -1,4 +1,5 @@
--- llama: Llama 2 and 3, and all of that shape: Mistral (window), Qwen 2 (biases, window from a layer on), Seed-OSS, SmolLM, Yi.
+-- llama: Llama 2 and 3, and models of the same shape: Mistral (window), Qwen 2 (biases, window from
+-- some layer on), Seed-OSS, SmolLM, Yi.
 local blocks = require "models.core.blocks"
 
 return {
@@ -10,7 +11,8 @@ return {
       local q = g:rope(g:heads(g:linear(h, p "self_attn.q_proj"), c.heads), c.rope)
       local k = g:rope(g:heads(g:linear(h, p "self_attn.k_proj"), c.kv_heads), c.rope)
       local v = g:heads(g:linear(h, p "self_attn.v_proj"), c.kv_heads)
-      x = x + g:linear(g:attention { q = q, k = k, v = v, window = c.window[i] }, p "self_attn.o_proj")
+      local y = g:attention { q = q, k = k, v = v, window = c.window[i] }
+      x = x + g:linear(y, p "self_attn.o_proj")
       x = x + blocks.mlp(g, g:rms_norm(x, p "post_attention_layernorm"), p "mlp")
     end
     return g:head(g:rms_norm(x, "model.norm"))

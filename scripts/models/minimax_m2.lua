@@ -1,4 +1,5 @@
--- minimax_m2: MiniMax M2: experts in every layer, norms over all heads of queries and keys at once, a part of each head rotated.
+-- minimax_m2: MiniMax M2: experts in every layer, one norm over all heads of the queries and one
+-- over all heads of the keys, partial rope.
 local blocks = require "models.core.blocks"
 local config = require "models.core.config"
 
@@ -18,7 +19,8 @@ return {
       x = x + g:linear(g:attention { q = q, k = k, v = v }, p "self_attn.o_proj")
       local m = p "block_sparse_moe"
       x = x + blocks.moe(g, g:rms_norm(x, p "post_attention_layernorm"), m, {
-        kind = "sigmoid", chosen = c.num_experts_per_tok, normalize = true, bias = m:tensor "e_score_correction_bias",
+        kind = "sigmoid", chosen = c.num_experts_per_tok, normalize = true,
+        bias = m:tensor "e_score_correction_bias",
       })
     end
     return g:head(g:rms_norm(x, "model.norm"))

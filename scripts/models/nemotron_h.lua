@@ -1,4 +1,5 @@
--- nemotron_h: Nemotron-H and Nemotron 3, layers of one mixer each: Mamba 2, attention without rope, MLP or experts.
+-- nemotron_h: Nemotron-H and Nemotron 3: each layer is one mixer: Mamba 2, attention without rope,
+-- MLP or experts.
 local blocks = require "models.core.blocks"
 local recurrent = require "models.core.recurrent"
 
@@ -6,8 +7,8 @@ local mixers = {}
 
 function mixers.linear_attention(g, c, h, m)
   return recurrent.mamba2(g, h, m, {
-    heads = c.mamba_num_heads, dim = c.mamba_head_dim, groups = c.n_groups, state = c.ssm_state_size,
-    norm_groups = c.n_groups, time_step = c.time_step,
+    heads = c.mamba_num_heads, dim = c.mamba_head_dim, groups = c.n_groups,
+    state = c.ssm_state_size, norm_groups = c.n_groups, time_step = c.time_step,
   })
 end
 
@@ -22,7 +23,7 @@ function mixers.mlp(g, _, h, m)
   return g:linear(g:relu2(g:linear(h, m "up_proj")), m "down_proj")
 end
 
---- The experts work on all of h or, in larger models, on a narrower projection of it.
+--- The experts compute on h or, in larger models, on a narrower projection of it.
 function mixers.moe(g, c, h, m)
   local narrow = m "fc1_latent_proj":exists()
   local logits = g:linear(h, m "gate")
@@ -30,7 +31,8 @@ function mixers.moe(g, c, h, m)
     route = g:route(logits, blocks.group_route(c, m)), count = logits:width(),
     activation = function(_, up) return g:relu2(up) end,
   })
-  return mixers.mlp(g, c, h, m "shared_experts") + (narrow and g:linear(y, m "fc2_latent_proj") or y)
+  local shared = mixers.mlp(g, c, h, m "shared_experts")
+  return shared + (narrow and g:linear(y, m "fc2_latent_proj") or y)
 end
 
 return {
@@ -38,7 +40,8 @@ return {
   build = function(g, c)
     local x = g:embed "backbone.embeddings"
     for i, p in g:layers "backbone.layers" do
-      local mixer = mixers[c.mixers[i]] or error(("layer %d: unknown mixer '%s'"):format(i - 1, c.mixers[i]), 0)
+      local kind = c.mixers[i]
+      local mixer = mixers[kind] or error(("layer %d: unknown mixer '%s'"):format(i - 1, kind), 0)
       x = x + mixer(g, c, g:rms_norm(x, p "norm"), p "mixer")
     end
     return g:head(g:rms_norm(x, "backbone.norm_f"))

@@ -1,5 +1,6 @@
--- olmo3: OLMo 3: norms behind attention and MLP instead of before, and over all heads of queries and keys at once; three layers
--- with a window to one without, which alone has its rope scaled.
+-- olmo3: OLMo 3: norms after attention and MLP instead of before, one norm over all heads of the
+-- queries and one over all heads of the keys; three layers with a window for each layer without,
+-- and only the latter scale their rope.
 local blocks = require "models.core.blocks"
 local config = require "models.core.config"
 
@@ -16,8 +17,8 @@ return {
       local k = g:rms_norm(g:linear(x, p "self_attn.k_proj"), p "self_attn.k_norm")
       local v = g:heads(g:linear(x, p "self_attn.v_proj"), c.kv_heads)
       q, k = g:rope(g:heads(q, c.heads), rope), g:rope(g:heads(k, c.kv_heads), rope)
-      local y = g:linear(g:attention { q = q, k = k, v = v, window = window[i] }, p "self_attn.o_proj")
-      x = x + g:rms_norm(y, p "post_attention_layernorm")
+      local y = g:attention { q = q, k = k, v = v, window = window[i] }
+      x = x + g:rms_norm(g:linear(y, p "self_attn.o_proj"), p "post_attention_layernorm")
       x = x + g:rms_norm(blocks.mlp(g, x, p "mlp"), p "post_feedforward_layernorm")
     end
     return g:head(g:rms_norm(x, "model.norm"))

@@ -1,9 +1,10 @@
--- qwen3_next: Qwen3-Next and Qwen3.5, gated delta nets with gated attention every few layers; dense or with experts.
+-- qwen3_next: Qwen3-Next and Qwen3.5: gated delta nets with gated attention every few layers; dense
+-- or with experts.
 local blocks = require "models.core.blocks"
 local recurrent = require "models.core.recurrent"
 
---- Original files store the norms minus 1, converted ones as they are. What tells them apart is the layout of conv1d:
---- [channels, 1, taps] or [channels, taps, 1].
+--- Original files store norm weights minus 1, converted files store them as they are. The layout of
+--- conv1d tells the two apart: [channels, 1, taps] or [channels, taps, 1].
 local function norm_offset(g, c)
   for i = 1, c.layers do
     if c.mixers[i] == "linear_attention" then
@@ -15,7 +16,8 @@ local function norm_offset(g, c)
 end
 
 local function attention(g, c, h, a)
-  local q, gate = g:split_heads(g:heads(g:linear(h, a "q_proj"), c.heads, { dim = 2 * c.head_dim }), { c.head_dim, c.head_dim })
+  local both = g:heads(g:linear(h, a "q_proj"), c.heads, { dim = 2 * c.head_dim })
+  local q, gate = g:split_heads(both, { c.head_dim, c.head_dim })
   local k = g:heads(g:linear(h, a "k_proj"), c.kv_heads)
   local v = g:heads(g:linear(h, a "v_proj"), c.kv_heads)
   q = g:rope(g:rms_norm(q, a "q_norm"), c.rope)
@@ -23,33 +25,40 @@ local function attention(g, c, h, a)
   return g:linear(g:attention { q = q, k = k, v = v } * g:sigmoid(gate), a "o_proj")
 end
 
---- Queries, keys and values in one; z, which gates the output; b and a, from which beta and the decay are made.
+--- Returns queries, keys and values in one value; z, which gates the output; b and a, which give
+--- beta and the decay.
 local function projections(g, c, h, m)
   if m "in_proj_qkv":exists() then
-    return g:linear(h, m "in_proj_qkv"), g:linear(h, m "in_proj_z"), g:linear(h, m "in_proj_b"), g:linear(h, m "in_proj_a")
+    return g:linear(h, m "in_proj_qkv"), g:linear(h, m "in_proj_z"),
+      g:linear(h, m "in_proj_b"), g:linear(h, m "in_proj_a")
   end
-  -- Qwen3-Next keeps together what belongs to a key head.
+  -- Qwen3-Next stores the rows of each key head together.
   local groups, key = c.linear_num_key_heads, c.linear_key_head_dim
   local each = c.linear_num_value_heads // groups
   local value = each * c.linear_value_head_dim
-  local q, k, v, z = g:split_heads(g:heads(g:linear(h, m "in_proj_qkvz"), groups), { key, key, value, value })
+  local qkvz = g:heads(g:linear(h, m "in_proj_qkvz"), groups)
+  local q, k, v, z = g:split_heads(qkvz, { key, key, value, value })
   local b, a = g:split_heads(g:heads(g:linear(h, m "in_proj_ba"), groups), { each, each })
   return g:concat { g:flat(q), g:flat(k), g:flat(v) }, g:flat(z), g:flat(b), g:flat(a)
 end
 
 local function delta_net(g, c, h, m)
-  local key_heads, key, value_heads = c.linear_num_key_heads, c.linear_key_head_dim, c.linear_num_value_heads
+  local key_heads, value_heads = c.linear_num_key_heads, c.linear_num_value_heads
+  local key = c.linear_key_head_dim
   local keys, values = key_heads * key, value_heads * c.linear_value_head_dim
   local qkv, z, b, a = projections(g, c, h, m)
   local q, k, v = g:split(g:conv(qkv, m "conv1d", { activation = "silu" }), { keys, keys, values })
-  q, k = g:l2_norm(g:heads(q, key_heads), { scale = key ^ -0.5 }), g:l2_norm(g:heads(k, key_heads))
-  local y = g:delta { q = q, k = k, v = g:heads(v, value_heads), beta = g:sigmoid(b), decay = recurrent.decay(g, a, m) }
+  q = g:l2_norm(g:heads(q, key_heads), { scale = key ^ -0.5 })
+  k = g:l2_norm(g:heads(k, key_heads))
+  v = g:heads(v, value_heads)
+  local y = g:delta { q = q, k = k, v = v, beta = g:sigmoid(b), decay = recurrent.decay(g, a, m) }
   return g:linear(g:rms_norm(y, m "norm", { offset = 0 }) * g:silu(z), m "out_proj")
 end
 
 local function mlp(g, c, h, m)
   if not m "gate":exists() then return blocks.mlp(g, h, m) end
-  return blocks.moe(g, h, m, { kind = "softmax", chosen = c.num_experts_per_tok, normalize = c.norm_topk_prob })
+  return blocks.moe(g, h, m,
+    { kind = "softmax", chosen = c.num_experts_per_tok, normalize = c.norm_topk_prob })
 end
 
 return {
@@ -60,7 +69,8 @@ return {
     local x = g:embed "model.embed_tokens"
     for i, p in g:layers "model.layers" do
       local h = g:rms_norm(x, p "input_layernorm")
-      x = x + (c.mixers[i] == "linear_attention" and delta_net(g, c, h, p "linear_attn") or attention(g, c, h, p "self_attn"))
+      x = x + (c.mixers[i] == "linear_attention" and delta_net(g, c, h, p "linear_attn")
+        or attention(g, c, h, p "self_attn"))
       x = x + mlp(g, c, g:rms_norm(x, p "post_attention_layernorm"), p "mlp")
     end
     return g:head(g:rms_norm(x, "model.norm"))

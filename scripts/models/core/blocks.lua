@@ -1,16 +1,19 @@
--- blocks: parts that several architectures are made of: gated MLPs, mixtures of experts, latent attention.
+-- blocks: parts that several architectures share: gated MLPs, mixtures of experts, latent
+-- attention.
 --
--- m is a module, as p "mlp"; m "gate_proj" is a module inside of it. Which storage a file uses is found by the names that
--- are there.
+-- m is a module, say p "mlp"; m "gate_proj" is a module inside it. The layout of a file (fused or
+-- separate matrices, stacked or single experts) is recognized by its tensor names.
 local config = require "models.core.config"
 
 local blocks = {}
 
--- ---- MLP -------------------------------------------------------------------------------------------------------------
+-- ---- MLP ----------------------------------------------------------------------------------------
 
---- What a matrix of an MLP is called: in most models, in those that number them, in MLX's files of two-matrix experts.
+--- Names of the matrices of an MLP: in most models, in models that number them, in MLX files with
+--- experts of two matrices.
 local roles = {
-  gate = { "gate_proj", "w1" }, up = { "up_proj", "w3", "fc1" }, down = { "down_proj", "w2", "output_linear", "fc2" },
+  gate = { "gate_proj", "w1" }, up = { "up_proj", "w3", "fc1" },
+  down = { "down_proj", "w2", "output_linear", "fc2" },
 }
 local fused = { "gate_up_proj", "input_linear" }
 
@@ -25,21 +28,24 @@ local function silu_gate(g)
   return function(gate, up) return g:silu(gate) * up end
 end
 
---- The upper and the lower half of the lines of a matrix.
+--- The upper and the lower half of the rows of a matrix.
 local function halves(w)
   local _, rows = w:shape()
   return w:rows(1, { count = rows // 2 }), w:rows(rows // 2 + 1)
 end
 
---- The width that the config gives to the MLPs of layers; experts and others have their own.
+--- Checks the MLPs of layers against intermediate_size; experts and other MLPs have their own
+--- widths. Some models double the width in part of their layers.
 local function expect_width(g, w, times)
   local width = g.config.intermediate_size
   if math.type(width) ~= "integer" or not w.path:match "layers%.%d+%.mlp%.[%w_]+$" then return end
   local _, rows = w:shape()
-  if rows ~= 2 * times * width then w:expect({ times * width }, ("intermediate_size %d"):format(width)) end -- or twice as wide
+  if rows == 2 * times * width then return end
+  w:expect({ times * width }, ("intermediate_size %d"):format(width))
 end
 
---- down(activation(gate, up)) of x; gate and up may be one matrix, gate first. activation(gate, up): silu(gate) * up.
+--- down(activation(gate, up)) of x; gate and up may be one matrix, gate first. The default
+--- activation is silu(gate) * up.
 function blocks.mlp(g, x, m, activation)
   activation = activation or silu_gate(g)
   local gate, up
@@ -50,7 +56,8 @@ function blocks.mlp(g, x, m, activation)
     gate, up = g:split(y, { y:width() // 2, y:width() // 2 })
   elseif both then
     local first, second = halves(both)
-    gate, up = g:linear(x, first):named(both.path .. ".gate"), g:linear(x, second):named(both.path .. ".up")
+    gate = g:linear(x, first):named(both.path .. ".gate")
+    up = g:linear(x, second):named(both.path .. ".up")
   else
     local w = first_of(m, roles.gate) or m "gate_proj"
     expect_width(g, w, 1)
@@ -60,10 +67,10 @@ function blocks.mlp(g, x, m, activation)
   return g:linear(activation(gate, up), first_of(m, roles.down) or m "down_proj")
 end
 
--- ---- experts ---------------------------------------------------------------------------------------------------------
+-- ---- experts ------------------------------------------------------------------------------------
 
---- The matrices of one role, one per expert: stacked (switch_mlp.gate_proj, experts.gate_proj, …), or one by one
---- (experts.7.gate_proj).
+--- The matrices of one role, one per expert: stacked (switch_mlp.gate_proj, experts.gate_proj, …),
+--- or one by one (experts.7.gate_proj).
 local function stacked(g, m, role, count)
   for _, place in ipairs { m "switch_mlp", m "experts", m "experts.switch_glu", m } do
     local w = first_of(place, roles[role])
@@ -79,11 +86,13 @@ local function stacked(g, m, role, count)
   return g:stack(list)
 end
 
---- Gate and up of the chosen experts where one matrix gives both: the lines of one half each or, interleaved, in turns.
+--- Gate and up of the chosen experts when one matrix holds both: half of its rows each or, when
+--- interleaved, alternating rows.
 local function both_of(g, x, w, o)
   if not (o.transposed or o.interleaved) then
     local first, second = halves(w)
-    return g:expert_linear(x, first, o):named(w.path .. ".gate"), g:expert_linear(x, second, o):named(w.path .. ".up")
+    return g:expert_linear(x, first, o):named(w.path .. ".gate"),
+      g:expert_linear(x, second, o):named(w.path .. ".up")
   end
   local y = g:expert_linear(x, w, o)
   local chosen, half = y:shape()[1], y:shape()[2] // 2
@@ -92,9 +101,9 @@ local function both_of(g, x, w, o)
   return g:reshape(gate, { chosen, half }), g:reshape(up, { chosen, half })
 end
 
---- The experts of m that the route chose, for x, weighted and summed. o: route, count (of experts), activation(gate, up),
---- transposed (matrices are [in, out]), interleaved (of gate and up in one matrix). Experts without a gate have
---- activation(nil, up).
+--- Runs x through the experts of m that the route chose; weights and sums the results. o: route,
+--- count (of experts), activation(gate, up), transposed (matrices are [in, out]), interleaved (gate
+--- and up alternate in one matrix). Experts without a gate call activation(nil, up).
 function blocks.experts(g, x, m, o)
   local activation = o.activation or silu_gate(g)
   local both = first_of(m "experts", fused) or first_of(m, fused)
@@ -105,17 +114,18 @@ function blocks.experts(g, x, m, o)
     local w = stacked(g, m, "gate", o.count)
     gate, up = w and g:expert_linear(x, w, o), g:expert_linear(x, stacked(g, m, "up", o.count), o)
   end
-  return g:expert_sum(g:expert_linear(activation(gate, up), stacked(g, m, "down", o.count), o), o.route)
+  local y = g:expert_linear(activation(gate, up), stacked(g, m, "down", o.count), o)
+  return g:expert_sum(y, o.route)
 end
 
---- A mixture of experts with its router (m "gate", unless o.router is another) and, where the file has them, the experts
---- that all tokens share. o: as g:route and blocks.experts.
+--- A mixture of experts with its router (o.router, by default m "gate") and, if the file has them,
+--- the experts that all tokens share. o: options of g:route and blocks.experts.
 function blocks.moe(g, x, m, o)
   local router, experts = o.router or m "gate", g.config.experts
   if experts then router:expect({ experts }, ("%d experts"):format(experts)) end
   local logits = g:linear(x, router)
-  local y = blocks.experts(g, x, m, { route = g:route(logits, o), count = logits:width(), activation = o.activation,
-    transposed = o.transposed, interleaved = o.interleaved })
+  local y = blocks.experts(g, x, m, { route = g:route(logits, o), count = logits:width(),
+    activation = o.activation, transposed = o.transposed, interleaved = o.interleaved })
   local shared = first_of(m, { "shared_experts.down_proj" }) and m "shared_experts"
     or first_of(m, { "shared_expert.down_proj" }) and m "shared_expert"
   if not shared then return y end
@@ -125,41 +135,48 @@ function blocks.moe(g, x, m, o)
   return y + s
 end
 
---- How DeepSeek-V3 and those after it choose: sigmoid scores, a correction that counts for choosing only, the best
---- groups first.
+--- Routing of DeepSeek-V3 and its successors: sigmoid scores, a bias that affects only the choice,
+--- and only experts of the best groups.
 function blocks.group_route(c, m)
   return {
     kind = "sigmoid", bias = m "gate":tensor "e_score_correction_bias", eps = 1e-20,
-    chosen = c.num_experts_per_tok or c.num_experts_per_token, normalize = c.norm_topk_prob or c.moe_renormalize,
-    scale = c.routed_scaling_factor, groups = c.n_group or c.num_expert_group, groups_kept = c.topk_group,
+    chosen = c.num_experts_per_tok or c.num_experts_per_token,
+    normalize = c.norm_topk_prob or c.moe_renormalize, scale = c.routed_scaling_factor,
+    groups = c.n_group or c.num_expert_group, groups_kept = c.topk_group,
   }
 end
 
--- ---- latent attention ------------------------------------------------------------------------------------------------
+-- ---- latent attention ---------------------------------------------------------------------------
 
---- The matrices that lead from a head's queries to the latent and from the latent to its values: MLX's own, or the two
---- parts of kv_b_proj.
+--- The matrices from a head's queries to the latent and from the latent to its values: separate in
+--- MLX files, otherwise the two parts of kv_b_proj. Third: are they stored as [in, out]?
 local function absorbed(c, a)
   if a "embed_q":exists() then return a "embed_q", a "unembed_out", false end
   local both = a "kv_b_proj":split(c.heads)
-  return both:rows(1, { count = c.qk_nope_head_dim }), both:rows(c.qk_nope_head_dim + 1, { count = c.v_head_dim }), true
+  return both:rows(1, { count = c.qk_nope_head_dim }),
+    both:rows(c.qk_nope_head_dim + 1, { count = c.v_head_dim }), true
 end
 
---- YaRN's correction of the temperature, for scores of rope and other parts alike.
+--- YaRN's temperature correction. It applies to the whole score, not only to its rope part.
 local function yarn_scale(spec)
   local all = spec and spec.kind ~= "default" and spec.mscale_all_dim or 0
   if all == 0 or (spec.factor or 1) <= 1 then return 1 end
   return (0.1 * all * math.log(spec.factor) + 1) ^ 2
 end
 
---- Multi-head latent attention, in the absorbed form for every row: the cache holds [latent | rotated key] of one head,
---- whose first part serves as the values. a: p "self_attn". rope: a spec, or false for none.
+--- Multi-head latent attention, in the absorbed form for every row: the cache holds one head of
+--- [latent | rotated key], and its first part also serves as the values. a: p "self_attn". rope: a
+--- spec, nil for the config's, or false for none.
 function blocks.latent_attention(g, x, a, rope)
   local c = g.config
-  for _, key in ipairs { "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim" } do config.need(c, key) end
-  local norm = { eps = 1e-6 } -- of the inner norms, whatever the config says
+  for _, key in ipairs { "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim" } do
+    config.need(c, key)
+  end
+  local norm = { eps = 1e-6 } -- the reference uses its default here, not the config's eps
   if rope == nil then rope = config.rope(c, { dims = c.qk_rope_head_dim }) end
-  local function rotate(y) return rope and g:rope(y, rope, { pairs = c.rope_interleave ~= false }) or y end
+  local function rotate(y)
+    return rope and g:rope(y, rope, { pairs = c.rope_interleave ~= false }) or y
+  end
 
   local q
   if a "q_a_proj":exists() then
@@ -167,15 +184,16 @@ function blocks.latent_attention(g, x, a, rope)
   else
     q = g:linear(x, a "q_proj")
   end
-  local q_plain, q_turned = g:split_heads(g:heads(q, c.heads, { dim = c.qk_nope_head_dim + c.qk_rope_head_dim }),
-    { c.qk_nope_head_dim, c.qk_rope_head_dim })
-  local latent, k_turned = g:split(g:linear(x, a "kv_a_proj_with_mqa"), { c.kv_lora_rank, c.qk_rope_head_dim })
+  q = g:heads(q, c.heads, { dim = c.qk_nope_head_dim + c.qk_rope_head_dim })
+  local q_plain, q_rope = g:split_heads(q, { c.qk_nope_head_dim, c.qk_rope_head_dim })
+  local kv = g:linear(x, a "kv_a_proj_with_mqa")
+  local latent, k_rope = g:split(kv, { c.kv_lora_rank, c.qk_rope_head_dim })
   latent = g:rms_norm(latent, a "kv_a_layernorm", norm)
 
   local to_latent, to_values, transposed = absorbed(c, a)
   local y = g:attention {
-    q = g:concat { g:head_linear(q_plain, to_latent, { transposed = transposed }), rotate(q_turned) },
-    k = g:concat { latent, rotate(k_turned) },
+    q = g:concat { g:head_linear(q_plain, to_latent, { transposed = transposed }), rotate(q_rope) },
+    k = g:concat { latent, rotate(k_rope) },
     value = c.kv_lora_rank,
     scale = (c.qk_nope_head_dim + c.qk_rope_head_dim) ^ -0.5 * yarn_scale(rope),
   }

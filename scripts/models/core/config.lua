@@ -1,8 +1,9 @@
 -- config: one view of a model's configuration, whatever dialect it is written in.
 --
--- c.key finds a key of config.json; in a model with several parts, of its text part first. null counts as absent, and then
--- the architecture's own default holds, if it has one. What architectures ask for often has a name of its own: layers,
--- hidden, heads, kv_heads, head_dim, eps, vocab, mixers, window, rope, time_step.
+-- c.key reads a key of config.json; a model with several parts is searched in its text part first.
+-- null counts as absent; an absent key has the architecture's default, if there is one. Some keys
+-- are derived from others, because configs spell them in many ways: layers, hidden, heads,
+-- kv_heads, head_dim, eps, vocab, experts, mixers, window, rope, time_step.
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -12,19 +13,19 @@ local function present(v)
   if v ~= nil and v ~= json.null then return v end
 end
 
---- Python's way to write numbers that JSON lacks: {"__float__": "Infinity"}.
+--- Numbers that JSON lacks, as transformers writes them: {"__float__": "Infinity"}.
 local function number(v)
-  if type(v) == "table" and v.__float__ then return v.__float__ == "Infinity" and math.huge or tonumber(v.__float__) end
-  return v
+  if type(v) ~= "table" or not v.__float__ then return v end
+  return v.__float__ == "Infinity" and math.huge or tonumber(v.__float__)
 end
 
---- v where it is a JSON object.
+--- v if it is a JSON object, else nil.
 function config.object(v)
   if json.is_object(v) then return v end
 end
 local object = config.object
 
--- ---- kinds of keys ---------------------------------------------------------------------------------------------------
+-- ---- kinds of keys ------------------------------------------------------------------------------
 
 local function words(text)
   local set = {}
@@ -32,53 +33,60 @@ local function words(text)
   return set
 end
 
-local MOST = 1 << 30 -- of whole numbers
+local MAX_INTEGER = 1 << 30 -- sizes are int32 in C; products of two are checked there
 
---- What a key must hold, where a wrong kind would be noticed late or not be understood.
+local MAX_LAYERS = 4096 -- more than any model has; bounds the loops below on a damaged config
+
+local function integer(v, least)
+  local n = type(v) == "number" and math.tointeger(v)
+  return n and n >= least and n <= MAX_INTEGER and n or nil
+end
+
+--- Types of keys whose misuse would be noticed late, or reported as something else.
 local kinds = {
-  { "a whole number from 1 on", words [[
-      num_attention_heads num_key_value_heads hidden_size head_dim vocab_size max_position_embeddings rotary_dim
-      kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim global_head_dim num_global_key_value_heads
-      num_experts_per_tok num_experts_per_token experts_per_token top_k_experts n_group num_expert_group topk_group
-      moe_layer_freq decoder_sparse_step no_rope_layer_interval sliding_window_pattern full_attention_interval
-      linear_num_heads linear_num_key_heads linear_num_value_heads linear_key_head_dim linear_value_head_dim
-      n_groups ssm_state_size mamba_num_heads mamba_head_dim mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state ]],
-    function(v)
-      local n = type(v) == "number" and math.tointeger(v)
-      return n and n >= 1 and n <= MOST and n or nil
-    end },
-  { "a whole number from 0 on", words [[
-      num_hidden_layers num_experts num_local_experts first_k_dense_replace num_kv_shared_layers max_window_layers
-      hidden_size_per_layer_input num_dense_layers sliding_window ]],
-    function(v)
-      local n = type(v) == "number" and math.tointeger(v)
-      return n and n >= 0 and n <= MOST and n or nil
-    end },
+  { "an integer of 1 or more", words [[
+      num_attention_heads num_key_value_heads hidden_size head_dim vocab_size
+      max_position_embeddings rotary_dim kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim
+      v_head_dim global_head_dim num_global_key_value_heads num_experts_per_tok
+      num_experts_per_token experts_per_token top_k_experts n_group num_expert_group topk_group
+      moe_layer_freq decoder_sparse_step no_rope_layer_interval sliding_window_pattern
+      full_attention_interval linear_num_heads linear_num_key_heads linear_num_value_heads
+      linear_key_head_dim linear_value_head_dim n_groups ssm_state_size mamba_num_heads
+      mamba_head_dim mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state ]],
+    function(v) return integer(v, 1) end },
+  { "an integer of 0 or more", words [[
+      num_hidden_layers num_experts num_local_experts first_k_dense_replace num_kv_shared_layers
+      max_window_layers hidden_size_per_layer_input num_dense_layers sliding_window ]],
+    function(v) return integer(v, 0) end },
   { "a number", words [[
-      rms_norm_eps layer_norm_epsilon norm_eps rope_theta rope_local_base_freq partial_rotary_factor routed_scaling_factor
-      query_pre_attn_scalar attn_logit_softcapping final_logit_softcapping swiglu_alpha swiglu_limit embedding_multiplier
-      attention_multiplier residual_multiplier logits_scaling factor low_freq_factor high_freq_factor beta_fast beta_slow
+      rms_norm_eps layer_norm_epsilon norm_eps rope_theta rope_local_base_freq
+      partial_rotary_factor routed_scaling_factor query_pre_attn_scalar attn_logit_softcapping
+      final_logit_softcapping swiglu_alpha swiglu_limit embedding_multiplier attention_multiplier
+      residual_multiplier logits_scaling factor low_freq_factor high_freq_factor beta_fast beta_slow
       mscale mscale_all_dim attention_factor original_max_position_embeddings ]],
     function(v) return type(v) == "number" and v or nil end },
   { "true or false", words [[
-      use_sliding_window norm_topk_prob moe_renormalize use_qk_norm rope_interleave attention_k_eq_v enable_moe_block truncate ]],
+      use_sliding_window norm_topk_prob moe_renormalize use_qk_norm rope_interleave
+      attention_k_eq_v enable_moe_block truncate ]],
     function(v) if type(v) == "boolean" then return v end end },
   { "a list", words [[
-      layer_types mlp_layer_types mlp_only_layers no_rope_layers layers_block_type full_attn_idxs short_factor long_factor ]],
+      layer_types mlp_layer_types mlp_only_layers no_rope_layers layers_block_type full_attn_idxs
+      short_factor long_factor ]],
     function(v) return type(v) == "table" and not json.is_object(v) and v or nil end },
   { "an object", words [[ per_layer_config linear_attn_config ]], object },
-  { "a text", words [[ rope_type type ]], function(v) return type(v) == "string" and v or nil end },
+  { "a string", words [[ rope_type type ]],
+    function(v) return type(v) == "string" and v or nil end },
 }
 
---- The value of a key as what it must be; raises one line where it is something else.
+--- The value of a key, converted to its type; raises one line when it has another type.
 local function checked(key, v)
   v = number(v)
   if v == nil then return nil end
   for _, kind in ipairs(kinds) do
     if kind[2][key] then
       local good = kind[3](v)
-      if good == nil then error(("config: %s must be %s, not %s"):format(key, kind[1], json.encode(v)), 0) end
-      return good
+      if good ~= nil then return good end
+      error(("config: %s must be %s, got %s"):format(key, kind[1], json.encode(v)), 0)
     end
   end
   return v
@@ -92,21 +100,23 @@ local function raw(c, key)
   return checked(key, v)
 end
 
---- The key's value; raises one line where there is none.
+--- The value of a key; raises one line when it is missing.
 function config.need(c, key)
   local v = c[key]
   if v == nil then error(("config: %s is missing"):format(key), 0) end
   return v
 end
 
--- ---- keys with a name of their own -----------------------------------------------------------------------------------
+-- ---- derived keys -------------------------------------------------------------------------------
 
 local derived = {}
 
 function derived.layers(c)
   local each = c.layers_block_type or c.hybrid_override_pattern
   local n = c.num_hidden_layers or each and #each or config.need(c, "num_hidden_layers")
-  if n < 1 or n > 4096 then error(("config: %d layers, between 1 and 4096 are possible"):format(n), 0) end
+  if n < 1 or n > MAX_LAYERS then
+    error(("config: layers must be between 1 and %d, got %d"):format(MAX_LAYERS, n), 0)
+  end
   return n
 end
 function derived.hidden(c) return config.need(c, "hidden_size") end
@@ -118,8 +128,8 @@ function derived.vocab(c) return c.vocab_size end
 function derived.experts(c) return c.num_experts or c.num_local_experts or c.n_routed_experts end
 function derived.max_position_embeddings(c) return c.model_max_length end
 
---- A window for each layer, 0 where attention is not limited. Layers of the type "sliding_attention" have it; where a
---- config names no types, those for which slides(i) holds.
+--- The attention window of each layer, 0 for none. Layers of the type "sliding_attention" have one;
+--- in a config without layer types, layers for which slides(i) returns true.
 function config.window(c, slides)
   local size, types, list = c.sliding_window, c.layer_types, {}
   for i = 1, c.layers do
@@ -130,7 +140,8 @@ function config.window(c, slides)
   return list
 end
 
---- Without types, all layers slide; where a config says from which layer on, only if it also says that they do.
+--- Without layer types all layers have the window, or, with max_window_layers, the layers after it
+--- if use_sliding_window is set.
 function derived.window(c)
   local from = c.max_window_layers
   return config.window(c, function(i)
@@ -139,17 +150,21 @@ function derived.window(c)
   end)
 end
 
-local pattern_mixers = { M = "linear_attention", ["*"] = "full_attention", ["-"] = "mlp", E = "moe" }
+local pattern_mixers = {
+  M = "linear_attention", ["*"] = "full_attention", ["-"] = "mlp", E = "moe",
+}
 local older_mixers = { mamba = "linear_attention", attention = "full_attention" }
 
---- What each layer mixes with: "full_attention", "linear_attention", "conv", … Configs say it by lists of types, a pattern
---- of letters, an interval, or the numbers of some layers.
+--- The mixer of each layer: "full_attention", "linear_attention", "conv", … Configs give a list of
+--- types, a pattern of letters, an interval, or the numbers of some layers.
 function derived.mixers(c)
-  local types, pattern = raw(c, "layers_block_type") or raw(c, "layer_types"), c.hybrid_override_pattern
+  local types = raw(c, "layers_block_type") or raw(c, "layer_types")
+  local pattern = c.hybrid_override_pattern
   local full, interval, kimi = {}, c.full_attention_interval, c.linear_attn_config
   for _, i in ipairs(c.full_attn_idxs or {}) do full[i + 1] = true end
   for _, i in ipairs(kimi and kimi.full_attn_layers or {}) do full[i] = true end
-  local other = c.full_attn_idxs and "conv" or (interval or kimi) and "linear_attention" or "full_attention"
+  local other = c.full_attn_idxs and "conv" or (interval or kimi) and "linear_attention"
+    or "full_attention"
   local list = {}
   for i = 1, c.layers do
     if types then list[i] = older_mixers[types[i]] or types[i]
@@ -159,13 +174,14 @@ function derived.mixers(c)
   return list
 end
 
---- Smallest and largest time step of a state space layer.
+--- The limits of the time step of a state space layer.
 function derived.time_step(c)
   local limit = c.time_step_limit or c.mamba_dt_limit or { 0, math.huge }
   return { min = number(limit[1]), max = number(limit[2]) }
 end
 
---- The rope parameters of one kind of layer ("full_attention", "sliding_attention") in the newer dialect's shape.
+--- The rope parameters of one kind of layer ("full_attention", "sliding_attention"), in the form of
+--- the newer dialect (rope_parameters).
 local function rope_parameters(c, kind)
   local new = object(raw(c, "rope_parameters"))
   if new then return kind and object(new[kind]) or new end
@@ -175,18 +191,22 @@ local function rope_parameters(c, kind)
   return p
 end
 
---- A rope as the graph wants it. Options: kind of layer, head_dim (unless the config's), dims (default: the head times
---- partial_rotary_factor), theta (where neither dialect gives one), plain = true (older dialect: this kind of layer is not
---- scaled).
+--- The rope spec that g:rope takes. Options: kind of layer, head_dim (default: the config's), dims
+--- (default: head_dim times partial_rotary_factor), theta (when neither dialect gives one), plain
+--- (true: in the older dialect this kind of layer is not scaled).
 function config.rope(c, options)
   options = options or {}
-  local p = options.plain and not object(raw(c, "rope_parameters")) and {} or rope_parameters(c, options.kind)
+  local unscaled = options.plain and not object(raw(c, "rope_parameters"))
+  local p = unscaled and {} or rope_parameters(c, options.kind)
   local function get(key) return checked(key, present(p[key])) end
   local partial = get "partial_rotary_factor" or c.partial_rotary_factor or 1
   local kind = get "rope_type" or get "type" or "default"
-  local original = get "original_max_position_embeddings" or c.original_max_position_embeddings or c.max_position_embeddings
+  local original = get "original_max_position_embeddings" or c.original_max_position_embeddings
+    or c.max_position_embeddings
   local factor = get "factor"
-  if kind == "longrope" or kind == "su" then factor = factor or config.need(c, "max_position_embeddings") / original end
+  if not factor and (kind == "longrope" or kind == "su") then
+    factor = config.need(c, "max_position_embeddings") / original
+  end
   local head = options.head_dim or c.head_dim
   local turning = options.dims or math.tointeger(head * partial // 1)
   local spec = {
@@ -199,8 +219,8 @@ function config.rope(c, options)
     truncate = get "truncate",
     divisor = c.rope_divisor,
   }
-  for _, key in ipairs { "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-    "attention_factor", "short_factor", "long_factor" } do
+  for _, key in ipairs { "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale",
+    "mscale_all_dim", "attention_factor", "short_factor", "long_factor" } do
     spec[key] = get(key)
   end
   return spec
@@ -217,7 +237,7 @@ local meta = {
   end,
 }
 
---- `parsed`: config.json as a table. The text part of a model with several is found here. `defaults`: of the architecture.
+--- parsed: config.json as a table; its text part is found here. defaults: the architecture's.
 function config.new(parsed, defaults)
   local inner = object(present(parsed.text_config) or present(parsed.llm_config))
   return setmetatable({ _outer = parsed, _inner = inner, _defaults = defaults }, meta)

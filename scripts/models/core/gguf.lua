@@ -1,61 +1,74 @@
--- gguf: a GGUF file's metadata as a config, and its tensor names in the original's dialect, so that the same
--- architecture script builds both.
+-- gguf: presents the metadata of a GGUF file as a config and maps tensor names, so that the same
+-- architecture builds GGUF files and original directories.
 local perigee = require "perigee"
+local text = require "lib.text"
 
 local gguf = {}
 
 local modules = {
   ["self_attn.q_proj"] = "attn_q", ["self_attn.k_proj"] = "attn_k", ["self_attn.v_proj"] = "attn_v",
-  ["self_attn.o_proj"] = "attn_output", ["self_attn.q_norm"] = "attn_q_norm", ["self_attn.k_norm"] = "attn_k_norm",
+  ["self_attn.o_proj"] = "attn_output", ["self_attn.q_norm"] = "attn_q_norm",
+  ["self_attn.k_norm"] = "attn_k_norm",
   ["mlp.gate_proj"] = "ffn_gate", ["mlp.up_proj"] = "ffn_up", ["mlp.down_proj"] = "ffn_down",
   ["input_layernorm"] = "attn_norm", ["post_attention_layernorm"] = "ffn_norm",
   ["mlp.gate"] = "ffn_gate_inp", ["mlp.switch_mlp.gate_proj"] = "ffn_gate_exps",
   ["mlp.switch_mlp.up_proj"] = "ffn_up_exps", ["mlp.switch_mlp.down_proj"] = "ffn_down_exps",
 }
--- Gemma 3 has four norms a layer, and ffn_norm is another one of them.
+-- Gemma 3 has four norms per layer, and uses the name ffn_norm for another one.
 local gemma = {
   ["post_attention_layernorm"] = "post_attention_norm", ["pre_feedforward_layernorm"] = "ffn_norm",
   ["post_feedforward_layernorm"] = "post_ffw_norm",
 }
-local outer = { ["model.embed_tokens"] = "token_embd", ["model.norm"] = "output_norm", ["lm_head"] = "output" }
+local outer = {
+  ["model.embed_tokens"] = "token_embd", ["model.norm"] = "output_norm", ["lm_head"] = "output",
+}
 
 local function speller(names)
   return function(path, tensor)
     local layer, module = path:match "^model%.layers%.(%d+)%.(.*)$"
-    local name = layer and ("blk.%s.%s"):format(layer, names[module] or modules[module] or module) or outer[path] or path
+    local name = outer[path] or path
+    if layer then name = ("blk.%s.%s"):format(layer, names[module] or modules[module] or module) end
     return { tensor == "" and name or name .. "." .. tensor }
   end
 end
 
--- GGUF's architecture -> model type, and what differs.
+-- general.architecture -> model type. pairs: rope rotates neighbouring values; names: tensor names
+-- that differ.
 local kinds = {
   llama = { type = "llama", pairs = true }, qwen2 = { type = "qwen2" }, qwen3 = { type = "qwen3" },
   qwen3moe = { type = "qwen3_moe" }, gemma3 = { type = "gemma3_text", names = gemma },
 }
 
---- The scaling of a rope. Llama 3's is not here: its files hold divisors of the frequencies.
+--- Rope scaling. Llama 3 has none here: its files hold divisors of the frequencies as a tensor.
 local function rope_scaling(get)
   local kind = get "rope.scaling.type"
   if not kind or kind == "none" then return nil end
   return perigee.json.object {
-    { "rope_type", kind }, { "factor", get "rope.scaling.factor" }, { "attention_factor", get "rope.scaling.attn_factor" },
+    { "rope_type", kind },
+    { "factor", get "rope.scaling.factor" },
+    { "attention_factor", get "rope.scaling.attn_factor" },
     { "original_max_position_embeddings", get "rope.scaling.original_context_length" },
-    { "beta_fast", get "rope.scaling.yarn_beta_fast" }, { "beta_slow", get "rope.scaling.yarn_beta_slow" },
+    { "beta_fast", get "rope.scaling.yarn_beta_fast" },
+    { "beta_slow", get "rope.scaling.yarn_beta_slow" },
   }
 end
 
---- Which layers slide: every n-th does not, or a list says it for each.
+--- The layers with a window: all but every n-th (a number), or as listed (layer types).
 local function window_pattern(get)
   local pattern = get "attention.sliding_window_pattern"
   if type(pattern) ~= "table" then return pattern, nil end
   local types = {}
-  for i, slides in ipairs(pattern) do types[i] = slides and "sliding_attention" or "full_attention" end
+  for i, slides in ipairs(pattern) do
+    types[i] = slides and "sliding_attention" or "full_attention"
+  end
   return nil, types
 end
 
---- What Gemma 3's scores are scaled by. Files do not say it; in the size of 62 layers it is not the width of a head.
+--- query_pre_attn_scalar of Gemma 3. Files do not store it; it is the head width, except in the
+--- model of 62 layers (27B).
 local function attention_scalar(get, head_dim)
-  return get "block_count" == 62 and get "embedding_length" // get "attention.head_count" or head_dim
+  if get "block_count" ~= 62 then return head_dim end
+  return get "embedding_length" // get "attention.head_count"
 end
 
 --- The metadata as a config in the older dialect.
@@ -63,10 +76,8 @@ function gguf.config(meta, weights)
   local arch = meta["general.architecture"]
   local kind = kinds[arch]
   if not kind then
-    local known = {}
-    for name in pairs(kinds) do known[#known + 1] = name end
-    table.sort(known)
-    return nil, ("unknown GGUF architecture '%s' (known: %s)"):format(arch, table.concat(known, ", "))
+    return nil, ("unknown GGUF architecture '%s' (known: %s)"):format(arch,
+      table.concat(text.sorted_keys(kinds), ", "))
   end
   local function get(key) return meta[arch .. "." .. key] end
   local heads, width = get "attention.head_count", get "embedding_length"
@@ -74,26 +85,42 @@ function gguf.config(meta, weights)
   local pattern, types = window_pattern(get)
   local vocab = weights:find "token_embd.weight"
   return perigee.json.object {
-    { "model_type", kind.type }, { "gguf", kind }, { "spell", speller(kind.names or {}) }, { "metadata", meta },
-    { "num_hidden_layers", get "block_count" }, { "hidden_size", width }, { "num_attention_heads", heads },
-    { "num_key_value_heads", get "attention.head_count_kv" or heads }, { "head_dim", head_dim },
-    { "intermediate_size", get "feed_forward_length" }, { "rms_norm_eps", get "attention.layer_norm_rms_epsilon" },
-    { "max_position_embeddings", get "context_length" }, { "vocab_size", vocab and vocab.shape[1] },
-    { "rope_theta", get "rope.freq_base" or 10000.0 }, { "rope_local_base_freq", get "rope.freq_base_swa" },
-    { "partial_rotary_factor", (get "rope.dimension_count" or head_dim) / head_dim }, { "rope_scaling", rope_scaling(get) },
+    { "model_type", kind.type },
+    { "gguf", kind },
+    { "spell", speller(kind.names or {}) },
+    { "metadata", meta },
+    { "num_hidden_layers", get "block_count" },
+    { "hidden_size", width },
+    { "num_attention_heads", heads },
+    { "num_key_value_heads", get "attention.head_count_kv" or heads },
+    { "head_dim", head_dim },
+    { "intermediate_size", get "feed_forward_length" },
+    { "rms_norm_eps", get "attention.layer_norm_rms_epsilon" },
+    { "max_position_embeddings", get "context_length" },
+    { "vocab_size", vocab and vocab.shape[1] },
+    { "rope_theta", get "rope.freq_base" or 10000.0 },
+    { "rope_local_base_freq", get "rope.freq_base_swa" },
+    { "partial_rotary_factor", (get "rope.dimension_count" or head_dim) / head_dim },
+    { "rope_scaling", rope_scaling(get) },
     { "rope_divisor", weights:find "rope_freqs.weight" and weights:rows "rope_freqs.weight" },
-    { "sliding_window", get "attention.sliding_window" }, { "sliding_window_pattern", pattern }, { "layer_types", types },
-    { "query_pre_attn_scalar", attention_scalar(get, head_dim) }, { "final_logit_softcapping", get "final_logit_softcapping" },
-    { "num_experts", get "expert_count" }, { "num_experts_per_tok", get "expert_used_count" },
-    { "moe_intermediate_size", get "expert_feed_forward_length" }, { "norm_topk_prob", true },
+    { "sliding_window", get "attention.sliding_window" },
+    { "sliding_window_pattern", pattern },
+    { "layer_types", types },
+    { "query_pre_attn_scalar", attention_scalar(get, head_dim) },
+    { "final_logit_softcapping", get "final_logit_softcapping" },
+    { "num_experts", get "expert_count" },
+    { "num_experts_per_tok", get "expert_used_count" },
+    { "moe_intermediate_size", get "expert_feed_forward_length" },
+    { "norm_topk_prob", true },
   }
 end
 
---- What the files store differently: rotary pairs next to each other, norms with their 1 already added.
+--- GGUF files store some weights differently: rotary pairs are neighbours, and norm weights include
+--- their 1.
 function gguf.adapt(g, parsed)
   g.rope_pairs = parsed.gguf.pairs or false
   g.gguf = true
-  g.c:param "rope_freqs.weight" -- read with the config
+  g.c:param "rope_freqs.weight" -- marks it as used: gguf.config has read it
 end
 
 return gguf

@@ -1,16 +1,17 @@
--- graph: the words that architectures are written in, over perigee.graph.
+-- graph: the builder that architectures use; objects with operators over perigee.graph.
 --
--- A value is what an op gives for every token; it adds, multiplies and so on with values, numbers and weights. A weight is
--- found by name: p "self_attn.q_proj" stands for that module of the layer, in whichever naming dialect the file is.
--- Biases are used where the file has them. Shapes are checked by C; an error names the tensor and both shapes.
+-- A value is the result of an op, one row per token. Values add, multiply and so on with values,
+-- numbers and weights. A weight is found by name: p "self_attn.q_proj" is that module of the layer,
+-- in whichever naming dialect the file uses. A bias is added if the file has one. C checks shapes;
+-- an error names the tensor and both shapes.
 local perigee = require "perigee"
 
 local Graph, Value, Weight = {}, {}, {}
 Graph.__index, Value.__index, Weight.__index = Graph, Value, Weight
 
--- ---- weights ---------------------------------------------------------------------------------------------------------
+-- ---- weights ------------------------------------------------------------------------------------
 
---- The first of the spellings of a module's tensor that the file has: its param and its name, or nil.
+--- Finds a module's tensor under any of its names. Returns the param and the name, or nil.
 local function find(g, path, tensor)
   for _, name in ipairs(g.spell(path, tensor)) do
     local id = g.c:param(name)
@@ -22,27 +23,27 @@ local function missing(g, path, tensor)
   error(("missing tensor %s"):format(g.spell(path, tensor)[1]), 0)
 end
 
---- The param of a weight: its own, or the tensor "weight" of its module.
+--- The param of a weight: that of a derived weight, or the tensor "weight" of its module.
 local function param(w)
   if type(w) == "string" then error(("'%s' is not a weight: use g:weight or p"):format(w), 3) end
   return w:exists() and w.id or missing(w.g, w.path, "weight")
 end
 
---- A weight that is a part of another, or made of others: it has no bias.
-local function made(w, id)
+--- A weight that is part of another or stacked from others; it has no bias.
+local function derive(w, id)
   return setmetatable({ g = w.g, path = w.path, id = id, derived = true }, Weight)
 end
 
---- A module inside of a module: p "self_attn", and of that, "q_proj".
+--- A module inside a module: p "self_attn" "q_proj".
 Weight.__call = function(w, name) return w.g:weight(w.path .. "." .. name) end
 
---- The bias that goes with a weight: the tensor "bias" of its module, X_bias for a matrix that is stored as X.
+--- The bias of a weight: the tensor "bias" of its module, or X_bias for a matrix stored as X.
 local function bias_of(w)
   if w.derived then return nil end
   return find(w.g, w.path, "bias") or find(w.g, w.path .. "_bias", "")
 end
 
---- Is the module (or the tensor of it) in the file?
+--- Is the module, or this tensor of it, in the file?
 function Weight:exists(tensor)
   if tensor then return find(self.g, self.path, tensor) ~= nil end
   for _, name in ipairs { "weight", "" } do
@@ -54,44 +55,46 @@ end
 --- Another tensor of the module: p("mlp.gate"):tensor "e_score_correction_bias".
 function Weight:tensor(name)
   local id = find(self.g, self.path, name)
-  return id and made(self, id) or nil
+  return id and derive(self, id) or nil
 end
 
---- matrices, rows, columns, whether it is quantised
+--- Returns the number of matrices, rows and columns, and whether the weight is quantized.
 function Weight:shape() return self.g.c:param_shape(param(self)) end
 
---- Raises unless the matrix is { rows, cols }, as the config says in other words; without cols, of any width.
+--- Raises unless the matrix is { rows, cols }; without cols any width is fine. words: where the
+--- config says so, for the message.
 function Weight:expect(shape, words)
   local _, rows, cols = self:shape()
   local want = shape[2] or cols
   if rows ~= shape[1] or cols ~= want then
-    error(("tensor %s is [%d, %d], expected [%d, %d]: the config says %s"):format(self.tensor_name, rows, cols, shape[1], want,
-      words), 0)
+    error(("tensor %s is [%d, %d], expected [%d, %d]: the config says %s"):format(self.tensor_name,
+      rows, cols, shape[1], want, words), 0)
   end
 end
 
---- Every step-th row from `from` on, of every matrix.
+--- Every step-th row starting at `from`, of each matrix.
 function Weight:rows(from, options)
   options = options or {}
-  return made(self, self.g.c:rows(param(self), { from = from, count = options.count, step = options.step }))
+  local id = self.g.c:rows(param(self), { from = from, count = options.count, step = options.step })
+  return derive(self, id)
 end
 
---- One matrix as `count` of equal height.
-function Weight:split(count) return made(self, self.g.c:split(param(self), count)) end
+--- One matrix as `count` matrices of equal height.
+function Weight:split(count) return derive(self, self.g.c:split(param(self), count)) end
 
 function Graph:weight(path) return setmetatable({ g = self, path = path }, Weight) end
 
---- The module that the file has, of two that mean the same.
+--- Of two modules with the same meaning, the one that is in the file.
 function Graph.either(_, a, b) return b:exists() and b or a end
 
---- Weights of one matrix each as one of many: the experts of files that store them one by one.
+--- Single matrices as one stacked weight, for files that store experts one by one.
 function Graph:stack(list)
   local ids = {}
   for i, w in ipairs(list) do ids[i] = param(w) end
-  return made(list[1], self.c:stack(ids))
+  return derive(list[1], self.c:stack(ids))
 end
 
--- ---- values ----------------------------------------------------------------------------------------------------------
+-- ---- values -------------------------------------------------------------------------------------
 
 local function wrap(g, id)
   g.latest = setmetatable({ g = g, id = id }, Value)
@@ -99,15 +102,15 @@ local function wrap(g, id)
   return g.latest
 end
 
---- The value of this name, in a graph that is built already: to go on from there.
+--- The value of this name in a finished graph, to continue from there.
 function Graph:value(name)
   for i, v in ipairs(self.c:values()) do
     if v.name == name then return wrap(self, i - 1) end
   end
-  error(("no value is named '%s'"):format(name), 2)
+  error(("the graph has no value '%s'"):format(name), 2)
 end
 
---- Gives a value its name; a second value of that name gets a number behind it.
+--- Names a value; a second value of the same name gets a number as suffix.
 local function set_name(x, name)
   local taken, unique, n = x.g.names, name, 1
   if x.name then taken[x.name] = nil end
@@ -138,10 +141,12 @@ local function binary(op)
   end
 end
 
-Value.__add, Value.__sub, Value.__mul, Value.__div = binary "add", binary "sub", binary "mul", binary "div"
+Value.__add, Value.__sub = binary "add", binary "sub"
+Value.__mul, Value.__div = binary "mul", binary "div"
 Value.__unm = function(x) return wrap(x.g, x.g.c:unary("neg", x.id)) end
 
---- Names the value, for taps and errors; returns it. Inside of a layer its path comes first: model.layers.0.attention.
+--- Names the value, for taps and errors; returns it. Inside a layer the name is prefixed with the
+--- layer's path: model.layers.0.attention.
 function Value:named(name)
   local prefix = self.g.prefix
   if name:sub(1, #prefix) ~= prefix then name = prefix .. name end
@@ -149,7 +154,7 @@ function Value:named(name)
   return self
 end
 
---- Sizes of one row: heads and width, say.
+--- The dimensions of one row: { heads, width }, say.
 function Value:shape() return self.g.c:shape(self.id) end
 function Value:width()
   local n = 1
@@ -157,7 +162,9 @@ function Value:width()
   return n
 end
 
-for _, op in ipairs { "exp", "sigmoid", "silu", "tanh", "relu", "relu2", "gelu", "gelu_tanh", "softplus", "sqrt", "rsqrt" } do
+local unary = { "exp", "sigmoid", "silu", "tanh", "relu", "relu2", "gelu", "gelu_tanh", "softplus",
+  "sqrt", "rsqrt" }
+for _, op in ipairs(unary) do
   Graph[op] = function(g, x) return wrap(g, g.c:unary(op, operand(g, x).id)) end
 end
 
@@ -168,59 +175,66 @@ function Graph.clamp(_, x, options)
   return x
 end
 
---- x kept within (-cap, cap) by tanh; as it is without a cap.
+--- x limited to (-cap, cap) by tanh; x itself without a cap.
 function Graph:softcap(x, cap) return cap and self:tanh(x / cap) * cap or x end
 
--- ---- modules ---------------------------------------------------------------------------------------------------------
+-- ---- modules ------------------------------------------------------------------------------------
 
---- Rows of an embedding table for the step's tokens. The first table is also the head of a model without its own.
+--- Rows of an embedding table for the tokens of the step. The first table also serves as the head
+--- of a model that has none.
 function Graph:embed(w, options)
   if type(w) == "string" then w = self:weight(w) end
   local c, name = self.config, self.embedding and w.path or "embed"
   if not self.embedding then
     self.embedding = w
-    if c.vocab and c.hidden then w:expect({ c.vocab, c.hidden }, ("%d tokens of width %d"):format(c.vocab, c.hidden)) end
+    if c.vocab and c.hidden then
+      w:expect({ c.vocab, c.hidden }, ("%d tokens of width %d"):format(c.vocab, c.hidden))
+    end
   end
   return wrap(self, self.c:embed(param(w), { scale = options and options.scale })):named(name)
 end
 
---- x W' + b; the bias is used where the file has one.
+--- x W' + b, with the bias if the file has one.
 function Graph:linear(x, w)
   local y = wrap(self, self.c:linear(x.id, { weight = param(w), bias = bias_of(w) })):named(w.path)
   y.weight = not w.derived and w or nil
   return y
 end
 
---- As linear, of the experts that the route chose: one matrix each. Options: route, transposed (stored as [in, out]).
+--- Like linear, with one matrix per expert and only for the experts that the route chose. Options:
+--- route, transposed (stored as [in, out]).
 function Graph:expert_linear(x, w, options)
-  return wrap(self, self.c:expert_linear(x.id, { route = options.route.id, weight = param(w), bias = bias_of(w),
-    transposed = options.transposed })):named(w.path)
+  return wrap(self, self.c:expert_linear(x.id, { route = options.route.id, weight = param(w),
+    bias = bias_of(w), transposed = options.transposed })):named(w.path)
 end
 
 --- One matrix per head; transposed: stored as [in, out].
 function Graph:head_linear(x, w, options)
-  return wrap(self, self.c:head_linear(x.id, { weight = param(w), transposed = options and options.transposed }))
+  local transposed = options and options.transposed
+  return wrap(self, self.c:head_linear(x.id, { weight = param(w), transposed = transposed }))
 end
 
---- Root mean square norm over the last dimension (or `width`), times the weight (plus `offset`).
+--- RMS norm over the last dimension (or `width` values), times the weight (plus `offset`).
 function Graph:rms_norm(x, w, options)
   options = options or {}
   if type(w) == "string" then w = self:weight(w) end
-  local y = wrap(self, self.c:norm(x.id, { weight = w and param(w), eps = options.eps or self.config.eps,
-    offset = options.offset or self.norm_offset, width = options.width, scale = options.scale }))
+  local y = wrap(self, self.c:norm(x.id, { weight = w and param(w),
+    eps = options.eps or self.config.eps, offset = options.offset or self.norm_offset,
+    width = options.width, scale = options.scale }))
   return w and y:named(w.path) or y
 end
 
 --- x / |x|, times scale.
 function Graph:l2_norm(x, options)
   options = options or {}
-  return wrap(self, self.c:norm(x.id, { l2 = true, eps = options.eps or 1e-6, scale = options.scale }))
+  local eps = options.eps or 1e-6
+  return wrap(self, self.c:norm(x.id, { l2 = true, eps = eps, scale = options.scale }))
 end
 
 local projections = { q_proj = true, k_proj = true, v_proj = true }
 
---- A row as `n` heads. What comes straight from q_proj, k_proj or v_proj must have heads as wide as the config says, or
---- options.dim.
+--- Reshapes a row to `n` heads. The output of q_proj, k_proj or v_proj must have heads as wide as
+--- options.dim, by default the config's head_dim.
 function Graph:heads(x, n, options)
   local w, dim = x.weight, options and options.dim or self.config.head_dim
   if w and dim and projections[w.path:match "[^.]*$"] then
@@ -228,11 +242,11 @@ function Graph:heads(x, n, options)
   end
   return self:reshape(x, { n, x:width() // n })
 end
---- A row without its heads.
+--- Reshapes heads back to one row.
 function Graph:flat(x) return self:reshape(x, { x:width() }) end
 function Graph:reshape(x, shape) return wrap(self, self.c:reshape(x.id, shape)) end
 
---- Parts of the first dimension of these sizes, one value each. Nothing is copied.
+--- Splits the first dimension into parts of these sizes, one value each. Nothing is copied.
 function Graph:split(x, sizes)
   local parts, from = {}, 1
   for i, size in ipairs(sizes) do
@@ -242,7 +256,7 @@ function Graph:split(x, sizes)
   return table.unpack(parts)
 end
 
---- Parts of every head.
+--- Splits every head into parts of these sizes.
 function Graph:split_heads(x, sizes)
   local parts, from = {}, 1
   for i, size in ipairs(sizes) do
@@ -252,14 +266,15 @@ function Graph:split_heads(x, sizes)
   return table.unpack(parts)
 end
 
---- Joined along the last dimension; a value with one head is given to all.
+--- Joins values along the last dimension; a value with one head is joined to every head.
 function Graph:concat(list)
   local ids = {}
   for i, x in ipairs(list) do ids[i] = x.id end
   return wrap(self, self.c:concat(ids))
 end
 
---- Rotates the heads of x by position. spec: config.rope's; pairs: neighbours belong together.
+--- Rotates the heads of x by position. spec: from config.rope; options.pairs: rotate neighbouring
+--- values instead of halves.
 function Graph:rope(x, spec, options)
   options = options or {}
   local t = self.c:rope_table(spec)
@@ -268,53 +283,62 @@ function Graph:rope(x, spec, options)
   return wrap(self, self.c:rope(x.id, { table = t, pairs = together, skip = options.skip }))
 end
 
---- { q =, k =, v =, window =, scale =, sinks =, softcap =, share = }: returns the value and its cache layer. The scale
---- is the head's width ^ -0.5 unless given.
+--- Attention: { q =, k =, v =, window =, scale =, sinks =, softcap =, share =, value = }. share:
+--- read the cache of that layer instead of storing k and v; value: the first `value` columns of k
+--- are v. The default scale is the head width ^ -0.5. Returns the value and its cache layer.
 function Graph:attention(a)
   local width = a.q:shape()[2]
-  local y, layer = self.c:attention { q = a.q.id, k = a.k and a.k.id, v = a.v and a.v.id, window = a.window, value = a.value,
-    scale = a.scale or width ^ -0.5, softcap = a.softcap, sinks = a.sinks and param(a.sinks), share = a.share }
+  local y, layer = self.c:attention { q = a.q.id, k = a.k and a.k.id, v = a.v and a.v.id,
+    window = a.window, value = a.value, scale = a.scale or width ^ -0.5, softcap = a.softcap,
+    sinks = a.sinks and param(a.sinks), share = a.share }
   return wrap(self, y):named(a.name or "attention"), layer
 end
 
---- Chooses experts by logits: { kind =, chosen =, normalize =, scale =, eps =, groups =, groups_kept =, bias = weight, factor =
---- weight }.
+--- Chooses experts by logits: { kind =, chosen =, normalize =, scale =, eps =, groups =,
+--- groups_kept =, bias = weight, factor = weight }.
 function Graph:route(logits, o)
-  return wrap(self, self.c:route(logits.id, { kind = o.kind, chosen = o.chosen, normalize = o.normalize, scale = o.scale,
-    eps = o.eps, groups = o.groups, groups_kept = o.groups_kept, group_max = o.group_max, bias = o.bias and param(o.bias),
+  return wrap(self, self.c:route(logits.id, { kind = o.kind, chosen = o.chosen,
+    normalize = o.normalize, scale = o.scale, eps = o.eps, groups = o.groups,
+    groups_kept = o.groups_kept, group_max = o.group_max, bias = o.bias and param(o.bias),
     factor = o.factor and param(o.factor) })):named "route"
 end
 
---- The experts' answers, weighted and summed in order of rank.
-function Graph:expert_sum(x, route) return wrap(self, self.c:expert_sum(x.id, route.id)):named "experts" end
+--- The outputs of the experts, weighted and summed in order of rank.
+function Graph:expert_sum(x, route)
+  return wrap(self, self.c:expert_sum(x.id, route.id)):named "experts"
+end
 
 --- Causal depthwise convolution over the sequence.
 function Graph:conv(x, w, options)
-  local activation = options and options.activation
-  return wrap(self, self.c:conv(x.id, { weight = param(w), bias = bias_of(w), activation = activation })):named(w.path)
+  return wrap(self, self.c:conv(x.id, { weight = param(w), bias = bias_of(w),
+    activation = options and options.activation })):named(w.path)
 end
 
 --- Gated delta rule: { q =, k =, v =, decay =, beta = }.
 function Graph:delta(o)
-  return wrap(self, self.c:delta { q = o.q.id, k = o.k.id, v = o.v.id, decay = o.decay.id, beta = o.beta.id }):named "delta"
+  return wrap(self, self.c:delta { q = o.q.id, k = o.k.id, v = o.v.id, decay = o.decay.id,
+    beta = o.beta.id }):named "delta"
 end
 
---- Mamba 2: { x =, b =, c =, dt =, a_log = weight, dt_bias = weight, d = weight, dt_min =, dt_max = }.
+--- Mamba 2: { x =, b =, c =, dt =, dt_min =, dt_max = } and the weights { a_log =, dt_bias =, d =
+--- }.
 function Graph:ssm(o)
-  return wrap(self, self.c:ssm { x = o.x.id, b = o.b.id, c = o.c.id, dt = o.dt.id, a_log = param(o.a_log),
-    dt_bias = param(o.dt_bias), d = param(o.d), dt_min = o.dt_min, dt_max = o.dt_max }):named "ssm"
+  return wrap(self, self.c:ssm { x = o.x.id, b = o.b.id, c = o.c.id, dt = o.dt.id,
+    a_log = param(o.a_log), dt_bias = param(o.dt_bias), d = param(o.d), dt_min = o.dt_min,
+    dt_max = o.dt_max }):named "ssm"
 end
 
---- Logits of the rows that want them: lm_head, or the embedding where the file has none.
+--- Logits of the rows that want them, by lm_head or, if the file has none, by the embedding.
 function Graph:head(x, options)
   local w = self:weight(options and options.weight or "lm_head")
   if not w:exists() then w = self.embedding end
-  if self.config.vocab then w:expect({ self.config.vocab }, ("%d tokens"):format(self.config.vocab)) end
+  local vocab = self.config.vocab
+  if vocab then w:expect({ vocab }, ("%d tokens"):format(vocab)) end
   return self:linear(wrap(self, self.c:output(x.id)), w)
 end
 
---- Iterates over the layers of a module list: i (from 1) and p, the layer, whose modules are p "mlp" and so on. What a layer
---- computes last is its output, and is named as the layer.
+--- Iterates over the layers of a module list: i (from 1) and the layer p; p "mlp" is its module of
+--- that name. The last value of a layer is its output and gets the layer's name.
 function Graph:layers(path, count)
   local i = 0
   count = count or self.config.layers
@@ -327,12 +351,14 @@ function Graph:layers(path, count)
   end
 end
 
---- Declares the logits. Values without a name get one, of their layer, op and a count: model.layers.3.add.2. So it is the
---- same in layers that are alike.
+--- Declares the logits. Values without a name get one from their layer, their op and a count, so
+--- that equal layers have equal names: model.layers.3.add.2.
 function Graph:finish(logits)
   self.c:finish(logits.id)
   local values, counts, prefix = self.c:values(), {}, ""
-  for i = #values, 1, -1 do -- what C adds on its own, a store before its attention, belongs to the layer of what follows
+  -- C inserts values of its own, a store before an attention; they belong to the next value's
+  -- layer.
+  for i = #values, 1, -1 do
     local mine = self.made[i - 1]
     prefix = mine or prefix
     self.made[i - 1] = mine == nil and (values[i].op == "rope_table" and "" or prefix) or mine
@@ -346,12 +372,13 @@ function Graph:finish(logits)
   end
 end
 
---- spell(path, tensor): the names, in order, that a tensor may have in the file.
+--- options.spell(path, tensor): the names that a tensor may have in the file, in order of
+--- preference.
 local function new(weights, c, options)
   local handle, why = perigee.graph.open(weights)
   if not handle then return nil, why end
-  return setmetatable({ c = handle, config = c, spell = options.spell, prefix = "", names = {}, made = {},
-    norm_offset = 0, rope_pairs = false }, Graph)
+  return setmetatable({ c = handle, config = c, spell = options.spell, prefix = "", names = {},
+    made = {}, norm_offset = 0, rope_pairs = false }, Graph)
 end
 
 return { new = new }

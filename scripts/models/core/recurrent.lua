@@ -1,19 +1,23 @@
--- recurrent: parts of layers with a state, which several architectures share.
+-- recurrent: parts of recurrent layers that several architectures share.
 local recurrent = {}
 
---- Mamba 2. m: its module. o: heads, dim, groups (that share B and C), state, norm_groups (of the gated norm), time_step.
+--- Mamba 2. m: its module. o: heads, dim, groups (of heads that share B and C), state, norm_groups
+--- (of the gated norm), time_step.
 function recurrent.mamba2(g, h, m, o)
   local inner, shared = o.heads * o.dim, o.groups * o.state
   local gate, xbc, dt = g:split(g:linear(h, m "in_proj"), { inner, inner + 2 * shared, o.heads })
-  local x, b, c = g:split(g:conv(xbc, m "conv1d", { activation = "silu" }), { inner, shared, shared })
+  xbc = g:conv(xbc, m "conv1d", { activation = "silu" })
+  local x, b, c = g:split(xbc, { inner, shared, shared })
   local y = g:ssm {
     x = g:heads(x, o.heads), b = g:heads(b, o.groups), c = g:heads(c, o.groups), dt = dt,
-    a_log = m "A_log", dt_bias = m "dt_bias", d = m "D", dt_min = o.time_step.min, dt_max = o.time_step.max,
+    a_log = m "A_log", dt_bias = m "dt_bias", d = m "D",
+    dt_min = o.time_step.min, dt_max = o.time_step.max,
   }
-  return g:linear(g:rms_norm(y * g:silu(gate), m "norm", { width = inner // o.norm_groups }), m "out_proj")
+  y = g:rms_norm(y * g:silu(gate), m "norm", { width = inner // o.norm_groups })
+  return g:linear(y, m "out_proj")
 end
 
---- The factor by which the state of a delta rule decays, for every head or every channel of one.
+--- The factor by which the state of a delta rule decays, per head or per channel.
 function recurrent.decay(g, a, m)
   return g:exp(-g:exp(m "A_log") * g:softplus(a + m "dt_bias"))
 end
