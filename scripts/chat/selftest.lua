@@ -1,11 +1,12 @@
--- selftest: the cases that a template carries in comments, and what `perigee check` says about a template.
+-- selftest: runs the cases that a chat template carries in comments, and describes the template for
+-- `perigee check`.
 --
---   {#- perigee-test: {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": true} => "<u>Hi<a>" -#}
+--   {#- perigee-test: {"messages": [{"role": "user", "content": "Hi"}]} => "<u>Hi" -#}
 --   {#- perigee-test: {"messages": []} => error "there is nothing to say" -#}
 --
--- A case is a request as `perigee render` takes it (every key is a variable, `now` is the clock), an arrow, and the whole
--- prompt as a JSON text; or the word error and a part of the message. Any number of comments, one case each. A comment
--- ends at the first "#}": inside a text, write it "\u0023}".
+-- A case is a request as `perigee render` takes it (every key is a variable, `now` is the clock),
+-- an arrow, and the expected prompt as a JSON string; or the word error and a part of the message.
+-- Each comment is one case. A comment ends at the first "#}": inside a string, write it "\u0023}".
 local perigee = require "perigee"
 local probe = require "chat.probe"
 local templates = require "templates"
@@ -15,7 +16,7 @@ local selftest = {}
 
 local WORD = "perigee-test:"
 
---- What stands in the comments that are cases, with their lines.
+--- The comments that are cases: their lines and texts.
 local function comments(source)
   local out, at, line, counted = {}, 1, 1, 1
   while true do
@@ -33,17 +34,20 @@ local function comments(source)
   end
 end
 
---- The request, what is expected, and whether that is an error; nil when it is not written so.
+--- Parses a case: the request, the expected text, and whether it is an error; nil if it is
+--- malformed.
 local function read(body)
   local at = 0
   while true do
     at = body:find("=>", at + 1, true)
     if not at then return nil end
     local request = json.decode(body:sub(1, at - 1), { digits = true })
-    local behind = body:sub(at + 2)
-    local failing = behind:match "^%s*error%s"
-    local want = json.decode(failing and behind:sub(#failing + 1) or behind)
-    if json.is_object(request) and type(want) == "string" then return request, want, failing ~= nil end
+    local rest = body:sub(at + 2)
+    local failing = rest:match "^%s*error%s"
+    local want = json.decode(failing and rest:sub(#failing + 1) or rest)
+    if json.is_object(request) and type(want) == "string" then
+      return request, want, failing ~= nil
+    end
   end
 end
 
@@ -57,7 +61,9 @@ local function run(template, case)
   request.now = nil
   local got, err = template:render(request, { now = now })
   if failing then
-    if got then error(("%s gives %s, not the error %s"):format(where, quoted(got), quoted(want)), 0) end
+    if got then
+      error(("%s gives %s, not the error %s"):format(where, quoted(got), quoted(want)), 0)
+    end
     if tostring(err):find(want, 1, true) then return end
     error(("%s fails with %s, not %s"):format(where, quoted(tostring(err)), quoted(want)), 0)
   end
@@ -65,7 +71,7 @@ local function run(template, case)
   if got ~= want then error(("%s gives %s, not %s"):format(where, quoted(got), quoted(want)), 0) end
 end
 
---- What a template can do, in words, sorted.
+--- The abilities of a template (chat/probe.lua) as a sorted list.
 local function abilities(can)
   local list = {}
   for name, value in pairs(can) do
@@ -75,7 +81,8 @@ local function abilities(can)
   return table.concat(list, ", ")
 end
 
---- Compiles a template's text, runs its cases, and tells how many there were and what it can do. Raises what is wrong.
+--- Compiles the source of a template and runs its cases. Returns their number and the template's
+--- abilities; raises one line on failure.
 function selftest.run(source)
   local template, why = templates.compile(source)
   if not template then error(tostring(why), 0) end

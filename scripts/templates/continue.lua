@@ -1,7 +1,7 @@
 -- continue: a prompt that ends inside the last message, so that the model goes on with it.
 --
--- A mark is put behind the message's text, the template renders it, and the prompt is cut where the mark is. When the
--- template strips the text, the white space before the mark goes too.
+-- A mark is appended to the text of the message, the template renders it, and the prompt is cut at
+-- the mark. If the template strips the text, the white space before the mark is removed as well.
 local perigee = require "perigee"
 local strings = require "templates.jinja.strings"
 local json = perigee.json
@@ -17,7 +17,7 @@ local function copy(object)
   return out
 end
 
---- The content with the mark behind its last text; and that text. nil when there is none.
+--- The content with the mark after its last text, and that text; nil if there is none.
 local function marked(content)
   if type(content) == "string" then return content .. MARK, content end
   if not json.is_array(content) then return nil end
@@ -34,7 +34,7 @@ end
 
 local function strip(s, sides) return strings.strip(s, nil, sides) end
 
---- Keeps what lies before `last` of lists of ranges.
+--- Cuts the lists of ranges at byte `last`.
 local function cut_info(info, last)
   local function ranges(list)
     local out = {}
@@ -56,15 +56,17 @@ local function last_place(text, part)
   return at and #text - at - #part + 2
 end
 
---- Variables with the mark, and a function that cuts the rendered text; or nil, nil and what is wrong.
---- field: true for "content", or the name of another field of the message.
+--- Returns variables with the mark, and a function that cuts the rendered text; or nil, nil and the
+--- error. field: the name of the field to continue, or true for "content".
 function continue.prepare(variables, field)
   field = type(field) == "string" and field or "content"
   local messages = variables.messages
   local last = json.is_array(messages) and messages[#messages]
   if not json.is_object(last) then return nil, nil, "there is no final message to continue" end
   local content, said = marked(last[field])
-  if not content then return nil, nil, ("the final message has no text in '%s' to continue"):format(field) end
+  if not content then
+    return nil, nil, ("the final message has no text in '%s' to continue"):format(field)
+  end
   local list = json.array(table.move(messages, 1, #messages, 1, {}))
   list[#list] = copy(last)
   list[#list][field] = content

@@ -1,12 +1,13 @@
 -- templates: chat templates, compiled once and rendered many times.
 --
 --   local templates = require "templates"
---   local template = templates.compile(source)             -- nil, err: a syntax error, with its line
+--   local template = templates.compile(source)      -- nil, err: a syntax error, with its line
 --   local text = template:render({ messages = … }, { now = … })
 --
--- Variables are JSON values as perigee.json reads them (plain Lua tables do too). A template cannot change them and sees
--- nothing else. With `spans` every string that came with the variables is not trusted: special tokens must not be
--- recognised in it (see Tokenizer:encode). What the model's own files say (`tokens`) and what the template says is.
+-- Variables are JSON values from perigee.json, or plain Lua tables. A template cannot change them
+-- and sees nothing else. With `spans`, strings that came with the variables are not trusted:
+-- special tokens must not be recognized in them (see Tokenizer:encode). The text of the template
+-- and the special tokens of the model's files (`tokens`) are trusted.
 local compile = require "templates.jinja.compile"
 local perigee = require "perigee"
 local runtime = require "templates.jinja.runtime"
@@ -15,18 +16,22 @@ local values = require "templates.jinja.values"
 
 local templates = {}
 
---- Of one rendering: rounds and calls, levels of calls, bytes of text.
+--- Limits of one rendering: loop iterations and calls, levels of calls, bytes of text. The largest
+--- chat template needs about ten steps per message; the limits stop a template that never ends,
+--- after seconds.
 templates.limits = { steps = 10000000, depth = 100, output = 32 << 20 }
 
 local Template = {}
 Template.__index = Template
 
+-- compiled templates; a server has a few per model, and a full cache is emptied
 local CACHE_SIZE = 64
 local cache, cached = {}, 0
 
 local function failure(name, err)
   local where = err.line and ("line %d: "):format(err.line) or ""
-  return perigee.error("format", ("%s%s%s"):format(name and name .. ": " or "", where, (err.message:gsub("%s*\n%s*", " "))))
+  local message = err.message:gsub("%s*\n%s*", " ")
+  return perigee.error("format", (name and name .. ": " or "") .. where .. message)
 end
 
 --- A template, or nil and an error. options: name (for errors).
@@ -44,23 +49,29 @@ function templates.compile(source, options)
   return setmetatable({ chunk = chunk, source = source, name = name }, Template)
 end
 
---- Renders. options: tokens (variables that are trusted), now (epoch seconds of UTC, else the local clock), spans, limits,
---- continue_final_message (see continue.lua). Returns the text, and with spans a table:
+--- Renders. options: tokens (trusted variables), now (seconds since the epoch, shown as UTC;
+--- default: the local clock), spans, limits, continue_final_message (see continue.lua). Returns the
+--- text, and with spans a table:
 ---   spans        { {from, to, trusted}, … } in bytes, 1-based, over the whole text
----   boundaries   { {at, messages}, … }: the first `at` bytes are those of the first `messages` messages
----   generations  { {from, to}, … }: text of generation blocks
+---   boundaries   { {at, messages}, … }: the first `messages` messages are the first `at` bytes
+---   generations  { {from, to}, … }: ranges of generation blocks
 --- or nil and an error.
 function Template:render(variables, options)
-  if type(variables) ~= "table" then error("variables must be a table, not " .. type(variables), 2) end
+  if type(variables) ~= "table" then
+    error("variables must be a table, got " .. type(variables), 2)
+  end
   options = options or {}
   local finish
   if options.continue_final_message then
     local why
-    variables, finish, why = require("templates.continue").prepare(variables, options.continue_final_message)
+    variables, finish, why = require("templates.continue").prepare(variables,
+      options.continue_final_message)
     if not variables then return nil, perigee.error("argument", why) end
   end
   local limits = {}
-  for name, limit in pairs(templates.limits) do limits[name] = options.limits and options.limits[name] or limit end
+  for name, limit in pairs(templates.limits) do
+    limits[name] = options.limits and options.limits[name] or limit
+  end
   local text, info = runtime.run(self.chunk, variables, {
     tokens = options.tokens, now = options.now, spans = options.spans, limits = limits,
   })
@@ -71,13 +82,13 @@ function Template:render(variables, options)
   return cut, info
 end
 
--- ---- the templates of a model --------------------------------------------------------------------------------------
+-- ---- the templates of a model -------------------------------------------------------------------
 
 local Set = {}
 Set.__index = Set
 
---- The templates of a model directory, a GGUF file or a .jinja file, with the model's special tokens; or nil and an error.
---- options: template (a text that takes the place of the model's).
+--- The templates of a model directory, a GGUF file or a .jinja file, with the model's special
+--- tokens; or nil and an error. options: template (a source that replaces the model's).
 function templates.open(path, options)
   local set, why = sources.open(path, options and options.template)
   if not set then return nil, why end
@@ -85,19 +96,21 @@ function templates.open(path, options)
   return setmetatable(set, Set)
 end
 
---- The template for a request: options.name, tool_use when options.tools, else default. Or nil and an error.
+--- The template for a request: options.name; with options.tools, tool_use; else default. Or nil and
+--- an error.
 function Set:get(options)
   local name, why = sources.choose(self, options or {})
   if not name then return nil, perigee.error("argument", self.path .. ": " .. why) end
   return templates.compile(self.templates[name], { name = name ~= "default" and name or nil })
 end
 
---- Renders with the template that fits; special tokens of the model are variables unless the request has them. Options as
---- of Template:render, and name.
+--- Renders with the template for this request. The model's special tokens are variables, unless the
+--- request sets them. Options: those of Template:render, and name.
 function Set:render(variables, options)
   options = options or {}
   local tools = variables.tools
-  local some = tools ~= nil and tools ~= perigee.json.null and (type(tools) ~= "table" or #tools > 0)
+  local some = tools ~= nil and tools ~= perigee.json.null and (type(tools) ~= "table"
+    or #tools > 0)
   local template, why = self:get { name = options.name, tools = some }
   if not template then return nil, why end
   local tokens = {}

@@ -1,8 +1,9 @@
--- source: where a model keeps its chat templates, and the special tokens that belong to them.
+-- source: finds the chat templates of a model, and the special tokens that they use.
 --
--- A directory has chat_template.jinja (and chat_template.json in older ones), more of them under additional_chat_templates/,
--- or `chat_template` in tokenizer_config.json: a text, or a list of {name, template}. A GGUF file has
--- tokenizer.chat_template and tokenizer.chat_template.NAME. A file that ends in .jinja is a template by itself.
+-- A directory has chat_template.jinja (chat_template.json in older ones) and
+-- additional_chat_templates/, or `chat_template` in tokenizer_config.json: a string, or a list of
+-- {name, template}. A GGUF file has tokenizer.chat_template and tokenizer.chat_template.NAME. A
+-- file that ends in .jinja is itself a template.
 local perigee = require "perigee"
 local text = require "lib.text"
 local uv = require "luv"
@@ -10,9 +11,10 @@ local json = perigee.json
 
 local source = {}
 
-local TOKENS = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
+local TOKENS = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token",
+  "mask_token" }
 
---- A special token is a text, or an added token's description.
+--- A special token is a string, or the object of an added token.
 local function token_text(v)
   if type(v) == "string" then return v end
   if json.is_object(v) and type(v.content) == "string" then return v.content end
@@ -27,13 +29,14 @@ local function read_json(path)
   return value
 end
 
---- Templates by name from a `chat_template` field.
+--- Collects templates by name from a `chat_template` field.
 local function named(field, into)
   if type(field) == "string" then
     into.default = into.default or field
   elseif json.is_array(field) then
     for _, entry in ipairs(field) do
-      if json.is_object(entry) and type(entry.name) == "string" and type(entry.template) == "string" then
+      if json.is_object(entry) and type(entry.name) == "string"
+        and type(entry.template) == "string" then
         into[entry.name] = into[entry.name] or entry.template
       end
     end
@@ -58,7 +61,8 @@ local function of_directory(dir)
   local set = { templates = {}, tokens = {} }
   set.templates.default = text.read_file(dir .. "/chat_template.jinja")
   additional(dir .. "/additional_chat_templates", set.templates)
-  for _, file in ipairs { "chat_template.json", "tokenizer_config.json", "special_tokens_map.json" } do
+  for _, file in ipairs { "chat_template.json", "tokenizer_config.json",
+    "special_tokens_map.json" } do
     local config, why = read_json(dir .. "/" .. file)
     if why then return nil, why end
     if config then
@@ -69,8 +73,10 @@ local function of_directory(dir)
   return set
 end
 
-local IDS = { bos_token = "bos", eos_token = "eos", unk_token = "unknown", sep_token = "seperator", pad_token = "padding",
-  cls_token = "cls", mask_token = "mask" }
+local IDS = { -- "seperator" is the format's spelling
+  bos_token = "bos", eos_token = "eos", unk_token = "unknown", sep_token = "seperator",
+  pad_token = "padding", cls_token = "cls", mask_token = "mask",
+}
 
 local function of_gguf(path)
   local weights, why = perigee.weights.open(path)
@@ -98,8 +104,9 @@ local function kind_of(path)
   return info and info.type
 end
 
---- { templates = { default = …, tool_use = … }, tokens = { bos_token = …, … } } of a model directory, a GGUF file or a
---- template's file; nil and one line when there is no template. `instead`: a template's text that takes the place of all.
+--- { templates = { default = …, tool_use = … }, tokens = { bos_token = …, … } } of a model
+--- directory, a GGUF file or a template file; nil and one line if there is no template. `instead`:
+--- the source of a template that replaces all others.
 function source.open(path, instead)
   local kind = kind_of(path)
   if not kind then return nil, path .. ": no such file or directory" end
@@ -119,17 +126,16 @@ function source.open(path, instead)
   return set
 end
 
---- The name of the template for a request: the one asked for, tool_use when there are tools, else default.
+--- The name of the template for a request: request.name; with request.tools, tool_use; else
+--- default.
 function source.choose(set, request)
   if request.name then
-    if not set.templates[request.name] then return nil, ("there is no template named '%s'"):format(request.name) end
-    return request.name
+    if set.templates[request.name] then return request.name end
+    return nil, ("there is no template named '%s'"):format(request.name)
   end
   if request.tools and set.templates.tool_use then return "tool_use" end
   if set.templates.default then return "default" end
-  local names = {}
-  for name in pairs(set.templates) do names[#names + 1] = name end
-  table.sort(names)
+  local names = text.sorted_keys(set.templates)
   if #names == 1 then return names[1] end
   return nil, "there is no default template, name one of: " .. table.concat(names, ", ")
 end

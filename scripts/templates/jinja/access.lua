@@ -5,11 +5,12 @@ local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
 local values = require "templates.jinja.values"
 local fail, kind, null = values.fail, values.kind, values.null
-local Dict, List, Str, Undefined, Tuple = values.Dict, values.List, values.Str, values.Undefined, values.Tuple
+local Dict, List, Str, Undefined, Tuple = values.Dict, values.List, values.Str, values.Undefined,
+  values.Tuple
 
 local access = {}
 
--- ---- calls ---------------------------------------------------------------------------------------------------------
+-- ---- calls --------------------------------------------------------------------------------------
 
 local function position(entry, name)
   for i = 2, #entry do
@@ -21,7 +22,7 @@ end
 local function invoke(name, entry, kw, self, ...)
   if entry.raw then return entry[1](self, kw, ...) end
   local n, args = select("#", ...), nil
-  if n > #entry - 1 then fail("%s takes at most %d arguments, not %d", name, #entry - 1, n) end
+  if n > #entry - 1 then fail("%s takes at most %d arguments, got %d", name, #entry - 1, n) end
   if kw and #kw > 0 then
     args = { ... }
     for i = 1, #kw, 2 do
@@ -41,7 +42,7 @@ local function invoke(name, entry, kw, self, ...)
 end
 access.invoke = invoke
 
---- A keyword out of a flat list: its value and the list without it.
+--- Takes a keyword out of a flat list: returns its value and the list without it.
 local function take(kw, name)
   for i = 1, #kw, 2 do
     if kw[i] == name then
@@ -61,7 +62,9 @@ end
 --- Binds arguments to a macro's parameters and calls it.
 local function call_macro(m, kw, ...)
   local n, params = select("#", ...), m.params
-  if (not kw or #kw == 0) and not m.special and n <= #params then return values.deeper(m.fn, ...) end
+  if (not kw or #kw == 0) and not m.special and n <= #params then
+    return values.deeper(m.fn, ...)
+  end
   local args, count = { ... }, #params
   kw = kw or {}
   local bound = table.move(args, 1, math.min(n, count), 1, {})
@@ -71,11 +74,15 @@ local function call_macro(m, kw, ...)
     caller, kw = take(kw, "caller")
     if caller == nil then caller = values.undefined "no caller defined" end
   end
-  if m.kwargs then kwargs = to_dict(kw) elseif #kw > 0 then fail("macro '%s' takes no keyword argument '%s'", m.name, kw[1]) end
+  if m.kwargs then
+    kwargs = to_dict(kw)
+  elseif #kw > 0 then
+    fail("macro '%s' takes no keyword argument '%s'", m.name, kw[1])
+  end
   if m.varargs then
     varargs = values.tuple(table.move(args, count + 1, n, 1, {}))
   elseif n > count then
-    fail("macro '%s' takes not more than %d arguments, not %d", m.name, count, n)
+    fail("macro '%s' takes at most %d arguments, got %d", m.name, count, n)
   end
   bound[count + 1], bound[count + 2], bound[count + 3] = caller, kwargs, varargs
   return values.deeper(m.fn, table.unpack(bound, 1, count + 3))
@@ -95,16 +102,16 @@ function access.call(f, kw, ...)
   fail("'%s' object is not callable", values.typename(f))
 end
 
---- Arguments of a call with *list: the list's items behind the others.
+--- Arguments of a call with *list: the other arguments, then the items of the list.
 function access.spread(list, ...)
   local args, items = { ... }, values.items(list)
-  if #items > 200 then fail("a call with %d arguments", #items) end
+  if #items > 200 then fail("a call has %d arguments, the limit is 200", #items) end
   return table.unpack(table.move(items, 1, #items, #args + 1, args))
 end
 
 --- Named arguments of a call with **dict.
 function access.named(kw, dict)
-  if kind(dict) ~= "dict" then fail("** wants a dict, not %s", values.typename(dict)) end
+  if kind(dict) ~= "dict" then fail("** needs a dict, got %s", values.typename(dict)) end
   kw = kw or {}
   for _, k in ipairs(values.open(dict).keys) do
     if not values.is_str(k) then fail "names of arguments must be strings" end
@@ -114,10 +121,11 @@ function access.named(kw, dict)
   return kw
 end
 
--- ---- attributes ----------------------------------------------------------------------------------------------------
+-- ---- attributes ---------------------------------------------------------------------------------
 
 local function bound(obj, name, entry)
-  return setmetatable({ name = name, fn = function(kw, ...) return invoke(name, entry, kw, obj, ...) end }, values.Func)
+  local function call(kw, ...) return invoke(name, entry, kw, obj, ...) end
+  return setmetatable({ name = name, fn = call }, values.Func)
 end
 
 local function neighbour(step, otherwise)
@@ -164,7 +172,7 @@ local macro_fields = {
   caller = function(m) return m.caller end,
 }
 
---- An attribute that is not an item: a method or a field; nil when there is none.
+--- An attribute that is not an item: a method or a field, or nil.
 local function own(obj, name)
   local k = kind(obj)
   local table_of = methods[k]
@@ -224,7 +232,7 @@ function access.item(obj, key)
   return values.missing(obj, key)
 end
 
---- obj.name(…) without making the bound method.
+--- obj.name(…), without creating the bound method.
 function access.method(obj, name, kw, ...)
   local entry
   if type(obj) == "string" then
@@ -240,7 +248,7 @@ function access.method(obj, name, kw, ...)
   return access.call(access.attr(obj, name), kw, ...)
 end
 
--- ---- slices --------------------------------------------------------------------------------------------------------
+-- ---- slices -------------------------------------------------------------------------------------
 
 local function bound_of(v, what)
   if v == nil or v == null then return nil end
@@ -268,7 +276,7 @@ local function pick(items, i, j, step)
   return out
 end
 
---- obj[from:to:step]; what was left out is nil.
+--- obj[from:to:step]; omitted parts are nil.
 function access.slice(obj, from, to, step)
   from, to, step = bound_of(from, "start"), bound_of(to, "end"), bound_of(step, "step") or 1
   if step == 0 then fail "a slice's step cannot be zero" end
@@ -285,7 +293,9 @@ function access.slice(obj, from, to, step)
   values.opened(obj)
   local i, j = indices(#obj, from, to, step)
   local out = pick(obj, i, j, step)
-  if class == values.Range then out.from, out.to, out.step = obj.from + i * obj.step, obj.from + j * obj.step, obj.step * step end
+  if class == values.Range then
+    out.from, out.to, out.step = obj.from + i * obj.step, obj.from + j * obj.step, obj.step * step
+  end
   return setmetatable(out, class)
 end
 

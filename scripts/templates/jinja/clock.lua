@@ -1,4 +1,5 @@
--- clock: strftime as Python has it. A fixed time is in seconds of UTC; without one it is the local time now.
+-- clock: Python's strftime. A fixed time is in seconds since the epoch, shown as UTC; without one
+-- the local time is used.
 local fail = require("templates.jinja.values").fail
 
 local clock = {}
@@ -24,16 +25,23 @@ local function one(flag, letter, now, zone)
     fail("strftime_now: unknown conversion '%%%s%s'", flag, letter)
   end
   if flag == "-" then out = out:gsub("^[0 ]+(.)", "%1") end
-  if flag == "_" then out = out:gsub("^0+(.)", function(rest) return (" "):rep(#out - #rest) .. rest end) end
+  if flag == "_" then
+    out = out:gsub("^0+(.)", function(rest) return (" "):rep(#out - #rest) .. rest end)
+  end
   if flag == "^" then out = out:upper() end
   return out
 end
 
---- A format with its conversions filled in. fixed: epoch seconds, or nil for the local clock.
+--- Fills in the conversions of a format. fixed: seconds since the epoch, or nil for the local
+--- clock.
 function clock.format(format, fixed)
   local zone, now = fixed and "!" or "", fixed or os.time()
-  if format:find "%%$" and not format:find "%%%%$" then fail "strftime_now: the format ends in '%'" end
-  return (format:gsub("%%([-_^0#]?)(.)", function(flag, letter) return one(flag, letter, now, zone) end))
+  if format:find "%%$" and not format:find "%%%%$" then
+    fail "strftime_now: the format ends in '%'"
+  end
+  return (format:gsub("%%([-_^0#]?)(.)", function(flag, letter)
+    return one(flag, letter, now, zone)
+  end))
 end
 
 return clock

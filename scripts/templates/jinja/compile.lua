@@ -1,13 +1,14 @@
--- compile: a tree to one Lua chunk.
+-- compile: turns a tree into one Lua chunk.
 --
--- The chunk's lines are the template's lines, so that Lua's own debug information tells where an error happened. An
--- expression becomes one Lua expression made of calls into the runtime; `and`, `or` and conditions in it keep their left
--- side in a slot of the table K (one per function), because Lua's operators look at nil and false only. Text goes to the
--- list `o`, whose length is `n`.
+-- The chunk has the same lines as the template, so that Lua's debug information locates errors. An
+-- expression becomes one Lua expression of calls into the runtime; `and`, `or` and conditions store
+-- their left side in a slot of the table K (one per function), because Lua's operators only test
+-- for nil and false. Text is appended to the list `o`, of length `n`.
 --
--- A template's variable is a Lua local, v1, v2 … Blocks that have a scope of their own (for, macro, with, set blocks …)
--- begin with a copy of each outer variable that they assign to: assignments do not leave them. A name that no scope knows
--- is looked up once, at the start. Beyond Lua's limit on locals, variables live in a table.
+-- A variable of the template is a Lua local, v1, v2 … Blocks with their own scope (for, macro,
+-- with, set blocks …) start with a copy of each outer variable that they assign, because
+-- assignments do not leave the block. A name that no scope declares is looked up once, at the
+-- start. Variables beyond Lua's limit on locals live in a table.
 local expressions = require "templates.jinja.expressions"
 local filters = require "templates.jinja.filters"
 local lexer = require "templates.jinja.lexer"
@@ -18,8 +19,9 @@ local quote = expressions.quote
 
 local compile = {}
 
-local MAX_LOCALS = 60  -- of the names looked up at the start, and again of those in scopes
-local MAX_LOOPS = 10   -- inside one another in one function
+-- names looked up at the start, and again names in scopes; Lua allows 200 locals
+local MAX_LOCALS = 60
+local MAX_LOOPS = 10   -- nested in one function
 local MAX_PARAMS = 50
 local MAX_SOURCE = 4 << 20
 
@@ -27,20 +29,20 @@ local Compiler = {}
 Compiler.__index = Compiler
 for name, f in pairs(expressions.methods) do Compiler[name] = f end
 
--- ---- writing -------------------------------------------------------------------------------------------------------
+-- ---- writing ------------------------------------------------------------------------------------
 
 function Compiler:emit(code, ...)
   if select("#", ...) > 0 then code = code:format(...) end
   self.code[#self.code + 1] = code .. " "
 end
 
---- A place that is filled in later; what goes there has no newlines.
+--- A place that is filled in later, with code that has no newlines.
 function Compiler:reserve()
   self.code[#self.code + 1] = ""
   return #self.code
 end
 
---- From here on the code belongs to a line of the template.
+--- The code that follows belongs to this line of the template.
 function Compiler:at(line)
   if line > self.line then
     self.code[#self.code + 1] = ("\n"):rep(line - self.line)
@@ -48,7 +50,7 @@ function Compiler:at(line)
   end
 end
 
---- Text waits so that neighbours become one string.
+--- Holds text back, so that adjacent texts become one string.
 function Compiler:literal(text, line)
   if not self.pending then self.pending, self.pending_line = {}, line end
   self.pending[#self.pending + 1] = text
@@ -66,9 +68,9 @@ function Compiler:fresh(prefix)
   return prefix .. self.count
 end
 
--- ---- functions and scopes ------------------------------------------------------------------------------------------
+-- ---- functions and scopes -----------------------------------------------------------------------
 
---- A Lua function being written: its slots, locals and loops.
+--- The Lua function being generated: its slots, locals and loops.
 function Compiler:open_function()
   local f = { outer = self.fn, locals = 0, loops = {}, slots = 0, captures = 0 }
   self.fn = f
@@ -89,7 +91,8 @@ function Compiler:slot()
   return self.fn.slots
 end
 
---- A place for a variable in the function: a local name (to be declared by the caller) or a field of a table.
+--- A place for a variable in the function: a local name (to be declared by the caller) or a field
+--- of a table.
 function Compiler:place(name)
   local f = self.fn
   f.locals = f.locals + 1
@@ -98,7 +101,7 @@ function Compiler:place(name)
   return ("%s[%s]"):format(f.overflow, quote(name .. "#" .. self:fresh ""))
 end
 
---- A variable of the current scope, with its first value.
+--- Declares a variable of the current scope with its first value.
 function Compiler:declare(name, value)
   local ref, is_local = self:place(name)
   self:emit("%s%s=%s", is_local and "local " or "", ref, value)
@@ -114,7 +117,7 @@ local function collect(target, names)
   end
 end
 
---- Names that statements assign to in their own scope.
+--- The names that statements assign in their own scope.
 local function assigned(body, names)
   for _, node in ipairs(body) do
     if node.tag == "set" or node.tag == "setblock" then
@@ -129,7 +132,7 @@ local function assigned(body, names)
   return names
 end
 
---- Opens a scope for a body; `vars` are variables it has already (parameters, targets).
+--- Opens a scope for a body; `vars` are variables that exist already (parameters, targets).
 function Compiler:open_scope(body, vars, extra)
   local outer = self.scope
   local scope = { parent = outer, vars = {}, before = self.fn.locals }
@@ -154,7 +157,8 @@ end
 
 local SPECIAL = { caller = "pc", kwargs = "pk", varargs = "pv" }
 
---- caller, kwargs or varargs of the macro around a scope. Macros around that one take them then, too.
+--- caller, kwargs or varargs of the macro around a scope. Macros around that one then also take
+--- them.
 local function use_special(scope, name)
   local id = scope.special.id
   while scope do
@@ -164,7 +168,7 @@ local function use_special(scope, name)
   return SPECIAL[name] .. id
 end
 
---- The Lua expression that is a name's value. A second result tells of the loop whose `loop` it is.
+--- The Lua expression of a name's value; second, the loop if the name is its `loop`.
 function Compiler:resolve(name)
   local scope = self.scope
   while scope do
@@ -186,11 +190,12 @@ function Compiler:outside(name)
   local is_local = self.outer_count <= MAX_LOCALS
   ref = is_local and self:fresh "v" or ("X0[%s]"):format(quote(name))
   self.outer[name] = ref
-  self.lookups[#self.lookups + 1] = ("%s%s=get(%s) "):format(is_local and "local " or "", ref, quote(name))
+  self.lookups[#self.lookups + 1] = ("%s%s=get(%s) "):format(is_local and "local " or "", ref,
+    quote(name))
   return ref
 end
 
--- ---- statements ----------------------------------------------------------------------------------------------------
+-- ---- statements ---------------------------------------------------------------------------------
 
 local statements = {}
 
@@ -241,7 +246,7 @@ function statements.set(self, node)
   self:assign(node.target, (self:expr(node[1])))
 end
 
---- A body whose text is caught in a local: its name.
+--- Captures the text of a body in a local; returns the local's name.
 function Compiler:capture(body)
   local name = self:fresh "t"
   self:emit("local %s do local o,n={},0", name)
@@ -317,7 +322,7 @@ statements["with"] = function(self, node)
   self:emit "end"
 end
 
---- Text of a generation block is noted when it goes straight to the output.
+--- Records the range of a generation block if its text goes directly to the output.
 function statements.generation(self, node)
   local direct = not self.fn.outer and self.fn.captures == 0
   local start = self:fresh "t"
@@ -329,9 +334,9 @@ function statements.generation(self, node)
   self:emit "end"
 end
 
--- ---- loops ---------------------------------------------------------------------------------------------------------
+-- ---- loops --------------------------------------------------------------------------------------
 
---- Declares a loop's targets and gives them the item's values.
+--- Declares the targets of a loop and assigns the item to them.
 function Compiler:targets(target, item)
   local names, vars = {}, {}
   collect(target, names)
@@ -347,13 +352,14 @@ function Compiler:targets(target, item)
   return vars
 end
 
---- Keeps the items for which the loop's `if` holds.
+--- Filters the items by the `if` of the loop.
 function Compiler:loop_filter(node, loop)
   local kept, index, before = self:fresh "t", self:fresh "i", self.fn.locals
   self:emit("do local %s={} for %s=1,%s do tick()", kept, index, loop.n)
   local vars = self:targets(node.target, ("%s[%s]"):format(loop.items, index))
   self.scope = { parent = self.scope, vars = vars }
-  self:emit("if %s then %s[#%s+1]=%s[%s] end", self:condition(node.test), kept, kept, loop.items, index)
+  self:emit("if %s then %s[#%s+1]=%s[%s] end", self:condition(node.test), kept, kept, loop.items,
+    index)
   self.scope = self.scope.parent
   self.fn.locals = before
   self:emit("end %s,%s=%s,#%s end", loop.items, loop.n, kept, kept)
@@ -362,14 +368,17 @@ end
 --- The loop over the Lua expression `source`.
 function Compiler:loop(node, source, recursion)
   local id, loops = self:fresh "", self.fn.loops
-  if #loops >= MAX_LOOPS then lexer.fail(node.line, "loops nested deeper than %d", MAX_LOOPS) end
-  local loop = { id = id, i = "i" .. id, n = "c" .. id, items = "s" .. id, object = "L" .. id, used = recursion ~= nil }
+  if #loops >= MAX_LOOPS then
+    lexer.fail(node.line, "loops are nested deeper than %d levels", MAX_LOOPS)
+  end
+  local loop = { id = id, i = "i" .. id, n = "c" .. id, items = "s" .. id, object = "L" .. id,
+    used = recursion ~= nil }
   local direct = not self.fn.outer and self.fn.captures == 0
   self:emit("do local %s,%s=iter(%s)", loop.items, loop.n, source)
   if node.test then self:loop_filter(node, loop) end
   local head = self:reserve()
   if direct then self:emit("local b%s=begin(%s,n)", id, loop.items) end
-  if node.otherwise then self:emit("local e%s=true", id) end -- until a round comes to its end
+  if node.otherwise then self:emit("local e%s=true", id) end -- until an iteration completes
   self:emit("for %s=1,%s do tick()", loop.i, loop.n)
   local each = self:reserve()
   if direct then self:emit("if b%s then note(b%s,%s[%s],n) end", id, id, loop.items, loop.i) end
@@ -388,7 +397,8 @@ function Compiler:loop(node, source, recursion)
   self:emit "end"
   if direct then self:emit("if b%s then finish(b%s,n) end", id, id) end
   if loop.used then
-    self.code[head] = ("local %s=loop(%s,%s,%s) "):format(loop.object, loop.items, loop.n, recursion or "0")
+    self.code[head] = ("local %s=loop(%s,%s,%s) "):format(loop.object, loop.items, loop.n,
+      recursion or "0")
     self.code[each] = ("%s.i=%s "):format(loop.object, loop.i)
   end
   if node.otherwise then
@@ -426,11 +436,13 @@ statements["continue"] = function(self, node)
   self:emit("goto q%s", loop.id)
 end
 
--- ---- macros --------------------------------------------------------------------------------------------------------
+-- ---- macros -------------------------------------------------------------------------------------
 
---- Writes the Lua expression that makes a macro.
+--- The Lua expression that creates a macro.
 function Compiler:macro(node, name)
-  if #node.params > MAX_PARAMS then lexer.fail(node.line, "a macro with %d parameters, at most %d", #node.params, MAX_PARAMS) end
+  if #node.params > MAX_PARAMS then
+    lexer.fail(node.line, "a macro has %d parameters, the limit is %d", #node.params, MAX_PARAMS)
+  end
   local id = self:fresh ""
   local names, quoted, vars = {}, {}, {}
   for i, param in ipairs(node.params) do
@@ -445,7 +457,8 @@ function Compiler:macro(node, name)
   local outer = self.scope
   self.scope = { parent = outer, vars = vars, special = special }
   for i, param in ipairs(node.params) do
-    local default = node.defaults[i] and (self:expr(node.defaults[i])) or ("unprovided(%s)"):format(quote(param))
+    local default = node.defaults[i] and (self:expr(node.defaults[i]))
+      or ("unprovided(%s)"):format(quote(param))
     self:emit("if %s==nil then %s=%s end", names[i], names[i], default)
   end
   self:open_scope(node.body, vars, { special = special })
@@ -454,9 +467,13 @@ function Compiler:macro(node, name)
   self.scope, self.soft = outer, soft
   self:emit "return cat(o,n) end)"
   self:close_function()
-  for _, word in ipairs { "caller", "kwargs", "varargs" } do names[#names + 1] = SPECIAL[word] .. id end
-  self.code[head] = ("macro(%s,{%s},%s,%s,%s,function(%s) "):format(quote(name), table.concat(quoted, ","),
-    tostring(special.caller == true), tostring(special.kwargs == true), tostring(special.varargs == true),
+  for _, word in ipairs { "caller", "kwargs", "varargs" } do
+    names[#names + 1] = SPECIAL[word] .. id
+  end
+  self.code[head] = ("macro(%s,{%s},%s,%s,%s,function(%s) "):format(quote(name),
+    table.concat(quoted, ","),
+    tostring(special.caller == true), tostring(special.kwargs == true),
+    tostring(special.varargs == true),
     table.concat(names, ","))
 end
 
@@ -473,12 +490,13 @@ function statements.call_block(self, node)
   self:emit "end"
 end
 
--- ---- the whole -----------------------------------------------------------------------------------------------------
+-- ---- the whole template -------------------------------------------------------------------------
 
 local names = {}
 for name in pairs(runtime.words) do names[#names + 1] = name end
 table.sort(names)
-local HEADER = "local W,F,T,FE,TE=... local " .. table.concat(names, ",") .. "=W." .. table.concat(names, ",W.")
+local HEADER = "local W,F,T,FE,TE=... local " .. table.concat(names,
+  ",") .. "=W." .. table.concat(names, ",W.")
 
 local function functions_of(entries)
   local out = {}
@@ -489,7 +507,8 @@ local F, T = functions_of(filters), functions_of(tests)
 
 --- The Lua source of a template. Raises a Failure with its line.
 function compile.source(source)
-  local self = setmetatable({ code = {}, line = 1, count = 0, outer = {}, outer_count = 0, lookups = {}, soft = 0 }, Compiler)
+  local self = setmetatable({ code = {}, line = 1, count = 0, outer = {}, outer_count = 0,
+    lookups = {}, soft = 0 }, Compiler)
   local tree = parser.parse(source)
   self:emit(HEADER .. " return function(get)")
   local lookups = self:reserve()
@@ -499,13 +518,17 @@ function compile.source(source)
   self:close_scope()
   self:emit "return o,n end"
   self:close_function()
-  self.code[lookups] = (self.outer_count > MAX_LOCALS and "local X0={} " or "") .. table.concat(self.lookups)
+  self.code[lookups] = (self.outer_count > MAX_LOCALS and "local X0={} " or "")
+    .. table.concat(self.lookups)
   return table.concat(self.code)
 end
 
---- The function that renders a template: given a lookup of variables, it returns the pieces of text and their number.
+--- The function that renders a template: it takes a lookup of variables and returns the pieces of
+--- text and their number.
 function compile.chunk(source)
-  if #source > MAX_SOURCE then lexer.fail(1, "a template of %d bytes, at most %d", #source, MAX_SOURCE) end
+  if #source > MAX_SOURCE then
+    lexer.fail(1, "the template has %d bytes, the limit is %d", #source, MAX_SOURCE)
+  end
   local code = compile.source(source)
   local chunk, why = load(code, runtime.CHUNK, "t", {})
   if not chunk then

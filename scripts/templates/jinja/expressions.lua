@@ -1,17 +1,17 @@
--- expressions: the Lua expression of each kind of node. compile.lua writes the statements around them.
+-- expressions: the Lua expression of each kind of node; compile.lua generates the statements.
 local filters = require "templates.jinja.filters"
 local lexer = require "templates.jinja.lexer"
 local tests = require "templates.jinja.tests"
 local null = require("templates.jinja.values").null
 
-local MAX_OPERANDS = 100 -- of one call in Lua
+local MAX_OPERANDS = 100 -- of one Lua call; Lua has 255 registers, and operands are calls too
 
--- By the node's tag, and what they share: methods of the compiler.
+-- Methods of the compiler: one per node tag, and shared ones.
 local expressions, methods = {}, {}
 
 local function quote(s) return (("%q"):format(s):gsub("\\\n", "\\n")) end
 
---- The Lua expression of a node; a second result: it is a Lua boolean.
+--- The Lua expression of a node; second, true if it is a Lua boolean.
 function methods:expr(node) return expressions[node.tag](self, node) end
 
 --- The Lua expression of a node's truth.
@@ -59,15 +59,18 @@ function expressions.dict(self, node)
   return "dict{" .. table.concat(parts, ",") .. "}"
 end
 
--- loop.first and the like, when the loop is known here: %i is the round, %n how many there are.
-local LOOP = { index = "%i", index0 = "(%i-1)", first = "(%i==1)", last = "(%i==%n)", length = "%n", revindex = "(%n-%i+1)",
+-- Attributes of a loop that is known at compile time: %i is the iteration, %n the number of items.
+local LOOP = { index = "%i", index0 = "(%i-1)", first = "(%i==1)", last = "(%i==%n)", length = "%n",
+  revindex = "(%n-%i+1)",
   revindex0 = "(%n-%i)" }
 
 function expressions.attr(self, node)
   local subject, name = node[1], node.name
   if subject.tag == "name" and subject.name == "loop" then
     local _, loop = self:resolve "loop"
-    if loop and LOOP[name] then return (LOOP[name]:gsub("%%(.)", loop)), name == "first" or name == "last" end
+    if loop and LOOP[name] then
+      return (LOOP[name]:gsub("%%(.)", loop)), name == "first" or name == "last"
+    end
   end
   return ("attr(%s,%s)"):format(self:expr(subject), quote(name))
 end
@@ -78,17 +81,23 @@ end
 
 function expressions.slice(self, node)
   local function bound(n) return n and (self:expr(n)) or "nil" end
-  return ("slice(%s,%s,%s,%s)"):format(self:expr(node[1]), bound(node.from), bound(node.to), bound(node.step))
+  return ("slice(%s,%s,%s,%s)"):format(self:expr(node[1]), bound(node.from), bound(node.to),
+    bound(node.step))
 end
 
---- The Lua code of a call's arguments behind those before them: named ones as one list (or nil), then the others.
+--- The Lua code of the arguments of a call: named ones as one list (or nil), then the positional
+--- ones.
 function methods:arguments(args, extra)
   local named = {}
-  for _, pair in ipairs(args.named) do named[#named + 1] = quote(pair[1]) .. "," .. (self:expr(pair[2])) end
+  for _, pair in ipairs(args.named) do
+    named[#named + 1] = quote(pair[1]) .. "," .. (self:expr(pair[2]))
+  end
   if extra then named[#named + 1] = extra end
   local kw = #named > 0 and "{" .. table.concat(named, ",") .. "}" or "nil"
   if args.map then kw = ("named(%s,%s)"):format(kw, (self:expr(args.map))) end
-  if #args > MAX_OPERANDS then lexer.fail(self.line, "a call with %d arguments, at most %d", #args, MAX_OPERANDS) end
+  if #args > MAX_OPERANDS then
+    lexer.fail(self.line, "a call has %d arguments, the limit is %d", #args, MAX_OPERANDS)
+  end
   local list = self:list_of(args)
   if args.rest then
     list = ("spread(%s%s)"):format(self:expr(args.rest), list ~= "" and "," .. list or "")
@@ -107,7 +116,7 @@ end
 
 function expressions.call(self, node) return self:call(node) end
 
---- Arguments in the order of an entry's names, when that can be told now: code, or nil.
+--- The code of the arguments in the order of an entry's names, or nil if it is not known yet.
 function methods:ordered(entry, args)
   if args.rest or args.map or entry.raw then return nil end
   local count = #entry - 1
@@ -139,15 +148,21 @@ function methods:apply(kind, node, subject)
   end
   local letter = kind == "filter" and "F" or "T"
   local list = self:ordered(entry, node.args)
-  if list then return ("%s[%s](%s%s)"):format(letter, quote(node.name), subject, list ~= "" and "," .. list or "") end
+  if list then
+    return ("%s[%s](%s%s)"):format(letter, quote(node.name), subject,
+      list ~= "" and "," .. list or "")
+  end
   local kw, rest = self:arguments(node.args)
-  return ("invoke(%s,%sE[%s],%s,%s%s)"):format(quote(node.name), letter, quote(node.name), kw, subject, rest)
+  return ("invoke(%s,%sE[%s],%s,%s%s)"):format(quote(node.name), letter, quote(node.name), kw,
+    subject, rest)
 end
 
 function expressions.filter(self, node) return self:apply("filter", node, (self:expr(node[1]))) end
-function expressions.test(self, node) return self:apply("test", node, (self:expr(node[1]))), true end
+function expressions.test(self, node)
+  return self:apply("test", node, (self:expr(node[1]))), true
+end
 
---- a if c else b. The slot keeps c, for a may be false.
+--- a if c else b. A slot holds c, because a may be false.
 function expressions.cond(self, node)
   local slot = self:slot()
   self.soft = self.soft + 1
@@ -156,7 +171,8 @@ function expressions.cond(self, node)
   local no, no_boolean = 'undefined("the condition is false and there is no else")', false
   if node[2] then no, no_boolean = self:expr(node[2]) end
   self.soft = self.soft - 1
-  return ("(keep(K,%d,%s) and %s or not K[%d] and %s)"):format(slot, test, yes, slot, no), yes_boolean and no_boolean
+  return ("(keep(K,%d,%s) and %s or not K[%d] and %s)"):format(slot, test, yes, slot, no),
+    yes_boolean and no_boolean
 end
 
 expressions["or"] = function(self, node)
@@ -191,13 +207,17 @@ end
 
 expressions["not"] = function(self, node) return "(not " .. self:condition(node[1]) .. ")", true end
 
-local COMPARE = { ["=="] = "eq(%s,%s)", ["!="] = "(not eq(%s,%s))", ["<"] = "lt(%s,%s)", ["<="] = "le(%s,%s)",
-  [">"] = "gt(%s,%s)", [">="] = "ge(%s,%s)", ["in"] = "contains(%s,%s)", ["not in"] = "(not contains(%s,%s))" }
+local COMPARE = { ["=="] = "eq(%s,%s)", ["!="] = "(not eq(%s,%s))", ["<"] = "lt(%s,%s)",
+  ["<="] = "le(%s,%s)",
+  [">"] = "gt(%s,%s)", [">="] = "ge(%s,%s)", ["in"] = "contains(%s,%s)",
+  ["not in"] = "(not contains(%s,%s))" }
 
 function expressions.compare(self, node)
-  if #node == 3 then return COMPARE[node[2]]:format(self:expr(node[1]), (self:expr(node[3]))), true end
+  if #node == 3 then
+    return COMPARE[node[2]]:format(self:expr(node[1]), (self:expr(node[3]))), true
+  end
   local parts, left = {}, (self:expr(node[1]))
-  for i = 2, #node, 2 do -- a < b < c: b is kept for the second comparison
+  for i = 2, #node, 2 do -- a < b < c: a slot holds b for the second comparison
     local right = (self:expr(node[i + 1]))
     local slot = self:slot()
     parts[#parts + 1] = COMPARE[node[i]]:format(left, ("keep(K,%d,%s)"):format(slot, right))
@@ -206,9 +226,10 @@ function expressions.compare(self, node)
   return "(" .. table.concat(parts, " and ") .. ")", true
 end
 
-local BINARY = { ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div", ["//"] = "floordiv", ["%"] = "mod", ["**"] = "pow" }
+local BINARY = { ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div", ["//"] = "floordiv",
+  ["%"] = "mod", ["**"] = "pow" }
 
---- A long a + b + c … is one call, so that Lua's limit on nesting does not show.
+--- a + b + c … is one call, because nested calls would hit Lua's limit on nesting.
 local function flatten(node)
   local parts = {}
   while node.tag == "binary" and node.sign == "+" do
@@ -221,7 +242,7 @@ local function flatten(node)
   return parts
 end
 
---- f(a, b, c …), in groups where there are too many.
+--- f(a, b, c …), in groups of at most MAX_OPERANDS.
 function methods:many(f, parts)
   local first = (self:expr(parts[1]))
   for from = 2, #parts, MAX_OPERANDS do
@@ -232,7 +253,9 @@ function methods:many(f, parts)
 end
 
 function expressions.binary(self, node)
-  if node.sign == "+" and node[1].tag == "binary" and node[1].sign == "+" then return self:many("sum", flatten(node)) end
+  if node.sign == "+" and node[1].tag == "binary" and node[1].sign == "+" then
+    return self:many("sum", flatten(node))
+  end
   return ("%s(%s,%s)"):format(BINARY[node.sign], self:expr(node[1]), (self:expr(node[2])))
 end
 

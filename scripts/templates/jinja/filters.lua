@@ -1,4 +1,5 @@
--- filters: what may follow `|`. Entries as in methods.lua: the value is the first argument and not among the names.
+-- filters: everything that may follow `|`. Entries as in methods.lua; the value is the first
+-- argument and is not among the names.
 local access = require "templates.jinja.access"
 local case = require "templates.jinja.case"
 local format = require "templates.jinja.format"
@@ -18,10 +19,12 @@ local filters = {}
 
 local function flag(v) return v ~= nil and truth(v) end
 
--- ---- any value -----------------------------------------------------------------------------------------------------
+-- ---- any value ----------------------------------------------------------------------------------
 
 filters.default = { function(v, default, boolean)
-  if values.is_undefined(v) or flag(boolean) and not truth(v) then return default == nil and "" or default end
+  if values.is_undefined(v) or flag(boolean) and not truth(v) then
+    return default == nil and "" or default
+  end
   return v
 end, "default_value", "boolean" }
 filters.d = filters.default
@@ -44,18 +47,20 @@ filters.attr = { function(v, name)
   return access.attr(v, name)
 end, "name", min = 1 }
 
--- ---- text ----------------------------------------------------------------------------------------------------------
+-- ---- text ---------------------------------------------------------------------------------------
 
 local function method(name)
   local f = methods.str[name][1]
   return { function(v) return f(str(v)) end }
 end
-filters.upper, filters.lower, filters.capitalize = method "upper", method "lower", method "capitalize"
+filters.upper, filters.lower, filters.capitalize = method "upper", method "lower",
+  method "capitalize"
 filters.trim = { function(v, chars)
-  return strings.strip(values.is_str(v) and v or str(v), optional(chars) and want_str(chars, "chars"), "lr")
+  return strings.strip(values.is_str(v) and v or str(v),
+    optional(chars) and want_str(chars, "chars"), "lr")
 end, "chars" }
 
---- Words begin after spaces and opening brackets, not after every letterless character.
+--- A word begins after a space or an opening bracket, not after every non-letter.
 filters.title = { function(v)
   local s = str(v)
   local t, out, from = strings.text(s), {}, 1
@@ -63,7 +68,8 @@ filters.title = { function(v)
     local a, b = t:find("[-%s({%[<]+", from)
     local word = t:sub(from, (a or #t + 1) - 1)
     local first = word:match "^[\0-\x7F\xC2-\xFD][\x80-\xBF]*" or ""
-    out[#out + 1] = case.upper(first) .. case.lower(word:sub(#first + 1)) .. t:sub(a or #t + 1, b or #t)
+    out[#out + 1] = case.upper(first) .. case.lower(word:sub(#first + 1)) .. t:sub(a or #t + 1,
+      b or #t)
     from = (b or #t) + 1
   end
   return strings.from(s, table.concat(out))
@@ -75,7 +81,9 @@ end, "old", "new", "count", min = 2 }
 
 filters.format = { function(v, kw, ...)
   local named = kw and #kw > 0
-  if named and select("#", ...) > 0 then fail "format takes positional or named arguments, not both" end
+  if named and select("#", ...) > 0 then
+    fail "format takes positional or named arguments, not both"
+  end
   if not named then return format.percent(str(v), { ... }) end
   local map = values.dict()
   for i = 1, #kw, 2 do values.put(map, kw[i], kw[i + 1]) end
@@ -88,7 +96,8 @@ end, "width" }
 
 filters.indent = { function(v, width, first, blank)
   local s = want_str(v, "what is indented")
-  local by = width and values.is_str(width) and width or strings.times(" ", width and want_int(width, "the width") or 4)
+  local by = width and values.is_str(width) and width or strings.times(" ",
+    width and want_int(width, "the width") or 4)
   local lines = strings.lines(strings.cat { s, "\n" })
   local out = {}
   for i, line in ipairs(lines) do
@@ -102,11 +111,12 @@ end, "width", "first", "blank" }
 
 filters.truncate = { function(v, length, kill, ending, leeway)
   local s = v
-  length, leeway = length and want_int(length, "length") or 255, optional(leeway) and want_int(leeway, "leeway") or 5
+  length, leeway = length and want_int(length, "length") or 255,
+    optional(leeway) and want_int(leeway, "leeway") or 5
   ending = ending and want_str(ending, "end") or "..."
   local room = length - strings.len(ending)
-  if room < 0 then fail("truncate: a length of %d is less than that of the end", length) end
-  if leeway < 0 then fail("truncate: a leeway of %d", leeway) end
+  if room < 0 then fail("truncate: length %d is shorter than the end marker", length) end
+  if leeway < 0 then fail("truncate: leeway must not be negative, got %d", leeway) end
   if values.len(s) <= length + leeway then return s end
   want_str(s, "what is truncated")
   local head = strings.range(s, 0, room)
@@ -121,7 +131,8 @@ local function chunks_of(line, hyphens)
     local to = (t:find(t:find("^%s", at) and "%S" or "%s", at) or #t + 1) - 1
     local from = at
     while hyphens do
-      local cut = t:match("^[^%s%w_\x80-\xff]*[%w_\x80-\xff]+[%a_\x80-\xff]%-()[%w_\x80-\xff]+[%a_\x80-\xff]", from)
+      local cut = t:match("^[^%s%w_\x80-\xff]*[%w_\x80-\xff]+[%a_\x80-\xff]%-()"
+        .. "[%w_\x80-\xff]+[%a_\x80-\xff]", from)
       if not cut or cut > to then break end
       out[#out + 1] = strings.sub(line, from, cut - 1)
       from = cut
@@ -135,7 +146,7 @@ end
 
 local function is_blank(s) return strings.strip(strings.text(s), nil, "l") == "" end
 
---- A line broken where it is wider than `width`, as Python's textwrap does it.
+--- Breaks a line that is wider than `width`, like Python's textwrap.
 local function wrap_line(line, width, how)
   local chunks, rows, at = chunks_of(line, how.hyphens), {}, 1
   while chunks[at] do
@@ -150,7 +161,7 @@ local function wrap_line(line, width, how)
     local word = chunks[at]
     local n = word and strings.len(word) or 0
     if n > width and how.cut then
-      values.scan(#strings.text(word) << 4) -- what is left over is copied each time
+      values.scan(#strings.text(word) << 4) -- the rest is copied each time
       row[#row + 1] = strings.range(word, 0, width - used)
       chunks[at] = strings.range(word, width - used, n)
     elseif n > width and #row == 0 then
@@ -165,9 +176,10 @@ end
 filters.wordwrap = { function(v, width, cut, with, hyphens)
   local out = {}
   width = width and want_int(width, "width") or 79
-  if width < 1 then fail("wordwrap: a width of %d", width) end
+  if width < 1 then fail("wordwrap: width must be at least 1, got %d", width) end
   for _, line in ipairs(strings.lines(want_str(v, "what is wrapped"))) do
-    local rows = wrap_line(line, width, { cut = cut == nil or truth(cut), hyphens = hyphens == nil or truth(hyphens) })
+    local rows = wrap_line(line, width,
+      { cut = cut == nil or truth(cut), hyphens = hyphens == nil or truth(hyphens) })
     out[#out + 1] = strings.join(rows, optional(with) or "\n")
   end
   return strings.join(out, optional(with) or "\n")
@@ -188,7 +200,7 @@ filters.e = filters.escape
 filters.forceescape = { function(v) return strings.escape(str(v), true) end }
 filters.safe = { function(v) return strings.safe(str(v)) end }
 
---- A text without what stands from `open` to the `close` behind it.
+--- Removes everything from `open` to the next `close`.
 local function without(t, open, close)
   local out, from = {}, 1
   while true do
@@ -214,25 +226,28 @@ local function url_quote(v, keep)
   end)
 end
 filters.urlencode = { function(v)
-  local list_of = not values.is_str(v) and (values.kind(v) == "dict" and methods.pairs(v) or values.try_items(v))
+  local list_of = not values.is_str(v) and (values.kind(v) == "dict" and methods.pairs(v)
+    or values.try_items(v))
   if not list_of then return url_quote(v, "/") end
   local out = {}
   for i, pair in ipairs(list_of) do
     local items = values.items(pair)
-    if #items ~= 2 then fail("urlencode: a pair of %d values", #items) end
+    if #items ~= 2 then fail("urlencode: a pair must have 2 values, got %d", #items) end
     local both = strings.cat { url_quote(items[1], ""), "=", url_quote(items[2], "") }
     out[i] = strings.replace(both, "%20", "+")
   end
   return strings.join(out, "&")
 end }
 
---- A dict as the attributes of a tag; a space goes before them unless `space` is false.
+--- A dict as attributes of a tag, with a leading space unless `space` is false.
 filters.xmlattr = { function(v, space)
   local out = {}
-  if values.kind(v) ~= "dict" then fail("xmlattr wants a dict, not %s", values.typename(v)) end
+  if values.kind(v) ~= "dict" then fail("xmlattr needs a dict, got %s", values.typename(v)) end
   for _, pair in ipairs(methods.pairs(v)) do
     local name, value = str(pair[1]), pair[2]
-    if strings.text(name):find "[%s/>=]" then fail("xmlattr: '%s' cannot be a name", strings.text(name)) end
+    if strings.text(name):find "[%s/>=]" then
+      fail("xmlattr: '%s' is not a valid name", strings.text(name))
+    end
     if value ~= null and not values.is_undefined(value) then
       local quoted = strings.escape(values.is_str(value) and value or str(value))
       out[#out + 1] = strings.cat { strings.escape(name), '="', quoted, '"' }
@@ -242,19 +257,19 @@ filters.xmlattr = { function(v, space)
   return strings.unsafe(strings.join(out, " "))
 end, "autospace" }
 
--- ---- numbers -------------------------------------------------------------------------------------------------------
+-- ---- numbers ------------------------------------------------------------------------------------
 
 filters.int = { numbers.to_int, "default", "base" }
 filters.float = { numbers.to_float, "default" }
 filters.round = { numbers.round, "precision", "method" }
 filters.abs = { function(v)
   local n = values.kind(v) == "int" and v or operators.number(v)
-  if not n then fail("abs wants a number, not %s", values.typename(v)) end
+  if not n then fail("abs needs a number, got %s", values.typename(v)) end
   return operators.lt(n, 0) and operators.neg(n) or n
 end }
 filters.filesizeformat = { numbers.file_size, "binary" }
 
--- ---- attributes of items -------------------------------------------------------------------------------------------
+-- ---- attributes of items ------------------------------------------------------------------------
 
 local function parts_of(name)
   if name == nil or name == null then return {} end
@@ -274,7 +289,9 @@ local function getter(name, options)
       item = access.item(item, part)
       if default ~= nil and default ~= null and values.is_undefined(item) then item = default end
     end
-    if options and options.fold and values.is_str(item) then return case.lower(strings.text(item)) end
+    if options and options.fold and values.is_str(item) then
+      return case.lower(strings.text(item))
+    end
     return item
   end
 end
@@ -290,7 +307,7 @@ local function getters(name, fold)
   end
 end
 
--- ---- choosing and changing items -----------------------------------------------------------------------------------
+-- ---- choosing and changing items ----------------------------------------------------------------
 
 local function call_filter(name, v, kw, ...)
   name = strings.text(want_str(name, "the name of a filter"))
@@ -312,7 +329,7 @@ local function named(kw, name)
   end
 end
 
---- Items, none when the value is false.
+--- The items of a value; none if it is false.
 local function some(v)
   if not truth(v) then return {} end
   local items = values.items(v)
@@ -337,11 +354,14 @@ end, raw = true }
 local function chooser(want, by_attribute)
   return { function(v, kw, ...)
     local args, out = { ... }, {}
-    local get = by_attribute and getter(args[1] or fail "selectattr needs an attribute") or function(item) return item end
+    local get = by_attribute and getter(args[1] or fail "selectattr needs an attribute")
+      or function(item) return item end
     local first = by_attribute and 2 or 1
     for _, item in ipairs(some(v)) do
       local value = get(item)
-      if args[first] ~= nil then value = call_test(args[first], value, kw, table.unpack(args, first + 1)) end
+      if args[first] ~= nil then
+        value = call_test(args[first], value, kw, table.unpack(args, first + 1))
+      end
       if truth(value) == want then out[#out + 1] = item end
     end
     return values.gen(out)
@@ -362,7 +382,9 @@ filters.first = { function(v)
   return item
 end }
 filters.last = { function(v)
-  if values.kind(v) == "generator" then fail "a generator has no last item (make it a list first)" end
+  if values.kind(v) == "generator" then
+    fail "a generator has no last item (make it a list first)"
+  end
   local items = values.items(v)
   if #items == 0 then return values.undefined "there is no last item: the sequence is empty" end
   return items[#items]
@@ -416,14 +438,14 @@ filters.dictsort = { function(v, sensitive, by, reverse)
   by = by and strings.text(want_str(by, "by")) or "key"
   if by ~= "key" and by ~= "value" then fail "dictsort sorts by 'key' or by 'value'" end
   if values.is_undefined(v) then fail(v.message) end
-  if values.kind(v) ~= "dict" then fail("dictsort wants a dict, not %s", values.typename(v)) end
+  if values.kind(v) ~= "dict" then fail("dictsort needs a dict, got %s", values.typename(v)) end
   local get = getter(by == "key" and 0 or 1, { fold = not flag(sensitive) })
   return seconds(sorted(methods.pairs(v), get, flag(reverse)))
 end, "case_sensitive", "by", "reverse" }
 
 filters.items = { function(v)
   if values.is_undefined(v) then return values.gen {} end
-  if values.kind(v) ~= "dict" then fail("only a mapping has items, not %s", values.typename(v)) end
+  if values.kind(v) ~= "dict" then fail("items needs a mapping, got %s", values.typename(v)) end
   return values.gen(methods.pairs(v))
 end }
 
@@ -465,7 +487,9 @@ local function extreme(better)
       local key = get(item)
       if best == nil or better(key, best_key) then best, best_key = item, key end
     end
-    if best == nil then return values.undefined "there is no smallest or largest item: the sequence is empty" end
+    if best == nil then
+      return values.undefined "there is no smallest or largest item: the sequence is empty"
+    end
     return best
   end, "case_sensitive", "attribute" }
 end
@@ -486,7 +510,8 @@ filters.batch = { function(v, count, fill)
   local items = values.items(v)
   values.tick(#items)
   count = want_int(count, "the size of a batch")
-  if count == 0 and #items > 0 then out[1] = list {} end -- the reference looks at the size before it adds an item
+  -- the reference checks the size before it adds an item
+  if count == 0 and #items > 0 then out[1] = list {} end
   for _, item in ipairs(items) do
     if not row or #row == count then
       row = list {}

@@ -1,4 +1,4 @@
--- format: Python's two ways of filling in a text: 'a %s' % b and 'a {}'.format(b).
+-- format: Python's two kinds of string formatting: 'a %s' % b and 'a {}'.format(b).
 local strings = require "templates.jinja.strings"
 local text = require "templates.jinja.text"
 local values = require "templates.jinja.values"
@@ -8,14 +8,14 @@ local format = { str = text.str }
 
 local MAX_WIDTH = 100000
 
--- ---- numbers -------------------------------------------------------------------------------------------------------
+-- ---- numbers ------------------------------------------------------------------------------------
 
 local function as_number(v)
   if type(v) == "boolean" then return v and 1 or 0 end
   return type(v) == "number" and v or nil
 end
 
---- A float as C writes it, exponents of at least two digits, infinities in Python's spelling.
+--- A float as C prints it, with exponents of at least two digits and Python's inf and nan.
 local function float_text(v, spec)
   if v ~= v then return "nan" end
   if v == math.huge then return "inf" end
@@ -25,7 +25,9 @@ local function float_text(v, spec)
 end
 
 local function digits_of(v, base, upper)
-  if v == math.mininteger then return digits_of(-(v // base), base, upper) .. digits_of(-(v % -base), base, upper) end
+  if v == math.mininteger then
+    return digits_of(-(v // base), base, upper) .. digits_of(-(v % -base), base, upper)
+  end
   local out, n = {}, math.abs(v)
   repeat
     local d = n % base
@@ -38,7 +40,7 @@ end
 local BASES = { x = 16, X = 16, o = 8, b = 2, d = 10 }
 local PREFIXES = { x = "0x", X = "0X", o = "0o", b = "0b", d = "" }
 
---- sign and digits of an integer.
+--- The sign and the digits of an integer.
 local function int_parts(v, spec)
   if type(v) == "table" then
     if spec.type ~= "d" then fail("%s does not fit in 64 bits", v.digits) end
@@ -56,10 +58,12 @@ local function grouped(digits, mark, size)
   return whole .. rest
 end
 
---- The sign that is shown: of numbers that are not negative the one asked for.
-local function sign_of(sign, spec) return sign == "" and (spec.sign == "+" or spec.sign == " ") and spec.sign or sign end
+--- The sign to show; numbers that are not negative get the requested one.
+local function sign_of(sign, spec)
+  return sign == "" and (spec.sign == "+" or spec.sign == " ") and spec.sign or sign
+end
 
---- Puts sign, prefix and digits in the width asked for.
+--- Pads sign, prefix and digits to the requested width.
 local function place(sign, prefix, digits, spec)
   local body = sign .. prefix .. digits
   local missing = (spec.width or 0) - #body
@@ -68,18 +72,23 @@ local function place(sign, prefix, digits, spec)
   return nil, body
 end
 
--- ---- % -------------------------------------------------------------------------------------------------------------
+-- ---- % ------------------------------------------------------------------------------------------
 
 local function percent_number(v, spec)
   local n = as_number(v)
   local kind = spec.type
-  if values.kind(v) == "int" and not n then n = (kind == "d" or kind == "i" or kind == "u") and v or v.float end
+  if values.kind(v) == "int" and not n then
+    n = (kind == "d" or kind == "i" or kind == "u") and v or v.float
+  end
   if not n then fail("%%%s format: a number is required, not %s", kind, typename(v)) end
   local sign, prefix, digits
   if kind == "d" or kind == "i" or kind == "u" or BASES[kind] then
     if type(n) == "number" and math.type(n) ~= "integer" then
-      if BASES[kind] and kind ~= "d" then fail("%%%s format: an integer is required, not float", kind) end
-      n = math.tointeger(n < 0 and math.ceil(n) or math.floor(n)) or fail "the number is too large for %d"
+      if BASES[kind] and kind ~= "d" then
+        fail("%%%s format: an integer is required, not float", kind)
+      end
+      n = math.tointeger(n < 0 and math.ceil(n) or math.floor(n))
+        or fail "the number is too large for %d"
     end
     spec.type = BASES[kind] and kind or "d"
     sign, prefix, digits = int_parts(n, spec)
@@ -95,7 +104,8 @@ end
 local function percent_text(v, spec)
   local s
   if spec.type == "c" then
-    s = math.type(v) == "integer" and v >= 0 and v < 0x110000 and utf8.char(v) or values.is_str(v) and strings.len(v) == 1 and v
+    s = math.type(v) == "integer" and v >= 0 and v < 0x110000 and utf8.char(v) or values.is_str(v)
+      and strings.len(v) == 1 and v
       or fail "%c requires a character"
   else
     s = spec.type == "s" and text.str(v) or text.repr(v)
@@ -106,11 +116,11 @@ end
 
 local function width_of(digits)
   local n = digits ~= "" and tonumber(digits) or nil
-  if n and n > MAX_WIDTH then fail("a width or precision of %s is too large", digits) end
+  if n and n > MAX_WIDTH then fail("width or precision %s is too large", digits) end
   return n
 end
 
---- Reads what follows a '%' at byte i; returns the spec and the byte after it.
+--- Reads a conversion after a '%' at byte i; returns the spec and the byte after it.
 local function percent_spec(t, i)
   local name, flags, width, precision, kind, after
   if t:sub(i, i) == "(" then
@@ -122,11 +132,12 @@ local function percent_spec(t, i)
   kind, after = t:match("^[hlL]?([diouxXeEfFgGcrsa%%])()", after or i)
   if not kind then fail("unsupported format character in '%s'", t:sub(i - 1, i + 3)) end
   return { name = name, width = width, precision = precision, type = kind, after = after,
-    left = flags:find("-", 1, true) ~= nil, zero = flags:find("0", 1, true) ~= nil, alternate = flags:find("#", 1, true) ~= nil,
+    left = flags:find("-", 1, true) ~= nil, zero = flags:find("0", 1, true) ~= nil,
+    alternate = flags:find("#", 1, true) ~= nil,
     sign = flags:find("+", 1, true) and "+" or flags:find(" ", 1, true) and " " or nil }
 end
 
---- s % args; whole is what stood on the right, for named fields.
+--- s % args; whole: the right operand, for named fields.
 function format.percent(s, args, whole)
   local t, pieces, from, used = strings.text(s), {}, 1, 0
   local is_map = type(whole) == "table" and getmetatable(whole) == values.Dict
@@ -139,7 +150,9 @@ function format.percent(s, args, whole)
   local function size(word)
     if word ~= "*" then return width_of(word) end
     local n = next_value()
-    if math.type(n) ~= "integer" or n > MAX_WIDTH or n < -MAX_WIDTH then fail "* wants an integer" end
+    if math.type(n) ~= "integer" or n > MAX_WIDTH or n < -MAX_WIDTH then
+      fail "* wants an integer"
+    end
     return n
   end
   while true do
@@ -168,13 +181,16 @@ function format.percent(s, args, whole)
     from = spec.after
   end
   local class = type(whole) == "table" and getmetatable(whole)
-  local lenient = is_map or class == values.List or class == values.Range or class == values.Undefined
-  if used < #args and not lenient then fail "not all arguments converted during string formatting" end
+  local lenient = is_map or class == values.List or class == values.Range
+    or class == values.Undefined
+  if used < #args and not lenient then
+    fail "not all arguments converted during string formatting"
+  end
   pieces[#pieces + 1] = strings.sub(s, from)
   return strings.cat(pieces)
 end
 
--- ---- {} ------------------------------------------------------------------------------------------------------------
+-- ---- {} -----------------------------------------------------------------------------------------
 
 local ALIGN = { ["<"] = "left", [">"] = "right", ["^"] = "center", ["="] = "number" }
 
@@ -186,13 +202,16 @@ local function brace_spec(t)
   elseif ALIGN[t:sub(1, 1)] then
     spec.align, i = ALIGN[t:sub(1, 1)], 2
   end
-  local sign, alternate, zero, width, mark, rest = t:match("^([-+ ]?)z?(#?)(0?)(%d*)([,_]?)(.*)$", i)
+  local sign, alternate, zero, width, mark, rest = t:match("^([-+ ]?)z?(#?)(0?)(%d*)([,_]?)(.*)$",
+    i)
   local precision, kind = rest:match "^%.(%d+)(%a?%%?)$"
   if not precision then kind = rest:match "^(%a?%%?)$" end
   if not kind then fail("invalid format specifier '%s'", t) end
   if zero ~= "" and spec.align then spec.fill = spec.fill or "0" end
-  spec.sign, spec.alternate, spec.zero = sign ~= "" and sign or nil, alternate ~= "", zero ~= "" and not spec.align
-  spec.width, spec.mark, spec.precision = width_of(width), mark ~= "" and mark or nil, precision and width_of(precision)
+  spec.sign, spec.alternate, spec.zero = sign ~= "" and sign or nil, alternate ~= "",
+    zero ~= "" and not spec.align
+  spec.width, spec.mark, spec.precision = width_of(width), mark ~= "" and mark or nil,
+    precision and width_of(precision)
   spec.type = kind
   return spec
 end
@@ -210,14 +229,19 @@ local function brace_float(v, spec)
     return s:find "[.e]" and s or s .. ".0"
   end
   if kind == "n" then spec.type = "g" end
-  if not ("eEfFgGn"):find(kind, 1, true) then fail("unknown format code '%s' for a number", kind) end
+  if not ("eEfFgGn"):find(kind, 1, true) then
+    fail("unknown format code '%s' for a number", kind)
+  end
   return float_text(v * 1.0, spec)
 end
 
 local function brace_number(v, spec)
   local sign, prefix, digits
   local kind = spec.type
-  if kind == "c" then return strings.pad(utf8.char(v), spec.width or 0, { side = spec.align or "left", fill = spec.fill }) end
+  if kind == "c" then
+    return strings.pad(utf8.char(v), spec.width or 0,
+      { side = spec.align or "left", fill = spec.fill })
+  end
   if values.kind(v) == "int" and (kind == "" or kind == "n" or BASES[kind]) then
     if kind == "" or kind == "n" then spec.type = "d" end
     if spec.precision then fail "precision is not allowed for an integer" end
@@ -228,18 +252,23 @@ local function brace_number(v, spec)
     sign, digits = brace_float(v, spec):match "^(%-?)(.*)$"
     prefix = ""
   end
-  if spec.mark then digits = grouped(digits, spec.mark, (kind == "x" or kind == "X" or kind == "b" or kind == "o") and 4 or 3) end
+  if spec.mark then
+    digits = grouped(digits, spec.mark, (kind == "x" or kind == "X" or kind == "b" or kind == "o")
+      and 4 or 3)
+  end
   if spec.align == "number" and not spec.fill then spec.zero = false end
   sign = sign_of(sign, spec)
   local whole, body = place(sign, prefix, digits, spec)
   if whole then return whole end
   if spec.align == "number" then
-    return strings.cat { sign, prefix, strings.pad(digits, spec.width - #sign - #prefix, { side = "right", fill = spec.fill }) }
+    local width = spec.width - #sign - #prefix
+    digits = strings.pad(digits, width, { side = "right", fill = spec.fill })
+    return strings.cat { sign, prefix, digits }
   end
   return format.aligned(body, spec, "right")
 end
 
---- In its width; an odd number of missing characters goes to the right.
+--- Pads to the width; when centering, an odd character goes to the right.
 function format.aligned(s, spec, default)
   local side = spec.align or default
   local missing = (spec.width or 0) - strings.len(s)
@@ -253,7 +282,9 @@ local function brace_value(v, spec_text)
   if spec_text == "" then return text.str(v) end
   local spec = brace_spec(spec_text)
   if values.is_str(v) then
-    if spec.type ~= "" and spec.type ~= "s" then fail("unknown format code '%s' for a str", spec.type) end
+    if spec.type ~= "" and spec.type ~= "s" then
+      fail("unknown format code '%s' for a str", spec.type)
+    end
     if spec.sign then fail "a sign is not allowed in the format of a str" end
     if spec.precision then v = strings.range(v, 0, math.min(spec.precision, strings.len(v))) end
     return format.aligned(strings.unsafe(v), spec, "left")
@@ -271,15 +302,17 @@ local function field_value(field, args, kw, auto)
   local v
   if name == "" or name:match "^%d+$" then
     local counted = name == ""
-    if auto.counted ~= nil and auto.counted ~= counted then fail "format: fields with and without a number" end
+    if auto.counted ~= nil and auto.counted ~= counted then
+      fail "format: fields with and without a number"
+    end
     auto.counted = counted
     local index = counted and auto.n or tonumber(name)
     if name == "" then auto.n = auto.n + 1 end
     v = args[index + 1]
-    if v == nil then fail("format: there is no argument %d", index) end
+    if v == nil then fail("format: argument %d is missing", index) end
   else
     v = kw[name]
-    if v == nil then fail("format: there is no argument '%s'", name) end
+    if v == nil then fail("format: argument '%s' is missing", name) end
   end
   while path ~= "" do
     local attr, after = path:match "^%.([^.%[]+)()"
@@ -296,7 +329,7 @@ local function field_value(field, args, kw, auto)
   return v
 end
 
---- The place of the brace that closes a field which begins at i; a spec may hold fields of its own.
+--- The position of the brace that closes the field at i; a spec may contain fields.
 local function close_of(t, i)
   local depth = 1
   while depth > 0 do
@@ -336,7 +369,9 @@ local function fill(s, args, kw, auto)
         fail("format: unknown conversion '%s'", conversion)
       end
       local inner_spec = spec:sub(2)
-      if inner_spec:find("{", 1, true) then inner_spec = strings.text(fill(inner_spec, args, kw, auto)) end
+      if inner_spec:find("{", 1, true) then
+        inner_spec = strings.text(fill(inner_spec, args, kw, auto))
+      end
       pieces[#pieces + 1] = brace_value(v, inner_spec)
       from = close + 1
     end

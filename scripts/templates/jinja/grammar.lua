@@ -1,15 +1,16 @@
--- grammar: reading tokens, and the rules for expressions. parser.lua adds those for statements.
+-- grammar: reads tokens, and has the rules for expressions; parser.lua adds the rules for
+-- statements.
 local lexer = require "templates.jinja.lexer"
 local null = require("templates.jinja.values").null
 
 local MAX_DEPTH = 120
-local MAX_CHAIN = 150 -- links of .a[b](c)|d …: each nests the code, and Lua's own limit is near
+local MAX_CHAIN = 150 -- links of .a[b](c)|d …: each nests the code, and Lua allows 200 levels
 local MAX_PARTS = 2000 -- of a and b and c …
 
 local Parser = {}
 Parser.__index = Parser
 
--- ---- tokens --------------------------------------------------------------------------------------------------------
+-- ---- tokens -------------------------------------------------------------------------------------
 
 function Parser:peek(ahead) return self.tokens[math.min(self.at + (ahead or 0), #self.tokens)] end
 
@@ -19,7 +20,8 @@ function Parser:next()
   return token
 end
 
-local NAMES = { eof = "the end of the template", variable_end = "'}}'", block_end = "'%}'", data = "text",
+local NAMES = { eof = "the end of the template", variable_end = "'}}'", block_end = "'%}'",
+  data = "text",
   variable_begin = "'{{'", block_begin = "'{%'" }
 
 local function describe(token)
@@ -64,16 +66,17 @@ function Parser:nested(rule, ...)
   return result
 end
 
---- One more link of a chain that has `count` of them: returns how many that makes.
+--- Adds a link to a chain of `count` links; returns the new count.
 function Parser:link(count, most)
   most = most or MAX_CHAIN
   if count >= most then self:fail(nil, "more than %d operations in a row", most) end
   return count + 1
 end
 
--- ---- expressions ---------------------------------------------------------------------------------------------------
+-- ---- expressions --------------------------------------------------------------------------------
 
-local CONSTANTS = { ["true"] = true, ["True"] = true, ["false"] = false, ["False"] = false, none = null, None = null }
+local CONSTANTS = { ["true"] = true, ["True"] = true, ["false"] = false, ["False"] = false,
+  none = null, None = null }
 
 function Parser:expression(no_condition)
   return self:nested(no_condition and self.or_expression or self.condition)
@@ -113,7 +116,8 @@ function Parser:not_expression()
   return self:compare()
 end
 
-local COMPARE = { ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true, [">="] = true }
+local COMPARE = { ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true,
+  [">="] = true }
 
 function Parser:compare_sign()
   local token = self:peek()
@@ -140,7 +144,7 @@ function Parser:compare()
   return self:node("compare", parts)
 end
 
---- A left-associative level: operands by one rule, joined by any of the signs.
+--- A left-associative level: operands of one rule, joined by any of the signs.
 local function binary(operand, ...)
   local signs = {}
   for _, sign in ipairs { ... } do signs[sign] = true end
@@ -148,7 +152,8 @@ local function binary(operand, ...)
     local line, left, links = self:peek().line, operand(self), 0
     while self:is "operator" and signs[self:peek().value] do
       local sign = self:next().value
-      if sign ~= "+" or left.sign ~= "+" then links = self:link(links) end -- a + b + c … is one call
+      -- a + b + c … is one call
+      if sign ~= "+" or left.sign ~= "+" then links = self:link(links) end
       left = self:node("binary", { line = line, sign = sign, left, operand(self) })
       line = self:peek().line
     end
@@ -172,7 +177,8 @@ Parser.sum = binary(function(self) return self:concat() end, "+", "-")
 function Parser:unary(no_filter)
   local token = self:peek()
   local signed = self:skip("operator", "-") or self:skip("operator", "+")
-  local node = signed and self:node("unary", { line = token.line, sign = token.value, self:nested(self.unary, true) })
+  local node = signed and self:node("unary",
+    { line = token.line, sign = token.value, self:nested(self.unary, true) })
     or self:primary()
   node = self:postfix(node)
   return no_filter and node or self:filters(node)
@@ -182,7 +188,9 @@ function Parser:primary()
   local token = self:peek()
   if token.type == "name" then
     self:next()
-    if CONSTANTS[token.value] ~= nil then return self:node("const", { line = token.line, value = CONSTANTS[token.value] }) end
+    if CONSTANTS[token.value] ~= nil then
+      return self:node("const", { line = token.line, value = CONSTANTS[token.value] })
+    end
     return self:node("name", { line = token.line, name = token.value })
   elseif token.type == "string" then
     local parts = {}
@@ -226,19 +234,25 @@ function Parser:dict()
   return node
 end
 
---- Expressions with commas between them. options: no_condition, parenthesized, stop (a word that ends it).
+--- Expressions separated by commas. options: no_condition, parenthesized, stop (a word that ends
+--- the list).
 function Parser:tuple(options)
   local line, items, commas = self:peek().line, {}, false
   while true do
     if #items > 0 then self:expect("operator", ",") end
-    if self:is "variable_end" or self:is "block_end" or self:op ")" or options.stop and self:word(options.stop) then break end
+    if self:is "variable_end" or self:is "block_end" or self:op ")" or options.stop
+      and self:word(options.stop) then
+      break
+    end
     items[#items + 1] = self:expression(options.no_condition)
     if not self:op "," then break end
     commas = true
   end
   if not commas then
     if items[1] then return items[1] end
-    if not options.parenthesized then self:fail(nil, "expected an expression, got %s", describe(self:peek())) end
+    if not options.parenthesized then
+      self:fail(nil, "expected an expression, got %s", describe(self:peek()))
+    end
   end
   items.line = line
   return self:node("tuple", items)
@@ -262,8 +276,12 @@ end
 
 function Parser:attribute(node)
   local line, token = self:next().line, self:next()
-  if token.type == "name" then return self:node("attr", { line = line, node, name = token.value }) end
-  if token.type ~= "integer" then self:fail(token.line, "expected a name or a number after '.', got %s", describe(token)) end
+  if token.type == "name" then
+    return self:node("attr", { line = line, node, name = token.value })
+  end
+  if token.type ~= "integer" then
+    self:fail(token.line, "expected a name or a number after '.', got %s", describe(token))
+  end
   return self:node("item", { line = line, node, self:node("const", { value = token.value }) })
 end
 
@@ -279,10 +297,11 @@ function Parser:subscript(node)
     return args[1]
   end
   for _, arg in ipairs(args) do
-    if arg.tag == "slice" then self:fail(line, "a slice beside other indexes") end
+    if arg.tag == "slice" then self:fail(line, "a slice cannot be combined with other indexes") end
   end
   args.line = line
-  return self:node("item", { line = line, node, #args == 1 and args[1] or self:node("tuple", args) })
+  local index = #args == 1 and args[1] or self:node("tuple", args)
+  return self:node("item", { line = line, node, index })
 end
 
 --- An index or a slice.
@@ -313,18 +332,22 @@ function Parser:arguments()
     end
     local after = self:peek(1)
     if self:skip("operator", "*") then
-      if args.rest or args.map then self:fail(line, "a second '*' or a '*' behind '**' in a call") end
+      if args.rest or args.map then
+        self:fail(line, "a call has a second '*', or a '*' after '**'")
+      end
       args.rest = self:expression()
     elseif self:skip("operator", "**") then
-      if args.map then self:fail(line, "a second '**' in a call") end
+      if args.map then self:fail(line, "a call has a second '**'") end
       args.map = self:expression()
     elseif self:is "name" and after.type == "operator" and after.value == "=" then
-      if args.map then self:fail(line, "a named argument behind '**' in a call") end
+      if args.map then self:fail(line, "a call has a named argument after '**'") end
       local name = self:next().value
       self:next()
       args.named[#args.named + 1] = { name, self:expression() }
     else
-      if args.rest or args.map or #args.named > 0 then self:fail(line, "a positional argument behind a named one in a call") end
+      if args.rest or args.map or #args.named > 0 then
+        self:fail(line, "a call has a positional argument after a named one")
+      end
       args[#args + 1] = self:expression()
     end
   end
@@ -343,7 +366,7 @@ function Parser:dotted_name()
   return name
 end
 
---- One filter, its name first; node may be nil (the text of a block).
+--- One filter, beginning at its name; node is nil for the text of a block.
 function Parser:filter(node)
   local line, name = self:peek().line, self:dotted_name()
   local args = self:op "(" and self:arguments() or { named = {} }
@@ -372,7 +395,8 @@ local NO_ARGUMENT = { ["else"] = true, ["or"] = true, ["and"] = true }
 function Parser:test_arguments()
   if self:op "(" then return self:arguments() end
   local token = self:peek()
-  if not ARGUMENT[token.type] and not self:op "[" and not self:op "{" or token.type == "name" and NO_ARGUMENT[token.value] then
+  if not ARGUMENT[token.type] and not self:op "[" and not self:op "{" or token.type == "name"
+    and NO_ARGUMENT[token.value] then
     return { named = {} }
   end
   if self:word "is" then self:fail(nil, "tests cannot be chained with 'is'") end

@@ -1,7 +1,7 @@
 -- json: the filter tojson: Python's json.dumps, character for character.
 --
--- A value that came from JSON goes to the writer in C as it is, and is marked as a whole when it is not trusted. Everything
--- else is written here, in pieces, so that strings carry their marks.
+-- A value that came from JSON is written by C, and marked as a whole if it is not trusted.
+-- Everything else is written here, in pieces, so that strings keep their marks.
 local perigee = require "perigee"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
@@ -52,7 +52,7 @@ local function put_list(w, v, depth)
   put(w, "]")
 end
 
---- Python turns keys that are not strings into text.
+--- Keys that are not strings become text, as in Python.
 local function key_text(k)
   if values.is_str(k) then return k end
   if type(k) == "boolean" then return k and "true" or "false" end
@@ -62,7 +62,9 @@ local function key_text(k)
   fail("keys of a JSON object must be str, int, float, bool or None, not %s", values.typename(k))
 end
 
-local function sorted(keys) return operators.sort(table.move(keys, 1, #keys, 1, {}), operators.lt) end
+local function sorted(keys)
+  return operators.sort(table.move(keys, 1, #keys, 1, {}), operators.lt)
+end
 
 local function put_dict(w, v, depth)
   values.open(v)
@@ -98,32 +100,38 @@ function put_value(w, v, depth)
   write(w, v, depth)
 end
 
---- The whitespace of one level: a number of spaces, or a text.
+--- The indentation of one level: a number of spaces, or a string.
 local function indent_of(v)
   if v == nil or v == null then return nil end
   if type(v) == "boolean" then return v and " " or "" end
   if math.type(v) == "integer" then
-    if v > 1000 then fail("indent is %d, at most 1000", v) end
+    if v > 1000 then fail("indent must be at most 1000, got %d", v) end
     return (" "):rep(math.max(v, 0))
   end
-  if not values.is_str(v) then fail("indent must be a number or a string, not %s", values.typename(v)) end
+  if not values.is_str(v) then
+    fail("indent must be a number or a string, got %s", values.typename(v))
+  end
   return strings.text(v)
 end
 
 local function separators_of(v, indent)
   if v == nil or v == null then return indent and "," or ", ", ": " end
   local pair = values.items(v)
-  if #pair ~= 2 or not values.is_str(pair[1]) or not values.is_str(pair[2]) then fail "separators must be two strings" end
+  if #pair ~= 2 or not values.is_str(pair[1]) or not values.is_str(pair[2]) then
+    fail "separators must be two strings"
+  end
   return strings.text(pair[1]), strings.text(pair[2])
 end
 
 --- json.dumps(value, ensure_ascii, indent, separators, sort_keys)
 function json.dumps(v, ascii, indent, separators, sort)
-  local w = { n = 0, bytes = 0, indent = indent_of(indent), string = { ascii = ascii ~= nil and values.truth(ascii) },
+  local w = { n = 0, bytes = 0, indent = indent_of(indent),
+    string = { ascii = ascii ~= nil and values.truth(ascii) },
     sort = sort ~= nil and values.truth(sort) }
   w.comma, w.colon = separators_of(separators, w.indent)
   if type(v) == "table" and not w.sort and not w.indent and (v.src or v.raw) then
-    local out = encode(v.src or v.raw, { ascii = w.string.ascii, item_separator = w.comma, key_separator = w.colon })
+    local out = encode(v.src or v.raw,
+      { ascii = w.string.ascii, item_separator = w.comma, key_separator = w.colon })
     values.charge(#out)
     return v.doubt and strings.make(out, { 1, #out }) or out
   end
@@ -131,11 +139,11 @@ function json.dumps(v, ascii, indent, separators, sort)
   return strings.cat(w, w.n)
 end
 
---- A JSON text as a value; marks of the text hold for every string in it.
+--- A JSON text as a value; if the text has marks, every string in it gets them.
 function json.loads(s)
-  if not values.is_str(s) then fail("JSON text expected, not %s", values.typename(s)) end
+  if not values.is_str(s) then fail("JSON text expected, got %s", values.typename(s)) end
   local v, why = perigee.json.decode(strings.text(s), { digits = true })
-  if why then fail("not JSON: %s", tostring(why)) end
+  if why then fail("not valid JSON: %s", tostring(why)) end
   return values.wrap(v, type(s) == "table" and #s.marks > 0)
 end
 

@@ -1,18 +1,20 @@
--- methods: what str, list, tuple, dict and numbers can be asked to do.
+-- methods: the methods of str, list, tuple, dict and numbers.
 --
--- An entry is { function(self, …), names of its parameters…, min = how many must be given }, or with `raw` a
--- function(self, kw, …) that takes any number. What would change a value is refused, as the reference does.
+-- An entry is { function(self, …), names of its parameters…, min = how many must be given }, or
+-- with `raw` a function(self, kw, …) that takes any number. Methods that would change a value are
+-- refused, as in the reference.
 local case = require "templates.jinja.case"
 local format = require "templates.jinja.format"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
 local text_of = require "templates.jinja.text"
 local values = require "templates.jinja.values"
-local fail, null, is_str, typename, text = values.fail, values.null, values.is_str, values.typename, strings.text
+local fail, null, is_str, typename, text = values.fail, values.null, values.is_str, values.typename,
+  strings.text
 
 local methods = {}
 
--- ---- arguments -----------------------------------------------------------------------------------------------------
+-- ---- arguments ----------------------------------------------------------------------------------
 
 local function want_str(v, what)
   if is_str(v) then return v end
@@ -27,19 +29,19 @@ local function want_int(v, what)
   fail("%s must be an int, not %s", what, typename(v))
 end
 
---- nil for what was left out or is None.
+--- nil for an argument that is omitted or None.
 local function optional(v) return v ~= null and v or nil end
 local function optional_int(v, what) return optional(v) and want_int(v, what) end
 local function optional_str(v, what) return optional(v) and want_str(v, what) end
 
 methods.want_str, methods.want_int, methods.optional = want_str, want_int, optional
 
--- ---- strings -------------------------------------------------------------------------------------------------------
+-- ---- strings ------------------------------------------------------------------------------------
 
 local str = {}
 methods.str = str
 
---- A change of case looks at every character.
+--- A change of case visits every character.
 local function by_part(f)
   return { function(s)
     values.scan(#text(s) << 6)
@@ -52,27 +54,37 @@ local function whole(f)
     return strings.from(s, f(text(s)))
   end }
 end
-str.upper, str.lower, str.casefold, str.swapcase = by_part(case.upper), whole(case.lower), by_part(case.fold), by_part(case.swap)
+str.upper, str.lower, str.casefold, str.swapcase = by_part(case.upper), whole(case.lower),
+  by_part(case.fold), by_part(case.swap)
 str.title, str.capitalize = whole(case.title), whole(case.capitalize)
 
 for name, sides in pairs { strip = "lr", lstrip = "l", rstrip = "r" } do
-  str[name] = { function(s, chars) return strings.strip(s, optional_str(chars, "the argument of " .. name), sides) end, "chars" }
+  str[name] = { function(s, chars)
+    return strings.strip(s, optional_str(chars, "the argument of " .. name), sides)
+  end, "chars" }
 end
 
 local function splitter(name)
   return { function(s, separator, most)
-    return values.list(strings[name](s, optional_str(separator, "the separator"), optional_int(most, "maxsplit")))
+    separator, most = optional_str(separator, "the separator"), optional_int(most, "maxsplit")
+    return values.list(strings[name](s, separator, most))
   end, "sep", "maxsplit" }
 end
 str.split, str.rsplit = splitter "split", splitter "rsplit"
-str.splitlines = { function(s, keep) return values.list(strings.lines(s, keep ~= nil and values.truth(keep))) end, "keepends" }
+str.splitlines = { function(s, keep)
+  return values.list(strings.lines(s, keep ~= nil and values.truth(keep)))
+end, "keepends" }
 
-str.partition = { function(s, sep) return values.tuple(strings.partition(s, want_str(sep, "the separator"))) end, "sep", min = 1 }
-str.rpartition = { function(s, sep) return values.tuple(strings.partition(s, want_str(sep, "the separator"), true)) end,
-  "sep", min = 1 }
+str.partition = { function(s, sep)
+  return values.tuple(strings.partition(s, want_str(sep, "the separator")))
+end, "sep", min = 1 }
+str.rpartition = { function(s, sep)
+  return values.tuple(strings.partition(s, want_str(sep, "the separator"), true))
+end, "sep", min = 1 }
 
 str.replace = { function(s, old, new, count)
-  local result = strings.replace(s, want_str(old, "what replace looks for"), want_str(new, "what replace puts there"),
+  local result = strings.replace(s, want_str(old, "what replace looks for"),
+    want_str(new, "what replace puts there"),
     count and want_int(count, "count"))
   return result
 end, "old", "new", "count", min = 2 }
@@ -87,9 +99,11 @@ local function must_find(s, needle, from, to, last)
   return at
 end
 str.find = { place, "sub", "start", "end", min = 1 }
-str.rfind = { function(s, needle, from, to) return place(s, needle, from, to, true) end, "sub", "start", "end", min = 1 }
+str.rfind = { function(s, needle, from, to) return place(s, needle, from, to, true) end, "sub",
+  "start", "end", min = 1 }
 str.index = { must_find, "sub", "start", "end", min = 1 }
-str.rindex = { function(s, needle, from, to) return must_find(s, needle, from, to, true) end, "sub", "start", "end", min = 1 }
+str.rindex = { function(s, needle, from, to) return must_find(s, needle, from, to, true) end, "sub",
+  "start", "end", min = 1 }
 str.count = { function(s, needle, from, to)
   return strings.count(s, want_str(needle, "what is counted"),
     { from = optional_int(from, "start"), to = optional_int(to, "end") })
@@ -98,7 +112,9 @@ end, "sub", "start", "end", min = 1 }
 local function affix(test)
   return { function(s, part, from, to)
     local where = { from = optional_int(from, "start"), to = optional_int(to, "end") }
-    if type(part) ~= "table" or getmetatable(part) ~= values.Tuple then return test(s, want_str(part, "the argument"), where) end
+    if type(part) ~= "table" or getmetatable(part) ~= values.Tuple then
+      return test(s, want_str(part, "the argument"), where)
+    end
     for i = 1, #part do
       if test(s, want_str(part[i], "the argument"), where) then return true end
     end
@@ -119,14 +135,18 @@ str.join = { function(s, list)
   local items = values.items(list)
   values.tick(#items)
   for i = 1, #items do
-    if not is_str(items[i]) then fail("join: item %d is %s, not a str", i - 1, typename(items[i])) end
+    if not is_str(items[i]) then
+      fail("join: item %d is %s, not a str", i - 1, typename(items[i]))
+    end
   end
   return strings.join(items, s)
 end, "iterable", min = 1 }
 
 local function padder(side)
   return { function(s, width, fill)
-    if fill and strings.len(want_str(fill, "the fill")) ~= 1 then fail "the fill must be one character" end
+    if fill and strings.len(want_str(fill, "the fill")) ~= 1 then
+      fail "the fill must be one character"
+    end
     return strings.pad(s, want_int(width, "the width"), { side = side, fill = fill })
   end, "width", "fillchar", min = 1 }
 end
@@ -135,7 +155,8 @@ str.ljust, str.rjust, str.center = padder "left", padder "right", padder "center
 str.zfill = { function(s, width)
   local sign = text(s):match "^[+-]" or ""
   local rest = strings.sub(s, #sign + 1)
-  return strings.cat { sign, strings.pad(rest, want_int(width, "the width") - #sign, { side = "right", fill = "0" }) }
+  width = want_int(width, "the width") - #sign
+  return strings.cat { sign, strings.pad(rest, width, { side = "right", fill = "0" }) }
 end, "width", min = 1 }
 
 str.expandtabs = { function(s, size)
@@ -161,15 +182,19 @@ local function as_map(kw)
 end
 str.format = { function(s, kw, ...) return format.brace(s, { ... }, as_map(kw)) end, raw = true }
 str.format_map = { function(s, map)
-  if values.kind(map) ~= "dict" then fail("format_map wants a dict, not %s", typename(map)) end
+  if values.kind(map) ~= "dict" then fail("format_map needs a dict, got %s", typename(map)) end
   return format.brace(s, {}, values.open(map).map)
 end, "mapping", min = 1 }
 
--- Characters outside ASCII that are not letters: punctuation, symbols, spaces, private use. Coarse, by block.
-local NOT_LETTERS = { { 0x80, 0xA9 }, { 0xAB, 0xB4 }, { 0xB6, 0xB9 }, { 0xBB, 0xBF }, { 0xD7, 0xD7 }, { 0xF7, 0xF7 },
-  { 0x2000, 0x2070 }, { 0x2072, 0x207E }, { 0x2080, 0x208F }, { 0x20A0, 0x2101 }, { 0x2190, 0x2BFF }, { 0x3000, 0x3004 },
-  { 0x3007, 0x3030 }, { 0xD800, 0xF8FF }, { 0xFE00, 0xFE6F }, { 0xFEFF, 0xFF20 }, { 0x1F000, 0x1FAFF }, { 0xE0000, 0x10FFFF } }
-local DIGITS = { { 0x660, 0x669 }, { 0x6F0, 0x6F9 }, { 0x7C0, 0x7C9 }, { 0x966, 0x96F }, { 0x9E6, 0x9EF }, { 0xE50, 0xE59 },
+-- Characters outside ASCII that are not letters: punctuation, symbols, spaces, private use. Coarse,
+-- by block.
+local NOT_LETTERS = { { 0x80, 0xA9 }, { 0xAB, 0xB4 }, { 0xB6, 0xB9 }, { 0xBB, 0xBF },
+  { 0xD7, 0xD7 }, { 0xF7, 0xF7 },
+  { 0x2000, 0x2070 }, { 0x2072, 0x207E }, { 0x2080, 0x208F }, { 0x20A0, 0x2101 },
+  { 0x2190, 0x2BFF }, { 0x3000, 0x3004 }, { 0x3007, 0x3030 }, { 0xD800, 0xF8FF },
+  { 0xFE00, 0xFE6F }, { 0xFEFF, 0xFF20 }, { 0x1F000, 0x1FAFF }, { 0xE0000, 0x10FFFF } }
+local DIGITS = { { 0x660, 0x669 }, { 0x6F0, 0x6F9 }, { 0x7C0, 0x7C9 }, { 0x966, 0x96F },
+  { 0x9E6, 0x9EF }, { 0xE50, 0xE59 },
   { 0xFF10, 0xFF19 } }
 
 local function within(ranges, c)
@@ -210,9 +235,11 @@ end }
 --- A character of a word: a letter, a digit or an underscore.
 function methods.is_word(c) return c == 95 or is_letter(c) or is_digit(c) end
 local is_word = every(methods.is_word)[1]
-str.isidentifier = { function(s) return is_word(s) and not is_digit(utf8.codepoint(text(s), 1, 1, true)) end }
+str.isidentifier = { function(s)
+  return is_word(s) and not is_digit(utf8.codepoint(text(s), 1, 1, true))
+end }
 
--- ---- lists and dicts -----------------------------------------------------------------------------------------------
+-- ---- lists and dicts ----------------------------------------------------------------------------
 
 local sequence = {}
 sequence.index = { function(list, v)
@@ -233,7 +260,8 @@ methods.tuple, methods.range = sequence, sequence
 local function refused(kind, names)
   local out = {}
   for name in names:gmatch "%S+" do
-    out[name] = values.undefined(("'%s' of a %s is refused: a template changes no values"):format(name, kind))
+    out[name] = values.undefined(
+      ("'%s' of a %s is refused: a template cannot change values"):format(name, kind))
   end
   return out
 end
@@ -241,7 +269,7 @@ local list = { index = sequence.index, count = sequence.count,
   copy = { function(v) return values.list(table.move(values.opened(v), 1, #v, 1, {})) end } }
 methods.list = list
 
---- What a template may not call, by type.
+--- Methods that a template must not call, by type.
 methods.refused = {
   list = refused("list", "append clear pop reverse insert sort extend remove"),
   dict = refused("dict", "clear pop popitem setdefault update"),

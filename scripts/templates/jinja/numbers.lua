@@ -18,7 +18,9 @@ end
 local function parse_float(t)
   t = strings.text(strings.strip(t, nil, "lr"))
   local sign, word = t:match "^([+-]?)(%a+)$"
-  if word and WORDS[word:lower()] then return sign == "-" and -WORDS[word:lower()] or WORDS[word:lower()] end
+  if word and WORDS[word:lower()] then
+    return sign == "-" and -WORDS[word:lower()] or WORDS[word:lower()]
+  end
   t = ungrouped(t)
   if not t or not t:match "^[+-]?[%d.]+[eE]?[+-]?%d*$" then return nil end
   local n = tonumber((t:gsub("^%+", "")))
@@ -40,11 +42,15 @@ local function parse_int(t, base)
   digits = ungrouped(digits)
   if not digits or not digits:match "^%w+$" then return nil end
   local total = 0
-  if base == 10 and digits:match "^%d+$" then return values.integer(sign == "-" and "-" .. digits or digits) end
+  if base == 10 and digits:match "^%d+$" then
+    return values.integer(sign == "-" and "-" .. digits or digits)
+  end
   for c in digits:gmatch "." do
     local d = tonumber(c, 36)
     if not d or d >= base then return nil end
-    if total > (math.maxinteger - d) // base then fail("the number %s does not fit in 64 bits", t) end
+    if total > (math.maxinteger - d) // base then
+      fail("the number %s does not fit in 64 bits", t)
+    end
     total = total * base + d
   end
   return sign == "-" and -total or total
@@ -57,7 +63,7 @@ local function truncate(x)
   return n
 end
 
---- int(value), the default when it is none.
+--- int(value), or the default if the value is not a number.
 function numbers.to_int(v, default, base)
   if default == nil then default = 0 end
   base = base == nil and 10 or math.tointeger(number(base) or -1) or -1
@@ -80,12 +86,13 @@ function numbers.to_float(v, default)
   return values.is_str(v) and parse_float(strings.text(v)) or default
 end
 
---- Rounds to the even neighbour at ties, on the exact value.
+--- Rounds the exact value, ties to even.
 local function round_half_even(x, precision)
   if x ~= x or x == math.huge or x == -math.huge then return x end
   if precision > 0 then return tonumber(("%." .. math.min(precision, 99) .. "f"):format(x)) end
   local unit = 10.0 ^ -precision
-  return tonumber(("%.0f.0"):format(x / unit)) * unit -- with a point, or -0 would be the integer 0
+  -- with a point, because "-0" would read as the integer 0
+  return tonumber(("%.0f.0"):format(x / unit)) * unit
 end
 
 local function round_int(n, precision)
@@ -103,14 +110,17 @@ function numbers.round(v, precision, method)
   if not n and values.kind(v) == "int" then return v end
   if not n then
     if values.is_undefined(v) then fail(v.message) end
-    fail("round wants a number, not %s", values.typename(v))
+    fail("round needs a number, got %s", values.typename(v))
   end
-  precision = precision == nil and 0 or math.tointeger(number(precision) or 0.5) or fail "the precision must be an int"
+  precision = precision == nil and 0 or math.tointeger(number(precision) or 0.5)
+    or fail "the precision must be an int"
   method = method == nil and "common" or values.is_str(method) and strings.text(method)
   if method == "common" then
     return math.type(n) == "integer" and round_int(n, precision) or round_half_even(n, precision)
   end
-  if method ~= "ceil" and method ~= "floor" then fail "round: the method must be common, ceil or floor" end
+  if method ~= "ceil" and method ~= "floor" then
+    fail "round: the method must be common, ceil or floor"
+  end
   local unit = 10.0 ^ precision
   return math[method](n * unit) / unit
 end
@@ -119,7 +129,7 @@ local UNITS = { "k", "M", "G", "T", "P", "E", "Z", "Y" }
 
 function numbers.file_size(v, binary)
   local bytes = numbers.to_float(v, values.null)
-  if bytes == values.null then fail("filesizeformat wants a number, not %s", values.typename(v)) end
+  if bytes == values.null then fail("filesizeformat needs a number, got %s", values.typename(v)) end
   binary = binary ~= nil and values.truth(binary)
   local base = binary and 1024 or 1000
   if bytes == 1 then return "1 Byte" end

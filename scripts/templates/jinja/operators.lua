@@ -1,4 +1,4 @@
--- operators: + - * / // % ** == < in, as Python means them.
+-- operators: + - * / // % ** == < in, with Python's semantics.
 local format = require "templates.jinja.format"
 local strings = require "templates.jinja.strings"
 local values = require "templates.jinja.values"
@@ -10,7 +10,7 @@ local mathtype = math.type
 
 local operators = {}
 
--- ---- numbers -------------------------------------------------------------------------------------------------------
+-- ---- numbers ------------------------------------------------------------------------------------
 
 --- The value as a number (True is 1), or nil.
 local function number(v)
@@ -25,7 +25,7 @@ local function check_defined(a, b)
   if values.is_undefined(a) then fail(a.message) end
   if b ~= nil and values.is_undefined(b) then fail(b.message) end
   local big = is_big(a) and a or b ~= nil and is_big(b) and b
-  if big then fail("%s does not fit in 64 bits: it cannot be computed with", big.digits) end
+  if big then fail("%s does not fit in 64 bits, arithmetic is not possible", big.digits) end
 end
 
 local function unsupported(sign, a, b)
@@ -47,7 +47,7 @@ local function mul_int(a, b)
   return a * b
 end
 
--- ---- sequences -----------------------------------------------------------------------------------------------------
+-- ---- sequences ----------------------------------------------------------------------------------
 
 local function joined(a, b, class)
   values.opened(a)
@@ -78,7 +78,9 @@ local function add_other(a, b)
     return x + y
   end
   local class = type(a) == "table" and getmetatable(a)
-  if (class == List or class == Tuple) and type(b) == "table" and getmetatable(b) == class then return joined(a, b, class) end
+  if (class == List or class == Tuple) and type(b) == "table" and getmetatable(b) == class then
+    return joined(a, b, class)
+  end
   if class == List or class == Tuple then
     fail('can only concatenate %s (not "%s") to %s', class.name, typename(b), class.name)
   end
@@ -135,12 +137,12 @@ function operators.div(a, b)
   return x / y
 end
 
---- x // y of floats is exact: x less what is left over, divided (10 // 0.1 is 99).
+--- x // y of floats, exact like Python's: subtracts the remainder first (10 // 0.1 is 99).
 local function floor_divide(x, y)
   local rest = math.fmod(x, y)
   local quotient = (x - rest) / y
   if rest ~= 0 and (y < 0) ~= (rest < 0) then quotient = quotient - 1.0 end
-  if quotient == 0 then return x / y * 0.0 end -- with the sign
+  if quotient == 0 then return x / y * 0.0 end -- keeps the sign
   local whole = quotient // 1
   return quotient - whole > 0.5 and whole + 1.0 or whole
 end
@@ -157,7 +159,8 @@ function operators.mod(a, b)
   end
   local x, y = two("%", a, b)
   local rest = x % y
-  if rest == 0 and mathtype(rest) == "float" then return y < 0 and -0.0 or 0.0 end -- a zero has the divisor's sign
+  -- zero takes the divisor's sign
+  if rest == 0 and mathtype(rest) == "float" then return y < 0 and -0.0 or 0.0 end
   return rest
 end
 
@@ -174,7 +177,9 @@ end
 function operators.pow(a, b)
   local x, y = two("**", a, b)
   if mathtype(x) == "integer" and mathtype(y) == "integer" and y >= 0 then
-    if x == 1 or x == 0 or x == -1 then return y == 0 and 1 or x == -1 and (y & 1 == 0 and 1 or -1) or x end
+    if x == 1 or x == 0 or x == -1 then
+      return y == 0 and 1 or x == -1 and (y & 1 == 0 and 1 or -1) or x
+    end
     return pow_int(x, y)
   end
   if x == 0 and y < 0 then fail "0 cannot be raised to a negative power" end
@@ -184,7 +189,9 @@ end
 
 function operators.neg(a)
   local x = number(a)
-  if is_big(a) then return values.big(a.digits:sub(1, 1) == "-" and a.digits:sub(2) or "-" .. a.digits) end
+  if is_big(a) then
+    return values.big(a.digits:sub(1, 1) == "-" and a.digits:sub(2) or "-" .. a.digits)
+  end
   if not x then
     check_defined(a)
     fail("bad operand type for unary -: '%s'", typename(a))
@@ -201,7 +208,7 @@ function operators.pos(a)
   return x
 end
 
--- ---- comparing -----------------------------------------------------------------------------------------------------
+-- ---- comparing ----------------------------------------------------------------------------------
 
 local MAX_DEPTH = 200
 local eq
@@ -245,7 +252,9 @@ function eq(a, b, depth)
   if rawequal(a, b) then return true end
   depth = depth or 0
   if depth > MAX_DEPTH then fail("a value is nested deeper than %d levels", MAX_DEPTH) end
-  if class == List or class == Tuple or class == values.Range then return same_items(a, b, depth) end
+  if class == List or class == Tuple or class == values.Range then
+    return same_items(a, b, depth)
+  end
   if class == Dict then return same_dicts(a, b, depth) end
   return class == Undefined
 end
@@ -263,7 +272,7 @@ local function order_items(a, b, depth)
   return #a - #b
 end
 
---- A number to compare by: that of a Big is the nearest float.
+--- The number to compare by; a Big compares by its nearest float.
 local function nearest(v) return number(v) or is_big(v) and v.float end
 
 --- The order of two Bigs by their digits.
@@ -274,7 +283,7 @@ local function order_bigs(a, b)
   return less == (s:sub(1, 1) ~= "-") and -1 or 1
 end
 
---- Negative, zero or positive; nil when the two cannot be compared (or one is NaN).
+--- Negative, zero or positive; nil if the two cannot be compared or one is NaN.
 function order(a, b, depth)
   local x, y = nearest(a), nearest(b)
   if x and x == y and is_big(a) and is_big(b) then return order_bigs(a, b) end
@@ -286,7 +295,9 @@ function order(a, b, depth)
   if type(a) ~= "table" or type(b) ~= "table" then return nil end
   local class = getmetatable(a)
   if depth > MAX_DEPTH then fail("a value is nested deeper than %d levels", MAX_DEPTH) end
-  if class == getmetatable(b) and (class == List or class == Tuple) then return order_items(a, b, depth) end
+  if class == getmetatable(b) and (class == List or class == Tuple) then
+    return order_items(a, b, depth)
+  end
 end
 
 local function compare(sign, a, b)
@@ -318,7 +329,7 @@ function operators.contains(a, b)
   if is_str(b) then
     if not is_str(a) then
       check_defined(a)
-      fail("'in <string>' needs a string on its left, not %s", typename(a))
+      fail("'in <string>' needs a string on its left, got %s", typename(a))
     end
     local t, part = strings.text(b), strings.text(a)
     values.search(#t, #part)
@@ -338,7 +349,7 @@ function operators.contains(a, b)
   fail("'%s' object is not iterable", typename(b))
 end
 
---- Sorts in place, keeping the order of equals; less may raise.
+--- A stable sort in place; less may raise.
 function operators.sort(list, less)
   local n, from, to = #list, list, {}
   tick(n)

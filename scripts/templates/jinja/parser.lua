@@ -1,20 +1,24 @@
--- parser: tokens to a tree.
+-- parser: turns tokens into a tree.
 --
--- Expressions: const, name, list, tuple, dict, attr, item, slice, call, filter, test, cond, ["or"], ["and"], ["not"], compare,
--- binary, concat, unary. Statements: output, set, setblock, ["if"], ["for"], macro, call_block, filter_block, with,
--- scope, generation, ["break"], ["continue"]. Every node has its line.
+-- Expressions: const, name, list, tuple, dict, attr, item, slice, call, filter, test, cond, ["or"],
+-- ["and"], ["not"], compare, binary, concat, unary. Statements: output, set, setblock, ["if"],
+-- ["for"], macro, call_block, filter_block, with, scope, generation, ["break"], ["continue"]. Every
+-- node has its line.
 local grammar = require "templates.jinja.grammar"
 local lexer = require "templates.jinja.lexer"
 local Parser, CONSTANTS, describe = grammar.Parser, grammar.CONSTANTS, grammar.describe
 
 local parser = {}
 
---- A name, or names with commas (and parentheses); with_namespace: also name.attribute.
+--- A name, or names separated by commas, with or without parentheses; with_namespace: also
+--- name.attribute.
 function Parser:target(with_namespace)
   local line, items, commas = self:peek().line, {}, false
   repeat
     local token = self:peek()
-    if #items > 0 and (token.type ~= "name" or token.value == "in") and not self:op "(" then break end
+    if #items > 0 and (token.type ~= "name" or token.value == "in") and not self:op "(" then
+      break
+    end
     if self:skip("operator", "(") then
       items[#items + 1] = self:nested(self.target, with_namespace)
       self:expect("operator", ")")
@@ -22,7 +26,8 @@ function Parser:target(with_namespace)
       local name = self:expect("name").value
       if CONSTANTS[name] ~= nil then self:fail(token.line, "cannot assign to '%s'", name) end
       if with_namespace and self:skip("operator", ".") then
-        items[#items + 1] = self:node("field", { line = token.line, name = name, field = self:expect("name").value })
+        local field = self:expect("name").value
+        items[#items + 1] = self:node("field", { line = token.line, name = name, field = field })
       else
         items[#items + 1] = self:node("name", { line = token.line, name = name })
       end
@@ -35,7 +40,7 @@ function Parser:target(with_namespace)
   return self:node("tuple", items)
 end
 
---- Statements up to one of the words; returns them, leaving the word as the current token.
+--- Statements up to one of the words, which stays the current token.
 function Parser:body(opened, ...)
   local words = { ... }
   self.open[#self.open + 1] = { opened, words }
@@ -44,7 +49,7 @@ function Parser:body(opened, ...)
   return body
 end
 
---- The end of a block: its word, and whatever the tag has to end with.
+--- The end of a block: its word and the end of the tag.
 function Parser:close(word) self:expect("name", word) end
 
 local statements = {}
@@ -104,13 +109,13 @@ function Parser:signature(node)
     if #node.params > 0 then self:expect("operator", ",") end
     if self:op ")" then break end
     local name = self:expect("name").value
-    if known[name] then self:fail(nil, "parameter '%s' comes twice", name) end
+    if known[name] then self:fail(nil, "parameter '%s' is declared twice", name) end
     known[name] = true
     node.params[#node.params + 1] = name
     if self:skip("operator", "=") then
       node.defaults[#node.params] = self:expression()
     elseif next(node.defaults) then
-      self:fail(nil, "parameter '%s' needs a default as one before it has", name)
+      self:fail(nil, "parameter '%s' needs a default, because an earlier one has one", name)
     end
   end
   self:expect("operator", ")")
@@ -129,7 +134,7 @@ function statements.call(self, line)
   local node = self:node("call_block", { line = line, params = {}, defaults = {} })
   if self:op "(" then self:signature(node) end
   node.call = self:expression()
-  if node.call.tag ~= "call" then self:fail(line, "expected a call behind 'call'") end
+  if node.call.tag ~= "call" then self:fail(line, "expected a call after 'call'") end
   self:expect "block_end"
   node.body = self:body("call", "endcall")
   self:close "endcall"
@@ -172,14 +177,17 @@ end
 
 function statements.generation(self, line)
   self:expect "block_end"
-  local node = self:node("generation", { line = line, body = self:body("generation", "endgeneration") })
+  local body = self:body("generation", "endgeneration")
+  local node = self:node("generation", { line = line, body = body })
   self:close "endgeneration"
   return node
 end
 
 function statements.autoescape(self, line)
   local value = self:expression()
-  if value.tag ~= "const" or value.value ~= false then self:fail(line, "autoescape is not available") end
+  if value.tag ~= "const" or value.value ~= false then
+    self:fail(line, "autoescape is not available")
+  end
   self:expect "block_end"
   local node = self:node("scope", { line = line, body = self:body("autoescape", "endautoescape") })
   self:close "endautoescape"
@@ -202,16 +210,21 @@ local REFUSED = { include = true, import = true, from = true, extends = true }
 
 function Parser:unknown(token)
   local open = self.open[#self.open]
-  if REFUSED[token.value] then self:fail(token.line, "'%s' is not available: a chat template stands alone", token.value) end
+  if REFUSED[token.value] then
+    self:fail(token.line, "'%s' is not available: a chat template is a single file", token.value)
+  end
   if open then
-    self:fail(token.line, "unknown tag '%s', expected '%s' to close '%s'", token.value, table.concat(open[2], "' or '"), open[1])
+    self:fail(token.line, "unknown tag '%s', expected '%s' to close '%s'", token.value,
+      table.concat(open[2], "' or '"), open[1])
   end
   self:fail(token.line, "unknown tag '%s'", token.value)
 end
 
 function Parser:statement()
   local token = self:peek()
-  if token.type ~= "name" then self:fail(nil, "expected the name of a tag, got %s", describe(token)) end
+  if token.type ~= "name" then
+    self:fail(nil, "expected the name of a tag, got %s", describe(token))
+  end
   local rule = statements[token.value]
   if not rule then self:unknown(token) end
   self:next()
@@ -230,7 +243,8 @@ function Parser:statements(words)
   while true do
     local token = self:next()
     if token.type == "data" then
-      body[#body + 1] = self:node("output", { line = token.line, self:node("const", { line = token.line, value = token.value }) })
+      local const = self:node("const", { line = token.line, value = token.value })
+      body[#body + 1] = self:node("output", { line = token.line, const })
     elseif token.type == "variable_begin" then
       body[#body + 1] = self:node("output", { line = self:peek().line, self:tuple {} })
       self:expect "variable_end"
@@ -241,7 +255,8 @@ function Parser:statements(words)
     else
       if words then
         local open = self.open[#self.open]
-        self:fail(token.line, "the template ends inside '%s', expected '%s'", open[1], table.concat(words, "' or '"))
+        self:fail(token.line, "the template ends inside '%s', expected '%s'", open[1],
+          table.concat(words, "' or '"))
       end
       return body
     end

@@ -1,7 +1,8 @@
--- pretty: the filter pprint: a value as Python's pprint writes it, 80 columns wide, with the keys of dicts in order.
+-- pretty: the filter pprint: Python's pprint, 80 columns wide, with sorted keys of dicts.
 --
--- What fits in the rest of its line is written as repr does it. Else a list, tuple or dict gets a line for each item, and a
--- text is cut behind its lines and words. `room` is what must stay free at the end of the last line, for brackets to come.
+-- A value that fits in the rest of its line is written like repr. Otherwise a list, tuple or dict
+-- gets a line for each item, and a string is split after lines and words. `room`: columns to keep
+-- free on the last line for closing brackets.
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
 local text = require "templates.jinja.text"
@@ -12,13 +13,15 @@ local pretty = {}
 
 local WIDTH, MAX_DEPTH = 80, 200
 
---- Keys of a dict in order: those of one kind as they compare, else by the names of their types.
+--- The sorted keys of a dict: keys of one kind by value, others by the names of their types.
 local function sorted_keys(dict)
   local keys = values.open(dict).keys
   return operators.sort(table.move(keys, 1, #keys, 1, {}), function(a, b)
     values.tick()
     local one, other = values.typename(a), values.typename(b)
-    if one == other and (one == "str" or one == "int" or one == "float") then return operators.lt(a, b) end
+    if one == other and (one == "str" or one == "int" or one == "float") then
+      return operators.lt(a, b)
+    end
     return one < other
   end)
 end
@@ -32,8 +35,12 @@ local function flat_items(list, depth)
 end
 
 local flatten = {
-  list = function(v, depth) return strings.cat { "[", flat_items(values.opened(v), depth), "]" } end,
-  tuple = function(v, depth) return strings.cat { "(", flat_items(v, depth), #v == 1 and ",)" or ")" } end,
+  list = function(v, depth)
+    return strings.cat { "[", flat_items(values.opened(v), depth), "]" }
+  end,
+  tuple = function(v, depth)
+    return strings.cat { "(", flat_items(v, depth), #v == 1 and ",)" or ")" }
+  end,
   dict = function(v, depth)
     local out = {}
     for i, k in ipairs(sorted_keys(v)) do
@@ -56,11 +63,12 @@ local put
 local function put_items(out, list, at)
   for i = 1, #list do
     if i > 1 then out[#out + 1] = ",\n" .. (" "):rep(at.indent + 1) end
-    put(out, list[i], { indent = at.indent + 1, room = i == #list and at.room or 1, depth = at.depth })
+    put(out, list[i],
+      { indent = at.indent + 1, room = i == #list and at.room or 1, depth = at.depth })
   end
 end
 
---- Words with the white space behind them.
+--- Words with the white space after them.
 local function words_of(line)
   local t, out, from = strings.text(line), {}, 1
   while from <= #t do
@@ -72,7 +80,7 @@ local function words_of(line)
   return out
 end
 
---- The quoted pieces of a line, each as many words as fit.
+--- The quoted pieces of a line, each with as many words as fit.
 local function quoted_words(chunks, line, width, last_width)
   local words, current = words_of(line), ""
   for i, word in ipairs(words) do
@@ -90,7 +98,7 @@ end
 
 local function put_text(out, s, at)
   local lines, chunks = strings.lines(s, true), {}
-  local alone = at.depth == 1 -- the whole value: in parentheses when there are several pieces
+  local alone = at.depth == 1 -- the whole value: parentheses if there are several pieces
   local indent, room = at.indent + (alone and 1 or 0), at.room + (alone and 1 or 0)
   for i, line in ipairs(lines) do
     local width = WIDTH - indent

@@ -1,4 +1,4 @@
--- runtime: what a compiled template calls, and running one.
+-- runtime: the functions that a compiled template calls, and running it.
 local access = require "templates.jinja.access"
 local clock = require "templates.jinja.clock"
 local operators = require "templates.jinja.operators"
@@ -10,32 +10,36 @@ local Macro, Loop, Namespace, Func = values.Macro, values.Loop, values.Namespace
 
 local runtime = { CHUNK = "=chat template" }
 
--- ---- words of a chunk ----------------------------------------------------------------------------------------------
+-- ---- words of a chunk ---------------------------------------------------------------------------
 
 local words = {
-  none = null, truth = truth, str = text.str, tick = values.tick, list = values.list, tuple = values.tuple,
-  undefined = values.undefined, big = values.big, cat = strings.cat, attr = access.attr, item = access.item, slice = access.slice,
-  call = access.call, method = access.method, spread = access.spread, named = access.named, invoke = access.invoke,
+  none = null, truth = truth, str = text.str, tick = values.tick, list = values.list,
+  tuple = values.tuple,
+  undefined = values.undefined, big = values.big, cat = strings.cat, attr = access.attr,
+  item = access.item, slice = access.slice,
+  call = access.call, method = access.method, spread = access.spread, named = access.named,
+  invoke = access.invoke,
 }
-for _, name in ipairs { "add", "sub", "mul", "div", "floordiv", "mod", "pow", "neg", "pos", "eq", "lt", "le", "gt", "ge",
+for _, name in ipairs { "add", "sub", "mul", "div", "floordiv", "mod", "pow", "neg", "pos", "eq",
+  "lt", "le", "gt", "ge",
   "contains", "tilde" } do
   words[name] = operators[name]
 end
 runtime.words = words
 
---- Keeps a condition's value in a slot.
+--- Stores the value of a condition in a slot.
 function words.keep(slots, i, v)
   slots[i] = v
   return v
 end
 
---- Keeps any value in a slot; tells whether it is true.
+--- Stores any value in a slot; returns whether it is true.
 function words.hold(slots, i, v)
   slots[i] = v
   return truth(v)
 end
 
---- The value of `a and b` when it is not b's, or when b is false: the slot's when that is not true.
+--- The value of `a and b` when it is not b: the slot's value if that is false, else false.
 function words.held(slots, i)
   local v = slots[i]
   return not truth(v) and v
@@ -66,9 +70,11 @@ end
 
 function words.setfield(ns, name, v)
   if values.kind(ns) ~= "namespace" then
-    fail("only a namespace's attributes can be set, not those of %s", values.typename(ns))
+    fail("only attributes of a namespace can be set, got %s", values.typename(ns))
   end
-  if name:sub(1, 1) == "_" then fail("a namespace's attribute cannot begin with '_': '%s'", name) end
+  if name:sub(1, 1) == "_" then
+    fail("a namespace's attribute cannot begin with '_': '%s'", name)
+  end
   values.put(ns.dict, name, v)
 end
 
@@ -77,16 +83,19 @@ function words.loop(items, n, depth0, recurse)
 end
 
 function words.macro(name, params, caller, kwargs, varargs, fn)
-  return setmetatable({ name = name, params = params, caller = caller, kwargs = kwargs, varargs = varargs, fn = fn,
-    special = caller or kwargs or varargs }, Macro)
+  return setmetatable({ name = name, params = params, caller = caller, kwargs = kwargs,
+    varargs = varargs, fn = fn, special = caller or kwargs or varargs }, Macro)
 end
 
-function words.unprovided(name) return values.undefined(("parameter '%s' was not provided"):format(name)) end
+function words.unprovided(name)
+  return values.undefined(("parameter '%s' was not provided"):format(name))
+end
 function words.unknown(kind, name) fail("no %s named '%s'", kind, name) end
 
--- ---- where messages begin ------------------------------------------------------------------------------------------
+-- ---- where messages begin -----------------------------------------------------------------------
 
---- A loop of the main text begins. A record when it is the outermost one over messages and somebody asked.
+--- A loop of the main text begins. Returns a record if boundaries are wanted and this is the
+--- outermost loop over messages.
 function words.begin(items, n)
   local record = state.record
   if not record or record.inside then return nil end
@@ -96,13 +105,13 @@ function words.begin(items, n)
   return { start = n }
 end
 
---- A round begins: what was written belongs to the messages before this one.
+--- An iteration begins: the text so far belongs to the messages before this one.
 function words.note(b, item, n)
   b[#b + 1] = n
   b[#b + 1] = type(item) == "table" and item.message or 0
 end
 
---- The loop has ended. One that wrote nothing was a search.
+--- The loop has ended. A loop without output was a search and gives no boundaries.
 function words.finish(b, n)
   local record = state.record
   record.inside = false
@@ -117,7 +126,7 @@ function words.generated(from, to)
   if record then record.generations[#record.generations + 1] = { from, to } end
 end
 
--- ---- functions of every template -----------------------------------------------------------------------------------
+-- ---- global functions ---------------------------------------------------------------------------
 
 local globals = {}
 runtime.globals = globals
@@ -126,7 +135,7 @@ local function define(name, fn) globals[name] = setmetatable({ name = name, fn =
 
 local function integer(v)
   local n = operators.number(v)
-  if math.type(n) ~= "integer" then fail("range wants integers, not %s", values.typename(v)) end
+  if math.type(n) ~= "integer" then fail("range needs integers, got %s", values.typename(v)) end
   return n
 end
 
@@ -138,7 +147,7 @@ define("range", function(_, from, to, step)
   if not to then from, to = 0, from end
   if step == 0 then fail "range: the step cannot be zero" end
   local count = step > 0 and (to - from + step - 1) // step or (from - to - step - 1) // -step
-  if count > MAX_RANGE then fail("a range of %d numbers, at most %d", count, MAX_RANGE) end
+  if count > MAX_RANGE then fail("a range has %d numbers, the limit is %d", count, MAX_RANGE) end
   local out = { from = from, to = to, step = step }
   for i = 1, count do out[i] = from + (i - 1) * step end
   values.tick(math.max(count, 0))
@@ -193,7 +202,8 @@ end)
 define("cycler", function(_, ...)
   local items, at = { ... }, 1
   if #items == 0 then fail "cycler needs something to cycle through" end
-  local object = setmetatable({ name = "cycler", fn = function() fail "a cycler cannot be called" end, fields = {} }, Func)
+  local function refuse() fail "a cycler cannot be called" end
+  local object = setmetatable({ name = "cycler", fn = refuse, fields = {} }, Func)
   local fields = object.fields
   fields.current = items[1]
   fields.next = setmetatable({ name = "next", fn = function()
@@ -209,9 +219,9 @@ define("cycler", function(_, ...)
   return object
 end)
 
--- ---- running -------------------------------------------------------------------------------------------------------
+-- ---- running ------------------------------------------------------------------------------------
 
---- Lookup of variables: the caller's, trusted ones first, then the functions above.
+--- The lookup of variables: trusted ones, the caller's, then the functions above.
 local function lookup(variables, trusted, doubt)
   return function(name)
     local v = trusted and trusted[name]
@@ -226,9 +236,9 @@ local function lookup(variables, trusted, doubt)
   end
 end
 
-local MAX_LEVELS = 2000 -- a value as deep as allowed is printed by three functions a level
+local MAX_LEVELS = 2000 -- the deepest value (200 levels) is printed by three functions per level
 
---- Adds the line where it happened to an error.
+--- Adds the template's line to an error.
 local function locate(err)
   if getmetatable(err) ~= values.Failure then
     err = setmetatable({ message = tostring(err) }, values.Failure)
@@ -253,7 +263,7 @@ local function byte_ends(pieces, n)
   return ends
 end
 
---- Boundaries in bytes, increasing, the last of equals.
+--- Boundaries in bytes, strictly increasing; of equal ones the last is kept.
 local function boundaries(list, ends)
   local out = {}
   for _, b in ipairs(list) do
@@ -277,8 +287,8 @@ local function spans_of(s)
   return out
 end
 
---- Renders a compiled chunk. options: tokens (trusted variables), now, spans, limits. Returns the text and, with spans,
---- a table of spans, boundaries and generations; or nil and a Failure.
+--- Runs a compiled chunk. options: tokens (trusted variables), now, spans, limits. Returns the text
+--- and, with spans, a table of spans, boundaries and generations; or nil and a Failure.
 function runtime.run(chunk, variables, options)
   values.begin(options.limits)
   state.now = options.now
@@ -289,14 +299,17 @@ function runtime.run(chunk, variables, options)
     local whole = strings.cat(pieces, n)
     if state.record then
       local ends, record = byte_ends(pieces, n), state.record
-      info = { spans = spans_of(whole), boundaries = boundaries(record.boundaries, ends), generations = {} }
-      for i, g in ipairs(record.generations) do info.generations[i] = { ends[g[1]] + 1, ends[g[2]] } end
+      info = { spans = spans_of(whole), boundaries = boundaries(record.boundaries, ends),
+        generations = {} }
+      for i, g in ipairs(record.generations) do
+        info.generations[i] = { ends[g[1]] + 1, ends[g[2]] }
+      end
     end
     return strings.text(whole)
   end, locate)
   state.record = nil
   if ok then return result, info end
-  if getmetatable(result) ~= values.Failure then -- no memory was left, not even for the error
+  if getmetatable(result) ~= values.Failure then -- out of memory in the message handler itself
     result = setmetatable({ message = tostring(result) }, values.Failure)
   end
   return nil, result

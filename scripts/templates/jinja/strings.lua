@@ -1,15 +1,16 @@
--- strings: text with marks, and Python's string functions over it.
+-- strings: text with marks, and Python's string functions on it.
 --
--- Everything here takes Lua strings and Str tables alike. A function finds out on plain text where to cut, and makes its
--- result of pieces with `sub` and `cat`, which carry the marks along. Python counts characters; texts that are all ASCII
--- are cut by bytes.
+-- All functions take Lua strings and Str tables. A function decides on the plain text where to cut,
+-- and builds its result from pieces with `sub` and `cat`, which keep the marks. Python counts
+-- characters; ASCII texts are cut by bytes.
 local values = require "templates.jinja.values"
-local Str, fail, charge, scan, search = values.Str, values.fail, values.charge, values.scan, values.search
+local Str, fail, charge, scan, search = values.Str, values.fail, values.charge, values.scan,
+  values.search
 local find, rawsub, concat = string.find, string.sub, table.concat
 
 local strings = {}
 
--- ---- the algebra ---------------------------------------------------------------------------------------------------
+-- ---- the algebra --------------------------------------------------------------------------------
 
 --- The plain text.
 local function text(s) return type(s) == "string" and s or s.text end
@@ -65,7 +66,7 @@ local function cat_marked(pieces, n)
   return make(concat(texts), marks)
 end
 
---- n pieces in one string.
+--- Joins n pieces.
 local function cat(pieces, n)
   local bytes, plain = 0, true
   n = n or #pieces
@@ -83,7 +84,8 @@ local function cat(pieces, n)
 end
 strings.cat = cat
 
---- Two strings, what `safe` gave staying so: its other side is escaped then.
+--- Joins two strings. If one is safe (the filter `safe`), the other is escaped and the result is
+--- safe.
 function strings.add(a, b)
   if type(a) == "string" and type(b) == "string" then
     charge(#a + #b)
@@ -95,18 +97,18 @@ function strings.add(a, b)
   return strings.safe(sum)
 end
 
---- Marks a string as needing no escape (a Markup of the reference).
+--- Marks a string as safe: it needs no escaping (Markup in the reference).
 function strings.safe(s)
   if type(s) == "string" then return make(s, {}, true) end
   return make(s.text, s.marks, true)
 end
 
---- A string that no longer knows whether it is safe.
+--- A string without its safe flag.
 function strings.unsafe(s)
   return type(s) == "table" and s.safe and make(s.text, s.marks) or s
 end
 
---- A text made from s in some other way: marked as a whole when anything of s was.
+--- A text derived from s by other means: marked as a whole if any part of s is.
 function strings.from(s, new)
   if type(s) == "string" or new == "" then return new end
   if #s.marks == 0 then return make(new, {}, s.safe) end
@@ -114,7 +116,7 @@ function strings.from(s, new)
   return make(new, { 1, #new }, s.safe)
 end
 
---- f over each stretch of equal trust: for changes that look at one character at a time.
+--- Applies f to each stretch of equal trust; for changes that work character by character.
 local function each_part(s, f)
   if type(s) == "string" then return f(s) end
   local pieces, at = {}, 1
@@ -122,7 +124,8 @@ local function each_part(s, f)
     if to < at then return end
     scan(to - at)
     local part = sub(s, at, to)
-    pieces[#pieces + 1] = strings.from(type(part) == "table" and make(part.text, part.marks) or part, f(text(part)))
+    local origin = type(part) == "table" and make(part.text, part.marks) or part
+    pieces[#pieces + 1] = strings.from(origin, f(text(part)))
     at = to + 1
   end
   for k = 1, #s.marks, 2 do
@@ -135,15 +138,17 @@ local function each_part(s, f)
 end
 strings.each_part = each_part
 
-local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;" }
+local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;",
+  ['"'] = "&#34;" }
 
---- HTML escaped, unless it is safe already; the result is safe.
+--- Escapes HTML, unless the string is safe; the result is safe.
 function strings.escape(s, force)
   if not force and type(s) == "table" and s.safe then return s end
-  return strings.safe(each_part(strings.unsafe(s), function(t) return (t:gsub("[&<>'\"]", ENTITIES)) end))
+  local function escape(t) return (t:gsub("[&<>'\"]", ENTITIES)) end
+  return strings.safe(each_part(strings.unsafe(s), escape))
 end
 
---- The items (strings) with a separator between them.
+--- Joins strings with a separator.
 function strings.join(items, separator)
   local pieces, n = {}, 0
   local bare = text(separator) == ""
@@ -161,7 +166,9 @@ end
 function strings.times(s, count)
   local t = text(s)
   if count <= 0 or t == "" then return "" end
-  if count > values.state.max_output then fail("the text is too long: %d times a string", count) end
+  if count > values.state.max_output then
+    fail("the text is too long: a string repeated %d times", count)
+  end
   charge(#t * count)
   if type(s) == "string" then return t:rep(count) end
   values.tick(count)
@@ -170,9 +177,9 @@ function strings.times(s, count)
   return cat_marked(pieces, count)
 end
 
--- ---- characters ----------------------------------------------------------------------------------------------------
+-- ---- characters ---------------------------------------------------------------------------------
 
---- Python's len. (utf8.len is ten times as fast as looking for a byte with a pattern.)
+--- Python's len. (utf8.len is ten times as fast as a search for non-ASCII bytes with a pattern.)
 function values.length(s)
   local t = text(s)
   scan(#t)
@@ -182,7 +189,7 @@ end
 local function is_ascii(t) return values.length(t) == #t end
 strings.len = values.length
 
---- The byte before which there are `count` characters.
+--- The byte after the first `count` characters.
 local function offset(t, count)
   if count <= 0 then return 1 end
   if is_ascii(t) then return math.min(count, #t) + 1 end
@@ -204,7 +211,7 @@ function values.characters(s)
   return out
 end
 
---- Character i (from 0, from the end when negative), or nil.
+--- Character i (from 0; negative: from the end), or nil.
 function strings.at(s, i)
   local t = text(s)
   if i < 0 then i = i + strings.len(t) end
@@ -222,16 +229,18 @@ function strings.range(s, i, j)
   return sub(s, offset(t, i), offset(t, j) - 1)
 end
 
---- A byte position as a number of characters before it.
+--- The number of characters before a byte.
 local function to_chars(t, byte)
   if is_ascii(t) then return byte - 1 end
   return utf8.len(t, 1, byte - 1, true) or byte - 1
 end
 
--- ---- white space ---------------------------------------------------------------------------------------------------
+-- ---- white space --------------------------------------------------------------------------------
 
 local SPACES = {}
-for _, c in ipairs { 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000 } do SPACES[utf8.char(c)] = true end
+for _, c in ipairs { 0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000 } do
+  SPACES[utf8.char(c)] = true
+end
 for c = 0x2000, 0x200A do SPACES[utf8.char(c)] = true end
 for c = 9, 13 do SPACES[string.char(c)] = true end
 for c = 28, 32 do SPACES[string.char(c)] = true end
@@ -247,7 +256,7 @@ local function width_before(t, j)
   return j - i + 1
 end
 
---- The first byte from i on that is not in the set, and the last one down from j.
+--- The first byte at or after i that is not in the set, and the last one at or before j.
 local function skip_right(t, i, set)
   if set == SPACES then i = find(t, "[^\t-\r\x1c-\x20]", i) or #t + 1 end
   while i <= #t do
@@ -267,7 +276,7 @@ local function skip_left(t, j, set)
 end
 strings.SPACES, strings.skip_right, strings.skip_left = SPACES, skip_right, skip_left
 
---- Without the characters of `chars` (white space by default) at its ends; sides: "l", "r" or "lr".
+--- Strips the characters of `chars` (white space by default); sides: "l", "r" or "lr".
 function strings.strip(s, chars, sides)
   local t, set = text(s), SPACES
   if chars then
@@ -283,9 +292,10 @@ end
 
 function strings.is_space(t) return t ~= "" and skip_right(t, 1, SPACES) > #t end
 
--- ---- finding and cutting -------------------------------------------------------------------------------------------
+-- ---- finding and cutting ------------------------------------------------------------------------
 
---- The bytes that characters i to j of a text are; Python's optional start and end of find, count, startswith …
+--- The byte range of characters i to j: Python's optional start and end of find, count, startswith
+--- …
 local function window(t, i, j)
   local n = strings.len(t)
   i, j = i or 0, j or n
@@ -301,7 +311,7 @@ local function backwards(t, needle, limit)
   return at and limit - at - #needle + 2
 end
 
---- Index of the first (or last) place of a text in another, in characters from 0; -1 when there is none.
+--- The index of the first (or last) occurrence, in characters from 0; -1 if there is none.
 function strings.find(s, needle, where)
   local t, part = text(s), text(needle)
   local i, j = window(t, where.from, where.to)
@@ -344,7 +354,7 @@ function strings.ends(s, suffix, where)
   return i ~= nil and #part <= j - i + 1 and rawsub(t, j - #part + 1, j) == part
 end
 
---- Every place of `old` becomes `new`, at most `count` of them.
+--- Replaces `old` with `new`, at most `count` times.
 function strings.replace(s, old, new, count)
   local t, part = text(s), text(old)
   search(#t, #part)
@@ -397,7 +407,7 @@ local function split_spaces(s, most)
   return out
 end
 
---- In place.
+--- Reverses a list in place.
 local function reversed(list)
   local n = #list
   values.tick(n)
@@ -427,7 +437,7 @@ end
 
 local function limit(most) return most and most >= 0 and most or math.huge end
 
---- The parts between separators, or between stretches of white space.
+--- Splits at a separator, or at white space.
 function strings.split(s, separator, most)
   most = limit(most)
   if not separator then return split_spaces(s, most) end
@@ -463,7 +473,7 @@ function strings.rsplit(s, separator, most)
   return reversed(out)
 end
 
---- before, separator, after: at the first place, or the last.
+--- Returns the text before, the separator and the text after, at its first or last occurrence.
 function strings.partition(s, separator, last)
   local t, part = text(s), text(separator)
   if part == "" then fail("the separator of partition is empty") end
@@ -475,7 +485,8 @@ function strings.partition(s, separator, last)
   return { sub(s, 1, a - 1), separator, sub(s, a + #part) }
 end
 
-local LINE_ENDS = { ["\n"] = true, ["\v"] = true, ["\f"] = true, ["\x1c"] = true, ["\x1d"] = true, ["\x1e"] = true,
+local LINE_ENDS = { ["\n"] = true, ["\v"] = true, ["\f"] = true, ["\x1c"] = true, ["\x1d"] = true,
+  ["\x1e"] = true,
   ["\u{85}"] = true, ["\u{2028}"] = true, ["\u{2029}"] = true, ["\r"] = true }
 
 --- Lines; with `keep` they keep their ends.
@@ -497,7 +508,7 @@ function strings.lines(s, keep)
   return out
 end
 
---- Filled up with spaces (or another character) to a width; side: "left", "right", "center".
+--- Pads to a width with spaces or another character; side: "left", "right", "center".
 function strings.pad(s, width, how)
   local missing = width - strings.len(s)
   if missing <= 0 then return s end

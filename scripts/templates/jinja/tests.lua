@@ -1,4 +1,4 @@
--- tests: what may follow `is`. Entries as in methods.lua; functions return a boolean.
+-- tests: everything that may follow `is`. Entries as in methods.lua; functions return a boolean.
 local case = require "templates.jinja.case"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
@@ -17,12 +17,14 @@ tests.defined = { function(v) return not is_undefined(v) end }
 tests.undefined = { is_undefined }
 tests.none = { function(v) return v == null end }
 tests.boolean, tests.integer, tests.float = of_kind "bool", of_kind "int", of_kind "float"
-tests.number, tests.string, tests.mapping = of_kind("int", "float", "bool"), of_kind "str", of_kind "dict"
+tests.number, tests.string, tests.mapping = of_kind("int", "float", "bool"), of_kind "str",
+  of_kind "dict"
 tests["true"] = { function(v) return v == true end }
 tests["false"] = { function(v) return v == false end }
 tests.callable = of_kind("macro", "func", "loop", "undefined")
 tests.sequence = of_kind("str", "list", "tuple", "dict", "range", "undefined")
-tests.iterable = of_kind("str", "list", "tuple", "dict", "range", "view", "generator", "undefined", "loop")
+tests.iterable = of_kind("str", "list", "tuple", "dict", "range", "view", "generator", "undefined",
+  "loop")
 tests.escaped = { function(v) return type(v) == "table" and v.safe == true end }
 
 tests.odd = { function(v) return eq(operators.mod(v, 2), 1) end }

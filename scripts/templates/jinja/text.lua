@@ -18,12 +18,14 @@ local function float(v)
 end
 text.float = float
 
--- Characters that Python prints as an escape although they are not control characters of ASCII: formats, separators,
+-- Characters outside ASCII that Python's repr escapes: format characters, separators,
 -- private use.
-local HIDDEN = { { 0x7F, 0xA0 }, { 0xAD, 0xAD }, { 0x600, 0x605 }, { 0x61C, 0x61C }, { 0x6DD, 0x6DD }, { 0x70F, 0x70F },
-  { 0x890, 0x891 }, { 0x8E2, 0x8E2 }, { 0x1680, 0x1680 }, { 0x180E, 0x180E }, { 0x2000, 0x200F }, { 0x2028, 0x202F },
-  { 0x205F, 0x206F }, { 0x3000, 0x3000 }, { 0xD800, 0xF8FF }, { 0xFEFF, 0xFEFF }, { 0xFFF0, 0xFFFB },
-  { 0xFFFE, 0xFFFF }, { 0x110BD, 0x110BD }, { 0x1D173, 0x1D17A }, { 0xE0000, 0xE00FF }, { 0xE01F0, 0x10FFFF } }
+local HIDDEN = { { 0x7F, 0xA0 }, { 0xAD, 0xAD }, { 0x600, 0x605 }, { 0x61C, 0x61C },
+  { 0x6DD, 0x6DD }, { 0x70F, 0x70F },
+  { 0x890, 0x891 }, { 0x8E2, 0x8E2 }, { 0x1680, 0x1680 }, { 0x180E, 0x180E }, { 0x2000, 0x200F },
+  { 0x2028, 0x202F }, { 0x205F, 0x206F }, { 0x3000, 0x3000 }, { 0xD800, 0xF8FF },
+  { 0xFEFF, 0xFEFF }, { 0xFFF0, 0xFFFB }, { 0xFFFE, 0xFFFF }, { 0x110BD, 0x110BD },
+  { 0x1D173, 0x1D17A }, { 0xE0000, 0xE00FF }, { 0xE01F0, 0x10FFFF } }
 
 local function is_hidden(c)
   for _, range in ipairs(HIDDEN) do
@@ -52,7 +54,7 @@ local function quote(t)
   return mark .. t .. mark
 end
 
---- Would repr write any character of it as an escape?
+--- Would repr escape any character of the text?
 function text.escapes(t)
   if t:find "[%c\x7F]" then return true end
   for _, c in utf8.codes(t, true) do
@@ -80,15 +82,23 @@ end
 
 local printers = {
   int = function(v) return v.digits end,
-  list = function(v, depth) return strings.cat { "[", items_repr(values.opened(v), #v, depth), "]" } end,
-  tuple = function(v, depth) return strings.cat { "(", items_repr(v, #v, depth), #v == 1 and ",)" or ")" } end,
+  list = function(v, depth)
+    return strings.cat { "[", items_repr(values.opened(v), #v, depth), "]" }
+  end,
+  tuple = function(v, depth)
+    return strings.cat { "(", items_repr(v, #v, depth), #v == 1 and ",)" or ")" }
+  end,
   dict = dict_repr,
-  view = function(v, depth) return strings.cat { v.typename, "([", items_repr(v, #v, depth), "])" } end,
+  view = function(v, depth)
+    return strings.cat { v.typename, "([", items_repr(v, #v, depth), "])" }
+  end,
   range = function(v)
     if v.step == 1 then return ("range(%d, %d)"):format(v.from, v.to) end
     return ("range(%d, %d, %d)"):format(v.from, v.to, v.step)
   end,
-  namespace = function(v, depth) return strings.cat { "<Namespace ", dict_repr(v.dict, depth), ">" } end,
+  namespace = function(v, depth)
+    return strings.cat { "<Namespace ", dict_repr(v.dict, depth), ">" }
+  end,
   macro = function(v) return ("<Macro %s>"):format(quote(v.name)) end,
   loop = function(v) return ("<LoopContext %d/%d>"):format(v.i, v.n) end,
   generator = function() return "<generator object>" end,
@@ -115,7 +125,7 @@ function repr(v, depth)
 end
 text.repr = repr
 
---- Python's str: what printing a value writes.
+--- Python's str, which is also what {{ }} prints.
 function text.str(v)
   local t = type(v)
   if t == "string" then return v end

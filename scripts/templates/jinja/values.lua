@@ -1,18 +1,22 @@
--- values: what a template computes with.
+-- values: the values of a template.
 --
--- Strings, numbers and booleans are Lua's own, None is json.null. Everything else is a table whose metatable is one of the
--- classes below, with the Python name of its type as `kind`. Lists and dicts never change once a template can see them
--- (the reference refuses that too), so JSON values are taken over lazily: a list or dict made from JSON holds the
--- original as `raw` until somebody looks inside, and as `src` ever after.
+-- Strings, numbers and booleans are Lua's, None is json.null. Everything else is a table whose
+-- metatable is one of the classes below, with the name of its Python type as `kind`. A template
+-- cannot change lists and dicts (the reference's sandbox refuses it as well), so JSON values are
+-- converted lazily: a list or dict from JSON holds the original as `raw` until it is first read,
+-- and as `src` afterwards.
 --
--- When a caller asks for spans, strings that came with the messages are `Str` tables: text and marks, where marks is a flat
--- list of byte ranges {from, to, from, to, …} that are not trusted. A Str without marks is never made (except for what
--- `safe` gives, see strings.lua), so the ordinary path meets Lua strings only.
+-- When a caller wants spans, strings that came with the messages are `Str` tables: text and marks,
+-- where marks is a flat list of byte ranges {from, to, from, to, …} that are not trusted. A Str
+-- always has marks (except for the results of `safe`, see strings.lua), so renderings without spans
+-- only see Lua strings.
 --
--- An integer beyond 64 bits is a `Big`: its digits. It is printed and compared, not computed with.
+-- An integer beyond 64 bits is a `Big`: its digits. It can be printed and compared, but not
+-- computed with.
 --
--- One rendering runs at a time: its limits live in `state`. Inside a task a long one lets the loop turn, and others may begin
--- meanwhile: then what `state` holds is put away.
+-- One rendering runs at a time; its limits are in `state`. In a task, a long rendering yields to
+-- the event loop, and another one may start meanwhile: `state` is saved and restored around the
+-- yield.
 local async = require "lib.async"
 local perigee = require "perigee"
 local json = perigee.json
@@ -29,18 +33,20 @@ local Str, List, Tuple, Dict = class "str", class "list", class "tuple", class "
 local Range, View, Gen = class "range", class("view", "dict_items"), class("generator", "generator")
 local Big = class "int"
 local Undefined, Namespace = class("undefined", "Undefined"), class("namespace", "Namespace")
-local Macro, Func, Loop = class("macro", "Macro"), class("func", "function"), class("loop", "LoopContext")
-values.Str, values.List, values.Tuple, values.Dict, values.Range, values.View = Str, List, Tuple, Dict, Range, View
+local Macro, Func, Loop = class("macro", "Macro"), class("func", "function"),
+  class("loop", "LoopContext")
+values.Str, values.List, values.Tuple, values.Dict, values.Range, values.View = Str, List, Tuple,
+  Dict, Range, View
 values.Gen, values.Undefined, values.Namespace, values.Macro = Gen, Undefined, Namespace, Macro
 values.Func, values.Loop, values.Big = Func, Loop, Big
 
--- ---- errors and limits ---------------------------------------------------------------------------------------------
+-- ---- errors and limits --------------------------------------------------------------------------
 
---- What a template did wrong; the line is added where the error is caught.
+--- An error of a template: message, and line, which is added where the error is caught.
 local Failure = { __tostring = function(e) return e.message end }
 values.Failure = Failure
 
---- Raises a template's error. Arguments as of string.format.
+--- Raises an error of the template. Arguments as of string.format.
 local function fail(text, ...)
   if select("#", ...) > 0 then text = text:format(...) end
   error(setmetatable({ message = text }, Failure), 0)
@@ -50,20 +56,20 @@ values.fail = fail
 local state = {}
 values.state = state
 
-local STRETCH = 256 -- steps between two looks at the clock
+local STRETCH = 256 -- steps between two reads of the clock, since a read costs as much as several
 
---- Lets the loop turn when that is due.
+--- Yields to the event loop when this task has run long enough.
 local function pause()
   state.pause = state.steps - STRETCH
   if not async.is_late() then return end
-  local mine = {}
-  for name, value in pairs(state) do mine[name] = value end
+  local saved = {}
+  for name, value in pairs(state) do saved[name] = value end
   async.sleep(0)
   for name in pairs(state) do state[name] = nil end
-  for name, value in pairs(mine) do state[name] = value end
+  for name, value in pairs(saved) do state[name] = value end
 end
 
---- Counts work: one per round of a loop, per item a filter looks at, per call.
+--- Counts work: one step per loop iteration, per item that a filter visits, per call.
 local function tick(n)
   local left = state.steps - (n or 1)
   state.steps = left
@@ -72,22 +78,27 @@ local function tick(n)
 end
 values.tick = tick
 
---- Counts text that is looked through: one per 256 bytes. Callers give more bytes where a look costs more.
+--- Counts text that is searched: one step per 256 bytes. Callers pass more bytes for dearer
+--- operations.
 function values.scan(bytes)
   if bytes >= 256 then tick(bytes >> 8) end
 end
 
---- Counts a search in so many bytes for so many: at worst it compares each with each.
+--- Counts a search for `needle` bytes in `bytes` bytes; the worst case compares each with each.
 function values.search(bytes, needle)
   if bytes > 0 then values.scan(bytes + (bytes * needle >> 6)) end
 end
 
---- Counts bytes of text that is made.
+--- Counts bytes of text that is created.
 local function charge(n)
-  if n > state.max_output then fail("the text is too long: more than %d bytes", state.max_output) end
+  if n > state.max_output then
+    fail("the text is too long: more than %d bytes", state.max_output)
+  end
   local left = state.bytes - n
   state.bytes = left
-  if left < 0 then fail("the template makes too much text: more than %d bytes in all", state.max_bytes) end
+  if left < 0 then
+    fail("the template produces too much text: more than %d bytes in all", state.max_bytes)
+  end
 end
 values.charge = charge
 
@@ -95,41 +106,48 @@ values.charge = charge
 function values.begin(limits)
   state.max_steps, state.steps, state.pause = limits.steps, limits.steps, limits.steps - STRETCH
   state.max_output, state.max_depth, state.depth = limits.output, limits.depth, 0
-  state.max_bytes = limits.output * 64
+  state.max_bytes = limits.output * 64 -- of all intermediate texts together
   state.bytes = state.max_bytes
   state.record = nil
 end
 
-local CALL = 10 -- steps that a call of a macro costs
+local CALL = 10 -- steps per call of a macro
 
---- Calls f one level deeper, within the limit.
+--- Calls f one level deeper; raises at the limit.
 function values.deeper(f, ...)
   local depth = state.depth + 1
   tick(CALL)
-  if depth > state.max_depth then fail("macros or loops call each other deeper than %d levels", state.max_depth) end
+  if depth > state.max_depth then
+    fail("macro or loop calls are nested deeper than %d levels", state.max_depth)
+  end
   state.depth = depth
   local result = f(...)
   state.depth = depth - 1
   return result
 end
 
--- ---- kinds ---------------------------------------------------------------------------------------------------------
+-- ---- kinds --------------------------------------------------------------------------------------
 
 --- An integer by its decimal digits (and sign).
-function values.big(digits) return setmetatable({ digits = digits, float = tonumber(digits) * 1.0 }, Big) end
+function values.big(digits)
+  return setmetatable({ digits = digits, float = tonumber(digits) * 1.0 }, Big)
+end
 
-local MAX_DIGITS = 4300 -- Python's own limit
+local MAX_DIGITS = 4300 -- Python's limit
 
---- The integer that decimal digits (and a sign) say.
+--- The integer with these decimal digits (and sign).
 function values.integer(digits)
-  if #digits > MAX_DIGITS then fail("an integer of %d digits, at most %d", #digits, MAX_DIGITS) end
+  if #digits > MAX_DIGITS then
+    fail("an integer has %d digits, the limit is %d", #digits, MAX_DIGITS)
+  end
   local sign, rest = digits:match "^([+-]?)0*(%d+)$"
   digits = (sign == "-" and "-" or "") .. rest
   local n = tonumber(digits)
   return mathtype(n) == "integer" and n or values.big(digits)
 end
 
---- str, int, float, bool, none, list, tuple, dict, range, view, generator, undefined, namespace, macro, func, loop
+--- str, int, float, bool, none, list, tuple, dict, range, view, generator, undefined, namespace,
+--- macro, func, loop
 local function kind(v)
   local t = type(v)
   if t == "string" then return "str" end
@@ -146,27 +164,33 @@ function values.typename(v)
   return kind(v)
 end
 
-local function is_str(v) return type(v) == "string" or type(v) == "table" and getmetatable(v) == Str end
+local function is_str(v)
+  return type(v) == "string" or type(v) == "table" and getmetatable(v) == Str
+end
 values.is_str = is_str
 
 function values.is_undefined(v) return type(v) == "table" and getmetatable(v) == Undefined end
 
--- ---- undefined -----------------------------------------------------------------------------------------------------
+-- ---- undefined ----------------------------------------------------------------------------------
 
---- A value for what is not there; using it (other than printing, testing, looping) raises the text.
+--- The value of a missing name. Any use other than printing, testing and looping raises the
+--- message.
 function values.undefined(text) return setmetatable({ message = text }, Undefined) end
 
-function values.unknown(name) return setmetatable({ message = ("'%s' is undefined"):format(name), name = name }, Undefined) end
+function values.unknown(name)
+  return setmetatable({ message = ("'%s' is undefined"):format(name), name = name }, Undefined)
+end
 
---- The undefined that obj.name or obj[name] gives.
+--- The undefined value of obj.name or obj[name].
 function values.missing(obj, name)
   local what = obj == null and "'None'" or "'" .. values.typename(obj) .. " object'"
-  local shown = is_str(name) and "attribute '" .. (type(name) == "string" and name or name.text) .. "'"
+  local shown = is_str(name) and "attribute '" .. (type(name) == "string" and name or name.text)
+    .. "'"
     or "element " .. (type(name) == "number" and tostring(name) or "of that kind")
   return setmetatable({ message = what .. " has no " .. shown }, Undefined)
 end
 
--- ---- lists and dicts -----------------------------------------------------------------------------------------------
+-- ---- lists and dicts ----------------------------------------------------------------------------
 
 function values.list(t) return setmetatable(t, List) end
 function values.tuple(t) return setmetatable(t, Tuple) end
@@ -174,7 +198,7 @@ function values.tuple(t) return setmetatable(t, Tuple) end
 --- A one-shot iterator over a list of items.
 function values.gen(t) return setmetatable({ items = t }, Gen) end
 
---- What dict.keys(), values() and items() give: a list that knows its name.
+--- The result of dict.keys(), values() and items(): a list with the name of its type.
 function values.view(name, t)
   t.typename = name
   return setmetatable(t, View)
@@ -182,7 +206,7 @@ end
 
 local MAX_DEPTH = 200
 
---- The form of a value that finds it in a dict's map.
+--- The key that a value has in the map of a dict.
 local function hash(k, depth)
   local t = type(k)
   if t == "string" or k == null then return k end
@@ -207,7 +231,9 @@ local function hash(k, depth)
     return "\0(" .. table.concat(parts, ",") .. ")"
   end
   if mt == Big then return "\0int " .. k.digits end
-  if mt == List or mt == Dict or mt == View then fail("a %s cannot be a key", k.typename or mt.name) end
+  if mt == List or mt == Dict or mt == View then
+    fail("a %s cannot be a key", k.typename or mt.name)
+  end
   return mt == Undefined and Undefined or k -- one undefined equals another
 end
 values.hash = hash
@@ -221,12 +247,15 @@ function values.put(dict, key, value)
   dict.map[h] = value
 end
 
--- ---- JSON values ---------------------------------------------------------------------------------------------------
+-- ---- JSON values --------------------------------------------------------------------------------
 
--- Words that a message may say and templates build their marks from ('<|' + role + '|>').
-local ROLES = { system = true, user = true, assistant = true, tool = true, developer = true, model = true, ipython = true,
-  observation = true, ["function"] = true, tool_call = true, tool_response = true, latest_reminder = true }
-local TYPES = { text = true, image = true, image_url = true, video = true, audio = true, input_text = true,
+-- Words of messages that templates build special tokens from ('<|' + role + '|>'): trusted.
+local ROLES = { system = true, user = true, assistant = true, tool = true, developer = true,
+  model = true, ipython = true,
+  observation = true, ["function"] = true, tool_call = true, tool_response = true,
+  latest_reminder = true }
+local TYPES = { text = true, image = true, image_url = true, video = true, audio = true,
+  input_text = true,
   input_audio = true, input_image = true, thinking = true, reasoning = true, ["function"] = true }
 local WORDS = { role = ROLES, type = TYPES }
 
@@ -235,7 +264,7 @@ local function taint(s)
   return setmetatable({ text = s, marks = { 1, #s } }, Str)
 end
 
---- A JSON value for a template. With `doubt` its strings are not trusted.
+--- Converts a JSON value for a template. With `doubt` its strings are not trusted.
 local function wrap(v, doubt)
   local t = type(v)
   if t == "string" then return doubt and taint(v) or v end
@@ -266,7 +295,9 @@ end
 local function sorted_keys(raw)
   local keys = {}
   for k in pairs(raw) do
-    if type(k) ~= "string" then error(("a template variable has the key %s, not a string"):format(tostring(k)), 0) end
+    if type(k) ~= "string" then
+      error(("a template variable has the key %s, keys must be strings"):format(tostring(k)), 0)
+    end
     keys[#keys + 1] = k
   end
   if not getmetatable(raw) then table.sort(keys) end
@@ -285,26 +316,26 @@ local function open_dict(dict)
   dict.keys, dict.map, dict.raw, dict.src = keys, map, nil, not doubt and raw or nil
 end
 
---- The dict with `keys` and `map` ready.
+--- The dict, with `keys` and `map` filled.
 local function open(dict)
   if dict.raw then open_dict(dict) end
   return dict
 end
 values.open = open
 
---- The list with its items ready.
+--- The list, with its items filled.
 local function opened(list)
   if list.raw then open_list(list) end
   return list
 end
 values.opened = opened
 
--- ---- iterating -----------------------------------------------------------------------------------------------------
+-- ---- iterating ----------------------------------------------------------------------------------
 
 --- The characters of a string; set by strings.lua.
 values.characters = nil
 
---- Items of anything that can be iterated over, as a table with a border (not to be changed); nil when it cannot.
+--- The items of an iterable value, as a list that must not be changed; nil if it is not iterable.
 local function try_items(v)
   if type(v) == "string" then return values.characters(v) end
   if type(v) ~= "table" then return nil end
@@ -328,7 +359,7 @@ function values.items(v)
   return items
 end
 
---- Python's len; nil when the value has none.
+--- Python's len; nil if the value has none.
 function values.try_len(v)
   if type(v) == "string" then return values.length(v) end
   if type(v) ~= "table" then return nil end
