@@ -1,5 +1,5 @@
--- Architectures that callers and sites bring: they win over those that ship, are replaced while models
--- serve, and a broken one changes nothing but what the status says.
+-- Architectures that callers and sites bring: they win over those that ship, are replaced while
+-- models serve, and a broken one changes nothing but what the status says.
 local architectures = require "hooks.architectures"
 local async = require "lib.async"
 local config = require "serve.config"
@@ -11,7 +11,8 @@ local serve = require "serve"
 local sites = require "sites"
 local json = perigee.json
 
-local forced = ... -- a collection at every allocation makes servers slow; the tests without one are enough
+-- a collection at every allocation makes servers slow; the tests without one are enough
+local forced = ...
 local test = harness.test
 
 local LLAMA, MOONLET = "tests/golden/llama", "examples/moonlet"
@@ -55,7 +56,7 @@ test("what is not an architecture", function(t)
   end
 end)
 
--- ---- of a site -----------------------------------------------------------------------------------
+-- ---- of a site ----------------------------------------------------------------------------------
 
 local function site(files, options)
   options = options or {}
@@ -63,8 +64,11 @@ local function site(files, options)
   return sites.open(files, options)
 end
 
-test("a site's architectures: found, listed, replaced, and kept when the new file is wrong", function(t)
-  local app <close> = site { ["models/mine.lua"] = llama "* 2", ["models/other.lua"] = llama("* 1", "new_one") }
+test("a site's architectures: found, listed, replaced, and kept when the new file is wrong",
+  function(t)
+  local app <close> = site {
+    ["models/mine.lua"] = llama "* 2", ["models/other.lua"] = llama("* 1", "new_one"),
+  }
   local status = app.scripts:status()
   t.eq(status.models, { "llama", "new_one" })
   local function ratio()
@@ -124,7 +128,7 @@ if not forced then -- the deadline is CPU time
   end)
 end
 
--- ---- while serving -------------------------------------------------------------------------------
+-- ---- while serving ------------------------------------------------------------------------------
 
 local function moonlet(what)
   return ([[
@@ -137,18 +141,21 @@ end
 --- Runs body(app, answer, status) in a task with a server on a site of these files.
 local function with_server(t, files, body)
   local folder = sites.folder(files)
-  local settings = { port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256, site = folder }
+  local settings = { port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256,
+    site = folder }
   local app = assert(serve.new { config = config.merge(assert(config.check(settings)), nil),
     models = { { name = "moonlet", path = MOONLET } } })
   local places = assert(app:start())
   local function ask(method, path, value)
-    local got = assert(http.request { url = places[1].address .. path, method = method, timeout_ms = harness.LIMIT_MS,
+    local got = assert(http.request { url = places[1].address .. path, method = method,
+      timeout_ms = harness.LIMIT_MS,
       body = value and json.encode(value) })
     t.eq(got.status, 200)
     return json.decode(got.body)
   end
   local function answer()
-    return ask("POST", "/v1/chat/completions", { messages = { { role = "user", content = "Hello!" } }, temperature = 0,
+    local messages = { { role = "user", content = "Hello!" } }
+    return ask("POST", "/v1/chat/completions", { messages = messages, temperature = 0,
       max_tokens = 8 }).choices[1].message.content
   end
   local function write(path, source)
@@ -158,7 +165,8 @@ local function with_server(t, files, body)
   async.run(function()
     local ok, why = xpcall(function()
       while app:state() == "loading" do async.sleep(5) end
-      body(app, { answer = answer, write = write, status = function() return ask("GET", "/v1/status").scripts end })
+      local function status() return ask("GET", "/v1/status").scripts end
+      body(app, { answer = answer, write = write, status = status })
     end, debug.traceback)
     if not ok then t.fail(why) end
     app:stop()
@@ -167,7 +175,7 @@ local function with_server(t, files, body)
 end
 
 if not forced then
-  test("serving: a model keeps its graph, the next load takes the new file, a broken file changes nothing", function(t)
+  test("serving: models keep their graphs, the next load takes the new file", function(t)
     with_server(t, { ["models/mine.lua"] = moonlet "* 1" }, function(app, server)
       local function again()
         assert(app.models:unload "moonlet")

@@ -19,11 +19,11 @@ end
 
 local function read(name) return assert(text.read_file(here .. "/../templates/" .. name)) end
 
--- ---- conformance ---------------------------------------------------------------------------------------------------
+-- ---- conformance --------------------------------------------------------------------------------
 
---- Every row is a context's name, a template and the text it gives; without a text it is an error. Each is rendered with
---- and without spans.
-test("every construct gives the text it should", function(t)
+--- Every case is the name of a context, a template and the expected text; without a text it must
+--- fail. Each is rendered with and without spans.
+test("every construct renders the expected text", function(t)
   local list = assert(json.decode(read "conformance.json", { digits = true }))
   for i, row in ipairs(list.cases) do
     if not forced or i % 40 == 0 then
@@ -44,7 +44,8 @@ end)
 test("values come as JSON or as plain tables", function(t)
   t.eq(render("{{ a.b[0] }}{{ c }}", { a = { b = { 5 } }, c = json.null }), "5None")
   t.eq(render("{{ d }}", { d = { z = 1, y = { true, false } } }), "{'y': [True, False], 'z': 1}")
-  t.eq(render("{{ d | tojson }}", { d = json.object { { "z", 1 }, { "a", json.array {} }, { "é", 1.0 } } }),
+  t.eq(render("{{ d | tojson }}", { d = json.object { { "z", 1 }, { "a", json.array {} },
+    { "é", 1.0 } } }),
     '{"z": 1, "a": [], "é": 1.0}')
   t.eq(render("{{ a }}{{ e | length }}", { a = json.array {}, e = json.object() }), "[]0")
   t.match(tostring(select(2, render("{{ f }}", { f = print }))), "cannot be a function")
@@ -53,7 +54,8 @@ end)
 
 test("a template changes nothing outside", function(t)
   local messages = json.decode '[{"role": "user", "content": "a"}]'
-  render("{% set messages = messages + [1] %}{% set x = messages[0] %}{{ messages | length }}", { messages = messages })
+  render("{% set messages = messages + [1] %}{% set x = messages[0] %}{{ messages | length }}",
+    { messages = messages })
   t.eq(json.encode(messages), '[{"role": "user", "content": "a"}]')
   t.eq(render("{{ os }}{{ io }}{{ require }}{{ _G }}{{ string }}", {}), "")
 end)
@@ -65,7 +67,7 @@ test("the clock", function(t)
   t.match(assert(templates.compile "{{ strftime_now('%Y') }}"):render {}, "^20%d%d$")
 end)
 
--- ---- errors --------------------------------------------------------------------------------------------------------
+-- ---- errors -------------------------------------------------------------------------------------
 
 local function fails(t, source, want, variables)
   local got, err = render(source, variables)
@@ -73,11 +75,13 @@ local function fails(t, source, want, variables)
   t.eq(tostring(err), want, source)
 end
 
-test("errors tell the line and what was expected", function(t)
+test("errors name the line and what was expected", function(t)
   fails(t, "a\n{{ b.c }}", "line 2: 'b' is undefined")
   fails(t, "a\n\n{% for x in 5 %}\n{% endfor %}", "line 3: 'int' object is not iterable")
-  fails(t, "{% if a %}\n\nb", "line 3: the template ends inside 'if', expected 'elif' or 'else' or 'endif'")
-  fails(t, "{% if a %}\n{% endfor %}", "line 2: unknown tag 'endfor', expected 'elif' or 'else' or 'endif' to close 'if'")
+  fails(t, "{% if a %}\n\nb",
+    "line 3: the template ends inside 'if', expected 'elif' or 'else' or 'endif'")
+  fails(t, "{% if a %}\n{% endfor %}",
+    "line 2: unknown tag 'endfor', expected 'elif' or 'else' or 'endif' to close 'if'")
   fails(t, "\n{{ a b }}", "line 2: expected '}}', got 'b'")
   fails(t, "{{ (a }}", "line 1: expected ')', got '}'")
   fails(t, "{{ (a", "line 1: this tag is not closed, expected ')'")
@@ -87,21 +91,23 @@ test("errors tell the line and what was expected", function(t)
   fails(t, "{{ ! }}", "line 1: unexpected character '!'")
   fails(t, "{{ }}", "line 1: expected an expression, got '}}'")
   fails(t, "{% for in x %}", "line 1: expected 'in', got 'x'")
-  fails(t, "{% include 'x' %}", "line 1: 'include' is not available: a chat template is a single file")
+  fails(t, "{% include 'x' %}",
+    "line 1: 'include' is not available: a chat template is a single file")
   fails(t, "{{ a | nope }}", "line 1: no filter named 'nope'")
   fails(t, "{{ a is nope }}", "line 1: no test named 'nope'")
   fails(t, "{{ raise_exception('no\nsystem') }}", "line 1: no system")
   fails(t, "{% macro m() %}\n{{ x.y }}{% endmacro %}\n{{ m() }}", "line 2: 'x' is undefined")
   fails(t, "{{ 'a' +\n 1 }}", 'line 1: can only concatenate str (not "int") to str')
   fails(t, "{{ d.q.r }}", "line 1: 'dict object' has no attribute 'q'", { d = json.object() })
-  fails(t, "{{ l.append(1) }}", "line 1: 'append' of a list is refused: a template cannot change values", { l = json.array {} })
+  fails(t, "{{ l.append(1) }}",
+    "line 1: 'append' of a list is refused: a template cannot change values", { l = json.array {} })
   fails(t, "\xff", "line 1: the template is not valid UTF-8 at byte 1")
   local _, err = templates.compile("{{", { name = "tool_use" })
   t.match(tostring(err), "^tool_use: line 1: ")
   t.eq(err.code, "format")
 end)
 
-test("an unknown filter in a branch not taken is no error", function(t)
+test("an unknown filter in a branch not taken is not an error", function(t)
   t.eq(render "{% if false %}{{ 1 | nope }}{% endif %}ok", "ok")
   t.eq(render "{{ 'ok' if true else 1 | nope }}", "ok")
   fails(t, "{% if true %}{{ 1 | nope }}{% endif %}", "line 1: no filter named 'nope'")
@@ -115,9 +121,11 @@ test("hostile templates end with an error", function(t)
   end
   local few = { steps = 10000 }
   stopped("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "deeper than 100 levels")
-  stopped("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}", "deeper than 100 levels")
+  stopped("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+    "deeper than 100 levels")
   stopped("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deeper than 100 levels")
-  stopped("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}", "more than 10000 steps", few)
+  stopped("{% for a in range(1000) %}{% for b in range(1000) %}{% endfor %}{% endfor %}",
+    "more than 10000 steps", few)
   stopped("{{ range(100001) }}", "the limit is 100000")
   stopped("{{ 'x' * 1000000000 }}", "too long")
   stopped("{{ 'x' * 9223372036854775807 }}", "too long")
@@ -137,12 +145,15 @@ test("hostile templates end with an error", function(t)
   stopped("{{ " .. ("["):rep(300) .. "1" .. ("]"):rep(300) .. " }}", "nested deeper than")
   stopped(("{% if 1 %}"):rep(500) .. ("{% endif %}"):rep(500), "nested deeper than")
   stopped(("{% for a in [1] %}"):rep(20) .. ("{% endfor %}"):rep(20), "nested deeper than 10")
-  stopped("{% set ns = namespace(s='xxxxxxxx') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+  stopped("{% set ns = namespace(s='xxxxxxxx') %}"
+    .. "{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "too long")
   stopped("{% set s = 'x' * 1000000 %}{% for i in range(100) %}{{ s }}{% endfor %}", "too long")
-  local grown = "{%% set ns = namespace(x=%s) %%}{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ %s }}"
+  local grown = "{%% set ns = namespace(x=%s) %%}"
+    .. "{%% for i in range(60) %%}{%% set ns.x = %s %%}{%% endfor %%}{{ %s }}"
   local small = { steps = 100000, output = 1 << 20 }
-  for _, way in ipairs { "ns.x", "ns.x | tojson", "ns.x | tojson(indent='x' * 9999)", "ns.x | string", "{ns.x: 1}" } do
+  for _, way in ipairs { "ns.x", "ns.x | tojson", "ns.x | tojson(indent='x' * 9999)",
+    "ns.x | string", "{ns.x: 1}" } do
     stopped(grown:format("(1,)", "(ns.x, ns.x)", way), "", small)
   end
   stopped(grown:format("'a'", "ns.x + ns.x", "1"), "too long", small)
@@ -182,7 +193,8 @@ test("large templates compile", function(t)
   local outside = {}
   for i = 1, 300 do outside["v" .. i] = i end
   t.eq(render(table.concat(names), outside), table.concat(want))
-  t.eq(render("{% for a in [1] %}" .. table.concat(parts) .. table.concat(names) .. "{% endfor %}{{ v1 }}"), table.concat(want))
+  t.eq(render("{% for a in [1] %}" .. table.concat(parts) .. table.concat(names)
+    .. "{% endfor %}{{ v1 }}"), table.concat(want))
   t.eq(render("{{ " .. ("1 + "):rep(1000) .. "1 }}"), "1001")
   t.eq(render("{{ " .. ("'a' ~ "):rep(1000) .. "'a' }}"), ("a"):rep(1001))
   t.eq(render("{{ " .. ("0 or "):rep(1000) .. "1 }}"), "1")
@@ -194,65 +206,86 @@ test("large templates compile", function(t)
   t.eq(render(table.concat(chain) .. "{% endif %}", { n = 250 }), "250")
 end)
 
--- ---- spans ---------------------------------------------------------------------------------------------------------
+-- ---- spans --------------------------------------------------------------------------------------
 
---- The text with what is not trusted in «».
+--- The text with untrusted parts in «».
 local function shown(source, variables, options)
   options = options or {}
   options.spans = true
   local out, info = render(source, variables, options)
   if not out then return tostring(info) end
   local parts = {}
-  for i, s in ipairs(info.spans) do parts[i] = s[3] and out:sub(s[1], s[2]) or "«" .. out:sub(s[1], s[2]) .. "»" end
+  for i, s in ipairs(info.spans) do
+    parts[i] = s[3] and out:sub(s[1], s[2]) or "«" .. out:sub(s[1], s[2]) .. "»"
+  end
   return table.concat(parts), info
 end
 
 test("text keeps its trust through every operation", function(t)
-  local vars = json.decode [[{"s": "ab<c", "l": ["x", "y"], "d": {"k": "v"}, "sp": "  a b  ", "n": 5, "u": "héé", "e": ""}]]
+  local vars = json.decode [[{"s": "ab<c", "l": ["x", "y"], "d": {"k": "v"}, "sp": "  a b  ",
+    "n": 5, "u": "héé", "e": ""}]]
   local function eq(source, want) t.eq(shown(source, vars), want, source) end
   eq("[{{ s }}]", "[«ab<c»]")
   eq("{{ '<' + s + '>' }}{{ '<' ~ s ~ n }}", "<«ab<c»><«ab<c»5")
   eq("{{ s[1:3] }} {{ s[0] }} {{ s[-1] }} {{ s[::-1] }}", "«b<» «a» «c» «c<ba»")
   eq("{{ ('(' ~ s ~ ')')[:3] }}|{{ ('(' ~ s ~ ')')[-3:] }}", "(«ab»|«<c»)")
   eq("{{ sp | trim }}|{{ sp.strip() }}|{{ (' ' ~ sp).lstrip() }}", "«a b»|«a b»|«a b  »")
-  eq("{{ s | upper }}{{ ('q' ~ s) | upper }}{{ ('q' ~ u ~ 'r') | upper }}", "«AB<C»Q«AB<C»Q«HÉÉ»R")
+  eq("{{ s | upper }}{{ ('q' ~ s) | upper }}{{ ('q' ~ u ~ 'r') | upper }}",
+    "«AB<C»Q«AB<C»Q«HÉÉ»R")
   eq("{{ s | replace('b', 'B') }}{{ 'a-b' | replace('-', s) }}", "«a»B«<c»a«ab<c»b")
-  eq("{{ l | join(', ') }} {{ ', '.join(l) }} {{ ['p', 'q'] | join(s) }}", "«x», «y» «x», «y» p«ab<c»q")
-  eq("{{ d | tojson }}{{ s | tojson }}{{ {'a': s} | tojson }}", '«{"k": "v"}»"«ab<c»"{"a": "«ab<c»"}')
+  eq("{{ l | join(', ') }} {{ ', '.join(l) }} {{ ['p', 'q'] | join(s) }}",
+    "«x», «y» «x», «y» p«ab<c»q")
+  eq("{{ d | tojson }}{{ s | tojson }}{{ {'a': s} | tojson }}",
+    '«{"k": "v"}»"«ab<c»"{"a": "«ab<c»"}')
   eq("{{ l }}{{ d }}{{ ['p', s] }}", "[«'x'», «'y'»]{«'k'»: «'v'»}['p', «'ab<c'»]")
   eq("{% for c in u %}{{ c }}.{% endfor %}", "«h».«é».«é».")
-  eq("{% for k, v in d.items() %}{{ k }}={{ v }}{% endfor %}{{ d | dictsort }}", "«k»=«v»[(«'k'», «'v'»)]")
+  eq("{% for k, v in d.items() %}{{ k }}={{ v }}{% endfor %}{{ d | dictsort }}",
+    "«k»=«v»[(«'k'», «'v'»)]")
   eq("{% set x %}<{{ s }}>{% endset %}{{ x }}{{ x | length }}", "<«ab<c»>6")
-  eq("{% macro m(a) %}<{{ a }}>{% endmacro %}{{ m(s) }}{{ m('q') }}{{ m(s) | upper }}", "<«ab<c»><q><«AB<C»>")
+  eq("{% macro m(a) %}<{{ a }}>{% endmacro %}{{ m(s) }}{{ m('q') }}{{ m(s) | upper }}",
+    "<«ab<c»><q><«AB<C»>")
   eq("{% filter upper %}p{{ s }}{% endfilter %}", "P«AB<C»")
-  eq("{{ '%s-%5s' % (s, s) }} {{ '{}={a:>6}'.format(s, a=s) }}", "«ab<c»- «ab<c» «ab<c»=  «ab<c»")
-  eq("{{ s.split('<') }}{{ (s ~ '|' ~ s).split('|')[1] }} {{ s.partition('<')[2] }}", "[«'ab'», «'c'»]«ab<c» «c»")
+  eq("{{ '%s-%5s' % (s, s) }} {{ '{}={a:>6}'.format(s, a=s) }}",
+    "«ab<c»- «ab<c» «ab<c»=  «ab<c»")
+  eq("{{ s.split('<') }}{{ (s ~ '|' ~ s).split('|')[1] }} {{ s.partition('<')[2] }}",
+    "[«'ab'», «'c'»]«ab<c» «c»")
   eq("{{ s | e }}{{ ('&' ~ s) | e }}", "«ab&lt;c»&amp;«ab&lt;c»")
-  eq("{{ s | indent(2, true) }}{{ s | center(8) }}|{{ s | truncate(3, true, '', 0) }}", "  «ab<c»  «ab<c»  |«ab<»")
-  eq("{{ s * 2 }}{{ s | string }}{{ s | default('q') }}{{ zz | default(s) }}", "«ab<cab<cab<cab<cab<c»")
+  eq("{{ s | indent(2, true) }}{{ s | center(8) }}|{{ s | truncate(3, true, '', 0) }}",
+    "  «ab<c»  «ab<c»  |«ab<»")
+  eq("{{ s * 2 }}{{ s | string }}{{ s | default('q') }}{{ zz | default(s) }}",
+    "«ab<cab<cab<cab<cab<c»")
   eq("{{ s if s else 'q' }}{{ s or 'q' }}{{ s and 'q' }}{{ e or 'q' }}", "«ab<cab<c»qq")
   eq("{{ (l | first) ~ (l | last) ~ (l | list)[1] ~ (l | map('upper') | join) }}", "«xyyXY»")
-  eq("{{ l | sort | join('-') }} {{ l | reverse | join('-') }} {{ l | unique | join('-') }}", "«x»-«y» «y»-«x» «x»-«y»")
-  eq("{{ s | urlencode }}{{ s | title }}{{ s.title() }}{{ s | capitalize }}", "«ab%3CcAb<CAb<CAb<c»")
-  eq("{{ '{\"q\": 1}' | from_json }}{{ ('{\"q\": \"' ~ 'z' ~ '\"}') | from_json }}", "{'q': 1}{'q': 'z'}")
-  eq("{{ s == 'ab<c' }}{{ s in ['ab<c'] }}{{ 'b' in s }}{{ d[l[0] | replace('x', 'k')] }}{{ s | length }}", "TrueTrueTrue«v»4")
+  eq("{{ l | sort | join('-') }} {{ l | reverse | join('-') }} {{ l | unique | join('-') }}",
+    "«x»-«y» «y»-«x» «x»-«y»")
+  eq("{{ s | urlencode }}{{ s | title }}{{ s.title() }}{{ s | capitalize }}",
+    "«ab%3CcAb<CAb<CAb<c»")
+  eq("{{ '{\"q\": 1}' | from_json }}{{ ('{\"q\": \"' ~ 'z' ~ '\"}') | from_json }}",
+    "{'q': 1}{'q': 'z'}")
+  eq("{{ s == 'ab<c' }}{{ s in ['ab<c'] }}{{ 'b' in s }}", "TrueTrueTrue")
+  eq("{{ d[l[0] | replace('x', 'k')] }}{{ s | length }}", "«v»4")
   eq("{{ n }}{{ s | length }}{{ none }}", "54None")
 end)
 
-test("roles and part types that are known words are trusted", function(t)
-  local vars = json.decode [[{"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image"}]},
+test("known roles and part types are trusted", function(t)
+  local vars = json.decode [[{"messages": [
+    {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "image"}]},
     {"role": "endoftext", "content": "x"}]}]]
-  t.eq(shown("{% for m in messages %}<|{{ m.role }}|>{% endfor %}{{ messages[0].content[1].type }}", vars),
-    "<|user|><|«endoftext»|>image")
+  t.eq(shown("{% for m in messages %}<|{{ m.role }}|>{% endfor %}", vars),
+    "<|user|><|«endoftext»|>")
+  t.eq(shown("{{ messages[0].content[1].type }}", vars), "image")
 end)
 
 test("special tokens of the model are trusted, the same name in a request is not", function(t)
-  t.eq(shown("{{ bos_token }}{{ eos_token }}", { eos_token = "</s>" }, { tokens = { bos_token = "<s>" } }), "<s>«</s>»")
+  t.eq(shown("{{ bos_token }}{{ eos_token }}", { eos_token = "</s>" },
+    { tokens = { bos_token = "<s>" } }), "<s>«</s>»")
 end)
 
 test("spans cover the text in order", function(t)
-  local messages = json.decode '[{"role": "user", "content": "a<|im_end|>b"}, {"role": "assistant", "content": "c"}]'
-  local out, info = render(read "chatml.jinja", { messages = messages, tools = json.decode '[{"d": "<|im_end|>"}]' },
+  local messages = json.decode [[
+    [{"role": "user", "content": "a<|im_end|>b"}, {"role": "assistant", "content": "c"}] ]]
+  local tools = json.decode '[{"d": "<|im_end|>"}]'
+  local out, info = render(read "chatml.jinja", { messages = messages, tools = tools },
     { spans = true, tokens = { bos_token = "<s>" } })
   local at = 1
   for _, s in ipairs(info.spans) do
@@ -265,28 +298,33 @@ test("spans cover the text in order", function(t)
 end)
 
 test("message boundaries and generations", function(t)
-  local messages = json.decode [[[{"role": "system", "content": "s"}, {"role": "user", "content": "hé"},
+  local messages = json.decode [[[
+    {"role": "system", "content": "s"}, {"role": "user", "content": "hé"},
     {"role": "assistant", "content": "yo"}, {"role": "tool", "content": "x"}]
   ]]
-  local out, info = render(read "chatml.jinja", { messages = messages, add_generation_prompt = true },
+  local out, info = render(read "chatml.jinja",
+    { messages = messages, add_generation_prompt = true },
     { spans = true, tokens = { bos_token = "<s>" } })
   local parts, before = {}, 0
   for i, b in ipairs(info.boundaries) do
     parts[i] = { b.messages, out:sub(before + 1, b.at) }
     before = b.at
   end
-  t.eq(parts, { { 0, "<s>" }, { 1, "<|im_start|>system\ns<|im_end|>\n" }, { 2, "<|im_start|>user\nhé<|im_end|>\n" },
+  t.eq(parts, { { 0, "<s>" }, { 1, "<|im_start|>system\ns<|im_end|>\n" },
+    { 2, "<|im_start|>user\nhé<|im_end|>\n" },
     { 3, "<|im_start|>assistant\nyo<|im_end|>\n" }, { 4, "<|im_start|>tool\nx<|im_end|>\n" } })
   t.eq(out:sub(before + 1), "<|im_start|>assistant\n")
   t.eq(#info.generations, 1)
   t.eq(out:sub(table.unpack(info.generations[1])), "yo<|im_end|>")
-  local _, rest = render("{{ messages[0].content }}{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
+  local _, rest = render("{{ messages[0].content }}"
+    .. "{% for m in messages[1:] %}{{ m.content }}{% endfor %}",
     { messages = messages }, { spans = true })
-  t.eq(rest.boundaries, { { at = 1, messages = 1 }, { at = 4, messages = 2 }, { at = 6, messages = 3 },
+  t.eq(rest.boundaries, { { at = 1, messages = 1 }, { at = 4, messages = 2 },
+    { at = 6, messages = 3 },
     { at = 7, messages = 4 } })
 end)
 
--- ---- random templates ----------------------------------------------------------------------------------------------
+-- ---- random templates ---------------------------------------------------------------------------
 
 local Random = {}
 Random.__index = Random
@@ -297,10 +335,13 @@ function Random:number(n)
   return (self.seed >> 24) % n + 1
 end
 
-local ATOMS = { "s", "n", "i", "f", "l", "d", "us", "messages", "undefined_name", "loop", "w", "1", "-2", "2.5", "'a'", "'%s{}'",
-  "''", "true", "none", "[]", "[1, 'b']", "{}", "{'a': s}", "(1, s)", "range(3)", "namespace(a=s)", "loop.index",
+local ATOMS = { "s", "n", "i", "f", "l", "d", "us", "messages", "undefined_name", "loop", "w", "1",
+  "-2", "2.5", "'a'", "'%s{}'",
+  "''", "true", "none", "[]", "[1, 'b']", "{}", "{'a': s}", "(1, s)", "range(3)", "namespace(a=s)",
+  "loop.index",
   "9223372036854775807" }
-local SIGNS = { "+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", ">=", "in", "not in", "and", "or" }
+local SIGNS = { "+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", ">=", "in", "not in",
+  "and", "or" }
 local FILTERS, TESTS, METHODS = {}, {}, {}
 for name in pairs(require "templates.jinja.filters") do FILTERS[#FILTERS + 1] = name end
 for name in pairs(require "templates.jinja.tests") do TESTS[#TESTS + 1] = name:match "^%a+$" end
@@ -314,7 +355,9 @@ table.sort(METHODS)
 function Random:arguments(depth)
   local args = {}
   for i = 1, self:number(4) - 1 do args[i] = self:expression(depth - 1) end
-  if self:number(12) == 1 then args[#args + 1] = self:pick { "attribute='a'", "boolean=true", "*l", "**d", "x=1" } end
+  if self:number(12) == 1 then
+    args[#args + 1] = self:pick { "attribute='a'", "boolean=true", "*l", "**d", "x=1" }
+  end
   return table.concat(args, ", ")
 end
 
@@ -323,41 +366,64 @@ function Random:expression(depth)
   local function inner() return self:expression(depth - 1) end
   if kind <= 2 then return self:pick(ATOMS) end
   if kind == 3 then return ("(%s %s %s)"):format(inner(), self:pick(SIGNS), inner()) end
-  if kind == 4 then return ("%s | %s(%s)"):format(inner(), self:pick(FILTERS), self:arguments(depth)) end
+  if kind == 4 then
+    return ("%s | %s(%s)"):format(inner(), self:pick(FILTERS), self:arguments(depth))
+  end
   if kind == 5 then return ("%s | %s"):format(inner(), self:pick(FILTERS)) end
-  if kind == 6 then return ("(%s is %s%s)"):format(inner(), self:pick(TESTS), self:pick { "", "(1)", " 2", " s" }) end
-  if kind == 7 then return ("(%s).%s(%s)"):format(inner(), self:pick(METHODS), self:arguments(depth)) end
-  if kind == 8 then return ("(%s)[%s]"):format(inner(), self:pick { "0", "-1", "1:", "::-1", "'a'", inner(), ":" .. inner() }) end
+  if kind == 6 then
+    return ("(%s is %s%s)"):format(inner(), self:pick(TESTS), self:pick { "", "(1)", " 2", " s" })
+  end
+  if kind == 7 then
+    return ("(%s).%s(%s)"):format(inner(), self:pick(METHODS), self:arguments(depth))
+  end
+  if kind == 8 then
+    return ("(%s)[%s]"):format(inner(), self:pick { "0", "-1", "1:", "::-1", "'a'", inner(),
+      ":" .. inner() })
+  end
   if kind == 9 then return ("(%s if %s else %s)"):format(inner(), inner(), inner()) end
   if kind == 10 then
-    return self:pick { "m", "m2", "caller", "loop", "joiner", "cycler", "dict" } .. "(" .. self:arguments(depth) .. ")"
+    return self:pick { "m", "m2", "caller", "loop", "joiner", "cycler",
+      "dict" } .. "(" .. self:arguments(depth) .. ")"
   end
   return self:pick { "not ", "-" } .. inner()
 end
 
-function Random:tag(body) return self:pick { "{% ", "{%- ", "{%+ " } .. body .. self:pick { " %}", " -%}", " +%}" } end
+function Random:tag(body)
+  return self:pick { "{% ", "{%- ", "{%+ " } .. body .. self:pick { " %}", " -%}", " +%}" }
+end
 
 function Random:statement(depth)
   local kind = depth <= 0 and self:number(3) or self:number(12)
   local function body() return self:body(depth - 1) end
   local function expression() return self:expression(2) end
-  if kind == 1 then return self:pick { "text ", "\n  ", "{# c #}\n", "<|im_end|>", "é", "{", "%}" } end
+  if kind == 1 then
+    return self:pick { "text ", "\n  ", "{# c #}\n", "<|im_end|>", "é", "{", "%}" }
+  end
   if kind <= 3 then return "{{ " .. expression() .. " }}" end
-  if kind == 4 then return self:tag("if " .. expression()) .. body() .. self:tag "else" .. body() .. self:tag "endif" end
+  if kind == 4 then
+    return self:tag("if " .. expression()) .. body() .. self:tag "else" .. body()
+      .. self:tag "endif"
+  end
   if kind <= 6 then
     local head = "for " .. self:pick { "w", "i", "a, b" } .. " in " .. expression()
     return self:tag(head .. self:pick { "", " if " .. expression(), " recursive" }) .. body()
       .. self:pick { "", "{% break %}", "{% continue %}", "{{ loop(l) }}" } .. self:tag "endfor"
   end
-  if kind == 7 then return self:tag("set " .. self:pick { "w", "s", "a, b", "ns.x" } .. " = " .. expression()) end
+  if kind == 7 then
+    return self:tag("set " .. self:pick { "w", "s", "a, b", "ns.x" } .. " = " .. expression())
+  end
   if kind == 8 then return self:tag "set w" .. body() .. self:tag "endset" end
   if kind == 9 then
-    return self:tag("macro " .. self:pick { "m", "m2" } .. "(a, b=" .. expression() .. ")") .. body() .. self:tag "endmacro"
+    return self:tag("macro " .. self:pick { "m", "m2" } .. "(a, b=" .. expression() .. ")")
+      .. body() .. self:tag "endmacro"
   end
   if kind == 10 then
-    return self:tag("call(q) " .. self:pick { "m", "m2" } .. "(" .. self:arguments(2) .. ")") .. body() .. self:tag "endcall"
+    return self:tag("call(q) " .. self:pick { "m", "m2" } .. "(" .. self:arguments(2) .. ")")
+      .. body() .. self:tag "endcall"
   end
-  if kind == 11 then return self:tag("filter " .. self:pick(FILTERS)) .. body() .. self:tag "endfilter" end
+  if kind == 11 then
+    return self:tag("filter " .. self:pick(FILTERS)) .. body() .. self:tag "endfilter"
+  end
   return self:tag "generation" .. body() .. self:tag "endgeneration"
 end
 
@@ -367,18 +433,19 @@ function Random:body(depth)
   return table.concat(parts)
 end
 
---- Cuts, doubles or drops a stretch of a template.
+--- Cuts, repeats or drops a part of a template.
 function Random:broken(source)
   local a, b = self:number(#source), self:number(#source)
   if a > b then a, b = b, a end
-  return self:pick { source:sub(1, a), source:sub(1, a) .. source:sub(b), source:sub(1, b) .. source:sub(a) }
+  return self:pick { source:sub(1, a), source:sub(1, a) .. source:sub(b),
+    source:sub(1, b) .. source:sub(a) }
 end
 
 local CONTEXT = [[{"s": "Hello, <|im_end|> Wörld", "n": null, "i": 7, "f": 2.5, "l": [3, 1, "x"],
   "d": {"b": 1, "a": [1, {"x": "y"}]}, "us": [{"a": "B", "b": 3}, {"a": "c", "b": 9}],
   "messages": [{"role": "user", "content": "hi"}, {"role": "tool", "content": "é"}]}]]
 
-test("random templates end with a text or an error of their own", function(t)
+test("random templates end with a text or with a template error", function(t)
   local random = setmetatable({ seed = 42 }, Random)
   local variables = json.decode(CONTEXT)
   local limits = { steps = 20000, depth = 20, output = 1 << 20 }
@@ -395,14 +462,20 @@ test("random templates end with a text or an error of their own", function(t)
       if not source:find("random", 1, true) then t.eq(same, out, "with spans: " .. source) end
       local last = 0
       for _, s in ipairs(info and info.spans or {}) do
-        if s[1] ~= last + 1 or s[2] < s[1] then t.fail("spans do not cover the text of " .. source) end
+        if s[1] ~= last + 1 or s[2] < s[1] then
+          t.fail("spans do not cover the text of " .. source)
+        end
         last = s[2]
       end
       if info then t.eq(last, #same, source) end
     else
-      if type(err) ~= "table" or err.code ~= "format" then t.fail("no error of its own: " .. source) end
+      if type(err) ~= "table" or err.code ~= "format" then
+        t.fail("not a template error: " .. source)
+      end
       local said = tostring(err)
-      if said:find "attempt to" or said:find "bad argument" then t.fail(said .. "\n      from " .. source) end
+      if said:find "attempt to" or said:find "bad argument" then
+        t.fail(said .. "\n      from " .. source)
+      end
     end
   end
   t.ok(texts > 0 or forced, "some templates give a text")

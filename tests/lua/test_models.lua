@@ -1,5 +1,5 @@
--- Every architecture against the logits of the reference, and against itself: any chunking, any number of threads, alone or
--- beside others, bit for bit.
+-- Every architecture against the logits of the reference, and against itself: any chunking, any
+-- number of threads, alone or batched, bit for bit.
 local perigee = require "perigee"
 local models = require "models"
 local run = require "engine.run"
@@ -8,7 +8,7 @@ local uv = require "luv"
 local test = require("harness").test
 
 local TOLERANCE, GGUF_TOLERANCE = 2e-3, 1e-3
-local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
+local forced = ... -- with a collection at every step: a few models are enough
 
 local function directories()
   local list = {}
@@ -20,7 +20,7 @@ local function directories()
   return list
 end
 
---- A tensor of a file of expected values.
+--- A tensor of the golden file.
 local function read(weights, name)
   local info = weights:find(name)
   if not info then return end
@@ -38,7 +38,7 @@ end
 
 local function bytes(t) return t:bytes() end
 
---- The last rows of the logits, as many as are expected.
+--- The largest difference to the expected logits, which are those of the last rows.
 local function distance(got, want)
   local rows = got:rows(got.shape[1] - want.shape[1] + 1, got.shape[1])
   return (rows - want):abs():max()
@@ -82,7 +82,7 @@ local function close(model)
   model.weights:close()
 end
 
---- The older dialect of the config says the same.
+--- The config in the older dialect must build the same model.
 local function check_older_config(t, folder, ids, whole)
   local source = text.read_file(folder .. "/config.old.json")
   if not source then return end
@@ -92,16 +92,19 @@ local function check_older_config(t, folder, ids, whole)
   close(model)
 end
 
---- Three sequences, one of them `ids`, in steps of changing make-up; the logits of `ids` as bytes.
-local function beside_others(model, ids)
-  local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 512, sequences = 3, threads = 2 }))
+--- Computes `ids` together with two other sequences, in steps of varying composition; returns its
+--- logits as bytes.
+local function among_others(model, ids)
+  local engine <close> = assert(perigee.engine.open(model.graph,
+    { tokens = 512, sequences = 3, threads = 2 }))
   local a, b, c = engine:add(), engine:add(), engine:add()
   local parts, at = {}, 1
   local sizes = { 3, 1, 7, 2, 1, 11, 4 }
   for k = 1, 100 do
     if at > #ids then break end
     local n = math.min(sizes[k % #sizes + 1], #ids - at + 1)
-    local mine = { seq = b, ids = table.move(ids, at, at + n - 1, 1, {}), outputs = n, rope_length = #ids }
+    local mine = { seq = b, ids = table.move(ids, at, at + n - 1, 1, {}), outputs = n,
+      rope_length = #ids }
     local step = { { seq = a, ids = { 5, 6, 7 } }, mine, { seq = c, ids = { k % 9 } } }
     if k % 3 == 0 then table.remove(step, 1) end
     assert(engine:step(step))
@@ -115,7 +118,8 @@ end
 for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or directories()) do
   test(name, function(t)
     local model = assert(models.load("tests/golden/" .. name))
-    local golden <close> = assert(perigee.weights.open("tests/golden/" .. name .. "/golden.safetensors"))
+    local golden <close> = assert(perigee.weights.open("tests/golden/" .. name
+      .. "/golden.safetensors"))
     local runner = run.new(model, { threads = 2 })
     check_reference(t, runner, golden)
     local ids = ids_of(golden, "ids.2")
@@ -123,7 +127,7 @@ for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or
     runner:close()
     same_bits(t, bits_of(model, ids, { threads = 1 }), whole, "one thread")
     same_bits(t, bits_of(model, ids, { threads = 2, fusion = false }), whole, "nothing fused")
-    same_bits(t, beside_others(model, ids), whole, "rows beside others")
+    same_bits(t, among_others(model, ids), whole, "rows among others")
     check_older_config(t, "tests/golden/" .. name, ids, whole)
     close(model)
   end)
@@ -142,7 +146,8 @@ end
 for _, name in ipairs(forced and {} or gguf_files()) do
   test(name .. ".gguf", function(t)
     local family, kind = name:match "^(.-)%-(.*)$"
-    local golden <close> = assert(perigee.weights.open(("tests/golden-gguf/%s.safetensors"):format(family)))
+    local expected = ("tests/golden-gguf/%s.safetensors"):format(family)
+    local golden <close> = assert(perigee.weights.open(expected))
     local model = assert(models.load(("tests/golden-gguf/%s.gguf"):format(name)))
     local runner = run.new(model, { threads = 2 })
     for k = 0, 1 do
@@ -155,7 +160,7 @@ for _, name in ipairs(forced and {} or gguf_files()) do
   end)
 end
 
-test("heads of their own and tied ones", function(t)
+test("separate and tied heads", function(t)
   local function head(name)
     local model = assert(models.load("tests/golden/" .. name))
     local values = model.graph:values()
@@ -167,7 +172,7 @@ test("heads of their own and tied ones", function(t)
   t.eq(head "llama-tied", "model.embed_tokens.weight")
 end)
 
-test("every value has a name of its own, and every layer is one", function(t)
+test("every value has a unique name, and every layer is a value", function(t)
   for _, name in ipairs(forced and { "llama" } or directories()) do
     local model = assert(models.load("tests/golden/" .. name))
     local values, seen, layers = model.graph:values(), {}, 0
@@ -178,13 +183,15 @@ test("every value has a name of its own, and every layer is one", function(t)
     end
     t.eq(layers, model.config.layers, name)
     for _, v in ipairs(values) do -- the last layer's output is what the last norm reads
-      if v.op == "output" then t.eq(seen[v.inputs[1]].inputs[1]:match "layers%.(%d+)$", tostring(layers - 1), name) end
+      if v.op == "output" then
+        t.eq(seen[v.inputs[1]].inputs[1]:match "layers%.(%d+)$", tostring(layers - 1), name)
+      end
     end
     close(model)
   end
 end)
 
-test("plans say what was fused, and save memory", function(t)
+test("plans list what was fused, and save memory", function(t)
   local model = assert(models.load "tests/golden/llama")
   local plan <close> = assert(model.graph:plan())
   local apart <close> = assert(model.graph:plan { fusion = false })

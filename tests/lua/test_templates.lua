@@ -1,4 +1,4 @@
--- templates: where a model keeps them, whole conversations, and what a message cannot do.
+-- templates: finding the templates of a model, whole conversations, and what a message cannot do.
 local async = require "lib.async"
 local perigee = require "perigee"
 local source = require "templates.source"
@@ -14,15 +14,17 @@ local ROOT = here .. "/../.."
 local SHARED = ROOT .. "/../shared"
 local NOW = 1794647107 -- 2026-11-14 09:05:07 UTC
 
--- ---- models --------------------------------------------------------------------------------------------------------
+-- ---- models -------------------------------------------------------------------------------------
 
---- A folder with these files, given to fn, and gone afterwards.
+--- Calls fn with a temporary folder that has these files.
 local function with_folder(files, fn)
   local folder = assert(uv.fs_mkdtemp(os.tmpname():match "^(.*)/" .. "/perigee-templates-XXXXXX"))
   local made = {}
   for name, content in pairs(files) do
     local sub = name:match "^(.*)/"
-    if sub and uv.fs_mkdir(folder .. "/" .. sub, 448) then made[#made + 1] = folder .. "/" .. sub end
+    if sub and uv.fs_mkdir(folder .. "/" .. sub, 448) then
+      made[#made + 1] = folder .. "/" .. sub
+    end
     local f = assert(io.open(folder .. "/" .. name, "wb"))
     f:write(content)
     f:close()
@@ -36,7 +38,8 @@ end
 
 test("a directory's template and special tokens", function(t)
   with_folder({ ["chat_template.jinja"] = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ x }}",
-    ["tokenizer_config.json"] = '{"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": null, '
+    ["tokenizer_config.json"] = '{"bos_token": "<s>", "eos_token": {"content": "</s>"}, '
+      .. '"unk_token": null, '
       .. '"chat_template": "old"}' },
     function(folder)
       local set = assert(templates.open(folder))
@@ -48,7 +51,8 @@ test("a directory's template and special tokens", function(t)
 end)
 
 test("named templates", function(t)
-  local list = '[{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T{{ tools | length }}"}, '
+  local list = '[{"name": "default", "template": "D"}, '
+    .. '{"name": "tool_use", "template": "T{{ tools | length }}"}, '
     .. '{"name": "rag", "template": "R"}]'
   with_folder({ ["tokenizer_config.json"] = '{"chat_template": ' .. list .. "}" }, function(folder)
     local set = assert(templates.open(folder))
@@ -67,10 +71,11 @@ test("named templates", function(t)
     t.eq(set.templates.readme, nil)
   end)
   t.eq(source.choose({ templates = { only = "x" } }, {}), "only")
-  t.eq({ source.choose({ templates = { a = "x", b = "y" } }, {}) }, { nil, "there is no default template, name one of: a, b" })
+  t.eq({ source.choose({ templates = { a = "x", b = "y" } }, {}) },
+    { nil, "there is no default template, name one of: a, b" })
 end)
 
-test("what is wrong with a model's files is told", function(t)
+test("errors name what is wrong with a model's files", function(t)
   t.match(tostring(select(2, templates.open "/nonexistent/model")), "^/nonexistent/model: ")
   with_folder({ ["config.json"] = "{}" }, function(folder)
     t.match(tostring(select(2, templates.open(folder))), "the model has no chat template")
@@ -110,8 +115,10 @@ local function gguf(pairs_of)
 end
 
 test("templates of a GGUF file", function(t)
-  local function content(merges) return gguf { { "general.architecture", "llama" }, { "tokenizer.ggml.model", "gpt2" },
-    { "tokenizer.ggml.tokens", { "<s>", "x", "y", "xy" } }, { "tokenizer.ggml.token_type", { 3, 1, 1, 1 } },
+  local function content(merges) return gguf { { "general.architecture", "llama" },
+    { "tokenizer.ggml.model", "gpt2" },
+    { "tokenizer.ggml.tokens", { "<s>", "x", "y", "xy" } },
+    { "tokenizer.ggml.token_type", { 3, 1, 1, 1 } },
     { "tokenizer.ggml.merges", merges },
     { "tokenizer.ggml.bos_token_id", 0 }, { "tokenizer.chat_template", "D{{ bos_token }}" },
     { "tokenizer.chat_template.tool_use", "T" } } end
@@ -126,31 +133,40 @@ test("templates of a GGUF file", function(t)
   end)
 end)
 
--- ---- continuing ----------------------------------------------------------------------------------------------------
+-- ---- continuing ---------------------------------------------------------------------------------
 
 test("a prompt can end inside the last message", function(t)
-  local keeps = assert(templates.compile "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>\n{% endfor %}")
-  local strips = assert(templates.compile "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>\n{% endfor %}")
-  local parts = assert(templates.compile "{% for m in messages %}{% for p in m.content %}[{{ p.text }}]{% endfor %}{% endfor %}")
-  local messages = json.decode '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure, "}]'
+  local function each(body)
+    return assert(templates.compile("{% for m in messages %}" .. body .. "{% endfor %}"))
+  end
+  local keeps = each "<{{ m.role }}>{{ m.content }}</>\n"
+  local strips = each "<{{ m.role }}>{{ m.content | trim }}</>\n"
+  local parts = each "{% for p in m.content %}[{{ p.text }}]{% endfor %}"
+  local messages = json.decode [[
+    [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure, "}] ]]
   local function go(template, list, field)
     return template:render({ messages = list }, { continue_final_message = field or true })
   end
   t.eq(go(keeps, messages), "<user>a</>\n<assistant>Sure, ")
   t.eq(go(strips, messages), "<user>a</>\n<assistant>Sure,")
-  t.eq(go(parts, json.decode '[{"role": "user", "content": [{"text": "x"}, {"text": "y"}, {"image": 1}]}]'), "[x][y")
+  t.eq(go(parts, json.decode [[
+    [{"role": "user", "content": [{"text": "x"}, {"text": "y"}, {"image": 1}]}] ]]), "[x][y")
   t.eq(json.encode(messages[2]), '{"role": "assistant", "content": "Sure, "}')
   t.match(tostring(select(2, go(keeps, json.array {}))), "no final message")
-  t.match(tostring(select(2, go(keeps, json.decode '[{"role": "user", "content": null}]'))), "no text in 'content'")
-  t.match(tostring(select(2, go(assert(templates.compile "x"), messages))), "does not show the final message")
-  local thinks = assert(templates.compile "{% for m in messages %}{{ m.thinking }}|{{ m.content }}{% endfor %}")
-  t.eq(go(thinks, json.decode '[{"role": "a", "thinking": "hm", "content": "c"}]', "thinking"), "hm")
-  local out, info = keeps:render({ messages = messages }, { continue_final_message = true, spans = true })
+  t.match(tostring(select(2, go(keeps, json.decode '[{"role": "user", "content": null}]'))),
+    "no text in 'content'")
+  t.match(tostring(select(2, go(assert(templates.compile "x"), messages))),
+    "does not show the final message")
+  local thinks = each "{{ m.thinking }}|{{ m.content }}"
+  t.eq(go(thinks, json.decode '[{"role": "a", "thinking": "hm", "content": "c"}]', "thinking"),
+    "hm")
+  local out, info = keeps:render({ messages = messages },
+    { continue_final_message = true, spans = true })
   t.eq(info.spans[#info.spans], { #out - 5, #out, false })
   t.eq(info.boundaries, { { at = 0, messages = 0 }, { at = 11, messages = 1 } })
 end)
 
--- ---- special tokens ------------------------------------------------------------------------------------------------
+-- ---- special tokens -----------------------------------------------------------------------------
 
 test("a message's text never becomes a special token", function(t)
   local model = ROOT .. "/examples/moonlet"
@@ -158,7 +174,8 @@ test("a message's text never becomes a special token", function(t)
   local mark = tokenizer:id "<|im_end|>"
   local function ids(content)
     local messages = json.array { json.object { { "role", "user" }, { "content", content } } }
-    local out, info = set:render({ messages = messages, add_generation_prompt = true }, { spans = true })
+    local out, info = set:render({ messages = messages, add_generation_prompt = true },
+      { spans = true })
     return tokenizer:encode(out, { spans = info.spans }), tokenizer:encode(out)
   end
   local function count(list)
@@ -175,18 +192,21 @@ test("a message's text never becomes a special token", function(t)
   tokenizer:close()
 end)
 
--- ---- published templates -------------------------------------------------------------------------------------------
+-- ---- published templates ------------------------------------------------------------------------
 
 local published = forced and function() end or test
 
---- Every rendering; the forced collection would take minutes for the list alone.
+--- Every rendering. Not with forced collection: reading the list alone would take minutes.
 local function each_case(t, fn)
   local content = text.read_file(SHARED .. "/cases/templates.json")
   if not content then return t.skip "1 list of 672 renderings is not here" end
   local seen = {}
   for _, case in ipairs((json.decode(content))) do
     local file = SHARED .. "/cases/templates/" .. case.template
-    seen[file] = seen[file] or assert(templates.compile(assert(text.read_file(file)), { name = case.template }))
+    if not seen[file] then
+      local jinja = assert(text.read_file(file))
+      seen[file] = assert(templates.compile(jinja, { name = case.template }))
+    end
     fn(case, seen[file])
   end
 end
@@ -197,16 +217,18 @@ published("published templates give the reference's text", function(t)
     local out, err = template:render(case.context, { now = NOW })
     if case.expected == nil then return t.ok(not out and err, what .. ": no error") end
     t.eq(out or tostring(err), case.expected, what)
-    t.eq(template:render(case.context, { now = NOW, spans = true }), case.expected, what .. " with spans")
+    t.eq(template:render(case.context, { now = NOW, spans = true }), case.expected,
+      what .. " with spans")
   end)
 end)
 
---- Letters of a text moved to where no template has any, so that one can see where they go.
+--- Moves the letters of a text to a range that no template uses, to see where they end up.
 local function moved(s)
   return (s:gsub("%a", function(c) return utf8.char(0x4E00 + c:byte()) end))
 end
 
-local SAID = { content = true, text = true, reasoning_content = true, description = true, arguments = true }
+local SAID = { content = true, text = true, reasoning_content = true, description = true,
+  arguments = true }
 
 local function move_said(v, said)
   if type(v) == "string" then return said and moved(v) or v end
@@ -259,7 +281,8 @@ published("published templates tell where messages end", function(t)
     end
     with, all = with + (#info.boundaries > 0 and 1 or 0), all + 1
   end)
-  t.ok(with >= all - 1, ("%d of %d loop over their messages"):format(with, all)) -- one counts with range()
+  -- one counts with range()
+  t.ok(with >= all - 1, ("%d of %d loop over their messages"):format(with, all))
 end)
 
 test("long renderings take turns, and do not disturb each other", function(t)
@@ -268,11 +291,14 @@ test("long renderings take turns, and do not disturb each other", function(t)
     local one = ('{"role": "user", "content": "%s <|im_end|>"}'):format(letter)
     return { messages = json.decode("[" .. (one .. ","):rep(9) .. one .. "]") }
   end
-  local template = assert(templates.compile("{% for m in messages %}{% for i in range(" .. rounds // 10 ..
+  local template = assert(templates.compile("{% for m in messages %}{% for i in range("
+    .. rounds // 10 ..
     ") %}{{ m.content }}{{ i }}{% endfor %}{% endfor %}"))
   local want, turns = {}, 0
   local letters = { "a", "b", "c" }
-  for i, letter in ipairs(letters) do want[i] = table.pack(template:render(conversation(letter), { spans = true })) end
+  for i, letter in ipairs(letters) do
+    want[i] = table.pack(template:render(conversation(letter), { spans = true }))
+  end
   local counter = uv.new_prepare()
   counter:start(function() turns = turns + 1 end)
   local jobs = {}
@@ -280,7 +306,11 @@ test("long renderings take turns, and do not disturb each other", function(t)
     jobs[i] = function()
       local made, info = template:render(conversation(letter), { spans = i ~= 2 })
       t.eq(made == want[i][1], true)
-      if i == 2 then t.eq(info, nil) else t.eq(json.encode(info) == json.encode(want[i][2]), true) end
+      if i == 2 then
+        t.eq(info, nil)
+      else
+        t.eq(json.encode(info) == json.encode(want[i][2]), true)
+      end
     end
   end
   async.run(t.expect(function()

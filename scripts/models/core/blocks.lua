@@ -69,8 +69,8 @@ end
 
 -- ---- experts ------------------------------------------------------------------------------------
 
---- The matrices of one role, one per expert: stacked (switch_mlp.gate_proj, experts.gate_proj, …),
---- or one by one (experts.7.gate_proj).
+--- The matrices of one role, one per expert: stacked (switch_mlp.gate_proj, experts.gate_proj), or
+--- one by one (experts.7.gate_proj).
 local function stacked(g, m, role, count)
   for _, place in ipairs { m "switch_mlp", m "experts", m "experts.switch_glu", m } do
     local w = first_of(place, roles[role])

@@ -155,8 +155,8 @@ local pattern_mixers = {
 }
 local older_mixers = { mamba = "linear_attention", attention = "full_attention" }
 
---- The mixer of each layer: "full_attention", "linear_attention", "conv", … Configs give a list of
---- types, a pattern of letters, an interval, or the numbers of some layers.
+--- The mixer of each layer: "full_attention", "linear_attention", "conv" … Configs give a list
+--- of types, a pattern of letters, an interval, or the numbers of some layers.
 function derived.mixers(c)
   local types = raw(c, "layers_block_type") or raw(c, "layer_types")
   local pattern = c.hybrid_override_pattern
