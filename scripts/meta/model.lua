@@ -6,7 +6,7 @@
 ---@field config table           One view of config.json in any dialect: heads, layers, rope, …
 ---@field weights perigee.Weights
 ---@field graph perigee.Graph
----@field builder table          What the graph was built with (models/graph.lua): more can be added to it, and tapped.
+---@field builder table          What the graph was built with (models/core/graph.lua): more can be added to it, and tapped.
 local Model = {}
 
 ---The tokenizer; nil and why when the model has none.

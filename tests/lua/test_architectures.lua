@@ -158,9 +158,11 @@ local function with_server(t, files, body)
     return ask("POST", "/v1/chat/completions", { messages = messages, temperature = 0,
       max_tokens = 8 }).choices[1].message.content
   end
-  local function write(path, source)
-    local f <close> = assert(io.open(folder .. "/" .. path, "w"))
+  local function write(path, source) -- renamed into place: the watcher must not see half a file
+    local f = assert(io.open(folder .. "/new", "w"))
     f:write(source)
+    f:close()
+    assert(os.rename(folder .. "/new", folder .. "/" .. path))
   end
   async.run(function()
     local ok, why = xpcall(function()
@@ -184,8 +186,9 @@ if not forced then
       end
       local first = server.answer()
       t.ok(#first > 0)
+      local before = app.scripts:current()
       server.write("models/mine.lua", moonlet "* -1") -- the worst token becomes the best
-      while server.status().generation == 1 do async.sleep(5) end -- seen by the watcher
+      while app.scripts:current() == before do async.sleep(5) end -- until the watcher has seen it
       t.eq(server.answer(), first)
       local upside_down = again()
       t.ok(upside_down ~= first)
