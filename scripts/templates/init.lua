@@ -16,15 +16,14 @@ local values = require "templates.jinja.values"
 
 local templates = {}
 
---- Limits of one rendering: loop iterations and calls, levels of calls, bytes of text. The largest
---- chat template needs about ten steps per message; the limits stop a template that never ends,
---- after seconds.
+--- Limits of one rendering: loop iterations and calls, levels of calls, bytes of text. Published
+--- templates take 400 steps per message at most; 10 million steps take about a second.
 templates.limits = { steps = 10000000, depth = 100, output = 32 << 20 }
 
 local Template = {}
 Template.__index = Template
 
--- compiled templates; a server has a few per model, and a full cache is emptied
+-- Compiled templates. A server has a few per model; a full cache is emptied.
 local CACHE_SIZE = 64
 local cache, cached = {}, 0
 

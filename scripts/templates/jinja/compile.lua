@@ -19,7 +19,7 @@ local quote = expressions.quote
 
 local compile = {}
 
--- names looked up at the start, and again names in scopes; Lua allows 200 locals
+-- Names looked up at the start, and again names in scopes; Lua allows 200 locals.
 local MAX_LOCALS = 60
 local MAX_LOOPS = 10   -- nested in one function
 local MAX_PARAMS = 50

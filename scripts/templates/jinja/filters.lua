@@ -510,7 +510,7 @@ filters.batch = { function(v, count, fill)
   local items = values.items(v)
   values.tick(#items)
   count = want_int(count, "the size of a batch")
-  -- the reference checks the size before it adds an item
+  -- The reference checks the size before it adds an item.
   if count == 0 and #items > 0 then out[1] = list {} end
   for _, item in ipairs(items) do
     if not row or #row == count then

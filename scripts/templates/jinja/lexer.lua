@@ -97,9 +97,9 @@ local BASES = { x = { 16, "%x" }, o = { 8, "[0-7]" }, b = { 2, "[01]" } }
 --- The number at i: its type, its value, the byte after it.
 local function number_at(t, i)
   local base = t:sub(i, i) == "0" and BASES[t:sub(i + 1, i + 1):lower()]
-  local behind = base and digits_end(t, t:match("^_?()", i + 2), base[2])
-  if behind then
-    return "integer", tonumber(t:sub(i + 2, behind - 1):gsub("_", ""), base[1]), behind
+  local after = base and digits_end(t, t:match("^_?()", i + 2), base[2])
+  if after then
+    return "integer", tonumber(t:sub(i + 2, after - 1):gsub("_", ""), base[1]), after
   end
   local stop = digits_end(t, i, "%d")
   local whole = stop
@@ -152,7 +152,7 @@ end
 
 --- Moves to byte i, after the end of a tag with this sign. trim: the newline after a block is
 --- removed.
-function Scanner:behind(i, sign, trim)
+function Scanner:pass_tag(i, sign, trim)
   local t = self.text
   if sign == "-" then
     i = skip_right(t, i, SPACES)
@@ -167,7 +167,7 @@ function Scanner:comment(i)
   local close = self.text:find("#}", i, true)
   if not close then lexer.fail(self.line, "this comment is not closed, expected '#}'") end
   local sign = close > i and self.text:sub(close - 1, close - 1) or ""
-  self:behind(close + 2, sign, true)
+  self:pass_tag(close + 2, sign, true)
 end
 
 --- {% raw %} at i (after its sign); false if it is another block.
@@ -176,7 +176,7 @@ function Scanner:raw(i)
   local sign, after = t:match("^%s*raw%s*(%-?)%%}()", i)
   if not sign then return false end
   local began = self.line
-  self:behind(after, sign, false)
+  self:pass_tag(after, sign, false)
   local from = self.at
   while true do
     local at = t:find("{%", from, true)
@@ -184,7 +184,7 @@ function Scanner:raw(i)
     local before, last, stop = t:match("^{%%([-+]?)%s*endraw%s*([-+]?)%%}()", at)
     if stop then
       self:data(at - 1, before, true)
-      self:behind(stop, last, true)
+      self:pass_tag(stop, last, true)
       return true
     end
     from = at + 2
@@ -257,7 +257,7 @@ function Scanner:tag(kind)
     if #stack == 0 then sign, after = self:tag_end(kind) end
     if sign then
       self:push(kind .. "_end")
-      return self:behind(after, sign, kind == "block")
+      return self:pass_tag(after, sign, kind == "block")
     end
     self:token(stack)
   end

@@ -91,7 +91,7 @@ local function round_half_even(x, precision)
   if x ~= x or x == math.huge or x == -math.huge then return x end
   if precision > 0 then return tonumber(("%." .. math.min(precision, 99) .. "f"):format(x)) end
   local unit = 10.0 ^ -precision
-  -- with a point, because "-0" would read as the integer 0
+  -- With a point, because "-0" would read as the integer 0.
   return tonumber(("%.0f.0"):format(x / unit)) * unit
 end
 

@@ -159,7 +159,7 @@ function operators.mod(a, b)
   end
   local x, y = two("%", a, b)
   local rest = x % y
-  -- zero takes the divisor's sign
+  -- Zero takes the divisor's sign.
   if rest == 0 and mathtype(rest) == "float" then return y < 0 and -0.0 or 0.0 end
   return rest
 end
