@@ -45,9 +45,16 @@ function perigee.error(code, message, options) end
 ---@return integer cap   bytes; 0 when there is none
 function perigee.heap() end
 
----Opens a model directory or a GGUF file: weights, graph and tokenizer.
+---How models of some types are built (scripts/models/init.lua).
+---@class perigee.Architecture
+---@field names string[]          Values of model_type in config.json.
+---@field build fun(g: table, c: table): table   Builds the graph; returns the logits.
+---@field extras? fun(c: table): string[]        Patterns of tensors that may stay unused.
+---@field defaults? table         Values of config keys that are missing.
+
+---Opens a model directory or a GGUF file: weights, graph and tokenizer. architectures win over those that ship.
 ---@param path string
----@param options? { threads?: integer }
+---@param options? { threads?: integer, architectures?: perigee.Architecture[] }
 ---@return perigee.Model? model
 ---@return string|perigee.Error? err
 function perigee.open(path, options) end
