@@ -186,9 +186,12 @@ pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error
   *n = *node;
   int64_t width = 1;
   for (int i = 0; i < n->rank; i++) {
-    if (n->dim[i] < 1 || (width *= n->dim[i]) > MAX_WIDTH)
-      return pe_fail(err, PE_ESHAPE, "value of %lld floats per row: it must have between 1 and %d",
-                     (long long)width, MAX_WIDTH);
+    if (n->dim[i] < 1)
+      return pe_fail(err, PE_ESHAPE, "dimension %d of a value must be at least 1, got %d", i + 1,
+                     n->dim[i]);
+    if ((width *= n->dim[i]) > MAX_WIDTH)
+      return pe_fail(err, PE_ESHAPE, "a value can have %d floats per row, got %lld or more",
+                     MAX_WIDTH, (long long)width);
   }
   n->width = (int32_t)width;
   if (!n->name) {
