@@ -142,7 +142,7 @@ typedef struct pe_norm_args {
  * each value stand for neighbours, `width` below the line's repeats the input as a whole. out may
  * be an input that is as wide as the line. */
 typedef struct pe_map_step {
-  int32_t op, a, b, to; /* op: pe_map_op; a or b = -1 - i: constant i */
+  int32_t op, a, b, to; /* op: pe_map_op; a, b: registers or constants; to: a register */
 } pe_map_step;
 typedef struct pe_map_args {
   int32_t width, inputs, steps, result; /* result: the register that is stored */
@@ -152,6 +152,10 @@ typedef struct pe_map_args {
   pe_map_step step[PE_MAP_STEPS];
   float value[PE_MAP_STEPS]; /* the constants */
 } pe_map_args;
+/* Operands of a step: registers count from 0, constants (indices of `value`) from -1 downwards. */
+static inline int32_t pe_map_constant(int32_t i) { return -1 - i; }
+static inline bool pe_map_is_constant(int32_t operand) { return operand < 0; }
+static inline int32_t pe_map_constant_index(int32_t operand) { return -1 - operand; }
 
 /* cos and sin of every rotation, computed once per step and shared by all layers.
  * out: `half` cosines, then `half` sines, of position * frequency rounded to float32.

@@ -9,16 +9,16 @@ typedef struct registers {
   float value[PE_MAP_STEPS][BLOCK]; /* the constants that are used */
 } registers;
 
-static void fill(float *p, float x) {
-  for (int i = 0; i < BLOCK; i++) p[i] = x;
+static void fill_constant(const pe_map_args *a, int32_t operand, registers *regs) {
+  int32_t k = pe_map_constant_index(operand);
+  for (int i = 0; i < BLOCK; i++) regs->value[k][i] = a->value[k];
 }
 
 static void fill_constants(const pe_map_args *a, registers *regs) {
   for (int s = 0; s < a->steps; s++) {
     const pe_map_step *step = &a->step[s];
-    if (step->a < 0) fill(regs->value[-1 - step->a], a->value[-1 - step->a]);
-    if (!pe_map_is_unary(step->op) && step->b < 0)
-      fill(regs->value[-1 - step->b], a->value[-1 - step->b]);
+    if (pe_map_is_constant(step->a)) fill_constant(a, step->a, regs);
+    if (!pe_map_is_unary(step->op) && pe_map_is_constant(step->b)) fill_constant(a, step->b, regs);
   }
 }
 
@@ -45,7 +45,7 @@ static void load_input(const pe_cpu_call *c, int i, int64_t row, int64_t from, i
 }
 
 static const float *operand(const registers *regs, int32_t r) {
-  return r < 0 ? regs->value[-1 - r] : regs->at[r];
+  return pe_map_is_constant(r) ? regs->value[pe_map_constant_index(r)] : regs->at[r];
 }
 
 static void map_block(const pe_cpu_call *c, int64_t row, int64_t from, int64_t n, registers *regs) {

@@ -196,10 +196,4 @@ pe_status pe_graph_sized_vector(pe_graph *g, pe_param p, int64_t want, const flo
 /* Writes the shape of a value, "[4, 64]", for messages. */
 void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size);
 
-/* Operands of a map step: registers count from 0; below 0 they are constants of
- * pe_map_args.value. */
-static inline int32_t pe_map_constant(int32_t i) { return -1 - i; }
-static inline bool pe_map_is_constant(int32_t operand) { return operand < 0; }
-static inline int32_t pe_map_constant_index(int32_t operand) { return -1 - operand; }
-
 #endif
