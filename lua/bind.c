@@ -7,8 +7,8 @@
 #error "perigee needs Lua 5.4"
 #endif
 
-/* What a state knows about one class. It is a plain userdata kept in the registry, so it outlives every
- * finalizer. */
+/* A class in one Lua state: a userdata without a metatable, kept in the registry, so that it
+ * outlives every finalizer. */
 typedef struct class_entry {
   const pe_class *class_;
   int64_t live;
@@ -24,12 +24,12 @@ typedef struct object {
 
 _Static_assert(sizeof(object) % 8 == 0, "payloads are 8-byte aligned");
 
-static const char CLASSES = 0; /* registry key of: class name -> class_entry */
+static const char CLASSES = 0; /* registry key of the table: class name -> class_entry */
 static const char *const ERROR_CLASS = "perigee.Error";
 
 static object *object_of(void *self) { return (object *)self - 1; }
 
-/* ---- classes ------------------------------------------------------------------------------------------- */
+/* ---- classes --------------------------------------------------------------------------------- */
 
 /* [] -> [classes] */
 static void push_registry(lua_State *L) {
@@ -61,7 +61,7 @@ static int object_close(lua_State *L) {
   return 0;
 }
 
-/* [self, key] -> [value]; upvalues: methods, fields, the class's own index or nil. */
+/* [self, key] -> [value]; upvalues: methods, fields, the class's index or nil. */
 static int object_index(lua_State *L) {
   lua_pushvalue(L, 2);
   if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
@@ -165,7 +165,7 @@ void *pe_bind_check(lua_State *L, int arg, const pe_class *class_) {
   return o + 1;
 }
 
-/* One step is at most as long as a megabyte of allocation asks for: a larger object is no reason for a longer
+/* A step is capped at the work for one megabyte, so that a large object does not cause a long
  * pause. */
 void pe_bind_account(lua_State *L, uint64_t bytes) {
   uint64_t kb = bytes >> 10;
@@ -187,7 +187,7 @@ uint64_t pe_bind_push_live(lua_State *L) {
   return bytes;
 }
 
-/* [table] -> [table]: table[key] = list of the names. */
+/* [table] -> [table]: table[key] = list of the names, and `extra`. */
 static void set_names(lua_State *L, const char *key, const luaL_Reg *list, const char *extra) {
   lua_newtable(L);
   lua_Integer n = 0;
@@ -216,7 +216,7 @@ void pe_bind_push_classes(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* ---- errors -------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static int error_tostring(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -256,18 +256,15 @@ int pe_bind_error(lua_State *L, const pe_error *err) {
 }
 
 int pe_bind_raise(lua_State *L, const pe_error *err) { return luaL_error(L, "%s", err->text); }
-int pe_bind_argerror(lua_State *L, int arg, const pe_error *err) {
-  return luaL_argerror(L, arg, err->text);
-}
 
-/* ---- option tables ------------------------------------------------------------------------------------- */
+/* ---- option tables --------------------------------------------------------------------------- */
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Edit distance of short words; anything longer than 31 characters is far away from everything. */
+/* Edit distance of words of up to 31 characters; longer ones match nothing. */
 static size_t distance(const char *a, const char *b) {
   size_t n = strlen(a), m = strlen(b), row[32];
-  if (n > 31 || m > 31) return 99;
+  if (n > 31 || m > 31) return SIZE_MAX;
   for (size_t j = 0; j <= m; j++) row[j] = j;
   for (size_t i = 1; i <= n; i++) {
     size_t corner = row[0];
@@ -286,12 +283,14 @@ static int unknown_option(lua_State *L, int arg, const char *key, const char *co
   size_t best = strlen(key) / 2 + 1;
   for (; *keys; keys++) {
     size_t d = distance(key, *keys);
-    if (d < best) best = d, nearest = *keys;
+    if (d < best) {
+      best = d;
+      nearest = *keys;
+    }
   }
-  return luaL_argerror(L, arg,
-                       nearest
-                           ? lua_pushfstring(L, "unknown option '%s', is it '%s'?", key, nearest)
-                           : lua_pushfstring(L, "unknown option '%s'", key));
+  const char *text = nearest ? lua_pushfstring(L, "unknown option '%s', is it '%s'?", key, nearest)
+                             : lua_pushfstring(L, "unknown option '%s'", key);
+  return luaL_argerror(L, arg, text);
 }
 
 void pe_bind_options(lua_State *L, int arg, const char *const *keys) {
@@ -300,8 +299,8 @@ void pe_bind_options(lua_State *L, int arg, const char *const *keys) {
   luaL_checkstack(L, 4, "options");
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING)
-      luaL_argerror(L, arg,
-                    lua_pushfstring(L, "option names are strings, got %s", luaL_typename(L, -2)));
+      luaL_argerror(
+          L, arg, lua_pushfstring(L, "option names must be strings, got %s", luaL_typename(L, -2)));
     const char *key = lua_tostring(L, -2);
     const char *const *known = keys;
     while (*known && strcmp(*known, key)) known++;
@@ -333,8 +332,8 @@ int64_t pe_bind_integer(lua_State *L, int arg, const char *key, int64_t min, int
   if (!is_integer) bad_option(L, arg, key, "integer");
   if (n < min || n > max)
     luaL_argerror(L, arg,
-                  lua_pushfstring(L, "option '%s' is %I, not within %I and %I", key, (LUAI_UACINT)n,
-                                  (LUAI_UACINT)min, (LUAI_UACINT)max));
+                  lua_pushfstring(L, "option '%s' must be between %I and %I, got %I", key,
+                                  (LUAI_UACINT)min, (LUAI_UACINT)max, (LUAI_UACINT)n));
   lua_pop(L, 1);
   return n;
 }
@@ -381,5 +380,5 @@ int pe_bind_choice(lua_State *L, int arg, const char *key, const char *const *na
   luaL_pushresult(&all);
   return luaL_argerror(
       L, arg,
-      lua_pushfstring(L, "option '%s' is '%s', not one of %s", key, s, lua_tostring(L, -1)));
+      lua_pushfstring(L, "option '%s' must be one of %s, got '%s'", key, lua_tostring(L, -1), s));
 }

@@ -11,9 +11,9 @@
 #include "lua/state.h"
 #include "lua/watchdog.h"
 
-static const char OUT_OF_MEMORY[] = "not enough memory"; /* the text that Lua itself uses */
+static const char OUT_OF_MEMORY[] = "not enough memory"; /* Lua's own text */
 
-/* ---- errors -------------------------------------------------------------------------------------------- */
+/* ---- errors ---------------------------------------------------------------------------------- */
 
 static bool is_perigee_error(lua_State *L, int index) {
   if (!lua_istable(L, index) || !lua_getmetatable(L, index)) return false;
@@ -23,8 +23,8 @@ static bool is_perigee_error(lua_State *L, int index) {
   return same;
 }
 
-/* [value] -> [err]: the message handler. An error that already has a traceback was here before and is passed
- * on. */
+/* [value] -> [err]: the message handler. An error with a traceback comes from an inner call and is
+ * passed on unchanged. */
 static int on_error(lua_State *L) {
   lua_settop(L, 1);
   if (is_perigee_error(L, 1)) {
@@ -34,8 +34,8 @@ static int on_error(lua_State *L) {
     if (traced) return 1;
   }
   const char *text = luaL_tolstring(L, 1, NULL);
-  pe_bind_push_error(L, strcmp(text, OUT_OF_MEMORY) ? "error" : "memory", NULL,
-                     text); /* [value, text, err] */
+  const char *code = strcmp(text, OUT_OF_MEMORY) ? "error" : "memory";
+  pe_bind_push_error(L, code, NULL, text); /* [value, text, err] */
   if (!lua_isstring(L, 1)) {
     lua_pushvalue(L, 1);
     lua_setfield(L, -2, "value");
@@ -45,7 +45,8 @@ static int on_error(lua_State *L) {
   return 1;
 }
 
-/* [code, text] -> [err]: for what never passed the message handler, or passed it in disguise. */
+/* [code, text, stopped] -> [err]: for errors that did not pass the message handler (out of memory),
+ * or passed it as a plain string (a stop by the watchdog). */
 static int make_error(lua_State *L) {
   bool stopped = lua_toboolean(L, 3);
   pe_bind_push_error(L, lua_tostring(L, 1), NULL, lua_tostring(L, 2));
@@ -57,7 +58,7 @@ static int make_error(lua_State *L) {
   return 1;
 }
 
-/* [] -> [err], or a string when memory is out. */
+/* [] -> [err], or a string when there is no memory. */
 static void push_error(lua_State *L, const char *code, const char *text, bool stopped) {
   if (!lua_checkstack(L, 5)) {
     lua_pushnil(L);
@@ -92,7 +93,7 @@ void pe_call_report(lua_State *L, const char *who) {
   lua_pop(L, 1);
 }
 
-/* ---- the door ------------------------------------------------------------------------------------------ */
+/* ---- the door -------------------------------------------------------------------------------- */
 
 bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
   static const pe_limits none;
@@ -114,12 +115,12 @@ bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
   lua_insert(L, base);
   int rc = lua_pcall(L, n_args, n_results, base);
   s->heap_cap = cap;
-  pe_cause stop = pe_watchdog_leave(s->watchdog, &scope, L);
+  pe_cause cause = pe_watchdog_leave(s->watchdog, &scope, L);
   lua_remove(L, base);
-  if (!rc && !stop) return true;
-  if (stop) {
+  if (!rc && !cause) return true;
+  if (cause) {
     lua_settop(L, base - 1);
-    bool late = stop == PE_CAUSE_DEADLINE;
+    bool late = cause == PE_CAUSE_DEADLINE;
     push_error(L, late ? "deadline" : "interrupt", late ? "deadline exceeded" : "interrupted",
                true);
   } else if (!lua_istable(L, -1)) { /* out of memory, or an error while handling an error */
@@ -143,12 +144,12 @@ int pe_call_from_luv(lua_State *L, int n_args, int n_results, int flags) {
   return -LUA_ERRRUN;
 }
 
-/* ---- coroutines ---------------------------------------------------------------------------------------- */
+/* ---- coroutines ------------------------------------------------------------------------------ */
 
 static const char KILLED = 0; /* registry key of a weak table */
 
-/* A coroutine that died in the hook has its hooks switched off for good, so whatever it still had to close
- * could not be stopped: it is never run again, not even for that. */
+/* Lua leaves hooks disabled in a coroutine that died inside one, so its pending <close> variables
+ * could not be stopped any more. Such a coroutine never runs again, not even to close them. */
 static void mark_killed(lua_State *L, lua_State *co) {
   lua_pushthread(co);
   lua_xmove(co, L, 1);
@@ -168,20 +169,21 @@ static bool was_killed(lua_State *L) {
   return killed;
 }
 
-/* Runs `step` on co while the watchdog knows that co is running; raises in L when the scope was stopped. */
+/* Runs `step` on co, published to the watchdog as the running state. Raises in L when the scope has
+ * been stopped. */
 static int run_published(lua_State *L, lua_State *co,
                          int (*step)(lua_State *co, lua_State *L, int n_args, int *n_results),
                          int n_args, int *n_results) {
   pe_watchdog *w = pe_state_of(L)->watchdog;
-  pe_cause stop;
-  lua_State *was = pe_watchdog_publish(w, co, &stop);
+  pe_cause cause;
+  lua_State *was = pe_watchdog_publish(w, co, &cause);
   int rc = LUA_OK;
-  if (stop)
-    *n_results = n_args; /* not run: what was moved there is dropped again */
+  if (cause)
+    *n_results = n_args; /* not run: drop the arguments from co's stack */
   else
     rc = step(co, L, n_args, n_results);
-  pe_watchdog_publish(w, was, &stop);
-  if (!stop) return rc;
+  pe_watchdog_publish(w, was, &cause);
+  if (!cause) return rc;
   if (rc == LUA_OK || rc == LUA_YIELD)
     lua_pop(co, *n_results);
   else
@@ -193,7 +195,7 @@ static int step_resume(lua_State *co, lua_State *L, int n_args, int *n_results) 
   return lua_resume(co, L, n_args, n_results);
 }
 
-/* Closes what is pending in co; on an error its value is left on co's stack. */
+/* Closes the pending variables of co; an error value is left on co's stack. */
 static int step_close(lua_State *co, lua_State *L, int n_args, int *n_results) {
   (void)L, (void)n_args;
   int rc = lua_resetthread(co);
@@ -241,8 +243,8 @@ static int wrap_call(lua_State *L) {
   int n;
   if (resume(L, co, lua_gettop(L), &n)) return n;
   int rc = lua_status(co);
-  if (rc != LUA_OK &&
-      rc != LUA_YIELD) { /* died: close its variables, whose errors replace the first one */
+  bool died = rc != LUA_OK && rc != LUA_YIELD;
+  if (died) { /* close its variables; their errors replace the first one */
     lua_xmove(L, co, 1);
     run_published(L, co, step_close, 0, &n);
     lua_xmove(co, L, 1);
@@ -287,10 +289,11 @@ static int coroutine_close(lua_State *L) {
   return 2;
 }
 
-/* ---- xpcall -------------------------------------------------------------------------------------------- */
+/* ---- xpcall ---------------------------------------------------------------------------------- */
 
-/* [error] -> [what the handler makes of it]; upvalue: the script's handler. The error of a stopped scope is
- * raised inside the hook, where no other hook fires: there the handler is left out. */
+/* [error] -> [result of the handler]; upvalue: the script's handler. The error of a stopped scope
+ * is raised inside the hook, where no other hook fires and a handler could not be stopped: it is
+ * skipped. */
 static int handle_error(lua_State *L) {
   pe_watchdog *w = pe_state_of(L)->watchdog;
   lua_settop(L, 1);
@@ -301,7 +304,7 @@ static int handle_error(lua_State *L) {
   return 1;
 }
 
-/* After the call, or after it yielded and came back: [f, handler, true, results...] or [..., error]. */
+/* After the call, also one that yielded: [f, handler, true, results...] or [..., error]. */
 static int finish_xpcall(lua_State *L, int rc, lua_KContext context) {
   (void)context;
   if (rc == LUA_OK || rc == LUA_YIELD) return lua_gettop(L) - 2;

@@ -9,7 +9,7 @@
 
 typedef struct job {
   uv_work_t work;
-  lua_State *L; /* the main one: the thread that asked may be gone */
+  lua_State *L; /* the main state: the coroutine that started the job may be gone */
   int callback;
   const pe_job_kind *kind;
   void *data;
@@ -17,7 +17,7 @@ typedef struct job {
 
 int pe_job_callback(lua_State *L, int arg) {
   luaL_checktype(L, arg, LUA_TFUNCTION);
-  if (pe_state_of(L)->closing) luaL_error(L, "the program ends: nobody would get the result");
+  if (pe_state_of(L)->closing) luaL_error(L, "cannot start a job: the program is ending");
   lua_pushvalue(L, arg);
   return luaL_ref(L, LUA_REGISTRYINDEX);
 }
@@ -33,7 +33,8 @@ static void run(uv_work_t *work) {
   j->kind->run(j->data);
 }
 
-/* [job] -> []: inside the door, so that results that do not fit into memory are an error like any other. */
+/* [job] -> []: called by pe_call, so that running out of memory in `push` is an error like any
+ * other. */
 static int deliver(lua_State *L) {
   job *j = lua_touserdata(L, 1);
   int n = j->kind->push(L, j->data);
@@ -44,7 +45,7 @@ static int deliver(lua_State *L) {
 }
 
 static void done(uv_work_t *work, int status) {
-  (void)status; /* nobody cancels */
+  (void)status; /* jobs are never cancelled */
   job *j = work->data;
   lua_State *L = j->L;
   if (lua_checkstack(L, 4)) {

@@ -1,4 +1,4 @@
-/* l_host.c - the table `perigee` itself: the guarded door, errors and live objects, as scripts see them. */
+/* l_host.c - the table `perigee`: guard, errors, live objects, and open for models. */
 #include <lauxlib.h>
 #include <lua.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static int host_guard(lua_State *L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   pe_bind_options(L, 2, keys);
   double ms = pe_bind_number(L, 2, "deadline_ms", 0);
-  luaL_argcheck(L, ms >= 0 && ms < 1e12, 2, "option 'deadline_ms' is not a time");
+  luaL_argcheck(L, ms >= 0 && ms < 1e12, 2, "option 'deadline_ms' must be between 0 and 1e12");
   pe_limits limits = {
       .deadline_ns = (int64_t)ceil(ms * 1e6),
       .memory = (size_t)pe_bind_integer(L, 2, "memory", 0, INT64_MAX, 0),
@@ -62,10 +62,31 @@ static int host_heap(lua_State *L) {
   return 2;
 }
 
+static int finish_open(lua_State *L, int status, lua_KContext context) {
+  (void)status;
+  (void)context;
+  return lua_gettop(L);
+}
+
+/* open(path, options) -> model, or nil, err. The script that does it is loaded by the first call,
+ * since it requires perigee itself. */
+static int host_open(lua_State *L) {
+  lua_settop(L, 2);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "engine.model");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "open");
+  lua_replace(L, -2);
+  lua_insert(L, 1);
+  lua_callk(L, 2, LUA_MULTRET, 0, finish_open); /* so that a task may wait in it */
+  return finish_open(L, LUA_OK, 0);
+}
+
 int pe_open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {{"guard", host_guard},     {"live", host_live},
-                                       {"classes", host_classes}, {"error", host_error},
-                                       {"heap", host_heap},       {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"guard", host_guard}, {"live", host_live}, {"classes", host_classes},
+      {"error", host_error}, {"heap", host_heap}, {"open", host_open},
+      {NULL, NULL}};
   luaL_newlib(L, functions);
   lua_pushliteral(L, PE_VERSION);
   lua_setfield(L, -2, "version");

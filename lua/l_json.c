@@ -1,13 +1,15 @@
-/* l_json.c - perigee.json: JSON that keeps what it reads.
+/* l_json.c - perigee.json: JSON without loss.
  *
- * Objects become tables that remember the order of their keys: obj.key reads and writes as usual, pairs(obj) walks in
- * order, a new key goes to the end, a key set to nil is gone. The order is a list under a private key, so use pairs, not
- * next. Arrays are plain sequences with a metatable that says so, which is how [] and {} stay apart. null is the
- * sentinel json.null (a nil would be a hole). Integers stay integers. Those beyond 64 bits become floats, or with the
- * option `digits` values that keep their text: they can be written again, compared for equality and shown, nothing else.
+ * Objects become tables that remember the order of their keys: obj.key reads and writes as usual,
+ * pairs(obj) follows the order, a new key goes to the end, a key set to nil is removed. The order
+ * is a list under a private key, so use pairs, not next. Arrays are plain sequences with a
+ * metatable that marks them, which keeps [] and {} apart. null is the sentinel json.null (nil would
+ * leave a hole). Integers stay integers. Integers beyond 64 bits become floats or, with the option
+ * `digits`, values that keep their text: these can be written, compared for equality and shown,
+ * nothing else.
  *
- * Writing is deterministic: ordered objects in their order, plain tables of string keys sorted, sequences as arrays;
- * an empty plain table is an object. */
+ * Writing is deterministic: ordered objects in their order, plain tables with string keys sorted,
+ * sequences as arrays. An empty plain table is an object. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,9 +23,10 @@
 
 static const char order_key; /* its address is the private key of an object's list of keys */
 
-enum { MAX_DEPTH = 200 }; /* C recursion below; Lua's own C stack limit is of the same size */
+/* Reading and writing recurse in C. Lua's own limit (LUAI_MAXCCALLS) is also 200. */
+enum { MAX_DEPTH = 200 };
 
-/* ---- ordered objects ----------------------------------------------------------------------------------------- */
+/* ---- ordered objects ------------------------------------------------------------------------- */
 
 static bool has_metatable(lua_State *L, int index, const char *name) {
   if (lua_type(L, index) != LUA_TTABLE || !lua_getmetatable(L, index)) return false;
@@ -47,11 +50,11 @@ static void append_key(lua_State *L, int object, int key) {
   lua_pop(L, 1);
 }
 
-/* Is the key at 2 in the list at 4, because its value was removed? A long list gets a set of its keys, under the private
- * key, so that an object which grows key by key takes linear time. */
+/* May the key at 2 still be in the list at 4, because its value was set to nil? A long list gets a
+ * set of its keys, under the private key, so that an object built key by key takes linear time. */
 static bool is_stale(lua_State *L, lua_Integer n) {
   enum { LONG = 16 };
-  if (n < LONG) return true; /* perhaps: to look costs nothing */
+  if (n < LONG) return true; /* perhaps; searching a short list is cheaper than a set */
   if (lua_rawgetp(L, 4, &order_key) == LUA_TNIL) {
     lua_createtable(L, 0, (int)n);
     for (lua_Integer i = 1; i <= n; i++) {
@@ -72,7 +75,7 @@ static bool is_stale(lua_State *L, lua_Integer n) {
   return stale;
 }
 
-/* Takes the key at 2 out of the list at 4; returns how many are left. */
+/* Removes the key at 2 from the list at 4; returns the new length. */
 static lua_Integer remove_key(lua_State *L, lua_Integer n) {
   lua_Integer to = 1;
   for (lua_Integer i = 1; i <= n; i++) {
@@ -87,9 +90,10 @@ static lua_Integer remove_key(lua_State *L, lua_Integer n) {
   return to - 1;
 }
 
-/* [object, key, value]: only called for keys that are absent; a key that was removed before moves to the end. */
+/* [object, key, value]: called for absent keys only; a key that was removed before moves to the
+ * end. */
 static int object_newindex(lua_State *L) {
-  luaL_argcheck(L, lua_type(L, 2) == LUA_TSTRING, 2, "keys of a JSON object are strings");
+  luaL_argcheck(L, lua_type(L, 2) == LUA_TSTRING, 2, "keys of a JSON object must be strings");
   if (lua_isnil(L, 3)) return 0;
   lua_rawgetp(L, 1, &order_key);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 4);
@@ -108,7 +112,7 @@ static int object_next(lua_State *L) { /* [object, _] -> [key, value] or [nil] *
     if (lua_rawgeti(L, lua_upvalueindex(1), ++i) == LUA_TNIL) return 1;
     lua_pushvalue(L, -1);
     if (lua_rawget(L, 1) != LUA_TNIL) break;
-    lua_pop(L, 2); /* removed since */
+    lua_pop(L, 2); /* the key has been removed */
   }
   lua_pushinteger(L, i);
   lua_replace(L, lua_upvalueindex(2));
@@ -125,34 +129,30 @@ static int object_pairs(lua_State *L) { /* [object] -> [next, object, nil] */
   return 3;
 }
 
-/* ---- reading ------------------------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct reading {
   pe_json r;
   bool digits; /* integers beyond 64 bits keep them */
   pe_error err;
   pe_status rc;
-  int64_t values,
-      most; /* so far, and how many there may be, each counted as the work that it makes */
+  int64_t values, most; /* cost of the values so far, and its limit; see the weights below */
 } reading;
 
 static bool next_token(reading *d, pe_json_token *t) {
   return !(d->rc = pe_json_next(&d->r, t, &d->err));
 }
 
-enum {
-  TEXT_VALUES = 4,
-  KEY_VALUES = 8,
-  TABLE_VALUES = 8
-};                           /* what strings, keys and tables count, beside numbers */
-enum { MAX_KEY = 64 << 10 }; /* bytes: Lua hashes all of a key */
+/* What a value costs to read, relative to a number: max_values limits the sum. */
+enum { STRING_COST = 4, KEY_COST = 8, TABLE_COST = 8 };
+enum { MAX_KEY = 64 << 10 }; /* bytes: a crafted longer key could make every lookup slow */
 
-/* Notes one more value. One too many ends the reading there: the rest may be long. */
+/* Counts one more value; false, with d->err set, when that exceeds the limit. */
 static bool count_value(reading *d, pe_json_type type) {
   bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT;
-  d->values += table                    ? TABLE_VALUES
-               : type == PE_JSON_KEY    ? KEY_VALUES
-               : type == PE_JSON_STRING ? TEXT_VALUES
+  d->values += table                    ? TABLE_COST
+               : type == PE_JSON_KEY    ? KEY_COST
+               : type == PE_JSON_STRING ? STRING_COST
                                         : 1;
   if (d->values <= d->most) return true;
   d->rc = pe_fail(&d->err, PE_ELIMIT,
@@ -163,19 +163,19 @@ static bool count_value(reading *d, pe_json_type type) {
 
 static bool count_key(reading *d, size_t len) {
   if (len <= MAX_KEY) return count_value(d, PE_JSON_KEY);
-  d->rc = pe_json_fail(&d->r, &d->err, "a key of %zu bytes, at most %d", len, MAX_KEY);
+  d->rc = pe_json_fail(&d->r, &d->err, "key of %zu bytes is too long: at most %d", len, MAX_KEY);
   return false;
 }
 
-/* A number that is no float by its spelling: an integer beyond 64 bits. */
+/* Is a number that did not fit into 64 bits written as an integer? */
 static bool is_digits(pe_str s) {
   for (size_t i = 0; i < s.len; i++)
     if (s.at[i] != '-' && (s.at[i] < '0' || s.at[i] > '9')) return false;
   return true;
 }
 
-static void push_float(lua_State *L, const reading *d,
-                       const pe_json_token *t) { /* [] -> [number or digits] */
+/* [] -> [number or digits] */
+static void push_float(lua_State *L, const reading *d, const pe_json_token *t) {
   if (!d->digits || !is_digits(t->str)) {
     lua_pushnumber(L, t->number);
     return;
@@ -218,7 +218,7 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
     lua_pushlstring(L, inner.str.at, inner.str.len);
     lua_pushvalue(L, -1);
     if (lua_rawget(L, object) == LUA_TNIL)
-      append_key(L, object, object + 1); /* of duplicates the last value stays */
+      append_key(L, object, object + 1); /* the last of duplicate keys wins */
     lua_pop(L, 1);
     if (!next_token(d, &inner) || !push_value(L, d, &inner)) return false;
     lua_rawset(L, object);
@@ -226,12 +226,13 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   return false;
 }
 
-/* Runs protected, so that the reader is closed also when Lua runs out of memory. [reading] -> [value] or [] */
+/* [reading] -> [value] or []: called by lua_pcall, so that the reader is closed if Lua runs out of
+ * memory. */
 static int decode_body(lua_State *L) {
   reading *d = lua_touserdata(L, 1);
   pe_json_token t;
   if (!next_token(d, &t) || !push_value(L, d, &t)) return 0;
-  return next_token(d, &t) ? 1 : 0; /* the end, or text behind the value */
+  return next_token(d, &t) ? 1 : 0; /* the end, or an error for text after the value */
 }
 
 static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
@@ -242,7 +243,7 @@ static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
   reading d = {.digits = pe_bind_boolean(L, 2, "digits", false)};
   size_t most = (size_t)pe_bind_integer(L, 2, "max_size", 0, PE_JSON_MAX_SIZE, PE_JSON_MAX_SIZE);
   if (len > most) {
-    pe_fail(&d.err, PE_ELIMIT, "text of %zu bytes, at most %zu", len, most);
+    pe_fail(&d.err, PE_ELIMIT, "text of %zu bytes is too long: at most %zu", len, most);
     return pe_bind_error(L, &d.err);
   }
   d.most = pe_bind_integer(L, 2, "max_values", 1, INT64_MAX, INT64_MAX);
@@ -255,7 +256,7 @@ static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
   return d.rc ? pe_bind_error(L, &d.err) : 1;
 }
 
-/* ---- writing ------------------------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct writing {
   pe_buf out;
@@ -307,7 +308,7 @@ static void sort_keys(lua_State *L) { /* [list] -> [list sorted] */
   lua_pop(L, 2);
 }
 
-/* [t] -> [t, list]: the keys in the order they are written. */
+/* [t] -> [t, list]: the keys in the order of writing. */
 static void push_keys(lua_State *L, const writing *w) {
   int t = lua_gettop(L);
   lua_newtable(L);
@@ -319,7 +320,7 @@ static void push_keys(lua_State *L, const writing *w) {
   lua_pushnil(L);
   while (!ordered && lua_next(L, t)) {
     if (lua_type(L, -2) != LUA_TSTRING)
-      luaL_error(L, "cannot encode a table with the key %s beside strings or holes",
+      luaL_error(L, "cannot encode a table with the key %s next to string keys or holes",
                  luaL_tolstring(L, -2, NULL));
     lua_pop(L, 1);
     lua_pushvalue(L, -1);
@@ -361,7 +362,7 @@ static bool is_array(lua_State *L, int index) {
   return count == n;
 }
 
-/* [value] -> [value]; raises for what JSON cannot say. */
+/* [value] -> [value]; raises for values that JSON does not have. */
 static void put_value(lua_State *L, writing *w, int depth) {
   if (depth > MAX_DEPTH)
     luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", MAX_DEPTH);
@@ -419,10 +420,13 @@ static int encode(lua_State *L) { /* [value, options] -> [text] */
   return rc ? lua_error(L) : 1;
 }
 
-/* ---- the rest ------------------------------------------------------------------------------------------------ */
+/* ---- the rest -------------------------------------------------------------------------------- */
 
 static int array(lua_State *L) { /* [list] -> [list marked as an array] */
-  if (lua_isnoneornil(L, 1)) lua_settop(L, 0), lua_newtable(L);
+  if (lua_isnoneornil(L, 1)) {
+    lua_settop(L, 0);
+    lua_newtable(L);
+  }
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   luaL_setmetatable(L, ARRAY);

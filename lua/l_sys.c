@@ -1,4 +1,5 @@
-/* l_sys.c - perigee.sys: the machine, the versions of what is linked in, and the scripts of this program. */
+/* l_sys.c - perigee.sys: the machine, the versions of the libraries, and the scripts of this
+ * program. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #define XXH_INLINE_ALL
 #include <errno.h>
@@ -96,7 +97,7 @@ static int sys_cpu_ns(lua_State *L) {
   return 1;
 }
 
-/* width(text) -> columns on a terminal; broken bytes and control characters take one. */
+/* width(text) -> columns on a terminal; invalid bytes and control characters count as one. */
 static int sys_width(lua_State *L) {
   size_t len;
   const char *at = luaL_checklstring(L, 1, &len), *end = at + len;
@@ -110,17 +111,17 @@ static int sys_width(lua_State *L) {
   return 1;
 }
 
-/* equal(a, b) -> boolean; how long it takes tells nothing but the lengths. */
+/* equal(a, b) -> boolean; the time it takes depends on the lengths only. */
 static int sys_equal(lua_State *L) {
   size_t n, m;
   const char *a = luaL_checklstring(L, 1, &n), *b = luaL_checklstring(L, 2, &m);
-  volatile unsigned char differ = n != m; /* volatile: a compiler may not stop early, either */
+  volatile unsigned char differ = n != m; /* volatile: the compiler must not stop early either */
   for (size_t i = 0; i < m; i++) differ |= (unsigned char)(b[i] ^ (n ? a[i % n] : 0));
   lua_pushboolean(L, !differ);
   return 1;
 }
 
-/* raise_files() -> how many files may be open: as many as the system lets this process have. */
+/* raise_files() -> the limit of open files, raised as high as the system allows */
 static int sys_raise_files(lua_State *L) {
   pe_error err;
   uint64_t files;
@@ -129,18 +130,18 @@ static int sys_raise_files(lua_State *L) {
   return 1;
 }
 
-/* is_refused(path) -> boolean: did whoever bound that Unix socket leave it behind? Only a refusal says so: one that is full, slow
- * or another user's answers otherwise. */
+/* is_refused(path) -> boolean: is this Unix socket left over from a process that has ended? Only
+ * ECONNREFUSED says so: a socket that is full, slow or another user's gives another error. */
 static int sys_is_refused(lua_State *L) {
   struct sockaddr_un at = {.sun_family = AF_UNIX};
   size_t len;
   const char *path = luaL_checklstring(L, 1, &len);
   if (len >= sizeof at.sun_path)
-    return luaL_error(L, "the path of a socket has %d bytes, at most %d", (int)len,
+    return luaL_error(L, "socket path of %d bytes is too long: at most %d", (int)len,
                       (int)sizeof at.sun_path - 1);
   memcpy(at.sun_path, path, len);
   int fd = socket(AF_UNIX, SOCK_STREAM, 0);
-  if (fd >= 0) fcntl(fd, F_SETFL, O_NONBLOCK); /* a full one would let us wait */
+  if (fd >= 0) fcntl(fd, F_SETFL, O_NONBLOCK); /* connecting to a full queue would block */
   bool refused =
       fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof at) < 0 && errno == ECONNREFUSED;
   if (fd >= 0) close(fd);

@@ -1,9 +1,9 @@
-/* main.c - the program: opens the state, hands the command line to scripts/main.lua, runs the loop, tells how
- * it went.
+/* main.c - the program: opens the state, passes the command line to scripts/main.lua and runs the
+ * loop.
  *
- * The contract with main.lua: it returns a function that takes the list of arguments and returns the exit
- * status and, when the loop should run before the program ends, true or a function that gives the final
- * status. */
+ * main.lua returns a function. It takes the list of arguments and returns the exit status. If the
+ * loop must run before the program ends, it also returns true, or a function that returns the final
+ * exit status. */
 #include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
@@ -14,13 +14,15 @@
 #include <string.h>
 
 #include "lua/call.h"
+#include "lua/open.h"
 #include "lua/state.h"
 #include "runtime/machine.h"
 
 enum { WORK_FAILED = 1, WRONG_USE = 2 };
 
-/* Sets *folder to the value of --scripts. It is looked for here, before any script runs, as it says which
- * ones run. Arguments behind `--` and behind the FILE of `run FILE` are not ours. False: it has no value. */
+/* Sets *folder to the value of --scripts, NULL without one. It decides which scripts run, so it is
+ * read here, before the first of them. Arguments after `--` and after the FILE of `run FILE` belong
+ * to the script. Returns false when the option has no value. */
 static bool find_scripts(int argc, char **argv, const char **folder) {
   static const char option[] = "--scripts";
   const size_t n = sizeof option - 1;
@@ -35,7 +37,7 @@ static bool find_scripts(int argc, char **argv, const char **folder) {
     } else if (!strncmp(argv[i], "--", 2)) {
       bool has_value =
           strchr(argv[i], '=') || !strcmp(argv[i], "--help") || !strcmp(argv[i], "--version");
-      if (run && !has_value) i++; /* every other common option takes one */
+      if (run && !has_value) i++; /* all other common options take a value */
     } else if (argv[i][0] != '-') {
       if (run) break;
       run = !strcmp(argv[i], "run");
@@ -60,7 +62,7 @@ static int start(lua_State *L) {
   return 2;
 }
 
-/* Calls the function below its arguments and takes the exit status it returns. */
+/* [f, args...] -> [results...]: calls f and returns the exit status, its first result. */
 static int status_of(lua_State *L, int n_args, int n_results) {
   if (!pe_call(L, n_args, n_results, NULL)) {
     pe_call_report(L, "main");
@@ -86,7 +88,8 @@ static int run_program(pe_state *s, int argc, char **argv) {
   return status;
 }
 
-/* Half of the memory is for scripts at most; the rest is for what they are there for. */
+/* Half of the memory: a script that grows without bound fails before weights and caches are swapped
+ * out. */
 static size_t heap_cap(void) {
   pe_machine m;
   pe_machine_read(&m);
@@ -94,7 +97,7 @@ static size_t heap_cap(void) {
   return memory && memory / 2 < SIZE_MAX ? (size_t)(memory / 2) : 0;
 }
 
-/* However a script ends the program, the terminal is as it was. */
+/* A script may end the program while the terminal is in raw mode. */
 static void reset_terminal(void) { uv_tty_reset_mode(); }
 
 int main(int argc, char **argv) {
@@ -107,7 +110,8 @@ int main(int argc, char **argv) {
     fprintf(stderr, "perigee: --scripts: needs a folder\n");
     return WRONG_USE;
   }
-  if (pe_state_open(&s, scripts, heap_cap(), &err)) {
+  pe_state_options options = {.open = pe_open, .scripts = scripts, .heap_cap = heap_cap()};
+  if (pe_state_open(&s, &options, &err)) {
     fprintf(stderr, "perigee: start: %s\n", err.text);
     return WORK_FAILED;
   }

@@ -11,10 +11,11 @@
 #include "lua/call.h"
 #include "lua/source.h"
 #include "lua/state.h"
+#include "lua/watchdog.h"
 
 int luaopen_cjson(lua_State *L);
 
-/* One line per noun: pe_open_NOUN(L) leaves one value, which becomes perigee.NOUN. */
+/* pe_open_NOUN(L) leaves one value, which becomes perigee.NOUN. */
 #define NOUNS(X)                                                                                   \
   X(json)                                                                                          \
   X(tokenizer)                                                                                     \
@@ -44,8 +45,10 @@ static int open_perigee(lua_State *L) {
   return 1;
 }
 
-/* ---- luv without what breaks the rule that Lua runs on the loop thread, and without closing our loop --- */
+/* ---- luv ------------------------------------------------------------------------------------- */
 
+/* Lua runs on the loop thread only, so luv's threads and work queue are left out; so is the
+ * function that would close our loop. */
 static int open_luv(lua_State *L) {
   static const char *const withheld[] = {"new_thread",
                                          "thread_equal",
@@ -64,6 +67,8 @@ static int open_luv(lua_State *L) {
                                          "sem_trywait",
                                          "loop_close",
                                          NULL};
+  luv_set_loop(L, pe_state_of(L)->loop); /* both before luaopen_luv */
+  luv_set_callback(L, pe_call_from_luv);
   lua_pushcfunction(L, luaopen_luv);
   lua_call(L, 0, 1);
   for (const char *const *name = withheld; *name; name++) {
@@ -73,14 +78,15 @@ static int open_luv(lua_State *L) {
   return 1;
 }
 
-/* ---- output: a reader that went away ends the program quietly ------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
+/* Ends the program without a message when the reader of stdout has gone away (`perigee | head`).
+ * _Exit, because the flush in exit() would fail again. */
 static void end_if_unread(bool failed) {
-  if (failed && errno == EPIPE)
-    _Exit(1); /* nobody is left to tell, and a flush would only fail again */
+  if (failed && errno == EPIPE) _Exit(1);
 }
 
-/* print, as Lua's, to stdout. */
+/* print, like Lua's own. */
 static int quiet_print(lua_State *L) {
   int n = lua_gettop(L);
   bool good = true;
@@ -96,10 +102,10 @@ static int quiet_print(lua_State *L) {
   return 0;
 }
 
-/* io.write, file:write and file:flush; upvalue: the stock function. */
+/* io.write, file:write and file:flush; upvalue: Lua's own function. */
 static int quiet_write(lua_State *L) {
   luaL_Stream *f = luaL_testudata(L, 1, LUA_FILEHANDLE);
-  if (!f) { /* io.write: the library keeps its default output here */
+  if (!f) { /* io.write: Lua keeps its default output in the registry */
     lua_getfield(L, LUA_REGISTRYINDEX, "_IO_output");
     f = lua_touserdata(L, -1);
     lua_pop(L, 1);
@@ -113,7 +119,7 @@ static int quiet_write(lua_State *L) {
   return lua_gettop(L);
 }
 
-/* [table] -> [table]: wraps table[name]. */
+/* [table] -> [table]: table[name] becomes f, with the old function as its upvalue. */
 static void wrap(lua_State *L, const char *name, lua_CFunction f) {
   lua_getfield(L, -1, name);
   lua_pushcclosure(L, f, 1);
@@ -132,13 +138,14 @@ static void open_output(lua_State *L) {
   lua_pop(L, 3);
 }
 
-/* ---- os.exit: it may close the state, so nobody may watch it any more ---------------------------------- */
+/* ---- os.exit --------------------------------------------------------------------------------- */
 
+/* os.exit may close the state, so the watchdog must let go of it first. The argument is checked
+ * before that: a script that goes on after a bad argument is still watched. */
 static int exit_unwatched(lua_State *L) {
-  if (!lua_isboolean(L, 1))
-    luaL_optinteger(L, 1, 0); /* raises now, not after the watch has ended */
-  pe_cause stop;
-  pe_watchdog_publish(pe_state_of(L)->watchdog, NULL, &stop);
+  if (!lua_isboolean(L, 1)) luaL_optinteger(L, 1, 0);
+  pe_cause cause;
+  pe_watchdog_publish(pe_state_of(L)->watchdog, NULL, &cause);
   lua_pushvalue(L, lua_upvalueindex(1));
   lua_insert(L, 1);
   lua_call(L, lua_gettop(L) - 1, 0);
@@ -151,9 +158,9 @@ static void open_exit(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------- */
+/* ---- all of it ------------------------------------------------------------------------------- */
 
-void pe_open(lua_State *L) {
+int pe_open(lua_State *L) {
   static const luaL_Reg modules[] = {
       {"luv", open_luv}, {"cjson", luaopen_cjson}, {"perigee", open_perigee}, {NULL, NULL}};
   luaL_openlibs(L);
@@ -168,6 +175,7 @@ void pe_open(lua_State *L) {
   }
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   lua_getfield(L, -1, "luv");
-  lua_setfield(L, -2, "uv"); /* two names, one table */
+  lua_setfield(L, -2, "uv"); /* the same table under both names */
   lua_pop(L, 1);
+  return 0;
 }

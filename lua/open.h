@@ -4,9 +4,10 @@
 
 #include <lua.h>
 
-/* Opens the standard library as scripts may have it, luv ("luv", "uv"), cjson, and perigee. May raise. */
-void pe_open(lua_State *L);
+/* [] -> []: opens the standard library (changed where noted in open.c), luv ("luv", "uv"), cjson
+ * and perigee. A lua_CFunction; may raise. */
+int pe_open(lua_State *L);
 
-int pe_open_host(lua_State *L); /* [] -> [perigee], the table that the nouns go into */
+int pe_open_host(lua_State *L); /* [] -> [perigee], the table that holds the nouns */
 
 #endif

@@ -11,14 +11,17 @@
 #include "lua/embed/embed.h"
 #include "lua/state.h"
 
-enum { MAX_SCRIPT = 64 << 20 };
+enum {
+  MAX_SCRIPT = 64 << 20, /* bytes: refuse a file that was surely not meant as a script */
+  MAX_DEPTH = 8,         /* of folders: a loop of symbolic links ends here */
+};
 
 static int by_name(const void *name, const void *file) {
   return strcmp(name, ((const pe_embed *)file)->name);
 }
 
-/* Reads up to `size` bytes into `out` (NULL: only measures). Returns how many there are, or -1. Raises
- * nothing. */
+/* Reads up to `size` bytes into `out` and returns how many, or -1. With `out` NULL: the size of the
+ * file. Does not raise. */
 static long read_file(const char *path, char *out, long size) {
   FILE *in = fopen(path, "rb");
   if (!in) return -1;
@@ -32,41 +35,41 @@ static long read_file(const char *path, char *out, long size) {
   return n;
 }
 
-/* [] -> [text] or [] */
-static int push_file(lua_State *L, const char *folder, const char *name) {
+/* [] -> [text] and true, or [] and false */
+static bool push_file(lua_State *L, const char *folder, const char *name) {
   const char *path = lua_pushfstring(L, "%s/%s", folder, name);
   long size = read_file(path, NULL, 0);
-  char *bytes = size < 0 || size > MAX_SCRIPT
-                    ? NULL
-                    : lua_newuserdatauv(L, (size_t)size + 1, 0); /* [path, bytes] */
-  if (bytes) size = read_file(path, bytes, size);
-  if (!bytes || size < 0) {
-    lua_pop(L, bytes ? 2 : 1);
-    return 0;
+  if (size < 0 || size > MAX_SCRIPT) {
+    lua_pop(L, 1);
+    return false;
   }
-  lua_pushlstring(L, bytes, (size_t)size);
-  lua_replace(L, -3);
-  lua_pop(L, 1);
-  return 1;
+  char *bytes = lua_newuserdatauv(L, (size_t)size + 1, 0); /* [path, bytes] */
+  size = read_file(path, bytes, size);
+  if (size >= 0) {
+    lua_pushlstring(L, bytes, (size_t)size);
+    lua_insert(L, -3);
+  }
+  lua_pop(L, 2);
+  return size >= 0;
 }
 
-int pe_source_push(lua_State *L, const char *name) {
+bool pe_source_push(lua_State *L, const char *name) {
   luaL_checkstack(L, 5, name);
   const char *folder = pe_state_of(L)->scripts;
-  if (folder) return strstr(name, "..") ? 0 : push_file(L, folder, name);
+  if (folder) return !strstr(name, "..") && push_file(L, folder, name);
   const pe_embed *f = bsearch(name, pe_embed_files, pe_embed_count, sizeof *f, by_name);
   if (f) lua_pushlstring(L, f->text, f->size);
   return f != NULL;
 }
 
-/* Appends to the list on the top every file below folder/below. */
+/* [list] -> [list]: appends the name of every file below folder/below. */
 static void list_folder(lua_State *L, const char *folder, const char *below, int depth) {
   luaL_checkstack(L, 4, folder);
   const char *path = lua_pushfstring(L, "%s/%s", folder, below); /* [list, path] */
   uv_fs_t req;
   uv_dirent_t e;
   if (uv_fs_scandir(NULL, &req, path, 0, NULL) >= 0) {
-    lua_newtable(L); /* [list, path, folders]: nothing raw may be live while recursing */
+    lua_newtable(L); /* [list, path, folders]: req is freed before the recursion, which may raise */
     while (uv_fs_scandir_next(&req, &e) != UV_EOF) {
       lua_pushfstring(L, "%s%s%s", below, *below ? "/" : "", e.name);
       int list = e.type == UV_DIRENT_DIR ? -2 : -4;
@@ -96,7 +99,7 @@ void pe_source_push_names(lua_State *L) {
   lua_newtable(L);
   const char *folder = pe_state_of(L)->scripts;
   if (folder)
-    list_folder(L, folder, "", 8);
+    list_folder(L, folder, "", MAX_DEPTH);
   else
     for (size_t i = 0; i < pe_embed_count; i++) {
       lua_pushstring(L, pe_embed_files[i].name);
@@ -104,11 +107,12 @@ void pe_source_push_names(lua_State *L) {
     }
 }
 
-/* ---- searchers ----------------------------------------------------------------------------------------- */
+/* ---- searchers ------------------------------------------------------------------------------- */
 
-/* [...] -> [..., chunk] and 1, 0 when there is no such file; raises when it does not compile. */
-static int load_script(lua_State *L, const char *name) {
-  if (!pe_source_push(L, name)) return 0;
+/* [] -> [chunk] and true, or [] and false when there is no such script. Raises if it does not
+ * compile. */
+static bool load_script(lua_State *L, const char *name) {
+  if (!pe_source_push(L, name)) return false;
   size_t size;
   const char *text = lua_tolstring(L, -1, &size);
   const char *folder = pe_state_of(L)->scripts;
@@ -116,7 +120,7 @@ static int load_script(lua_State *L, const char *name) {
   if (luaL_loadbufferx(L, text, size, chunk, "t")) lua_error(L);
   lua_replace(L, -3);
   lua_pop(L, 1);
-  return 1;
+  return true;
 }
 
 /* require "cmd.run" -> cmd/run.lua or cmd/run/init.lua */
@@ -134,14 +138,14 @@ static int search_scripts(lua_State *L) {
   return 1;
 }
 
-/* The stock search along package.path, for text only. Upvalue: the package table. */
+/* Lua's search along package.path, for text only. Upvalue: the package table. */
 static int search_path(lua_State *L) {
   luaL_checkstring(L, 1);
   lua_getfield(L, lua_upvalueindex(1), "searchpath");
   lua_pushvalue(L, 1);
   lua_getfield(L, lua_upvalueindex(1), "path");
   lua_call(L, 2, 2);
-  if (lua_isnil(L, -2)) return 1; /* the list of what was tried */
+  if (lua_isnil(L, -2)) return 1; /* the list of the files that were tried */
   const char *file = lua_tostring(L, -2);
   if (luaL_loadfilex(L, file, "t")) return lua_error(L);
   lua_pushstring(L, file);
@@ -169,9 +173,9 @@ void pe_source_open(lua_State *L) {
   lua_pop(L, 1);
 }
 
-/* ---- load ---------------------------------------------------------------------------------------------- */
+/* ---- load ------------------------------------------------------------------------------------ */
 
-/* Calls the stock function (upvalue 1) with the argument `at` set to "t". */
+/* Calls Lua's own function (upvalue 1) with the mode, argument `at`, set to "t". */
 static int call_text_mode(lua_State *L, int at) {
   if (lua_gettop(L) < at) lua_settop(L, at);
   if (lua_isnil(L, at)) {

@@ -2,19 +2,15 @@
 #include "lua/state.h"
 
 #include <lauxlib.h>
-#include <luv/luv.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "lua/call.h"
-#include "lua/open.h"
-
-/* ---- heap ---------------------------------------------------------------------------------------------- */
+/* ---- heap ------------------------------------------------------------------------------------ */
 
 static void *heap_alloc(void *ud, void *p, size_t old, size_t size) {
   pe_state *s = ud;
   if (!p)
-    old = 0; /* then it is a type tag */
+    old = 0; /* for a new object Lua passes its type here */
   else if (s->watchdog)
     pe_watchdog_settle(s->watchdog);
   if (size == 0) {
@@ -29,22 +25,15 @@ static void *heap_alloc(void *ud, void *p, size_t old, size_t size) {
   return moved;
 }
 
-/* Nothing outside pe_call may raise; when something does, say what before abort() ends the program. */
+/* All Lua runs inside a protected call, so this is a bug: print it before Lua calls abort(). */
 static int on_panic(lua_State *L) {
-  const char *text =
-      lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "error object is no string";
+  const char *text = "error object is not a string";
+  if (lua_type(L, -1) == LUA_TSTRING) text = lua_tostring(L, -1);
   fprintf(stderr, "perigee: unprotected error: %s\n", text);
   return 0;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------- */
-
-static int open_all(lua_State *L) {
-  luv_set_loop(L, pe_state_of(L)->loop); /* both before luaopen_luv */
-  luv_set_callback(L, pe_call_from_luv);
-  pe_open(L);
-  return 0;
-}
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static pe_status open_loop(pe_state *s, pe_error *err) {
   if (!(s->loop = pe_calloc(1, sizeof *s->loop))) return pe_nomem(err, "event loop");
@@ -55,8 +44,8 @@ static pe_status open_loop(pe_state *s, pe_error *err) {
   return pe_fail(err, PE_EIO, "cannot open the event loop: %s", uv_strerror(rc));
 }
 
-pe_status pe_state_open(pe_state *s, const char *scripts, size_t heap_cap, pe_error *err) {
-  *s = (pe_state){.scripts = scripts, .heap_cap = SIZE_MAX};
+pe_status pe_state_open(pe_state *s, const pe_state_options *options, pe_error *err) {
+  *s = (pe_state){.scripts = options->scripts, .heap_cap = SIZE_MAX};
   pe_status rc = open_loop(s, err);
   if (rc) return rc;
   if (!(s->watchdog = pe_watchdog_open())) {
@@ -69,13 +58,13 @@ pe_status pe_state_open(pe_state *s, const char *scripts, size_t heap_cap, pe_er
   }
   *(pe_state **)lua_getextraspace(s->L) = s;
   lua_atpanic(s->L, on_panic);
-  lua_pushcfunction(s->L, open_all);
-  if (!pe_call(s->L, 0, 0, NULL)) {
+  lua_pushcfunction(s->L, options->open);
+  if (lua_pcall(s->L, 0, 0, 0)) {
     const char *text = luaL_tolstring(s->L, -1, NULL);
     rc = pe_fail(err, PE_EFORMAT, "cannot open the Lua libraries: %s", text);
     goto fail;
   }
-  if (heap_cap) s->heap_cap = heap_cap;
+  if (options->heap_cap) s->heap_cap = options->heap_cap;
   return PE_OK;
 fail:
   pe_state_close(s);
@@ -84,7 +73,7 @@ fail:
 
 void pe_state_run(pe_state *s) { uv_run(s->loop, UV_RUN_DEFAULT); }
 
-/* luv frees a handle's memory in its own close callback, so handles are closed by luv: [] -> []. */
+/* Handles are closed through luv, because luv frees their memory in its own close callback. */
 static int close_handles(lua_State *L) {
   luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   lua_getfield(L, -1, "luv");
@@ -94,7 +83,7 @@ static int close_handles(lua_State *L) {
   return 0;
 }
 
-/* Runs the loop for a second at most; false when something is still going on in it. */
+/* Runs the loop for a second at most; false: something in it is still active. */
 static bool run_out(uv_loop_t *loop) {
   enum { TRIES = 1000 };
   for (int i = 0; i < TRIES; i++) {
@@ -109,14 +98,14 @@ bool pe_state_close(pe_state *s) {
     lua_settop(s->L, 0);
     s->heap_cap = SIZE_MAX;
     lua_pushcfunction(s->L, close_handles);
-    if (!pe_call(s->L, 0, 0, NULL)) lua_settop(s->L, 0);
+    if (lua_pcall(s->L, 0, 0, 0)) lua_settop(s->L, 0);
     if (!run_out(s->loop)) return false;
     s->closing = true;
     lua_close(s->L);
   }
   pe_watchdog_close(s->watchdog);
   if (s->loop) {
-    if (!run_out(s->loop)) return false; /* what finalizers closed */
+    if (!run_out(s->loop)) return false; /* handles that finalizers closed */
     uv_loop_close(s->loop);
     pe_free(s->loop);
   }

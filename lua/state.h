@@ -1,13 +1,11 @@
-/* state.h - the Lua state of the program and what belongs to it: the loop, the heap with its cap, the
- * watchdog.
+/* state.h - the Lua state of the program with its event loop, its heap and its watchdog.
  *
- * One thread, the loop thread, opens, uses and closes it. The loop is ours, luv borrows it; scripts get luv
- * without its threads, its work queue and the right to close the loop. The state is reachable from every Lua
- * thread of it through the extra space that Lua keeps in front of a lua_State.
+ * The loop thread opens, uses and closes it. We own the loop and lend it to luv. Every lua_State
+ * finds its pe_state through the extra space that Lua keeps in front of it.
  *
- * The heap: every byte of Lua's goes through one allocator that counts and refuses to grow past heap_cap,
- * which Lua turns into its "not enough memory" after a full collection. Tensors and other C memory are not in
- * it. */
+ * All of Lua's memory goes through one allocator, which counts it and refuses to grow past
+ * heap_cap. Lua then runs a full collection and, if that does not help, raises "not enough memory".
+ * Tensors and other C memory are not counted. */
 #ifndef PE_STATE_H
 #define PE_STATE_H
 
@@ -22,19 +20,25 @@ typedef struct pe_state {
   uv_loop_t *loop;
   pe_watchdog *watchdog;
   size_t heap_used, heap_cap; /* bytes; SIZE_MAX: no cap */
-  bool closing;               /* no more jobs: the loop does not run for long */
-  const char *scripts;        /* borrowed: a folder that replaces the embedded scripts, or NULL */
+  bool closing;               /* no new jobs: the loop will run for a second at most */
+  const char *scripts;        /* borrowed: the folder that replaces the embedded scripts, or NULL */
 } pe_state;
 
-/* Gives a state with all libraries open. `scripts` is borrowed and may be NULL; heap_cap 0: no cap. */
-pe_status pe_state_open(pe_state *s, const char *scripts, size_t heap_cap, pe_error *err);
+typedef struct pe_state_options {
+  lua_CFunction open;  /* opens the libraries (pe_open) */
+  const char *scripts; /* borrowed, may be NULL */
+  size_t heap_cap;     /* 0: no cap */
+} pe_state_options;
 
-/* Runs the loop until nothing is left to wait for. */
+/* Gives a state in which `open` has run. */
+pe_status pe_state_open(pe_state *s, const pe_state_options *options, pe_error *err);
+
+/* Runs the loop until no handle or request is active. */
 void pe_state_run(pe_state *s);
 
-/* Closes every handle, then Lua, the watchdog and the loop. What the loop cannot end within a moment (a read
- * of a pipe that nobody writes to, on a thread of libuv's) is left, with all that it holds: then it returns
- * false, and the process should end without exit(), which would wait for that thread. */
+/* Closes every handle, then Lua, the watchdog and the loop. Returns false when a request does not
+ * end within a second (a thread of libuv that reads from a pipe without a writer). That request and
+ * all it uses are leaked, and the process must end with _Exit: exit() would wait for the thread. */
 bool pe_state_close(pe_state *s);
 
 static inline pe_state *pe_state_of(lua_State *L) { return *(pe_state **)lua_getextraspace(L); }

@@ -14,16 +14,14 @@
 #include "lua/state.h"
 
 enum {
-  SETTLE_NS = 100 * 1000,     /* after raising `hooking`: every core has seen it by then */
-  AGAIN_NS = 2 * 1000 * 1000, /* the hook is set again until it is seen to fire */
-  INTERRUPT_NS =
-      20 * 1000 *
-      1000 /* how often a pending interrupt is looked for, only inside interruptible scopes */
+  SETTLE_NS = 100 * 1000,          /* enough for every core to see `hooking` (stop_running) */
+  AGAIN_NS = 2 * 1000 * 1000,      /* set the hook again until it fires: setting it may race */
+  INTERRUPT_NS = 20 * 1000 * 1000, /* between two looks for Ctrl-C: nobody notices the delay */
 };
 #define FOREVER INT64_MAX
 
 struct pe_watchdog {
-  atomic_bool hooking; /* the watchdog is inside lua_sethook */
+  atomic_bool hooking; /* the thread is inside lua_sethook */
 #if defined(__APPLE__)
   mach_port_t clock;
 #else
@@ -31,26 +29,27 @@ struct pe_watchdog {
 #endif
   pthread_t thread;
   bool started;
-  /* ---- behind the lock ---- */
+  /* guarded by the lock */
   pthread_mutex_t lock;
   pthread_cond_t wake;
   bool ending;
   lua_State *running;
   int64_t deadline; /* CPU time; FOREVER: none */
   bool interruptible;
-  pe_cause stop;    /* why the present scope must end */
-  bool fired;       /* and Lua has noticed */
+  pe_cause cause;   /* why the current scope must end */
+  bool fired;       /* the hook has raised in it */
   int64_t wakes_at; /* when the thread looks next, monotonic */
 };
 
 static const char TRACE = 0; /* registry key */
 
-/* ---- interrupts: a signal handler may only set a flag -------------------------------------------------- */
+/* ---- interrupts ------------------------------------------------------------------------------ */
 
 static atomic_int interrupted;
-static int listeners; /* interruptible scopes that are open; loop thread */
+static int listeners; /* open interruptible scopes; loop thread */
 static struct sigaction before;
 
+/* A signal handler may do no more than set a flag. */
 static void on_interrupt(int signal_number) {
   (void)signal_number;
   atomic_store(&interrupted, 1);
@@ -68,7 +67,7 @@ static void ignore_interrupts(void) {
   if (--listeners == 0) sigaction(SIGINT, &before, NULL);
 }
 
-/* ---- clocks -------------------------------------------------------------------------------------------- */
+/* ---- clocks ---------------------------------------------------------------------------------- */
 
 static int64_t ns_of(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
 static struct timespec timespec_of(int64_t ns) {
@@ -118,11 +117,11 @@ static void wait_ns(pe_watchdog *w, int64_t ns) {
 }
 #endif
 
-/* ---- the hook ------------------------------------------------------------------------------------------ */
+/* ---- the hook -------------------------------------------------------------------------------- */
 
-static int raise_stop(lua_State *L, pe_cause stop, int level) {
+static int raise_cause(lua_State *L, pe_cause cause, int level) {
   luaL_where(L, level);
-  lua_pushstring(L, stop == PE_CAUSE_DEADLINE ? "deadline exceeded" : "interrupted");
+  lua_pushstring(L, cause == PE_CAUSE_DEADLINE ? "deadline exceeded" : "interrupted");
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -134,41 +133,40 @@ static void clear_hook(lua_State *L) {
   if (lua_gethook(L) == on_hook) lua_sethook(L, NULL, 0, 0);
 }
 
-/* Notes that Lua has been stopped, and where, the first time. */
+/* Notes that Lua has been stopped and, the first time, where. Returns the cause. */
 static pe_cause note_stop(pe_watchdog *w, lua_State *L) {
   pthread_mutex_lock(&w->lock);
-  pe_cause stop = w->stop;
-  bool first = stop && !w->fired;
-  if (stop) w->fired = true;
+  pe_cause cause = w->cause;
+  bool first = cause && !w->fired;
+  if (cause) w->fired = true;
   pthread_mutex_unlock(&w->lock);
   if (first) {
     luaL_traceback(L, L, NULL, 0);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &TRACE);
   }
-  return stop;
+  return cause;
 }
 
 static void on_hook(lua_State *L, lua_Debug *ar) {
   (void)ar;
-  pe_cause stop = note_stop(pe_state_of(L)->watchdog, L);
-  if (stop)
-    raise_stop(L, stop, 0);
+  pe_cause cause = note_stop(pe_state_of(L)->watchdog, L);
+  if (cause)
+    raise_cause(L, cause, 0);
   else
-    clear_hook(L); /* a coroutine that outlived the scope in which it was stopped */
+    clear_hook(L); /* left over from a scope that has ended */
 }
 
 int pe_watchdog_raise(pe_watchdog *w, lua_State *L) {
   set_hook(L);
-  pe_cause stop = note_stop(w, L);
-  return raise_stop(L, stop, 1);
+  return raise_cause(L, note_stop(w, L), 1);
 }
 
 void pe_watchdog_push_trace(lua_State *L) { lua_rawgetp(L, LUA_REGISTRYINDEX, &TRACE); }
 
-/* ---- the thread ---------------------------------------------------------------------------------------- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
-/* On the watchdog thread, under the lock. The pause lets a free that has just looked at `hooking` and found
- * nothing come to its end, and lets the loop thread's writes arrive; what it frees later has to wait for the
+/* On the watchdog thread, under the lock. A free() on the loop thread that read `hooking` as false
+ * may still be running; the pause lets it finish and its writes arrive. Later ones wait for the
  * lock. */
 static void stop_running(pe_watchdog *w) {
   atomic_store(&w->hooking, true);
@@ -178,22 +176,22 @@ static void stop_running(pe_watchdog *w) {
   atomic_store(&w->hooking, false);
 }
 
-/* Under the lock: how long to sleep, FOREVER for no timeout. */
+/* Under the lock: stops the running state if it must be, and returns how long to sleep. */
 static int64_t look(pe_watchdog *w) {
   int64_t nap = FOREVER;
   if (!w->running || w->fired) return nap;
-  if (!w->stop && w->interruptible) {
-    if (atomic_exchange(&interrupted, 0)) w->stop = PE_CAUSE_INTERRUPT;
+  if (!w->cause && w->interruptible) {
+    if (atomic_exchange(&interrupted, 0)) w->cause = PE_CAUSE_INTERRUPT;
     nap = INTERRUPT_NS;
   }
-  if (!w->stop && w->deadline != FOREVER) {
+  if (!w->cause && w->deadline != FOREVER) {
     int64_t left = w->deadline - pe_watchdog_cpu_ns(w);
     if (left <= 0)
-      w->stop = PE_CAUSE_DEADLINE;
+      w->cause = PE_CAUSE_DEADLINE;
     else if (left < nap)
       nap = left;
   }
-  if (!w->stop) return nap;
+  if (!w->cause) return nap;
   stop_running(w);
   return AGAIN_NS;
 }
@@ -252,7 +250,7 @@ void pe_watchdog_settle(pe_watchdog *w) {
   pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- scopes -------------------------------------------------------------------------------------------- */
+/* ---- scopes ---------------------------------------------------------------------------------- */
 
 bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cpu_ns,
                        bool interruptible) {
@@ -265,56 +263,59 @@ bool pe_watchdog_enter(pe_watchdog *w, pe_scope *scope, lua_State *L, int64_t cp
   pthread_mutex_lock(&w->lock);
   *scope = (pe_scope){.deadline = w->deadline,
                       .running = w->running,
-                      .stop = w->stop,
+                      .cause = w->cause,
                       .fired = w->fired,
                       .interruptible = w->interruptible,
-                      .mine = interruptible};
+                      .listens = interruptible};
   w->running = L;
   if (deadline < w->deadline) w->deadline = deadline;
   if (interruptible) w->interruptible = true;
-  if (!w->stop) w->fired = false;
-  bool stopped = w->stop;
-  /* The thread is woken only when it would sleep too long: calls in quick succession cost no switch each. */
+  if (!w->cause) w->fired = false;
+  bool stopped = w->cause;
+  /* Wake the thread only if it would sleep past this deadline: a burst of calls costs no
+   * switches. */
   if (watched && first_look < w->wakes_at) pthread_cond_signal(&w->wake);
   pthread_mutex_unlock(&w->lock);
-  if (stopped) set_hook(L); /* the surrounding scope is over already */
+  if (stopped) set_hook(L); /* the surrounding scope has been stopped */
   return true;
 }
 
 pe_cause pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L) {
   pthread_mutex_lock(&w->lock);
-  pe_cause why = w->stop, struck = w->fired ? w->stop : PE_CAUSE_NONE;
+  pe_cause cause = w->cause, struck = w->fired ? cause : PE_CAUSE_NONE;
   w->running = scope->running;
   w->deadline = scope->deadline;
   w->interruptible = scope->interruptible;
   w->fired = scope->fired;
-  w->stop = scope->stop;
-  if (!w->stop && why == PE_CAUSE_INTERRUPT && !scope->mine && w->interruptible) w->stop = why;
-  if (!w->stop && why == PE_CAUSE_DEADLINE && w->deadline != FOREVER &&
-      w->deadline <= pe_watchdog_cpu_ns(w))
-    w->stop = why;
-  bool goes_on = !w->stop;
+  w->cause = scope->cause;
+  if (!w->cause) { /* is the surrounding scope stopped for the same cause? */
+    bool late = cause == PE_CAUSE_DEADLINE && w->deadline != FOREVER &&
+                w->deadline <= pe_watchdog_cpu_ns(w);
+    bool interrupted_too = cause == PE_CAUSE_INTERRUPT && !scope->listens && w->interruptible;
+    if (late || interrupted_too) w->cause = cause;
+  }
+  bool goes_on = !w->cause;
   lua_State *outer = w->running;
-  if (why) pthread_cond_signal(&w->wake); /* it had stopped looking */
+  if (cause) pthread_cond_signal(&w->wake); /* it sleeps without a timeout after the hook fired */
   pthread_mutex_unlock(&w->lock);
-  if (why && goes_on) clear_hook(L);
+  if (cause && goes_on) clear_hook(L);
   if (outer && !goes_on) set_hook(outer);
-  if (scope->mine) ignore_interrupts();
+  if (scope->listens) ignore_interrupts();
   return struck;
 }
 
 bool pe_watchdog_stopped(pe_watchdog *w) {
   pthread_mutex_lock(&w->lock);
-  bool stopped = w->stop != PE_CAUSE_NONE;
+  bool stopped = w->cause != PE_CAUSE_NONE;
   pthread_mutex_unlock(&w->lock);
   return stopped;
 }
 
-lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_cause *stop) {
+lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_cause *cause) {
   pthread_mutex_lock(&w->lock);
   lua_State *was = w->running;
   w->running = L;
-  *stop = w->stop;
+  *cause = w->cause;
   pthread_mutex_unlock(&w->lock);
   return was;
 }

@@ -1,4 +1,4 @@
-/* embed.h - the scripts that travel inside the program: a table that mkembed writes at build time. */
+/* embed.h - the scripts inside the program: a table that mkembed writes at build time. */
 #ifndef PE_EMBED_H
 #define PE_EMBED_H
 
@@ -10,7 +10,7 @@ typedef struct pe_embed {
   size_t size;
 } pe_embed;
 
-extern const pe_embed pe_embed_files[]; /* sorted by name in the order of strcmp */
+extern const pe_embed pe_embed_files[]; /* sorted by name (strcmp) */
 extern const size_t pe_embed_count;
 
 #endif

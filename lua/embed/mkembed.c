@@ -1,7 +1,6 @@
 /* mkembed.c - writes the C source that holds the scripts: mkembed ROOT FILE... > embed.c
  *
- * A build-time program of its own, so that the build needs nothing but a C compiler. Names are paths below
- * ROOT. */
+ * A C program, so that the build needs nothing but a C compiler. Names are paths below ROOT. */
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>

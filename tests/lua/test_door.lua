@@ -1,11 +1,11 @@
--- The guarded door: nothing that a script does gets past its limits.
+-- The guarded door: no script escapes its limits.
 local perigee = require "perigee"
 local test = require("harness").test
 local uv = require "luv"
 
 local function loop() while true do end end
 
---- Runs fn under a deadline and wants it stopped in reasonable time.
+--- Runs fn under a deadline; it must be stopped soon after.
 local function stops(t, fn, ms)
   local began = uv.hrtime()
   local err = t.fails("deadline", perigee.guard(fn, { deadline_ms = ms or 30 }))
@@ -14,13 +14,14 @@ local function stops(t, fn, ms)
   return err
 end
 
-test("results pass, also none and nil", function(t)
+test("results are passed on, also none and nil", function(t)
   t.eq(table.pack(perigee.guard(function() return 1, nil, 3 end)), { true, 1, nil, 3, n = 4 })
   t.eq(table.pack(perigee.guard(function() end)), { true, n = 1 })
-  t.eq(table.pack(perigee.guard(function() return 7 end, { deadline_ms = 1000 })), { true, 7, n = 2 })
+  t.eq(table.pack(perigee.guard(function() return 7 end, { deadline_ms = 1000 })),
+    { true, 7, n = 2 })
 end)
 
-test("an error has code, text, traceback and value", function(t)
+test("an error has code, message, traceback and value", function(t)
   local err = t.fails("error", perigee.guard(function() error "oops" end))
   t.match(err.message, "test_door.lua:%d+: oops$")
   t.match(err.traceback, "^stack traceback:\n")
@@ -37,14 +38,17 @@ end)
 
 test("misuse raises and names the option", function(t)
   t.raises(function() perigee.guard(1) end, "function expected")
-  t.raises(function() perigee.guard(print, { deadline = 1 }) end, "unknown option 'deadline', is it 'deadline_ms'?")
-  t.raises(function() perigee.guard(print, { deadline_ms = "1" }) end, "'deadline_ms': number expected, got string")
-  t.raises(function() perigee.guard(print, { deadline_ms = -1 }) end, "not a time")
-  t.raises(function() perigee.guard(print, { memory = 1.5 }) end, "option 'memory': integer expected")
-  t.raises(function() perigee.guard(print, { 1 }) end, "option names are strings")
+  t.raises(function() perigee.guard(print, { deadline = 1 }) end,
+    "unknown option 'deadline', is it 'deadline_ms'?")
+  t.raises(function() perigee.guard(print, { deadline_ms = "1" }) end,
+    "'deadline_ms': number expected, got string")
+  t.raises(function() perigee.guard(print, { deadline_ms = -1 }) end, "must be between 0 and 1e12")
+  t.raises(function() perigee.guard(print, { memory = 1.5 }) end,
+    "option 'memory': integer expected")
+  t.raises(function() perigee.guard(print, { 1 }) end, "option names must be strings")
 end)
 
-test("a tight loop is stopped where it is", function(t)
+test("a tight loop is stopped, and the traceback shows where", function(t)
   local err = stops(t, loop)
   t.match(err.traceback, "^stack traceback:\n\t[^\n]*test_door.lua:6: ")
 end)
@@ -70,7 +74,7 @@ test("a loop inside coroutines is stopped", function(t)
   stops(t, function() while true do pcall(coroutine.wrap(function() pcall(loop) end)) end end)
 end)
 
-test("a loop while something is being closed is stopped", function(t)
+test("a loop in __close is stopped", function(t)
   local function closer() return setmetatable({}, { __close = loop }) end
   stops(t, function() local x <close> = closer() end) -- luacheck: ignore
   stops(t, function()
@@ -105,7 +109,7 @@ test("a coroutine that was stopped stays dead", function(t)
   t.eq({ coroutine.close(co) }, { false, "stopped coroutine cannot be closed" })
 end)
 
-test("xpcall behaves as Lua's own", function(t)
+test("xpcall behaves like Lua's", function(t)
   t.eq({ xpcall(function(...) return ... end, print, 1, nil, 3) }, { true, 1, nil, 3 })
   t.eq({ xpcall(error, function(e) return e .. "!" end, "x") }, { false, "x!" })
   t.eq({ xpcall(function() end, print) }, { true })
@@ -118,10 +122,13 @@ test("xpcall behaves as Lua's own", function(t)
   end)
   t.eq(co(), 1)
   t.eq({ co(2) }, { false, "handled e2" })
-  t.eq((xpcall(function() local x <close> = setmetatable({}, { __close = error }) end, tostring)), false) -- luacheck: ignore
+  local function raise_in_close()
+    local x <close> = setmetatable({}, { __close = error }) -- luacheck: ignore
+  end
+  t.eq((xpcall(raise_in_close, tostring)), false)
 end)
 
-test("what was stopped leaves nothing behind", function(t)
+test("a stop leaves no hook behind", function(t)
   local co = coroutine.create(function()
     coroutine.yield(1)
     return 2
@@ -170,7 +177,7 @@ test("nested: an outer deadline is still watched after an inner stop", function(
   end, 60)
 end)
 
-test("waiting is not working: only CPU time counts", function(t)
+test("only CPU time counts, not waiting", function(t)
   t.eq({ perigee.guard(function()
     uv.sleep(60)
     return "fine"
@@ -178,7 +185,7 @@ test("waiting is not working: only CPU time counts", function(t)
 end)
 
 test("deep recursion is an error", function(t)
-  debug.sethook() -- collecting at each of so many levels would take minutes
+  debug.sethook() -- a collection at each of 200000 levels would take minutes
   local function deep(n) return 1 + deep(n + 1) end
   local err = t.fails("error", perigee.guard(function() return deep(1) end))
   t.match(err.message, "stack overflow")
@@ -204,10 +211,11 @@ test("memory: a huge string, a growing string, a growing table", function(t)
   t.ok(perigee.heap() <= used)
 end)
 
-test("memory: an inner call may not have more than the outer", function(t)
+test("memory: an inner call cannot have more than the outer", function(t)
   local inner
   perigee.guard(function()
-    inner = table.pack(perigee.guard(function() return ("x"):rep(64 << 20) end, { memory = 1 << 30 }))
+    inner = table.pack(perigee.guard(function() return ("x"):rep(64 << 20) end,
+      { memory = 1 << 30 }))
   end, { memory = 8 << 20 })
   t.fails("memory", inner[1], inner[2])
   t.eq({ perigee.guard(function() return #("x"):rep(16 << 20) end) }, { true, 16 << 20 })
@@ -230,7 +238,7 @@ test("an interrupt stops the nearest call that asked for it", function(t)
   end, { interruptible = true }))
 end)
 
-test("coroutines behave as Lua's own", function(t)
+test("coroutines behave like Lua's", function(t)
   local co = coroutine.create(function(a, b)
     local c = coroutine.yield(a + b)
     error("e" .. c, 0)
@@ -238,7 +246,8 @@ test("coroutines behave as Lua's own", function(t)
   t.eq({ coroutine.resume(co, 1, 2) }, { true, 3 })
   t.eq({ coroutine.resume(co, 4) }, { false, "e4" })
   t.eq({ coroutine.resume(co) }, { false, "cannot resume dead coroutine" })
-  t.eq({ coroutine.resume(coroutine.running()) }, { false, "cannot resume non-suspended coroutine" })
+  t.eq({ coroutine.resume(coroutine.running()) },
+    { false, "cannot resume non-suspended coroutine" })
   t.eq(coroutine.status(co), "dead")
   t.raises(function() coroutine.resume(1) end, "thread expected")
   t.raises(function() coroutine.wrap(1) end, "function expected")
@@ -247,11 +256,12 @@ test("coroutines behave as Lua's own", function(t)
   local ok, err = pcall(coroutine.wrap(function() error(thrown) end))
   t.ok(not ok and rawequal(err, thrown))
   local values = {}
-  for v in coroutine.wrap(function() for i = 1, 3 do coroutine.yield(i) end end) do values[#values + 1] = v end
+  local function count() for i = 1, 3 do coroutine.yield(i) end end
+  for v in coroutine.wrap(count) do values[#values + 1] = v end
   t.eq(values, { 1, 2, 3 })
 end)
 
-test("coroutine.close closes variables and tells errors", function(t)
+test("coroutine.close closes variables and returns their errors", function(t)
   local closed
   local function with(f)
     local co = coroutine.create(function()

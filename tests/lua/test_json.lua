@@ -1,9 +1,9 @@
--- The Lua face of JSON: order, integers, empty containers, null, and writing as Python's json.dumps.
+-- JSON in Lua: order, integers, empty containers, null, and the output of Python's json.dumps.
 local perigee = require "perigee"
 local json = perigee.json
 local test = require("harness").test
 
-local forced = ... -- there every allocation is dear
+local forced = ... -- then every allocation is slow
 
 local function keys(object)
   local list = {}
@@ -19,21 +19,23 @@ test("objects keep the order of their keys", function(t)
   v.new = true
   v.z = nil
   t.eq(keys(v), "a m new")
-  v.z = 1 -- back again, at the end, as in Python
+  v.z = 1 -- added again at the end, as in Python
   t.eq(keys(v), "a m new z")
   t.eq(json.encode(v), '{"a": 3, "m": {"y": 1, "b": 2}, "new": true, "z": 1}')
-  t.raises(function() v[1] = 2 end, "keys of a JSON object are strings")
+  t.raises(function() v[1] = 2 end, "keys of a JSON object must be strings")
 end)
 
 test("numbers keep their kind", function(t)
-  local v = json.decode "[16, 16.0, 9007199254740993, -9223372036854775808, 9223372036854775808, 1e2, NaN, -Infinity]"
+  local v = json.decode("[16, 16.0, 9007199254740993, -9223372036854775808, "
+    .. "9223372036854775808, 1e2, NaN, -Infinity]")
   t.eq(math.type(v[1]), "integer")
   t.eq(math.type(v[2]), "float")
   t.eq(v[3], 9007199254740993)
   t.eq(v[4], math.mininteger)
   t.eq(math.type(v[5]), "float")
   t.eq(v[7] ~= v[7], true)
-  t.eq(json.encode(v), "[16, 16.0, 9007199254740993, -9223372036854775808, 9.223372036854776e+18, 100.0, NaN, -Infinity]")
+  t.eq(json.encode(v), "[16, 16.0, 9007199254740993, -9223372036854775808, "
+    .. "9.223372036854776e+18, 100.0, NaN, -Infinity]")
 end)
 
 test("empty containers and null survive a round trip", function(t)
@@ -50,7 +52,7 @@ test("empty containers and null survive a round trip", function(t)
   t.eq(json.decode "null", json.null)
 end)
 
-test("strings hold everything but broken text", function(t)
+test("strings hold everything except invalid UTF-8", function(t)
   t.eq(json.decode [["\u0000\ud83c\udf19\n\/"]], "\0🌙\n/")
   t.eq(json.encode "\0🌙\n\"\\\127é", [["\u0000🌙\n\"\\]] .. "\127é\"")
   t.eq(json.encode("é🌙\127", { ascii = true }), [["\u00e9\ud83c\udf19\u007f"]])
@@ -59,17 +61,20 @@ test("strings hold everything but broken text", function(t)
   t.raises(function() json.encode "\xff" end, "not UTF-8 at byte 1")
 end)
 
-test("options as Python's", function(t)
+test("options like Python's", function(t)
   local v = json.object { { "b", { 1, 2 } }, { "a", json.object { { "x", json.array() } } } }
   t.eq(json.encode(v, { compact = true }), '{"b":[1,2],"a":{"x":[]}}')
   t.eq(json.encode(v, { sort_keys = true }), '{"a": {"x": []}, "b": [1, 2]}')
-  t.eq(json.encode(v, { indent = 2 }), '{\n  "b": [\n    1,\n    2\n  ],\n  "a": {\n    "x": []\n  }\n}')
-  t.eq(json.encode(v, { item_separator = "; ", key_separator = " = " }), '{"b" = [1; 2]; "a" = {"x" = []}}')
+  t.eq(json.encode(v, { indent = 2 }),
+    '{\n  "b": [\n    1,\n    2\n  ],\n  "a": {\n    "x": []\n  }\n}')
+  t.eq(json.encode(v, { item_separator = "; ", key_separator = " = " }),
+    '{"b" = [1; 2]; "a" = {"x" = []}}')
   t.raises(function() json.encode(v, { indnet = 1 }) end, "indent")
 end)
 
-test("plain tables are written in one order", function(t)
-  t.eq(json.encode { b = 1, a = 2, c = { 1, "x", false } }, '{"a": 2, "b": 1, "c": [1, "x", false]}')
+test("plain tables are written in a fixed order", function(t)
+  t.eq(json.encode { b = 1, a = 2, c = { 1, "x", false } },
+    '{"a": 2, "b": 1, "c": [1, "x", false]}')
   t.raises(function() json.encode { 1, x = 2 } end, "cannot encode a table with the key")
   t.raises(function() json.encode { [2] = 1 } end, "cannot encode a table with the key")
   t.raises(function() json.encode(print) end, "cannot encode a function")
@@ -78,26 +83,29 @@ test("plain tables are written in one order", function(t)
   t.raises(function() json.encode(cycle) end, "nested deeper than 200 levels")
 end)
 
-test("errors say the place", function(t)
+test("errors have a position", function(t)
   local value, err = json.decode '{"a":\n  tru}'
   t.eq(value, nil)
   t.eq(err.code, "format")
   t.eq(err.message, "line 2, column 3: expected a value, got 't'")
-  t.eq(select(2, json.decode(("["):rep(300))).message, "line 1, column 201: nested deeper than 200 levels")
-  t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).message, "line 1, column 3: nested deeper than 2 levels")
+  t.eq(select(2, json.decode(("["):rep(300))).message,
+    "line 1, column 201: nested deeper than 200 levels")
+  t.eq(select(2, json.decode("[[[]]]", { max_depth = 2 })).message,
+    "line 1, column 3: nested deeper than 2 levels")
   t.eq(json.decode("[1]", { max_size = 3 })[1], 1)
-  t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).message, "text of 4 bytes, at most 3")
+  t.eq(t.fails("limit", json.decode("[1] ", { max_size = 3 })).message,
+    "text of 4 bytes is too long: at most 3")
   t.eq(json.decode('{"a": [1, 2], "b": {}}', { max_values = 42 }).a[2], 2)
   t.eq(t.fails("limit", json.decode('{"a": [1, 2], "b": {}}', { max_values = 41 })).message,
     "42 values in the first 20 of 22 bytes, at most 41")
   t.eq(select(2, json.decode('{"' .. ("k"):rep(65537) .. '": 1}')).message,
-    "line 1, column 65542: a key of 65537 bytes, at most 65536")
+    "line 1, column 65542: key of 65537 bytes is too long: at most 65536")
   t.eq(json.decode('["x", null]', { max_values = 13 })[1], "x")
   t.fails("limit", json.decode('["x", null]', { max_values = 12 }))
   t.raises(function() json.decode("1", { max_values = 0 }) end, "max_values")
 end)
 
-test("objects that grow key by key keep their order, also when keys go and come", function(t)
+test("objects built key by key keep their order, also when keys are removed", function(t)
   local object, want = json.object(), {}
   for i = 1, 40 do
     object["k" .. i] = i
@@ -112,7 +120,7 @@ test("objects that grow key by key keep their order, also when keys go and come"
   end
   t.eq(table.concat(seen, " ", 1, 8), "k1=1 k3=3 k4=4 k6=6 k5=-6 k7=7 k9=9 k10=10")
   t.eq(#seen, 33)
-  local many = json.object() -- takes minutes when every key looks at all others
+  local many = json.object() -- takes minutes if each key is compared with all others
   local count, n = forced and 100 or 200000, 0
   for i = 1, count do many["k" .. i] = i end
   for _ in pairs(many) do n = n + 1 end
