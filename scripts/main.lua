@@ -1,11 +1,9 @@
 -- main: the command line. Returns a function that lua/main.c calls with the arguments.
 local args = require "lib.args"
 local command = require "lib.command"
-local perigee = require "perigee"
+local commands = require "cmd"
 
---- perigee.open(path, options): a model, see engine/model.lua.
-function perigee.open(path, options) return require("engine.model").open(path, options) end
-
+--- What is wrong with the first argument that is not UTF-8, and its name.
 local function check_utf8(argv)
   for i = 1, #argv do
     local n, at = utf8.len(argv[i])
@@ -14,19 +12,24 @@ local function check_utf8(argv)
 end
 
 local function print_help(name)
-  io.write(command.help(name))
+  io.write(commands.help(name))
   return command.OK
 end
 
---- Operands that are too few or too many.
+--- What is wrong with the number of operands.
 local function check_count(c, name, opts)
-  if #opts < (c.min or 0) then return ("needs %s (perigee %s --help)"):format(c.usage, name) end
-  if #opts > (c.max or math.huge) then return ("'%s' is one argument too many"):format(opts[c.max + 1]) end
+  if #opts < (c.min or 0) then
+    return ("missing arguments, expected %s (perigee %s --help)"):format(c.usage, name)
+  end
+  if #opts > (c.max or math.huge) then
+    return ("unexpected argument '%s'"):format(opts[c.max + 1])
+  end
 end
 
+--- Runs a command. `before`: the options in front of its name.
 local function run(name, words, before)
-  local c = command.load(name)
-  if not c then return command.fail(command.USAGE, name, command.unknown(name)) end
+  local c = commands.load(name)
+  if not c then return command.fail(command.USAGE, name, commands.unknown(name)) end
   local options = { c.options or {}, args.common }
   local opts, why = args.parse(options, words, { first = 2, stop = c.stop })
   if not opts then return command.fail(command.USAGE, name, why) end

@@ -1,9 +1,10 @@
--- bench: tokens per second of a model, or of a shape with random weights; alone, together, under load.
+-- bench: tokens per second of a model, or of a shape with random weights: one sequence, batches,
+-- load.
 local perigee = require "perigee"
 local command = require "lib.command"
 local load = require "cmd.bench.load"
 local models = require "models"
-local read_ahead = require "lib.load"
+local preload = require "engine.preload"
 local progress = require "ui.progress"
 local shapes = require "cmd.bench.shapes"
 local single = require "cmd.bench.single"
@@ -11,7 +12,7 @@ local tables = require "ui.table"
 local text = require "lib.text"
 local json = perigee.json
 
--- In the order in which they run; rows: how many results each gives.
+-- In the order in which they run. rows: the number of results.
 local tests = {
   { name = "prefill", run = single.prefill, rows = 3 },
   { name = "decode", run = single.decode, rows = 2 },
@@ -29,14 +30,16 @@ local function open(opts)
     model, why = models.assemble(weights, config, { path = ("%s %s"):format(opts.shape, opts.quant) })
   else
     model, why = models.load(opts[1])
-    if model then read_ahead(model.weights) end
+    if model then preload(model.weights) end
   end
   if not model then return nil, why end
-  model.options = { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32), memory = opts.memory, context = opts.context }
+  model.options = { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
+    memory = opts.memory, context = opts.context }
   return model
 end
 
---- The tests of --tests, in their order; or nil and the one that does not exist.
+--- The tests that --tests names, in the order above; or nil and a message about one that does not
+--- exist.
 local function chosen(list)
   if not list then return tests end
   local wanted, out = {}, {}
@@ -46,7 +49,11 @@ local function chosen(list)
     wanted[t.name] = nil
   end
   local unknown = next(wanted)
-  if unknown then return nil, ("unknown test '%s' (there are: prefill, decode, batch, mixed, prefix, memory)"):format(unknown) end
+  if unknown then
+    local names = {}
+    for i, t in ipairs(tests) do names[i] = t.name end
+    return nil, ("unknown test '%s' (tests: %s)"):format(unknown, table.concat(names, ", "))
+  end
   return out
 end
 
@@ -64,10 +71,11 @@ local function measure(model, opts, list)
   return rows
 end
 
--- ---- output --------------------------------------------------------------------------------------------------------
+-- ---- output -------------------------------------------------------------------------------------
 
-local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "gb_per_s", "speedup", "gap_alone_ms", "gap_p50_ms",
-  "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms", "cached", "ratio", "bytes_per_token", "bytes_fixed" }
+local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "gb_per_s", "speedup",
+  "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms", "cached",
+  "ratio", "bytes_per_token", "bytes_fixed" }
 
 local function print_json(model, rows, threads)
   local list = json.array {}
@@ -76,8 +84,8 @@ local function print_json(model, rows, threads)
     for _, key in ipairs(columns) do o[key] = row[key] end
     list[i] = o
   end
-  io.write(json.encode(json.object { { "model", model.path }, { "bytes", model.weights.bytes }, { "threads", threads },
-    { "precision", "exact" }, { "rows", list } }), "\n")
+  io.write(json.encode(json.object { { "model", model.path }, { "bytes", model.weights.bytes },
+    { "threads", threads }, { "precision", "exact" }, { "rows", list } }), "\n")
 end
 
 local function print_csv(_, rows)
@@ -92,18 +100,19 @@ local function print_csv(_, rows)
   end
 end
 
---- What a row says besides the columns that all have.
+--- The numbers of a result that have no column.
 local function remarks(row)
   if row.test == "mixed" then
-    return ("gaps of 7 streams: %.1f ms alone, p50 %.1f, p99 %.1f: %.2f times"):format(row.gap_alone_ms, row.gap_p50_ms,
-      row.gap_p99_ms, row.ratio)
+    return ("time between tokens of 7 streams: %.1f ms alone, p50 %.1f, p99 %.1f (%.2fx)"):format(
+      row.gap_alone_ms, row.gap_p50_ms, row.gap_p99_ms, row.ratio)
   elseif row.test == "prefix" then
-    return ("first token %.0f ms, again %.1f ms: %.2f decode steps, %d cached"):format(row.first_ms, row.repeat_ms, row.ratio,
-      row.cached)
+    return ("first token %.0f ms, repeated %.1f ms (%.2f decode steps), %d cached"):format(
+      row.first_ms, row.repeat_ms, row.ratio, row.cached)
   elseif row.test == "memory" then
-    return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token), text.bytes(row.bytes_fixed))
+    return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token),
+      text.bytes(row.bytes_fixed))
   elseif row.speedup then
-    return ("%.2f times one alone"):format(row.speedup)
+    return ("%.2fx one sequence"):format(row.speedup)
   end
   return ""
 end
@@ -111,17 +120,21 @@ end
 local function print_table(model, rows, threads)
   local out = { { "test", "tokens", "batch", "depth", "tokens/s", "GB/s", "" } }
   for i, row in ipairs(rows) do
-    out[i + 1] = { row.test, row.tokens, row.batch, row.depth, row.tokens_per_s and ("%.1f"):format(row.tokens_per_s) or "",
+    out[i + 1] = { row.test, row.tokens, row.batch, row.depth,
+      row.tokens_per_s and ("%.1f"):format(row.tokens_per_s) or "",
       row.gb_per_s and ("%.2f"):format(row.gb_per_s) or "", remarks(row) }
   end
-  io.write(("%s, %s, %d threads, exact\n"):format(model.path, text.bytes(model.weights.bytes), threads),
+  local size = text.bytes(model.weights.bytes)
+  io.write(("%s, %s, %d threads, exact\n"):format(model.path, size, threads),
     tables.render(out, { header = true }), "\n")
 end
 
 local function main(opts)
   local possible, unable = command.check_compute(opts)
   if not possible then return nil, unable end
-  if (opts.shape == nil) == (opts[1] == nil) then return nil, "give a model or --shape, one of the two" end
+  if (opts.shape == nil) == (opts[1] == nil) then
+    return nil, "expected either MODEL or --shape"
+  end
   local list, unknown = chosen(opts.tests)
   if not list then return nil, unknown end
   local model, why = open(opts)
@@ -133,22 +146,30 @@ local function main(opts)
 end
 
 return {
-  summary = "measure tokens per second, alone, together and under load",
+  summary = "measure prefill, decode and batch speed, latency and cache memory",
   usage = "[MODEL]",
-  details = "Without MODEL, --shape names a model whose weights are made up; shapes:\n" .. table.concat(shapes.names(), ", ")
-    .. [[.
+  details = "Measures MODEL or, with --shape, a model with random weights. Shapes:\n"
+    .. table.concat(shapes.names(), ", ") .. [[.
 
-Tests: prefill and decode (one sequence), batch (1, 2, 4 and 8 sequences that write together), mixed (the gaps between
-the tokens of 7 streams while a long prompt is read), prefix (a long prompt again: its first token in decode steps), memory
-(bytes of caches for each token of context).]],
+Tests:
+  prefill   one prompt of 16, 128 and 512 tokens
+  decode    one sequence, at depth 0 and 512
+  batch     decode with 1, 2, 4 and 8 sequences
+  mixed     time between tokens of 7 streams while a long prompt is prefilled
+  prefix    time to first token of a long prompt, cold and from the prefix cache
+  memory    KV cache bytes per token of context]],
   options = {
-    { name = "shape", kind = "string", value = "NAME", help = "a model of this shape with random weights" },
-    { name = "quant", kind = "string", value = "KIND", default = "affine4g64", help = "its weights: q4_0, …" },
-    { name = "tests", kind = "string", value = "LIST", help = "only these, as prefill,batch" },
-    { name = "prompt", kind = "integer", value = "N", min = 16, max = 1 << 20, default = 4000, help = "long prompts" },
-    { name = "seconds", kind = "number", value = "S", default = 5, help = "time for each measurement" },
-    { name = "json", kind = "flag", help = "one line of JSON" },
-    { name = "csv", kind = "flag", help = "comma-separated values" },
+    { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
+    { name = "quant", kind = "string", value = "KIND", default = "affine4g64",
+      help = "quantization of its weights: affine4g64, q4_0, bf16, …" },
+    { name = "tests", kind = "string", value = "LIST", shown = "all",
+      help = "tests to run, such as prefill,batch" },
+    { name = "prompt", kind = "integer", value = "N", min = 16, max = 1 << 20, default = 4000,
+      help = "tokens of a long prompt (mixed, prefix)" },
+    { name = "seconds", kind = "number", value = "S", default = 5,
+      help = "longest time for each measurement" },
+    { name = "json", kind = "flag", help = "print one line of JSON" },
+    { name = "csv", kind = "flag", help = "print comma-separated values" },
   },
   max = 1,
   run = main,

@@ -1,37 +1,39 @@
--- chat: talk with a model in the terminal, without a server. The conversation is a list of messages as the API has them;
--- every answer is one seq of a batch whose prefix cache remembers the turns before.
+-- chat: a conversation with a model in the terminal, without a server. It is a list of messages in
+-- the form of the API. Each answer is a sequence of one batch, whose prefix cache holds the earlier
+-- turns.
 local chat = require "chat"
 local command = require "lib.command"
 local console = require "ui.console"
 local events = require "parsers.events"
 local history = require "repl.history"
-local load = require "lib.load"
 local models = require "engine.model"
 local perigee = require "perigee"
+local preload = require "engine.preload"
 local text = require "lib.text"
 local uv = require "luv"
 local json = perigee.json
 
 local HELP = [[
-  /help              this
-  /system TEXT       what the model is told before everything else; without TEXT: nothing any more
-  /set NAME VALUE    temperature, top_p, top_k, min_p, max_tokens, seed …; without VALUE: the model's own; /set shows them
-  /think on|off      thinking, where the model has it
-  /retry             answer the last question again
-  /undo              forget the last question and its answer
-  /new               forget the conversation
-  /save FILE         write the conversation as JSON; /load FILE reads it
-  /image FILE        show the model a picture with the next message
+  /help              show this help
+  /system TEXT       set the system prompt; without TEXT: remove it
+  /set NAME VALUE    set temperature, top_p, top_k, min_p, max_tokens, seed, …; without VALUE:
+                     back to the model's default; /set alone shows the settings
+  /think on|off      turn thinking on or off, if the model supports it
+  /retry             generate the last answer again
+  /undo              remove the last message and its answer
+  /new               start a new conversation
+  /save FILE         save the conversation as JSON; /load FILE loads it
+  /image FILE        attach an image to the next message
   /stats             tokens and time of the last answer
-  /quit              leave (or Ctrl-D)
-A line that ends in \ goes on in the next one. Ctrl-C stops an answer.]]
+  /quit              quit (or Ctrl-D)
+End a line with \ to continue on the next one. Ctrl-C stops an answer.]]
 
 local Session = {}
 Session.__index = Session
 
--- ---- one answer ----------------------------------------------------------------------------------------------------
+-- ---- one answer ---------------------------------------------------------------------------------
 
---- Writes what a parser says: thinking dimmed, calls in a line of their own.
+--- A function that writes the events of a parser: reasoning dimmed, each tool call on its own line.
 local function shower(self)
   local here, kind = self.here, nil
   local function switch(to)
@@ -41,7 +43,10 @@ local function shower(self)
   local show = {
     content = function(e) switch "content"; here.write(e.text) end,
     reasoning = function(e) switch "reasoning"; here.write(here.paint("dim", e.text)) end,
-    call = function(e) switch("call " .. e.index); here.write(here.paint("yellow", e.name .. " ")) end,
+    call = function(e)
+      switch("call " .. e.index)
+      here.write(here.paint("yellow", e.name .. " "))
+    end,
     arguments = function(e) here.write(here.paint("yellow", e.text)) end,
     other = function(e) switch "other"; here.write(here.paint("dim", e.text)) end,
   }
@@ -53,7 +58,7 @@ local function shower(self)
   end
 end
 
---- The message that an answer's events add up to.
+--- The assistant message for the result of a parser.
 local function message_of(result)
   local message = json.object { { "role", "assistant" }, { "content", result.content or "" } }
   if result.reasoning then message.reasoning_content = result.reasoning end
@@ -68,7 +73,7 @@ local function message_of(result)
   return message
 end
 
---- Runs a seq to its end; Ctrl-C stops the answer, what was said stays.
+--- Runs a sequence to its end. Ctrl-C stops it; the text so far is kept.
 local function run(self, seq)
   local ok, err = perigee.guard(function() assert(self.batch:run()) end, { interruptible = true })
   if ok then return true end
@@ -80,7 +85,9 @@ end
 
 function Session:answer()
   local messages = json.array {}
-  if self.system then messages[1] = json.object { { "role", "system" }, { "content", self.system } } end
+  if self.system then
+    messages[1] = json.object { { "role", "system" }, { "content", self.system } }
+  end
   table.move(self.messages, 1, #self.messages, #messages + 1, messages)
   local prompt, why = self.words:prompt { messages = messages, kwargs = self.kwargs }
   if not prompt then return nil, why end
@@ -107,12 +114,13 @@ function Session:answer()
   self.here.write "\n"
   if not done then self.here.write(self.here.paint("dim", "(" .. broken .. ")") .. "\n") end
   if seq.error then return nil, seq.error end
-  self.last = { id = seq, ttft = ((first or began) - began) * 1e-9, took = (uv.hrtime() - (first or began)) * 1e-9 }
+  first = first or began
+  self.last = { seq = seq, ttft = (first - began) * 1e-9, took = (uv.hrtime() - first) * 1e-9 }
   self.messages[#self.messages + 1] = message_of(result:finish())
   return true
 end
 
---- Asks, and takes the question back when there is no answer to it.
+--- Adds a user message and answers it; removes it again if that fails.
 function Session:ask(content)
   local n = #self.messages
   self.messages[n + 1] = json.object { { "role", "user" }, { "content", content } }
@@ -126,9 +134,9 @@ function Session.complain(_, why)
   io.stderr:write("perigee: chat: ", text.first_line(why), "\n")
 end
 
--- ---- commands ------------------------------------------------------------------------------------------------------
+-- ---- commands -----------------------------------------------------------------------------------
 
---- Forgets the messages from the last question on; the question, or nil.
+--- Removes the last user message and everything after it. Returns its content, or nil.
 local function take_back(self)
   for i = #self.messages, 1, -1 do
     local message = self.messages[i]
@@ -146,11 +154,13 @@ local function show_settings(self)
   local names = {}
   for name in pairs(self.settings) do names[#names + 1] = name end
   table.sort(names)
-  for _, name in ipairs(names) do self.here.write(("  %s %s\n"):format(name, tostring(self.settings[name]))) end
-  if #names == 0 then self.here.write "  everything is the model's own\n" end
+  for _, name in ipairs(names) do
+    self.here.write(("  %s %s\n"):format(name, tostring(self.settings[name])))
+  end
+  if #names == 0 then self.here.write "  the model's defaults\n" end
 end
 
---- A name and value that a request would refuse are refused now.
+--- Changes a setting, if a request would accept it.
 local function set(self, name, value)
   local trial = { prompt = { 0 }, [name] = typed(value) }
   local ok, why = pcall(require("engine.request").check, trial)
@@ -159,7 +169,8 @@ local function set(self, name, value)
 end
 
 local function save(self, path)
-  local value = json.object { { "system", self.system or json.null }, { "messages", json.array(self.messages) } }
+  local value = json.object { { "system", self.system or json.null },
+    { "messages", json.array(self.messages) } }
   local f, why = io.open(path, "wb")
   if f then
     f, why = f:write(json.encode(value, { indent = 2 }), "\n")
@@ -174,7 +185,8 @@ local function restore(self, path)
   if not content then return self:complain(why) end
   local value, bad = json.decode(content)
   if not json.is_object(value) or not json.is_array(value.messages) then
-    return self:complain(("%s: no conversation%s"):format(path, bad and ": " .. tostring(bad) or ""))
+    return self:complain(("%s: not a saved conversation%s"):format(path,
+      bad and ": " .. tostring(bad) or ""))
   end
   self.system = value.system ~= json.null and value.system or nil
   self.messages = table.move(value.messages, 1, #value.messages, 1, {})
@@ -183,11 +195,12 @@ end
 
 local function stats(self)
   local last = self.last
-  if not last then return self.here.write "  nothing was answered yet\n" end
+  if not last then return self.here.write "  no answer yet\n" end
   local seq = last.seq
   local rate = math.max(seq.completion_tokens - 1, 0) / math.max(last.took, 1e-9)
-  self.here.write(("  %d prompt tokens (%d from the cache), %d written, first after %s, %.1f tokens/s\n"):format(
-    seq.prompt_tokens, seq.cached_tokens, seq.completion_tokens, text.seconds(last.ttft), rate))
+  local line = "  %d prompt tokens (%d cached), %d generated, first after %s, %.1f tokens/s\n"
+  self.here.write(line:format(seq.prompt_tokens, seq.cached_tokens, seq.completion_tokens,
+    text.seconds(last.ttft), rate))
 end
 
 local commands = {
@@ -199,21 +212,31 @@ local commands = {
     if value == "" then self.settings[name] = nil else set(self, name, value) end
   end,
   think = function(self, rest)
-    if rest ~= "on" and rest ~= "off" then return self:complain(("/think takes on or off, not '%s'"):format(rest)) end
-    if not self.words.can.thinking then return self:complain "the model's template has no switch for thinking" end
+    if rest ~= "on" and rest ~= "off" then
+      return self:complain(("/think must be on or off, got '%s'"):format(rest))
+    end
+    if not self.words.can.thinking then
+      return self:complain "the chat template of this model cannot switch thinking"
+    end
     self.kwargs = { enable_thinking = rest == "on" }
   end,
   retry = function(self)
     local question = take_back(self)
-    if not question then return self:complain "there is nothing to answer again" end
+    if not question then return self:complain "there is no message to answer again" end
     self:ask(question)
   end,
-  undo = function(self) if not take_back(self) then self:complain "there is nothing to forget" end end,
+  undo = function(self)
+    if not take_back(self) then self:complain "there is no message to remove" end
+  end,
   new = function(self) self.messages = {} end,
-  save = function(self, rest) if rest == "" then self:complain "/save needs a file" else save(self, rest) end end,
-  load = function(self, rest) if rest == "" then self:complain "/load needs a file" else restore(self, rest) end end,
+  save = function(self, rest)
+    if rest == "" then self:complain "/save needs a file" else save(self, rest) end
+  end,
+  load = function(self, rest)
+    if rest == "" then self:complain "/load needs a file" else restore(self, rest) end
+  end,
   image = function(self, rest)
-    self:complain(("%s: pictures cannot be read yet"):format(rest ~= "" and rest or "/image"))
+    self:complain(("%s: images are not supported yet"):format(rest ~= "" and rest or "/image"))
   end,
   stats = stats,
   quit = function(self) self.here.quit() end,
@@ -230,11 +253,11 @@ function Session:input(source)
   for known in pairs(commands) do names[#names + 1] = known end
   local f = commands[name]
   if f then return f(self, rest) end
-  local nearest = text.nearest(name, names)
-  self:complain(("unknown command /%s%s (/help lists them)"):format(name, nearest and (", is it /" .. nearest .. "?") or ""))
+  self:complain(("unknown command /%s%s (/help lists them)"):format(name,
+    text.suggestion(name, names, "/%s")))
 end
 
--- ---- the command ---------------------------------------------------------------------------------------------------
+-- ---- the command --------------------------------------------------------------------------------
 
 local function complete(before)
   local word = before:match "^/(%a*)$"
@@ -250,16 +273,16 @@ end
 local function open(opts)
   local words, why = chat.open(opts[1])
   if not words then return nil, why end
-  local model, bad = models.open(opts[1], { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
-    context = opts.context, memory = opts.memory })
+  local model, bad = models.open(opts[1], { threads = opts.threads,
+    kv_bits = tonumber(opts.kv_bits or 32), context = opts.context, memory = opts.memory })
   if not model then return nil, bad end
-  load(model.weights)
+  preload(model.weights)
   local tok, none = model:tokenizer()
   if not tok then return nil, none end
   local batch, full = model:batch { sequences = 1, context = opts.context }
   if not batch then return nil, full end
-  return setmetatable({ words = words, model = model, tok = tok, batch = batch, system = opts.system, messages = {},
-    settings = {}, kwargs = {} }, Session)
+  return setmetatable({ words = words, model = model, tok = tok, batch = batch,
+    system = opts.system, messages = {}, settings = {}, kwargs = {} }, Session)
 end
 
 local function main(opts)
@@ -267,10 +290,12 @@ local function main(opts)
   if not possible then return nil, unable end
   local self, why = open(opts)
   if not self then return nil, why end
-  for _, name in ipairs { "temperature", "seed", "max_tokens" } do self.settings[name] = opts[name] end
+  for _, name in ipairs { "temperature", "seed", "max_tokens" } do
+    self.settings[name] = opts[name]
+  end
   self.here = console.open {
-    banner = ("%s  ·  /help, Ctrl-D to leave"):format(opts[1]:match "([^/]+)/*$"), prompt = "you> ", more = "   > ",
-    history = history.open(), complete = complete,
+    banner = ("%s  ·  /help for help, Ctrl-D to quit"):format(opts[1]:match "([^/]+)/*$"),
+    prompt = "you> ", more = "   > ", history = history.open(), complete = complete,
     is_complete = function(source) return source:sub(-1) ~= "\\" end,
     on_input = function(source) self:input(source) end,
   }
@@ -279,14 +304,17 @@ local function main(opts)
 end
 
 return {
-  summary = "talk with a model in the terminal",
+  summary = "chat with a model in the terminal",
   usage = "MODEL",
-  details = "Streams answers; /help lists what can be typed besides messages. Piped input: one message per line.",
+  details = "/help lists the commands. If stdin is not a terminal, each line is a message.",
   options = {
-    { name = "system", kind = "string", value = "TEXT", help = "what the model is told before everything else" },
-    { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },
-    { name = "max-tokens", kind = "integer", value = "N", min = 1, help = "of an answer at most" },
-    { name = "seed", kind = "integer", value = "N", help = "the same seed draws the same tokens" },
+    { name = "system", kind = "string", value = "TEXT", help = "system prompt" },
+    { name = "temperature", kind = "number", value = "T",
+      help = "sampling temperature; 0: greedy (default: the model's, else 1)" },
+    { name = "max-tokens", kind = "integer", value = "N", min = 1,
+      help = "most tokens per answer (default: up to the context length)" },
+    { name = "seed", kind = "integer", value = "N",
+      help = "seed of the sampler: the same seed gives the same answer" },
   },
   min = 1,
   max = 1,

@@ -1,4 +1,4 @@
--- check: do these files do what they say? One line per file.
+-- check: compiles scripts and templates and runs their self-tests. One line per file.
 local checks = require "cmd.check.kinds"
 local command = require "lib.command"
 
@@ -7,7 +7,8 @@ local function check_one(path, limits)
   if not kind then
     local names = {}
     for i, known in ipairs(checks.kinds) do names[i] = known.name end
-    return nil, path .. ": not a kind of file that can be checked (there are: " .. table.concat(names, ", ") .. ")"
+    return nil, ("%s: not a kind of file that can be checked (kinds: %s)"):format(path,
+      table.concat(names, ", "))
   end
   return kind.check(path, limits)
 end
@@ -15,16 +16,22 @@ end
 return {
   summary = "check scripts and templates: they compile, and their self-tests pass",
   usage = "FILE…",
-  details = "A script may return a function, a list of functions, or a table with `selftest` (a function or a table of"
-    .. "\nfunctions): these are its cases, each run under the deadline. A parser (a file in parsers/tools or parsers/reasoning)"
-    .. "\nreturns a table whose `selftest` is a list of { text, tools, prompt_tail, content, reasoning, calls }."
-    .. "\nHooks and policies (files in hooks/ or policy/, or tables with functions named after phases) are loaded as a server"
-    .. "\nloads them, a policy is tried on two steps of its own. Their cases get a kit to call hooks with (hooks/trial.lua)."
-    .. "\nAn architecture (a file in models/) is loaded as a server loads it and builds a small Llama, if its models are alike."
-    .. "\nA chat template (.jinja) is compiled and probed: its line says what it can do. Its cases are comments,"
-    .. '\n{#- perigee-test: {"messages": […], …} => "the whole prompt" -#} or … => error "part of the message" -#}.',
+  details = [[
+A script may return a function, a list of functions, or a table with `selftest` (a function or a
+table of functions). These are its cases; each runs under the deadline.
+A parser (a file in parsers/tools or parsers/reasoning) returns a table whose `selftest` is a list
+of { text, tools, prompt_tail, content, reasoning, calls }.
+Hooks and policies (files in hooks/ or policy/, or tables with functions named after phases) are
+loaded as a server loads them, and a policy must schedule two steps. Their cases get a kit to call
+hooks with (scripts/hooks/trial.lua).
+An architecture (a file in models/) is loaded as a server loads it and, if it describes models like
+Llama, builds a small one.
+A chat template (.jinja) is compiled and probed, and its capabilities are printed. Its cases are
+comments: {#- perigee-test: {"messages": […], …} => "the whole prompt" -#}
+or        {#- perigee-test: {"messages": […], …} => error "part of the message" -#}.]],
   options = {
-    { name = "deadline", kind = "number", value = "MS", default = 1000, help = "CPU time of each step" },
+    { name = "deadline", kind = "number", value = "MS", default = 1000,
+      help = "CPU time of each case in milliseconds" },
   },
   min = 1,
   run = function(opts)

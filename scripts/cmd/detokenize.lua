@@ -1,10 +1,10 @@
--- detokenize: token ids to text, whole or as a stream would emit it.
+-- detokenize: token ids to text, at once or as a stream would emit it.
 local perigee = require "perigee"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local json = perigee.json
 
---- What is emitted after each id, and at the end; all of it joined.
+--- The piece emitted after each id and at the end, and all of them joined.
 local function stream(tokenizer, ids, options)
   local detokenizer <close>, why = tokenizer:stream(options)
   if not detokenizer then return nil, why end
@@ -16,7 +16,9 @@ end
 
 local function check_ids(ids)
   for i, id in ipairs(ids) do
-    if math.type(id) ~= "integer" then error(("'ids': element %d is not an integer"):format(i), 0) end
+    if math.type(id) ~= "integer" then
+      error(("'ids': element %d is not an integer"):format(i), 0)
+    end
   end
   return ids
 end
@@ -24,8 +26,9 @@ end
 local function answer_with(tokenizer)
   return function(request)
     local ids = check_ids(jsonl.field(request, "ids", { kind = "array", required = true }))
-    local options = { skip_special = jsonl.field(request, "skip_special", { kind = "boolean", default = false }) }
-    if jsonl.field(request, "stream", { kind = "boolean", default = false }) then return stream(tokenizer, ids, options) end
+    local no = { kind = "boolean", default = false }
+    local options = { skip_special = jsonl.field(request, "skip_special", no) }
+    if jsonl.field(request, "stream", no) then return stream(tokenizer, ids, options) end
     local text, why = tokenizer:decode(ids, options)
     if not text then return nil, why end
     return json.object { { "text", text } }
@@ -39,7 +42,9 @@ local function run(opts)
   local ids = {}
   for i = 2, #opts do
     ids[i - 1] = math.tointeger(tonumber(opts[i]))
-    if not ids[i - 1] then return command.fail(command.USAGE, "detokenize", ("'%s' is not a token id"):format(opts[i])) end
+    if not ids[i - 1] then
+      return command.fail(command.USAGE, "detokenize", ("'%s' is not a token id"):format(opts[i]))
+    end
   end
   local text, err = tokenizer:decode(ids, { skip_special = opts.skip_special })
   if not text then return nil, err end
@@ -47,12 +52,13 @@ local function run(opts)
 end
 
 return {
-  summary = "turn token ids into text",
+  summary = "convert token ids to text",
   usage = "TOK [ID…]",
-  details = "TOK is a model directory, a tokenizer.json or a GGUF file. Ids that do not exist are dropped.",
+  details = "TOK is a model directory, a tokenizer.json or a GGUF file. Unknown ids are dropped.",
   options = {
-    { name = "jsonl", kind = "flag", help = 'JSON lines: {"ids": […], "skip_special": false, "stream": false}' },
-    { name = "skip-special", kind = "flag", help = "leave special tokens out" },
+    { name = "jsonl", kind = "flag",
+      help = 'read JSON lines: {"ids": […], "skip_special": false, "stream": false}' },
+    { name = "skip-special", kind = "flag", help = "omit special tokens" },
   },
   min = 1,
   run = run,

@@ -1,18 +1,18 @@
--- doctor: what this machine and this build have.
+-- doctor: the machine, the build and the limits, for bug reports.
 local perigee = require "perigee"
 local show = require "ui.table"
 local term = require "ui.term"
 local text = require "lib.text"
 local uv = require "luv"
 
-local FEW_FILES = 1024
+local FEW_FILES = 1024 -- a server needs one for each connection
 
 local function limit(n, unit)
   if n == math.maxinteger then return "unlimited" end
   return unit and unit(n) or tostring(n)
 end
 
---- The rows of the table: what, value, and perhaps a remark.
+--- The rows of the table: name, value, remark or nil.
 local function rows()
   local m, v = perigee.sys.machine(), perigee.sys.versions()
   local _, folder = perigee.sys.scripts()
@@ -28,19 +28,20 @@ local function rows()
     { "xxhash", v.xxhash },
     { "system", m.system },
     { "processor", m.cpu ~= "" and m.cpu or "unknown" },
-    { "instructions", #m.features > 0 and table.concat(m.features, " ") or "none that perigee knows" },
+    { "instructions", #m.features > 0 and table.concat(m.features, " ") or "none perigee uses" },
     { "cores", ("%d of %d"):format(m.cores, m.cores_online) },
-    { "memory", text.bytes(m.memory), text.bytes(m.memory_available) .. " available" .. (m.memory_limit > 0
-      and ", limited to " .. text.bytes(m.memory_limit) or "") },
-    { "script heap", cap > 0 and "at most " .. text.bytes(cap) or "no limit" },
+    { "memory", text.bytes(m.memory), text.bytes(m.memory_available) .. " available"
+      .. (m.memory_limit > 0 and ", limited to " .. text.bytes(m.memory_limit) or "") },
+    { "script heap", cap > 0 and "at most " .. text.bytes(cap) or "unlimited" },
     { "page size", text.bytes(m.page_size) },
-    { "open files", limit(m.open_files), m.open_files < FEW_FILES and "few: raise it with ulimit -n" or nil },
+    { "open files", limit(m.open_files),
+      m.open_files < FEW_FILES and "low for a server: raise it with ulimit -n" or nil },
     { "locked memory", limit(m.locked_memory, text.bytes) },
   }
 end
 
 return {
-  summary = "show what this machine and this build have",
+  summary = "show the machine, the build and its limits",
   max = 0,
   run = function()
     local paint = term.painter(term.has_color(1))

@@ -1,16 +1,16 @@
--- generate: text after a prompt, streamed to the terminal; or JSON lines, all of them in one batch.
+-- generate: continues a prompt, streamed to the terminal; or JSON lines, all in one batch.
 local perigee = require "perigee"
 local chat = require "chat"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
-local load = require "lib.load"
 local models = require "engine.model"
+local preload = require "engine.preload"
 local text = require "lib.text"
 local json = perigee.json
 
--- ---- JSON lines ----------------------------------------------------------------------------------------------------
+-- ---- JSON lines ---------------------------------------------------------------------------------
 
---- A value of the line as plain Lua: arrays and objects become tables without JSON's marks.
+--- A JSON value as plain Lua: tables without the metatables of json.
 local function plain(value)
   if type(value) ~= "table" then return value end
   local out = {}
@@ -18,32 +18,35 @@ local function plain(value)
   return out
 end
 
---- The keys of a line that are words: they become the prompt.
-local WORDS = { messages = true, tools = true, tool_choice = true, chat_template_kwargs = true, add_generation_prompt = true,
-  continue_final_message = true, now = true }
+-- The keys of a line that become the prompt.
+local CHAT = { messages = true, tools = true, tool_choice = true, chat_template_kwargs = true,
+  add_generation_prompt = true, continue_final_message = true, now = true }
 
 local function need(value, why)
   if not value then error(why, 0) end
   return value
 end
 
---- Ids of a line's messages, and where they end. Raises what is wrong.
+--- Token ids of the messages of a line, and the positions where messages end. Raises errors.
 local function ids_of(speaker, line)
   speaker.words = speaker.words or need(chat.open(speaker.model.path))
-  local prompt = need(speaker.words:prompt { messages = line.messages, tools = line.tools, tool_choice = line.tool_choice,
-    kwargs = line.chat_template_kwargs, now = jsonl.field(line, "now", { kind = "integer" }),
+  local prompt = need(speaker.words:prompt { messages = line.messages, tools = line.tools,
+    tool_choice = line.tool_choice, kwargs = line.chat_template_kwargs,
+    now = jsonl.field(line, "now", { kind = "integer" }),
     add_generation_prompt = jsonl.field(line, "add_generation_prompt", { kind = "boolean" }),
     continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) })
   local other = prompt.media[1]
-  if other then error(("a message has a part of type '%s', and only text is read"):format(other.type), 0) end
+  if other then
+    error(("message part of type '%s': only text is supported"):format(other.type), 0)
+  end
   return speaker.words:encode(need(speaker.model:tokenizer()), prompt)
 end
 
---- The request of a line. speaker: the model, and its words once somebody needed them.
+--- The request of a line. speaker: the model, and its chat template once a line has needed it.
 local function request_of(speaker, line)
   local request, talk = {}, line.messages ~= nil
   for key, value in pairs(line) do
-    if value ~= json.null and not (talk and WORDS[key]) then request[key] = plain(value) end
+    if value ~= json.null and not (talk and CHAT[key]) then request[key] = plain(value) end
   end
   if talk then
     if request.prompt then error("a line has 'prompt' or 'messages', not both", 0) end
@@ -52,10 +55,13 @@ local function request_of(speaker, line)
     request.prompt, request.boundaries = ids, positions
   end
   if json.is_object(line.prompt) then error("'prompt' must be text or a list of ids", 0) end
-  if request.n and request.n ~= 1 then error(("n is %s: a line gets one answer"):format(tostring(request.n)), 0) end
-  for key in pairs(json.is_object(line.logit_bias) and line.logit_bias or {}) do -- JSON's keys are text, the batch's are ids
+  if request.n and request.n ~= 1 then
+    error(("n must be 1 here, got %s"):format(tostring(request.n)), 0)
+  end
+  -- The keys of JSON are strings, those of the batch are ids.
+  for key in pairs(json.is_object(line.logit_bias) and line.logit_bias or {}) do
     local id = math.tointeger(tonumber(key))
-    if not id then error(("logit_bias: '%s' is no token id"):format(key), 0) end
+    if not id then error(("logit_bias: '%s' is not a token id"):format(key), 0) end
     request.logit_bias[id], request.logit_bias[key] = request.logit_bias[key], nil
   end
   return request
@@ -65,7 +71,9 @@ local function logprobs_of(seq)
   local list = json.array {}
   for i, token in ipairs(seq.logprobs) do
     local top = json.array {}
-    for k, t in ipairs(token.top or {}) do top[k] = json.object { { "id", t.id }, { "logprob", t.logprob } } end
+    for k, t in ipairs(token.top or {}) do
+      top[k] = json.object { { "id", t.id }, { "logprob", t.logprob } }
+    end
     list[i] = json.object { { "id", token.id }, { "logprob", token.logprob }, { "top", top } }
   end
   return list
@@ -73,14 +81,15 @@ end
 
 local function answer_of(seq)
   if seq.error then return jsonl.failure(seq.error) end
-  local answer = { { "text", seq.text }, { "ids", json.array(seq.ids) }, { "finish_reason", seq.finish },
-    { "prompt_tokens", seq.prompt_tokens }, { "completion_tokens", seq.completion_tokens },
-    { "cached_tokens", seq.cached_tokens } }
+  local answer = { { "text", seq.text }, { "ids", json.array(seq.ids) },
+    { "finish_reason", seq.finish }, { "prompt_tokens", seq.prompt_tokens },
+    { "completion_tokens", seq.completion_tokens }, { "cached_tokens", seq.cached_tokens } }
   if seq.logprobs then answer[#answer + 1] = { "logprobs", logprobs_of(seq) } end
   return json.object(answer)
 end
 
---- Answers go out in the order of the lines, each as soon as those before it are there.
+--- A function that writes answers in the order of the lines, each as soon as all before it are
+--- written.
 local function writer()
   local ready, next_line = {}, 0
   return function(number, answer)
@@ -114,15 +123,15 @@ local function answer_lines(model, opts)
   return command.OK
 end
 
--- ---- for people ----------------------------------------------------------------------------------------------------
+-- ---- for people ---------------------------------------------------------------------------------
 
---- "\n" and friends in a prompt typed at a shell.
+--- Replaces \n, \t and \\ in a prompt typed at a shell.
 local function unescape(s)
   return (s:gsub("\\([nt\\])", { n = "\n", t = "\t", ["\\"] = "\\" }))
 end
 
-local shown = { "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed", "stop",
-  "ignore_eos" }
+local shown = { "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
+  "seed", "stop", "ignore_eos" }
 
 local function show(model, prompt, opts)
   local started = perigee.sys.cpu_ns()
@@ -135,8 +144,8 @@ local function show(model, prompt, opts)
   io.stdout:write "\n"
   if opts.verbose then
     local seconds = (perigee.sys.cpu_ns() - started) * 1e-9
-    io.stderr:write(("%d prompt tokens, %d generated, %s, %s\n"):format(r.prompt_tokens, r.completion_tokens, r.finish_reason,
-      text.seconds(seconds)))
+    io.stderr:write(("%d prompt tokens, %d generated, %s, %s\n"):format(r.prompt_tokens,
+      r.completion_tokens, r.finish_reason, text.seconds(seconds)))
   end
   return command.OK
 end
@@ -144,10 +153,10 @@ end
 local function main(opts)
   local possible, unable = command.check_compute(opts)
   if not possible then return nil, unable end
-  local model, why = models.open(opts[1], { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
-    context = opts.context, memory = opts.memory })
+  local model, why = models.open(opts[1], { threads = opts.threads,
+    kv_bits = tonumber(opts.kv_bits or 32), context = opts.context, memory = opts.memory })
   if not model then return nil, why end
-  load(model.weights)
+  preload(model.weights)
   if opts.jsonl then return answer_lines(model, opts) end
   local ok, result = pcall(show, model, unescape(opts[2] or io.read "a"), opts)
   if not ok then return nil, result end
@@ -155,23 +164,34 @@ local function main(opts)
 end
 
 return {
-  summary = "generate text after a prompt",
+  summary = "generate text from a prompt",
   usage = "MODEL [PROMPT]",
-  details = "Without PROMPT, stdin is read. \\n and \\t in PROMPT stand for a new line and a tab.",
+  details = [[
+Without PROMPT, the prompt is read from stdin. \n and \t in PROMPT stand for a newline and a tab.
+With --jsonl each line is {"prompt": "text" or [ids], or "messages": […] with "tools", …;
+"max_tokens": N, "temperature": T, "seed": N, …}, and all lines are generated in one batch.
+Sampling parameters that are not given come from generation_config.json.]],
   options = {
-    { name = "jsonl", kind = "flag",
-      help = 'JSON lines: {"prompt": text or ids, or "messages": […] with "tools", "max_tokens": N, "seed": …}' },
-    { name = "sequences", kind = "integer", value = "N", min = 1, max = 65536, help = "with --jsonl: so many lines at once (64)" },
-    { name = "max-tokens", kind = "integer", value = "N", min = 0, help = "stop after so many tokens" },
-    { name = "temperature", kind = "number", value = "T", help = "0: always the best token" },
-    { name = "top-p", kind = "number", value = "P", help = "only the best tokens whose probabilities reach P" },
-    { name = "top-k", kind = "integer", value = "K", min = 0, help = "only the K best tokens" },
-    { name = "min-p", kind = "number", value = "P", help = "only tokens with P times the best one's probability" },
-    { name = "repetition-penalty", kind = "number", value = "R", help = "above 1: what was said comes less often" },
+    { name = "jsonl", kind = "flag", help = "read and write JSON lines" },
+    { name = "sequences", kind = "integer", value = "N", min = 1, max = 65536, shown = 64,
+      help = "with --jsonl: sequences generated at once" },
+    { name = "max-tokens", kind = "integer", value = "N", min = 0,
+      help = "most tokens to generate (default: up to the context length)" },
+    { name = "temperature", kind = "number", value = "T",
+      help = "sampling temperature; 0: greedy" },
+    { name = "top-p", kind = "number", value = "P",
+      help = "sample from the most likely tokens with a total probability of P" },
+    { name = "top-k", kind = "integer", value = "K", min = 0,
+      help = "sample from the K most likely tokens; 0: all" },
+    { name = "min-p", kind = "number", value = "P",
+      help = "drop tokens less likely than P times the most likely one" },
+    { name = "repetition-penalty", kind = "number", value = "R",
+      help = "above 1: make tokens of prompt and output less likely" },
     { name = "stop", kind = "string", value = "TEXT", help = "stop before this text" },
-    { name = "seed", kind = "integer", value = "N", help = "the same seed draws the same tokens" },
-    { name = "ignore-eos", kind = "flag", help = "go on after an end token" },
-    { name = "verbose", kind = "flag", help = "say how many tokens, and how long it took" },
+    { name = "seed", kind = "integer", value = "N",
+      help = "seed of the sampler: the same seed gives the same text" },
+    { name = "ignore-eos", kind = "flag", help = "continue after an end token" },
+    { name = "verbose", kind = "flag", help = "print token counts and CPU time to stderr" },
   },
   min = 1,
   max = 2,

@@ -1,4 +1,4 @@
--- inspect: what is in a model's files, as a table for people or as JSON.
+-- inspect: the contents of a model's files, as tables or as JSON.
 local perigee = require "perigee"
 local graph_view = require "ui.graph"
 local memory = require "engine.memory"
@@ -12,7 +12,7 @@ local function shape_text(shape)
   return "[" .. table.concat(shape, ", ") .. "]"
 end
 
---- The kind of storage that holds the most bytes among those that are quantised; "none" when nothing is.
+--- The quantized kind with the most bytes, or "none". Kinds are sorted by bytes.
 local function quantization(kinds)
   for _, k in ipairs(kinds) do
     if not k.kind:match "^[FIUB][FO]?%d*" or k.kind:match "^IQ" then return k.kind end
@@ -26,20 +26,21 @@ local function values_of(kinds)
   return n
 end
 
-local fact_order = { "name", "architecture", "context_length", "vocab_size", "layers", "width", "heads", "kv_heads",
-  "tokenizer", "chat_template" }
+local fact_order = { "name", "architecture", "context_length", "vocab_size", "layers", "width",
+  "heads", "kv_heads", "tokenizer", "chat_template" }
 
---- Estimates as JSON; sizes in bytes.
+--- Memory estimates as JSON, in bytes.
 local function memory_json(e)
   local kv = json.array {}
   for i, k in ipairs(e.kv) do
-    kv[i] = json.object { { "bits", k.bits }, { "bytes_per_token", k.token }, { "bytes_of_context", k.context } }
+    kv[i] = json.object { { "bits", k.bits }, { "bytes_per_token", k.token },
+      { "bytes_of_context", k.context } }
   end
   return json.object { { "weights", e.weights }, { "kv", kv }, { "state_per_sequence", e.state },
     { "activations_512_rows", e.activations } }
 end
 
---- A list of tables with these keys as JSON.
+--- A list of tables as JSON, with these keys.
 local function list_json(list, keys)
   local out = json.array {}
   for i, item in ipairs(list) do
@@ -59,18 +60,20 @@ local function plan_json(plan)
   for _, x in ipairs(list) do
     for i, v in ipairs(x.fused) do x.fused[i] = v.name end
   end
-  return json.object { { "instructions", list_json(list, { "op", "name", "shape", "steps", "fused", "place" }) },
+  local keys = { "op", "name", "shape", "steps", "fused", "place" }
+  return json.object { { "instructions", list_json(list, keys) },
     { "row_bytes", 4 * plan.row_floats }, { "output_bytes", 4 * plan.output_floats },
     { "unshared_bytes", 4 * plan.unshared_floats } }
 end
 
 local function graph_json(out, model)
   local plan <close> = assert(model.graph:plan())
-  out.graph = list_json(model.graph:values(), { "name", "op", "shape", "steps", "weight", "inputs" })
+  out.graph = list_json(model.graph:values(),
+    { "name", "op", "shape", "steps", "weight", "inputs" })
   out.plan = plan_json(plan)
 end
 
---- about: { facts =, kinds =, model =, estimate =, problem = why the model could not be built, or nil }
+--- about: { facts, kinds, model, estimate, problem = why the model could not be built, or nil }
 local function as_json(weights, about, with_graph)
   local facts, kinds = about.facts, about.kinds
   local out = json.object()
@@ -82,7 +85,8 @@ local function as_json(weights, about, with_graph)
   out.files = json.array(weights:files())
   local list = json.array {}
   for i, k in ipairs(kinds) do
-    list[i] = json.object { { "kind", k.kind }, { "tensors", k.count }, { "values", k.values }, { "bytes", k.bytes } }
+    list[i] = json.object { { "kind", k.kind }, { "tensors", k.count }, { "values", k.values },
+      { "bytes", k.bytes } }
   end
   out.kinds = list
   out.memory = about.estimate and memory_json(about.estimate)
@@ -101,30 +105,41 @@ local function print_facts(weights, facts, kinds)
   row("tensors", weights.count)
   row("parameters", values_of(kinds))
   row("quantization", quantization(kinds))
-  row("size", ("%s in %d file%s"):format(text.bytes(weights.bytes), #weights:files(), #weights:files() == 1 and "" or "s"))
+  local files = #weights:files()
+  row("size", ("%s in %d file%s"):format(text.bytes(weights.bytes), files,
+    files == 1 and "" or "s"))
   io.write(tables.render(rows), "\n\n")
 end
 
 local function print_memory(e, facts)
   local rows = { { "weights", text.bytes(e.weights) } }
   for _, k in ipairs(e.kv) do
-    local whole = k.context and (", %s for %d tokens"):format(text.bytes(k.context), facts.context_length) or ""
-    rows[#rows + 1] = { ("cache, %d bits"):format(k.bits), text.bytes(k.token) .. " a token" .. whole }
+    local whole = ""
+    if k.context then
+      whole = (", %s for %d tokens"):format(text.bytes(k.context), facts.context_length)
+    end
+    rows[#rows + 1] = { ("KV cache, %d bits"):format(k.bits),
+      text.bytes(k.token) .. " per token" .. whole }
   end
-  if e.state > 0 then rows[#rows + 1] = { "states", text.bytes(e.state) .. " a sequence" } end
-  rows[#rows + 1] = { "activations", text.bytes(e.activations) .. " for a step of 512 rows" }
+  if e.state > 0 then
+    rows[#rows + 1] = { "recurrent state", text.bytes(e.state) .. " per sequence" }
+  end
+  rows[#rows + 1] = { "activations", text.bytes(e.activations) .. " for a step of 512 tokens" }
   io.write("memory\n", tables.render(rows, { indent = "  " }), "\n\n")
 end
 
 local function print_graph(model)
   local plan <close> = assert(model.graph:plan())
   local values, list = model.graph:values(), plan:instructions()
-  io.write(graph_view.values(values), "\n\n", graph_view.instructions(list), "\n\n", graph_view.summary(plan, list, values), "\n")
+  io.write(graph_view.values(values), "\n\n", graph_view.instructions(list), "\n\n",
+    graph_view.summary(plan, list, values), "\n")
 end
 
 local function print_kinds(kinds)
   local rows = { { "storage", "tensors", "values", "size" } }
-  for _, k in ipairs(kinds) do rows[#rows + 1] = { k.kind, k.count, k.values, text.bytes(k.bytes) } end
+  for _, k in ipairs(kinds) do
+    rows[#rows + 1] = { k.kind, k.count, k.values, text.bytes(k.bytes) }
+  end
   io.write(tables.render(rows, { header = true }), "\n\n")
 end
 
@@ -144,10 +159,13 @@ local function print_metadata(weights)
     if type(value) == "table" then
       local shown = {}
       for i, v in ipairs(value) do shown[i] = tostring(v) end
-      value = ("%d × %s%s"):format(value.n, table.concat(shown, " "), value.n > #value and " …" or "")
+      value = ("%d × %s%s"):format(value.n, table.concat(shown, " "),
+        value.n > #value and " …" or "")
     end
     value = tostring(value):gsub("%c", " ")
-    if utf8.len(value) and utf8.len(value) > 60 then value = value:sub(1, utf8.offset(value, 60) - 1) .. "…" end
+    if utf8.len(value) and utf8.len(value) > 60 then
+      value = value:sub(1, utf8.offset(value, 60) - 1) .. "…"
+    end
     rows[#rows + 1] = { pair[1], value }
   end
   if #rows > 0 then io.write(tables.render(rows), "\n\n") end
@@ -156,7 +174,11 @@ end
 local function show(weights, about)
   print_facts(weights, about.facts, about.kinds)
   print_metadata(weights)
-  if about.estimate then print_memory(about.estimate, about.facts) else io.write("no estimates: ", about.problem, "\n\n") end
+  if about.estimate then
+    print_memory(about.estimate, about.facts)
+  else
+    io.write("no memory estimates: ", about.problem, "\n\n")
+  end
   print_kinds(about.kinds)
   print_tensors(weights)
 end
@@ -183,12 +205,13 @@ local function run(opts)
 end
 
 return {
-  summary = "show what is in a model's files",
+  summary = "show the contents of a model's files",
   usage = "MODEL",
   details = "MODEL is a model directory, a .safetensors or a .gguf file (any part of a split one).",
   options = {
-    { name = "json", kind = "flag", help = "one line of JSON instead of tables" },
-    { name = "graph", kind = "flag", help = "every value of its graph, and the instructions it becomes" },
+    { name = "json", kind = "flag", help = "print one line of JSON instead of tables" },
+    { name = "graph", kind = "flag",
+      help = "show the values of the graph and the instructions of its plan" },
   },
   min = 1,
   max = 1,

@@ -1,4 +1,4 @@
--- normalize: the messages of a request as a chat template gets them.
+-- normalize: converts the messages of a request to the form that a chat template gets.
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local normalize = require "chat.normalize"
@@ -7,7 +7,7 @@ local probe = require "chat.probe"
 local templates = require "templates"
 local json = perigee.json
 
---- What the template of a file or model can do; each is opened once.
+--- A function that returns the capabilities of a template; each template is opened once.
 local function capabilities()
   local sets = {}
   return function(path, tools)
@@ -37,7 +37,8 @@ local function answer_with()
     end
     if request.messages == nil then error("'messages' is missing", 0) end
     local choice = request.tool_choice ~= json.null and request.tool_choice or nil
-    local messages, bad = normalize.messages(request.messages, { can = can, tools = tools, tool_choice = choice })
+    local messages, bad = normalize.messages(request.messages,
+      { can = can, tools = tools, tool_choice = choice })
     if not messages then return nil, bad end
     return json.object { { "messages", messages } }
   end
@@ -47,7 +48,9 @@ local function run(opts)
   local answer = answer_with()
   if opts.jsonl then return jsonl.serve(answer) end
   local request, err = json.decode(io.read "a", { digits = true })
-  if not json.is_object(request) then return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "") end
+  if not json.is_object(request) then
+    return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "")
+  end
   local ok, result, why = pcall(answer, request)
   if not ok then return nil, result end
   if not result then return nil, why end
@@ -56,11 +59,13 @@ local function run(opts)
 end
 
 return {
-  summary = "bring messages into the form that a chat template takes",
-  details = 'Reads {"messages": […], "tools": […], "template": "PATH"} from stdin. The template (a .jinja file or a model)'
-    .. "\ndecides what is hoisted and how arguments are given; without one nothing is hoisted and arguments become objects.",
+  summary = "convert messages to the form that a chat template takes",
+  details = [[
+Reads {"messages": […], "tools": […], "template": "PATH"} from stdin. The template (a .jinja file or
+a model) decides which system messages move to the front and how the arguments of tool calls are
+given. Without one no message moves, and arguments become objects.]],
   options = {
-    { name = "jsonl", kind = "flag", help = 'JSON lines; the answers are {"messages": […]}' },
+    { name = "jsonl", kind = "flag", help = 'read JSON lines, write {"messages": […]} for each' },
   },
   max = 0,
   run = run,

@@ -1,11 +1,11 @@
--- render: a chat template's prompt for a conversation.
+-- render: the prompt that a chat template makes of a conversation.
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local perigee = require "perigee"
 local templates = require "templates"
 local json = perigee.json
 
---- `now` is the clock and not a variable.
+--- Takes `now`, which is the clock and not a variable, out of a request.
 local function split(request)
   local now = jsonl.field(request, "now", { kind = "number" })
   if now then
@@ -32,8 +32,8 @@ end
 local function answer_with(set, opts)
   return function(request)
     local variables, now = split(request)
-    local prompt, info = set:render(variables, { now = now, spans = opts.spans, name = opts.template,
-      continue_final_message = opts.continue })
+    local prompt, info = set:render(variables, { now = now, spans = opts.spans,
+      name = opts.template, continue_final_message = opts.continue })
     if not prompt then return nil, info end
     local out = json.object { { "prompt", prompt } }
     return info and add_info(out, info) or out
@@ -46,7 +46,9 @@ local function run(opts)
   local answer = answer_with(set, opts)
   if opts.jsonl then return jsonl.serve(answer) end
   local request, err = json.decode(io.read "a", { digits = true })
-  if not json.is_object(request) then return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "") end
+  if not json.is_object(request) then
+    return nil, "stdin is not a JSON object" .. (err and ": " .. tostring(err) or "")
+  end
   local result
   result, why = answer(request)
   if not result then return nil, why end
@@ -57,14 +59,17 @@ end
 return {
   summary = "render a chat template",
   usage = "MODEL-or-FILE.jinja",
-  details = "Reads {\"messages\": […], \"tools\": […], \"add_generation_prompt\": true, …} from stdin: every key is a variable of"
-    .. "\nthe template, and no others are defined; a model adds its special tokens. `now` (epoch seconds) fixes the clock.",
+  details = [[
+Reads {"messages": […], "tools": […], "add_generation_prompt": true, …} from stdin. Every key is a
+variable of the template and no others are defined; a model adds its special tokens. `now` (seconds
+since 1970, UTC) sets the clock.]],
   options = {
-    { name = "jsonl", kind = "flag", help = 'JSON lines; the answers are {"prompt": "…"}' },
-    { name = "template", kind = "string", value = "NAME", help = "one of the model's named templates" },
+    { name = "jsonl", kind = "flag", help = 'read JSON lines, write {"prompt": "…"} for each' },
+    { name = "template", kind = "string", value = "NAME",
+      help = "use this one of the model's named templates" },
     { name = "continue", kind = "flag", help = "end the prompt inside the last message" },
     { name = "spans", kind = "flag",
-      help = "answers also tell spans [from, to, trusted], boundaries [messages, bytes] and generations" },
+      help = "also write spans [from, to, trusted], boundaries [messages, bytes] and generations" },
   },
   min = 1,
   max = 1,

@@ -1,8 +1,9 @@
 -- repl: an interactive session.
 return {
-  summary = "type Lua and see what it gives",
-  details = "With a terminal: history, completion (Tab), search (Ctrl-R), Ctrl-C stops what runs. Without one, lines"
-    .. "\nare read from the standard input, results go to the standard output and errors to the standard error.",
+  summary = "evaluate Lua interactively",
+  details = [[
+On a terminal: history, completion (Tab), search (Ctrl-R); Ctrl-C interrupts. Otherwise lines are
+read from stdin, results go to stdout and errors to stderr.]],
   max = 0,
   run = function()
     require("repl").start()

@@ -1,4 +1,4 @@
--- run: a Lua file, then the loop until nothing is left to wait for.
+-- run: runs a Lua file, then the event loop until it has nothing left to do.
 local command = require "lib.command"
 local perigee = require "perigee"
 local script = require "lib.script"
@@ -21,8 +21,9 @@ end
 return {
   summary = "run a Lua script",
   usage = "FILE.lua [ARG…]",
-  details = "The script gets its arguments as `...` and as `arg`, finds modules beside its own file, and can require"
-    .. "\n\"perigee\", \"luv\" and \"cjson\". When its main chunk is done the event loop runs until no handle is left.",
+  details = [[
+The script gets its arguments as `...` and as `arg`. It can require "perigee", "luv", "cjson" and
+modules next to its own file. After its main chunk the event loop runs until no handle is active.]],
   stop = true,
   min = 1,
   run = run,

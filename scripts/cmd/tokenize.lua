@@ -7,7 +7,8 @@ local json = perigee.json
 
 local function answer_with(tokenizer)
   return function(request)
-    local ids, why = tokenizer:encode(jsonl.field(request, "text", { kind = "string", required = true }), {
+    local text = jsonl.field(request, "text", { kind = "string", required = true })
+    local ids, why = tokenizer:encode(text, {
       add_special = jsonl.field(request, "add_special", { kind = "boolean", default = false }),
       parse_special = jsonl.field(request, "parse_special", { kind = "boolean", default = true }),
     })
@@ -16,13 +17,15 @@ local function answer_with(tokenizer)
   end
 end
 
---- A table for people: each id and its token.
+--- Prints a table of ids and tokens.
 local function show(tokenizer, text, opts)
-  local ids, why = tokenizer:encode(text, { add_special = opts.add_special, parse_special = not opts.plain })
+  local ids, why = tokenizer:encode(text,
+    { add_special = opts.add_special, parse_special = not opts.plain })
   if not ids then return nil, why end
   local rows = {}
   for i, id in ipairs(ids) do rows[i] = { id, json.encode(tokenizer:token(id)) } end
-  io.write(tables.render(rows), #rows > 0 and "\n" or "", ("%d token%s\n"):format(#ids, #ids == 1 and "" or "s"))
+  io.write(tables.render(rows), #rows > 0 and "\n" or "",
+    ("%d token%s\n"):format(#ids, #ids == 1 and "" or "s"))
   return command.OK
 end
 
@@ -34,13 +37,15 @@ local function run(opts)
 end
 
 return {
-  summary = "turn text into token ids",
+  summary = "convert text to token ids",
   usage = "TOK [TEXT]",
-  details = "TOK is a model directory, a tokenizer.json or a GGUF file. Without TEXT, stdin is read.",
+  details = [[
+TOK is a model directory, a tokenizer.json or a GGUF file. Without TEXT, reads it from stdin.]],
   options = {
-    { name = "jsonl", kind = "flag", help = 'JSON lines: {"text": "…", "add_special": false, "parse_special": true}' },
-    { name = "add-special", kind = "flag", help = "add the begin and end tokens that the vocabulary asks for" },
-    { name = "plain", kind = "flag", help = "special tokens in the text are plain text" },
+    { name = "jsonl", kind = "flag",
+      help = 'read JSON lines: {"text": "…", "add_special": false, "parse_special": true}' },
+    { name = "add-special", kind = "flag", help = "add BOS and EOS tokens as the tokenizer does" },
+    { name = "plain", kind = "flag", help = "do not parse special tokens in the text" },
   },
   min = 1,
   max = 2,

@@ -1,4 +1,4 @@
--- version: which perigee this is.
+-- version: prints the version.
 local perigee = require "perigee"
 
 return {

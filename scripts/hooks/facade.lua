@@ -5,6 +5,7 @@
 --     models = function() -> list, sleep = function(ms), request = function(options), shared = {} }
 -- What waits (sleep, http.request) is done by the host outside of the script's deadline; see phases.wait_for. Timers (every) are
 -- noted in script.timers; they run while the script serves.
+local fnv1a = require("lib.hash").fnv1a
 local perigee = require "perigee"
 local phases = require "hooks.phases"
 local text = require "lib.text"
@@ -39,15 +40,11 @@ local function check_labels(labels)
   end
 end
 
-local OFFSET, PRIME = 0xcbf29ce484222325, 0x100000001b3 -- FNV-1a
-
 --- A number that is the same for the same texts, on every machine; 0 or more.
 local function hash(...)
-  local h = OFFSET
+  local h = fnv1a ""
   for i = 1, select("#", ...) do
-    local s = tostring((select(i, ...)))
-    for at = 1, #s do h = (h ~ s:byte(at)) * PRIME end
-    h = (h ~ 0xff) * PRIME -- what no text has ends each
+    h = fnv1a(tostring((select(i, ...))) .. "\xff", h) -- 0xff, which UTF-8 does not use, ends each
   end
   return (h ~ h >> 32) & math.maxinteger
 end

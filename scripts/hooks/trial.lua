@@ -128,17 +128,10 @@ local function caller(unit, phase, kit)
   end
 end
 
-local function copy(value)
-  if type(value) ~= "table" then return value end
-  local out = {}
-  for k, v in pairs(value) do out[k] = copy(v) end
-  return out
-end
-
 local function new_kit(unit, definition, config)
   local kit = { said = {}, counted = {}, req = new_request, queue = new_queue, step = new_step, seq = new_seq,
     scores = new_logits }
-  kit.self = { name = unit.name, version = unit.version, config = copy(config),
+  kit.self = { name = unit.name, version = unit.version, config = text.copy(config),
     state = definition.state and definition.state() or {} }
   for phase in pairs(unit.hooks) do kit[phase] = caller(unit, phase, kit) end
   return kit

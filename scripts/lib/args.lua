@@ -2,23 +2,28 @@
 --
 --   { name = "deadline", kind = "number", value = "MS", default = 1000, help = "…" }
 --
--- Kinds: flag, string, integer, number, bytes ("8G"), choice (with `choices`). A key is the option's name with "_" for
--- "-". With `many` the option may be given again and its value is a list.
+-- Kinds: flag, string, integer, number, bytes ("8G"), choice (with `choices`). The key of an option
+-- is its name with "_" for "-". With `many` the option may be repeated and its value is a list.
+-- `shown`: the default as the help shows it, where the command itself applies it later.
 local text = require "lib.text"
 
 local args = {}
 
---- The options that every command takes (CLI.md).
+--- The options of every command.
 args.common = {
   { name = "threads", kind = "integer", value = "N", min = 1, max = 4096,
     help = "compute threads (default: all cores)" },
-  { name = "precision", kind = "choice", choices = { "exact", "fast" }, help = "exact: float32 activations and cache" },
+  { name = "precision", kind = "choice", choices = { "exact", "fast" }, shown = "exact",
+    help = "exact: float32 activations and KV cache" },
   { name = "device", kind = "choice", choices = { "cpu", "metal", "auto" }, default = "auto",
-    help = "where to compute" },
-  { name = "scripts", kind = "string", value = "DIR", help = "use these scripts instead of the embedded ones" },
-  { name = "kv-bits", kind = "choice", choices = { "32", "16", "8", "4" }, help = "size of a cache element" },
-  { name = "context", kind = "integer", value = "N", min = 1, max = 1 << 40, help = "longest context in tokens" },
-  { name = "memory", kind = "bytes", value = "BYTES", help = "memory budget, as 8G or 512M" },
+    help = "backend" },
+  { name = "scripts", kind = "string", value = "DIR",
+    help = "use these scripts instead of the embedded ones" },
+  { name = "kv-bits", kind = "choice", choices = { "32", "16", "8", "4" }, shown = "32",
+    help = "bits per element of the KV cache" },
+  { name = "context", kind = "integer", value = "N", min = 1, max = 1 << 40,
+    help = "context length in tokens (default: the model's)" },
+  { name = "memory", kind = "bytes", value = "BYTES", help = "memory limit, such as 8G or 512M" },
   { name = "help", kind = "flag", help = "show this help" },
 }
 
@@ -58,8 +63,7 @@ local function find(options, name)
       names[#names + 1] = option.name
     end
   end
-  local nearest = text.nearest(name, names)
-  return nil, ("--%s: unknown option%s"):format(name, nearest and (", is it --" .. nearest .. "?") or "")
+  return nil, ("--%s: unknown option%s"):format(name, text.suggestion(name, names, "--%s"))
 end
 
 local function read(option, given)
@@ -68,7 +72,8 @@ local function read(option, given)
   return value
 end
 
---- One "--name", "--name=value" or "--name value" at list[i]. Returns option, value, next i; or nil, message.
+--- Reads "--name", "--name=value" or "--name value" at list[i]. Returns the option, its value and
+--- the next i; or nil and a message.
 local function take(options, list, i)
   local name, given = list[i]:match "^%-%-([^=]+)=(.*)$"
   name = name or list[i]:sub(3)
@@ -98,8 +103,8 @@ local function put(out, option, value)
   table.insert(out[key], value)
 end
 
---- Parses list from index `first`. `stop`: the first operand ends the options. Returns a table with the options by key
---- and the operands as its list, or nil and one line about what is wrong.
+--- Parses the list from index settings.first. settings.stop: the first operand ends the options.
+--- Returns a table with the options by key and the operands as its list, or nil and a message.
 function args.parse(options, list, settings)
   local out, i, operands = {}, settings.first or 1, false
   while i <= #list do
@@ -123,7 +128,7 @@ function args.parse(options, list, settings)
   return out
 end
 
---- Fills in what was not given.
+--- Fills in the defaults of the options that were not given.
 function args.defaults(options, out)
   for _, list in ipairs(options) do
     for _, option in ipairs(list) do
@@ -139,13 +144,14 @@ local function left_side(option)
   return ("--%s %s"):format(option.name, option.value or table.concat(option.choices or {}, "|"))
 end
 
---- The lines of help about a list of options.
+--- The help of a list of options, one line each.
 function args.help(options)
   local lines, width = {}, 0
   for _, option in ipairs(options) do width = math.max(width, #left_side(option)) end
   for _, option in ipairs(options) do
-    local default = option.default ~= nil and (" (default: %s)"):format(option.default) or ""
-    lines[#lines + 1] = ("  %-" .. width .. "s  %s%s"):format(left_side(option), option.help, default)
+    local default = option.shown or option.default
+    lines[#lines + 1] = ("  %-" .. width .. "s  %s%s"):format(left_side(option), option.help,
+      default ~= nil and (" (default: %s)"):format(default) or "")
   end
   return table.concat(lines, "\n")
 end

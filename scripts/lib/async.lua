@@ -1,41 +1,46 @@
--- async: tasks over luv. A task is a coroutine that may wait; everything that waits in perigee is built on await().
+-- async: tasks over luv. A task is a coroutine that may wait; everything that waits in perigee is
+-- built on await().
 --
 --   async.run(function()
 --     async.sleep(100)
 --     local body, why = async.timeout(1000, function() return fetch "…" end)
 --   end)
 --
--- One thing runs at a time, on the loop thread, and tasks never nest: a wake-up from inside a task is queued and runs when
--- that task sleeps or ends; from anywhere else (a luv callback) it runs at once. So a chain of a thousand tasks that wake
--- each other needs no stack.
+-- Tasks run on the loop thread, one at a time, and never nest: waking a task from inside another
+-- one puts it into a queue that is served when the running task sleeps or ends. Anywhere else (in a
+-- luv callback) it runs at once. So a thousand tasks that wake each other do not use up the stack.
 --
--- Always true: a task ends once, with results, with a perigee.Error or cancelled; what it had to close is closed then. Its
--- error is reported once, to whoever waits for it or else to async.on_error. Tasks have no limits of their own: scripts that
--- must have some are driven from inside a task (hooks/phases.lua).
+-- A task ends once: with results, with a perigee.Error, or cancelled. Its <close> variables are
+-- closed then. Its error is reported once: to the task that joins it, or else to async.on_error.
+-- Tasks have no limits; scripts that need some are run by hooks/phases.lua.
 local perigee = require "perigee"
 local uv = require "luv"
 
 local async = {}
 
-local SLEEP = {}     -- what await() yields, so that a stray coroutine.yield is noticed
-local SLICE_NS = 5e6 -- all tasks together may compute that long before they let the loop turn, where they can (breathe)
+local SLEEP = {} -- what await() yields, to tell it from a stray coroutine.yield
+-- How long all tasks together may compute before breathe() lets the loop turn: a tenth of the 50 ms
+-- within which /health must answer.
+local SLICE_NS = 5e6
 
 local Task = {}
 Task.__index = Task
 
-local current            -- the task that runs
-local settling           -- the loop's time when the last step came back, until all that follows from it is done
-local turn, turn_began   -- the loop's time in this turn, and the clock when its first step began
-local ready = {}         -- steps that wait for it to stop: { task, how many values, values… }
+local current          -- the running task
+local settling         -- the loop's time at the end of the last step, until it is settled
+local turn, turn_began -- the loop's time in this turn, and the clock at its first step
+local ready = {}       -- the queue of steps to run: { task, number of values, values… }
 local first, last = 1, 0
 
---- Reports the error of a task for which nobody waits.
+--- Reports the error of a task that no other task joins.
 function async.on_error(err)
-  io.stderr:write("perigee: task: ", tostring(err), "\n", err.traceback or "", err.traceback and "\n" or "")
+  local trace = err.traceback and err.traceback .. "\n" or ""
+  io.stderr:write("perigee: task: ", tostring(err), "\n", trace)
 end
 
--- A step that is stopped by a perigee.guard around it never comes back to say that it is over. So nothing here is believed
--- that can be checked: a task runs when its coroutine does, and what follows a step does not outlast a turn of the loop.
+-- A step that a surrounding perigee.guard stops never returns here, so `current` and `settling` may
+-- be stale. Both are therefore checked: a task runs only while its coroutine does, and settling
+-- does not outlast a turn of the loop.
 
 --- The running task, or nil.
 function async.current()
@@ -52,7 +57,7 @@ local function is_inside()
   return async.current() ~= nil
 end
 
--- ---- steps ---------------------------------------------------------------------------------------------------------
+-- ---- steps --------------------------------------------------------------------------------------
 
 local function to_error(value, trace)
   local err = value
@@ -79,7 +84,8 @@ local function finish(task, err, ...)
   end
 end
 
---- Ends a task that sleeps or has died, for that reason or for what its <close> variables raise now.
+--- Ends a task that sleeps or has died, with this error, or with the one that a <close> variable
+--- raises now.
 local function fail(task, value)
   if task.undo then task.undo() end
   local trace = debug.traceback(task.co)
@@ -88,7 +94,7 @@ local function fail(task, value)
   finish(task, to_error(why, trace))
 end
 
---- After a step: what coroutine.resume returned.
+--- Handles the results of coroutine.resume.
 local function settle(task, ok, ...)
   settling = uv.now()
   if not ok then
@@ -98,7 +104,7 @@ local function settle(task, ok, ...)
   elseif task.cancelled then
     fail(task, perigee.error("cancelled", "cancelled"))
   elseif ... ~= SLEEP then
-    fail(task, "a task waits with async.await, not with coroutine.yield")
+    fail(task, "a task must wait with async.await, not with coroutine.yield")
   end
   settling = nil
 end
@@ -110,7 +116,7 @@ local function step(task, ...)
   settle(task, coroutine.resume(task.co, ...))
 end
 
---- Goes on with a task, now or as soon as nothing else does.
+--- Resumes a task, now or when the running one sleeps or ends.
 local function wake(task, ...)
   if is_inside() then
     last = last + 1
@@ -135,20 +141,20 @@ function async.run(fn, ...)
   return task
 end
 
--- ---- waiting -------------------------------------------------------------------------------------------------------
+-- ---- waiting ------------------------------------------------------------------------------------
 
---- The running task when it may wait here: not inside a coroutine of its own, nor below a function of C.
+--- The running task, if it may wait here: not inside another coroutine or below a C function.
 local function waiting_task()
   local task = async.current()
   if task and task.co == coroutine.running() and coroutine.isyieldable() then return task end
 end
 
---- Inside a task: start(resume) begins something; the task sleeps until resume(...) is called and goes on with what it was
---- given. The first call counts, others are ignored. start may return a function that takes back what it began; it is
---- called when the task is cancelled meanwhile.
+--- Inside a task: calls start(resume), sleeps until resume(...) is called, and returns its
+--- arguments. Only the first call of resume counts. start may return a function that undoes what it
+--- began; it is called if the task is cancelled meanwhile.
 function async.await(start)
   local task = waiting_task()
-  if not task then error("await: only inside a task, and not below a function of C", 2) end
+  if not task then error("await works only inside a task, and not below a C function", 2) end
   if task.cancelled then return coroutine.yield(SLEEP) end
   local state, early = "starting", nil
   local undo = start(function(...)
@@ -164,11 +170,13 @@ function async.await(start)
   return coroutine.yield(SLEEP)
 end
 
---- Ends the task where it waits; one that runs ends at its next wait. Nothing is reported.
+--- Ends the task where it waits; a running one ends at its next wait. Reports nothing.
 function Task:cancel()
   if self.finished or self.cancelled then return end
   self.cancelled = true
-  if coroutine.status(self.co) == "suspended" then fail(self, perigee.error("cancelled", "cancelled")) end
+  if coroutine.status(self.co) == "suspended" then
+    fail(self, perigee.error("cancelled", "cancelled"))
+  end
 end
 
 --- Waits for the end of a task: true, results… or nil, err.
@@ -183,8 +191,8 @@ function Task:join()
   return true, table.unpack(self.results, 1, self.results.n)
 end
 
---- Calls fn once, later; returns a function that takes it back. 0 is after the next look at what has come in: a timer
---- of 0 that is set by a timer would run before that.
+--- Calls fn once, later; returns a function that cancels it. 0 means after the next poll for I/O:
+--- an idle handle, because a timer of 0 set by a timer would run before that poll.
 local function after(ms, fn)
   local handle = ms > 0 and uv.new_timer() or uv.new_idle()
   local function stop()
@@ -198,23 +206,25 @@ local function after(ms, fn)
   return stop
 end
 
---- Lets this task sleep.
+--- Suspends the running task.
 function async.sleep(ms)
   async.await(function(resume) return after(ms, resume) end)
 end
 
---- Has enough been computed in this turn of the loop, and may the running task wait here?
+--- Has this turn of the loop computed for longer than its slice, and may the running task wait
+--- here?
 function async.is_late()
   return current and uv.hrtime() - turn_began > SLICE_NS and waiting_task() ~= nil
 end
 
---- For long computations to call now and then: lets the loop turn when that is due, and does nothing outside a task.
+--- Lets the loop turn if that is due. Long computations call it now and then; outside a task it
+--- does nothing.
 function async.breathe()
   if async.is_late() then async.sleep(0) end
 end
 
---- Runs new tasks until all have ended or one has failed (true), or for `ms` (false). Those that still run when the wait ends,
---- whatever ended it, are cancelled.
+--- Runs new tasks until all have ended or one has failed (returns true), or for `ms` (returns
+--- false). However the wait ends, the tasks that still run then are cancelled.
 local function supervise(children, ms)
   local open = #children
   return async.await(function(resume)
@@ -242,7 +252,8 @@ local function supervise(children, ms)
   end)
 end
 
---- The results of fn(), or nil and "timeout" when it does not end in time; it is cancelled then. Its errors are raised.
+--- Runs fn as a task for at most `ms`. Returns its results, or nil and "timeout" after cancelling
+--- it; raises its errors.
 function async.timeout(ms, fn)
   local child = new_task(fn)
   if not supervise({ child }, ms) then return nil, "timeout" end
@@ -250,7 +261,8 @@ function async.timeout(ms, fn)
   return table.unpack(child.results, 1, child.results.n)
 end
 
---- Runs functions side by side; returns the list of their first results. The first error cancels the others and is raised.
+--- Runs functions as concurrent tasks and returns the list of their first results. The first error
+--- cancels the others and is raised.
 function async.all(functions)
   local children, results = {}, {}
   for i, fn in ipairs(functions) do children[i] = new_task(fn) end
@@ -262,12 +274,12 @@ function async.all(functions)
   return results
 end
 
--- ---- between tasks -------------------------------------------------------------------------------------------------
+-- ---- between tasks ------------------------------------------------------------------------------
 
 local Signal = {}
 Signal.__index = Signal
 
---- Something that happens: wait() sleeps until set(value) and returns the value; once set it stays so until reset().
+--- An event: wait() sleeps until set(value) and returns the value. It stays set until reset().
 function async.signal()
   return setmetatable({ waiters = {} }, Signal)
 end
@@ -281,7 +293,7 @@ function Signal:wait()
   end)
 end
 
---- Wakes those who wait, in the order they came.
+--- Wakes the waiting tasks, in the order they came.
 function Signal:set(value)
   self.is_set, self.value = true, value
   local waiters = self.waiters

@@ -1,4 +1,4 @@
--- jsonl: a command that answers JSON lines with JSON lines, one for one and in order.
+-- jsonl: commands that read JSON lines and write one JSON line for each, in order.
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
@@ -16,8 +16,8 @@ function jsonl.failure(why)
   return json.object { { "error", tostring(why) } }
 end
 
---- Reads stdin to its end: f(number, request) or f(number, nil, why) for each line. Lines count from 0; empty ones are passed
---- over and do not count.
+--- Reads stdin to its end and calls f(number, request) or f(number, nil, why) for each line.
+--- Numbers start at 0; empty lines are skipped and not counted.
 function jsonl.each(f)
   local number = -1
   for line in io.stdin:lines "L" do
@@ -36,8 +36,8 @@ function jsonl.each(f)
   end
 end
 
---- Answers each line at once. `answer(request, number)` returns a table, or nil and an error; what it raises is an error of
---- its line alone, too.
+--- Answers each line at once. `answer(request, number)` returns a table, or nil and an error.
+--- Whatever it raises fails that line only.
 function jsonl.serve(answer)
   jsonl.each(function(number, request, why)
     local result
@@ -55,23 +55,26 @@ function jsonl.known(request, keys)
   for _, key in ipairs(keys) do set[key] = true end
   for key in pairs(request) do
     if not set[key] then
-      local nearest = text.nearest(key, keys)
-      error(("unknown key '%s'%s"):format(key, nearest and (", is it '" .. nearest .. "'?") or ""), 0)
+      error(("unknown key '%s'%s"):format(key, text.suggestion(key, keys)), 0)
     end
   end
 end
 
---- request[key] when it is of that Lua type (or absent: `default`); else raises a sentence about both types.
+--- request[key], which must be of type options.kind; raises if it is not. Absent: options.default,
+--- or an error if options.required.
 function jsonl.field(request, key, options)
   local value = request[key]
   if value == nil or value == json.null then
     if options.required then error(("'%s' is missing"):format(key), 0) end
     return options.default
   end
-  local kind = json.is_array(value) and "array" or math.type(value) == "integer" and "integer" or type(value)
+  local kind = json.is_array(value) and "array" or math.type(value) == "integer" and "integer"
+    or type(value)
   if kind == "table" then kind = "object" end
   if kind == "integer" and options.kind == "number" or kind == "float" then kind = "number" end
-  if kind ~= options.kind then error(("'%s' must be %s, not %s"):format(key, options.kind, kind), 0) end
+  if kind ~= options.kind then
+    error(("'%s' must be %s, not %s"):format(key, options.kind, kind), 0)
+  end
   return value
 end
 

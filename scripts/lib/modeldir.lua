@@ -1,13 +1,16 @@
--- modeldir: what a model's files say about it, whatever their format: config.json of a directory, metadata of a GGUF file.
+-- modeldir: facts about a model from its files: config.json of a directory, metadata of a GGUF
+-- file.
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
 
 local modeldir = {}
 
---- config.json beside the weights as a table, or nil and why. A path that is a file looks in its folder.
+--- config.json as a table, or nil and why. `path` is a model directory, or a .safetensors file in
+--- one.
 function modeldir.config(path)
-  local file = path:match "%.safetensors$" and text.dirname(path) .. "/config.json" or path .. "/config.json"
+  local folder = path:match "%.safetensors$" and text.dirname(path) or path
+  local file = folder .. "/config.json"
   local source, why = text.read_file(file)
   if not source then return nil, why end
   local config, err = json.decode(source)
@@ -16,7 +19,7 @@ function modeldir.config(path)
   return config
 end
 
---- GGUF metadata as a map; arrays hold at most `most` elements and their real count as n.
+--- GGUF metadata as a map. Arrays keep at most `most` elements, and their real length as n.
 function modeldir.metadata(weights, most)
   local map = {}
   for _, pair in ipairs(weights:metadata { most = most }) do map[pair[1]] = pair[2] end
@@ -37,7 +40,8 @@ local function of_gguf(meta, weights)
   return {
     architecture = arch,
     context_length = first_integer(meta[arch .. ".context_length"]),
-    vocab_size = first_integer(meta[arch .. ".vocab_size"], vocab and vocab.n, embedding and embedding.shape[1]),
+    vocab_size = first_integer(meta[arch .. ".vocab_size"], vocab and vocab.n,
+      embedding and embedding.shape[1]),
     layers = first_integer(meta[arch .. ".block_count"]),
     width = first_integer(meta[arch .. ".embedding_length"]),
     heads = first_integer(meta[arch .. ".attention.head_count"]),
@@ -70,8 +74,8 @@ local function exists(path)
   return f ~= nil
 end
 
---- Facts about opened weights: architecture, context_length, vocab_size, layers, width, heads, kv_heads, chat_template,
---- tokenizer, name; nil where the files do not say.
+--- Facts about opened weights: architecture, context_length, vocab_size, layers, width, heads,
+--- kv_heads, chat_template, tokenizer, name; nil where the files do not have them.
 function modeldir.facts(weights)
   local meta = modeldir.metadata(weights, 1)
   if meta["general.architecture"] then return of_gguf(meta, weights) end
@@ -80,7 +84,8 @@ function modeldir.facts(weights)
   local config = modeldir.config(dir)
   local facts = config and of_config(config) or {}
   local tokenizer_config = json.decode(text.read_file(dir .. "/tokenizer_config.json") or "{}")
-  facts.chat_template = exists(dir .. "/chat_template.jinja") or object(tokenizer_config).chat_template ~= nil
+  facts.chat_template = exists(dir .. "/chat_template.jinja")
+    or object(tokenizer_config).chat_template ~= nil
   facts.tokenizer = exists(dir .. "/tokenizer.json") and "tokenizer.json" or nil
   return facts
 end

@@ -1,19 +1,19 @@
--- script: a user's file: found, compiled as text, with its folder on the path of `require`.
+-- script: a user's Lua file: compiled as text, with its folder on the path of `require`.
 local text = require "lib.text"
 
 local script = {}
 
---- The compiled chunk, or nil and one line.
+--- The compiled chunk, or nil and a message of one line.
 function script.load(path)
   local f, why = io.open(path, "rb")
   if not f then return nil, why end
-  local first, reason = f:read(1) -- a folder opens, but cannot be read
+  local first, reason = f:read(1) -- a folder can be opened, but not read
   f:close()
   if not first and reason then return nil, path .. ": " .. reason end
   return loadfile(path, "t")
 end
 
---- Modules beside the script are found first, then those of LUA_PATH; the scripts of perigee come before both.
+--- `require` finds the scripts of perigee first, then modules next to the script, then LUA_PATH.
 function script.set_path(path)
   local folder = text.dirname(path)
   local user = os.getenv "LUA_PATH_5_4" or os.getenv "LUA_PATH"
@@ -22,7 +22,7 @@ function script.set_path(path)
   package.path = table.concat(places, ";")
 end
 
---- What a script's error looks like to a person: its text, then the traceback.
+--- A script's error for people: its message, then the traceback.
 function script.describe(err)
   return err.traceback and (err.message .. "\n" .. err.traceback) or tostring(err)
 end

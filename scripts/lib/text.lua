@@ -1,8 +1,10 @@
--- text: small things about strings and paths that several scripts need.
+-- text: small helpers for strings, paths and plain tables that many scripts need.
 local text = {}
 
 local SIZES = { "B", "KiB", "MiB", "GiB", "TiB" }
 local SUFFIXES = { [""] = 0, k = 10, m = 20, g = 30, t = 40 }
+
+-- ---- strings ------------------------------------------------------------------------------------
 
 --- 1536 -> "1.5 KiB"
 function text.bytes(n)
@@ -28,19 +30,29 @@ function text.seconds(s)
   return ("%.2f s"):format(s)
 end
 
---- The folder of a path, "." when it has none.
-function text.dirname(path)
-  local folder = path:match "^(.*)/[^/]*$"
-  if folder == "" then return "/" end
-  return folder or "."
-end
-
---- Lines of a string, without their ends.
+--- The lines of a string, without their ends.
 function text.lines(s)
   return s:gmatch "([^\n]*)\n?"
 end
 
---- Bytes as text: what is no UTF-8 becomes U+FFFD, a byte at a time.
+--- The first line of any value.
+function text.first_line(value)
+  local line = tostring(value)
+  local at = line:find("\n", 1, true)
+  return at and line:sub(1, at - 1) or line
+end
+
+--- The longest prefix that all strings of a list share.
+function text.common_prefix(list)
+  local first = list[1] or ""
+  local n = #first
+  for _, s in ipairs(list) do
+    while n > 0 and s:sub(1, n) ~= first:sub(1, n) do n = n - 1 end
+  end
+  return first:sub(1, n)
+end
+
+--- Replaces each byte that is not valid UTF-8 by U+FFFD.
 function text.clean(bytes)
   if utf8.len(bytes) then return bytes end
   local parts, at = {}, 1
@@ -64,36 +76,11 @@ function text.characters(bytes)
   return n
 end
 
---- The first line of whatever was raised.
-function text.first_line(value)
-  local line = tostring(value)
-  local at = line:find("\n", 1, true)
-  return at and line:sub(1, at - 1) or line
-end
+-- ---- misspellings -------------------------------------------------------------------------------
 
---- Are two values of plain data the same?
-function text.same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  for k, v in pairs(a) do
-    if not text.same(v, b[k]) then return false end
-  end
-  for k in pairs(b) do
-    if a[k] == nil then return false end
-  end
-  return true
-end
+local LONGEST = 64 -- bytes: the distance takes quadratic time, and a word may come from a client
 
---- Keys of a table, sorted as strings.
-function text.sorted_keys(t)
-  local keys = {}
-  for k in pairs(t) do keys[#keys + 1] = k end
-  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-  return keys
-end
-
-local LONGEST = 64 -- bytes of what may be a misspelling
-
---- How many single-letter edits make b of a.
+--- The edit distance of two strings: insertions, deletions and replacements of one byte.
 function text.distance(a, b)
   local row = {}
   for j = 0, #b do row[j] = j end
@@ -111,17 +98,33 @@ end
 
 --- The word of a list that was probably meant, or nil.
 function text.nearest(word, list)
-  if #word > LONGEST then return nil end -- it is no misspelling, and to compare it would take long
+  if #word > LONGEST then return nil end
   local best, found = #word // 2 + 2, nil
   for _, candidate in ipairs(list) do
-    local d = math.abs(#word - #candidate) -- at least; a word may be long, and somebody else's
+    local d = math.abs(#word - #candidate) -- a lower bound of the distance
     if d < best then d = text.distance(word, candidate) end
     if d < best then best, found = d, candidate end
   end
   return found
 end
 
---- The whole file, or nil and one line that names it.
+--- ", is it 'run'?" for an error message, or "" when no word of the list is near. `form`: how the
+--- word is written (default "'%s'").
+function text.suggestion(word, list, form)
+  local nearest = text.nearest(word, list)
+  return nearest and (", is it " .. (form or "'%s'") .. "?"):format(nearest) or ""
+end
+
+-- ---- files --------------------------------------------------------------------------------------
+
+--- The folder of a path, "." when it has none.
+function text.dirname(path)
+  local folder = path:match "^(.*)/[^/]*$"
+  if folder == "" then return "/" end
+  return folder or "."
+end
+
+--- The content of a file, or nil and one line that names it.
 function text.read_file(path)
   local f, why = io.open(path, "rb")
   if not f then return nil, why end
@@ -129,6 +132,36 @@ function text.read_file(path)
   f:close()
   if not content then return nil, path .. ": " .. tostring(reason) end
   return content
+end
+
+-- ---- plain tables: no cycles, no metatables -----------------------------------------------------
+
+--- Are two values equal, tables by content?
+function text.same(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for k, v in pairs(a) do
+    if not text.same(v, b[k]) then return false end
+  end
+  for k in pairs(b) do
+    if a[k] == nil then return false end
+  end
+  return true
+end
+
+--- A deep copy.
+function text.copy(value)
+  if type(value) ~= "table" then return value end
+  local out = {}
+  for k, v in pairs(value) do out[k] = text.copy(v) end
+  return out
+end
+
+--- The keys of a table, sorted as strings.
+function text.sorted_keys(t)
+  local keys = {}
+  for k in pairs(t) do keys[#keys + 1] = k end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  return keys
 end
 
 return text

@@ -4,36 +4,35 @@
 ---@field version string  The version of this program.
 local perigee = {}
 
----@class perigee.Error  What went wrong: returned after nil, prints and concatenates as its message.
----@field code string       One word for programs: "io", "format", "argument", "limit", "memory", "deadline", "error" …
+---@class perigee.Error  Returned after nil; prints and concatenates as its message.
+---@field code string       One word for programs: "io", "format", "argument", "limit", "memory", "deadline", "error", …
 ---@field message string    One line for people.
----@field field string?     The caller's field that is to blame, such as "top_p".
----@field traceback string? Where it happened, when a script raised it.
----@field value any         What the script raised, when it was not a string.
+---@field field string?     The argument or option that is wrong, such as "top_p".
+---@field traceback string? Where a script raised it.
+---@field value any         What the script raised, if that was not a string.
 
----@class perigee.Limits  Of a guarded call; nothing given means no limit of its own.
+---@class perigee.Limits  Limits of a guarded call; without one only those of the surrounding call hold.
 ---@field deadline_ms number?    CPU time of the loop thread.
 ---@field memory integer?        Bytes that the call may add to the scripts' heap.
 ---@field interruptible boolean? Ctrl-C stops this call instead of the program.
 
----Calls a function under limits. It cannot escape them: pcall does not catch a deadline, a coroutine does not hide
----from it.
+---Calls a function under limits. It cannot escape them with pcall or coroutines.
 ---@param fn function
 ---@param limits perigee.Limits?
 ---@return true? ok  nil when it failed
 ---@return any ...   the results, or a perigee.Error
 function perigee.guard(fn, limits) end
 
----Objects made by C that are still open, counted by class.
+---The number of open C objects of each class.
 ---@return table<string, integer> counts
----@return integer bytes  what they own outside Lua's heap
+---@return integer bytes  of memory they own outside Lua's heap
 function perigee.live() end
 
----Everything that C classes offer, by class: lists of methods, fields and metamethods.
+---The members of the C classes: lists of methods, fields and metamethods for each.
 ---@return table<string, {methods: string[], fields: string[], meta: string[]}>
 function perigee.classes() end
 
----Makes an error as C functions return them.
+---Creates an error like those that C functions return.
 ---@param code string
 ---@param message string
 ---@param options {field: string?}?
@@ -42,7 +41,7 @@ function perigee.error(code, message, options) end
 
 ---The scripts' heap.
 ---@return integer used  bytes
----@return integer cap   bytes; 0 when there is none
+---@return integer cap   bytes; 0: no cap
 function perigee.heap() end
 
 ---How models of some types are built (scripts/models/init.lua).

@@ -5,22 +5,22 @@ local sys = {}
 
 ---@class perigee.Machine
 ---@field system string            Operating system, release and architecture.
----@field cpu string               The processor's name, "" when it has none.
----@field cores integer            This process may use.
----@field cores_online integer     The machine has.
+---@field cpu string               Name of the processor, "" if unknown.
+---@field cores integer            Cores that this process may use.
+---@field cores_online integer     Cores of the machine.
 ---@field memory integer           Bytes.
----@field memory_available integer Bytes that could be had without swapping.
----@field memory_limit integer     Bytes allowed by the control group, 0 when it does not matter.
+---@field memory_available integer Bytes available without swapping.
+---@field memory_limit integer     Limit of the control group in bytes, 0: none.
 ---@field page_size integer        Bytes.
----@field open_files integer       How many files may be open.
----@field locked_memory integer    Bytes that may be locked; math.maxinteger: no limit.
+---@field open_files integer       Limit of open files.
+---@field locked_memory integer    Limit of locked memory in bytes; math.maxinteger: none.
 ---@field features string[]        Instruction sets.
 
----What this machine has.
+---Properties of this machine.
 ---@return perigee.Machine
 function sys.machine() end
 
----Versions of what is linked in: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, compiler.
+---Versions of the libraries: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, compiler.
 ---@return table<string, string|boolean>
 function sys.versions() end
 
@@ -31,30 +31,30 @@ function sys.script(name) end
 
 ---All scripts of this program.
 ---@return string[] names
----@return string? folder  where they are, when they are not the embedded ones
+---@return string? folder  that replaces the embedded scripts
 function sys.scripts() end
 
----CPU time of the loop thread in nanoseconds: what deadlines count.
+---CPU time of the loop thread in nanoseconds, the clock of deadlines.
 ---@return integer
 function sys.cpu_ns() end
 
----Columns that a text takes on a terminal.
+---Columns of a text on a terminal.
 ---@param text string
 ---@return integer
 function sys.width(text) end
 
----Are the two texts the same? How long it takes tells nothing about where they differ.
+---Are two strings equal? The time it takes does not depend on where they differ.
 ---@param a string
 ---@param b string
 ---@return boolean
 function sys.equal(a, b) end
 
----Lets this process open as many files as the system allows it; returns how many.
+---Raises the limit of open files as high as the system allows, and returns it.
 ---@return integer? files
 ---@return perigee.Error? err
 function sys.raise_files() end
 
----Did whoever bound that Unix socket leave it behind, so that a connection is refused? Nothing else than a refusal counts.
+---Is this Unix socket left over from a process that has ended, so that connections are refused?
 ---@param path string
 ---@return boolean
 function sys.is_refused(path) end

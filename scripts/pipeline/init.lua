@@ -19,6 +19,7 @@ local admission = require "pipeline.admission"
 local async = require "lib.async"
 local bests = require "engine.best"
 local errors = require "api.errors"
+local hash = require "lib.hash"
 local outputs = require "pipeline.output"
 local prompts = require "pipeline.prompt"
 local sequences = require "pipeline.sequences"
@@ -98,9 +99,7 @@ end
 
 local function salt_of(app, key)
   if not (app.config.cache_per_key and key) then return nil end
-  local hash = 0xcbf29ce484222325
-  for i = 1, #key do hash = (hash ~ key:byte(i)) * 0x100000001b3 end
-  return hash & math.maxinteger
+  return hash.fnv1a(key) & math.maxinteger
 end
 
 --- What batch:add takes of sampling: the server's defaults, the request's, a script's, each over the one before.

@@ -1,9 +1,11 @@
--- complete: what could stand at the cursor: globals, fields, methods (through metatables), module names, keywords.
+-- complete: candidates at the cursor: globals, fields, methods (through metatables), modules,
+-- keywords.
 local perigee = require "perigee"
 
-local DEADLINE_MS = 50
-local KEYWORDS = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
-  "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while" }
+local DEADLINE_MS = 50 -- of metamethods: a key press should not be felt
+local KEYWORDS = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function",
+  "goto", "if", "in", "local", "nil", "not", "or", "repeat", "return", "then", "true", "until",
+  "while" }
 
 local function is_name(k)
   return type(k) == "string" and k:match "^[%a_][%w_]*$"
@@ -15,7 +17,7 @@ local function add_keys(out, t)
   end
 end
 
---- Members that C classes describe: their __index is a function, so they cannot be listed from Lua.
+--- Members of a C class: its __index is a function, so they cannot be listed from Lua.
 local function add_class(out, meta)
   local class = perigee.classes()[rawget(meta, "__name") or ""]
   if not class then return end
@@ -23,7 +25,7 @@ local function add_class(out, meta)
   for _, name in ipairs(class.fields) do out[name] = out[name] or "field" end
 end
 
---- name -> type of all that can be indexed in a value.
+--- The members of a value: name -> type.
 local function members(value)
   local out, seen = {}, {}
   while value ~= nil and not seen[value] do
@@ -38,7 +40,7 @@ local function members(value)
   return out
 end
 
---- The value of "a.b.c", or nil. Indexing may call metamethods; a deadline holds them.
+--- The value of "a.b.c", or nil. Metamethods run under a deadline.
 local function walk(env, path)
   local value = env
   local ok = perigee.guard(function()
@@ -50,13 +52,14 @@ end
 local function matching(names, prefix, wanted)
   local out = {}
   for name, kind in pairs(names) do
-    if name:sub(1, #prefix) == prefix and (not wanted or kind == wanted) then out[#out + 1] = name end
+    local fits = name:sub(1, #prefix) == prefix and (not wanted or kind == wanted)
+    if fits then out[#out + 1] = name end
   end
   table.sort(out)
   return out
 end
 
---- Modules for require: scripts by their dotted names, and what is loaded.
+--- Modules for require: scripts by their dotted names, and all loaded modules.
 local function modules(prefix)
   local names = {}
   for name in pairs(package.loaded) do names[name] = true end
@@ -67,7 +70,7 @@ local function modules(prefix)
   return matching(names, prefix)
 end
 
---- Candidates for the text before the cursor, and the part of it that they replace.
+--- Candidates for the text before the cursor, and the part of it that they complete.
 local function candidates(before, env)
   local module = before:match "require%s*%(?%s*[\"']([%w_%.]*)$"
   if module then return modules(module), module end
@@ -84,14 +87,4 @@ local function candidates(before, env)
   return matching(names, part), part
 end
 
---- The longest beginning that all share.
-local function common(list)
-  local first = list[1] or ""
-  local n = #first
-  for _, s in ipairs(list) do
-    while n > 0 and s:sub(1, n) ~= first:sub(1, n) do n = n - 1 end
-  end
-  return first:sub(1, n)
-end
-
-return { candidates = candidates, common = common }
+return { candidates = candidates }

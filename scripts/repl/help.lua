@@ -1,9 +1,10 @@
--- help: reads the LuaCATS annotations of scripts/meta, which are the help of the REPL and the list that tests compare
--- with what C exposes.
+-- help: reads the LuaCATS annotations of scripts/meta. They are the help of the REPL, and a test
+-- compares them with what C exposes.
 --
--- The form it reads: `---@class NAME` with `---@field` lines, `local VAR = {}` that stands for the class, then
--- `function VAR.name(…) end` or `function VAR:name(…) end` with their comments above. A module is a class with the
--- module's path as its name ("perigee.sys"), an object's class has a capital letter ("perigee.Tensor").
+-- Form: `---@class NAME` with `---@field` lines, `local VAR = {}` for the class, then `function
+-- VAR.name(…) end` or `function VAR:name(…) end`, each with its comment above. A module is a class
+-- named by its path ("perigee.sys"); the class of an object has a capital letter
+-- ("perigee.Tensor").
 local perigee = require "perigee"
 local text = require "lib.text"
 
@@ -31,8 +32,9 @@ function Reader:tag(kind, rest)
     local name, description = rest:match "^([%w_]+)%??%s+(.*)$"
     if name then
       local class = self.class.name
-      self.entries[#self.entries + 1] = { kind = "field", name = class .. "." .. name, class = class, member = name,
+      local entry = { kind = "field", name = class .. "." .. name, class = class, member = name,
         description = description, doc = {}, tags = {} }
+      self.entries[#self.entries + 1] = entry
     end
   else
     self.tags[#self.tags + 1] = { kind = kind, text = rest }
@@ -44,16 +46,18 @@ function Reader:code(line)
   if variable and self.class then
     self.variables[variable], self.class = self.class.name, nil
   end
-  local owner, separator, member, parameters = line:match "^function%s+([%w_]+)([%.:])([%w_]+)%s*(%b())"
+  local owner, separator, member, parameters =
+    line:match "^function%s+([%w_]+)([%.:])([%w_]+)%s*(%b())"
   if owner then
     local class = self.variables[owner] or owner
-    self:add { kind = "function", name = class .. separator .. member, class = class, member = member,
-      signature = class .. separator .. member .. parameters }
+    local name = class .. separator .. member
+    self:add { kind = "function", name = name, class = class, member = member,
+      signature = name .. parameters }
   end
   self:reset()
 end
 
---- The entries of one file's text.
+--- The entries of the text of one file.
 function help.read(source)
   local reader = setmetatable({ entries = {}, variables = {} }, Reader)
   reader:reset()
@@ -84,7 +88,7 @@ local function plain(name)
   return (name:lower():gsub(":", "."))
 end
 
---- The entries that a person may mean: the exact name, else those that end in it.
+--- Entries with this name, or else those whose name ends in it.
 function help.find(name)
   local exact, ending = {}, {}
   local wanted = plain(name)
@@ -100,7 +104,8 @@ local function member_lines(class)
   local lines = {}
   for _, entry in ipairs(help.entries()) do
     if entry.class == class and entry.kind ~= "class" then
-      lines[#lines + 1] = "  " .. (entry.signature or entry.name .. "  " .. (entry.description or ""))
+      local line = entry.signature or entry.name .. "  " .. (entry.description or "")
+      lines[#lines + 1] = "  " .. line
     end
   end
   return lines
@@ -109,10 +114,15 @@ end
 --- An entry as text.
 function help.describe(entry)
   local lines = { entry.signature or entry.name }
-  if entry.description and entry.description ~= "" then lines[#lines + 1] = "  " .. entry.description end
+  if entry.description and entry.description ~= "" then
+    lines[#lines + 1] = "  " .. entry.description
+  end
   for _, line in ipairs(entry.doc) do lines[#lines + 1] = "  " .. line end
   for _, tag in ipairs(entry.tags) do lines[#lines + 1] = ("  %s %s"):format(tag.kind, tag.text) end
-  if entry.kind == "class" then table.move(member_lines(entry.name), 1, 1000, #lines + 1, lines) end
+  if entry.kind == "class" then
+    local members = member_lines(entry.name)
+    table.move(members, 1, #members, #lines + 1, lines)
+  end
   return table.concat(lines, "\n")
 end
 

@@ -1,8 +1,8 @@
--- history: what was typed, oldest first, without duplicates, in a file of the user's state folder.
+-- history: the lines typed, oldest first, without duplicates, in a file of the user's state folder.
 local text = require "lib.text"
 local uv = require "luv"
 
-local LIMIT = 1000
+local LIMIT = 1000 -- entries: the file is written after each line
 
 local History = {}
 History.__index = History
@@ -24,23 +24,23 @@ end
 local ESCAPED = { ["\n"] = "\\n", ["\\"] = "\\\\" }
 local UNESCAPED = { n = "\n", ["\\"] = "\\" }
 
---- Writes the file beside and renames it, so that a crash leaves the old one. A history that cannot be written is no
---- reason to stop: returns nil and why.
+--- Writes a new file and renames it, so that a crash leaves the old one. Returns nil and why if it
+--- cannot; callers may ignore that.
 function History:save()
   if not self.path then return nil, "no home folder" end
   make_folder(text.dirname(self.path))
   local lines = {}
   for i, entry in ipairs(self) do lines[i] = entry:gsub("[\n\\]", ESCAPED) .. "\n" end
-  local beside = ("%s.%d"):format(self.path, uv.os_getpid())
-  local fd, why = uv.fs_open(beside, "w", tonumber("600", 8))
+  local temporary = ("%s.%d"):format(self.path, uv.os_getpid())
+  local fd, why = uv.fs_open(temporary, "w", tonumber("600", 8))
   if not fd then return nil, why end
   local written, reason = uv.fs_write(fd, table.concat(lines))
   uv.fs_close(fd)
   if not written then return nil, reason end
-  return uv.fs_rename(beside, self.path)
+  return uv.fs_rename(temporary, self.path)
 end
 
---- Adds an entry at the end; an older one of the same text goes.
+--- Adds an entry at the end and removes an older one with the same text.
 function History:add(entry)
   if entry:match "^%s*$" then return end
   for i = #self, 1, -1 do
@@ -58,7 +58,7 @@ function History:search(words, from)
   end
 end
 
---- Reads the file; one that is not there is an empty history.
+--- Reads the file; without one the history is empty.
 local function open(path)
   local self = setmetatable({ path = path or default_path() }, History)
   local content = self.path and text.read_file(self.path)

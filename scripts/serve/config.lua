@@ -250,13 +250,6 @@ function config.read(path)
   return checked
 end
 
-local function copy(value)
-  if type(value) ~= "table" then return value end
-  local out = {}
-  for k, v in pairs(value) do out[k] = copy(v) end
-  return out
-end
-
 --- Defaults, then the file, then the command line (both checked tables, either may be nil). `given` tells which keys somebody
 --- has set.
 function config.merge(file, line)
@@ -267,7 +260,7 @@ function config.merge(file, line)
     if value == nil then value = file and file[name] end
     out.given[name] = value ~= nil
     if value == nil then
-      value = copy(key.default)
+      value = text.copy(key.default)
     elseif key.filled then
       for k, v in pairs(key.default) do
         if value[k] == nil then value[k] = v end
@@ -278,24 +271,13 @@ function config.merge(file, line)
   return out
 end
 
-local function same(a, b)
-  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
-  for k, v in pairs(a) do
-    if not same(v, b[k]) then return false end
-  end
-  for k in pairs(b) do
-    if a[k] == nil then return false end
-  end
-  return true
-end
-
 --- Puts what may change while serving from `new` into `current`. Returns the names that changed, and those that would need a
 --- restart.
 function config.apply(current, new)
   local changed, restart = {}, {}
   for _, key in ipairs(config.keys) do
     local name = key[1]
-    if not same(current[name], new[name]) then
+    if not text.same(current[name], new[name]) then
       local list = key.live and changed or restart
       list[#list + 1] = name
       if key.live then current[name] = new[name] end

@@ -1,23 +1,24 @@
--- console: reads what a person types, piece by piece: with an editor on a terminal, line by line from a plain stream. The
--- REPL and the chat are owners of one.
+-- console: reads what a person types, one piece at a time: with a line editor on a terminal, line
+-- by line from a plain stream. The REPL and the chat use it.
 --
---   local c = console.open { banner, prompt, more, history, is_complete = function(text), complete = function(before),
---                            on_input = function(text) }
---   c.run()                       -- the loop does the rest
+--   local c = console.open { banner, prompt, more, history, is_complete = function(text),
+--                            complete = function(before), on_input = function(text) }
+--   c.run()                       -- returns at once; the loop does the rest
 --
--- A piece is given to on_input as soon as is_complete says so. It runs outside of raw mode, so that Ctrl-C is a signal
--- there. Besides run there are c.write(text), c.paint(color, text), c.terminal (is it one?), and c.quit().
-local line = require "repl.line"
+-- on_input gets a piece as soon as is_complete returns true for it. It runs outside raw mode, so
+-- that Ctrl-C is a signal there. A console also has c.write(text), c.paint(color, text), c.quit()
+-- and c.terminal (true if it is one).
+local line = require "ui.line"
 local term = require "ui.term"
 local uv = require "luv"
 
-local ESCAPE_MS = 50
+local ESCAPE_MS = 50 -- after Esc: the rest of an escape sequence arrives sooner
 
 local console = {}
 
--- ---- a plain stream ------------------------------------------------------------------------------------------------
+-- ---- a plain stream -----------------------------------------------------------------------------
 
---- Feeds whole lines; a piece that is not complete waits for the next one.
+--- Collects lines until they make a complete piece.
 local function stream_feeder(self, owner)
   local rest, source = "", nil
   local function feed_line(one)
@@ -38,7 +39,7 @@ local function stream_feeder(self, owner)
     end
     if bytes or self.ended then return end
     if rest ~= "" then feed_line(rest) end
-    if source then owner.on_input(source) end -- its owner says what is missing
+    if source then owner.on_input(source) end -- incomplete: on_input reports what is missing
   end
 end
 
@@ -72,9 +73,9 @@ local function start_stream(owner)
   return self
 end
 
--- ---- a terminal ----------------------------------------------------------------------------------------------------
+-- ---- a terminal ---------------------------------------------------------------------------------
 
---- print() while a line is being edited: hides the line, prints, draws it again.
+--- Replaces print() by one that hides the line being edited, prints, and draws the line again.
 local function print_above(editor)
   local plain = print
   _G.print = function(...)
@@ -86,10 +87,11 @@ local function print_above(editor)
   end
 end
 
---- What the editor asks of its owner.
+--- The callbacks of the line editor (ui/line.lua).
 local function editor_owner(owner, tty)
   return {
-    prompt = owner.prompt, more = owner.more, paint = term.painter(term.has_color(1)), history = owner.history,
+    prompt = owner.prompt, more = owner.more, history = owner.history,
+    paint = term.painter(term.has_color(1)),
     write = function(s) io.stdout:write(s):flush() end,
     is_complete = owner.is_complete,
     columns = function()
@@ -144,7 +146,7 @@ local function start_terminal(owner)
   return self
 end
 
---- A console for an owner; its run() starts reading, the loop does the rest.
+--- A console on stdin and stdout.
 function console.open(owner)
   if term.is_tty(0) and term.is_tty(1) then return start_terminal(owner) end
   return start_stream(owner)

@@ -1,5 +1,5 @@
--- plot: numbers as pictures in a terminal: sparkline, histogram, heat-map. Takes tensors or (nested) arrays of numbers;
--- what is computed is computed by tensors, Lua only chooses characters.
+-- plot: numbers as pictures in a terminal: sparkline, histogram, heat map. Takes tensors or
+-- (nested) arrays of numbers. Tensors do the arithmetic, Lua only chooses characters.
 local perigee = require "perigee"
 local term = require "ui.term"
 
@@ -8,19 +8,21 @@ local plot = {}
 local BARS = { "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█" }
 local ASCII_BARS = { "_", ".", ":", "-", "=", "+", "*", "#" }
 local SHADES = { " ", ".", ":", "-", "=", "+", "*", "#", "%", "@" }
--- Colours of the 256 from dark blue over green and yellow to red.
-local HEAT = { 17, 18, 19, 20, 26, 32, 38, 44, 43, 42, 41, 40, 76, 112, 148, 184, 220, 214, 208, 202, 196 }
+-- Colors of the 256-color palette from dark blue through green and yellow to red.
+local HEAT = { 17, 18, 19, 20, 26, 32, 38, 44, 43, 42, 41, 40, 76, 112, 148, 184, 220, 214, 208,
+  202, 196 }
 
 local function as_tensor(values)
   return perigee.tensor.is(values) and values or perigee.tensor(values)
 end
 
---- Each element as one of n levels (1 … n) between low and high; 0 for NaN. A tensor, and the two ends.
+--- Maps each element to a level from 1 to n between low and high, NaN to 0. Returns the tensor, low
+--- and high.
 local function levels(x, n, options)
   x = x:to "f64"
   local s = x:stats()
   local low, high = options.low or s.min, options.high or s.max
-  if low ~= low or high ~= high then low, high = 0, 0 end -- nothing finite
+  if low ~= low or high ~= high then low, high = 0, 0 end -- no finite element
   local level
   if low < high then
     level = ((x - low) / (high - low) * n):floor():clamp(0, n - 1):to "i64" + 1
@@ -30,7 +32,7 @@ local function levels(x, n, options)
   return x:isnan():where(0, level), low, high
 end
 
---- May this go to stdout in colour and with block characters?
+--- Must the picture be plain ASCII: no colors, no block characters?
 local function plain(options)
   if options.ascii ~= nil then return options.ascii end
   return not term.has_color(1)
@@ -46,23 +48,28 @@ function plot.spark(values, options)
   return table.concat(out)
 end
 
---- What t:histogram gives, or the histogram of values, one line a part. Options: ascii, bins, width (columns of a bar).
+--- A histogram, one line per bin: of values, or one that t:histogram returned. Options: ascii,
+--- bins, width (columns of the longest bar).
 function plot.histogram(values, options)
   options = options or {}
   local h = values
-  if perigee.tensor.is(values) or not values.counts then h = as_tensor(values):histogram(options.bins or 10) end
+  if perigee.tensor.is(values) or not values.counts then
+    h = as_tensor(values):histogram(options.bins or 10)
+  end
   local n, width, most = #h.counts, options.width or 40, math.max(1, table.unpack(h.counts))
-  local edges = ((perigee.tensor.range(0, n, { dtype = "f64" }) * ((h.high - h.low) / n)) + h.low):totable()
+  local steps = perigee.tensor.range(0, n, { dtype = "f64" })
+  local edges = (steps * ((h.high - h.low) / n) + h.low):totable()
   local block, out = plain(options) and "#" or "█", {}
   for i, count in ipairs(h.counts) do
     local bar = block:rep((count * width + most - 1) // most)
-    out[i] = ("%10.4g … %-10.4g |%s %d"):format(edges[i], edges[i + 1], term.pad(bar, width), count)
+    local padded = term.pad(bar, width)
+    out[i] = ("%10.4g … %-10.4g |%s %d"):format(edges[i], edges[i + 1], padded, count)
     if plain(options) then out[i] = out[i]:gsub("…", "..", 1) end
   end
   return table.concat(out, "\n")
 end
 
---- Every step-th row and column, so that it fits; a view.
+--- A view of every n-th row and column, so that it fits.
 local function thin(x, rows, columns)
   local step_r = math.max(1, (x.shape[1] + rows - 1) // rows)
   local step_c = math.max(1, (x.shape[2] + columns - 1) // columns)
@@ -100,13 +107,14 @@ local function color_rows(grid)
   return out
 end
 
---- A matrix as a heat-map, with a caption. In colour a character cell holds two rows, as text a row has its own line and
---- may have a label. Options: ascii, low, high, labels (of rows), width (columns of the terminal), height (rows shown).
+--- A matrix as a heat map, with a caption. In color a character cell holds two rows; in ASCII each
+--- row has a line, and may have a label. Options: ascii, low, high, labels (of rows), width
+--- (columns of the terminal), height (rows shown).
 function plot.heat(values, options)
   options = options or {}
   local x = as_tensor(values)
   if x.rank == 1 then x = x:unsqueeze(1) end
-  if x.rank ~= 2 then error(("heat: a matrix expected, got rank %d"):format(x.rank), 2) end
+  if x.rank ~= 2 then error(("heat: matrix expected, got rank %d"):format(x.rank), 2) end
   if x.size == 0 then return ("[%d x %d]"):format(x.shape[1], x.shape[2]) end
   local ascii, width = plain(options), options.width or term.columns()
   local room = ascii and math.max(1, (width - 20) // 2) or math.max(1, width)
@@ -114,8 +122,11 @@ function plot.heat(values, options)
   local level, low, high = levels(view, ascii and #SHADES or #HEAT, options)
   local grid = level:totable()
   local out = ascii and shade_rows(grid, options.labels, step_r) or color_rows(grid)
-  local caption = ("[%d x %d]   %.3g %s %.3g"):format(x.shape[1], x.shape[2], low, ascii and "to" or "…", high)
-  if step_r > 1 or step_c > 1 then caption = caption .. ("   every %d. row, %d. column"):format(step_r, step_c) end
+  local caption = ("[%d x %d]   %.3g %s %.3g"):format(x.shape[1], x.shape[2], low,
+    ascii and "to" or "…", high)
+  if step_r > 1 or step_c > 1 then
+    caption = caption .. ("   1 of %d rows, 1 of %d columns"):format(step_r, step_c)
+  end
   table.insert(out, 1, caption)
   return table.concat(out, "\n")
 end

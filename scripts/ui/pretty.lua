@@ -1,26 +1,30 @@
--- pretty: any Lua value as text that a person can read: width-aware, with cycles named and long things cut.
+-- pretty: any Lua value as readable text: fits the width, marks cycles, cuts long values.
 local term = require "ui.term"
 
 local DEFAULTS = { width = 80, depth = 6, items = 100, string = 2000, indent = "  " }
-local WORDS = "and break do else elseif end false for function goto if in local nil not or repeat return then true "
-  .. "until while"
+local WORDS = "and break do else elseif end false for function goto if in local nil not or repeat "
+  .. "return then true until while"
 local KEYWORDS = {}
 for word in WORDS:gmatch "%a+" do KEYWORDS[word] = true end
 
-local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ["\r"] = "\\r", ["\\"] = "\\\\", ['"'] = '\\"', ["\0"] = "\\0" }
+local ESCAPES = { ["\n"] = "\\n", ["\t"] = "\\t", ["\r"] = "\\r", ["\\"] = "\\\\", ['"'] = '\\"',
+  ["\0"] = "\\0" }
 
---- A string as Lua would read it back; broken UTF-8 and control characters become escapes.
+local function escape(c) return ESCAPES[c] or ("\\x%02x"):format(c:byte()) end
+
+--- A string as a Lua literal; invalid UTF-8 and control characters become escapes.
 local function quote(s, limit)
   local cut = #s > limit and limit or nil
   if cut then
-    while cut > 0 and (s:byte(cut + 1) or 0) & 0xC0 == 0x80 do cut = cut - 1 end -- not inside a character
+    -- Do not cut inside a character.
+    while cut > 0 and (s:byte(cut + 1) or 0) & 0xC0 == 0x80 do cut = cut - 1 end
     s = s:sub(1, cut)
   end
   local out, at = {}, 1
   while at <= #s do
     local ok, bad = utf8.len(s, at)
     local good = ok and #s or bad - 1
-    out[#out + 1] = s:sub(at, good):gsub('[%c"\\]', function(c) return ESCAPES[c] or ("\\x%02x"):format(c:byte()) end)
+    out[#out + 1] = s:sub(at, good):gsub('[%c"\\]', escape)
     if not ok then out[#out + 1] = ("\\x%02x"):format(s:byte(bad)) end
     at = (ok and #s or bad) + 1
   end
@@ -39,7 +43,7 @@ end
 local Printer = {}
 Printer.__index = Printer
 
---- A value that is no table, in one line.
+--- A value that is not a table, in one line.
 function Printer:scalar(v)
   local kind = type(v)
   if kind == "string" then return self.paint("green", quote(v, self.string)) end
@@ -55,7 +59,7 @@ function Printer:key(k)
   return "[" .. self:scalar(k) .. "]"
 end
 
---- A table's name alone.
+--- A table as a key: its tostring only.
 function Printer.short(_, t)
   local ok, s = pcall(tostring, t)
   return ok and s or "table"
@@ -65,12 +69,16 @@ local ORDER = { number = 1, string = 2, boolean = 3 }
 
 local function before(a, b)
   local ta, tb = type(a), type(b)
-  if ta ~= tb then return (ORDER[ta] or 9) < (ORDER[tb] or 9) or (ORDER[ta] or 9) == (ORDER[tb] or 9) and ta < tb end
+  if ta ~= tb then
+    local oa, ob = ORDER[ta] or 9, ORDER[tb] or 9
+    return oa < ob or oa == ob and ta < tb
+  end
   if ta == "number" or ta == "string" then return a < b end
   return tostring(a) < tostring(b)
 end
 
---- The keys behind the list part, sorted, at most `limit`; and how many there are.
+--- The keys outside the list part, sorted, and how many there are. Of a huge table only the first
+--- 10 * limit keys are sorted.
 local function other_keys(t, n, limit)
   local keys, count = {}, 0
   for k in next, t do
@@ -112,7 +120,8 @@ function Printer:table(t, depth)
   local fits = not lines and total + depth * #self.indent <= self.width
   if fits then return "{ " .. table.concat(entries, ", ") .. " }" end
   local pad = self.indent:rep(depth + 1)
-  return "{\n" .. pad .. table.concat(entries, ",\n" .. pad) .. "\n" .. self.indent:rep(depth) .. "}"
+  local body = table.concat(entries, ",\n" .. pad)
+  return "{\n" .. pad .. body .. "\n" .. self.indent:rep(depth) .. "}"
 end
 
 function Printer:value(v, depth)
@@ -122,7 +131,8 @@ function Printer:value(v, depth)
   return self:table(v, depth)
 end
 
---- The text of a value. Options: width, depth, items, string (longest), indent, paint.
+--- The text of a value. Options: width, depth, items (shown of a table), string (longest, in
+--- bytes), indent, paint.
 local function format(v, options)
   local p = setmetatable({ open = {} }, Printer)
   for k, default in pairs(DEFAULTS) do p[k] = options and options[k] or default end

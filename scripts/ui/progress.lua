@@ -1,8 +1,8 @@
--- progress: one line on stderr that is overwritten; nothing at all when stderr is no terminal.
+-- progress: a line on stderr that is overwritten; nothing if stderr is not a terminal.
 local term = require "ui.term"
 local uv = require "luv"
 
-local INTERVAL_NS = 100 * 1000 * 1000
+local INTERVAL_NS = 100 * 1000 * 1000 -- ten times a second
 local WIDTH = 24
 
 local Progress = {}
@@ -13,15 +13,15 @@ local function bar(share)
   return ("█"):rep(full) .. ("░"):rep(WIDTH - full)
 end
 
---- Shows that `done` of the total is done; at most ten times a second.
+--- Shows that `done` of the total is done.
 function Progress:update(done, note)
   if not self.visible then return end
   local now = uv.hrtime()
   if now < self.next and done < self.total then return end
   self.next = now + INTERVAL_NS
   local share = self.total > 0 and math.min(1, done / self.total) or 1
-  io.stderr:write("\r\27[K", term.clip(("%s %s %3d%% %s"):format(self.label, bar(share), share * 100 // 1, note or ""),
-    self.columns - 1))
+  local line = ("%s %s %3d%% %s"):format(self.label, bar(share), share * 100 // 1, note or "")
+  io.stderr:write("\r\27[K", term.clip(line, self.columns - 1))
 end
 
 --- Removes the line.
@@ -31,9 +31,10 @@ function Progress:close()
 end
 Progress.__close = Progress.close
 
---- A progress line about `total` steps.
+--- A progress line for `total` steps.
 local function new(label, total)
-  local self = { label = label, total = total, next = 0, visible = term.is_tty(2), columns = term.columns() }
+  local self = { label = label, total = total, next = 0, visible = term.is_tty(2),
+    columns = term.columns() }
   return setmetatable(self, Progress)
 end
 

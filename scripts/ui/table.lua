@@ -1,7 +1,7 @@
 -- table: rows in aligned columns.
 --
 --   render({ { "name", "bytes" }, { "a", 12 } }, { header = true })
--- Numbers stand on the right, everything else on the left.
+-- Numbers are aligned to the right, everything else to the left.
 local term = require "ui.term"
 
 local function cell_text(value)
@@ -19,7 +19,8 @@ local function widths_of(rows)
   return widths
 end
 
---- Options: header (the first row is one), indent (a string before each line), paint (as term.painter gives).
+--- Options: header (the first row is one), indent (a string before each line), paint (a function of
+--- term.painter).
 local function render(rows, options)
   options = options or {}
   local paint = options.paint or term.painter(false)

@@ -4,11 +4,11 @@ local perigee = require "perigee"
 local test = require("harness").test
 local uv = require "luv"
 
-local forced = ... -- there every allocation is dear
+local forced = ... -- then every allocation is slow
 
 local function task(t, fn) return async.run(t.expect(fn)) end
 
---- Collects what on_error is told while fn runs and the loop ends.
+--- The errors that on_error gets while fn and then the loop run.
 local function with_errors(fn)
   local was, errors = async.on_error, {}
   async.on_error = function(err) errors[#errors + 1] = err end
@@ -42,7 +42,7 @@ test("await outside a task is refused", function(t)
   end)
 end)
 
-test("errors are reported once, to whoever waits or to on_error", function(t)
+test("errors are reported once, to the task that joins or to on_error", function(t)
   local errors = with_errors(function()
     async.run(function() async.sleep(1) error "nobody waits" end)
     async.run(function() coroutine.yield(1) end)
@@ -61,7 +61,7 @@ test("errors are reported once, to whoever waits or to on_error", function(t)
   t.match(errors[3].message, "nobody waits")
 end)
 
-test("a cancelled task closes what it had and gives up what it waits for", function(t)
+test("a cancelled task closes its variables and stops waiting", function(t)
   local log = {}
   local function closer(name)
     return setmetatable({}, { __close = function() log[#log + 1] = name end })
@@ -91,7 +91,7 @@ test("a cancelled task closes what it had and gives up what it waits for", funct
   end)
 end)
 
-test("a task that is cancelled while it begins to wait takes that back, and ends once", function(t)
+test("a task cancelled while it starts to wait undoes that, and ends once", function(t)
   local taken_back, itself = 0, nil
   itself = async.run(function()
     async.sleep(0)
@@ -106,10 +106,11 @@ test("a task that is cancelled while it begins to wait takes that back, and ends
   end)
 end)
 
-test("what a <close> variable raises replaces the error", function(t)
+test("an error of a <close> variable replaces the first one", function(t)
   task(t, function()
     local ok, err = async.run(function()
-      local x <close> = setmetatable({}, { __close = function() error "closing" end }) -- luacheck: ignore
+      local raiser = { __close = function() error "closing" end }
+      local x <close> = setmetatable({}, raiser) -- luacheck: ignore
       async.sleep(0)
       error "first"
     end):join()
@@ -129,14 +130,14 @@ local function turns_of(t, fn, done)
   end)
 end
 
-test("sleeping for nothing lets the loop look at what has come", function(t)
+test("sleep(0) lets the loop poll for I/O", function(t)
   turns_of(t, function()
     async.sleep(1)
     for _ = 1, 20 do async.sleep(0) end
   end, function(turns) t.ok(turns >= 19, turns) end)
 end)
 
-test("long computations breathe, short ones and those outside of tasks do not", function(t)
+test("long computations breathe; short ones, and those outside tasks, do not", function(t)
   local function compute(ms)
     local stop = perigee.sys.cpu_ns() + ms * 1e6
     while perigee.sys.cpu_ns() < stop do async.breathe() end
@@ -154,13 +155,14 @@ test("long computations breathe, short ones and those outside of tasks do not", 
   end)
 end)
 
-test("timeout: results, errors, lateness; a late function is cancelled", function(t)
+test("timeout: results, errors; a late function is cancelled", function(t)
   local closed = false
   task(t, function()
     t.eq({ async.timeout(10000, function() async.sleep(1) return 1, nil, 3 end) }, { 1, nil, 3 })
     t.raises(function() async.timeout(10000, function() error "inner" end) end, "inner")
     t.eq({ async.timeout(5, function()
-      local x <close> = setmetatable({}, { __close = function() closed = true end }) -- luacheck: ignore
+      local closer = { __close = function() closed = true end }
+      local x <close> = setmetatable({}, closer) -- luacheck: ignore
       async.sleep(60000)
     end) }, { nil, "timeout" })
     t.ok(closed)
@@ -168,11 +170,11 @@ test("timeout: results, errors, lateness; a late function is cancelled", functio
       async.timeout(60000, function() async.timeout(60000, function() async.sleep(60000) end) end)
     end)
     async.sleep(1)
-    nested:cancel() -- the loop ends at once: no timer is left
+    nested:cancel() -- the loop ends at once: no timer is active
   end)
 end)
 
-test("all: side by side, in order; the first error cancels the rest", function(t)
+test("all: concurrent, results in order; the first error cancels the rest", function(t)
   task(t, function()
     local order = {}
     local function later(ms, name)
@@ -185,7 +187,8 @@ test("all: side by side, in order; the first error cancels the rest", function(t
     t.eq(async.all { later(15, "a"), later(1, "b"), function() return "c" end }, { "a", "b", "c" })
     t.eq(order, { "b", "a" })
     t.eq(async.all {}, {})
-    t.raises(function() async.all { later(60000, "x"), function() async.sleep(1) error "stop" end } end, "stop")
+    local function stop() async.sleep(1) error "stop" end
+    t.raises(function() async.all { later(60000, "x"), stop } end, "stop")
   end)
 end)
 
@@ -203,7 +206,7 @@ test("signals", function(t)
   end)
 end)
 
-test("thousands of tasks that wake each other need no stack", function(t)
+test("thousands of tasks that wake each other do not use up the stack", function(t)
   local n, order = forced and 300 or 3000, 0
   local signals = {}
   for i = 1, n + 1 do signals[i] = async.signal() end
@@ -230,7 +233,8 @@ test("thousands of tasks that wake each other need no stack", function(t)
 end)
 
 test("a task stopped by a guard around it does not stop the others", function(t)
-  local ok = perigee.guard(function() async.run(function() while true do end end) end, { deadline_ms = 10 })
+  local function loop() while true do end end
+  local ok = perigee.guard(function() async.run(loop) end, { deadline_ms = 10 })
   t.eq(ok, nil)
   t.eq(async.current(), nil)
   task(t, function() async.sleep(1) end)

@@ -30,7 +30,7 @@ test("command lines are read", function(t)
   t.eq(args.defaults(OPTIONS, {}).rate, 0.5)
 end)
 
-test("wrong command lines are told in one line", function(t)
+test("wrong command lines give a message of one line", function(t)
   local function wrong(words, message) t.eq({ parse(words) }, { nil, message }) end
   wrong({ "--cuont", "3" }, "--cuont: unknown option, is it --count?")
   wrong({ "--count" }, "--count: needs a value")
@@ -69,13 +69,17 @@ test("paths, words, files", function(t)
   t.eq(text.dirname "/b.lua", "/")
   t.eq(text.nearest("rnu", { "repl", "run", "check" }), "run")
   t.eq(text.nearest("zzzzzzz", { "repl", "run" }), nil)
+  t.eq(text.suggestion("rnu", { "repl", "run" }), ", is it 'run'?")
+  t.eq(text.suggestion("rnu", { "repl", "run" }, "--%s"), ", is it --run?")
+  t.eq(text.suggestion("zzzzzzz", { "repl", "run" }), "")
+  t.eq({ text.common_prefix { "abc", "abd" }, text.common_prefix {} }, { "ab", "" })
   t.eq(text.sorted_keys { b = 1, a = 1, [3] = 1 }, { 3, "a", "b" })
   local content, why = text.read_file "/nonexistent"
   t.eq(content, nil)
   t.match(why, "^/nonexistent: ")
 end)
 
-test("tables are aligned by columns on the screen", function(t)
+test("tables are aligned by screen columns", function(t)
   t.eq(show.render({ { "name", "n" }, { "漢字", 5 }, { "x", 12345 } }),
     "name  n\n漢字      5\nx     12345")
 end)
@@ -89,7 +93,7 @@ test("padding and clipping count columns", function(t)
   t.eq(term.width "\27[31mred\27[0m", 3)
 end)
 
-test("values print as people read them", function(t)
+test("values are readable", function(t)
   t.eq(pretty.format(1), "1")
   t.eq(pretty.format(1.0), "1.0")
   t.eq(pretty.format(0.1), "0.1")
@@ -102,7 +106,7 @@ test("values print as people read them", function(t)
     '{ 1, 2, [1.5] = 0, ["end"] = true, x = { "y" } }')
 end)
 
-test("cycles are named, long things are cut, lines are broken", function(t)
+test("cycles are marked, long values cut, lines broken", function(t)
   local cycle = { 1 }
   cycle.me = cycle
   t.eq(pretty.format(cycle), "{ 1, me = <cycle> }")
@@ -116,8 +120,9 @@ test("cycles are named, long things are cut, lines are broken", function(t)
   t.eq(pretty.format({ "aaaa", "bbbb" }, { width = 10 }), '{\n  "aaaa",\n  "bbbb"\n}')
 end)
 
-test("metatables: __tostring is used, a failing one does no harm, __index is not followed", function(t)
+test("metatables: __tostring is used, its errors are caught, __index is not followed", function(t)
   t.eq(pretty.format(setmetatable({}, { __tostring = function() return "me" end })), "me")
   t.match(pretty.format(setmetatable({}, { __tostring = error })), "fails")
-  t.eq(pretty.format(setmetatable({ 1 }, { __index = error, __len = error, __pairs = error })), "{ 1 }")
+  t.eq(pretty.format(setmetatable({ 1 }, { __index = error, __len = error, __pairs = error })),
+    "{ 1 }")
 end)

@@ -1,7 +1,7 @@
--- The parts of the REPL that need no terminal: the line editor, completion, history.
+-- The parts of the REPL that work without a terminal: line editor, completion, history.
 local complete = require "repl.complete"
 local history = require "repl.history"
-local line = require "repl.line"
+local line = require "ui.line"
 local repl = require "repl"
 local test = require("harness").test
 local text = require "lib.text"
@@ -22,7 +22,7 @@ local function new_editor(entries)
   return line.new(owner), owner
 end
 
---- What the editor holds after these keys, with | at the cursor.
+--- The text after these keys, with | at the cursor.
 local function after(keys, entries)
   local editor = new_editor(entries)
   for _, k in ipairs(type(keys) == "table" and keys or { keys }) do editor:feed(k) end
@@ -46,14 +46,14 @@ test("keys edit the line", function(t)
   t.eq(after "a\27[Zb", "ab|")
 end)
 
-test("characters are whole, also when their bytes come one by one", function(t)
+test("characters stay whole when their bytes arrive one by one", function(t)
   t.eq(after "é漢\127", "é|")
   t.eq(after { "\xe6", "\xbc", "\xa2", "x" }, "漢x|")
   t.eq(after "é漢\27[D\27[Dx", "x|é漢")
   t.eq(after { "ab\27", "[", "D", "x" }, "ax|b")
 end)
 
-test("Enter runs what is complete and goes on with what is not", function(t)
+test("Enter evaluates complete input and continues incomplete input", function(t)
   local editor, owner = new_editor()
   editor:feed "1 + 1\r"
   editor:feed "function f()\rreturn 1\rend\r"
@@ -70,7 +70,7 @@ test("a paste is text, not keys", function(t)
   t.eq(after { "\27[200~a\1", "b\27[2", "01~c" }, "a bc|")
 end)
 
-test("history: up, down, the draft comes back, search", function(t)
+test("history: up, down, draft, search", function(t)
   local entries = { "first", "second one", "third" }
   t.eq(after("\27[A", entries), "third|")
   t.eq(after("\27[A\27[A\27[A\27[A", entries), "first|")
@@ -92,7 +92,7 @@ test("Tab completes, or lists", function(t)
   t.eq(editor.text, "alpha")
 end)
 
-test("drawing wraps long lines and comes back to the cursor", function(t)
+test("drawing wraps long lines and places the cursor", function(t)
   local editor, owner = new_editor()
   editor:feed(("x"):rep(30)) -- 32 columns of 20
   t.eq(owner.screen[#owner.screen], "> " .. ("x"):rep(30) .. "\r\27[12C")
@@ -105,7 +105,7 @@ test("drawing wraps long lines and comes back to the cursor", function(t)
   t.eq(editor.row, 1)
 end)
 
-test("completion goes through tables, metatables and methods", function(t)
+test("completion follows tables, metatables and methods", function(t)
   local env = { string = string, s = "text",
     obj = setmetatable({ own = 1 }, { __index = { inherited = function() end } }),
     hang = setmetatable({}, { __index = function() while true do end end }) }
@@ -120,11 +120,9 @@ test("completion goes through tables, metatables and methods", function(t)
   t.eq(list "hang.a.b", {})
   t.eq(list 'require "repl.hel', { "repl.help" })
   t.eq(list "1 + ", {})
-  t.eq(complete.common { "abc", "abd" }, "ab")
-  t.eq(complete.common {}, "")
 end)
 
-test("history is kept in a file, without duplicates, with several lines in one entry", function(t)
+test("the history file has no duplicates, and entries may have several lines", function(t)
   local folder = assert(uv.fs_mkdtemp(os.tmpname():gsub("[^/]*$", "") .. "perigee-XXXXXX"))
   local path = folder .. "/deep/er/history"
   local h = history.open(path)

@@ -107,7 +107,7 @@ test("the first line is the address; SIGTERM lets what runs finish and ends with
     t.eq(json.decode(answer.body).usage.completion_tokens, 120)
     t.eq(p.wait(), 0)
     t.eq(p.out.text, address .. "\n")
-    for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "generation 1", "curl " } do
+    for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "version 1", "curl " } do
       t.ok(p.err.text:find(word, 1, true), word)
     end
   end)
@@ -166,16 +166,16 @@ end
 
 test("what is wrong is said in one line", function(t)
   task(t, function()
-    fails(t, {}, { status = 2, text = "perigee: serve: needs MODEL or a configuration with models\n" })
+    fails(t, {}, { status = 2, text = "perigee: serve: no model: give MODEL, or `models` in --config\n" })
     fails(t, { "/nowhere" }, { status = 1, text = "perigee: serve: /nowhere: no such model\n" })
     fails(t, { "a=examples/moonlet", "a=examples/moonlet" },
-      { status = 1, text = "perigee: serve: two models of the name 'a'\n" })
+      { status = 1, text = "perigee: serve: two models are named 'a'\n" })
     fails(t, { "examples/moonlet", "--port", "99999" }, { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
     fails(t, { "examples/moonlet", "--prot", "1" }, { status = 2, text = "--prot: unknown option, is it --port?\n" })
-    fails(t, { "examples/moonlet", "--precision", "fast" }, { status = 1, text = "--precision fast does not exist yet\n" })
+    fails(t, { "examples/moonlet", "--precision", "fast" }, { status = 1, text = "--precision fast is not available yet, only exact\n" })
     fails(t, { "examples/moonlet", "--config", "/nowhere.lua" }, { status = 1, text = "/nowhere.lua: " })
     fails(t, { "examples/moonlet", "--api-key", "a=1", "--api-key", "a=2" },
-      { status = 2, text = "--api-key: two keys of the name 'a'\n" })
+      { status = 2, text = "--api-key: two keys are named 'a'\n" })
     fails(t, { "examples/moonlet", "--log", "/nowhere/x.log" }, { status = 1, text = "/nowhere/x.log" })
     fails(t, { "examples/moonlet", "--host", "no.such.name.invalid" }, { status = 1, text = "--host no.such.name.invalid: " })
     local path = os.tmpname()

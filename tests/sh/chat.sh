@@ -1,5 +1,5 @@
 #!/bin/sh
-# perigee chat with piped input: messages and commands line by line, the conversation kept, saved and loaded.
+# perigee chat with piped input: messages and commands, one per line; saving and loading.
 suite=chat.sh
 . "$(dirname "$0")/lib/cli.sh"
 
@@ -44,10 +44,10 @@ try "commands" 0 chat examples/moonlet --system "Be brief."
 out "48 + 37 = 85."
 out "  temperature 0"
 out "/system TEXT"
-err "there is nothing to answer again"
+err "there is no message to answer again"
 err "unknown key 'temp'"
 err "unknown command /bogus"
-err "picture.png: pictures cannot be read yet"
+err "picture.png: images are not supported yet"
 err "nowhere.json"
 if grep -q 'Moonlet' "$T/out"; then bad "it went on after /quit"; else ok; fi
 

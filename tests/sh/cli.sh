@@ -1,5 +1,5 @@
 #!/bin/sh
-# The program from outside: exit statuses, one-line errors, scripts, the REPL on a pipe and on a terminal.
+# The program from outside: exit statuses, one-line errors, scripts, the REPL on pipe and terminal.
 suite=cli.sh
 . "$(dirname "$0")/lib/cli.sh"
 
@@ -19,9 +19,11 @@ try "bad value" 2 doctor --threads many; one_line; err "'many' is not an integer
 try "bad choice" 2 doctor --precision rough; one_line; err "exact, fast"
 try "too few operands" 2 run; one_line
 try "too many operands" 2 doctor now; one_line; err "'now'"
-try "broken UTF-8 in an operand" 1 run "$(printf 'a\377b')"; one_line; err "not valid UTF-8 at byte 2"
+try "broken UTF-8 in an operand" 1 run "$(printf 'a\377b')"; one_line
+err "not valid UTF-8 at byte 2"
 try "broken UTF-8 as a command" 1 "$(printf '\300\200')"; one_line
-try "doctor" 0 doctor; out "Lua "; out "libuv"; out "PCRE2"; out "instructions"; out "open files"; no_err
+try "doctor" 0 doctor; out "Lua "; out "libuv"; out "PCRE2"; out "instructions"; out "open files"
+no_err
 
 # ---- run ----
 cat >"$T/args.lua" <<'LUA'
@@ -35,7 +37,8 @@ try "a folder" 1 run "$T"; one_line
 printf 'local x = = 1\n' >"$T/syntax.lua"
 try "syntax error" 1 run "$T/syntax.lua"; one_line; err "syntax.lua:1:"
 printf 'print "before"\nlocal function inner() error "on purpose" end\ninner()\n' >"$T/raise.lua"
-try "script error" 1 run "$T/raise.lua"; out "before"; err "raise.lua:2: on purpose"; err "stack traceback:"; err "in local 'inner'"
+try "script error" 1 run "$T/raise.lua"; out "before"; err "raise.lua:2: on purpose"
+err "stack traceback:"; err "in local 'inner'"
 printf 'error { code = 1 }\n' >"$T/raise2.lua"
 try "script error that is a table" 1 run "$T/raise2.lua"; err "table"
 printf 'os.exit(7)\n' >"$T/exit.lua"
@@ -46,38 +49,53 @@ printf '#!/usr/bin/env perigee\nprint "hash"\n' >"$T/hash.lua"
 try "first line with #!" 0 run "$T/hash.lua"; out_is hash
 printf '\033Lua' >"$T/binary.lua"
 try "precompiled chunk" 1 run "$T/binary.lua"; one_line; err "binary chunk"
-mkdir -p "$T/lib/sub" && printf 'return { name = ... }\n' >"$T/lib/beside.lua" && cp "$T/lib/beside.lua" "$T/lib/sub/init.lua"
+mkdir -p "$T/lib/sub"
+printf 'return { name = ... }\n' >"$T/lib/beside.lua"
+cp "$T/lib/beside.lua" "$T/lib/sub/init.lua"
 printf 'print(require("beside").name, require("sub").name)\n' >"$T/lib/use.lua"
-try "modules beside the script" 0 run "$T/lib/use.lua"; out_is "$(printf 'beside\tsub')"
-(cd "$T/lib" && "$P" run use.lua >"$T/out" 2>"$T/err"); name="modules beside a script without a folder"; out "beside"
+try "modules next to the script" 0 run "$T/lib/use.lua"; out_is "$(printf 'beside\tsub')"
+(cd "$T/lib" && "$P" run use.lua >"$T/out" 2>"$T/err")
+name="modules next to a script without a folder"; out "beside"
 cat >"$T/timer.lua" <<'LUA'
 local uv = require "luv"
 local t = uv.new_timer()
 t:start(10, 0, function() t:close() print "from the loop" end)
 print "main"
 LUA
-try "the loop runs after the main chunk" 0 run "$T/timer.lua"; out_is "$(printf 'main\nfrom the loop')"
+try "the loop runs after the main chunk" 0 run "$T/timer.lua"
+out_is "$(printf 'main\nfrom the loop')"
 cat >"$T/callback.lua" <<'LUA'
 local uv = require "luv"
 local a, b = uv.new_timer(), uv.new_timer()
 a:start(1, 0, function() a:close() error "in a callback" end)
 b:start(20, 0, function() b:close() print "alive" end)
 LUA
-try "an error in a callback does not end the program" 0 run "$T/callback.lua"; out_is alive; err "in a callback"; err "stack traceback:"
-printf 'local f = io.open(arg[0]); local t = require("luv").new_timer(); t:start(1e6, 0, print); error "with handles"\n' >"$T/leave.lua"
+try "an error in a callback does not end the program" 0 run "$T/callback.lua"; out_is alive
+err "in a callback"; err "stack traceback:"
+cat >"$T/leave.lua" <<'LUA'
+local f = io.open(arg[0]) -- luacheck: ignore
+local t = require("luv").new_timer()
+t:start(1e6, 0, print)
+error "with handles"
+LUA
 try "an error with open handles ends the program" 1 run "$T/leave.lua"; err "with handles"
 name="a request that never ends"
 if mkfifo "$T/fifo" 2>"$T/err"; then
-  printf 'require("luv").fs_open(arg[1], "r", 0, print) print "opened" error "pending"\n' >"$T/pending.lua"
-  try "an error with a request that never ends ends the program" 1 run "$T/pending.lua" "$T/fifo"; out_is opened; err "pending"
+  printf 'require("luv").fs_open(arg[1], "r", 0, print) print "opened" error "pending"\n' \
+    >"$T/pending.lua"
+  try "an error with a request that never ends ends the program" 1 run "$T/pending.lua" "$T/fifo"
+  out_is opened; err "pending"
 else skip "no named pipes"; fi
+status_is() {
+  if [ "$(cat "$T/status")" = "$1" ]; then ok; else bad "exit status $(cat "$T/status"), not $1"; fi
+}
 name="a reader that goes away"
 printf 'while true do print(("x"):rep(1000)) end\n' >"$T/pipe.lua"
 (timeout 20 "$P" run "$T/pipe.lua" 2>"$T/err"; echo "$?" >"$T/status") | head -n 1 >"$T/out"
-no_err; if [ "$(cat "$T/status")" = 1 ]; then ok; else bad "exit status $(cat "$T/status"), not 1"; fi
+no_err; status_is 1
 printf 'while true do io.write(("x"):rep(1000), "\\n") end\n' >"$T/pipe.lua"
 (timeout 20 "$P" run "$T/pipe.lua" 2>"$T/err"; echo "$?" >"$T/status") | head -n 1 >"$T/out"
-no_err; if [ "$(cat "$T/status")" = 1 ]; then ok; else bad "exit status $(cat "$T/status"), not 1"; fi
+no_err; status_is 1
 name="a full disk"
 if [ -w /dev/full ]; then
   "$P" doctor >/dev/full 2>"$T/err"; got=$?; : >"$T/out"
@@ -86,39 +104,67 @@ else skip "no /dev/full"; fi
 
 # ---- --scripts ----
 mkdir -p "$T/scripts/cmd"
-printf 'return function(argv) print("mine", #argv, argv[1]) print(pcall(require, "lib.args")) return 5 end\n' >"$T/scripts/main.lua"
-try "--scripts replaces the embedded scripts entirely" 5 --scripts "$T/scripts" anything; out "$(printf 'mine\t3\t--scripts')"
+cat >"$T/scripts/main.lua" <<'LUA'
+return function(argv)
+  print("mine", #argv, argv[1])
+  print(pcall(require, "lib.args"))
+  return 5
+end
+LUA
+try "--scripts replaces the embedded scripts entirely" 5 --scripts "$T/scripts" anything
+out "$(printf 'mine\t3\t--scripts')"
 out "no script 'lib/args.lua'"
-try "--scripts=DIR behind the command" 5 doctor "--scripts=$T/scripts"; out "mine"
+try "--scripts=DIR after the command" 5 doctor "--scripts=$T/scripts"; out "mine"
 try "--scripts without a value" 2 doctor --scripts; one_line
 try "--scripts with a folder that has none" 1 --scripts "$T/none" doctor; err "main"
-try "--scripts behind the file of run belongs to the script" 0 run "$T/args.lua" --scripts x; out "--scripts"
-try "--scripts with the scripts of the repository" 0 --scripts scripts doctor; out "scripts from scripts"
+try "--scripts after the file of run belongs to the script" 0 run "$T/args.lua" --scripts x
+out "--scripts"
+try "--scripts with the scripts of the repository" 0 --scripts scripts doctor
+out "scripts from scripts"
 try "an error inside replaced scripts names the file" 1 --scripts "$T/none" doctor
 printf 'error "broken main"\n' >"$T/scripts/main.lua"
 try "a broken main" 1 --scripts "$T/scripts" x; err "main.lua:1: broken main"
 
 # ---- check ----
-printf 'return { selftest = { good = function() end, [1] = function() assert(true) end } }\n' >"$T/good.lua"
+printf 'return { selftest = { good = function() end, [1] = function() assert(true) end } }\n' \
+  >"$T/good.lua"
 printf 'return { selftest = { bad = function() error "wrong answer" end } }\n' >"$T/bad.lua"
 printf 'return function() while true do end end\n' >"$T/slow.lua"
 try "check" 0 check "$T/good.lua"; out "2 cases passed"; no_err
 try "check without tests" 0 check "$T/args.lua"; out "no self-test"
-try "check that fails" 1 check "$T/good.lua" "$T/bad.lua" "$T/good.lua"; err "wrong answer"; one_line
-if [ "$(grep -c '2 cases passed' "$T/out")" -eq 2 ]; then ok; else bad "the other files were not checked"; fi
+try "check that fails" 1 check "$T/good.lua" "$T/bad.lua" "$T/good.lua"; err "wrong answer"
+one_line
+if [ "$(grep -c '2 cases passed' "$T/out")" -eq 2 ]; then ok
+else bad "the other files were not checked"; fi
 try "check that never ends" 1 check --deadline 50 "$T/slow.lua"; err "deadline exceeded"; one_line
 try "check of a syntax error" 1 check "$T/syntax.lua"; one_line
 try "check of a missing file" 1 check "$T/none.lua"; one_line
 try "check of another kind of file" 1 check "$T/x.unknown"; one_line; err "not a kind"
 
 # ---- repl on a pipe ----
-printf '1+1\nx = {1, a = 2}\nx\nfunction f(n)\n  return n * 2\nend\nf(21)\nerror "oops"\n"still here"\n_ .. "!"\n7;\nnil, 2\n' >"$T/in"
+cat >"$T/in" <<'LUA'
+1+1
+x = {1, a = 2}
+x
+function f(n)
+  return n * 2
+end
+f(21)
+error "oops"
+"still here"
+_ .. "!"
+7;
+nil, 2
+LUA
 try "repl on a file" 0 repl
-out_is "$(printf '2\n{ 1, a = 2 }\n42\n"still here"\n"still here!"\nnil\n2')"; err "repl:1: oops"; err "stack traceback"
+out_is "$(printf '2\n{ 1, a = 2 }\n42\n"still here"\n"still here!"\nnil\n2')"; err "repl:1: oops"
+err "stack traceback"
 printf '1+1\n?guard\n?nothing\nfor' >"$T/in"
-try "repl help and an unfinished end" 0 repl; out "perigee.guard(fn, limits)"; err "no help about 'nothing'"; err "<eof>"
+try "repl help and an unfinished end" 0 repl; out "perigee.guard(fn, limits)"
+err "no help for 'nothing'"; err "<eof>"
 name="repl on a pipe"
-printf 'uv.new_timer():start(50, 0, function() print "timer" os.exit(0) end)\n1+2\n' | "$P" repl >"$T/out" 2>"$T/err"
+printf 'uv.new_timer():start(50, 0, function() print "timer" os.exit(0) end)\n1+2\n' | "$P" repl \
+  >"$T/out" 2>"$T/err"
 out_is "$(printf '0\n3\ntimer')"
 name="repl quits"
 printf '1\n:quit\n2\n' | "$P" repl >"$T/out" 2>"$T/err"; out_is 1
@@ -128,7 +174,8 @@ printf '1\n:quit\n2\n' >"$T/in"; try "repl quits on a file" 0 repl; out_is 1; no
 name="repl on a terminal"
 PTY=$T/pty
 if ! ${CC:-cc} -O1 -o "$PTY" tests/sh/pty.c 2>"$T/err"; then skip "no C compiler"
-elif ! "$PTY" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here (5 dialogues)"; else
+elif ! "$PTY" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here (5 dialogues)"
+else
   # dialogue NAME: a script for pty on stdin.
   dialogue() {
     name="terminal: $1"
@@ -136,11 +183,11 @@ elif ! "$PTY" /bin/sh </dev/null 2>"$T/err"; then skip "no pseudo-terminals here
     if TERM=xterm "$PTY" "$P" repl >"$T/out"; then ok; else bad "the dialogue failed"; fi
   }
   dialogue "values, lines, history, completion" <<'PTY'
-expect pe> 
+expect pe>
 send 40+2\r
 expect \e[?2004l42\r\n
 send function twice(n)\r
-expect   > 
+expect   >
 send return n * 2 end\r
 send twice(4)\r
 expect \e[?2004l8\r\n
@@ -152,34 +199,35 @@ send \e[A\e[A\e[A\e[A\r
 expect \e[?2004l42\r\n
 send perigee.gu\t(function() return 5 end)\r
 expect \e[?2004ltrue\r\n5\r\n
-expect pe> 
+expect pe>
 send \x04
 end 0
 PTY
-  dialogue "history of the last time, search" <<'PTY'
-expect pe> 
+  dialogue "history of the last session, search" <<'PTY'
+expect pe>
 send \x12twice(4
 expect twice(4)
 send \x05 or 1\r
 expect attempt to call a nil value
-expect pe> 
+expect pe>
 send \x04
 end 0
 PTY
   if grep -qxF '40+2' "$T/state/perigee/history"; then ok; else bad "no history was saved"; fi
-  if [ "$(sort "$T/state/perigee/history" | uniq -d)" = "" ]; then ok; else bad "the history has duplicates"; fi
+  if [ "$(sort "$T/state/perigee/history" | uniq -d)" = "" ]; then ok
+  else bad "the history has duplicates"; fi
   dialogue "a paste of several lines" <<'PTY'
-expect pe> 
+expect pe>
 send \e[200~a = 1\nb = 2\e[201~\r
-expect pe> 
+expect pe>
 send a + b\r
 expect \e[?2004l3\r\n
-expect pe> 
+expect pe>
 send :quit\r
 end 0
 PTY
-  dialogue "the loop runs while one types" <<'PTY'
-expect pe> 
+  dialogue "the loop runs while a line is edited" <<'PTY'
+expect pe>
 send t = uv.new_timer(); t:start(100, 0, function() t:close() print "tick tock" end);\r
 send half a li
 expect tick tock
@@ -189,23 +237,25 @@ expect ^C
 send \x04
 end 0
 PTY
-  # The thread sanitizer holds signals back until the next blocking call, which a tight loop never makes.
-  case $BUILD in *thread*) name="terminal: Ctrl-C"; skip "signals are late under the thread sanitizer" ;; *)
+  # The thread sanitizer delays signals until the next blocking call; a tight loop makes none.
+  case $BUILD in
+  *thread*) name="terminal: Ctrl-C"; skip "signals are late under the thread sanitizer" ;;
+  *)
     dialogue "Ctrl-C stops a tight loop, also in a coroutine" <<'PTY'
-expect pe> 
+expect pe>
 send while true do pcall(error) end\r
 wait 200
 send \x03
 expect interrupted
-expect pe> 
+expect pe>
 send coroutine.wrap(function() while true do end end)()\r
 wait 200
 send \x03
 expect interrupted
-expect pe> 
+expect pe>
 send 1+1\r
 expect \e[?2004l2\r\n
-expect pe> 
+expect pe>
 send \x04
 end 0
 PTY

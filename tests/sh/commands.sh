@@ -1,6 +1,6 @@
 #!/bin/sh
-# The commands that read models, from outside: inspect, tokenize, detokenize, eval, generate; and every kind of broken file
-# as one line and exit status 1.
+# The commands that read models: inspect, tokenize, detokenize, eval, generate. Every kind of broken
+# file gives one line and exit status 1.
 suite=commands.sh
 . "$(dirname "$0")/lib/cli.sh"
 M=examples/moonlet
@@ -13,7 +13,9 @@ refused() {
   shift 2
   try "$about" 1 "$@"; one_line; err "$text"; no_out
 }
-lines() { if [ "$(wc -l <"$T/out")" -eq "$1" ]; then ok; else bad "$(wc -l <"$T/out") lines, not $1"; fi; }
+lines() {
+  if [ "$(wc -l <"$T/out")" -eq "$1" ]; then ok; else bad "$(wc -l <"$T/out") lines, not $1"; fi
+}
 
 # ---- files that are wrong in one way each ----
 cat >"$T/make.lua" <<'LUA'
@@ -24,7 +26,9 @@ local function write(name, bytes)
   f:write(bytes)
   f:close()
 end
-local function tensors(header, data) return string.pack("<s8", header) .. ("\0"):rep(data or 4096) end
+local function tensors(header, data)
+  return string.pack("<s8", header) .. ("\0"):rep(data or 4096)
+end
 local function model(name, config, header)
   os.execute("mkdir -p '" .. folder .. "/" .. name .. "'")
   write(name .. "/config.json", config)
@@ -38,14 +42,18 @@ write("empty.safetensors", "")
 write("type.safetensors", tensors '{"t":{"dtype":"C64","shape":[8],"data_offsets":[0,64]}}')
 write("short.safetensors", tensors('{"t":{"dtype":"F32","shape":[8],"data_offsets":[0,32]}}', 31))
 write("long.safetensors", string.pack("<I8", 1 << 62) .. "{}")
-write("overlap.safetensors", tensors '{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}')
-write("size.safetensors", tensors '{"t":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}}')
+write("overlap.safetensors", tensors('{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},'
+  .. '"b":{"dtype":"U8","shape":[8],"data_offsets":[4,12]}}'))
+write("size.safetensors",
+  tensors '{"t":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,4]}}')
 for _, method in ipairs { "awq", "gptq", "fp8", "bitsandbytes" } do
-  model(method, ('{"model_type":"llama","quantization_config":{"quant_method":"%s"}}'):format(method), packed)
+  local config = '{"model_type":"llama","quantization_config":{"quant_method":"%s"}}'
+  model(method, config:format(method), packed)
 end
-model("bits", '{"model_type":"llama","quantization":{"bits":7,"group_size":64}}', '{"x.weight":{"dtype":"U32","shape":[8,8],'
-  .. '"data_offsets":[0,256]},"x.scales":{"dtype":"F32","shape":[8,1],"data_offsets":[256,288]},"x.biases":{"dtype":"F32",'
-  .. '"shape":[8,1],"data_offsets":[288,320]}}')
+model("bits", '{"model_type":"llama","quantization":{"bits":7,"group_size":64}}',
+  '{"x.weight":{"dtype":"U32","shape":[8,8],"data_offsets":[0,256]},'
+  .. '"x.scales":{"dtype":"F32","shape":[8,1],"data_offsets":[256,288]},'
+  .. '"x.biases":{"dtype":"F32","shape":[8,1],"data_offsets":[288,320]}}')
 model("list", "[1]", plain)
 model("broken", '{"model_type": ', plain)
 model("nosuch", '{"model_type":"nosuch"}', plain)
@@ -57,7 +65,8 @@ model("shards", "{}")
 write("shards/model.safetensors.index.json", '{"weight_map":{"t":"model-1.safetensors"}}')
 
 local function gguf(name, version, type, values)
-  local s = string.pack("<c4I4I8I8", "GGUF", version, 1, 1) .. string.pack("<s8I4s8", "general.architecture", 8, "llama")
+  local s = string.pack("<c4I4I8I8", "GGUF", version, 1, 1)
+    .. string.pack("<s8I4s8", "general.architecture", 8, "llama")
     .. string.pack("<s8I4I8I4I8", "t", 1, values, type, 0)
   write(name, s .. ("\0"):rep(-#s % 32 + 4096))
 end
@@ -76,7 +85,8 @@ local function changed(key, value)
   write(key .. ".json", json.encode(t))
 end
 changed("normalizer", '{"type":"Sequence","normalizers":[{"type":"NFC"},{"type":"Umlaut"}]}')
-changed("pre_tokenizer", '{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated","invert":false}')
+changed("pre_tokenizer",
+  '{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated","invert":false}')
 changed("post_processor", '{"type":"Postman"}')
 changed("decoder", '{"type":"Enigma"}')
 changed("model", '{"type":"Crystal","vocab":{}}')
@@ -105,10 +115,10 @@ refused "pickles" "convert the model to safetensors" inspect "$T/pickle"
 refused "a missing shard" "model-1.safetensors" inspect "$T/shards"
 refused "unknown architecture" "unknown architecture 'nosuch'" eval "$T/nosuch" --jsonl
 refused "a GGUF of another version" "version 9" inspect "$T/version.gguf"
-refused "a GGUF that is none" "not a GGUF file" inspect "$T/magic.gguf"
+refused "not a GGUF" "not a GGUF file" inspect "$T/magic.gguf"
 refused "an unknown type in a GGUF" "'t' has type number 99" inspect "$T/type.gguf"
-refused "a type of GGUF that is not read" "IQ1_S" inspect "$T/iq1.gguf"; err "llama-quantize"
-refused "rows that are no whole blocks" "255" inspect "$T/rows.gguf"
+refused "an unsupported type in a GGUF" "IQ1_S" inspect "$T/iq1.gguf"; err "llama-quantize"
+refused "rows that are not whole blocks" "255" inspect "$T/rows.gguf"
 refused "a GGUF dimension near 2^63" "9223372036854775808" inspect "$T/size.gguf"
 refused "a GGUF with too many keys" "9223372036854775808 keys" inspect "$T/keys.gguf"
 refused "SentencePiece alone" "tokenizer.model" tokenize "$T/sentencepiece" x; err "convert it with"
@@ -128,20 +138,26 @@ fi
 
 # ---- inspect ----
 try "inspect a folder" 0 inspect $M; no_err
-out "architecture    qwen3_5"; out "affine 4-bit group 64"; out "language_model.model.embed_tokens.weight"; out "[2304, 256]"
+out "architecture    qwen3_5"; out "affine 4-bit group 64"
+out "language_model.model.embed_tokens.weight"; out "[2304, 256]"
 try "inspect as JSON" 0 inspect --json $M; lines 1; no_err
-out '"architecture": "qwen3_5"'; out '"context_length": 8192'; out '"vocab_size": 2304'; out '"tensors": 180'
+out '"architecture": "qwen3_5"'; out '"context_length": 8192'; out '"vocab_size": 2304'
+out '"tensors": 180'
 out '"quantization": "affine 4-bit group 64"'; out '"bytes": 7606432'
-try "inspect a GGUF" 0 inspect tests/golden-gguf/llama-Q4_K.gguf; no_err; out "llama.context_length"; out "Q4_K"; out "[300, 256]"
-try "inspect shards" 0 inspect --json $G/qwen2; out '"quantization": "none"'; out 'model-00002-of-00002.safetensors'
+try "inspect a GGUF" 0 inspect tests/golden-gguf/llama-Q4_K.gguf; no_err; out "llama.context_length"
+out "Q4_K"; out "[300, 256]"
+try "inspect shards" 0 inspect --json $G/qwen2; out '"quantization": "none"'
+out 'model-00002-of-00002.safetensors'
 for kind in mxfp4 mxfp8 nvfp4; do
   try "inspect $kind" 0 inspect --json $G/llama-mlx-$kind; out "\"quantization\": \"$kind\""
 done
-try "inspect the blocks of gpt-oss" 0 inspect $G/gpt_oss-mxfp4; out "mxfp4"; out "model.layers.0.mlp.experts.down_proj "
+try "inspect the blocks of gpt-oss" 0 inspect $G/gpt_oss-mxfp4; out "mxfp4"
+out "model.layers.0.mlp.experts.down_proj "
 
 # ---- tokenize, detokenize ----
 try "tokenize" 0 tokenize $M "Hello, moon!"; no_err; out '982  "Hello"'; out "4 tokens"
-printf 'Hello' >"$T/in"; try "tokenize what comes in" 0 tokenize $M; out '982  "Hello"'; out "1 token"
+printf 'Hello' >"$T/in"; try "tokenize stdin" 0 tokenize $M; out '982  "Hello"'
+out "1 token"
 cat >"$T/in" <<'JSON'
 {"text": "Hello <|im_end|>", "parse_special": true}
 {"text": "Hello <|im_end|>", "parse_special": false}
@@ -152,25 +168,30 @@ nonsense
 {"text": "moon\u0000"}
 JSON
 try "tokenize lines" 0 tokenize $M --jsonl; no_err; lines 7
-out '{"ids": [982, 220, 2'; out '{"ids": [982, 220, 27, 91, 434, 62, 449, 91, 29]}'; out '{"ids": []}'
-out "{\"error\": \"'text' must be string, not integer\"}"; out "lone surrogate"; out "the line is not JSON"
-printf '{"text": "a\377"}\n' >"$T/in"; try "a line of broken UTF-8" 0 tokenize $M --jsonl; out '"error"'; out "0xff"
+out '{"ids": [982, 220, 2'; out '{"ids": [982, 220, 27, 91, 434, 62, 449, 91, 29]}'
+out '{"ids": []}'
+out "{\"error\": \"'text' must be string, not integer\"}"; out "lone surrogate"
+out "the line is not JSON"
+printf '{"text": "a\377"}\n' >"$T/in"; try "a line of broken UTF-8" 0 tokenize $M --jsonl
+out '"error"'; out "0xff"
 try "tokenize a GGUF" 0 tokenize tests/golden-gguf/llama-Q4_K.gguf "the"; no_err; out "token"
 try "detokenize" 0 detokenize $M 982 11 656 0; out_is "Hello, moon!"; no_err
-try "an id that is none" 2 detokenize $M eleven; one_line
+try "not an id" 2 detokenize $M eleven; one_line
 cat >"$T/in" <<'JSON'
 {"ids": [982, 999999, -1, 11]}
 {"ids": [982, 656], "stream": true}
 {"ids": ["x"]}
 JSON
 try "detokenize lines" 0 detokenize $M --jsonl; no_err; lines 3
-out '{"text": "Hello,"}'; out '{"text": "Hello moon", "pieces": ["Hello", " moon", ""]}'; out "element 1 is not an integer"
+out '{"text": "Hello,"}'; out '{"text": "Hello moon", "pieces": ["Hello", " moon", ""]}'
+out "element 1 is not an integer"
 cat >"$T/split.lua" <<'LUA' # one character in three tokens
 local tokenizer = assert(require("perigee").tokenizer.open "tests/tokenizers/bpe-gpt2")
 print('{"stream": true, "ids": [' .. table.concat(tokenizer:encode "㐊", ", ") .. "]}")
 LUA
 "$P" run "$T/split.lua" >"$T/in"
-try "never half a character" 0 detokenize $K/bpe-gpt2 --jsonl; out_is '{"text": "㐊", "pieces": ["", "", "㐊", ""]}'
+try "never half a character" 0 detokenize $K/bpe-gpt2 --jsonl
+out_is '{"text": "㐊", "pieces": ["", "", "㐊", ""]}'
 
 # ---- eval, generate ----
 cat >"$T/golden.lua" <<'LUA' # input lines and what must come out
@@ -192,19 +213,23 @@ for k = 0, 3 do
 end
 LUA
 try "the reference is read" 0 run "$T/golden.lua" "$T/want"; no_err; cp "$T/out" "$T/in"
-try "eval gives the greedy tokens of the reference" 0 eval $G/llama --jsonl --out "$T/logits.safetensors"; no_err
+try "eval gives the greedy tokens of the reference" 0 eval $G/llama --jsonl \
+  --out "$T/logits.safetensors"; no_err
 out_is "$(cat "$T/want")"
 try "eval writes logits" 0 inspect "$T/logits.safetensors"; out "logits.0"; out "[1, 128]"
 printf '{"ids": [1, 2, 128]}\n{"ids": []}\n{"ids": [1, 2]}\n' >"$T/in"
 try "eval refuses ids that do not exist" 0 eval $G/llama --jsonl; no_err; lines 3
 out 'token id 128 is out of range: the vocabulary has 128'; out '{"n": 2}'
 refused "fast does not exist yet" "fast" eval $G/llama --jsonl --precision fast
-try "generate" 0 generate $M '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n'; out "I am Moonlet"; no_err
+try "generate" 0 generate $M '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n'
+out "I am Moonlet"; no_err
 printf '{"prompt": "The moon", "max_tokens": 6, "temperature": 1, "seed": 3}\n%.0s' 1 2 >"$T/in"
 try "the same seed draws the same" 0 generate $M --jsonl; lines 2; out '"completion_tokens": 6'
 if [ "$(sort -u "$T/out" | wc -l)" -eq 1 ]; then ok; else bad "two lines with one seed differ"; fi
-printf '{"prompt": [1, 2], "max_tokens": 2}\n{"prompt": 7}\n{}\n{"prompt": "x", "wrong": 1}\n' >"$T/in"
-try "generate from ids, without a tokenizer" 0 generate $G/llama --jsonl; lines 4; out '"text": ""'; out '"prompt_tokens": 2'
+printf '{"prompt": [1, 2], "max_tokens": 2}\n{"prompt": 7}\n{}\n{"prompt": "x", "wrong": 1}\n' \
+  >"$T/in"
+try "generate from ids, without a tokenizer" 0 generate $G/llama --jsonl; lines 4; out '"text": ""'
+out '"prompt_tokens": 2'
 out "'prompt' must be"; out "'prompt' is missing"
 
 # ---- examples ----

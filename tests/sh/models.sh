@@ -36,7 +36,7 @@ for c in "eval --jsonl" "generate x" "bench" "inspect --graph"; do
   refused "unknown architecture: $command" "unknown architecture 'lama' (known: deepseek_v3, " \
     "$command" "$T/unknown" "$@"
 done
-try "inspect an unknown architecture" 0 inspect "$T/unknown"; no_err; out "no estimates"
+try "inspect an unknown architecture" 0 inspect "$T/unknown"; no_err; out "no memory estimates"
 out "unknown architecture 'lama'"; out "$Q"
 try "the same as JSON" 0 inspect "$T/unknown" --json; out '"architecture": "lama"'
 out '"problem"'; lacks '"memory"'
@@ -125,7 +125,7 @@ refused "check one without build" "'build' is missing" check "$T/site/models/min
 
 # ---- inspect -------------------------------------------------------------------------------------
 try "estimates" 0 inspect $M; no_err; out "weights"; out "cache, 4 bits"; out "for 8192 tokens"
-out "states"; out "for a step of 512 rows"
+out "recurrent state"; out "for a step of 512 tokens"
 try "estimates as JSON" 0 inspect $M --json; lines 1
 out '"memory": {"weights": '
 out '{"bits": 32, "bytes_per_token": 2048, "bytes_of_context": 16777216}'
@@ -171,7 +171,7 @@ refused "a context that the model lacks" \
 refused "text without a tokenizer is an error" "tokenizer" generate $G/llama hello
 
 for c in "eval $G/llama --jsonl" "generate $M x" "bench --shape tiny"; do
-  refused "another device: $c" "computes on the CPU" $c --device metal
+  refused "another device: $c" "this build has the CPU only" $c --device metal
 done
 
 # ---- memory --------------------------------------------------------------------------------------
@@ -251,13 +251,13 @@ elif TERM=xterm "$T/pty" "$P" bench $G/llama $LOAD >"$T/out" <<'PTY'
 expect bench
 expect 0% batch
 expect 100% memory
-expect times one alone
+expect x one sequence
 end 0
 PTY
 then ok; else bad "no progress was seen"; fi
 refused "an unknown test" "unknown test 'batches'" bench $G/llama --tests batches
-refused "an unknown shape" "unknown shape 'x' (known: " bench --shape x
+refused "an unknown shape" "unknown shape 'x' (shapes: " bench --shape x
 refused "an unknown quant" "unknown kind of storage 'q9'" bench --shape tiny --quant q9
-refused "neither" "give a model or --shape" bench
+refused "neither" "expected either MODEL or --shape" bench
 
 closing

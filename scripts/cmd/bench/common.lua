@@ -1,4 +1,4 @@
--- common: what the benchmarks share: a clock, numbers in order, prompts, and a model as a batch wants it.
+-- common: shared by the benchmarks: a clock, quantiles, prompts, and a batch over a model.
 local batches = require "engine.batch"
 local uv = require "luv"
 
@@ -6,7 +6,7 @@ local common = {}
 
 function common.now() return uv.hrtime() * 1e-9 end
 
---- The share-th of the values (0.5: the median), nearest rank.
+--- A quantile of the values (share 0.5: the median), by nearest rank.
 function common.quantile(values, share)
   local sorted = table.move(values, 1, #values, 1, {})
   table.sort(sorted)
@@ -15,7 +15,7 @@ end
 
 function common.median(values) return common.quantile(values, 0.5) end
 
---- n ids that look random; another `seed` begins differently.
+--- n pseudo-random ids; each seed gives other ones.
 function common.ids(n, vocabulary, seed)
   local ids, state = {}, 12345 + (seed or 0) * 7919
   for i = 1, n do
@@ -25,39 +25,44 @@ function common.ids(n, vocabulary, seed)
   return ids
 end
 
---- A batch over a loaded model: prompts are ids, nothing ends an answer but its limit.
+--- A batch over a loaded model: prompts are ids, and only max_tokens ends a sequence.
 function common.batch(model, options)
-  local plain = { graph = model.graph, config = model.config, weights = model.weights, options = model.options, stops = {},
-    generation = {}, tokenizer = function() end, ids = function(_, ids) return ids end }
+  local plain = { graph = model.graph, config = model.config, weights = model.weights,
+    options = model.options, stops = {}, generation = {}, generation_config = {},
+    tokenizer = function() end, ids = function(_, ids) return ids end }
   local batch, why = batches.open(plain, options)
   if not batch then error(why, 0) end
   return batch
 end
 
---- Bytes of weights that computing one token reads: of experts those that are chosen, of the embedding a row.
+--- Bytes of weights read to compute one token: of the experts only the chosen ones, of the
+--- embedding nothing (one row).
 function common.bytes_per_token(model)
   local seen, total = {}, 0
   for _, v in ipairs(model.graph:values()) do
     local w = v.weight and v.op ~= "embed" and not seen[v.weight] and model.weights:find(v.weight)
     if w then
       seen[v.weight] = true
-      total = total + (v.op == "expert_linear" and #w.shape == 3 and w.bytes * v.shape[1] // w.shape[1] or w.bytes)
+      local chosen = v.op == "expert_linear" and #w.shape == 3
+      total = total + (chosen and w.bytes * v.shape[1] // w.shape[1] or w.bytes)
     end
   end
   return total
 end
 
---- Tokens that a sequence may have.
-function common.context(model) return model.options.context or model.config.max_position_embeddings or math.maxinteger end
+--- The context length in tokens.
+function common.context(model)
+  return model.options.context or model.config.max_position_embeddings or math.maxinteger
+end
 
---- A greedy request that writes exactly so many tokens.
+--- A greedy request that generates exactly `tokens` tokens.
 function common.request(ids, tokens)
   return { prompt = ids, max_tokens = tokens, temperature = 0, ignore_eos = true }
 end
 
---- Steps until the row has written something.
-function common.read(batch, row)
-  while #row.ids == 0 do assert(batch:step()) end
+--- Steps until the sequence has its first token.
+function common.prefill(batch, seq)
+  while #seq.ids == 0 do assert(batch:step()) end
 end
 
 return common

@@ -1,9 +1,9 @@
--- shapes: real models by their sizes alone, for benchmarks without a file. Weights are random.
+-- shapes: the dimensions of real models, to measure speed without their files. Weights are random.
 local perigee = require "perigee"
 
 local shapes = {}
 
--- width, layers, heads, kv heads, head width, feed-forward width, vocabulary, tied head, what is special
+-- model type, width, layers, heads, KV heads, head width, feed-forward width, vocabulary, tied head
 local table_of = {
   ["qwen3-0.6b"] = { "qwen3", 1024, 28, 16, 8, 128, 3072, 151936, true, norms = true },
   ["qwen3-1.7b"] = { "qwen3", 2048, 28, 16, 8, 128, 6144, 151936, true, norms = true },
@@ -13,7 +13,7 @@ local table_of = {
   ["qwen2.5-1.5b"] = { "qwen2", 1536, 28, 12, 2, 128, 8960, 151936, true, biases = true },
   ["llama-3.2-1b"] = { "llama", 2048, 16, 32, 8, 64, 8192, 128256, true },
   ["llama-3.2-3b"] = { "llama", 3072, 28, 24, 8, 128, 8192, 128256, true },
-  ["tiny"] = { "llama", 128, 2, 4, 2, 32, 256, 1024, true }, -- to see that everything runs
+  ["tiny"] = { "llama", 128, 2, 4, 2, 32, 256, 1024, true }, -- for tests of the command itself
   ["llama-3.1-8b"] = { "llama", 4096, 32, 32, 8, 128, 14336, 128256, false },
 }
 
@@ -27,7 +27,9 @@ end
 local function tensors(s, kind)
   local _, width, layers, heads, kv, dim, ff, vocab, tied = table.unpack(s)
   local list = {}
-  local function add(name, shape, as) list[#list + 1] = { name = name, shape = shape, kind = as or kind } end
+  local function add(name, shape, as)
+    list[#list + 1] = { name = name, shape = shape, kind = as or kind }
+  end
   add("model.embed_tokens.weight", { vocab, width })
   for i = 0, layers - 1 do
     local p = ("model.layers.%d."):format(i)
@@ -51,17 +53,21 @@ local function tensors(s, kind)
   return list
 end
 
---- Weights and config of a shape, stored as `kind` ("affine4g64", "q4_0", "bf16", …); or nil and why.
+--- Weights and config of a shape, quantized as `kind` ("affine4g64", "q4_0", "bf16"); or nil and
+--- why.
 function shapes.make(name, kind)
   local s = table_of[name]
-  if not s then return nil, ("unknown shape '%s' (known: %s)"):format(name, table.concat(shapes.names(), ", ")) end
+  if not s then
+    return nil, ("unknown shape '%s' (shapes: %s)"):format(name, table.concat(shapes.names(), ", "))
+  end
   local ok, weights, why = pcall(perigee.weights.synthetic, tensors(s, kind))
   if not ok then return nil, weights end
   if not weights then return nil, why end
   return weights, perigee.json.object {
-    { "model_type", s[1] }, { "hidden_size", s[2] }, { "num_hidden_layers", s[3] }, { "num_attention_heads", s[4] },
-    { "num_key_value_heads", s[5] }, { "head_dim", s[6] }, { "intermediate_size", s[7] }, { "vocab_size", s[8] },
-    { "rms_norm_eps", 1e-6 }, { "rope_theta", 1e6 }, { "max_position_embeddings", 40960 }, { "tie_word_embeddings", s[9] },
+    { "model_type", s[1] }, { "hidden_size", s[2] }, { "num_hidden_layers", s[3] },
+    { "num_attention_heads", s[4] }, { "num_key_value_heads", s[5] }, { "head_dim", s[6] },
+    { "intermediate_size", s[7] }, { "vocab_size", s[8] }, { "rms_norm_eps", 1e-6 },
+    { "rope_theta", 1e6 }, { "max_position_embeddings", 40960 }, { "tie_word_embeddings", s[9] },
   }
 end
 

@@ -1,4 +1,4 @@
--- single: one sequence: how fast a prompt is read, how fast tokens follow.
+-- single: one sequence: the speed of prefill and of decode.
 local perigee = require "perigee"
 local common = require "cmd.bench.common"
 local memory = require "engine.memory"
@@ -6,14 +6,15 @@ local memory = require "engine.memory"
 local single = {}
 local now = common.now
 
-local ROWS, DEPTH, TOKENS = 512, 512, 64 -- of the longest prompt; before decoding; that are decoded
+-- Tokens of the longest prompt, before decoding, and to decode.
+local PROMPT, DEPTH, TOKENS = 512, 512, 64
 
 local function step(engine, seq, ids)
   local ok, why = engine:step { { seq = seq, ids = ids } }
   if not ok then error(why, 0) end
 end
 
---- Seconds that reading a prompt takes: the best of a few runs within the time.
+--- Seconds to prefill a prompt: the best of up to three runs.
 local function prefill(engine, tokens, seconds)
   local best, started = math.huge, now()
   for _ = 1, 3 do
@@ -27,7 +28,7 @@ local function prefill(engine, tokens, seconds)
   return best
 end
 
---- Seconds a token takes after `depth` others: the median, and how many were measured.
+--- Seconds to decode one token after `depth` others: the median, and the number measured.
 local function decode(engine, depth, seconds)
   local seq, times = assert(engine:add()), {}
   if depth > 0 then step(engine, seq, common.ids(depth, engine.vocabulary)) end
@@ -42,20 +43,21 @@ local function decode(engine, depth, seconds)
   return common.median(times), #times
 end
 
---- Is there room for the longest test?
+--- Raises if there is not enough memory for the longest test.
 local function check_room(model)
   local plan <close> = assert(model.graph:plan())
-  local tokens, bits = DEPTH + ROWS, model.options.kv_bits
+  local tokens, bits = DEPTH + PROMPT, model.options.kv_bits
   local need = { kv = memory.kv(model.graph, tokens, bits), state = memory.state(model.graph),
-    activations = memory.activations(plan, ROWS) }
-  local ok, why = memory.check(need, { tokens = tokens, budget = model.options.memory, weights = model.weights.bytes })
+    activations = memory.activations(plan, PROMPT) }
+  local ok, why = memory.check(need,
+    { tokens = tokens, budget = model.options.memory, weights = model.weights.bytes })
   if not ok then error(why, 0) end
 end
 
 local function with_engine(model, f)
   check_room(model)
-  local engine, why = perigee.engine.open(model.graph, { threads = model.options.threads, tokens = DEPTH + ROWS,
-    kv_bits = model.options.kv_bits })
+  local engine, why = perigee.engine.open(model.graph, { threads = model.options.threads,
+    tokens = DEPTH + PROMPT, kv_bits = model.options.kv_bits })
   if not engine then error(why, 0) end
   f(engine, common.bytes_per_token(model), common.context(model))
   engine:close()
@@ -63,10 +65,11 @@ end
 
 function single.prefill(model, opts, add)
   with_engine(model, function(engine, bytes, context)
-    for _, n in ipairs { 16, 128, ROWS } do
+    for _, n in ipairs { 16, 128, PROMPT } do
       if n <= context then
         local s = prefill(engine, n, opts.seconds)
-        add { test = "prefill", tokens = n, batch = 1, depth = 0, tokens_per_s = n / s, gb_per_s = bytes / s * 1e-9 }
+        add { test = "prefill", tokens = n, batch = 1, depth = 0, tokens_per_s = n / s,
+          gb_per_s = bytes / s * 1e-9 }
       end
     end
   end)
@@ -77,7 +80,8 @@ function single.decode(model, opts, add)
     for _, depth in ipairs { 0, DEPTH } do
       if depth + TOKENS < context then
         local s, n = decode(engine, depth, opts.seconds)
-        add { test = "decode", tokens = n, batch = 1, depth = depth, tokens_per_s = 1 / s, gb_per_s = bytes / s * 1e-9 }
+        add { test = "decode", tokens = n, batch = 1, depth = depth, tokens_per_s = 1 / s,
+          gb_per_s = bytes / s * 1e-9 }
       end
     end
   end)

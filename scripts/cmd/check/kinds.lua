@@ -1,13 +1,13 @@
--- checks: what `perigee check` knows how to check. A kind is
+-- kinds: the kinds of files that `perigee check` can check. A kind is
 --   { name = "script", matches = function(path) … end, check = function(path, limits) … end }
--- where check returns a one-line summary, or nil and an error. The first kind that matches a file takes it.
+-- where check returns a one-line summary, or nil and an error. The first kind that matches is used.
 local perigee = require "perigee"
 local script = require "lib.script"
 local text = require "lib.text"
 
 local checks = { kinds = {} }
 
---- Adds a kind before those that are there.
+--- Adds a kind in front of the others.
 function checks.add(kind)
   table.insert(checks.kinds, 1, kind)
 end
@@ -25,13 +25,18 @@ local function call(f, limits)
   return nil, err
 end
 
---- Cases: a function, a list of functions, or a table of named functions. Sorted, so that they run in one order.
+--- The cases of a self-test: a function, a list of functions or a table of named functions. Sorted,
+--- so that the order is always the same.
 local function cases_of(value)
   if type(value) == "function" then return { { name = "selftest", run = value } } end
-  if type(value) ~= "table" then return nil, "selftest is a " .. type(value) .. ", not a function or a table" end
+  if type(value) ~= "table" then
+    return nil, "selftest must be a function or a table, got " .. type(value)
+  end
   local cases = {}
   for name, f in pairs(value) do
-    if type(f) ~= "function" then return nil, ("case %s is a %s, not a function"):format(name, type(f)) end
+    if type(f) ~= "function" then
+      return nil, ("case %s must be a function, got %s"):format(name, type(f))
+    end
     cases[#cases + 1] = { name = tostring(name), run = f }
   end
   table.sort(cases, function(a, b)
@@ -52,29 +57,33 @@ local function selftest_of(result)
   return result[1] and result or nil
 end
 
--- ---- scripts that serve: hooks and policies ------------------------------------------------------------------------
+-- ---- hooks and policies -------------------------------------------------------------------------
 
 local function counted(n)
   if n == 0 then return "has no self-test" end
   return ("%d %s passed"):format(n, n == 1 and "case" or "cases")
 end
 
---- As a server would load it: in the sandbox, with its self-test; a policy also on two steps of its own.
+--- Loads a hook or policy as a server does: in the sandbox, with its self-test; a policy also has
+--- to schedule two steps.
 local function check_unit(path, kind, limits)
   local unit = require "hooks.unit"
   local source, why = text.read_file(path)
   if not source then return nil, why end
   local made
-  made, why = unit.load { name = path:match "([^/]+)%.lua$", path = path, kind = kind, source = source,
-    folder = text.dirname(text.dirname(path)), read = text.read_file, deadline_ms = limits.deadline_ms }
+  made, why = unit.load { name = path:match "([^/]+)%.lua$", path = path, kind = kind,
+    source = source, folder = text.dirname(text.dirname(path)), read = text.read_file,
+    deadline_ms = limits.deadline_ms }
   if not made then return nil, why end
   if kind == "policy" then
-    return ("a policy: %d steps are legal; %s"):format(require("policy.selftest").STEPS, counted(made.cases))
+    local steps = require("policy.selftest").STEPS
+    return ("a policy: %d steps are legal; %s"):format(steps, counted(made.cases))
   end
-  return ("hooks: %s; %s"):format(table.concat(text.sorted_keys(made.hooks), ", "), counted(made.cases))
+  local names = table.concat(text.sorted_keys(made.hooks), ", ")
+  return ("hooks: %s; %s"):format(names, counted(made.cases))
 end
 
---- "policy" or "hook" when a script returns what serves, wherever it lies; else nil.
+--- "policy" or "hook" if the result of a script is one, in whatever folder it is; else nil.
 local function serving_kind(result)
   if type(result) ~= "table" then return nil end
   if type(result.schedule) == "function" then return "policy" end
@@ -83,7 +92,7 @@ local function serving_kind(result)
   end
 end
 
--- ---- kinds ---------------------------------------------------------------------------------------------------------
+-- ---- kinds --------------------------------------------------------------------------------------
 
 checks.add {
   name = "script",
@@ -103,7 +112,10 @@ checks.add {
     if not cases then return nil, path .. ": " .. bad end
     for _, case in ipairs(cases) do
       ok, err = call(case.run, limits)
-      if not ok then return nil, perigee.error(err.code, ("%s: case %s: %s"):format(path, case.name, err.message)) end
+      if not ok then
+        local message = ("%s: case %s: %s"):format(path, case.name, err.message)
+        return nil, perigee.error(err.code, message)
+      end
     end
     return counted(#cases)
   end,
@@ -124,18 +136,20 @@ checks.add {
       n = selftest.run(chunk(), { kind = path:match "parsers/(%a+)/[^/]+$", where = path })
     end, limits)
     if not ok then return nil, err end
-    return ("%d %s passed, each whole and byte by byte"):format(n, n == 1 and "case" or "cases")
+    return counted(n) .. ", each whole and byte by byte"
   end,
 }
 
---- Files of these folders, but for perigee's own modules beside its policies.
+-- All files of these folders, except the two modules in scripts/policy that are not policies.
 checks.add {
   name = "hook or policy",
   matches = function(path)
     local folder, name = path:match "([^/]+)/([^/]+)%.lua$"
     return folder == "hooks" or folder == "policy" and name ~= "init" and name ~= "selftest"
   end,
-  check = function(path, limits) return check_unit(path, path:match "policy/[^/]+$" and "policy" or "hook", limits) end,
+  check = function(path, limits)
+    return check_unit(path, path:match "policy/[^/]+$" and "policy" or "hook", limits)
+  end,
 }
 
 --- Does the architecture build a small Llama? True; false and what such a model lacks; nil and the mistake in its file.
@@ -179,8 +193,7 @@ checks.add {
     local n, can
     local ok, err = call(function() n, can = require("chat.selftest").run(source) end, limits)
     if not ok then return nil, err end
-    local passed = n == 0 and "has no cases" or ("%d %s passed"):format(n, n == 1 and "case" or "cases")
-    return ("%s; can: %s"):format(passed, can)
+    return ("%s; can: %s"):format(n == 0 and "has no cases" or counted(n), can)
   end,
 }
 

@@ -1,17 +1,20 @@
--- line: a line editor without a terminal: keys in, a text with a cursor and what to draw out.
+-- line: a line editor without a terminal: it takes keys and writes what to draw.
 --
--- The text may have several lines. It is drawn as a whole after each batch of keys: back to its first row, clear,
--- write, place the cursor; so other output can hide it and have it drawn again. The owner supplies
---   write(bytes), columns(), complete(before) -> candidates, part; is_complete(text), on_line(text), on_end(), history.
-local complete = require "repl.complete"
+-- The text may have several lines. After each batch of keys it is drawn as a whole: up to its first
+-- row, clear, write, place the cursor. So other output can hide it and draw it again. The owner
+-- supplies
+--   write(bytes), columns(), complete(before) -> candidates, part; is_complete(text),
+--   on_line(text), on_end(), history.
 local term = require "ui.term"
+local texts = require "lib.text"
 
 local Line = {}
 Line.__index = Line
 
 local PASTE_END = "\27[201~"
+local MOST_SHOWN = 200 -- candidates of a completion: about a screen
 
--- ---- text --------------------------------------------------------------------------------------------------------
+-- ---- text ---------------------------------------------------------------------------------------
 
 function Line:set(text, cursor)
   self.text = text
@@ -23,14 +26,14 @@ function Line:insert(s)
   self.cursor = self.cursor + #s
 end
 
---- Removes the bytes between two places and keeps them for yank.
+--- Removes the bytes between two positions; `keep`: Ctrl-Y inserts them again.
 function Line:cut(from, to, keep)
   if keep and to > from then self.killed = self.text:sub(from + 1, to) end
   self.text = self.text:sub(1, from) .. self.text:sub(to + 1)
   self.cursor = from
 end
 
---- Is this place in the middle of a character?
+--- Is this position in the middle of a character?
 function Line:inside(at)
   return (self.text:byte(at + 1) or 0) & 0xC0 == 0x80
 end
@@ -67,9 +70,9 @@ function Line:word_right()
   return last or #self.text
 end
 
--- ---- history -----------------------------------------------------------------------------------------------------
+-- ---- history ------------------------------------------------------------------------------------
 
---- Shows the entry `step` further; what was being typed is the entry behind the last.
+--- Shows the history entry `step` further. The text being typed counts as the entry after the last.
 function Line:recall(step)
   local h = self.owner.history
   local at = (self.at or #h + 1) + step
@@ -82,7 +85,9 @@ end
 --- Up and down move inside a text of several lines first.
 function Line:vertical(step)
   local start = self:line_start()
-  if step < 0 and start == 0 or step > 0 and self:line_end() == #self.text then return self:recall(step) end
+  if step < 0 and start == 0 or step > 0 and self:line_end() == #self.text then
+    return self:recall(step)
+  end
   local column = self.cursor - start
   self.cursor = step < 0 and start - 1 or self:line_end() + 1
   local from = self:line_start()
@@ -95,7 +100,7 @@ function Line:search_more(from)
   s.at = self.owner.history:search(s.words, from) or s.at
 end
 
--- ---- keys --------------------------------------------------------------------------------------------------------
+-- ---- keys ---------------------------------------------------------------------------------------
 
 function Line:accept()
   if not self.owner.is_complete(self.text) then return self:insert "\n" end
@@ -118,12 +123,12 @@ function Line:tab()
   local before = self.text:sub(1, self.cursor)
   if before:match "^%s*$" or before:match "\n%s*$" then return self:insert "  " end
   local list, part = self.owner.complete(before)
-  local shared = complete.common(list)
+  local shared = texts.common_prefix(list)
   if #shared > #part then return self:insert(shared:sub(#part + 1)) end
   if #list < 2 then return end
   self:hide()
-  local shown = table.concat(list, "  ", 1, math.min(#list, 200)) .. (#list > 200 and "  …" or "")
-  self.owner.write(shown .. "\r\n")
+  local shown = table.concat(list, "  ", 1, math.min(#list, MOST_SHOWN))
+  self.owner.write(shown .. (#list > MOST_SHOWN and "  …" or "") .. "\r\n")
 end
 
 local keys = {
@@ -168,7 +173,7 @@ for other, same in pairs {
   keys[other] = keys[same]
 end
 
---- Inside Ctrl-R. Returns true when the key was used up.
+--- A key during Ctrl-R. Returns true if the search has used it.
 function Line:search_key(key)
   local s = self.search
   if key == "\18" then self:search_more((s.at or #self.owner.history + 1) - 1)
@@ -179,7 +184,7 @@ function Line:search_key(key)
   elseif key:byte() >= 32 and key:byte() ~= 127 then
     s.words = s.words .. key
     self:search_more(s.at or math.huge)
-  else -- any other key takes what was found and does what it does
+  else -- any other key accepts the match, then does its own work
     self.search = nil
     if s.at then self:set(self.owner.history[s.at]) end
     return false
@@ -194,11 +199,12 @@ function Line:key(key)
   elseif key:byte() >= 32 then self:insert(key) end
 end
 
---- Splits off the first key of the bytes; nil when it is not complete yet.
+--- The first key of the bytes; nil if it is incomplete.
 local function next_key(bytes)
   local first = bytes:byte()
   if first == 27 then
-    local sequence = bytes:match "^\27%[[%d;]*[%a~]" or bytes:match "^\27O%a" or bytes:match "^\27[^%[O]"
+    local sequence = bytes:match "^\27%[[%d;]*[%a~]" or bytes:match "^\27O%a"
+      or bytes:match "^\27[^%[O]"
     if sequence or #bytes > 16 then return sequence or "\27" end
     return nil
   end
@@ -210,7 +216,8 @@ end
 function Line:paste(bytes)
   local last = bytes:find(PASTE_END, 1, true)
   if not last then return nil end -- wait for the rest
-  self:insert((bytes:sub(1, last - 1):gsub("\r\n?", "\n"):gsub("[%c]", function(c) return c == "\n" and c or " " end)))
+  local pasted = bytes:sub(1, last - 1):gsub("\r\n?", "\n")
+  self:insert((pasted:gsub("[%c]", function(c) return c == "\n" and c or " " end)))
   return bytes:sub(last + #PASTE_END)
 end
 
@@ -233,7 +240,7 @@ function Line:feed(bytes)
   if not self.closed then self:draw() end
 end
 
---- A lone Esc is complete when nothing follows it for a moment; the owner says when.
+--- A lone Esc is a key if nothing follows it for a moment; the owner calls this then.
 function Line:flush_escape()
   if self.pending == "\27" then
     self.pending = ""
@@ -242,7 +249,7 @@ function Line:flush_escape()
   end
 end
 
--- ---- drawing -----------------------------------------------------------------------------------------------------
+-- ---- drawing ------------------------------------------------------------------------------------
 
 local function rows_of(width, columns)
   return math.max(1, (width + columns - 1) // columns)
@@ -252,7 +259,7 @@ function Line:prompt(i)
   return i == 1 and self.owner.prompt or self.owner.more
 end
 
---- Removes the text from the screen; draw() brings it back.
+--- Removes the text from the screen.
 function Line:hide()
   self.owner.write((self.row > 0 and ("\27[%dA"):format(self.row) or "") .. "\r\27[J")
   self.row = 0
@@ -261,13 +268,15 @@ end
 function Line:draw_search()
   local s = self.search
   local found = s.at and self.owner.history[s.at]:gsub("\n", " ") or ""
-  self.owner.write(term.clip(("(search '%s'): %s"):format(s.words, found), self.owner.columns() - 1))
+  local shown = ("(search '%s'): %s"):format(s.words, found)
+  self.owner.write(term.clip(shown, self.owner.columns() - 1))
 end
 
 function Line:draw()
   self:hide()
   if self.search then return self:draw_search() end
-  local columns, out, row, cursor_row, cursor_column, at, i = self.owner.columns(), {}, 0, 0, 0, 0, 0
+  local columns, out, i = self.owner.columns(), {}, 0
+  local row, at, cursor_row, cursor_column = 0, 0, 0, 0
   for line in (self.text .. "\n"):gmatch "([^\n]*)\n" do
     i = i + 1
     local prompt = self:prompt(i)
@@ -278,7 +287,8 @@ function Line:draw()
     end
     out[#out + 1] = self.owner.paint("bold", prompt) .. line
     row, at = row + rows_of(width, columns), at + #line + 1
-    if width > 0 and width % columns == 0 and at > #self.text then -- the terminal waits at the edge: make it go on
+    -- After a full last row the terminal keeps the cursor at the edge until the next character.
+    if width > 0 and width % columns == 0 and at > #self.text then
       out[#out] = out[#out] .. "\r\n"
       row = row + 1
     end
@@ -290,7 +300,8 @@ function Line:draw()
 end
 
 function Line:reset()
-  self.text, self.cursor, self.at, self.draft, self.search, self.row = "", 0, nil, "", nil, 0
+  self.text, self.cursor, self.row = "", 0, 0
+  self.at, self.draft, self.search = nil, "", nil
 end
 
 local function new(owner)
