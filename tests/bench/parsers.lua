@@ -1,18 +1,21 @@
--- parsers: how long 1 MB of almost-markup takes: the slowest text of each tool format. With a second argument it comes in
--- pieces of so many bytes.
+-- parsers: the slowest text of each tool format: 1 MB of something that is almost markup. With a
+-- second argument the text arrives in pieces of that many bytes.
 --   perigee run tests/bench/parsers.lua [format [bytes]]
 local parsers = require "parsers"
 
 local only, piece = arg[1], tonumber(arg[2])
 local BYTES = 1000000
 
-local WORDS = { "x", " ", "\n", "<", "[", "{", "`", '{"', "\\", "<tool_call>", "<tool_call>{", "<tool_call>\n", "</tool_call>",
-  "<function=a>", "<function=a><parameter=b>", '<tool_call>{"name": "a", "arguments": {"x": ', '{"name": "a", "arguments": {}}',
-  '<tool_call>{"name": "a", "arguments": {}}', '<tool_call>{"name": "a", "arguments": {"b": "\\', "[[", '{"a":', "[a(", "[a(b=",
-  "```json[", "```", "<|channel|>", "<|channel|>a<|message|>", "<|tool_call>call:a{", "<|tool_call>call:a{b:<|\"|>",
-  "<｜tool▁call▁begin｜>", "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{", "<tool_call>f<arg_key>", "[TOOL_CALLS]", "[TOOL_CALLS]a[ARGS]{",
-  "<|recipient|>a", '<invoke name="a">', "tool_code = f(", "</think>", "<think>", "<think></think>", "<|tool_call_begin|>a",
-  "</function>  ", "<parameter=a></function>", "<|python_start|>[", "<|from|>a" }
+local WORDS = { "x", " ", "\n", "<", "[", "{", "`", '{"', "\\", "<tool_call>", "<tool_call>{",
+  "<tool_call>\n", "</tool_call>", "<function=a>", "<function=a><parameter=b>",
+  '<tool_call>{"name": "a", "arguments": {"x": ', '{"name": "a", "arguments": {}}',
+  '<tool_call>{"name": "a", "arguments": {}}', '<tool_call>{"name": "a", "arguments": {"b": "\\',
+  "[[", '{"a":', "[a(", "[a(b=", "```json[", "```", "<|channel|>", "<|channel|>a<|message|>",
+  "<|tool_call>call:a{", "<|tool_call>call:a{b:<|\"|>", "<｜tool▁call▁begin｜>",
+  "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{", "<tool_call>f<arg_key>", "[TOOL_CALLS]",
+  "[TOOL_CALLS]a[ARGS]{", "<|recipient|>a", '<invoke name="a">', "tool_code = f(", "</think>",
+  "<think>", "<think></think>", "<|tool_call_begin|>a", "</function>  ", "<parameter=a></function>",
+  "<|python_start|>[", "<|from|>a" }
 
 local function pieces_of(text)
   if not piece then return text end
@@ -21,7 +24,7 @@ local function pieces_of(text)
   return pieces
 end
 
---- The most seconds that a text takes, and of what that text is made.
+--- The seconds of the slowest text, and the word it repeats.
 local function slowest(format)
   local most, of = 0, nil
   for _, word in ipairs(WORDS) do

@@ -1,10 +1,12 @@
--- serve: what a server makes of n clients at once, over HTTP, as they see it: `perigee serve` in a process of its own, and n
--- clients that each ask again as soon as they have their answer.
---   perigee run tests/bench/serve.lua [MODEL [clients, as 1,16,64 [answers of each [tokens of an answer]]]]
+-- serve: throughput and latency of `perigee serve` for n clients over HTTP. The server is a
+-- process; each client sends its next request as soon as the last one is answered.
+--   perigee run tests/bench/serve.lua [MODEL [CLIENTS [ANSWERS [TOKENS]]]]
+-- CLIENTS: numbers such as 1,16,64. ANSWERS: per client. TOKENS: per answer.
 --
--- stream: chat, a piece for each token; whole: chat in one answer; tools: as stream, with tools declared; text: completions,
--- streamed. first: until the first text; next: between two texts of one answer. loop: CPU time of the thread that runs Lua, per
--- token, which neither other programs nor the speed of the model change much; engine: that of all other threads.
+-- Modes: stream (chat, one event per token), whole (chat, one response), tools (stream with tools
+-- declared), text (completions, streamed). Columns: first is the time to first token, next the time
+-- between tokens, loop the CPU time per token of the thread that runs Lua, engine that of all other
+-- threads. Other programs and the speed of the model hardly change loop.
 local async = require "lib.async"
 local http = require "http"
 local perigee = require "perigee"
@@ -15,15 +17,16 @@ local model, counts = arg[1] or "examples/moonlet", arg[2] or "1,16,64"
 local answers, tokens = tonumber(arg[3] or 2), tonumber(arg[4] or 128)
 local LIMIT_MS = 600000
 
--- ---- the server ----------------------------------------------------------------------------------------------------
+-- ---- the server ---------------------------------------------------------------------------------
 
---- Starts one; returns its address, the number of its process and a function that ends it.
+--- Starts a server; returns its address, its process id and a function that ends it.
 local function start()
   local args, out = { "serve", model, "--port", "0", "--context", "1024" }, uv.new_pipe(false)
   local scripts = select(2, perigee.sys.scripts())
   if scripts then args = table.move(args, 1, #args, 3, { "--scripts", scripts }) end
   local ended = async.signal()
-  local handle, pid = uv.spawn(uv.exepath(), { args = args, stdio = { nil, out } }, function() ended:set(true) end)
+  local handle, pid = uv.spawn(uv.exepath(), { args = args, stdio = { nil, out } },
+    function() ended:set(true) end)
   assert(handle, pid)
   local text = ""
   local address = async.await(function(resume)
@@ -42,7 +45,8 @@ local function start()
   end
 end
 
---- Seconds of CPU time that a process has taken: its first thread, and the others. Nothing where the system does not tell.
+--- CPU time of a process in seconds: its first thread, and all others. Nothing where /proc does not
+--- have it.
 local function cpu(pid)
   local folder = uv.fs_scandir(("/proc/%d/task"):format(pid))
   local first, others = 0, 0
@@ -55,26 +59,31 @@ local function cpu(pid)
   end
 end
 
--- ---- the clients ---------------------------------------------------------------------------------------------------
+-- ---- the clients --------------------------------------------------------------------------------
 
-local TOOL = { type = "function", ["function"] = { name = "weather", description = "The weather at a place.",
-  parameters = { type = "object", properties = { place = { type = "string" } }, required = { "place" } } } }
+local PARAMETERS = { type = "object", properties = { place = { type = "string" } },
+  required = { "place" } }
+local TOOL = { type = "function", ["function"] = { name = "weather",
+  description = "The weather at a place.", parameters = PARAMETERS } }
 
-local MODES = { { name = "stream", stream = true }, { name = "whole" }, { name = "tools", stream = true, tools = { TOOL } },
+local MODES = { { name = "stream", stream = true }, { name = "whole" },
+  { name = "tools", stream = true, tools = { TOOL } },
   { name = "text", stream = true, prompt = "The moon is" } }
 
 local function body_of(mode, seed)
-  local body = { stream = mode.stream, seed = seed, temperature = 1, max_tokens = tokens, ignore_eos = true, tools = mode.tools }
-  if mode.prompt then body.prompt = mode.prompt else body.messages = { { role = "user", content = "Who are you?" } } end
+  local body = { stream = mode.stream, seed = seed, temperature = 1, max_tokens = tokens,
+    ignore_eos = true, tools = mode.tools, prompt = mode.prompt }
+  if not mode.prompt then body.messages = { { role = "user", content = "Who are you?" } } end
   return json.encode(body)
 end
 
---- One answer; its times go into `seen`.
+--- Sends one request; adds its times to `seen`.
 local function ask(address, mode, seen)
   local from, last, n = uv.hrtime(), nil, 0
   seen.asked = seen.asked + 1
-  local answer = assert(http.request { url = address .. (mode.prompt and "/v1/completions" or "/v1/chat/completions"),
-    body = body_of(mode, seen.asked), headers = { ["content-type"] = "application/json" }, timeout_ms = LIMIT_MS,
+  local path = mode.prompt and "/v1/completions" or "/v1/chat/completions"
+  local answer = assert(http.request { url = address .. path, body = body_of(mode, seen.asked),
+    headers = { ["content-type"] = "application/json" }, timeout_ms = LIMIT_MS,
     on_data = mode.stream and function(bytes)
       local now, at = uv.hrtime(), 1
       while true do
@@ -83,7 +92,7 @@ local function ask(address, mode, seen)
         at, n = stop + 1, n + 1
         if last then
           seen.next[#seen.next + 1] = now - last
-        elseif n > (mode.prompt and 0 or 1) then -- a chat begins with a piece that has no text
+        elseif n > (mode.prompt and 0 or 1) then -- the first event of a chat has no text
           seen.first[#seen.first + 1] = now - from
         end
         last = n > (mode.prompt and 0 or 1) and now or nil
@@ -112,16 +121,16 @@ local function measure(place, mode, n)
   local took, made = (uv.hrtime() - from) * 1e-9, seen.asked * tokens
   local loop_now, engine_now = cpu(place.pid)
   local function each(a, b) return a and ("%.0f"):format((b - a) / made * 1e6) or "-" end
-  print(("%-7s %7d %10.1f %9.0f %9s %7s %9s %7s %9s %9s"):format(mode.name, n, seen.asked / took, made / took,
-    at(seen.first, 0.5), at(seen.first, 0.99), at(seen.next, 0.5), at(seen.next, 0.99),
-    each(loop, loop_now), each(engine, engine_now)))
+  print(("%-7s %7d %10.1f %9.0f %9s %7s %9s %7s %9s %9s"):format(mode.name, n, seen.asked / took,
+    made / took, at(seen.first, 0.5), at(seen.first, 0.99), at(seen.next, 0.5),
+    at(seen.next, 0.99), each(loop, loop_now), each(engine, engine_now)))
 end
 
 async.run(function()
   local address, pid, stop = start()
   local ok, why = pcall(function()
-    print(("%-7s %7s %10s %9s %9s %7s %9s %7s %9s %9s"):format("", "clients", "answers/s", "tokens/s", "first p50", "p99 ms",
-      "next p50", "p99 ms", "loop us", "engine us"))
+    print(("%-7s %7s %10s %9s %9s %7s %9s %7s %9s %9s"):format("", "clients", "answers/s",
+      "tokens/s", "first p50", "p99 ms", "next p50", "p99 ms", "loop us", "engine us"))
     local place = { address = address, pid = pid }
     measure(place, { name = "(warm)", stream = true }, 1)
     for _, mode in ipairs(MODES) do

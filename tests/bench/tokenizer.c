@@ -1,8 +1,9 @@
-/* tokenizer.c - how fast tokenizers load and encode, on one thread.
+/* tokenizer.c - the speed of loading and encoding with a tokenizer, on one thread.
  *
- *   tokenizer TOKENIZER TEXT [NAME]   one row: NAME, load ms, encode MB/s cold, encode MB/s warm, tokens
- *   tokenizer --text BYTES            writes that much mixed text: prose, code, CJK, Cyrillic, Arabic, emoji, numbers
- *   tokenizer --words TOKENIZER       time of one word of 1 KB ... 1 MB: must grow about tenfold with each row */
+ *   tokenizer TOKENIZER TEXT [NAME]   one row: NAME, load ms, cold MB/s, warm MB/s, tokens
+ *   tokenizer --text BYTES            writes mixed text: prose, code, CJK, Cyrillic, Arabic, emoji
+ *    tokenizer --words TOKENIZER       time of one word of 1 KB … 1 MB: about tenfold with each
+ * row */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +15,13 @@
 static uint64_t state = 88172645463325252u;
 
 static uint32_t draw(uint32_t n) {
-  state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
   return (uint32_t)((state >> 32) * n >> 32);
 }
 
-/* Small numbers often, large ones seldom, as words are in a text. */
+/* Small numbers are more likely than large ones, like the ranks of words in a text. */
 static uint32_t draw_rare(uint32_t n) { return draw(draw(draw(n) + 1) + 1); }
 
 static void put_char(pe_buf *b, int32_t cp) {
@@ -49,7 +52,9 @@ static void put_code(pe_buf *b) {
       b, NULL,
       "  for (int i%u = 0; i%u < n->count; i%u++) {\n\tif (table[i%u] != 0x%x) return -1; /* ",
       draw(9), draw(9), draw(9), draw(9), draw(65536));
-  put_word(b), pe_buf_byte(b, '_', NULL), put_word(b);
+  put_word(b);
+  pe_buf_byte(b, '_', NULL);
+  put_word(b);
   pe_buf_printf(b, NULL, " */\n  }\n");
 }
 
@@ -83,7 +88,10 @@ static void make_text(pe_buf *b, size_t size) {
 
 static double ms(int64_t from) { return (double)(pe_clock_ns() - from) / 1e6; }
 
-static int fail(const pe_error *err) { return fprintf(stderr, "tokenizer: %s\n", err->text), 1; }
+static int fail(const pe_error *err) {
+  fprintf(stderr, "tokenizer: %s\n", err->text);
+  return 1;
+}
 
 static int bench(const char *path, const char *text, const char *name) {
   pe_error err = {0};
@@ -94,7 +102,8 @@ static int bench(const char *path, const char *text, const char *name) {
   pe_encode_options o = {.parse_special = true};
   double load = 1e9, encode[3];
   for (int i = 0; i < 3; i++) { /* the best of three */
-    pe_tokenizer_release(t), t = NULL;
+    pe_tokenizer_release(t);
+    t = NULL;
     int64_t from = pe_clock_ns();
     if (pe_tokenizer_open(path, &t, &err)) return fail(&err);
     if (ms(from) < load) load = ms(from);

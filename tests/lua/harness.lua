@@ -2,37 +2,39 @@
 --
 --   local test = require("harness").test
 --   test("a name", function(t)
---     t.eq(got, want)                         -- deep; a failure prints both values and the test goes on
+--     t.eq(got, want)            -- deep; a failure prints both values, and the test continues
 --     t.raises(function() … end, "part of the message")
---     t.fails("not_found", perigee.open "x")   -- nil, err with this code; returns err
---     timer:start(1, 0, t.expect(function() … end))   -- must be called once (or t.expect(fn, n): n times)
+--     t.fails("not_found", f())  -- f returned nil and an error with this code; returns the error
+--     timer:start(1, 0, t.expect(function() … end))   -- once; t.expect(f, n): n times
 --   end)
 --
--- After the body the loop runs until nothing is left to wait for. Then a full collection, and nothing may be left over:
--- no open uv handle, no object of C. In the forced mode a whole collection runs at every allocation, which finds values
--- that C holds without telling the collector.
+-- After the body the loop runs until it has nothing left to do, then the collector. No uv handle
+-- and no C object may be open after that. In forced mode a full collection runs at every
+-- allocation, which finds values that C uses without keeping a reference.
 local perigee = require "perigee"
 local pretty = require "ui.pretty"
 local uv = require "luv"
 
--- Only what hangs waits so long; a sanitizer on a busy machine is slow.
+-- Only a test that hangs takes this long; a sanitizer on a busy machine is slow.
 local LOOP_MS = os.getenv "SAN" and 300000 or 60000
 local FORCED_S, SAMPLE = 0.3, 500 -- see force_collection
 
 local harness = {}
 
---- How long one request or process of a test may take: less than the loop may, so that the test says which it was.
+--- How long one request or process of a test may take: less than the loop, so that a failure names
+--- it.
 harness.LIMIT_MS = LOOP_MS - 5000
 
 local registered = {}
 
---- Registers a test of the file that is being loaded.
+--- Registers a test of the file being loaded.
 function harness.test(name, body)
   registered[#registered + 1] = { name = name, body = body }
 end
 
--- ---- comparing -----------------------------------------------------------------------------------------------------
+-- ---- comparing ----------------------------------------------------------------------------------
 
+--- Stricter than lib/text.same: 1 and 1.0 differ, NaN equals itself, tables may have cycles.
 local function same(a, b, seen)
   if math.type(a) ~= math.type(b) or type(a) ~= type(b) then return false end
   if rawequal(a, b) then return true end
@@ -53,11 +55,11 @@ local function show(v)
   return pretty.format(v, { width = 100, items = 40, string = 400 })
 end
 
--- ---- one test ------------------------------------------------------------------------------------------------------
+-- ---- one test -----------------------------------------------------------------------------------
 
 local SKIP = {}
 
---- The object that a test gets.
+--- The object passed to a test.
 local function new_context(case)
   local t = { failures = {}, expected = {} }
 
@@ -84,16 +86,18 @@ local function new_context(case)
   end
   function t.near(got, want, tolerance, what)
     if type(got) == "number" and math.abs(got - want) <= tolerance then return true end
-    return fail(("%sgot %s, want %s within %g"):format(about(what), show(got), show(want), tolerance))
+    return fail(("%sgot %s, want %s within %g"):format(about(what), show(got), show(want),
+      tolerance))
   end
   function t.ok(value, what)
-    return value and true or fail(("%sgot %s, want something true"):format(about(what), show(value)))
+    return value and true or fail(("%sgot %s, want a true value"):format(about(what), show(value)))
   end
   function t.match(got, pattern, what)
     if type(got) == "string" and got:find(pattern) then return true end
-    return fail(("%sgot %s\n      want a match of %s"):format(about(what), show(got), show(pattern)))
+    return fail(("%sgot %s\n      want a match of %s"):format(about(what), show(got),
+      show(pattern)))
   end
-  --- fn must raise, with this plain text in the message; returns what it raised.
+  --- fn must raise an error whose text contains `part`; returns the error.
   function t.raises(fn, part)
     local ok, err = pcall(fn)
     if ok then return fail(("nothing raised, want %s"):format(show(part))) end
@@ -102,10 +106,11 @@ local function new_context(case)
     end
     return err
   end
-  --- The results of a call that must be nil and an error with this code.
+  --- Checks results that must be nil and an error with this code.
   function t.fails(code, value, err)
     if value ~= nil or type(err) ~= "table" then
-      return fail(("got %s, %s; want nil and an error with code %s"):format(show(value), show(err), show(code)))
+      return fail(("got %s, %s; want nil and an error with code %s"):format(show(value), show(err),
+        show(code)))
     end
     t.eq(err.code, code, tostring(err))
     return err
@@ -129,7 +134,7 @@ local function new_context(case)
   return t
 end
 
---- Runs the loop until it is done; a test that waits for ever is stopped.
+--- Runs the loop until it is done; a test that waits forever is stopped.
 local function run_loop(t)
   local limit = uv.new_timer()
   limit:start(LOOP_MS, 0, function()
@@ -160,23 +165,29 @@ end
 
 local function check_expected(t)
   for _, e in ipairs(t.expected) do
-    if e.got ~= e.want then t.fail(("line %d: called %d times, want %d"):format(e.line, e.got, e.want)) end
+    if e.got ~= e.want then
+      t.fail(("line %d: called %d times, want %d"):format(e.line, e.got, e.want))
+    end
   end
 end
 
---- A whole collection at every allocation, also of those that C makes: no pause, and a step without end. A test that
---- takes longer than its budget goes on with samples of it.
+--- Runs a full collection at every allocation, in C as well: a pause of 1 % and an unlimited step.
+--- A test that takes longer than FORCED_S continues with one in SAMPLE.
 local function force_collection()
   local began, n = os.clock(), 0
   local function all()
     collectgarbage("incremental", 1, 1000, 100)
-    collectgarbage() -- ends the pause that was agreed before
+    collectgarbage() -- ends the pause that the old setting had started
   end
   all()
   debug.sethook(function()
     if os.clock() - began < FORCED_S then return end
     n = n + 1
-    if n % SAMPLE == 0 then all() elseif n % SAMPLE == 1 then collectgarbage("incremental", 200, 100, 13) end
+    if n % SAMPLE == 0 then
+      all()
+    elseif n % SAMPLE == 1 then
+      collectgarbage("incremental", 200, 100, 13)
+    end
   end, "", 20)
 end
 
@@ -200,15 +211,15 @@ function harness.run_case(case, forced)
   check_expected(t)
   check_handles(t)
   collectgarbage()
-  collectgarbage() -- what finalizers let go
+  collectgarbage() -- for objects that finalizers released
   check_objects(t, before)
   if #t.failures > 0 then return "failed", t end
   return t.skipped and "skipped" or "passed", t
 end
 
--- ---- files ---------------------------------------------------------------------------------------------------------
+-- ---- files --------------------------------------------------------------------------------------
 
---- Runs the tests of a file whose names contain `filter`; adds to the counts. `forced`: the second kind of run.
+--- Runs the tests of a file. options: filter (part of a test's name), forced, counts (added to).
 function harness.run_file(path, options)
   registered = {}
   local chunk = assert(loadfile(path))

@@ -1,4 +1,4 @@
--- run: every test_*.lua beside this file, each twice: as it is, and with forced collection.
+-- run: every test_*.lua in this folder, each twice: normally, and with forced collection.
 --
 --   perigee run tests/lua/run.lua [part of a file's name [part of a test's name]]
 -- PERIGEE_TEST_GC=normal or forced runs only one of the two.
@@ -26,5 +26,6 @@ for _, path in ipairs(files) do
     end
   end
 end
-print(("lua: %d passed, %d failed, %d skipped"):format(counts.passed, counts.failed, counts.skipped))
+print(("lua: %d passed, %d failed, %d skipped"):format(counts.passed, counts.failed,
+  counts.skipped))
 os.exit(counts.failed == 0 and 0 or 1, true)

@@ -13,11 +13,7 @@ local function open(name)
   return assert(perigee.open("tests/golden/" .. name, { threads = 2 }))
 end
 
-local function ids_of(n, seed, vocab)
-  local ids = {}
-  for i = 1, n do ids[i] = (i * 7919 + seed * 104729 + i * i * seed) % vocab end
-  return ids
-end
+local ids_of = require("samples").ids
 
 --- Requests of many kinds; some begin alike, one is there twice.
 local function requests(vocab)

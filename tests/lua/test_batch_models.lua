@@ -2,25 +2,11 @@
 -- forked, trimmed, from a warm cache, from a file, with one thread and with two gives the same tokens and logprobs.
 local perigee = require "perigee"
 local test = require("harness").test
-local uv = require "luv"
 
 local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
 
-local function directories()
-  local list = {}
-  local scan = uv.fs_scandir "tests/golden"
-  for name in uv.fs_scandir_next, scan do
-    if uv.fs_stat("tests/golden/" .. name .. "/config.json") then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
-end
-
-local function ids_of(n, seed, vocab)
-  local ids = {}
-  for i = 1, n do ids[i] = (i * 7919 + seed * 104729 + i * i * seed) % vocab end
-  return ids
-end
+local samples = require "samples"
+local ids_of = samples.ids
 
 local function join(head, tail) return table.move(tail, 1, #tail, #head + 1, table.move(head, 1, #head, 1, {})) end
 
@@ -125,7 +111,7 @@ local function check_by_hand(t, model, list, want)
   t.eq(seq.cached_tokens, #list[1].prompt + 2, "found in the file")
 end
 
-for _, name in ipairs(forced and { "gemma3_text", "qwen3_5" } or directories()) do
+for _, name in ipairs(forced and { "gemma3_text", "qwen3_5" } or samples.directories "config.json") do
   test(name, function(t)
     local model <close> = assert(perigee.open("tests/golden/" .. name))
     local list, want = requests(model.config.vocab_size), {}

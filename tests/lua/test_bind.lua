@@ -1,4 +1,4 @@
--- Objects made by C: closed once, counted while open, collected when dropped; options and errors.
+-- C objects: closed once, counted while open, collected when unreachable.
 local perigee = require "perigee"
 local test = require("harness").test
 
@@ -16,7 +16,7 @@ test("an object is open until it is closed, and closing twice is fine", function
   t.match(tostring(x), "closed")
 end)
 
-test("<close> and the collector close what is dropped", function(t)
+test("<close> and the collector close objects", function(t)
   local before = live()
   do
     local x <close> = perigee.tensor.zeros { 2 }
@@ -29,7 +29,7 @@ test("<close> and the collector close what is dropped", function(t)
   t.eq(live(), before)
 end)
 
-test("bytes that Lua cannot see make the collector work", function(t)
+test("memory outside Lua's heap drives the collector", function(t)
   local peak = 0
   for _ = 1, 400 do
     perigee.tensor.zeros { 256 * 1024 } -- 1 MiB each
@@ -38,7 +38,7 @@ test("bytes that Lua cannot see make the collector work", function(t)
   t.ok(peak < 200 << 20, ("%d MiB were alive at once"):format(peak >> 20))
 end)
 
-test("the wrong self is refused by name", function(t)
+test("a self of the wrong class is refused", function(t)
   local x <close> = perigee.tensor.zeros { 2 }
   t.raises(function() x.close({}) end, "perigee.Tensor expected")
   t.raises(function() x.sum(io.stdout) end, "perigee.Tensor expected")

@@ -7,31 +7,8 @@ local test = require("harness").test
 
 local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
 
-local function directories()
-  local list, uv = {}, require "luv"
-  local scan = uv.fs_scandir "tests/golden"
-  for name in uv.fs_scandir_next, scan do
-    if uv.fs_stat("tests/golden/" .. name .. "/golden.safetensors") then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
-end
-
---- A tensor of a file of expected values.
-local function read(weights, name)
-  local info = weights:find(name)
-  if not info then return end
-  local values = weights:rows(name, { count = info.rows })
-  return perigee.tensor(values):reshape(info.shape), info
-end
-
-local function ids_of(golden, name)
-  local t = read(golden, name)
-  if not t then return end
-  local ids = {}
-  for i, v in ipairs(t:totable()) do ids[i] = math.tointeger(v) end
-  return ids
-end
+local samples = require "samples"
+local ids_of = samples.read_ids
 
 local function bytes(t) return t:bytes() end
 
@@ -173,7 +150,7 @@ local function check_cache(t, model, ids, cache, exact)
   check_save(t, model, ids, cache)
 end
 
-for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or directories()) do
+for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or samples.directories "golden.safetensors") do
   test(name, function(t)
     local model = assert(models.load("tests/golden/" .. name))
     local golden <close> = assert(perigee.weights.open("tests/golden/" .. name .. "/golden.safetensors"))

@@ -330,13 +330,7 @@ end)
 
 -- ---- templates made by a grammar -----------------------------------------------------------------------------------
 
-local function generator(seed)
-  local state = seed
-  return function(n)
-    state = (state * 6364136223846793005 + 1442695040888963407) & 0x7fffffffffffffff
-    return (state >> 33) % n + 1
-  end
-end
+local generator = require("samples").generator
 
 local GRAMMAR = {
   body = { "", "$body$body", "$body$body$body", "text ", "{{ $value }}", "{% if $value %}$body{% else %}$body{% endif %}",

@@ -1,15 +1,15 @@
--- The harness itself: what it must catch.
+-- The harness itself: the failures it must catch.
 local harness = require "harness"
 local perigee = require "perigee"
 local test = harness.test
 local uv = require "luv"
 
-test("a forced collection takes what nobody holds", function(t)
+test("a forced collection frees unreachable values", function(t)
   local forced = debug.gethook() ~= nil
   local weak = setmetatable({}, { __mode = "v" })
   weak[1] = {}
   local a = "x"
-  local b = a .. #weak -- takes the register of the table, then allocates
+  local b = a .. #weak -- reuses the register of the table, then allocates
   t.eq(#b, 2)
   if forced then t.eq(weak[1], nil) end
 end)
@@ -19,7 +19,7 @@ test("expected callbacks are counted", function(t)
   timer:start(1, 0, t.expect(function() timer:close() end))
 end)
 
-test("deep comparison tells integers from floats and sees missing keys", function(t)
+test("deep comparison distinguishes integers from floats and finds missing keys", function(t)
   t.eq({ 1, { a = 2 } }, { 1, { a = 2 } })
   t.eq(0 / 0, 0 / 0)
   local function differs(a, b)
@@ -35,13 +35,13 @@ test("deep comparison tells integers from floats and sees missing keys", functio
   differs("1", 1)
 end)
 
---- The outcome of a test that is run inside this one, and its first failure.
+--- The outcome of a test run inside this one, and its first failure.
 local function outcome_of(body)
   local outcome, inner = harness.run_case({ name = "inner", body = body }, false)
   return outcome, inner.failures[1]
 end
 
-test("what is left over, wrong or not called is a failure", function(t)
+test("leaks, errors and callbacks that are not called are failures", function(t)
   local function fails(body, part)
     local outcome, why = outcome_of(body)
     t.eq(outcome, "failed", part)

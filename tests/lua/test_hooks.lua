@@ -6,11 +6,8 @@ local function open(name)
   return assert(perigee.open("tests/golden/" .. name, { threads = 2 }))
 end
 
-local function ids_of(n, seed)
-  local ids = {}
-  for i = 1, n do ids[i] = (i * 7919 + seed * 104729 + i * i * seed) % 100 end
-  return ids
-end
+local samples = require "samples"
+local function ids_of(n, seed) return samples.ids(n, seed, 100) end
 
 local function with(request, more)
   local out = {}

@@ -2,7 +2,7 @@
 local perigee = require "perigee"
 local test = require("harness").test
 
-test("modules are there, and only text is loaded", function(t)
+test("modules exist, and only text chunks are loaded", function(t)
   t.ok(require("cjson").encode)
   t.ok(require("luv").hrtime)
   t.raises(function() require "no.such.module" end, "no script 'no/such/module.lua'")
@@ -28,12 +28,14 @@ test("embedded scripts can be listed and read", function(t)
   local names = perigee.sys.scripts()
   local found = {}
   for _, name in ipairs(names) do found[name] = true end
-  t.ok(found["main.lua"] and found["cmd/run.lua"] and found["repl/init.lua"] and found["meta/perigee.lua"])
+  for _, name in ipairs { "main.lua", "cmd/run.lua", "repl/init.lua", "meta/perigee.lua" } do
+    t.ok(found[name], name)
+  end
   t.match(perigee.sys.script "main.lua", "^%-%- main")
   t.eq(perigee.sys.script "nothing.lua", nil)
 end)
 
-test("errors are values with code and text", function(t)
+test("errors are values with code and message", function(t)
   local err = perigee.error("io", "a: b")
   t.eq({ err.code, err.message, tostring(err) }, { "io", "a: b", "a: b" })
   t.raises(function() perigee.error("io") end, "bad argument #2")
@@ -50,7 +52,7 @@ test("the machine and the versions", function(t)
   t.ok(used > 0 and (cap == 0 or used < cap))
 end)
 
-test("CPU time passes while working, not while waiting", function(t)
+test("CPU time grows while computing, not while waiting", function(t)
   local before = perigee.sys.cpu_ns()
   require("luv").sleep(50)
   local waited = perigee.sys.cpu_ns() - before
@@ -62,7 +64,7 @@ test("CPU time passes while working, not while waiting", function(t)
   t.ok(waited < 40e6, ("%d ns of CPU time in 50 ms of sleep"):format(waited))
 end)
 
-test("columns of a text", function(t)
+test("width of a text", function(t)
   t.eq(perigee.sys.width "", 0)
   t.eq(perigee.sys.width "abc", 3)
   t.eq(perigee.sys.width "é", 1)
@@ -72,11 +74,13 @@ test("columns of a text", function(t)
   t.eq(perigee.sys.width "\0\1", 2)
 end)
 
-test("texts are compared, and files allowed", function(t)
+test("comparison in constant time, and the limit of open files", function(t)
   local equal = perigee.sys.equal
-  t.eq({ equal("", ""), equal("a", "a"), equal("key\0x", "key\0x"), equal(("x"):rep(300), ("x"):rep(300)) },
+  t.eq({ equal("", ""), equal("a", "a"), equal("key\0x", "key\0x"),
+    equal(("x"):rep(300), ("x"):rep(300)) },
     { true, true, true, true })
-  t.eq({ equal("", "a"), equal("a", ""), equal("a", "b"), equal("ab", "aba"), equal("abab", "ab"), equal("key\0x", "key\0y") },
+  t.eq({ equal("", "a"), equal("a", ""), equal("a", "b"), equal("ab", "aba"), equal("abab", "ab"),
+    equal("key\0x", "key\0y") },
     { false, false, false, false, false, false })
   t.raises(function() equal("a") end, "string expected")
   local files = assert(perigee.sys.raise_files())

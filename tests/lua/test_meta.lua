@@ -1,9 +1,9 @@
--- Every function and field that C shows to Lua has an annotation in scripts/meta, and the other way round.
+-- Every function and field that C exposes to Lua has an annotation in scripts/meta, and vice versa.
 local help = require "repl.help"
 local perigee = require "perigee"
 local test = require("harness").test
 
---- "perigee.sys.machine" -> kind, for everything below the table perigee, and "perigee.Tensor.rows" for the classes.
+--- "perigee.sys.machine" -> kind, for all fields of perigee; "perigee.Tensor.rows" for classes.
 local function exposed()
   local out = {}
   local function walk(t, path)
@@ -22,7 +22,7 @@ local function exposed()
   return out
 end
 
---- Annotated members of modules and of classes that C has; plain tables (options, results) are described, not exposed.
+--- Annotated members of modules and C classes. Plain tables (options, results) are not exposed.
 local function annotated()
   local out, classes = {}, perigee.classes()
   for _, e in ipairs(help.entries()) do
@@ -36,7 +36,7 @@ test("annotations and C functions are the same list", function(t)
   local have, described = exposed(), annotated()
   t.eq(have["perigee.guard"], "function")
   t.eq(described["perigee.sys.machine"], "function")
-  --- Names in a whose kind is another one in b, or that are not there at all.
+  --- Names of a that are missing in b, or have another kind there.
   local function differing(a, b)
     local out = {}
     for name, kind in pairs(a) do
@@ -45,11 +45,12 @@ test("annotations and C functions are the same list", function(t)
     table.sort(out)
     return out
   end
-  t.eq(differing(have, described), {}, "C functions and fields without an annotation in scripts/meta")
-  t.eq(differing(described, have), {}, "annotations in scripts/meta of what does not exist")
+  t.eq(differing(have, described), {},
+    "C functions and fields without an annotation in scripts/meta")
+  t.eq(differing(described, have), {}, "annotations in scripts/meta of things that do not exist")
 end)
 
-test("the reader of annotations", function(t)
+test("annotations are parsed", function(t)
   local entries = help.read [[
 ---@meta
 

@@ -10,31 +10,8 @@ local test = require("harness").test
 local TOLERANCE, GGUF_TOLERANCE = 2e-3, 1e-3
 local forced = ... -- with a collection at every step: a few models are enough
 
-local function directories()
-  local list = {}
-  local scan = uv.fs_scandir "tests/golden"
-  for name in uv.fs_scandir_next, scan do
-    if uv.fs_stat("tests/golden/" .. name .. "/golden.safetensors") then list[#list + 1] = name end
-  end
-  table.sort(list)
-  return list
-end
-
---- A tensor of the golden file.
-local function read(weights, name)
-  local info = weights:find(name)
-  if not info then return end
-  local values = weights:rows(name, { count = info.rows })
-  return perigee.tensor(values):reshape(info.shape), info
-end
-
-local function ids_of(golden, name)
-  local t = read(golden, name)
-  if not t then return end
-  local ids = {}
-  for i, v in ipairs(t:totable()) do ids[i] = math.tointeger(v) end
-  return ids
-end
+local samples = require "samples"
+local read, ids_of = samples.read, samples.read_ids
 
 local function bytes(t) return t:bytes() end
 
@@ -115,7 +92,7 @@ local function among_others(model, ids)
   return table.concat(parts)
 end
 
-for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or directories()) do
+for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or samples.directories "golden.safetensors") do
   test(name, function(t)
     local model = assert(models.load("tests/golden/" .. name))
     local golden <close> = assert(perigee.weights.open("tests/golden/" .. name
@@ -173,7 +150,7 @@ test("separate and tied heads", function(t)
 end)
 
 test("every value has a unique name, and every layer is a value", function(t)
-  for _, name in ipairs(forced and { "llama" } or directories()) do
+  for _, name in ipairs(forced and { "llama" } or samples.directories "golden.safetensors") do
     local model = assert(models.load("tests/golden/" .. name))
     local values, seen, layers = model.graph:values(), {}, 0
     for _, v in ipairs(values) do

@@ -236,13 +236,7 @@ end)
 
 -- ---- anything at all -----------------------------------------------------------------------------------------------
 
-local function generator(seed)
-  local state = seed
-  return function(n)
-    state = (state * 6364136223846793005 + 1442695040888963407) & 0x7fffffffffffffff
-    return (state >> 33) % n + 1
-  end
-end
+local generator = require("samples").generator
 
 local WORDS = { "user", "assistant", "system", "developer", "tool", "function", "text", "image_url", "thinking", "", "x",
   "<think>", "<tool_call>", "{\"a\": [1, 2]}", "null", "x-anthropic-billing-header:", "\n", "\xF0\x9F\x8C\x99" }

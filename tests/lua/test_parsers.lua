@@ -16,23 +16,8 @@ local test = harness.test
 local folder = debug.getinfo(1, "S").source:match "^@(.*)/lua/[^/]*$" .. "/parsers/"
 
 --- A small generator of our own, so that a failure can be repeated.
-local function generator(seed)
-  local state = seed
-  return function(n)
-    state = (state * 6364136223846793005 + 1442695040888963407) & 0x7fffffffffffffff
-    return (state >> 33) % n + 1
-  end
-end
-
-local function cut(s, random)
-  local pieces, at = {}, 1
-  while at <= #s do
-    local n = random(random(4) == 1 and 40 or 5)
-    pieces[#pieces + 1] = s:sub(at, at + n - 1)
-    at = at + n
-  end
-  return pieces
-end
+local samples = require "samples"
+local generator, cut = samples.generator, samples.cut
 
 local KINDS = { "unfinished", "unknown", "analysis", "commentary" }
 
