@@ -46,9 +46,10 @@ static void batch_close(void *self) {
 
 #define METHODS(X)                                                                                 \
   X(add)                                                                                           \
-  X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin)  \
-      X(save) X(load) X(sequences) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain)        \
-          X(stop) X(pending) X(completed)
+  X(cancel)                                                                                        \
+  X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin) X(save)    \
+      X(load) X(sequences) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain) X(stop)   \
+          X(pending) X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
 #define DECLARE(n) static int l_##n(lua_State *L);
 METHODS(DECLARE)
@@ -97,9 +98,9 @@ static int done(lua_State *L, pe_status rc, const pe_error *err) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer",    "threads",          "sequences",     "step_tokens", "context",
-      "cache_tokens", "kv_bits",          "kv_block", "stride",      "cache_bytes",
-      "cache_folder", "cache_disk_bytes", "end_ids",  "share",       NULL};
+      "tokenizer",    "threads",          "sequences", "step_tokens", "context",
+      "cache_tokens", "kv_bits",          "kv_block",  "stride",      "cache_bytes",
+      "cache_folder", "cache_disk_bytes", "end_ids",   "share",       NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
       .rows = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
@@ -163,11 +164,11 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
 
 static int l_add(lua_State *L) { /* [self, request] -> [seq, how many] or [nil, err] */
   batch *s = check(L);
-  pe_request r = pe_l_batch_request(L, 2);
+  pe_request r;
   pe_error err;
   pe_seq_id first;
-  pe_status rc =
-      s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
+  pe_status rc = pe_l_batch_request(L, 2, &r, &err);
+  if (!rc) rc = s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
   if (rc) return pe_bind_error(L, &err);
   lua_pushinteger(L, first);
   lua_pushinteger(L, r.n);
@@ -529,7 +530,8 @@ static int l_completed(lua_State *L) {
 }
 
 int pe_open_batch(lua_State *L) {
-  static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"open", l_open}, {"fields", pe_l_batch_fields}, {NULL, NULL}};
   pe_bind_class(L, &batch_class);
   luaL_newlib(L, functions);
   return 1;

@@ -8,8 +8,10 @@
 #include "lua/bind.h"
 #include "runtime/batch/worker.h"
 
-/* [... request at arg] -> [..., lists]: everything raises that is not of the right type; numbers are checked by the batch. */
-pe_request pe_l_batch_request(lua_State *L, int arg);
+/* [... request at arg] -> [..., lists]: a wrong type raises, a number out of range is an error. */
+pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *out, pe_error *err);
+/* perigee.batch.fields: [] -> [list] of the scalar fields of a request. */
+int pe_l_batch_fields(lua_State *L);
 /* [..., list] -> [..., list, userdata]: a list of ids. `what` names it in errors. */
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what);
 /* [... map at arg] -> [..., userdata]: {[id] = bias}. */
@@ -19,7 +21,8 @@ pe_draw pe_l_batch_draw(lua_State *L, int arg);
 
 void pe_l_batch_append_events(lua_State *L, const pe_event *event,
                               int32_t count); /* [list] -> [list] */
-void pe_l_batch_push_sequences(lua_State *L, const pe_seq_info *seq, int32_t count); /* [] -> [list] */
+void pe_l_batch_push_sequences(lua_State *L, const pe_seq_info *seq,
+                               int32_t count); /* [] -> [list] */
 /* [... {[seq] = table} at index] -> [..., list]: sequences that have no table there are left out. */
 void pe_l_batch_refill_sequences(lua_State *L, int tables, const pe_seq_info *seq, int32_t count);
 void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);              /* [] -> [table] */

@@ -100,6 +100,9 @@ typedef struct pe_request { /* everything is copied */
   uint64_t salt;
 } pe_request;
 
+pe_field_list pe_request_fields(void); /* the scalars besides sampling; offsets in pe_request */
+pe_request pe_request_defaults(void);
+
 /* first: the row of choice 0; choice i is *first + i. PE_EARG, PE_ELIMIT with the numbers; nothing has changed then. */
 pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_seq_id *first, pe_error *err);
 /* Takes effect at once; its FINISH event says PE_FINISH_CANCEL. All text that was certain has come by then; what was held

@@ -100,7 +100,7 @@ static inline int32_t pe_batch_seq_made(const pe_batch_seq *r) {
 }
 static inline bool pe_batch_seq_runs(const pe_batch_seq *r) { return r->seq.kv != NULL; }
 
-/* ---- requests and rows (batch_seq.c) --------------------------------------------------------------------------- */
+/* ---- requests (batch_request.c), rows (batch_seq.c) --------------------------------------------------------------------------- */
 
 pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, int32_t *limit,
                                  pe_error *err);

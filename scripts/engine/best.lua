@@ -30,12 +30,12 @@ local function check(given, callbacks)
   requests.check(given, callbacks)
   local n, of = math.max(given.n or 1, 1), given.best_of
   if of < n or of > best.MOST then
-    error(("best_of is %d, it must be within n, which is %d, and %d"):format(of, n, best.MOST), 0)
+    error(("best_of must be between n, which is %d, and %d, got %d"):format(n, best.MOST, of), 0)
   end
   if given.on_token then
     error(("best_of is %d and n is %d: tokens cannot be streamed before the best are known"):format(of, n), 0)
   end
-  if given.hold then error(("best_of is %d: its candidates draw by themselves, none can hold"):format(of), 0) end
+  if given.hold then error(("best_of is %d: candidates cannot be held"):format(of), 0) end
   return n
 end
 

@@ -15,8 +15,8 @@ local Model = {}
 Model.__index = Model
 Model.__name = "perigee.Model"
 
---- generation_config.json, else what config.json says, as a table.
-local function generation_config(path)
+--- generation_config.json as a table; empty when there is none.
+local function read_generation_config(path)
   local source = text.read_file(path .. "/generation_config.json")
   local parsed = source and json.decode(source)
   return json.is_object(parsed) and parsed or {}
@@ -41,9 +41,9 @@ end
 local function open(path, options)
   local loaded, why = lib.load(path)
   if not loaded then return nil, why end
-  local generation = generation_config(path)
+  local generation = read_generation_config(path)
   local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph, builder = loaded.builder,
-    config = loaded.config, generation = generation, options = options or {}, stops = {} }, Model)
+    config = loaded.config, generation_config = generation, options = options or {}, stops = {} }, Model)
   local runner, wrong = run.new(self, settings(self))
   if not runner then return nil, ("%s: %s"):format(path, wrong) end
   as_set(generation.eos_token_id or loaded.config.eos_token_id, self.stops)

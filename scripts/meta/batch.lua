@@ -25,37 +25,50 @@ local batch = {}
 ---@return perigee.Error? err
 function batch.open(graph, options) end
 
----@class perigee.BatchRequest
+---@class perigee.BatchRequest  Scalars are described in C (runtime/batch); batch.fields() lists them.
 ---@field prompt integer[]
----@field max_tokens? integer     By default to the end of the context.
----@field min_tokens? integer
----@field n? integer              Choices; choice i draws with seed + i.
----@field temperature? number     0: always the best token.
----@field top_p? number
----@field top_k? integer
----@field min_p? number
----@field typical_p? number
----@field xtc_probability? number
----@field xtc_threshold? number
----@field repetition_penalty? number
----@field presence_penalty? number
----@field frequency_penalty? number
----@field penalty_window? integer  Last tokens that count for the penalties; 0: all.
----@field seed? integer
----@field top_logprobs? integer   So many alternatives beside each token's logprob, 20 at most; none: no logprobs.
----@field logit_bias? table<integer, number>
----@field banned? integer[]       Tokens that never come.
----@field stop? string|string[]
----@field stop_ids? integer[]
----@field bad_words? integer[][]
----@field boundaries? integer[]   Positions in the prompt where a message ends.
----@field ignore_eos? boolean
----@field skip_special? boolean   In the text (true).
----@field keep_special? integer[] Special tokens that are in the text all the same.
----@field no_cache? boolean
----@field salt? integer           Keeps the prefix caches of tenants apart.
----@field hold? boolean           Every draw waits for sample.
----@field keep_logits? boolean    Its logits can be had from its first token on.
+---@field max_tokens? integer  Tokens to generate; without it, up to the end of the context.
+---@field min_tokens? integer  End tokens and stop strings are ignored before this many tokens.
+---@field n? integer  Choices: answers to the same prompt.
+---@field ignore_eos? boolean  The model's end tokens do not end the answer.
+---@field skip_special? boolean  Leaves special tokens out of the text.
+---@field no_cache? boolean  Neither reads nor fills the prefix cache.
+---@field hold? boolean  Every draw waits for sample.
+---@field keep_logits? boolean  Keeps the logits of each step, from the first token on.
+---@field salt? integer  Separates the prefix caches of tenants.
+---@field temperature? number  Randomness of the draw; 0 always takes the best token.
+---@field top_p? number  Samples from the best tokens whose probabilities reach this sum; 1 is off.
+---@field top_k? integer  Samples from this many best tokens; 0 is off.
+---@field min_p? number  Drops tokens below this fraction of the best token's probability; 0 is off.
+---@field typical_p? number  Samples from the tokens of most typical surprise that reach this sum; 1 is off.
+---@field xtc_probability? number  How often all tokens above xtc_threshold but the least likely are dropped; 0 is off.
+---@field xtc_threshold? number  The probability that xtc looks for.
+---@field repetition_penalty? number  Divides the logits of tokens in prompt and answer; 1 is off.
+---@field presence_penalty? number  Subtracted from the logits of tokens that the answer contains; 0 is off.
+---@field frequency_penalty? number  Subtracted once for each time the answer contains the token; 0 is off.
+---@field penalty_window? integer  Penalties count this many last tokens; 0 counts all.
+---@field seed? integer  Seed of the draw; choice i draws with seed + i.
+---@field top_logprobs? integer  Reports logprobs, and this many alternatives for each token.
+---@field logit_bias? table<integer, number>  Added to the logits of these tokens.
+---@field banned? integer[]  Tokens that are never sampled.
+---@field stop? string|string[]  The answer ends before the first of these strings.
+---@field stop_ids? integer[]  The answer ends with one of these tokens, in addition to the model's end tokens.
+---@field bad_words? integer[][]  Token sequences that are never completed.
+---@field boundaries? integer[]  Positions in the prompt where a message ends; prefixes may be resumed there.
+---@field keep_special? integer[]  Special tokens that stay in the text despite skip_special.
+
+---@class perigee.BatchField  One scalar field of a request.
+---@field name string
+---@field type string  "number", "integer" or "boolean".
+---@field min? number  The lowest valid value; none: any finite number.
+---@field max? number  The highest valid value.
+---@field above? boolean  min itself is not valid.
+---@field default? number|boolean  The value of a request without the field; none: it has no effect then.
+---@field help string
+
+---The scalar fields of a request, with their ranges and defaults.
+---@return perigee.BatchField[]
+function batch.fields() end
 
 ---@class perigee.BatchEvent
 ---@field seq integer           The sequence.

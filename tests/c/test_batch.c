@@ -152,7 +152,7 @@ static void test_admission(void) {
   CHECK_INT(all, 24);
   CHECK_INT(room, 24);
   CHECK_FAILS(pe_batch_add(b, &large, &none, &err), PE_ELIMIT, err,
-              "needs room for 27 tokens, and the cache has room for 24");
+              "needs a KV cache of 27 tokens, the whole cache has 24");
   pe_seq_id first = add(&r), second = add(&r);
   step(100, false);
   pe_batch_room(b, &room, &all);
@@ -365,18 +365,18 @@ static void test_refusals(void) {
   pe_str empty = pe_str_of("", 0), word = pe_str_c("x");
   pe_ids_view none = {&wrong, 0};
   refusal list[] = {{PE_EARG, "prompt is empty", request(0, 1)},
-                    {PE_EARG, "id -1", request(1, 1)},
-                    {PE_EARG, "n is -1", request(4, 1)},
-                    {PE_EARG, "n is 129", request(4, 1)},
-                    {PE_EARG, "min_tokens is -2", request(4, 1)},
-                    {PE_EARG, "min_tokens is 2, more than max_tokens, which is 1", request(4, 1)},
+                    {PE_EARG, "got -1", request(1, 1)},
+                    {PE_EARG, "n must be between 1 and 128, got -1", request(4, 1)},
+                    {PE_EARG, "n must be between 1 and 128, got 129", request(4, 1)},
+                    {PE_EARG, "min_tokens must be 0 or more, got -2", request(4, 1)},
+                    {PE_EARG, "min_tokens must not exceed max_tokens, got 2 and 1", request(4, 1)},
                     {PE_EARG, "temperature", request(4, 1)},
-                    {PE_EARG, "boundary 9", request(4, 1)},
-                    {PE_EARG, "string 1 is empty", request(4, 1)},
-                    {PE_EARG, "bad_words: number 1 is empty", request(4, 1)},
-                    {PE_ELIMIT, "context of 10", request(10, 1)},
-                    {PE_EARG, "stop_ids: id -1", request(4, 1)},
-                    {PE_EARG, "no tokenizer", request(4, 1)}};
+                    {PE_EARG, "boundaries[1] must be between 0 and the prompt's 4 tokens, got 9", request(4, 1)},
+                    {PE_EARG, "stop[1] is empty", request(4, 1)},
+                    {PE_EARG, "bad_words[1] is empty", request(4, 1)},
+                    {PE_ELIMIT, "context is 10", request(10, 1)},
+                    {PE_EARG, "stop_ids: token id must be between 0 and 23, got -1", request(4, 1)},
+                    {PE_EARG, "need a tokenizer", request(4, 1)}};
   list[1].r.prompt.id = &wrong, list[2].r.n = -1, list[3].r.n = 129, list[4].r.min_tokens = -2,
   list[5].r.min_tokens = 2;
   list[6].r.sampling.temperature = NAN, list[7].r.boundary = (pe_ids_view){&far, 1},

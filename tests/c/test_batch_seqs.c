@@ -120,7 +120,7 @@ static void test_keep_special(void) {
   keep[0] = VOCAB; /* a mark that the model cannot say does no harm */
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = -1;
-  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special: a list of -1 ids");
+  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special has -1 ids");
   batch_close(), model_close(&m);
 }
 

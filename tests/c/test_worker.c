@@ -304,7 +304,7 @@ static void refusals(void) {
   pe_request r = {.prompt = {prompt, 200}, .sampling = pe_sampling_defaults()};
   CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ELIMIT, err, "200");
   r.prompt.count = 3, r.sampling.temperature = -1;
-  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "temperature is -1");
+  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "temperature must be 0 or more, got -1");
   r.sampling.temperature = 0, prompt[2] = SMALL_VOCAB;
   CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "64");
   CHECK_INT(row, 77);
@@ -373,7 +373,7 @@ static void held_rows(void) {
       holds++;
       CHECK(pe_worker_logits(w, row, logits));
       CHECK_FAILS(pe_worker_sample(w, row, &(pe_draw){.banned = {(int32_t[]){99}, 1}}, &err),
-                  PE_EARG, err, "banned token 99");
+                  PE_EARG, err, "banned: token id must be between 0 and 63, got 99");
       CHECK_OK(pe_worker_sample(w, row, &(pe_draw){0}, &err), err);
       if (pe_worker_rows(w, &info, 1) == 1)
         CHECK(info.state == PE_SEQ_DECODE && info.left == 1); /* it can be granted at once */

@@ -1,6 +1,7 @@
 -- Batches from Lua: many sequences at once give what each gives alone, in the foreground and on the engine thread; policies that
 -- misbehave; sequences by hand.
 local perigee = require "perigee"
+local help = require "repl.help"
 local policy = require "policy"
 local test = require("harness").test
 local uv = require "luv"
@@ -226,24 +227,65 @@ test("what is pinned stays", function(t)
   t.eq(batch:room(), free)
   flood(30)
   t.eq(cached(pinned), 0)
-  t.raises(function() batch:pin({ 1, "x" }) end, "pin: entry 2 is x")
+  t.raises(function() batch:pin({ 1, "x" }) end, "pin[2] must be a token id, got x")
   t.raises(function() batch:pin({ 1 }, { of = true }) end, "'of'")
+end)
+
+test("the fields of a request are those of its annotations", function(t)
+  local noted, described = {}, {}
+  for _, e in ipairs(help.entries()) do
+    if e.class == "perigee.BatchRequest" and e.kind == "field" then noted[e.member] = e.description end
+  end
+  for _, f in ipairs(perigee.batch.fields()) do
+    described[f.name] = f
+    t.eq(noted[f.name], f.type .. "  " .. f.help, f.name)
+    if type(f.default) == "number" then
+      t.ok(f.default >= (f.min or f.default) and f.default <= (f.max or f.default), f.name)
+    end
+    noted[f.name] = nil
+  end
+  for name, description in pairs(noted) do
+    t.ok(not description:match "^number" and not description:match "^boolean" and not description:match "^integer ",
+      name .. " is annotated, but batch.fields() lacks it")
+  end
+  local top_p, max_tokens, seed = described.top_p, described.max_tokens, described.seed
+  t.eq({ top_p.type, top_p.min, top_p.max, top_p.above, top_p.default }, { "number", 0.0, 1.0, true, 1.0 })
+  t.eq({ max_tokens.min, max_tokens.max, max_tokens.default }, { 0 })
+  t.eq({ seed.type, seed.min, seed.max, seed.default }, { "integer", nil, nil, 0 })
+end)
+
+test("an error about a field names it", function(t)
+  local model <close> = open "llama"
+  local batch <close> = assert(model:batch { sequences = 2, context = 64 })
+  local function field(more)
+    more.prompt = more.prompt or { 1 }
+    return t.fails("argument", batch:add(more)).field
+  end
+  t.eq(field { top_p = 2 }, "top_p")
+  t.eq(field { max_tokens = -1 }, "max_tokens")
+  t.eq(field { top_k = 1 << 40 }, "top_k")
+  t.eq(field { n = 0 }, "n")
+  t.eq(field { stop_ids = { -1 } }, "stop_ids")
+  t.eq(field { logit_bias = { [100000] = 1 } }, "logit_bias")
+  t.eq(field { prompt = {} }, "prompt")
+  local seq = assert(batch:add { prompt = { 1 } })
+  t.raises(function() seq:bias { abc = 7 } end, "got [abc] = 7")
 end)
 
 test("what cannot be", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { sequences = 2, context = 64 })
   t.raises(function() batch:add { prompt = { 1 }, temprature = 1 } end, "unknown key 'temprature', is it 'temperature'?")
-  t.raises(function() batch:add { max_tokens = 1 } end, "'prompt' is missing")
-  t.raises(function() batch:add { prompt = { 1, "x" } } end, "token 2 of 'prompt' is no id: x")
-  t.raises(function() batch:add { prompt = { 1 }, stop = 5 } end, "'stop' must be text or a list")
+  t.raises(function() batch:add { max_tokens = 1 } end, "prompt is missing")
+  t.raises(function() batch:add { prompt = { 1, "x" } } end, "prompt[2] must be a token id, got x")
+  t.raises(function() batch:add { prompt = { 1 }, stop = 5 } end, "stop must be a string or a list of strings, got number")
   t.raises(function() model:batch { sequencez = 2 } end, "unknown option 'sequencez', is it 'sequences'?")
-  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, temperature = -2 })), "temperature is %-2")
-  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, top_p = 0 / 0 })), "top_p is")
-  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, min_p = math.huge })), "min_p is inf")
+  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, temperature = -2 })), "temperature must be 0 or more, got %-2")
+  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, top_p = 0 / 0 })), "top_p must be above 0 and at most 1, got")
+  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, min_p = math.huge })), "min_p must be between 0 and 1, got inf")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 100000 } })), "100000")
   t.match(tostring(t.fails("limit", batch:add { prompt = ids_of(64, 1, 100) })), "64")
-  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, stop = "x" })), "no tokenizer")
+  t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, stop = "x" })), "stop strings need a tokenizer")
   t.raises(function() batch:step { { "a", 1 } } end, "grant 1")
   t.raises(function() batch.core:submit {} end, "start it first")
   t.eq(batch.core:drain(), {})

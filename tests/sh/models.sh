@@ -122,7 +122,8 @@ try "a stop token" 0 generate $G/llama --jsonl; out '"finish_reason": "stop"'; o
 printf '%s\n' '{"prompt": [5, 6], "stop_token_ids": ["x"]}' '{"prompt": [5, 6], "messages": []}' '{"prompt": [5, 300]}' '{"prompt": []}' \
   '{"prompt": [5], "max_tokens": -1}' '{"prompt": [5], "top_k": 1.5}' '{"prompt": [5], "temperature": "hot"}' '{"messages": []}' >"$T/in"
 try "requests that are wrong" 0 generate $G/llama --jsonl; no_err; lines 8; lacks '"text"'; lacks ".lua:"
-out "a line has 'prompt' or 'messages', not both"; out "the model has no chat template"; out "prompt: id 300 is not within 0 and 127"; out "max_tokens is -1"; out "'top_k' must be integer"; out "'temperature' must be number"
+out "a line has 'prompt' or 'messages', not both"; out "the model has no chat template"; out "prompt: token id must be between 0 and 127, got 300"; out "max_tokens must be 0 or more, got -1"
+out "top_k must be an integer"; out "temperature must be a number"
 printf '%s\n' '{"prompt": [5, 6], "max_tokens": 0}' '{"prompt": [5, 6]}' >"$T/in"
 try "to the end of the context" 0 generate $G/llama --jsonl --context 12; out '"completion_tokens": 0'; out '"finish_reason": "'
 cp -r $G/llama "$T/ended" && printf '{"eos_token_id": [], "do_sample": false}' >"$T/ended/generation_config.json"
@@ -139,8 +140,8 @@ printf '%s\n' '{"prompt": [5], "n": 2}' '{"prompt": [5], "best_of": 0}' '{"promp
   '{"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]}' '{"prompt": [5], "temperature": NaN}' '{"prompt": [5], "frequency_penalty": Infinity}' \
   '{"prompt": [5], "repetition_penalti": 2}' '{"prompt": [5], "max_tokens": 1}' >"$T/in"
 try "requests that can never be answered" 0 generate $G/llama --jsonl --context 12; no_err; lines 9; lacks ".lua:"
-out "n is 2: a line gets one answer"; out "best_of is 0, it must be within n, which is 1, and 128"; out "best_of is -2"; out "best_of is 500"
-out "the prompt has 12 tokens, and with one more it must be within the context of 12"; out "temperature is"; out "frequency_penalty is inf"
+out "n is 2: a line gets one answer"; out "best_of must be between n, which is 1, and 128, got 0"; out "got -2"; out "got 500"
+out "prompt of 12 tokens does not fit: the context is 12 and one token must be left"; out "temperature must be"; out "frequency_penalty must be finite, got inf"
 out "unknown key 'repetition_penalti', is it 'repetition_penalty'?"; out '"completion_tokens": 1'
 
 # ---- bench ----

@@ -28,7 +28,7 @@ end
 --- A batch over a loaded model: prompts are ids, nothing ends an answer but its limit.
 function common.batch(model, options)
   local plain = { graph = model.graph, config = model.config, weights = model.weights, options = model.options, stops = {},
-    generation = {}, tokenizer = function() end, ids = function(_, ids) return ids end }
+    generation_config = {}, tokenizer = function() end, ids = function(_, ids) return ids end }
   local batch, why = batches.open(plain, options)
   if not batch then error(why, 0) end
   return batch
