@@ -35,5 +35,5 @@ assert(batch:run())
 
 print(tables.render(out, { header = true }))
 local stats = batch:stats()
-print(("%d tokens read, %d found in the prefix cache, %d written, in %d steps"):format(stats.read_tokens, stats.cached_tokens,
-  stats.written_tokens, stats.steps))
+print(("%d tokens read, %d found in the prefix cache, %d written, in %d steps"):format(stats.prefill_tokens, stats.cached_tokens,
+  stats.decode_tokens, stats.steps))

@@ -35,7 +35,7 @@ static pe_ids_view ids_option(lua_State *L, int arg, const char *key) {
   return pe_l_batch_ids(L, -1, key);
 }
 
-const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count) {
+pe_bias_view pe_l_batch_bias(lua_State *L, int arg) {
   arg = lua_absindex(L, arg);
   if (!lua_istable(L, arg))
     luaL_error(L, "logit_bias must be a table {[token id] = number}, got %s",
@@ -55,15 +55,14 @@ const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count) {
       luaL_error(L, "logit_bias: token id %I is out of range", (LUAI_UACINT)id);
     bias[n++] = (pe_logit_bias){(int32_t)id, (float)lua_tonumber(L, -1)};
   }
-  *count = (int32_t)n;
-  return bias;
+  return (pe_bias_view){bias, (int32_t)n};
 }
 
 pe_draw pe_l_batch_draw(lua_State *L, int arg) {
   static const char *const keys[] = {"bias", "banned", "force", NULL};
   pe_bind_options(L, arg, keys);
   pe_draw d = {0};
-  if (pe_bind_option(L, arg, "bias")) d.bias = pe_l_batch_bias(L, -1, &d.bias_count);
+  if (pe_bind_option(L, arg, "bias")) d.bias = pe_l_batch_bias(L, -1);
   d.banned = ids_option(L, arg, "banned");
   d.forced = ids_option(L, arg, "force");
   return d;
@@ -222,8 +221,10 @@ pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *r, pe_error *err
   if (!rc) rc = read_fields(L, arg, pe_sampling_fields(), &r->sampling, err);
   if (rc) return rc;
   r->prompt = ids_option(L, arg, "prompt");
-  if (pe_bind_option(L, arg, "logit_bias"))
-    r->sampling.bias = pe_l_batch_bias(L, -1, &r->sampling.bias_count);
+  if (pe_bind_option(L, arg, "logit_bias")) {
+    pe_bias_view bias = pe_l_batch_bias(L, -1);
+    r->sampling.bias = bias.bias, r->sampling.bias_count = bias.count;
+  }
   pe_ids_view banned = ids_option(L, arg, "banned");
   r->sampling.banned = banned.id, r->sampling.banned_count = banned.count;
   read_stop(L, arg, r);

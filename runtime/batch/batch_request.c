@@ -42,7 +42,7 @@ pe_request pe_request_defaults(void) {
 
 /* ---- checking ----------------------------------------------------------------------------------- */
 
-static pe_status check_ids(const pe_batch *b, const char *field, pe_ids_view v, pe_error *err) {
+pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view v, pe_error *err) {
   if (v.count < 0 || (v.count && !v.id))
     return pe_fail_field(err, PE_EARG, field, "%s has %d ids", field, v.count);
   for (int32_t i = 0; i < v.count; i++)
@@ -58,7 +58,7 @@ static pe_status check_bad_words(const pe_batch *b, const pe_request *r, pe_erro
     return pe_fail_field(err, PE_EARG, field, "bad_words has %d entries", r->bad_count);
   pe_status rc = PE_OK;
   for (int32_t i = 0; !rc && i < r->bad_count; i++) {
-    rc = check_ids(b, field, r->bad_words[i], err);
+    rc = pe_batch_ids_check(b, field, r->bad_words[i], err);
     if (!rc && !r->bad_words[i].count)
       rc = pe_fail_field(err, PE_EARG, field, "bad_words[%d] is empty", i + 1);
   }
@@ -90,8 +90,8 @@ static pe_status check_stop(const pe_batch *b, const pe_request *r, pe_error *er
 }
 
 static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *err) {
-  pe_status rc = check_ids(b, "prompt", r->prompt, err);
-  if (!rc) rc = check_ids(b, "stop_ids", r->stop_ids, err);
+  pe_status rc = pe_batch_ids_check(b, "prompt", r->prompt, err);
+  if (!rc) rc = pe_batch_ids_check(b, "stop_ids", r->stop_ids, err);
   if (!rc && r->keep_special.count < 0)
     rc = pe_fail_field(err, PE_EARG, "keep_special", "keep_special has %d ids",
                        r->keep_special.count);
@@ -128,30 +128,30 @@ static int64_t capacity(const pe_batch *b) {
   return b->o.context;
 }
 
-/* The last generated token is never computed, so it needs no room. */
-static pe_status check_room(const pe_batch *b, const pe_request *r, int32_t *limit, pe_error *err) {
+int32_t pe_batch_request_limit(const pe_batch *b, const pe_request *r) {
   int64_t room = capacity(b), most = b->o.context - r->prompt.count, n = r->max_tokens;
   if (n < 0) n = room - r->prompt.count + 1 > 1 ? room - r->prompt.count + 1 : 1;
-  if (n > most) n = most;
-  int64_t needed = r->prompt.count + (n > 0 ? n - 1 : 0);
-  if (needed > room)
-    return pe_fail(err, PE_ELIMIT,
-                   "the request needs a KV cache of %lld tokens, the whole cache has %lld",
-                   (long long)needed, (long long)room);
-  *limit = (int32_t)n;
-  return PE_OK;
+  return (int32_t)(n < most ? n : most);
 }
 
-pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, int32_t *limit,
-                                 pe_error *err) {
+/* The last generated token is never computed, so it needs no room. */
+static pe_status check_room(const pe_batch *b, const pe_request *r, pe_error *err) {
+  int64_t room = capacity(b), n = pe_batch_request_limit(b, r);
+  int64_t need = r->prompt.count + (n > 0 ? n - 1 : 0);
+  if (need <= room) return PE_OK;
+  return pe_fail(err, PE_ELIMIT,
+                 "the request needs a KV cache of %lld tokens, the whole cache has %lld",
+                 (long long)need, (long long)room);
+}
+
+pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_status rc = check_numbers(b, r, err);
   if (!rc) rc = check_lists(b, r, err);
   if (!rc) rc = pe_sampling_check(&r->sampling, b->plan->vocabulary, err);
-  if (!rc) rc = check_room(b, r, limit, err);
-  return rc;
+  return rc ? rc : check_room(b, r, err);
 }
 
-/* ---- copying --------------------------------------------------------------------------------------------------- */
+/* ---- copying ------------------------------------------------------------------------------------ */
 
 static bool copy(pe_arena *a, const void *from, size_t count, size_t size, const void **out) {
   *out = NULL;
@@ -172,8 +172,10 @@ static bool copy_ids(pe_arena *a, pe_ids_view *v) {
 static bool copy_bad_words(pe_arena *a, pe_request *r) {
   pe_ids_view *to = pe_arena_alloc(a, (size_t)r->bad_count * sizeof *to + 1);
   bool ok = to != NULL;
-  for (int32_t i = 0; ok && i < r->bad_count; i++)
-    to[i] = r->bad_words[i], ok = copy_ids(a, &to[i]);
+  for (int32_t i = 0; ok && i < r->bad_count; i++) {
+    to[i] = r->bad_words[i];
+    ok = copy_ids(a, &to[i]);
+  }
   r->bad_words = to;
   return ok;
 }
@@ -189,19 +191,27 @@ static bool copy_stop(pe_arena *a, pe_request *r) {
   return ok;
 }
 
+static bool copy_sampling(pe_arena *a, pe_sampling *s) {
+  const void *bias, *banned = NULL;
+  bool ok = copy(a, s->bias, (size_t)s->bias_count, sizeof *s->bias, &bias) &&
+            copy(a, s->banned, (size_t)s->banned_count, sizeof *s->banned, &banned);
+  s->bias = bias, s->banned = banned;
+  return ok;
+}
+
+/* Without the prompt. */
+static bool own_lists(pe_request *r, pe_arena *a) {
+  return copy_ids(a, &r->stop_ids) && copy_ids(a, &r->keep_special) && copy_ids(a, &r->boundary) &&
+         copy_bad_words(a, r) && copy_stop(a, r) && copy_sampling(a, &r->sampling);
+}
+
+bool pe_request_own(pe_request *r, pe_arena *arena) {
+  return copy_ids(arena, &r->prompt) && own_lists(r, arena);
+}
+
 static int by_number(const void *a, const void *b) {
   int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
   return (x > y) - (x < y);
-}
-
-static bool copy_boundaries(pe_arena *a, pe_ids_view *v) {
-  int32_t *to = pe_arena_alloc(a, (size_t)v->count * sizeof *to + 1);
-  if (!to) return false;
-  if (v->count)
-    memcpy(to, v->id, (size_t)v->count * sizeof *to),
-        qsort(to, (size_t)v->count, sizeof *to, by_number);
-  v->id = to;
-  return true;
 }
 
 void pe_batch_request_release(pe_batch_request *q) {
@@ -214,19 +224,14 @@ pe_status pe_batch_request_copy(const pe_request *r, pe_batch_request **out, pe_
   pe_batch_request *q = pe_calloc(1, sizeof *q);
   if (!q) return pe_nomem(err, "request");
   q->refs = 1, q->r = *r;
-  q->r.n = r->n ? r->n : 1, q->r.prompt.id = NULL;
-  pe_sampling *s = &q->r.sampling;
-  const void *bias = NULL, *banned = NULL;
-  bool ok = copy_ids(&q->arena, &q->r.stop_ids) && copy_ids(&q->arena, &q->r.keep_special) &&
-            copy_boundaries(&q->arena, &q->r.boundary) && copy_bad_words(&q->arena, &q->r) &&
-            copy_stop(&q->arena, &q->r) &&
-            copy(&q->arena, s->bias, (size_t)s->bias_count, sizeof *s->bias, &bias) &&
-            copy(&q->arena, s->banned, (size_t)s->banned_count, sizeof *s->banned, &banned);
-  if (!ok) {
+  q->r.n = r->n ? r->n : 1;
+  q->r.prompt.id = NULL;
+  if (!own_lists(&q->r, &q->arena)) {
     pe_batch_request_release(q);
     return pe_nomem(err, "request");
   }
-  s->bias = bias, s->banned = banned;
+  if (q->r.boundary.count)
+    qsort((void *)q->r.boundary.id, (size_t)q->r.boundary.count, sizeof(int32_t), by_number);
   *out = q;
   return PE_OK;
 }

@@ -209,6 +209,32 @@ static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_
   return pe_device_logits(o->exec, 0);
 }
 
+/* ---- commands that make sequences ---------------------------------------------------------------- */
+
+static inline pe_status batch_add(pe_batch *b, const pe_request *r, pe_seq_id *first,
+                                  pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_batch_do(b, &(pe_command){PE_DO_ADD, .request = r}, &reply, err);
+  if (!rc) *first = reply.first;
+  return rc;
+}
+
+static inline pe_status batch_fork(pe_batch *b, pe_seq_id parent, uint64_t seed, pe_seq_id *out,
+                                   pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_batch_do(b, &(pe_command){PE_DO_FORK, parent, .seed = seed}, &reply, err);
+  if (!rc) *out = reply.first;
+  return rc;
+}
+
+static inline int32_t batch_pin(pe_batch *b, pe_ids_view prompt, uint64_t salt, bool pin) {
+  pe_reply reply;
+  pe_error err;
+  pe_command c = {PE_DO_PIN, .pin = {.prompt = prompt, .salt = salt, .off = !pin}};
+  CHECK_OK(pe_batch_do(b, &c, &reply, &err), err);
+  return reply.found;
+}
+
 /* ---- chance ---------------------------------------------------------------------------------------------------- */
 
 static uint64_t chance_state = 1;

@@ -69,8 +69,8 @@ end)
 test("keys of hooks are checked", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { sequences = 2 })
-  t.raises(function() batch:add { prompt = { 1 }, watch = 1 } end, "'watch' must be boolean, not number")
-  t.raises(function() batch:add { prompt = { 1 }, on_token = 1 } end, "'on_token' must be a function, not number")
+  t.raises(function() batch:add { prompt = { 1 }, watch = 1 } end, "watch must be a boolean, got number")
+  t.raises(function() batch:add { prompt = { 1 }, on_token = 1 } end, "on_token must be a function, got number")
   t.raises(function() batch:add { prompt = { 1 }, on_tokens = print } end, "unknown key 'on_tokens', is it 'on_token'?")
   t.raises(function() batch:add { prompt = { 1 }, wach = true } end, "is it 'watch'?")
 end)
@@ -156,10 +156,10 @@ test("logits of a held seq are there, and what is given holds for one draw", fun
     if not e.held then return end
     local logits = seq:logits()
     t.eq(logits.shape, { 128 })
-    local best = logits:argmax() - 1
+    local best = seq:best()
     local n = #seq.ids
-    seq.best = seq.best or {}
-    seq.best[n + 1] = best
+    seq.bests = seq.bests or {}
+    seq.bests[n + 1] = best
     if n == 1 then assert(seq:sample { bias = { [best] = -1000 } })
     elseif n == 3 then assert(seq:sample { banned = { best } })
     elseif n == 5 then assert(seq:sample { force = { 7, 8, 9 }, bias = { [5] = 100 } })
@@ -169,9 +169,9 @@ test("logits of a held seq are there, and what is given holds for one draw", fun
   both(t, "llama", { with(plain, { hold = true, temperature = 0, on_token = hook }), neighbour }, function(sequences)
     local seq = sequences[1]
     for i, id in ipairs(seq.ids) do
-      if i == 2 or i == 4 then t.eq(id == seq.best[i], false)
-      elseif i == 7 or i == 8 then t.eq(seq.best[i], nil) -- forced ones are not held
-      elseif i ~= 6 then t.eq(id, seq.best[i]) end
+      if i == 2 or i == 4 then t.eq(id == seq.bests[i], false)
+      elseif i == 7 or i == 8 then t.eq(seq.bests[i], nil) -- forced ones are not held
+      elseif i ~= 6 then t.eq(id, seq.bests[i]) end
     end
     t.eq({ table.unpack(seq.ids, 6, 8) }, { 7, 8, 9 })
     first = first or seq.ids
@@ -218,7 +218,7 @@ test("held sequences are preempted, forked, trimmed and cancelled", function(t)
   assert(seq:trim(#plain.prompt + 1))
   t.eq(state(seq) == "held", false)
   assert(child:cancel())
-  t.eq(tostring(select(2, seq:sample())), "row 1 is not held, it draws by itself")
+  t.eq(tostring(select(2, seq:sample())), "sample: sequence 1 is not held")
   t.fails("argument", seq:sample())
   seq.on_token = go_on
   assert(batch:run())
@@ -294,7 +294,7 @@ test("kept logits come with the events", function(t)
   local request = with(plain, { temperature = 0, max_tokens = 6, watch = true, keep_logits = true })
   request.on_token = function(e, seq)
     if e.finish then return end
-    if #seq.ids < 4 then t.eq(seq:logits():argmax() - 1, e.id) else t.eq(seq:logits(), nil) end
+    if #seq.ids < 4 then t.eq(seq:best(), e.id) else t.eq({ seq:logits(), seq:best() }, {}) end
     if #seq.ids == 3 then assert(seq:keep_logits(false)) end
   end
   request.on_done = t.expect(function()
@@ -326,7 +326,7 @@ test("batches of several models share an engine thread", function(t)
   for i = 2, 3 do batches[i] = assert(models[i]:batch { sequences = 2, share = batches[1] }) end
   t.eq(batches[2].core.threads, batches[1].core.threads)
   t.raises(function() models[1]:batch { share = batches[1], threads = 1 } end, "'threads'")
-  t.raises(function() models[1]:batch { share = 5 } end, "an open batch expected")
+  t.raises(function() models[1]:batch { share = 5 } end, "must be an open batch")
   local function finish()
     for i = 1, 3 do
       batches[i]:close()

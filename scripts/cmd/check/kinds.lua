@@ -69,7 +69,7 @@ local function check_unit(path, kind, limits)
     folder = text.dirname(text.dirname(path)), read = text.read_file, deadline_ms = limits.deadline_ms }
   if not made then return nil, why end
   if kind == "policy" then
-    return ("a policy: %d steps are legal; %s"):format(require("policy.selftest").STEPS, counted(made.cases))
+    return ("a policy: %d steps are legal; %s"):format(require("engine.policy_selftest").STEPS, counted(made.cases))
   end
   return ("hooks: %s; %s"):format(table.concat(text.sorted_keys(made.hooks), ", "), counted(made.cases))
 end
