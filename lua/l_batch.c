@@ -1,11 +1,11 @@
 /* l_batch.c - perigee.batch: the batch for scripts, in the foreground or on the engine thread.
  *
- * In the foreground `step` runs one step and returns its events. After `start`, steps run on the engine
- * thread: `submit` queues the grants of the next one, and whenever something has happened one byte is
- * written to a pipe, whose reading end `start` returns, so that a script's loop can poll it; `drain`
- * then returns the events. It is a pipe and not a handle of the loop because the engine thread may
- * outlive every handle. `stop` brings the batch back to the foreground. Batches that were opened with
- * `share` have one engine thread and one compute pool (crew.h) between them.
+ * In the foreground `step` runs one step and returns its events. After `start`, steps run on the
+ * engine thread: `submit` queues the grants of the next one, and whenever something has happened
+ * one byte is written to a pipe, whose reading end `start` returns, so that a script's loop can
+ * poll it; `drain` then returns the events. It is a pipe and not a handle of the loop because the
+ * engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches
+ * that were opened with `share` have one engine thread and one compute pool (crew.h) between them.
  *
  * Sequences are numbers here; scripts/engine/batch.lua makes objects of them. */
 #include <errno.h>
@@ -109,7 +109,7 @@ static int l_vocabulary(lua_State *L) {
   return 1;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
@@ -177,7 +177,7 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
   return 1;
 }
 
-/* ---- commands --------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------ */
 
 /* [name, seq, options] */
 static pe_pin read_pin(lua_State *L, int arg) {
@@ -214,8 +214,8 @@ static pe_status read_argument(lua_State *L, int arg, pe_command *c, pe_request 
   return PE_OK;
 }
 
-/* [self, verb, (seq,) argument] -> [result] or [nil, err]; the result: the first new sequence and how
- * many there are; the ticket of a file on the engine thread; the tokens of a pin; else true. */
+/* [self, verb, (seq,) argument] -> [result] or [nil, err]; the result: the first new sequence and
+ * how many there are; the ticket of a file on the engine thread; the tokens of a pin; else true. */
 static int l_command(lua_State *L) {
   batch *s = check(L);
   const char *name = luaL_checkstring(L, 2);
@@ -258,7 +258,7 @@ static int l_commands(lua_State *L) { /* [] -> [list] of {name =, sequence =} */
   return 1;
 }
 
-/* ---- state ------------------------------------------------------------------------------------ */
+/* ---- state --------------------------------------------------------------------------------- */
 
 static bool copy_logits(const batch *s, pe_seq_id seq, float *out) {
   if (s->w) return pe_worker_logits(s->w, seq, out);
@@ -336,7 +336,7 @@ static int l_trace(lua_State *L) { /* [self, most, since] -> [list], oldest firs
   return 1;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------- */
 
 /* [... grants at arg] -> [..., userdata]: a list of {seq, tokens}. */
 static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {

@@ -1,5 +1,5 @@
-/* l_batch.h - between the l_batch*.c files: requests and draws from Lua tables, events and counters as
- * Lua tables.
+/* l_batch.h - between the l_batch*.c files: requests and draws from Lua tables, events and counters
+ * as Lua tables.
  *
  * Lists that a request points to live in userdata on the Lua stack, so a refusal that raises leaks
  * nothing; the batch copies them, and they are dropped with the stack. */
@@ -24,7 +24,8 @@ pe_draw pe_l_batch_draw(lua_State *L, int arg);
 void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count);
 /* [] -> [list] */
 void pe_l_batch_push_sequences(lua_State *L, const pe_seq_info *seq, int32_t count);
-/* [... {[id] = table} at index] -> [..., list]: fills these tables; sequences without one are left out. */
+/* [... {[id] = table} at index] -> [..., list]: fills these tables; sequences without one are left
+ * out. */
 void pe_l_batch_refill_sequences(lua_State *L, int tables, const pe_seq_info *seq, int32_t count);
 void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s);              /* [] -> [table] */
 void pe_l_batch_push_trace(lua_State *L, const pe_trace *trace, int32_t count); /* [] -> [list] */

@@ -25,7 +25,7 @@ static void set_seconds(lua_State *L, const char *key, int64_t ns) {
   set_number(L, key, (double)ns * 1e-9);
 }
 
-/* ---- events -------------------------------------------------------------------------------------------------- */
+/* ---- events -------------------------------------------------------------------------------- */
 
 static void push_token(lua_State *L, const pe_choice *c) {
   set_integer(L, "id", c->id);
@@ -69,7 +69,7 @@ void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count
   }
 }
 
-/* ---- sequences ---------------------------------------------------------------------------------------------------- */
+/* ---- sequences ----------------------------------------------------------------------------- */
 
 /* [table] -> [table] */
 static void fill_sequence(lua_State *L, const pe_seq_info *seq) {
@@ -111,7 +111,7 @@ void pe_l_batch_refill_sequences(lua_State *L, int tables, const pe_seq_info *se
   }
 }
 
-/* ---- counters ------------------------------------------------------------------------------------------------ */
+/* ---- counters ------------------------------------------------------------------------------ */
 
 typedef struct counter {
   const char *key;

@@ -1,5 +1,5 @@
-/* l_batch_request.c - see l_batch.h: a request as a script writes it. Its scalar fields come from the
- * tables of the runtime (runtime/batch/field.h). */
+/* l_batch_request.c - see l_batch.h: a request as a script writes it. Its scalar fields come from
+ * the tables of the runtime (runtime/batch/field.h). */
 #include <math.h>
 #include <string.h>
 
@@ -108,7 +108,7 @@ static void read_bad_words(lua_State *L, int arg, pe_request *r) {
   r->bad_words = list, r->bad_count = (int32_t)n;
 }
 
-/* ---- scalar fields ---------------------------------------------------------------------------- */
+/* ---- scalar fields ------------------------------------------------------------------------- */
 
 /* A wrong type raises, a value out of range is an error. */
 static pe_status read_field(lua_State *L, int arg, const pe_field *f, void *at, pe_error *err) {
@@ -195,7 +195,7 @@ int pe_l_batch_fields(lua_State *L) { /* [] -> [list] */
   return 1;
 }
 
-/* ---- the whole request ------------------------------------------------------------------------ */
+/* ---- the whole request --------------------------------------------------------------------- */
 
 /* Raises when the table has a key that is neither a list nor in a table of fields. */
 static void check_keys(lua_State *L, int arg) {

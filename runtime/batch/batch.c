@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- opening ------------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------- */
 
 static pe_status check_options(const pe_batch_options *o, pe_error *err) {
   enum { SEQUENCES = 1 << 16, STEP = 1 << 20, CONTEXT = INT32_MAX / 2 }; /* counts fit into int32 */
@@ -131,10 +131,10 @@ void pe_batch_close(pe_batch *b) {
   pe_free(b);
 }
 
-/* ---- state -------------------------------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------------------------- */
 
-/* Looks up WAITING sequences whose `cached` is outdated, in turn. A lookup compares tokens; 65536 of them
- * take well below a millisecond, and a queue of long prompts must not delay the step. */
+/* Looks up WAITING sequences whose `cached` is outdated, in turn. A lookup compares tokens; 65536
+ * of them take well below a millisecond, and a queue of long prompts must not delay the step. */
 static void peek_some(pe_batch *b) {
   enum { MOST = 1 << 16 };
   uint64_t now = pe_prefix_changes(b->prefix);
@@ -197,7 +197,7 @@ const char *pe_finish_name(pe_finish f) {
   return (unsigned)f < sizeof names / sizeof *names ? names[f] : "none";
 }
 
-/* ---- counters ----------------------------------------------------------------------------------- */
+/* ---- counters ------------------------------------------------------------------------------ */
 
 void pe_batch_stat(const pe_batch *b, pe_batch_stats *out) {
   *out = b->stats;

@@ -1,8 +1,8 @@
 /* batch.h - continuous batching: grants in, one step, events out.
  *
  * A sequence is a prompt and the answer generated for it. Sequences join and leave at any step and
- * share steps, flat and ragged: chunks of prompts and single generated tokens mixed. The tokens of a
- * sequence depend on its request alone, not on its neighbours, the chunking of its prompt,
+ * share steps, flat and ragged: chunks of prompts and single generated tokens mixed. The tokens of
+ * a sequence depend on its request alone, not on its neighbours, the chunking of its prompt,
  * preemption, or the contents of the prefix cache.
  *
  *   add --> WAITING --admitted--> PREFILL --prompt computed--> DECODE --end, limit--> DONE
@@ -11,26 +11,18 @@
  *                   (caches freed, tokens kept)               v    |
  *                                                            HELD -'     (requests with `hold`)
  *
- * The caller schedules: pe_batch_step takes grants, each a sequence and a number of tokens, the most
- * important first. A grant admits a WAITING sequence if memory permits, computes up to that many
- * tokens of a PREFILL sequence, or generates one token of a DECODE sequence. Illegal grants are cut
- * or dropped, so a bad policy is slow, never wrong. A sequence is admitted if its prompt fits next to
- * what the running sequences will need; nothing overtakes a sequence that waits for memory. When
- * blocks run out, the prefix cache is evicted first, then the youngest running sequence is preempted,
- * so a step with grants always makes progress. A sequence that does not fit alone ends with an error.
+ * The caller schedules. pe_batch_step takes grants, each a sequence and a number of tokens, the
+ * most important first: a grant admits a WAITING sequence, computes tokens of a prompt, or
+ * generates one token. Illegal grants are cut or dropped, so a bad policy is slow, never wrong. A
+ * sequence is admitted if its prompt fits next to what the running ones will need, and none
+ * overtakes it while it waits for memory. When blocks run out, the prefix cache is evicted, then
+ * the youngest running sequence preempted, so a step with grants always makes progress.
  *
- * A HELD sequence has its logits and waits for the command `sample`, which may add a bias, bans or
- * forced tokens; without changes the answer is the same as without `hold`. It takes no grants and can
- * be preempted and forked.
- *
- * With a prefix cache, prefill stops wherever a later request may resume: models with recurrent state
- * or windows stop before the last prompt token, at message boundaries and (with state) every `stride`
- * tokens; others can resume anywhere and stop only at the end of the prompt.
- *
- * n choices of one request are n sequences. The first computes the prompt, the others fork from it.
- * The last token of an answer is never computed. A sequence that fails (NaN logits) ends with
- * PE_FINISH_ERROR and affects no other; a step that fails as a whole puts its sequences back to
- * WAITING and loses no token.
+ * A HELD sequence has its logits and waits for the command `sample`; without changes it continues
+ * as it would have without `hold`. n choices of one request are n sequences: the first computes the
+ * prompt, the others fork from it. The last token of an answer is never computed. A sequence that
+ * fails ends with PE_FINISH_ERROR and affects no other; a step that fails as a whole puts its
+ * sequences back to WAITING and loses no token.
  *
  * Ownership: owns caches, sequences and copies of requests; borrows plan and pool, retains the
  * tokenizer. Threads: one at a time (worker.h runs it on the engine thread). */
@@ -65,7 +57,7 @@ void pe_batch_close(pe_batch *b); /* with a disk tier: writes what is not on dis
 /* Work for an idle engine: writes one more file of the disk tier. False: nothing left to write. */
 bool pe_batch_idle(pe_batch *b);
 
-/* ---- requests --------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------ */
 
 typedef struct pe_ids_view {
   const int32_t *id;
@@ -94,7 +86,7 @@ typedef struct pe_request {
 pe_field_list pe_request_fields(void); /* the scalars besides sampling; offsets in pe_request */
 pe_request pe_request_defaults(void);
 
-/* ---- commands: everything that changes sequences between steps --------------------------------- */
+/* ---- commands: everything that changes sequences between steps ----------------------------- */
 
 typedef struct pe_bias_view {
   const pe_logit_bias *bias;
@@ -183,7 +175,7 @@ pe_verb pe_verb_named(const char *name); /* PE_VERBS: unknown */
 /* A command that fails has changed nothing. reply may be NULL. */
 pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_error *err);
 
-/* ---- state ------------------------------------------------------------------------------------ */
+/* ---- state --------------------------------------------------------------------------------- */
 
 typedef enum pe_seq_state {
   PE_SEQ_WAITING,
@@ -205,16 +197,17 @@ typedef struct pe_seq_info {
   uint64_t bytes; /* of its caches */
 } pe_seq_info;
 
-/* Describes the sequences that are not done, oldest first, `most` at most; returns how many there are.
- * Updates `cached` of WAITING ones after the prefix cache has changed, a few at a time. */
+/* Describes the sequences that are not done, oldest first, `most` at most; returns how many there
+ * are. Updates `cached` of WAITING ones after the prefix cache has changed, a few at a time. */
 int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most);
 bool pe_batch_info(const pe_batch *b, pe_seq_id id, pe_seq_info *out);
-/* Tokens that fit into free and evictable blocks, and into all blocks, of the tightest cache group. */
+/* Tokens that fit into free and evictable blocks, and into all blocks, of the tightest cache
+ * group. */
 void pe_batch_room(pe_batch *b, int64_t *free_tokens, int64_t *all_tokens);
 /* Logits of its last step, borrowed until the next one; NULL: none were kept. */
 const float *pe_batch_logits(const pe_batch *b, pe_seq_id id);
 
-/* ---- steps ------------------------------------------------------------------------------------ */
+/* ---- steps --------------------------------------------------------------------------------- */
 
 typedef struct pe_grant {
   pe_seq_id seq;
@@ -245,12 +238,12 @@ typedef struct pe_event {
 /* Runs one step. *ran: sequences that computed something. */
 pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
                         pe_error *err);
-/* Events of the last step and of the commands since, in order. The next step begins a new list; texts
- * and errors are borrowed until then, the list until the next command. */
+/* Events of the last step and of the commands since, in order. The next step begins a new list;
+ * texts and errors are borrowed until then, the list until the next command. */
 int32_t pe_batch_events(const pe_batch *b, const pe_event **out);
 const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 
-/* ---- counters --------------------------------------------------------------------------------- */
+/* ---- counters ------------------------------------------------------------------------------ */
 
 typedef struct pe_batch_stats {
   uint64_t steps, prefill_tokens, decode_tokens, cached_tokens;

@@ -1,16 +1,16 @@
-/* batch_command.c - see batch.h: commands. A new one is a member of pe_verb, a line of the table at the end
- * of this file, and its function. Lua sees it as batch.core:command(name, ...), and as a method of
- * sequences if it is about one. */
+/* batch_command.c - see batch.h: commands. A new one is a member of pe_verb, a line of the table at
+ * the end of this file, and its function. Lua sees it as batch.core:command(name, ...), and as a
+ * method of sequences if it is about one. */
 #include "runtime/batch/batch_seq.h"
 
 #include <string.h>
 
-/* Carries a checked command out. seq: its sequence, which is not done; NULL where it is about none. A
- * function that fails changes nothing. */
+/* Carries a checked command out. seq: its sequence, which is not done; NULL where it is about none.
+ * A function that fails changes nothing. */
 typedef pe_status apply(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe_reply *reply,
                         pe_error *err);
 
-/* ---- joining and leaving ------------------------------------------------------------------------ */
+/* ---- joining and leaving ------------------------------------------------------------------- */
 
 static pe_status make_choices(pe_batch *b, pe_batch_request *q, const int32_t *token,
                               pe_batch_seq **out, pe_error *err) {
@@ -72,7 +72,7 @@ static pe_status do_preempt(pe_batch *b, pe_batch_seq *seq, const pe_command *c,
   return PE_OK;
 }
 
-/* ---- forks -------------------------------------------------------------------------------------- */
+/* ---- forks --------------------------------------------------------------------------------- */
 
 static pe_status copy_bias(pe_batch_seq *seq, pe_bias_view bias, pe_error *err) {
   pe_logit_bias *own = pe_alloc((size_t)bias.count * sizeof *own);
@@ -130,10 +130,10 @@ static pe_status do_fork(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
   return PE_OK;
 }
 
-/* ---- trims -------------------------------------------------------------------------------------- */
+/* ---- trims --------------------------------------------------------------------------------- */
 
-/* The last kept token is computed again, for its logits. A cache that cannot be trimmed is dropped: the
- * sequence waits, and resumes from what the prefix cache has. */
+/* The last kept token is computed again, for its logits. A cache that cannot be trimmed is dropped:
+ * the sequence waits, and resumes from what the prefix cache has. */
 static void trim_cache(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   pe_seq *cache = &seq->cache;
   int32_t past = cache->past < tokens - 1 ? cache->past : tokens - 1;
@@ -169,7 +169,7 @@ static pe_status do_trim(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
   return PE_OK;
 }
 
-/* ---- sampling ----------------------------------------------------------------------------------- */
+/* ---- sampling ------------------------------------------------------------------------------ */
 
 static pe_status do_force(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe_reply *reply,
                           pe_error *err) {
@@ -220,7 +220,7 @@ static pe_status do_sample(pe_batch *b, pe_batch_seq *seq, const pe_command *c, 
   return rc;
 }
 
-/* ---- the prefix cache and files ----------------------------------------------------------------- */
+/* ---- the prefix cache and files ------------------------------------------------------------ */
 
 static pe_status do_pin(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
                         pe_error *err) {
@@ -261,7 +261,7 @@ static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, p
   return rc;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
 static const struct {
   pe_verb_info info;

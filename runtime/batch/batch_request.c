@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- scalar fields ---------------------------------------------------------------------------- */
+/* ---- scalar fields ------------------------------------------------------------------------- */
 
 #define INTEGER(n) .name = #n, .type = PE_FIELD_INTEGER, .offset = offsetof(pe_request, n)
 #define BOOLEAN(n) .name = #n, .type = PE_FIELD_BOOLEAN, .offset = offsetof(pe_request, n)
@@ -40,7 +40,7 @@ pe_request pe_request_defaults(void) {
   return r;
 }
 
-/* ---- checking ----------------------------------------------------------------------------------- */
+/* ---- checking ------------------------------------------------------------------------------ */
 
 pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view v, pe_error *err) {
   if (v.count < 0 || (v.count && !v.id))
@@ -151,7 +151,7 @@ pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_erro
   return rc ? rc : check_room(b, r, err);
 }
 
-/* ---- copying ------------------------------------------------------------------------------------ */
+/* ---- copying ------------------------------------------------------------------------------- */
 
 static bool copy(pe_arena *a, const void *from, size_t count, size_t size, const void **out) {
   *out = NULL;

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- counting ----------------------------------------------------------------------------------- */
+/* ---- counting ------------------------------------------------------------------------------ */
 
 /* The position that a sequence will surely reach: the end of its known tokens. Where a window frees
  * blocks on the way, one step ahead is enough. */
@@ -68,7 +68,7 @@ void pe_room_put_back(pe_batch *b, pe_batch_seq *seq) {
   if (b->room.counted) tally(b, seq, true);
 }
 
-/* ---- asking ------------------------------------------------------------------------------------- */
+/* ---- asking -------------------------------------------------------------------------------- */
 
 bool pe_room_fits(pe_batch *b, const pe_batch_seq *seq) {
   count(b);
@@ -101,7 +101,7 @@ void pe_batch_room(pe_batch *b, int64_t *free_tokens, int64_t *all_tokens) {
   *all_tokens = (int64_t)b->kv->blocks * b->kv->block;
 }
 
-/* ---- eviction ----------------------------------------------------------------------------------- */
+/* ---- eviction ------------------------------------------------------------------------------ */
 
 void pe_room_make(pe_batch *b, const pe_batch_seq *seq, int32_t count) {
   int32_t past = seq->cache.past;
@@ -112,7 +112,8 @@ void pe_room_make(pe_batch *b, const pe_batch_seq *seq, int32_t count) {
   }
 }
 
-/* A quarter of the pool: large enough that a load needs few rounds, small enough to spare the rest. */
+/* A quarter of the pool: large enough that a load needs few rounds, small enough to spare the
+ * rest. */
 bool pe_room_evict_some(pe_batch *b) {
   int32_t some = b->kv->blocks / 4 + 1, got = 0;
   for (int32_t g = 0; g < b->graph->group_count; g++) got += pe_prefix_evict(b->prefix, g, some);

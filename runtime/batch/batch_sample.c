@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* ---- bans --------------------------------------------------------------------------------------- */
+/* ---- bans ---------------------------------------------------------------------------------- */
 
 static bool has_id(pe_ids_view ids, int32_t id) {
   for (int32_t i = 0; i < ids.count; i++)
@@ -37,10 +37,10 @@ static int32_t collect_bans(const pe_batch *b, const pe_batch_seq *seq, int32_t 
   return n;
 }
 
-/* ---- choosing a token: on the pool, touches only the sequence and the drawer --------------------- */
+/* ---- choosing a token: on the pool, touches only the sequence and the drawer --------------- */
 
-/* A forced token is a greedy choice with an overwhelming bias, so that its logprobs are reported like
- * those of any other. */
+/* A forced token is a greedy choice with an overwhelming bias, so that its logprobs are reported
+ * like those of any other. */
 static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float *logits) {
   int32_t id = seq->forced[seq->forced_at];
   pe_logit_bias bias = {id, 1e30f};
@@ -84,8 +84,8 @@ typedef struct drawing {
   _Atomic int32_t next;
 } drawing;
 
-/* Sequences cost differently, so each task takes the next one. A sampler keeps no state, so it does not
- * matter which task draws for which sequence. */
+/* Sequences cost differently, so each task takes the next one. A sampler keeps no state, so it does
+ * not matter which task draws for which sequence. */
 static void pick_some(void *ctx, int task, int tasks) {
   drawing *d = ctx;
   (void)tasks;
@@ -105,7 +105,7 @@ static void pick_some(void *ctx, int task, int tasks) {
   }
 }
 
-/* ---- events, in the order of the sequences ------------------------------------------------------- */
+/* ---- events, in the order of the sequences ------------------------------------------------- */
 
 /* The text that a token makes certain, and whether the sequence ends with it. */
 static pe_status settle(pe_batch *b, pe_batch_seq *seq, int32_t id, pe_event *e, pe_finish *why) {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- allocation --------------------------------------------------------------------------------- */
+/* ---- allocation ---------------------------------------------------------------------------- */
 
 void pe_batch_seq_free(pe_batch_seq *seq) {
   if (!seq) return;
@@ -72,7 +72,7 @@ pe_status pe_batch_seq_force(pe_batch_seq *seq, pe_ids_view ids, pe_error *err) 
   return PE_OK;
 }
 
-/* ---- text --------------------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------------------------- */
 
 /* Before min_tokens, stop strings are not looked for. */
 static pe_status pass_on(pe_batch_seq *seq, int32_t generated, int *hit, pe_error *err) {
@@ -124,7 +124,7 @@ pe_status pe_batch_seq_replay(const pe_batch *b, pe_batch_seq *seq, pe_error *er
   return PE_OK;
 }
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------- */
 
 pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id) {
   size_t low = 0, high = b->seq_count;
@@ -153,7 +153,7 @@ void pe_batch_enter(pe_batch *b, pe_batch_seq *seq) {
 
 void pe_batch_push(pe_batch *b, const pe_event *e) { b->event[b->event_count++] = *e; }
 
-/* ---- the prefix cache --------------------------------------------------------------------------- */
+/* ---- the prefix cache ---------------------------------------------------------------------- */
 
 int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length) {
   int32_t variant = 0;
@@ -187,7 +187,7 @@ void pe_batch_remember(pe_batch *b, pe_batch_seq *seq) {
   pe_prefix_insert(b->prefix, &key, &seq->cache, NULL); /* out of memory: it is not remembered */
 }
 
-/* ---- leaving ------------------------------------------------------------------------------------ */
+/* ---- leaving ------------------------------------------------------------------------------- */
 
 void pe_batch_release(pe_batch *b, pe_batch_seq *seq) {
   if (!seq->cache.kv) return;

@@ -1,19 +1,20 @@
 /* batch_seq.h - between the batch_*.c files: what a batch and its sequences are made of.
  *
- *   batch.c, batch_command.c, batch_step.c -> batch_sample.c -> batch_room.c -> batch_seq.c, batch_request.c
+ *   batch, batch_command, batch_step -> batch_sample -> batch_room -> batch_seq -> batch_request
  *
- * Sequences are found by id in a table ordered by id, which is the order of joining. Each is its own
- * allocation and never moves, so a run may point into it. A sequence that is done frees its caches at
- * once but stays in the table until the next step begins, since events borrow its text and its error.
+ * Sequences are found by id in a table ordered by id, which is the order of joining. Each is its
+ * own allocation and never moves, so a run may point into it. A sequence that is done frees its
+ * caches at once but stays in the table until the next step begins, since events borrow its text
+ * and its error.
  *
- * A sequence owns its tokens, prompt and generated; its cache holds a copy while it runs. To a step,
- * PREFILL and DECODE are the same: count - cache.past known tokens are to be computed, and computing
- * the last one yields logits for the next. So preemption closes the cache, and resuming is a prefill
- * of everything. A HELD sequence has computed all its tokens and continues from the logits it kept,
- * with or without its cache.
+ * A sequence owns its tokens, prompt and generated; its cache holds a copy while it runs. To a
+ * step, PREFILL and DECODE are the same: count - cache.past known tokens are to be computed, and
+ * computing the last one yields logits for the next. So preemption closes the cache, and resuming
+ * is a prefill of everything. A HELD sequence has computed all its tokens and continues from the
+ * logits it kept, with or without its cache.
  *
- * Events never allocate when they happen: room for three per living sequence (of a step, of a draw and
- * of a cancel after it) is reserved when it joins. */
+ * Events never allocate when they happen: room for three per living sequence (of a step, of a draw
+ * and of a cancel after it) is reserved when it joins. */
 #ifndef PE_BATCH_SEQ_H
 #define PE_BATCH_SEQ_H
 
@@ -111,7 +112,7 @@ static inline int32_t pe_batch_seq_generated(const pe_batch_seq *seq) {
 }
 static inline bool pe_batch_seq_runs(const pe_batch_seq *seq) { return seq->cache.kv != NULL; }
 
-/* ---- requests (batch_request.c) ---------------------------------------------------------------- */
+/* ---- requests (batch_request.c) ------------------------------------------------------------ */
 
 pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view ids, pe_error *err);
 /* Reads nothing of the batch that changes: any thread. */
@@ -123,7 +124,7 @@ void pe_batch_request_release(pe_batch_request *q);
 /* Replaces every list that r borrows, prompt included, by a copy in the arena. False: no memory. */
 bool pe_request_own(pe_request *r, pe_arena *arena);
 
-/* ---- sequences (batch_seq.c) ------------------------------------------------------------------- */
+/* ---- sequences (batch_seq.c) --------------------------------------------------------------- */
 
 pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t *token,
                            int32_t count, pe_batch_seq **out, pe_error *err); /* gives */
@@ -132,8 +133,8 @@ void pe_batch_seq_free(pe_batch_seq *seq); /* takes; its cache is closed */
 pe_status pe_batch_seq_append(pe_batch_seq *seq, int32_t id, pe_error *err);
 pe_status pe_batch_seq_force(pe_batch_seq *seq, pe_ids_view ids, pe_error *err);
 
-/* Appends to `text` what generated token number `generated` makes certain. *hit: the stop string that
- * was found, or -1. */
+/* Appends to `text` what generated token number `generated` makes certain. *hit: the stop string
+ * that was found, or -1. */
 pe_status pe_batch_seq_emit(pe_batch_seq *seq, int32_t id, int32_t generated, int *hit,
                             pe_error *err);
 pe_status pe_batch_seq_emit_rest(pe_batch_seq *seq, int *hit, pe_error *err);
@@ -156,10 +157,11 @@ void pe_batch_yield(pe_batch *b, pe_batch_seq *seq);    /* preempts it */
 void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e);
 void pe_batch_fail(pe_batch *b, pe_batch_seq *seq); /* with seq->error */
 
-/* ---- counting blocks (batch_room.c) ------------------------------------------------------------- */
+/* ---- counting blocks (batch_room.c) -------------------------------------------------------- */
 
-/* Within a scheduling pass blocks are counted once, at the first admission; the pass takes a sequence
- * out before its cache changes and puts it back afterwards. Without a count these do nothing. */
+/* Within a scheduling pass blocks are counted once, at the first admission; the pass takes a
+ * sequence out before its cache changes and puts it back afterwards. Without a count these do
+ * nothing. */
 void pe_room_forget(pe_batch *b);
 void pe_room_take_out(pe_batch *b, pe_batch_seq *seq);
 void pe_room_put_back(pe_batch *b, pe_batch_seq *seq);
@@ -171,7 +173,7 @@ bool pe_room_could_fit(pe_batch *b, const pe_batch_seq *seq);
 void pe_room_make(pe_batch *b, const pe_batch_seq *seq, int32_t count);
 bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
 
-/* ---- sampling (batch_sample.c) ------------------------------------------------------------------ */
+/* ---- sampling (batch_sample.c) ------------------------------------------------------------- */
 
 /* Samples, on the pool, the next token of every sequence that has logits in this step, or holds it.
  * Events are pushed in the order of the sequences. */
@@ -179,7 +181,7 @@ void pe_batch_sample_all(pe_batch *b);
 /* Samples the next token from these logits and pushes its event. */
 void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, const float *logits);
 
-/* ---- commands (batch_command.c) ----------------------------------------------------------------- */
+/* ---- commands (batch_command.c) ------------------------------------------------------------ */
 
 /* The checks that need no state of a sequence; any thread. */
 pe_status pe_batch_command_check(const pe_batch *b, const pe_command *c, pe_error *err);

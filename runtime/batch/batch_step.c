@@ -1,7 +1,8 @@
-/* batch_step.c - see batch.h: admission, the runs of a step, and what happens when blocks run out. */
+/* batch_step.c - see batch.h: admission, the runs of a step, and what happens when blocks run
+ * out. */
 #include "runtime/batch/batch_seq.h"
 
-/* ---- admission ---------------------------------------------------------------------------------- */
+/* ---- admission ----------------------------------------------------------------------------- */
 
 static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error *err) {
   int32_t found = 0;
@@ -20,7 +21,8 @@ static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error 
   return PE_OK;
 }
 
-/* A WAITING sequence goes to PREFILL, or stays, or fails. alone: it has all memory, so do not count. */
+/* A WAITING sequence goes to PREFILL, or stays, or fails. alone: it has all memory, so do not
+ * count. */
 static bool admit(pe_batch *b, pe_batch_seq *seq, bool alone) {
   if (b->running >= b->o.sequences || (!alone && !pe_room_could_fit(b, seq))) return false;
   pe_status rc = open_cache(b, seq, alone && seq->restarted, &seq->error);
@@ -41,7 +43,7 @@ static bool admit(pe_batch *b, pe_batch_seq *seq, bool alone) {
   return true;
 }
 
-/* ---- the runs of a step ------------------------------------------------------------------------- */
+/* ---- the runs of a step -------------------------------------------------------------------- */
 
 /* Where prefill stops next because the prefix cache takes a copy there. A model that can resume
  * anywhere is remembered once, at the end of the prompt; one with states or windows at every place
@@ -107,7 +109,7 @@ static void schedule(pe_batch *b, const pe_grant *grants, int32_t count) {
   pe_room_forget(b);
 }
 
-/* ---- no sequence can run ------------------------------------------------------------------------ */
+/* ---- no sequence can run ------------------------------------------------------------------- */
 
 static pe_batch_seq *first_usable(const pe_batch *b, const pe_grant *grants, int32_t count,
                                   const pe_batch_seq *except, int32_t *tokens) {
@@ -141,9 +143,9 @@ static bool try_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   return true;
 }
 
-/* The sequence has all memory. It cannot write to blocks that it shares with the prefix cache, and there
- * may be no room for copies: then the cache is cleared and, if something is pinned, the sequence starts
- * again without it, once. */
+/* The sequence has all memory. It cannot write to blocks that it shares with the prefix cache, and
+ * there may be no room for copies: then the cache is cleared and, if something is pinned, the
+ * sequence starts again without it, once. */
 static void run_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   if (try_alone(b, seq, tokens)) return;
   pe_prefix_clear(b->prefix);
@@ -175,7 +177,7 @@ static void choose(pe_batch *b, const pe_grant *grants, int32_t count) {
   }
 }
 
-/* ---- a step ------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------- */
 
 /* Frees the sequences that are done, with the events of the last step. */
 static void sweep(pe_batch *b) {
@@ -193,8 +195,8 @@ static void sweep(pe_batch *b) {
   b->seq_count = n;
 }
 
-/* The choices that waited for this prompt get a fork of its cache and draw from the same logits. One
- * that finds no slot computes the prompt itself later. */
+/* The choices that waited for this prompt get a fork of its cache and draw from the same logits.
+ * One that finds no slot computes the prompt itself later. */
 static void fork_followers(pe_batch *b, const pe_batch_seq *leader) {
   for (size_t i = 0; i < b->seq_count; i++) {
     pe_batch_seq *follower = b->seq[i];

@@ -18,7 +18,7 @@ struct pe_sampler {
   double *weight;  /* parallel to kept: probabilities, distances */
 };
 
-/* ---- parameters ------------------------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------------------------- */
 
 #define NUMBER(n) .name = #n, .type = PE_FIELD_NUMBER, .offset = offsetof(pe_sampling, n)
 #define INTEGER(n) .name = #n, .type = PE_FIELD_INTEGER, .offset = offsetof(pe_sampling, n)
@@ -111,7 +111,7 @@ double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt) {
   return (double)(x >> 11) * 0x1p-53;
 }
 
-/* ---- life ------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 void pe_sampler_close(pe_sampler *s) {
   if (!s) return;
@@ -141,7 +141,7 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   return PE_OK;
 }
 
-/* ---- bias, bans, penalties -------------------------------------------------------------------- */
+/* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
@@ -191,7 +191,8 @@ static const float *adjust(pe_sampler *s, const pe_sampling *p, const float *log
   return s->x;
 }
 
-/* The highest of n numbers; *bad: one is NaN. 16 independent lanes, so that compilers vectorize it. */
+/* The highest of n numbers; *bad: one is NaN. 16 independent lanes, so that compilers vectorize
+ * it. */
 static float highest(const float *x, int32_t n, bool *bad) {
   float top[16];
   uint32_t odd[16] = {0};
@@ -219,7 +220,7 @@ static int32_t best_of(const float *x, int32_t n) {
   return best;
 }
 
-/* ---- heaps of candidates, with the worst or the best on top ----------------------------------- */
+/* ---- heaps of candidates, with the worst or the best on top -------------------------------- */
 
 static bool before(candidate a, candidate b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -239,7 +240,8 @@ static void make_heap(candidate *h, size_t n, bool best_first) {
   for (size_t i = n / 2; i-- > 0;) sift(h, n, i, best_first);
 }
 
-/* The k best of x, as a heap with the worst on top; -infinity is not a candidate. Returns the count. */
+/* The k best of x, as a heap with the worst on top; -infinity is not a candidate. Returns the
+ * count. */
 static size_t select_best(const float *x, int32_t n, size_t k, candidate *h) {
   size_t count = 0;
   int32_t i = 0;
@@ -263,7 +265,7 @@ static candidate pop(candidate *h, size_t *n, bool best_first) {
   return top;
 }
 
-/* ---- filters ---------------------------------------------------------------------------------- */
+/* ---- filters ------------------------------------------------------------------------------- */
 
 static size_t gather(const float *x, int32_t n, double least, candidate *out) {
   size_t count = 0;
@@ -273,8 +275,8 @@ static size_t gather(const float *x, int32_t n, double least, candidate *out) {
 }
 
 /* The candidates that can survive top_k, top_p and min_p, and the total weight after top_k. Of n
- * tokens, all below (1 - p) / n together weigh less than 1 - p, so top_p is reached without them and
- * the heap stays small. */
+ * tokens, all below (1 - p) / n together weigh less than 1 - p, so top_p is reached without them
+ * and the heap stays small. */
 static size_t candidates(pe_sampler *s, const pe_sampling *p, const float *x, float top,
                          double *total) {
   *total = 0;
@@ -340,7 +342,8 @@ static void sift_near(spread h, size_t n, size_t i) {
   }
 }
 
-/* typical_p: the tokens whose surprise is nearest to the entropy until p is reached, and the best. */
+/* typical_p: the tokens whose surprise is nearest to the entropy until p is reached, and the
+ * best. */
 static size_t typical(pe_sampler *s, size_t count, const pe_sampling *p, float top) {
   if (p->typical_p >= 1) return count;
   spread h = {s->kept, s->weight};
@@ -383,7 +386,7 @@ static size_t exclude_top(candidate *c, size_t count, const pe_sampling *p, floa
   return out;
 }
 
-/* ---- drawing ---------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------- */
 
 static int32_t draw_kept(pe_sampler *s, size_t count, double temperature, double u) {
   float top = -INFINITY;
@@ -423,7 +426,7 @@ static int32_t draw(pe_sampler *s, const pe_sampling *p, const float *x, int32_t
   return draw_kept(s, count, temperature, u);
 }
 
-/* ---- the choice ------------------------------------------------------------------------------- */
+/* ---- the choice ---------------------------------------------------------------------------- */
 
 static void report(pe_sampler *s, const float *logits, int32_t best, int32_t most, pe_choice *out) {
   double top = (double)logits[best], total = 0;

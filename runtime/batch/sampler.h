@@ -11,13 +11,13 @@
  *
  * top_p: the smallest set of best tokens whose probabilities reach p. min_p: tokens with at least p
  * times the best probability. typical_p: the tokens whose surprise is nearest to the entropy, until
- * their probabilities reach p. xtc: with xtc_probability, drops all tokens at or above xtc_threshold
- * except the least likely of them.
+ * their probabilities reach p. xtc: with xtc_probability, drops all tokens at or above
+ * xtc_threshold except the least likely of them.
  *
- * Probabilities are double precision; of two equal tokens the lower id wins. The vocabulary is never
- * sorted: top_k keeps a heap of k, top_p a heap of the tokens that can matter. Logprobs are those of
- * the raw logits. The draw is a function of (seed, position) and the logits, without other state, so
- * a recomputed sequence draws the same tokens.
+ * Probabilities are double precision; of two equal tokens the lower id wins. The vocabulary is
+ * never sorted: top_k keeps a heap of k, top_p a heap of the tokens that can matter. Logprobs are
+ * those of the raw logits. The draw is a function of (seed, position) and the logits, without other
+ * state, so a recomputed sequence draws the same tokens.
  *
  * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
 #ifndef PE_SAMPLER_H
@@ -69,14 +69,15 @@ typedef struct pe_choice {
   float top_logprob[PE_MAX_TOP_LOGPROBS];
 } pe_choice;
 
-/* ban_ids: ids that cannot be chosen this time (end tokens before min_tokens, the next token of a bad
- * word). PE_EFORMAT when the logits are NaN or all -infinity, PE_ENOTOKEN when bias, bans and
+/* ban_ids: ids that cannot be chosen this time (end tokens before min_tokens, the next token of a
+ * bad word). PE_EFORMAT when the logits are NaN or all -infinity, PE_ENOTOKEN when bias, bans and
  * penalties exclude every token. `logits` is not changed. */
 pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
                           const pe_history *history, int64_t position, const int32_t *ban_ids,
                           int32_t ban_count, pe_choice *out, pe_error *err);
 
-/* A number in [0, 1) for this seed and position; `salt` distinguishes several draws at one position. */
+/* A number in [0, 1) for this seed and position; `salt` distinguishes several draws at one
+ * position. */
 double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt);
 
 #endif

@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-/* ---- publishing --------------------------------------------------------------------------------- */
+/* ---- publishing ---------------------------------------------------------------------------- */
 
-/* Copies the events of the batch that were not copied yet. False: no memory; they stay in the batch. */
+/* Copies the events of the batch that were not copied yet. False: no memory; they stay in the
+ * batch. */
 static bool publish_events(pe_worker *w) {
   const pe_event *event;
   int32_t n = pe_batch_events(w->batch, &event);
@@ -94,7 +95,7 @@ static void publish_view(pe_worker *w, bool step) {
   pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- turns on the engine thread ----------------------------------------------------------------- */
+/* ---- turns on the engine thread ------------------------------------------------------------ */
 
 static pe_status refuse_step(const pe_worker *w, pe_error *err) {
   if (w->stop) return pe_fail(err, PE_ECANCEL, "the engine thread has ended");
@@ -155,9 +156,9 @@ static void apply_all(pe_worker *w, pe_worker_command *queue, size_t queued) {
 
 static bool wants_step(const pe_worker *w) { return w->has_step && !w->stop; }
 
-/* Called and left with the lock: applies the queued commands and runs the queued step, unless events
- * are left that could not be copied. Commands and step are taken together, since a step must see the
- * commands that were queued before it. */
+/* Called and left with the lock: applies the queued commands and runs the queued step, unless
+ * events are left that could not be copied. Commands and step are taken together, since a step must
+ * see the commands that were queued before it. */
 static void work(pe_worker *w) {
   pe_worker_command *queue = w->queue;
   size_t queued = w->queued;
@@ -178,8 +179,8 @@ static void work(pe_worker *w) {
 
 static bool has_work(const pe_worker *w) { return w->queued || wants_step(w) || w->blocked; }
 
-/* Files are written between two answers, never between two tokens: a file takes longer than the way to
- * the loop and back. */
+/* Files are written between two answers, never between two tokens: a file takes longer than the way
+ * to the loop and back. */
 static bool idle(pe_worker *w) {
   if (w->batch->running || !pe_batch_idle(w->batch)) return false;
   publish_view(w, false);
@@ -198,7 +199,7 @@ static pe_crew_rest turn(void *ctx) {
   return more ? PE_CREW_MORE : worked || idle(w) ? PE_CREW_SPARE : PE_CREW_NONE;
 }
 
-/* ---- life --------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, void *ctx,
                          pe_worker **out, pe_error *err) {
@@ -262,7 +263,7 @@ void pe_worker_close(pe_worker *w) {
   if (w) pe_batch_close(pe_worker_detach(w, NULL));
 }
 
-/* ---- the view ----------------------------------------------------------------------------------- */
+/* ---- the view ------------------------------------------------------------------------------ */
 
 bool pe_worker_pending(pe_worker *w) {
   pthread_mutex_lock(&w->lock);

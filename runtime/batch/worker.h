@@ -8,20 +8,20 @@
  * order; when no step runs, at once. The engine thread (crew.h) may serve several workers.
  *
  * While a step computes, the loop schedules the next one from the last published view of the
- * sequences; grants to sequences that have finished meanwhile are dropped. Events are copied out of the
- * batch at the end of each step, and those of commands before it begins; each is drained once, in
- * order. Kept logits are copied before the events that announce them. If there is no memory for the
- * copies, events stay in the batch and the engine takes no step until the loop has drained.
+ * sequences; grants to sequences that have finished meanwhile are dropped. Events are copied out of
+ * the batch at the end of each step, and those of commands before it begins; each is drained once,
+ * in order. Kept logits are copied before the events that announce them. If there is no memory for
+ * the copies, events stay in the batch and the engine takes no step until the loop has drained.
  *
  * Sequences get their ids when the command is queued. Arguments are checked then; later failures
- * (memory, a sequence in the wrong state) are events: a FINISH with the error for the sequences of an
- * add or fork, otherwise an event with nothing but the error, and the sequence goes on. Commands for
- * sequences that are done are dropped. save and load get a ticket, and always an event with that
- * ticket: with the error, or without.
+ * (memory, a sequence in the wrong state) are events: a FINISH with the error for the sequences of
+ * an add or fork, otherwise an event with nothing but the error, and the sequence goes on. Commands
+ * for sequences that are done are dropped. save and load get a ticket, and always an event with
+ * that ticket: with the error, or without.
  *
  * Ownership: takes the batch until pe_worker_detach gives it back; retains the crew, whose pool the
- * batch should compute with. Threads: any, but close and detach when no other thread uses the worker
- * any more. The callback runs on the engine thread, or on the one that halts. */
+ * batch should compute with. Threads: any, but close and detach when no other thread uses the
+ * worker any more. The callback runs on the engine thread, or on the one that halts. */
 #ifndef PE_WORKER_H
 #define PE_WORKER_H
 
@@ -40,14 +40,15 @@ enum {
 pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, void *ctx,
                          pe_worker **out, pe_error *err); /* gives; takes batch */
 void pe_worker_close(pe_worker *w); /* waits for its step, if one runs; takes; NULL is fine */
-/* Leaves the engine thread after the running step and the queued commands; a queued step is dropped.
- * Published events can still be drained; commands and steps are refused. */
+/* Leaves the engine thread after the running step and the queued commands; a queued step is
+ * dropped. Published events can still be drained; commands and steps are refused. */
 void pe_worker_halt(pe_worker *w);
-/* Halts; gives the batch back; takes the worker; undrained events are lost. *published (may be NULL):
- * how many of the batch's own events were drained or lost. */
+/* Halts; gives the batch back; takes the worker; undrained events are lost. *published (may be
+ * NULL): how many of the batch's own events were drained or lost. */
 pe_batch *pe_worker_detach(pe_worker *w, int32_t *published);
 
-/* Queues a command. PE_ELIMIT: the queue is full. reply as in pe_batch_do, but `found` is not known. */
+/* Queues a command. PE_ELIMIT: the queue is full. reply as in pe_batch_do, but `found` is not
+ * known. */
 pe_status pe_worker_do(pe_worker *w, const pe_command *c, pe_reply *reply, pe_error *err);
 /* Queues the next step. PE_ELIMIT: one is queued already (pe_worker_pending), or nobody drains. */
 pe_status pe_worker_submit(pe_worker *w, const pe_grant *grants, int32_t count, pe_error *err);
@@ -64,7 +65,8 @@ typedef struct pe_worker_events {
 pe_status pe_worker_drain(pe_worker *w, pe_worker_events *out, pe_error *err);
 void pe_worker_free_events(pe_worker_events *e);
 
-/* The published view: as the batch's functions, after the last step and with the queued commands. */
+/* The published view: as the batch's functions, after the last step and with the queued
+ * commands. */
 int32_t pe_worker_sequences(pe_worker *w, pe_seq_info *out, int32_t most);
 void pe_worker_room(pe_worker *w, int64_t *free_tokens, int64_t *all_tokens);
 bool pe_worker_logits(pe_worker *w, pe_seq_id id, float *out); /* copies; false: none were kept */

@@ -10,7 +10,7 @@ static void free_command(command *q) {
   pe_arena_free(&q->arena);
 }
 
-/* ---- the view ----------------------------------------------------------------------------------- */
+/* ---- the view ------------------------------------------------------------------------------ */
 
 static pe_seq_info *shown(pe_worker *w, pe_seq_id id) {
   for (size_t i = 0; i < w->view_count; i++)
@@ -48,7 +48,7 @@ void pe_worker_show(pe_worker *w, const command *q) {
   }
 }
 
-/* ---- queueing ----------------------------------------------------------------------------------- */
+/* ---- queueing ------------------------------------------------------------------------------ */
 
 /* With one entry more than there are, so that an empty list is a list. */
 static bool own(pe_arena *a, const void **list, int32_t count, size_t size) {
@@ -143,7 +143,7 @@ pe_status pe_worker_do(pe_worker *w, const pe_command *c, pe_reply *reply, pe_er
   return rc;
 }
 
-/* ---- on the engine thread ----------------------------------------------------------------------- */
+/* ---- on the engine thread ------------------------------------------------------------------ */
 
 /* Answers in the events that were reserved: one for each promised sequence, else one. */
 static void answer(pe_worker *w, command *q, pe_status rc) {
@@ -160,8 +160,8 @@ static void answer(pe_worker *w, command *q, pe_status rc) {
   q->events = NULL;
 }
 
-/* Ids of an earlier command that failed are not used again. A command for a sequence that is done is
- * dropped, unless somebody waits for its result. */
+/* Ids of an earlier command that failed are not used again. A command for a sequence that is done
+ * is dropped, unless somebody waits for its result. */
 void pe_worker_apply(pe_worker *w, command *q) {
   if (q->reply.count) w->batch->next = q->reply.first;
   pe_status rc = pe_batch_do(w->batch, &q->c, NULL, q->error);

@@ -1,8 +1,9 @@
 /* worker_parts.h - between the worker*.c files: worker.c -> worker_command.c -> worker_events.c.
  *
  * The batch belongs to the engine thread; everything that others see is under the lock. These files
- * look into the batch (batch_seq.h) for three things only: the next id, so that ids can be given before
- * a command reaches the batch; checks, which read what never changes; and which logits are new. */
+ * look into the batch (batch_seq.h) for three things only: the next id, so that ids can be given
+ * before a command reaches the batch; checks, which read what never changes; and which logits are
+ * new. */
 #ifndef PE_WORKER_PARTS_H
 #define PE_WORKER_PARTS_H
 
@@ -63,14 +64,14 @@ struct pe_worker {
   uint64_t traced, completed;
 };
 
-/* ---- events (worker_events.c) ------------------------------------------------------------------- */
+/* ---- events (worker_events.c) -------------------------------------------------------------- */
 
 pe_worker_chunk *pe_worker_chunk_new(int32_t events);                        /* NULL: no memory */
 pe_worker_chunk *pe_worker_chunk_copy(const pe_event *event, int32_t count); /* NULL: no memory */
 void pe_worker_chunk_free(pe_worker_chunk *c);
 void pe_worker_chunk_publish(pe_worker *w, pe_worker_chunk *c); /* takes */
 
-/* ---- commands (worker_command.c) ---------------------------------------------------------------- */
+/* ---- commands (worker_command.c) ----------------------------------------------------------- */
 
 /* Under the lock: the view as if the command were done. It has room for the new sequences. */
 void pe_worker_show(pe_worker *w, const pe_worker_command *q);

@@ -6,28 +6,30 @@
 --   batch:run()                        -- steps in the foreground until every sequence is done
 --   print(seq.text, seq.finish)
 --
--- Or on the engine thread, while the loop goes on: after batch:start(policy) events come to on_token and
--- on_done as the loop runs, and batch:stop() brings the batch back. The policy (engine/scheduler.lua) is
--- asked once per step, for the next step while one computes. So the next step is decided before the
--- tokens of the running one are known, and what on_token does to its sequence takes effect a token late.
--- A sequence added with watch = true is never granted ahead: it is not offered to the policy until its
--- events have been handled, and seq:force, seq:bias and seq:cancel in on_token affect the very next
--- token, as in the foreground. That costs this sequence the time between steps, and the others nothing.
+-- Or on the engine thread, while the loop goes on: after batch:start(policy) events come to
+-- on_token and on_done as the loop runs, and batch:stop() brings the batch back. The policy
+-- (engine/scheduler.lua) is asked once per step, for the next step while one computes. So the next
+-- step is decided before the tokens of the running one are known, and what on_token does to its
+-- sequence takes effect a token late. A sequence added with watch = true is never granted ahead: it
+-- is not offered to the policy until its events have been handled, and seq:force, seq:bias and
+-- seq:cancel in on_token affect the very next token, as in the foreground. That costs this sequence
+-- the time between steps, and the others nothing.
 --
--- A sequence added with hold = true does not sample by itself: whenever its logits are ready, on_token
--- gets an event { held = true }, and the sequence waits for seq:sample. It is also watched.
+-- A sequence added with hold = true does not sample by itself: whenever its logits are ready,
+-- on_token gets an event { held = true }, and the sequence waits for seq:sample. It is also
+-- watched.
 --
 --   batch:add { prompt = …, hold = true, on_token = function(event, seq)
 --     if event.held then seq:sample { banned = { seq:best() } } end
 --   end }
 --
--- A sequence is an object with id, tag, ids, text, finish and error, and the methods below. Its tag,
--- given with the request, is visible to policies. A request with force = ids begins its answers with
--- these tokens.
+-- A sequence is an object with id, tag, ids, text, finish and error, and the methods below. Its
+-- tag, given with the request, is visible to policies. A request with force = ids begins its
+-- answers with these tokens.
 --
--- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result comes
--- later, to the callback. Batches of several models share one engine thread and its compute threads when
--- each later one is opened with share = the first: they take turns, step by step.
+-- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result
+-- comes later, to the callback. Batches of several models share one engine thread and its compute
+-- threads when each later one is opened with share = the first: they take turns, step by step.
 local best = require "engine.best"
 local memory = require "engine.memory"
 local perigee = require "perigee"
@@ -44,7 +46,7 @@ local Batch = {}
 Batch.__index = Batch
 Batch.__name = "perigee.Batch"
 
--- ---- sequences -----------------------------------------------------------------------------------
+-- ---- sequences --------------------------------------------------------------------------------
 
 --- `like`: the request, or the sequence that it was forked from.
 local function new_sequence(batch, id, like)
@@ -56,12 +58,14 @@ local function new_sequence(batch, id, like)
   return seq
 end
 
--- Every command about a sequence is a method: seq:cancel(), seq:force(ids), seq:bias{[id] = x}, seq:trim(n),
--- seq:keep_logits(on), seq:preempt(). Those that need more are below.
+-- Every command about a sequence is a method: seq:cancel(), seq:force(ids), seq:bias{[id] = x},
+-- seq:trim(n), seq:keep_logits(on), seq:preempt(). Those that need more are below.
 for _, command in ipairs(perigee.batch.commands()) do
   local name = command.name
   if command.sequence then
-    Sequence[name] = function(self, argument) return self.batch.core:command(name, self.id, argument) end
+    Sequence[name] = function(self, argument)
+      return self.batch.core:command(name, self.id, argument)
+    end
   end
 end
 
@@ -76,16 +80,16 @@ function Sequence:fork(seed)
   return child
 end
 
---- Continues a held sequence; how = { bias = {[id] = number}, banned = ids, force = ids }, for this draw
---- alone and in addition to its own. Forced tokens follow without being held.
+--- Continues a held sequence; how = { bias = {[id] = number}, banned = ids, force = ids }, for this
+--- draw alone and in addition to its own. Forced tokens follow without being held.
 function Sequence:sample(how)
   local ok, why = self.batch.core:command("sample", self.id, how)
   if ok then self.batch:pump() end
   return ok, why
 end
 
---- The logits of its last step as a new tensor, if they were kept or the sequence is held; else nil.
---- Entry i belongs to token id i - 1.
+--- The logits of its last step as a new tensor, if they were kept or the sequence is held; else
+--- nil. Entry i belongs to token id i - 1.
 function Sequence:logits() return self.batch.core:logits(self.id) end
 
 --- The token id with the highest logit of its last step; nil where seq:logits() is.
@@ -94,7 +98,8 @@ function Sequence:best()
   return logits and math.tointeger(logits:argmax()) - 1
 end
 
---- The result of a command about a file: at once, or on the engine thread later, to callback(ok, err).
+--- The result of a command about a file: at once, or on the engine thread later, to callback(ok,
+--- err).
 local function answer(batch, callback, result, why)
   if math.type(result) == "integer" then
     batch.tickets[result] = callback
@@ -120,17 +125,18 @@ function Sequence:save(path, callback)
   return answer(self.batch, callback, self.batch.core:command("save", self.id, path))
 end
 
--- ---- opening -------------------------------------------------------------------------------------
+-- ---- opening ----------------------------------------------------------------------------------
 
 local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
   "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
 
--- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer sequences
--- compute less at once, more make every stream slower; 4096 is for models that do not say their context.
+-- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer
+-- sequences compute less at once, more make every stream slower; 4096 is for models that do not say
+-- their context.
 local STEP_TOKENS, SEQUENCES, CONTEXT = 512, 64, 4096
 
---- Tokens that the KV cache gets: all that the sequences may want, if the memory is there (half of it
---- without a budget: the weights want to stay in memory too). nil and why if not one block fits.
+--- Tokens that the KV cache gets: all that the sequences may want, if the memory is there (half of
+--- it without a budget: the weights want to stay in memory too). nil and why if not one block fits.
 local function cache_tokens(model, o, budget)
   local want, block = o.sequences * o.context, o.kv_block or 32
   local plan <close> = assert(model.graph:plan())
@@ -156,9 +162,9 @@ end
 --- Splits the options: those of perigee.batch.open, filled with the model's, and the rest.
 local function split_options(model, options)
   local given = model.options or {}
-  local o = { tokenizer = model:tokenizer() or nil, threads = given.threads, kv_bits = given.kv_bits,
-    context = given.context or model.config.max_position_embeddings or CONTEXT, sequences = SEQUENCES,
-    step_tokens = STEP_TOKENS }
+  local o = { tokenizer = model:tokenizer() or nil, threads = given.threads,
+    kv_bits = given.kv_bits, sequences = SEQUENCES, step_tokens = STEP_TOKENS,
+    context = given.context or model.config.max_position_embeddings or CONTEXT }
   o.end_ids = text.sorted_keys(model.stops) -- after the tokenizer: they may come from it
   local rest = {}
   for key, value in pairs(options) do rest[key] = value end
@@ -172,9 +178,9 @@ local function split_options(model, options)
   return o, rest
 end
 
---- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open except
---- tokenizer and end_ids; policy; report (a function that is told about a failing policy); and share (a
---- batch whose engine thread this one uses).
+--- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open
+--- except tokenizer and end_ids; policy; report (a function that is told about a failing policy);
+--- and share (a batch whose engine thread this one uses).
 local function open(model, options)
   local o, rest = split_options(model, options or {})
   local asks = scheduler.new(rest.policy, { report = rest.report })
@@ -191,15 +197,17 @@ local function open(model, options)
   if not o.cache_tokens then return nil, why end
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
-  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0, scheduler = asks,
-    timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {},
-    lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
+  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0,
+    scheduler = asks, timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0,
+    seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} },
+    Batch)
 end
 
--- ---- requests ------------------------------------------------------------------------------------
+-- ---- requests ---------------------------------------------------------------------------------
 
 -- Keys of a request that the core does not know.
-local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean", force = "ids" }
+local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean",
+  force = "ids" }
 
 --- The first tokens of new sequences, before anything of them can have been computed. If they are
 --- refused, the sequences end.
@@ -214,8 +222,8 @@ local function force_all(sequences, ids)
   return true
 end
 
---- Adds a request; returns its n sequences (with best_of: answers, engine/best.lua), or nil and an error.
---- Unknown keys and wrong types raise.
+--- Adds a request; returns its n sequences (with best_of: answers, engine/best.lua), or nil and an
+--- error. Unknown keys and wrong types raise.
 function Batch:add(given)
   if best.chooses(given) then return best.add(self, given, own_keys) end
   local prepared = requests.prepare(self.model, given, own_keys)
@@ -230,7 +238,7 @@ function Batch:add(given)
   return table.unpack(sequences)
 end
 
--- ---- events --------------------------------------------------------------------------------------
+-- ---- events -----------------------------------------------------------------------------------
 
 local function note(seq, e)
   if e.id then seq.ids[#seq.ids + 1] = e.id end
@@ -252,8 +260,8 @@ local function call(failed, f, ...)
   return failed or not ok and why or nil
 end
 
---- Passes events to their sequences. If a callback raises, the other sequences still get theirs; the
---- first error is raised at the end.
+--- Passes events to their sequences. If a callback raises, the other sequences still get theirs;
+--- the first error is raised at the end.
 local function dispatch(self, events)
   local failed
   for i = 1, #events do
@@ -277,11 +285,12 @@ local function dispatch(self, events)
   return events
 end
 
--- ---- steps ---------------------------------------------------------------------------------------
+-- ---- steps ------------------------------------------------------------------------------------
 
 local TRACED = 256 -- as many steps as the core keeps
 
---- One more step in the counters: its time, by powers of two of a millisecond, and Lua's share of it.
+--- One more step in the counters: its time, by powers of two of a millisecond, and Lua's share of
+--- it.
 local function count(self, t, seconds)
   local bucket = 2 ^ math.max(-3, math.ceil(math.log(seconds * 1e3, 2)))
   self.histogram[bucket] = (self.histogram[bucket] or 0) + 1
@@ -323,8 +332,8 @@ local function schedule(self, sequences)
   return grants
 end
 
---- One step in the foreground. grants: a list of {sequence or id, tokens}; nil: the policy's. Returns the
---- events and how many sequences ran, or nil and an error.
+--- One step in the foreground. grants: a list of {sequence or id, tokens}; nil: the policy's.
+--- Returns the events and how many sequences ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
     grants = schedule(self, sequences_of(self, self.infos))
@@ -345,7 +354,8 @@ end
 local function stuck(self)
   for _, info in ipairs(self.core:sequences()) do
     if info.state == "held" then
-      return perigee.error("argument", ("sequence %d is held, and nothing samples it"):format(info.id))
+      local why = ("sequence %d is held, and nothing samples it"):format(info.id)
+      return perigee.error("argument", why)
     end
   end
   return perigee.error("argument", ("%d sequences are left, and none can run"):format(self.alive))
@@ -361,7 +371,7 @@ function Batch:run()
   return true
 end
 
--- ---- on the engine thread ------------------------------------------------------------------------
+-- ---- on the engine thread ---------------------------------------------------------------------
 
 --- Forgets the steps that are done.
 local function forget(self, completed)
@@ -369,8 +379,8 @@ local function forget(self, completed)
   while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
 end
 
---- The sequences as they will be after the steps in flight: granted tokens count as computed. A sequence
---- has one table for its whole life, refilled for each step, since there are many of both.
+--- The sequences as they will be after the steps in flight: granted tokens count as computed. A
+--- sequence has one table for its whole life, refilled for each step, since there are many of both.
 local function expected_sequences(self)
   local core = self.core
   local sequences, completed
@@ -393,8 +403,8 @@ local function expected_sequences(self)
   return sequences
 end
 
---- The sequences that may be granted something: not watched ones with a step in flight or events that
---- have not been handled.
+--- The sequences that may be granted something: not watched ones with a step in flight or events
+--- that have not been handled.
 local function offered(self, sequences)
   local out, n = {}, 0
   for i = 1, #sequences do
@@ -420,8 +430,8 @@ local function remember(self, grants)
   self.flight[#self.flight + 1] = step
 end
 
---- Submits the next step if there is something to run and none is queued. Not while callbacks run: their
---- commands belong into the next step.
+--- Submits the next step if there is something to run and none is queued. Not while callbacks run:
+--- their commands belong into the next step.
 function Batch:pump()
   if not self.poll or self.telling then return end
   if self.alive > 0 or next(self.tickets) then self.poll:ref() else self.poll:unref() end
@@ -435,7 +445,7 @@ end
 
 local function on_wake(self)
   if not self.poll then return end
-  local completed = self.core:completed() -- before the drain, which then has all events of these steps
+  local completed = self.core:completed() -- before the drain, which has all their events
   local events, why = self.core:drain()
   forget(self, completed)
   self.telling = true
@@ -471,13 +481,13 @@ function Batch:stop()
   return true
 end
 
--- ---- state ---------------------------------------------------------------------------------------
+-- ---- state ------------------------------------------------------------------------------------
 
 --- The sequences that are not done, oldest first: { id =, state =, tag =, … }.
 function Batch:sequences() return sequences_of(self) end
 
---- Counters of the batch, with lua (seconds in policies) and histogram (steps by their time: {[ms] = how
---- many took at most ms and more than half of it}).
+--- Counters of the batch, with lua (seconds in policies) and histogram (steps by their time: {[ms]
+--- = how many took at most ms and more than half of it}).
 function Batch:stats()
   observe(self)
   local stats = self.core:stats()
@@ -498,9 +508,9 @@ end
 
 function Batch:room() return self.core:room() end
 
---- What the prefix cache has of a prompt (text or ids) in memory is never evicted. Options: off (it may be
---- evicted again), salt. Returns how many tokens that are; on the engine thread, where it happens between
---- two steps, true.
+--- What the prefix cache has of a prompt (text or ids) in memory is never evicted. Options: off (it
+--- may be evicted again), salt. Returns how many tokens that are; on the engine thread, where it
+--- happens between two steps, true.
 function Batch:pin(prompt, options)
   local pin = { prompt = self.model:ids(prompt) }
   for key, value in pairs(options or {}) do pin[key] = value end

@@ -8,13 +8,16 @@ local request = {}
 -- The type of each key. Scalars and their ranges come from C, which checks the ranges; here are the
 -- lists, and the keys that only scripts know.
 local kinds = {
-  best_of = "integer", stop_ids = "ids", stop_token_ids = "ids", keep_special = "ids", banned = "ids",
-  boundaries = "ids", prompt = "any", stop = "any", logit_bias = "any", bad_words = "any", logprobs = "any",
+  best_of = "integer", stop_ids = "ids", stop_token_ids = "ids", keep_special = "ids",
+    banned = "ids",
+  boundaries = "ids", prompt = "any", stop = "any", logit_bias = "any", bad_words = "any",
+    logprobs = "any",
 }
 for _, field in ipairs(perigee.batch.fields()) do kinds[field.name] = field.type end
 
 -- Keys that `prepare` translates instead of copying.
-local translated = { prompt = true, seed = true, stop_ids = true, stop_token_ids = true, bad_words = true,
+local translated = { prompt = true, seed = true, stop_ids = true, stop_token_ids = true,
+  bad_words = true,
   logprobs = true, top_logprobs = true, best_of = true }
 local defaulted = { "temperature", "top_p", "top_k", "min_p", "repetition_penalty" }
 
@@ -27,7 +30,9 @@ local function fail(format, ...) error(format:format(...), 0) end
 local function check_ids(key, list)
   if type(list) ~= "table" then fail("%s must be a list of token ids, got %s", key, type(list)) end
   for i, id in ipairs(list) do
-    if math.type(id) ~= "integer" then fail("%s[%d] must be a token id, got %s", key, i, tostring(id)) end
+    if math.type(id) ~= "integer" then
+      fail("%s[%d] must be a token id, got %s", key, i, tostring(id))
+    end
   end
 end
 
@@ -134,7 +139,8 @@ local function top_logprobs(given)
   return given.logprobs and 0 or nil
 end
 
---- The request for the batch, checked. `also`: further keys that the caller accepts; they are left out.
+--- The request for the batch, checked. `also`: further keys that the caller accepts; they are left
+--- out.
 function request.prepare(model, given, also)
   request.check(given, also)
   local out = {}

@@ -1,12 +1,13 @@
 -- scheduler: asks a policy what the next step computes. One guarded call per step.
 --
--- A policy is a function(step), or a table whose `schedule` is one and gets `self` in addition, which
--- has its `config` and `state`. What a step offers: engine/step.lua. Policies that ship: scripts/policy.
+-- A policy is a function(step), or a table whose `schedule` is one and gets `self` in addition,
+-- which has its `config` and `state`. What a step offers: engine/step.lua. Policies that ship:
+-- scripts/policy.
 --
--- A policy that raises, exceeds its deadline, gives nothing although sequences could run, or returns a
--- value is replaced by the built-in policy (step:fill()) for that step. It is reported once, and after
--- three such steps within a minute switched off until it is loaded again (lib/breaker.lua). So a bad
--- policy is slow, never wrong.
+-- A policy that raises, exceeds its deadline, gives nothing although sequences could run, or
+-- returns a value is replaced by the built-in policy (step:fill()) for that step. It is reported
+-- once, and after three such steps within a minute switched off until it is loaded again
+-- (lib/breaker.lua). So a bad policy is slow, never wrong.
 local breaker = require "lib.breaker"
 local perigee = require "perigee"
 local steps = require "engine.step"
@@ -16,14 +17,15 @@ local uv = require "luv"
 -- MEMORY: what a call may allocate; more would let one policy push the caches out.
 local scheduler = { DEADLINE_MS = 10, MEMORY = 64 << 20 }
 
--- ---- timing --------------------------------------------------------------------------------------
+-- ---- timing -----------------------------------------------------------------------------------
 
 local Timing = {}
 Timing.__index = Timing
 
 --- What steps took lately: decode (seconds of a step without prefill), prefill (seconds per token).
 function scheduler.timing()
-  return setmetatable({ decodes = { at = 0, sorted = {} }, prefills = { at = 0, sorted = {} } }, Timing)
+  return setmetatable({ decodes = { at = 0, sorted = {} }, prefills = { at = 0, sorted = {} } },
+    Timing)
 end
 
 local KEPT = 31 -- steps: fewer are noisy, more follow a change of load too late
@@ -45,10 +47,10 @@ local function quantile(ring, value, share)
   return sorted[math.ceil(share * #sorted)]
 end
 
---- A step took `seconds`, computed `prompt` prompt tokens and decoded for `streams` sequences. For the
---- cost of prefill the upper quartile counts, not the median: where times vary, a budget from a few quick
---- steps would delay every stream. A short prompt alone (below 16 tokens) measures mostly the fixed cost
---- of a step.
+--- A step took `seconds`, computed `prompt` prompt tokens and decoded for `streams` sequences. For
+--- the cost of prefill the upper quartile counts, not the median: where times vary, a budget from a
+--- few quick steps would delay every stream. A short prompt alone (below 16 tokens) measures mostly
+--- the fixed cost of a step.
 function Timing:observe(seconds, prompt, streams)
   if prompt == 0 and streams > 0 then
     self.decode = quantile(self.decodes, seconds, 0.5)
@@ -59,12 +61,13 @@ function Timing:observe(seconds, prompt, streams)
   end
 end
 
--- ---- the policy ----------------------------------------------------------------------------------
+-- ---- the policy -------------------------------------------------------------------------------
 
 local Scheduler = {}
 Scheduler.__index = Scheduler
 
---- The function and its `self`: that of a script that serves, or one from the table's config and state.
+--- The function and its `self`: that of a script that serves, or one from the table's config and
+--- state.
 local function read_policy(given)
   if given == nil or type(given) == "function" then return given end
   if type(given) ~= "table" or type(given.schedule) ~= "function" then
@@ -72,7 +75,8 @@ local function read_policy(given)
   end
   local self = given.self
   if not self then
-    self = { name = given.name, config = given.config or {}, state = given.state and given.state() or {} }
+    local state = given.state and given.state() or {}
+    self = { name = given.name, config = given.config or {}, state = state }
   end
   return given.schedule, self
 end
@@ -84,14 +88,14 @@ local function load(self, given)
   self.reported = nil
 end
 
---- A scheduler with a policy (nil: the built-in one). Options: report = function(text), deadline_ms. A
---- table may have `breaker`, which counts its failures, and `struck`, a function(why, off, breaker) that is
---- called at each of them.
+--- A scheduler with a policy (nil: the built-in one). Options: report = function(text),
+--- deadline_ms. A table may have `breaker`, which counts its failures, and `struck`, a
+--- function(why, off, breaker) that is called at each of them.
 function scheduler.new(given, options)
   options = options or {}
   local report = options.report or function(text) io.stderr:write("perigee: ", text, "\n") end
-  local self = setmetatable({ report = report, deadline_ms = options.deadline_ms or scheduler.DEADLINE_MS,
-    kept = {}, may = {} }, Scheduler)
+  local self = setmetatable({ report = report, kept = {}, may = {},
+    deadline_ms = options.deadline_ms or scheduler.DEADLINE_MS }, Scheduler)
   load(self, given)
   return self
 end
@@ -110,11 +114,12 @@ local function strike(self, why)
     self.report("policy: " .. b.last .. "; the built-in policy takes its place")
   end
   if b.off then
-    self.report(("policy: switched off after %d failures until it is loaded again"):format(b.strikes))
+    local text = "policy: switched off after %d failures until it is loaded again"
+    self.report(text:format(b.strikes))
   end
 end
 
--- ---- one call ------------------------------------------------------------------------------------
+-- ---- one call ---------------------------------------------------------------------------------
 
 local function could_run(sequences)
   for _, info in ipairs(sequences) do
@@ -131,13 +136,14 @@ local function ask(self, step)
   if result ~= nil then return ("must return nothing, returned %s"):format(type(result)) end
 end
 
--- A policy holds the step and its sequences and could overwrite them. What decides about legality is kept
--- aside: four values per sequence in one flat table, since this is done for every step.
+-- A policy holds the step and its sequences and could overwrite them. What decides about legality
+-- is kept aside: four values per sequence in one flat table, since this is done for every step.
 local function keep(self, sequences)
   local kept, n = self.kept, 0
   for i = 1, #sequences do
     local info = sequences[i]
-    kept[n + 1], kept[n + 2], kept[n + 3], kept[n + 4] = info.id, info.state, info.left, info.follows or false
+    kept[n + 1], kept[n + 2] = info.id, info.state
+    kept[n + 3], kept[n + 4] = info.left, info.follows or false
     n = n + 4
   end
   for i = #kept, n + 1, -1 do kept[i] = nil end
@@ -146,28 +152,33 @@ end
 local function kept_sequences(kept)
   local sequences = {}
   for i = 1, #kept, 4 do
-    sequences[#sequences + 1] = { id = kept[i], state = kept[i + 1], left = kept[i + 2], follows = kept[i + 3] }
+    sequences[#sequences + 1] = { id = kept[i], state = kept[i + 1], left = kept[i + 2],
+      follows = kept[i + 3] }
   end
   return sequences
 end
+
+local OVERWROTE = "overwrote the step"
 
 --- Why the grants of this step are not legal moves, or nil.
 local function illegal(self, step, tokens)
   local kept, left, sum = self.kept, self.may, 0
   for seq in pairs(left) do left[seq] = nil end
   for i = 1, #kept, 4 do left[kept[i]] = kept[i + 3] and 0 or kept[i + 2] end
-  if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return "overwrote the step" end
+  if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return OVERWROTE end
   for _, grant in ipairs(step.grants) do
     local seq, n
     if type(grant) == "table" then seq, n = grant[1], grant[2] end
-    if math.type(n) ~= "integer" or n < 1 or n > (left[seq or 0] or 0) then return "overwrote the step" end
+    if math.type(n) ~= "integer" or n < 1 or n > (left[seq or 0] or 0) then return OVERWROTE end
     left[seq], sum = 0, sum + n
   end
   for seq in pairs(step.preempted) do
-    if not left[seq] then return "overwrote the step" end
+    if not left[seq] then return OVERWROTE end
   end
-  if sum > tokens then return "overwrote the step" end
-  if sum == 0 and could_run(kept_sequences(kept)) then return "gave nothing, although sequences could run" end
+  if sum > tokens then return OVERWROTE end
+  if sum == 0 and could_run(kept_sequences(kept)) then
+    return "gave nothing, although sequences could run"
+  end
 end
 
 --- Grants, and the sequences to preempt before them, for sequences as batch:sequences() lists them.

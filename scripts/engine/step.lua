@@ -1,33 +1,34 @@
--- step: what a policy sees of the next step. It can make legal moves only; an illegal one raises, with
--- the numbers.
+-- step: what a policy sees of the next step. It can make legal moves only; an illegal one raises,
+-- with the numbers.
 --
 --   step:running(filter)     sequences that have caches, oldest first:
 --                            { id =, state = "prefill" | "decode", left =, tag =, … }
 --   step:waiting(filter)     sequences without caches: not admitted yet, or preempted
---   step:prompts(filter)     sequences with prompt tokens to compute: those in prefill, then waiting ones
+--   step:prompts(filter)     sequences in prefill, then waiting ones
 --   step:decode()            gives every sequence in decode its token; returns how many got one
---   step:room(factor)        prompt tokens that still fit: what is left of the step or, next to sequences
---                            in decode, as many as make it take about `factor` (STRETCH) times as long
---   step:prefill(seq, most)  gives it as many prompt tokens as there is room, at most `most`; returns n
---   step:give(seq, n)        gives it n tokens (default: all that it has left and the step has room for)
---   step:order(sequences)    `fill` serves these first, in this order; order(function(seq) … end):
---                            smaller keys first within each state, the older one where they are equal
+--   step:room(factor)        prompt tokens that still fit: all that is left of the step or, next to
+--                            sequences in decode, what makes it take about `factor` times as long
+--   step:prefill(seq, most)  gives it the prompt tokens that there is room for, at most `most`;
+--                            returns how many
+--   step:give(seq, n)        gives it n tokens (default: what it has left and what still fits)
+--   step:order(sequences)    `fill` serves these first, in this order
+--   step:order(f)            `fill` serves smaller f(seq) first within each state, then older ones
 --   step:preempt(seq)        frees its caches; its tokens stay
---   step:fill()              the built-in policy gives the rest; `for seq, n in step:fill()` lists it
+--   step:fill()              the built-in policy gives the rest; `for seq, n in step:fill()`
 --   step.tokens, step.left   rows of the step, and how many of them are left
---   step.timing              recent steps: decode (seconds of a step without prefill), prefill (seconds
---                            per prompt token)
+--   step.timing              recent steps: decode (seconds of a step without prefill), prefill
+--                            (seconds per prompt token)
 --   step.free                tokens that fit into the caches
 --   step.now                 seconds on a monotonic clock
 --
--- A filter is a table that the tag of the sequence must agree with ({ lane = "chat" }), or a function(seq).
+-- A filter is a table that the tag of the sequence must agree with ({ lane = "chat" }), or a
+-- function(seq).
 local uv = require "luv"
 
 -- STRETCH: a step with prefill may take this many times as long as one that only decodes. It is an
--- average; single steps take longer, and the gap between two tokens of a stream should stay below three
--- times the usual one.
--- BLIND, LEAST: prompt tokens next to streams before anything was measured; and at least, so that a
--- prompt always moves.
+-- average; single steps take longer, and the gap between two tokens of a stream should stay below
+-- three times the usual one. BLIND, LEAST: prompt tokens next to streams before anything was
+-- measured; and at least, so that a prompt always moves.
 local step = { STRETCH = 1.75, BLIND = 32, LEAST = 4 }
 
 local Step = {}
@@ -42,13 +43,13 @@ function step.new(sequences, options)
     if info.state == "decode" then streams = streams + 1 end
     if type(info.tag) ~= "table" then info.tag = {} end -- so that policies can index it
   end
-  return setmetatable({ sequences = by_id, list = sequences, grants = {}, preempted = {}, given = {},
-    first = {}, tokens = options.tokens, left = options.tokens, streams = streams, taken = 0,
-    timing = timing and { decode = timing.decode, prefill = timing.prefill }, free = options.free,
-    now = uv.hrtime() * 1e-9 }, Step)
+  return setmetatable({ sequences = by_id, list = sequences, grants = {}, preempted = {},
+    given = {}, first = {}, tokens = options.tokens, left = options.tokens, streams = streams,
+    taken = 0, timing = timing and { decode = timing.decode, prefill = timing.prefill },
+    free = options.free, now = uv.hrtime() * 1e-9 }, Step)
 end
 
--- ---- looking -------------------------------------------------------------------------------------
+-- ---- looking ----------------------------------------------------------------------------------
 
 local function agrees(info, filter)
   if type(filter) == "function" then return filter(info) end
@@ -58,8 +59,8 @@ local function agrees(info, filter)
   return true
 end
 
---- Sequences in these states. Choices that wait for the prompt of the first one are left out: nothing
---- can be given to them.
+--- Sequences in these states. Choices that wait for the prompt of the first one are left out:
+--- nothing can be given to them.
 local function pick(self, states, filter)
   if filter ~= nil and type(filter) ~= "table" and type(filter) ~= "function" then
     error(("a filter must be a table or a function, got %s"):format(type(filter)), 3)
@@ -106,7 +107,7 @@ function Step:room(factor)
   return math.max(0, math.min(self.left, prefill_budget(self, factor or step.STRETCH) - self.taken))
 end
 
--- ---- moves ---------------------------------------------------------------------------------------
+-- ---- moves ------------------------------------------------------------------------------------
 
 --- Notes a legal move.
 local function book(self, info, n)
@@ -122,14 +123,20 @@ function Step:give(seq, n)
   local id, given = info.id, self.given[info.id]
   if n == nil then n = math.min(info.left, self.left) end
   if math.type(n) ~= "integer" or n < 0 then
-    error(("give: the number of tokens must be an integer and 0 or more, got %s"):format(tostring(n)), 2)
+    error(("give: tokens must be an integer and 0 or more, got %s"):format(tostring(n)), 2)
   end
-  if given then error(("give: sequence %d has been given %d tokens already"):format(id, given), 2) end
-  if self.preempted[id] then error(("give: sequence %d was preempted in this step"):format(id), 2) end
+  if given then
+    error(("give: sequence %d has been given %d tokens already"):format(id, given), 2)
+  end
+  if self.preempted[id] then
+    error(("give: sequence %d was preempted in this step"):format(id), 2)
+  end
   if n > info.left then
     error(("give: sequence %d can use %d tokens, got %d"):format(id, info.left, n), 2)
   end
-  if n > self.left then error(("give: the step has %d tokens left, got %d"):format(self.left, n), 2) end
+  if n > self.left then
+    error(("give: the step has %d tokens left, got %d"):format(self.left, n), 2)
+  end
   return book(self, info, n)
 end
 
@@ -162,7 +169,7 @@ function Step:preempt(seq)
   self.preempted[id] = true
 end
 
--- ---- the built-in policy -------------------------------------------------------------------------
+-- ---- the built-in policy ----------------------------------------------------------------------
 
 --- The sequences by a function's key, smaller first; the older one where keys are equal.
 local function by_key(self, key)
@@ -170,7 +177,8 @@ local function by_key(self, key)
   for i, info in ipairs(self.list) do
     local value = key(info)
     if type(value) ~= "number" or value ~= value then
-      error(("order: the key of sequence %d must be a number, got %s"):format(info.id, tostring(value)), 3)
+      local text = "order: the key of sequence %d must be a number, got %s"
+      error(text:format(info.id, tostring(value)), 3)
     end
     sequences[i], keys[info], age[info] = info, value, i
   end
@@ -193,7 +201,8 @@ function Step:order(by)
   self.first = first
 end
 
---- Every sequence once: those that `order` named, then decode, prefill, waiting, each by key or age.
+--- Every sequence once: those that `order` named, then decode, prefill, waiting, each by key or
+--- age.
 local function importance(self)
   local out, seen = {}, {}
   local function put(info)

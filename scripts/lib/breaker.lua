@@ -1,4 +1,5 @@
--- breaker: switches a script off that keeps failing, so that it costs nothing until it is loaded again.
+-- breaker: switches a script off that keeps failing, so that it costs nothing until it is loaded
+-- again.
 --
 --   local b = breaker.new()         -- { strikes = 3, window_s = 60 } by default
 --   if not b.off then … if failed then b:strike(message) end end
@@ -19,7 +20,8 @@ Breaker.__index = Breaker
 --- Options: strikes, window_s.
 function breaker.new(options)
   options = options or {}
-  local self = { strikes = options.strikes or breaker.STRIKES, window_s = options.window_s or breaker.WINDOW_S }
+  local self = { strikes = options.strikes or breaker.STRIKES,
+    window_s = options.window_s or breaker.WINDOW_S }
   return setmetatable(self, Breaker):reset()
 end
 

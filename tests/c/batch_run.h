@@ -1,4 +1,5 @@
-/* batch_run.h - running batches in tests: requests, steps for everybody, answers collected from the events. */
+/* batch_run.h - running batches in tests: requests, steps for everybody, answers collected from the
+ * events. */
 #ifndef BATCH_RUN_H
 #define BATCH_RUN_H
 
@@ -123,7 +124,7 @@ static inline void check_answer(const char *what, const answer *a, const answer 
          pe_finish_name(w->finish), (int)w->text.len, w->text.data);
 }
 
-/* Runs a request alone in a batch of its own. Gives; free the text. */
+/* Runs a request alone in its own batch. Gives; free the text. */
 static inline answer alone(const pe_request *r, const pe_batch_options *o) {
   pe_batch *was = b;
   answer out = {0};

@@ -1,12 +1,14 @@
-/* test_batch.c - the batch generator, one property at a time: sequences together, memory, the prefix cache, refusals, counters
- * (test_batch_seqs.c has what happens to one sequence, test_batch_random.c mixes it all). */
+/* test_batch.c - the batch generator, one property at a time: sequences together, memory, the
+ * prefix cache, refusals, counters (test_batch_seqs.c has what happens to one sequence,
+ * test_batch_random.c mixes it all). */
 #include "batch_run.h"
 
 #include <unistd.h>
 
-/* ---- sequences together --------------------------------------------------------------------------------------------- */
+/* ---- sequences together -------------------------------------------------------------------- */
 
-/* Different requests join at different steps, with every grant size; each answer is what it is alone. */
+/* Different requests join at different steps, with every grant size; each answer is what it is
+ * alone. */
 static void test_mixture(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int32_t tokens = 1; tokens < 20; tokens += 6) {
@@ -86,9 +88,9 @@ static void test_first_choice_leaves(void) {
   batch_close(), model_close(&m);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
-/* Two sequences that do not fit together: the younger one is preempted, and nobody can tell. */
+/* Two sequences that do not fit together: the younger one is preempted, and its answer does not change. */
 static void test_preemption(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int cache = 0; cache < 2; cache++) {
@@ -139,7 +141,7 @@ static void test_preempt_by_hand(void) {
   }
 }
 
-/* Memory for one sequence at a time: a sequence that would not fit beside another stays outside. */
+/* Memory for one sequence at a time: a sequence that would not fit next to another stays outside. */
 static void test_admission(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -166,7 +168,7 @@ static void test_admission(void) {
   batch_close(), model_close(&m);
 }
 
-/* What is pinned cannot be had by eviction: it is no room, whether a sequence shares it or not. */
+/* Pinned blocks cannot be evicted, so they are not room, whether a sequence shares them or not. */
 static void test_pinned_room(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -193,7 +195,7 @@ static void test_pinned_room(void) {
   batch_close(), model_close(&m);
 }
 
-/* A block that is pinned in the prefix cache can be had by nobody: the sequence ends and says why. */
+/* A pinned block of the prefix cache cannot be used: the sequence ends with an error that explains it. */
 static void test_no_room_alone(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -215,9 +217,10 @@ static void test_no_room_alone(void) {
   batch_close(), model_close(&m);
 }
 
-/* ---- the prefix cache ------------------------------------------------------------------------------------------ */
+/* ---- the prefix cache ---------------------------------------------------------------------- */
 
-/* The second time all but one token is found; a longer prompt resumes at the boundary or the end; nothing else changes. */
+/* The second time all but one token is found; a longer prompt resumes at the boundary or the end;
+ * nothing else changes. */
 static void test_warm(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -256,7 +259,8 @@ static void test_warm(void) {
   }
 }
 
-/* The next turn of a conversation begins with the last prompt and its answer, whose last token was never computed. */
+/* The next turn of a conversation begins with the last prompt and its answer, whose last token was
+ * never computed. */
 static void test_turns(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -317,7 +321,8 @@ static void test_save_and_load(void) {
   unlink(path);
 }
 
-/* What a window keeps of a saved sequence begins in the middle of a block; whoever shares that block must find all of it. */
+/* What a window keeps of a saved sequence begins in the middle of a block; a sequence that shares that
+ * block must find all of it. */
 static void test_loaded_window(void) {
   char path[64];
   snprintf(path, sizeof path, "/tmp/perigee-test-window-%d", (int)getpid());
@@ -353,7 +358,7 @@ static void test_loaded_window(void) {
   unlink(path);
 }
 
-/* ---- refusals and counters ------------------------------------------------------------------------------------- */
+/* ---- refusals and counters ----------------------------------------------------------------- */
 
 typedef struct refusal {
   pe_status want;
@@ -443,7 +448,8 @@ static void test_counters(void) {
   batch_close(), model_close(&m);
 }
 
-/* Every allocation of opening, adding and running fails once: an error or an ended sequence, never a leak or a crash. */
+/* Every allocation of opening, adding and running fails once: an error or an ended sequence, never
+ * a leak or a crash. */
 static void test_allocations(void) {
   if (!model_open(&m, HYBRID, 1)) return;
   pe_str stop = pe_str_c("abab");

@@ -1,9 +1,11 @@
-/* test_batch_random.c - thousands of random operations on small batches, against an oracle that computes every token of
- * every sequence alone, from nothing: blocks of 2 tokens, steps of few tokens, pools that are too small.
+/* test_batch_random.c - thousands of random operations on small batches, against an oracle that
+ * computes every token of every sequence alone, from nothing: blocks of 2 tokens, steps of few
+ * tokens, pools that are too small.
  *
- * Each sequence has a twin here that knows its request and its tokens. Every token, every reason to end and every piece of text
- * is compared; after each case all blocks and slots must be free. A second run lets allocations fail: then an operation
- * says so, or a sequence ends with an error, and everything else goes on as if nothing had been.
+ * Each sequence has a twin here that knows its request and its tokens. Every token, every reason to
+ * end and every piece of text is compared; after each case all blocks and slots must be free. A
+ * second run lets allocations fail: then a command fails, or a sequence ends with an error,
+ * and everything else goes on as if nothing had been.
  *
  * BATCH_CASES=N sets the number of cases, BATCH_SEED=N the first seed. */
 #include "batch_help.h"
@@ -40,7 +42,7 @@ typedef struct game {
 static const int32_t end_ids[] = {END, 4000};
 static char save_path[64];
 
-/* ---- requests -------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------ */
 
 static void random_sampling(twin *t) {
   pe_sampling *s = &t->q.sampling;
@@ -99,7 +101,7 @@ static void random_request(twin *t) {
   random_lists(t);
 }
 
-/* ---- twins ----------------------------------------------------------------------------------------------------- */
+/* ---- twins --------------------------------------------------------------------------------- */
 
 /* The pointers of a copied twin must be its own. */
 static void settle_twin(twin *t, const twin *from) {
@@ -132,7 +134,7 @@ static twin *add_twin(game *g, const twin *from, pe_seq_id id) {
   return t;
 }
 
-/* ---- what must happen ------------------------------------------------------------------------------------------ */
+/* ---- what must happen ---------------------------------------------------------------------- */
 
 static bool is_end(const twin *t, int32_t id) {
   return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id);
@@ -203,7 +205,7 @@ static void check_token(game *g, twin *t, const pe_event *e) {
   if (want.top_count >= 0)
     CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
   CHECK(!t->q.hold || t->held ||
-        want.top_count < 0); /* a sequence that holds draws by itself only what is forced */
+        want.top_count < 0); /* with hold, only forced tokens come without sample */
   t->token[t->count++] = e->choice.id, t->held = false;
   g->tokens++;
 }
@@ -267,7 +269,7 @@ static void check_events(game *g) {
   for (int32_t i = 0; i < count; i++) check_event(g, &e[i]);
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------- */
 
 /* From here to settled(), an allocation may fail. */
 static void unsettled(game *g) {
@@ -347,8 +349,8 @@ static int random_grants(game *g, pe_grant *grant, int most) {
   for (int32_t i = 0; i < living && n < most; i++)
     if (all || chance(2))
       grant[n++] = (pe_grant){info[chance(4) ? i : chance(living)].id, chance(6)   ? 1 + chance(8)
-                                                                    : chance(2) ? INT32_MAX
-                                                                                : chance(4) - 3};
+                                                                       : chance(2) ? INT32_MAX
+                                                                                   : chance(4) - 3};
   if (!chance(6) && n < most) grant[n++] = (pe_grant){chance(1000) - 5, 3};
   return n;
 }
@@ -380,7 +382,8 @@ static void op_step(game *g) {
   check_events(g);
 }
 
-/* Cancels between two steps come as events behind those of the step; here the step's are checked already. */
+/* Cancels between two steps come as events after those of the step; here the step's are checked
+ * already. */
 static void op_cancel(game *g) {
   twin *t = some_twin(g);
   const pe_event *e;
@@ -475,7 +478,8 @@ static void op_bias(game *g) {
   memcpy(t->bias, bias, sizeof bias), t->q.sampling.bias = t->bias, t->q.sampling.bias_count = 2;
 }
 
-/* A draw with what it was given; the twin's parameters are those of this draw while its event is checked. */
+/* A draw with what it was given; the twin's parameters are those of this draw while its event is
+ * checked. */
 static void draw(game *g, twin *t, const pe_draw *d) {
   pe_logit_bias bias[4];
   pe_error err = {0};
@@ -544,7 +548,7 @@ static void op_clear(game *g) {
   chance(2) ? (void)pe_prefix_evict(g->b->prefix, 0, 1 + chance(4)) : pe_prefix_clear(g->b->prefix);
 }
 
-/* ---- cases ----------------------------------------------------------------------------------------------------- */
+/* ---- cases --------------------------------------------------------------------------------- */
 
 static void finish_all(game *g) {
   for (int i = 0; g->alive && i < 4000; i++) {

@@ -1,7 +1,8 @@
-/* test_batch_seqs.c - one sequence of a batch: how it ends, what it may not say, what can be done to it by hand. */
+/* test_batch_seqs.c - one sequence of a batch: how it ends, what it may not generate, what can be done
+ * to it by hand. */
 #include "batch_run.h"
 
-/* ---- how sequences end ---------------------------------------------------------------------------------------------- */
+/* ---- how sequences end --------------------------------------------------------------------- */
 
 static const answer *forced(pe_request *r, const int32_t *ids, int32_t count) {
   pe_error err;
@@ -44,7 +45,8 @@ static void test_stop_strings(void) {
   batch_close(), model_close(&m);
 }
 
-/* A cancelled sequence has said all that was certain; what may be the beginning of a stop string or half a character never comes. */
+/* A cancelled sequence has said all that was certain; what may be the beginning of a stop string or
+ * half a character never comes. */
 static void test_cancelled_text(void) {
   static const struct {
     int32_t id[4], count;
@@ -119,14 +121,15 @@ static void test_keep_special(void) {
   check_text(forced(&r, ids, 3), want, PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = 1;
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
-  keep[0] = VOCAB; /* a mark that the model cannot say does no harm */
+  keep[0] = VOCAB; /* a mark that the model cannot generate is ignored */
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = -1;
   CHECK_FAILS(batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special has -1 ids");
   batch_close(), model_close(&m);
 }
 
-/* Whatever the greedy answer is, each of its ids as end id ends it where it first comes, or not before min_tokens. */
+/* Whatever the greedy answer is, each of its ids as end id ends it where it first comes, or not
+ * before min_tokens. */
 static void test_min_tokens(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -188,7 +191,7 @@ static void test_nan(void) {
   batch_close(), model_close(&m);
 }
 
-/* ---- sequences by hand ---------------------------------------------------------------------------------------------- */
+/* ---- sequences by hand --------------------------------------------------------------------- */
 
 static void test_fork(void) {
   for (kind k = DENSE; k < KINDS; k++) {
@@ -218,7 +221,7 @@ static void test_fork(void) {
   }
 }
 
-/* A trimmed sequence that nobody touches says the same again; the draw belongs to the position. */
+/* A trimmed sequence generates the same again, since the draw depends on the position. */
 static void test_trim(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int32_t keep = 0; keep < 6; keep++) {
@@ -285,7 +288,7 @@ static void test_bias_and_logits(void) {
   oracle_close(&truth), batch_close(), model_close(&m);
 }
 
-/* ---- waiting sequences and the prefix cache -------------------------------------------------------------------------- */
+/* ---- waiting sequences and the prefix cache ------------------------------------------------ */
 
 static int32_t cached_now(pe_seq_id id) {
   pe_seq_info info[8];
@@ -294,7 +297,8 @@ static int32_t cached_now(pe_seq_id id) {
   return -1;
 }
 
-/* What a waiting sequence would find is known before it is admitted, and known again when the cache has changed. */
+/* What a waiting sequence would find is known before it is admitted, and known again when the cache
+ * has changed. */
 static void test_peek(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -322,7 +326,7 @@ static void test_peek(void) {
     CHECK_INT(cached_now(early), 0);
     CHECK_INT(cached_now(late), 0);
     pe_batch_stat(b, &after);
-    CHECK_INT(after.prefix.lookups, before.prefix.lookups); /* looking is no use */
+    CHECK_INT(after.prefix.lookups, before.prefix.lookups); /* a probe does not count as a lookup */
     finish(100);
     CHECK(answers[late].count == 3 && answers[early].count == 3);
     batch_close(), model_close(&m);

@@ -1,4 +1,5 @@
-/* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the distribution. */
+/* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the
+ * distribution. */
 #include "check.h"
 
 #include "runtime/batch/sampler.h"
@@ -26,7 +27,7 @@ static int32_t pick_at(pe_sampler *s, const pe_sampling *p, const float *x, int6
   return c.id;
 }
 
-/* ---- the naive one: everything sorted, every filter a pass over the whole list ---------------------------------- */
+/* ---- the naive one: everything sorted, every filter a pass over the whole list ------------- */
 
 typedef struct item {
   double logit, p, key;
@@ -117,7 +118,7 @@ static void naive_adjust(const pe_sampling *p, const float *logits, const pe_his
   }
 }
 
-/* ---- random requests --------------------------------------------------------------------------------------------- */
+/* ---- random requests ----------------------------------------------------------------------- */
 
 typedef struct scene {
   int32_t n;
@@ -158,8 +159,9 @@ static void random_scene(scene *c) {
   if (c->history.prompt > c->history.count) c->history.prompt = c->history.count;
 }
 
-/* The draw is checked by what it may be: the naive order need not be ours, so the token must be among those kept, and over
- * many positions every token of some weight must come. Greedy and single choices are exact. */
+/* The draw is checked by what it may be: the naive order need not be ours, so the token must be
+ * among those kept, and over many positions every token of some weight must come. Greedy and single
+ * choices are exact. */
 static void against_naive(void) {
   static scene c;
   static item it[MOST];
@@ -216,8 +218,8 @@ static void kept_sets(void) {
   }
 }
 
-/* Chi-square of the draws against the distribution that should be drawn from; with 9 degrees of freedom a value above 33.7
- * comes once in 10,000 times. Seeds are fixed. */
+/* Chi-square of the draws against the distribution that should be drawn from; with 9 degrees of
+ * freedom a value above 33.7 comes once in 10,000 times. Seeds are fixed. */
 static void follows(const pe_sampling *p, const float *x, int32_t n, const double *want) {
   enum { DRAWS = 40000 };
   int32_t seen[16] = {0};
@@ -441,9 +443,11 @@ static void refusals(void) {
   p.top_k = -1;
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "top_k must be 0 or more, got -1");
   p.top_k = 0, p.penalty_window = -3;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "penalty_window must be 0 or more, got -3");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "penalty_window must be 0 or more, got -3");
   p.penalty_window = 0, p.top_logprobs = 21;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "top_logprobs must be between 0 and 20, got 21");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "top_logprobs must be between 0 and 20, got 21");
   p.top_logprobs = 20;
   pe_logit_bias bias = {10, 1};
   const int32_t banned = -1;
@@ -451,7 +455,8 @@ static void refusals(void) {
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
               "logit_bias: token id must be between 0 and 9, got 10");
   bias = (pe_logit_bias){9, INFINITY};
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "logit_bias of token 9 must be finite, got inf");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "logit_bias of token 9 must be finite, got inf");
   p.bias_count = 0, p.banned = &banned, p.banned_count = 1;
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
               "banned: token id must be between 0 and 9, got -1");

@@ -1,4 +1,5 @@
-/* test_worker.c - the engine thread: several clients at once, events in order and once, ids before the batch knows them. */
+/* test_worker.c - the engine thread: several clients at once, events in order and once, ids before
+ * the batch knows them. */
 #include "small_model.h"
 
 #include "runtime/batch/worker_parts.h"
@@ -185,7 +186,7 @@ static void like_the_foreground(void) {
   close_model();
 }
 
-/* ---- 8 clients ------------------------------------------------------------------------------------------------- */
+/* ---- 8 clients ----------------------------------------------------------------------------- */
 
 enum { CLIENTS = 8, EACH = 12 };
 
@@ -258,7 +259,7 @@ static void eight_clients(void) {
   close_model();
 }
 
-/* ---- commands -------------------------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------ */
 
 static void wait_idle(pe_worker *w) {
   for (bool busy = true; busy;) {
@@ -396,9 +397,10 @@ static void there_and_back(void) {
   close_model();
 }
 
-/* ---- held infos, logits and files ------------------------------------------------------------------------------- */
+/* ---- held sequences, logits and files ---------------------------------------------------------- */
 
-/* Whoever hears that a seq is held finds its logits, and what is drawn without changes is what was drawn without holding. */
+/* When the held event arrives the logits are there, and what is drawn without changes is what was
+ * drawn without holding. */
 static void held_sequences(void) {
   open_model(1);
   _Atomic int wakes = 0;
@@ -479,11 +481,12 @@ static void files(void) {
   close_model();
 }
 
-/* ---- one engine thread for several ------------------------------------------------------------------------------ */
+/* ---- one engine thread for several --------------------------------------------------------- */
 
 enum { SHARING = 3, ROWS_EACH = 10 };
 
-/* Three batches on one crew; each is fed and driven by a thread of its own, and the third is closed in the middle. */
+/* Three batches on one crew; each is fed and driven by its own thread, and the third is closed
+ * in the middle. */
 static void *run_sharer(void *arg) {
   client *c = arg;
   static answer answers[SHARING][ROWS_EACH + 1];

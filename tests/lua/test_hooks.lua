@@ -1,4 +1,5 @@
--- What hooks do to sequences while they write: tags that policies see, watched sequences, in the foreground and on the engine thread.
+-- What hooks do to sequences while they write: tags that policies see, watched sequences, in the
+-- foreground and on the engine thread.
 local perigee = require "perigee"
 local test = require("harness").test
 
@@ -19,8 +20,8 @@ local function with(request, more)
   return out
 end
 
---- Runs requests in the foreground and on the engine thread, each in a batch of its own; check(sequences, batch, threaded) is called
---- when all sequences are done.
+--- Runs requests in the foreground and on the engine thread, each in a batch of its own;
+--- check(sequences, batch, threaded) is called when all sequences are done.
 local function both(t, name, requests, check)
   for _, threaded in ipairs { false, true } do
     local model = open(name)
@@ -34,7 +35,9 @@ local function both(t, name, requests, check)
     end)
     if threaded then assert(batch:start()) end
     local function on_done() if batch.alive == 0 and threaded then finish() end end
-    for i, request in ipairs(requests) do sequences[i] = assert(batch:add(with(request, { on_done = on_done }))) end
+    for i, request in ipairs(requests) do
+      sequences[i] = assert(batch:add(with(request, { on_done = on_done })))
+    end
     if not threaded then
       assert(batch:run())
       finish()
@@ -42,7 +45,8 @@ local function both(t, name, requests, check)
   end
 end
 
-local plain = { prompt = ids_of(20, 3), max_tokens = 14, temperature = 1, seed = 7, ignore_eos = true }
+local plain = { prompt = ids_of(20, 3), max_tokens = 14, temperature = 1, seed = 7,
+  ignore_eos = true }
 
 test("tags are on sequences, forks and what policies see", function(t)
   local model <close> = open "llama"
@@ -63,15 +67,19 @@ test("tags are on sequences, forks and what policies see", function(t)
   assert(batch:run())
   t.eq(rawequal(child.tag, tag), true)
   -- a policy need not ask whether there is a tag: without one that is a table it sees an empty one
-  t.eq({ rawequal(seen[seq.id], tag), seen[other.id], seen[bare.id], rawequal(seen[child.id], tag) }, { true, {}, {}, true })
+  t.eq({ rawequal(seen[seq.id], tag), seen[other.id], seen[bare.id],
+    rawequal(seen[child.id], tag) }, { true, {}, {}, true })
 end)
 
 test("keys of hooks are checked", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { sequences = 2 })
-  t.raises(function() batch:add { prompt = { 1 }, watch = 1 } end, "watch must be a boolean, got number")
-  t.raises(function() batch:add { prompt = { 1 }, on_token = 1 } end, "on_token must be a function, got number")
-  t.raises(function() batch:add { prompt = { 1 }, on_tokens = print } end, "unknown key 'on_tokens', is it 'on_token'?")
+  t.raises(function() batch:add { prompt = { 1 }, watch = 1 } end,
+    "watch must be a boolean, got number")
+  t.raises(function() batch:add { prompt = { 1 }, on_token = 1 } end,
+    "on_token must be a function, got number")
+  t.raises(function() batch:add { prompt = { 1 }, on_tokens = print } end,
+    "unknown key 'on_tokens', is it 'on_token'?")
   t.raises(function() batch:add { prompt = { 1 }, wach = true } end, "is it 'watch'?")
 end)
 
@@ -83,7 +91,8 @@ end
 test("what a watched seq's hook forces is the very next token", function(t)
   local neighbours = with(plain, { max_tokens = 40, seed = 8 })
   local first
-  local list = { with(plain, { watch = true, on_token = meddle }), neighbours, with(neighbours, { seed = 9 }) }
+  local list = { with(plain, { watch = true, on_token = meddle }), neighbours,
+    with(neighbours, { seed = 9 }) }
   both(t, "llama", list, function(sequences)
     local ids = sequences[1].ids
     t.eq(#ids, 14)
@@ -94,9 +103,12 @@ test("what a watched seq's hook forces is the very next token", function(t)
 end)
 
 test("a watched seq that is cancelled says no token more, and its bias holds at once", function(t)
-  local function stop_at_three(_, seq) if #seq.ids == 3 and not seq.finish then assert(seq:cancel()) end end
+  local function stop_at_three(_, seq)
+    if #seq.ids == 3 and not seq.finish then assert(seq:cancel()) end
+  end
   local function bias_at_two(_, seq) if #seq.ids == 2 then assert(seq:bias { [9] = 1000 }) end end
-  both(t, "llama", { with(plain, { watch = true, on_token = stop_at_three }), with(plain, { max_tokens = 30, seed = 1 }),
+  both(t, "llama", { with(plain, { watch = true, on_token = stop_at_three }),
+    with(plain, { max_tokens = 30, seed = 1 }),
     with(plain, { watch = true, on_token = bias_at_two, n = 1 }) }, function(sequences)
     t.eq({ sequences[1].finish, #sequences[1].ids }, { "cancel", 3 })
     t.eq(sequences[3].ids[2] == 9, false)
@@ -111,7 +123,8 @@ test("a fork of a watched seq is watched", function(t)
     meddle(e, seq)
   end
   local want
-  local list = { with(plain, { watch = true, on_token = fork, max_tokens = 10 }), with(plain, { seed = 2, max_tokens = 30 }) }
+  local list = { with(plain, { watch = true, on_token = fork, max_tokens = 10 }),
+    with(plain, { seed = 2, max_tokens = 30 }) }
   both(t, "llama", list, function()
     for i = 8, #child.ids, 3 do t.eq(child.ids[i], (child.ids[i - 1] + 1) % 100) end
     want = want or child.ids
@@ -120,14 +133,15 @@ test("a fork of a watched seq is watched", function(t)
   end)
 end)
 
--- ---- held sequences -----------------------------------------------------------------------------------------------------
+-- ---- held sequences ---------------------------------------------------------------------------
 
 local function go_on(e, seq) if e.held then assert(seq:sample()) end end
 
 local kinds = {
   plain, with(plain, { temperature = 0.8, top_p = 0.9, repetition_penalty = 1.3, seed = 3 }),
   with(plain, { temperature = 0, min_tokens = 5, logit_bias = { [3] = 4 }, ignore_eos = false }),
-  with(plain, { temperature = 1.3, seed = 4, presence_penalty = 0.5, top_logprobs = 2, bad_words = { { 4 }, { 9, 2 } } }),
+  with(plain, { temperature = 1.3, seed = 4, presence_penalty = 0.5, top_logprobs = 2,
+    bad_words = { { 4 }, { 9, 2 } } }),
 }
 
 for _, name in ipairs { "llama", "nemotron_h" } do
@@ -140,7 +154,9 @@ for _, name in ipairs { "llama", "nemotron_h" } do
       assert(batch:run())
     end
     local list = {}
-    for i, request in ipairs(kinds) do list[i] = with(request, { hold = i ~= 2, on_token = go_on }) end
+    for i, request in ipairs(kinds) do
+      list[i] = with(request, { hold = i ~= 2, on_token = go_on })
+    end
     both(t, name, list, function(sequences)
       for i, seq in ipairs(sequences) do
         t.eq(seq.ids, want[i].ids)
@@ -166,7 +182,8 @@ test("logits of a held seq are there, and what is given holds for one draw", fun
     else assert(seq:sample {}) end
   end
   local neighbour = with(plain, { max_tokens = 30, seed = 8 })
-  both(t, "llama", { with(plain, { hold = true, temperature = 0, on_token = hook }), neighbour }, function(sequences)
+  both(t, "llama", { with(plain, { hold = true, temperature = 0, on_token = hook }), neighbour },
+    function(sequences)
     local seq = sequences[1]
     for i, id in ipairs(seq.ids) do
       if i == 2 or i == 4 then t.eq(id == seq.bests[i], false)
@@ -190,7 +207,9 @@ test("held sequences are preempted, forked, trimmed and cancelled", function(t)
   local batch <close> = assert(model:batch { sequences = 4 })
   local seq = assert(batch:add(with(plain, { hold = true })))
   local function state(of)
-    for _, info in ipairs(batch:sequences()) do if info.id == of.id then return info.state, info.left end end
+    for _, info in ipairs(batch:sequences()) do
+      if info.id == of.id then return info.state, info.left end
+    end
   end
   batch:step()
   t.eq({ state(seq) }, { "held", 0 })
@@ -250,7 +269,7 @@ test("a hook may take its time", function(t)
   t.fails("argument", seq:sample { bias = { [5000] = 1 } })
 end)
 
--- ---- files and kept logits on the engine thread --------------------------------------------------------------------
+-- ---- files and kept logits on the engine thread -----------------------------------------------
 
 test("caches are saved and loaded between steps", function(t)
   local model = open "llama"
@@ -269,7 +288,8 @@ test("caches are saved and loaded between steps", function(t)
     assert(other:load("/nowhere/at/all", t.expect(function(...) t.fails("io", ...) end)))
     assert(other:load(path, t.expect(function(ok, err)
       t.eq({ ok, err }, { true })
-      assert(other:add(with(request, { on_done = t.expect(function(again) finish(seq, again) end) })))
+      assert(other:add(with(request,
+        { on_done = t.expect(function(again) finish(seq, again) end) })))
     end)))
   end
   request.on_token = function(_, seq)
@@ -312,7 +332,7 @@ test("a batch that is closed answers for what it did not write", function(t)
   batch:close()
 end)
 
--- ---- one engine thread ---------------------------------------------------------------------------------------------
+-- ---- one engine thread ------------------------------------------------------------------------
 
 test("batches of several models share an engine thread", function(t)
   local models = { open "llama", open "qwen3_5", open "llama" }

@@ -93,7 +93,7 @@ printf '%s\n' '{"ids": [1], "prompt": "x"}' '{}' '{"ids": [1], "lats": 1}' '{"id
   '{"ids": [1], "chunk": 0}' '{"ids": [1], "greedy": -1}' '{"ids": [1, 2.5]}' '{"ids": [1, "2"]}' '{"ids": [-1]}' 'x' '{"ids": [1], "images": []}' >"$T/in"
 try "lines that are wrong" 0 eval $G/llama --jsonl --out "$T/out.safetensors"; no_err; lines 12
 for text in "one of the two" "unknown key 'lats', is it 'last'?" "'images': there is no image input yet" "'videos': there" \
-  "'chunk' must be at least 1, not 0" "'greedy' must be at least 0" "token 2 of the prompt is no id: 2.5" "token id -1 is out of range" \
+  "'chunk' must be at least 1, not 0" "'greedy' must be at least 0" "prompt[2] must be a token id, got 2.5" "token id must be between 0 and 127, got -1" \
   "not JSON" '{"n": 1}'; do out "$text"; done
 lacks ".lua:"
 try "lines are counted with the wrong ones" 0 inspect "$T/out.safetensors"; out "logits.11"; lacks "logits.0"
