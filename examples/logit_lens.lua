@@ -1,9 +1,10 @@
--- logit_lens: what each layer would say next if it were the last. Puts the model's own head behind every layer: the graph that
--- the architecture built can be added to, and what is added can be tapped.
+-- logit_lens: what each layer would generate next if it were the last. Attaches the model's own
+-- head to every layer: the graph that the architecture built can be extended, and the new values
+-- tapped.
 --
 --   build/perigee run examples/logit_lens.lua [MODEL [TEXT]]
 --
--- A model without a tokenizer takes ids for a text: "5 17 3".
+-- For a model without a tokenizer the text is a list of ids: "5 17 3".
 local perigee = require "perigee"
 local tables = require "ui.table"
 
@@ -19,7 +20,7 @@ local function prompt()
   return ids
 end
 
---- Names of the layers' outputs, and of the last norm, whatever the architecture calls them.
+--- Names of the layers' outputs and of the last norm, whatever the architecture calls them.
 local function find()
   local layers, norm = {}, nil
   for _, v in ipairs(model.graph:values()) do
@@ -41,7 +42,10 @@ local rows = { { "layer", "says", "", "and maybe" } }
 for i, name in ipairs(taps) do
   local values, ids = out.taps[name][1]:softmax(1):topk(3)
   local words = {}
-  for k = 1, 3 do words[k] = tokenizer and ("%q"):format(tokenizer:decode { ids[k] - 1 }) or tostring(ids[k] - 1) end
+  for k = 1, 3 do
+    local id = ids[k] - 1 -- positions in a tensor begin at 1, token ids at 0
+    words[k] = tokenizer and ("%q"):format(tokenizer:decode { id }) or tostring(id)
+  end
   rows[i + 1] = { i, words[1], ("%.0f %%"):format(values[1] * 100), words[2] .. " " .. words[3] }
 end
 print(tables.render(rows, { header = true }))

@@ -1,10 +1,11 @@
-/* l_batch.c - perigee.batch: the batch generator for scripts, in the foreground or on the engine thread.
+/* l_batch.c - perigee.batch: the batch for scripts, in the foreground or on the engine thread.
  *
- * In the foreground `step` runs one step and returns its events. After `start` steps run on the engine thread: `submit`
- * hands over the grants of the next one, and each time something has happened one byte is written to a pipe, whose reading
- * end `start` returns, so that a script's loop can wait for it; `drain` then gives the events. A pipe and not a handle of the
- * loop, because the engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches that were
- * opened with `share` have one engine thread and one compute pool (crew.h) between them.
+ * In the foreground `step` runs one step and returns its events. After `start`, steps run on the
+ * engine thread: `submit` queues the grants of the next one, and whenever something has happened
+ * one byte is written to a pipe, whose reading end `start` returns, so that a script's loop can
+ * poll it; `drain` then returns the events. It is a pipe and not a handle of the loop because the
+ * engine thread may outlive every handle. `stop` brings the batch back to the foreground. Batches
+ * that were opened with `share` have one engine thread and one compute pool (crew.h) between them.
  *
  * Sequences are numbers here; scripts/engine/batch.lua makes objects of them. */
 #include <errno.h>
@@ -22,8 +23,8 @@ typedef struct batch {
   pe_batch *b;   /* in the foreground, else NULL */
   pe_worker *w;  /* on the engine thread, else NULL */
   int pipe[2];   /* while there is a worker */
-  int32_t step_tokens, vocabulary,
-      told; /* told: events of the last step and of cancels since that the script has */
+  int32_t step_tokens, vocabulary;
+  int32_t told; /* events of the batch that the script has */
   int64_t context;
 } batch;
 
@@ -45,24 +46,29 @@ static void batch_close(void *self) {
 }
 
 #define METHODS(X)                                                                                 \
-  X(add)                                                                                           \
-  X(cancel) X(preempt) X(force) X(fork) X(trim) X(bias) X(sample) X(logits) X(keep_logits) X(pin)  \
-      X(save) X(load) X(sequences) X(room) X(stats) X(trace) X(step) X(start) X(submit) X(drain)        \
-          X(stop) X(pending) X(completed)
+  X(command)                                                                                       \
+  X(logits)                                                                                        \
+  X(sequences)                                                                                     \
+  X(room)                                                                                          \
+  X(stats)                                                                                         \
+  X(trace)                                                                                         \
+  X(step)                                                                                          \
+  X(start)                                                                                         \
+  X(submit)                                                                                        \
+  X(drain)                                                                                         \
+  X(stop)                                                                                          \
+  X(pending)                                                                                       \
+  X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
-#define DECLARE(n) static int l_##n(lua_State *L);
-METHODS(DECLARE)
-FIELDS(DECLARE)
-#undef DECLARE
-#define ENTRY(n) {#n, l_##n},
-static const luaL_Reg methods[] = {METHODS(ENTRY){NULL, NULL}};
-static const luaL_Reg fields[] = {FIELDS(ENTRY){NULL, NULL}};
-#undef ENTRY
+METHODS(PE_BIND_DECLARE)
+FIELDS(PE_BIND_DECLARE)
+static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
+static const luaL_Reg fields[] = {FIELDS(PE_BIND_ENTRY){NULL, NULL}};
 static const pe_class batch_class = {"perigee.BatchCore", methods, fields, NULL, NULL, batch_close};
 
 static batch *check(lua_State *L) {
   batch *s = pe_bind_check(L, 1, &batch_class);
-  if (!s->b && !s->w) luaL_error(L, "the batch is gone: its engine thread could not be started");
+  if (!s->b && !s->w) luaL_error(L, "the batch was lost: its engine thread could not be started");
   return s;
 }
 
@@ -78,31 +84,41 @@ static batch *check_background(lua_State *L) {
   return s;
 }
 
-static int l_running(lua_State *L) { return lua_pushboolean(L, check(L)->w != NULL), 1; }
-static int l_threads(lua_State *L) {
-  return lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew))), 1;
-}
-static int l_step_tokens(lua_State *L) { return lua_pushinteger(L, check(L)->step_tokens), 1; }
-static int l_context(lua_State *L) { return lua_pushinteger(L, check(L)->context), 1; }
-static int l_vocabulary(lua_State *L) { return lua_pushinteger(L, check(L)->vocabulary), 1; }
-
-/* [] -> [true] or [nil, err] */
-static int done(lua_State *L, pe_status rc, const pe_error *err) {
-  if (rc) return pe_bind_error(L, err);
-  lua_pushboolean(L, 1);
+static int l_running(lua_State *L) {
+  lua_pushboolean(L, check(L)->w != NULL);
   return 1;
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------- */
+static int l_threads(lua_State *L) {
+  lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew)));
+  return 1;
+}
+
+static int l_step_tokens(lua_State *L) {
+  lua_pushinteger(L, check(L)->step_tokens);
+  return 1;
+}
+
+static int l_context(lua_State *L) {
+  lua_pushinteger(L, check(L)->context);
+  return 1;
+}
+
+static int l_vocabulary(lua_State *L) {
+  lua_pushinteger(L, check(L)->vocabulary);
+  return 1;
+}
+
+/* ---- opening ------------------------------------------------------------------------------- */
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer",    "threads",          "sequences",     "step_tokens", "context",
-      "cache_tokens", "kv_bits",          "kv_block", "stride",      "cache_bytes",
-      "cache_folder", "cache_disk_bytes", "end_ids",  "share",       NULL};
+      "tokenizer",    "threads",          "sequences", "step_tokens", "context",
+      "cache_tokens", "kv_bits",          "kv_block",  "stride",      "cache_bytes",
+      "cache_folder", "cache_disk_bytes", "end_ids",   "share",       NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
-      .rows = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
+      .sequences = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
       .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
       .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
       .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
@@ -117,14 +133,16 @@ static pe_batch_options read_options(lua_State *L, int arg) {
   return o;
 }
 
-/* The crew of the batch that the option names, or one of its own. */
+/* The crew of the batch in the option `share`, or a new one. */
 static pe_status open_crew(lua_State *L, int arg, batch *s, pe_error *err) {
   if (!pe_bind_option(L, arg, "share"))
     return pe_crew_open((int)pe_bind_integer(L, arg, "threads", 0, PE_POOL_MAX, 0), &s->crew, err);
   const batch *other = pe_bind_test(L, -1, &batch_class);
-  if (!other) luaL_error(L, "option 'share': an open batch expected, got %s", luaL_typename(L, -1));
+  if (!other) luaL_error(L, "option 'share' must be an open batch, got %s", luaL_typename(L, -1));
   if (pe_bind_option(L, arg, "threads"))
-    luaL_error(L, "option 'threads': with 'share' the threads are those of the other batch");
+    luaL_error(
+        L,
+        "option 'threads' must be absent with 'share': the threads are those of the other batch");
   s->crew = pe_crew_retain(other->crew);
   return PE_OK;
 }
@@ -159,103 +177,88 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
   return 1;
 }
 
-/* ---- requests and sequences --------------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------ */
 
-static int l_add(lua_State *L) { /* [self, request] -> [seq, how many] or [nil, err] */
+/* [name, seq, options] */
+static pe_pin read_pin(lua_State *L, int arg) {
+  static const char *const keys[] = {"prompt", "off", "salt", NULL};
+  pe_bind_options(L, arg, keys);
+  pe_pin pin = {.off = pe_bind_boolean(L, arg, "off", false),
+                .salt = (uint64_t)pe_bind_integer(L, arg, "salt", INT64_MIN, INT64_MAX, 0)};
+  if (!pe_bind_option(L, arg, "prompt")) lua_pushnil(L);
+  pin.prompt = pe_l_batch_ids(L, -1, "pin");
+  return pin;
+}
+
+/* Reads the argument of a verb. Lists live in userdata on the stack; `request` must outlive c. */
+static pe_status read_argument(lua_State *L, int arg, pe_command *c, pe_request *request,
+                               pe_error *err) {
+  const pe_verb_info *verb = pe_verb_describe(c->verb);
+  lua_Integer n;
+  switch (verb->argument) {
+  case PE_ARG_NONE: break;
+  case PE_ARG_REQUEST: c->request = request; return pe_l_batch_request(L, arg, request, err);
+  case PE_ARG_SEED: c->seed = (uint64_t)luaL_optinteger(L, arg, 0); break;
+  case PE_ARG_IDS: c->ids = pe_l_batch_ids(L, arg, verb->name); break;
+  case PE_ARG_BIAS: c->bias = pe_l_batch_bias(L, arg); break;
+  case PE_ARG_TOKENS:
+    n = luaL_checkinteger(L, arg);
+    luaL_argcheck(L, n >= 0 && n <= INT32_MAX, arg, "a number of tokens expected");
+    c->tokens = (int32_t)n;
+    break;
+  case PE_ARG_DRAW: c->draw = pe_l_batch_draw(L, arg); break;
+  case PE_ARG_ON: c->on = lua_isnoneornil(L, arg) || lua_toboolean(L, arg); break;
+  case PE_ARG_PIN: c->pin = read_pin(L, arg); break;
+  case PE_ARG_PATH: c->path = luaL_checkstring(L, arg); break;
+  }
+  return PE_OK;
+}
+
+/* [self, verb, (seq,) argument] -> [result] or [nil, err]; the result: the first new sequence and
+ * how many there are; the ticket of a file on the engine thread; the tokens of a pin; else true. */
+static int l_command(lua_State *L) {
   batch *s = check(L);
-  pe_request r = pe_l_batch_request(L, 2);
+  const char *name = luaL_checkstring(L, 2);
+  pe_command c = {.verb = pe_verb_named(name)};
+  if (c.verb == PE_VERBS) return luaL_error(L, "unknown command '%s'", name);
+  bool on_batch = pe_verb_describe(c.verb)->subject == PE_ON_BATCH;
+  if (!on_batch) c.seq = luaL_checkinteger(L, 3);
+  lua_settop(L, 4);
+  pe_request request;
+  pe_reply reply;
   pe_error err;
-  pe_seq_id first;
-  pe_status rc =
-      s->w ? pe_worker_add(s->w, &r, &first, &err) : pe_batch_add(s->b, &r, &first, &err);
+  pe_status rc = read_argument(L, on_batch ? 3 : 4, &c, &request, &err);
+  if (!rc) rc = s->w ? pe_worker_do(s->w, &c, &reply, &err) : pe_batch_do(s->b, &c, &reply, &err);
   if (rc) return pe_bind_error(L, &err);
-  lua_pushinteger(L, first);
-  lua_pushinteger(L, r.n);
-  return 2;
-}
-
-static int l_cancel(lua_State *L) { /* [self, seq] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  pe_error err;
-  if (s->w) return done(L, pe_worker_cancel(s->w, seq, &err), &err);
-  pe_batch_cancel(s->b, seq);
-  return done(L, PE_OK, NULL);
-}
-
-static int l_preempt(lua_State *L) { /* [self, seq] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  pe_error err;
-  if (s->w) return done(L, pe_worker_preempt(s->w, seq, &err), &err);
-  pe_batch_preempt(s->b, seq);
-  return done(L, PE_OK, NULL);
-}
-
-static int l_force(lua_State *L) { /* [self, seq, ids] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  pe_ids_view ids = pe_l_batch_ids(L, 3, "force");
-  pe_error err;
-  return done(L,
-              s->w ? pe_worker_force(s->w, seq, ids.id, ids.count, &err)
-                   : pe_batch_force(s->b, seq, ids.id, ids.count, &err),
-              &err);
-}
-
-static int l_fork(lua_State *L) { /* [self, seq, seed] -> [seq] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2), child;
-  uint64_t seed = (uint64_t)luaL_optinteger(L, 3, 0);
-  pe_error err;
-  if (s->w ? pe_worker_fork(s->w, seq, seed, &child, &err)
-           : pe_batch_fork(s->b, seq, seed, &child, &err))
-    return pe_bind_error(L, &err);
-  lua_pushinteger(L, child);
+  if (reply.count) {
+    lua_pushinteger(L, reply.first);
+    lua_pushinteger(L, reply.count);
+    return 2;
+  }
+  if (reply.ticket)
+    lua_pushinteger(L, (lua_Integer)reply.ticket);
+  else if (c.verb == PE_DO_PIN && !s->w)
+    lua_pushinteger(L, reply.found);
+  else
+    lua_pushboolean(L, 1);
   return 1;
 }
 
-static int l_trim(lua_State *L) { /* [self, seq, tokens] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  lua_Integer n = luaL_checkinteger(L, 3);
-  luaL_argcheck(L, n >= 0 && n <= INT32_MAX, 3, "a number of tokens expected");
-  pe_error err;
-  return done(L,
-              s->w ? pe_worker_trim(s->w, seq, (int32_t)n, &err)
-                   : pe_batch_trim(s->b, seq, (int32_t)n, &err),
-              &err);
+static int l_commands(lua_State *L) { /* [] -> [list] of {name =, sequence =} */
+  lua_createtable(L, PE_VERBS, 0);
+  for (int i = 0; i < PE_VERBS; i++) {
+    const pe_verb_info *verb = pe_verb_describe((pe_verb)i);
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, verb->name);
+    lua_setfield(L, -2, "name");
+    lua_pushboolean(L, verb->subject != PE_ON_BATCH);
+    lua_setfield(L, -2, "sequence");
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
 }
 
-static int l_bias(lua_State *L) { /* [self, seq, {[id] = bias}] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  int32_t n;
-  const pe_logit_bias *bias = pe_l_batch_bias(L, 3, &n);
-  pe_error err;
-  return done(
-      L, s->w ? pe_worker_bias(s->w, seq, bias, n, &err) : pe_batch_bias(s->b, seq, bias, n, &err),
-      &err);
-}
-
-static int l_sample(lua_State *L) { /* [self, seq, {bias, banned, force}] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  pe_draw d = pe_l_batch_draw(L, 3);
-  pe_error err;
-  return done(
-      L, s->w ? pe_worker_sample(s->w, seq, &d, &err) : pe_batch_sample(s->b, seq, &d, &err), &err);
-}
-
-static int l_keep_logits(lua_State *L) { /* [self, seq, keep] -> [true] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  bool keep = lua_isnone(L, 3) || lua_toboolean(L, 3);
-  pe_error err;
-  if (s->w) return done(L, pe_worker_keep_logits(s->w, seq, keep, &err), &err);
-  pe_batch_keep_logits(s->b, seq, keep);
-  return done(L, PE_OK, NULL);
-}
+/* ---- state --------------------------------------------------------------------------------- */
 
 static bool copy_logits(const batch *s, pe_seq_id seq, float *out) {
   if (s->w) return pe_worker_logits(s->w, seq, out);
@@ -264,67 +267,23 @@ static bool copy_logits(const batch *s, pe_seq_id seq, float *out) {
   return logits != NULL;
 }
 
-static int l_logits(
-    lua_State *L) { /* [self, seq] -> [tensor] or [nil]: of its last step, when they are kept */
+static int l_logits(lua_State *L) { /* [self, seq] -> [tensor] or [nil]: none were kept */
   check(L);
   pe_seq_id seq = luaL_checkinteger(L, 2);
   pe_tensor *t = pe_tensor_slot(L);
-  batch *s = check(L); /* a finalizer may have run */
+  batch *s = check(L); /* a finalizer may have closed it */
   pe_error err;
   pe_status rc = pe_tensor_new(PE_F32, 1, (int64_t[]){s->vocabulary}, t, &err);
   if (!rc && !copy_logits(s, seq, (float *)(void *)t->buffer->data)) {
     pe_tensor_close(t);
-    return lua_pushnil(L), 1;
+    lua_pushnil(L);
+    return 1;
   }
   return pe_tensor_give(L, t, rc, &err);
 }
 
-static int l_pin(lua_State *L) { /* [self, ids, options] -> [found or true] or [nil, err] */
-  static const char *const keys[] = {"off", "salt", NULL};
-  batch *s = check(L);
-  lua_settop(L, 3);
-  pe_bind_options(L, 3, keys);
-  bool off = pe_bind_boolean(L, 3, "off", false);
-  uint64_t salt = (uint64_t)pe_bind_integer(L, 3, "salt", INT64_MIN, INT64_MAX, 0);
-  pe_ids_view ids = pe_l_batch_ids(L, 2, "pin");
-  pe_error err;
-  if (s->w) return done(L, pe_worker_pin(s->w, ids, salt, !off, &err), &err);
-  lua_pushinteger(L, pe_batch_pin(s->b, ids, salt, !off));
-  return 1;
-}
-
-/* [] -> [ticket] or [nil, err] */
-static int queued(lua_State *L, pe_status rc, uint64_t ticket, const pe_error *err) {
-  if (rc) return pe_bind_error(L, err);
-  lua_pushinteger(L, (lua_Integer)ticket);
-  return 1;
-}
-
-static int l_save(lua_State *L) { /* [self, seq, path] -> [true or ticket] or [nil, err] */
-  batch *s = check(L);
-  pe_seq_id seq = luaL_checkinteger(L, 2);
-  const char *path = luaL_checkstring(L, 3);
-  uint64_t ticket = 0;
-  pe_error err;
-  if (!s->w) return done(L, pe_batch_save(s->b, seq, path, &err), &err);
-  pe_status rc = pe_worker_save(s->w, seq, path, &ticket, &err);
-  return queued(L, rc, ticket, &err);
-}
-
-static int l_load(lua_State *L) { /* [self, path] -> [true or ticket] or [nil, err] */
-  batch *s = check(L);
-  const char *path = luaL_checkstring(L, 2);
-  uint64_t ticket = 0;
-  pe_error err;
-  if (!s->w) return done(L, pe_batch_load(s->b, path, &err), &err);
-  pe_status rc = pe_worker_load(s->w, path, &ticket, &err);
-  return queued(L, rc, ticket, &err);
-}
-
-/* ---- what there is ------------------------------------------------------------------------------------------- */
-
 static int32_t copy_sequences(const batch *s, pe_seq_info *out, int32_t most) {
-  return s->w ? pe_worker_rows(s->w, out, most) : pe_batch_rows(s->b, out, most);
+  return s->w ? pe_worker_sequences(s->w, out, most) : pe_batch_sequences(s->b, out, most);
 }
 
 static int l_sequences(lua_State *L) { /* [self, tables] -> [list], oldest first */
@@ -370,15 +329,14 @@ static int l_trace(lua_State *L) { /* [self, most, since] -> [list], oldest firs
   lua_Number since = luaL_optnumber(L, 3, -1);
   if (most > PE_TRACE_STEPS) most = PE_TRACE_STEPS;
   pe_trace trace[PE_TRACE_STEPS];
-  int32_t n = s->w ? pe_worker_trace(s->w, trace, (int32_t)most)
-                   : pe_batch_trace(s->b, trace, (int32_t)most),
-          old = 0;
+  int32_t want = (int32_t)most, old = 0;
+  int32_t n = s->w ? pe_worker_trace(s->w, trace, want) : pe_batch_trace(s->b, trace, want);
   while (old < n && (double)trace[old].at_ns * 1e-9 <= since) old++;
   pe_l_batch_push_trace(L, trace + old, n - old);
   return 1;
 }
 
-/* ---- steps --------------------------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------- */
 
 /* [... grants at arg] -> [..., userdata]: a list of {seq, tokens}. */
 static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
@@ -388,10 +346,12 @@ static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
   pe_grant *grants = lua_newuserdatauv(L, (n + 1) * sizeof *grants, 0);
   for (size_t i = 0; i < n; i++) {
     if (lua_rawgeti(L, arg, (lua_Integer)i + 1) != LUA_TTABLE)
-      luaL_error(L, "grant %d: {seq, tokens} expected, got %s", (int)i + 1, luaL_typename(L, -1));
-    lua_rawgeti(L, -1, 1), lua_rawgeti(L, -2, 2);
+      luaL_error(L, "grants[%d] must be {sequence, tokens}, got %s", (int)i + 1,
+                 luaL_typename(L, -1));
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
     if (!lua_isinteger(L, -2) || !lua_isinteger(L, -1))
-      luaL_error(L, "grant %d: {seq, tokens} expected, two integers", (int)i + 1);
+      luaL_error(L, "grants[%d] must be {sequence, tokens}, two integers", (int)i + 1);
     lua_Integer tokens = lua_tointeger(L, -1);
     grants[i] = (pe_grant){lua_tointeger(L, -2), tokens > INT32_MAX ? INT32_MAX
                                                  : tokens < 0       ? 0
@@ -402,7 +362,7 @@ static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
   return grants;
 }
 
-/* [list] -> [list]: with the events that the script does not have yet, of cancels since the last step or of this one. */
+/* [list] -> [list]: appends the events that the script does not have yet. */
 static void append_events(lua_State *L, batch *s) {
   const pe_event *event;
   int32_t count = pe_batch_events(s->b, &event);
@@ -410,8 +370,8 @@ static void append_events(lua_State *L, batch *s) {
   s->told = count;
 }
 
-static int
-l_step(lua_State *L) { /* [self, grants] -> [events, sequences that ran] or [nil, err, events] */
+/* [self, grants] -> [events, sequences that ran] or [nil, err, events] */
+static int l_step(lua_State *L) {
   int32_t n, ran;
   const pe_grant *grants = read_grants(L, 2, &n);
   batch *s = check_foreground(L);
@@ -466,11 +426,16 @@ static int l_submit(lua_State *L) { /* [self, grants] -> [true] or [nil, err] */
   const pe_grant *grants = read_grants(L, 2, &n);
   batch *s = check_background(L);
   pe_error err;
-  return done(L, pe_worker_step(s->w, grants, n, &err), &err);
+  if (pe_worker_submit(s->w, grants, n, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
 }
 
-/* The text of events while they become tables: freed however that ends. */
-static int free_events(lua_State *L) { return pe_worker_free_events(lua_touserdata(L, 1)), 0; }
+/* Events while they become tables, which may raise: the collector frees them. */
+static int free_events(lua_State *L) {
+  pe_worker_free_events(lua_touserdata(L, 1));
+  return 0;
+}
 
 static pe_worker_events *push_events_slot(lua_State *L) {
   pe_worker_events *e = lua_newuserdatauv(L, sizeof *e, 0);
@@ -493,7 +458,7 @@ static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe
 }
 
 static int l_drain(lua_State *L) { /* [self] -> [events] and the error of a step that failed */
-  if (!check(L)->w) {              /* of cancels since the last step */
+  if (!check(L)->w) {              /* of commands since the last step */
     lua_newtable(L);
     append_events(L, check_foreground(L));
     return 1;
@@ -513,23 +478,25 @@ static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not dra
   pe_error err;
   pe_worker_halt(s->w);
   pe_status rc = pe_worker_drain(s->w, e, &err);
-  s->b = pe_worker_detach(s->w);
+  s->b = pe_worker_detach(s->w, &s->told);
   s->w = NULL;
-  const pe_event *event;
-  s->told = pe_batch_events(s->b, &event);
   close_pipe(s);
   return give_events(L, e, rc, &err);
 }
 
 static int l_pending(lua_State *L) {
-  return lua_pushboolean(L, pe_worker_pending(check_background(L)->w)), 1;
+  lua_pushboolean(L, pe_worker_pending(check_background(L)->w));
+  return 1;
 }
+
 static int l_completed(lua_State *L) {
-  return lua_pushinteger(L, (lua_Integer)pe_worker_completed(check_background(L)->w)), 1;
+  lua_pushinteger(L, (lua_Integer)pe_worker_completed(check_background(L)->w));
+  return 1;
 }
 
 int pe_open_batch(lua_State *L) {
-  static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"open", l_open}, {"fields", pe_l_batch_fields}, {"commands", l_commands}, {NULL, NULL}};
   pe_bind_class(L, &batch_class);
   luaL_newlib(L, functions);
   return 1;

@@ -1,4 +1,6 @@
-/* l_batch_request.c - see l_batch.h: a request as a script writes it. */
+/* l_batch_request.c - see l_batch.h: a request as a script writes it. Its scalar fields come from
+ * the tables of the runtime (runtime/batch/field.h). */
+#include <math.h>
 #include <string.h>
 
 #include "lua/l_batch.h"
@@ -6,59 +8,61 @@
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what) {
   list = lua_absindex(L, list);
   if (!lua_istable(L, list))
-    luaL_error(L, "%s: a list of token ids expected, got %s", what, luaL_typename(L, list));
+    luaL_error(L, "%s must be a list of token ids, got %s", what, luaL_typename(L, list));
   luaL_checkstack(L, 4, what);
   size_t n = lua_rawlen(L, list);
-  if (n > INT32_MAX / 4) luaL_error(L, "%s: a list of %I ids", what, (LUAI_UACINT)n);
+  if (n > INT32_MAX / 4)
+    luaL_error(L, "%s has %I ids, the limit is %d", what, (LUAI_UACINT)n, INT32_MAX / 4);
   int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
   for (size_t i = 0; i < n; i++) {
     int is_integer;
     lua_rawgeti(L, list, (lua_Integer)i + 1);
     lua_Integer v = lua_tointegerx(L, -1, &is_integer);
     if (!is_integer || lua_type(L, -1) != LUA_TNUMBER)
-      luaL_error(L, "%s: entry %d is %s, no token id", what, (int)i + 1,
+      luaL_error(L, "%s[%d] must be a token id, got %s", what, (int)i + 1,
                  luaL_tolstring(L, -1, NULL));
     if (v < INT32_MIN || v > INT32_MAX)
-      luaL_error(L, "%s: id %I is out of range", what, (LUAI_UACINT)v);
+      luaL_error(L, "%s[%d]: token id %I is out of range", what, (int)i + 1, (LUAI_UACINT)v);
     id[i] = (int32_t)v;
     lua_pop(L, 1);
   }
   return (pe_ids_view){id, (int32_t)n};
 }
 
-/* The option `key`; leaves what it needs on the stack. */
+/* The option `key`; leaves its userdata on the stack. */
 static pe_ids_view ids_option(lua_State *L, int arg, const char *key) {
   if (!pe_bind_option(L, arg, key)) return (pe_ids_view){NULL, 0};
   return pe_l_batch_ids(L, -1, key);
 }
 
-const pe_logit_bias *pe_l_batch_bias(lua_State *L, int arg, int32_t *count) {
+pe_bias_view pe_l_batch_bias(lua_State *L, int arg) {
   arg = lua_absindex(L, arg);
   if (!lua_istable(L, arg))
-    luaL_error(L, "logit_bias: a table of token ids and numbers expected, got %s",
+    luaL_error(L, "logit_bias must be a table {[token id] = number}, got %s",
                luaL_typename(L, arg));
   size_t n = 0;
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) n++;
   pe_logit_bias *bias = lua_newuserdatauv(L, (n + 1) * sizeof *bias, 0);
   n = 0;
   for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
-    if (!lua_isinteger(L, -2) || lua_type(L, -1) != LUA_TNUMBER)
-      luaL_error(L, "logit_bias: [%s] = %s, a token id and a number expected",
-                 luaL_tolstring(L, -2, NULL), luaL_tolstring(L, -2, NULL));
+    if (!lua_isinteger(L, -2) || lua_type(L, -1) != LUA_TNUMBER) {
+      const char *key = luaL_tolstring(L, -2, NULL);   /* in two statements: each pushes, and C */
+      const char *value = luaL_tolstring(L, -2, NULL); /* evaluates arguments in any order */
+      luaL_error(L, "logit_bias must map token ids to numbers, got [%s] = %s", key, value);
+    }
     lua_Integer id = lua_tointeger(L, -2);
     if (id < 0 || id > INT32_MAX)
-      luaL_error(L, "logit_bias: id %I is out of range", (LUAI_UACINT)id);
+      luaL_error(L, "logit_bias: token id %I is out of range", (LUAI_UACINT)id);
     bias[n++] = (pe_logit_bias){(int32_t)id, (float)lua_tonumber(L, -1)};
   }
-  *count = (int32_t)n;
-  return bias;
+  return (pe_bias_view){bias, (int32_t)n};
 }
 
 pe_draw pe_l_batch_draw(lua_State *L, int arg) {
   static const char *const keys[] = {"bias", "banned", "force", NULL};
   pe_bind_options(L, arg, keys);
   pe_draw d = {0};
-  if (pe_bind_option(L, arg, "bias")) d.bias = pe_l_batch_bias(L, -1, &d.bias_count);
+  if (pe_bind_option(L, arg, "bias")) d.bias = pe_l_batch_bias(L, -1);
   d.banned = ids_option(L, arg, "banned");
   d.forced = ids_option(L, arg, "force");
   return d;
@@ -69,7 +73,7 @@ static void read_stop(lua_State *L, int arg, pe_request *r) {
   int at = lua_gettop(L);
   bool one = lua_type(L, at) == LUA_TSTRING;
   if (!one && !lua_istable(L, at))
-    luaL_error(L, "stop: text or a list of texts expected, got %s", luaL_typename(L, at));
+    luaL_error(L, "stop must be a string or a list of strings, got %s", luaL_typename(L, at));
   size_t n = one ? 1 : lua_rawlen(L, at);
   pe_str *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
   for (size_t i = 0; i < n; i++) { /* the table of the request keeps the strings alive */
@@ -78,7 +82,7 @@ static void read_stop(lua_State *L, int arg, pe_request *r) {
     else
       lua_rawgeti(L, at, (lua_Integer)i + 1);
     if (lua_type(L, -1) != LUA_TSTRING)
-      luaL_error(L, "stop: entry %d is no text but a %s", (int)i + 1, luaL_typename(L, -1));
+      luaL_error(L, "stop[%d] must be a string, got %s", (int)i + 1, luaL_typename(L, -1));
     list[i].at = lua_tolstring(L, -1, &list[i].len);
     lua_pop(L, 1);
   }
@@ -89,10 +93,10 @@ static void read_bad_words(lua_State *L, int arg, pe_request *r) {
   if (!pe_bind_option(L, arg, "bad_words")) return;
   int at = lua_gettop(L);
   if (!lua_istable(L, at))
-    luaL_error(L, "bad_words: a list of lists of ids expected, got %s", luaL_typename(L, at));
+    luaL_error(L, "bad_words must be a list of lists of token ids, got %s", luaL_typename(L, at));
   size_t n = lua_rawlen(L, at);
-  luaL_argcheck(L, n < 100000, arg, "bad_words: too many of them");
-  pe_ids_view *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, (int)0);
+  luaL_argcheck(L, n < 100000, arg, "bad_words must have fewer than 100000 entries");
+  pe_ids_view *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
   lua_createtable(L, (int)n, 0); /* keeps the ids alive */
   int keep = lua_gettop(L);
   for (size_t i = 0; i < n; i++) {
@@ -104,92 +108,129 @@ static void read_bad_words(lua_State *L, int arg, pe_request *r) {
   r->bad_words = list, r->bad_count = (int32_t)n;
 }
 
-static void read_sampling(lua_State *L, int arg, pe_sampling *p) {
-  *p = pe_sampling_defaults();
-  const struct {
-    const char *key;
-    float *value;
-  } numbers[] = {
-      {"temperature", &p->temperature},
-      {"top_p", &p->top_p},
-      {"min_p", &p->min_p},
-      {"typical_p", &p->typical_p},
-      {"xtc_probability", &p->xtc_probability},
-      {"xtc_threshold", &p->xtc_threshold},
-      {"repetition_penalty", &p->repetition_penalty},
-      {"presence_penalty", &p->presence_penalty},
-      {"frequency_penalty", &p->frequency_penalty},
-  };
-  const struct {
-    const char *key;
-    int32_t *value;
-  } integers[] = {
-      {"top_k", &p->top_k},
-      {"penalty_window", &p->penalty_window},
-      {"top_logprobs", &p->top_logprobs},
-  };
-  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-    *numbers[i].value = (float)pe_bind_number(L, arg, numbers[i].key, (double)*numbers[i].value);
-  for (size_t i = 0; i < sizeof integers / sizeof *integers; i++)
-    *integers[i].value =
-        (int32_t)pe_bind_integer(L, arg, integers[i].key, INT32_MIN, INT32_MAX, *integers[i].value);
-  p->seed = (uint64_t)pe_bind_integer(L, arg, "seed", INT64_MIN, INT64_MAX, 0);
-  if (pe_bind_option(L, arg, "logit_bias")) p->bias = pe_l_batch_bias(L, -1, &p->bias_count);
-  pe_ids_view banned = ids_option(L, arg, "banned");
-  p->banned = banned.id, p->banned_count = banned.count;
+/* ---- scalar fields ------------------------------------------------------------------------- */
+
+/* A wrong type raises, a value out of range is an error. */
+static pe_status read_field(lua_State *L, int arg, const pe_field *f, void *at, pe_error *err) {
+  double number;
+  int64_t integer;
+  if (!pe_bind_option(L, arg, f->name)) return PE_OK;
+  lua_pop(L, 1);
+  switch (f->type) {
+  case PE_FIELD_NUMBER:
+    number = pe_bind_number(L, arg, f->name, 0);
+    memcpy(at, &(float){(float)number}, sizeof(float));
+    return pe_field_check(f, number, err);
+  case PE_FIELD_INTEGER:
+    integer = pe_bind_integer(L, arg, f->name, INT64_MIN, INT64_MAX, 0);
+    if (integer > INT32_MAX)
+      return pe_fail_field(err, PE_EARG, f->name, "%s must be at most %d, got %lld", f->name,
+                           INT32_MAX, (long long)integer);
+    memcpy(at, &(int32_t){(int32_t)integer}, sizeof(int32_t));
+    return pe_field_check(f, (double)integer, err);
+  case PE_FIELD_LONG:
+    integer = pe_bind_integer(L, arg, f->name, INT64_MIN, INT64_MAX, 0);
+    memcpy(at, &integer, sizeof integer);
+    break;
+  case PE_FIELD_BOOLEAN:
+    memcpy(at, &(bool){pe_bind_boolean(L, arg, f->name, false)}, sizeof(bool));
+    break;
+  }
+  return PE_OK;
 }
 
-pe_request pe_l_batch_request(lua_State *L, int arg) {
-  static const char *const keys[] = {"prompt",
-                                     "max_tokens",
-                                     "min_tokens",
-                                     "n",
-                                     "temperature",
-                                     "top_p",
-                                     "top_k",
-                                     "min_p",
-                                     "typical_p",
-                                     "xtc_probability",
-                                     "xtc_threshold",
-                                     "repetition_penalty",
-                                     "presence_penalty",
-                                     "frequency_penalty",
-                                     "penalty_window",
-                                     "seed",
-                                     "top_logprobs",
-                                     "logit_bias",
-                                     "banned",
-                                     "stop",
-                                     "stop_ids",
-                                     "bad_words",
-                                     "boundaries",
-                                     "ignore_eos",
-                                     "skip_special",
-                                     "keep_special",
-                                     "no_cache",
-                                     "salt",
-                                     "hold",
-                                     "keep_logits",
-                                     NULL};
-  pe_request r = {.max_tokens = -1};
+static pe_status read_fields(lua_State *L, int arg, pe_field_list list, void *self, pe_error *err) {
+  pe_status rc = PE_OK;
+  for (size_t i = 0; !rc && i < list.count; i++)
+    rc = read_field(L, arg, &list.field[i], (char *)self + list.field[i].offset, err);
+  return rc;
+}
+
+/* [table] -> [table]: table[key] = value, of the field's type; an infinite one is left out. */
+static void set_value(lua_State *L, const pe_field *f, const char *key, double value) {
+  if (!isfinite(value)) return;
+  if (f->type == PE_FIELD_BOOLEAN)
+    lua_pushboolean(L, value != 0);
+  else if (f->type == PE_FIELD_NUMBER)
+    lua_pushnumber(L, value);
+  else
+    lua_pushinteger(L, (lua_Integer)value);
+  lua_setfield(L, -2, key);
+}
+
+/* [] -> [table] */
+static void push_field(lua_State *L, const pe_field *f) {
+  bool ranged = f->type == PE_FIELD_NUMBER || f->type == PE_FIELD_INTEGER;
+  lua_createtable(L, 0, 7);
+  lua_pushstring(L, f->name);
+  lua_setfield(L, -2, "name");
+  lua_pushstring(L, pe_field_type_name(f->type));
+  lua_setfield(L, -2, "type");
+  lua_pushstring(L, f->help);
+  lua_setfield(L, -2, "help");
+  if (ranged) {
+    set_value(L, f, "min", f->min);
+    set_value(L, f, "max", f->max);
+  }
+  if (f->above) {
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, "above");
+  }
+  if (f->absent >= f->min) set_value(L, f, "default", f->absent); /* below: nothing by default */
+}
+
+/* [list] -> [list]: with a table for each field. */
+static void append_fields(lua_State *L, pe_field_list list) {
+  lua_Integer n = (lua_Integer)lua_rawlen(L, -1);
+  for (size_t i = 0; i < list.count; i++) {
+    push_field(L, &list.field[i]);
+    lua_rawseti(L, -2, n + (lua_Integer)i + 1);
+  }
+}
+
+int pe_l_batch_fields(lua_State *L) { /* [] -> [list] */
+  lua_newtable(L);
+  append_fields(L, pe_request_fields());
+  append_fields(L, pe_sampling_fields());
+  return 1;
+}
+
+/* ---- the whole request --------------------------------------------------------------------- */
+
+/* Raises when the table has a key that is neither a list nor in a table of fields. */
+static void check_keys(lua_State *L, int arg) {
+  static const char *const lists[] = {"prompt",   "logit_bias", "banned",     "stop",
+                                      "stop_ids", "bad_words",  "boundaries", "keep_special"};
+  enum { LISTS = sizeof lists / sizeof *lists, MOST = 64 };
+  const char *keys[MOST + 1];
+  size_t n = 0;
+  const pe_field_list tables[] = {pe_request_fields(), pe_sampling_fields()};
+  for (; n < LISTS; n++) keys[n] = lists[n];
+  for (int t = 0; t < 2; t++)
+    for (size_t i = 0; i < tables[t].count && n < MOST; i++) keys[n++] = tables[t].field[i].name;
+  keys[n] = NULL;
   luaL_checktype(L, arg, LUA_TTABLE);
   pe_bind_options(L, arg, keys);
+}
+
+pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *r, pe_error *err) {
+  *r = pe_request_defaults();
+  check_keys(L, arg);
   luaL_checkstack(L, 40, "request");
-  r.prompt = ids_option(L, arg, "prompt");
-  read_sampling(L, arg, &r.sampling);
-  r.max_tokens = (int32_t)pe_bind_integer(L, arg, "max_tokens", 0, INT32_MAX, -1);
-  r.min_tokens = (int32_t)pe_bind_integer(L, arg, "min_tokens", 0, INT32_MAX, 0);
-  r.n = (int32_t)pe_bind_integer(L, arg, "n", 1, INT32_MAX, 1);
-  read_stop(L, arg, &r);
-  r.stop_ids = ids_option(L, arg, "stop_ids");
-  read_bad_words(L, arg, &r);
-  r.boundary = ids_option(L, arg, "boundaries");
-  r.ignore_eos = pe_bind_boolean(L, arg, "ignore_eos", false);
-  r.skip_special = pe_bind_boolean(L, arg, "skip_special", true);
-  r.keep_special = ids_option(L, arg, "keep_special");
-  r.no_cache = pe_bind_boolean(L, arg, "no_cache", false);
-  r.hold = pe_bind_boolean(L, arg, "hold", false);
-  r.keep_logits = pe_bind_boolean(L, arg, "keep_logits", false);
-  r.salt = (uint64_t)pe_bind_integer(L, arg, "salt", INT64_MIN, INT64_MAX, 0);
-  return r;
+  pe_status rc = read_fields(L, arg, pe_request_fields(), r, err);
+  if (!rc) rc = read_fields(L, arg, pe_sampling_fields(), &r->sampling, err);
+  if (rc) return rc;
+  r->prompt = ids_option(L, arg, "prompt");
+  if (pe_bind_option(L, arg, "logit_bias")) {
+    pe_bias_view bias = pe_l_batch_bias(L, -1);
+    r->sampling.bias = bias.bias, r->sampling.bias_count = bias.count;
+  }
+  pe_ids_view banned = ids_option(L, arg, "banned");
+  r->sampling.banned = banned.id, r->sampling.banned_count = banned.count;
+  read_stop(L, arg, r);
+  r->stop_ids = ids_option(L, arg, "stop_ids");
+  read_bad_words(L, arg, r);
+  r->boundary = ids_option(L, arg, "boundaries");
+  r->keep_special = ids_option(L, arg, "keep_special");
+  return PE_OK;
 }

@@ -1,7 +1,7 @@
--- shortest_first: among requests that wait, the one with the least left to read goes first, so a short question never stands
--- behind a long document; but nobody waits longer than patience_s for that.
--- Copy it to SITE/policy and serve with --site SITE --policy shortest_first.
--- A policy is asked once per step. step:order says what is more important, step:fill gives the step's tokens by it.
+-- shortest_first: of the waiting requests, the one with the fewest prompt tokens to compute goes
+-- first, so a short question never waits for a long document; but none waits longer than patience_s
+-- for that. Copy it to SITE/policy and serve with --site SITE --policy shortest_first. A policy is
+-- asked once per step: step:order sets the importance, step:fill gives the tokens by it.
 return {
   version = 1,
   config = { patience_s = 20 },
@@ -15,7 +15,8 @@ return {
   end,
 
   selftest = function(try)
-    local step = try.step({ { left = 900 }, { left = 30 }, { left = 80, age = 60 } }, { tokens = 100 })
+    local step = try.step({ { left = 900 }, { left = 30 }, { left = 80, age = 60 } },
+      { tokens = 100 })
     try.schedule(step)
     assert(step.given[3] == 80 and step.given[2] == 20 and step.given[1] == nil)
   end,

@@ -1,60 +1,49 @@
-/* batch.c - see batch.h: opening, joining and leaving, what there is. */
+/* batch.c - see batch.h: opening and closing, the state of the sequences, counters. */
 #include "runtime/batch/batch_seq.h"
 
 #include <string.h>
-#include <unistd.h>
 
-/* ---- opening --------------------------------------------------------------------------------------------------- */
+/* ---- opening ------------------------------------------------------------------------------- */
 
-/* Half of the machine: the weights want to stay in memory, too. */
-static int64_t tokens_for(const pe_graph *g, const pe_batch_options *o) {
-  int64_t want = (int64_t)o->rows * o->context;
-  long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
-  pe_kv_type type = o->kv_bits == 16  ? PE_KV_F16
-                    : o->kv_bits == 8 ? PE_KV_Q8
-                    : o->kv_bits == 4 ? PE_KV_Q4
-                                      : PE_KV_F32;
-  uint64_t token = pe_kv_token_bytes(g, type);
-  if (pages <= 0 || size <= 0 || !token) return want;
-  uint64_t most = (uint64_t)pages / 2 * (uint64_t)size / token;
-  return (uint64_t)want > most ? (int64_t)most : want;
-}
-
-static pe_status fill_options(pe_batch *b, const pe_batch_options *o, pe_error *err) {
-  b->o = *o;
-  pe_batch_options *d = &b->o;
-  if (o->rows < 0 || o->rows > 1 << 16)
-    return pe_fail(err, PE_EARG, "rows is %d, it must be within 1 and %d", o->rows, 1 << 16);
-  if (o->step_tokens < 0 || o->step_tokens > 1 << 20)
-    return pe_fail(err, PE_EARG, "step_tokens is %d, it must be within 1 and %d", o->step_tokens,
-                   1 << 20);
-  if (o->context < 0 || o->context == 1 || o->context > INT32_MAX / 2)
-    return pe_fail(err, PE_EARG, "context is %lld, it must be within 2 and %d",
-                   (long long)o->context, INT32_MAX / 2);
-  if (o->cache_tokens < 0)
-    return pe_fail(err, PE_EARG, "cache_tokens is %lld, it must be 1 or more",
-                   (long long)o->cache_tokens);
-  if (o->stride < 0) return pe_fail(err, PE_EARG, "stride is %d, it must be 1 or more", o->stride);
-  if (!d->rows) d->rows = 64;
-  if (!d->step_tokens) d->step_tokens = 512;
-  if (!d->context) d->context = 4096;
-  if (!d->stride) d->stride = 512;
-  if (!d->cache_tokens) d->cache_tokens = tokens_for(b->graph, d);
+static pe_status check_options(const pe_batch_options *o, pe_error *err) {
+  enum { SEQUENCES = 1 << 16, STEP = 1 << 20, CONTEXT = INT32_MAX / 2 }; /* counts fit into int32 */
+  if (o->sequences < 0 || o->sequences > SEQUENCES)
+    return pe_fail_field(err, PE_EARG, "sequences", "sequences must be between 1 and %d, got %d",
+                         SEQUENCES, o->sequences);
+  if (o->step_tokens < 0 || o->step_tokens > STEP)
+    return pe_fail_field(err, PE_EARG, "step_tokens",
+                         "step_tokens must be between 1 and %d, got %d", STEP, o->step_tokens);
+  if (o->context < 0 || o->context == 1 || o->context > CONTEXT)
+    return pe_fail_field(err, PE_EARG, "context", "context must be between 2 and %d, got %lld",
+                         CONTEXT, (long long)o->context);
+  if (o->cache_tokens < 1)
+    return pe_fail_field(err, PE_EARG, "cache_tokens", "cache_tokens must be 1 or more, got %lld",
+                         (long long)o->cache_tokens);
+  if (o->stride < 0)
+    return pe_fail_field(err, PE_EARG, "stride", "stride must be 1 or more, got %d", o->stride);
   return PE_OK;
 }
 
-static pe_status copy_end_ids(pe_batch *b, pe_error *err) {
-  int32_t *ids = pe_alloc((size_t)b->o.end_count * sizeof *ids), n = 0;
-  if (!ids) return b->o.end_ids = NULL, pe_nomem(err, "end ids");
-  for (int32_t i = 0; i < b->o.end_count;
-       i++) /* files name ids that no head gives: they cannot come */
-    if (b->o.end_ids[i] >= 0 && b->o.end_ids[i] < b->plan->vocabulary) ids[n++] = b->o.end_ids[i];
+static void fill_defaults(pe_batch_options *o) {
+  if (!o->sequences) o->sequences = 64;
+  if (!o->step_tokens) o->step_tokens = 512;
+  if (!o->context) o->context = 4096;
+  if (!o->stride) o->stride = 512;
+}
+
+/* Config files list end ids that the head has no logit for: they are left out. */
+static pe_status copy_end_ids(pe_batch *b, const pe_batch_options *o, pe_error *err) {
+  int32_t *ids = pe_alloc((size_t)o->end_count * sizeof *ids), n = 0;
+  if (!ids) return pe_nomem(err, "end ids");
+  for (int32_t i = 0; i < o->end_count; i++)
+    if (o->end_ids[i] >= 0 && o->end_ids[i] < b->plan->vocabulary) ids[n++] = o->end_ids[i];
   b->o.end_ids = ids, b->o.end_count = n;
   return PE_OK;
 }
 
 static pe_status open_drawers(pe_batch *b, pe_error *err) {
-  int32_t threads = pe_pool_threads(b->pool), n = threads < b->o.rows ? threads : b->o.rows;
+  int32_t threads = pe_pool_threads(b->pool);
+  int32_t n = threads < b->o.sequences ? threads : b->o.sequences;
   if (!(b->drawer = pe_calloc((size_t)n, sizeof *b->drawer))) return pe_nomem(err, "samplers");
   pe_status rc = PE_OK;
   while (!rc && b->drawers < n)
@@ -64,42 +53,48 @@ static pe_status open_drawers(pe_batch *b, pe_error *err) {
 
 static pe_status open_caches(pe_batch *b, pe_error *err) {
   const pe_batch_options *o = &b->o;
-  int32_t slots = o->rows + 1; /* one more for loading a file */
+  int32_t slots = o->sequences + 1; /* one for loading files */
   pe_kv_options kv = {
       .bits = o->kv_bits, .block = o->kv_block, .tokens = o->cache_tokens, .sequences = slots};
   pe_status rc = pe_kv_open(b->graph, &kv, &b->kv, err);
   if (!rc) rc = pe_recur_open(b->graph, slots, &b->recur, err);
-  if (!rc) rc = pe_device_open(b->plan, b->pool, b->kv, b->recur, &b->exec, err);
+  if (!rc) rc = pe_device_open(b->plan, b->pool, b->kv, b->recur, &b->device, err);
   static const uint8_t none[sizeof o->prefix.identity];
   if (!rc && !memcmp(o->prefix.identity, none, sizeof none))
     pe_seq_identity(b->kv, b->o.prefix.identity);
   if (!rc) rc = pe_prefix_open(b->kv, b->recur, &o->prefix, &b->prefix, err);
-  if (!rc) rc = open_drawers(b, err);
-  if (rc) return rc;
-  b->run = pe_calloc((size_t)o->rows, sizeof *b->run),
-  b->ran = pe_calloc((size_t)o->rows, sizeof(pe_batch_seq *));
-  b->drawing = pe_calloc((size_t)o->rows, sizeof(pe_batch_seq *));
-  b->mark = pe_calloc((size_t)b->kv->blocks + 1, 1);
-  return b->run && b->ran && b->drawing && b->mark ? PE_OK : pe_nomem(err, "batch");
+  return rc;
+}
+
+static pe_status open_scratch(pe_batch *b, pe_error *err) {
+  size_t n = (size_t)b->o.sequences, blocks = (size_t)b->kv->blocks;
+  b->run = pe_calloc(n, sizeof *b->run);
+  b->ran = pe_calloc(n, sizeof(pe_batch_seq *));
+  b->drawing = pe_calloc(n, sizeof(pe_batch_seq *));
+  b->room.mark = pe_calloc(blocks + 1, 1);
+  b->room.holders = pe_calloc(blocks * (size_t)b->graph->group_count + 1, sizeof(int32_t));
+  bool ok = b->run && b->ran && b->drawing && b->room.mark && b->room.holders;
+  return ok ? open_drawers(b, err) : pe_nomem(err, "batch");
 }
 
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o,
                         pe_batch **out, pe_error *err) {
+  pe_status rc = check_options(o, err);
+  if (rc) return rc;
   pe_batch *b = pe_calloc(1, sizeof *b);
   if (!b) return pe_nomem(err, "batch");
   b->plan = plan, b->graph = plan->graph, b->pool = pool, b->next = 1;
-  pe_status rc = fill_options(b, o, err);
+  b->o = *o, b->o.end_ids = NULL;
+  fill_defaults(&b->o);
   pe_tokenizer_retain(b->o.tokenizer);
-  if (rc)
-    b->o.end_ids = NULL;
-  else
-    rc = copy_end_ids(b, err);
+  rc = copy_end_ids(b, o, err);
   if (!rc) rc = open_caches(b, err);
+  if (!rc) rc = open_scratch(b, err);
   if (rc) {
     pe_batch_close(b);
     return rc;
   }
-  b->o.prefix.folder = NULL;
+  b->o.prefix.folder = NULL; /* borrowed until here */
   b->caching = o->prefix.budget > 0, b->stopping = b->graph->state_floats > 0;
   for (int32_t g = 0; g < b->graph->group_count; g++) b->stopping |= b->graph->group[g].window > 0;
   *out = b;
@@ -111,169 +106,85 @@ bool pe_batch_idle(pe_batch *b) { return b->prefix && pe_prefix_write(b->prefix)
 void pe_batch_close(pe_batch *b) {
   if (!b) return;
   while (pe_batch_idle(b)) continue;
-  for (size_t i = 0; i < b->row_count; i++)
-    pe_seq_close(&b->row[i]->seq), pe_batch_seq_free(b->row[i]);
-  pe_free(b->row), pe_free(b->event), pe_free(b->run), pe_free(b->ran), pe_free(b->drawing),
-      pe_free(b->mark);
-  pe_free((void *)b->o.end_ids), pe_tokenizer_release(b->o.tokenizer);
-  for (int32_t i = 0; i < b->drawers; i++)
-    pe_sampler_close(b->drawer[i].sampler), pe_free(b->drawer[i].ban);
+  for (size_t i = 0; i < b->seq_count; i++) {
+    pe_seq_close(&b->seq[i]->cache);
+    pe_batch_seq_free(b->seq[i]);
+  }
+  for (int32_t i = 0; i < b->drawers; i++) {
+    pe_sampler_close(b->drawer[i].sampler);
+    pe_free(b->drawer[i].ban);
+  }
   pe_free(b->drawer);
-  pe_prefix_close(b->prefix), pe_device_close(b->exec), pe_recur_close(b->recur),
-      pe_kv_close(b->kv);
+  pe_free(b->seq);
+  pe_free(b->event);
+  pe_free(b->run);
+  pe_free(b->ran);
+  pe_free(b->drawing);
+  pe_free(b->room.mark);
+  pe_free(b->room.holders);
+  pe_free((void *)b->o.end_ids);
+  pe_tokenizer_release(b->o.tokenizer);
+  pe_prefix_close(b->prefix);
+  pe_device_close(b->device);
+  pe_recur_close(b->recur);
+  pe_kv_close(b->kv);
   pe_free(b);
 }
 
-/* ---- joining and leaving --------------------------------------------------------------------------------------- */
+/* ---- state --------------------------------------------------------------------------------- */
 
-pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err) {
-  pe_status rc = pe_grow(&b->row, &b->row_cap, b->row_count + (size_t)more, sizeof *b->row, err);
-  return rc ? rc
-            : pe_grow(&b->event, &b->event_cap, b->event_count + 3 * (b->alive + (size_t)more),
-                      sizeof *b->event, err);
-}
-
-void pe_batch_enter(pe_batch *b, pe_batch_seq *r) {
-  r->id = b->next++;
-  b->row[b->row_count++] = r, b->alive++;
-  b->stats.added++;
-}
-
-static pe_status make_rows(pe_batch *b, pe_batch_request *q, const int32_t *token,
-                           pe_batch_seq **rows, pe_error *err) {
-  pe_status rc = PE_OK;
-  int32_t n = 0;
-  for (; !rc && n < q->r.n; n++) {
-    rows[n] = NULL;
-    if ((rc = pe_batch_seq_new(b, q, token, q->r.prompt.count, &rows[n], err))) break;
-    rows[n]->choice = n, rows[n]->leader = n ? b->next : 0;
-    rows[n]->sampling.seed += (uint64_t)n;
-  }
-  while (rc && n-- > 0) pe_batch_seq_free(rows[n]);
-  return rc;
-}
-
-/* So that whoever draws for this request has room for all that may not come. */
-static pe_status reserve_bans(pe_batch *b, const pe_request *r, pe_error *err) {
-  size_t most = (size_t)b->o.end_count + (size_t)r->stop_ids.count + (size_t)r->bad_count;
-  pe_status rc = PE_OK;
-  for (int32_t i = 0; !rc && i < b->drawers; i++)
-    rc = pe_grow(&b->drawer[i].ban, &b->drawer[i].ban_cap, most, sizeof(int32_t), err);
-  return rc;
-}
-
-static void peek(const pe_batch *b, pe_batch_seq *r) {
-  r->peeked = pe_batch_probe(b, r);
-  r->peeked_at = pe_prefix_changes(b->prefix);
-}
-
-pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_seq_id *first, pe_error *err) {
-  int32_t limit = 0;
-  pe_batch_request *q = NULL;
-  pe_batch_seq *rows[PE_BATCH_CHOICES];
-  pe_status rc = pe_batch_request_check(b, r, &limit, err);
-  if (!rc) rc = pe_batch_request_copy(r, &q, err);
-  if (rc) return rc;
-  q->limit = limit;
-  rc = pe_batch_reserve(b, q->r.n, err);
-  if (!rc) rc = reserve_bans(b, r, err);
-  if (!rc) rc = make_rows(b, q, r->prompt.id, rows, err);
-  if (!rc) *first = b->next;
-  for (int32_t i = 0; !rc && i < q->r.n; i++) pe_batch_enter(b, rows[i]);
-  if (!rc) peek(b, rows[0]);
-  pe_batch_request_release(q);
-  return rc;
-}
-
-void pe_batch_cancel(pe_batch *b, pe_seq_id id) {
-  pe_batch_seq *r = pe_batch_find(b, id);
-  if (!r || r->state == PE_SEQ_DONE) return;
-  pe_event e = {.row = id, .stop_index = -1};
-  pe_batch_finish(b, r, PE_FINISH_CANCEL, &e);
-}
-
-void pe_batch_preempt(pe_batch *b, pe_seq_id id) {
-  pe_batch_seq *r = pe_batch_find(b, id);
-  if (r && pe_batch_seq_runs(r)) pe_batch_yield(b, r);
-}
-
-/* ---- what there is --------------------------------------------------------------------------------------------- */
-
-pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id) {
-  size_t low = 0, high = b->row_count;
-  while (low < high) {
-    size_t mid = low + (high - low) / 2;
-    if (b->row[mid]->id < id)
-      low = mid + 1;
-    else
-      high = mid;
-  }
-  return low < b->row_count && b->row[low]->id == id ? b->row[low] : NULL;
-}
-
-pe_status pe_batch_living(const pe_batch *b, pe_seq_id id, pe_batch_seq **out, pe_error *err) {
-  *out = pe_batch_find(b, id);
-  if (*out && (*out)->state != PE_SEQ_DONE) return PE_OK;
-  return pe_fail(err, PE_ENOTFOUND, "row %lld is %s", (long long)id,
-                 id >= 1 && id < b->next ? "done" : "not there");
-}
-
-/* Goes round the WAITING rows whose numbers are old, as long as few tokens are compared. */
+/* Looks up WAITING sequences whose `cached` is outdated, in turn. A lookup compares tokens; 65536
+ * of them take well below a millisecond, and a queue of long prompts must not delay the step. */
 static void peek_some(pe_batch *b) {
   enum { MOST = 1 << 16 };
   uint64_t now = pe_prefix_changes(b->prefix);
   int64_t compared = 0;
   size_t first = 0;
-  while (first < b->row_count && b->row[first]->id < b->peek) first++;
-  for (size_t i = 0; i < b->row_count && compared < MOST; i++) {
-    pe_batch_seq *r = b->row[(first + i) % b->row_count];
-    if (r->state != PE_SEQ_WAITING || r->leader || r->peeked_at == now) continue;
-    peek(b, r);
-    compared += r->peeked + b->kv->block;
-    b->peek = r->id + 1;
+  while (first < b->seq_count && b->seq[first]->id < b->peek) first++;
+  for (size_t i = 0; i < b->seq_count && compared < MOST; i++) {
+    pe_batch_seq *seq = b->seq[(first + i) % b->seq_count];
+    if (seq->state != PE_SEQ_WAITING || seq->leader || seq->peeked_at == now) continue;
+    seq->peeked = pe_batch_probe(b, seq), seq->peeked_at = now;
+    compared += seq->peeked + b->kv->block;
+    b->peek = seq->id + 1;
   }
 }
 
-static void describe(const pe_batch_seq *r, pe_seq_info *out) {
-  int32_t left = r->state >= PE_SEQ_HELD || r->leader ? 0 : r->count - r->seq.past;
-  *out = (pe_seq_info){.row = r->id,
-                       .state = r->state,
-                       .prompt = pe_batch_seq_prompt(r),
-                       .past = r->seq.past,
-                       .generated = pe_batch_seq_made(r),
-                       .cached = r->state == PE_SEQ_WAITING ? r->peeked : r->cached,
-                       .left = left,
-                       .choice = r->choice,
-                       .follows = r->leader != 0,
-                       .age_ns = pe_clock_ns() - r->added_ns,
-                       .bytes = r->seq.kv ? pe_seq_bytes(&r->seq) : 0};
+static void describe(const pe_batch_seq *seq, pe_seq_info *out) {
+  bool idle = seq->state >= PE_SEQ_HELD || seq->leader;
+  *out = (pe_seq_info){.id = seq->id,
+                       .state = seq->state,
+                       .prompt = pe_batch_seq_prompt(seq),
+                       .past = seq->cache.past,
+                       .generated = pe_batch_seq_generated(seq),
+                       .cached = seq->state == PE_SEQ_WAITING ? seq->peeked : seq->cached,
+                       .left = idle ? 0 : seq->count - seq->cache.past,
+                       .choice = seq->choice,
+                       .follows = seq->leader != 0,
+                       .age_ns = pe_clock_ns() - seq->added_ns,
+                       .bytes = seq->cache.kv ? pe_seq_bytes(&seq->cache) : 0};
 }
 
-int32_t pe_batch_rows(pe_batch *b, pe_seq_info *out, int32_t most) {
+int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
   int32_t n = 0;
   if (most > 0 && b->caching) peek_some(b);
-  for (size_t i = 0; i < b->row_count; i++) {
-    if (b->row[i]->state == PE_SEQ_DONE) continue;
-    if (n < most) describe(b->row[i], &out[n]);
+  for (size_t i = 0; i < b->seq_count; i++) {
+    if (b->seq[i]->state == PE_SEQ_DONE) continue;
+    if (n < most) describe(b->seq[i], &out[n]);
     n++;
   }
   return n;
 }
 
 bool pe_batch_info(const pe_batch *b, pe_seq_id id, pe_seq_info *out) {
-  const pe_batch_seq *r = pe_batch_find(b, id);
-  if (r) describe(r, out);
-  return r != NULL;
+  const pe_batch_seq *seq = pe_batch_find(b, id);
+  if (seq) describe(seq, out);
+  return seq != NULL;
 }
 
-void pe_batch_room(const pe_batch *b, int64_t *free_tokens, int64_t *all_tokens) {
-  int32_t most = 0;
-  for (int32_t g = 0; g < b->graph->group_count; g++) {
-    int32_t held = pe_batch_held(b, g);
-    if (held > most) most = held;
-  }
-  *free_tokens = (int64_t)(b->kv->blocks - most) * b->kv->block;
-  *all_tokens = (int64_t)b->kv->blocks * b->kv->block;
+const float *pe_batch_logits(const pe_batch *b, pe_seq_id id) {
+  const pe_batch_seq *seq = pe_batch_find(b, id);
+  return seq && seq->has_kept ? seq->kept : NULL;
 }
 
 int32_t pe_batch_events(const pe_batch *b, const pe_event **out) {
@@ -285,6 +196,8 @@ const char *pe_finish_name(pe_finish f) {
   static const char *const names[] = {"none", "stop", "length", "cancel", "error"};
   return (unsigned)f < sizeof names / sizeof *names ? names[f] : "none";
 }
+
+/* ---- counters ------------------------------------------------------------------------------ */
 
 void pe_batch_stat(const pe_batch *b, pe_batch_stats *out) {
   *out = b->stats;

@@ -1,113 +1,181 @@
-/* batch.h - the batch generator: grants in, one step, events out.
+/* batch.h - continuous batching: grants in, one step, events out.
  *
- * A row is one answer being made: its sequence, its parameters, its text. Rows join at any step, leave at any step, and
- * share steps flat and ragged: prompt chunks and single generated tokens mixed. A row's tokens are a function of its
- * request alone: not of its neighbours, of the order of joining, of how its prompt was cut, of preemption, or of what the
- * prefix cache held.
+ * A sequence is a prompt and the answer generated for it. Sequences join and leave at any step and
+ * share steps, flat and ragged: chunks of prompts and single generated tokens mixed. The tokens of
+ * a sequence depend on its request alone, not on its neighbours, the chunking of its prompt,
+ * preemption, or the contents of the prefix cache.
  *
- * Life of a row:   WAITING -> (admitted) -> READING its prompt -> WRITING tokens -> DONE
- *                     ^------- preempted: caches given back, tokens kept, recomputed later -------'
+ *   add --> WAITING --admitted--> PREFILL --prompt computed--> DECODE --end, limit--> DONE
+ *              ^                     |                        |    ^
+ *              '--- preempted -------+------------------------'    | sample
+ *                   (caches freed, tokens kept)               v    |
+ *                                                            HELD -'     (requests with `hold`)
  *
- * A request may ask to hold: then a row whose logits are there does not draw but says so (an event with held) and is HELD
- * until pe_batch_sample lets it go on, perhaps with a bias for this one draw or with tokens of the caller's. A HELD row takes
- * no grants. Its logits stay with it, so it may be preempted meanwhile, and forked: the copy is HELD at the same place.
- * Forced tokens come without being held. Let go on without changes, it says what it would have said without holding.
+ * The caller schedules. pe_batch_step takes grants, each a sequence and a number of tokens, the
+ * most important first: a grant admits a WAITING sequence, computes tokens of a prompt, or
+ * generates one token. Illegal grants are cut or dropped, so a bad policy is slow, never wrong. A
+ * sequence is admitted if its prompt fits next to what the running ones will need, and none
+ * overtakes it while it waits for memory. When blocks run out, the prefix cache is evicted, then
+ * the youngest running sequence preempted, so a step with grants always makes progress.
  *
- * The caller decides who runs: pe_batch_step takes grants, each a row and a number of tokens, in order of importance. A
- * grant to a WAITING row admits it (the prefix cache is asked, memory permitting), to a READING row reads up to so many
- * tokens of the prompt, to a WRITING row makes one. What is not legal (a row that is gone, more tokens than there are) is
- * cut or dropped, so a bad policy is slow, never wrong. When blocks run out the prefix cache is evicted first; if then not one
- * granted row can run, the youngest running row is preempted, so a step with grants always makes progress. A row is admitted
- * when there is room for all it has to read beside what the running rows are going to need; while one waits for room,
- * nobody behind it in the list of grants is admitted. A row that has the whole pool and finds no room in it ends with an error.
+ * A HELD sequence has its logits and waits for the command `sample`; without changes it continues
+ * as it would have without `hold`. n choices of one request are n sequences: the first computes the
+ * prompt, the others fork from it. The last token of an answer is never computed. A sequence that
+ * fails ends with PE_FINISH_ERROR and affects no other; a step that fails as a whole puts its
+ * sequences back to WAITING and loses no token.
  *
- * With a prefix cache, reading stops where a later request may want to resume. A model without states and windows can
- * resume anywhere: it is remembered once, when the prompt is read. Others stop before the last prompt token and at the boundaries
- * given with the request, those with states also at every `stride` tokens. All are remembered at the end of an answer
- * and when they are preempted.
- *
- * Per row, in C: sampling, penalties, bans, bad words, min and max tokens, end ids, stop strings (held back, never emitted
- * in part), logprobs. A row that fails (NaN logits, text that cannot be decoded) ends with reason PE_FINISH_ERROR and
- * touches no other.
- *
- * n choices of one request are n rows; the first reads the prompt, the others wait and fork from it. Choice i draws with
- * seed + i.
- *
- * Admission: pe_batch_add refuses what can never fit, with the numbers. pe_batch_room tells what would have to wait.
- *
- * The last token of an answer is never computed. An end id comes as a token but has no text. Until min_tokens are there,
- * end ids and stop ids cannot come (unless forced) and nothing looks for stop strings. max_tokens 0 reads the prompt only.
- *
- * A step that fails (no memory) has changed nothing that shows: its rows wait and are recomputed.
- *
- * Ownership: owns caches, sequences and copies of requests; borrows graph, plan and pool, retains the tokenizer. Event texts are
- * borrowed until the next step, the list of events until anything joins or leaves. Threads: one at a time (worker.h puts it on the engine thread). */
+ * Ownership: owns caches, sequences and copies of requests; borrows plan and pool, retains the
+ * tokenizer. Threads: one at a time (worker.h runs it on the engine thread). */
 #ifndef PE_BATCH_H
 #define PE_BATCH_H
 
-#include "runtime/cache/prefix.h"
 #include "runtime/batch/sampler.h"
+#include "runtime/cache/prefix.h"
 #include "runtime/graph/plan.h"
 #include "runtime/pool.h"
 #include "runtime/text/tokenizer.h"
 
 typedef struct pe_batch pe_batch;
-typedef int64_t pe_seq_id; /* from 1 on, never used again */
+typedef int64_t pe_seq_id; /* from 1 on, never reused */
 
 typedef struct pe_batch_options {
-  pe_tokenizer *tokenizer; /* NULL: no text, and no stop strings */
-  int32_t rows;                  /* running at once; 0: 64 */
-  int32_t step_tokens;           /* rows of a step at most; 0: 512 */
-  int64_t context;               /* tokens of one row at most; 0: 4096 */
-  int64_t cache_tokens;          /* room in the KV pool; 0: rows * context, capped by memory */
+  pe_tokenizer *tokenizer; /* NULL: no text and no stop strings */
+  int32_t sequences;       /* that run at once; 0: 64 */
+  int32_t step_tokens;     /* rows of a step at most; 0: 512 */
+  int64_t context;         /* tokens of one sequence at most; 0: 4096 */
+  int64_t cache_tokens;    /* size of the KV cache; required */
   int32_t kv_bits, kv_block;
-  int32_t stride;           /* snapshots every so many tokens of a prompt; 0: 512 */
-  pe_prefix_options prefix; /* an identity of zeros: that of the model (pe_seq_identity) */
-  const int32_t *end_ids;   /* of the model */
+  int32_t stride;           /* tokens of a prompt between snapshots of its state; 0: 512 */
+  pe_prefix_options prefix; /* an identity of zeros: the model's own (pe_seq_identity) */
+  const int32_t *end_ids;   /* the model's end tokens */
   int32_t end_count;
 } pe_batch_options;
 
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o,
                         pe_batch **out, pe_error *err); /* gives */
-void pe_batch_close(pe_batch *b); /* with a disk tier: writes what is not there yet */
-/* Something useful while there is no step to run: one more file of the disk tier. False: there is nothing to do. */
+void pe_batch_close(pe_batch *b); /* with a disk tier: writes what is not on disk yet */
+/* Work for an idle engine: writes one more file of the disk tier. False: nothing left to write. */
 bool pe_batch_idle(pe_batch *b);
 
-/* ---- requests ------------------------------------------------------------------------------------------------ */
+/* ---- requests ------------------------------------------------------------------------------ */
 
 typedef struct pe_ids_view {
   const int32_t *id;
   int32_t count;
 } pe_ids_view;
 
-typedef struct pe_request { /* everything is copied */
+/* Copied. Ranges, defaults and meanings of the scalar fields: the table in batch_request.c. */
+typedef struct pe_request {
   pe_ids_view prompt;
   pe_sampling sampling;
-  int32_t max_tokens, min_tokens; /* max_tokens < 0: to the end of the context */
+  int32_t max_tokens, min_tokens; /* max_tokens -1: to the end of the context; 0: prefill only */
   bool ignore_eos;
   int32_t n;            /* choices; 0: 1 */
-  pe_ids_view stop_ids; /* besides the model's end ids */
-  const pe_str *stop;   /* stop strings */
+  pe_ids_view stop_ids; /* in addition to the model's end ids */
+  const pe_str *stop;   /* stop strings: held back, never emitted in part */
   int32_t stop_count;
-  const pe_ids_view *bad_words; /* sequences of ids that never come */
+  const pe_ids_view *bad_words; /* token sequences that are never completed */
   int32_t bad_count;
-  pe_ids_view boundary;     /* positions in the prompt where a message ends */
-  bool skip_special;        /* in the text */
-  pe_ids_view keep_special; /* but for these (marks of tool calls) */
-  bool no_cache;            /* neither read nor fill the prefix cache */
-  bool hold;                /* every draw waits for pe_batch_sample */
-  bool keep_logits;         /* from the first one on */
+  pe_ids_view boundary; /* positions in the prompt where a message ends */
+  bool skip_special;
+  pe_ids_view keep_special; /* special tokens that stay in the text: marks of tool calls */
+  bool no_cache, hold, keep_logits;
   uint64_t salt;
 } pe_request;
 
-/* first: the row of choice 0; choice i is *first + i. PE_EARG, PE_ELIMIT with the numbers; nothing has changed then. */
-pe_status pe_batch_add(pe_batch *b, const pe_request *r, pe_seq_id *first, pe_error *err);
-/* Takes effect at once; its FINISH event says PE_FINISH_CANCEL. All text that was certain has come by then; what was held
- * back (half a character, what may be the beginning of a stop string) never does. */
-void pe_batch_cancel(pe_batch *b, pe_seq_id row);
-void pe_batch_preempt(pe_batch *b, pe_seq_id row); /* a running row waits again; its tokens stay */
+pe_field_list pe_request_fields(void); /* the scalars besides sampling; offsets in pe_request */
+pe_request pe_request_defaults(void);
 
-/* ---- what there is ------------------------------------------------------------------------------------------- */
+/* ---- commands: everything that changes sequences between steps ----------------------------- */
+
+typedef struct pe_bias_view {
+  const pe_logit_bias *bias;
+  int32_t count;
+} pe_bias_view;
+
+typedef struct pe_draw { /* how a held sequence continues; {0}: as it would have without hold */
+  pe_bias_view bias;     /* for this draw, in addition to its own */
+  pe_ids_view banned;    /* for this draw, in addition to its own */
+  pe_ids_view forced;    /* these tokens come next, the first one now, without being held */
+} pe_draw;
+
+typedef struct pe_pin {
+  pe_ids_view prompt;
+  uint64_t salt;
+  bool off;
+} pe_pin;
+
+typedef enum pe_verb {
+  PE_DO_ADD,         /* request: new sequences, one per choice */
+  PE_DO_FORK,        /* seed: copies a DECODE or HELD sequence with its caches */
+  PE_DO_CANCEL,      /* ends it at once; text that was held back is never emitted */
+  PE_DO_PREEMPT,     /* a running sequence waits again; its tokens stay */
+  PE_DO_FORCE,       /* ids: its next tokens, whatever the sampler would choose, one a step */
+  PE_DO_BIAS,        /* bias: replaces its logit_bias */
+  PE_DO_TRIM,        /* tokens: drops generated tokens after this many, prompt included */
+  PE_DO_SAMPLE,      /* draw: continues a HELD sequence; its token is an event at once */
+  PE_DO_KEEP_LOGITS, /* on: keeps its logits from the next step on, or no longer */
+  PE_DO_PIN,  /* pin: what the prefix cache has of a prompt is never evicted, or may be again */
+  PE_DO_SAVE, /* path: writes its caches to a file (seq.h) */
+  PE_DO_LOAD, /* path: reads such a file into the prefix cache */
+  PE_VERBS
+} pe_verb;
+
+typedef struct pe_command {
+  pe_verb verb;
+  pe_seq_id seq; /* 0 where the verb is not about a sequence */
+  union {        /* borrowed until the command returns */
+    const pe_request *request;
+    uint64_t seed;
+    pe_ids_view ids;
+    pe_bias_view bias;
+    int32_t tokens;
+    pe_draw draw;
+    bool on;
+    pe_pin pin;
+    const char *path;
+  };
+} pe_command;
+
+typedef enum pe_argument { /* which member of the union a verb reads */
+                           PE_ARG_NONE,
+                           PE_ARG_REQUEST,
+                           PE_ARG_SEED,
+                           PE_ARG_IDS,
+                           PE_ARG_BIAS,
+                           PE_ARG_TOKENS,
+                           PE_ARG_DRAW,
+                           PE_ARG_ON,
+                           PE_ARG_PIN,
+                           PE_ARG_PATH
+} pe_argument;
+
+typedef enum pe_subject {
+  PE_ON_BATCH,    /* not about a sequence */
+  PE_ON_SEQUENCE, /* fails with PE_ENOTFOUND if the sequence is done */
+  PE_ON_LIVING    /* does nothing if the sequence is done */
+} pe_subject;
+
+typedef struct pe_verb_info { /* batch_command.c has the table */
+  const char *name;
+  pe_argument argument;
+  pe_subject subject;
+} pe_verb_info;
+
+typedef struct pe_reply {
+  pe_seq_id first; /* of `count` new sequences: choice i is first + i */
+  int32_t count;
+  int32_t found; /* pin: tokens that are in the cache */
+  uint64_t
+      ticket; /* worker.h: the event with this ticket has the result; 0: there is none to come */
+} pe_reply;
+
+const pe_verb_info *pe_verb_describe(pe_verb verb);
+pe_verb pe_verb_named(const char *name); /* PE_VERBS: unknown */
+/* A command that fails has changed nothing. reply may be NULL. */
+pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_error *err);
+
+/* ---- state --------------------------------------------------------------------------------- */
 
 typedef enum pe_seq_state {
   PE_SEQ_WAITING,
@@ -118,30 +186,31 @@ typedef enum pe_seq_state {
 } pe_seq_state;
 
 typedef struct pe_seq_info {
-  pe_seq_id row;
+  pe_seq_id id;
   pe_seq_state state;
-  int32_t prompt, past, generated; /* tokens: of the prompt; computed; made */
-  int32_t
-      cached; /* tokens found in the prefix cache; of a WAITING row: that are there now, as far as known */
-  int32_t left;   /* a grant makes sense up to so many tokens */
-  int32_t choice; /* of its request */
+  int32_t prompt, past, generated; /* tokens: of the prompt, computed, generated */
+  int32_t cached; /* tokens found in the prefix cache; WAITING: that are there now, if known */
+  int32_t left;   /* the largest useful grant */
+  int32_t choice; /* number within its request */
   bool follows;   /* a choice that waits for the first one's prompt */
   int64_t age_ns; /* since it was added */
   uint64_t bytes; /* of its caches */
 } pe_seq_info;
 
-/* Looks up WAITING rows in the prefix cache again when it has changed, as many as take little time; the others later. */
-int32_t
-pe_batch_rows(pe_batch *b, pe_seq_info *out,
-              int32_t most); /* all that are not done, oldest first; returns how many there are */
-bool pe_batch_info(const pe_batch *b, pe_seq_id row, pe_seq_info *out);
-/* Blocks that are free or could be had by eviction, and blocks in all, of the tightest group, in tokens. */
-void pe_batch_room(const pe_batch *b, int64_t *free_tokens, int64_t *all_tokens);
+/* Describes the sequences that are not done, oldest first, `most` at most; returns how many there
+ * are. Updates `cached` of WAITING ones after the prefix cache has changed, a few at a time. */
+int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most);
+bool pe_batch_info(const pe_batch *b, pe_seq_id id, pe_seq_info *out);
+/* Tokens that fit into free and evictable blocks, and into all blocks, of the tightest cache
+ * group. */
+void pe_batch_room(pe_batch *b, int64_t *free_tokens, int64_t *all_tokens);
+/* Logits of its last step, borrowed until the next one; NULL: none were kept. */
+const float *pe_batch_logits(const pe_batch *b, pe_seq_id id);
 
-/* ---- steps --------------------------------------------------------------------------------------------------- */
+/* ---- steps --------------------------------------------------------------------------------- */
 
 typedef struct pe_grant {
-  pe_seq_id row;
+  pe_seq_id seq;
   int32_t tokens;
 } pe_grant;
 
@@ -154,76 +223,40 @@ typedef enum pe_finish {
 } pe_finish;
 
 typedef struct pe_event {
-  pe_seq_id row;
-  bool token; /* a token was made: choice has it */
-  bool held;  /* its logits are there, and the row waits for pe_batch_sample */
-  pe_choice choice;
-  pe_str text;                       /* that is certain now (may come with the finish alone) */
-  pe_finish finish;                  /* not NONE: the row is done */
-  int32_t stop_index;                /* which stop string ended it; -1 */
+  pe_seq_id seq;
+  bool token;                        /* a token was generated: `choice` */
+  bool held;                         /* its logits are ready, it waits for `sample` */
+  pe_choice choice;                  /* an end token has no text */
+  pe_str text;                       /* that is certain now; may come with the finish alone */
+  pe_finish finish;                  /* not NONE: the sequence is done */
+  int32_t stop_index;                /* the stop string that ended it, or -1 */
   int32_t prompt, generated, cached; /* with the finish */
-  const char *error; /* with PE_FINISH_ERROR; of a command of worker.h that failed */
-  pe_status code;    /* of such a command, with the error */
-  uint64_t ticket;   /* the command of worker.h that this answers; 0: none */
+  const pe_error *error;             /* with PE_FINISH_ERROR, or of a queued command that failed */
+  uint64_t ticket;                   /* worker.h: the command that this answers; 0: none */
 } pe_event;
 
-/* Runs one step; grants to rows that cannot use them are cut or dropped. *ran: rows that computed something. */
+/* Runs one step. *ran: sequences that computed something. */
 pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
                         pe_error *err);
-/* Events of the last step (and of cancels and draws since), in order; borrowed until the next step, add, cancel, sample or
- * fork. Fetch those since the step before the next one, which begins a new list. */
+/* Events of the last step and of the commands since, in order. The next step begins a new list;
+ * texts and errors are borrowed until then, the list until the next command. */
 int32_t pe_batch_events(const pe_batch *b, const pe_event **out);
 const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 
-/* ---- rows by hand (experiments, forced openings) ---------------------------------------------------------------- */
-
-/* The next tokens are these, whatever the sampler would say; they come as events, one a step. */
-pe_status pe_batch_force(pe_batch *b, pe_seq_id row, const int32_t *id, int32_t count,
-                         pe_error *err);
-pe_status pe_batch_fork(pe_batch *b, pe_seq_id row, uint64_t seed, pe_seq_id *out,
-                        pe_error *err); /* a WRITING or HELD row, copied with its caches */
-pe_status pe_batch_trim(
-    pe_batch *b, pe_seq_id row, int32_t tokens,
-    pe_error *
-        err); /* forget generated tokens behind so many in all; recomputed from a snapshot or the start where it must be */
-pe_status pe_batch_bias(pe_batch *b, pe_seq_id row, const pe_logit_bias *bias, int32_t count,
-                        pe_error *err); /* replaces its logit_bias */
-const float *pe_batch_logits(
-    const pe_batch *b,
-    pe_seq_id
-        row); /* of its last step, borrowed until the next; NULL: none. Kept only when asked */
-void pe_batch_keep_logits(pe_batch *b, pe_seq_id row, bool keep);
-
-typedef struct pe_draw {     /* how a held row goes on; {0}: as it would have gone */
-  const pe_logit_bias *bias; /* for this draw, besides its own */
-  int32_t bias_count;
-  pe_ids_view banned; /* for this draw, besides its own */
-  pe_ids_view forced; /* these come instead, the first one now */
-} pe_draw;
-/* Draws from the logits of a HELD row; the token comes as an event at once. On failure it stays as it was. */
-pe_status pe_batch_sample(pe_batch *b, pe_seq_id row, const pe_draw *d, pe_error *err);
-
-/* The beginning of a prompt that the prefix cache has in memory is never evicted, until it is unpinned with the same tokens;
- * returns how many tokens that are. */
-int32_t pe_batch_pin(pe_batch *b, pe_ids_view prompt, uint64_t salt, bool pin);
-pe_status pe_batch_save(pe_batch *b, pe_seq_id row, const char *path,
-                        pe_error *err); /* its sequence, as seq.h writes it */
-pe_status pe_batch_load(pe_batch *b, const char *path, pe_error *err); /* into the prefix cache */
-
-/* ---- counters ------------------------------------------------------------------------------------------------ */
+/* ---- counters ------------------------------------------------------------------------------ */
 
 typedef struct pe_batch_stats {
-  uint64_t steps, read_tokens, written_tokens, cached_tokens, added, finished, cancelled, failed,
-      preempted;
-  uint64_t schedule_ns, compute_ns, sample_ns; /* of all steps */
-  int32_t running, waiting;
+  uint64_t steps, prefill_tokens, decode_tokens, cached_tokens;
+  uint64_t added, finished, cancelled, failed, preempted; /* sequences */
+  uint64_t schedule_ns, compute_ns, sample_ns;            /* of all steps */
+  int32_t running, waiting;                               /* sequences, now */
   pe_prefix_stats prefix;
 } pe_batch_stats;
 void pe_batch_stat(const pe_batch *b, pe_batch_stats *out);
 
-typedef struct pe_trace {
+typedef struct pe_trace { /* one step */
   int64_t at_ns;
-  int32_t rows, reading, writing;
+  int32_t rows, prefill, decode; /* rows of the step; sequences in prefill, in decode */
   int64_t schedule_ns, compute_ns, sample_ns;
 } pe_trace;
 enum { PE_TRACE_STEPS = 256 };

@@ -1,17 +1,20 @@
-/* batch_seq.h - between the batch_*.c files: what a batch and its rows are made of.
+/* batch_seq.h - between the batch_*.c files: what a batch and its sequences are made of.
  *
- * A row is found by its id, in a table ordered by id, which is the order of joining. Rows are allocated one by one and
- * never move, so a run may point into them. A row that is done gives its caches back at once, but stays in the table
- * until the next step begins: events borrow its text and its error.
+ *   batch, batch_command, batch_step -> batch_sample -> batch_room -> batch_seq -> batch_request
  *
- * A row's tokens are the row's, prompt and made ones; its sequence holds a copy while it runs. READING and WRITING rows are the
- * same to a step: there are count - seq.past known tokens to compute, and whoever computes the last one draws the next.
- * So preemption is closing the sequence, and resuming is reading everything again.
+ * Sequences are found by id in a table ordered by id, which is the order of joining. Each is its
+ * own allocation and never moves, so a run may point into it. A sequence that is done frees its
+ * caches at once but stays in the table until the next step begins, since events borrow its text
+ * and its error.
  *
- * A HELD row has computed all its tokens; with or without its sequence, it goes on from the logits that it kept.
+ * A sequence owns its tokens, prompt and generated; its cache holds a copy while it runs. To a
+ * step, PREFILL and DECODE are the same: count - cache.past known tokens are to be computed, and
+ * computing the last one yields logits for the next. So preemption closes the cache, and resuming
+ * is a prefill of everything. A HELD sequence has computed all its tokens and continues from the
+ * logits it kept, with or without its cache.
  *
- * Events never need memory when they happen: room for three per living row (of a step, of a draw and of a cancel after it)
- * is made when a row joins. */
+ * Events never allocate when they happen: room for three per living sequence (of a step, of a draw
+ * and of a cancel after it) is reserved when it joins. */
 #ifndef PE_BATCH_SEQ_H
 #define PE_BATCH_SEQ_H
 
@@ -20,137 +23,167 @@
 #include "runtime/text/detokenizer.h"
 #include "runtime/text/stop.h"
 
-enum { PE_BATCH_CHOICES = 128 }; /* of one request */
+enum { PE_BATCH_CHOICES = 128 }; /* of one request: what OpenAI's API allows */
 
-typedef struct pe_batch_request { /* a copied request, shared by its rows */
+typedef struct pe_batch_request { /* a copied request, shared by its sequences */
   pe_arena arena;
   int32_t refs;
-  pe_request r;  /* prompt.id is NULL: each row has the tokens; boundaries are sorted */
-  int32_t limit; /* tokens made at most */
+  pe_request r;  /* prompt.id is NULL: each sequence has the tokens; boundaries are sorted */
+  int32_t limit; /* tokens to generate at most */
 } pe_batch_request;
 
 typedef struct pe_batch_seq {
-  pe_seq_id id, leader; /* leader: the row whose prompt this one waits for; 0: none */
+  pe_seq_id id, leader; /* leader: the choice whose prompt this one waits for; 0: none */
   pe_seq_state state;
   pe_batch_request *request;
   pe_sampling sampling; /* with its own seed */
-  pe_logit_bias *bias;  /* in place of the request's; owned */
+  pe_logit_bias *bias;  /* replaces the request's; owned */
   int32_t choice, cached;
-  int32_t peeked;     /* of a WAITING row: tokens that the prefix cache had of it, */
-  uint64_t peeked_at; /* after so many changes of the cache */
+  int32_t peeked;     /* WAITING: tokens of it that the prefix cache had, */
+  uint64_t peeked_at; /* when the cache had changed this often */
   int32_t *token, count;
   size_t cap;
-  int32_t *forced, forced_at, forced_count; /* what comes next, whatever the sampler says */
+  int32_t *forced, forced_at, forced_count; /* next tokens, whatever the sampler would choose */
   size_t forced_cap;
-  pe_seq seq; /* open while the row runs */
+  pe_seq cache; /* open while the sequence runs */
   pe_detokenizer *detokenizer;
-  pe_stop *stop;      /* NULL: no stop strings */
-  pe_buf piece, text; /* what the detokenizer gave; what is certain of this step */
-  float *kept;        /* logits, when asked for, and of rows that hold */
-  bool has_kept, news, yielded,
-      restarted; /* news: they are new since the worker looked; yielded: preempted in this very step; restarted: without the prefix cache, for want of room */
+  pe_stop *stop;       /* NULL: no stop strings */
+  pe_buf piece, text;  /* output of the detokenizer; text that is certain, of this step */
+  float *kept;         /* logits, if asked for or held */
+  bool has_kept, news; /* kept is filled; and has changed since the worker looked */
+  bool yielded;        /* preempted in this very step */
+  bool restarted;      /* without the prefix cache, for lack of room */
   int64_t added_ns;
-  int32_t chunk, cut,
-      line; /* of this step: tokens; where the prefix cache wants to be told; line of the logits or -1 */
-  pe_choice drawn; /* from them, unless `draw` says why not */
+  int32_t chunk;                    /* tokens in this step */
+  int32_t cut;                      /* position where the prefix cache takes a copy next */
+  int32_t output;                   /* its row among the step's logits, or -1 */
+  int32_t promise[PE_GRAPH_GROUPS]; /* blocks counted for it (batch_room.c) */
+  pe_choice drawn;                  /* from these logits, if `draw` is PE_OK */
   pe_status draw;
   pe_error error;
 } pe_batch_seq;
 
-typedef struct pe_drawer { /* what one task of drawing needs */
+typedef struct pe_drawer { /* scratch of one sampling task */
   pe_sampler *sampler;
   int32_t *ban; /* room for the bans of any request */
   size_t ban_cap;
 } pe_drawer;
 
+typedef struct pe_batch_room_count { /* of one scheduling pass */
+  bool counted;
+  int32_t *holders;                  /* by group and block: running sequences and pins */
+  uint8_t *mark;                     /* by block: scratch for the pins */
+  int32_t held[PE_GRAPH_GROUPS];     /* blocks that eviction cannot free */
+  int64_t promised[PE_GRAPH_GROUPS]; /* blocks that running sequences will need soon */
+} pe_batch_room_count;
+
 struct pe_batch {
   const pe_plan *plan;
   const pe_graph *graph;
-  pe_batch_options
-      o; /* defaults filled in; nothing borrowed but the tokenizer and end_ids, which are our own */
+  pe_batch_options o; /* defaults filled in; end_ids is our own copy */
   pe_kv *kv;
   pe_recur *recur;
-  pe_device *exec;
+  pe_device *device;
   pe_prefix *prefix;
   pe_pool *pool;
-  pe_drawer *drawer; /* one per thread, as far as there are rows */
+  pe_drawer *drawer; /* one per thread, at most one per sequence */
   int32_t drawers;
-  bool caching,
-      stopping; /* there is a prefix cache; reading must stop where it may be resumed (states, windows) */
-  pe_batch_seq **row;
-  size_t row_count, row_cap, alive; /* rows that are done are counted in row_count alone */
-  int32_t running;                  /* with an open sequence */
-  pe_seq_id next;
-  pe_seq_id peek; /* the next WAITING row to be looked up */
+  bool caching;  /* there is a prefix cache */
+  bool stopping; /* prefill must stop where it may be resumed (states, windows) */
+  pe_batch_seq **seq;
+  size_t seq_count, seq_cap, alive; /* sequences that are done count in seq_count alone */
+  int32_t running;                  /* with an open cache */
+  pe_seq_id next, peek;             /* the next id; the next WAITING sequence to look up */
   pe_event *event;
   size_t event_count, event_cap;
-  pe_run *run;                   /* of this step, o.rows at most */
-  pe_batch_seq **ran, **drawing; /* rows that computed, rows that have logits: o.rows at most */
+  pe_run *run;                   /* of this step, o.sequences at most, like the next two */
+  pe_batch_seq **ran, **drawing; /* sequences that computed, that have logits */
   int32_t run_count;
-  uint8_t *mark; /* by block: scratch of counting */
+  pe_batch_room_count room;
   pe_batch_stats stats;
   pe_trace trace[PE_TRACE_STEPS];
 };
 
-static inline int32_t pe_batch_seq_prompt(const pe_batch_seq *r) {
-  return r->request->r.prompt.count;
+static inline int32_t pe_batch_seq_prompt(const pe_batch_seq *seq) {
+  return seq->request->r.prompt.count;
 }
-static inline int32_t pe_batch_seq_made(const pe_batch_seq *r) {
-  return r->count - r->request->r.prompt.count;
+static inline int32_t pe_batch_seq_generated(const pe_batch_seq *seq) {
+  return seq->count - seq->request->r.prompt.count;
 }
-static inline bool pe_batch_seq_runs(const pe_batch_seq *r) { return r->seq.kv != NULL; }
+static inline bool pe_batch_seq_runs(const pe_batch_seq *seq) { return seq->cache.kv != NULL; }
 
-/* ---- requests and rows (batch_seq.c) --------------------------------------------------------------------------- */
+/* ---- requests (batch_request.c) ------------------------------------------------------------ */
 
-pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, int32_t *limit,
-                                 pe_error *err);
+pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view ids, pe_error *err);
+/* Reads nothing of the batch that changes: any thread. */
+pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err);
+int32_t pe_batch_request_limit(const pe_batch *b, const pe_request *r); /* tokens to generate */
 pe_status pe_batch_request_copy(const pe_request *r, pe_batch_request **out,
                                 pe_error *err); /* gives */
 void pe_batch_request_release(pe_batch_request *q);
+/* Replaces every list that r borrows, prompt included, by a copy in the arena. False: no memory. */
+bool pe_request_own(pe_request *r, pe_arena *arena);
+
+/* ---- sequences (batch_seq.c) --------------------------------------------------------------- */
+
 pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t *token,
                            int32_t count, pe_batch_seq **out, pe_error *err); /* gives */
-void pe_batch_seq_free(pe_batch_seq *r); /* takes; its sequence is closed */
-pe_status pe_batch_seq_append(pe_batch_seq *r, int32_t id,
-                              pe_error *err); /* to its tokens and its sequence, if it has one */
-pe_status pe_batch_seq_force(pe_batch_seq *r, const int32_t *id, int32_t count, pe_error *err);
-pe_status pe_batch_seq_draw_check(const pe_batch *b, const pe_draw *d, pe_error *err);
+void pe_batch_seq_free(pe_batch_seq *seq); /* takes; its cache is closed */
+/* To its tokens and to its cache, if that is open. */
+pe_status pe_batch_seq_append(pe_batch_seq *seq, int32_t id, pe_error *err);
+pe_status pe_batch_seq_force(pe_batch_seq *seq, pe_ids_view ids, pe_error *err);
 
-/* Text: appends what the made token id makes certain; `made` tokens are there with it. *hit: a stop string, or -1. */
-pe_status pe_batch_seq_say(pe_batch_seq *r, int32_t id, int32_t made, int *hit, pe_error *err);
-pe_status pe_batch_seq_say_rest(pe_batch_seq *r, int *hit, pe_error *err);
-pe_status
-pe_batch_seq_say_again(const pe_batch *b, pe_batch_seq *r,
-                       pe_error *err); /* its text machinery anew, as it is after its tokens */
+/* Appends to `text` what generated token number `generated` makes certain. *hit: the stop string
+ * that was found, or -1. */
+pe_status pe_batch_seq_emit(pe_batch_seq *seq, int32_t id, int32_t generated, int *hit,
+                            pe_error *err);
+pe_status pe_batch_seq_emit_rest(pe_batch_seq *seq, int *hit, pe_error *err);
+/* Rebuilds detokenizer and stop matcher from its tokens: after a fork or a trim. */
+pe_status pe_batch_seq_replay(const pe_batch *b, pe_batch_seq *seq, pe_error *err);
 
-/* ---- the table (batch.c) ----------------------------------------------------------------------------------------- */
+pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id);         /* NULL: not there */
+pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err); /* for pe_batch_enter */
+void pe_batch_enter(pe_batch *b, pe_batch_seq *seq);                  /* takes; gives it its id */
+void pe_batch_push(pe_batch *b, const pe_event *e);
 
-pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id); /* NULL: not there */
-pe_status pe_batch_living(const pe_batch *b, pe_seq_id id, pe_batch_seq **out, pe_error *err);
-pe_status pe_batch_reserve(pe_batch *b, int32_t more,
-                           pe_error *err);         /* so that pe_batch_enter cannot fail */
-void pe_batch_enter(pe_batch *b, pe_batch_seq *r); /* takes; gives it its id */
+int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length); /* part of the prefix key */
+bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq);
+pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq);
+int32_t pe_batch_probe(const pe_batch *b, const pe_batch_seq *seq); /* tokens in the prefix cache */
+void pe_batch_remember(pe_batch *b, pe_batch_seq *seq); /* in the prefix cache, if it may */
+void pe_batch_release(pe_batch *b, pe_batch_seq *seq);  /* frees its caches */
+void pe_batch_yield(pe_batch *b, pe_batch_seq *seq);    /* preempts it */
+/* Ends it with this event. */
+void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e);
+void pe_batch_fail(pe_batch *b, pe_batch_seq *seq); /* with seq->error */
 
-/* ---- running rows (batch_step.c) --------------------------------------------------------------------------------- */
+/* ---- counting blocks (batch_room.c) -------------------------------------------------------- */
 
-pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *r);
-int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length);
-int32_t pe_batch_probe(const pe_batch *b,
-                       const pe_batch_seq *r); /* tokens of it that the prefix cache has now */
-void pe_batch_remember(pe_batch *b, pe_batch_seq *r); /* in the prefix cache, if it may */
-void pe_batch_release(pe_batch *b, pe_batch_seq *r);  /* its caches */
-void pe_batch_yield(pe_batch *b, pe_batch_seq *r);    /* WAITING again */
-/* Blocks of a group that no eviction gives back: those of running rows, and pinned ones. */
-int32_t pe_batch_held(const pe_batch *b, int32_t group);
+/* Within a scheduling pass blocks are counted once, at the first admission; the pass takes a
+ * sequence out before its cache changes and puts it back afterwards. Without a count these do
+ * nothing. */
+void pe_room_forget(pe_batch *b);
+void pe_room_take_out(pe_batch *b, pe_batch_seq *seq);
+void pe_room_put_back(pe_batch *b, pe_batch_seq *seq);
+/* Does everything that it has to compute fit, if the prefix cache is evicted? Its cache is open. */
+bool pe_room_fits(pe_batch *b, const pe_batch_seq *seq);
+/* The same before its cache is open: false only if pe_room_fits would be false. */
+bool pe_room_could_fit(pe_batch *b, const pe_batch_seq *seq);
+/* Evicts what the next `count` tokens lack. */
+void pe_room_make(pe_batch *b, const pe_batch_seq *seq, int32_t count);
+bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
 
-/* ---- after a step (batch_sample.c) --------------------------------------------------------------------------------- */
+/* ---- sampling (batch_sample.c) ------------------------------------------------------------- */
 
-/* Draws the next token of every row that has logits in this step, on the pool, or holds it; their events are pushed in the
- * order of the rows. */
-void pe_batch_draw(pe_batch *b);
-/* The next token from these logits; its event is pushed. */
-void pe_batch_pick(pe_batch *b, pe_batch_seq *r, const pe_sampling *s, const float *logits);
-/* Ends a row with this event; takes effect at once. */
-void pe_batch_finish(pe_batch *b, pe_batch_seq *r, pe_finish why, pe_event *event);
-void pe_batch_fail(pe_batch *b, pe_batch_seq *r); /* with the error in the row */
+/* Samples, on the pool, the next token of every sequence that has logits in this step, or holds it.
+ * Events are pushed in the order of the sequences. */
+void pe_batch_sample_all(pe_batch *b);
+/* Samples the next token from these logits and pushes its event. */
+void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, const float *logits);
+
+/* ---- commands (batch_command.c) ------------------------------------------------------------ */
+
+/* The checks that need no state of a sequence; any thread. */
+pe_status pe_batch_command_check(const pe_batch *b, const pe_command *c, pe_error *err);
 
 #endif

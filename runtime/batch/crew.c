@@ -8,15 +8,15 @@
 struct pe_crew {
   pe_pool *pool;
   pthread_t thread;
-  pthread_mutex_t lock;             /* of everything below, and of the seats */
+  pthread_mutex_t lock;             /* of everything below and the seats */
   pthread_cond_t called, turn_over; /* a seat has work; the turn has ended */
-  pe_crew_seat *first;              /* the one that has waited longest for a turn comes first */
-  const pe_crew_seat *at_work;      /* whose turn it is */
+  pe_crew_seat *first;              /* the one that has waited longest comes first */
+  const pe_crew_seat *at_work;      /* the seat that has its turn */
   int32_t shares;
   bool started, stop;
 };
 
-/* ---- the engine thread --------------------------------------------------------------------------------------- */
+/* ---- the engine thread --------------------------------------------------------------------- */
 
 static void unlink_seat(pe_crew *c, const pe_crew_seat *seat) {
   pe_crew_seat **at = &c->first;
@@ -30,7 +30,7 @@ static void put_last(pe_crew *c, pe_crew_seat *seat) {
   *at = seat, seat->next = NULL;
 }
 
-/* The first of those with the most pressing things to do; NULL: nobody has any. */
+/* The first of the seats with the most urgent work; NULL: none has any. */
 static pe_crew_seat *next_seat(const pe_crew *c) {
   pe_crew_seat *best = NULL;
   for (pe_crew_seat *s = c->first; s; s = s->next)
@@ -38,7 +38,8 @@ static pe_crew_seat *next_seat(const pe_crew *c) {
   return best;
 }
 
-/* Under the lock but for the turn itself. Whoever leaves meanwhile takes the seat out of the list and waits here for the end. */
+/* Under the lock except for the turn itself. A seat that is left meanwhile is out of the list, and
+ * its owner waits for the end of the turn. */
 static void give_turn(pe_crew *c, pe_crew_seat *seat) {
   unlink_seat(c, seat);
   put_last(c, seat);
@@ -46,7 +47,7 @@ static void give_turn(pe_crew *c, pe_crew_seat *seat) {
   pthread_mutex_unlock(&c->lock);
   pe_crew_rest rest = seat->turn(seat->ctx);
   pthread_mutex_lock(&c->lock);
-  if (rest > seat->rest) seat->rest = rest; /* it may have been called meanwhile */
+  if (rest > seat->rest) seat->rest = rest; /* it may have been called during its turn */
   c->at_work = NULL;
   pthread_cond_broadcast(&c->turn_over);
 }
@@ -65,7 +66,8 @@ static void *engine(void *arg) {
   return NULL;
 }
 
-static pe_status start(pe_crew *c, pe_error *err) { /* signals are the loop thread's */
+/* Signals are the loop thread's. */
+static pe_status start(pe_crew *c, pe_error *err) {
   if (c->started) return PE_OK;
   sigset_t all, old;
   sigfillset(&all);
@@ -76,7 +78,7 @@ static pe_status start(pe_crew *c, pe_error *err) { /* signals are the loop thre
   return rc ? pe_fail(err, PE_EIO, "engine thread: %s", strerror(rc)) : PE_OK;
 }
 
-/* ---- seats --------------------------------------------------------------------------------------------------- */
+/* ---- seats --------------------------------------------------------------------------------- */
 
 pe_status pe_crew_join(pe_crew *c, pe_crew_seat *seat, pe_crew_turn *turn, void *ctx,
                        pe_error *err) {
@@ -108,7 +110,7 @@ void pe_crew_leave(pe_crew_seat *seat) {
   seat->crew = NULL;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 pe_status pe_crew_open(int threads, pe_crew **out, pe_error *err) {
   pe_crew *c = pe_calloc(1, sizeof *c);

@@ -2,6 +2,7 @@
 #include "runtime/batch/sampler.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 typedef struct candidate {
@@ -10,74 +11,92 @@ typedef struct candidate {
 } candidate;
 
 struct pe_sampler {
-  int32_t n; /* the vocabulary */
-  float *x;  /* logits after bias, bans and penalties, when there are any */
-  uint32_t
-      *seen; /* by id: 1 + how often it was generated within the window; all 0 between two picks */
+  int32_t n;       /* vocabulary size; all arrays have n entries */
+  float *x;        /* logits after bias, bans and penalties, if there are any */
+  uint32_t *seen;  /* by id: 1 + its count in the penalty window; all 0 between two picks */
   candidate *kept; /* heaps and lists of candidates */
-  double *weight;  /* beside kept: probabilities, distances */
+  double *weight;  /* parallel to kept: probabilities, distances */
 };
 
-/* ---- parameters ---------------------------------------------------------------------------------------------- */
+/* ---- parameters ---------------------------------------------------------------------------- */
 
-pe_sampling pe_sampling_defaults(void) {
-  return (pe_sampling){.temperature = 1,
-                       .top_p = 1,
-                       .typical_p = 1,
-                       .xtc_threshold = 0.1f,
-                       .repetition_penalty = 1,
-                       .top_logprobs = -1};
+#define NUMBER(n) .name = #n, .type = PE_FIELD_NUMBER, .offset = offsetof(pe_sampling, n)
+#define INTEGER(n) .name = #n, .type = PE_FIELD_INTEGER, .offset = offsetof(pe_sampling, n)
+
+static const pe_field fields[] = {
+    {NUMBER(temperature), .max = INFINITY, .absent = 1,
+     .help = "Randomness of the draw; 0 always takes the best token."},
+    {NUMBER(top_p), .above = true, .max = 1, .absent = 1,
+     .help = "Samples from the best tokens whose probabilities reach this sum; 1 is off."},
+    {INTEGER(top_k), .max = INFINITY, .help = "Samples from this many best tokens; 0 is off."},
+    {NUMBER(min_p), .max = 1,
+     .help = "Drops tokens below this fraction of the best token's probability; 0 is off."},
+    {NUMBER(typical_p), .above = true, .max = 1, .absent = 1,
+     .help = "Samples from the tokens of most typical surprise that reach this sum; 1 is off."},
+    {NUMBER(xtc_probability), .max = 1,
+     .help =
+         "How often all tokens above xtc_threshold but the least likely are dropped; 0 is off."},
+    {NUMBER(xtc_threshold), .max = 1, .absent = 0.1, .help = "The probability that xtc looks for."},
+    {NUMBER(repetition_penalty), .above = true, .max = INFINITY, .absent = 1,
+     .help = "Divides the logits of tokens in prompt and answer; 1 is off."},
+    {NUMBER(presence_penalty), .min = -INFINITY, .max = INFINITY,
+     .help = "Subtracted from the logits of tokens that the answer contains; 0 is off."},
+    {NUMBER(frequency_penalty), .min = -INFINITY, .max = INFINITY,
+     .help = "Subtracted once for each time the answer contains the token; 0 is off."},
+    {INTEGER(penalty_window), .max = INFINITY,
+     .help = "Penalties count this many last tokens; 0 counts all."},
+    {.name = "seed",
+     .type = PE_FIELD_LONG,
+     .offset = offsetof(pe_sampling, seed),
+     .help = "Seed of the draw; choice i draws with seed + i."},
+    {INTEGER(top_logprobs), .max = PE_MAX_TOP_LOGPROBS, .absent = -1,
+     .help = "Reports logprobs, and this many alternatives for each token."},
+};
+#undef NUMBER
+#undef INTEGER
+
+pe_field_list pe_sampling_fields(void) {
+  return (pe_field_list){fields, sizeof fields / sizeof *fields};
 }
 
-typedef struct range { /* NaN is in none */
-  const char *name;
-  double value, least, most;
-  const char *must;
-} range;
+pe_sampling pe_sampling_defaults(void) {
+  pe_sampling p = {0};
+  pe_field_set_defaults(pe_sampling_fields(), &p);
+  return p;
+}
 
-static pe_status check_lists(const pe_sampling *p, int32_t vocabulary, pe_error *err) {
+static pe_status check_bias(const pe_sampling *p, int32_t vocabulary, pe_error *err) {
+  static const char field[] = "logit_bias";
   if (p->bias_count < 0 || (p->bias_count && !p->bias))
-    return pe_fail(err, PE_EARG, "logit_bias has %d entries", p->bias_count);
+    return pe_fail_field(err, PE_EARG, field, "logit_bias has %d entries", p->bias_count);
   for (int32_t i = 0; i < p->bias_count; i++) {
     pe_logit_bias b = p->bias[i];
     if (b.id < 0 || b.id >= vocabulary)
-      return pe_fail(err, PE_EARG, "logit_bias names token %d, the vocabulary has %d", b.id,
-                     vocabulary);
+      return pe_fail_field(err, PE_EARG, field,
+                           "logit_bias: token id must be between 0 and %d, got %d", vocabulary - 1,
+                           b.id);
     if (!isfinite(b.bias))
-      return pe_fail(err, PE_EARG, "logit_bias of token %d is %g, it must be finite", b.id,
-                     (double)b.bias);
+      return pe_fail_field(err, PE_EARG, field, "logit_bias of token %d must be finite, got %g",
+                           b.id, (double)b.bias);
   }
+  return PE_OK;
+}
+
+static pe_status check_banned(const pe_sampling *p, int32_t vocabulary, pe_error *err) {
+  static const char field[] = "banned";
   if (p->banned_count < 0 || (p->banned_count && !p->banned))
-    return pe_fail(err, PE_EARG, "the list of banned tokens has %d entries", p->banned_count);
+    return pe_fail_field(err, PE_EARG, field, "banned has %d entries", p->banned_count);
   for (int32_t i = 0; i < p->banned_count; i++)
     if (p->banned[i] < 0 || p->banned[i] >= vocabulary)
-      return pe_fail(err, PE_EARG, "banned token %d, the vocabulary has %d", p->banned[i],
-                     vocabulary);
+      return pe_fail_field(err, PE_EARG, field, "banned: token id must be between 0 and %d, got %d",
+                           vocabulary - 1, p->banned[i]);
   return PE_OK;
 }
 
 pe_status pe_sampling_check(const pe_sampling *p, int32_t vocabulary, pe_error *err) {
-  const double huge = 3.5e38; /* above every finite float */
-  const range ranges[] = {
-      {"temperature", (double)p->temperature, 0, huge, "0 or more and finite"},
-      {"top_p", (double)p->top_p, 1e-45, 1, "above 0 and at most 1"},
-      {"min_p", (double)p->min_p, 0, 1, "within 0 and 1"},
-      {"typical_p", (double)p->typical_p, 1e-45, 1, "above 0 and at most 1"},
-      {"top_k", p->top_k, 0, INT32_MAX, "0 (off) or more"},
-      {"xtc_probability", (double)p->xtc_probability, 0, 1, "within 0 and 1"},
-      {"xtc_threshold", (double)p->xtc_threshold, 0, 1, "within 0 and 1"},
-      {"repetition_penalty", (double)p->repetition_penalty, 1e-30, huge, "above 0 and finite"},
-      {"presence_penalty", (double)p->presence_penalty, -huge, huge, "finite"},
-      {"frequency_penalty", (double)p->frequency_penalty, -huge, huge, "finite"},
-      {"penalty_window", p->penalty_window, 0, INT32_MAX, "0 (all tokens) or more"},
-      {"top_logprobs", p->top_logprobs, -1, PE_MAX_TOP_LOGPROBS, "from 0 to 20 (-1: none)"},
-  };
-  for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
-    const range *r = &ranges[i];
-    if (!(r->value >= r->least && r->value <= r->most))
-      return pe_fail(err, PE_EARG, "%s is %.9g, it must be %s", r->name, r->value, r->must);
-  }
-  return check_lists(p, vocabulary, err);
+  pe_status rc = pe_field_check_all(pe_sampling_fields(), p, err);
+  if (!rc) rc = check_bias(p, vocabulary, err);
+  return rc ? rc : check_banned(p, vocabulary, err);
 }
 
 static uint64_t mix(uint64_t x) { /* the finalizer of splitmix64 */
@@ -92,7 +111,7 @@ double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt) {
   return (double)(x >> 11) * 0x1p-53;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 void pe_sampler_close(pe_sampler *s) {
   if (!s) return;
@@ -106,7 +125,7 @@ void pe_sampler_close(pe_sampler *s) {
 pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   *out = NULL;
   if (vocabulary < 1)
-    return pe_fail(err, PE_EARG, "a sampler for %d tokens, there must be at least 1", vocabulary);
+    return pe_fail(err, PE_EARG, "vocabulary must be 1 or more, got %d", vocabulary);
   pe_sampler *s = pe_calloc(1, sizeof *s);
   if (!s) return pe_nomem(err, "sampler");
   size_t n = (size_t)(s->n = vocabulary);
@@ -114,20 +133,22 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   s->seen = pe_calloc(n, sizeof *s->seen);
   s->kept = pe_calloc(n, sizeof *s->kept);
   s->weight = pe_calloc(n, sizeof *s->weight);
-  if (!s->x || !s->seen || !s->kept || !s->weight)
-    return pe_sampler_close(s), pe_nomem(err, "scratch of the sampler");
+  if (!s->x || !s->seen || !s->kept || !s->weight) {
+    pe_sampler_close(s);
+    return pe_nomem(err, "sampler");
+  }
   *out = s;
   return PE_OK;
 }
 
-/* ---- bias, bans, penalties ----------------------------------------------------------------------------------- */
+/* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
 static float penalized(const pe_sampling *p, float x, uint32_t outputs) {
-  if (x == -INFINITY) return x; /* banned, and no penalty below zero brings it back */
+  if (x == -INFINITY) return x; /* banned; a negative penalty must not revive it */
   double y =
       x > 0 ? (double)x / (double)p->repetition_penalty : (double)x * (double)p->repetition_penalty;
   if (outputs) y -= (double)p->presence_penalty + (double)p->frequency_penalty * outputs;
@@ -156,7 +177,7 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count) {
     if (id[i] >= 0 && id[i] < s->n) s->x[id[i]] = -INFINITY;
 }
 
-/* The logits that the choice is made from: the raw ones when nothing changes them. */
+/* The logits to choose from: the raw ones if nothing changes them. */
 static const float *adjust(pe_sampler *s, const pe_sampling *p, const float *logits,
                            const pe_history *h, const int32_t *ban_ids, int32_t ban_count) {
   bool history = h && h->count > 0 && penalizes(p);
@@ -170,7 +191,8 @@ static const float *adjust(pe_sampler *s, const pe_sampling *p, const float *log
   return s->x;
 }
 
-/* The highest of n numbers in lanes that do not wait for one another; *bad when one is not a number. */
+/* The highest of n numbers; *bad: one is NaN. 16 independent lanes, so that compilers vectorize
+ * it. */
 static float highest(const float *x, int32_t n, bool *bad) {
   float top[16];
   uint32_t odd[16] = {0};
@@ -188,7 +210,7 @@ static float highest(const float *x, int32_t n, bool *bad) {
   return top[0];
 }
 
-/* The lowest id of the highest logit; -1 when one is not a number or the highest is not finite. */
+/* The lowest id of the highest logit; -1 if one is NaN or the highest is not finite. */
 static int32_t best_of(const float *x, int32_t n) {
   bool bad;
   float top = highest(x, n, &bad);
@@ -198,7 +220,7 @@ static int32_t best_of(const float *x, int32_t n) {
   return best;
 }
 
-/* ---- heaps of candidates: the one that comes last in the order, or first, on top ------------------------------- */
+/* ---- heaps of candidates, with the worst or the best on top -------------------------------- */
 
 static bool before(candidate a, candidate b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -218,14 +240,15 @@ static void make_heap(candidate *h, size_t n, bool best_first) {
   for (size_t i = n / 2; i-- > 0;) sift(h, n, i, best_first);
 }
 
-/* The k best of x, as a heap with the worst on top; what is -infinity is no candidate. Returns how many there are. */
+/* The k best of x, as a heap with the worst on top; -infinity is not a candidate. Returns the
+ * count. */
 static size_t select_best(const float *x, int32_t n, size_t k, candidate *h) {
   size_t count = 0;
   int32_t i = 0;
   for (; i < n && count < k; i++)
     if (x[i] > -INFINITY) h[count++] = (candidate){x[i], i};
   make_heap(h, count, false);
-  for (; i < n && count; i++) { /* ids grow, so an equal logit never replaces one */
+  for (; i < n && count; i++) { /* ids grow, so an equal logit never wins */
     if (!(x[i] > h[0].logit)) continue;
     h[0] = (candidate){x[i], i};
     sift(h, count, 0, false);
@@ -233,7 +256,7 @@ static size_t select_best(const float *x, int32_t n, size_t k, candidate *h) {
   return count;
 }
 
-/* Takes the top off; the taken ones stand at the end of the array, the last taken first. */
+/* Pops the top. Popped candidates collect at the end of the array, the last popped first. */
 static candidate pop(candidate *h, size_t *n, bool best_first) {
   candidate top = h[0];
   h[0] = h[--*n];
@@ -242,7 +265,7 @@ static candidate pop(candidate *h, size_t *n, bool best_first) {
   return top;
 }
 
-/* ---- filters ------------------------------------------------------------------------------------------------- */
+/* ---- filters ------------------------------------------------------------------------------- */
 
 static size_t gather(const float *x, int32_t n, double least, candidate *out) {
   size_t count = 0;
@@ -251,8 +274,9 @@ static size_t gather(const float *x, int32_t n, double least, candidate *out) {
   return count;
 }
 
-/* The candidates that top_k, top_p and min_p can leave, and the weight of all that top_k left. Of n tokens those below
- * (1 - p) / n weigh less than 1 - p together, so top_p is reached without them: the heap stays small. */
+/* The candidates that can survive top_k, top_p and min_p, and the total weight after top_k. Of n
+ * tokens, all below (1 - p) / n together weigh less than 1 - p, so top_p is reached without them
+ * and the heap stays small. */
 static size_t candidates(pe_sampler *s, const pe_sampling *p, const float *x, float top,
                          double *total) {
   *total = 0;
@@ -271,7 +295,7 @@ static size_t candidates(pe_sampler *s, const pe_sampling *p, const float *x, fl
   return gather(x, s->n, least, s->kept);
 }
 
-/* top_p and min_p: takes the best ones off the heap while they are wanted. Leaves them in front, in no order. */
+/* top_p and min_p: pops the best while they are wanted. They end up in front, in no order. */
 static size_t cut(candidate *h, size_t count, const pe_sampling *p, float top, double total) {
   if (p->top_p >= 1 && p->min_p <= 0) return count;
   make_heap(h, count, true);
@@ -294,8 +318,7 @@ static double total_weight(const candidate *c, size_t count, float top) {
   return total;
 }
 
-typedef struct
-    spread { /* by distance to the entropy, the nearest on top; ties to the better token */
+typedef struct spread { /* a heap by distance to the entropy, nearest on top; ties: better token */
   candidate *c;
   double *far;
 } spread;
@@ -319,7 +342,8 @@ static void sift_near(spread h, size_t n, size_t i) {
   }
 }
 
-/* typical_p: those whose surprise is nearest to the entropy, until p is reached, and the best one. */
+/* typical_p: the tokens whose surprise is nearest to the entropy until p is reached, and the
+ * best. */
 static size_t typical(pe_sampler *s, size_t count, const pe_sampling *p, float top) {
   if (p->typical_p >= 1) return count;
   spread h = {s->kept, s->weight};
@@ -337,7 +361,7 @@ static size_t typical(pe_sampler *s, size_t count, const pe_sampling *p, float t
     swap(h, 0, --left);
     sift_near(h, left, 0);
   }
-  for (size_t i = 1; i < left; i++) /* the best of those that are left out goes to their front */
+  for (size_t i = 1; i < left; i++) /* the best of the dropped tokens goes to the front */
     if (before(h.c[i], h.c[0])) swap(h, i, 0);
   bool best_out = left > 0;
   for (size_t i = left; i < count && best_out; i++) best_out = before(h.c[0], h.c[i]);
@@ -346,7 +370,7 @@ static size_t typical(pe_sampler *s, size_t count, const pe_sampling *p, float t
   return count - left;
 }
 
-/* xtc: of the tokens at or above the threshold only the least likely stays. */
+/* xtc: of the tokens at or above the threshold, only the least likely stays. */
 static size_t exclude_top(candidate *c, size_t count, const pe_sampling *p, float top, double u) {
   if (!(u < (double)p->xtc_probability)) return count;
   double least = (double)p->xtc_threshold * total_weight(c, count, top);
@@ -362,7 +386,7 @@ static size_t exclude_top(candidate *c, size_t count, const pe_sampling *p, floa
   return out;
 }
 
-/* ---- drawing ------------------------------------------------------------------------------------------------- */
+/* ---- drawing ------------------------------------------------------------------------------- */
 
 static int32_t draw_kept(pe_sampler *s, size_t count, double temperature, double u) {
   float top = -INFINITY;
@@ -371,7 +395,7 @@ static int32_t draw_kept(pe_sampler *s, size_t count, double temperature, double
   for (size_t i = 0; i < count; i++)
     total += s->weight[i] = exp(((double)s->kept[i].logit - (double)top) / temperature);
   size_t chosen = 0;
-  for (size_t i = 0; i < count; i++) /* if rounding leaves a rest, it is the heaviest one's */
+  for (size_t i = 0; i < count; i++) /* a rest left by rounding goes to the heaviest */
     if (s->weight[i] > s->weight[chosen]) chosen = i;
   at = u * total;
   for (size_t i = 0; i < count; i++)
@@ -402,7 +426,7 @@ static int32_t draw(pe_sampler *s, const pe_sampling *p, const float *x, int32_t
   return draw_kept(s, count, temperature, u);
 }
 
-/* ---- the choice ---------------------------------------------------------------------------------------------- */
+/* ---- the choice ---------------------------------------------------------------------------- */
 
 static void report(pe_sampler *s, const float *logits, int32_t best, int32_t most, pe_choice *out) {
   double top = (double)logits[best], total = 0;
@@ -426,7 +450,7 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
   *out = (pe_choice){.id = -1};
   int32_t raw = best_of(logits, s->n), best = raw;
   if (raw < 0)
-    return pe_fail(err, PE_EFORMAT, "the logits at position %lld have no finite best",
+    return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",
                    (long long)position);
   const float *x = adjust(s, p, logits, history, ban_ids, ban_count);
   if (x != logits) best = best_of(x, s->n);

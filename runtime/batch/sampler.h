@@ -1,74 +1,83 @@
-/* sampler.h - one token from one row of logits, with the parameters of one request.
+/* sampler.h - chooses one token from one row of logits, with the parameters of one request.
  *
- * In this order: logit_bias, bans (bad words, end tokens before min_tokens, an allowed list), penalties (repetition over
- * prompt and output, presence and frequency over the output, each over the last `penalty_window` tokens); then, at
- * temperature 0, the best token, ties to the lowest id. Otherwise top_k, top_p, min_p, typical_p and xtc, in this order,
- * each look at the distribution as it is then: untempered, over what those before them left, summing to 1. What is left at
- * the end is drawn from at the temperature; the best token is always kept (but by xtc, which exists to drop it).
+ *   logit_bias -> bans -> penalties -> (temperature 0: the best token, ties to the lowest id)
+ *   -> top_k -> top_p -> min_p -> typical_p -> xtc -> draw at the temperature
  *
- * top_p: the smallest set of best tokens whose probabilities reach p. min_p: at least p times the best one's probability.
- * typical_p: the tokens whose surprise is nearest to the entropy, until their probabilities reach p. xtc: with
- * xtc_probability, of the tokens at or above xtc_threshold all but the least likely are dropped. Probabilities are in double
- * precision; the better of two equal tokens is the one with the lower id. Nothing sorts the vocabulary: top_k keeps a heap of
- * k, top_p one of the tokens that can matter.
+ * Bans are bad words, end tokens before min_tokens and the banned list. The repetition penalty
+ * counts prompt and output, presence and frequency penalties the output only, each over the last
+ * `penalty_window` tokens. Every filter sees the untempered distribution over the tokens that the
+ * filters before it kept, normalized to 1. The best token always stays, except under xtc, which
+ * exists to drop it.
  *
- * Logprobs are those of the raw logits. The draw is a function of (seed, position) and the numbers above: no state, so a
- * sequence that is recomputed draws the same. Threads: a pe_sampler is scratch of one thread; parameters are only read. */
+ * top_p: the smallest set of best tokens whose probabilities reach p. min_p: tokens with at least p
+ * times the best probability. typical_p: the tokens whose surprise is nearest to the entropy, until
+ * their probabilities reach p. xtc: with xtc_probability, drops all tokens at or above
+ * xtc_threshold except the least likely of them.
+ *
+ * Probabilities are double precision; of two equal tokens the lower id wins. The vocabulary is
+ * never sorted: top_k keeps a heap of k, top_p a heap of the tokens that can matter. Logprobs are
+ * those of the raw logits. The draw is a function of (seed, position) and the logits, without other
+ * state, so a recomputed sequence draws the same tokens.
+ *
+ * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
 #ifndef PE_SAMPLER_H
 #define PE_SAMPLER_H
 
-#include "runtime/base.h"
+#include "runtime/batch/field.h"
 
 typedef struct pe_logit_bias {
   int32_t id;
   float bias;
 } pe_logit_bias;
 
-typedef struct
-    pe_sampling { /* pe_sampling_defaults gives what a request without parameters means */
-  float temperature, top_p, min_p, typical_p; /* top_p 1, min_p 0, typical_p 1: off */
-  int32_t top_k;                              /* 0: off */
-  float xtc_probability, xtc_threshold;       /* probability 0: off */
-  float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0: off */
-  int32_t penalty_window; /* last tokens that count; 0: all */
+/* Ranges, defaults and meanings of the scalar fields: the table in sampler.c. */
+typedef struct pe_sampling {
+  float temperature, top_p, min_p, typical_p;
+  int32_t top_k;
+  float xtc_probability, xtc_threshold;
+  float repetition_penalty, presence_penalty, frequency_penalty;
+  int32_t penalty_window;
   uint64_t seed;
-  int32_t top_logprobs;      /* how many alternatives to report; -1: no logprobs at all */
-  const pe_logit_bias *bias; /* borrowed, as the lists below */
+  int32_t top_logprobs;      /* -1: no logprobs at all */
+  const pe_logit_bias *bias; /* borrowed, like the list below */
   int32_t bias_count;
-  const int32_t *banned; /* ids that never come */
+  const int32_t *banned; /* ids that are never sampled */
   int32_t banned_count;
 } pe_sampling;
 
+pe_field_list pe_sampling_fields(void); /* offsets are those in pe_sampling */
 pe_sampling pe_sampling_defaults(void);
-/* Are the numbers possible (finite, in range, ids within the vocabulary)? The error names the one that is not. */
+/* Checks ranges, and ids against the vocabulary. The error names the field. */
 pe_status pe_sampling_check(const pe_sampling *p, int32_t vocabulary, pe_error *err);
 
 typedef struct pe_sampler pe_sampler;
 pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err); /* gives */
 void pe_sampler_close(pe_sampler *s);
 
-typedef struct pe_history { /* what the penalties look at */
+typedef struct pe_history { /* the tokens that penalties count */
   const int32_t *token;
-  int32_t count, prompt; /* all tokens so far; how many of them are the prompt */
+  int32_t count, prompt; /* all tokens so far; how many of them are the prompt's */
 } pe_history;
+
+enum { PE_MAX_TOP_LOGPROBS = 20 }; /* the limit of OpenAI's API */
 
 typedef struct pe_choice {
   int32_t id;
-  float logprob; /* of the raw logits; 0 when not asked for */
+  float logprob; /* of the raw logits; 0 unless top_logprobs was given */
   int32_t top_count;
-  int32_t top_id[20];
-  float top_logprob[20];
+  int32_t top_id[PE_MAX_TOP_LOGPROBS];
+  float top_logprob[PE_MAX_TOP_LOGPROBS];
 } pe_choice;
 
-enum { PE_MAX_TOP_LOGPROBS = 20 };
-
-/* ban_ids: ids that may not come this time (end tokens before min_tokens, the next token of a bad word). PE_EFORMAT when the
- * logits hold no finite best (NaN, or nothing but -infinity): that ends the row, not the batch. `logits` is not changed. */
+/* ban_ids: ids that cannot be chosen this time (end tokens before min_tokens, the next token of a
+ * bad word). PE_EFORMAT when the logits are NaN or all -infinity, PE_ENOTOKEN when bias, bans and
+ * penalties exclude every token. `logits` is not changed. */
 pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
                           const pe_history *history, int64_t position, const int32_t *ban_ids,
                           int32_t ban_count, pe_choice *out, pe_error *err);
 
-/* A number in [0, 1) for this seed and position; `salt` tells apart several at one position. */
+/* A number in [0, 1) for this seed and position; `salt` distinguishes several draws at one
+ * position. */
 double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt);
 
 #endif

@@ -1,94 +1,54 @@
-/* worker.c - see worker.h: turns on the engine thread, events and what is published. */
+/* worker.c - see worker.h: turns on the engine thread, and what they publish. */
 #include "runtime/batch/worker_parts.h"
 
 #include <string.h>
-#include <time.h>
 
-typedef pe_worker_chunk chunk;
+/* ---- publishing ---------------------------------------------------------------------------- */
 
-/* ---- events, out of the batch -------------------------------------------------------------------------------- */
-
-static pe_status copy_event(pe_worker_events *to, const pe_event *e) {
-  pe_event *copy = &to->event[to->count];
-  *copy = *e;
-  copy->text.at = pe_arena_dup(&to->text, e->text.at ? e->text.at : "", e->text.len);
-  if (e->error) copy->error = pe_arena_dup(&to->text, e->error, strlen(e->error));
-  if (!copy->text.at || (e->error && !copy->error)) return PE_ENOMEM;
-  to->count++;
-  return PE_OK;
-}
-
-static void free_chunk(chunk *c) {
-  if (!c) return;
-  pe_worker_free_events(&c->events);
-  pe_free(c);
-}
-
-/* Copies n events; NULL: out of memory. */
-static chunk *copy_events(const pe_event *event, int32_t n) {
-  chunk *c = pe_calloc(1, sizeof *c);
-  if (!c || !(c->events.event = pe_calloc((size_t)n, sizeof *event))) return free_chunk(c), NULL;
-  for (int32_t i = 0; i < n; i++)
-    if (copy_event(&c->events, &event[i])) return free_chunk(c), NULL;
-  return c;
-}
-
-/* Events are never lost: when there is no memory for the copy, the engine waits for some. */
-static chunk *copy_events_surely(const pe_event *event, int32_t n) {
-  chunk *c;
-  while (!(c = copy_events(event, n))) nanosleep(&(struct timespec){0, 10 * 1000000}, NULL);
-  return c;
-}
-
-static void enqueue(pe_worker *w, chunk *c) { /* under the lock */
-  *w->last = c;
-  w->last = &c->next;
-  w->undrained += c->events.count;
-}
-
-void pe_worker_tell(pe_worker *w, const pe_event *e) {
-  chunk *c = copy_events_surely(e, 1);
-  pthread_mutex_lock(&w->lock);
-  enqueue(w, c);
-  pthread_mutex_unlock(&w->lock);
-}
-
-/* What the batch says that was not copied yet. */
-static void publish_events(pe_worker *w) {
+/* Copies the events of the batch that were not copied yet. False: no memory; they stay in the
+ * batch. */
+static bool publish_events(pe_worker *w) {
   const pe_event *event;
   int32_t n = pe_batch_events(w->batch, &event);
-  if (n <= w->published) return;
-  chunk *c = copy_events_surely(event + w->published, n - w->published);
-  w->published = n;
+  bool blocked = false;
+  if (n > w->published) {
+    pe_worker_chunk *c = pe_worker_chunk_copy(event + w->published, n - w->published);
+    if (c) {
+      w->published = n;
+      pe_worker_chunk_publish(w, c);
+    }
+    blocked = !c;
+  }
   pthread_mutex_lock(&w->lock);
-  enqueue(w, c);
+  w->blocked = blocked;
   pthread_mutex_unlock(&w->lock);
+  return !blocked;
 }
 
-/* ---- logits, out of the batch -------------------------------------------------------------------------------- */
-
-static pe_worker_kept *kept_of(const pe_worker *w, pe_seq_id row) {
+static pe_worker_kept *kept_of(const pe_worker *w, pe_seq_id id) {
   for (size_t i = 0; i < w->kept_count; i++)
-    if (w->kept[i].row == row) return &w->kept[i];
+    if (w->kept[i].seq == id) return &w->kept[i];
   return NULL;
 }
 
-/* Swaps the spare copy with the one that is shown. */
-static void show_logits(pe_worker *w, pe_seq_id row) { /* under the lock */
-  pe_worker_kept *k = kept_of(w, row);
-  if (!k && pe_grow(&w->kept, &w->kept_cap, w->kept_count + 1, sizeof *w->kept, NULL))
-    return; /* no memory: none are shown */
-  if (!k) *(k = &w->kept[w->kept_count++]) = (pe_worker_kept){.row = row};
+/* Under the lock: swaps the spare copy with the published one. Out of memory: none is published. */
+static void show_logits(pe_worker *w, pe_seq_id id) {
+  pe_worker_kept *k = kept_of(w, id);
+  if (!k && pe_grow(&w->kept, &w->kept_cap, w->kept_count + 1, sizeof *w->kept, NULL)) return;
+  if (!k) {
+    k = &w->kept[w->kept_count++];
+    *k = (pe_worker_kept){.seq = id};
+  }
   float *old = k->logits;
   k->logits = w->spare, w->spare = old;
 }
 
-/* Forgets those of rows that are gone, or do not keep them any more. */
+/* Drops those of sequences that are gone or no longer keep them. */
 static void forget_logits(pe_worker *w) {
   size_t n = 0;
   pthread_mutex_lock(&w->lock);
   for (size_t i = 0; i < w->kept_count; i++) {
-    if (pe_batch_logits(w->batch, w->kept[i].row))
+    if (pe_batch_logits(w->batch, w->kept[i].seq))
       w->kept[n++] = w->kept[i];
     else
       pe_free(w->kept[i].logits);
@@ -97,58 +57,59 @@ static void forget_logits(pe_worker *w) {
   pthread_mutex_unlock(&w->lock);
 }
 
-/* Before the events: whoever hears of a row finds its logits. */
+/* Before the events, so that the logits are there when the loop hears of them. */
 static void publish_logits(pe_worker *w) {
   pe_batch *b = w->batch;
   size_t bytes = (size_t)b->plan->vocabulary * sizeof(float);
   forget_logits(w);
-  for (size_t i = 0; i < b->row_count; i++) {
-    pe_batch_seq *r = b->row[i];
-    if (!r->has_kept || !r->news || (!w->spare && !(w->spare = pe_alloc(bytes)))) continue;
-    memcpy(w->spare, r->kept, bytes);
-    r->news = false;
+  for (size_t i = 0; i < b->seq_count; i++) {
+    pe_batch_seq *seq = b->seq[i];
+    if (!seq->has_kept || !seq->news || (!w->spare && !(w->spare = pe_alloc(bytes)))) continue;
+    memcpy(w->spare, seq->kept, bytes);
+    seq->news = false;
     pthread_mutex_lock(&w->lock);
-    show_logits(w, r->id);
+    show_logits(w, seq->id);
     pthread_mutex_unlock(&w->lock);
   }
 }
 
-/* ---- the view ------------------------------------------------------------------------------------------------ */
-
-/* The rows of the batch, and those that wait in the queue. When memory is out the old view stays. */
+/* The sequences of the batch, and those of queued commands. Out of memory: the old view stays. */
 static void publish_view(pe_worker *w, bool step) {
-  size_t n = (size_t)pe_batch_rows(w->batch, NULL, 0);
+  size_t n = (size_t)pe_batch_sequences(w->batch, NULL, 0), more = 0;
   bool ok = !pe_grow(&w->seen, &w->seen_cap, n + 1, sizeof *w->seen, NULL);
-  if (ok) pe_batch_rows(w->batch, w->seen, (int32_t)n);
+  if (ok) pe_batch_sequences(w->batch, w->seen, (int32_t)n);
   pe_batch_stats stats;
+  int64_t free_tokens, all_tokens;
   pe_batch_stat(w->batch, &stats);
+  pe_batch_room(w->batch, &free_tokens, &all_tokens);
   pthread_mutex_lock(&w->lock);
-  size_t more = 0;
-  for (size_t i = 0; i < w->queued; i++) more += (size_t)pe_worker_new_rows(&w->queue[i]);
+  for (size_t i = 0; i < w->queued; i++) more += (size_t)w->queue[i].reply.count;
   if (ok && !pe_grow(&w->view, &w->view_cap, n + more + 1, sizeof *w->view, NULL)) {
     memcpy(w->view, w->seen, n * sizeof *w->view);
     w->view_count = n;
     for (size_t i = 0; i < w->queued; i++) pe_worker_show(w, &w->queue[i]);
   }
   w->stats = stats;
+  w->free_tokens = free_tokens, w->all_tokens = all_tokens;
   w->completed += step;
-  pe_batch_room(w->batch, &w->free_tokens, &w->all_tokens);
   pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- turns on the engine thread ------------------------------------------------------------------------------ */
+/* ---- turns on the engine thread ------------------------------------------------------------ */
 
-pe_status pe_worker_step(pe_worker *w, const pe_grant *grants, int32_t count, pe_error *err) {
-  pe_status rc = PE_OK;
-  if (count < 0) return pe_fail(err, PE_EARG, "a step with %d grants", count);
+static pe_status refuse_step(const pe_worker *w, pe_error *err) {
+  if (w->stop) return pe_fail(err, PE_ECANCEL, "the engine thread has ended");
+  if (w->has_step) return pe_fail(err, PE_ELIMIT, "a step is queued already");
+  if (w->undrained > PE_WORKER_EVENTS)
+    return pe_fail(err, PE_ELIMIT, "%d events are not drained, limit %d", w->undrained,
+                   PE_WORKER_EVENTS);
+  return PE_OK;
+}
+
+pe_status pe_worker_submit(pe_worker *w, const pe_grant *grants, int32_t count, pe_error *err) {
+  if (count < 0) return pe_fail(err, PE_EARG, "a step needs 0 or more grants, got %d", count);
   pthread_mutex_lock(&w->lock);
-  if (w->stop)
-    rc = pe_fail(err, PE_ECANCEL, "the engine thread has ended");
-  else if (w->has_step)
-    rc = pe_fail(err, PE_ELIMIT, "a step waits already, at most 1 may");
-  else if (w->undrained > PE_WORKER_EVENTS)
-    rc = pe_fail(err, PE_ELIMIT, "%d events wait to be drained, at most %d may", w->undrained,
-                 PE_WORKER_EVENTS);
+  pe_status rc = refuse_step(w, err);
   if (!rc) rc = pe_grow(&w->grant, &w->grant_cap, (size_t)count + 1, sizeof *w->grant, err);
   if (!rc) {
     if (count) memcpy(w->grant, grants, (size_t)count * sizeof *grants);
@@ -159,11 +120,11 @@ pe_status pe_worker_step(pe_worker *w, const pe_grant *grants, int32_t count, pe
   return rc;
 }
 
-static void run_step(pe_worker *w, const pe_grant *grants, int32_t count) {
+static void compute(pe_worker *w, const pe_grant *grants, int32_t count) {
   pe_error err = {0};
   int32_t ran;
   pe_trace trace;
-  w->published = 0;
+  w->published = 0; /* the step begins a new list */
   pe_status rc = pe_batch_step(w->batch, grants, count, &ran, &err);
   bool traced = !rc && ran > 0 && pe_batch_trace(w->batch, &trace, 1) > 0;
   pthread_mutex_lock(&w->lock);
@@ -172,41 +133,42 @@ static void run_step(pe_worker *w, const pe_grant *grants, int32_t count) {
   pthread_mutex_unlock(&w->lock);
 }
 
+/* Runs the queued step. The loop may queue the next one from here on. */
+static void run_step(pe_worker *w) {
+  pthread_mutex_lock(&w->lock);
+  pe_grant *grant = w->grant;
+  int32_t count = w->grant_count;
+  bool undrained = w->undrained > 0;
+  w->grant = NULL, w->grant_cap = 0, w->has_step = false;
+  pthread_mutex_unlock(&w->lock);
+  if (undrained) w->wake(w->ctx); /* the events of commands do not wait for the step */
+  compute(w, grant, count);
+  pe_free(grant);
+  publish_logits(w);
+  publish_events(w);
+}
+
 static void apply_all(pe_worker *w, pe_worker_command *queue, size_t queued) {
-  for (size_t i = 0; i < queued; i++) {
-    pe_worker_apply(w, &queue[i]);
-    pe_worker_free_command(&queue[i]);
-  }
+  for (size_t i = 0; i < queued; i++) pe_worker_apply(w, &queue[i]);
   pe_free(queue);
   publish_logits(w);
-  publish_events(w); /* of cancels and draws: the step begins a new list */
 }
 
-static bool undrained(pe_worker *w) {
-  pthread_mutex_lock(&w->lock);
-  bool some = w->undrained > 0;
-  pthread_mutex_unlock(&w->lock);
-  return some;
-}
+static bool wants_step(const pe_worker *w) { return w->has_step && !w->stop; }
 
-/* Takes what waits, runs it without the lock, publishes; called and left with the lock. `step`: a step is among it. */
-static void work(pe_worker *w, bool step) {
+/* Called and left with the lock: applies the queued commands and runs the queued step, unless
+ * events are left that could not be copied. Commands and step are taken together, since a step must
+ * see the commands that were queued before it. */
+static void work(pe_worker *w) {
   pe_worker_command *queue = w->queue;
   size_t queued = w->queued;
-  pe_grant *grant = w->grant;
-  int32_t grants = w->grant_count;
+  bool step = wants_step(w);
   w->queue = NULL, w->queued = w->queue_cap = 0;
-  if (step) w->grant = NULL, w->grant_cap = 0, w->has_step = false;
   w->working = true;
   pthread_mutex_unlock(&w->lock);
   apply_all(w, queue, queued);
-  if (step) {
-    if (undrained(w)) w->wake(w->ctx); /* nobody waits for a step to hear what came before it */
-    run_step(w, grant, grants);
-    pe_free(grant);
-    publish_logits(w);
-    publish_events(w);
-  }
+  step = publish_events(w) && step;
+  if (step) run_step(w);
   publish_view(w, step);
   pthread_mutex_lock(&w->lock);
   w->working = false;
@@ -215,40 +177,44 @@ static void work(pe_worker *w, bool step) {
   pthread_mutex_lock(&w->lock);
 }
 
-static bool has_work(const pe_worker *w) {
-  return w->queued || (w->has_step && !w->stop);
-} /* under the lock */
+static bool has_work(const pe_worker *w) { return w->queued || wants_step(w) || w->blocked; }
 
-/* Between two answers, never between two tokens: a file takes longer than the way to the loop and back. */
+/* Files are written between two answers, never between two tokens: a file takes longer than the way
+ * to the loop and back. */
 static bool idle(pe_worker *w) {
   if (w->batch->running || !pe_batch_idle(w->batch)) return false;
   publish_view(w, false);
   return true;
 }
 
+/* While events are blocked for lack of memory, the next turn comes from the loop's drain. */
 static pe_crew_rest turn(void *ctx) {
   pe_worker *w = ctx;
   pthread_mutex_lock(&w->lock);
   bool worked = has_work(w);
-  if (worked) work(w, w->has_step && !w->stop);
-  bool more = has_work(w);
+  if (worked) work(w);
+  bool blocked = w->blocked, more = has_work(w);
   pthread_mutex_unlock(&w->lock);
+  if (blocked) return PE_CREW_NONE;
   return more ? PE_CREW_MORE : worked || idle(w) ? PE_CREW_SPARE : PE_CREW_NONE;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------------------- */
+/* ---- life ---------------------------------------------------------------------------------- */
 
 pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, void *ctx,
                          pe_worker **out, pe_error *err) {
   *out = NULL;
   pe_worker *w = pe_calloc(1, sizeof *w);
-  if (!w) return pe_batch_close(batch), pe_nomem(err, "worker");
+  if (!w) {
+    pe_batch_close(batch);
+    return pe_nomem(err, "worker");
+  }
   *w = (pe_worker){
       .batch = batch, .crew = pe_crew_retain(crew), .wake = wake, .ctx = ctx, .next = batch->next};
   w->last = &w->first;
   const pe_event *event;
-  w->published = pe_batch_events(batch, &event); /* those of the foreground were its own */
-  for (size_t i = 0; i < batch->row_count; i++) batch->row[i]->news = batch->row[i]->has_kept;
+  w->published = pe_batch_events(batch, &event); /* the foreground has these */
+  for (size_t i = 0; i < batch->seq_count; i++) batch->seq[i]->news = batch->seq[i]->has_kept;
   pthread_mutex_init(&w->lock, NULL);
   publish_logits(w);
   publish_view(w, false);
@@ -266,16 +232,20 @@ void pe_worker_halt(pe_worker *w) {
   pthread_mutex_unlock(&w->lock);
   pe_crew_leave(&w->seat);
   pthread_mutex_lock(&w->lock); /* the batch is this thread's now */
-  if (w->queued) work(w, false);
+  if (has_work(w)) work(w);
   w->has_step = false;
   pthread_mutex_unlock(&w->lock);
 }
 
-pe_batch *pe_worker_detach(pe_worker *w) {
+pe_batch *pe_worker_detach(pe_worker *w, int32_t *published) {
   pe_worker_halt(w);
   pe_batch *batch = w->batch;
   batch->next = w->next > batch->next ? w->next : batch->next;
-  for (chunk *c = w->first, *next; c; c = next) next = c->next, free_chunk(c);
+  if (published) *published = w->published;
+  for (pe_worker_chunk *c = w->first, *next; c; c = next) {
+    next = c->next;
+    pe_worker_chunk_free(c);
+  }
   for (size_t i = 0; i < w->kept_count; i++) pe_free(w->kept[i].logits);
   pe_free(w->kept);
   pe_free(w->spare);
@@ -290,10 +260,10 @@ pe_batch *pe_worker_detach(pe_worker *w) {
 }
 
 void pe_worker_close(pe_worker *w) {
-  if (w) pe_batch_close(pe_worker_detach(w));
+  if (w) pe_batch_close(pe_worker_detach(w, NULL));
 }
 
-/* ---- looking ------------------------------------------------------------------------------------------------- */
+/* ---- the view ------------------------------------------------------------------------------ */
 
 bool pe_worker_pending(pe_worker *w) {
   pthread_mutex_lock(&w->lock);
@@ -309,57 +279,7 @@ uint64_t pe_worker_completed(pe_worker *w) {
   return completed;
 }
 
-bool pe_worker_busy(pe_worker *w) {
-  pthread_mutex_lock(&w->lock);
-  bool busy = w->working || w->has_step || w->queued;
-  pthread_mutex_unlock(&w->lock);
-  return busy;
-}
-
-void pe_worker_free_events(pe_worker_events *e) {
-  pe_free(e->event);
-  pe_arena_free(&e->text);
-  *e = (pe_worker_events){0};
-}
-
-static pe_status join(chunk *list, int32_t count, pe_worker_events *out, pe_error *err) {
-  out->event = pe_calloc((size_t)count, sizeof *out->event);
-  if (!out->event) return pe_nomem(err, "events");
-  for (chunk *c = list; c; c = c->next)
-    for (int32_t i = 0; i < c->events.count; i++)
-      if (copy_event(out, &c->events.event[i]))
-        return pe_worker_free_events(out), pe_nomem(err, "events");
-  return PE_OK;
-}
-
-pe_status pe_worker_drain(pe_worker *w, pe_worker_events *out, pe_error *err) {
-  *out = (pe_worker_events){0};
-  pthread_mutex_lock(&w->lock);
-  chunk *list = w->first;
-  int32_t count = w->undrained;
-  pe_error failure = w->failure;
-  w->first = NULL, w->last = &w->first, w->undrained = 0;
-  w->failure = (pe_error){0};
-  pthread_mutex_unlock(&w->lock);
-  if (list && !list->next)
-    *out = list->events, list->events = (pe_worker_events){0};
-  else if (list &&
-           join(list, count, out, err)) { /* back to the front of the queue: nothing is lost */
-    chunk **tail = &list;
-    while (*tail) tail = &(*tail)->next;
-    pthread_mutex_lock(&w->lock);
-    *tail = w->first;
-    if (!w->first) w->last = tail;
-    w->first = list, w->undrained += count;
-    if (!w->failure.code) w->failure = failure;
-    pthread_mutex_unlock(&w->lock);
-    return PE_ENOMEM;
-  }
-  for (chunk *next; list; list = next) next = list->next, free_chunk(list);
-  return failure.code ? pe_fail(err, failure.code, "%s", failure.text) : PE_OK;
-}
-
-int32_t pe_worker_rows(pe_worker *w, pe_seq_info *out, int32_t most) {
+int32_t pe_worker_sequences(pe_worker *w, pe_seq_info *out, int32_t most) {
   pthread_mutex_lock(&w->lock);
   int32_t n = (int32_t)w->view_count, copied = n < most ? n : most;
   if (copied > 0) memcpy(out, w->view, (size_t)copied * sizeof *out);
@@ -388,9 +308,9 @@ int32_t pe_worker_trace(pe_worker *w, pe_trace *out, int32_t most) {
   return (int32_t)n;
 }
 
-bool pe_worker_logits(pe_worker *w, pe_seq_id row, float *out) {
+bool pe_worker_logits(pe_worker *w, pe_seq_id id, float *out) {
   pthread_mutex_lock(&w->lock);
-  const pe_worker_kept *k = kept_of(w, row);
+  const pe_worker_kept *k = kept_of(w, id);
   if (k) memcpy(out, k->logits, (size_t)w->batch->plan->vocabulary * sizeof *out);
   pthread_mutex_unlock(&w->lock);
   return k != NULL;

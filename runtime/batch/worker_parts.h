@@ -1,8 +1,9 @@
-/* worker_parts.h - between worker.c and worker_command.c: what a worker and its queue are made of.
+/* worker_parts.h - between the worker*.c files: worker.c -> worker_command.c -> worker_events.c.
  *
- * The batch belongs to the engine thread; everything that others see is under the lock. Both files look into the batch
- * (batch_seq.h) for three things only: the next row id, so that ids can be given before a request reaches the batch; the checks
- * and copies of requests, which read what never changes; and which rows have new logits. */
+ * The batch belongs to the engine thread; everything that others see is under the lock. These files
+ * look into the batch (batch_seq.h) for three things only: the next id, so that ids can be given
+ * before a command reaches the batch; checks, which read what never changes; and which logits are
+ * new. */
 #ifndef PE_WORKER_PARTS_H
 #define PE_WORKER_PARTS_H
 
@@ -11,56 +12,38 @@
 
 #include <pthread.h>
 
-typedef enum pe_worker_verb {
-  PE_WORKER_ADD,
-  PE_WORKER_FORK,
-  PE_WORKER_CANCEL,
-  PE_WORKER_PREEMPT,
-  PE_WORKER_FORCE,
-  PE_WORKER_BIAS,
-  PE_WORKER_TRIM,
-  PE_WORKER_SAMPLE,
-  PE_WORKER_KEEP,
-  PE_WORKER_PIN,
-  PE_WORKER_SAVE,
-  PE_WORKER_LOAD
-} pe_worker_verb;
-
-typedef struct pe_worker_command {
-  pe_worker_verb verb;
-  pe_seq_id row, first; /* what it is about; the ids it was promised */
-  pe_batch_request *request;
-  pe_draw draw; /* of a held row, a bias, forced ids or a prompt to pin; the lists are owned */
-  char *path;
-  int32_t count; /* rows to add, tokens to keep */
-  bool keep;
-  uint64_t seed, ticket; /* seed: of a fork; the salt of a pin */
-  int64_t at_ns;
-} pe_worker_command;
-
-typedef struct pe_worker_chunk { /* the events of one step */
+typedef struct pe_worker_chunk { /* events that were published together */
   struct pe_worker_chunk *next;
   pe_worker_events events;
 } pe_worker_chunk;
 
+typedef struct pe_worker_command {
+  pe_command c;   /* what it borrows is in the arena */
+  pe_arena arena; /* also the request of an add */
+  pe_reply reply; /* promised ids and ticket */
+  int64_t at_ns;
+  pe_worker_chunk *events; /* room for the events that its failure needs */
+  pe_error *error;         /* in there */
+} pe_worker_command;
+
 typedef struct pe_worker_kept {
-  pe_seq_id row;
+  pe_seq_id seq;
   float *logits;
 } pe_worker_kept;
 
 struct pe_worker {
-  pe_batch *batch; /* the engine thread's */
-  pe_crew *crew;   /* a share */
+  pe_batch *batch;   /* the engine thread's, like the next four */
+  int32_t published; /* events of the batch that were copied */
+  pe_seq_info *seen; /* sequences on their way into the view */
+  size_t seen_cap;
+  float *spare;  /* logits on their way into the view */
+  pe_crew *crew; /* a share */
   pe_crew_seat seat;
   pe_worker_wake *wake;
   void *ctx;
-  int32_t
-      published; /* events of the batch that were copied; the engine thread's, as the next three */
-  pe_seq_info *seen; /* rows on their way into the view */
-  size_t seen_cap;
-  float *spare; /* logits on their way into the view */
-  pthread_mutex_t lock;
+  pthread_mutex_t lock; /* of everything below */
   bool stop, working, has_step;
+  bool blocked; /* events could not be copied: no step before they are */
   pe_worker_command *queue;
   size_t queued, queue_cap;
   pe_grant *grant;
@@ -73,7 +56,7 @@ struct pe_worker {
   pe_error failure; /* of a step, or code 0 */
   pe_seq_info *view;
   size_t view_count, view_cap;
-  pe_worker_kept *kept; /* logits of rows that keep them */
+  pe_worker_kept *kept; /* logits of sequences that keep them */
   size_t kept_count, kept_cap;
   pe_batch_stats stats;
   int64_t free_tokens, all_tokens;
@@ -81,18 +64,17 @@ struct pe_worker {
   uint64_t traced, completed;
 };
 
-/* ---- commands (worker_command.c) ----------------------------------------------------------------------------- */
+/* ---- events (worker_events.c) -------------------------------------------------------------- */
 
-int32_t pe_worker_new_rows(const pe_worker_command *c); /* that it will make */
-void pe_worker_show(
-    pe_worker *w,
-    const pe_worker_command
-        *c); /* in the view, as if it were done; under the lock, with room for its rows */
-void pe_worker_apply(pe_worker *w, const pe_worker_command *c); /* on the engine thread */
-void pe_worker_free_command(pe_worker_command *c);
+pe_worker_chunk *pe_worker_chunk_new(int32_t events);                        /* NULL: no memory */
+pe_worker_chunk *pe_worker_chunk_copy(const pe_event *event, int32_t count); /* NULL: no memory */
+void pe_worker_chunk_free(pe_worker_chunk *c);
+void pe_worker_chunk_publish(pe_worker *w, pe_worker_chunk *c); /* takes */
 
-/* ---- events (worker.c) --------------------------------------------------------------------------------------- */
+/* ---- commands (worker_command.c) ----------------------------------------------------------- */
 
-void pe_worker_tell(pe_worker *w, const pe_event *e); /* an event of the worker itself; copied */
+/* Under the lock: the view as if the command were done. It has room for the new sequences. */
+void pe_worker_show(pe_worker *w, const pe_worker_command *q);
+void pe_worker_apply(pe_worker *w, pe_worker_command *q); /* on the engine thread; takes */
 
 #endif

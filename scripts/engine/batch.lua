@@ -1,38 +1,40 @@
--- batch: many answers of one model at once. What model:batch{…} gives.
+-- batch: many answers of one model at once. What model:batch{…} returns.
 --
 --   local batch <close> = model:batch { sequences = 16 }
---   local seq = assert(batch:add { prompt = "Once", max_tokens = 20, on_token = function(event, seq) … end })
---   batch:run()                        -- steps in the foreground until every seq is done
+--   local seq = assert(batch:add { prompt = "Once", max_tokens = 20,
+--     on_token = function(event, seq) … end })
+--   batch:run()                        -- steps in the foreground until every sequence is done
 --   print(seq.text, seq.finish)
 --
--- Or on the engine thread, while the loop goes on: batch:start(policy), then events come to on_token and on_done as the
--- loop runs, and batch:stop() brings it back. The policy (scripts/policy) is asked once per step, for the next step
--- while one computes. That next step is decided before the tokens of the one that computes are known, so what on_token does
--- to its seq is a token late. A seq added with watch = true is never granted ahead: until its events have been handled it
--- is not offered to the policy, and seq:force, seq:bias and seq:cancel in on_token hold from the very next token on, as they
--- do in the foreground. It costs the seq the time between steps, and the others nothing.
+-- Or on the engine thread, while the loop goes on: after batch:start(policy) events come to
+-- on_token and on_done as the loop runs, and batch:stop() brings the batch back. The policy
+-- (engine/scheduler.lua) is asked once per step, for the next step while one computes. So the next
+-- step is decided before the tokens of the running one are known, and what on_token does to its
+-- sequence takes effect a token late. A sequence added with watch = true is never granted ahead: it
+-- is not offered to the policy until its events have been handled, and seq:force, seq:bias and
+-- seq:cancel in on_token affect the very next token, as in the foreground. That costs this sequence
+-- the time between steps, and the others nothing.
 --
--- A seq added with hold = true does not draw by itself: each time its logits are there, an event { held = true } comes to
--- on_token, and the seq waits until seq:sample lets it go on. It is watched, too.
+-- A sequence added with hold = true does not sample by itself: whenever its logits are ready,
+-- on_token gets an event { held = true }, and the sequence waits for seq:sample. It is also
+-- watched.
 --
 --   batch:add { prompt = …, hold = true, on_token = function(event, seq)
---     if event.held then seq:sample { bias = { [seq:logits():argmax() - 1] = -1 } } end
+--     if event.held then seq:sample { banned = { seq:best() } } end
 --   end }
 --
--- A seq is an object: seq.id (its number), tag, ids, text, finish, and fork, trim, force, bias, sample, logits, save, cancel,
--- preempt. Its tag, whatever was given with the request, is in what policies see of it, too. A request with force = ids has
--- these as the first tokens of its answers.
+-- A sequence is an object with id, tag, ids, text, finish and error, and the methods below. Its
+-- tag, given with the request, is visible to policies. A request with force = ids begins its
+-- answers with these tokens.
 --
--- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result comes later, to the function
--- given for it.
---
--- Batches of several models share one engine thread and its compute threads when each later one is opened with
--- share = the first: they take turns, step by step.
+-- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result
+-- comes later, to the callback. Batches of several models share one engine thread and its compute
+-- threads when each later one is opened with share = the first: they take turns, step by step.
 local best = require "engine.best"
 local memory = require "engine.memory"
 local perigee = require "perigee"
-local policy = require "policy"
 local requests = require "engine.request"
+local scheduler = require "engine.scheduler"
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -44,52 +46,60 @@ local Batch = {}
 Batch.__index = Batch
 Batch.__name = "perigee.Batch"
 
--- ---- sequences ----------------------------------------------------------------------------------------------------------
+-- ---- sequences --------------------------------------------------------------------------------
 
---- `like`: what it takes over: the request, or the seq that it was forked from.
-local function new_sequence(batch, number, like)
-  local seq = setmetatable({ batch = batch, id = number, ids = {}, text = "", pieces = {}, on_token = like.on_token,
-    on_done = like.on_done, tag = like.tag, watch = like.watch, logprobs = like.logprobs and {} }, Sequence)
-  batch.live[number], batch.infos[number] = seq, {}
+--- `like`: the request, or the sequence that it was forked from.
+local function new_sequence(batch, id, like)
+  local seq = setmetatable({ batch = batch, id = id, ids = {}, text = "", pieces = {},
+    on_token = like.on_token, on_done = like.on_done, tag = like.tag, watch = like.watch,
+    logprobs = like.logprobs and {} }, Sequence)
+  batch.live[id], batch.infos[id] = seq, {}
   batch.alive = batch.alive + 1
   return seq
 end
 
---- A copy that goes on with another seed. It begins with what the seq has said so far.
+-- Every command about a sequence is a method: seq:cancel(), seq:force(ids), seq:bias{[id] = x},
+-- seq:trim(n), seq:keep_logits(on), seq:preempt(). Those that need more are below.
+for _, command in ipairs(perigee.batch.commands()) do
+  local name = command.name
+  if command.sequence then
+    Sequence[name] = function(self, argument)
+      return self.batch.core:command(name, self.id, argument)
+    end
+  end
+end
+
+--- A copy that continues with another seed. It has the tokens and text of the original so far.
 function Sequence:fork(seed)
-  local number, why = self.batch.core:fork(self.id, seed or math.random(0, math.maxinteger))
-  if not number then return nil, why end
-  local child = new_sequence(self.batch, number, self)
+  local id, why = self.batch.core:command("fork", self.id, seed or math.random(0, math.maxinteger))
+  if not id then return nil, why end
+  local child = new_sequence(self.batch, id, self)
   table.move(self.ids, 1, #self.ids, 1, child.ids)
   table.move(self.pieces, 1, #self.pieces, 1, child.pieces)
   self.batch:pump()
   return child
 end
 
---- Forgets generated tokens behind the first n of prompt and answer together.
-function Sequence:trim(n) return self.batch.core:trim(self.id, n) end
-
---- The next tokens are these.
-function Sequence:force(ids) return self.batch.core:force(self.id, ids) end
-
---- Replaces its logit_bias: {[id] = number}.
-function Sequence:bias(bias) return self.batch.core:bias(self.id, bias) end
-
---- Lets a held seq go on; how = { bias = {[id] = number}, banned = ids, force = ids }, all of it for this draw alone and besides
---- what the seq has anyway; forced ids come one after the other, without being held.
+--- Continues a held sequence; how = { bias = {[id] = number}, banned = ids, force = ids }, for this
+--- draw alone and in addition to its own. Forced tokens follow without being held.
 function Sequence:sample(how)
-  local ok, why = self.batch.core:sample(self.id, how)
+  local ok, why = self.batch.core:command("sample", self.id, how)
   if ok then self.batch:pump() end
   return ok, why
 end
 
---- Keeps the logits of its steps from now on (or no longer).
-function Sequence:keep_logits(keep) return self.batch.core:keep_logits(self.id, keep ~= false) end
-
---- Those of its last step as a tensor of its own, when they are kept or the seq is held; else nil.
+--- The logits of its last step as a new tensor, if they were kept or the sequence is held; else
+--- nil. Entry i belongs to token id i - 1.
 function Sequence:logits() return self.batch.core:logits(self.id) end
 
---- The result of a command about a file: in the foreground at once; on the engine thread it comes to `callback` (ok, err).
+--- The token id with the highest logit of its last step; nil where seq:logits() is.
+function Sequence:best()
+  local logits = self:logits()
+  return logits and math.tointeger(logits:argmax()) - 1
+end
+
+--- The result of a command about a file: at once, or on the engine thread later, to callback(ok,
+--- err).
 local function answer(batch, callback, result, why)
   if math.type(result) == "integer" then
     batch.tickets[result] = callback
@@ -101,7 +111,9 @@ local function answer(batch, callback, result, why)
 end
 
 local function check_callback(batch, callback)
-  if callback == nil and batch.poll then error("a function for the result is needed on the engine thread", 3) end
+  if callback == nil and batch.poll then
+    error("a function for the result is needed on the engine thread", 3)
+  end
   if callback ~= nil and type(callback) ~= "function" then
     error(("a function for the result expected, got %s"):format(type(callback)), 3)
   end
@@ -110,34 +122,28 @@ end
 --- Writes its caches to a file; batch:load reads it into the prefix cache.
 function Sequence:save(path, callback)
   check_callback(self.batch, callback)
-  return answer(self.batch, callback, self.batch.core:save(self.id, path))
+  return answer(self.batch, callback, self.batch.core:command("save", self.id, path))
 end
 
-function Sequence:cancel() return self.batch.core:cancel(self.id) end
-function Sequence:preempt() return self.batch.core:preempt(self.id) end
+-- ---- opening ----------------------------------------------------------------------------------
 
--- ---- opening -------------------------------------------------------------------------------------------------------
+local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
+  "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
 
-local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits", "kv_block", "stride",
-  "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
+-- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer
+-- sequences compute less at once, more make every stream slower; 4096 is for models that do not say
+-- their context.
+local STEP_TOKENS, SEQUENCES, CONTEXT = 512, 64, 4096
 
-local function sorted_keys(set)
-  local out = {}
-  for key in pairs(set) do out[#out + 1] = key end
-  table.sort(out)
-  return out
-end
-
-local STEP_TOKENS, ROWS, CONTEXT = 512, 64, 4096 -- unless something else is asked for
-
---- Tokens that the caches get: all that the sequences may want, as far as there is memory (half of it when no budget was given).
---- nil and why when there is none for one block.
+--- Tokens that the KV cache gets: all that the sequences may want, if the memory is there (half of
+--- it without a budget: the weights want to stay in memory too). nil and why if not one block fits.
 local function cache_tokens(model, o, budget)
   local want, block = o.sequences * o.context, o.kv_block or 32
   local plan <close> = assert(model.graph:plan())
-  local slots = o.sequences + 1 -- sequences, and one for loading files; each may fill its last block in part
+  local slots = o.sequences + 1 -- one for loading files; each may fill its last block in part
+  local rows = math.min(o.step_tokens, o.context)
   local need = { state = slots * memory.state(model.graph),
-    activations = memory.activations(plan, math.min(o.step_tokens, o.context), { outputs = o.sequences }) }
+    activations = memory.activations(plan, rows, { outputs = o.sequences }) }
   local function fits(tokens)
     need.kv = memory.kv(model.graph, tokens + slots * block, o.kv_bits or 32)
     return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
@@ -153,14 +159,13 @@ local function cache_tokens(model, o, budget)
   return least
 end
 
---- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open but tokenizer and end_ids,
---- policy, report (who is told about a policy that fails), and share (a batch whose engine thread this one uses, too).
-local function open(model, options)
-  options = options or {}
-  local tok = model:tokenizer() -- before the end ids: they may come from it
+--- Splits the options: those of perigee.batch.open, filled with the model's, and the rest.
+local function split_options(model, options)
   local given = model.options or {}
-  local o = { tokenizer = tok or nil, end_ids = sorted_keys(model.stops), threads = given.threads, kv_bits = given.kv_bits,
-    context = given.context or model.config.max_position_embeddings or CONTEXT, sequences = ROWS, step_tokens = STEP_TOKENS }
+  local o = { tokenizer = model:tokenizer() or nil, threads = given.threads,
+    kv_bits = given.kv_bits, sequences = SEQUENCES, step_tokens = STEP_TOKENS,
+    context = given.context or model.config.max_position_embeddings or CONTEXT }
+  o.end_ids = text.sorted_keys(model.stops) -- after the tokenizer: they may come from it
   local rest = {}
   for key, value in pairs(options) do rest[key] = value end
   for _, key in ipairs(option_names) do
@@ -170,29 +175,42 @@ local function open(model, options)
   if getmetatable(o.share) == Batch then
     o.share, o.threads = o.share.core, options.threads
   end
-  local guarded = policy.guard(rest.policy, { report = rest.report })
+  return o, rest
+end
+
+--- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open
+--- except tokenizer and end_ids; policy; report (a function that is told about a failing policy);
+--- and share (a batch whose engine thread this one uses).
+local function open(model, options)
+  local o, rest = split_options(model, options or {})
+  local asks = scheduler.new(rest.policy, { report = rest.report })
   rest.policy, rest.report = nil, nil
   local unknown = next(rest)
   if unknown ~= nil then
     local nearest = text.nearest(tostring(unknown), option_names)
-    error(("unknown option '%s'%s"):format(tostring(unknown), nearest and (", is it '" .. nearest .. "'?") or ""), 3)
+    nearest = nearest and (", is it '" .. nearest .. "'?") or ""
+    error(("unknown option '%s'%s"):format(tostring(unknown), nearest), 3)
   end
   local why, core
-  if not o.cache_tokens then o.cache_tokens, why = cache_tokens(model, o, given.memory) end
+  local budget = model.options and model.options.memory
+  if not o.cache_tokens then o.cache_tokens, why = cache_tokens(model, o, budget) end
   if not o.cache_tokens then return nil, why end
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
-  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0, policy = guarded, timing = policy.timing(),
-    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0,
-    histogram = {} }, Batch)
+  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0,
+    scheduler = asks, timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0,
+    seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} },
+    Batch)
 end
 
--- ---- requests ------------------------------------------------------------------------------------------------------
+-- ---- requests ---------------------------------------------------------------------------------
 
--- What a request may have here that the generator does not look at.
-local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean", force = "ids" }
+-- Keys of a request that the core does not know.
+local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean",
+  force = "ids" }
 
---- The first tokens of new sequences, before anything of them can have been computed. A refusal ends the sequences.
+--- The first tokens of new sequences, before anything of them can have been computed. If they are
+--- refused, the sequences end.
 local function force_all(sequences, ids)
   for _, seq in ipairs(ids and sequences or {}) do
     local ok, why = seq:force(ids)
@@ -204,42 +222,46 @@ local function force_all(sequences, ids)
   return true
 end
 
---- Adds a request; returns its sequences (n of them; with best_of that many answers, engine/best.lua), or nil and an error.
---- Unknown keys and wrong types raise.
+--- Adds a request; returns its n sequences (with best_of: answers, engine/best.lua), or nil and an
+--- error. Unknown keys and wrong types raise.
 function Batch:add(given)
   if best.chooses(given) then return best.add(self, given, own_keys) end
   local prepared = requests.prepare(self.model, given, own_keys)
-  local first, n = self.core:add(prepared)
+  local first, n = self.core:command("add", prepared)
   if not first then return nil, n end
-  local sequences = {}
-  for i = 1, n do
-    sequences[i] = new_sequence(self, first + i - 1, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
-      watch = given.watch or given.hold, logprobs = prepared.top_logprobs })
-  end
+  local sequences, like = {}, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
+    watch = given.watch or given.hold, logprobs = prepared.top_logprobs }
+  for i = 1, n do sequences[i] = new_sequence(self, first + i - 1, like) end
   local ok, why = force_all(sequences, given.force)
   if not ok then return nil, why end
   self:pump()
   return table.unpack(sequences)
 end
 
+-- ---- events -----------------------------------------------------------------------------------
+
 local function note(seq, e)
   if e.id then seq.ids[#seq.ids + 1] = e.id end
   if e.text ~= "" then seq.pieces[#seq.pieces + 1] = e.text end
-  if e.id and seq.logprobs then seq.logprobs[#seq.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top } end
+  if e.id and seq.logprobs then
+    seq.logprobs[#seq.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top }
+  end
   if not e.finish then return end
   seq.finish, seq.error, seq.stop = e.finish, e.error, e.stop
-  seq.prompt_tokens, seq.completion_tokens, seq.cached_tokens = e.prompt_tokens, e.completion_tokens, e.cached_tokens
+  seq.prompt_tokens, seq.completion_tokens = e.prompt_tokens, e.completion_tokens
+  seq.cached_tokens = e.cached_tokens
   seq.text = table.concat(seq.pieces)
 end
 
---- Calls a function that may be nil. Returns what was raised before, else what it raises.
+--- Calls a function that may be nil. Returns the earlier error, else what this call raises.
 local function call(failed, f, ...)
   if not f then return failed end
   local ok, why = pcall(f, ...)
   return failed or not ok and why or nil
 end
 
---- Tells the sequences. A callback that raises does not keep the others from their events; the first error is raised at the end.
+--- Passes events to their sequences. If a callback raises, the other sequences still get theirs;
+--- the first error is raised at the end.
 local function dispatch(self, events)
   local failed
   for i = 1, #events do
@@ -248,7 +270,7 @@ local function dispatch(self, events)
     if e.ticket then
       local callback = self.tickets[e.ticket]
       self.tickets[e.ticket] = nil
-      failed = call(failed, callback, not e.error or nil, e.error and perigee.error(e.code, e.error))
+      failed = call(failed, callback, not e.error or nil, e.error)
     elseif seq then
       note(seq, e)
       if e.finish then
@@ -263,11 +285,12 @@ local function dispatch(self, events)
   return events
 end
 
--- ---- steps ---------------------------------------------------------------------------------------------------------
+-- ---- steps ------------------------------------------------------------------------------------
 
-local TRACED = 256
+local TRACED = 256 -- as many steps as the core keeps
 
---- One more step in the counters: how long it took, by powers of two of a millisecond, and what Lua took for it.
+--- One more step in the counters: its time, by powers of two of a millisecond, and Lua's share of
+--- it.
 local function count(self, t, seconds)
   local bucket = 2 ^ math.max(-3, math.ceil(math.log(seconds * 1e3, 2)))
   self.histogram[bucket] = (self.histogram[bucket] or 0) + 1
@@ -280,13 +303,13 @@ end
 local function observe(self)
   for _, t in ipairs(self.core:trace(4, self.seen_at)) do
     self.seen_at = t.at
-    local seconds = t.plan + t.compute + t.sample
+    local seconds = t.schedule + t.compute + t.sample
     count(self, t, seconds)
     self.timing:observe(seconds, t.prefill > 0 and t.tokens - t.decode or 0, t.decode)
   end
 end
 
---- The sequences, with their tags. `infos`: in these tables.
+--- The sequences, with their tags. `infos`: tables to fill, by id.
 local function sequences_of(self, infos)
   local sequences = self.core:sequences(infos)
   for i = 1, #sequences do
@@ -297,20 +320,20 @@ local function sequences_of(self, infos)
   return sequences
 end
 
---- Asks the policy. `sequences` as batch:sequences() lists them.
+--- Asks the policy about sequences as batch:sequences() lists them.
 local function schedule(self, sequences)
   local started = uv.hrtime()
   observe(self)
-  local grants, preempted = self.policy:grants(sequences, { tokens = self.core.step_tokens, timing = self.timing,
-    free = self.core:room() })
-  for number in pairs(preempted) do self.core:preempt(number) end
+  local grants, preempted = self.scheduler:grants(sequences, { tokens = self.core.step_tokens,
+    timing = self.timing, free = self.core:room() })
+  for id in pairs(preempted) do self.core:command("preempt", id) end
   local took = (uv.hrtime() - started) * 1e-9
   self.lua, self.asked[#self.asked % 4 + 1] = self.lua + took, took
   return grants
 end
 
---- One step in the foreground. grants: a list of {seq, tokens}; nil: the policy's. Returns the events and how many sequences
---- ran, or nil and an error.
+--- One step in the foreground. grants: a list of {sequence or id, tokens}; nil: the policy's.
+--- Returns the events and how many sequences ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
     grants = schedule(self, sequences_of(self, self.infos))
@@ -327,15 +350,18 @@ function Batch:step(grants)
   return dispatch(self, events), ran
 end
 
---- Why nothing happens: sequences are held, and nobody lets them go on.
+--- Why no sequence can run.
 local function stuck(self)
   for _, info in ipairs(self.core:sequences()) do
-    if info.state == "held" then return perigee.error("argument", ("sequence %d is held, and nothing samples it"):format(info.id)) end
+    if info.state == "held" then
+      local why = ("sequence %d is held, and nothing samples it"):format(info.id)
+      return perigee.error("argument", why)
+    end
   end
   return perigee.error("argument", ("%d sequences are left, and none can run"):format(self.alive))
 end
 
---- Steps until every seq is done; nil and why when the sequences that are left are held.
+--- Steps until every sequence is done; nil and an error if only held sequences are left.
 function Batch:run()
   while self.alive > 0 do
     local events, ran = self:step()
@@ -345,7 +371,7 @@ function Batch:run()
   return true
 end
 
--- ---- on the engine thread ------------------------------------------------------------------------------------------
+-- ---- on the engine thread ---------------------------------------------------------------------
 
 --- Forgets the steps that are done.
 local function forget(self, completed)
@@ -353,8 +379,8 @@ local function forget(self, completed)
   while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
 end
 
---- The sequences as they will be after the steps that are on their way: what was granted counts as done. A seq has one table from
---- its first step to its last, told anew for each: there are many of both.
+--- The sequences as they will be after the steps in flight: granted tokens count as computed. A
+--- sequence has one table for its whole life, refilled for each step, since there are many of both.
 local function expected_sequences(self)
   local core = self.core
   local sequences, completed
@@ -377,7 +403,8 @@ local function expected_sequences(self)
   return sequences
 end
 
---- Those that may be granted something: not the watched ones whose last step is on its way, or computed but not told yet.
+--- The sequences that may be granted something: not watched ones with a step in flight or events
+--- that have not been handled.
 local function offered(self, sequences)
   local out, n = {}, 0
   for i = 1, #sequences do
@@ -403,8 +430,8 @@ local function remember(self, grants)
   self.flight[#self.flight + 1] = step
 end
 
---- Hands over the next step, if there is anything to run and none waits yet. Not while sequences are told of the last one: what
---- they do about it shall be in the next.
+--- Submits the next step if there is something to run and none is queued. Not while callbacks run:
+--- their commands belong into the next step.
 function Batch:pump()
   if not self.poll or self.telling then return end
   if self.alive > 0 or next(self.tickets) then self.poll:ref() else self.poll:unref() end
@@ -418,7 +445,7 @@ end
 
 local function on_wake(self)
   if not self.poll then return end
-  local completed = self.core:completed() -- before: the events of these steps are there
+  local completed = self.core:completed() -- before the drain, which has all their events
   local events, why = self.core:drain()
   forget(self, completed)
   self.telling = true
@@ -429,9 +456,9 @@ local function on_wake(self)
   if not ok then error(failed, 0) end
 end
 
---- From now on steps run on the engine thread; sequences get their events from the loop.
+--- From now on steps run on the engine thread, and sequences get their events from the loop.
 function Batch:start(given)
-  if given then self.policy:reload(given) end
+  if given then self.scheduler:reload(given) end
   dispatch(self, self.core:drain())
   local fd, why = self.core:start()
   if not fd then return nil, why end
@@ -443,7 +470,7 @@ function Batch:start(given)
   return true
 end
 
---- Back to the foreground, after the step that runs. Events that have not come yet come now.
+--- Back to the foreground after the running step. Undrained events are dispatched now.
 function Batch:stop()
   self.poll:stop()
   self.poll:close()
@@ -454,13 +481,13 @@ function Batch:stop()
   return true
 end
 
--- ---- what there is -------------------------------------------------------------------------------------------------
+-- ---- state ------------------------------------------------------------------------------------
 
---- All sequences that are not done, oldest first: { id =, state =, tag =, … }.
+--- The sequences that are not done, oldest first: { id =, state =, tag =, … }.
 function Batch:sequences() return sequences_of(self) end
 
---- Counters of the batch, with lua (seconds that policies took) and histogram (steps by their time: {[ms] = how many took at
---- most so long and more than half of it}).
+--- Counters of the batch, with lua (seconds in policies) and histogram (steps by their time: {[ms]
+--- = how many took at most ms and more than half of it}).
 function Batch:stats()
   observe(self)
   local stats = self.core:stats()
@@ -469,7 +496,7 @@ function Batch:stats()
   return stats
 end
 
---- The last steps, with what Lua took for each.
+--- The last steps, with the time of Lua for each.
 function Batch:trace(most)
   observe(self)
   local trace = self.core:trace(most)
@@ -481,14 +508,19 @@ end
 
 function Batch:room() return self.core:room() end
 
---- What the prefix cache has of this prompt (text or ids) in memory is never evicted. Options: off (it may be again), salt.
---- Returns how many tokens that are; on the engine thread, where it is done between two steps, true.
-function Batch:pin(prompt, options) return self.core:pin(self.model:ids(prompt), options) end
+--- What the prefix cache has of a prompt (text or ids) in memory is never evicted. Options: off (it
+--- may be evicted again), salt. Returns how many tokens that are; on the engine thread, where it
+--- happens between two steps, true.
+function Batch:pin(prompt, options)
+  local pin = { prompt = self.model:ids(prompt) }
+  for key, value in pairs(options or {}) do pin[key] = value end
+  return self.core:command("pin", pin)
+end
 
---- Reads what seq:save wrote into the prefix cache.
+--- Reads a file of seq:save into the prefix cache.
 function Batch:load(path, callback)
   check_callback(self, callback)
-  return answer(self, callback, self.core:load(path))
+  return answer(self, callback, self.core:command("load", path))
 end
 
 function Batch:close()
@@ -500,7 +532,9 @@ function Batch:close()
   self.core:close()
   local tickets = self.tickets
   self.tickets = {}
-  for _, callback in pairs(tickets) do pcall(callback, nil, perigee.error("cancelled", "the batch was closed")) end
+  for _, callback in pairs(tickets) do
+    pcall(callback, nil, perigee.error("cancelled", "the batch was closed"))
+  end
 end
 Batch.__close = Batch.close
 

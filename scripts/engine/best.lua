@@ -1,21 +1,26 @@
--- best: best_of answers are made and the n best of them are given.
+-- best: generates best_of answers and returns the n best of them.
 --
--- Candidates are choices of one request: number i draws with seed + i. When the last one is done they are judged by the mean
--- logprob of their tokens, that of the raw logits; of equal ones the first is the better. Those that were cancelled come
--- after those that ended by themselves, those that failed come last. Before that nothing is known, so nothing is said: tokens
--- cannot be streamed.
+-- Candidates are choices of one request: number i draws with seed + i. When the last one is done
+-- they are ranked by the mean logprob of their tokens (of the raw logits); of equal ones the first
+-- is better. Cancelled candidates come after those that ended normally, failed ones last. The
+-- ranking is not known before, so tokens cannot be streamed.
 --
--- An answer has the fields of a seq that is done: ids, text, finish, … and mean_logprob. What was not chosen was made all
--- the same, and the first answer's completion_tokens count it: so those of all answers add up to what was made.
+-- An answer has the fields of a finished sequence (ids, text, finish, …) and mean_logprob. The
+-- tokens of candidates that were not chosen count in completion_tokens of the first answer, so that
+-- the sum over all answers is what was generated.
+local perigee = require "perigee"
 local requests = require "engine.request"
 
-local best = { MOST = 128 } -- choices of one request, as the batch takes them
+local best = {}
+for _, field in ipairs(perigee.batch.fields()) do
+  if field.name == "n" then best.MOST = field.max end -- choices of one request
+end
 
 local Answer = {}
 Answer.__index = Answer
 Answer.__name = "perigee.Answer"
 
---- Ends the whole request: nobody knows yet which candidates this answer would come from.
+--- Ends the whole request: it is not known yet which candidate this answer will be.
 function Answer:cancel()
   for _, seq in ipairs(self.candidates) do
     if not seq.finish then seq:cancel() end
@@ -23,23 +28,24 @@ function Answer:cancel()
   return true
 end
 
---- Is there anything to choose?
+--- Does the request want more candidates than answers?
 function best.chooses(given) return given.best_of ~= nil and given.best_of ~= (given.n or 1) end
 
 local function check(given, callbacks)
   requests.check(given, callbacks)
   local n, of = math.max(given.n or 1, 1), given.best_of
   if of < n or of > best.MOST then
-    error(("best_of is %d, it must be within n, which is %d, and %d"):format(of, n, best.MOST), 0)
+    error(("best_of must be between n, which is %d, and %d, got %d"):format(n, best.MOST, of), 0)
   end
   if given.on_token then
-    error(("best_of is %d and n is %d: tokens cannot be streamed before the best are known"):format(of, n), 0)
+    error(("best_of is %d and n is %d: tokens cannot be streamed before the best are known")
+      :format(of, n), 0)
   end
-  if given.hold then error(("best_of is %d: its candidates draw by themselves, none can hold"):format(of), 0) end
+  if given.hold then error(("best_of is %d: candidates cannot be held"):format(of), 0) end
   return n
 end
 
--- ---- judging -------------------------------------------------------------------------------------------------------
+-- ---- ranking ----------------------------------------------------------------------------------
 
 local function mean_logprob(seq)
   local sum, n = 0, #seq.logprobs
@@ -47,7 +53,7 @@ local function mean_logprob(seq)
   return n > 0 and sum / n or 0.0
 end
 
-local after = { cancel = 1, error = 2 } -- everything else ended by itself
+local after = { cancel = 1, error = 2 } -- all others ended normally
 
 --- Sorts candidates, { finish =, mean =, at = }, the best first.
 function best.rank(list)
@@ -62,25 +68,31 @@ end
 
 local function ranked(candidates)
   local list = {}
-  for i, seq in ipairs(candidates) do list[i] = { seq = seq, at = i, finish = seq.finish, mean = mean_logprob(seq) } end
+  for i, seq in ipairs(candidates) do
+    list[i] = { seq = seq, at = i, finish = seq.finish, mean = mean_logprob(seq) }
+  end
   return best.rank(list)
 end
 
-local given_on = { "id", "ids", "text", "finish", "error", "stop", "prompt_tokens", "completion_tokens", "cached_tokens" }
+local copied = { "id", "ids", "text", "finish", "error", "stop", "prompt_tokens",
+  "completion_tokens",
+  "cached_tokens" }
 
-local function settle(answers, candidates, wants_logprobs)
+--- Fills the answers from the best candidates.
+local function choose(answers, candidates, wants_logprobs)
   local list = ranked(candidates)
   for i, answer in ipairs(answers) do
     local seq = list[i].seq
-    for _, key in ipairs(given_on) do answer[key] = seq[key] end
+    for _, key in ipairs(copied) do answer[key] = seq[key] end
     answer.mean_logprob, answer.logprobs = list[i].mean, wants_logprobs and seq.logprobs or nil
   end
   for i = #answers + 1, #list do
-    answers[1].completion_tokens = answers[1].completion_tokens + (list[i].seq.completion_tokens or 0)
+    local wasted = list[i].seq.completion_tokens or 0
+    answers[1].completion_tokens = answers[1].completion_tokens + wasted
   end
 end
 
---- on_done of each answer; one that raises does not keep the others from theirs.
+--- Calls on_done for each answer; if one raises, the others still get theirs.
 local function tell(answers, on_done)
   local failed
   for _, answer in ipairs(answers) do
@@ -90,10 +102,10 @@ local function tell(answers, on_done)
   if failed then error(failed, 0) end
 end
 
--- ---- adding --------------------------------------------------------------------------------------------------------
+-- ---- adding -----------------------------------------------------------------------------------
 
---- Adds a request with best_of to a batch; returns its n answers, or nil and an error. `callbacks`: keys that are not the
---- request's. Misuse raises.
+--- Adds a request with best_of to a batch; returns its n answers, or nil and an error. `callbacks`:
+--- further keys that the caller accepts. Misuse raises.
 function best.add(batch, given, callbacks)
   local n, request = check(given, callbacks), {}
   for key, value in pairs(given) do request[key] = value end
@@ -104,13 +116,16 @@ function best.add(batch, given, callbacks)
   request.on_done = function()
     left = left - 1
     if left > 0 then return end
-    settle(answers, candidates, wants_logprobs)
+    choose(answers, candidates, wants_logprobs)
     if given.on_done then tell(answers, given.on_done) end
   end
   local sequences = table.pack(batch:add(request))
   if not sequences[1] then return nil, sequences[2] end
   table.move(sequences, 1, sequences.n, 1, candidates)
-  for i = 1, n do answers[i] = setmetatable({ batch = batch, candidates = candidates, ids = {}, text = "" }, Answer) end
+  for i = 1, n do
+    local answer = { batch = batch, candidates = candidates, ids = {}, text = "" }
+    answers[i] = setmetatable(answer, Answer)
+  end
   return table.unpack(answers)
 end
 

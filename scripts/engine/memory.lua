@@ -1,4 +1,5 @@
--- memory: how many bytes a model takes: weights, caches, activations; and whether they are there.
+-- memory: how many bytes a model needs (weights, caches, activations), and whether they are
+-- available.
 local perigee = require "perigee"
 local text = require "lib.text"
 
@@ -15,7 +16,7 @@ local function row_bytes(width, bits)
   return (width + 31) // 32 * block_bytes[bits]
 end
 
---- Bytes of the keys and values of so many tokens of one sequence; layers with a window keep no more than that.
+--- Bytes of the keys and values of one sequence. Layers with a window keep no more than the window.
 function memory.kv(graph, tokens, bits)
   local n = 0
   for _, c in ipairs(graph:caches().groups) do
@@ -28,41 +29,45 @@ end
 --- Bytes of the recurrent states of one sequence.
 function memory.state(graph) return 4 * graph:caches().state_floats end
 
---- Bytes of the values of a step of so many rows; options: outputs, how many of them want logits.
+--- Bytes of the activations of a step of `rows` rows; options: outputs, how many of them want
+--- logits.
 function memory.activations(plan, rows, options)
   return 4 * (plan.row_floats * rows + plan.output_floats * (options and options.outputs or 1))
 end
 
---- Bytes that could be had, and who says so.
+--- Bytes that are available, and which limit that is.
 local function available(budget)
   local machine = perigee.sys.machine()
   local free, why = machine.memory_available, "available"
-  if machine.memory_limit > 0 and machine.memory_limit < free then free, why = machine.memory_limit, "allowed to this process" end
-  if free == 0 then free = math.maxinteger end -- the system does not tell
+  if machine.memory_limit > 0 and machine.memory_limit < free then
+    free, why = machine.memory_limit, "allowed to this process"
+  end
+  if free == 0 then free = math.maxinteger end -- unknown
   if budget and budget < free then free, why = budget, "the budget (--memory)" end
   return free, why
 end
 
---- Is there room for what a run needs? need: kv, state, activations in bytes. The weights are pages of a file, which the
---- system can drop and read again: they count only against a budget that was given. Returns true, or nil and one line with
---- both numbers.
+--- Is there memory for kv, state and activations (bytes in `need`)? Weights are pages of a file,
+--- which the system can drop and read again: they count only against a given budget. Returns true,
+--- or nil and one line with both numbers.
 function memory.check(need, options)
   local weights = options.budget and options.weights or 0
   local total = weights + need.kv + need.state + need.activations
   local have, why = available(options.budget)
   if total <= have then return true end
-  local parts = { ("caches of %d tokens %s"):format(options.tokens, text.bytes(need.kv + need.state)),
+  local caches = text.bytes(need.kv + need.state)
+  local parts = { ("caches of %d tokens %s"):format(options.tokens, caches),
     "activations " .. text.bytes(need.activations) }
   if weights > 0 then table.insert(parts, 1, "weights " .. text.bytes(weights)) end
-  return nil, ("not enough memory: %s are needed (%s), but %s are %s"):format(text.bytes(total), table.concat(parts, ", "),
-    text.bytes(have), why)
+  return nil, ("not enough memory: %s are needed (%s), but %s are %s")
+    :format(text.bytes(total), table.concat(parts, ", "), text.bytes(have), why)
 end
 
---- Everything that is known before a model runs.
+--- Everything that is known before the model runs.
 function memory.estimate(model, context)
   local plan <close> = assert(model.graph:plan())
-  local out = { weights = model.weights.bytes, state = memory.state(model.graph), activations = memory.activations(plan, 512),
-    kv = {} }
+  local out = { weights = model.weights.bytes, state = memory.state(model.graph),
+    activations = memory.activations(plan, 512), kv = {} }
   for i, bits in ipairs(memory.bits) do
     out.kv[i] = { bits = bits, token = memory.kv(model.graph, 1, bits),
       context = context and memory.kv(model.graph, context, bits) }

@@ -1,4 +1,5 @@
--- model: what perigee.open gives: weights, graph and tokenizer of one model, with eval and generate.
+-- model: what perigee.open returns: weights, graph and tokenizer of one model, with eval and
+-- generate.
 --
 --   local model = assert(perigee.open "examples/moonlet")
 --   local out = model:generate { prompt = "…", max_tokens = 20, on_text = io.write }
@@ -15,8 +16,8 @@ local Model = {}
 Model.__index = Model
 Model.__name = "perigee.Model"
 
---- generation_config.json, else what config.json says, as a table.
-local function generation_config(path)
+--- generation_config.json as a table; empty when there is none.
+local function read_generation_config(path)
   local source = text.read_file(path .. "/generation_config.json")
   local parsed = source and json.decode(source)
   return json.is_object(parsed) and parsed or {}
@@ -28,35 +29,37 @@ local function as_set(ids, set)
   return set
 end
 
---- What a runner is opened with.
+--- The options of a runner.
 local function settings(self, more)
-  local out = { threads = self.options.threads, context = self.options.context, memory = self.options.memory,
-    kv_bits = self.options.kv_bits }
+  local o = self.options
+  local out = { threads = o.threads, context = o.context, memory = o.memory, kv_bits = o.kv_bits }
   for k, v in pairs(more or {}) do out[k] = v end
   return out
 end
 
---- Opens a model directory or a GGUF file. Options: threads, context (tokens at most), memory (bytes at most),
---- kv_bits (32, 16, 8 or 4), architectures (a list; they win over those that ship, see models/init.lua).
+--- Opens a model directory or a GGUF file. Options: threads, context (tokens at most), memory
+--- (bytes at most), kv_bits (32, 16, 8 or 4), architectures (a list; they win over those that ship,
+--- see models/init.lua).
 local function open(path, options)
   local loaded, why = models.load(path, options)
   if not loaded then return nil, why end
-  local generation = generation_config(path)
-  local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph, builder = loaded.builder,
-    config = loaded.config, model_type = loaded.model_type, generation = generation, options = options or {}, stops = {} }, Model)
+  local generation = read_generation_config(path)
+  local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph,
+    builder = loaded.builder, config = loaded.config, model_type = loaded.model_type, generation_config = generation,
+    options = options or {}, stops = {} }, Model)
   local runner, wrong = run.new(self, settings(self))
   if not runner then return nil, ("%s: %s"):format(path, wrong) end
   as_set(generation.eos_token_id or loaded.config.eos_token_id, self.stops)
   return self
 end
 
---- Takes the model's tokenizer, opened by somebody else (beside the loop).
+--- Takes the model's tokenizer, opened elsewhere (off the loop thread).
 function Model:take_tokenizer(tok)
   self.tok = tok
   if not next(self.stops) and tok.eos then self.stops[tok.eos] = true end
 end
 
---- The tokenizer, opened when it is first asked for; nil and why when the model has none.
+--- The tokenizer, opened at the first call; nil and an error if the model has none.
 function Model:tokenizer()
   if not self.tok then
     local tok, why = perigee.tokenizer.open(self.path)
@@ -66,7 +69,7 @@ function Model:tokenizer()
   return self.tok
 end
 
---- Ids of a prompt: a list of ids as it is, text through the tokenizer with the tokens it asks for.
+--- Token ids of a prompt: a list as it is, text through the tokenizer with its special tokens.
 function Model:ids(prompt)
   if type(prompt) == "table" then return prompt end
   local tok, why = self:tokenizer()
@@ -79,8 +82,8 @@ end
 --- A runner of this model; options: taps.
 function Model:runner(options) return assert(run.new(self, settings(self, options))) end
 
---- Runs a prompt (text or ids). Options: tap (names of values), greedy, chunk, last. Returns { logits = tensor, taps =,
---- greedy = ids }.
+--- Runs a prompt (text or ids). Options: tap (names of values), greedy, chunk, last.
+--- Returns { logits = tensor, taps =, greedy = ids }.
 function Model:eval(prompt, options)
   options = options or {}
   local runner = self:runner { taps = options.tap }
@@ -90,20 +93,23 @@ function Model:eval(prompt, options)
   return result
 end
 
---- Many answers at once (engine/batch.lua). Options: sequences, step_tokens, context, cache_tokens, kv_bits, kv_block, stride,
---- cache_bytes, cache_folder, cache_disk_bytes, threads, policy, report.
+--- Many answers at once (engine/batch.lua). Options: sequences, step_tokens, context, cache_tokens,
+--- kv_bits, kv_block, stride, cache_bytes, cache_folder, cache_disk_bytes, threads, policy, report.
 function Model:batch(options)
   return batches.open(self, options)
 end
 
 local generate_keys = { on_text = "call", on_token = "call" }
 
---- Tokens after the prompt until an end token, a stop string, the limit, or the end of the context. Calls on_token(id) and
---- on_text(piece) as they come. Takes what batch:add takes but n; with best_of it is the best of so many answers, and nothing
---- is streamed. Returns { ids =, text =, finish_reason =, prompt_tokens =, completion_tokens =, logprobs = }.
+--- Generates after a prompt until an end token, a stop string, the limit, or the end of the
+--- context. Calls on_token(id) and on_text(piece) as they come. Takes the fields of batch:add
+--- except n; best_of returns the best of that many answers, and nothing is streamed. Returns { ids
+--- =, text =, finish_reason =, prompt_tokens =, completion_tokens =, logprobs = }.
 function Model:generate(given)
   requests.check(given, generate_keys)
-  if given.n and given.n ~= 1 then error(("n is %s: generate gives one answer, a batch gives many"):format(given.n), 0) end
+  if given.n and given.n ~= 1 then
+    error(("n must be 1, got %s: generate returns one answer, a batch many"):format(given.n), 0)
+  end
   local request = {}
   for key, value in pairs(given) do
     if not generate_keys[key] then request[key] = value end
@@ -121,8 +127,9 @@ function Model:generate(given)
   local ok, broken = batch:run()
   if not ok then error(broken, 0) end
   if seq.error then error(seq.error, 0) end
-  return { ids = seq.ids, text = seq.text, finish_reason = seq.finish, prompt_tokens = seq.prompt_tokens,
-    completion_tokens = seq.completion_tokens, logprobs = seq.logprobs }
+  return { ids = seq.ids, text = seq.text, finish_reason = seq.finish,
+    prompt_tokens = seq.prompt_tokens, completion_tokens = seq.completion_tokens,
+    logprobs = seq.logprobs }
 end
 
 function Model:close()

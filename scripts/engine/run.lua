@@ -1,29 +1,32 @@
--- run: a loaded model over token ids in the foreground, one sequence at a time: what eval and experiments use.
+-- run: runs a model over token ids in the foreground, one sequence at a time, for eval and
+-- experiments.
 local perigee = require "perigee"
 local memory = require "engine.memory"
 
-local CHUNK = 512 -- rows of a step, unless something else is asked for; the numbers do not depend on it
-local CONTEXT = 4096 -- of models that do not say how far they reach
+local CHUNK = 512 -- rows of a step by default; the numbers do not depend on it
+local CONTEXT = 4096 -- of models that do not state their own
 
 local Runner = {}
 Runner.__index = Runner
 
---- Options: threads, taps (names of values), context (tokens at most), memory (bytes at most), fusion, kv_bits, kv_block.
---- Returns nil and why when the model cannot have such a context.
+--- Options: threads, taps (names of values), context (tokens at most), memory (bytes at most),
+--- fusion, kv_bits, kv_block. Returns nil and why if the model cannot have such a context.
 local function new(model, options)
   options = options or {}
   local own = model.config.max_position_embeddings
   if options.context and own and options.context > own then
-    return nil, ("a context of %d tokens is more than the model's own of %d"):format(options.context, own)
+    local text = "a context of %d tokens is more than the model's own of %d"
+    return nil, text:format(options.context, own)
   end
-  return setmetatable({ model = model, threads = options.threads, taps = options.taps, memory = options.memory,
-    fusion = options.fusion, kv_bits = options.kv_bits, kv_block = options.kv_block,
-    context = options.context or own or CONTEXT, capacity = 0, rows = 0 }, Runner)
+  return setmetatable({ model = model, threads = options.threads, taps = options.taps,
+    memory = options.memory, fusion = options.fusion, kv_bits = options.kv_bits,
+    kv_block = options.kv_block, context = options.context or own or CONTEXT, capacity = 0,
+    rows = 0 }, Runner)
 end
 
--- ---- memory ----------------------------------------------------------------------------------------------------------
+-- ---- memory -----------------------------------------------------------------------------------
 
---- Bytes that so many tokens and steps of so many rows take.
+--- Bytes for `tokens` cached tokens and steps of o.rows rows.
 local function need(self, tokens, o)
   local graph = self.model.graph
   if not self.floats then
@@ -35,10 +38,11 @@ local function need(self, tokens, o)
 end
 
 local function room(self, tokens, o)
-  return memory.check(need(self, tokens, o), { tokens = tokens, budget = self.memory, weights = self.model.weights.bytes })
+  return memory.check(need(self, tokens, o), { tokens = tokens, budget = self.memory,
+    weights = self.model.weights.bytes })
 end
 
---- The most tokens, from `least` to `most`, that there is room for; nil and why when not even `least`.
+--- The most tokens, from `least` to `most`, that fit; nil and why if not even `least` do.
 local function fitting(self, least, most, o)
   if room(self, most, o) then return most end
   local ok, why = room(self, least, o)
@@ -50,33 +54,42 @@ local function fitting(self, least, most, o)
   return least
 end
 
---- An engine with room for so many tokens; the caches of a smaller one are given up. o: rows of a step at most, outputs
---- among them, least (tokens that will do when there is no room for more). Returns it and the tokens there is room for.
+--- An engine with room for `tokens` tokens; a smaller one is closed with its caches. o: rows of a
+--- step at most, outputs among them, least (the tokens that will do if there is no room for more).
+--- Returns the engine and the tokens that fit.
 local function engine_for(self, tokens, o)
-  if self.engine and tokens <= self.capacity and o.rows <= self.rows then return self.engine, tokens end
+  if self.engine and tokens <= self.capacity and o.rows <= self.rows then
+    return self.engine, tokens
+  end
   self:close()
   local fit, why = fitting(self, o.least or tokens, tokens, o)
   if not fit then error(why, 0) end
   self.capacity, self.rows = math.max(fit, math.min(1024, self.context)), o.rows
-  local engine, failed = perigee.engine.open(self.model.graph, { threads = self.threads, tokens = self.capacity, taps = self.taps,
-    fusion = self.fusion, kv_bits = self.kv_bits, kv_block = self.kv_block })
+  local engine, failed = perigee.engine.open(self.model.graph, { threads = self.threads,
+    tokens = self.capacity, taps = self.taps, fusion = self.fusion, kv_bits = self.kv_bits,
+    kv_block = self.kv_block })
   if not engine then error(failed, 0) end
   self.engine = engine
   return engine, fit
 end
 
--- ---- steps -----------------------------------------------------------------------------------------------------------
+-- ---- steps ------------------------------------------------------------------------------------
 
 local function check_length(self, tokens)
-  if tokens > self.context then error(("%d tokens do not fit: the context holds %d"):format(tokens, self.context), 0) end
+  if tokens > self.context then
+    error(("%d tokens do not fit: the context holds %d"):format(tokens, self.context), 0)
+  end
 end
 
 local function check_ids(engine, ids)
   for i = 1, #ids do
     local id = ids[i]
-    if math.type(id) ~= "integer" then error(("token %d of the prompt is no id: %s"):format(i, tostring(id)), 0) end
+    if math.type(id) ~= "integer" then
+      error(("prompt[%d] must be a token id, got %s"):format(i, tostring(id)), 0)
+    end
     if id < 0 or id >= engine.id_limit then
-      error(("token id %d is out of range: the vocabulary has %d"):format(id, engine.id_limit), 0)
+      local text = "prompt[%d]: token id must be between 0 and %d, got %d"
+      error(text:format(i, engine.id_limit - 1, id), 0)
     end
   end
 end
@@ -87,11 +100,12 @@ end
 
 --- One piece of the prompt.
 local function feed(engine, seq, ids, options)
-  local ok, why = engine:step { { seq = seq, ids = ids, outputs = options.outputs, rope_length = options.rope_length } }
+  local ok, why = engine:step { { seq = seq, ids = ids, outputs = options.outputs,
+    rope_length = options.rope_length } }
   if not ok then error(why, 0) end
 end
 
---- f(seq) with a new sequence of the engine, which is gone afterwards; raises what f raises.
+--- Calls f(seq) with a new sequence of the engine and removes it afterwards; raises what f raises.
 local function with_sequence(engine, f)
   local seq, why = engine:add()
   if not seq then error(why, 0) end
@@ -101,15 +115,17 @@ local function with_sequence(engine, f)
   return result
 end
 
---- Runs the prompt and, with `greedy`, so many more tokens. Options: greedy, chunk (tokens of a step at most), last (logits of
---- so many last rows; all by default). Returns { logits = tensor, greedy = {ids}, taps = {name = tensor} }.
+--- Runs the prompt and generates `greedy` more tokens. Options: greedy, chunk (rows of a step at
+--- most), last (logits of this many last rows; all by default). Returns { logits = tensor, greedy =
+--- {ids}, taps = {name = tensor} }.
 function Runner:eval(ids, options)
   options = options or {}
   local n, more, chunk = #ids, options.greedy or 0, options.chunk or CHUNK
   if n == 0 then error("no tokens", 0) end
   check_length(self, n + more)
   local keep = math.min(options.last or n, n)
-  local engine = engine_for(self, n + more, { rows = math.min(n, chunk), outputs = math.min(keep, chunk) })
+  local engine = engine_for(self, n + more, { rows = math.min(n, chunk),
+    outputs = math.min(keep, chunk) })
   check_ids(engine, ids)
   return with_sequence(engine, function(seq)
     local pieces, taps = {}, {}

@@ -149,7 +149,7 @@ local function swap(self, new)
   hand_over(old, new)
   if old and old.policy ~= new.policy then
     for _, entry in ipairs(entries_of(self.app)) do
-      if entry.batch then entry.batch.policy:reload(new:schedule()) end
+      if entry.batch then entry.batch.scheduler:reload(new:schedule()) end
     end
   end
   self.before = old and old.snapshot

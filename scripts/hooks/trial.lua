@@ -12,11 +12,12 @@
 --   try.http = function(options) … end     answers perigee.http.request; try.said: what was logged; try.counted: metrics
 --
 -- Nothing leaves the process: perigee.sleep does not sleep, http.request asks try.http, logs and metrics are kept in the kit.
--- A policy is tried on two steps of ours first (policy/selftest.lua), whether it has a self-test or not.
+-- A policy is tried on two steps of ours first (engine/policy_selftest.lua), whether it has a self-test or not.
 local perigee = require "perigee"
 local phases = require "hooks.phases"
-local policy = require "policy"
-local policy_steps = require "policy.selftest"
+local policy_selftest = require "engine.policy_selftest"
+local scheduler = require "engine.scheduler"
+local steps = require "engine.step"
 local text = require "lib.text"
 
 local trial = { DEADLINE_MS = 500, MEMORY = 64 << 20 }
@@ -67,7 +68,7 @@ local function new_step(sequences, options)
     seq.id, seq.prompt, seq.tag = seq.id or i, seq.prompt or seq.left, seq.tag or {}
     list[i] = seq
   end
-  return policy.step(list, filled(options, { tokens = 64, free = 4096, timing = {} }))
+  return steps.new(list, filled(options, { tokens = 64, free = 4096, timing = {} }))
 end
 
 local bytes_vocab = {
@@ -159,7 +160,7 @@ function trial.run(unit, definition, config)
   local n = #cases
   if unit.kind == "policy" then
     table.insert(cases, 1, { nil, function(kit)
-      policy_steps.run({ schedule = unit.hooks.schedule, self = kit.self }, { deadline_ms = policy.DEADLINE_MS })
+      policy_selftest.run({ schedule = unit.hooks.schedule, self = kit.self }, { deadline_ms = scheduler.DEADLINE_MS })
     end })
   end
   for _, case in ipairs(cases) do

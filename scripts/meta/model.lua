@@ -1,30 +1,31 @@
 ---@meta
 
----What perigee.open gives.
+---What perigee.open returns.
 ---@class perigee.Model
 ---@field path string
----@field config table           One view of config.json in any dialect: heads, layers, rope, …
+---@field config table  config.json in one form, whatever its dialect: heads, layers, rope, …
+---@field generation_config table  generation_config.json; empty when there is none.
 ---@field weights perigee.Weights
 ---@field graph perigee.Graph
----@field builder table          What the graph was built with (models/core/graph.lua): more can be added to it, and tapped.
+---@field builder table  What the graph was built with (models/core/graph.lua); it can be extended and tapped.
 local Model = {}
 
----The tokenizer; nil and why when the model has none.
+---The tokenizer; nil and an error if the model has none.
 ---@return perigee.Tokenizer? tokenizer
 ---@return perigee.Error? err
 function Model:tokenizer() end
 
----Takes the model's tokenizer, opened by somebody else.
+---Takes the model's tokenizer, opened elsewhere.
 ---@param tok perigee.Tokenizer
 function Model:take_tokenizer(tok) end
 
----Ids of a prompt: a list as it is, text through the tokenizer.
+---Token ids of a prompt: a list as it is, text through the tokenizer.
 ---@param prompt string|integer[]
 ---@return integer[]
 function Model:ids(prompt) end
 
----Runs a prompt. tap: names of values to return; greedy: so many more tokens; chunk: tokens of a step at most; last: logits
----of so many last rows (all).
+---Runs a prompt. tap: names of values to return; greedy: tokens to generate; chunk: rows of a step at most;
+---last: logits of this many last rows (all).
 ---@param prompt string|integer[]
 ---@param options? { tap?: string[], greedy?: integer, chunk?: integer, last?: integer }
 ---@return { logits: perigee.Tensor, taps: table<string, perigee.Tensor>, greedy: integer[] }
@@ -33,30 +34,32 @@ function Model:eval(prompt, options) end
 ---@class perigee.Request: perigee.BatchRequest
 ---@field prompt string|integer[]
 ---@field bad_words? (string|integer[])[]
----@field stop_token_ids? integer[]   Another name of stop_ids.
----@field logprobs? boolean|integer   true: the logprob of each token; a number: as top_logprobs.
+---@field stop_token_ids? integer[]  Another name of stop_ids.
+---@field logprobs? boolean|integer  true: the logprob of each token; a number: as top_logprobs.
+---@field force? integer[]  The first tokens of the answers.
 ---@field on_token? fun(event: perigee.BatchEvent, seq: perigee.Sequence)
 ---@field on_done? fun(seq: perigee.Sequence)
----@field tag? any                    Of the caller: on the seq, and in what policies see of it.
----@field watch? boolean              Never granted ahead: what on_token does to the seq holds from the next token on.
+---@field tag? any  The caller's: on the sequence, and visible to policies.
+---@field watch? boolean  Never granted ahead: what on_token does to the sequence affects the next token.
 
----Many answers at once.
----@param options? { sequences?: integer, step_tokens?: integer, context?: integer, cache_tokens?: integer, kv_bits?: integer, policy?: function, share?: perigee.Batch }
+---Many answers at once. Options: those of perigee.batch.open except tokenizer and end_ids, with
+---cache_tokens by default as many as the sequences can use and memory permits; policy; report.
+---@param options? table
 ---@return perigee.Batch? batch
 ---@return perigee.Error? err
 function Model:batch(options) end
 
----Tokens after a prompt until an end token, a stop string, max_tokens, or the end of the context. Takes what batch:add
----takes but n, with on_text(piece), and on_token(id).
+---Generates after a prompt until an end token, a stop string, max_tokens or the end of the context. Takes
+---the fields of batch:add except n, on_text(piece), and on_token(id).
 ---@param request table
 ---@return { text: string, ids: integer[], finish_reason: string, prompt_tokens: integer, completion_tokens: integer, logprobs?: table }
 function Model:generate(request) end
 
----What model:batch gives. Sequences and their events, in the foreground or on the engine thread.
+---What model:batch returns: sequences and their events, in the foreground or on the engine thread.
 ---@class perigee.Batch
 local Batch = {}
 
----Adds a request; gives its sequences, n of them.
+---Adds a request; returns its sequences, n of them.
 ---@param request perigee.Request
 ---@return perigee.Sequence? seq
 ---@return perigee.Sequence|perigee.Error ...
@@ -68,7 +71,7 @@ function Batch:add(request) end
 ---@return integer|perigee.Error ran_or_err
 function Batch:step(grants) end
 
----Steps in the foreground until every seq is done.
+---Steps in the foreground until every sequence is done.
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Batch:run() end
@@ -79,92 +82,123 @@ function Batch:run() end
 ---@return perigee.Error? err
 function Batch:start(policy) end
 
----Back to the foreground, after the step that runs.
+---Back to the foreground, after the running step.
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Batch:stop() end
 
+---The sequences that are not done.
 ---@return perigee.SeqInfo[]
 function Batch:sequences() end
 
+---Counters (perigee.BatchCore.stats), with lua (seconds in policies) and histogram (steps by milliseconds).
 ---@return table
 function Batch:stats() end
 
+---The last steps (perigee.BatchTrace), each with lua: seconds in the policy.
 ---@param most? integer
 ---@return table[]
 function Batch:trace(most) end
 
+---Tokens that fit into free and evictable blocks of the KV cache, and into all blocks.
 ---@return integer free
 ---@return integer all
 function Batch:room() end
 
----Reads what seq:save wrote into the prefix cache. On the engine thread the result comes to the callback.
+---Protects what the prefix cache has of a prompt from eviction; off: no longer.
+---@param prompt string|integer[]
+---@param options? { off?: boolean, salt?: integer }
+---@return integer|boolean|nil tokens
+---@return perigee.Error? err
+function Batch:pin(prompt, options) end
+
+---Reads a file of seq:save into the prefix cache. On the engine thread the result comes to the callback.
 ---@param path string
 ---@param callback? fun(ok: boolean?, err: perigee.Error?)
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Batch:load(path, callback) end
 
----Lets go of everything; sequences that are not done never will be.
+---Frees everything; sequences that are not done never will be.
 function Batch:close() end
 
----One answer.
+---One answer. Its methods are the commands of perigee.BatchCore.command about a sequence, and more.
 ---@class perigee.Sequence
----@field id integer             Its number.
----@field tag? any               Of its request.
----@field ids integer[]          So far.
----@field text string            When it is done.
----@field finish? string         "stop", "length", "cancel" or "error".
----@field error? string
----@field stop? integer          Which stop string ended it.
+---@field id integer  Its number.
+---@field tag? any  Of its request.
+---@field ids integer[]  Tokens so far.
+---@field text string  When it is done.
+---@field finish? string  "stop", "length", "cancel" or "error".
+---@field error? perigee.Error
+---@field stop? integer  Which stop string ended it.
 ---@field prompt_tokens? integer
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
 ---@field logprobs? { id: integer, logprob: number, top?: table }[]
 local Sequence = {}
 
----A copy that goes on with another seed.
+---A copy that continues with another seed.
 ---@param seed? integer
 ---@return perigee.Sequence? seq
 ---@return perigee.Error? err
 function Sequence:fork(seed) end
 
----Forgets generated tokens behind the first n of prompt and answer together.
+---Drops generated tokens after the first n of prompt and answer together.
 ---@param n integer
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:trim(n) end
 
----The next tokens are these.
+---Its next tokens are these.
 ---@param ids integer[]
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:force(ids) end
 
 ---Replaces its logit_bias.
 ---@param bias table<integer, number>
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:bias(bias) end
 
 ---Keeps the logits of its steps from now on, or no longer.
 ---@param keep? boolean
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:keep_logits(keep) end
 
----Lets a held seq go on, as it would have gone, or with a bias, bans or tokens of the caller's for this draw.
+---Continues a held sequence, as it would have continued or with a bias, bans or tokens for this draw.
 ---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
 ---@return boolean? ok
 ---@return perigee.Error? err
 function Sequence:sample(how) end
 
----Those of its last step, when they are kept or it is held.
+---The logits of its last step, if they were kept or it is held. Entry i belongs to token id i - 1.
 ---@return perigee.Tensor?
 function Sequence:logits() end
+
+---The token id with the highest of these logits.
+---@return integer?
+function Sequence:best() end
 
 ---Writes its caches to a file. On the engine thread the result comes to the callback.
 ---@param path string
 ---@param callback? fun(ok: boolean?, err: perigee.Error?)
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:save(path, callback) end
 
+---Ends it.
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:cancel() end
 
+---Frees its caches; it waits again, with its tokens.
+---@return boolean? ok
+---@return perigee.Error? err
 function Sequence:preempt() end
 
----Lets go of everything.
+---Frees everything.
 function Model:close() end
 
 return Model

@@ -84,7 +84,7 @@ function Queue:count(filter) end
 ---@return number
 function Queue:eta() end
 
----@class perigee.Step  One step of a batch, as a policy sees it; see scripts/policy/init.lua.
+---@class perigee.Step  One step of a batch, as a policy sees it; see scripts/engine/step.lua.
 ---@field tokens integer    It may hold.
 ---@field left integer      Not given yet.
 ---@field timing table      What steps took lately: decode, read.

@@ -46,7 +46,7 @@ end
 --- Seconds for so many tokens, as steps were lately.
 local function seconds(batch, tokens)
   local stats = batch:stats()
-  local done, took = stats.read_tokens + stats.written_tokens, stats.plan + stats.compute + stats.sample
+  local done, took = stats.prefill_tokens + stats.decode_tokens, stats.schedule + stats.compute + stats.sample
   local each = done > 0 and took / done or 0
   return math.max(LEAST_S, math.min(MOST_S, math.ceil(tokens * each)))
 end

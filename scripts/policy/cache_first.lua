@@ -1,6 +1,7 @@
--- cache_first: among requests that wait, the one with most of its prompt in the prefix cache goes first, before something
--- else pushes it out. Good for agents and long documents that are asked about again and again. Who has waited for
--- patience_s comes before that, oldest first, so nobody waits for ever.
+-- cache_first: of the waiting requests, the one with most of its prompt in the prefix cache goes
+-- first, before that prefix is evicted. Good for agents and for repeated questions about long
+-- documents. Requests that have waited for patience_s come before all others, oldest first, so none
+-- waits forever.
 return {
   name = "cache_first",
   version = 1,
@@ -15,8 +16,9 @@ return {
   end,
 
   selftest = {
-    ["the longest cached beginning first, but not before who waits too long"] = function(try)
-      local sequences = { { state = "waiting", left = 80, cached = 0 }, { state = "waiting", left = 20, cached = 60 },
+    ["the longest cached prefix first, but after requests that waited too long"] = function(try)
+      local sequences = { { state = "waiting", left = 80, cached = 0 },
+        { state = "waiting", left = 20, cached = 60 },
         { state = "waiting", left = 80, cached = 0, age = 20 } }
       local step = try.step(sequences, { tokens = 130 })
       try.schedule(step)

@@ -1,8 +1,9 @@
--- fair: keys share the machine by weight. What a key used counts against it and is forgotten by half every half_life_s, so who
--- has used little goes first, and who floods the queue waits for itself. Being away earns nothing: who comes back starts
--- level with the one who has used least among those who are here.
+-- fair: API keys share the machine by weight. The tokens that a key has used count against it, and
+-- half of them are forgotten every half_life_s. So keys that used little go first, and a key that
+-- floods the queue waits for itself. Being away earns nothing: a key that comes back starts level
+-- with the one that has used least among the active keys.
 --
--- The key is tag.key: the name of the API key. Weights of keys stand in the config; the others have weights.default.
+-- The key is tag.key, the name of the API key. Its weight is in the config, or weights.default.
 
 local function key_of(seq) return seq.tag.key or "" end
 
@@ -40,15 +41,20 @@ return {
   end,
 
   selftest = {
-    ["over many steps, keys get what their weights say"] = function(try)
+    ["over many steps, keys get tokens by their weights"] = function(try)
       try.self.config.weights = { default = 1, gold = 4 }
       local got = { gold = 0, tin = 0 }
       for _ = 1, 200 do
         local sequences = {}
-        for i = 1, 8 do sequences[i] = { state = "waiting", left = 16, tag = { key = i % 2 == 0 and "gold" or "tin" } } end
+        for i = 1, 8 do
+          sequences[i] = { state = "waiting", left = 16,
+            tag = { key = i % 2 == 0 and "gold" or "tin" } }
+        end
         local step = try.step(sequences, { tokens = 16 })
         try.schedule(step)
-        for i, seq in ipairs(sequences) do got[seq.tag.key] = got[seq.tag.key] + (step.given[i] or 0) end
+        for i, seq in ipairs(sequences) do
+          got[seq.tag.key] = got[seq.tag.key] + (step.given[i] or 0)
+        end
       end
       local ratio = got.gold / got.tin
       assert(ratio > 3.5 and ratio < 4.5, "got " .. ratio)

@@ -33,7 +33,7 @@ end
 local function observe_speed(entry, now)
   local stats, seen = entry.batch:stats(), seen_of(entry)
   local ring = seen.ring
-  ring[#ring + 1] = { at = now, read = stats.read_tokens, written = stats.written_tokens }
+  ring[#ring + 1] = { at = now, read = stats.prefill_tokens, written = stats.decode_tokens }
   if #ring > WINDOW + 1 then table.remove(ring, 1) end
   local first, last = ring[1], ring[#ring]
   local seconds = last.at - first.at
@@ -68,7 +68,7 @@ local function set_memory(app)
 end
 
 -- Family, field of batch:stats(); and of its prefix.
-local counters = { { "prefill_tokens", "read_tokens" }, { "decode_tokens", "written_tokens" }, { "steps", "steps" },
+local counters = { { "prefill_tokens", "prefill_tokens" }, { "decode_tokens", "decode_tokens" }, { "steps", "steps" },
   { "preempted", "preempted" }, { "running", "running" }, { "waiting", "waiting" } }
 local prefix_counters = { { "cache_lookups", "lookups" }, { "cache_hits", "hits" }, { "cache_evictions", "evictions" } }
 
@@ -77,8 +77,8 @@ local function set_batch(app, entry)
   local stats = entry.batch:stats()
   for _, c in ipairs(counters) do m[c[1]]:set(stats[c[2]], labels) end
   for _, c in ipairs(prefix_counters) do m[c[1]]:set(stats.prefix[c[2]], labels) end
-  for _, part in ipairs { "plan", "compute", "sample", "lua" } do
-    m.step_seconds:set(stats[part], { model = entry.name, part = part })
+  for part, field in pairs { plan = "schedule", compute = "compute", sample = "sample", lua = "lua" } do
+    m.step_seconds:set(stats[field], { model = entry.name, part = part })
   end
   m.cache_bytes:set(stats.prefix.bytes, { model = entry.name, place = "memory" })
   m.cache_bytes:set(stats.prefix.disk_bytes, { model = entry.name, place = "disk" })
@@ -120,7 +120,7 @@ local function batch_object(entry)
   local stats, free, all = entry.batch:stats(), entry.batch:room()
   local speed = seen_of(entry).speed
   return json.object { { "running", stats.running }, { "waiting", stats.waiting }, { "steps", stats.steps },
-    { "prefill_tokens", stats.read_tokens }, { "decode_tokens", stats.written_tokens },
+    { "prefill_tokens", stats.prefill_tokens }, { "decode_tokens", stats.decode_tokens },
     { "cached_tokens", stats.cached_tokens }, { "finished", stats.finished }, { "cancelled", stats.cancelled },
     { "failed", stats.failed }, { "preempted", stats.preempted }, { "prefill_tokens_per_s", speed.prefill },
     { "decode_tokens_per_s", speed.decode }, { "cache_tokens", all }, { "cache_tokens_free", free },

@@ -1,7 +1,7 @@
-/* batch_help.h - small models made by hand, a small tokenizer, and an oracle that knows no batches.
+/* batch_help.h - small hand-built models, a small tokenizer, and an oracle that knows no batches.
  *
- * The oracle computes the logits behind a list of tokens with caches of its own, in one step, from nothing. Whatever a
- * batch does must give the same bits. */
+ * The oracle computes the logits after a list of tokens with its own caches, in one step, from
+ * nothing. Whatever a batch does must give the same bits. */
 #ifndef BATCH_HELP_H
 #define BATCH_HELP_H
 
@@ -20,7 +20,7 @@ typedef struct model {
   pe_tokenizer *tokenizer;
 } model;
 
-/* ---- a model --------------------------------------------------------------------------------------------------- */
+/* ---- a model ------------------------------------------------------------------------------- */
 
 static const pe_weight_shape shapes[] = {
     {"embed", 2, {VOCAB, HIDDEN}, .dtype = PE_F32}, {"head", 2, {VOCAB, HIDDEN}, .dtype = PE_F32},
@@ -122,7 +122,9 @@ static void build(model *m, kind k) {
   m->graph->output = x;
 }
 
-/* ---- a tokenizer: every id has a text, some of them are parts of others, two are halves of one character ---------- */
+/* ---- a tokenizer with a text for every id -------------------------------------------------- */
+
+/* Some texts are parts of others, and two are halves of one character. */
 
 static const char *const words[VOCAB] = {
     "a", "b",       "c",       "d",  "e",  "f",  "ab", "bc", "cd", "abc", "\\u0120x", "y",
@@ -170,7 +172,7 @@ static void model_close(model *m) {
       pe_graph_release(m->graph), pe_weights_release(m->weights);
 }
 
-/* ---- the oracle ------------------------------------------------------------------------------------------------ */
+/* ---- the oracle ---------------------------------------------------------------------------- */
 
 typedef struct oracle {
   pe_kv *kv;
@@ -194,7 +196,7 @@ static inline void oracle_close(oracle *o) {
       pe_kv_close(o->kv);
 }
 
-/* Behind these tokens, of which the first `prompt` are the prompt; valid until the next call. */
+/* After these tokens, of which the first `prompt` are the prompt; valid until the next call. */
 static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_t count,
                                          int32_t prompt) {
   pe_error err;
@@ -209,7 +211,33 @@ static inline const float *oracle_logits(oracle *o, const int32_t *token, int32_
   return pe_device_logits(o->exec, 0);
 }
 
-/* ---- chance ---------------------------------------------------------------------------------------------------- */
+/* ---- commands that make sequences ---------------------------------------------------------- */
+
+static inline pe_status batch_add(pe_batch *b, const pe_request *r, pe_seq_id *first,
+                                  pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_batch_do(b, &(pe_command){PE_DO_ADD, .request = r}, &reply, err);
+  if (!rc) *first = reply.first;
+  return rc;
+}
+
+static inline pe_status batch_fork(pe_batch *b, pe_seq_id parent, uint64_t seed, pe_seq_id *out,
+                                   pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_batch_do(b, &(pe_command){PE_DO_FORK, parent, .seed = seed}, &reply, err);
+  if (!rc) *out = reply.first;
+  return rc;
+}
+
+static inline int32_t batch_pin(pe_batch *b, pe_ids_view prompt, uint64_t salt, bool pin) {
+  pe_reply reply;
+  pe_error err;
+  pe_command c = {PE_DO_PIN, .pin = {.prompt = prompt, .salt = salt, .off = !pin}};
+  CHECK_OK(pe_batch_do(b, &c, &reply, &err), err);
+  return reply.found;
+}
+
+/* ---- chance -------------------------------------------------------------------------------- */
 
 static uint64_t chance_state = 1;
 

@@ -1,4 +1,5 @@
-/* batch_run.h - running batches in tests: requests, steps for everybody, answers collected from the events. */
+/* batch_run.h - running batches in tests: requests, steps for everybody, answers collected from the
+ * events. */
 #ifndef BATCH_RUN_H
 #define BATCH_RUN_H
 
@@ -6,12 +7,12 @@
 
 enum { ANSWERS = 160, LONGEST = 64 };
 
-typedef struct answer { /* what came as events, by row id */
+typedef struct answer { /* what came as events, by sequence id */
   int32_t token[LONGEST], count;
   pe_buf text;
   pe_finish finish;
   int32_t stop_index, prompt, generated, cached;
-  char error[200];
+  pe_error error;
 } answer;
 
 static model m;
@@ -21,7 +22,7 @@ static const int32_t end_ids[] = {END};
 
 static pe_batch_options options(void) {
   return (pe_batch_options){.tokenizer = m.tokenizer,
-                            .rows = 8,
+                            .sequences = 8,
                             .step_tokens = 16,
                             .context = 48,
                             .cache_tokens = 512,
@@ -52,39 +53,38 @@ static void collect(void) {
   const pe_event *e;
   int32_t n = pe_batch_events(b, &e);
   for (; n-- > 0; e++) {
-    answer *a = &answers[e->row];
+    answer *a = &answers[e->seq];
     if (e->token) a->token[a->count++] = e->choice.id;
     if (e->text.len) pe_buf_put(&a->text, e->text.at, e->text.len, NULL);
     if (!e->finish) continue;
     CHECK_INT(a->finish, PE_FINISH_NONE);
     a->finish = e->finish, a->stop_index = e->stop_index, a->prompt = e->prompt,
     a->generated = e->generated, a->cached = e->cached;
-    if (e->error) snprintf(a->error, sizeof a->error, "%s", e->error);
+    if (e->error) a->error = *e->error;
   }
 }
 
-/* One step in which every row may do so many tokens, youngest first or last. */
+/* One step in which every sequence gets `tokens` tokens, the youngest first or last. */
 static int32_t step(int32_t tokens, bool backwards) {
   pe_seq_info info[ANSWERS];
   pe_grant grant[ANSWERS];
   pe_error err;
-  int32_t rows = pe_batch_rows(b, info, ANSWERS), ran = 0;
-  for (int32_t i = 0; i < rows; i++)
-    grant[i] = (pe_grant){info[backwards ? rows - 1 - i : i].row, tokens};
-  CHECK_OK(pe_batch_step(b, grant, rows, &ran, &err), err);
+  int32_t n = pe_batch_sequences(b, info, ANSWERS), ran = 0;
+  for (int32_t i = 0; i < n; i++) grant[i] = (pe_grant){info[backwards ? n - 1 - i : i].id, tokens};
+  CHECK_OK(pe_batch_step(b, grant, n, &ran, &err), err);
   collect();
   return ran;
 }
 
 static void finish(int32_t tokens) {
-  for (int i = 0; i < 2000 && pe_batch_rows(b, NULL, 0); i++) step(tokens, i % 2);
-  CHECK_INT(pe_batch_rows(b, NULL, 0), 0);
+  for (int i = 0; i < 2000 && pe_batch_sequences(b, NULL, 0); i++) step(tokens, i % 2);
+  CHECK_INT(pe_batch_sequences(b, NULL, 0), 0);
 }
 
 static pe_seq_id add(const pe_request *r) {
   pe_error err;
   pe_seq_id id = 0;
-  CHECK_OK(pe_batch_add(b, r, &id, &err), err);
+  CHECK_OK(batch_add(b, r, &id, &err), err);
   return id;
 }
 
@@ -124,7 +124,7 @@ static inline void check_answer(const char *what, const answer *a, const answer 
          pe_finish_name(w->finish), (int)w->text.len, w->text.data);
 }
 
-/* Runs a request alone in a batch of its own. Gives; free the text. */
+/* Runs a request alone in its own batch. Gives; free the text. */
 static inline answer alone(const pe_request *r, const pe_batch_options *o) {
   pe_batch *was = b;
   answer out = {0};

@@ -1,12 +1,14 @@
-/* test_batch.c - the batch generator, one property at a time: rows together, memory, the prefix cache, refusals, counters
- * (test_batch_rows.c has what happens to one row, test_batch_random.c mixes it all). */
+/* test_batch.c - the batch generator, one property at a time: sequences together, memory, the
+ * prefix cache, refusals, counters (test_batch_seqs.c has what happens to one sequence,
+ * test_batch_random.c mixes it all). */
 #include "batch_run.h"
 
 #include <unistd.h>
 
-/* ---- rows together --------------------------------------------------------------------------------------------- */
+/* ---- sequences together -------------------------------------------------------------------- */
 
-/* Different requests join at different steps, with every grant size; each answer is what it is alone. */
+/* Different requests join at different steps, with every grant size; each answer is what it is
+ * alone. */
 static void test_mixture(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int32_t tokens = 1; tokens < 20; tokens += 6) {
@@ -39,14 +41,14 @@ static void test_choices(void) {
     pe_batch_stats s;
     pe_request r = request(17, 6);
     r.n = 12, r.sampling.temperature = 1.5f,
-    r.sampling.seed = 40; /* more choices than rows can run */
+    r.sampling.seed = 40; /* more choices than sequences can run */
     if (!batch_open(&o)) return;
     pe_seq_id id = add(&r);
     pe_seq_info info;
     CHECK(pe_batch_info(b, id + 3, &info) && info.follows && info.choice == 3 && info.left == 0);
     finish(100);
     pe_batch_stat(b, &s);
-    CHECK_INT(s.read_tokens,
+    CHECK_INT(s.prefill_tokens,
               17 * 5); /* by the first, for eight; and by the four that found no place */
     CHECK_INT(s.finished, 12);
     for (int i = 0; i < 12; i++) {
@@ -72,8 +74,8 @@ static void test_first_choice_leaves(void) {
   if (!batch_open(&o)) return;
   pe_seq_id id = add(&r);
   step(5, false);
-  pe_batch_cancel(b, id);
-  pe_batch_cancel(b, id); /* twice is once */
+  pe_batch_do(b, &(pe_command){.verb = PE_DO_CANCEL, .seq = id}, NULL, NULL);
+  pe_batch_do(b, &(pe_command){.verb = PE_DO_CANCEL, .seq = id}, NULL, NULL); /* twice is once */
   collect();
   CHECK_INT(answers[id].finish, PE_FINISH_CANCEL);
   CHECK(pe_batch_info(b, id, &info) && info.state == PE_SEQ_DONE && info.bytes == 0);
@@ -86,16 +88,16 @@ static void test_first_choice_leaves(void) {
   batch_close(), model_close(&m);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------- */
 
-/* Two rows that do not fit together: the younger one is preempted, and nobody can tell. */
+/* Two sequences that do not fit together: the younger one is preempted, and its answer does not change. */
 static void test_preemption(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int cache = 0; cache < 2; cache++) {
       if (!model_open(&m, k, 1)) return;
       pe_batch_options o = options(), large = options();
       pe_batch_stats s;
-      o.rows = 2, o.cache_tokens = 28, o.prefix.budget = cache ? 1 << 20 : 0;
+      o.sequences = 2, o.cache_tokens = 28, o.prefix.budget = cache ? 1 << 20 : 0;
       pe_request r[2] = {request(10, 25), request(8, 25)};
       r[0].sampling.temperature = r[1].sampling.temperature = 1.2f, r[1].sampling.seed = 5;
       if (!batch_open(&o)) return;
@@ -123,7 +125,9 @@ static void test_preempt_by_hand(void) {
     pe_seq_id id = add(&r);
     for (int i = 0; i < 6; i++) {
       step(7, false);
-      pe_batch_preempt(b, id), pe_batch_preempt(b, id), pe_batch_preempt(b, 1000);
+      pe_batch_do(b, &(pe_command){.verb = PE_DO_PREEMPT, .seq = id}, NULL, NULL),
+          pe_batch_do(b, &(pe_command){.verb = PE_DO_PREEMPT, .seq = id}, NULL, NULL),
+          pe_batch_do(b, &(pe_command){.verb = PE_DO_PREEMPT, .seq = 1000}, NULL, NULL);
       CHECK(pe_batch_info(b, id, &info) && info.state == PE_SEQ_WAITING && info.past == 0);
       CHECK_INT(info.left, info.prompt + info.generated);
       CHECK_INT(b->kv->used[0], 0);
@@ -137,7 +141,7 @@ static void test_preempt_by_hand(void) {
   }
 }
 
-/* Memory for one row at a time: a row that would not fit beside another stays outside. */
+/* Memory for one sequence at a time: a sequence that would not fit next to another stays outside. */
 static void test_admission(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -145,14 +149,14 @@ static void test_admission(void) {
   pe_seq_info info;
   pe_error err;
   pe_seq_id none = 0;
-  o.rows = 2, o.cache_tokens = 12; /* and one block for each sequence: 24 tokens */
+  o.sequences = 2, o.cache_tokens = 12; /* and one block for each sequence: 24 tokens */
   pe_request r = request(16, 4), large = request(16, 12);
   if (!batch_open(&o)) return;
   pe_batch_room(b, &room, &all);
   CHECK_INT(all, 24);
   CHECK_INT(room, 24);
-  CHECK_FAILS(pe_batch_add(b, &large, &none, &err), PE_ELIMIT, err,
-              "needs room for 27 tokens, and the cache has room for 24");
+  CHECK_FAILS(batch_add(b, &large, &none, &err), PE_ELIMIT, err,
+              "needs a KV cache of 27 tokens, the whole cache has 24");
   pe_seq_id first = add(&r), second = add(&r);
   step(100, false);
   pe_batch_room(b, &room, &all);
@@ -164,19 +168,19 @@ static void test_admission(void) {
   batch_close(), model_close(&m);
 }
 
-/* What is pinned cannot be had by eviction: it is no room, whether a row shares it or not. */
+/* Pinned blocks cannot be evicted, so they are not room, whether a sequence shares them or not. */
 static void test_pinned_room(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
   int64_t room, all;
-  o.rows = 2, o.cache_tokens = 24, o.prefix.budget = 1 << 20; /* 36 tokens in blocks of 4 */
+  o.sequences = 2, o.cache_tokens = 24, o.prefix.budget = 1 << 20; /* 36 tokens in blocks of 4 */
   pe_request r = request(12, 1), again = request(12, 4);
   if (!batch_open(&o)) return;
   add(&r);
   finish(100);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all);
-  CHECK_INT(pe_batch_pin(b, r.prompt, 0, true), 12);
+  CHECK_INT(batch_pin(b, r.prompt, 0, true), 12);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all - 12);
   add(&again);
@@ -184,19 +188,19 @@ static void test_pinned_room(void) {
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all - 12);
   finish(100);
-  CHECK_INT(pe_batch_pin(b, r.prompt, 1, false), 0); /* of another tenant */
-  CHECK_INT(pe_batch_pin(b, r.prompt, 0, false), 12);
+  CHECK_INT(batch_pin(b, r.prompt, 1, false), 0); /* of another tenant */
+  CHECK_INT(batch_pin(b, r.prompt, 0, false), 12);
   pe_batch_room(b, &room, &all);
   CHECK_INT(room, all);
   batch_close(), model_close(&m);
 }
 
-/* A block that is pinned in the prefix cache can be had by nobody: the row ends and says why. */
+/* A pinned block of the prefix cache cannot be used: the sequence ends with an error that explains it. */
 static void test_no_room_alone(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
   int32_t found = 0;
-  o.rows = 1, o.cache_tokens = 16, o.prefix.budget = 1 << 20; /* 24 tokens */
+  o.sequences = 1, o.cache_tokens = 16, o.prefix.budget = 1 << 20; /* 24 tokens */
   pe_request r = request(12, 1), other = request(16, 1), small = request(6, 2);
   if (!batch_open(&o)) return;
   add(&r);
@@ -207,15 +211,16 @@ static void test_no_room_alone(void) {
   pe_seq_id id = add(&other), next = add(&small);
   finish(100);
   CHECK_INT(answers[id].finish, PE_FINISH_ERROR);
-  if (!strstr(answers[id].error, "has no room, even alone"))
-    check_failures++, printf("    error is \"%s\"\n", answers[id].error);
+  if (!strstr(answers[id].error.text, "no room for token"))
+    check_failures++, printf("    error is \"%s\"\n", answers[id].error.text);
   CHECK_INT(answers[next].finish, PE_FINISH_LENGTH);
   batch_close(), model_close(&m);
 }
 
-/* ---- the prefix cache ------------------------------------------------------------------------------------------ */
+/* ---- the prefix cache ---------------------------------------------------------------------- */
 
-/* The second time all but one token is found; a longer prompt resumes at the boundary or the end; nothing else changes. */
+/* The second time all but one token is found; a longer prompt resumes at the boundary or the end;
+ * nothing else changes. */
 static void test_warm(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -254,7 +259,8 @@ static void test_warm(void) {
   }
 }
 
-/* The next turn of a conversation begins with the last prompt and its answer, whose last token was never computed. */
+/* The next turn of a conversation begins with the last prompt and its answer, whose last token was
+ * never computed. */
 static void test_turns(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -288,9 +294,10 @@ static void test_save_and_load(void) {
     pe_request r = request(14, 8);
     if (!batch_open(&o)) return;
     pe_seq_id id = add(&r);
-    CHECK_FAILS(pe_batch_save(b, id, path, &err), PE_EARG, err, "nothing that could be saved");
+    CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_SAVE, id, .path = path}, NULL, &err), PE_EARG,
+                err, "has computed nothing yet");
     step(9, false);
-    CHECK_OK(pe_batch_save(b, id, path, &err), err);
+    CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_SAVE, id, .path = path}, NULL, &err), err);
     pe_seq_info info;
     CHECK(pe_batch_info(b, id, &info));
     finish(100);
@@ -298,7 +305,7 @@ static void test_save_and_load(void) {
     answers[id] = (answer){0};
     batch_close();
     if (!batch_open(&o)) return;
-    CHECK_OK(pe_batch_load(b, path, &err), err);
+    CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_LOAD, .path = path}, NULL, &err), err);
     id = add(&r);
     finish(100);
     CHECK_INT(answers[id].cached, info.past);
@@ -307,14 +314,15 @@ static void test_save_and_load(void) {
     batch_close();
     o.prefix.identity[0]++;
     if (!batch_open(&o)) return;
-    CHECK(pe_batch_load(b, path, &err) < 0);
+    CHECK(pe_batch_do(b, &(pe_command){PE_DO_LOAD, .path = path}, NULL, &err) < 0);
     CHECK_INT(b->kv->used[0], 0);
     batch_close(), model_close(&m);
   }
   unlink(path);
 }
 
-/* What a window keeps of a saved sequence begins in the middle of a block; whoever shares that block must find all of it. */
+/* What a window keeps of a saved sequence begins in the middle of a block; a sequence that shares that
+ * block must find all of it. */
 static void test_loaded_window(void) {
   char path[64];
   snprintf(path, sizeof path, "/tmp/perigee-test-window-%d", (int)getpid());
@@ -328,11 +336,11 @@ static void test_loaded_window(void) {
     if (!batch_open(&o)) return;
     pe_seq_id id = add(&r);
     step(14, false);
-    CHECK_OK(pe_batch_save(b, id, path, &err),
+    CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_SAVE, id, .path = path}, NULL, &err),
              err); /* 14 tokens; a window of 6 needs those from 9 on, a block begins at 8 */
     batch_close();
     if (!batch_open(&o)) return;
-    CHECK_OK(pe_batch_load(b, path, &err), err);
+    CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_LOAD, .path = path}, NULL, &err), err);
     memcpy(left, prompt_ids, sizeof left), memcpy(both, prompt_ids, sizeof both);
     left[8] = left[9] = left[10] = both[12] = both[13] = both[14] = 21;
     r.prompt = (pe_ids_view){left, 11}, r.boundary = (pe_ids_view){&boundary, 1};
@@ -350,7 +358,7 @@ static void test_loaded_window(void) {
   unlink(path);
 }
 
-/* ---- refusals and counters ------------------------------------------------------------------------------------- */
+/* ---- refusals and counters ----------------------------------------------------------------- */
 
 typedef struct refusal {
   pe_status want;
@@ -364,19 +372,20 @@ static void test_refusals(void) {
   int32_t wrong = -1, far = 9;
   pe_str empty = pe_str_of("", 0), word = pe_str_c("x");
   pe_ids_view none = {&wrong, 0};
-  refusal list[] = {{PE_EARG, "prompt is empty", request(0, 1)},
-                    {PE_EARG, "id -1", request(1, 1)},
-                    {PE_EARG, "n is -1", request(4, 1)},
-                    {PE_EARG, "n is 129", request(4, 1)},
-                    {PE_EARG, "min_tokens is -2", request(4, 1)},
-                    {PE_EARG, "min_tokens is 2, more than max_tokens, which is 1", request(4, 1)},
-                    {PE_EARG, "temperature", request(4, 1)},
-                    {PE_EARG, "boundary 9", request(4, 1)},
-                    {PE_EARG, "string 1 is empty", request(4, 1)},
-                    {PE_EARG, "bad_words: number 1 is empty", request(4, 1)},
-                    {PE_ELIMIT, "context of 10", request(10, 1)},
-                    {PE_EARG, "stop_ids: id -1", request(4, 1)},
-                    {PE_EARG, "no tokenizer", request(4, 1)}};
+  refusal list[] = {
+      {PE_EARG, "prompt is empty", request(0, 1)},
+      {PE_EARG, "got -1", request(1, 1)},
+      {PE_EARG, "n must be between 1 and 128, got -1", request(4, 1)},
+      {PE_EARG, "n must be between 1 and 128, got 129", request(4, 1)},
+      {PE_EARG, "min_tokens must be 0 or more, got -2", request(4, 1)},
+      {PE_EARG, "min_tokens must not exceed max_tokens, got 2 and 1", request(4, 1)},
+      {PE_EARG, "temperature", request(4, 1)},
+      {PE_EARG, "boundaries[1] must be between 0 and the prompt's 4 tokens, got 9", request(4, 1)},
+      {PE_EARG, "stop[1] is empty", request(4, 1)},
+      {PE_EARG, "bad_words[1] is empty", request(4, 1)},
+      {PE_ELIMIT, "context is 10", request(10, 1)},
+      {PE_EARG, "stop_ids: token id must be between 0 and 23, got -1", request(4, 1)},
+      {PE_EARG, "need a tokenizer", request(4, 1)}};
   list[1].r.prompt.id = &wrong, list[2].r.n = -1, list[3].r.n = 129, list[4].r.min_tokens = -2,
   list[5].r.min_tokens = 2;
   list[6].r.sampling.temperature = NAN, list[7].r.boundary = (pe_ids_view){&far, 1},
@@ -390,15 +399,16 @@ static void test_refusals(void) {
     pe_seq_id id = -7;
     if (i == 12) o.tokenizer = NULL;
     if (!batch_open(&o)) return;
-    CHECK_FAILS(pe_batch_add(b, &list[i].r, &id, &err), list[i].want, err, list[i].part);
+    CHECK_FAILS(batch_add(b, &list[i].r, &id, &err), list[i].want, err, list[i].part);
     CHECK_INT(id, -7);
-    CHECK_INT(pe_batch_rows(b, NULL, 0), 0);
+    CHECK_INT(pe_batch_sequences(b, NULL, 0), 0);
     batch_close();
   }
   pe_error err;
-  o.rows = -1;
-  CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err, "rows is -1");
-  o.rows = 1, o.kv_bits = 5;
+  o.sequences = -1;
+  CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err,
+              "sequences must be between 1 and 65536, got -1");
+  o.sequences = 1, o.kv_bits = 5;
   CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err, "5 bits");
   model_close(&m);
 }
@@ -411,17 +421,17 @@ static void test_counters(void) {
   pe_request r = request(9, 30);
   if (!batch_open(&o)) return;
   for (int i = 0; i < 4; i++) add(&r);
-  pe_batch_cancel(b, 2);
+  pe_batch_do(b, &(pe_command){.verb = PE_DO_CANCEL, .seq = 2}, NULL, NULL);
   pe_batch_stat(b, &s);
   CHECK_INT(s.waiting, 3);
   step(100, false); /* 16 tokens: all of the first prompt, 7 of the next */
   pe_batch_stat(b, &s);
   CHECK_INT(s.running, 2);
-  CHECK_INT(s.read_tokens, 16);
-  CHECK_INT(s.written_tokens, 1);
+  CHECK_INT(s.prefill_tokens, 16);
+  CHECK_INT(s.decode_tokens, 1);
   CHECK_INT(pe_batch_trace(b, t, 10), 1);
   CHECK_INT(t[0].rows, 16);
-  CHECK_INT(t[0].reading, 2);
+  CHECK_INT(t[0].prefill, 2);
   CHECK(t[0].compute_ns > 0 && t[0].schedule_ns >= 0 && t[0].sample_ns >= 0);
   finish(100);
   for (int i = 0; i < 10; i++) add(&r), finish(100);
@@ -430,7 +440,7 @@ static void test_counters(void) {
   CHECK_INT(s.finished, 13);
   CHECK_INT(s.cancelled, 1);
   CHECK_INT(s.failed, 0);
-  CHECK_INT(s.written_tokens, 13 * 30);
+  CHECK_INT(s.decode_tokens, 13 * 30);
   CHECK_INT(s.running + s.waiting, 0);
   CHECK_INT(s.steps > 256, 1);
   CHECK_INT(pe_batch_trace(b, t, PE_TRACE_STEPS + 1), PE_TRACE_STEPS);
@@ -438,7 +448,8 @@ static void test_counters(void) {
   batch_close(), model_close(&m);
 }
 
-/* Every allocation of opening, adding and running fails once: an error or an ended row, never a leak or a crash. */
+/* Every allocation of opening, adding and running fails once: an error or an ended sequence, never
+ * a leak or a crash. */
 static void test_allocations(void) {
   if (!model_open(&m, HYBRID, 1)) return;
   pe_str stop = pe_str_c("abab");
@@ -454,7 +465,7 @@ static void test_allocations(void) {
     b = NULL;
     pe_alloc_fail_at(n);
     pe_status rc = pe_batch_open(m.plan, m.pool, &o, &b, &err);
-    if (!rc) rc = pe_batch_add(b, &r, &id, &err);
+    if (!rc) rc = batch_add(b, &r, &id, &err);
     for (int i = 0; !rc && i < 12; i++) {
       pe_grant grant[2] = {{id, 100}, {id + 1, 100}};
       rc = pe_batch_step(b, grant, 2, &ran, &err), collect();
@@ -471,7 +482,7 @@ static void test_allocations(void) {
 }
 
 static const check_test tests[] = {
-    {"a mixture of rows", test_mixture},
+    {"a mixture of sequences", test_mixture},
     {"choices", test_choices},
     {"the first choice leaves", test_first_choice_leaves},
     {"preemption", test_preemption},

@@ -1,9 +1,11 @@
-/* test_batch_random.c - thousands of random operations on small batches, against an oracle that computes every token of
- * every row alone, from nothing: blocks of 2 tokens, steps of few tokens, pools that are too small.
+/* test_batch_random.c - thousands of random operations on small batches, against an oracle that
+ * computes every token of every sequence alone, from nothing: blocks of 2 tokens, steps of few
+ * tokens, pools that are too small.
  *
- * Each row has a twin here that knows its request and its tokens. Every token, every reason to end and every piece of text
- * is compared; after each case all blocks and slots must be free. A second run lets allocations fail: then an operation
- * says so, or a row ends with an error, and everything else goes on as if nothing had been.
+ * Each sequence has a twin here that knows its request and its tokens. Every token, every reason to
+ * end and every piece of text is compared; after each case all blocks and slots must be free. A
+ * second run lets allocations fail: then a command fails, or a sequence ends with an error,
+ * and everything else goes on as if nothing had been.
  *
  * BATCH_CASES=N sets the number of cases, BATCH_SEED=N the first seed. */
 #include "batch_help.h"
@@ -40,7 +42,7 @@ typedef struct game {
 static const int32_t end_ids[] = {END, 4000};
 static char save_path[64];
 
-/* ---- requests -------------------------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------ */
 
 static void random_sampling(twin *t) {
   pe_sampling *s = &t->q.sampling;
@@ -99,7 +101,7 @@ static void random_request(twin *t) {
   random_lists(t);
 }
 
-/* ---- twins ----------------------------------------------------------------------------------------------------- */
+/* ---- twins --------------------------------------------------------------------------------- */
 
 /* The pointers of a copied twin must be its own. */
 static void settle_twin(twin *t, const twin *from) {
@@ -132,7 +134,7 @@ static twin *add_twin(game *g, const twin *from, pe_seq_id id) {
   return t;
 }
 
-/* ---- what must happen ------------------------------------------------------------------------------------------ */
+/* ---- what must happen ---------------------------------------------------------------------- */
 
 static bool is_end(const twin *t, int32_t id) {
   return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id);
@@ -188,7 +190,7 @@ static void check_text(const twin *t, const pe_event *e, const pe_buf *whole, lo
       t->text.len <= most && (!t->text.len || !memcmp(t->text.data, whole->data, t->text.len));
   if (!begins || (e->finish && t->text.len != most)) {
     check_failures++;
-    printf("    row %lld: text \"%.*s\" of \"%.*s\", cut at %ld\n", (long long)t->id,
+    printf("    sequence %lld: text \"%.*s\" of \"%.*s\", cut at %ld\n", (long long)t->id,
            (int)t->text.len, t->text.data, (int)whole->len, whole->data, cut);
   }
 }
@@ -203,7 +205,7 @@ static void check_token(game *g, twin *t, const pe_event *e) {
   if (want.top_count >= 0)
     CHECK(e->choice.logprob == want.logprob && e->choice.top_count == want.top_count);
   CHECK(!t->q.hold || t->held ||
-        want.top_count < 0); /* a row that holds draws by itself only what is forced */
+        want.top_count < 0); /* with hold, only forced tokens come without sample */
   t->token[t->count++] = e->choice.id, t->held = false;
   g->tokens++;
 }
@@ -231,8 +233,8 @@ static void check_finish(game *g, twin *t, const pe_event *e) {
     g->errors++;
   else if (e->finish != want)
     check_failures++,
-        printf("    row %lld ends with %s, not %s (%s)\n", (long long)t->id,
-               pe_finish_name(e->finish), pe_finish_name(want), e->error ? e->error : "");
+        printf("    sequence %lld ends with %s, not %s (%s)\n", (long long)t->id,
+               pe_finish_name(e->finish), pe_finish_name(want), e->error ? e->error->text : "");
   else if (!t->trimmed)
     check_text(t, e, &whole, cut);
   pe_buf_free(&whole);
@@ -248,7 +250,7 @@ static void end_twin(game *g, twin *t, const pe_event *e) {
 }
 
 static void check_event(game *g, const pe_event *e) {
-  twin *t = find_twin(g, e->row);
+  twin *t = find_twin(g, e->seq);
   CHECK(t && t->alive);
   if (!t || !t->alive) return;
   if (e->held) {
@@ -267,7 +269,7 @@ static void check_events(game *g) {
   for (int32_t i = 0; i < count; i++) check_event(g, &e[i]);
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------ */
+/* ---- operations ---------------------------------------------------------------------------- */
 
 /* From here to settled(), an allocation may fail. */
 static void unsettled(game *g) {
@@ -301,7 +303,7 @@ static void op_add(game *g) {
   if (g->twins + n > TWINS - 20) return;
   bool fit = t.count + (made > 1 ? made - 1 : 0) <= room;
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_add(g->b, &t.q, &first, &err));
+  pe_status rc = settled(g, batch_add(g->b, &t.q, &first, &err));
   if (fails(g, rc)) return;
   if (!fit) {
     CHECK_FAILS(rc, PE_ELIMIT, err, "tokens");
@@ -313,7 +315,7 @@ static void op_add(game *g) {
   for (int i = 0; i < n; i++) {
     twin *own = add_twin(g, &t, first + i);
     own->q.sampling.seed += (uint64_t)i;
-    pe_batch_keep_logits(g->b, own->id, own->keep);
+    pe_batch_do(g->b, &(pe_command){PE_DO_KEEP_LOGITS, own->id, .on = own->keep}, NULL, NULL);
   }
 }
 
@@ -322,7 +324,7 @@ static void op_bad_add(game *g) {
   pe_error err = {0};
   pe_seq_id first = 0;
   random_request(&t);
-  int32_t beyond = VOCAB, before = pe_batch_rows(g->b, NULL, 0);
+  int32_t beyond = VOCAB, before = pe_batch_sequences(g->b, NULL, 0);
   switch (chance(8)) {
   case 0: t.q.prompt.count = 0; break;
   case 1: t.token[0] = VOCAB; break;
@@ -335,20 +337,20 @@ static void op_bad_add(game *g) {
     break;
   default: t.q.boundary = (pe_ids_view){&beyond, 1};
   }
-  CHECK_FAILS(pe_batch_add(g->b, &t.q, &first, &err), PE_EARG, err, "");
-  CHECK_INT(pe_batch_rows(g->b, NULL, 0), before);
+  CHECK_FAILS(batch_add(g->b, &t.q, &first, &err), PE_EARG, err, "");
+  CHECK_INT(pe_batch_sequences(g->b, NULL, 0), before);
 }
 
 static int random_grants(game *g, pe_grant *grant, int most) {
   pe_seq_info info[TWINS];
-  int32_t rows = pe_batch_rows(g->b, info, TWINS), n = 0;
-  CHECK_INT(rows, g->alive);
+  int32_t living = pe_batch_sequences(g->b, info, TWINS), n = 0;
+  CHECK_INT(living, g->alive);
   bool all = chance(2);
-  for (int32_t i = 0; i < rows && n < most; i++)
+  for (int32_t i = 0; i < living && n < most; i++)
     if (all || chance(2))
-      grant[n++] = (pe_grant){info[chance(4) ? i : chance(rows)].row, chance(6)   ? 1 + chance(8)
-                                                                      : chance(2) ? INT32_MAX
-                                                                                  : chance(4) - 3};
+      grant[n++] = (pe_grant){info[chance(4) ? i : chance(living)].id, chance(6)   ? 1 + chance(8)
+                                                                       : chance(2) ? INT32_MAX
+                                                                                   : chance(4) - 3};
   if (!chance(6) && n < most) grant[n++] = (pe_grant){chance(1000) - 5, 3};
   return n;
 }
@@ -357,7 +359,7 @@ static int random_grants(game *g, pe_grant *grant, int most) {
 static bool must_run(const game *g, const pe_grant *grant, int n) {
   for (int i = 0; i < n; i++) {
     pe_seq_info info;
-    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].row, &info) &&
+    if (grant[i].tokens > 0 && pe_batch_info(g->b, grant[i].seq, &info) &&
         info.state < PE_SEQ_HELD && !info.follows)
       return true;
   }
@@ -380,16 +382,17 @@ static void op_step(game *g) {
   check_events(g);
 }
 
-/* Cancels between two steps come as events behind those of the step; here the step's are checked already. */
+/* Cancels between two steps come as events after those of the step; here the step's are checked
+ * already. */
 static void op_cancel(game *g) {
   twin *t = some_twin(g);
   const pe_event *e;
   if (!t) return;
   unsettled(g);
-  pe_batch_cancel(g->b, t->id);
+  pe_batch_do(g->b, &(pe_command){.verb = PE_DO_CANCEL, .seq = t->id}, NULL, NULL);
   settled(g, PE_OK);
   int32_t n = pe_batch_events(g->b, &e);
-  CHECK(n > 0 && e[n - 1].row == t->id && e[n - 1].finish == PE_FINISH_CANCEL && !e[n - 1].token);
+  CHECK(n > 0 && e[n - 1].seq == t->id && e[n - 1].finish == PE_FINISH_CANCEL && !e[n - 1].token);
   CHECK_INT(e[n - 1].generated, t->count - t->q.prompt.count);
   t->alive = false, g->alive--;
 }
@@ -399,7 +402,7 @@ static void op_preempt(game *g) {
   pe_seq_info info;
   if (!t) return;
   unsettled(g);
-  pe_batch_preempt(g->b, t->id);
+  pe_batch_do(g->b, &(pe_command){.verb = PE_DO_PREEMPT, .seq = t->id}, NULL, NULL);
   settled(g, PE_OK);
   CHECK(pe_batch_info(g->b, t->id, &info) &&
         info.state == (t->held ? PE_SEQ_HELD : PE_SEQ_WAITING) && info.past == 0 &&
@@ -413,10 +416,11 @@ static void op_fork(game *g) {
   pe_seq_id id = 0;
   if (!t || g->twins + 20 > TWINS || !pe_batch_info(g->b, t->id, &info)) return;
   bool full =
-      info.past && g->b->running >= g->b->o.rows; /* a held row without caches needs no place */
+      info.past &&
+      g->b->running >= g->b->o.sequences; /* a held sequence without caches needs no place */
   uint64_t seed = (uint64_t)chance(100);
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_fork(g->b, t->id, seed, &id, &err));
+  pe_status rc = settled(g, batch_fork(g->b, t->id, seed, &id, &err));
   if (fails(g, rc)) return;
   if (info.state != PE_SEQ_DECODE && info.state != PE_SEQ_HELD)
     CHECK_INT(rc, PE_EARG);
@@ -435,10 +439,11 @@ static void op_trim(game *g) {
   if (!t) return;
   int32_t to = t->q.prompt.count - 1 + chance(t->count - t->q.prompt.count + 2);
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_trim(g->b, t->id, to, &err));
+  pe_status rc =
+      settled(g, pe_batch_do(g->b, &(pe_command){PE_DO_TRIM, t->id, .tokens = to}, NULL, &err));
   if (fails(g, rc)) return;
   if (to < t->q.prompt.count) {
-    CHECK_FAILS(rc, PE_EARG, err, "can keep");
+    CHECK_FAILS(rc, PE_EARG, err, "can keep between");
     return;
   }
   CHECK_OK(rc, err);
@@ -453,7 +458,8 @@ static void op_force(game *g) {
   int32_t id[2] = {chance(VOCAB), chance(VOCAB)};
   if (!t || t->forced_at < t->forced_count) return;
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_force(g->b, t->id, id, 2, &err));
+  pe_status rc =
+      settled(g, pe_batch_do(g->b, &(pe_command){PE_DO_FORCE, t->id, .ids = {id, 2}}, NULL, &err));
   if (fails(g, rc)) return;
   CHECK_OK(rc, err);
   memcpy(t->forced, id, sizeof id), t->forced_at = 0, t->forced_count = 2;
@@ -465,32 +471,36 @@ static void op_bias(game *g) {
   pe_logit_bias bias[2] = {{chance(VOCAB), 2}, {chance(VOCAB), -2}};
   if (!t) return;
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_bias(g->b, t->id, bias, 2, &err));
+  pe_status rc = settled(
+      g, pe_batch_do(g->b, &(pe_command){PE_DO_BIAS, t->id, .bias = {bias, 2}}, NULL, &err));
   if (fails(g, rc)) return;
   CHECK_OK(rc, err);
   memcpy(t->bias, bias, sizeof bias), t->q.sampling.bias = t->bias, t->q.sampling.bias_count = 2;
 }
 
-/* A draw with what it was given; the twin's parameters are those of this draw while its event is checked. */
+/* A draw with what it was given; the twin's parameters are those of this draw while its event is
+ * checked. */
 static void draw(game *g, twin *t, const pe_draw *d) {
   pe_logit_bias bias[4];
   pe_error err = {0};
   const pe_event *e;
   pe_sampling own = t->q.sampling;
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_sample(g->b, t->id, d, &err));
+  pe_status rc =
+      settled(g, pe_batch_do(g->b, &(pe_command){PE_DO_SAMPLE, t->id, .draw = *d}, NULL, &err));
   if (fails(g, rc)) return;
   CHECK_OK(rc, err);
   if (rc) return;
   if (own.bias_count) memcpy(bias, own.bias, (size_t)own.bias_count * sizeof *bias);
-  if (d->bias_count) memcpy(bias + own.bias_count, d->bias, (size_t)d->bias_count * sizeof *bias);
-  t->q.sampling.bias = bias, t->q.sampling.bias_count += d->bias_count;
+  if (d->bias.count)
+    memcpy(bias + own.bias_count, d->bias.bias, (size_t)d->bias.count * sizeof *bias);
+  t->q.sampling.bias = bias, t->q.sampling.bias_count += d->bias.count;
   t->q.sampling.banned = d->banned.id, t->q.sampling.banned_count = d->banned.count;
   if (d->forced.count)
     memcpy(t->forced, d->forced.id, 4 * (size_t)d->forced.count), t->forced_at = 0,
                                                                   t->forced_count = d->forced.count;
   int32_t n = pe_batch_events(g->b, &e);
-  CHECK(n > 0 && e[n - 1].row == t->id);
+  CHECK(n > 0 && e[n - 1].seq == t->id);
   if (n > 0) check_event(g, &e[n - 1]);
   t->q.sampling = own;
 }
@@ -501,11 +511,12 @@ static void op_sample(game *g, twin *t) {
   int32_t banned = chance(VOCAB), id[2] = {chance(VOCAB), chance(VOCAB)};
   if (!t) return;
   if (!t->held) {
-    CHECK_FAILS(pe_batch_sample(g->b, t->id, &(pe_draw){0}, &err), PE_EARG, err, "is not held");
+    CHECK_FAILS(pe_batch_do(g->b, &(pe_command){PE_DO_SAMPLE, t->id, .draw = {{0}}}, NULL, &err),
+                PE_EARG, err, "is not held");
     return;
   }
   pe_draw d = {0};
-  if (!chance(3)) d.bias = bias, d.bias_count = 2;
+  if (!chance(3)) d.bias = (pe_bias_view){bias, 2};
   if (!chance(3)) d.banned = (pe_ids_view){&banned, 1};
   if (!chance(6) && t->forced_at == t->forced_count) d.forced = (pe_ids_view){id, 1 + chance(2)};
   draw(g, t, &d);
@@ -517,7 +528,8 @@ static void op_save(game *g) {
   pe_error err = {0};
   if (!t || !pe_batch_info(g->b, t->id, &info)) return;
   unsettled(g);
-  pe_status rc = settled(g, pe_batch_save(g->b, t->id, save_path, &err));
+  pe_status rc = settled(
+      g, pe_batch_do(g->b, &(pe_command){PE_DO_SAVE, t->id, .path = save_path}, NULL, &err));
   if (fails(g, rc)) return;
   if (info.past)
     CHECK_OK(rc, err);
@@ -525,18 +537,18 @@ static void op_save(game *g) {
     CHECK_FAILS(rc, PE_EARG, err, "nothing");
   if (rc) return;
   unsettled(g);
-  rc = settled(g, pe_batch_load(g->b, save_path, &err));
+  rc = settled(g, pe_batch_do(g->b, &(pe_command){PE_DO_LOAD, .path = save_path}, NULL, &err));
   if (!g->b->caching)
     CHECK_FAILS(rc, PE_EUNSUPPORTED, err, "prefix cache");
   else if (!fails(g, rc) && rc != PE_ELIMIT)
-    CHECK_OK(rc, err); /* the pool may be full of running rows */
+    CHECK_OK(rc, err); /* the pool may be full of running sequences */
 }
 
 static void op_clear(game *g) {
   chance(2) ? (void)pe_prefix_evict(g->b->prefix, 0, 1 + chance(4)) : pe_prefix_clear(g->b->prefix);
 }
 
-/* ---- cases ----------------------------------------------------------------------------------------------------- */
+/* ---- cases --------------------------------------------------------------------------------- */
 
 static void finish_all(game *g) {
   for (int i = 0; g->alive && i < 4000; i++) {
@@ -555,7 +567,7 @@ static void check_empty(game *g) {
   pe_prefix_clear(g->b->prefix);
   for (int i = 0; i < g->m.graph->group_count; i++) CHECK_INT(g->b->kv->used[i], 0);
   CHECK_INT(g->b->recur->free_count, g->b->recur->slots);
-  CHECK_INT(g->b->row_count, 0);
+  CHECK_INT(g->b->seq_count, 0);
   CHECK_INT(g->b->running, 0);
 }
 
@@ -591,7 +603,7 @@ static void run_case(game *g, bool cache) {
   pe_error err;
   pe_batch_options o = {
       .tokenizer = g->m.tokenizer,
-      .rows = 1 + chance(6),
+      .sequences = 1 + chance(6),
       .step_tokens = chance(2) ? 3 : 1 + chance(12),
       .context = CONTEXT,
       .cache_tokens = 2 + 2 * chance(30),

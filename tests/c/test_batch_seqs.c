@@ -1,12 +1,13 @@
-/* test_batch_rows.c - one row of a batch: how it ends, what it may not say, what can be done to it by hand. */
+/* test_batch_seqs.c - one sequence of a batch: how it ends, what it may not generate, what can be done
+ * to it by hand. */
 #include "batch_run.h"
 
-/* ---- how rows end ---------------------------------------------------------------------------------------------- */
+/* ---- how sequences end --------------------------------------------------------------------- */
 
 static const answer *forced(pe_request *r, const int32_t *ids, int32_t count) {
   pe_error err;
   pe_seq_id id = add(r);
-  CHECK_OK(pe_batch_force(b, id, ids, count, &err), err);
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_FORCE, id, .ids = {ids, count}}, NULL, &err), err);
   finish(100);
   return &answers[id];
 }
@@ -44,7 +45,8 @@ static void test_stop_strings(void) {
   batch_close(), model_close(&m);
 }
 
-/* A cancelled row has said all that was certain; what may be the beginning of a stop string or half a character never comes. */
+/* A cancelled sequence has said all that was certain; what may be the beginning of a stop string or
+ * half a character never comes. */
 static void test_cancelled_text(void) {
   static const struct {
     int32_t id[4], count;
@@ -63,10 +65,12 @@ static void test_cancelled_text(void) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     const pe_event *e;
     pe_seq_id id = add(&r);
-    CHECK_OK(pe_batch_force(b, id, cases[i].id, cases[i].count, &err), err);
+    CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_FORCE, id, .ids = {cases[i].id, cases[i].count}},
+                         NULL, &err),
+             err);
     for (int32_t k = 0; k < cases[i].count; k++) step(100, false);
     int32_t before = pe_batch_events(b, &e);
-    pe_batch_cancel(b, id);
+    pe_batch_do(b, &(pe_command){.verb = PE_DO_CANCEL, .seq = id}, NULL, NULL);
     CHECK_INT(pe_batch_events(b, &e), before + 1);
     CHECK_INT(e[before].text.len, 0);
     answers[id].finish = e[before].finish, answers[id].generated = e[before].generated,
@@ -117,14 +121,15 @@ static void test_keep_special(void) {
   check_text(forced(&r, ids, 3), want, PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = 1;
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
-  keep[0] = VOCAB; /* a mark that the model cannot say does no harm */
+  keep[0] = VOCAB; /* a mark that the model cannot generate is ignored */
   check_text(forced(&r, ids, 3), "ab", PE_FINISH_LENGTH, -1, 3);
   r.keep_special.count = -1;
-  CHECK_FAILS(pe_batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special: a list of -1 ids");
+  CHECK_FAILS(batch_add(b, &r, &id, &err), PE_EARG, err, "keep_special has -1 ids");
   batch_close(), model_close(&m);
 }
 
-/* Whatever the greedy answer is, each of its ids as end id ends it where it first comes, or not before min_tokens. */
+/* Whatever the greedy answer is, each of its ids as end id ends it where it first comes, or not
+ * before min_tokens. */
 static void test_min_tokens(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -164,7 +169,7 @@ static void test_bad_words(void) {
   batch_close(), model_close(&m);
 }
 
-/* NaN in the caches of one row ends that row alone. */
+/* NaN in the caches of one sequence ends that sequence alone. */
 static void test_nan(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -173,20 +178,20 @@ static void test_nan(void) {
   pe_seq_id bad = add(&r), good = add(&r);
   step(100, false), step(100, false);
   float *values = (float *)(void *)b->kv->layer[0].values;
-  int32_t block = pe_batch_find(b, bad)->seq.tables.table[0][0];
+  int32_t block = pe_batch_find(b, bad)->cache.tables.table[0][0];
   values[(int64_t)block * 4 * HEADS * DIM] = NAN;
   finish(100);
   CHECK_INT(answers[bad].finish, PE_FINISH_ERROR);
-  CHECK(strstr(answers[bad].error, "position"));
+  CHECK(strstr(answers[bad].error.text, "position"));
   CHECK_INT(answers[bad].count, 2);
   answer want = alone(&r, &o);
-  check_answer("the other row", &answers[good], &want);
+  check_answer("the other sequence", &answers[good], &want);
   pe_buf_free(&want.text);
   CHECK_INT(b->kv->used[0], 0);
   batch_close(), model_close(&m);
 }
 
-/* ---- rows by hand ---------------------------------------------------------------------------------------------- */
+/* ---- sequences by hand --------------------------------------------------------------------- */
 
 static void test_fork(void) {
   for (kind k = DENSE; k < KINDS; k++) {
@@ -198,11 +203,12 @@ static void test_fork(void) {
     r.sampling.temperature = 1.5f, r.sampling.seed = 3;
     if (!batch_open(&o)) return;
     pe_seq_id id = add(&r);
-    CHECK_FAILS(pe_batch_fork(b, id, 3, &same, &err), PE_EARG, err, "only writing rows");
+    CHECK_FAILS(batch_fork(b, id, 3, &same, &err), PE_EARG, err, "has not computed its prompt yet");
     for (int i = 0; i < 5; i++) step(100, false);
-    CHECK_OK(pe_batch_fork(b, id, 3, &same, &err), err);
-    CHECK_OK(pe_batch_fork(b, id, 4, &other, &err), err);
-    CHECK_FAILS(pe_batch_fork(b, 77, 4, &other, &err), PE_ENOTFOUND, err, "row 77");
+    CHECK_OK(batch_fork(b, id, 3, &same, &err), err);
+    CHECK_OK(batch_fork(b, id, 4, &other, &err), err);
+    CHECK_FAILS(batch_fork(b, 77, 4, &other, &err), PE_ENOTFOUND, err,
+                "sequence 77 does not exist");
     finish(100);
     answer want = alone(&r, &o);
     check_answer(kind_name[k], &answers[id], &want);
@@ -215,7 +221,7 @@ static void test_fork(void) {
   }
 }
 
-/* A trimmed row that nobody touches says the same again; the draw belongs to the position. */
+/* A trimmed sequence generates the same again, since the draw depends on the position. */
 static void test_trim(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int32_t keep = 0; keep < 6; keep++) {
@@ -228,8 +234,9 @@ static void test_trim(void) {
       pe_seq_id id = add(&r);
       for (int i = 0; i < 6; i++) step(100, false);
       CHECK_INT(answers[id].count, 6);
-      CHECK_FAILS(pe_batch_trim(b, id, 8, &err), PE_EARG, err, "can keep 9 to 15 tokens, not 8");
-      CHECK_OK(pe_batch_trim(b, id, 9 + keep, &err), err);
+      CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_TRIM, id, .tokens = 8}, NULL, &err), PE_EARG,
+                  err, "can keep between 9 and 15 tokens, got 8");
+      CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_TRIM, id, .tokens = 9 + keep}, NULL, &err), err);
       finish(100);
       answer want = alone(&r, &o);
       CHECK_INT(answers[id].count, 12 + 6 - keep);
@@ -250,38 +257,48 @@ static void test_bias_and_logits(void) {
   if (!batch_open(&o)) return;
   pe_seq_id id = add(&r);
   CHECK(!pe_batch_logits(b, id));
-  pe_batch_keep_logits(b, id, true);
+  pe_batch_do(b, &(pe_command){PE_DO_KEEP_LOGITS, id, .on = true}, NULL, NULL);
   CHECK(!pe_batch_logits(b, id));
-  CHECK_OK(pe_batch_bias(b, id, &(pe_logit_bias){17, 100}, 1, &err), err);
-  CHECK_FAILS(pe_batch_bias(b, id, &(pe_logit_bias){17, NAN}, 1, &err), PE_EARG, err, "bias");
-  CHECK_FAILS(pe_batch_bias(b, id, &(pe_logit_bias){VOCAB, 1}, 1, &err), PE_EARG, err, "24");
-  CHECK_FAILS(pe_batch_force(b, id, &(int32_t){VOCAB}, 1, &err), PE_EARG, err, "24");
-  CHECK_FAILS(pe_batch_force(b, 99, &(int32_t){1}, 1, &err), PE_ENOTFOUND, err,
-              "row 99 is not there");
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_BIAS, id, .bias = {&(pe_logit_bias){17, 100}, 1}},
+                       NULL, &err),
+           err);
+  CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_BIAS, id, .bias = {&(pe_logit_bias){17, NAN}, 1}},
+                          NULL, &err),
+              PE_EARG, err, "bias");
+  CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_BIAS, id, .bias = {&(pe_logit_bias){VOCAB, 1}, 1}},
+                          NULL, &err),
+              PE_EARG, err, "24");
+  CHECK_FAILS(
+      pe_batch_do(b, &(pe_command){PE_DO_FORCE, id, .ids = {&(int32_t){VOCAB}, 1}}, NULL, &err),
+      PE_EARG, err, "24");
+  CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_FORCE, 99, .ids = {&(int32_t){1}, 1}}, NULL, &err),
+              PE_ENOTFOUND, err, "sequence 99 does not exist");
   step(100, false);
   CHECK(pe_batch_logits(b, id) &&
         !memcmp(pe_batch_logits(b, id), oracle_logits(&truth, prompt_ids, 9, 9),
                 VOCAB * sizeof(float)));
-  CHECK_OK(pe_batch_bias(b, id, NULL, 0, &err), err);
-  pe_batch_keep_logits(b, id, false);
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_BIAS, id, .bias = {NULL, 0}}, NULL, &err), err);
+  pe_batch_do(b, &(pe_command){PE_DO_KEEP_LOGITS, id, .on = false}, NULL, NULL);
   CHECK(!pe_batch_logits(b, id));
   finish(100);
   CHECK_INT(answers[id].token[0], 17);
   CHECK_INT(answers[id].count, 4);
-  CHECK_FAILS(pe_batch_force(b, id, &(int32_t){1}, 1, &err), PE_ENOTFOUND, err, "row 1 is done");
+  CHECK_FAILS(pe_batch_do(b, &(pe_command){PE_DO_FORCE, id, .ids = {&(int32_t){1}, 1}}, NULL, &err),
+              PE_ENOTFOUND, err, "sequence 1 is done");
   oracle_close(&truth), batch_close(), model_close(&m);
 }
 
-/* ---- waiting rows and the prefix cache -------------------------------------------------------------------------- */
+/* ---- waiting sequences and the prefix cache ------------------------------------------------ */
 
 static int32_t cached_now(pe_seq_id id) {
   pe_seq_info info[8];
-  for (int32_t i = 0, n = pe_batch_rows(b, info, 8); i < n && i < 8; i++)
-    if (info[i].row == id) return info[i].cached;
+  for (int32_t i = 0, n = pe_batch_sequences(b, info, 8); i < n && i < 8; i++)
+    if (info[i].id == id) return info[i].cached;
   return -1;
 }
 
-/* What a waiting row would find is known before it is admitted, and known again when the cache has changed. */
+/* What a waiting sequence would find is known before it is admitted, and known again when the cache
+ * has changed. */
 static void test_peek(void) {
   for (kind k = DENSE; k < KINDS; k++) {
     if (!model_open(&m, k, 1)) return;
@@ -309,7 +326,7 @@ static void test_peek(void) {
     CHECK_INT(cached_now(early), 0);
     CHECK_INT(cached_now(late), 0);
     pe_batch_stat(b, &after);
-    CHECK_INT(after.prefix.lookups, before.prefix.lookups); /* looking is no use */
+    CHECK_INT(after.prefix.lookups, before.prefix.lookups); /* a probe does not count as a lookup */
     finish(100);
     CHECK(answers[late].count == 3 && answers[early].count == 3);
     batch_close(), model_close(&m);
@@ -329,4 +346,4 @@ static const check_test tests[] = {
     {"bias and logits", test_bias_and_logits},
     {"peek", test_peek},
 };
-CHECK_MAIN("batch_rows", tests)
+CHECK_MAIN("batch_seqs", tests)

@@ -1,4 +1,5 @@
-/* test_crew.c - turns on the engine thread: in round robin, one at a time, while seats are taken and left. */
+/* test_crew.c - turns on the engine thread: in round robin, one at a time, while seats are taken
+ * and left. */
 #include "check.h"
 #include "runtime/batch/crew.h"
 
@@ -46,7 +47,7 @@ static void wait_for(_Atomic int *what, int n) {
 
 static void reset(void) { at_work = overlaps = logged = 0; }
 
-/* Three seats with as much to do get their turns one after the other. */
+/* Three seats with equal work get their turns in order. */
 static void test_round_robin(void) {
   pe_crew *c = NULL;
   pe_error err = {0};
@@ -91,7 +92,7 @@ static void test_spare(void) {
   pe_crew_release(c);
 }
 
-/* Leaving waits for a turn of its own, and not for one of somebody else. */
+/* Leaving waits for a turn of its seat, not for one of another seat. */
 static void test_leaving(void) {
   pe_crew *c = NULL;
   pe_error err = {0};

@@ -1,4 +1,5 @@
-/* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the distribution. */
+/* test_sampler.c - the sampler against a naive one that sorts everything, and its draws against the
+ * distribution. */
 #include "check.h"
 
 #include "runtime/batch/sampler.h"
@@ -26,7 +27,7 @@ static int32_t pick_at(pe_sampler *s, const pe_sampling *p, const float *x, int6
   return c.id;
 }
 
-/* ---- the naive one: everything sorted, every filter a pass over the whole list ---------------------------------- */
+/* ---- the naive one: everything sorted, every filter a pass over the whole list ------------- */
 
 typedef struct item {
   double logit, p, key;
@@ -117,7 +118,7 @@ static void naive_adjust(const pe_sampling *p, const float *logits, const pe_his
   }
 }
 
-/* ---- random requests --------------------------------------------------------------------------------------------- */
+/* ---- random requests ----------------------------------------------------------------------- */
 
 typedef struct scene {
   int32_t n;
@@ -158,8 +159,9 @@ static void random_scene(scene *c) {
   if (c->history.prompt > c->history.count) c->history.prompt = c->history.count;
 }
 
-/* The draw is checked by what it may be: the naive order need not be ours, so the token must be among those kept, and over
- * many positions every token of some weight must come. Greedy and single choices are exact. */
+/* The draw is checked by what it may be: the naive order need not be ours, so the token must be
+ * among those kept, and over many positions every token of some weight must come. Greedy and single
+ * choices are exact. */
 static void against_naive(void) {
   static scene c;
   static item it[MOST];
@@ -216,8 +218,8 @@ static void kept_sets(void) {
   }
 }
 
-/* Chi-square of the draws against the distribution that should be drawn from; with 9 degrees of freedom a value above 33.7
- * comes once in 10,000 times. Seeds are fixed. */
+/* Chi-square of the draws against the distribution that should be drawn from; with 9 degrees of
+ * freedom a value above 33.7 comes once in 10,000 times. Seeds are fixed. */
 static void follows(const pe_sampling *p, const float *x, int32_t n, const double *want) {
   enum { DRAWS = 40000 };
   int32_t seen[16] = {0};
@@ -397,13 +399,13 @@ static void bad_logits(void) {
     for (int t = 0; t < 2; t++) {
       p.temperature = (float)t;
       CHECK_FAILS(pe_sampler_pick(s, &p, rows[i], NULL, 12, NULL, 0, &c, &err), PE_EFORMAT, err,
-                  "at position 12 have no finite best");
+                  "at position 12 are NaN or all -inf");
     }
   pe_sampler_close(s);
 }
 
 typedef struct refusal {
-  const char *part;
+  const char *field, *part;
   size_t at; /* a float of pe_sampling */
   float value;
 } refusal;
@@ -411,23 +413,23 @@ typedef struct refusal {
 static void refusals(void) {
 #define FIELD(f) offsetof(pe_sampling, f)
   const refusal bad[] = {
-      {"temperature is -0.5, ", FIELD(temperature), -0.5f},
-      {"temperature is nan, ", FIELD(temperature), NAN},
-      {"temperature is inf, ", FIELD(temperature), INFINITY},
-      {"top_p is 1.5, ", FIELD(top_p), 1.5f},
-      {"top_p is -0.25, ", FIELD(top_p), -0.25f},
-      {"top_p is nan, ", FIELD(top_p), NAN},
-      {"top_p is 0, ", FIELD(top_p), 0},
-      {"min_p is -1, ", FIELD(min_p), -1},
-      {"min_p is inf, ", FIELD(min_p), INFINITY},
-      {"typical_p is 2, ", FIELD(typical_p), 2},
-      {"xtc_probability is -1, ", FIELD(xtc_probability), -1},
-      {"xtc_threshold is nan, ", FIELD(xtc_threshold), NAN},
-      {"repetition_penalty is 0, ", FIELD(repetition_penalty), 0},
-      {"repetition_penalty is -1, ", FIELD(repetition_penalty), -1},
-      {"repetition_penalty is inf, ", FIELD(repetition_penalty), INFINITY},
-      {"presence_penalty is -inf, ", FIELD(presence_penalty), -INFINITY},
-      {"frequency_penalty is nan, ", FIELD(frequency_penalty), NAN},
+      {"temperature", "got -0.5", FIELD(temperature), -0.5f},
+      {"temperature", "got nan", FIELD(temperature), NAN},
+      {"temperature", "got inf", FIELD(temperature), INFINITY},
+      {"top_p", "got 1.5", FIELD(top_p), 1.5f},
+      {"top_p", "got -0.25", FIELD(top_p), -0.25f},
+      {"top_p", "got nan", FIELD(top_p), NAN},
+      {"top_p", "got 0", FIELD(top_p), 0},
+      {"min_p", "got -1", FIELD(min_p), -1},
+      {"min_p", "got inf", FIELD(min_p), INFINITY},
+      {"typical_p", "got 2", FIELD(typical_p), 2},
+      {"xtc_probability", "got -1", FIELD(xtc_probability), -1},
+      {"xtc_threshold", "got nan", FIELD(xtc_threshold), NAN},
+      {"repetition_penalty", "got 0", FIELD(repetition_penalty), 0},
+      {"repetition_penalty", "got -1", FIELD(repetition_penalty), -1},
+      {"repetition_penalty", "got inf", FIELD(repetition_penalty), INFINITY},
+      {"presence_penalty", "got -inf", FIELD(presence_penalty), -INFINITY},
+      {"frequency_penalty", "got nan", FIELD(frequency_penalty), NAN},
   };
   pe_error err = {0};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -435,27 +437,31 @@ static void refusals(void) {
     CHECK_OK(pe_sampling_check(&p, 10, &err), err);
     memcpy((char *)&p + bad[i].at, &bad[i].value, sizeof(float));
     CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, bad[i].part);
+    CHECK_STR(err.field ? err.field : "", bad[i].field);
   }
   pe_sampling p = pe_sampling_defaults();
   p.top_k = -1;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "top_k is -1, ");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "top_k must be 0 or more, got -1");
   p.top_k = 0, p.penalty_window = -3;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "penalty_window is -3, ");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "penalty_window must be 0 or more, got -3");
   p.penalty_window = 0, p.top_logprobs = 21;
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "top_logprobs is 21, ");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "top_logprobs must be between 0 and 20, got 21");
   p.top_logprobs = 20;
   pe_logit_bias bias = {10, 1};
   const int32_t banned = -1;
   p.bias = &bias, p.bias_count = 1;
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
-              "logit_bias names token 10, the vocabulary has 10");
+              "logit_bias: token id must be between 0 and 9, got 10");
   bias = (pe_logit_bias){9, INFINITY};
-  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err, "logit_bias of token 9 is inf");
+  CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
+              "logit_bias of token 9 must be finite, got inf");
   p.bias_count = 0, p.banned = &banned, p.banned_count = 1;
   CHECK_FAILS(pe_sampling_check(&p, 10, &err), PE_EARG, err,
-              "banned token -1, the vocabulary has 10");
+              "banned: token id must be between 0 and 9, got -1");
   pe_sampler *s;
-  CHECK_FAILS(pe_sampler_open(0, &s, &err), PE_EARG, err, "a sampler for 0 tokens");
+  CHECK_FAILS(pe_sampler_open(0, &s, &err), PE_EARG, err, "vocabulary must be 1 or more, got 0");
 }
 
 static void memory_runs_out(void) {

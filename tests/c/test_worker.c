@@ -1,7 +1,8 @@
-/* test_worker.c - the engine thread: several clients at once, events in order and once, ids before the batch knows them. */
+/* test_worker.c - the engine thread: several clients at once, events in order and once, ids before
+ * the batch knows them. */
 #include "small_model.h"
 
-#include "runtime/batch/worker.h"
+#include "runtime/batch/worker_parts.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,7 +26,7 @@ static void close_model(void) {
 static pe_batch *open_batch(void) {
   pe_batch *b = NULL;
   pe_error err = {0};
-  pe_batch_options o = {.rows = 6,
+  pe_batch_options o = {.sequences = 6,
                         .step_tokens = 24,
                         .context = 128,
                         .cache_tokens = 512,
@@ -46,12 +47,37 @@ static pe_request request_of(uint32_t seed, int32_t *prompt) {
   return r;
 }
 
+static pe_status worker_add(pe_worker *w, const pe_request *r, pe_seq_id *first, pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_worker_do(w, &(pe_command){PE_DO_ADD, .request = r}, &reply, err);
+  if (!rc) *first = reply.first;
+  return rc;
+}
+
+static pe_status worker_fork(pe_worker *w, pe_seq_id parent, uint64_t seed, pe_seq_id *out,
+                             pe_error *err) {
+  pe_reply reply;
+  pe_status rc = pe_worker_do(w, &(pe_command){PE_DO_FORK, parent, .seed = seed}, &reply, err);
+  if (!rc) *out = reply.first;
+  return rc;
+}
+
+/* parent 0: loads. */
+static pe_status worker_file(pe_worker *w, pe_seq_id parent, const char *path, uint64_t *ticket,
+                             pe_error *err) {
+  pe_reply reply;
+  pe_command c = {parent ? PE_DO_SAVE : PE_DO_LOAD, parent, .path = path};
+  pe_status rc = pe_worker_do(w, &c, &reply, err);
+  if (!rc) *ticket = reply.ticket;
+  return rc;
+}
+
 /* Grants for everything, as a simple policy gives them. */
-static int32_t grants_of(const pe_seq_info *rows, int32_t n, pe_grant *out) {
+static int32_t grants_of(const pe_seq_info *infos, int32_t n, pe_grant *out) {
   int32_t count = 0;
   for (int32_t i = 0; i < n; i++)
-    if (!rows[i].follows)
-      out[count++] = (pe_grant){rows[i].row, rows[i].state == PE_SEQ_DECODE ? 1 : 7};
+    if (!infos[i].follows)
+      out[count++] = (pe_grant){infos[i].id, infos[i].state == PE_SEQ_DECODE ? 1 : 7};
   return count;
 }
 
@@ -72,13 +98,15 @@ static answer alone(uint32_t seed) {
   pe_request r = request_of(seed, prompt);
   pe_batch *b = open_batch();
   pe_error err = {0};
-  pe_seq_id row;
+  pe_seq_id seq = 0;
   answer a = {0};
-  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
+  pe_reply reply = {0};
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_ADD, .request = &r}, &reply, &err), err);
+  seq = reply.first;
   for (int i = 0; i < 64 && !a.finishes; i++) {
     int32_t ran;
     const pe_event *e;
-    CHECK_OK(pe_batch_step(b, &(pe_grant){row, 5}, 1, &ran, &err), err);
+    CHECK_OK(pe_batch_step(b, &(pe_grant){seq, 5}, 1, &ran, &err), err);
     for (int32_t k = 0, n = pe_batch_events(b, &e); k < n; k++) take(&a, &e[k]);
   }
   pe_batch_close(b);
@@ -103,21 +131,21 @@ static pe_worker *open_worker(_Atomic int *wakes) {
   return w;
 }
 
-/* Steps and drains until rows [1, last] have finished. */
+/* Steps and drains until infos [1, last] have finished. */
 static void drive(pe_worker *w, answer *answers, int32_t last) {
   pe_error err = {0};
   int32_t done = 0;
   for (int spins = 0; done < last && spins < 200000; spins++) {
-    pe_seq_info rows[512];
+    pe_seq_info infos[512];
     pe_grant grants[512];
     pe_worker_events e;
-    int32_t n = pe_worker_rows(w, rows, 512);
+    int32_t n = pe_worker_sequences(w, infos, 512);
     if (!pe_worker_pending(w))
-      CHECK_OK(pe_worker_step(w, grants, grants_of(rows, n < 512 ? n : 512, grants), &err), err);
+      CHECK_OK(pe_worker_submit(w, grants, grants_of(infos, n < 512 ? n : 512, grants), &err), err);
     CHECK_OK(pe_worker_drain(w, &e, &err), err);
     for (int32_t i = 0; i < e.count; i++) {
-      CHECK(e.event[i].row >= 1 && e.event[i].row <= last);
-      take(&answers[e.event[i].row], &e.event[i]);
+      CHECK(e.event[i].seq >= 1 && e.event[i].seq <= last);
+      take(&answers[e.event[i].seq], &e.event[i]);
       done += e.event[i].finish != PE_FINISH_NONE;
     }
     pe_worker_free_events(&e);
@@ -135,9 +163,9 @@ static void like_the_foreground(void) {
   for (uint32_t seed = 1; seed <= 12; seed++) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
-    pe_seq_id row = 0;
-    CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
-    CHECK_INT(row, seed);
+    pe_seq_id seq = 0;
+    CHECK_OK(worker_add(w, &r, &seq, &err), err);
+    CHECK_INT(seq, seed);
   }
   drive(w, answers, 12);
   CHECK(wakes > 3);
@@ -158,7 +186,7 @@ static void like_the_foreground(void) {
   close_model();
 }
 
-/* ---- 8 clients ------------------------------------------------------------------------------------------------- */
+/* ---- 8 clients ----------------------------------------------------------------------------- */
 
 enum { CLIENTS = 8, EACH = 12 };
 
@@ -166,7 +194,7 @@ typedef struct client {
   pthread_t thread;
   pe_worker *w;
   uint32_t number;
-  uint32_t seed_of[CLIENTS * EACH + 1]; /* by row; 0: not mine */
+  uint32_t seed_of[CLIENTS * EACH + 1]; /* by seq; 0: not mine */
   bool cancelled[CLIENTS * EACH + 1];
   int refused;
 } client;
@@ -178,17 +206,20 @@ static void *run_client(void *arg) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
     pe_error err = {0};
-    pe_seq_id row = 0;
-    if (pe_worker_add(c->w, &r, &row, &err)) {
+    pe_seq_id seq = 0;
+    if (worker_add(c->w, &r, &seq, &err)) {
       c->refused++;
       continue;
     }
-    c->seed_of[row] = seed;
+    c->seed_of[seq] = seed;
     if (seed % 4 == 0) nanosleep(&(struct timespec){0, (long)(seed % 7) * 100000}, NULL);
-    if (seed % 3 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
-    if (seed % 5 == 0) pe_worker_preempt(c->w, row, &err);
-    pe_seq_info rows[8];
-    CHECK(pe_worker_rows(c->w, rows, 8) >= 0);
+    if (seed % 3 == 0)
+      c->cancelled[seq] =
+          !pe_worker_do(c->w, &(pe_command){.verb = PE_DO_CANCEL, .seq = seq}, NULL, &err);
+    if (seed % 5 == 0)
+      pe_worker_do(c->w, &(pe_command){.verb = PE_DO_PREEMPT, .seq = seq}, NULL, &err);
+    pe_seq_info infos[8];
+    CHECK(pe_worker_sequences(c->w, infos, 8) >= 0);
     pe_batch_stats stats;
     pe_worker_stat(c->w, &stats);
   }
@@ -210,15 +241,15 @@ static void eight_clients(void) {
   for (int i = 0; i < CLIENTS; i++) {
     pthread_join(clients[i].thread, NULL);
     CHECK_INT(clients[i].refused, 0);
-    for (int row = 1; row <= CLIENTS * EACH; row++) {
-      if (!clients[i].seed_of[row]) continue;
-      CHECK_INT(answers[row].finishes, 1);
-      answer want = alone(clients[i].seed_of[row]);
-      if (answers[row].finish != PE_FINISH_CANCEL)
-        same(&answers[row], &want, clients[i].seed_of[row]);
+    for (int seq = 1; seq <= CLIENTS * EACH; seq++) {
+      if (!clients[i].seed_of[seq]) continue;
+      CHECK_INT(answers[seq].finishes, 1);
+      answer want = alone(clients[i].seed_of[seq]);
+      if (answers[seq].finish != PE_FINISH_CANCEL)
+        same(&answers[seq], &want, clients[i].seed_of[seq]);
       else
-        CHECK(clients[i].cancelled[row] &&
-              !memcmp(answers[row].id, want.id, sizeof *want.id * (size_t)answers[row].count));
+        CHECK(clients[i].cancelled[seq] &&
+              !memcmp(answers[seq].id, want.id, sizeof *want.id * (size_t)answers[seq].count));
     }
   }
   pe_batch_stats stats;
@@ -228,26 +259,32 @@ static void eight_clients(void) {
   close_model();
 }
 
-/* ---- commands -------------------------------------------------------------------------------------------------- */
+/* ---- commands ------------------------------------------------------------------------------ */
 
 static void wait_idle(pe_worker *w) {
-  while (pe_worker_busy(w)) nanosleep(&(struct timespec){0, 50000}, NULL);
+  for (bool busy = true; busy;) {
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+    pthread_mutex_lock(&w->lock);
+    busy = w->working || w->queued || (w->has_step && !w->blocked);
+    pthread_mutex_unlock(&w->lock);
+  }
 }
 
 static void step_once(pe_worker *w, answer *answers) {
   pe_error err = {0};
-  pe_seq_info rows[16];
+  pe_seq_info infos[16];
   pe_grant grants[16];
   pe_worker_events e;
-  CHECK_OK(pe_worker_step(w, grants, grants_of(rows, pe_worker_rows(w, rows, 16), grants), &err),
+  CHECK_OK(pe_worker_submit(w, grants, grants_of(infos, pe_worker_sequences(w, infos, 16), grants),
+                            &err),
            err);
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
-  for (int32_t i = 0; i < e.count; i++) take(&answers[e.event[i].row], &e.event[i]);
+  for (int32_t i = 0; i < e.count; i++) take(&answers[e.event[i].seq], &e.event[i]);
   pe_worker_free_events(&e);
 }
 
-static void rows_by_hand(void) {
+static void commands(void) {
   open_model(1);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
@@ -256,40 +293,50 @@ static void rows_by_hand(void) {
   int32_t prompt[16];
   pe_request r = request_of(12, prompt); /* greedy */
   r.max_tokens = 10;
-  pe_seq_id row, child;
-  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
-  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5, 6, 7}, 3, &err), err);
+  pe_seq_id seq = 0, child = 0;
+  CHECK_OK(worker_add(w, &r, &seq, &err), err);
+  CHECK_OK(pe_worker_do(w, &(pe_command){PE_DO_FORCE, seq, .ids = {(int32_t[]){5, 6, 7}, 3}}, NULL,
+                        &err),
+           err);
   for (int i = 0; i < 6; i++) step_once(w, a);
   CHECK_INT(a[1].id[0], 5);
   CHECK_INT(a[1].id[2], 7);
-  CHECK_OK(pe_worker_fork(w, row, 99, &child, &err), err);
+  CHECK_OK(worker_fork(w, seq, 99, &child, &err), err);
   CHECK_INT(child, 2);
-  CHECK_OK(pe_worker_bias(w, child, &(pe_logit_bias){33, 1000}, 1, &err), err);
+  CHECK_OK(pe_worker_do(w,
+                        &(pe_command){PE_DO_BIAS, child, .bias = {&(pe_logit_bias){33, 1000}, 1}},
+                        NULL, &err),
+           err);
   int32_t before = a[1].count;
   step_once(w, a);
   CHECK_INT(a[2].count, 1);
   CHECK_INT(a[2].id[0], 33);
   CHECK_INT(a[1].count, before + 1);
   CHECK(a[1].id[before] != 33);
-  CHECK_OK(pe_worker_fork(w, 55, 0, &child, &err), err); /* of a row that is not there */
+  CHECK_OK(worker_fork(w, 55, 0, &child, &err), err); /* of a seq that is not there */
   pe_worker_events e;
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   CHECK_INT(e.count, 1);
-  CHECK_INT(e.event[0].row, child);
+  CHECK_INT(e.event[0].seq, child);
   CHECK_INT(e.event[0].finish, PE_FINISH_ERROR);
-  CHECK(e.event[0].error && strstr(e.event[0].error, "55"));
+  CHECK(e.event[0].error && strstr(e.event[0].error->text, "55"));
   pe_worker_free_events(&e);
-  CHECK_OK(pe_worker_force(w, row, (int32_t[]){5000}, 1, &err),
-           err); /* an id that is not there: the row goes on */
+  CHECK_FAILS(
+      pe_worker_do(w, &(pe_command){PE_DO_FORCE, seq, .ids = {(int32_t[]){5000}, 1}}, NULL, &err),
+      PE_EARG, err, "force: token id must be between 0 and 63, got 5000");
+  CHECK_STR(err.field, "force");
+  CHECK_OK(pe_worker_do(w, &(pe_command){PE_DO_TRIM, seq, .tokens = 5000}, NULL, &err),
+           err); /* more than it has: the sequence goes on */
   wait_idle(w);
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   CHECK_INT(e.count, 1);
-  CHECK(e.count == 1 && e.event[0].row == row && e.event[0].finish == PE_FINISH_NONE &&
-        strstr(e.event[0].error, "5000"));
+  CHECK(e.count == 1 && e.event[0].seq == seq && e.event[0].finish == PE_FINISH_NONE &&
+        e.event[0].error->code == PE_EARG && strstr(e.event[0].error->text, "5000") &&
+        !strcmp(e.event[0].error->field, "tokens"));
   pe_worker_free_events(&e);
-  CHECK_OK(pe_worker_add(w, &r, &row, &err), err); /* the failed fork's id is not used again */
-  CHECK_INT(row, child + 1);
+  CHECK_OK(worker_add(w, &r, &seq, &err), err); /* the failed fork's id is not used again */
+  CHECK_INT(seq, child + 1);
   pe_worker_close(w);
   close_model();
 }
@@ -300,56 +347,61 @@ static void refusals(void) {
   pe_worker *w = open_worker(&wakes);
   pe_error err = {0};
   int32_t prompt[200] = {0};
-  pe_seq_id row = 77;
+  pe_seq_id seq = 77;
   pe_request r = {.prompt = {prompt, 200}, .sampling = pe_sampling_defaults()};
-  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ELIMIT, err, "200");
+  CHECK_FAILS(worker_add(w, &r, &seq, &err), PE_ELIMIT, err, "200");
   r.prompt.count = 3, r.sampling.temperature = -1;
-  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "temperature is -1");
+  CHECK_FAILS(worker_add(w, &r, &seq, &err), PE_EARG, err, "temperature must be 0 or more, got -1");
   r.sampling.temperature = 0, prompt[2] = SMALL_VOCAB;
-  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_EARG, err, "64");
-  CHECK_INT(row, 77);
-  CHECK_FAILS(pe_worker_step(w, NULL, -1, &err), PE_EARG, err, "-1 grants");
+  CHECK_FAILS(worker_add(w, &r, &seq, &err), PE_EARG, err, "64");
+  CHECK_INT(seq, 77);
+  CHECK_FAILS(pe_worker_submit(w, NULL, -1, &err), PE_EARG, err, "0 or more grants, got -1");
   pe_worker_halt(w);
   prompt[2] = 1;
-  CHECK_FAILS(pe_worker_add(w, &r, &row, &err), PE_ECANCEL, err, "has ended");
-  CHECK_FAILS(pe_worker_step(w, NULL, 0, &err), PE_ECANCEL, err, "has ended");
-  pe_batch *b = pe_worker_detach(w);
-  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
-  CHECK_INT(row, 1);
+  CHECK_FAILS(worker_add(w, &r, &seq, &err), PE_ECANCEL, err, "has ended");
+  CHECK_FAILS(pe_worker_submit(w, NULL, 0, &err), PE_ECANCEL, err, "has ended");
+  pe_batch *b = pe_worker_detach(w, NULL);
+  pe_reply reply = {0};
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_ADD, .request = &r}, &reply, &err), err);
+  seq = reply.first;
+  CHECK_INT(seq, 1);
   pe_batch_close(b);
   close_model();
 }
 
-/* A batch goes to the engine thread and back; rows that run go on where they were. */
+/* A batch goes to the engine thread and back; infos that run go on where they were. */
 static void there_and_back(void) {
   open_model(1);
   int32_t prompt[16];
   pe_request r = request_of(12, prompt);
   pe_batch *b = open_batch();
   pe_error err = {0};
-  pe_seq_id row;
+  pe_seq_id seq = 0;
   answer a[2] = {{.count = 0}}, want = alone(12);
-  CHECK_OK(pe_batch_add(b, &r, &row, &err), err);
+  pe_reply reply = {0};
+  CHECK_OK(pe_batch_do(b, &(pe_command){PE_DO_ADD, .request = &r}, &reply, &err), err);
+  seq = reply.first;
   for (int round = 0; round < 20 && !a[1].finishes; round++) {
     int32_t ran;
     const pe_event *e;
-    CHECK_OK(pe_batch_step(b, &(pe_grant){row, 4}, 1, &ran, &err), err);
+    CHECK_OK(pe_batch_step(b, &(pe_grant){seq, 4}, 1, &ran, &err), err);
     for (int32_t k = 0, n = pe_batch_events(b, &e); k < n; k++) take(&a[1], &e[k]);
     _Atomic int wakes = 0;
     pe_worker *w;
     CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
     if (!a[1].finishes) step_once(w, a);
-    b = pe_worker_detach(w);
+    b = pe_worker_detach(w, NULL);
   }
   same(&a[1], &want, 12);
   pe_batch_close(b);
   close_model();
 }
 
-/* ---- held rows, logits and files ------------------------------------------------------------------------------- */
+/* ---- held sequences, logits and files ---------------------------------------------------------- */
 
-/* Whoever hears that a row is held finds its logits, and what is drawn without changes is what was drawn without holding. */
-static void held_rows(void) {
+/* When the held event arrives the logits are there, and what is drawn without changes is what was
+ * drawn without holding. */
+static void held_sequences(void) {
   open_model(1);
   _Atomic int wakes = 0;
   pe_worker *w = open_worker(&wakes);
@@ -357,11 +409,11 @@ static void held_rows(void) {
   answer a = {0}, want = alone(11);
   int32_t prompt[16], holds = 0;
   pe_request r = request_of(11, prompt);
-  pe_seq_id row = 0;
+  pe_seq_id seq = 0;
   r.hold = true;
   float logits[SMALL_VOCAB];
   CHECK(!pe_worker_logits(w, 1, logits));
-  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  CHECK_OK(worker_add(w, &r, &seq, &err), err);
   for (int spins = 0; !a.finishes && spins < 20000; spins++) {
     pe_worker_events e;
     pe_seq_info info;
@@ -371,15 +423,17 @@ static void held_rows(void) {
       take(&a, &e.event[i]);
       if (!e.event[i].held) continue;
       holds++;
-      CHECK(pe_worker_logits(w, row, logits));
-      CHECK_FAILS(pe_worker_sample(w, row, &(pe_draw){.banned = {(int32_t[]){99}, 1}}, &err),
-                  PE_EARG, err, "banned token 99");
-      CHECK_OK(pe_worker_sample(w, row, &(pe_draw){0}, &err), err);
-      if (pe_worker_rows(w, &info, 1) == 1)
+      CHECK(pe_worker_logits(w, seq, logits));
+      CHECK_FAILS(pe_worker_do(
+                      w, &(pe_command){PE_DO_SAMPLE, seq, .draw = {.banned = {(int32_t[]){99}, 1}}},
+                      NULL, &err),
+                  PE_EARG, err, "banned: token id must be between 0 and 63, got 99");
+      CHECK_OK(pe_worker_do(w, &(pe_command){PE_DO_SAMPLE, seq, .draw = {{0}}}, NULL, &err), err);
+      if (pe_worker_sequences(w, &info, 1) == 1)
         CHECK(info.state == PE_SEQ_DECODE && info.left == 1); /* it can be granted at once */
     }
     pe_worker_free_events(&e);
-    CHECK_OK(pe_worker_step(w, &(pe_grant){row, 9}, 1, &err), err);
+    CHECK_OK(pe_worker_submit(w, &(pe_grant){seq, 9}, 1, &err), err);
   }
   CHECK_INT(holds, want.count);
   same(&a, &want, 11);
@@ -394,8 +448,8 @@ static void check_answer(pe_worker *w, uint64_t ticket, pe_status code) {
   CHECK_OK(pe_worker_drain(w, &e, &err), err);
   CHECK_INT(e.count, 1);
   if (e.count)
-    CHECK(e.event[0].ticket == ticket && e.event[0].code == code && !e.event[0].error == !code &&
-          !e.event[0].finish);
+    CHECK(e.event[0].ticket == ticket && !e.event[0].error == !code && !e.event[0].finish &&
+          (!code || e.event[0].error->code == code));
   pe_worker_free_events(&e);
 }
 
@@ -408,30 +462,31 @@ static void files(void) {
   int32_t prompt[16];
   uint64_t ticket = 0;
   pe_request r = request_of(12, prompt);
-  pe_seq_id row;
+  pe_seq_id seq = 0;
   char path[64];
   snprintf(path, sizeof path, "/tmp/perigee-worker-%d", (int)getpid());
-  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  CHECK_OK(worker_add(w, &r, &seq, &err), err);
   for (int i = 0; i < 4; i++) step_once(w, a);
-  CHECK_OK(pe_worker_save(w, row, path, &ticket, &err), err);
+  CHECK_OK(worker_file(w, seq, path, &ticket, &err), err);
   CHECK_INT(ticket, 1);
   check_answer(w, 1, PE_OK);
-  CHECK_OK(pe_worker_save(w, 77, path, &ticket, &err), err); /* always an answer */
+  CHECK_OK(worker_file(w, 77, path, &ticket, &err), err); /* always an answer */
   check_answer(w, 2, PE_ENOTFOUND);
-  CHECK_OK(pe_worker_load(w, path, &ticket, &err), err);
+  CHECK_OK(worker_file(w, 0, path, &ticket, &err), err);
   check_answer(w, 3, PE_OK);
-  CHECK_OK(pe_worker_load(w, "/nowhere/at/all", &ticket, &err), err);
+  CHECK_OK(worker_file(w, 0, "/nowhere/at/all", &ticket, &err), err);
   check_answer(w, 4, PE_EIO);
   unlink(path);
   pe_worker_close(w);
   close_model();
 }
 
-/* ---- one engine thread for several ------------------------------------------------------------------------------ */
+/* ---- one engine thread for several --------------------------------------------------------- */
 
 enum { SHARING = 3, ROWS_EACH = 10 };
 
-/* Three batches on one crew; each is fed and driven by a thread of its own, and the third is closed in the middle. */
+/* Three batches on one crew; each is fed and driven by its own thread, and the third is closed
+ * in the middle. */
 static void *run_sharer(void *arg) {
   client *c = arg;
   static answer answers[SHARING][ROWS_EACH + 1];
@@ -441,9 +496,11 @@ static void *run_sharer(void *arg) {
     int32_t prompt[16];
     pe_request r = request_of(seed, prompt);
     pe_error err = {0};
-    pe_seq_id row = 0;
-    CHECK_OK(pe_worker_add(c->w, &r, &row, &err), err);
-    if (seed % 4 == 0) c->cancelled[row] = !pe_worker_cancel(c->w, row, &err);
+    pe_seq_id seq = 0;
+    CHECK_OK(worker_add(c->w, &r, &seq, &err), err);
+    if (seed % 4 == 0)
+      c->cancelled[seq] =
+          !pe_worker_do(c->w, &(pe_command){.verb = PE_DO_CANCEL, .seq = seq}, NULL, &err);
   }
   if (c->number == 2)
     step_once(c->w, mine);
@@ -479,7 +536,7 @@ static void writes_when_idle(void) {
   open_model(1);
   char folder[64], command[80];
   snprintf(folder, sizeof folder, "/tmp/perigee-worker-%d-tier", (int)getpid());
-  pe_batch_options o = {.rows = 2,
+  pe_batch_options o = {.sequences = 2,
                         .context = 128,
                         .cache_tokens = 512,
                         .kv_block = 4,
@@ -490,11 +547,11 @@ static void writes_when_idle(void) {
   _Atomic int wakes = 0;
   answer a[2] = {{.count = 0}};
   int32_t prompt[16];
-  pe_seq_id row;
+  pe_seq_id seq = 0;
   pe_request r = request_of(12, prompt);
   CHECK_OK(pe_batch_open(model.plan, pe_crew_pool(crew), &o, &b, &err), err);
   CHECK_OK(pe_worker_open(crew, b, count_wake, &wakes, &w, &err), err);
-  CHECK_OK(pe_worker_add(w, &r, &row, &err), err);
+  CHECK_OK(worker_add(w, &r, &seq, &err), err);
   drive(w, a, 1);
   pe_batch_stats stats = {0};
   for (int i = 0; i < 20000 && !stats.prefix.disk_writes; i++)
@@ -516,14 +573,14 @@ static void memory_runs_out(void) {
     int32_t prompt[16];
     pe_request r = request_of(12, prompt);
     pe_error err = {0};
-    pe_seq_id row = 0;
+    pe_seq_id seq = 0;
     answer a = {0};
     pe_alloc_fail_at(n);
-    pe_status rc = pe_worker_add(w, &r, &row, &err);
+    pe_status rc = worker_add(w, &r, &seq, &err);
     if (rc) CHECK_INT(rc, PE_ENOMEM);
     for (int i = 0; i < 200 && !rc && !a.finishes; i++) {
       pe_worker_events e;
-      pe_worker_step(w, &(pe_grant){row, 4}, 1, &err);
+      pe_worker_submit(w, &(pe_grant){seq, 4}, 1, &err);
       wait_idle(w);
       pe_worker_drain(w, &e, &err);
       for (int32_t k = 0; k < e.count; k++) take(&a, &e.event[k]);
@@ -541,10 +598,10 @@ static void memory_runs_out(void) {
 static const check_test tests[] = {
     {"like_the_foreground", like_the_foreground},
     {"eight_clients", eight_clients},
-    {"rows_by_hand", rows_by_hand},
+    {"commands", commands},
     {"refusals", refusals},
     {"there_and_back", there_and_back},
-    {"held_rows", held_rows},
+    {"held_sequences", held_sequences},
     {"files", files},
     {"three_share", three_share},
     {"writes_when_idle", writes_when_idle},

@@ -7,7 +7,7 @@
 -- The folder is gone when it is closed.
 local generations = require "hooks.generations"
 local phases = require "hooks.phases"
-local policy = require "policy"
+local scheduler = require "engine.scheduler"
 local sandbox = require "hooks.sandbox"
 local trial = require "hooks.trial"
 local uv = require "luv"
@@ -39,10 +39,10 @@ end
 
 --- The deadlines of a machine that collects at every allocation, or that a sanitizer makes slow; gives the way back.
 function sites.patient(forced)
-  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS }
+  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS }
   local ms = forced and 60000 or os.getenv "SAN" and 3000
-  if ms then sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = ms, ms, ms, ms end
-  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, policy.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
+  if ms then sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = ms, ms, ms, ms end
+  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
 end
 
 --- A new folder with these files.

@@ -1,4 +1,5 @@
--- best_of: the best of several answers by their mean logprob, judged here anew from answers that were made alone.
+-- best_of: the best of several answers by their mean logprob, judged here anew from answers that
+-- were made alone.
 local perigee = require "perigee"
 local test = require("harness").test
 
@@ -12,7 +13,8 @@ local function request(more)
   return out
 end
 
---- Answers of `of` requests that run one after the other, the best first; and how many tokens all of them have.
+--- Answers of `of` requests that run one after the other, the best first; and how many tokens all
+--- of them have.
 local function judged(model, of, more)
   local list, made = {}, 0
   for i = 1, of do
@@ -41,14 +43,16 @@ for _, name in ipairs { "llama", "qwen3_5" } do
     for _, options in ipairs { { sequences = 8 }, { sequences = 2, step_tokens = 3 } } do
       local batch <close> = assert(model:batch(options))
       local done = {}
-      local answers = { batch:add(request { n = 2, best_of = 6, on_done = function(a) done[#done + 1] = a end }) }
+      local answers = { batch:add(request { n = 2, best_of = 6,
+        on_done = function(a) done[#done + 1] = a end }) }
       t.eq(#answers, 2)
       t.eq({ answers[1].finish, answers[1].text, #answers[1].ids }, { nil, "", 0 })
       assert(batch:run())
       t.eq(done, answers)
       t.eq({ answers[1].ids, answers[2].ids }, { want[1].ids, want[2].ids })
       t.near(answers[1].mean_logprob, want[1].mean, 1e-9)
-      t.eq({ answers[1].finish, answers[1].prompt_tokens, answers[1].logprobs }, { "length", #PROMPT, nil })
+      t.eq({ answers[1].finish, answers[1].prompt_tokens, answers[1].logprobs },
+        { "length", #PROMPT, nil })
       t.eq(answers[1].completion_tokens + answers[2].completion_tokens, made)
       t.eq(answers[2].completion_tokens, #answers[2].ids)
     end
@@ -57,7 +61,8 @@ end
 
 test("best_of with an early end, logprobs, and as many as n", function(t)
   local model <close> = open "llama"
-  local want = judged(model, 4, { stop_ids = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } })
+  local want = judged(model, 4,
+    { stop_ids = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } })
   local batch <close> = assert(model:batch { sequences = 4 })
   local best = assert(batch:add(request { best_of = 4, logprobs = true, max_tokens = 7,
     stop_ids = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 } }))
@@ -65,12 +70,15 @@ test("best_of with an early end, logprobs, and as many as n", function(t)
   t.eq(best.ids, want[1].ids)
   t.eq(#best.logprobs, #best.ids)
   local streamed = 0
-  local sequences = { batch:add(request { n = 2, best_of = 2, on_token = function(e) if e.id then streamed = streamed + 1 end end }) }
+  local sequences = { batch:add(request { n = 2, best_of = 2,
+    on_token = function(e) if e.id then streamed = streamed + 1 end end }) }
   assert(batch:run())
   t.eq({ #sequences, streamed, sequences[1].completion_tokens }, { 2, 14, 7 })
-  local nothing = assert(batch:add(request { best_of = 3, max_tokens = 0 })) -- all alike: the first one
+  -- all alike: the first one
+  local nothing = assert(batch:add(request { best_of = 3, max_tokens = 0 }))
   assert(batch:run())
-  t.eq({ nothing.finish, nothing.completion_tokens, nothing.ids, nothing.mean_logprob }, { "length", 0, {}, 0.0 })
+  t.eq({ nothing.finish, nothing.completion_tokens, nothing.ids, nothing.mean_logprob },
+    { "length", 0, {}, 0.0 })
   t.eq(model:generate(request { best_of = 4 }).ids, judged(model, 4)[1].ids)
 end)
 
@@ -81,7 +89,8 @@ test("a best_of that is cancelled, and callbacks that raise", function(t)
   assert(batch:step())
   assert(answer:cancel())
   assert(batch:run())
-  t.eq({ answer.finish, #answer.ids, answer.completion_tokens, batch:stats().cancelled }, { "cancel", 1, 3, 3 })
+  t.eq({ answer.finish, #answer.ids, answer.completion_tokens, batch:stats().cancelled },
+    { "cancel", 1, 3, 3 })
   local told = 0
   assert(batch:add(request { n = 2, best_of = 3, on_done = function()
     told = told + 1
@@ -95,16 +104,19 @@ test("best_of that cannot be", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { sequences = 2 })
   local function refused(more, text) t.raises(function() batch:add(request(more)) end, text) end
-  refused({ best_of = 0 }, "best_of is 0, it must be within n, which is 1, and 128")
-  refused({ best_of = -3 }, "best_of is -3, it must be within n, which is 1, and 128")
-  refused({ n = 3, best_of = 2 }, "best_of is 2, it must be within n, which is 3, and 128")
-  refused({ best_of = 129 }, "best_of is 129, it must be within n, which is 1, and 128")
-  refused({ best_of = 2.5 }, "'best_of' must be integer")
-  refused({ best_of = "2" }, "'best_of' must be number, not string")
+  refused({ best_of = 0 }, "best_of must be between n, which is 1, and 128, got 0")
+  refused({ best_of = -3 }, "best_of must be between n, which is 1, and 128, got -3")
+  refused({ n = 3, best_of = 2 }, "best_of must be between n, which is 3, and 128, got 2")
+  refused({ best_of = 129 }, "best_of must be between n, which is 1, and 128, got 129")
+  refused({ best_of = 2.5 }, "best_of must be an integer, got 2.5")
+  refused({ best_of = "2" }, "best_of must be an integer, got string")
   refused({ best_off = 2 }, "unknown key 'best_off', is it 'best_of'?")
-  refused({ n = 2, best_of = 4, on_token = print }, "best_of is 4 and n is 2: tokens cannot be streamed")
-  refused({ best_of = 2, hold = true }, "best_of is 2: its candidates draw by themselves")
-  t.raises(function() model:generate(request { best_of = 2, on_text = print }) end, "cannot be streamed")
-  t.match(tostring(t.fails("argument", batch:add(request { best_of = 2, temperature = -1 }))), "temperature is %-1")
+  refused({ n = 2, best_of = 4, on_token = print },
+    "best_of is 4 and n is 2: tokens cannot be streamed")
+  refused({ best_of = 2, hold = true }, "best_of is 2: candidates cannot be held")
+  t.raises(function() model:generate(request { best_of = 2, on_text = print }) end,
+    "cannot be streamed")
+  t.match(tostring(t.fails("argument", batch:add(request { best_of = 2, temperature = -1 }))),
+    "temperature must be 0 or more, got %-1")
   t.eq({ #batch:sequences(), batch.alive }, { 0, 0 })
 end)

@@ -1,5 +1,6 @@
--- What sequences remember, on every architecture and for every type of cache: any chunking, company and size of block, forked,
--- trimmed, saved and loaded give the same bits; and fewer bits are near float32.
+-- What sequences remember, on every architecture and for every type of cache: any chunking, company
+-- and size of block, forked, trimmed, saved and loaded give the same bits; and fewer bits are near
+-- float32.
 local perigee = require "perigee"
 local models = require "models"
 local run = require "engine.run"
@@ -19,14 +20,16 @@ end
 local function check_chunks(t, runner, ids)
   local whole = bytes(runner:eval(ids).logits)
   for _, chunk in ipairs { 1, 5, 32 } do
-    same(t, "a run in chunks of " .. chunk, bytes(runner:eval(ids, { chunk = chunk }).logits), whole)
+    same(t, "a run in chunks of " .. chunk, bytes(runner:eval(ids, { chunk = chunk }).logits),
+      whole)
   end
   return whole
 end
 
 --- Three sequences, one of them `ids`, in steps of changing make-up; the logits of `ids` as bytes.
 local function beside_others(model, ids, cache)
-  local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 512, sequences = 3, threads = 2,
+  local engine <close> = assert(perigee.engine.open(model.graph,
+    { tokens = 512, sequences = 3, threads = 2,
     kv_bits = cache.kv_bits, kv_block = cache.kv_block }))
   local a, b, c = engine:add(), engine:add(), engine:add()
   local parts, at = {}, 1
@@ -34,7 +37,8 @@ local function beside_others(model, ids, cache)
   for k = 1, 100 do
     if at > #ids then break end
     local n = math.min(sizes[k % #sizes + 1], #ids - at + 1)
-    local mine = { seq = b, ids = table.move(ids, at, at + n - 1, 1, {}), outputs = n, rope_length = #ids }
+    local mine = { seq = b, ids = table.move(ids, at, at + n - 1, 1, {}), outputs = n,
+      rope_length = #ids }
     local step = { { seq = a, ids = { 5, 6, 7 } }, mine, { seq = c, ids = { k % 9 } } }
     if k % 3 == 0 then table.remove(step, 1) end
     assert(engine:step(step))
@@ -45,14 +49,15 @@ local function beside_others(model, ids, cache)
   return table.concat(parts)
 end
 
--- ---- what a sequence remembers ------------------------------------------------------------------------------------
+-- ---- what a sequence remembers ----------------------------------------------------------------
 
 local function part(ids, from, to) return table.move(ids, from, to, 1, {}) end
 
 --- Ids from `from` to `to` of a sequence; their logits as bytes.
 local function go_on(engine, seq, ids, span)
   local from, to = span[1], span[2]
-  assert(engine:step { { seq = seq, ids = part(ids, from, to), outputs = to - from + 1, rope_length = #ids } })
+  assert(engine:step { { seq = seq, ids = part(ids, from, to), outputs = to - from + 1,
+    rope_length = #ids } })
   return bytes(engine:logits())
 end
 
@@ -78,7 +83,8 @@ local function check_fork(t, engine, ids, whole)
   t.eq(engine.used, 0)
 end
 
---- Somewhere else and back again, with the help of a snapshot; where a window is in the way, it says so and nothing changes.
+--- Somewhere else and back again, with the help of a snapshot; where a window is in the way, it
+--- says so and nothing changes.
 local function check_trim(t, engine, ids, whole)
   local n, cut = #ids, #ids // 2 + 1
   local seq = assert(engine:add())
@@ -94,7 +100,8 @@ local function check_trim(t, engine, ids, whole)
     go_on(engine, seq, ids, { 1, cut })
   end
   t.eq(engine:info(seq).ids, part(ids, 1, cut))
-  same(t, "what follows a trim", go_on(engine, seq, ids, { cut + 1, n }), lines(whole, ids, { cut + 1, n }))
+  same(t, "what follows a trim", go_on(engine, seq, ids, { cut + 1, n }),
+    lines(whole, ids, { cut + 1, n }))
   t.eq(engine:trim(seq, n + 1), nil)
   assert(engine:trim(seq, 0))
   same(t, "from the beginning", go_on(engine, seq, ids, { 1, n }), whole)
@@ -102,7 +109,8 @@ local function check_trim(t, engine, ids, whole)
   t.eq(engine.used, 0)
 end
 
---- Saved by one engine, loaded by another with other blocks; a file of another model or type is refused.
+--- Saved by one engine, loaded by another with other blocks; a file of another model or type is
+--- refused.
 local function check_save(t, model, ids, cache)
   local n, cut, path = #ids, #ids // 2, os.tmpname()
   local rest
@@ -128,22 +136,26 @@ local function check_save(t, model, ids, cache)
   os.remove(path)
 end
 
--- On average, of the spread of the logits: a router that chooses another expert makes single ones jump.
+-- On average, of the spread of the logits: a router that chooses another expert makes single ones
+-- jump.
 local near = { [32] = 0, [16] = 2e-3, [8] = 0.1, [4] = 0.5 }
 
---- A type of cache: the same bits in any chunking, company, blocks; fork, trim and save; not far from float32.
+--- A type of cache: the same bits in any chunking, company, blocks; fork, trim and save; not far
+--- from float32.
 local function check_cache(t, model, ids, cache, exact)
   local runner = run.new(model, { threads = 2, kv_bits = cache.kv_bits, kv_block = cache.kv_block })
   local logits = runner:eval(ids).logits
   local whole = check_chunks(t, runner, ids)
   runner:close()
   same(t, "a row beside others", beside_others(model, ids, cache), whole)
-  local other = run.new(model, { threads = 1, kv_bits = cache.kv_bits, kv_block = cache.kv_block == 2 and 32 or 2 })
+  local other = run.new(model,
+    { threads = 1, kv_bits = cache.kv_bits, kv_block = cache.kv_block == 2 and 32 or 2 })
   same(t, "another size of block", bytes(other:eval(ids, { chunk = 7 }).logits), whole)
   other:close()
   local far = (logits - exact):abs():mean() / exact:std()
   t.near(far, 0, near[cache.kv_bits], ("%d bits"):format(cache.kv_bits))
-  local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 512, sequences = 4, threads = 2,
+  local engine <close> = assert(perigee.engine.open(model.graph,
+    { tokens = 512, sequences = 4, threads = 2,
     kv_bits = cache.kv_bits, kv_block = cache.kv_block }))
   check_fork(t, engine, ids, whole)
   check_trim(t, engine, ids, whole)
@@ -153,7 +165,8 @@ end
 for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or samples.directories "golden.safetensors") do
   test(name, function(t)
     local model = assert(models.load("tests/golden/" .. name))
-    local golden <close> = assert(perigee.weights.open("tests/golden/" .. name .. "/golden.safetensors"))
+    local path = ("tests/golden/%s/golden.safetensors"):format(name)
+    local golden <close> = assert(perigee.weights.open(path))
     local ids = ids_of(golden, "ids.2")
     local runner = run.new(model, { threads = 2 })
     local exact = runner:eval(ids).logits
@@ -173,17 +186,20 @@ test("steps and caches that cannot be", function(t)
     t.eq(none, nil)
     t.eq(why.code, "argument")
   end
-  local engine <close> = assert(perigee.engine.open(model.graph, { tokens = 8, kv_block = 4, sequences = 2, threads = 1 }))
+  local engine <close> = assert(perigee.engine.open(model.graph,
+    { tokens = 8, kv_block = 4, sequences = 2, threads = 1 }))
   local a, b = assert(engine:add()), assert(engine:add())
   assert(engine:step { { seq = a, ids = { 1, 2, 3 } } })
   local used = engine.used
-  local none, why = engine:step { { seq = b, ids = { 1 } }, { seq = a, ids = { 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 } } }
+  local none, why = engine:step { { seq = b, ids = { 1 } },
+    { seq = a, ids = { 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 } } }
   t.eq(none, nil)
   t.eq(why.code, "limit")
   none, why = engine:step { { seq = b, ids = { 1 } }, { seq = b, ids = { 2 } } }
   t.eq(none, nil)
   t.eq(why.code, "argument")
-  t.raises(function() engine:step { { seq = b, ids = { 1 } }, { seq = a, ids = { -1 } } } end, "out of range")
+  t.raises(function() engine:step { { seq = b, ids = { 1 } }, { seq = a, ids = { -1 } } } end,
+    "out of range")
   t.raises(function() engine:fork(3) end, "no sequence 3")
   t.eq(engine:info(a).ids, { 1, 2, 3 })
   t.eq(engine:info(b).ids, {})

@@ -19,7 +19,8 @@ local function spawn(t, source, done)
     done(status, texts.out, texts.err)
   end
   local process
-  process = assert(uv.spawn(uv.exepath(), { args = { "run", path }, stdio = { nil, out, err } }, t.expect(function(code)
+  process = assert(uv.spawn(uv.exepath(), { args = { "run", path }, stdio = { nil, out, err } },
+    t.expect(function(code)
     status = code
     process:close()
     finished()
@@ -108,7 +109,8 @@ test("a deadline reaches into callbacks", function(t)
 end)
 
 test("threads, the work queue and closing the loop are not offered", function(t)
-  for _, name in ipairs { "new_thread", "thread_join", "thread_self", "thread_equal", "new_work", "queue_work",
+  for _, name in ipairs { "new_thread", "thread_join", "thread_self", "thread_equal", "new_work",
+    "queue_work",
     "new_sem", "loop_close" } do
     t.eq(uv[name], nil, name)
   end

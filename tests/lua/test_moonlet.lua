@@ -1,8 +1,10 @@
--- The model that ships answers as the reference does: every text request of its answers.json, greedily, token for token.
+-- The model that ships answers as the reference does: every text request of its answers.json,
+-- greedily, token for token.
 local perigee = require "perigee"
 local text = require "lib.text"
 local test = require("harness").test
-local few = ... or os.getenv "SAN" -- with a collection at every step, or under a sanitizer: a few are enough
+-- with a collection at every step, or under a sanitizer: a few are enough
+local few = ... or os.getenv "SAN"
 
 local answers = assert(perigee.json.decode(assert(text.read_file "examples/moonlet/answers.json")))
 
@@ -25,7 +27,8 @@ end)
 test("a seed draws the same tokens, another one others", function(t)
   local model = assert(perigee.open "examples/moonlet")
   local function draw(seed)
-    return model:generate { prompt = "Tell me a story about", max_tokens = 24, temperature = 1.3, seed = seed,
+    return model:generate { prompt = "Tell me a story about", max_tokens = 24, temperature = 1.3,
+      seed = seed,
       ignore_eos = true }.ids
   end
   local a = draw(7)
@@ -33,11 +36,16 @@ test("a seed draws the same tokens, another one others", function(t)
   t.eq(table.concat(draw(8), " ") ~= table.concat(a, " "), true)
   local best = model:generate { prompt = "Tell me", max_tokens = 8, temperature = 0 }.ids
   t.eq(model:generate { prompt = "Tell me", max_tokens = 8, temperature = 2, top_k = 1 }.ids, best)
-  t.eq(model:generate { prompt = "Tell me", max_tokens = 8, temperature = 2, top_p = 1e-6 }.ids, best)
-  t.raises(function() model:generate { prompt = "x", temperature = -1 } end, "temperature is -1")
-  t.raises(function() model:generate { prompt = "x", top_p = 0 } end, "top_p is 0")
-  t.raises(function() model:generate { prompt = "x", tmperature = 1 } end, "unknown key 'tmperature', is it 'temperature'?")
-  t.raises(function() model:generate { prompt = { 999999 } } end, "id 999999 is not within 0 and 2303")
+  t.eq(model:generate { prompt = "Tell me", max_tokens = 8, temperature = 2, top_p = 1e-6 }.ids,
+    best)
+  t.raises(function() model:generate { prompt = "x", temperature = -1 } end,
+    "temperature must be 0 or more, got -1")
+  t.raises(function() model:generate { prompt = "x", top_p = 0 } end,
+    "top_p must be above 0 and at most 1, got 0")
+  t.raises(function() model:generate { prompt = "x", tmperature = 1 } end,
+    "unknown key 'tmperature', is it 'temperature'?")
+  t.raises(function() model:generate { prompt = { 999999 } } end,
+    "prompt: token id must be between 0 and 2303, got 999999")
   t.raises(function() model:generate { prompt = "" } end, "the prompt is empty")
   model:close()
 end)

@@ -1,4 +1,5 @@
--- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, and running it never expands it.
+-- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, and running
+-- it never expands it.
 local perigee = require "perigee"
 local models = require "models"
 local run = require "engine.run"
@@ -28,7 +29,9 @@ local function tensors()
   for _, name in ipairs { p .. "input_layernorm", p .. "post_attention_layernorm", "model.norm" } do
     plain(name .. ".weight", { WIDTH }, "\x80\x3f")
   end
-  for _, name in ipairs { "q", "k", "v", "o" } do matrix(p .. "self_attn." .. name .. "_proj", WIDTH, WIDTH) end
+  for _, name in ipairs { "q", "k", "v", "o" } do
+    matrix(p .. "self_attn." .. name .. "_proj", WIDTH, WIDTH)
+  end
   matrix(p .. "mlp.gate_proj", INNER, WIDTH)
   matrix(p .. "mlp.up_proj", INNER, WIDTH)
   matrix(p .. "mlp.down_proj", WIDTH, INNER)
@@ -40,8 +43,10 @@ end
 local function write_model(folder)
   assert(perigee.weights.save(folder .. "/model.safetensors", tensors()))
   local f <close> = assert(io.open(folder .. "/config.json", "w"))
-  f:write(perigee.json.encode { model_type = "llama", hidden_size = WIDTH, intermediate_size = INNER, num_hidden_layers = 1,
-    num_attention_heads = WIDTH // HEAD, num_key_value_heads = WIDTH // HEAD, head_dim = HEAD, vocab_size = VOCAB,
+  f:write(perigee.json.encode { model_type = "llama", hidden_size = WIDTH,
+    intermediate_size = INNER, num_hidden_layers = 1,
+    num_attention_heads = WIDTH // HEAD, num_key_value_heads = WIDTH // HEAD, head_dim = HEAD,
+      vocab_size = VOCAB,
     rms_norm_eps = 1e-5, max_position_embeddings = 256, tie_word_embeddings = false,
     quantization = { group_size = 64, bits = 4 } })
 end
@@ -56,13 +61,17 @@ local function resident()
 end
 
 local function less(t, got, most, what)
-  if got > most then t.fail(("%s: %s more, at most %s expected"):format(what, text.bytes(got), text.bytes(most))) end
+  if got > most then
+    t.fail(("%s: %s more, at most %s expected"):format(what, text.bytes(got), text.bytes(most)))
+  end
 end
 
 if not forced then
   test("a 4-bit model stays in its file", function(t)
     if not resident() then t.skip "the system does not tell" end
-    if uv.exepath():match "san%-thread" then t.skip "the thread sanitizer keeps notes about every byte" end
+    if uv.exepath():match "san%-thread" then
+      t.skip "the thread sanitizer keeps notes about every byte"
+    end
     local folder = assert(uv.fs_mkdtemp((os.getenv "TMPDIR" or "/tmp") .. "/perigee-XXXXXX"))
     write_model(folder)
     local own, file = resident()
@@ -80,7 +89,9 @@ if not forced then
     runner:close()
     model.graph:close()
     model.weights:close()
-    for _, name in ipairs { "model.safetensors", "config.json" } do os.remove(folder .. "/" .. name) end
+    for _, name in ipairs { "model.safetensors", "config.json" } do
+      os.remove(folder .. "/" .. name)
+    end
     uv.fs_rmdir(folder)
   end)
 end

@@ -3,7 +3,7 @@
 local chat = require "chat"
 local harness = require "harness"
 local perigee = require "perigee"
-local policy = require "policy"
+local scheduler = require "engine.scheduler"
 local sandbox = require "hooks.sandbox"
 local sites = require "sites"
 local uv = require "luv"
@@ -88,7 +88,7 @@ test("the policy dies and comes back while sequences write", function(t)
     local entry <close> = open()
     local app <close> = sites.open({ ["policy/mine.lua"] = GOOD }, { forced = forced, models = { entry },
       config = { policy = "mine" } })
-    sandbox.LOAD_MS, policy.DEADLINE_MS = 50, 10 -- until the site is closed; most of these wait for their deadline
+    sandbox.LOAD_MS, scheduler.DEADLINE_MS = 50, 10 -- until the site is closed; most of these wait for their deadline
     assert(entry.batch:start(app.scripts:policy()))
     local left, wrong, turn, changes = 0, {}, 0, 0
     local asked = 24
@@ -125,7 +125,7 @@ test("a policy's failures are seen, and a new one starts afresh", function(t)
   local entry <close> = open()
   local app <close> = sites.open({ ["policy/mine.lua"] = later "error 'late'" }, { forced = forced, models = { entry },
     config = { policy = "mine" } })
-  entry.batch.policy:reload(app.scripts:policy())
+  entry.batch.scheduler:reload(app.scripts:policy())
   local text
   ask(entry, app.scripts:current(), answer_of "count", function(said) text = said end)
   assert(entry.batch:run())
@@ -135,7 +135,7 @@ test("a policy's failures are seen, and a new one starts afresh", function(t)
   t.match(status.scripts[1].strikes[1].text, "late")
   app.write("policy/mine.lua", GOOD)
   assert(app.scripts:reload())
-  t.eq(entry.batch.policy.strikes, 0)
+  t.eq(entry.batch.scheduler.breaker.recent, 0)
   t.eq(app.scripts:status().scripts[1].strikes, {})
 end)
 
@@ -144,7 +144,7 @@ test("policies that ship, and what they do with many sequences", function(t)
   for _, name in ipairs { "fifo", "lanes", "fair", "cache_first" } do
     local entry <close> = open { sequences = 4 }
     local app <close> = sites.open({}, { forced = forced, models = { entry }, config = { policy = name } })
-    entry.batch.policy:reload(app.scripts:policy())
+    entry.batch.scheduler:reload(app.scripts:policy())
     local wrong = {}
     for i, answer in ipairs(answers) do
       if i > 9 then break end
@@ -154,7 +154,7 @@ test("policies that ship, and what they do with many sequences", function(t)
     end
     assert(entry.batch:run())
     t.eq(wrong, {}, name)
-    t.eq(entry.batch.policy.last_error, nil, name)
+    t.eq(entry.batch.scheduler.breaker.last, nil, name)
   end
 end)
 

@@ -156,7 +156,7 @@ try "lines that are wrong" 0 eval $G/llama --jsonl --out "$T/out.safetensors"; n
 for text in "one of the two" "unknown key 'lats', is it 'last'?" \
   "'images': there is no image input yet" "'videos': there" \
   "'chunk' must be at least 1, not 0" "'greedy' must be at least 0" \
-    "token 2 of the prompt is no id: 2.5" "token id -1 is out of range" \
+    "prompt[2] must be a token id, got 2.5" "token id must be between 0 and 127, got -1" \
   "not JSON" '{"n": 1}'; do out "$text"; done
 lacks ".lua:"
 try "lines are counted with the wrong ones" 0 inspect "$T/out.safetensors"; out "logits.11"
@@ -197,8 +197,8 @@ printf '%s\n' '{"prompt": [5, 6], "stop_token_ids": ["x"]}' '{"prompt": [5, 6], 
 try "requests that are wrong" 0 generate $G/llama --jsonl; no_err; lines 8; lacks '"text"'
 lacks ".lua:"
 out "a line has 'prompt' or 'messages', not both"; out "the model has no chat template"
-out "prompt: id 300 is not within 0 and 127"; out "max_tokens is -1"
-out "'top_k' must be integer"; out "'temperature' must be number"
+out "prompt: token id must be between 0 and 127, got 300"; out "max_tokens must be 0 or more, got -1"
+out "top_k must be an integer"; out "temperature must be a number"
 printf '%s\n' '{"prompt": [5, 6], "max_tokens": 0}' '{"prompt": [5, 6]}' >"$T/in"
 try "to the end of the context" 0 generate $G/llama --jsonl --context 12
 out '"completion_tokens": 0'; out '"finish_reason": "'
@@ -224,10 +224,10 @@ printf '%s\n' '{"prompt": [5], "n": 2}' '{"prompt": [5], "best_of": 0}' \
 try "requests that can never be answered" 0 generate $G/llama --jsonl --context 12; no_err
 lines 9; lacks ".lua:"
 out "n is 2: a line gets one answer"
-out "best_of is 0, it must be within n, which is 1, and 128"; out "best_of is -2"
-out "best_of is 500"
-out "the prompt has 12 tokens, and with one more it must be within the context of 12"
-out "temperature is"; out "frequency_penalty is inf"
+out "best_of must be between n, which is 1, and 128, got 0"; out "got -2"
+out "got 500"
+out "prompt of 12 tokens does not fit: the context is 12 and one token must be left"
+out "temperature must be"; out "frequency_penalty must be finite, got inf"
 out "unknown key 'repetition_penalti', is it 'repetition_penalty'?"; out '"completion_tokens": 1'
 
 # ---- bench ---------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ end
 --- A batch over a loaded model: prompts are ids, and only max_tokens ends a sequence.
 function common.batch(model, options)
   local plain = { graph = model.graph, config = model.config, weights = model.weights,
-    options = model.options, stops = {}, generation = {}, generation_config = {},
+    options = model.options, stops = {}, generation_config = {},
     tokenizer = function() end, ids = function(_, ids) return ids end }
   local batch, why = batches.open(plain, options)
   if not batch then error(why, 0) end

@@ -76,7 +76,7 @@ local function check_unit(path, kind, limits)
     deadline_ms = limits.deadline_ms }
   if not made then return nil, why end
   if kind == "policy" then
-    local steps = require("policy.selftest").STEPS
+    local steps = require("engine.policy_selftest").STEPS
     return ("a policy: %d steps are legal; %s"):format(steps, counted(made.cases))
   end
   local names = table.concat(text.sorted_keys(made.hooks), ", ")
