@@ -168,7 +168,7 @@ static void test_no_memory(void) {
   }
   pe_crew *c = NULL;
   pe_error err = {0};
-  CHECK_FAILS(pe_crew_open(-1, &c, &err), PE_EARG, err, "-1 threads");
+  CHECK_FAILS(pe_crew_open(-1, &c, &err), PE_EARG, err, "got -1");
 }
 
 static const check_test tests[] = {

@@ -223,7 +223,7 @@ printf '%s\n' '{"prompt": [5], "n": 2}' '{"prompt": [5], "best_of": 0}' \
   '{"prompt": [5], "repetition_penalti": 2}' '{"prompt": [5], "max_tokens": 1}' >"$T/in"
 try "requests that can never be answered" 0 generate $G/llama --jsonl --context 12; no_err
 lines 9; lacks ".lua:"
-out "n is 2: a line gets one answer"
+out "n must be 1 here, got 2"
 out "best_of must be between n, which is 1, and 128, got 0"; out "got -2"
 out "got 500"
 out "prompt of 12 tokens does not fit: the context is 12 and one token must be left"
@@ -238,8 +238,8 @@ no_err
 out '{"test": "prefill", "tokens": 512, "batch": 1, "depth": 0, "tokens_per_s": '
 out '"gb_per_s": '
 LOAD="--tests batch,mixed,prefix,memory --prompt 64 --seconds 0.01"
-try "bench under load" 0 bench $G/llama $LOAD; no_err; out "times one alone"
-out "gaps of 7 streams"; out "decode steps, 63 cached"; out "per token"
+try "bench under load" 0 bench $G/llama $LOAD; no_err; out "x one sequence"
+out "time between tokens of 7 streams"; out "decode steps), 63 cached"; out "per token"
 try "the same as CSV" 0 bench $G/llama $LOAD --csv; no_err; lines 8
 out "test,tokens,batch,depth,tokens_per_s"; out "decode,"; out "mixed,64,8"; out "prefix,64,1"
 try "the same as JSON" 0 bench $G/llama $LOAD --json; no_err; lines 1; out '"speedup": '
