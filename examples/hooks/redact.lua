@@ -1,13 +1,14 @@
--- redact: e-mail addresses never leave the house, also not in a stream that cuts them in pieces.
+-- redact: e-mail addresses never leave the house, not even in a stream that cuts them into pieces.
 -- Copy it to SITE/hooks and serve with --site SITE.
--- Hook: respond sees every object before it is sent. A stream is held back to the last white space, so words come whole.
-local perigee = require "perigee"
-
+-- Hook: respond gets every part of an answer before it is sent: text, reasoning, parts of tool calls
+-- and the finish. Text is held back to the last white space, so that words come whole.
 local function clean(text)
-  return (text:gsub("%S+", function(word) return word:find("@", 1, true) and "[redacted]" or nil end))
+  return (text:gsub("%S+", function(word)
+    return word:find("@", 1, true) and "[redacted]" or nil
+  end))
 end
 
---- What may be sent of a text that goes on, and what must wait.
+--- The part of a text that may be sent, and the word that may still grow.
 local function split(text)
   local waits = #text:reverse():match "^%S*"
   return text:sub(1, #text - waits), text:sub(#text - waits + 1)
@@ -15,29 +16,28 @@ end
 
 return {
   version = 1,
-  respond = function(req, chunk)
+
+  respond = function(req, delta)
     local held = req.ctx.held or {}
     req.ctx.held = held
-    for _, choice in ipairs(chunk.choices) do
-      local part, at = choice.delta or choice.message or choice, choice.index
-      local key = part == choice and "text" or "content"
-      local text = (held[at] or "") .. (type(part[key]) == "string" and part[key] or "")
-      held[at] = ""
-      if choice.delta and choice.finish_reason == perigee.json.null then text, held[at] = split(text) end
-      if text ~= "" or type(part[key]) == "string" then part[key] = clean(text) end
+    local last = held[delta.choice] or ""
+    if delta.type == "text" then
+      delta.text, held[delta.choice] = split(last .. delta.text)
+      delta.text = clean(delta.text)
+      return delta.text ~= "" and delta
     end
-    return chunk
+    held[delta.choice] = ""
+    if last ~= "" then return { { type = "text", text = clean(last) }, delta } end
   end,
 
   selftest = function(try)
-    local req, sent = try.req { stream = true }, ""
-    for i, piece in ipairs { "Write to ann", "@example", ".org now", "!" } do
-      local reason = i == 4 and "stop" or perigee.json.null
-      local chunk = try.respond(req, { choices = { { index = 0, delta = { content = piece }, finish_reason = reason } } })
-      sent = sent .. (chunk.choices[1].delta.content or "")
+    local req, sent = try.req {}, {}
+    for _, piece in ipairs { "Write to ann", "@example", ".org now", "!" } do
+      local delta = try.respond(req, { type = "text", choice = 0, text = piece })
+      sent[#sent + 1] = delta and delta.text or ""
     end
-    assert(sent == "Write to [redacted] now!", sent)
-    local whole = try.respond(try.req {}, { choices = { { index = 0, message = { content = "a@b.c" } } } })
-    assert(whole.choices[1].message.content == "[redacted]")
+    local last = try.respond(req, { type = "finish", choice = 0, finish = "stop" })
+    assert(table.concat(sent) .. last[1].text == "Write to [redacted] now!")
+    assert(last[2].finish == "stop")
   end,
 }

@@ -9,7 +9,7 @@ return {
 
   done = function(req, usage, self)
     local config = self.config
-    if req.api ~= "chat" or perigee.hash(req.id) % 100 >= config.percent then return end
+    if not req.chat or perigee.hash(req.id) % 100 >= config.percent then return end
     local started = perigee.now()
     local answer, why = perigee.http.request { url = config.url, method = "POST", timeout_ms = config.timeout_ms,
       headers = { ["content-type"] = "application/json" },

@@ -1,6 +1,6 @@
 -- thinking_budget: a model may think for so many tokens, then it is made to close its thinking and answer.
 -- Copy it to SITE/hooks and serve with --site SITE. A client asks for it:
---   {"messages": […], "perigee": {"logits": "thinking_budget", "tokens": 512}}
+--   {"messages": […], "perigee": {"script": "thinking_budget", "tokens": 512}}
 -- Hooks: start and token run for the sequences of requests that name the script. Forced tokens are tokens like all others: the
 -- model goes on from them.
 return {

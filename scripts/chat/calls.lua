@@ -1,10 +1,10 @@
 -- calls: the tool calls of a conversation and their results, as a template wants them. Messages are changed in place: they
 -- are the normalizer's own copies.
 local async = require "lib.async"
+local check = require "chat.check"
 local content = require "chat.content"
 local perigee = require "perigee"
 local json = perigee.json
-local fail = content.fail
 
 local calls = {}
 
@@ -15,27 +15,6 @@ local function body(call)
 end
 calls.body = body
 
-local function is_empty(t)
-  local step, state, at = pairs(t)
-  return step(state, at) == nil
-end
-
---- Checked tool_calls, each a copy; nil when there are none.
-function calls.read(value, where)
-  if value == nil or value == json.null then return nil end
-  if type(value) == "table" and is_empty(value) then return nil end
-  if not json.is_array(value) then fail("%s: 'tool_calls' must be a list, not %s", where, content.type_of(value)) end
-  for i, call in ipairs(value) do
-    local what = ("%s, call %d"):format(where, i)
-    if content.type_of(call) ~= "object" then fail("%s: a call must be an object, not %s", what, content.type_of(call)) end
-    local inner = call["function"]
-    if inner ~= nil and content.type_of(inner) ~= "object" then
-      fail("%s: 'function' must be an object, not %s", what, content.type_of(inner))
-    end
-  end
-  return value
-end
-
 -- ---- arguments -----------------------------------------------------------------------------------------------------
 
 local VALUES = 100000 -- of one call's arguments, as json.decode counts them
@@ -44,7 +23,7 @@ local VALUES = 100000 -- of one call's arguments, as json.decode counts them
 local function decode(value)
   async.breathe()
   local decoded, why = json.decode(value, { max_values = VALUES, digits = true })
-  if why and why.code == "limit" then fail("the arguments of a call are too large: %s", why.message) end
+  if why and why.code == "limit" then check.refuse("messages", "has a call whose arguments are too large: %s", why.message) end
   return decoded
 end
 

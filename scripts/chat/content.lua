@@ -3,41 +3,22 @@
 -- A part is an object with a type. Text is { type = "text", text = … } (input_text, output_text and refusal are the same
 -- thing under other names); image, video and audio have a type per dialect; thinking belongs to an assistant.
 local async = require "lib.async"
+local check = require "chat.check"
 local perigee = require "perigee"
 local json = perigee.json
 
+local refuse = check.refuse
+
 local content = {}
 
---- What normalizing cannot accept: caught by normalize.messages.
-content.Failure = { __tostring = function(f) return f.text end }
+local DEPTH = 100 -- of nested values: the encoder takes no more
 
-function content.fail(format, ...)
-  error(setmetatable({ text = format:format(...) }, content.Failure), 0)
-end
-local fail = content.fail
-
---- Which kind of thing a part of that type is. The text of a text part stands under `field`.
-local TYPES = {
-  text = { kind = "text", field = "text" }, input_text = { kind = "text", field = "text" },
-  output_text = { kind = "text", field = "text" }, refusal = { kind = "text", field = "refusal" },
-  image = { kind = "image" }, image_url = { kind = "image" }, input_image = { kind = "image" },
-  video = { kind = "video" }, video_url = { kind = "video" }, input_video = { kind = "video" },
-  audio = { kind = "audio" }, audio_url = { kind = "audio" }, input_audio = { kind = "audio" },
-  thinking = { kind = "thinking" }, reasoning = { kind = "thinking" },
-}
-
-local function type_of(value)
-  if value == json.null then return "null" end
-  if json.digits(value) then return "number" end
-  if type(value) ~= "table" then return type(value) end
-  return json.is_array(value) and "array" or "object"
-end
-content.type_of = type_of
+local TYPES = check.PARTS
 
 --- A value that can be written as JSON in one order: plain Lua tables become objects with sorted keys.
 local function ordered(value, depth)
   if type(value) ~= "table" then return value end
-  if depth > 100 then fail "a message is nested deeper than 100 levels" end
+  if depth > DEPTH then refuse("messages", "must not be nested deeper than %d levels", DEPTH) end
   if json.is_array(value) then
     local out = json.array {}
     for i, item in ipairs(value) do out[i] = ordered(item, depth + 1) end
@@ -46,7 +27,7 @@ local function ordered(value, depth)
   async.breathe()
   local keys, plain = {}, getmetatable(value) == nil
   for key in pairs(value) do
-    if type(key) ~= "string" then fail("a message has the key %s, which is no text", tostring(key)) end
+    if type(key) ~= "string" then refuse("messages", "must have string keys, got %s", tostring(key)) end
     keys[#keys + 1] = key
   end
   if plain then table.sort(keys) end
@@ -65,33 +46,23 @@ end
 --- "text", "image", "video", "audio" or "thinking".
 function content.kind(part) return TYPES[part.type].kind end
 
-local function read_part(part, where)
+local function read_part(part)
   if type(part) == "string" then return content.text(part) end
-  if type_of(part) ~= "object" then fail("%s: a part must be an object, not %s", where, type_of(part)) end
-  local name = part.type
-  if name == nil and type(part.text) == "string" then name = "text" end
-  local known = TYPES[name]
-  if not known then
-    fail("%s: unknown type %s", where, type(name) == "string" and "'" .. name .. "'" or type_of(name))
-  end
-  if known.kind ~= "text" then return part end
-  local text = part[known.field]
-  if type(text) ~= "string" then fail("%s: '%s' must be text, not %s", where, known.field, type_of(text)) end
-  if name == "text" and part.type then return part end
-  local out = json.object { { "type", "text" }, { "text", text } }
+  local known = TYPES[part.type or "text"]
+  if known.kind ~= "text" or part.type == "text" then return part end
+  local out = json.object { { "type", "text" }, { "text", part[known.field] } }
   for key, value in pairs(part) do
     if key ~= "type" and key ~= "text" and key ~= known.field then out[key] = value end
   end
   return out
 end
 
---- The content of a message, checked: text, null, or a list of parts with one name for text.
-function content.read(value, where)
+--- The content of a checked message: text, null, or a list of parts with one name for text.
+function content.read(value)
   if value == nil or value == json.null then return json.null end
   if type(value) == "string" then return value end
-  if not json.is_array(value) then fail("%s: 'content' must be text, a list of parts or null, not %s", where, type_of(value)) end
   local out = json.array {}
-  for i, part in ipairs(value) do out[i] = read_part(part, ("%s, part %d"):format(where, i)) end
+  for i, part in ipairs(value) do out[i] = read_part(part) end
   return out
 end
 
@@ -253,11 +224,11 @@ function content.media(messages)
 end
 
 --- A part for which the template has a place, under the name that it wants.
-local function place(part, can, where)
+local function place(part, can, at)
   local kind = content.kind(part)
   if kind == "text" then return part end
   local wanted = can[kind ~= "thinking" and kind]
-  if not wanted then fail("%s: the chat template has no place for %s '%s'", where, kind, part.type) end
+  if not wanted then refuse(at, "is of type '%s', but the chat template has no place for %s", part.type, kind) end
   if wanted == "any" and part.type:sub(1, 6) ~= "input_" or wanted == part.type then return part end
   local out = json.object()
   for key, value in pairs(part) do out[key] = value end
@@ -266,17 +237,17 @@ local function place(part, can, where)
 end
 
 --- The content as the template takes it. Without a template: text alone is a string, everything else stays a list.
-function content.shape(message, can, where)
+function content.shape(message, can, at)
   local value = message.content
   if not can then return content.is_text(value) and content.flat(value) or value end
   local text = content.is_text(value)
   if can.strings and text and (not can.parts or message.role ~= "user") then return content.flat(value) end
   if not can.parts and not text then
-    for i, part in ipairs(value) do place(part, {}, ("%s, part %d"):format(where, i)) end
+    for i, part in ipairs(value) do place(part, {}, ("%s.content[%d]"):format(at, i - 1)) end
   end
   if type(value) ~= "table" then return can.strings and value or content.parts(value) end
   local out = json.array {}
-  for i, part in ipairs(value) do out[i] = place(part, can, ("%s, part %d"):format(where, i)) end
+  for i, part in ipairs(value) do out[i] = place(part, can, ("%s.content[%d]"):format(at, i - 1)) end
   return out
 end
 

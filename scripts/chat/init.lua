@@ -14,6 +14,7 @@
 -- a conversation without such text are those of the whole string.
 --
 -- Words hold no resources of C and may be shared by any number of requests.
+local check = require "chat.check"
 local content = require "chat.content"
 local fallback = require "chat.fallback"
 local normalize = require "chat.normalize"
@@ -31,7 +32,9 @@ Words.__name = "perigee.Words"
 
 local TAIL = 200 -- bytes of the prompt that tell whether thinking is open
 
-local function problem(format, ...) return perigee.error("argument", format:format(...)) end
+local function problem(field, format, ...)
+  return perigee.error("argument", field .. " " .. format:format(...), { field = field })
+end
 
 -- ---- opening -------------------------------------------------------------------------------------------------------
 
@@ -70,24 +73,6 @@ end
 
 -- ---- prompts -------------------------------------------------------------------------------------------------------
 
---- A list of tools, nil when there are none, or false and what is wrong.
-local function tools_of(request)
-  local tools, choice = request.tools, request.tool_choice
-  if tools == json.null or type(tools) == "table" and #tools == 0 then tools = nil end
-  if tools ~= nil and not json.is_array(tools) then return false, problem("'tools' must be a list, not %s", type(tools)) end
-  if choice == nil or choice == json.null or choice == "auto" then return tools end
-  if choice == "none" then return nil end
-  if not tools then return false, problem "'tool_choice' asks for a call, and there are no tools" end
-  if choice == "required" then return tools end
-  local named = type(choice) == "table" and (type(choice["function"]) == "table" and choice["function"].name or choice.name)
-  if type(named) ~= "string" then return false, problem "'tool_choice' must be none, auto, required or name a function" end
-  for _, tool in ipairs(tools) do
-    local inner = type(tool) == "table" and (tool["function"] or tool)
-    if type(inner) == "table" and inner.name == named then return tools end
-  end
-  return false, problem("'tool_choice' names '%s', which is not among the tools", named)
-end
-
 local RESERVED = { messages = true, tools = true, add_generation_prompt = true }
 
 --- The variables of a rendering beside the messages; nil and what is wrong.
@@ -95,10 +80,10 @@ local function variables_of(request, can)
   local variables = {}
   local kwargs = request.kwargs ~= json.null and request.kwargs or nil
   if kwargs ~= nil and (type(kwargs) ~= "table" or #kwargs > 0) then
-    return nil, problem("the variables of the template must be an object, not %s", type(kwargs))
+    return nil, problem("kwargs", "must be an object, got %s", check.kind_of(kwargs))
   end
   for name, value in pairs(kwargs or {}) do
-    if RESERVED[name] then return nil, problem("'%s' cannot be set as a variable of the template", name) end
+    if RESERVED[name] then return nil, problem("kwargs", "cannot set '%s', which is a field of the request", name) end
     variables[name] = value
   end
   local switch = can.thinking -- the same wish for every template, whatever it calls it
@@ -119,16 +104,15 @@ end
 --- request: messages, tools, tool_choice, add_generation_prompt (true unless the last message is continued),
 --- continue_final_message, kwargs (further variables of the template), now (epoch seconds).
 function Words:prompt(request)
-  local tools, why = tools_of(request)
-  if tools == false then return nil, why end
+  local ok, tools = pcall(check.choose, request.tools, request.tool_choice)
+  if not ok then return nil, tools end
   local template, bad = self:template(tools ~= nil)
   if not template then return nil, bad end
   local can = probe.of(template)
   local known = not can.error and can or nil -- a template that even a user's message cannot please tells that itself
-  local messages
-  messages, why = normalize.messages(request.messages, { can = known, tools = tools, tool_choice = request.tool_choice })
+  local messages, why = normalize.messages(request.messages, { can = known, tools = tools, tool_choice = request.tool_choice })
   if not messages then return nil, why end
-  if #messages == 0 then return nil, problem "'messages' is empty" end
+  if #messages == 0 then return nil, problem("messages", "must not be empty") end
   local variables
   variables, why = variables_of(request, can)
   if not variables then return nil, why end

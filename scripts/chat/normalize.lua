@@ -21,23 +21,20 @@
 -- long conversation lets the loop turn.
 local async = require "lib.async"
 local calls = require "chat.calls"
+local check = require "chat.check"
 local content = require "chat.content"
 local fallback = require "chat.fallback"
 local perigee = require "perigee"
-local text = require "lib.text"
 local json = perigee.json
-local fail = content.fail
 
 local normalize = {}
 
-local ROLES = { "system", "developer", "user", "assistant", "tool", "function" }
 local RENAMED = { developer = "system", ["function"] = "tool" }
 local OPTIONAL = { "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking", "refusal", "function_call",
   "audio" }
 local REASONING = { "reasoning_content", "reasoning", "thinking" }
 
-local is_role, is_reasoning = {}, {}
-for _, role in ipairs(ROLES) do is_role[role] = true end
+local is_reasoning = {}
 for _, key in ipairs(REASONING) do is_reasoning[key] = true end
 
 -- ---- one message ---------------------------------------------------------------------------------------------------
@@ -71,21 +68,10 @@ local function close_thinking(said)
   return said:sub(1, at - 1) .. "</think>" .. said:sub(at)
 end
 
-local function check_role(role, where)
-  if role == nil then fail("%s: 'role' is missing", where) end
-  if type(role) ~= "string" then fail("%s: 'role' must be text, not %s", where, content.type_of(role)) end
-  if is_role[role] then return end
-  local nearest = text.nearest(role, ROLES)
-  fail("%s: unknown role '%s'%s (there are: %s)", where, role, nearest and (", is it '" .. nearest .. "'?") or "",
-    table.concat(ROLES, ", "))
-end
-
 --- The single call of the older protocol.
-local function legacy_call(message, where)
+local function legacy_call(message)
   local call = message.function_call
   if call == nil then return end
-  local kind = content.type_of(call)
-  if kind ~= "object" then fail("%s: 'function_call' must be an object, not %s", where, kind) end
   message.function_call = nil
   message.tool_calls = message.tool_calls or json.array {}
   table.insert(message.tool_calls, json.object { { "type", "function" }, { "function", call } })
@@ -93,30 +79,26 @@ end
 
 local EDITS = { system = without_billing, assistant = close_thinking }
 
-local function read_message(given, where)
-  if content.type_of(given) ~= "object" then fail("%s: a message must be an object, not %s", where, content.type_of(given)) end
-  check_role(given.role, where)
+local function read_message(given)
   local message = content.ordered(given)
   for _, key in ipairs(OPTIONAL) do
     if message[key] == json.null then message[key] = nil end
   end
-  message.tool_calls = calls.read(message.tool_calls, where)
-  legacy_call(message, where)
-  if message.tool_calls and message.role ~= "assistant" then fail("%s: role '%s' cannot call tools", where, message.role) end
+  if message.tool_calls and #message.tool_calls == 0 then message.tool_calls = nil end
+  legacy_call(message)
   message.role = RENAMED[message.role] or message.role
   local edit = EDITS[message.role]
-  message.content = content.read(message.content, where)
+  message.content = content.read(message.content)
   if edit then message.content = content.map(message.content, edit) end
   return message
 end
 
 local function read(given)
-  if type(given) == "table" and next(given) == nil then return {} end
-  if not json.is_array(given) then fail("'messages' must be a list, not %s", content.type_of(given)) end
+  check.messages(given)
   local list = {}
   for i, message in ipairs(given) do
     async.breathe()
-    list[i] = read_message(message, "message " .. i)
+    list[i] = read_message(message)
   end
   return list
 end
@@ -273,7 +255,7 @@ local function run(given, o)
     async.breathe()
     calls.shape_arguments(message, can)
     local null = message.content == json.null and (not can or message.tool_calls ~= nil)
-    if not null then message.content = content.shape(message, can, "message " .. i) end
+    if not null then message.content = content.shape(message, can, ("messages[%d]"):format(i - 1)) end
     if message.content == json.null and not null then message.content = can.strings and "" or json.array {} end
   end
   return json.array(list)
@@ -284,8 +266,8 @@ end
 function normalize.messages(given, options)
   local ok, result = pcall(run, given, options or {})
   if ok then return result end
-  if getmetatable(result) ~= content.Failure then error(result, 0) end
-  return nil, perigee.error("argument", result.text)
+  if type(result) ~= "table" or result.code ~= "argument" then error(result, 0) end
+  return nil, result
 end
 
 return normalize

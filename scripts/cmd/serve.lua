@@ -101,7 +101,7 @@ local function banner(app)
   for _, entry in ipairs(app.models:list()) do put(model_lines(entry)) end
   put(field("policy", app.scripts:current().policy.name))
   put(field("API keys", #app.keys == 0 and "none: anyone may use this server" or #app.keys))
-  put(field("scripts", ("version %d%s"):format(app.scripts:current().number,
+  put(field("scripts", ("version %d%s"):format(app.scripts:current().version,
     app.config.site and " of " .. app.config.site or "")))
   if app.places[1].port then put(what_to_try(app, app.places[1].address)) end
   io.stderr:write(table.concat(lines))

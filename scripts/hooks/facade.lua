@@ -5,7 +5,7 @@
 --     models = function() -> list, sleep = function(ms), request = function(options), shared = {} }
 -- What waits (sleep, http.request) is done by the host outside of the script's deadline; see phases.wait_for. Timers (every) are
 -- noted in script.timers; they run while the script serves.
-local fnv1a = require("lib.hash").fnv1a
+local hash = require "lib.hash"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
 local text = require "lib.text"
@@ -38,15 +38,6 @@ local function check_labels(labels)
       error(("metric: label '%s' is a %s"):format(name, type(value)), 3)
     end
   end
-end
-
---- A number that is the same for the same texts, on every machine; 0 or more.
-local function hash(...)
-  local h = fnv1a ""
-  for i = 1, select("#", ...) do
-    h = fnv1a(tostring((select(i, ...))) .. "\xff", h) -- 0xff, which UTF-8 does not use, ends each
-  end
-  return (h ~ h >> 32) & math.maxinteger
 end
 
 local function now()

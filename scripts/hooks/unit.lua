@@ -21,7 +21,7 @@ local trial = require "hooks.trial"
 
 local unit = {}
 
--- ---- what a script may say -----------------------------------------------------------------------------------------
+-- ---- what a script may say ----------------------------------------------------------------------
 
 local KEYS = { name = "string", version = "number", config = "table", state = "function", params = "table", selftest = "any" }
 local names = text.sorted_keys(KEYS)
@@ -31,6 +31,13 @@ for phase in pairs(phases.list) do
 end
 table.sort(names)
 
+--- Hooks get `self` last. One written with a colon would get the request as its `self`.
+local function check_hook(phase, f)
+  if debug.getlocal(f, 1) ~= "self" then return true end
+  return nil, ("'%s' is written as a method; write function M.%s(%s)"):format(phase, phase,
+    phases.list[phase].args)
+end
+
 local PARAMS = { integer = true, number = true, string = true, boolean = true }
 
 local function check_key(key, value)
@@ -39,7 +46,10 @@ local function check_key(key, value)
     local nearest = type(key) == "string" and text.nearest(key, names)
     return nil, ("unknown key '%s'%s"):format(tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
   end
-  if kind ~= "any" and type(value) ~= kind then return nil, ("'%s' must be a %s, not %s"):format(key, kind, type(value)) end
+  if kind ~= "any" and type(value) ~= kind then
+    return nil, ("'%s' must be a %s, got %s"):format(key, kind, type(value))
+  end
+  if phases.list[key] then return check_hook(key, value) end
   return true
 end
 
@@ -63,7 +73,7 @@ local function check(definition, o)
   return true
 end
 
--- ---- plain data ----------------------------------------------------------------------------------------------------
+-- ---- plain data ---------------------------------------------------------------------------------
 
 local DEPTH = 64
 
@@ -100,7 +110,7 @@ local function configure(defaults, given)
   return config
 end
 
--- ---- state ---------------------------------------------------------------------------------------------------------
+-- ---- state --------------------------------------------------------------------------------------
 
 --- What the script starts with: nothing, or what its former version had, through its own `state`.
 local function migrate(definition, former)
@@ -117,7 +127,7 @@ local function migrate(definition, former)
   return state
 end
 
--- ---- making one ----------------------------------------------------------------------------------------------------
+-- ---- making one ---------------------------------------------------------------------------------
 
 local function hooks_of(definition)
   local hooks = {}
@@ -191,7 +201,7 @@ function unit.same(a, read, config)
   return text.same(a.given or {}, config or {})
 end
 
--- ---- parameters of requests ----------------------------------------------------------------------------------------
+-- ---- parameters of requests ---------------------------------------------------------------------
 
 local function fits(value, kind)
   if kind == "integer" then return math.type(value) == "integer" end

@@ -135,10 +135,11 @@ end
 
 --- Answers what is no request, or cannot be taken, and closes. `headers`: more lines.
 function Connection:refuse(code, message, headers)
-  local body = status.error_body(code, message)
+  local body, kind = self.server.error_body(code, message)
   self.server:count_refused(self, code, message)
-  self:write(("HTTP/1.1 %d %s\r\n%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s")
-    :format(code, status.reasons[code], self.server:common_headers(), #body, headers or "", body))
+  local head = "HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n"
+  self:write(head:format(code, status.reasons[code], self.server:common_headers(), kind, #body,
+    headers or "") .. body)
   if self.state ~= "closed" then self:close_gently() end
 end
 

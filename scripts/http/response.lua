@@ -105,9 +105,10 @@ function Response:json(code, value, headers)
   self:send(code, all, type(value) == "string" and value or perigee.json.encode(value, { compact = true }))
 end
 
---- Sends an error in OpenAI's shape. `more`: type, param, code, headers.
-function Response:error(code, message, more)
-  self:json(code, status.error_body(code, message, more), more and more.headers)
+--- Sends an error as the server's owner wants its errors to look (http.server's error_body).
+function Response:error(code, message)
+  local body, kind = self.connection.server.error_body(code, message)
+  self:send(code, { ["content-type"] = kind }, body)
 end
 
 --- Sends the head; the body follows by write() and finish().

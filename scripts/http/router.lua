@@ -4,10 +4,10 @@
 --   router:get("/health", function(request, response) … end)
 --   router:delete("/v1/requests/{id}", function(request, response, params) … params.id … end)
 --   router:get("/v1/models/{name*}", …)         -- the rest of the path, slashes and all
---   http.server { handler = router:handler() }
+--   local route, params = router:match(request.method, request.raw_path)
 --
 -- A {name} is one segment, decoded after the path was split, so an encoded slash stays inside. Fixed segments win over
--- names, names over the rest. HEAD is answered by the function for GET. Unknown paths are 404, unknown methods 405 with Allow.
+-- names, names over the rest. HEAD is answered by the function for GET.
 local url = require "http.url"
 
 local router = {}
@@ -105,23 +105,6 @@ function Router:match(method, raw_path)
   local params = {}
   for i, name in ipairs(route.names) do params[name] = values[i] end
   return route.fn, params, route.pattern
-end
-
---- Answers a request by its route; request.route is the pattern that fitted.
-function Router:answer(request, response)
-  local fn, params, more = self:match(request.method, request.raw_path)
-  if fn then
-    request.route, request.params = more, params
-    return fn(request, response, params)
-  elseif params == 405 then
-    return response:error(405, ("%s does not take %s"):format(request.path, request.method), { headers = { allow = more } })
-  end
-  return response:error(404, ("there is nothing at %s"):format(request.path))
-end
-
---- For http.server.
-function Router:handler()
-  return function(request, response) return self:answer(request, response) end
 end
 
 return router

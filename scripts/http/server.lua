@@ -1,6 +1,10 @@
 -- server: listens, counts, keeps time and ends.
 --
---   http.server { handler = fn(request, response), limits = {…}, log = fn(entry), on_error = fn(request, text), name = "…" }
+--   http.server { handler = fn(request, response), limits = {…}, log = fn(entry),
+--     on_error = fn(request, text), error_body = fn(status, message), name = "…" }
+--
+-- error_body returns the body of an error response and its content type: HTTP knows no API, so the
+-- owner of the server says how errors look. Without it they are plain text.
 --
 -- log gets an entry per answer: id, method, target, path, status (499: the client left first), bytes, ms, peer, local,
 -- aborted, agent, request; and one for what was no request: status, message, peer, local. on_error is told when a handler or
@@ -41,6 +45,8 @@ server.LIMITS = LIMITS
 local Server = {}
 Server.__index = Server
 
+local function plain_body(_, message) return message .. "\n", "text/plain; charset=utf-8" end
+
 function server.new(options)
   local limits = {}
   for key, value in pairs(LIMITS) do limits[key] = value end
@@ -52,7 +58,7 @@ function server.new(options)
   if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
   return setmetatable({
     handler = options.handler, limits = limits, log = options.log, on_error = options.on_error,
-    name = options.name or "perigee",
+    name = options.name or "perigee", error_body = options.error_body or plain_body,
     listeners = {}, connections = {}, open = 0, held = 0, draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end), id_count = 0,
@@ -159,8 +165,11 @@ local function start_clock(self)
   end)
 end
 
+--- nil and an error; its `name` is libuv's name of the error, such as "EADDRINUSE".
 local function failure(what, text, name)
-  return nil, perigee.error("io", ("%s: %s"):format(what, text or name))
+  local err = perigee.error("io", ("%s: %s"):format(what, text or name))
+  err.name = name
+  return nil, err
 end
 
 local function listen_on(self, listener, kind, what)

@@ -1,6 +1,4 @@
--- status: the reason phrases of HTTP and how errors look: {"error": {message, type, param, code}}, as OpenAI's API has them.
-local perigee = require "perigee"
-
+-- status: the reason phrases of HTTP.
 local status = {}
 
 status.reasons = {
@@ -18,23 +16,5 @@ status.reasons = {
   [500] = "Internal Server Error", [501] = "Not Implemented", [502] = "Bad Gateway", [503] = "Service Unavailable",
   [504] = "Gateway Timeout", [505] = "HTTP Version Not Supported",
 }
-
-local TYPES = {
-  [401] = "authentication_error", [403] = "permission_error", [404] = "not_found_error", [429] = "rate_limit_error",
-  [500] = "server_error", [503] = "overloaded_error",
-}
-
---- The JSON text of an error. `more`: type, param, code.
-function status.error_body(code, message, more)
-  more = more or {}
-  return perigee.json.encode({
-    error = perigee.json.object {
-      { "message", message },
-      { "type", more.type or TYPES[code] or code >= 500 and "server_error" or "invalid_request_error" },
-      { "param", more.param or perigee.json.null },
-      { "code", more.code or perigee.json.null },
-    },
-  }, { compact = true })
-end
 
 return status

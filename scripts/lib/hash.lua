@@ -1,14 +1,13 @@
--- hash: FNV-1a over strings, 64 bits: the same on every machine and in every run. Not for input
--- that an attacker may choose: collisions are easy to make.
-local hash = {}
-
+-- hash: a number that is the same for the same strings on every machine; 0 or more. FNV-1a, which
+-- is fast and spreads well but is not cryptographic: never where a client could gain by a collision.
 local OFFSET, PRIME = 0xcbf29ce484222325, 0x100000001b3
 
---- The hash of a string, continuing from `h` if given. Uses all 64 bits, so it may be negative.
-function hash.fnv1a(s, h)
-  h = h or OFFSET
-  for i = 1, #s do h = (h ~ s:byte(i)) * PRIME end
-  return h
+return function(...)
+  local h = OFFSET
+  for i = 1, select("#", ...) do
+    local s = tostring((select(i, ...)))
+    for at = 1, #s do h = (h ~ s:byte(at)) * PRIME end
+    h = (h ~ 0xff) * PRIME -- a byte that UTF-8 never has, so that ("ab", "c") differs from ("a", "bc")
+  end
+  return (h ~ h >> 32) & math.maxinteger
 end
-
-return hash

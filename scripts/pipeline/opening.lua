@@ -1,23 +1,25 @@
--- opening: the tokens that begin a call, for requests that demand one (tool_choice "required", or a tool by name).
+-- opening: the tokens that begin a tool call, for requests that demand one (tool_choice "required",
+-- or a tool by name).
 --
--- A text that is forced must be cut where the tokenizer would cut it, or the model goes on from tokens that it has never seen:
--- "<function=" alone ends with "=", but before a name that is one token "=get". So an opening is tokenized with what may follow
--- it, and what comes out the same with all of them is forced. With several tools to choose from that is what their
+-- A forced text must be cut where the tokenizer would cut it, or the model continues from tokens it
+-- has never seen: "<function=" alone ends with "=", but before a name that is one token with "=get".
+-- So an opening is tokenized with each text that may follow it, and the tokens that are the same
+-- with all of them are forced. With several tools to choose from these are the tokens that their
 -- openings have in common; the model writes the rest of the name.
-local errors = require "api.errors"
+local errors = require "lib.errors"
 
 local opening = {}
 
-local FOLLOWERS = { "{", "<", '"', "a" } -- how the arguments of a call may go on, and something else
+local FOLLOWERS = { "{", "<", '"', "a" } -- how arguments begin in the known formats, and a letter
 
---- What two lists of ids have in common at their start.
+--- The longest common beginning of two lists.
 local function common(a, b)
   local n = 0
   while n < #a and a[n + 1] == b[n + 1] do n = n + 1 end
   return table.move(a, 1, n, 1, {})
 end
 
---- The ids of a text that stand whatever follows.
+--- The ids of a text that stay the same whatever follows.
 local function stable(tok, text)
   local ids
   for _, follower in ipairs(FOLLOWERS) do
@@ -28,26 +30,26 @@ local function stable(tok, text)
   return ids
 end
 
---- The ids for a request, or nil when it demands nothing. Raises when the format of the model's calls has no way to begin one.
---- `prepared`: its prompt (pipeline/prompt.lua).
+--- The ids for a request, nil when it demands no call. Raises when the model's format of calls has
+--- no text that begins one. `prepared`: its prompt (pipeline/prompt.lua).
 function opening.ids(req, entry, prepared)
   local choice, words = req.force_call, prepared.words
-  if not choice then return nil end
+  if not (choice and req.chat.tools) then return nil end
   local ids
   for _, tool in ipairs(req.chat.tools) do
     local name = tool["function"].name
     if not choice.name or choice.name == name then
       local text = words and words:opening(name, { tools = req.chat.tools, prompt_tail = prepared.tail })
       if not text then
-        error(errors.new { status = 400, param = "tool_choice",
-          message = "tool_choice demands a call, and the format of this model's calls has no way to begin one" }, 0)
+        errors.refuse("tool_choice", "demands a call, which this model's format cannot force")
       end
       local own = stable(entry.tok, text)
       ids = ids and common(ids, own) or own
     end
   end
   if ids and #ids > 0 then return ids end
-  return entry.tok:encode(words:opening(nil, { tools = req.chat.tools, prompt_tail = prepared.tail }), { add_special = false })
+  local any = words:opening(nil, { tools = req.chat.tools, prompt_tail = prepared.tail })
+  return entry.tok:encode(any, { add_special = false })
 end
 
 return opening

@@ -1,23 +1,40 @@
--- output: one answer while it is made, and when it is there.
+-- output: one answer, while it is generated and when it is complete.
 --
--- Tokens go in, in the order of the batch's events; what comes out are deltas for whoever streams it, and in the end an
--- object that holds everything:
+-- Events of the batch go in, in order; deltas come out. A delta is a part of an answer in one form
+-- for streams and whole answers, for hooks (`parse`, `respond`) and for every API:
 --
---   text        as the model wrote it, marks of thinking and calls included
+--   { type = "text", text }                          what the model says
+--   { type = "reasoning", text }                     what it thinks
+--   { type = "call", index, id, name, arguments }    a part of a tool call. index counts from 1; id
+--                                                    and name are in its first part only; arguments
+--                                                    is a piece of the JSON text
+--   { type = "finish", finish }                      the end: "stop", "length", "tool_calls", …
+--
+-- `respond` also finds in it `choice`, the index of the answer (from 0 on). `parse` gets the deltas
+-- of a piece of text before they are collected: there the end of a call is a part of it with
+-- done = true, and the parser may take something back, which only `parse` sees:
+--
+--   { type = "drop", index }          what looked like a call is not one
+--   { type = "relabel" }              all text so far was reasoning
+--   { type = "other", kind, text }    none of these (below)
+--
+-- The first part of a call is sent with its first argument, not before, so that text that looked
+-- like a call until then was promised to nobody.
+--
+-- A complete output has
+--   text        as the model wrote it, with the marks of reasoning and calls
 --   content, reasoning     without them; nil when there is none
---   calls       { { id, name, arguments } }, whole ones only
---   other       { { kind, text } }: what is none of these, so that nothing gets lost (below)
+--   calls       { { id, name, arguments } }, complete ones only
+--   other       { { kind, text } }: text that is none of these, so that nothing is lost
 --   finish      "stop", "length", "tool_calls", "cancel" or "error" (then `error` says why)
---   ids, logprob (their sum, when asked for), logprobs (a list of tokens), usage
+--   ids, logprob (their sum, if asked for), logprobs (one entry per token), usage
+--   altered     a `respond` hook changed what the client gets: ids and logprobs would reveal the
+--               original, so they are not sent
 --
--- A delta is { type = "content" | "reasoning", text }, { type = "call", index, id, name } or { type = "arguments", index, text },
--- indexes from 1 on. The head of a call goes out with its first argument, not before: what looked like a call until then and is
--- none has not been promised to anybody.
---
--- `other` holds: "unfinished", a call that the end of the answer cut off; "unknown", a call of a tool that was not declared;
--- "analysis" and "commentary", channels that nobody asked for. And of a stream, where what was sent cannot be taken back:
--- "dropped", a call (its name) of which some was sent and that turned out to be none, and "relabel", content that was sent and
--- turned out to have been thinking.
+-- Kinds of `other`: "unfinished", a call that the end of the answer cut off; "unknown", a call of a
+-- tool that was not declared; "analysis" and "commentary", channels that nobody asked for. And in a
+-- stream, where nothing can be taken back: "dropped", the name of a call that was sent in part and
+-- is not one; "relabel", text that was sent and turned out to be reasoning.
 local characters = require("lib.text").characters
 
 local output = {}
@@ -25,17 +42,39 @@ local output = {}
 local Output = {}
 Output.__index = Output
 
---- options: index (of the choice, from 0 on), prompt (which of the request's), parser (nil: all is content), tok, live
---- (deltas are sent as they come), logprobs (wanted), kept (a set: special tokens that are in the text), one_call (the
---- answer ends with its first call), call_id (a function that makes one), hook (may replace a list of parser events).
+--- options: index (of the choice, from 0 on), prompt (which of the request's), parser (nil: all is
+--- text), tok, live (deltas are sent as they come), logprobs (wanted), kept (a set of special tokens
+--- that are part of the text), one_call (the answer ends with its first call), call_id (returns a
+--- new id), parse (a function that may replace a list of deltas).
 function output.new(options)
-  return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser, tok = options.tok,
-    live = options.live, kept = options.kept or {}, one_call = options.one_call, call_id = options.call_id, hook = options.hook,
-    pieces = {}, parsed = 0, text = "", ids = {}, parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0,
-    logprob = 0, logprobs = options.logprobs and {} or nil, fresh = options.logprobs and {} or nil }, Output)
+  local wanted = options.logprobs
+  return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
+    tok = options.tok, live = options.live, kept = options.kept or {}, one_call = options.one_call,
+    call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
+    parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
+    logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
 
--- ---- events of the parser ------------------------------------------------------------------------------------------
+-- ---- from the parser -----------------------------------------------------------------------------
+
+--- Turns the parser's events (parsers/events.lua) into deltas, in place: they are ours.
+local read = {
+  content = function(_, e) e.type = "text" end,
+  call = function(self, e) e.id = self.call_id() end,
+  arguments = function(_, e) e.type, e.arguments, e.text = "call", e.text, nil end,
+  ["end"] = function(_, e) e.type, e.done = "call", true end,
+}
+
+local function read_events(self, events)
+  for i = 1, #events do
+    local event = events[i]
+    local change = read[event.type]
+    if change then change(self, event) end
+  end
+  return events
+end
+
+-- ---- collecting ----------------------------------------------------------------------------------
 
 local function note_other(self, kind, text)
   local last = self.other[#self.other]
@@ -46,45 +85,42 @@ local function note_other(self, kind, text)
   end
 end
 
---- The head of a call goes before its first argument.
-local function send_head(call, index, deltas)
+--- The first part of a call is sent before its first argument.
+local function send_head(call, index, sent)
   if call.sent then return end
   call.sent = true
-  deltas[#deltas + 1] = { type = "call", index = index, id = call.id, name = call.name }
+  sent[#sent + 1] = { type = "call", index = index, id = call.id, name = call.name, arguments = "" }
 end
 
 local take = {}
 
-function take.content(self, e, deltas)
-  self.parts[#self.parts + 1] = e.text
-  deltas[#deltas + 1] = e
+function take.text(self, d, sent)
+  self.parts[#self.parts + 1] = d.text
+  sent[#sent + 1] = d
 end
 
-function take.reasoning(self, e, deltas)
-  self.thoughts[#self.thoughts + 1] = e.text
-  deltas[#deltas + 1] = e
+function take.reasoning(self, d, sent)
+  self.thoughts[#self.thoughts + 1] = d.text
+  sent[#sent + 1] = d
 end
 
-function take.call(self, e)
-  self.calls[e.index] = { id = self.call_id(), name = e.name, parts = {} }
+function take.call(self, d, sent)
+  if d.name then self.calls[d.index] = { id = d.id, name = d.name, parts = {} } end
+  local call = self.calls[d.index]
+  if d.arguments then
+    send_head(call, d.index, sent)
+    call.parts[#call.parts + 1] = d.arguments
+    sent[#sent + 1] = { type = "call", index = d.index, arguments = d.arguments }
+  end
+  if d.done then
+    send_head(call, d.index, sent)
+    call.whole = true
+    if self.one_call then self.enough = true end
+  end
 end
 
-function take.arguments(self, e, deltas)
-  local call = self.calls[e.index]
-  send_head(call, e.index, deltas)
-  call.parts[#call.parts + 1] = e.text
-  deltas[#deltas + 1] = e
-end
-
-take["end"] = function(self, e, deltas)
-  local call = self.calls[e.index]
-  send_head(call, e.index, deltas)
-  call.whole = true
-  if self.one_call then self.enough = true end
-end
-
-function take.drop(self, e)
-  local call = self.calls[e.index]
+function take.drop(self, d)
+  local call = self.calls[d.index]
   call.dropped = true
   if call.sent and self.live then note_other(self, "dropped", call.name) end
 end
@@ -98,65 +134,75 @@ function take.relabel(self)
   self.thoughts[#self.thoughts + 1] = text
 end
 
-function take.other(self, e) note_other(self, tostring(e.kind), e.text) end
+function take.other(self, d) note_other(self, tostring(d.kind), d.text) end
 
---- Can these events follow what there is? (Those of a parser can; a script may have made these.)
-local function is_sound(self, events)
+local function is_text(value) return type(value) == "string" and utf8.len(value) ~= nil end
+output.is_text = is_text
+
+local has_text = { text = true, reasoning = true, other = true }
+
+--- Can these deltas follow? (Those of a parser can; a hook may have made these.)
+local function is_sound(self, deltas)
   local calls = #self.calls
-  for _, e in ipairs(events) do
-    local about_text = e.type == "content" or e.type == "reasoning" or e.type == "arguments" or e.type == "other"
-    if not take[e.type] or about_text and not (type(e.text) == "string" and utf8.len(e.text)) then return false end
-    if e.type == "call" then
-      if e.index ~= calls + 1 or type(e.name) ~= "string" then return false end
+  for _, d in ipairs(deltas) do
+    if type(d) ~= "table" or not take[d.type] then return false end
+    if has_text[d.type] and not is_text(d.text) then return false end
+    if d.type == "call" and d.name ~= nil then
+      if d.index ~= calls + 1 or not is_text(d.name) or not is_text(d.id) then return false end
       calls = calls + 1
-    elseif e.type == "arguments" or e.type == "end" or e.type == "drop" then
-      if math.type(e.index) ~= "integer" or e.index < 1 or e.index > calls then return false end
+    elseif d.type == "call" or d.type == "drop" then
+      if math.type(d.index) ~= "integer" or d.index < 1 or d.index > calls then return false end
     end
+    if d.type == "call" and d.arguments ~= nil and not is_text(d.arguments) then return false end
   end
   return true
 end
 
---- Takes parser events, up to the end of the first call where that is enough; returns the deltas.
-local function gather(self, events)
-  if self.hook then
-    events = self.hook(events, function(answer) return is_sound(self, answer) end) or events
+--- Collects deltas, up to the end of the first call if that is enough; returns those to send.
+local function gather(self, deltas)
+  if self.parse then
+    deltas = self.parse(deltas, function(answer) return is_sound(self, answer) end) or deltas
   end
-  local deltas = {}
-  for _, e in ipairs(events) do
-    take[e.type](self, e, deltas)
+  local sent = {}
+  for i = 1, #deltas do
+    local d = deltas[i]
+    take[d.type](self, d, sent)
     if self.enough then break end
   end
-  return deltas
+  return sent
 end
 
-local NONE = {} -- deltas
-local SOME = 32 -- pieces that an answer which nobody sees yet is parsed by
+local NONE = {}
+-- An answer that is not streamed is parsed this many pieces at a time. One piece at a time costs
+-- more per token; with more the parser is further behind when the answer ends.
+local SOME = 32
 
---- Parses the pieces that have not been.
+--- Parses the pieces that have not been parsed.
 local function parse(self)
   local n = #self.pieces
   if self.parsed == n then return NONE end
-  local text = self.parsed == n - 1 and self.pieces[n] or table.concat(self.pieces, "", self.parsed + 1)
+  local text = self.parsed == n - 1 and self.pieces[n]
+    or table.concat(self.pieces, "", self.parsed + 1)
   self.parsed = n
-  if not self.parser then return gather(self, { { type = "content", text = text } }) end
-  return gather(self, self.parser:feed(text))
+  if not self.parser then return gather(self, { { type = "text", text = text } }) end
+  return gather(self, read_events(self, self.parser:feed(text)))
 end
 
--- ---- tokens --------------------------------------------------------------------------------------------------------
+-- ---- tokens --------------------------------------------------------------------------------------
 
---- Remembers the token's probability: { id, logprob, top, bytes, at = bytes before it, offset = characters before it }.
+--- Remembers the token's logprob: { id, logprob, top, bytes, at = bytes before it, offset =
+--- characters before it }.
 local function note_logprob(self, e)
   local hidden = self.tok and self.tok:is_special(e.id) and not self.kept[e.id]
   local bytes = self.tok and self.tok:bytes(e.id) or ""
-  local entry = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes, at = self.bytes, offset = self.chars }
+  self.fresh[#self.fresh + 1] = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes,
+    at = self.bytes, offset = self.chars }
   self.logprob = self.logprob + e.logprob
-  if not hidden then
-    self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes)
-  end
-  self.fresh[#self.fresh + 1] = entry
+  if hidden then return end
+  self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes)
 end
 
---- One event of the batch; returns deltas. A token that ended the answer by itself has no text and no probability to show.
+--- Takes one event of the batch; returns deltas. An end token has no text and no logprob to show.
 function Output:token(e)
   if self.finish or self.enough then return NONE end
   if e.id then
@@ -166,11 +212,13 @@ function Output:token(e)
   end
   if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
-  if self.live or self.one_call or self.hook or #self.pieces - self.parsed == SOME then return parse(self) end
+  if self.live or self.one_call or self.parse or #self.pieces - self.parsed == SOME then
+    return parse(self)
+  end
   return NONE
 end
 
---- The probabilities of the tokens since the last time, for the next chunk; nil when they were not asked for.
+--- The logprobs of the tokens since the last call, for the next chunk; nil when not asked for.
 function Output:take_logprobs()
   local fresh = self.fresh
   if not fresh then return nil end
@@ -179,7 +227,7 @@ function Output:take_logprobs()
   return fresh
 end
 
--- ---- the end -------------------------------------------------------------------------------------------------------
+-- ---- the end -------------------------------------------------------------------------------------
 
 --- Tokens of a stop string are not part of the answer.
 local function cut_logprobs(self, seq)
@@ -203,72 +251,112 @@ local function whole_calls(self)
   return calls
 end
 
---- The seq is done; returns the last deltas.
+--- The sequence is done; returns the last deltas, without the finish.
 function Output:close(seq)
   if self.finish then return {} end
   self.text = table.concat(self.pieces)
   local deltas = parse(self)
-  if self.parser and not self.enough then deltas = gather(self, self.parser:finish()) end
+  if self.parser and not self.enough then
+    local last = gather(self, read_events(self, self.parser:finish()))
+    deltas = table.move(last, 1, #last, #deltas + 1, table.move(deltas, 1, #deltas, 1, {}))
+  end
   cut_logprobs(self, seq)
   self.content, self.reasoning = joined(self.parts), joined(self.thoughts)
   self.calls = whole_calls(self)
   self.finish, self.error = seq.finish, seq.error
   if self.enough or seq.finish == "stop" and #self.calls > 0 then self.finish = "tool_calls" end
-  self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids, cached_tokens = seq.cached_tokens or 0 }
+  self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids,
+    cached_tokens = seq.cached_tokens or 0 }
   self.parser = nil
   return deltas
 end
 
---- All of an answer as deltas: of one that was not streamed while it was made.
+-- ---- whole answers as deltas, and back -----------------------------------------------------------
+
+--- All of a complete answer as deltas, without the finish.
 function output.deltas(out)
   local list = {}
   if out.reasoning then list[#list + 1] = { type = "reasoning", text = out.reasoning } end
-  if out.content then list[#list + 1] = { type = "content", text = out.content } end
+  if out.content then list[#list + 1] = { type = "text", text = out.content } end
   for i, call in ipairs(out.calls or {}) do
-    list[#list + 1] = { type = "call", index = i, id = call.id, name = call.name }
-    list[#list + 1] = { type = "arguments", index = i, text = call.arguments }
+    list[#list + 1] = { type = "call", index = i, id = call.id, name = call.name,
+      arguments = call.arguments }
   end
   return list
 end
 
-local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string", ids = "table", usage = "table",
-  calls = "table" }
-local FINISHES = { stop = true, length = true, tool_calls = true, content_filter = true, cancel = true, error = true }
+--- Makes content, reasoning and calls of a complete answer what these deltas say.
+function output.assemble(out, deltas)
+  local parts, thoughts, calls, order = {}, {}, {}, {}
+  for _, d in ipairs(deltas) do
+    if d.type == "text" then
+      parts[#parts + 1] = d.text
+    elseif d.type == "reasoning" then
+      thoughts[#thoughts + 1] = d.text
+    elseif d.type == "finish" then
+      out.finish = d.finish
+    else
+      local call = calls[d.index]
+      if not call then
+        call = { id = d.id, name = d.name, arguments = "" }
+        calls[d.index], order[#order + 1] = call, call
+      end
+      call.arguments = call.arguments .. (d.arguments or "")
+    end
+  end
+  out.content, out.reasoning, out.calls = joined(parts), joined(thoughts), order
+  out.text = out.content or ""
+end
 
-local function is_text(value) return type(value) == "string" and utf8.len(value) ~= nil end
+-- ---- outputs of hooks ----------------------------------------------------------------------------
 
---- Raises what is wrong with the fields of an output that has been in a script's hands.
+local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string",
+  ids = "table", usage = "table", calls = "table" }
+
+output.FINISHES = { stop = true, length = true, tool_calls = true, content_filter = true,
+  cancel = true, error = true }
+
+--- Raises what is wrong with the fields of an output that a hook had in its hands.
 local function check_fields(given)
   for key, kind in pairs(KINDS) do
     local v = given[key]
-    if v ~= nil and type(v) ~= kind then error(("an output whose `%s` is %s"):format(key, type(v)), 0) end
-    if kind == "string" and v and not is_text(v) then error(("an output whose `%s` is not UTF-8"):format(key), 0) end
+    if v ~= nil and type(v) ~= kind then
+      error(("an output whose `%s` is a %s"):format(key, type(v)), 0)
+    end
+    if kind == "string" and v and not is_text(v) then
+      error(("an output whose `%s` is not valid UTF-8"):format(key), 0)
+    end
   end
-  if given.finish and not FINISHES[given.finish] then error(("an output whose `finish` is '%s'"):format(given.finish), 0) end
+  if given.finish and not output.FINISHES[given.finish] then
+    error(("an output whose `finish` is '%s'"):format(given.finish), 0)
+  end
 end
 
---- An output that a script made, with everything that an answer must have.
+--- An output that a hook made, completed with everything that an answer must have.
 local function complete(given, index)
-  local out = { index = index, content = given.content or given.text, reasoning = given.reasoning, calls = {}, other = {},
-    finish = given.finish or "stop", ids = given.ids or {} }
+  local out = { index = index, content = given.content or given.text, reasoning = given.reasoning,
+    calls = {}, other = {}, finish = given.finish or "stop", ids = given.ids or {} }
   for i, call in ipairs(given.calls or {}) do
-    if type(call) ~= "table" then error(("an output whose call %d is none"):format(i), 0) end
-    local id, name, arguments = call.id or ("call_%d"):format(i), call.name, call.arguments or "{}"
-    if not (is_text(id) and is_text(name) and is_text(arguments)) then
-      error(("an output whose call %d is none"):format(i), 0)
+    local sound = type(call) == "table"
+    local id = sound and (call.id or ("call_%d"):format(i))
+    local arguments = sound and (call.arguments or "{}")
+    if not (sound and is_text(id) and is_text(call.name) and is_text(arguments)) then
+      error(("an output whose calls[%d] is not a call"):format(i), 0)
     end
-    out.calls[i] = { id = id, name = name, arguments = arguments }
+    out.calls[i] = { id = id, name = call.name, arguments = arguments }
   end
   out.usage = { prompt_tokens = 0, completion_tokens = #out.ids, cached_tokens = 0 }
   return out
 end
 
---- What a script returned as a list of outputs: one, or several. Those that it made itself are completed. Raises what is wrong.
+--- The list of outputs that a `generate` hook returned: one, or several. Those that it made itself
+--- are completed. Raises what is wrong.
 function output.adopt(result)
-  if type(result) ~= "table" then error(("%s"):format(type(result)), 0) end
+  if type(result) ~= "table" then error(("a %s"):format(type(result)), 0) end
+  local several = getmetatable(result) ~= Output and result[1]
   local list = {}
-  for i, given in ipairs(getmetatable(result) ~= Output and result[1] and result or { result }) do
-    if type(given) ~= "table" then error(("an output that is no table but %s"):format(type(given)), 0) end
+  for i, given in ipairs(several and result or { result }) do
+    if type(given) ~= "table" then error(("an output that is a %s"):format(type(given)), 0) end
     check_fields(given)
     list[i] = getmetatable(given) == Output and given or complete(given, i - 1)
     list[i].index = i - 1

@@ -1,40 +1,48 @@
--- prompt: from what a request says to token ids. Scripts may step in twice: `normalize` may replace the conversation, `template`
--- may name another template of the site, or answer with a text (whose special tokens count) or with ids.
+-- prompt: from the text of a request to token ids. Hooks may step in twice: `normalize` may replace
+-- the conversation; `template` may name another template of the site, or return a text (whose
+-- special tokens count) or ids.
 --
--- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text, for the parsers), words
--- (those of the template that made it, which know how its answers are written) }.
--- Text over LONG bytes is tokenized on a helper thread, so this runs inside a task. A text that cannot fit is refused as soon as
--- that is known: by its bytes before it is rendered or tokenized, by its tokens before Lua gets to see them.
+-- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text,
+-- for the parsers), words (chat words of the template that made it: they know the format of its
+-- answers) }.
+--
+-- A text over LONG bytes is tokenized on a helper thread, so this runs inside a task. A text that
+-- cannot fit is refused as early as possible: by its bytes before it is rendered or tokenized, by
+-- its tokens before Lua gets to see them.
 local admission = require "pipeline.admission"
 local async = require "lib.async"
-local errors = require "api.errors"
+local errors = require "lib.errors"
 
 local prompt = {}
 
-local LONG, TAIL_BYTES, TAIL_IDS = 64 << 10, 200, 64
-local THINKING = 8 -- bytes that an assistant may have thought for one that it said
+local LONG = 64 << 10 -- bytes; this many take about 5 ms to tokenize, a tenth of a turn of the loop
+local TAIL_BYTES, TAIL_IDS = 200, 64 -- more than any opening mark of reasoning or calls
+-- A template may leave out the reasoning of earlier answers, so their bytes count this much less.
+local REASONING_SHARE = 8
 
-local function fail(param, why)
-  local text = type(why) == "table" and why.message or tostring(why)
-  error(errors.new { status = 400, message = text, param = param }, 0)
+local function fail(field, why)
+  if type(why) == "table" then error(errors.from(why, field), 0) end
+  error(errors.new { field = field, message = why }, 0)
 end
 
---- What a text may become: { tok, param (the field it is from), most (tokens), refusal = function(tokens) }. By default: what the
---- model can answer.
-function prompt.limit(entry, param)
+--- What a text may become: { tok, field (it is from), most (tokens), refusal = function(tokens) }.
+--- By default: what the model can answer.
+function prompt.limit(entry, field)
   if not entry.tok then
-    fail(param, ("the model '%s' has no tokenizer: send token ids to /v1/completions"):format(entry.name))
+    fail(field, ("the model '%s' has no tokenizer: send token ids to /v1/completions")
+      :format(entry.name))
   end
-  return { tok = entry.tok, param = param, most = admission.most(entry),
-    refusal = function(tokens) return admission.fits(entry, tokens, param) end }
+  return { tok = entry.tok, field = field, most = admission.most(entry),
+    refusal = function(tokens) return admission.fits(entry, tokens, field) end }
 end
 
 local function check_bytes(limit, bytes)
-  local err = admission.bytes(limit.most, bytes, limit.param)
+  local err = admission.bytes(limit.most, bytes, limit.field)
   if err then error(err, 0) end
 end
 
---- The results of encode(), which is for a text of so many bytes; of a long one encode(callback) does it beside the loop.
+--- Returns the results of encode() for a text of this many bytes. A long one is encoded on a helper
+--- thread, by encode(callback).
 local function encoded(limit, bytes, encode)
   check_bytes(limit, bytes)
   local ids, more
@@ -42,76 +50,82 @@ local function encoded(limit, bytes, encode)
     ids, more = encode()
   else
     ids, more = async.await(function(resume)
-      local begun, why = encode(resume)
-      if not begun then resume(nil, why) end
+      local started, why = encode(resume)
+      if not started then resume(nil, why) end
     end)
   end
   if ids then return ids, more end
   if more.count then error(limit.refusal(more.count), 0) end
-  fail(limit.param, more)
+  fail(limit.field, more)
 end
 
---- Ids of a text, as Tokenizer:encode takes options.
+--- Ids of a text; options as of Tokenizer:encode.
 function prompt.encode(limit, text, options)
   options.max_ids = limit.most
   return encoded(limit, #text, function(callback) return limit.tok:encode(text, options, callback) end)
 end
 
--- ---- conversations ---------------------------------------------------------------------------------------------------
+-- ---- conversations -------------------------------------------------------------------------------
 
---- What a `template` script answered.
+--- The prompt that a `template` hook returned as text or ids.
 local function of_answer(limit, answer)
   if type(answer) == "table" then
     local first = math.max(1, #answer - TAIL_IDS)
     return { ids = answer, tail = limit.tok:decode(table.move(answer, first, #answer, 1, {})) }
   end
-  return { ids = prompt.encode(limit, answer, { add_special = false }), tail = answer:sub(-TAIL_BYTES) }
+  return { ids = prompt.encode(limit, answer, { add_special = false }),
+    tail = answer:sub(-TAIL_BYTES) }
 end
 
 --- Bytes of a message's text.
-local function content_bytes(said)
-  if type(said) == "string" then return #said end
+local function content_bytes(content)
+  if type(content) == "string" then return #content end
   local bytes = 0
-  for _, part in ipairs(type(said) == "table" and said or {}) do
+  for _, part in ipairs(type(content) == "table" and content or {}) do
     if type(part) == "table" and type(part.text) == "string" then bytes = bytes + #part.text end
   end
   return bytes
 end
 
---- Bytes of text that templates are going to show. Of what an assistant said they may leave out the thinking, which can be most
---- of it.
+--- Bytes of text that the template is going to show, at least.
 local function bytes_of(messages)
   local bytes = 0
   for _, message in ipairs(type(messages) == "table" and messages or {}) do
     if type(message) == "table" then
-      bytes = bytes + content_bytes(message.content) // (message.role == "assistant" and THINKING or 1)
+      local share = message.role == "assistant" and REASONING_SHARE or 1
+      bytes = bytes + content_bytes(message.content) // share
     end
   end
   return bytes
 end
 
---- What the model's own template makes of it.
+--- The prompt that a template makes of a conversation.
 local function of_template(limit, words, chat)
   check_bytes(limit, bytes_of(chat.messages))
-  local made, why = words:prompt { messages = chat.messages, tools = chat.tools, tool_choice = chat.tool_choice,
-    add_generation_prompt = chat.add_generation_prompt, continue_final_message = chat.continue_final_message,
-    kwargs = chat.kwargs }
-  if not made then fail(limit.param, why) end
+  local made, why = words:prompt { messages = chat.messages, tools = chat.tools,
+    tool_choice = chat.tool_choice, add_generation_prompt = chat.add_generation_prompt,
+    continue_final_message = chat.continue_final_message, kwargs = chat.kwargs }
+  if not made then fail(limit.field, why) end
   made.max_ids = limit.most
-  local ids, positions = encoded(limit, #made.text, function(callback) return words:encode(limit.tok, made, callback) end)
+  local ids, positions = encoded(limit, #made.text, function(callback)
+    return words:encode(limit.tok, made, callback)
+  end)
   return { ids = ids, boundaries = positions, tail = made.tail, words = words }
 end
 
---- The prompt of a conversation, by the words of the request's generation. `limit`: another than the model's own.
+--- The prompt of a conversation, by the chat words of the request's scripts. `limit`: another than
+--- the model's own.
 function prompt.chat(req, entry, limit)
-  local gen = req.generation
-  local words = gen:words(entry)
+  local scripts = req.scripts
+  local words = scripts:words(entry)
   limit = limit or prompt.limit(entry, "messages")
-  if gen:has "normalize" then req.chat = gen:wait("normalize", req, req.chat) or req.chat end
+  if scripts:has "normalize" then
+    req.chat = scripts:wait("normalize", req, req.chat) or req.chat
+  end
   local answer
-  if gen:has "template" then answer = gen:call("template", req, req.chat) end
-  if type(answer) == "table" and answer.template then -- another one of the site's
-    words, answer = gen:words(entry, answer.template) or words, nil
+  if scripts:has "template" then answer = scripts:call("template", req, req.chat) end
+  if type(answer) == "table" and answer.template then -- the name of another template
+    words, answer = scripts:words(entry, answer.template) or words, nil
   end
   if answer ~= nil then
     local made = of_answer(limit, answer)
@@ -124,13 +138,15 @@ function prompt.chat(req, entry, limit)
   return of_template(limit, words, req.chat)
 end
 
--- ---- plain prompts ---------------------------------------------------------------------------------------------------
+-- ---- plain prompts -------------------------------------------------------------------------------
 
---- One prompt of /v1/completions: text or ids. options: add_special, param.
+--- A prompt given as text or ids. options: add_special, field.
 function prompt.plain(entry, given, options)
   if type(given) == "table" then return { ids = given } end
-  local ids = prompt.encode(prompt.limit(entry, options.param), given, { add_special = options.add_special ~= false })
-  if #ids == 0 then fail(options.param, options.param .. " is empty") end
+  local field = options.field
+  local ids = prompt.encode(prompt.limit(entry, field), given,
+    { add_special = options.add_special ~= false })
+  if #ids == 0 then errors.refuse(field, "must not be empty") end
   return { ids = ids, text = given }
 end
 

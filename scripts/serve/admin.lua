@@ -1,6 +1,6 @@
 -- admin: looking at the scripts that serve, and loading them again. On the Unix socket only.
 --
---   GET  /admin/scripts     which generation serves, its files, errors and strikes, and which older ones are alive
+--   GET  /admin/scripts     which version serves, its files, errors and strikes, and which older ones are alive
 --   POST /admin/reload      configuration and scripts are read again; 409 and why when the old ones were kept
 --   POST /admin/rollback    the scripts before the last change, from memory
 local perigee = require "perigee"

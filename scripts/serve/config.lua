@@ -137,9 +137,9 @@ end
 --- Sampling, as requests give it (api/schema.lua), under the generator's names.
 local function sampling()
   local fields = { max_tokens = integer(1, 0x7fffffff), logit_bias = any_table }
-  for _, f in ipairs(schema.sampling) do
+  for _, f in ipairs(schema.sampling { top_k = { from = -1 } }) do
     local name = f.as or f[1]
-    if f.into == "sampling" and not fields[name] then
+    if not fields[name] then
       fields[name] = function(value)
         local ok, result = pcall(schema.value, f[2], "", value, f)
         if ok then return result end

@@ -5,7 +5,8 @@
 -- of config.hosts, and a request that changes something must come from our own page or from an origin in config.cors.
 -- Neither matters on the Unix socket, which no page can reach.
 --
--- Checks return nothing, or { status, message, code } as api/errors.lua sends it.
+-- Checks return nothing, or a request error (lib/errors.lua).
+local errors = require "lib.errors"
 local perigee = require "perigee"
 
 local gate = {}
@@ -40,7 +41,7 @@ function gate.host(config, request)
   if LOCAL[name] or name == own:lower() or is_listed(config.hosts, name) then return nil end
   if not gate.is_local(config.host) and not config.hosts then return nil end
   if gate.is_local(config.host) and name:match "^127%.%d+%.%d+%.%d+$" then return nil end
-  return { status = 403, code = "host_not_allowed",
+  return errors.new { status = 403, code = "host_not_allowed",
     message = ("this server does not answer to the name '%s' (the configuration's `hosts` lists more)"):format(name) }
 end
 
@@ -66,7 +67,7 @@ function gate.origin(config, request)
   if allowed(config, origin) then return nil end
   local host = request:header "host"
   if host and (origin == "http://" .. host or origin == "https://" .. host) then return nil end
-  return { status = 403, code = "origin_not_allowed",
+  return errors.new { status = 403, code = "origin_not_allowed",
     message = ("pages of %s may not ask this server (the configuration's `cors` lists those that may)")
       :format(origin:sub(1, 200)) }
 end
@@ -114,7 +115,7 @@ end
 function gate.key(keys, request)
   local given = shown(request)
   if not given then
-    return nil, { status = 401, code = "missing_api_key",
+    return nil, errors.new { status = 401, code = "missing_api_key",
       message = "an API key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY'" }
   end
   local found
@@ -122,7 +123,7 @@ function gate.key(keys, request)
     if perigee.sys.equal(given, entry.key) then found = entry end
   end
   if found then return { name = found.name } end
-  return nil, { status = 401, code = "invalid_api_key", message = "this API key is not known here" }
+  return nil, errors.new { status = 401, code = "invalid_api_key", message = "this API key is not known here" }
 end
 
 return gate

@@ -9,7 +9,7 @@
 --
 --   config    the merged configuration (serve/config); live keys change in place when it is reloaded
 --   models    serve/models        metrics   serve/metrics       log       serve/log
---   scripts   serve/generations   routes    http.router()       draining  true while it stops
+--   scripts   hooks/reload        routes    http.router()       draining  true while it stops
 --   keys      the API keys, { name, key }                       started   seconds of uv.hrtime
 --
 -- A handler puts what the access log should know about its request into request.log: model, prompt_tokens, completion_tokens,
@@ -17,16 +17,17 @@
 local admin = require "serve.admin"
 local async = require "lib.async"
 local config = require "serve.config"
-local errors = require "api.errors"
+local errors = require "lib.errors"
 local gate = require "serve.gate"
-local generations = require "hooks.generations"
 local http = require "http"
 local logs = require "serve.log"
 local metrics = require "serve.metrics"
 local models = require "serve.models"
 local openai = require "api.openai"
+local openai_errors = require "api.openai.errors"
 local pages = require "serve.pages"
 local rates = require "serve.rate"
+local reload = require "hooks.reload"
 local status = require "serve.status"
 local text = require "lib.text"
 local uv = require "luv"
@@ -39,14 +40,17 @@ App.__index = App
 
 -- ---- answering -----------------------------------------------------------------------------------------------------
 
---- Sends { status, message, code, retry_after } as OpenAI's clients expect an error.
+--- Sends a request error (lib/errors.lua) in the dialect of the request's route.
 function App:refuse(response, err)
-  if err.status == 429 or err.status == 503 then self.metrics.rejected:add(1, { reason = err.code or "other" }) end
-  return errors.send(response, errors.from(err))
+  if err.status == 429 or err.status == 503 then self.metrics.rejected:add(1, { reason = err.code }) end
+  local route = response.request.route
+  local dialect = route and route.options.errors or openai_errors
+  return dialect.send(response, err)
 end
 
 --- Registers a handler(request, response, params). options: auth = false: no key is asked for; unix_only: only on the Unix
---- socket; cost: it makes work, so rate limits and draining concern it.
+--- socket; cost: it makes work, so rate limits and draining concern it; errors: the dialect of its errors
+--- ({ send = function(response, err) }, by default OpenAI's).
 function App:route(method, path, handler, options)
   self.routes:on(method, path, { handler = handler, options = options or {}, path = path })
 end
@@ -60,7 +64,8 @@ end
 local function check_route(self, request, response, options)
   local unix = request["local"] == "unix"
   if options.unix_only and not unix then
-    return { status = 403, code = "unix_socket_only", message = "this is answered on the Unix socket only (--socket PATH)" }
+    return errors.new { status = 403, code = "unix_socket_only",
+      message = "this is answered on the Unix socket only (--socket PATH)" }
   end
   if options.auth ~= false and #self.keys > 0 and not (unix and options.unix_only) then
     local key, refusal = gate.key(self.keys, request)
@@ -69,7 +74,8 @@ local function check_route(self, request, response, options)
   end
   if not options.cost then return nil end
   if self.draining then
-    return { status = 503, code = "draining", message = "this server is shutting down", retry_after = self.config.drain_s }
+    return errors.new { status = 503, code = "draining", message = "this server is shutting down",
+      retry_after = self.config.drain_s }
   end
   local _, refusal, headers = self.rate:take { name = request.key and request.key.name, peer = request.peer }
   for name, value in pairs(headers or {}) do response:set(name, value) end
@@ -80,10 +86,11 @@ end
 local function refuse_route(self, request, response, allow)
   local where = request.path:sub(1, 200)
   if not allow then
-    return self:refuse(response, { status = 404, code = "not_found", message = "there is nothing at " .. where })
+    return self:refuse(response, errors.new { status = 404, code = "not_found",
+      message = "there is nothing at " .. where })
   end
   response:set("allow", allow)
-  return self:refuse(response, { status = 405, code = "method_not_allowed",
+  return self:refuse(response, errors.new { status = 405, code = "method_not_allowed",
     message = ("%s takes %s, not %s"):format(where, allow, request.method) })
 end
 
@@ -207,7 +214,7 @@ local function listen_tcp(self)
   if not ip then return nil, ("--host %s: %s"):format(c.host, unknown) end
   local place, why = self.server:listen { host = ip, port = c.port }
   if not place then
-    if tostring(why):find("EADDRINUSE", 1, true) or tostring(why):find("already in use", 1, true) then
+    if why.name == "EADDRINUSE" then
       return nil, ("port %d of %s is in use: --port N takes another, --port 0 any that is free"):format(c.port, c.host)
     end
     return nil, tostring(why)
@@ -243,7 +250,9 @@ local function new_server(self)
   for name, value in pairs(self.config.limits) do
     if name ~= "values" then limits[name] = value end -- which is for those who read the bodies
   end
-  return http.server { name = "perigee", limits = limits,
+  return http.server { name = "perigee", limits = limits, error_body = function(code, message)
+      return openai_errors.body(errors.new { status = code, message = message })
+    end,
     handler = function(request, response) return answer(self, request, response) end,
     log = function(entry) note_answer(self, entry) end, on_error = function(request, err) note_fault(self, request, err) end }
 end
@@ -329,7 +338,7 @@ local function new(options)
   local ok, wrong = add_models(self, options.models)
   if ok then ok, wrong = check_default(self, self.config) end
   if not ok then return nil, wrong end
-  self.scripts, wrong = generations.open(self)
+  self.scripts, wrong = reload.open(self)
   if not self.scripts then return nil, wrong end
   status.routes(self)
   pages.routes(self)

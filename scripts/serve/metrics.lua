@@ -47,7 +47,7 @@ metrics.families = {
   { "draining", "gauge", "draining", "1 while the server finishes what runs." },
   { "strikes", "counter", "script_strikes_total", "Failures of scripts, by script and phase." },
   { "stale", "gauge", "script_stale", "1 when the scripts on disk could not be loaded and older ones serve." },
-  { "generation", "gauge", "script_generation", "Number of the scripts' generation." },
+  { "scripts_version", "gauge", "scripts_version", "Version of the scripts that serve." },
   { "dropped", "counter", "metrics_dropped_total", "Observations dropped because a family has too many sets of labels." },
 }
 

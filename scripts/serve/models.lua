@@ -3,7 +3,7 @@
 --   local models = require("serve.models").new { config =, log = }
 --   models:add { name = "moonlet", path = "examples/moonlet" }
 --   models:load "moonlet"                     -- inside a task: true, or nil and why
---   local entry, err = models:find(name)      -- err: { status =, message =, code =, retry_after = }
+--   local entry, err = models:find(name)      -- err: a request error (lib/errors.lua)
 --
 -- An entry is { name, path, state, error, created, model, tok, batch, words, no_words, context, memory, timing }. Its state
 -- goes unloaded -> loading -> ready or failed, and back through unloading. Only a ready one has model, tok (nil where the
@@ -17,6 +17,7 @@
 -- leave is shared equally by their caches; a model that takes less leaves the rest to the next.
 local async = require "lib.async"
 local chat = require "chat"
+local errors = require "lib.errors"
 local memory = require "engine.memory"
 local modeldir = require "lib.modeldir"
 local model_of = require "engine.model"
@@ -38,7 +39,7 @@ local function names_of(self)
 end
 
 local function refused(status, code, message, retry_after)
-  return nil, { status = status, code = code, message = message, retry_after = retry_after }
+  return nil, errors.new { status = status, code = code, message = message, retry_after = retry_after }
 end
 
 --- The model of a request. Without a name, the default.
@@ -330,7 +331,7 @@ function models.routes(app)
       local self = app.models
       if not self.by_name[params.name] then return app:refuse(response, select(2, self:find(params.name))) end
       local ok, why = self[verb](self, params.name)
-      if not ok then return app:refuse(response, { status = 409, code = "model_" .. verb, message = why }) end
+      if not ok then return app:refuse(response, errors.new { status = 409, code = "model_" .. verb, message = why }) end
       response:json(200, json.object { { "id", params.name }, { "state", self.by_name[params.name].state } })
     end
   end

@@ -1,5 +1,6 @@
 -- pages: what a browser gets: the page at / and its icon, with a policy that lets it talk to this server and nothing else.
 -- Its own script and style are known by a word that is new for every answer, so nothing else that might get into the page runs.
+local errors = require "lib.errors"
 local perigee = require "perigee"
 local uv = require "luv"
 
@@ -37,7 +38,9 @@ end
 function pages.routes(app)
   app:route("GET", "/", function(_, response)
     local page = perigee.sys.script "ui/web/index.html"
-    if not page then return app:refuse(response, { status = 404, code = "not_found", message = "this build has no page" }) end
+    if not page then
+      return app:refuse(response, errors.new { status = 404, code = "not_found", message = "this build has no page" })
+    end
     local nonce, headers = new_nonce(), with "text/html; charset=utf-8"
     headers["content-security-policy"] = POLICY:format(nonce, nonce)
     response:send(200, headers, (page:gsub("{{nonce}}", nonce)))

@@ -1,12 +1,13 @@
 -- rate: how much a key may ask for in a minute: requests, and tokens of prompts and answers.
 --
 --   local rate = require("serve.rate").new(function() return config.rate end)
---   local ok, err, headers = rate:take(who)     -- before a request; err: { status = 429, … }
+--   local ok, err, headers = rate:take(who)     -- before a request; err: a 429 (lib/errors.lua)
 --   rate:charge(who, tokens)                    -- after it, when its tokens are known
 --
 -- Buckets: each holds at most a minute's worth, and refills evenly. A request costs one; its tokens are paid when they are
 -- known, so a bucket of tokens may fall below zero, and the next request waits until it is above again. A bucket that is full
 -- says nothing that a new one would not: those are forgotten, so clients cannot fill the memory with names.
+local errors = require "lib.errors"
 local uv = require "luv"
 
 local MINUTE, SWEEP = 60, 1024
@@ -73,7 +74,7 @@ function Rate:take(who)
     local wait = bucket and lacks(bucket, kind.need)
     buckets[i] = bucket or false
     if wait and not refusal then
-      refusal = { status = 429, code = "rate_limit_exceeded", retry_after = wait,
+      refusal = errors.new { status = 429, code = "rate_limit_exceeded", retry_after = wait,
         message = ("rate limit: %d %s per minute are allowed; try again in %.1f s"):format(limit, name, wait) }
     end
   end

@@ -121,12 +121,12 @@ const tests = {
     await page.unroute("**/v1/chat/completions");
     assert.match(await last().locator(".note").innerText(), /no room for now/);
   },
-  async a_new_generation_shows() {
-    const generation = () => page.locator("#stats").innerText().then(t => Number(/generation (\d+)/.exec(t)?.[1]));
-    await page.waitForFunction(() => /generation/.test(document.getElementById("stats").innerText));
-    const before = await generation();
+  async a_new_version_of_the_scripts_shows() {
+    const version = () => page.locator("#stats").innerText().then(t => Number(/version (\d+)/.exec(t)?.[1]));
+    await page.waitForFunction(() => /version/.test(document.getElementById("stats").innerText));
+    const before = await version();
     fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return { name = 'greet', done = function() end }\n");
-    await page.waitForFunction(n => Number(/generation (\d+)/.exec(document.getElementById("stats").innerText)?.[1]) > n, before, { timeout: 15000 });
+    await page.waitForFunction(n => Number(/version (\d+)/.exec(document.getElementById("stats").innerText)?.[1]) > n, before, { timeout: 15000 });
     fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return {{{ broken\n");
     await page.waitForFunction(() => /greet/.test(document.querySelector("#stats .bad")?.innerText ?? ""), null, { timeout: 15000 });
     fs.unlinkSync(process.env.PERIGEE_SITE + "/hooks/greet.lua");

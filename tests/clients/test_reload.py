@@ -114,7 +114,7 @@ def templates_are_replaced():
             count[0] += 1
         try:
             asyncio.run(fifty(server, change))
-            assert server.get("/v1/status")["scripts"]["generation"] > 1
+            assert server.get("/v1/status")["scripts"]["version"] > 1
         finally:
             server.end()
 

@@ -6,12 +6,13 @@
 -- Keys: a request with the header x-test-key has this key's name. Scripts: options.hooks = { { phase = function … } }.
 local async = require "lib.async"
 local chat = require "chat"
-local generations = require "hooks.generations"
 local harness = require "harness"
 local http = require "http"
 local metrics = require "serve.metrics"
 local perigee = require "perigee"
-local errors = require "api.errors"
+local errors = require "lib.errors"
+local openai_errors = require "api.openai.errors"
+local reload = require "hooks.reload"
 local uv = require "luv"
 local json = perigee.json
 
@@ -23,7 +24,7 @@ App.__index = App
 function App:route(method, path, handler) self.routes:on(method, path, handler) end
 
 function App:refuse(response, err) -- luacheck: no self
-  return errors.send(response, errors.from(err))
+  return openai_errors.send(response, err)
 end
 
 --- A request; gives status, the answer (decoded when it is JSON), headers. options: method, headers, on_data.
@@ -61,12 +62,12 @@ local function model_of(options)
     context = batch.core.context, state = "ready" }
 end
 
---- A generation whose scripts are the given tables of hooks.
+--- A version of scripts that are the given tables of hooks.
 local function scripts_of(app, hooks)
-  local scripts = assert(generations.open(app))
+  local scripts = assert(reload.open(app))
   for i, table_of in ipairs(hooks or {}) do
     local script = { name = "test" .. i, hooks = table_of, strikes = {}, self = {}, struck = function(_, phase, record)
-      app.struck[#app.struck + 1] = phase .. ": " .. record.text
+      app.struck[#app.struck + 1] = phase .. ": " .. record.last
     end }
     for phase in pairs(table_of) do
       scripts.now.phases[phase] = scripts.now.phases[phase] or {}
@@ -84,16 +85,16 @@ local function new(options)
   app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
   app.models = { find = function(_, name)
     if name == nil or name == "" or name == "moonlet" then return entry end
-    return nil, { status = 404, code = "model_not_found", message = ("The model '%s' does not exist"):format(name) }
+    return nil, errors.new { status = 404, code = "model_not_found", message = ("The model '%s' does not exist"):format(name) }
   end, list = function() return { entry } end }
   app.scripts = scripts_of(app, options.hooks)
   require "api.openai" (app)
-  local route = app.routes:handler()
   app.server = http.server { limits = options.limits, handler = function(request, response)
     local name = request:header "x-test-key"
     request.key, request.log = name and { name = name } or nil, {}
     app.last_log = request.log
-    return route(request, response)
+    local route, params = app.routes:match(request.method, request.raw_path)
+    return route(request, response, params)
   end }
   app.port = assert(app.server:listen { host = "127.0.0.1", port = 0 }).port
   return app

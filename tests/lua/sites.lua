@@ -3,10 +3,10 @@
 --   local app <close> = sites.open({ ["hooks/mine.lua"] = "return {}" }, { forced = … })
 --   app.write("hooks/mine.lua", "return { … }")    app.scripts:reload()    app.notes: what was logged
 --
--- The app is what generations.open needs of one. app.scripts is nil and app.why says why when the scripts cannot be loaded.
+-- The app is what reload.open needs of one. app.scripts is nil and app.why says why when the scripts cannot be loaded.
 -- The folder is gone when it is closed.
-local generations = require "hooks.generations"
 local phases = require "hooks.phases"
+local reload = require "hooks.reload"
 local scheduler = require "engine.scheduler"
 local sandbox = require "hooks.sandbox"
 local trial = require "hooks.trial"
@@ -62,7 +62,7 @@ function sites.open(files, options)
   function app.write(path, source) write(folder .. "/" .. path, source) end
   if options.models then app.models = { list = function() return options.models end } end
   local restore = sites.patient(options.forced)
-  app.scripts, app.why = generations.open(app)
+  app.scripts, app.why = reload.open(app)
   return setmetatable(app, { __close = function()
     if app.scripts then app.scripts:close() end
     restore()

@@ -1,6 +1,7 @@
 -- The life of a request: cancelled, abandoned, refused, failed in the middle, with scripts in its way.
 local apiapp = require "apiapp"
 local async = require "lib.async"
+local errors = require "lib.errors"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
 local harness = require "harness"
@@ -88,7 +89,7 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     app.config.queue.requests = 1
     local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
     t.eq({ status, answer.error.code, answer.error.type }, { 429, "queue_full", "rate_limit_error" })
-    t.eq(answer.error.message, "1 requests wait, and 1 may")
+    t.eq(answer.error.message, "the queue is full: 1 requests are waiting, the limit is 1")
     t.ok(tonumber(headers["retry-after"]) >= 1)
     app.config.queue = { requests = 10, memory = 0.001 }
     status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
@@ -101,7 +102,7 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     app.draining = false
     status, answer = app:ask(CHAT, { messages = user(("word "):rep(2400)) })
     t.eq({ status, answer.error.code, answer.error.param }, { 400, "context_length_exceeded", "messages" })
-    t.match(answer.error.message, "maximum context length is 2048 tokens.* has %d+ tokens")
+    t.match(answer.error.message, "has %d+ tokens and does not fit: .* maximum context length is 2048 tokens")
     t.eq(app.entry.batch.alive, 2)
     local ids = {}
     for id in pairs(app.live) do ids[#ids + 1] = id end
@@ -116,7 +117,9 @@ test("a model that goes while a request is prepared", function(t)
     local find, asked = app.models.find, 0
     app.models.find = function(...)
       asked = asked + 1
-      if asked == 2 then return nil, { status = 503, code = "model_not_loaded", message = "unloaded", retry_after = 2 } end
+      if asked == 2 then
+        return nil, errors.new { status = 503, code = "model_not_loaded", message = "unloaded", retry_after = 2 }
+      end
       return find(...)
     end
     local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
@@ -162,19 +165,16 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
       if req.user == "late" then return phases.reject(429, "later", { retry_after = 3 }) end
       return { lane = "fast" }
     end,
-    parse = function(req, events)
+    parse = function(req, deltas)
       if req.user ~= "loud" then return nil end
-      for _, e in ipairs(events) do
-        if e.type == "content" then e.text = e.text:upper() end
+      for _, d in ipairs(deltas) do
+        if d.type == "text" then d.text = d.text:upper() end
       end
-      return events
+      return deltas
     end,
-    respond = function(req, chunk)
+    respond = function(req, delta)
       if req.user == "secret" then return false end
-      if req.user == "marked" then
-        chunk.marked = true
-        return chunk
-      end
+      if req.user == "marked" and delta.type == "finish" then return { { type = "text", text = " #" }, delta } end
     end,
     done = function(req, usage) seen[#seen + 1] = ("done %s %d"):format(req.user or "-", usage.completion_tokens) end,
   }
@@ -193,8 +193,11 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
     t.eq(said("ids").choices[1].message.content, greeting)
     t.eq(said("cold").usage.completion_tokens, 1)
     t.eq(said("loud").choices[1].message.content, greeting:upper())
-    t.eq(said("marked").marked, true)
+    t.eq(said("marked").choices[1].message.content, greeting .. " #")
     t.eq((ask "secret"), 403)
+    local marked, parts = assert(app:events(CHAT, { messages = user "Hello!", user = "marked" })), {}
+    for i = 1, #marked - 1 do parts[i] = marked[i].choices[1].delta.content or "" end
+    t.eq(table.concat(parts), greeting .. " #")
     local events = assert(app:events(CHAT, { messages = user "Hello!", user = "secret" }))
     t.eq(events, { "[DONE]" })
     t.eq({ seen[1], seen[2], seen[5], seen[6], seen[7] },
@@ -248,13 +251,13 @@ end)
 
 test("a script that answers nonsense does not fail a request", function(t)
   local nonsense = {
-    parse = function(_, events)
-      for _, e in ipairs(events) do e.text = nil end
-      return { { type = "arguments", index = 9, text = "x" }, { type = "never" } }
+    parse = function(_, deltas)
+      for _, d in ipairs(deltas) do d.text = nil end
+      return { { type = "call", index = 9, arguments = "x" }, { type = "never" } }
     end,
-    respond = function(_, chunk)
-      chunk.choices = nil
-      return { what = print }
+    respond = function(_, delta)
+      delta.type = nil
+      return { type = "text", text = print }
     end,
     generate = function(req, run)
       run(req, { silent = true })
@@ -270,19 +273,20 @@ test("a script that answers nonsense does not fail a request", function(t)
     for i = 1, #events - 1 do parts[i] = events[i].choices[1].delta.content end
     t.eq(table.concat(parts, "", 1, #events - 2), greeting)
     t.eq(#app.notes, 6, "said once for each request and phase")
-    t.match(table.concat(app.notes, "\n"), "`parse` answered with events that cannot be")
-    t.match(table.concat(app.notes, "\n"), "`respond` answered with what is no JSON")
+    t.match(table.concat(app.notes, "\n"), "`parse` returned deltas that cannot be")
+    t.match(table.concat(app.notes, "\n"), "`respond` returned a delta that cannot be sent")
     t.match(table.concat(app.struck, "\n"), "done: .*done is done")
   end, { hooks = { nonsense }, noisy = true })
 end)
 
-test("nor does one whose conversation, prompt, events or output cannot be", function(t)
+test("nor does one whose conversation, prompt, deltas or output cannot be", function(t)
   local user_says = function(content) return { messages = { { role = "user", content = content } } } end
   local wrong = {
     normalize = { {}, { messages = "x" }, { messages = {} }, { messages = { 1 } }, user_says(5),
       { messages = user "x", tools = 5 }, { messages = user "x", kwargs = 5 } },
     template = { {}, { -1 }, "", "a\xFF", { 1, "a" } },
-    parse = { { { type = "content", text = "a\xFF" } } },
+    parse = { { { type = "text", text = "a\xFF" } } },
+    respond = { { type = "text", text = "a\xFF" }, { type = "call", index = 1, arguments = "x" }, { { text = "x" } } },
     generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } }, { content = "x", calls = 5 },
       { 5 } },
   }

@@ -218,7 +218,7 @@ test("a long prompt is tokenized beside the loop, and refused with its numbers",
     local words = ("word "):rep(20000)
     local status, answer = app:ask(CHAT, { messages = { { role = "user", content = words } } })
     t.eq({ status, answer.error.code }, { 400, "context_length_exceeded" })
-    t.match(answer.error.message, "8192 tokens.* has %d%d%d%d%d tokens")
+    t.match(answer.error.message, "has %d%d%d%d%d tokens .*8192 tokens")
     status, answer = app:ask(COMPLETIONS, { prompt = words })
     t.eq({ status, answer.error.param }, { 400, "prompt" })
     local _, counted = app:ask("/tokenize", { content = words })
@@ -250,6 +250,6 @@ test("a demanded call begins with tokens as the tokenizer cuts them", function(t
   t.eq(opening.ids({}, { tok = tok }, {}), nil)
   local ok, err = pcall(opening.ids, { force_call = {}, chat = { tools = { { ["function"] = { name = "f" } } } } }, { tok = tok },
     { words = { opening = function() end } })
-  t.eq({ ok, err.status, err.param }, { false, 400, "tool_choice" })
+  t.eq({ ok, err.status, err.field }, { false, 400, "tool_choice" })
   tok:close()
 end)

@@ -60,5 +60,5 @@ test("a server takes them all at once", function(t)
   app.config.policy = "shortest_first"
   local gen, why = app.scripts:reload()
   t.eq(why, nil)
-  t.eq(gen and #gen.scripts, 13)
+  t.eq(gen and #gen.list, 13)
 end)

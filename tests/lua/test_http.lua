@@ -179,10 +179,8 @@ test("refusals are errors in OpenAI's shape, and the connection ends", function(
       t.eq(statuses(got), { case[1] }, case[2]:sub(1, 80))
       t.eq(ended, "end")
       t.match(got, "\r\nconnection: close\r\n")
-      local value = perigee.json.decode(got:match "\r\n\r\n(.*)$")
-      t.eq(value.error.type, "invalid_request_error")
-      t.match(value.error.message, "%a")
-      t.eq(value.error.code, perigee.json.null)
+      t.match(got, "\r\ncontent%-type: text/plain; charset=utf%-8\r\n")
+      t.match(got:match "\r\n\r\n(.*)$", "^%a.*\n$")
     end
     t.eq(asked, 0)
     t.eq(server:stats().refused, #cases)
@@ -214,7 +212,7 @@ test("handlers that fail, do not answer or answer twice", function(t)
     for _, path in ipairs { "/raise", "/nothing", "/injection?v=a%0d%0ab:c", "/framing", "/status", "/wait" } do
       local got = talk(at, get(path) .. get("/twice", LAST)) -- the connection goes on after a 500
       t.eq(statuses(got), { 500, 200 }, path)
-      t.match(got, '"message":"internal error, see the log for request req%-')
+      t.match(got, "\r\n\r\ninternal error, see the log for request req%-")
       t.match(got, "first$")
     end
     local got, ended = talk(at, get "/half" .. get "/twice")
@@ -348,7 +346,13 @@ test("the client: framings, failures, portions", function(t)
     request:on_abort(function() gone:set() end)
     gone:wait()
   end)
-  serve(t, { handler = router:handler() }, function(at)
+  local function handler(request, response)
+    local route, status, allow = router:match(request.method, request.raw_path)
+    if route then return route(request, response, status) end
+    if allow then response:set("allow", allow) end
+    response:error(status, "no such route")
+  end
+  serve(t, { handler = handler }, function(at)
     local base = ("http://localhost:%d"):format(at.port)
     t.eq(http.request { url = base .. "/chunks" }.body, "12345")
     local big = ("x"):rep(3 << 20)

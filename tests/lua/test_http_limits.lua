@@ -44,7 +44,8 @@ test("requests on a connection, connections in total", function(t)
     if request.path == "/wait" then release:wait() end
     response:send(200, nil, "hello")
   end
-  serve(t, { handler = handler, limits = { requests = 3, connections = 2 } }, function(at, server)
+  local function error_body(code, message) return ("[%d, %q]"):format(code, message), "application/json" end
+  serve(t, { handler = handler, error_body = error_body, limits = { requests = 3, connections = 2 } }, function(at, server)
     t.eq(statuses((talk(at, get("/"):rep(5)))), { 200, 200, 200 })
     local a, b = connect(at), connect(at)
     a:send(get("/wait", LAST))
@@ -53,7 +54,7 @@ test("requests on a connection, connections in total", function(t)
     local got, ended = talk(at, get "/")
     t.eq(statuses(got), { 503 })
     t.match(got, "\r\nretry%-after: 1\r\n")
-    t.match(got, '"type":"overloaded_error"')
+    t.match(got, '\r\ncontent%-type: application/json\r\n.*\r\n\r\n%[503, "too many connections"%]$')
     t.eq(ended, "end")
     release:set()
     t.eq(statuses(a:rest()), { 200 })

@@ -78,25 +78,36 @@ local ARGUMENTS = { ["{}"] = "{}", ["null"] = "{}", ['""'] = "{}", ['" "'] = "{}
   ['"{\\"a\\": "'] = '{"value": "{\\"a\\": "}', ["12"] = '{"value": 12}' }
 
 local WRONG = {
-  { "5", "'messages' must be a list, not number" },
-  { '{"role": "user"}', "'messages' must be a list, not object" },
-  { "[5]", "message 1: a message must be an object, not number" },
-  { "[{}]", "message 1: 'role' is missing" },
-  { '[{"role": 7}]', "message 1: 'role' must be text, not number" },
-  { '[{"role": "user", "content": "a"}, {"role": "wizard"}]', "message 2: unknown role 'wizard'" },
-  { '[{"role": "asistant"}]', "unknown role 'asistant', is it 'assistant'?" },
-  { '[{"role": "user", "content": 5}]', "message 1: 'content' must be text, a list of parts or null, not number" },
-  { '[{"role": "user", "content": {"type": "text"}}]', "not object" },
+  { "5", "messages must be an array, got an integer" },
+  { '{"role": "user"}', "messages must be an array, got an object" },
+  { "[5]", "messages[0] must be an object, got an integer" },
+  { "[{}]", "messages[0].role is missing" },
+  { '[{"role": 7}]', "messages[0].role must be a string, got an integer" },
+  { '[{"role": "user", "content": "a"}, {"role": "wizard"}]',
+    "messages[1].role must be one of system, developer, user, assistant, tool, function, got 'wizard'" },
+  { '[{"role": "asistant"}]', "got 'asistant', is it 'assistant'?" },
+  { '[{"role": "user", "content": 5}]',
+    "messages[0].content must be a string, an array of parts or null, got an integer" },
+  { '[{"role": "user", "content": {"type": "text"}}]', "got an object" },
   { '[{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "smell"}]}]',
-    "message 1, part 2: unknown type 'smell'" },
-  { '[{"role": "user", "content": [{"type": 5}]}]', "message 1, part 1: unknown type number" },
-  { '[{"role": "user", "content": [{"type": "text", "text": 5}]}]', "message 1, part 1: 'text' must be text, not number" },
-  { '[{"role": "user", "content": [[]]}]', "message 1, part 1: a part must be an object, not array" },
-  { '[{"role": "assistant", "tool_calls": "f()"}]', "message 1: 'tool_calls' must be a list, not string" },
-  { '[{"role": "assistant", "tool_calls": [5]}]', "message 1, call 1: a call must be an object, not number" },
-  { '[{"role": "assistant", "tool_calls": [{"function": "f"}]}]', "call 1: 'function' must be an object, not string" },
-  { '[{"role": "user", "tool_calls": [{}]}]', "message 1: role 'user' cannot call tools" },
-  { '[{"role": "assistant", "function_call": []}]', "'function_call' must be an object, not array" },
+    "messages[0].content[1].type must be a known type of part, got 'smell'" },
+  { '[{"role": "user", "content": [{"type": 5}]}]',
+    "messages[0].content[0].type must be a string, got an integer" },
+  { '[{"role": "user", "content": [{"type": "text", "text": 5}]}]',
+    "messages[0].content[0].text must be a string, got an integer" },
+  { '[{"role": "user", "content": [{"type": "refusal", "text": "no"}]}]',
+    "messages[0].content[0].refusal must be a string, got nothing" },
+  { '[{"role": "user", "content": [[]]}]', "messages[0].content[0] must be an object, got an array" },
+  { '[{"role": "assistant", "tool_calls": "f()"}]',
+    "messages[0].tool_calls must be an array, got a string" },
+  { '[{"role": "assistant", "tool_calls": [5]}]',
+    "messages[0].tool_calls[0] must be an object, got an integer" },
+  { '[{"role": "assistant", "tool_calls": [{"function": "f"}]}]',
+    "messages[0].tool_calls[0].function must be an object, got a string" },
+  { '[{"role": "user", "tool_calls": [{}]}]',
+    "messages[0].tool_calls must be in a message of role assistant, got 'user'" },
+  { '[{"role": "assistant", "function_call": []}]',
+    "messages[0].function_call must be an object, got an array" },
 }
 
 once("without a template", function(t)
@@ -130,7 +141,7 @@ test("plain tables do, and nothing given is changed", function(t)
   local deep = { role = "user", content = "x" }
   deep.self = deep
   t.match(go { deep }, "nested deeper than 100 levels")
-  t.match(go { { role = "user", content = "x", [7] = 1 } }, "the key 7, which is no text")
+  t.match(go { { role = "user", content = "x", [7] = 1 } }, "messages must have string keys, got 7")
   t.eq(go {}, "[]")
 end)
 
@@ -178,9 +189,9 @@ once("roles take turns where they must, and contents have one kind", function(t)
     .. '{"role": "assistant", "content": "b"}]'
   t.eq(go(seen, able(PARTS)), '[{"role": "user", "content": [{"type": "image", "image_url": {"url": "u"}}, {"type": "text", '
     .. '"text": "a"}]}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]')
-  t.eq(go(seen, able(LOOP)), "message 1, part 1: the chat template has no place for image 'image_url'")
+  t.eq(go(seen, able(LOOP)), "messages[0].content[0] is of type 'image_url', but the chat template has no place for image")
   t.eq(go('[{"role": "user", "content": [{"type": "audio"}]}]', able(PARTS)),
-    "message 1, part 1: the chat template has no place for audio 'audio'")
+    "messages[0].content[0] is of type 'audio', but the chat template has no place for audio")
   t.eq(go('[{"role": "user", "content": null}]', able(LOOP)), '[{"role": "user", "content": ""}]')
   t.eq(go('[{"role": "user", "content": null}]', able(PARTS)), '[{"role": "user", "content": []}]')
 end)
@@ -342,5 +353,5 @@ end)
 once("arguments of a call have a bound", function(t)
   local big = json.array { json.object { { "role", "assistant" }, { "content", "" }, { "tool_calls", json.array { json.object {
     { "id", "a" }, { "function", json.object { { "name", "f" }, { "arguments", "[" .. ("1,"):rep(100000) .. "1]" } } } } } } } }
-  t.match(go(big), "the arguments of a call are too large: 100001 values in the first %d+ of 200003 bytes, at most 100000")
+  t.match(go(big), "messages has a call whose arguments are too large: 100001 values in the first %d+ of 200003 bytes, at most 100000")
 end)

@@ -1,8 +1,9 @@
--- One answer while it is made: deltas, what cannot be taken back in a stream, probabilities.
-local chat = require "api.chat"
-local completions = require "api.completions"
+-- One answer while it is generated: deltas, parts of a stream that cannot be taken back, logprobs.
+local chat = require "api.openai.chat"
+local completions = require "api.openai.completions"
 local outputs = require "pipeline.output"
-local stream = require "api.stream"
+local respond = require "pipeline.respond"
+local stream = require "api.openai.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test
 
@@ -27,16 +28,22 @@ local function new(lists, more)
 end
 
 local function content(text) return { type = "content", text = text } end
+local function said(text) return { type = "text", text = text } end
+
+--- Parts of a call, as deltas have them.
+local function first(index, id, name)
+  return { type = "call", index = index, id = id, name = name, arguments = "" }
+end
+local function piece(index, text) return { type = "call", index = index, arguments = text } end
 
 test("the head of a call waits for its first argument, or its end", function(t)
   local out = new { { { type = "call", index = 1, name = "f" } }, { { type = "arguments", index = 1, text = "{" } },
     { { type = "arguments", index = 1, text = "}" }, { type = "end", index = 1 } },
     { { type = "call", index = 2, name = "g" }, { type = "end", index = 2 } } }
   t.eq(out:token { id = 1, text = "1" }, {})
-  t.eq(out:token { id = 2, text = "2" }, { { type = "call", index = 1, id = "call_1", name = "f" },
-    { type = "arguments", index = 1, text = "{" } })
-  t.eq(out:token { id = 3, text = "3" }, { { type = "arguments", index = 1, text = "}" } })
-  t.eq(out:token { id = 4, text = "4" }, { { type = "call", index = 2, id = "call_2", name = "g" } })
+  t.eq(out:token { id = 2, text = "2" }, { first(1, "call_1", "f"), piece(1, "{") })
+  t.eq(out:token { id = 3, text = "3" }, { piece(1, "}") })
+  t.eq(out:token { id = 4, text = "4" }, { first(2, "call_2", "g") })
   t.eq(out:close { finish = "stop" }, {})
   t.eq(out.calls, { { id = "call_1", name = "f", arguments = "{}" }, { id = "call_2", name = "g", arguments = "" } })
   t.eq({ out.finish, out.content, out.text }, { "tool_calls", nil, "1234" })
@@ -46,7 +53,7 @@ test("what looked like a call and is none: forgotten before it was sent, told af
   local early = { { { type = "call", index = 1, name = "f" } }, { { type = "drop", index = 1 }, content "<f" } }
   local out = new(early)
   out:token { text = "1" }
-  t.eq(out:token { text = "2" }, { content "<f" })
+  t.eq(out:token { text = "2" }, { said "<f" })
   out:close { finish = "stop" }
   t.eq({ out.finish, out.content, #out.calls, #out.other }, { "stop", "<f", 0, 0 })
   local late = { { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1, text = "{" } } }
@@ -78,9 +85,9 @@ end)
 test("what nobody sees yet is parsed in larger pieces, all of it in the end", function(t)
   for _, n in ipairs { 0, 1, 31, 32, 33, 100 } do
     local fed = {}
-    local out = outputs.new { index = 0, parser = { finish = function() return {} end, feed = function(_, piece)
-      fed[#fed + 1] = piece
-      return { content(piece:upper()) }
+    local out = outputs.new { index = 0, parser = { finish = function() return {} end, feed = function(_, fresh)
+      fed[#fed + 1] = fresh
+      return { content(fresh:upper()) }
     end } }
     for i = 1, n do
       out:token { id = i, text = "ab" }
@@ -101,20 +108,85 @@ test("one call is enough", function(t)
   t.eq({ out.finish, #out.calls, out.content, out.usage.completion_tokens }, { "tool_calls", 1, nil, 1 })
 end)
 
-test("events that a script made are taken only when they can be", function(t)
-  local answer
-  local function hook(_, is_sound) return is_sound(answer) and answer or nil end
-  local function feed(events)
-    answer = events
-    local out = new({ { content "own" } }, { hook = hook })
+test("`parse` gets deltas, and those it returns are taken only when they can be", function(t)
+  local answer, given
+  local function parse(deltas, is_sound)
+    given = deltas
+    return is_sound(answer) and answer or nil
+  end
+  local call = { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1, text = "{}" },
+    { type = "end", index = 1 } }
+  local function feed(deltas)
+    answer = deltas
+    local out = new({ { content "own" }, call }, { parse = parse })
     out:token { text = "1" }
-    return table.concat(out.parts)
+    return table.concat(out.parts), out
   end
-  t.eq(feed { content "other" }, "other")
-  for _, bad in ipairs { { { type = "none" } }, { { type = "content" } }, { { type = "arguments", index = 1, text = "x" } },
-    { { type = "end", index = "1" } }, { { type = "call", index = 2, name = "f" } }, { { type = "call", index = 1 } } } do
-    t.eq(feed(bad), "own")
+  t.eq((feed { said "other" }), "other")
+  t.eq(given, { said "own" })
+  for _, bad in ipairs { { { type = "none" } }, { { type = "text" } }, { piece(1, "x") }, { 5 },
+    { { type = "call", index = "1", done = true } }, { first(2, "i", "f") }, { { type = "call", index = 1 } },
+    { { type = "call", index = 1, id = "i", name = "f", arguments = 5 } }, { { type = "finish", finish = "stop" } } } do
+    t.eq((feed(bad)), "own")
   end
+  local _, out = feed {}
+  answer = {}
+  out:token { text = "2" }
+  t.eq(given, { { type = "call", index = 1, id = "call_1", name = "f" }, piece(1, "{}"),
+    { type = "call", index = 1, done = true } })
+  t.eq(#out.calls, 0)
+end)
+
+--- A run whose `respond` hooks are this function.
+local function responding(hook)
+  local run = { warned = {}, req = { scripts = { call = function(_, _, _, delta)
+    local answer = hook(delta)
+    if answer == false then return {} end
+    if answer and answer.type then return { answer } end
+    return answer
+  end } } }
+  function run:warn(phase, what) self.warned[#self.warned + 1] = phase .. " " .. what end
+  return run
+end
+
+test("`respond` sees every delta in one form, and what it returns is sent", function(t)
+  local seen = {}
+  local run = responding(function(d)
+    seen[#seen + 1] = d
+    if d.type == "text" then return { said(d.text:upper()), said "!" } end
+    if d.type == "reasoning" then return false end
+  end)
+  local out = { index = 2, finish = "stop", reasoning = "hm", content = "yes", calls = { { id = "i", name = "f",
+    arguments = "{}" } } }
+  t.eq(respond.answers(run, { out }), { out })
+  t.eq(seen, { { type = "reasoning", text = "hm", choice = 2 }, { type = "text", text = "yes", choice = 2 },
+    { type = "call", index = 1, id = "i", name = "f", arguments = "{}", choice = 2 },
+    { type = "finish", finish = "stop", choice = 2 } })
+  t.eq({ out.content, out.reasoning, out.finish, out.altered, #out.calls }, { "YES!", nil, "stop", true, 1 })
+  out = { index = 0, finish = "length" }
+  t.eq(respond.deltas(run, out, { said "a", { type = "reasoning", text = "b" } }), { said "A", said "!" })
+  t.eq({ respond.finish(run, out) }, { {}, true })
+  local late = responding(function(d) return { said "rest", { type = d.type, finish = "content_filter" } } end)
+  t.eq({ respond.finish(late, out) }, { { said "rest" }, true })
+  t.eq(out.finish, "content_filter")
+  local none = responding(function() return false end)
+  t.eq({ respond.finish(none, out) }, { {}, false })
+  t.eq(respond.answers(none, { { index = 0, finish = "stop", content = "x" } }), {})
+end)
+
+test("deltas that cannot be sent are ignored, with a warning", function(t)
+  for _, bad in ipairs { said(5), said "a\xFF", { type = "none" }, piece(1, "x"), first(0, "i", "f"),
+    { type = "call", index = 1, name = "f" }, { type = "finish", finish = "odd" }, { type = "call", index = 1, id = "i",
+      name = "f", arguments = 5 } } do
+    local run = responding(function() return bad end)
+    local out = { index = 0 }
+    t.eq(respond.deltas(run, out, { said "own" }), { said "own" })
+    t.eq({ run.warned, out.altered }, { { "respond a delta that cannot be sent" } })
+  end
+  local run = responding(function(d) return { first(1, "i", "f"), piece(1, d.text) } end)
+  local out = { index = 0 }
+  t.eq(respond.deltas(run, out, { said "{" }), { first(1, "i", "f"), piece(1, "{") })
+  t.eq(run.warned, {})
 end)
 
 test("an output that a script made", function(t)
@@ -125,12 +197,12 @@ test("an output that a script made", function(t)
   t.eq(outputs.adopt(own), { own })
   t.eq(outputs.adopt({ own, { text = "b" } })[2].index, 1)
   t.eq(outputs.deltas { reasoning = "r", content = "c", calls = { { id = "i", name = "f", arguments = "{}" } } },
-    { { type = "reasoning", text = "r" }, content "c", { type = "call", index = 1, id = "i", name = "f" },
-      { type = "arguments", index = 1, text = "{}" } })
+    { { type = "reasoning", text = "r" }, said "c",
+      { type = "call", index = 1, id = "i", name = "f", arguments = "{}" } })
   t.raises(function() outputs.adopt "hi" end, "string")
-  t.raises(function() outputs.adopt { { text = "x" }, 5 } end, "an output that is no table but number")
-  t.raises(function() outputs.adopt { content = 5 } end, "an output whose `content` is number")
-  t.raises(function() outputs.adopt { calls = { {} } } end, "an output whose call 1 is none")
+  t.raises(function() outputs.adopt { { text = "x" }, 5 } end, "an output that is a number")
+  t.raises(function() outputs.adopt { content = 5 } end, "an output whose `content` is a number")
+  t.raises(function() outputs.adopt { calls = { {} } } end, "an output whose calls[1] is not a call")
 end)
 
 test("bytes as text, and their characters", function(t)
@@ -139,13 +211,12 @@ test("bytes as text, and their characters", function(t)
   t.eq({ lib_text.characters "aé\u{1F680}", lib_text.characters "\x9A\x80b\xF0" }, { 3, 2 })
 end)
 
---- What a face writes for these deltas of two choices, taken in turns. `hooked`: a `respond` script looks on.
-local function written(shape, deltas, hooked)
+--- What a face writes for these deltas of two choices, taken in turns. `logprobs`: each chunk is encoded by itself.
+local function written(shape, deltas, logprobs)
   local list = {}
   local events = { event = function(_, text) list[#list + 1] = text end }
-  local generation = { has = function(_, phase) return hooked and phase == "respond" end, call = function() end }
   local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true, include_usage = true,
-    sampling = {}, generation = generation }, { sse = function() return events end }, shape)
+    sampling = { top_logprobs = logprobs } }, { sse = function() return events end }, shape)
   face:begin()
   for _, delta in ipairs(deltas) do
     face:delta({ index = 0 }, { delta })
@@ -157,14 +228,14 @@ end
 test("chunks are written as their shapes make them, whatever their text", function(t)
   local deltas = {}
   for _, text in ipairs { "a", " b", '"', "\\", "\n", "\r\n", "\0", "\1", "\1 text \1", "水", "%1", "", "\u{2028}", "}" } do
-    for _, kind in ipairs { "content", "reasoning" } do deltas[#deltas + 1] = { type = kind, text = text } end
-    for index = 1, 2 do deltas[#deltas + 1] = { type = "arguments", index = index, text = text } end
+    for _, kind in ipairs { "text", "reasoning" } do deltas[#deltas + 1] = { type = kind, text = text } end
+    for index = 1, 2 do deltas[#deltas + 1] = piece(index, text) end
   end
-  table.insert(deltas, 3, { type = "call", index = 1, id = "call_1", name = "f" })
-  t.eq(written(chat.shape, deltas), written(chat.shape, deltas, true))
+  table.insert(deltas, 3, first(1, "call_1", "f"))
+  t.eq(written(chat.shape, deltas), written(chat.shape, deltas, 0))
   local texts = {}
   for _, delta in ipairs(deltas) do
-    if delta.type == "content" then texts[#texts + 1] = delta end
+    if delta.type == "text" then texts[#texts + 1] = delta end
   end
-  t.eq(written(completions.shape, texts), written(completions.shape, texts, true))
+  t.eq(written(completions.shape, texts), written(completions.shape, texts, 0))
 end)

@@ -1,6 +1,8 @@
--- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, generations that are built beside each
+-- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, versions that are built next to each
 -- other, state that survives, and all that can be wrong with a file.
 local async = require "lib.async"
+local breaker = require "lib.breaker"
+local errors = require "lib.errors"
 local phases = require "hooks.phases"
 local sandbox = require "hooks.sandbox"
 local sites = require "sites"
@@ -29,7 +31,7 @@ end
 test("nothing is there: nothing is called", function(t)
   local app <close> = site {}
   local gen = app.scripts:current()
-  t.eq(gen.number, 1)
+  t.eq(gen.version, 1)
   for phase in pairs(phases.list) do t.eq(gen:has(phase), phase == "schedule", phase) end
   t.eq(gen:call("admit", request(), {}), nil)
   t.eq(gen:wait("request", request()), nil)
@@ -42,8 +44,10 @@ local refused = {
   { "error { odd = true }", "mine.lua: table" },
   { "return 7", "mine.lua: returns number, not a table" },
   { "return { reqest = function() end }", "unknown key 'reqest', is it 'request'?" },
-  { "return { request = 5 }", "'request' must be a function, not number" },
+  { "return { request = 5 }", "'request' must be a function, got number" },
   { "return { schedule = function() end }", "`schedule` is for policies" },
+  { "local M = {} function M:request(req) end return M", "write function M.request(req, self)" },
+  { "local M = {} function M:token(seq, id) end return M", "write function M.token(seq, id, text, self)" },
   { "return { name = 'yours' }", "its name is 'yours', its file is mine.lua" },
   { "return { version = 1.5 }", "'version' must be an integer" },
   { "return { config = { f = print } }", "config.f is a function" },
@@ -118,7 +122,7 @@ test("settings, modules of the site, and the order of the list", function(t)
     { { "a", "a" }, "named twice" },
     { { { "b", wird = "x" } }, "has no setting 'wird', is it 'word'?" },
     { { { "b", word = 5 } }, "setting 'word' must be a string, not number" },
-    { { "../a" }, "is not a name" },
+    { { "../a" }, "is not a valid name of a script" },
   } do
     app.config.hooks = case[1]
     local gen, why = app.scripts:reload()
@@ -139,7 +143,7 @@ test("the policy is found in the site, then among those that ship", function(t)
   app.write("policy/fifo.lua", "return { version = 9, schedule = function(step) step:fill() end }")
   app.config.policy = "fifo"
   t.eq(assert(app.scripts:reload()).policy.version, 9)
-  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'", ["../x"] = "is not a name" } do
+  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'", ["../x"] = "is not a valid name of a script" } do
     app.config.policy = name
     local gen, said = app.scripts:reload()
     t.eq(gen, nil)
@@ -155,7 +159,7 @@ test("what several scripts answer together", function(t)
       return {
         request = function(req) if req.bad then return perigee.reject(403, "a says no", { code = "no" }) end end,
         admit = function(req) return { lane = "a", seen = req.tag.seen } end,
-        respond = function(_, chunk) chunk.n = chunk.n + 1 return chunk end,
+        respond = function(_, d) d.text = d.text .. "a" return d end,
         template = function(req) return req.text end,
         generate = function(req, run)
           local output = run(req, { silent = true })
@@ -167,7 +171,11 @@ test("what several scripts answer together", function(t)
       return {
         request = function() return perigee.reject(429, "b says no", { retry_after = 3 }) end,
         admit = function(req) if req.full then return perigee.reject(503, "full") end return { size = req.tag.lane .. "!" } end,
-        respond = function(_, chunk) if chunk.n > 5 then return false end end,
+        respond = function(_, d)
+          if d.text == "xa" then return false end
+          if d.text == "ya" then return { d, { type = "text", text = "b" } } end
+          d.text = "changed without saying so"
+        end,
         template = function() return { 1, 2 } end,
         generate = function(req, run) perigee.sleep(0.001) local o = run(req) o.text = "[" .. o.text .. "]" return o end,
       }]],
@@ -183,8 +191,7 @@ test("what several scripts answer together", function(t)
       return { text = "x" }
     end)
     got.options = options
-    t.eq(gen.rejected(got.first), true)
-    t.eq(gen.rejected({ status = 403 }), false)
+    t.eq({ errors.is(got.first), errors.is { status = 403 } }, { true, false })
     t.eq({ got.first.status, got.first.message, got.first.code }, { 403, "a says no", "no" })
     t.eq({ got.second.status, got.second.retry_after }, { 429, 3 })
     t.eq(got.output.text, "<[x]>")
@@ -194,9 +201,11 @@ test("what several scripts answer together", function(t)
   local req = request()
   t.eq(gen:call("admit", req, {}), { lane = "a", size = "a!" })
   t.eq(req.tag, { lane = "a", size = "a!" })
-  t.eq(gen.rejected(gen:call("admit", request { full = true }, {})), true)
-  t.eq(gen:call("respond", request(), { n = 1 }), { n = 2 })
-  t.eq(gen:call("respond", request(), { n = 9 }), false)
+  t.eq(errors.is(gen:call("admit", request { full = true }, {})), true)
+  local function respond(text) return gen:call("respond", request(), { type = "text", text = text }) end
+  t.eq(respond "z", { { type = "text", text = "za" } })
+  t.eq(respond "x", {})
+  t.eq(respond "y", { { type = "text", text = "ya" }, { type = "text", text = "b" } })
   t.eq(gen:call("template", request { text = "hello" }, {}), "hello")
   t.eq(gen:call("template", request(), {}), { 1, 2 })
   uv.run()
@@ -240,7 +249,7 @@ test("a hook that misbehaves is done without, reported once and switched off", f
         t.eq({ status.phase, status.total, status.off }, { phase, 3, true }, what)
         t.eq(#app.notes, 2, what)
         t.match(app.notes[1], "^warning: script mine: " .. phase)
-        t.match(app.notes[2], "switched off until it is loaded again")
+        t.match(app.notes[2], "switched off until it is reloaded")
         assert(app.scripts:reload())
         t.eq(app.scripts:status().scripts[1].strikes, {}, "after a reload")
       end
@@ -250,10 +259,10 @@ end)
 
 test("strikes that lie far apart do not switch off", function(t)
   local app <close> = site(hook "return { admit = function() error 'now and then' end }")
-  local window = phases.WINDOW_S
-  phases.WINDOW_S = 0
+  local window = breaker.WINDOW_S
+  breaker.WINDOW_S = 0
   for _ = 1, 5 do app.scripts:current():call("admit", request(), {}) end
-  phases.WINDOW_S = window
+  breaker.WINDOW_S = window
   local strike = app.scripts:status().scripts[1].strikes[1]
   t.eq({ strike.total, strike.off }, { 5, false })
 end)
@@ -288,60 +297,60 @@ end)
 
 -- ---- reloading -----------------------------------------------------------------------------------------------------
 
-test("requests keep the generation they started with; a broken one never serves", function(t)
-  local app <close> = site(hook "return { respond = function(_, c) return { v = 'one' } end }")
+test("requests keep the scripts they started with; a broken one never serves", function(t)
+  local app <close> = site(hook "return { template = function() return 'one' end }")
   local scripts = app.scripts
   local first = scripts:current():retain()
-  app.write("hooks/mine.lua", "return { respond = function(_, c) return { v = 'two' } end }")
+  app.write("hooks/mine.lua", "return { template = function() return 'two' end }")
   local second = assert(scripts:reload())
-  t.eq(second.number, 2)
-  t.eq(first:call("respond", request(), {}).v, "one")
-  t.eq(scripts:current():call("respond", request(), {}).v, "two")
+  t.eq(second.version, 2)
+  t.eq(first:call("template", request(), {}), "one")
+  t.eq(scripts:current():call("template", request(), {}), "two")
   t.eq(#scripts:status().alive, 2)
   first:release()
   t.eq(#scripts:status().alive, 1)
-  app.write("hooks/mine.lua", "return { respond = function(_, c)")
+  app.write("hooks/mine.lua", "return { template = function()")
   local none, why = scripts:reload()
   t.eq(none, nil)
   t.match(why, "mine.lua:1:")
   scripts:reload()
   t.eq(scripts:current(), second)
   local status = scripts:status()
-  t.eq({ status.stale, status.generation, status.error }, { true, 2, why })
-  local errors = 0
+  t.eq({ status.stale, status.version, status.error }, { true, 2, why })
+  local reported = 0
   for _, note in ipairs(app.notes) do
-    if note:find("^error") then errors = errors + 1 end
+    if note:find("^error") then reported = reported + 1 end
   end
-  t.eq(errors, 1, "reported once")
+  t.eq(reported, 1, "reported once")
   local back = assert(scripts:rollback())
-  t.eq(back:call("respond", request(), {}).v, "one")
+  t.eq(back:call("template", request(), {}), "one")
   t.eq(scripts:status().stale, false)
-  t.eq(assert(scripts:rollback()):call("respond", request(), {}).v, "two")
+  t.eq(assert(scripts:rollback()):call("template", request(), {}), "two")
 end)
 
 local counter = [[return { version = %d,
   state = function(old, from) %s end,
   done = function(_, n, self) self.state.sum = (self.state.sum or 0) + n self.state.list = { self.state.sum } end,
-  respond = function(_, _, self) return { sum = self.state.sum, from = self.state.from } end }]]
+  template = function(_, _, self) return ("%%s from %%s"):format(self.state.sum, self.state.from) end }]]
 
 test("state survives, migrates on a copy, and is not lost to requests in flight", function(t)
   local app <close> = site(hook(counter:format(1, "return old or {}")))
   local function add(gen, n) async.run(function() gen:wait("done", request(), n) end) end
-  local function sum() return app.scripts:current():call("respond", request(), {}) end
+  local function sum() return app.scripts:current():call("template", request(), {}) end
   local first = app.scripts:current():retain()
   add(first, 5)
   app.write("hooks/mine.lua", counter:format(1, "local same = old return same or {}"))
   assert(app.scripts:reload())
-  add(first, 2) -- of the old generation, in flight
-  t.eq(sum().sum, 7)
+  add(first, 2) -- of the old version, in flight
+  t.eq(sum(), "7 from nil")
   app.write("hooks/mine.lua", counter:format(2, "old.sum = -1 old.list[1] = 'gone' error 'cannot'"))
   t.eq(app.scripts:reload(), nil)
-  t.eq(sum().sum, 7)
+  t.eq(sum(), "7 from nil")
   app.write("hooks/mine.lua", counter:format(2, "return { sum = old.sum * 10, from = from }"))
   assert(app.scripts:reload())
-  t.eq(sum(), { sum = 70, from = 1 })
+  t.eq(sum(), "70 from 1")
   add(first, 1) -- another version: its own state
-  t.eq(sum().sum, 70)
+  t.eq(sum(), "70 from 1")
   app.write("hooks/mine.lua", counter:format(1, "return {}"))
   local _, why = app.scripts:reload()
   t.match(why, "version 1 is older than 2")
@@ -362,16 +371,16 @@ end)
 test("folders are watched, also those that come later", function(t)
   local app <close> = site(hook "return {}", { config = { watch = true } })
   local deadline = uv.hrtime() + 5e9
-  local function until_generation(n)
-    while app.scripts:current().number < n and not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
-    return app.scripts:current().number
+  local function until_version(n)
+    while app.scripts:current().version < n and not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
+    return app.scripts:current().version
   end
   local keep_running = uv.new_timer()
   keep_running:start(0, 20, function() end)
   app.write("hooks/mine.lua", "return { version = 2 }")
-  t.eq(until_generation(2), 2)
+  t.eq(until_version(2), 2)
   app.write("policy/own.lua", "return function(step) step:fill() end")
-  t.eq(until_generation(3), 3)
+  t.eq(until_version(3), 3)
   app.write("hooks/mine.lua", "return {{")
   while not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
   t.eq(app.scripts:status().stale, true)
@@ -384,8 +393,8 @@ test("a folder that vanishes takes no scripts with it, and is seen when it is ba
   watch.POLL_MS = 20
   local app = site(hook "return {}", { config = { watch = true } })
   async.run(function()
-    local function generation(n)
-      while app.scripts:status().generation < n do async.sleep(5) end
+    local function version(n)
+      while app.scripts:status().version < n do async.sleep(5) end
       return app.scripts:current()
     end
     local folder = app.folder
@@ -396,7 +405,7 @@ test("a folder that vanishes takes no scripts with it, and is seen when it is ba
     async.sleep(3 * watch.DEBOUNCE_MS) -- nothing watches any more
     assert(uv.fs_rename(folder .. ".away", folder))
     app.write("hooks/mine.lua", "return { version = 2 }")
-    t.eq(generation(2).by_name.mine.version, 2)
+    t.eq(version(2).by_name.mine.version, 2)
     t.eq(app.scripts:status().stale, false)
     uv.fs_unlink(folder .. "/hooks/mine.lua")
     uv.fs_mkdir(folder .. "/hooks/mine.lua", 448)
@@ -404,7 +413,7 @@ test("a folder that vanishes takes no scripts with it, and is seen when it is ba
     t.eq(app.scripts:status().error, folder .. "/hooks/mine.lua: is a directory, not a file")
     uv.fs_rmdir(folder .. "/hooks/mine.lua")
     app.write("hooks/mine.lua", "return { version = 3 }")
-    t.eq(generation(3).by_name.mine.version, 3)
+    t.eq(version(3).by_name.mine.version, 3)
     watch.POLL_MS = poll_ms
     getmetatable(app).__close()
   end)
@@ -429,10 +438,10 @@ end)
 test("timers of scripts run while they serve", function(t)
   local app <close> = site(hook [[local perigee = require "perigee"
     perigee.every(0.01, function(self) perigee.sleep(0.001) self.state.n = (self.state.n or 0) + 1 end)
-    return { respond = function(_, _, self) return { n = self.state.n or 0 } end }]])
+    return { template = function(_, _, self) return tostring(self.state.n or 0) end }]])
   local keep_running, deadline = uv.new_timer(), uv.hrtime() + 5e9
   keep_running:start(0, 5, function() end)
-  local function count() return app.scripts:current():call("respond", request(), {}).n end
+  local function count() return tonumber(app.scripts:current():call("template", request(), {})) end
   while count() < 2 and uv.hrtime() < deadline do uv.run "once" end
   t.ok(count() >= 2, "ticks")
   local old = app.scripts:current().by_name.mine
@@ -455,8 +464,8 @@ test("templates and parsers of the site are checked, and used by the models they
   t.ok(plain == entry.words)
   app.write("templates/moonlet.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}!")
   local gen = assert(scripts:reload())
-  local function prompt(generation, name)
-    return generation:words(entry, name):prompt { messages = { { role = "user", content = "Hi" } } }.text
+  local function prompt(version, name)
+    return version:words(entry, name):prompt { messages = { { role = "user", content = "Hi" } } }.text
   end
   t.eq(prompt(gen), "Hi!")
   app.write("templates/other.jinja", "<{% for m in messages %}{{ m.content }}{% endfor %}>")

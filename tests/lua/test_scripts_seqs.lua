@@ -40,7 +40,7 @@ local function open(options)
   end })
 end
 
---- Adds the question to the batch as a request of this generation would; done(text) gets the answer.
+--- Adds the question to the batch as a request of these scripts would; done(text) gets the answer.
 local function ask(entry, gen, answer, done)
   local words = assert(gen:words(entry))
   local prompt = assert(words:prompt { messages = answer.messages })
@@ -116,7 +116,7 @@ test("the policy dies and comes back while sequences write", function(t)
     timer:close()
     t.eq(left, 0, "sequences that never finished")
     t.eq(wrong, {})
-    t.ok(changes > 0, "generations")
+    t.ok(changes > 0, "versions")
     assert(entry.batch:stop())
   end
 end)
@@ -185,7 +185,7 @@ test("templates change while sequences write: each answer is that of its own", f
   run_until(function() return left == 0 end)
   t.eq(left, 0)
   t.eq(wrong, {})
-  t.eq(kept, 6, "generations that were not taken")
+  t.eq(kept, 6, "versions that were not taken")
   t.eq(#app.scripts:status().alive, 1)
   assert(entry.batch:stop())
 end)
@@ -201,11 +201,14 @@ local function with_script(t, name, o)
   local list = assert(gen:attached(req))
   local text, finish = "", nil
   local request = { prompt = answer.prompt_ids, temperature = 0, max_tokens = o.max_tokens or 40,
-    on_token = function(event) text = text .. event.text end,
-    on_done = function(seq) finish = seq.finish end }
-  local bind = gen:wrap(req, list, request, { tok = entry.tok, words = entry.words, prompt_tokens = #answer.prompt_ids })
+    on_token = function(event, seq) if seq.watcher:token(event, seq) then text = text .. event.text end end,
+    on_done = function(seq)
+      seq.watcher:done(seq)
+      finish = seq.finish
+    end }
+  local watchers = gen.watch(req, list, request, { tok = entry.tok, words = entry.words })
   if o.thread then assert(entry.batch:start(app.scripts:policy())) end
-  bind { assert(entry.batch:add(request)) }
+  watchers[1]:join(assert(entry.batch:add(request)))
   if o.thread then
     run_until(function() return finish end)
     assert(entry.batch:stop())
@@ -272,8 +275,8 @@ test("names and parameters of scripts on sequences are checked", function(t)
   local function attach(name, params) return gen:attached { attached = { { name = name, params = params } } } end
   t.eq(attach("mine", { n = 3 })[1].params, { n = 3, word = "x" })
   for _, case in ipairs {
-    { "nothing", {}, "there is no script 'nothing' for requests (there are: mine)" },
-    { "plain", {}, "there is no script 'plain'" },
+    { "nothing", {}, "unknown script 'nothing' (requests may name: mine)" },
+    { "plain", {}, "unknown script 'plain'" },
     { "mine", {}, "needs the parameter 'n' (integer)" },
     { "mine", { n = 1.5 }, "must be a integer, not 1.5" },
     { "mine", { n = 1, wrod = "y" }, "has no parameter 'wrod', is it 'word'?" },

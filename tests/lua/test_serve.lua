@@ -498,7 +498,7 @@ test("reloading: a policy that is not there keeps the one that serves, and the p
     wait_ready(app)
     local function status() return json.decode(http.request { url = places[1].address .. "/v1/status" }.body) end
     t.eq(status().policy, "lanes")
-    t.eq(status().scripts.generation, 1)
+    t.eq(status().scripts.version, 1)
     write("return { policy = 'laness', " .. rest)
     local ok, why = app:reload()
     t.eq(ok, nil)
@@ -509,7 +509,7 @@ test("reloading: a policy that is not there keeps the one that serves, and the p
     write("return { policy = 'fair', " .. rest)
     t.eq(app:reload(), { changed = { "policy" }, restart = {} })
     t.eq(status().policy, "fair")
-    t.eq(status().scripts.generation, 2)
+    t.eq(status().scripts.version, 2)
     t.eq(status().scripts.stale, false)
     os.remove(path)
     app:stop()

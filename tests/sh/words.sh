@@ -30,7 +30,7 @@ try "normalize lines" 0 normalize --jsonl; no_err
 roles="system, developer, user, assistant, tool, function"
 cat >"$T/want" <<JSON
 {"messages": $(talk system 'a\n\nb' user c)}
-{"error": "message 1: unknown role 'wizard' (there are: $roles)"}
+{"error": "messages[0].role must be one of $roles, got 'wizard'"}
 $(sed -n 3p "$T/out")
 {"messages": []}
 {"error": "'messages' is missing"}
@@ -67,7 +67,7 @@ out "{$text, $ids, \"finish_reason\": \"stop\", $counts}"
 out "message part of type 'image_url': only text is supported"
 out '"prompt_tokens": 20'
 out '"prompt_tokens": 10, "completion_tokens": 1,'
-out "'tool_choice' asks for a call, and there are no tools"
+out "tool_choice demands a call, but there are no tools"
 out "'now' must be integer, not string"
 
 # ---- check: templates ----

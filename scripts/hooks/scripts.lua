@@ -1,17 +1,21 @@
--- generation: the scripts that serve, all of them together, as they were at one moment: hooks, the policy, templates, parsers.
+-- scripts: one loaded version of the site's scripts: hooks, the policy, templates, parsers.
 --
--- A generation is built beside the one that serves and never changes afterwards; it is made whole or not at all. Requests
--- retain the one they start with and keep it to their end, so a reload never changes the rules of an answer half-way. Only
--- `admit` and `schedule`, which weigh all requests against each other, are asked of the current one.
+-- A version is built next to the one that serves and never changes afterwards; it is built whole or
+-- not at all. Requests retain the version they start with (req.scripts) until they end, so a reload
+-- never changes the rules of an answer half-way. Only `admit` and `schedule`, which weigh all
+-- requests against each other, are asked of the current one (hooks/reload.lua).
 --
---   gen:has(phase)              does any script have it? Costs nothing
---   gen:call(phase, req, …)     phases that answer at once; gen:wait(phase, req, …): phases that may wait, inside a task.
---                               What the scripts answer together; nil: none did, do what is built in
---   gen.rejected(x)             is that answer a refusal? { status, message, retry_after, code, type }
---   gen:words(entry, name)      the chat words of a model with this generation's templates and parsers; name: with that template
---   gen:attached(req)           the scripts that the request names for its sequences; gen:wrap(…) puts them there (hooks/attach.lua)
+--   scripts:has(phase)              does any script have a hook for it? Costs nothing
+--   scripts:call(phase, req, …)     phases that return at once; scripts:wait(phase, req, …): phases
+--                                   that may wait, inside a task. Returns the combined answer; nil:
+--                                   none, do what is built in
+--   scripts:words(entry, name)      the chat words of a model with this version's templates and
+--                                   parsers; name: with that template
+--   scripts:attached(req)           the scripts that the request names for its sequences
+--   scripts.watch(…)                puts these there (hooks/attach.lua)
 local architectures = require "hooks.architectures"
 local attach = require "hooks.attach"
+local breaker = require "lib.breaker"
 local cases = require "chat.selftest"
 local chat = require "chat"
 local formats = require "hooks.formats"
@@ -21,50 +25,44 @@ local sandbox = require "hooks.sandbox"
 local text = require "lib.text"
 local unit = require "hooks.unit"
 
-local Generation = { attached = attach.resolve, rejected = phases.rejected }
-Generation.__index = Generation
+local Scripts = { attached = attach.resolve, watch = attach.watch }
+Scripts.__index = Scripts
 
--- ---- asking --------------------------------------------------------------------------------------------------------
+-- ---- calling ------------------------------------------------------------------------------------
 
-function Generation:has(phase) return self.phases[phase] ~= nil end
+function Scripts:has(phase) return self.phases[phase] ~= nil end
 
-function Generation:call(phase, req, ...)
+function Scripts:call(phase, req, ...)
   local scripts = self.phases[phase]
   if scripts then return phases.ask(phases.call, scripts, phase, req, ...) end
 end
 
-function Generation:wait(phase, req, ...)
+function Scripts:wait(phase, req, ...)
   local scripts = self.phases[phase]
   if scripts then return phases.ask(phases.wait, scripts, phase, req, ...) end
 end
 
-function Generation:retain()
+function Scripts:retain()
   self.users = self.users + 1
   return self
 end
 
-function Generation:release()
+function Scripts:release()
   self.users = self.users - 1
   if self.users == 0 and self.on_idle then self.on_idle(self) end
 end
 
---- The policy, as batches take it (scripts/policy).
-function Generation:schedule()
+--- The policy, as batches take it.
+function Scripts:schedule()
   local script = self.policy
-  return { schedule = script.hooks.schedule, self = script.self, struck = function(why, off)
-    local record = script.strikes.schedule or { total = 0 }
-    record.total, record.text, record.off = record.total + 1, why, off
-    script.strikes.schedule = record
-    script.struck(script, "schedule", record)
-  end }
+  return { schedule = script.hooks.schedule, self = script.self,
+    breaker = script.strikes.schedule or breaker.new(), struck = function(_, _, record)
+      script.strikes.schedule = record
+      script.struck(script, "schedule", record)
+    end }
 end
 
---- Puts the scripts that a request names (gen:attached) on the sequences of a request of the batch; see attach.wrap.
-function Generation:wrap(req, list, ...) -- luacheck: no self
-  return attach.wrap(req, list, ...)
-end
-
--- ---- words ---------------------------------------------------------------------------------------------------------
+-- ---- words --------------------------------------------------------------------------------------
 
 --- The template that the site has for a model, or nil.
 local function override(self, entry)
@@ -78,13 +76,14 @@ local function open_words(self, entry, template)
   return formats.apply(words, self.formats)
 end
 
---- Nothing here that concerns the model: its words are those it was loaded with.
+--- Does nothing here concern the model? Then its words are those it was loaded with.
 local function is_plain(self, entry)
-  return not override(self, entry) and not self.model_templates[entry.path] and not formats.concern(self.formats, entry.words)
+  return not override(self, entry) and not self.model_templates[entry.path]
+    and not formats.concern(self.formats, entry.words)
 end
 
 --- The words of a model; `name`: with that template of the site. nil and why when there are none.
-function Generation:words(entry, name)
+function Scripts:words(entry, name)
   local known = self.cache[entry]
   if not known or known.base ~= entry.words then
     known = { base = entry.words }
@@ -106,7 +105,7 @@ function Generation:words(entry, name)
   return known[key].words, known[key].why
 end
 
--- ---- building ------------------------------------------------------------------------------------------------------
+-- ---- building -----------------------------------------------------------------------------------
 
 local function fail(format, ...) error(format:format(...), 0) end
 
@@ -114,7 +113,7 @@ local function fail(format, ...) error(format:format(...), 0) end
 local function named(item, what)
   if type(item) == "string" then return item, nil end
   if type(item) ~= "table" or type(item[1]) ~= "string" then
-    fail("%s: a name, or a table of a name and settings expected, got %s", what, type(item))
+    fail("%s: entries must be a name or { name, setting = value }, got %s", what, type(item))
   end
   local settings = {}
   for key, value in pairs(item) do
@@ -125,7 +124,8 @@ end
 
 local function missing(what, name, list, where)
   local nearest = text.nearest(name, list)
-  fail("there is no %s '%s'%s in %s", what, name, nearest and (", is it '" .. nearest .. "'?") or "", where)
+  fail("there is no %s '%s'%s in %s", what, name,
+    nearest and (", is it '" .. nearest .. "'?") or "", where)
 end
 
 local function find_former(self, kind, name)
@@ -135,13 +135,17 @@ local function find_former(self, kind, name)
   return former.by_name[name]
 end
 
---- A script of this generation: that of the former one where nothing has changed, else a new one.
+--- A script of this version: the former version's if nothing has changed, else a new one.
 local function load(self, o)
   local former = find_former(self, o.kind, o.name)
   local function read(path) return path == o.path and o.source or self.snapshot:read(path) end
-  if former and not next(former.strikes) and former.path == o.path and unit.same(former, read, o.config) then return former end
-  local made, why = unit.load { name = o.name, path = o.path, kind = o.kind, source = o.source, folder = self.snapshot.folder,
-    read = read, config = o.config, former = former, host = self.host, struck = self.struck, downgrade = self.downgrade,
+  if former and not next(former.strikes) and former.path == o.path
+    and unit.same(former, read, o.config) then
+    return former
+  end
+  local made, why = unit.load { name = o.name, path = o.path, kind = o.kind, source = o.source,
+    folder = self.snapshot.folder, read = read, config = o.config, former = former,
+    host = self.host, struck = self.struck, downgrade = self.downgrade,
     templates = self.snapshot.names.templates }
   if not made then error(why, 0) end
   made.deadlines = self.deadlines
@@ -150,7 +154,9 @@ local function load(self, o)
 end
 
 local function source_of(self, below, name)
-  if not name:find "^[%w_][%w_%-.]*$" then fail("%s: '%s' is not a name", below, name) end
+  if not name:find "^[%w_][%w_%-.]*$" then
+    fail("%s: '%s' is not a valid name of a script", below, name)
+  end
   local path = ("%s/%s/%s.lua"):format(self.snapshot.folder, below, name)
   return self.snapshot:read(path), path
 end
@@ -163,8 +169,9 @@ local function load_hooks(self, wanted, pause)
     local source, path
     if self.snapshot.folder then source, path = source_of(self, "hooks", name) end
     if not source then missing("hook", name, there, path or "the configuration, which sets no site") end
-    local script = load(self, { name = name, path = path, kind = "hook", source = source, config = settings })
-    self.scripts[#self.scripts + 1], self.by_name[name] = script, script
+    local script = load(self, { name = name, path = path, kind = "hook", source = source,
+      config = settings })
+    self.list[#self.list + 1], self.by_name[name] = script, script
     pause()
   end
 end
@@ -183,14 +190,15 @@ local function load_policy(self, wanted, pause)
   if not source then
     local list = table.move(SHIPPED, 1, #SHIPPED, 1, {})
     for _, own in ipairs(self.snapshot.names.policy) do list[#list + 1] = own end
-    missing("policy", name, list, "what there is: " .. table.concat(list, ", "))
+    missing("policy", name, list, "the list: " .. table.concat(list, ", "))
   end
-  self.policy = load(self, { name = name, path = path, kind = "policy", source = source, config = settings })
-  self.scripts[#self.scripts + 1] = self.policy
+  self.policy = load(self, { name = name, path = path, kind = "policy", source = source,
+    config = settings })
+  self.list[#self.list + 1] = self.policy
   pause()
 end
 
---- It compiles, can show what a user says, and its cases pass. Raises one line.
+--- Raises one line unless the template compiles, shows a user's message and passes its cases.
 local function check_template(source, path)
   local ok, err = perigee.guard(function() cases.run(source) end, { deadline_ms = sandbox.LOAD_MS })
   if not ok then fail("%s: %s", path, text.first_line(err)) end
@@ -203,12 +211,14 @@ local function load_templates(self, pause)
     check_template(source, path)
     self.templates[name] = { source = source, path = path }
     local was = self.former and self.former.templates[name]
-    if not was or was.source ~= source then self.changed[#self.changed + 1] = name .. ".jinja" end
+    if not was or was.source ~= source then
+      self.changed[#self.changed + 1] = name .. ".jinja"
+    end
     pause()
   end
 end
 
---- Templates of the models' own directories that have changed since the first generation.
+--- Templates in the models' own directories that have changed since the first version.
 local function load_model_templates(self, entries, pause)
   local former = self.former
   for _, entry in ipairs(entries) do
@@ -224,7 +234,7 @@ local function load_model_templates(self, entries, pause)
   end
 end
 
---- Words of the models that are there, so that what is wrong with them is found now.
+--- Opens the words of the loaded models, so that errors in them are found now.
 local function try_words(self, entries, pause)
   for _, entry in ipairs(entries) do
     if entry.words and not is_plain(self, entry) then
@@ -236,7 +246,7 @@ local function try_words(self, entries, pause)
 end
 
 local function index(self)
-  for _, script in ipairs(self.scripts) do
+  for _, script in ipairs(self.list) do
     for phase in pairs(script.hooks) do
       self.phases[phase] = self.phases[phase] or {}
       table.insert(self.phases[phase], script)
@@ -244,14 +254,15 @@ local function index(self)
   end
 end
 
---- Builds one, or returns nil and one line. options: snapshot (hooks/site.lua), hooks and policy (of the configuration), entries
---- (the models), former (the generation before), host, struck, downgrade (older versions are fine), deadlines (other ones,
---- by phase), pause: called between scripts.
+--- Builds one, or returns nil and one line. options: snapshot (hooks/site.lua), hooks and policy (of
+--- the configuration), entries (the models), former (the version before), host, struck, downgrade
+--- (scripts of a lower version are accepted), deadlines (other ones, by phase), pause: called between
+--- scripts.
 local function build(o)
   local self = setmetatable({ snapshot = o.snapshot, former = o.former, host = o.host, struck = o.struck,
-    deadlines = o.deadlines, downgrade = o.downgrade, scripts = {}, by_name = {}, phases = {}, templates = {},
-    model_templates = {}, changed = {}, users = 0, first = o.former and o.former.first or {},
-    cache = setmetatable({}, { __mode = "k" }) }, Generation)
+    deadlines = o.deadlines, downgrade = o.downgrade, list = {}, by_name = {}, phases = {},
+    templates = {}, model_templates = {}, changed = {}, users = 0,
+    first = o.former and o.former.first or {}, cache = setmetatable({}, { __mode = "k" }) }, Scripts)
   local ok, why = pcall(function()
     load_hooks(self, o.hooks, o.pause)
     load_policy(self, o.policy, o.pause)

@@ -1,0 +1,156 @@
+-- chat: POST /v1/chat/completions.
+local check = require "chat.check"
+local common = require "api.openai.common"
+local errors = require "lib.errors"
+local fields_of = require "api.openai.fields"
+local perigee = require "perigee"
+local pipeline = require "pipeline"
+local schema = require "api.schema"
+local stream = require "api.openai.stream"
+local text = require "lib.text"
+local json = perigee.json
+local refuse = errors.refuse
+
+local chat = {}
+
+-- ---- reading ------------------------------------------------------------------------------------
+
+local OURS = { "messages", "tools", "add_generation_prompt", "continue_final_message" }
+
+--- Variables of the template: the client's, and the two that are also fields of the request.
+local function template_variables(o)
+  local given, out = o.chat.kwargs or {}, {}
+  for key, value in pairs(given) do out[key] = value end
+  for _, key in ipairs(OURS) do
+    if out[key] ~= nil then
+      refuse("chat_template_kwargs", "cannot set '%s', which is a field of the request", key)
+    end
+  end
+  if o.enable_thinking ~= nil then out.enable_thinking = o.enable_thinking end
+  if o.reasoning_effort then
+    out.reasoning_effort = o.reasoning_effort
+    if o.reasoning_effort == "none" and out.enable_thinking == nil then out.enable_thinking = false end
+  end
+  return out
+end
+
+local function check_modalities(list)
+  for i, m in ipairs(list or {}) do
+    if m ~= "text" then
+      refuse(("modalities[%d]"):format(i - 1), "must be 'text': this server generates nothing else")
+    end
+  end
+end
+
+--- The req of a body; raises what is wrong with it.
+function chat.read(body, request)
+  local o = schema.read(body, fields_of.chat)
+  o.chat = o.chat or {}
+  check.messages(o.chat.messages, { client = true })
+  check.tools(o.chat.tools)
+  check_modalities(o.modalities)
+  o.chat.kwargs = template_variables(o)
+  if o.chat.continue_final_message and body.add_generation_prompt == true then
+    refuse("add_generation_prompt", "and continue_final_message cannot both be true")
+  end
+  if o.chat.continue_final_message then o.chat.add_generation_prompt = false end
+  o.chat.tools, o.force_call = check.choose(o.chat.tools, o.chat.tool_choice)
+  if o.top_logprobs and o.logprobs ~= true then
+    refuse("top_logprobs", "is only for requests with logprobs = true")
+  end
+  local fields = common.read(o, body)
+  if o.logprobs then fields.sampling.top_logprobs = o.top_logprobs or 0 end
+  fields.id, fields.api = "chatcmpl-", "chat"
+  fields.chat, fields.force_call = o.chat, o.force_call
+  return common.attach(pipeline.request(fields, request), o)
+end
+
+-- ---- shapes -------------------------------------------------------------------------------------
+
+local function bytes_list(bytes)
+  local list = json.array()
+  for i = 1, #bytes do list[i] = bytes:byte(i) end
+  return list
+end
+
+local function token_object(bytes, logprob)
+  return json.object { { "token", text.clean(bytes) }, { "logprob", stream.logprob(logprob) },
+    { "bytes", bytes_list(bytes) } }
+end
+
+--- {"content": [{token, logprob, bytes, top_logprobs}]}
+local function logprobs_object(out, entries)
+  if not entries then return json.null end
+  local list = json.array()
+  for i, entry in ipairs(entries) do
+    local token = token_object(entry.bytes, entry.logprob)
+    token.top_logprobs = json.array()
+    for k, top in ipairs(entry.top or {}) do
+      local bytes = out.tok and out.tok:bytes(top.id) or ""
+      token.top_logprobs[k] = token_object(bytes, top.logprob)
+    end
+    list[i] = token
+  end
+  return json.object { { "content", list }, { "refusal", json.null } }
+end
+
+local shape = { chunk = "chat.completion.chunk", whole = "chat.completion" }
+chat.shape = shape
+
+local function choice_of(out, delta, entries)
+  local logprobs = json.null
+  if entries and #entries > 0 then logprobs = logprobs_object(out, entries) end
+  return json.object { { "index", out.index }, { "delta", delta }, { "logprobs", logprobs },
+    { "finish_reason", json.null } }
+end
+
+function shape.head(_, out)
+  return choice_of(out, json.object { { "role", "assistant" }, { "content", "" } })
+end
+
+local deltas = {
+  text = function(d) return json.object { { "content", d.text } } end,
+  reasoning = function(d) return json.object { { "reasoning_content", d.text } } end,
+}
+
+function deltas.call(d)
+  local fn, call = json.object {}, json.object { { "index", d.index - 1 } }
+  if d.name then
+    call.id = d.id
+    call.type = "function"
+    fn.name = d.name
+  end
+  fn.arguments = d.arguments or ""
+  call["function"] = fn
+  return json.object { { "tool_calls", json.array { call } } }
+end
+
+function shape.delta(_, out, o)
+  return choice_of(out, deltas[o.delta.type](o.delta), o.logprobs)
+end
+
+function shape.finish(_, out, o) return choice_of(out, json.object {}, o.logprobs) end
+
+local function message_object(out)
+  local message = json.object { { "role", "assistant" }, { "content", out.content or json.null },
+    { "refusal", json.null } }
+  if out.reasoning then message.reasoning_content = out.reasoning end
+  if #out.calls > 0 then
+    message.tool_calls = json.array()
+    for i, call in ipairs(out.calls) do
+      message.tool_calls[i] = json.object { { "id", call.id }, { "type", "function" },
+        { "function", json.object { { "name", call.name }, { "arguments", call.arguments } } } }
+    end
+  elseif not out.content then
+    message.content = ""
+  end
+  return message
+end
+
+function shape.choice(req, out)
+  local wanted = req.sampling.top_logprobs and not out.altered
+  return json.object { { "index", out.index }, { "message", message_object(out) },
+    { "logprobs", logprobs_object(out, wanted and out.logprobs) } }
+end
+
+return chat

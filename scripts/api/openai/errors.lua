@@ -1,0 +1,55 @@
+-- errors: request errors (lib/errors.lua) as OpenAI's clients expect them:
+--
+--   {"error": {"message": …, "type": …, "param": …, "code": …}}
+--
+-- `type` exists in this dialect only; it follows from the status.
+local errors = require "lib.errors"
+local perigee = require "perigee"
+local text = require "lib.text"
+local json = perigee.json
+
+local dialect = {}
+
+local TYPES = {
+  [400] = "invalid_request_error", [401] = "authentication_error", [403] = "permission_error",
+  [404] = "not_found_error", [409] = "conflict_error", [429] = "rate_limit_error",
+  [503] = "overloaded_error",
+}
+
+--- Codes of perigee that OpenAI calls otherwise; false: that it has no code for.
+local CODES = {
+  argument = false, format = false, shape = false, unsupported = false, no_token = false,
+  refused = false, limit = "context_length_exceeded", memory = "overloaded",
+}
+
+local function type_of(status)
+  return TYPES[status] or (status < 500 and "invalid_request_error" or "server_error")
+end
+
+local function code_of(code)
+  local known = CODES[code]
+  if known == nil then return code end
+  return known or nil
+end
+
+--- The object that is sent. It may quote text of a client or a script, cut anywhere.
+function dialect.object(err)
+  local function quoted(said) return said and text.clean(said) or json.null end
+  return json.object { { "error", json.object { { "message", quoted(err.message) },
+    { "type", type_of(err.status) }, { "param", quoted(err.field) },
+    { "code", quoted(code_of(err.code)) } } } }
+end
+
+--- The body of an error response and its content type, as http.server wants them.
+function dialect.body(err)
+  return json.encode(dialect.object(err), { compact = true }), "application/json"
+end
+
+--- Sends an error as the whole response.
+function dialect.send(response, err)
+  local body, kind = dialect.body(err)
+  return response:send(err.status, { ["content-type"] = kind,
+    ["retry-after"] = errors.retry_after(err) }, body)
+end
+
+return dialect

@@ -1,0 +1,188 @@
+-- stream: a face (pipeline/init.lua) of OpenAI's kind: one JSON object, or the same in chunks as
+-- server-sent events that end with "data: [DONE]". A shape says what differs between endpoints:
+--
+--   shape.chunk, shape.whole           the names of their objects
+--   shape.head(req, out)               -> the first choice of a stream, or nil
+--   shape.delta(req, out, o)           -> a choice; o: delta (pipeline/output.lua), logprobs
+--   shape.finish(req, out, o)          -> the last choice of a stream; o: logprobs
+--   shape.choice(req, out)             -> the choice of a whole answer
+--
+-- An error in the middle of a stream is a chunk with {"error": …} and finish_reason "error", then
+-- [DONE].
+local async = require "lib.async"
+local errors = require "api.openai.errors"
+local perigee = require "perigee"
+local json = perigee.json
+
+local stream = {}
+
+-- ---- objects -------------------------------------------------------------------------------------
+
+--- The first fields of every object.
+local function object_of(req, kind)
+  return json.object { { "id", req.id }, { "object", kind }, { "created", req.received },
+    { "model", req.model }, { "system_fingerprint", "perigee-" .. perigee.version } }
+end
+
+local function usage_object(usage)
+  return json.object { { "prompt_tokens", usage.prompt_tokens },
+    { "completion_tokens", usage.completion_tokens },
+    { "total_tokens", usage.prompt_tokens + usage.completion_tokens },
+    { "prompt_tokens_details", json.object { { "cached_tokens", usage.cached_tokens } } } }
+end
+
+local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_second",
+  "tokens_per_second" }
+
+local function timings_object(usage)
+  local out = json.object {}
+  for _, name in ipairs(TIMINGS) do out[name] = usage.timings[name] or json.null end
+  return out
+end
+
+--- Completes the last choice of an output: its finish_reason, ids if wanted, and `other`.
+local function with_end(req, choice, out)
+  choice.finish_reason = out.finish
+  if req.return_ids and not out.altered then choice.token_ids = json.array(out.ids) end
+  if #out.other == 0 then return choice end
+  choice.other = json.array()
+  for i, o in ipairs(out.other) do
+    choice.other[i] = json.object { { "kind", o.kind }, { "text", o.text } }
+  end
+  return choice
+end
+
+--- JSON has no infinity; OpenAI writes this instead.
+function stream.logprob(x) return math.max(x, -9999.0) end
+
+-- ---- the face ------------------------------------------------------------------------------------
+
+local Face = {}
+Face.__index = Face
+
+function stream.new(req, response, shape)
+  return setmetatable({ req = req, response = response, shape = shape,
+    streams = req.stream == true, headed = {}, frames = {} }, Face)
+end
+
+local COMPACT = { compact = true }
+
+local function encode(object) return json.encode(object, COMPACT) end
+
+local function chunk_of(self, choices)
+  local chunk = object_of(self.req, self.shape.chunk)
+  chunk.choices = json.array(choices)
+  if self.req.include_usage then chunk.usage = json.null end
+  return chunk
+end
+
+local function send(self, choice) self.events:event(encode(chunk_of(self, { choice }))) end
+
+function Face:begin()
+  if self.streams then
+    self.events = self.response:sse { ["x-perigee-request"] = self.req.id }
+  end
+end
+
+local function head(self, out)
+  if self.headed[out.index] then return end
+  self.headed[out.index] = true
+  local choice = self.shape.head(self.req, out)
+  if choice then send(self, choice) end
+end
+
+--- Logprobs that have not been sent, if the client wants them. (An output made by a hook has none.)
+local function logprobs(self, out)
+  if not self.req.sampling.top_logprobs or not out.take_logprobs then return nil end
+  local fresh = out:take_logprobs()
+  return not out.altered and fresh or nil
+end
+
+-- Nearly all chunks of a stream differ in one text alone. What is around it is encoded once: a chunk
+-- whose text is MARK, cut there.
+local MARK = "\1 text \1"
+local CUT = encode(MARK)
+
+--- The two parts of a chunk around the text of a delta.
+local function frame(self, out, delta)
+  local known = self.frames[out.index]
+  if known and known.type == delta.type and known.index == delta.index then return known end
+  local like = { type = delta.type, index = delta.index }
+  like[delta.type == "call" and "arguments" or "text"] = MARK
+  local whole = encode(chunk_of(self, { self.shape.delta(self.req, out, { delta = like }) }))
+  local from, to = whole:find(CUT, 1, true)
+  known = { type = delta.type, index = delta.index, before = whole:sub(1, from - 1),
+    after = whole:sub(to + 1) }
+  self.frames[out.index] = known
+  return known
+end
+
+function Face:delta(out, deltas)
+  head(self, out)
+  local plain = not self.req.sampling.top_logprobs
+  for i = 1, #deltas do
+    local delta = deltas[i]
+    if plain and not delta.name then
+      local around = frame(self, out, delta)
+      self.events:event(around.before .. json.encode(delta.text or delta.arguments or "")
+        .. around.after)
+    else
+      send(self, self.shape.delta(self.req, out, { delta = delta, logprobs = logprobs(self, out) }))
+    end
+  end
+end
+
+function Face:finish(out)
+  head(self, out)
+  local choice = self.shape.finish(self.req, out, { logprobs = logprobs(self, out) })
+  send(self, with_end(self.req, choice, out))
+end
+
+local function done(self)
+  self.events:event "[DONE]"
+  self.events:finish()
+end
+
+local function with_usage(object, usage)
+  object.usage = usage_object(usage)
+  object.timings = timings_object(usage)
+  return object
+end
+
+--- All answers as one object.
+local function whole(self, outs, usage)
+  local req = self.req
+  local object = object_of(req, self.shape.whole)
+  object.choices = json.array()
+  for i, out in ipairs(outs) do
+    async.breathe()
+    logprobs(self, out)
+    object.choices[i] = with_end(req, self.shape.choice(req, out), out)
+  end
+  return with_usage(object, usage)
+end
+
+--- All answers are complete. A stream gets the usage if it was asked for.
+function Face:answer(outs, usage)
+  if not self.streams then
+    return self.response:send(200, { ["content-type"] = "application/json",
+      ["x-perigee-request"] = self.req.id }, encode(whole(self, outs, usage)))
+  end
+  if self.req.include_usage then
+    self.events:event(encode(with_usage(chunk_of(self, {}), usage)))
+  end
+  done(self)
+end
+
+--- An error after `begin`.
+function Face:fail(err)
+  if not self.streams then return errors.send(self.response, err) end
+  local none = { index = 0, finish = "error", other = {}, ids = {} }
+  local choice = with_end(self.req, self.shape.finish(self.req, none, {}), none)
+  local chunk = chunk_of(self, { choice })
+  chunk.error = errors.object(err).error
+  self.events:event(encode(chunk))
+  done(self)
+end
+
+return stream

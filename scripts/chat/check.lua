@@ -1,0 +1,257 @@
+-- check: is this a conversation? The one check of messages, tools and tool_choice: the APIs use it
+-- for what clients send, hooks/phases.lua for what a `normalize` hook returns, normalize.lua and
+-- init.lua for what they render.
+--
+-- A refusal is raised: a perigee.Error "argument" whose field is the place as a path, such as
+-- messages[2].content[0] (indexes from 0 on, as in JSON), and whose message begins with that path.
+-- Unknown keys are left alone: they may mean something to the template.
+--
+-- options.client: also what only a server demands of its clients: every message says something,
+-- every call has a name, and no part is media, since the server has no media input yet.
+local async = require "lib.async"
+local perigee = require "perigee"
+local text = require "lib.text"
+local json = perigee.json
+
+local check = {}
+
+check.ROLES = { "system", "developer", "user", "assistant", "tool", "function" }
+
+--- What a part of each type is. The text of a text part is under `field`.
+check.PARTS = {
+  text = { kind = "text", field = "text" }, input_text = { kind = "text", field = "text" },
+  output_text = { kind = "text", field = "text" }, refusal = { kind = "text", field = "refusal" },
+  image = { kind = "image" }, image_url = { kind = "image" }, input_image = { kind = "image" },
+  video = { kind = "video" }, video_url = { kind = "video" }, input_video = { kind = "video" },
+  audio = { kind = "audio" }, audio_url = { kind = "audio" }, input_audio = { kind = "audio" },
+  thinking = { kind = "thinking" }, reasoning = { kind = "thinking" },
+}
+
+local is_role = {}
+for _, role in ipairs(check.ROLES) do is_role[role] = true end
+
+-- ---- values --------------------------------------------------------------------------------------
+
+local function is_object(v) return v ~= nil and json.is_object(v) end
+local function is_list(v) return v ~= nil and json.is_array(v) end
+local function is_given(v) return v ~= nil and v ~= json.null end
+
+--- The kind of a value, in JSON's terms: "a string", "an array", "null", …
+local function kind_of(v)
+  if v == nil then return "nothing" end
+  if v == json.null then return "null" end
+  if json.digits(v) then return "an integer beyond 64 bits" end
+  if is_list(v) then return "an array" end
+  if type(v) == "table" then return "an object" end
+  return math.type(v) == "integer" and "an integer" or "a " .. type(v)
+end
+check.is_object, check.is_list, check.is_given, check.kind_of = is_object, is_list, is_given, kind_of
+
+--- Raises a refusal about one field; the message begins with the field's name.
+local function refuse(field, format, ...)
+  error(perigee.error("argument", field .. " " .. format:format(...), { field = field }), 0)
+end
+check.refuse = refuse
+
+--- Raises when a value is given and not a string.
+local function optional_string(value, field)
+  if is_given(value) and type(value) ~= "string" then
+    refuse(field, "must be a string, got %s", kind_of(value))
+  end
+end
+
+--- Raises unless a value is a string of 1 to `most` bytes.
+local function required_string(value, field, most)
+  if not is_given(value) then refuse(field, "is missing") end
+  if type(value) ~= "string" then refuse(field, "must be a string, got %s", kind_of(value)) end
+  if #value < 1 then refuse(field, "must not be empty") end
+  if #value > most then refuse(field, "must have at most %d bytes, got %d", most, #value) end
+  return value
+end
+
+-- ---- messages ------------------------------------------------------------------------------------
+
+local function check_part(part, at, options)
+  if type(part) == "string" then return end
+  if not is_object(part) then refuse(at, "must be an object, got %s", kind_of(part)) end
+  local name = part.type
+  if name == nil and type(part.text) == "string" then name = "text" end
+  if type(name) ~= "string" then refuse(at .. ".type", "must be a string, got %s", kind_of(name)) end
+  local known = check.PARTS[name]
+  if not known then refuse(at .. ".type", "must be a known type of part, got '%s'", name:sub(1, 64)) end
+  if known.kind == "text" then
+    local said = part[known.field]
+    if type(said) ~= "string" then
+      refuse(("%s.%s"):format(at, known.field), "must be a string, got %s", kind_of(said))
+    end
+  elseif options.client and known.kind ~= "thinking" then
+    refuse(at, "is %s, but this server has no %s input yet",
+      (known.kind == "image" or known.kind == "audio") and "an " .. known.kind or "a " .. known.kind,
+      known.kind)
+  end
+end
+
+local function check_content(content, at, options)
+  if not is_given(content) or type(content) == "string" then return end
+  if not is_list(content) then
+    refuse(at, "must be a string, an array of parts or null, got %s", kind_of(content))
+  end
+  for i, part in ipairs(content) do check_part(part, ("%s[%d]"):format(at, i - 1), options) end
+end
+
+local function is_empty(t)
+  local step, state, at = pairs(t)
+  return step(state, at) == nil
+end
+
+local function check_call(call, at, options)
+  if not is_object(call) then refuse(at, "must be an object, got %s", kind_of(call)) end
+  local fn = call["function"]
+  if fn ~= nil and not is_object(fn) then
+    refuse(at .. ".function", "must be an object, got %s", kind_of(fn))
+  end
+  if not options.client then return end
+  fn = fn or call
+  required_string(fn.name, at .. ".function.name", 256)
+  local arguments = fn.arguments
+  if is_given(arguments) and type(arguments) ~= "string" and not is_object(arguments) then
+    refuse(at .. ".function.arguments", "must be a string of JSON, got %s", kind_of(arguments))
+  end
+  optional_string(call.id, at .. ".id")
+end
+
+--- Returns whether there are any.
+local function check_calls(calls, at, options)
+  if not is_given(calls) or type(calls) == "table" and is_empty(calls) then return false end
+  if not is_list(calls) then refuse(at, "must be an array, got %s", kind_of(calls)) end
+  for i, call in ipairs(calls) do check_call(call, ("%s[%d]"):format(at, i - 1), options) end
+  return true
+end
+
+local function check_role(role, at)
+  required_string(role, at, 64)
+  if is_role[role] then return end
+  local nearest = text.nearest(role, check.ROLES)
+  refuse(at, "must be one of %s, got '%s'%s", table.concat(check.ROLES, ", "), role,
+    nearest and (", is it '" .. nearest .. "'?") or "")
+end
+
+local function check_message(message, at, options)
+  if not is_object(message) then refuse(at, "must be an object, got %s", kind_of(message)) end
+  local role = message.role
+  check_role(role, at .. ".role")
+  check_content(message.content, at .. ".content", options)
+  local called = check_calls(message.tool_calls, at .. ".tool_calls", options)
+  local old = message.function_call
+  if is_given(old) and not is_object(old) then
+    refuse(at .. ".function_call", "must be an object, got %s", kind_of(old))
+  end
+  called = called or is_given(old)
+  if called and role ~= "assistant" then
+    refuse(at .. ".tool_calls", "must be in a message of role assistant, got '%s'", role)
+  end
+  if not options.client then return end
+  for _, key in ipairs { "tool_call_id", "name", "reasoning_content" } do
+    optional_string(message[key], ("%s.%s"):format(at, key))
+  end
+  if not is_given(message.content) and not called and role ~= "assistant" then
+    refuse(at .. ".content", "is missing")
+  end
+end
+
+--- Raises at the first thing that is wrong with a list of messages. A long one lets the loop turn.
+function check.messages(list, options)
+  if not is_given(list) then refuse("messages", "is missing") end
+  if type(list) == "table" and is_empty(list) then return end
+  if not is_list(list) then refuse("messages", "must be an array, got %s", kind_of(list)) end
+  for i, message in ipairs(list) do
+    async.breathe()
+    check_message(message, ("messages[%d]"):format(i - 1), options or {})
+  end
+end
+
+-- ---- tools ---------------------------------------------------------------------------------------
+
+--- The object of a tool or a call that has its name.
+local function inner(tool)
+  local fn = type(tool) == "table" and tool["function"]
+  return type(fn) == "table" and fn or tool
+end
+
+local function check_tool(tool, at)
+  if not is_object(tool) then refuse(at, "must be an object, got %s", kind_of(tool)) end
+  if tool.type ~= "function" then
+    refuse(at .. ".type", "must be 'function', got %s", type(tool.type) == "string"
+      and "'" .. tool.type:sub(1, 64) .. "'" or kind_of(tool.type))
+  end
+  local fn = tool["function"]
+  if not is_object(fn) then
+    refuse(at .. ".function", "must be an object, got %s", kind_of(fn))
+  end
+  local name = required_string(fn.name, at .. ".function.name", 128)
+  if not name:find "^[%w_.%-]+$" then
+    refuse(at .. ".function.name", "must consist of letters, digits, _ . and -, got '%s'", name)
+  end
+  optional_string(fn.description, at .. ".function.description")
+  if is_given(fn.parameters) and not is_object(fn.parameters) then
+    refuse(at .. ".function.parameters", "must be an object, got %s", kind_of(fn.parameters))
+  end
+end
+
+--- Raises at the first thing that is wrong with a list of tools; nil is fine.
+function check.tools(tools)
+  if not is_given(tools) then return end
+  if not is_list(tools) and not (type(tools) == "table" and is_empty(tools)) then
+    refuse("tools", "must be an array, got %s", kind_of(tools))
+  end
+  for i, tool in ipairs(tools) do check_tool(tool, ("tools[%d]"):format(i - 1)) end
+end
+
+--- The name that an object tool_choice asks for.
+local function named(choice)
+  local fn = is_object(choice) and inner(choice)
+  if not fn or type(fn.name) ~= "string" then
+    refuse("tool_choice", 'must be "none", "auto", "required" or '
+      .. '{"type": "function", "function": {"name": …}}, got %s',
+      type(choice) == "string" and "'" .. choice:sub(1, 64) .. "'" or kind_of(choice))
+  end
+  return fn.name
+end
+
+--- What tool_choice asks for: the tools to offer (nil: none) and, when a call is demanded,
+--- { name = of the tool, nil: any }.
+function check.choose(tools, choice)
+  if not is_given(tools) or type(tools) == "table" and is_empty(tools) then tools = nil end
+  if tools ~= nil and not is_list(tools) then
+    refuse("tools", "must be an array, got %s", kind_of(tools))
+  end
+  if not is_given(choice) or choice == "auto" then return tools end
+  if choice == "none" then return nil end
+  local name = choice ~= "required" and named(choice) or nil
+  if not tools then refuse("tool_choice", "demands a call, but there are no tools") end
+  if choice == "required" then return tools, { name = #tools == 1 and inner(tools[1]).name or nil } end
+  for _, tool in ipairs(tools) do
+    local fn = inner(tool)
+    if type(fn) == "table" and fn.name == name then return tools, { name = name } end
+  end
+  refuse("tool_choice", "names the tool '%s', which is not among the tools", name:sub(1, 128))
+end
+
+-- ---- both ----------------------------------------------------------------------------------------
+
+--- A whole conversation { messages, tools, kwargs } as a client could have sent it: true, or nil
+--- and an error.
+function check.chat(chat)
+  local ok, why = pcall(function()
+    check.messages(chat.messages, { client = true })
+    if #chat.messages == 0 then refuse("messages", "must not be empty") end
+    check.tools(chat.tools)
+    if chat.kwargs ~= nil and not is_object(chat.kwargs) then
+      refuse("kwargs", "must be an object, got %s", kind_of(chat.kwargs))
+    end
+  end)
+  if ok then return true end
+  return nil, why
+end
+
+return check
