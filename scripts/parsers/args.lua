@@ -1,5 +1,6 @@
--- args: arguments of calls. Values of JSON are streamed as they are read (see values.lua); texts of tagged formats are typed
--- by the tool's schema. A reader returns false where the text is not what it reads, or ends.
+-- args: the arguments of calls. JSON values are streamed as they are read (values.lua); the texts
+-- of tagged formats get their types from the tool's schema. Every reader returns false if the text
+-- is not what it reads, or if the answer ends.
 local perigee = require "perigee"
 local scan = require "parsers.scan"
 local values = require "parsers.values"
@@ -10,7 +11,7 @@ local escape, quote, strip = values.escape, values.quote, values.strip
 
 local args = { NAME = scan.NAME, quote = quote, strip = strip }
 
--- ---- types ---------------------------------------------------------------------------------------------------------
+-- ---- types --------------------------------------------------------------------------------------
 
 local function field(value, key)
   if type(value) ~= "table" then return nil end
@@ -29,10 +30,11 @@ local function type_of(value)
   return type(value)
 end
 
---- Names that schemas have for the types of JSON.
-local TYPES = { str = "string", text = "string", char = "string", varchar = "string", enum = "string", int = "integer",
-  int32 = "integer", int64 = "integer", long = "integer", float = "number", double = "number", decimal = "number",
-  bool = "boolean", dict = "object", map = "object", list = "array", tuple = "array", none = "null" }
+--- Type names that occur in tool schemas, and the JSON types they mean.
+local TYPES = { str = "string", text = "string", char = "string", varchar = "string",
+  enum = "string", int = "integer", int32 = "integer", int64 = "integer", long = "integer",
+  float = "number", double = "number", decimal = "number", bool = "boolean", dict = "object",
+  map = "object", list = "array", tuple = "array", none = "null" }
 
 local function named_type(name)
   name = name:lower()
@@ -55,12 +57,14 @@ end
 local function resolve(ref, root)
   local at = root
   if type(ref) ~= "string" or sub(ref, 1, 2) ~= "#/" then return nil end
-  for step in ref:sub(3):gmatch "[^/]+" do at = field(at, (step:gsub("~1", "/"):gsub("~0", "~"))) end
+  for step in ref:sub(3):gmatch "[^/]+" do
+    at = field(at, (step:gsub("~1", "/"):gsub("~0", "~")))
+  end
   return at
 end
 
---- The set of types that a schema allows, or nil when it does not say (or is no schema). Bounded by o.steps, so that
---- schemas that refer to themselves end.
+--- The set of types that a schema allows, nil if it does not restrict them (or is not a schema).
+--- o.steps bounds the walk, because a schema may refer to itself.
 function types_of(schema, o)
   if type(schema) ~= "table" or o.steps == 0 then return nil end
   o.steps = o.steps - 1
@@ -70,7 +74,9 @@ function types_of(schema, o)
     if type(name) == "string" then set[named_type(name)] = true end
   end
   if next(set) then return set end
-  if field(schema, "$ref") ~= nil then return types_of(resolve(field(schema, "$ref"), o.root), o) end
+  if field(schema, "$ref") ~= nil then
+    return types_of(resolve(field(schema, "$ref"), o.root), o)
+  end
   for _, value in each(field(schema, "enum")) do set[type_of(value)] = true end
   if next(set) then return set end
   if schema.const ~= nil then return { [type_of(schema.const)] = true } end
@@ -82,7 +88,7 @@ function types_of(schema, o)
   end
 end
 
---- Is this set of types nothing but text (or null)?
+--- Does this set of types allow nothing but strings (or null)?
 function args.only_string(set)
   if not set or not set.string then return false end
   for name in pairs(set) do
@@ -94,7 +100,7 @@ end
 local Tools = {}
 Tools.__index = Tools
 
---- What the parsers ask about tools. `list` is the request's, of any shape.
+--- The declared tools, as parsers look them up. `list` is the request's and may have any shape.
 function args.tools(list)
   local t = setmetatable({ by_name = {}, found = {}, given = false }, Tools)
   for _, tool in each(list) do
@@ -114,7 +120,7 @@ function Tools:known(name)
   return self.by_name[name] ~= nil
 end
 
---- The properties of a schema, which may be a reference to the one that has them.
+--- The properties of a schema, following references. Eight are plenty, and a cycle ends there.
 local function properties(schema)
   local at = schema
   for _ = 1, 8 do
@@ -124,7 +130,8 @@ local function properties(schema)
   end
 end
 
---- The types of a parameter, nil when nothing is said about it. Found once: a schema may be large.
+--- The types of a parameter, nil if the schema does not restrict them. Cached: a schema may be
+--- large.
 function Tools:types(name, key)
   local schema = self.by_name[name]
   local property = field(properties(schema), key)
@@ -137,13 +144,16 @@ function Tools:types(name, key)
   return types or nil
 end
 
--- ---- texts of tagged formats ---------------------------------------------------------------------------------------
+-- ---- texts of tagged formats --------------------------------------------------------------------
 
---- The type that JSON text has.
+--- The type of a JSON text.
 local function json_type(text)
   local c = sub(text, 1, 1)
-  return c == '"' and "string" or c == "{" and "object" or c == "[" and "array" or text == "null" and "null"
-    or (text == "true" or text == "false") and "boolean" or "number"
+  if c == '"' then return "string" end
+  if c == "{" then return "object" end
+  if c == "[" then return "array" end
+  if text == "null" then return "null" end
+  return (text == "true" or text == "false") and "boolean" or "number"
 end
 
 local function one_newline_less(text)
@@ -151,26 +161,30 @@ local function one_newline_less(text)
   return (text:gsub("\r?\n$", "", 1))
 end
 
---- Is JSON of this kind what a schema with these types wants? Where text is allowed, too, only the other types it names.
+--- Does a schema with these types accept JSON of this kind? If it also allows strings, only the
+--- other types that it names.
 local function fits(kind, set)
   if not set or not set.string then return true end
   return kind ~= "string" and (set[kind] or kind == "number" and set.integer)
 end
 
---- JSON for a text that should be of one of these types (nil: unknown); what does not fit stays text.
+--- JSON for a text that should have one of these types (nil: unknown). If it does not fit it stays
+--- a string.
 local function convert(text, o)
   local set, bare = o.types, strip(text)
   if bare == "null" then return "null" end
-  if set and set.boolean and (bare:lower() == "true" or bare:lower() == "false") then return bare:lower() end
+  if set and set.boolean and (bare:lower() == "true" or bare:lower() == "false") then
+    return bare:lower()
+  end
   local value = bare ~= "" and sub(bare, 1, 1) ~= "'" and values.parse(bare)
   if value and fits(json_type(value), set) then return value end
   return quote(o.trim and one_newline_less(text) or text)
 end
 
-local LEAD = 16 -- as long as a text can still be a null in white space, it is held
+local LEAD = 16 -- bytes held while the text may still be null with white space around it
 
---- Text up to a mark as a JSON string, written as it comes. With o.trim one newline at either end is dropped, and the
---- word null is null.
+--- Streams the text up to a mark as a JSON string. With o.trim, one newline is dropped at each end
+--- and the word null is null.
 local function stream_string(s, put, o)
   local lead, tail = "", ""
   local function body(text)
@@ -205,33 +219,36 @@ local function stream_string(s, put, o)
   return mark
 end
 
---- One parameter of a tagged call, up to the mark that closes its value, which is returned: `"key": value`. Options: key,
---- types (a set or nil), close (marks), trim, unknown ("string": a value without a type is text; else what it looks like).
+--- Reads one parameter of a tagged call and writes it as `"key": value`; returns the mark that
+--- closed the value. Options: key, types (a set or nil), close (marks), trim, unknown ("string": a
+--- value of undeclared type is a string; otherwise it is what it looks like).
 function args.parameter(s, put, o)
   put(quote(o.key) .. ": ")
-  if args.only_string(o.types) or not o.types and o.unknown == "string" then return stream_string(s, put, o) end
+  if args.only_string(o.types) or not o.types and o.unknown == "string" then
+    return stream_string(s, put, o)
+  end
   local text, mark = s:field(o.close)
   if not text then return false end
   put(convert(text, o))
   return mark
 end
 
--- ---- calls ---------------------------------------------------------------------------------------------------------
+-- ---- calls --------------------------------------------------------------------------------------
 
 local Call = {}
 Call.__index = Call
 
---- A call whose parameters come one by one.
+--- Begins a call whose parameters are written one by one.
 function args.begin(s, name)
   s.events:call(name)
-  return setmetatable({ events = s.events, name = name, count = 0, seen = {} }, Call)
+  return setmetatable({ events = s.events, count = 0 }, Call)
 end
 
 function Call:put(text)
   self.events:text("arguments", text)
 end
 
---- Before each parameter.
+--- Goes before each parameter.
 function Call:next()
   self:put(self.count == 0 and "{" or ", ")
   self.count = self.count + 1
@@ -242,23 +259,25 @@ function Call:finish()
   self.events:close()
 end
 
---- A call whose arguments are JSON text that is known already.
+--- Emits a call whose arguments are complete JSON text.
 function args.whole(s, name, text)
   s.events:call(name)
   s.events:text("arguments", text)
   s.events:close()
 end
 
---- A call whose arguments are the value that comes next.
+--- Emits a call whose arguments are the next value, as it is read. Options: see values.read.
 function args.streamed(s, name, options)
   local events = s.events
   events:call(name)
-  if not values.read(s, function(text) events:text("arguments", text) end, options) then return false end
+  if not values.read(s, function(text) events:text("arguments", text) end, options) then
+    return false
+  end
   events:close()
   return true
 end
 
---- Arguments that were given as text in JSON: the value in it, if it is an object.
+--- Arguments that are JSON inside a JSON string: the object in it, or the string itself.
 local function unquote(text)
   local inner = json.decode(text)
   if type(inner) ~= "string" then return text end
@@ -267,14 +286,14 @@ local function unquote(text)
   return value and sub(value, 1, 1) == "{" and value or text
 end
 
-local NAMES = { name = "name", ["function"] = "name", type = "type", arguments = "arguments", parameters = "arguments",
-  id = "other" }
+local NAMES = { name = "name", ["function"] = "name", type = "type", arguments = "arguments",
+  parameters = "arguments", id = "other" }
 
---- Arguments in a call object: streamed when the name is known and they are an object; else as text.
+--- The arguments in a call object: streamed if the name came before them, collected otherwise.
 local function read_arguments(s, call)
   s:space()
   local c = s:peek()
-  if call.name and c ~= 34 and c ~= 39 and c ~= 110 and c ~= 78 then
+  if call.name and c ~= 34 and c ~= 39 and c ~= 110 and c ~= 78 then -- not " ' null None
     call.open = true
     return args.streamed(s, call.name)
   end
@@ -293,20 +312,25 @@ local function read_member(s, call)
   key = NAMES[key]
   if key == nil and call.strict then return false end
   call.more = call.more or key == nil
-  if key == "arguments" and not call.open and not call.arguments then return read_arguments(s, call) end
+  if key == "arguments" and not call.open and not call.arguments then
+    return read_arguments(s, call)
+  end
   if key == "name" and not call.inner and s:ahead "{" then
     call.inner = true
     return call:members(s)
   end
   if (key == "name" or key == "type") and not call[key] then
     call[key] = values.string(s)
-    if key == "name" and call.known and s.tools.given and not s.tools:known(call.name) then return false end
+    if key == "name" and call.known and s.tools.given and not s.tools:known(call.name) then
+      return false
+    end
     return call[key] ~= nil and call[key] ~= ""
   end
   return values.text(s) ~= nil
 end
 
---- The last bracket is missing, before a mark or at the end of the text: nothing is lost with it where the call is whole.
+--- The last bracket is missing, before a mark or at the end. That is forgiven if the call is
+--- complete.
 local function ends_early(s, call)
   local c = s:peek()
   return (call.open or call.name and call.arguments) and (not c or c == 60 and not call.strict)
@@ -323,9 +347,10 @@ local function read_members(call, s)
   end
 end
 
---- A call as a JSON object: {"name": …, "arguments": {…}}; without arguments it must not have keys that calls do not have,
---- for what they say would be lost. Options: bare (it stands in plain text, so it must have arguments and no such keys),
---- known (its tool must be declared, where tools are).
+--- A call as a JSON object: {"name": …, "arguments": {…}}. Without arguments it may have only the
+--- keys of a call, because the values of others would be lost. Options: bare (it stands in plain
+--- text, so it must have arguments and only the keys of a call), known (if tools are declared, it
+--- must be one of them).
 function args.object(s, options)
   local bare = options and options.bare
   local call = { strict = bare, known = options and options.known, members = read_members }
@@ -337,7 +362,8 @@ function args.object(s, options)
   return true
 end
 
---- A JSON array of calls; each that is complete stays one. Options: as object's, and inside (its bracket was read).
+--- A JSON array of calls; each complete one is committed. Options: those of `object`, and inside
+--- (the opening bracket has been read).
 function args.array(s, options)
   if not (options and options.inside) and not s:take "[" then return false end
   repeat
@@ -351,7 +377,7 @@ end
 
 local SEPARATORS = { ";", "," }
 
---- Calls in JSON: an array of them, or objects one after another. Options: as object's.
+--- Calls in JSON: an array, or a sequence of objects. Options: those of `object`.
 function args.calls(s, options)
   if s:ahead "[" then return args.array(s, options) end
   local gap
@@ -366,7 +392,7 @@ function args.calls(s, options)
   return true
 end
 
---- Calls in JSON behind an opening mark, as a handler; the closing mark may follow (see tagged.close).
+--- A handler: calls in JSON after an opening mark. A closing mark may follow (tagged.close).
 function args.wrapped(s)
   s:space()
   if not args.calls(s) then return false end
@@ -374,7 +400,7 @@ function args.wrapped(s)
   return true
 end
 
---- key=value, … ) behind the opening bracket of a call as Python writes it.
+--- key=value, …) after the opening parenthesis of a call in Python's syntax.
 function args.keywords(s, name)
   local call
   s:space()
@@ -404,10 +430,10 @@ function args.keywords(s, name)
   return true
 end
 
---- Arguments that stand alone between marks: JSON that is streamed; when that turns out to be broken, its text as a JSON
---- string, so that the caller sees what was written; nothing at all is no arguments. Options: ends (a list), marks
---- (scan.marks of it), soft (set of marks that end a broken one as unfinished). Reads over the end mark and returns it;
---- true at the end of the text; false when unfinished.
+--- Arguments between marks, as streamed JSON. Broken JSON is passed on as a JSON string, so that
+--- the client sees what the model wrote; empty text means no arguments. Options: ends (a list),
+--- marks (scan.marks of it), soft (a set of marks after which broken arguments are unfinished).
+--- Returns the end mark, which has been read; true at the end of the answer; false if unfinished.
 function args.between(s, name, options)
   local from = s:held_bytes()
   local first = s.events.calls + 1

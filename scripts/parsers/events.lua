@@ -1,18 +1,23 @@
--- events: what parsers say. An event is one of
---   { type = "content", text }, { type = "reasoning", text }
---   { type = "call", index, name }, { type = "arguments", index, text }, { type = "end", index }   indexes count from 1
---   { type = "drop", index }           the call that had begun is none: forget it
---   { type = "relabel" }               all content so far was reasoning (a closing mark came without an opening one)
---   { type = "other", kind, text }     neither: "unfinished" (the end of the text cut a call off), "unknown" (a call of a
---                                      tool that was not declared), "analysis" and "commentary" (channels nobody asked for)
--- Text of one type that comes together is one event.
+-- events: the output of parsers. An event is one of
+--   { type = "content", text }
+--   { type = "reasoning", text }
+--   { type = "call", index, name }     a call begins; index counts from 1
+--   { type = "arguments", index, text }  the next part of its arguments, JSON text
+--   { type = "end", index }            the call is complete
+--   { type = "drop", index }           the call that began was not one: forget it
+--   { type = "relabel" }               all content so far was reasoning: there was a closing mark
+--                                      without an opening one
+--   { type = "other", kind, text }     "unfinished": a call cut off by the end of the answer
+--                                      "unknown": a call of a tool that was not declared
+--                                      "analysis", "commentary": channels that were not asked for
+-- Adjacent text of one type is one event.
 local find, sub, byte = string.find, string.sub, string.byte
 
 local SPACE = { [9] = true, [10] = true, [11] = true, [12] = true, [13] = true, [32] = true }
 
 local events = {}
 
--- ---- a list of events ----------------------------------------------------------------------------------------------
+-- ---- a list of events ---------------------------------------------------------------------------
 
 local List = {}
 List.__index = List
@@ -23,14 +28,15 @@ end
 
 local OWN = { content = true, reasoning = true, arguments = true }
 
---- Text that was gathered becomes an event.
+--- Turns the collected text into an event.
 function List:flush()
   local kind = self.kind
   if not kind then return end
   local text = self.first
   if #self.parts > 0 then text, self.parts = text .. table.concat(self.parts), {} end
   self.kind = nil
-  local event = OWN[kind] and { type = kind, text = text } or { type = "other", kind = kind, text = text }
+  local event = OWN[kind] and { type = kind, text = text }
+    or { type = "other", kind = kind, text = text }
   if kind == "arguments" then event.index = self.calls end
   self.items[#self.items + 1] = event
 end
@@ -49,7 +55,7 @@ function List:push(event)
   self.items[#self.items + 1] = event
 end
 
---- Text that is neither content nor reasoning nor a call; each time an event of its own.
+--- Text that is not content, reasoning or a call. Never joined: each call of this is one event.
 function List:other(kind, text)
   self:push { type = "other", kind = kind, text = text }
 end
@@ -63,7 +69,7 @@ function List:close()
   self:push { type = "end", index = self.calls }
 end
 
---- Drops the calls from `first` on; were there any?
+--- Drops the calls from `first` on; returns whether there were any.
 function List:drop(first)
   for index = first, self.calls do self:push { type = "drop", index = index } end
   return self.calls >= first
@@ -77,16 +83,18 @@ function List:take()
   return items
 end
 
--- ---- a channel: text with white space next to removed marks dropped --------------------------------------------------
+-- ---- a channel: drops white space next to removed marks -----------------------------------------
 
 local Channel = {}
 Channel.__index = Channel
 
---- What comes out at `sink`: white space at either end is dropped where a mark was removed there; between two texts it stays.
---- `started`: text has come; `edge`: a mark was removed behind the last of it; `skip`: white space is dropped up to the next
---- text; `flowing`: there is nothing to decide, text goes straight on.
+--- Passes text to `sink`. White space at the start or end of the text is dropped if a mark was
+--- removed there; between two texts it stays. `started`: text has been passed on; `edge`: a mark
+--- was removed after the last of it; `skip`: drop white space up to the next text; `flowing`:
+--- nothing to decide, text passes straight through.
 function events.channel(sink)
-  return setmetatable({ sink = sink, space = {}, started = false, edge = false, skip = false, flowing = false }, Channel)
+  return setmetatable({ sink = sink, space = {}, started = false, edge = false, skip = false,
+    flowing = false }, Channel)
 end
 
 function Channel:text(text)
@@ -121,13 +129,13 @@ function Channel:mark()
   self.edge, self.flowing = true, false
 end
 
---- A block of text ended here: what follows begins on a new line.
+--- A block of text ended here: the next begins on a new line.
 function Channel:cut()
   self.edge, self.skip, self.flowing = true, true, false
   self.space = self.started and { "\n" } or {}
 end
 
---- Nothing has come yet: what came was taken away.
+--- Forgets the text so far: it was relabelled as reasoning.
 function Channel:restart()
   self.started, self.edge, self.skip, self.flowing, self.space = false, true, false, false, {}
 end
@@ -137,14 +145,15 @@ function Channel:finish()
   self.space = {}
 end
 
--- ---- all events together -------------------------------------------------------------------------------------------
+-- ---- all events together ------------------------------------------------------------------------
 
---- Gathers events: add(list) any number of times, then result().
+--- Collects events: add(list) any number of times, then finish().
 local Result = {}
 Result.__index = Result
 
 function events.result()
-  return setmetatable({ content = {}, reasoning = {}, calls = {}, other = {}, dropped = {} }, Result)
+  return setmetatable({ content = {}, reasoning = {}, calls = {}, other = {}, dropped = {} },
+    Result)
 end
 
 local take = {
@@ -168,11 +177,14 @@ function Result:add(list)
   for _, e in ipairs(list) do take[e.type](self, e) end
 end
 
---- { content, reasoning (text or nil), calls = { { name, arguments } }, other = { { kind, text } } }
+--- { content, reasoning (text or nil), calls = { { name, arguments } }, other = { { kind, text } }
+--- }
 function Result:finish()
   local calls = {}
   for i, call in ipairs(self.calls) do
-    if not self.dropped[i] then calls[#calls + 1] = { name = call.name, arguments = table.concat(call.parts) } end
+    if not self.dropped[i] then
+      calls[#calls + 1] = { name = call.name, arguments = table.concat(call.parts) }
+    end
   end
   local other = {}
   for _, o in ipairs(self.other) do
@@ -188,7 +200,8 @@ function Result:finish()
     local all = table.concat(parts)
     return all ~= "" and all or nil
   end
-  return { content = text(self.content), reasoning = text(self.reasoning), calls = calls, other = other }
+  return { content = text(self.content), reasoning = text(self.reasoning), calls = calls,
+    other = other }
 end
 
 return events

@@ -1,20 +1,25 @@
--- harmony: messages with channels, read by the tool parser `harmony` and the reasoning parser `gpt_oss` alike:
---   <|start|>assistant to=functions.NAME<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>…<|call|>
--- analysis is reasoning; final, and commentary without a recipient, are content; a recipient makes a call.
+-- harmony: messages with channels, read by the tool parser `harmony` and the reasoning parser
+-- `gpt_oss`. The recipient comes before or after the channel:
+--   <|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>…<|call|>
+-- A message with a recipient is a call. Otherwise analysis is reasoning, commentary and final are
+-- content.
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 
 local harmony = {}
 
 local ENDS = { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>" }
-local between = { ends = ENDS, marks = scan.marks(ENDS), soft = { ["<|start|>"] = true, ["<|channel|>"] = true } }
-local all = scan.marks { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>", "<|message|>" }
-harmony.marks = { "<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>" }
+local between = { ends = ENDS, marks = scan.marks(ENDS),
+  soft = { ["<|start|>"] = true, ["<|channel|>"] = true } }
+local all = scan.marks { "<|call|>", "<|end|>", "<|return|>", "<|start|>", "<|channel|>",
+  "<|message|>" }
+harmony.marks = { "<|channel|>", "<|constrain|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>",
+  "<|return|>" }
 local header_end = scan.marks(harmony.marks)
-local HEADER = 256
+local HEADER = 256 -- bytes between two marks of a header; longer text is not a header
 local BEGINS = { ["<|start|>"] = true, ["<|channel|>"] = true }
 
---- functions.NAME of a header, or nil.
+--- NAME of functions.NAME in a header, or nil.
 local function recipient(text)
   local at = text:find("to=", 1, true)
   local name = at and text:match("^[^%s<]+", at + 3)
@@ -22,7 +27,8 @@ local function recipient(text)
   return name ~= "" and name or nil
 end
 
---- The header up to <|message|>; `mark` opened it. Returns channel and recipient, or nil when it is none.
+--- Reads the header that `mark` opened, up to <|message|>. Returns channel and recipient; nil if it
+--- is not a header.
 local function header(s, mark)
   local channel, to
   while mark ~= "<|message|>" do
@@ -30,7 +36,8 @@ local function header(s, mark)
     if not text then return nil end
     to = recipient(text) or to
     if mark == "<|channel|>" then channel = text:match "%S+" end
-    if next_mark ~= "<|channel|>" and next_mark ~= "<|constrain|>" and next_mark ~= "<|message|>" then
+    if next_mark ~= "<|channel|>" and next_mark ~= "<|constrain|>"
+      and next_mark ~= "<|message|>" then
       s:back(next_mark)
       return nil
     end
@@ -39,7 +46,7 @@ local function header(s, mark)
   return channel or "final", to
 end
 
---- A message to a tool.
+--- The body of a message to a tool.
 local function tool_message(s, name)
   if not s.options.calls then
     local _, mark = s:field(between.marks)
@@ -51,7 +58,7 @@ local function tool_message(s, name)
   return args.between(s, name, between)
 end
 
---- The body of a message of analysis or content, up to the mark behind it.
+--- The body of a message of analysis or content; returns the mark that ends it.
 local function body(s, channel)
   local target = s.content
   if channel == "analysis" then target = s.reasoning end
@@ -61,7 +68,8 @@ local function body(s, channel)
   return mark
 end
 
---- One message behind the mark that opened it; returns the mark that ended it where that opens the next.
+--- One message after the mark that opened it; returns the mark that ended it, which may open the
+--- next.
 local function message(s, mark)
   s:hold(#mark)
   s.first_call, s.starved = s.events.calls + 1, false
@@ -79,10 +87,14 @@ local function message(s, mark)
     return ended
   end
   local begun = s.events:drop(s.first_call)
-  if channel or begun or s.starved then s.events:other("unfinished", text) else s.content:text(text) end
+  if channel or begun or s.starved then
+    s.events:other("unfinished", text)
+  else
+    s.content:text(text)
+  end
 end
 
---- As a handler for a mark that begins a message: is it a call?
+--- A handler for the marks that begin a message: reads it if it is a call.
 function harmony.call(s, mark)
   local channel, to = header(s, mark)
   local ended = channel and to and tool_message(s, to)
@@ -99,14 +111,15 @@ local function analysis_open(tail)
     at = next_at or at
   until not next_at
   local rest = at > 0 and text:sub(at) or ""
-  return rest:find("^<|channel|>analysis") and rest:find("<|message|>", 1, true) and not rest:find("<|end|>", 1, true)
+  return rest:find("^<|channel|>analysis") and rest:find("<|message|>", 1, true)
+    and not rest:find("<|end|>", 1, true)
 end
 
 function harmony.closing(tail)
   return analysis_open(tail) and "<|end|><|start|>assistant" or nil
 end
 
---- The body of both parsers. s.options.calls: calls are made (else they are reported as commentary).
+--- Reads an answer, for both parsers. Without s.options.calls, calls are reported as commentary.
 function harmony.read(s)
   local function put(text) s.content:text(text) end
   local mark

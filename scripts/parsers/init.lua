@@ -1,14 +1,19 @@
--- parsers: from the text of an answer to content, reasoning and tool calls, as it comes.
+-- parsers: split the text of an answer into content, reasoning and tool calls as it is generated.
 --
---   local p = parsers.new { format = "hermes", reasoning = "qwen3", tools = request.tools, prompt_tail = … }
+--   local p = parsers.new { format = "hermes", reasoning = "qwen3", tools = request.tools }
 --   for _, event in ipairs(p:feed(piece)) do … end      -- see events.lua
 --   for _, event in ipairs(p:finish()) do … end
 --
--- The text runs through two scanners: the reasoning parser takes the thinking out, the tool parser finds calls in the rest.
--- A format is one page in tools/ or reasoning/: either marks and what to do at each, or a function `run`; `inner` lists
--- the other texts that it looks for, `opening` = { before, behind the name } is how a call begins (or a list of such, where
--- `shows` is a text of the chat templates that want it), `closing` = function(prompt tail) the text that ends thinking
--- which the prompt has opened, and `selftest` its cases.
+--   pieces ─► reasoning parser ─ content ─► tool parser ─ content, calls ─► events
+--                    └───────── reasoning ───────────────────────────────────►
+--
+-- A format is one page in tools/ or reasoning/. Its fields:
+--   marks      { mark = handler }, see scan.lua; or `run`, a function that reads everything itself
+--   inner      other texts that it looks for inside a call
+--   opening    { text before the name, text after the name }: how a call begins, used to force one;
+--              or a list of such, where `shows` is a text of the chat templates that use it
+--   closing    function(prompt tail): the text that ends thinking opened by the prompt
+--   selftest   cases, see selftest.lua
 local args = require "parsers.args"
 local events = require "parsers.events"
 local scan = require "parsers.scan"
@@ -17,15 +22,17 @@ local text = require "lib.text"
 local parsers = {}
 
 local NAMES = {
-  tools = { "hermes", "qwen", "qwen3_xml", "llama", "mistral", "deepseek", "deepseek_v31", "kimi", "granite", "nemotron", "xlam",
-    "functionary", "glm47", "poolside_v1", "gemma4", "harmony", "minimax", "seed_oss", "step3p5", "pythonic", "auto", "none" },
-  reasoning = { "qwen3", "deepseek_r1", "glm4", "gemma4", "gpt_oss", "mistral", "step3p5", "poolside_v1", "seed_oss", "none" },
+  tools = { "hermes", "qwen", "qwen3_xml", "llama", "mistral", "deepseek", "deepseek_v31", "kimi",
+    "granite", "nemotron", "xlam", "functionary", "glm47", "poolside_v1", "gemma4", "harmony",
+    "minimax", "seed_oss", "step3p5", "pythonic", "auto", "none" },
+  reasoning = { "qwen3", "deepseek_r1", "glm4", "gemma4", "gpt_oss", "mistral", "step3p5",
+    "poolside_v1", "seed_oss", "none" },
 }
 local WHAT = { tools = "tool format", reasoning = "reasoning format" }
 
--- ---- formats by name -----------------------------------------------------------------------------------------------
+-- ---- formats by name ----------------------------------------------------------------------------
 
---- All formats of a kind ("tools" or "reasoning"), without aliases.
+--- The names of all formats of a kind ("tools" or "reasoning"), without aliases.
 function parsers.names(kind)
   return table.move(NAMES[kind], 1, #NAMES[kind], 1, {})
 end
@@ -44,19 +51,20 @@ local function index(kind)
   return all
 end
 
---- The format of that name or alias (a format is itself); nil and a sentence when there is none.
+--- The format with this name or alias (a table is a format already); nil and a message if unknown.
 function parsers.find(kind, name)
   if type(name) == "table" then return name end
   local format = index(kind)[name]
   if format then return format end
   local nearest = text.nearest(name, NAMES[kind])
-  return nil, ("unknown %s '%s'%s (there are: %s)"):format(WHAT[kind], name, nearest and (", is it '" .. nearest .. "'?") or "",
+  local hint = nearest and (", is it '" .. nearest .. "'?") or ""
+  return nil, ("unknown %s '%s'%s (there are: %s)"):format(WHAT[kind], name, hint,
     table.concat(NAMES[kind], ", "))
 end
 
--- ---- formats by template -------------------------------------------------------------------------------------------
+-- ---- formats by template ------------------------------------------------------------------------
 
---- The first row whose texts are all in the template decides.
+--- The first entry whose texts all occur in the template decides.
 local DETECT = {
   tools = {
     { "harmony", "<|channel|>", "<|message|>" },
@@ -75,7 +83,7 @@ local DETECT = {
     { "pythonic", "<|tool_call_start|>" },
     { "pythonic", "<|tool_list_start|>" },
     { "nemotron", "<TOOLCALL>" },
-    { "auto", "]<]minimax[>[" }, -- a format of its own, which has <tool_call> in it
+    { "auto", "]<]minimax[>[" }, -- a format that is not supported; it contains <tool_call>
     { "qwen3_xml", "<tool_call>", "<function=" },
     { "granite", "<|tool_call|>" },
     { "hermes", "<tool_call>" },
@@ -95,25 +103,27 @@ local DETECT = {
   },
 }
 
-local function detect(rows, template)
-  for _, row in ipairs(rows) do
+local function detect(entries, template)
+  for _, entry in ipairs(entries) do
     local all = true
-    for i = 2, #row do all = all and template:find(row[i], 1, true) ~= nil end
-    if all then return row[1] end
+    for i = 2, #entry do all = all and template:find(entry[i], 1, true) ~= nil end
+    if all then return entry[1] end
   end
 end
 
---- The names of the tool format and the reasoning format for a chat template: "auto" and "none" where it shows none.
+--- The names of the tool format and the reasoning format of a chat template; "auto" and "none" if
+--- it shows none.
 function parsers.detect(template)
   return detect(DETECT.tools, template) or "auto", detect(DETECT.reasoning, template) or "none"
 end
 
--- ---- what a caller must know about a format ------------------------------------------------------------------------
+-- ---- forcing a call, and keeping marks in the text ----------------------------------------------
 
---- The text that begins a call of the tool `name`, up to where its arguments begin; without a name, of some tool, up to
---- where its name begins: put at the start of the answer it forces a call. nil where the format has none ("none"), or
---- the name is none that every format can write. options: template (models of one format may write it differently),
---- reasoning and prompt_tail (thinking that the prompt has opened is closed before the call).
+--- The text that forces a call when the answer starts with it: everything up to the arguments of
+--- the tool `name`, or up to the tool's name if none is given. Returns nil if the format has no
+--- calls ("none") or if not every format can write that name. Options: template (models that share
+--- a format may open calls differently), reasoning and prompt_tail (thinking that the prompt opened
+--- is closed before the call).
 function parsers.opening(format, name, options)
   local o, list = options or {}, assert(parsers.find("tools", format)).opening
   if not list or name and not name:find "^[%w_.%-]+$" then return nil end
@@ -127,7 +137,8 @@ function parsers.opening(format, name, options)
   end
 end
 
---- The texts that two formats (names) look for, sorted: special tokens among them must stay in the text of the answer.
+--- The texts that two formats (names) look for, sorted. Special tokens among them must be kept when
+--- the answer is detokenized.
 function parsers.marks(format, reasoning)
   local set = {}
   for kind, name in pairs { tools = format, reasoning = reasoning } do
@@ -138,12 +149,12 @@ function parsers.marks(format, reasoning)
   return text.sorted_keys(set)
 end
 
--- ---- a parser ------------------------------------------------------------------------------------------------------
+-- ---- a parser -----------------------------------------------------------------------------------
 
 local Parser = {}
 Parser.__index = Parser
 
---- Formats may be given by name or as tables. Raises for a name that does not exist.
+--- A format given by name or as a table. Raises for an unknown name.
 local function format_of(kind, given)
   if type(given) == "table" then return given end
   return given and assert(parsers.find(kind, given))
@@ -153,7 +164,7 @@ local function body(format)
   return format.run or scan.format(format)
 end
 
---- The tool stage: a scanner, or nothing where all is content.
+--- The tool stage: a scanner, or none if everything is content.
 local function tool_stage(p, format, o)
   local target = p.content
   if format.name == "none" then
@@ -162,8 +173,11 @@ local function tool_stage(p, format, o)
   end
   local both = format.channels and o.reasoning and o.reasoning.channels
   local reasoning = p.reasoning
-  if not both then reasoning = events.channel(function(piece) p.events:text("analysis", piece) end) end
-  local options = { events = p.events, content = target, reasoning = reasoning, tools = o.tools, tail = o.tail, calls = true }
+  if not both then
+    reasoning = events.channel(function(piece) p.events:text("analysis", piece) end)
+  end
+  local options = { events = p.events, content = target, reasoning = reasoning, tools = o.tools,
+    tail = o.tail, calls = true }
   function p.restart()
     if p.second then p.second:close() end
     p.second = scan.new(body(format), options)
@@ -178,20 +192,21 @@ local function reasoning_stage(p, format, o)
   local put = p.put
   local content = events.channel(put)
   local function relabel()
-    if p.restart then p.restart() end -- what the tool parser holds was no answer either
+    if p.restart then p.restart() end -- the text held by the tool parser is reasoning as well
     p.events:push { type = "relabel" }
     p.reasoning.started = p.reasoning.started or p.content.started
     p.reasoning:cut()
     content:restart()
     p.content:restart()
   end
-  p.first = scan.new(body(format), { events = p.events, content = content, reasoning = p.reasoning, tools = o.tools,
-    tail = o.tail, relabel = relabel })
+  p.first = scan.new(body(format), { events = p.events, content = content, reasoning = p.reasoning,
+    tools = o.tools, tail = o.tail, relabel = relabel })
   p.first_content = content
   p.put = function(piece) p.first:feed(piece) end
 end
 
---- options: format, reasoning (names or formats; default "auto" and "none"), tools (as in the request), prompt_tail.
+--- Options: format, reasoning (names or tables; default "auto" and "none"), tools (as in the
+--- request), prompt_tail (the end of the prompt, to see whether it opened a thinking block).
 function parsers.new(options)
   local p = setmetatable({ events = events.list(), held = "" }, Parser)
   p.content = events.channel(function(piece) p.events:text("content", piece) end)
@@ -203,7 +218,7 @@ function parsers.new(options)
   return p
 end
 
---- How many bytes of the text end on a whole character.
+--- The length of the text up to its last complete UTF-8 character.
 local function whole(piece)
   local n = #piece
   for back = 0, 2 do
@@ -217,7 +232,7 @@ local function whole(piece)
   return n
 end
 
---- The next piece of text (cut anywhere, also inside a character); returns the events that it makes.
+--- Takes the next piece of text, cut anywhere (also inside a character); returns its events.
 function Parser:feed(piece)
   if self.held ~= "" then piece = self.held .. piece end
   local n = whole(piece)
@@ -226,7 +241,7 @@ function Parser:feed(piece)
   return self.events:take()
 end
 
---- The end of the text; returns the last events.
+--- Ends the text; returns the last events.
 function Parser:finish()
   if self.held ~= "" then self.put(self.held) end
   if self.first then
@@ -239,8 +254,8 @@ function Parser:finish()
   return self.events:take()
 end
 
---- All of a text, or of a list of pieces: { content, reasoning, calls = { { name, arguments } }, other = { { kind, text } },
---- counts = how many events came after each piece and at the end }.
+--- Parses a whole text, or a list of pieces: { content, reasoning, calls = { { name, arguments } },
+--- other = { { kind, text } }, counts = the number of events after each piece and at the end }.
 function parsers.parse(pieces, options)
   if type(pieces) == "string" then pieces = { pieces } end
   local p, result, counts = parsers.new(options or {}), events.result(), {}

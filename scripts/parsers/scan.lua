@@ -1,9 +1,35 @@
--- scan: the one incremental scanner. A parser is a function that reads from a Scan as if the whole text were there; where
--- it is not there yet the function is suspended (it runs as a coroutine) and goes on with the next piece. So a decision
--- never depends on how the text was cut, and what has been read is never looked at again: time is linear.
+-- scan: the incremental scanner that every parser reads from.
 --
--- What is always held back is less than the longest mark that could still come; a call that is being tried is held for
--- the case that it is none (see attempt). White space next to a removed mark is dropped by the channels (see events.lua).
+-- A parser is plain code that reads as if the whole answer were in memory. It runs as a coroutine:
+-- where it needs text that has not arrived, it is suspended, and `feed` resumes it. So no decision
+-- depends on how the answer was cut into pieces, no byte is read twice, and time is linear.
+--
+-- A format is a table of marks, each with a handler. The scanner finds the marks; a handler reads
+-- what follows its mark and returns true for a call, false for text that only looked like one. In
+-- the second case the text becomes content and reading continues after it. Five verbs are enough
+-- for most handlers:
+--
+--   s:space()           skip white space
+--   s:take(literal)     read this text if it comes next; false if it does not
+--   s:ahead(literal)    does this text come next? reads nothing
+--   s:word(pattern)     read the longest match of a class, such as "^[%w_]*"; nil if over 256 bytes
+--   s:one_of(list)      read whichever of these texts comes next and return it; nil for none
+--
+-- The arguments of a call are read by args.lua, which emits the events. A whole format:
+--
+--   local function call(s)                      -- ->name({"key": "value"})<-
+--     local name = s:word "^[%w_]*"
+--     if not name or name == "" or not s:take "(" then return false end
+--     return s:ahead "{" and args.streamed(s, name) and s:take ")<-"
+--   end
+--   return { name = "arrows", marks = { ["->"] = call }, selftest = { … } }
+--
+-- For more: `field` and `short_field` read up to a mark, `upto` streams up to one, `commit` keeps
+-- the calls made so far whatever follows, s.tools knows the declared tools. The types of all of
+-- these are in scripts/meta/parsers.lua.
+--
+-- The scanner holds back less text than its longest mark, and all of a call being tried. White
+-- space next to a removed mark is dropped by the channels (events.lua).
 local byte, find, sub = string.byte, string.find, string.sub
 
 local NAME = "^[%w_.%-]*"
@@ -12,9 +38,10 @@ local scan = { NAME = NAME }
 local Scan = {}
 Scan.__index = Scan
 
--- ---- marks ---------------------------------------------------------------------------------------------------------
+-- ---- marks --------------------------------------------------------------------------------------
 
---- Which mark of a list (longest first) stands at `at`; or nil, and whether one could still come there.
+--- The mark of a list (longest first) at `at`. Otherwise nil, and whether the text may still become
+--- one.
 local function mark_at(list, buf, at)
   local partial = false
   for i = 1, #list do
@@ -36,8 +63,9 @@ local function longest_first(list)
   return sorted
 end
 
---- A set of marks to look for, made once. A place where one could begin is looked up by its first two bytes: almost-marks
---- must be cheap. `follow`: { mark = function(s, at) }: is it one, seen what follows? (nil: the text so far does not tell)
+--- Compiles a set of marks. Candidates are looked up by their first two bytes, so that text full of
+--- near-marks ("<" in code) stays cheap. `follow` = { mark = function(s, at) } decides by the text
+--- after a mark whether it counts: true, false, or nil if more text is needed.
 function scan.marks(list, follow)
   local by, class = {}, {}
   list = longest_first(list)
@@ -58,17 +86,19 @@ function scan.marks(list, follow)
       group[second] = #some == 1 and #some[1] == 1 and some[1] or #some > 0 and some or nil
     end
   end
-  return { by = by, class = #list > 0 and "[" .. table.concat(class) .. "]", list = list, longest = #list > 0 and #list[1],
-    follow = follow }
+  return { by = by, class = #list > 0 and "[" .. table.concat(class) .. "]", list = list,
+    longest = #list > 0 and #list[1], follow = follow }
 end
 
--- ---- input ---------------------------------------------------------------------------------------------------------
+-- ---- input --------------------------------------------------------------------------------------
 
---- options: events (where events go), content (a channel), reasoning (a channel), tools (args.tools), tail (prompt tail).
+--- Options: events (an events.list), content and reasoning (channels), tools (args.tools), tail
+--- (the end of the prompt).
 function scan.new(body, options)
-  local s = setmetatable({ buf = "", pos = 1, ended = false, starved = false, at_start = true, kept = {}, kept_bytes = 0,
-    held = nil, first_call = 1, events = options.events, content = options.content, reasoning = options.reasoning,
-    tools = options.tools, tail = options.tail, options = options }, Scan)
+  local s = setmetatable({ buf = "", pos = 1, ended = false, starved = false, at_start = true,
+    kept = {}, kept_bytes = 0, held = nil, first_call = 1, events = options.events,
+    content = options.content, reasoning = options.reasoning, tools = options.tools,
+    tail = options.tail, options = options }, Scan)
   s.thread = coroutine.create(function() body(s) end)
   s:resume()
   return s
@@ -83,7 +113,9 @@ end
 function Scan:feed(piece)
   if piece == "" then return end
   local sink = self.sink
-  if sink and not self.held and not (self.class and find(piece, self.class)) then return sink(piece) end
+  if sink and not self.held and not (self.class and find(piece, self.class)) then
+    return sink(piece)
+  end
   if self.held then
     if self.pos > self.held then
       local text = sub(self.buf, self.held, self.pos - 1)
@@ -102,13 +134,14 @@ function Scan:finish()
   self:resume()
 end
 
---- The text is over, but not cut off: what was begun is no call, and stays text.
+--- Ends the text where it was not cut off: an open call stays text instead of being reported as
+--- unfinished.
 function Scan:close()
   self.closed = true
   self:finish()
 end
 
---- Waits for more text; false at the end.
+--- Waits for more text; false at the end of the answer.
 function Scan:more()
   if self.ended then
     self.starved = true
@@ -118,9 +151,9 @@ function Scan:more()
   return true
 end
 
--- ---- reading -------------------------------------------------------------------------------------------------------
+-- ---- reading ------------------------------------------------------------------------------------
 
---- Waits until n bytes are there; false when the text ends before.
+--- Waits until n bytes are available; false if the answer ends first.
 function Scan:need(n)
   while #self.buf - self.pos + 1 < n do
     if not self:more() then return false end
@@ -128,7 +161,7 @@ function Scan:need(n)
   return true
 end
 
---- The next byte, nil at the end.
+--- The next byte; nil at the end.
 function Scan:peek()
   while self.pos > #self.buf do
     if not self:more() then return nil end
@@ -136,7 +169,8 @@ function Scan:peek()
   return byte(self.buf, self.pos)
 end
 
---- Which of these comes next (read over it), or nil. Where one begins like another, the longer is listed first.
+--- Reads whichever of these texts comes next and returns it, or nil. If one is a prefix of another,
+--- the longer must be listed first.
 function Scan:one_of(list)
   while true do
     local mark, partial = mark_at(list, self.buf, self.pos)
@@ -148,7 +182,7 @@ function Scan:one_of(list)
   end
 end
 
---- Reads over this text if it comes next.
+--- Reads this text if it comes next; false otherwise.
 function Scan:take(literal)
   local n = #literal
   while true do
@@ -161,14 +195,14 @@ function Scan:take(literal)
   end
 end
 
---- Does this text come next? Nothing is read.
+--- Does this text come next? Reads nothing.
 function Scan:ahead(literal)
   if not self:take(literal) then return false end
   self.pos = self.pos - #literal
   return true
 end
 
---- Reads over white space.
+--- Skips white space.
 function Scan:space()
   while true do
     local at = find(self.buf, "%S", self.pos)
@@ -181,7 +215,8 @@ function Scan:space()
   end
 end
 
---- Reads what fits an anchored pattern of one class, like "^[%w_]*"; nil when that is more than `most` bytes (which are read).
+--- Reads the longest match of an anchored pattern of one class, such as "^[%w_]*". Returns nil,
+--- with `most` bytes read, if it is longer than `most` (256: no tool name or key is that long).
 function Scan:word(pattern, most)
   local parts, bytes = nil, 0
   while true do
@@ -205,27 +240,28 @@ function Scan:word(pattern, most)
   end
 end
 
---- The name that stands before this character, which is read over; nil when there is none.
+--- Reads a name and the character `c` after it; returns the name, or nil.
 function Scan:name_before(c)
   local name = self:word(NAME)
   return name and name ~= "" and self:take(c) and name or nil
 end
 
---- For `follow`: the byte behind what fits an anchored pattern, and where it is; false when that is more than `most` bytes,
---- nil when it is not there yet.
-function Scan:behind(at, pattern, most)
+--- For `follow` functions: the byte after the match of an anchored pattern at `at`, and its
+--- position. False if the match is longer than `most` bytes, nil if that byte has not arrived.
+function Scan:after(at, pattern, most)
   local _, last = find(self.buf, pattern, at)
   if last - at > (most or 300) then return false end
   return byte(self.buf, last + 1), last + 1
 end
 
---- White space, as text.
+--- Reads white space and returns it.
 function Scan:gap()
   return self:word("^%s*", math.huge)
 end
 
---- Reads to the first of the marks and over it; the text before it goes to `sink` as it comes. Returns the mark, nil at the end.
---- While it waits with nothing held back, what cannot begin a mark goes to the sink straight from `feed`: most of every answer.
+--- Reads up to and including the first of the marks and returns it, nil at the end; the text before
+--- it goes to `sink` as it arrives. While this waits with nothing held back, `feed` passes pieces
+--- that cannot begin a mark straight to the sink: that is most of every answer.
 function Scan:upto(marks, sink)
   local class, by = marks.class, marks.by
   while true do
@@ -261,15 +297,16 @@ function Scan:upto(marks, sink)
   end
 end
 
---- The text before the first of the marks, and the mark, which is read over; nil at the end of the text.
+--- Reads up to and including the first of the marks; returns the text before it and the mark, nil
+--- at the end.
 function Scan:field(marks)
   local parts = {}
   local mark = self:upto(marks, function(text) parts[#parts + 1] = text end)
   if mark then return table.concat(parts), mark end
 end
 
---- As field, for short texts: nil when more than `most` bytes come before the mark, and then nothing is read; nil at the
---- end of the text, and then all is.
+--- Like `field` for short texts: nil, with nothing read, if more than `most` bytes come before the
+--- mark; nil, with everything read, at the end.
 function Scan:short_field(marks, most)
   while true do
     local buf, pos = self.buf, self.pos
@@ -292,14 +329,14 @@ function Scan:short_field(marks, most)
   end
 end
 
---- Steps back over text that was just read.
+--- Steps back over text that has just been read.
 function Scan:back(literal)
   self.pos = self.pos - #literal
 end
 
--- ---- trying --------------------------------------------------------------------------------------------------------
+-- ---- trying -------------------------------------------------------------------------------------
 
---- From here (n bytes back) on, text is kept until release.
+--- Keeps text, from n bytes back on, until `release`.
 function Scan:hold(n)
   self.held = self.pos - n
   if self.kept_bytes > 0 then self.kept, self.kept_bytes = {}, 0 end
@@ -315,7 +352,7 @@ function Scan:held_text()
   return table.concat(self.kept) .. last
 end
 
---- The kept text; nothing is kept any more.
+--- Returns the kept text and stops keeping.
 function Scan:release()
   local text = sub(self.buf, self.held, self.pos - 1)
   self.held = nil
@@ -326,16 +363,17 @@ function Scan:release()
   return text
 end
 
---- What was read since hold is a call and stays one, whatever follows.
+--- The calls made since `hold` stay calls, whatever follows.
 function Scan:commit()
   self.content:mark()
   self.first_call = self.events.calls + 1
   self:hold(0)
 end
 
---- Runs a handler on text that is held from its mark on. It returns true when that was markup; else the text since the last
---- commit is content as it stands and reading goes on behind it: what was read is not read again. A call that the end
---- of the text cut off is no content: it is reported as unfinished. `soft`: that is so only when the call had begun.
+--- Runs a handler on text that is held from its mark on. If the handler returns true, the text was
+--- markup. Otherwise the text since the last commit is content and reading continues after it,
+--- without reading it again. A call cut off by the end of the answer is not content: it is reported
+--- as unfinished (for a `soft` mark, which also occurs in prose, only if the call had begun).
 function Scan:attempt(handler, options)
   self.first_call = self.events.calls + 1
   self.starved = false
@@ -344,7 +382,7 @@ function Scan:attempt(handler, options)
     self.content:mark()
     return true
   end
-  if self.starved then self.pos = #self.buf + 1 end -- what is left was read as the beginning of a mark
+  if self.starved then self.pos = #self.buf + 1 end -- the rest was taken for the start of a mark
   local text = self:release()
   local begun = self.events:drop(self.first_call)
   if self.starved and not self.closed and (begun or not options.soft) then
@@ -357,8 +395,8 @@ function Scan:attempt(handler, options)
   return false
 end
 
---- The words of a format: { marks = { mark = handler }, start = { first character = handler }, soft = { mark = true },
---- follow = as marks' }.
+--- Compiles a format: { marks = { mark = handler }, start = { first character of the answer =
+--- handler }, soft = { mark = true }, follow = see scan.marks }.
 local function compile(format)
   local list, options = {}, {}
   for mark in pairs(format.marks) do list[#list + 1] = mark end
@@ -371,10 +409,11 @@ local function compile(format)
   return { marks = scan.marks(list, format.follow), options = options, start = start }
 end
 
+-- Not a field of the format: a site may copy a format field by field and change its marks.
 local compiled = setmetatable({}, { __mode = "k" })
 local bare = { soft = true }
 
---- The body of a parser that consists of marks and what to do at each.
+--- The body of a parser for a format of marks and handlers; compiled once per format.
 function scan.format(format)
   local f = compiled[format] or compile(format)
   compiled[format] = f

@@ -1,6 +1,7 @@
--- selftest: the cases that a parser's file carries, each run on the whole text and byte by byte.
+-- selftest: runs the cases in a parser's file, each with the whole text and byte by byte.
 --   { text, tools, prompt_tail, content, reasoning, calls = { { name, arguments as JSON text } },
---     unfinished, unknown, analysis, commentary }      what is not given must not come
+--     unfinished, unknown, analysis, commentary }
+-- The result must have the fields of the case and no others.
 local parsers = require "parsers"
 local pretty = require "ui.pretty"
 
@@ -8,7 +9,7 @@ local selftest = {}
 
 local OTHER = { "unfinished", "unknown", "analysis", "commentary" }
 
---- What a parse gave, in the shape of a case.
+--- The result of a parse, in the shape of a case.
 function selftest.shape(r)
   local calls, shape = {}, { content = r.content, reasoning = r.reasoning }
   for i, call in ipairs(r.calls) do calls[i] = { call.name, call.arguments } end
@@ -33,8 +34,8 @@ local function show(value)
   return pretty.format(value, { width = math.huge, items = 40, string = 400 })
 end
 
---- Runs the cases of a format; raises at the first that fails, returns how many there were. options: kind ("tools" or
---- "reasoning"), where (for messages).
+--- Runs the cases of a format and returns their number; raises at the first failure. Options: kind
+--- ("tools" or "reasoning"), where (for messages).
 function selftest.run(format, options)
   local where = options.where
   if type(format) ~= "table" or type(format.selftest) ~= "table" or #format.selftest == 0 then
@@ -46,7 +47,9 @@ function selftest.run(format, options)
     local want = show(expected(case))
     for how, pieces in pairs { whole = case.text, ["byte by byte"] = selftest.bytes(case.text) } do
       local got = show(selftest.shape(parsers.parse(pieces, o)))
-      if got ~= want then error(("%s: case %d (%s): got %s, want %s"):format(where, i, how, got, want), 0) end
+      if got ~= want then
+        error(("%s: case %d (%s): got %s, want %s"):format(where, i, how, got, want), 0)
+      end
     end
   end
   return #format.selftest

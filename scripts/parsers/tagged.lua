@@ -1,12 +1,14 @@
--- tagged: the family of calls as tags, <function=NAME><parameter=KEY>VALUE</parameter></function>, alone or in a wrapper.
+-- tagged: the family of formats that write calls as tags, alone or in a wrapper:
+--   <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 
 local tagged = {}
 
-local GAP = 64
+local GAP = 64 -- bytes of white space or stray words that are read over before a tag
 
---- Does this text stand at `at`, after some white space? nil when the text so far does not tell; and where it ends.
+--- Does this text come at `at`, after white space? nil if more text is needed. Also returns where
+--- it ends.
 local function comes(s, at, literal)
   local _, last = s.buf:find("^%s*", at)
   if last - at > GAP then return false end
@@ -15,22 +17,23 @@ local function comes(s, at, literal)
   if s.ended or text ~= literal:sub(1, #text) then return false end
 end
 
---- A value whose closing tag is missing ends at the call's, when that stands before the wrapper's. When the value's stands
---- behind both after all, they are text.
+--- A value without its closing tag ends at the call's closing tag, if the wrapper's comes right
+--- after that. If the value's own closing tag follows both, they are part of the value.
 local function closes_value(f)
   return function(s, at)
-    local is, behind = comes(s, at, f.wrapper_end)
+    local is, next_at = comes(s, at, f.wrapper_end)
     if not is then return is end
-    local goes_on = comes(s, behind, f.parameter_end)
+    local goes_on = comes(s, next_at, f.parameter_end)
     if goes_on == nil then return nil end
     return not goes_on
   end
 end
 
---- The marks of a member of the family; what is not said is as in Qwen's.
+--- The marks of a format of this family; the defaults are Qwen's.
 function tagged.new(marks)
-  local f = { call = "<function=", call_end = "</function>", parameter = "<parameter=", parameter_end = "</parameter>",
-    tag_end = ">", name = "^[^<>%s%c]*", key = "^[^<>%c]*", wrapper_end = "</tool_call>", unknown = "json" }
+  local f = { call = "<function=", call_end = "</function>", parameter = "<parameter=",
+    parameter_end = "</parameter>", tag_end = ">", name = "^[^<>%s%c]*", key = "^[^<>%c]*",
+    wrapper_end = "</tool_call>", unknown = "json" }
   for key, value in pairs(marks or {}) do f[key] = value end
   f.inside = { f.parameter, f.call_end }
   f.value_end = scan.marks({ f.parameter_end, f.call_end }, { [f.call_end] = closes_value(f) })
@@ -38,7 +41,7 @@ function tagged.new(marks)
   return f
 end
 
---- What a tag names; nil when that is nothing, or too long.
+--- The name in a tag; nil if it is empty or too long.
 local function tag_name(s, f, pattern)
   local name = s:word(pattern, 256)
   s:space()
@@ -53,7 +56,8 @@ local function json_body(s, f, name)
   return s:take(f.call_end) or not s:peek()
 end
 
---- A call behind its opening mark. Missing closing tags are forgiven once a parameter is complete, or in a wrapper.
+--- A call after its opening mark. Missing closing tags are forgiven once a parameter is complete,
+--- or in a wrapper.
 function tagged.call(s, f, wrapped)
   local name = tag_name(s, f, f.name)
   if not name then return false end
@@ -72,7 +76,8 @@ function tagged.call(s, f, wrapped)
     local key = tag_name(s, f, f.key)
     if not key then return false end
     call:next()
-    local options = { key = key, types = s.tools:types(name, key), close = f.value_end, trim = true, unknown = f.unknown }
+    local options = { key = key, types = s.tools:types(name, key), close = f.value_end, trim = true,
+      unknown = f.unknown }
     local close = args.parameter(s, function(text) call:put(text) end, options)
     if not close then return false end
     if close == f.call_end then s:back(close) end
@@ -86,20 +91,22 @@ local function form_of(s, forms)
   end
 end
 
---- The call behind a few words that should not be there (f.lenient reads it); nil, and the words are text, when there is none.
-local function form_behind(s, f)
+--- A call after a few stray words, which f.lenient reads; nil, and the words are text, if none
+--- comes.
+local function form_after_words(s, f)
   local words = s:word("^[^{<]*", GAP)
   if words and s:ahead "{" then return f.lenient, words end
   s.starved = s.starved and words == ""
 end
 
---- What a wrapper may hold, by its first text; each form reads one call. Text between or behind them is content.
---- s.wrapper: the closing mark has not come yet.
+--- A handler for a wrapper. `forms` maps the first text of a call to the function that reads it.
+--- Text between and after the calls is content. s.wrapper is set until the closing mark has been
+--- read.
 function tagged.wrapped(s, f, forms)
   s.wrapper = nil
   s:space()
   local form, words = form_of(s, forms), ""
-  if not form and f.lenient then form, words = form_behind(s, f) end
+  if not form and f.lenient then form, words = form_after_words(s, f) end
   if not form then return false end
   while form do
     if not form(s) then return false end
@@ -116,14 +123,15 @@ function tagged.wrapped(s, f, forms)
   return true
 end
 
---- The closing mark of a wrapper is removed where a wrapper is open; else it is text.
+--- A handler for the closing mark of a wrapper: it is removed if a wrapper is open, otherwise it is
+--- text.
 function tagged.close(s)
   local open = s.wrapper
   s.wrapper = nil
   return open
 end
 
---- A form for wrapped: a call in tags.
+--- A form for `wrapped`: a call in tags.
 function tagged.form(f)
   return function(s)
     return s:take(f.call) and tagged.call(s, f, true)

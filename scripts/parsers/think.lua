@@ -1,16 +1,18 @@
--- think: the family of reasoning between two marks at the start of the answer, <think>…</think>. The prompt may have opened
--- the block already. A call that is written inside goes on to the content, where the tool parser finds it.
+-- think: the family of formats with reasoning between two marks at the start of the answer,
+-- <think>…</think>. The prompt may have opened the block already. A call inside the block is passed
+-- on as content, where the tool parser finds it.
 local scan = require "parsers.scan"
 
 local think = {}
 
---- Marks that open a call, what closes it, and whether the opening may be a mere mention in prose.
+--- Marks that open and close a call. `mention`: the mark also occurs in prose, so a call must
+--- follow.
 local CALLS = {
   { open = "<tool_call>", close = "</tool_call>", mention = true },
   { open = "<seed:tool_call>", close = "</seed:tool_call>", mention = true },
   { open = "<minimax:tool_call>", close = "</minimax:tool_call>", mention = true },
   { open = "<TOOLCALL>", close = "</TOOLCALL>", mention = true },
-  { open = "[TOOL_CALLS]", mention = true }, -- goes on to the end of the block
+  { open = "[TOOL_CALLS]", mention = true }, -- lasts to the end of the block
   { open = "<|tool_calls_section_begin|>", close = "<|tool_calls_section_end|>" },
   { open = "<|tool_call_begin|>", close = "<|tool_call_end|>" },
   { open = "<|tool_call_start|>", close = "<|tool_call_end|>" },
@@ -18,7 +20,7 @@ local CALLS = {
   { open = "<｜tool▁call▁begin｜>", close = "<｜tool▁call▁end｜>" },
 }
 
---- Has the prompt opened a block? nil when nothing is known.
+--- Has the prompt opened a block? nil if the prompt is not known.
 local function open_in(tail, f)
   if not tail then return nil end
   local function last(mark)
@@ -33,7 +35,7 @@ local function open_in(tail, f)
 end
 
 local BODY = { [60] = true, [91] = true, [123] = true } -- < [ {
-local BEHIND_NAME = { [10] = true, [60] = true, [91] = true, [123] = true }
+local AFTER_NAME = { [10] = true, [60] = true, [91] = true, [123] = true } -- newline < [ {
 
 --- Does a call follow, rather than prose about the mark?
 local function is_call(s, call)
@@ -44,10 +46,11 @@ local function is_call(s, call)
   if BODY[c] then return true end
   local name = s:word "^[%w_.%-]*"
   local after = name and name ~= "" and s:peek()
-  return BEHIND_NAME[after] or false
+  return AFTER_NAME[after] or false
 end
 
---- A call inside thinking: it becomes content up to its closing mark, or to the end of the block (returns true).
+--- Passes a call inside the block on as content, up to its closing mark. Returns true if the block
+--- ended before that.
 local function pass_call(s, f, call)
   s:hold(#call.open)
   local real = is_call(s, call)
@@ -63,7 +66,7 @@ local function pass_call(s, f, call)
   return mark == f.close
 end
 
---- Reads thinking to its end; false at the end of the text.
+--- Reads to the end of the block; false at the end of the answer.
 local function block(s, f)
   s.reasoning:mark()
   while true do
@@ -80,8 +83,8 @@ local function block(s, f)
   end
 end
 
---- A closing mark in the content: the end of a block in which another had been opened, or of one that the prompt opened
---- without our knowing, makes reasoning of what was content; else it is text.
+--- A closing mark in the content. If it ends a block in which another was opened, or one that the
+--- prompt opened without our knowledge, the content so far was reasoning. Otherwise it is text.
 local function stray_close(s, f, o)
   if s.nested > 0 then
     s.nested = s.nested - 1
@@ -111,7 +114,8 @@ local function read(s, f)
       if not block(s, f) then return end
       edge, opened, closed = true, false, true
     end
-    if edge then -- right at the start or behind a block: another may open; a second closing mark means nothing
+    -- at the start or after a block: another may open, a second closing mark is dropped
+    if edge then
       put(s:gap())
       if s:take(f.open) then
         opened = true
@@ -137,9 +141,10 @@ local function read(s, f)
   end
 end
 
---- A format: { open, close, drop = marks that are removed from the content }.
+--- Makes a format of { name, open, close, drop = marks to remove from the content }.
 function think.new(format)
-  local f = { open = format.open or "<think>", close = format.close or "</think>", calls = {}, ends = {} }
+  local f = { open = format.open or "<think>", close = format.close or "</think>", calls = {},
+    ends = {} }
   local inside, outside = { f.open, f.close }, { f.open, f.close }
   for _, call in ipairs(CALLS) do
     f.calls[call.open] = call

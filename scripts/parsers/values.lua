@@ -1,27 +1,28 @@
--- values: the one forgiving reader of values: JSON, the literals of Python, bare words where a format has them. It writes
--- valid JSON as it goes.
+-- values: a forgiving reader of JSON, Python literals and, in formats that have them, bare words.
+-- It writes valid JSON as it reads.
 --
--- A reader gets a Scan `s` and a function `put` for the JSON text; it returns false where the text is no such value (or
--- ends), and has then read up to the place where that became clear.
+-- Every reader takes a Scan `s` and a function `put` for the JSON text. It returns false if the
+-- text is not such a value, or ends; it has then read up to the place where that became clear.
 local perigee = require "perigee"
 local scan = require "parsers.scan"
 
 local find, sub = string.find, string.sub
 local json = perigee.json
 
-local DEPTH = 500 -- less than the JSON reader takes
+local DEPTH = 500 -- below the limit of the JSON decoder, which may read the result
 
 local values = {}
 
--- ---- writing -------------------------------------------------------------------------------------------------------
+-- ---- writing ------------------------------------------------------------------------------------
 
-local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\b"] = "\\b", ["\f"] = "\\f", ["\n"] = "\\n",
+  ["\r"] = "\\r", ["\t"] = "\\t" }
 for c = 0, 31 do
   local char = string.char(c)
   ESCAPES[char] = ESCAPES[char] or ("\\u%04x"):format(c)
 end
 
---- Text for the inside of a JSON string.
+--- Escapes text for the inside of a JSON string.
 local function escape(text)
   return (text:gsub('[%z\1-\31"\\]', ESCAPES))
 end
@@ -31,7 +32,7 @@ function values.quote(text)
   return '"' .. escape(text) .. '"'
 end
 
---- Without white space at either end.
+--- The text without white space at either end.
 local function strip(text)
   local first = find(text, "%S")
   if not first then return "" end
@@ -41,11 +42,12 @@ local function strip(text)
 end
 values.strip = strip
 
--- ---- reading values ------------------------------------------------------------------------------------------------
+-- ---- reading values -----------------------------------------------------------------------------
 
-local PLAIN = { ['"'] = true, ["\\"] = true, ["/"] = true, b = true, f = true, n = true, r = true, t = true }
+local PLAIN = { ['"'] = true, ["\\"] = true, ["/"] = true, b = true, f = true, n = true, r = true,
+  t = true }
 
---- What follows \u: four hex digits, and for the first half of a pair the second; halves alone become U+FFFD.
+--- Reads after \u: four hex digits, or a surrogate pair. A lone surrogate becomes U+FFFD.
 local function read_unicode(s, put)
   if not s:need(4) then return false end
   local hex = sub(s.buf, s.pos, s.pos + 3)
@@ -57,7 +59,8 @@ local function read_unicode(s, put)
   local code = tonumber(hex, 16)
   if code < 0xD800 or code > 0xDFFF then
     put("\\u" .. hex)
-  elseif code < 0xDC00 and s:ahead "\\u" and s:need(6) and find(s.buf, "^\\u[dD][c-fC-F]%x%x", s.pos) then
+  elseif code < 0xDC00 and s:ahead "\\u" and s:need(6)
+    and find(s.buf, "^\\u[dD][c-fC-F]%x%x", s.pos) then
     put("\\u" .. hex .. sub(s.buf, s.pos, s.pos + 5))
     s.pos = s.pos + 6
   else
@@ -66,7 +69,7 @@ local function read_unicode(s, put)
   return true
 end
 
---- What follows a backslash. One that JSON does not know is a backslash.
+--- Reads after a backslash. If JSON has no such escape, the backslash is literal.
 local function read_escape(s, put)
   if not s:peek() then return false end
   local c = sub(s.buf, s.pos, s.pos)
@@ -87,7 +90,7 @@ end
 
 local STOP = { ['"'] = '["\\%z\1-\31]', ["'"] = "['\"\\%z\1-\31]" }
 
---- A string behind its opening quote.
+--- A string after its opening quote.
 local function read_string(s, put, quote)
   local stop = STOP[quote]
   put '"'
@@ -114,7 +117,7 @@ local function read_string(s, put, quote)
   end
 end
 
---- A string between two marks, with no escapes: everything counts.
+--- A string between two marks, without escapes.
 local function read_marked(s, put, o)
   put '"'
   if not s:upto(o.marks, function(text) put(escape(text)) end) then return false end
@@ -122,8 +125,9 @@ local function read_marked(s, put, o)
   return true
 end
 
-local WORDS = { ["true"] = "true", ["false"] = "false", ["null"] = "null", True = "true", False = "false", None = "null",
-  NaN = '"NaN"', Infinity = '"Infinity"', ["-Infinity"] = '"-Infinity"' }
+local WORDS = { ["true"] = "true", ["false"] = "false", ["null"] = "null", True = "true",
+  False = "false", None = "null", NaN = '"NaN"', Infinity = '"Infinity"',
+  ["-Infinity"] = '"-Infinity"' }
 
 local function is_number(word)
   if find(word, "^%-?0%d") then return false end
@@ -133,7 +137,8 @@ end
 
 local BARE_END = scan.marks { ",", "}", "]", "<tool_call|>" }
 
---- A word: a number, a literal, or where words need no quotes (o.bare) a text up to the next , } or ].
+--- A word: a number, a literal or, in formats with unquoted strings (o.bare), the text up to the
+--- next comma or closing bracket.
 local function read_word(s, put, o)
   local word
   if o.bare then
@@ -165,14 +170,14 @@ local function read_key(s, put, o)
   return true
 end
 
---- The JSON text that a reader writes, or nil.
+--- Collects the JSON text that a reader writes; nil if it fails.
 local function collect(read, s, o)
   local parts = {}
   if not read(s, function(text) parts[#parts + 1] = text end, o) then return nil end
   return table.concat(parts)
 end
 
---- A value inside another.
+--- A nested value.
 local function read_inner(s, put, o)
   o.depth = o.depth + 1
   if o.depth > DEPTH or not read_value(s, put, o) then return false end
@@ -248,14 +253,16 @@ function read_value(s, put, o)
   return read_word(s, put, o)
 end
 
---- Reads a value. Options: quote (a mark that quotes texts, and marks: scan.marks of it), bare (words need no quotes),
---- is_text (function(key): is that member a text, whatever it looks like?).
+--- Reads a value. Options: quote (a mark that quotes strings) and marks (scan.marks of it), bare
+--- (strings need no quotes), is_text (function(key): is that member a string, whatever it looks
+--- like?).
 function values.read(s, put, options)
   local o = options or {}
-  return read_value(s, put, { quote = o.quote, marks = o.marks, bare = o.bare, is_text = o.is_text, depth = 1 })
+  return read_value(s, put,
+    { quote = o.quote, marks = o.marks, bare = o.bare, is_text = o.is_text, depth = 1 })
 end
 
---- The JSON text of a whole text that is one value, or nil.
+--- The JSON text of a string that holds exactly one value, or nil.
 function values.parse(text)
   local found
   local s = scan.new(function(s)
@@ -268,12 +275,13 @@ function values.parse(text)
   return found
 end
 
---- The JSON text of the value that comes next, or nil.
+--- Reads the next value and returns its JSON text, or nil.
 function values.text(s)
   return collect(read_value, s, { depth = 1 })
 end
 
---- The text that the next key or value is, or nil. The common case is cheap: nothing to decode, and all there.
+--- Reads the next value (or key) if it is a string and returns it decoded, or nil. The common case
+--- is cheap: the whole string has arrived and has no escapes.
 function values.string(s, read)
   local _, last, plain = find(s.buf, '^"([^"\\%z\1-\31]*)"', s.pos)
   if last then

@@ -1,5 +1,5 @@
--- Parsers: the cases of tests/parsers and of each format's own page, whole, byte by byte and cut at random; schemas of any
--- shape; linear time.
+-- Parsers: the cases of tests/parsers and of each format's file, whole, byte by byte and cut at
+-- random; schemas of any shape; linear time.
 local forced = ...
 local harness = require "harness"
 local args = require "parsers.args"
@@ -60,12 +60,13 @@ table.sort(files)
 local function check_file(t, name)
   local file = assert(json.decode(assert(text.read_file(folder .. name))))
   for _, case in ipairs(file.cases) do
-    check_case(t, case, { format = case.format or file.format or "none", reasoning = case.reasoning_format or file.reasoning,
-      tools = file.tools, prompt_tail = case.prompt_tail })
+    check_case(t, case, { format = case.format or file.format or "none",
+      reasoning = case.reasoning_format or file.reasoning, tools = file.tools,
+      prompt_tail = case.prompt_tail })
   end
 end
 
--- Parsers are Lua alone: one file is enough to try them with forced collection.
+-- Parsers are pure Lua: one file is enough to run them under forced garbage collection.
 if forced then
   test("cases of both.json", function(t) check_file(t, "both.json") end)
   return
@@ -75,12 +76,14 @@ for _, name in ipairs(files) do
   test("cases of " .. name, function(t) check_file(t, name) end)
 end
 
-test("every format has cases, and cases of its own", function(t)
+test("every format has cases here and in its file", function(t)
   local have = {}
   for _, name in ipairs(files) do have[name] = true end
   for _, kind in ipairs { "tools", "reasoning" } do
     for _, name in ipairs(parsers.names(kind)) do
-      if name ~= "none" then t.ok(have[(kind == "tools" and "" or "reasoning_") .. name .. ".json"], kind .. " " .. name) end
+      if name ~= "none" then
+        t.ok(have[(kind == "tools" and "" or "reasoning_") .. name .. ".json"], kind .. " " .. name)
+      end
       local format = assert(parsers.find(kind, name))
       t.ok(selftest.run(format, { kind = kind, where = name }) > 0, name)
     end
@@ -89,25 +92,32 @@ end)
 
 test("self-tests fail where they should", function(t)
   local wrong = { name = "wrong", marks = {}, selftest = { { text = "a", content = "b" } } }
-  local err = t.raises(function() selftest.run(wrong, { kind = "tools", where = "x.lua" }) end, 'x.lua: case 1 (')
+  local err = t.raises(function() selftest.run(wrong, { kind = "tools", where = "x.lua" }) end,
+    'x.lua: case 1 (')
   t.match(tostring(err), 'got { content = "a" }, want { content = "b" }')
-  t.raises(function() selftest.run({ name = "none" }, { kind = "tools", where = "y.lua" }) end, "has no self-test cases")
+  t.raises(function() selftest.run({ name = "none" }, { kind = "tools", where = "y.lua" }) end,
+    "has no self-test cases")
 end)
 
-test("check runs the cases of a parser's page", function(t)
+test("check runs the cases of a parser's file", function(t)
   local limits = { deadline_ms = 5000 }
   local path = "scripts/parsers/tools/hermes.lua"
   local kind = checks.kind_of(path)
   t.eq(kind.name, "parser")
   t.match(kind.check(path, limits), "^%d+ cases passed, each whole and byte by byte$")
   local tmp = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-XXXXXX"))
-  for _, name in ipairs { "/parsers", "/parsers/tools" } do assert(uv.fs_mkdir(tmp .. name, 448)) end
+  for _, name in ipairs { "/parsers", "/parsers/tools" } do
+    assert(uv.fs_mkdir(tmp .. name, 448))
+  end
   path = tmp .. "/parsers/tools/mine.lua"
   local file <close> = assert(io.open(path, "w"))
-  file:write 'return { name = "mine", marks = {}, selftest = { { text = "a", calls = { { "a", "{}" } } } } }'
+  file:write [[return { name = "mine", marks = {},
+    selftest = { { text = "a", calls = { { "a", "{}" } } } } }]]
   file:flush()
   local ok, why = checks.kind_of(path).check(path, limits)
-  for _, name in ipairs { "/parsers/tools/mine.lua", "/parsers/tools", "/parsers", "" } do os.remove(tmp .. name) end
+  for _, name in ipairs { "/parsers/tools/mine.lua", "/parsers/tools", "/parsers", "" } do
+    os.remove(tmp .. name)
+  end
   t.eq(ok, nil)
   t.match(tostring(why), "mine.lua: case 1 ")
 end)
@@ -133,21 +143,27 @@ test("detection from a template's text", function(t)
   t.eq(detect "nothing", "auto none")
 end)
 
-test("a round trip on moonlet: calls that its template writes are read back the same", function(t)
+test("round trip on moonlet: calls written by its template are read back unchanged", function(t)
   local source = assert(text.read_file "examples/moonlet/chat_template.jinja")
   local format, reasoning = parsers.detect(source)
   t.eq(format .. " " .. reasoning, "qwen3_xml qwen3")
-  local tools = assert(json.decode [=[[{"type": "function", "function": {"name": "look", "parameters": {"type": "object",
-    "properties": {"at": {"type": "string"}, "days": {"type": "integer"}, "deep": {"type": "boolean"}, "opts": {"type": "object"},
-    "list": {"type": "array"}, "ratio": {"type": "number"}}}}}, {"type": "function", "function": {"name": "ping"}}]]=])
-  local calls = assert(json.decode [=[[{"name": "look", "arguments": {"at": "the \"moon\" <b>\n\n& 潮", "days": -3, "deep": false,
-    "opts": {"a": {"b": [null, "x"]}}, "list": ["1", 2, true], "ratio": 0.5}}, {"name": "ping", "arguments": {}},
+  local tools = assert(json.decode [=[[
+    {"type": "function", "function": {"name": "look", "parameters": {"type": "object",
+      "properties": {"at": {"type": "string"}, "days": {"type": "integer"},
+        "deep": {"type": "boolean"}, "opts": {"type": "object"}, "list": {"type": "array"},
+        "ratio": {"type": "number"}}}}},
+    {"type": "function", "function": {"name": "ping"}}]]=])
+  local calls = assert(json.decode [=[[
+    {"name": "look", "arguments": {"at": "the \"moon\" <b>\n\n& 潮", "days": -3, "deep": false,
+      "opts": {"a": {"b": [null, "x"]}}, "list": ["1", 2, true], "ratio": 0.5}},
+    {"name": "ping", "arguments": {}},
     {"name": "look", "arguments": {"at": "42"}}]]=])
   local wrapped = json.array {}
   for i, call in ipairs(calls) do wrapped[i] = { type = "function", ["function"] = call } end
   local template = assert(require("templates").compile(source))
-  local prompt = assert(template:render { tools = tools, messages = json.array { { role = "user", content = "go" },
-    { role = "assistant", content = "Wait.", tool_calls = wrapped } } })
+  local messages = json.array { { role = "user", content = "go" },
+    { role = "assistant", content = "Wait.", tool_calls = wrapped } }
+  local prompt = assert(template:render { tools = tools, messages = messages })
   local answer = prompt:match "<|im_start|>assistant\n(.*)<|im_end|>"
   for _, pieces in ipairs { { answer }, selftest.bytes(answer) } do
     local r = parsers.parse(pieces, { format = format, reasoning = reasoning, tools = tools,
@@ -161,7 +177,7 @@ test("a round trip on moonlet: calls that its template writes are read back the 
   end
 end)
 
--- ---- streams -------------------------------------------------------------------------------------------------------
+-- ---- streams ------------------------------------------------------------------------------------
 
 local function types(list)
   local names = {}
@@ -169,7 +185,7 @@ local function types(list)
   return table.concat(names, " ")
 end
 
-test("text is let go as soon as it can be no mark", function(t)
+test("text is released as soon as it cannot be a mark", function(t)
   local p = parsers.new { format = "hermes", reasoning = "qwen3", prompt_tail = "" }
   t.eq(types(p:feed "a <too"), "content:a")
   t.eq(types(p:feed "l x "), "content: <tool x")
@@ -177,18 +193,21 @@ test("text is let go as soon as it can be no mark", function(t)
   t.eq(types(p:finish()), "")
 end)
 
-test("the name comes first, then the arguments as they come", function(t)
+test("the name comes first, then the arguments as they arrive", function(t)
   local p = parsers.new { format = "hermes" }
-  t.eq(types(p:feed '<tool_call>{"name": "f", "arguments": {"text": "ab'), 'call:f arguments:{"text": "ab')
+  t.eq(types(p:feed '<tool_call>{"name": "f", "arguments": {"text": "ab'),
+    'call:f arguments:{"text": "ab')
   t.eq(types(p:feed "c d"), "arguments:c d")
   t.eq(types(p:feed '"}}'), 'arguments:"} end:')
-  p = parsers.new { format = "qwen3_xml", tools = { { name = "f", parameters = { properties = { x = { type = "string" } } } } } }
-  t.eq(types(p:feed "<tool_call><function=f><parameter=x>a value that is lo"), 'call:f arguments:{"x": "a value that is lo')
+  p = parsers.new { format = "qwen3_xml",
+    tools = { { name = "f", parameters = { properties = { x = { type = "string" } } } } } }
+  t.eq(types(p:feed "<tool_call><function=f><parameter=x>a value that is lo"),
+    'call:f arguments:{"x": "a value that is lo')
   t.eq(types(p:feed "ng</parameter>"), 'arguments:ng"')
   t.eq(types(p:feed "</function>"), "arguments:} end:")
 end)
 
-test("a character that is cut is held", function(t)
+test("an incomplete character is held back", function(t)
   local p = parsers.new { format = "none" }
   t.eq(types(p:feed "a\xf0\x9f"), "content:a")
   t.eq(types(p:feed "\xa4"), "")
@@ -197,19 +216,21 @@ test("a character that is cut is held", function(t)
   t.eq(types(p:finish()), "content:\xe2")
 end)
 
-test("what turns out to be no call is taken back", function(t)
+test("a call that turns out not to be one is dropped", function(t)
   local p = parsers.new { format = "hermes" }
   t.eq(types(p:feed '<tool_call>{"name": "f", "arguments": {"a": 1, ?'),
     'call:f arguments:{"a": 1,  drop: content:<tool_call>{"name": "f", "arguments": {"a": 1, ?')
   t.eq(types(p:finish()), "")
 end)
 
--- ---- types ---------------------------------------------------------------------------------------------------------
+-- ---- types --------------------------------------------------------------------------------------
 
 local function tagged(value, schema)
-  local r = parsers.parse("<function=f><parameter=x>" .. value .. "</parameter></function>", { format = "qwen3_xml",
-    tools = { { name = "f", parameters = { ["$defs"] = { text = { type = "string" }, loop = { ["$ref"] = "#/$defs/loop" },
-      ["a/b"] = { type = "integer" } }, properties = { x = schema } } } } })
+  local defs = { text = { type = "string" }, loop = { ["$ref"] = "#/$defs/loop" },
+    ["a/b"] = { type = "integer" } }
+  local tools = { { name = "f", parameters = { ["$defs"] = defs, properties = { x = schema } } } }
+  local r = parsers.parse("<function=f><parameter=x>" .. value .. "</parameter></function>",
+    { format = "qwen3_xml", tools = tools })
   return r.calls[1].arguments
 end
 
@@ -239,15 +260,17 @@ test("values are typed by the schema", function(t)
   t.eq(tagged("3", { ["$ref"] = "#/$defs/a~1b" }), '{"x": 3}')
   t.eq(tagged("3", { allOf = { { description = "a number" }, { type = "integer" } } }), '{"x": 3}')
   t.eq(tagged("{'a': (1)}", { type = "object" }), '{"x": "{\'a\': (1)}"}')
-  t.eq(tagged("{'a': True, 'b': \"it's\",}", { type = "object" }), '{"x": {"a": true, "b": "it\'s"}}')
+  t.eq(tagged("{'a': True, 'b': \"it's\",}", { type = "object" }),
+    '{"x": {"a": true, "b": "it\'s"}}')
   t.eq(tagged("\n\na\n\n", { type = "string" }), '{"x": "\\na\\n"}')
   t.eq(tagged("\r\na\r\n", { type = "string" }), '{"x": "a"}')
   t.eq(tagged("", { type = "string" }), '{"x": ""}')
 end)
 
-test("JSON is mended where its meaning is plain, else it is no call", function(t)
+test("JSON is repaired if its meaning is plain, otherwise it is not a call", function(t)
   local function arguments(s)
-    local r = parsers.parse('<tool_call>{"name": "f", "arguments": ' .. s .. "}</tool_call>", { format = "hermes" })
+    local r = parsers.parse('<tool_call>{"name": "f", "arguments": ' .. s .. "}</tool_call>",
+      { format = "hermes" })
     return r.calls[1] and r.calls[1].arguments
   end
   t.eq(arguments '{"a": [1, 2,],}', '{"a": [1, 2]}')
@@ -257,30 +280,39 @@ test("JSON is mended where its meaning is plain, else it is no call", function(t
   t.eq(arguments "{'a': None, 'b': NaN}", '{"a": null, "b": "NaN"}')
   t.eq(arguments '"{\\"a\\": 1}"', '{"a": 1}')
   t.eq(arguments "null", "{}")
-  for _, bad in ipairs { '{"a": }', '{"a" 1}', "{a: 1}", '{"a": 1 "b": 2}', '{"a": 01}', "{,}", ("["):rep(1000) } do
+  for _, bad in ipairs { '{"a": }', '{"a" 1}', "{a: 1}", '{"a": 1 "b": 2}', '{"a": 01}', "{,}",
+    ("["):rep(1000) } do
     t.eq(arguments(bad), nil, bad)
   end
 end)
 
--- ---- anything as tools ---------------------------------------------------------------------------------------------
+-- ---- anything as tools --------------------------------------------------------------------------
 
-local HOSTILE = { "null", "3", '"x"', "{}", "[]", "[null]", "[1, \"a\", [], {}]", '[{"function": null}]', '[{"function": 3}]',
-  '[{"function": {"name": 3}}]', '[{"name": "f"}]', '[{"name": "f", "parameters": 3}]', '[{"name": "f", "parameters": []}]',
-  '[{"name": "f", "parameters": {"properties": 3}}]', '[{"name": "f", "parameters": {"properties": {"a": 3}}}]',
+local HOSTILE = { "null", "3", '"x"', "{}", "[]", "[null]", "[1, \"a\", [], {}]",
+  '[{"function": null}]', '[{"function": 3}]', '[{"function": {"name": 3}}]', '[{"name": "f"}]',
+  '[{"name": "f", "parameters": 3}]', '[{"name": "f", "parameters": []}]',
+  '[{"name": "f", "parameters": {"properties": 3}}]',
+  '[{"name": "f", "parameters": {"properties": {"a": 3}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"type": 3}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"type": [[], {}, null]}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": {"x": 1}}}}}]',
-  '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": [3, {"$ref": "#/properties/a"}]}}}}]',
+  '[{"name": "f", "parameters": {"properties":'
+    .. ' {"a": {"anyOf": [3, {"$ref": "#/properties/a"}]}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"$ref": 3}}}}]',
-  '[{"name": "f", "parameters": {"properties": {"a": {"$ref": "#/a/b/c"}, "b": {"enum": {}}, "c": {"const": null}}}}]',
+  '[{"name": "f", "parameters": {"properties": {"a": {"$ref": "#/a/b/c"}, "b": {"enum": {}},'
+    .. ' "c": {"const": null}}}}]',
   '[{"name": "f", "parameters": {"properties": {"a": {"enum": [null, {}, []]}}}}]',
-  '[{"name": "f", "parameters": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/b"}}}}]',
+  '[{"name": "f", "parameters": {"$ref": "#/$defs/a",'
+    .. ' "$defs": {"a": {"$ref": "#"}, "b": {"$ref": "#/$defs/b"}}}}]',
   '[{"name": "f", "parameters": {"$ref": "#/$defs/b", "$defs": {"b": {"$ref": "#/$defs/b"}}}}]',
-  '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": [' .. ('{"anyOf": ['):rep(200) .. ("]}"):rep(200) .. ']}}}}]',
-  '[{"name": "f", "parameters": {"properties": {"a": {"enum": [' .. ("1, "):rep(10000) .. '1]}}}}]' }
+  '[{"name": "f", "parameters": {"properties": {"a": {"anyOf": ['
+    .. ('{"anyOf": ['):rep(200) .. ("]}"):rep(200) .. ']}}}}]',
+  '[{"name": "f", "parameters": {"properties": {"a": {"enum": ['
+    .. ("1, "):rep(10000) .. '1]}}}}]' }
 
 test("schemas of any shape never break a parser", function(t)
-  local one = { qwen3_xml = "<function=f><parameter=a>1</parameter><parameter=zz>2</parameter></function>",
+  local one = { qwen3_xml = "<function=f><parameter=a>1</parameter><parameter=zz>2</parameter>"
+      .. "</function>",
     glm47 = "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
     gemma4 = "<|tool_call>call:f{a:1}<tool_call|>", pythonic = "[f(a=1)]",
     kimi = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>" }
@@ -293,16 +325,18 @@ test("schemas of any shape never break a parser", function(t)
   t.eq(args.tools(json.null).given, false)
 end)
 
-test("the parameters may be a reference", function(t)
+test("the parameters of a tool may be a reference", function(t)
   local tools = json.decode [=[[{"name": "f", "parameters": {"$ref": "#/$defs/args",
-    "$defs": {"args": {"properties": {"a": {"$ref": "#/$defs/text"}}}, "text": {"type": "string"}}}}]]=]
-  local r = parsers.parse("<function=f><parameter=a>1</parameter></function>", { format = "qwen3_xml", tools = tools })
+    "$defs": {"args": {"properties": {"a": {"$ref": "#/$defs/text"}}},
+    "text": {"type": "string"}}}}]]=]
+  local r = parsers.parse("<function=f><parameter=a>1</parameter></function>",
+    { format = "qwen3_xml", tools = tools })
   t.eq(r.calls[1].arguments, '{"a": "1"}')
 end)
 
--- ---- linear time ---------------------------------------------------------------------------------------------------
+-- ---- linear time --------------------------------------------------------------------------------
 
---- How many thousands of instructions a parse takes, in coroutines, too.
+--- The number of VM instructions a parse takes, in thousands, coroutines included.
 local function effort(pieces, o)
   local n, create = 0, coroutine.create
   local function count() n = n + 1 end
@@ -320,10 +354,11 @@ local function effort(pieces, o)
 end
 
 local HOSTILE_TEXT = { "<", "[", "<tool_call>", "<tool_call>{", "[a(", "<function=a>",
-  '<tool_call>{"name": "a", "arguments": {"x": ', "`", "```json[", " ", "\n<", '{"', "<|channel|>", "<|tool_call>call:a{",
-  "<｜tool▁call▁begin｜>", "<tool_call>f<arg_key>", "[TOOL_CALLS]a",
-  "<|recipient|>a", '<invoke name="', "tool_code = f(", '{"name": "a", "arguments": {}};', "</think>", "<think>",
-  "[TOOL_CALLS]a[ARGS]{}", "<tool_call>so ", "<function=a><parameter=b>c</function> ", "```\n[", "print(", "<|tool_call_start|>[",
+  '<tool_call>{"name": "a", "arguments": {"x": ', "`", "```json[", " ", "\n<", '{"', "<|channel|>",
+  "<|tool_call>call:a{", "<｜tool▁call▁begin｜>", "<tool_call>f<arg_key>", "[TOOL_CALLS]a",
+  "<|recipient|>a", '<invoke name="', "tool_code = f(", '{"name": "a", "arguments": {}};',
+  "</think>", "<think>", "[TOOL_CALLS]a[ARGS]{}", "<tool_call>so ",
+  "<function=a><parameter=b>c</function> ", "```\n[", "print(", "<|tool_call_start|>[",
   '{"function": ' }
 
 test("twice the text is twice the work", function(t)
@@ -333,7 +368,8 @@ test("twice the text is twice the work", function(t)
       local o = { format = format, reasoning = "qwen3" }
       local once, twice = effort(word:rep(n), o), effort(word:rep(2 * n), o)
       t.ok(twice <= 2.3 * once + 60, ("%s of %q: %d, then %d"):format(format, word, once, twice))
-      t.ok(twice <= 3 * n * #word, ("%s of %q: %d hundred instructions for %d bytes"):format(format, word, twice, 2 * n * #word))
+      t.ok(twice <= 3 * n * #word, ("%s of %q: %d hundred instructions for %d bytes"):format(
+        format, word, twice, 2 * n * #word))
     end
   end
 end)
@@ -352,7 +388,7 @@ test("pieces cost no more than their bytes", function(t)
   t.ok(large < 24 * small, ("8 times the bytes took %.1f times as long"):format(large / small))
 end)
 
-test("marks that begin alike: the longest counts", function(t)
+test("of marks with a common prefix the longest counts", function(t)
   local found = {}
   local marks = scan.marks { "[", "[A]", "[AB]" }
   local s = scan.new(function(s)

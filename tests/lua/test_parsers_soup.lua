@@ -1,7 +1,7 @@
--- Parsers: soups of marks, crumbs and mangled answers over all pairs of formats. However the text is cut the result is the
--- same, finished calls have JSON as arguments, and what comes out as text stood in the text. PERIGEE_FUZZ_ROUNDS and
--- PERIGEE_FUZZ_SEED make longer and other soups.
-if ... then return end -- parsers are Lua alone: nothing to find by forced collection
+-- Parsers: soups of marks, crumbs and mangled answers, for all pairs of formats. The result does
+-- not depend on how the text is cut, complete calls have JSON arguments, and all text that comes
+-- out was in the input. PERIGEE_FUZZ_ROUNDS and PERIGEE_FUZZ_SEED run more and other soups.
+if ... then return end -- pure Lua: forced collection finds nothing
 
 local harness = require "harness"
 local parsers = require "parsers"
@@ -15,14 +15,15 @@ local test = harness.test
 local samples = require "samples"
 local generator, cut = samples.generator, samples.cut
 
-local CRUMBS = { "a", " ", "\n", "{", "}", "[", "]", "(", ")", '"', "'", ":", ",", ";", "=", "<", ">", "|", "/", "\\", "é", "f",
-  "name", "1", "-2.5e3", "null", "True", "\\u00e9", "\xff", "\0", "\r\n", '{"name": "f", "arguments": {', "```json",
-  '{"name": "f", "arguments": {"a": "b"}}', '"a": 1', '{"a": 1}', "f(a=1)", "[f(a='b')]", "functions.f:0", "call:f{a:1}",
+local CRUMBS = { "a", " ", "\n", "{", "}", "[", "]", "(", ")", '"', "'", ":", ",", ";", "=", "<",
+  ">", "|", "/", "\\", "é", "f", "name", "1", "-2.5e3", "null", "True", "\\u00e9", "\xff", "\0",
+  "\r\n", '{"name": "f", "arguments": {', "```json", '{"name": "f", "arguments": {"a": "b"}}',
+  '"a": 1', '{"a": 1}', "f(a=1)", "[f(a='b')]", "functions.f:0", "call:f{a:1}",
   "call:f{",
-  "assistant", "thought\n", "commentary to=functions.f", "<function=f>", "<parameter=a>", '<invoke name="f">', "to=f",
-  "<arg_key>a</arg_key><arg_value>1", "\n\n" }
+  "assistant", "thought\n", "commentary to=functions.f", "<function=f>", "<parameter=a>",
+  '<invoke name="f">', "to=f", "<arg_key>a</arg_key><arg_value>1", "\n\n" }
 
---- A text of the pages' cases with a piece removed, doubled or replaced.
+--- A text of the self-tests with a piece removed, doubled or replaced.
 local function mangled(texts, random)
   local s = texts[random(#texts)]
   local from = random(#s + 1)
@@ -37,7 +38,9 @@ end
 local function ingredients(o)
   local texts = {}
   for kind, name in pairs { tools = o.format, reasoning = o.reasoning } do
-    for _, case in ipairs(assert(parsers.find(kind, name)).selftest) do texts[#texts + 1] = case.text end
+    for _, case in ipairs(assert(parsers.find(kind, name)).selftest) do
+      texts[#texts + 1] = case.text
+    end
   end
   table.sort(texts)
   local marks = parsers.marks(o.format, o.reasoning)
@@ -48,13 +51,14 @@ local function soup(from, random)
   local parts = {}
   for i = 1, random(20) do
     local kind = random(8)
-    parts[i] = kind == 1 and mangled(from.texts, random) or kind < 5 and from.marks[random(#from.marks)]
+    parts[i] = kind == 1 and mangled(from.texts, random)
+      or kind < 5 and from.marks[random(#from.marks)]
       or CRUMBS[random(#CRUMBS)]
   end
   return table.concat(parts)
 end
 
---- Does one text, but for white space, come out of another by leaving bytes out?
+--- Is one text, white space aside, a subsequence of another?
 local function within(part, whole)
   local at = 0
   for c in part:gmatch "%S" do
@@ -64,7 +68,7 @@ local function within(part, whole)
   return true
 end
 
---- A byte, but for white space, of which a text has more than the other; nil when there is none.
+--- A byte, white space aside, that occurs more often in the first text than in the second, or nil.
 local function surplus(part, whole)
   local count = {}
   for c in whole:gmatch "%S" do count[c] = (count[c] or 0) + 1 end
@@ -94,10 +98,11 @@ end
 local TAILS = { "<think>\n", "</think>\n\n", "", "<seed:think>", "[THINK]", "<|channel>thought\n",
   "<|channel|>analysis<|message|>", "<|start|>assistant" }
 
-test("soups of marks: streamed = whole, arguments are JSON, text is from the text", function(t)
+test("soups of marks: streamed = whole, arguments are JSON, no text is invented", function(t)
   local random = generator(tonumber(os.getenv "PERIGEE_FUZZ_SEED") or 20240607)
   local rounds = tonumber(os.getenv "PERIGEE_FUZZ_ROUNDS") or 6
-  local tools = { { name = "f", parameters = { properties = { a = { type = "string" }, n = { type = "integer" } } } } }
+  local tools = { { name = "f",
+    parameters = { properties = { a = { type = "string" }, n = { type = "integer" } } } } }
   for _, format in ipairs(parsers.names "tools") do
     for _, reasoning in ipairs(parsers.names "reasoning") do
       local o = { format = format, reasoning = reasoning }
@@ -111,11 +116,11 @@ test("soups of marks: streamed = whole, arguments are JSON, text is from the tex
   end
 end)
 
---- Formats that remove marks which stand alone.
-local SILENT = { minimax = true, gemma4 = true, deepseek = true, deepseek_v31 = true, kimi = true, functionary = true,
-  auto = true, harmony = true }
+--- Formats that remove marks that stand alone.
+local SILENT = { minimax = true, gemma4 = true, deepseek = true, deepseek_v31 = true, kimi = true,
+  functionary = true, auto = true, harmony = true }
 
-test("soups of marks: where there is no call, nothing is lost", function(t)
+test("soups of marks: without a call nothing is lost", function(t)
   local random = generator(11)
   for _, format in ipairs(parsers.names "tools") do
     local o = { format = format, reasoning = "none" }

@@ -1,7 +1,10 @@
--- arrows: a tool format of one's own: a model that was trained to write  ->name({"key": "value"})<-  when it calls a tool.
--- Copy it to SITE/parsers/tools and serve with --site SITE. Models whose chat template has the texts of `detect` use it.
--- Marks are found by the scanner wherever the text is cut; the function behind one takes what follows, or returns false when it
--- is no call after all. The self-test runs whole and byte by byte before the parser serves.
+-- arrows: a custom tool format, for a model trained to call tools as  ->name({"key": "value"})<-
+--
+-- Copy it to SITE/parsers/tools and serve with --site SITE. It is used for models whose chat
+-- template contains all texts of `detect`. The scanner finds the marks, however the text is cut;
+-- the handler of a mark reads what follows, or returns false if it is not a call. The self-test
+-- runs on the whole text and byte by byte before the parser is used. The verbs of `s` are described
+-- in scripts/parsers/scan.lua.
 local args = require "parsers.args"
 
 local function call(s)

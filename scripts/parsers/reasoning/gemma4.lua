@@ -1,9 +1,10 @@
--- gemma4: <|channel>thought … <channel|>, or up to <|channel>response. The marks are tokens of their own, so they count
--- wherever they stand.
+-- gemma4: <|channel>thought … <channel|>, or up to <|channel>response. The marks are single tokens,
+-- so they count anywhere in the text.
 local scan = require "parsers.scan"
 
 local CALL, CALL_END = "<|tool_call>", "<tool_call|>"
-local marks = { [true] = scan.marks { "<|channel>", "<channel|>", CALL }, [false] = scan.marks { "<|channel>", "<channel|>" } }
+local marks = { [true] = scan.marks { "<|channel>", "<channel|>", CALL },
+  [false] = scan.marks { "<|channel>", "<channel|>" } }
 local call_end = scan.marks { CALL_END, "<channel|>" }
 local THOUGHT, RESPONSE = { thought = true }, { response = true, final = true }
 
@@ -11,7 +12,8 @@ local function open_in(tail)
   return tail and tail:find "<|channel>thought%s*$" ~= nil
 end
 
---- The label behind <|channel>: true for thinking, false for the answer; nil when there is none, and the text so far.
+--- The label after <|channel>: true for thinking, false for the answer; nil and the text read if it
+--- is neither.
 local function label(s)
   s:hold(#"<|channel>")
   local word = s:word("^%a*", 16)
@@ -23,7 +25,7 @@ local function label(s)
   return nil, s:release()
 end
 
---- A call inside thinking is content, where the tool parser finds it.
+--- Passes a call inside thinking on as content, where the tool parser finds it.
 local function pass_call(s)
   local function put(text) s.content:text(text) end
   s.reasoning:mark()
@@ -49,7 +51,7 @@ local function run(s)
     elseif not thinking and not seen then
       s.options.relabel()
     else
-      now = s:take "thought\n" -- a model that goes in circles leaves the opening mark out
+      now = s:take "thought\n" -- a model that repeats itself may leave out the opening mark
     end
     if now == nil then
       channel:text(text)
@@ -67,9 +69,12 @@ return {
   closing = function(tail) return open_in(tail) and "\n<channel|>" or nil end,
   inner = { "<|channel>", "<channel|>" },
   selftest = {
-    { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
-    { text = "<|channel>thought\nweigh<|channel>response\nPick B.", reasoning = "weigh", content = "Pick B." },
-    { text = "<|channel>thought\na\n<channel|><|channel>thought\nb<channel|>C", reasoning = "a\nb", content = "C" },
+    { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh",
+      content = "Pick B." },
+    { text = "<|channel>thought\nweigh<|channel>response\nPick B.", reasoning = "weigh",
+      content = "Pick B." },
+    { text = "<|channel>thought\na\n<channel|><|channel>thought\nb<channel|>C", reasoning = "a\nb",
+      content = "C" },
     { text = "weigh<channel|>Pick B.", reasoning = "weigh", content = "Pick B." },
     { text = "<|channel>thought\na<|tool_call>call:f{}<tool_call|>b<channel|>C", reasoning = "ab",
       content = "<|tool_call>call:f{}<tool_call|>C" },

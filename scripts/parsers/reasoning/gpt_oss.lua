@@ -9,9 +9,11 @@ return {
   inner = harmony.marks,
   channels = true,
   selftest = {
-    { text = "<|channel|>analysis<|message|>weigh<|end|><|start|>assistant<|channel|>final<|message|>Pick B.<|return|>",
+    { text = "<|channel|>analysis<|message|>weigh<|end|><|start|>assistant<|channel|>final"
+        .. "<|message|>Pick B.<|return|>",
       reasoning = "weigh", content = "Pick B." },
-    { text = "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b", reasoning = "a\nb" },
+    { text = "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b",
+      reasoning = "a\nb" },
     { text = '<|channel|>final <|constrain|>JSON<|message|>{"a": 1}', content = '{"a": 1}' },
     { text = "weigh<|end|><|channel|>final<|message|>B",
       prompt_tail = "<|channel|>analysis<|message|>", reasoning = "weigh", content = "B" },

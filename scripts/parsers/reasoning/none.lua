@@ -1,4 +1,4 @@
--- none: thinking is not looked for.
+-- none: no reasoning is looked for.
 return {
   name = "none",
   marks = {},

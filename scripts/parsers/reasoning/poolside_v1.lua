@@ -3,7 +3,8 @@ return require("parsers.think").new {
   name = "poolside_v1",
   selftest = {
     { text = "<think>\nweigh\n</think>\n\nPick B.", reasoning = "weigh", content = "Pick B." },
-    { text = "weigh</think>Pick B.", prompt_tail = "<think>\n", reasoning = "weigh", content = "Pick B." },
+    { text = "weigh</think>Pick B.", prompt_tail = "<think>\n", reasoning = "weigh",
+      content = "Pick B." },
     { text = "Use <think> tags.", content = "Use <think> tags." },
     { text = "<think>still", reasoning = "still" },
     { text = '<think>a <tool_call>{"name": "f"}</tool_call> b</think>C',

@@ -1,5 +1,5 @@
--- auto: no format is known, so the marks of all of them count; where nothing marks a call, a JSON object or array with a
--- name and arguments as the whole answer, and [NAME({…})].
+-- auto: for models whose format is unknown. The marks of all formats count; without marks, a JSON
+-- object or array with a name and arguments as the whole answer, and [NAME({…})].
 local args = require "parsers.args"
 local deepseek = require "parsers.tools.deepseek"
 local functionary = require "parsers.tools.functionary"
@@ -23,7 +23,7 @@ local bare = { bare = true }
 local array = { bare = true, inside = true }
 local strict = { strict = true }
 
---- What <tool_call> holds shows which format it is.
+--- The first character inside <tool_call> shows the format.
 local function wrapper(s)
   s:space()
   local c = s:peek()
@@ -31,7 +31,7 @@ local function wrapper(s)
   return glm47.call(s, strict)
 end
 
---- An array of calls as the answer; [NAME({…})]; and where the tools are known [NAME(key=value)].
+--- An array of calls as the answer; [NAME({…})]; and for declared tools [NAME(key=value)].
 local function bracket(s)
   if s.at_start then
     s:space()
@@ -40,24 +40,28 @@ local function bracket(s)
   local name = s:name_before "("
   if not name then return false end
   s:space()
-  if not s:ahead "{" then return s.tools:known(name) and args.keywords(s, name) and pythonic.rest(s) end
+  if not s:ahead "{" then
+    return s.tools:known(name) and args.keywords(s, name) and pythonic.rest(s)
+  end
   if not args.streamed(s, name) then return false end
   s:space()
   return s:take ")" and s:take "]"
 end
 
 local marks = { ["<tool_call>"] = wrapper, ["["] = bracket, ["[Calling tool:"] = qwen.bracket,
-  ["<|tool_call|>"] = args.wrapped, ["<tool_calls>"] = args.wrapped, ["</tool_calls>"] = tagged.close,
-  ["<|channel|>"] = harmony.call, ["<|start|>"] = harmony.call }
-for _, format in ipairs { llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, nemotron, pythonic } do
+  ["<|tool_call|>"] = args.wrapped, ["<tool_calls>"] = args.wrapped,
+  ["</tool_calls>"] = tagged.close, ["<|channel|>"] = harmony.call, ["<|start|>"] = harmony.call }
+for _, format in ipairs { llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, nemotron,
+  pythonic } do
   for mark, handler in pairs(format.marks) do marks[mark] = marks[mark] or handler end
 end
 for _, mark in ipairs { "<|tool_call>", "<tool_call|>" } do marks[mark] = gemma4.marks[mark] end
 marks["</think>"], marks["```json"] = xlam.marks["</think>"], xlam.fence
 
---- What the formats read inside their calls.
+--- The texts that the formats look for inside their calls.
 local inner = {}
-for _, format in ipairs { qwen, llama, mistral, deepseek, kimi, minimax, seed_oss, functionary, gemma4, glm47 } do
+for _, format in ipairs { qwen, llama, mistral, deepseek, kimi, minimax, seed_oss, functionary,
+  gemma4, glm47 } do
   table.move(format.inner, 1, #format.inner, #inner + 1, inner)
 end
 table.move(harmony.marks, 1, #harmony.marks, #inner + 1, inner)
@@ -69,25 +73,30 @@ return {
   inner = inner,
   opening = qwen.opening,
   follow = { ["["] = function(s, at)
-    local c, behind = s:behind(at, "^%s*[%w_.%-]*")
+    local c, next_at = s:after(at, "^%s*[%w_.%-]*")
     if c ~= 40 then return c and c == 123 end
     if s.tools:known(s.buf:match("^%s*([%w_.%-]*)", at)) then return true end
-    c = s:behind(behind + 1, "^%s*")
+    c = s:after(next_at + 1, "^%s*")
     return c and c == 123
   end },
   soft = { ["["] = true, ["```json"] = true },
   start = { ["{"] = function(s) return args.calls(s, bare) end },
   selftest = {
-    { text = '<tool_call>{"name": "a", "arguments": {}}</tool_call><tool_call><function=b><parameter=x>1</parameter></function>'
+    { text = '<tool_call>{"name": "a", "arguments": {}}</tool_call><tool_call><function=b>'
+        .. '<parameter=x>1</parameter></function>'
         .. "</tool_call>",
       calls = { { "a", "{}" }, { "b", '{"x": 1}' } } },
     { text = '[read({"path": "/tmp"})]', calls = { { "read", '{"path": "/tmp"}' } } },
-    { text = '{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}', calls = { { "a", "{}" }, { "b", "{}" } } },
+    { text = '{"name": "a", "arguments": {}}, {"name": "b", "arguments": {}}',
+      calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '{"name": "Ada", "age": 36}', content = '{"name": "Ada", "age": 36}' },
     { text = '<tool_calls>\n{"name": "a", "arguments": {}}\n{"name": "b"}\n</tool_calls>',
       calls = { { "a", "{}" }, { "b", "{}" } } },
-    { text = "<|channel|>commentary to=functions.a<|message|>{}<|call|>", calls = { { "a", "{}" } } },
-    { text = "[the docs](x) and [read(path)] and [1, 2]", content = "[the docs](x) and [read(path)] and [1, 2]" },
-    { text = '<|tool_call>call:f{a:1}<tool_call|>[TOOL_CALLS]g{}', calls = { { "f", '{"a": 1}' }, { "g", "{}" } } },
+    { text = "<|channel|>commentary to=functions.a<|message|>{}<|call|>",
+      calls = { { "a", "{}" } } },
+    { text = "[the docs](x) and [read(path)] and [1, 2]",
+      content = "[the docs](x) and [read(path)] and [1, 2]" },
+    { text = '<|tool_call>call:f{a:1}<tool_call|>[TOOL_CALLS]g{}',
+      calls = { { "f", '{"a": 1}' }, { "g", "{}" } } },
   },
 }

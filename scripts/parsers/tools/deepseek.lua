@@ -1,5 +1,7 @@
--- deepseek (V3, R1): <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME, a fence with JSON, <｜tool▁call▁end｜>; and V3.1:
--- <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>; any number between <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>.
+-- deepseek: calls between <｜tool▁calls▁begin｜> and <｜tool▁calls▁end｜>, as V3 and R1 or V3.1 write
+-- them:
+--   <｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME, a fence with JSON, <｜tool▁call▁end｜>
+--   <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 local tagged = require "parsers.tagged"
@@ -9,7 +11,8 @@ local sep = scan.marks { SEP }
 local plain = { ends = { END }, marks = scan.marks { END } }
 local fenced = { ends = { "```" }, marks = scan.marks { "```" .. END, "```\n" .. END } }
 
---- The name of a call: what stands before the separator, or when that is a kind of tool, the line behind it.
+--- The name of a call: the text before the separator, or the line after it if that text is the kind
+--- of tool ("function").
 local function name_of(s)
   local first = s:short_field(sep, 256)
   s:space()
@@ -46,10 +49,13 @@ return {
   inner = { SEP },
   opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n" },
   selftest = {
-    { text = "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tide\n```json\n{\"port\": \"Brest\"}\n```"
-        .. "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    { text = "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tide\n"
+        .. "```json\n{\"port\": \"Brest\"}\n```"
+        .. "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n"
+        .. "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
       content = "Let me look.", calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
-    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tide<｜tool▁sep｜>{\"port\": \"Brest\"}<｜tool▁call▁end｜>"
+    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>tide<｜tool▁sep｜>{\"port\": \"Brest\"}"
+        .. "<｜tool▁call▁end｜>"
         .. "<｜tool▁calls▁end｜> and on",
       content = "and on", calls = { { "tide", '{"port": "Brest"}' } } },
     { text = "<｜tool▁call▁begin｜>tide<｜tool▁sep｜>{oops}<｜tool▁call▁end｜>",

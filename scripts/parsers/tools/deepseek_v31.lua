@@ -1,5 +1,5 @@
--- deepseek_v31: <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>…<｜tool▁calls▁end｜>.
--- Read as deepseek's, which knows both layouts.
+-- deepseek_v31: <｜tool▁call▁begin｜>NAME<｜tool▁sep｜>{…}<｜tool▁call▁end｜>. The parser of deepseek
+-- reads both layouts; only the text that forces a call differs.
 local deepseek = require "parsers.tools.deepseek"
 
 return {
@@ -8,9 +8,11 @@ return {
   inner = deepseek.inner,
   opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>" },
   selftest = {
-    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"
+    { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜>"
+        .. "<｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"
         .. "<｜tool▁call▁end｜><｜tool▁calls▁end｜>", calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = "<｜tool▁call▁begin｜>a<｜tool▁sep｜><｜tool▁call▁end｜>", calls = { { "a", "{}" } } },
-    { text = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"", unfinished = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"" },
+    { text = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"",
+      unfinished = "<｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\"" },
   },
 }

@@ -1,5 +1,5 @@
--- functionary: <|from|>assistant <|recipient|>NAME <|content|>{…}; the recipient `all` is the user. Also
--- <function=NAME>{…}</function> and a JSON array of calls.
+-- functionary: <|from|>assistant <|recipient|>NAME <|content|>{…}, where the recipient `all` is the
+-- user. Also <function=NAME>{…}</function> and a JSON array of calls.
 local args = require "parsers.args"
 local llama = require "parsers.tools.llama"
 local scan = require "parsers.scan"
@@ -35,18 +35,21 @@ local function nothing() return true end
 return {
   name = "functionary",
   aliases = { "meetkai" },
-  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing, ["<|eot_id|>"] = nothing,
-    ["<function="] = llama.marks["<function="] },
+  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing,
+    ["<|eot_id|>"] = nothing, ["<function="] = llama.marks["<function="] },
   inner = { "<|content|>", "</function>" },
-  opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" }, { "<function=", ">" } },
+  opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" },
+    { "<function=", ">" } },
   start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   selftest = {
     { text = '<|from|>assistant\n<|recipient|>tide\n<|content|>{"port": "Brest"}'
         .. "<|from|>assistant\n<|recipient|>now\n<|content|>{}<|stop|>",
       calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
-    { text = "<|from|>assistant\n<|recipient|>all\n<|content|>Hello there", content = "Hello there" },
+    { text = "<|from|>assistant\n<|recipient|>all\n<|content|>Hello there",
+      content = "Hello there" },
     { text = '<function=a>{"x": {"y": 1}}</function>', calls = { { "a", '{"x": {"y": 1}}' } } },
     { text = '[{"name": "a", "arguments": {}}]', calls = { { "a", "{}" } } },
-    { text = '<|recipient|>tide\n<|content|>{"po', unfinished = '<|recipient|>tide\n<|content|>{"po' },
+    { text = '<|recipient|>tide\n<|content|>{"po',
+      unfinished = '<|recipient|>tide\n<|content|>{"po' },
   },
 }

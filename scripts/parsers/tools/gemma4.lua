@@ -1,5 +1,6 @@
--- gemma4: <|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|>, several calls in one block, the end may be missing.
--- Also call:NAME(key="text"), a tool_code fence with calls as Python writes them, and tool_code = NAME(…).
+-- gemma4: <|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|>. A block may hold several calls
+-- and its end may be missing. Also call:NAME(key="text"), a tool_code fence with calls in Python's
+-- syntax, and tool_code = NAME(…).
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 local tagged = require "parsers.tagged"
@@ -68,15 +69,19 @@ return {
   opening = { "<|tool_call>call:", "{" },
   soft = { ["```tool_code"] = true, ["tool_code = "] = true },
   selftest = {
-    { text = 'Sure.\n<|tool_call>call:tide{port:<|"|>a: {b}, "c"<|"|>,days:3}call:now{}<tool_call|><turn|>', content = "Sure.",
+    { text = 'Sure.\n<|tool_call>call:tide{port:<|"|>a: {b}, "c"<|"|>,days:3}call:now{}'
+        .. '<tool_call|><turn|>', content = "Sure.",
       calls = { { "tide", '{"port": "a: {b}, \\"c\\"", "days": 3}' }, { "now", "{}" } } },
     { text = '<|tool_call>call:f{o:{<|"|>k<|"|>:[1,true,null,x y]}}<tool_call|>',
       calls = { { "f", '{"o": {"k": [1, true, null, "x y"]}}' } } },
     { text = "<|tool_call>call:my-tool.v2{n:7}",
-      tools = { { name = "my-tool.v2", parameters = { properties = { n = { type = "string" } } } } },
+      tools = { { name = "my-tool.v2",
+        parameters = { properties = { n = { type = "string" } } } } },
       calls = { { "my-tool.v2", '{"n": "7"}' } } },
-    { text = '<|tool_call>call:f(port="Brest", days=3)', calls = { { "f", '{"port": "Brest", "days": 3}' } } },
-    { text = 'Hm.\n```tool_code\nf(a="x")\nprint(g())\n```', content = "Hm.", calls = { { "f", '{"a": "x"}' }, { "g", "{}" } } },
+    { text = '<|tool_call>call:f(port="Brest", days=3)',
+      calls = { { "f", '{"port": "Brest", "days": 3}' } } },
+    { text = 'Hm.\n```tool_code\nf(a="x")\nprint(g())\n```', content = "Hm.",
+      calls = { { "f", '{"a": "x"}' }, { "g", "{}" } } },
     { text = "call me at foo()", content = "call me at foo()" },
     { text = '<|tool_call>call:f{a:<|"|>x', unfinished = '<|tool_call>call:f{a:<|"|>x' },
   },

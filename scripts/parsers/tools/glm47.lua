@@ -1,5 +1,5 @@
--- glm47: <tool_call>NAME <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> … </tool_call>. Values are kept as they stand.
--- A call of a tool that was not declared is reported, not made.
+-- glm47: <tool_call>NAME <arg_key>KEY</arg_key><arg_value>VALUE</arg_value> … </tool_call>. White
+-- space in values is kept. A call of an undeclared tool is reported as unknown.
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 
@@ -10,21 +10,24 @@ local call_end = scan.marks { "</tool_call>" }
 
 local function ignore() end
 
---- Reads over a call of an unknown tool.
+--- Skips a call of an unknown tool and reports it.
 local function refuse(s)
   if not s:upto(call_end, ignore) then return false end
   s.events:other("unknown", s:held_text())
   return true
 end
 
---- options: first (of equal keys the first counts), strict (without parameters it is a call only when the tool is known).
+--- Options: first (of equal keys the first counts), strict (a call without parameters counts only
+--- if its tool is declared).
 local function call(s, options)
   s:space()
   local name = s:word("^[^<%s]*", 256)
   if not name or name == "" then return false end
   s:space()
   local mark = s:one_of(INSIDE)
-  if not mark or mark == "</tool_call>" and options.strict and not s.tools:known(name) then return false end
+  if not mark or mark == "</tool_call>" and options.strict and not s.tools:known(name) then
+    return false
+  end
   if s.tools.given and not s.tools:known(name) then
     s:back(mark)
     return refuse(s)
@@ -42,7 +45,8 @@ local function call(s, options)
       put = function(text) c:put(text) end
     end
     seen[key] = true
-    if not args.parameter(s, put, { key = key, types = s.tools:types(name, key), close = value_end }) then return false end
+    local o = { key = key, types = s.tools:types(name, key), close = value_end }
+    if not args.parameter(s, put, o) then return false end
     s:space()
     mark = s:one_of(INSIDE)
   end
@@ -51,7 +55,8 @@ local function call(s, options)
   return true
 end
 
-local tools = { { name = "tide", parameters = { properties = { port = { type = "string" }, days = { type = "integer" } } } } }
+local tools = { { name = "tide",
+  parameters = { properties = { port = { type = "string" }, days = { type = "integer" } } } } }
 
 return {
   name = "glm47",
@@ -61,13 +66,18 @@ return {
   inner = INNER,
   opening = { "<tool_call>", "\n" },
   selftest = {
-    { text = "So.\n<tool_call>tide\n<arg_key>port</arg_key>\n<arg_value> 42</arg_value>\n<arg_key>days</arg_key>\n"
-        .. "<arg_value>3</arg_value>\n</tool_call><tool_call>tide</tool_call>", tools = tools, content = "So.",
+    { text = "So.\n<tool_call>tide\n<arg_key>port</arg_key>\n<arg_value> 42</arg_value>\n"
+        .. "<arg_key>days</arg_key>\n"
+        .. "<arg_value>3</arg_value>\n</tool_call><tool_call>tide</tool_call>", tools = tools,
+      content = "So.",
       calls = { { "tide", '{"port": " 42", "days": 3}' }, { "tide", "{}" } } },
-    { text = "<tool_call>rm\n<arg_key>path</arg_key><arg_value>/</arg_value></tool_call>left", tools = tools, content = "left",
+    { text = "<tool_call>rm\n<arg_key>path</arg_key><arg_value>/</arg_value></tool_call>left",
+      tools = tools, content = "left",
       unknown = "<tool_call>rm\n<arg_key>path</arg_key><arg_value>/</arg_value></tool_call>" },
-    { text = "<tool_call>f<arg_key>o</arg_key><arg_value>[1]</arg_value></tool_call>", calls = { { "f", '{"o": [1]}' } } },
+    { text = "<tool_call>f<arg_key>o</arg_key><arg_value>[1]</arg_value></tool_call>",
+      calls = { { "f", '{"o": [1]}' } } },
     { text = "the <tool_call> tag is one", content = "the <tool_call> tag is one" },
-    { text = "<tool_call>f<arg_key>o</arg_key><arg_value>ha", unfinished = "<tool_call>f<arg_key>o</arg_key><arg_value>ha" },
+    { text = "<tool_call>f<arg_key>o</arg_key><arg_value>ha",
+      unfinished = "<tool_call>f<arg_key>o</arg_key><arg_value>ha" },
   },
 }

@@ -1,4 +1,5 @@
--- granite: <|tool_call|> or <tool_call> and a JSON array of calls, or the array alone; only at the start of the answer.
+-- granite: <|tool_call|> or <tool_call> and a JSON array of calls, or the array alone; only at the
+-- start of the answer.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
@@ -16,11 +17,13 @@ return {
     { text = '<|tool_call|>[{"name": "a", "arguments": {"x": 1}}, {"type": "b", "arguments": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = '<tool_call>[{"name": "a", "arguments": {}}]</tool_call>', calls = { { "a", "{}" } } },
-    { text = '[{"name": "a", "arguments": "{\\"x\\": 1}"}] ok', content = "ok", calls = { { "a", '{"x": 1}' } } },
+    { text = '[{"name": "a", "arguments": "{\\"x\\": 1}"}] ok', content = "ok",
+      calls = { { "a", '{"x": 1}' } } },
     { text = '<|tool_call|>[{"name": "a", "arguments": "raw"}]', calls = { { "a", '"raw"' } } },
     { text = 'Sure. <|tool_call|>[{"name": "a", "arguments": {}}]',
       content = 'Sure. <|tool_call|>[{"name": "a", "arguments": {}}]' },
-    { text = '<|tool_call|>{"name": "a"}<|tool_call|>[{"name": "b"}]', calls = { { "a", "{}" }, { "b", "{}" } } },
+    { text = '<|tool_call|>{"name": "a"}<|tool_call|>[{"name": "b"}]',
+      calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = "[1, 2]", content = "[1, 2]" },
   },
 }

@@ -1,5 +1,5 @@
--- harmony: the channels of gpt-oss; calls are messages with a recipient. What `analysis` says is reasoning where a reasoning
--- parser was asked for, and else reported as such.
+-- harmony: the channels of gpt-oss; calls are messages with a recipient. The channel `analysis` is
+-- reasoning if a reasoning parser was asked for, otherwise it is reported as analysis.
 local harmony = require "parsers.harmony"
 
 return {
@@ -10,15 +10,20 @@ return {
   opening = { "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>" },
   channels = true,
   selftest = {
-    { text = '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.tide <|constrain|>json'
-        .. '<|message|>{"port": "Brest"}<|call|>', calls = { { "tide", '{"port": "Brest"}' } }, analysis = "hm" },
+    { text = '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary '
+        .. 'to=functions.tide <|constrain|>json'
+        .. '<|message|>{"port": "Brest"}<|call|>', calls = { { "tide", '{"port": "Brest"}' } },
+      analysis = "hm" },
     { text = "<|start|>assistant to=functions.now<|channel|>commentary<|message|>{}<|call|>"
         .. "<|channel|>final<|message|>Done.<|return|>",
       content = "Done.", calls = { { "now", "{}" } } },
-    { text = "<|channel|>commentary<|message|>I will look.<|end|><|channel|>final<|message|>\nSeen.",
+    { text = "<|channel|>commentary<|message|>I will look.<|end|><|channel|>final<|message|>\n"
+        .. "Seen.",
       content = "I will look.\nSeen." },
-    { text = "<|channel|>commentary to=functions.f<|message|>{oops}<|call|>", calls = { { "f", '"{oops}"' } } },
-    { text = '<|channel|>commentary to=functions.f<|message|>{"a": 1\n<|channel|>final<|message|>Done<|return|>',
+    { text = "<|channel|>commentary to=functions.f<|message|>{oops}<|call|>",
+      calls = { { "f", '"{oops}"' } } },
+    { text = '<|channel|>commentary to=functions.f<|message|>{"a": 1\n<|channel|>final'
+        .. '<|message|>Done<|return|>',
       content = "Done",
       unfinished = '<|channel|>commentary to=functions.f<|message|>{"a": 1\n' },
     { text = "Plain text.", content = "Plain text." },

@@ -1,5 +1,5 @@
--- hermes: <tool_call>{"name": …, "arguments": {…}}</tool_call>; also tags in the wrapper or alone, an array of calls in it,
--- and one JSON object that calls a known tool as the whole answer.
+-- hermes: <tool_call>{"name": …, "arguments": {…}}</tool_call>. Also tags in the wrapper or alone,
+-- an array of calls in it, and a JSON object that calls a declared tool as the whole answer.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
@@ -19,21 +19,28 @@ return {
   opening = { '<tool_call>\n{"name": "', '", "arguments":' },
   start = { ["{"] = f.lenient },
   selftest = {
-    { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n</tool_call>', content = "Looking.",
+    { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n'
+        .. '</tool_call>', content = "Looking.",
       calls = { { "tide", '{"port": "Brest"}' } } },
-    { text = '<tool_call>{"arguments": {"n": 1}, "name": "count"}</tool_call>', calls = { { "count", '{"n": 1}' } } },
-    { text = '<tool_call>{"name": "now"}</tool_call> done', content = "done", calls = { { "now", "{}" } } },
-    { text = '<tool_call>so {"name": "now", "arguments": {}} ok</tool_call>', content = "so  ok", calls = { { "now", "{}" } } },
-    { text = '<tool_call>{"name": "now", "arguments": {}</tool_call>', calls = { { "now", "{}" } } },
+    { text = '<tool_call>{"arguments": {"n": 1}, "name": "count"}</tool_call>',
+      calls = { { "count", '{"n": 1}' } } },
+    { text = '<tool_call>{"name": "now"}</tool_call> done', content = "done",
+      calls = { { "now", "{}" } } },
+    { text = '<tool_call>so {"name": "now", "arguments": {}} ok</tool_call>', content = "so  ok",
+      calls = { { "now", "{}" } } },
+    { text = '<tool_call>{"name": "now", "arguments": {}</tool_call>',
+      calls = { { "now", "{}" } } },
     { text = '<tool_call>{"name": "now", "args": {}}</tool_call>',
       content = '<tool_call>{"name": "now", "args": {}}</tool_call>' },
     { text = "<tool_call><function=say><parameter=text>hi</parameter></function></tool_call>",
       calls = { { "say", '{"text": "hi"}' } } },
-    { text = '{"name": "say", "arguments": {"text": "hi"}}', calls = { { "say", '{"text": "hi"}' } } },
+    { text = '{"name": "say", "arguments": {"text": "hi"}}',
+      calls = { { "say", '{"text": "hi"}' } } },
     { text = '{"name": "Ada", "age": 36}', content = '{"name": "Ada", "age": 36}' },
     { text = '<tool_call>{"name": "say", "arguments": {"text": }}</tool_call>',
       content = '<tool_call>{"name": "say", "arguments": {"text": }}</tool_call>' },
-    { text = 'So: <tool_call>{"name": "say", "argu', content = "So:", unfinished = '<tool_call>{"name": "say", "argu' },
+    { text = 'So: <tool_call>{"name": "say", "argu', content = "So:",
+      unfinished = '<tool_call>{"name": "say", "argu' },
     { text = "a <tool_call> is a tag", content = "a <tool_call> is a tag" },
   },
 }

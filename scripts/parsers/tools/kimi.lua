@@ -1,4 +1,5 @@
--- kimi: <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>, between section marks.
+-- kimi: <|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{…}<|tool_call_end|>,
+-- between section marks.
 local args = require "parsers.args"
 local scan = require "parsers.scan"
 
@@ -6,7 +7,8 @@ local ARGUMENTS, END = "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 local arguments = scan.marks { ARGUMENTS }
 local between = { ends = { END }, marks = scan.marks { END } }
 
---- functions.NAME:0 -> NAME. A tool whose name has dots is known by it; else what stands before the last dot is a prefix.
+--- functions.NAME:0 -> NAME. The name may have dots if it was declared so; otherwise all before the
+--- last dot is a prefix.
 local function tool_name(s, id)
   local name = (id:match "%S+" or ""):gsub(":%d+$", ""):gsub("^functions%.", "")
   if not s.tools:known(name) then name = name:match "[^.]*$" end
@@ -34,13 +36,18 @@ return {
   inner = { ARGUMENTS, END },
   opening = { "<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":0" .. ARGUMENTS },
   selftest = {
-    { text = 'Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.tide:0<|tool_call_argument_begin|>{"port": "Brest"}'
-        .. "<|tool_call_end|><|tool_call_begin|>now:1<|tool_call_argument_begin|> {} <|tool_call_end|><|tool_calls_section_end|>",
+    { text = 'Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.tide:0'
+        .. '<|tool_call_argument_begin|>{"port": "Brest"}'
+        .. "<|tool_call_end|><|tool_call_begin|>now:1<|tool_call_argument_begin|> {} "
+        .. "<|tool_call_end|><|tool_calls_section_end|>",
       content = "Wait.", calls = { { "tide", '{"port": "Brest"}' }, { "now", "{}" } } },
-    { text = "<|tool_call_begin|>functions.fs.read:0<|tool_call_argument_begin|>{}<|tool_call_end|>",
+    { text = "<|tool_call_begin|>functions.fs.read:0<|tool_call_argument_begin|>{}"
+        .. "<|tool_call_end|>",
       tools = { { name = "fs.read" } }, calls = { { "fs.read", "{}" } } },
-    { text = "<|tool_call_begin|>now:0<|tool_call_argument_begin|><|tool_call_end|>", calls = { { "now", "{}" } } },
-    { text = "<|tool_call_begin|>log:0<|tool_call_argument_begin|>{oops<|tool_call_end|>", calls = { { "log", '"{oops"' } } },
+    { text = "<|tool_call_begin|>now:0<|tool_call_argument_begin|><|tool_call_end|>",
+      calls = { { "now", "{}" } } },
+    { text = "<|tool_call_begin|>log:0<|tool_call_argument_begin|>{oops<|tool_call_end|>",
+      calls = { { "log", '"{oops"' } } },
     { text = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1',
       unfinished = '<|tool_call_begin|>log:0<|tool_call_argument_begin|>{"a": 1' },
   },

@@ -1,5 +1,5 @@
--- llama: {"name": …, "parameters": {…}} as the whole answer or after <|python_tag|>, several one after another; also
--- <function=NAME>{…}</function>.
+-- llama: one or more {"name": …, "parameters": {…}} as the whole answer or after <|python_tag|>;
+-- also <function=NAME>{…}</function>.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
@@ -23,12 +23,15 @@ return {
   selftest = {
     { text = '<|python_tag|>{"name": "a", "parameters": {"x": 1}}; {"name": "b", "parameters": {}}',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
-    { text = '{"name": "a", "parameters": {}}\n{"name": "b", "parameters": {}}', calls = { { "a", "{}" }, { "b", "{}" } } },
+    { text = '{"name": "a", "parameters": {}}\n{"name": "b", "parameters": {}}',
+      calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '{"type": "function", "name": "a", "parameters": {}}', calls = { { "a", "{}" } } },
-    { text = 'Before <|python_tag|>{"name": "a", "parameters": {}} After', content = "Before  After", calls = { { "a", "{}" } } },
+    { text = 'Before <|python_tag|>{"name": "a", "parameters": {}} After',
+      content = "Before  After", calls = { { "a", "{}" } } },
     { text = '<function=a>{"x": 1}</function>!', content = "!", calls = { { "a", '{"x": 1}' } } },
     { text = '{"name": "Ada"} is a person.', content = '{"name": "Ada"} is a person.' },
-    { text = 'Here: {"name": "a", "parameters": {}}', content = 'Here: {"name": "a", "parameters": {}}' },
+    { text = 'Here: {"name": "a", "parameters": {}}',
+      content = 'Here: {"name": "a", "parameters": {}}' },
     { text = "{", content = "{" },
     { text = '<|python_tag|>print("x")', content = '<|python_tag|>print("x")' },
     { text = '<|python_tag|>{"name": "a"', unfinished = '<|python_tag|>{"name": "a"' },

@@ -3,7 +3,7 @@ local args = require "parsers.args"
 
 local BETWEEN, MARKED = { "[ARGS]", "[CALL_ID]", "{" }, { "[ARGS]", "[CALL_ID]" }
 
---- NAME and its arguments, which stand behind one of `between`.
+--- NAME and its arguments, with one of `between` before them.
 local function call(s, between)
   local name = s:word(args.NAME)
   if not name or name == "" then return false end
@@ -24,7 +24,7 @@ local function calls(s)
   s:space()
   if s:ahead "[" or s:ahead "{" then return args.calls(s) end
   if not call(s, BETWEEN) then return false end
-  repeat -- the mark may be missing before the next
+  repeat -- the mark may be missing before the next call
     s:commit()
     s:space()
   until not call(s, MARKED)
@@ -36,13 +36,16 @@ return {
   name = "mistral",
   marks = { ["[TOOL_CALLS]"] = calls },
   inner = { "[ARGS]", "[CALL_ID]" },
-  opening = { { "[TOOL_CALLS]", "[ARGS]", shows = "[ARGS]" }, { '[TOOL_CALLS][{"name": "', '", "arguments":' } },
+  opening = { { "[TOOL_CALLS]", "[ARGS]", shows = "[ARGS]" },
+    { '[TOOL_CALLS][{"name": "', '", "arguments":' } },
   selftest = {
-    { text = 'Now.[TOOL_CALLS] [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": {}}]', content = "Now.",
+    { text = 'Now.[TOOL_CALLS] [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": '
+        .. '{}}]', content = "Now.",
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = '[TOOL_CALLS]a[ARGS]{"x": "[TOOL_CALLS]b[ARGS]{}"}[TOOL_CALLS]c{}',
       calls = { { "a", '{"x": "[TOOL_CALLS]b[ARGS]{}"}' }, { "c", "{}" } } },
-    { text = "[TOOL_CALLS]a[ARGS]{}b[ARGS]{} c", content = "c", calls = { { "a", "{}" }, { "b", "{}" } } },
+    { text = "[TOOL_CALLS]a[ARGS]{}b[ARGS]{} c", content = "c",
+      calls = { { "a", "{}" }, { "b", "{}" } } },
     { text = '[TOOL_CALLS]a[CALL_ID]x7[ARGS]{"n": 2}', calls = { { "a", '{"n": 2}' } } },
     { text = "[TOOL_CALLS]a[ARGS]not-json", content = "[TOOL_CALLS]a[ARGS]not-json" },
     { text = "see [ARGS]", content = "see [ARGS]" },

@@ -1,4 +1,5 @@
--- nemotron: the tags of Qwen or JSON in <tool_call>, never without the wrapper; or <TOOLCALL> and a JSON array of calls.
+-- nemotron: Qwen's tags or JSON in <tool_call>, never without the wrapper; or <TOOLCALL> and a JSON
+-- array of calls.
 local args = require "parsers.args"
 local hermes = require "parsers.tools.hermes"
 local tagged = require "parsers.tagged"
@@ -11,11 +12,14 @@ return {
     ["<TOOLCALL>"] = args.wrapped, ["</TOOLCALL>"] = tagged.close,
   },
   inner = hermes.inner,
-  opening = { { '<TOOLCALL>[{"name": "', '", "arguments":', shows = "<TOOLCALL>" }, { "<tool_call>\n<function=", ">\n" } },
+  opening = { { '<TOOLCALL>[{"name": "', '", "arguments":', shows = "<TOOLCALL>" },
+    { "<tool_call>\n<function=", ">\n" } },
   selftest = {
-    { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter></function></tool_call>",
+    { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter>"
+        .. "</function></tool_call>",
       calls = { { "sum", '{"a": 1, "b": [2]}' } } },
-    { text = '<tool_call><function=calc>{"e": "2*3"}</function></tool_call>', calls = { { "calc", '{"e": "2*3"}' } } },
+    { text = '<tool_call><function=calc>{"e": "2*3"}</function></tool_call>',
+      calls = { { "calc", '{"e": "2*3"}' } } },
     { text = '<TOOLCALL>[{"name": "sum", "arguments": {"a": 1}}, {"name": "now"}]</TOOLCALL>',
       calls = { { "sum", '{"a": 1}' }, { "now", "{}" } } },
     { text = "<function=sum><parameter=a>1</parameter></function>",

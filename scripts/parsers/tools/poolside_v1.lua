@@ -1,8 +1,9 @@
--- poolside_v1: the layout of glm47; of equal keys the first counts.
+-- poolside_v1: the layout of glm47, but of equal keys the first counts.
 local glm47 = require "parsers.tools.glm47"
 
 local options = { first = true }
-local tools = { { name = "write", parameters = { properties = { path = { type = "string" }, line = { type = "integer" } } } } }
+local tools = { { name = "write",
+  parameters = { properties = { path = { type = "string" }, line = { type = "integer" } } } } }
 
 return {
   name = "poolside_v1",
@@ -16,6 +17,7 @@ return {
     { text = "<tool_call>write<arg_key>path</arg_key><arg_value>a</arg_value>"
         .. "<arg_key>path</arg_key><arg_value>b</arg_value></tool_call>",
       tools = tools, calls = { { "write", '{"path": "a"}' } } },
-    { text = "<tool_call>rm</tool_call>after", tools = tools, content = "after", unknown = "<tool_call>rm</tool_call>" },
+    { text = "<tool_call>rm</tool_call>after", tools = tools, content = "after",
+      unknown = "<tool_call>rm</tool_call>" },
   },
 }

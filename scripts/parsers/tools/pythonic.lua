@@ -1,6 +1,7 @@
--- pythonic: [name(key="text", n=2), other()], optionally between <|python_start|> and <|python_end|> or <|tool_call_start|>
--- and <|tool_call_end|>. Only a list of calls of known tools counts; any other bracket is text. (Between the marks any name
--- does where no tools were declared, and so do calls in JSON.)
+-- pythonic: [name(key="text", n=2), other()], optionally between <|python_start|> and
+-- <|python_end|> or <|tool_call_start|> and <|tool_call_end|>. Without the marks only a list of
+-- calls of declared tools counts; any other bracket is text. Between them, any name counts if no
+-- tools were declared, and the calls may be in JSON.
 local args = require "parsers.args"
 local tagged = require "parsers.tagged"
 
@@ -10,7 +11,7 @@ local function call(s, any)
   return name and (any or s.tools:known(name)) and args.keywords(s, name)
 end
 
---- What follows the first call of a list.
+--- The rest of a list after its first call.
 local function rest(s, any)
   s:space()
   while s:take "," do
@@ -20,7 +21,7 @@ local function rest(s, any)
   return s:take "]"
 end
 
---- The list behind its bracket; nothing of it counts before all of it is read.
+--- The list after its bracket. No call counts until all of it is read.
 local function list(s, any)
   return call(s, any) and rest(s, any)
 end
@@ -53,19 +54,23 @@ return {
     { "<|tool_call_start|>[", "(", shows = "<|tool_call_start|>" },
     { "<|tool_call_start|>[", "(", shows = "<|tool_list_start|>" }, { "[", "(" } },
   follow = { ["["] = function(s, at)
-    local c = s:behind(at, "^%s*[%w_.%-]*")
+    local c = s:after(at, "^%s*[%w_.%-]*")
     if c ~= 40 then return c and false end
     return s.tools:known(s.buf:match("^%s*([%w_.%-]*)", at))
   end },
   soft = { ["["] = true },
   selftest = {
-    { text = "[tide(port=\"Brest\", n=-2.5e3, flag=True, none=None, list=[1, 'a'], map={'k': {\"x\": 1}}), log()]", tools = tools,
-      calls = { { "tide", '{"port": "Brest", "n": -2.5e3, "flag": true, "none": null, "list": [1, "a"], '
+    { text = "[tide(port=\"Brest\", n=-2.5e3, flag=True, none=None, list=[1, 'a'], map={'k': "
+        .. "{\"x\": 1}}), log()]", tools = tools,
+      calls = { { "tide", '{"port": "Brest", "n": -2.5e3, "flag": true, "none": null, "list": '
+          .. '[1, "a"], '
         .. '"map": {"k": {"x": 1}}}' }, { "log", "{}" } } },
-    { text = "<|python_start|>[log(text='it\\'s')]<|python_end|>", tools = tools, calls = { { "log", '{"text": "it\'s"}' } } },
-    { text = '<|tool_call_start|>[log(text="a"), tide()]<|tool_call_end|>Wait.', tools = tools, content = "Wait.",
-      calls = { { "log", '{"text": "a"}' }, { "tide", "{}" } } },
-    { text = "[tide(port=1), rm()] [a](b) [1, 2]", tools = tools, content = "[tide(port=1), rm()] [a](b) [1, 2]" },
+    { text = "<|python_start|>[log(text='it\\'s')]<|python_end|>", tools = tools,
+      calls = { { "log", '{"text": "it\'s"}' } } },
+    { text = '<|tool_call_start|>[log(text="a"), tide()]<|tool_call_end|>Wait.', tools = tools,
+      content = "Wait.", calls = { { "log", '{"text": "a"}' }, { "tide", "{}" } } },
+    { text = "[tide(port=1), rm()] [a](b) [1, 2]", tools = tools,
+      content = "[tide(port=1), rm()] [a](b) [1, 2]" },
     { text = "[tide(port)]", tools = tools, content = "[tide(port)]" },
     { text = "[tide(port=\"Br", tools = tools, unfinished = "[tide(port=\"Br" },
   },

@@ -1,9 +1,9 @@
--- qwen: as hermes, and [Calling tool: NAME({…})].
+-- qwen: the forms of hermes, and [Calling tool: NAME({…})].
 local args = require "parsers.args"
 local hermes = require "parsers.tools.hermes"
 local tagged = require "parsers.tagged"
 
---- NAME({…})] behind the opening of the bracket.
+--- NAME({…})] after the opening mark.
 local function bracket(s)
   s:space()
   local name = s:name_before "("
@@ -29,9 +29,12 @@ return {
   inner = hermes.inner,
   opening = hermes.opening,
   selftest = {
-    { text = 'Wait. [Calling tool: tide({"port": "Brest"})]', content = "Wait.", calls = { { "tide", '{"port": "Brest"}' } } },
-    { text = '[Calling tool: a({})]\n[Calling tool: b({"x": [1, 2]})]', calls = { { "a", "{}" }, { "b", '{"x": [1, 2]}' } } },
-    { text = '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n<function=b><parameter=n>2</parameter></function>',
+    { text = 'Wait. [Calling tool: tide({"port": "Brest"})]', content = "Wait.",
+      calls = { { "tide", '{"port": "Brest"}' } } },
+    { text = '[Calling tool: a({})]\n[Calling tool: b({"x": [1, 2]})]',
+      calls = { { "a", "{}" }, { "b", '{"x": [1, 2]}' } } },
+    { text = '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n'
+        .. '<function=b><parameter=n>2</parameter></function>',
       calls = { { "a", "{}" }, { "b", '{"n": 2}' } } },
     { text = "[Calling tool: nobody]", content = "[Calling tool: nobody]" },
     { text = 'One moment. [Calling tool: tide({"port": "Br', content = "One moment.",

@@ -1,4 +1,4 @@
--- step3p5: the tags of Qwen.
+-- step3p5: Qwen's tags.
 local hermes = require "parsers.tools.hermes"
 local tagged = require "parsers.tagged"
 
@@ -13,7 +13,8 @@ return {
   inner = hermes.inner,
   opening = { "<tool_call>\n<function=", ">\n" },
   selftest = {
-    { text = "<tool_call>\n<function=tide>\n<parameter=tags>\n['a', 'b']\n</parameter>\n</function>\n</tool_call>\n",
+    { text = "<tool_call>\n<function=tide>\n<parameter=tags>\n['a', 'b']\n</parameter>\n"
+        .. "</function>\n</tool_call>\n",
       calls = { { "tide", '{"tags": ["a", "b"]}' } } },
     { text = "No tool today.", content = "No tool today." },
   },

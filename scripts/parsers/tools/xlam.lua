@@ -1,4 +1,5 @@
--- xlam: a JSON array of calls as the answer, also in a code fence, after [TOOL_CALLS] or after thinking.
+-- xlam: a JSON array of calls as the answer, also in a code fence, after [TOOL_CALLS] or after
+-- thinking.
 local args = require "parsers.args"
 
 local bare = { bare = true }
@@ -30,7 +31,7 @@ return {
     end,
   },
   follow = { ["```"] = function(s, at)
-    local c = s:behind(at, "^%a*%s*")
+    local c = s:after(at, "^%a*%s*")
     return c and (c == 91 or c == 123)
   end },
   soft = { ["```"] = true },
@@ -40,8 +41,10 @@ return {
     { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },
     { text = '```json\n[{"name": "a", "arguments": {}}]\n```', calls = { { "a", "{}" } } },
-    { text = 'So:\n```\n{"name": "a", "arguments": {}}\n```', content = "So:", calls = { { "a", "{}" } } },
-    { text = '<think>hm</think>[{"name": "a", "arguments": {}}]', content = "<think>hm</think>", calls = { { "a", "{}" } } },
+    { text = 'So:\n```\n{"name": "a", "arguments": {}}\n```', content = "So:",
+      calls = { { "a", "{}" } } },
+    { text = '<think>hm</think>[{"name": "a", "arguments": {}}]', content = "<think>hm</think>",
+      calls = { { "a", "{}" } } },
     { text = '[TOOL_CALLS][{"name": "a", "arguments": {}}]\n', calls = { { "a", "{}" } } },
     { text = '[1, 2] and ```json\n{"x": 1}\n```', content = '[1, 2] and ```json\n{"x": 1}\n```' },
   },
