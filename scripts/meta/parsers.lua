@@ -56,6 +56,11 @@ function Scan:ahead(literal) end
 ---@return string?
 function Scan:word(pattern, most) end
 
+---Like `word`, for names: letters, digits, _ . - or the pattern's class; nil if there is none.
+---@param pattern? string
+---@return string?
+function Scan:name(pattern) end
+
 ---Reads whichever of these texts comes next. If one is a prefix of another, the longer must be listed first.
 ---@param list string[]
 ---@return string?

@@ -410,8 +410,8 @@ function args.keywords(s, name)
   end
   repeat
     s:space()
-    local key = s:word "^[%w_]*"
-    if not key or key == "" then return false end
+    local key = s:name "^[%w_]*"
+    if not key then return false end
     s:space()
     if not s:take "=" then return false end
     call = call or args.begin(s, name)

@@ -12,21 +12,22 @@
 --   s:space()           skip white space
 --   s:take(literal)     read this text if it comes next; false if it does not
 --   s:ahead(literal)    does this text come next? reads nothing
---   s:word(pattern)     read the longest match of a class, such as "^[%w_]*"; nil if over 256 bytes
+--   s:name(pattern)     read a name: letters, digits, _ . - (or another class, such as "^[%w_]*");
+--                       nil if there is none
 --   s:one_of(list)      read whichever of these texts comes next and return it; nil for none
 --
 -- The arguments of a call are read by args.lua, which emits the events. A whole format:
 --
 --   local function call(s)                      -- ->name({"key": "value"})<-
---     local name = s:word "^[%w_]*"
---     if not name or name == "" or not s:take "(" then return false end
+--     local name = s:name()
+--     if not name or not s:take "(" then return false end
 --     return s:ahead "{" and args.streamed(s, name) and s:take ")<-"
 --   end
 --   return { name = "arrows", marks = { ["->"] = call }, selftest = { … } }
 --
--- For more: `field` and `short_field` read up to a mark, `upto` streams up to one, `commit` keeps
--- the calls made so far whatever follows, s.tools knows the declared tools. The types of all of
--- these are in scripts/meta/parsers.lua.
+-- For more: `word` reads any class of characters, `field` and `short_field` read up to a mark,
+-- `upto` streams up to one, `commit` keeps the calls made so far whatever follows, s.tools knows
+-- the declared tools. The types of all of these are in scripts/meta/parsers.lua.
 --
 -- The scanner holds back less text than its longest mark, and all of a call being tried. White
 -- space next to a removed mark is dropped by the channels (events.lua).
@@ -240,10 +241,16 @@ function Scan:word(pattern, most)
   end
 end
 
+--- Like `word`, for names: nil if there is none.
+function Scan:name(pattern)
+  local name = self:word(pattern or NAME)
+  return name ~= "" and name or nil
+end
+
 --- Reads a name and the character `c` after it; returns the name, or nil.
 function Scan:name_before(c)
-  local name = self:word(NAME)
-  return name and name ~= "" and self:take(c) and name or nil
+  local name = self:name()
+  return name and self:take(c) and name or nil
 end
 
 --- For `follow` functions: the byte after the match of an anchored pattern at `at`, and its
@@ -333,6 +340,9 @@ end
 function Scan:back(literal)
   self.pos = self.pos - #literal
 end
+
+--- A handler for marks without meaning, which are removed.
+function scan.drop() return true end
 
 -- ---- trying -------------------------------------------------------------------------------------
 

@@ -44,9 +44,7 @@ local function is_call(s, call)
   local c = s:peek()
   if not c then return false end
   if BODY[c] then return true end
-  local name = s:word "^[%w_.%-]*"
-  local after = name and name ~= "" and s:peek()
-  return AFTER_NAME[after] or false
+  return s:name() ~= nil and AFTER_NAME[s:peek()] or false
 end
 
 --- Passes a call inside the block on as content, up to its closing mark. Returns true if the block

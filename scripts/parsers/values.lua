@@ -164,8 +164,8 @@ local function read_key(s, put, o)
   if o.quote and s:take(o.quote) then return read_marked(s, put, o) end
   if s:take '"' then return read_string(s, put, '"') end
   if s:take "'" then return read_string(s, put, "'") end
-  local word = o.bare and s:word(scan.NAME)
-  if not word or word == "" then return false end
+  local word = o.bare and s:name()
+  if not word then return false end
   put(values.quote(word))
   return true
 end

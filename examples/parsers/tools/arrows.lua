@@ -8,8 +8,8 @@
 local args = require "parsers.args"
 
 local function call(s)
-  local name = s:word("^[%w_]*", 64)
-  if not name or name == "" or not s:take "(" then return false end
+  local name = s:name()
+  if not name or not s:take "(" then return false end
   if not s:ahead "{" or not args.streamed(s, name) then return false end
   return s:take ")<-"
 end

@@ -35,14 +35,12 @@ local function call(s)
   return true
 end
 
-local function nothing() return true end
-
 return {
   name = "deepseek",
   aliases = { "deepseek_v3", "deepseek_r1" },
   marks = {
-    ["<｜tool▁calls▁begin｜>"] = nothing,
-    ["<｜tool▁calls▁end｜>"] = nothing,
+    ["<｜tool▁calls▁begin｜>"] = scan.drop,
+    ["<｜tool▁calls▁end｜>"] = scan.drop,
     ["<｜tool▁call▁begin｜>"] = call,
     [END] = tagged.close,
   },

@@ -9,9 +9,9 @@ local between = { ends = ENDS, marks = scan.marks(ENDS) }
 
 local function recipient(s)
   s:space()
-  local name = s:word(args.NAME)
+  local name = s:name()
   s:space()
-  if not name or name == "" or not s:take "<|content|>" then return false end
+  if not name or not s:take "<|content|>" then return false end
   if name == "all" then
     s.content:cut()
     return true
@@ -25,18 +25,16 @@ end
 --- The line before the recipient.
 local function from(s)
   s:space()
-  s:word(args.NAME)
+  s:name()
   s:space()
   return s:ahead "<|recipient|>"
 end
 
-local function nothing() return true end
-
 return {
   name = "functionary",
   aliases = { "meetkai" },
-  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = nothing,
-    ["<|eot_id|>"] = nothing, ["<function="] = llama.marks["<function="] },
+  marks = { ["<|from|>"] = from, ["<|recipient|>"] = recipient, ["<|stop|>"] = scan.drop,
+    ["<|eot_id|>"] = scan.drop, ["<function="] = llama.marks["<function="] },
   inner = { "<|content|>", "</function>" },
   opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" },
     { "<function=", ">" } },

@@ -9,8 +9,8 @@ local QUOTE = '<|"|>'
 local quote = scan.marks { QUOTE }
 
 local function call(s)
-  local name = s:word(args.NAME)
-  if not name or name == "" then return false end
+  local name = s:name()
+  if not name then return false end
   s:space()
   if s:take "(" then return args.keywords(s, name) end
   if not s:ahead "{" then return false end
@@ -36,11 +36,11 @@ end
 
 --- NAME(…) or print(NAME(…)).
 local function python(s)
-  local name = s:word "^[%w_.]*"
-  if not name or name == "" or not s:take "(" then return false end
+  local name = s:name "^[%w_.]*"
+  if not name or not s:take "(" then return false end
   if name ~= "print" then return args.keywords(s, name) end
-  name = s:word "^[%w_.]*"
-  return name and name ~= "" and s:take "(" and args.keywords(s, name) and s:take ")"
+  name = s:name "^[%w_.]*"
+  return name and s:take "(" and args.keywords(s, name) and s:take ")"
 end
 
 local function fence(s)
@@ -53,15 +53,13 @@ local function fence(s)
   return true
 end
 
-local function nothing() return true end
-
 return {
   name = "gemma4",
   block = block,
   marks = {
     ["<|tool_call>"] = block,
     ["<tool_call|>"] = tagged.close,
-    ["<turn|>"] = nothing,
+    ["<turn|>"] = scan.drop,
     ["```tool_code"] = fence,
     ["tool_code = "] = python,
   },

@@ -21,8 +21,8 @@ end
 --- if its tool is declared).
 local function call(s, options)
   s:space()
-  local name = s:word("^[^<%s]*", 256)
-  if not name or name == "" then return false end
+  local name = s:name "^[^<%s]*"
+  if not name then return false end
   s:space()
   local mark = s:one_of(INSIDE)
   if not mark or mark == "</tool_call>" and options.strict and not s.tools:known(name) then

@@ -23,14 +23,12 @@ local function call(s)
   return args.between(s, name, between)
 end
 
-local function nothing() return true end
-
 return {
   name = "kimi",
   aliases = { "kimi_k2", "moonshot" },
   marks = {
-    ["<|tool_calls_section_begin|>"] = nothing, ["<|tool_calls_section_end|>"] = nothing,
-    ["<|tool_call_section_begin|>"] = nothing, ["<|tool_call_section_end|>"] = nothing,
+    ["<|tool_calls_section_begin|>"] = scan.drop, ["<|tool_calls_section_end|>"] = scan.drop,
+    ["<|tool_call_section_begin|>"] = scan.drop, ["<|tool_call_section_end|>"] = scan.drop,
     ["<|tool_call_begin|>"] = call,
   },
   inner = { ARGUMENTS, END },

@@ -1,5 +1,6 @@
 -- minimax: <invoke name="NAME"><parameter name="KEY">VALUE</parameter></invoke>, usually between
 -- <minimax:tool_call> and </minimax:tool_call>. [e~[ is the model's end mark.
+local scan = require "parsers.scan"
 local tagged = require "parsers.tagged"
 
 local f = tagged.new { call = '<invoke name="', call_end = "</invoke>",
@@ -14,7 +15,7 @@ return {
     ["<minimax:tool_call>"] = function(s) return tagged.wrapped(s, f, forms) end,
     ["</minimax:tool_call>"] = tagged.close,
     ['<invoke name="'] = function(s) return tagged.call(s, f) end,
-    ["[e~["] = function() return true end,
+    ["[e~["] = scan.drop,
   },
   inner = f.all,
   opening = { '<minimax:tool_call>\n<invoke name="', '">\n' },

@@ -5,12 +5,12 @@ local BETWEEN, MARKED = { "[ARGS]", "[CALL_ID]", "{" }, { "[ARGS]", "[CALL_ID]" 
 
 --- NAME and its arguments, with one of `between` before them.
 local function call(s, between)
-  local name = s:word(args.NAME)
-  if not name or name == "" then return false end
+  local name = s:name()
+  if not name then return false end
   s:space()
   local mark = s:one_of(between)
   if mark == "[CALL_ID]" then
-    if not s:word(args.NAME) then return false end
+    if not s:word(args.NAME) then return false end -- the id may be empty
     mark = s:take "[ARGS]"
   elseif mark == "{" then
     s:back(mark)
