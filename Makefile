@@ -63,7 +63,7 @@ LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 # ---- sources -----------------------------------------------------------------------------------------------------------
 LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
-SCRIPTS  := $(shell find scripts -name '*.lua' -o -name '*.html' 2>/dev/null | sort)
+SCRIPTS  := $(shell find scripts -name '*.lua' -o -path '*/web/*' -type f 2>/dev/null | sort)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 LUA_OBJ  := $(LUA_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/c/test_*.c)

@@ -121,15 +121,22 @@ const tests = {
     await page.unroute("**/v1/chat/completions");
     assert.match(await last().locator(".note").innerText(), /no room for now/);
   },
-  async a_new_version_of_the_scripts_shows() {
-    const version = () => page.locator("#stats").innerText().then(t => Number(/version (\d+)/.exec(t)?.[1]));
-    await page.waitForFunction(() => /version/.test(document.getElementById("stats").innerText));
+  async reloaded_scripts_show() {
+    const stats = () => page.locator("#stats").innerText();
+    const version = async () => Number(/version (\d+)/.exec(await stats())?.[1]);
+    const newer = n => {
+      const text = document.getElementById("stats").innerText;
+      return Number(/version (\d+)/.exec(text)?.[1]) > n;
+    };
+    const failed = () => /greet/.test(document.querySelector("#stats .bad")?.innerText ?? "");
+    const hook = process.env.PERIGEE_SITE + "/hooks/greet.lua";
+    await page.waitForFunction(newer, 0);
     const before = await version();
-    fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return { name = 'greet', done = function() end }\n");
-    await page.waitForFunction(n => Number(/version (\d+)/.exec(document.getElementById("stats").innerText)?.[1]) > n, before, { timeout: 15000 });
-    fs.writeFileSync(process.env.PERIGEE_SITE + "/hooks/greet.lua", "return {{{ broken\n");
-    await page.waitForFunction(() => /greet/.test(document.querySelector("#stats .bad")?.innerText ?? ""), null, { timeout: 15000 });
-    fs.unlinkSync(process.env.PERIGEE_SITE + "/hooks/greet.lua");
+    fs.writeFileSync(hook, "return { name = 'greet', done = function() end }\n");
+    await page.waitForFunction(newer, before, { timeout: 15000 });
+    fs.writeFileSync(hook, "return {{{ broken\n");
+    await page.waitForFunction(failed, null, { timeout: 15000 });
+    fs.unlinkSync(hook);
   },
   async keyboard_and_theme() {
     await page.click("#new");

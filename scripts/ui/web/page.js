@@ -1,0 +1,554 @@
+// The script of the page at `/`. Text from a model only ever becomes text nodes: markdown is built
+// as elements, never as HTML. Conversations stay in this browser (localStorage), the API key in this
+// tab (sessionStorage).
+"use strict";
+const $ = id => document.getElementById(id);
+const h = (tag, props, ...children) => {
+  const e = Object.assign(document.createElement(tag), props);
+  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
+  return e;
+};
+
+// ---- storage ----
+const load = (store, key, fallback) => {
+  try { return JSON.parse(store.getItem(key)) ?? fallback; } catch { return fallback; }
+};
+const keep = (store, key, value) => {
+  try { store.setItem(key, JSON.stringify(value)); }
+  catch { /* full or forbidden: the page works without it */ }
+};
+const settings = load(localStorage, "perigee.settings", {});
+let chats = load(localStorage, "perigee.chats", []);
+let chat = null, running = null, pictures = [];
+const save = () => {
+  chats = chats.filter(c => c.turns.length || c === chat).slice(0, 200);
+  const stored = chats.map(c => ({ ...c, turns: c.turns.map(({ view, ...t }) => t) }));
+  keep(localStorage, "perigee.chats", stored.filter(c => c.turns.length));
+};
+
+// ---- markdown, as elements ----
+const INLINE = new RegExp([
+  /(`+)([\s\S]*?[^`])\1(?!`)/,                 // 1, 2: code
+  /\*\*([^\s*](?:[^*]*[^\s*])?)\*\*/,           // 3: strong
+  /__([^\s_](?:[^_]*[^\s_])?)__/,               // 4: strong
+  /\*([^\s*](?:[^*]*[^\s*])?)\*/,               // 5: emphasis
+  /(?<!\w)_([^\s_](?:[^_]*[^\s_])?)_(?!\w)/,    // 6: emphasis
+  /~~([^~]+)~~/,                               // 7: deleted
+  /\[([^\]\n]*)\]\(([^\s)]+)\)/,               // 8, 9: link
+  /(https?:\/\/[^\s<>"')\]]+)/,                // 10: bare link
+].map(r => r.source).join("|"), "g");
+function link(text, href) {
+  if (!/^(https?:|mailto:)/i.test(href)) return document.createTextNode(text);
+  return h("a", { href, target: "_blank", rel: "noopener noreferrer" }, text);
+}
+function inline(text, depth = 0) {
+  if (depth > 4) return [text];
+  const out = [];
+  let at = 0;
+  for (const m of text.matchAll(INLINE)) {
+    if (m.index > at) out.push(text.slice(at, m.index));
+    at = m.index + m[0].length;
+    const strong = m[3] ?? m[4], em = m[5] ?? m[6];
+    if (m[2] !== undefined) out.push(h("code", {}, m[2].trim()));
+    else if (strong !== undefined) out.push(h("strong", {}, inline(strong, depth + 1)));
+    else if (em !== undefined) out.push(h("em", {}, inline(em, depth + 1)));
+    else if (m[7] !== undefined) out.push(h("del", {}, inline(m[7], depth + 1)));
+    else if (m[9] !== undefined) out.push(link(m[8] || m[9], m[9]));
+    else out.push(link(m[10], m[10]));
+  }
+  if (at < text.length) out.push(text.slice(at));
+  return out;
+}
+// Inline text with its line breaks.
+function lines(text) {
+  return text.split("\n").flatMap((l, i) => i ? [h("br"), ...inline(l)] : inline(l));
+}
+function codeBlock(text, name) {
+  const copy = h("button", { className: "copy", type: "button", textContent: "copy" });
+  copy.onclick = () => {
+    navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; });
+  };
+  const code = h("code", { className: name ? "language-" + name : "" }, text);
+  return h("div", { className: "code" }, h("pre", { tabIndex: 0 }, code), copy);
+}
+const LIST = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
+function list(rows, depth = 0) {
+  const first = rows[0].match(LIST), ordered = /\d/.test(first[2]), indent = first[1].length;
+  const items = [];
+  for (const row of rows) {
+    const m = row.match(LIST);
+    if (m && m[1].length <= indent + 1) items.push({ head: m[3], rest: [] });
+    else items[items.length - 1].rest.push(row);
+  }
+  return h(ordered ? "ol" : "ul", ordered ? { start: parseInt(first[2]) } : {}, items.map(i => {
+    const sub = i.rest.findIndex(r => LIST.test(r));
+    const rest = i.rest.slice(0, sub < 0 ? undefined : sub).map(r => r.trim());
+    const text = [i.head, ...rest].join("\n");
+    return h("li", {}, lines(text), sub >= 0 && depth < 8 && list(i.rest.slice(sub), depth + 1));
+  }));
+}
+const cells = row => row.trim().replace(/^\||\|$/g, "").split("|").map(c => c.trim());
+function table(rows) {
+  const [head, , ...body] = rows;
+  return h("table", {}, h("thead", {}, h("tr", {}, cells(head).map(c => h("th", {}, inline(c))))),
+    h("tbody", {}, body.map(r => h("tr", {}, cells(r).map(c => h("td", {}, inline(c)))))));
+}
+const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const BLOCK_START = /^(\s*(```|~~~)|#{1,6}\s|>|\s*[-*+]\s)/;
+function markdown(text) {
+  const rows = text.split("\n"), out = [];
+  let i = 0;
+  const take = test => {
+    const from = i;
+    while (i < rows.length && test(rows[i], i > from)) i++;
+    return rows.slice(from, i);
+  };
+  while (i < rows.length) {
+    const row = rows[i];
+    let m;
+    if ((m = row.match(/^\s*(```+|~~~+)\s*([\w+#.-]*)/))) {
+      i++;
+      const body = take(r => !r.trim().startsWith(m[1]));
+      i++;
+      out.push(codeBlock(body.join("\n"), m[2]));
+    } else if (!row.trim()) {
+      i++;
+    } else if ((m = row.match(/^(#{1,6})\s+(.*?)\s*#*$/))) {
+      out.push(h("h" + Math.min(m[1].length, 4), {}, inline(m[2])));
+      i++;
+    } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(row)) {
+      out.push(h("hr"));
+      i++;
+    } else if (row.startsWith(">")) {
+      const quoted = take(r => r.startsWith(">")).map(r => r.replace(/^> ?/, ""));
+      out.push(h("blockquote", {}, markdown(quoted.join("\n"))));
+    } else if (LIST.test(row)) {
+      out.push(list(take((r, more) => LIST.test(r) || (more && /^\s+\S/.test(r)))));
+    } else if (row.includes("|") && TABLE_RULE.test(rows[i + 1] ?? "")) {
+      out.push(table(take(r => r.includes("|"))));
+    } else {
+      const paragraph = take((r, more) => r.trim() && !(more && BLOCK_START.test(r)));
+      out.push(h("p", {}, lines(paragraph.join("\n"))));
+    }
+  }
+  return out;
+}
+
+// ---- turns ----
+const button = (text, title, act) => {
+  const b = h("button", { type: "button", textContent: text, title });
+  b.onclick = act;
+  return b;
+};
+const pretty = text => {
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+};
+const plain = content => {
+  if (typeof content === "string") return content;
+  return (content ?? []).filter(p => p.type === "text").map(p => p.text).join("\n");
+};
+const images = content => {
+  if (!Array.isArray(content)) return [];
+  return content.filter(p => p.type === "image_url").map(p => p.image_url.url);
+};
+
+function callCard(turn, call, open) {
+  const { name, arguments: text } = call.function;
+  const card = h("div", { className: "call" }, h("b", {}, name), h("pre", {}, pretty(text)));
+  if (!open) return card;
+  const input = h("input", { placeholder: "tool result", ariaLabel: "Result of " + name });
+  const form = h("form", {}, input, h("button", { textContent: "Send result" }));
+  form.onsubmit = e => {
+    e.preventDefault();
+    chat.turns.push({ role: "tool", tool_call_id: call.id, content: input.value });
+    const answered = new Set(chat.turns.filter(t => t.role === "tool").map(t => t.tool_call_id));
+    if (turn.tool_calls.every(c => answered.has(c.id))) answer(); else show();
+  };
+  card.append(form);
+  return card;
+}
+function assistantView(turn) {
+  const think = h("div"), summary = h("summary", {}, "Thinking");
+  const fold = h("details", { className: "think", hidden: true }, summary, think);
+  const body = h("div", { className: "body md" }), calls = h("div");
+  const note = h("div", { className: "note" }), bar = h("div", { className: "bar" });
+  const root = h("article", { className: "turn assistant" }, fold, body, calls, note, bar);
+  const draw = () => {
+    const live = running && running.turn === turn;
+    fold.hidden = !turn.reasoning_content;
+    const reasoning = turn.reasoning_content ?? "";
+    if (think.textContent !== reasoning) think.textContent = reasoning;
+    if (live && !turn.content) {
+      fold.open = true;
+    } else if (live && turn.folded === undefined && turn.content) {
+      fold.open = false;
+      turn.folded = true;
+    }
+    body.replaceChildren(...markdown(turn.content ?? ""));
+    body.classList.toggle("caret", !!live);
+    const last = chat.turns[chat.turns.length - 1] === turn;
+    const answered = new Set(chat.turns.filter(t => t.role === "tool").map(t => t.tool_call_id));
+    calls.replaceChildren(...(turn.tool_calls ?? []).map(
+      c => callCard(turn, c, !live && !answered.has(c.id))));
+    root.classList.toggle("bad", !!turn.error);
+    note.textContent = turn.error ? "⚠ " + turn.error
+      : turn.finish === "length" ? "cut off at the token limit"
+      : turn.stopped ? "stopped" : "";
+    const cut = turn.stopped || turn.finish === "length";
+    bar.replaceChildren(...live ? [] : [
+      button("Copy", "Copy the answer", () => navigator.clipboard?.writeText(turn.content ?? "")),
+      last && button("Retry", "Generate another answer", () => { chat.turns.pop(); answer(); }),
+      last && cut && button("Continue", "Continue this answer", () => answer(turn)),
+      h("span", { className: "meta" }, facts(turn)) ].filter(Boolean));
+  };
+  return { root, draw };
+}
+function facts(turn) {
+  const u = turn.usage, t = turn.timings, out = [];
+  if (u) out.push(`${u.prompt_tokens}+${u.completion_tokens} tokens`);
+  const cached = u?.prompt_tokens_details?.cached_tokens, ttft = turn.ttft;
+  if (cached) out.push(`${cached} cached`);
+  const time = ms => ms < 1000 ? Math.round(ms) + " ms" : (ms / 1000).toFixed(1) + " s";
+  if (ttft) out.push("first after " + time(ttft));
+  const rate = t?.predicted_per_second ?? t?.tokens_per_s ?? turn.rate;
+  if (rate) out.push(`${rate.toFixed(1)} tok/s`);
+  return out.join(" · ");
+}
+function view(turn, index) {
+  if (turn.role === "assistant") return assistantView(turn);
+  const body = h("div", { className: "body" }, plain(turn.content));
+  const attached = images(turn.content);
+  const thumbs = attached.length > 0 && h("div", { className: "thumbs" },
+    attached.map(src => h("figure", {}, h("img", { src, alt: "attached image" }))));
+  const edit = () => {
+    $("text").value = plain(turn.content);
+    pictures = [...attached];
+    chat.turns.length = index;
+    show(); drawPictures(); grow(); $("text").focus();
+  };
+  const bar = turn.role === "user" && h("div", { className: "bar" },
+    button("Edit", "Edit this message and continue from here", edit));
+  return { root: h("article", { className: "turn " + turn.role }, thumbs, body, bar), draw() {} };
+}
+const TRIES = ["Who are you?", "What is 12 + 7?", "What can you do?"];
+function show() {
+  const log = $("log");
+  if (!chat.turns.length) {
+    const tries = TRIES.map(t => button(t, "Ask this", () => { $("text").value = t; submit(); }));
+    log.replaceChildren(h("div", { className: "empty" }, h("h1", {}, "What shall we talk about?"),
+      "Nothing leaves this server.", h("div", { className: "tries" }, tries)));
+  } else {
+    log.replaceChildren(...chat.turns.map((t, i) => {
+      t.view = view(t, i);
+      t.view.draw();
+      return t.view.root;
+    }));
+  }
+  log.scrollTop = log.scrollHeight;
+  listChats();
+  state();
+}
+function listChats() {
+  const open = c => {
+    if (running) return;
+    chat = c;
+    show();
+    $("side").classList.remove("open");
+    $("text").focus();
+  };
+  const drop = c => {
+    if (running && c === chat) return;
+    chats = chats.filter(x => x !== c);
+    if (c === chat) fresh();
+    save();
+    listChats();
+  };
+  const labels = { className: "drop", ariaLabel: "Delete conversation" };
+  $("chats").replaceChildren(...chats.map(c => h("li", { className: c === chat ? "now" : "" },
+    button(c.title || "New conversation", c.title || "", () => open(c)),
+    Object.assign(button("×", "Delete", () => drop(c)), labels))));
+}
+function fresh() {
+  if (running) return;
+  if (!chat || chat.turns.length || !chats.includes(chat)) {
+    chat = { title: "", turns: [] };
+    chats.unshift(chat);
+  }
+  show();
+  $("text").focus();
+}
+const state = () => {
+  $("send").textContent = running ? "Stop" : "Send";
+  $("model").disabled = !!running;
+};
+
+// ---- requests ----
+const sessionKey = () => load(sessionStorage, "perigee.key", "");
+const headers = () => {
+  const key = sessionKey();
+  return { "content-type": "application/json", ...key && { authorization: "Bearer " + key } };
+};
+const message = ({ role, content, tool_calls, tool_call_id, reasoning_content }) => ({
+  role, content: content ?? "", ...tool_calls && { tool_calls },
+  ...tool_call_id && { tool_call_id }, ...reasoning_content && { reasoning_content } });
+const SAMPLING = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty",
+  "seed"];
+function request(continued) {
+  const messages = chat.turns.filter(t => !t.error || t.content).map(message);
+  if (settings.system) messages.unshift({ role: "system", content: settings.system });
+  const body = { model: $("model").value, messages, stream: true,
+    stream_options: { include_usage: true } };
+  for (const k of SAMPLING) {
+    if (settings[k] !== undefined && settings[k] !== "") body[k] = Number(settings[k]);
+  }
+  const thinking = settings.thinking;
+  if (thinking) body.chat_template_kwargs = { enable_thinking: thinking === "on" };
+  if (settings.tools) body.tools = JSON.parse(settings.tools);
+  if (continued) {
+    Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+  }
+  return body;
+}
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    held += value;
+    for (let at; (at = held.indexOf("\n\n")) >= 0; held = held.slice(at + 2)) {
+      const data = held.slice(0, at).split("\n").filter(l => l.startsWith("data:"))
+        .map(l => l.slice(5).trim()).join("\n");
+      if (data === "[DONE]") return;
+      if (data) yield JSON.parse(data);
+    }
+  }
+}
+function absorb(turn, chunk) {
+  if (chunk.error) throw new Error(chunk.error.message ?? "the server failed");
+  if (chunk.usage) turn.usage = chunk.usage;
+  if (chunk.timings) turn.timings = chunk.timings;
+  for (const { delta = {}, finish_reason } of chunk.choices ?? []) {
+    if (delta.content) turn.content = (turn.content ?? "") + delta.content;
+    if (delta.reasoning_content) {
+      turn.reasoning_content = (turn.reasoning_content ?? "") + delta.reasoning_content;
+    }
+    for (const c of delta.tool_calls ?? []) {
+      const empty = { id: c.id, type: "function", function: { name: "", arguments: "" } };
+      const calls = turn.tool_calls ??= [], call = calls[c.index] ??= empty;
+      if (c.id) call.id = c.id;
+      if (c.function?.name) call.function.name += c.function.name;
+      if (c.function?.arguments) call.function.arguments += c.function.arguments;
+    }
+    if (finish_reason) turn.finish = finish_reason;
+  }
+}
+async function answer(continued) {
+  const turn = continued ?? { role: "assistant", content: "" };
+  delete turn.stopped; delete turn.finish; delete turn.error;
+  const began = performance.now();
+  let first = 0, count = 0, drawn = false;
+  running = { turn, abort: new AbortController() };
+  try {
+    const body = JSON.stringify(request(continued));
+    if (!continued) chat.turns.push(turn);
+    show();
+    const response = await fetch("v1/chat/completions",
+      { method: "POST", headers: headers(), body, signal: running.abort.signal });
+    if (!response.ok) {
+      const failure = await response.json().catch(() => ({}));
+      throw new Error(failure.error?.message ?? `HTTP ${response.status}`);
+    }
+    for await (const chunk of events(response)) {
+      absorb(turn, chunk);
+      const delta = chunk.choices?.[0]?.delta;
+      if (delta?.content || delta?.reasoning_content) { first ||= performance.now(); count++; }
+      if (drawn) continue;
+      drawn = true;
+      requestAnimationFrame(() => { drawn = false; follow(() => turn.view?.draw()); });
+    }
+    if (turn.finish === "error") turn.error ??= "generation failed";
+  } catch (e) {
+    if (e.name === "AbortError") {
+      turn.stopped = true;
+    } else {
+      turn.error = e.message === "Failed to fetch" ? "the server is not reachable" : e.message;
+      if (!chat.turns.includes(turn)) chat.turns.push(turn);
+    }
+  }
+  if (first) {
+    const seconds = (performance.now() - first) / 1000;
+    turn.ttft = first - began;
+    turn.rate = (turn.usage?.completion_tokens ?? count) / Math.max(seconds, .001);
+  }
+  running = null;
+  save();
+  show();
+  poll();
+}
+// Draws; if the log was scrolled to its end, it stays there.
+function follow(draw) {
+  const log = $("log"), end = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+  draw();
+  if (end) log.scrollTop = log.scrollHeight;
+}
+function submit() {
+  if (running) return running.abort.abort();
+  const text = $("text").value.trim();
+  if (!text && !pictures.length) return;
+  const parts = pictures.map(url => ({ type: "image_url", image_url: { url } }));
+  const content = parts.length ? [...parts, { type: "text", text }] : text;
+  chat.turns.push({ role: "user", content });
+  chat.title ||= text.slice(0, 60) || "An image";
+  chats = [chat, ...chats.filter(c => c !== chat)];
+  $("text").value = "";
+  pictures = [];
+  drawPictures(); grow();
+  answer();
+}
+
+// ---- images ----
+function addFiles(files) {
+  for (const file of files) {
+    if (!file.type.startsWith("image/")) continue;
+    const reader = new FileReader();
+    reader.onload = () => { pictures.push(reader.result); drawPictures(); };
+    reader.readAsDataURL(file);
+  }
+}
+function drawPictures() {
+  const remove = i => Object.assign(
+    button("×", "Remove", () => { pictures.splice(i, 1); drawPictures(); }),
+    { ariaLabel: "Remove image" });
+  $("thumbs").replaceChildren(...pictures.map(
+    (src, i) => h("figure", {}, h("img", { src, alt: "image to send" }), remove(i))));
+}
+
+// ---- the server ----
+const bytes = n => {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (n >= 1024 && i < 4) { n /= 1024; i++; }
+  return n.toFixed(i && n < 100 ? 1 : 0) + " " + units[i];
+};
+const percent = (part, all) => Math.round(100 * part / all) + " %";
+function drawStats(s) {
+  const id = $("model").value;
+  const m = (s.models ?? []).find(x => x.name === id || x.id === id) ?? s.models?.[0] ?? {};
+  const stats = [["state", s.draining ? "draining" : m.state ?? "–"]];
+  const b = m.batch, c = b?.prefix_cache;
+  if (b) {
+    const used = b.cache_tokens - b.cache_tokens_free;
+    stats.push(["running", b.waiting ? `${b.running}, ${b.waiting} queued` : b.running],
+      ["tokens/s", b.decode_tokens_per_s.toFixed(1)],
+      ["KV cache", percent(used, Math.max(b.cache_tokens, 1)) + " used"]);
+  }
+  if (c) {
+    stats.push(["prefix cache", bytes(c.bytes)],
+      ["prefix hits", c.asked_tokens ? percent(c.hit_tokens, c.asked_tokens) : "–"]);
+  }
+  if (s.memory?.resident) stats.push(["memory", bytes(s.memory.resident)]);
+  const g = s.scripts ?? {};
+  stats.push(["policy", g.policy ?? s.policy ?? "fifo"],
+    ["scripts", "version " + (g.version ?? 1)]);
+  const wrong = g.errors?.length ? g.errors : g.error ? [g.error] : [];
+  const entry = (className, k, v) => h("div", { className }, h("dt", {}, k), h("dd", {}, v));
+  $("stats").replaceChildren(...stats.map(([k, v]) => entry("", k, String(v))),
+    ...wrong.map(e => entry("bad", "script", e.text ?? e.message ?? String(e))));
+}
+async function poll() {
+  if (document.hidden) return;
+  try {
+    const r = await fetch("v1/status", { headers: headers() });
+    if (r.status === 401) return banner("This server requires an API key: see Settings (⚙).");
+    drawStats(await r.json());
+    banner("");
+    if (!$("model").options.length) models();
+  } catch { banner("The server is not reachable."); }
+}
+const banner = text => { $("banner").textContent = text; $("banner").hidden = !text; };
+async function models() {
+  try {
+    const list = (await (await fetch("v1/models", { headers: headers() })).json()).data ?? [];
+    const wanted = load(localStorage, "perigee.model", "");
+    $("model").replaceChildren(...list.map(
+      m => h("option", { value: m.id, textContent: m.id, selected: m.id === wanted })));
+  } catch { /* poll reports it */ }
+}
+
+// ---- settings, theme, keys ----
+function theme(t) {
+  document.documentElement.dataset.theme = t;
+  keep(localStorage, "perigee.theme", t);
+}
+const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+theme(load(localStorage, "perigee.theme", preferred));
+function grow() {
+  const t = $("text");
+  t.style.height = "auto";
+  t.style.height = t.scrollHeight + "px";
+}
+function openSettings() {
+  const form = $("settings").querySelector("form");
+  for (const e of form.elements) {
+    if (e.name) e.value = e.name === "key" ? sessionKey() : settings[e.name] ?? "";
+  }
+  $("settings").showModal();
+}
+$("settings").onclose = () => {
+  const form = $("settings").querySelector("form");
+  for (const e of form.elements) {
+    if (e.name && e.name !== "key") settings[e.name] = e.value.trim();
+  }
+  try {
+    if (settings.tools) JSON.parse(settings.tools);
+  } catch (e) {
+    banner("Tools: " + e.message);
+    settings.tools = "";
+  }
+  keep(sessionStorage, "perigee.key", form.elements.key.value.trim());
+  keep(localStorage, "perigee.settings", settings);
+  models(); poll();
+};
+$("reset").onclick = () => {
+  for (const e of $("settings").querySelector("form").elements) if (e.name) e.value = "";
+};
+$("theme").onclick = () => {
+  theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+};
+$("set").onclick = openSettings;
+$("new").onclick = fresh;
+$("menu").onclick = () => $("side").classList.toggle("open");
+$("model").onchange = () => { keep(localStorage, "perigee.model", $("model").value); poll(); };
+$("composer").onsubmit = e => { e.preventDefault(); submit(); };
+$("text").oninput = grow;
+$("text").onkeydown = e => {
+  if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
+  e.preventDefault();
+  if (!running) submit();
+};
+$("text").onpaste = e => {
+  if (!e.clipboardData.files.length) return;
+  e.preventDefault();
+  addFiles(e.clipboardData.files);
+};
+$("attach").onclick = () => $("file").click();
+$("file").onchange = e => { addFiles(e.target.files); e.target.value = ""; };
+document.ondragover = e => { e.preventDefault(); $("composer").classList.add("over"); };
+document.ondragleave = () => $("composer").classList.remove("over");
+document.ondrop = e => {
+  e.preventDefault();
+  $("composer").classList.remove("over");
+  addFiles(e.dataTransfer.files);
+};
+document.onkeydown = e => {
+  const ctrl = e.ctrlKey || e.metaKey;
+  if (e.key === "Escape" && running) running.abort.abort();
+  else if (ctrl && e.key === ",") { e.preventDefault(); openSettings(); }
+  else if (ctrl && e.shiftKey && e.key.toLowerCase() === "o") { e.preventDefault(); fresh(); }
+};
+document.onvisibilitychange = poll;
+fresh();
+models();
+poll();
+setInterval(poll, 2000);
