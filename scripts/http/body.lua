@@ -1,26 +1,28 @@
--- body: readers of message bodies, fed with bytes as they come. One that knows its length, one for chunks, one that reads
--- until the end of the connection.
+-- body: incremental readers of message bodies: of known length, chunked, or up to the end of the
+-- connection.
 --
--- reader:feed(bytes, pos) -> "more" (all bytes are taken), or "done" and the position behind the body, or nil, what is wrong
--- and the status that says so. Bytes are taken in any portions at the same cost; what is kept is bounded by `max`.
+-- reader:feed(bytes, pos) returns "more" (all bytes were taken); or "done" and the position after
+-- the body; or nil, a message and an HTTP status. The cost does not depend on how the bytes are
+-- cut, and at most `max` bytes are kept.
 local fields = require "http.fields"
 
 local body = {}
 
 local byte, find, sub = string.byte, string.find, string.sub
 
-local SMALL = 4096            -- pieces below this are joined
-local MANY = 64               -- that many at a time
-local LINE = 1024             -- of a chunk's size with its extensions
-local OVERHEAD, SHARE = 16384, 8 -- what framing may take: this, and so many times the data
-local TRAILERS = 8192
+local SMALL, MANY = 4096, 64  -- pieces smaller than this are joined, 64 at a time
+local LINE = 1024             -- bytes of a chunk's size line, extensions included
+-- Framing may take OVERHEAD bytes and SHARE times the data: one-byte chunks cost 6 bytes each, so
+-- honest clients pass and a body of nothing but extensions does not.
+local OVERHEAD, SHARE = 16384, 8
+local TRAILERS = 8192         -- bytes
 
--- ---- collecting ----------------------------------------------------------------------------------------------------
+-- ---- collecting ---------------------------------------------------------------------------------
 
 local Pieces = {}
 Pieces.__index = Pieces
 
---- A list of strings that does not suffer from tiny ones.
+--- A list of strings that stays cheap when they are tiny.
 local function new_pieces()
   return setmetatable({ list = {}, small = {}, size = 0 }, Pieces)
 end
@@ -48,7 +50,7 @@ function Pieces:join()
   return #self.list == 1 and self.list[1] or table.concat(self.list)
 end
 
---- What every reader has. on_data(bytes) gets the data instead of the collection, when given.
+--- Makes a reader. on_data(bytes), if given, gets the data instead of it being collected.
 local function new_reader(class, fields_of, on_data)
   fields_of.pieces, fields_of.on_data, fields_of.received = new_pieces(), on_data, 0
   return setmetatable(fields_of, class)
@@ -59,7 +61,7 @@ local function take(reader, data)
   if reader.on_data then reader.on_data(data) else reader.pieces:add(data) end
 end
 
--- ---- by length -----------------------------------------------------------------------------------------------------
+-- ---- by length ----------------------------------------------------------------------------------
 
 local Length = {}
 Length.__index = Length
@@ -75,15 +77,15 @@ function Length:feed(bytes, pos)
     take(self, pos == 1 and bytes or sub(bytes, pos))
     return "more"
   end
-  local behind = pos + self.left
-  take(self, sub(bytes, pos, behind - 1))
+  local next_pos = pos + self.left
+  take(self, sub(bytes, pos, next_pos - 1))
   self.left = 0
-  return "done", behind
+  return "done", next_pos
 end
 
 function Length:text() return self.pieces:join() end
 
--- ---- until the end -------------------------------------------------------------------------------------------------
+-- ---- until the end ------------------------------------------------------------------------------
 
 local Rest = {}
 Rest.__index = Rest
@@ -94,24 +96,28 @@ end
 
 function Rest:feed(bytes, pos)
   take(self, sub(bytes, pos))
-  if self.received > self.max then return nil, ("body is larger than %d bytes"):format(self.max), 413 end
+  if self.received > self.max then
+    return nil, ("body is larger than %d bytes"):format(self.max), 413
+  end
   return "more"
 end
 
 Rest.text = Length.text
 
--- ---- in chunks -----------------------------------------------------------------------------------------------------
+-- ---- in chunks ----------------------------------------------------------------------------------
 
 local Chunked = {}
 Chunked.__index = Chunked
 
 function body.chunked(max, on_data)
-  return new_reader(Chunked, { max = max, state = "size", line = "", overhead = 0, trailers = 0, left = 0 }, on_data)
+  return new_reader(Chunked,
+    { max = max, state = "size", line = "", overhead = 0, trailers = 0, left = 0 }, on_data)
 end
 
 Chunked.text = Length.text
 
---- Completes self.line up to a LF: the line with its CRLF and the position behind it, or nil when there is no LF yet.
+--- Completes self.line up to a LF. Returns the line with its CRLF and the position after it; nil if
+--- no LF has arrived.
 local function read_line(self, bytes, pos, limit)
   local lf = find(bytes, "\n", pos, true)
   local line = self.line .. sub(bytes, pos, math.min(lf or #bytes, pos + limit))
@@ -121,12 +127,15 @@ local function read_line(self, bytes, pos, limit)
   return line, lf + 1
 end
 
---- "1f;name=value\r\n" -> 31; nil when it is malformed or more than 15 digits long.
+--- "1f;name=value\r\n" -> 31; nil if it is malformed or has more than 15 digits.
 local function chunk_size(line)
   local _, digits = find(line, "^%x+")
   if not digits or digits > 15 or byte(line, -2) ~= 13 then return nil end
   local extensions = sub(line, digits + 1, -3)
-  if extensions ~= "" and (not find(extensions, "^[ \t]*;") or find(extensions, "[\0-\8\10-\31\127]")) then return nil end
+  if extensions ~= ""
+    and (not find(extensions, "^[ \t]*;") or find(extensions, "[\0-\8\10-\31\127]")) then
+    return nil
+  end
   return tonumber(sub(line, 1, digits), 16)
 end
 
@@ -138,24 +147,28 @@ function states.size(self, bytes, pos)
   local n = chunk_size(line)
   if not n then return nil, "malformed chunk size" end
   self.overhead = self.overhead + #line + 2
-  if self.overhead > OVERHEAD + SHARE * self.received then return nil, "too little data in too many chunks" end
-  if self.received + n > self.max then return nil, ("body is larger than %d bytes"):format(self.max), 413 end
+  if self.overhead > OVERHEAD + SHARE * self.received then
+    return nil, "too little data in too many chunks"
+  end
+  if self.received + n > self.max then
+    return nil, ("body is larger than %d bytes"):format(self.max), 413
+  end
   self.left, self.state = n, n == 0 and "trailer" or "data"
   return next_pos
 end
 
 function states.data(self, bytes, pos)
-  local behind = math.min(pos + self.left, #bytes + 1)
-  take(self, sub(bytes, pos, behind - 1))
-  self.left = self.left - (behind - pos)
+  local next_pos = math.min(pos + self.left, #bytes + 1)
+  take(self, sub(bytes, pos, next_pos - 1))
+  self.left = self.left - (next_pos - pos)
   if self.left == 0 then self.state = "crlf" end
-  return behind
+  return next_pos
 end
 
 function states.crlf(self, bytes, pos)
   local part = sub(bytes, pos, pos + 1 - #self.line)
   local line = self.line .. part
-  if line ~= sub("\r\n", 1, #line) then return nil, "chunk does not end where it said" end
+  if line ~= sub("\r\n", 1, #line) then return nil, "chunk data is not followed by CRLF" end
   if #line == 2 then
     self.line, self.state = "", "size"
   else
@@ -172,7 +185,9 @@ function states.trailer(self, bytes, pos)
     return next_pos
   end
   self.trailers = self.trailers + #line
-  if self.trailers > TRAILERS then return nil, ("trailers are larger than %d bytes"):format(TRAILERS), 431 end
+  if self.trailers > TRAILERS then
+    return nil, ("trailers are larger than %d bytes"):format(TRAILERS), 431
+  end
   local name, why = fields.line(line, 1)
   if not name then return nil, why end
   return next_pos

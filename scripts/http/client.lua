@@ -1,11 +1,14 @@
--- client: asks other servers. For scripts and tests; small on purpose: one request per connection, http only.
+-- client: requests to other servers, for scripts and tests. Small on purpose: one request per
+-- connection, no TLS.
 --
---   local answer, err = client.request { url = "http://127.0.0.1:8080/x", method = "POST", body = "…", timeout_ms = 5000 }
+--   local answer, err = client.request { url = "http://127.0.0.1:8080/x", body = "…" }
 --   answer.status, answer.headers, answer.body
 --
--- Inside a task. Options: url, or host, port (or socket: the path of a Unix socket) and target; method, headers, body;
--- timeout_ms (all of it, 30000), connect_ms (5000), max_body (16 MiB); on_data(bytes) gets the body as it comes instead of
--- answer.body, and ends the request by returning false. Failures are nil and a perigee.Error: "io", "timeout", "format".
+-- Call it inside a task. Options: url, or host and port (or socket: the path of a Unix socket) and
+-- target; method, headers, body; timeout_ms (for everything, 30000), connect_ms (5000), max_body
+-- (16 MiB); on_data(bytes) gets the body as it arrives instead of answer.body, and ends the request
+-- by returning false. Failures are nil and a perigee.Error with the code "io", "timeout" or
+-- "format".
 local async = require "lib.async"
 local body = require "http.body"
 local fields = require "http.fields"
@@ -16,10 +19,11 @@ local uv = require "luv"
 local client = {}
 
 local HEAD_BYTES, HEADERS = 64 << 10, 200
-local OPTIONS = { url = true, host = true, port = true, socket = true, target = true, method = true, headers = true,
-  body = true, timeout_ms = true, connect_ms = true, max_body = true, on_data = true }
+local OPTIONS = { url = true, host = true, port = true, socket = true, target = true, method = true,
+  headers = true, body = true, timeout_ms = true, connect_ms = true, max_body = true,
+  on_data = true }
 
--- ---- connecting ----------------------------------------------------------------------------------------------------
+-- ---- connecting ---------------------------------------------------------------------------------
 
 local function failure(code, what, why)
   return nil, perigee.error(code, ("%s: %s"):format(what, why))
@@ -45,7 +49,7 @@ local function connect_stream(stream, ...)
   end)
 end
 
---- Tries the addresses of a host one after another: a stream, or nil and why.
+--- Tries the addresses of a host in order. Returns a stream, or nil and a message.
 local function connect_tcp(host, port)
   local list, why = resolve(host, port)
   if not list then return nil, why end
@@ -59,7 +63,7 @@ local function connect_tcp(host, port)
     end
     stream:close()
   end
-  return nil, why or "no address"
+  return nil, why or "the host has no address"
 end
 
 local function connect_unix(path)
@@ -70,7 +74,7 @@ local function connect_unix(path)
   return nil, why
 end
 
--- ---- one conversation ----------------------------------------------------------------------------------------------
+-- ---- one exchange -------------------------------------------------------------------------------
 
 local function request_text(place, options)
   local method = options.method or (options.body and "POST" or "GET")
@@ -88,42 +92,48 @@ local function request_text(place, options)
   return table.concat(lines), method
 end
 
---- How the body of an answer ends: a reader, or nil when there is none; false and why.
+--- The reader of a response's body, nil if it has no body; false and a message if it is malformed.
 local function frame(answer, method, options)
   local code, headers = answer.status, answer.headers
   local max = options.max_body or 16 << 20
   if method == "HEAD" or code == 204 or code == 304 then return nil end
   if headers["transfer-encoding"] then
-    if headers["transfer-encoding"]:lower() ~= "chunked" then return false, "unknown transfer-encoding" end
+    if headers["transfer-encoding"]:lower() ~= "chunked" then
+      return false, "unknown transfer-encoding"
+    end
     return body.chunked(max, answer.on_data)
   end
   local length = headers["content-length"]
   if not length then return body.rest(max, answer.on_data) end
   local n = #length <= 18 and length:find "^%d+$" and math.tointeger(tonumber(length))
   if not n then return false, "malformed content-length" end
-  if n > max and not answer.on_data then return false, ("body of %d bytes, %d are allowed"):format(n, max) end
+  if n > max and not answer.on_data then
+    return false, ("body has %d bytes, the limit is %d"):format(n, max)
+  end
   return n > 0 and body.length(n, answer.on_data) or nil
 end
 
---- Reads a head out of text whose last header ends at `stop`.
+--- Reads a head; its last header ends at `stop`.
 local function read_head(text, stop)
   local code, after = text:match "^HTTP/1%.[01] (%d%d%d)[^%c]*\r\n()"
-  if not code then return nil, "that is no HTTP answer" end
+  if not code then return nil, "the response is not HTTP" end
   local headers, why = fields.read(text, after, stop, HEADERS)
   if not headers then return nil, why end
   return { status = math.tointeger(tonumber(code)), headers = headers }
 end
 
---- Reads the head of the answer, past interim ones: the answer and the bytes behind it.
+--- Reads the head of the response, skipping interim ones. Returns it and the bytes after it.
 local function read_answer(read)
   local text = ""
   while true do
     local stop = text:find("\r\n\r\n", 1, true)
     if not stop then
       local bytes, why = read()
-      if not bytes then return nil, why or "the server closed the connection without an answer" end
+      if not bytes then return nil, why or "the server closed the connection without responding" end
       text = text .. bytes
-      if #text > HEAD_BYTES and not text:find("\r\n\r\n", 1, true) then return nil, "head of the answer is too large" end
+      if #text > HEAD_BYTES and not text:find("\r\n\r\n", 1, true) then
+        return nil, "head of the response is too large"
+      end
     else
       local answer, why = read_head(text, stop)
       if not answer then return nil, why end
@@ -150,7 +160,7 @@ local function read_body(answer, reader, bytes, read)
   return true
 end
 
---- Bytes of a stream one portion at a time: read() -> bytes, or nil at the end, or nil and why.
+--- A function that reads the next bytes of a stream; nil at the end, nil and a message on failure.
 local function reader_of(stream)
   return function()
     return async.await(function(resume)
@@ -165,7 +175,7 @@ end
 
 local function converse(stream, place, options)
   local text, method = request_text(place, options)
-  stream:write(text) -- a server may answer before it has read all of it
+  stream:write(text) -- not awaited: a server may respond before it has read everything
   local read = reader_of(stream)
   local answer, rest = read_answer(read)
   if not answer then return nil, rest end
@@ -187,9 +197,9 @@ local function converse(stream, place, options)
   return { status = answer.status, headers = answer.headers, body = answer.body }
 end
 
--- ---- requests ------------------------------------------------------------------------------------------------------
+-- ---- requests -----------------------------------------------------------------------------------
 
---- Where a request goes: { host, port | socket, target, authority }.
+--- The destination of a request: { host, port | socket, target, authority }.
 local function place_of(options)
   if options.url then
     local place, why = url.parse(options.url)
@@ -199,10 +209,13 @@ local function place_of(options)
   end
   local target = options.target or "/"
   if target:find "[%c ]" then return nil, "white space in the target" end
-  if options.socket then return { socket = options.socket, target = target, authority = "localhost" } end
-  if not options.host then return nil, "neither url nor host nor socket" end
+  if options.socket then
+    return { socket = options.socket, target = target, authority = "localhost" }
+  end
+  if not options.host then return nil, "url, host or socket must be given" end
   local port = options.port or 80
-  return { host = options.host, port = port, target = target, authority = ("%s:%d"):format(options.host, port) }
+  return { host = options.host, port = port, target = target,
+    authority = ("%s:%d"):format(options.host, port) }
 end
 
 local function exchange(place, options, what)
@@ -211,14 +224,15 @@ local function exchange(place, options, what)
     return connect_tcp(place.host, place.port)
   end)
   if not stream then return failure(why == "timeout" and "timeout" or "io", what, why) end
-  local guard <close> = setmetatable({}, { __close = function() stream:close() end }) -- luacheck: ignore 211
+  local close = { __close = function() stream:close() end }
+  local guard <close> = setmetatable({}, close) -- luacheck: ignore 211
   local answer
   answer, why = converse(stream, place, options)
   if not answer then return failure("io", what, why) end
   return answer
 end
 
---- Sends a request and waits for the answer.
+--- Sends a request and waits for the response.
 function client.request(options)
   for key in pairs(options) do
     if not OPTIONS[key] then error(("request: unknown option '%s'"):format(tostring(key)), 2) end
@@ -226,7 +240,9 @@ function client.request(options)
   local place, why = place_of(options)
   if not place then return failure("format", "request", why) end
   local what = place.socket or place.authority
-  local answer, err = async.timeout(options.timeout_ms or 30000, function() return exchange(place, options, what) end)
+  local answer, err = async.timeout(options.timeout_ms or 30000, function()
+    return exchange(place, options, what)
+  end)
   if not answer and err == "timeout" then return failure("timeout", what, "timeout") end
   return answer, err
 end

@@ -1,20 +1,25 @@
--- connection: one client. Reads requests one after another, runs the handler of each in a task, writes the answers in order.
+-- connection: one client. Reads requests in order, runs the handler of each in a task and writes
+-- the responses in order.
 --
--- The next request is not looked at before the answer to the former is finished and most of it has left; bytes that come
--- meanwhile are kept up to a bound, then reading stops and the client has to wait. Reading goes on that far so that a client
--- that goes away is noticed: the request is aborted then. One that only closed its sending side is aborted as well, as it
--- looks the same from here, but gets what the handler still answers, and so do complete requests it sent before.
+-- The next request is parsed when the response to the previous one is finished and mostly sent.
+-- Until then further bytes are read into a stash, so that a client that goes away is noticed and
+-- its request aborted; when the stash is full, reading stops. A client that only closed its sending
+-- side looks the same from here: its request is aborted too, but it gets whatever the handler still
+-- sends, and so do the complete requests it sent before.
 --
--- Writing: what the socket does not take at once waits in a list; one write is under way at a time.
+-- Data the socket does not take at once waits in the backlog; there is one write at a time.
 --
--- state   "head", "body"  a request is read, or waited for
---         "busy"          it is answered
---         "flush"         the answer leaves, then the next request is read
---         "ending"        the last answer leaves
---         "linger"        our end is closed; what comes is thrown away until the client closes its own or time is up,
---                         because closing at once would reset the connection before the client has read the answer
---         "closed"
--- Times are those of the loop's clock in milliseconds and are looked at by the server's tick.
+--   head ─► body ─► busy ─► flush ─► head …
+--                             └────► ending ─► linger ─► closed
+--
+-- head, body   reading a request, or waiting for one
+-- busy         the handler runs
+-- flush        the response is being sent, then the next request is read
+-- ending       the last response is being sent
+-- linger       our end is closed; input is discarded until the client closes its end or time is up,
+--              because closing at once would reset the connection before the client has read the
+--              response
+-- Times are in milliseconds of the loop's clock and are checked by the server's tick.
 local async = require "lib.async"
 local fields = require "http.fields"
 local parse = require "http.parse"
@@ -25,25 +30,26 @@ local uv = require "luv"
 
 local connection = {}
 
-local STASH = 64 << 10       -- bytes of further requests that are read while one is answered
-local ENTRY = 64             -- what a waiting piece costs beside its bytes
-local BURST = 16             -- requests that are answered in one go before others get their turn
-local LINGER_BYTES = 16 << 20 -- that are thrown away at the end
-local KEEPALIVE_S = 60       -- TCP's own
-local GONE = 499             -- in the log: the client did not wait for an answer
+local STASH = 64 << 10       -- bytes of further requests read while one is being processed
+local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
+local BURST = 16             -- pipelined requests served before other connections get a turn
+local LINGER_BYTES = 16 << 20 -- discarded at the end at most
+local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
+local GONE = 499             -- status in the log if the client left first, as nginx has it
 local RETRY = "retry-after: 1\r\n"
 local CONTINUE = "HTTP/1.1 100 Continue\r\n\r\n"
 
 local Connection = {}
 Connection.__index = Connection
 
--- ---- life ----------------------------------------------------------------------------------------------------------
+-- ---- opening and closing ------------------------------------------------------------------------
 
 --- Takes an accepted stream. `kind`: "tcp" or "unix".
 function connection.new(server, stream, kind)
-  local self = setmetatable({ server = server, stream = stream, kind = kind, parser = parse.new(server.limits),
-    state = "head", stay = true, requests = 0, held = 0, stash = {}, stash_bytes = 0,
-    backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0, accepted = 0, progress = 0 }, Connection)
+  local self = setmetatable({ server = server, stream = stream, kind = kind,
+    parser = parse.new(server.limits), state = "head", stay = true, requests = 0, held = 0,
+    stash = {}, stash_bytes = 0, backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0,
+    accepted = 0, progress = 0 }, Connection)
   self.on_written = function(err) self:wrote(err) end
   self.on_bytes = function(err, bytes)
     local ok, why = pcall(self.on_read, self, err, bytes)
@@ -60,7 +66,8 @@ function connection.new(server, stream, kind)
   return self
 end
 
---- Says how many bytes of a body this connection holds; false when all connections together hold too many.
+--- Records how many bytes of a body this connection holds; false if all connections together hold
+--- too many.
 function Connection:hold(bytes)
   local server = self.server
   server.held = server.held + bytes - self.held
@@ -72,7 +79,7 @@ function Connection:set_deadline(seconds)
   self.deadline = uv.now() + seconds * 1000
 end
 
---- May the answer still be written?
+--- May the response still be written?
 function Connection:is_open()
   return self.state == "busy"
 end
@@ -82,17 +89,17 @@ function Connection:is_idle()
   return self.state == "head" and not self.parser:is_inside()
 end
 
---- Will another request be read after this one?
+--- Will another request be read on this connection?
 function Connection:may_stay()
   return self.stay and not self.server.draining
 end
 
---- This is the last answer.
+--- This is the last response.
 function Connection:leave()
   self.stay = false
 end
 
---- Closes at once, whatever is under way.
+--- Closes at once, whatever is in progress.
 function Connection:close()
   if self.state == "closed" then return end
   self.state = "closed"
@@ -104,19 +111,19 @@ function Connection:close()
   self.server:forget(self)
 end
 
---- Closes because something went wrong here, such as memory.
+--- Closes after a failure in the server, such as lack of memory.
 function Connection:fail(why)
   self.server:report(self.request, why)
   self:close()
 end
 
---- Closes because the client does not do its part.
+--- Closes because the client does not read.
 function Connection:cut()
   self.server.counts.cut = self.server.counts.cut + 1
   self:close()
 end
 
---- Sends what is left, then closes our end and lingers.
+--- Sends the rest, then closes our end and lingers.
 function Connection:close_gently()
   self.state, self.deadline = "ending", nil
   if self.in_flight > 0 then return end
@@ -128,22 +135,24 @@ function Connection:close_gently()
   if self.at_end or not self.stream:shutdown() then self:close() end
 end
 
---- There is no room for another connection.
+--- Refuses the connection: there are too many.
 function Connection:turn_away()
   self:refuse(503, "too many connections", RETRY)
 end
 
---- Answers what is no request, or cannot be taken, and closes. `headers`: more lines.
+--- Refuses input that is not a valid request, or cannot be accepted, and closes. `headers`: more
+--- lines.
 function Connection:refuse(code, message, headers)
   local body, kind = self.server.error_body(code, message)
   self.server:count_refused(self, code, message)
-  local head = "HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n"
+  local head = "HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%s"
+    .. "connection: close\r\n\r\n"
   self:write(head:format(code, status.reasons[code], self.server:common_headers(), kind, #body,
     headers or "") .. body)
   if self.state ~= "closed" then self:close_gently() end
 end
 
--- ---- writing -------------------------------------------------------------------------------------------------------
+-- ---- writing ------------------------------------------------------------------------------------
 
 function Connection:waiting_bytes()
   return self.in_flight + self.backlog_bytes
@@ -153,7 +162,8 @@ function Connection:is_drained()
   return self:waiting_bytes() <= self.server.limits.low_water
 end
 
---- Calls resume(true) when little is waiting, resume(false) when the client is gone; returns what takes that back.
+--- Calls resume(true) when most data is sent, resume(false) when the client is gone. Returns a
+--- function that cancels this.
 function Connection:when_drained(resume)
   self.writers = self.writers or {}
   self.writers[resume] = true
@@ -174,8 +184,8 @@ local function send_later(self, data)
   if not self.stream:write(data, self.on_written) then self:close() end
 end
 
---- Writes, now or when the socket takes it. Returns the bytes that wait, or nil when the client is gone. `bounded`: more
---- than limits.queue bytes waiting is the end of this connection.
+--- Writes now, or later if the socket is full. Returns the number of unsent bytes, nil if the
+--- client is gone. `bounded`: the connection is cut if more than limits.queue bytes are unsent.
 function Connection:write(data, bounded)
   if self.state == "closed" then return nil end
   self.written = self.written + #data
@@ -198,7 +208,7 @@ function Connection:write(data, bounded)
   return self:waiting_bytes()
 end
 
---- A write has ended.
+--- A write has completed.
 function Connection:wrote(err)
   if self.state == "closed" then return end
   if err then return self:close() end
@@ -216,7 +226,7 @@ function Connection:wrote(err)
   end
 end
 
--- ---- reading -------------------------------------------------------------------------------------------------------
+-- ---- reading ------------------------------------------------------------------------------------
 
 function Connection:on_read(err, bytes)
   if self.state == "closed" then return end
@@ -250,10 +260,10 @@ function Connection:on_end()
   end
 end
 
---- Nothing will complete what has been read.
+--- The input ended; an incomplete request stays incomplete.
 function Connection:end_of_input()
   if self.parser:is_inside() then
-    self:refuse(400, "the request is not complete")
+    self:refuse(400, "the request is incomplete")
   else
     self:close_gently()
   end
@@ -266,7 +276,7 @@ function Connection:resume_reading()
   end
 end
 
---- What was read while the client had to wait, or nil.
+--- The stash, or nil if it is empty.
 local function take_stash(self)
   if self.stash_bytes == 0 then return nil end
   local bytes = table.concat(self.stash)
@@ -274,7 +284,7 @@ local function take_stash(self)
   return bytes
 end
 
---- Reads requests out of bytes and answers them until they are used up or an answer takes longer.
+--- Parses requests and serves them until the bytes are used up or a response takes longer.
 local function consume(self, bytes, pos)
   local served = 0
   while true do
@@ -283,7 +293,8 @@ local function consume(self, bytes, pos)
       bytes, pos = take_stash(self), 1
       if not bytes then return self:wait_for_more() end
     elseif event == "head" then
-      if next_pos > #bytes and self.parser.request.version == "1.1" and self.parser.request.headers.expect then
+      local request = self.parser.request
+      if next_pos > #bytes and request.version == "1.1" and request.headers.expect then
         self:write(CONTINUE)
         if self.state == "closed" then return end
       end
@@ -301,12 +312,12 @@ local function consume(self, bytes, pos)
 end
 
 function Connection:consume(bytes, pos)
-  self.consuming = true -- so that an answer given at once comes back here instead of calling again
+  self.consuming = true -- so that an immediate response returns here instead of recursing
   consume(self, bytes, pos)
   self.consuming = false
 end
 
---- Goes on after other connections had their turn.
+--- Continues after other connections had their turn.
 function Connection:take_turns()
   self.state = "flush"
   async.run(function()
@@ -315,7 +326,7 @@ function Connection:take_turns()
   end)
 end
 
---- All bytes are used up: sets the clock for the rest of the request, or for the next one.
+--- All bytes are used up: sets the deadline for the rest of the request, or for the next one.
 function Connection:wait_for_more()
   local limits, reader = self.server.limits, self.parser.reader
   self.rest = nil
@@ -334,14 +345,14 @@ function Connection:wait_for_more()
   end
 end
 
--- ---- answering -----------------------------------------------------------------------------------------------------
+-- ---- answering ----------------------------------------------------------------------------------
 
---- The handler has ended without a finished answer.
+--- The handler returned without finishing the response.
 local function end_unanswered(self, request, answer, fault)
   if fault and not answer.started then
     return answer:error(500, ("internal error, see the log for request %s"):format(request.id))
   end
-  self.request = nil -- it is not the client who ends it now
+  self.request = nil -- the server ends it, so it is not aborted
   self:close()
   answer:abandon(GONE)
 end
@@ -351,29 +362,34 @@ local function handle(self, request, answer)
   local ok, err = xpcall(self.server.handler, debug.traceback, request, answer)
   local fault = not ok and err
   if ok and not answer.finished and not request.aborted then
-    fault = answer.started and "the handler did not finish its answer" or "the handler did not answer"
+    fault = answer.started and "the handler did not finish its response"
+      or "the handler did not respond"
   end
   if fault then self.server:report(request, fault) end
   if not answer.finished then end_unanswered(self, request, answer, fault) end
 end
 
---- Does the client want to go on after this request?
+--- Does the client want to keep the connection after this request?
 local function wants_to_stay(request)
   local wish = request.headers.connection
-  if request.version == "1.0" then return fields.has(wish, "keep-alive") and not fields.has(wish, "close") end
+  if request.version == "1.0" then
+    return fields.has(wish, "keep-alive") and not fields.has(wish, "close")
+  end
   return not wish or not fields.has(wish, "close")
 end
 
 function Connection:serve(request)
   self.requests = self.requests + 1
   self.state, self.waits_for, self.deadline = "busy", "request", nil
-  if not wants_to_stay(request) or self.requests >= self.server.limits.requests then self.stay = false end
+  if not wants_to_stay(request) or self.requests >= self.server.limits.requests then
+    self.stay = false
+  end
   self:hold(request.body and #request.body or 0)
   self.request = request_of(request, self)
   async.run(handle, self, request, response.new(self, request))
 end
 
---- The response tells that it is finished.
+--- Called by the response when it is finished.
 function Connection:answered(answer)
   self.server:log_answer(self, answer)
   self.stream_of_events, self.request = nil, nil
@@ -383,16 +399,16 @@ function Connection:answered(answer)
   if self:is_drained() then self:next_request() end
 end
 
---- The last answer has left, mostly.
+--- The last response is mostly sent.
 function Connection:next_request()
   if not self:may_stay() then return self:close_gently() end
   self.state = "head"
   if not self.consuming then self:consume(self.rest, self.rest_pos) end
 end
 
--- ---- time ----------------------------------------------------------------------------------------------------------
+-- ---- time ---------------------------------------------------------------------------------------
 
---- Has the client accepted nothing for too long?
+--- Has the client taken nothing for too long?
 local function is_stuck(self, now)
   if self.in_flight == 0 then return false end
   local accepted = self.written - self.backlog_bytes - self.stream:get_write_queue_size()

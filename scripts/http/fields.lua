@@ -1,26 +1,29 @@
--- fields: the header lines of HTTP/1.1, of requests, responses and trailers alike. Linear, and strict: what two readers could
--- take differently (folded lines, white space before a colon, bare CR or LF, NUL) is an error.
+-- fields: the header lines of HTTP/1.1, in requests, responses and trailers. Linear and strict:
+-- anything two readers could understand differently (folded lines, white space before a colon, bare
+-- CR or LF, NUL) is an error, because that is how requests are smuggled past proxies.
 local fields = {}
 
 local byte, find, lower, sub = string.byte, string.find, string.lower, string.sub
 
 local NAME = "^[!#$%%&'*+%-.^_`|~%w]+:"
-local CONTROL = "[\0-\8\10-\31\127]" -- every control character but the tab
+local CONTROL = "[\0-\8\10-\31\127]" -- control characters except tab
 local CR, LF, SPACE, TAB, COLON = 13, 10, 32, 9, 58
 
--- Saying these twice is an attempt to be understood twice.
+-- Repeating one of these is an error: another server might use the other value.
 local ONCE = { host = true, ["content-length"] = true, ["transfer-encoding"] = true, expect = true }
 
---- What is wrong with the line at `pos`, which has no good name.
+--- The error in the line at `pos`, which does not begin with a valid name.
 local function complain(text, pos)
   local first = byte(text, pos)
   if first == SPACE or first == TAB then return "folded header line" end
   local colon = find(text, "[:\r\n]", pos)
-  if byte(text, colon) == COLON and colon > pos and find(text, "^[ \t]", colon - 1) then return "white space before a colon" end
+  if byte(text, colon) == COLON and colon > pos and find(text, "^[ \t]", colon - 1) then
+    return "white space before a colon"
+  end
   return "malformed header name"
 end
 
---- The value between two places, without white space around it.
+--- The text between two positions, without white space around it.
 local function trimmed(text, from, to)
   local b = byte(text, from)
   while from <= to and (b == SPACE or b == TAB) do
@@ -35,7 +38,7 @@ local function trimmed(text, from, to)
   return sub(text, from, to)
 end
 
---- Reads one line at `pos`: name, value, position behind it; or nil and what is wrong.
+--- Reads one line at `pos`: name, value and the position after it; or nil and a message.
 function fields.line(text, pos)
   local _, colon = find(text, NAME, pos)
   if not colon then return nil, complain(text, pos) end
@@ -46,8 +49,9 @@ function fields.line(text, pos)
   return lower(sub(text, pos, colon - 1)), trimmed(text, colon + 1, stop - 1), stop + 2
 end
 
---- Reads the lines from `pos` on; the last one ends with the CR at `stop`. Names become lower-case, repeated ones are joined by
---- commas. Returns the table, or nil, what is wrong and the status that says so.
+--- Reads the lines from `pos` on; the last ends with the CR at `stop`. Names become lower-case,
+--- values of equal names are joined by commas. Returns the table; or nil, a message and an HTTP
+--- status.
 function fields.read(text, pos, stop, max)
   local headers, n = {}, 0
   while pos < stop do
@@ -66,7 +70,7 @@ function fields.read(text, pos, stop, max)
   return headers
 end
 
---- Is `word` in a comma-separated list such as that of "connection"? Words are compared without case.
+--- Is `word` (lower-case) in a comma-separated list such as the value of "connection"?
 function fields.has(list, word)
   if not list then return false end
   list = lower(list)
@@ -77,10 +81,10 @@ function fields.has(list, word)
   return false
 end
 
---- Raises unless a name and a value may stand in a header.
+--- Raises unless name and value are valid in a header.
 function fields.check(name, value)
   if type(name) ~= "string" or not find(name, "^[!#$%%&'*+%-.^_`|~%w]+$") then
-    error(("'%s' is no name for a header"):format(tostring(name)), 3)
+    error(("'%s' is not a valid header name"):format(tostring(name)), 3)
   end
   if find(value, CONTROL) then error(("control character in header '%s'"):format(name), 3) end
 end

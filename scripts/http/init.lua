@@ -6,9 +6,9 @@
 --   end }
 --   local at = assert(server:listen { host = "127.0.0.1", port = 8080 })
 --
--- The handler runs in a task of its own for each request (lib.async) and may wait there; it must have answered when it
--- returns, and should give up when request.on_abort says that nobody waits any more. See http.request and http.response for
--- what it is given, http.server for limits and the log, http.router and http.client.
+-- The handler runs in its own task for each request (lib.async) and may wait there. It must have
+-- responded when it returns, and should stop when request:on_abort reports that the client is gone.
+-- See http.request and http.response for its arguments, http.server for limits and the log.
 --
 -- server: listen{host, port | path, mode}, drain{seconds, done}, stats().
 return {

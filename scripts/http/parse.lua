@@ -1,13 +1,14 @@
--- parse: requests out of bytes. Pure: no sockets, no time; the connection feeds it and obeys it.
+-- parse: the incremental parser of requests. It knows no sockets and no time; the connection feeds
+-- it.
 --
--- parser:feed(bytes, pos) ->
---   "more"                all bytes are taken, the request is not complete
---   "head", next          the head is read and a body follows (parser.request is there)
+-- parser:feed(bytes, pos) returns
+--   "more"                all bytes were taken, the request is not complete
+--   "head", next          the head was read into parser.request and a body follows
 --   "request", next       parser.request is complete; the next feed begins a new one
---   nil, why, status      the bytes are no request; the connection cannot be used any longer
+--   nil, why, status      not a valid request; the connection cannot be used any longer
 --
--- Every byte is looked at a fixed number of times, in whatever portions they come. What is kept is bounded by limits: head,
--- headers, target, body.
+-- Time is linear, however the bytes are cut. The limits head, headers, target and body bound the
+-- memory.
 local body = require "http.body"
 local fields = require "http.fields"
 local url = require "http.url"
@@ -23,17 +24,18 @@ local Parser = {}
 Parser.__index = Parser
 
 function parse.new(limits)
-  return setmetatable({ limits = limits, pieces = {}, size = 0, tail = "", after_cr = false }, Parser)
+  return setmetatable({ limits = limits, pieces = {}, size = 0, tail = "", after_cr = false },
+    Parser)
 end
 
---- Has a request begun that is not complete?
+--- Has a request begun that is not yet complete?
 function Parser:is_inside()
   return self.size > 0 or self.reader ~= nil
 end
 
--- ---- the head ------------------------------------------------------------------------------------------------------
+-- ---- the head -----------------------------------------------------------------------------------
 
---- How the body is framed: a reader, or nil when there is none; or false, why, status.
+--- The reader of the body, nil if there is no body; or false, a message and a status.
 local function frame(request, limits)
   local headers = request.headers
   local encoding, length = headers["transfer-encoding"], headers["content-length"]
@@ -46,11 +48,13 @@ local function frame(request, limits)
   if not length then return nil end
   if #length > 18 or not find(length, "^%d+$") then return false, "malformed content-length" end
   local n = math.tointeger(tonumber(length))
-  if n > limits.body then return false, ("body is larger than %d bytes"):format(limits.body), 413 end
+  if n > limits.body then
+    return false, ("body is larger than %d bytes"):format(limits.body), 413
+  end
   return n > 0 and body.length(n) or nil
 end
 
---- Who is asked: an absolute target says it, else the Host header.
+--- Checks the host: an absolute target takes precedence over the Host header.
 local function check_host(request, authority)
   local host = request.headers.host
   if not host and request.version == "1.1" then return nil, "no host header" end
@@ -60,15 +64,18 @@ local function check_host(request, authority)
   return true
 end
 
---- Reads a head whose last line ends at `stop` (the CR of it).
+--- Reads a head whose last line ends with the CR at `stop`.
 local function read_head(self, text, pos, stop)
   local method, target, major, minor, after = match(text, REQUEST_LINE, pos)
   if not method then return nil, "malformed request line", 400 end
-  if major ~= "1" then return nil, ("HTTP/%s.%s is not spoken here"):format(major, minor), 505 end
-  if #target > self.limits.target then return nil, ("target is longer than %d bytes"):format(self.limits.target), 414 end
+  if major ~= "1" then return nil, ("HTTP/%s.%s is not supported"):format(major, minor), 505 end
+  if #target > self.limits.target then
+    return nil, ("target is longer than %d bytes"):format(self.limits.target), 414
+  end
   local headers, why, status = fields.read(text, after, stop, self.limits.headers)
   if not headers then return nil, why, status end
-  local request = { method = method, target = target, version = minor == "0" and "1.0" or "1.1", headers = headers }
+  local request = { method = method, target = target, version = minor == "0" and "1.0" or "1.1",
+    headers = headers }
   local place
   place, why = url.target(target, method)
   if not place then return nil, why, 400 end
@@ -78,12 +85,12 @@ local function read_head(self, text, pos, stop)
   ok, why = check_host(request, place.authority)
   if not ok then return nil, why, 400 end
   if headers.expect and headers.expect:lower() ~= "100-continue" then
-    return nil, "only 100-continue can be expected", 417
+    return nil, "unsupported expectation, only 100-continue is known", 417
   end
   return request
 end
 
---- The end of a head was found at `stop`: the position of CRLFCRLF in text.
+--- Reads a complete head; `stop` is the position of its CRLFCRLF in text.
 local function end_head(self, text, pos, stop)
   local request, why, status = read_head(self, text, pos, stop)
   if not request then return nil, why, status end
@@ -94,15 +101,20 @@ local function end_head(self, text, pos, stop)
   return reader and "head" or "request"
 end
 
---- What can be known before the head is complete; nil, why, status when it can only be wrong.
+--- Checks an incomplete head; nil, a message and a status if it can no longer become valid.
 local function check_partial(self, probe)
-  if find(probe, "[^\r]\n") or self.size == #probe and byte(probe) == 10 then return nil, "line without CR", 400 end
+  if find(probe, "[^\r]\n") or self.size == #probe and byte(probe) == 10 then
+    return nil, "line without CR", 400
+  end
   if find(probe, "\0", 1, true) then return nil, "NUL in the head", 400 end
-  if self.size == #probe and not find(probe, "^[!#$%%&'*+%-.^_`|~%w]+ ?") then return nil, "malformed request line", 400 end
+  if self.size == #probe and not find(probe, "^[!#$%%&'*+%-.^_`|~%w]+ ?") then
+    return nil, "malformed request line", 400
+  end
   return true
 end
 
---- Empty lines before a request are not part of it; a CR may come alone, but not stay so (nil).
+--- Skips empty lines before a request, also when CR and LF arrive separately; nil for a CR without
+--- LF.
 local function skip_empty_lines(self, bytes, pos)
   while pos <= #bytes do
     local b = byte(bytes, pos)
@@ -123,7 +135,7 @@ local function feed_head(self, bytes, pos)
     if not pos then return nil, "CR without LF", 400 end
     if pos > #bytes then return "more" end
     local stop = find(bytes, "\r\n\r\n", pos, true)
-    if stop and stop - pos + 4 <= self.limits.head then -- the usual case: all of it, in one portion
+    if stop and stop - pos + 4 <= self.limits.head then -- the usual case: the whole head at once
       local event, why, status = end_head(self, bytes, pos, stop)
       return event, event and stop + 4 or why, status
     end
@@ -133,7 +145,9 @@ local function feed_head(self, bytes, pos)
   local stop = find(probe, "\r\n\r\n", 1, true)
   local taken = stop and stop + 3 - #self.tail or #portion
   self.size = self.size + taken
-  if self.size > self.limits.head then return nil, ("head is larger than %d bytes"):format(self.limits.head), 431 end
+  if self.size > self.limits.head then
+    return nil, ("head is larger than %d bytes"):format(self.limits.head), 431
+  end
   self.pieces[#self.pieces + 1] = stop and sub(portion, 1, taken) or portion
   if not stop then
     local ok, why, status = check_partial(self, probe)
@@ -147,7 +161,7 @@ local function feed_head(self, bytes, pos)
   return event, event and pos + taken or why, status
 end
 
--- ---- all of it -----------------------------------------------------------------------------------------------------
+-- ---- requests -----------------------------------------------------------------------------------
 
 function Parser:feed(bytes, pos)
   local reader = self.reader

@@ -1,10 +1,11 @@
--- request: what a handler is asked. The parser fills in method, target, path (decoded), raw_path, version, query (last one
--- wins), query_list, headers (lower-case names) and body; the connection adds
---   id        the client's x-request-id when it is a sane one, else a new one; it goes back with the answer
+-- request: the first argument of a handler. The parser fills in method, target, path (decoded),
+-- raw_path, version, query (of equal names the last), query_list, headers (lower-case names) and
+-- body; the connection adds
+--   id        the client's x-request-id if it is well-formed, otherwise a new one; sent back
 --   peer      the client's address; nil on a Unix socket
---   local     how it came: "tcp" or "unix"
---   started   uv.hrtime() when it was complete
---   aborted   the client is gone: nobody reads the answer
+--   local     the kind of socket: "tcp" or "unix"
+--   started   uv.hrtime() when the request was complete
+--   aborted   the client is gone
 local async = require "lib.async"
 local uv = require "luv"
 
@@ -18,7 +19,8 @@ function Request:header(name)
   return self.headers[name:lower()]
 end
 
---- Calls fn once, in a task, when the client goes away before the answer is finished; now, when it is gone already.
+--- Calls fn once, in a task, if the client goes away before the response is finished; at once if it
+--- is already gone.
 function Request:on_abort(fn)
   if self.aborted then
     async.run(fn)
@@ -37,14 +39,14 @@ function Request:abort()
   for _, fn in ipairs(hooks or {}) do async.run(fn) end
 end
 
-local function is_sane(id)
+local function is_well_formed(id)
   return id and #id <= ID_BYTES and id:find "^[%w._%-]+$" ~= nil
 end
 
---- Completes what the parser has made.
+--- Completes the parser's request.
 return function(request, connection)
   local id = request.headers["x-request-id"]
-  request.id = is_sane(id) and id or connection.server:new_id()
+  request.id = is_well_formed(id) and id or connection.server:new_id()
   request.peer, request["local"] = connection.peer, connection.kind
   request.started = uv.hrtime()
   request.aborted = connection.at_end or false

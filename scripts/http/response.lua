@@ -1,8 +1,10 @@
--- response: the answer to one request. Either send() (or json()) once, or start(), write() as often as wanted, finish(); or
--- sse(), which is start() for events. Any function may write, from any task or callback, until the answer is finished; after
--- that, and after the client went away, writes do nothing and say so by returning nil.
+-- response: the response to one request. Either send() or json() once; or start(), any number of
+-- write(), and finish(); or sse(), which is start() for events. Any task or callback may write
+-- until the response is finished. After that, or once the client is gone, write does nothing and
+-- returns nil.
 --
--- Bodies of unknown length are chunked; for HTTP/1.0 they end with the connection. HEAD gets the head alone.
+-- Bodies of unknown length are chunked; for HTTP/1.0 they end with the connection. HEAD gets only
+-- the head.
 local async = require "lib.async"
 local fields = require "http.fields"
 local perigee = require "perigee"
@@ -16,11 +18,15 @@ Response.__index = Response
 
 local concat = table.concat
 local CHUNKED = "transfer-encoding: chunked\r\n"
-local JOINED = 64 << 10 -- bodies up to this are written together with their head
+local JOINED = 64 << 10 -- up to this size head and body are joined, to save a write
 
 local status_lines = {}
-for code, reason in pairs(status.reasons) do status_lines[code] = ("HTTP/1.1 %d %s\r\n"):format(code, reason) end
-for code = 400, 599 do status_lines[code] = status_lines[code] or ("HTTP/1.1 %d \r\n"):format(code) end -- scripts' own
+for code, reason in pairs(status.reasons) do
+  status_lines[code] = ("HTTP/1.1 %d %s\r\n"):format(code, reason)
+end
+for code = 400, 599 do -- hooks may refuse requests with any error status
+  status_lines[code] = status_lines[code] or ("HTTP/1.1 %d \r\n"):format(code)
+end
 
 function response.new(connection, request)
   return setmetatable({ connection = connection, request = request, bytes = 0 }, Response)
@@ -30,13 +36,16 @@ local function has_no_body(code)
   return code < 200 or code == 204 or code == 304
 end
 
--- Names that say how the body is framed, and whether the connection stays: ours to write.
+-- Headers that frame the body or decide whether the connection stays open: only the server writes
+-- them.
 local OURS = { ["content-length"] = true, ["transfer-encoding"] = true, connection = true }
 
---- Adds lines for the headers of a table: a value is a string, a number or a list of them.
+--- Adds header lines; a value is a string, a number or a list of them.
 local function add_headers(lines, headers)
   for name, value in pairs(headers) do
-    if OURS[name:lower()] then error(("header '%s' is written by the server"):format(name), 4) end
+    if OURS[name:lower()] then
+      error(("header '%s' is set by the server and cannot be given"):format(name), 4)
+    end
     local values = type(value) == "table" and value or { value }
     for _, v in ipairs(values) do
       v = tostring(v)
@@ -46,11 +55,11 @@ local function add_headers(lines, headers)
   end
 end
 
---- The head as text; `framing` is the line that says how the body ends, or nil.
+--- The head of the response; `framing` is the header that frames the body, or nil.
 local function head_text(self, code, headers, framing)
   local connection, request = self.connection, self.request
   local line = status_lines[code]
-  if not line then error(("%s is no status that is known here"):format(tostring(code)), 3) end
+  if not line then error(("%s is not a known HTTP status"):format(tostring(code)), 3) end
   local lines = { line, connection.server:common_headers(), "x-request-id: ", request.id, "\r\n" }
   if self.always then add_headers(lines, self.always) end
   if headers then add_headers(lines, headers) end
@@ -65,7 +74,7 @@ local function head_text(self, code, headers, framing)
 end
 
 local function check_new(self)
-  if self.started then error("the answer has been started already", 3) end
+  if self.started then error("the response has already been started", 3) end
 end
 
 local function finish(self)
@@ -73,13 +82,13 @@ local function finish(self)
   self.connection:answered(self)
 end
 
---- A header that the answer will have, whoever sends it.
+--- Sets a header that the response will have, whichever function sends it.
 function Response:set(name, value)
   self.always = self.always or {}
   self.always[name] = value
 end
 
---- Sends the whole answer. Headers are a table or nil; the body a string or nil.
+--- Sends the whole response. Headers are a table or nil, the body is a string or nil.
 function Response:send(code, headers, body)
   check_new(self)
   body = body or ""
@@ -98,11 +107,12 @@ function Response:send(code, headers, body)
   finish(self)
 end
 
---- Sends a value, or a text that is JSON already.
+--- Sends a value as JSON; a string is JSON already.
 function Response:json(code, value, headers)
   local all = { ["content-type"] = "application/json" }
   for name, v in pairs(headers or {}) do all[name] = v end
-  self:send(code, all, type(value) == "string" and value or perigee.json.encode(value, { compact = true }))
+  if type(value) ~= "string" then value = perigee.json.encode(value, { compact = true }) end
+  self:send(code, all, value)
 end
 
 --- Sends an error as the server's owner wants its errors to look (http.server's error_body).
@@ -111,7 +121,7 @@ function Response:error(code, message)
   self:send(code, { ["content-type"] = kind }, body)
 end
 
---- Sends the head; the body follows by write() and finish().
+--- Sends the head; write() and finish() send the body.
 function Response:start(code, headers)
   check_new(self)
   local framing = nil
@@ -125,9 +135,10 @@ function Response:start(code, headers)
   self.connection:write(head)
 end
 
---- Sends a piece of the body. Returns how many bytes wait for the client; nil when it is gone.
+--- Sends a piece of the body. Returns the number of bytes not yet taken by the client; nil if it is
+--- gone.
 function Response:write(data)
-  if not self.started then error("write: the answer has not been started", 2) end
+  if not self.started then error("write: the response has not been started", 2) end
   if self.finished or not self.connection:is_open() then return nil end
   if self.silent or data == "" then return self.connection:waiting_bytes() end
   self.bytes = self.bytes + #data
@@ -135,29 +146,30 @@ function Response:write(data)
   return self.connection:write(data, true)
 end
 
---- Ends the answer. A second call does nothing.
+--- Ends the response. A second call does nothing.
 function Response:finish()
-  if not self.started then error("finish: the answer has not been started", 2) end
+  if not self.started then error("finish: the response has not been started", 2) end
   if self.finished then return end
   if self.chunked and not self.silent then self.connection:write "0\r\n\r\n" end
   finish(self)
 end
 
---- Ends what will not be completed, for the log. `code`: the status, when none was sent.
+--- Ends a response that will not be completed, so that it is logged. `code`: the status to log if
+--- none was sent.
 function Response:abandon(code)
   self.status = self.status or code
   self.started = true
   finish(self)
 end
 
---- Waits until the client has taken most of what was written: true, or false when it is gone.
+--- Waits until the client has taken most of the data; false if it is gone.
 function Response:drained()
   local connection = self.connection
   if connection:is_drained() then return connection:is_open() end
   return async.await(function(resume) return connection:when_drained(resume) end)
 end
 
---- Starts a stream of events: see http.sse.
+--- Starts a stream of server-sent events (http.sse).
 function Response:sse(headers)
   return sse.start(self, headers)
 end

@@ -1,4 +1,4 @@
--- router: which function answers which path.
+-- router: finds the handler for a method and a path.
 --
 --   local router = http.router()
 --   router:get("/health", function(request, response) … end)
@@ -6,8 +6,8 @@
 --   router:get("/v1/models/{name*}", …)         -- the rest of the path, slashes and all
 --   local route, params = router:match(request.method, request.raw_path)
 --
--- A {name} is one segment, decoded after the path was split, so an encoded slash stays inside. Fixed segments win over
--- names, names over the rest. HEAD is answered by the function for GET.
+-- A {name} is one segment, decoded after the path was split, so an encoded slash stays inside.
+-- Fixed segments take precedence over names, names over the rest. HEAD uses the handler of GET.
 local url = require "http.url"
 
 local router = {}
@@ -30,19 +30,23 @@ local function segments_of(path)
   return list
 end
 
---- Where a pattern ends in the tree; names are collected.
+--- The node of a pattern in the tree; collects its names.
 local function node_of(self, pattern, names)
   local node = self.root
   local list = segments_of(pattern)
   for i, segment in ipairs(list) do
     local name, star = segment:match "^{([%a_][%w_]*)(%*?)}$"
     if not name then
-      if segment:find "[{}]" then error(("route '%s': a name is a whole segment"):format(pattern), 4) end
+      if segment:find "[{}]" then
+        error(("route '%s': a {name} must be a whole segment"):format(pattern), 4)
+      end
       node.fixed = node.fixed or {}
       node.fixed[segment] = node.fixed[segment] or {}
       node = node.fixed[segment]
     else
-      if star ~= "" and i < #list then error(("route '%s': {%s*} is not the last"):format(pattern, name), 4) end
+      if star ~= "" and i < #list then
+        error(("route '%s': {%s*} must be the last segment"):format(pattern, name), 4)
+      end
       local key = star ~= "" and "rest" or "any"
       names[#names + 1] = name
       node[key] = node[key] or {}
@@ -52,13 +56,15 @@ local function node_of(self, pattern, names)
   return node
 end
 
---- Adds a route. A second one for the same method and path is an error.
+--- Adds a route. Raises if the method and path already have one.
 function Router:on(method, pattern, fn)
-  if pattern:sub(1, 1) ~= "/" then error(("route '%s' does not begin with '/'"):format(pattern), 2) end
+  if pattern:sub(1, 1) ~= "/" then error(("route '%s' must begin with '/'"):format(pattern), 2) end
   local names = {}
   local node = node_of(self, pattern, names)
   node.methods = node.methods or {}
-  if node.methods[method] then error(("route '%s %s' exists"):format(method, pattern), 2) end
+  if node.methods[method] then
+    error(("route '%s %s' already exists"):format(method, pattern), 2)
+  end
   node.methods[method] = { fn = fn, names = names, pattern = pattern }
 end
 
@@ -66,12 +72,14 @@ for _, method in ipairs { "GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS" } d
   Router[method:lower()] = function(self, pattern, fn) self:on(method, pattern, fn) end
 end
 
---- The node for segments i…, filling `values`; fixed before any before rest.
+--- The node for segments i…, filling `values`: fixed segments are tried first, then names, then the
+--- rest.
 local function find(node, segments, i, values)
   local segment = segments[i]
   if not segment then return node.methods and node end
   local n = #values
-  local found = node.fixed and node.fixed[segment] and find(node.fixed[segment], segments, i + 1, values)
+  local found = node.fixed and node.fixed[segment]
+    and find(node.fixed[segment], segments, i + 1, values)
   if found then return found end
   if node.any and segment ~= "" then
     values[n + 1] = segment
@@ -85,7 +93,7 @@ local function find(node, segments, i, values)
   end
 end
 
---- The methods that a node answers, for Allow.
+--- The methods of a node, for the Allow header.
 local function allowed(methods)
   local list = {}
   for method in pairs(methods) do list[#list + 1] = method end
@@ -94,7 +102,8 @@ local function allowed(methods)
   return table.concat(list, ", ")
 end
 
---- The function for a method and a raw path, its parameters and its pattern; or nil, the status and the value of Allow.
+--- The function for a method and a raw path, its parameters and its pattern; or nil, the status and
+--- the value of Allow.
 function Router:match(method, raw_path)
   local segments, values = segments_of(raw_path), {}
   for i, segment in ipairs(segments) do segments[i] = url.decode(segment) or segment end

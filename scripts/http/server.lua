@@ -1,4 +1,4 @@
--- server: listens, counts, keeps time and ends.
+-- server: listens, accepts connections, enforces limits and shuts down.
 --
 --   http.server { handler = fn(request, response), limits = {…}, log = fn(entry),
 --     on_error = fn(request, text), error_body = fn(status, message), name = "…" }
@@ -6,20 +6,21 @@
 -- error_body returns the body of an error response and its content type: HTTP knows no API, so the
 -- owner of the server says how errors look. Without it they are plain text.
 --
--- log gets an entry per answer: id, method, target, path, status (499: the client left first), bytes, ms, peer, local,
--- aborted, agent, request; and one for what was no request: status, message, peer, local. on_error is told when a handler or
--- the log raises; without it that goes to stderr.
+-- log(entry) is called for each response: id, method, target, path, status (499 if the client left
+-- first), bytes, ms, peer, local, aborted, agent, request; and for each input that was not a valid
+-- request: status, message, peer, local. on_error(request, text) is called if a handler or the log
+-- raises; by default the text goes to stderr.
 --
--- One clock for all connections: a tick looks at their deadlines, so a connection has no timer of its own.
+-- One timer serves all connections: at each tick their deadlines are checked.
 local connection = require "http.connection"
 local perigee = require "perigee"
 local uv = require "luv"
 
 local server = {}
 
-local BACKLOG = 1024
-local SOCKET_PATH = 103 -- bytes that every system takes; libuv cuts off the rest
-local REFUSING = 64 -- connections above the limit that are told so; more are just closed
+local BACKLOG = 1024 -- connections the kernel queues until they are accepted
+local SOCKET_PATH = 103 -- bytes, the smallest limit (macOS); libuv silently cuts off the rest
+local REFUSING = 64 -- connections above the limit that get a 503; the others are just closed
 
 -- Bytes, counts and seconds (_s).
 local LIMITS = {
@@ -27,16 +28,16 @@ local LIMITS = {
   headers = 100,
   target = 8 << 10,
   body = 32 << 20,
-  bodies = 256 << 20,      -- of all requests that are being read or answered
+  bodies = 256 << 20,      -- of all requests that are being received or processed
   header_s = 10,           -- from the first byte of a head to its last
-  body_s = 30,             -- for a body, and a second more for every
-  body_rate = 16 << 10,    -- bytes that have come
+  body_s = 30,             -- for a body, and one second more for every body_rate bytes received
+  body_rate = 16 << 10,
   idle_s = 75,             -- between two requests
   requests = 100000,       -- on one connection
   connections = 4096,
-  write_s = 60,            -- without a byte accepted by the client
-  low_water = 64 << 10,    -- drained() waits for this
-  queue = 8 << 20,         -- waiting bytes of one answer that is streamed
+  write_s = 60,            -- without a byte taken by the client
+  low_water = 64 << 10,    -- unsent bytes at which drained() returns
+  queue = 8 << 20,         -- unsent bytes of one streamed response
   heartbeat_s = 15,
   linger_s = 2,
 }
@@ -52,7 +53,9 @@ function server.new(options)
   for key, value in pairs(LIMITS) do limits[key] = value end
   for key, value in pairs(options.limits or {}) do
     if not LIMITS[key] then error(("unknown limit '%s'"):format(tostring(key)), 2) end
-    if type(value) ~= "number" or value <= 0 then error(("limit '%s' is no positive number"):format(key), 2) end
+    if type(value) ~= "number" or value <= 0 then
+      error(("limit '%s' must be a positive number"):format(key), 2)
+    end
     limits[key] = value
   end
   if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
@@ -61,18 +64,20 @@ function server.new(options)
     name = options.name or "perigee", error_body = options.error_body or plain_body,
     listeners = {}, connections = {}, open = 0, held = 0, draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
-    id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end), id_count = 0,
+    id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end),
+    id_count = 0,
   }, Server)
 end
 
--- ---- what connections ask for --------------------------------------------------------------------------------------
+-- ---- services for connections -------------------------------------------------------------------
 
---- Header lines that every answer has; made once a second.
+--- Header lines of every response; formatted once a second.
 function Server:common_headers()
   local now = os.time()
   if now ~= self.date_of then
     self.date_of = now
-    self.common = ("server: %s\r\ndate: %s\r\n"):format(self.name, os.date("!%a, %d %b %Y %H:%M:%S GMT", now))
+    self.common = ("server: %s\r\ndate: %s\r\n"):format(self.name,
+      os.date("!%a, %d %b %Y %H:%M:%S GMT", now))
   end
   return self.common
 end
@@ -89,7 +94,7 @@ function Server:forget(conn)
   if self.draining and self.open == 0 then self:drained() end
 end
 
---- Calls fn for every open connection; fn may close them.
+--- Calls fn for every open connection; fn may close it.
 function Server:each(fn)
   local all = {}
   for conn in pairs(self.connections) do all[#all + 1] = conn end
@@ -98,7 +103,7 @@ function Server:each(fn)
   end
 end
 
---- A handler or the log failed; or, without a request, something here.
+--- Reports that a handler or the log raised an error; without a request, the server itself.
 function Server:report(request, text)
   if self.on_error then return self.on_error(request, text) end
   local about = request and ("%s %s (%s): "):format(request.method, request.path, request.id) or ""
@@ -109,9 +114,11 @@ function Server:log_answer(conn, answer)
   self.counts.requests = self.counts.requests + 1
   if not self.log then return end
   local request = answer.request
-  local entry = { id = request.id, method = request.method, target = request.target, path = request.path,
-    status = answer.status, bytes = answer.bytes, ms = (uv.hrtime() - request.started) / 1e6, peer = conn.peer,
-    ["local"] = conn.kind, aborted = request.aborted, agent = request.headers["user-agent"], request = request }
+  local entry = { id = request.id, method = request.method, target = request.target,
+    path = request.path, status = answer.status, bytes = answer.bytes,
+    ms = (uv.hrtime() - request.started) / 1e6, peer = conn.peer, ["local"] = conn.kind,
+    aborted = request.aborted, agent = request.headers["user-agent"],
+    request = request }
   local ok, err = pcall(self.log, entry)
   if not ok then self:report(request, "log: " .. tostring(err)) end
 end
@@ -119,26 +126,30 @@ end
 function Server:count_refused(conn, code, message)
   self.counts.refused = self.counts.refused + 1
   if self.log then
-    pcall(self.log, { status = code, message = message, peer = conn.peer, ["local"] = conn.kind, bytes = 0, ms = 0 })
+    pcall(self.log, { status = code, message = message, peer = conn.peer, ["local"] = conn.kind,
+      bytes = 0, ms = 0 })
   end
 end
 
---- Numbers for people and for metrics.
+--- Counters for the status page and the metrics.
 function Server:stats()
   local busy = 0
   for conn in pairs(self.connections) do
     if conn.state == "busy" then busy = busy + 1 end
   end
-  local stats = { connections = self.open, busy = busy, draining = self.draining, body_bytes = self.held }
+  local stats = { connections = self.open, busy = busy, draining = self.draining,
+    body_bytes = self.held }
   for key, n in pairs(self.counts) do stats[key] = n end
   return stats
 end
 
--- ---- accepting -----------------------------------------------------------------------------------------------------
+-- ---- accepting ----------------------------------------------------------------------------------
 
 local function accept(self, listener, kind)
   local stream = kind == "tcp" and uv.new_tcp() or uv.new_pipe(false)
-  if not listener:accept(stream) or self.open >= self.limits.connections + REFUSING then return stream:close() end
+  if not listener:accept(stream) or self.open >= self.limits.connections + REFUSING then
+    return stream:close()
+  end
   self.counts.accepted = self.counts.accepted + 1
   self.open = self.open + 1
   local conn = connection.new(self, stream, kind)
@@ -146,7 +157,7 @@ local function accept(self, listener, kind)
   if self.open > self.limits.connections then conn:turn_away() end
 end
 
---- How often time is looked at: a quarter of the shortest limit, between 10 ms and a second.
+--- The interval of the timer: a quarter of the shortest time limit, between 10 ms and a second.
 local function tick_ms(limits)
   local shortest = math.huge
   for key, value in pairs(limits) do
@@ -187,11 +198,14 @@ end
 
 local function listen_unix(self, options)
   local path = options.path
-  if #path > SOCKET_PATH then return failure(path, ("has %d bytes, a socket's path may have %d"):format(#path, SOCKET_PATH)) end
+  if #path > SOCKET_PATH then
+    return failure(path, ("the path of a socket may have %d bytes, this one has %d"):format(
+      SOCKET_PATH, #path))
+  end
   local stat = uv.fs_lstat(path)
   if stat then
-    if stat.type ~= "socket" then return failure(path, "exists and is no socket") end
-    if not perigee.sys.is_refused(path) then return failure(path, "another server listens there") end
+    if stat.type ~= "socket" then return failure(path, "exists and is not a socket") end
+    if not perigee.sys.is_refused(path) then return failure(path, "another server is listening") end
     os.remove(path)
   end
   local listener = uv.new_pipe(false)
@@ -206,13 +220,24 @@ local function listen_unix(self, options)
   return { address = path, path = path }
 end
 
+--- The address of a host, IPv4 if it has one: clients try localhost as 127.0.0.1. Blocks, which a
+--- server that starts may do. Returns nil and a message for an unknown host.
+local function resolve(host)
+  local found, why = uv.getaddrinfo(host, nil, { socktype = "stream" })
+  if not found then return nil, why end
+  for _, entry in ipairs(found) do
+    if entry.family == "inet" then return entry.addr end
+  end
+  return found[1].addr
+end
+
 local function listen_tcp(self, options)
   local host, port = options.host or "127.0.0.1", options.port or 0
   local what = ("%s:%d"):format(host, port)
-  local found, why = uv.getaddrinfo(host, nil, { socktype = "stream" }) -- waits, as a server that begins may
-  if not found then return failure(what, why) end
+  local address, why = resolve(host)
+  if not address then return failure(what, why) end
   local listener = uv.new_tcp()
-  local ok, err, name = listener:bind(found[1].addr, port)
+  local ok, err, name = listener:bind(address, port)
   if not ok then
     listener:close()
     return failure(what, err, name)
@@ -223,17 +248,18 @@ local function listen_tcp(self, options)
   return { address = bound.ip, port = bound.port }
 end
 
---- Begins to listen: { host, port } (0: any) or { path, mode }. Returns { address, port } or nil, err.
+--- Starts listening: { host, port } (0: any free port) or { path, mode }. Returns { address, port
+--- }, or nil and an error.
 function Server:listen(options)
-  if self.draining then error("the server is being closed", 2) end
+  if self.draining then error("the server is shutting down", 2) end
   if options.path then return listen_unix(self, options) end
   return listen_tcp(self, options)
 end
 
--- ---- ending --------------------------------------------------------------------------------------------------------
+-- ---- shutdown -----------------------------------------------------------------------------------
 
---- Ends in good order: no new connections, idle ones are closed, busy ones finish their answer; what is left after
---- `seconds` is cut. done() is called when the last one is gone.
+--- Shuts down gracefully: accepts no connections, closes idle ones and lets busy ones finish. Those
+--- still open after `seconds` are cut. Calls done() when the last one is closed.
 function Server:drain(options)
   options = options or {}
   if self.draining then return end
@@ -250,7 +276,7 @@ function Server:drain(options)
   end)
 end
 
---- Closes every connection now: what drain() waits for does not have to be waited for.
+--- Closes every connection now, without waiting for responses.
 function Server:cut()
   self:each(function(conn) conn:close() end)
 end

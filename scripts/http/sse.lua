@@ -1,11 +1,11 @@
 -- sse: server-sent events over a response.
 --
 --   local stream = response:sse()
---   stream:event('{"text": "…"}')     -- returns the bytes that wait for the client, nil when it is gone
+--   stream:event('{"text": "…"}')     -- returns the unsent bytes, nil if the client is gone
 --   stream:finish()
 --
--- While nothing is sent, a comment goes out every limits.heartbeat_s (the server's clock sees to it), so that proxies keep
--- the connection and a client that vanished is noticed.
+-- While nothing is sent, the server's timer sends a comment every limits.heartbeat_s, so that
+-- proxies keep the connection open and a vanished client is noticed.
 local uv = require "luv"
 
 local sse = {}
@@ -14,7 +14,9 @@ local Stream = {}
 Stream.__index = Stream
 
 local HEADERS = {
-  ["content-type"] = "text/event-stream; charset=utf-8", ["cache-control"] = "no-cache", ["x-accel-buffering"] = "no",
+  ["content-type"] = "text/event-stream; charset=utf-8",
+  ["cache-control"] = "no-cache",
+  ["x-accel-buffering"] = "no", -- nginx would hold events back
 }
 
 function sse.start(response, headers)
@@ -27,9 +29,11 @@ function sse.start(response, headers)
   return self
 end
 
-local function is_one_line(text) return not (text:find("\n", 1, true) or text:find("\r", 1, true)) end
+local function is_one_line(text)
+  return not (text:find("\n", 1, true) or text:find("\r", 1, true))
+end
 
---- "a\nb" -> "data: a\ndata: b\n"; every kind of line end counts.
+--- "a\nb" -> "data: a\ndata: b\n"; \r and \r\n also end a line.
 local function lines_of(field, text)
   if is_one_line(text) then return field .. text .. "\n" end
   text = text:gsub("\r\n", "\n"):gsub("\r", "\n"):gsub("\n", "\n" .. field)
@@ -41,10 +45,10 @@ local function write(self, text)
   return self.response:write(text)
 end
 
---- Sends one event; its data may have several lines, its name may not.
+--- Sends one event. Its data may have several lines, its name may not.
 function Stream:event(data, name)
   if name then
-    if not is_one_line(name) then error("the name of an event is one line", 2) end
+    if not is_one_line(name) then error("the name of an event must be one line", 2) end
     return write(self, "event: " .. name .. "\n" .. lines_of("data: ", data) .. "\n")
   end
   return write(self, lines_of("data: ", data) .. "\n")
@@ -55,9 +59,11 @@ function Stream:comment(text)
   return write(self, lines_of(": ", text) .. "\n")
 end
 
---- Called by the connection from time to time; `free`: nothing waits to be sent.
+--- Called by the connection at each tick; `free`: everything has been sent.
 function Stream:keep_alive(now, free)
-  if free and now - self.last >= self.response.connection.server.limits.heartbeat_s * 1000 then self:comment "" end
+  if free and now - self.last >= self.response.connection.server.limits.heartbeat_s * 1000 then
+    self:comment ""
+  end
 end
 
 function Stream:drained()

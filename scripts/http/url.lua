@@ -1,11 +1,12 @@
--- url: targets of requests and addresses of servers. Nothing is guessed: what is not well-formed is nil and a reason.
+-- url: request targets and server addresses. Nothing is guessed: malformed input gives nil and a
+-- message.
 local url = {}
 
 local find, sub, gsub = string.find, string.sub, string.gsub
 
 local function decode_byte(hex) return string.char(tonumber(hex, 16)) end
 
---- Replaces %XX by bytes; nil for a broken escape.
+--- Decodes %XX; nil for a broken escape.
 function url.decode(text)
   if not find(text, "%", 1, true) then return text end
   local plain, n = gsub(text, "%%(%x%x)", decode_byte)
@@ -13,7 +14,7 @@ function url.decode(text)
   return plain
 end
 
---- The opposite: everything but unreserved characters becomes %XX.
+--- Encodes everything except unreserved characters as %XX.
 function url.encode(text)
   return (gsub(text, "[^%w%-._~]", function(c) return ("%%%02X"):format(c:byte()) end))
 end
@@ -22,7 +23,8 @@ local function decode_form(text)
   return url.decode((gsub(text, "+", " ")))
 end
 
---- "a=1&b=x%20y" -> { a = "1", b = "x y" } (the last one wins) and the list of { name, value } pairs; nil for a broken one.
+--- "a=1&b=x%20y" -> { a = "1", b = "x y" } (of equal names the last) and the list of { name, value
+--- } pairs; nil for a broken escape.
 function url.query(text)
   local query, list = {}, {}
   for item in text:gmatch "[^&]+" do
@@ -36,32 +38,35 @@ function url.query(text)
   return query, list
 end
 
---- Decodes a path and refuses what could climb or hide: dot segments, also encoded ones, control characters, broken UTF-8.
+--- Decodes a path. Refuses dot segments, also encoded ones, control characters and invalid UTF-8.
 function url.path(raw)
   local path = url.decode(raw)
   if not path then return nil, "broken escape in the path" end
   if find(path, "%c") then return nil, "control character in the path" end
   if not utf8.len(path) then return nil, "path is not UTF-8" end
-  if find(path, "/.", 1, true) and (find(path .. "/", "/./", 1, true) or find(path .. "/", "/../", 1, true)) then
+  if find(path, "/.", 1, true)
+    and (find(path .. "/", "/./", 1, true) or find(path .. "/", "/../", 1, true)) then
     return nil, "dot segments in the path"
   end
   return path
 end
 
---- Splits the target of a request: { path, raw_path, query, query_list, authority } or nil and a reason.
+--- Splits a request target: { path, raw_path, query, query_list, authority }; or nil and a message.
 function url.target(target, method)
   local result = {}
   if target == "*" then
-    if method ~= "OPTIONS" then return nil, "target * is for OPTIONS" end
+    if method ~= "OPTIONS" then return nil, "target * is only valid for OPTIONS" end
     return { path = "*", raw_path = "*", query = {}, query_list = {} }
   end
   if sub(target, 1, 1) ~= "/" then
     local scheme, rest = target:match "^(%a+)://(.*)$"
     scheme = scheme and scheme:lower()
-    if scheme ~= "http" and scheme ~= "https" then return nil, "target is no path" end
+    if scheme ~= "http" and scheme ~= "https" then return nil, "target is not a path" end
     local at = find(rest, "[/?]") or #rest + 1
     result.authority = sub(rest, 1, at - 1)
-    if result.authority == "" or find(result.authority, "@", 1, true) then return nil, "target has no good host" end
+    if result.authority == "" or find(result.authority, "@", 1, true) then
+      return nil, "target has no valid host"
+    end
     target = sub(rest, at)
     if sub(target, 1, 1) ~= "/" then target = "/" .. target end
   end
@@ -76,17 +81,20 @@ function url.target(target, method)
   return result
 end
 
---- Splits "http://host:port/path?query": { scheme, host, port, target, authority } or nil and a reason.
+--- Splits "http://host:port/path?query": { scheme, host, port, target, authority }; or nil and a
+--- message.
 function url.parse(text)
   local scheme, authority, rest = text:match "^(%a[%w+.-]*)://([^/?#]*)(.*)$"
-  if not scheme then return nil, ("'%s' is no URL"):format(text) end
+  if not scheme then return nil, ("'%s' is not a URL"):format(text) end
   scheme = scheme:lower()
-  if scheme == "https" then return nil, "https is not spoken here; TLS is the work of a proxy" end
+  if scheme == "https" then return nil, "https is not supported; use a proxy for TLS" end
   if scheme ~= "http" then return nil, ("unknown scheme '%s'"):format(scheme) end
   local host, port = authority:match "^%[([%x:.]+)%]:?(%d*)$"
   if not host then host, port = authority:match "^([^:@%[%]%s%c]+):?(%d*)$" end
   port = host and (port == "" and 80 or math.tointeger(tonumber(port)))
-  if not port or port > 65535 then return nil, ("'%s' is no host and port"):format(authority) end
+  if not port or port > 65535 then
+    return nil, ("'%s' is not a valid host and port"):format(authority)
+  end
   local fragment = find(rest, "#", 1, true)
   if fragment then rest = sub(rest, 1, fragment - 1) end
   if sub(rest, 1, 1) ~= "/" then rest = "/" .. rest end

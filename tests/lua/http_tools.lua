@@ -1,4 +1,4 @@
--- http_tools: a server of a test and raw conversations with it.
+-- http_tools: a server for a test and raw connections to it.
 local async = require "lib.async"
 local harness = require "harness"
 local http = require "http"
@@ -14,18 +14,23 @@ function tools.serve(t, options, fn)
   async.run(t.expect(function()
     local ok, err = xpcall(fn, debug.traceback, at, server)
     if not ok then t.fail(err) end
-    server:drain { seconds = 5, done = t.expect(function() t.eq(server:stats().connections, 0) end) }
+    server:drain { seconds = 5,
+      done = t.expect(function() t.eq(server:stats().connections, 0) end) }
   end))
 end
 
 local Peer = {}
 Peer.__index = Peer
 
---- Connects; inside a task. What comes is collected in peer.got.
+--- Connects, inside a task. Received bytes are collected in peer.got.
 function tools.connect(at)
   local stream = at.path and uv.new_pipe(false) or uv.new_tcp()
   local err = async.await(function(resume)
-    if at.path then stream:connect(at.path, resume) else stream:connect(at.address, at.port, resume) end
+    if at.path then
+      stream:connect(at.path, resume)
+    else
+      stream:connect(at.address, at.port, resume)
+    end
   end)
   assert(not err, err)
   if not at.path then stream:nodelay(true) end
@@ -43,14 +48,15 @@ end
 
 function Peer:pause() self.stream:read_stop() end
 
---- Sends; true, or nil when the connection is gone.
+--- Sends; true, or nil if the connection is gone.
 function Peer:send(bytes)
   return async.await(function(resume)
     if not self.stream:write(bytes, function(err) resume(not err or nil) end) then resume(nil) end
   end)
 end
 
---- Waits until a plain text is there `n` times (1), the end came, or the test's time is over; returns what came.
+--- Waits until a plain text has arrived `n` times (1), the connection ended or the test's time is
+--- over; returns the received bytes.
 function Peer:wait(text, n)
   async.timeout(harness.LIMIT_MS, function()
     while not self.ended do
@@ -68,7 +74,7 @@ function Peer:wait(text, n)
   return self.got
 end
 
---- Waits for the end; returns what came and how it ended: "end", the name of an error, or nil.
+--- Waits for the end; returns the received bytes and how it ended: "end", an error name, or nil.
 function Peer:rest()
   self:wait()
   if not self.stream:is_closing() then self.stream:close() end
@@ -83,14 +89,14 @@ function Peer:close()
   if not self.stream:is_closing() then self.stream:close() end
 end
 
---- Sends bytes and returns everything that comes back until the server closes.
+--- Sends bytes and returns everything received until the server closes.
 function tools.talk(at, bytes)
   local peer = tools.connect(at)
   peer:send(bytes)
   return peer:rest()
 end
 
---- The statuses in a text of answers.
+--- The statuses in a text of responses.
 function tools.statuses(text)
   local list = {}
   for code in text:gmatch "HTTP/1%.1 (%d%d%d)" do list[#list + 1] = tonumber(code) end

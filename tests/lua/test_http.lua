@@ -1,4 +1,4 @@
--- The server over real sockets: answers, order, streaming, refusals.
+-- The HTTP server over real sockets: responses, order, streaming, refusals.
 local async = require "lib.async"
 local http = require "http"
 local perigee = require "perigee"
@@ -8,17 +8,19 @@ local uv = require "luv"
 
 local serve, connect, talk, statuses = tools.serve, tools.connect, tools.talk, tools.statuses
 
-local function get(path, more) return ("GET %s HTTP/1.1\r\nHost: h\r\n%s\r\n"):format(path, more or "") end
+local function get(path, more)
+  return ("GET %s HTTP/1.1\r\nHost: h\r\n%s\r\n"):format(path, more or "")
+end
 
 local LAST = "Connection: close\r\n"
 
---- Answers with what it was asked.
+--- Responds with the request.
 local function echo(request, response)
-  response:json(200, { method = request.method, path = request.path, body = request.body, id = request.id,
-    came = request["local"], x = request:header "X-Test" })
+  response:json(200, { method = request.method, path = request.path, body = request.body,
+    id = request.id, came = request["local"], x = request:header "X-Test" })
 end
 
-test("one request after another on a connection", function(t)
+test("several requests on a connection", function(t)
   serve(t, { handler = echo, name = "me" }, function(at, server)
     local peer = connect(at)
     peer:send(get "/one")
@@ -33,7 +35,8 @@ test("one request after another on a connection", function(t)
     t.eq(one:match "\r\ncontent%-length: (%d+)\r\n", tostring(#body))
     local value = perigee.json.decode(body)
     t.eq({ value.method, value.path, value.id, value.came }, { "GET", "/one", id, "tcp" })
-    peer:send("POST /two HTTP/1.1\r\nHost: h\r\nx-test: v\r\nX-Request-Id: my-id.1\r\nContent-Length: 3\r\n\r\nabc")
+    peer:send("POST /two HTTP/1.1\r\nHost: h\r\nx-test: v\r\nX-Request-Id: my-id.1\r\n"
+        .. "Content-Length: 3\r\n\r\nabc")
     local two = peer:wait("}", 2):sub(#one + 1)
     t.match(two, "\r\nx%-request%-id: my%-id%.1\r\n")
     value = perigee.json.decode(two:match "\r\n\r\n(.*)$")
@@ -52,7 +55,8 @@ end)
 test("byte by byte", function(t)
   serve(t, { handler = echo }, function(at)
     local peer = connect(at)
-    local text = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n" .. get("/b", LAST)
+    local text = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n"
+        .. "0\r\n\r\n" .. get("/b", LAST)
     for i = 1, #text do peer:send(text:sub(i, i)) end
     local got = peer:rest()
     t.eq(statuses(got), { 200, 200 })
@@ -61,7 +65,7 @@ test("byte by byte", function(t)
   end)
 end)
 
-test("pipelined requests are answered in order, one at a time", function(t)
+test("pipelined requests are served in order, one at a time", function(t)
   local running, most = 0, 0
   local function handler(request, response)
     running = running + 1
@@ -123,12 +127,13 @@ test("HEAD, statuses without a body, HTTP/1.0", function(t)
     response:send(200, { ["x-list"] = { "1", "2" } }, "hello")
   end
   serve(t, { handler = handler }, function(at)
-    local got = talk(at, "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n" .. "HEAD /stream HTTP/1.1\r\nHost: h\r\n\r\n" .. get "/204" ..
-      get("/", LAST))
+    local got = talk(at, "HEAD / HTTP/1.1\r\nHost: h\r\n\r\n"
+      .. "HEAD /stream HTTP/1.1\r\nHost: h\r\n\r\n" .. get "/204" .. get("/", LAST))
     t.eq(statuses(got), { 200, 200, 204, 200 })
     t.match(got, "\r\ncontent%-length: 5\r\n\r\nHTTP/1%.1 200")
     t.match(got, "\r\ntransfer%-encoding: chunked\r\n\r\nHTTP/1%.1 204")
-    t.match(got, "204 No Content\r\n[^\0]*\r\n\r\nHTTP/1%.1 200[^\0]*x%-list: 1\r\nx%-list: 2\r\n[^\0]*\r\n\r\nhello$")
+    t.match(got, "204 No Content\r\n[^\0]*\r\n\r\nHTTP/1%.1 200[^\0]*x%-list: 1\r\nx%-list: 2\r\n"
+        .. "[^\0]*\r\n\r\nhello$")
     t.ok(not got:match "204 No Content\r\n(.-)\r\n\r\n":find("content-length", 1, true))
     got = talk(at, get("/stream", LAST))
     t.match(got, "\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n$")
@@ -149,10 +154,10 @@ test("Expect: 100-continue", function(t)
     t.eq(peer:wait "\r\n\r\n", "HTTP/1.1 100 Continue\r\n\r\n")
     peer:send "abc"
     t.match(peer:wait "}", '"body":"abc"')
-    peer:send(head .. "def") -- it did not wait, so it is not told
+    peer:send(head .. "def") -- it did not wait, so it gets no 100
     t.eq(statuses(peer:wait("}", 2)), { 100, 200, 200 })
     peer:close()
-    peer = connect(at) -- HTTP/1.0 does not know it
+    peer = connect(at) -- HTTP/1.0 has no Expect
     peer:send((head:gsub("1%.1", "1.0")))
     async.sleep(5)
     peer:send "abc"
@@ -165,14 +170,20 @@ end)
 test("refusals are errors in OpenAI's shape, and the connection ends", function(t)
   local asked = 0
   local refused = {}
-  serve(t, { handler = function(request, response) asked = asked + 1 echo(request, response) end,
-    limits = { body = 1000 }, log = function(entry) refused[#refused + 1] = entry.status end }, function(at, server)
+  local function handler(request, response)
+    asked = asked + 1
+    echo(request, response)
+  end
+  local function log(entry) refused[#refused + 1] = entry.status end
+  serve(t, { handler = handler, limits = { body = 1000 }, log = log }, function(at, server)
     local cases = {
       { 400, "GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n" },
-      { 400, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" },
+      { 400, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n"
+          .. "\r\n0\r\n\r\n" },
       { 400, "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" },
       { 400, "GET / HTTP/1.1\nHost: h\n\n" },
-      { 413, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\n" .. ("x"):rep(2000000) },
+      { 413, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000000\r\n\r\n"
+        .. ("x"):rep(2000000) },
     }
     for _, case in ipairs(cases) do
       local got, ended = talk(at, case[2] .. get "/smuggled")
@@ -188,7 +199,7 @@ test("refusals are errors in OpenAI's shape, and the connection ends", function(
   end)
 end)
 
-test("handlers that fail, do not answer or answer twice", function(t)
+test("handlers that fail, do not respond or respond twice", function(t)
   local reports = {}
   local handlers = {}
   handlers["/raise"] = function() error "broken" end
@@ -201,16 +212,26 @@ test("handlers that fail, do not answer or answer twice", function(t)
     response:send(200, nil, "first")
     response:send(200, nil, "second")
   end
-  handlers["/injection"] = function(request, response) response:send(200, { x = request.query.v }, "") end
-  handlers["/framing"] = function(_, response) response:send(200, { ["Content-Length"] = 3 }, "") end
+  handlers["/injection"] = function(request, response)
+    response:send(200, { x = request.query.v }, "")
+  end
+  handlers["/framing"] = function(_, response)
+    response:send(200, { ["Content-Length"] = 3 }, "")
+  end
   handlers["/status"] = function(_, response) response:send(299, nil, "") end
   handlers["/wait"] = function() async.sleep(1) error { code = "x" } end
   local log = {}
-  serve(t, { handler = function(request, response) return handlers[request.path](request, response) end,
-    on_error = function(request, text) reports[#reports + 1] = request.path .. " " .. tostring(text):match "[^\n]*" end,
-    log = function(entry) log[#log + 1] = { entry.path, entry.status, entry.aborted } end }, function(at)
-    for _, path in ipairs { "/raise", "/nothing", "/injection?v=a%0d%0ab:c", "/framing", "/status", "/wait" } do
-      local got = talk(at, get(path) .. get("/twice", LAST)) -- the connection goes on after a 500
+  local options = {
+    handler = function(request, response) return handlers[request.path](request, response) end,
+    on_error = function(request, text)
+      reports[#reports + 1] = request.path .. " " .. tostring(text):match "[^\n]*"
+    end,
+    log = function(entry) log[#log + 1] = { entry.path, entry.status, entry.aborted } end,
+  }
+  serve(t, options, function(at)
+    for _, path in ipairs { "/raise", "/nothing", "/injection?v=a%0d%0ab:c", "/framing", "/status",
+      "/wait" } do
+      local got = talk(at, get(path) .. get("/twice", LAST)) -- a 500 does not end the connection
       t.eq(statuses(got), { 500, 200 }, path)
       t.match(got, "\r\n\r\ninternal error, see the log for request req%-")
       t.match(got, "first$")
@@ -220,9 +241,10 @@ test("handlers that fail, do not answer or answer twice", function(t)
     t.match(got, "\r\n\r\n4\r\npart\r\n$")
     t.ok(ended)
     local text = table.concat(reports, "\n")
-    for _, want in ipairs { "/raise .*broken", "/nothing the handler did not answer", "/half the handler did not finish",
-      "/twice .*started already", "/injection .*control character in header 'x'", "/framing .*written by the server",
-      "/status .*no status", "/wait table" } do
+    for _, want in ipairs { "/raise .*broken", "/nothing the handler did not respond",
+      "/half the handler did not finish", "/twice .*already been started",
+      "/injection .*control character in header 'x'", "/framing .*set by the server",
+      "/status .*not a known HTTP status", "/wait table" } do
       t.match(text, want)
     end
     t.eq(log[#log], { "/half", 200, false })
@@ -235,19 +257,20 @@ test("Unix sockets: mode, stale files replaced, live ones refused, removed at th
   file:close()
   local spare = http.server { handler = echo }
   local err = t.fails("io", spare:listen { path = path })
-  t.match(err.message, "exists and is no socket")
-  t.match(select(2, spare:listen { path = "/tmp/" .. ("x"):rep(99) }).message, "has 104 bytes, a socket's path may have 103")
+  t.match(err.message, "exists and is not a socket")
+  t.match(select(2, spare:listen { path = "/tmp/" .. ("x"):rep(99) }).message,
+    "the path of a socket may have 103 bytes, this one has 104")
   os.remove(path)
   local stale = uv.new_pipe(false)
   assert(stale:bind(path))
-  assert(uv.fs_rename(path, path .. ".kept")) -- closing removes the name it was bound to
+  assert(uv.fs_rename(path, path .. ".kept")) -- closing removes the path it was bound to
   stale:close()
   assert(uv.fs_rename(path .. ".kept", path))
   serve(t, { handler = echo, listen = { path = path, mode = tonumber("600", 8) } }, function(at)
     t.eq(at.address, path)
     t.eq(uv.fs_stat(path).mode & 511, tonumber("600", 8))
     t.match(talk(at, get("/", LAST)), '"came":"unix"')
-    t.match(t.fails("io", spare:listen { path = path }).message, "another server listens there")
+    t.match(t.fails("io", spare:listen { path = path }).message, "another server is listening")
     local answer = assert(http.request { socket = path, target = "/x", body = "b" })
     t.match(answer.body, '"path":"/x"')
     local timer = uv.new_timer()
@@ -271,13 +294,13 @@ test("a Unix socket whose server is too busy to accept is not taken away", funct
   end
   t.eq(waiting[8]:getpeername(), nil, "the backlog is full")
   local server = http.server { handler = echo }
-  t.match(t.fails("io", server:listen { path = path }).message, "another server listens there")
+  t.match(t.fails("io", server:listen { path = path }).message, "another server is listening")
   for _, one in ipairs(waiting) do one:close() end
   busy:close()
   server:drain()
 end)
 
-test("addresses that cannot be had", function(t)
+test("addresses that cannot be bound", function(t)
   local server = http.server { handler = echo }
   t.fails("io", server:listen { host = "not an address" })
   t.fails("io", server:listen { path = "/nowhere/at/all.sock" })
@@ -285,8 +308,10 @@ test("addresses that cannot be had", function(t)
     t.match(t.fails("io", server:listen { port = at.port }).message, "EADDRINUSE")
   end)
   t.raises(function() http.server {} end, "needs a handler")
-  t.raises(function() http.server { handler = print, limits = { bodys = 1 } } end, "unknown limit 'bodys'")
-  t.raises(function() http.server { handler = print, limits = { body = "1" } } end, "no positive number")
+  t.raises(function() http.server { handler = print, limits = { bodys = 1 } } end,
+    "unknown limit 'bodys'")
+  t.raises(function() http.server { handler = print, limits = { body = "1" } } end,
+    "must be a positive number")
 end)
 
 test("server-sent events", function(t)
@@ -306,7 +331,8 @@ test("server-sent events", function(t)
     local answer = assert(http.request { url = ("http://127.0.0.1:%d/"):format(at.port) })
     t.eq(answer.headers["content-type"], "text/event-stream; charset=utf-8")
     t.eq(answer.headers["x-more"], "1")
-    t.eq(answer.body, "data: one\n\nevent: lines\ndata: a\ndata: b\ndata: c\ndata: d\n\n: note\n\ndata: [DONE]\n\n")
+    t.eq(answer.body,
+      "data: one\n\nevent: lines\ndata: a\ndata: b\ndata: c\ndata: d\n\n: note\n\ndata: [DONE]\n\n")
     local slow = assert(http.request { url = ("http://127.0.0.1:%d/slow"):format(at.port) })
     t.match(slow.body, "data: d\n\n: \n\n")
   end)
@@ -314,7 +340,8 @@ end)
 
 test("the log", function(t)
   local entries, reports = {}, {}
-  serve(t, { handler = echo, on_error = function(_, text) reports[#reports + 1] = text end, log = function(entry)
+  serve(t, { handler = echo, on_error = function(_, text) reports[#reports + 1] = text end,
+    log = function(entry)
     entries[#entries + 1] = entry
     if #entries == 2 then error "the log fails" end
   end }, function(at)
@@ -322,7 +349,8 @@ test("the log", function(t)
     t.eq(statuses(got), { 200, 200 })
     local e = entries[1]
     t.eq({ e.method, e.target, e.path, e.status, e.bytes, e.peer, e["local"], e.agent, e.aborted },
-      { "GET", "/a?b=c", "/a", 200, #got:match "\r\n\r\n(.-)HTTP", "127.0.0.1", "tcp", "me", false })
+      { "GET", "/a?b=c", "/a", 200, #got:match "\r\n\r\n(.-)HTTP", "127.0.0.1", "tcp", "me",
+      false })
     t.ok(e.ms >= 0 and e.ms < 5000, e.ms)
     t.match(e.id, "^req%-")
     t.eq(#reports, 1)
@@ -358,7 +386,8 @@ test("the client: framings, failures, portions", function(t)
     local big = ("x"):rep(3 << 20)
     t.eq(#http.request { url = base .. "/len", body = big, headers = { ["X-A"] = "b" } }.body, #big)
     local pieces = {}
-    local answer = http.request { url = base .. "/chunks", on_data = function(bytes) pieces[#pieces + 1] = bytes end }
+    local answer = http.request { url = base .. "/chunks",
+      on_data = function(bytes) pieces[#pieces + 1] = bytes end }
     t.eq({ answer.body, table.concat(pieces) }, { nil, "12345" })
     local n = 0
     http.request { url = base .. "/chunks", on_data = function() n = n + 1 return false end }
@@ -368,17 +397,20 @@ test("the client: framings, failures, portions", function(t)
     t.eq({ answer.status, answer.headers.allow }, { 405, "POST" })
     t.eq(http.request { url = base .. "/chunks", method = "HEAD" }.body, "")
     t.fails("timeout", http.request { url = base .. "/hang", timeout_ms = 30 })
-    t.match(t.fails("io", http.request { url = base .. "/len", body = big, max_body = 1000 }).message, "1000 are allowed")
-    t.match(t.fails("io", http.request { url = base .. "/chunks", max_body = 3 }).message, "larger than 3 bytes")
+    local err = t.fails("io", http.request { url = base .. "/len", body = big, max_body = 1000 })
+    t.match(err.message, "the limit is 1000")
+    t.match(t.fails("io", http.request { url = base .. "/chunks", max_body = 3 }).message,
+      "larger than 3 bytes")
     t.fails("io", http.request { url = "http://127.0.0.1:1/" })
     t.fails("io", http.request { socket = "/nowhere.sock" })
     t.match(t.fails("format", http.request { url = "https://h/" }).message, "https")
     t.raises(function() http.request { uri = "x" } end, "unknown option 'uri'")
-    t.raises(function() http.request { url = base, headers = { a = "b\r\nc: d" } } end, "control character")
+    t.raises(function() http.request { url = base, headers = { a = "b\r\nc: d" } } end,
+      "control character")
   end)
 end)
 
---- A server that sends each client a text in two parts and closes.
+--- A server that sends a text in two parts to each client and closes.
 local function fake_server(texts, fn)
   local listener, n = uv.new_tcp(), 0
   listener:bind("127.0.0.1", 0)
@@ -399,14 +431,15 @@ local function fake_server(texts, fn)
   listener:close()
 end
 
-test("the client: answers of other servers, good and bad", function(t)
+test("the client: responses of other servers, valid and broken", function(t)
   local cases = {
-    { "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\n\r\nuntil the end", 200, "until the end" },
+    { "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\n\r\nuntil the end", 200,
+      "until the end" },
     { "HTTP/1.0 204 No Content\r\n\r\n", 204, "" },
     { "HTTP/1.1 404\r\nContent-Length: 3\r\n\r\nabcdef", 404, "abc" },
     { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", 200, "abc" },
-    { "", nil, "without an answer" },
-    { "SSH-2.0-OpenSSH\r\n\r\n", nil, "no HTTP answer" },
+    { "", nil, "without responding" },
+    { "SSH-2.0-OpenSSH\r\n\r\n", nil, "response is not HTTP" },
     { "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", nil, "in the middle of the body" },
     { "HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\nabc", nil, "malformed content-length" },
     { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", nil, "malformed chunk size" },

@@ -1,4 +1,4 @@
--- The server under clients that are slow, rude, too many or broken, and its end.
+-- The HTTP server with slow, rude, broken or too many clients, and its shutdown.
 local async = require "lib.async"
 local http = require "http"
 local test = require("harness").test
@@ -7,18 +7,23 @@ local uv = require "luv"
 
 local serve, connect, talk, statuses = tools.serve, tools.connect, tools.talk, tools.statuses
 
-local function get(path, more) return ("GET %s HTTP/1.1\r\nHost: h\r\n%s\r\n"):format(path, more or "") end
+local function get(path, more)
+  return ("GET %s HTTP/1.1\r\nHost: h\r\n%s\r\n"):format(path, more or "")
+end
 local LAST = "Connection: close\r\n"
 local function hello(_, response) response:send(200, nil, "hello") end
 
 test("time for the head, the body and between requests", function(t)
-  serve(t, { handler = hello, limits = { header_s = 0.1, body_s = 0.1, idle_s = 0.1 } }, function(at)
+  serve(t, { handler = hello, limits = { header_s = 0.1, body_s = 0.1, idle_s = 0.1 } },
+    function(at)
     local results = async.all {
       function() return { talk(at, "GET / HT") } end,
-      function() return { talk(at, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n123") } end,
+      function()
+        return { talk(at, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n123") }
+      end,
       function() return { talk(at, get "/") } end,
       function() return { talk(at, "") } end,
-      function() -- one byte at a time does not buy time
+      function() -- sending byte by byte does not extend the deadline
         local peer = connect(at)
         local text = get "/long"
         for i = 1, #text - 1 do
@@ -44,8 +49,12 @@ test("requests on a connection, connections in total", function(t)
     if request.path == "/wait" then release:wait() end
     response:send(200, nil, "hello")
   end
-  local function error_body(code, message) return ("[%d, %q]"):format(code, message), "application/json" end
-  serve(t, { handler = handler, error_body = error_body, limits = { requests = 3, connections = 2 } }, function(at, server)
+  local function error_body(code, message)
+    return ("[%d, %q]"):format(code, message), "application/json"
+  end
+  local options = { handler = handler, error_body = error_body,
+    limits = { requests = 3, connections = 2 } }
+  serve(t, options, function(at, server)
     t.eq(statuses((talk(at, get("/"):rep(5)))), { 200, 200, 200 })
     local a, b = connect(at), connect(at)
     a:send(get("/wait", LAST))
@@ -54,7 +63,8 @@ test("requests on a connection, connections in total", function(t)
     local got, ended = talk(at, get "/")
     t.eq(statuses(got), { 503 })
     t.match(got, "\r\nretry%-after: 1\r\n")
-    t.match(got, '\r\ncontent%-type: application/json\r\n.*\r\n\r\n%[503, "too many connections"%]$')
+    t.match(got, "\r\ncontent%-type: application/json\r\n")
+    t.match(got, '\r\n\r\n%[503, "too many connections"%]$')
     t.eq(ended, "end")
     release:set()
     t.eq(statuses(a:rest()), { 200 })
@@ -70,9 +80,11 @@ test("bodies of all connections together", function(t)
     response:send(200, nil, tostring(#request.body))
   end
   local function post(path, n)
-    return ("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n"):format(path, LAST, n) .. ("x"):rep(n)
+    return ("POST %s HTTP/1.1\r\nHost: h\r\n%sContent-Length: %d\r\n\r\n"):format(path, LAST, n)
+      .. ("x"):rep(n)
   end
-  serve(t, { handler = handler, limits = { bodies = 3 << 20, body = 2 << 20 } }, function(at, server)
+  serve(t, { handler = handler, limits = { bodies = 3 << 20, body = 2 << 20 } },
+    function(at, server)
     local a, b = connect(at), connect(at)
     a:send(post("/wait", 2 << 20))
     while server:stats().busy < 1 do async.sleep(1) end
@@ -89,7 +101,7 @@ test("bodies of all connections together", function(t)
   end)
 end)
 
-test("a reader that takes nothing: writing waits, then the connection is cut", function(t)
+test("a client that reads nothing: writing waits, then the connection is cut", function(t)
   local drained, written, aborted = nil, 0, false
   local function handler(request, response)
     request:on_abort(function() aborted = true end)
@@ -102,8 +114,8 @@ test("a reader that takes nothing: writing waits, then the connection is cut", f
     end
   end
   local log = {}
-  serve(t, { handler = handler, limits = { write_s = 0.2 }, log = function(entry) log[#log + 1] = entry end },
-    function(at, server)
+  serve(t, { handler = handler, limits = { write_s = 0.2 },
+    log = function(entry) log[#log + 1] = entry end }, function(at, server)
       local peer = connect(at)
       peer:pause()
       peer:send(get "/")
@@ -117,7 +129,7 @@ test("a reader that takes nothing: writing waits, then the connection is cut", f
     end)
 end)
 
-test("a writer that does not wait is stopped by the queue's limit", function(t)
+test("a handler that does not wait is stopped by the queue limit", function(t)
   local most = 0
   local function handler(_, response)
     response:start(200)
@@ -187,7 +199,7 @@ test("a client that pipelines and reads nothing has to wait", function(t)
   end)
 end)
 
-test("clients that go away: the handler is told, the answer is not awaited", function(t)
+test("clients that go away: the handler is notified, the response is not awaited", function(t)
   local events = {}
   local function handler(request, response)
     local gone = async.signal()
@@ -200,7 +212,8 @@ test("clients that go away: the handler is told, the answer is not awaited", fun
       end
       events[#events + 1] = "stream"
       t.eq(request.aborted, true)
-      repeat async.sleep(1) until not stream:event "late" -- a closed socket says so at the second write
+      -- a closed socket shows at the second write
+      repeat async.sleep(1) until not stream:event "late"
       stream:finish()
     else
       gone:wait()
@@ -209,7 +222,8 @@ test("clients that go away: the handler is told, the answer is not awaited", fun
     end
   end
   local log = {}
-  serve(t, { handler = handler, log = function(e) log[#log + 1] = { e.path, e.status, e.aborted } end }, function(at, server)
+  serve(t, { handler = handler,
+    log = function(e) log[#log + 1] = { e.path, e.status, e.aborted } end }, function(at, server)
     local a, b = connect(at), connect(at)
     a:send(get "/stream")
     b:send(get "/wait")
@@ -221,7 +235,7 @@ test("clients that go away: the handler is told, the answer is not awaited", fun
     table.sort(log, function(x, y) return x[1] < y[1] end)
     t.eq(events, { "stream", "wait" })
     t.eq(log, { { "/stream", 200, true }, { "/wait", 499, true } })
-    local half = connect(at) -- only its sending side
+    local half = connect(at) -- closes only its sending side
     half:send(get "/answer")
     half:finish_sending()
     t.match(half:rest(), "still here$")
@@ -232,7 +246,7 @@ test("clients that go away: the handler is told, the answer is not awaited", fun
     half = connect(at)
     half:send "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nabc"
     half:finish_sending()
-    t.match(half:rest(), "the request is not complete")
+    t.match(half:rest(), "the request is incomplete")
     while server:stats().connections > 0 do async.sleep(1) end
   end)
 end)
@@ -264,7 +278,7 @@ test("many idle streams", function(t)
   end)
 end)
 
-test("drain: idle connections close, busy ones finish, new ones are not taken", function(t)
+test("drain: idle connections close, busy ones finish, new ones are refused", function(t)
   local release = async.signal()
   local function handler(request, response)
     if request.path == "/stream" then
@@ -295,7 +309,7 @@ test("drain: idle connections close, busy ones finish, new ones are not taken", 
     end
     while server:stats().busy < 2 or not reads_body() do async.sleep(1) end
     server:drain { seconds = 5, done = t.expect(function() order[#order + 1] = "done" end) }
-    server:drain { seconds = 5 } -- once is enough
+    server:drain { seconds = 5 } -- a second call does nothing
     local got, ended = idle:rest()
     t.eq({ statuses(got), ended }, { { 200 }, "end" })
     t.eq((http.request { host = "127.0.0.1", port = at.port }), nil)
@@ -309,13 +323,13 @@ test("drain: idle connections close, busy ones finish, new ones are not taken", 
     t.eq(statuses(got), { 200 })
     t.match(got, "connection: close\r\n\r\nhello$")
     t.match(stream:rest(), "data: two\n\n\r\n0\r\n\r\n$")
-    t.raises(function() server:listen { port = 0 } end, "being closed")
+    t.raises(function() server:listen { port = 0 } end, "shutting down")
     while #order < 2 do async.sleep(1) end
     t.eq(order, { "released", "done" })
   end))
 end)
 
-test("drain: what is left after the time is cut", function(t)
+test("drain: connections left at the deadline are cut", function(t)
   local aborted = 0
   local server = http.server { handler = function(request)
     local gone = async.signal()
@@ -336,7 +350,7 @@ test("drain: what is left after the time is cut", function(t)
   end))
 end)
 
--- ---- broken clients ------------------------------------------------------------------------------------------------
+-- ---- broken clients -----------------------------------------------------------------------------
 
 local function random(seed)
   local state = seed
@@ -349,7 +363,8 @@ end
 local SEEDS = {
   get("/", LAST), get("/" .. ("x"):rep(300)) .. get("/", LAST),
   "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello",
-  "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+  "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    .. "5\r\nhello\r\n0\r\n\r\n",
 }
 
 local function broken(rnd)
@@ -365,11 +380,12 @@ local function broken(rnd)
   return text
 end
 
-test("thousands of broken clients: always an answer or an end, and nothing stays", function(t)
+test("thousands of broken clients: always a response or an end, and no leaks", function(t)
   local rnd = random(11)
   local codes = {}
   local function handler(request, response) response:send(200, nil, request.body) end
-  serve(t, { handler = handler, on_error = function(_, text) t.fail(text) end }, function(at, server)
+  serve(t, { handler = handler, on_error = function(_, text) t.fail(text) end },
+    function(at, server)
     local jobs = {}
     for worker = 1, 8 do
       jobs[worker] = function()

@@ -1,4 +1,4 @@
--- Requests out of bytes: what is taken, what is refused, and that portions do not matter.
+-- The request parser: what it accepts, what it refuses, and that the cuts do not matter.
 local body = require "http.body"
 local fields = require "http.fields"
 local parse = require "http.parse"
@@ -6,11 +6,12 @@ local router = require "http.router"
 local test = require("harness").test
 local url = require "http.url"
 
-local forced = ... -- there every allocation is dear
+local forced = ... -- under forced collection every allocation is expensive
 
 local LIMITS = { head = 2048, headers = 20, target = 256, body = 1000 }
 
---- All requests in a text that is fed in portions of n bytes: a list, and { status, why } when it ended badly.
+--- All requests in a text that is fed n bytes at a time: a list, and { status, why } after an
+--- error.
 local function read_all(text, n)
   local parser, requests = parse.new(LIMITS), {}
   for from = 1, #text, n do
@@ -27,14 +28,18 @@ end
 
 local function head(lines) return table.concat(lines, "\r\n") .. "\r\n\r\n" end
 
-test("requests are the same in portions of any size", function(t)
-  local text = head { "GET /a%20b?x=1&y=%41+b&x=2 HTTP/1.1", "Host: h", "X-Two: 1", "x-two:2", "Empty:",
-    "Spaces: \t v  w \t " } .. "\r\n" .. head { "POST /len HTTP/1.1", "Host: h", "Content-Length: 11" } .. "hello\r\n\0abc" ..
-    head { "POST /chunks HTTP/1.1", "host: h", "Transfer-Encoding: Chunked" } ..
-    "5\r\nhello\r\n1;a=\"b\"; c\r\n \r\n0006 ; x\r\nworld!\r\n0\r\nTrailer: 1\r\nOther: 2\r\n\r\n" ..
-    head { "POST /none HTTP/1.1", "host: h", "content-length: 0" } ..
-    head { "OPTIONS * HTTP/1.1", "host: h" } ..
-    head { "GET http://other:81/abs?q HTTP/1.1", "host: h" } .. head { "GET / HTTP/1.0" }
+test("requests are the same in pieces of any size", function(t)
+  local text = table.concat {
+    head { "GET /a%20b?x=1&y=%41+b&x=2 HTTP/1.1", "Host: h", "X-Two: 1", "x-two:2", "Empty:",
+      "Spaces: \t v  w \t " }, "\r\n",
+    head { "POST /len HTTP/1.1", "Host: h", "Content-Length: 11" }, "hello\r\n\0abc",
+    head { "POST /chunks HTTP/1.1", "host: h", "Transfer-Encoding: Chunked" },
+    "5\r\nhello\r\n1;a=\"b\"; c\r\n \r\n0006 ; x\r\nworld!\r\n0\r\nTrailer: 1\r\nOther: 2\r\n\r\n",
+    head { "POST /none HTTP/1.1", "host: h", "content-length: 0" },
+    head { "OPTIONS * HTTP/1.1", "host: h" },
+    head { "GET http://other:81/abs?q HTTP/1.1", "host: h" },
+    head { "GET / HTTP/1.0" },
+  }
   for n = 1, 70, forced and 23 or 1 do
     local r, err = read_all(text, n)
     t.eq(err, nil)
@@ -57,7 +62,7 @@ end)
 local GET, POST = "GET / HTTP/1.1\r\nHost: h\r\n", "POST / HTTP/1.1\r\nHost: h\r\n"
 local CHUNKED = POST .. "Transfer-Encoding: chunked\r\n\r\n"
 
--- status, what is said, the bytes
+-- status, message, bytes
 local BAD = {
   { 400, "repeated content-length", POST .. "Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello" },
   { 400, "repeated content-length", POST .. "Content-Length: 5\r\ncontent-length: 5\r\n\r\nhello" },
@@ -69,13 +74,16 @@ local BAD = {
   { 400, "malformed content-length", POST .. "Content-Length: 5 5\r\n\r\n" },
   { 400, "malformed content-length", POST .. "Content-Length: 99999999999999999999999\r\n\r\n" },
   { 413, "larger than 1000", POST .. "Content-Length: 1001\r\n\r\n" },
-  { 400, "both content-length and transfer-encoding", POST .. "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" },
-  { 400, "both content-length and transfer-encoding", POST .. "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" },
+  { 400, "both content-length and transfer-encoding",
+    POST .. "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" },
+  { 400, "both content-length and transfer-encoding",
+    POST .. "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" },
   { 400, "not 'chunked'", POST .. "Transfer-Encoding: gzip, chunked\r\n\r\n" },
   { 400, "not 'chunked'", POST .. "Transfer-Encoding: xchunked\r\n\r\n" },
   { 400, "not 'chunked'", POST .. "Transfer-Encoding: chunked, identity\r\n\r\n" },
   { 400, "not 'chunked'", POST .. "Transfer-Encoding:\r\n\r\n" },
-  { 400, "repeated transfer-encoding", POST .. "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" },
+  { 400, "repeated transfer-encoding",
+    POST .. "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n" },
   { 400, "transfer-encoding in HTTP/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n" },
   { 400, "malformed header name", POST .. "Transfer-Encoding\11: chunked\r\n\r\n" },
   { 400, "control character", POST .. "Transfer-Encoding: \11chunked\r\n\r\n" },
@@ -106,9 +114,9 @@ local BAD = {
   { 400, "malformed request line", "GET /\128 HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "", "\22\3\1\2\0\1\0\1" },
   { 505, "HTTP/2.0", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" },
-  { 400, "is no path", "GET a HTTP/1.1\r\nHost: h\r\n\r\n" },
-  { 400, "is no path", "CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n" },
-  { 400, "is for OPTIONS", "GET * HTTP/1.1\r\nHost: h\r\n\r\n" },
+  { 400, "is not a path", "GET a HTTP/1.1\r\nHost: h\r\n\r\n" },
+  { 400, "is not a path", "CONNECT h:80 HTTP/1.1\r\nHost: h\r\n\r\n" },
+  { 400, "only valid for OPTIONS", "GET * HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "dot segments", "GET /a/../b HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "dot segments", "GET /a/%2e%2E HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "dot segments", "GET /..%2fb HTTP/1.1\r\nHost: h\r\n\r\n" },
@@ -118,7 +126,7 @@ local BAD = {
   { 400, "control character", "GET /%00 HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "not UTF-8", "GET /%ff HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 400, "fragment", "GET /#a HTTP/1.1\r\nHost: h\r\n\r\n" },
-  { 400, "no good host", "GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n" },
+  { 400, "no valid host", "GET http://u@h/ HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 414, "longer than 256", "GET /" .. ("a"):rep(256) .. " HTTP/1.1\r\nHost: h\r\n\r\n" },
   { 431, "more than 20 headers", GET .. ("a: b\r\n"):rep(20) .. "\r\n" },
   { 431, "larger than 2048", GET .. "a: " .. ("b"):rep(2048) .. "\r\n\r\n" },
@@ -136,8 +144,8 @@ local BAD = {
   { 400, "chunk size", CHUNKED .. "10000000000000001\r\nx" },
   { 413, "larger than 1000", CHUNKED .. "3e9\r\n" },
   { 413, "larger than 1000", CHUNKED .. "fffffffffffffff\r\n" },
-  { 400, "does not end", CHUNKED .. "1\r\nxy\r\n0\r\n\r\n" },
-  { 400, "does not end", CHUNKED .. "1\r\nx\n0\r\n\r\n" },
+  { 400, "not followed by CRLF", CHUNKED .. "1\r\nxy\r\n0\r\n\r\n" },
+  { 400, "not followed by CRLF", CHUNKED .. "1\r\nx\n0\r\n\r\n" },
   { 400, "too long", CHUNKED .. "1;" .. ("a"):rep(2000) .. "\r\n" },
   { 400, "too long", CHUNKED .. ("0"):rep(2000) },
   { 400, "header name", CHUNKED .. "0\r\nbad trailer\r\n\r\n" },
@@ -146,7 +154,7 @@ local BAD = {
   { 400, "CR without LF", "\rGET / HTTP/1.1\r\nHost: h\r\n\r\n" },
 }
 
-test("what could be understood twice, or not at all, is refused", function(t)
+test("ambiguous and malformed requests are refused", function(t)
   for i, case in ipairs(BAD) do
     local status, why, text = table.unpack(case)
     for _, n in ipairs(forced and { #text } or { #text, 1, 3, 17 }) do
@@ -161,7 +169,7 @@ test("what could be understood twice, or not at all, is refused", function(t)
   end
 end)
 
---- What reading a request of about 2n bytes, one at a time, allocates.
+--- The memory allocated by reading a request of about 2n bytes, one at a time.
 local function allocated(n)
   local parser = parse.new { head = 1 << 20, headers = 20, target = 256, body = 1 << 20 }
   local text = POST .. "a: " .. ("b"):rep(n) .. "\r\nTransfer-Encoding: chunked\r\n\r\n" ..
@@ -175,7 +183,7 @@ local function allocated(n)
   return used, event
 end
 
-test("bytes that come one by one cost no more when there are more of them", function(t)
+test("bytes that arrive one by one cost linear time and memory", function(t)
   local n = forced and 250 or 4000
   local small, event = allocated(n)
   t.eq(event, "request")
@@ -192,7 +200,7 @@ test("bodies of tiny pieces stay small", function(t)
   t.eq(reader:text(), ("x"):rep(n))
 end)
 
---- A seeded generator, so that a failure can be repeated.
+--- A seeded random generator, so that a failure can be reproduced.
 local function random(seed)
   local state = seed
   return function(n)
@@ -207,7 +215,8 @@ local SEEDS = {
   CHUNKED .. "5\r\nhello\r\n0\r\nT: x\r\n\r\n",
 }
 local SCRAPS = { "\r", "\n", "\r\n", "\0", " ", "\t", ":", ",", "chunked", "Content-Length: 3\r\n",
-  "Transfer-Encoding: chunked\r\n", "Host: x\r\n", "\255", "0", "f", ";", "%", "/../", "HTTP/1.1", "\r\n\r\n" }
+  "Transfer-Encoding: chunked\r\n", "Host: x\r\n", "\255", "0", "f", ";", "%", "/../", "HTTP/1.1",
+  "\r\n\r\n" }
 
 local function mutate(text, rnd)
   for _ = 1, rnd(4) do
@@ -222,7 +231,7 @@ local function mutate(text, rnd)
   return text
 end
 
---- The parser's answer as one value.
+--- The parser's result as one value.
 local function outcome(text, n)
   local requests, err = read_all(text, n)
   local list = {}
@@ -230,7 +239,7 @@ local function outcome(text, n)
   return { list, type(err) == "table" and "refused" or err }
 end
 
-test("thousands of broken requests: never an error of Lua, the same in any portions", function(t)
+test("thousands of broken requests: never a Lua error, the same in pieces of any size", function(t)
   local rnd = random(7)
   for i = 1, forced and 20 or 3000 do
     local text = mutate(SEEDS[rnd(#SEEDS)], rnd) .. (rnd(3) == 1 and SEEDS[rnd(#SEEDS)] or "")
@@ -247,10 +256,12 @@ test("words in lists, escapes, URLs", function(t)
   t.eq(url.decode "a%2Fb", "a/b")
   t.eq(url.decode "a%2", nil)
   t.eq(url.decode(url.encode "ä /%&"), "ä /%&")
-  t.eq(url.parse "http://h:81/p?q#f", { scheme = "http", host = "h", port = 81, target = "/p?q", authority = "h:81" })
+  t.eq(url.parse "http://h:81/p?q#f",
+    { scheme = "http", host = "h", port = 81, target = "/p?q", authority = "h:81" })
   t.eq(url.parse("http://[::1]?a").target, "/?a")
   t.eq(url.parse("http://[::1]").host, "::1")
-  for _, bad in ipairs { "https://h/", "ftp://h", "h/p", "http://", "http://h:99999/", "http://a b/", "http://h/\r\nx: y" } do
+  for _, bad in ipairs { "https://h/", "ftp://h", "h/p", "http://", "http://h:99999/",
+    "http://a b/", "http://h/\r\nx: y" } do
     t.eq((url.parse(bad)), nil, bad)
   end
 end)
@@ -258,7 +269,9 @@ end)
 test("routes", function(t)
   local r = router.new()
   local function named(name) return function() return name end end
-  for _, route in ipairs { "/", "/a/{id}", "/a/b", "/a/{id}/c", "/m/{name*}", "/{x}/b/z" } do r:get(route, named(route)) end
+  for _, route in ipairs { "/", "/a/{id}", "/a/b", "/a/{id}/c", "/m/{name*}", "/{x}/b/z" } do
+    r:get(route, named(route))
+  end
   r:post("/a/{other}", named "post")
   local function try(method, path)
     local fn, params, more = r:match(method, path)
@@ -275,9 +288,11 @@ test("routes", function(t)
   t.eq(try("GET", "/m/org/name"), { "/m/{name*}", { name = "org/name" } })
   t.eq(try("POST", "/a/q"), { "post", { other = "q" } })
   t.eq(try("PUT", "/a/q"), { 405, "GET, HEAD, POST" })
-  for _, path in ipairs { "/a", "/a/", "//", "/m/", "/m", "/a/b/c/d" } do t.eq(try("GET", path), { 404 }, path) end
+  for _, path in ipairs { "/a", "/a/", "//", "/m/", "/m", "/a/b/c/d" } do
+    t.eq(try("GET", path), { 404 }, path)
+  end
   t.raises(function() r:get("/a/b", print) end, "exists")
-  t.raises(function() r:get("x", print) end, "does not begin")
-  t.raises(function() r:get("/{a*}/b", print) end, "not the last")
+  t.raises(function() r:get("x", print) end, "must begin")
+  t.raises(function() r:get("/{a*}/b", print) end, "must be the last")
   t.raises(function() r:get("/{a}b", print) end, "whole segment")
 end)
