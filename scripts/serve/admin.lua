@@ -1,8 +1,10 @@
--- admin: looking at the scripts that serve, and loading them again. On the Unix socket only.
+-- admin: inspects and reloads the site's scripts. On the Unix socket only.
 --
---   GET  /admin/scripts     which version serves, its files, errors and strikes, and which older ones are alive
---   POST /admin/reload      configuration and scripts are read again; 409 and why when the old ones were kept
---   POST /admin/rollback    the scripts before the last change, from memory
+--   GET  /admin/scripts     the version in use, its files, errors and strikes, and older versions
+--                           that still serve requests
+--   POST /admin/reload      reads configuration and scripts again; 409 and a message if that failed
+--                           and the old ones were kept
+--   POST /admin/rollback    returns to the scripts before the last change, from memory
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -17,10 +19,16 @@ local function answer(app, response, ok, why)
 end
 
 local function routes(app)
-  app:route("GET", "/admin/scripts", function(_, response) response:json(200, app.scripts:status()) end, { unix_only = true })
-  app:route("POST", "/admin/reload", function(_, response) answer(app, response, app:reload()) end, { unix_only = true })
-  app:route("POST", "/admin/rollback", function(_, response) answer(app, response, app.scripts:rollback()) end,
-    { unix_only = true })
+  local unix_only = { unix_only = true }
+  app:route("GET", "/admin/scripts", function(_, response)
+    response:json(200, app.scripts:status())
+  end, unix_only)
+  app:route("POST", "/admin/reload", function(_, response)
+    answer(app, response, app:reload())
+  end, unix_only)
+  app:route("POST", "/admin/rollback", function(_, response)
+    answer(app, response, app.scripts:rollback())
+  end, unix_only)
 end
 
 return { routes = routes }

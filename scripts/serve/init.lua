@@ -1,19 +1,20 @@
--- serve: the application: what stands between HTTP and the models.
+-- serve: the application between HTTP and the models.
 --
---   local app = assert(require("serve").new { config = merged, file = path or nil, line = what the command line set })
+--   local app = assert(require("serve").new { config = merged, file = path, line = command line })
 --   assert(app:start())                        -- listens, and loads the models in the background
---   app:stop()                                 -- drains, then closes everything; a second call does not wait
+--   app:stop()                                 -- drains and closes; a second call does not wait
 --
--- A request passes the gate (serve/gate: Host, origin, key), the rate limits, and then the handler of its route, in a task of its
--- own. Routes come from the parts that own them, through app:route. What parts share is on `app`:
+-- A request passes the gate (Host, origin, key), the rate limits and then the handler of its route,
+-- in its own task. Each part registers its routes with app:route. The parts share these fields of
+-- `app`:
 --
---   config    the merged configuration (serve/config); live keys change in place when it is reloaded
+--   config    the merged configuration (serve/config); a reload changes live keys in place
 --   models    serve/models        metrics   serve/metrics       log       serve/log
 --   scripts   hooks/reload        routes    http.router()       draining  true while it stops
 --   keys      the API keys, { name, key }                       started   seconds of uv.hrtime
 --
--- A handler puts what the access log should know about its request into request.log: model, prompt_tokens, completion_tokens,
--- cached_tokens, ttft_ms, finish.
+-- A handler puts facts for the access log into request.log: model, prompt_tokens,
+-- completion_tokens, cached_tokens, ttft_ms, finish.
 local admin = require "serve.admin"
 local async = require "lib.async"
 local config = require "serve.config"
@@ -32,35 +33,37 @@ local status = require "serve.status"
 local text = require "lib.text"
 local uv = require "luv"
 
-local POLL_MS = 20
-local CLOSE_S = 2 -- for the last bytes of answers
+local POLL_MS = 20 -- how often `stop` looks whether requests are still running
+local CLOSE_S = 2 -- for the last bytes of responses
 
 local App = {}
 App.__index = App
 
--- ---- answering -----------------------------------------------------------------------------------------------------
+-- ---- handling requests --------------------------------------------------------------------------
 
 --- Sends a request error (lib/errors.lua) in the dialect of the request's route.
 function App:refuse(response, err)
-  if err.status == 429 or err.status == 503 then self.metrics.rejected:add(1, { reason = err.code }) end
+  if err.status == 429 or err.status == 503 then
+    self.metrics.rejected:add(1, { reason = err.code })
+  end
   local route = response.request.route
   local dialect = route and route.options.errors or openai_errors
   return dialect.send(response, err)
 end
 
---- Registers a handler(request, response, params). options: auth = false: no key is asked for; unix_only: only on the Unix
---- socket; cost: it makes work, so rate limits and draining concern it; errors: the dialect of its errors
---- ({ send = function(response, err) }, by default OpenAI's).
+--- Registers a handler(request, response, params). Options: auth = false (no API key needed),
+--- unix_only (Unix socket only), cost (subject to rate limits, and refused while draining), errors
+--- (the dialect of its errors, { send = function(response, err) }; OpenAI's by default).
 function App:route(method, path, handler, options)
   self.routes:on(method, path, { handler = handler, options = options or {}, path = path })
 end
 
---- What a request must be before its route is looked at. Refusal or nil.
+--- The checks before routing. Returns a refusal or nil.
 local function check_origin(self, request)
   return gate.host(self.config, request) or gate.origin(self.config, request)
 end
 
---- What the route asks for. Refusal or nil; sets request.key.
+--- The checks of the route. Returns a refusal or nil; sets request.key.
 local function check_route(self, request, response, options)
   local unix = request["local"] == "unix"
   if options.unix_only and not unix then
@@ -77,12 +80,13 @@ local function check_route(self, request, response, options)
     return errors.new { status = 503, code = "draining", message = "this server is shutting down",
       retry_after = self.config.drain_s }
   end
-  local _, refusal, headers = self.rate:take { name = request.key and request.key.name, peer = request.peer }
+  local who = { name = request.key and request.key.name, peer = request.peer }
+  local _, refusal, headers = self.rate:take(who)
   for name, value in pairs(headers or {}) do response:set(name, value) end
   return refusal
 end
 
---- No route for this path, or none for this method.
+--- There is no route for this path, or none for this method.
 local function refuse_route(self, request, response, allow)
   local where = request.path:sub(1, 200)
   if not allow then
@@ -96,7 +100,7 @@ end
 
 local function round(x) return math.floor(x * 1000 + 0.5) / 1000 end
 
---- One line of the log, the request's tokens, and the counters, when an answer is through.
+--- Logs a finished request, charges its tokens and counts it.
 local function finished(self, entry)
   local request = entry.request
   local facts = request and request.log or {}
@@ -104,13 +108,16 @@ local function finished(self, entry)
   local tokens = (facts.prompt_tokens or 0) + (facts.completion_tokens or 0)
   if request then self.rate:charge({ name = key, peer = request.peer }, tokens) end
   local route = request and request.route
-  self.metrics.requests:add(1, { route = route and route.path or "none", method = route and entry.method or "other",
+  self.metrics.requests:add(1, { route = route and route.path or "none",
+    method = route and entry.method or "other",
     status = entry.status or 0 })
   if route and route.options.cost then self.metrics.duration:observe(entry.ms / 1e3) end
-  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method, path = entry.path, status = entry.status,
-    ms = entry.ms and round(entry.ms), bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
-    completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens, ttft_ms = facts.ttft_ms,
-    finish = facts.finish, error = entry.message or entry.aborted and "the client went away" or nil }
+  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method,
+    path = entry.path, status = entry.status, ms = entry.ms and round(entry.ms),
+    bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
+    completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens,
+    ttft_ms = facts.ttft_ms, finish = facts.finish,
+    error = entry.message or entry.aborted and "the client disconnected" or nil }
 end
 
 local function pass(self, request, response)
@@ -132,8 +139,9 @@ local function pass(self, request, response)
   if not ok then error(why, 0) end
 end
 
---- An entry of the server's log. An answer may be through before its handler has told all about it: then it waits for that. It
---- may also come after the handler, which raised, or whose client has left.
+--- An entry of the HTTP server's log. If the handler still runs, the entry waits for it, because
+--- the handler may add to request.log after the response. It may also come after the handler, if
+--- that raised or the client left.
 local function note_answer(self, entry)
   local request = entry.request
   if request and request.in_hand then request.entry = entry else finished(self, entry) end
@@ -148,7 +156,7 @@ local function answer(self, request, response)
   return pass(self, request, response)
 end
 
--- ---- state ---------------------------------------------------------------------------------------------------------
+-- ---- state --------------------------------------------------------------------------------------
 
 --- "ok", "loading", "failed" or "draining".
 function App:state()
@@ -157,14 +165,14 @@ function App:state()
   return state == "ready" and "ok" or state
 end
 
---- Does the configuration fit the models? True, or nil and why not.
+--- Does the configuration fit the models? True, or nil and a message.
 local function check_default(self, settings)
   local name = settings.default
   if not name or self.models.by_name[name] then return true end
   return nil, ("default: there is no model '%s'"):format(name)
 end
 
---- The configuration as file and command line say it now; nil and why.
+--- The configuration from the file, read again, and the command line; nil and a message on failure.
 local function read_again(self)
   local file, why
   if self.file then
@@ -178,8 +186,9 @@ local function read_again(self)
   return merged
 end
 
---- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and why: then the scripts that
---- served go on serving, and with a configuration that cannot be read nothing changes at all.
+--- Reads configuration and scripts again. Returns { changed = names, restart = names }, or nil and
+--- a message: then the old scripts stay in use, and if the configuration is at fault nothing
+--- changes.
 function App:reload()
   local merged, why = read_again(self)
   if not merged then
@@ -191,31 +200,23 @@ function App:reload()
   self.keys = gate.keys(self.config.keys)
   local reopened, failed = self.log:reopen()
   if not reopened then self.log:note("error", "log: " .. failed) end
-  self.log:note("info", "configuration read", { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
+  self.log:note("info", "configuration read",
+    { changed = table.concat(changed, " "), restart = table.concat(restart, " ") })
   local built, broken = self.scripts:reload()
   if built then return { changed = changed, restart = restart } end
-  self.config.policy, self.config.hooks = policy, hooks -- what the scripts that serve were built for
+  self.config.policy, self.config.hooks = policy, hooks -- those of the scripts still in use
   return nil, broken
 end
 
--- ---- life ----------------------------------------------------------------------------------------------------------
-
---- The address that a name stands for, as the socket wants it; nil and why.
-local function resolve(host)
-  if host:match "^[%d.]+$" or host:find(":", 1, true) then return host end
-  local found, why = uv.getaddrinfo(host, nil, { socktype = "stream", family = "inet" })
-  if not found then return nil, why end
-  return found[1].addr
-end
+-- ---- start and stop -----------------------------------------------------------------------------
 
 local function listen_tcp(self)
   local c = self.config
-  local ip, unknown = resolve(c.host)
-  if not ip then return nil, ("--host %s: %s"):format(c.host, unknown) end
-  local place, why = self.server:listen { host = ip, port = c.port }
+  local place, why = self.server:listen { host = c.host, port = c.port }
   if not place then
     if why.name == "EADDRINUSE" then
-      return nil, ("port %d of %s is in use: --port N takes another, --port 0 any that is free"):format(c.port, c.host)
+      return nil, ("port %d of %s is in use: choose another with --port N, or --port 0 for any "
+        .. "free one"):format(c.port, c.host)
     end
     return nil, tostring(why)
   end
@@ -223,7 +224,8 @@ local function listen_tcp(self)
   return { address = ("http://%s:%d"):format(name, place.port), port = place.port }
 end
 
---- Where it listens: a list of { address = "http://…" or path }, or nil and why. A socket alone means no port.
+--- Listens on the configured places: a list of { address = "http://…" or path }, or nil and a
+--- message. With a socket, a TCP port is opened only if host or port is set.
 local function listen(self)
   local c, places = self.config, {}
   if c.given.port or c.given.host or not c.socket then
@@ -239,7 +241,7 @@ local function listen(self)
   return places
 end
 
---- Something of ours raised, for a request or (nil) between two.
+--- Logs an error raised for a request, or (nil) between requests.
 local function note_fault(self, request, err)
   local about = request and { id = request.id, method = request.method, path = request.path } or nil
   self.log:note("error", tostring(err), about)
@@ -254,10 +256,11 @@ local function new_server(self)
       return openai_errors.body(errors.new { status = code, message = message })
     end,
     handler = function(request, response) return answer(self, request, response) end,
-    log = function(entry) note_answer(self, entry) end, on_error = function(request, err) note_fault(self, request, err) end }
+    log = function(entry) note_answer(self, entry) end,
+    on_error = function(request, err) note_fault(self, request, err) end }
 end
 
---- Listens and begins to load. Returns the list of places, or nil and why.
+--- Listens and starts loading. Returns the list of places, or nil and a message.
 function App:start()
   self.server = new_server(self)
   local places, why = listen(self)
@@ -274,7 +277,7 @@ function App:start()
   return places
 end
 
---- Lets go of everything. done() is called when the log is written.
+--- Closes everything. done() is called when the log is written.
 local function close(self, done)
   if self.loading then self.loading:cancel() end
   if self.stop_ticker then self.stop_ticker() end
@@ -283,30 +286,37 @@ local function close(self, done)
   self.log:close(done)
 end
 
---- Closes connections, those that are busy after so many seconds; then everything.
+--- Closes the connections, busy ones after `seconds` at the latest, then everything else.
 local function shut(self, seconds)
   if self.shutting then return self.server:cut() end
   self.shutting = true
-  self.server:drain { seconds = seconds, done = function() close(self, self.on_stopped or function() end) end }
+  self.server:drain { seconds = seconds,
+    done = function() close(self, self.on_stopped or function() end) end }
 end
 
---- Refuses new work and lets what runs finish, for config.drain_s at most; meanwhile it answers, so that a balancer sees
---- it go. Then it closes, and calls app.on_stopped once nothing is left. A second call ends it at once.
+--- Refuses new work and lets running requests finish, for at most config.drain_s. Meanwhile /health
+--- reports "draining", so that load balancers notice. Then closes everything and calls
+--- app.on_stopped. A second call stops at once.
 function App:stop()
   if self.draining then return shut(self, 0) end
   self.draining = true
   async.run(function()
     local deadline = uv.hrtime() + self.config.drain_s * 1e9
-    while self.working > 0 and not self.shutting and uv.hrtime() < deadline do async.sleep(POLL_MS) end
+    while self.working > 0 and not self.shutting and uv.hrtime() < deadline do
+      async.sleep(POLL_MS)
+    end
     if not self.shutting then shut(self, self.working > 0 and 0 or CLOSE_S) end
   end)
 end
 
---- Those of the command line, or of the configuration: the folders of a list first, then names in their order.
+--- Adds the models of the command line, or of the configuration: first those in list form, then
+--- those with names, sorted.
 local function add_models(self, list)
   for _, given in ipairs(list or {}) do assert(self.models:add(given)) end
   local configured = self.config.models or {}
-  local function add(name, options) return self.models:add { name = name, path = options.path, options = options } end
+  local function add(name, options)
+    return self.models:add { name = name, path = options.path, options = options }
+  end
   for _, options in ipairs(configured) do
     local ok, why = add(models.name_of(options.path), options)
     if not ok then return nil, why end
@@ -320,18 +330,22 @@ local function add_models(self, list)
   return true
 end
 
---- options: config (merged), file (its path), line (what the command line set; both for reloading), models: a list of
---- { name, path }. Returns nil and why when the log or the scripts cannot be opened.
+--- Options: config (merged); file (its path) and line (settings of the command line), for
+--- reloading; models: a list of { name, path }. Returns nil and a message if the log or the scripts
+--- cannot be opened.
 local function new(options)
-  local self = setmetatable({ config = options.config, file = options.file, line = options.line, draining = false, working = 0,
-    started = uv.hrtime() * 1e-9, routes = http.router() }, App)
+  local self = setmetatable({ config = options.config, file = options.file, line = options.line,
+    draining = false, working = 0, started = uv.hrtime() * 1e-9, routes = http.router() }, App)
   local log, why = logs.open(self.config.log)
   if not log then return nil, why end
   self.log = log
-  self.metrics = metrics.new { on_error = function(err) log:note("error", "metrics: " .. tostring(err)) end }
+  self.metrics = metrics.new { on_error = function(err)
+    log:note("error", "metrics: " .. tostring(err))
+  end }
   self.keys = gate.keys(self.config.keys)
   self.rate = rates.new(function() return self.config.rate end)
-  self.models = models.new { config = self.config, log = log, policy = function() return self.scripts:policy() end,
+  self.models = models.new { config = self.config, log = log,
+    policy = function() return self.scripts:policy() end,
     architectures = function() return self.scripts:current().architectures end }
   self.named_models = options.models and #options.models > 0 -- on the command line, which wins
   if self.named_models then self.config.models = nil end

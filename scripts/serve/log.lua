@@ -1,17 +1,17 @@
--- log: one JSON object per line: one per request (access) and what happens beside them (note).
+-- log: one JSON object per line: one per request (access), and other events (note).
 --
---   {"time": "2026-01-31T12:00:00.123Z", "id": "…", "key": "alice", "method": "POST", "path": "/v1/chat/completions", …}
+--   {"time": "2026-01-31T12:00:00.123Z", "id": "…", "key": "alice", "method": "POST", …}
 --   {"time": "…", "level": "warning", "text": "…", …}
 --
--- Lines go to a file, or to stderr. They are written by the loop's helper threads, one write at a time, so that a slow disk or
--- a reader that sleeps never holds up the loop; when more than LIMIT bytes wait, lines are dropped and the next one that is
--- written says how many. With a file, notes are also said on stderr for whoever is watching.
+-- Lines go to a file or to stderr. libuv's thread pool writes them, one write at a time, so that a
+-- slow disk never blocks the loop. If more than LIMIT bytes are unwritten, lines are dropped and
+-- their number is logged later. With a file, warnings and errors also go to stderr.
 local lib_text = require "lib.text"
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
 
-local LIMIT = 4 << 20
+local LIMIT = 4 << 20 -- bytes; about 10,000 requests
 
 local Log = {}
 Log.__index = Log
@@ -19,7 +19,8 @@ Log.__index = Log
 --- Epoch seconds as ISO 8601 in UTC, with milliseconds.
 local function iso(seconds)
   local whole = math.floor(seconds)
-  return os.date("!%Y-%m-%dT%H:%M:%S", whole) .. (".%03dZ"):format(math.floor((seconds - whole) * 1000))
+  return os.date("!%Y-%m-%dT%H:%M:%S", whole)
+    .. (".%03dZ"):format(math.floor((seconds - whole) * 1000))
 end
 
 local function now()
@@ -27,7 +28,7 @@ local function now()
   return s + us * 1e-6
 end
 
--- ---- writing -------------------------------------------------------------------------------------------------------
+-- ---- writing ------------------------------------------------------------------------------------
 
 local flush
 
@@ -37,7 +38,7 @@ local function written(self, failed)
     uv.fs_close(self.retired)
     self.retired = nil
   end
-  if failed and not self.failed then -- once: who writes about a log that cannot be written, writes for ever
+  if failed and not self.failed then -- reported once, as every further line would fail as well
     self.failed = true
     io.stderr:write("perigee: log: ", tostring(failed), "\n")
   end
@@ -58,13 +59,17 @@ end
 local function put(self, object)
   if not self.fd then return end
   local ok, line = pcall(json.encode, object, { compact = true })
-  if not ok then line = json.encode({ text = "a line that cannot be written: " .. tostring(line) }, { compact = true }) end
+  if not ok then
+    line = json.encode({ text = "cannot encode a log line: " .. tostring(line) },
+      { compact = true })
+  end
   if self.waiting + #line > LIMIT then
     self.dropped = self.dropped + 1
     return
   end
   if self.dropped > 0 then
-    self.lines[#self.lines + 1] = ('{"level":"warning","text":"%d lines of the log were dropped"}\n'):format(self.dropped)
+    local warning = '{"level":"warning","text":"%d log lines were dropped"}\n'
+    self.lines[#self.lines + 1] = warning:format(self.dropped)
     self.dropped = 0
   end
   self.lines[#self.lines + 1] = line .. "\n"
@@ -72,13 +77,13 @@ local function put(self, object)
   flush(self)
 end
 
--- ---- lines ---------------------------------------------------------------------------------------------------------
+-- ---- lines --------------------------------------------------------------------------------------
 
--- What an access line may hold, in this order; what an entry lacks is left out.
-local fields = { "id", "key", "peer", "method", "path", "status", "ms", "bytes", "model", "prompt_tokens", "completion_tokens",
-  "cached_tokens", "ttft_ms", "finish", "error" }
+-- The fields of an access line, in this order; missing ones are left out.
+local fields = { "id", "key", "peer", "method", "path", "status", "ms", "bytes", "model",
+  "prompt_tokens", "completion_tokens", "cached_tokens", "ttft_ms", "finish", "error" }
 
---- One line about a request that is done.
+--- Logs a finished request.
 function Log:access(entry)
   local list = { { "time", iso(entry.time or now()) } }
   for _, name in ipairs(fields) do
@@ -87,7 +92,7 @@ function Log:access(entry)
   put(self, json.object(list))
 end
 
---- Something else that happened. level: "info", "warning", "error". fields: more keys, plain values.
+--- Logs another event. level: "info", "warning" or "error"; more: further fields with plain values.
 function Log:note(level, text, more)
   local list = { { "time", iso(now()) }, { "level", level }, { "text", lib_text.clean(text) } }
   local names = {}
@@ -95,20 +100,26 @@ function Log:note(level, text, more)
   table.sort(names)
   for _, name in ipairs(names) do list[#list + 1] = { name, more[name] } end
   put(self, json.object(list))
-  if self.path and level ~= "info" then io.stderr:write(("perigee: %s\n"):format((text:gsub("%s*\n%s*", "; ")))) end
+  if self.path and level ~= "info" then
+    io.stderr:write(("perigee: %s\n"):format((text:gsub("%s*\n%s*", "; "))))
+  end
 end
 
---- Opens the file anew, after somebody has moved it away. True, or nil and why.
+--- Opens the file again, after log rotation has moved it. True, or nil and a message.
 function Log:reopen()
   if not self.path then return true end
   local fd, why = uv.fs_open(self.path, "a", 420)
   if not fd then return nil, why end
-  if self.busy then self.retired = self.fd else uv.fs_close(self.fd) end -- a write is on its way to the old one
+  if self.busy then -- the old file is still being written
+    self.retired = self.fd
+  else
+    uv.fs_close(self.fd)
+  end
   self.fd, self.failed = fd, nil
   return true
 end
 
---- Calls done() when everything is on its way to the file.
+--- Calls done() when everything has been written.
 function Log:close(done)
   local function finish()
     if self.path and self.fd then uv.fs_close(self.fd) end
@@ -118,7 +129,7 @@ function Log:close(done)
   if self.busy or #self.lines > 0 then self.closing = finish else finish() end
 end
 
---- path: a file, nil: stderr, false: nowhere. Returns nil and why when the file cannot be opened.
+--- path: a file; nil for stderr, false for none. Returns nil and a message if it cannot be opened.
 local function open(path)
   local self = setmetatable({ path = path or nil, lines = {}, waiting = 0, dropped = 0 }, Log)
   if path == false then return self end

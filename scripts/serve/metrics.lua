@@ -1,61 +1,78 @@
--- metrics: what the server counts, as Prometheus reads it.
+-- metrics: counters, gauges and histograms for Prometheus.
 --
 --   local metrics = require("serve.metrics").new()
---   metrics.ttft:observe(0.12, { model = "moonlet" })          -- the families below are fields of it
+--   metrics.ttft:observe(0.12, { model = "moonlet" })          -- a field per family below
 --   local mine = metrics:counter("perigee_things_total", "Things.")
 --   mine:add(1, { kind = "small" })
---   metrics:collect(function() … gauges set … end)              -- before every text()
+--   metrics:collect(function() … set gauges … end)              -- called before every text()
 --
--- A family has one series per set of labels. Labels come from the server (model names, key names, reasons), never from what
--- a client writes; should a script get that wrong, a family stops at SERIES sets and counts the rest in
--- perigee_metrics_dropped_total. Loop thread only, like all Lua.
+-- A family has one series per set of labels. Labels come from the server (model names, key names,
+-- reasons), never from clients, whose values could be without number. Should a script get that
+-- wrong, a family stops at SERIES sets and perigee_metrics_dropped_total counts the rest.
 local metrics = { SERIES = 1000 }
 
-local SECONDS = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120 }
+local SECONDS = { 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60,
+  120 }
 local SIZES = { 1, 2, 4, 8, 16, 32, 64, 128, 256 }
 
--- field, kind, name behind "perigee_", help, buckets. Who sets them: the pipeline those of requests and tokens, serve/status
--- the gauges, serve/phases those of scripts.
+-- Field, kind, name after "perigee_", help, buckets. The pipeline sets those of requests and
+-- tokens, serve/status the gauges, hooks/phases those of scripts.
 metrics.families = {
   { "requests", "counter", "http_requests_total", "HTTP requests by route, method and status." },
-  { "rejected", "counter", "requests_rejected_total", "Requests refused before any work, by reason." },
-  { "answers", "counter", "answers_total", "Generations that ended, by model and finish reason." },
-  { "duration", "histogram", "request_duration_seconds", "From the request's first byte to the answer's last.", SECONDS },
-  { "ttft", "histogram", "time_to_first_token_seconds", "From the request to its first token.", SECONDS },
-  { "inter_token", "histogram", "inter_token_latency_seconds", "Between two tokens of one answer.", SECONDS },
-  { "queue_time", "histogram", "queue_time_seconds", "From the request to the first prompt token that was read.", SECONDS },
-  { "prompt_tokens", "counter", "prompt_tokens_total", "Prompt tokens of requests, cached ones too." },
-  { "generated_tokens", "counter", "generated_tokens_total", "Tokens of answers." },
-  { "cached_tokens", "counter", "cached_prompt_tokens_total", "Prompt tokens that the prefix cache held." },
-  { "prefill_tokens", "counter", "prefill_tokens_total", "Prompt tokens that were computed." },
-  { "decode_tokens", "counter", "decode_tokens_total", "Tokens that steps wrote." },
-  { "steps", "counter", "steps_total", "Steps of the engine." },
-  { "step_seconds", "counter", "step_seconds_total", "Seconds in steps, by part: plan, compute, sample, lua." },
-  { "batch_sequences", "histogram", "batch_sequences", "Sequences of a step.", SIZES },
-  { "running", "gauge", "rows_running", "Sequences with caches." },
-  { "waiting", "gauge", "rows_waiting", "Sequences that wait for room." },
-  { "preempted", "counter", "preemptions_total", "Sequences that had to give their caches back." },
-  { "cache_lookups", "counter", "prefix_cache_lookups_total", "Prompts looked up in the prefix cache." },
-  { "cache_hits", "counter", "prefix_cache_hits_total", "Lookups that found something." },
-  { "cache_evictions", "counter", "prefix_cache_evictions_total", "Cached beginnings that were given up." },
-  { "cache_bytes", "gauge", "prefix_cache_bytes", "Bytes of the prefix cache, by place: memory, disk." },
-  { "cache_tokens", "gauge", "cache_tokens", "Tokens that the caches hold at most, and that are free, by kind." },
-  { "memory", "gauge", "memory_bytes", "Memory by what: resident, heap (scripts), objects; and per model: weights, caches." },
-  { "models", "gauge", "model_state", "1 for the state a model is in." },
+  { "rejected", "counter", "requests_rejected_total",
+    "Requests refused before any work, by reason." },
+  { "answers", "counter", "answers_total", "Finished sequences, by model and finish reason." },
+  { "duration", "histogram", "request_duration_seconds",
+    "From the first byte of the request to the last of the response.", SECONDS },
+  { "ttft", "histogram", "time_to_first_token_seconds",
+    "From the request to its first generated token.", SECONDS },
+  { "inter_token", "histogram", "inter_token_latency_seconds",
+    "Between two generated tokens of a sequence.", SECONDS },
+  { "queue_time", "histogram", "queue_time_seconds",
+    "From the request to the start of its prefill.", SECONDS },
+  { "prompt_tokens", "counter", "prompt_tokens_total",
+    "Prompt tokens of requests, cached ones included." },
+  { "generated_tokens", "counter", "generated_tokens_total", "Generated tokens." },
+  { "cached_tokens", "counter", "cached_prompt_tokens_total",
+    "Prompt tokens found in the prefix cache." },
+  { "prefill_tokens", "counter", "prefill_tokens_total", "Prompt tokens computed in steps." },
+  { "decode_tokens", "counter", "decode_tokens_total", "Tokens generated in steps." },
+  { "steps", "counter", "steps_total", "Engine steps." },
+  { "step_seconds", "counter", "step_seconds_total",
+    "Time in steps, by part: schedule, compute, sample, lua." },
+  { "batch_sequences", "histogram", "batch_sequences", "Sequences per step.", SIZES },
+  { "running", "gauge", "sequences_running", "Sequences in prefill or decode." },
+  { "waiting", "gauge", "sequences_waiting", "Sequences in the queue." },
+  { "preempted", "counter", "preemptions_total",
+    "Sequences whose KV cache was taken away, to be recomputed." },
+  { "cache_lookups", "counter", "prefix_cache_lookups_total",
+    "Prompts looked up in the prefix cache." },
+  { "cache_hits", "counter", "prefix_cache_hits_total", "Lookups that found a cached prefix." },
+  { "cache_evictions", "counter", "prefix_cache_evictions_total",
+    "Evicted entries of the prefix cache." },
+  { "cache_bytes", "gauge", "prefix_cache_bytes",
+    "Size of the prefix cache, by place: memory, disk." },
+  { "cache_tokens", "gauge", "cache_tokens",
+    "Capacity of the KV cache in tokens, by kind: all, free." },
+  { "memory", "gauge", "memory_bytes",
+    "Memory, by what: resident, heap (Lua), objects; per model: weights, caches, activations." },
+  { "models", "gauge", "model_state", "1 for the current state of each model." },
   { "connections", "gauge", "http_connections", "Open connections." },
-  { "uptime", "gauge", "uptime_seconds", "Since the start." },
-  { "draining", "gauge", "draining", "1 while the server finishes what runs." },
+  { "uptime", "gauge", "uptime_seconds", "Time since the start." },
+  { "draining", "gauge", "draining", "1 while the server shuts down." },
   { "strikes", "counter", "script_strikes_total", "Failures of scripts, by script and phase." },
-  { "stale", "gauge", "script_stale", "1 when the scripts on disk could not be loaded and older ones serve." },
-  { "scripts_version", "gauge", "scripts_version", "Version of the scripts that serve." },
-  { "dropped", "counter", "metrics_dropped_total", "Observations dropped because a family has too many sets of labels." },
+  { "stale", "gauge", "script_stale",
+    "1 if the scripts on disk could not be loaded and older ones are in use." },
+  { "scripts_version", "gauge", "scripts_version", "Version of the scripts in use." },
+  { "dropped", "counter", "metrics_dropped_total",
+    "Observations dropped because a family has too many sets of labels." },
 }
 
--- ---- series --------------------------------------------------------------------------------------------------------
+-- ---- series -------------------------------------------------------------------------------------
 
 local escapes = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
 
---- {model="a",key="b"} in the order of the names; "" for none.
+--- model="a",key="b", sorted by name; "" without labels.
 local function label_text(labels)
   if not labels then return "" end
   local names = {}
@@ -84,13 +101,13 @@ local function series(self, labels)
   return found
 end
 
---- A counter or a gauge goes up (a gauge also down) by n.
+--- Adds n to a counter or a gauge; to a gauge n may be negative.
 function Family:add(n, labels)
   local s = series(self, labels)
   if s then s.value = s.value + (n or 1) end
 end
 
---- Of a gauge, or of a counter that is kept elsewhere.
+--- Sets a gauge, or a counter that is kept elsewhere.
 function Family:set(n, labels)
   local s = series(self, labels)
   if s then s.value = n end
@@ -106,13 +123,13 @@ local function observe(buckets, s, x)
   end
 end
 
---- One more value of a histogram.
+--- Adds a value to a histogram.
 function Family:observe(x, labels)
   local s = series(self, labels)
   if s then observe(self.buckets, s, x) end
 end
 
---- observe(x) for labels that stay the same: for values that come too often to look the series up each time.
+--- Returns observe(x) for fixed labels, for values too frequent to look up their series each time.
 function Family:observer(labels)
   local buckets, s = self.buckets, series(self, labels)
   return function(x)
@@ -120,10 +137,10 @@ function Family:observer(labels)
   end
 end
 
---- Forgets every series, for gauges whose label sets come and go.
+--- Removes every series, for gauges whose labels change.
 function Family:clear() self.series, self.count = {}, 0 end
 
--- ---- the text ------------------------------------------------------------------------------------------------------
+-- ---- the text -----------------------------------------------------------------------------------
 
 local function number(x)
   if math.type(x) == "integer" then return tostring(x) end
@@ -167,12 +184,12 @@ Metrics.__index = Metrics
 
 local function add_family(self, family)
   if not family.name:match "^perigee_[%w_]+$" then
-    error(("the name of a metric begins with perigee_, unlike '%s'"):format(family.name), 3)
+    error(("the name of a metric must begin with perigee_, got '%s'"):format(family.name), 3)
   end
   local known = self.by_name[family.name]
   if known then
     if known.kind == family.kind then return known end
-    error(("%s is a %s already, not a %s"):format(family.name, known.kind, family.kind), 3)
+    error(("%s is already a %s, it cannot be a %s"):format(family.name, known.kind, family.kind), 3)
   end
   family.series, family.count, family.dropped = {}, 0, self.dropped
   setmetatable(family, Family)
@@ -181,15 +198,21 @@ local function add_family(self, family)
   return family
 end
 
-function Metrics:counter(name, help) return add_family(self, { kind = "counter", name = name, help = help }) end
-function Metrics:gauge(name, help) return add_family(self, { kind = "gauge", name = name, help = help }) end
-
---- buckets: ascending limits; those of seconds when none are given.
-function Metrics:histogram(name, help, buckets)
-  return add_family(self, { kind = "histogram", name = name, help = help, buckets = buckets or SECONDS })
+function Metrics:counter(name, help)
+  return add_family(self, { kind = "counter", name = name, help = help })
 end
 
---- fn is called before every text(). One that raises is left out of that text, and counted.
+function Metrics:gauge(name, help)
+  return add_family(self, { kind = "gauge", name = name, help = help })
+end
+
+--- buckets: ascending upper bounds; by default those for seconds.
+function Metrics:histogram(name, help, buckets)
+  return add_family(self,
+    { kind = "histogram", name = name, help = help, buckets = buckets or SECONDS })
+end
+
+--- Registers a function to call before every text(). Its errors go to on_error.
 function Metrics:collect(fn) self.collectors[#self.collectors + 1] = fn end
 
 --- The exposition format, version 0.0.4.
@@ -206,12 +229,13 @@ function Metrics:text()
   return table.concat(lines, "\n") .. "\n"
 end
 
---- All families of this file. options.on_error: told about a collector that raised.
+--- Creates all families of this file. options.on_error(err) is called if a collector raises.
 function metrics.new(options)
-  local self = setmetatable({ list = {}, by_name = {}, collectors = {}, on_error = options and options.on_error or error },
-    Metrics)
+  local self = setmetatable({ list = {}, by_name = {}, collectors = {},
+    on_error = options and options.on_error or error }, Metrics)
   for _, f in ipairs(metrics.families) do
-    self[f[1]] = add_family(self, { kind = f[2], name = "perigee_" .. f[3], help = f[4], buckets = f[5] })
+    self[f[1]] = add_family(self,
+      { kind = f[2], name = "perigee_" .. f[3], help = f[4], buckets = f[5] })
   end
   for _, family in ipairs(self.list) do
     if family ~= self.dropped then family.dropped = self.dropped end

@@ -1,20 +1,24 @@
--- models: the models of a server, by name: loaded in the background, found, unloaded.
+-- models: the models of a server by name: loads, finds and unloads them.
 --
 --   local models = require("serve.models").new { config =, log = }
 --   models:add { name = "moonlet", path = "examples/moonlet" }
 --   models:load "moonlet"                     -- inside a task: true, or nil and why
 --   local entry, err = models:find(name)      -- err: a request error (lib/errors.lua)
 --
--- An entry is { name, path, state, error, created, model, tok, batch, words, no_words, context, memory, timing }. Its state
--- goes unloaded -> loading -> ready or failed, and back through unloading. Only a ready one has model, tok (nil where the
--- model has no tokenizer), batch (started, on the engine thread that all models share), words (nil without a chat template;
--- no_words says why), context, and memory = { weights, caches, activations } in bytes and tokens, what the caches hold.
+--   unloaded ─► loading ─► ready ─► unloading ─► unloaded
+--                  └─────► failed ──────────────────┘
 --
--- Loading is a task of short stages, so that the loop goes on between them; what could take long, opening the tokenizer and
--- reading the weights' pages, runs on helper threads. One model loads at a time.
+-- An entry has name, path, state and error. When ready it also has created, model, tok (nil if the
+-- model has no tokenizer), batch (started, on the engine thread that all models share), words (nil
+-- without a chat template; no_words has the reason), context, timing, and memory = { weights,
+-- caches, activations in bytes, tokens that the KV cache holds }.
 --
--- Memory: config.memory is for all models together, weights and caches. What the weights of those that are still to be loaded
--- leave is shared equally by their caches; a model that takes less leaves the rest to the next.
+-- Loading is a task of short stages, so that the loop is never blocked; opening the tokenizer and
+-- reading the pages of the weights run on helper threads. One model loads at a time.
+--
+-- config.memory is for all models together, weights and caches. The part that the weights leave is
+-- shared equally by the caches of the models still to be loaded; what one does not use goes to the
+-- next.
 local async = require "lib.async"
 local chat = require "chat"
 local errors = require "lib.errors"
@@ -25,12 +29,12 @@ local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
 
-local RETRY_S, POLL_MS = 5, 20
+local RETRY_S, POLL_MS = 5, 20 -- Retry-After while loading; interval of waiting for sequences
 
 local Models = {}
 Models.__index = Models
 
--- ---- finding -------------------------------------------------------------------------------------------------------
+-- ---- finding ------------------------------------------------------------------------------------
 
 local function names_of(self)
   local names = {}
@@ -39,10 +43,11 @@ local function names_of(self)
 end
 
 local function refused(status, code, message, retry_after)
-  return nil, errors.new { status = status, code = code, message = message, retry_after = retry_after }
+  return nil, errors.new { status = status, code = code, message = message,
+    retry_after = retry_after }
 end
 
---- The model of a request. Without a name, the default.
+--- The model of a request; without a name, the default.
 function Models:find(name)
   local entry
   if name == nil or name == "" then
@@ -52,11 +57,13 @@ function Models:find(name)
     entry = self.by_name[name]
   end
   if not entry then
-    return refused(404, "model_not_found", ("The model '%s' does not exist (there are: %s)"):format(name, names_of(self)))
+    return refused(404, "model_not_found",
+      ("The model '%s' does not exist (there are: %s)"):format(name, names_of(self)))
   end
   if entry.state == "ready" then return entry end
   if entry.state == "loading" then
-    return refused(503, "model_loading", ("the model '%s' is being loaded"):format(entry.name), RETRY_S)
+    return refused(503, "model_loading", ("the model '%s' is being loaded"):format(entry.name),
+      RETRY_S)
   end
   return refused(503, "model_not_loaded", ("the model '%s' is %s"):format(entry.name, entry.state))
 end
@@ -64,32 +71,35 @@ end
 --- All entries, in their order.
 function Models:list() return self.entries end
 
---- "loading" while one is on its way, else "ready" when one is, else "failed" when one is that.
+--- "loading" while any model is loading; otherwise "ready" if one is, or "failed" if one is.
 function Models:state()
   local seen = {}
   for _, entry in ipairs(self.entries) do seen[entry.state] = true end
   return seen.loading and "loading" or seen.ready and "ready" or seen.failed and "failed" or "ready"
 end
 
---- Adds one by name, not loaded yet. options: settings for this model (those of the configuration), and load = false.
---- Returns it, or nil and why.
+--- Adds a model without loading it. given.options: its own settings, and load = false. Returns the
+--- entry, or nil and a message.
 function Models:add(given)
-  if self.by_name[given.name] then return nil, ("there are two models of the name '%s'"):format(given.name) end
-  local entry = { name = given.name, path = given.path, options = given.options or {}, state = "unloaded" }
+  if self.by_name[given.name] then
+    return nil, ("two models have the name '%s'"):format(given.name)
+  end
+  local entry = { name = given.name, path = given.path, options = given.options or {},
+    state = "unloaded" }
   self.by_name[entry.name] = entry
   self.entries[#self.entries + 1] = entry
   return entry
 end
 
---- A setting of a model: its own, or everyone's.
+--- A setting of a model: its own or the general one.
 local function setting(self, entry, name)
   if entry.options[name] ~= nil then return entry.options[name] end
   return self.config[name]
 end
 
--- ---- memory --------------------------------------------------------------------------------------------------------
+-- ---- memory -------------------------------------------------------------------------------------
 
---- Bytes of the weights, from the files' headers. What cannot be opened is told when it is loaded.
+--- Bytes of the weights, from the files' headers. Errors are reported when the model is loaded.
 local function weight_bytes(entry)
   if not entry.bytes then
     local weights <close> = perigee.weights.open(entry.path)
@@ -98,7 +108,8 @@ local function weight_bytes(entry)
   return entry.bytes
 end
 
---- Bytes that an entry may take, with its weights; nil: as the batch thinks best (one model, no budget).
+--- The bytes that a model may use, weights included; nil lets the batch decide (one model, no
+--- budget).
 local function allowance(self, entry)
   local budget, taken, pending, weights = self.config.memory, 0, 0, 0
   for _, e in ipairs(self.entries) do
@@ -116,8 +127,9 @@ local function allowance(self, entry)
   return math.max(0, (left > 0 and left // pending or left) + weight_bytes(entry))
 end
 
---- Snapshots of recurrent states live outside of the caches' blocks, as far as the prefix cache's budget goes. Where memory
---- is counted they get a quarter of what the weights leave at most. Returns that budget, and what has to be kept for it.
+--- Snapshots of recurrent states are not in KV blocks; they use the budget of the prefix cache.
+--- With a memory budget they get at most a quarter of what the weights leave. Returns the budget of
+--- the prefix cache, and the bytes to reserve for it.
 local function snapshot_budget(self, entry, allowed)
   local asked = setting(self, entry, "cache_bytes")
   if not allowed or memory.state(entry.model.graph) == 0 then return asked, 0 end
@@ -125,20 +137,22 @@ local function snapshot_budget(self, entry, allowed)
   return bytes, bytes
 end
 
---- What a started batch takes.
+--- The memory of a started batch.
 local function memory_of(entry, sequences, snapshots)
   local graph, _, tokens = entry.model.graph, entry.batch:room()
   local plan <close> = assert(graph:plan())
   local step = math.min(entry.batch.core.step_tokens, entry.batch.core.context)
   return { weights = entry.model.weights.bytes, tokens = tokens,
-    caches = memory.kv(graph, tokens, entry.model.options.kv_bits) + (sequences + 1) * memory.state(graph) + snapshots,
+    caches = memory.kv(graph, tokens, entry.model.options.kv_bits)
+      + (sequences + 1) * memory.state(graph) + snapshots,
     activations = memory.activations(plan, step, { outputs = sequences }) }
 end
 
--- ---- loading -------------------------------------------------------------------------------------------------------
+-- ---- loading ------------------------------------------------------------------------------------
 
---- Calls a function that takes a callback last; what the callback gets, or nil and why it could not be started.
-local function beside(start, ...)
+--- Calls a function that takes a callback last, and waits for the callback. Returns its arguments,
+--- or nil and a message if the function could not be started.
+local function await_job(start, ...)
   local args = table.pack(...)
   return async.await(function(resume)
     args[args.n + 1] = resume
@@ -147,40 +161,43 @@ local function beside(start, ...)
   end)
 end
 
---- Gives the model its tokenizer, opened on a helper thread, where it has one. True, or nil and why it cannot be read.
+--- Opens the model's tokenizer, if it has one, on a helper thread. True, or nil and a message.
 local function open_tokenizer(model)
   if not modeldir.facts(model.weights).tokenizer then return true end
-  local tok, why = beside(perigee.tokenizer.open, model.path)
+  local tok, why = await_job(perigee.tokenizer.open, model.path)
   if not tok then return nil, why end
   model:take_tokenizer(tok)
   return true
 end
 
---- Reads the weights into memory on a helper thread, a tensor at a time, where they fit. True, or nil and why.
+--- Reads the weights into memory, if they fit, one tensor at a time on a helper thread. True, or
+--- nil and a message.
 local function preload(self, entry, model)
   local weights = model.weights
-  if not self.config.preload or weights.bytes > perigee.sys.machine().memory_available then return true end
+  if not self.config.preload or weights.bytes > perigee.sys.machine().memory_available then
+    return true
+  end
   for i = 1, weights.count do
-    local bytes, why = beside(weights.touch, weights, i)
+    local bytes, why = await_job(weights.touch, weights, i)
     if not bytes then return nil, why end
     entry.loaded_bytes = entry.loaded_bytes + bytes
   end
   return true
 end
 
---- The folder of a model's cached beginnings, made where it is missing: below config.cache_folder, by the model's name.
+--- The directory of a model's on-disk prefix cache, below config.cache_folder; created if missing.
 local function cache_folder(self, entry)
   local base = self.config.cache_folder
   if not base then return nil end
   local path = base .. "/" .. entry.name:gsub("[^%w._-]", "_"):gsub("^%.", "_")
   for _, folder in ipairs { base, path } do
-    local ok, why, code = uv.fs_mkdir(folder, 448) -- 0700: prompts are nobody else's business
+    local ok, why, code = uv.fs_mkdir(folder, 448) -- 0700: the cache holds prompts
     if not ok and code ~= "EEXIST" then error(why, 0) end
   end
   return path
 end
 
---- Any batch that runs: all share its engine thread.
+--- Any started batch; all share one engine thread.
 local function running_batch(self)
   for _, e in ipairs(self.entries) do
     if e.batch then return e.batch end
@@ -189,10 +206,13 @@ end
 
 --- A batch on the engine thread of the others.
 local function open_batch(self, entry, cache_bytes)
-  local options = { share = running_batch(self), cache_bytes = cache_bytes, cache_folder = cache_folder(self, entry),
-    cache_disk_bytes = self.config.cache_disk_bytes, policy = self.policy and self.policy(entry),
+  local options = { share = running_batch(self), cache_bytes = cache_bytes,
+    cache_folder = cache_folder(self, entry), cache_disk_bytes = self.config.cache_disk_bytes,
+    policy = self.policy and self.policy(entry),
     report = function(line) self.log:note("warning", line, { model = entry.name }) end }
-  for _, name in ipairs { "sequences", "step_tokens" } do options[name] = setting(self, entry, name) end
+  for _, name in ipairs { "sequences", "step_tokens" } do
+    options[name] = setting(self, entry, name)
+  end
   local batch, why = entry.model:batch(options)
   if not batch then return nil, why end
   local ok, failed = batch:start()
@@ -201,7 +221,8 @@ local function open_batch(self, entry, cache_bytes)
   return nil, failed
 end
 
---- Everything from the files to a started batch. Raises a line of text; what was opened until then is in `entry`.
+--- All stages from the files to a started batch. Raises one line; whatever was opened before is in
+--- `entry`.
 local function load_stages(self, entry)
   local function must(value, why)
     if value == nil then error(tostring(why), 0) end
@@ -209,7 +230,9 @@ local function load_stages(self, entry)
     return value
   end
   local began, o = uv.hrtime(), {}
-  for _, name in ipairs { "threads", "context", "kv_bits" } do o[name] = setting(self, entry, name) end
+  for _, name in ipairs { "threads", "context", "kv_bits" } do
+    o[name] = setting(self, entry, name)
+  end
   o.architectures = self.architectures and self.architectures()
   local allowed = allowance(self, entry)
   local model = must(model_of.open(entry.path, o))
@@ -229,16 +252,19 @@ end
 local function release(entry)
   if entry.batch then entry.batch:close() end
   if entry.model then entry.model:close() end
-  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen" } do entry[field] = nil end
+  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen" } do
+    entry[field] = nil
+  end
 end
 
---- After its turn has come: loads, and says how it went.
+--- Loads a model and logs the result.
 local function load_now(self, entry)
   entry.loaded_bytes = 0
   local ok, why = pcall(load_stages, self, entry)
   if ok then
     entry.state, entry.created = "ready", os.time()
-    self.log:note("info", "model ready", { model = entry.name, seconds = entry.timing.load_s, bytes = entry.memory.weights })
+    self.log:note("info", "model ready",
+      { model = entry.name, seconds = entry.timing.load_s, bytes = entry.memory.weights })
     return true
   end
   release(entry)
@@ -247,7 +273,7 @@ local function load_now(self, entry)
   return nil, entry.error
 end
 
---- One at a time: each must know what the others took.
+--- Loads one model at a time, because each must know what the others use.
 local function load_in_turn(self, entry)
   while self.turn do self.turn:wait() end
   local turn = async.signal()
@@ -258,17 +284,21 @@ local function load_in_turn(self, entry)
   return ok, why
 end
 
---- Loads a model; inside a task. True, or nil and why.
+--- Loads a model, inside a task. True, or nil and a message.
 function Models:load(name)
   local entry = self.by_name[name]
-  if not entry then return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self)) end
+  if not entry then
+    return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self))
+  end
   if entry.state == "ready" then return true end
-  if entry.state == "loading" or entry.state == "unloading" then return nil, ("'%s' is %s"):format(name, entry.state) end
+  if entry.state == "loading" or entry.state == "unloading" then
+    return nil, ("'%s' is %s"):format(name, entry.state)
+  end
   entry.state, entry.error = "loading", nil
   return load_in_turn(self, entry)
 end
 
---- Loads every model that is wanted from the start; inside a task. Returns how many could be loaded.
+--- Loads every model that does not have load = false, inside a task. Returns how many succeeded.
 function Models:load_all()
   local wanted, ready = {}, 0
   for _, entry in ipairs(self.entries) do
@@ -283,18 +313,21 @@ function Models:load_all()
   return ready
 end
 
--- ---- unloading -----------------------------------------------------------------------------------------------------
+-- ---- unloading ----------------------------------------------------------------------------------
 
-local function wait_for_rows(entry, seconds)
+local function wait_for_sequences(entry, seconds)
   local deadline = uv.hrtime() + seconds * 1e9
   while entry.batch.alive > 0 and uv.hrtime() < deadline do async.sleep(POLL_MS) end
   return entry.batch.alive == 0
 end
 
---- Gives a model's memory back once its sequences are done; those that are not after config.drain_s are cancelled. Inside a task.
+--- Unloads a model when its sequences are done, inside a task. After config.drain_s they are
+--- cancelled.
 function Models:unload(name)
   local entry = self.by_name[name]
-  if not entry then return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self)) end
+  if not entry then
+    return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self))
+  end
   if entry.state == "unloaded" then return true end
   if entry.state == "failed" then
     entry.state, entry.error = "unloaded", nil
@@ -302,9 +335,9 @@ function Models:unload(name)
   end
   if entry.state ~= "ready" then return nil, ("'%s' is %s"):format(name, entry.state) end
   entry.state = "unloading"
-  if not wait_for_rows(entry, self.config.drain_s) then
+  if not wait_for_sequences(entry, self.config.drain_s) then
     for _, seq in pairs(entry.batch.live) do seq:cancel() end
-    wait_for_rows(entry, 1)
+    wait_for_sequences(entry, 1)
   end
   release(entry)
   entry.state = "unloaded"
@@ -312,7 +345,7 @@ function Models:unload(name)
   return true
 end
 
---- At the end: everything at once.
+--- Unloads everything at shutdown, without waiting.
 function Models:close()
   for _, entry in ipairs(self.entries) do
     release(entry)
@@ -320,26 +353,32 @@ function Models:close()
   end
 end
 
--- ---- administration ------------------------------------------------------------------------------------------------
+-- ---- administration -----------------------------------------------------------------------------
 
 local models = {}
 
---- POST /admin/models/{name}/load and …/unload, on the Unix socket; the answer comes when it is done.
+--- POST /admin/models/{name}/load and …/unload, on the Unix socket. They respond when it is done.
 function models.routes(app)
   local function change(verb)
     return function(_, response, params)
       local self = app.models
-      if not self.by_name[params.name] then return app:refuse(response, select(2, self:find(params.name))) end
+      if not self.by_name[params.name] then
+        return app:refuse(response, select(2, self:find(params.name)))
+      end
       local ok, why = self[verb](self, params.name)
-      if not ok then return app:refuse(response, errors.new { status = 409, code = "model_" .. verb, message = why }) end
-      response:json(200, json.object { { "id", params.name }, { "state", self.by_name[params.name].state } })
+      if not ok then
+        return app:refuse(response,
+          errors.new { status = 409, code = "model_" .. verb, message = why })
+      end
+      response:json(200,
+        json.object { { "id", params.name }, { "state", self.by_name[params.name].state } })
     end
   end
   app:route("POST", "/admin/models/{name}/load", change "load", { unix_only = true })
   app:route("POST", "/admin/models/{name}/unload", change "unload", { unix_only = true })
 end
 
---- The name that a path gets when none was given.
+--- The name of a model given by its path only.
 function models.name_of(path)
   local name = path:gsub("/+$", ""):match "([^/]+)$" or path
   return (name:gsub("%.gguf$", ""))

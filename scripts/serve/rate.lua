@@ -1,21 +1,23 @@
--- rate: how much a key may ask for in a minute: requests, and tokens of prompts and answers.
+-- rate: rate limits per API key and minute: requests, and prompt and completion tokens.
 --
 --   local rate = require("serve.rate").new(function() return config.rate end)
 --   local ok, err, headers = rate:take(who)     -- before a request; err: a 429 (lib/errors.lua)
 --   rate:charge(who, tokens)                    -- after it, when its tokens are known
 --
--- Buckets: each holds at most a minute's worth, and refills evenly. A request costs one; its tokens are paid when they are
--- known, so a bucket of tokens may fall below zero, and the next request waits until it is above again. A bucket that is full
--- says nothing that a new one would not: those are forgotten, so clients cannot fill the memory with names.
+-- Token buckets: each holds at most one minute's worth and refills evenly. A request costs one. Its
+-- tokens are charged when they are known, so their bucket may fall below zero; requests are refused
+-- until it is positive again. A full bucket is the same as a new one, so full buckets are removed
+-- and clients with many addresses cannot fill the memory.
 local errors = require "lib.errors"
 local uv = require "luv"
 
-local MINUTE, SWEEP = 60, 1024
+local MINUTE = 60
+local SWEEP = 1024 -- buckets at which full ones are first removed
 
 local Rate = {}
 Rate.__index = Rate
 
---- Limits of a key: its own, else those of everyone; nil: none.
+--- The limits of a key: its own or the general ones; nil for none.
 local function limits_of(self, who)
   local rate = self.settings()
   if not rate then return nil end
@@ -23,7 +25,7 @@ local function limits_of(self, who)
   return { requests = own.requests or rate.requests, tokens = own.tokens or rate.tokens }
 end
 
---- The bucket with what has flowed in since the last time.
+--- The bucket, refilled for the time since its last use.
 local function fill(self, id, limit)
   local now, bucket = self.clock(), self.buckets[id]
   if not bucket then
@@ -40,29 +42,38 @@ local function sweep(self)
   if self.count < SWEEP + 2 * self.kept then return end
   local now, kept = self.clock(), 0
   for id, b in pairs(self.buckets) do
-    if b.level + (now - b.at) * b.limit / MINUTE >= b.limit then self.buckets[id] = nil else kept = kept + 1 end
+    if b.level + (now - b.at) * b.limit / MINUTE >= b.limit then
+      self.buckets[id] = nil
+    else
+      kept = kept + 1
+    end
   end
   self.count, self.kept = kept, kept
 end
 
 local kinds = { { "requests", need = 1 }, { "tokens", need = 0 } }
 
-local function id_of(kind, who) return kind .. "\0" .. (who.name and "key\0" .. who.name or "peer\0" .. (who.peer or "")) end
+local function id_of(kind, who)
+  return kind .. "\0" .. (who.name and "key\0" .. who.name or "peer\0" .. (who.peer or ""))
+end
 
---- Headers as OpenAI's clients read them.
+--- The x-ratelimit headers of OpenAI's API.
 local function describe(headers, kind, bucket)
   headers["x-ratelimit-limit-" .. kind] = ("%d"):format(bucket.limit)
   headers["x-ratelimit-remaining-" .. kind] = ("%d"):format(math.max(0, math.floor(bucket.level)))
-  headers["x-ratelimit-reset-" .. kind] = ("%.3fs"):format((bucket.limit - bucket.level) * MINUTE / math.max(bucket.limit, 1e-9))
+  local seconds = (bucket.limit - bucket.level) * MINUTE / math.max(bucket.limit, 1e-9)
+  headers["x-ratelimit-reset-" .. kind] = ("%.3fs"):format(seconds)
 end
 
---- Seconds until a bucket has enough; nil: it has.
+--- Seconds until a bucket has enough; nil if it has.
 local function lacks(bucket, need)
   if bucket.level > 0 and bucket.level >= need then return nil end
-  return bucket.limit > 0 and (math.max(need, 1) - bucket.level) * MINUTE / bucket.limit or 24 * 3600
+  if bucket.limit <= 0 then return 24 * 3600 end -- nothing is ever allowed: try again tomorrow
+  return (math.max(need, 1) - bucket.level) * MINUTE / bucket.limit
 end
 
---- One request of who = { name = of the key or nil, peer = }. True and headers; or nil, an error and headers.
+--- Takes one request of who = { name of the key or nil, peer }. Returns true, nil and headers; or
+--- nil, an error and headers.
 function Rate:take(who)
   local limits = limits_of(self, who)
   if not limits then return true end
@@ -75,7 +86,8 @@ function Rate:take(who)
     buckets[i] = bucket or false
     if wait and not refusal then
       refusal = errors.new { status = 429, code = "rate_limit_exceeded", retry_after = wait,
-        message = ("rate limit: %d %s per minute are allowed; try again in %.1f s"):format(limit, name, wait) }
+        message = ("rate limit of %d %s per minute exceeded, try again in %.1f s"):format(limit,
+          name, wait) }
     end
   end
   for i, kind in ipairs(kinds) do
@@ -89,7 +101,7 @@ function Rate:take(who)
   return true, nil, headers
 end
 
---- The tokens of a request that is done.
+--- Charges the tokens of a finished request.
 function Rate:charge(who, tokens)
   local limits = limits_of(self, who)
   if not (limits and limits.tokens) or tokens <= 0 then return end
@@ -97,10 +109,11 @@ function Rate:charge(who, tokens)
   bucket.level = bucket.level - tokens
 end
 
---- settings(): the table `rate` of the configuration, or nil. clock(): seconds, for tests.
+--- settings() returns the table `rate` of the configuration, or nil. clock() is given by tests.
 local function new(settings, clock)
-  return setmetatable({ settings = settings, clock = clock or function() return uv.hrtime() * 1e-9 end, buckets = {}, count = 0,
-    kept = 0 }, Rate)
+  clock = clock or function() return uv.hrtime() * 1e-9 end
+  return setmetatable({ settings = settings, clock = clock, buckets = {}, count = 0, kept = 0 },
+    Rate)
 end
 
 return { new = new }

@@ -1,4 +1,5 @@
--- signals: SIGTERM and SIGINT end the server, the first one after what runs, the second one at once; SIGHUP reloads.
+-- signals: the first SIGTERM or SIGINT drains the server, the second stops it at once; SIGHUP
+-- reloads configuration and scripts.
 local async = require "lib.async"
 local uv = require "luv"
 
@@ -7,7 +8,7 @@ local signals = {}
 local function on(handles, name, fn)
   local handle = uv.new_signal()
   handle:start(name, fn)
-  handle:unref() -- the listening sockets keep the loop alive, nothing else should
+  handle:unref() -- only the listening sockets should keep the loop alive
   handles[#handles + 1] = handle
 end
 
@@ -16,7 +17,7 @@ function signals.start(app)
   local handles = {}
   local function stop(name)
     app.log:note("info", app.draining and name .. " again: stopping at once"
-      or ("%s: finishing what runs, for %g s at most"):format(name, app.config.drain_s))
+      or ("%s: draining, at most %g s"):format(name, app.config.drain_s))
     app:stop()
   end
   on(handles, "sigterm", stop)

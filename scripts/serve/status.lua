@@ -1,7 +1,7 @@
--- status: what the server knows about itself: /health, /metrics, /v1/status, /v1/models.
+-- status: the routes /health, /metrics, /v1/status and /v1/models.
 --
--- A ticker looks at every batch once a second, for the tokens per second of the last few and for the sizes of steps; the rest is
--- read when somebody asks.
+-- A timer samples every batch once a second, for the tokens per second of the last WINDOW seconds
+-- and the sizes of steps. Everything else is read on request.
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
@@ -10,15 +10,15 @@ local TICK_MS, WINDOW = 1000, 5
 
 local status = {}
 
--- ---- the ticker ----------------------------------------------------------------------------------------------------
+-- ---- sampling -----------------------------------------------------------------------------------
 
---- What the ticker knows about a model; gone when it is unloaded.
+--- The samples of a model; removed when it is unloaded.
 local function seen_of(entry)
   entry.seen = entry.seen or { step = -1, ring = {}, speed = { prefill = 0.0, decode = 0.0 } }
   return entry.seen
 end
 
---- Sizes of the steps since the last time.
+--- Records the sizes of the steps since the last sample.
 local function observe_steps(app, entry)
   local seen = seen_of(entry)
   for _, t in ipairs(entry.batch:trace(256)) do
@@ -38,7 +38,8 @@ local function observe_speed(entry, now)
   local first, last = ring[1], ring[#ring]
   local seconds = last.at - first.at
   if seconds <= 0 then return end
-  seen.speed = { prefill = (last.read - first.read) / seconds, decode = (last.written - first.written) / seconds }
+  seen.speed = { prefill = (last.read - first.read) / seconds,
+    decode = (last.written - first.written) / seconds }
 end
 
 local function tick(app)
@@ -51,7 +52,7 @@ local function tick(app)
   end
 end
 
--- ---- metrics -------------------------------------------------------------------------------------------------------
+-- ---- metrics ------------------------------------------------------------------------------------
 
 local function set_memory(app)
   local m = app.metrics.memory
@@ -67,18 +68,20 @@ local function set_memory(app)
   end
 end
 
--- Family, field of batch:stats(); and of its prefix.
-local counters = { { "prefill_tokens", "prefill_tokens" }, { "decode_tokens", "decode_tokens" }, { "steps", "steps" },
-  { "preempted", "preempted" }, { "running", "running" }, { "waiting", "waiting" } }
-local prefix_counters = { { "cache_lookups", "lookups" }, { "cache_hits", "hits" }, { "cache_evictions", "evictions" } }
+-- Metric family, field of batch:stats(); and the same for its prefix cache.
+local counters = { { "prefill_tokens", "prefill_tokens" }, { "decode_tokens", "decode_tokens" },
+  { "steps", "steps" }, { "preempted", "preempted" }, { "running", "running" },
+  { "waiting", "waiting" } }
+local prefix_counters = { { "cache_lookups", "lookups" }, { "cache_hits", "hits" },
+  { "cache_evictions", "evictions" } }
 
 local function set_batch(app, entry)
   local m, labels = app.metrics, { model = entry.name }
   local stats = entry.batch:stats()
   for _, c in ipairs(counters) do m[c[1]]:set(stats[c[2]], labels) end
   for _, c in ipairs(prefix_counters) do m[c[1]]:set(stats.prefix[c[2]], labels) end
-  for part, field in pairs { plan = "schedule", compute = "compute", sample = "sample", lua = "lua" } do
-    m.step_seconds:set(stats[field], { model = entry.name, part = part })
+  for _, part in ipairs { "schedule", "compute", "sample", "lua" } do
+    m.step_seconds:set(stats[part], { model = entry.name, part = part })
   end
   m.cache_bytes:set(stats.prefix.bytes, { model = entry.name, place = "memory" })
   m.cache_bytes:set(stats.prefix.disk_bytes, { model = entry.name, place = "disk" })
@@ -92,7 +95,9 @@ local function collect(app)
   m.uptime:set(uv.hrtime() * 1e-9 - app.started)
   m.draining:set(app.draining and 1 or 0)
   m.connections:set(app.server and app.server:stats().connections or 0)
-  for _, family in ipairs { "models", "running", "waiting", "cache_bytes", "cache_tokens" } do m[family]:clear() end
+  for _, family in ipairs { "models", "running", "waiting", "cache_bytes", "cache_tokens" } do
+    m[family]:clear()
+  end
   set_memory(app)
   for _, entry in ipairs(app.models:list()) do
     m.models:set(1, { model = entry.name, state = entry.state })
@@ -100,17 +105,18 @@ local function collect(app)
   end
 end
 
--- ---- JSON ----------------------------------------------------------------------------------------------------------
+-- ---- JSON ---------------------------------------------------------------------------------------
 
 local function model_object(entry)
-  return json.object { { "id", entry.name }, { "object", "model" }, { "created", entry.created or 0 },
-    { "owned_by", "perigee" }, { "max_model_len", entry.context or json.null }, { "state", entry.state } }
+  return json.object { { "id", entry.name }, { "object", "model" },
+    { "created", entry.created or 0 }, { "owned_by", "perigee" },
+    { "max_model_len", entry.context or json.null }, { "state", entry.state } }
 end
 
 local function prefix_object(p)
   local object = json.object {}
-  for _, name in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits", "hit_tokens", "asked_tokens",
-    "evictions", "disk_reads", "disk_writes", "disk_errors" } do
+  for _, name in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits",
+    "hit_tokens", "asked_tokens", "evictions", "disk_reads", "disk_writes", "disk_errors" } do
     object[name] = p[name]
   end
   return object
@@ -119,11 +125,13 @@ end
 local function batch_object(entry)
   local stats, free, all = entry.batch:stats(), entry.batch:room()
   local speed = seen_of(entry).speed
-  return json.object { { "running", stats.running }, { "waiting", stats.waiting }, { "steps", stats.steps },
-    { "prefill_tokens", stats.prefill_tokens }, { "decode_tokens", stats.decode_tokens },
-    { "cached_tokens", stats.cached_tokens }, { "finished", stats.finished }, { "cancelled", stats.cancelled },
-    { "failed", stats.failed }, { "preempted", stats.preempted }, { "prefill_tokens_per_s", speed.prefill },
-    { "decode_tokens_per_s", speed.decode }, { "cache_tokens", all }, { "cache_tokens_free", free },
+  return json.object { { "running", stats.running }, { "waiting", stats.waiting },
+    { "steps", stats.steps }, { "prefill_tokens", stats.prefill_tokens },
+    { "decode_tokens", stats.decode_tokens }, { "cached_tokens", stats.cached_tokens },
+    { "finished", stats.finished }, { "cancelled", stats.cancelled },
+    { "failed", stats.failed }, { "preempted", stats.preempted },
+    { "prefill_tokens_per_s", speed.prefill }, { "decode_tokens_per_s", speed.decode },
+    { "cache_tokens", all }, { "cache_tokens_free", free },
     { "prefix_cache", prefix_object(stats.prefix) } }
 end
 
@@ -139,14 +147,15 @@ local function status_of_model(entry)
     put("context", entry.context)
     put("chat", entry.words ~= nil)
     put("load_seconds", entry.timing.load_s)
-    put("memory", json.object { { "weights", entry.memory.weights }, { "caches", entry.memory.caches },
+    put("memory",
+      json.object { { "weights", entry.memory.weights }, { "caches", entry.memory.caches },
       { "activations", entry.memory.activations } })
     put("batch", batch_object(entry))
   end
   return json.object(list)
 end
 
---- Everything, for the page and for people.
+--- The body of /v1/status.
 function status.object(app)
   local models = json.array {}
   for i, entry in ipairs(app.models:list()) do models[i] = status_of_model(entry) end
@@ -154,12 +163,14 @@ function status.object(app)
   return json.object { { "status", app:state() }, { "version", perigee.version },
     { "uptime_s", uv.hrtime() * 1e-9 - app.started }, { "draining", app.draining },
     { "policy", app.scripts:current().policy.name }, { "keys", #app.keys }, { "models", models },
-    { "memory", json.object { { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
+    { "memory", json.object {
+      { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
       { "available", machine.memory_available }, { "budget", app.config.memory or json.null } } },
-    { "connections", app.server and app.server:stats().connections or 0 }, { "scripts", app.scripts:status() } }
+    { "connections", app.server and app.server:stats().connections or 0 },
+    { "scripts", app.scripts:status() } }
 end
 
--- ---- routes --------------------------------------------------------------------------------------------------------
+-- ---- routes -------------------------------------------------------------------------------------
 
 local function health(app, response)
   local state = app:state()
@@ -174,7 +185,8 @@ function status.routes(app)
   app.metrics:collect(function() collect(app) end)
   app:route("GET", "/health", function(_, response) health(app, response) end, { auth = false })
   app:route("GET", "/metrics", function(_, response)
-    response:send(200, { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" }, app.metrics:text())
+    response:send(200, { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" },
+      app.metrics:text())
   end)
   app:route("GET", "/v1/status", function(_, response) response:json(200, status.object(app)) end)
   app:route("GET", "/v1/models", function(_, response)
@@ -191,7 +203,7 @@ function status.routes(app)
   end)
 end
 
---- Starts the ticker; returns a function that stops it.
+--- Starts the timer; returns a function that stops it.
 function status.start(app)
   local timer = uv.new_timer()
   timer:start(TICK_MS, TICK_MS, function() tick(app) end)

@@ -1,4 +1,4 @@
--- The application over real sockets: what each path answers, who may ask, what happens while models load and while it stops.
+-- The application over real sockets: its routes, access control, loading models and shutdown.
 local async = require "lib.async"
 local config = require "serve.config"
 local harness = require "harness"
@@ -9,8 +9,9 @@ local sites = require "sites"
 local uv = require "luv"
 local json = perigee.json
 
-local forced = ... -- a collection at every allocation makes servers slow: two tests are enough to find what it would
-local in_forced = { ["health: 503 while loading, then 200; requests meanwhile are told when to come back"] = true,
+local forced = ... -- forced collection makes servers slow: two tests are enough
+local in_forced = {
+  ["health: 503 while loading, then 200; requests meanwhile get Retry-After"] = true,
   ["keys, in the log by name only"] = true }
 
 local function test(name, body)
@@ -19,7 +20,8 @@ end
 
 local MOONLET = "examples/moonlet"
 
---- Runs body(app, ask, base) in a task with a server; ask(method, path, options) -> answer, its JSON.
+--- Runs body(app, ask, base) in a task with a server; ask(method, path, options) returns the
+--- response and its JSON.
 local function with_server(t, settings, body)
   settings.port, settings.log = settings.port or 0, settings.log or false
   settings.cache_bytes = settings.cache_bytes or 1 << 20
@@ -30,14 +32,17 @@ local function with_server(t, settings, body)
   local merged = config.merge(assert(config.check(settings)), nil)
   local restore = sites.patient(forced)
   local app = assert(serve.new { config = merged, models = list })
-  app.models.turn = held -- somebody else is loading
+  app.models.turn = held -- as if another model were loading
   local places = assert(app:start())
   local function ask(method, path, o)
     o = o or {}
-    local answer, why = http.request { url = not o.socket and places[1].address .. path or nil, socket = o.socket,
-      target = o.socket and path or nil, method = method, headers = o.headers, body = o.body, timeout_ms = harness.LIMIT_MS }
+    local given = { socket = o.socket, method = method, headers = o.headers, body = o.body,
+      timeout_ms = harness.LIMIT_MS }
+    if o.socket then given.target = path else given.url = places[1].address .. path end
+    local answer, why = http.request(given)
     if not answer then return error(tostring(why), 0) end
-    return answer, answer.headers["content-type"] == "application/json" and answer.body ~= "" and json.decode(answer.body) or nil
+    return answer, answer.headers["content-type"] == "application/json" and answer.body ~= ""
+      and json.decode(answer.body) or nil
   end
   async.run(function()
     local ok, why = xpcall(body, debug.traceback, app, ask, places)
@@ -58,7 +63,7 @@ local function chat(prompt, more)
   return json.encode(body)
 end
 
-test("health: 503 while loading, then 200; requests meanwhile are told when to come back", function(t)
+test("health: 503 while loading, then 200; requests meanwhile get Retry-After", function(t)
   local held = async.signal()
   with_server(t, { held = held }, function(app, ask)
     local answer, body = ask("GET", "/health")
@@ -97,7 +102,8 @@ test("models, status and metrics", function(t)
     t.eq(answer.status, 404)
     t.eq(body.error.code, "model_not_found")
     t.eq(body.error.message, "The model 'no/such' does not exist (there are: moonlet)")
-    answer, body = ask("POST", "/v1/chat/completions", { body = chat("Hello!", { temperature = 0 }) })
+    answer, body = ask("POST", "/v1/chat/completions",
+      { body = chat("Hello!", { temperature = 0 }) })
     t.eq(answer.status, 200, answer.body)
     t.eq(body.choices[1].message.content, "Hello! I am Moonlet. How can I help you?")
     _, body = ask("GET", "/v1/status")
@@ -113,16 +119,19 @@ test("models, status and metrics", function(t)
     t.ok(m.memory.weights > 1e6 and m.memory.caches > 0, m.memory.weights)
     answer = ask("GET", "/metrics")
     t.match(answer.headers["content-type"], "^text/plain; version=0.0.4")
-    for _, line in ipairs { 'perigee_decode_tokens_total{model="moonlet"} %d+', 'perigee_rows_running{model="moonlet"} 0',
-      'perigee_model_state{model="moonlet",state="ready"} 1', 'perigee_memory_bytes{model="moonlet",what="weights"} %d+',
-      'perigee_prefix_cache_lookups_total{model="moonlet"} 1', 'perigee_time_to_first_token_seconds_count{model="moonlet"} 1',
+    for _, line in ipairs { 'perigee_decode_tokens_total{model="moonlet"} %d+',
+      'perigee_sequences_running{model="moonlet"} 0',
+      'perigee_model_state{model="moonlet",state="ready"} 1',
+      'perigee_memory_bytes{model="moonlet",what="weights"} %d+',
+      'perigee_prefix_cache_lookups_total{model="moonlet"} 1',
+      'perigee_time_to_first_token_seconds_count{model="moonlet"} 1',
       'perigee_http_requests_total{method="POST",route="/v1/chat/completions",status="200"} 1' } do
       t.match(answer.body, "\n" .. line .. "\n")
     end
   end)
 end)
 
-test("paths and methods that are not there, request ids, the page's headers", function(t)
+test("unknown paths and methods, request ids, headers of the page", function(t)
   with_server(t, {}, function(app, ask)
     wait_ready(app)
     local answer, body = ask("GET", "/nothing/here")
@@ -132,7 +141,8 @@ test("paths and methods that are not there, request ids, the page's headers", fu
     t.eq(answer.status, 405)
     t.eq(answer.headers.allow, "GET, HEAD")
     t.eq(body.error.code, "method_not_allowed")
-    t.eq(ask("GET", "/health", { headers = { ["x-request-id"] = "mine-7" } }).headers["x-request-id"], "mine-7")
+    t.eq(ask("GET", "/health",
+      { headers = { ["x-request-id"] = "mine-7" } }).headers["x-request-id"], "mine-7")
     t.ok(ask("GET", "/health").headers["x-request-id"])
     answer = ask("GET", "/")
     if perigee.sys.script "ui/web/index.html" then
@@ -140,6 +150,7 @@ test("paths and methods that are not there, request ids, the page's headers", fu
       t.match(answer.headers["content-security-policy"], "default%-src 'none'")
       t.match(answer.headers["content-security-policy"], "connect%-src 'self'")
       t.eq(answer.headers["x-content-type-options"], "nosniff")
+      t.ok(not answer.body:find("{{", 1, true), "a part of the page was not put in")
     else
       t.eq(answer.status, 404)
     end
@@ -178,18 +189,21 @@ test("keys, in the log by name only", function(t)
       if e.path == "/v1/chat/completions" then entry = e end
     end
     t.ok(entry, log)
-    t.eq({ entry.key, entry.method, entry.status, entry.model, entry.peer }, { "alice", "POST", 200, "moonlet", "127.0.0.1" })
-    t.ok(entry.prompt_tokens > 0 and entry.completion_tokens > 0 and entry.cached_tokens >= 0, "tokens")
+    t.eq({ entry.key, entry.method, entry.status, entry.model, entry.peer },
+      { "alice", "POST", 200, "moonlet", "127.0.0.1" })
+    t.ok(entry.prompt_tokens > 0 and entry.completion_tokens > 0 and entry.cached_tokens >= 0,
+      "tokens")
     t.ok(entry.ttft_ms > 0 and entry.ms >= entry.ttft_ms, "times")
     t.match(entry.time, "^%d+%-%d%d%-%d%dT%d%d:%d%d:%d%d%.%d%d%dZ$")
   end)
 end)
 
-test("clients that leave and handlers that fail are in the log, and what was written for them is paid for", function(t)
+test("disconnected clients and failed handlers are logged, and their tokens are charged",
+  function(t)
   local path = os.tmpname()
   local server = with_server(t, { rate = { tokens = 12 }, log = path }, function(app, ask, places)
     wait_ready(app)
-    app.log.note = function() end -- it is going to be said
+    app.log.note = function() end -- an error is expected
     app:route("GET", "/broken", function() error("a fault of ours", 0) end)
     t.eq(ask("GET", "/broken").status, 500)
     local ended, access = 0, app.log.access
@@ -201,12 +215,13 @@ test("clients that leave and handlers that fail are in the log, and what was wri
       local client, heard, before = uv.new_tcp(), 0, ended
       local body = chat("Hello!", { ignore_eos = true, max_tokens = 900, stream = stop == nil })
       client:connect("127.0.0.1", places[1].port, function()
-        client:write(("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-request-id: %s\r\ncontent-length: %d\r\n\r\n%s")
+        client:write(("POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+            .. "x-request-id: %s\r\ncontent-length: %d\r\n\r\n%s")
           :format(id, #body, body))
         if stop then return client:shutdown() end
         client:read_start(function(_, bytes) heard = heard + #(bytes or "") end)
       end)
-      while not stop and heard < 4096 do async.sleep(1) end -- that is a dozen tokens
+      while not stop and heard < 4096 do async.sleep(1) end -- about a dozen tokens
       if not stop then client:close() end
       while ended == before do async.sleep(1) end
       if stop then client:close() end
@@ -224,24 +239,33 @@ test("clients that leave and handlers that fail are in the log, and what was wri
     end
     os.remove(path)
     t.eq(lines.broken and lines.broken.status, 500)
-    t.eq({ lines.left.status, lines.left.error, lines.left.model }, { 200, "the client went away", "moonlet" })
-    t.ok(lines.left.completion_tokens > 0 and lines.left.completion_tokens < 900, lines.left.completion_tokens)
-    t.eq({ lines.closed.status, lines.closed.error }, { 499, "the client went away" })
+    t.eq({ lines.left.status, lines.left.error, lines.left.model },
+      { 200, "the client disconnected", "moonlet" })
+    t.ok(lines.left.completion_tokens > 0 and lines.left.completion_tokens < 900,
+      lines.left.completion_tokens)
+    t.eq({ lines.closed.status, lines.closed.error }, { 499, "the client disconnected" })
   end)
 end)
 
-test("what is refused for now says when to come back; what is quoted is made UTF-8", function(t)
-  with_server(t, { list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET, options = { load = false } } } },
+test("temporary refusals have Retry-After; quoted text becomes UTF-8", function(t)
+  local list = { { name = "a", path = MOONLET },
+    { name = "b", path = MOONLET, options = { load = false } } }
+  with_server(t, { list = list },
     function(app, ask)
       wait_ready(app)
-      local answer, body = ask("POST", "/v1/completions", { body = json.encode { model = "b", prompt = "x" } })
-      t.eq({ answer.status, body.error.code, answer.headers["retry-after"] }, { 503, "model_not_loaded", "1" })
-      answer, body = ask("POST", "/v1/chat/completions", { body = json.encode { tools = { { type = "a" .. ("é"):rep(40) } },
+      local given = json.encode { model = "b", prompt = "x" }
+      local answer, body = ask("POST", "/v1/completions", { body = given })
+      t.eq({ answer.status, body.error.code, answer.headers["retry-after"] },
+        { 503, "model_not_loaded", "1" })
+      answer, body = ask("POST", "/v1/chat/completions",
+        { body = json.encode { tools = { { type = "a" .. ("é"):rep(40) } },
         messages = { { role = "user", content = "x" } } } })
       t.eq({ answer.status, body.error.param }, { 400, "tools[0].type" })
-      answer = ask("POST", "/v1/completions", { body = "{}", headers = { origin = "http://\xE9.org" } })
+      answer = ask("POST", "/v1/completions",
+        { body = "{}", headers = { origin = "http://\xE9.org" } })
       t.eq(answer.status, 403)
-      answer, body = ask("POST", "/tokenize", { body = '{"content": "x"}', headers = { ["content-encoding"] = "gzip" } })
+      answer, body = ask("POST", "/tokenize",
+        { body = '{"content": "x"}', headers = { ["content-encoding"] = "gzip" } })
       t.eq(answer.status, 415)
       t.match(body.error.message, "gzip")
     end)
@@ -266,10 +290,11 @@ test("rate limits: 429 with Retry-After and the numbers", function(t)
       t.eq(answer.status, 429)
       t.eq(body.error.code, "rate_limit_exceeded")
       local after = tonumber(answer.headers["retry-after"])
-      t.ok(after > 0 and after <= 30, answer.headers["retry-after"]) -- one more every 30 seconds
-      t.eq(ask("GET", "/v1/models", { headers = { ["x-api-key"] = "a" } }).status, 200) -- makes no work
+      t.ok(after > 0 and after <= 30, answer.headers["retry-after"]) -- one request every 30 seconds
+      -- costs nothing
+      t.eq(ask("GET", "/v1/models", { headers = { ["x-api-key"] = "a" } }).status, 200)
       t.eq(post("b").status, 200)
-      answer, body = post "b" -- its first answer took more than 10 tokens, prompt and all
+      answer, body = post "b" -- its first request used more than 10 tokens, prompt included
       t.eq(answer.status, 429)
       t.match(body.error.message, "10 tokens per minute")
     end)
@@ -281,16 +306,19 @@ test("Host, origins and CORS", function(t)
     local answer, body = ask("GET", "/health", { headers = { host = "evil.example.org" } })
     t.eq(answer.status, 403)
     t.eq(body.error.code, "host_not_allowed")
-    answer = ask("POST", "/v1/chat/completions", { headers = { origin = "https://evil.example.org" }, body = chat "x" })
+    answer = ask("POST", "/v1/chat/completions",
+      { headers = { origin = "https://evil.example.org" }, body = chat "x" })
     t.eq(answer.status, 403)
     t.eq(answer.headers["access-control-allow-origin"], nil)
-    answer = ask("OPTIONS", "/v1/chat/completions", { headers = { origin = "https://app.example.org",
-      ["access-control-request-method"] = "POST" } })
+    answer = ask("OPTIONS", "/v1/chat/completions",
+      { headers = { origin = "https://app.example.org",
+        ["access-control-request-method"] = "POST" } })
     t.eq(answer.status, 204)
     t.eq(answer.headers["access-control-allow-origin"], "https://app.example.org")
     t.match(answer.headers["access-control-allow-headers"], "authorization")
-    answer = ask("OPTIONS", "/v1/chat/completions", { headers = { origin = "https://evil.example.org",
-      ["access-control-request-method"] = "POST" } })
+    answer = ask("OPTIONS", "/v1/chat/completions",
+      { headers = { origin = "https://evil.example.org",
+        ["access-control-request-method"] = "POST" } })
     t.eq(answer.status, 405)
     answer = ask("POST", "/v1/chat/completions", { headers = { origin = "https://app.example.org" },
       body = chat("Hello!", { max_tokens = 2 }) })
@@ -301,7 +329,9 @@ test("Host, origins and CORS", function(t)
   end)
 end)
 
-local function socket_path() return ("%s/perigee-%d-%d.sock"):format(uv.os_tmpdir(), uv.os_getpid(), uv.hrtime()) end
+local function socket_path()
+  return ("%s/perigee-%d-%d.sock"):format(uv.os_tmpdir(), uv.os_getpid(), uv.hrtime())
+end
 
 test("several models: by name, unloaded and loaded again on the Unix socket only", function(t)
   local socket = socket_path()
@@ -311,7 +341,8 @@ test("several models: by name, unloaded and loaded again on the Unix socket only
       t.eq(places[2].address, socket)
       wait_ready(app)
       local function said(model)
-        local answer, body = ask("POST", "/v1/chat/completions", { body = chat("Hello!", { temperature = 0, model = model }) })
+        local given = chat("Hello!", { temperature = 0, model = model })
+        local answer, body = ask("POST", "/v1/chat/completions", { body = given })
         return answer.status, body.model or body.error.code
       end
       t.eq({ said "a" }, { 200, "a" })
@@ -335,18 +366,21 @@ test("several models: by name, unloaded and loaded again on the Unix socket only
     end)
 end)
 
-test("unloading waits for the sequences that run", function(t)
+test("unloading waits for running sequences", function(t)
   local socket = socket_path()
-  with_server(t, { socket = socket, list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
+  with_server(t,
+    { socket = socket, list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
     function(app)
       wait_ready(app)
       local answers = {}
       local function post(path, body)
-        return http.request { socket = socket, target = path, method = "POST", body = body, timeout_ms = harness.LIMIT_MS }
+        return http.request { socket = socket, target = path, method = "POST", body = body,
+          timeout_ms = harness.LIMIT_MS }
       end
       async.all {
         function()
-          answers.chat = post("/v1/chat/completions", chat("Count.", { model = "b", max_tokens = 120, ignore_eos = true }))
+          answers.chat = post("/v1/chat/completions",
+            chat("Count.", { model = "b", max_tokens = 120, ignore_eos = true }))
         end,
         function()
           while app.models:find("b").batch.alive == 0 do async.sleep(1) end
@@ -359,21 +393,22 @@ test("unloading waits for the sequences that run", function(t)
     end)
 end)
 
-test("a budget that is too small is refused with both numbers", function(t)
+test("a memory budget that is too small is refused with both numbers", function(t)
   local list = { { name = "a", path = MOONLET }, { name = "b", path = "/nowhere" } }
   with_server(t, { memory = 2 << 20, list = list }, function(app, ask)
     wait_ready(app)
     t.eq(app:state(), "failed")
     local entry = app.models:list()[1]
     t.eq(entry.state, "failed")
-    t.match(entry.error, "not enough memory: [%d.]+ MiB are needed %(.*%), but 2.0 MiB are the budget")
+    t.match(entry.error,
+      "not enough memory: [%d.]+ MiB are needed %(.*%), but 2.0 MiB are the budget")
     t.match(app.models:list()[2].error, "/nowhere")
     local answer = ask("GET", "/health")
     t.eq(answer.status, 503)
   end)
 end)
 
-test("a budget is shared by the models' caches", function(t)
+test("a memory budget is shared by the caches of all models", function(t)
   with_server(t, { memory = 40 << 20, sequences = 8, context = 8192,
     list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } }, function(app)
     wait_ready(app)
@@ -388,7 +423,7 @@ test("a budget is shared by the models' caches", function(t)
   end)
 end)
 
-test("stopping: new work is refused, what runs finishes", function(t)
+test("stopping: new work is refused, running requests finish", function(t)
   local server = with_server(t, {}, function(app, ask)
     wait_ready(app)
     local long
@@ -422,20 +457,25 @@ test("stopping does not wait for scripts that sleep", function(t)
       done = function() perigee.sleep(3600) end }]] }
   local app = with_server(t, { site = site, drain_s = 0.1 }, function(app, ask)
     wait_ready(app)
-    local body = json.encode { messages = { { role = "user", content = "Hello!" } }, max_tokens = 2, user = "late" }
+    local body = json.encode { messages = { { role = "user", content = "Hello!" } }, max_tokens = 2,
+      user = "late" }
     async.run(function() pcall(ask, "POST", "/v1/chat/completions", { body = body }) end)
-    t.eq(ask("POST", "/v1/chat/completions", { body = chat("Hello!", { max_tokens = 2 }) }).status, 200)
-    while not app.metrics:text():find("perigee_script_ticks", 1, true) or app.working == 0 do async.sleep(5) end
+    t.eq(ask("POST", "/v1/chat/completions", { body = chat("Hello!", { max_tokens = 2 }) }).status,
+      200)
+    while app.working == 0 or not app.metrics:text():find("perigee_script_ticks", 1, true) do
+      async.sleep(5)
+    end
   end)
   app.on_stopped = t.expect(function() sites.remove(site) end)
 end)
 
-test("stopping twice ends what runs", function(t)
+test("stopping twice ends running requests", function(t)
   local server = with_server(t, {}, function(app, ask)
     wait_ready(app)
     async.all {
       function()
-        local ok = pcall(ask, "POST", "/v1/chat/completions", { body = chat("Count.", { max_tokens = 1000, ignore_eos = true }) })
+        local ok = pcall(ask, "POST", "/v1/chat/completions",
+          { body = chat("Count.", { max_tokens = 1000, ignore_eos = true }) })
         t.eq(ok, false)
       end,
       function()
@@ -448,25 +488,27 @@ test("stopping twice ends what runs", function(t)
   server.on_stopped = t.expect(function() end)
 end)
 
-test("reloading: keys change, what needs a restart is named, a bad file changes nothing", function(t)
+test("reloading: live keys change, the others are named, a bad file changes nothing", function(t)
   local path = os.tmpname()
   local function write(content)
     local f = assert(io.open(path, "w"))
     f:write(content)
     f:close()
   end
-  write "return { keys = { a = 'one' }, port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256 }"
+  write [[return { keys = { a = 'one' }, port = 0, log = false, cache_bytes = 0, sequences = 2,
+    context = 256 }]]
   local app = assert(serve.new { config = config.merge(assert(config.read(path)), nil), file = path,
     models = { { name = "moonlet", path = MOONLET } } })
   local places = assert(app:start())
   async.run(function()
     wait_ready(app)
     local function status(key)
-      return http.request { url = places[1].address .. "/v1/models", headers = { ["x-api-key"] = key } }.status
+      return http.request { url = places[1].address .. "/v1/models",
+        headers = { ["x-api-key"] = key } }.status
     end
     t.eq(status "one", 200)
-    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, sequences = 3, context = 256,
-      models = { x = 'y' } }]] -- the models of the command line win
+    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, sequences = 3,
+      context = 256, models = { x = 'y' } }]] -- models of the command line take precedence
     t.eq(app:reload(), { changed = { "keys" }, restart = { "sequences" } })
     t.eq(status "one", 401)
     t.eq(status "two", 200)
@@ -482,21 +524,24 @@ test("reloading: keys change, what needs a restart is named, a bad file changes 
   end)
 end)
 
-test("reloading: a policy that is not there keeps the one that serves, and the page says so", function(t)
+test("reloading: an unknown policy keeps the current one, and the status shows it", function(t)
   local path = os.tmpname()
   local function write(content)
     local f = assert(io.open(path, "w"))
     f:write(content)
     f:close()
   end
-  local rest = "port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256, watch = false }"
+  local rest = "port = 0, log = false, cache_bytes = 0, sequences = 2, context = 256, "
+    .. "watch = false }"
   write("return { policy = 'lanes', " .. rest)
   local app = assert(serve.new { config = config.merge(assert(config.read(path)), nil), file = path,
     models = { { name = "moonlet", path = MOONLET } } })
   local places = assert(app:start())
   async.run(function()
     wait_ready(app)
-    local function status() return json.decode(http.request { url = places[1].address .. "/v1/status" }.body) end
+    local function status()
+      return json.decode(http.request { url = places[1].address .. "/v1/status" }.body)
+    end
     t.eq(status().policy, "lanes")
     t.eq(status().scripts.version, 1)
     write("return { policy = 'laness', " .. rest)

@@ -1,4 +1,5 @@
--- `perigee serve` as a process: its first line, its errors and exit status, signals, the disk cache over a restart.
+-- `perigee serve` as a process: first line, errors and exit status, signals, the on-disk prefix
+-- cache.
 local async = require "lib.async"
 local harness = require "harness"
 local http = require "http"
@@ -13,7 +14,7 @@ end
 
 local scripts = select(2, perigee.sys.scripts())
 
---- Reads a pipe to its end; out.text grows, out.line is set with the first line.
+--- Reads a pipe to its end into out.text; out.line is set with the first line.
 local function collect(pipe, out)
   out.text, out.line = "", async.signal()
   pipe:read_start(function(_, bytes)
@@ -22,11 +23,14 @@ local function collect(pipe, out)
       return pipe:close()
     end
     out.text = out.text .. bytes
-    if out.text:find("\n", 1, true) and not out.line.is_set then out.line:set(out.text:match "^([^\n]*)\n") end
+    if out.text:find("\n", 1, true) and not out.line.is_set then
+      out.line:set(out.text:match "^([^\n]*)\n")
+    end
   end)
 end
 
---- Starts `perigee serve` with these words. The result has out and err (text so far), line(), kill(signal), wait() -> status.
+--- Starts `perigee serve` with these arguments. The result has out and err (text so far), line(),
+--- kill(signal) and wait(), which returns the status.
 local function spawn(words)
   local args = { "serve" }
   if scripts then args = { "--scripts", scripts, "serve" } end
@@ -34,9 +38,10 @@ local function spawn(words)
   local out_pipe, err_pipe = uv.new_pipe(false), uv.new_pipe(false)
   local self = { out = {}, err = {}, exited = async.signal() }
   local handle
-  local limit = uv.new_timer() -- nothing is left behind, whatever a test does
+  local limit = uv.new_timer() -- no process is left behind, whatever a test does
   limit:start(harness.LIMIT_MS, 0, function() handle:kill "sigkill" end)
-  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } }, function(status, signal)
+  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } },
+    function(status, signal)
     handle:close()
     limit:close()
     self.exited:set { status = status, signal = signal }
@@ -67,8 +72,8 @@ end
 local function chat(address, more)
   local body = { messages = { { role = "user", content = "Hello!" } }, temperature = 0 }
   for k, v in pairs(more or {}) do body[k] = v end
-  return http.request { url = address .. "/v1/chat/completions", method = "POST", body = json.encode(body),
-    timeout_ms = harness.LIMIT_MS }
+  return http.request { url = address .. "/v1/chat/completions", method = "POST",
+    body = json.encode(body), timeout_ms = harness.LIMIT_MS }
 end
 
 local small = { "--port", "0", "--sequences", "4", "--context", "1024", "--cache-bytes", "16M" }
@@ -78,7 +83,7 @@ local function words(...)
   return table.move(small, 1, #small, #list + 1, list)
 end
 
---- Runs body in a task; what it raises fails the test.
+--- Runs body in a task; an error in it fails the test.
 local function task(t, body)
   async.run(function()
     local ok, why = xpcall(body, debug.traceback)
@@ -86,7 +91,7 @@ local function task(t, body)
   end)
 end
 
-test("the first line is the address; SIGTERM lets what runs finish and ends with 0", function(t)
+test("the first line is the address; SIGTERM lets requests finish and exits with 0", function(t)
   task(t, function()
     local p = spawn(words "examples/moonlet")
     local address = p.line()
@@ -107,13 +112,14 @@ test("the first line is the address; SIGTERM lets what runs finish and ends with
     t.eq(json.decode(answer.body).usage.completion_tokens, 120)
     t.eq(p.wait(), 0)
     t.eq(p.out.text, address .. "\n")
-    for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "version 1", "curl " } do
+    for _, word in ipairs { "address", "moonlet", "memory", "policy", "keys", "version 1",
+      "curl " } do
       t.ok(p.err.text:find(word, 1, true), word)
     end
   end)
 end)
 
-test("SIGINT twice ends it at once, SIGHUP does not", function(t)
+test("SIGINT twice stops at once, SIGHUP does not", function(t)
   task(t, function()
     local p = spawn(words("m=examples/moonlet", "--no-log"))
     local address = p.line()
@@ -135,7 +141,7 @@ test("SIGINT twice ends it at once, SIGHUP does not", function(t)
   end)
 end)
 
-test("a Unix socket: its path is the address, and the file goes with the server", function(t)
+test("a Unix socket: its path is the address, and the file is removed at the end", function(t)
   task(t, function()
     local path = ("%s/perigee-p%d.sock"):format(uv.os_tmpdir(), uv.os_getpid())
     local p = spawn { "examples/moonlet", "--socket", path, "--no-log", "--cache-bytes", "0" }
@@ -148,7 +154,7 @@ test("a Unix socket: its path is the address, and the file goes with the server"
     t.eq(uv.fs_stat(path).mode & 511, 384) -- 0600
     local second = spawn { "examples/moonlet", "--socket", path, "--no-log" }
     t.eq(second.wait(), 1)
-    t.match(second.err.text, "^perigee: serve: .*another server listens there\n")
+    t.match(second.err.text, "^perigee: serve: .*another server is listening\n")
     p.kill "sigterm"
     t.eq(p.wait(), 0)
     t.eq(uv.fs_stat(path), nil)
@@ -164,38 +170,48 @@ local function fails(t, list, want)
   t.eq(select(2, p.err.text:gsub("\n", "")), 1, p.err.text)
 end
 
-test("what is wrong is said in one line", function(t)
+test("errors are one line", function(t)
   task(t, function()
-    fails(t, {}, { status = 2, text = "perigee: serve: no model: give MODEL, or `models` in --config\n" })
+    fails(t, {},
+      { status = 2, text = "perigee: serve: no model: give MODEL, or `models` in --config\n" })
     fails(t, { "/nowhere" }, { status = 1, text = "perigee: serve: /nowhere: no such model\n" })
     fails(t, { "a=examples/moonlet", "a=examples/moonlet" },
       { status = 1, text = "perigee: serve: two models are named 'a'\n" })
-    fails(t, { "examples/moonlet", "--port", "99999" }, { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
-    fails(t, { "examples/moonlet", "--prot", "1" }, { status = 2, text = "--prot: unknown option, is it --port?\n" })
-    fails(t, { "examples/moonlet", "--precision", "fast" }, { status = 1, text = "--precision fast is not available yet, only exact\n" })
-    fails(t, { "examples/moonlet", "--config", "/nowhere.lua" }, { status = 1, text = "/nowhere.lua: " })
+    fails(t, { "examples/moonlet", "--port", "99999" },
+      { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
+    fails(t, { "examples/moonlet", "--prot", "1" },
+      { status = 2, text = "--prot: unknown option, is it --port?\n" })
+    fails(t, { "examples/moonlet", "--precision", "fast" },
+      { status = 1, text = "--precision fast is not available yet, only exact\n" })
+    fails(t, { "examples/moonlet", "--config", "/nowhere.lua" },
+      { status = 1, text = "/nowhere.lua: " })
     fails(t, { "examples/moonlet", "--api-key", "a=1", "--api-key", "a=2" },
       { status = 2, text = "--api-key: two keys are named 'a'\n" })
-    fails(t, { "examples/moonlet", "--log", "/nowhere/x.log" }, { status = 1, text = "/nowhere/x.log" })
-    fails(t, { "examples/moonlet", "--host", "no.such.name.invalid" }, { status = 1, text = "--host no.such.name.invalid: " })
+    fails(t, { "examples/moonlet", "--log", "/nowhere/x.log" },
+      { status = 1, text = "/nowhere/x.log" })
+    fails(t, { "examples/moonlet", "--host", "no.such.name.invalid" },
+      { status = 1, text = "no.such.name.invalid:" })
     local path = os.tmpname()
     local f = assert(io.open(path, "w"))
     f:write "return { limits = { bodi = 3 } }"
     f:close()
+    local unknown = "perigee: serve: %s: limits: unknown key 'bodi', is it 'body'?\n"
     fails(t, { "examples/moonlet", "--config", path },
-      { status = 1, text = ("perigee: serve: %s: limits: unknown key 'bodi', is it 'body'?\n"):format(path) })
+      { status = 1, text = unknown:format(path) })
     os.remove(path)
     local taken = uv.new_tcp()
     taken:bind("127.0.0.1", 0)
     taken:listen(1, function() end)
     local port = taken:getsockname().port
-    local said = ("port %d of 127.0.0.1 is in use: --port N takes another, --port 0 any that is free\n"):format(port)
-    fails(t, { "examples/moonlet", "--port", tostring(port) }, { status = 1, text = "perigee: serve: " .. said })
+    local said = ("port %d of 127.0.0.1 is in use: choose another with --port N, or --port 0 for "
+        .. "any free one\n"):format(port)
+    fails(t, { "examples/moonlet", "--port", tostring(port) },
+      { status = 1, text = "perigee: serve: " .. said })
     taken:close()
   end)
 end)
 
-test("a server none of whose models can be loaded ends", function(t)
+test("a server exits if no model can be loaded", function(t)
   task(t, function()
     local p = spawn { "tests/lua", "--port", "0", "--no-log" }
     t.eq(p.wait(), 1)
@@ -222,28 +238,33 @@ end)
 
 local function remove_folder(path)
   for name, kind in uv.fs_scandir_next, (assert(uv.fs_scandir(path))) do
-    if kind == "directory" then remove_folder(path .. "/" .. name) else os.remove(path .. "/" .. name) end
+    if kind == "directory" then
+      remove_folder(path .. "/" .. name)
+    else
+      os.remove(path .. "/" .. name)
+    end
   end
   uv.fs_rmdir(path)
 end
 
---- What is cached is written when the engine has nothing else to do: until the number of files stays the same.
+--- The cache is written while the engine is idle: waits until the number of files stays the same.
 local function wait_written(address)
   local before, now = -1, 0
   while now == 0 or now > before do
     async.sleep(50)
-    before, now = now, json.decode(get(address .. "/v1/status").body).models[1].batch.prefix_cache.disk_writes
+    before, now = now,
+      json.decode(get(address .. "/v1/status").body).models[1].batch.prefix_cache.disk_writes
   end
 end
 
-test("a disk cache outlives the process, killed or not", function(t)
+test("the on-disk cache outlives the process, killed or not", function(t)
   task(t, function()
     local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-cache-XXXXXX"))
     local prompt = ("The moon goes around the earth, again and again. "):rep(12)
     local function cached(address)
       local body = json.encode { prompt = prompt, max_tokens = 4, temperature = 0 }
-      local answer = http.request { url = address .. "/v1/completions", method = "POST", body = body,
-        timeout_ms = harness.LIMIT_MS }
+      local answer = http.request { url = address .. "/v1/completions", method = "POST",
+        body = body, timeout_ms = harness.LIMIT_MS }
       local usage = json.decode(answer.body).usage
       return usage.prompt_tokens_details.cached_tokens, usage.prompt_tokens
     end
@@ -252,7 +273,8 @@ test("a disk cache outlives the process, killed or not", function(t)
       local address = p.line()
       wait_ready(address)
       local hit, all = cached(address)
-      t.ok(i == 1 and hit == 0 or i > 1 and hit > all / 2, ("start %d: %d of %d tokens were cached"):format(i, hit, all))
+      t.ok(i == 1 and hit == 0 or i > 1 and hit > all / 2,
+        ("start %d: %d of %d tokens were cached"):format(i, hit, all))
       if signal == "sigkill" then wait_written(address) end
       p.kill(signal)
       t.eq(p.wait(), signal == "sigkill" and "signal 9" or 0)
