@@ -494,9 +494,25 @@ static int l_completed(lua_State *L) {
   return 1;
 }
 
+/* [graph, tokens, kv_bits] -> [bytes]: of the KV cache of one sequence */
+static int l_kv_bytes(lua_State *L) {
+  pe_graph *g = pe_bind_graph(L, 1);
+  lua_Integer tokens = luaL_checkinteger(L, 2), bits = luaL_optinteger(L, 3, 32);
+  pe_kv_type type = PE_KV_F32;
+  pe_error err;
+  luaL_argcheck(L, tokens >= 0, 2, "tokens must be 0 or more");
+  luaL_argcheck(L, bits >= 0 && bits <= 64, 3, "kv_bits must be 32, 16, 8 or 4");
+  if (pe_kv_type_of_bits((int32_t)bits, &type, &err)) return pe_bind_raise(L, &err);
+  lua_pushinteger(L, (lua_Integer)pe_kv_bytes(g, type, tokens));
+  return 1;
+}
+
 int pe_open_batch(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"open", l_open}, {"fields", pe_l_batch_fields}, {"commands", l_commands}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"open", l_open},
+                                       {"fields", pe_l_batch_fields},
+                                       {"commands", l_commands},
+                                       {"kv_bytes", l_kv_bytes},
+                                       {NULL, NULL}};
   pe_bind_class(L, &batch_class);
   luaL_newlib(L, functions);
   return 1;

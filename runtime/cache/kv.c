@@ -41,6 +41,16 @@ uint64_t pe_kv_token_bytes(const pe_graph *g, pe_kv_type type) {
   return bytes;
 }
 
+uint64_t pe_kv_bytes(const pe_graph *g, pe_kv_type type, int64_t tokens) {
+  uint64_t bytes = 0;
+  for (int32_t i = 0; i < g->group_count; i++) {
+    const pe_cache_group *c = &g->group[i];
+    int64_t kept = c->window && c->window < tokens ? c->window : tokens;
+    bytes += row_bytes(type, c) * (uint64_t)c->layers * (uint64_t)kept;
+  }
+  return bytes;
+}
+
 uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group) {
   return kv->block_bytes[group] / (uint64_t)kv->block;
 }

@@ -73,6 +73,8 @@ pe_status pe_kv_type_of_bits(int32_t bits, pe_kv_type *out, pe_error *err);
 int32_t pe_kv_bits(pe_kv_type type);
 /* Bytes of one token in all layers, before any cache is open. */
 uint64_t pe_kv_token_bytes(const pe_graph *g, pe_kv_type type);
+/* Bytes of a sequence of this many tokens; layers with a window keep no more than the window. */
+uint64_t pe_kv_bytes(const pe_graph *g, pe_kv_type type, int64_t tokens);
 /* Bytes of one token in all layers of a group. */
 uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group);
 /* Bytes of the blocks that a sequence holds, including shared ones. */

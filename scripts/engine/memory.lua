@@ -8,23 +8,8 @@ local memory = {}
 --- The sizes that cache elements may have (--kv-bits).
 memory.bits = { 32, 16, 8, 4 }
 
---- Blocks of 32 values with their own scale, where elements are smaller than 16 bits.
-local block_bytes = { [8] = 34, [4] = 20 }
-
-local function row_bytes(width, bits)
-  if bits >= 16 then return width * bits // 8 end
-  return (width + 31) // 32 * block_bytes[bits]
-end
-
 --- Bytes of the keys and values of one sequence. Layers with a window keep no more than the window.
-function memory.kv(graph, tokens, bits)
-  local n = 0
-  for _, c in ipairs(graph:caches().groups) do
-    local kept = c.window > 0 and math.min(tokens, c.window) or tokens
-    n = n + kept * c.layers * c.heads * (row_bytes(c.key, bits) + row_bytes(c.value, bits))
-  end
-  return n
-end
+function memory.kv(graph, tokens, bits) return perigee.batch.kv_bytes(graph, tokens, bits) end
 
 --- Bytes of the recurrent states of one sequence.
 function memory.state(graph) return 4 * graph:caches().state_floats end

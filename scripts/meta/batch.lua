@@ -70,6 +70,13 @@ function batch.open(graph, options) end
 ---@return perigee.BatchField[]
 function batch.fields() end
 
+---Bytes of the KV cache of one sequence of this many tokens, stored with kv_bits (32, 16, 8 or 4).
+---@param graph perigee.Graph
+---@param tokens integer
+---@param kv_bits? integer
+---@return integer
+function batch.kv_bytes(graph, tokens, kv_bits) end
+
 ---The commands of a batch; those about a sequence are also methods of perigee.Sequence.
 ---@return { name: string, sequence: boolean }[]
 function batch.commands() end

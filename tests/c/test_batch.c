@@ -409,7 +409,8 @@ static void test_refusals(void) {
   CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err,
               "sequences must be between 1 and 65536, got -1");
   o.sequences = 1, o.kv_bits = 5;
-  CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err, "got 5");
+  CHECK_FAILS(pe_batch_open(m.plan, m.pool, &o, &b, &err), PE_EARG, err,
+              "kv_bits must be 32, 16, 8 or 4, got 5");
   model_close(&m);
 }
 

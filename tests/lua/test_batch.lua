@@ -1,5 +1,6 @@
 -- Batches from Lua: many sequences at once give what each gives alone, in the foreground and on the
 -- engine thread; policies that misbehave; sequences by hand.
+local breaker = require "lib.breaker"
 local perigee = require "perigee"
 local help = require "repl.help"
 local scheduler = require "engine.scheduler"
@@ -343,6 +344,16 @@ test("cancelled sequences say so, with and without a step", function(t)
 end)
 
 -- ---- policies ---------------------------------------------------------------------------------
+
+test("the breaker counts failures within a window, until it is reset", function(t)
+  local b = breaker.new { strikes = 3, window_s = 10 }
+  t.eq({ b:strike("one\ntraceback", 1), b.last, b.recent, b.total }, { false, "one", 1, 1 })
+  t.eq({ b:strike("two", 5), b:strike("three", 12), b.recent, b.total }, { false, false, 2, 3 })
+  t.eq({ b:strike("four", 14), b.off, b.recent }, { true, true, 3 })
+  t.eq({ b:strike("five", 90), b.recent, b.total }, { true, 1, 5 }) -- it stays off
+  b:reset()
+  t.eq({ b.off, b.recent, b.total, b.last }, { false, 0, 0 })
+end)
 
 local bad_policies = {
   { "raises", function() error "no idea" end, "no idea" },
