@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cpu/prim.h"
+#include "kernels/host.h"
 #include "runtime/hash.h"
 #include "runtime/cache/seq.h"
 
@@ -57,7 +57,7 @@ static void stir_part(uint8_t hash[16], const pe_weight_part *p) {
 void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
   const pe_graph *g = kv->graph;
   const int32_t type = (int32_t)kv->type;
-  const char *isa = pe_prim_best()->name;
+  const char *isa = pe_host_isa();
   memset(out, 0, 16);
   stir(out, &type, sizeof type), stir(out, isa, strlen(isa));
   for (size_t i = 0; i < g->weights->count; i++) {

@@ -1,7 +1,7 @@
 /* graph.c - params and the simple values of graph.h; ops with memory are in graph_memory.c. */
 #include "runtime/graph/graph.h"
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/host.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -364,9 +364,7 @@ static pe_status add_map(pe_graph *g, const pe_node *n, pe_value *out, pe_error 
   pe_node made = pe_graph_draft(g, PE_NODE_CONSTANT, -1, 0);
   float *v = pe_arena_calloc(&g->arena, (size_t)n->args.map.width, sizeof *v);
   if (!v) return pe_nomem(err, "constant");
-  pe_cpu_call c = {.prim = pe_prim_best(), .rows = 1, .out = {v, 0}, .args = n->args};
-  memcpy(c.vec, n->vec, sizeof n->vec);
-  pe_cpu_run(PE_OP_MAP, &c, 0, 1);
+  pe_host_map(&n->args.map, n->vec, v);
   made.rows = PE_EXTENT_CONST, made.rank = n->rank, made.vec[0] = v;
   memcpy(made.dim, n->dim, sizeof n->dim);
   return pe_graph_add(g, &made, out, err);
