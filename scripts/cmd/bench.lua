@@ -27,7 +27,8 @@ local function open(opts)
   if opts.shape then
     local weights, config = shapes.make(opts.shape, opts.quant)
     if not weights then return nil, config end
-    model, why = models.assemble(weights, config, { path = ("%s %s"):format(opts.shape, opts.quant) })
+    local name = ("%s %s"):format(opts.shape, opts.quant)
+    model, why = models.assemble(weights, config, { path = name })
   else
     model, why = models.load(opts[1])
     if model then preload(model.weights) end

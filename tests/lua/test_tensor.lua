@@ -241,7 +241,7 @@ test("plots", function(t)
   local colored = plot.heat({ { 0, 1 }, { 2, 3 }, { 0, 0 } }, { ascii = false })
   t.match(colored, "\27%[38;5;17;48;5;148m▀\27%[38;5;44;48;5;196m▀\27%[0m\n")
   t.match(plot.heat(tensor.zeros { 500, 500 }, { ascii = true, width = 60 }),
-    "every 8%. row, 25%. column")
+    "1 of 8 rows, 1 of 25 columns")
   t.raises(function() plot.heat(tensor.zeros { 2, 2, 2 }) end, "rank 3")
 end)
 

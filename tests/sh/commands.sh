@@ -219,7 +219,7 @@ out_is "$(cat "$T/want")"
 try "eval writes logits" 0 inspect "$T/logits.safetensors"; out "logits.0"; out "[1, 128]"
 printf '{"ids": [1, 2, 128]}\n{"ids": []}\n{"ids": [1, 2]}\n' >"$T/in"
 try "eval refuses ids that do not exist" 0 eval $G/llama --jsonl; no_err; lines 3
-out 'token id 128 is out of range: the vocabulary has 128'; out '{"n": 2}'
+out 'token id must be between 0 and 127, got 128'; out '{"n": 2}'
 refused "fast does not exist yet" "fast" eval $G/llama --jsonl --precision fast
 try "generate" 0 generate $M '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n'
 out "I am Moonlet"; no_err
@@ -230,7 +230,7 @@ printf '{"prompt": [1, 2], "max_tokens": 2}\n{"prompt": 7}\n{}\n{"prompt": "x", 
   >"$T/in"
 try "generate from ids, without a tokenizer" 0 generate $G/llama --jsonl; lines 4; out '"text": ""'
 out '"prompt_tokens": 2'
-out "'prompt' must be"; out "'prompt' is missing"
+out "prompt must be"; out "prompt is missing"
 
 # ---- examples ----
 for example in examples/*.lua; do try "$example" 0 run "$example"; no_err; done

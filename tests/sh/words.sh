@@ -123,7 +123,7 @@ policy "a policy that gives too much" 1 "step 1: " \
   'return function(step) step:give(step:waiting()[1], 100000) end'
 policy "a policy that gives to nobody" 1 "step 1: gave nothing" \
   'return { schedule = function() end }'
-policy "a policy that returns" 1 "step 1: returned number, nothing was expected" \
+policy "a policy that returns" 1 "step 1: must return nothing, returned number" \
   'return function(step) step:fill() return 1 end'
 policy "a policy that never ends" 1 "step 1: " 'return function() while true do end end'
 policy "a policy that fails later" 1 "step 2: " \

@@ -152,11 +152,13 @@ checks.add {
   end,
 }
 
---- Does the architecture build a small Llama? True; false and what such a model lacks; nil and the mistake in its file.
+--- Does the architecture build a small Llama? Returns true; or false and what such a model lacks;
+--- or nil and the mistake in its file.
 local function try_architecture(a, path)
   local weights <close>, config = assert(require("cmd.bench.shapes").make("tiny", "bf16"))
   config.model_type = a.names[1]
-  local built, why = require("models").assemble(weights, config, { path = path, architectures = { a } })
+  local options = { path = path, architectures = { a } }
+  local built, why = require("models").assemble(weights, config, options)
   if built then
     built.graph:close()
     return true

@@ -1,11 +1,11 @@
-# cli.sh - what the tests of the program from outside share: run it, look at what came out, count.
+# cli.sh - shared by the tests that run the program: run it, check its output, count.
 #
 #   suite=NAME.sh
-#   . "$(dirname "$0")/lib/cli.sh"      goes to the root of the repository
+#   . "$(dirname "$0")/lib/cli.sh"      changes to the root of the repository
 #   try "a name" 0 doctor; out "Lua"; no_err
 #   closing                             the counts, as the last line
 #
-# $P is the program, $T a folder that is removed at the end, $T/in the input of the next try.
+# $P is the program, $T a temporary folder, $T/in the input of the next try.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 BUILD=${BUILD:-build}
@@ -26,7 +26,7 @@ bad() {
 }
 skip() { skipped=$((skipped + 1)); echo "skip $suite/$name: $1"; }
 
-# try NAME STATUS ARGS...: runs the program with stdin from $T/in; the checks below look at what came out.
+# try NAME STATUS ARGS...: runs the program with stdin from $T/in; the checks below read its output.
 try() {
   name=$1 want=$2
   shift 2
@@ -42,7 +42,8 @@ out_is() { if [ "$(cat "$T/out")" = "$1" ]; then ok; else bad "stdout is not '$1
 no_out() { if [ -s "$T/out" ]; then bad "stdout is not empty"; else ok; fi; }
 no_err() { if [ -s "$T/err" ]; then bad "stderr is not empty"; else ok; fi; }
 one_line() { # one line "perigee: WHAT: WHY"
-  if [ "$(wc -l <"$T/err")" -eq 1 ] && grep -q '^perigee: [^:]*: ' "$T/err"; then ok; else bad "stderr is not one line of error"; fi
+  if [ "$(wc -l <"$T/err")" -eq 1 ] && grep -q '^perigee: [^:]*: ' "$T/err"; then ok
+  else bad "stderr is not one line of error"; fi
 }
 closing() {
   echo "$suite: $passed passed, $failed failed, $skipped skipped"
