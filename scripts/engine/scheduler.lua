@@ -11,7 +11,6 @@
 local breaker = require "lib.breaker"
 local perigee = require "perigee"
 local steps = require "engine.step"
-local uv = require "luv"
 
 -- DEADLINE_MS of the loop thread's CPU time: a fifth of the 50 ms within which /health must answer.
 -- MEMORY: what a call may allocate; more would let one policy push the caches out.

@@ -131,12 +131,12 @@ test("events, counters and the trace", function(t)
   t.eq(batch.core:trace(9, trace[#trace].at), {})
   t.eq(trace[1].lua > 0, true)
   t.eq(stats.lua >= trace[1].lua, true)
-  local steps = 0
+  local total = 0
   for ms, n in pairs(stats.histogram) do
     t.eq(math.log(ms, 2) % 1, 0.0)
-    steps = steps + n
+    total = total + n
   end
-  t.eq(steps, stats.steps)
+  t.eq(total, stats.steps)
   t.eq({ trace[#trace].tokens, trace[#trace].decode }, { 1, 1 })
   local again = assert(batch:add { prompt = ids_of(40, 1, 100), max_tokens = 5, temperature = 0,
     ignore_eos = true })
