@@ -20,35 +20,44 @@ say     = @printf '  %-6s %s\n'
 .DELETE_ON_ERROR:
 .PHONY: all help test test-clients test-arm bench fuzz install clean lint packages tests serve FORCE
 
-# ---- packages: the recipe must not run before they are there, so compilation happens in a second make ------------------
+# ---- packages ----------------------------------------------------------------------------------
+# pkg-config can answer only when they are installed, so compilation happens in a second make.
 PACKAGES := $(BUILD)/.packages
 READY    := $(shell test -f $(PACKAGES) && test ! .ci/packages -nt $(PACKAGES) && echo yes)
-# Homebrew keeps lua@5.4 to itself; an exported variable would not reach $(shell) in older versions of make.
-PKG      := $(if $(filter Darwin,$(UNAME)),PKG_CONFIG_PATH="$(shell brew --prefix lua@5.4 2>/dev/null)/lib/pkgconfig:$$PKG_CONFIG_PATH" )pkg-config
+# Homebrew does not link lua@5.4 into its prefix. Older versions of make do not export variables to
+# $(shell), so the path is part of the command.
+ifeq ($(UNAME),Darwin)
+  LUA_KEG := $(shell brew --prefix lua@5.4 2>/dev/null)
+  PKG     := PKG_CONFIG_PATH="$(LUA_KEG)/lib/pkgconfig:$$PKG_CONFIG_PATH" pkg-config
+else
+  PKG     := pkg-config
+endif
 
 ifneq ($(READY),)
   ROCKS    := $(if $(filter Darwin,$(UNAME)),$(abspath build/rocks))
-  LUA_PC   := $(firstword $(foreach p,lua5.4 lua-5.4 lua54 lua,$(if $(shell $(PKG) --exists $(p) && echo y),$(p))))
+  known     = $(if $(shell $(PKG) --exists $(1) && echo y),$(1))
+  LUA_PC   := $(firstword $(foreach p,lua5.4 lua-5.4 lua54 lua,$(call known,$(p))))
   LUA_PCS  := $(LUA_PC) libuv $(if $(ROCKS),,lua5.4-luv lua5.4-cjson)
   LIB_PCS  := libpcre2-8 libutf8proc libxxhash
   LUA_CF   := $(shell $(PKG) --cflags $(LUA_PCS)) $(if $(ROCKS),-I$(ROCKS)/include)
   LIB_CF   := $(shell $(PKG) --cflags $(LIB_PCS))
   LIB_LD   := $(shell $(PKG) --libs libpcre2-8 libutf8proc)
-  # One executable: Lua, luv and cjson are linked from their archives where the distribution has them.
+  # One executable: Lua, luv and cjson are linked statically if the distribution has archives.
   LIBDIR   := $(if $(ROCKS),,$(shell $(PKG) --variable=libdir $(LUA_PC)))
   archive   = $(or $(wildcard $(LIBDIR)/lib$(1).a),-l$(1))
   LUA_LD   := $(if $(ROCKS),$(ROCKS)/luv.a $(ROCKS)/cjson.a $(shell $(PKG) --libs $(LUA_PC) libuv),\
                 $(call archive,lua5.4-luv) $(call archive,lua5.4-cjson) $(call archive,lua5.4) -luv)
 endif
 
-# ---- flags -------------------------------------------------------------------------------------------------------------
+# ---- flags -------------------------------------------------------------------------------------
 OPT      ?= -O2
 CFLAGS   ?= -g
 WARN     := -std=c11 -Wall -Wextra -Werror
 POSIX    := -D_POSIX_C_SOURCE=200809L -D_DEFAULT_SOURCE -D_DARWIN_C_SOURCE
 SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
 # A fused multiply-add where the source has none would make sums depend on the compiler.
-CF       := $(WARN) $(POSIX) $(OPT) $(CFLAGS) -ffp-contract=off -fno-math-errno $(SANFLAGS) -I. -MMD -MP
+CF       := $(WARN) $(POSIX) $(OPT) $(CFLAGS) -ffp-contract=off -fno-math-errno $(SANFLAGS) \
+            -I. -MMD -MP
 LD        = $(CC) $(SANFLAGS) $(LDFLAGS)
 # The inner loops, once per instruction set; which of them runs is decided at run time.
 MACHINE  := $(shell $(CC) -dumpmachine)
@@ -56,11 +65,12 @@ FLAGS_kernels/cpu/prim_scalar.c := -O3
 FLAGS_kernels/cpu/prim_neon.c   := -O3
 ifneq ($(filter x86_64%,$(MACHINE)),)
 FLAGS_kernels/cpu/prim_avx2.c   := -O3 -mavx2 -mfma -mf16c
-FLAGS_kernels/cpu/prim_avx512.c := -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
+FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
+            -mavx512vl -mavx512dq -mprefer-vector-width=512
 endif
 LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 
-# ---- sources -----------------------------------------------------------------------------------------------------------
+# ---- sources -----------------------------------------------------------------------------------
 LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
 SCRIPTS  := $(shell find scripts -name '*.lua' -o -path '*/web/*' -type f 2>/dev/null | sort)
@@ -75,7 +85,7 @@ BENCH_BIN := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
-# ---- targets for people ------------------------------------------------------------------------------------------------
+# ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
 all test test-clients bench fuzz install tests serve: packages
@@ -108,8 +118,10 @@ install: $(PROGRAM)  ## copy the program to PREFIX/bin
 endif
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST) | sort -u
-	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  PREFIX=/usr/local  PORT=8080\n'
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' \
+	  $(MAKEFILE_LIST) | sort -u
+	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  %s\n' \
+	  'PREFIX=/usr/local  PORT=8080'
 
 test-arm:  ## build for aarch64 with the cross compiler and run the libc-only tests under qemu
 	$(Q)sh .ci/packages arm
@@ -126,8 +138,8 @@ packages:  ## install what the build needs (apt-get or brew)
 	$(Q)BUILD=$(BUILD) sh .ci/packages
 	$(Q)mkdir -p $(BUILD) && touch $(PACKAGES)
 
-# ---- rules -------------------------------------------------------------------------------------------------------------
-# What a file is made of besides its sources: these change only when the compiler, a flag or the list of files does.
+# ---- rules -------------------------------------------------------------------------------------
+# Files that change only when the compiler, a flag or the list of sources does.
 remember = @mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
 $(BUILD)/.flags: FORCE
 	$(call remember,$(CC) $(CF) $(LIB_CF) $(LUA_CF) $(LDFLAGS))
@@ -174,4 +186,5 @@ $(BUILD)/bench/%: tests/bench/%.c $(LIBRARY)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
 
--include $(LIB_OBJ:.o=.d) $(LUA_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BENCH_BIN:=.d) $(BUILD)/tests/fuzz/driver.d
+-include $(LIB_OBJ:.o=.d) $(LUA_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BENCH_BIN:=.d) \
+  $(BUILD)/tests/fuzz/driver.d

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make lint` checks: luacheck, lines of at most 100 columns, no trailing white space, the C format.
+# What `make lint` checks: luacheck, 100 columns, trailing white space, the C format.
 # Prints every finding as FILE:LINE and ends with the count; exit 1 when there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1

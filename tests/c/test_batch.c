@@ -90,7 +90,7 @@ static void test_first_choice_leaves(void) {
 
 /* ---- memory -------------------------------------------------------------------------------- */
 
-/* Two sequences that do not fit together: the younger one is preempted, and its answer does not change. */
+/* Two sequences do not fit together: the younger is preempted, and its answer does not change. */
 static void test_preemption(void) {
   for (kind k = DENSE; k < KINDS; k++)
     for (int cache = 0; cache < 2; cache++) {
@@ -141,7 +141,7 @@ static void test_preempt_by_hand(void) {
   }
 }
 
-/* Memory for one sequence at a time: a sequence that would not fit next to another stays outside. */
+/* Memory for one sequence at a time: a second one that would not fit is not admitted. */
 static void test_admission(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -195,7 +195,7 @@ static void test_pinned_room(void) {
   batch_close(), model_close(&m);
 }
 
-/* A pinned block of the prefix cache cannot be used: the sequence ends with an error that explains it. */
+/* Pinned blocks of the prefix cache cannot be evicted: the sequence ends with an error. */
 static void test_no_room_alone(void) {
   if (!model_open(&m, DENSE, 1)) return;
   pe_batch_options o = options();
@@ -321,8 +321,8 @@ static void test_save_and_load(void) {
   unlink(path);
 }
 
-/* What a window keeps of a saved sequence begins in the middle of a block; a sequence that shares that
- * block must find all of it. */
+/* A window keeps a saved sequence from the middle of a block on; a sequence that shares the block
+ * must find all of it. */
 static void test_loaded_window(void) {
   char path[64];
   snprintf(path, sizeof path, "/tmp/perigee-test-window-%d", (int)getpid());

@@ -1,5 +1,5 @@
-/* test_batch_seqs.c - one sequence of a batch: how it ends, what it may not generate, what can be done
- * to it by hand. */
+/* test_batch_seqs.c - one sequence of a batch: how it ends, what it may not generate, commands that
+ * change it. */
 #include "batch_run.h"
 
 /* ---- how sequences end --------------------------------------------------------------------- */

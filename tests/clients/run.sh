@@ -1,6 +1,7 @@
 #!/bin/sh
-# The official clients and a real browser against a running server. What they need goes into build/clients (pip and npm);
-# a browser, Python and Node come from the distribution (.ci/packages clients). Closes with "N passed, N failed".
+# Runs the official clients and a real browser against a server. pip and npm install into
+# build/clients; the browser, Python and Node come from the distribution (.ci/packages clients). The
+# last line is "N passed, N failed".
 set -u
 BUILD=${BUILD:-build}
 HOME_DIR=$BUILD/clients
@@ -11,10 +12,12 @@ passed=0 failed=0 server=
 finish() { [ -n "$server" ] && kill -TERM "$server" 2>/dev/null; wait 2>/dev/null; }
 trap finish EXIT
 
-if [ ! -x "$HOME_DIR/venv/bin/python" ] || ! "$HOME_DIR/venv/bin/python" -c 'import openai' 2>/dev/null; then
-  python3 -m venv "$HOME_DIR/venv" && "$HOME_DIR/venv/bin/pip" install -q --disable-pip-version-check openai || exit 1
+venv=$HOME_DIR/venv/bin modules=$HOME_DIR/node_modules
+if [ ! -x "$venv/python" ] || ! "$venv/python" -c 'import openai' 2>/dev/null; then
+  python3 -m venv "$HOME_DIR/venv" || exit 1
+  "$venv/pip" install -q --disable-pip-version-check openai || exit 1
 fi
-if [ ! -d "$HOME_DIR/node_modules/playwright-core" ] || [ ! -d "$HOME_DIR/node_modules/openai" ]; then
+if [ ! -d "$modules/playwright-core" ] || [ ! -d "$modules/openai" ]; then
   npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" openai playwright-core || exit 1
 fi
 
@@ -33,20 +36,26 @@ serve() {
 # stop: kill -TERM must drain and end with 0.
 stop() {
   kill -TERM "$server"; wait "$server"; rc=$?; server=
-  if [ $rc -eq 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAIL the server ended with $rc after SIGTERM"; tail -n 20 "$log"; fi
+  if [ $rc -eq 0 ]; then passed=$((passed + 1)); return; fi
+  failed=$((failed + 1)); echo "FAIL the server ended with $rc after SIGTERM"; tail -n 20 "$log"
 }
 
 # suite NAME COMMAND…
 suite() {
   name=$1; shift
   out=$("$@" 2>&1); rc=$?
-  set -- $(printf '%s\n' "$out" | tail -n 1 | sed -n 's/.*\b\([0-9][0-9]*\) passed, \([0-9][0-9]*\) failed.*/\1 \2/p')
-  if [ $# -ne 2 ]; then failed=$((failed + 1)); printf '%s\n' "$out"; echo "FAIL $name: exit $rc, no closing line"; return; fi
+  last=$(printf '%s\n' "$out" | tail -n 1) n='\([0-9][0-9]*\)'
+  set -- $(printf '%s\n' "$last" | sed -n "s/.*\b$n passed, $n failed.*/\1 \2/p")
+  if [ $# -ne 2 ]; then
+    failed=$((failed + 1)); printf '%s\n' "$out"
+    echo "FAIL $name: exit $rc, no closing line"; return
+  fi
   passed=$((passed + $1)); failed=$((failed + $2))
-  if [ "$2" -ne 0 ]; then printf '%s\n' "$out"; else printf '  %-8s %s\n' "$name" "$(printf '%s\n' "$out" | tail -n 1)"; fi
+  if [ "$2" -ne 0 ]; then printf '%s\n' "$out"; else printf '  %-8s %s\n' "$name" "$last"; fi
 }
 
-export NODE_PATH="$PWD/$HOME_DIR/node_modules" PERIGEE_OUT="$PWD/$HOME_DIR" PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
+export NODE_PATH="$PWD/$modules" PERIGEE_OUT="$PWD/$HOME_DIR"
+export PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
 serve moonlet=examples/moonlet --api-key someone=secret
 suite python "$HOME_DIR/venv/bin/python" tests/clients/test_openai.py
 suite node node tests/clients/test_openai.cjs

@@ -78,8 +78,8 @@ static void load_seeds(const char *name) {
   if (!seed_count) seeds[seed_count++].data = calloc(1, 1);
 }
 
-/* One to four changes. Favours lengths at the edges of integers, JSON's punctuation and leading bytes
- * of UTF-8. */
+/* One to four changes. Favours lengths at the edges of integers, JSON's punctuation and leading
+ * bytes of UTF-8. */
 static void mutate(void) {
   static const uint64_t edges[] = {0,
                                    1,

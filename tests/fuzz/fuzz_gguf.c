@@ -1,4 +1,4 @@
-/* Random bytes as a GGUF file: an error, or metadata and tensors that can all be read and decoded. */
+/* Random bytes as a GGUF file: an error, or metadata and tensors that can be read and decoded. */
 #include "kernels/quant.h"
 #include "runtime/weights/gguf.h"
 

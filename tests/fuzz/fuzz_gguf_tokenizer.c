@@ -1,4 +1,4 @@
-/* Random bytes as a GGUF file with a vocabulary: an error, or a tokenizer that round-trips safely. */
+/* Random bytes as a GGUF file with a vocabulary: an error, or a tokenizer that round-trips. */
 #include "round_trip.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,5 +1,5 @@
-/* round_trip.h - for targets that read a tokenizer from random bytes: encodes some texts and decodes
- * them, streamed and as a whole. */
+/* round_trip.h - for targets that read a tokenizer from random bytes: encodes some texts and
+ * decodes them, streamed and as a whole. */
 #ifndef ROUND_TRIP_H
 #define ROUND_TRIP_H
 

@@ -162,7 +162,8 @@ local function check_cache(t, model, ids, cache, exact)
   check_save(t, model, ids, cache)
 end
 
-for _, name in ipairs(forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" } or samples.directories "golden.safetensors") do
+local some = forced and { "llama", "gpt_oss-mxfp4", "qwen3_5-mlx4" }
+for _, name in ipairs(some or samples.directories "golden.safetensors") do
   test(name, function(t)
     local model = assert(models.load("tests/golden/" .. name))
     local path = ("tests/golden/%s/golden.safetensors"):format(name)

@@ -197,7 +197,8 @@ printf '%s\n' '{"prompt": [5, 6], "stop_token_ids": ["x"]}' '{"prompt": [5, 6], 
 try "requests that are wrong" 0 generate $G/llama --jsonl; no_err; lines 8; lacks '"text"'
 lacks ".lua:"
 out "a line has 'prompt' or 'messages', not both"; out "the model has no chat template"
-out "prompt: token id must be between 0 and 127, got 300"; out "max_tokens must be 0 or more, got -1"
+out "prompt: token id must be between 0 and 127, got 300"
+out "max_tokens must be 0 or more, got -1"
 out "top_k must be an integer"; out "temperature must be a number"
 printf '%s\n' '{"prompt": [5, 6], "max_tokens": 0}' '{"prompt": [5, 6]}' >"$T/in"
 try "to the end of the context" 0 generate $G/llama --jsonl --context 12

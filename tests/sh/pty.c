@@ -1,8 +1,9 @@
-/* pty.c - drives a program on a terminal of its own: pty PROGRAM [ARG...] < script
+/* pty.c - drives a program on a pseudo-terminal: pty PROGRAM [ARG...] < script
  *
- * Lines of the script: `send TEXT` types it, `expect TEXT` waits until the program has shown it (after what
- * was expected before), `wait MS`, `end STATUS` waits for the program to leave with that status. TEXT knows
- * \r \n \t \e \\ and \xHH. Exit status 0 when everything came, 1 with one line about what did not. */
+ * Lines of the script: `send TEXT` types it, `expect TEXT` waits until the program has printed it
+ * (after the text expected before), `wait MS`, `end STATUS` waits for the program to exit with that
+ * status. TEXT may contain \r \n \t \e \\ and \xHH. Exit status: 0 if everything came, 1 with one
+ * line that names what did not. */
 #define _XOPEN_SOURCE 600
 #define _DEFAULT_SOURCE
 #define _DARWIN_C_SOURCE
