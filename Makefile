@@ -11,6 +11,9 @@ comma  := ,
 BUILD  ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
 PREFIX ?= /usr/local
 PORT   ?= 8080
+MINUTES ?= 2
+N      ?= 60
+SEED   ?= 1
 V      ?= 0
 Q      := $(if $(filter 1,$(V)),,@)
 UNAME  := $(shell uname -s)
@@ -18,7 +21,8 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm bench fuzz install clean lint packages tests serve FORCE
+.PHONY: all help test test-clients test-arm bench fuzz soak mutate install clean lint packages \
+        tests serve FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -88,7 +92,7 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-clients bench fuzz install tests serve: packages
+all test test-clients bench fuzz soak mutate install tests serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -107,6 +111,13 @@ serve: $(PROGRAM)  ## serve examples/moonlet (PORT=8080) and say what to try
 
 bench: $(PROGRAM) $(BENCH_BIN)  ## run the benchmarks and print their tables
 	$(Q)BUILD=$(BUILD) sh tests/bench/run.sh
+
+soak: $(PROGRAM)  ## mixed traffic for MINUTES=2, every answer compared, memory and handles watched
+	$(Q)sh .ci/packages clients
+	$(Q)python3 tests/clients/soak.py --bin $(PROGRAM) --minutes $(MINUTES) $(SOAK)
+
+mutate: tests  ## change N=60 things one at a time (SEED=1) and list what no test notices
+	$(Q)python3 tests/mutate.py --count $(N) --seed $(SEED) $(MUTATE)
 
 fuzz:  ## coverage-guided fuzzing with clang's libFuzzer (FUZZ_SECONDS=60 each)
 	$(Q)sh .ci/packages fuzz
