@@ -1,10 +1,13 @@
 -- banned: an answer ends before it says what must not be said.
--- Copy it to SITE/hooks and serve with --site SITE. Setting: hooks = { { "banned", patterns = { "[Pp]assword: %S+" } } }.
--- Hooks: request puts the script on the sequences of every request; token looks at the end of the text with every token. Patterns
--- are Lua's, matched against the last bytes only, so that their cost stays small.
+-- Copy it to SITE/hooks and serve with --site SITE.
+-- Setting: hooks = { { "banned", patterns = { "[Pp]assword: %S+" } } }.
+-- Hooks: request puts the script on the sequences of every request; token checks the end of the
+-- text at every token. Patterns are Lua's, matched against the last bytes only, to keep their cost
+-- small.
 return {
   version = 1,
-  config = { patterns = { "[Pp]assword: ?%w", "%d%d%d%d[ -]%d%d%d%d[ -]%d%d%d%d[ -]%d%d%d%d" }, window = 80 },
+  config = { window = 80,
+    patterns = { "[Pp]assword: ?%w", "%d%d%d%d[ -]%d%d%d%d[ -]%d%d%d%d[ -]%d%d%d%d" } },
 
   request = function(req) req:attach "banned" end,
 

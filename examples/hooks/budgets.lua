@@ -1,6 +1,7 @@
--- budgets: every API key may use so many tokens a day; then it is told when to come back.
--- Copy it to SITE/hooks and serve with --site SITE. Settings: hooks = { { "budgets", daily = { alice = 5000000 } } }.
--- Hooks: request refuses, done counts. What was used survives reloads, and days change by themselves.
+-- budgets: every API key has a daily budget of tokens; then it is told when to come back.
+-- Copy it to SITE/hooks and serve with --site SITE.
+-- Setting: hooks = { { "budgets", daily = { alice = 5000000 } } }.
+-- Hooks: request refuses, done counts. The counts survive reloads and are reset every day.
 local perigee = require "perigee"
 
 local DAY = 86400
@@ -17,7 +18,8 @@ return {
     local limit, used = self.config.daily[key] or self.config.default, state.used[key] or 0
     if used >= limit then
       local why = ("%s has used %d of %d tokens today"):format(key, used, limit)
-      return perigee.reject(429, why, { code = "budget", retry_after = math.ceil((day + 1) * DAY - perigee.now()) })
+      local tomorrow = math.ceil((day + 1) * DAY - perigee.now())
+      return perigee.reject(429, why, { code = "budget", retry_after = tomorrow })
     end
   end,
 

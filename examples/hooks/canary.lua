@@ -1,6 +1,6 @@
--- canary: some users get another chat template, always the same ones, and both arms are compared at /metrics.
--- Copy it to SITE/hooks, the new template to SITE/templates/canary.jinja, and serve with --site SITE.
--- Hooks: template names the one that renders this conversation; done reports what became of it.
+-- canary: some users, always the same ones, get another chat template; /metrics compares both.
+-- Copy it to SITE/hooks, the new template to SITE/templates/canary.jinja; serve with --site SITE.
+-- Hooks: template names the template that renders this conversation; done reports the result.
 local perigee = require "perigee"
 
 return {
@@ -14,14 +14,15 @@ return {
   end,
 
   done = function(req, usage)
-    if req.ctx.arm then perigee.metric("canary_tokens", usage.completion_tokens, { arm = req.ctx.arm }) end
+    if not req.ctx.arm then return end
+    perigee.metric("canary_tokens", usage.completion_tokens, { arm = req.ctx.arm })
   end,
 
   selftest = function(try)
     try.self.config.percent = 100
     local req = try.req { user = "alice" }
     local ok, answer = pcall(try.template, req, {})
-    assert(ok and answer.template == "canary" or not ok and tostring(answer):find("templates/canary.jinja", 1, true), answer)
+    assert(ok and answer.template == "canary" or tostring(answer):find "templates/canary.jinja")
     try.done(req, { completion_tokens = 7 })
     assert(try.counted[1].labels.arm == "canary")
     try.self.config.percent = 0

@@ -1,7 +1,8 @@
 -- no_repeat: no run of `size` tokens comes twice in an answer. For models that fall into loops.
--- Copy it to SITE/hooks and serve with --site SITE. A client asks for it: "perigee": {"script": "no_repeat", "size": 4}
--- Hook: logits is called before every token of such a seq, which waits for it; what it bans is banned for that one draw.
--- The runs so far are kept in seq.state, so each call looks at the last token only.
+-- Copy it to SITE/hooks and serve with --site SITE. A client asks for it:
+--   "perigee": {"script": "no_repeat", "size": 4}
+-- Hook: logits is called before every token of such a sequence, which waits for it; a ban holds for
+-- that one token. The runs so far are kept in seq.state, so each call looks at the last token only.
 return {
   version = 1,
   params = { size = { "integer", 4 } },

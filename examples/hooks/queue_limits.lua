@@ -1,6 +1,9 @@
--- queue_limits: no key may have more than so many requests running and waiting, and patience is told before it is lost.
--- Copy it to SITE/hooks and serve with --site SITE. Settings: hooks = { { "queue_limits", each = 8, wait_s = 30 } }.
--- Hook: admit sees the queue before the request joins it; what it returns becomes part of the request's tag, which policies see.
+-- queue_limits: limits the requests of each key, running and waiting, and refuses when the queue is
+-- too long to wait.
+-- Copy it to SITE/hooks and serve with --site SITE.
+-- Settings: hooks = { { "queue_limits", each = 8, wait_s = 30 } }.
+-- Hook: admit sees the queue before the request joins it; the table it returns becomes part of the
+-- request's tag, which policies see.
 local perigee = require "perigee"
 
 return {
@@ -10,11 +13,13 @@ return {
   admit = function(req, queue, self)
     local key = req.key or "anonymous"
     if queue:count { tenant = key } >= self.config.each then
-      return perigee.reject(429, ("%s has %d requests here already"):format(key, self.config.each), { retry_after = 5 })
+      local why = ("%s already has %d requests here"):format(key, self.config.each)
+      return perigee.reject(429, why, { retry_after = 5 })
     end
     local wait = queue:eta()
     if wait > self.config.wait_s then
-      return perigee.reject(503, ("about %d s of work are waiting"):format(wait), { retry_after = math.ceil(wait / 2) })
+      local why = ("the queue is about %d s long"):format(wait)
+      return perigee.reject(503, why, { retry_after = math.ceil(wait / 2) })
     end
     return { tenant = key }
   end,

@@ -1,7 +1,7 @@
 -- redact: e-mail addresses never leave the house, not even in a stream that cuts them into pieces.
 -- Copy it to SITE/hooks and serve with --site SITE.
--- Hook: respond gets every part of an answer before it is sent: text, reasoning, parts of tool calls
--- and the finish. Text is held back to the last white space, so that words come whole.
+-- Hook: respond gets every part of an answer before it is sent: text, reasoning, parts of tool
+-- calls and the finish. Text is held back to the last white space, so that words come whole.
 local function clean(text)
   return (text:gsub("%S+", function(word)
     return word:find("@", 1, true) and "[redacted]" or nil

@@ -1,6 +1,6 @@
--- route_by_length: long conversations go to the model that was started for them; clients need not know there are two.
--- Serve with  perigee serve chat=DIR long=DIR --site SITE  and this file in SITE/hooks.
--- Hook: request may choose another model by its name, before anything is looked up.
+-- route_by_length: long conversations go to a second model; clients need not know that there are
+-- two. Serve with  perigee serve chat=DIR long=DIR --site SITE  and this file in SITE/hooks.
+-- Hook: request may choose another model by its name, before the model is looked up.
 local function characters(req)
   local n = 0
   for _, message in ipairs(req.chat and req.chat.messages or {}) do
@@ -15,12 +15,16 @@ return {
 
   request = function(req, self)
     local config = self.config
-    if (req.model or config.from) == config.from and characters(req) > config.characters then req.model = config.to end
+    if (req.model or config.from) ~= config.from then return end
+    if characters(req) > config.characters then req.model = config.to end
   end,
 
   selftest = function(try)
-    local short = try.req { model = "chat", chat = { messages = { { role = "user", content = "Hi" } } } }
-    local long = try.req { model = "chat", chat = { messages = { { role = "user", content = ("word "):rep(5000) } } } }
+    local function request(words)
+      return try.req { model = "chat",
+        chat = { messages = { { role = "user", content = words } } } }
+    end
+    local short, long = request "Hi", request(("word "):rep(5000))
     try.request(short)
     try.request(long)
     assert(short.model == "chat" and long.model == "long")

@@ -1,15 +1,16 @@
--- thinking_budget: a model may think for so many tokens, then it is made to close its thinking and answer.
+-- thinking_budget: a model may reason for a number of tokens, then it is made to answer.
 -- Copy it to SITE/hooks and serve with --site SITE. A client asks for it:
 --   {"messages": […], "perigee": {"script": "thinking_budget", "tokens": 512}}
--- Hooks: start and token run for the sequences of requests that name the script. Forced tokens are tokens like all others: the
--- model goes on from them.
+-- Hooks: start and token run for the sequences of requests that name the script. Forced tokens are
+-- like any others: the model continues from them.
 return {
   version = 1,
   params = { tokens = "integer" },
   config = { close = "\n</think>\n\n" },
 
   start = function(seq, params, self)
-    return { left = params.tokens, close = seq.vocab:encode(self.config.close, { add_special = false }) }
+    local close = seq.vocab:encode(self.config.close, { add_special = false })
+    return { left = params.tokens, close = close }
   end,
 
   token = function(seq)

@@ -30,7 +30,7 @@ check.PARTS = {
 local is_role = {}
 for _, role in ipairs(check.ROLES) do is_role[role] = true end
 
--- ---- values --------------------------------------------------------------------------------------
+-- ---- values -------------------------------------------------------------------------------------
 
 local function is_object(v) return v ~= nil and json.is_object(v) end
 local function is_list(v) return v ~= nil and json.is_array(v) end
@@ -45,7 +45,7 @@ local function kind_of(v)
   if type(v) == "table" then return "an object" end
   return math.type(v) == "integer" and "an integer" or "a " .. type(v)
 end
-check.is_object, check.is_list, check.is_given, check.kind_of = is_object, is_list, is_given, kind_of
+check.is_object, check.is_list, check.kind_of = is_object, is_list, kind_of
 
 --- Raises a refusal about one field; the message begins with the field's name.
 local function refuse(field, format, ...)
@@ -69,25 +69,27 @@ local function required_string(value, field, most)
   return value
 end
 
--- ---- messages ------------------------------------------------------------------------------------
+-- ---- messages -----------------------------------------------------------------------------------
 
 local function check_part(part, at, options)
   if type(part) == "string" then return end
   if not is_object(part) then refuse(at, "must be an object, got %s", kind_of(part)) end
   local name = part.type
   if name == nil and type(part.text) == "string" then name = "text" end
-  if type(name) ~= "string" then refuse(at .. ".type", "must be a string, got %s", kind_of(name)) end
+  if type(name) ~= "string" then
+    refuse(at .. ".type", "must be a string, got %s", kind_of(name))
+  end
   local known = check.PARTS[name]
-  if not known then refuse(at .. ".type", "must be a known type of part, got '%s'", name:sub(1, 64)) end
+  if not known then
+    refuse(at .. ".type", "must be a known type of part, got '%s'", name:sub(1, 64))
+  end
   if known.kind == "text" then
     local said = part[known.field]
     if type(said) ~= "string" then
       refuse(("%s.%s"):format(at, known.field), "must be a string, got %s", kind_of(said))
     end
   elseif options.client and known.kind ~= "thinking" then
-    refuse(at, "is %s, but this server has no %s input yet",
-      (known.kind == "image" or known.kind == "audio") and "an " .. known.kind or "a " .. known.kind,
-      known.kind)
+    refuse(at, "is of type '%s', but this server has no %s input yet", name, known.kind)
   end
 end
 
@@ -170,7 +172,7 @@ function check.messages(list, options)
   end
 end
 
--- ---- tools ---------------------------------------------------------------------------------------
+-- ---- tools --------------------------------------------------------------------------------------
 
 --- The object of a tool or a call that has its name.
 local function inner(tool)
@@ -229,7 +231,9 @@ function check.choose(tools, choice)
   if choice == "none" then return nil end
   local name = choice ~= "required" and named(choice) or nil
   if not tools then refuse("tool_choice", "demands a call, but there are no tools") end
-  if choice == "required" then return tools, { name = #tools == 1 and inner(tools[1]).name or nil } end
+  if choice == "required" then
+    return tools, { name = #tools == 1 and inner(tools[1]).name or nil }
+  end
   for _, tool in ipairs(tools) do
     local fn = inner(tool)
     if type(fn) == "table" and fn.name == name then return tools, { name = name } end
@@ -237,7 +241,7 @@ function check.choose(tools, choice)
   refuse("tool_choice", "names the tool '%s', which is not among the tools", name:sub(1, 128))
 end
 
--- ---- both ----------------------------------------------------------------------------------------
+-- ---- both ---------------------------------------------------------------------------------------
 
 --- A whole conversation { messages, tools, kwargs } as a client could have sent it: true, or nil
 --- and an error.

@@ -1,7 +1,9 @@
--- content: what a message says: text, or a list of parts. Nothing here changes what it is given.
+-- content: the content of a message: text, or a list of parts (checked by chat/check.lua). Nothing
+-- here changes its arguments.
 --
--- A part is an object with a type. Text is { type = "text", text = … } (input_text, output_text and refusal are the same
--- thing under other names); image, video and audio have a type per dialect; thinking belongs to an assistant.
+-- A part is an object with a type. Text is { type = "text", text = … } (input_text, output_text and
+-- refusal are other names of it); image, video and audio have a type per dialect; thinking belongs
+-- to an assistant.
 local async = require "lib.async"
 local check = require "chat.check"
 local perigee = require "perigee"
@@ -11,14 +13,16 @@ local refuse = check.refuse
 
 local content = {}
 
-local DEPTH = 100 -- of nested values: the encoder takes no more
+local DEPTH = 100 -- of nested values; more is a mistake or a cycle
 
 local TYPES = check.PARTS
 
---- A value that can be written as JSON in one order: plain Lua tables become objects with sorted keys.
+--- A copy whose objects have one order: plain Lua tables become objects with sorted keys.
 local function ordered(value, depth)
   if type(value) ~= "table" then return value end
-  if depth > DEPTH then refuse("messages", "must not be nested deeper than %d levels", DEPTH) end
+  if depth > DEPTH then
+    refuse("messages", "must not be nested deeper than %d levels", DEPTH)
+  end
   if json.is_array(value) then
     local out = json.array {}
     for i, item in ipairs(value) do out[i] = ordered(item, depth + 1) end
@@ -27,7 +31,9 @@ local function ordered(value, depth)
   async.breathe()
   local keys, plain = {}, getmetatable(value) == nil
   for key in pairs(value) do
-    if type(key) ~= "string" then refuse("messages", "must have string keys, got %s", tostring(key)) end
+    if type(key) ~= "string" then
+      refuse("messages", "must have string keys, got %s", tostring(key))
+    end
     keys[#keys + 1] = key
   end
   if plain then table.sort(keys) end
@@ -36,7 +42,7 @@ local function ordered(value, depth)
   return out
 end
 
---- A copy with every object in one order.
+--- A copy in which every object has one order of its keys.
 function content.ordered(value) return ordered(value, 0) end
 
 function content.text(text)
@@ -70,7 +76,7 @@ function content.is_empty(value)
   return value == nil or value == json.null or value == "" or type(value) == "table" and #value == 0
 end
 
---- Does it consist of text alone?
+--- Is it only text?
 function content.is_text(value)
   if type(value) ~= "table" then return true end
   for _, part in ipairs(value) do
@@ -79,7 +85,7 @@ function content.is_text(value)
   return true
 end
 
---- The text of content that is text alone: parts are lines.
+--- The text of content that is only text: parts become lines.
 function content.flat(value)
   if type(value) ~= "table" then return value end
   local texts = {}
@@ -93,7 +99,7 @@ function content.parts(value)
   return json.array { content.text(value) }
 end
 
---- Does the part say nothing but its text?
+--- Does the part have nothing but its text?
 local function bare(part)
   for key, value in pairs(part) do
     if key ~= "type" and key ~= "text" and value ~= json.null then return false end
@@ -113,20 +119,20 @@ local GAP = "\n\n"
 local Joined = {}
 Joined.__index = Joined
 
---- Contents one after another, text with a blank line (or `gap`) between: add them, then ask for the value. No part is lost, and
---- their order stays. Text that goes on and on is joined once, at the end.
+--- Joins contents, texts with a blank line (or `gap`) between: add them in order, then call
+--- value(). All parts stay, in order. Consecutive texts are joined once, at the end.
 function content.joined(gap)
   return setmetatable({ gap = gap or GAP, texts = {} }, Joined)
 end
 
--- parts: a list once there was one; texts: those of its end, which may still go on; tail: the part that the first of them
--- is from, so that it stays as it is when nothing follows.
+-- parts: a list, once one was added; texts: those at its end, which may still grow; tail: the part
+-- of the first of them, which stays as it is when nothing follows.
 
---- The end becomes a part: what follows is not joined to it.
-local function close_text(self, behind)
+--- Makes the texts at the end a part: later text is not joined to it.
+local function close_text(self, after)
   if #self.texts == 0 then return end
-  local alone = #self.texts == 1 and behind == "" and self.tail
-  table.insert(self.parts, alone or content.text(table.concat(self.texts, self.gap) .. behind))
+  local alone = #self.texts == 1 and after == "" and self.tail
+  table.insert(self.parts, alone or content.text(table.concat(self.texts, self.gap) .. after))
   self.texts, self.tail = {}, nil
 end
 
@@ -165,7 +171,7 @@ function Joined:add(value)
   return self
 end
 
---- The content; what was empty from the first to the last is the first.
+--- The joined content; if all were empty, the first of them.
 function Joined:value()
   if self.parts then
     close_text(self, "")
@@ -178,27 +184,31 @@ end
 --- Two contents as one.
 function content.join(a, b, gap) return content.joined(gap):add(a):add(b):value() end
 
---- Every text of it through f.
+--- The content with f applied to each of its texts.
 function content.map(value, f)
   if type(value) == "string" then return f(value) end
   if type(value) ~= "table" then return value end
   local out = json.array {}
-  for i, part in ipairs(value) do out[i] = content.kind(part) == "text" and with_text(part, f(part.text)) or part end
+  for i, part in ipairs(value) do
+    out[i] = content.kind(part) == "text" and with_text(part, f(part.text)) or part
+  end
   return out
 end
 
---- The text of a thinking part, which may hold parts of its own.
+--- The text of a thinking part, which may itself consist of parts.
 local function thought(part)
   local value = part.thinking or part.text or part.reasoning
   if type(value) == "string" then return value end
   local texts = {}
   for _, inner in ipairs(type(value) == "table" and value or {}) do
-    if type(inner) == "table" and type(inner.text) == "string" then texts[#texts + 1] = inner.text end
+    if type(inner) == "table" and type(inner.text) == "string" then
+      texts[#texts + 1] = inner.text
+    end
   end
   return table.concat(texts, "\n")
 end
 
---- The content without its thinking parts, and their text; the text is nil when there is none.
+--- The content without its thinking parts, and their text, nil when there are none.
 function content.without_thinking(value)
   if type(value) ~= "table" then return value end
   local out, thoughts = json.array {}, {}
@@ -212,7 +222,7 @@ function content.without_thinking(value)
   return out, #thoughts > 0 and table.concat(thoughts, GAP) or nil
 end
 
---- The parts of normalized messages that are no text, in order.
+--- The parts of normalized messages that are not text, in order.
 function content.media(messages)
   local out = {}
   for _, message in ipairs(messages) do
@@ -223,12 +233,14 @@ function content.media(messages)
   return out
 end
 
---- A part for which the template has a place, under the name that it wants.
+--- A part under the name that the template wants; raises when the template has no place for it.
 local function place(part, can, at)
   local kind = content.kind(part)
   if kind == "text" then return part end
   local wanted = can[kind ~= "thinking" and kind]
-  if not wanted then refuse(at, "is of type '%s', but the chat template has no place for %s", part.type, kind) end
+  if not wanted then
+    refuse(at, "is of type '%s', but the chat template has no place for %s", part.type, kind)
+  end
   if wanted == "any" and part.type:sub(1, 6) ~= "input_" or wanted == part.type then return part end
   local out = json.object()
   for key, value in pairs(part) do out[key] = value end
@@ -236,18 +248,23 @@ local function place(part, can, at)
   return out
 end
 
---- The content as the template takes it. Without a template: text alone is a string, everything else stays a list.
+--- The content in the form that the template takes. Without a template: only text becomes a string,
+--- anything else stays a list.
 function content.shape(message, can, at)
   local value = message.content
   if not can then return content.is_text(value) and content.flat(value) or value end
   local text = content.is_text(value)
-  if can.strings and text and (not can.parts or message.role ~= "user") then return content.flat(value) end
+  if can.strings and text and (not can.parts or message.role ~= "user") then
+    return content.flat(value)
+  end
   if not can.parts and not text then
     for i, part in ipairs(value) do place(part, {}, ("%s.content[%d]"):format(at, i - 1)) end
   end
   if type(value) ~= "table" then return can.strings and value or content.parts(value) end
   local out = json.array {}
-  for i, part in ipairs(value) do out[i] = place(part, can, ("%s.content[%d]"):format(at, i - 1)) end
+  for i, part in ipairs(value) do
+    out[i] = place(part, can, ("%s.content[%d]"):format(at, i - 1))
+  end
   return out
 end
 

@@ -1,4 +1,4 @@
--- fallback: tools for templates that know nothing of them.
+-- fallback: tools for templates that do not know them.
 --
 -- The tools are described at the end of the system message, with the way to call one: a block of
 --
@@ -6,14 +6,14 @@
 --   {"name": "lookup_tide", "arguments": {"port": "Brest"}}
 --   </tool_call>
 --
--- for each call, which is what the `hermes` parser reads. Calls of earlier turns are written in the same way behind the text
--- of the message, and results come back as a user's text, in the order of the calls:
+-- for each call, which the `hermes` parser reads. Calls of earlier turns are written in the same
+-- way after the text of their message, and results become a user's text, in the order of the calls:
 --
 --   <tool_response>
 --   high water at 14:02
 --   </tool_response>
 --
--- All of this is text like any other: special tokens are not recognised in it.
+-- All of this is ordinary text: special tokens are not recognised in it.
 local calls = require "chat.calls"
 local content = require "chat.content"
 local perigee = require "perigee"
@@ -22,12 +22,13 @@ local json = perigee.json
 local fallback = { FORMAT = "hermes" }
 
 local BEFORE = "# Tools\n\nYou can call tools. Each line describes one of them as JSON:\n"
-local BEHIND = '\nTo call a tool, write a block of this form, with the name of the tool and its arguments as JSON:\n'
-  .. '<tool_call>\n{"name": "the tool\'s name", "arguments": {"a parameter": "its value"}}\n</tool_call>\n'
-  .. "Write one block for each call and nothing behind the last one. The results come in the next message, each between"
-  .. " <tool_response> and </tool_response>, in the order of the calls."
+local AFTER = "\nTo call a tool, write a block of this form, with the name of the tool and its "
+  .. 'arguments as JSON:\n<tool_call>\n{"name": "the tool\'s name", '
+  .. '"arguments": {"a parameter": "its value"}}\n</tool_call>\n'
+  .. "Write one block for each call and nothing behind the last one. The results come in the next "
+  .. "message, each between <tool_response> and </tool_response>, in the order of the calls."
 
---- What is said about tool_choice, if anything.
+--- The sentence about tool_choice, if any.
 local function demand(choice)
   if choice == "required" then return "\nYou must call a tool now." end
   if type(choice) == "table" then
@@ -40,17 +41,18 @@ end
 function fallback.describe(tools, choice)
   local lines = {}
   for i, tool in ipairs(tools) do
-    local inner = json.is_object(tool) and json.is_object(tool["function"]) and tool["function"] or tool
+    local inner = json.is_object(tool) and json.is_object(tool["function"]) and tool["function"]
+      or tool
     lines[i] = json.encode(inner)
   end
-  return BEFORE .. table.concat(lines, "\n") .. BEHIND .. demand(choice)
+  return BEFORE .. table.concat(lines, "\n") .. AFTER .. demand(choice)
 end
 
 --- A call as text.
 function fallback.call(call)
   local inner = calls.body(call)
-  return ('<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'):format(json.encode(inner.name or ""),
-    calls.arguments_text(inner.arguments))
+  return ('<tool_call>\n{"name": %s, "arguments": %s}\n</tool_call>'):format(
+    json.encode(inner.name or ""), calls.arguments_text(inner.arguments))
 end
 
 --- Calls and results of a conversation (results in the order of their calls) as text.
@@ -63,9 +65,11 @@ function fallback.write(list)
       message.content = content.join(message.content, table.concat(blocks, "\n"), "\n")
       message.tool_calls = nil
     elseif message.role == "tool" then
-      local said = content.is_text(message.content) and content.flat(message.content) or message.content
+      local said = content.is_text(message.content) and content.flat(message.content)
+        or message.content
       said = content.join("<tool_response>", said, "\n")
-      message = json.object { { "role", "user" }, { "content", content.join(said, "</tool_response>", "\n") } }
+      said = content.join(said, "</tool_response>", "\n")
+      message = json.object { { "role", "user" }, { "content", said } }
     end
     out[i] = message
   end
@@ -80,7 +84,8 @@ function fallback.declare(list, tools, choice)
     first.content = content.join(first.content, text)
     return list
   end
-  return table.move(list, 1, #list, 2, { json.object { { "role", "system" }, { "content", text } } })
+  local system = json.object { { "role", "system" }, { "content", text } }
+  return table.move(list, 1, #list, 2, { system })
 end
 
 return fallback

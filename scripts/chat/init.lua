@@ -1,17 +1,19 @@
--- chat: the words of a model: from messages to token ids, and from the text of an answer to content, reasoning and calls.
+-- chat: the words of a model: from messages to token ids, and from the text of an answer to
+-- content, reasoning and calls.
 --
 --   local words = assert(chat.open("examples/moonlet"))
 --   local prompt = assert(words:prompt { messages = { { role = "user", content = "Hello!" } } })
---   local ids, positions = words:encode(tokenizer, prompt)          -- positions: where messages end
---   local parser = words:parser { tools = …, prompt_tail = prompt.tail }
+--   local ids, positions = words:encode(tokenizer, prompt)          -- positions: where messages
+--   end local parser = words:parser { tools = …, prompt_tail = prompt.tail }
 --
--- The template is the model's own (or options.template); what it can do is probed once (probe.lua), messages are brought into
--- the form that it takes (normalize.lua), and a model without tools gets them as text (fallback.lua). The parsers fit
--- the template, unless others are named.
+-- The template is the model's own (or options.template). What it can do is probed once (probe.lua),
+-- messages are brought into the form that it takes (normalize.lua), and a model without tools gets
+-- them as text (fallback.lua). The parsers fit the template, unless others are named.
 --
--- Text safety: everything that came with the request is rendered as not trusted, and the tokenizer recognises special
--- tokens in trusted spans only. So no message, name, argument or description ever becomes a control token, and the ids of
--- a conversation without such text are those of the whole string.
+-- Text safety: everything that came with the request is rendered as untrusted, and the tokenizer
+-- recognises special tokens in trusted spans only. So no message, name, argument or description
+-- ever becomes a control token, and the ids of a conversation without such text are those of the
+-- whole string.
 --
 -- Words hold no resources of C and may be shared by any number of requests.
 local check = require "chat.check"
@@ -30,13 +32,13 @@ local Words = {}
 Words.__index = Words
 Words.__name = "perigee.Words"
 
-local TAIL = 200 -- bytes of the prompt that tell whether thinking is open
+local TAIL = 200 -- bytes of the prompt in which parsers look for an open mark of reasoning
 
 local function problem(field, format, ...)
   return perigee.error("argument", field .. " " .. format:format(...), { field = field })
 end
 
--- ---- opening -------------------------------------------------------------------------------------------------------
+-- ---- opening ------------------------------------------------------------------------------------
 
 local function formats_of(source, options)
   local tools, reasoning = parsers.detect(source)
@@ -49,13 +51,16 @@ local function formats_of(source, options)
   return formats
 end
 
---- The words of a model: a path (directory, GGUF file, .jinja file) or what templates.open gave; nil and an error when
---- there is no template, or none that compiles. options: template (a text, instead of the model's), template_name,
---- format and reasoning (names of parsers, instead of those that fit the template).
+--- The words of a model: a path (directory, GGUF file, .jinja file) or a result of templates.open;
+--- nil and an error when there is no template that compiles. options: template (a text, instead of
+--- the model's), template_name, format and reasoning (names of parsers, instead of those that fit
+--- the template).
 function chat.open(model, options)
   options = options or {}
   local set, why = model, nil
-  if type(model) == "string" then set, why = templates.open(model, { template = options.template }) end
+  if type(model) == "string" then
+    set, why = templates.open(model, { template = options.template })
+  end
   if not set then return nil, why end
   local self = setmetatable({ set = set, name = options.template_name }, Words)
   local template, bad = self:template(true)
@@ -71,11 +76,11 @@ function Words:template(tools)
   return self.set:get { name = self.name, tools = tools }
 end
 
--- ---- prompts -------------------------------------------------------------------------------------------------------
+-- ---- prompts ------------------------------------------------------------------------------------
 
 local RESERVED = { messages = true, tools = true, add_generation_prompt = true }
 
---- The variables of a rendering beside the messages; nil and what is wrong.
+--- The variables of a rendering other than the messages; nil and an error.
 local function variables_of(request, can)
   local variables = {}
   local kwargs = request.kwargs ~= json.null and request.kwargs or nil
@@ -83,34 +88,38 @@ local function variables_of(request, can)
     return nil, problem("kwargs", "must be an object, got %s", check.kind_of(kwargs))
   end
   for name, value in pairs(kwargs or {}) do
-    if RESERVED[name] then return nil, problem("kwargs", "cannot set '%s', which is a field of the request", name) end
+    if RESERVED[name] then
+      return nil, problem("kwargs", "cannot set '%s', which is a field of the request", name)
+    end
     variables[name] = value
   end
-  local switch = can.thinking -- the same wish for every template, whatever it calls it
+  local switch = can.thinking -- clients say enable_thinking, whatever the template calls it
   if switch and variables[switch] == nil then variables[switch] = variables.enable_thinking end
   return variables
 end
 
---- The end of the prompt, from a whole character on.
+--- The end of the prompt, beginning with a whole character.
 local function tail_of(text)
   local from = math.max(1, #text - TAIL + 1)
   while from <= #text and text:byte(from) & 0xC0 == 0x80 do from = from + 1 end
   return text:sub(from)
 end
 
---- The prompt of a conversation: { text, spans, boundaries = bytes before which a message ends, tail = the end of the text
---- (a parser's prompt_tail), messages = as the template got them, media = their parts that are no text, in order }; or nil
---- and an error, which is the template's own when it raised one.
---- request: messages, tools, tool_choice, add_generation_prompt (true unless the last message is continued),
---- continue_final_message, kwargs (further variables of the template), now (epoch seconds).
+--- The prompt of a conversation: { text, spans, boundaries = bytes before which a message ends,
+--- tail = the end of the text (a parser's prompt_tail), messages = as the template got them, media
+--- = their parts that are not text, in order }; or nil and an error, which is the template's own
+--- when it raised one. request: messages, tools, tool_choice, add_generation_prompt (true unless
+--- the last message is continued), continue_final_message, kwargs (further variables of the
+--- template), now (epoch seconds).
 function Words:prompt(request)
   local ok, tools = pcall(check.choose, request.tools, request.tool_choice)
   if not ok then return nil, tools end
   local template, bad = self:template(tools ~= nil)
   if not template then return nil, bad end
   local can = probe.of(template)
-  local known = not can.error and can or nil -- a template that even a user's message cannot please tells that itself
-  local messages, why = normalize.messages(request.messages, { can = known, tools = tools, tool_choice = request.tool_choice })
+  local known = not can.error and can or nil -- a template that always fails reports it by itself
+  local messages, why = normalize.messages(request.messages,
+    { can = known, tools = tools, tool_choice = request.tool_choice })
   if not messages then return nil, why end
   if #messages == 0 then return nil, problem("messages", "must not be empty") end
   local variables
@@ -127,13 +136,13 @@ function Words:prompt(request)
   for _, b in ipairs(info.boundaries) do
     if b.at > 0 then boundaries[#boundaries + 1] = b.at end
   end
-  return { text = text, spans = info.spans, boundaries = boundaries, tail = tail_of(text), messages = messages,
-    media = content.media(messages) }
+  return { text = text, spans = info.spans, boundaries = boundaries, tail = tail_of(text),
+    messages = messages, media = content.media(messages) }
 end
 
--- ---- tokens --------------------------------------------------------------------------------------------------------
+-- ---- tokens -------------------------------------------------------------------------------------
 
---- Positions that lie between tokens, each once.
+--- Positions between tokens, each once.
 local function between(positions)
   local out = {}
   for _, at in ipairs(positions) do
@@ -142,19 +151,24 @@ local function between(positions)
   return out
 end
 
---- The ids of a prompt, and the positions where its messages end (how many tokens come before); or nil and an error. With
---- a callback the text is encoded beside the loop, and callback gets the same. prompt.max_ids: see Tokenizer:encode.
+--- The ids of a prompt and the positions where its messages end (in tokens); or nil and an error.
+--- With a callback the text is encoded on a helper thread, and callback gets the same results.
+--- prompt.max_ids: see Tokenizer:encode.
 function Words.encode(_, tokenizer, prompt, callback)
-  local options = { spans = prompt.spans, positions = prompt.boundaries, max_ids = prompt.max_ids }
+  local options = { spans = prompt.spans, positions = prompt.boundaries,
+    max_ids = prompt.max_ids }
   local function done(ids, positions)
     if not ids then return nil, positions end
     return ids, between(positions)
   end
   if not callback then return done(tokenizer:encode(prompt.text, options)) end
-  return tokenizer:encode(prompt.text, options, function(ids, positions) callback(done(ids, positions)) end)
+  return tokenizer:encode(prompt.text, options, function(ids, positions)
+    callback(done(ids, positions))
+  end)
 end
 
---- Ids of the special tokens that the marks of the model's formats consist of, sorted: the parsers must see them as text.
+--- Sorted ids of the special tokens in the marks of the model's formats: the parsers must see these
+--- as text.
 function Words:marks(tokenizer)
   local ids, out = {}, {}
   for _, mark in ipairs(parsers.marks(self.formats.tools, self.formats.reasoning)) do
@@ -167,9 +181,9 @@ function Words:marks(tokenizer)
   return out
 end
 
--- ---- answers -------------------------------------------------------------------------------------------------------
+-- ---- answers ------------------------------------------------------------------------------------
 
---- The tool format in which a request with these tools is answered.
+--- The tool format of the answer to a request with these tools.
 function Words:format(tools)
   if type(tools) ~= "table" or #tools == 0 then return "none" end
   return self.can.tools and self.formats.tools or fallback.FORMAT
@@ -177,16 +191,16 @@ end
 
 --- A parser for one answer. options: tools (without them nothing is a call), prompt_tail.
 function Words:parser(options)
-  return parsers.new { format = self:format(options.tools), reasoning = self.formats.reasoning, tools = options.tools,
-    prompt_tail = options.prompt_tail }
+  return parsers.new { format = self:format(options.tools), reasoning = self.formats.reasoning,
+    tools = options.tools, prompt_tail = options.prompt_tail }
 end
 
---- The text that forces a call (of the tool `name`, or of some) at the start of an answer; nil where the format has none.
---- options: tools, prompt_tail.
+--- The text that forces a call (of the tool `name`, or of any) at the start of an answer; nil when
+--- the format has none. options: tools, prompt_tail.
 function Words:opening(name, options)
   local template = assert(self:template(true))
-  return parsers.opening(self:format(options.tools), name, { template = template.source, reasoning = self.formats.reasoning,
-    prompt_tail = options.prompt_tail })
+  return parsers.opening(self:format(options.tools), name, { template = template.source,
+    reasoning = self.formats.reasoning, prompt_tail = options.prompt_tail })
 end
 
 return chat

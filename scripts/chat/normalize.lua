@@ -1,24 +1,31 @@
--- normalize: messages of any client in the one form that a template can show without losing anything.
+-- normalize: messages of any client in the one form that a template can show without losing
+-- anything.
 --
---   local messages, err = normalize.messages(given, { can = probe.of(template), tools = …, tool_choice = … })
+--   local messages, err = normalize.messages(given,
+--     { can = probe.of(template), tools = …, tool_choice = … })
 --
--- What is done, in this order; the last three need to know what the template can do, and are left out without `can`:
---   - every message is checked: unknown roles and parts are an error that says which. Keys that are not known stay, in
---     their order; keys of the protocol that are null are dropped.
---   - developer becomes system, the older function and function_call become tool and tool_calls
---   - lines `x-anthropic-billing-header: …`, which change with every request, are taken out of system text
---   - thinking that an assistant left open is closed before its call, when it wrote that call as text (<tool_call>)
---   - consecutive messages of one role become one, joined by a blank line. Calls keep their place behind the text; tool
---     results, messages with keys that differ, and lists of parts stay by themselves (lists are joined, too, when the
---     template demands that roles take turns)
---   - arguments become objects, or JSON text, as the template wants
---   - what the template cannot show takes another way: tools and calls as text (fallback.lua), a system message in the
---     first user's, a late one hoisted to the first, parallel calls one by one, text beside a call in a message before it
---   - reasoning goes under the key that the template reads; whether earlier turns show it is the template's business
+-- The steps, in order; the last three need to know what the template can do and are skipped without
+-- `can`:
+--   - the messages are checked (check.lua). Unknown keys stay, in their order; keys of the protocol
+--     that are null are dropped.
+--   - developer becomes system; the older function and function_call become tool and tool_calls
+--   - lines `x-anthropic-billing-header: …`, which change with every request, are removed from
+--     system text: they would defeat the prefix cache
+--   - reasoning that an assistant left open is closed before a call that it wrote as text
+--     (<tool_call>)
+--   - consecutive messages of one role are joined by a blank line. Calls stay after the text; tool
+--     results, messages with different keys, and lists of parts stay separate (lists are also
+--     joined when the template demands alternating roles)
+--   - arguments become objects or JSON text, as the template wants
+--   - what the template cannot show takes another form: tools and calls as text (fallback.lua), a
+--     system message in the first user's, a late one moved to the front, parallel calls one by one,
+--     text next to a call in a message before it
+--   - reasoning goes under the key that the template reads; whether earlier turns show it is up to
+--     the template
 --   - contents become text or lists of parts; a part that the template has no place for is an error
 --
--- Messages may be JSON or plain Lua tables. They are not changed. Time and memory are linear in their size; inside a task a
--- long conversation lets the loop turn.
+-- Messages may be JSON or plain Lua tables. They are not changed. Time and memory are linear in
+-- their size; inside a task a long conversation lets the loop turn.
 local async = require "lib.async"
 local calls = require "chat.calls"
 local check = require "chat.check"
@@ -30,16 +37,16 @@ local json = perigee.json
 local normalize = {}
 
 local RENAMED = { developer = "system", ["function"] = "tool" }
-local OPTIONAL = { "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning", "thinking", "refusal", "function_call",
-  "audio" }
+local OPTIONAL = { "tool_calls", "tool_call_id", "name", "reasoning_content", "reasoning",
+  "thinking", "refusal", "function_call", "audio" }
 local REASONING = { "reasoning_content", "reasoning", "thinking" }
 
 local is_reasoning = {}
 for _, key in ipairs(REASONING) do is_reasoning[key] = true end
 
--- ---- one message ---------------------------------------------------------------------------------------------------
+-- ---- one message --------------------------------------------------------------------------------
 
---- A system text without the lines that a client puts there for its own accounting.
+--- A system text without the lines that a client adds for its accounting.
 local function without_billing(said)
   if not said:lower():find("x-anthropic-billing-header:", 1, true) then return said end
   local lines = {}
@@ -49,7 +56,7 @@ local function without_billing(said)
   return table.concat(lines, "\n")
 end
 
---- The last place of a plain text, 0 when there is none.
+--- The last position of a plain text, 0 when there is none.
 local function last_place(said, part)
   local at, found = 0, 0
   repeat
@@ -59,7 +66,7 @@ local function last_place(said, part)
   return found
 end
 
---- Thinking that was left open in a text with a call ends before the call, or at the end of the text.
+--- Closes reasoning that was left open in a text with a call: before the call, or at the end.
 local function close_thinking(said)
   if not said:find("<tool_call>", 1, true) then return said end
   local open = last_place(said, "<think>")
@@ -103,11 +110,11 @@ local function read(given)
   return list
 end
 
--- ---- merging -------------------------------------------------------------------------------------------------------
+-- ---- merging ------------------------------------------------------------------------------------
 
 local OWN = { role = true, content = true, tool_calls = true }
 
---- Has b a key that a has not, or says otherwise?
+--- Does b have a key that a lacks, or another value for one?
 local function differ(a, b)
   for key, value in pairs(b) do
     if not OWN[key] and value ~= json.null and a[key] ~= value then return true end
@@ -115,16 +122,18 @@ local function differ(a, b)
   return false
 end
 
---- May b be joined to a without a loss?
+--- Can b be joined to a without losing anything?
 local function joins(a, b)
   if a.role ~= b.role or a.role == "tool" or differ(a, b) then return false end
-  if b.tool_calls and content.is_empty(b.content) then return type(a.content) == "string" or a.tool_calls ~= nil end
+  if b.tool_calls and content.is_empty(b.content) then
+    return type(a.content) == "string" or a.tool_calls ~= nil
+  end
   if a.tool_calls then return false end -- the text would come before the calls
   return type(a.content) == "string" and type(b.content) == "string"
 end
 
---- Joins b to a, whatever they say: what is in both stays in both, a's first. said: key -> what a says there, as far as it is
---- known (content.joined).
+--- Joins b to a in any case; where both have a value, a's comes first. said: key -> a's value there
+--- while it grows (content.joined).
 local function join(a, b, said)
   local function add(key, value)
     said[key] = said[key] or content.joined():add(a[key])
@@ -147,7 +156,8 @@ local function join(a, b, said)
   end
 end
 
---- Consecutive messages of one role as one. must(role): also those that would rather stay by themselves.
+--- Joins consecutive messages of one role. must(role): also those that cannot be joined without a
+--- loss.
 local function merge(list, must)
   local out, said = {}, {}
   local function close()
@@ -168,7 +178,7 @@ local function merge(list, must)
   return out
 end
 
--- ---- what a template cannot show -----------------------------------------------------------------------------------
+-- ---- what a template cannot show ----------------------------------------------------------------
 
 --- Are there calls or results?
 local function has_calls(list)
@@ -180,7 +190,7 @@ local function has_calls(list)
   return called, answered
 end
 
---- Tools, calls and results of a template that does not know them, as text.
+--- Writes tools, calls and results as text for a template that does not know them.
 local function without_tools(list, can, o)
   local called, answered = has_calls(list)
   local declare = o.tools and not can.tools
@@ -191,14 +201,16 @@ local function without_tools(list, can, o)
   return list
 end
 
---- All system messages first.
+--- Moves all system messages to the front.
 local function hoist(list)
   local first, rest = {}, {}
-  for _, message in ipairs(list) do table.insert(message.role == "system" and first or rest, message) end
+  for _, message in ipairs(list) do
+    table.insert(message.role == "system" and first or rest, message)
+  end
   return table.move(rest, 1, #rest, #first + 1, first)
 end
 
---- What the system says goes to the first user's message.
+--- Moves the system's text into the first user's message.
 local function fold_system(list)
   local system, rest, user = content.joined(), {}, nil
   for _, message in ipairs(list) do
@@ -219,13 +231,14 @@ local function fold_system(list)
   return rest
 end
 
---- Reasoning under the key that the template reads. Thinking parts become such a text, too.
+--- Puts reasoning, also that of thinking parts, under the key that the template reads.
 local function place_reasoning(message, can)
   if message.role ~= "assistant" then return end
   local rest, said = content.without_thinking(message.content)
   message.content = rest
   for _, key in ipairs(REASONING) do
-    if key ~= can.reasoning and type(message[key]) == "string" and (can.reasoning or said) then
+    local other = key ~= can.reasoning and type(message[key]) == "string"
+    if other and (can.reasoning or said) then
       said = said and message[key] .. "\n\n" .. said or message[key]
       message[key] = nil
     end
@@ -236,8 +249,14 @@ end
 
 local function fit(list, can, o)
   list = without_tools(list, can, o)
-  if not can.system then list = fold_system(list) elseif not can.system_late then list = hoist(list) end
-  list = merge(list, function(role) return can.alternate or role == "system" and not can.system_late end)
+  if not can.system then
+    list = fold_system(list)
+  elseif not can.system_late then
+    list = hoist(list)
+  end
+  list = merge(list, function(role)
+    return can.alternate or role == "system" and not can.system_late
+  end)
   for _, message in ipairs(list) do place_reasoning(message, can) end
   if not can.parallel then list = calls.one_by_one(list) end
   if can.calls then list = calls.beside(list, can) end
@@ -246,23 +265,31 @@ local function fit(list, can, o)
   return list
 end
 
--- ---- all of them ---------------------------------------------------------------------------------------------------
+-- ---- all steps ----------------------------------------------------------------------------------
 
 local function run(given, o)
   local can, list = o.can, read(given)
-  if can then list = fit(list, can, o) else list = merge(list, function() return false end) end
+  if can then
+    list = fit(list, can, o)
+  else
+    list = merge(list, function() return false end)
+  end
   for i, message in ipairs(list) do
     async.breathe()
     calls.shape_arguments(message, can)
     local null = message.content == json.null and (not can or message.tool_calls ~= nil)
-    if not null then message.content = content.shape(message, can, ("messages[%d]"):format(i - 1)) end
-    if message.content == json.null and not null then message.content = can.strings and "" or json.array {} end
+    if not null then
+      message.content = content.shape(message, can, ("messages[%d]"):format(i - 1))
+    end
+    if message.content == json.null and not null then
+      message.content = can.strings and "" or json.array {}
+    end
   end
   return json.array(list)
 end
 
---- The messages in one form, or nil and an error. options: can (what the template can do, see probe.lua), tools and
---- tool_choice of the request.
+--- The messages in one form, or nil and an error. options: can (what the template can do, see
+--- probe.lua), tools and tool_choice of the request.
 function normalize.messages(given, options)
   local ok, result = pcall(run, given, options or {})
   if ok then return result end

@@ -1,26 +1,29 @@
--- probe: what a chat template can do, found by rendering small conversations with it, never by its name.
+-- probe: what a chat template can do, found by rendering small conversations with it, never by its
+-- name.
 --
---   local can = probe.of(template)      -- a templates.compile result; found once per source and kept
+--   local can = probe.of(template)      -- a templates.compile result; found once per source
 --
--- Every text of a probe is a word that no template says by itself (zqx…): what is seen in the prompt has been shown, what
--- is not has been lost, and a template that raises cannot do it. The answers:
+-- Every text of a probe is a word that no template contains (zqx…): a word in the prompt was shown,
+-- a missing one was lost, and a template that raises cannot do it. The answers:
 --
---   system             a system message is shown          system_late      also one that comes later
---   system_required    nothing goes without one
---   alternate          user and assistant must take turns
---   strings, parts     kinds of content that are shown: text, lists of parts
+--   system             a system message is shown; system_late: also a later one
+--   system_required    nothing works without one
+--   alternate          user and assistant must alternate
+--   strings, parts     kinds of content that are shown: strings, lists of parts
 --   image, video, audio   the type of part that it has a place for ("any": each of them); nil: none
 --   tools              tools are declared in the prompt
 --   calls, results     tool_calls of an assistant and messages of role tool are shown
 --   parallel           several calls of one message
---   arguments          "object", "text" (JSON), or "any": what the arguments of a call must be
---   call_text, call_empty, call_null   a call is shown beside text, empty text, no content; call_reasoned: beside text
---                      and reasoning
+--   arguments          "object", "text" (JSON), or "any": the form that arguments of a call must
+--   have call_text, call_empty, call_null   a call is shown next to text, empty text, null content;
+--                      call_reasoned: next to text and reasoning
 --   short_ids          ids of calls must have nine letters or digits
 --   result_name        the name in a tool message is shown
---   thinking           name of the variable that turns thinking on and off; thinks: it is on unless turned off
+--   thinking           name of the variable that switches reasoning on and off; thinks: it is on by
+--                      default
 --   effort             reasoning_effort changes the prompt
---   reasoning          key under which a message's reasoning is read; keeps_reasoning: that of earlier turns is shown, too
+--   reasoning          key under which a message's reasoning is read; keeps_reasoning: that of
+--                      earlier turns is also shown
 --   generation_prompt  add_generation_prompt adds something
 --   error              why not even a user's message can be rendered; then nothing above is known
 local perigee = require "perigee"
@@ -28,25 +31,27 @@ local json = perigee.json
 
 local probe = {}
 
-local LIMITS = { steps = 50000, output = 1 << 20 } -- of one rendering: a template cannot make probing slow
+-- Of one rendering, so that no template makes probing slow.
+local LIMITS = { steps = 50000, output = 1 << 20 }
 local TOKENS = { bos_token = "<s>", eos_token = "</s>", pad_token = "</s>", unk_token = "<unk>" }
-local SHORT, LONG = "zqxabcde", "call_zqx_0000000"
+local SHORT, LONG = "zqxabcde", "call_zqx_0000000" -- a digit follows: nine letters, or more
 
 local array, object = json.array, json.object
 
--- ---- conversations -------------------------------------------------------------------------------------------------
+-- ---- conversations ------------------------------------------------------------------------------
 
 local Probe = {}
 Probe.__index = Probe
 
---- The text as content of the kind that the template takes.
+--- A text as content of the kind that the template takes.
 function Probe:content(text)
   if self.can.strings ~= false then return text end
   return array { object { { "type", "text" }, { "text", text } } }
 end
 
 function Probe:say(role, text, more)
-  local message = object { { "role", role }, { "content", text and self:content(text) or json.null } }
+  local content = text and self:content(text) or json.null
+  local message = object { { "role", role }, { "content", content } }
   for _, pair in ipairs(more or {}) do message[pair[1]] = pair[2] end
   return message
 end
@@ -69,26 +74,29 @@ function Probe:result(n, options)
     { "name", options.name or "zqxtool" } })
 end
 
-local TOOLS = array { object { { "type", "function" }, { "function", object { { "name", "zqxtool" },
-  { "description", "zqxdescription" }, { "parameters", object { { "type", "object" }, { "properties",
-    object { { "zqxkey1", object { { "type", "string" } } }, { "zqxkey2", object { { "type", "string" } } } } } } } } } } }
+local STRING = object { { "type", "string" } }
+local PARAMETERS = object { { "type", "object" },
+  { "properties", object { { "zqxkey1", STRING }, { "zqxkey2", STRING } } } }
+local TOOLS = array { object { { "type", "function" }, { "function", object {
+  { "name", "zqxtool" }, { "description", "zqxdescription" }, { "parameters", PARAMETERS } } } } }
 
---- A question, calls, and their results. options: id, arguments, content (false: null), n (calls), name (of the results),
---- more (of the message that calls).
+--- A question, calls and their results. options: id, arguments, content (false: null), n (calls),
+--- name (of the results), more (keys of the message with the calls).
 function Probe:called(options)
   options.arguments = options.arguments or self.can.arguments
   if options.id == nil and self.can.short_ids == false then options.id = LONG end
   local n, text = options.n or 1, options.content
   local more = { calls(n, options) }
   for _, pair in ipairs(options.more or {}) do more[#more + 1] = pair end
-  local list = { self:say("user", "zqxuser"), self:say("assistant", text ~= false and (text or "") or nil, more) }
+  local said = text ~= false and (text or "") or nil
+  local list = { self:say("user", "zqxuser"), self:say("assistant", said, more) }
   for i = 1, n do list[#list + 1] = self:result(i, options) end
   return list
 end
 
--- ---- rendering -----------------------------------------------------------------------------------------------------
+-- ---- rendering ----------------------------------------------------------------------------------
 
---- The prompt, or nil and why. Every variable beside the messages may be given.
+--- The prompt, or nil and why. variables: in addition to the messages.
 function Probe:render(messages, variables)
   local list = array {}
   if self.can.system_required then list[1] = self:say("system", "zqxlead") end
@@ -108,7 +116,7 @@ function Probe:shows(messages, words, variables)
   return true, text
 end
 
--- ---- questions -----------------------------------------------------------------------------------------------------
+-- ---- questions ----------------------------------------------------------------------------------
 
 local USER = "zqxuser"
 
@@ -119,8 +127,9 @@ local function ask_content(p)
   local function takes()
     can.strings = p:shows({ object { { "role", "user" }, { "content", USER } } }, { USER })
     local shown, text = p:shows({ part_list { part } }, { USER })
-    -- Printed as a whole, the list would be seen, too.
-    can.parts = shown and not text:find("text': '" .. USER, 1, true) and not text:find('text": "' .. USER, 1, true)
+    -- A template that prints the whole list would also show the word.
+    can.parts = shown and not text:find("text': '" .. USER, 1, true)
+      and not text:find('text": "' .. USER, 1, true)
     return can.strings or can.parts
   end
   if takes() then return end
@@ -135,14 +144,16 @@ end
 local MEDIA = {
   image = { { "image", "zqxfile" }, { "image_url", { "url", "zqxfile" } } },
   video = { { "video", "zqxfile" }, { "video_url", { "url", "zqxfile" } } },
-  audio = { { "audio", "zqxfile" }, { "input_audio", { "data", "zqxfile" } }, { "audio_url", { "url", "zqxfile" } } },
+  audio = { { "audio", "zqxfile" }, { "input_audio", { "data", "zqxfile" } },
+    { "audio_url", { "url", "zqxfile" } } },
 }
 
 local function ask_media(p)
   if not p.can.parts then return end
   local function with(first)
     local words = object { { "type", "text" }, { "text", USER } }
-    return p:render { object { { "role", "user" }, { "content", array { first or words, first and words } } } }
+    local parts = array { first or words, first and words }
+    return p:render { object { { "role", "user" }, { "content", parts } } }
   end
   local bare = with()
   for kind, forms in pairs(MEDIA) do
@@ -150,7 +161,8 @@ local function ask_media(p)
     for _, form in ipairs(forms) do
       local value = type(form[2]) == "table" and object { form[2] } or form[2]
       local text = with(object { { "type", form[1] }, { form[1], value } })
-      local shown = text and text ~= bare and text:find(USER, 1, true) and not text:find("zqxfile", 1, true)
+      local shown = text and text ~= bare and text:find(USER, 1, true)
+        and not text:find("zqxfile", 1, true)
       if shown then takes = takes or form[1] else all = false end
     end
     p.can[kind] = takes and all and "any" or takes
@@ -161,11 +173,10 @@ local function ask_roles(p)
   local can = p.can
   local user, assistant = p:say("user", USER), p:say("assistant", "zqxassistant")
   local system, last = p:say("system", "zqxsystem"), p:say("user", "zqxlast")
-  if can.system_required then can.system = true
-  else can.system = p:shows({ system, user }, { "zqxsystem", USER }) end
+  can.system = can.system_required or p:shows({ system, user }, { "zqxsystem", USER })
   local first = can.system and p:say("system", "zqxfirst") or nil
-  local late = { first or user, first and user or assistant, first and assistant or system, first and system or last,
-    first and last }
+  local late = { user, assistant, system, last }
+  if first then table.insert(late, 1, first) end
   can.system_late = can.system and p:shows(late, { "zqxsystem", "zqxlast", first and "zqxfirst" })
   can.alternate = not p:shows({ user, last }, { USER, "zqxlast" })
 end
@@ -181,22 +192,22 @@ local function ask_prompt(p)
       break
     end
   end
-  local low, high = p:render(user, { reasoning_effort = "low" }), p:render(user, { reasoning_effort = "high" })
+  local low = p:render(user, { reasoning_effort = "low" })
+  local high = p:render(user, { reasoning_effort = "high" })
   can.effort = low ~= nil and high ~= nil and low ~= high
 end
 
---- Which form of arguments shows as it should?
+--- The form of arguments that is shown correctly.
 local function ask_arguments(p, id)
   local function good(form)
-    local shown, text = p:shows(p:called { id = id, arguments = form }, { "zqxkey1", "zqxvalue1" }, { tools = TOOLS })
-    if not shown then -- some want no content beside a call, or some
-      for _, content in ipairs { false, "zqxtext" } do
-        shown, text = p:shows(p:called { id = id, arguments = form, content = content }, { "zqxkey1", "zqxvalue1" },
-          { tools = TOOLS })
-        if shown then break end
-      end
+    local words, shown, text = { "zqxkey1", "zqxvalue1" }, nil, nil
+    for _, content in ipairs { "", false, "zqxtext" } do -- some want none next to a call, or some
+      shown, text = p:shows(p:called { id = id, arguments = form, content = content }, words,
+        { tools = TOOLS })
+      if shown then break end
     end
-    local odd = shown and (text:find('\\"zqxkey1', 1, true) or text:find("'zqxkey1': 'zqxvalue1", 1, true))
+    local odd = shown and (text:find('\\"zqxkey1', 1, true)
+      or text:find("'zqxkey1': 'zqxvalue1", 1, true))
     return shown and not odd
   end
   local as_object, as_text = good "object", good "text"
@@ -220,10 +231,12 @@ local function ask_tools(p)
     local shown, text = p:shows(p:called { content = content }, { "zqxvalue1", word }, with)
     return shown and not text:find("None", 1, true)
   end
-  can.call_text, can.call_empty, can.call_null = call_shown "zqxtext", call_shown "", call_shown(false)
+  can.call_text, can.call_empty = call_shown "zqxtext", call_shown ""
+  can.call_null = call_shown(false)
   local beside = not can.call_empty and (can.call_text and "zqxtext" or false) or ""
   can.results = p:shows(p:called { content = beside }, { "zqxresult1" }, with)
-  can.parallel = p:shows(p:called { content = beside, n = 2 }, { "zqxvalue1", "zqxvalue2", "zqxresult1", "zqxresult2" }, with)
+  can.parallel = p:shows(p:called { content = beside, n = 2 },
+    { "zqxvalue1", "zqxvalue2", "zqxresult1", "zqxresult2" }, with)
   can.result_name = p:shows(p:called { content = beside, name = "zqxname" }, { "zqxname" }, with)
 end
 
@@ -233,17 +246,20 @@ local function ask_reasoning(p)
     local more = { { key, "zqxreason" } }
     local user, answer = p:say("user", USER), p:say("assistant", "zqxanswer", more)
     local earlier = p:shows({ user, answer, p:say("user", "zqxlast") }, { "zqxreason" })
-    local last = earlier or p:shows({ user, answer }, { "zqxreason" }, { add_generation_prompt = false })
-      or can.calls and p:shows(p:called { more = more, content = not can.call_empty and false or nil }, { "zqxreason" })
+    local last = earlier
+      or p:shows({ user, answer }, { "zqxreason" }, { add_generation_prompt = false })
+      or can.calls and p:shows(p:called { more = more,
+        content = not can.call_empty and false or nil }, { "zqxreason" })
     if last then
       can.reasoning, can.keeps_reasoning = key, earlier
-      can.call_reasoned = can.call_text and p:shows(p:called { more = more, content = "zqxtext" }, { "zqxtext", "zqxvalue1" })
+      can.call_reasoned = can.call_text
+        and p:shows(p:called { more = more, content = "zqxtext" }, { "zqxtext", "zqxvalue1" })
       return
     end
   end
 end
 
--- ---- answers -------------------------------------------------------------------------------------------------------
+-- ---- answers ------------------------------------------------------------------------------------
 
 local cache, cached = {}, 0
 local CACHE_SIZE = 64

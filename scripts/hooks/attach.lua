@@ -26,7 +26,7 @@ local unit = require "hooks.unit"
 
 local attach = {}
 
--- ---- names ---------------------------------------------------------------------------------------
+-- ---- names --------------------------------------------------------------------------------------
 
 local function is_attachable(script)
   local hooks = script.hooks
@@ -56,7 +56,7 @@ function attach.resolve(scripts, req)
   return list
 end
 
--- ---- logits --------------------------------------------------------------------------------------
+-- ---- logits -------------------------------------------------------------------------------------
 
 local Logits = {}
 
@@ -86,7 +86,7 @@ local logits_class = {
   __newindex = function() error("logits are changed by bias{[id] = x} and ban(ids)", 2) end,
 }
 
--- ---- one script on one sequence ------------------------------------------------------------------
+-- ---- one script on one sequence -----------------------------------------------------------------
 
 local Seq = {}
 
@@ -137,7 +137,7 @@ local seq_class = { __index = function(self, key)
   return Seq[key]
 end }
 
--- ---- all scripts on one sequence -----------------------------------------------------------------
+-- ---- all scripts on one sequence ----------------------------------------------------------------
 
 local Watcher = {}
 Watcher.__index = Watcher
@@ -240,7 +240,8 @@ end
 
 --- Puts the scripts of a list (from resolve) on the sequences of a request: changes the table for
 --- batch:add and returns one watcher per sequence. Its owner calls join(seq) once the sequence is
---- added, and token(event, seq) and done(seq) from on_token and on_done. o: tok, words, prompt_tail.
+--- added, and token(event, seq) and done(seq) from on_token and on_done. o: tok, words,
+--- prompt_tail.
 function attach.watch(req, list, request, o)
   local watchers = {}
   for i = 1, request.n or 1 do watchers[i] = new_watcher(req, list, request, o) end

@@ -5,8 +5,8 @@
 -- built-in behaviour for when no script answers. Scripts are called in the order of one list. A
 -- call that raises, overruns its deadline, takes too much memory or returns something that its
 -- phase does not allow is a strike: for this call the script is ignored. Too many strikes
--- (lib/breaker.lua) switch that phase of that script off until it is reloaded. So a script can make an answer
--- different or slow, but never wrong without meaning to, and never take the server down.
+-- (lib/breaker.lua) switch that phase of that script off until it is reloaded. So a script can make
+-- an answer different or slow, but never wrong without meaning to, and never take the server down.
 --
 -- Hooks are plain functions. The first argument is what they act on, the last one is `self`.
 --
@@ -136,8 +136,8 @@ local function spent(ns)
   turn.left = turn.left - ns * 1e-6
 end
 
---- Calls fn() under the limits of a phase, at most `ms`; a trial is not charged to the turn. Returns
---- the results of perigee.guard, packed, and the CPU milliseconds it took.
+--- Calls fn() under the limits of a phase, at most `ms`; a trial is not charged to the turn.
+--- Returns the results of perigee.guard, packed, and the CPU milliseconds it took.
 local function guarded(fn, ms, trial)
   local started = perigee.sys.cpu_ns()
   local most = trial and ms or math.min(ms, turn_left())
@@ -180,10 +180,11 @@ function phases.call(script, phase, ...)
   local f, args = script.hooks[phase], table.pack(...)
   local outer = phases.running
   phases.running = { script = script, phase = phase }
-  local result = guarded(function() return f(table.unpack(args, 1, args.n)) end, deadline_of(script, phase))
+  local result = guarded(function() return f(table.unpack(args, 1, args.n)) end,
+    deadline_of(script, phase))
   phases.running = outer
   local why
-  if not result[1] then why = text.first_line(result[2]) else why = wrong_answer(phase, result[2]) end
+  if result[1] then why = wrong_answer(phase, result[2]) else why = text.first_line(result[2]) end
   if why then
     phases.strike(script, phase, why)
     return false
@@ -237,7 +238,8 @@ phases.drive = drive
 --- Calls a hook of a phase that may wait, inside a task. Returns true and its answer, or false.
 function phases.wait(script, phase, ...)
   if is_off(script, phase) then return false end
-  local ok, answer = drive(script, phase, { ms = deadline_of(script, phase) }, script.hooks[phase], ...)
+  local limits = { ms = deadline_of(script, phase) }
+  local ok, answer = drive(script, phase, limits, script.hooks[phase], ...)
   local why
   if not ok then why = answer else why = wrong_answer(phase, answer) end
   if why then
@@ -326,9 +328,9 @@ local function merged(outer, inner)
   return all
 end
 
---- Wrappers, the first one outermost. run(req, options) does the rest. What a wrapper returns is the
---- output; when it returns nothing or fails, the output is that of its last run that was not silent,
---- or of a run made now.
+--- Wrappers, the first one outermost. run(req, options) does the rest. What a wrapper returns is
+--- the output; when it returns nothing or fails, the output is that of its last run that was not
+--- silent, or of a run made now.
 function combine.wrap(_, scripts, phase, req, run)
   local function from(i, request, options)
     local script = scripts[i]
@@ -337,7 +339,9 @@ function combine.wrap(_, scripts, phase, req, run)
     local last
     local function rest(other, own)
       local all = merged(options, own)
-      if last and not all.silent then error("run: the answer has been sent, so another run must be silent", 2) end
+      if last and not all.silent then
+        error("run: the answer has been sent, so another run must be silent", 2)
+      end
       return phases.wait_for("run", function()
         local result = table.pack(from(i + 1, other or request, all))
         if not all.silent then last = result end
@@ -358,7 +362,8 @@ function combine.wrap(_, scripts, phase, req, run)
   return from(1, req)
 end
 
---- The combined answer of several scripts, nil when none answers. `how`: phases.call or phases.wait.
+--- The combined answer of several scripts, nil when none answers. `how`: phases.call or
+--- phases.wait.
 function phases.ask(how, scripts, phase, req, ...)
   return combine[phases.list[phase].combine](how, scripts, phase, req, ...)
 end

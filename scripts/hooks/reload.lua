@@ -1,14 +1,13 @@
 -- reload: which scripts serve. Builds the next version next to the one that serves, swaps one
--- pointer between steps, and keeps the old one, with a message, when anything is wrong with the new.
+-- pointer between steps, and keeps the old one, with a message, when anything is wrong with the
+-- new.
 --
---   local scripts = reload.open(app)           -- app: config { site, hooks, policy, watch }, models,
---                                              -- log, metrics
---   scripts:current()                          -- the version that serves: hooks/scripts.lua
---   scripts:reload()                           -- reads everything again: the version that serves now,
---                                              -- or nil and why the old one was kept
---   scripts:rollback()                         -- back to the sources before the last swap
---   scripts:policy()                           -- for a batch that is started
---   scripts:status()                           -- plain data for /v1/status and /admin/scripts
+--   local scripts = reload.open(app)     -- app: config { site, hooks, policy, watch }, models, …
+--   scripts:current()                    -- the version that serves: hooks/scripts.lua
+--   scripts:reload()                     -- reads everything again; nil and why: the old one stays
+--   scripts:rollback()                   -- back to the sources before the last swap
+--   scripts:policy()                     -- for a batch that is started
+--   scripts:status()                     -- plain data for /v1/status and /admin/scripts
 --
 -- Watched are the site's folders, the directories of the models (their chat_template.jinja), and
 -- with --scripts the folders of policies and formats there. Loop thread only. A build inside a task
@@ -33,8 +32,8 @@ Reload.__index = Reload
 -- ---- the host of scripts ------------------------------------------------------------------------
 
 -- Of the histograms that scripts make: seconds and counts of tokens both fall into some of them.
-local BUCKETS = { 0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000,
-  100000 }
+local BUCKETS = { 0.001, 0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000,
+  10000, 100000 }
 
 local function models_of(app)
   local out = {}
@@ -280,7 +279,8 @@ local function script_status(script)
 end
 
 --- Plain data: version, created, policy, scripts, templates, parsers, models (types of the site's
---- architectures), alive (versions that requests still use), stale and error (why the newest sources do not serve).
+--- architectures), alive (versions that requests still use), stale and error (why the newest
+--- sources do not serve).
 function Reload:status()
   local json = perigee.json
   local now = self.now
@@ -304,7 +304,8 @@ function Reload:status()
   end
   return { version = now.version, created = now.created, policy = now.policy.name,
     scripts = scripts, alive = alive, templates = json.array(text.sorted_keys(now.templates)),
-    parsers = formats, models = json.array(text.sorted_keys(types)), stale = self.error ~= nil, error = self.error and self.error.text }
+    parsers = formats, models = json.array(text.sorted_keys(types)), stale = self.error ~= nil,
+    error = self.error and self.error.text }
 end
 
 --- Stops everything that scripts do by themselves; hooks that wait are cancelled.

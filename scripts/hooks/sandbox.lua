@@ -1,15 +1,19 @@
--- sandbox: where scripts of a site run. An environment that has what a script needs and nothing that reaches the machine.
+-- sandbox: the environment of a site's scripts. It has what a script needs and nothing that reaches
+-- the machine.
 --
--- There: the language, string, table, math, utf8, coroutine, clock, date and time of os, print (to the log), load (of text, into
--- the same environment), and require, which finds "perigee" (facade.lua) and modules of the site's folder, each loaded once per
--- script. Not there: io, debug, package, the rest of os, bytecode, C modules, perigee's own modules. Setting a global raises,
--- since it is a forgotten `local` in almost every case.
+-- It has: the language, string, table, math, utf8, coroutine, clock, date and time of os, print (to
+-- the log), load (of text, into the same environment), and require, which finds "perigee"
+-- (facade.lua) and modules of the site's folder, each loaded once per script. It does not have: io,
+-- debug, package, the rest of os, bytecode, C modules, perigee's own modules. Setting a global
+-- raises, since it is nearly always a forgotten `local`.
 --
--- This keeps mistakes from spreading, it is no wall against an operator who means harm. One thing it cannot stop: a pattern
--- that backtracks for long inside one string.find never comes back to Lua, so no deadline ends it.
+-- This keeps mistakes from spreading; it is not a wall against an operator who means harm. One
+-- thing it cannot stop: a pattern that backtracks for long inside one string.find does not return
+-- to Lua, so no deadline ends it.
 local perigee = require "perigee"
 local text = require "lib.text"
 
+-- Of loading one script: a reload runs in the loop of a server, so it must not take long.
 local sandbox = { LOAD_MS = 500, MEMORY = 64 << 20 }
 
 local function copy(library, but)
@@ -20,10 +24,11 @@ local function copy(library, but)
   return out
 end
 
-local WORDS = { "assert", "error", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
-  "setmetatable", "tonumber", "tostring", "type", "xpcall", "_VERSION" }
+local NAMES = { "assert", "error", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget",
+  "rawlen", "rawset", "select", "setmetatable", "tonumber", "tostring", "type",
+  "xpcall", "_VERSION" }
 
---- Of tables only: the metatable of strings is everybody's.
+--- Of tables only: the metatable of strings is shared by the whole process.
 local function table_metatable(value)
   if type(value) == "table" then return getmetatable(value) end
   return nil
@@ -33,28 +38,30 @@ local function no_global(_, name)
   error(("'%s' would be a global; make it local"):format(tostring(name)), 2)
 end
 
-local function words_of(options)
-  local words = {}
-  for _, name in ipairs(WORDS) do words[name] = _G[name] end
-  words.string, words.table, words.utf8 = copy(string, { dump = true }), copy(table), copy(utf8)
-  words.math, words.coroutine = copy(math, { randomseed = true }), copy(coroutine)
-  words.os = { clock = os.clock, date = os.date, time = os.time, difftime = os.difftime }
-  words.getmetatable = table_metatable
-  words.print = function(...)
+local function globals_of(options)
+  local globals = {}
+  for _, name in ipairs(NAMES) do globals[name] = _G[name] end
+  globals.string, globals.table = copy(string, { dump = true }), copy(table)
+  globals.utf8 = copy(utf8)
+  globals.math, globals.coroutine = copy(math, { randomseed = true }), copy(coroutine)
+  globals.os = { clock = os.clock, date = os.date, time = os.time, difftime = os.difftime }
+  globals.getmetatable = table_metatable
+  globals.print = function(...)
     local parts = table.pack(...)
     for i = 1, parts.n do parts[i] = tostring(parts[i]) end
     options.perigee.log(table.concat(parts, "\t"))
   end
-  return words
+  return globals
 end
 
---- The environment of one script. options: perigee (the facade), find = function(name) that gives the text and the name of a
---- module of the site, or nil and why; core: names of perigee's modules that may be required, or a function(name).
+--- The environment of one script. options: perigee (the facade); find = function(name) that returns
+--- the source and the path of a module of the site, or nil and why; core = function(name): may this
+--- module of perigee be required?
 function sandbox.environment(options)
-  local words, loaded = words_of(options), { perigee = options.perigee }
-  local env = setmetatable({}, { __index = words, __newindex = no_global, __metatable = false })
-  words._G = env
-  function words.load(source, name, mode, other)
+  local globals, loaded = globals_of(options), { perigee = options.perigee }
+  local env = setmetatable({}, { __index = globals, __newindex = no_global, __metatable = false })
+  globals._G = env
+  function globals.load(source, name, mode, other)
     if type(source) == "function" then
       local parts = {}
       for part in source do
@@ -66,15 +73,17 @@ function sandbox.environment(options)
     if mode ~= nil and mode ~= "t" and mode ~= "bt" then return nil, "only text can be loaded" end
     return load(source, name or "=(load)", "t", other or env)
   end
-  function words.require(name)
-    if type(name) ~= "string" then error(("require: a name expected, got %s"):format(type(name)), 2) end
+  function globals.require(name)
+    if type(name) ~= "string" then
+      error(("require: expected a name, got %s"):format(type(name)), 2)
+    end
     if loaded[name] ~= nil then return loaded[name] end
     if options.core and options.core(name) then return require(name) end
     local source, where = options.find(name)
     if not source then error(("require: %s"):format(where), 2) end
     local chunk, why = load(source, "@" .. where, "t", env)
     if not chunk then error(why, 0) end
-    loaded[name] = true -- a circle finds this
+    loaded[name] = true -- found by a module that requires this one in turn
     local value = chunk(name)
     loaded[name] = value == nil and true or value
     return loaded[name]
@@ -82,12 +91,14 @@ function sandbox.environment(options)
   return env
 end
 
---- Compiles a script and runs it; returns what it returns, or nil and one line. options: as above, and where (its name).
+--- Compiles and runs a script; returns its result, or nil and one line. options: as above, and
+--- where (its name), deadline_ms.
 function sandbox.run(source, options)
   local env = sandbox.environment(options)
   local chunk, why = load(source, "@" .. options.where, "t", env)
   if not chunk then return nil, why end
-  local ok, value = perigee.guard(chunk, { deadline_ms = options.deadline_ms or sandbox.LOAD_MS, memory = sandbox.MEMORY })
+  local ok, value = perigee.guard(chunk,
+    { deadline_ms = options.deadline_ms or sandbox.LOAD_MS, memory = sandbox.MEMORY })
   if not ok then
     local said = text.first_line(value)
     local stopped = value.code == "deadline" or value.code == "memory"

@@ -131,7 +131,10 @@ end
 local function find_former(self, kind, name)
   local former = self.former
   if not former then return nil end
-  if kind == "policy" then return former.policy and former.policy.name == name and former.policy or nil end
+  if kind == "policy" then
+    local policy = former.policy
+    return policy and policy.name == name and policy or nil
+  end
   return former.by_name[name]
 end
 
@@ -168,7 +171,9 @@ local function load_hooks(self, wanted, pause)
     if self.by_name[name] then fail("hooks: '%s' is named twice", name) end
     local source, path
     if self.snapshot.folder then source, path = source_of(self, "hooks", name) end
-    if not source then missing("hook", name, there, path or "the configuration, which sets no site") end
+    if not source then
+      missing("hook", name, there, path or "the configuration, which sets no site")
+    end
     local script = load(self, { name = name, path = path, kind = "hook", source = source,
       config = settings })
     self.list[#self.list + 1], self.by_name[name] = script, script
@@ -254,15 +259,17 @@ local function index(self)
   end
 end
 
---- Builds one, or returns nil and one line. options: snapshot (hooks/site.lua), hooks and policy (of
---- the configuration), entries (the models), former (the version before), host, struck, downgrade
---- (scripts of a lower version are accepted), deadlines (other ones, by phase), pause: called between
---- scripts.
+--- Builds one, or returns nil and one line. options: snapshot (hooks/site.lua), hooks and policy
+--- (of the configuration), entries (the models), former (the version before), host, struck,
+--- downgrade (scripts of a lower version are accepted), deadlines (other ones, by phase), pause:
+--- called between scripts.
 local function build(o)
-  local self = setmetatable({ snapshot = o.snapshot, former = o.former, host = o.host, struck = o.struck,
+  local self = setmetatable({ snapshot = o.snapshot, former = o.former, host = o.host,
+    struck = o.struck,
     deadlines = o.deadlines, downgrade = o.downgrade, list = {}, by_name = {}, phases = {},
     templates = {}, model_templates = {}, changed = {}, users = 0,
-    first = o.former and o.former.first or {}, cache = setmetatable({}, { __mode = "k" }) }, Scripts)
+    first = o.former and o.former.first or {}, cache = setmetatable({}, { __mode = "k" }) },
+    Scripts)
   local ok, why = pcall(function()
     load_hooks(self, o.hooks, o.pause)
     load_policy(self, o.policy, o.pause)

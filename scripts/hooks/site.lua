@@ -1,23 +1,26 @@
 -- site: the folder with an operator's scripts, as it is at one moment.
 --
---   hooks/NAME.lua             steps into the path of a request (hooks/phases.lua)
---   policy/NAME.lua            who runs next (scripts/policy)
---   templates/NAME.jinja       chat template of the model of that name; default.jinja: of all that have none here
+--   hooks/NAME.lua             hooks into the path of a request (hooks/phases.lua)
+--   policy/NAME.lua            which sequences run next (engine/scheduler.lua)
+--   templates/NAME.jinja       chat template of the model of that name; default.jinja: of all
+--                              models that have none here
 --   parsers/tools/NAME.lua, parsers/reasoning/NAME.lua      formats of answers (scripts/parsers)
 --   models/NAME.lua            model architectures (scripts/models)
 --   and modules that these require
 --
--- A snapshot lists what is there and reads every file once, when it is asked for. What was read stays, so that the same
--- generation can be built again after the files have changed.
+-- A snapshot lists the files and reads each one once, when it is needed. It keeps what it read, so
+-- that the same version can be built again after the files have changed.
 local text = require "lib.text"
 local uv = require "luv"
 
-local site = { MAX_FILE = 4 << 20 }
+local site = { MAX_FILE = 4 << 20 } -- bytes; a longer file is not a script
 
---- Folder below the site, and how the files that count end.
-site.folders = { hooks = "lua", models = "lua", policy = "lua", templates = "jinja", ["parsers/tools"] = "lua", ["parsers/reasoning"] = "lua" }
+--- Folders of a site, and the ending of their files.
+site.folders = { hooks = "lua", models = "lua", policy = "lua", templates = "jinja",
+  ["parsers/tools"] = "lua", ["parsers/reasoning"] = "lua" }
 
---- Names of the files in a folder with that ending, without it, sorted. None when there is no such folder.
+--- Sorted names of the files in a folder with that ending, without it. None when there is no
+--- folder.
 function site.names(folder, ending)
   local out = {}
   local request = uv.fs_scandir(folder)
@@ -33,28 +36,31 @@ end
 local Snapshot = {}
 Snapshot.__index = Snapshot
 
---- The text of a file that is there; raises one line.
+--- The text of an existing file; raises one line.
 local function read(path, stat)
   if stat.type ~= "file" then error(("%s: is a %s, not a file"):format(path, stat.type), 0) end
-  if stat.size > site.MAX_FILE then error(("%s: %d bytes, %d at most"):format(path, stat.size, site.MAX_FILE), 0) end
+  if stat.size > site.MAX_FILE then
+    error(("%s: must have at most %d bytes, got %d"):format(path, site.MAX_FILE, stat.size), 0)
+  end
   local source, why = text.read_file(path)
   if not source then error(why, 0) end
   return source
 end
 
---- The text of a file, nil when there is none. Raises when it cannot be read, or is too long to be meant.
+--- The text of a file, nil when there is none. Raises when it cannot be read or is too long.
 function Snapshot:read(path)
   local known = self.files[path]
   if known == nil and not self.sealed then
     local stat = uv.fs_stat(path)
-    self.files[path] = false -- should it raise: what can be read later is a change
+    self.files[path] = false -- if reading raises: a file that can be read later is a change
     known = stat and read(path, stat) or false
     self.files[path] = known
   end
   return known or nil
 end
 
---- What is there now. folder: of the site, nil: there is none. Of one that is `gone` no generation is built.
+--- A snapshot of the site's folder now; nil: there is no site. When the folder is `gone`, no
+--- version of the scripts is built.
 function site.snapshot(folder)
   local stat = folder and uv.fs_stat(folder)
   local gone = folder ~= nil and not (stat and stat.type == "directory")
@@ -65,13 +71,13 @@ function site.snapshot(folder)
   return self
 end
 
---- From now on nothing is read any more.
+--- From now on nothing more is read.
 function Snapshot:seal()
   self.sealed = true
   return self
 end
 
---- Do two snapshots hold the same? What only one of them has read does not count.
+--- Are two snapshots equal? Files that only one of them has read do not count.
 function Snapshot:equals(other)
   if self.gone ~= other.gone or not text.same(self.names, other.names) then return false end
   for path, source in pairs(self.files) do

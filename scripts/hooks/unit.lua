@@ -1,17 +1,20 @@
--- unit: one script of a site, with the modules it requires: read, run, checked, tried out, given its state.
+-- unit: one script of a site with the modules it requires: read, run, checked, tested, given its
+-- state.
 --
--- A script returns a table: version, config (defaults), state, params, selftest, and functions named after phases
--- (hooks/phases.lua). What comes of it, `unit`, lives until a generation without it has taken over and its last request is done:
+-- A script returns a table: version, config (defaults), state, params, selftest, and functions
+-- named after phases (hooks/phases.lua). The `unit` made of it lives until a version of the scripts
+-- without it serves and its last request is done:
 --
 --   name, path, version, kind ("hook" or "policy")
 --   hooks        its functions by phase
---   self         what they get as their last argument: { name, version, config, state }
---   strikes      by phase (hooks/phases.lua); struck(unit, phase, record) is told about each
---   sources      { [path] = text } of everything it was made of
---   timers       what perigee.every was given
+--   self         the last argument of each: { name, version, config, state }
+--   strikes      breakers by phase (lib/breaker.lua); struck(unit, phase, breaker) is called on
+--                each strike
+--   sources      { [path] = text } of all files it was made of
+--   timers       those of perigee.every
 --
--- State is plain data: it is copied when a new version of the script takes it over, so that a migration that fails leaves the
--- old one as it was.
+-- State is plain data: it is copied when a new version of the script takes it over, so that a
+-- migration that fails leaves the old one as it was.
 local facade = require "hooks.facade"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
@@ -21,9 +24,10 @@ local trial = require "hooks.trial"
 
 local unit = {}
 
--- ---- what a script may say ----------------------------------------------------------------------
+-- ---- definitions --------------------------------------------------------------------------------
 
-local KEYS = { name = "string", version = "number", config = "table", state = "function", params = "table", selftest = "any" }
+local KEYS = { name = "string", version = "number", config = "table", state = "function",
+  params = "table", selftest = "any" }
 local names = text.sorted_keys(KEYS)
 for phase in pairs(phases.list) do
   KEYS[phase] = "function"
@@ -44,7 +48,8 @@ local function check_key(key, value)
   local kind = KEYS[key]
   if not kind then
     local nearest = type(key) == "string" and text.nearest(key, names)
-    return nil, ("unknown key '%s'%s"):format(tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
+    return nil, ("unknown key '%s'%s"):format(tostring(key),
+      nearest and (", is it '" .. nearest .. "'?") or "")
   end
   if kind ~= "any" and type(value) ~= kind then
     return nil, ("'%s' must be a %s, got %s"):format(key, kind, type(value))
@@ -54,20 +59,29 @@ local function check_key(key, value)
 end
 
 local function check(definition, o)
-  if type(definition) ~= "table" then return nil, ("returns %s, not a table"):format(type(definition)) end
+  if type(definition) ~= "table" then
+    return nil, ("must return a table, got %s"):format(type(definition))
+  end
   for _, key in ipairs(text.sorted_keys(definition)) do
     local ok, why = check_key(key, definition[key])
     if not ok then return nil, why end
   end
   if definition.name and definition.name ~= o.name then
-    return nil, ("its name is '%s', its file is %s.lua"):format(definition.name, o.name)
+    return nil, ("its name is '%s', but its file is %s.lua"):format(definition.name, o.name)
   end
-  if math.type(definition.version or 1) ~= "integer" then return nil, "'version' must be an integer" end
-  if o.kind == "policy" and not definition.schedule then return nil, "a policy must have `schedule`" end
-  if o.kind == "hook" and definition.schedule then return nil, "`schedule` is for policies: files of the folder policy" end
+  if math.type(definition.version or 1) ~= "integer" then
+    return nil, "'version' must be an integer"
+  end
+  if o.kind == "policy" and not definition.schedule then
+    return nil, "a policy must have `schedule`"
+  end
+  if o.kind == "hook" and definition.schedule then
+    return nil, "`schedule` is for policies: files of the folder policy"
+  end
   for name, kind in pairs(definition.params or {}) do
     if not PARAMS[type(kind) == "table" and kind[1] or kind] then
-      return nil, ("params.%s is %s; integer, number, string or boolean expected"):format(tostring(name), tostring(kind))
+      return nil, ("params.%s must be integer, number, string or boolean, got %s"):format(
+        tostring(name), tostring(kind))
     end
   end
   return true
@@ -77,12 +91,14 @@ end
 
 local DEPTH = 64
 
---- A deep copy; nil and where something is that is not data.
+--- A deep copy; nil and the place of a value that is not plain data.
 local function copy(value, where, depth)
   local kind = type(value)
-  if kind == "function" or kind == "userdata" or kind == "thread" then return nil, ("%s is a %s"):format(where, kind) end
+  if kind == "function" or kind == "userdata" or kind == "thread" then
+    return nil, ("%s is a %s"):format(where, kind)
+  end
   if kind ~= "table" then return value end
-  if depth == 0 then return nil, where .. " lies too deep" end
+  if depth == 0 then return nil, where .. " is nested too deep" end
   local out = {}
   for k, v in pairs(value) do
     local field, why = copy(v, ("%s.%s"):format(where, tostring(k)), depth - 1)
@@ -92,7 +108,7 @@ local function copy(value, where, depth)
   return out
 end
 
---- The script's config, with what the site's configuration sets.
+--- The script's config: its defaults, changed by the server's configuration.
 local function configure(defaults, given)
   local config, why = copy(defaults or {}, "config", DEPTH)
   if not config then return nil, why end
@@ -100,10 +116,11 @@ local function configure(defaults, given)
     local default = config[key]
     if default == nil then
       local nearest = text.nearest(tostring(key), text.sorted_keys(config))
-      return nil, ("has no setting '%s'%s"):format(tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
+      return nil, ("has no setting '%s'%s"):format(tostring(key),
+        nearest and (", is it '" .. nearest .. "'?") or "")
     end
     if type(default) ~= type(value) then
-      return nil, ("setting '%s' must be a %s, not %s"):format(key, type(default), type(value))
+      return nil, ("setting '%s' must be a %s, got %s"):format(key, type(default), type(value))
     end
     config[key] = copy(value, key, DEPTH)
   end
@@ -112,7 +129,8 @@ end
 
 -- ---- state --------------------------------------------------------------------------------------
 
---- What the script starts with: nothing, or what its former version had, through its own `state`.
+--- The state that the script starts with: empty, or that of its former version, passed through its
+--- own `state` function.
 local function migrate(definition, former)
   local old, why
   if former then
@@ -120,14 +138,17 @@ local function migrate(definition, former)
     if why then return nil, "the state is not plain data: " .. why end
   end
   if not definition.state then return old or {} end
-  local ok, state = perigee.guard(function() return definition.state(old, former and former.version) end,
+  local version = former and former.version
+  local ok, state = perigee.guard(function() return definition.state(old, version) end,
     { deadline_ms = sandbox.LOAD_MS, memory = sandbox.MEMORY })
   if not ok then return nil, "state: " .. text.first_line(state) end
-  if type(state) ~= "table" then return nil, ("state returned %s, not a table"):format(type(state)) end
+  if type(state) ~= "table" then
+    return nil, ("state must return a table, got %s"):format(type(state))
+  end
   return state
 end
 
--- ---- making one ---------------------------------------------------------------------------------
+-- ---- loading ------------------------------------------------------------------------------------
 
 local function hooks_of(definition)
   local hooks = {}
@@ -142,42 +163,50 @@ local function module_path(name)
   end
 end
 
---- Finds modules in the site's folder and notes what was read.
+--- Finds modules in the site's folder and notes their sources.
 local function finder(self, o)
   return function(name)
     local path = module_path(name)
-    if not path then return nil, ("'%s' is not the name of a module"):format(name) end
+    if not path then return nil, ("'%s' is not a valid name of a module"):format(name) end
     local where = o.folder and o.folder .. "/" .. path
     local source = where and o.read(where)
-    if not source then return nil, ("there is no module '%s' in the site (and no other but perigee)"):format(name) end
+    if not source then
+      return nil, ("the site has no module '%s' (scripts may also require perigee)"):format(name)
+    end
     self.sources[where] = source
     return source, where
   end
 end
 
---- options: name, path, kind, source, folder (of the site), read = function(path) that gives a text or nil, config (overrides),
---- former (the unit whose state it takes over), host (see facade.lua), struck, downgrade (an older version is fine),
---- deadline_ms (of a self-test case), templates (names of the site's; nil: not known).
---- Returns the unit, or nil and one line that begins with the path.
+--- options: name, path, kind, source, folder (of the site), read = function(path) that returns a
+--- text or nil, config (overrides), former (the unit whose state it takes over), host (see
+--- facade.lua), struck, downgrade (a lower version is accepted), deadline_ms (of a self-test case),
+--- templates (names of the site's; nil: not known). Returns the unit, or nil and one line that
+--- begins with the path.
 function unit.load(o)
-  local self = { name = o.name, path = o.path, kind = o.kind, strikes = {}, struck = o.struck, timers = {},
-    sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms,
+  local self = { name = o.name, path = o.path, kind = o.kind, strikes = {}, struck = o.struck,
+    timers = {}, sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms,
     templates = o.templates }
   local function failed(why)
     local line = text.first_line(why)
     return nil, line:sub(1, #o.path) == o.path and line or ("%s: %s"):format(o.path, line)
   end
   self.host = trial.host()
-  local definition, why = sandbox.run(o.source, { where = o.path, perigee = facade.new(self), find = finder(self, o) })
+  local definition, why = sandbox.run(o.source, { where = o.path, perigee = facade.new(self),
+    find = finder(self, o) })
   self.loaded = true
   if definition == nil and why then return failed(why) end
-  if o.kind == "policy" and type(definition) == "function" then definition = { schedule = definition } end
+  if o.kind == "policy" and type(definition) == "function" then
+    definition = { schedule = definition }
+  end
   local ok
   ok, why = check(definition, o)
   if not ok then return failed(why) end
-  self.hooks, self.params, self.version = hooks_of(definition), definition.params or {}, definition.version or 1
-  if o.former and self.version < o.former.version and not o.downgrade then
-    return failed(("version %d is older than %d, which serves"):format(self.version, o.former.version))
+  self.hooks, self.params = hooks_of(definition), definition.params or {}
+  self.version = definition.version or 1
+  local serves = o.former and o.former.version
+  if serves and self.version < serves and not o.downgrade then
+    return failed(("version %d is older than %d, which serves"):format(self.version, serves))
   end
   local config
   config, why = configure(definition.config, o.config)
@@ -193,7 +222,7 @@ function unit.load(o)
   return self
 end
 
---- Was it made of the same texts, and set up in the same way?
+--- Was it made of the same sources and settings?
 function unit.same(a, read, config)
   for path, source in pairs(a.sources) do
     if read(path) ~= source then return false end
@@ -208,7 +237,7 @@ local function fits(value, kind)
   return type(value) == kind
 end
 
---- Parameters for a script that a request names; nil and one line.
+--- Checks the parameters of a request that names the script; nil and one line.
 function unit.parameters(self, given)
   local out = {}
   for name in pairs(given or {}) do
@@ -222,9 +251,12 @@ function unit.parameters(self, given)
     local value, default = given and given[name], nil
     if type(kind) == "table" then kind, default = kind[1], kind[2] end
     if value == nil then value = default end
-    if value == nil then return nil, ("the script '%s' needs the parameter '%s' (%s)"):format(self.name, name, kind) end
+    if value == nil then
+      return nil, ("the script '%s' needs the parameter '%s' (%s)"):format(self.name, name, kind)
+    end
     if not fits(value, kind) then
-      return nil, ("parameter '%s' of the script '%s' must be a %s, not %s"):format(name, self.name, kind, tostring(value))
+      return nil, ("parameter '%s' of the script '%s' must be of type %s, got %s"):format(name,
+        self.name, kind, tostring(value))
     end
     out[name] = value
   end

@@ -1,27 +1,30 @@
--- watch: tells when files in some folders have changed.
+-- watch: calls a function when files in some folders have changed.
 --
--- Folders are watched, not files, since editors write beside a file and rename. Changes that come together are told once, when
--- nothing has happened for DEBOUNCE_MS, or when something has happened for LATEST_MS. Where the system cannot watch (no
--- inotify, too many watches), the folders are looked at once a second instead; so are those that have vanished, until they
--- are back. Handles do not keep the loop alive.
+-- Folders are watched, not files, since editors write a new file and rename it. Changes that come
+-- together are reported once: when nothing has happened for DEBOUNCE_MS, or LATEST_MS after the
+-- first one. Where the system cannot watch (no inotify, too many watches), the folders are scanned
+-- every POLL_MS instead; so are folders that have vanished, until they are back. Handles do not
+-- keep the loop alive.
 local uv = require "luv"
 
+-- DEBOUNCE_MS: editors and rsync write their files within a few ms; a person sees no delay at 100.
 local watch = { DEBOUNCE_MS = 100, LATEST_MS = 1000, POLL_MS = 1000 }
 
 local Watch = {}
 Watch.__index = Watch
 
--- ---- looking -------------------------------------------------------------------------------------------------------
+-- ---- scanning -----------------------------------------------------------------------------------
 
---- Names, sizes and times of everything in the folders, as one text.
-local function look(folders)
+--- Names, sizes and times of all files in the folders, as one string.
+local function scan(folders)
   local parts = {}
   for _, folder in ipairs(folders) do
     local request = uv.fs_scandir(folder)
     for name in function() return request and uv.fs_scandir_next(request) end do
       local stat = uv.fs_stat(folder .. "/" .. name)
       if stat then
-        parts[#parts + 1] = ("%s/%s %d %d.%d"):format(folder, name, stat.size, stat.mtime.sec, stat.mtime.nsec)
+        parts[#parts + 1] = ("%s/%s %d %d.%d"):format(folder, name, stat.size, stat.mtime.sec,
+          stat.mtime.nsec)
       end
     end
   end
@@ -29,7 +32,7 @@ local function look(folders)
   return table.concat(parts, "\n")
 end
 
--- ---- telling -------------------------------------------------------------------------------------------------------
+-- ---- reporting ----------------------------------------------------------------------------------
 
 local function changed(self)
   local now = uv.now()
@@ -37,7 +40,7 @@ local function changed(self)
   if now - self.since > watch.LATEST_MS and self.debounce:is_active() then return end
   self.debounce:start(watch.DEBOUNCE_MS, 0, function()
     self.since = nil
-    self:refresh() -- folders may have come and gone
+    self:refresh() -- folders may have appeared and vanished
     self.tell()
   end)
   self.debounce:unref()
@@ -45,9 +48,9 @@ end
 
 local function poll(self)
   if self.timer then return end
-  self.seen, self.timer = look(self.list()), uv.new_timer()
+  self.seen, self.timer = scan(self.list()), uv.new_timer()
   self.timer:start(watch.POLL_MS, watch.POLL_MS, function()
-    local now = look(self.list())
+    local now = scan(self.list())
     if now ~= self.seen then
       self.seen = now
       changed(self)
@@ -61,7 +64,7 @@ local function exists(folder)
   return stat and stat.type == "directory" and stat or nil
 end
 
---- Looks for the folders that were watched and are gone.
+--- Waits for folders that were watched and are gone.
 local function wait_for(self, missing)
   if #missing == 0 or self.timer then return self.missed:stop() end
   self.missed:start(watch.POLL_MS, watch.POLL_MS, function()
@@ -90,7 +93,7 @@ local function open(self, folder)
   end
 end
 
---- Watches the folders that are there now.
+--- Watches the folders that exist now.
 function Watch:refresh()
   local there, missing = {}, {}
   for _, folder in ipairs(self.list()) do
@@ -98,7 +101,7 @@ function Watch:refresh()
     if not stat and self.known[folder] then missing[#missing + 1] = folder end
     if stat then
       there[folder], self.known[folder] = stat.ino, true
-      if self.handles[folder] and self.inodes[folder] ~= stat.ino then -- another folder of that name
+      if self.handles[folder] and self.inodes[folder] ~= stat.ino then -- another folder
         self.handles[folder]:close()
         self.handles[folder] = nil
       end
@@ -123,11 +126,11 @@ function Watch:close()
   self.missed:close()
 end
 
---- list: a function that gives the folders, whether they exist or not; tell: called after changes. options: poll = true looks
---- instead of watching.
+--- list: returns the folders, whether they exist or not; tell: called after changes. options: poll
+--- = true scans instead of watching.
 function watch.open(list, tell, options)
-  local self = setmetatable({ list = list, tell = tell, handles = {}, inodes = {}, known = {}, debounce = uv.new_timer(),
-    missed = uv.new_timer(), polling = options and options.poll }, Watch)
+  local self = setmetatable({ list = list, tell = tell, handles = {}, inodes = {}, known = {},
+    debounce = uv.new_timer(), missed = uv.new_timer(), polling = options and options.poll }, Watch)
   self:refresh()
   return self
 end

@@ -1,5 +1,5 @@
--- hash: a number that is the same for the same strings on every machine; 0 or more. FNV-1a, which
--- is fast and spreads well but is not cryptographic: not for places where a collision helps a client.
+-- hash: a number that is the same for the same strings on every machine; 0 or more. This is FNV-1a:
+-- fast, but not cryptographic, so not for places where a client could gain by a collision.
 local OFFSET, PRIME = 0xcbf29ce484222325, 0x100000001b3
 
 return function(...)
@@ -7,7 +7,7 @@ return function(...)
   for i = 1, select("#", ...) do
     local s = tostring((select(i, ...)))
     for at = 1, #s do h = (h ~ s:byte(at)) * PRIME end
-    h = (h ~ 0xff) * PRIME -- not in UTF-8: ("ab", "c") differs from ("a", "bc")
+    h = (h ~ 0xff) * PRIME -- ends each string, so that ("ab", "c") differs from ("a", "bc")
   end
   return (h ~ h >> 32) & math.maxinteger
 end

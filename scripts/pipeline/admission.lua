@@ -16,17 +16,17 @@ local admission = {}
 -- Too large a guess refuses requests of an idle server, too small a one queues more than fits; with
 -- 0.1 the guess is forgotten after about 20 answers.
 local FIRST_GUESS, WEIGHT = 256, 0.1
-local MIN_S, MAX_S = 1, 60 -- bounds of an estimate, since a client should neither hammer nor give up
+local MIN_S, MAX_S = 1, 60 -- of an estimate: a client should neither hammer nor give up
 local TOKEN_BYTES = 32 -- the most text a token covers on average in any real prompt; 4 is usual
 
---- What is known about a batch: { answer = tokens of a recent answer, [id] = predicted tokens of the
---- sequence }.
+--- What is known about a batch: { answer = tokens of a recent answer, [id] = predicted tokens of
+--- the sequence }.
 local function ledger_of(batch)
   batch.ledger = batch.ledger or { answer = FIRST_GUESS }
   return batch.ledger
 end
 
--- ---- predictions ---------------------------------------------------------------------------------
+-- ---- predictions --------------------------------------------------------------------------------
 
 --- Tokens that options.n answers to a prompt are predicted to need.
 function admission.predict(batch, tokens, options)
@@ -59,12 +59,13 @@ local function matches(tag, filter)
   return true
 end
 
---- The queue as `admit` hooks see it: numbers, count { lane = "chat" } (sequences in any state whose
---- tags have these values) and eta().
+--- The queue as `admit` hooks see it: numbers, count { lane = "chat" } (sequences in any state
+--- whose tags have these values) and eta().
 function admission.queue(batch)
   local ledger, sequences = ledger_of(batch), batch:sequences()
   local free, all = batch:room()
-  local queue = { running = 0, waiting = 0, waiting_tokens = 0, free_tokens = free, all_tokens = all }
+  local queue = { running = 0, waiting = 0, waiting_tokens = 0, free_tokens = free,
+    all_tokens = all }
   for _, info in ipairs(sequences) do
     if info.state ~= "waiting" then
       queue.running = queue.running + 1
@@ -84,7 +85,7 @@ function admission.queue(batch)
   return queue
 end
 
--- ---- decisions -----------------------------------------------------------------------------------
+-- ---- decisions ----------------------------------------------------------------------------------
 
 --- Decides as soon as the model is known: an error, or nil.
 function admission.early(app, entry)
@@ -115,8 +116,8 @@ end
 function admission.bytes(most, bytes, field)
   if bytes <= most * TOKEN_BYTES then return nil end
   return errors.new { code = "context_length_exceeded", field = field,
-    message = ("%s has %d bytes; there is room for %d tokens of at most %d bytes each"):format(field,
-      bytes, most, TOKEN_BYTES) }
+    message = ("%s has %d bytes; there is room for %d tokens of at most %d bytes each"):format(
+      field, bytes, most, TOKEN_BYTES) }
 end
 
 --- Refuses a prompt by its tokens when it can never be answered: an error, or nil.

@@ -6,8 +6,8 @@
 --    2  serve/init: gate, router, rate    refused, or the handler of the route
 --    3  api/openai/common, chat; schema   the JSON body -> req, checked field by field (chat/check)
 --    4  pipeline.serve                    a run (pipeline/run); hook `request`; serve/models.find
---    5  pipeline/prompt                   hooks `normalize`, `template`; chat (normalize, templates,
---                                         tokenizer) -> token ids and message boundaries
+--    5  pipeline/prompt                   hooks `normalize`, `template`; chat (normalize,
+--                                         templates, tokenizer) -> token ids and message boundaries
 --    6  pipeline/admission                refused with 400, 429 or 503, or admitted; hook `admit`
 --    7  Run:generate, wrapped by hook `generate` -> pipeline/sequences.add -> engine/batch:add
 --    8  runtime/batch                     steps on the engine thread; Lua grants (hook `schedule`)
@@ -20,8 +20,8 @@
 -- An API makes a req (pipeline.request) and a face, which knows how answers look to its clients:
 --
 --   face.streams                        deltas are sent as they come
---   face:begin(req)                     the sequences have joined: errors are part of the answer now
---   face:delta(output, deltas)          a part of an answer (only if face.streams)
+--   face:begin(req)                     the sequences have joined: errors are part of the answer
+--   now face:delta(output, deltas)          a part of an answer (only if face.streams)
 --   face:finish(output)                 an answer is complete (only if face.streams)
 --   face:answer(outputs, usage)         all answers are complete
 --   face:fail(err)                      a request error after begin
@@ -41,7 +41,7 @@ local uv = require "luv"
 
 local pipeline = {}
 
--- ---- requests ------------------------------------------------------------------------------------
+-- ---- requests -----------------------------------------------------------------------------------
 
 --- Completes the fields that an API read to a req. `request`: that of HTTP.
 function pipeline.request(fields, request)
@@ -59,7 +59,7 @@ function pipeline.request(fields, request)
   return fields
 end
 
--- ---- the phases ----------------------------------------------------------------------------------
+-- ---- the phases ---------------------------------------------------------------------------------
 
 --- Raises a hook's answer when it is a refusal.
 local function unless_refused(answer)
@@ -99,7 +99,7 @@ local function admit(self)
   end
   local err, queue = admission.late(app, entry, predicted)
   if err then error(err, 0) end
-  local now = app.scripts:current() -- not req.scripts: `admit` weighs all requests against each other
+  local now = app.scripts:current() -- not req.scripts: `admit` weighs all requests
   local answer = now:has "admit" and unless_refused(now:call("admit", req, queue)) or {}
   for key, value in pairs(answer) do req.tag[key] = value end
   req.tag.key, req.tag.model, req.tag.api = req.key, entry.name, req.api
@@ -161,7 +161,7 @@ local function answers(self)
   return adopt(self, result) or self.last or best(req, self:generate {})
 end
 
--- ---- the answer ----------------------------------------------------------------------------------
+-- ---- the answer ---------------------------------------------------------------------------------
 
 --- The error of a sequence that failed. That no token is left to sample is the request's own doing.
 local function failure(why)

@@ -2,10 +2,10 @@
 -- or a tool by name).
 --
 -- A forced text must be cut where the tokenizer would cut it, or the model continues from tokens it
--- has never seen: "<function=" alone ends with "=", but before a name that is one token with "=get".
--- So an opening is tokenized with each text that may follow it, and the tokens that are the same
--- with all of them are forced. With several tools to choose from these are the tokens that their
--- openings have in common; the model writes the rest of the name.
+-- has never seen: "<function=" alone ends with "=", but before a name that is one token with
+-- "=get". So an opening is tokenized with each text that may follow it, and the tokens that are the
+-- same with all of them are forced. With several tools to choose from these are the tokens that
+-- their openings have in common; the model writes the rest of the name.
 local errors = require "lib.errors"
 
 local opening = {}
@@ -35,11 +35,12 @@ end
 function opening.ids(req, entry, prepared)
   local choice, words = req.force_call, prepared.words
   if not (choice and req.chat.tools) then return nil end
+  local options = { tools = req.chat.tools, prompt_tail = prepared.tail }
   local ids
   for _, tool in ipairs(req.chat.tools) do
     local name = tool["function"].name
     if not choice.name or choice.name == name then
-      local text = words and words:opening(name, { tools = req.chat.tools, prompt_tail = prepared.tail })
+      local text = words and words:opening(name, options)
       if not text then
         errors.refuse("tool_choice", "demands a call, which this model's format cannot force")
       end
@@ -48,8 +49,7 @@ function opening.ids(req, entry, prepared)
     end
   end
   if ids and #ids > 0 then return ids end
-  local any = words:opening(nil, { tools = req.chat.tools, prompt_tail = prepared.tail })
-  return entry.tok:encode(any, { add_special = false })
+  return entry.tok:encode(words:opening(nil, options), { add_special = false })
 end
 
 return opening

@@ -43,9 +43,9 @@ local Output = {}
 Output.__index = Output
 
 --- options: index (of the choice, from 0 on), prompt (which of the request's), parser (nil: all is
---- text), tok, live (deltas are sent as they come), logprobs (wanted), kept (a set of special tokens
---- that are part of the text), one_call (the answer ends with its first call), call_id (returns a
---- new id), parse (a function that may replace a list of deltas).
+--- text), tok, live (deltas are sent as they come), logprobs (wanted), kept (a set of special
+--- tokens that are part of the text), one_call (the answer ends with its first call), call_id
+--- (returns a new id), parse (a function that may replace a list of deltas).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
@@ -55,7 +55,7 @@ function output.new(options)
     logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
 
--- ---- from the parser -----------------------------------------------------------------------------
+-- ---- from the parser ----------------------------------------------------------------------------
 
 --- Turns the parser's events (parsers/events.lua) into deltas, in place: they are ours.
 local read = {
@@ -74,7 +74,7 @@ local function read_events(self, events)
   return events
 end
 
--- ---- collecting ----------------------------------------------------------------------------------
+-- ---- collecting ---------------------------------------------------------------------------------
 
 local function note_other(self, kind, text)
   local last = self.other[#self.other]
@@ -188,7 +188,7 @@ local function parse(self)
   return gather(self, read_events(self, self.parser:feed(text)))
 end
 
--- ---- tokens --------------------------------------------------------------------------------------
+-- ---- tokens -------------------------------------------------------------------------------------
 
 --- Remembers the token's logprob: { id, logprob, top, bytes, at = bytes before it, offset =
 --- characters before it }.
@@ -227,7 +227,7 @@ function Output:take_logprobs()
   return fresh
 end
 
--- ---- the end -------------------------------------------------------------------------------------
+-- ---- the end ------------------------------------------------------------------------------------
 
 --- Tokens of a stop string are not part of the answer.
 local function cut_logprobs(self, seq)
@@ -271,7 +271,7 @@ function Output:close(seq)
   return deltas
 end
 
--- ---- whole answers as deltas, and back -----------------------------------------------------------
+-- ---- whole answers as deltas, and back ----------------------------------------------------------
 
 --- All of a complete answer as deltas, without the finish.
 function output.deltas(out)
@@ -308,7 +308,7 @@ function output.assemble(out, deltas)
   out.text = out.content or ""
 end
 
--- ---- outputs of hooks ----------------------------------------------------------------------------
+-- ---- outputs of hooks ---------------------------------------------------------------------------
 
 local KINDS = { content = "string", text = "string", reasoning = "string", finish = "string",
   ids = "table", usage = "table", calls = "table" }

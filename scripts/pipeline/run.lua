@@ -37,7 +37,7 @@ function run.new(app, req, face, log)
     responds = req.scripts:has "respond" }, Run)
 end
 
--- ---- states --------------------------------------------------------------------------------------
+-- ---- states -------------------------------------------------------------------------------------
 
 --- From here on errors are part of the answer.
 function Run:begin()
@@ -75,7 +75,7 @@ function Run:warn(phase, what)
     what))
 end
 
--- ---- sending -------------------------------------------------------------------------------------
+-- ---- sending ------------------------------------------------------------------------------------
 
 --- Sends deltas of an output that is streamed.
 function Run:send(out, deltas)
@@ -96,7 +96,7 @@ function Run:finish(out)
   if ends then self.face:finish(out) end
 end
 
--- ---- generating ----------------------------------------------------------------------------------
+-- ---- generating ---------------------------------------------------------------------------------
 
 local function cancelled()
   return errors.new { status = 409, code = "cancelled", message = "the request was cancelled" }

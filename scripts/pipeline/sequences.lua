@@ -14,7 +14,7 @@ local sequences = {}
 
 local function now_s() return uv.hrtime() * 1e-9 end
 
--- ---- events --------------------------------------------------------------------------------------
+-- ---- events -------------------------------------------------------------------------------------
 
 --- Notes when tokens came, for the timings and the metrics.
 local function note_time(run, out, seq)
@@ -51,7 +51,7 @@ local function on_done(run, seq)
   if out.finish ~= "error" then run:finish(out) end
 end
 
--- ---- the request of the batch --------------------------------------------------------------------
+-- ---- the request of the batch -------------------------------------------------------------------
 
 --- The special tokens that the parsers must see as text: a list and a set.
 local function kept_marks(words, tok)
@@ -104,7 +104,7 @@ local function request_of(run, prompt, o)
   return request
 end
 
--- ---- outputs -------------------------------------------------------------------------------------
+-- ---- outputs ------------------------------------------------------------------------------------
 
 --- Lets `parse` hooks replace deltas. They get copies; a list that cannot be is reported, and the
 --- parser's own is taken.
@@ -149,7 +149,8 @@ function sequences.add(run, prompt, o)
     { tok = run.entry.tok, words = prompt.words, prompt_tail = prompt.tail })
   local added = table.pack(pcall(batch.add, batch, request))
   if not added[1] or not added[2] then error(refusal(added[1] and added[3] or added[2]), 0) end
-  local predicted = admission.predict(batch, #prompt.ids, { n = o.n, max_tokens = request.max_tokens })
+  local predicted = admission.predict(batch, #prompt.ids,
+    { n = o.n, max_tokens = request.max_tokens })
   for i = 1, added.n - 1 do
     local seq = added[i + 1]
     seq.output, run.sequences[seq] = made[i], true

@@ -16,7 +16,8 @@ local function timings(run, tokens)
     prefill_ms = milliseconds(granted, run.first_at),
     ttft_ms = milliseconds(received, run.first_at),
     decode_ms = milliseconds(run.first_at, run.last_at),
-    prompt_per_second = prefill and prefill > 0 and math.floor(computed / prefill * 100) / 100 or nil,
+    prompt_per_second = prefill and prefill > 0
+      and math.floor(computed / prefill * 100) / 100 or nil,
     tokens_per_second = decode > 0
       and math.floor((tokens.completion_tokens - 1) / decode * 100) / 100 or nil }
 end

@@ -1,9 +1,10 @@
--- apiapp: moonlet behind the API on a port of the system's choice, for tests. No configuration, keys or files: what the API
--- needs of an application (serve/init.lua), and nothing else.
+-- apiapp: moonlet behind the API on a port of the system's choice, for tests. It has no
+-- configuration, keys or files, only what the API needs of an application (serve/init.lua).
 --
---   apiapp.run(t, function(app) … app:post("/v1/chat/completions", { … }) … end)      -- inside a task
+--   apiapp.run(t, function(app) … app:ask("/v1/chat/completions", { … }) … end)   -- inside a task
 --
--- Keys: a request with the header x-test-key has this key's name. Scripts: options.hooks = { { phase = function … } }.
+-- Keys: a request with the header x-test-key has a key of this name. Scripts: options.hooks =
+-- { { phase = function … } }.
 local async = require "lib.async"
 local chat = require "chat"
 local harness = require "harness"
@@ -27,15 +28,20 @@ function App:refuse(response, err) -- luacheck: no self
   return openai_errors.send(response, err)
 end
 
---- A request; gives status, the answer (decoded when it is JSON), headers. options: method, headers, on_data.
+--- A request; gives status, the answer (decoded when it is JSON), headers. options: method,
+--- headers, on_data.
 function App:ask(path, body, options)
   options = options or {}
-  local answer, err = http.request { host = "127.0.0.1", port = self.port, target = path, method = options.method or "POST",
-    headers = options.headers, body = type(body) == "table" and json.encode(body) or body, on_data = options.on_data,
+  local answer, err = http.request { host = "127.0.0.1", port = self.port, target = path,
+    method = options.method or "POST",
+    headers = options.headers, body = type(body) == "table"
+      and json.encode(body) or body, on_data = options.on_data,
     timeout_ms = harness.LIMIT_MS }
   if not answer then error(err, 0) end
   local value = answer.body
-  if value and (answer.headers["content-type"] or ""):find "json" then value = assert(json.decode(value)) end
+  if value and (answer.headers["content-type"] or ""):find "json" then
+    value = assert(json.decode(value))
+  end
   return answer.status, value, answer.headers
 end
 
@@ -54,10 +60,12 @@ end
 
 local function model_of(options)
   local model = assert(perigee.open("examples/moonlet", { threads = 2, context = options.context }))
-  local batch = assert(model:batch { sequences = options.sequences or 16, cache_tokens = options.cache_tokens or 16384,
+  local batch = assert(model:batch { sequences = options.sequences or 16,
+    cache_tokens = options.cache_tokens or 16384,
     cache_bytes = options.cache_bytes or 16 << 20 })
   assert(batch:start())
-  return { name = "moonlet", path = "examples/moonlet", model = model, tok = model:tokenizer(), batch = batch,
+  return { name = "moonlet", path = "examples/moonlet", model = model, tok = model:tokenizer(),
+    batch = batch,
     words = assert(chat.open "examples/moonlet"),
     context = batch.core.context, state = "ready" }
 end
@@ -66,7 +74,8 @@ end
 local function scripts_of(app, hooks)
   local scripts = assert(reload.open(app))
   for i, table_of in ipairs(hooks or {}) do
-    local script = { name = "test" .. i, hooks = table_of, strikes = {}, self = {}, struck = function(_, phase, record)
+    local script = { name = "test" .. i, hooks = table_of, strikes = {}, self = {},
+      struck = function(_, phase, record)
       app.struck[#app.struck + 1] = phase .. ": " .. record.last
     end }
     for phase in pairs(table_of) do
@@ -79,13 +88,17 @@ end
 
 local function new(options)
   local entry = model_of(options)
-  local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 }, limits = { values = 400000 }, defaults = {},
+  local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 },
+    limits = { values = 400000 }, defaults = {},
     drain_s = 5 }, struck = {},
-    notes = {}, draining = false, routes = http.router(), entry = entry, metrics = metrics.new() }, App)
-  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
+    notes = {}, draining = false, routes = http.router(), entry = entry, metrics = metrics.new() },
+      App)
+  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": "
+    .. text end }
   app.models = { find = function(_, name)
     if name == nil or name == "" or name == "moonlet" then return entry end
-    return nil, errors.new { status = 404, code = "model_not_found", message = ("The model '%s' does not exist"):format(name) }
+    return nil, errors.new { status = 404, code = "model_not_found",
+      message = ("The model '%s' does not exist"):format(name) }
   end, list = function() return { entry } end }
   app.scripts = scripts_of(app, options.hooks)
   require "api.openai" (app)
@@ -100,7 +113,8 @@ local function new(options)
   return app
 end
 
---- Runs body(app) in a task; everything is closed afterwards. What was noted in the log fails the test, unless options.noisy.
+--- Runs body(app) in a task; everything is closed afterwards. What was noted in the log fails the
+--- test, unless options.noisy.
 function apiapp.run(t, body, options)
   options = options or {}
   local app = new(options)

@@ -1,10 +1,11 @@
 -- sites: a site's folder with scripts, for tests of what serves.
 --
 --   local app <close> = sites.open({ ["hooks/mine.lua"] = "return {}" }, { forced = … })
---   app.write("hooks/mine.lua", "return { … }")    app.scripts:reload()    app.notes: what was logged
+--   app.write("hooks/mine.lua", "return { … }")    app.scripts:reload()    app.notes: what was
+--   logged
 --
--- The app is what reload.open needs of one. app.scripts is nil and app.why says why when the scripts cannot be loaded.
--- The folder is gone when it is closed.
+-- The app is what reload.open needs of one. app.scripts is nil and app.why says why when the
+-- scripts cannot be loaded. The folder is gone when it is closed.
 local phases = require "hooks.phases"
 local reload = require "hooks.reload"
 local scheduler = require "engine.scheduler"
@@ -32,17 +33,23 @@ end
 function sites.remove(path)
   local request = uv.fs_scandir(path)
   for name, kind in function() return request and uv.fs_scandir_next(request) end do
-    if kind == "directory" then sites.remove(path .. "/" .. name) else uv.fs_unlink(path .. "/" .. name) end
+    if kind == "directory" then sites.remove(path .. "/" .. name) else uv.fs_unlink(path .. "/"
+      .. name) end
   end
   uv.fs_rmdir(path)
 end
 
---- The deadlines of a machine that collects at every allocation, or that a sanitizer makes slow; gives the way back.
+--- The deadlines of a machine that collects at every allocation, or that a sanitizer makes slow;
+--- gives the way back.
 function sites.patient(forced)
   local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS }
   local ms = forced and 60000 or os.getenv "SAN" and 3000
-  if ms then sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = ms, ms, ms, ms end
-  return function() sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = table.unpack(was) end
+  if ms then
+    sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = ms, ms, ms, ms
+  end
+  return function(
+    ) sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS,
+    phases.TURN_MS = table.unpack(was) end
 end
 
 --- A new folder with these files.
@@ -52,13 +59,16 @@ function sites.folder(files)
   return folder
 end
 
---- An app with a site of these files, and its scripts; options: config, deadlines, models (a list of entries), forced.
+--- An app with a site of these files, and its scripts; options: config, deadlines, models (a list
+--- of entries), forced.
 function sites.open(files, options)
   options = options or {}
   local folder = sites.folder(files)
-  local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW, config = { site = folder, policy = "fifo" } }
+  local app = { notes = {}, folder = folder, deadlines = options.deadlines or SLOW,
+    config = { site = folder, policy = "fifo" } }
   for key, value in pairs(options.config or {}) do app.config[key] = value end
-  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": " .. text end }
+  app.log = { note = function(_, level, text) app.notes[#app.notes + 1] = level .. ": "
+    .. text end }
   function app.write(path, source) write(folder .. "/" .. path, source) end
   if options.models then app.models = { list = function() return options.models end } end
   local restore = sites.patient(options.forced)

@@ -1,5 +1,5 @@
--- The OpenAI API over a real socket, with moonlet behind it: what is asked is answered as the reference does, alone, together
--- and streamed.
+-- The OpenAI API over a real socket, with moonlet behind it: what is asked is answered as the
+-- reference does, alone, together and streamed.
 local apiapp = require "apiapp"
 local async = require "lib.async"
 local perigee = require "perigee"
@@ -16,7 +16,8 @@ for _, a in ipairs(assert(json.decode(assert(text.read_file "examples/moonlet/an
 end
 
 local function request_of(a, more)
-  local body = json.object { { "messages", a.messages }, { "temperature", 0 }, { "max_tokens", 400 } }
+  local body = json.object { { "messages", a.messages }, { "temperature", 0 },
+    { "max_tokens", 400 } }
   if a.tools then body.tools = a.tools end
   if a.chat_template_kwargs then body.chat_template_kwargs = a.chat_template_kwargs end
   for key, value in pairs(more or {}) do body[key] = value end
@@ -43,7 +44,9 @@ local function joined(t, events)
         now.arguments = now.arguments .. call["function"].arguments
       end
       if choice.logprobs ~= json.null then
-        for _, entry in ipairs(choice.logprobs.content) do r.logprobs[#r.logprobs + 1] = entry.token end
+        for _, entry in ipairs(choice.logprobs.content) do
+          r.logprobs[#r.logprobs + 1] = entry.token
+        end
       end
       if choice.finish_reason ~= json.null then r.finish = choice.finish_reason end
     end
@@ -53,7 +56,8 @@ end
 
 local function whole(answer)
   local message = answer.choices[1].message
-  local r = { content = message.content ~= json.null and message.content or "", reasoning = message.reasoning_content or "",
+  local r = { content = message.content ~= json.null and message.content or "",
+    reasoning = message.reasoning_content or "",
     calls = {}, finish = answer.choices[1].finish_reason, logprobs = {} }
   for i, call in ipairs(message.tool_calls or {}) do
     r.calls[i] = { name = call["function"].name, arguments = call["function"].arguments }
@@ -63,7 +67,8 @@ end
 
 --- What moonlet's raw answer means.
 local function expected(a)
-  local r = require("parsers").parse(a.text, { format = a.tools and "qwen3_xml" or "none", reasoning = "qwen3", tools = a.tools,
+  local r = require("parsers").parse(a.text, { format = a.tools and "qwen3_xml" or "none",
+    reasoning = "qwen3", tools = a.tools,
     prompt_tail = a.prompt:sub(-200) })
   return { content = r.content or "", reasoning = r.reasoning or "", calls = r.calls, logprobs = {},
     finish = #r.calls > 0 and "tool_calls" or a.finish }

@@ -23,7 +23,8 @@ local function completion(more)
   return body
 end
 
-local tool = { type = "function", ["function"] = { name = "get_time", parameters = json.object {} } }
+local tool = { type = "function", ["function"] = { name = "get_time",
+  parameters = json.object {} } }
 local function tools(list) return json.array(list) end
 local function bias(key, value) return json.object { { key, value } } end
 local function with(name, value) return { [name] = value } end
@@ -34,7 +35,8 @@ test("bodies with too many values are refused before they are made", function(t)
     for _, path in ipairs { CHAT, COMPLETIONS, "/tokenize", "/detokenize" } do
       local status, answer = app:ask(path, '{"x": [' .. ("1,"):rep(99) .. "1]}")
       t.eq({ status, answer.error.code }, { 413, "too_many_values" })
-      t.eq(answer.error.message, "the request body is too large: 101 values in the first 160 of 208 bytes, at most 100")
+      t.eq(answer.error.message, "the request body is too large: 101 values in the first 160 of "
+        .. "208 bytes, at most 100")
     end
   end)
 end)
@@ -52,7 +54,8 @@ local WRONG = {
   { CHAT, { xtc_probability = 7 }, "xtc_probability", "got 7" },
   { CHAT, { repetition_penalty = 0 }, "repetition_penalty", "must be above 0, got 0" },
   { CHAT, { presence_penalty = 3 }, "presence_penalty", "must be between -2 and 2, got 3" },
-  { CHAT, { frequency_penalty = json.array {} }, "frequency_penalty", "must be a number, got an array" },
+  { CHAT, { frequency_penalty = json.array {} }, "frequency_penalty",
+    "must be a number, got an array" },
   { CHAT, { penalty_window = -1 }, "penalty_window", "got -1" },
   { CHAT, { max_tokens = 0 }, "max_tokens", "must be between 1 and 2147483647, got 0" },
   { CHAT, { max_completion_tokens = "many" }, "max_completion_tokens", "must be an integer" },
@@ -67,10 +70,13 @@ local WRONG = {
   { CHAT, { stop_token_ids = { 1, -4 } }, "stop_token_ids[1]", "got -4" },
   { CHAT, { stop_token_ids = { 999999 } }, "stop_token_ids", "999999" },
   { CHAT, { logit_bias = bias("x", 1) }, "logit_bias", "must have token ids as keys, got 'x'" },
-  { CHAT, { logit_bias = bias("5", 1000) }, "logit_bias[5]", "must be between -100 and 100, got 1000" },
+  { CHAT, { logit_bias = bias("5", 1000) }, "logit_bias[5]",
+    "must be between -100 and 100, got 1000" },
   { CHAT, { logit_bias = bias("99999", 1) }, "logit_bias", "99999" },
-  { CHAT, { logit_bias = bias("99999999", 1) }, "logit_bias", "must have token ids as keys, got '99999999'" },
-  { CHAT, { logit_bias = bias(("9"):rep(9999), 1) }, "logit_bias", "keys, got '" .. ("9"):rep(64) .. "'" },
+  { CHAT, { logit_bias = bias("99999999", 1) }, "logit_bias",
+    "must have token ids as keys, got '99999999'" },
+  { CHAT, { logit_bias = bias(("9"):rep(9999), 1) }, "logit_bias",
+    "keys, got '" .. ("9"):rep(64) .. "'" },
   { CHAT, { bad_words = { 5 } }, "bad_words[0]", "must be an array" },
   { CHAT, { bad_words = (function(list)
     for i = 1, 33 do list[i] = ("x"):rep(1000) end
@@ -79,18 +85,23 @@ local WRONG = {
   { CHAT, { banned = { 999999 } }, "banned", "999999" },
   { CHAT, { ignore_eos = 1 }, "ignore_eos", "must be true or false, got an integer" },
   { CHAT, { stream = "yes" }, "stream", "must be true or false, got a string" },
-  { CHAT, { stream_options = json.object {} }, "stream_options", "is only for requests with stream" },
-  { CHAT, { stream = true, stream_options = bias("include_usage", 1) }, "stream_options.include_usage", "must be true or false" },
+  { CHAT, { stream_options = json.object {} }, "stream_options",
+    "is only for requests with stream" },
+  { CHAT, { stream = true, stream_options = bias("include_usage", 1) },
+    "stream_options.include_usage", "must be true or false" },
   { CHAT, { logprobs = 3 }, "logprobs", "must be true or false" },
   { CHAT, { top_logprobs = 2 }, "top_logprobs", "is only for requests with logprobs = true" },
   { CHAT, { logprobs = true, top_logprobs = 21 }, "top_logprobs", "got 21" },
   { CHAT, { model = 7 }, "model", "must be a string" },
-  { CHAT, { response_format = bias("type", "json_object") }, "response_format", "constrained output" },
+  { CHAT, { response_format = bias("type", "json_object") }, "response_format",
+    "constrained output" },
   { CHAT, { guided_regex = "a+" }, "guided_regex", "constrained output" },
   { CHAT, { functions = json.array {} }, "functions", "send 'tools'" },
   { CHAT, { chat_template = "{{ messages }}" }, "chat_template", "cannot be sent" },
-  { CHAT, { chat_template_kwargs = json.array { 1 } }, "chat_template_kwargs", "must be an object" },
-  { CHAT, { chat_template_kwargs = bias("messages", 1) }, "chat_template_kwargs", "cannot set 'messages'" },
+  { CHAT, { chat_template_kwargs = json.array { 1 } }, "chat_template_kwargs",
+    "must be an object" },
+  { CHAT, { chat_template_kwargs = bias("messages", 1) }, "chat_template_kwargs",
+    "cannot set 'messages'" },
   { CHAT, { enable_thinking = "no" }, "enable_thinking", "must be true or false" },
   { CHAT, { modalities = { "audio" } }, "modalities[0]", "must be 'text'" },
   { CHAT, { messages = "Hello" }, "messages", "must be an array, got a string" },
@@ -100,28 +111,44 @@ local WRONG = {
   { CHAT, { messages = { { content = "x" } } }, "messages[0].role", "is missing" },
   { CHAT, { messages = { { role = 5, content = "x" } } }, "messages[0].role", "must be a string" },
   { CHAT, { messages = { { role = "user" } } }, "messages[0].content", "is missing" },
-  { CHAT, { messages = { { role = "user", content = 5 } } }, "messages[0].content", "must be a string, an array of parts or null" },
-  { CHAT, { messages = { { role = "user", content = { 5 } } } }, "messages[0].content[0]", "must be an object" },
-  { CHAT, { messages = { { role = "user", content = { { type = "text" } } } } }, "messages[0].content[0].text", "must be a string, got nothing" },
-  { CHAT, { messages = { { role = "user", content = { { type = "smell" } } } } }, "messages[0].content[0].type", "got 'smell'" },
-  { CHAT, { messages = { { role = "user", content = { { type = "image_url", image_url = { url = "file:///etc/passwd" } } } } } },
+  { CHAT, { messages = { { role = "user", content = 5 } } }, "messages[0].content",
+    "must be a string, an array of parts or null" },
+  { CHAT, { messages = { { role = "user", content = { 5 } } } }, "messages[0].content[0]",
+    "must be an object" },
+  { CHAT, { messages = { { role = "user", content = { { type = "text" } } } } },
+    "messages[0].content[0].text", "must be a string, got nothing" },
+  { CHAT, { messages = { { role = "user", content = { { type = "smell" } } } } },
+    "messages[0].content[0].type", "got 'smell'" },
+  { CHAT, {
+    messages = {
+    { role = "user",
+    content = { { type = "image_url", image_url = { url = "file:///etc/passwd" } } } } } },
     "messages[0].content[0]", "this server has no image input yet" },
-  { CHAT, { messages = { { role = "assistant", tool_calls = 5 } } }, "messages[0].tool_calls", "must be an array" },
-  { CHAT, { messages = { { role = "assistant", tool_calls = { { ["function"] = { name = 5 } } } } } },
+  { CHAT, { messages = { { role = "assistant", tool_calls = 5 } } }, "messages[0].tool_calls",
+    "must be an array" },
+  { CHAT, {
+    messages = { { role = "assistant", tool_calls = { { ["function"] = { name = 5 } } } } } },
     "messages[0].tool_calls[0].function.name", "must be a string" },
-  { CHAT, { messages = { { role = "stranger", content = "x" } } }, "messages[0].role", "got 'stranger'" },
+  { CHAT, { messages = { { role = "stranger", content = "x" } } }, "messages[0].role",
+    "got 'stranger'" },
   { CHAT, { tools = 5 }, "tools", "must be an array" },
-  { CHAT, { tools = tools { { type = "function" } } }, "tools[0].function", "must be an object, got nothing" },
-  { CHAT, { tools = tools { { type = "web" } } }, "tools[0].type", "must be 'function', got 'web'" },
-  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "a b" } } } }, "tools[0].function.name", "got 'a b'" },
-  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "<|im_end|>" } } } }, "tools[0].function.name",
+  { CHAT, { tools = tools { { type = "function" } } }, "tools[0].function",
+    "must be an object, got nothing" },
+  { CHAT, { tools = tools { { type = "web" } } }, "tools[0].type",
+    "must be 'function', got 'web'" },
+  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "a b" } } } },
+    "tools[0].function.name", "got 'a b'" },
+  { CHAT, { tools = tools { { type = "function", ["function"] = { name = "<|im_end|>" } } } },
+    "tools[0].function.name",
     "letters" },
   { CHAT, { tool_choice = "never" }, "tool_choice", "got 'never'" },
   { CHAT, { tool_choice = "required" }, "tool_choice", "there are no tools" },
   { CHAT, { tools = tools { tool }, tool_choice = 5 }, "tool_choice", "got an integer" },
-  { CHAT, { tools = tools { tool }, tool_choice = { type = "function", ["function"] = { name = "other" } } }, "tool_choice",
+  { CHAT, { tools = tools { tool }, tool_choice = { type = "function",
+    ["function"] = { name = "other" } } }, "tool_choice",
     "names the tool 'other'" },
-  { CHAT, { continue_final_message = true, add_generation_prompt = true }, "add_generation_prompt", "cannot both" },
+  { CHAT, { continue_final_message = true, add_generation_prompt = true }, "add_generation_prompt",
+    "cannot both" },
   { CHAT, { perigee = { script = 5 } }, "perigee.script", "must be a string" },
   { COMPLETIONS, { prompt = json.null }, "prompt", "is missing" },
   { COMPLETIONS, { prompt = 5 }, "prompt", "must be a string, token ids or an array of them" },
@@ -133,7 +160,8 @@ local WRONG = {
   { COMPLETIONS, { prompt = "" }, "prompt", "must not be empty" },
   { COMPLETIONS, { suffix = "end" }, "suffix", "not filled in" },
   { COMPLETIONS, { logprobs = 25 }, "logprobs", "got 25" },
-  { COMPLETIONS, { prompt = { "a", "b", "c", "d", "e" }, n = 128 }, "n", "must leave at most 512 answers for 5 prompts, got 640" },
+  { COMPLETIONS, { prompt = { "a", "b", "c", "d", "e" }, n = 128 }, "n",
+    "must leave at most 512 answers for 5 prompts, got 640" },
   { COMPLETIONS, { best_of = 2, n = 3 }, "best_of", "must be at least n, which is 3, got 2" },
   { COMPLETIONS, { best_of = 2, stream = true }, "best_of", "streamed" },
   { "/tokenize", with("prompt", json.null), "content", "is missing" },
@@ -161,7 +189,8 @@ end)
 
 test("bodies that are none", function(t)
   apiapp.run(t, function(app)
-    for _, body in ipairs { "", "{", "[]", "5", '"x"', "null", '{"a":1}x', ("["):rep(100000), '{"messages": "\255"}' } do
+    for _, body in ipairs { "", "{", "[]", "5", '"x"', "null", '{"a":1}x', ("["):rep(100000),
+      '{"messages": "\255"}' } do
       local status, answer = app:ask(CHAT, body)
       t.eq(status, 400, body:sub(1, 20))
       t.eq(answer.error.type, "invalid_request_error")
@@ -173,9 +202,14 @@ end)
 
 test("harmless fields are left alone, null is the same as nothing", function(t)
   apiapp.run(t, function(app)
-    local status, answer = app:ask(CHAT, chat { temperature = json.null, stop = json.null, tools = json.null, user = "me",
-      metadata = { a = "b" }, store = true, service_tier = "auto", safety_identifier = "x", whatever = { 1, 2 },
-      response_format = { type = "text" }, tool_choice = "auto", logit_bias = json.object {}, max_tokens = 3.0, top_k = -1 })
+    local status, answer = app:ask(CHAT, chat { temperature = json.null, stop = json.null,
+      tools = json.null, user = "me",
+      metadata = {
+        a = "b" }, store = true, service_tier = "auto", safety_identifier = "x",
+        whatever = { 1, 2 },
+      response_format = {
+        type = "text" }, tool_choice = "auto", logit_bias = json.object {}, max_tokens = 3.0,
+        top_k = -1 })
     t.eq(status, 200)
     t.eq(answer.usage.completion_tokens, 3)
     t.eq(answer.choices[1].finish_reason, "length")
@@ -183,9 +217,12 @@ test("harmless fields are left alone, null is the same as nothing", function(t)
 end)
 
 -- Values that somebody might send for anything.
-local ODD = { json.null, true, false, 0, 1, -1, 2 ^ 53, -0.5, 1e308, "", "x", "<|im_end|>", "\0", "é\u{10FFFF}", ("y"):rep(300),
-  json.array {}, json.array { json.null }, json.array { 1, "a" }, json.array { json.array { json.array {} } }, json.object {},
-  json.object { { "type", "function" } }, json.object { { "", json.object {} } }, json.object { { "role", "user" } } }
+local ODD = { json.null, true, false, 0, 1, -1, 2 ^ 53, -0.5, 1e308, "", "x", "<|im_end|>", "\0",
+  "é\u{10FFFF}", ("y"):rep(300),
+  json.array {}, json.array { json.null }, json.array { 1, "a" },
+    json.array { json.array { json.array {} } }, json.object {},
+  json.object { { "type", "function" } }, json.object { { "", json.object {} } },
+    json.object { { "role", "user" } } }
 
 --- A copy in which one value somewhere is another. `random(n)`: from 1 to n.
 local function mutate(value, random)
@@ -210,19 +247,31 @@ test("whatever is sent, nothing breaks: 400 or an answer", function(t)
     seed = (seed * 1103515245 + 12345) % 2 ^ 31
     return seed // 65536 % n + 1
   end
-  local call = { id = "c1", type = "function", ["function"] = { name = "get_time", arguments = '{"city": "Rome"}' } }
+  local call = { id = "c1", type = "function", ["function"] = { name = "get_time",
+    arguments = '{"city": "Rome"}' } }
   local full = assert(json.decode(json.encode {
-    messages = { { role = "system", content = "Be kind." }, { role = "user", content = { { type = "text", text = "Time?" } } },
+    messages = { { role = "system", content = "Be kind." },
+      { role = "user", content = { { type = "text", text = "Time?" } } },
       { role = "assistant", content = json.null, tool_calls = { call } },
-      { role = "tool", tool_call_id = "c1", content = "noon" }, { role = "user", content = "And now?" } },
-    tools = { { type = "function", ["function"] = { name = "get_time", description = "Tells it.", parameters = {
-      type = "object", properties = { city = { type = "string", enum = { "Rome", "Oslo" } } }, required = { "city" } } } } },
-    tool_choice = "auto", parallel_tool_calls = true, temperature = 0.5, top_p = 0.9, top_k = 5, min_p = 0.01, seed = 3, n = 1,
-    stop = { "zzz" }, logit_bias = { ["5"] = 1 }, bad_words = { "moo" }, logprobs = true, top_logprobs = 1,
-    chat_template_kwargs = { enable_thinking = false }, stream_options = json.null, user = "u", metadata = { a = "b" },
-    perigee = { budget = 3 }, presence_penalty = 0.1, penalty_window = 8, response_format = { type = "text" } }))
-  local plain = assert(json.decode(json.encode { prompt = { "a", { 5, 6 } }, echo = true, logprobs = 1, best_of = 2, n = 1,
-    stop_token_ids = { 7 }, repetition_penalty = 1.1, add_special_tokens = true, ignore_eos = false, min_tokens = 0 }))
+      { role = "tool", tool_call_id = "c1", content = "noon" }, { role = "user",
+        content = "And now?" } },
+    tools = { { type = "function", ["function"] = { name = "get_time", description = "Tells it.",
+      parameters = {
+      type = "object", properties = { city = { type = "string",
+        enum = { "Rome", "Oslo" } } }, required = { "city" } } } } },
+    tool_choice = "auto", parallel_tool_calls = true, temperature = 0.5, top_p = 0.9, top_k = 5,
+    min_p = 0.01, seed = 3, n = 1,
+    stop = { "zzz" }, logit_bias = { ["5"] = 1 }, bad_words = {
+      "moo" }, logprobs = true, top_logprobs = 1,
+    chat_template_kwargs = {
+      enable_thinking = false }, stream_options = json.null, user = "u", metadata = { a = "b" },
+    perigee = { budget = 3 }, presence_penalty = 0.1, penalty_window = 8, response_format = {
+      type = "text" } }))
+  local plain = assert(json.decode(json.encode { prompt = { "a", { 5, 6 } }, echo = true,
+    logprobs = 1, best_of = 2, n = 1,
+    stop_token_ids = {
+      7 }, repetition_penalty = 1.1, add_special_tokens = true, ignore_eos = false,
+      min_tokens = 0 }))
   apiapp.run(t, function(app)
     local seen = {}
     for i = 1, 400 do
@@ -233,14 +282,17 @@ test("whatever is sent, nothing breaks: 400 or an answer", function(t)
       seen[status] = (seen[status] or 0) + 1
       if status ~= 200 and status ~= 404 then
         t.eq(status, 400, json.encode(body))
-        t.ok(answer.error.message ~= "" and not answer.error.message:find("%.lua:%d"), answer.error.message)
+        t.ok(answer.error.message ~= "" and not answer.error.message:find("%.lua:%d"),
+          answer.error.message)
       end
     end
-    t.ok(seen[200] > 50 and seen[400] > 50, json.encode(json.object { { "200", seen[200] }, { "400", seen[400] } }))
+    t.ok(seen[200] > 50 and seen[400] > 50,
+      json.encode(json.object { { "200", seen[200] }, { "400", seen[400] } }))
   end)
 end)
 
-test("what cannot fit is refused by its bytes, or by its tokens, before anything is made of it", function(t)
+test("what cannot fit is refused by its bytes, or by its tokens, before anything is made of it",
+  function(t)
   apiapp.run(t, function(app)
     local function message(path, body)
       local status, answer = app:ask(path, body)
@@ -250,13 +302,18 @@ test("what cannot fit is refused by its bytes, or by its tokens, before anything
     local long = ("hello "):rep(50000)
     local too_long = " has 300000 bytes; there is room for 8191 tokens of at most 32 bytes each"
     t.eq(message(CHAT, { messages = user(long) }), "messages" .. too_long)
-    t.eq(message(CHAT, { messages = user { { type = "text", text = long } } }), "messages" .. too_long)
+    t.eq(message(CHAT, { messages = user { { type = "text", text = long } } }),
+      "messages" .. too_long)
     t.eq(message(COMPLETIONS, { prompt = long }), "prompt" .. too_long)
-    for _, words in ipairs { ("a b "):rep(10000), ("a b "):rep(50000) } do -- on the loop, and beside it
-      t.match(message(CHAT, { messages = user(words) }), "the conversation has %d+ tokens and does not fit: .* length is 8192 tokens")
-      t.match(message(COMPLETIONS, { prompt = words }), "the prompt has %d+ tokens and does not fit: .* length is 8192 tokens")
+    -- on the loop, and beside it
+    for _, words in ipairs { ("a b "):rep(10000), ("a b "):rep(50000) } do
+      t.match(message(CHAT, { messages = user(words) }),
+        "the conversation has %d+ tokens and does not fit: .* length is 8192 tokens")
+      t.match(message(COMPLETIONS, { prompt = words }),
+        "the prompt has %d+ tokens and does not fit: .* length is 8192 tokens")
     end
-    local status, answer = app:ask("/tokenize", { content = ("a b "):rep(10000) }) -- more than the model reads can be counted
+    -- more than the model reads can be counted
+    local status, answer = app:ask("/tokenize", { content = ("a b "):rep(10000) })
     t.eq({ status, answer.count > 8192 }, { 200, true })
     app.config.limits.values = 100
     for _, body in ipairs { { content = ("a "):rep(120) }, { messages = user(("a "):rep(120)) } } do
@@ -282,6 +339,7 @@ test("while a request that makes much work is read, the loop turns", function(t)
     app:ask(CHAT, "{}")
     counter:close()
     t.eq(status, 400)
-    t.ok(before > 2 * (turns - before), ("%d turns, and %d for a small one"):format(before, turns - before))
+    t.ok(before > 2 * (turns - before), ("%d turns, and %d for a small one"):format(before,
+      turns - before))
   end)
 end)

@@ -1,4 +1,5 @@
--- The life of a request: cancelled, abandoned, refused, failed in the middle, with scripts in its way.
+-- The life of a request: cancelled, abandoned, refused, failed in the middle, with scripts in its
+-- way.
 local apiapp = require "apiapp"
 local async = require "lib.async"
 local errors = require "lib.errors"
@@ -58,7 +59,8 @@ test("a request is ended by the id of its response, by its own key", function(t)
     local path = "/v1/requests/" .. events[1].id
     t.eq((app:ask(path, nil, { method = "DELETE" })), 404)
     t.eq((app:ask(path, nil, { method = "DELETE", headers = { ["x-test-key"] = "other" } })), 404)
-    local status, answer = app:ask(path, nil, { method = "DELETE", headers = { ["x-test-key"] = "mine" } })
+    local status, answer = app:ask(path, nil, { method = "DELETE",
+      headers = { ["x-test-key"] = "mine" } })
     t.eq({ status, answer.cancelled }, { 200, true })
     wait_for(t, "its end", function() return events.done end)
     t.eq({ events[#events], events[#events - 1].choices[1].finish_reason }, { "[DONE]", "cancel" })
@@ -69,7 +71,8 @@ end)
 
 test("a client that leaves frees its sequences, whole answers too", function(t)
   apiapp.run(t, function(app)
-    local events = start(app, endless { n = 2 }, function(e) return (e.choices[1].delta.content or "") ~= "" end)
+    local events = start(app, endless { n = 2 }, function(e) return (e.choices[1].delta.content
+      or "") ~= "" end)
     wait_for(t, "it hung up", function() return events.done end)
     wait_for(t, "its sequences are free", function() return app.entry.batch.alive == 0 end)
     local task = async.run(function() app:ask(CHAT, endless()) end)
@@ -88,12 +91,14 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     wait_for(t, "one waits", function() return app.entry.batch.alive == 2 end)
     app.config.queue.requests = 1
     local status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
-    t.eq({ status, answer.error.code, answer.error.type }, { 429, "queue_full", "rate_limit_error" })
+    t.eq({ status, answer.error.code, answer.error.type }, { 429, "queue_full",
+      "rate_limit_error" })
     t.eq(answer.error.message, "the queue is full: 1 requests are waiting, the limit is 1")
     t.ok(tonumber(headers["retry-after"]) >= 1)
     app.config.queue = { requests = 10, memory = 0.001 }
     status, answer, headers = app:ask(CHAT, { messages = user "Hello!" })
-    t.eq({ status, answer.error.code, answer.error.type }, { 503, "overloaded", "overloaded_error" })
+    t.eq({ status, answer.error.code, answer.error.type }, { 503, "overloaded",
+      "overloaded_error" })
     t.ok(tonumber(headers["retry-after"]) >= 1)
     app.config.queue.memory = 4
     app.draining = true
@@ -101,8 +106,10 @@ test("refusals before any work: queue, memory, context, draining", function(t)
     t.eq({ status, answer.error.code, headers["retry-after"] }, { 503, "draining", "5" })
     app.draining = false
     status, answer = app:ask(CHAT, { messages = user(("word "):rep(2400)) })
-    t.eq({ status, answer.error.code, answer.error.param }, { 400, "context_length_exceeded", "messages" })
-    t.match(answer.error.message, "has %d+ tokens and does not fit: .* maximum context length is 2048 tokens")
+    t.eq({ status, answer.error.code, answer.error.param },
+      { 400, "context_length_exceeded", "messages" })
+    t.match(answer.error.message, "has %d+ tokens and does not fit: .* maximum context length is "
+      .. "2048 tokens")
     t.eq(app.entry.batch.alive, 2)
     local ids = {}
     for id in pairs(app.live) do ids[#ids + 1] = id end
@@ -118,7 +125,8 @@ test("a model that goes while a request is prepared", function(t)
     app.models.find = function(...)
       asked = asked + 1
       if asked == 2 then
-        return nil, errors.new { status = 503, code = "model_not_loaded", message = "unloaded", retry_after = 2 }
+        return nil, errors.new { status = 503, code = "model_not_loaded", message = "unloaded",
+          retry_after = 2 }
       end
       return find(...)
     end
@@ -128,7 +136,8 @@ test("a model that goes while a request is prepared", function(t)
   end)
 end)
 
-test("an error in the middle of a stream is part of it, and of a whole answer its status", function(t)
+test("an error in the middle of a stream is part of it, and of a whole answer its status",
+  function(t)
   apiapp.run(t, function(app)
     local all = json.array()
     for id = 0, 2303 do all[id + 1] = id end
@@ -140,7 +149,8 @@ test("an error in the middle of a stream is part of it, and of a whole answer it
     t.eq({ #events, events[2], events[1].choices[1].finish_reason }, { 2, "[DONE]", "error" })
     t.match(events[1].error.message, "leave no token")
     events = assert(app:events(COMPLETIONS, { prompt = "x", banned = all }))
-    t.eq({ events[1].choices[1].finish_reason, events[1].error.type }, { "error", "invalid_request_error" })
+    t.eq({ events[1].choices[1].finish_reason, events[1].error.type },
+      { "error", "invalid_request_error" })
   end)
 end)
 
@@ -149,7 +159,9 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
   local hooks = {
     request = function(req)
       seen[#seen + 1] = "request " .. req.api .. " " .. (req.key or "nobody")
-      if req.user == "banned" then return phases.reject(402, "not for you", { code = "paid", retry_after = 7 }) end
+      if req.user == "banned" then
+        return phases.reject(402, "not for you", { code = "paid", retry_after = 7 })
+      end
       if req.user == "cold" then req.sampling.max_tokens = 1 end
     end,
     normalize = function(_, chat)
@@ -157,7 +169,9 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
       return chat
     end,
     template = function(req)
-      if req.user == "own" then return "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n" end
+      if req.user == "own" then
+        return "<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n"
+      end
       if req.user == "ids" then return { 2278, 278, 198, 982, 0, 2279, 198, 2278, 277, 198 } end
     end,
     admit = function(req, queue)
@@ -174,17 +188,22 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
     end,
     respond = function(req, delta)
       if req.user == "secret" then return false end
-      if req.user == "marked" and delta.type == "finish" then return { { type = "text", text = " #" }, delta } end
+      if req.user == "marked" and delta.type == "finish" then
+        return { { type = "text", text = " #" }, delta }
+      end
     end,
-    done = function(req, usage) seen[#seen + 1] = ("done %s %d"):format(req.user or "-", usage.completion_tokens) end,
+    done = function(req, usage) seen[#seen + 1] = ("done %s %d"):format(req.user or "-",
+      usage.completion_tokens) end,
   }
   apiapp.run(t, function(app)
     local function ask(who, words)
-      return app:ask(CHAT, { messages = user(words or "Hello!"), user = who }, { headers = { ["x-test-key"] = "k" } })
+      return app:ask(CHAT, { messages = user(words or "Hello!"), user = who },
+        { headers = { ["x-test-key"] = "k" } })
     end
     local function said(who, words) return (select(2, ask(who, words))) end
     local status, answer, headers = ask "banned"
-    t.eq({ status, answer.error.message, answer.error.code, headers["retry-after"] }, { 402, "not for you", "paid", "7" })
+    t.eq({ status, answer.error.message, answer.error.code, headers["retry-after"] },
+      { 402, "not for you", "paid", "7" })
     status, answer, headers = ask "late"
     t.eq({ status, answer.error.message, headers["retry-after"] }, { 429, "later", "3" })
     local greeting = "Hello! I am Moonlet. How can I help you?"
@@ -195,7 +214,8 @@ test("scripts: request, normalize, template, admit, parse, respond, done", funct
     t.eq(said("loud").choices[1].message.content, greeting:upper())
     t.eq(said("marked").choices[1].message.content, greeting .. " #")
     t.eq((ask "secret"), 403)
-    local marked, parts = assert(app:events(CHAT, { messages = user "Hello!", user = "marked" })), {}
+    local marked, parts = assert(app:events(CHAT, { messages = user "Hello!", user = "marked" })),
+      {}
     for i = 1, #marked - 1 do parts[i] = marked[i].choices[1].delta.content or "" end
     t.eq(table.concat(parts), greeting .. " #")
     local events = assert(app:events(CHAT, { messages = user "Hello!", user = "secret" }))
@@ -210,7 +230,8 @@ test("a generate script runs what it likes, and what it returns is sent", functi
   local function generate(req, run)
     if req.user == "best" then
       local best
-      for _, out in ipairs(run(req, { silent = true, n = 3, sampling = { temperature = 1.5, seed = 7 } })) do
+      for _, out in ipairs(run(req, { silent = true, n = 3,
+        sampling = { temperature = 1.5, seed = 7 } })) do
         if not best or out.logprob / #out.ids > best.logprob / #best.ids then best = out end
       end
       return best
@@ -280,14 +301,17 @@ test("a script that answers nonsense does not fail a request", function(t)
 end)
 
 test("nor does one whose conversation, prompt, deltas or output cannot be", function(t)
-  local user_says = function(content) return { messages = { { role = "user", content = content } } } end
+  local user_says = function(content) return { messages = {
+    { role = "user", content = content } } } end
   local wrong = {
     normalize = { {}, { messages = "x" }, { messages = {} }, { messages = { 1 } }, user_says(5),
       { messages = user "x", tools = 5 }, { messages = user "x", kwargs = 5 } },
     template = { {}, { -1 }, "", "a\xFF", { 1, "a" } },
     parse = { { { type = "text", text = "a\xFF" } } },
-    respond = { { type = "text", text = "a\xFF" }, { type = "call", index = 1, arguments = "x" }, { { text = "x" } } },
-    generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } }, { content = "x", calls = 5 },
+    respond = { { type = "text", text = "a\xFF" }, { type = "call", index = 1, arguments = "x" },
+      { { text = "x" } } },
+    generate = { { content = "a\xFF" }, { content = "x", finish = "odd" }, { calls = { 5 } },
+      { content = "x", calls = 5 },
       { 5 } },
   }
   local answer_of, hooks = {}, {}
@@ -304,7 +328,8 @@ test("nor does one whose conversation, prompt, deltas or output cannot be", func
         for _, script in ipairs(app.scripts.now.phases[phase]) do script.strikes = {} end
         local before = #app.struck + #app.notes
         local status, answer = app:ask(CHAT, { messages = user "Hello!", max_tokens = 2 })
-        t.eq({ status, status == 200 and answer.choices[1].message.content }, { 200, "Hello!" }, phase .. i)
+        t.eq({ status, status == 200 and answer.choices[1].message.content }, { 200, "Hello!" },
+          phase .. i)
         t.ok(#app.struck + #app.notes > before, phase .. i)
       end
     end

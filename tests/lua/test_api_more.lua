@@ -1,4 +1,5 @@
--- What the fields of a request do: probabilities, choices, stops, tools, thinking, prompts of every kind, caches.
+-- What the fields of a request do: probabilities, choices, stops, tools, thinking, prompts of every
+-- kind, caches.
 local apiapp = require "apiapp"
 local perigee = require "perigee"
 local text = require "lib.text"
@@ -10,11 +11,14 @@ if ... then return end -- once is enough: under forced collection test_api and t
 local CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
 local named = {}
-for _, a in ipairs(assert(json.decode(assert(text.read_file "examples/moonlet/answers.json")))) do named[a.name] = a end
+for _, a in ipairs(assert(json.decode(assert(text.read_file "examples/moonlet/answers.json")))) do
+  named[a.name] = a
+end
 
 local function ask_of(name, more)
   local a = named[name]
-  local body = { messages = a.messages, tools = a.tools, chat_template_kwargs = a.chat_template_kwargs }
+  local body = { messages = a.messages, tools = a.tools,
+    chat_template_kwargs = a.chat_template_kwargs }
   for key, value in pairs(more or {}) do body[key] = value end
   return body
 end
@@ -38,7 +42,9 @@ test("probabilities: tokens, bytes, alternatives; in a stream the same", functio
     local streamed = {}
     for i = 1, #events - 1 do
       local logprobs = events[i].choices[1].logprobs
-      for _, entry in ipairs(logprobs ~= json.null and logprobs.content or {}) do streamed[#streamed + 1] = entry end
+      for _, entry in ipairs(logprobs ~= json.null and logprobs.content or {}) do
+        streamed[#streamed + 1] = entry
+      end
     end
     t.eq(json.encode(json.array(streamed)), json.encode(list))
     _, answer = app:ask(CHAT, ask_of("count", { logprobs = true, stop = ", 5" }))
@@ -51,7 +57,8 @@ end)
 test("choices, seeds, limits and stops", function(t)
   apiapp.run(t, function(app)
     local wild = { temperature = 1.5, seed = 7, max_tokens = 12 }
-    local _, many = app:ask(CHAT, ask_of("hello", { n = 3, temperature = 1.5, seed = 7, max_tokens = 12 }))
+    local _, many = app:ask(CHAT,
+      ask_of("hello", { n = 3, temperature = 1.5, seed = 7, max_tokens = 12 }))
     t.eq(#many.choices, 3)
     local total = 0
     for i = 0, 2 do
@@ -62,14 +69,16 @@ test("choices, seeds, limits and stops", function(t)
       total = total + alone.usage.completion_tokens
     end
     t.eq(many.usage.completion_tokens, total)
-    local events = assert(app:events(CHAT, ask_of("hello", { n = 3, temperature = 1.5, seed = 7, max_tokens = 12 })))
+    local events = assert(
+      app:events(CHAT, ask_of("hello", { n = 3, temperature = 1.5, seed = 7, max_tokens = 12 })))
     local texts, ends = { "", "", "" }, 0
     for i = 1, #events - 1 do
       local c = events[i].choices[1]
       texts[c.index + 1] = texts[c.index + 1] .. (c.delta.content or "")
       if c.finish_reason ~= json.null then ends = ends + 1 end
     end
-    t.eq({ ends, table.unpack(texts) }, { 3, many.choices[1].message.content, many.choices[2].message.content,
+    t.eq({ ends, table.unpack(texts) }, { 3, many.choices[1].message.content,
+      many.choices[2].message.content,
       many.choices[3].message.content })
     local _, stopped = app:ask(CHAT, ask_of("count", { stop = { "nothing", ", 5" } }))
     t.eq({ content(stopped), stopped.choices[1].finish_reason }, { "1, 2, 3, 4", "stop" })
@@ -77,12 +86,14 @@ test("choices, seeds, limits and stops", function(t)
     t.eq({ cut.usage.completion_tokens, cut.choices[1].finish_reason }, { 4, "length" })
     local _, far = app:ask(CHAT, ask_of("count", { max_tokens = 1000000 }))
     t.eq({ content(far), far.choices[1].finish_reason }, { named.count.text, "stop" })
-    local _, biased = app:ask(CHAT, ask_of("hello", { logit_bias = json.object { { "982", -100 } }, max_tokens = 6 }))
+    local _, biased = app:ask(CHAT,
+      ask_of("hello", { logit_bias = json.object { { "982", -100 } }, max_tokens = 6 }))
     t.ok(not content(biased):find("Hello", 1, true), content(biased))
     local _, ids = app:ask(CHAT, ask_of("hello", { stop_token_ids = { 939 } }))
     t.eq(content(ids), "Hello! I am")
     t.ok(app.last_log.ttft_ms > 0)
-    t.eq({ app.last_log.model, app.last_log.prompt_tokens, app.last_log.finish }, { "moonlet", 10, "stop" })
+    t.eq({ app.last_log.model, app.last_log.prompt_tokens, app.last_log.finish },
+      { "moonlet", 10, "stop" })
   end)
 end)
 
@@ -94,21 +105,27 @@ test("tools: none, required, by name, one at a time, cut off", function(t)
     end
     t.eq(ask("tool_weather", { tool_choice = "none", max_tokens = 30 }).message.tool_calls, nil)
     local call = ask("tool_weather", { tool_choice = "required" }).message.tool_calls[1]
-    t.eq({ call["function"].name, call["function"].arguments }, { "get_weather", '{"city": "Paris"}' })
+    t.eq({ call["function"].name, call["function"].arguments },
+      { "get_weather", '{"city": "Paris"}' })
     local choice = { type = "function", ["function"] = { name = "get_time" } }
     local forced = ask("tool_weather", { tool_choice = choice, max_tokens = 60 })
-    t.eq({ forced.message.tool_calls[1]["function"].name, forced.finish_reason }, { "get_time", "tool_calls" })
-    local _, twice = app:ask(CHAT, ask_of("tool_weather", { tool_choice = choice, max_tokens = 60, n = 2 }))
+    t.eq({ forced.message.tool_calls[1]["function"].name, forced.finish_reason },
+      { "get_time", "tool_calls" })
+    local _, twice = app:ask(CHAT,
+      ask_of("tool_weather", { tool_choice = choice, max_tokens = 60, n = 2 }))
     for i = 1, 2 do t.eq(twice.choices[i].message.tool_calls[1]["function"].name, "get_time") end
     local one = ask("tool_two", { parallel_tool_calls = false })
-    t.eq({ #one.message.tool_calls, one.finish_reason, one.message.tool_calls[1]["function"].arguments },
+    t.eq({ #one.message.tool_calls, one.finish_reason,
+      one.message.tool_calls[1]["function"].arguments },
       { 1, "tool_calls", '{"city": "Oslo"}' })
     local cut = ask("tool_weather", { max_tokens = 6 })
-    t.eq({ cut.finish_reason, cut.message.tool_calls, cut.other[1].kind }, { "length", nil, "unfinished" })
+    t.eq({ cut.finish_reason, cut.message.tool_calls, cut.other[1].kind },
+      { "length", nil, "unfinished" })
     t.match(cut.other[1].text, "^<tool_call>\n<function=get_weather>")
     local events = assert(app:events(CHAT, ask_of("tool_two")))
     local first = events[2].choices[1].delta.tool_calls[1]
-    t.eq({ first.index, first.type, first["function"].name, first["function"].arguments }, { 0, "function", "get_weather", "" })
+    t.eq({ first.index, first.type, first["function"].name, first["function"].arguments },
+      { 0, "function", "get_weather", "" })
     t.match(first.id, "^call_%x+$")
     local last = events[#events - 1].choices[1]
     t.eq({ last.finish_reason, last.other }, { "tool_calls", nil })
@@ -118,14 +135,16 @@ end)
 test("thinking, and a message that is continued", function(t)
   apiapp.run(t, function(app)
     local thought, said = named.think_sum.text:match "^(.*)\n</think>\n\n(.*)$"
-    for _, how in ipairs { { chat_template_kwargs = { enable_thinking = true } }, { enable_thinking = true } } do
+    for _, how in ipairs { { chat_template_kwargs = { enable_thinking = true } },
+      { enable_thinking = true } } do
       how.messages = named.think_sum.messages
       local _, answer = app:ask(CHAT, how)
       t.eq({ answer.choices[1].message.reasoning_content, content(answer) }, { thought, said })
     end
     local _, plain = app:ask(CHAT, { messages = named.think_sum.messages, enable_thinking = false })
     t.eq(plain.choices[1].message.reasoning_content, nil)
-    local messages = { { role = "user", content = "Hello!" }, { role = "assistant", content = "Hello! I am" } }
+    local messages = { { role = "user", content = "Hello!" },
+      { role = "assistant", content = "Hello! I am" } }
     local _, more = app:ask(CHAT, { messages = messages, continue_final_message = true })
     t.eq(content(more), " Moonlet. How can I help you?")
   end)
@@ -153,19 +172,23 @@ test("completions: texts, ids, lists, echo, probabilities, the best of several",
     local echo = ask { prompt = a.prompt, echo = true, logprobs = 2 }
     t.eq(echo.choices[1].text, a.prompt .. a.text)
     local l = echo.choices[1].logprobs
-    t.eq({ #l.tokens, #l.token_logprobs, #l.top_logprobs, #l.text_offset }, { #a.prompt_ids + #a.ids - 1, #l.tokens, #l.tokens,
+    t.eq({ #l.tokens, #l.token_logprobs, #l.top_logprobs, #l.text_offset },
+      { #a.prompt_ids + #a.ids - 1, #l.tokens, #l.tokens,
       #l.tokens })
     t.eq({ l.token_logprobs[1], table.concat(l.tokens), l.text_offset[#a.prompt_ids + 1] },
       { json.null, a.prompt .. a.text, #a.prompt })
-    local events = assert(app:events(COMPLETIONS, { prompt = a.prompt, echo = true, max_tokens = 20 }))
+    local events = assert(app:events(COMPLETIONS, { prompt = a.prompt, echo = true,
+      max_tokens = 20 }))
     local joined = {}
     for i = 1, #events - 1 do joined[i] = events[i].choices[1].text end
     t.eq(table.concat(joined), a.prompt .. a.text)
     local ids = ask { prompt = a.prompt, return_token_ids = true }
     t.eq(json.encode(ids.choices[1].token_ids), json.encode(a.ids))
-    local best = ask { prompt = "Once upon", best_of = 4, temperature = 1.2, seed = 3, max_tokens = 8 }
+    local best = ask { prompt = "Once upon", best_of = 4, temperature = 1.2, seed = 3,
+      max_tokens = 8 }
     t.eq({ #best.choices, best.choices[1].logprobs, best.choices[1].index }, { 1, json.null, 0 })
-    local each = ask { prompt = "Once upon", n = 4, temperature = 1.2, seed = 3, max_tokens = 8, logprobs = 0 }
+    local each = ask { prompt = "Once upon", n = 4, temperature = 1.2, seed = 3, max_tokens = 8,
+      logprobs = 0 }
     local top, chosen = -math.huge, nil
     for _, c in ipairs(each.choices) do
       local sum = 0
@@ -179,7 +202,9 @@ end)
 
 test("what was read once is not read again; keys can be kept apart", function(t)
   apiapp.run(t, function(app)
-    local body = { messages = { { role = "user", content = ("What is the capital of Spain? "):rep(20) } }, max_tokens = 2 }
+    local body = {
+      messages = {
+      { role = "user", content = ("What is the capital of Spain? "):rep(20) } }, max_tokens = 2 }
     local function cached(key)
       local _, answer = app:ask(CHAT, body, { headers = { ["x-test-key"] = key } })
       return answer.usage.prompt_tokens_details.cached_tokens, answer.usage.prompt_tokens
@@ -232,10 +257,13 @@ test("a demanded call begins with tokens as the tokenizer cuts them", function(t
   local function ids_of(texts, name)
     local list = {}
     for i in ipairs(texts) do list[i] = { ["function"] = { name = "f" .. i } } end
-    local words = { opening = function(_, wanted) return wanted and texts[tonumber(wanted:sub(2))] or "[" end }
-    return opening.ids({ force_call = { name = name }, chat = { tools = list } }, { tok = tok }, { words = words })
+    local words = { opening = function(_, wanted) return wanted and texts[tonumber(wanted:sub(2))]
+      or "[" end }
+    return opening.ids({ force_call = { name = name }, chat = { tools = list } }, { tok = tok },
+      { words = words })
   end
-  for _, text_of in ipairs { '<tool_call>\n{"name": "get_time", "arguments": ', "<tool_call>\n<function=get_time>\n",
+  for _, text_of in ipairs { '<tool_call>\n{"name": "get_time", "arguments": ',
+    "<tool_call>\n<function=get_time>\n",
     "[get_time(" } do
     local ids = ids_of({ text_of }, "f1")
     for _, rest in ipairs { '{"city": "Rome"}', "<parameter=city>", '"x"', "city=5" } do
@@ -248,7 +276,8 @@ test("a demanded call begins with tokens as the tokenizer cuts them", function(t
   t.eq(tok:decode(both), "<function=get")
   t.eq(tok:decode(ids_of { "apple", "<pear" }), "[", "nothing in common: what begins any call")
   t.eq(opening.ids({}, { tok = tok }, {}), nil)
-  local ok, err = pcall(opening.ids, { force_call = {}, chat = { tools = { { ["function"] = { name = "f" } } } } }, { tok = tok },
+  local ok, err = pcall(opening.ids,
+    { force_call = {}, chat = { tools = { { ["function"] = { name = "f" } } } } }, { tok = tok },
     { words = { opening = function() end } })
   t.eq({ ok, err.status, err.field }, { false, 400, "tool_choice" })
   tok:close()

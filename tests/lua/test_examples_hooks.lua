@@ -1,4 +1,5 @@
--- The examples for a site are what they say: `perigee check` passes for each, they stay short, and a server takes them all.
+-- The examples for a site are what they say: `perigee check` passes for each, they stay short, and
+-- a server takes them all.
 local checks = require "cmd.check.kinds"
 local sites = require "sites"
 local test = require("harness").test
@@ -34,7 +35,8 @@ test("every example passes its own check", function(t)
     local named = (summary or ""):match "^hooks: ([^;]*)" or ""
     for phase in named:gmatch "%a+" do phases_seen[phase] = true end
   end
-  t.eq(text.sorted_keys(phases_seen), { "admit", "done", "generate", "logits", "normalize", "parse", "request", "respond",
+  t.eq(text.sorted_keys(phases_seen), { "admit", "done", "generate", "logits", "normalize",
+    "parse", "request", "respond",
     "start", "template", "token" }, "every hook has an example")
 end)
 
@@ -53,9 +55,12 @@ end)
 
 test("a server takes them all at once", function(t)
   if forced then return end
-  local app <close> = sites.open({ ["templates/canary.jinja"] = "{% for m in messages %}{{ m.content }}{% endfor %}" })
+  local app <close> = sites.open({ ["templates/canary.jinja"] = "{% for m in messages %}{{ "
+    .. "m.content }}{% endfor %}" })
   for _, path in ipairs(files()) do
-    if path:find "^examples" then app.write(path:sub(#"examples/" + 1), assert(text.read_file(path))) end
+    if path:find "^examples" then
+      app.write(path:sub(#"examples/" + 1), assert(text.read_file(path)))
+    end
   end
   app.config.policy = "shortest_first"
   local gen, why = app.scripts:reload()

@@ -1,15 +1,18 @@
--- normalize: messages of every shape in the one form that a template can show, and nothing of them lost.
+-- normalize: messages of every shape in the one form that a template can show, and nothing of them
+-- lost.
 local perigee = require "perigee"
 local normalize = require "chat.normalize"
 local probe = require "chat.probe"
 local templates = require "templates"
 local test = require("harness").test
 local json = perigee.json
-local once = ... and function() end or test -- with forced collection, one test is enough: this is Lua alone
+-- with forced collection, one test is enough: this is Lua alone
+local once = ... and function() end or test
 
 --- What comes out, as JSON text; an error as its text.
 local function go(given, options)
-  local messages, err = normalize.messages(type(given) == "string" and assert(json.decode(given)) or given, options)
+  local messages, err = normalize.messages(type(given) == "string"
+    and assert(json.decode(given)) or given, options)
   return messages and json.encode(messages) or tostring(err)
 end
 
@@ -20,7 +23,7 @@ local function able(source)
   return { can = can }
 end
 
--- ---- without a template --------------------------------------------------------------------------------------------
+-- ---- without a template -------------------------------------------------------------------------
 
 local SAME = {
   "[]",
@@ -28,53 +31,75 @@ local SAME = {
   '[{"role": "assistant", "content": "first"}, {"role": "user", "content": "b"}]',
   '[{"role": "user", "content": "a", "zebra": [1, {"b": 2, "a": 1}], "apple": null}]',
   '[{"zeta": 1, "content": "order of keys", "role": "user", "alpha": 2}]',
-  '[{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "u"}}]}, '
+  '[{"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", '
+    .. '"image_url": {"url": "u"}}]}, '
     .. '{"role": "user", "content": "well?"}]',
-  '[{"role": "user", "content": "a", "name": "eve"}, {"role": "user", "content": "b", "name": "bob"}]',
-  '[{"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", '
+  '[{"role": "user", "content": "a", "name": "eve"}, {"role": "user", "content": "b", "name": '
+    .. '"bob"}]',
+  '[{"role": "assistant", "content": "x", "tool_calls": [{"id": "1", "type": "function", '
+    .. '"function": {"name": "f", '
     .. '"arguments": {}}}]}, {"role": "assistant", "content": "behind the call"}]',
-  '[{"role": "tool", "content": "1", "tool_call_id": "a"}, {"role": "tool", "content": "2", "tool_call_id": "b"}]',
-  '[{"role": "user", "content": "x"}, {"role": "system", "content": "late"}, {"role": "user", "content": "y"}]',
+  '[{"role": "tool", "content": "1", "tool_call_id": "a"}, {"role": "tool", "content": "2", '
+    .. '"tool_call_id": "b"}]',
+  '[{"role": "user", "content": "x"}, {"role": "system", "content": "late"}, {"role": "user", '
+    .. '"content": "y"}]',
   '[{"role": "assistant", "content": "<think>done</think><tool_call>x</tool_call>"}]',
   '[{"role": "assistant", "content": "<think>no call"}]',
   '[{"role": "user", "content": "<think>mine <tool_call>"}]',
 }
 
 local CHANGED = {
-  { "developer is system, and joins it", '[{"role": "developer", "content": "a"}, {"role": "system", "content": "b"}]',
+  { "developer is system, and joins it", '[{"role": "developer", "content": "a"}, {"role": '
+    .. '"system", "content": "b"}]',
     '[{"role": "system", "content": "a\\n\\nb"}]' },
-  { "three in a row", '[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, {"role": "user", "content": "c"}]',
+  { "three in a row", '[{"role": "user", "content": "a"}, {"role": "user", "content": "b"}, '
+    .. '{"role": "user", "content": "c"}]',
     '[{"role": "user", "content": "a\\n\\nb\\n\\nc"}]' },
-  { "keys of the first stay", '[{"role": "user", "content": "a", "k": 1}, {"role": "user", "content": "b"}]',
+  { "keys of the first stay", '[{"role": "user", "content": "a", "k": 1}, {"role": "user", '
+    .. '"content": "b"}]',
     '[{"role": "user", "content": "a\\n\\nb", "k": 1}]' },
-  { "text, then a call", '[{"role": "assistant", "content": "Wait."}, {"role": "assistant", "content": null, "tool_calls": '
+  { "text, then a call", '[{"role": "assistant", "content": "Wait."}, {"role": "assistant", '
+    .. '"content": null, "tool_calls": '
     .. '[{"id": "1", "function": {"name": "f", "arguments": "{\\"b\\": 1, \\"a\\": 2}"}}]}]',
-    '[{"role": "assistant", "content": "Wait.", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": '
+    '[{"role": "assistant", "content": "Wait.", "tool_calls": [{"id": "1", "function": {"name": '
+      .. '"f", "arguments": '
       .. '{"b": 1, "a": 2}}}]}]' },
-  { "calls in two messages", '[{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, {"role": "assistant", '
+  { "calls in two messages", '[{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}, '
+    .. '{"role": "assistant", '
     .. '"content": null, "tool_calls": [{"id": "2"}]}]',
     '[{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}, {"id": "2"}]}]' },
-  { "nulls of the protocol go, a list of text is text", '[{"role": "assistant", "content": [{"type": "text", "text": "a", '
-    .. '"image_url": null}, {"type": "text", "text": "b"}], "tool_calls": null, "name": null, "other": null}]',
+  { "nulls of the protocol go, a list of text is text",
+    '[{"role": "assistant", "content": [{"type": "text", "text": "a", '
+    .. '"image_url": null}, {"type": "text", "text": "b"}], "tool_calls": null, "name": null, '
+      .. '"other": null}]',
     '[{"role": "assistant", "content": "a\\nb", "other": null}]' },
-  { "other names of text", '[{"role": "user", "content": ["a", {"text": "b"}, {"type": "input_text", "text": "c"}]}, '
-    .. '{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": "output_text", "text": "d"}]}]',
+  { "other names of text", '[{"role": "user", "content": ["a", {"text": "b"}, {"type": '
+    .. '"input_text", "text": "c"}]}, '
+    .. '{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}, {"type": '
+      .. '"output_text", "text": "d"}]}]',
     '[{"role": "user", "content": "a\\nb\\nc"}, {"role": "assistant", "content": "no\\nd"}]' },
-  { "the older protocol", '[{"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}, '
+  { "the older protocol", '[{"role": "assistant", "content": null, "function_call": {"name": "f", '
+    .. '"arguments": "{}"}}, '
     .. '{"role": "function", "name": "f", "content": "1"}]',
-    '[{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": '
+    '[{"role": "assistant", "content": null, "tool_calls": [{"type": "function", "function": '
+      .. '{"name": "f", "arguments": '
       .. '{}}}]}, {"role": "tool", "name": "f", "content": "1"}]' },
   { "accounting lines",
-    '[{"role": "system", "content": "X-Anthropic-Billing-Header: 7\\na\\nnot x-anthropic-billing-header: 7"}]',
+    '[{"role": "system", "content": "X-Anthropic-Billing-Header: 7\\na\\nnot '
+      .. 'x-anthropic-billing-header: 7"}]',
     '[{"role": "system", "content": "a\\nnot x-anthropic-billing-header: 7"}]' },
-  { "open thinking before a call", '[{"role": "assistant", "content": "<think>hm <tool_call>c</tool_call>"}]',
+  { "open thinking before a call", '[{"role": "assistant", "content": "<think>hm '
+    .. '<tool_call>c</tool_call>"}]',
     '[{"role": "assistant", "content": "<think>hm </think><tool_call>c</tool_call>"}]' },
-  { "open thinking behind a call", '[{"role": "assistant", "content": "<tool_call>c</tool_call> <think>hm"}]',
+  { "open thinking behind a call", '[{"role": "assistant", "content": "<tool_call>c</tool_call> '
+    .. '<think>hm"}]',
     '[{"role": "assistant", "content": "<tool_call>c</tool_call> <think>hm</think>"}]' },
 }
 
-local ARGUMENTS = { ["{}"] = "{}", ["null"] = "{}", ['""'] = "{}", ['" "'] = "{}", ['"{\\"n\\": 1.0}"'] = '{"n": 1.0}',
-  ['"[1]"'] = '{"value": [1]}', ['"7"'] = '{"value": 7}', ['"no json"'] = '{"value": "no json"}', ["[2]"] = '{"value": [2]}',
+local ARGUMENTS = { ["{}"] = "{}", ["null"] = "{}", ['""'] = "{}", ['" "'] = "{}",
+  ['"{\\"n\\": 1.0}"'] = '{"n": 1.0}',
+  ['"[1]"'] = '{"value": [1]}', ['"7"'] = '{"value": 7}', ['"no json"'] = '{"value": "no json"}',
+  ["[2]"] = '{"value": [2]}',
   ['"{\\"a\\": "'] = '{"value": "{\\"a\\": "}', ["12"] = '{"value": 12}' }
 
 local WRONG = {
@@ -84,7 +109,8 @@ local WRONG = {
   { "[{}]", "messages[0].role is missing" },
   { '[{"role": 7}]', "messages[0].role must be a string, got an integer" },
   { '[{"role": "user", "content": "a"}, {"role": "wizard"}]',
-    "messages[1].role must be one of system, developer, user, assistant, tool, function, got 'wizard'" },
+    "messages[1].role must be one of system, developer, user, assistant, tool, function, got "
+      .. "'wizard'" },
   { '[{"role": "asistant"}]', "got 'asistant', is it 'assistant'?" },
   { '[{"role": "user", "content": 5}]',
     "messages[0].content must be a string, an array of parts or null, got an integer" },
@@ -97,7 +123,8 @@ local WRONG = {
     "messages[0].content[0].text must be a string, got an integer" },
   { '[{"role": "user", "content": [{"type": "refusal", "text": "no"}]}]',
     "messages[0].content[0].refusal must be a string, got nothing" },
-  { '[{"role": "user", "content": [[]]}]', "messages[0].content[0] must be an object, got an array" },
+  { '[{"role": "user", "content": [[]]}]',
+    "messages[0].content[0] must be an object, got an array" },
   { '[{"role": "assistant", "tool_calls": "f()"}]',
     "messages[0].tool_calls must be an array, got a string" },
   { '[{"role": "assistant", "tool_calls": [5]}]',
@@ -115,26 +142,32 @@ once("without a template", function(t)
   for _, case in ipairs(CHANGED) do t.eq(go(case[2]), case[3], case[1]) end
   for given, want in pairs(ARGUMENTS) do
     local function call(arguments)
-      return '[{"role": "assistant", "content": "", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", '
+      return '[{"role": "assistant", "content": "", "tool_calls": [{"id": "x", "type": '
+        .. '"function", "function": {"name": "f", '
         .. '"arguments": ' .. arguments .. "}}]}]"
     end
     t.eq(go(call(given)), call(want), given)
   end
   for _, case in ipairs(WRONG) do
-    t.ok(go(case[1]):find(case[2], 1, true), ("%s: got %s, want %s"):format(case[1], go(case[1]), case[2]))
+    t.ok(go(case[1]):find(case[2], 1, true), ("%s: got %s, want %s"):format(case[1], go(case[1]),
+      case[2]))
   end
 end)
 
 test("plain tables do, and nothing given is changed", function(t)
-  local given = { { role = "developer", content = "a" }, { role = "user", content = { { type = "text", text = "b" } } },
-    { role = "assistant", tool_calls = { { id = "1", ["function"] = { name = "f", arguments = { z = 1, a = 2 } } } } } }
-  local want = '[{"role": "system", "content": "a"}, {"content": "b", "role": "user"}, {"role": "assistant", "tool_calls": '
+  local given = { { role = "developer", content = "a" }, { role = "user",
+    content = { { type = "text", text = "b" } } },
+    { role = "assistant",
+      tool_calls = { { id = "1", ["function"] = { name = "f", arguments = { z = 1, a = 2 } } } } } }
+  local want = '[{"role": "system", "content": "a"}, {"content": "b", "role": "user"}, {"role": '
+    .. '"assistant", "tool_calls": '
     .. '[{"function": {"arguments": {"a": 2, "z": 1}, "name": "f"}, "id": "1"}], "content": null}]'
   t.eq(json.decode(go(given)), json.decode(want))
   t.eq(go(given), go(given))
   t.eq(given[1].role, "developer")
   t.eq(given[3].content, nil)
-  local text = '[{"role": "user", "content": "a"}, {"role": "user", "content": "b", "tool_calls": null}]'
+  local text = '[{"role": "user", "content": "a"}, {"role": "user", "content": "b", "tool_calls": '
+    .. 'null}]'
   local value = json.decode(text)
   go(value)
   t.eq(json.encode(value), text)
@@ -145,51 +178,71 @@ test("plain tables do, and nothing given is changed", function(t)
   t.eq(go {}, "[]")
 end)
 
--- ---- for a template ------------------------------------------------------------------------------------------------
+-- ---- for a template -----------------------------------------------------------------------------
 
 local LOOP = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 local STRICT = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-  .. "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}{% endif %}"
+  .. "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ "
+    .. "raise_exception('turns') }}{% endif %}"
   .. "<{{ m.role }}>{{ m.content }}{% endfor %}"
-local FIRST = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('late') }}{% endif %}"
+local FIRST = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ "
+  .. "raise_exception('late') }}{% endif %}"
   .. "<{{ m.role }}>{{ m.content }}{% endfor %}"
-local PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == 'image' %}[picture]{% else %}"
+local PARTS = "{% for m in messages %}<{{ m.role }}>{% for p in m.content %}{% if p.type == "
+  .. "'image' %}[picture]{% else %}"
   .. "{{ p.text }}{% endif %}{% endfor %}{% endfor %}"
 local function calling(body)
-  return "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>" .. body .. "{% endfor %}"
+  return "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>" .. body
+    .. "{% endfor %}"
 end
-local ONE = calling("{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') }}{% endif %}"
-  .. "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{{ m.tool_calls[0].function.arguments | tojson }}"
+local ONE = calling("{% if m.tool_calls and m.tool_calls | length > 1 %}{{ raise_exception('one') "
+  .. "}}{% endif %}"
+  .. "{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{{ "
+    .. "m.tool_calls[0].function.arguments | tojson }}"
   .. "{% else %}{{ m.content }}{% endif %}")
 local PRINTS = calling("{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
   .. "{{ c.function.arguments }}{% endfor %}")
-local NULL = calling("{% if m.content is none %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+local NULL = calling("{% if m.content is none %}{% for c in m.tool_calls %}{{ "
+  .. "c.function.arguments | tojson }}{% endfor %}"
   .. "{% else %}{{ m.content }}{% endif %}")
-local NINE = calling("{{ m.content or '' }}{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}"
-  .. "{{ raise_exception('nine') }}{% endif %}{{ c.function.arguments | tojson }}{% endfor %}{{ m.name }}")
+local NINE = calling("{{ m.content or '' }}{% for c in m.tool_calls or [] %}{% if c.id | length "
+  .. "!= 9 %}"
+  .. "{{ raise_exception('nine') }}{% endif %}{{ c.function.arguments | tojson }}{% endfor %}{{ "
+    .. "m.name }}")
 
 once("system messages go where the template can show them", function(t)
-  local late = '[{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, {"role": "developer", "content": "s"}, '
+  local late = '[{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}, '
+    .. '{"role": "developer", "content": "s"}, '
     .. '{"role": "user", "content": "v"}]'
   t.eq(go(late, able(LOOP)), (late:gsub("developer", "system")))
-  t.eq(go(late, able(FIRST)), '[{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", '
+  t.eq(go(late, able(FIRST)), '[{"role": "system", "content": "s"}, {"role": "user", "content": '
+    .. '"u"}, {"role": "assistant", '
     .. '"content": "a"}, {"role": "user", "content": "v"}]')
-  t.eq(go('[{"role": "system", "content": [{"type": "text", "text": "1"}]}, {"role": "user", "content": "u"}, {"role": "system", '
-    .. '"content": "2"}]', able(FIRST)), '[{"role": "system", "content": "1\\n\\n2"}, {"role": "user", "content": "u"}]')
-  t.eq(go(late, able(STRICT)), '[{"role": "user", "content": "s\\n\\nu"}, {"role": "assistant", "content": "a"}, '
+  t.eq(go('[{"role": "system", "content": [{"type": "text", "text": "1"}]}, {"role": "user", '
+    .. '"content": "u"}, {"role": "system", '
+    .. '"content": "2"}]', able(FIRST)), '[{"role": "system", "content": "1\\n\\n2"}, {"role": '
+      .. '"user", "content": "u"}]')
+  t.eq(go(late, able(STRICT)), '[{"role": "user", "content": "s\\n\\nu"}, {"role": "assistant", '
+    .. '"content": "a"}, '
     .. '{"role": "user", "content": "v"}]')
-  t.eq(go('[{"role": "system", "content": "s"}]', able(STRICT)), '[{"role": "user", "content": "s"}]')
+  t.eq(go('[{"role": "system", "content": "s"}]', able(STRICT)),
+    '[{"role": "user", "content": "s"}]')
 end)
 
 once("roles take turns where they must, and contents have one kind", function(t)
-  local two = '[{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "user", "name": "eve", "content": "b"}]'
+  local two = '[{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"role": "user", '
+    .. '"name": "eve", "content": "b"}]'
   t.eq(go(two, able(STRICT)), '[{"role": "user", "content": "a\\n\\nb", "name": "eve"}]')
-  t.eq(go(two, able(LOOP)), '[{"role": "user", "content": "a"}, {"role": "user", "name": "eve", "content": "b"}]')
-  local seen = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}, {"type": "text", "text": "a"}]}, '
+  t.eq(go(two, able(LOOP)), '[{"role": "user", "content": "a"}, {"role": "user", "name": "eve", '
+    .. '"content": "b"}]')
+  local seen = '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}, '
+    .. '{"type": "text", "text": "a"}]}, '
     .. '{"role": "assistant", "content": "b"}]'
-  t.eq(go(seen, able(PARTS)), '[{"role": "user", "content": [{"type": "image", "image_url": {"url": "u"}}, {"type": "text", '
+  t.eq(go(seen, able(PARTS)), '[{"role": "user", "content": [{"type": "image", "image_url": '
+    .. '{"url": "u"}}, {"type": "text", '
     .. '"text": "a"}]}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]')
-  t.eq(go(seen, able(LOOP)), "messages[0].content[0] is of type 'image_url', but the chat template has no place for image")
+  t.eq(go(seen, able(LOOP)), "messages[0].content[0] is of type 'image_url', but the chat "
+    .. "template has no place for image")
   t.eq(go('[{"role": "user", "content": [{"type": "audio"}]}]', able(PARTS)),
     "messages[0].content[0] is of type 'audio', but the chat template has no place for audio")
   t.eq(go('[{"role": "user", "content": null}]', able(LOOP)), '[{"role": "user", "content": ""}]')
@@ -199,10 +252,14 @@ end)
 local function called(content, arguments, ids)
   local calls, results = {}, {}
   for i, id in ipairs(ids or { "call_1", "call_2" }) do
-    calls[i] = ('{"id": "%s", "type": "function", "function": {"name": "f%d", "arguments": %s}}'):format(id, i, arguments)
-    table.insert(results, 1, (', {"role": "tool", "tool_call_id": "%s", "content": "r%d"}'):format(id, i))
+    calls[i] = (
+      '{"id": "%s", "type": "function", "function": {"name": "f%d", "arguments": %s}}'):format(id,
+      i, arguments)
+    table.insert(results, 1,
+      (', {"role": "tool", "tool_call_id": "%s", "content": "r%d"}'):format(id, i))
   end
-  return ('[{"role": "user", "content": "u"}, {"role": "assistant", "content": %s, "tool_calls": [%s]}%s]'):format(content,
+  return ('[{"role": "user", "content": "u"}, {"role": "assistant", "content": %s, "tool_calls": '
+    .. '[%s]}%s]'):format(content,
     table.concat(calls, ", "), table.concat(results))
 end
 
@@ -211,8 +268,11 @@ local function short(given, options)
   local out = {}
   for _, m in ipairs(json.decode(go(given, options))) do
     local calls = {}
-    for i, c in ipairs(m.tool_calls or {}) do calls[i] = c.id .. "=" .. json.encode(c["function"].arguments) end
-    out[#out + 1] = m.role:sub(1, 1) .. ":" .. (m.content == json.null and "null" or m.content) .. table.concat(calls, ",")
+    for i, c in ipairs(m.tool_calls or {}) do
+      calls[i] = c.id .. "=" .. json.encode(c["function"].arguments)
+    end
+    out[#out + 1] = m.role:sub(1, 1) .. ":" .. (m.content == json.null and "null" or m.content)
+      .. table.concat(calls, ",")
       .. (m.tool_call_id or "")
   end
   return table.concat(out, " | ")
@@ -223,35 +283,46 @@ once("calls are given as the template shows them", function(t)
   local quoted = '"{\\"a\\": 1}"'
   t.eq(short(called('"x"', as_text), able(ONE)),
     'u:u | a:x | a:call_1={"a": 1} | t:r1call_1 | a:nullcall_2={"a": 1} | t:r2call_2')
-  t.eq(short(called("null", object), able(PRINTS)), "u:u | a:nullcall_1=" .. quoted .. ",call_2=" .. quoted
+  t.eq(short(called("null", object), able(PRINTS)), "u:u | a:nullcall_1=" .. quoted .. ",call_2="
+    .. quoted
     .. " | t:r2call_2 | t:r1call_1")
-  t.eq(short(called('""', object, { "call_1" }), able(NULL)), 'u:u | a:nullcall_1={"a": 1} | t:r1call_1')
-  t.eq(short(called('"x"', object, { "call_1" }), able(NULL)), 'u:u | a:x | a:nullcall_1={"a": 1} | t:r1call_1')
+  t.eq(short(called('""', object, { "call_1" }), able(NULL)),
+    'u:u | a:nullcall_1={"a": 1} | t:r1call_1')
+  t.eq(short(called('"x"', object, { "call_1" }), able(NULL)),
+    'u:u | a:x | a:nullcall_1={"a": 1} | t:r1call_1')
   local nine = json.decode(go(called('"x"', object), able(NINE)))
   local ids = { nine[2].tool_calls[1].id, nine[2].tool_calls[2].id }
   t.match(ids[1], "^%w%w%w%w%w%w%w%w%w$")
   t.ok(ids[1] ~= ids[2], "two ids stay two")
-  t.eq({ nine[3].tool_call_id, nine[4].tool_call_id, nine[3].name, nine[4].name }, { ids[2], ids[1], "f2", "f1" })
+  t.eq({ nine[3].tool_call_id, nine[4].tool_call_id, nine[3].name, nine[4].name },
+    { ids[2], ids[1], "f2", "f1" })
 end)
 
 once("reasoning is where the template reads it", function(t)
-  local given = '[{"role": "user", "content": "u"}, {"role": "assistant", "reasoning": "why", "content": "a"}]'
-  local reads = able "{% for m in messages %}{{ m.role }}{{ m.thinking }}{{ m.content }}{% endfor %}"
-  t.eq(go(given, reads), '[{"role": "user", "content": "u"}, {"role": "assistant", "content": "a", "thinking": "why"}]')
+  local given = '[{"role": "user", "content": "u"}, {"role": "assistant", "reasoning": "why", '
+    .. '"content": "a"}]'
+  local reads = able("{% for m in messages %}{{ m.role }}{{ m.thinking }}{{ m.content }}"
+    .. "{% endfor %}")
+  t.eq(go(given, reads), '[{"role": "user", "content": "u"}, {"role": "assistant", "content": '
+    .. '"a", "thinking": "why"}]')
   t.eq(go(given, able(LOOP)), given)
-  local parts = '[{"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "why"}]}, '
+  local parts = '[{"role": "assistant", "content": [{"type": "thinking", "thinking": [{"type": '
+    .. '"text", "text": "why"}]}, '
     .. '{"type": "text", "text": "a"}]}]'
   t.eq(go(parts, reads), '[{"role": "assistant", "content": "a", "thinking": "why"}]')
   t.eq(go(parts, able(LOOP)), '[{"role": "assistant", "content": "a", "reasoning_content": "why"}]')
 end)
 
--- ---- anything at all -----------------------------------------------------------------------------------------------
+-- ---- anything at all ----------------------------------------------------------------------------
 
 local generator = require("samples").generator
 
-local WORDS = { "user", "assistant", "system", "developer", "tool", "function", "text", "image_url", "thinking", "", "x",
-  "<think>", "<tool_call>", "{\"a\": [1, 2]}", "null", "x-anthropic-billing-header:", "\n", "\xF0\x9F\x8C\x99" }
-local KEYS = { "role", "content", "tool_calls", "tool_call_id", "name", "type", "text", "function", "arguments", "id",
+local WORDS = { "user", "assistant", "system", "developer", "tool", "function", "text",
+  "image_url", "thinking", "", "x",
+  "<think>", "<tool_call>", "{\"a\": [1, 2]}", "null", "x-anthropic-billing-header:", "\n",
+    "\xF0\x9F\x8C\x99" }
+local KEYS = { "role", "content", "tool_calls", "tool_call_id", "name", "type", "text", "function",
+  "arguments", "id",
   "reasoning_content", "function_call", "image_url", "other" }
 
 local function anything(random, depth)
@@ -278,7 +349,8 @@ local function message(random)
   if random(3) == 1 and m.role == "assistant" then
     local calls = json.array {}
     for i = 1, random(3) do
-      calls[i] = json.object { { "id", WORDS[random(#WORDS)] }, { "function", json.object { { "name", "f" },
+      calls[i] = json.object { { "id", WORDS[random(#WORDS)] },
+        { "function", json.object { { "name", "f" },
         { "arguments", anything(random, 1) } } } }
     end
     m.tool_calls = calls
@@ -301,7 +373,8 @@ local function ids_in(messages)
 end
 
 once("hostile messages are errors or messages, and no id is lost", function(t)
-  local abilities = { {}, able(LOOP), able(STRICT), able(FIRST), able(PARTS), able(ONE), able(PRINTS), able(NULL), able(NINE) }
+  local abilities = { {}, able(LOOP), able(STRICT), able(FIRST), able(PARTS), able(ONE),
+    able(PRINTS), able(NULL), able(NINE) }
   local random = generator(tonumber(os.getenv "PERIGEE_FUZZ_SEED" or 7))
   local good = 0
   for round = 1, tonumber(os.getenv "PERIGEE_FUZZ_ROUNDS" or 600) do
@@ -326,7 +399,9 @@ once("hostile messages are errors or messages, and no id is lost", function(t)
 end)
 
 once("long conversations take linear time, however their messages are joined", function(t)
-  local function many(n, item) return json.decode("[" .. (item .. ","):rep(n - 1) .. item .. "]") end
+  local function many(n, item)
+    return json.decode("[" .. (item .. ","):rep(n - 1) .. item .. "]")
+  end
   local text = ("x"):rep(2000) -- joined one by one, these would be 40 GB of copies
   local n = 6000
   local plain = able("{% for m in messages %}{{ m.content }}{% endfor %}").can
@@ -341,17 +416,24 @@ once("long conversations take linear time, however their messages are joined", f
   local parts = normalize.messages(many(n, '{"role": "user", ' .. part .. "}"), strict)[1].content
   t.eq(type(parts) == "string" and #parts or #parts[1].text, whole)
   local thinks = '{"role": "assistant", "content": "", "reasoning_content": "%s"}'
-  local reasoned = normalize.messages(many(n, thinks:format(text) .. "," .. thinks:format "b"), strict)
+  local reasoned = normalize.messages(many(n, thinks:format(text) .. "," .. thinks:format "b"),
+    strict)
   t.eq({ #reasoned, #reasoned[1].reasoning_content }, { 1, whole + 3 * n })
   local thoughts = many(1, '{"role": "assistant", "content": ' ..
     json.encode(many(n, '{"type": "thinking", "thinking": "' .. text .. '"}')) .. "}")
   t.eq(#normalize.messages(thoughts, strict)[1].reasoning_content, whole)
-  local calls = '{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "function": {"name": "f"}}]}'
+  local calls = '{"role": "assistant", "content": null, "tool_calls": [{"id": "a", "function": '
+    .. '{"name": "f"}}]}'
   t.eq(#normalize.messages(many(n, calls), {})[1].tool_calls, n)
 end)
 
 once("arguments of a call have a bound", function(t)
-  local big = json.array { json.object { { "role", "assistant" }, { "content", "" }, { "tool_calls", json.array { json.object {
-    { "id", "a" }, { "function", json.object { { "name", "f" }, { "arguments", "[" .. ("1,"):rep(100000) .. "1]" } } } } } } } }
-  t.match(go(big), "messages has a call whose arguments are too large: 100001 values in the first %d+ of 200003 bytes, at most 100000")
+  local big = json.array { json.object { { "role", "assistant" }, { "content", "" },
+    { "tool_calls", json.array { json.object {
+    { "id", "a" },
+      { "function",
+      json.object { { "name", "f" }, { "arguments", "[" .. ("1,"):rep(100000)
+      .. "1]" } } } } } } } }
+  t.match(go(big), "messages has a call whose arguments are too large: 100001 values in the first "
+    .. "%d+ of 200003 bytes, at most 100000")
 end)

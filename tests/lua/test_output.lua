@@ -7,11 +7,14 @@ local stream = require "api.openai.stream"
 local lib_text = require "lib.text"
 local test = require("harness").test
 
---- A parser that says what it is told: piece "1" gives the first list of events, "12" the first two.
+--- A parser that says what it is told: piece "1" gives the first list of events, "12" the first
+--- two.
 local function scripted(lists, last)
   local function feed(_, piece)
     local all = {}
-    for digit in piece:gmatch "%d" do table.move(lists[tonumber(digit)], 1, #lists[tonumber(digit)], #all + 1, all) end
+    for digit in piece:gmatch "%d" do
+      table.move(lists[tonumber(digit)], 1, #lists[tonumber(digit)], #all + 1, all)
+    end
     return all
   end
   return { feed = feed, finish = function() return last or {} end }
@@ -19,7 +22,8 @@ end
 
 local function new(lists, more)
   local n = 0
-  local o = { index = 0, parser = scripted(lists, more and more.last), live = true, call_id = function()
+  local o = { index = 0, parser = scripted(lists, more and more.last), live = true,
+    call_id = function()
     n = n + 1
     return "call_" .. n
   end }
@@ -37,7 +41,8 @@ end
 local function piece(index, text) return { type = "call", index = index, arguments = text } end
 
 test("the head of a call waits for its first argument, or its end", function(t)
-  local out = new { { { type = "call", index = 1, name = "f" } }, { { type = "arguments", index = 1, text = "{" } },
+  local out = new { { { type = "call", index = 1, name = "f" } },
+    { { type = "arguments", index = 1, text = "{" } },
     { { type = "arguments", index = 1, text = "}" }, { type = "end", index = 1 } },
     { { type = "call", index = 2, name = "g" }, { type = "end", index = 2 } } }
   t.eq(out:token { id = 1, text = "1" }, {})
@@ -45,19 +50,23 @@ test("the head of a call waits for its first argument, or its end", function(t)
   t.eq(out:token { id = 3, text = "3" }, { piece(1, "}") })
   t.eq(out:token { id = 4, text = "4" }, { first(2, "call_2", "g") })
   t.eq(out:close { finish = "stop" }, {})
-  t.eq(out.calls, { { id = "call_1", name = "f", arguments = "{}" }, { id = "call_2", name = "g", arguments = "" } })
+  t.eq(out.calls, { { id = "call_1", name = "f", arguments = "{}" },
+    { id = "call_2", name = "g", arguments = "" } })
   t.eq({ out.finish, out.content, out.text }, { "tool_calls", nil, "1234" })
 end)
 
 test("what looked like a call and is none: forgotten before it was sent, told after", function(t)
-  local early = { { { type = "call", index = 1, name = "f" } }, { { type = "drop", index = 1 }, content "<f" } }
+  local early = { { { type = "call", index = 1, name = "f" } },
+    { { type = "drop", index = 1 }, content "<f" } }
   local out = new(early)
   out:token { text = "1" }
   t.eq(out:token { text = "2" }, { said "<f" })
   out:close { finish = "stop" }
   t.eq({ out.finish, out.content, #out.calls, #out.other }, { "stop", "<f", 0, 0 })
-  local late = { { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1, text = "{" } } }
-  local ending = { { type = "drop", index = 1 }, { type = "other", kind = "unfinished", text = "<f {" } }
+  local late = { { { type = "call", index = 1, name = "f" },
+    { type = "arguments", index = 1, text = "{" } } }
+  local ending = { { type = "drop", index = 1 }, { type = "other", kind = "unfinished",
+    text = "<f {" } }
   out = new(late, { last = ending })
   out:token { text = "1" }
   out:close { finish = "length" }
@@ -65,7 +74,8 @@ test("what looked like a call and is none: forgotten before it was sent, told af
   out = new(late, { last = ending, live = false })
   out:token { text = "1" }
   out:close { finish = "length" }
-  t.eq({ out.other, #out.calls, out.finish }, { { { kind = "unfinished", text = "<f {" } }, 0, "length" })
+  t.eq({ out.other, #out.calls, out.finish }, { { { kind = "unfinished", text = "<f {" } }, 0,
+    "length" })
 end)
 
 test("content that was thinking: moved where nothing was sent, told where it was", function(t)
@@ -79,13 +89,15 @@ test("content that was thinking: moved where nothing was sent, told where it was
   out:token { text = "1" }
   out:token { text = "2" }
   out:close { finish = "stop" }
-  t.eq({ out.reasoning, out.content, out.other }, { nil, "hmyes", { { kind = "relabel", text = "hm" } } })
+  t.eq({ out.reasoning, out.content, out.other }, { nil, "hmyes",
+    { { kind = "relabel", text = "hm" } } })
 end)
 
 test("what nobody sees yet is parsed in larger pieces, all of it in the end", function(t)
   for _, n in ipairs { 0, 1, 31, 32, 33, 100 } do
     local fed = {}
-    local out = outputs.new { index = 0, parser = { finish = function() return {} end, feed = function(_, fresh)
+    local out = outputs.new { index = 0, parser = { finish = function() return {} end,
+      feed = function(_, fresh)
       fed[#fed + 1] = fresh
       return { content(fresh:upper()) }
     end } }
@@ -99,13 +111,15 @@ test("what nobody sees yet is parsed in larger pieces, all of it in the end", fu
 end)
 
 test("one call is enough", function(t)
-  local lists = { { { type = "call", index = 1, name = "f" }, { type = "end", index = 1 }, content "more" } }
+  local lists = { { { type = "call", index = 1, name = "f" }, { type = "end", index = 1 },
+    content "more" } }
   local out = new(lists, { one_call = true })
   t.eq(#out:token { id = 1, text = "1" }, 1)
   t.eq(out.enough, true)
   t.eq(out:token { id = 2, text = "1" }, {})
   t.eq(out:close { finish = "cancel" }, {})
-  t.eq({ out.finish, #out.calls, out.content, out.usage.completion_tokens }, { "tool_calls", 1, nil, 1 })
+  t.eq({ out.finish, #out.calls, out.content, out.usage.completion_tokens },
+    { "tool_calls", 1, nil, 1 })
 end)
 
 test("`parse` gets deltas, and those it returns are taken only when they can be", function(t)
@@ -114,7 +128,8 @@ test("`parse` gets deltas, and those it returns are taken only when they can be"
     given = deltas
     return is_sound(answer) and answer or nil
   end
-  local call = { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1, text = "{}" },
+  local call = { { type = "call", index = 1, name = "f" }, { type = "arguments", index = 1,
+    text = "{}" },
     { type = "end", index = 1 } }
   local function feed(deltas)
     answer = deltas
@@ -125,8 +140,10 @@ test("`parse` gets deltas, and those it returns are taken only when they can be"
   t.eq((feed { said "other" }), "other")
   t.eq(given, { said "own" })
   for _, bad in ipairs { { { type = "none" } }, { { type = "text" } }, { piece(1, "x") }, { 5 },
-    { { type = "call", index = "1", done = true } }, { first(2, "i", "f") }, { { type = "call", index = 1 } },
-    { { type = "call", index = 1, id = "i", name = "f", arguments = 5 } }, { { type = "finish", finish = "stop" } } } do
+    { { type = "call", index = "1", done = true } }, { first(2, "i", "f") }, {
+      { type = "call", index = 1 } },
+    { { type = "call", index = 1, id = "i", name = "f", arguments = 5 } }, {
+      { type = "finish", finish = "stop" } } } do
     t.eq((feed(bad)), "own")
   end
   local _, out = feed {}
@@ -156,17 +173,22 @@ test("`respond` sees every delta in one form, and what it returns is sent", func
     if d.type == "text" then return { said(d.text:upper()), said "!" } end
     if d.type == "reasoning" then return false end
   end)
-  local out = { index = 2, finish = "stop", reasoning = "hm", content = "yes", calls = { { id = "i", name = "f",
+  local out = { index = 2, finish = "stop", reasoning = "hm", content = "yes",
+    calls = { { id = "i", name = "f",
     arguments = "{}" } } }
   t.eq(respond.answers(run, { out }), { out })
-  t.eq(seen, { { type = "reasoning", text = "hm", choice = 2 }, { type = "text", text = "yes", choice = 2 },
+  t.eq(seen, { { type = "reasoning", text = "hm", choice = 2 },
+    { type = "text", text = "yes", choice = 2 },
     { type = "call", index = 1, id = "i", name = "f", arguments = "{}", choice = 2 },
     { type = "finish", finish = "stop", choice = 2 } })
-  t.eq({ out.content, out.reasoning, out.finish, out.altered, #out.calls }, { "YES!", nil, "stop", true, 1 })
+  t.eq({ out.content, out.reasoning, out.finish, out.altered, #out.calls },
+    { "YES!", nil, "stop", true, 1 })
   out = { index = 0, finish = "length" }
-  t.eq(respond.deltas(run, out, { said "a", { type = "reasoning", text = "b" } }), { said "A", said "!" })
+  t.eq(respond.deltas(run, out, { said "a", { type = "reasoning", text = "b" } }),
+    { said "A", said "!" })
   t.eq({ respond.finish(run, out) }, { {}, true })
-  local late = responding(function(d) return { said "rest", { type = d.type, finish = "content_filter" } } end)
+  local late = responding(function(d) return { said "rest",
+    { type = d.type, finish = "content_filter" } } end)
   t.eq({ respond.finish(late, out) }, { { said "rest" }, true })
   t.eq(out.finish, "content_filter")
   local none = responding(function() return false end)
@@ -175,8 +197,10 @@ test("`respond` sees every delta in one form, and what it returns is sent", func
 end)
 
 test("deltas that cannot be sent are ignored, with a warning", function(t)
-  for _, bad in ipairs { said(5), said "a\xFF", { type = "none" }, piece(1, "x"), first(0, "i", "f"),
-    { type = "call", index = 1, name = "f" }, { type = "finish", finish = "odd" }, { type = "call", index = 1, id = "i",
+  for _, bad in ipairs { said(5), said "a\xFF", { type = "none" }, piece(1, "x"),
+    first(0, "i", "f"),
+    { type = "call", index = 1, name = "f" }, { type = "finish", finish = "odd" }, { type = "call",
+      index = 1, id = "i",
       name = "f", arguments = 5 } } do
     local run = responding(function() return bad end)
     local out = { index = 0 }
@@ -196,13 +220,15 @@ test("an output that a script made", function(t)
   local own = new {}
   t.eq(outputs.adopt(own), { own })
   t.eq(outputs.adopt({ own, { text = "b" } })[2].index, 1)
-  t.eq(outputs.deltas { reasoning = "r", content = "c", calls = { { id = "i", name = "f", arguments = "{}" } } },
+  t.eq(outputs.deltas { reasoning = "r", content = "c", calls = {
+    { id = "i", name = "f", arguments = "{}" } } },
     { { type = "reasoning", text = "r" }, said "c",
       { type = "call", index = 1, id = "i", name = "f", arguments = "{}" } })
   t.raises(function() outputs.adopt "hi" end, "string")
   t.raises(function() outputs.adopt { { text = "x" }, 5 } end, "an output that is a number")
   t.raises(function() outputs.adopt { content = 5 } end, "an output whose `content` is a number")
-  t.raises(function() outputs.adopt { calls = { {} } } end, "an output whose calls[1] is not a call")
+  t.raises(function() outputs.adopt { calls = { {} } } end,
+    "an output whose calls[1] is not a call")
 end)
 
 test("bytes as text, and their characters", function(t)
@@ -211,11 +237,13 @@ test("bytes as text, and their characters", function(t)
   t.eq({ lib_text.characters "aé\u{1F680}", lib_text.characters "\x9A\x80b\xF0" }, { 3, 2 })
 end)
 
---- What a face writes for these deltas of two choices, taken in turns. `logprobs`: each chunk is encoded by itself.
+--- What a face writes for these deltas of two choices, taken in turns. `logprobs`: each chunk is
+--- encoded by itself.
 local function written(shape, deltas, logprobs)
   local list = {}
   local events = { event = function(_, text) list[#list + 1] = text end }
-  local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true, include_usage = true,
+  local face = stream.new({ id = "chatcmpl-1", received = 7, model = "a \"b\"", stream = true,
+    include_usage = true,
     sampling = { top_logprobs = logprobs } }, { sse = function() return events end }, shape)
   face:begin()
   for _, delta in ipairs(deltas) do
@@ -227,8 +255,11 @@ end
 
 test("chunks are written as their shapes make them, whatever their text", function(t)
   local deltas = {}
-  for _, text in ipairs { "a", " b", '"', "\\", "\n", "\r\n", "\0", "\1", "\1 text \1", "水", "%1", "", "\u{2028}", "}" } do
-    for _, kind in ipairs { "text", "reasoning" } do deltas[#deltas + 1] = { type = kind, text = text } end
+  for _, text in ipairs { "a", " b", '"', "\\", "\n", "\r\n", "\0", "\1", "\1 text \1", "水", "%1",
+    "", "\u{2028}", "}" } do
+    for _, kind in ipairs { "text", "reasoning" } do
+      deltas[#deltas + 1] = { type = kind, text = text }
+    end
     for index = 1, 2 do deltas[#deltas + 1] = piece(index, text) end
   end
   table.insert(deltas, 3, first(1, "call_1", "f"))

@@ -1,5 +1,5 @@
--- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, versions that are built next to each
--- other, state that survives, and all that can be wrong with a file.
+-- Scripts that serve, without a server: the sandbox, phases with deadlines and strikes, versions
+-- that are built next to each other, state that survives, and all that can be wrong with a file.
 local async = require "lib.async"
 local breaker = require "lib.breaker"
 local errors = require "lib.errors"
@@ -26,7 +26,7 @@ local function request(fields)
   return req
 end
 
--- ---- loading -------------------------------------------------------------------------------------------------------
+-- ---- loading ------------------------------------------------------------------------------------
 
 test("nothing is there: nothing is called", function(t)
   local app <close> = site {}
@@ -42,26 +42,29 @@ local refused = {
   { "return 5 +", "hooks/mine.lua:1:" },
   { "error 'no'", "no" },
   { "error { odd = true }", "mine.lua: table" },
-  { "return 7", "mine.lua: returns number, not a table" },
+  { "return 7", "mine.lua: must return a table, got number" },
   { "return { reqest = function() end }", "unknown key 'reqest', is it 'request'?" },
   { "return { request = 5 }", "'request' must be a function, got number" },
   { "return { schedule = function() end }", "`schedule` is for policies" },
   { "local M = {} function M:request(req) end return M", "write function M.request(req, self)" },
-  { "local M = {} function M:token(seq, id) end return M", "write function M.token(seq, id, text, self)" },
-  { "return { name = 'yours' }", "its name is 'yours', its file is mine.lua" },
+  { "local M = {} function M:token(seq, id) end return M",
+    "write function M.token(seq, id, text, self)" },
+  { "return { name = 'yours' }", "its name is 'yours', but its file is mine.lua" },
   { "return { version = 1.5 }", "'version' must be an integer" },
   { "return { config = { f = print } }", "config.f is a function" },
-  { "return { params = { x = 'colour' } }", "params.x is colour; integer, number, string or boolean expected" },
-  { "return { state = function() return 5 end }", "state returned number, not a table" },
+  { "return { params = { x = 'colour' } }", "params.x must be integer, number, string or boolean, "
+    .. "got colour" },
+  { "return { state = function() return 5 end }", "state must return a table, got number" },
   { "return { state = function() error 'bad' end }", "bad" },
-  { "return { selftest = 5 }", "selftest is a number" },
-  { "return { selftest = { a = 5 } }", "case a is a number" },
+  { "return { selftest = 5 }", "selftest must be a function or a table, got number" },
+  { "return { selftest = { a = 5 } }", "case a must be a function, got number" },
   { "return { selftest = function() error 'wrong' end }", "case selftest: " },
-  { "return { request = function() return 5 end, selftest = function(try) assert(try.request(try.req {}) == nil) end }",
+  { "return { request = function() return 5 end, selftest = function(try) "
+    .. "assert(try.request(try.req {}) == nil) end }",
     "assertion failed" },
   { "x = 5 return {}", "'x' would be a global" },
-  { "require 'os' return {}", "there is no module 'os'" },
-  { "require '../../etc/passwd' return {}", "is not the name of a module" },
+  { "require 'os' return {}", "the site has no module 'os'" },
+  { "require '../../etc/passwd' return {}", "is not a valid name of a module" },
   { "io.open '/etc/passwd' return {}", "global 'io'" },
   { "os.execute 'true' return {}", "field 'execute'" },
   { "debug.getregistry() return {}", "global 'debug'" },
@@ -69,14 +72,16 @@ local refused = {
   { "assert(load(string.dump(function() end))) return {}", "field 'dump'" },
   { "assert(load('\\27Lua', 'x', 'b')) return {}", "only text can be loaded" },
   { "local perigee = require 'perigee' perigee.sleep(1) return {}", "sleep: only inside a hook" },
-  { "local perigee = require 'perigee' perigee.every(0, print) return {}", "0 seconds, it can be 0.01" },
+  { "local perigee = require 'perigee' perigee.every(0, print) return {}",
+    "seconds must be between 0.01 and 86400, got 0" },
 }
 
 test("what is wrong with a script is told in one line that names it", function(t)
   for _, case in ipairs(refused) do
     local app <close> = site(hook(case[1]))
     t.eq(app.scripts, nil, case[1])
-    if type(app.why) ~= "string" or not app.why:find(case[2], 1, true) or app.why:find("\n", 1, true) then
+    if type(app.why) ~= "string" or not app.why:find(case[2], 1, true)
+      or app.why:find("\n", 1, true) then
       t.fail(("%s: got %s, want %s in it"):format(case[1], tostring(app.why), case[2]))
     end
   end
@@ -90,8 +95,10 @@ test("a script that never comes back from loading, or takes all memory, is stopp
     ["while true do end"] = "deadline exceeded while it was loaded",
     ["return { selftest = function() while true do end end }"] = "deadline exceeded",
     ["return { state = function() while true do end end }"] = "deadline exceeded",
-    ["local function f() return 1 + f() end f()"] = "mine.lua", -- the stack or the memory, whichever ends first
-    ["local s = ('x'):rep(1 << 20) local t = {} for i = 1, 1000 do t[i] = s .. i end return {}"] = "not enough memory",
+    -- the stack or the memory, whichever ends first
+    ["local function f() return 1 + f() end f()"] = "mine.lua",
+    ["local s, t = ('x'):rep(1 << 20), {} for i = 1, 1000 do t[i] = s .. i end return {}"] =
+      "not enough memory",
   } do
     local app <close> = site(hook(source))
     if type(app.why) ~= "string" or not app.why:find(why, 1, true) then
@@ -105,7 +112,8 @@ test("settings, modules of the site, and the order of the list", function(t)
   local app <close> = site({
     ["hooks/b.lua"] = [[return { config = { word = 'b' },
       request = function(req, self) req.ctx[#req.ctx + 1] = self.config.word end }]],
-    ["hooks/a.lua"] = "local m = require 'lib.words' return { request = function(req) req.ctx[#req.ctx + 1] = m.word end }",
+    ["hooks/a.lua"] = "local m = require 'lib.words' return { request = function(req) "
+      .. "req.ctx[#req.ctx + 1] = m.word end }",
     ["lib/words.lua"] = "return { word = 'from a module' }",
   })
   local function order()
@@ -121,13 +129,15 @@ test("settings, modules of the site, and the order of the list", function(t)
     { { "c" }, "there is no hook 'c'" },
     { { "a", "a" }, "named twice" },
     { { { "b", wird = "x" } }, "has no setting 'wird', is it 'word'?" },
-    { { { "b", word = 5 } }, "setting 'word' must be a string, not number" },
+    { { { "b", word = 5 } }, "setting 'word' must be a string, got number" },
     { { "../a" }, "is not a valid name of a script" },
   } do
     app.config.hooks = case[1]
     local gen, why = app.scripts:reload()
     t.eq(gen, nil)
-    if not why:find(case[2], 1, true) then t.fail(("got %s, want %s in it"):format(why, case[2])) end
+    if not why:find(case[2], 1, true) then
+      t.fail(("got %s, want %s in it"):format(why, case[2]))
+    end
   end
   t.eq(order(), "set, from a module")
 end)
@@ -143,7 +153,8 @@ test("the policy is found in the site, then among those that ship", function(t)
   app.write("policy/fifo.lua", "return { version = 9, schedule = function(step) step:fill() end }")
   app.config.policy = "fifo"
   t.eq(assert(app.scripts:reload()).policy.version, 9)
-  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'", ["../x"] = "is not a valid name of a script" } do
+  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'",
+    ["../x"] = "is not a valid name of a script" } do
     app.config.policy = name
     local gen, said = app.scripts:reload()
     t.eq(gen, nil)
@@ -151,13 +162,14 @@ test("the policy is found in the site, then among those that ship", function(t)
   end
 end)
 
--- ---- answers and strikes ---------------------------------------------------------------------------------------------
+-- ---- answers and strikes ------------------------------------------------------------------------
 
 test("what several scripts answer together", function(t)
   local app <close> = site {
     ["hooks/a.lua"] = [[local perigee = require "perigee"
       return {
-        request = function(req) if req.bad then return perigee.reject(403, "a says no", { code = "no" }) end end,
+        request = function(req) if req.bad then return perigee.reject(403, "a says no",
+          { code = "no" }) end end,
         admit = function(req) return { lane = "a", seen = req.tag.seen } end,
         respond = function(_, d) d.text = d.text .. "a" return d end,
         template = function(req) return req.text end,
@@ -170,20 +182,23 @@ test("what several scripts answer together", function(t)
     ["hooks/b.lua"] = [[local perigee = require "perigee"
       return {
         request = function() return perigee.reject(429, "b says no", { retry_after = 3 }) end,
-        admit = function(req) if req.full then return perigee.reject(503, "full") end return { size = req.tag.lane .. "!" } end,
+        admit = function(req) if req.full then return perigee.reject(503,
+          "full") end return { size = req.tag.lane .. "!" } end,
         respond = function(_, d)
           if d.text == "xa" then return false end
           if d.text == "ya" then return { d, { type = "text", text = "b" } } end
           d.text = "changed without saying so"
         end,
         template = function() return { 1, 2 } end,
-        generate = function(req, run) perigee.sleep(0.001) local o = run(req) o.text = "[" .. o.text .. "]" return o end,
+        generate = function(req, run) perigee.sleep(0.001) local o = run(req) o.text = "["
+          .. o.text .. "]" return o end,
       }]],
   }
   local gen = app.scripts:current()
   local got = {}
   async.run(function()
-    got.first, got.second = gen:wait("request", request { bad = true }), gen:wait("request", request())
+    got.first, got.second = gen:wait("request", request { bad = true }),
+      gen:wait("request", request())
     local options
     got.output = gen:wait("generate", request(), function(_, o)
       options = o
@@ -202,7 +217,9 @@ test("what several scripts answer together", function(t)
   t.eq(gen:call("admit", req, {}), { lane = "a", size = "a!" })
   t.eq(req.tag, { lane = "a", size = "a!" })
   t.eq(errors.is(gen:call("admit", request { full = true }, {})), true)
-  local function respond(text) return gen:call("respond", request(), { type = "text", text = text }) end
+  local function respond(text)
+    return gen:call("respond", request(), { type = "text", text = text })
+  end
   t.eq(respond "z", { { type = "text", text = "za" } })
   t.eq(respond "x", {})
   t.eq(respond "y", { { type = "text", text = "ya" }, { type = "text", text = "b" } })
@@ -214,13 +231,17 @@ test("what several scripts answer together", function(t)
 end)
 
 local misbehaving = {
-  { "raises", "error 'no'" }, { "raises a table", "error { x = 1 }" }, { "raises nil", "error(nil)" },
-  { "raises what cannot be said", "error(setmetatable({}, { __tostring = function() error 'twice' end }))" },
-  { "runs for ever", "while true do end" }, { "catches for ever", "while true do pcall(function() while true do end end) end" },
+  { "raises", "error 'no'" }, { "raises a table", "error { x = 1 }" },
+    { "raises nil", "error(nil)" },
+  { "raises what cannot be said", "error(setmetatable({}, { __tostring = function() error 'twice' "
+    .. "end }))" },
+  { "runs for ever", "while true do end" }, { "catches for ever",
+    "while true do pcall(function() while true do end end) end" },
   { "hides in a coroutine", "coroutine.wrap(function() while true do end end)()" },
   { "recurses", "local function f() return 1 + f() end return f()" },
   { "eats memory", "local t = {} while true do t[#t + 1] = ('x'):rep(1 << 20) .. #t end" },
-  { "yields", "coroutine.yield(5)" }, { "sleeps", "require('perigee').sleep(1)" }, { "answers nonsense", "return 5" },
+  { "yields", "coroutine.yield(5)" }, { "sleeps", "require('perigee').sleep(1)" },
+    { "answers nonsense", "return 5" },
 }
 
 test("a hook that misbehaves is done without, reported once and switched off", function(t)
@@ -229,15 +250,18 @@ test("a hook that misbehaves is done without, reported once and switched off", f
     for _, phase in ipairs { "admit", "request" } do
       if not (phase == "request" and case[1] == "sleeps") then
         local app <close> = site({
-          ["hooks/mine.lua"] = ("local n = 0 return { %s = function() n = n + 1 %s end }"):format(phase, case[2]),
-          ["hooks/z.lua"] = ("return { %s = function() return require('perigee').reject(429, 'z') end }"):format(phase),
+          ["hooks/mine.lua"] = ("local n = 0 return { %s = function() n = n + 1 %s end }"):format(
+            phase, case[2]),
+          ["hooks/z.lua"] = ("return { %s = function() return require('perigee').reject(429, 'z') "
+            .. "end }"):format(phase),
         }, { deadlines = { admit = 8, request = 8 } })
         local what = case[1] .. " in " .. phase
         local gen, finished = app.scripts:current(), false
         async.run(function()
           for _ = 1, 5 do
             local answer
-            if phase == "admit" then answer = gen:call(phase, request(), {}) else answer = gen:wait(phase, request()) end
+            if phase == "admit" then answer = gen:call(phase, request(),
+              {}) else answer = gen:wait(phase, request()) end
             t.eq(answer and answer.status, 429, what)
             async.sleep(1) -- another turn of the loop
           end
@@ -270,10 +294,12 @@ end)
 test("a generate script that fails leaves the answer as it would have been", function(t)
   for _, case in ipairs {
     { "error 'early'", { "x", 1 } }, { "run(req) error 'late'", { "x", 1 } },
-    { "run(req, { silent = true }) error 'after a silent one'", { "x", 2 } }, { "run(req)", { "x", 1 } },
+    { "run(req, { silent = true }) error 'after a silent one'", { "x", 2 } },
+      { "run(req)", { "x", 1 } },
     { "run(req) run(req)", { "x", 1 } }, { "return 5", { "x", 1 } },
   } do
-    local app <close> = site(hook(("return { generate = function(req, run) %s end }"):format(case[1])))
+    local app <close> = site(
+      hook(("return { generate = function(req, run) %s end }"):format(case[1])))
     local runs, output = 0, nil
     async.run(function()
       output = app.scripts:current():wait("generate", request(), function()
@@ -287,7 +313,8 @@ test("a generate script that fails leaves the answer as it would have been", fun
   local caught
   async.run(function()
     local ok, why = pcall(function()
-      app.scripts:current():wait("generate", request(), function() error("the generator's own", 0) end)
+      app.scripts:current():wait("generate", request(), function() error("the generator's own",
+        0) end)
     end)
     caught = not ok and why
   end)
@@ -295,7 +322,7 @@ test("a generate script that fails leaves the answer as it would have been", fun
   t.eq(app.scripts:status().scripts[1].strikes, {})
 end)
 
--- ---- reloading -----------------------------------------------------------------------------------------------------
+-- ---- reloading ----------------------------------------------------------------------------------
 
 test("requests keep the scripts they started with; a broken one never serves", function(t)
   local app <close> = site(hook "return { template = function() return 'one' end }")
@@ -330,8 +357,13 @@ end)
 
 local counter = [[return { version = %d,
   state = function(old, from) %s end,
-  done = function(_, n, self) self.state.sum = (self.state.sum or 0) + n self.state.list = { self.state.sum } end,
-  template = function(_, _, self) return ("%%s from %%s"):format(self.state.sum, self.state.from) end }]]
+  done = function(_, n, self)
+    self.state.sum = (self.state.sum or 0) + n
+    self.state.list = { self.state.sum }
+  end,
+  template = function(_, _, self)
+    return ("%%s from %%s"):format(self.state.sum, self.state.from)
+  end }]]
 
 test("state survives, migrates on a copy, and is not lost to requests in flight", function(t)
   local app <close> = site(hook(counter:format(1, "return old or {}")))
@@ -358,7 +390,8 @@ test("state survives, migrates on a copy, and is not lost to requests in flight"
 end)
 
 test("unchanged scripts stay as they are when another one changes", function(t)
-  local app <close> = site { ["hooks/a.lua"] = "return {}", ["hooks/b.lua"] = "require 'm' return {}", ["m.lua"] = "return 1" }
+  local app <close> = site { ["hooks/a.lua"] = "return {}",
+    ["hooks/b.lua"] = "require 'm' return {}", ["m.lua"] = "return 1" }
   local before = app.scripts:current()
   app.write("hooks/a.lua", "return { version = 2 }")
   local after = assert(app.scripts:reload())
@@ -372,7 +405,9 @@ test("folders are watched, also those that come later", function(t)
   local app <close> = site(hook "return {}", { config = { watch = true } })
   local deadline = uv.hrtime() + 5e9
   local function until_version(n)
-    while app.scripts:current().version < n and not app.scripts.error and uv.hrtime() < deadline do uv.run "once" end
+    while app.scripts:current().version < n and not app.scripts.error and uv.hrtime() < deadline do
+      uv.run "once"
+    end
     return app.scripts:current().version
   end
   local keep_running = uv.new_timer()
@@ -424,7 +459,8 @@ test("where folders cannot be watched they are looked at", function(t)
   local app <close> = site(hook "return {}")
   local told, poll_ms = 0, watch.POLL_MS
   watch.POLL_MS = 20
-  local watcher = watch.open(function() return { app.folder .. "/hooks" } end, function() told = told + 1 end, { poll = true })
+  local watcher = watch.open(function() return { app.folder .. "/hooks" } end,
+    function() told = told + 1 end, { poll = true })
   app.write("hooks/other.lua", "return {}")
   local keep_running, deadline = uv.new_timer(), uv.hrtime() + 5e9
   keep_running:start(0, 10, function() end)
@@ -437,7 +473,10 @@ end)
 
 test("timers of scripts run while they serve", function(t)
   local app <close> = site(hook [[local perigee = require "perigee"
-    perigee.every(0.01, function(self) perigee.sleep(0.001) self.state.n = (self.state.n or 0) + 1 end)
+    perigee.every(0.01, function(self)
+      perigee.sleep(0.001)
+      self.state.n = (self.state.n or 0) + 1
+    end)
     return { template = function(_, _, self) return tostring(self.state.n or 0) end }]])
   local keep_running, deadline = uv.new_timer(), uv.hrtime() + 5e9
   keep_running:start(0, 5, function() end)
@@ -452,12 +491,14 @@ test("timers of scripts run while they serve", function(t)
   keep_running:close()
 end)
 
--- ---- templates and parsers -------------------------------------------------------------------------------------------
+-- ---- templates and parsers ----------------------------------------------------------------------
 
-test("templates and parsers of the site are checked, and used by the models they concern", function(t)
+test("templates and parsers of the site are checked, and used by the models they concern",
+  function(t)
   local chat = require "chat"
   local app <close> = site {}
-  local entry = { name = "moonlet", path = "examples/moonlet", words = assert(chat.open "examples/moonlet"), state = "ready" }
+  local entry = { name = "moonlet", path = "examples/moonlet",
+    words = assert(chat.open "examples/moonlet"), state = "ready" }
   app.models = { list = function() return { entry } end }
   local scripts = app.scripts
   local plain = scripts:current():words(entry)
@@ -465,7 +506,8 @@ test("templates and parsers of the site are checked, and used by the models they
   app.write("templates/moonlet.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}!")
   local gen = assert(scripts:reload())
   local function prompt(version, name)
-    return version:words(entry, name):prompt { messages = { { role = "user", content = "Hi" } } }.text
+    return version:words(entry, name):prompt { messages = {
+      { role = "user", content = "Hi" } } }.text
   end
   t.eq(prompt(gen), "Hi!")
   app.write("templates/other.jinja", "<{% for m in messages %}{{ m.content }}{% endfor %}>")
@@ -473,7 +515,8 @@ test("templates and parsers of the site are checked, and used by the models they
   t.eq(prompt(third, "other"), "<Hi>")
   t.eq(prompt(third), "Hi!")
   t.eq(third:words(entry, "nothing"), nil)
-  for _, bad in ipairs { "{% for x in %}", "never shows it", "{# perigee-test: {} => \"other\" #}{{ messages[0].content }}" } do
+  for _, bad in ipairs { "{% for x in %}", "never shows it",
+    "{# perigee-test: {} => \"other\" #}{{ messages[0].content }}" } do
     app.write("templates/moonlet.jinja", bad)
     local none, why = scripts:reload()
     t.eq(none, nil, bad)
@@ -484,9 +527,11 @@ test("templates and parsers of the site are checked, and used by the models they
   local f = assert(io.open "examples/parsers/tools/arrows.lua")
   app.write("parsers/tools/arrows.lua", f:read "a")
   f:close()
-  app.write("templates/moonlet.jinja", [[{% if tools %}Call: ->name()<-{{ tools[0].function.name }}{% endif %}{%
+  app.write("templates/moonlet.jinja", [[{% if tools %}Call: ->name()<-{{
+    tools[0].function.name }}{% endif %}{%
     for m in messages %}{{ m.content }}{%
-    for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}]])
+    for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{%
+    endfor %}{% endfor %}]])
   assert(scripts:reload())
   local words = scripts:current():words(entry)
   local tools = { { type = "function", ["function"] = { name = "weather" } } }
@@ -496,9 +541,13 @@ test("templates and parsers of the site are checked, and used by the models they
   end
   for _, event in ipairs(parser:finish()) do events[#events + 1] = event end
   local seen = {}
-  for _, event in ipairs(events) do seen[#seen + 1] = event.type .. ":" .. (event.text or event.name or "") end
-  t.eq(table.concat(seen, " "):gsub("%s+arguments:", ""), 'content:Sure. call:weather{"city": "Oslo"} end:')
-  app.write("parsers/tools/arrows.lua", "return { name = 'arrows', marks = {}, selftest = { { text = 'a', content = 'b' } } }")
+  for _, event in ipairs(events) do
+    seen[#seen + 1] = event.type .. ":" .. (event.text or event.name or "")
+  end
+  t.eq(table.concat(seen, " "):gsub("%s+arguments:", ""),
+    'content:Sure. call:weather{"city": "Oslo"} end:')
+  app.write("parsers/tools/arrows.lua", "return { name = 'arrows', marks = {}, selftest = { { "
+    .. "text = 'a', content = 'b' } } }")
   local none, why = scripts:reload()
   t.eq(none, nil)
   t.match(why, "parsers/tools/arrows%.lua: case 1")
@@ -507,10 +556,12 @@ end)
 test("a parser of the site that fails leaves the rest as content", function(t)
   if forced then return end
   local chat = require "chat"
-  local app <close> = site { ["parsers/tools/mine.lua"] = [[return { name = "mine", detect = { "<tool_call>" },
+  local app <close> = site { ["parsers/tools/mine.lua"] = [[return { name = "mine",
+    detect = { "<tool_call>" },
     marks = { ["!"] = function(s) if s:take "!" then while true do end end return false end },
     selftest = { { text = "a!b", content = "a!b" } } }]] }
-  local entry = { name = "moonlet", path = "examples/moonlet", words = assert(chat.open "examples/moonlet"), state = "ready" }
+  local entry = { name = "moonlet", path = "examples/moonlet",
+    words = assert(chat.open "examples/moonlet"), state = "ready" }
   local words = app.scripts:current():words(entry)
   app.scripts.now.formats.tools.mine.unit.deadlines = { parse = 20 }
   local tools = { { type = "function", ["function"] = { name = "weather" } } }

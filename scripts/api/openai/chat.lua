@@ -29,7 +29,9 @@ local function template_variables(o)
   if o.enable_thinking ~= nil then out.enable_thinking = o.enable_thinking end
   if o.reasoning_effort then
     out.reasoning_effort = o.reasoning_effort
-    if o.reasoning_effort == "none" and out.enable_thinking == nil then out.enable_thinking = false end
+    if o.reasoning_effort == "none" and out.enable_thinking == nil then
+      out.enable_thinking = false
+    end
   end
   return out
 end

@@ -39,8 +39,8 @@ function common.read(o, body)
     return_ids = o.return_token_ids }
 end
 
---- body.perigee = { script = "name", … }: a script of the server by name, with its parameters. Never
---- code.
+--- body.perigee = { script = "name", … }: a script of the server by its name, with parameters.
+--- Never code.
 function common.attach(req, o)
   local given = o.perigee
   if not given or given.script == nil or given.script == json.null then return req end

@@ -29,7 +29,8 @@ local function prompts_of(given)
   if given == nil then refuse("prompt", "is missing") end
   if type(given) == "string" then return { given } end
   if not check.is_list(given) then
-    refuse("prompt", "must be a string, token ids or an array of them, got %s", check.kind_of(given))
+    refuse("prompt", "must be a string, token ids or an array of them, got %s",
+      check.kind_of(given))
   end
   if #given == 0 then refuse("prompt", "must not be empty") end
   if type(given[1]) == "number" then return { ids_of(given, "prompt") } end

@@ -5,7 +5,8 @@ local fields = {}
 
 local INT = 0x7fffffff
 
---- Where OpenAI's fields differ from the sampler's: top_k = -1 is other servers' way to switch it off.
+--- Where OpenAI's fields differ from the sampler's: top_k = -1 is other servers' way to switch it
+--- off.
 local sampling = schema.sampling {
   top_k = { from = -1 },
   presence_penalty = { from = -2, to = 2 },

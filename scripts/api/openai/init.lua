@@ -10,10 +10,10 @@
 -- fields.lua lists the fields of requests, stream.lua sends answers, errors.lua writes errors.
 --
 -- Additions to what OpenAI documents: messages have `reasoning_content`; a choice may have `other`
--- (pipeline/output.lua) and, with return_token_ids, `token_ids`; answers have `timings` (in a stream
--- next to the usage); the header x-perigee-request has the id before the body does; "perigee":
--- {"script": NAME, …} names a script of the site. max_tokens beyond the end of the context means up
--- to it. The logprobs of an echoed prompt are null.
+-- (pipeline/output.lua) and, with return_token_ids, `token_ids`; answers have `timings` (in a
+-- stream next to the usage); the header x-perigee-request has the id before the body does;
+-- "perigee": {"script": NAME, …} names a script of the site. max_tokens beyond the end of the
+-- context means up to it. The logprobs of an echoed prompt are null.
 local chat = require "api.openai.chat"
 local common = require "api.openai.common"
 local completions = require "api.openai.completions"

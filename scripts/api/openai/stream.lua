@@ -16,7 +16,7 @@ local json = perigee.json
 
 local stream = {}
 
--- ---- objects -------------------------------------------------------------------------------------
+-- ---- objects ------------------------------------------------------------------------------------
 
 --- The first fields of every object.
 local function object_of(req, kind)
@@ -55,7 +55,7 @@ end
 --- JSON has no infinity; OpenAI writes this instead.
 function stream.logprob(x) return math.max(x, -9999.0) end
 
--- ---- the face ------------------------------------------------------------------------------------
+-- ---- the face -----------------------------------------------------------------------------------
 
 local Face = {}
 Face.__index = Face
@@ -98,8 +98,8 @@ local function logprobs(self, out)
   return not out.altered and fresh or nil
 end
 
--- Nearly all chunks of a stream differ in one text alone. What is around it is encoded once: a chunk
--- whose text is MARK, cut there.
+-- Nearly all chunks of a stream differ in one text alone. What is around it is encoded once: a
+-- chunk whose text is MARK, cut there.
 local MARK = "\1 text \1"
 local CUT = encode(MARK)
 

@@ -53,8 +53,8 @@ local function first_given(...)
   end
 end
 
---- The limit of a text: as many tokens as a body may have values. That is more than any model reads,
---- so that texts which are too long for one can be counted.
+--- The limit of a text: as many tokens as a body may have values. That is more than any model
+--- reads, so that texts which are too long for one can be counted.
 local function limit_of(app, entry, field)
   local most = math.floor(app.config.limits.values)
   return { tok = entry.tok, field = field, most = most, refusal = function(count)
@@ -106,8 +106,8 @@ local function detokenize(app, body)
   local entry = find(app, o.model)
   for i, id in ipairs(o.tokens) do
     if id >= entry.tok.size then
-      refuse(("tokens[%d]"):format(i - 1), "must be at most %d, the last id of the vocabulary, got %d",
-        entry.tok.size - 1, id)
+      refuse(("tokens[%d]"):format(i - 1),
+        "must be at most %d, the last id of the vocabulary, got %d", entry.tok.size - 1, id)
     end
   end
   async.breathe()
