@@ -7,7 +7,7 @@
 /* A map whose inputs are all constant, vec[i] each: a->width values to out. */
 void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float *out);
 
-/* The instruction set, a part of the identity of every cache: "scalar", "avx2", "avx512", "neon". */
+/* The instruction set, part of the identity of every cache: "scalar", "avx2", "avx512", "neon". */
 const char *pe_host_isa(void);
 
 #endif

@@ -61,7 +61,7 @@ const pe_added_token *pe_added_by_text(const pe_added *a, pe_str text);
 
 /* ---- search ---------------------------------------------------------------------------------- */
 
-/* Is a special token allowed at [from, to) of the text? If not, *resume is where the search goes on;
+/* Is a special token allowed at [from, to) of the text? If not, the search resumes at *resume;
  * it must be greater than from. */
 typedef bool pe_added_allow(void *context, size_t from, size_t to, size_t *resume);
 

@@ -45,7 +45,8 @@ local function open(path, options)
   if not loaded then return nil, why end
   local generation = read_generation_config(path)
   local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph,
-    builder = loaded.builder, config = loaded.config, model_type = loaded.model_type, generation_config = generation,
+    builder = loaded.builder, config = loaded.config, model_type = loaded.model_type,
+    generation_config = generation,
     options = options or {}, stops = {} }, Model)
   local runner, wrong = run.new(self, settings(self))
   if not runner then return nil, ("%s: %s"):format(path, wrong) end

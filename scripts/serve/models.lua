@@ -384,7 +384,7 @@ function models.name_of(path)
   return (name:gsub("%.gguf$", ""))
 end
 
---- options: config, log; policy(entry): the policy of its batch; architectures(): those of the site.
+--- options: config, log; policy(entry): the policy of its batch; architectures(): the site's.
 function models.new(options)
   return setmetatable({ config = options.config, log = options.log, policy = options.policy,
     architectures = options.architectures, entries = {}, by_name = {} }, Models)

@@ -397,7 +397,7 @@ static void there_and_back(void) {
   close_model();
 }
 
-/* ---- held sequences, logits and files --------------------------------------------------------- */
+/* ---- held sequences, logits and files --------------------------------------------- */
 
 /* When the held event arrives the logits are there, and what is drawn without changes is what was
  * drawn without holding. */
