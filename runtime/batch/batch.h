@@ -137,17 +137,18 @@ typedef struct pe_command {
   };
 } pe_command;
 
-typedef enum pe_argument { /* which member of the union a verb reads */
-                           PE_ARG_NONE,
-                           PE_ARG_REQUEST,
-                           PE_ARG_SEED,
-                           PE_ARG_IDS,
-                           PE_ARG_BIAS,
-                           PE_ARG_TOKENS,
-                           PE_ARG_DRAW,
-                           PE_ARG_ON,
-                           PE_ARG_PIN,
-                           PE_ARG_PATH
+/* Which member of the union a verb reads. */
+typedef enum pe_argument {
+  PE_ARG_NONE,
+  PE_ARG_REQUEST,
+  PE_ARG_SEED,
+  PE_ARG_IDS,
+  PE_ARG_BIAS,
+  PE_ARG_TOKENS,
+  PE_ARG_DRAW,
+  PE_ARG_ON,
+  PE_ARG_PIN,
+  PE_ARG_PATH
 } pe_argument;
 
 typedef enum pe_subject {

@@ -511,7 +511,7 @@ static void op_sample(game *g, twin *t) {
   int32_t banned = chance(VOCAB), id[2] = {chance(VOCAB), chance(VOCAB)};
   if (!t) return;
   if (!t->held) {
-    CHECK_FAILS(pe_batch_do(g->b, &(pe_command){PE_DO_SAMPLE, t->id, .draw = {{0}}}, NULL, &err),
+    CHECK_FAILS(pe_batch_do(g->b, &(pe_command){.verb = PE_DO_SAMPLE, .seq = t->id}, NULL, &err),
                 PE_EARG, err, "is not held");
     return;
   }
