@@ -428,7 +428,7 @@ static void held_sequences(void) {
                       w, &(pe_command){PE_DO_SAMPLE, seq, .draw = {.banned = {(int32_t[]){99}, 1}}},
                       NULL, &err),
                   PE_EARG, err, "banned: token id must be between 0 and 63, got 99");
-      CHECK_OK(pe_worker_do(w, &(pe_command){PE_DO_SAMPLE, seq, .draw = {{0}}}, NULL, &err), err);
+      CHECK_OK(pe_worker_do(w, &(pe_command){.verb = PE_DO_SAMPLE, .seq = seq}, NULL, &err), err);
       if (pe_worker_sequences(w, &info, 1) == 1)
         CHECK(info.state == PE_SEQ_DECODE && info.left == 1); /* it can be granted at once */
     }
