@@ -97,10 +97,10 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
   pe_plan_options planning = {taps, tap_count, !pe_bind_boolean(L, 2, "fusion", true)};
   pe_status rc = pe_plan_open(g, &planning, &e->plan, err);
   if (!rc) rc = pe_pool_open(threads, false, &e->pool, err);
-  if (!rc) rc = pe_kv_open(g, &kv, &e->kv, err);
-  if (!rc) rc = pe_recur_open(g, e->sequences, &e->recur, err);
+  if (!rc) rc = pe_kv_open(e->plan->graph, &kv, &e->kv, err);
+  if (!rc) rc = pe_recur_open(e->plan->graph, e->sequences, &e->recur, err);
   if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, &e->device, err);
-  if (!rc) rc = pe_sampler_open(e->plan->vocabulary, &e->sampler, err);
+  if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
     rc = pe_nomem(err, "sequences");
   if (!rc && !(e->tap = pe_calloc(tap_count + 1, sizeof *e->tap))) rc = pe_nomem(err, "taps");
@@ -368,7 +368,7 @@ static int l_argmax(lua_State *L) { /* [self, line] -> [token id]: ties go to th
   luaL_argcheck(L, i >= 1 && i <= e->outputs, 2, "no such line of logits");
   const float *x = pe_device_logits(e->device, (int32_t)i - 1);
   int32_t best = 0;
-  for (int32_t k = 1; k < e->plan->vocabulary; k++)
+  for (int32_t k = 1; k < e->plan->drawable; k++)
     if (x[k] > x[best]) best = k;
   lua_pushinteger(L, best);
   return 1;

@@ -47,7 +47,7 @@ static pe_status open_drawers(pe_batch *b, pe_error *err) {
   if (!(b->drawer = pe_calloc((size_t)n, sizeof *b->drawer))) return pe_nomem(err, "samplers");
   pe_status rc = PE_OK;
   while (!rc && b->drawers < n)
-    rc = pe_sampler_open(b->plan->vocabulary, &b->drawer[b->drawers++].sampler, err);
+    rc = pe_sampler_open(b->plan->drawable, &b->drawer[b->drawers++].sampler, err);
   return rc;
 }
 

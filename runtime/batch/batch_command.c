@@ -226,7 +226,7 @@ static pe_status do_pin(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
                         pe_error *err) {
   pe_ids_view prompt = c->pin.prompt;
   pe_prefix_key key = {.salt = c->pin.salt,
-                       .rope_variant = pe_batch_rope_variant(b->graph, prompt.count)};
+                       .rope_variant = pe_batch_rope_variant(b->plan, prompt.count)};
   (void)none, (void)err;
   pe_prefix_pin(b->prefix, &key, prompt.id, prompt.count, !c->pin.off, &reply->found);
   return PE_OK;
@@ -251,7 +251,7 @@ static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, p
   if (rc) return rc;
   do rc = pe_seq_load_file(&cache, b->o.prefix.identity, c->path, err);
   while (rc == PE_ELIMIT && pe_room_evict_some(b));
-  pe_prefix_key key = {.rope_variant = pe_batch_rope_variant(b->graph, cache.rope_length)};
+  pe_prefix_key key = {.rope_variant = pe_batch_rope_variant(b->plan, cache.rope_length)};
   if (!rc && cache.ragged)
     rc = pe_fail(err, PE_EUNSUPPORTED,
                  "%s: saved in smaller blocks than the %d tokens here, which cannot be shared",

@@ -42,14 +42,25 @@ pe_request pe_request_defaults(void) {
 
 /* ---- checking ------------------------------------------------------------------------------ */
 
-pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view v, pe_error *err) {
+static pe_status check_ids(int32_t limit, const char *field, pe_ids_view v, pe_error *err) {
   if (v.count < 0 || (v.count && !v.id))
     return pe_fail_field(err, PE_EARG, field, "%s has %d ids", field, v.count);
   for (int32_t i = 0; i < v.count; i++)
-    if (v.id[i] < 0 || v.id[i] >= b->plan->vocabulary)
+    if (v.id[i] < 0 || v.id[i] >= limit)
       return pe_fail_field(err, PE_EARG, field, "%s: token id must be between 0 and %d, got %d",
-                           field, b->plan->vocabulary - 1, v.id[i]);
+                           field, limit - 1, v.id[i]);
   return PE_OK;
+}
+
+pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view v, pe_error *err) {
+  return check_ids(b->plan->tokens, field, v, err);
+}
+
+/* Ids that are only compared with drawn ones. A head may have more of them than the tables. */
+static pe_status check_compared(const pe_batch *b, const char *field, pe_ids_view v,
+                                pe_error *err) {
+  const pe_plan *p = b->plan;
+  return check_ids(p->tokens > p->vocabulary ? p->tokens : p->vocabulary, field, v, err);
 }
 
 static pe_status check_bad_words(const pe_batch *b, const pe_request *r, pe_error *err) {
@@ -58,7 +69,7 @@ static pe_status check_bad_words(const pe_batch *b, const pe_request *r, pe_erro
     return pe_fail_field(err, PE_EARG, field, "bad_words has %d entries", r->bad_count);
   pe_status rc = PE_OK;
   for (int32_t i = 0; !rc && i < r->bad_count; i++) {
-    rc = pe_batch_ids_check(b, field, r->bad_words[i], err);
+    rc = check_compared(b, field, r->bad_words[i], err);
     if (!rc && !r->bad_words[i].count)
       rc = pe_fail_field(err, PE_EARG, field, "bad_words[%d] is empty", i + 1);
   }
@@ -91,7 +102,7 @@ static pe_status check_stop(const pe_batch *b, const pe_request *r, pe_error *er
 
 static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_status rc = pe_batch_ids_check(b, "prompt", r->prompt, err);
-  if (!rc) rc = pe_batch_ids_check(b, "stop_ids", r->stop_ids, err);
+  if (!rc) rc = check_compared(b, "stop_ids", r->stop_ids, err);
   if (!rc && r->keep_special.count < 0)
     rc = pe_fail_field(err, PE_EARG, "keep_special", "keep_special has %d ids",
                        r->keep_special.count);

@@ -155,20 +155,14 @@ void pe_batch_push(pe_batch *b, const pe_event *e) { b->event[b->event_count++] 
 
 /* ---- the prefix cache ---------------------------------------------------------------------- */
 
-int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length) {
-  int32_t variant = 0;
-  for (size_t i = 0; i < g->node_count; i++) {
-    const pe_rope_table_args *a = &g->node[i].args.rope_table;
-    if (g->node[i].op != PE_OP_ROPE_TABLE || length <= a->threshold) continue;
-    if (a->dynamic) return length; /* every length has its own frequencies */
-    if (a->variants > 1) variant = -1;
-  }
-  return variant;
+int32_t pe_batch_rope_variant(const pe_plan *p, int32_t length) {
+  if (length > p->rope_scales) return length;
+  return length > p->rope_varies ? -1 : 0;
 }
 
 pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq) {
   return (pe_prefix_key){.salt = seq->request->r.salt,
-                         .rope_variant = pe_batch_rope_variant(b->graph, pe_batch_seq_prompt(seq))};
+                         .rope_variant = pe_batch_rope_variant(b->plan, pe_batch_seq_prompt(seq))};
 }
 
 bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq) {

@@ -114,6 +114,7 @@ static inline bool pe_batch_seq_runs(const pe_batch_seq *seq) { return seq->cach
 
 /* ---- requests (batch_request.c) ------------------------------------------------------------ */
 
+/* Ids that will be computed: every embedding table must have them. */
 pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view ids, pe_error *err);
 /* Reads nothing of the batch that changes: any thread. */
 pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err);
@@ -146,7 +147,7 @@ pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err); /* for pe_
 void pe_batch_enter(pe_batch *b, pe_batch_seq *seq);                  /* takes; gives it its id */
 void pe_batch_push(pe_batch *b, const pe_event *e);
 
-int32_t pe_batch_rope_variant(const pe_graph *g, int32_t length); /* part of the prefix key */
+int32_t pe_batch_rope_variant(const pe_plan *p, int32_t length); /* part of the prefix key */
 bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq);
 pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq);
 int32_t pe_batch_probe(const pe_batch *b, const pe_batch_seq *seq); /* tokens in the prefix cache */

@@ -51,7 +51,8 @@ pe_sampling pe_sampling_defaults(void);
 pe_status pe_sampling_check(const pe_sampling *p, int32_t vocabulary, pe_error *err);
 
 typedef struct pe_sampler pe_sampler;
-pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err); /* gives */
+/* Gives. vocabulary: ids that may be drawn; logits after them, of a padded head, are not read. */
+pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err);
 void pe_sampler_close(pe_sampler *s);
 
 typedef struct pe_history { /* the tokens that penalties count */

@@ -27,7 +27,34 @@ void pe_graph_release(pe_graph *g) {
   pe_weights_release(g->weights);
   pe_free(g->node), pe_free(g->param), pe_free(g->layer), pe_free(g->used);
   pe_arena_free(&g->arena);
+  pe_graph_release(g->of);
   pe_free(g);
+}
+
+static bool copy_list(const void *from, size_t count, size_t size, void **out) {
+  *out = pe_calloc(count + 1, size);
+  if (*out && count) memcpy(*out, from, count * size);
+  return *out != NULL;
+}
+
+pe_status pe_graph_freeze(pe_graph *g, pe_graph **out, pe_error *err) {
+  pe_graph *f = pe_calloc(1, sizeof *f);
+  if (!f) return pe_nomem(err, "graph");
+  void *node = NULL, *param = NULL, *layer = NULL, *used = NULL;
+  bool ok = copy_list(g->node, g->node_count, sizeof *g->node, &node) &&
+            copy_list(g->param, g->param_count, sizeof *g->param, &param) &&
+            copy_list(g->layer, g->layer_count, sizeof *g->layer, &layer) &&
+            copy_list(g->used, g->weights->count, sizeof *g->used, &used);
+  *f = *g;
+  f->arena = (pe_arena){0}, f->refs = 1;
+  f->node = node, f->param = param, f->layer = layer, f->used = used;
+  f->of = pe_graph_retain(g), f->weights = pe_weights_retain(g->weights);
+  if (!ok) {
+    pe_graph_release(f);
+    return pe_nomem(err, "graph");
+  }
+  *out = f;
+  return PE_OK;
 }
 
 /* ---- params ---------------------------------------------------------------------------------- */
@@ -62,6 +89,10 @@ pe_status pe_graph_param(pe_graph *g, const char *name, pe_param *out, pe_error 
   if (!w) return pe_fail(err, PE_ENOTFOUND, "missing tensor %s", name);
   int32_t count = w->rank == 3 ? (int32_t)w->shape[0] : 1;
   if (count < 1) return pe_fail(err, PE_ESHAPE, "tensor %s is empty", name);
+  if (w->rank == 3 && w->shape[0] > INT32_MAX / 2) count = 0;
+  if (!count || w->rows / count > INT32_MAX / 2 || w->cols > INT32_MAX / 2)
+    return pe_fail(err, PE_ESHAPE, "tensor %s is too large: a dimension exceeds %d", name,
+                   INT32_MAX / 2);
   pe_status rc = add_param(g, name, w, count, out, err);
   if (rc) return rc;
   g->used[w - g->weights->list] = true;
@@ -75,11 +106,13 @@ pe_status pe_graph_param(pe_graph *g, const char *name, pe_param *out, pe_error 
 pe_status pe_graph_rows(pe_graph *g, pe_param from_param, int64_t from, int64_t count, int64_t step,
                         pe_param *out, pe_error *err) {
   pe_param_info src = g->param[from_param];
-  if (from < 0 || count < 1 || step < 1 || from + (count - 1) * step >= src.rows)
+  if (from < 0 || count < 1 || step < 1 || from >= src.rows ||
+      count - 1 > (src.rows - 1 - from) / step)
     return pe_fail(
         err, PE_ESHAPE,
         "%s: %lld rows from row %lld in steps of %lld do not fit: the matrix has %lld rows",
-        src.name, (long long)count, (long long)from + 1, (long long)step, (long long)src.rows);
+        src.name, (long long)count, (long long)(from < INT64_MAX ? from + 1 : from),
+        (long long)step, (long long)src.rows);
   pe_status rc = add_param(g, src.name, src.weight, src.count, out, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[*out];
@@ -179,8 +212,49 @@ void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size) 
  * INT32_MAX; the widest values of real models are logits, 2^18. */
 enum { MAX_WIDTH = 1 << 28 };
 
+/* Works along the rows of a sequence, so it needs all of them. */
+static bool needs_all_rows(int op) {
+  return op == PE_OP_STORE || op == PE_OP_ATTENTION || op == PE_OP_CONV || op == PE_OP_DELTA ||
+         op == PE_OP_SSM || op == PE_OP_OUTPUT;
+}
+
+/* The only op that may depend on a store, which has no value. */
+static bool orders(const pe_node *n, int i) { return n->op == PE_OP_ATTENTION && i == 1; }
+
+/* Maps read constants as vectors; all other ops read lines, which a constant does not have. */
+static pe_status check_input(const pe_graph *g, const pe_node *n, int i, pe_error *err) {
+  const pe_node *in = pe_graph_node(g, n->in[i]);
+  const char *op = pe_node_op_name(n);
+  if (!in) return pe_fail(err, PE_EARG, "%s: input %d does not exist", op, i + 1);
+  if ((in->op == PE_OP_STORE) != orders(n, i))
+    return pe_fail(err, PE_EARG, "%s: input %d, %s, is a cache store, which has no value", op,
+                   i + 1, in->name);
+  if (in->rows == PE_EXTENT_CONST) {
+    if (n->op == PE_OP_MAP) return PE_OK;
+    return pe_fail(err, PE_EARG, "%s: %s is a constant: only elementwise operations read those", op,
+                   in->name);
+  }
+  if (needs_all_rows(n->op) && in->rows != PE_EXTENT_ALL)
+    return pe_fail(err, PE_ESHAPE,
+                   "%s: %s has lines for output rows only, but this needs all rows of a sequence",
+                   op, in->name);
+  if (n->op != PE_OP_OUTPUT && in->rows != n->rows)
+    return pe_fail(err, PE_ESHAPE,
+                   "%s: %s has a line for %s, other inputs have one for %s: move the output op", op,
+                   in->name, in->rows == PE_EXTENT_ALL ? "every row" : "output rows only",
+                   n->rows == PE_EXTENT_ALL ? "every row" : "output rows only");
+  return PE_OK;
+}
+
+static pe_status check_inputs(const pe_graph *g, const pe_node *n, pe_error *err) {
+  pe_status rc = PE_OK;
+  for (int i = 0; !rc && i < n->inputs; i++) rc = check_input(g, n, i, err);
+  return rc;
+}
+
 pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error *err) {
-  pe_status rc = pe_grow(&g->node, &g->node_cap, g->node_count + 1, sizeof *g->node, err);
+  pe_status rc = check_inputs(g, node, err);
+  if (!rc) rc = pe_grow(&g->node, &g->node_cap, g->node_count + 1, sizeof *g->node, err);
   if (rc) return rc;
   pe_node *n = &g->node[g->node_count];
   *n = *node;
@@ -215,16 +289,13 @@ pe_status pe_graph_name(pe_graph *g, pe_value v, const char *name, pe_error *err
 
 pe_node pe_graph_draft(const pe_graph *g, int op, pe_value x, int32_t width) {
   const pe_node *in = pe_graph_node(g, x);
-  return (pe_node){.op = op,
-                   .rows = in ? in->rows : PE_EXTENT_ALL,
-                   .rank = 1,
-                   .dim = {width},
-                   .inputs = in ? 1 : 0,
-                   .in = {x, -1, -1, -1, -1, -1},
-                   .mat = -1,
-                   .mat2 = -1,
-                   .cache = -1,
-                   .state_at = -1};
+  pe_node n;
+  memset(&n, 0, sizeof n); /* all of the union args: identities hash its bytes */
+  n.op = op, n.rows = in ? in->rows : PE_EXTENT_ALL;
+  n.rank = 1, n.dim[0] = width, n.inputs = in ? 1 : 0, n.in[0] = x;
+  for (int i = 1; i < PE_NODE_INPUTS; i++) n.in[i] = -1;
+  n.mat = n.mat2 = n.cache = -1, n.state_at = -1;
+  return n;
 }
 
 pe_status pe_graph_sized_vector(pe_graph *g, pe_param p, int64_t want, const float **out,
@@ -312,7 +383,7 @@ pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_
   pe_node n = g->node[x];
   pe_norm_args a = *args;
   if (!a.width) a.width = n.dim[n.rank - 1];
-  if (n.width % a.width)
+  if (a.width < 1 || n.width % a.width)
     return pe_fail(err, PE_ESHAPE, "norm: the width %d does not divide the %d values of %s",
                    a.width, n.width, n.name);
   a.count = n.width / a.width;
@@ -332,8 +403,11 @@ pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_
 
 pe_status pe_graph_constant(pe_graph *g, pe_param p, pe_value *out, pe_error *err) {
   const pe_param_info *i = &g->param[p];
-  pe_node n =
-      pe_graph_draft(g, PE_NODE_CONSTANT, -1, (int32_t)((int64_t)i->count * i->rows * i->cols));
+  int64_t values = (int64_t)i->count * i->rows * i->cols;
+  if (values > MAX_WIDTH)
+    return pe_fail(err, PE_ESHAPE, "tensor %s has %lld values, a constant can have %d", i->name,
+                   (long long)values, MAX_WIDTH);
+  pe_node n = pe_graph_draft(g, PE_NODE_CONSTANT, -1, (int32_t)values);
   n.rows = PE_EXTENT_CONST;
   pe_status rc = pe_graph_vector(g, p, &n.vec[0], err);
   return rc ? rc : pe_graph_add(g, &n, out, err);
@@ -441,7 +515,11 @@ pe_status pe_graph_reshape(pe_graph *g, pe_value x, int rank, const int32_t *dim
   pe_node n = pe_graph_draft(g, PE_NODE_VIEW, x, 0);
   int64_t width = 1;
   n.rank = rank;
-  for (int i = 0; i < rank; i++) width *= n.dim[i] = dim[i];
+  for (int i = 0; i < rank; i++) {
+    n.dim[i] = dim[i];
+    width = dim[i] < 1 || width > MAX_WIDTH ? -1 : width * dim[i];
+    if (width < 0) break;
+  }
   if (width != g->node[x].width)
     return pe_fail(err, PE_ESHAPE, "%s has %d values per row and cannot be reshaped to %lld",
                    known_as(g, x), g->node[x].width, (long long)width);

@@ -15,7 +15,9 @@
  * turns the graph into instructions.
  *
  * Ownership: counted. A graph retains its weights and every plan retains its graph, so scripts may
- * close them in any order. Threads: built by one thread, immutable once planned. */
+ * close them in any order. Threads: built and extended by one thread. Everything that runs uses a
+ * frozen copy (pe_graph_freeze), so a script may extend the graph of an open model; what it adds
+ * takes part in plans that are made afterwards. */
 #ifndef PE_GRAPH_H
 #define PE_GRAPH_H
 
@@ -70,6 +72,7 @@ typedef struct pe_cache_group {
 
 typedef struct pe_cache_layer {
   int32_t group, index; /* index: within the group */
+  pe_value store;       /* what fills it; every attention that reads it depends on this */
 } pe_cache_layer;
 
 typedef struct pe_graph {
@@ -86,13 +89,17 @@ typedef struct pe_graph {
   size_t layer_count, layer_cap;
   int64_t state_floats; /* of one slot */
   pe_value output;      /* the logits */
-  int refs;             /* private */
+  int refs;             /* private, like the next one */
+  struct pe_graph *of;  /* frozen: the graph that owns the arena and the weights; retained */
 } pe_graph;
 
 /* gives; retains the weights */
 pe_status pe_graph_open(pe_weights *weights, pe_graph **out, pe_error *err);
 pe_graph *pe_graph_retain(pe_graph *g); /* gives one more reference */
 void pe_graph_release(pe_graph *g);     /* takes; NULL is fine */
+/* Gives a copy of the graph as it is now, which nobody changes: any thread may read it, whatever
+ * happens to g. It shares names, numbers and matrices, which are only ever added to. */
+pe_status pe_graph_freeze(pe_graph *g, pe_graph **out, pe_error *err);
 
 /* ---- params ---------------------------------------------------------------------------------- */
 
@@ -114,7 +121,8 @@ pe_status pe_graph_numbers(pe_graph *g, const float *numbers, size_t count, cons
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-/* Appends a copy of the node; fills in its width and, if it has none, its name. */
+/* Appends a copy of the node; fills in its width and, if it has none, its name. Refuses a node
+ * whose inputs have no lines, or not as many as each other: no plan could run it. */
 pe_status pe_graph_add(pe_graph *g, const pe_node *node, pe_value *out, pe_error *err);
 pe_node *pe_graph_node(const pe_graph *g, pe_value v); /* NULL: no such value */
 const char *pe_node_op_name(const pe_node *n);         /* "linear", "view", "constant" */

@@ -7,6 +7,8 @@
 
 pe_status pe_graph_rope_table(pe_graph *g, const float *frequencies, const float *factors,
                               const pe_rope_table_args *args, pe_value *out, pe_error *err) {
+  if (args->half < 1 || args->half > INT32_MAX / 4)
+    return pe_fail(err, PE_ESHAPE, "a rope table cannot rotate %d pairs", args->half);
   size_t count = (size_t)args->half * (size_t)(args->variants > 1 ? 2 : 1);
   /* Layers with the same numbers share one table. */
   for (size_t i = 0; i < g->node_count; i++) {
@@ -30,7 +32,7 @@ pe_status pe_graph_rope(pe_graph *g, pe_value x, pe_value table, bool pairs, int
   const pe_node *in = &g->node[x], *t = &g->node[table];
   if (t->op != PE_OP_ROPE_TABLE) return pe_fail(err, PE_EARG, "%s is not a rope table", t->name);
   int32_t dim = in->dim[in->rank - 1], half = t->args.rope_table.half;
-  if (skip < 0 || skip + 2 * half > dim)
+  if (skip < 0 || skip > dim - 2 * half)
     return pe_fail(err, PE_ESHAPE,
                    "rope rotates %d values of a head after the first %d, but a head of %s has %d",
                    2 * half, skip, in->name, dim);
@@ -71,23 +73,27 @@ static pe_status add_store(pe_graph *g, const pe_attention_spec *s, int32_t *lay
   pe_status rc = find_group(g, s->window, heads, key, value, &group, err);
   if (!rc) rc = pe_grow(&g->layer, &g->layer_cap, g->layer_count + 1, sizeof *g->layer, err);
   if (rc) return rc;
-  g->layer[g->layer_count] = (pe_cache_layer){group, g->group[group].layers++};
-  *layer = (int32_t)g->layer_count++;
+  *layer = (int32_t)g->layer_count;
   pe_node n = pe_graph_draft(g, PE_OP_STORE, s->k, 1);
   n.cache = *layer;
   if (v) n.inputs = 2, n.in[1] = s->v;
   n.args.store.cache = (pe_cache_args){.group = group, .heads = heads, .key = key, .value = value};
-  return pe_graph_add(g, &n, out, err);
+  if ((rc = pe_graph_add(g, &n, out, err))) return rc;
+  g->layer[g->layer_count++] = (pe_cache_layer){group, g->group[group].layers++, *out};
+  return PE_OK;
 }
 
 pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *out, int32_t *layer,
                              pe_error *err) {
   pe_value store = -1;
   pe_status rc = PE_OK;
+  if (s->window < 0)
+    return pe_fail(err, PE_EARG, "an attention window must be 0 or more tokens, got %d", s->window);
+  if (!pe_graph_node(g, s->q)) return pe_fail(err, PE_EARG, "attention: the queries do not exist");
   if (s->share >= 0) {
     if ((size_t)s->share >= g->layer_count)
       return pe_fail(err, PE_EARG, "there is no cache layer %d to share", s->share);
-    *layer = s->share;
+    *layer = s->share, store = g->layer[s->share].store;
   } else if ((rc = add_store(g, s, layer, &store, err))) {
     return rc;
   }
@@ -109,7 +115,7 @@ pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *
   pe_node n = pe_graph_draft(g, PE_OP_ATTENTION, s->q, 0);
   n.rank = 2, n.dim[0] = heads, n.dim[1] = value;
   n.cache = *layer;
-  if (store >= 0) n.inputs = 2, n.in[1] = store; /* so that the attention comes after the store */
+  n.inputs = 2, n.in[1] = store; /* keeps the store alive, and before the attention */
   n.args.attention = (pe_attention_args){
       {.group = g->layer[*layer].group, .heads = c->heads, .key = c->key, .value = c->value},
       heads,
@@ -156,11 +162,14 @@ pe_status pe_graph_expert_sum(pe_graph *g, pe_value x, pe_value route, pe_value 
 
 /* ---- recurrences ----------------------------------------------------------------------------- */
 
-/* Rounded up to 16 floats, a cache line, so that states of different layers share none. */
-static int64_t reserve_state(pe_graph *g, int64_t floats) {
-  int64_t at = g->state_floats;
-  g->state_floats += (floats + 15) & ~(int64_t)15;
-  return at;
+/* Adds a node and, if that succeeds, its floats to the slots. Rounded up to 16 floats, a cache
+ * line, so that states of different layers share none. */
+static pe_status add_with_state(pe_graph *g, pe_node *n, int64_t floats, pe_value *out,
+                                pe_error *err) {
+  n->state_at = g->state_floats;
+  pe_status rc = pe_graph_add(g, n, out, err);
+  if (!rc) g->state_floats += (floats + 15) & ~(int64_t)15;
+  return rc;
 }
 
 pe_status pe_graph_conv(pe_graph *g, pe_value x, pe_param weight, pe_param bias, int32_t activation,
@@ -178,8 +187,7 @@ pe_status pe_graph_conv(pe_graph *g, pe_value x, pe_param weight, pe_param bias,
   pe_status rc = pe_graph_sized_vector(g, weight, values, &n.vec[0], err);
   if (!rc) rc = pe_graph_sized_vector(g, bias, in->width, &n.vec[1], err);
   if (rc) return rc;
-  n.state_at = reserve_state(g, (taps - 1) * in->width);
-  return pe_graph_add(g, &n, out, err);
+  return add_with_state(g, &n, (taps - 1) * in->width, out, err);
 }
 
 static pe_status heads_of(const pe_graph *g, pe_value v, const char *what, int32_t *heads,
@@ -209,8 +217,7 @@ pe_status pe_graph_delta(pe_graph *g, const pe_value in[5], pe_value *out, pe_er
   n.rank = 2, n.dim[0] = vh, n.dim[1] = vd, n.inputs = 5;
   memcpy(n.in, in, 5 * sizeof *in);
   n.args.delta = (pe_delta_args){vh, kh, kd, vd, decay != vh};
-  n.state_at = reserve_state(g, (int64_t)vh * vd * kd);
-  return pe_graph_add(g, &n, out, err);
+  return add_with_state(g, &n, (int64_t)vh * vd * kd, out, err);
 }
 
 pe_status pe_graph_ssm(pe_graph *g, const pe_value in[4], const pe_param vec[3], float dt_min,
@@ -231,6 +238,5 @@ pe_status pe_graph_ssm(pe_graph *g, const pe_value in[4], const pe_param vec[3],
   n.args.ssm = (pe_ssm_args){heads, dim, groups, state, dt_min, dt_max};
   for (int i = 0; !rc && i < 3; i++) rc = pe_graph_sized_vector(g, vec[i], heads, &n.vec[i], err);
   if (rc) return rc;
-  n.state_at = reserve_state(g, (int64_t)heads * dim * state);
-  return pe_graph_add(g, &n, out, err);
+  return add_with_state(g, &n, (int64_t)heads * dim * state, out, err);
 }

@@ -161,6 +161,11 @@ static void limit_tokens(pe_plan *p, const pe_param_info *table) {
   if (!p->tokens || rows < p->tokens) p->tokens = rows;
 }
 
+static void note_rope(pe_plan *p, const pe_rope_table_args *a) {
+  int32_t *at = a->dynamic ? &p->rope_scales : a->variants > 1 ? &p->rope_varies : NULL;
+  if (at && a->threshold < *at) *at = a->threshold;
+}
+
 /* The node that v was fused into at last; -1: v was not fused. */
 static pe_value went_into(const pe_planner *s, pe_value v) {
   pe_value to = s->into[v];
@@ -193,20 +198,28 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
   find_lifetimes(s, o);
   pe_status rc = place_values(s, err);
   if (rc) return rc;
+  p->rope_varies = p->rope_scales = INT32_MAX;
   for (size_t i = 0; i < s->n; i++) {
     if (!s->live[i] || !computes(&s->node[i])) continue;
     s->spot[i].instr = (int32_t)p->count;
     p->instr[p->count++] = instr_of(s, (pe_value)i);
     if (s->node[i].op == PE_OP_EMBED) limit_tokens(p, &s->g->param[s->node[i].mat]);
+    if (s->node[i].op == PE_OP_ROPE_TABLE) note_rope(p, &s->node[i].args.rope_table);
   }
   p->logits = place_of(s, s->g->output), p->vocabulary = s->node[s->g->output].width;
+  if (!p->tokens) p->tokens = p->vocabulary; /* no table: nothing limits the ids */
+  p->drawable = p->tokens < p->vocabulary ? p->tokens : p->vocabulary;
   for (size_t i = 0; i < o->tap_count; i++) p->tap[i] = place_of(s, o->taps[i]);
   p->tap_count = o->tap_count;
   return note_fusions(s, err);
 }
 
 static pe_status check(const pe_graph *g, const pe_plan_options *o, pe_error *err) {
-  if (!pe_graph_node(g, g->output)) return pe_fail(err, PE_EARG, "the graph has no output");
+  const pe_node *output = pe_graph_node(g, g->output);
+  if (!output) return pe_fail(err, PE_EARG, "the graph has no output");
+  if (output->op == PE_NODE_CONSTANT || output->op == PE_OP_STORE)
+    return pe_fail(err, PE_EARG, "the output of the graph, %s, is a constant or a cache store",
+                   output->name);
   for (size_t i = 0; i < o->tap_count; i++)
     if (!pe_graph_node(g, o->taps[i]) || g->node[o->taps[i]].op == PE_NODE_CONSTANT ||
         g->node[o->taps[i]].op == PE_OP_STORE)
@@ -220,17 +233,23 @@ pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **ou
   const pe_plan_options o = options ? *options : (pe_plan_options){0};
   pe_status rc = check(g, &o, err);
   if (rc) return rc;
+  pe_graph *frozen = NULL;
   pe_plan *p = pe_calloc(1, sizeof *p);
-  pe_planner s = {.g = g, .p = p, .n = g->node_count};
+  if (!p) return pe_nomem(err, "plan");
+  if ((rc = pe_graph_freeze(g, &frozen, err))) {
+    pe_free(p);
+    return rc;
+  }
+  p->graph = frozen;
+  pe_planner s = {.g = frozen, .p = p, .n = frozen->node_count};
   s.node = pe_calloc(s.n, sizeof *s.node);
   s.uses = pe_calloc(s.n, sizeof *s.uses);
   s.live = pe_calloc(s.n, sizeof *s.live);
   s.into = pe_calloc(s.n, sizeof *s.into);
   s.spot = pe_calloc(s.n, sizeof *s.spot);
-  if (!p || !s.node || !s.uses || !s.live || !s.into || !s.spot) rc = pe_nomem(err, "plan");
+  if (!s.node || !s.uses || !s.live || !s.into || !s.spot) rc = pe_nomem(err, "plan");
   if (!rc) {
-    p->graph = pe_graph_retain(g);
-    memcpy(s.node, g->node, s.n * sizeof *s.node);
+    memcpy(s.node, frozen->node, s.n * sizeof *s.node);
     for (size_t i = 0; i < s.n; i++) s.into[i] = -1;
     count_uses(&s, &o);
     rc = pe_plan_fuse(&s, !o.apart, err);
@@ -246,7 +265,7 @@ pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **ou
 
 void pe_plan_close(pe_plan *p) {
   if (!p) return;
-  pe_graph_release(p->graph);
+  pe_graph_release((pe_graph *)p->graph);
   pe_arena_free(&p->arena);
   pe_free(p);
 }

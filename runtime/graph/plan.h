@@ -28,7 +28,7 @@
  *
  * where offset is not 0 for a view, and step is the width of the value that the view shows.
  *
- * Ownership: retains the graph. Threads: immutable. */
+ * Ownership: retains a frozen copy of the graph. Threads: immutable. */
 #ifndef PE_PLAN_H
 #define PE_PLAN_H
 
@@ -55,15 +55,18 @@ typedef struct pe_instr { /* values are numbered and named as in the graph */
 } pe_instr;
 
 typedef struct pe_plan {
-  pe_graph *graph; /* retained */
+  const pe_graph *graph; /* the graph as it was planned; what is added later is not in it */
   pe_instr *instr;
   size_t count;
   int64_t row_floats, output_floats; /* sizes of the two areas, per row */
   int64_t unshared_floats;           /* of both without sharing, for inspect */
   pe_place logits;
-  int32_t vocabulary; /* width of the logits */
-  int32_t tokens;     /* ids below this are in every embedding table */
-  pe_place *tap;      /* one per value of pe_plan_options.taps */
+  int32_t vocabulary;  /* width of the logits */
+  int32_t tokens;      /* ids below this are in every embedding table: prompts may have them */
+  int32_t drawable;    /* ids below this have a logit and are in every table: samplers draw them */
+  int32_t rope_varies; /* prompts longer than this have another rope; INT32_MAX: never */
+  int32_t rope_scales; /* longer than this: every length has its own; INT32_MAX: never */
+  pe_place *tap;       /* one per value of pe_plan_options.taps */
   size_t tap_count;
   /* ---- private ------------------------------------------------------------------------------- */
   pe_arena arena;
