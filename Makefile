@@ -72,6 +72,9 @@ FLAGS_kernels/cpu/prim_avx2.c   := -O3 -mavx2 -mfma -mf16c
 FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
             -mavx512vl -mavx512dq -mprefer-vector-width=512
 endif
+# What numbers depend on: a part of the identity of saved caches (kernels/host.h).
+NUMBERS  := $(wildcard kernels/*.[ch] kernels/*/*.[ch] runtime/graph/*.[ch] runtime/device/*.[ch])
+FLAGS_kernels/cpu/host.c := -DPE_BUILD='"$(shell cat $(NUMBERS) | cksum) $(OPT)"'
 LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 
 # ---- sources -----------------------------------------------------------------------------------
@@ -161,6 +164,8 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags
 	$(say) CC $<
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CF) $(LIB_CF) $(if $(filter lua/%,$<),$(LUA_CF)) $(FLAGS_$<) -c -o $@ $<
+
+$(BUILD)/kernels/cpu/host.o: $(NUMBERS)
 
 # Rebuilt whole, so that a deleted source leaves no member behind.
 $(LIBRARY): $(LIB_OBJ) $(BUILD)/.files

@@ -9,5 +9,7 @@ void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float
 
 /* The instruction set, part of the identity of every cache: "scalar", "avx2", "avx512", "neon". */
 const char *pe_host_isa(void);
+/* Names the sources and the compiler that the numbers depend on; also a part of that identity. */
+const char *pe_host_build(void);
 
 #endif

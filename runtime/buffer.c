@@ -16,7 +16,7 @@ pe_status pe_buffer_alloc(uint64_t size, pe_buffer **out, pe_error *err) {
     return pe_fail(err, PE_ENOMEM, "out of memory: buffer of %llu bytes", (unsigned long long)size);
   }
   memset(b->data, 0, size);
-  b->size = size, b->mapped = b->pages = false, b->refs = 1;
+  *b = (pe_buffer){.data = b->data, .size = size, .refs = 1};
   *out = b;
   return PE_OK;
 }
@@ -40,11 +40,21 @@ pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err) {
   return PE_OK;
 }
 
+static int64_t changed_ns(const struct stat *st) {
+#if defined(__APPLE__)
+  struct timespec t = st->st_mtimespec;
+#else
+  struct timespec t = st->st_mtim;
+#endif
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
 static pe_status map_fd(int fd, const char *path, pe_buffer *b, pe_error *err) {
   struct stat st;
   if (fstat(fd, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode)) return pe_fail(err, PE_EIO, "%s: not a regular file", path);
-  b->size = (uint64_t)st.st_size;
+  b->size = (uint64_t)st.st_size, b->inode = (uint64_t)st.st_ino;
+  b->changed_ns = changed_ns(&st);
   if (!b->size) return PE_OK; /* mmap refuses length 0 */
   void *p = mmap(NULL, b->size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (p == MAP_FAILED)

@@ -15,7 +15,9 @@
 typedef struct pe_buffer {
   uint8_t *data;
   uint64_t size;
-  bool mapped; /* read-only pages of a file */
+  bool mapped;    /* read-only pages of a file */
+  uint64_t inode; /* of the file when it was mapped, and the time of its last change; else 0 */
+  int64_t changed_ns;
   /* ---- private ---- */
   bool pages; /* unmap instead of free */
   int refs;

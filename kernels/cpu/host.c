@@ -9,4 +9,10 @@ void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float
   pe_cpu_run(PE_OP_MAP, &c, 0, 1);
 }
 
+#ifndef PE_BUILD
+#define PE_BUILD "?" /* not built by the Makefile */
+#endif
+
+const char *pe_host_build(void) { return PE_BUILD " " __VERSION__; }
+
 const char *pe_host_isa(void) { return pe_prim_best()->name; }

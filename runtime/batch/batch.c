@@ -51,6 +51,13 @@ static pe_status open_drawers(pe_batch *b, pe_error *err) {
   return rc;
 }
 
+const uint8_t *pe_batch_identity(pe_batch *b) {
+  static const uint8_t none[sizeof b->o.prefix.identity];
+  uint8_t *id = b->o.prefix.identity;
+  if (!memcmp(id, none, sizeof none)) pe_seq_identity(b->kv, id);
+  return id;
+}
+
 static pe_status open_caches(pe_batch *b, pe_error *err) {
   const pe_batch_options *o = &b->o;
   int32_t slots = o->sequences + 1; /* one for loading files */
@@ -59,9 +66,7 @@ static pe_status open_caches(pe_batch *b, pe_error *err) {
   pe_status rc = pe_kv_open(b->graph, &kv, &b->kv, err);
   if (!rc) rc = pe_recur_open(b->graph, slots, &b->recur, err);
   if (!rc) rc = pe_device_open(b->plan, b->pool, b->kv, b->recur, &b->device, err);
-  static const uint8_t none[sizeof o->prefix.identity];
-  if (!rc && !memcmp(o->prefix.identity, none, sizeof none))
-    pe_seq_identity(b->kv, b->o.prefix.identity);
+  if (!rc && o->prefix.folder) pe_batch_identity(b);
   if (!rc) rc = pe_prefix_open(b->kv, b->recur, &o->prefix, &b->prefix, err);
   return rc;
 }

@@ -238,7 +238,7 @@ static pe_status do_save(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
   if (!seq->cache.kv || !seq->cache.past)
     return pe_fail(err, PE_EARG, "save: sequence %lld has computed nothing yet",
                    (long long)seq->id);
-  return pe_seq_save_file(&seq->cache, b->o.prefix.identity, c->path, err);
+  return pe_seq_save_file(&seq->cache, pe_batch_identity(b), c->path, err);
 }
 
 static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
@@ -249,7 +249,7 @@ static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, p
     return pe_fail(err, PE_EUNSUPPORTED, "%s: there is no prefix cache to load it into", c->path);
   pe_status rc = pe_seq_open(&cache, b->kv, b->recur, err);
   if (rc) return rc;
-  do rc = pe_seq_load_file(&cache, b->o.prefix.identity, c->path, err);
+  do rc = pe_seq_load_file(&cache, pe_batch_identity(b), c->path, err);
   while (rc == PE_ELIMIT && pe_room_evict_some(b));
   pe_prefix_key key = {.rope_variant = pe_batch_rope_variant(b->plan, cache.rope_length)};
   if (!rc && cache.ragged)

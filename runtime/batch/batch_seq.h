@@ -148,6 +148,8 @@ void pe_batch_enter(pe_batch *b, pe_batch_seq *seq);                  /* takes; 
 void pe_batch_push(pe_batch *b, const pe_event *e);
 
 int32_t pe_batch_rope_variant(const pe_plan *p, int32_t length); /* part of the prefix key */
+/* Of its caches on disk. Computed when a file first needs it, on the engine thread. */
+const uint8_t *pe_batch_identity(pe_batch *b);
 bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq);
 pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq);
 int32_t pe_batch_probe(const pe_batch *b, const pe_batch_seq *seq); /* tokens in the prefix cache */

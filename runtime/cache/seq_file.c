@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/host.h"
 #include "runtime/hash.h"
 #include "runtime/cache/seq.h"
 
@@ -33,48 +32,6 @@ typedef struct header {
 typedef struct group_header {
   uint64_t from, token_bytes, window;
 } group_header;
-
-/* ---- identity -------------------------------------------------------------------------------- */
-
-static void stir(uint8_t hash[16], const void *bytes, size_t n) {
-  uint64_t seed;
-  memcpy(&seed, hash, sizeof seed);
-  uint8_t next[16];
-  pe_hash_128(bytes, n, seed, next);
-  for (int i = 0; i < 16; i++) hash[i] = (uint8_t)(next[i] ^ (i < 8 ? 0 : hash[i]));
-}
-
-/* Samples of the start, the middle and the end: hashing all of a model would read it from disk. */
-static void stir_part(uint8_t hash[16], const pe_weight_part *p) {
-  enum { SAMPLE = 4096 };
-  stir(hash, &p->bytes, sizeof p->bytes);
-  if (!p->buf) return;
-  uint64_t n = p->bytes < SAMPLE ? p->bytes : SAMPLE;
-  const uint8_t *at = p->buf->data + p->at;
-  stir(hash, at, n), stir(hash, at + (p->bytes - n) / 2, n), stir(hash, at + (p->bytes - n), n);
-}
-
-void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
-  const pe_graph *g = kv->graph;
-  const int32_t type = (int32_t)kv->type;
-  const char *isa = pe_host_isa();
-  memset(out, 0, 16);
-  stir(out, &type, sizeof type), stir(out, isa, strlen(isa));
-  for (size_t i = 0; i < g->weights->count; i++) {
-    const pe_weight *w = &g->weights->list[i];
-    char label[PE_WEIGHT_LABEL] = {0};
-    pe_weight_label(w, label);
-    stir(out, w->name.at, w->name.len), stir(out, label, strlen(label)),
-        stir(out, w->shape, (size_t)w->rank * sizeof *w->shape);
-    stir_part(out, &w->data), stir_part(out, &w->scales), stir_part(out, &w->biases);
-  }
-  for (size_t i = 0; i < g->node_count; i++) {
-    const pe_node *n = &g->node[i];
-    const int32_t shape[] = {n->op, (int32_t)n->rows, n->width, n->inputs, n->mat, n->cache};
-    stir(out, shape, sizeof shape), stir(out, n->in, sizeof n->in),
-        stir(out, &n->args, sizeof n->args);
-  }
-}
 
 /* ---- saving ---------------------------------------------------------------------------------- */
 

@@ -4,6 +4,7 @@
 local perigee = require "perigee"
 local tiny = require "tiny"
 local test = require("harness").test
+local uv = require "luv"
 
 -- ---- token ids --------------------------------------------------------------------------------
 
@@ -183,9 +184,95 @@ test("widths and offsets are checked without overflow", function(t)
   refuses(t, "cannot be reshaped", function(graph, x) graph:reshape(x, { -4, -16 }) end)
   refuses(t, "do not fit", function(graph)
     graph:rows(graph:param "lm_head.weight",
-      { from = 2, count = math.maxinteger, step = 1 << 20 })
+      { from = 2, count = 1 << 60, step = 1 << 20 })
   end)
   refuses(t, "window must be 0 or more", function(graph, _, heads)
     graph:attention { q = heads, k = heads, v = heads, scale = 1, window = -1 }
   end)
+end)
+
+-- ---- identity of caches -----------------------------------------------------------------------
+
+local function temporary()
+  return assert(uv.fs_mkdtemp((os.getenv "TMPDIR" or "/tmp") .. "/perigee-XXXXXX"))
+end
+
+local function remove(folder)
+  for name in function(r) return uv.fs_scandir_next(r) end, assert(uv.fs_scandir(folder)) do
+    uv.fs_unlink(folder .. "/" .. name)
+  end
+  uv.fs_rmdir(folder)
+end
+
+local function engine_of(model)
+  return assert(perigee.engine.open(model.graph, { threads = 1, tokens = 256, sequences = 2 }))
+end
+
+--- Saves a sequence of one model and loads it into another.
+local function carry_over(from, to, file)
+  local a <close> = engine_of(from)
+  local b <close> = engine_of(to)
+  local seq = a:add()
+  assert(a:step { { seq = seq, ids = { 1, 2, 3, 4 }, outputs = 1 } })
+  assert(a:save(seq, file))
+  return b:load(file)
+end
+
+local function llama3(original)
+  return { rope_scaling = { rope_type = "llama3", factor = 8.0, low_freq_factor = 1.0,
+    high_freq_factor = 4.0, original_max_position_embeddings = original } }
+end
+
+test("a cache of another rope is another model's", function(t)
+  local folder = temporary()
+  local file = folder .. "/seq"
+  local long = tiny.model { config = llama3(8192) }
+  t.ok(carry_over(long, tiny.model { config = llama3(8192) }, file), "the same model")
+  local linear = { rope_scaling = { rope_type = "linear", factor = 8.0 } }
+  for _, config in ipairs { llama3(64), linear } do
+    t.fails("unsupported", carry_over(long, tiny.model { config = config }, file))
+  end
+  remove(folder)
+end)
+
+test("a cache of edited constants is another model's", function(t)
+  local folder = temporary()
+  local function model(factor)
+    local built = tiny.model { layers = 1 }
+    local graph = built.graph
+    local norm = graph:constant(graph:param "model.norm.weight")
+    local x = graph:embed(graph:param "model.embed_tokens.weight", {})
+    x = graph:binary("mul", { a = x, b = graph:binary("mul", { a = norm, number = factor }) })
+    local heads = graph:reshape(x, { 4, 16 })
+    local y = graph:attention { q = heads, k = heads, v = heads, scale = 1 }
+    graph:finish(graph:linear(graph:output(graph:reshape(y, { 64 })),
+      { weight = graph:param "lm_head.weight" }))
+    return built
+  end
+  t.ok(carry_over(model(2), model(2), folder .. "/seq"))
+  t.fails("unsupported", carry_over(model(2), model(3), folder .. "/seq"))
+  remove(folder)
+end)
+
+test("a cache of edited weights is another model's", function(t)
+  local folder = temporary()
+  local file = folder .. "/model.safetensors"
+  for _, name in ipairs { "config.json", "model.safetensors" } do
+    assert(uv.fs_copyfile("examples/moonlet/" .. name, folder .. "/" .. name))
+  end
+  local engine <close> = engine_of(assert(perigee.open(folder)))
+  local seq = engine:add()
+  assert(engine:step { { seq = seq, ids = { 1, 2, 3, 4 }, outputs = 1 } })
+  assert(engine:save(seq, folder .. "/seq"))
+  local same <close> = engine_of(assert(perigee.open(folder)))
+  t.ok(same:load(folder .. "/seq"))
+  local bytes = io.open(file, "rb"):read "a" -- a copy with one byte changed replaces the file
+  local at = #bytes - 12345
+  local copy = assert(io.open(folder .. "/new", "wb"))
+  copy:write(bytes:sub(1, at - 1), string.char(bytes:byte(at) ~ 1), bytes:sub(at + 1))
+  copy:close()
+  assert(os.rename(folder .. "/new", file))
+  local edited <close> = engine_of(assert(perigee.open(folder)))
+  t.fails("unsupported", edited:load(folder .. "/seq"))
+  remove(folder)
 end)
