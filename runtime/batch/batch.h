@@ -194,6 +194,7 @@ typedef struct pe_seq_info {
   int32_t left;   /* the largest useful grant */
   int32_t choice; /* number within its request */
   bool follows;   /* a choice that waits for the first one's prompt */
+  bool cancelled; /* worker.h: a cancel is on its way to it */
   int64_t age_ns; /* since it was added */
   uint64_t bytes; /* of its caches */
 } pe_seq_info;

@@ -144,11 +144,11 @@ static bool try_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
 }
 
 /* The sequence has all memory. It cannot write to blocks that it shares with the prefix cache, and
- * there may be no room for copies: then the cache is cleared and, if something is pinned, the
- * sequence starts again without it, once. */
+ * there may be no room for copies: then the cache gives up its memory and, if something is pinned,
+ * the sequence starts again without it, once. */
 static void run_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   if (try_alone(b, seq, tokens)) return;
-  pe_prefix_clear(b->prefix);
+  pe_prefix_vacate(b->prefix);
   if (try_alone(b, seq, tokens)) return;
   if (!seq->restarted) {
     pe_batch_release(b, seq);

@@ -12,10 +12,17 @@ static void free_command(command *q) {
 
 /* ---- the view ------------------------------------------------------------------------------ */
 
+/* The view is in the order of ids. */
 static pe_seq_info *shown(pe_worker *w, pe_seq_id id) {
-  for (size_t i = 0; i < w->view_count; i++)
-    if (w->view[i].id == id) return &w->view[i];
-  return NULL;
+  size_t low = 0, high = w->view_count;
+  while (low < high) {
+    size_t mid = low + (high - low) / 2;
+    if (w->view[mid].id < id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low < w->view_count && w->view[low].id == id ? &w->view[low] : NULL;
 }
 
 static void show_added(pe_worker *w, const command *q) {
@@ -41,6 +48,7 @@ static void show_sampled(pe_seq_info *seq) {
 void pe_worker_show(pe_worker *w, const command *q) {
   pe_seq_info *seq = shown(w, q->c.seq);
   if (q->c.verb == PE_DO_ADD) show_added(w, q);
+  if (q->c.verb == PE_DO_CANCEL && seq) seq->cancelled = true;
   if (q->c.verb == PE_DO_SAMPLE && seq) show_sampled(seq);
   if (q->c.verb == PE_DO_FORK && seq) {
     w->view[w->view_count] = *seq; /* as its parent is */
@@ -109,11 +117,24 @@ static pe_status prepare(const pe_command *c, command *q, pe_error *err) {
   return pe_nomem(err, "command");
 }
 
+/* Cancels are never refused: a client that leaves must not go on computing. One per sequence is
+ * queued, so there are never more of them than sequences. */
+static bool always_fits(pe_worker *w, const pe_command *c) {
+  const pe_seq_info *seq = c->verb == PE_DO_CANCEL ? shown(w, c->seq) : NULL;
+  return seq && !seq->cancelled;
+}
+
+/* Under the lock: a second cancel of the same sequence. */
+static bool is_repeated(pe_worker *w, const pe_command *c) {
+  const pe_seq_info *seq = c->verb == PE_DO_CANCEL ? shown(w, c->seq) : NULL;
+  return seq && seq->cancelled;
+}
+
 /* Under the lock: gives ids and ticket, and takes the command. */
 static pe_status push(pe_worker *w, command *q, pe_error *err) {
   size_t view = w->view_count + (size_t)q->reply.count + 1;
   if (w->stop) return pe_fail(err, PE_ECANCEL, "the engine thread has ended");
-  if (w->queued >= PE_WORKER_QUEUE)
+  if (w->queued >= PE_WORKER_QUEUE && !always_fits(w, &q->c))
     return pe_fail(err, PE_ELIMIT, "queue is full: %zu commands waiting, limit %d", w->queued,
                    PE_WORKER_QUEUE);
   pe_status rc = pe_grow(&w->queue, &w->queue_cap, w->queued + 1, sizeof *w->queue, err);
@@ -136,10 +157,11 @@ pe_status pe_worker_do(pe_worker *w, const pe_command *c, pe_reply *reply, pe_er
   if (!rc) rc = prepare(c, &q, err);
   if (rc) return rc;
   pthread_mutex_lock(&w->lock);
-  rc = push(w, &q, err);
+  bool repeated = is_repeated(w, &q.c) && !w->stop;
+  if (!repeated) rc = push(w, &q, err);
   if (!rc && reply) *reply = q.reply;
   pthread_mutex_unlock(&w->lock);
-  if (rc) free_command(&q);
+  if (rc || repeated) free_command(&q);
   return rc;
 }
 

@@ -71,15 +71,24 @@ static void evict_state(pe_prefix *p, pe_tree_node *n, int32_t slot) {
   pe_tree_settle(&p->tree, n);
 }
 
+/* False: nothing is left that may be evicted. */
+static bool evict_oldest(pe_prefix *p) {
+  const pe_tree_age *a = p->tree.ages.newer;
+  if (a == &p->tree.ages) return false;
+  if (a->slot >= 0)
+    evict_state(p, a->node, a->slot);
+  else
+    evict_node(p, a->node);
+  return true;
+}
+
 static void shrink(pe_prefix *p) {
-  const pe_tree_age *ages = &p->tree.ages;
-  while (p->tree.bytes > p->budget && ages->newer != ages) {
-    const pe_tree_age *a = ages->newer;
-    if (a->slot >= 0)
-      evict_state(p, a->node, a->slot);
-    else
-      evict_node(p, a->node);
-  }
+  while (p->tree.bytes > p->budget && evict_oldest(p)) continue;
+}
+
+void pe_prefix_vacate(pe_prefix *p) {
+  p->changes++;
+  while (evict_oldest(p)) continue;
 }
 
 /* Dropping the block of this group would free it: only the tree holds it. */
@@ -131,16 +140,23 @@ void pe_prefix_clear(pe_prefix *p) {
   }
 }
 
+/* The next node to write: a pinned one, which are worth most, then the most recently used. */
+static pe_tree_node *next_fresh(const pe_prefix *p) {
+  for (const pin *q = p->pins; q; q = q->next)
+    for (pe_tree_node *n = q->node; n->depth >= 0; n = n->parent)
+      if (n->fresh) return n;
+  for (const pe_tree_age *a = p->tree.ages.older; a != &p->tree.ages; a = a->older)
+    if (a->slot < 0 && a->node->fresh) return a->node;
+  return NULL;
+}
+
 bool pe_prefix_write(pe_prefix *p) {
-  if (!p->disk.folder || !p->fresh) return false;
-  for (pe_tree_age *a = p->tree.ages.older; a != &p->tree.ages; a = a->older) {
-    if (a->slot >= 0 || !a->node->fresh) continue;
-    a->node->fresh = false; /* even if it fails, so that the same file is not tried forever */
-    pe_disk_save(&p->disk, a->node);
-    return true;
-  }
-  p->fresh = false;
-  return false;
+  pe_tree_node *n = p->disk.folder && p->fresh ? next_fresh(p) : NULL;
+  p->fresh = n != NULL;
+  if (!n) return false;
+  n->fresh = false; /* even if it fails, so that the same file is not tried forever */
+  pe_disk_save(&p->disk, n);
+  return true;
 }
 
 /* ---- match ----------------------------------------------------------------------------------- */

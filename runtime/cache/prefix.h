@@ -84,8 +84,10 @@ int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark);
 /* Frees at least `blocks` blocks of a group if possible, least recently used first; returns the
  * number freed. */
 int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks);
-/* Writes one node with unsaved contents to the disk tier, the most recently used first. False: none
- * is left, or there is no disk tier. */
+/* Evicts everything not pinned: the disk tier keeps it. */
+void pe_prefix_vacate(pe_prefix *p);
+/* Writes one node with unsaved contents to the disk tier, pinned ones first, then the most recently
+ * used. False: none is left, or there is no disk tier. */
 bool pe_prefix_write(pe_prefix *p);
 void pe_prefix_clear(pe_prefix *p); /* drops everything not pinned, and all files */
 void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out);
