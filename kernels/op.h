@@ -31,7 +31,7 @@ typedef struct pe_segment { /* the rows of one sequence in this step; all fields
   int32_t past;             /* tokens of the sequence before this step */
   int32_t slot;             /* of its recurrent states */
   int32_t rope_length;      /* chooses among length-dependent ropes: the length of the prompt */
-  int32_t table; /* offset of its block tables in `tables`, one per cache group in order */
+  int32_t table;            /* its first entry in `table_at`: one per cache group in order */
 } pe_segment;
 
 typedef struct pe_step {
@@ -41,8 +41,8 @@ typedef struct pe_step {
   const int32_t *segment_of; /* [rows] */
   const pe_segment *segment; /* [segments] */
   const int32_t *output;     /* [outputs]: the rows whose logits are wanted */
-  const int32_t *tables;     /* block ids */
-  const int32_t *table_size; /* [groups]: entries of one sequence's table in each cache group */
+  const int32_t *tables;     /* block ids: the tables of all segments, each as long as it is */
+  const int32_t *table_at;   /* [segments][groups]: where a table begins in `tables` */
 } pe_step;
 
 /* ---- elementwise operations ------------------------------------------------------------------ */

@@ -70,17 +70,46 @@ static void ask_system(pe_machine *m) {
 static void ask_system(pe_machine *m) { (void)m; }
 #endif
 
+#if defined(__linux__)
+/* CPUs that a quota of the control group allows, rounded up; 0: no limit. Version 2 has "quota
+ * period" or "max period" in one file, version 1 two files and -1. */
+int pe_machine_quota(const char *folder) {
+  char path[512], text[64];
+  long long quota = 0, period = 0;
+  snprintf(path, sizeof path, "%s/cpu.max", folder);
+  if (find_line(path, "", text, sizeof text)) {
+    if (sscanf(text, "%lld %lld", &quota, &period) != 2) return 0;
+  } else {
+    snprintf(path, sizeof path, "%s/cpu/cpu.cfs_quota_us", folder);
+    if (!find_line(path, "", text, sizeof text)) return 0;
+    quota = strtoll(text, NULL, 10);
+    snprintf(path, sizeof path, "%s/cpu/cpu.cfs_period_us", folder);
+    if (!find_line(path, "", text, sizeof text)) return 0;
+    period = strtoll(text, NULL, 10);
+  }
+  if (quota <= 0 || period <= 0) return 0;
+  long long cores = quota / period + (quota % period != 0);
+  return cores < INT_MAX ? (int)cores : 0;
+}
+#else
+int pe_machine_quota(const char *folder) {
+  (void)folder;
+  return 0;
+}
+#endif
+
 static int cores_online(void) {
   long n = sysconf(_SC_NPROCESSORS_ONLN);
   return n > 0 ? (int)n : 1;
 }
 
 int pe_machine_cores(void) {
+  int cores = cores_online(), quota = pe_machine_quota("/sys/fs/cgroup");
 #if defined(__linux__)
   cpu_set_t set;
-  if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+  if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0) cores = CPU_COUNT(&set);
 #endif
-  return cores_online();
+  return quota && quota < cores ? quota : cores;
 }
 
 static uint64_t limit_of(int resource) {

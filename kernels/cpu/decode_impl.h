@@ -161,11 +161,12 @@ ALWAYS void affine_group(const uint8_t *p, const stream *s, const int bits, int6
 
 enum { GROUPS_AT_ONCE = 32 }; /* enough to amortize the vector loop that widens the scales */
 
-/* Scales and biases of some groups are widened together, then the groups are decoded. */
+/* Scales and biases of some groups are widened together, then the groups are decoded. Rows of a
+ * view may be further apart than they are long: the last one ends with its codes. */
 ALWAYS void affine_row(const pe_quant_matrix *m, int64_t row, float *out, const int bits) {
   const int64_t group = m->quant.group, groups = m->cols / group, bytes = group * bits / 8;
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
-                *end = m->data + (uint64_t)m->rows * m->row_bytes;
+                *end = m->data + (uint64_t)(m->rows - 1) * m->row_bytes + groups * bytes;
   const uint8_t *scales = m->scales + (uint64_t)row * m->scale_bytes,
                 *biases = m->biases + (uint64_t)row * m->scale_bytes;
   const int64_t size = (int64_t)pe_dtype_size(m->quant.scale_dtype);

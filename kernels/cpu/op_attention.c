@@ -23,9 +23,7 @@ enum {
 /* ---- where tokens are ------------------------------------------------------------------------ */
 
 static const int32_t *table_of(const pe_step *step, const pe_segment *segment, int32_t group) {
-  const int32_t *table = step->tables + segment->table;
-  for (int32_t g = 0; g < group; g++) table += step->table_size[g];
-  return table;
+  return step->tables + step->table_at[segment->table + group];
 }
 
 /* The row of token t of a head, in a pool whose rows take `bytes`. *run: the number of tokens from

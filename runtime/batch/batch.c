@@ -155,7 +155,7 @@ static void peek_some(pe_batch *b) {
   }
 }
 
-static void describe(const pe_batch_seq *seq, pe_seq_info *out) {
+static void describe(const pe_batch_seq *seq, int64_t now, pe_seq_info *out) {
   bool idle = seq->state >= PE_SEQ_HELD || seq->leader;
   *out = (pe_seq_info){.id = seq->id,
                        .state = seq->state,
@@ -166,16 +166,17 @@ static void describe(const pe_batch_seq *seq, pe_seq_info *out) {
                        .left = idle ? 0 : seq->count - seq->cache.past,
                        .choice = seq->choice,
                        .follows = seq->leader != 0,
-                       .age_ns = pe_clock_ns() - seq->added_ns,
+                       .age_ns = now - seq->added_ns,
                        .bytes = seq->cache.kv ? pe_seq_bytes(&seq->cache) : 0};
 }
 
 int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
   int32_t n = 0;
+  int64_t now = pe_clock_ns();
   if (most > 0 && b->caching) peek_some(b);
   for (size_t i = 0; i < b->seq_count; i++) {
     if (b->seq[i]->state == PE_SEQ_DONE) continue;
-    if (n < most) describe(b->seq[i], &out[n]);
+    if (n < most) describe(b->seq[i], now, &out[n]);
     n++;
   }
   return n;
@@ -183,7 +184,7 @@ int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
 
 bool pe_batch_info(const pe_batch *b, pe_seq_id id, pe_seq_info *out) {
   const pe_batch_seq *seq = pe_batch_find(b, id);
-  if (seq) describe(seq, out);
+  if (seq) describe(seq, pe_clock_ns(), out);
   return seq != NULL;
 }
 

@@ -340,20 +340,40 @@ static pe_status check_sequence(const pe_prefix *p, const pe_seq *s, pe_error *e
   return PE_OK;
 }
 
+/* The snapshot that memory has at this position, or -1. */
+static int32_t state_at(const pe_tree_node *n, int32_t position) {
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++)
+    if (n->slot[i].state && n->slot[i].position == position) return i;
+  return -1;
+}
+
+/* A state may have tens of megabytes: it is not copied if the tree has it already. */
+static pe_status new_state(const pe_prefix *p, const pe_prefix_key *key, const pe_seq *s,
+                           pe_snapshot **out, pe_error *err) {
+  pe_tree_hit hit;
+  if (pe_recur_bytes(s->recur) && pe_tree_find(&p->tree, key, s->token, s->past, false, &hit) &&
+      hit.position == s->past && state_at(hit.node, s->past) >= 0)
+    return PE_OK;
+  return pe_seq_snapshot(s, out, err);
+}
+
 pe_status pe_prefix_insert(pe_prefix *p, const pe_prefix_key *key, const pe_seq *s, pe_error *err) {
   pe_tree_node *n = NULL;
   pe_snapshot *state = NULL;
   if (!p->budget || s->past <= 0) return PE_OK;
   p->changes++;
   pe_status rc = check_sequence(p, s, err);
-  if (!rc) rc = pe_seq_snapshot(s, &state, err);
+  if (!rc) rc = new_state(p, key, s, &state, err);
   if (!rc) rc = insert_path(p, key, s, &n, err);
-  int32_t slot = !rc && state ? pe_tree_put_state(&p->tree, n, state) : -1;
-  pe_snapshot_release(state);
+  int32_t slot = rc ? -1 : state ? pe_tree_put_state(&p->tree, n, state) : state_at(n, s->past);
+  p->stats.copied_states += state != NULL;
   if (n) {
-    n->fresh |= slot >= 0, p->fresh = true;
+    n->fresh |= state && slot >= 0, p->fresh = true;
+    pe_snapshot_release(state);
     pe_tree_touch(&p->tree, n, slot);
     pe_tree_settle(&p->tree, n);
+  } else {
+    pe_snapshot_release(state);
   }
   shrink(p);
   return rc;

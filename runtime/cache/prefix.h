@@ -55,6 +55,7 @@ typedef struct pe_prefix_key { /* only sequences with equal keys share prefixes 
 typedef struct pe_prefix_stats {
   uint64_t bytes, disk_bytes, nodes, snapshots;
   uint64_t lookups, hits, hit_tokens, asked_tokens, evictions, disk_reads, disk_writes, disk_errors;
+  uint64_t copied_states; /* snapshots taken: none where the tree had one */
 } pe_prefix_stats;
 
 pe_status pe_prefix_open(pe_kv *kv, pe_recur *recur, const pe_prefix_options *o, pe_prefix **out,

@@ -45,9 +45,12 @@ void pe_device_close(pe_device *d) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+/* Half as much again, so that steps that grow row by row do not map and fault pages each time. Rows
+ * that are not used take no memory. */
 static pe_status grow_area(area *a, int32_t rows, int64_t floats_per_row, pe_error *err) {
   if (a->memory && rows <= a->cap) return PE_OK;
-  int32_t cap = rows < LEAST_ROWS ? LEAST_ROWS : rows;
+  int32_t cap = a->cap && rows < INT32_MAX / 2 ? rows + rows / 2 : rows;
+  if (cap < LEAST_ROWS) cap = LEAST_ROWS;
   pe_buffer_release(a->memory);
   *a = (area){0};
   uint64_t bytes;

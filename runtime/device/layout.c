@@ -3,11 +3,11 @@
 
 #include <string.h>
 
-enum { ARRAYS = 6 };
+enum { ARRAYS = 7 };
 
 static void arrays_of(pe_layout *l, pe_buf *out[ARRAYS]) {
-  pe_buf *const all[ARRAYS] = {&l->token,   &l->position, &l->segment_of,
-                               &l->segment, &l->output,   &l->tables};
+  pe_buf *const all[ARRAYS] = {&l->token,  &l->position, &l->segment_of, &l->segment,
+                               &l->output, &l->tables,   &l->table_at};
   memcpy(out, all, sizeof all);
 }
 
@@ -21,13 +21,11 @@ static pe_status put_int(pe_buf *b, int32_t v, pe_error *err) {
   return pe_buf_put(b, &v, sizeof v, err);
 }
 
-/* The block tables of a run, each padded to the longest of the step. */
 static pe_status put_tables(pe_layout *l, int32_t groups, const pe_run *r, pe_error *err) {
   pe_status rc = PE_OK;
   for (int32_t g = 0; !rc && g < groups; g++) {
-    int32_t have = r->kv->count[g];
-    rc = pe_buf_put(&l->tables, r->kv->table[g], (size_t)have * sizeof(int32_t), err);
-    for (; !rc && have < l->table_size[g]; have++) rc = put_int(&l->tables, -1, err);
+    if ((rc = put_int(&l->table_at, (int32_t)(l->tables.len / sizeof(int32_t)), err))) break;
+    rc = pe_buf_put(&l->tables, r->kv->table[g], (size_t)r->kv->count[g] * sizeof(int32_t), err);
   }
   return rc;
 }
@@ -39,7 +37,7 @@ static pe_status put_run(pe_layout *l, int32_t groups, const pe_run *r, int32_t 
                   .past = r->past,
                   .slot = r->slot,
                   .rope_length = r->rope_length,
-                  .table = (int32_t)(l->tables.len / sizeof(int32_t))};
+                  .table = index * groups};
   pe_status rc = pe_buf_put(&l->segment, &s, sizeof s, err);
   if (!rc) rc = pe_buf_put(&l->token, r->token, (size_t)r->count * sizeof(int32_t), err);
   for (int32_t i = 0; !rc && i < r->count; i++) rc = put_int(&l->segment_of, index, err);
@@ -86,7 +84,7 @@ static void point_step(pe_layout *l) {
   s->segment = (const pe_segment *)(void *)l->segment.data;
   s->output = (const int32_t *)(void *)l->output.data;
   s->tables = (const int32_t *)(void *)l->tables.data;
-  s->table_size = l->table_size;
+  s->table_at = (const int32_t *)(void *)l->table_at.data;
 }
 
 pe_status pe_layout_step(pe_layout *l, const pe_kv *kv, const pe_run *runs, int32_t count,
@@ -96,13 +94,8 @@ pe_status pe_layout_step(pe_layout *l, const pe_kv *kv, const pe_run *runs, int3
   arrays_of(l, arrays);
   for (int i = 0; i < ARRAYS; i++) arrays[i]->len = 0;
   l->step = (pe_step){.segments = count, .groups = groups};
-  memset(l->table_size, 0, sizeof l->table_size);
   pe_status rc = PE_OK;
-  for (int32_t k = 0; !rc && k < count; k++) {
-    rc = check_run(kv, &runs[k], k, err);
-    for (int32_t g = 0; g < groups; g++)
-      if (runs[k].kv->count[g] > l->table_size[g]) l->table_size[g] = runs[k].kv->count[g];
-  }
+  for (int32_t k = 0; !rc && k < count; k++) rc = check_run(kv, &runs[k], k, err);
   for (int32_t k = 0; !rc && k < count; k++) rc = put_run(l, groups, &runs[k], k, err);
   if (!rc) rc = put_positions(l, runs, count, err);
   point_step(l);

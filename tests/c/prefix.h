@@ -51,7 +51,7 @@ static inline void world_open(world *w, const shape *s, int block, int tokens, u
   for (int g = 0; g < s->groups; g++) {
     w->graph.group[g] = (pe_cache_group){
         .window = s->window[g], .heads = 1 + g, .key = 2, .value = g == 1 ? 0 : 1, .layers = 2 - g};
-    for (int i = 0; i < 2 - g; i++) w->layer[w->graph.layer_count++] = (pe_cache_layer){g, i};
+    for (int i = 0; i < 2 - g; i++) w->layer[w->graph.layer_count++] = (pe_cache_layer){g, i, -1};
   }
   w->graph.layer = w->layer;
   CHECK_OK(pe_kv_open(&w->graph, &(pe_kv_options){.block = block, .tokens = tokens, .sequences = 1},

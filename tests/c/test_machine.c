@@ -4,6 +4,9 @@
 #include "kernels/cpu/features.h"
 #include "runtime/machine.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 static void test_machine(void) {
   pe_machine m;
   pe_machine_read(&m);
@@ -65,7 +68,55 @@ static void test_raise_files(void) {
   CHECK(files > 0 && m.open_files == files);
 }
 
-static const check_test tests[] = {{"machine", test_machine},
+/* CPU quotas of control groups, both versions. */
+static char folder[200];
+
+static void put(const char *name, const char *text) {
+  char path[300];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *f = fopen(path, "w");
+  CHECK(f != NULL);
+  if (!f) return;
+  fputs(text, f);
+  fclose(f);
+}
+
+static void drop(const char *name) {
+  char path[300];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  CHECK_INT(remove(path), 0);
+}
+
+static void test_quota(void) {
+  const char *tmp = getenv("TMPDIR");
+  snprintf(folder, sizeof folder, "%s/perigee-cgroup-XXXXXX", tmp ? tmp : "/tmp");
+  CHECK(mkdtemp(folder) != NULL);
+#if defined(__linux__)
+  CHECK_INT(pe_machine_quota(folder), 0);
+  put("cpu.max", "200000 100000\n");
+  CHECK_INT(pe_machine_quota(folder), 2);
+  put("cpu.max", "150000 100000\n"); /* a core and a half keeps two threads busy */
+  CHECK_INT(pe_machine_quota(folder), 2);
+  put("cpu.max", "max 100000\n");
+  CHECK_INT(pe_machine_quota(folder), 0);
+  put("cpu.max", "nonsense");
+  CHECK_INT(pe_machine_quota(folder), 0);
+  drop("cpu.max");
+  char cpu[300];
+  snprintf(cpu, sizeof cpu, "%s/cpu", folder);
+  CHECK_INT(mkdir(cpu, 0700), 0);
+  put("cpu/cpu.cfs_quota_us", "400000\n"), put("cpu/cpu.cfs_period_us", "100000\n");
+  CHECK_INT(pe_machine_quota(folder), 4);
+  put("cpu/cpu.cfs_quota_us", "-1\n");
+  CHECK_INT(pe_machine_quota(folder), 0);
+  drop("cpu/cpu.cfs_quota_us"), drop("cpu/cpu.cfs_period_us"), drop("cpu");
+#endif
+  CHECK(pe_machine_cores() >= 1);
+  CHECK_INT(rmdir(folder), 0);
+}
+
+static const check_test tests[] = {{"quota", test_quota},
+                                   {"machine", test_machine},
                                    {"feature_names", test_feature_names},
                                    {"features_agree", test_features_agree},
                                    {"raise_files", test_raise_files}};

@@ -56,26 +56,24 @@ static void drop_blocks(int32_t *tables, int window, const int *done) {
 /* Runs count[s] more tokens of each sequence, after done[s]. */
 static void world_step(world *w, const int *order, const int *count, int *done, const pe_prim *prim,
                        int tasks) {
-  static const int32_t table_size[GROUPS] = {TABLE, TABLE};
+  int32_t table_at[SEQUENCES * GROUPS];
   int32_t tables[SEQUENCES * GROUPS * TABLE], segment_of[TOKENS];
   pe_segment segments[SEQUENCES];
   pe_step step = {.groups = GROUPS,
                   .segment_of = segment_of,
                   .segment = segments,
                   .tables = tables,
-                  .table_size = table_size};
+                  .table_at = table_at};
   pe_cpu_call c = w->call;
   int rows[TOKENS]; /* the token of each row */
+  for (int i = 0; i < SEQUENCES * GROUPS; i++) table_at[i] = i * TABLE;
   fill_tables(tables);
   drop_blocks(tables, w->window, done);
   for (int i = 0; i < SEQUENCES; i++) {
     int s = order[i];
     if (!count[s]) continue;
-    segments[step.segments] = (pe_segment){.first = step.rows,
-                                           .count = count[s],
-                                           .past = done[s],
-                                           .slot = 2 - s,
-                                           .table = s * GROUPS * TABLE};
+    segments[step.segments] = (pe_segment){
+        .first = step.rows, .count = count[s], .past = done[s], .slot = 2 - s, .table = s * GROUPS};
     for (int t = 0; t < count[s]; t++)
       segment_of[step.rows] = step.segments, rows[step.rows++] = begins[s] + done[s] + t;
     step.segments++, done[s] += count[s];

@@ -491,7 +491,22 @@ static void test_open_failures(void) {
   world_close(&w);
 }
 
+/* A state that the tree has is not copied again. */
+static void test_states_are_copied_once(void) {
+  for (int k = 0; k < SHAPES; k++) {
+    world w;
+    pe_prefix_stats stats;
+    world_open(&w, &shapes[k], 4, 4000, 1 << 20, NULL);
+    for (int i = 0; i < 3; i++) remember(&w, &plain, text, 10);
+    pe_prefix_stat(w.p, &stats);
+    CHECK_INT(stats.copied_states, w.graph.state_floats > 0);
+    CHECK_INT(recall(&w, &plain, text, 11), 10);
+    world_close(&w);
+  }
+}
+
 static const check_test tests[] = {
+    {"states are copied once", test_states_are_copied_once},
     {"repeats", test_repeat},
     {"parts", test_parts},
     {"copy on write", test_copy_on_write},

@@ -3,6 +3,9 @@
 #include "check.h"
 #include "kernels/cpu/prim.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 static uint64_t random_state = 88172645463325252ull;
 static uint32_t random32(void) {
   random_state ^= random_state << 13, random_state ^= random_state >> 7,
@@ -313,7 +316,35 @@ static void test_choice(void) {
   CHECK(pe_prim_named(pe_prim_best()->name) == pe_prim_best());
 }
 
-static const check_test tests[] = {{"sums_as_defined", test_sums_as_defined},
+/* Every second row of a tensor whose last byte is the last one of a page: decoding reads nothing
+ * after it. */
+static void test_strided_views_end_with_their_codes(void) {
+  enum { ROWS = 16, COLS = 64 };
+  static const int bits[] = {2, 3, 4, 5, 6, 8};
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  uint8_t *at = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANON, -1, 0);
+  CHECK(at != MAP_FAILED && !mprotect(at + page, page, PROT_NONE));
+  uint16_t scales[ROWS] = {0}, biases[ROWS] = {0};
+  float out[COLS];
+  for (size_t i = 0; i < sizeof bits / sizeof *bits; i++) {
+    uint64_t row = (uint64_t)COLS * (uint64_t)bits[i] / 8;
+    pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, bits[i], 64, PE_F16},
+                         .rows = ROWS / 2,
+                         .cols = COLS,
+                         .data = at + page - (ROWS - 1) * row,
+                         .scales = (uint8_t *)scales,
+                         .biases = (uint8_t *)biases,
+                         .row_bytes = 2 * row,
+                         .scale_bytes = 4,
+                         .global = 1};
+    for (int64_t r = 0; r < m.rows; r++) pe_prim_best()->decode(&m, r, out);
+    CHECK(out[COLS - 1] == 0);
+  }
+  CHECK_INT(munmap(at, 2 * page), 0);
+}
+
+static const check_test tests[] = {{"strided views", test_strided_views_end_with_their_codes},
+                                   {"sums_as_defined", test_sums_as_defined},
                                    {"mix_and_recur_as_defined", test_mix_and_recur_as_defined},
                                    {"functions_are_close", test_functions_are_close},
                                    {"scalar_decoding", test_scalar_decoding},
