@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lua/job.h"
 #include "lua/l_batch.h"
 #include "lua/l_graph.h"
 #include "lua/l_tensor.h"
@@ -22,7 +23,7 @@ typedef struct batch {
   pe_crew *crew; /* a share */
   pe_batch *b;   /* in the foreground, else NULL */
   pe_worker *w;  /* on the engine thread, else NULL */
-  int pipe[2];   /* while there is a worker */
+  int *pipe;     /* two ends, while there is a worker: its own memory, since the worker uses it */
   int32_t step_tokens, vocabulary;
   int32_t told; /* events of the batch that the script has */
   int64_t context;
@@ -31,6 +32,8 @@ typedef struct batch {
 static void close_pipe(batch *s) {
   close(s->pipe[0]);
   close(s->pipe[1]);
+  pe_free(s->pipe);
+  s->pipe = NULL;
 }
 
 static void batch_close(void *self) {
@@ -57,6 +60,7 @@ static void batch_close(void *self) {
   X(submit)                                                                                        \
   X(drain)                                                                                         \
   X(stop)                                                                                          \
+  X(retire)                                                                                        \
   X(pending)                                                                                       \
   X(completed)
 #define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
@@ -68,6 +72,7 @@ static const pe_class batch_class = {"perigee.BatchCore", methods, fields, NULL,
 
 static batch *check(lua_State *L) {
   batch *s = pe_bind_check(L, 1, &batch_class);
+  if (!s->plan) luaL_error(L, "the batch was retired");
   if (!s->b && !s->w) luaL_error(L, "the batch was lost: its engine thread could not be started");
   return s;
 }
@@ -407,8 +412,10 @@ static bool open_pipe(int pair[2]) {
 static int l_start(lua_State *L) { /* [self] -> [file descriptor] or [nil, err] */
   batch *s = check_foreground(L);
   pe_error err;
-  if (!open_pipe(s->pipe)) {
+  if (!(s->pipe = pe_alloc(2 * sizeof *s->pipe)) || !open_pipe(s->pipe)) {
     pe_fail(&err, PE_EIO, "cannot open a pipe: %s", strerror(errno));
+    pe_free(s->pipe);
+    s->pipe = NULL;
     return pe_bind_error(L, &err);
   }
   pe_batch *b = s->b;
@@ -482,6 +489,41 @@ static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not dra
   s->w = NULL;
   close_pipe(s);
   return give_events(L, e, rc, &err);
+}
+
+static void run_retired(void *data) { batch_close(data); }
+
+static void free_retired(void *data) { /* closes it here if the job could not be started */
+  batch_close(data);
+  pe_free(data);
+}
+
+static int push_retired(lua_State *L, void *data) {
+  (void)data;
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* [self, callback] -> [true] or [nil, err]: closes without waiting. The running step ends, unsaved
+ * prefixes are written and memory is freed on another thread; then the callback is called. */
+static int l_retire(lua_State *L) {
+  static const pe_job_kind kind = {run_retired, push_retired, free_retired};
+  batch *s = check(L);
+  int callback = pe_job_callback(L, 2);
+  batch *all = pe_alloc(sizeof *all);
+  pe_error err;
+  if (all) {
+    *all = *s;
+    *s = (batch){0};
+    if (!pe_job_start(L, callback, &kind, all, &err)) {
+      lua_pushboolean(L, 1);
+      return 1;
+    }
+    return pe_bind_error(L, &err);
+  }
+  luaL_unref(L, LUA_REGISTRYINDEX, callback);
+  pe_nomem(&err, "batch");
+  return pe_bind_error(L, &err);
 }
 
 static int l_pending(lua_State *L) {

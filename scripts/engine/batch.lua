@@ -523,19 +523,32 @@ function Batch:load(path, callback)
   return answer(self, callback, self.core:command("load", path))
 end
 
-function Batch:close()
+--- Stops listening; commands that still wait for an answer get none.
+local function leave(self)
   if self.poll then
     self.poll:stop()
     self.poll:close()
     self.poll = nil
   end
-  self.core:close()
   local tickets = self.tickets
   self.tickets = {}
   for _, callback in pairs(tickets) do
     pcall(callback, nil, perigee.error("cancelled", "the batch was closed"))
   end
 end
+
+function Batch:close()
+  leave(self)
+  self.core:close()
+end
+
+--- Closes without blocking the loop: the running step ends and unsaved prefixes are written on
+--- another thread. Then `done` is called.
+function Batch:retire(done)
+  leave(self)
+  return self.core:retire(done)
+end
+
 Batch.__close = Batch.close
 
 return { open = open }

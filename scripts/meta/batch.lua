@@ -209,6 +209,12 @@ function Core:drain() end
 ---@return perigee.Error? err
 function Core:stop() end
 
+---Closes the batch without waiting: its step ends and unsaved prefixes are written on another
+---thread; then the callback is called on the loop. Everything else of the batch is refused.
+---@param done fun(ok: boolean)
+---@return true? ok, perigee.Error? err
+function Core:retire(done) end
+
 ---A step is queued on the engine thread: another would be refused.
 ---@return boolean
 function Core:pending() end

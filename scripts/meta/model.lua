@@ -122,6 +122,12 @@ function Batch:load(path, callback) end
 ---Frees everything; sequences that are not done never will be.
 function Batch:close() end
 
+---Closes without blocking the loop: the running step ends and unsaved prefixes are written on
+---another thread; then `done` is called.
+---@param done fun(ok: boolean)
+---@return true? ok, perigee.Error? err
+function Batch:retire(done) end
+
 ---One answer. Its methods are the commands of perigee.BatchCore.command about a sequence, and more.
 ---@class perigee.Sequence
 ---@field id integer  Its number.

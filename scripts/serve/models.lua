@@ -339,6 +339,14 @@ function Models:unload(name)
     for _, seq in pairs(entry.batch.live) do seq:cancel() end
     wait_for_sequences(entry, 1)
   end
+  local batch = entry.batch
+  entry.batch = nil
+  async.await(function(resume)
+    if not batch:retire(resume) then
+      batch:close()
+      resume()
+    end
+  end)
   release(entry)
   entry.state = "unloaded"
   self.log:note("info", "model unloaded", { model = name })

@@ -102,3 +102,23 @@ test("a cancel is never refused", function(t)
   t.eq(ended, #ids)
   batch:stop()
 end)
+
+test("retiring a batch does not block the loop, and loses no prefix", function(t)
+  local folder = temporary()
+  local model = tiny.model { layers = 8, heads = 8, kv = 8, dim = 64 }
+  local batch = assert(perigee.batch.open(model.graph, { sequences = 4, context = 4096,
+    cache_tokens = 4096, threads = 1, step_tokens = 512, cache_folder = folder }))
+  for k = 1, 4 do finish(batch, numbers(512, k), 0) end
+  local before = #list(folder)
+  assert(batch:start())
+  local done
+  local began = uv.hrtime()
+  assert(batch:retire(function() done = uv.hrtime() end))
+  local took = (uv.hrtime() - began) / 1e6
+  t.ok(took < 50, ("retire took %.0f ms"):format(took))
+  t.raises(function() batch:stats() end, "retired")
+  while not done do uv.run "once" end
+  t.ok(#list(folder) >= 4 * 16 and before < 64, #list(folder) .. " files, before " .. before)
+  batch:close()
+  remove(folder)
+end)
