@@ -155,8 +155,8 @@ static void peek_some(pe_batch *b) {
   }
 }
 
-static void describe(const pe_batch_seq *seq, int64_t now, pe_seq_info *out) {
-  bool idle = seq->state >= PE_SEQ_HELD || seq->leader;
+static void describe(const pe_batch *b, const pe_batch_seq *seq, int64_t now, pe_seq_info *out) {
+  bool idle = seq->state >= PE_SEQ_HELD || seq->leader || pe_batch_fetching(b, seq);
   *out = (pe_seq_info){.id = seq->id,
                        .state = seq->state,
                        .prompt = pe_batch_seq_prompt(seq),
@@ -176,7 +176,7 @@ int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
   if (most > 0 && b->caching) peek_some(b);
   for (size_t i = 0; i < b->seq_count; i++) {
     if (b->seq[i]->state == PE_SEQ_DONE) continue;
-    if (n < most) describe(b->seq[i], now, &out[n]);
+    if (n < most) describe(b, b->seq[i], now, &out[n]);
     n++;
   }
   return n;
@@ -184,7 +184,7 @@ int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
 
 bool pe_batch_info(const pe_batch *b, pe_seq_id id, pe_seq_info *out) {
   const pe_batch_seq *seq = pe_batch_find(b, id);
-  if (seq) describe(seq, pe_clock_ns(), out);
+  if (seq) describe(b, seq, pe_clock_ns(), out);
   return seq != NULL;
 }
 

@@ -165,6 +165,15 @@ pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq) {
                          .rope_variant = pe_batch_rope_variant(b->plan, pe_batch_seq_prompt(seq))};
 }
 
+bool pe_batch_fetching(const pe_batch *b, const pe_batch_seq *seq) {
+  return seq->fetch && !pe_prefix_fetched(b->prefix, seq->fetch);
+}
+
+void pe_batch_end_fetch(pe_batch *b, pe_batch_seq *seq) {
+  if (seq->fetch) pe_prefix_fetch_end(b->prefix);
+  seq->fetch = 0;
+}
+
 bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq) {
   return b->caching && !seq->request->r.no_cache;
 }
@@ -209,6 +218,7 @@ static void hand_on(pe_batch *b, const pe_batch_seq *leader) {
 
 void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e) {
   e->finish = why;
+  pe_batch_end_fetch(b, seq);
   e->prompt = pe_batch_seq_prompt(seq), e->generated = pe_batch_seq_generated(seq);
   e->cached = seq->cached;
   if (why == PE_FINISH_ERROR)

@@ -41,6 +41,7 @@ typedef struct pe_batch_seq {
   int32_t choice, cached;
   int32_t peeked;     /* WAITING: tokens of it that the prefix cache had, */
   uint64_t peeked_at; /* when the cache had changed this often */
+  uint64_t fetch;     /* WAITING: the read of its prefix from disk; 0: none */
   int32_t *token, count;
   size_t cap;
   int32_t *forced, forced_at, forced_count; /* next tokens, whatever the sampler would choose */
@@ -150,6 +151,8 @@ void pe_batch_push(pe_batch *b, const pe_event *e);
 int32_t pe_batch_rope_variant(const pe_plan *p, int32_t length); /* part of the prefix key */
 /* Of its caches on disk. Computed when a file first needs it, on the engine thread. */
 const uint8_t *pe_batch_identity(pe_batch *b);
+bool pe_batch_fetching(const pe_batch *b, const pe_batch_seq *seq); /* its prefix is being read */
+void pe_batch_end_fetch(pe_batch *b, pe_batch_seq *seq);
 bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq);
 pe_prefix_key pe_batch_key(const pe_batch *b, const pe_batch_seq *seq);
 int32_t pe_batch_probe(const pe_batch *b, const pe_batch_seq *seq); /* tokens in the prefix cache */

@@ -12,6 +12,7 @@ static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error 
   b->running++;
   if (pe_batch_uses_prefix(b, seq) && !cold)
     rc = pe_prefix_match(b->prefix, &key, seq->token, seq->count, &seq->cache, &found, err);
+  pe_batch_end_fetch(b, seq);
   if (!rc) rc = pe_seq_append(&seq->cache, seq->token + found, seq->count - found, err);
   if (rc) {
     pe_batch_release(b, seq);
@@ -21,10 +22,19 @@ static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error 
   return PE_OK;
 }
 
+/* Its prefix is on disk: it is read while others compute. */
+static bool must_fetch(pe_batch *b, pe_batch_seq *seq) {
+  if (seq->fetch || !pe_batch_uses_prefix(b, seq)) return false;
+  pe_prefix_key key = pe_batch_key(b, seq);
+  seq->fetch = pe_prefix_fetch(b->prefix, &key, seq->token, seq->count);
+  return seq->fetch != 0;
+}
+
 /* A WAITING sequence goes to PREFILL, or stays, or fails. alone: it has all memory, so do not
  * count. */
 static bool admit(pe_batch *b, pe_batch_seq *seq, bool alone) {
   if (b->running >= b->o.sequences || (!alone && !pe_room_could_fit(b, seq))) return false;
+  if (!alone && must_fetch(b, seq)) return false;
   pe_status rc = open_cache(b, seq, alone && seq->restarted, &seq->error);
   if (rc == PE_ELIMIT) return false;
   if (rc) {
@@ -87,7 +97,8 @@ static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
 /* The sequence of a grant, if it can use one. */
 static pe_batch_seq *usable(const pe_batch *b, const pe_grant *g) {
   pe_batch_seq *seq = g->tokens > 0 ? pe_batch_find(b, g->seq) : NULL;
-  return seq && seq->state < PE_SEQ_HELD && !seq->leader && !seq->yielded ? seq : NULL;
+  bool able = seq && seq->state < PE_SEQ_HELD && !seq->leader && !seq->yielded;
+  return able && !pe_batch_fetching(b, seq) ? seq : NULL;
 }
 
 /* Once a sequence had to stay outside for lack of memory, none overtakes it in this step. */
@@ -100,7 +111,7 @@ static void schedule(pe_batch *b, const pe_grant *grants, int32_t count) {
     pe_batch_seq *seq = usable(b, &grants[i]);
     if (!seq || seq->chunk || (seq->state == PE_SEQ_WAITING && closed)) continue;
     if (seq->state == PE_SEQ_WAITING && !admit(b, seq, false)) {
-      closed = seq->state == PE_SEQ_WAITING;
+      closed |= seq->state == PE_SEQ_WAITING && !seq->fetch;
       continue;
     }
     int32_t tokens = chunk_of(b, seq, grants[i].tokens < budget ? grants[i].tokens : budget);

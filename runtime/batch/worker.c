@@ -187,6 +187,20 @@ static bool idle(pe_worker *w) {
   return true;
 }
 
+/* On the thread of the disk tier. */
+static void disk_news(void *ctx) {
+  pe_worker *w = ctx;
+  pe_crew_call(&w->seat);
+}
+
+/* Sequences whose prefix has been read can be granted now. */
+static bool show_arrived(pe_worker *w) {
+  if (!pe_prefix_arrived(w->batch->prefix)) return false;
+  publish_view(w, false);
+  w->wake(w->ctx);
+  return true;
+}
+
 /* While events are blocked for lack of memory, the next turn comes from the loop's drain. */
 static pe_crew_rest turn(void *ctx) {
   pe_worker *w = ctx;
@@ -196,7 +210,8 @@ static pe_crew_rest turn(void *ctx) {
   bool blocked = w->blocked, more = has_work(w);
   pthread_mutex_unlock(&w->lock);
   if (blocked) return PE_CREW_NONE;
-  return more ? PE_CREW_MORE : worked || idle(w) ? PE_CREW_SPARE : PE_CREW_NONE;
+  bool arrived = show_arrived(w);
+  return more ? PE_CREW_MORE : worked || arrived || idle(w) ? PE_CREW_SPARE : PE_CREW_NONE;
 }
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -219,6 +234,7 @@ pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, v
   publish_logits(w);
   publish_view(w, false);
   pe_status rc = pe_crew_join(crew, &w->seat, turn, w, err);
+  if (!rc) rc = pe_prefix_background(batch->prefix, disk_news, w, err);
   if (rc)
     pe_worker_close(w);
   else
@@ -230,6 +246,7 @@ void pe_worker_halt(pe_worker *w) {
   pthread_mutex_lock(&w->lock);
   w->stop = true;
   pthread_mutex_unlock(&w->lock);
+  pe_prefix_mute(w->batch->prefix);
   pe_crew_leave(&w->seat);
   pthread_mutex_lock(&w->lock); /* the batch is this thread's now */
   if (has_work(w)) work(w);
@@ -240,6 +257,7 @@ void pe_worker_halt(pe_worker *w) {
 pe_batch *pe_worker_detach(pe_worker *w, int32_t *published) {
   pe_worker_halt(w);
   pe_batch *batch = w->batch;
+  pe_prefix_foreground(batch->prefix);
   batch->next = w->next > batch->next ? w->next : batch->next;
   if (published) *published = w->published;
   for (pe_worker_chunk *c = w->first, *next; c; c = next) {

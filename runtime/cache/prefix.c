@@ -17,7 +17,9 @@ struct pe_prefix {
   pe_disk disk;
   pin *pins;
   uint64_t budget;
-  bool fresh; /* some node may be fresh */
+  bool fresh;             /* some node may be fresh */
+  int32_t fetches;        /* begun and not ended */
+  uint64_t told, dropped; /* jobs: the last that pe_prefix_arrived told of, that was dropped */
   uint64_t changes;
   pe_prefix_stats stats; /* counters; sizes are the tree's and the disk's */
 };
@@ -40,6 +42,7 @@ pe_status pe_prefix_open(pe_kv *kv, pe_recur *recur, const pe_prefix_options *o,
 
 void pe_prefix_close(pe_prefix *p) {
   if (!p) return;
+  pe_prefix_foreground(p);
   for (pin *next; p->pins; p->pins = next) next = p->pins->next, pe_free(p->pins);
   pe_tree_close(&p->tree);
   pe_disk_close(&p->disk);
@@ -51,6 +54,8 @@ void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out) {
   out->bytes = p->tree.bytes, out->nodes = p->tree.nodes, out->snapshots = p->tree.snapshots;
   out->disk_bytes = p->disk.bytes, out->disk_reads = p->disk.reads,
   out->disk_writes = p->disk.writes, out->disk_errors = p->disk.errors;
+  out->disk_dropped = p->disk.dropped;
+  if (p->disk.thread) out->disk_errors += pe_disk_thread_failed(p->disk.thread);
 }
 
 pe_tree *pe_prefix_tree(pe_prefix *p) { return &p->tree; }
@@ -151,6 +156,7 @@ static pe_tree_node *next_fresh(const pe_prefix *p) {
 }
 
 bool pe_prefix_write(pe_prefix *p) {
+  if (p->disk.thread && pe_disk_thread_busy(p->disk.thread)) return false; /* it will notify */
   pe_tree_node *n = p->disk.folder && p->fresh ? next_fresh(p) : NULL;
   p->fresh = n != NULL;
   if (!n) return false;
@@ -272,6 +278,62 @@ int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int3
 }
 
 uint64_t pe_prefix_changes(const pe_prefix *p) { return p->changes; }
+
+/* ---- reading ahead --------------------------------------------------------------------------- */
+
+pe_status pe_prefix_background(pe_prefix *p, pe_prefix_notify *notify, void *ctx, pe_error *err) {
+  if (!p->disk.folder || p->disk.thread) return PE_OK;
+  p->told = p->dropped = 0;
+  return pe_disk_thread_open(&p->disk.spec, notify, ctx, &p->disk.thread, err);
+}
+
+void pe_prefix_mute(pe_prefix *p) {
+  if (p->disk.thread) pe_disk_thread_mute(p->disk.thread);
+}
+
+void pe_prefix_foreground(pe_prefix *p) {
+  pe_disk_thread *t = p->disk.thread;
+  if (!t) return;
+  p->disk.thread = NULL;
+  pe_disk_thread_mute(t);
+  pe_disk_thread_close(t);
+  for (pe_tree_age *a = p->tree.files.newer; a != &p->tree.files; a = a->newer)
+    a->node->reading = 0;
+}
+
+uint64_t pe_prefix_fetch(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n) {
+  pe_tree_hit hit;
+  uint64_t last = 0;
+  if (!p->disk.thread || !pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return 0;
+  pe_tree_node **path = path_of(&hit);
+  for (int32_t d = 0; path && d <= hit.node->depth; d++) {
+    pe_tree_node *at = path[d];
+    if (present(&p->tree, at, &hit)) continue;
+    if (at->reading <= p->dropped) at->reading = pe_disk_fetch(&p->disk, at);
+    if (at->reading > last) last = at->reading;
+  }
+  pe_free(path);
+  p->fetches += last > 0;
+  return last;
+}
+
+bool pe_prefix_fetched(const pe_prefix *p, uint64_t fetch) {
+  return !p->disk.thread || pe_disk_thread_done(p->disk.thread, fetch);
+}
+
+void pe_prefix_fetch_end(pe_prefix *p) {
+  if (--p->fetches || !p->disk.thread) return;
+  p->dropped = pe_disk_thread_last(p->disk.thread);
+  pe_disk_thread_drop(p->disk.thread);
+}
+
+bool pe_prefix_arrived(pe_prefix *p) {
+  if (!p->fetches || !p->disk.thread) return false;
+  uint64_t done = pe_disk_thread_completed(p->disk.thread);
+  bool news = done > p->told;
+  p->told = done;
+  return news;
+}
 
 /* ---- insert ---------------------------------------------------------------------------------- */
 

@@ -55,6 +55,7 @@ typedef struct pe_prefix_key { /* only sequences with equal keys share prefixes 
 typedef struct pe_prefix_stats {
   uint64_t bytes, disk_bytes, nodes, snapshots;
   uint64_t lookups, hits, hit_tokens, asked_tokens, evictions, disk_reads, disk_writes, disk_errors;
+  uint64_t disk_dropped;  /* files that were not written: too many bytes waited */
   uint64_t copied_states; /* snapshots taken: none where the tree had one */
 } pe_prefix_stats;
 
@@ -66,6 +67,21 @@ void pe_prefix_close(pe_prefix *p);
  * caches and `past`. *found: the number of tokens. */
 pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
                           pe_seq *s, int32_t *found, pe_error *err);
+/* Between these two, a thread reads and writes the files. notify is called on that thread when a
+ * read is done and when it has no more work. mute: not any more; foreground: waits for all of
+ * it. */
+typedef void pe_prefix_notify(void *ctx);
+pe_status pe_prefix_background(pe_prefix *p, pe_prefix_notify *notify, void *ctx, pe_error *err);
+void pe_prefix_mute(pe_prefix *p);
+void pe_prefix_foreground(pe_prefix *p);
+/* Starts reading what a match would need from disk. Returns 0 if that is nothing; otherwise the
+ * match should wait until pe_prefix_fetched, since it only uses what has been read, and
+ * pe_prefix_fetch_end must be called after it, or instead. */
+uint64_t pe_prefix_fetch(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n);
+bool pe_prefix_fetched(const pe_prefix *p, uint64_t fetch);
+void pe_prefix_fetch_end(pe_prefix *p);
+bool pe_prefix_arrived(pe_prefix *p); /* reads were done since it was last asked */
+
 /* The number of tokens that a match would find now; changes nothing. For admission and cache-aware
  * policies. */
 int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int32_t *token,

@@ -21,7 +21,11 @@ void pe_disk_forget(pe_disk *d, pe_tree_node *n, bool remove) {
   char path[PATH_ROOM];
   if (!n->file_bytes) return;
   file_path(d, n->hash, "", path);
-  if (remove) unlink(path);
+  pe_disk_job *job = remove && d->thread ? pe_disk_job_new(PE_DISK_REMOVE, path) : NULL;
+  if (job)
+    pe_disk_thread_put(d->thread, job);
+  else if (remove)
+    unlink(path);
   d->bytes -= n->file_bytes, n->file_bytes = 0;
   pe_tree_pull(&n->file_age);
   for (int32_t g = 0; g < d->tree->groups; g++) n->disk[g] = 0;
@@ -80,14 +84,38 @@ static bool image_of(const pe_tree *t, const pe_tree_node *n, const pe_prefix_im
   return pe_tree_key(t, &image->head.key) == n;
 }
 
+/* What the thread has read. PE_ELIMIT: it has not. */
+static pe_status take_read(pe_disk *d, const pe_tree_node *n, pe_buf *bytes, pe_error *err) {
+  pe_disk_job *job = pe_disk_thread_take(d->thread, n->hash);
+  if (!job) return pe_fail(err, PE_ELIMIT, "block %d was not read ahead", n->depth);
+  pe_status rc = job->status;
+  if (rc) pe_fail(err, rc, "%s: cannot be read", job->path);
+  *bytes = job->bytes, job->bytes = (pe_buf){0};
+  pe_disk_job_free(job);
+  return rc;
+}
+
+uint64_t pe_disk_fetch(pe_disk *d, const pe_tree_node *n) {
+  char path[PATH_ROOM];
+  if (!d->thread || !n->file_bytes) return 0;
+  file_path(d, n->hash, "", path);
+  pe_disk_job *job = pe_disk_job_new(PE_DISK_READ, path);
+  if (!job) return 0;
+  job->hash = n->hash, job->size = n->file_bytes;
+  return pe_disk_thread_put(d->thread, job);
+}
+
 /* Reads and checks the file of n. An unusable file is forgotten, a damaged one also deleted. */
 static pe_status load(pe_disk *d, pe_tree_node *n, pe_buf *bytes, pe_prefix_image *image,
                       pe_error *err) {
   char path[PATH_ROOM];
   file_path(d, n->hash, "", path);
-  pe_status rc = read_all(path, n->file_bytes, bytes, err);
+  pe_status rc =
+      d->thread ? take_read(d, n, bytes, err) : read_all(path, n->file_bytes, bytes, err);
+  if (rc == PE_ELIMIT) return rc;
   if (!rc)
-    rc = pe_prefix_image_read(&d->spec, (const uint8_t *)bytes->data, bytes->len, image, err);
+    rc = (d->thread ? pe_prefix_image_view : pe_prefix_image_read)(
+        &d->spec, (const uint8_t *)bytes->data, bytes->len, image, err);
   if (!rc && !image_of(d->tree, n, image))
     rc = pe_fail(err, PE_ENOTFOUND, "%s: the file has other tokens", path);
   if (!rc || rc == PE_ENOMEM) return rc;
@@ -160,10 +188,9 @@ static bool write_all(int fd, const char *at, size_t left) {
   return true;
 }
 
-static bool write_file(const pe_disk *d, pe_tree_hash hash, const pe_buf *bytes) {
-  char path[PATH_ROOM], part[PATH_ROOM], suffix[40];
-  snprintf(suffix, sizeof suffix, ".%ld.part", (long)getpid());
-  file_path(d, hash, "", path), file_path(d, hash, suffix, part);
+static bool write_file(const char *path, const pe_buf *bytes) {
+  char part[PATH_ROOM + 40];
+  snprintf(part, sizeof part, "%s.%ld.part", path, (long)getpid());
   int fd = open(part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return false;
   bool ok = write_all(fd, bytes->data, bytes->len);
@@ -208,59 +235,138 @@ static const uint8_t *old_state(const pe_prefix_image *old, int32_t position) {
   return NULL;
 }
 
-/* Fills the body: each part from memory, or from the old file if that has more of it. False: the
- * old file has changed. */
-static bool fill_parts(const pe_disk *d, const pe_tree_node *n, const pe_prefix_image *parts,
-                       const pe_prefix_image *old, uint8_t *bytes) {
+/* The path, and the parts that memory has; the bits of the others go into the job. */
+static void fill_parts(const pe_disk *d, const pe_tree_node *n, pe_disk_job *job) {
   const pe_tree *t = d->tree;
-  const uint8_t *from = bytes;
+  const pe_prefix_image *parts = &job->parts;
+  uint8_t *bytes = (uint8_t *)job->bytes.data;
   for (const pe_tree_node *up = n->parent; up->depth >= 0; up = up->parent)
-    memcpy(bytes + (parts->path - from) + (size_t)up->depth * (size_t)t->size * 4, up->word,
+    memcpy(bytes + (parts->path - bytes) + (size_t)up->depth * (size_t)t->size * 4, up->word,
            (size_t)t->size * 4);
   for (int32_t g = 0; g < t->groups; g++) {
     int32_t fill = parts->head.fill[g], block = n->block[g];
     if (!fill) continue;
-    uint8_t *to = bytes + (parts->rows[g] - from);
     pe_kv_seq one = {.tokens = fill};
     one.table[g] = &block, one.count[g] = 1;
     if (fill == n->fill[g])
-      pe_kv_copy_out(t->kv, &one, g, 0, fill, to);
-    else if (old->head.fill[g] == fill)
-      memcpy(to, old->rows[g], (size_t)fill * d->spec.token_bytes[g]);
+      pe_kv_copy_out(t->kv, &one, g, 0, fill, bytes + (parts->rows[g] - bytes));
     else
-      return false;
+      job->old_rows |= 1u << g;
   }
   for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
     if (!parts->head.position[i]) continue;
-    const void *state = n->slot[i].state ? (const void *)n->slot[i].state->data
-                                         : old_state(old, parts->head.position[i]);
+    if (n->slot[i].state)
+      memcpy(bytes + (parts->state[i] - bytes), n->slot[i].state->data, d->spec.state_bytes);
+    else
+      job->old_states |= 1u << i;
+  }
+}
+
+/* Fills the other parts from the old file. False: it does not have them. */
+static bool merge_old(const pe_prefix_spec *s, pe_disk_job *job, const pe_prefix_image *old) {
+  uint8_t *bytes = (uint8_t *)job->bytes.data;
+  const pe_prefix_image *parts = &job->parts;
+  for (int32_t g = 0; g < s->groups; g++) {
+    if (!(job->old_rows & 1u << g)) continue;
+    if (old->head.fill[g] != parts->head.fill[g]) return false;
+    memcpy(bytes + (parts->rows[g] - bytes), old->rows[g],
+           (size_t)old->head.fill[g] * s->token_bytes[g]);
+  }
+  for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
+    if (!(job->old_states & 1u << i)) continue;
+    const uint8_t *state = old_state(old, parts->head.position[i]);
     if (!state) return false;
-    memcpy(bytes + (parts->state[i] - from), state, d->spec.state_bytes);
+    memcpy(bytes + (parts->state[i] - bytes), state, s->state_bytes);
   }
   return true;
 }
 
+/* Both are of the same node: the same tokens from the top on. */
+static bool same_node(const pe_prefix_spec *s, const pe_disk_job *job, const pe_prefix_image *old) {
+  const pe_prefix_head *a = &job->parts.head, *b = &old->head;
+  const char *word = job->bytes.data + PE_PREFIX_FILE_FIXED;
+  return a->depth == b->depth && a->count == b->count && a->key.salt == b->key.salt &&
+         a->key.rope_variant == b->key.rope_variant &&
+         !memcmp(word, b->word, (size_t)a->count * 4) &&
+         !memcmp(job->parts.path, old->path, (size_t)a->depth * (size_t)s->block * 4);
+}
+
+static bool merge_file(const pe_prefix_spec *s, pe_disk_job *job) {
+  pe_buf before = {0};
+  pe_prefix_image old;
+  bool ok = !read_all(job->path, job->size, &before, NULL) &&
+            !pe_prefix_image_read(s, (const uint8_t *)before.data, before.len, &old, NULL) &&
+            same_node(s, job, &old) && merge_old(s, job, &old);
+  pe_buf_free(&before);
+  return ok;
+}
+
+static bool finish_write(pe_disk_job *job) {
+  pe_prefix_image_seal((uint8_t *)job->bytes.data, job->bytes.len, job->parts.head.count);
+  return write_file(job->path, &job->bytes);
+}
+
+static pe_status read_checked(const pe_prefix_spec *s, pe_disk_job *job) {
+  pe_prefix_image image;
+  pe_status rc = read_all(job->path, job->size, &job->bytes, NULL);
+  if (rc) return rc;
+  return pe_prefix_image_read(s, (const uint8_t *)job->bytes.data, job->bytes.len, &image, NULL);
+}
+
+bool pe_disk_work(const pe_prefix_spec *spec, pe_disk_job *job) {
+  switch (job->verb) {
+  case PE_DISK_REMOVE: unlink(job->path); return true;
+  case PE_DISK_READ: job->status = read_checked(spec, job); return true;
+  default:
+    if ((job->old_rows || job->old_states) && !merge_file(spec, job)) return false;
+    return finish_write(job);
+  }
+}
+
+/* With a thread, parts of the old file are merged there. */
+static bool put_job(pe_disk *d, pe_disk_job *job, const pe_prefix_image *old) {
+  if (d->thread) {
+    bool queued = pe_disk_thread_put(d->thread, job) > 0;
+    d->dropped += !queued;
+    return queued;
+  }
+  bool ok = merge_old(&d->spec, job, old) && finish_write(job);
+  d->errors += !ok;
+  pe_disk_job_free(job);
+  return ok;
+}
+
+static pe_disk_job *new_write(const pe_disk *d, const pe_tree_node *n, const pe_prefix_head *head) {
+  char path[PATH_ROOM];
+  file_path(d, n->hash, "", path);
+  pe_disk_job *job = pe_disk_job_new(PE_DISK_WRITE, path);
+  if (job && !pe_prefix_image_begin(&d->spec, head, &job->bytes, &job->parts, NULL)) {
+    job->hash = n->hash, job->size = n->file_bytes;
+    return job;
+  }
+  pe_disk_job_free(job);
+  return NULL;
+}
+
 static bool write_node(pe_disk *d, pe_tree_node *n) {
   pe_tree *t = d->tree;
-  pe_buf bytes = {0}, before = {0};
-  pe_prefix_image parts, old = {0};
-  if (n->file_bytes && only_on_disk(t, n) && load(d, n, &before, &old, NULL) == PE_ENOMEM)
+  pe_buf before = {0};
+  pe_prefix_image old = {0};
+  if (!d->thread && n->file_bytes && only_on_disk(t, n) &&
+      load(d, n, &before, &old, NULL) == PE_ENOMEM)
     return false;
   pe_prefix_head head = head_of(t, n);
-  bool ok = !pe_prefix_image_begin(&d->spec, &head, &bytes, &parts, NULL) &&
-            fill_parts(d, n, &parts, &old, (uint8_t *)bytes.data);
+  pe_disk_job *job = new_write(d, n, &head);
+  uint64_t size = job ? job->bytes.len : 0;
+  if (job) fill_parts(d, n, job);
+  bool ok = job && put_job(d, job, &old);
   if (ok) {
-    pe_prefix_image_seal((uint8_t *)bytes.data, bytes.len, n->count);
-    ok = write_file(d, n->hash, &bytes);
-  }
-  if (ok) {
-    d->bytes += bytes.len - n->file_bytes, n->file_bytes = bytes.len, d->writes++;
+    d->bytes += size - n->file_bytes, n->file_bytes = size, d->writes++;
     memcpy(n->disk, head.fill, (size_t)t->groups * sizeof *n->disk);
     for (int32_t i = 0; i < PE_TREE_SLOTS; i++) n->slot[i].disk = n->slot[i].position != 0;
-  } else {
-    d->errors++;
   }
-  pe_buf_free(&bytes), pe_buf_free(&before);
+  d->errors += !job;
+  pe_buf_free(&before);
   return ok;
 }
 

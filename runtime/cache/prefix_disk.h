@@ -11,18 +11,23 @@
  * other models are left alone; damaged files of this model and those without a parent are removed.
  * Above the budget the oldest files are removed.
  *
+ * While a batch runs on the engine thread, files are read and written by a thread of their own
+ * (disk_thread.h). A node counts as written when its contents are queued; if that write fails, so
+ * does reading it later. A node is brought only if its file was read ahead (pe_disk_fetch).
+ *
  * Only opening can fail for the caller of the cache. What cannot be written is lost, what cannot be
  * read is computed again, and both are counted. */
 #ifndef PE_PREFIX_DISK_H
 #define PE_PREFIX_DISK_H
 
-#include "runtime/cache/prefix_file.h"
+#include "runtime/cache/disk_thread.h"
 
 typedef struct pe_disk {
   pe_tree *tree; /* borrowed */
   char *folder;  /* NULL: no disk tier; all functions do nothing */
   pe_prefix_spec spec;
-  uint64_t budget, bytes, reads, writes, errors;
+  uint64_t budget, bytes, reads, writes, errors, dropped;
+  pe_disk_thread *thread; /* NULL: files are read and written at once */
 } pe_disk;
 
 pe_status pe_disk_open(pe_disk *d, pe_tree *t, const pe_prefix_spec *spec,
@@ -37,6 +42,9 @@ void pe_disk_save(pe_disk *d, pe_tree_node *n);
  * is unusable and n has lost it. Other failures (no memory, no free block, no file) leave n as
  * it was. */
 pe_status pe_disk_bring(pe_disk *d, pe_tree_node *n, pe_error *err);
+/* Starts reading the file of n ahead, if there is a thread; returns the number of the job, 0: none
+ * is needed or possible. */
+uint64_t pe_disk_fetch(pe_disk *d, const pe_tree_node *n);
 /* n has no file from now on; remove: deletes it. */
 void pe_disk_forget(pe_disk *d, pe_tree_node *n, bool remove);
 

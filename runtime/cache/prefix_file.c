@@ -121,7 +121,7 @@ pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uin
   return PE_OK;
 }
 
-pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
+pe_status pe_prefix_image_view(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                                pe_prefix_image *out, pe_error *err) {
   pe_prefix_head h;
   pe_status rc = pe_prefix_head_read(s, bytes, size, &h, err);
@@ -129,10 +129,18 @@ pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, ui
   if (size - h.head_bytes != h.body_bytes)
     return pe_fail(err, PE_EFORMAT, "a body of %llu bytes, the header claims %llu",
                    (unsigned long long)(size - h.head_bytes), (unsigned long long)h.body_bytes);
-  if (XXH3_64bits(bytes + h.head_bytes, h.body_bytes) != h.body_sum)
-    return pe_fail(err, PE_EFORMAT, "body checksum mismatch");
   *out = (pe_prefix_image){.head = h};
   place_parts(s, bytes + h.head_bytes, out);
+  return PE_OK;
+}
+
+pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
+                               pe_prefix_image *out, pe_error *err) {
+  pe_status rc = pe_prefix_image_view(s, bytes, size, out, err);
+  if (rc) return rc;
+  const pe_prefix_head *h = &out->head;
+  if (XXH3_64bits(bytes + h->head_bytes, h->body_bytes) != h->body_sum)
+    return pe_fail(err, PE_EFORMAT, "body checksum mismatch");
   return PE_OK;
 }
 

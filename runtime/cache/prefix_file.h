@@ -61,6 +61,9 @@ static inline uint64_t pe_prefix_head_room(const pe_prefix_spec *s) {
 /* PE_EUNSUPPORTED: not a file of this model; PE_EFORMAT: damaged. size: bytes available. */
 pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                               pe_prefix_head *out, pe_error *err);
+/* view: without the checksum of the body, for bytes that were checked before. */
+pe_status pe_prefix_image_view(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
+                               pe_prefix_image *out, pe_error *err);
 pe_status pe_prefix_image_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                                pe_prefix_image *out, pe_error *err);
 

@@ -62,6 +62,7 @@ typedef struct pe_tree_node {
   bool resident;
   bool fresh;          /* has contents that were not offered to the disk yet */
   uint64_t file_bytes; /* 0: no file */
+  uint64_t reading;    /* the job that reads its file ahead; 0: none */
   pe_tree_hash hash;   /* of the path from the top */
   pe_tree_age age, file_age;
   pe_tree_slot slot[PE_TREE_SLOTS];

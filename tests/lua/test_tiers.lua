@@ -122,3 +122,79 @@ test("retiring a batch does not block the loop, and loses no prefix", function(t
   batch:close()
   remove(folder)
 end)
+
+--- Runs requests on the engine thread until all are done; the last event and the ids of each.
+local function serve(batch, requests)
+  local seqs, left = {}, #requests
+  for i, request in ipairs(requests) do
+    seqs[i] = { id = assert(batch:command("add", request)), ids = {} }
+    seqs[seqs[i].id] = seqs[i]
+  end
+  local function submit()
+    local grants = {}
+    for _, info in ipairs(batch:sequences()) do
+      if info.left > 0 then grants[#grants + 1] = { info.id, info.left } end
+    end
+    if #grants > 0 and not batch:pending() then assert(batch:submit(grants)) end
+  end
+  for _ = 1, 20000 do
+    submit()
+    for _, event in ipairs((batch:drain())) do
+      local seq = seqs[event.seq]
+      if event.id then seq.ids[#seq.ids + 1] = event.id end
+      if event.finish then seq.event, left = event, left - 1 end
+    end
+    if left == 0 then return seqs end
+    uv.sleep(1)
+  end
+  error "the sequences do not end"
+end
+
+test("prefixes on disk are read beside the engine", function(t)
+  local folder = temporary()
+  local model = tiny.model { layers = 8, heads = 8, kv = 8, dim = 64 }
+  local function open()
+    return assert(perigee.batch.open(model.graph, { sequences = 4, context = 4096,
+      cache_tokens = 4096, threads = 1, step_tokens = 512, cache_folder = folder }))
+  end
+  local prompt = numbers(1400, 7)
+  local request = { prompt = prompt, max_tokens = 6, temperature = 0, ignore_eos = true }
+  local batch = open()
+  local _, cold = finish(batch, prompt, 6)
+  batch:close()
+  batch = open()
+  assert(batch:start())
+  local stream = { prompt = { 1, 2, 3 }, max_tokens = 60, temperature = 0, ignore_eos = true }
+  local seqs = serve(batch, { stream, request, request })
+  for i = 2, 3 do
+    t.eq(seqs[i].ids, cold)
+    t.ok(seqs[i].event.cached_tokens >= 1376, "cached " .. seqs[i].event.cached_tokens)
+  end
+  local stats = batch:stats().prefix
+  t.ok(stats.disk_reads >= 43 and stats.disk_reads <= 50, "reads " .. stats.disk_reads)
+  t.eq(stats.disk_errors, 0)
+  -- a damaged file costs a computation, and nothing else
+  local other = numbers(300, 11)
+  local more = serve(batch, { { prompt = other, max_tokens = 4, temperature = 0,
+    ignore_eos = true } })[1].ids
+  batch:stop()
+  batch:close()
+  for _, name in ipairs(list(folder)) do
+    local f = assert(io.open(folder .. "/" .. name, "r+b"))
+    f:seek("end", -1000)
+    f:write "damaged"
+    f:close()
+  end
+  batch = open()
+  assert(batch:start())
+  seqs = serve(batch, { request, { prompt = other, max_tokens = 4, temperature = 0,
+    ignore_eos = true } })
+  t.eq({ seqs[1].ids, seqs[2].ids }, { cold, more })
+  -- cancelled while its prefix is read
+  local id = assert(batch:command("add", request))
+  assert(batch:submit { { id, 512 } })
+  assert(batch:command("cancel", id))
+  batch:stop()
+  batch:close()
+  remove(folder)
+end)
