@@ -52,7 +52,7 @@ typedef struct pe_batch_seq {
   pe_buf piece, text;  /* output of the detokenizer; text that is certain, of this step */
   float *kept;         /* logits, if asked for or held */
   bool has_kept, news; /* kept is filled; and has changed since the worker looked */
-  bool yielded;        /* preempted in this very step */
+  bool yielded;        /* preempted in this very step, or its prefix is not complete yet */
   bool restarted;      /* without the prefix cache, for lack of room */
   int64_t added_ns;
   int32_t chunk;                    /* tokens in this step */

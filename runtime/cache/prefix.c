@@ -321,6 +321,30 @@ bool pe_prefix_fetched(const pe_prefix *p, uint64_t fetch) {
   return !p->disk.thread || pe_disk_thread_done(p->disk.thread, fetch);
 }
 
+bool pe_prefix_bring(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
+                     uint64_t bytes) {
+  pe_tree_hit hit;
+  pe_status rc = PE_OK;
+  uint64_t copied = 0;
+  if (!p->disk.thread || !pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return true;
+  pe_tree_node **path = path_of(&hit);
+  int32_t d = 0, depth = hit.node->depth;
+  pe_tree_pin(&p->tree, hit.node, hit.slot, 1); /* so that making room does not evict it */
+  for (; path && !rc && d <= depth && copied < bytes; d++) {
+    if (present(&p->tree, path[d], &hit)) {
+      pe_tree_admit(&p->tree, path[d]);
+      continue;
+    }
+    make_room(p);
+    copied += path[d]->file_bytes;
+    rc = pe_disk_bring(&p->disk, path[d], NULL);
+  }
+  pe_tree_pin(&p->tree, hit.node, hit.slot, -1);
+  if (rc) p->changes++, pe_tree_settle(&p->tree, hit.node);
+  pe_free(path);
+  return rc || !path || d > depth;
+}
+
 void pe_prefix_fetch_end(pe_prefix *p) {
   if (--p->fetches || !p->disk.thread) return;
   p->dropped = pe_disk_thread_last(p->disk.thread);

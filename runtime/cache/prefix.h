@@ -79,6 +79,10 @@ void pe_prefix_foreground(pe_prefix *p);
  * pe_prefix_fetch_end must be called after it, or instead. */
 uint64_t pe_prefix_fetch(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n);
 bool pe_prefix_fetched(const pe_prefix *p, uint64_t fetch);
+/* Copies what was read into blocks, a number of bytes at a time: the first use of their memory is
+ * slow. True: all of it, or as much as was possible. */
+bool pe_prefix_bring(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
+                     uint64_t bytes);
 void pe_prefix_fetch_end(pe_prefix *p);
 bool pe_prefix_arrived(pe_prefix *p); /* reads were done since it was last asked */
 
