@@ -80,6 +80,18 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err) {
   return rc;
 }
 
+void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size) {
+#if defined(__linux__) && defined(MADV_DONTNEED)
+  long asked = sysconf(_SC_PAGESIZE);
+  uint64_t page = asked > 0 ? (uint64_t)asked : 4096;
+  uint64_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
+  if (b->pages && !b->mapped && end > first)
+    (void)madvise(b->data + first, end - first, MADV_DONTNEED);
+#else
+  (void)b, (void)at, (void)size;
+#endif
+}
+
 void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size) {
   if (!size) return;
   long asked = sysconf(_SC_PAGESIZE);

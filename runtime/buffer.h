@@ -33,6 +33,9 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out,
 pe_buffer *pe_buffer_retain(pe_buffer *b); /* gives one more reference */
 void pe_buffer_release(pe_buffer *b);      /* takes; NULL is fine */
 
+/* Gives the whole pages within this range of a reserved buffer back to the system; their contents
+ * are lost. Only a hint: where it is not possible, nothing happens. */
+void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size);
 /* Reads one byte of every page, so that they are in memory when this returns. */
 void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size);
 

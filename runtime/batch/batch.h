@@ -115,9 +115,10 @@ typedef enum pe_verb {
   PE_DO_TRIM,        /* tokens: drops generated tokens after this many, prompt included */
   PE_DO_SAMPLE,      /* draw: continues a HELD sequence; its token is an event at once */
   PE_DO_KEEP_LOGITS, /* on: keeps its logits from the next step on, or no longer */
-  PE_DO_PIN,  /* pin: what the prefix cache has of a prompt is never evicted, or may be again */
-  PE_DO_SAVE, /* path: writes its caches to a file (seq.h) */
-  PE_DO_LOAD, /* path: reads such a file into the prefix cache */
+  PE_DO_PIN,   /* pin: what the prefix cache has of a prompt is never evicted, or may be again */
+  PE_DO_SAVE,  /* path: writes its caches to a file (seq.h) */
+  PE_DO_LOAD,  /* path: reads such a file into the prefix cache */
+  PE_DO_RELAX, /* gives memory that no sequence and no prefix uses back to the system */
   PE_VERBS
 } pe_verb;
 

@@ -261,6 +261,13 @@ static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, p
   return rc;
 }
 
+static pe_status do_relax(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
+                          pe_error *err) {
+  (void)none, (void)c, (void)err;
+  reply->found = (int32_t)pe_kv_discard(b->kv);
+  return PE_OK;
+}
+
 /* ---- the table ----------------------------------------------------------------------------- */
 
 static const struct {
@@ -279,6 +286,7 @@ static const struct {
     [PE_DO_PIN] = {{"pin", PE_ARG_PIN, PE_ON_BATCH}, do_pin},
     [PE_DO_SAVE] = {{"save", PE_ARG_PATH, PE_ON_SEQUENCE}, do_save},
     [PE_DO_LOAD] = {{"load", PE_ARG_PATH, PE_ON_BATCH}, do_load},
+    [PE_DO_RELAX] = {{"relax", PE_ARG_NONE, PE_ON_BATCH}, do_relax},
 };
 
 const pe_verb_info *pe_verb_describe(pe_verb verb) { return &verbs[verb].info; }

@@ -50,6 +50,7 @@ static bool admit(pe_batch *b, pe_batch_seq *seq, bool alone) {
   pe_room_put_back(b, seq);
   if (!alone && !pe_room_fits(b, seq)) {
     pe_room_take_out(b, seq);
+    if (pe_batch_uses_prefix(b, seq)) pe_prefix_unmatch(b->prefix, seq->count, seq->cache.past);
     pe_batch_release(b, seq);
     return false;
   }

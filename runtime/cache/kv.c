@@ -98,7 +98,9 @@ static pe_status open_groups(pe_kv *kv, pe_error *err) {
     kv->block_bytes[i] = (uint64_t)kv->block * row_bytes(kv->type, c) * (uint64_t)c->layers;
     kv->free_list[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t));
     kv->refs[i] = pe_calloc((size_t)kv->blocks, sizeof(int32_t));
-    if (!kv->free_list[i] || !kv->refs[i]) return pe_nomem(err, "blocks of the KV cache");
+    kv->warm[i] = pe_calloc((size_t)kv->blocks, 1);
+    if (!kv->free_list[i] || !kv->refs[i] || !kv->warm[i])
+      return pe_nomem(err, "blocks of the KV cache");
     for (int32_t b = 0; b < kv->blocks; b++) kv->free_list[i][b] = kv->blocks - 1 - b;
     kv->free_count[i] = kv->blocks;
   }
@@ -142,7 +144,8 @@ pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_
 
 void pe_kv_close(pe_kv *kv) {
   if (!kv) return;
-  for (int i = 0; i < PE_GRAPH_GROUPS; i++) pe_free(kv->free_list[i]), pe_free(kv->refs[i]);
+  for (int i = 0; i < PE_GRAPH_GROUPS; i++)
+    pe_free(kv->free_list[i]), pe_free(kv->refs[i]), pe_free(kv->warm[i]);
   pe_buffer_release(kv->memory);
   pe_free(kv->layer);
   pe_free(kv);
@@ -152,7 +155,7 @@ void pe_kv_close(pe_kv *kv) {
 
 static int32_t take_block(pe_kv *kv, int32_t group) {
   int32_t b = kv->free_list[group][--kv->free_count[group]];
-  kv->refs[group][b] = 1;
+  kv->refs[group][b] = 1, kv->warm[group][b] = 1;
   kv->used[group]++;
   return b;
 }
@@ -169,6 +172,33 @@ void pe_kv_release_block(pe_kv *kv, int32_t group, int32_t block) {
 
 int32_t pe_kv_block_refs(const pe_kv *kv, int32_t group, int32_t block) {
   return block < 0 ? 0 : kv->refs[group][block];
+}
+
+static void discard_part(const pe_kv *kv, const uint8_t *part, uint64_t bytes, int32_t from,
+                         int32_t count) {
+  if (part)
+    pe_buffer_discard(kv->memory, (uint64_t)(part - kv->memory->data) + (uint64_t)from * bytes,
+                      (uint64_t)count * bytes);
+}
+
+/* Neighbours go together: the pages of a range are whole more often than those of a block. */
+static void discard_blocks(const pe_kv *kv, int32_t group, int32_t from, int32_t count) {
+  for (size_t i = 0; i < kv->graph->layer_count; i++) {
+    if (kv->graph->layer[i].group != group) continue;
+    discard_part(kv, kv->layer[i].keys, part_bytes(kv, group, 0), from, count);
+    discard_part(kv, kv->layer[i].values, part_bytes(kv, group, 1), from, count);
+  }
+}
+
+int64_t pe_kv_discard(pe_kv *kv) {
+  int64_t discarded = 0;
+  for (int32_t g = 0; g < kv->graph->group_count; g++)
+    for (int32_t b = 0, from; b < kv->blocks; b++) {
+      for (from = b; b < kv->blocks && kv->warm[g][b] && !kv->refs[g][b]; b++) kv->warm[g][b] = 0;
+      if (b > from) discard_blocks(kv, g, from, b - from);
+      discarded += b - from;
+    }
+  return discarded;
 }
 
 static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {

@@ -54,6 +54,7 @@ typedef struct pe_kv {
   pe_buffer *memory;
   int32_t *free_list[PE_GRAPH_GROUPS], free_count[PE_GRAPH_GROUPS];
   int32_t *refs[PE_GRAPH_GROUPS];
+  uint8_t *warm[PE_GRAPH_GROUPS]; /* by block: it was taken since its memory was given back */
 } pe_kv;
 
 typedef struct pe_kv_seq {         /* the tables of a sequence; {0} is empty */
@@ -92,6 +93,10 @@ pe_status pe_kv_fork(pe_kv *kv, const pe_kv_seq *parent, pe_kv_seq *child, pe_er
 bool pe_kv_can_trim(const pe_kv *kv, const pe_kv_seq *s, int32_t tokens);
 void pe_kv_trim(pe_kv *kv, pe_kv_seq *s, int32_t tokens); /* pe_kv_can_trim must hold */
 void pe_kv_release(pe_kv *kv, pe_kv_seq *s);              /* leaves it empty */
+
+/* Gives the memory of blocks that nobody holds back to the system; they take it again when they are
+ * used. Returns the number of blocks that had memory. */
+int64_t pe_kv_discard(pe_kv *kv);
 
 /* Single blocks, for the prefix cache. */
 void pe_kv_retain_block(pe_kv *kv, int32_t group, int32_t block);

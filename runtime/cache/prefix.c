@@ -271,6 +271,12 @@ pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t 
   return rc;
 }
 
+void pe_prefix_unmatch(pe_prefix *p, int32_t n, int32_t found) {
+  if (!p->budget) return;
+  p->stats.lookups--, p->stats.asked_tokens -= (uint64_t)n;
+  p->stats.hits -= found > 0, p->stats.hit_tokens -= (uint64_t)found;
+}
+
 int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
                         int32_t n) {
   pe_tree_hit hit;

@@ -198,3 +198,17 @@ test("prefixes on disk are read beside the engine", function(t)
   batch:close()
   remove(folder)
 end)
+
+test("memory of unused blocks goes back to the system", function(t)
+  local model = tiny.model { layers = 8, heads = 8, kv = 8, dim = 64 }
+  local batch <close> = assert(perigee.batch.open(model.graph, { sequences = 2, context = 4096,
+    cache_tokens = 4096, threads = 1, step_tokens = 512, cache_bytes = 0 }))
+  local prompt = numbers(2000, 7) -- 64 MB of keys and values
+  local _, cold = finish(batch, prompt, 4)
+  local before = uv.resident_set_memory()
+  t.ok(batch:command "relax")
+  local freed = (before - uv.resident_set_memory()) / 1e6
+  if uv.os_uname().sysname == "Linux" then t.ok(freed > 50, "freed " .. freed .. " MB") end
+  local _, again = finish(batch, prompt, 4)
+  t.eq(again, cold)
+end)
