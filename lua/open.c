@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #include "lua/call.h"
+#include "lua/l_string.h"
+#include "lua/l_table.h"
 #include "lua/source.h"
 #include "lua/state.h"
 #include "lua/watchdog.h"
@@ -158,12 +160,35 @@ static void open_exit(lua_State *L) {
   lua_pop(L, 1);
 }
 
+/* ---- libraries that loop --------------------------------------------------------------------- */
+
+/* Keeps Lua's own functions in the registry: tests compare ours with them. */
+static void keep_own(lua_State *L, const char *library, const char *key) {
+  lua_newtable(L);
+  lua_getglobal(L, library);
+  for (lua_pushnil(L); lua_next(L, -2);) {
+    lua_pushvalue(L, -2);
+    lua_insert(L, -2);
+    lua_rawset(L, -5);
+  }
+  lua_pop(L, 1);
+  lua_setfield(L, LUA_REGISTRYINDEX, key);
+}
+
+static void open_stoppable(lua_State *L) {
+  keep_own(L, LUA_STRLIBNAME, "perigee.own_string");
+  keep_own(L, LUA_TABLIBNAME, "perigee.own_table");
+  pe_string_install(L);
+  pe_table_install(L);
+}
+
 /* ---- all of it ------------------------------------------------------------------------------- */
 
 int pe_open(lua_State *L) {
   static const luaL_Reg modules[] = {
       {"luv", open_luv}, {"cjson", luaopen_cjson}, {"perigee", open_perigee}, {NULL, NULL}};
   luaL_openlibs(L);
+  open_stoppable(L);
   pe_call_open_library(L);
   pe_source_open(L);
   pe_source_open_load(L);
