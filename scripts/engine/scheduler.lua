@@ -127,14 +127,6 @@ local function could_run(sequences)
   return false
 end
 
---- Calls the policy; returns why it failed, or nil.
-local function ask(self, step)
-  local ok, result = perigee.guard(function() return self.schedule(step, self.self) end,
-    { deadline_ms = self.deadline_ms, memory = scheduler.MEMORY })
-  if not ok then return result end
-  if result ~= nil then return ("must return nothing, returned %s"):format(type(result)) end
-end
-
 -- A policy holds the step and its sequences and could overwrite them. What decides about legality
 -- is kept aside: four values per sequence in one flat table, since this is done for every step.
 local function keep(self, sequences)
@@ -159,25 +151,54 @@ end
 
 local OVERWROTE = "overwrote the step"
 
---- Why the grants of this step are not legal moves, or nil.
-local function illegal(self, step, tokens)
+--- The step's grants and preempted sequences, copied by raw access: a policy may have put any table
+--- there. Raises when it is not one of ours any more.
+local function copied(step)
+  local grants, preempted = {}, {}
+  local given, set_aside = rawget(step, "grants"), rawget(step, "preempted")
+  if type(given) ~= "table" or type(set_aside) ~= "table" then error(OVERWROTE, 0) end
+  for i = 1, rawlen(given) do
+    local grant = rawget(given, i)
+    if type(grant) ~= "table" then error(OVERWROTE, 0) end
+    grants[i] = { rawget(grant, 1), rawget(grant, 2) }
+  end
+  for seq, value in next, set_aside do preempted[seq] = value end
+  return grants, preempted
+end
+
+--- Raises when the grants of a step are not legal moves.
+local function check_legal(self, grants, preempted, tokens)
   local kept, left, sum = self.kept, self.may, 0
   for seq in pairs(left) do left[seq] = nil end
   for i = 1, #kept, 4 do left[kept[i]] = kept[i + 3] and 0 or kept[i + 2] end
-  if type(step.grants) ~= "table" or type(step.preempted) ~= "table" then return OVERWROTE end
-  for _, grant in ipairs(step.grants) do
-    local seq, n
-    if type(grant) == "table" then seq, n = grant[1], grant[2] end
-    if math.type(n) ~= "integer" or n < 1 or n > (left[seq or 0] or 0) then return OVERWROTE end
+  for _, grant in ipairs(grants) do
+    local seq, n = grant[1], grant[2]
+    if math.type(n) ~= "integer" or n < 1 or n > (left[seq or 0] or 0) then error(OVERWROTE, 0) end
     left[seq], sum = 0, sum + n
   end
-  for seq in pairs(step.preempted) do
-    if not left[seq] then return OVERWROTE end
+  for seq in pairs(preempted) do
+    if not left[seq] then error(OVERWROTE, 0) end
   end
-  if sum > tokens then return OVERWROTE end
+  if sum > tokens then error(OVERWROTE, 0) end
   if sum == 0 and could_run(kept_sequences(kept)) then
-    return "gave nothing, although sequences could run"
+    error("gave nothing, although sequences could run", 0)
   end
+end
+
+--- Calls the policy; returns its grants and what it preempts, or nil and why it failed. What it did
+--- is looked at under its own deadline.
+local function ask(self, step, tokens)
+  local ok, grants, preempted = perigee.guard(function()
+    local result = self.schedule(step, self.self)
+    if result ~= nil then
+      error(("must return nothing, returned %s"):format(type(result)), 0)
+    end
+    local given, set_aside = copied(step)
+    check_legal(self, given, set_aside, tokens)
+    return given, set_aside
+  end, { deadline_ms = self.deadline_ms, memory = scheduler.MEMORY })
+  if not ok then return nil, grants end
+  return grants, preempted
 end
 
 --- Grants, and the sequences to preempt before them, for sequences as batch:sequences() lists them.
@@ -187,10 +208,10 @@ function Scheduler:grants(sequences, options)
   if self.schedule and not self.breaker.off then
     keep(self, sequences)
     local step = steps.new(sequences, options)
-    local why = ask(self, step) or illegal(self, step, options.tokens)
-    if not why then return step.grants, step.preempted end
+    local grants, result = ask(self, step, options.tokens)
+    if grants then return grants, result end
     sequences = kept_sequences(self.kept)
-    strike(self, why)
+    strike(self, result)
   end
   local step = steps.new(sequences, options)
   step:fill()

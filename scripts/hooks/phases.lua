@@ -21,6 +21,7 @@ local breaker = require "lib.breaker"
 local chat_check = require "chat.check"
 local errors = require "lib.errors"
 local perigee = require "perigee"
+local plain = require "hooks.plain"
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -68,58 +69,132 @@ end
 
 -- ---- what a phase may return --------------------------------------------------------------------
 
-local function is_table(value) return type(value) == "table" end
+-- Each function returns the answer as plain data, which the server may use without running the
+-- script's code, or nil and perhaps what it is instead. They run under the deadline of the hook.
+-- The bounds: of a prompt, more than any context; of deltas, more than one piece of text has; of a
+-- tag, what /v1/status shows.
+local MAX_IDS, MAX_DELTAS, MAX_TAG, MAX_OUTPUTS = 1 << 22, 1 << 14, 64, 128
 
---- A conversation that could have come from a client; false and what is wrong with it.
-local function is_chat(value)
-  if type(value) ~= "table" then return false end
-  local ok, why = chat_check.chat(value)
-  return ok or false, why and ("a chat whose %s"):format(tostring(why))
+local function as_reject(value)
+  if not errors.is(value) then return nil end
+  return phases.reject(value.status, value.message,
+    { retry_after = value.retry_after, code = value.code, field = value.field })
+end
+
+--- A conversation that could have come from a client.
+local function as_chat(value)
+  if type(value) ~= "table" then return nil end
+  local chat, why = plain.strip(value)
+  if not chat then return nil, why end
+  local ok, wrong = chat_check.chat(chat)
+  if ok then return chat end
+  return nil, ("a chat whose %s"):format(tostring(wrong))
+end
+
+local function as_id(value)
+  return math.type(value) == "integer" and value >= 0 and value or nil
 end
 
 --- A text, a list of ids, or the name of a template.
-local function is_prompt(value)
-  if type(value) == "string" then return value ~= "" and utf8.len(value) ~= nil end
-  if type(value) ~= "table" then return false end
-  for _, id in ipairs(value) do
-    if math.type(id) ~= "integer" or id < 0 then return false end
-  end
-  return #value > 0 or type(value.template) == "string"
+local function as_prompt(value)
+  if type(value) == "string" then return value ~= "" and utf8.len(value) and value or nil end
+  if type(value) ~= "table" then return nil end
+  local name = rawget(value, "template")
+  if type(name) == "string" then return { template = name } end
+  local ids = plain.list(value, MAX_IDS, as_id)
+  return ids and #ids > 0 and ids or nil
 end
 
-local function is_delta(value) return type(value) == "table" and type(value.type) == "string" end
-
-local function are_deltas(value)
-  if type(value) ~= "table" then return false end
-  for _, delta in ipairs(value) do
-    if not is_delta(delta) then return false end
-  end
-  return true
+local function as_delta(value)
+  local delta = plain.record(value, MAX_TAG)
+  return delta and type(delta.type) == "string" and delta or nil
 end
 
-local function is_response(value) return value == false or is_delta(value) or are_deltas(value) end
+local function as_deltas(value) return plain.list(value, MAX_DELTAS, as_delta) end
 
-local function is_verdict(value) return value == "stop" or value == "detach" end
+local function as_response(value)
+  if value == false then return value end
+  return as_delta(value) or as_deltas(value)
+end
 
---- What is expected, and how it is recognised. nil is always allowed.
+local function as_tag(value) return as_reject(value) or plain.record(value, MAX_TAG) end
+
+--- One output or several; pipeline/output.lua looks at the fields.
+local function as_output(value)
+  if type(value) ~= "table" then return nil end
+  if rawlen(value) > MAX_OUTPUTS then return nil, ("more than %d outputs"):format(MAX_OUTPUTS) end
+  return plain.strip(value)
+end
+
+local function as_verdict(value)
+  return (value == "stop" or value == "detach") and value or nil
+end
+
+--- What is expected, and the function for it. nil is always allowed.
 local ANSWERS = {
-  request = { "nil or perigee.reject(…)", errors.is },
-  normalize = { "nil or a chat", is_chat },
-  template = { "nil, perigee.template(name), a text or a list of ids", is_prompt },
-  admit = { "nil, a table or perigee.reject(…)", is_table },
-  generate = { "an output", is_table },
-  token = { 'nil, "stop" or "detach"', is_verdict },
-  parse = { "nil or a list of deltas", are_deltas },
-  respond = { "nil, a delta, a list of deltas or false", is_response },
+  request = { "nil or perigee.reject(…)", as_reject },
+  normalize = { "nil or a chat", as_chat },
+  template = { "nil, perigee.template(name), a text or a list of ids", as_prompt },
+  admit = { "nil, a table of strings, numbers and booleans, or perigee.reject(…)", as_tag },
+  generate = { "an output", as_output },
+  token = { 'nil, "stop" or "detach"', as_verdict },
+  parse = { "nil or a list of deltas", as_deltas },
+  respond = { "nil, a delta, a list of deltas or false", as_response },
 }
 
-local function wrong_answer(phase, value)
+--- The answer of a hook as plain data; raises when it is not one that the phase allows.
+local function checked_answer(phase, value)
   local answer = ANSWERS[phase]
-  if value == nil or not answer then return nil end
-  local fits, why = answer[2](value)
-  if fits then return nil end
-  local got = why and tostring(why) or type(value) == "table" and "another table" or type(value)
-  return ("returned %s; %s expected"):format(got, answer[1])
+  if value == nil or not answer then return value end
+  local fitting, why = answer[2](value)
+  if fitting ~= nil then return fitting end
+  local got = why or type(value) == "table" and "another table" or type(value)
+  error(("returned %s; %s expected"):format(got, answer[1]), 0)
+end
+
+-- ---- requests that hooks had in their hands -----------------------------------------------------
+
+--- What the server relies on. `deep`: these phases may change what the fields hold.
+local REQUEST = { id = "string", api = "string", path = "string", n = "integer", stream = "boolean",
+  sampling = "table", tag = "table", ctx = "table", attached = "table", headers = "table",
+  scripts = "table", model = "string", key = "string", chat = "table", prompts = "table",
+  best_of = "integer" }
+local OPTIONAL = { model = true, key = true, chat = true, prompts = true, best_of = true }
+local MAX_CHOICES = 128 -- as of the API (api/openai/fields.lua)
+local DEEP = { request = true, normalize = true, generate = true }
+
+local function is_sound(key, value)
+  if value == nil then return OPTIONAL[key] or false end
+  local kind = REQUEST[key]
+  if kind ~= "integer" then return type(value) == kind end
+  return math.type(value) == "integer" and value >= 1 and value <= MAX_CHOICES
+end
+
+local function fields_of(req)
+  local was = {}
+  for key in next, REQUEST do was[key] = rawget(req, key) end
+  return was
+end
+
+--- Makes a request plain data again; a field that the server cannot use gets its old value back.
+--- Raises what was wrong, in the end.
+local function tidy(phase, req, was)
+  plain.bare(req)
+  local wrong
+  for key in next, REQUEST do
+    local value = rawget(req, key)
+    local fine = is_sound(key, value) and (key ~= "scripts" or value == was.scripts)
+    if fine and type(value) == "table" and key ~= "ctx" then
+      plain.bare(value)
+      local why
+      if DEEP[phase] and key ~= "scripts" then fine, why = plain.strip(value) end
+      if why then wrong = ("req.%s holds %s"):format(key, why) end
+    elseif not fine and is_sound(key, was[key]) then
+      wrong = ("left req.%s a %s that the server cannot use"):format(key, type(value))
+    end
+    if not fine and is_sound(key, was[key]) then rawset(req, key, was[key]) end
+  end
+  if wrong then error(wrong, 0) end
 end
 
 -- ---- the time of one turn of the loop -----------------------------------------------------------
@@ -174,19 +249,27 @@ end
 
 phases.running = nil -- { script, phase, thread } while a script runs, for perigee.sleep and others
 
+--- A hook that was stopped may have left anything in the request.
+local function make_tidy(phase, req, was)
+  guarded(function() tidy(phase, req, was) end, phases.list[phase].ms)
+end
+
 --- Calls a hook of a phase that does not wait. Returns true and its answer, or false.
 function phases.call(script, phase, ...)
   if is_off(script, phase) then return false end
   local f, args = script.hooks[phase], table.pack(...)
+  local was = phases.list[phase].combine and fields_of(args[1])
   local outer = phases.running
   phases.running = { script = script, phase = phase }
-  local result = guarded(function() return f(table.unpack(args, 1, args.n)) end,
-    deadline_of(script, phase))
+  local result = guarded(function()
+    local answer = checked_answer(phase, (f(table.unpack(args, 1, args.n))))
+    if was then tidy(phase, args[1], was) end
+    return answer
+  end, deadline_of(script, phase))
   phases.running = outer
-  local why
-  if result[1] then why = wrong_answer(phase, result[2]) else why = text.first_line(result[2]) end
-  if why then
-    phases.strike(script, phase, why)
+  if not result[1] then
+    if was then make_tidy(phase, args[1], was) end
+    phases.strike(script, phase, text.first_line(result[2]))
     return false
   end
   return true, result[2]
@@ -210,7 +293,7 @@ end
 
 --- Runs f(...) in a coroutine, each stretch between two waits under the deadline. Returns true and
 --- its results, or false and why. limits: ms, of all stretches together or, with `each`, of each;
---- trial.
+--- trial; check: a function that turns the first result into what is returned, under the deadline.
 local function drive(script, phase, limits, f, ...)
   local thread = coroutine.create(f)
   local args, left = table.pack(...), limits.ms
@@ -221,6 +304,9 @@ local function drive(script, phase, limits, f, ...)
       local results = table.pack(coroutine.resume(thread, table.unpack(args, 1, args.n)))
       -- Made a string here, under the deadline: __tostring may be the script's.
       if not results[1] then results[2] = text.first_line(results[2]) end
+      if results[1] and limits.check and coroutine.status(thread) == "dead" then
+        return true, limits.check(results[2])
+      end
       return table.unpack(results, 1, results.n)
     end
     local result, took = guarded(go_on, left, limits.trial)
@@ -238,12 +324,17 @@ phases.drive = drive
 --- Calls a hook of a phase that may wait, inside a task. Returns true and its answer, or false.
 function phases.wait(script, phase, ...)
   if is_off(script, phase) then return false end
-  local limits = { ms = deadline_of(script, phase) }
+  local req = ...
+  local was = fields_of(req)
+  local limits = { ms = deadline_of(script, phase), check = function(answer)
+    answer = checked_answer(phase, answer)
+    tidy(phase, req, was)
+    return answer
+  end }
   local ok, answer = drive(script, phase, limits, script.hooks[phase], ...)
-  local why
-  if not ok then why = answer else why = wrong_answer(phase, answer) end
-  if why then
-    phases.strike(script, phase, why)
+  if not ok then
+    make_tidy(phase, req, was)
+    phases.strike(script, phase, answer)
     return false
   end
   return true, answer
@@ -280,7 +371,7 @@ local function mapped(call, script, phase, req, delta)
   local ok, answer = call(script, phase, req, copy, script.self)
   if not ok or answer == nil then return { delta }, false end
   if answer == false then return {}, true end
-  return is_delta(answer) and { answer } or answer, true
+  return answer.type and { answer } or answer, true
 end
 
 --- Each may turn a delta into none, one or several; the next one gets these. The list, or nil when
@@ -328,6 +419,26 @@ local function merged(outer, inner)
   return all
 end
 
+--- The options of a run that a hook asks for, as plain data; raises what is wrong with them.
+local function checked_options(given)
+  if given == nil then return nil end
+  if type(given) ~= "table" then error(("run: options are a %s"):format(type(given)), 3) end
+  local own, why = plain.strip(given)
+  if not own then error("run: the options are " .. why, 3) end
+  local n = own.n
+  if n ~= nil and not (math.type(n) == "integer" and n >= 1 and n <= MAX_CHOICES) then
+    error(("run: n must be an integer between 1 and %d, got %s"):format(MAX_CHOICES, tostring(n)), 3)
+  end
+  if own.sampling ~= nil and type(own.sampling) ~= "table" then
+    error(("run: sampling must be a table, got %s"):format(type(own.sampling)), 3)
+  end
+  if own.chat ~= nil then
+    local chat, wrong = as_chat(own.chat)
+    if not chat then error(("run: chat is %s"):format(wrong or type(own.chat)), 3) end
+  end
+  return own
+end
+
 --- Wrappers, the first one outermost. run(req, options) does the rest. What a wrapper returns is
 --- the output; when it returns nothing or fails, the output is that of its last run that was not
 --- silent, or of a run made now.
@@ -337,20 +448,27 @@ function combine.wrap(_, scripts, phase, req, run)
     if not script then return run(request, options) end
     if is_off(script, phase) then return from(i + 1, request, options) end
     local last
+    local was = fields_of(request)
     local function rest(other, own)
-      local all = merged(options, own)
+      tidy(phase, request, was)
+      local all = merged(options, checked_options(own))
       if last and not all.silent then
         error("run: the answer has been sent, so another run must be silent", 2)
       end
       return phases.wait_for("run", function()
-        local result = table.pack(from(i + 1, other or request, all))
+        local result = table.pack(from(i + 1, type(other) == "table" and other or request, all))
         if not all.silent then last = result end
         return table.unpack(result, 1, result.n)
       end)
     end
-    local ok, output = drive(script, phase, { ms = deadline_of(script, phase), each = true },
-      script.hooks[phase], request, rest, script.self)
-    local why = not ok and output or wrong_answer(phase, output)
+    local limits = { ms = deadline_of(script, phase), each = true, check = function(answer)
+      answer = checked_answer(phase, answer)
+      tidy(phase, request, was)
+      return answer
+    end }
+    local ok, output = drive(script, phase, limits, script.hooks[phase], request, rest, script.self)
+    if not ok then make_tidy(phase, request, was) end
+    local why = not ok and output or nil
     if not why and output == nil and not last then
       why = "neither ran the request nor returned an output"
     end

@@ -7,14 +7,21 @@
 -- debug, package, the rest of os, bytecode, C modules, perigee's own modules. Setting a global
 -- raises, since it is nearly always a forgotten `local`.
 --
--- This keeps mistakes from spreading; it is not a wall against an operator who means harm. One
--- thing it cannot stop: a pattern that backtracks for long inside one string.find does not return
--- to Lua, so no deadline ends it.
+-- This keeps mistakes from spreading; it is not a wall against an operator who means harm. What
+-- would loop in C for long cannot: patterns, rep and the functions of table ask the watchdog
+-- (lua/l_string.c, lua/l_table.c), sort gets a comparison in Lua, and what is linear in a text is
+-- bounded by the memory of a call. __gc is refused, since hooks are off in finalizers.
 local perigee = require "perigee"
+local plain = require "hooks.plain"
 local text = require "lib.text"
 
--- Of loading one script: a reload runs in the loop of a server, so it must not take long.
-local sandbox = { LOAD_MS = 500, MEMORY = 64 << 20 }
+-- CPU time of loading one script: when the server starts, and while it serves. A reload runs in the
+-- loop, so it must leave /health its 50 ms.
+local sandbox = { LOAD_MS = 500, RELOAD_MS = 40, MEMORY = 64 << 20 }
+
+-- Bytes of a source that load takes: compiling is C, and 256 KB take about 20 ms.
+local MAX_LOAD = 256 << 10
+local MAX_DATE = 1000 -- bytes of a format of os.date, where each conversion takes a microsecond
 
 local function copy(library, but)
   local out = {}
@@ -25,13 +32,21 @@ local function copy(library, but)
 end
 
 local NAMES = { "assert", "error", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget",
-  "rawlen", "rawset", "select", "setmetatable", "tonumber", "tostring", "type",
-  "xpcall", "_VERSION" }
+  "rawlen", "rawset", "select", "tonumber", "tostring", "type", "xpcall", "_VERSION" }
 
---- Of tables only: the metatable of strings is shared by the whole process.
-local function table_metatable(value)
-  if type(value) == "table" then return getmetatable(value) end
-  return nil
+local function is_less(a, b) return a < b end
+
+--- table.sort whose comparison runs in Lua, where a deadline can stop it.
+local function sort(list, compare)
+  local is_c = type(compare) == "function" and debug.getinfo(compare, "S").what == "C"
+  return table.sort(list, is_c and function(a, b) return (compare(a, b)) end or compare or is_less)
+end
+
+local function date(format, time)
+  if type(format) == "string" and #format > MAX_DATE then
+    error(("os.date: the format has %d bytes, the limit is %d"):format(#format, MAX_DATE), 2)
+  end
+  return os.date(format, time)
 end
 
 local function no_global(_, name)
@@ -44,8 +59,9 @@ local function globals_of(options)
   globals.string, globals.table = copy(string, { dump = true }), copy(table)
   globals.utf8 = copy(utf8)
   globals.math, globals.coroutine = copy(math, { randomseed = true }), copy(coroutine)
-  globals.os = { clock = os.clock, date = os.date, time = os.time, difftime = os.difftime }
-  globals.getmetatable = table_metatable
+  globals.table.sort = sort
+  globals.os = { clock = os.clock, date = date, time = os.time, difftime = os.difftime }
+  globals.setmetatable, globals.getmetatable = plain.setmetatable, plain.getmetatable
   globals.print = function(...)
     local parts = table.pack(...)
     for i = 1, parts.n do parts[i] = tostring(parts[i]) end
@@ -69,6 +85,9 @@ function sandbox.environment(options)
         parts[#parts + 1] = part
       end
       source = table.concat(parts)
+    end
+    if type(source) == "string" and #source > MAX_LOAD then
+      return nil, ("load: the source has %d bytes, the limit is %d"):format(#source, MAX_LOAD)
     end
     if mode ~= nil and mode ~= "t" and mode ~= "bt" then return nil, "only text can be loaded" end
     return load(source, name or "=(load)", "t", other or env)

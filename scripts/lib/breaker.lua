@@ -8,7 +8,10 @@
 -- b.recent   failures within the window, as of the last one
 -- b.total    failures since it was created or reset
 -- b.last     the first line of the last message
+local text = require "lib.text"
 local uv = require "luv"
+
+local LONGEST = 1000 -- bytes of a message that are kept
 
 -- Three: one failure may be bad luck, and a broken script fails at every call anyway. A minute: a
 -- script that fails less often than that does more good than harm.
@@ -33,7 +36,7 @@ function Breaker:strike(message, now)
     if now - at < self.window_s then times[#times + 1] = at end
   end
   self.times, self.recent, self.total = times, #times, self.total + 1
-  self.last = (tostring(message):gsub("%s*\n.*", ""))
+  self.last = text.first_line(message):sub(1, LONGEST)
   self.off = self.off or self.recent >= self.strikes
   return self.off
 end
