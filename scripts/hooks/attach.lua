@@ -13,13 +13,14 @@
 --   seq.request (the request's id), id, params, state, prompt_tokens, ids (so far), text (so far),
 --   thinking, vocab (the tokenizer)
 --   seq:force(ids)      the next tokens are these
---   seq:bias{[id]=x}    from now on, in addition to the request's own; an infinite one is a ban
+--   seq:bias{[id]=x}    from now on, in addition to the request's own; -math.huge is a ban
 --   seq:stop()          the same as returning "stop"
 --   logits[id], logits:top(k) -> { {id, logit}, … }, logits:argmax(), logits:bias{[id]=x},
 --   logits:ban(ids): for this token alone
 --
 -- A sequence with `token` hooks is watched, one with `logits` hooks is held (engine/batch.lua), so
 -- what a hook does takes effect at the very next token, whatever else the batch computes.
+local lent = require "hooks.lent"
 local phases = require "hooks.phases"
 local text = require "lib.text"
 local unit = require "hooks.unit"
@@ -56,87 +57,6 @@ function attach.resolve(scripts, req)
   return list
 end
 
--- ---- logits -------------------------------------------------------------------------------------
-
-local Logits = {}
-
-function Logits:bias(biases)
-  for id, x in pairs(biases) do self.how.bias[id] = (self.how.bias[id] or 0) + x end
-end
-
-function Logits:ban(ids)
-  for _, id in ipairs(ids) do table.insert(self.how.banned, id) end
-end
-
-function Logits:top(k)
-  local values, positions = self.tensor:topk(k)
-  local out = {}
-  values, positions = values:totable(), positions:totable()
-  for i, at in ipairs(positions) do out[i] = { math.tointeger(at) - 1, values[i] } end
-  return out
-end
-
-function Logits:argmax() return math.tointeger(self.tensor:argmax()) - 1 end
-
-local logits_class = {
-  __index = function(self, key)
-    if math.type(key) == "integer" then return rawget(self, "tensor")[key + 1] end
-    return Logits[key]
-  end,
-  __newindex = function() error("logits are changed by bias{[id] = x} and ban(ids)", 2) end,
-}
-
--- ---- one script on one sequence -----------------------------------------------------------------
-
-local Seq = {}
-
---- Forces the next tokens: before the sequence exists and while it is held, with its next draw.
-function Seq:force(ids)
-  local on = self.on
-  if on.holding or not on.seq then
-    table.move(ids, 1, #ids, #on.forced + 1, on.forced)
-  else
-    assert(on.seq:force(ids))
-  end
-end
-
-function Seq:bias(biases)
-  local on = self.on
-  for id, x in pairs(biases) do on.biases[id] = x end
-  if on.seq then assert(on.seq:bias(on.biases)) end
-end
-
-function Seq:stop() self.on.stopped = true end
-
---- Fields that are computed when they are read.
-local fields = {
-  id = function(on) return on.seq and on.seq.id end,
-  ids = function(on) return on.seq and on.seq.ids or {} end,
-  text = function(on) return on.seq and table.concat(on.seq.pieces) or "" end,
-}
-
---- Is the answer still in its reasoning? From the first read on, a second parser follows the text.
-function fields.thinking(on)
-  local seq = on.seq
-  if not (seq and on.words) then return false end
-  on.reader = on.reader
-    or { parser = on.words:parser { prompt_tail = on.tail }, at = 0, thinking = false }
-  local reader = on.reader
-  while reader.at < #seq.pieces do
-    reader.at = reader.at + 1
-    for _, event in ipairs(reader.parser:feed(seq.pieces[reader.at])) do
-      reader.thinking = event.type == "reasoning"
-    end
-  end
-  return reader.thinking
-end
-
-local seq_class = { __index = function(self, key)
-  local field = fields[key]
-  if field then return field(rawget(self, "on")) end
-  return Seq[key]
-end }
-
 -- ---- all scripts on one sequence ----------------------------------------------------------------
 
 local Watcher = {}
@@ -147,9 +67,11 @@ local function new_watcher(req, list, request, o)
   local self = setmetatable({ forced = {}, biases = {}, words = o.words, tail = o.prompt_tail,
     items = {} }, Watcher)
   for id, x in pairs(request.logit_bias or {}) do self.biases[id] = x end
+  self.vocabulary = o.vocabulary or o.tok.size
+  self.room = (o.context or math.maxinteger) - #request.prompt - #(request.force or {})
   for i, one in ipairs(list) do
-    local seq = setmetatable({ request = req.id, params = one.params,
-      prompt_tokens = #request.prompt, vocab = o.tok, on = self }, seq_class)
+    local seq = lent.seq(self, { request = req.id, params = one.params,
+      prompt_tokens = #request.prompt, vocab = lent.vocab(o.tok) })
     local item = { seq = seq, script = one.script }
     self.items[i] = item
     if one.script.hooks.start then
@@ -172,16 +94,21 @@ local function draw(self, seq)
   self.holding = true
   local tensor = seq:logits()
   if tensor then
-    local logits = setmetatable({ tensor = tensor, how = how }, logits_class)
+    local logits, take_back = lent.logits(tensor, how, self.vocabulary)
     each(self, "logits", function(item)
       phases.call(item.script, "logits", item.seq, logits, item.script.self)
     end)
+    take_back()
     tensor:close()
   end
   self.holding = nil
   if #self.forced > 0 then how.force, self.forced = self.forced, {} end
-  local ok = pcall(seq.sample, seq, how)
-  if not ok then seq:sample {} end -- an id that does not exist, say
+  local ok, done, why = pcall(seq.sample, seq, how)
+  if ok and done then return end
+  each(self, "logits", function(item)
+    phases.strike(item.script, "logits", text.first_line(ok and why or done))
+  end)
+  seq:sample {}
 end
 
 --- Calls the `token` hooks. Returns true when the answer ends before this token.

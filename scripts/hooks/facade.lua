@@ -10,6 +10,7 @@
 local hash = require "lib.hash"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
+local plain = require "hooks.plain"
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -125,6 +126,7 @@ function facade.new(script)
     request = function(options)
       check("http.request", options, "table")
       local asked = copy(options)
+      assert(plain.strip(asked))
       asked.on_data = nil -- it would run outside of the deadline
       return phases.wait_for("http.request", function()
         local ok, answer, err = pcall(script.host.request, asked)

@@ -110,7 +110,11 @@ local function as_delta(value)
   return delta and type(delta.type) == "string" and delta or nil
 end
 
-local function as_deltas(value) return plain.list(value, MAX_DELTAS, as_delta) end
+local function as_deltas(value)
+  local deltas = plain.list(value, MAX_DELTAS, as_delta)
+  if deltas and #deltas == 0 and next(value) ~= nil then return nil end
+  return deltas
+end
 
 local function as_response(value)
   if value == false then return value end

@@ -218,9 +218,9 @@ function async.is_late()
 end
 
 --- Lets the loop turn if that is due. Long computations call it now and then; outside a task it
---- does nothing.
+--- or under perigee.guard it does nothing.
 function async.breathe()
-  if async.is_late() then async.sleep(0) end
+  if coroutine.isyieldable() and async.is_late() then async.sleep(0) end
 end
 
 --- Runs new tasks until all have ended or one has failed (returns true), or for `ms` (returns

@@ -146,7 +146,8 @@ function sequences.add(run, prompt, o)
   local request = request_of(run, prompt, o)
   local made = outputs_of(run, prompt, o)
   local watchers = #run.attached > 0 and run.req.scripts.watch(run.req, run.attached, request,
-    { tok = run.entry.tok, words = prompt.words, prompt_tail = prompt.tail })
+    { tok = run.entry.tok, words = prompt.words, prompt_tail = prompt.tail,
+      vocabulary = batch.core.vocabulary, context = batch.core.context })
   local added = table.pack(pcall(batch.add, batch, request))
   if not added[1] or not added[2] then error(refusal(added[1] and added[3] or added[2]), 0) end
   local predicted = admission.predict(batch, #prompt.ids,

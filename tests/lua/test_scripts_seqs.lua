@@ -263,7 +263,17 @@ local on_rows = {
     "logits = function(seq, logits) if #seq.ids == 0 then logits:bias { [logits:argmax()] = -1000 "
       .. "} end end", false },
   { "an id that does not exist", "logits = function(seq, logits) logits:ban { -5, 1 << 40 } end",
-    COUNT },
+    COUNT, 2 },
+  { "forces an id that does not exist", "start = function(seq) seq:force { 99999 } end", COUNT, 1 },
+  { "a bias that is not a number", "logits = function(seq, logits) logits:bias { [5] = 0 / 0 } end",
+    COUNT, 2 },
+  { "an infinite bias is a ban", "logits = function(seq, logits) if #seq.ids == 0 then "
+    .. "logits:bias { [logits:argmax()] = -math.huge } end end", false },
+  { "an infinite bias for good",
+    "start = function(seq) seq:bias { [seq.vocab:encode('5')[1]] = -math.huge } end", false },
+  { "bans all tokens", "logits = function(seq, logits) local all = {} for i = 1, seq.vocab.size do "
+    .. "all[i] = i - 1 end logits:ban(all) end", nil, 2 },
+  { "closes what it is lent", "start = function(seq) seq.vocab:close() end", COUNT, 1 },
   { "bias for good", "start = function(seq) seq:bias { [seq.vocab:encode('5')[1]] = -1000 } end",
     false },
   { "forces the beginning", "start = function(seq) seq:force(seq.vocab:encode('Well: ')) end",
