@@ -40,7 +40,7 @@ static int on_error(lua_State *L) {
     lua_pushvalue(L, 1);
     lua_setfield(L, -2, "value");
   }
-  luaL_traceback(L, L, NULL, 1);
+  pe_traceback(L, 1);
   lua_setfield(L, -2, "traceback");
   return 1;
 }

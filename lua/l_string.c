@@ -313,6 +313,22 @@ static int l_rep(lua_State *L) {
   return 1;
 }
 
+/* ---- pack -------------------------------------------------------------------------------------- */
+
+/* Upvalue: Lua's own. A size that is far larger than any value would be filled byte by byte. */
+static int l_pack(lua_State *L) {
+  enum { DIGITS = 6 };
+  int digits = 0;
+  for (const char *at = luaL_checkstring(L, 1); *at; at++) {
+    digits = *at >= '0' && *at <= '9' ? digits + 1 : 0;
+    if (digits > DIGITS) return luaL_error(L, "size in format has more than %d digits", DIGITS);
+  }
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
 void pe_string_install(lua_State *L) {
   static const luaL_Reg functions[] = {{"find", l_find}, {"match", l_match}, {"gmatch", l_gmatch},
                                        {"gsub", l_gsub}, {"rep", l_rep},     {NULL, NULL}};
@@ -320,5 +336,8 @@ void pe_string_install(lua_State *L) {
   cache *c = lua_newuserdatauv(L, sizeof *c, CACHED);
   memset(c, 0, sizeof *c);
   luaL_setfuncs(L, functions, 1);
+  lua_getfield(L, -1, "pack");
+  lua_pushcclosure(L, l_pack, 1);
+  lua_setfield(L, -2, "pack");
   lua_pop(L, 1);
 }

@@ -133,6 +133,26 @@ static void clear_hook(lua_State *L) {
   if (lua_gethook(L) == on_hook) lua_sethook(L, NULL, 0, 0);
 }
 
+void pe_traceback(lua_State *L, int level) {
+  enum { DEEP = 1000, SHOWN = 20 };
+  lua_Debug ar;
+  if (!lua_getstack(L, DEEP, &ar)) {
+    luaL_traceback(L, L, NULL, level);
+    return;
+  }
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  luaL_addstring(&b, "stack traceback:");
+  for (int i = level; i < level + SHOWN && lua_getstack(L, i, &ar); i++) {
+    lua_getinfo(L, "Sln", &ar);
+    lua_pushfstring(L, "\n\t%s:%d: in %s '%s'", ar.short_src, ar.currentline,
+                    *ar.namewhat ? ar.namewhat : "function", ar.name ? ar.name : "?");
+    luaL_addvalue(&b);
+  }
+  luaL_addstring(&b, "\n\t...");
+  luaL_pushresult(&b);
+}
+
 /* Notes that Lua has been stopped and, the first time, where. Returns the cause. */
 static pe_cause note_stop(pe_watchdog *w, lua_State *L) {
   pthread_mutex_lock(&w->lock);
@@ -141,7 +161,7 @@ static pe_cause note_stop(pe_watchdog *w, lua_State *L) {
   if (cause) w->fired = true;
   pthread_mutex_unlock(&w->lock);
   if (first) {
-    luaL_traceback(L, L, NULL, 0);
+    pe_traceback(L, 0);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &TRACE);
   }
   return cause;

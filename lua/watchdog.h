@@ -68,6 +68,10 @@ bool pe_watchdog_stopped(pe_watchdog *w); /* has the current scope been stopped?
 /* Raises in L, and at every later instruction, because pe_watchdog_publish returned a cause. */
 int pe_watchdog_raise(pe_watchdog *w, lua_State *L);
 
+/* [] -> [traceback] of L from a level on. Of a deep stack only the first calls: Lua's own looks for
+ * the last ones, call by call, which takes 300 ms of a stack that overflows. */
+void pe_traceback(lua_State *L, int level);
+
 /* [] -> [traceback or nil] of the place where Lua was last stopped. */
 void pe_watchdog_push_trace(lua_State *L);
 

@@ -10,7 +10,7 @@ local lent = {}
 
 local behind = setmetatable({}, { __mode = "k" }) -- view -> what it shows
 
--- ---- the tokenizer -------------------------------------------------------------------------------
+-- ---- the tokenizer ------------------------------------------------------------------------------
 
 -- Bytes and ids of one call, in C and under a deadline of 2 ms: 64 KB take about 5 ms.
 local MAX_TEXT, MAX_IDS = 64 << 10, 1 << 16
@@ -58,7 +58,7 @@ function lent.vocab(tok)
   return view
 end
 
--- ---- ids and numbers -----------------------------------------------------------------------------
+-- ---- ids and numbers ----------------------------------------------------------------------------
 
 local BANNED = -1e30 -- as a bias: a number that no logit makes up for
 local MOST = 1e30
@@ -99,7 +99,7 @@ local function checked_biases(given, vocabulary)
   return biases
 end
 
--- ---- logits --------------------------------------------------------------------------------------
+-- ---- logits -------------------------------------------------------------------------------------
 
 local Logits = {}
 
@@ -157,7 +157,7 @@ function lent.logits(tensor, how, vocabulary)
   return view, function() on.tensor = nil end
 end
 
--- ---- sequences -----------------------------------------------------------------------------------
+-- ---- sequences ----------------------------------------------------------------------------------
 
 local Seq = {}
 

@@ -27,7 +27,8 @@ local uv = require "luv"
 
 -- TURN_MS: with the rest of a turn it must stay below the 50 ms in which /health answers. MEMORY:
 -- bytes that one call may add to the heap; a conversation of a few MB must fit with its copies.
-local phases = { TURN_MS = 40, MEMORY = 64 << 20 }
+-- SMALL_MEMORY: of phases with at most 5 ms; one call of C takes 40 ms to fill 24 MB.
+local phases = { TURN_MS = 40, MEMORY = 64 << 20, SMALL_MEMORY = 8 << 20 }
 
 -- ---- the list -----------------------------------------------------------------------------------
 
@@ -158,19 +159,26 @@ end
 
 -- ---- requests that hooks had in their hands -----------------------------------------------------
 
---- What the server relies on. `deep`: these phases may change what the fields hold.
-local REQUEST = { id = "string", api = "string", path = "string", n = "integer", stream = "boolean",
+-- What the server relies on, by type. Fields that may be missing are OPTIONAL; those that may be
+-- missing, but must not get lost, are KEPT; OWNED ones cannot be replaced at all.
+local REQUEST = { id = "string", api = "string", path = "string", n = "number", stream = "boolean",
   sampling = "table", tag = "table", ctx = "table", attached = "table", headers = "table",
   scripts = "table", model = "string", key = "string", chat = "table", prompts = "table",
-  best_of = "integer" }
-local OPTIONAL = { model = true, key = true, chat = true, prompts = true, best_of = true }
+  best_of = "number", received = "number", started = "number", attach = "function",
+  ids = "table", all_ids = "table", prompt_tokens = "number" }
+local OPTIONAL = { model = true, key = true, best_of = true }
+local KEPT = { chat = true, prompts = true, ids = true, all_ids = true, prompt_tokens = true }
+local OWNED = { scripts = true, attach = true, started = true, received = true }
+local LIMITED = { n = true, best_of = true } -- integers up to MAX_CHOICES
 local MAX_CHOICES = 128 -- as of the API (api/openai/fields.lua)
-local DEEP = { request = true, normalize = true, generate = true }
+-- After these phases only the fields are made plain, not all that they hold: they are called for
+-- every token.
+local SHALLOW = { parse = true, respond = true }
 
 local function is_sound(key, value)
-  if value == nil then return OPTIONAL[key] or false end
+  if value == nil then return OPTIONAL[key] or KEPT[key] or false end
   local kind = REQUEST[key]
-  if kind ~= "integer" then return type(value) == kind end
+  if not LIMITED[key] then return type(value) == kind end
   return math.type(value) == "integer" and value >= 1 and value <= MAX_CHOICES
 end
 
@@ -187,11 +195,12 @@ local function tidy(phase, req, was)
   local wrong
   for key in next, REQUEST do
     local value = rawget(req, key)
-    local fine = is_sound(key, value) and (key ~= "scripts" or value == was.scripts)
+    local fine = is_sound(key, value) and (not OWNED[key] or rawequal(value, was[key]))
+    if value == nil and was[key] ~= nil and KEPT[key] then fine = false end
     if fine and type(value) == "table" and key ~= "ctx" then
       plain.bare(value)
       local why
-      if DEEP[phase] and key ~= "scripts" then fine, why = plain.strip(value) end
+      if not SHALLOW[phase] and key ~= "scripts" then fine, why = plain.strip(value) end
       if why then wrong = ("req.%s holds %s"):format(key, why) end
     elseif not fine and is_sound(key, was[key]) then
       wrong = ("left req.%s a %s that the server cannot use"):format(key, type(value))
@@ -217,10 +226,11 @@ end
 
 --- Calls fn() under the limits of a phase, at most `ms`; a trial is not charged to the turn.
 --- Returns the results of perigee.guard, packed, and the CPU milliseconds it took.
-local function guarded(fn, ms, trial)
+local function guarded(fn, ms, trial, memory)
   local started = perigee.sys.cpu_ns()
   local most = trial and ms or math.min(ms, turn_left())
-  local result = table.pack(perigee.guard(fn, { deadline_ms = most, memory = phases.MEMORY }))
+  local result = table.pack(perigee.guard(fn, { deadline_ms = most,
+    memory = memory or phases.MEMORY }))
   local took = perigee.sys.cpu_ns() - started
   if not trial then spent(took) end
   return result, took * 1e-6
@@ -269,7 +279,7 @@ function phases.call(script, phase, ...)
     local answer = checked_answer(phase, (f(table.unpack(args, 1, args.n))))
     if was then tidy(phase, args[1], was) end
     return answer
-  end, deadline_of(script, phase))
+  end, deadline_of(script, phase), nil, phases.list[phase].ms <= 5 and phases.SMALL_MEMORY)
   phases.running = outer
   if not result[1] then
     if was then make_tidy(phase, args[1], was) end
@@ -431,7 +441,8 @@ local function checked_options(given)
   if not own then error("run: the options are " .. why, 3) end
   local n = own.n
   if n ~= nil and not (math.type(n) == "integer" and n >= 1 and n <= MAX_CHOICES) then
-    error(("run: n must be an integer between 1 and %d, got %s"):format(MAX_CHOICES, tostring(n)), 3)
+    error(("run: n must be an integer between 1 and %d, got %s"):format(MAX_CHOICES,
+      tostring(n)), 3)
   end
   if own.sampling ~= nil and type(own.sampling) ~= "table" then
     error(("run: sampling must be a table, got %s"):format(type(own.sampling)), 3)

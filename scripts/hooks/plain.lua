@@ -14,7 +14,7 @@ plain.DEPTH, plain.VALUES = 256, 1 << 20
 local theirs = setmetatable({}, { __mode = "k" }) -- metatables that scripts have set
 local any = false
 
--- ---- of the sandbox ------------------------------------------------------------------------------
+-- ---- of the sandbox -----------------------------------------------------------------------------
 
 --- setmetatable without __gc: Lua switches hooks off in finalizers, so no deadline would end one.
 function plain.setmetatable(value, meta)
@@ -38,7 +38,7 @@ function plain.getmetatable(value)
   return nil
 end
 
--- ---- stripping -----------------------------------------------------------------------------------
+-- ---- stripping ----------------------------------------------------------------------------------
 
 --- Fields of our objects (pipeline/output.lua) that scripts may set; others lead into the server.
 local OPEN = { "content", "text", "reasoning", "finish", "ids", "usage", "calls" }
@@ -87,7 +87,7 @@ function plain.bare(value)
   return value
 end
 
--- ---- copies --------------------------------------------------------------------------------------
+-- ---- copies -------------------------------------------------------------------------------------
 
 local SCALARS = { string = true, number = true, boolean = true }
 

@@ -54,6 +54,9 @@ function pipeline.request(fields, request)
   fields.ctx, fields.tag, fields.attached = {}, {}, {}
   --- Names a script whose start, token and logits hooks run for the request's sequences.
   function fields:attach(name, params)
+    if type(name) ~= "string" then
+      error(("attach: expected the name of a script, got %s"):format(type(name)), 2)
+    end
     self.attached[#self.attached + 1] = { name = name, params = params or {} }
   end
   return fields

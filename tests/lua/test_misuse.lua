@@ -1,7 +1,7 @@
 -- Every phase, every misuse: whatever a hook does, /health answers, and so do requests.
 --
--- One server for each phase, whose site has one script for each misuse. A script does its worst only
--- for the request that names it in a header.
+-- One server for each phase, whose site has one script for each misuse. A script does its worst
+-- only for the request that names it in a header.
 local async = require "lib.async"
 local harness = require "harness"
 local http = require "http"
@@ -50,7 +50,7 @@ local ANYWHERE = {
   error_table = "error {}",
   error_tostring = "error(setmetatable({}, { __tostring = L }))",
   error_long = "error((' '):rep(1000000))",
-  error_lines = "error(('\n '):rep(1000000))",
+  error_lines = "error(('\\n '):rep(1000000))",
   memory = "local t = {} for i = 1, 1e9 do t[i] = {} end",
   memory_text = "local s = 'x' while true do s = s .. s end",
   recursion = "local function f() return 1 + f() end f()",
@@ -68,7 +68,8 @@ local ANYWHERE = {
   returns_inner_loop = "local trap = setmetatable({}, { __index = L, __pairs = L, __len = L }) "
     .. "return { type = trap, text = trap, messages = trap, template = trap, calls = trap, trap }",
   returns_itself = "local t = { type = 'text' } t.t, t[1], t.messages = t, t, t return t",
-  returns_deep = "local t = {} local r = t for i = 1, 1e5 do t.x = {} t[1] = t.x t = t.x end return r",
+  returns_deep = "local t = {} local r = t for i = 1, 1e5 do t.x = {} t[1] = t.x t = t.x end "
+    .. "return r",
   returns_many = "local t = {} for i = 1, 3e5 do t[i] = { i } end return t",
   returns_long = "return { type = 'text', text = ('x'):rep(3e7), content = ('x'):rep(1e7) }",
   logs_loop = "require 'perigee'.log('x', setmetatable({}, { __pairs = L }))",
@@ -164,7 +165,7 @@ local function script_for(phase, name, body)
     .. "if not (%s) then return end %s end }"):format(phase, mine, body)
 end
 
---- Starts a server with a script for each misuse of a phase; calls body(address) in a task.
+--- Starts a server with a script for each misuse of a phase; calls body { address, pid } in a task.
 local function with_server(t, phase, misuses, body)
   local files = {}
   for name, source in pairs(misuses) do
@@ -172,12 +173,12 @@ local function with_server(t, phase, misuses, body)
   end
   local folder = sites.folder(files)
   local out = uv.new_pipe(false)
-  local args = { "serve", "examples/moonlet", "--port", "0", "--sequences", "4", "--context", "1024",
-    "--cache-bytes", "16M", "--site", folder, "--no-log" }
+  local args = { "serve", "examples/moonlet", "--port", "0", "--sequences", "4", "--context",
+    "1024", "--cache-bytes", "16M", "--site", folder, "--no-log" }
   if scripts then table.move({ "--scripts", scripts }, 1, 2, 1, table.move(args, 1, #args, 3)) end
   local exited, line, text = async.signal(), async.signal(), ""
-  local handle
-  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out, nil } }, function()
+  local handle, pid
+  handle, pid = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out, nil } }, function()
     handle:close()
     exited:set(true)
   end))
@@ -197,7 +198,7 @@ local function with_server(t, phase, misuses, body)
         async.sleep(10)
         local answer = http.request { url = address .. "/health", timeout_ms = REQUEST_MS }
       until answer and answer.status == 200
-      body(address)
+      body { address = address, pid = pid }
     end, debug.traceback)
     if not ok then t.fail(why) end
     handle:kill(ok and #t.failures == 0 and "sigterm" or "sigkill")
@@ -217,21 +218,30 @@ local function ask(address, phase, name)
   return answer and answer.status or tostring(why)
 end
 
+--- Milliseconds of CPU time that the loop thread of a process has used: a busy machine makes
+--- /health late, but not this. Where the system does not tell: of the wall clock.
+local function clock_ms(pid)
+  local f = io.open(("/proc/%d/schedstat"):format(pid))
+  local ns = f and f:read "n"
+  if f then f:close() end
+  return (ns or uv.hrtime()) * 1e-6
+end
+
 --- Sends a request with a misuse; returns its status and the longest time /health took meanwhile.
-local function try(address, phase, name)
+local function try(server, phase, name)
   local status, worst, ended = nil, 0, false
   async.all {
     function()
-      status = ask(address, phase, name)
+      status = ask(server.address, phase, name)
       ended = true
     end,
     function()
       local last
       repeat
         last = ended
-        local began = uv.hrtime()
-        local answer = http.request { url = address .. "/health", timeout_ms = REQUEST_MS }
-        local took = (uv.hrtime() - began) * 1e-6
+        local began = clock_ms(server.pid)
+        local answer = http.request { url = server.address .. "/health", timeout_ms = REQUEST_MS }
+        local took = clock_ms(server.pid) - began
         worst = math.max(worst, answer and took or REQUEST_MS)
         async.sleep(2)
       until last -- one more: `done` comes after the answer
@@ -242,28 +252,25 @@ end
 
 -- An answer that a `respond` hook makes empty is withheld; a prompt may be too long.
 local REFUSED = { respond = 403, template = 400 }
+-- The conversation is what the hook made of it.
+local BROKEN = { chat_loop = 400, fields_loop = 400, clears_second = 400 }
 
-local function check(t, address, phase, name)
-  local status, worst = try(address, phase, name)
-  -- Once more if it was slow: another process may have had the CPU. A loop is slow each time.
-  if worst > HEALTH_MS then
-    local again
-    status, again = try(address, phase, name)
-    worst = math.min(worst, again)
-  end
+local function check(t, server, phase, name)
+  local status, worst = try(server, phase, name)
   local what = ("%s/%s"):format(phase, name)
   t.ok(worst <= HEALTH_MS, ("%s: /health took %.0f ms"):format(what, worst))
-  t.ok(status == 200 or status == REFUSED[phase], ("%s: the request got %s"):format(what, status))
+  local allowed = status == 200 or status == REFUSED[phase] or status == BROKEN[name]
+  t.ok(allowed, ("%s: the request got %s"):format(what, status))
   return worst < REQUEST_MS
 end
 
 local function run_phase(phase, misuses)
   test("misuse of " .. phase, function(t)
-    with_server(t, phase, misuses, function(address)
+    with_server(t, phase, misuses, function(server)
       for name in pairs(misuses) do
-        if not check(t, address, phase, name) then return end
+        if not check(t, server, phase, name) then return end
       end
-      t.eq(ask(address), 200, phase .. ": a request afterwards")
+      t.eq(ask(server.address), 200, phase .. ": a request afterwards")
     end)
   end)
 end
