@@ -2,6 +2,7 @@
 local app_of = require "serve"
 local command = require "lib.command"
 local config = require "serve.config"
+local keys = require "serve.keys"
 local models = require "serve.models"
 local perigee = require "perigee"
 local signals = require "serve.signals"
@@ -10,18 +11,15 @@ local uv = require "luv"
 
 -- ---- the command line ---------------------------------------------------------------------------
 
---- The keys of "NAME=KEY" and "KEY" options. A KEY may end in "=" (base64), so NAME needs another
---- character after its "=".
-local function keys_of(list)
-  local keys = {}
-  for i, given in ipairs(list or {}) do
-    local name, key = given:match "^([%w_.-]+)=([^=].*)$"
-    if not name then name, key = #list == 1 and "key" or "key" .. i, given end
-    if key == "" then return nil, "--api-key: the key is empty" end
-    if keys[name] then return nil, ("--api-key: two keys are named '%s'"):format(name) end
-    keys[name] = key
+--- The keys of the options --api-key.
+local function keys_of(given)
+  if not given then return nil end
+  local list = {}
+  for _, option in ipairs(given) do
+    local ok, why = keys.add(list, option, "--api-key")
+    if not ok then return nil, why end
   end
-  return next(keys) and keys or nil
+  return keys.named(list)
 end
 
 --- The models of the operands: NAME=PATH, or PATH, named after its last part. An existing path is a
@@ -40,16 +38,19 @@ local function models_of(opts)
 end
 
 local same_name = { "host", "port", "socket", "sequences", "step_tokens", "context", "memory",
-  "threads", "policy", "site", "log", "cache_folder", "cache_bytes", "cache_disk_bytes", "drain_s" }
+  "threads", "policy", "site", "log", "cache_folder", "cache_bytes", "cache_disk_bytes", "drain_s",
+  "api_key_file" }
+local per_key = { on = true, off = false, auto = "auto" }
 
 --- The command line as a configuration.
 local function line_of(opts)
   local line = {}
   for _, key in ipairs(same_name) do line[key] = opts[key] end
   line.kv_bits = tonumber(opts.kv_bits)
-  local keys, why = keys_of(opts.api_key)
+  local given, why = keys_of(opts.api_key)
   if why then return nil, why end
-  line.keys, line.hosts = keys, opts.allow_host
+  line.keys, line.hosts = given, opts.allow_host
+  line.cache_per_key = per_key[opts.cache_per_key]
   if opts.cors then line.cors = { origins = opts.cors } end
   if opts.no_log then line.log = false end
   return config.check(line)
@@ -125,7 +126,10 @@ local function configure(opts)
     file, why = config.read(opts.config)
     if not file then return nil, why, command.FAILED end
   end
-  return { merged = config.merge(file, line), line = line }
+  local merged
+  merged, why = config.resolve(file, line)
+  if not merged then return nil, why, command.FAILED end
+  return { merged = merged, line = line }
 end
 
 local function run(opts)
@@ -163,7 +167,8 @@ return {
   details = [[
 The first line on stdout is the address. SIGTERM and Ctrl-C let running requests finish; a second
 one ends them. SIGHUP reloads configuration and scripts. --print-config lists every setting with its
-default; the options below override the configuration.]],
+default; the options below override the configuration. API keys can also be given in the environment
+variable PERIGEE_API_KEY, separated by commas or line feeds.]],
   options = {
     { name = "host", kind = "string", value = "H", shown = "127.0.0.1",
       help = "address to listen on" },
@@ -172,7 +177,9 @@ default; the options below override the configuration.]],
     { name = "socket", kind = "string", value = "PATH",
       help = "listen on this Unix socket, which also serves /admin" },
     { name = "api-key", kind = "string", value = "[NAME=]KEY", many = true,
-      help = "require this API key; may be repeated" },
+      help = "require this API key; may be repeated (other users of the machine can see it)" },
+    { name = "api-key-file", kind = "string", value = "FILE",
+      help = "require one of the keys in this file, one [NAME=]KEY per line" },
     { name = "config", kind = "string", value = "FILE.lua", help = "configuration file" },
     { name = "print-config", kind = "flag", help = "print the default configuration and exit" },
     { name = "site", kind = "string", value = "DIR",
@@ -193,6 +200,8 @@ default; the options below override the configuration.]],
       help = "directory of the on-disk prefix cache (default: none)" },
     { name = "cache-disk-bytes", kind = "bytes", value = "BYTES",
       help = "size limit of the on-disk prefix cache" },
+    { name = "cache-per-key", kind = "choice", choices = { "on", "off", "auto" }, shown = "auto",
+      help = "separate prefix caches per API key; auto: with two or more keys" },
     { name = "drain-s", kind = "number", value = "S", shown = 30,
       help = "seconds that running requests may take at shutdown" },
     { name = "log", kind = "string", value = "FILE", shown = "stderr",

@@ -113,9 +113,11 @@ function Run:find_model()
   self.gap = app.metrics and app.metrics.inter_token:observer(self.labels)
 end
 
---- Separates the prefix caches of keys, if configured.
+--- Separates the prefix caches of keys: if configured, or by default as soon as there are two keys.
 local function salt_of(app, key)
-  return app.config.cache_per_key and key and hash(key) or nil
+  local apart = app.config.cache_per_key
+  if apart == "auto" then apart = #app.keys > 1 end
+  return apart and key and hash(key) or nil
 end
 
 --- The sampling fields for batch:add: the server's defaults, then the request's, then a hook's.

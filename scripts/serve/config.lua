@@ -8,6 +8,7 @@
 -- known one. The file belongs to the operator: it runs with the whole standard library, for at most
 -- RUN_MS.
 local http = require "http.server"
+local keys = require "serve.keys"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local script = require "lib.script"
@@ -79,6 +80,12 @@ local function path_or_false(value)
   return nil, (" must be a path or false, got %s"):format(show(value))
 end
 
+--- "auto", true or false.
+local function automatic(value)
+  if value == "auto" or type(value) == "boolean" then return value end
+  return nil, (' must be true, false or "auto", got %s'):format(show(value))
+end
+
 local function strings(value)
   if type(value) ~= "table" then
     return nil, (" must be a list of strings, got %s"):format(show(value))
@@ -94,9 +101,15 @@ local function strings(value)
   return value
 end
 
---- Secrets: { name = string }, or a list of strings, which are named by their position.
+--- Secrets: { name = string }, or a list of strings, which are named by their position; false for
+--- none. An empty table is refused: `{ alice = os.getenv "ALICE_KEY" }` is one if the variable is
+--- unset, and a server without keys serves everyone.
 local function named(value)
-  if type(value) ~= "table" then return nil, " must be a table of names and keys" end
+  if value == false then return {} end
+  if type(value) ~= "table" then return nil, " must be a table of names and keys, or false" end
+  if next(value) == nil then
+    return nil, " has no key (is an environment variable unset?); false serves everyone"
+  end
   for key, item in pairs(value) do
     if type(item) ~= "string" or item == "" then
       return nil, (".%s must be a non-empty string, got %s"):format(key, show(item))
@@ -214,7 +227,12 @@ config.keys = {
   { "default", check = is "string", live = true, shown = '"moonlet"',
     help = "Model for requests that do not name one. Default: the first." },
   { "keys", check = named, live = true, default = {}, shown = '{ alice = os.getenv "ALICE_KEY" }',
-    help = "API keys by name. Without keys, everyone who can reach the server can use it." },
+    help = "API keys by name; false: everyone who can reach the server can use it. Keys of "
+      .. "api_key_file and of the environment variable PERIGEE_API_KEY (separated by commas or "
+      .. "line feeds) are added. A reload cannot remove the last key." },
+  { "api_key_file", check = is "string", live = true, shown = '"/etc/perigee/keys"',
+    help = "File with one [NAME=]KEY per line; lines that begin with # are comments. It must "
+      .. "belong to you or root, and others must not be able to read or write it." },
   { "cors", live = true,
     check = record { origins = strings, headers = strings, max_age = integer(0, 86400) },
     shown = '{ origins = { "https://app.example.org" } }',
@@ -246,12 +264,14 @@ config.keys = {
   { "cache_bytes", check = bytes, default = 1 << 30,
     help = "Memory for the prefix cache of each model; 0 turns it off." },
   { "cache_folder", check = is "string", shown = '"/var/cache/perigee"',
-    help = "Directory of the on-disk prefix cache, which survives restarts." },
+    help = "Directory of the on-disk prefix cache, which survives restarts. It must belong to you "
+      .. "or root, and others must not be able to write to it." },
   { "cache_disk_bytes", check = bytes, shown = '"20G"',
     help = "Size limit of the on-disk prefix cache." },
-  { "cache_per_key", check = is "boolean", live = true, default = false,
-    help = "Do not share cached prefixes between API keys, so response times reveal nothing about "
-      .. "other users." },
+  { "cache_per_key", check = automatic, live = true, default = "auto",
+    help = "Do not share cached prefixes between API keys, so that response times and the number "
+      .. 'of cached tokens reveal nothing about other users. "auto": if there are two keys or '
+      .. "more." },
   { "memory", check = bytes, shown = '"16G"',
     help = "Memory for weights and caches, all models together. Default: half of the available "
       .. "memory." },
@@ -336,6 +356,16 @@ function config.merge(file, line)
     out[name] = value
   end
   return out
+end
+
+--- Merges like config.merge, and replaces `keys` by the keys of all sources (serve/keys.lua). Nil
+--- and a message if one of them is at fault.
+function config.resolve(file, line)
+  local merged = config.merge(file, line)
+  local all, why = keys.gather(merged)
+  if not all then return nil, why end
+  merged.keys = all
+  return merged
 end
 
 --- Copies the live keys of `new` to `current`. Returns the names of the keys that changed, and of

@@ -12,6 +12,7 @@
 --   models    serve/models        metrics   serve/metrics       log       serve/log
 --   scripts   hooks/reload        routes    http.router()       draining  true while it stops
 --   keys      the API keys, { name, key }                       started   seconds of uv.hrtime
+--   accounts  tokens and requests by key and model (serve/status)
 --
 -- A handler puts facts for the access log into request.log: model, prompt_tokens,
 -- completion_tokens, cached_tokens, ttft_ms, finish.
@@ -107,6 +108,7 @@ local function finished(self, entry)
   local key = request and request.key and request.key.name
   local tokens = (facts.prompt_tokens or 0) + (facts.completion_tokens or 0)
   if request then self.rate:charge({ name = key, peer = request.peer }, tokens) end
+  status.account(self, key, facts)
   local route = request and request.route
   self.metrics.requests:add(1, { route = route and route.path or "none",
     method = route and entry.method or "other",
@@ -179,7 +181,12 @@ local function read_again(self)
     file, why = config.read(self.file)
     if not file then return nil, why end
   end
-  local merged = config.merge(file, self.line)
+  local merged, failed = config.resolve(file, self.line)
+  if not merged then return nil, failed end
+  if #self.keys > 0 and next(merged.keys) == nil then
+    return nil, "keys: no key would be left, and everyone could use this server (to open it, "
+      .. "restart it)"
+  end
   if self.named_models then merged.models = nil end
   local ok, wrong = check_default(self, merged)
   if not ok then return nil, wrong end
@@ -335,7 +342,8 @@ end
 --- cannot be opened.
 local function new(options)
   local self = setmetatable({ config = options.config, file = options.file, line = options.line,
-    draining = false, working = 0, started = uv.hrtime() * 1e-9, routes = http.router() }, App)
+    draining = false, working = 0, accounts = {}, started = uv.hrtime() * 1e-9,
+    routes = http.router() }, App)
   local log, why = logs.open(self.config.log)
   if not log then return nil, why end
   self.log = log

@@ -1,4 +1,4 @@
--- status: the routes /health, /metrics, /v1/status and /v1/models.
+-- status: the routes /health, /metrics, /v1/status, /admin/status and /v1/models.
 --
 -- A timer samples every batch once a second, for the tokens per second of the last WINDOW seconds
 -- and the sizes of steps. Everything else is read on request.
@@ -147,12 +147,49 @@ local function batch_object(entry)
     { "prefix_cache", prefix_object(stats.prefix) } }
 end
 
-local function status_of_model(entry)
+--- What one key sees of a batch that it shares with others: its own sequences, and its own counts
+--- (see status.account).
+local function own_batch_object(app, entry, key)
+  local running, waiting = 0, 0
+  for _, seq in ipairs(entry.batch:sequences()) do
+    if type(seq.tag) == "table" and seq.tag.key == key then
+      if seq.state == "waiting" then waiting = waiting + 1 else running = running + 1 end
+    end
+  end
+  local of = app.accounts[key] and app.accounts[key][entry.name] or {}
+  local prompt, cached = of.prompt or 0, of.cached or 0
+  return json.object { { "running", running }, { "waiting", waiting },
+    { "prefill_tokens", prompt - cached }, { "decode_tokens", of.completion or 0 },
+    { "cached_tokens", cached }, { "finished", of.requests or 0 },
+    { "prefix_cache", json.object { { "hit_tokens", cached }, { "asked_tokens", prompt } } } }
+end
+
+--- Counts a finished request for its key. facts: see serve/init.lua.
+function status.account(app, key, facts)
+  if not (key and facts.model) then return end
+  local of_key = app.accounts[key] or {}
+  app.accounts[key] = of_key
+  local of = of_key[facts.model] or { requests = 0, prompt = 0, completion = 0, cached = 0 }
+  of_key[facts.model] = of
+  of.requests = of.requests + 1
+  of.prompt = of.prompt + (facts.prompt_tokens or 0)
+  of.completion = of.completion + (facts.completion_tokens or 0)
+  of.cached = of.cached + (facts.cached_tokens or 0)
+end
+
+--- A message without the folders of its paths.
+local function without_folders(message)
+  return (message:gsub("/[^%s:'\"]*/", ""))
+end
+
+local function status_of_model(app, entry, view)
   local list = { { "id", entry.name }, { "state", entry.state } }
   local function put(name, value)
     if value ~= nil then list[#list + 1] = { name, value } end
   end
-  put("error", entry.error)
+  if entry.error and not view.key then
+    put("error", view.all and entry.error or without_folders(entry.error))
+  end
   if entry.state == "loading" then put("loaded_bytes", entry.loaded_bytes) end
   if entry.state == "ready" then
     put("architecture", entry.model.config.model_type)
@@ -162,24 +199,44 @@ local function status_of_model(entry)
     put("memory",
       json.object { { "weights", entry.memory.weights }, { "caches", entry.memory.caches },
       { "activations", entry.memory.activations } })
-    put("batch", batch_object(entry))
+    put("batch", view.shared and own_batch_object(app, entry, view.key) or batch_object(entry))
   end
   return json.object(list)
 end
 
---- The body of /v1/status.
-function status.object(app)
+--- The scripts without texts of errors, which may quote the prompts of others, and without paths of
+--- the machine. Only where there are no keys, why scripts could not be loaded is shown.
+local function public_scripts(app, view)
+  local scripts = app.scripts:status()
+  for _, script in ipairs(scripts.scripts) do
+    script.file = script.file and script.file:match "[^/]*$"
+    for _, strike in ipairs(script.strikes) do strike.text = nil end
+  end
+  if scripts.error then
+    scripts.error = view.key and "the newest scripts cannot be used, the log says why"
+      or without_folders(scripts.error)
+  end
+  return scripts
+end
+
+--- The status as seen by: { all = true } the Unix socket, { key } a key, {} anyone without keys.
+--- With several keys, one sees nothing of what the others do.
+function status.object(app, view)
   local models = json.array {}
-  for i, entry in ipairs(app.models:list()) do models[i] = status_of_model(entry) end
-  local machine = perigee.sys.machine()
-  return json.object { { "status", app:state() }, { "version", perigee.version },
+  view.shared = view.key and #app.keys > 1
+  for i, entry in ipairs(app.models:list()) do models[i] = status_of_model(app, entry, view) end
+  local list = { { "status", app:state() }, { "version", perigee.version },
     { "uptime_s", uv.hrtime() * 1e-9 - app.started }, { "draining", app.draining },
-    { "policy", app.scripts:current().policy.name }, { "keys", #app.keys }, { "models", models },
-    { "memory", json.object {
-      { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
-      { "available", machine.memory_available }, { "budget", app.config.memory or json.null } } },
-    { "connections", app.server and app.server:stats().connections or 0 },
-    { "scripts", app.scripts:status() } }
+    { "policy", app.scripts:current().policy.name }, { "models", models },
+    { "scripts", view.all and app.scripts:status() or public_scripts(app, view) } }
+  if view.shared then return json.object(list) end
+  local machine = perigee.sys.machine()
+  list[#list + 1] = { "keys", #app.keys }
+  list[#list + 1] = { "memory", json.object {
+    { "resident", math.tointeger(uv.resident_set_memory()) }, { "scripts", (perigee.heap()) },
+    { "available", machine.memory_available }, { "budget", app.config.memory or json.null } } }
+  list[#list + 1] = { "connections", app.server and app.server:stats().connections or 0 }
+  return json.object(list)
 end
 
 -- ---- routes -------------------------------------------------------------------------------------
@@ -200,7 +257,12 @@ function status.routes(app)
     response:send(200, { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" },
       app.metrics:text())
   end)
-  app:route("GET", "/v1/status", function(_, response) response:json(200, status.object(app)) end)
+  app:route("GET", "/v1/status", function(request, response)
+    response:json(200, status.object(app, { key = request.key and request.key.name }))
+  end)
+  app:route("GET", "/admin/status", function(_, response)
+    response:json(200, status.object(app, { all = true }))
+  end, { unix_only = true })
   app:route("GET", "/v1/models", function(_, response)
     local data = json.array {}
     for i, entry in ipairs(app.models:list()) do data[i] = model_object(entry) end

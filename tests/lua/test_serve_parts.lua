@@ -46,6 +46,10 @@ test("configuration: errors name the key", function(t)
   refusal(t, { cors = { origins = { a = "x" } } },
     "cors.origins must be a list, but has the key 'a'")
   refusal(t, { keys = { alice = "" } }, 'keys.alice must be a non-empty string, got ""')
+  refusal(t, { keys = {} },
+    "keys has no key (is an environment variable unset?); false serves everyone")
+  refusal(t, { keys = true }, "keys must be a table of names and keys, or false")
+  refusal(t, { cache_per_key = "yes" }, 'cache_per_key must be true, false or "auto", got "yes"')
   refusal(t, { keys = { alice = "a b" } },
     "keys.alice must not contain white space: it could not be sent in a header")
   refusal(t, { models = { m = { context = 4 } } }, "models.m has no path")
@@ -88,7 +92,9 @@ test("configuration: --print-config is a configuration with the defaults", funct
   end
   -- settings without a default must be valid as well
   local uncommented = printed:gsub("\n  %-%- ([%w_]+ = )", "\n  %1")
+  uv.os_setenv("ALICE_KEY", "secret")
   local all, why = config.check(assert(load(uncommented))())
+  uv.os_unsetenv "ALICE_KEY"
   t.ok(all, why)
   for _, line in ipairs { "port = 8080", 'policy = "fifo"',
     "queue = { memory = 4.0, requests = 256 }" } do
@@ -217,6 +223,59 @@ test("keys: Bearer and x-api-key", function(t)
     t.ok(code, wrong)
   end
   t.eq({ who {} }, { nil, "missing_api_key" })
+end)
+
+--- The keys of a configuration with this environment variable.
+local function gather(given, variable)
+  local before = os.getenv "PERIGEE_API_KEY"
+  if variable then uv.os_setenv("PERIGEE_API_KEY", variable) end
+  local found, why = config.resolve(given and assert(config.check(given)), nil)
+  uv.os_unsetenv "PERIGEE_API_KEY"
+  if before then uv.os_setenv("PERIGEE_API_KEY", before) end
+  return found and found.keys, why
+end
+
+test("keys: an unset variable never opens the server", function(t)
+  t.eq(gather { keys = false }, {})
+  t.eq(gather(nil, "one"), { key = "one" })
+  t.eq(gather(nil, "a=one,two\n b=three= "), { a = "one", key1 = "two", b = "three=" })
+  t.eq(gather({ keys = { a = "x" } }, "b=y"), { a = "x", b = "y" })
+  t.eq(gather({ keys = { "x" } }, "y"), { key1 = "x", key2 = "y" })
+  t.eq({ gather(nil, "") }, { nil, "PERIGEE_API_KEY: there is no key in it" })
+  t.eq({ gather(nil, " ,\n") }, { nil, "PERIGEE_API_KEY: there is no key in it" })
+  t.eq({ gather(nil, "alice=") }, { nil, "PERIGEE_API_KEY: no key after 'NAME=' (a key that ends "
+    .. "in '=' needs a name: NAME=KEY)" })
+  t.eq({ gather(nil, "a b") }, { nil, "PERIGEE_API_KEY: a key must not contain white space" })
+  t.eq({ gather({ keys = { a = "x" } }, "a=y") },
+    { nil, "PERIGEE_API_KEY: two keys are named 'a'" })
+end)
+
+test("keys: a file, which strangers must not read", function(t)
+  with_file("# staff\nalice=one\r\n\n  two\n#bob=three\n", function(path)
+    uv.fs_chmod(path, 384) -- 0600
+    t.eq(gather { api_key_file = path }, { alice = "one", key1 = "two" })
+    t.eq(gather({ api_key_file = path, keys = { c = "four" } }, "five"),
+      { alice = "one", c = "four", key1 = "two", key2 = "five" })
+    for _, mode in ipairs { 420, 416 | 16, 436 } do -- 0644, 0660, 0664
+      uv.fs_chmod(path, mode)
+      local found, why = gather { api_key_file = path }
+      t.eq(found, nil)
+      t.match(why, ("has mode %04o: others must not read or write"):format(mode))
+    end
+    uv.fs_chmod(path, 416) -- 0640
+    t.ok(gather { api_key_file = path })
+  end)
+  with_file("# nothing\n", function(path)
+    uv.fs_chmod(path, 384)
+    t.eq({ gather { api_key_file = path } },
+      { nil, ("api_key_file: %s: there is no key in it"):format(path) })
+  end)
+  with_file("a=one\nbob=\n", function(path)
+    uv.fs_chmod(path, 384)
+    t.match(select(2, gather { api_key_file = path }), ":2: no key after 'NAME='")
+  end)
+  t.match(select(2, gather { api_key_file = "/nowhere" }), "api_key_file: .*/nowhere")
+  t.match(select(2, gather { api_key_file = "/tmp" }), "is not a file")
 end)
 
 -- ---- rates --------------------------------------------------------------------------------------

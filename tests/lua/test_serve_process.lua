@@ -187,6 +187,12 @@ test("errors are one line", function(t)
       { status = 1, text = "/nowhere.lua: " })
     fails(t, { "examples/moonlet", "--api-key", "a=1", "--api-key", "a=2" },
       { status = 2, text = "--api-key: two keys are named 'a'\n" })
+    fails(t, { "examples/moonlet", "--api-key", "alice=" },
+      { status = 2, text = "--api-key: no key after 'NAME='" })
+    fails(t, { "examples/moonlet", "--api-key", "" },
+      { status = 2, text = "--api-key: the key is empty\n" })
+    fails(t, { "examples/moonlet", "--api-key-file", "/nowhere/keys" },
+      { status = 1, text = "api_key_file: " })
     fails(t, { "examples/moonlet", "--log", "/nowhere/x.log" },
       { status = 1, text = "/nowhere/x.log" })
     fails(t, { "examples/moonlet", "--host", "no.such.name.invalid" },

@@ -438,14 +438,16 @@ function drawStats(s) {
   const stats = [["state", s.draining ? "draining" : m.state ?? "–"]];
   const b = m.batch, c = b?.prefix_cache;
   if (b) {
-    const used = b.cache_tokens - b.cache_tokens_free;
-    stats.push(["running", b.waiting ? `${b.running}, ${b.waiting} queued` : b.running],
-      ["tokens/s", b.decode_tokens_per_s.toFixed(1)],
-      ["KV cache", percent(used, Math.max(b.cache_tokens, 1)) + " used"]);
+    stats.push(["running", b.waiting ? `${b.running}, ${b.waiting} queued` : b.running]);
+    if (b.cache_tokens) { // absent where other keys share the model
+      const used = b.cache_tokens - b.cache_tokens_free;
+      stats.push(["tokens/s", b.decode_tokens_per_s.toFixed(1)],
+        ["KV cache", percent(used, b.cache_tokens) + " used"]);
+    }
   }
   if (c) {
-    stats.push(["prefix cache", bytes(c.bytes)],
-      ["prefix hits", c.asked_tokens ? percent(c.hit_tokens, c.asked_tokens) : "–"]);
+    if (c.bytes !== undefined) stats.push(["prefix cache", bytes(c.bytes)]);
+    stats.push(["prefix hits", c.asked_tokens ? percent(c.hit_tokens, c.asked_tokens) : "–"]);
   }
   if (s.memory?.resident) stats.push(["memory", bytes(s.memory.resident)]);
   const g = s.scripts ?? {};
