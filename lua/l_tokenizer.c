@@ -1,4 +1,5 @@
 /* l_tokenizer.c - perigee.tokenizer: text to ids and back, whole or streamed. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "lua/job.h"
@@ -32,7 +33,7 @@ static void stream_close(void *self) {
   pe_buf_free(&s->text);
 }
 
-#define METHODS(X) X(encode) X(decode) X(stream) X(token) X(bytes) X(id) X(is_special)
+#define METHODS(X) X(encode) X(decode) X(stream) X(token) X(bytes) X(id) X(is_special) X(added)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static int l_size(lua_State *L);
@@ -124,6 +125,9 @@ static int l_open(lua_State *L) {
   return finish_open(L, self, rc, &err);
 }
 
+/* Integers that are not 31-bit ids become -1, which no vocabulary has. */
+static int32_t id_of(lua_Integer id) { return id < 0 || id > INT32_MAX ? -1 : (int32_t)id; }
+
 /* ---- encoding ------------------------------------------------------------------------------ */
 
 /* The option "spans": a list of {from, to, trusted}, 1-based and inclusive. Pushes a userdata that
@@ -183,6 +187,31 @@ static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *cou
   }
   *count = n;
   return offset;
+}
+
+static int compare_ids(const void *a, const void *b) {
+  int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* The option "marks": a list of ids. Pushes a userdata that holds the sorted ids it returns; NULL:
+ * no such option. */
+static const int32_t *push_marks(lua_State *L, int arg, size_t *count) {
+  *count = 0;
+  if (!pe_bind_option(L, arg, "marks")) return NULL;
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'marks' must be a list of ids");
+  int list = lua_gettop(L);
+  size_t n = lua_rawlen(L, list);
+  int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
+  for (size_t i = 0; i < n; i++) {
+    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
+      luaL_error(L, "marks[%d] must be an integer", (int)i + 1);
+    id[i] = id_of(lua_tointeger(L, -1));
+    lua_pop(L, 1);
+  }
+  qsort(id, n, sizeof *id, compare_ids);
+  *count = n;
+  return id;
 }
 
 /* A text to encode, and the result. Lists are borrowed from the Lua stack, or owned by the job. */
@@ -249,6 +278,7 @@ static void free_encoding(void *data) {
   encoding *e = data;
   pe_free((void *)e->text.at);
   pe_free((void *)e->o.span);
+  pe_free((void *)e->o.mark);
   pe_free((void *)e->offset);
   pe_free(e->position);
   pe_ids_free(&e->ids);
@@ -271,10 +301,11 @@ static encoding *copy_encoding(const encoding *from) {
   e->t = pe_tokenizer_retain(from->t), e->ids = (pe_ids){0};
   e->text.at = copy(from->text.at, from->text.len);
   e->o.span = from->o.span ? copy(from->o.span, from->o.spans * sizeof *from->o.span) : NULL;
+  e->o.mark = from->o.mark ? copy(from->o.mark, from->o.marks * sizeof *from->o.mark) : NULL;
   e->offset = from->offset ? copy(from->offset, from->offsets * sizeof *from->offset) : NULL;
   e->position = pe_calloc(from->offsets + 1, sizeof *e->position);
-  if (e->text.at && !e->o.span == !from->o.span && !e->offset == !from->offset && e->position)
-    return e;
+  bool whole = !e->o.span == !from->o.span && !e->o.mark == !from->o.mark;
+  if (e->text.at && whole && !e->offset == !from->offset && e->position) return e;
   free_encoding(e);
   return NULL;
 }
@@ -288,7 +319,7 @@ static int encode_in_job(lua_State *L, const encoding *e) {
 /* [self, text, options] -> [ids] and, if wanted, [positions]; or [nil, err];
  * [self, text, options, callback] -> [true] or [nil, err] */
 static int l_encode(lua_State *L) {
-  static const char *const keys[] = {"add_special", "parse_special", "spans",
+  static const char *const keys[] = {"add_special", "parse_special", "spans", "marks",
                                      "positions",   "max_ids",       NULL};
   tokenizer *t = check(L);
   encoding e = {.t = t->t};
@@ -299,6 +330,7 @@ static int l_encode(lua_State *L) {
   e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
   e.most = (size_t)pe_bind_integer(L, 3, "max_ids", 0, INT32_MAX, INT32_MAX);
   e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
+  e.o.mark = push_marks(L, 3, &e.o.marks);
   e.offset = push_offsets(L, 3, e.text.len, &e.offsets);
   if (!lua_isnoneornil(L, 4)) return encode_in_job(L, &e);
   e.position = lua_newuserdatauv(L, (e.offsets + 1) * sizeof *e.position, 0);
@@ -316,9 +348,6 @@ static int push_text(lua_State *L, const pe_buf *b) {
   lua_pushlstring(L, b->data ? b->data : "", b->len);
   return 1;
 }
-
-/* Integers that are not 31-bit ids become -1, which no vocabulary has. */
-static int32_t id_of(lua_Integer id) { return id < 0 || id > INT32_MAX ? -1 : (int32_t)id; }
 
 static int l_decode(lua_State *L) { /* [self, ids, {skip_special}] -> [text] or [nil, err] */
   static const char *const keys[] = {"skip_special", NULL};
@@ -408,6 +437,18 @@ static int l_id(lua_State *L) { /* [self, token] -> [id] or [nil] */
 
 static int l_is_special(lua_State *L) { /* [self, id] -> [boolean] */
   lua_pushboolean(L, pe_tokenizer_is_special(check(L)->t, id_of(luaL_checkinteger(L, 2))));
+  return 1;
+}
+
+static int l_added(lua_State *L) { /* [self] -> [ids] */
+  const pe_tokenizer *t = check(L)->t;
+  lua_newtable(L);
+  lua_Integer n = 0;
+  for (int32_t id = 0; id < pe_tokenizer_size(t); id++) {
+    if (!pe_tokenizer_is_added(t, id)) continue;
+    lua_pushinteger(L, id);
+    lua_rawseti(L, -2, ++n);
+  }
   return 1;
 }
 

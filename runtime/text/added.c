@@ -219,6 +219,18 @@ static bool touches_word(pe_str text, size_t from, size_t to) {
          pe_unicode_word(char_after(text, to, &unused));
 }
 
+static bool is_mark(const pe_added_scan *s, int32_t id) {
+  size_t lo = 0, hi = s->marks;
+  while (lo < hi) {
+    size_t mid = (lo + hi) / 2;
+    if (s->mark[mid] < id)
+      lo = mid + 1;
+    else
+      hi = mid;
+  }
+  return lo < s->marks && s->mark[lo] == id;
+}
+
 bool pe_added_next(pe_added_scan *s, pe_added_part *out) {
   if (s->has_pending) {
     s->has_pending = false;
@@ -229,7 +241,7 @@ bool pe_added_next(pe_added_scan *s, pe_added_part *out) {
   for (int32_t i; (i = find_match(s->search, s->text, s->at, &from, &to)) >= 0;) {
     const pe_added_token *t = &s->added->token[i];
     s->at = to;
-    if (t->special && !s->allow(s->context, from, to, &s->at)) continue;
+    if ((t->special || is_mark(s, t->id)) && !s->allow(s->context, from, to, &s->at)) continue;
     if (t->single_word && touches_word(s->text, from, to)) continue;
     if (t->lstrip) {
       while (from > s->done && pe_unicode_space(char_before(s->text, from, &next))) from = next;

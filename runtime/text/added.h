@@ -7,7 +7,7 @@
  * used.
  *
  * The search is one pass of leftmost-longest matches that do not overlap. A match is skipped if it
- * is special and special tokens are not allowed there, or if it is `single_word` and touches a word
+ * is special (or one of the caller's marks) and special tokens are not allowed there, or if it is `single_word` and touches a word
  * character; a shorter token is then not tried. `lstrip` and `rstrip` swallow white space. White
  * space swallowed by `rstrip` is searched again, so a later match may begin in it, as in the
  * library.
@@ -76,6 +76,8 @@ typedef struct pe_added_scan {
   pe_str text;
   pe_added_allow *allow;
   void *context;
+  const int32_t *mark; /* ids in ascending order that need `allow` as if they were special */
+  size_t marks;
   /* ---- private, zero ---- */
   size_t at, done;
   pe_added_part pending; /* the token after the plain text that was just returned */

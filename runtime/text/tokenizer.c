@@ -115,6 +115,10 @@ bool pe_tokenizer_is_special(const pe_tokenizer *t, int32_t id) {
   return a && a->special;
 }
 
+bool pe_tokenizer_is_added(const pe_tokenizer *t, int32_t id) {
+  return pe_added_by_id(&t->added, id) != NULL;
+}
+
 int32_t pe_tokenizer_special(const pe_tokenizer *t, pe_special which) {
   return (int)which >= 0 && which < PE_SPECIALS ? t->special[which] : -1;
 }
@@ -244,8 +248,8 @@ static pe_status encode_part(job *j, pe_str part, pe_error *err) {
   pe_str text = part;
   j->origin = NULL, j->origins = 0, j->part_len = part.len;
   if (t->normalizer && !pe_normalizer_unchanged(t->normalizer, part)) {
-    bool wanted =
-        j->out->offsets || (j->o->span && t->added.normal.special) || (t->asks_first && !j->base);
+    bool wanted = j->out->offsets || (j->o->span && (t->added.normal.special || j->o->marks)) ||
+                  (t->asks_first && !j->base);
     j->s->normal.len = j->s->origin.len = 0;
     if ((rc = pe_normalizer_apply(t->normalizer, part, &j->s->normal, wanted ? &j->s->origin : NULL,
                                   err)))
@@ -261,7 +265,9 @@ static pe_status encode_part(job *j, pe_str part, pe_error *err) {
                         .search = &t->added.normal,
                         .text = text,
                         .allow = allow_normal,
-                        .context = j};
+                        .context = j,
+                        .mark = j->o->mark,
+                        .marks = j->o->marks};
   pe_added_part p;
   while (!rc && pe_added_next(&scan, &p)) {
     if (p.id >= 0)
@@ -277,7 +283,9 @@ static pe_status encode_text(job *j, pe_error *err) {
                         .search = &j->t->added.raw,
                         .text = j->text,
                         .allow = allow_raw,
-                        .context = j};
+                        .context = j,
+                        .mark = j->o->mark,
+                        .marks = j->o->marks};
   pe_added_part p;
   pe_status rc = PE_OK;
   while (!rc && pe_added_next(&scan, &p)) {

@@ -13,7 +13,8 @@
  * Trust. A prompt is one string with spans: text of the template is trusted, text of users is not.
  * The string is tokenized as a whole, so merges do not depend on the spans, but special tokens are
  * recognised only if they lie completely inside trusted spans. Added tokens that are not special
- * are ordinary text and match everywhere. If a special token would begin in untrusted text and
+ * are ordinary text and match everywhere, unless the caller names them as marks: then they are
+ * treated like special ones (<tool_call> and <think> are often not special). If a special token would begin in untrusted text and
  * reach into trusted text, the search resumes at the trusted part, so that user text cannot swallow
  * a special token of the template.
  *
@@ -62,6 +63,8 @@ typedef struct pe_encode_options {
   bool parse_special;  /* recognise special tokens written in trusted text */
   const pe_span *span; /* NULL: all text is trusted; otherwise text outside spans is not */
   size_t spans;
+  const int32_t *mark; /* ids in ascending order: recognised where special tokens are */
+  size_t marks;
 } pe_encode_options;
 
 /* Appends the ids of text, which must be UTF-8, to out. With out->offsets, out->at is the byte of
@@ -97,6 +100,7 @@ int32_t pe_tokenizer_size(const pe_tokenizer *t); /* highest id + 1, added token
 pe_str pe_tokenizer_text(const pe_tokenizer *t, int32_t id);
 int32_t pe_tokenizer_id(const pe_tokenizer *t, pe_str text); /* -1: no such token */
 bool pe_tokenizer_is_special(const pe_tokenizer *t, int32_t id);
+bool pe_tokenizer_is_added(const pe_tokenizer *t, int32_t id);         /* special or not */
 int32_t pe_tokenizer_special(const pe_tokenizer *t, pe_special which); /* -1: not known */
 
 #endif

@@ -3,17 +3,18 @@
 --
 --   local words = assert(chat.open("examples/moonlet"))
 --   local prompt = assert(words:prompt { messages = { { role = "user", content = "Hello!" } } })
---   local ids, positions = words:encode(tokenizer, prompt)          -- positions: where messages
---   end local parser = words:parser { tools = …, prompt_tail = prompt.tail }
+--   local ids, positions = words:encode(tokenizer, prompt)  -- positions: where messages end
+--   local parser = words:parser { tools = …, prompt_tail = prompt.tail }
 --
 -- The template is the model's own (or options.template). What it can do is probed once (probe.lua),
 -- messages are brought into the form that it takes (normalize.lua), and a model without tools gets
 -- them as text (fallback.lua). The parsers fit the template, unless others are named.
 --
 -- Text safety: everything that came with the request is rendered as untrusted, and the tokenizer
--- recognises special tokens in trusted spans only. So no message, name, argument or description
--- ever becomes a control token, and the ids of a conversation without such text are those of the
--- whole string.
+-- recognises in trusted spans only special tokens and the added tokens that the template or the
+-- parsers use as marks (<tool_call>, </tool_response> and <think> are seldom special). So no message,
+-- name, argument or description ever becomes a control token or closes its own envelope, and the
+-- ids of a conversation without such text are those of the whole string.
 --
 -- Words hold no resources of C and may be shared by any number of requests.
 local check = require "chat.check"
@@ -151,12 +152,41 @@ local function between(positions)
   return out
 end
 
+--- Is this added token written like a mark (<tool_call>, [INST], ]~b])? Added tokens may also be
+--- white space, words or "```", which are in every template and in every text.
+local function is_mark(token)
+  return #token > 2 and token:find "^%p" and token:find "%p$" and token:find "[%w\x80-\xff]"
+    and not token:find "%s"
+end
+
+--- Ids of the added tokens that occur in the text of the templates or in a mark of the formats, but
+--- are not special.
+function Words:guarded(tokenizer)
+  local known = rawget(self, "guards") -- words with formats of the site inherit from the model's
+  if not known then
+    known = setmetatable({}, { __mode = "k" })
+    self.guards = known
+  end
+  if known[tokenizer] then return known[tokenizer] end
+  local texts, ids = parsers.marks(self.formats.tools, self.formats.reasoning), {}
+  for _, source in pairs(self.set.templates) do texts[#texts + 1] = source end
+  local all = table.concat(texts, "\n")
+  for _, id in ipairs(tokenizer:added()) do
+    local token = tokenizer:token(id)
+    if is_mark(token) and not tokenizer:is_special(id) and all:find(token, 1, true) then
+      ids[#ids + 1] = id
+    end
+  end
+  known[tokenizer] = ids
+  return ids
+end
+
 --- The ids of a prompt and the positions where its messages end (in tokens); or nil and an error.
 --- With a callback the text is encoded on a helper thread, and callback gets the same results.
 --- prompt.max_ids: see Tokenizer:encode.
-function Words.encode(_, tokenizer, prompt, callback)
-  local options = { spans = prompt.spans, positions = prompt.boundaries,
-    max_ids = prompt.max_ids }
+function Words:encode(tokenizer, prompt, callback)
+  local options = { spans = prompt.spans, marks = self:guarded(tokenizer),
+    positions = prompt.boundaries, max_ids = prompt.max_ids }
   local function done(ids, positions)
     if not ids then return nil, positions end
     return ids, between(positions)

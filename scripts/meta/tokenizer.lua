@@ -25,6 +25,7 @@ local Tokenizer = {}
 ---@field add_special? boolean    Put the model's special tokens around the text. Default: false.
 ---@field parse_special? boolean  Recognise special tokens written in the text. Default: true.
 ---@field spans? perigee.Span[]   Special tokens are recognised only inside trusted spans.
+---@field marks? integer[]        Added tokens that are treated like special ones.
 ---@field positions? integer[]    Byte offsets, 0 to #text, ascending.
 ---@field max_ids? integer        More are an error "limit", whose `count` is their number.
 
@@ -71,6 +72,10 @@ function Tokenizer:id(token) end
 ---@param id integer
 ---@return boolean
 function Tokenizer:is_special(id) end
+
+---Ids of the added tokens, special or not, in ascending order.
+---@return integer[]
+function Tokenizer:added() end
 
 ---Releases the vocabulary. May be called twice.
 function Tokenizer:close() end

@@ -307,6 +307,16 @@ static void test_trust(void) {
   CHECK_OK(pe_tokenizer_scratch_new(t, &s, &err), err);
   CHECK_FAILS(pe_tokenizer_encode(t, s, pe_str_c("ab"), &o, &ids, &err), PE_EARG, err,
               "span 0 (0 to 9) must begin at or after 0 and end within 2 bytes");
+  /* A mark is recognised where special tokens are. */
+  const int32_t mark[] = {3, 8};
+  pe_span front[] = {{0, 2, true}, {2, 5, false}};
+  o = (pe_encode_options){
+      .parse_special = true, .span = front, .spans = 2, .mark = mark, .marks = 2};
+  CHECK_OK(pe_tokenizer_encode(t, s, pe_str_c("xxxxa"), &o, &ids, &err), err);
+  const int32_t want[] = {8, 5, 5, 0};
+  CHECK(ids.count == 4 && !memcmp(ids.id, want, sizeof want));
+  CHECK(pe_tokenizer_is_added(t, 8) && !pe_tokenizer_is_added(t, 5));
+  ids.count = 0;
   o.span = NULL;
   CHECK_FAILS(pe_tokenizer_encode(t, s, pe_str_of("a\xff", 2), &o, &ids, &err), PE_EARG, err,
               "not UTF-8");
