@@ -56,6 +56,7 @@ suite() {
 
 export NODE_PATH="$PWD/$modules" PERIGEE_OUT="$PWD/$HOME_DIR"
 export PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
+suite markdown node tests/clients/test_markdown.cjs
 serve moonlet=examples/moonlet --api-key someone=secret
 suite python "$HOME_DIR/venv/bin/python" tests/clients/test_openai.py
 suite node node tests/clients/test_openai.cjs

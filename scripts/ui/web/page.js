@@ -1,11 +1,13 @@
 // The script of the page at `/`. Text from a model only ever becomes text nodes: markdown is built
-// as elements, never as HTML. Conversations stay in this browser (localStorage), the API key in this
-// tab (sessionStorage).
+// as elements (markdown.js), never as HTML. Conversations stay in this browser (localStorage), the
+// API key in this tab (sessionStorage).
 "use strict";
 const $ = id => document.getElementById(id);
 const h = (tag, props, ...children) => {
   const e = Object.assign(document.createElement(tag), props);
-  e.append(...children.flat().filter(c => c !== null && c !== undefined && c !== false));
+  for (const c of children.flat()) { // one by one: a call takes only so many arguments
+    if (c !== null && c !== undefined && c !== false) e.append(c);
+  }
   return e;
 };
 
@@ -25,114 +27,6 @@ const save = () => {
   const stored = chats.map(c => ({ ...c, turns: c.turns.map(({ view, ...t }) => t) }));
   keep(localStorage, "perigee.chats", stored.filter(c => c.turns.length));
 };
-
-// ---- markdown, as elements ----
-const INLINE = new RegExp([
-  /(`+)([\s\S]*?[^`])\1(?!`)/,                 // 1, 2: code
-  /\*\*([^\s*](?:[^*]*[^\s*])?)\*\*/,           // 3: strong
-  /__([^\s_](?:[^_]*[^\s_])?)__/,               // 4: strong
-  /\*([^\s*](?:[^*]*[^\s*])?)\*/,               // 5: emphasis
-  /(?<!\w)_([^\s_](?:[^_]*[^\s_])?)_(?!\w)/,    // 6: emphasis
-  /~~([^~]+)~~/,                               // 7: deleted
-  /\[([^\]\n]*)\]\(([^\s)]+)\)/,               // 8, 9: link
-  /(https?:\/\/[^\s<>"')\]]+)/,                // 10: bare link
-].map(r => r.source).join("|"), "g");
-function link(text, href) {
-  if (!/^(https?:|mailto:)/i.test(href)) return document.createTextNode(text);
-  return h("a", { href, target: "_blank", rel: "noopener noreferrer" }, text);
-}
-function inline(text, depth = 0) {
-  if (depth > 4) return [text];
-  const out = [];
-  let at = 0;
-  for (const m of text.matchAll(INLINE)) {
-    if (m.index > at) out.push(text.slice(at, m.index));
-    at = m.index + m[0].length;
-    const strong = m[3] ?? m[4], em = m[5] ?? m[6];
-    if (m[2] !== undefined) out.push(h("code", {}, m[2].trim()));
-    else if (strong !== undefined) out.push(h("strong", {}, inline(strong, depth + 1)));
-    else if (em !== undefined) out.push(h("em", {}, inline(em, depth + 1)));
-    else if (m[7] !== undefined) out.push(h("del", {}, inline(m[7], depth + 1)));
-    else if (m[9] !== undefined) out.push(link(m[8] || m[9], m[9]));
-    else out.push(link(m[10], m[10]));
-  }
-  if (at < text.length) out.push(text.slice(at));
-  return out;
-}
-// Inline text with its line breaks.
-function lines(text) {
-  return text.split("\n").flatMap((l, i) => i ? [h("br"), ...inline(l)] : inline(l));
-}
-function codeBlock(text, name) {
-  const copy = h("button", { className: "copy", type: "button", textContent: "copy" });
-  copy.onclick = () => {
-    navigator.clipboard?.writeText(text).then(() => { copy.textContent = "copied"; });
-  };
-  const code = h("code", { className: name ? "language-" + name : "" }, text);
-  return h("div", { className: "code" }, h("pre", { tabIndex: 0 }, code), copy);
-}
-const LIST = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-function list(rows, depth = 0) {
-  const first = rows[0].match(LIST), ordered = /\d/.test(first[2]), indent = first[1].length;
-  const items = [];
-  for (const row of rows) {
-    const m = row.match(LIST);
-    if (m && m[1].length <= indent + 1) items.push({ head: m[3], rest: [] });
-    else items[items.length - 1].rest.push(row);
-  }
-  return h(ordered ? "ol" : "ul", ordered ? { start: parseInt(first[2]) } : {}, items.map(i => {
-    const sub = i.rest.findIndex(r => LIST.test(r));
-    const rest = i.rest.slice(0, sub < 0 ? undefined : sub).map(r => r.trim());
-    const text = [i.head, ...rest].join("\n");
-    return h("li", {}, lines(text), sub >= 0 && depth < 8 && list(i.rest.slice(sub), depth + 1));
-  }));
-}
-const cells = row => row.trim().replace(/^\||\|$/g, "").split("|").map(c => c.trim());
-function table(rows) {
-  const [head, , ...body] = rows;
-  return h("table", {}, h("thead", {}, h("tr", {}, cells(head).map(c => h("th", {}, inline(c))))),
-    h("tbody", {}, body.map(r => h("tr", {}, cells(r).map(c => h("td", {}, inline(c)))))));
-}
-const TABLE_RULE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const BLOCK_START = /^(\s*(```|~~~)|#{1,6}\s|>|\s*[-*+]\s)/;
-function markdown(text) {
-  const rows = text.split("\n"), out = [];
-  let i = 0;
-  const take = test => {
-    const from = i;
-    while (i < rows.length && test(rows[i], i > from)) i++;
-    return rows.slice(from, i);
-  };
-  while (i < rows.length) {
-    const row = rows[i];
-    let m;
-    if ((m = row.match(/^\s*(```+|~~~+)\s*([\w+#.-]*)/))) {
-      i++;
-      const body = take(r => !r.trim().startsWith(m[1]));
-      i++;
-      out.push(codeBlock(body.join("\n"), m[2]));
-    } else if (!row.trim()) {
-      i++;
-    } else if ((m = row.match(/^(#{1,6})\s+(.*?)\s*#*$/))) {
-      out.push(h("h" + Math.min(m[1].length, 4), {}, inline(m[2])));
-      i++;
-    } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(row)) {
-      out.push(h("hr"));
-      i++;
-    } else if (row.startsWith(">")) {
-      const quoted = take(r => r.startsWith(">")).map(r => r.replace(/^> ?/, ""));
-      out.push(h("blockquote", {}, markdown(quoted.join("\n"))));
-    } else if (LIST.test(row)) {
-      out.push(list(take((r, more) => LIST.test(r) || (more && /^\s+\S/.test(r)))));
-    } else if (row.includes("|") && TABLE_RULE.test(rows[i + 1] ?? "")) {
-      out.push(table(take(r => r.includes("|"))));
-    } else {
-      const paragraph = take((r, more) => r.trim() && !(more && BLOCK_START.test(r)));
-      out.push(h("p", {}, lines(paragraph.join("\n"))));
-    }
-  }
-  return out;
-}
 
 // ---- turns ----
 const button = (text, title, act) => {
@@ -184,7 +78,7 @@ function assistantView(turn) {
       fold.open = false;
       turn.folded = true;
     }
-    body.replaceChildren(...markdown(turn.content ?? ""));
+    redraw(body, turn.content ?? "");
     body.classList.toggle("caret", !!live);
     const last = chat.turns[chat.turns.length - 1] === turn;
     const answered = new Set(chat.turns.filter(t => t.role === "tool").map(t => t.tool_call_id));
