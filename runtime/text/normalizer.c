@@ -181,6 +181,15 @@ static const char *find(pe_str text, size_t from, pe_str what) {
   return NULL;
 }
 
+/* The origin of what replaces text[from, to). The library takes the last character that is replaced,
+ * so text that begins with several of them no longer begins at offset 0 (for Metaspace's "first");
+ * elsewhere it makes no difference, and the start is kept, so that all of it must be trusted. */
+static size_t replaced_at(pe_str text, size_t from, size_t to) {
+  if (from || !to) return from;
+  for (to--; to && (text.at[to] & 0xc0) == 0x80;) to--;
+  return to;
+}
+
 static pe_status replace_string(const pe_normalizer *n, pe_str text, pe_sink *s) {
   size_t done = 0;
   pe_status rc = PE_OK;
@@ -188,8 +197,8 @@ static pe_status replace_string(const pe_normalizer *n, pe_str text, pe_sink *s)
   while (!rc && (hit = find(text, done, n->pattern))) {
     size_t at = (size_t)(hit - text.at);
     rc = pe_sink_copy(s, text, done, at);
-    if (!rc) rc = pe_sink_put(s, n->content.at, n->content.len, at);
     done = at + n->pattern.len;
+    if (!rc) rc = pe_sink_put(s, n->content.at, n->content.len, replaced_at(text, at, done));
   }
   return rc ? rc : pe_sink_copy(s, text, done, text.len);
 }
@@ -203,7 +212,7 @@ static pe_status run_replace(const pe_normalizer *n, pe_str text, pe_sink *s) {
   pe_status rc = pe_regex_begin(&scan, n->regex, text, s->err);
   while (!rc && !(rc = pe_regex_next(&scan, &found, &from, &to, s->err)) && found) {
     rc = pe_sink_copy(s, text, done, from);
-    if (!rc) rc = pe_sink_put(s, n->content.at, n->content.len, from);
+    if (!rc) rc = pe_sink_put(s, n->content.at, n->content.len, replaced_at(text, from, to));
     done = to;
   }
   pe_regex_scan_free(&scan);

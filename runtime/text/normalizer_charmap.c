@@ -5,7 +5,11 @@
  *
  * The trie's values are offsets into the strings. For a grapheme cluster below six bytes the
  * library looks up the *shortest* key that matches and replaces the whole cluster by its string.
- * Longer clusters, and those without a match, are mapped character by character. */
+ * Longer clusters, and those without a match, are mapped character by character.
+ *
+ * Origins. The library adds the characters that a key removes to the character written before. At
+ * the start there is none, so what is removed there is not counted: the first character of the
+ * result always comes from the start of the text, and Metaspace's "first" sees it as first. */
 #include "runtime/text/normalizer_parts.h"
 #include "runtime/text/unicode.h"
 #include "runtime/utf8.h"
@@ -112,16 +116,24 @@ static const char *find(const pe_charmap *m, const char *text, size_t n) {
   return NULL;
 }
 
+static pe_status put(pe_sink *s, const char *text, size_t len, size_t from, bool *wrote) {
+  if (!len) return PE_OK;
+  size_t origin = *wrote ? from : 0;
+  *wrote = true;
+  return pe_sink_put(s, text, len, origin);
+}
+
 pe_status pe_charmap_apply(const pe_charmap *m, pe_str text, pe_sink *s) {
   enum { WHOLE_BELOW = 6 };
   const char *end = text.at + text.len, *next;
   pe_status rc = PE_OK;
+  bool wrote = false;
   for (const char *at = text.at; at < end && !rc; at = next) {
     next = pe_unicode_grapheme(at, end);
     size_t n = (size_t)(next - at), from = (size_t)(at - text.at);
     const char *to = n < WHOLE_BELOW ? find(m, at, n) : NULL;
     if (to) {
-      rc = pe_sink_put(s, to, strlen(to), from);
+      rc = put(s, to, strlen(to), from, &wrote);
       continue;
     }
     for (const char *c = at; c < next && !rc;) {
@@ -129,7 +141,7 @@ pe_status pe_charmap_apply(const pe_charmap *m, pe_str text, pe_sink *s) {
       size_t len = (size_t)pe_utf8_next(c, end, &cp);
       size_t place = (size_t)(c - text.at);
       to = find(m, c, len);
-      rc = to ? pe_sink_put(s, to, strlen(to), place) : pe_sink_put(s, c, len, place);
+      rc = to ? put(s, to, strlen(to), place, &wrote) : put(s, c, len, place, &wrote);
       c += len;
     }
   }

@@ -75,13 +75,17 @@ static void compose(cluster *c) {
   c->n = out;
 }
 
+/* The first character of the result comes from the start of the text, also where marks at the start
+ * were reordered: the library counts the characters of the result against those of the text. */
 static pe_status flush(cluster *c) {
   pe_status rc = PE_OK;
+  bool first = c->n && !c->at[0].from;
   for (size_t i = 0, k; i < c->n && !rc; i = k) {
     for (k = i + 1; k < c->n && c->at[i].ccc && c->at[k].ccc;) k++;
     if (c->at[i].ccc) rc = order(c->at + i, k - i, c->sink->err);
   }
   if (!rc && c->form.compose) compose(c);
+  if (first) c->at[0].from = 0;
   for (size_t i = 0; i < c->n && !rc; i++) rc = pe_sink_char(c->sink, c->at[i].cp, c->at[i].from);
   c->n = 0;
   return rc;
