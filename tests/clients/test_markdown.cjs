@@ -27,7 +27,8 @@ const SLOW = {
   "hashes": "# " + " #".repeat(15000) + "x", "only hashes": "#".repeat(30000),
   "stars": "**a".repeat(10000), "only stars": "*".repeat(30000), "emphasis": "*a ".repeat(10000),
   "underscores": "_a ".repeat(10000), "only underscores": "_".repeat(30000),
-  "tildes": "~~a".repeat(10000), "only tildes": "~".repeat(30000) + "x", "mixed": "*_~[`".repeat(6000),
+  "tildes": "~~a".repeat(10000), "only tildes": "~".repeat(30000) + "x",
+  "mixed": "*_~[`".repeat(6000),
   "backticks": "`".repeat(30000), "runs": "`a``b".repeat(6000),
   "growing runs": Array.from({ length: 240 }, (_, i) => "`".repeat(i + 1)).join(" "),
   "dashes": "- ".repeat(15000) + "x", "rule": "-".repeat(30000) + "x",
@@ -46,7 +47,8 @@ const tests = {
     shows("**a `b` c** snake_case_name 2 * 3 * 4", "<p><strong>a <code>b</code> c</strong> "
       + "snake_case_name 2 * 3 * 4</p>");
     shows("``a ` b`` `c", "<p><code>a ` b</code> `c</p>");
-    shows("[a](https://b.c) [d](javascript:e) https://f.g.", "<p><a>a</a> d <a>https://f.g.</a></p>");
+    shows("[a](https://b.c) [d](javascript:e) https://f.g.",
+      "<p><a>a</a> d <a>https://f.g.</a></p>");
     shows("[[a](https://b)", "<p><a>[a</a></p>");
     shows("** a ** ~~ *", "<p>** a ** ~~ *</p>");
   },

@@ -1,8 +1,8 @@
 // Markdown as elements. Text only ever becomes text nodes, never HTML.
 //
-// The text comes from a model and is drawn again with every piece of an answer, so all of it takes
-// linear time (searches that fail are remembered, see `searcher`), nesting ends at a fixed depth, and
-// only blocks that changed are drawn (redraw).
+// The text comes from a model and is drawn again with every piece of an answer. So all of it takes
+// linear time (searches that fail are remembered, see `searcher`), nesting ends at a fixed depth,
+// and only blocks that changed are drawn (redraw).
 "use strict";
 const DEEPEST = 8; // levels of quotes and lists; below, their marks are left out
 
