@@ -6,11 +6,11 @@
  * has the model's id, others count up from the size of the vocabulary. The ids in the file are not
  * used.
  *
- * The search is one pass of leftmost-longest matches that do not overlap. A match is skipped if it
- * is special (or one of the caller's marks) and special tokens are not allowed there, or if it is `single_word` and touches a word
- * character; a shorter token is then not tried. `lstrip` and `rstrip` swallow white space. White
- * space swallowed by `rstrip` is searched again, so a later match may begin in it, as in the
- * library.
+ * The search is one pass of leftmost-longest matches that do not overlap. A match is skipped if
+ * it is special (or one of the caller's marks) and special tokens are not allowed there, or if
+ * it is `single_word` and touches a word character; a shorter token is then not tried. `lstrip`
+ * and `rstrip` swallow white space. White space swallowed by `rstrip` is searched again, so a
+ * later match may begin in it, as in the library.
  *
  * Threads: immutable after finish; a pe_added_scan belongs to one thread. */
 #ifndef PE_ADDED_H

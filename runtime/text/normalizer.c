@@ -181,9 +181,10 @@ static const char *find(pe_str text, size_t from, pe_str what) {
   return NULL;
 }
 
-/* The origin of what replaces text[from, to). The library takes the last character that is replaced,
- * so text that begins with several of them no longer begins at offset 0 (for Metaspace's "first");
- * elsewhere it makes no difference, and the start is kept, so that all of it must be trusted. */
+/* The origin of what replaces text[from, to). The library takes the last character that is
+ * replaced, so text that begins with several of them no longer begins at offset 0 (for Metaspace's
+ * "first"). Elsewhere it makes no difference, and the start is kept, so that all of it must be
+ * trusted. */
 static size_t replaced_at(pe_str text, size_t from, size_t to) {
   if (from || !to) return from;
   for (to--; to && (text.at[to] & 0xc0) == 0x80;) to--;

@@ -10,13 +10,13 @@
  * With add_special the post-processor's ids are put around the result. Truncation and padding in
  * the file are ignored. An unknown part is an error that names it.
  *
- * Trust. A prompt is one string with spans: text of the template is trusted, text of users is not.
- * The string is tokenized as a whole, so merges do not depend on the spans, but special tokens are
- * recognised only if they lie completely inside trusted spans. Added tokens that are not special
- * are ordinary text and match everywhere, unless the caller names them as marks: then they are
- * treated like special ones (<tool_call> and <think> are often not special). If a special token would begin in untrusted text and
- * reach into trusted text, the search resumes at the trusted part, so that user text cannot swallow
- * a special token of the template.
+ * Trust. A prompt is one string with spans: text of the template is trusted, text of users is
+ * not. The string is tokenized as a whole, so merges do not depend on the spans, but special
+ * tokens are recognised only if they lie completely inside trusted spans. Added tokens that are
+ * not special are ordinary text and match everywhere, unless the caller names them as marks:
+ * then they are treated like special ones (<tool_call> and <think> are often not special). If a
+ * special token would begin in untrusted text and reach into trusted text, the search resumes at
+ * the trusted part, so that user text cannot swallow a special token of the template.
  *
  * Ids are int32_t; the vocabulary may have holes. An added token has the id of the model's token
  * with the same text, if there is one.

@@ -11,10 +11,10 @@
 -- them as text (fallback.lua). The parsers fit the template, unless others are named.
 --
 -- Text safety: everything that came with the request is rendered as untrusted, and the tokenizer
--- recognises in trusted spans only special tokens and the added tokens that the template or the
--- parsers use as marks (<tool_call>, </tool_response> and <think> are seldom special). So no message,
--- name, argument or description ever becomes a control token or closes its own envelope, and the
--- ids of a conversation without such text are those of the whole string.
+-- recognises special tokens in trusted spans only. The same holds for added tokens that the
+-- template or the parsers use as marks (<tool_call> and <think> are seldom special). So no message,
+-- name, argument or description ever becomes a control token or closes its own envelope,
+-- and the ids of a conversation without such text are those of the whole string.
 --
 -- Words hold no resources of C and may be shared by any number of requests.
 local check = require "chat.check"
