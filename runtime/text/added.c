@@ -267,3 +267,26 @@ bool pe_added_next(pe_added_scan *s, pe_added_part *out) {
   s->done = s->text.len;
   return true;
 }
+
+/* Is the text of a guarded token at `at`? */
+static bool guarded_at(const pe_added_scan *s, const pe_added_search *search, size_t at) {
+  if (!search->firsts || !search->first[(uint8_t)s->text.at[at]]) return false;
+  uint32_t node = 0;
+  size_t one = 0;
+  char_after(s->text, at, &one);
+  for (size_t i = at;
+       i < s->text.len && (node = pe_trie_child(&search->trie, node, (uint8_t)s->text.at[i]));) {
+    int32_t k = search->trie.value[node];
+    if (++i <= one || k < 0) continue;
+    const pe_added_token *t = &s->added->token[k];
+    if (t->special || is_mark(s, t->id)) return true;
+  }
+  return false;
+}
+
+size_t pe_added_guarded(const pe_added_scan *s, size_t at) {
+  while (at < s->text.len && !guarded_at(s, &s->added->raw, at) &&
+         !guarded_at(s, &s->added->normal, at))
+    at++;
+  return at;
+}

@@ -87,4 +87,8 @@ typedef struct pe_added_scan {
 /* The next part of the text, never empty; false: no more. */
 bool pe_added_next(pe_added_scan *s, pe_added_part *out);
 
+/* Where the text of a token of several characters that is special or a mark begins, at `at` or
+ * later; text.len: nowhere. Of the scan only added, text, mark and marks are used. */
+size_t pe_added_guarded(const pe_added_scan *s, size_t at);
+
 #endif

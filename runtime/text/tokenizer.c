@@ -200,6 +200,27 @@ static pe_status model_encode(const job *j, pe_str piece, size_t base, pe_error 
   return pe_wordpiece_encode(&t->wordpiece, &j->s->word, piece, base, j->out, err);
 }
 
+/* The same for text with spans. What is not yet an added token here must not become a special one,
+ * but Unigram and word vocabularies have their texts as entries ("</s>"). So a piece is cut after
+ * the first character of such a text. BPE only gets there by merges, which these texts do not have,
+ * unless it looks whole pieces up. */
+static pe_status guarded_encode(const job *j, pe_str piece, size_t base, pe_error *err) {
+  bool merges = j->t->kind == PE_TOKENIZER_BPE && !j->t->bpe.ignore_merges;
+  if (!j->o->span || merges) return model_encode(j, piece, base, err);
+  pe_added_scan scan = {
+      .added = &j->t->added, .text = piece, .mark = j->o->mark, .marks = j->o->marks};
+  pe_status rc = PE_OK;
+  for (size_t at = 0, cut; at < piece.len && !rc; at = cut) {
+    cut = pe_added_guarded(&scan, at);
+    if (cut < piece.len) {
+      int32_t cp;
+      cut += (size_t)pe_utf8_next(piece.at + cut, piece.at + piece.len, &cp);
+    }
+    rc = model_encode(j, pe_str_of(piece.at + at, cut - at), base + at, err);
+  }
+  return rc;
+}
+
 /* A byte-level piece for a model that reads characters: rewritten in the byte alphabet. */
 static pe_status encode_mapped(const job *j, pe_str piece, size_t base, pe_buf *text,
                                pe_error *err) {
@@ -226,7 +247,7 @@ static pe_status encode_plain(const job *j, pe_str text, size_t at, pe_error *er
     pe_piece at_piece = p->list.at[i];
     pe_str piece = pe_str_of(p->text.at + at_piece.from, at_piece.to - at_piece.from);
     rc = j->t->mapped ? encode_mapped(j, piece, at_piece.from, &mapped, err)
-                      : model_encode(j, piece, at_piece.from, err);
+                      : guarded_encode(j, piece, at_piece.from, err);
   }
   pe_buf_free(&mapped);
   bool same = p->text.at == text.at;

@@ -1,9 +1,22 @@
-/* tokenizer_help.h - for tests of tokenizers: compares the ids of a text, written as one line. */
+/* tokenizer_help.h - for tests of tokenizers: a tokenizer.json in memory; compares the ids of a
+ * text, written as one line. */
 #ifndef TOKENIZER_HELP_H
 #define TOKENIZER_HELP_H
 
 #include "check.h"
 #include "runtime/text/tokenizer.h"
+
+static inline pe_status read_text(const char *json, pe_tokenizer **t, pe_error *err) {
+  return pe_tokenizer_read_json(json, strlen(json), t, err);
+}
+
+#define MODEL                                                                                      \
+  "\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<\":3,\">\":4,\"x\":5},"      \
+  "\"merges\":[[\"a\",\"b\"]]}"
+#define TOKEN(content, special, normalized)                                                        \
+  "{\"id\":9,\"content\":\"" content                                                               \
+  "\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":" normalized          \
+  ",\"special\":" special "}"
 
 /* The ids of `text` must be `want`, separated by spaces; special tokens are recognised in the spans
  * (NULL: everywhere). */
