@@ -33,13 +33,13 @@ local function load(scripts, kind, name, path)
   local former = scripts.former and scripts.former.formats[kind][name]
   if former and former.source == source and not next(former.unit.strikes) then return former end
   local script = { name = name, path = path, host = trial.host(), timers = {}, loaded = true,
-    strikes = {}, struck = scripts.struck, deadlines = scripts.deadlines }
+    strikes = {}, is_format = true, struck = scripts.struck, deadlines = scripts.deadlines }
   local function find(other) return nil, ("parsers cannot require '%s'"):format(other) end
   local format, why = sandbox.run(source, { where = path, perigee = facade.new(script),
-    core = is_core, find = find })
+    core = is_core, find = find, deadline_ms = scripts.load_ms })
   if format == nil and why then error(why, 0) end
   local ok, err = perigee.guard(function() selftest.run(format, { kind = kind, where = path }) end,
-    { deadline_ms = sandbox.LOAD_MS, memory = sandbox.MEMORY })
+    { deadline_ms = scripts.load_ms or sandbox.LOAD_MS, memory = sandbox.MEMORY })
   if not ok then error(text.first_line(err), 0) end
   format.name = format.name or name
   script.host, script.version = scripts.host, 1

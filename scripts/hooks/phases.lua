@@ -272,7 +272,9 @@ end
 function phases.call(script, phase, ...)
   if is_off(script, phase) then return false end
   local f, args = script.hooks[phase], table.pack(...)
-  local was = phases.list[phase].combine and fields_of(args[1])
+  -- Parsers of a site are called by this door also (hooks/formats.lua), with their own object.
+  local on_request = phases.list[phase].combine and not script.is_format
+  local was = on_request and fields_of(args[1])
   local outer = phases.running
   phases.running = { script = script, phase = phase }
   local result = guarded(function()

@@ -20,6 +20,7 @@ local async = require "lib.async"
 local client = require "http.client"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
+local sandbox = require "hooks.sandbox"
 local scripts_of = require "hooks.scripts"
 local site = require "hooks.site"
 local text = require "lib.text"
@@ -198,7 +199,7 @@ local function renew(self, options)
   local new, why = scripts_of.build { snapshot = options.snapshot, hooks = config.hooks,
     policy = config.policy, entries = entries_of(self.app), former = self.now, host = self.host,
     struck = self.struck, downgrade = options.downgrade, deadlines = self.deadlines,
-    pause = self.now and pause or no_pause }
+    load_ms = self.now and sandbox.RELOAD_MS or nil, pause = self.now and pause or no_pause }
   if ticket ~= self.ticket then return self.now end -- a newer build was started meanwhile
   if not new then return keep(self, why) end
   new.snapshot:seal()

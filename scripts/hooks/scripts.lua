@@ -149,7 +149,7 @@ local function load(self, o)
   local made, why = unit.load { name = o.name, path = o.path, kind = o.kind, source = o.source,
     folder = self.snapshot.folder, read = read, config = o.config, former = former,
     host = self.host, struck = self.struck, downgrade = self.downgrade,
-    templates = self.snapshot.names.templates }
+    templates = self.snapshot.names.templates, load_ms = self.load_ms }
   if not made then error(why, 0) end
   made.deadlines = self.deadlines
   self.changed[#self.changed + 1] = o.name
@@ -204,8 +204,9 @@ local function load_policy(self, wanted, pause)
 end
 
 --- Raises one line unless the template compiles, shows a user's message and passes its cases.
-local function check_template(source, path)
-  local ok, err = perigee.guard(function() cases.run(source) end, { deadline_ms = sandbox.LOAD_MS })
+local function check_template(source, path, ms)
+  local ok, err = perigee.guard(function() cases.run(source) end,
+    { deadline_ms = ms or sandbox.LOAD_MS })
   if not ok then fail("%s: %s", path, text.first_line(err)) end
 end
 
@@ -213,7 +214,7 @@ local function load_templates(self, pause)
   for _, name in ipairs(self.snapshot.names.templates) do
     local path = ("%s/templates/%s.jinja"):format(self.snapshot.folder, name)
     local source = self.snapshot:read(path)
-    check_template(source, path)
+    check_template(source, path, self.load_ms)
     self.templates[name] = { source = source, path = path }
     local was = self.former and self.former.templates[name]
     if not was or was.source ~= source then
@@ -231,7 +232,7 @@ local function load_model_templates(self, entries, pause)
     local source, before = self.snapshot:read(path), former and former.snapshot.files[path]
     self.model_templates[entry.path] = former and former.model_templates[entry.path]
     if source and before and source ~= before then
-      check_template(source, path)
+      check_template(source, path, self.load_ms)
       self.model_templates[entry.path] = source
       self.changed[#self.changed + 1] = path
       pause()
@@ -261,12 +262,12 @@ end
 
 --- Builds one, or returns nil and one line. options: snapshot (hooks/site.lua), hooks and policy
 --- (of the configuration), entries (the models), former (the version before), host, struck,
---- downgrade (scripts of a lower version are accepted), deadlines (other ones, by phase), pause:
---- called between scripts.
+--- downgrade (scripts of a lower version are accepted), deadlines (other ones, by phase), load_ms
+--- (CPU time to load one), pause: called between scripts.
 local function build(o)
   local self = setmetatable({ snapshot = o.snapshot, former = o.former, host = o.host,
-    struck = o.struck,
-    deadlines = o.deadlines, downgrade = o.downgrade, list = {}, by_name = {}, phases = {},
+    struck = o.struck, load_ms = o.load_ms, deadlines = o.deadlines, downgrade = o.downgrade,
+    list = {}, by_name = {}, phases = {},
     templates = {}, model_templates = {}, changed = {}, users = 0,
     first = o.former and o.former.first or {}, cache = setmetatable({}, { __mode = "k" }) },
     Scripts)

@@ -18,6 +18,7 @@
 local facade = require "hooks.facade"
 local perigee = require "perigee"
 local phases = require "hooks.phases"
+local plain = require "hooks.plain"
 local sandbox = require "hooks.sandbox"
 local text = require "lib.text"
 local trial = require "hooks.trial"
@@ -100,7 +101,7 @@ local function copy(value, where, depth)
   if kind ~= "table" then return value end
   if depth == 0 then return nil, where .. " is nested too deep" end
   local out = {}
-  for k, v in pairs(value) do
+  for k, v in next, value do -- raw: a metatable of the script must not run here
     local field, why = copy(v, ("%s.%s"):format(where, tostring(k)), depth - 1)
     if why then return nil, why end
     out[k] = field
@@ -131,16 +132,18 @@ end
 
 --- The state that the script starts with: empty, or that of its former version, passed through its
 --- own `state` function.
-local function migrate(definition, former)
+local function migrate(definition, former, limits)
   local old, why
   if former then
-    old, why = copy(former.self.state, "state", DEPTH)
+    local ok
+    ok, old, why = perigee.guard(function() return copy(former.self.state, "state", DEPTH) end,
+      limits)
+    if not ok then old, why = nil, text.first_line(old) end
     if why then return nil, "the state is not plain data: " .. why end
   end
   if not definition.state then return old or {} end
   local version = former and former.version
-  local ok, state = perigee.guard(function() return definition.state(old, version) end,
-    { deadline_ms = sandbox.LOAD_MS, memory = sandbox.MEMORY })
+  local ok, state = perigee.guard(function() return definition.state(old, version) end, limits)
   if not ok then return nil, "state: " .. text.first_line(state) end
   if type(state) ~= "table" then
     return nil, ("state must return a table, got %s"):format(type(state))
@@ -185,21 +188,23 @@ end
 --- begins with the path.
 function unit.load(o)
   local self = { name = o.name, path = o.path, kind = o.kind, strikes = {}, struck = o.struck,
-    timers = {}, sources = { [o.path] = o.source }, given = o.config, trial_ms = o.deadline_ms,
-    templates = o.templates }
+    timers = {}, sources = { [o.path] = o.source }, given = o.config, templates = o.templates,
+    trial_ms = o.deadline_ms or o.load_ms }
+  local limits = { deadline_ms = o.load_ms or sandbox.LOAD_MS, memory = sandbox.MEMORY }
   local function failed(why)
     local line = text.first_line(why)
     return nil, line:sub(1, #o.path) == o.path and line or ("%s: %s"):format(o.path, line)
   end
   self.host = trial.host()
   local definition, why = sandbox.run(o.source, { where = o.path, perigee = facade.new(self),
-    find = finder(self, o) })
+    find = finder(self, o), deadline_ms = o.load_ms })
   self.loaded = true
   if definition == nil and why then return failed(why) end
+  local ok, stripped, odd = perigee.guard(function() return plain.strip(definition) end, limits)
+  if not ok or odd then return failed(odd and "returns " .. odd or stripped) end
   if o.kind == "policy" and type(definition) == "function" then
     definition = { schedule = definition }
   end
-  local ok
   ok, why = check(definition, o)
   if not ok then return failed(why) end
   self.hooks, self.params = hooks_of(definition), definition.params or {}
@@ -215,7 +220,7 @@ function unit.load(o)
   if not ok then return failed(why) end
   self.cases = ok
   local state
-  state, why = migrate(definition, o.former)
+  state, why = migrate(definition, o.former, limits)
   if not state then return failed(why) end
   self.self = { name = self.name, version = self.version, config = config, state = state }
   self.host = o.host

@@ -42,14 +42,15 @@ end
 --- The deadlines of a machine that collects at every allocation, or that a sanitizer makes slow;
 --- gives the way back.
 function sites.patient(forced)
-  local was = { sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS }
+  local was = { sandbox.LOAD_MS, sandbox.RELOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS,
+    phases.TURN_MS }
   local ms = forced and 60000 or os.getenv "SAN" and 3000
-  if ms then
-    sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS, phases.TURN_MS = ms, ms, ms, ms
+  local function set(load, reloading, case, policy, turn)
+    sandbox.LOAD_MS, sandbox.RELOAD_MS, trial.DEADLINE_MS = load, reloading, case
+    scheduler.DEADLINE_MS, phases.TURN_MS = policy, turn
   end
-  return function(
-    ) sandbox.LOAD_MS, trial.DEADLINE_MS, scheduler.DEADLINE_MS,
-    phases.TURN_MS = table.unpack(was) end
+  if ms then set(ms, ms, ms, ms, ms) end
+  return function() set(table.unpack(was)) end
 end
 
 --- A new folder with these files.

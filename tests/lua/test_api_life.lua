@@ -278,7 +278,7 @@ test("a script that answers nonsense does not fail a request", function(t)
     end,
     respond = function(_, delta)
       delta.type = nil
-      return { type = "text", text = print }
+      return { type = "text", text = 5 }
     end,
     generate = function(req, run)
       run(req, { silent = true })
