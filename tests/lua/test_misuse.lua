@@ -6,6 +6,8 @@ local async = require "lib.async"
 local harness = require "harness"
 local http = require "http"
 local perigee = require "perigee"
+local sandbox = require "hooks.sandbox"
+local scheduler = require "engine.scheduler"
 local sites = require "sites"
 local uv = require "luv"
 local json = perigee.json
@@ -165,7 +167,8 @@ local function script_for(phase, name, body)
     .. "if not (%s) then return end %s end }"):format(phase, mine, body)
 end
 
---- Starts a server with a script for each misuse of a phase; calls body { address, pid } in a task.
+--- Starts a server with a script for each misuse of a phase; calls body { address, pid, folder } in
+--- a task.
 local function with_server(t, phase, misuses, body)
   local files = {}
   for name, source in pairs(misuses) do
@@ -178,8 +181,11 @@ local function with_server(t, phase, misuses, body)
   if scripts then table.move({ "--scripts", scripts }, 1, 2, 1, table.move(args, 1, #args, 3)) end
   local exited, line, text = async.signal(), async.signal(), ""
   local handle, pid
+  local limit = uv.new_timer() -- no process is left behind, whatever a test does
+  limit:start(harness.LIMIT_MS, 0, function() handle:kill "sigkill" end)
   handle, pid = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out, nil } }, function()
     handle:close()
+    limit:close()
     exited:set(true)
   end))
   out:read_start(function(_, bytes)
@@ -198,7 +204,7 @@ local function with_server(t, phase, misuses, body)
         async.sleep(10)
         local answer = http.request { url = address .. "/health", timeout_ms = REQUEST_MS }
       until answer and answer.status == 200
-      body { address = address, pid = pid }
+      body { address = address, pid = pid, folder = folder }
     end, debug.traceback)
     if not ok then t.fail(why) end
     handle:kill(ok and #t.failures == 0 and "sigterm" or "sigkill")
@@ -281,3 +287,100 @@ end
 for _, phase in ipairs(ON_SEQUENCES) do
   run_phase(phase, misuses_of(ANYWHERE, WITH_SEQ, phase == "logits" and WITH_LOGITS or {}))
 end
+
+-- ---- policies -----------------------------------------------------------------------------------
+
+local WITH_STEP = {
+  grants_text = "A[1].grants = 'x'",
+  grants_index = "A[1].grants = setmetatable({}, { __index = function() return { 1, 1 } end })",
+  grants_loop = "A[1].grants = setmetatable({}, { __index = L, __len = L, __pairs = L })",
+  grant_loop = "A[1].grants = { setmetatable({}, { __index = L }) }",
+  preempted_loop = "A[1].preempted = setmetatable({}, { __index = L, __pairs = L })",
+  grants_unknown = "A[1].grants = { { 99, 1 } }",
+}
+
+test("misuse of schedule", function(t)
+  local env = sandbox.environment { perigee = { log = function() end } }
+  for name, body in pairs(misuses_of(ANYWHERE, WITH_STEP)) do
+    local source = "local function L() while true do end end "
+      .. ("return function(...) local A = { ... } %s end"):format(body)
+    local policy = assert(load(source, name, "t", env))()
+    local asked = scheduler.new(policy, { report = function() end })
+    local sequences = { { id = 1, state = "waiting", left = 8, past = 0, generated = 0,
+      cached = 0, choice = 0, age = 0, bytes = 0, prompt = 8, tag = {} } }
+    local began = perigee.sys.cpu_ns()
+    local grants = asked:grants(sequences, { tokens = 8, free = 100, timing = {} })
+    local took = (perigee.sys.cpu_ns() - began) * 1e-6
+    t.eq(grants, { { 1, 8 } }, name)
+    t.ok(took <= HEALTH_MS, ("%s: %.0f ms"):format(name, took))
+  end
+end)
+
+-- ---- loading ------------------------------------------------------------------------------------
+
+local LOADED = {
+  loop = "while true do end",
+  find = "(('a'):rep(30000)):find '.-.-.-.-b' return {}",
+  selftest = "return { selftest = function() while true do end end }",
+  state = "return { state = function() while true do end end }",
+  definition = "local function L() while true do end end "
+    .. "return setmetatable({}, { __index = L, __pairs = L, __len = L })",
+  timer = "require 'perigee'.every(0.01, function() while true do end end) return {}",
+  memory = "local t = {} for i = 1, 1e9 do t[i] = {} end",
+}
+
+--- The longest time of /health until the scripts were loaded, or could not be.
+local function watch_load(server, write)
+  local function status()
+    local answer = assert(http.request { url = server.address .. "/v1/status",
+      timeout_ms = REQUEST_MS })
+    local now = json.decode(answer.body).scripts
+    return ("%s %s"):format(now.version, now.error)
+  end
+  local before, worst, rounds = status(), 0, 0
+  write()
+  repeat
+    local began = clock_ms(server.pid)
+    local answer = http.request { url = server.address .. "/health", timeout_ms = REQUEST_MS }
+    worst = math.max(worst, answer and clock_ms(server.pid) - began or REQUEST_MS)
+    if not answer then return worst end
+    async.sleep(2)
+    rounds = rounds + 1
+  until rounds % 20 == 0 and status() ~= before
+  return worst
+end
+
+local function put(path, source)
+  local f = assert(io.open(path .. ".new", "w"))
+  f:write(source)
+  f:close()
+  assert(os.rename(path .. ".new", path))
+end
+
+test("misuse while a script is loaded", function(t)
+  with_server(t, "request", { nothing = "" }, function(server)
+    for name, source in pairs(LOADED) do
+      local worst = 0
+      for _, text in ipairs { source, ("return {} -- %s"):format(name) } do
+        worst = math.max(worst, watch_load(server, function()
+          put(server.folder .. "/hooks/bad.lua", text)
+        end))
+      end
+      t.ok(worst <= HEALTH_MS, ("%s: /health took %.0f ms"):format(name, worst))
+      if worst >= REQUEST_MS then return end
+    end
+    t.eq(ask(server.address), 200, "a request afterwards")
+  end)
+end)
+
+test("many scripts are loaded a few at a time", function(t)
+  with_server(t, "request", { nothing = "" }, function(server)
+    local worst = watch_load(server, function()
+      for i = 1, 300 do
+        put(("%s/hooks/many%d.lua"):format(server.folder, i), "return { request = function() end }")
+      end
+    end)
+    t.ok(worst <= HEALTH_MS, ("/health took %.0f ms"):format(worst))
+    t.eq(ask(server.address), 200, "a request afterwards")
+  end)
+end)
