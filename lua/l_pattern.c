@@ -13,7 +13,7 @@ enum repeat { ONCE, STAR, PLUS, LAZY, MAYBE };
 /* A step is a few nanoseconds and asking takes a lock: every 64 Ki steps is below 1 ms and free. */
 enum { STEPS_BETWEEN = 1 << 16 };
 
-/* ---- compiling --------------------------------------------------------------------------------- */
+/* ---- compiling ------------------------------------------------------------------------------- */
 
 typedef struct compiler {
   lua_State *L;
@@ -221,7 +221,7 @@ pe_pattern *pe_pattern_compile(lua_State *L, const char *source, size_t length) 
   return out;
 }
 
-/* ---- matching ---------------------------------------------------------------------------------- */
+/* ---- matching -------------------------------------------------------------------------------- */
 
 void pe_pattern_count(pe_pattern_match *m, size_t steps) { count(m->L, &m->steps, steps); }
 

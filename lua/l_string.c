@@ -8,7 +8,7 @@
 
 #include "lua/l_pattern.h"
 
-/* ---- compiled patterns ------------------------------------------------------------------------- */
+/* ---- compiled patterns ----------------------------------------------------------------------- */
 
 /* Patterns are few and short, and used again and again: most are compiled once. */
 enum { CACHED = 256, CACHED_LENGTH = 48 };
@@ -45,7 +45,7 @@ static const pe_pattern *pattern_of(lua_State *L, const char *source, size_t len
   return p;
 }
 
-/* ---- captures ---------------------------------------------------------------------------------- */
+/* ---- captures -------------------------------------------------------------------------------- */
 
 /* [] -> [value]: capture i; of a pattern without captures the whole match. */
 static void push_capture(const pe_pattern_match *m, int i, const unsigned char *from,
@@ -73,7 +73,7 @@ static pe_pattern_match match_of(lua_State *L, const pe_pattern *p, const char *
   return (pe_pattern_match){.L = L, .pattern = p, .text = at, .end = at + length};
 }
 
-/* ---- find and match ---------------------------------------------------------------------------- */
+/* ---- find and match -------------------------------------------------------------------------- */
 
 static size_t start_of(lua_State *L, int arg, size_t length) {
   lua_Integer at = luaL_optinteger(L, arg, 1);
@@ -145,7 +145,7 @@ static int find(lua_State *L, bool positions) {
 static int l_find(lua_State *L) { return find(L, true); }
 static int l_match(lua_State *L) { return find(L, false); }
 
-/* ---- gmatch ------------------------------------------------------------------------------------ */
+/* ---- gmatch ---------------------------------------------------------------------------------- */
 
 typedef struct walk {
   const unsigned char *at, *last; /* the next place to look; the end of the last match */
@@ -184,7 +184,7 @@ static int l_gmatch(lua_State *L) {
   return 1;
 }
 
-/* ---- gsub -------------------------------------------------------------------------------------- */
+/* ---- gsub ------------------------------------------------------------------------------------ */
 
 typedef struct change {
   pe_pattern_match m;
@@ -285,7 +285,7 @@ static int l_gsub(lua_State *L) {
   return 2;
 }
 
-/* ---- rep --------------------------------------------------------------------------------------- */
+/* ---- rep ------------------------------------------------------------------------------------- */
 
 static int l_rep(lua_State *L) {
   size_t length, gap;
@@ -313,7 +313,7 @@ static int l_rep(lua_State *L) {
   return 1;
 }
 
-/* ---- pack -------------------------------------------------------------------------------------- */
+/* ---- pack ------------------------------------------------------------------------------------ */
 
 /* Upvalue: Lua's own. A size that is far larger than any value would be filled byte by byte. */
 static int l_pack(lua_State *L) {
