@@ -13,8 +13,8 @@
  *
  * A stopped scope stays stopped until it is left: every instruction raises again, so pcall cannot
  * swallow the error. Three things cannot be stopped, because Lua disables hooks or does not return
- * to its loop: a finalizer written in Lua, a debug hook, a long call into C (a backtracking
- * string.find).
+ * to its loop: a finalizer written in Lua (scripts of a site cannot have one), a debug hook, a call
+ * into C. Those that could be long ask pe_watchdog_stopped now and then (l_pattern.h, l_table.h).
  *
  * Time is the CPU time of the loop thread: waiting, or a busy machine, does not use up a deadline.
  *
