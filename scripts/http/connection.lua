@@ -32,7 +32,6 @@ local connection = {}
 
 local STASH = 64 << 10       -- bytes of further requests read while one is being processed
 local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
-local BURST = 16             -- pipelined requests served before other connections get a turn
 local LINGER_BYTES = 16 << 20 -- discarded at the end at most
 local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
 local GONE = 499             -- status in the log if the client left first, as nginx has it
@@ -219,7 +218,7 @@ function Connection:wrote(err)
     send_later(self, data)
   end
   if self:is_drained() then self:wake_writers(true) end
-  if self.state == "flush" and self:is_drained() then
+  if self.state == "flush" and self:is_drained() and not self.queued then
     self:next_request()
   elseif self.state == "ending" then
     self:close_gently()
@@ -232,7 +231,7 @@ function Connection:on_read(err, bytes)
   if self.state == "closed" then return end
   if err then return self:close() end
   if not bytes then return self:on_end() end
-  if self.state == "head" or self.state == "body" then
+  if self.state == "body" or self.state == "head" and not self:must_wait() then
     self:consume(bytes, 1)
   elseif self.state == "linger" then
     self.lingered = self.lingered + #bytes
@@ -244,7 +243,14 @@ function Connection:on_read(err, bytes)
       self.paused = true
       self.stream:read_stop()
     end
+    if self.state == "head" then self:take_turns() end
   end
+end
+
+--- Has this turn of the loop computed enough? A connection's first request is served even then, so
+--- that new clients do not wait for busy ones.
+function Connection:must_wait()
+  return self.requests > 0 and async.is_over()
 end
 
 --- The client closed its sending side, or went away.
@@ -284,9 +290,10 @@ local function take_stash(self)
   return bytes
 end
 
---- Parses requests and serves them until the bytes are used up or a response takes longer.
+--- Parses requests and serves them until the bytes are used up, a response takes longer or other
+--- connections must get their turn.
 local function consume(self, bytes, pos)
-  local served = 0
+  if not bytes then bytes, pos = take_stash(self) or "", 1 end
   while true do
     local event, next_pos, code = self.parser:feed(bytes, pos)
     if event == "more" then
@@ -303,8 +310,8 @@ local function consume(self, bytes, pos)
       self.rest, self.rest_pos = bytes, next_pos
       self:serve(self.parser.request)
       if self.state ~= "head" then return end
-      pos, served = next_pos, served + 1
-      if served >= BURST then return self:take_turns() end
+      pos = next_pos
+      if pos <= #bytes and async.is_over() then return self:take_turns() end
     else
       return self:refuse(code, next_pos)
     end
@@ -319,10 +326,12 @@ end
 
 --- Continues after other connections had their turn.
 function Connection:take_turns()
-  self.state = "flush"
-  async.run(function()
-    async.sleep(0)
-    if self.state == "flush" and self:is_drained() then self:next_request() end
+  self.state, self.queued = "flush", true
+  async.defer(function()
+    self.queued = false
+    if self.state ~= "flush" or not self:is_drained() then return end
+    local ok, why = pcall(self.next_request, self)
+    if not ok then self:fail(why) end
   end)
 end
 

@@ -10,6 +10,10 @@
 -- one puts it into a queue that is served when the running task sleeps or ends. Anywhere else (in a
 -- luv callback) it runs at once. So a thousand tasks that wake each other do not use up the stack.
 --
+-- The queue is served in slices of time: when all tasks together have computed for SLICE_NS, the
+-- loop turns and handles I/O before the queue goes on. So tasks that wake each other forever slow
+-- the others down, but never stop them.
+--
 -- A task ends once: with results, with a perigee.Error, or cancelled. Its <close> variables are
 -- closed then. Its error is reported once: to the task that joins it, or else to async.on_error.
 -- Tasks have no limits; scripts that need some are run by hooks/phases.lua.
@@ -29,8 +33,12 @@ Task.__index = Task
 local current          -- the running task
 local settling         -- the loop's time at the end of the last step, until it is settled
 local turn, turn_began -- the loop's time in this turn, and the clock at its first step
-local ready = {}       -- the queue of steps to run: { task, number of values, values… }
+local ready = {}       -- the queue of steps to run: { task, number of values, values… } or
+                       -- { false, function }
 local first, last = 1, 0
+local later = {}       -- functions to append to the queue after the next poll for I/O
+local serving          -- the loop's time while the queue is being served
+local idle             -- serves the queue in the next turn; active while something is queued
 
 --- Reports the error of a task that no other task joins.
 function async.on_error(err)
@@ -109,11 +117,74 @@ local function settle(task, ok, ...)
   settling = nil
 end
 
+--- Have the tasks of this turn of the loop computed for longer than their slice?
+function async.is_over()
+  local now = uv.now()
+  if turn ~= now then
+    turn, turn_began = now, uv.hrtime()
+    return false
+  end
+  return uv.hrtime() - turn_began > SLICE_NS
+end
+
 local function step(task, ...)
   if task.finished then return end
   if turn ~= uv.now() then turn, turn_began = uv.now(), uv.hrtime() end
   current = task
   settle(task, coroutine.resume(task.co, ...))
+end
+
+local function run_next()
+  local entry = ready[first]
+  ready[first] = nil
+  first = first + 1
+  if entry[1] then return step(entry[1], table.unpack(entry, 3, entry[2] + 2)) end
+  local ok, why = pcall(entry[2])
+  if not ok then pcall(async.on_error, to_error(why)) end
+end
+
+local on_idle
+
+--- The queue goes on in the next turn.
+local function serve_later()
+  idle = idle or uv.new_idle()
+  if not idle:is_active() then idle:start(on_idle) end
+end
+
+--- Serves the queue for the rest of the slice, and at least `least` entries of it. A step that a
+--- surrounding perigee.guard stopped may leave `serving` behind: then the next turn goes on.
+local function serve_queue(least)
+  if serving == uv.now() then return serve_later() end
+  serving = uv.now()
+  while first <= last and (least > 0 or not async.is_over()) do
+    run_next()
+    least = least - 1
+  end
+  serving = nil
+  if first <= last then serve_later() end
+end
+
+function on_idle()
+  serving = nil
+  local list = later
+  later = {}
+  for i = 1, #list do
+    last = last + 1
+    ready[last] = list[i]
+  end
+  serve_queue(1)
+  if first > last and #later == 0 then
+    idle:close() -- so that it does not outlive the loop
+    idle = nil
+  end
+end
+
+--- Calls fn, outside of tasks, after the next poll for I/O. Returns a function that cancels it.
+function async.defer(fn)
+  local entry = { false, fn }
+  later[#later + 1] = entry
+  serve_later()
+  return function() entry[2] = function() end end
 end
 
 --- Resumes a task, now or when the running one sleeps or ends.
@@ -124,12 +195,7 @@ local function wake(task, ...)
     return
   end
   step(task, ...)
-  while first <= last do
-    local entry = ready[first]
-    ready[first] = nil
-    first = first + 1
-    step(entry[1], table.unpack(entry, 3, entry[2] + 2))
-  end
+  if first <= last then serve_queue(0) end
 end
 
 local function new_task(fn) return setmetatable({ co = coroutine.create(fn) }, Task) end
@@ -191,10 +257,11 @@ function Task:join()
   return true, table.unpack(self.results, 1, self.results.n)
 end
 
---- Calls fn once, later; returns a function that cancels it. 0 means after the next poll for I/O:
---- an idle handle, because a timer of 0 set by a timer would run before that poll.
+--- Calls fn once, later; returns a function that cancels it. 0 means after the next poll for I/O
+--- (a timer of 0 set by a timer would run before that poll), in turn with the other tasks.
 local function after(ms, fn)
-  local handle = ms > 0 and uv.new_timer() or uv.new_idle()
+  if ms <= 0 then return async.defer(fn) end
+  local handle = uv.new_timer()
   local function stop()
     if not handle:is_closing() then handle:close() end
   end
@@ -202,7 +269,7 @@ local function after(ms, fn)
     stop()
     fn()
   end
-  if ms > 0 then handle:start(math.ceil(ms), 0, run) else handle:start(run) end
+  handle:start(math.ceil(ms), 0, run)
   return stop
 end
 

@@ -1,0 +1,99 @@
+-- Nothing that one client does stops the loop or takes all of it.
+local async = require "lib.async"
+local test = require("harness").test
+local tools = require "http_tools"
+local uv = require "luv"
+
+local serve, connect = tools.serve, tools.connect
+
+local function ms_since(at) return (uv.hrtime() - at) / 1e6 end
+
+local function spin(ms)
+  local began = uv.hrtime()
+  while ms_since(began) < ms do end
+end
+
+test("tasks that wake each other forever let the loop turn", function(t)
+  local a, b, stopped, steps = async.signal(), async.signal(), false, 0
+  local function player(mine, other)
+    return function()
+      while not stopped do
+        mine:wait()
+        mine:reset()
+        steps = steps + 1
+        other:set()
+      end
+    end
+  end
+  async.run(player(a, b))
+  async.run(player(b, a))
+  local began, timer = uv.hrtime(), uv.new_timer()
+  timer:start(20, 0, t.expect(function()
+    timer:close()
+    stopped = true
+    a:set()
+    b:set()
+    t.ok(ms_since(began) < 2000, ms_since(began))
+    t.ok(steps > 10, steps)
+  end))
+  a:set()
+end)
+
+test("deferred functions are called in order, after a poll, unless cancelled", function(t)
+  local order = {}
+  async.run(t.expect(function()
+    async.defer(function() order[#order + 1] = "one" end)
+    local cancel = async.defer(function() order[#order + 1] = "cancelled" end)
+    async.defer(function()
+      order[#order + 1] = "two"
+      async.defer(function() order[#order + 1] = "three" end)
+    end)
+    cancel()
+    t.eq(order, {})
+    while #order < 3 do async.sleep(0) end
+    t.eq(order, { "one", "two", "three" })
+  end))
+end)
+
+test("an error in a deferred function is reported, the others are called", function(t)
+  local reported, on_error = nil, async.on_error
+  async.on_error = function(err) reported = tostring(err) end
+  async.run(t.expect(function()
+    local called
+    async.defer(function() error("oops", 0) end)
+    async.defer(function() called = true end)
+    while not called do async.sleep(0) end
+    async.on_error = on_error
+    t.eq(reported, "oops")
+  end))
+end)
+
+test("pipelined requests do not keep others from being answered", function(t)
+  local served = 0
+  local function handler(request, response)
+    if request.path == "/flood" then
+      served = served + 1
+      spin(0.3)
+    end
+    response:send(200, nil, "x")
+  end
+  serve(t, { handler = handler }, function(at)
+    local flood = ("GET /flood HTTP/1.1\r\nHost: h\r\n\r\n"):rep(2000)
+    local rude = {}
+    for i = 1, 8 do
+      rude[i] = connect(at)
+      async.run(function() rude[i]:send(flood) end)
+    end
+    while served == 0 do async.sleep(1) end
+    local worst, asked = 0, 0
+    for _ = 1, 10 do
+      local began = uv.hrtime()
+      local got = tools.talk(at, "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+      t.eq(tools.statuses(got), { 200 })
+      worst, asked = math.max(worst, ms_since(began)), asked + 1
+    end
+    t.ok(worst < 1000, worst) -- about 25 ms; the flood takes 4.8 s
+    t.ok(served < 16000, served)
+    for _, peer in ipairs(rude) do peer:close() end
+  end)
+end)
