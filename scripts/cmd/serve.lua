@@ -6,6 +6,7 @@ local keys = require "serve.keys"
 local models = require "serve.models"
 local perigee = require "perigee"
 local signals = require "serve.signals"
+local stderr = require "lib.stderr"
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -105,7 +106,7 @@ local function banner(app)
   put(field("scripts", ("version %d%s"):format(app.scripts:current().version,
     app.config.site and " of " .. app.config.site or "")))
   if app.places[1].port then put(what_to_try(app, app.places[1].address)) end
-  io.stderr:write(table.concat(lines))
+  stderr.write(table.concat(lines))
 end
 
 --- All models are loaded or have failed. A server without any model ends.
@@ -150,7 +151,6 @@ local function run(opts)
   if #app.models:list() == 0 then
     return command.fail(command.USAGE, "serve", "no model: give MODEL, or `models` in --config")
   end
-  perigee.sys.raise_files()
   app.on_ready = function(ready) when_ready(app, ready) end
   local places
   places, why = app:start()

@@ -70,6 +70,9 @@ function body.length(n, on_data)
   return new_reader(Length, { left = n }, on_data)
 end
 
+--- Lowers the limit of the whole body; false if it is, or will be, larger.
+function Length:bound(max) return self.received + self.left <= max end
+
 function Length:feed(bytes, pos)
   local here = #bytes - pos + 1
   if here < self.left then
@@ -104,6 +107,11 @@ end
 
 Rest.text = Length.text
 
+function Rest:bound(max)
+  self.max = math.min(self.max, max)
+  return self.received <= self.max
+end
+
 -- ---- in chunks ----------------------------------------------------------------------------------
 
 local Chunked = {}
@@ -114,7 +122,7 @@ function body.chunked(max, on_data)
     { max = max, state = "size", line = "", overhead = 0, trailers = 0, left = 0 }, on_data)
 end
 
-Chunked.text = Length.text
+Chunked.text, Chunked.bound = Length.text, Rest.bound
 
 --- Completes self.line up to a LF. Returns the line with its CRLF and the position after it; nil if
 --- no LF has arrived.

@@ -65,13 +65,16 @@ function connection.new(server, stream, kind)
   return self
 end
 
---- Records how many bytes of a body this connection holds; false if all connections together hold
---- too many.
+--- Records how many bytes of a body this connection holds; false if all connections together, or
+--- those of the same owner (http.server's gate), hold too many.
 function Connection:hold(bytes)
-  local server = self.server
-  server.held = server.held + bytes - self.held
+  local server, owner = self.server, self.owner or self.peer or self.kind
+  local more = bytes - self.held
+  if more == 0 then return true end
+  local own = (server.held_by[owner] or 0) + more
+  server.held, server.held_by[owner] = server.held + more, own > 0 and own or nil
   self.held = bytes
-  return server.held <= server.limits.bodies
+  return server.held <= server.limits.bodies and own <= server.limits.bodies_each
 end
 
 function Connection:set_deadline(seconds)
@@ -135,8 +138,8 @@ function Connection:close_gently()
 end
 
 --- Refuses the connection: there are too many.
-function Connection:turn_away()
-  self:refuse(503, "too many connections", RETRY)
+function Connection:turn_away(why)
+  self:refuse(503, why, RETRY)
 end
 
 --- Refuses input that is not a valid request, or cannot be accepted, and closes. `headers`: more
@@ -300,11 +303,6 @@ local function consume(self, bytes, pos)
       bytes, pos = take_stash(self), 1
       if not bytes then return self:wait_for_more() end
     elseif event == "head" then
-      local request = self.parser.request
-      if next_pos > #bytes and request.version == "1.1" and request.headers.expect then
-        self:write(CONTINUE)
-        if self.state == "closed" then return end
-      end
       pos = next_pos
     elseif event == "request" then
       self.rest, self.rest_pos = bytes, next_pos
@@ -335,6 +333,41 @@ function Connection:take_turns()
   end)
 end
 
+--- A body has begun and will take longer: passes the request through the gate first, so that a
+--- client who may not ask cannot make the server wait for, or keep, a body. False if that is the
+--- end of it.
+local function enter_body(self, reader)
+  local request = self.parser.request
+  request_of(request, self)
+  self.answer = response.new(self, request)
+  local verdict = self.server.gate and self.server.gate(request, self.answer) or {}
+  if verdict.stop then
+    self.stay, self.parser.reader = false, nil -- the body is not read
+    self:serve(request)
+    return false
+  end
+  self.owner = verdict.owner
+  if not reader:bound(verdict.body or self.server.limits.body) then
+    self:refuse(413, ("body is larger than %d bytes"):format(verdict.body))
+    return false
+  end
+  if reader.received == 0 and request.version == "1.1" and request.headers.expect then
+    self:write(CONTINUE)
+  end
+  self.state, self.body_mark = "body", 0
+  self:set_deadline(self.server.limits.body_s)
+  return true
+end
+
+--- Every body_s * body_rate bytes of a body must come within body_s. So a client that stops sending
+--- is noticed after body_s, and the whole takes at most body_s and one second per body_rate bytes.
+local function check_pace(self, reader)
+  local limits = self.server.limits
+  if reader.received - self.body_mark < limits.body_s * limits.body_rate then return end
+  self.body_mark = reader.received
+  self:set_deadline(limits.body_s)
+end
+
 --- All bytes are used up: sets the deadline for the rest of the request, or for the next one.
 function Connection:wait_for_more()
   local limits, reader = self.server.limits, self.parser.reader
@@ -342,8 +375,9 @@ function Connection:wait_for_more()
   if self.at_end then return self:end_of_input() end
   self:resume_reading()
   if reader then
-    if self.state == "head" then self.state, self.body_began = "body", uv.now() end
-    self.deadline = self.body_began + (limits.body_s + reader.received / limits.body_rate) * 1000
+    if self.state == "head" and not enter_body(self, reader) then return end
+    if self.state ~= "body" then return end
+    check_pace(self, reader)
     if not self:hold(reader.received) then self:refuse(503, "too many large requests", RETRY) end
   elseif self.parser:is_inside() then
     if self.waits_for ~= "head" then self:set_deadline(limits.header_s) end
@@ -394,8 +428,9 @@ function Connection:serve(request)
     self.stay = false
   end
   self:hold(request.body and #request.body or 0)
-  self.request = request_of(request, self)
-  async.run(handle, self, request, response.new(self, request))
+  local answer = self.answer or response.new(self, request)
+  self.request, self.answer = request_of(request, self), nil
+  async.run(handle, self, request, answer)
 end
 
 --- Called by the response when it is finished.
@@ -403,6 +438,7 @@ function Connection:answered(answer)
   self.server:log_answer(self, answer)
   self.stream_of_events, self.request = nil, nil
   self:hold(0)
+  self.owner = nil
   if self.state ~= "busy" then return end
   self.state = "flush"
   if self:is_drained() then self:next_request() end

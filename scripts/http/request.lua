@@ -1,7 +1,8 @@
 -- request: the first argument of a handler. The parser fills in method, target, path (decoded),
 -- raw_path, version, query (of equal names the last), query_list, headers (lower-case names) and
 -- body; the connection adds
---   id        the client's x-request-id if it is well-formed, otherwise a new one; sent back
+--   id        unique, so that a line of the log belongs to one request
+--   client_id the client's x-request-id if it is well-formed; sent back instead of ours
 --   peer      the client's address; nil on a Unix socket
 --   local     the kind of socket: "tcp" or "unix"
 --   started   uv.hrtime() when the request was complete
@@ -43,11 +44,12 @@ local function is_well_formed(id)
   return id and #id <= ID_BYTES and id:find "^[%w._%-]+$" ~= nil
 end
 
---- Completes the parser's request.
+--- Completes the parser's request, also when only its head is there. A second call updates it.
 return function(request, connection)
   local id = request.headers["x-request-id"]
-  request.id = is_well_formed(id) and id or connection.server:new_id()
-  request.peer, request["local"] = connection.peer, connection.kind
+  request.client_id = is_well_formed(id) and id or nil
+  request.id = request.id or connection.server:new_id()
+  request.peer, request["local"] = request.peer or connection.peer, connection.kind
   request.started = uv.hrtime()
   request.aborted = connection.at_end or false
   return setmetatable(request, Request)

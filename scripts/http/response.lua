@@ -60,7 +60,8 @@ local function head_text(self, code, headers, framing)
   local connection, request = self.connection, self.request
   local line = status_lines[code]
   if not line then error(("%s is not a known HTTP status"):format(tostring(code)), 3) end
-  local lines = { line, connection.server:common_headers(), "x-request-id: ", request.id, "\r\n" }
+  local lines = { line, connection.server:common_headers(), "x-request-id: ",
+    request.client_id or request.id, "\r\n" }
   if self.always then add_headers(lines, self.always) end
   if headers then add_headers(lines, headers) end
   lines[#lines + 1] = framing

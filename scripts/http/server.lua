@@ -6,6 +6,13 @@
 -- error_body returns the body of an error response and its content type: HTTP knows no API, so the
 -- owner of the server says how errors look. Without it they are plain text.
 --
+-- gate(request, response), if given, is called as soon as the head of a request is there whose body
+-- will take longer to come. It returns { stop = true } if the handler will refuse the request
+-- anyway, which it then does without the body; else { body = most bytes of it, owner = whose bytes
+-- they are (limits.bodies_each) }. It may add headers to the response.
+--
+-- trusts(address), if given, says which peers are proxies, whose connections are not counted.
+--
 -- log(entry) is called for each response: id, method, target, path, status (499 if the client left
 -- first), bytes, ms, peer, local, aborted, agent, request; and for each input that was not a valid
 -- request: status, message, peer, local. on_error(request, text) is called if a handler or the log
@@ -13,13 +20,16 @@
 --
 -- One timer serves all connections: at each tick their deadlines are checked.
 local connection = require "http.connection"
+local peers = require "http.peer"
 local perigee = require "perigee"
+local stderr = require "lib.stderr"
 local uv = require "luv"
 
 local server = {}
 
 local BACKLOG = 1024 -- connections the kernel queues until they are accepted
 local SOCKET_PATH = 103 -- bytes, the smallest limit (macOS); libuv silently cuts off the rest
+local REPORT_MS = 60000 -- between two reports that connections cannot be accepted
 local REFUSING = 64 -- connections above the limit that get a 503; the others are just closed
 
 -- Bytes, counts and seconds (_s).
@@ -30,11 +40,13 @@ local LIMITS = {
   body = 32 << 20,
   bodies = 256 << 20,      -- of all requests that are being received or processed
   header_s = 10,           -- from the first byte of a head to its last
-  body_s = 30,             -- for a body, and one second more for every body_rate bytes received
+  bodies_each = 128 << 20, -- of those, of one API key or address
+  body_s = 30,             -- for a body, and again for every body_s * body_rate bytes of it
   body_rate = 16 << 10,
   idle_s = 75,             -- between two requests
   requests = 100000,       -- on one connection
   connections = 4096,
+  peer_connections = 2048, -- of those, from one address
   write_s = 60,            -- without a byte taken by the client
   low_water = 64 << 10,    -- unsent bytes at which drained() returns
   queue = 8 << 20,         -- unsent bytes of one streamed response
@@ -60,9 +72,10 @@ function server.new(options)
   end
   if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
   return setmetatable({
-    handler = options.handler, limits = limits, log = options.log, on_error = options.on_error,
-    name = options.name or "perigee", error_body = options.error_body or plain_body,
-    listeners = {}, connections = {}, open = 0, held = 0, draining = false,
+    handler = options.handler, gate = options.gate, trusts = options.trusts, limits = limits,
+    log = options.log, on_error = options.on_error, name = options.name or "perigee", error_body = options.error_body or plain_body,
+    listeners = {}, connections = {}, by_peer = {}, open = 0, held = 0, held_by = {},
+    draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end),
     id_count = 0,
@@ -76,8 +89,8 @@ function Server:common_headers()
   local now = os.time()
   if now ~= self.date_of then
     self.date_of = now
-    self.common = ("server: %s\r\ndate: %s\r\n"):format(self.name,
-      os.date("!%a, %d %b %Y %H:%M:%S GMT", now))
+    self.common = ("server: %s\r\nx-content-type-options: nosniff\r\ndate: %s\r\n"):format(
+      self.name, os.date("!%a, %d %b %Y %H:%M:%S GMT", now))
   end
   return self.common
 end
@@ -90,6 +103,8 @@ end
 function Server:forget(conn)
   if not self.connections[conn] then return end
   self.connections[conn] = nil
+  local n = conn.counted and self.by_peer[conn.counted]
+  if n then self.by_peer[conn.counted] = n > 1 and n - 1 or nil end
   self.open = self.open - 1
   if self.draining and self.open == 0 then self:drained() end
 end
@@ -107,7 +122,7 @@ end
 function Server:report(request, text)
   if self.on_error then return self.on_error(request, text) end
   local about = request and ("%s %s (%s): "):format(request.method, request.path, request.id) or ""
-  io.stderr:write("perigee: http: ", about, tostring(text), "\n")
+  stderr.write("perigee: http: ", about, tostring(text), "\n")
 end
 
 function Server:log_answer(conn, answer)
@@ -145,6 +160,16 @@ end
 
 -- ---- accepting ----------------------------------------------------------------------------------
 
+--- Counts a connection for its address; false if that has too many. Addresses of IPv6 are counted
+--- by network (http.peer): a client has all of one.
+local function count_peer(self, conn)
+  if not conn.peer or self.trusts and self.trusts(conn.peer) then return true end
+  local network = peers.network(conn.peer)
+  local n = (self.by_peer[network] or 0) + 1
+  self.by_peer[network], conn.counted = n, network
+  return n <= self.limits.peer_connections
+end
+
 local function accept(self, listener, kind)
   local stream = kind == "tcp" and uv.new_tcp() or uv.new_pipe(false)
   if not listener:accept(stream) or self.open >= self.limits.connections + REFUSING then
@@ -154,7 +179,8 @@ local function accept(self, listener, kind)
   self.open = self.open + 1
   local conn = connection.new(self, stream, kind)
   self.connections[conn] = true
-  if self.open > self.limits.connections then conn:turn_away() end
+  if self.open > self.limits.connections then return conn:turn_away "too many connections" end
+  if not count_peer(self, conn) then conn:turn_away "too many connections from this address" end
 end
 
 --- The interval of the timer: a quarter of the shortest time limit, between 10 ms and a second.
@@ -185,7 +211,10 @@ end
 
 local function listen_on(self, listener, kind, what)
   local ok, err, name = listener:listen(BACKLOG, function(why)
-    if not why then accept(self, listener, kind) end
+    if not why then return accept(self, listener, kind) end
+    if self.refused_at and uv.now() - self.refused_at < REPORT_MS then return end
+    self.refused_at = uv.now()
+    self:report(nil, ("cannot accept a connection: %s (%d are open)"):format(why, self.open))
   end)
   if not ok then
     listener:close()

@@ -18,6 +18,7 @@
 -- closed then. Its error is reported once: to the task that joins it, or else to async.on_error.
 -- Tasks have no limits; scripts that need some are run by hooks/phases.lua.
 local perigee = require "perigee"
+local stderr = require "lib.stderr"
 local uv = require "luv"
 
 local async = {}
@@ -43,7 +44,7 @@ local idle             -- serves the queue in the next turn; active while someth
 --- Reports the error of a task that no other task joins.
 function async.on_error(err)
   local trace = err.traceback and err.traceback .. "\n" or ""
-  io.stderr:write("perigee: task: ", tostring(err), "\n", trace)
+  stderr.write("perigee: task: ", tostring(err), "\n", trace)
 end
 
 -- A step that a surrounding perigee.guard stops never returns here, so `current` and `settling` may
@@ -88,7 +89,7 @@ local function finish(task, err, ...)
     for _, wake in ipairs(waiting) do wake() end
   elseif err and not task.cancelled then
     local ok, why = pcall(async.on_error, err)
-    if not ok then io.stderr:write("perigee: task: on_error: ", tostring(why), "\n") end
+    if not ok then stderr.write("perigee: task: on_error: ", tostring(why), "\n") end
   end
 end
 

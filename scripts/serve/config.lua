@@ -219,6 +219,9 @@ config.keys = {
   { "hosts", check = strings, live = true, shown = '{ "llm.example.org" }',
     help = "Host names accepted in requests, in addition to localhost (this protects against DNS "
       .. "rebinding). If unset, a server on a non-local address accepts any." },
+  { "proxies", check = strings, live = true, shown = '{ "10.0.0.2" }',
+    help = "Addresses of reverse proxies. Their X-Forwarded-For says who the client is, for rate "
+      .. "limits and the log; that of others is ignored." },
   { "models", check = models,
     shown = '{ moonlet = "examples/moonlet", '
       .. 'other = { path = "…", context = 4096, load = false } }',

@@ -65,10 +65,17 @@ local function allowed(config, origin)
   end
 end
 
---- Refuses a request that changes something and comes from a page of another site.
+--- Refuses a request that changes something and comes from a page of another site. Browsers that
+--- leave out Origin say where a request comes from in Sec-Fetch-Site.
 function gate.origin(config, request)
   local origin = request:header "origin"
-  if not origin or SAFE[request.method] or request["local"] == "unix" then return nil end
+  if SAFE[request.method] or request["local"] == "unix" then return nil end
+  if not origin then
+    local site = request:header "sec-fetch-site"
+    if not site or site == "same-origin" or site == "none" then return nil end
+    return errors.new { status = 403, code = "origin_not_allowed",
+      message = "requests of other sites' pages are not allowed (Sec-Fetch-Site)" }
+  end
   if allowed(config, origin) then return nil end
   local host = request:header "host"
   if host and (origin == "http://" .. host or origin == "https://" .. host) then return nil end

@@ -22,12 +22,15 @@ local config = require "serve.config"
 local errors = require "lib.errors"
 local gate = require "serve.gate"
 local http = require "http"
+local LIMITS = require("http.server").LIMITS
 local logs = require "serve.log"
 local metrics = require "serve.metrics"
 local models = require "serve.models"
 local openai = require "api.openai"
 local openai_errors = require "api.openai.errors"
 local pages = require "serve.pages"
+local peers = require "http.peer"
+local perigee = require "perigee"
 local rates = require "serve.rate"
 local reload = require "hooks.reload"
 local status = require "serve.status"
@@ -36,6 +39,11 @@ local uv = require "luv"
 
 local POLL_MS = 20 -- how often `stop` looks whether requests are still running
 local CLOSE_S = 2 -- for the last bytes of responses
+-- Bytes of a body that a route takes which does not compute: a few settings, or nothing at all. No
+-- less than a read of a socket, since shorter bodies come with their head.
+local SMALL_BODY, NO_BODY = 1 << 20, 64 << 10
+local OWN_FILES = 64 -- files besides connections: models, logs, watches, the loop's own
+local BODILESS = { GET = true, HEAD = true, DELETE = true, OPTIONS = true }
 
 local App = {}
 App.__index = App
@@ -56,7 +64,8 @@ end
 --- unix_only (Unix socket only), cost (subject to rate limits, and refused while draining), errors
 --- (the dialect of its errors, { send = function(response, err) }; OpenAI's by default).
 function App:route(method, path, handler, options)
-  self.routes:on(method, path, { handler = handler, options = options or {}, path = path })
+  self.routes:on(method, path,
+    { handler = handler, options = options or {}, path = path, method = method })
 end
 
 --- The checks before routing. Returns a refusal or nil.
@@ -87,16 +96,16 @@ local function check_route(self, request, response, options)
   return refusal
 end
 
---- There is no route for this path, or none for this method.
-local function refuse_route(self, request, response, allow)
+--- There is no route for this path, or none for this method: the refusal.
+local function no_route(request, response, allow)
   local where = request.path:sub(1, 200)
   if not allow then
-    return self:refuse(response, errors.new { status = 404, code = "not_found",
-      message = "there is nothing at " .. where })
+    return errors.new { status = 404, code = "not_found",
+      message = "there is nothing at " .. where }
   end
   response:set("allow", allow)
-  return self:refuse(response, errors.new { status = 405, code = "method_not_allowed",
-    message = ("%s takes %s, not %s"):format(where, allow, request.method) })
+  return errors.new { status = 405, code = "method_not_allowed",
+    message = ("%s takes %s, not %s"):format(where, allow, request.method) }
 end
 
 local function round(x) return math.floor(x * 1000 + 0.5) / 1000 end
@@ -114,7 +123,8 @@ local function finished(self, entry)
     method = route and entry.method or "other",
     status = entry.status or 0 })
   if route and route.options.cost then self.metrics.duration:observe(entry.ms / 1e3) end
-  self.log:access { id = entry.id, key = key, peer = entry.peer, method = entry.method,
+  self.log:access { id = entry.id, client_id = request and request.client_id, key = key,
+    peer = request and request.peer or entry.peer, method = entry.method,
     path = entry.path, status = entry.status, ms = entry.ms and round(entry.ms),
     bytes = entry.bytes, model = facts.model, prompt_tokens = facts.prompt_tokens,
     completion_tokens = facts.completion_tokens, cached_tokens = facts.cached_tokens,
@@ -122,21 +132,50 @@ local function finished(self, entry)
     error = entry.message or entry.aborted and "the client disconnected" or nil }
 end
 
-local function pass(self, request, response)
-  local cors = gate.cors(self.config, request)
-  for name, value in pairs(cors or {}) do response:set(name, value) end
+--- Everything that can be said about a request without its body: { refusal = err } or { send =
+--- headers of a 204 } or { route, params }.
+local function inspect(self, request, response)
+  request.peer = peers.client(request.peer, request:header "x-forwarded-for", self.trusts)
+  for name, value in pairs(gate.cors(self.config, request) or {}) do response:set(name, value) end
   local refusal = check_origin(self, request)
-  if refusal then return self:refuse(response, refusal) end
+  if refusal then return { refusal = refusal } end
   local preflight = gate.preflight(self.config, request)
-  if preflight then return response:send(204, preflight, "") end
+  if preflight then return { send = preflight } end
+  if request.method == "OPTIONS" and request.target == "*" then
+    return { send = { allow = "GET, HEAD, POST, DELETE, OPTIONS" } }
+  end
   local route, params, allow = self.routes:match(request.method, request.raw_path)
-  if not route then return refuse_route(self, request, response, allow) end
+  if not route then return { refusal = no_route(request, response, allow) } end
   request.route = route
   refusal = check_route(self, request, response, route.options)
-  if refusal then return self:refuse(response, refusal) end
-  if not route.options.cost then return route.handler(request, response, params) end
+  if refusal then return { refusal = refusal } end
+  return { route = route, params = params }
+end
+
+--- Bytes of the body that a route takes: those that cost something take what limits.body says.
+local function body_limit(self, route)
+  local most = self.server.limits.body
+  if route.options.cost then return most end
+  return math.min(most, BODILESS[route.method] and NO_BODY or SMALL_BODY)
+end
+
+--- http.server's gate: the body has not come yet.
+local function before_body(self, request, response)
+  local verdict = inspect(self, request, response)
+  request.verdict = verdict
+  if not verdict.route then return { stop = true } end
+  return { body = body_limit(self, verdict.route),
+    owner = request.key and "key " .. request.key.name or peers.network(request.peer or "unix") }
+end
+
+local function pass(self, request, response)
+  local verdict = request.verdict or inspect(self, request, response)
+  if verdict.refusal then return self:refuse(response, verdict.refusal) end
+  if verdict.send then return response:send(204, verdict.send, "") end
+  local route = verdict.route
+  if not route.options.cost then return route.handler(request, response, verdict.params) end
   self.working = self.working + 1
-  local ok, why = pcall(route.handler, request, response, params)
+  local ok, why = pcall(route.handler, request, response, verdict.params)
   self.working = self.working - 1
   if not ok then error(why, 0) end
 end
@@ -254,15 +293,29 @@ local function note_fault(self, request, err)
   self.log:note("error", tostring(err), about)
 end
 
+--- The most connections that the limit of open files leaves room for: that of the configuration, or
+--- less, which is logged.
+local function connections_of(self, wanted)
+  local files = perigee.sys.raise_files() or wanted * 2
+  local most = math.max(8, (files - OWN_FILES) * 8 // 9) -- a ninth is for those that are refused
+  if wanted <= most then return wanted end
+  self.log:note("warning", ("the limit of open files is %d: at most %d connections, not %d"):format(
+    files, most, wanted))
+  return most
+end
+
 local function new_server(self)
   local limits = {}
   for name, value in pairs(self.config.limits) do
     if name ~= "values" then limits[name] = value end -- which is for those who read the bodies
   end
+  limits.connections = connections_of(self, limits.connections or LIMITS.connections)
   return http.server { name = "perigee", limits = limits, error_body = function(code, message)
       return openai_errors.body(errors.new { status = code, message = message })
     end,
     handler = function(request, response) return answer(self, request, response) end,
+    gate = function(request, response) return before_body(self, request, response) end,
+    trusts = self.trusts,
     log = function(entry) note_answer(self, entry) end,
     on_error = function(request, err) note_fault(self, request, err) end }
 end
@@ -351,6 +404,12 @@ local function new(options)
     log:note("error", "metrics: " .. tostring(err))
   end }
   self.keys = gate.keys(self.config.keys)
+  function self.trusts(address)
+    for _, proxy in ipairs(self.config.proxies or {}) do
+      if proxy == address then return true end
+    end
+    return false
+  end
   self.rate = rates.new(function() return self.config.rate end)
   self.models = models.new { config = self.config, log = log,
     policy = function() return self.scripts:policy() end,

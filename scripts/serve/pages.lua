@@ -13,7 +13,7 @@ local POLICY = table.concat({
   "frame-ancestors 'none'",
 }, "; ")
 
-local HEADERS = { ["x-content-type-options"] = "nosniff", ["x-frame-options"] = "DENY",
+local HEADERS = { ["x-frame-options"] = "DENY",
   ["referrer-policy"] = "no-referrer", ["cross-origin-opener-policy"] = "same-origin",
   ["cross-origin-resource-policy"] = "same-origin", ["cache-control"] = "no-cache" }
 

@@ -9,6 +9,7 @@
 -- until it is positive again. A full bucket is the same as a new one, so full buckets are removed
 -- and clients with many addresses cannot fill the memory.
 local errors = require "lib.errors"
+local peers = require "http.peer"
 local uv = require "luv"
 
 local MINUTE = 60
@@ -54,7 +55,8 @@ end
 local kinds = { { "requests", need = 1 }, { "tokens", need = 0 } }
 
 local function id_of(kind, who)
-  return kind .. "\0" .. (who.name and "key\0" .. who.name or "peer\0" .. (who.peer or ""))
+  return kind .. "\0" .. (who.name and "key\0" .. who.name
+    or "peer\0" .. peers.network(who.peer or ""))
 end
 
 --- The x-ratelimit headers of OpenAI's API.

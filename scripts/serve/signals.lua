@@ -1,5 +1,5 @@
 -- signals: the first SIGTERM or SIGINT drains the server, the second stops it at once; SIGHUP
--- reloads configuration and scripts.
+-- reloads configuration and scripts. SIGUSR1 and SIGUSR2, which would end the process, do nothing.
 local async = require "lib.async"
 local uv = require "luv"
 
@@ -23,6 +23,7 @@ function signals.start(app)
   on(handles, "sigterm", stop)
   on(handles, "sigint", stop)
   on(handles, "sighup", function() async.run(function() app:reload() end) end)
+  for _, name in ipairs { "sigusr1", "sigusr2" } do on(handles, name, function() end) end
   app.on_stopped = function()
     for _, handle in ipairs(handles) do handle:close() end
   end

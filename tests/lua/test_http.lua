@@ -17,7 +17,7 @@ local LAST = "Connection: close\r\n"
 --- Responds with the request.
 local function echo(request, response)
   response:json(200, { method = request.method, path = request.path, body = request.body,
-    id = request.id, came = request["local"], x = request:header "X-Test" })
+    id = request.id, client = request.client_id, came = request["local"], x = request:header "X-Test" })
 end
 
 test("several requests on a connection", function(t)
@@ -40,7 +40,8 @@ test("several requests on a connection", function(t)
     local two = peer:wait("}", 2):sub(#one + 1)
     t.match(two, "\r\nx%-request%-id: my%-id%.1\r\n")
     value = perigee.json.decode(two:match "\r\n\r\n(.*)$")
-    t.eq({ value.method, value.body, value.x, value.id }, { "POST", "abc", "v", "my-id.1" })
+    t.eq({ value.method, value.body, value.x, value.client }, { "POST", "abc", "v", "my-id.1" })
+    t.match(value.id, "^req%-%x+%-2$")
     peer:send(get("/three", LAST .. "x-request-id: not sane\r\n"))
     local all, ended = peer:rest()
     t.eq(statuses(all), { 200, 200, 200 })

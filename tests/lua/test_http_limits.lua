@@ -421,3 +421,133 @@ test("thousands of broken clients: always a response or an end, and no leaks", f
     t.eq(streams, 1) -- the listener
   end)
 end)
+
+-- ---- the gate -----------------------------------------------------------------------------------
+
+local function begin_post(path, n, more)
+  return ("POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n%s\r\n"):format(path, n, more or "")
+end
+
+--- Refuses /closed, gives /small 1000 bytes, and lets all others pass.
+local function gated(limits)
+  local function gate(request)
+    if request.path == "/closed" then return { stop = true } end
+    return { owner = request:header "x-owner", body = request.path == "/small" and 1000 or nil }
+  end
+  local function handler(request, response)
+    if request.path == "/closed" then return response:send(401, nil, "no") end
+    response:send(200, nil, tostring(#(request.body or "")))
+  end
+  return { gate = gate, handler = handler, limits = limits }
+end
+
+test("the gate is asked before a body is read", function(t)
+  serve(t, gated(), function(at, server)
+    local got, ended = talk(at, begin_post("/closed", 32 << 20) .. "xxx")
+    t.eq({ statuses(got), ended }, { { 401 }, "end" })
+    t.match(got, "\r\nconnection: close\r\n")
+    t.eq(server:stats().body_bytes, 0)
+    -- A short body comes with its head: the connection stays.
+    got = talk(at, begin_post("/closed", 3) .. "abc" .. get("/", LAST))
+    t.eq(statuses(got), { 401, 200 })
+  end)
+end)
+
+test("100-continue comes after the gate", function(t)
+  serve(t, gated(), function(at)
+    t.eq(statuses((talk(at, begin_post("/closed", 3, "Expect: 100-continue\r\n")))), { 401 })
+    local peer = connect(at)
+    peer:send(begin_post("/", 3, "Expect: 100-continue\r\n" .. LAST))
+    t.eq(statuses(peer:wait "100 Continue"), { 100 })
+    peer:send "abc"
+    local got = peer:rest()
+    t.eq(statuses(got), { 100, 200 })
+    t.match(got, "\r\n\r\n3$")
+  end)
+end)
+
+test("bodies are limited by route, by length and in chunks", function(t)
+  serve(t, gated(), function(at)
+    t.eq(statuses((talk(at, begin_post("/small", 2000) .. "x"))), { 413 })
+    local head = "POST /small HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    local peer = connect(at)
+    peer:send(head)
+    async.sleep(20)
+    peer:send("7d0\r\n" .. ("x"):rep(100))
+    t.eq(statuses((peer:rest())), { 413 })
+  end)
+end)
+
+test("bodies of one owner leave room for those of others", function(t)
+  serve(t, gated { bodies = 4 << 20, bodies_each = 1 << 20 }, function(at, server)
+    local rude = connect(at)
+    rude:send(begin_post("/", 1 << 20, "x-owner: a\r\n") .. ("x"):rep(900 << 10))
+    while server:stats().body_bytes < 900 << 10 do async.sleep(1) end
+    local body = ("x"):rep(300 << 10)
+    local same = talk(at, begin_post("/", #body, "x-owner: a\r\n" .. LAST) .. body)
+    t.eq(statuses(same), { 503 })
+    local other = talk(at, begin_post("/", #body, "x-owner: b\r\n" .. LAST) .. body)
+    t.eq(statuses(other), { 200 })
+    rude:close()
+    while server:stats().body_bytes > 0 do async.sleep(1) end
+    t.eq(next(server.held_by), nil)
+  end)
+end)
+
+test("a body that stops coming is not waited for, however much of it has come", function(t)
+  serve(t, { handler = hello, limits = { body_s = 0.2, body_rate = 100 } }, function(at)
+    local began = uv.hrtime()
+    local got = talk(at, begin_post("/", 1 << 20) .. ("x"):rep((1 << 20) - 1))
+    t.eq(statuses(got), { 408 })
+    t.ok(uv.hrtime() - began < 5e9) -- at 100 bytes per second it would be three hours
+    -- A steady one may take longer than body_s.
+    local peer = connect(at)
+    peer:send(begin_post("/", 400, LAST))
+    for _ = 1, 8 do
+      async.sleep(50)
+      peer:send(("x"):rep(50))
+    end
+    t.eq(statuses((peer:rest())), { 200 })
+  end)
+end)
+
+test("connections from one address", function(t)
+  local options = { handler = hello, limits = { peer_connections = 2, connections = 10 } }
+  serve(t, options, function(at, server)
+    local a, b = connect(at), connect(at)
+    while server:stats().connections < 2 do async.sleep(1) end
+    local got = talk(at, get "/")
+    t.eq(statuses(got), { 503 })
+    t.match(got, "too many connections from this address")
+    a:close()
+    b:close()
+    while server:stats().connections > 0 do async.sleep(1) end
+    t.eq(next(server.by_peer), nil)
+    t.eq(statuses((talk(at, get("/", LAST)))), { 200 })
+  end)
+  options.listen = nil
+  serve(t, { handler = hello, limits = { peer_connections = 1 },
+    trusts = function(address) return address == "127.0.0.1" end }, function(at, server)
+      local a, b = connect(at), connect(at)
+      while server:stats().connections < 2 do async.sleep(1) end
+      t.eq(statuses((talk(at, get("/", LAST)))), { 200 })
+      a:close()
+      b:close()
+    end)
+end)
+
+test("addresses: networks of IPv6, clients behind proxies", function(t)
+  local peer = require "http.peer"
+  t.eq(peer.network "10.1.2.3", "10.1.2.3")
+  t.eq(peer.network "2001:DB8:1:2:3:4:5:6", "2001:db8:1:2::/64")
+  t.eq(peer.network "2001:db8::1", "2001:db8:0:0::/64")
+  t.eq(peer.network "::1", "0:0:0:0::/64")
+  t.eq(peer.network "::ffff:10.1.2.3", "10.1.2.3")
+  local function trusts(address) return address == "10.0.0.2" or address == "10.0.0.3" end
+  t.eq(peer.client("1.2.3.4", "9.9.9.9", trusts), "1.2.3.4")
+  t.eq(peer.client("10.0.0.2", nil, trusts), "10.0.0.2")
+  t.eq(peer.client("10.0.0.2", "6.6.6.6, 9.9.9.9", trusts), "9.9.9.9")
+  t.eq(peer.client("10.0.0.2", "6.6.6.6, 9.9.9.9 , 10.0.0.3", trusts), "9.9.9.9")
+  t.eq(peer.client("10.0.0.2", "9.9.9.9, <script>", trusts), "10.0.0.2")
+  t.eq(peer.client("10.0.0.2", "[2001:db8::7]", trusts), "2001:db8::7")
+end)

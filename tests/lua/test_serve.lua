@@ -235,7 +235,7 @@ test("disconnected clients and failed handlers are logged, and their tokens are 
     local lines = {}
     for line in io.lines(path) do
       local e = assert(json.decode(line))
-      if e.id and e.status then lines[e.path == "/broken" and "broken" or e.id] = e end
+      if e.status then lines[e.path == "/broken" and "broken" or e.client_id or e.id] = e end
     end
     os.remove(path)
     t.eq(lines.broken and lines.broken.status, 500)
@@ -559,4 +559,51 @@ test("reloading: an unknown policy keeps the current one, and the status shows i
     os.remove(path)
     app:stop()
   end)
+end)
+
+test("the gate comes before the body; small things of HTTP", function(t)
+  with_server(t, { keys = { alice = "secret" }, proxies = { "127.0.0.1" }, log = os.tmpname() },
+    function(app, ask, places)
+      wait_ready(app)
+      local function raw(text)
+        local got, client = {}, uv.new_tcp()
+        return async.await(function(resume)
+          client:connect("127.0.0.1", places[1].port, function()
+            client:write(text)
+            client:read_start(function(_, bytes)
+              got[#got + 1] = bytes
+              if bytes then return end
+              client:close()
+              resume(table.concat(got))
+            end)
+          end)
+        end)
+      end
+      local head = "POST %s HTTP/1.1\r\nhost: localhost\r\n%scontent-length: %d\r\n\r\nx"
+      local key = "authorization: Bearer secret\r\n"
+      t.match(raw(head:format("/v1/chat/completions", "", 32 << 20)), "^HTTP/1.1 401 ")
+      t.match(raw(head:format("/v1/models", key, 32 << 20)), "^HTTP/1.1 405 ")
+      t.match(raw(head:format("/nothing", key, 32 << 20)), "^HTTP/1.1 404 ")
+      t.match(raw(head:format("/v1/chat/completions", key .. "origin: http://evil\r\n", 9)),
+        "^HTTP/1.1 403 ")
+      t.match(raw((head:gsub("POST", "DELETE"):format("/v1/requests/a", key, 1 << 20))),
+        "^HTTP/1.1 413 ")
+      t.eq(app.server:stats().body_bytes, 0)
+      local star = raw "OPTIONS * HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+      t.match(star, "^HTTP/1.1 204 ")
+      t.match(star, "\r\nallow: GET, HEAD, POST")
+      local answer = ask("POST", "/tokenize", { body = "{}", headers = { ["x-request-id"] = "mine",
+        authorization = "Bearer secret", ["sec-fetch-site"] = "cross-site",
+        ["x-forwarded-for"] = "6.6.6.6, 9.9.9.9" } })
+      t.eq(answer.status, 403)
+      t.eq(answer.headers["x-content-type-options"], "nosniff")
+      t.eq(answer.headers["x-request-id"], "mine")
+      local path = app.config.log
+      while not io.open(path):read("a"):find("mine", 1, true) do async.sleep(5) end
+      local line
+      for one in io.lines(path) do line = one:find("mine", 1, true) and json.decode(one) or line end
+      t.eq({ line.client_id, line.peer }, { "mine", "9.9.9.9" })
+      t.match(line.id, "^req%-")
+      os.remove(path)
+    end)
 end)

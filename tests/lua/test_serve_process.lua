@@ -30,30 +30,30 @@ local function collect(pipe, out)
 end
 
 --- Starts `perigee serve` with these arguments. The result has out and err (text so far), line(),
---- kill(signal) and wait(), which returns the status.
+--- kill(signal) and wait(), which returns the status. words.stderr: a file descriptor.
 local function spawn(words)
   local args = { "serve" }
   if scripts then args = { "--scripts", scripts, "serve" } end
   table.move(words, 1, #words, #args + 1, args)
-  local out_pipe, err_pipe = uv.new_pipe(false), uv.new_pipe(false)
-  local self = { out = {}, err = {}, exited = async.signal() }
+  local out_pipe, err_pipe = uv.new_pipe(false), not words.stderr and uv.new_pipe(false)
+  local self = { out = {}, err = { pipe = err_pipe }, exited = async.signal() }
   local handle
   local limit = uv.new_timer() -- no process is left behind, whatever a test does
   limit:start(harness.LIMIT_MS, 0, function() handle:kill "sigkill" end)
-  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = { nil, out_pipe, err_pipe } },
-    function(status, signal)
+  local stdio = { nil, out_pipe, err_pipe or words.stderr }
+  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = stdio }, function(status, signal)
     handle:close()
     limit:close()
     self.exited:set { status = status, signal = signal }
   end))
   collect(out_pipe, self.out)
-  collect(err_pipe, self.err)
+  if err_pipe then collect(err_pipe, self.err) end
   function self.line() return self.out.line:wait() end
   function self.kill(signal) handle:kill(signal) end
   function self.wait()
     local ended = self.exited:wait()
     self.out.line:wait()
-    self.err.line:wait()
+    if err_pipe then self.err.line:wait() end
     return ended.signal ~= 0 and "signal " .. ended.signal or ended.status
   end
   return self
@@ -286,5 +286,33 @@ test("the on-disk cache outlives the process, killed or not", function(t)
       t.eq(p.wait(), signal == "sigkill" and "signal 9" or 0)
     end
     remove_folder(folder)
+  end)
+end)
+
+test("a stderr that nobody reads neither stops the server nor its end", function(t)
+  task(t, function()
+    local path, ends = os.tmpname(), uv.pipe()
+    for i, list in ipairs { words("examples/moonlet", "--log", path), words "examples/moonlet",
+      words "examples/moonlet" } do
+      if i < 3 then list.stderr = ends.write end -- the third has a socket
+      local p = spawn(list)
+      local address = p.line()
+      wait_ready(address)
+      if i == 3 then p.err.pipe:read_stop() end
+      for _ = 1, 200 do -- at least 400 KB of log; a pipe holds 64
+        get(address .. "/" .. ("x"):rep(2000))
+      end
+      p.kill "sigusr1"
+      t.eq(get(address .. "/health").status, 200)
+      local began = uv.hrtime()
+      p.kill "sigterm"
+      t.eq(p.wait(), 0)
+      t.ok(uv.hrtime() - began < 8e9)
+      if i == 3 then p.err.pipe:close() end
+    end
+    t.eq(uv.fs_stat(path).mode & 511, 384) -- as os.tmpname made it
+    os.remove(path)
+    uv.fs_close(ends.read)
+    uv.fs_close(ends.write)
   end)
 end)
