@@ -35,6 +35,7 @@ local memory = require "engine.memory"
 local perigee = require "perigee"
 local requests = require "engine.request"
 local scheduler = require "engine.scheduler"
+local share = require "engine.share"
 local text = require "lib.text"
 local uv = require "luv"
 
@@ -180,11 +181,13 @@ end
 
 --- Opens a batch over a model (weights, graph, tokenizer). Options: those of perigee.batch.open
 --- except tokenizer and end_ids; policy; report (a function that is told about a failing policy);
---- and share (a batch whose engine thread this one uses).
+--- share (a batch whose engine thread this one uses); and key_limit (a function that returns how
+--- many sequences of one API key run while others wait, engine/share.lua; nil: any number).
 local function open(model, options)
   local o, rest = split_options(model, options or {})
   local asks = scheduler.new(rest.policy, { report = rest.report })
-  rest.policy, rest.report = nil, nil
+  local key_limit = rest.key_limit
+  rest.policy, rest.report, rest.key_limit = nil, nil, nil
   local unknown = next(rest)
   if unknown ~= nil then
     local nearest = text.nearest(tostring(unknown), option_names)
@@ -198,9 +201,9 @@ local function open(model, options)
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
   return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0,
-    scheduler = asks, timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0,
-    seen_at = -1, lua = 0, asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} },
-    Batch)
+    scheduler = asks, slots = o.sequences, key_limit = key_limit, timing = scheduler.timing(),
+    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {},
+    lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
 end
 
 -- ---- requests ---------------------------------------------------------------------------------
@@ -324,8 +327,14 @@ end
 local function schedule(self, sequences)
   local started = uv.hrtime()
   observe(self)
+  local limit = self.key_limit and self.key_limit()
+  if limit then
+    local surplus
+    sequences, surplus = share.apply(sequences, { slots = self.slots, limit = limit })
+    for _, id in ipairs(surplus or {}) do self.core:command("preempt", id) end
+  end
   local grants, preempted = self.scheduler:grants(sequences, { tokens = self.core.step_tokens,
-    timing = self.timing, free = self.core:room() })
+    timing = self.timing, free = self.core:room(), slots = self.slots })
   for id in pairs(preempted) do self.core:command("preempt", id) end
   local took = (uv.hrtime() - started) * 1e-9
   self.lua, self.asked[#self.asked % 4 + 1] = self.lua + took, took

@@ -19,6 +19,7 @@
 --   step.timing              recent steps: decode (seconds of a step without prefill), prefill
 --                            (seconds per prompt token)
 --   step.free                tokens that fit into the caches
+--   step.slots               sequences that can be admitted
 --   step.now                 seconds on a monotonic clock
 --
 -- A filter is a table that the tag of the sequence must agree with ({ lane = "chat" }), or a
@@ -36,17 +37,19 @@ Step.__index = Step
 
 --- A step over sequences as batch:sequences() lists them. Options: tokens, timing, free.
 function step.new(sequences, options)
-  local timing, by_id, streams = options.timing, {}, 0
+  local timing, by_id, streams, running = options.timing, {}, 0, 0
   for i = 1, #sequences do
     local info = sequences[i]
     by_id[info.id] = info
     if info.state == "decode" then streams = streams + 1 end
+    if info.state ~= "waiting" then running = running + 1 end
     if type(info.tag) ~= "table" then info.tag = {} end -- so that policies can index it
   end
   return setmetatable({ sequences = by_id, list = sequences, grants = {}, preempted = {},
     given = {}, first = {}, tokens = options.tokens, left = options.tokens, streams = streams,
     taken = 0, timing = timing and { decode = timing.decode, prefill = timing.prefill },
-    free = options.free, now = uv.hrtime() * 1e-9 }, Step)
+    free = options.free, slots = math.max(0, (options.slots or math.huge) - running),
+    now = uv.hrtime() * 1e-9 }, Step)
 end
 
 -- ---- looking ----------------------------------------------------------------------------------
@@ -166,6 +169,7 @@ function Step:preempt(seq)
     error(("preempt: sequence %d has been given tokens in this step"):format(id), 2)
   end
   if info.state == "decode" and not self.preempted[id] then self.streams = self.streams - 1 end
+  if not self.preempted[id] then self.slots = self.slots + 1 end
   self.preempted[id] = true
 end
 

@@ -73,7 +73,8 @@ function server.new(options)
   if type(options.handler) ~= "function" then error("a server needs a handler", 2) end
   return setmetatable({
     handler = options.handler, gate = options.gate, trusts = options.trusts, limits = limits,
-    log = options.log, on_error = options.on_error, name = options.name or "perigee", error_body = options.error_body or plain_body,
+    log = options.log, on_error = options.on_error, name = options.name or "perigee",
+    error_body = options.error_body or plain_body,
     listeners = {}, connections = {}, by_peer = {}, open = 0, held = 0, held_by = {},
     draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },

@@ -2,9 +2,10 @@
 -- with numbers.
 --
 -- A request that can never fit is a 400. One that does not fit now is refused with the time after
--- which to try again: 429 when too many requests wait (config.queue.requests), 503 when the waiting
--- requests would need more than config.queue.memory times the tokens that the caches hold, and 503
--- while the server shuts down.
+-- which to try again: 429 when too many prompts of the same API key wait (config.queue.requests) or
+-- it has too many sequences (config.queue.sequences), 503 when its waiting requests would need more
+-- than config.queue.memory times the tokens that the caches hold, and 503 while the server shuts
+-- down. Everything is counted by key, so that nobody's queue is full because of somebody else.
 --
 -- A sequence is predicted to need its prompt and an answer of recent length, at most its
 -- max_tokens. Seconds are estimated from the time that steps have taken so far.
@@ -82,24 +83,44 @@ function admission.queue(batch)
     return n
   end
   function queue.eta() return seconds(batch, queue.waiting_tokens) end
-  return queue
+  return queue, sequences
+end
+
+--- What one key has in the batch: { sequences, waiting (prompts), waiting_tokens }.
+local function own_part(batch, sequences, key)
+  local ledger, own = ledger_of(batch), { sequences = 0, waiting = 0, waiting_tokens = 0 }
+  for _, info in ipairs(sequences) do
+    if (type(info.tag) == "table" and info.tag.key or nil) == key then
+      own.sequences = own.sequences + 1
+      if info.state == "waiting" and not info.follows then
+        own.waiting = own.waiting + 1
+        own.waiting_tokens = own.waiting_tokens + (ledger[info.id] or info.prompt)
+      end
+    end
+  end
+  return own
 end
 
 -- ---- decisions ----------------------------------------------------------------------------------
 
---- Decides as soon as the model is known: an error, or nil.
-function admission.early(app, entry)
+local function too_many(queue, format, ...)
+  return errors.new { status = 429, code = "queue_full", retry_after = queue.eta(),
+    message = format:format(...) }
+end
+
+--- Decides as soon as the model is known: an error, or nil. `key`: the name of the API key, or nil.
+function admission.early(app, entry, key)
   if app.draining then
     return errors.new { status = 503, code = "draining", message = "the server is shutting down",
       retry_after = app.config.drain_s or MIN_S }
   end
   local most = app.config.queue.requests
   if entry.batch.alive < most then return nil end -- no need to list the sequences
-  local queue = admission.queue(entry.batch)
-  if queue.waiting >= most and queue.waiting > 0 then
-    return errors.new { status = 429, code = "queue_full", retry_after = queue.eta(),
-      message = ("the queue is full: %d requests are waiting, the limit is %d"):format(
-        queue.waiting, most) }
+  local queue, sequences = admission.queue(entry.batch)
+  local waiting = own_part(entry.batch, sequences, key).waiting
+  if waiting >= most and waiting > 0 then
+    return too_many(queue, "the queue is full: %d requests are waiting, the limit is %d", waiting,
+      most)
   end
 end
 
@@ -135,14 +156,21 @@ function admission.fits(entry, tokens, field)
       field == "messages" and "conversation" or "prompt", tokens, why) }
 end
 
---- Decides with the tokens that the request is predicted to need: an error, or nil and the queue.
-function admission.late(app, entry, predicted)
-  local queue = admission.queue(entry.batch)
-  local most = math.floor(app.config.queue.memory * queue.all_tokens)
-  if queue.waiting > 0 and queue.waiting_tokens + predicted > most then
+--- Decides with what the request is predicted to need, { key, tokens, sequences }: an error, or
+--- nil and the queue.
+function admission.late(app, entry, need)
+  local queue, sequences = admission.queue(entry.batch)
+  local own = own_part(entry.batch, sequences, need.key)
+  local settings = app.config.queue
+  local most, bound = math.floor(settings.memory * queue.all_tokens), settings.sequences
+  if bound and own.sequences > 0 and own.sequences + need.sequences > bound then
+    return too_many(queue, "%d answers are in progress and %d more were requested, the limit is %d",
+      own.sequences, need.sequences, bound)
+  end
+  if own.waiting > 0 and own.waiting_tokens + need.tokens > most then
     return errors.new { status = 503, code = "overloaded", retry_after = queue.eta(),
       message = ("waiting requests need about %d tokens and this one %d, the limit is %d"):format(
-        queue.waiting_tokens, predicted, most) }
+        own.waiting_tokens, need.tokens, most) }
   end
   return nil, queue
 end

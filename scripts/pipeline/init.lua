@@ -93,14 +93,15 @@ end
 --- May it join? Sets its tag.
 local function admit(self)
   local app, req, entry = self.app, self.req, self.entry
-  local predicted = 0
+  local predicted, n = 0, req.best_of or req.n
   for _, prompt in ipairs(self.prompts) do
     local err = admission.fits(entry, #prompt.ids, req.chat and "messages" or "prompt")
     if err then error(err, 0) end
     predicted = predicted + admission.predict(entry.batch, #prompt.ids,
-      { n = req.best_of or req.n, max_tokens = req.sampling.max_tokens })
+      { n = n, max_tokens = req.sampling.max_tokens })
   end
-  local err, queue = admission.late(app, entry, predicted)
+  local err, queue = admission.late(app, entry,
+    { key = req.key, tokens = predicted, sequences = n * #self.prompts })
   if err then error(err, 0) end
   local now = app.scripts:current() -- not req.scripts: `admit` weighs all requests
   local answer = now:has "admit" and unless_refused(now:call("admit", req, queue)) or {}
@@ -117,7 +118,7 @@ local function prepare(self)
   if not attached then error(errors.new { field = "perigee", message = why }, 0) end
   self.attached = attached
   self:find_model()
-  local err = admission.early(self.app, self.entry)
+  local err = admission.early(self.app, self.entry, req.key)
   if err then error(err, 0) end
   make_prompts(self)
   admit(self)

@@ -3,6 +3,10 @@
 -- floods the queue waits for itself. Being away earns nothing: a key that comes back starts level
 -- with the one that has used least among the active keys.
 --
+-- Running sequences are shared as well. Waiting sequences of the key that runs the fewest come
+-- first, and while a key has none running and no slot is free, the youngest sequence of the key
+-- with the most is preempted: it continues when there is room again.
+--
 -- The key is tag.key, the name of the API key. Its weight is in the config, or weights.default.
 
 local function key_of(seq) return seq.tag.key or "" end
@@ -14,6 +18,44 @@ local function forget(state, now, half_life)
   end
   state.at = now
 end
+
+--- Running sequences by key, in proportion to its weight, and lists of them.
+local function running_by_key(step, weights)
+  local share, lists = {}, {}
+  for _, seq in ipairs(step:running()) do
+    local key = key_of(seq)
+    lists[key] = lists[key] or {}
+    table.insert(lists[key], seq)
+    share[key] = (share[key] or 0) + 1 / (weights[key] or weights.default)
+  end
+  return share, lists
+end
+
+--- Preempts the youngest sequence of the key with the largest share, if it runs several.
+local function make_room(step, share, lists, weights)
+  local largest
+  for key, list in pairs(lists) do
+    if #list > 1 and (not largest or share[key] > share[largest]) then largest = key end
+  end
+  if not largest then return end
+  step:preempt(table.remove(lists[largest]))
+  share[largest] = share[largest] - 1 / (weights[largest] or weights.default)
+end
+
+--- Makes room for one sequence of each key that waits and has none running.
+local function let_in(step, share, lists, weights)
+  local seen, needed = {}, 0
+  for _, seq in ipairs(step:waiting()) do
+    local key = key_of(seq)
+    if not lists[key] and not seen[key] then
+      seen[key], needed = true, needed + 1
+      if needed > step.slots then make_room(step, share, lists, weights) end
+    end
+  end
+end
+
+-- Above any number of tokens: a waiting sequence of a key that runs fewer comes first.
+local SLOT = 1e12
 
 return {
   name = "fair",
@@ -33,7 +75,13 @@ return {
   schedule = function(step, self)
     local state, weights = self.state, self.config.weights
     forget(state, step.now, self.config.half_life_s)
-    step:order(function(seq) return state.used[key_of(seq)] or 0 end)
+    local share, lists = running_by_key(step, weights)
+    let_in(step, share, lists, weights)
+    step:order(function(seq)
+      local key = key_of(seq)
+      local running = seq.state == "waiting" and share[key] or 0
+      return running * SLOT + (state.used[key] or 0)
+    end)
     for seq, n in step:fill() do
       local key = key_of(seq)
       state.used[key] = (state.used[key] or 0) + n / (weights[key] or weights.default)
@@ -41,6 +89,20 @@ return {
   end,
 
   selftest = {
+    ["a key without running sequences gets a slot of the one with the most"] = function(try)
+      local sequences = {}
+      for i = 1, 4 do sequences[i] = { state = "decode", left = 1, tag = { key = "rude" } } end
+      for i = 5, 8 do sequences[i] = { state = "waiting", left = 4, tag = { key = "rude" } } end
+      sequences[9] = { state = "waiting", left = 4, tag = { key = "late" } }
+      local step = try.step(sequences, { tokens = 64, slots = 4 })
+      try.schedule(step)
+      assert(step.preempted[4] and not step.preempted[3], "the youngest is preempted")
+      assert((step.given[9] or 0) > 0, "the late key gets its slot")
+      step = try.step({ sequences[1], sequences[2], sequences[9] }, { tokens = 64, slots = 4 })
+      try.schedule(step)
+      assert(not next(step.preempted), "nothing is preempted while slots are free")
+    end,
+
     ["over many steps, keys get tokens by their weights"] = function(try)
       try.self.config.weights = { default = 1, gold = 4 }
       local got = { gold = 0, tin = 0 }

@@ -250,12 +250,18 @@ config.keys = {
     shown = "{ values = 400000, body = 33554432, connections = 4096 }",
     help = "Limits on requests. values: size of a JSON body (a number counts as 1, a string as "
       .. "4, a key, array or object as 8). The others are listed in scripts/http/server.lua." },
-  { "queue", check = record { requests = integer(0, LARGE), memory = number(0, 1e6) }, live = true,
-    filled = true, default = { requests = 256, memory = 4.0 },
-    help = "Admission: requests that may wait in the queue (more get 429), and the tokens they may "
-      .. "need, as a multiple of the KV cache (more get 503)." },
+  { "queue", live = true, filled = true,
+    check = record { requests = integer(0, LARGE), memory = number(0, 1e6),
+      sequences = integer(1, LARGE) },
+    default = { requests = 256, memory = 4.0, sequences = 1024 },
+    help = "Admission, for each API key: prompts that may wait in the queue and sequences that may "
+      .. "run and wait (more get 429), and the tokens that waiting ones may need, as a multiple of "
+      .. "the KV cache (more get 503)." },
   { "sequences", check = integer(1, 65536), default = 64,
     help = "Maximum sequences that run at the same time, per model." },
+  { "sequences_per_key", check = integer(1, 65536), live = true, shown = "48",
+    help = "Maximum sequences of one API key that run while other keys wait. Default: three "
+      .. "quarters of `sequences`." },
   { "step_tokens", check = integer(1, 1 << 20), default = 512,
     help = "Maximum tokens per step, prefill and decode together. Larger steps prefill faster, "
       .. "smaller ones disturb running streams less." },

@@ -413,6 +413,10 @@ local function new(options)
   self.rate = rates.new(function() return self.config.rate end)
   self.models = models.new { config = self.config, log = log,
     policy = function() return self.scripts:policy() end,
+    key_limit = function(sequences)
+      if #self.keys < 2 then return nil end
+      return self.config.sequences_per_key or math.max(1, sequences * 3 // 4)
+    end,
     architectures = function() return self.scripts:current().architectures end }
   self.named_models = options.models and #options.models > 0 -- on the command line, which wins
   if self.named_models then self.config.models = nil end

@@ -229,6 +229,9 @@ local function open_batch(self, entry, cache_bytes)
   local options = { share = running_batch(self), cache_bytes = cache_bytes,
     cache_folder = cache_folder(self, entry), cache_disk_bytes = self.config.cache_disk_bytes,
     policy = self.policy and self.policy(entry),
+    key_limit = self.key_limit and function()
+      return self.key_limit(setting(self, entry, "sequences"))
+    end,
     report = function(line) self.log:note("warning", line, { model = entry.name }) end }
   for _, name in ipairs { "sequences", "step_tokens" } do
     options[name] = setting(self, entry, name)
@@ -412,10 +415,12 @@ function models.name_of(path)
   return (name:gsub("%.gguf$", ""))
 end
 
---- options: config, log; policy(entry): the policy of its batch; architectures(): the site's.
+--- options: config, log; policy(entry): the policy of its batch; architectures(): those of the
+--- site; key_limit(sequences): how many sequences of one key run while others wait (or nil).
 function models.new(options)
   return setmetatable({ config = options.config, log = options.log, policy = options.policy,
-    architectures = options.architectures, entries = {}, by_name = {} }, Models)
+    key_limit = options.key_limit, architectures = options.architectures, entries = {},
+    by_name = {} }, Models)
 end
 
 return models

@@ -97,3 +97,42 @@ test("pipelined requests do not keep others from being answered", function(t)
     for _, peer in ipairs(rude) do peer:close() end
   end)
 end)
+
+-- ---- sequences of keys --------------------------------------------------------------------------
+
+local share = require "engine.share"
+
+local function sequences_of(list)
+  local out = {}
+  for i, one in ipairs(list) do
+    out[i] = { id = i, state = one[1], left = 1, tag = { key = one[2] } }
+  end
+  return out
+end
+
+local function ids(list)
+  local out = {}
+  for i, info in ipairs(list) do out[i] = info.id end
+  return out
+end
+
+test("a key runs more than its limit only while nobody else waits", function(t)
+  local alone = sequences_of { { "decode", "a" }, { "decode", "a" }, { "decode", "a" },
+    { "decode", "a" }, { "waiting", "a" } }
+  local o = { slots = 4, limit = 2 }
+  local list, preempted = share.apply(alone, o)
+  t.eq({ #list, preempted }, { 5, nil })
+  local mixed = sequences_of { { "decode", "a" }, { "decode", "a" }, { "prefill", "a" },
+    { "decode", "a" }, { "waiting", "a" }, { "waiting", "b" } }
+  list, preempted = share.apply(mixed, o)
+  t.eq({ ids(list), preempted }, { { 1, 2, 3, 6 }, { 4 } })
+  -- Room for the other: nobody is preempted, but the key gets no more slots.
+  mixed[4].state = "waiting"
+  list, preempted = share.apply(mixed, o)
+  t.eq({ ids(list), preempted }, { { 1, 2, 3, 6 }, {} })
+  -- Both at their limit: nobody is disturbed.
+  local both = sequences_of { { "decode", "a" }, { "decode", "a" }, { "decode", "b" },
+    { "decode", "b" }, { "waiting", "b" }, { "waiting", "a" } }
+  list, preempted = share.apply(both, o)
+  t.eq({ #list, preempted }, { 6, nil })
+end)

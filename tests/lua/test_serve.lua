@@ -607,3 +607,31 @@ test("the gate comes before the body; small things of HTTP", function(t)
       os.remove(path)
     end)
 end)
+
+test("a key that takes every slot and fills its queue does not keep others waiting", function(t)
+  for _, policy in ipairs { "fifo", "fair" } do
+    with_server(t, { policy = policy, keys = { rude = "rrrrrr", late = "llllll" },
+      queue = { requests = 20, sequences = 64 } }, function(app, ask)
+        wait_ready(app)
+        local function post(path, key, body)
+          return ask("POST", path, { headers = { authorization = "Bearer " .. key },
+            body = json.encode(body) })
+        end
+        local prompts = {}
+        for i = 1, 24 do prompts[i] = "Tell me " .. i end
+        local flood = { prompt = prompts, n = 2, max_tokens = 900, ignore_eos = true }
+        local rude = async.run(function() post("/v1/completions", "rrrrrr", flood) end)
+        local batch = app.models:find().batch
+        while batch:stats().running < 4 do async.sleep(1) end
+        local answer = post("/v1/chat/completions", "llllll",
+          { messages = { { role = "user", content = "Hello!" } }, max_tokens = 4 })
+        t.eq(answer.status, 200, policy)
+        t.ok(batch.alive > 40, batch.alive) -- the flood still goes on
+        local again = post("/v1/completions", "rrrrrr", flood)
+        t.eq({ again.status, again.body:match '"code":"(.-)"' }, { 429, "queue_full" })
+        rude:cancel()
+        app:stop()
+        app:stop()
+      end)
+  end
+end)

@@ -70,7 +70,7 @@ test("configuration: conversion, defaults, precedence of the command line", func
   t.eq(checked.models, { a = { path = "x" }, { path = "y" } })
   local c = config.merge(checked, { port = 2, keys = { a = "k" } })
   t.eq(c.port, 2)
-  t.eq(c.queue, { requests = 7, memory = 4.0 })
+  t.eq(c.queue, { requests = 7, memory = 4.0, sequences = 1024 })
   t.eq(c.host, "127.0.0.1")
   t.eq(c.keys, { a = "k" })
   t.eq(c.given.port, true)
@@ -97,7 +97,7 @@ test("configuration: --print-config is a configuration with the defaults", funct
   uv.os_unsetenv "ALICE_KEY"
   t.ok(all, why)
   for _, line in ipairs { "port = 8080", 'policy = "fifo"',
-    "queue = { memory = 4.0, requests = 256 }" } do
+    "queue = { memory = 4.0, requests = 256, sequences = 1024 }" } do
     t.ok(printed:find("\n  " .. line .. ",\n", 1, true), line)
   end
 end)
