@@ -25,7 +25,7 @@
 --
 -- A sequence is an object with id, tag, ids, text, finish and error, and the methods below. Its
 -- tag, given with the request, is visible to policies. A request with force = ids begins its
--- answers with these tokens.
+-- answers with these tokens; with keep_logprobs = false, logprobs are in events only.
 --
 -- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result
 -- comes later, to the callback. Batches of several models share one engine thread and its compute
@@ -210,7 +210,7 @@ end
 
 -- Keys of a request that the core does not know.
 local own_keys = { on_token = "call", on_done = "call", tag = "any", watch = "boolean",
-  force = "ids" }
+  force = "ids", keep_logprobs = "boolean" }
 
 --- The first tokens of new sequences, before anything of them can have been computed. If they are
 --- refused, the sequences end.
@@ -233,7 +233,7 @@ function Batch:add(given)
   local first, n = self.core:command("add", prepared)
   if not first then return nil, n end
   local sequences, like = {}, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
-    watch = given.watch or given.hold, logprobs = prepared.top_logprobs }
+    watch = given.watch or given.hold, logprobs = given.keep_logprobs ~= false and prepared.top_logprobs }
   for i = 1, n do sequences[i] = new_sequence(self, first + i - 1, like) end
   local ok, why = force_all(sequences, given.force)
   if not ok then return nil, why end

@@ -108,6 +108,27 @@ function Response:send(code, headers, body)
   finish(self)
 end
 
+--- Sends the whole response inside a task: the body is a list of strings, which are forgotten as
+--- the client takes them.
+function Response:send_parts(code, headers, parts)
+  local size = 0
+  for i = 1, #parts do size = size + #parts[i] end
+  if size <= JOINED then return self:send(code, headers, concat(parts)) end
+  check_new(self)
+  local head = head_text(self, code, headers, "content-length: " .. size .. "\r\n")
+  self.started, self.status = true, code
+  local connection = self.connection
+  connection:write(head)
+  for i = 1, self.request.method ~= "HEAD" and #parts or 0 do
+    if not connection:is_open() then break end
+    self.bytes = self.bytes + #parts[i]
+    connection:write(parts[i])
+    parts[i] = ""
+    if not self:drained() then break end
+  end
+  if not self.finished then finish(self) end
+end
+
 --- Sends a value as JSON; a string is JSON already.
 function Response:json(code, value, headers)
   local all = { ["content-type"] = "application/json" }

@@ -219,6 +219,7 @@ function pipeline.serve(app, req, face, o)
   app.live[id] = self
   local ok, usage = pcall(perform, self)
   app.live[id] = nil
+  self:let_go()
   local err
   if not ok then
     err = errors.from(usage)

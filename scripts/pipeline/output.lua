@@ -45,13 +45,17 @@ Output.__index = Output
 --- options: index (of the choice, from 0 on), prompt (which of the request's), parser (nil: all is
 --- text), tok, live (deltas are sent as they come), logprobs (wanted), kept (a set of special
 --- tokens that are part of the text), one_call (the answer ends with its first call), call_id
---- (returns a new id), parse (a function that may replace a list of deltas).
+--- (returns a new id), parse (a function that may replace a list of deltas), columns
+--- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry, which takes twenty times
+--- the memory; nil: nothing), hold (function(bytes): that is kept), forget (logprobs that were
+--- taken are not kept).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
     tok = options.tok, live = options.live, kept = options.kept or {}, one_call = options.one_call,
     call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
     parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
+    columns = options.columns, hold = options.hold, forget = options.forget, written = {}, ats = {},
     logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
 
@@ -190,13 +194,35 @@ end
 
 -- ---- tokens -------------------------------------------------------------------------------------
 
+local ENTRY = 1024 -- bytes of an entry and each of its alternatives, about
+
+--- Keeps the texts that the API will send for a token.
+local function write_columns(self, entry)
+  local list = self.columns(self, entry)
+  if not list then return end
+  local n, bytes = #self.ats + 1, 0
+  self.ats[n] = entry.at
+  for k = 1, #list do
+    self.written[k] = self.written[k] or {}
+    self.written[k][n] = list[k]
+    bytes = bytes + #list[k] + 48 -- with the string's own memory and its place
+  end
+  if self.hold then self.hold(bytes) end
+end
+
 --- Remembers the token's logprob: { id, logprob, top, bytes, at = bytes before it, offset =
 --- characters before it }.
 local function note_logprob(self, e)
   local hidden = self.tok and self.tok:is_special(e.id) and not self.kept[e.id]
   local bytes = self.tok and self.tok:bytes(e.id) or ""
-  self.fresh[#self.fresh + 1] = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes,
-    at = self.bytes, offset = self.chars }
+  local entry = { id = e.id, logprob = e.logprob, top = e.top, bytes = bytes, at = self.bytes,
+    offset = self.chars }
+  if self.columns then
+    write_columns(self, entry)
+  else
+    self.fresh[#self.fresh + 1] = entry
+    if self.hold and not self.forget then self.hold(ENTRY * (1 + #(e.top or {}))) end
+  end
   self.logprob = self.logprob + e.logprob
   if hidden then return end
   self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes)
@@ -222,7 +248,9 @@ end
 function Output:take_logprobs()
   local fresh = self.fresh
   if not fresh then return nil end
-  for _, entry in ipairs(fresh) do self.logprobs[#self.logprobs + 1] = entry end
+  if not self.forget then
+    for _, entry in ipairs(fresh) do self.logprobs[#self.logprobs + 1] = entry end
+  end
   self.fresh = {}
   return fresh
 end
@@ -234,6 +262,10 @@ local function cut_logprobs(self, seq)
   if not (self.fresh and seq.stop) then return end
   local size = #self.text
   while #self.fresh > 0 and self.fresh[#self.fresh].at >= size do table.remove(self.fresh) end
+  while #self.ats > 0 and self.ats[#self.ats] >= size do
+    for _, column in ipairs(self.written) do column[#self.ats] = nil end
+    self.ats[#self.ats] = nil
+  end
 end
 
 local function joined(parts)

@@ -33,7 +33,7 @@ end
 --- face: see pipeline/init.lua; log: a table for the access log.
 function run.new(app, req, face, log)
   return setmetatable({ app = app, req = req, face = face, log = log, state = "preparing",
-    sequences = {}, outputs = {}, warned = {}, random_name = run.random_name,
+    sequences = {}, outputs = {}, warned = {}, held = 0, random_name = run.random_name,
     responds = req.scripts:has "respond" }, Run)
 end
 
@@ -73,6 +73,26 @@ function Run:warn(phase, what)
   self.warned[phase] = true
   self.app.log:note("warning", ("%s: `%s` returned %s; it is ignored"):format(self.req.id, phase,
     what))
+end
+
+-- Bytes of logprobs that a request and all requests together may keep until they are answered: an
+-- answer with 20 alternatives has about 1.5 KB per token.
+local ANSWER, ANSWERS = 128 << 20, 512 << 20
+
+--- Records that an answer has grown. One that is too large ends with an error.
+function Run:hold(bytes)
+  local app = self.app
+  self.held, app.held_answers = self.held + bytes, (app.held_answers or 0) + bytes
+  if self.error or self.held <= ANSWER and app.held_answers <= ANSWERS then return end
+  self:abort(errors.new { status = 503, code = "answer_too_large",
+    message = ("the answer is too large: its logprobs take %d MiB; ask for fewer tokens, choices or "
+      .. "alternatives, or for a stream"):format(self.held >> 20) })
+end
+
+--- The request is done, and with it its answer.
+function Run:let_go()
+  self.app.held_answers = (self.app.held_answers or 0) - self.held
+  self.held = 0
 end
 
 -- ---- sending ------------------------------------------------------------------------------------

@@ -92,6 +92,7 @@ local function request_of(run, prompt, o)
   request.force = opening.ids(run.req, run.entry, prompt)
   local kept = kept_marks(prompt.words, run.entry.tok)
   if #kept > 0 then request.keep_special = kept end
+  request.keep_logprobs = false
   request.on_token = function(event, seq)
     local ok, err = pcall(on_token, run, event, seq)
     if not ok then run:fail(err) end
@@ -123,15 +124,25 @@ local function parse_hook(run)
   end
 end
 
+--- What is kept of logprobs: the texts of the API if nobody but it looks at them.
+local function kept_logprobs(run, o)
+  local scripts, face = run.req.scripts, run.face
+  if o.live then return nil, not scripts:has "generate" end
+  if scripts:has "generate" or scripts:has "respond" or not face.columns then return nil, false end
+  return function(out, entry) return face:columns(out, entry) end, false
+end
+
 --- The outputs of one prompt's sequences.
 local function outputs_of(run, prompt, o)
   local words, chat, list = prompt.words, run.req.chat, {}
   local _, kept = kept_marks(words, run.entry.tok)
   local parse = parse_hook(run)
+  local columns, forget = kept_logprobs(run, o)
   for i = 1, o.n do
     list[i] = outputs.new { index = o.first + i - 1, prompt = o.prompt, tok = run.entry.tok,
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
       parser = chat and words and words:parser { tools = chat.tools, prompt_tail = prompt.tail },
+      columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,
       call_id = function() return "call_" .. run.random_name() end }
   end

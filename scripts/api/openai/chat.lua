@@ -80,21 +80,26 @@ local function token_object(bytes, logprob)
     { "bytes", bytes_list(bytes) } }
 end
 
+--- {token, logprob, bytes, top_logprobs}
+local function entry_object(out, entry)
+  local token = token_object(entry.bytes, entry.logprob)
+  token.top_logprobs = json.array()
+  for k, top in ipairs(entry.top or {}) do
+    local bytes = out.tok and out.tok:bytes(top.id) or ""
+    token.top_logprobs[k] = token_object(bytes, top.logprob)
+  end
+  return token
+end
+
 --- {"content": [{token, logprob, bytes, top_logprobs}]}
 local function logprobs_object(out, entries)
   if not entries then return json.null end
   local list = json.array()
-  for i, entry in ipairs(entries) do
-    local token = token_object(entry.bytes, entry.logprob)
-    token.top_logprobs = json.array()
-    for k, top in ipairs(entry.top or {}) do
-      local bytes = out.tok and out.tok:bytes(top.id) or ""
-      token.top_logprobs[k] = token_object(bytes, top.logprob)
-    end
-    list[i] = token
-  end
+  for i, entry in ipairs(entries) do list[i] = entry_object(out, entry) end
   return json.object { { "content", list }, { "refusal", json.null } }
 end
+
+local COMPACT = { compact = true }
 
 local shape = { chunk = "chat.completion.chunk", whole = "chat.completion" }
 chat.shape = shape
@@ -147,6 +152,43 @@ local function message_object(out)
     message.content = ""
   end
   return message
+end
+
+-- The texts around the logprob of a token, by tokenizer and id: with 20 alternatives per token they
+-- are needed often, and making objects of them costs twenty times as much. LIMIT bounds the memory.
+local around, LIMIT = setmetatable({}, { __mode = "k" }), 20000
+
+local function around_of(tok, id)
+  local known = around[tok]
+  if not known or known.count >= LIMIT then
+    known = { count = 0, before = {}, after = {} }
+    around[tok] = known
+  end
+  if not known.before[id] then
+    local bytes = tok:bytes(id) or ""
+    known.before[id] = '{"token":' .. json.encode(text.clean(bytes), COMPACT) .. ',"logprob":'
+    known.after[id] = ',"bytes":' .. json.encode(bytes_list(bytes), COMPACT)
+    known.count = known.count + 1
+  end
+  return known.before[id], known.after[id]
+end
+
+--- The text of a token's logprobs, to be kept until the answer is complete: that of entry_object.
+function shape.columns(_, out, entry)
+  if not out.tok then return { json.encode(entry_object(out, entry), COMPACT) } end
+  local list, top = {}, entry.top or {}
+  for k = 1, #top do
+    local before, after = around_of(out.tok, top[k].id)
+    list[k] = before .. json.encode(stream.logprob(top[k].logprob)) .. after .. "}"
+  end
+  local before, after = around_of(out.tok, entry.id)
+  return { before .. json.encode(stream.logprob(entry.logprob)) .. after .. ',"top_logprobs":['
+    .. table.concat(list, ",") .. "]}" }
+end
+
+--- The texts around and between those of `columns`, as shape.choice would have them.
+function shape.logprobs_text(_, _, columns)
+  return '{"content":[' .. table.concat(columns[1] or {}, ",") .. '],"refusal":null}'
 end
 
 function shape.choice(req, out)

@@ -170,6 +170,35 @@ local function all_logprobs(req, out, echo)
   return logprobs_object(out, entries, echo.characters)
 end
 
+local COMPACT = { compact = true }
+
+local function encode(value) return json.encode(value, COMPACT) end
+
+--- The texts of a token's logprobs, to be kept until the answer is complete.
+function shape.columns(req, out, entry)
+  local shift = entry.logprob and echo_of(req, out).characters or 0
+  return { encode(text.clean(entry.bytes)),
+    encode(entry.logprob and stream.logprob(entry.logprob) or json.null),
+    encode(top_object(out, entry)), encode(entry.offset + shift) }
+end
+
+local COLUMNS = { "tokens", "token_logprobs", "top_logprobs", "text_offset" }
+
+--- The texts around and between those of `columns`, as shape.choice would have them.
+function shape.logprobs_text(req, out, columns)
+  local lists = { {}, {}, {}, {} }
+  for _, entry in ipairs(echo_of(req, out).entries) do
+    for k, one in ipairs(shape.columns(req, out, entry)) do table.insert(lists[k], one) end
+  end
+  local parts = {}
+  for k, name in ipairs(COLUMNS) do
+    local column = columns[k] or {}
+    table.move(column, 1, #column, #lists[k] + 1, lists[k])
+    parts[k] = ('"%s":['):format(name) .. table.concat(lists[k], ",") .. "]"
+  end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
 function shape.choice(req, out)
   local echo = echo_of(req, out)
   return choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo))

@@ -6,6 +6,8 @@
 --   shape.delta(req, out, o)           -> a choice; o: delta (pipeline/output.lua), logprobs
 --   shape.finish(req, out, o)          -> the last choice of a stream; o: logprobs
 --   shape.choice(req, out)             -> the choice of a whole answer
+--   shape.columns(req, out, entry)     -> JSON texts of a token's logprobs, kept until the end
+--   shape.logprobs_text(req, out, columns)   -> the logprobs of a choice, from lists of these
 --
 -- An error in the middle of a stream is a chunk with {"error": …} and finish_reason "error", then
 -- [DONE].
@@ -149,24 +151,60 @@ local function with_usage(object, usage)
   return object
 end
 
---- All answers as one object.
-local function whole(self, outs, usage)
+--- What an output keeps of a token's logprobs, if the client wants them (pipeline/output.lua).
+function Face:columns(out, entry)
+  if not self.req.sampling.top_logprobs then return nil end
+  return self.shape.columns(self.req, out, entry)
+end
+
+-- Stands for text that is put in later. No client can know it, so no answer contains it.
+local GAP = ("\1 %016x \1"):format(math.random(0))
+local GAP_TEXT = encode(GAP)
+
+--- Adds an object's JSON text to a list of parts, in two parts around the gap.
+local function cut(object)
+  local text = encode(object)
+  local from, to = text:find(GAP_TEXT, 1, true)
+  return text:sub(1, from - 1), text:sub(to + 1)
+end
+
+--- Adds the text of a choice. Logprobs that were kept as texts are joined and forgotten.
+local function put_choice(self, parts, out)
   local req = self.req
-  local object = object_of(req, self.shape.whole)
-  object.choices = json.array()
+  local columns = out.columns and req.sampling.top_logprobs and not out.altered and out.written
+  if not columns then
+    logprobs(self, out)
+    parts[#parts + 1] = encode(with_end(req, self.shape.choice(req, out), out))
+    return
+  end
+  local choice = with_end(req, self.shape.choice(req, out), out)
+  choice.logprobs = GAP
+  local n = #parts
+  parts[n + 1], parts[n + 3] = cut(choice)
+  parts[n + 2] = self.shape.logprobs_text(req, out, columns)
+  out.written, out.ats = {}, {}
+end
+
+--- All answers as one object: a list of texts, since together they may be too long for one string.
+local function whole(self, outs, usage)
+  local object = object_of(self.req, self.shape.whole)
+  object.choices = json.array { GAP }
+  local head_text, tail = cut(with_usage(object, usage))
+  local parts = { head_text }
   for i, out in ipairs(outs) do
     async.breathe()
-    logprobs(self, out)
-    object.choices[i] = with_end(req, self.shape.choice(req, out), out)
+    if i > 1 then parts[#parts + 1] = "," end
+    put_choice(self, parts, out)
   end
-  return with_usage(object, usage)
+  parts[#parts + 1] = tail
+  return parts
 end
 
 --- All answers are complete. A stream gets the usage if it was asked for.
 function Face:answer(outs, usage)
   if not self.streams then
-    return self.response:send(200, { ["content-type"] = "application/json",
-      ["x-perigee-request"] = self.req.id }, encode(whole(self, outs, usage)))
+    return self.response:send_parts(200, { ["content-type"] = "application/json",
+      ["x-perigee-request"] = self.req.id }, whole(self, outs, usage))
   end
   if self.req.include_usage then
     self.events:event(encode(with_usage(chunk_of(self, {}), usage)))
