@@ -7,6 +7,9 @@
 #include <lauxlib.h>
 #include <lua.h>
 #include <pcre2.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -130,6 +133,15 @@ static int sys_raise_files(lua_State *L) {
   return 1;
 }
 
+/* trim(): returns memory that was freed to the system, where the allocator keeps it */
+static int sys_trim(lua_State *L) {
+  (void)L;
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+  return 0;
+}
+
 /* is_refused(path) -> boolean: is this Unix socket left over from a process that has ended? Only
  * ECONNREFUSED says so: a socket that is full, slow or another user's gives another error. */
 static int sys_is_refused(lua_State *L) {
@@ -150,12 +162,17 @@ static int sys_is_refused(lua_State *L) {
 }
 
 int pe_open_sys(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"machine", sys_machine},       {"versions", sys_versions},
-      {"script", sys_script},         {"scripts", sys_scripts},
-      {"cpu_ns", sys_cpu_ns},         {"width", sys_width},
-      {"equal", sys_equal},           {"raise_files", sys_raise_files},
-      {"is_refused", sys_is_refused}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"machine", sys_machine},
+                                       {"versions", sys_versions},
+                                       {"script", sys_script},
+                                       {"scripts", sys_scripts},
+                                       {"cpu_ns", sys_cpu_ns},
+                                       {"width", sys_width},
+                                       {"equal", sys_equal},
+                                       {"raise_files", sys_raise_files},
+                                       {"is_refused", sys_is_refused},
+                                       {"trim", sys_trim},
+                                       {NULL, NULL}};
   luaL_newlib(L, functions);
   return 1;
 }

@@ -48,7 +48,7 @@ function connection.new(server, stream, kind)
   local self = setmetatable({ server = server, stream = stream, kind = kind,
     parser = parse.new(server.limits), state = "head", stay = true, requests = 0, held = 0,
     stash = {}, stash_bytes = 0, backlog = {}, backlog_bytes = 0, in_flight = 0, written = 0,
-    accepted = 0, progress = 0 }, Connection)
+    unsent = 0, accepted = 0, progress = 0 }, Connection)
   self.on_written = function(err) self:wrote(err) end
   self.on_bytes = function(err, bytes)
     local ok, why = pcall(self.on_read, self, err, bytes)
@@ -75,6 +75,13 @@ function Connection:hold(bytes)
   server.held, server.held_by[owner] = server.held + more, own > 0 and own or nil
   self.held = bytes
   return server.held <= server.limits.bodies and own <= server.limits.bodies_each
+end
+
+--- Records how many bytes of this connection are unsent.
+local function note_unsent(self)
+  local server, bytes = self.server, self.in_flight + self.backlog_bytes
+  server.unsent = server.unsent + bytes - self.unsent
+  self.unsent = bytes
 end
 
 function Connection:set_deadline(seconds)
@@ -107,6 +114,8 @@ function Connection:close()
   self.state = "closed"
   self.stream:close()
   self.backlog, self.backlog_bytes, self.stash, self.rest, self.parser.reader = {}, 0, {}, nil, nil
+  self.in_flight = 0
+  note_unsent(self)
   self:hold(0)
   if self.request then self.request:abort() end
   self:wake_writers(false)
@@ -182,7 +191,8 @@ end
 
 local function send_later(self, data)
   self.in_flight = #data
-  self.progress = uv.now()
+  note_unsent(self)
+  self.progress, self.accepted = uv.now(), self.written - self.backlog_bytes - #data
   if not self.stream:write(data, self.on_written) then self:close() end
 end
 
@@ -203,7 +213,10 @@ function Connection:write(data, bounded)
   end
   self.backlog[#self.backlog + 1] = data
   self.backlog_bytes = self.backlog_bytes + #data
-  if bounded and self:waiting_bytes() + #self.backlog * ENTRY > self.server.limits.queue then
+  note_unsent(self)
+  local limits = self.server.limits
+  local many = bounded and self:waiting_bytes() + #self.backlog * ENTRY > limits.queue
+  if many or self.server.unsent > limits.unsent then
     self:cut()
     return nil
   end
@@ -215,6 +228,7 @@ function Connection:wrote(err)
   if self.state == "closed" then return end
   if err then return self:close() end
   self.in_flight = 0
+  note_unsent(self)
   if #self.backlog > 0 then
     local data = table.concat(self.backlog)
     self.backlog, self.backlog_bytes = {}, 0
@@ -453,12 +467,15 @@ end
 
 -- ---- time ---------------------------------------------------------------------------------------
 
---- Has the client taken nothing for too long?
+--- Has the client taken too little for too long?
 local function is_stuck(self, now)
   if self.in_flight == 0 then return false end
+  local limits = self.server.limits
   local accepted = self.written - self.backlog_bytes - self.stream:get_write_queue_size()
-  if accepted > self.accepted then self.accepted, self.progress = accepted, now end
-  return now - self.progress > self.server.limits.write_s * 1000
+  if accepted - self.accepted >= limits.write_s * limits.write_rate then
+    self.accepted, self.progress = accepted, now
+  end
+  return now - self.progress > limits.write_s * 1000
 end
 
 --- Called by the server's tick.

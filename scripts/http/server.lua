@@ -47,9 +47,11 @@ local LIMITS = {
   requests = 100000,       -- on one connection
   connections = 4096,
   peer_connections = 2048, -- of those, from one address
-  write_s = 60,            -- without a byte taken by the client
+  write_s = 60,            -- in which a client must take write_rate bytes per second, or all
   low_water = 64 << 10,    -- unsent bytes at which drained() returns
   queue = 8 << 20,         -- unsent bytes of one streamed response
+  unsent = 256 << 20,      -- unsent bytes of all connections; who sends more then is cut
+  write_rate = 256,        -- bytes per second that a client must take, over write_s
   heartbeat_s = 15,
   linger_s = 2,
 }
@@ -75,7 +77,7 @@ function server.new(options)
     handler = options.handler, gate = options.gate, trusts = options.trusts, limits = limits,
     log = options.log, on_error = options.on_error, name = options.name or "perigee",
     error_body = options.error_body or plain_body,
-    listeners = {}, connections = {}, by_peer = {}, open = 0, held = 0, held_by = {},
+    listeners = {}, connections = {}, by_peer = {}, open = 0, held = 0, held_by = {}, unsent = 0,
     draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end),
@@ -154,7 +156,7 @@ function Server:stats()
     if conn.state == "busy" then busy = busy + 1 end
   end
   local stats = { connections = self.open, busy = busy, draining = self.draining,
-    body_bytes = self.held }
+    body_bytes = self.held, unsent_bytes = self.unsent }
   for key, n in pairs(self.counts) do stats[key] = n end
   return stats
 end

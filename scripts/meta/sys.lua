@@ -54,6 +54,9 @@ function sys.equal(a, b) end
 ---@return perigee.Error? err
 function sys.raise_files() end
 
+---Returns memory that was freed to the system, where the allocator would keep it.
+function sys.trim() end
+
 ---Is this Unix socket left over from a process that has ended, so that connections are refused?
 ---@param path string
 ---@return boolean

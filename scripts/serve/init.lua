@@ -22,6 +22,7 @@ local config = require "serve.config"
 local errors = require "lib.errors"
 local gate = require "serve.gate"
 local http = require "http"
+local idle = require "serve.idle"
 local LIMITS = require("http.server").LIMITS
 local logs = require "serve.log"
 local metrics = require "serve.metrics"
@@ -329,7 +330,7 @@ function App:start()
     return nil, why
   end
   self.places = places
-  self.stop_ticker = status.start(self)
+  self.stop_ticker, self.stop_idle = status.start(self), idle.start(self)
   self.loading = async.run(function()
     local ready = self.models:load_all()
     if self.on_ready then self.on_ready(ready) end
@@ -340,7 +341,10 @@ end
 --- Closes everything. done() is called when the log is written.
 local function close(self, done)
   if self.loading then self.loading:cancel() end
-  if self.stop_ticker then self.stop_ticker() end
+  if self.stop_ticker then
+    self.stop_ticker()
+    self.stop_idle()
+  end
   self.scripts:close()
   self.models:close()
   self.log:close(done)

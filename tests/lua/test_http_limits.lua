@@ -551,3 +551,19 @@ test("addresses: networks of IPv6, clients behind proxies", function(t)
   t.eq(peer.client("10.0.0.2", "9.9.9.9, <script>", trusts), "10.0.0.2")
   t.eq(peer.client("10.0.0.2", "[2001:db8::7]", trusts), "2001:db8::7")
 end)
+
+test("unsent bytes of all connections together", function(t)
+  local function handler(_, response)
+    response:start(200)
+    while response:write(("x"):rep(64 << 10)) do async.sleep(0) end
+  end
+  local options = { handler = handler, limits = { queue = 64 << 20, unsent = 1 << 20 } }
+  serve(t, options, function(at, server)
+    local peer = connect(at)
+    peer:pause()
+    peer:send(get "/")
+    while server:stats().cut == 0 do async.sleep(1) end
+    t.eq(server:stats().unsent_bytes, 0)
+    peer:close()
+  end)
+end)

@@ -635,3 +635,25 @@ test("a key that takes every slot and fills its queue does not keep others waiti
       end)
   end
 end)
+
+test("a server that rests collects its garbage", function(t)
+  with_server(t, {}, function(app)
+    wait_ready(app)
+    local gone = setmetatable({ {} }, { __mode = "v" })
+    app.server.counts.requests = app.server.counts.requests + 1000 -- as if it had worked
+    local began = uv.hrtime()
+    while gone[1] and uv.hrtime() - began < 10e9 do async.sleep(20) end
+    t.eq(gone[1], nil)
+  end)
+end)
+
+test("/tokenize and /detokenize are subject to rate limits", function(t)
+  with_server(t, { rate = { requests = 2 } }, function(app, ask)
+    wait_ready(app)
+    local function post(path, body) return ask("POST", path, { body = body }).status end
+    t.eq(post("/tokenize", '{"content":"a"}'), 200)
+    t.eq(post("/detokenize", '{"tokens":[1]}'), 200)
+    t.eq(post("/tokenize", '{"content":"a"}'), 429)
+    t.eq(post("/detokenize", '{"tokens":[1]}'), 429)
+  end)
+end)

@@ -130,8 +130,8 @@ local function handler(app, work)
 end
 
 function tokens.routes(app)
-  app:route("POST", "/tokenize", handler(app, tokenize), {})
-  app:route("POST", "/detokenize", handler(app, detokenize), {})
+  app:route("POST", "/tokenize", handler(app, tokenize), { cost = true })
+  app:route("POST", "/detokenize", handler(app, detokenize), { cost = true })
 end
 
 return tokens
