@@ -175,12 +175,19 @@ static pe_status link_entry(listing *l, entry *e, pe_error *err) {
   return rc;
 }
 
-/* Oldest first; a node is never older than its children. */
+/* Oldest first; a node is never older than its children. From the newest file to the oldest, the
+ * nodes of its path that are not in the list yet go before all that are: each moves once, however
+ * long the paths are. */
 static void order_files(listing *l) {
+  pe_tree_age *list = &l->disk->tree->files;
   qsort(l->at, l->count, sizeof *l->at, by_time);
   for (size_t i = 0; i < l->count; i++)
-    for (pe_tree_node *n = l->at[i].node; n && n->depth >= 0; n = n->parent)
-      pe_tree_push(&l->disk->tree->files, &n->file_age);
+    if (l->at[i].node) pe_tree_pull(&l->at[i].node->file_age);
+  for (size_t i = l->count; i-- > 0;) {
+    pe_tree_age *oldest = list->newer;
+    for (pe_tree_node *n = l->at[i].node; n && n->depth >= 0 && !n->file_age.older; n = n->parent)
+      pe_tree_push(oldest, &n->file_age);
+  }
 }
 
 /* Entries whose node now has a longer label: the longer file replaced theirs. */
