@@ -233,7 +233,8 @@ function Batch:add(given)
   local first, n = self.core:command("add", prepared)
   if not first then return nil, n end
   local sequences, like = {}, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
-    watch = given.watch or given.hold, logprobs = given.keep_logprobs ~= false and prepared.top_logprobs }
+    watch = given.watch or given.hold,
+    logprobs = given.keep_logprobs ~= false and prepared.top_logprobs }
   for i = 1, n do sequences[i] = new_sequence(self, first + i - 1, like) end
   local ok, why = force_all(sequences, given.force)
   if not ok then return nil, why end

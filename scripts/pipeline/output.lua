@@ -46,8 +46,8 @@ Output.__index = Output
 --- text), tok, live (deltas are sent as they come), logprobs (wanted), kept (a set of special
 --- tokens that are part of the text), one_call (the answer ends with its first call), call_id
 --- (returns a new id), parse (a function that may replace a list of deltas), columns
---- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry, which takes twenty times
---- the memory; nil: nothing), hold (function(bytes): that is kept), forget (logprobs that were
+--- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry,
+--- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept), forget (logprobs that were
 --- taken are not kept).
 function output.new(options)
   local wanted = options.logprobs

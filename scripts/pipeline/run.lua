@@ -85,8 +85,8 @@ function Run:hold(bytes)
   self.held, app.held_answers = self.held + bytes, (app.held_answers or 0) + bytes
   if self.error or self.held <= ANSWER and app.held_answers <= ANSWERS then return end
   self:abort(errors.new { status = 503, code = "answer_too_large",
-    message = ("the answer is too large: its logprobs take %d MiB; ask for fewer tokens, choices or "
-      .. "alternatives, or for a stream"):format(self.held >> 20) })
+    message = ("the answer is too large: its logprobs take %d MiB; ask for fewer tokens, choices "
+      .. "or alternatives, or for a stream"):format(self.held >> 20) })
 end
 
 --- The request is done, and with it its answer.

@@ -17,7 +17,8 @@ local LAST = "Connection: close\r\n"
 --- Responds with the request.
 local function echo(request, response)
   response:json(200, { method = request.method, path = request.path, body = request.body,
-    id = request.id, client = request.client_id, came = request["local"], x = request:header "X-Test" })
+    id = request.id, client = request.client_id, came = request["local"],
+    x = request:header "X-Test" })
 end
 
 test("several requests on a connection", function(t)
