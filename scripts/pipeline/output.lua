@@ -47,8 +47,8 @@ Output.__index = Output
 --- tokens that are part of the text), one_call (the answer ends with its first call), call_id
 --- (returns a new id), parse (a function that may replace a list of deltas), columns
 --- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry,
---- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept), forget (logprobs that were
---- taken are not kept).
+--- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept),
+--- forget (logprobs that were taken are not kept).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
