@@ -194,7 +194,7 @@ if not forced then
       t.ok(upside_down ~= first)
       server.write("models/mine.lua", "return { names = ")
       while not server.status().stale do async.sleep(5) end
-      t.match(server.status().error, "models/mine.lua:1:")
+      t.match(server.status().error, "mine.lua:1:")
       t.eq(server.answer(), upside_down)
       t.eq(again(), upside_down)
       os.remove(app.config.site .. "/models/mine.lua")
