@@ -86,6 +86,8 @@ class Server:
                 os.path.join(self.folder, "cache"), "--cache-bytes", "64M", "--no-log"]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=open(self.log, "ab"))
         at = urllib.parse.urlsplit(self.process.stdout.readline().decode().strip())
+        if not at.hostname:
+            raise Failed("the server did not start, see %s" % self.log)
         self.host, self.port = at.hostname, at.port
         end = time.time() + 60
         while self.call("GET", "/health")[0] != 200:
@@ -96,6 +98,7 @@ class Server:
 
     def restart(self, how):
         self.down.set()
+        self.write("policy", "mine", POLICIES["fill"])  # a server does not start with a broken one
         self.process.send_signal(how)
         try:
             code = self.process.wait(60)
