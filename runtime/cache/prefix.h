@@ -67,7 +67,7 @@ void pe_prefix_close(pe_prefix *p);
  * caches and `past`. *found: the number of tokens. */
 pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n,
                           pe_seq *s, int32_t *found, pe_error *err);
-/* The match of n tokens that found so many was not used: it does not count. */
+/* Takes the counts of a match back that was not used: its sequence was not admitted. */
 void pe_prefix_unmatch(pe_prefix *p, int32_t n, int32_t found);
 /* Between these two, a thread reads and writes the files. notify is called on that thread when a
  * read is done and when it has no more work. mute: not any more; foreground: waits for all of

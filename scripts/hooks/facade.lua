@@ -5,7 +5,7 @@
 --   { log = function(level, text, fields), observe = function(name, value, labels),
 --     count = function(name, n, labels), models = function() -> list, sleep = function(ms),
 --     request = function(options), shared = {} }
--- The host does what waits (sleep, http.request) outside of the script's deadline; see
+-- Calls that wait (sleep, http.request) run in the host, outside of the script's deadline; see
 -- phases.wait_for. Timers (every) are noted in script.timers; they run while the script serves.
 local hash = require "lib.hash"
 local perigee = require "perigee"

@@ -2,7 +2,7 @@
 -- the file api_key_file and the environment variable PERIGEE_API_KEY. All of them together are the
 -- keys of the server.
 --
--- A source that is there but has no key is an error: it nearly always means that a variable is
+-- A source that is given but has no key is an error: it nearly always means that a variable is
 -- unset, and a server without keys serves everyone.
 --
 -- No message shows a key.

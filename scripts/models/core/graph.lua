@@ -356,7 +356,7 @@ end
 function Graph:finish(logits)
   self.c:finish(logits.id)
   local values, counts, prefix = self.c:values(), {}, ""
-  -- C inserts values of its own, a store before an attention; they belong to the next value's
+  -- C inserts more values, a store before an attention; they belong to the next value's
   -- layer.
   for i = #values, 1, -1 do
     local mine = self.made[i - 1]
