@@ -63,12 +63,13 @@ SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-
 CF       := $(WARN) $(POSIX) $(OPT) $(CFLAGS) -ffp-contract=off -fno-math-errno $(SANFLAGS) \
             -I. -MMD -MP
 LD        = $(CC) $(SANFLAGS) $(LDFLAGS)
-# The inner loops, once per instruction set; which of them runs is decided at run time.
+# The inner loops, once per instruction set; which of them runs is decided at run time. Loops start
+# on a cache line: otherwise their speed changes by 10 % with the code in front of them.
 MACHINE  := $(shell $(CC) -dumpmachine)
 FLAGS_kernels/cpu/prim_scalar.c := -O3
 FLAGS_kernels/cpu/prim_neon.c   := -O3
 ifneq ($(filter x86_64%,$(MACHINE)),)
-FLAGS_kernels/cpu/prim_avx2.c   := -O3 -mavx2 -mfma -mf16c
+FLAGS_kernels/cpu/prim_avx2.c   := -O3 -falign-loops=64 -falign-functions=64 -mavx2 -mfma -mf16c
 FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
             -mavx512vl -mavx512dq -mprefer-vector-width=512
 endif
