@@ -288,8 +288,9 @@ static int unknown_option(lua_State *L, int arg, const char *key, const char *co
       nearest = *keys;
     }
   }
-  const char *text = nearest ? lua_pushfstring(L, "unknown option '%s', is it '%s'?", key, nearest)
-                             : lua_pushfstring(L, "unknown option '%s'", key);
+  const char *text =
+      nearest ? lua_pushfstring(L, "unknown option '%s', did you mean '%s'?", key, nearest)
+              : lua_pushfstring(L, "unknown option '%s'", key);
   return luaL_argerror(L, arg, text);
 }
 

@@ -133,9 +133,8 @@ end
 local function check_role(role, at)
   required_string(role, at, 64)
   if is_role[role] then return end
-  local nearest = text.nearest(role, check.ROLES)
   refuse(at, "must be one of %s, got '%s'%s", table.concat(check.ROLES, ", "), role,
-    nearest and (", is it '" .. nearest .. "'?") or "")
+    text.suggestion(role, check.ROLES))
 end
 
 local function check_message(message, at, options)

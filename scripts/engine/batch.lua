@@ -190,9 +190,8 @@ local function open(model, options)
   rest.policy, rest.report, rest.key_limit = nil, nil, nil
   local unknown = next(rest)
   if unknown ~= nil then
-    local nearest = text.nearest(tostring(unknown), option_names)
-    nearest = nearest and (", is it '" .. nearest .. "'?") or ""
-    error(("unknown option '%s'%s"):format(tostring(unknown), nearest), 3)
+    error(("unknown option '%s'%s"):format(tostring(unknown),
+      text.suggestion(unknown, option_names)), 3)
   end
   local why, core
   local budget = model.options and model.options.memory

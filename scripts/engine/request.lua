@@ -48,12 +48,11 @@ end
 local checks = { number = is_a "number", integer = is_a "integer", boolean = is_a "boolean",
   call = is_a "function", ids = check_ids, any = function() end }
 
---- The known key that is most like an unknown one.
-local function nearest_key(key, also)
+local function unknown_key(key, also)
   local all = table.move(names, 1, #names, 1, {})
   for name in pairs(also or {}) do all[#all + 1] = name end
   table.sort(all)
-  return text.nearest(key, all)
+  fail("unknown key '%s'%s", tostring(key), text.suggestion(key, all))
 end
 
 --- Raises one line about an unknown key (with the nearest known one) or a value of the wrong type.
@@ -64,8 +63,7 @@ function request.check(given, also)
     if kind then
       checks[kind](key, value)
     else
-      local nearest = type(key) == "string" and nearest_key(key, also)
-      fail("unknown key '%s'%s", tostring(key), nearest and (", is it '" .. nearest .. "'?") or "")
+      unknown_key(key, also)
     end
   end
   if given.prompt == nil then fail "prompt is missing" end

@@ -123,9 +123,7 @@ local function named(item, what)
 end
 
 local function missing(what, name, list, where)
-  local nearest = text.nearest(name, list)
-  fail("there is no %s '%s'%s in %s", what, name,
-    nearest and (", is it '" .. nearest .. "'?") or "", where)
+  fail("there is no %s '%s'%s in %s", what, name, text.suggestion(name, list), where)
 end
 
 local function find_former(self, kind, name)

@@ -48,9 +48,7 @@ local PARAMS = { integer = true, number = true, string = true, boolean = true }
 local function check_key(key, value)
   local kind = KEYS[key]
   if not kind then
-    local nearest = type(key) == "string" and text.nearest(key, names)
-    return nil, ("unknown key '%s'%s"):format(tostring(key),
-      nearest and (", is it '" .. nearest .. "'?") or "")
+    return nil, ("unknown key '%s'%s"):format(tostring(key), text.suggestion(key, names))
   end
   if kind ~= "any" and type(value) ~= kind then
     return nil, ("'%s' must be a %s, got %s"):format(key, kind, type(value))
@@ -116,9 +114,8 @@ local function configure(defaults, given)
   for key, value in pairs(given or {}) do
     local default = config[key]
     if default == nil then
-      local nearest = text.nearest(tostring(key), text.sorted_keys(config))
       return nil, ("has no setting '%s'%s"):format(tostring(key),
-        nearest and (", is it '" .. nearest .. "'?") or "")
+        text.suggestion(key, text.sorted_keys(config)))
     end
     if type(default) ~= type(value) then
       return nil, ("setting '%s' must be a %s, got %s"):format(key, type(default), type(value))
@@ -247,9 +244,8 @@ function unit.parameters(self, given)
   local out = {}
   for name in pairs(given or {}) do
     if self.params[name] == nil then
-      local nearest = text.nearest(tostring(name), text.sorted_keys(self.params))
       return nil, ("the script '%s' has no parameter '%s'%s"):format(self.name, tostring(name),
-        nearest and (", is it '" .. nearest .. "'?") or "")
+        text.suggestion(name, text.sorted_keys(self.params)))
     end
   end
   for name, kind in pairs(self.params) do

@@ -108,11 +108,11 @@ function text.nearest(word, list)
   return found
 end
 
---- ", is it 'run'?" for an error message, or "" when no word of the list is near. `form`: how the
---- word is written (default "'%s'").
+--- ", did you mean 'run'?" for an error message, or "" when no word of the list is near. `form`:
+--- how the word is written (default "'%s'").
 function text.suggestion(word, list, form)
-  local nearest = text.nearest(word, list)
-  return nearest and (", is it " .. (form or "'%s'") .. "?"):format(nearest) or ""
+  local nearest = text.nearest(tostring(word), list)
+  return nearest and (", did you mean " .. (form or "'%s'") .. "?"):format(nearest) or ""
 end
 
 -- ---- files --------------------------------------------------------------------------------------

@@ -56,10 +56,8 @@ function parsers.find(kind, name)
   if type(name) == "table" then return name end
   local format = index(kind)[name]
   if format then return format end
-  local nearest = text.nearest(name, NAMES[kind])
-  local hint = nearest and (", is it '" .. nearest .. "'?") or ""
-  return nil, ("unknown %s '%s'%s (there are: %s)"):format(WHAT[kind], name, hint,
-    table.concat(NAMES[kind], ", "))
+  return nil, ("unknown %s '%s'%s (there are: %s)"):format(WHAT[kind], name,
+    text.suggestion(name, NAMES[kind]), table.concat(NAMES[kind], ", "))
 end
 
 -- ---- formats by template ------------------------------------------------------------------------

@@ -122,9 +122,7 @@ local function named(value)
 end
 
 local function unknown(key, known)
-  local nearest = text.nearest(tostring(key), known)
-  local hint = nearest and (", is it '" .. nearest .. "'?") or ""
-  return ("unknown key '%s'%s"):format(tostring(key), hint)
+  return ("unknown key '%s'%s"):format(tostring(key), text.suggestion(key, known))
 end
 
 --- A table with these keys; `rest` checks the values of other keys.

@@ -297,13 +297,13 @@ test("what cannot be", function(t)
   local model <close> = open "llama"
   local batch <close> = assert(model:batch { sequences = 2, context = 64 })
   t.raises(function() batch:add { prompt = { 1 }, temprature = 1 } end,
-    "unknown key 'temprature', is it 'temperature'?")
+    "unknown key 'temprature', did you mean 'temperature'?")
   t.raises(function() batch:add { max_tokens = 1 } end, "prompt is missing")
   t.raises(function() batch:add { prompt = { 1, "x" } } end, "prompt[2] must be a token id, got x")
   t.raises(function() batch:add { prompt = { 1 }, stop = 5 } end,
     "stop must be a string or a list of strings, got number")
   t.raises(function() model:batch { sequencez = 2 } end,
-    "unknown option 'sequencez', is it 'sequences'?")
+    "unknown option 'sequencez', did you mean 'sequences'?")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, temperature = -2 })),
     "temperature must be 0 or more, got %-2")
   t.match(tostring(t.fails("argument", batch:add { prompt = { 1 }, top_p = 0 / 0 })),

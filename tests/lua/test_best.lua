@@ -110,7 +110,7 @@ test("best_of that cannot be", function(t)
   refused({ best_of = 129 }, "best_of must be between n, which is 1, and 128, got 129")
   refused({ best_of = 2.5 }, "best_of must be an integer, got 2.5")
   refused({ best_of = "2" }, "best_of must be an integer, got string")
-  refused({ best_off = 2 }, "unknown key 'best_off', is it 'best_of'?")
+  refused({ best_off = 2 }, "unknown key 'best_off', did you mean 'best_of'?")
   refused({ n = 2, best_of = 4, on_token = print },
     "best_of is 4 and n is 2: tokens cannot be streamed")
   refused({ best_of = 2, hold = true }, "best_of is 2: candidates cannot be held")

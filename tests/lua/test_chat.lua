@@ -282,7 +282,7 @@ once("requests that cannot be prompts say why", function(t)
   t.eq(select(2, chat.open "/nonexistent"), "/nonexistent: no such file or directory")
   t.match(tostring(select(2, chat.open(MOONLET, { template = "{% if %}" }))),
     "^line 1: expected an expression")
-  t.match(tostring(select(2, chat.open(MOONLET, { format = "hermess" }))), "is it 'hermes'%?")
+  t.match(tostring(select(2, chat.open(MOONLET, { format = "hermess" }))), "did you mean 'hermes'%?")
   t.match(tostring(select(2, chat.open(MOONLET, { template_name = "rag" }))),
     "no template named 'rag'")
 end)

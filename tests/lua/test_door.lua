@@ -39,7 +39,7 @@ end)
 test("misuse raises and names the option", function(t)
   t.raises(function() perigee.guard(1) end, "function expected")
   t.raises(function() perigee.guard(print, { deadline = 1 }) end,
-    "unknown option 'deadline', is it 'deadline_ms'?")
+    "unknown option 'deadline', did you mean 'deadline_ms'?")
   t.raises(function() perigee.guard(print, { deadline_ms = "1" }) end,
     "'deadline_ms': number expected, got string")
   t.raises(function() perigee.guard(print, { deadline_ms = -1 }) end, "must be between 0 and 1e12")

@@ -76,8 +76,8 @@ test("keys of hooks are checked", function(t)
   t.raises(function() batch:add { prompt = { 1 }, on_token = 1 } end,
     "on_token must be a function, got number")
   t.raises(function() batch:add { prompt = { 1 }, on_tokens = print } end,
-    "unknown key 'on_tokens', is it 'on_token'?")
-  t.raises(function() batch:add { prompt = { 1 }, wach = true } end, "is it 'watch'?")
+    "unknown key 'on_tokens', did you mean 'on_token'?")
+  t.raises(function() batch:add { prompt = { 1 }, wach = true } end, "did you mean 'watch'?")
 end)
 
 --- Every third token is not the model's choice but the one behind its last.
@@ -240,7 +240,7 @@ test("held sequences are preempted, forked, trimmed and cancelled", function(t)
   assert(batch:run())
   t.eq(child.finish, "cancel")
   t.eq({ table.unpack(seq.ids, before + 1) }, { table.unpack(want.ids, 2) })
-  t.raises(function() seq:sample { biass = {} } end, "is it 'bias'?")
+  t.raises(function() seq:sample { biass = {} } end, "did you mean 'bias'?")
 end)
 
 test("a hook may take its time", function(t)

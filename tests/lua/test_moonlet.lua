@@ -43,7 +43,7 @@ test("a seed draws the same tokens, another one others", function(t)
   t.raises(function() model:generate { prompt = "x", top_p = 0 } end,
     "top_p must be above 0 and at most 1, got 0")
   t.raises(function() model:generate { prompt = "x", tmperature = 1 } end,
-    "unknown key 'tmperature', is it 'temperature'?")
+    "unknown key 'tmperature', did you mean 'temperature'?")
   t.raises(function() model:generate { prompt = { 999999 } } end,
     "prompt: token id must be between 0 and 2303, got 999999")
   t.raises(function() model:generate { prompt = "" } end, "the prompt is empty")

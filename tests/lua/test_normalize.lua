@@ -111,7 +111,7 @@ local WRONG = {
   { '[{"role": "user", "content": "a"}, {"role": "wizard"}]',
     "messages[1].role must be one of system, developer, user, assistant, tool, function, got "
       .. "'wizard'" },
-  { '[{"role": "asistant"}]', "got 'asistant', is it 'assistant'?" },
+  { '[{"role": "asistant"}]', "got 'asistant', did you mean 'assistant'?" },
   { '[{"role": "user", "content": 5}]',
     "messages[0].content must be a string, an array of parts or null, got an integer" },
   { '[{"role": "user", "content": {"type": "text"}}]', "got an object" },

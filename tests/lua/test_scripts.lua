@@ -43,7 +43,7 @@ local refused = {
   { "error 'no'", "no" },
   { "error { odd = true }", "mine.lua: table" },
   { "return 7", "mine.lua: must return a table, got number" },
-  { "return { reqest = function() end }", "unknown key 'reqest', is it 'request'?" },
+  { "return { reqest = function() end }", "unknown key 'reqest', did you mean 'request'?" },
   { "return { request = 5 }", "'request' must be a function, got number" },
   { "return { schedule = function() end }", "`schedule` is for policies" },
   { "local M = {} function M:request(req) end return M", "write function M.request(req, self)" },
@@ -128,7 +128,7 @@ test("settings, modules of the site, and the order of the list", function(t)
   for _, case in ipairs {
     { { "c" }, "there is no hook 'c'" },
     { { "a", "a" }, "named twice" },
-    { { { "b", wird = "x" } }, "has no setting 'wird', is it 'word'?" },
+    { { { "b", wird = "x" } }, "has no setting 'wird', did you mean 'word'?" },
     { { { "b", word = 5 } }, "setting 'word' must be a string, got number" },
     { { "../a" }, "is not a valid name of a script" },
   } do
@@ -153,7 +153,7 @@ test("the policy is found in the site, then among those that ship", function(t)
   app.write("policy/fifo.lua", "return { version = 9, schedule = function(step) step:fill() end }")
   app.config.policy = "fifo"
   t.eq(assert(app.scripts:reload()).policy.version, 9)
-  for name, why in pairs { lane = "is it 'lanes'?", init = "there is no policy 'init'",
+  for name, why in pairs { lane = "did you mean 'lanes'?", init = "there is no policy 'init'",
     ["../x"] = "is not a valid name of a script" } do
     app.config.policy = name
     local gen, said = app.scripts:reload()

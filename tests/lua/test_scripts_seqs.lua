@@ -324,7 +324,7 @@ test("names and parameters of scripts on sequences are checked", function(t)
     { "plain", {}, "unknown script 'plain'" },
     { "mine", {}, "needs the parameter 'n' (integer)" },
     { "mine", { n = 1.5 }, "must be of type integer, got 1.5" },
-    { "mine", { n = 1, wrod = "y" }, "has no parameter 'wrod', is it 'word'?" },
+    { "mine", { n = 1, wrod = "y" }, "has no parameter 'wrod', did you mean 'word'?" },
   } do
     local list, why = attach(case[1], case[2])
     t.eq(list, nil)

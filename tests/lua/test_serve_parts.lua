@@ -27,7 +27,7 @@ local function refusal(t, given, want)
 end
 
 test("configuration: errors name the key", function(t)
-  refusal(t, { prot = 1 }, "unknown key 'prot', is it 'port'?")
+  refusal(t, { prot = 1 }, "unknown key 'prot', did you mean 'port'?")
   refusal(t, { port = "80" }, "port must be an integer, got \"80\"")
   refusal(t, { port = 70000 }, "port must be between 0 and 65535, got 70000")
   refusal(t, { host = 1 }, "host must be a string, got 1")
@@ -35,8 +35,8 @@ test("configuration: errors name the key", function(t)
   refusal(t, { kv_bits = 6 }, "kv_bits must be one of 32, 16, 8, 4, got 6")
   refusal(t, { memory = "lots" },
     'memory must be a number of bytes or a size such as "8G", got "lots"')
-  refusal(t, { queue = { request = 3 } }, "queue: unknown key 'request', is it 'requests'?")
-  refusal(t, { limits = { bodi = 3 } }, "limits: unknown key 'bodi', is it 'body'?")
+  refusal(t, { queue = { request = 3 } }, "queue: unknown key 'request', did you mean 'requests'?")
+  refusal(t, { limits = { bodi = 3 } }, "limits: unknown key 'bodi', did you mean 'body'?")
   refusal(t, { limits = { body = 0 } }, "limits.body must be above 0 and at most 2^53, got 0")
   refusal(t, { limits = { values = "many" } }, "limits.values must be a number, got \"many\"")
   refusal(t, { rate = { keys = { alice = { tokens = "x" } } } },
@@ -56,7 +56,7 @@ test("configuration: errors name the key", function(t)
   refusal(t, { models = { m = { path = "x", sequences = 0 } } },
     "models.m.sequences must be between 1 and 65536, got 0")
   refusal(t, { defaults = { temprature = 1 } },
-    "defaults: unknown key 'temprature', is it 'temperature'?")
+    "defaults: unknown key 'temprature', did you mean 'temperature'?")
   refusal(t, { defaults = { top_p = 2 } }, "defaults.top_p must be above 0 and at most 1, got 2")
   refusal(t, { defaults = { max_tokens = "x" } },
     "defaults.max_tokens must be an integer, got \"x\"")

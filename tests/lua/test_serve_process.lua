@@ -180,7 +180,7 @@ test("errors are one line", function(t)
     fails(t, { "examples/moonlet", "--port", "99999" },
       { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
     fails(t, { "examples/moonlet", "--prot", "1" },
-      { status = 2, text = "--prot: unknown option, is it --port?\n" })
+      { status = 2, text = "--prot: unknown option, did you mean --port?\n" })
     fails(t, { "examples/moonlet", "--precision", "fast" },
       { status = 1, text = "--precision fast is not available yet, only exact\n" })
     fails(t, { "examples/moonlet", "--config", "/nowhere.lua" },
@@ -201,7 +201,7 @@ test("errors are one line", function(t)
     local f = assert(io.open(path, "w"))
     f:write "return { limits = { bodi = 3 } }"
     f:close()
-    local unknown = "perigee: serve: %s: limits: unknown key 'bodi', is it 'body'?\n"
+    local unknown = "perigee: serve: %s: limits: unknown key 'bodi', did you mean 'body'?\n"
     fails(t, { "examples/moonlet", "--config", path },
       { status = 1, text = unknown:format(path) })
     os.remove(path)

@@ -22,7 +22,7 @@ test("made of tables, numbers and tensors", function(t)
   t.raises(function() tensor { 1, "2" } end, "element 2 of shape [2] is a string")
   t.raises(function() tensor { { 1 }, 2 } end, "is a number, expected a table")
   t.raises(function() tensor "x" end, "table, number or tensor expected")
-  t.raises(function() tensor({ 1 }, { dtyp = "f16" }) end, "is it 'dtype'?")
+  t.raises(function() tensor({ 1 }, { dtyp = "f16" }) end, "did you mean 'dtype'?")
   t.raises(function() tensor({ 1 }, { dtype = "f17" }) end, "unknown dtype 'f17'")
   local deep = { 1 }
   for _ = 1, 10 do deep = { deep } end
@@ -144,7 +144,7 @@ test("reductions give numbers, along an axis tensors", function(t)
   t.eq(a:sum(nil, { keep = true }).shape, { 1, 1 })
   t.raises(function() a:sum(3) end, "there is no axis 3, the tensor has rank 2")
   t.raises(function() a:sum(0) end, "axis 0")
-  t.raises(function() a:sum(1, { keepdims = true }) end, "is it 'keep'?")
+  t.raises(function() a:sum(1, { keepdims = true }) end, "did you mean 'keep'?")
   t.raises(function() tensor.zeros({ 0 }):max() end, "the reduced axis of shape [0] is empty")
 end)
 

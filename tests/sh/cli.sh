@@ -10,10 +10,10 @@ try "help before a command" 0 --help run; out "usage: perigee run"
 try "help command" 0 help check; out "usage: perigee check"
 try "version" 0 --version; out "perigee "; no_err
 try "no command" 2; one_line; no_out
-try "unknown command" 2 rnu; one_line; err "is it 'run'?"; err "doctor"; no_out
+try "unknown command" 2 rnu; one_line; err "did you mean 'run'?"; err "doctor"; no_out
 try "unknown command that looks like a path" 2 ../main; one_line
 try "help of an unknown command" 2 help nothing; one_line
-try "unknown option" 2 doctor --thread 3; one_line; err "is it --threads?"
+try "unknown option" 2 doctor --thread 3; one_line; err "did you mean --threads?"
 try "missing value" 2 doctor --threads; one_line
 try "bad value" 2 doctor --threads many; one_line; err "'many' is not an integer"
 try "bad choice" 2 doctor --precision rough; one_line; err "exact, fast"

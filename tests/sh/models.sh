@@ -153,7 +153,7 @@ printf '%s\n' '{"ids": [1], "prompt": "x"}' '{}' '{"ids": [1], "lats": 1}' \
   '{"ids": [1], "chunk": 0}' '{"ids": [1], "greedy": -1}' '{"ids": [1, 2.5]}' '{"ids": [1, "2"]}' \
     '{"ids": [-1]}' 'x' '{"ids": [1], "images": []}' >"$T/in"
 try "lines that are wrong" 0 eval $G/llama --jsonl --out "$T/out.safetensors"; no_err; lines 12
-for text in "one of the two" "unknown key 'lats', is it 'last'?" \
+for text in "one of the two" "unknown key 'lats', did you mean 'last'?" \
   "'images': there is no image input yet" "'videos': there" \
   "'chunk' must be at least 1, not 0" "'greedy' must be at least 0" \
     "prompt[2] must be a token id, got 2.5" "token id must be between 0 and 127, got -1" \
@@ -229,7 +229,7 @@ out "best_of must be between n, which is 1, and 128, got 0"; out "got -2"
 out "got 500"
 out "prompt of 12 tokens does not fit: the context is 12 and one token must be left"
 out "temperature must be"; out "frequency_penalty must be finite, got inf"
-out "unknown key 'repetition_penalti', is it 'repetition_penalty'?"; out '"completion_tokens": 1'
+out "unknown key 'repetition_penalti', did you mean 'repetition_penalty'?"; out '"completion_tokens": 1'
 
 # ---- bench ---------------------------------------------------------------------------------------
 try "bench a model" 0 bench $G/llama --seconds 0.05; no_err; out "tokens/s"; out "GB/s"
