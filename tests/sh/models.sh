@@ -229,7 +229,8 @@ out "best_of must be between n, which is 1, and 128, got 0"; out "got -2"
 out "got 500"
 out "prompt of 12 tokens does not fit: the context is 12 and one token must be left"
 out "temperature must be"; out "frequency_penalty must be finite, got inf"
-out "unknown key 'repetition_penalti', did you mean 'repetition_penalty'?"; out '"completion_tokens": 1'
+out "unknown key 'repetition_penalti', did you mean 'repetition_penalty'?"
+out '"completion_tokens": 1'
 
 # ---- bench ---------------------------------------------------------------------------------------
 try "bench a model" 0 bench $G/llama --seconds 0.05; no_err; out "tokens/s"; out "GB/s"
