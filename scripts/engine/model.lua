@@ -5,6 +5,7 @@
 --   local out = model:generate { prompt = "…", max_tokens = 20, on_text = io.write }
 --   local taps = model:eval(ids, { tap = { "model.layers.0.mlp.down_proj" } }).taps
 local perigee = require "perigee"
+local async = require "lib.async"
 local batches = require "engine.batch"
 local models = require "models"
 local requests = require "engine.request"
@@ -41,7 +42,8 @@ end
 --- (bytes at most), kv_bits (32, 16, 8 or 4), architectures (a list; they win over those that ship,
 --- see models/init.lua).
 local function open(path, options)
-  local loaded, why = models.load(path, options)
+  local loaded, why = models.load(path, { pause = async.breathe,
+    architectures = options and options.architectures })
   if not loaded then return nil, why end
   local generation = read_generation_config(path)
   local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph,

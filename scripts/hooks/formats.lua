@@ -10,6 +10,7 @@
 local perigee = require "perigee"
 local facade = require "hooks.facade"
 local phases = require "hooks.phases"
+local plain = require "hooks.plain"
 local sandbox = require "hooks.sandbox"
 local selftest = require "parsers.selftest"
 local site = require "hooks.site"
@@ -37,6 +38,7 @@ local function load(scripts, kind, name, path)
   local function find(other) return nil, ("parsers cannot require '%s'"):format(other) end
   local format, why = sandbox.run(source, { where = path, perigee = facade.new(script),
     core = is_core, find = find, deadline_ms = scripts.load_ms })
+  if format ~= nil then format, why = plain.strip(format) end
   if format == nil and why then error(why, 0) end
   local ok, err = perigee.guard(function() selftest.run(format, { kind = kind, where = path }) end,
     { deadline_ms = scripts.load_ms or sandbox.LOAD_MS, memory = sandbox.MEMORY })

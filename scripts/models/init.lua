@@ -172,8 +172,8 @@ local function open_config(weights)
 end
 
 --- Builds the graph of opened weights by a parsed config. options: path (for messages),
---- architectures (see models.find). Returns { weights =, graph =, builder =, config =, model_type
---- =, path = }, or nil and one line.
+--- architectures (see models.find), pause (a function that every op calls). Returns { weights =,
+--- graph =, builder =, config =, model_type =, path = }, or nil and one line.
 function models.assemble(weights, parsed, options)
   local path = options and options.path or weights.path
   local model_type = parsed.model_type
@@ -185,6 +185,7 @@ function models.assemble(weights, parsed, options)
   local c = config.new(parsed, a.defaults)
   local g, failed = graph.new(weights, c, { spell = parsed.spell or spell })
   if not g then return nil, ("%s: %s"):format(path, tostring(failed)) end
+  g.pause = options and options.pause
   if parsed.gguf then gguf.adapt(g, parsed) end
   local ok, why = pcall(function()
     g:finish(a.build(g, c))
@@ -198,14 +199,17 @@ function models.assemble(weights, parsed, options)
     path = path }
 end
 
---- The model of opened weights, by the config next to them or in them. options: architectures.
+--- The model of opened weights, by the config next to them or in them. options: architectures,
+--- pause.
 function models.build(weights, options)
   local parsed, why = open_config(weights)
   if not parsed then return nil, why end
-  return models.assemble(weights, parsed, { architectures = options and options.architectures })
+  options = options or {}
+  return models.assemble(weights, parsed, { architectures = options.architectures,
+    pause = options.pause })
 end
 
---- Opens and builds a model directory or file. options: architectures.
+--- Opens and builds a model directory or file. options: architectures, pause.
 function models.load(path, options)
   local weights, why = perigee.weights.open(path)
   if not weights then return nil, why end

@@ -115,16 +115,49 @@ test("a new version must build the loaded models of its types", function(t)
   t.ok(app.scripts:reload())
 end)
 
-if not forced then -- the deadline is CPU time
+--- Loads the model with this build and these keys; returns what the error says and the number of
+--- times that the loop could turn.
+local function build(body, keys)
+  local a = assert(architectures.read("mine.lua",
+    ("return { names = { 'llama' }, %s build = function(g, c) %s end }"):format(keys or "", body)))
+  local turns = 0
+  local _, why = models.load(LLAMA, { architectures = { a }, pause = function()
+    turns = turns + 1
+  end })
+  return why, turns
+end
+
+if not forced then -- the deadlines are CPU time
   test("a build that never ends is stopped", function(t)
+    t.match(build "while true do end", "mine.lua: .*deadline")
+    t.match(build("return g:embed(g:weight 'model.embed_tokens')",
+      "extras = function() while true do end end,"), "mine.lua: .*deadline")
+  end)
+
+  test("a build that makes ops for ever lets the loop turn and is stopped", function(t)
     local was = architectures.BUILD_MS
     architectures.BUILD_MS = 50
-    local a = assert(architectures.read("mine.lua",
-      "return { names = { 'llama' }, build = function() while true do end end }"))
-    local model, why = models.load(LLAMA, { architectures = { a } })
+    local why, turns = build [[
+      local x = g:embed(g:weight "model.embed_tokens")
+      while true do x = pcall(function() return x + 1 end) and x end]]
     architectures.BUILD_MS = was
-    t.eq(model, nil)
-    t.match(why, "mine.lua: .*deadline")
+    t.match(why, "mine.lua: build took longer than 50 ms")
+    t.ok(turns >= 5, ("the loop could turn %d times"):format(turns))
+  end)
+
+  test("a definition with a metatable is read as plain data", function(t)
+    local a = assert(architectures.read("mine.lua", [[
+      local function forever() while true do end end
+      local meta = { __index = forever, __pairs = forever, __len = forever }
+      return setmetatable({ names = setmetatable({ "llama" }, meta), build = function() end,
+        defaults = setmetatable({}, meta) }, meta)]]))
+    t.eq(getmetatable(a.names), nil)
+    t.eq(getmetatable(a.defaults), nil)
+    local _, why = architectures.read("mine.lua", [[
+      local t = { names = {}, build = function() end }
+      t.defaults = { t }
+      return setmetatable(t, {})]])
+    t.match(why, "^mine.lua: a table that contains itself")
   end)
 end
 

@@ -96,7 +96,9 @@ end
 
 -- ---- values -------------------------------------------------------------------------------------
 
+--- Every op ends here. `pause` lets the loop of a server turn during a long build.
 local function wrap(g, id)
+  if g.pause then g.pause() end
   g.latest = setmetatable({ g = g, id = id }, Value)
   g.made[id] = g.made[id] or g.prefix
   return g.latest
