@@ -18,6 +18,28 @@ for name in function() return uv.fs_scandir_next(request) end do
 end
 table.sort(files)
 
+-- ---- temporary files ----------------------------------------------------------------------------
+
+--- Removes a folder with everything in it.
+local function remove(path)
+  for name, kind in function(r) return uv.fs_scandir_next(r) end, assert(uv.fs_scandir(path)) do
+    local inner = path .. "/" .. name
+    if kind == "directory" then remove(inner) else uv.fs_unlink(inner) end
+  end
+  uv.fs_rmdir(path)
+end
+
+-- Whatever tests leave behind, also by failing, is in one folder; child processes inherit it.
+local temporary = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-tests-XXXXXX"))
+uv.os_setenv("TMPDIR", temporary)
+os.tmpname = function() -- luacheck: ignore 122
+  local handle, path = assert(uv.fs_mkstemp(temporary .. "/XXXXXX"))
+  uv.fs_close(handle)
+  return path
+end
+
+-- ---- the suites ---------------------------------------------------------------------------------
+
 local counts = { passed = 0, failed = 0, skipped = 0 }
 for _, path in ipairs(files) do
   for _, mode in ipairs { "normal", "forced" } do
@@ -28,4 +50,5 @@ for _, path in ipairs(files) do
 end
 print(("lua: %d passed, %d failed, %d skipped"):format(counts.passed, counts.failed,
   counts.skipped))
+remove(temporary)
 os.exit(counts.failed == 0 and 0 or 1, true)
