@@ -371,6 +371,7 @@ static const pe_grant *read_grants(lua_State *L, int arg, int32_t *count) {
 static void append_events(lua_State *L, batch *s) {
   const pe_event *event;
   int32_t count = pe_batch_events(s->b, &event);
+  if (count == s->told) return; /* before the first step `event` is NULL */
   pe_l_batch_append_events(L, event + s->told, count - s->told);
   s->told = count;
 }
