@@ -20,9 +20,17 @@ local config = { RUN_MS = 2000 }
 -- A check returns the value as the server uses it; or nil and a message that continues the key's
 -- name.
 
+local LONGEST = 300 -- bytes of a message: a value may be a whole file
+
+--- A message of one line, however odd the values in it are.
+local function one_line(message)
+  if #message > LONGEST then message = message:sub(1, LONGEST) .. "…" end
+  return (text.clean(message):gsub("%c", function(c) return ("\\%d"):format(c:byte()) end))
+end
+
 --- A value in a message.
 local function show(value)
-  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) == "string" then return ("%q"):format(value):gsub("\\\n", "\\n") .. "" end
   return type(value) == "table" and "a table" or tostring(value)
 end
 
@@ -317,10 +325,46 @@ function config.check(given)
   local out = {}
   for _, name in ipairs(text.sorted_keys(given)) do
     local key = by_name[name]
-    if not key then return nil, unknown(name, names) end
+    if not key then return nil, one_line(unknown(name, names)) end
     local value, why = key.check(given[name])
-    if value == nil then return nil, name .. why end
+    if value == nil then return nil, one_line(name .. why) end
     out[name] = value
+  end
+  return out
+end
+
+-- A file's values: more than any site has, few enough to look at within RUN_MS.
+local DEPTH, VALUES = 32, 100000
+
+--- A copy of a setting as plain data: with a metatable the file's code would run wherever the
+--- server reads the setting, and a table that contains itself would never be read to its end.
+--- Raises what continues the name of the setting.
+local function plain(value, state, depth)
+  if type(value) ~= "table" then return value end
+  if depth == 0 then error((" is nested more than %d deep"):format(DEPTH), 0) end
+  local out = {}
+  for key, item in next, value do
+    if type(key) ~= "string" and math.type(key) ~= "integer" then
+      error((" has a key that is neither a string nor an integer, but a %s"):format(type(key)), 0)
+    end
+    state.left = state.left - 1
+    if state.left < 0 then error((" has more than %d values"):format(VALUES), 0) end
+    out[key] = plain(item, state, depth - 1)
+  end
+  return out
+end
+
+--- The settings of a chunk as plain data; raises what is wrong, as a table.
+local function settings_of(chunk)
+  local result = chunk()
+  if type(result) ~= "table" then error { ("must return a table, got %s"):format(show(result)) } end
+  local out, state = {}, { left = VALUES }
+  for name, value in next, result do
+    if type(name) ~= "string" then error { ("unknown key of type %s"):format(type(name)) } end
+    if not by_name[name] then error { unknown(name, names) } end
+    local ok, copy = pcall(plain, value, state, DEPTH)
+    if not ok then error { name .. tostring(copy) } end
+    out[name] = copy
   end
   return out
 end
@@ -329,15 +373,14 @@ end
 --- line number, if Lua knows it).
 function config.read(path)
   local chunk, why = script.load(path)
-  if not chunk then return nil, why end
-  local ok, result = perigee.guard(chunk, { deadline_ms = config.RUN_MS })
+  if not chunk then return nil, one_line(why) end
+  local ok, result = perigee.guard(function() return settings_of(chunk) end,
+    { deadline_ms = config.RUN_MS })
   if not ok then
-    -- All other messages begin with the file and the line.
-    local stopped = result.code == "deadline" or result.code == "memory"
-    return nil, stopped and ("%s: %s"):format(path, result.message) or result.message
-  end
-  if type(result) ~= "table" then
-    return nil, ("%s: must return a table, got %s"):format(path, show(result))
+    local ours = type(result.value) == "table" and rawget(result.value, 1)
+    why = one_line(type(ours) == "string" and ours or result.message)
+    -- Errors that Lua raises begin with the file and the line.
+    return nil, why:find(path, 1, true) and why or ("%s: %s"):format(path, why)
   end
   local checked, wrong = config.check(result)
   if not checked then return nil, path .. ": " .. wrong end
@@ -370,7 +413,7 @@ end
 function config.resolve(file, line)
   local merged = config.merge(file, line)
   local all, why = keys.gather(merged)
-  if not all then return nil, why end
+  if not all then return nil, one_line(why) end
   merged.keys = all
   return merged
 end
