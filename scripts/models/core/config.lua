@@ -232,10 +232,13 @@ local meta = {
   __index = function(c, key)
     local v = raw(c, key)
     if v == nil and derived[key] then v = derived[key](c) end
-    if v ~= nil then rawset(c, key, v) end
+    if v ~= nil then rawset(c, key, v) else rawset(c, "_absent", key) end
     return v
   end,
 }
+
+--- The key that was looked for last and is absent: a hint when an architecture trips over a nil.
+function config.absent(c) return rawget(c, "_absent") end
 
 --- parsed: config.json as a table; its text part is found here. defaults: the architecture's.
 function config.new(parsed, defaults)
