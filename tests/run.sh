@@ -35,6 +35,9 @@ for t in tests/c/test_*.c tests/fuzz/fuzz_*.c; do
   name=$(basename "$t" .c)
   suite "$name" "$BUILD/tests/$name"
 done
+for t in tests/fuzz/fuzz_*.lua; do
+  suite "$(basename "$t" .lua)" "$BUILD/perigee" run "$t"
+done
 for t in tests/sh/*.sh; do suite "${t##*/}" sh "$t"; done
 suite lua "$BUILD/perigee" run tests/lua/run.lua
 

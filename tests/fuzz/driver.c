@@ -1,11 +1,17 @@
-/* driver.c - runs a fuzz target (LLVMFuzzerTestOneInput) without libFuzzer: the seeds in
- * tests/fuzz/corpus/NAME, then random mutations of them. Runs with the same seed are identical.
+/* driver.c - runs a fuzz target (LLVMFuzzerTestOneInput); the counterpart of driver.lua, with the
+ * same options.
  *
- *   fuzz_NAME [rounds] [seed]     20,000 rounds, but at most FUZZ_SECONDS (default 3)
- *   fuzz_NAME FILE                this input alone, to examine a finding
+ *   fuzz_NAME [--seconds N] [--inputs N] [--seed N] [--keep FOLDER] [--out FOLDER] [FILE...]
  *
- * An input that hangs for ten seconds, leaks, or makes the process grow beyond 2 GiB counts as a
- * crash and is saved in build/fuzz-NAME.crash. */
+ * Without a FILE: every input of tests/fuzz/corpus/NAME and of the keep folder, then mutations of
+ * them for that many seconds (1). With FILEs: these inputs alone. An input that crashes, leaks,
+ * takes 5 s of CPU time or 60 s in all, or makes the process grow beyond 2 GiB is a failure. It is
+ * saved as OUT/fuzz-NAME.crash; OUT is build.
+ *
+ * Compiled by clang with -fsanitize-coverage=trace-pc-guard (make fuzz), inputs that reach edges of
+ * the runtime which no other input reached join the corpus, and are written to the keep folder.
+ * Without it (gcc) the mutations are blind. Runs with the same seed and corpus try the same inputs,
+ * up to their end. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdint.h>
@@ -13,58 +19,132 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime/base.h"
+#include "tests/fuzz/mutate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MAX_SEEDS = 256, INPUT_ROOM = 1 << 20 };
+enum { LATE_S = 5, LATE_WALL_S = 60 };
 static struct {
-  uint8_t *data;
-  size_t size;
-} seeds[MAX_SEEDS];
-static int seed_count;
-static uint8_t input[INPUT_ROOM];
-static size_t input_size;
-static char crash_path[256];
-static uint64_t rng;
+  double seconds;
+  long inputs;
+  uint64_t seed;
+  const char *keep, *out;
+} options = {.seconds = 1, .inputs = 1L << 62, .seed = 1, .out = "build"};
+static const char *name;
+static char crash_path[256], command[256];
+static long done, kept;
 
-static uint32_t below(uint32_t n) {
-  rng ^= rng << 13, rng ^= rng >> 7, rng ^= rng << 17;
-  return n ? (uint32_t)((rng >> 16) % n) : 0;
+/* ---- coverage -------------------------------------------------------------------------------- */
+
+static uint32_t edges; /* edges of the program */
+static bool fresh;     /* the running input reached one that no other input reached */
+
+void __sanitizer_cov_trace_pc_guard_init(uint32_t *start, uint32_t *stop);
+void __sanitizer_cov_trace_pc_guard(uint32_t *guard);
+
+void __sanitizer_cov_trace_pc_guard_init(uint32_t *start, uint32_t *stop) {
+  if (start == stop || *start) return;
+  for (uint32_t *x = start; x < stop; x++) *x = ++edges;
 }
 
-static void save_input(int sig) {
+/* A guard that is 0 has been seen. Targets may use threads; a lost race keeps an input too many. */
+void __sanitizer_cov_trace_pc_guard(uint32_t *guard) {
+  if (!*guard) return;
+  *guard = 0;
+  fresh = true;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static void save_input(void) {
+  static bool saved;
+  if (saved) return;
+  saved = true;
   FILE *f = fopen(crash_path, "wb");
   if (f) fwrite(input, 1, input_size, f), fclose(f);
-  fprintf(stderr, "signal %d; input saved in %s\n", sig, crash_path);
-  signal(sig, SIG_DFL);
-  raise(sig == SIGALRM ? SIGKILL : sig);
+  fprintf(stderr, "input saved in %s; replay: %s %s\n", crash_path, command, crash_path);
+  fflush(stderr);
 }
 
-static void add_seed(const char *path) {
+static void on_signal(int sig) {
+  bool late = sig == SIGALRM || sig == SIGPROF;
+  fprintf(stderr, late ? "hangs: over %d s\n" : "signal %d\n", late ? LATE_S : sig);
+  save_input();
+  signal(sig, SIG_DFL);
+  raise(late ? SIGKILL : sig);
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+#define WITH_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WITH_ASAN 1
+#endif
+#endif
+#if defined(WITH_ASAN)
+/* Called by sanitizers before they end the process. */
+void __sanitizer_set_death_callback(void (*callback)(void));
+#endif
+
+static void set_up_failures(void) {
+  static const int fatal[] = {SIGABRT, SIGALRM, SIGPROF, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+#if defined(WITH_ASAN)
+  __sanitizer_set_death_callback(save_input);
+  int n = 3; /* the sanitizer reports the others */
+#else
+  int n = sizeof fatal / sizeof *fatal;
+#endif
+  for (int i = 0; i < n; i++) signal(fatal[i], on_signal);
+#if !defined(WITH_ASAN) && !defined(__SANITIZE_THREAD__) && defined(__linux__) &&                  \
+    !defined(__clang__)
+  struct rlimit most = {(rlim_t)2 << 30, (rlim_t)2 << 30};
+  setrlimit(RLIMIT_AS, &most);
+#endif
+}
+
+/* ---- inputs ---------------------------------------------------------------------------------- */
+
+/* The first input may allocate what a target keeps for all inputs. */
+static void one(void) {
+  static bool warm;
+  int64_t live = pe_alloc_live();
+  struct itimerval cpu = {.it_value = {LATE_S, 0}};
+  setitimer(ITIMER_PROF, &cpu, NULL);
+  alarm(LATE_WALL_S);
+  fresh = false;
+  /* an exact copy, so that a sanitizer sees reads past the end */
+  uint8_t *exact = malloc(input_size ? input_size : 1);
+  memcpy(exact, input, input_size);
+  LLVMFuzzerTestOneInput(exact, input_size);
+  free(exact);
+  done++;
+  if (warm && pe_alloc_live() != live)
+    fprintf(stderr, "leaked %lld allocations\n", (long long)(pe_alloc_live() - live)), abort();
+  warm = true;
+}
+
+static bool load(const char *path) {
   FILE *f = fopen(path, "rb");
-  if (!f) return;
-  if (seed_count == MAX_SEEDS) {
-    fclose(f);
-    return;
-  }
-  uint8_t *data = malloc(INPUT_ROOM);
-  size_t n = fread(data, 1, INPUT_ROOM, f);
+  if (!f) return false;
+  input_size = fread(input, 1, INPUT_ROOM, f);
   fclose(f);
-  seeds[seed_count].data = data, seeds[seed_count++].size = n;
+  return true;
 }
 
 static int by_name(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-static void load_seeds(const char *name) {
-  char folder[200], *names[MAX_SEEDS];
+/* Runs the files of a folder in the order of their names, and adds them to the corpus. */
+static void replay_folder(const char *folder) {
+  char *names[MAX_SEEDS];
   int n = 0;
-  snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
   DIR *d = opendir(folder);
   for (struct dirent *e; d && (e = readdir(d)) && n < MAX_SEEDS;)
     if (e->d_name[0] != '.') {
@@ -74,58 +154,22 @@ static void load_seeds(const char *name) {
     }
   if (d) closedir(d);
   qsort(names, (size_t)n, sizeof *names, by_name);
-  for (int i = 0; i < n; i++) add_seed(names[i]), free(names[i]);
-  if (!seed_count) seeds[seed_count++].data = calloc(1, 1);
+  for (int i = 0; i < n; i++) {
+    if (load(names[i])) add_seed(), one();
+    free(names[i]);
+  }
 }
 
-/* One to four changes. Favours lengths at the edges of integers, JSON's punctuation and leading
- * bytes of UTF-8. */
-static void mutate(void) {
-  static const uint64_t edges[] = {0,
-                                   1,
-                                   0x7f,
-                                   0x80,
-                                   0xff,
-                                   0x7fff,
-                                   0xffff,
-                                   0x7fffffff,
-                                   0xffffffff,
-                                   0x7fffffffffffffff,
-                                   UINT64_MAX,
-                                   0x8000000000000000,
-                                   0x4000000000000000};
-  static const char marks[] = "{}[]\",:\\u0-.eE\xc3\xed\xf0\x80\xbf\xff\xe2\x96\x81 \n";
-  int changes = 1 + (int)below(4);
-  while (changes--) {
-    uint32_t at = below((uint32_t)input_size), n = 1 + below(16), to = below((uint32_t)input_size);
-    uint64_t edge = edges[below(sizeof edges / sizeof *edges)];
-    size_t room = input_size - at;
-    switch (below(8)) {
-    case 0:
-      if (room) input[at] ^= (uint8_t)(1u << below(8));
-      break;
-    case 1:
-      if (room) input[at] = (uint8_t)below(256);
-      break;
-    case 2:
-      if (room) input[at] = (uint8_t)marks[below(sizeof marks - 1)];
-      break;
-    case 3: memcpy(input + at, &edge, room < 8 ? room : below(2) ? 8 : 4 < room ? 4 : room); break;
-    case 4: input_size = at; break;
-    case 5:
-      if (room > n) memmove(input + at, input + at + n, room - n), input_size -= n;
-      break;
-    case 6:
-      if (input_size + n < INPUT_ROOM) {
-        memmove(input + at + n, input + at, room), input_size += n;
-        for (uint32_t i = 0; i < n; i++)
-          input[at + i] = (uint8_t)(below(2) ? marks[below(sizeof marks - 1)] : (char)below(256));
-      }
-      break;
-    default:
-      if (room > n && input_size - to > n) memmove(input + at, input + to, n);
-    }
-  }
+static void keep(void) {
+  if (!add_seed()) return;
+  kept++;
+  if (!options.keep) return;
+  char path[600];
+  uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a: equal inputs have one file */
+  for (size_t i = 0; i < input_size; i++) hash = (hash ^ input[i]) * 0x100000001b3u;
+  snprintf(path, sizeof path, "%s/%016llx", options.keep, (unsigned long long)hash);
+  FILE *f = fopen(path, "wb");
+  if (f) fwrite(input, 1, input_size, f), fclose(f);
 }
 
 static double now(void) {
@@ -134,50 +178,67 @@ static double now(void) {
   return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* The first input may allocate what a target keeps for all inputs. */
-static void one(void) {
-  static bool warm;
-  int64_t live = pe_alloc_live();
-  alarm(10);
-  /* an exact copy, so that a sanitizer sees reads past the end */
-  uint8_t *exact = malloc(input_size ? input_size : 1);
-  memcpy(exact, input, input_size);
-  LLVMFuzzerTestOneInput(exact, input_size);
-  free(exact);
-  if (warm && pe_alloc_live() != live)
-    fprintf(stderr, "leaked %lld allocations\n", (long long)(pe_alloc_live() - live)), abort();
-  warm = true;
+static void fuzz(void) {
+  char folder[200];
+  snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
+  replay_folder(folder);
+  if (options.keep) mkdir(options.keep, 0755), replay_folder(options.keep);
+  if (!seed_count) input_size = 0, add_seed();
+  rng = 0x9e3779b97f4a7c15u ^ (options.seed * 0x2545f4914f6cdd1du + 1);
+  double stop = now() + options.seconds;
+  while (done < options.inputs && now() < stop) {
+    mutate();
+    one();
+    if (fresh) keep();
+  }
+}
+
+/* ---- options --------------------------------------------------------------------------------- */
+
+/* Sets the option at argv[i], if it is one. */
+static bool option(char **argv, int i) {
+  const char *value = argv[i + 1];
+  if (strncmp(argv[i], "--", 2)) return false;
+  if (!value) {
+    fprintf(stderr, "%s needs a value\n", argv[i]);
+    exit(2);
+  }
+  if (!strcmp(argv[i], "--seconds"))
+    options.seconds = atof(value);
+  else if (!strcmp(argv[i], "--inputs"))
+    options.inputs = atol(value);
+  else if (!strcmp(argv[i], "--seed"))
+    options.seed = strtoull(value, NULL, 10);
+  else if (!strcmp(argv[i], "--keep"))
+    options.keep = value;
+  else if (!strcmp(argv[i], "--out"))
+    options.out = value;
+  else {
+    fprintf(stderr, "unknown option %s\n", argv[i]);
+    exit(2);
+  }
+  return true;
 }
 
 int main(int argc, char **argv) {
-  const char *name = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
+  name = strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0];
   name = strncmp(name, "fuzz_", 5) ? name : name + 5;
-  snprintf(crash_path, sizeof crash_path, "build/fuzz-%s.crash", name);
-  static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGALRM};
-  for (size_t i = 0; i < sizeof fatal / sizeof *fatal; i++) signal(fatal[i], save_input);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__linux__) &&       \
-    !defined(__clang__)
-  struct rlimit most = {(rlim_t)2 << 30, (rlim_t)2 << 30};
-  setrlimit(RLIMIT_AS, &most);
-#endif
-  if (argc > 1 && access(argv[1], R_OK) == 0) {
-    add_seed(argv[1]);
-    memcpy(input, seeds[0].data, input_size = seeds[0].size), one();
-    free(seeds[0].data);
-    return 0;
+  snprintf(command, sizeof command, "%s", argv[0]);
+  int first = 1;
+  while (first < argc && option(argv, first)) first += 2;
+  mkdir(options.out, 0755);
+  snprintf(crash_path, sizeof crash_path, "%s/fuzz-%s.crash", options.out, name);
+  set_up_failures();
+  if (first == argc) fuzz();
+  for (int i = first; i < argc; i++) {
+    if (!load(argv[i])) {
+      fprintf(stderr, "%s: cannot be read\n", argv[i]);
+      return 2;
+    }
+    one();
   }
-  long rounds = argc > 1 ? atol(argv[1]) : 20000, done = 0;
-  rng = 0x9e3779b97f4a7c15u ^ (argc > 2 ? strtoull(argv[2], NULL, 10) : 0);
-  double stop = now() + (getenv("FUZZ_SECONDS") ? atof(getenv("FUZZ_SECONDS")) : 3);
-  load_seeds(name);
-  for (int i = 0; i < seed_count; i++)
-    memcpy(input, seeds[i].data, input_size = seeds[i].size), one(), done++;
-  while (done < rounds && now() < stop) {
-    int s = (int)below((uint32_t)seed_count);
-    memcpy(input, seeds[s].data, input_size = seeds[s].size);
-    mutate(), one(), done++;
-  }
-  for (int i = 0; i < seed_count; i++) free(seeds[i].data);
-  printf("fuzz_%s (%ld inputs): 1 passed, 0 failed, 0 skipped\n", name, done);
+  printf("fuzz_%s (%ld inputs, corpus %d, %ld kept): 1 passed, 0 failed, 0 skipped\n", name, done,
+         seed_count, kept);
+  free_seeds();
   return 0;
 }
