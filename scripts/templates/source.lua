@@ -87,7 +87,9 @@ local function of_gguf(path)
     if pair[1] == "tokenizer.chat_template" then name = "default" end
     if name and type(pair[2]) == "string" then set.templates[name] = pair[2] end
     for token, id in pairs(IDS) do
-      if pair[1] == "tokenizer.ggml." .. id .. "_token_id" then ids[token] = pair[2] end
+      if pair[1] == "tokenizer.ggml." .. id .. "_token_id" then
+        ids[token] = math.type(pair[2]) == "integer" and pair[2] or nil -- of a damaged file
+      end
     end
   end
   weights:close()

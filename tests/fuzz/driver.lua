@@ -146,7 +146,7 @@ local changes = {
 
 --- A new input: made by the target, or a member of the corpus with one to eight changes.
 local function new_input(target, r, corpus)
-  if target.generate and r:below(target.generated or 2) == 1 then return target.generate(r) end
+  if target.generate and r:below(2) == 1 then return target.generate(r, corpus) end
   local s = r:pick(corpus)
   for _ = 1, r:below(r:below(2) == 1 and 2 or 8) do
     if s == "" then s = r:bytes(r:below(8)) end
@@ -335,9 +335,9 @@ local function check_live(before)
 end
 
 --- target: name; run(input, thorough), which raises when a property does not hold (thorough: look
---- at everything, where that takes long); dictionary: words for
---- mutations; generate(random): makes a whole input, one in `generated` (2) of them; most: bytes of
---- an input; task: run inside a task; close: called at the end.
+--- at everything, where that takes long); dictionary: words for mutations; generate(random,
+--- corpus): makes every second input; most: bytes of an input; task: run inside a task; close:
+--- called at the end.
 function driver.main(target)
   local o = options_of(arg)
   local folder = "tests/fuzz/corpus/" .. target.name

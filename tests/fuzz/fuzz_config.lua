@@ -115,7 +115,7 @@ end
 config.RUN_MS = 500 -- a loop in a mutated file must not take the fuzzer's time
 
 driver.main {
-  name = "config", most = 4096, generate = generate, generated = 2,
+  name = "config", most = 4096, generate = generate,
   dictionary = { table.unpack(NAMES) },
   run = run,
   close = function() remove(PATH) end,

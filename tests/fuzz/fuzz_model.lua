@@ -116,8 +116,40 @@ local function check_words(path)
   if tok then tok:close() end
 end
 
+-- ---- generated inputs ---------------------------------------------------------------------------
+
+local VALUES = { "null", "true", "false", "0", "1", "-1", "2", "3", "7", "64", "1073741824",
+  "4294967296", "9223372036854775807", "1e308", "-1e308", "0.5", "1e-30", '""', '"a"', "[]", "{}",
+  "[1]", "[[]]", '["full_attention"]', '{"__float__":"Infinity"}', '{"__float__":"NaN"}',
+  '"sliding_attention"', '"yarn"', '"longrope"', '"llama3"', '"F32"', '"U8"' }
+
+--- Another value for a random key of the JSON in a text.
+local function change_json(s, r)
+  local from, to = s:match('":%s*()[^,{}%[%]]*()[,}]', r:below(#s))
+  if not from then return s end
+  return s:sub(1, from - 1) .. r:pick(VALUES) .. s:sub(to)
+end
+
+--- Another type or another value, of four bytes as before, for a random key of GGUF metadata.
+local function change_gguf(s, r)
+  local after = s:match("%l[%w_]+%.[%w_.]+()[\4-\6]\0\0\0", r:below(#s))
+  if not after then return s end
+  local kind = string.pack("<I4", r:pick { 4, 5, 6, 7, 10 })
+  local value = string.pack("<I4", r:pick { 0, 1, 2, 3, 5, 1 << 20, 1 << 31, 0xffffffff,
+    0x7fc00000, 0x7f800000 })
+  local whole = r:below(2) == 1
+  return s:sub(1, after - 1) .. (whole and s:sub(after, after + 3) or kind)
+    .. (r:below(2) == 1 and value or s:sub(after + 4, after + 7)) .. s:sub(after + 8)
+end
+
+local function generate(r, corpus)
+  local s = r:pick(corpus)
+  for _ = 1, r:below(3) do s = (s:find("GGUF", 1, true) and change_gguf or change_json)(s, r) end
+  return s
+end
+
 driver.main {
-  name = "model", most = 1 << 16,
+  name = "model", most = 1 << 16, generate = generate,
   dictionary = { "\n== config.json\n", "\n== model.safetensors\n", "\n== tokenizer.json\n",
     "\n== model.safetensors.index.json\n", "\n== model.gguf\n", "null", "true", "[]", "{}", "\"\"",
     "\"model_type\"", "\"layer_types\"", "\"rope_scaling\"", "\"rope_parameters\"",
