@@ -21,6 +21,7 @@ enum { MAX_NUMBER = 4300 }; /* characters: Python's limit for integers */
 
 void pe_json_open(pe_json *r, const char *text, size_t len, int max_depth) {
   memset(r, 0, sizeof *r);
+  if (!len) text = ""; /* an empty file is NULL */
   r->text = r->at = text, r->end = text + len;
   r->max_depth = max_depth > 0 && max_depth < PE_JSON_MAX_DEPTH ? max_depth : PE_JSON_MAX_DEPTH;
   if (len > PE_JSON_MAX_SIZE) r->state = TOO_LONG;

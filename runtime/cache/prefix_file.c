@@ -98,7 +98,7 @@ static void read_fields(const uint8_t *bytes, pe_prefix_head *h) {
 pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uint64_t size,
                               pe_prefix_head *out, pe_error *err) {
   uint64_t body = 0;
-  if (memcmp(bytes, s->stamp, size < PE_PREFIX_FILE_STAMP ? size : PE_PREFIX_FILE_STAMP))
+  if (size && memcmp(bytes, s->stamp, size < PE_PREFIX_FILE_STAMP ? size : PE_PREFIX_FILE_STAMP))
     return pe_fail(err, PE_EUNSUPPORTED, "not a file of this model");
   if (size < PE_PREFIX_FILE_FIXED)
     return pe_fail(err, PE_EFORMAT, "%llu bytes, the header has at least %d",

@@ -118,9 +118,9 @@ static void one(void) {
   setitimer(ITIMER_PROF, &cpu, NULL);
   alarm(LATE_WALL_S);
   fresh = false;
-  /* an exact copy, so that a sanitizer sees reads past the end */
-  uint8_t *exact = malloc(input_size ? input_size : 1);
-  memcpy(exact, input, input_size);
+  /* An exact copy, so that a sanitizer sees reads past the end; NULL as from an empty file. */
+  uint8_t *exact = input_size ? malloc(input_size) : NULL;
+  if (input_size) memcpy(exact, input, input_size);
   LLVMFuzzerTestOneInput(exact, input_size);
   free(exact);
   done++;
@@ -181,6 +181,7 @@ static double now(void) {
 static void fuzz(void) {
   char folder[200];
   snprintf(folder, sizeof folder, "tests/fuzz/corpus/%s", name);
+  one(); /* the empty input */
   replay_folder(folder);
   if (options.keep) mkdir(options.keep, 0755), replay_folder(options.keep);
   if (!seed_count) input_size = 0, add_seed();

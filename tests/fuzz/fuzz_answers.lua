@@ -14,7 +14,7 @@ local uv = require "luv"
 local json = perigee.json
 
 local PHASES = { "request", "normalize", "template", "admit", "generate", "start", "logits",
-  "token", "parse", "respond", "done" }
+  "token", "parse", "respond", "done", "schedule" }
 local ON_SEQUENCES = { start = true, logits = true, token = true }
 -- A sanitizer makes a single call of C slow, and two deadlines follow one another: of the hook, and
 -- of making the request tidy.
@@ -153,8 +153,9 @@ local deeds = {
     local list = {}
     while #list >= 0 do list[#list + 1] = { list } end
   end,
-  function(r, args) -- methods of a sequence, of logits
-    local object, name = args[r:next() % 2 + 1], r:pick { "force", "bias", "ban", "top", "stop" }
+  function(r, args) -- methods of a sequence, of logits, of a step
+    local object, name = args[r:next() % 2 + 1], r:pick { "force", "bias", "ban", "top", "stop",
+      "give", "preempt", "prefill", "order", "fill", "running", "waiting", "decode" }
     if type(object) == "table" or type(object) == "userdata" then
       object[name](object, value(r, args, 3))
     end
@@ -189,15 +190,19 @@ local function script_of(input)
     end }, on_sequences
 end
 
-local function install(app, script)
+local app, over, faults = nil, async.signal(), {}
+
+local function install(script)
   local now = app.scripts.now
   now.phases, now.by_name, now.list = {}, { fuzz = script }, { script }
   for phase in pairs(script.hooks) do now.phases[phase] = { script } end
+  now.phases.schedule = nil -- the batch's own, not the request's
+  local scheduler = app.entry.batch.scheduler
+  scheduler.report = function() end
+  scheduler:reload(script.hooks.schedule)
 end
 
 -- ---- checks -------------------------------------------------------------------------------------
-
-local app, over, faults = nil, async.signal(), {}
 
 async.on_error = function(err) faults[#faults + 1] = tostring(err) .. (err.traceback or "") end
 
@@ -254,7 +259,7 @@ end
 
 local function run(input)
   local script, on_sequences = script_of(input)
-  install(app, script)
+  install(script)
   faults = {}
   ask(on_sequences, false)
   ask(on_sequences, true)
@@ -263,7 +268,7 @@ local function run(input)
     async.sleep(5)
   end
   if app.scripts.now.users ~= 0 then error "a request is still on its way" end
-  install(app, { hooks = {} })
+  install { hooks = {} }
   check_whole(app:ask("/v1/chat/completions",
     { messages = { { role = "user", content = "Hi" } }, max_tokens = 1 }))
   if #faults > 0 then error(faults[1], 0) end

@@ -6,6 +6,7 @@
 #include "runtime/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (!size) return 0;
   const char *at = (const char *)data, *end = at + size;
   size_t broken = size;
   while (at < end) {
