@@ -10,7 +10,11 @@ function script.load(path)
   local first, reason = f:read(1) -- a folder can be opened, but not read
   f:close()
   if not first and reason then return nil, path .. ": " .. reason end
-  return loadfile(path, "t")
+  local chunk, wrong = loadfile(path, "t")
+  if chunk then return chunk end
+  -- Source nested too deep for the parser is a perigee.Error without the name of the file.
+  wrong = text.first_line(wrong)
+  return nil, wrong:find(path, 1, true) and wrong or path .. ": " .. wrong
 end
 
 --- `require` finds the scripts of perigee first, then modules next to the script, then LUA_PATH.
