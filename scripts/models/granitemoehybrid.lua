@@ -1,9 +1,11 @@
 -- granitemoehybrid: Granite 4: Mamba 2 with a few attention layers, experts plus an MLP that all
 -- tokens share, and multipliers at embedding, attention, residuals and logits.
 local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 local recurrent = require "models.core.recurrent"
 
 local function mamba(g, c, h, m)
+  config.needs(c, { "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state" })
   return recurrent.mamba2(g, h, m, {
     heads = c.mamba_n_heads, dim = c.mamba_d_head, groups = c.mamba_n_groups,
     state = c.mamba_d_state, norm_groups = 1, time_step = c.time_step,

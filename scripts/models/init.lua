@@ -173,12 +173,10 @@ end
 
 --- What a build raised, as one line. Errors of ours say what is wrong; one of Lua's own, which
 --- begins with a position, means that the architecture met a value that it does not expect.
-local function unfit(why, a, c)
+local function unfit(why, a)
   why = text.first_line(why)
   if not why:find "^[^:]*%.lua:%d+: " then return why end
-  local absent = config.absent(c)
-  return ("the config does not fit the architecture '%s'%s: %s"):format(a.names[1],
-    absent and (" (it has no '%s')"):format(tostring(absent)) or "", why)
+  return ("the config does not fit the architecture '%s': %s"):format(a.names[1], why)
 end
 
 --- Builds the graph of opened weights by a parsed config. options: path (for messages),
@@ -203,7 +201,7 @@ function models.assemble(weights, parsed, options)
   end)
   if not ok then
     g.c:close()
-    return nil, ("%s: %s"):format(path, unfit(why, a, c))
+    return nil, ("%s: %s"):format(path, unfit(why, a))
   end
   return { weights = weights, graph = g.c, builder = g, config = c, model_type = model_type,
     path = path }

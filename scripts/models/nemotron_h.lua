@@ -1,11 +1,13 @@
 -- nemotron_h: Nemotron-H and Nemotron 3: each layer is one mixer: Mamba 2, attention without rope,
 -- MLP or experts.
 local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 local recurrent = require "models.core.recurrent"
 
 local mixers = {}
 
 function mixers.linear_attention(g, c, h, m)
+  config.needs(c, { "mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size" })
   return recurrent.mamba2(g, h, m, {
     heads = c.mamba_num_heads, dim = c.mamba_head_dim, groups = c.n_groups,
     state = c.ssm_state_size, norm_groups = c.n_groups, time_step = c.time_step,

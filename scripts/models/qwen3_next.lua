@@ -1,6 +1,7 @@
 -- qwen3_next: Qwen3-Next and Qwen3.5: gated delta nets with gated attention every few layers; dense
 -- or with experts.
 local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 local recurrent = require "models.core.recurrent"
 
 --- Original files store norm weights minus 1, converted files store them as they are. The layout of
@@ -43,6 +44,8 @@ local function projections(g, c, h, m)
 end
 
 local function delta_net(g, c, h, m)
+  config.needs(c, { "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+    "linear_value_head_dim" })
   local key_heads, value_heads = c.linear_num_key_heads, c.linear_num_value_heads
   local key = c.linear_key_head_dim
   local keys, values = key_heads * key, value_heads * c.linear_value_head_dim

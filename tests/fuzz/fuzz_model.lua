@@ -1,6 +1,5 @@
 -- Any files as a model directory: `perigee inspect` describes them or gives an error of one line,
--- and a model that can be opened computes a few tokens. An error is never one of Lua's own, unless
--- it says that an architecture cannot use the config.
+-- and a model that can be opened computes a few tokens. An error is never one of Lua's own.
 --
 -- An input has the files one after another, each after a line "== NAME". Weights have only their
 -- header there: zeros follow it in the file.
@@ -62,7 +61,6 @@ local OWN = { "attempt to ", "bad argument #", "stack overflow", "stack tracebac
 local function check_message(why)
   why = tostring(why)
   if why:find "[\n\r]" then error(("an error of several lines: %q"):format(why), 0) end
-  if why:find("the config does not fit the architecture", 1, true) then return end
   for _, part in ipairs(OWN) do
     if why:find(part, 1, true) then error(("an error of Lua's own: %s"):format(why), 0) end
   end

@@ -169,9 +169,7 @@ end
 --- spec, nil for the config's, or false for none.
 function blocks.latent_attention(g, x, a, rope)
   local c = g.config
-  for _, key in ipairs { "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim" } do
-    config.need(c, key)
-  end
+  config.needs(c, { "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim" })
   local norm = { eps = 1e-6 } -- the reference uses its default here, not the config's eps
   if rope == nil then rope = config.rope(c, { dims = c.qk_rope_head_dim }) end
   local function rotate(y)

@@ -107,6 +107,11 @@ function config.need(c, key)
   return v
 end
 
+--- Raises one line when one of these keys is missing.
+function config.needs(c, keys)
+  for _, key in ipairs(keys) do config.need(c, key) end
+end
+
 -- ---- derived keys -------------------------------------------------------------------------------
 
 local derived = {}
@@ -232,13 +237,10 @@ local meta = {
   __index = function(c, key)
     local v = raw(c, key)
     if v == nil and derived[key] then v = derived[key](c) end
-    if v ~= nil then rawset(c, key, v) else rawset(c, "_absent", key) end
+    if v ~= nil then rawset(c, key, v) end
     return v
   end,
 }
-
---- The key that was looked for last and is absent: a hint when an architecture trips over a nil.
-function config.absent(c) return rawget(c, "_absent") end
 
 --- parsed: config.json as a table; its text part is found here. defaults: the architecture's.
 function config.new(parsed, defaults)
