@@ -263,7 +263,7 @@ local function run(input)
   faults = {}
   ask(on_sequences, false)
   ask(on_sequences, true)
-  for _ = 1, 100 do -- `done` hooks run after the response
+  for _ = 1, 4000 do -- `done` hooks run after the response
     if app.scripts.now.users == 0 then break end
     async.sleep(5)
   end

@@ -48,8 +48,9 @@ local function answer(batch, prompt)
   local id = assert(batch:command("add", { prompt = prompt, max_tokens = TOKENS, temperature = 0,
     ignore_eos = true, top_logprobs = 1 }))
   local out, cached = {}, 0
-  for _ = 1, 1000 do
-    for _, event in ipairs((batch:step { { id, 128 } })) do
+  for _ = 1, 20000 do
+    local events = batch:step { { id, 128 } }
+    for _, event in ipairs(events) do
       if event.id then out[#out + 1] = ("%d %.17g"):format(event.id, event.logprob or 0) end
       cached = math.max(cached, event.cached_tokens or 0)
       if event.finish then
@@ -57,7 +58,7 @@ local function answer(batch, prompt)
         return table.concat(out, ", "), cached
       end
     end
-    uv.sleep(0)
+    if #events == 0 then uv.sleep(1) end -- for the thread that reads the disk
   end
   error "the sequence does not end"
 end
