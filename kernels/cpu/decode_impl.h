@@ -168,7 +168,7 @@ enum { GROUPS_AT_ONCE = 32 }; /* enough to amortize the vector loop that widens 
 /* Scales and biases of some groups are widened together, then the groups are decoded. Rows of a
  * view may be further apart than they are long: the last one ends with its codes. */
 ALWAYS void affine_row(const pe_quant_matrix *m, int64_t row, float *out, const int bits) {
-  /* A group is a power of two (pe_quant_valid): a division took a fifth of the time of a short row. */
+  /* A group is a power of two (pe_quant_valid); a division took a fifth of the time of a row. */
   const int64_t group = m->quant.group, groups = m->cols >> __builtin_ctz((unsigned)group),
                 bytes = group * bits / 8;
   const uint8_t *codes = m->data + (uint64_t)row * m->row_bytes,
