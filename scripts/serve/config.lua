@@ -6,7 +6,7 @@
 -- config.keys lists every setting: what its value must be, its default, whether it can change while
 -- serving (live), and the help text of --print-config. Unknown keys are refused with the nearest
 -- known one. The file belongs to the operator: it runs with the whole standard library, for at most
--- RUN_MS.
+-- RUN_MS, or RELOAD_MS while serving, when it runs in the loop.
 local http = require "http.server"
 local keys = require "serve.keys"
 local perigee = require "perigee"
@@ -14,7 +14,7 @@ local schema = require "api.schema"
 local script = require "lib.script"
 local text = require "lib.text"
 
-local config = { RUN_MS = 2000 }
+local config = { RUN_MS = 2000, RELOAD_MS = 40 }
 
 -- ---- kinds --------------------------------------------------------------------------------------
 -- A check returns the value as the server uses it; or nil and a message that continues the key's
@@ -370,12 +370,12 @@ local function settings_of(chunk)
 end
 
 --- Reads and checks a file. Returns the settings, or nil and one line with the file's name (and the
---- line number, if Lua knows it).
-function config.read(path)
+--- line number, if Lua knows it). options: deadline_ms of CPU time (default: RUN_MS).
+function config.read(path, options)
   local chunk, why = script.load(path)
   if not chunk then return nil, one_line(why) end
   local ok, result = perigee.guard(function() return settings_of(chunk) end,
-    { deadline_ms = config.RUN_MS })
+    { deadline_ms = options and options.deadline_ms or config.RUN_MS })
   if not ok then
     local ours = type(result.value) == "table" and rawget(result.value, 1)
     why = one_line(type(ours) == "string" and ours or result.message)

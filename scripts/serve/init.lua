@@ -218,7 +218,7 @@ end
 local function read_again(self)
   local file, why
   if self.file then
-    file, why = config.read(self.file)
+    file, why = config.read(self.file, { deadline_ms = config.RELOAD_MS })
     if not file then return nil, why end
   end
   local merged, failed = config.resolve(file, self.line)
