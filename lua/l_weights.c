@@ -19,13 +19,15 @@ static int l_metadata(lua_State *L);
 static int l_summary(lua_State *L);
 static int l_files(lua_State *L);
 static int l_touch(lua_State *L);
+static int l_check(lua_State *L);
 static int l_count(lua_State *L);
 static int l_bytes(lua_State *L);
 static int l_path(lua_State *L);
 
 static const luaL_Reg methods[] = {
-    {"names", l_names},     {"find", l_find},   {"rows", l_rows},   {"metadata", l_metadata},
-    {"summary", l_summary}, {"files", l_files}, {"touch", l_touch}, {NULL, NULL}};
+    {"names", l_names},       {"find", l_find},       {"rows", l_rows},
+    {"metadata", l_metadata}, {"summary", l_summary}, {"files", l_files},
+    {"touch", l_touch},       {"check", l_check},     {NULL, NULL}};
 static const luaL_Reg fields[] = {
     {"count", l_count}, {"bytes", l_bytes}, {"path", l_path}, {NULL, NULL}};
 static const pe_class weights_class = {"perigee.Weights", methods, fields, NULL, NULL,
@@ -217,54 +219,69 @@ static int l_metadata(lua_State *L) {
   return 1;
 }
 
-typedef struct touching { /* a job */
-  pe_weights *w;          /* retained */
-  size_t index;
-} touching;
+typedef struct reading { /* a job */
+  pe_weights *w;         /* retained */
+  const pe_weight *one;  /* to touch; NULL: all files are checked */
+  pe_status status;
+  pe_error err;
+} reading;
 
-static void run_touching(void *data) {
-  const touching *t = data;
-  pe_weight_touch(&t->w->list[t->index]);
+static void run_reading(void *data) {
+  reading *r = data;
+  if (r->one) pe_weight_touch(r->one);
+  r->status = (r->one ? pe_weights_intact : pe_weights_check)(r->w, &r->err);
 }
 
-static int push_touched(lua_State *L, void *data) {
-  const touching *t = data;
-  lua_pushinteger(L, (lua_Integer)t->w->list[t->index].bytes);
+static int push_read(lua_State *L, void *data) {
+  const reading *r = data;
+  if (r->status) return pe_bind_error(L, &r->err);
+  if (r->one)
+    lua_pushinteger(L, (lua_Integer)r->one->bytes);
+  else
+    lua_pushboolean(L, 1);
   return 1;
 }
 
-static void free_touching(void *data) {
-  pe_weights_release(((touching *)data)->w);
+static void free_reading(void *data) {
+  pe_weights_release(((reading *)data)->w);
   pe_free(data);
 }
 
-static int touch_in_job(lua_State *L, pe_weights *w, size_t index) {
-  static const pe_job_kind kind = {run_touching, push_touched, free_touching};
+static int read_in_job(lua_State *L, int arg, pe_weights *w, const pe_weight *one) {
+  static const pe_job_kind kind = {run_reading, push_read, free_reading};
   pe_error err;
-  int callback = pe_job_callback(L, 3);
-  touching *t = pe_alloc(sizeof *t);
-  if (!t) {
+  int callback = pe_job_callback(L, arg);
+  reading *r = pe_calloc(1, sizeof *r);
+  if (!r) {
     luaL_unref(L, LUA_REGISTRYINDEX, callback);
     pe_nomem(&err, "job");
     return pe_bind_error(L, &err);
   }
-  *t = (touching){pe_weights_retain(w), index};
-  if (pe_job_start(L, callback, &kind, t, &err)) return pe_bind_error(L, &err);
+  r->w = pe_weights_retain(w), r->one = one;
+  if (pe_job_start(L, callback, &kind, r, &err)) return pe_bind_error(L, &err);
   lua_pushboolean(L, 1);
   return 1;
 }
 
-/* [self, index] -> [bytes] of the weight, once its pages are in memory; with a callback [true] or
- * [nil, err], and the callback gets the bytes */
+/* At once, or with a function at arg in a job. */
+static int read_weights(lua_State *L, int arg, pe_weights *w, const pe_weight *one) {
+  if (!lua_isnoneornil(L, arg)) return read_in_job(L, arg, w, one);
+  reading r = {.w = w, .one = one};
+  run_reading(&r);
+  return push_read(L, &r);
+}
+
+/* [self, index] -> [bytes] of the weight, once its pages are in memory, or [nil, err]; with a
+ * callback [true] or [nil, err], and the callback gets the others */
 static int l_touch(lua_State *L) {
   pe_weights *w = check(L);
   lua_Integer i = luaL_checkinteger(L, 2);
   luaL_argcheck(L, i >= 1 && (uint64_t)i <= w->count, 2, "no such weight");
-  if (!lua_isnoneornil(L, 3)) return touch_in_job(L, w, (size_t)i - 1);
-  pe_weight_touch(&w->list[i - 1]);
-  lua_pushinteger(L, (lua_Integer)w->list[i - 1].bytes);
-  return 1;
+  return read_weights(L, 3, w, &w->list[i - 1]);
 }
+
+/* [self] -> [true] or [nil, err]: are the files as they were? With a callback as touch. */
+static int l_check(lua_State *L) { return read_weights(L, 2, check(L), NULL); }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 

@@ -40,27 +40,29 @@ pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err) {
   return PE_OK;
 }
 
-static int64_t changed_ns(const struct stat *st) {
+static int64_t nanoseconds(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+
 #if defined(__APPLE__)
-  struct timespec t = st->st_mtimespec;
+static int64_t changed_ns(const struct stat *st) { return nanoseconds(st->st_mtimespec); }
+static int64_t touched_ns(const struct stat *st) { return nanoseconds(st->st_ctimespec); }
 #else
-  struct timespec t = st->st_mtim;
+static int64_t changed_ns(const struct stat *st) { return nanoseconds(st->st_mtim); }
+static int64_t touched_ns(const struct stat *st) { return nanoseconds(st->st_ctim); }
 #endif
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 static pe_status map_fd(int fd, const char *path, pe_buffer *b, pe_error *err) {
   struct stat st;
   if (fstat(fd, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
   if (!S_ISREG(st.st_mode)) return pe_fail(err, PE_EIO, "%s: not a regular file", path);
-  b->size = (uint64_t)st.st_size, b->inode = (uint64_t)st.st_ino;
-  b->changed_ns = changed_ns(&st);
+  b->size = (uint64_t)st.st_size, b->device = (uint64_t)st.st_dev, b->inode = (uint64_t)st.st_ino;
+  b->changed_ns = changed_ns(&st), b->touched_ns = touched_ns(&st);
   if (!b->size) return PE_OK; /* mmap refuses length 0 */
   void *p = mmap(NULL, b->size, PROT_READ, MAP_PRIVATE, fd, 0);
   if (p == MAP_FAILED)
     return pe_fail(err, PE_EIO, "%s: cannot map %llu bytes: %s", path, (unsigned long long)b->size,
                    strerror(errno));
   b->data = p;
+  b->watch = pe_fault_watch(p, b->size);
   return PE_OK;
 }
 
@@ -78,6 +80,18 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out, pe_error *err) {
   else
     *out = b;
   return rc;
+}
+
+bool pe_buffer_lost(const pe_buffer *b) { return pe_fault_marked(b->watch); }
+
+bool pe_buffer_check(const pe_buffer *b, const char *path) {
+  struct stat st;
+  if (!b->watch || pe_buffer_lost(b)) return !b->watch;
+  if (stat(path, &st)) return true;
+  bool same_file = (uint64_t)st.st_dev == b->device && (uint64_t)st.st_ino == b->inode;
+  if (same_file && ((uint64_t)st.st_size != b->size || changed_ns(&st) != b->changed_ns))
+    pe_fault_mark(b->watch);
+  return !pe_buffer_lost(b);
 }
 
 void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size) {
@@ -113,6 +127,7 @@ pe_buffer *pe_buffer_retain(pe_buffer *b) {
 
 void pe_buffer_release(pe_buffer *b) {
   if (!b || __atomic_sub_fetch(&b->refs, 1, __ATOMIC_ACQ_REL)) return;
+  pe_fault_unwatch(b->watch);
   if (!b->pages)
     pe_free(b->data);
   else if (b->data)

@@ -6,20 +6,26 @@
  *
  * Always true: data and size never change after creation; mapped buffers are read-only; heap
  * buffers are 64-byte aligned (a cache line, and the widest vector). The count is atomic, so
- * threads may share a buffer. */
+ * threads may share a buffer.
+ *
+ * The bytes of a mapped file are the file's: if it is truncated, they become zeros and the buffer
+ * is lost (fault.h). Readers ask pe_buffer_lost after they have read. */
 #ifndef PE_BUFFER_H
 #define PE_BUFFER_H
 
 #include "runtime/base.h"
+#include "runtime/fault.h"
 
 typedef struct pe_buffer {
   uint8_t *data;
   uint64_t size;
-  bool mapped;    /* read-only pages of a file */
-  uint64_t inode; /* of the file when it was mapped, and the time of its last change; else 0 */
-  int64_t changed_ns;
+  bool mapped;            /* read-only pages of a file */
+  uint64_t device, inode; /* of the file when it was mapped, like the next two; else 0 */
+  int64_t changed_ns;     /* when its contents last changed, */
+  int64_t touched_ns;     /* and the last time that nobody can set: of contents or attributes */
   /* ---- private ---- */
   bool pages; /* unmap instead of free */
+  pe_fault_range *watch;
   int refs;
 } pe_buffer;
 
@@ -32,6 +38,13 @@ pe_status pe_buffer_map(const char *path, pe_buffer **out,
 
 pe_buffer *pe_buffer_retain(pe_buffer *b); /* gives one more reference */
 void pe_buffer_release(pe_buffer *b);      /* takes; NULL is fine */
+
+/* Mapped: it could not be read as it was when it was mapped. */
+bool pe_buffer_lost(const pe_buffer *b);
+/* Compares the file at `path` with the one that was mapped, and marks the buffer as lost if it is
+ * the same file with another size or time. False: it is lost. A file that was replaced or removed
+ * is still mapped, and whole. */
+bool pe_buffer_check(const pe_buffer *b, const char *path);
 
 /* Gives the whole pages within this range of a reserved buffer back to the system; their contents
  * are lost. Only a hint: where it is not possible, nothing happens. */

@@ -12,9 +12,9 @@
 #endif
 #include "runtime/pool.h"
 #include "runtime/machine.h"
+#include "runtime/thread.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -185,16 +185,12 @@ int pe_pool_threads(const pe_pool *p) { return p->threads; }
 /* Starts the workers with all signals blocked, so that signals reach the threads that handle
  * them. */
 static pe_status start(pe_pool *p, int threads, pe_error *err) {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
   int rc = 0;
   for (p->threads = 1; p->threads < threads && !rc;) {
     worker *w = &p->workers[p->threads - 1];
     *w = (worker){.pool = p, .number = p->threads};
-    if (!(rc = pthread_create(&w->thread, NULL, worker_main, w))) p->threads++;
+    if (!(rc = pe_thread_start(&w->thread, worker_main, w))) p->threads++;
   }
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
   return rc ? pe_fail(err, PE_EIO, "pool: cannot start thread %d of %d: %s", p->threads + 1,
                       threads, strerror(rc))
             : PE_OK;

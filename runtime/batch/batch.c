@@ -95,6 +95,7 @@ pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_optio
   rc = copy_end_ids(b, o, err);
   if (!rc) rc = open_caches(b, err);
   if (!rc) rc = open_scratch(b, err);
+  if (!rc) rc = pe_weights_intact(b->graph->weights, err); /* constants were read from them */
   if (rc) {
     pe_batch_close(b);
     return rc;
@@ -106,7 +107,11 @@ pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_optio
   return PE_OK;
 }
 
-bool pe_batch_idle(pe_batch *b) { return b->prefix && pe_prefix_write(b->prefix); }
+/* What was computed from files that are lost meanwhile is not written. */
+bool pe_batch_idle(pe_batch *b) {
+  if (!b->prefix || pe_weights_intact(b->graph->weights, NULL)) return false;
+  return pe_prefix_write(b->prefix);
+}
 
 void pe_batch_close(pe_batch *b) {
   if (!b) return;

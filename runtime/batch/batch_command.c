@@ -238,7 +238,8 @@ static pe_status do_save(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
   if (!seq->cache.kv || !seq->cache.past)
     return pe_fail(err, PE_EARG, "save: sequence %lld has computed nothing yet",
                    (long long)seq->id);
-  return pe_seq_save_file(&seq->cache, pe_batch_identity(b), c->path, err);
+  pe_status rc = pe_weights_intact(b->graph->weights, err);
+  return rc ? rc : pe_seq_save_file(&seq->cache, pe_batch_identity(b), c->path, err);
 }
 
 static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,

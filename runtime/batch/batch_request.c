@@ -156,7 +156,8 @@ static pe_status check_room(const pe_batch *b, const pe_request *r, pe_error *er
 }
 
 pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err) {
-  pe_status rc = check_numbers(b, r, err);
+  pe_status rc = pe_weights_intact(b->graph->weights, err);
+  if (!rc) rc = check_numbers(b, r, err);
   if (!rc) rc = check_lists(b, r, err);
   if (!rc) rc = pe_sampling_check(&r->sampling, b->plan->vocabulary, err);
   return rc ? rc : check_room(b, r, err);

@@ -255,6 +255,17 @@ static void undo(pe_batch *b) {
   }
 }
 
+/* A file of the weights is lost: no sequence can go on, and no cached prefix is certain to have
+ * been computed from what the file was. */
+static void lose_all(pe_batch *b, const pe_error *why) {
+  pe_prefix_abandon(b->prefix);
+  for (size_t i = 0; i < b->seq_count; i++) {
+    if (b->seq[i]->state == PE_SEQ_DONE) continue;
+    b->seq[i]->error = *why;
+    pe_batch_fail(b, b->seq[i]);
+  }
+}
+
 static void note(pe_batch *b, const pe_trace *t) {
   b->stats.schedule_ns += (uint64_t)t->schedule_ns;
   b->stats.compute_ns += (uint64_t)t->compute_ns;
@@ -265,12 +276,21 @@ static void note(pe_batch *b, const pe_trace *t) {
 pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
                         pe_error *err) {
   pe_trace t = {.at_ns = pe_clock_ns()};
+  pe_error lost;
   *ran = 0;
   sweep(b);
+  if (pe_weights_intact(b->graph->weights, &lost)) {
+    lose_all(b, &lost);
+    return PE_OK;
+  }
   choose(b, grants, count);
   if (!b->run_count) return PE_OK;
   int64_t scheduled = pe_clock_ns();
   pe_status rc = pe_device_step(b->device, b->run, b->run_count, err);
+  if (rc && pe_weights_intact(b->graph->weights, &lost)) {
+    lose_all(b, &lost);
+    return PE_OK;
+  }
   if (rc) {
     undo(b);
     return rc;

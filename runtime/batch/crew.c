@@ -1,8 +1,7 @@
 /* crew.c - see crew.h. */
 #include "runtime/batch/crew.h"
+#include "runtime/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 struct pe_crew {
@@ -66,14 +65,9 @@ static void *engine(void *arg) {
   return NULL;
 }
 
-/* Signals are the loop thread's. */
 static pe_status start(pe_crew *c, pe_error *err) {
   if (c->started) return PE_OK;
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  int rc = pthread_create(&c->thread, NULL, engine, c);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  int rc = pe_thread_start(&c->thread, engine, c);
   c->started = !rc;
   return rc ? pe_fail(err, PE_EIO, "engine thread: %s", strerror(rc)) : PE_OK;
 }

@@ -258,6 +258,7 @@ pe_batch *pe_worker_detach(pe_worker *w, int32_t *published) {
   pe_worker_halt(w);
   pe_batch *batch = w->batch;
   pe_prefix_foreground(batch->prefix);
+  for (size_t i = 0; i < batch->seq_count; i++) pe_batch_end_fetch(batch, batch->seq[i]);
   batch->next = w->next > batch->next ? w->next : batch->next;
   if (published) *published = w->published;
   for (pe_worker_chunk *c = w->first, *next; c; c = next) {

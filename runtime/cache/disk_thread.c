@@ -1,8 +1,7 @@
 /* disk_thread.c - see disk_thread.h. */
 #include "runtime/cache/disk_thread.h"
+#include "runtime/thread.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 /* Bytes of writes that may wait: what a disk takes in about a second. A job larger than this waits
@@ -92,16 +91,6 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Signals are the loop thread's. */
-static int start(pe_disk_thread *t) {
-  sigset_t all, old;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &old);
-  int rc = pthread_create(&t->thread, NULL, serve, t);
-  pthread_sigmask(SIG_SETMASK, &old, NULL);
-  return rc;
-}
-
 pe_status pe_disk_thread_open(const pe_prefix_spec *spec, pe_disk_notify *notify, void *ctx,
                               pe_disk_thread **out, pe_error *err) {
   pe_disk_thread *t = pe_calloc(1, sizeof *t);
@@ -110,7 +99,7 @@ pe_status pe_disk_thread_open(const pe_prefix_spec *spec, pe_disk_notify *notify
   t->last = &t->first, t->read_last = &t->read;
   pthread_mutex_init(&t->lock, NULL);
   pthread_cond_init(&t->called, NULL);
-  int rc = start(t);
+  int rc = pe_thread_start(&t->thread, serve, t);
   if (!rc) {
     *out = t;
     return PE_OK;

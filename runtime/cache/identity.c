@@ -3,9 +3,11 @@
  * Bits are equal within one build, instruction set, precision and KV type, for one graph over one
  * set of weights. All of them are hashed. Numbers that a script gave (frequencies of ropes, folded
  * constants) are hashed by value, views of weights by where they point to. Files are identified by
- * size, time of change and inode, not by content: reading a model of many gigabytes would take
+ * size, times of change and inode, not by content: reading a model of many gigabytes would take
  * longer than what the caches save, and samples of it miss edits between them. A copy of a model
- * therefore starts with empty caches. */
+ * therefore starts with empty caches. The time of the last change of attributes is one of the
+ * times, since nobody can set it: a file that was overwritten and then restored, with its time,
+ * never finds what was computed in between. */
 #include <string.h>
 
 #include "kernels/host.h"
@@ -30,7 +32,8 @@ static void stir_part(uint8_t hash[16], const pe_weight_part *p) {
   const uint64_t place[] = {p->bytes, p->at, b ? b->size : 0, b ? b->inode : 0};
   stir(hash, place, sizeof place);
   if (!b) return;
-  stir(hash, &b->changed_ns, sizeof b->changed_ns);
+  const int64_t times[] = {b->changed_ns, b->touched_ns};
+  stir(hash, times, sizeof times);
   if (b->mapped) return;
   uint64_t n = p->bytes < SAMPLE ? p->bytes : SAMPLE;
   const uint8_t *at = b->data + p->at;

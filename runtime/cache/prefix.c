@@ -127,14 +127,7 @@ int32_t pe_prefix_evict(pe_prefix *p, int32_t group, int32_t blocks) {
   return (int32_t)(p->tree.freed[group] - before);
 }
 
-void pe_prefix_clear(pe_prefix *p) {
-  pe_tree *t = &p->tree;
-  p->changes++;
-  for (pe_tree_node *n; t->files.newer != &t->files;) {
-    n = t->files.newer->node;
-    pe_disk_forget(&p->disk, n, true);
-    pe_tree_settle(t, n);
-  }
+static void drop_memory(pe_tree *t) {
   for (pe_tree_node *n; t->ages.newer != &t->ages;) {
     n = t->ages.newer->node;
     if (t->ages.newer->slot >= 0)
@@ -143,6 +136,17 @@ void pe_prefix_clear(pe_prefix *p) {
       pe_tree_vacate(t, n);
     pe_tree_settle(t, n);
   }
+}
+
+void pe_prefix_clear(pe_prefix *p) {
+  pe_tree *t = &p->tree;
+  p->changes++;
+  for (pe_tree_node *n; t->files.newer != &t->files;) {
+    n = t->files.newer->node;
+    pe_disk_forget(&p->disk, n, true);
+    pe_tree_settle(t, n);
+  }
+  drop_memory(t);
 }
 
 /* The next node to write: a pinned one, which are worth most, then the most recently used. */
@@ -310,7 +314,8 @@ void pe_prefix_foreground(pe_prefix *p) {
 uint64_t pe_prefix_fetch(pe_prefix *p, const pe_prefix_key *key, const int32_t *token, int32_t n) {
   pe_tree_hit hit;
   uint64_t last = 0;
-  if (!p->disk.thread || !pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return 0;
+  if (!p->budget || !p->disk.thread) return 0;
+  if (!pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return 0;
   pe_tree_node **path = path_of(&hit);
   for (int32_t d = 0; path && d <= hit.node->depth; d++) {
     pe_tree_node *at = path[d];
@@ -517,6 +522,13 @@ void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
   pin **old = pin_of(set ? &p->pins->next : &p->pins, key, token, n);
   if (*old) unpin(p, old);
   shrink(p);
+}
+
+void pe_prefix_abandon(pe_prefix *p) {
+  while (p->pins) unpin(p, &p->pins);
+  drop_memory(&p->tree);
+  p->budget = 0, p->fresh = false;
+  p->changes++;
 }
 
 int32_t pe_prefix_pinned(const pe_prefix *p, int32_t group, uint8_t *mark) {

@@ -113,6 +113,9 @@ void pe_prefix_vacate(pe_prefix *p);
  * used. False: none is left, or there is no disk tier. */
 bool pe_prefix_write(pe_prefix *p);
 void pe_prefix_clear(pe_prefix *p); /* drops everything not pinned, and all files */
+/* Its contents can no longer be trusted: drops all of it from memory, pins too, and is off from now
+ * on. Nothing more is written to disk; files stay. */
+void pe_prefix_abandon(pe_prefix *p);
 void pe_prefix_stat(const pe_prefix *p, pe_prefix_stats *out);
 
 #endif

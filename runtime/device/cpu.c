@@ -130,7 +130,7 @@ pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_err
   if (!rc) rc = grow_area(&d->rows, step->rows, d->plan->row_floats, err);
   if (!rc) rc = grow_area(&d->outputs, step->outputs, d->plan->output_floats, err);
   for (size_t i = 0; !rc && i < d->plan->count; i++) rc = run_instr(d, &d->plan->instr[i], err);
-  return rc;
+  return rc ? rc : pe_weights_intact(d->plan->graph->weights, err);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */

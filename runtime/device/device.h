@@ -29,6 +29,7 @@ pe_status pe_device_open(const pe_plan *plan, pe_pool *pool, pe_kv *kv, pe_recur
                          pe_device **out, pe_error *err); /* gives */
 void pe_device_close(pe_device *d);
 
+/* PE_EIO: a file of the weights was lost (pe_weights_intact); the results are worth nothing. */
 pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err);
 
 /* Line i of the logits, plan->vocabulary floats: the output rows of all runs in order. */

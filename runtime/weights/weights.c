@@ -129,6 +129,36 @@ void pe_weights_release(pe_weights *w) {
   pe_free(w);
 }
 
+/* ---- lost files ------------------------------------------------------------------------------ */
+
+static const pe_buffer *mapping_of(const pe_weights_file *f) {
+  return f->safetensors ? f->safetensors->buf : f->gguf ? f->gguf->buf : NULL;
+}
+
+static pe_status fail_lost(const char *path, pe_error *err) {
+  const char *slash = strrchr(path, '/');
+  return pe_fail(err, PE_EIO,
+                 "%s was truncated or overwritten while the model was in use, or its disk failed: "
+                 "the model must be loaded again",
+                 slash ? slash + 1 : path);
+}
+
+pe_status pe_weights_intact(const pe_weights *w, pe_error *err) {
+  for (size_t i = 0; i < w->file_count; i++) {
+    const pe_buffer *b = mapping_of(&w->files[i]);
+    if (b && pe_buffer_lost(b)) return fail_lost(w->files[i].path, err);
+  }
+  return PE_OK;
+}
+
+pe_status pe_weights_check(const pe_weights *w, pe_error *err) {
+  for (size_t i = 0; i < w->file_count; i++) {
+    const pe_buffer *b = mapping_of(&w->files[i]);
+    if (b) pe_buffer_check(b, w->files[i].path);
+  }
+  return pe_weights_intact(w, err);
+}
+
 /* ---- lookup and decoding --------------------------------------------------------------------- */
 
 const pe_weight *pe_weights_find(const pe_weights *w, const char *name) {
@@ -164,6 +194,11 @@ pe_status pe_weight_dequant(const pe_weight *t, int64_t from, int64_t count, flo
         (long long)count, (long long)from, pe_str_clip(t->name), t->name.at, (long long)t->rows);
   pe_quant_matrix m = pe_weight_matrix(t);
   pe_quant_rows(&m, from, count, out);
+  const pe_buffer *parts[] = {t->data.buf, t->scales.buf, t->biases.buf};
+  for (int i = 0; i < 3; i++)
+    if (parts[i] && pe_buffer_lost(parts[i]))
+      return pe_fail(err, PE_EIO, "the file of tensor '%.*s' was truncated or overwritten",
+                     pe_str_clip(t->name), t->name.at);
   return PE_OK;
 }
 

@@ -17,7 +17,13 @@
  *
  * Ownership: counted. A pe_weights owns its files, weights and config; everything borrowed from it
  * lives until the last release. Graphs retain it. Threads: immutable after opening, so any thread
- * may read. */
+ * may read.
+ *
+ * Files should be replaced by renaming: the old one stays mapped and whole. One that is truncated
+ * or overwritten in place takes its weights with it. Truncation is noticed by the first read of a
+ * lost page (fault.h), overwriting by pe_weights_check, which serve calls every second. From then
+ * on pe_weights_intact fails: steps end with its error, nothing that they computed is used or
+ * cached, and the model must be opened again. */
 #ifndef PE_WEIGHTS_H
 #define PE_WEIGHTS_H
 
@@ -72,6 +78,12 @@ typedef struct pe_weights {
 pe_status pe_weights_open(const char *path, pe_weights **out, pe_error *err); /* gives */
 pe_weights *pe_weights_retain(pe_weights *w); /* gives one more reference */
 void pe_weights_release(pe_weights *w);       /* takes; NULL is fine */
+
+/* PE_EIO, with the name of the file without its folder: a file could not be read as it was when it
+ * was opened. A look at a mark; any thread, after every read. */
+pe_status pe_weights_intact(const pe_weights *w, pe_error *err);
+/* The same after a look at size and time of every file, which may wait for a disk. */
+pe_status pe_weights_check(const pe_weights *w, pe_error *err);
 
 const pe_weight *pe_weights_find(const pe_weights *w, const char *name); /* NULL: not found */
 const pe_gguf *pe_weights_gguf(const pe_weights *w); /* the first GGUF file; NULL: none */

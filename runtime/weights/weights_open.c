@@ -32,6 +32,7 @@ pe_status pe_weights_open(const char *path, pe_weights **out, pe_error *err) {
   pe_status rc = pe_weights_new(path, &w, err);
   if (rc) return rc;
   rc = S_ISDIR(st.st_mode) ? pe_weights_open_directory(w, path, err) : open_file(w, path, err);
+  if (!rc) rc = pe_weights_intact(w, err);
   if (rc)
     pe_weights_release(w);
   else

@@ -66,12 +66,20 @@ function Weights:metadata(options) end
 function Weights:summary() end
 
 ---Reads the pages of a tensor into memory and returns its size in bytes. With a callback it reads
----on another thread, returns at once, and passes the size to the callback.
+---on another thread, returns at once, and passes the size, or nil and an error, to the callback.
 ---@param index integer  Index in names().
----@param callback? fun(bytes: integer)
+---@param callback? fun(bytes: integer?, err: perigee.Error?)
 ---@return integer|true|nil bytes
 ---@return perigee.Error? err
 function Weights:touch(index, callback) end
+
+---Are the files as they were when they were opened? If one was truncated or overwritten, this is nil
+---and an error that names it, and the model must be opened again: its steps fail from then on. With
+---a callback it looks on another thread, returns at once, and passes the result to the callback.
+---@param callback? fun(ok: true?, err: perigee.Error?)
+---@return true? ok
+---@return perigee.Error? err
+function Weights:check(callback) end
 
 ---Paths of the files that were opened.
 ---@return string[]

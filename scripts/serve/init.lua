@@ -18,6 +18,7 @@
 -- completion_tokens, cached_tokens, ttft_ms, finish.
 local admin = require "serve.admin"
 local async = require "lib.async"
+local model_files = require "serve.changed"
 local config = require "serve.config"
 local errors = require "lib.errors"
 local gate = require "serve.gate"
@@ -331,6 +332,7 @@ function App:start()
   end
   self.places = places
   self.stop_ticker, self.stop_idle = status.start(self), idle.start(self)
+  self.stop_changed = model_files.start(self)
   self.loading = async.run(function()
     local ready = self.models:load_all()
     if self.on_ready then self.on_ready(ready) end
@@ -344,6 +346,7 @@ local function close(self, done)
   if self.stop_ticker then
     self.stop_ticker()
     self.stop_idle()
+    self.stop_changed()
   end
   self.scripts:close()
   self.models:close()

@@ -8,6 +8,9 @@
 --   unloaded ─► loading ─► ready ─► unloading ─► unloaded
 --                  └─────► failed ──────────────────┘
 --
+-- "changed": unloaded because its files have changed (serve/changed.lua); loaded again when they
+-- have settled.
+--
 -- An entry has name, path, state and error. When ready it also has created, model, tok (nil if the
 -- model has no tokenizer), batch (started, on the engine thread that all models share), words (nil
 -- without a chat template; no_words has the reason), context, timing, and memory = { weights,
@@ -65,17 +68,24 @@ function Models:find(name)
     return refused(503, "model_loading", ("the model '%s' is being loaded"):format(entry.name),
       RETRY_S)
   end
+  if entry.state == "changed" then
+    return refused(503, "model_changed",
+      ("the files of the model '%s' have changed, it will be loaded again"):format(entry.name),
+      RETRY_S)
+  end
   return refused(503, "model_not_loaded", ("the model '%s' is %s"):format(entry.name, entry.state))
 end
 
 --- All entries, in their order.
 function Models:list() return self.entries end
 
---- "loading" while any model is loading; otherwise "ready" if one is, or "failed" if one is.
+--- "loading" while any model is loading; otherwise "ready" if one is, "loading" if one waits for
+--- its files, or "failed" if one is.
 function Models:state()
   local seen = {}
   for _, entry in ipairs(self.entries) do seen[entry.state] = true end
-  return seen.loading and "loading" or seen.ready and "ready" or seen.failed and "failed" or "ready"
+  if seen.loading or seen.changed and not seen.ready then return "loading" end
+  return seen.failed and not seen.ready and "failed" or "ready"
 end
 
 --- Adds a model without loading it. given.options: its own settings, and load = false. Returns the
@@ -275,7 +285,8 @@ end
 local function release(entry)
   if entry.batch then entry.batch:close() end
   if entry.model then entry.model:close() end
-  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen" } do
+  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen",
+    "bytes" } do
     entry[field] = nil
   end
 end
@@ -345,14 +356,14 @@ local function wait_for_sequences(entry, seconds)
 end
 
 --- Unloads a model when its sequences are done, inside a task. After config.drain_s they are
---- cancelled.
-function Models:unload(name)
+--- cancelled. into: its state and error afterwards, where that is not "unloaded" and none.
+function Models:unload(name, into)
   local entry = self.by_name[name]
   if not entry then
     return nil, ("there is no model '%s' (there are: %s)"):format(name, names_of(self))
   end
   if entry.state == "unloaded" then return true end
-  if entry.state == "failed" then
+  if entry.state == "failed" or entry.state == "changed" then
     entry.state, entry.error = "unloaded", nil
     return true
   end
@@ -371,7 +382,7 @@ function Models:unload(name)
     end
   end)
   release(entry)
-  entry.state = "unloaded"
+  entry.state, entry.error = into and into.state or "unloaded", into and into.error
   self.log:note("info", "model unloaded", { model = name })
   return true
 end

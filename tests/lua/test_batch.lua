@@ -355,6 +355,13 @@ test("the breaker counts failures within a window, until it is reset", function(
   t.eq({ b.off, b.recent, b.total, b.last }, { false, 0, 0 })
 end)
 
+test("without options the breaker opens at the third failure within a minute", function(t)
+  local b = breaker.new()
+  t.eq({ b:strike("one", 0), b:strike("two", 59) }, { false, false })
+  t.eq({ b:strike("three", 60.5), b.recent }, { false, 2 }) -- the first one is forgotten
+  t.eq({ b:strike("four", 61), b.off, b.recent }, { true, true, 3 })
+end)
+
 local bad_policies = {
   { "raises", function() error "no idea" end, "no idea" },
   { "loops", function() while true do end end, "deadline" },

@@ -274,5 +274,100 @@ test("a cache of edited weights is another model's", function(t)
   assert(os.rename(folder .. "/new", file))
   local edited <close> = engine_of(assert(perigee.open(folder)))
   t.fails("unsupported", edited:load(folder .. "/seq"))
+  -- overwritten in place and restored, with its time: what was computed in between is not found
+  local stat = uv.fs_stat(file)
+  seq = edited:add()
+  assert(edited:step { { seq = seq, ids = { 1, 2, 3, 4 }, outputs = 1 } })
+  assert(edited:save(seq, folder .. "/seq"))
+  uv.sleep(20) -- longer than the file system's clock ticks
+  for _, byte in ipairs { "x", string.char(bytes:byte(at) ~ 1) } do
+    local f <close> = assert(io.open(file, "r+b"))
+    f:seek("set", at - 1)
+    f:write(byte)
+  end
+  assert(uv.fs_utime(file, stat.atime.sec + stat.atime.nsec * 1e-9,
+    stat.mtime.sec + stat.mtime.nsec * 1e-9))
+  local restored <close> = engine_of(assert(perigee.open(folder)))
+  t.fails("unsupported", restored:load(folder .. "/seq"))
   remove(folder)
+end)
+
+-- ---- files that are lost ------------------------------------------------------------------------
+
+--- A copy of moonlet, opened; and a function that damages its file.
+local function copied()
+  local folder = temporary()
+  for _, name in ipairs { "config.json", "model.safetensors" } do
+    assert(uv.fs_copyfile("examples/moonlet/" .. name, folder .. "/" .. name))
+  end
+  return folder, assert(perigee.open(folder)), function(size)
+    local fd = assert(uv.fs_open(folder .. "/model.safetensors", "r+", 0))
+    assert(uv.fs_ftruncate(fd, size))
+    uv.fs_close(fd)
+  end
+end
+
+test("a truncated file ends every sequence of its model with an error that names it", function(t)
+  local folder, model, truncate = copied()
+  local cache = temporary()
+  local batch <close> = assert(perigee.batch.open(model.graph, { sequences = 2, context = 256,
+    cache_tokens = 1024, threads = 2, cache_folder = cache, stride = 4 }))
+  local request = { prompt = { 1, 2, 3, 4, 5, 6 }, max_tokens = 50, ignore_eos = true }
+  local running, waiting = assert(batch:command("add", request)),
+    assert(batch:command("add", { prompt = { 7, 8 }, max_tokens = 5, n = 3 }))
+  assert(batch:step { { running, 6 } })
+  assert(batch:command("pin", { prompt = request.prompt }))
+  t.ok(batch:stats().prefix.bytes > 0)
+  truncate(4096)
+  local ended = {}
+  for _, event in ipairs((assert(batch:step { { running, 1 } }))) do
+    t.eq({ event.finish, event.error.code, event.id }, { "error", "io" })
+    t.match(event.error.message, "model%.safetensors was truncated")
+    ended[#ended + 1] = event.seq
+  end
+  table.sort(ended)
+  t.eq(ended, { running, waiting, waiting + 1, waiting + 2 })
+  t.eq(batch:stats().prefix.bytes, 0)
+  t.fails("io", batch:command("add", request))
+  t.fails("io", model.weights:check())
+  t.fails("io", model.weights:touch(1))
+  t.fails("io", perigee.batch.open(model.graph, { sequences = 1, cache_tokens = 64 }))
+  batch:close()
+  for name in uv.fs_scandir_next, (assert(uv.fs_scandir(cache))) do
+    t.fail("nothing is written to disk: " .. name)
+  end
+  model:close()
+  remove(cache)
+  remove(folder)
+end)
+
+test("a truncated file ends a step of the engine with an error", function(t)
+  local folder, model, truncate = copied()
+  local engine <close> = engine_of(model)
+  local seq = engine:add()
+  assert(engine:step { { seq = seq, ids = { 1, 2, 3, 4 }, outputs = 1 } })
+  truncate(0)
+  t.fails("io", engine:step { { seq = seq, ids = { 5 }, outputs = 1 } })
+  t.fails("io", model.weights:rows(model.weights:names()[1]))
+  model:close()
+  remove(folder)
+end)
+
+test("an overwritten file is noticed without a fault, on another thread", function(t)
+  local folder, model = copied()
+  t.eq(model.weights:check(), true)
+  uv.sleep(20)
+  local f = assert(io.open(folder .. "/model.safetensors", "r+b"))
+  f:seek("set", 300000)
+  f:write "other weights"
+  f:close()
+  local engine = engine_of(model)
+  assert(engine:step { { seq = engine:add(), ids = { 1 }, outputs = 1 } }) -- nobody has looked
+  assert(model.weights:check(t.expect(function(ok, err)
+    t.fails("io", ok, err)
+    t.fails("io", engine:step { { seq = engine:add(), ids = { 1 }, outputs = 1 } })
+    engine:close()
+    model:close()
+    remove(folder)
+  end)))
 end)

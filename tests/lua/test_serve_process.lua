@@ -316,3 +316,109 @@ test("a stderr that nobody reads neither stops the server nor its end", function
     uv.fs_close(ends.write)
   end)
 end)
+
+-- ---- model files that change --------------------------------------------------------------------
+
+local function read(path)
+  local f <close> = assert(io.open(path, "rb"))
+  return f:read "a"
+end
+
+--- Writes over a file in place, from a byte on. Without `at` it is truncated before.
+local function write(path, bytes, at)
+  local f <close> = assert(io.open(path, at and "r+b" or "wb"))
+  f:seek("set", at or 0)
+  f:write(bytes)
+end
+
+local FILES = { "config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+  "model.safetensors" }
+
+local function copy_model()
+  local folder = assert(uv.fs_mkdtemp(uv.os_tmpdir() .. "/perigee-model-XXXXXX"))
+  for _, name in ipairs(FILES) do
+    write(folder .. "/" .. name, read("examples/moonlet/" .. name))
+  end
+  return folder
+end
+
+local function answer_text(answer)
+  return answer and answer.status == 200 and json.decode(answer.body).choices[1].message.content
+end
+
+--- Asks until the model is ready again; the last refusal.
+local function wait_again(address, model)
+  local refusal
+  while true do
+    local answer = chat(address, { model = model, max_tokens = 1 })
+    if answer.status == 200 then return refusal end
+    refusal = answer
+    async.sleep(100)
+  end
+end
+
+--- Streams a long answer and damages the file after the first piece of it. Returns all pieces.
+local function damaged_stream(address, damage)
+  local pieces = {}
+  http.request { url = address .. "/v1/chat/completions", method = "POST",
+    timeout_ms = harness.LIMIT_MS, on_data = function(bytes)
+      pieces[#pieces + 1] = bytes
+      if damage and bytes:find("content", 1, true) then
+        damage()
+        damage = nil
+      end
+    end,
+    body = json.encode { model = "a", stream = true, temperature = 0, max_tokens = 900,
+      ignore_eos = true, messages = { { role = "user", content = "Hello!" } } } }
+  return table.concat(pieces)
+end
+
+test("a model file that is truncated or overwritten ends its requests, not the server", function(t)
+  task(t, function()
+    local folder = copy_model()
+    local file, cache = folder .. "/model.safetensors", folder .. "/cache"
+    local whole = read(file)
+    local p = spawn(words("a=" .. folder, "b=examples/moonlet", "--cache-folder", cache))
+    local address = p.line()
+    wait_ready(address)
+    local question = { model = "a", max_tokens = 20, seed = 1 }
+    local want = answer_text(chat(address, question))
+    t.ok(want and #want > 0)
+
+    -- truncated during an answer: that ends with an error which names the file
+    local got = damaged_stream(address, function()
+      local fd = assert(uv.fs_open(file, "r+", 0))
+      assert(uv.fs_ftruncate(fd, 100000))
+      uv.fs_close(fd)
+    end)
+    t.match(got, "model%.safetensors was truncated")
+    t.ok(not got:find(folder, 1, true), "clients see no folders")
+    t.eq(answer_text(chat(address, { model = "b", max_tokens = 20, seed = 1 })), want)
+    write(file, whole)
+    local refusal = wait_again(address, "a")
+    t.eq(refusal.status, 503)
+    t.ok(refusal.headers["retry-after"], "Retry-After")
+    t.eq(answer_text(chat(address, question)), want)
+
+    -- overwritten, with the same size: no read fails, but it is noticed
+    local garbage = ("\x55\xaa\x12\x34"):rep(1000000)
+    write(file, garbage, 200000)
+    repeat
+      local answer = chat(address, { model = "a", max_tokens = 300, ignore_eos = true })
+    until answer.status ~= 200
+    t.eq(answer_text(chat(address, { model = "b", max_tokens = 20, seed = 1 })), want)
+    write(file, whole)
+    wait_again(address, "a")
+    t.eq(answer_text(chat(address, question)), want)
+
+    -- replaced by renaming: nothing happens
+    write(folder .. "/other", garbage)
+    assert(uv.fs_rename(folder .. "/other", file))
+    async.sleep(1500)
+    t.eq(answer_text(chat(address, question)), want)
+    p.kill "sigterm"
+    t.eq(p.wait(), 0)
+    t.match(p.err.text, "model a: model%.safetensors was truncated or overwritten")
+    remove_folder(folder)
+  end)
+end)

@@ -150,6 +150,39 @@ local function serve(batch, requests)
   error "the sequences do not end"
 end
 
+test("a prefix that was being read is read again after stop and start", function(t)
+  local folder = temporary()
+  local model = tiny.model { layers = 8, heads = 8, kv = 8, dim = 64 }
+  local function open()
+    return assert(perigee.batch.open(model.graph, { sequences = 4, context = 4096,
+      cache_tokens = 4096, threads = 1, step_tokens = 512, cache_folder = folder }))
+  end
+  local prompt = numbers(1400, 7)
+  local batch = open()
+  finish(batch, prompt, 6)
+  batch:close()
+  batch = open()
+  assert(batch:start())
+  local id = assert(batch:command("add", { prompt = prompt, max_tokens = 6, temperature = 0 }))
+  assert(batch:submit { { id, 512 } }) -- begins to read its prefix
+  while batch:completed() == 0 do uv.sleep(1) end
+  batch:stop()
+  assert(batch:start())
+  for _ = 1, 20000 do
+    local last
+    if not batch:pending() then assert(batch:submit { { id, 512 } }) end
+    for _, event in ipairs((batch:drain())) do last = event.finish and event or last end
+    if last then
+      t.ok(last.cached_tokens >= 1376, "cached " .. last.cached_tokens)
+      break
+    end
+    uv.sleep(1)
+  end
+  batch:stop()
+  batch:close()
+  remove(folder)
+end)
+
 test("prefixes on disk are read beside the engine", function(t)
   local folder = temporary()
   local model = tiny.model { layers = 8, heads = 8, kv = 8, dim = 64 }

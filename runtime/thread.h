@@ -1,0 +1,14 @@
+/* thread.h - threads of our own.
+ *
+ * Signals are the loop thread's, so all others block them, except those that a thread causes itself
+ * (SIGBUS, SIGSEGV, SIGFPE, SIGILL): blocked, they would end the process before fault.h could
+ * handle them. */
+#ifndef PE_THREAD_H
+#define PE_THREAD_H
+
+#include <pthread.h>
+
+/* 0, or the error number of pthread_create. The caller joins it. */
+int pe_thread_start(pthread_t *out, void *(*run)(void *arg), void *arg);
+
+#endif
