@@ -107,6 +107,7 @@ function stderr.close(done)
     limit:close()
     done()
   end
+  uv.update_time() -- the loop's clock may be as late as the work before this took
   limit:start(CLOSE_MS, 0, function()
     lines, waiting = {}, 0
     finish()
