@@ -178,6 +178,11 @@ pe_verb pe_verb_named(const char *name); /* PE_VERBS: unknown */
 /* A command that fails has changed nothing. reply may be NULL. */
 pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_error *err);
 
+/* save and load in two parts, for callers that write and read the file on another thread
+ * (pe_seq_write_file, pe_seq_read_file). */
+pe_status pe_batch_save(pe_batch *b, pe_seq_id id, pe_buf *out, pe_error *err);
+pe_status pe_batch_load(pe_batch *b, const pe_buf *bytes, const char *path, pe_error *err);
+
 /* ---- state --------------------------------------------------------------------------------- */
 
 typedef enum pe_seq_state {

@@ -232,33 +232,50 @@ static pe_status do_pin(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
   return PE_OK;
 }
 
-static pe_status do_save(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe_reply *reply,
-                         pe_error *err) {
-  (void)reply;
+static pe_status save(pe_batch *b, const pe_batch_seq *seq, pe_buf *out, pe_error *err) {
   if (!seq->cache.kv || !seq->cache.past)
     return pe_fail(err, PE_EARG, "save: sequence %lld has computed nothing yet",
                    (long long)seq->id);
   pe_status rc = pe_weights_intact(b->graph->weights, err);
-  return rc ? rc : pe_seq_save_file(&seq->cache, pe_batch_identity(b), c->path, err);
+  return rc ? rc : pe_seq_save(&seq->cache, pe_batch_identity(b), out, err);
 }
 
-static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
+static pe_status do_save(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe_reply *reply,
                          pe_error *err) {
+  pe_buf bytes = {0};
+  (void)reply;
+  pe_status rc = save(b, seq, &bytes, err);
+  if (!rc) rc = pe_seq_write_file(&bytes, c->path, err);
+  pe_buf_free(&bytes);
+  return rc;
+}
+
+pe_status pe_batch_load(pe_batch *b, const pe_buf *bytes, const char *path, pe_error *err) {
   pe_seq cache;
-  (void)none, (void)reply;
   if (!b->caching)
-    return pe_fail(err, PE_EUNSUPPORTED, "%s: there is no prefix cache to load it into", c->path);
+    return pe_fail(err, PE_EUNSUPPORTED, "%s: there is no prefix cache to load it into", path);
   pe_status rc = pe_seq_open(&cache, b->kv, b->recur, err);
   if (rc) return rc;
-  do rc = pe_seq_load_file(&cache, pe_batch_identity(b), c->path, err);
+  do rc = pe_seq_load(&cache, pe_batch_identity(b), bytes->data, bytes->len, err);
   while (rc == PE_ELIMIT && pe_room_evict_some(b));
+  if (rc) pe_error_prefix(err, "%s", path);
   pe_prefix_key key = {.rope_variant = pe_batch_rope_variant(b->plan, cache.rope_length)};
   if (!rc && cache.ragged)
     rc = pe_fail(err, PE_EUNSUPPORTED,
                  "%s: saved in smaller blocks than the %d tokens here, which cannot be shared",
-                 c->path, b->kv->block);
+                 path, b->kv->block);
   if (!rc) rc = pe_prefix_insert(b->prefix, &key, &cache, err);
   pe_seq_close(&cache);
+  return rc;
+}
+
+static pe_status do_load(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
+                         pe_error *err) {
+  pe_buf bytes = {0};
+  (void)none, (void)reply;
+  pe_status rc = pe_seq_read_file(c->path, &bytes, err);
+  if (!rc) rc = pe_batch_load(b, &bytes, c->path, err);
+  pe_buf_free(&bytes);
   return rc;
 }
 
@@ -319,6 +336,16 @@ pe_status pe_batch_command_check(const pe_batch *b, const pe_command *c, pe_erro
   }
 }
 
+static pe_status fail_gone(const pe_batch *b, pe_seq_id id, pe_error *err) {
+  return pe_fail(err, PE_ENOTFOUND, "sequence %lld %s", (long long)id,
+                 id >= 1 && id < b->next ? "is done" : "does not exist");
+}
+
+pe_status pe_batch_save(pe_batch *b, pe_seq_id id, pe_buf *out, pe_error *err) {
+  const pe_batch_seq *seq = pe_batch_find(b, id);
+  return seq && seq->state != PE_SEQ_DONE ? save(b, seq, out, err) : fail_gone(b, id, err);
+}
+
 pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_error *err) {
   pe_reply unused;
   pe_subject subject = verbs[c->verb].info.subject;
@@ -327,9 +354,7 @@ pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_erro
   if (!reply) reply = &unused;
   *reply = (pe_reply){0};
   if (!seq && subject == PE_ON_LIVING) return PE_OK;
-  if (!seq && subject == PE_ON_SEQUENCE)
-    return pe_fail(err, PE_ENOTFOUND, "sequence %lld %s", (long long)c->seq,
-                   c->seq >= 1 && c->seq < b->next ? "is done" : "does not exist");
+  if (!seq && subject == PE_ON_SEQUENCE) return fail_gone(b, c->seq, err);
   pe_status rc = pe_batch_command_check(b, c, err);
   return rc ? rc : verbs[c->verb].apply(b, seq, c, reply, err);
 }

@@ -161,11 +161,13 @@ static bool wants_step(const pe_worker *w) { return w->has_step && !w->stop; }
  * see the commands that were queued before it. */
 static void work(pe_worker *w) {
   pe_worker_command *queue = w->queue;
+  pe_worker_file *arrived = w->arrived;
   size_t queued = w->queued;
   bool step = wants_step(w);
-  w->queue = NULL, w->queued = w->queue_cap = 0;
+  w->queue = NULL, w->queued = w->queue_cap = 0, w->arrived = NULL;
   w->working = true;
   pthread_mutex_unlock(&w->lock);
+  pe_worker_file_arrived(w, arrived);
   apply_all(w, queue, queued);
   step = publish_events(w) && step;
   if (step) run_step(w);
@@ -177,7 +179,9 @@ static void work(pe_worker *w) {
   pthread_mutex_lock(&w->lock);
 }
 
-static bool has_work(const pe_worker *w) { return w->queued || wants_step(w) || w->blocked; }
+static bool has_work(const pe_worker *w) {
+  return w->queued || w->arrived || wants_step(w) || w->blocked;
+}
 
 /* Files are written between two answers, never between two tokens: a file takes longer than the way
  * to the loop and back. */
@@ -231,6 +235,7 @@ pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, v
   w->published = pe_batch_events(batch, &event); /* the foreground has these */
   for (size_t i = 0; i < batch->seq_count; i++) batch->seq[i]->news = batch->seq[i]->has_kept;
   pthread_mutex_init(&w->lock, NULL);
+  pthread_cond_init(&w->file_called, NULL);
   publish_logits(w);
   publish_view(w, false);
   pe_status rc = pe_crew_join(crew, &w->seat, turn, w, err);
@@ -250,6 +255,10 @@ void pe_worker_halt(pe_worker *w) {
   pe_crew_leave(&w->seat);
   pthread_mutex_lock(&w->lock); /* the batch is this thread's now */
   if (has_work(w)) work(w);
+  pthread_mutex_unlock(&w->lock);
+  pe_worker_file_end(w);
+  pthread_mutex_lock(&w->lock);
+  if (has_work(w)) work(w); /* files that were read */
   w->has_step = false;
   pthread_mutex_unlock(&w->lock);
 }
@@ -272,6 +281,7 @@ pe_batch *pe_worker_detach(pe_worker *w, int32_t *published) {
   pe_free(w->grant);
   pe_free(w->view);
   pe_free(w->seen);
+  pthread_cond_destroy(&w->file_called);
   pthread_mutex_destroy(&w->lock);
   pe_crew_release(w->crew);
   pe_free(w);

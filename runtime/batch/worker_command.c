@@ -5,7 +5,7 @@
 
 typedef pe_worker_command command;
 
-static void free_command(command *q) {
+void pe_worker_command_free(command *q) {
   pe_worker_chunk_free(q->events);
   pe_arena_free(&q->arena);
 }
@@ -113,7 +113,7 @@ static pe_status prepare(const pe_command *c, command *q, pe_error *err) {
   if (ok) q->events = pe_worker_chunk_new(q->reply.count > 1 ? q->reply.count : 1);
   if (q->events) q->error = pe_arena_calloc(&q->events->events.text, 1, sizeof *q->error);
   if (q->error) return PE_OK;
-  free_command(q);
+  pe_worker_command_free(q);
   return pe_nomem(err, "command");
 }
 
@@ -161,14 +161,13 @@ pe_status pe_worker_do(pe_worker *w, const pe_command *c, pe_reply *reply, pe_er
   if (!repeated) rc = push(w, &q, err);
   if (!rc && reply) *reply = q.reply;
   pthread_mutex_unlock(&w->lock);
-  if (rc || repeated) free_command(&q);
+  if (rc || repeated) pe_worker_command_free(&q);
   return rc;
 }
 
 /* ---- on the engine thread ------------------------------------------------------------------ */
 
-/* Answers in the events that were reserved: one for each promised sequence, else one. */
-static void answer(pe_worker *w, command *q, pe_status rc) {
+void pe_worker_answer(pe_worker *w, command *q, pe_status rc) {
   pe_worker_events *e = &q->events->events;
   e->count = q->reply.count > 1 ? q->reply.count : 1;
   for (int32_t i = 0; i < e->count; i++)
@@ -183,11 +182,14 @@ static void answer(pe_worker *w, command *q, pe_status rc) {
 }
 
 /* Ids of an earlier command that failed are not used again. A command for a sequence that is done
- * is dropped, unless somebody waits for its result. */
+ * is dropped. Commands with a ticket are about files. */
 void pe_worker_apply(pe_worker *w, command *q) {
+  if (q->reply.ticket) {
+    pe_worker_file_begin(w, q);
+    return;
+  }
   if (q->reply.count) w->batch->next = q->reply.first;
   pe_status rc = pe_batch_do(w->batch, &q->c, NULL, q->error);
-  bool awaited = q->reply.count || q->reply.ticket;
-  if (q->reply.ticket || (rc && (awaited || rc != PE_ENOTFOUND))) answer(w, q, rc);
-  free_command(q);
+  if (rc && (q->reply.count || rc != PE_ENOTFOUND)) pe_worker_answer(w, q, rc);
+  pe_worker_command_free(q);
 }

@@ -1,4 +1,6 @@
-/* worker_parts.h - between the worker*.c files: worker.c -> worker_command.c -> worker_events.c.
+/* worker_parts.h - between the worker*.c files.
+ *
+ *   worker -> worker_command -> worker_file -> worker_events
  *
  * The batch belongs to the engine thread; everything that others see is under the lock. These files
  * look into the batch (batch_seq.h) for three things only: the next id, so that ids can be given
@@ -26,6 +28,8 @@ typedef struct pe_worker_command {
   pe_error *error;         /* in there */
 } pe_worker_command;
 
+typedef struct pe_worker_file pe_worker_file; /* a save or load on its way (worker_file.c) */
+
 typedef struct pe_worker_kept {
   pe_seq_id seq;
   float *logits;
@@ -36,7 +40,9 @@ struct pe_worker {
   int32_t published; /* events of the batch that were copied */
   pe_seq_info *seen; /* sequences on their way into the view */
   size_t seen_cap;
-  float *spare;  /* logits on their way into the view */
+  float *spare; /* logits on their way into the view */
+  bool filing;  /* there is a thread for files */
+  pthread_t file_thread;
   pe_crew *crew; /* a share */
   pe_crew_seat seat;
   pe_worker_wake *wake;
@@ -46,6 +52,10 @@ struct pe_worker {
   bool blocked; /* events could not be copied: no step before they are */
   pe_worker_command *queue;
   size_t queued, queue_cap;
+  pe_worker_file *files, *arrived; /* to be written or read; that were read */
+  uint64_t file_bytes;             /* to be written */
+  bool files_end;
+  pthread_cond_t file_called;
   pe_grant *grant;
   size_t grant_cap;
   int32_t grant_count;
@@ -76,5 +86,17 @@ void pe_worker_chunk_publish(pe_worker *w, pe_worker_chunk *c); /* takes */
 /* Under the lock: the view as if the command were done. It has room for the new sequences. */
 void pe_worker_show(pe_worker *w, const pe_worker_command *q);
 void pe_worker_apply(pe_worker *w, pe_worker_command *q); /* on the engine thread; takes */
+void pe_worker_command_free(pe_worker_command *q);
+/* Answers in the events that were reserved: one for each promised sequence, else one. rc: PE_OK, or
+ * that of q->error. Any thread. */
+void pe_worker_answer(pe_worker *w, pe_worker_command *q, pe_status rc);
+
+/* ---- files (worker_file.c) ----------------------------------------------------------------- */
+
+/* On the engine thread: a save or load. Takes. */
+void pe_worker_file_begin(pe_worker *w, pe_worker_command *q);
+/* On the engine thread: fills caches from files that were read. Takes. */
+void pe_worker_file_arrived(pe_worker *w, pe_worker_file *list);
+void pe_worker_file_end(pe_worker *w); /* waits for all files */
 
 #endif

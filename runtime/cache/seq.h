@@ -68,7 +68,10 @@ void pe_seq_identity(const pe_kv *kv, uint8_t out[16]);
 pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, pe_error *err);
 pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, size_t size,
                       pe_error *err);
-/* Writes to a temporary file in the same folder, then renames it. */
+/* Bytes to a file: to a temporary one in the same folder, which is then renamed; and back. */
+pe_status pe_seq_write_file(const pe_buf *bytes, const char *path, pe_error *err);
+pe_status pe_seq_read_file(const char *path, pe_buf *out, pe_error *err);
+/* Both at once. */
 pe_status pe_seq_save_file(const pe_seq *s, const uint8_t identity[16], const char *path,
                            pe_error *err);
 pe_status pe_seq_load_file(pe_seq *s, const uint8_t identity[16], const char *path, pe_error *err);

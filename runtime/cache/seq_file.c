@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/hash.h"
@@ -281,7 +282,7 @@ static void sync_folder(const char *path) {
   close(fd);
 }
 
-static pe_status write_renamed(const pe_buf *b, const char *path, pe_error *err) {
+pe_status pe_seq_write_file(const pe_buf *b, const char *path, pe_error *err) {
   pe_buf name = {0};
   pe_status rc = pe_buf_printf(&name, err, "%s.XXXXXX", path);
   int fd = -1;
@@ -300,16 +301,40 @@ pe_status pe_seq_save_file(const pe_seq *s, const uint8_t identity[16], const ch
                            pe_error *err) {
   pe_buf b = {0};
   pe_status rc = pe_seq_save(s, identity, &b, err);
-  if (!rc) rc = write_renamed(&b, path, err);
+  if (!rc) rc = pe_seq_write_file(&b, path, err);
   pe_buf_free(&b);
   return rc;
 }
 
+static pe_status read_fd(int fd, const char *path, pe_buf *out, pe_error *err) {
+  struct stat st;
+  if (fstat(fd, &st)) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  if (!S_ISREG(st.st_mode)) return pe_fail(err, PE_EIO, "%s: not a regular file", path);
+  pe_status rc = pe_buf_reserve(out, (size_t)st.st_size, err);
+  while (!rc && out->len < (size_t)st.st_size) {
+    ssize_t n = read(fd, out->data + out->len, (size_t)st.st_size - out->len);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) rc = pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+    if (n <= 0) break; /* it became shorter: the checksum will not match */
+    out->len += (size_t)n;
+  }
+  return rc;
+}
+
+pe_status pe_seq_read_file(const char *path, pe_buf *out, pe_error *err) {
+  /* O_NONBLOCK: a named pipe must be refused, not waited for */
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return pe_fail(err, PE_EIO, "%s: %s", path, strerror(errno));
+  pe_status rc = read_fd(fd, path, out, err);
+  close(fd);
+  return rc;
+}
+
+/* Read, not mapped: its checksum must be that of the very bytes that are used. */
 pe_status pe_seq_load_file(pe_seq *s, const uint8_t identity[16], const char *path, pe_error *err) {
-  pe_buffer *b = NULL;
-  pe_status rc = pe_buffer_map(path, &b, err);
-  if (rc) return rc;
-  rc = pe_seq_load(s, identity, b->data, b->size, err);
-  pe_buffer_release(b);
-  return rc ? pe_error_prefix(err, "%s", path) : PE_OK;
+  pe_buf b = {0};
+  pe_status rc = pe_seq_read_file(path, &b, err);
+  if (!rc && (rc = pe_seq_load(s, identity, b.data, b.len, err))) pe_error_prefix(err, "%s", path);
+  pe_buf_free(&b);
+  return rc;
 }

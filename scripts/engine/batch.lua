@@ -27,9 +27,10 @@
 -- tag, given with the request, is visible to policies. A request with force = ids begins its
 -- answers with these tokens; with keep_logprobs = false, logprobs are in events only.
 --
--- Files (seq:save, batch:load) are written and read between steps. On the engine thread the result
--- comes later, to the callback. Batches of several models share one engine thread and its compute
--- threads when each later one is opened with share = the first: they take turns, step by step.
+-- Files (seq:save, batch:load) are written and read at once. When steps run on the engine thread,
+-- another thread does that meanwhile, and the result comes later, to the callback. Batches of
+-- several models share one engine thread and its compute threads when each later one is opened with
+-- share = the first: they take turns, step by step.
 local best = require "engine.best"
 local memory = require "engine.memory"
 local perigee = require "perigee"
