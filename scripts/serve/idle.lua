@@ -24,7 +24,8 @@ local function is_working(app, seen)
   seen.requests = requests
   if many or app.working > 0 or app.server.held > 0 then return true end
   for _, entry in ipairs(app.models:list()) do
-    if entry.batch and entry.batch.alive > 0 or entry.state == "loading" then return true end
+    if entry.batch and entry.batch.alive > 0 then return true end
+    if entry.state == "loading" or entry.state == "unloading" then return true end
   end
   return false
 end

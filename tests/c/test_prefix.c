@@ -153,6 +153,55 @@ static void test_pins(void) {
   }
 }
 
+/* Tenants pin the same tokens: each has a pin of its own. */
+static void test_pins_of_tenants(void) {
+  const pe_prefix_key key[] = {{.salt = 1}, {.salt = 2}, {.salt = 1, .rope_variant = 9}};
+  for (int k = 0; k < SHAPES; k++) {
+    world w;
+    int32_t found;
+    world_open(&w, &shapes[k], 4, 4000, 1 << 20, NULL);
+    for (int i = 0; i < 3; i++) remember(&w, &key[i], text, 10);
+    pe_prefix_pin(w.p, &plain, text, 10, true, &found);
+    CHECK_INT(found, 0);
+    for (int i = 0; i < 3; i++) {
+      pe_prefix_pin(w.p, &key[i], text, 10, true, &found);
+      CHECK_INT(found, 10);
+    }
+    pe_prefix_pin(w.p, &key[0], text, 10, false, &found);
+    pe_prefix_clear(w.p);
+    for (int i = 0; i < 3; i++) CHECK_INT(recall(&w, &key[i], text, 11), i ? 10 : 0);
+    pe_prefix_pin(w.p, &key[2], text, 10, false, &found);
+    pe_prefix_clear(w.p);
+    for (int i = 0; i < 3; i++) CHECK_INT(recall(&w, &key[i], text, 11), i == 1 ? 10 : 0);
+    check_tree(&w);
+    world_close(&w);
+  }
+}
+
+/* A match that is not used leaves the counts as they were. */
+static void test_unmatch(void) {
+  world w;
+  pe_prefix_stats before, after;
+  world_open(&w, &shapes[0], 4, 4000, 1 << 20, NULL);
+  remember(&w, &plain, text, 10);
+  pe_prefix_stat(w.p, &before);
+  for (int n = 2; n <= 12; n += 5) {
+    pe_seq s = {0};
+    pe_error err = {0};
+    int32_t found;
+    CHECK_OK(pe_seq_open(&s, w.kv, w.recur, &err), err);
+    CHECK_OK(pe_prefix_match(w.p, &plain, text, n, &s, &found, &err), err);
+    pe_prefix_unmatch(w.p, n, found);
+    pe_seq_close(&s);
+  }
+  pe_prefix_stat(w.p, &after);
+  CHECK_INT(after.lookups, before.lookups);
+  CHECK_INT(after.hits, before.hits);
+  CHECK_INT(after.hit_tokens, before.hit_tokens);
+  CHECK_INT(after.asked_tokens, before.asked_tokens);
+  world_close(&w);
+}
+
 /* Above the budget the least recently used leaves are evicted. */
 static void test_budget(void) {
   world w;
@@ -513,6 +562,8 @@ static const check_test tests[] = {
     {"snapshots", test_snapshots},
     {"windows", test_windows},
     {"pins", test_pins},
+    {"pins of tenants", test_pins_of_tenants},
+    {"an unused match", test_unmatch},
     {"budget", test_budget},
     {"evict", test_evict},
     {"evict from a window", test_evict_window},

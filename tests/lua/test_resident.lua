@@ -1,8 +1,11 @@
--- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, and running
--- it never expands it.
+-- A 4-bit model in a file: open and idle it costs next to nothing beside the mapping, running it
+-- never expands it, and a server that has unloaded it gives the memory back.
 local perigee = require "perigee"
+local async = require "lib.async"
+local config = require "serve.config"
 local models = require "models"
 local run = require "engine.run"
+local serve = require "serve"
 local text = require "lib.text"
 local uv = require "luv"
 local test = require("harness").test
@@ -12,7 +15,7 @@ local WIDTH, HEAD, INNER, VOCAB = 1024, 64, 1024, 32000
 local MIB = 1 << 20
 
 --- Tensors of a llama of one layer: matrices of 4 bits in groups of 64, norms of bf16.
-local function tensors()
+local function tensors(vocab)
   local list = {}
   local function plain(name, shape, pattern)
     local n = 1
@@ -35,35 +38,45 @@ local function tensors()
   matrix(p .. "mlp.gate_proj", INNER, WIDTH)
   matrix(p .. "mlp.up_proj", INNER, WIDTH)
   matrix(p .. "mlp.down_proj", WIDTH, INNER)
-  matrix("model.embed_tokens", VOCAB, WIDTH)
-  matrix("lm_head", VOCAB, WIDTH)
+  matrix("model.embed_tokens", vocab, WIDTH)
+  matrix("lm_head", vocab, WIDTH)
   return list
 end
 
-local function write_model(folder)
-  assert(perigee.weights.save(folder .. "/model.safetensors", tensors()))
+local function write_model(folder, vocab)
+  assert(perigee.weights.save(folder .. "/model.safetensors", tensors(vocab)))
   local f <close> = assert(io.open(folder .. "/config.json", "w"))
   f:write(perigee.json.encode { model_type = "llama", hidden_size = WIDTH,
     intermediate_size = INNER, num_hidden_layers = 1,
     num_attention_heads = WIDTH // HEAD, num_key_value_heads = WIDTH // HEAD, head_dim = HEAD,
-      vocab_size = VOCAB,
+      vocab_size = vocab,
     rms_norm_eps = 1e-5, max_position_embeddings = 256, tie_word_embeddings = false,
     quantization = { group_size = 64, bits = 4 } })
 end
 
 --- Bytes of this process in memory: its own, and those of files.
-local function resident()
-  collectgarbage()
+local function measured()
   local status = text.read_file "/proc/self/status"
   local function kilobytes(key) return tonumber(status and status:match(key .. ":%s*(%d+) kB")) end
   local own, file = kilobytes "RssAnon", kilobytes "RssFile"
   return own and own * 1024, file and file * 1024
 end
 
+local function resident()
+  collectgarbage()
+  return measured()
+end
+
 local function less(t, got, most, what)
   if got > most then
     t.fail(("%s: %s more, at most %s expected"):format(what, text.bytes(got), text.bytes(most)))
   end
+end
+
+local function remove_model(folder)
+  os.remove(folder .. "/model.safetensors")
+  os.remove(folder .. "/config.json")
+  uv.fs_rmdir(folder)
 end
 
 if not forced then
@@ -73,7 +86,7 @@ if not forced then
       t.skip "the thread sanitizer keeps notes about every byte"
     end
     local folder = assert(uv.fs_mkdtemp((os.getenv "TMPDIR" or "/tmp") .. "/perigee-XXXXXX"))
-    write_model(folder)
+    write_model(folder, VOCAB)
     local own, file = resident()
     local model = assert(models.load(folder))
     local size = model.weights.bytes
@@ -89,9 +102,46 @@ if not forced then
     runner:close()
     model.graph:close()
     model.weights:close()
-    for _, name in ipairs { "model.safetensors", "config.json" } do
-      os.remove(folder .. "/" .. name)
+    remove_model(folder)
+  end)
+
+  test("memory comes back after a model is unloaded", function(t)
+    if not resident() then t.skip "the system does not tell" end
+    if uv.exepath():match "san%-" then t.skip "sanitizers keep what was freed" end
+    local folder = assert(uv.fs_mkdtemp((os.getenv "TMPDIR" or "/tmp") .. "/perigee-XXXXXX"))
+    write_model(folder, 190000)
+    local function all()
+      local own, file = resident()
+      return own + file
     end
-    uv.fs_rmdir(folder)
+    local app = assert(serve.new { models = { { name = "large", path = folder,
+      options = { load = false } } }, config = config.merge({ port = 0, log = false }, nil) })
+    assert(app:start())
+    async.run(function()
+      perigee.sys.trim()
+      local before = all()
+      assert(app.models:load "large")
+      local entry = assert(app.models:find "large")
+      async.await(function(done)
+        local prompt = {}
+        for i = 1, 200 do prompt[i] = i end
+        assert(entry.batch:add { prompt = prompt, max_tokens = 8, n = 2, on_done = function(seq)
+          if entry.batch.alive == 0 then done(seq) end
+        end })
+      end)
+      t.ok(entry.memory.weights > 200 * MIB, "the file's size")
+      t.ok(all() - before > 150 * MIB, "most of it was in memory")
+      assert(app.models:unload "large")
+      local began = uv.hrtime()
+      local after
+      repeat -- without help: the server at rest collects
+        async.sleep(200)
+        local own, file = measured()
+        after = own + file
+      until after <= before * 1.2 or uv.hrtime() - began > 10e9
+      less(t, after - before, before // 5, "ten seconds after it was unloaded")
+      app:stop()
+      remove_model(folder)
+    end)
   end)
 end

@@ -72,6 +72,47 @@ test("pinned prefixes reach the disk", function(t)
   t.eq(counts, { 4, 4 })
 end)
 
+test("a pin is of its tenant", function(t)
+  local prompt = numbers(100, 3)
+  local batch <close> = assert(perigee.batch.open(tiny.model().graph, { sequences = 1,
+    context = 4096, cache_tokens = 1024, threads = 1 }))
+  local id = assert(batch:command("add", { prompt = prompt, max_tokens = 0, salt = 5 }))
+  while #batch:sequences() > 0 do batch:step { { id, 512 } } end
+  t.eq(batch:command("pin", { prompt = prompt }), 0)
+  t.eq(batch:command("pin", { prompt = prompt, salt = 6 }), 0)
+  t.ok(batch:command("pin", { prompt = prompt, salt = 5 }) >= 96)
+end)
+
+--- In pools of every size: one prompt is cached, one sequence runs, and a third one, which begins
+--- with the cached prompt, waits for memory and is tried again at every step.
+test("prefix hits are counted once", function(t)
+  local model = tiny.model { layers = 1 }
+  for blocks = 6, 22 do
+    local batch <close> = assert(perigee.batch.open(model.graph, { sequences = 2, context = 256,
+      cache_tokens = blocks * 4, kv_block = 4, threads = 1, step_tokens = 64 }))
+    local function add(prompt, tokens)
+      return assert(batch:command("add", { prompt = prompt, max_tokens = tokens, temperature = 0,
+        ignore_eos = true }))
+    end
+    local prompt, long = numbers(10, 3), numbers(18, 3)
+    local first = add(prompt, 1)
+    while #batch:sequences() > 0 do assert(batch:step { { first, 64 } }) end
+    local running = add(numbers(9, 5), 8)
+    assert(batch:step { { running, 64 } })
+    local third = add(long, 2)
+    local cached = 0
+    for _ = 1, 40 do
+      for _, event in ipairs((assert(batch:step { { running, 64 }, { third, 64 } }))) do
+        if event.finish then cached = cached + event.cached_tokens end
+      end
+    end
+    local stats = batch:stats()
+    t.eq(#batch:sequences(), 0, "blocks " .. blocks)
+    t.eq(stats.prefix.lookups, 3 + stats.preempted, "blocks " .. blocks)
+    if stats.preempted == 0 then t.eq(stats.prefix.hit_tokens, cached, "blocks " .. blocks) end
+  end
+end)
+
 test("a cancel is never refused", function(t)
   local model = tiny.model { layers = 6, width = 256, ff = 1024 }
   local batch <close> = assert(perigee.batch.open(model.graph, { sequences = 8, context = 4096,
