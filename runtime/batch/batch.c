@@ -73,12 +73,13 @@ static pe_status open_caches(pe_batch *b, pe_error *err) {
 
 static pe_status open_scratch(pe_batch *b, pe_error *err) {
   size_t n = (size_t)b->o.sequences, blocks = (size_t)b->kv->blocks;
+  b->active = pe_calloc(n, sizeof(pe_batch_seq *));
   b->run = pe_calloc(n, sizeof *b->run);
   b->ran = pe_calloc(n, sizeof(pe_batch_seq *));
   b->drawing = pe_calloc(n, sizeof(pe_batch_seq *));
   b->room.mark = pe_calloc(blocks + 1, 1);
   b->room.holders = pe_calloc(blocks * (size_t)b->graph->group_count + 1, sizeof(int32_t));
-  bool ok = b->run && b->ran && b->drawing && b->room.mark && b->room.holders;
+  bool ok = b->active && b->run && b->ran && b->drawing && b->room.mark && b->room.holders;
   return ok ? open_drawers(b, err) : pe_nomem(err, "batch");
 }
 
@@ -126,6 +127,9 @@ void pe_batch_close(pe_batch *b) {
   }
   pe_free(b->drawer);
   pe_free(b->seq);
+  pe_free(b->active);
+  pe_free(b->touched);
+  pe_free(b->unseen);
   pe_free(b->event);
   pe_free(b->run);
   pe_free(b->ran);
@@ -143,20 +147,24 @@ void pe_batch_close(pe_batch *b) {
 
 /* ---- state --------------------------------------------------------------------------------- */
 
-/* Looks up WAITING sequences whose `cached` is outdated, in turn. A lookup compares tokens; 65536
- * of them take well below a millisecond, and a queue of long prompts must not delay the step. */
-static void peek_some(pe_batch *b) {
-  enum { MOST = 1 << 16 };
+/* In turn, and few at a time, so that a long queue does not delay the step. A lookup compares
+ * tokens; 65536 of them take well below a millisecond. */
+void pe_batch_peek(pe_batch *b) {
+  enum { MOST = 64, MOST_COMPARED = 1 << 16 };
   uint64_t now = pe_prefix_changes(b->prefix);
   int64_t compared = 0;
-  size_t first = 0;
-  while (first < b->seq_count && b->seq[first]->id < b->peek) first++;
-  for (size_t i = 0; i < b->seq_count && compared < MOST; i++) {
-    pe_batch_seq *seq = b->seq[(first + i) % b->seq_count];
+  if (b->peek_at != now) b->peek_at = now, b->peek_left = b->seq_count;
+  if (b->peek_left > b->seq_count) b->peek_left = b->seq_count;
+  size_t at = pe_batch_index(b, b->peek);
+  for (int i = 0; i < MOST && b->peek_left && compared < MOST_COMPARED; i++, b->peek_left--) {
+    pe_batch_seq *seq = b->seq[at++ % b->seq_count];
+    b->visits++;
+    b->peek = seq->id + 1;
     if (seq->state != PE_SEQ_WAITING || seq->leader || seq->peeked_at == now) continue;
+    int32_t before = seq->peeked;
     seq->peeked = pe_batch_probe(b, seq), seq->peeked_at = now;
     compared += seq->peeked + b->kv->block;
-    b->peek = seq->id + 1;
+    if (seq->peeked != before) pe_batch_touch(b, seq);
   }
 }
 
@@ -172,18 +180,34 @@ static void describe(const pe_batch *b, const pe_batch_seq *seq, int64_t now, pe
                        .choice = seq->choice,
                        .follows = seq->leader != 0,
                        .age_ns = now - seq->added_ns,
+                       .added_ns = seq->added_ns,
                        .bytes = seq->cache.kv ? pe_seq_bytes(&seq->cache) : 0};
 }
 
 int32_t pe_batch_sequences(pe_batch *b, pe_seq_info *out, int32_t most) {
   int32_t n = 0;
   int64_t now = pe_clock_ns();
-  if (most > 0 && b->caching) peek_some(b);
+  if (most <= 0) return (int32_t)b->alive;
+  if (b->caching) pe_batch_peek(b);
   for (size_t i = 0; i < b->seq_count; i++) {
     if (b->seq[i]->state == PE_SEQ_DONE) continue;
     if (n < most) describe(b, b->seq[i], now, &out[n]);
     n++;
   }
+  return n;
+}
+
+size_t pe_batch_see(pe_batch *b, pe_seq_info *out) {
+  size_t n = b->unseen_count;
+  int64_t now = pe_clock_ns();
+  for (size_t i = 0; i < n; i++) {
+    pe_batch_seq *seq = pe_batch_find(b, b->unseen[i]);
+    out[i] = (pe_seq_info){.id = b->unseen[i], .state = PE_SEQ_DONE};
+    if (seq) seq->unseen = false;
+    if (seq && seq->state != PE_SEQ_DONE) describe(b, seq, now, &out[i]);
+  }
+  b->visits += n;
+  b->unseen_count = 0;
   return n;
 }
 

@@ -197,13 +197,14 @@ typedef struct pe_seq_info {
   pe_seq_id id;
   pe_seq_state state;
   int32_t prompt, past, generated; /* tokens: of the prompt, computed, generated */
-  int32_t cached; /* tokens found in the prefix cache; WAITING: that are there now, if known */
-  int32_t left;   /* the largest useful grant */
-  int32_t choice; /* number within its request */
-  bool follows;   /* a choice that waits for the first one's prompt */
-  bool cancelled; /* worker.h: a cancel is on its way to it */
-  int64_t age_ns; /* since it was added */
-  uint64_t bytes; /* of its caches */
+  int32_t cached;   /* tokens found in the prefix cache; WAITING: that are there now, if known */
+  int32_t left;     /* the largest useful grant */
+  int32_t choice;   /* number within its request */
+  bool follows;     /* a choice that waits for the first one's prompt */
+  bool cancelled;   /* worker.h: a cancel is on its way to it */
+  int64_t age_ns;   /* since it was added, */
+  int64_t added_ns; /* and when that was (pe_clock_ns) */
+  uint64_t bytes;   /* of its caches */
 } pe_seq_info;
 
 /* Describes the sequences that are not done, oldest first, `most` at most; returns how many there

@@ -124,7 +124,7 @@ static pe_status do_fork(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
     pe_batch_seq_free(child);
     return rc;
   }
-  b->running += pe_batch_seq_runs(child);
+  if (pe_batch_seq_runs(child)) pe_batch_opened(b, child);
   pe_batch_enter(b, child);
   reply->first = child->id, reply->count = 1;
   return PE_OK;
@@ -356,5 +356,7 @@ pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_erro
   if (!seq && subject == PE_ON_LIVING) return PE_OK;
   if (!seq && subject == PE_ON_SEQUENCE) return fail_gone(b, c->seq, err);
   pe_status rc = pe_batch_command_check(b, c, err);
-  return rc ? rc : verbs[c->verb].apply(b, seq, c, reply, err);
+  if (rc) return rc;
+  if (seq) pe_batch_touch(b, seq);
+  return verbs[c->verb].apply(b, seq, c, reply, err);
 }

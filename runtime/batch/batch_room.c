@@ -54,7 +54,8 @@ static void count(pe_batch *b) {
     count_pins(b, g);
     b->room.promised[g] = 0;
   }
-  for (size_t i = 0; i < b->seq_count; i++) tally(b, b->seq[i], true);
+  for (int32_t i = 0; i < b->running; i++) tally(b, b->active[i], true);
+  b->visits += (uint64_t)b->running;
   b->room.counted = true;
 }
 

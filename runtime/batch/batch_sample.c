@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- bans ---------------------------------------------------------------------------------- */
@@ -160,11 +161,17 @@ static void report(pe_batch *b, pe_batch_seq *seq) {
   }
 }
 
+static int by_id(const void *a, const void *b) {
+  pe_seq_id x = (*(pe_batch_seq *const *)a)->id, y = (*(pe_batch_seq *const *)b)->id;
+  return (x > y) - (x < y);
+}
+
 void pe_batch_sample_all(pe_batch *b) {
   drawing d = {.batch = b};
-  for (size_t i = 0; i < b->seq_count; i++)
-    if (b->seq[i]->output >= 0 && b->seq[i]->state != PE_SEQ_DONE)
-      b->drawing[d.count++] = b->seq[i];
+  for (size_t i = 0; i < b->touched_count; i++)
+    if (b->touched[i]->output >= 0 && b->touched[i]->state != PE_SEQ_DONE)
+      b->drawing[d.count++] = b->touched[i];
+  qsort(b->drawing, (size_t)d.count, sizeof(pe_batch_seq *), by_id);
   pe_pool_run(b->pool, pick_some, &d, d.count < b->drawers ? d.count : b->drawers);
   for (int32_t i = 0; i < d.count; i++) report(b, b->drawing[i]);
 }

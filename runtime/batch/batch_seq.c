@@ -126,7 +126,7 @@ pe_status pe_batch_seq_replay(const pe_batch *b, pe_batch_seq *seq, pe_error *er
 
 /* ---- the table ----------------------------------------------------------------------------- */
 
-pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id) {
+size_t pe_batch_index(const pe_batch *b, pe_seq_id id) {
   size_t low = 0, high = b->seq_count;
   while (low < high) {
     size_t mid = low + (high - low) / 2;
@@ -135,13 +135,22 @@ pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id) {
     else
       high = mid;
   }
-  return low < b->seq_count && b->seq[low]->id == id ? b->seq[low] : NULL;
+  return low;
+}
+
+pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id) {
+  size_t i = pe_batch_index(b, id);
+  return i < b->seq_count && b->seq[i]->id == id ? b->seq[i] : NULL;
 }
 
 pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err) {
   pe_status rc = pe_grow(&b->seq, &b->seq_cap, b->seq_count + (size_t)more, sizeof *b->seq, err);
   size_t events = b->event_count + 3 * (b->alive + (size_t)more);
-  return rc ? rc : pe_grow(&b->event, &b->event_cap, events, sizeof *b->event, err);
+  size_t all = b->seq_count + (size_t)more, unseen = b->watched ? b->unseen_count + all : 0;
+  if (!rc) rc = pe_grow(&b->event, &b->event_cap, events, sizeof *b->event, err);
+  if (!rc) rc = pe_grow(&b->touched, &b->touched_cap, all, sizeof *b->touched, err);
+  if (!rc) rc = pe_grow(&b->unseen, &b->unseen_cap, unseen, sizeof *b->unseen, err);
+  return rc;
 }
 
 void pe_batch_enter(pe_batch *b, pe_batch_seq *seq) {
@@ -149,6 +158,21 @@ void pe_batch_enter(pe_batch *b, pe_batch_seq *seq) {
   b->seq[b->seq_count++] = seq;
   b->alive++;
   b->stats.added++;
+  pe_batch_touch(b, seq);
+}
+
+void pe_batch_touch(pe_batch *b, pe_batch_seq *seq) {
+  if (!seq->touched) b->touched[b->touched_count++] = seq;
+  seq->touched = true;
+  if (b->watched && !seq->unseen) {
+    b->unseen[b->unseen_count++] = seq->id;
+    seq->unseen = true;
+  }
+}
+
+void pe_batch_opened(pe_batch *b, pe_batch_seq *seq) {
+  seq->place = b->running;
+  b->active[b->running++] = seq;
 }
 
 void pe_batch_push(pe_batch *b, const pe_event *e) { b->event[b->event_count++] = *e; }
@@ -195,7 +219,9 @@ void pe_batch_remember(pe_batch *b, pe_batch_seq *seq) {
 void pe_batch_release(pe_batch *b, pe_batch_seq *seq) {
   if (!seq->cache.kv) return;
   pe_seq_close(&seq->cache);
-  b->running--;
+  b->active[seq->place] = b->active[--b->running];
+  b->active[seq->place]->place = seq->place;
+  pe_batch_touch(b, seq);
 }
 
 void pe_batch_yield(pe_batch *b, pe_batch_seq *seq) {
@@ -203,6 +229,7 @@ void pe_batch_yield(pe_batch *b, pe_batch_seq *seq) {
   pe_batch_release(b, seq);
   if (seq->state != PE_SEQ_HELD) seq->state = PE_SEQ_WAITING; /* a held one still has its logits */
   b->stats.preempted++;
+  pe_batch_touch(b, seq);
 }
 
 /* If a leader leaves before its prompt is computed, the next choice becomes the leader. */
@@ -213,6 +240,7 @@ static void hand_on(pe_batch *b, const pe_batch_seq *leader) {
     if (follower->leader != leader->id || follower->state == PE_SEQ_DONE) continue;
     follower->leader = next;
     if (!next) next = follower->id;
+    pe_batch_touch(b, follower);
   }
 }
 
@@ -227,6 +255,7 @@ void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e)
     pe_batch_remember(b, seq);
   pe_batch_release(b, seq);
   seq->state = PE_SEQ_DONE, seq->cache.past = 0;
+  pe_batch_touch(b, seq);
   b->alive--;
   if (seq->request->r.n > 1) hand_on(b, seq);
   uint64_t *count = why == PE_FINISH_ERROR    ? &b->stats.failed

@@ -13,6 +13,11 @@
  * is a prefill of everything. A HELD sequence has computed all its tokens and continues from the
  * logits it kept, with or without its cache.
  *
+ * A step costs what its sequences cost, not what the queue is long: running sequences, those that a
+ * step or command has changed, and those that the worker has to publish are in lists of their own.
+ * Only a request with several choices, a read of the disk tier, and pe_batch_sequences go through
+ * the whole table.
+ *
  * Events never allocate when they happen: room for three per living sequence (of a step, of a draw
  * and of a cancel after it) is reserved when it joins. */
 #ifndef PE_BATCH_SEQ_H
@@ -54,6 +59,9 @@ typedef struct pe_batch_seq {
   bool has_kept, news; /* kept is filled; and has changed since the worker looked */
   bool yielded;        /* preempted in this very step, or its prefix is not complete yet */
   bool restarted;      /* without the prefix cache, for lack of room */
+  bool touched;        /* it is in the batch's list of these, */
+  bool unseen;         /* and in this one */
+  int32_t place;       /* among the running ones */
   int64_t added_ns;
   int32_t chunk;                    /* tokens in this step */
   int32_t cut;                      /* position where the prefix cache takes a copy next */
@@ -94,7 +102,16 @@ struct pe_batch {
   pe_batch_seq **seq;
   size_t seq_count, seq_cap, alive; /* sequences that are done count in seq_count alone */
   int32_t running;                  /* with an open cache */
-  pe_seq_id next, peek;             /* the next id; the next WAITING sequence to look up */
+  pe_batch_seq **active;            /* the running ones, in no order */
+  pe_batch_seq **touched;           /* since the last step began; room for all */
+  size_t touched_count, touched_cap;
+  pe_seq_id *unseen; /* changed since pe_batch_see; only while a worker watches */
+  size_t unseen_count, unseen_cap;
+  bool watched;
+  uint64_t visits;      /* of sequences, in all lists: what a step costs, for tests */
+  pe_seq_id next, peek; /* the next id; the next sequence to look up in the prefix cache */
+  uint64_t peek_at;     /* the changes of the prefix cache for which sequences are looked up */
+  size_t peek_left;     /* how many still are to be */
   pe_event *event;
   size_t event_count, event_cap;
   pe_run *run;                   /* of this step, o.sequences at most, like the next two */
@@ -143,10 +160,15 @@ pe_status pe_batch_seq_emit_rest(pe_batch_seq *seq, int *hit, pe_error *err);
 /* Rebuilds detokenizer and stop matcher from its tokens: after a fork or a trim. */
 pe_status pe_batch_seq_replay(const pe_batch *b, pe_batch_seq *seq, pe_error *err);
 
-pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id);         /* NULL: not there */
+pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id); /* NULL: not there */
+/* The index of the first one with this id or a later one. */
+size_t pe_batch_index(const pe_batch *b, pe_seq_id id);
 pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err); /* for pe_batch_enter */
 void pe_batch_enter(pe_batch *b, pe_batch_seq *seq);                  /* takes; gives it its id */
 void pe_batch_push(pe_batch *b, const pe_event *e);
+/* Something that a step resets or that others see of it has changed, or will in this step. */
+void pe_batch_touch(pe_batch *b, pe_batch_seq *seq);
+void pe_batch_opened(pe_batch *b, pe_batch_seq *seq); /* its cache is open: it runs */
 
 int32_t pe_batch_rope_variant(const pe_plan *p, int32_t length); /* part of the prefix key */
 /* Of its caches on disk. Computed when a file first needs it, on the engine thread. */
@@ -162,6 +184,14 @@ void pe_batch_yield(pe_batch *b, pe_batch_seq *seq);    /* preempts it */
 /* Ends it with this event. */
 void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e);
 void pe_batch_fail(pe_batch *b, pe_batch_seq *seq); /* with seq->error */
+
+/* ---- views (batch.c) ----------------------------------------------------------------------- */
+
+/* Looks up some WAITING sequences whose `cached` is outdated. */
+void pe_batch_peek(pe_batch *b);
+/* Describes the sequences of the list `unseen` and empties it; those that are gone have nothing but
+ * the id and DONE. out has room for unseen_count. */
+size_t pe_batch_see(pe_batch *b, pe_seq_info *out);
 
 /* ---- counting blocks (batch_room.c) -------------------------------------------------------- */
 

@@ -62,9 +62,10 @@ static void publish_logits(pe_worker *w) {
   pe_batch *b = w->batch;
   size_t bytes = (size_t)b->plan->vocabulary * sizeof(float);
   forget_logits(w);
-  for (size_t i = 0; i < b->seq_count; i++) {
-    pe_batch_seq *seq = b->seq[i];
-    if (!seq->has_kept || !seq->news || (!w->spare && !(w->spare = pe_alloc(bytes)))) continue;
+  for (size_t i = 0; i < b->unseen_count; i++) {
+    pe_batch_seq *seq = pe_batch_find(b, b->unseen[i]);
+    if (!seq || !seq->has_kept || !seq->news) continue;
+    if (!w->spare && !(w->spare = pe_alloc(bytes))) return;
     memcpy(w->spare, seq->kept, bytes);
     seq->news = false;
     pthread_mutex_lock(&w->lock);
@@ -73,26 +74,55 @@ static void publish_logits(pe_worker *w) {
   }
 }
 
-/* The sequences of the batch, and those of queued commands. Out of memory: the old view stays. */
+/* Under the lock. Entries of sequences that are gone stay until there are many. */
+static void tidy_view(pe_worker *w) {
+  size_t n = 0;
+  if (w->view_gone <= w->view_count / 2) return;
+  for (size_t i = 0; i < w->view_count; i++)
+    if (w->view[i].state != PE_SEQ_DONE) w->view[n++] = w->view[i];
+  w->view_count = n, w->view_gone = 0;
+}
+
+/* What has changed since the last time, and what queued commands will change. Out of memory: the
+ * old view stays, and the next time comes. */
 static void publish_view(pe_worker *w, bool step) {
-  size_t n = (size_t)pe_batch_sequences(w->batch, NULL, 0), more = 0;
-  bool ok = !pe_grow(&w->seen, &w->seen_cap, n + 1, sizeof *w->seen, NULL);
-  if (ok) pe_batch_sequences(w->batch, w->seen, (int32_t)n);
+  pe_batch *b = w->batch;
+  if (b->caching) pe_batch_peek(b);
+  bool ok = !pe_grow(&w->seen, &w->seen_cap, b->unseen_count + 1, sizeof *w->seen, NULL);
+  size_t n = ok ? pe_batch_see(b, w->seen) : 0;
   pe_batch_stats stats;
   int64_t free_tokens, all_tokens;
-  pe_batch_stat(w->batch, &stats);
-  pe_batch_room(w->batch, &free_tokens, &all_tokens);
+  pe_batch_stat(b, &stats);
+  pe_batch_room(b, &free_tokens, &all_tokens);
   pthread_mutex_lock(&w->lock);
-  for (size_t i = 0; i < w->queued; i++) more += (size_t)w->queue[i].reply.count;
-  if (ok && !pe_grow(&w->view, &w->view_cap, n + more + 1, sizeof *w->view, NULL)) {
-    memcpy(w->view, w->seen, n * sizeof *w->view);
-    w->view_count = n;
-    for (size_t i = 0; i < w->queued; i++) pe_worker_show(w, &w->queue[i]);
-  }
+  for (size_t i = 0; i < n; i++) pe_worker_show_sequence(w, &w->seen[i]);
+  tidy_view(w);
+  for (size_t i = 0; i < w->queued; i++) pe_worker_show(w, &w->queue[i]);
   w->stats = stats;
   w->free_tokens = free_tokens, w->all_tokens = all_tokens;
   w->completed += step;
   pthread_mutex_unlock(&w->lock);
+}
+
+/* From now on the batch notes what changes; everything counts as changed. */
+static pe_status watch(pe_worker *w, pe_error *err) {
+  pe_batch *b = w->batch;
+  b->watched = true;
+  pe_status rc = pe_batch_reserve(b, 0, err);
+  if (!rc) rc = pe_grow(&w->view, &w->view_cap, b->seq_count + 1, sizeof *w->view, err);
+  for (size_t i = 0; !rc && i < b->seq_count; i++) {
+    pe_batch_seq *seq = b->seq[i];
+    seq->news = seq->has_kept;
+    pe_batch_touch(b, seq);
+    if (seq->state != PE_SEQ_DONE) w->view[w->view_count++] = (pe_seq_info){.id = seq->id};
+  }
+  b->watched = !rc;
+  return rc;
+}
+
+static void unwatch(pe_batch *b) {
+  for (size_t i = 0; i < b->seq_count; i++) b->seq[i]->unseen = false;
+  b->watched = false, b->unseen_count = 0;
 }
 
 /* ---- turns on the engine thread ------------------------------------------------------------ */
@@ -199,7 +229,10 @@ static void disk_news(void *ctx) {
 
 /* Sequences whose prefix has been read can be granted now. */
 static bool show_arrived(pe_worker *w) {
-  if (!pe_prefix_arrived(w->batch->prefix)) return false;
+  pe_batch *b = w->batch;
+  if (!pe_prefix_arrived(b->prefix)) return false;
+  for (size_t i = 0; i < b->seq_count; i++)
+    if (b->seq[i]->fetch) pe_batch_touch(b, b->seq[i]);
   publish_view(w, false);
   w->wake(w->ctx);
   return true;
@@ -233,12 +266,14 @@ pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, v
   w->last = &w->first;
   const pe_event *event;
   w->published = pe_batch_events(batch, &event); /* the foreground has these */
-  for (size_t i = 0; i < batch->seq_count; i++) batch->seq[i]->news = batch->seq[i]->has_kept;
   pthread_mutex_init(&w->lock, NULL);
   pthread_cond_init(&w->file_called, NULL);
-  publish_logits(w);
-  publish_view(w, false);
-  pe_status rc = pe_crew_join(crew, &w->seat, turn, w, err);
+  pe_status rc = watch(w, err);
+  if (!rc) {
+    publish_logits(w);
+    publish_view(w, false);
+    rc = pe_crew_join(crew, &w->seat, turn, w, err);
+  }
   if (!rc) rc = pe_prefix_background(batch->prefix, disk_news, w, err);
   if (rc)
     pe_worker_close(w);
@@ -267,6 +302,7 @@ pe_batch *pe_worker_detach(pe_worker *w, int32_t *published) {
   pe_worker_halt(w);
   pe_batch *batch = w->batch;
   pe_prefix_foreground(batch->prefix);
+  unwatch(batch);
   for (size_t i = 0; i < batch->seq_count; i++) pe_batch_end_fetch(batch, batch->seq[i]);
   batch->next = w->next > batch->next ? w->next : batch->next;
   if (published) *published = w->published;
@@ -309,9 +345,16 @@ uint64_t pe_worker_completed(pe_worker *w) {
 }
 
 int32_t pe_worker_sequences(pe_worker *w, pe_seq_info *out, int32_t most) {
+  int64_t now = pe_clock_ns();
+  int32_t copied = 0;
   pthread_mutex_lock(&w->lock);
-  int32_t n = (int32_t)w->view_count, copied = n < most ? n : most;
-  if (copied > 0) memcpy(out, w->view, (size_t)copied * sizeof *out);
+  for (size_t i = 0; i < w->view_count && copied < most; i++) {
+    if (w->view[i].state == PE_SEQ_DONE) continue;
+    out[copied] = w->view[i];
+    out[copied].age_ns = now - out[copied].added_ns;
+    copied++;
+  }
+  int32_t n = (int32_t)(w->view_count - w->view_gone);
   pthread_mutex_unlock(&w->lock);
   return n;
 }

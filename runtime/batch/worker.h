@@ -18,8 +18,8 @@
  * an add or fork, otherwise an event with nothing but the error, and the sequence goes on. Commands
  * for sequences that are done are dropped. save and load get a ticket, and always an event with
  * that ticket: with the error, or without. Their files are written and read on another thread,
- * while steps go on: a save has the caches as they were when its turn came, and a load has an effect
- * from its event on.
+ * while steps go on: a save has the caches as they were when its turn came, and a load has an
+ * effect from its event on.
  *
  * Ownership: takes the batch until pe_worker_detach gives it back; retains the crew, whose pool the
  * batch should compute with. Threads: any, but close and detach when no other thread uses the

@@ -22,7 +22,8 @@ static pe_seq_info *shown(pe_worker *w, pe_seq_id id) {
     else
       high = mid;
   }
-  return low < w->view_count && w->view[low].id == id ? &w->view[low] : NULL;
+  bool found = low < w->view_count && w->view[low].id == id && w->view[low].state != PE_SEQ_DONE;
+  return found ? &w->view[low] : NULL;
 }
 
 static void show_added(pe_worker *w, const command *q) {
@@ -34,7 +35,7 @@ static void show_added(pe_worker *w, const command *q) {
                                              .left = i ? 0 : prompt,
                                              .choice = i,
                                              .follows = i > 0,
-                                             .age_ns = pe_clock_ns() - q->at_ns};
+                                             .added_ns = q->at_ns};
 }
 
 /* The next token of a held sequence can be granted together with its sample. */
@@ -45,12 +46,21 @@ static void show_sampled(pe_seq_info *seq) {
   seq->left = seq->prompt + seq->generated - seq->past;
 }
 
+void pe_worker_show_sequence(pe_worker *w, const pe_seq_info *info) {
+  pe_seq_info *seq = shown(w, info->id);
+  if (!seq) return; /* it ended before */
+  *seq = *info;
+  w->view_gone += info->state == PE_SEQ_DONE;
+}
+
 void pe_worker_show(pe_worker *w, const command *q) {
   pe_seq_info *seq = shown(w, q->c.seq);
-  if (q->c.verb == PE_DO_ADD) show_added(w, q);
+  bool is_new =
+      q->reply.count && (!w->view_count || w->view[w->view_count - 1].id < q->reply.first);
+  if (q->c.verb == PE_DO_ADD && is_new) show_added(w, q);
   if (q->c.verb == PE_DO_CANCEL && seq) seq->cancelled = true;
   if (q->c.verb == PE_DO_SAMPLE && seq) show_sampled(seq);
-  if (q->c.verb == PE_DO_FORK && seq) {
+  if (q->c.verb == PE_DO_FORK && seq && is_new) {
     w->view[w->view_count] = *seq; /* as its parent is */
     w->view[w->view_count++].id = q->reply.first;
   }
@@ -177,6 +187,10 @@ void pe_worker_answer(pe_worker *w, command *q, pe_status rc) {
                              .text = {"", 0},
                              .ticket = q->reply.ticket,
                              .error = rc ? q->error : NULL};
+  pthread_mutex_lock(&w->lock);
+  for (int32_t i = 0; i < q->reply.count; i++) /* promised, and never there */
+    pe_worker_show_sequence(w, &(pe_seq_info){.id = q->reply.first + i, .state = PE_SEQ_DONE});
+  pthread_mutex_unlock(&w->lock);
   pe_worker_chunk_publish(w, q->events);
   q->events = NULL;
 }

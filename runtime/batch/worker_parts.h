@@ -66,6 +66,7 @@ struct pe_worker {
   pe_error failure; /* of a step, or code 0 */
   pe_seq_info *view;
   size_t view_count, view_cap;
+  size_t view_gone;     /* entries of sequences that are done */
   pe_worker_kept *kept; /* logits of sequences that keep them */
   size_t kept_count, kept_cap;
   pe_batch_stats stats;
@@ -83,7 +84,10 @@ void pe_worker_chunk_publish(pe_worker *w, pe_worker_chunk *c); /* takes */
 
 /* ---- commands (worker_command.c) ----------------------------------------------------------- */
 
-/* Under the lock: the view as if the command were done. It has room for the new sequences. */
+/* Under the lock: this is what a sequence is now; DONE: it is gone. */
+void pe_worker_show_sequence(pe_worker *w, const pe_seq_info *info);
+/* Under the lock: the view as if the command were done. It has room for the new sequences. Harmless
+ * twice. */
 void pe_worker_show(pe_worker *w, const pe_worker_command *q);
 void pe_worker_apply(pe_worker *w, pe_worker_command *q); /* on the engine thread; takes */
 void pe_worker_command_free(pe_worker_command *q);
