@@ -176,9 +176,8 @@ test("a cache folder that others can write to is refused", function(t)
     local app = assert(serve.new { models = { { name = "moonlet", path = "examples/moonlet" } },
       config = config.merge({ port = 0, log = false, context = 256, cache_folder = folder }, nil) })
     assert(app:start())
-    async.sleep(1) -- inside a task, loading begins with the next turn
-    while app:state() == "loading" do async.sleep(5) end
     local entry = app.models:list()[1]
+    repeat async.sleep(1) until entry.state == "ready" or entry.state == "failed"
     local found = entry.error or entry.state
     app:stop()
     return found
