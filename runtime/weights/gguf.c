@@ -59,6 +59,7 @@ static double float_of(pe_gguf_type t, const uint8_t *p) {
 typedef struct cursor {
   const uint8_t *data;
   uint64_t at, size;
+  uint64_t file; /* bytes of the file, which may be more than `data` has */
   pe_error *err;
 } cursor;
 
@@ -219,9 +220,9 @@ static pe_status place(const cursor *c, pe_gguf *g) {
                                (unsigned long long)t->bytes, (unsigned long long)offset));
     if (last > end) end = last;
   }
-  if (g->tensor_count && end > c->size)
+  if (g->tensor_count && end > c->file)
     return pe_fail(c->err, PE_EFORMAT, "truncated: %zu tensors need %llu bytes, the file has %llu",
-                   g->tensor_count, (unsigned long long)end, (unsigned long long)c->size);
+                   g->tensor_count, (unsigned long long)end, (unsigned long long)c->file);
   return PE_OK;
 }
 
@@ -344,12 +345,26 @@ static pe_status read_directories(cursor *c, pe_gguf *g) {
   return check_tensors(g, c->err);
 }
 
+/* Both directories again, from a copy of their bytes. Those of the mapping are the file's, and
+ * somebody may overwrite it: a length that was checked must be the one that is used later. */
+static pe_status read_copy(pe_gguf *g, uint64_t bytes, pe_error *err) {
+  pe_status rc = pe_buffer_alloc(bytes, &g->head, err);
+  if (rc) return rc;
+  memcpy(g->head->data, g->buf->data, bytes);
+  pe_free(g->meta);
+  pe_free(g->tensor);
+  g->meta = NULL, g->tensor = NULL, g->meta_count = g->tensor_count = 0;
+  cursor c = {g->head->data, 0, bytes, g->buf->size, err};
+  return read_directories(&c, g);
+}
+
 pe_status pe_gguf_read(pe_buffer *buf, pe_gguf **out, pe_error *err) {
   pe_gguf *g = pe_calloc(1, sizeof *g);
   if (!g) return pe_nomem(err, "GGUF reader");
   g->buf = pe_buffer_retain(buf);
-  cursor c = {buf->data, 0, buf->size, err};
+  cursor c = {buf->data, 0, buf->size, buf->size, err};
   pe_status rc = read_directories(&c, g);
+  if (!rc && buf->mapped) rc = read_copy(g, c.at < buf->size ? c.at : buf->size, err);
   if (rc)
     pe_gguf_close(g);
   else
@@ -370,6 +385,7 @@ void pe_gguf_close(pe_gguf *g) {
   if (!g) return;
   pe_free(g->tensor);
   pe_free(g->meta);
+  pe_buffer_release(g->head);
   pe_buffer_release(g->buf);
   pe_free(g);
 }

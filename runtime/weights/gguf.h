@@ -2,9 +2,11 @@
  * endian.
  *
  * Only the file format is read here. weights_gguf.c turns the directory into weights,
- * tokenizer_gguf.c turns `tokenizer.ggml.*` into a tokenizer. Keys, values and tensors point into
- * the mapping; only the two directories are allocated. Every count, length and offset is checked
- * against the file's size before it is used or memory is allocated for it.
+ * tokenizer_gguf.c turns `tokenizer.ggml.*` into a tokenizer. Keys and values point into a copy of
+ * that part of the file (of a buffer that is not mapped: into the buffer), so that they stay what
+ * was checked even if somebody overwrites the file; tensors are places in the mapping. Every count,
+ * length and offset is checked against the file's size before it is used or memory is allocated
+ * for it.
  *
  * Ownership: owns a reference to the mapping. Threads: immutable after opening. */
 #ifndef PE_GGUF_H
@@ -51,6 +53,8 @@ typedef struct pe_gguf {
   size_t meta_count, tensor_count;
   pe_gguf_meta *meta;
   pe_gguf_tensor *tensor;
+  /* ---- private ------------------------------------------------------------------------------- */
+  pe_buffer *head; /* the copy; NULL: none */
 } pe_gguf;
 
 /* gives; errors name the path */

@@ -2,6 +2,8 @@
 #include "check.h"
 #include "gguf_writer.h"
 
+#include <unistd.h>
+
 /* Keys of every kind, two tensors, alignment 64. */
 static void put_good(writer *w) {
   put_header(w, 3, 2, 12);
@@ -295,6 +297,31 @@ static void files(void) {
   pe_gguf_close(g);
 }
 
+/* What was checked when the file was opened is what is used later. */
+static void overwritten(void) {
+  char path[] = "/tmp/perigee-gguf-XXXXXX";
+  static uint8_t bytes[1 << 20];
+  FILE *f = fopen("tests/golden-gguf/llama-Q4_0.gguf", "rb");
+  int fd = mkstemp(path);
+  if (!f || fd < 0) abort();
+  size_t size = fread(bytes, 1, sizeof bytes, f);
+  fclose(f);
+  pe_gguf *g = NULL;
+  pe_error err = {0};
+  CHECK(size > 8192 && write(fd, bytes, size) == (ssize_t)size);
+  CHECK_OK(pe_gguf_open(path, &g, &err), err);
+  memset(bytes, 0xff, size);
+  CHECK(pwrite(fd, bytes, size, 0) == (ssize_t)size);
+  close(fd);
+  const pe_gguf_meta *m = g ? pe_gguf_find(g, "tokenizer.ggml.tokens") : NULL;
+  CHECK(m && m->count == 300);
+  const uint8_t *at = m ? m->data : NULL;
+  for (uint64_t i = 0; m && i < m->count && !check_failures; i++)
+    CHECK(pe_gguf_str_next(&at).len < 100);
+  pe_gguf_close(g);
+  unlink(path);
+}
+
 static const check_test tests[] = {
     {"reads", reads},
     {"lies", lies},
@@ -303,5 +330,6 @@ static const check_test tests[] = {
     {"no memory", no_memory},
     {"mutants", mutants},
     {"files", files},
+    {"overwritten", overwritten},
 };
 CHECK_MAIN("gguf", tests)
