@@ -4,6 +4,7 @@
 #include <lauxlib.h>
 #include <uv.h>
 
+#include "lua/bind.h"
 #include "lua/call.h"
 #include "lua/state.h"
 
@@ -71,4 +72,58 @@ pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void
   if (!rc) return PE_OK;
   free_job(j);
   return pe_fail(err, PE_EIO, "cannot queue a job: %s", uv_strerror(rc));
+}
+
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+typedef struct stop {
+  pe_stop *flag;
+} stop;
+
+pe_stop *pe_stop_retain(pe_stop *s) {
+  if (s) atomic_fetch_add(&s->refs, 1);
+  return s;
+}
+
+void pe_stop_release(pe_stop *s) {
+  if (s && atomic_fetch_sub(&s->refs, 1) == 1) pe_free(s);
+}
+
+static void stop_close(void *self) { pe_stop_release(((stop *)self)->flag); }
+
+static int l_set(lua_State *L);
+static const luaL_Reg methods[] = {{"set", l_set}, {NULL, NULL}};
+static const pe_class stop_class = {"perigee.Stop", methods, NULL, NULL, NULL, stop_close};
+
+pe_stop *pe_stop_option(lua_State *L, int arg, const char *key) {
+  if (!pe_bind_option(L, arg, key)) return NULL;
+  stop *s = pe_bind_test(L, -1, &stop_class);
+  if (!s) luaL_error(L, "option '%s' must be a perigee.Stop", key);
+  lua_pop(L, 1); /* the table holds it */
+  return s->flag;
+}
+
+static int l_set(lua_State *L) { /* [self] -> [] */
+  stop *s = pe_bind_check(L, 1, &stop_class);
+  atomic_store(&s->flag->set, true);
+  return 0;
+}
+
+static int job_stop(lua_State *L) { /* [] -> [stop] */
+  stop *s = pe_bind_new(L, &stop_class, sizeof *s, 0);
+  pe_error err;
+  if (!(s->flag = pe_calloc(1, sizeof *s->flag))) {
+    pe_nomem(&err, "stop");
+    return pe_bind_raise(L, &err);
+  }
+  atomic_init(&s->flag->refs, 1);
+  pe_bind_opened(L, s, 0);
+  return 1;
+}
+
+int pe_open_job(lua_State *L) {
+  static const luaL_Reg functions[] = {{"stop", job_stop}, {NULL, NULL}};
+  pe_bind_class(L, &stop_class);
+  luaL_newlib(L, functions);
+  return 1;
 }

@@ -6,11 +6,16 @@
  *
  * `run` must not use Lua. It may touch only its data, which owns copies of or references to all it
  * needs, because the script may close everything else meanwhile. `push` and the callback run on the
- * loop thread through pe_call; then the data is freed. The loop does not end while a job runs. */
+ * loop thread through pe_call; then the data is freed. The loop does not end while a job runs.
+ *
+ * A script stops a job by a perigee.Stop that it gave along (the option "stop"): the data retains
+ * its flag, and `run` looks at it now and then and ends with PE_ECANCEL. */
 #ifndef PE_JOB_H
 #define PE_JOB_H
 
 #include <lua.h>
+#include <stdatomic.h>
+#include <stdbool.h>
 
 #include "runtime/base.h"
 
@@ -28,5 +33,19 @@ int pe_job_callback(lua_State *L, int arg);
 /* Takes the callback and the data, also when it fails. Does not raise. */
 pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data,
                        pe_error *err);
+
+/* ---- stopping -------------------------------------------------------------------------------- */
+
+typedef struct pe_stop {
+  atomic_bool set;
+  atomic_int refs;
+} pe_stop;
+
+/* The perigee.Stop that is option `key` of the table at arg, not retained; NULL: none. Raises. */
+pe_stop *pe_stop_option(lua_State *L, int arg, const char *key);
+
+/* Any thread; NULL is fine. */
+pe_stop *pe_stop_retain(pe_stop *s);
+void pe_stop_release(pe_stop *s);
 
 #endif

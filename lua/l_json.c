@@ -10,21 +10,19 @@
  *
  * Writing is deterministic: ordered objects in their order, plain tables with string keys sorted,
  * sequences as arrays. An empty plain table is an object. */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "lua/bind.h"
-#include "runtime/json.h"
+#include "lua/l_bytes.h"
+#include "lua/l_json.h"
+#include "runtime/json_tape.h"
 
 #define OBJECT "perigee.json.object"
 #define ARRAY "perigee.json.array"
 #define DIGITS "perigee.json.digits"
 
 static const char order_key; /* its address is the private key of an object's list of keys */
-
-/* Reading and writing recurse in C. Lua's own limit (LUAI_MAXCCALLS) is also 200. */
-enum { MAX_DEPTH = 200 };
 
 /* ---- ordered objects ------------------------------------------------------------------------- */
 
@@ -36,7 +34,7 @@ static bool has_metatable(lua_State *L, int index, const char *name) {
   return same;
 }
 
-static void new_object(lua_State *L) { /* [] -> [object] */
+void pe_l_json_new_object(lua_State *L) {
   lua_newtable(L);
   lua_newtable(L);
   lua_rawsetp(L, -2, &order_key);
@@ -48,6 +46,20 @@ static void append_key(lua_State *L, int object, int key) {
   lua_pushvalue(L, key);
   lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
   lua_pop(L, 1);
+}
+
+void pe_l_json_new_array(lua_State *L) {
+  lua_newtable(L);
+  luaL_setmetatable(L, ARRAY);
+}
+
+void pe_l_json_set(lua_State *L, int object, pe_str key) {
+  lua_pushlstring(L, key.at, key.len); /* [value, key] */
+  lua_pushvalue(L, -1);
+  if (lua_rawget(L, object) == LUA_TNIL) append_key(L, object, lua_gettop(L) - 1);
+  lua_pop(L, 1);
+  lua_insert(L, -2);
+  lua_rawset(L, object);
 }
 
 /* May the key at 2 still be in the list at 4, because its value was set to nil? A long list gets a
@@ -136,35 +148,13 @@ typedef struct reading {
   bool digits; /* integers beyond 64 bits keep them */
   pe_error err;
   pe_status rc;
-  int64_t values, most; /* cost of the values so far, and its limit; see the weights below */
+  pe_json_counter counter;
 } reading;
 
 static bool next_token(reading *d, pe_json_token *t) {
-  return !(d->rc = pe_json_next(&d->r, t, &d->err));
-}
-
-/* What a value costs to read, relative to a number: max_values limits the sum. */
-enum { STRING_COST = 4, KEY_COST = 8, TABLE_COST = 8 };
-enum { MAX_KEY = 64 << 10 }; /* bytes: a crafted longer key could make every lookup slow */
-
-/* Counts one more value; false, with d->err set, when that exceeds the limit. */
-static bool count_value(reading *d, pe_json_type type) {
-  bool table = type == PE_JSON_ARRAY || type == PE_JSON_OBJECT;
-  d->values += table                    ? TABLE_COST
-               : type == PE_JSON_KEY    ? KEY_COST
-               : type == PE_JSON_STRING ? STRING_COST
-                                        : 1;
-  if (d->values <= d->most) return true;
-  d->rc = pe_fail(&d->err, PE_ELIMIT,
-                  "%" PRId64 " values in the first %td of %td bytes, at most %" PRId64, d->values,
-                  d->r.at - d->r.text, d->r.end - d->r.text, d->most);
-  return false;
-}
-
-static bool count_key(reading *d, size_t len) {
-  if (len <= MAX_KEY) return count_value(d, PE_JSON_KEY);
-  d->rc = pe_json_fail(&d->r, &d->err, "key of %zu bytes is too long: at most %d", len, MAX_KEY);
-  return false;
+  d->rc = pe_json_next(&d->r, t, &d->err);
+  if (!d->rc) d->rc = pe_json_count(&d->counter, &d->r, t, &d->err);
+  return !d->rc;
 }
 
 /* Is a number that did not fit into 64 bits written as an integer? */
@@ -174,34 +164,31 @@ static bool is_digits(pe_str s) {
   return true;
 }
 
-/* [] -> [number or digits] */
-static void push_float(lua_State *L, const reading *d, const pe_json_token *t) {
-  if (!d->digits || !is_digits(t->str)) {
-    lua_pushnumber(L, t->number);
+void pe_l_json_push_float(lua_State *L, double number, pe_str text, bool digits) {
+  if (!digits || !is_digits(text)) {
+    lua_pushnumber(L, number);
     return;
   }
-  pe_str *s = lua_newuserdatauv(L, sizeof *s + t->str.len, 0);
+  pe_str *s = lua_newuserdatauv(L, sizeof *s + text.len, 0);
   s->at = (const char *)(s + 1);
-  s->len = t->str.len;
-  memcpy(s + 1, t->str.at, t->str.len);
+  s->len = text.len;
+  memcpy(s + 1, text.at, text.len);
   luaL_setmetatable(L, DIGITS);
 }
 
 /* [] -> [value], or [] and false with d->err set. */
 static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
   pe_json_token inner;
-  if (!count_value(d, t->type)) return false;
   luaL_checkstack(L, 6, "JSON nesting");
   switch (t->type) {
   case PE_JSON_STRING: lua_pushlstring(L, t->str.at, t->str.len); return true;
   case PE_JSON_INT: lua_pushinteger(L, t->integer); return true;
-  case PE_JSON_FLOAT: push_float(L, d, t); return true;
+  case PE_JSON_FLOAT: pe_l_json_push_float(L, t->number, t->str, d->digits); return true;
   case PE_JSON_TRUE: lua_pushboolean(L, 1); return true;
   case PE_JSON_FALSE: lua_pushboolean(L, 0); return true;
   case PE_JSON_NULL: lua_pushlightuserdata(L, NULL); return true;
   case PE_JSON_ARRAY:
-    lua_newtable(L);
-    luaL_setmetatable(L, ARRAY);
+    pe_l_json_new_array(L);
     for (lua_Integer i = 1; next_token(d, &inner); i++) {
       if (inner.type == PE_JSON_ARRAY_END) return true;
       if (!push_value(L, d, &inner)) return false;
@@ -210,11 +197,10 @@ static bool push_value(lua_State *L, reading *d, const pe_json_token *t) {
     return false;
   default: break;
   }
-  new_object(L);
+  pe_l_json_new_object(L);
   int object = lua_gettop(L);
   while (next_token(d, &inner)) {
     if (inner.type == PE_JSON_OBJECT_END) return true;
-    if (!count_key(d, inner.str.len)) return false;
     lua_pushlstring(L, inner.str.at, inner.str.len);
     lua_pushvalue(L, -1);
     if (lua_rawget(L, object) == LUA_TNIL)
@@ -246,8 +232,9 @@ static int decode(lua_State *L) { /* [text, options] -> [value] or [nil, err] */
     pe_fail(&d.err, PE_ELIMIT, "text of %zu bytes is too long: at most %zu", len, most);
     return pe_bind_error(L, &d.err);
   }
-  d.most = pe_bind_integer(L, 2, "max_values", 1, INT64_MAX, INT64_MAX);
-  pe_json_open(&d.r, text, len, (int)pe_bind_integer(L, 2, "max_depth", 1, MAX_DEPTH, MAX_DEPTH));
+  d.counter.most = pe_bind_integer(L, 2, "max_values", 1, INT64_MAX, INT64_MAX);
+  pe_json_open(&d.r, text, len,
+               (int)pe_bind_integer(L, 2, "max_depth", 1, PE_L_JSON_DEPTH, PE_L_JSON_DEPTH));
   lua_pushcfunction(L, decode_body);
   lua_pushlightuserdata(L, &d);
   int rc = lua_pcall(L, 1, 1, 0);
@@ -276,10 +263,14 @@ static void put_line(lua_State *L, writing *w, int depth) {
   for (int i = 0; i < depth * w->indent; i++) put(L, w, " ", 1);
 }
 
+static void put_text(lua_State *L, writing *w, pe_str s) {
+  if (pe_json_put_str(&w->out, s, w->ascii, &w->err)) pe_bind_raise(L, &w->err);
+}
+
 static void put_str(lua_State *L, writing *w, int index) {
   size_t n;
   const char *s = lua_tolstring(L, index, &n);
-  if (pe_json_put_str(&w->out, pe_str_of(s, n), w->ascii, &w->err)) pe_bind_raise(L, &w->err);
+  put_text(L, w, pe_str_of(s, n));
 }
 
 static void put_value(lua_State *L, writing *w, int depth);
@@ -364,11 +355,12 @@ static bool is_array(lua_State *L, int index) {
 
 /* [value] -> [value]; raises for values that JSON does not have. */
 static void put_value(lua_State *L, writing *w, int depth) {
-  if (depth > MAX_DEPTH)
-    luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", MAX_DEPTH);
+  if (depth > PE_L_JSON_DEPTH)
+    luaL_error(L, "cannot encode a table nested deeper than %d levels (a cycle?)", PE_L_JSON_DEPTH);
   luaL_checkstack(L, 8, "JSON nesting");
   char text[32];
   const pe_str *digits;
+  const pe_bytes *bytes;
   switch (lua_type(L, -1)) {
   case LUA_TNIL: put(L, w, "null", 4); return;
   case LUA_TBOOLEAN: lua_toboolean(L, -1) ? put(L, w, "true", 4) : put(L, w, "false", 5); return;
@@ -386,6 +378,8 @@ static void put_value(lua_State *L, writing *w, int depth) {
       put(L, w, "null", 4);
     else if ((digits = luaL_testudata(L, -1, DIGITS)))
       put(L, w, digits->at, digits->len);
+    else if ((bytes = pe_bytes_test(L, -1)))
+      put_text(L, w, pe_bytes_str(bytes));
     else
       luaL_error(L, "cannot encode a %s as JSON", luaL_typename(L, -1));
   }
@@ -435,7 +429,7 @@ static int array(lua_State *L) { /* [list] -> [list marked as an array] */
 
 static int object(lua_State *L) { /* [list of {key, value} pairs] -> [object] */
   lua_settop(L, 1);
-  new_object(L);
+  pe_l_json_new_object(L);
   if (lua_isnil(L, 1)) return 1;
   luaL_checktype(L, 1, LUA_TTABLE);
   for (lua_Integer i = 1; lua_rawgeti(L, 1, i) == LUA_TTABLE; i++) {
@@ -496,5 +490,6 @@ int pe_open_json(lua_State *L) {
   luaL_newlib(L, functions);
   lua_pushlightuserdata(L, NULL);
   lua_setfield(L, -2, "null");
+  pe_l_json_open_read(L);
   return 1;
 }

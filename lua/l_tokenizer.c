@@ -214,10 +214,12 @@ static const int32_t *push_marks(lua_State *L, int arg, size_t *count) {
   return id;
 }
 
-/* A text to encode, and the result. Lists are borrowed from the Lua stack, or owned by the job. */
+/* A text to encode, and the result. Text and lists are borrowed from the Lua stack, or owned by the
+ * job: os.exit may close the Lua state while it runs. */
 typedef struct encoding {
   pe_tokenizer *t;
   pe_str text;
+  pe_stop *stop;
   pe_encode_options o;
   size_t most;          /* limit on the number of ids */
   const size_t *offset; /* NULL: no positions are wanted */
@@ -245,9 +247,10 @@ static pe_status encode(encoding *e, pe_tokenizer_scratch *scratch, pe_error *er
 static int push_encoded(lua_State *L, const encoding *e, pe_status rc, pe_error *err) {
   if (rc) {
     int n = pe_bind_error(L, err);
-    if (rc == PE_ELIMIT) {
-      lua_pushinteger(L, (lua_Integer)e->ids.count);
-      lua_setfield(L, -2, "count");
+    if (rc == PE_ELIMIT) { /* a job does not go on to learn how many there are */
+      bool exact = e->ids.count > e->most;
+      lua_pushinteger(L, (lua_Integer)(exact ? e->ids.count : e->most));
+      lua_setfield(L, -2, exact ? "count" : "above");
     }
     return n;
   }
@@ -264,6 +267,8 @@ static int push_encoded(lua_State *L, const encoding *e, pe_status rc, pe_error 
 static void run_encoding(void *data) {
   encoding *e = data;
   pe_tokenizer_scratch *scratch = NULL;
+  e->o.most = e->most;
+  e->o.stop = e->stop ? &e->stop->set : NULL;
   e->rc = pe_tokenizer_scratch_new(e->t, &scratch, &e->err);
   if (!e->rc) e->rc = encode(e, scratch, &e->err);
   pe_tokenizer_scratch_free(scratch);
@@ -277,6 +282,7 @@ static int push_encoding(lua_State *L, void *data) {
 static void free_encoding(void *data) {
   encoding *e = data;
   pe_free((void *)e->text.at);
+  pe_stop_release(e->stop);
   pe_free((void *)e->o.span);
   pe_free((void *)e->o.mark);
   pe_free((void *)e->offset);
@@ -293,12 +299,13 @@ static void *copy(const void *from, size_t bytes) {
   return p;
 }
 
-/* A copy that owns its lists and its reference; NULL: out of memory. */
+/* A copy that owns its lists and its references; NULL: out of memory. */
 static encoding *copy_encoding(const encoding *from) {
   encoding *e = pe_calloc(1, sizeof *e);
   if (!e) return NULL;
   *e = *from;
   e->t = pe_tokenizer_retain(from->t), e->ids = (pe_ids){0};
+  e->stop = pe_stop_retain(from->stop);
   e->text.at = copy(from->text.at, from->text.len);
   e->o.span = from->o.span ? copy(from->o.span, from->o.spans * sizeof *from->o.span) : NULL;
   e->o.mark = from->o.mark ? copy(from->o.mark, from->o.marks * sizeof *from->o.mark) : NULL;
@@ -320,7 +327,7 @@ static int encode_in_job(lua_State *L, const encoding *e) {
  * [self, text, options, callback] -> [true] or [nil, err] */
 static int l_encode(lua_State *L) {
   static const char *const keys[] = {"add_special", "parse_special", "spans", "marks",
-                                     "positions",   "max_ids",       NULL};
+                                     "positions",   "max_ids",       "stop",  NULL};
   tokenizer *t = check(L);
   encoding e = {.t = t->t};
   lua_settop(L, 4);
@@ -329,6 +336,7 @@ static int l_encode(lua_State *L) {
   e.o.add_special = pe_bind_boolean(L, 3, "add_special", false);
   e.o.parse_special = pe_bind_boolean(L, 3, "parse_special", true);
   e.most = (size_t)pe_bind_integer(L, 3, "max_ids", 0, INT32_MAX, INT32_MAX);
+  e.stop = pe_stop_option(L, 3, "stop");
   e.o.span = push_spans(L, 3, e.text.len, &e.o.spans);
   e.o.mark = push_marks(L, 3, &e.o.marks);
   e.offset = push_offsets(L, 3, e.text.len, &e.offsets);

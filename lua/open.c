@@ -19,6 +19,8 @@ int luaopen_cjson(lua_State *L);
 
 /* pe_open_NOUN(L) leaves one value, which becomes perigee.NOUN. */
 #define NOUNS(X)                                                                                   \
+  X(bytes)                                                                                         \
+  X(job)                                                                                           \
   X(json)                                                                                          \
   X(tokenizer)                                                                                     \
   X(tensor)                                                                                        \

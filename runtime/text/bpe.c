@@ -61,10 +61,24 @@ static int32_t hex_token(const pe_vocab *v, int byte) {
   return pe_vocab_id(v, pe_str_of(text, 6));
 }
 
+/* Where every byte has a token none is dropped or fused, so a text has at least as many tokens as
+ * its bytes divided by the longest one. (In the byte alphabet that is an overestimate.) */
+static size_t longest_token(const pe_bpe *m) {
+  size_t longest = 0;
+  for (int b = 0; b < 256; b++)
+    if (m->byte_id[b] < 0) return 0;
+  for (size_t i = 0; i < m->vocab->count; i++)
+    if (m->vocab->entry[i].len > longest) longest = m->vocab->entry[i].len;
+  return longest;
+}
+
 static pe_status index_singles(pe_bpe *m, pe_error *err) {
   for (int b = 0; b < 256; b++)
     m->byte_id[b] = m->raw ? alphabet_token(m->vocab, b) : hex_token(m->vocab, b);
-  if (m->raw) return PE_OK;
+  if (m->raw) {
+    m->longest = longest_token(m);
+    return PE_OK;
+  }
   if (!(m->single = pe_alloc(SINGLES * sizeof *m->single)))
     return pe_nomem(err, "characters of the vocabulary");
   memset(m->single, 0xff, SINGLES * sizeof *m->single);
@@ -400,7 +414,9 @@ static pe_status merge_long(const pe_bpe *m, pe_bpe_scratch *s, pe_str piece, si
   pe_status rc = queue_all(m, s, piece, *count, &queued, err);
   symbol *y = s->symbol;
   link *at = s->link;
-  while (!rc && queued) {
+  for (size_t merges = 0; !rc && queued; merges++) {
+    if (merges % 4096 == 0 && s->stop && atomic_load_explicit(s->stop, memory_order_relaxed))
+      return pe_fail(err, PE_ECANCEL, "tokenizing was stopped");
     uint64_t top = s->heap[0];
     s->heap[0] = s->heap[--queued];
     if (queued) sift_down(s->heap, queued, 0);

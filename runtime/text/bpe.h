@@ -21,6 +21,8 @@
 #ifndef PE_BPE_H
 #define PE_BPE_H
 
+#include <stdatomic.h>
+
 #include "runtime/text/ids.h"
 #include "runtime/text/vocab.h"
 
@@ -46,6 +48,7 @@ typedef struct pe_bpe {
   uint32_t *rank;               /* by id, with scores */
   int32_t *single;              /* by code point below 65,536: the token of one character */
   int32_t byte_id[256];         /* raw: the token of a byte; otherwise of "<0xAB>" */
+  size_t longest;               /* bytes that a token covers at most; 0: unknown */
   uint8_t *glued;               /* bitmap of characters that precede U+2581 inside some token;
                                  * NULL: never cut */
 } pe_bpe;
@@ -66,6 +69,7 @@ typedef struct pe_bpe_scratch {
   size_t heap_cap;
   pe_buf text;
   struct pe_bpe_word *cache; /* NULL until the first piece */
+  const atomic_bool *stop;   /* NULL, or: long pieces end with PE_ECANCEL when it is set */
 } pe_bpe_scratch;            /* {0} is empty; for one pe_bpe only, because of the cache */
 
 /* Appends the ids of one piece. Offsets are counted from base, the offset of the piece itself. */

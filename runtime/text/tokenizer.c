@@ -131,6 +131,7 @@ typedef struct job { /* one call of encode */
   pe_str text;
   const pe_encode_options *o;
   pe_ids *out;
+  size_t before; /* ids that were there */
   /* the current part: text between added tokens of the raw text */
   size_t base;            /* its offset in the text */
   const uint32_t *origin; /* of the normalized bytes, in the part; NULL: it was not changed */
@@ -191,8 +192,24 @@ static bool allow_normal(void *context, size_t from, size_t to, size_t *resume) 
   return false;
 }
 
+/* Has the caller lost interest, or will there be too many ids? */
+static pe_status check_going_on(const job *j, pe_str piece, pe_error *err) {
+  const pe_encode_options *o = j->o;
+  if (o->stop && atomic_load_explicit(o->stop, memory_order_relaxed))
+    return pe_fail(err, PE_ECANCEL, "tokenizing was stopped");
+  if (!o->most) return PE_OK;
+  size_t longest = j->t->kind == PE_TOKENIZER_BPE ? j->t->bpe.longest : 0;
+  size_t least = j->out->count - j->before + (longest ? piece.len / longest : 0);
+  if (least <= o->most) return PE_OK;
+  return pe_fail(err, PE_ELIMIT, "text has more than %zu tokens", o->most);
+}
+
 static pe_status model_encode(const job *j, pe_str piece, size_t base, pe_error *err) {
   const pe_tokenizer *t = j->t;
+  if (j->o->stop || j->o->most) {
+    pe_status rc = check_going_on(j, piece, err);
+    if (rc) return rc;
+  }
   if (t->kind == PE_TOKENIZER_BPE)
     return pe_bpe_encode(&t->bpe, &j->s->bpe, piece, base, j->out, err);
   if (t->kind == PE_TOKENIZER_UNIGRAM)
@@ -346,7 +363,8 @@ static pe_status check_input(pe_str text, const pe_encode_options *o, pe_error *
 pe_status pe_tokenizer_encode(const pe_tokenizer *t, pe_tokenizer_scratch *s, pe_str text,
                               const pe_encode_options *o, pe_ids *out, pe_error *err) {
   job j = {.t = t, .s = s, .text = text, .o = o, .out = out};
-  size_t before = out->count;
+  size_t before = j.before = out->count;
+  s->bpe.stop = o->stop;
   pe_status rc = s->tokenizer == t
                      ? check_input(text, o, err)
                      : pe_fail(err, PE_EARG, "this scratch belongs to another tokenizer");

@@ -26,6 +26,8 @@
 #ifndef PE_TOKENIZER_H
 #define PE_TOKENIZER_H
 
+#include <stdatomic.h>
+
 #include "runtime/text/ids.h"
 #include "runtime/weights/gguf.h"
 
@@ -65,6 +67,8 @@ typedef struct pe_encode_options {
   size_t spans;
   const int32_t *mark; /* ids in ascending order: recognised where special tokens are */
   size_t marks;
+  size_t most; /* more ids end it with PE_ELIMIT, as soon as that is sure; 0: no limit */
+  const atomic_bool *stop; /* NULL, or: end with PE_ECANCEL when it is set */
 } pe_encode_options;
 
 /* Appends the ids of text, which must be UTF-8, to out. With out->offsets, out->at is the byte of

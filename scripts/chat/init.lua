@@ -183,10 +183,10 @@ end
 
 --- The ids of a prompt and the positions where its messages end (in tokens); or nil and an error.
 --- With a callback the text is encoded on a helper thread, and callback gets the same results.
---- prompt.max_ids: see Tokenizer:encode.
+--- prompt.max_ids and prompt.stop: see Tokenizer:encode.
 function Words:encode(tokenizer, prompt, callback)
   local options = { spans = prompt.spans, marks = self:guarded(tokenizer),
-    positions = prompt.boundaries, max_ids = prompt.max_ids }
+    positions = prompt.boundaries, max_ids = prompt.max_ids, stop = prompt.stop }
   local function done(ids, positions)
     if not ids then return nil, positions end
     return ids, between(positions)

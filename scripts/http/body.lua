@@ -3,13 +3,16 @@
 --
 -- reader:feed(bytes, pos) returns "more" (all bytes were taken); or "done" and the position after
 -- the body; or nil, a message and an HTTP status. The cost does not depend on how the bytes are
--- cut, and at most `max` bytes are kept.
+-- cut, and at most `max` bytes are kept. reader:content() returns the whole body: a string or, if
+-- it has more than 64 KB, perigee.Bytes. reader:text() is always a string, for small programs.
 local fields = require "http.fields"
+local perigee = require "perigee"
 
 local body = {}
 
 local byte, find, sub = string.byte, string.find, string.sub
 
+local LARGE = 64 << 10        -- bytes of a body that is a Lua string at most
 local SMALL, MANY = 4096, 64  -- pieces smaller than this are joined, 64 at a time
 local LINE = 1024             -- bytes of a chunk's size line, extensions included
 -- Framing may take OVERHEAD bytes and SHARE times the data: one-byte chunks cost 6 bytes each, so
@@ -22,13 +25,25 @@ local TRAILERS = 8192         -- bytes
 local Pieces = {}
 Pieces.__index = Pieces
 
---- A list of strings that stays cheap when they are tiny.
-local function new_pieces()
-  return setmetatable({ list = {}, small = {}, size = 0 }, Pieces)
+--- The data of a body of at most `most` bytes. Up to LARGE they are a list of strings that stays
+--- cheap when they are tiny; more go into memory outside of Lua.
+local function new_pieces(most)
+  return setmetatable({ list = {}, small = {}, size = 0, most = most }, Pieces)
+end
+
+--- Continues outside of Lua's heap.
+local function go_large(self)
+  local bytes, why = perigee.bytes.new(self.most)
+  if not bytes then error(why, 0) end
+  for _, piece in ipairs(self.list) do bytes:put(piece) end
+  for _, piece in ipairs(self.small) do bytes:put(piece) end
+  self.bytes, self.list, self.small = bytes, nil, nil
 end
 
 function Pieces:add(piece)
   self.size = self.size + #piece
+  if not self.bytes and self.size > LARGE then go_large(self) end
+  if self.bytes then return self.bytes:put(piece) end
   local small = self.small
   if #piece < SMALL then
     small[#small + 1] = piece
@@ -44,7 +59,9 @@ function Pieces:add(piece)
   end
 end
 
+--- A string, or perigee.Bytes if it is large.
 function Pieces:join()
+  if self.bytes then return self.bytes end
   self.list[#self.list + 1] = table.concat(self.small)
   self.small = {}
   return #self.list == 1 and self.list[1] or table.concat(self.list)
@@ -52,7 +69,8 @@ end
 
 --- Makes a reader. on_data(bytes), if given, gets the data instead of it being collected.
 local function new_reader(class, fields_of, on_data)
-  fields_of.pieces, fields_of.on_data, fields_of.received = new_pieces(), on_data, 0
+  fields_of.pieces = new_pieces(fields_of.max or fields_of.left)
+  fields_of.on_data, fields_of.received = on_data, 0
   return setmetatable(fields_of, class)
 end
 
@@ -86,7 +104,17 @@ function Length:feed(bytes, pos)
   return "done", next_pos
 end
 
-function Length:text() return self.pieces:join() end
+function Length:content() return self.pieces:join() end
+
+--- The rest will not be read: gives the memory back now, not when it is collected.
+function Length:drop()
+  if self.pieces.bytes then self.pieces.bytes:close() end
+end
+
+function Length:text()
+  local content = self:content()
+  return type(content) == "string" and content or content:text()
+end
 
 -- ---- until the end ------------------------------------------------------------------------------
 
@@ -105,7 +133,7 @@ function Rest:feed(bytes, pos)
   return "more"
 end
 
-Rest.text = Length.text
+Rest.text, Rest.content, Rest.drop = Length.text, Length.content, Length.drop
 
 function Rest:bound(max)
   self.max = math.min(self.max, max)
@@ -122,7 +150,8 @@ function body.chunked(max, on_data)
     { max = max, state = "size", line = "", overhead = 0, trailers = 0, left = 0 }, on_data)
 end
 
-Chunked.text, Chunked.bound = Length.text, Rest.bound
+Chunked.text, Chunked.content, Chunked.drop = Length.text, Length.content, Length.drop
+Chunked.bound = Rest.bound
 
 --- Completes self.line up to a LF. Returns the line with its CRLF and the position after it; nil if
 --- no LF has arrived.

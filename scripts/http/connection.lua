@@ -113,7 +113,8 @@ function Connection:close()
   if self.state == "closed" then return end
   self.state = "closed"
   self.stream:close()
-  self.backlog, self.backlog_bytes, self.stash, self.rest, self.parser.reader = {}, 0, {}, nil, nil
+  self.backlog, self.backlog_bytes, self.stash, self.rest = {}, 0, {}, nil
+  self.parser:drop()
   self.in_flight = 0
   note_unsent(self)
   self:hold(0)
@@ -140,7 +141,8 @@ function Connection:close_gently()
   if self.in_flight > 0 then return end
   self.state, self.lingered = "linger", 0
   self:set_deadline(self.server.limits.linger_s)
-  self.rest, self.stash, self.stash_bytes, self.parser.reader = nil, {}, 0, nil
+  self.rest, self.stash, self.stash_bytes = nil, {}, 0
+  self.parser:drop()
   self:hold(0)
   self:resume_reading()
   if self.at_end or not self.stream:shutdown() then self:close() end
@@ -356,7 +358,8 @@ local function enter_body(self, reader)
   self.answer = response.new(self, request)
   local verdict = self.server.gate and self.server.gate(request, self.answer) or {}
   if verdict.stop then
-    self.stay, self.parser.reader = false, nil -- the body is not read
+    self.stay = false
+    self.parser:drop() -- the body is not read
     self:serve(request)
     return false
   end
@@ -447,8 +450,16 @@ function Connection:serve(request)
   async.run(handle, self, request, answer)
 end
 
+--- Gives a large body back that the handler has left, now and not when it is collected.
+local function drop_body(request)
+  local body = request.body
+  if type(body) == "userdata" then body:close() end
+  request.body = nil
+end
+
 --- Called by the response when it is finished.
 function Connection:answered(answer)
+  drop_body(answer.request)
   self.server:log_answer(self, answer)
   self.stream_of_events, self.request = nil, nil
   self:hold(0)

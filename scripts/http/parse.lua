@@ -33,6 +33,12 @@ function Parser:is_inside()
   return self.size > 0 or self.reader ~= nil
 end
 
+--- The body that is being read will not be needed.
+function Parser:drop()
+  if self.reader then self.reader:drop() end
+  self.reader = nil
+end
+
 -- ---- the head -----------------------------------------------------------------------------------
 
 --- The reader of the body, nil if there is no body; or false, a message and a status.
@@ -168,7 +174,7 @@ function Parser:feed(bytes, pos)
   if not reader then return feed_head(self, bytes, pos) end
   local event, next_pos, status = reader:feed(bytes, pos)
   if event ~= "done" then return event, next_pos, status end
-  self.request.body = reader:text()
+  self.request.body = reader:content()
   self.reader = nil
   return "request", next_pos
 end

@@ -7,6 +7,8 @@
 --   local     the kind of socket: "tcp" or "unix"
 --   started   uv.hrtime() when the request was complete
 --   aborted   the client is gone
+--   body      a string or, if it has more than 64 KB, perigee.Bytes
+--   owner     whose request it is, to share things fairly: set by the server's owner (or nil)
 local async = require "lib.async"
 local uv = require "luv"
 

@@ -21,6 +21,28 @@ local json = {}
 ---@return perigee.Error? err
 function json.decode(text, options) end
 
+---Reads a long text by a background job; the callback gets a tape, of which `Tape:build` makes the
+---value of `decode`. The bytes do not grow any more. Strings over 64 KB at the places in `slices`,
+---each "PARENT.KEY" (the key, and that of the nearest object around it), become perigee.Bytes.
+---@param bytes perigee.Bytes
+---@param options? { max_depth?: integer, max_values?: integer, digits?: boolean, slices?: string[], stop?: perigee.Stop }
+---@param callback fun(tape: perigee.Tape?, err: perigee.Error?)
+---@return boolean? started
+---@return perigee.Error? err
+function json.read(bytes, options, callback) end
+
+---@class perigee.Tape  A text that json.read has read.
+local Tape = {}
+
+---Builds the value, for about `ms` milliseconds: true and the value, or false if it needs more.
+---@param ms number
+---@return boolean done
+---@return any value
+function Tape:build(ms) end
+
+---Frees the tape.
+function Tape:close() end
+
 ---Writes a value with the spacing of Python's json.dumps. A plain sequence is an array; a plain
 ---table with string keys is an object with sorted keys; an empty plain table is an object. Raises
 ---for values that JSON does not have.

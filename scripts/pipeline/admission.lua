@@ -141,8 +141,9 @@ function admission.bytes(most, bytes, field)
       field, bytes, most, TOKEN_BYTES) }
 end
 
---- Refuses a prompt by its tokens when it can never be answered: an error, or nil.
-function admission.fits(entry, tokens, field)
+--- Refuses a prompt by its tokens when it can never be answered: an error, or nil. `least`: there
+--- are at least these, nobody counted the rest.
+function admission.fits(entry, tokens, field, least)
   local _, all = entry.batch:room()
   local context = context_of(entry)
   if tokens < context and tokens <= all then return nil end
@@ -152,8 +153,9 @@ function admission.fits(entry, tokens, field)
       :format(context)
   end
   return errors.new { code = "context_length_exceeded", field = field,
-    message = ("the %s has %d tokens and does not fit: %s"):format(
-      field == "messages" and "conversation" or "prompt", tokens, why) }
+    message = ("the %s has %s%d tokens and does not fit: %s"):format(
+      field == "messages" and "conversation" or "prompt", least and "at least " or "", tokens,
+      why) }
 end
 
 --- Decides with what the request is predicted to need, { key, tokens, sequences }: an error, or

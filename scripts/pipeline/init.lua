@@ -74,13 +74,13 @@ end
 local function make_prompts(self)
   local req = self.req
   if req.chat then
-    self.prompts = { prompts.chat(req, self.entry) }
+    self.prompts = { prompts.chat(req, self.entry, { client = self.client }) }
   else
     self.prompts = {}
     for i, given in ipairs(req.prompts) do
       async.breathe()
       self.prompts[i] = prompts.plain(self.entry, given, { add_special = req.add_special,
-        field = "prompt" })
+        field = "prompt", client = self.client })
     end
   end
   self:find_model()
@@ -208,12 +208,12 @@ local function perform(self)
   return usage
 end
 
---- Serves a request inside a task. o.log: a table for the access log. Returns true, or nil and a
---- request error when nothing was sent.
+--- Serves a request inside a task. o: log (a table for the access log), client (whose request it
+--- is, lib/jobs.lua). Returns true, or nil and a request error when nothing was sent.
 function pipeline.serve(app, req, face, o)
   local scripts = app.scripts:current():retain()
   req.scripts = scripts
-  local self = runs.new(app, req, face, o and o.log or {})
+  local self = runs.new(app, req, face, o or {})
   local id = req.id -- hooks may overwrite it
   app.live = app.live or {}
   app.live[id] = self

@@ -10,8 +10,8 @@
 -- cannot fit is refused as early as possible: by its bytes before it is rendered or tokenized, by
 -- its tokens before Lua gets to see them.
 local admission = require "pipeline.admission"
-local async = require "lib.async"
 local errors = require "lib.errors"
+local jobs = require "lib.jobs"
 
 local prompt = {}
 
@@ -25,15 +25,18 @@ local function fail(field, why)
   error(errors.new { field = field, message = why }, 0)
 end
 
---- What a text may become: { tok, field (it is from), most (tokens), refusal = function(tokens) }.
---- By default: what the model can answer.
-function prompt.limit(entry, field)
+--- What a text may become: { tok, field (it is from), most (tokens), client (lib/jobs.lua), refusal
+--- = function(tokens, above) }; above: it has more than these. By default: what the model can
+--- answer.
+function prompt.limit(entry, field, client)
   if not entry.tok then
     fail(field, ("the model '%s' has no tokenizer: send token ids to /v1/completions")
       :format(entry.name))
   end
-  return { tok = entry.tok, field = field, most = admission.most(entry),
-    refusal = function(tokens) return admission.fits(entry, tokens, field) end }
+  return { tok = entry.tok, field = field, most = admission.most(entry), client = client,
+    refusal = function(tokens, above)
+      return admission.fits(entry, above and tokens + 1 or tokens, field, above)
+    end }
 end
 
 local function check_bytes(limit, bytes)
@@ -42,27 +45,27 @@ local function check_bytes(limit, bytes)
 end
 
 --- Returns the results of encode() for a text of this many bytes. A long one is encoded on a helper
---- thread, by encode(callback).
+--- thread, by encode(stop, callback), when it is the client's turn.
 local function encoded(limit, bytes, encode)
   check_bytes(limit, bytes)
   local ids, more
   if bytes <= LONG then
     ids, more = encode()
   else
-    ids, more = async.await(function(resume)
-      local started, why = encode(resume)
-      if not started then resume(nil, why) end
-    end)
+    ids, more = jobs.run(limit.client, bytes, encode)
   end
   if ids then return ids, more end
-  if more.count then error(limit.refusal(more.count), 0) end
+  local tokens = more.count or more.above
+  if tokens then error(limit.refusal(tokens, more.above ~= nil), 0) end
+  if more.code == "cancelled" then error(more, 0) end
   fail(limit.field, more)
 end
 
 --- Ids of a text; options as of Tokenizer:encode.
 function prompt.encode(limit, text, options)
   options.max_ids = limit.most
-  return encoded(limit, #text, function(callback)
+  return encoded(limit, #text, function(stop, callback)
+    options.stop = stop
     return limit.tok:encode(text, options, callback)
   end)
 end
@@ -109,18 +112,19 @@ local function of_template(limit, words, chat)
     continue_final_message = chat.continue_final_message, kwargs = chat.kwargs }
   if not made then fail(limit.field, why) end
   made.max_ids = limit.most
-  local ids, positions = encoded(limit, #made.text, function(callback)
+  local ids, positions = encoded(limit, #made.text, function(stop, callback)
+    made.stop = stop
     return words:encode(limit.tok, made, callback)
   end)
   return { ids = ids, boundaries = positions, tail = made.tail, words = words }
 end
 
---- The prompt of a conversation, by the chat words of the request's scripts. `limit`: another than
---- the model's own.
-function prompt.chat(req, entry, limit)
+--- The prompt of a conversation, by the chat words of the request's scripts. o: client (whose
+--- request it is), limit (another than the model's own).
+function prompt.chat(req, entry, o)
   local scripts = req.scripts
   local words = scripts:words(entry)
-  limit = limit or prompt.limit(entry, "messages")
+  local limit = o.limit or prompt.limit(entry, "messages", o.client)
   if scripts:has "normalize" then
     req.chat = scripts:wait("normalize", req, req.chat) or req.chat
   end
@@ -143,11 +147,11 @@ end
 
 -- ---- plain prompts ------------------------------------------------------------------------------
 
---- A prompt given as text or ids. options: add_special, field.
+--- A prompt given as text or ids. options: add_special, field, client.
 function prompt.plain(entry, given, options)
   if type(given) == "table" then return { ids = given } end
   local field = options.field
-  local ids = prompt.encode(prompt.limit(entry, field), given,
+  local ids = prompt.encode(prompt.limit(entry, field, options.client), given,
     { add_special = options.add_special ~= false })
   if #ids == 0 then errors.refuse(field, "must not be empty") end
   return { ids = ids, text = given }

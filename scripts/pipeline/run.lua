@@ -30,9 +30,10 @@ function run.random_name()
   return (uv.random(12):gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 
---- face: see pipeline/init.lua; log: a table for the access log.
-function run.new(app, req, face, log)
-  return setmetatable({ app = app, req = req, face = face, log = log, state = "preparing",
+--- face: see pipeline/init.lua; o: log, a table for the access log; client (lib/jobs.lua).
+function run.new(app, req, face, o)
+  return setmetatable({ app = app, req = req, face = face, log = o.log or {}, client = o.client,
+    state = "preparing",
     sequences = {}, outputs = {}, warned = {}, held = 0, random_name = run.random_name,
     responds = req.scripts:has "respond" }, Run)
 end
@@ -190,7 +191,7 @@ function Run:generate(options)
   local list = self.prompts
   if options.chat then
     self.req.chat = options.chat
-    list = { prompts.chat(self.req, self.entry) }
+    list = { prompts.chat(self.req, self.entry, { client = self.client }) }
   end
   local group = new_group(self, options)
   add_all(self, group, list)

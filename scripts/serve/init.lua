@@ -151,6 +151,7 @@ local function inspect(self, request, response)
   request.route = route
   refusal = check_route(self, request, response, route.options)
   if refusal then return { refusal = refusal } end
+  request.owner = request.key and "key " .. request.key.name or peers.network(request.peer or "unix")
   return { route = route, params = params }
 end
 
@@ -166,8 +167,7 @@ local function before_body(self, request, response)
   local verdict = inspect(self, request, response)
   request.verdict = verdict
   if not verdict.route then return { stop = true } end
-  return { body = body_limit(self, verdict.route),
-    owner = request.key and "key " .. request.key.name or peers.network(request.peer or "unix") }
+  return { body = body_limit(self, verdict.route), owner = request.owner }
 end
 
 local function pass(self, request, response)

@@ -370,7 +370,10 @@ test("the client: framings, failures, portions", function(t)
     end
     response:finish()
   end)
-  router:post("/len", function(request, response) response:send(200, nil, request.body) end)
+  router:post("/len", function(request, response)
+    local body = request.body -- over 64 KB it is not a string
+    response:send(200, nil, type(body) == "userdata" and body:text() or body)
+  end)
   router:get("/hang", function(request)
     local gone = async.signal()
     request:on_abort(function() gone:set() end)

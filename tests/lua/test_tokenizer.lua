@@ -27,7 +27,7 @@ test("more ids than the limit are an error that counts them", function(t)
   t.eq(err.count, count)
   tok:encode(text, { max_ids = 3 }, t.expect(function(ids, why)
     t.eq(ids, nil)
-    t.eq({ why.code, why.count }, { "limit", count })
+    t.eq({ why.code, why.count, why.above }, { "limit", nil, 3 }) -- a job stops there
   end))
   uv.run()
 end)

@@ -71,7 +71,7 @@ function common.handler(app, read, shape)
     end
     request:on_abort(function() pipeline.gone(app, req.id) end)
     local face = stream.new(req, response, shape)
-    local done, err = pipeline.serve(app, req, face, { log = request.log })
+    local done, err = pipeline.serve(app, req, face, { log = request.log, client = request })
     if not done and not request.aborted then app:refuse(response, err) end
   end
 end

@@ -55,22 +55,24 @@ end
 
 --- The limit of a text: as many tokens as a body may have values. That is more than any model
 --- reads, so that texts which are too long for one can be counted.
-local function limit_of(app, entry, field)
+local function limit_of(app, entry, field, client)
   local most = math.floor(app.config.limits.values)
-  return { tok = entry.tok, field = field, most = most, refusal = function(count)
-    return errors.new { status = 413, field = field, code = "too_many_values",
-      message = ("%s has %d tokens, at most %d are listed"):format(field, count, most) }
-  end }
+  return { tok = entry.tok, field = field, most = most, client = client,
+    refusal = function(count, above)
+      return errors.new { status = 413, field = field, code = "too_many_values",
+        message = ("%s has %s%d tokens, at most %d are listed"):format(field,
+          above and "more than " or "", count, most) }
+    end }
 end
 
-local function encode_text(app, entry, o)
+local function encode_text(app, entry, o, client)
   local add = first_given(o.add_special, o.add_special_tokens, o.prompt ~= nil)
-  local limit = limit_of(app, entry, o.content and "content" or "prompt")
+  local limit = limit_of(app, entry, o.content and "content" or "prompt", client)
   return (prompts.encode(limit, o.content or o.prompt,
     { add_special = add, parse_special = o.parse_special }))
 end
 
-local function encode_messages(app, entry, o)
+local function encode_messages(app, entry, o, client)
   check.messages(o.messages, { client = true })
   check.tools(o.tools)
   local chat = { messages = o.messages, tools = o.tools and #o.tools > 0 and o.tools or nil,
@@ -78,16 +80,16 @@ local function encode_messages(app, entry, o)
     continue_final_message = o.continue_final_message, kwargs = o.chat_template_kwargs or {} }
   local req = { api = "chat", model = entry.name, scripts = app.scripts:current(), ctx = {},
     tag = {}, chat = chat }
-  return prompts.chat(req, entry, limit_of(app, entry, "messages")).ids
+  return prompts.chat(req, entry, { limit = limit_of(app, entry, "messages", client) }).ids
 end
 
-local function tokenize(app, body)
+local function tokenize(app, body, client)
   local o = schema.read(body, TOKENIZE)
   if not (o.content or o.prompt or o.messages) then
     refuse("content", "is missing; send content, prompt or messages")
   end
   local entry = find(app, o.model)
-  local ids = o.messages and encode_messages(app, entry, o) or encode_text(app, entry, o)
+  local ids = (o.messages and encode_messages or encode_text)(app, entry, o, client)
   local answer = json.object { { "tokens", json.array(ids) }, { "count", #ids },
     { "max_model_len", entry.context } }
   if o.return_token_strs then
@@ -119,7 +121,7 @@ end
 local function handler(app, work)
   return function(request, response)
     local ok, answer = pcall(function()
-      return work(app, schema.body(request, app.config.limits.values))
+      return work(app, schema.body(request, app.config.limits.values), request)
     end)
     async.breathe()
     if ok then return response:json(200, answer) end

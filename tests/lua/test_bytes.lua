@@ -1,0 +1,142 @@
+-- Long bytes outside of Lua's heap, and long JSON texts that are read by a job.
+local async = require "lib.async"
+local perigee = require "perigee"
+local schema = require "api.schema"
+local test = require("harness").test
+local uv = require "luv"
+local json = perigee.json
+
+local forced = ...
+
+local function bytes_of(text)
+  local bytes = assert(perigee.bytes.new(#text))
+  bytes:put(text)
+  return bytes
+end
+
+test("bytes grow up to their size, and are cut as strings are", function(t)
+  local b <close> = assert(perigee.bytes.new(10))
+  b:put "hello"
+  b:put("xx, woyy", 3, -3)
+  t.eq({ #b, b:len(), b:text() }, { 9, 9, "hello, wo" })
+  t.raises(function() b:put "rl" end, "9 bytes and 2 more do not fit in 10")
+  local text = b:text()
+  for i = -11, 11 do
+    for j = -11, 11 do t.eq(b:sub(i, j), text:sub(i, j), i .. " " .. j) end
+  end
+  local s = b:slice(-2)
+  t.eq({ s:text(), #s }, { "wo", 2 })
+  t.raises(function() s:put "x" end, "a slice does not grow")
+  b:close()
+  t.eq(s:sub(1, 1), "w")
+  t.raises(function() b:len() end, "closed")
+end)
+
+--- Reads a text by a job and builds it in steps; returns the value, or nil and the error; and the
+--- number of steps.
+local function read(text, options, ms)
+  local tape, why
+  json.read(bytes_of(text), options, function(...) tape, why = ... end)
+  while not tape and not why do uv.run "once" end
+  if not tape then return nil, why end
+  local steps = 0
+  while true do
+    steps = steps + 1
+    local done, value = tape:build(ms or 1000)
+    if done then return value, nil, steps end
+  end
+end
+
+local TEXTS = { "null", "true", "[]", "{}", '"x"', "-1.5e3", "12345678901234567890123",
+  '{"a": [1, 2.0, {"b": [[], {}, null]}, "\\u00e9\\n"], "a": 2, "c\\u0041": {"": false}}',
+  "[[[[[[1], 2], 3], 4], 5], 6]", '  {"x" : [ { "y" : 1 } , { "y" : 2 } ] } ' }
+
+test("a text that a job reads is what decode makes of it", function(t)
+  for _, text in ipairs(TEXTS) do
+    for _, digits in ipairs { true, false } do
+      local want = json.decode(text, { digits = digits })
+      local got = read(text, { digits = digits })
+      t.eq(json.encode(got), json.encode(want), text)
+      t.eq({ type(got), math.type(got) }, { type(want), math.type(want) }, text)
+    end
+  end
+  local object = read '{"z": 1, "a": 2, "z": 3}'
+  object.new = 4
+  t.eq(json.encode(object), '{"z": 3, "a": 2, "new": 4}')
+end)
+
+test("errors and limits are those of decode", function(t)
+  for _, text in ipairs { "", "[1,", "{1}", '"\\ud800"', "[1] 2", ("["):rep(300), '"\xff"',
+    '{"' .. ("k"):rep(70000) .. '": 1}' } do
+    local _, want = json.decode(text)
+    local _, err = read(text)
+    t.eq({ err.code, err.message }, { want.code, want.message }, text:sub(1, 20))
+  end
+  for _, text in ipairs { "[1, 2, 3]", '{"a": "b"}', '["x", {"y": []}]' } do
+    for most = 1, 40 do
+      local _, want = json.decode(text, { max_values = most })
+      local _, err = read(text, { max_values = most })
+      t.eq(err and err.message, want and want.message, text .. most)
+    end
+  end
+end)
+
+test("a large value is built in slices of time", function(t)
+  if forced then return end -- every allocation takes long there
+  local list = {}
+  for i = 1, 50000 do list[i] = { id = i, text = "entry " .. i } end
+  local text = json.encode { list = list }
+  local value, _, steps = read(text, nil, 0.2)
+  t.ok(steps > 5, steps)
+  t.eq(#value.list, 50000)
+  t.eq({ value.list[50000].id, value.list[50000].text }, { 50000, "entry 50000" })
+end)
+
+test("long strings at chosen places are slices of the text", function(t)
+  local long, short = ("QUJD"):rep(20000), ("QUJD"):rep(16384) -- 80,000 and 65,536 bytes
+  local text = json.encode { messages = { { content = {
+    { type = "image_url", image_url = { url = long } }, { image_url = { url = short } },
+    { image_url = long }, { text = long }, { other = { url = long } },
+    { image_url = { { url = long .. "\n" } } } } } }, url = long }
+  local value = read(text, { slices = { "image_url.url", "content.image_url" } })
+  local parts = value.messages[1].content
+  t.eq({ type(parts[1].image_url.url), #parts[1].image_url.url }, { "userdata", 80000 })
+  t.eq(parts[1].image_url.url:sub(1, 8), "QUJDQUJD")
+  t.eq(parts[2].image_url.url, short)
+  t.eq(parts[3].image_url:text(), long)
+  t.eq({ parts[4].text, parts[5].other.url, value.url }, { long, long, long })
+  t.eq(parts[6].image_url[1].url:sub(-2), "D\n") -- it had an escape
+  t.eq(json.encode(value.messages), json.encode(json.decode(text).messages))
+  collectgarbage()
+  t.eq(parts[1].image_url.url:sub(-4), "QUJD") -- the text is still there
+end)
+
+test("a job that is stopped ends", function(t)
+  local stop = perigee.job.stop()
+  stop:set()
+  local _, err = read("[1, 2]", { stop = stop })
+  t.eq(err.code, "cancelled")
+  t.raises(function() read("1", { stop = 5 }) end, "'stop' must be a perigee.Stop")
+  t.raises(function() json.read("[]", nil, print) end, "perigee.Bytes")
+  t.raises(function() read("1", { slices = { "x" } }) end, "PARENT.KEY")
+end)
+
+test("the body of a request is read as text where text is meant", function(t)
+  local long = ("word "):rep(20000)
+  local text = json.encode { messages = { { role = "user", content = {
+    { type = "text", text = long }, { type = "image_url", image_url = { url = long } } } } } }
+  async.run(t.expect(function()
+    local request = { body = bytes_of(text), header = function() end }
+    local parts = schema.body(request, 1000).messages[1].content
+    t.eq(parts[1].text, long)
+    t.eq(type(parts[2].image_url.url), "userdata")
+    t.eq(request.body, nil)
+    local ok, err = pcall(schema.body, { body = bytes_of(text .. "x"), header = function() end }, 1000)
+    t.eq({ ok, err.status }, { false, 400 })
+    t.match(err.message, "^the request body is not valid JSON: line 1, column %d+")
+    ok, err = pcall(schema.body, { body = bytes_of(text), header = function() end }, 10)
+    t.eq({ ok, err.status, err.code }, { false, 413, "too_many_values" })
+    ok, err = pcall(schema.body, { body = bytes_of(text), header = function() end, aborted = true }, 1000)
+    t.eq({ ok, err.code }, { false, "cancelled" })
+  end))
+end)
