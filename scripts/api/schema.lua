@@ -98,12 +98,14 @@ function kinds.strings(name, v, f)
 end
 
 local ID = { from = 0, to = 0x7fffffff }
+local SOME = 4096 -- numbers between two looks at the clock: less than a millisecond
 
 --- An array of token ids.
 function kinds.ids(name, v, f)
   kinds.array(name, v, f)
   local out = {}
   for i, id in ipairs(v) do
+    if i % SOME == 0 then async.breathe() end
     local sound = math.type(id) == "integer" and id >= ID.from and id <= ID.to
     out[i] = sound and id or kinds.integer(("%s[%d]"):format(name, i - 1), id, ID)
   end
@@ -225,7 +227,7 @@ function schema.body(request, most)
   else
     body, why = decode_large(request, text, most)
   end
-  if why and why.code == "cancelled" then error(why, 0) end
+  if why and why.code == "cancelled" then error(errors.from(why), 0) end
   if why and why.code == "limit" then
     error(errors.new { status = 413, code = "too_many_values",
       message = "the request body is too large: " .. why.message }, 0)

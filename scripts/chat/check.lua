@@ -71,6 +71,8 @@ end
 
 -- ---- messages -----------------------------------------------------------------------------------
 
+local SOME = 256 -- entries between two looks at the clock: less than a millisecond
+
 local function check_part(part, at, options)
   if type(part) == "string" then return end
   if not is_object(part) then refuse(at, "must be an object, got %s", kind_of(part)) end
@@ -98,7 +100,10 @@ local function check_content(content, at, options)
   if not is_list(content) then
     refuse(at, "must be a string, an array of parts or null, got %s", kind_of(content))
   end
-  for i, part in ipairs(content) do check_part(part, ("%s[%d]"):format(at, i - 1), options) end
+  for i, part in ipairs(content) do
+    if i % SOME == 0 then async.breathe() end
+    check_part(part, ("%s[%d]"):format(at, i - 1), options)
+  end
 end
 
 local function is_empty(t)
@@ -126,7 +131,10 @@ end
 local function check_calls(calls, at, options)
   if not is_given(calls) or type(calls) == "table" and is_empty(calls) then return false end
   if not is_list(calls) then refuse(at, "must be an array, got %s", kind_of(calls)) end
-  for i, call in ipairs(calls) do check_call(call, ("%s[%d]"):format(at, i - 1), options) end
+  for i, call in ipairs(calls) do
+    if i % SOME == 0 then async.breathe() end
+    check_call(call, ("%s[%d]"):format(at, i - 1), options)
+  end
   return true
 end
 

@@ -14,6 +14,7 @@ local refuse = check.refuse
 local content = {}
 
 local DEPTH = 100 -- of nested values; more is a mistake or a cycle
+local SOME = 256  -- entries between two looks at the clock: less than a millisecond
 
 local TYPES = check.PARTS
 
@@ -25,7 +26,10 @@ local function ordered(value, depth)
   end
   if json.is_array(value) then
     local out = json.array {}
-    for i, item in ipairs(value) do out[i] = ordered(item, depth + 1) end
+    for i, item in ipairs(value) do
+      if i % SOME == 0 then async.breathe() end
+      out[i] = ordered(item, depth + 1)
+    end
     return out
   end
   async.breathe()
@@ -68,7 +72,10 @@ function content.read(value)
   if value == nil or value == json.null then return json.null end
   if type(value) == "string" then return value end
   local out = json.array {}
-  for i, part in ipairs(value) do out[i] = read_part(part) end
+  for i, part in ipairs(value) do
+    if i % SOME == 0 then async.breathe() end
+    out[i] = read_part(part)
+  end
   return out
 end
 
@@ -263,6 +270,7 @@ function content.shape(message, can, at)
   if type(value) ~= "table" then return can.strings and value or content.parts(value) end
   local out = json.array {}
   for i, part in ipairs(value) do
+    if i % SOME == 0 then async.breathe() end
     out[i] = place(part, can, ("%s.content[%d]"):format(at, i - 1))
   end
   return out

@@ -56,14 +56,24 @@ local function without_billing(said)
   return table.concat(lines, "\n")
 end
 
---- The last position of a plain text, 0 when there is none.
+local WINDOW = 64 << 10 -- bytes that are searched at a time; below a millisecond
+
+--- The last position of a plain text, 0 when there is none. Searches from the end, so that a text
+--- full of it takes no longer than any other.
 local function last_place(said, part)
-  local at, found = 0, 0
-  repeat
-    at = said:find(part, at + 1, true)
-    found = at or found
-  until not at
-  return found
+  local stop = #said
+  while stop > 0 do
+    local from = math.max(1, stop - WINDOW + 1)
+    local window, at, found = said:sub(from, stop + #part - 1), 0, nil
+    repeat
+      at = window:find(part, at + 1, true)
+      found = at or found
+    until not at
+    if found then return from + found - 1 end
+    stop = from - 1
+    async.breathe()
+  end
+  return 0
 end
 
 --- Closes reasoning that was left open in a text with a call: before the call, or at the end.

@@ -151,7 +151,8 @@ local function inspect(self, request, response)
   request.route = route
   refusal = check_route(self, request, response, route.options)
   if refusal then return { refusal = refusal } end
-  request.owner = request.key and "key " .. request.key.name or peers.network(request.peer or "unix")
+  request.owner = request.key and "key " .. request.key.name
+    or peers.network(request.peer or "unix")
   return { route = route, params = params }
 end
 

@@ -191,8 +191,8 @@ function shape.logprobs_text(_, _, columns)
   return '{"content":[' .. table.concat(columns[1] or {}, ",") .. '],"refusal":null}'
 end
 
-function shape.choice(req, out)
-  local wanted = req.sampling.top_logprobs and not out.altered
+function shape.choice(req, out, bare)
+  local wanted = req.sampling.top_logprobs and not out.altered and not bare
   return json.object { { "index", out.index }, { "message", message_object(out) },
     { "logprobs", logprobs_object(out, wanted and out.logprobs) } }
 end

@@ -1,5 +1,6 @@
 -- completions: POST /v1/completions: the text after a prompt, or after each of several, given as
 -- strings or as token ids.
+local async = require "lib.async"
 local check = require "chat.check"
 local common = require "api.openai.common"
 local errors = require "lib.errors"
@@ -113,39 +114,52 @@ local function choice_of(out, content, logprobs)
     { "logprobs", logprobs or json.null }, { "finish_reason", json.null } }
 end
 
+local SOME = 256 -- tokens between two looks at the clock: less than a millisecond
+
 local shape = { chunk = "text_completion", whole = "text_completion" }
 completions.shape = shape
 
---- The echoed prompt of an answer: its text, its characters and its tokens. Their logprobs are not
---- computed: null.
-local NO_ECHO = { text = "", characters = 0, entries = {} }
+--- The echoed prompt of an answer: its text, its characters and, when they are needed, its tokens.
+--- Their logprobs are not computed: null. All answers to a prompt share it.
+local NO_ECHO = { text = "", characters = 0, entries = {}, columns = { {}, {}, {}, {} } }
+local echoes = setmetatable({}, { __mode = "k" }) -- by request, and number of its prompt
 
 local function new_echo(req, out)
   local given = req.prompts[out.prompt or 1]
-  local echo = { entries = {},
-    text = type(given) == "string" and given or out.tok and out.tok:decode(given) or "" }
-  echo.characters = utf8.len(echo.text) or #echo.text
-  if not (req.sampling.top_logprobs and out.tok) then return echo end
-  local offset = 0
-  for i, id in ipairs(req.all_ids[out.prompt or 1]) do
-    local bytes = out.tok:bytes(id)
-    echo.entries[i] = { bytes = bytes, offset = offset }
-    offset = offset + text.characters(bytes)
-  end
-  return echo
+  local said = type(given) == "string" and given or out.tok and out.tok:decode(given) or ""
+  return { text = said, characters = utf8.len(said) or #said }
 end
 
 local function echo_of(req, out)
   if not req.echo then return NO_ECHO end
-  out.echo = out.echo or new_echo(req, out)
-  return out.echo
+  local known, prompt = echoes[req] or {}, out.prompt or 1
+  echoes[req] = known
+  known[prompt] = known[prompt] or new_echo(req, out)
+  return known[prompt]
+end
+
+--- The tokens of an echo. Inside a task the loop may turn; a callback of the batch comes here for
+--- the head of a stream only.
+local function entries_of(req, out)
+  local echo = echo_of(req, out)
+  if echo.entries then return echo.entries end
+  local entries, offset = {}, 0
+  local wanted = req.sampling.top_logprobs and out.tok
+  for i, id in ipairs(wanted and req.all_ids[out.prompt or 1] or {}) do
+    if i % SOME == 0 then async.breathe() end
+    local bytes = out.tok:bytes(id)
+    entries[i] = { bytes = bytes, offset = offset }
+    offset = offset + text.characters(bytes)
+  end
+  echo.entries = entries
+  return entries
 end
 
 function shape.head(req, out)
   if not req.echo then return nil end
   local echo = echo_of(req, out)
   return choice_of(out, echo.text,
-    req.sampling.top_logprobs and logprobs_object(out, echo.entries))
+    req.sampling.top_logprobs and logprobs_object(out, entries_of(req, out)))
 end
 
 --- The logprobs of a chunk, nil when it has none.
@@ -165,7 +179,8 @@ end
 --- The logprobs of the whole text, those of the echoed prompt first.
 local function all_logprobs(req, out, echo)
   if not (req.sampling.top_logprobs and out.logprobs) or out.altered then return nil end
-  local entries = table.move(echo.entries, 1, #echo.entries, 1, {})
+  local echoed = entries_of(req, out)
+  local entries = table.move(echoed, 1, #echoed, 1, {})
   table.move(out.logprobs, 1, #out.logprobs, #entries + 1, entries)
   return logprobs_object(out, entries, echo.characters)
 end
@@ -184,24 +199,36 @@ end
 
 local COLUMNS = { "tokens", "token_logprobs", "top_logprobs", "text_offset" }
 
+--- The columns of an echo, written once for all answers to its prompt.
+local function echo_columns(req, out)
+  local echo = echo_of(req, out)
+  if echo.columns then return echo.columns end
+  local lists = { {}, {}, {}, {} }
+  for i, entry in ipairs(entries_of(req, out)) do
+    if i % SOME == 0 then async.breathe() end
+    for k, one in ipairs(shape.columns(req, out, entry)) do lists[k][i] = one end
+  end
+  for k = 1, #lists do lists[k] = #lists[k] > 0 and { table.concat(lists[k], ",") } or {} end
+  echo.columns = lists
+  return lists
+end
+
 --- The texts around and between those of `columns`, as shape.choice would have them.
 function shape.logprobs_text(req, out, columns)
-  local lists = { {}, {}, {}, {} }
-  for _, entry in ipairs(echo_of(req, out).entries) do
-    for k, one in ipairs(shape.columns(req, out, entry)) do table.insert(lists[k], one) end
-  end
-  local parts = {}
+  local echoed, parts = echo_columns(req, out), {}
   for k, name in ipairs(COLUMNS) do
+    local list = table.move(echoed[k], 1, #echoed[k], 1, {})
     local column = columns[k] or {}
-    table.move(column, 1, #column, #lists[k] + 1, lists[k])
-    parts[k] = ('"%s":['):format(name) .. table.concat(lists[k], ",") .. "]"
+    table.move(column, 1, #column, #list + 1, list)
+    parts[k] = ('"%s":['):format(name) .. table.concat(list, ",") .. "]"
   end
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
-function shape.choice(req, out)
+function shape.choice(req, out, bare)
   local echo = echo_of(req, out)
-  return choice_of(out, echo.text .. (out.content or ""), all_logprobs(req, out, echo))
+  return choice_of(out, echo.text .. (out.content or ""),
+    not bare and all_logprobs(req, out, echo) or nil)
 end
 
 return completions

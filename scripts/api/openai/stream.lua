@@ -5,7 +5,7 @@
 --   shape.head(req, out)               -> the first choice of a stream, or nil
 --   shape.delta(req, out, o)           -> a choice; o: delta (pipeline/output.lua), logprobs
 --   shape.finish(req, out, o)          -> the last choice of a stream; o: logprobs
---   shape.choice(req, out)             -> the choice of a whole answer
+--   shape.choice(req, out, bare)       -> the choice of a whole answer; bare: without logprobs
 --   shape.columns(req, out, entry)     -> JSON texts of a token's logprobs, kept until the end
 --   shape.logprobs_text(req, out, columns)   -> the logprobs of a choice, from lists of these
 --
@@ -177,7 +177,7 @@ local function put_choice(self, parts, out)
     parts[#parts + 1] = encode(with_end(req, self.shape.choice(req, out), out))
     return
   end
-  local choice = with_end(req, self.shape.choice(req, out), out)
+  local choice = with_end(req, self.shape.choice(req, out, true), out)
   choice.logprobs = GAP
   local n = #parts
   parts[n + 1], parts[n + 3] = cut(choice)

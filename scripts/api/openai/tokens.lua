@@ -83,6 +83,20 @@ local function encode_messages(app, entry, o, client)
   return prompts.chat(req, entry, { limit = limit_of(app, entry, "messages", client) }).ids
 end
 
+local COMPACT = { compact = true }
+local SOME = 4096 -- entries that are written at a time: a few milliseconds
+
+--- Adds the texts of a list of n entries, write(from, to) at a time, with commas between.
+local function put_list(parts, n, write)
+  for from = 1, n, SOME do
+    async.breathe()
+    if from > 1 then parts[#parts + 1] = "," end
+    parts[#parts + 1] = write(from, math.min(from + SOME - 1, n))
+  end
+  return parts
+end
+
+--- The answer, as a list of texts.
 local function tokenize(app, body, client)
   local o = schema.read(body, TOKENIZE)
   if not (o.content or o.prompt or o.messages) then
@@ -90,16 +104,21 @@ local function tokenize(app, body, client)
   end
   local entry = find(app, o.model)
   local ids = (o.messages and encode_messages or encode_text)(app, entry, o, client)
-  local answer = json.object { { "tokens", json.array(ids) }, { "count", #ids },
-    { "max_model_len", entry.context } }
+  local parts = put_list({ '{"tokens":[' }, #ids, function(from, to)
+    return table.concat(ids, ",", from, to)
+  end)
+  parts[#parts + 1] = ('],"count":%d,"max_model_len":%d'):format(#ids, entry.context)
   if o.return_token_strs then
-    answer.token_strs = json.array()
-    for i, id in ipairs(ids) do
-      async.breathe()
-      answer.token_strs[i] = clean(entry.tok:bytes(id))
-    end
+    parts[#parts + 1] = ',"token_strs":['
+    put_list(parts, #ids, function(from, to)
+      local texts = json.array()
+      for i = from, to do texts[#texts + 1] = clean(entry.tok:bytes(ids[i])) end
+      return json.encode(texts, COMPACT):sub(2, -2)
+    end)
+    parts[#parts + 1] = "]"
   end
-  return answer
+  parts[#parts + 1] = "}"
+  return parts
 end
 
 local function detokenize(app, body)
@@ -107,6 +126,7 @@ local function detokenize(app, body)
   if not o.tokens then refuse("tokens", "is missing") end
   local entry = find(app, o.model)
   for i, id in ipairs(o.tokens) do
+    if i % SOME == 0 then async.breathe() end
     if id >= entry.tok.size then
       refuse(("tokens[%d]"):format(i - 1),
         "must be at most %d, the last id of the vocabulary, got %d", entry.tok.size - 1, id)
@@ -115,7 +135,7 @@ local function detokenize(app, body)
   async.breathe()
   local text, why = entry.tok:decode(o.tokens, { skip_special = o.skip_special_tokens == true })
   if not text then refuse("tokens", "cannot be decoded: %s", tostring(why)) end
-  return json.object { { "content", text }, { "prompt", text } }
+  return { json.encode(json.object { { "content", text }, { "prompt", text } }, COMPACT) }
 end
 
 local function handler(app, work)
@@ -124,7 +144,9 @@ local function handler(app, work)
       return work(app, schema.body(request, app.config.limits.values), request)
     end)
     async.breathe()
-    if ok then return response:json(200, answer) end
+    if ok then
+      return response:send_parts(200, { ["content-type"] = "application/json" }, answer)
+    end
     local err = errors.from(answer)
     if err.status >= 500 then app.log:note("error", request.path .. ": " .. tostring(answer)) end
     app:refuse(response, err)
