@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "lua/l_pattern.h"
+#include "lua/state.h"
 
 /* ---- compiled patterns ----------------------------------------------------------------------- */
 
@@ -300,6 +301,11 @@ static int l_rep(lua_State *L) {
     return luaL_error(L, "resulting string too large");
   luaL_Buffer out;
   size_t total = (size_t)n * length + (size_t)(n - 1) * gap;
+  /* Lua copies the buffer: what cannot be there twice is refused before it is filled. */
+  const pe_state *s = pe_state_of(L);
+  if (s->heap_cap != SIZE_MAX &&
+      (s->heap_used >= s->heap_cap || total > (s->heap_cap - s->heap_used) / 2))
+    return luaL_error(L, "not enough memory");
   char *to = luaL_buffinitsize(L, &out, total);
   size_t done = length + gap < total ? length + gap : total;
   memcpy(to, text, length);

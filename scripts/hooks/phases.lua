@@ -26,9 +26,11 @@ local text = require "lib.text"
 local uv = require "luv"
 
 -- TURN_MS: with the rest of a turn it must stay below the 50 ms in which /health answers. MEMORY:
--- bytes that one call may add to the heap; a conversation of a few MB must fit with its copies.
--- SMALL_MEMORY: of phases with at most 5 ms; one call of C takes 40 ms to fill 24 MB.
-local phases = { TURN_MS = 40, MEMORY = 64 << 20, SMALL_MEMORY = 8 << 20 }
+-- bytes that one call may add to the heap. Neither a call into C that fills it nor the collection
+-- that Lua runs when it is full looks at the deadline, and each takes about a millisecond per
+-- megabyte on a busy machine; so both must fit into what TURN_MS leaves. A conversation of a few MB
+-- still fits with its copies. SMALL_MEMORY: of phases with at most 5 ms.
+local phases = { TURN_MS = 30, MEMORY = 16 << 20, SMALL_MEMORY = 8 << 20 }
 
 -- ---- the list -----------------------------------------------------------------------------------
 
