@@ -304,8 +304,10 @@ static int l_rep(lua_State *L) {
   /* Lua copies the buffer: what cannot be there twice is refused before it is filled. */
   const pe_state *s = pe_state_of(L);
   if (s->heap_cap != SIZE_MAX &&
-      (s->heap_used >= s->heap_cap || total > (s->heap_cap - s->heap_used) / 2))
-    return luaL_error(L, "not enough memory");
+      (s->heap_used >= s->heap_cap || total > (s->heap_cap - s->heap_used) / 2)) {
+    lua_pushliteral(L, "not enough memory"); /* as Lua itself says it */
+    return lua_error(L);
+  }
   char *to = luaL_buffinitsize(L, &out, total);
   size_t done = length + gap < total ? length + gap : total;
   memcpy(to, text, length);

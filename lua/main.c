@@ -12,6 +12,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include "lua/call.h"
 #include "lua/open.h"
@@ -97,6 +100,20 @@ static size_t heap_cap(void) {
   return memory && memory / 2 < SIZE_MAX ? (size_t)(memory / 2) : 0;
 }
 
+/* glibc's allocator is tuned for short programs. Large blocks must go back to the system when they
+ * are freed: by default the threshold rises with each of them, up to 32 MB, and the memory stays in
+ * the heap. Small ones must not be collected in lists that the next larger request joins all at
+ * once: after a cycle of Lua's collector that held the loop for 20 ms. Jobs share a few arenas, so
+ * that not each of their threads keeps its own. */
+static void tune_allocator(void) {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
+  mallopt(M_MXFAST, 0);
+  mallopt(M_ARENA_MAX, 2);
+#endif
+}
+
 /* A script may end the program while the terminal is in raw mode. */
 static void reset_terminal(void) { uv_tty_reset_mode(); }
 
@@ -104,6 +121,7 @@ int main(int argc, char **argv) {
   pe_state s;
   pe_error err;
   const char *scripts;
+  tune_allocator();
   signal(SIGPIPE, SIG_IGN);
   atexit(reset_terminal);
   if (!find_scripts(argc, argv, &scripts)) {

@@ -242,6 +242,9 @@ config.keys = {
   { "api_key_file", check = is "string", live = true, shown = '"/etc/perigee/keys"',
     help = "File with one [NAME=]KEY per line; lines that begin with # are comments. It must "
       .. "belong to you or root, and others must not be able to read or write it." },
+  { "metrics_key", check = is "string", live = true, shown = '"prometheus"',
+    help = "Name of the API key that sees everything at /metrics. With several keys the others see "
+      .. "their own tokens and sequences only. /admin/metrics on the Unix socket shows all." },
   { "cors", live = true,
     check = record { origins = strings, headers = strings, max_age = integer(0, 86400) },
     shown = '{ origins = { "https://app.example.org" } }',

@@ -10,6 +10,7 @@ local perigee = require "perigee"
 local uv = require "luv"
 
 local TICK_MS, REST = 1000, 2
+local GROWN_KB = 2048 -- of garbage: work that came and went between two ticks
 local FEW = 20      -- requests in a tick that still are rest
 local STEP_KB = 64  -- of a step of the collector: well below a millisecond
 local CYCLES = 2    -- the first one may have begun before the last object was dropped
@@ -42,16 +43,20 @@ end
 --- Starts the timer; returns a function that stops it.
 function idle.start(app)
   local timer, rest, task = uv.new_timer(), 0, nil
-  local seen = { requests = 0, worked = true }
+  local seen = { requests = 0, worked = true, heap = 0 }
   timer:start(TICK_MS, TICK_MS, function()
     if is_working(app, seen) then
       seen.worked, rest = true, 0
       return
     end
     rest = rest + 1
+    if collectgarbage "count" > seen.heap + GROWN_KB then seen.worked = true end
     if not seen.worked or rest < REST or task and not task.finished then return end
     seen.worked = false
-    task = async.run(idle.collect)
+    task = async.run(function()
+      idle.collect()
+      seen.heap = collectgarbage "count"
+    end)
   end)
   timer:unref()
   return function()

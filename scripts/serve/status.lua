@@ -1,12 +1,14 @@
--- status: the routes /health, /metrics, /v1/status, /admin/status and /v1/models.
+-- status: the routes /health, /metrics, /v1/status, /admin/status, /admin/metrics and /v1/models.
 --
 -- A timer samples every batch once a second, for the tokens per second of the last WINDOW seconds
 -- and the sizes of steps. Everything else is read on request.
+local metrics = require "serve.metrics"
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
 
 local TICK_MS, WINDOW = 1000, 5
+local EXPOSITION = { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" }
 
 local status = {}
 
@@ -117,6 +119,45 @@ local function collect(app)
   end
 end
 
+--- Sequences of one key in a batch: running, waiting.
+local function own_sequences(entry, key)
+  local running, waiting = 0, 0
+  for _, seq in ipairs(entry.batch:sequences()) do
+    if type(seq.tag) == "table" and seq.tag.key == key then
+      if seq.state == "waiting" then waiting = waiting + 1 else running = running + 1 end
+    end
+  end
+  return running, waiting
+end
+
+--- What one key sees of the metrics of a server that it shares with others: its own counts (see
+--- status.account), under the names of the totals.
+local function own_metrics(app, key)
+  local m = metrics.new()
+  m.uptime:set(uv.hrtime() * 1e-9 - app.started)
+  m.draining:set(app.draining and 1 or 0)
+  for _, entry in ipairs(app.models:list()) do
+    local labels = { model = entry.name }
+    m.models:set(1, { model = entry.name, state = entry.state })
+    local of = app.accounts[key] and app.accounts[key][entry.name] or {}
+    m.prompt_tokens:set(of.prompt or 0, labels)
+    m.generated_tokens:set(of.completion or 0, labels)
+    m.cached_tokens:set(of.cached or 0, labels)
+    if entry.state == "ready" then
+      local running, waiting = own_sequences(entry, key)
+      m.running:set(running, labels)
+      m.waiting:set(waiting, labels)
+    end
+  end
+  return m:text()
+end
+
+--- The metrics as seen by a key: all of them if there is but one, or it is config.metrics_key.
+local function metrics_text(app, key)
+  if not key or #app.keys < 2 or key == app.config.metrics_key then return app.metrics:text() end
+  return own_metrics(app, key)
+end
+
 -- ---- JSON ---------------------------------------------------------------------------------------
 
 local function model_object(entry)
@@ -150,12 +191,7 @@ end
 --- What one key sees of a batch that it shares with others: its own sequences, and its own counts
 --- (see status.account).
 local function own_batch_object(app, entry, key)
-  local running, waiting = 0, 0
-  for _, seq in ipairs(entry.batch:sequences()) do
-    if type(seq.tag) == "table" and seq.tag.key == key then
-      if seq.state == "waiting" then waiting = waiting + 1 else running = running + 1 end
-    end
-  end
+  local running, waiting = own_sequences(entry, key)
   local of = app.accounts[key] and app.accounts[key][entry.name] or {}
   local prompt, cached = of.prompt or 0, of.cached or 0
   return json.object { { "running", running }, { "waiting", waiting },
@@ -253,10 +289,12 @@ end
 function status.routes(app)
   app.metrics:collect(function() collect(app) end)
   app:route("GET", "/health", function(_, response) health(app, response) end, { auth = false })
-  app:route("GET", "/metrics", function(_, response)
-    response:send(200, { ["content-type"] = "text/plain; version=0.0.4; charset=utf-8" },
-      app.metrics:text())
+  app:route("GET", "/metrics", function(request, response)
+    response:send(200, EXPOSITION, metrics_text(app, request.key and request.key.name))
   end)
+  app:route("GET", "/admin/metrics", function(_, response)
+    response:send(200, EXPOSITION, app.metrics:text())
+  end, { unix_only = true })
   app:route("GET", "/v1/status", function(request, response)
     response:json(200, status.object(app, { key = request.key and request.key.name }))
   end)

@@ -37,7 +37,8 @@ local function with_server(t, options, body)
       given.url = places[1].address .. path
     end
     local answer = assert(http.request(given))
-    return answer.status, answer.body ~= "" and json.decode(answer.body)
+    local is_json = answer.headers["content-type"] == "application/json"
+    return answer.status, is_json and json.decode(answer.body) or answer.body
   end
   async.run(function()
     async.sleep(1)
@@ -164,6 +165,36 @@ test("the status shows a key its own counts, no texts of errors and no paths", f
     t.eq(all.models[1].batch.finished, 2)
     t.eq((ask("A", "/admin/status")), 403)
     sites.remove(site)
+  end)
+end)
+
+test("the metrics show a key its own counts", function(t)
+  local socket = os.tmpname()
+  os.remove(socket)
+  local settings = { keys = { alice = "A", bob = "B", prometheus = "P" }, socket = socket,
+    host = "127.0.0.1", metrics_key = "prometheus" }
+  with_server(t, { settings = settings}, function(app, ask)
+    ask("A", "/v1/chat/completions", question "hello")
+    local function counted(key, path)
+      local status, text = ask(key, path or "/metrics")
+      t.eq(status, 200)
+      return tonumber(text:match 'perigee_generated_tokens_total{model="moonlet"} (%d+)'), text
+    end
+    t.eq(counted "A", 1)
+    local bob, text = counted "B"
+    t.eq(bob, 0)
+    for _, hidden in ipairs { "http_requests", "memory_bytes", "steps", "prefix_cache", "request_duration" } do
+      t.eq(text:match("perigee_" .. hidden), nil, hidden)
+    end
+    t.match(text, 'perigee_sequences_running{model="moonlet"} 0')
+    local all
+    bob, all = counted "P"
+    t.eq(bob, 1)
+    t.match(all, "perigee_http_requests_total")
+    t.eq(counted("socket", "/admin/metrics"), 1)
+    t.eq((ask("A", "/admin/metrics")), 403)
+    app.config.metrics_key = nil
+    t.eq(counted "P", 0)
   end)
 end)
 
