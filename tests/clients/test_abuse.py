@@ -1,5 +1,5 @@
 """Clients that behave badly against a running server (PERIGEE_URL, its process PERIGEE_PID); Python's own library only."""
-import asyncio, json, os, random, re, sys, time, traceback, urllib.parse, urllib.request
+import asyncio, json, os, random, re, select, socket, sys, time, traceback, urllib.parse, urllib.request
 
 URL = urllib.parse.urlsplit(os.environ["PERIGEE_URL"])
 HOST, PORT, PID = URL.hostname, URL.port, int(os.environ["PERIGEE_PID"])
@@ -227,9 +227,191 @@ async def memory_returns():
     if before: assert after - before < 32 << 20, f"{(after - before) >> 20} MiB more after 300 requests"
 
 
+# ---- attacks: /health answers meanwhile, and the memory comes back ---------------------------------
+
+P99_MS, MAX_MS, REST_S, GROWTH = 50, 250, 10, 1.2
+
+
+def loop_ms():
+    """CPU time of the loop's thread: a busy machine makes /health late, but not this. Without it, the clock."""
+    try:
+        return int(open(f"/proc/{PID}/task/{PID}/schedstat").read().split()[0]) / 1e6
+    except OSError:
+        return time.time() * 1e3
+
+
+def probe():
+    """A process of its own (--probe), which nothing here delays: asks for /health until its stdin ends, then prints how long
+    each answer took: milliseconds that the loop computed before it, or that passed if these are fewer."""
+    taken = []
+    while not select.select([sys.stdin], [], [], 0.003)[0]:
+        clock, began = time.time(), loop_ms()
+        with socket.create_connection((HOST, PORT), 20) as s:
+            s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            out = s.recv(4096)
+        taken.append(min(loop_ms() - began, (time.time() - clock) * 1e3))
+        assert out.startswith(b"HTTP/1.1 200"), out[:60]
+    print(json.dumps(sorted(taken)))
+
+
+async def watch(work):
+    """What probe() says while work goes on, and the result of work."""
+    pipe = asyncio.subprocess.PIPE
+    other = await asyncio.create_subprocess_exec(sys.executable, os.path.abspath(__file__), "--probe", stdin=pipe, stdout=pipe)
+    try:
+        result = await asyncio.ensure_future(work)
+        await asyncio.sleep(0.2)
+    finally:
+        other.stdin.close()
+        out = (await other.communicate())[0]
+    return json.loads(out), result
+
+
+async def attack(name, work, again=None):
+    """Runs work; checks the limits of /health, and that the memory is back after REST_S at rest. again: runs it once before,
+    because the caches of its sequences stay."""
+    if again: await again()
+    await asyncio.sleep(4)                                 # the collection at rest
+    wait_idle()
+    before = resident()
+    taken, result = await watch(work())
+    p99, worst, peak = taken[int(len(taken) * 0.99)], taken[-1], resident()
+    end = time.time() + REST_S
+    while before and resident() > before * GROWTH and time.time() < end: await asyncio.sleep(0.25)
+    after = resident()
+    memory = f", memory {before >> 20}, {peak >> 20}, {after >> 20} MiB" if before else ""
+    print(f"note: {name}: /health {len(taken)} times, p99 {p99:.0f}, worst {worst:.0f} ms{memory}")
+    assert worst < MAX_MS, f"{name}: the loop computed for {worst:.0f} ms before /health was answered"
+    assert p99 < P99_MS or len(taken) < 100 and worst < 2 * P99_MS, f"{name}: p99 of /health is {p99:.0f} ms"
+    if before: assert after <= before * GROWTH, f"{name}: {after >> 20} MiB after {REST_S} s at rest, {before >> 20} before"
+    return result
+
+
+def post(path, body):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return b"POST %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data
+
+
+CHAT, MIB = "/v1/chat/completions", 1 << 20
+
+
+def question(**more):
+    return {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, **more}
+
+
+def calls(arguments):
+    return [{"role": "user", "content": "x"}, {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}]}]
+
+
+def large_bodies():
+    yield "31 MB of escapes", b'{"x":"' + b"\\u0041" * (5 * MIB) + b'"}', 400
+    yield "31 MB of text", b'{"messages":[{"role":"user","content":"' + b"a" * (31 * MIB) + b'"}]}', 400
+    yield "31 MB of spaces", b" " * (31 * MIB) + b"{}", 400
+    yield "a number of 30 MB", b'{"x":' + b"9" * (30 * MIB) + b"}", 400
+    yield "arguments of 30 MB", question(messages=calls(json.dumps({"a": "x" * (30 * MIB)}))), 400
+    yield "a description of 18 MB", question(tools=[{"type": "function", "function": {"name": "f", "description": "\u00e9\"\\" * (2 * MIB)}}]), 400
+    yield "a variable of 30 MB", question(chat_template_kwargs={"x": "a" * (30 * MIB)}), 200
+    yield "44,000 keys", question(**{f"k{i}": 1 for i in range(44000)}), 200
+    yield "90,000 parts", question(messages=[{"role": "user", "content": ["a"] * 90000}]), 400
+    yield "a picture of 30 MB", question(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + "QUJD" * (7 * MIB)}}]}]), 400
+
+
+@test
+async def large_bodies_arrive():
+    for name, body, code in large_bodies():
+        data = post(CHAT, body)
+        results = await attack(name, lambda: asyncio.gather(*(talk(data, 120) for _ in range(2))))
+        for out in results: assert out.split()[1] == b"%d" % code, (name, out[:300])
+
+
+@test
+async def bodies_that_never_end():
+    data = post(CHAT, b" " * (32 * MIB - 1))[:-1]
+
+    async def hold():
+        held = [await asyncio.open_connection(HOST, PORT) for _ in range(3)]
+        for _, writer in held:
+            writer.write(data)
+            await writer.drain()
+        await asyncio.sleep(1)
+        for _, writer in held: writer.close()
+    await attack("three bodies that never end", hold)
+
+
+@test
+async def pipelined_requests():
+    flood = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1500
+
+    async def one():
+        reader, writer = await asyncio.open_connection(HOST, PORT)
+        writer.write(flood)
+        end = time.time() + 5
+        try:
+            while time.time() < end and await asyncio.wait_for(reader.read(65536), 2): pass
+        except asyncio.TimeoutError:
+            pass                                           # all are answered
+        writer.close()
+    await attack("30 connections of 1,500 pipelined requests", lambda: asyncio.gather(*(one() for _ in range(30))))
+
+
+@test
+async def texts_to_tokenize():
+    data, short = post("/tokenize", {"content": "\n" * (12 * MIB)}), post("/tokenize", {"content": "ab " * 40000})
+    times = []
+
+    async def work():
+        long = [asyncio.create_task(talk(data, 120)) for _ in range(6)]
+        leaving = [await asyncio.open_connection(HOST, PORT) for _ in range(4)]
+        for _, writer in leaving: writer.write(data)
+        for _ in range(3):
+            began = time.time()
+            out = await talk(short, 120)
+            assert out.startswith(b"HTTP/1.1 200"), out[:100]
+            times.append(time.time() - began)
+        for _, writer in leaving: writer.transport.abort()  # their work is dropped
+        return await asyncio.gather(*long)
+    for out in await attack("ten texts of 12 MB to tokenize", work):
+        assert b"more than 400000 tokens" in out or out.split()[1] in (b"413", b"503"), out[:300]
+    print(f"note: a text of 120 KB took {max(times):.1f} s meanwhile")
+
+
+@test
+async def logprobs_of_many_answers():
+    async def work():
+        return await talk(post(CHAT, question(n=16, max_tokens=80, ignore_eos=True, logprobs=True, top_logprobs=20)), 120)
+    out = await attack("16 answers with 20 logprobs per token", work, again=work)
+    answer = json.loads(out.split(b"\r\n\r\n", 1)[1])
+    assert [len(c["logprobs"]["content"]) for c in answer["choices"]] == [80] * 16
+
+
+@test
+async def an_echoed_prompt_with_logprobs():
+    async def work():
+        return await talk(post("/v1/completions", {"prompt": [70] * 3000, "n": 4, "max_tokens": 1, "ignore_eos": True, "echo": True, "logprobs": 20}), 120)
+    out = await attack("an echoed prompt of 3,000 tokens", work, again=work)
+    answer = json.loads(out.split(b"\r\n\r\n", 1)[1])
+    assert [len(c["logprobs"]["tokens"]) for c in answer["choices"]] == [3001] * 4
+
+
+@test
+async def streams_that_nobody_reads():
+    async def work():
+        held = []
+        for _ in range(10):
+            reader, writer = await asyncio.open_connection(HOST, PORT, limit=1024)
+            writer.write(ask("story", stream=True, max_tokens=300, ignore_eos=True, logprobs=True, top_logprobs=20))
+            reader._transport.pause_reading()
+            held.append(writer)
+        await asyncio.sleep(5)
+        for writer in held: writer.transport.abort()
+    await attack("ten streams that nobody reads", work, again=work)
+
+
 def main():
-    failed = 0
+    failed, only = 0, sys.argv[1:]
     for f in TESTS:
+        if only and not any(name in f.__name__ for name in only): continue
         try:
             asyncio.run(f())
         except Exception:
@@ -240,4 +422,4 @@ def main():
     return failed > 0
 
 
-sys.exit(main())
+sys.exit(probe() if sys.argv[1:] == ["--probe"] else main())
