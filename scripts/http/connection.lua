@@ -252,6 +252,7 @@ function Connection:on_read(err, bytes)
   if not bytes then return self:on_end() end
   if self.state == "body" or self.state == "head" and not self:must_wait() then
     self:consume(bytes, 1)
+    if self.state == "body" then self:rest_between_reads() end
   elseif self.state == "linger" then
     self.lingered = self.lingered + #bytes
     if self.lingered > LINGER_BYTES then self:close() end
@@ -264,6 +265,19 @@ function Connection:on_read(err, bytes)
     end
     if self.state == "head" then self:take_turns() end
   end
+end
+
+--- libuv reads up to 2 MB of a connection in one turn of the loop, and as much of the next one. A
+--- body that is large goes on in the next turn if this one has taken long enough.
+function Connection:rest_between_reads()
+  if self.paused or self.resting or self.at_end or not async.is_over() then return end
+  self.resting = true
+  self.stream:read_stop()
+  async.defer(function()
+    self.resting = false
+    if self.state == "closed" or self.paused or self.at_end then return end
+    self.stream:read_start(self.on_bytes)
+  end)
 end
 
 --- Has this turn of the loop computed enough? A connection's first request is served even then, so

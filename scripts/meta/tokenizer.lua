@@ -27,8 +27,8 @@ local Tokenizer = {}
 ---@field spans? perigee.Span[]   Special tokens are recognised only inside trusted spans.
 ---@field marks? integer[]        Added tokens that are treated like special ones.
 ---@field positions? integer[]    Byte offsets, 0 to #text, ascending.
----@field max_ids? integer        More are an error "limit", whose `count` is their number. A job ends
----                               as soon as there are more; then `above` is max_ids instead.
+---@field max_ids? integer        More are an error "limit", whose `count` is their number. A job
+---                               ends as soon as there are more: then `above` is max_ids instead.
 ---@field stop? perigee.Stop      Ends a job early.
 
 ---Ids of a text. With positions, the second result has for each offset the number of ids that lie

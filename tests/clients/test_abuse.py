@@ -244,6 +244,7 @@ def probe():
     """A process of its own (--probe), which nothing here delays: asks for /health until its stdin ends, then prints how long
     each answer took: milliseconds that the loop computed before it, or that passed if these are fewer."""
     taken = []
+    print("ready", flush=True)
     while not select.select([sys.stdin], [], [], 0.003)[0]:
         clock, began = time.time(), loop_ms()
         with socket.create_connection((HOST, PORT), 20) as s:
@@ -258,8 +259,9 @@ async def watch(work):
     """What probe() says while work goes on, and the result of work."""
     pipe = asyncio.subprocess.PIPE
     other = await asyncio.create_subprocess_exec(sys.executable, os.path.abspath(__file__), "--probe", stdin=pipe, stdout=pipe)
+    await other.stdout.readline()
     try:
-        result = await asyncio.ensure_future(work)
+        result = await asyncio.ensure_future(work())
         await asyncio.sleep(0.2)
     finally:
         other.stdin.close()
@@ -274,7 +276,7 @@ async def attack(name, work, again=None):
     await asyncio.sleep(4)                                 # the collection at rest
     wait_idle()
     before = resident()
-    taken, result = await watch(work())
+    taken, result = await watch(work)
     p99, worst, peak = taken[int(len(taken) * 0.99)], taken[-1], resident()
     end = time.time() + REST_S
     while before and resident() > before * GROWTH and time.time() < end: await asyncio.sleep(0.25)

@@ -30,7 +30,8 @@ local function collect(pipe, out)
 end
 
 --- Starts `perigee serve` with these arguments. The result has out and err (text so far), line(),
---- kill(signal) and wait(), which returns the status. words.stderr: a file descriptor.
+--- kill(signal) and wait(), which returns the status. words.stderr: a file descriptor; words.files:
+--- the limit of open files.
 local function spawn(words)
   local args = { "serve" }
   if scripts then args = { "--scripts", scripts, "serve" } end
@@ -41,7 +42,13 @@ local function spawn(words)
   local limit = uv.new_timer() -- no process is left behind, whatever a test does
   limit:start(harness.LIMIT_MS, 0, function() handle:kill "sigkill" end)
   local stdio = { nil, out_pipe, err_pipe or words.stderr }
-  handle = assert(uv.spawn(uv.exepath(), { args = args, stdio = stdio }, function(status, signal)
+  local program = uv.exepath()
+  if words.files then -- with fewer open files
+    table.move({ "-c", ('ulimit -n %d; exec "$0" "$@"'):format(words.files), program }, 1, 3, 1,
+      table.move(args, 1, #args, 4))
+    program = "/bin/sh"
+  end
+  handle = assert(uv.spawn(program, { args = args, stdio = stdio }, function(status, signal)
     handle:close()
     limit:close()
     self.exited:set { status = status, signal = signal }
@@ -420,5 +427,40 @@ test("a model file that is truncated or overwritten ends its requests, not the s
     t.eq(p.wait(), 0)
     t.match(p.err.text, "model a: model%.safetensors was truncated or overwritten")
     remove_folder(folder)
+
+test("connections follow the limit of open files, and refusals are logged", function(t)
+  task(t, function()
+    local list = words "examples/moonlet"
+    list.files = 90
+    local p = spawn(list)
+    local address = p.line()
+    wait_ready(address)
+    t.match(p.err.text, "the limit of open files is 90: at most 23 connections, not 4096")
+    local host, port = address:match "^http://([%d.]+):(%d+)$"
+    local held = {}
+    for i = 1, 120 do
+      held[i] = uv.new_tcp()
+      async.await(function(resume) held[i]:connect(host, math.tointeger(port), resume) end)
+    end
+    while not p.err.text:find("503.*too many connections") do async.sleep(5) end
+    for _, one in ipairs(held) do one:close() end
+    wait_ready(address)
+    p.kill "sigterm"
+    t.eq(p.wait(), 0)
+  end)
+end)
+
+test("others cannot read the log", function(t)
+  task(t, function()
+    local path = os.tmpname()
+    os.remove(path)
+    local list = words "examples/moonlet"
+    table.move({ "--log", path }, 1, 2, #list + 1, list)
+    local p = spawn(list)
+    wait_ready(p.line())
+    t.eq(uv.fs_stat(path).mode & 23, 0) -- 027
+    p.kill "sigterm"
+    t.eq(p.wait(), 0)
+    os.remove(path)
   end)
 end)
