@@ -151,7 +151,12 @@ function body.chunked(max, on_data)
 end
 
 Chunked.text, Chunked.content, Chunked.drop = Length.text, Length.content, Length.drop
-Chunked.bound = Rest.bound
+
+--- A chunk whose size has come counts as a whole.
+function Chunked:bound(max)
+  self.max = math.min(self.max, max)
+  return self.received + self.left <= self.max
+end
 
 --- Completes self.line up to a LF. Returns the line with its CRLF and the position after it; nil if
 --- no LF has arrived.

@@ -255,7 +255,8 @@ function Connection:on_read(err, bytes)
     if self.state == "body" then self:rest_between_reads() end
   elseif self.state == "linger" then
     self.lingered = self.lingered + #bytes
-    if self.lingered > LINGER_BYTES then self:close() end
+    if self.lingered > LINGER_BYTES then return self:close() end
+    self:rest_between_reads()
   else
     self.stash[#self.stash + 1] = bytes
     self.stash_bytes = self.stash_bytes + #bytes
@@ -268,7 +269,7 @@ function Connection:on_read(err, bytes)
 end
 
 --- libuv reads up to 2 MB of a connection in one turn of the loop, and as much of the next one. A
---- body that is large goes on in the next turn if this one has taken long enough.
+--- large body, read or discarded, goes on in the next turn if this one has taken long enough.
 function Connection:rest_between_reads()
   if self.paused or self.resting or self.at_end or not async.is_over() then return end
   self.resting = true

@@ -475,6 +475,7 @@ test("bodies are limited by route, by length and in chunks", function(t)
     async.sleep(20)
     peer:send("7d0\r\n" .. ("x"):rep(100))
     t.eq(statuses((peer:rest())), { 413 })
+    t.eq(statuses((talk(at, head .. "7d0\r\n" .. ("x"):rep(100)))), { 413 }) -- all at once
   end)
 end)
 
