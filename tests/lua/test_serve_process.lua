@@ -427,6 +427,8 @@ test("a model file that is truncated or overwritten ends its requests, not the s
     t.eq(p.wait(), 0)
     t.match(p.err.text, "model a: model%.safetensors was truncated or overwritten")
     remove_folder(folder)
+  end)
+end)
 
 test("connections follow the limit of open files, and refusals are logged", function(t)
   task(t, function()
