@@ -1,227 +1,435 @@
 #!/usr/bin/env python3
-"""Do the tests notice? Changes one thing at a time in the sources and runs the suites that could see it.
+"""Do the tests notice? Changes one thing at a time and runs the suites that could see it.
 
-    make mutate N=60 SEED=1        tests/mutate.py --count 60 --seed 1 [--jobs 2] [--only PREFIX]
+    make mutate N=60 SEED=1        tests/mutate.py --count 60 --seed 1 [--jobs 1] [--only PREFIX]
+                                   [--work FOLDER] [--resume] [--all]
 
-A mutant is the tree with one comparison, constant, sign, logical operator or statement changed. Each
-is built in a copy of the tree (incrementally) and given to the suites of its folder first, then to all
-others, until one fails, dies or hangs. What no suite notices is a survivor: it is listed with its line,
-before and after. Mutants that do not compile are replaced by others. A survivor that changes behaviour
-needs a test; one that changes only speed or an equivalent expression does not.
+A mutant is the tree with one comparison, constant, sign, logical operator or statement changed. It
+is built in a copy of the tree (incrementally) and given to the suites of NEAR until one fails, dies
+or hangs. A mutant that no suite notices is a survivor; it is listed with its line before and after.
+A survivor that changes behaviour needs a test; one that changes only speed, memory or an equivalent
+expression does not.
+
+Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
+processors), and those inside assert() or the arguments of an error message.
+
+--work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
+--resume continues there. --all also runs the suites that NEAR does not name.
 """
 import argparse
 import concurrent.futures
+import json
 import os
 import random
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 FOLDERS = ("kernels", "runtime", "lua", "scripts")
+# Generated tables, annotations, and commands whose output is a measurement of this machine.
 SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/bench|cmd/doctor")
-SUITE_SECONDS = 900  # ten times what the slowest suite takes on two cores: longer is a hang
 
-# Suites that see a folder first. The rest follows in any case, so this only saves time.
+# The suites of a folder and of the folders that depend on it; the first prefix that fits counts.
+# Suites named after the file, or that include or require it, come before all of them.
+TEXT = "c:tokenizer c:tokenizer_gguf c:tokenizer_trust c:tokenizer_life lua:test_tokenizer"
+SERVE = "lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
+MODELS = "lua:test_models lua:test_caches sh:models"
 NEAR = [
-    ("kernels", ["c:kernels", "c:prim", "c:quant", "c:device", "lua:test_models"]),
-    ("runtime/text", ["c:regex", "c:normalizer", "c:pretokenizer", "c:tokenizer", "c:tokenizer_gguf",
-                      "c:detokenizer", "c:stop", "c:unicode", "lua:test_tokenizer"]),
-    ("runtime/weights", ["c:weights", "c:gguf", "c:safetensors", "lua:test_weights", "sh:models"]),
-    ("runtime/graph", ["c:graph", "c:plan", "c:device", "lua:test_models"]),
-    ("runtime/cache", ["c:kv", "c:seq", "c:prefix", "c:prefix_disk", "lua:test_caches"]),
-    ("runtime/device", ["c:device", "c:pool", "lua:test_models"]),
-    ("runtime/batch", ["c:sampler", "c:batch", "c:batch_seqs", "c:worker", "c:crew", "c:batch_random",
-                       "lua:test_batch", "lua:test_hooks", "lua:test_best"]),
-    ("runtime/tensor", ["c:tensor", "c:tensor_math", "lua:test_tensor"]),
-    ("runtime", ["c:base", "c:json", "c:machine", "c:pool", "c:memory", "lua:test_json"]),
-    ("lua/l_tensor", ["lua:test_tensor"]), ("lua/l_batch", ["lua:test_batch", "lua:test_callbacks"]),
-    ("lua/l_json", ["lua:test_json"]), ("lua/l_tokenizer", ["lua:test_tokenizer"]),
-    ("lua", ["lua:test_bind", "lua:test_door", "lua:test_host", "sh:cli"]),
-    ("scripts/templates", ["lua:test_jinja", "lua:test_templates", "sh:render"]),
-    ("scripts/parsers", ["lua:test_parsers"]),
-    ("scripts/chat", ["lua:test_chat", "lua:test_normalize"]),
-    ("scripts/models", ["lua:test_models", "sh:models"]),
-    ("scripts/engine", ["lua:test_batch", "lua:test_best", "lua:test_callbacks", "lua:test_hooks"]),
-    ("scripts/policy", ["lua:test_batch", "lua:test_scripts"]),
-    ("scripts/hooks", ["lua:test_scripts", "lua:test_examples_hooks"]),
-    ("scripts/pipeline", ["lua:test_api", "lua:test_output", "lua:test_stream"]),
-    ("scripts/api", ["lua:test_api", "lua:test_stream"]),
-    ("scripts/http", ["lua:test_http"]), ("scripts/serve", ["lua:test_serve"]),
-    ("scripts/repl", ["lua:test_repl"]), ("scripts/cmd", ["sh:cli", "sh:commands", "sh:chat"]),
-    ("scripts/lib", ["lua:test_lib", "lua:test_async"]), ("scripts/ui", ["lua:test_lib", "sh:words"]),
+    ("kernels", MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
+                         "c:tensor_math lua:test_weights sh:quant_table"),
+    ("runtime/text/detok", TEXT + " c:detokenizer c:stop c:batch"),
+    ("runtime/text", TEXT + " c:regex c:normalizer c:pretokenizer c:detokenizer c:stop c:unicode "
+                            "lua:test_batch lua:test_patterns"),
+    ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights lua:test_weights "
+                                 "lua:test_resident"),
+    ("runtime/graph", MODELS + " c:graph c:plan c:device"),
+    ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
+                      "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
+    ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq"),
+    ("runtime/batch", "c:sampler c:batch c:batch_seqs c:worker c:crew c:batch_random "
+                      "lua:test_batch lua:test_core lua:test_hooks lua:test_best "
+                      "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
+    ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor"),
+    ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
+                "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
+    ("lua/l_tensor", "lua:test_tensor lua:test_bind lua:test_hooks"),
+    ("lua/l_batch", "lua:test_batch lua:test_callbacks lua:test_hooks lua:test_core lua:test_best"),
+    ("lua/l_engine", "lua:test_core lua:test_batch lua:test_tiers lua:test_resident sh:models"),
+    ("lua/l_graph", MODELS + " lua:test_architectures"),
+    ("lua/l_plan", MODELS),
+    ("lua/l_json", "lua:test_json lua:test_bind sh:cli"),
+    ("lua/l_tokenizer", "lua:test_tokenizer lua:test_bind sh:commands"),
+    ("lua/l_weights", MODELS + " lua:test_weights lua:test_resident"),
+    ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
+            "lua:test_callbacks lua:test_meta lua:test_jinja lua:test_scripts lua:test_misuse "
+            "sh:cli"),
+    ("scripts/templates", "lua:test_jinja lua:test_templates lua:test_normalize lua:test_chat "
+                          "sh:render"),
+    ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
+                        "lua:test_stream lua:test_parsers_soup lua:test_chat"),
+    ("scripts/chat", "lua:test_chat lua:test_normalize lua:test_stream lua:test_api sh:render "
+                     "sh:chat"),
+    ("scripts/models", MODELS + " lua:test_architectures"),
+    ("scripts/engine", "lua:test_batch lua:test_best lua:test_core lua:test_fairness "
+                       "lua:test_callbacks lua:test_hooks lua:test_resident lua:test_tiers "
+                       "sh:commands"),
+    ("scripts/policy", "lua:test_batch lua:test_fairness lua:test_scripts lua:test_scripts_seqs "
+                       "lua:test_misuse lua:test_core"),
+    ("scripts/hooks", SERVE + " lua:test_scripts lua:test_scripts_seqs lua:test_examples_hooks "
+                              "lua:test_misuse lua:test_architectures lua:test_api_life"),
+    ("scripts/pipeline", "lua:test_output lua:test_api lua:test_api_more lua:test_api_fields "
+                         "lua:test_api_life lua:test_stream lua:test_serve sh:chat"),
+    ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
+                    "lua:test_api_life"),
+    ("scripts/http", "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
+    ("scripts/serve", SERVE + " lua:test_tenants lua:test_serve_process lua:test_architectures "
+                              "lua:test_fairness lua:test_api_life"),
+    ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
+    ("scripts/cmd/chat", "sh:chat sh:cli"),
+    ("scripts/cmd/serve", "sh:cli lua:test_serve_process lua:test_serve"),
+    ("scripts/cmd/check", "sh:commands sh:cli lua:test_examples_hooks lua:test_parsers"),
+    ("scripts/cmd", "sh:cli sh:commands sh:models sh:render lua:test_lib"),
+    ("scripts/lib", "lua:test_lib lua:test_async lua:test_batch lua:test_scripts lua:test_chat "
+                    "lua:test_api lua:test_serve sh:cli sh:commands sh:models"),
+    ("scripts/ui", "lua:test_lib lua:test_repl lua:test_tensor sh:chat sh:cli sh:words"),
+    ("scripts", "sh:cli lua:test_host lua:test_meta"),
 ]
 
-# (pattern, replacements): what is changed, outside of comments and strings.
+# (pattern, replacement): what is changed, outside of comments and strings.
 C_RULES = [
-    (r"(?<![<>=!\-+*/&|^])<(?![<=])(?=\s)", ["<="]), (r"(?<![<>\-])>(?![>=])(?=\s)", [">="]),
-    (r"<=(?!=)", ["<"]), (r"(?<![<>])>=", [">"]), (r"==", ["!="]), (r"!=", ["=="]),
-    (r"&&", ["||"]), (r"\|\|", ["&&"]), (r"(?<=[\w)\]] )\+(?= [\w(])", ["-"]),
-    (r"(?<=[\w)\]] )-(?= [\w(])", ["+"]), (r"(?<=[\w)\]] )\*(?= [\w(])", ["+"]),
-    (r"\btrue\b", ["false"]), (r"\bfalse\b", ["true"]), (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", ["+1"]),
-    (r"(?<![\w.])0(?![\w.])", ["1"]), (r"\+\+", ["--"]), (r"\bif \((?=\w)", ["if (!"]),
+    (r"(?<![<>=!\-+*/&|^])<(?![<=])(?=\s)", "<="), (r"(?<![<>\-])>(?![>=])(?=\s)", ">="),
+    (r"<=(?!=)", "<"), (r"(?<![<>])>=", ">"), (r"==", "!="), (r"!=", "=="),
+    (r"&&", "||"), (r"\|\|", "&&"), (r"(?<=[\w)\]] )\+(?= [\w(])", "-"),
+    (r"(?<=[\w)\]] )-(?= [\w(])", "+"), (r"(?<=[\w)\]] )\*(?= [\w(])", "+"),
+    (r"\btrue\b", "false"), (r"\bfalse\b", "true"), (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", "+1"),
+    (r"(?<![\w.])0(?![\w.])", "1"), (r"\+\+", "--"), (r"\bif \((?=\w)", "if (!"),
 ]
 LUA_RULES = [
-    (r"(?<![<>=~])<(?![<=])(?=\s)", ["<="]), (r"(?<![<>=~])>(?![>=])(?=\s)", [">="]),
-    (r"<=", ["<"]), (r">=", [">"]), (r"==", ["~="]), (r"~=", ["=="]), (r"\band\b", ["or"]),
-    (r"\bor\b", ["and"]), (r"\bnot ", [""]), (r"(?<=[\w)\]] )\+(?= [\w(#])", ["-"]),
-    (r"(?<=[\w)\]] )-(?= [\w(#])", ["+"]), (r"\btrue\b", ["false"]), (r"\bfalse\b", ["true"]),
-    (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", ["+1"]), (r"(?<![\w.])0(?![\w.])", ["1"]),
+    (r"(?<![<>=~])<(?![<=])(?=\s)", "<="), (r"(?<![<>=~])>(?![>=])(?=\s)", ">="),
+    (r"<=", "<"), (r">=", ">"), (r"==", "~="), (r"~=", "=="), (r"\band\b", "or"),
+    (r"\bor\b", "and"), (r"\bnot ", ""), (r"(?<=[\w)\]] )\+(?= [\w(#])", "-"),
+    (r"(?<=[\w)\]] )-(?= [\w(#])", "+"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
+    (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", "+1"), (r"(?<![\w.])0(?![\w.])", "1"),
 ]
-C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b)[\w>.\[\]*()-]+[^{}]*;\s*$")
-LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
+C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b)"
+                         r"[\w>.\[\]*()-]+[^{}]*;\s*$")
+C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
+LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
+                           r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
+MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
+
+
+def blank(match):
+    return re.sub(r"[^\n]", " ", match.group(0))
 
 
 def masked(path, text):
-    """The text with comments, strings and preprocessor lines blanked, of the same length."""
+    """The text with comments, strings, messages and preprocessor lines blanked, same length."""
     if path.endswith(".lua"):
-        pattern = r'--\[\[.*?\]\]|--[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\[\[.*?\]\]'
+        pattern = (r'--\[\[.*?\]\]|--[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|\[\[.*?\]\]')
     else:
-        pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|(?m:^[ \t]*#(?:\\\n|[^\n])*)'
-    return re.sub(pattern, lambda m: re.sub(r"[^\n]", " ", m.group(0)), text, flags=re.S)
+        pattern = (r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|'
+                   r'(?m:^[ \t]*#(?:\\\n|[^\n])*)')
+    plain = list(re.sub(pattern, blank, text, flags=re.S))
+    for m in MESSAGE.finditer("".join(plain)):
+        depth, at = 1, m.end()
+        while depth and at < len(plain):
+            depth += {"(": 1, ")": -1}.get(plain[at], 0)
+            if depth and plain[at] != "\n":
+                plain[at] = " "
+            at += 1
+    return "".join(plain)
 
 
-def candidates(path, text):
+def candidates(path, plain):
     """All changes of one file, as (start, end, replacement, kind)."""
-    plain, lua = masked(path, text), path.endswith(".lua")
+    lua = path.endswith(".lua")
     found = []
-    for pattern, values in LUA_RULES if lua else C_RULES:
+    for pattern, value in LUA_RULES if lua else C_RULES:
         for m in re.finditer(pattern, plain):
-            for value in values:
-                new = str(int(m.group(1)) + 1) if value == "+1" else value
-                found.append((m.start(), m.end(), new, "operator"))
+            new = str(int(m.group(1)) + 1) if value == "+1" else value
+            found.append((m.start(), m.end(), new, "operator"))
     at = 0
     for line in plain.split("\n"):
-        whole = text[at:at + len(line)]
-        if (LUA_STATEMENT if lua else C_STATEMENT).match(line) and line.count("(") == line.count(")"):
+        whole = line.count("(") == line.count(")") and not MESSAGE.search(line)
+        if whole and (LUA_STATEMENT.match(line) if lua else
+                      C_STATEMENT.match(line) and not C_DECLARATION.match(line)):
             found.append((at, at + len(line), "", "statement"))
-        at += len(whole) + 1
+        at += len(line) + 1
     return found
 
 
-def sources(only):
+def draws(seed, only):
+    """Changes without end: a file by its lines of code, a kind, then any change of that kind."""
     names = subprocess.check_output(["git", "ls-files", *FOLDERS], text=True).split("\n")
-    return [n for n in names if re.search(r"\.(c|h|lua)$", n) and not SKIP.search(n)
-            and n.startswith(only or "")]
-
-
-def draw(rng, names, texts):
-    """One change: a file by its number of lines, then any of its changes."""
+    names = [n for n in names if re.search(r"\.(c|h|lua)$", n) and not SKIP.search(n)
+             and n.startswith(only or "")]
+    texts = {n: open(n, encoding="utf-8").read() for n in names}
+    plain = {n: masked(n, texts[n]) for n in names}
+    weights = [len(re.findall(r"(?m)^.*\S", plain[n])) for n in names]
+    rng, seen = random.Random(seed), set()
     while True:
-        path = rng.choices(names, [texts[n].count("\n") for n in names])[0]
-        changes = candidates(path, texts[path])
-        if changes:
-            kinds = sorted({c[3] for c in changes})
-            kind = rng.choice(kinds)
-            return (path, *rng.choice([c for c in changes if c[3] == kind]))
+        path = rng.choices(names, weights)[0]
+        changes = candidates(path, plain[path])
+        if not changes:
+            continue
+        kind = rng.choice(sorted({c[3] for c in changes}))
+        change = rng.choice([c for c in changes if c[3] == kind])
+        if (path, change) not in seen:
+            seen.add((path, change))
+            yield path, texts[path], change
 
 
-def suites_of(path):
-    """Every suite, the near ones first."""
-    near = next((s for prefix, s in NEAR if path.startswith(prefix)), [])
-    every = ["c:" + n[5:-2] for n in sorted(os.listdir("tests/c")) if n.startswith("test_")]
-    every += ["lua:" + n[:-4] for n in sorted(os.listdir("tests/lua")) if n.startswith("test_")]
-    every += ["sh:" + n[:-3] for n in sorted(os.listdir("tests/sh")) if n.endswith(".sh")]
-    return near + [s for s in every if s not in near and s != "sh:layers"]
+def every_suite():
+    names = ["c:" + n[5:-2] for n in sorted(os.listdir("tests/c")) if n.startswith("test_")]
+    names += ["lua:" + n[:-4] for n in sorted(os.listdir("tests/lua")) if n.startswith("test_")]
+    names += ["sh:" + n[:-3] for n in sorted(os.listdir("tests/sh")) if n.endswith(".sh")]
+    return [n for n in names if n != "sh:layers"]  # it reads sources, it runs nothing
+
+
+def source_of(suite):
+    kind, name = suite.split(":")
+    return "tests/" + {"c": "c/test_%s.c", "lua": "lua/%s.lua", "sh": "sh/%s.sh"}[kind] % name
 
 
 def command(suite):
     kind, name = suite.split(":")
     if kind == "c":
         return ["build/tests/test_" + name]
-    if kind == "sh":
-        return ["sh", "tests/sh/%s.sh" % name]
-    return ["build/perigee", "run", "tests/lua/run.lua", name]
+    return ["sh", source_of(suite)] if kind == "sh" else \
+        ["build/perigee", "run", "tests/lua/run.lua", name + ".lua"]
 
 
-def run(tree, argv, seconds):
+def program(suite):
+    return command(suite)[0] if suite.startswith("c:") else "build/perigee"
+
+
+def has_clock(suite):
+    text = open(source_of(suite), encoding="utf-8").read()
+    return suite.startswith("sh:") or suite.startswith("lua:") and '"luv"' in text
+
+
+def suites_of(path, times, everything):
+    """The suites that could notice: first those named after the file or that name it."""
+    stem, ext = os.path.splitext(path)
+    base = os.path.basename(stem)
+    if ext == ".lua":
+        module = stem[len("scripts/"):].replace("/", ".").removesuffix(".init")
+        name = '"%s"' % module
+        like = "lua:test_" + (module.split(".")[0] if base == "init" else base)
+    else:
+        name, like = '"%s.h"' % stem, "c:" + base
+    first = []
+    for suite in times:
+        text = open(source_of(suite), encoding="utf-8").read()
+        if suite == like or name in text:
+            first.append(suite)
+    first.sort(key=lambda s: (s != like, times[s][1]))
+    near = next((s for prefix, s in NEAR if path.startswith(prefix)), "").split()
+    near.sort(key=lambda s: times.get(s, (0, 0))[1])
+    rest = sorted(times, key=lambda s: times[s][1]) if everything else []
+    order = list(dict.fromkeys(first + near + rest))
+    return [s for s in order if s in times]
+
+
+def run(tree, argv, seconds, cpu=None, collector="normal"):
+    """(exit status, first failure in the output). cpu limits the processor time of each process."""
+    def limit():
+        if cpu:  # a mutant may also allocate or write without end
+            resource.setrlimit(resource.RLIMIT_CPU, (int(cpu), int(cpu)))
+            resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
+    env = dict(os.environ, PERIGEE_TEST_GC=collector, PERIGEE_TEST_STOP="1")
+    if collector == "both":
+        del env["PERIGEE_TEST_GC"]
     with tempfile.TemporaryFile() as log:
-        p = subprocess.Popen(argv, cwd=tree, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                             start_new_session=True)
+        p = subprocess.Popen(argv, cwd=tree, stdout=log, stderr=subprocess.STDOUT, env=env,
+                             stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=limit)
         try:
-            return p.wait(seconds)
+            status = p.wait(seconds)
         except subprocess.TimeoutExpired:
-            os.killpg(p.pid, 9)
-            p.wait()
-            return 124
+            status = 124
+        try:
+            os.killpg(p.pid, 9)  # what the suite left running
+        except ProcessLookupError:
+            pass
+        p.wait()
+        log.seek(0)
+        found = re.search(r"(?m)^.*(FAIL|rror|panic).*$", log.read().decode("utf-8", "replace"))
+        return status, found.group(0).strip()[:160] if found else ""
 
 
-def judge(tree, path, text, change):
-    """The suite that noticed, None for a survivor, "" when it does not compile."""
-    start, end, new, _ = change
-    target = os.path.join(tree, path)
+def limits(times, suite):
+    """A hang: ten times the time of the unchanged tree, and a minute, as machines are busy."""
+    wall, cpu = times[suite]
+    return 10 * wall + 60, 5 * cpu + 5
+
+
+def same(a, b):
+    with open(a, "rb") as f, open(b, "rb") as g:
+        return f.read() == g.read()
+
+
+def prepare(work, i):
+    """A copy of the tree with its build."""
+    tree = os.path.join(work, str(i), "tree")
+    if not os.path.isdir(tree):
+        skip = shutil.ignore_patterns("san-*", ".git")
+        shutil.copytree(".", tree, symlinks=True, ignore=skip)
+        shared = os.path.join(work, str(i), "shared")
+        if os.path.isdir("../shared") and not os.path.exists(shared):
+            os.symlink(os.path.abspath("../shared"), shared)
+    # A kept copy may hold an interrupted change, or be older than the tree.
+    kept = subprocess.check_output(["git", "ls-files", "-co", "--exclude-standard"], text=True)
+    for name in kept.split("\n"):
+        copy = os.path.join(tree, name)
+        if os.path.isfile(name) and not (os.path.isfile(copy) and same(name, copy)):
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copy(name, copy)
+    status, why = run(tree, ["make", "-s", "all", "tests"], 3600)
+    if status != 0:
+        sys.exit("mutate: the unchanged tree does not build: " + why)
+    shutil.copy(os.path.join(tree, "build/perigee"), os.path.join(tree, "../perigee"))
+    with open(os.path.join(tree, "../load.lua"), "w") as f:
+        f.write("os.exit(loadfile(arg[1]) and 0 or 1)\n")
+    return tree
+
+
+def measure(work, tree):
+    """The time each suite takes on the unchanged tree. A suite that fails there is left out."""
+    path = os.path.join(work, "times.json")
+    times = json.load(open(path)) if os.path.exists(path) else {}
+    for suite in every_suite():
+        if suite in times:
+            continue
+        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
+        status, why = run(tree, command(suite), 900, 600)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        if status != 0:
+            print("mutate: %s fails on the unchanged tree: %s" % (suite, why), flush=True)
+        times[suite] = (round(time.time() - begin, 2), round(cpu, 2)) if status == 0 else None
+        with open(path, "w") as f:
+            json.dump(times, f)
+    return {s: t for s, t in times.items() if t}
+
+
+def stripped(path):
+    """An object without the places of its lines, which every change moves."""
     try:
+        return subprocess.check_output(["objcopy", "-g", path, "/dev/stdout"],
+                                       stderr=subprocess.DEVNULL)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def judge(tree, path, text, change, times, everything):
+    """(suite that noticed or None, its failure); ("", why) for a change to draw again."""
+    start, end, new, _ = change
+    target, obj = os.path.join(tree, path), "build/%s.o" % os.path.splitext(path)[0]
+    try:
+        before = stripped(os.path.join(tree, obj)) if path.endswith(".c") else None
         with open(target, "w") as f:
             f.write(text[:start] + new + text[end:])
-        if run(tree, ["make", "-s", "all", "tests"], 600) != 0:
-            return ""
-        for suite in suites_of(path):
-            if run(tree, command(suite), SUITE_SECONDS) != 0:
-                return suite
-        return None
+        if path.endswith(".lua") and run(tree, ["../perigee", "run", "../load.lua", path], 60)[0]:
+            return "", "does not compile"
+        if path.endswith(".c"):
+            if run(tree, ["make", "-s", obj], 600)[0] != 0:
+                return "", "does not compile"
+            if before and stripped(os.path.join(tree, obj)) == before:
+                return "", "same code"
+        suites = suites_of(path, times, everything)
+        for i, suite in enumerate(suites):
+            # What the first suite needs, then what all others need: make itself takes a while.
+            if i < 2:
+                wanted = sorted({program(s) for s in (suites[:1] if i == 0 else suites)})
+                if run(tree, ["make", "-s", *wanted], 900)[0] != 0:
+                    return "", "does not compile"
+            collector = "both" if path.startswith("lua/") else "normal"
+            status, why = run(tree, command(suite), *limits(times, suite), collector)
+            # Suites with servers and clocks may fail on a busy machine: once does not count.
+            if status not in (0, 124) and has_clock(suite):
+                status, why = run(tree, command(suite), *limits(times, suite), collector)
+            if status != 0:
+                return suite, why or "exit %d" % status
+        return None, ""
     finally:
         with open(target, "w") as f:
             f.write(text)
 
 
+def describe(path, text, change):
+    start, end, new, kind = change
+    first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
+    return {"where": "%s:%d: %s" % (path, text.count("\n", 0, start) + 1, kind),
+            "before": text[first:last].strip(),
+            "after": (text[first:start] + new + text[end:last]).strip()}
+
+
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--count", type=int, default=60)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--only", help="files whose path begins so")
+    p.add_argument("--work", help="a folder to keep, for --resume")
+    p.add_argument("--resume", action="store_true", help="continue with the results in --work")
+    p.add_argument("--all", action="store_true", help="suites that NEAR does not name also run")
     o = p.parse_args()
     os.chdir(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    names = sources(o.only)
-    texts = {n: open(n, encoding="utf-8").read() for n in names}
-    rng, lock = random.Random(o.seed), threading.Lock()
-    trees, survivors, noticed = [], [], 0
-    folder = tempfile.mkdtemp(prefix="mutate-")
-    for i in range(o.jobs):
-        tree = os.path.join(folder, str(i))
-        subprocess.check_call(["git", "clone", "-q", ".", tree])
-        if os.path.isdir("../shared"):
-            os.symlink(os.path.abspath("../shared"), os.path.join(folder, "shared")) if i == 0 else None
-        if run(tree, ["make", "-s", "all", "tests"], 3600) != 0:
-            sys.exit("mutate: the unchanged tree does not build")
-        trees.append(tree)
+    work = os.path.abspath(o.work) if o.work else tempfile.mkdtemp(prefix="mutate-")
+    results, known = os.path.join(work, "results.jsonl"), {}
+    os.makedirs(work, exist_ok=True)
+    if o.resume and os.path.exists(results):
+        known = {r["where"] + r["after"]: r for r in map(json.loads, open(results))}
+    trees = [prepare(work, i) for i in range(o.jobs)]
+    times = measure(work, trees[0])
+    source, lock, judged = draws(o.seed, o.only), threading.Lock(), []
 
     def one(_):
-        nonlocal noticed
         while True:
             with lock:
-                path, *change = draw(rng, names, texts)
+                path, text, change = next(source)
                 tree = trees.pop()
+            r = describe(path, text, change)
             try:
-                verdict = judge(tree, path, texts[path], change)
+                old = known.get(r["where"] + r["after"])
+                if not old:
+                    r["suite"], r["why"] = judge(tree, path, text, change, times, o.all)
             finally:
                 with lock:
                     trees.append(tree)
-            if verdict == "":
-                continue
-            text, (start, end, new, kind) = texts[path], change
-            line = text.count("\n", 0, start) + 1
-            first, last = text.rfind("\n", 0, start) + 1, text.find("\n", end)
-            before = text[first:last].strip()
-            after = (text[first:start] + new + text[end:last]).strip()
             with lock:
-                where = "%s:%d: %s" % (path, line, kind)
-                if verdict:
-                    noticed += 1
-                    print("noticed  %s (%s)" % (where, verdict), flush=True)
+                if old:
+                    r = old
                 else:
-                    survivors.append(where)
-                    print("SURVIVED %s\n  - %s\n  + %s" % (where, before, after), flush=True)
-            return
+                    with open(results, "a") as f:
+                        f.write(json.dumps(dict(r, seed=o.seed)) + "\n")
+                if r["suite"] == "":
+                    continue
+                judged.append(r)
+                if r["suite"]:
+                    print("noticed  %(where)s (%(suite)s: %(why)s)" % r, flush=True)
+                else:
+                    print("SURVIVED %(where)s\n  - %(before)s\n  + %(after)s" % r, flush=True)
+                return
 
+    pool = concurrent.futures.ThreadPoolExecutor(o.jobs)
     try:
-        with concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-            list(pool.map(one, range(o.count)))
+        list(pool.map(one, range(o.count)))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print("%d of %d mutants noticed, %d survived" % (noticed, o.count, len(survivors)))
+        pool.shutdown(cancel_futures=True)  # an interrupt waits for the mutants in work
+        if not o.work:
+            shutil.rmtree(work, ignore_errors=True)
+    noticed = sum(r["suite"] is not None for r in judged)
+    print("%d of %d mutants noticed (%.0f %%), %d survived" %
+          (noticed, o.count, 100 * noticed / max(o.count, 1), o.count - noticed))
     return 0 if noticed >= 0.9 * o.count else 1
 
 

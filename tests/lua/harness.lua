@@ -17,6 +17,7 @@ local scheduler = require "engine.scheduler"
 local uv = require "luv"
 
 -- Only a test that hangs takes this long; a sanitizer on a busy machine is slow.
+local STOP = os.getenv "PERIGEE_TEST_STOP"
 local LOOP_MS = os.getenv "SAN" and 300000 or 60000
 local FORCED_S, SAMPLE = 0.3, 500 -- see force_collection
 local FORCED_POLICY_MS = 10000 -- a collection at every allocation counts as the policy's time
@@ -236,6 +237,7 @@ function harness.run_file(path, options)
       if outcome == "failed" then
         for _, message in ipairs(t.failures) do print("    " .. message) end
         print(("FAIL %s/%s"):format(label, case.name))
+        if STOP then os.exit(1) end
       elseif outcome == "skipped" then
         print(("skip %s/%s: %s"):format(label, case.name, t.skipped))
       end

@@ -1,7 +1,8 @@
 -- run: every test_*.lua in this folder, each twice: normally, and with forced collection.
 --
 --   perigee run tests/lua/run.lua [part of a file's name [part of a test's name]]
--- PERIGEE_TEST_GC=normal or forced runs only one of the two.
+-- PERIGEE_TEST_GC=normal or forced runs only one of the two. PERIGEE_TEST_STOP=1 ends with the
+-- first failure.
 local harness = require "harness"
 local uv = require "luv"
 
