@@ -371,3 +371,27 @@ test("an overwritten file is noticed without a fault, on another thread", functi
     remove(folder)
   end)))
 end)
+
+-- ---- steps in flight --------------------------------------------------------------------------
+
+test("tokens granted to a step in flight count as computed for the next", function(t)
+  local model <close> = assert(perigee.open("examples/moonlet", { threads = 1 }))
+  local left, done = {}, false
+  local function policy(step)
+    for _, info in ipairs(step.sequences) do
+      if info.state ~= "decode" then left[#left + 1] = info.left end
+      step:give(info, math.min(info.left, 100))
+    end
+  end
+  local batch <close> = assert(model:batch { sequences = 2, step_tokens = 100, policy = policy })
+  batch.scheduler.deadline_ms = 1000
+  assert(batch:start())
+  assert(batch:add { prompt = require("samples").ids(300, 1, 90), max_tokens = 1,
+    on_done = function() done = true end })
+  while not done do -- not only when a step is done: the next is chosen while one runs
+    batch:pump()
+    uv.run "nowait"
+  end
+  assert(batch:stop())
+  t.eq(left, { 300, 200, 100 })
+end)

@@ -4,6 +4,7 @@ local completions = require "api.openai.completions"
 local outputs = require "pipeline.output"
 local respond = require "pipeline.respond"
 local stream = require "api.openai.stream"
+local usage = require "pipeline.usage"
 local lib_text = require "lib.text"
 local test = require("harness").test
 
@@ -269,4 +270,37 @@ test("chunks are written as their shapes make them, whatever their text", functi
     if delta.type == "text" then texts[#texts + 1] = delta end
   end
   t.eq(written(completions.shape, texts), written(completions.shape, texts, 0))
+end)
+
+-- ---- usage --------------------------------------------------------------------------------------
+
+test("usage goes to the log, and to the metrics when there are any and the model is known",
+  function(t)
+  local seen
+  local function note(name)
+    local function add(_, n, labels) seen[#seen + 1] = { name, n, labels.model } end
+    return { add = add, observe = add }
+  end
+  local metrics = {}
+  for _, name in ipairs { "prompt_tokens", "generated_tokens", "cached_tokens", "ttft",
+    "queue_time" } do
+    metrics[name] = note(name)
+  end
+  local labels = { model = "m" }
+  local function observe(of_app, of_run, timings)
+    seen = {}
+    local run = { app = { metrics = of_app }, labels = of_run, log = {}, req = { model = "m" } }
+    usage.observe(run, { prompt_tokens = 7, completion_tokens = 5, cached_tokens = 3,
+      timings = timings }, "stop")
+    t.eq(run.log, { finish = "stop", model = "m", prompt_tokens = 7, completion_tokens = 5,
+      cached_tokens = 3, ttft_ms = timings.ttft_ms })
+    return seen
+  end
+  t.eq(observe(metrics, nil, { ttft_ms = 500 }), {})
+  t.eq(observe(nil, labels, { ttft_ms = 500 }), {})
+  local tokens = { { "prompt_tokens", 7, "m" }, { "generated_tokens", 5, "m" },
+    { "cached_tokens", 3, "m" } }
+  t.eq(observe(metrics, labels, {}), tokens)
+  tokens[4], tokens[5] = { "ttft", 0.5, "m" }, { "queue_time", 0.25, "m" }
+  t.eq(observe(metrics, labels, { ttft_ms = 500, queue_ms = 250 }), tokens)
 end)
