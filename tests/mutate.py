@@ -291,7 +291,8 @@ def prepare(work, i):
         if os.path.isfile(name) and not (os.path.isfile(copy) and same(name, copy)):
             os.makedirs(os.path.dirname(copy), exist_ok=True)
             shutil.copy(name, copy)
-    status, why = run(tree, ["make", "-s", "all", "tests"], 3600)
+    measured = os.path.exists(os.path.join(work, "times.json"))
+    status, why = run(tree, ["make", "-s", "all"] + ([] if measured else ["tests"]), 3600)
     if status != 0:
         sys.exit("mutate: the unchanged tree does not build: " + why)
     shutil.copy(os.path.join(tree, "build/perigee"), os.path.join(tree, "../perigee"))

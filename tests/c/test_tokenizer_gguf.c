@@ -141,6 +141,30 @@ static void test_gguf_gemma4(void) {
   pe_tokenizer_release(t);
 }
 
+/* A byte without a token may be written by the character of the same number only in ASCII: U+0080
+ * is two other bytes. */
+static void test_gguf_bytes_as_characters(void) {
+  static const char *const token[] = {"<unk>", "\xc2\x80", "<0xC3>", "\x7f"};
+  pe_error err = {0};
+  pe_tokenizer *t = NULL;
+  gguf g = {0};
+  put_text(&g, "tokenizer.ggml.model", "llama");
+  put_array(&g, "tokenizer.ggml.tokens", 8, 4);
+  for (int i = 0; i < 4; i++) put_str(&g.b, token[i]);
+  put_array(&g, "tokenizer.ggml.scores", 6, 4);
+  for (int i = 0; i < 4; i++) put_u32(&g.b, 0);
+  put_array(&g, "tokenizer.ggml.token_type", 5, 4);
+  for (int i = 0; i < 4; i++) put_u32(&g.b, i == 0 ? 2 : i == 2 ? 6 : 1);
+  put_number(&g, "tokenizer.ggml.unknown_token_id", 0);
+  put_key(&g, "tokenizer.ggml.add_space_prefix", 7), pe_buf_byte(&g.b, 0, NULL);
+  put_key(&g, "tokenizer.ggml.add_bos_token", 7), pe_buf_byte(&g.b, 0, NULL);
+  CHECK_OK(open_written(&g, &t, &err), err);
+  if (!t) return;
+  EXPECT_IDS(t, "\xc2\x80\x7f", NULL, 0, "1 3");
+  EXPECT_IDS(t, "\xc3\x80", NULL, 0, "2 0");
+  pe_tokenizer_release(t);
+}
+
 static void test_gguf_bad(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
@@ -174,6 +198,8 @@ static void test_gguf_bad(void) {
   CHECK(!t);
 }
 
-static const check_test tests[] = {
-    {"families", test_gguf_families}, {"gemma4", test_gguf_gemma4}, {"bad", test_gguf_bad}};
+static const check_test tests[] = {{"families", test_gguf_families},
+                                   {"gemma4", test_gguf_gemma4},
+                                   {"bytes as characters", test_gguf_bytes_as_characters},
+                                   {"bad", test_gguf_bad}};
 CHECK_MAIN("tokenizer_gguf", tests)
