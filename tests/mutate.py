@@ -66,8 +66,7 @@ NEAR = [
     ("lua/l_tokenizer", "lua:test_tokenizer lua:test_bind sh:commands"),
     ("lua/l_weights", MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
-            "lua:test_callbacks lua:test_meta lua:test_jinja lua:test_scripts lua:test_misuse "
-            "sh:cli"),
+            "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
     ("scripts/templates", "lua:test_jinja lua:test_templates lua:test_normalize lua:test_chat "
                           "sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
@@ -79,9 +78,9 @@ NEAR = [
                        "lua:test_callbacks lua:test_hooks lua:test_resident lua:test_tiers "
                        "sh:commands"),
     ("scripts/policy", "lua:test_batch lua:test_fairness lua:test_scripts lua:test_scripts_seqs "
-                       "lua:test_misuse lua:test_core"),
+                       "lua:test_core"),
     ("scripts/hooks", SERVE + " lua:test_scripts lua:test_scripts_seqs lua:test_examples_hooks "
-                              "lua:test_misuse lua:test_architectures lua:test_api_life"),
+                              "lua:test_architectures lua:test_api_life"),
     ("scripts/pipeline", "lua:test_output lua:test_api lua:test_api_more lua:test_api_fields "
                          "lua:test_api_life lua:test_stream lua:test_serve sh:chat"),
     ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
@@ -329,10 +328,36 @@ def stripped(path):
         return None
 
 
+def keep(tree, path, obj):
+    """The objects that a change may rebuild, so that undoing it compiles nothing."""
+    if path.endswith(".lua"):
+        return {}
+    names = [obj, "build/kernels/cpu/host.o"]  # host.o has a checksum of the kernels
+    if path.endswith(".h"):
+        names = [os.path.join(folder, n) for top in ("kernels", "runtime", "lua")
+                 for folder, _, files in os.walk(os.path.join(tree, "build", top))
+                 for n in files if n.endswith(".o")]
+    files = [os.path.join(tree, n) for n in names]
+    return {n: (os.stat(n).st_mtime_ns, open(n, "rb").read()) for n in files if os.path.exists(n)}
+
+
+def restore(target, text, objects):
+    """Undoes a change. Its source is older than the old objects, these newer than the library."""
+    with open(target, "w") as f:
+        f.write(text)
+    if objects:
+        os.utime(target, (0, 0))
+    for name, (written, content) in objects.items():
+        if not os.path.exists(name) or os.stat(name).st_mtime_ns != written:
+            with open(name, "wb") as f:
+                f.write(content)
+
+
 def judge(tree, path, text, change, times, everything):
     """(suite that noticed or None, its failure); ("", why) for a change to draw again."""
     start, end, new, _ = change
     target, obj = os.path.join(tree, path), "build/%s.o" % os.path.splitext(path)[0]
+    objects = keep(tree, path, obj)
     try:
         before = stripped(os.path.join(tree, obj)) if path.endswith(".c") else None
         with open(target, "w") as f:
@@ -360,8 +385,7 @@ def judge(tree, path, text, change, times, everything):
                 return suite, why or "exit %d" % status
         return None, ""
     finally:
-        with open(target, "w") as f:
-            f.write(text)
+        restore(target, text, objects)
 
 
 def describe(path, text, change):

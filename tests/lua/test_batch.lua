@@ -498,6 +498,7 @@ test("prompts are read beside streams only as far as time allows", function(t)
     return steps.new({ seq(1, "decode", 1), seq(2, "prefill", 9) },
       { tokens = tokens, timing = timing, free = 9 }):room()
   end
+  t.eq(steps.new({ seq(1, "decode", 1) }, { tokens = 512 }):room(), 32) -- nothing measured yet
   for _ = 1, 2 do timing:observe(0.014, 40, 4) end -- some are quick: that is not believed yet
   t.eq(room(512), 15)
   for _ = 1, 8 do timing:observe(0.014, 40, 4) end -- 0.1 ms

@@ -466,3 +466,29 @@ test("the client: responses of other servers, valid and broken", function(t)
     end)
   end))
 end)
+
+test("connections that cannot be accepted are reported once a minute", function(t)
+  local new_tcp, now, clock = uv.new_tcp, uv.now, uv.now()
+  local reports, refuse = {}, nil
+  local listener = { bind = function() return 0 end, close = function() end,
+    getsockname = function() return { ip = "127.0.0.1", port = 1 } end,
+    listen = function(_, _, fn)
+      refuse = fn
+      return 0
+    end }
+  uv.new_tcp, uv.now = function() return listener end, function() return clock end
+  local server = http.server { handler = function() end,
+    on_error = function(_, text) reports[#reports + 1] = text end }
+  assert(server:listen { port = 0 })
+  refuse "EMFILE"
+  t.eq(reports, { "cannot accept a connection: EMFILE (0 are open)" })
+  clock = clock + 59999
+  refuse "EMFILE"
+  t.eq(#reports, 1)
+  clock = clock + 1
+  refuse "EMFILE"
+  refuse "EMFILE"
+  t.eq(#reports, 2)
+  uv.new_tcp, uv.now = new_tcp, now
+  server:drain()
+end)
