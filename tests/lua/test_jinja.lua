@@ -52,6 +52,14 @@ test("values come as JSON or as plain tables", function(t)
   t.raises(function() assert(templates.compile "x"):render() end, "variables must be a table")
 end)
 
+test("lists of a request are compared by their items, whichever is read first", function(t)
+  local lists = '{"a": [1, 2], "b": [1, 3], "c": [1]}'
+  for source, want in pairs { ["a < b"] = "True", ["b < a"] = "False", ["c < a"] = "True",
+    ["a < c"] = "False", ["a >= b"] = "False", ["b >= a"] = "True" } do
+    t.eq(render("{{ " .. source .. " }}", json.decode(lists)), want, source)
+  end
+end)
+
 test("a template changes nothing outside", function(t)
   local messages = json.decode '[{"role": "user", "content": "a"}]'
   render("{% set messages = messages + [1] %}{% set x = messages[0] %}{{ messages | length }}",
