@@ -471,6 +471,21 @@ test("where folders cannot be watched they are looked at", function(t)
   watch.POLL_MS = poll_ms
 end)
 
+test("a folder keeps its watch until another takes its place", function(t)
+  local app <close> = site(hook "return {}")
+  local folder = app.folder .. "/hooks"
+  local watcher = require("hooks.watch").open(function() return { folder } end, function() end)
+  local first = watcher.handles[folder]
+  t.ok(first)
+  watcher:refresh()
+  t.ok(watcher.handles[folder] == first)
+  assert(os.rename(folder, app.folder .. "/old"))
+  assert(uv.fs_mkdir(folder, 493))
+  watcher:refresh()
+  t.ok(watcher.handles[folder] and watcher.handles[folder] ~= first)
+  watcher:close()
+end)
+
 test("timers of scripts run while they serve", function(t)
   local app <close> = site(hook [[local perigee = require "perigee"
     perigee.every(0.01, function(self)
