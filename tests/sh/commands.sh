@@ -193,6 +193,28 @@ LUA
 try "never half a character" 0 detokenize $K/bpe-gpt2 --jsonl
 out_is '{"text": "㐊", "pieces": ["", "", "㐊", ""]}'
 
+# ---- parse ----
+printf '<think>a</think>b' >"$T/in"; try "parse" 0 parse --reasoning qwen3; no_err
+out '"content": "b"'; out '"reasoning_content": "a"'
+try "parse by a format that does not exist" 2 parse --format nonsense; one_line
+cat >"$T/in" <<'JSON'
+{"text": "a"}
+{"deltas": ["<tool_call>{\"name\": \"f\", ", "\"arguments\": {\"x\": 1}}</tool_call>"]}
+{"deltas": ["a", 5]}
+{}
+{"text": "b</think>c", "prompt_tail": "<think>\n"}
+{"text": "a", "prompt_tail": 5}
+{"text": "<tool_call>{\"name\": \"f\""}
+JSON
+try "parse lines" 0 parse --format hermes --reasoning qwen3 --jsonl; no_err; lines 7
+out '{"content": "a", "reasoning_content": null, "tool_calls": []}'
+out '"tool_calls": [{"name": "f", "arguments": "{\"x\": 1}"}], "events": [0, 3, 0]}'
+out "{\"error\": \"'deltas': element 2 is not a string\"}"
+out "{\"error\": \"'text' is missing\"}"
+out '{"content": "c", "reasoning_content": "b", "tool_calls": []}'
+out "{\"error\": \"'prompt_tail' must be string, not integer\"}"
+out '"other": [{"kind": "unfinished", "text": "<tool_call>{\"name\": \"f\""}]}'
+
 # ---- eval, generate ----
 cat >"$T/golden.lua" <<'LUA' # input lines and what must come out
 local weights = assert(require("perigee").weights.open "tests/golden/llama/golden.safetensors")
