@@ -93,6 +93,15 @@ test("patterns that are long, deep or unusual", function(t)
   t.raises(function() return ("ab"):rep(math.maxinteger) end, "resulting string too large")
 end)
 
+test("patterns are too complex at the depth where Lua's own are", function(t)
+  local function depth(find)
+    local n = 1
+    while pcall(find, ("a"):rep(n), ("a?"):rep(n)) do n = n + 1 end
+    return n
+  end
+  t.eq(depth(string.find), depth(own.string.find))
+end)
+
 test("rep gives what Lua's own does", function(t)
   for _ = 1, math.min(ROUNDS, 500) do
     local args = { some(PIECES, 3), math.random(-1, 40), some(PIECES, 2) }
