@@ -237,12 +237,30 @@ static void test_heads_joined_and_cut(void) {
   view_free(&c.in[0]), view_free(&c.in[1]), view_free(&c.out), view_free(&s.out);
 }
 
+/* As many inputs as an op may have, all shared by two heads. */
+static void test_concat_of_six(void) {
+  pe_cpu_call c = call_of(ROWS, 2 * PE_OP_VIEWS);
+  c.args.concat = (pe_concat_args){.inputs = PE_OP_VIEWS, .heads = 2};
+  for (int i = 0; i < PE_OP_VIEWS; i++) {
+    c.in[i] = view_new(ROWS, 1), view_fill(&c.in[i], ROWS, 1);
+    c.args.concat.width[i] = c.args.concat.shared[i] = 1;
+  }
+  check_every_way(PE_OP_CONCAT, &c, 2 * PE_OP_VIEWS, true);
+  for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < 2 * PE_OP_VIEWS; i++)
+      check_bits("input", c.out.at + r * c.out.step + i,
+                 c.in[i % PE_OP_VIEWS].at + r * c.in[i % PE_OP_VIEWS].step, 1);
+  for (int i = 0; i < PE_OP_VIEWS; i++) view_free(&c.in[i]);
+  view_free(&c.out);
+}
+
 static const check_test tests[] = {{"norm", test_norm},
                                    {"map", test_map},
                                    {"map_copies", test_map_copies},
                                    {"rope_table", test_rope_table},
                                    {"rope", test_rope},
                                    {"concat_and_output", test_concat_and_output},
+                                   {"concat_of_six", test_concat_of_six},
                                    {"heads_joined_and_cut", test_heads_joined_and_cut}};
 
 int main(int argc, char **argv) {

@@ -337,9 +337,9 @@ test("nor does one whose conversation, prompt, deltas or output cannot be", func
 end)
 
 test("a script that fails halfway leaves no field of its request ruined", function(t)
-  local phases = { "request", "normalize", "template", "admit" }
+  local names = { "request", "normalize", "template", "admit" }
   local hooks = {}
-  for _, phase in ipairs(phases) do
+  for _, phase in ipairs(names) do
     hooks[phase] = function(req)
       req.n, req.sampling, req.tag = "many", 5, "x"
       error "half done"
@@ -348,7 +348,7 @@ test("a script that fails halfway leaves no field of its request ruined", functi
   apiapp.run(t, function(app)
     local status, answer = app:ask(CHAT, { messages = user "Hello!", max_tokens = 2 })
     t.eq({ status, status == 200 and answer.choices[1].message.content }, { 200, "Hello!" })
-    t.eq(#app.struck, #phases)
-    for i, phase in ipairs(phases) do t.match(app.struck[i], phase .. ": .*half done") end
+    t.eq(#app.struck, #names)
+    for i, phase in ipairs(names) do t.match(app.struck[i], phase .. ": .*half done") end
   end, { hooks = { hooks }, noisy = true })
 end)
