@@ -282,3 +282,13 @@ test("a demanded call begins with tokens as the tokenizer cuts them", function(t
   t.eq({ ok, err.status, err.field }, { false, 400, "tool_choice" })
   tok:close()
 end)
+
+test("an answer may fill the context, however many tokens were asked for", function(t)
+  apiapp.run(t, function(app)
+    local status, answer = app:ask(CHAT,
+      { messages = { { role = "user", content = "Hello!" } }, max_tokens = 1000000,
+      ignore_eos = true })
+    t.eq({ status, answer.usage and answer.usage.total_tokens }, { 200, 128 })
+    t.eq(answer.choices[1].finish_reason, "length")
+  end, { context = 128 })
+end)

@@ -79,6 +79,18 @@ test("what looked like a call and is none: forgotten before it was sent, told af
     "length" })
 end)
 
+test("a whole call that is dropped afterwards is not a call", function(t)
+  local lists = { { { type = "call", index = 1, name = "f" }, { type = "end", index = 1 } },
+    { { type = "drop", index = 1 }, content "<f" } }
+  for _, live in ipairs { true, false } do
+    local out = new(lists, { live = live })
+    out:token { text = "1" }
+    out:token { text = "2" }
+    out:close { finish = "stop" }
+    t.eq({ out.finish, out.content, #out.calls }, { "stop", "<f", 0 })
+  end
+end)
+
 test("content that was thinking: moved where nothing was sent, told where it was", function(t)
   local lists = { { content "hm" }, { { type = "relabel" }, content "yes" } }
   local out = new(lists, { live = false })
