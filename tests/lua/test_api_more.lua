@@ -292,3 +292,20 @@ test("an answer may fill the context, however many tokens were asked for", funct
     t.eq(answer.choices[1].finish_reason, "length")
   end, { context = 128 })
 end)
+
+test("no effort in reasoning means no thinking, unless the request says so", function(t)
+  local seen
+  local function template(req) seen = req.chat.kwargs end
+  apiapp.run(t, function(app)
+    local function thinking(more)
+      more.messages, more.max_tokens, seen = { { role = "user", content = "Hello!" } }, 1, nil
+      t.eq((app:ask(CHAT, more)), 200)
+      return { seen.reasoning_effort, tostring(seen.enable_thinking) }
+    end
+    t.eq(thinking { reasoning_effort = "none" }, { "none", "false" })
+    t.eq(thinking { reasoning_effort = "low" }, { "low", "nil" })
+    t.eq(thinking { reasoning_effort = "none", enable_thinking = true }, { "none", "true" })
+    t.eq(thinking { reasoning_effort = "none",
+      chat_template_kwargs = { enable_thinking = true } }, { "none", "true" })
+  end, { hooks = { { template = template } } })
+end)
