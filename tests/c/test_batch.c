@@ -482,6 +482,31 @@ static void test_allocations(void) {
   model_close(&m);
 }
 
+/* A step that fails counts its sequences as preempted: they start again from their tokens. */
+static void test_failed_step(void) {
+  if (!model_open(&m, HYBRID, 1)) return;
+  pe_batch_options o = options();
+  pe_request r = request(12, 4);
+  int32_t ran, failed = 0;
+  for (int32_t n = 1; n < 12; n++) {
+    pe_error err = {0};
+    pe_seq_id id = 0;
+    CHECK_OK(pe_batch_open(m.plan, m.pool, &o, &b, &err), err);
+    CHECK_OK(batch_add(b, &r, &id, &err), err);
+    pe_grant grant = {id, 100};
+    pe_alloc_fail_at(n);
+    pe_status rc = pe_batch_step(b, &grant, 1, &ran, &err);
+    pe_alloc_fail_at(0);
+    CHECK_INT(b->stats.preempted, rc != PE_OK);
+    failed += rc != PE_OK;
+    CHECK_OK(pe_batch_step(b, &grant, 1, &ran, &err), err);
+    if (rc) CHECK_INT(ran, 1);
+    batch_close();
+  }
+  CHECK(failed > 0);
+  model_close(&m);
+}
+
 static const check_test tests[] = {
     {"a mixture of sequences", test_mixture},
     {"choices", test_choices},
@@ -498,5 +523,6 @@ static const check_test tests[] = {
     {"refusals", test_refusals},
     {"counters", test_counters},
     {"allocations that fail", test_allocations},
+    {"a step that fails", test_failed_step},
 };
 CHECK_MAIN("batch", tests)
