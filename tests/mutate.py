@@ -11,7 +11,7 @@ A survivor that changes behaviour needs a test; one that changes only speed, mem
 expression does not.
 
 Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
-processors), and those inside assert() or the arguments of an error message.
+processors), those inside assert() or the arguments of an error message, and < for <= in a clamp.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
 --resume continues there. --all also runs the suites that NEAR does not name.
@@ -120,6 +120,8 @@ C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\
 C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
 LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
+# if (a < b) a = b: the same with <=.
+CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?\1 = \2(?:;|\s)")
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 
 
@@ -151,6 +153,9 @@ def candidates(path, plain):
     found = []
     for pattern, value in LUA_RULES if lua else C_RULES:
         for m in re.finditer(pattern, plain):
+            line = plain[plain.rfind("\n", 0, m.start()) + 1:plain.find("\n", m.end()) + 1]
+            if m.group(0)[0] in "<>" and CLAMP.search(line):
+                continue
             new = str(int(m.group(1)) + 1) if value == "+1" else value
             found.append((m.start(), m.end(), new, "operator"))
     at = 0
