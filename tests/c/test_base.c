@@ -18,8 +18,11 @@ static void errors_name_the_thing(void) {
   CHECK_INT(pe_error_prefix(&err, "request"), PE_EARG);
   CHECK_STR(err.field, "top_p");
   CHECK_STR(err.text, "request: must be at most 1");
+  CHECK_STR(pe_status_name(PE_OK), "ok");
   CHECK_STR(pe_status_name(PE_ECANCEL), "cancelled");
   CHECK_STR(pe_status_name(PE_ENOTOKEN), "no_token");
+  CHECK_STR(pe_status_name((pe_status)1), "unknown");
+  CHECK_STR(pe_status_name((pe_status)(PE_ENOTOKEN - 1)), "unknown");
   CHECK_INT(pe_fail(NULL, PE_EIO, "no error wanted"), PE_EIO);
 }
 
