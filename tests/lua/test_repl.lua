@@ -110,6 +110,13 @@ test("completion follows tables, metatables and methods", function(t)
     obj = setmetatable({ own = 1 }, { __index = { inherited = function() end } }),
     hang = setmetatable({}, { __index = function() while true do end end }) }
   local function list(before) return (complete.candidates(before, env)) end
+  local many, sorted = {}, {}
+  for i = 1, 40 do
+    sorted[i] = ("x%02d"):format(i)
+    many[sorted[i]] = true
+  end
+  env.many = many
+  t.eq(list "many.x", sorted)
   t.eq(list "string.form", { "format" })
   t.eq(list "x = obj.", { "inherited", "own" })
   t.eq(list "obj:", { "inherited" })
