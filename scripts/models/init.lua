@@ -172,10 +172,11 @@ local function open_config(weights)
 end
 
 --- What a build raised, as one line. Errors of ours say what is wrong; one of Lua's own, which
---- begins with a position, means that the architecture met a value that it does not expect.
+--- begins with a position, means that the architecture met a value that it does not expect. A
+--- site's author wants to see the position alone.
 local function unfit(why, a)
   why = text.first_line(why)
-  if not why:find "^[^:]*%.lua:%d+: " then return why end
+  if a.path or not why:find "^[^:]*%.lua:%d+: " then return why end
   return ("the config does not fit the architecture '%s': %s"):format(a.names[1], why)
 end
 
