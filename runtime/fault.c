@@ -29,9 +29,8 @@ static struct sigaction before;
 
 static bool is_in(const pe_fault_range *r, uintptr_t address, uintptr_t *at, uintptr_t *end) {
   unsigned version = __atomic_load_n(&r->version, __ATOMIC_ACQUIRE);
-  *at = __atomic_load_n(&r->at, __ATOMIC_RELAXED);
-  *end = __atomic_load_n(&r->end, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_ACQUIRE);
+  *at = __atomic_load_n(&r->at, __ATOMIC_ACQUIRE);
+  *end = __atomic_load_n(&r->end, __ATOMIC_ACQUIRE);
   bool same = version == __atomic_load_n(&r->version, __ATOMIC_RELAXED);
   return same && !(version & 1) && address >= *at && address < *end;
 }
