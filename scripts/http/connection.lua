@@ -16,9 +16,9 @@
 -- busy         the handler runs
 -- flush        the response is being sent, then the next request is read
 -- ending       the last response is being sent
--- linger       our end is closed; input is discarded until the client closes its end or time is up,
+-- linger       our end is closed; input is discarded until the client closes its end or is silent,
 --              because closing at once would reset the connection before the client has read the
---              response
+--              response: many clients read it only after they have sent a whole body
 -- Times are in milliseconds of the loop's clock and are checked by the server's tick.
 local async = require "lib.async"
 local fields = require "http.fields"
@@ -32,7 +32,7 @@ local connection = {}
 
 local STASH = 64 << 10       -- bytes of further requests read while one is being processed
 local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
-local LINGER_BYTES = 16 << 20 -- discarded at the end at most
+local LINGER_BYTES = 1 << 20  -- discarded at the end at most, in addition to a whole body
 local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
 local GONE = 499             -- status in the log if the client left first, as nginx has it
 local RETRY = "retry-after: 1\r\n"
@@ -139,7 +139,7 @@ end
 function Connection:close_gently()
   self.state, self.deadline = "ending", nil
   if self.in_flight > 0 then return end
-  self.state, self.lingered = "linger", 0
+  self.state, self.lingered, self.linger_began = "linger", 0, uv.now()
   self:set_deadline(self.server.limits.linger_s)
   self.rest, self.stash, self.stash_bytes = nil, {}, 0
   self.parser:drop()
@@ -254,8 +254,7 @@ function Connection:on_read(err, bytes)
     self:consume(bytes, 1)
     if self.state == "body" then self:rest_between_reads() end
   elseif self.state == "linger" then
-    self.lingered = self.lingered + #bytes
-    if self.lingered > LINGER_BYTES then return self:close() end
+    if not self:discard(#bytes) then return self:close() end
     self:rest_between_reads()
   else
     self.stash[#self.stash + 1] = bytes
@@ -266,6 +265,17 @@ function Connection:on_read(err, bytes)
     end
     if self.state == "head" then self:take_turns() end
   end
+end
+
+--- Counts input that is discarded; false if there is too much of it, or for too long. A client that
+--- sends gets linger_s more, within the body_s that a body may take.
+function Connection:discard(bytes)
+  local limits = self.server.limits
+  self.lingered = self.lingered + bytes
+  if self.lingered > limits.body + LINGER_BYTES then return false end
+  if uv.now() - self.linger_began > limits.body_s * 1000 then return false end
+  self:set_deadline(limits.linger_s)
+  return true
 end
 
 --- libuv reads up to 2 MB of a connection in one turn of the loop, and as much of the next one. A

@@ -453,6 +453,36 @@ test("the gate is asked before a body is read", function(t)
   end)
 end)
 
+test("a client may send the whole body that is refused before it reads why", function(t)
+  serve(t, gated { linger_s = 0.3 }, function(at)
+    local peer, piece = connect(at), ("x"):rep(1 << 20)
+    peer:pause()
+    peer:send(begin_post("/closed", 32 << 20))
+    for i = 1, 32 do
+      t.ok(peer:send(piece), "piece " .. i)
+      if i % 8 == 0 then async.sleep(100) end -- the time starts again with every byte
+    end
+    peer:read()
+    local got, ended = peer:rest()
+    t.eq({ statuses(got), ended }, { { 401 }, "end" })
+  end)
+end)
+
+test("a client that goes on sending after its refusal is cut", function(t)
+  serve(t, gated { body = 1 << 20, linger_s = 0.2, body_s = 0.5 }, function(at)
+    local peer, sent = connect(at), 0
+    peer:send(begin_post("/closed", 1 << 20))
+    while sent < 16 and peer:send(("x"):rep(1 << 20)) do sent = sent + 1 end
+    t.ok(sent < 16, "by bytes")
+    peer:close()
+    local slow, began = connect(at), uv.hrtime()
+    slow:send(begin_post("/closed", 1 << 20))
+    while uv.hrtime() - began < 5e9 and slow:send "x" do async.sleep(20) end
+    t.ok(uv.hrtime() - began < 4e9, "by time")
+    slow:close()
+  end)
+end)
+
 test("100-continue comes after the gate", function(t)
   serve(t, gated(), function(at)
     t.eq(statuses((talk(at, begin_post("/closed", 3, "Expect: 100-continue\r\n")))), { 401 })
