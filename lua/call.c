@@ -95,6 +95,22 @@ void pe_call_report(lua_State *L, const char *who) {
 
 /* ---- the door -------------------------------------------------------------------------------- */
 
+static const char *code_of(pe_cause cause) {
+  switch (cause) {
+  case PE_CAUSE_DEADLINE: return "deadline";
+  case PE_CAUSE_MEMORY: return "memory";
+  default: return "interrupt";
+  }
+}
+
+/* More than `memory` bytes stop the call at its next instruction. One allocation may take as much
+ * again before Lua's allocator refuses it. */
+static void limit_heap(pe_state *s, size_t memory) {
+  if (!memory || memory >= SIZE_MAX / 2 - s->heap_used) return;
+  if (s->heap_used + memory < s->heap_mark) s->heap_mark = s->heap_used + memory;
+  if (s->heap_used + 2 * memory < s->heap_cap) s->heap_cap = s->heap_used + 2 * memory;
+}
+
 bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
   static const pe_limits none;
   if (!limits) limits = &none;
@@ -107,22 +123,19 @@ bool pe_call(lua_State *L, int n_args, int n_results, const pe_limits *limits) {
     push_error(L, "error", "cannot start the watchdog thread", false);
     return false;
   }
-  size_t cap = s->heap_cap;
-  if (limits->memory && limits->memory < SIZE_MAX - s->heap_used &&
-      s->heap_used + limits->memory < cap)
-    s->heap_cap = s->heap_used + limits->memory;
+  size_t cap = s->heap_cap, mark = s->heap_mark;
+  limit_heap(s, limits->memory);
   lua_pushcfunction(L, on_error);
   lua_insert(L, base);
   int rc = lua_pcall(L, n_args, n_results, base);
   s->heap_cap = cap;
+  s->heap_mark = mark;
   pe_cause cause = pe_watchdog_leave(s->watchdog, &scope, L);
   lua_remove(L, base);
   if (!rc && !cause) return true;
   if (cause) {
     lua_settop(L, base - 1);
-    bool late = cause == PE_CAUSE_DEADLINE;
-    push_error(L, late ? "deadline" : "interrupt", late ? "deadline exceeded" : "interrupted",
-               true);
+    push_error(L, code_of(cause), pe_watchdog_text(cause), true);
   } else if (!lua_istable(L, -1)) { /* out of memory, or an error while handling an error */
     lua_settop(L, base - 1);
     if (rc == LUA_ERRMEM)

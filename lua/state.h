@@ -5,7 +5,9 @@
  *
  * All of Lua's memory goes through one allocator, which counts it and refuses to grow past
  * heap_cap. Lua then runs a full collection and, if that does not help, raises "not enough memory".
- * Tensors and other C memory are not counted. */
+ * That collection takes a millisecond per megabyte and cannot be stopped, so code with limits is
+ * stopped by the watchdog when it passes heap_mark, before that. So is code whose stack grows at
+ * DEEP_CALLS (state.c). Tensors and other C memory are not counted. */
 #ifndef PE_STATE_H
 #define PE_STATE_H
 
@@ -20,6 +22,7 @@ typedef struct pe_state {
   uv_loop_t *loop;
   pe_watchdog *watchdog;
   size_t heap_used, heap_cap; /* bytes; SIZE_MAX: no cap */
+  size_t heap_mark;           /* more stops the running scope; SIZE_MAX: no mark */
   bool closing;               /* no new jobs: the loop will run for a second at most */
   const char *scripts;        /* borrowed: the folder that replaces the embedded scripts, or NULL */
 } pe_state;

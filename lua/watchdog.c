@@ -119,9 +119,17 @@ static void wait_ns(pe_watchdog *w, int64_t ns) {
 
 /* ---- the hook -------------------------------------------------------------------------------- */
 
+const char *pe_watchdog_text(pe_cause cause) {
+  switch (cause) {
+  case PE_CAUSE_DEADLINE: return "deadline exceeded";
+  case PE_CAUSE_MEMORY: return "not enough memory";
+  default: return "interrupted";
+  }
+}
+
 static int raise_cause(lua_State *L, pe_cause cause, int level) {
   luaL_where(L, level);
-  lua_pushstring(L, cause == PE_CAUSE_DEADLINE ? "deadline exceeded" : "interrupted");
+  lua_pushstring(L, pe_watchdog_text(cause));
   lua_concat(L, 2);
   return lua_error(L);
 }
@@ -322,6 +330,21 @@ pe_cause pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L) {
   if (outer && !goes_on) set_hook(outer);
   if (scope->listens) ignore_interrupts();
   return struck;
+}
+
+void pe_watchdog_stop(pe_watchdog *w, pe_cause cause) {
+  pthread_mutex_lock(&w->lock);
+  if (w->running && !w->cause) {
+    w->cause = cause;
+    set_hook(w->running);
+  }
+  pthread_mutex_unlock(&w->lock);
+}
+
+bool pe_watchdog_is_deep(pe_watchdog *w, int calls) {
+  lua_Debug ar;
+  lua_State *L = w->running; /* only this thread changes it */
+  return L && lua_getstack(L, calls, &ar);
 }
 
 bool pe_watchdog_stopped(pe_watchdog *w) {

@@ -1,4 +1,4 @@
-/* watchdog.h - stops Lua code that runs too long, or that the user interrupts.
+/* watchdog.h - stops Lua code that runs too long, takes too much memory, or that the user interrupts.
  *
  * A thread sleeps until a deadline passes. Then it calls lua_sethook on the running Lua state, with
  * a hook that raises before every instruction. Before the deadline it does nothing, so code under a
@@ -34,7 +34,12 @@
 #include "runtime/base.h"
 
 /* Why a scope was stopped. */
-typedef enum pe_cause { PE_CAUSE_NONE, PE_CAUSE_DEADLINE, PE_CAUSE_INTERRUPT } pe_cause;
+typedef enum pe_cause {
+  PE_CAUSE_NONE,
+  PE_CAUSE_DEADLINE,
+  PE_CAUSE_INTERRUPT,
+  PE_CAUSE_MEMORY
+} pe_cause;
 
 typedef struct pe_watchdog pe_watchdog;
 
@@ -63,10 +68,18 @@ pe_cause pe_watchdog_leave(pe_watchdog *w, pe_scope *scope, lua_State *L);
  * scope has been stopped, or PE_CAUSE_NONE. */
 lua_State *pe_watchdog_publish(pe_watchdog *w, lua_State *L, pe_cause *cause);
 
+/* Stops the current scope now, from inside the allocator, if nothing else has stopped it. */
+void pe_watchdog_stop(pe_watchdog *w, pe_cause cause);
+
+/* Is the running state at least `calls` deep? Takes a few nanoseconds per call. */
+bool pe_watchdog_is_deep(pe_watchdog *w, int calls);
+
 bool pe_watchdog_stopped(pe_watchdog *w); /* has the current scope been stopped? */
 
 /* Raises in L, and at every later instruction, because pe_watchdog_publish returned a cause. */
 int pe_watchdog_raise(pe_watchdog *w, lua_State *L);
+
+const char *pe_watchdog_text(pe_cause cause); /* for people */
 
 /* [] -> [traceback] of L from a level on. Of a deep stack only the first calls: Lua's own looks for
  * the last ones, call by call, which takes 300 ms of a stack that overflows. */

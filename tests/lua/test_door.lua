@@ -211,6 +211,33 @@ test("memory: a huge string, a growing string, a growing table", function(t)
   t.ok(perigee.heap() <= used)
 end)
 
+test("memory: a call that takes too much is stopped without a collection", function(t)
+  debug.sethook() -- the runner collects at every line
+  collectgarbage()
+  collectgarbage "stop"
+  local weak = setmetatable({ {} }, { __mode = "v" })
+  local err = t.fails("memory", perigee.guard(function()
+    local s = "x"
+    while true do s = s .. s end
+  end, { memory = 8 << 20 }))
+  t.match(err.traceback, "test_door")
+  local list, n = {}, 0
+  t.fails("memory", perigee.guard(function()
+    while true do list[#list + 1] = {} end
+  end, { memory = 1 << 20 }))
+  t.ok(weak[1] ~= nil, "nothing was collected")
+  local function deep()
+    n = n + 1
+    return 1 + deep()
+  end
+  t.fails("memory", perigee.guard(deep, { memory = 1 << 30 }))
+  t.ok(n < 100000, ("%d calls"):format(n))
+  n = 0
+  t.fails("memory", perigee.guard(function() coroutine.wrap(deep)() end, { memory = 1 << 30 }))
+  t.ok(n < 100000, ("%d calls in a coroutine"):format(n))
+  collectgarbage "restart"
+end)
+
 test("memory: an inner call cannot have more than the outer", function(t)
   local inner
   perigee.guard(function()
