@@ -117,6 +117,7 @@ struct pe_batch {
   pe_run *run;                   /* of this step, o.sequences at most, like the next two */
   pe_batch_seq **ran, **drawing; /* sequences that computed, that have logits */
   int32_t run_count;
+  int32_t failures; /* steps in a row that failed */
   pe_batch_room_count room;
   pe_batch_stats stats;
   pe_trace trace[PE_TRACE_STEPS];

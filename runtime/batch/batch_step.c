@@ -265,8 +265,19 @@ static void advance(pe_batch *b, pe_trace *t) {
   }
 }
 
-/* A step that failed may have left states half way: its sequences start again from their tokens. */
-static void undo(pe_batch *b) {
+/* A step that failed may have left states half way: its sequences start again from their tokens.
+ * After FAILURES steps in a row that failed, each further one costs the sequence that was granted
+ * last: so fewer and fewer are tried, and a lack of memory that lasts ends requests instead of
+ * trying them forever. */
+static void undo(pe_batch *b, const pe_error *why) {
+  enum { FAILURES = 3 };
+  if (b->failures < FAILURES) {
+    b->failures++;
+  } else if (b->run_count > 0) {
+    pe_batch_seq *last = b->ran[--b->run_count];
+    last->error = *why;
+    pe_batch_fail(b, last);
+  }
   for (int32_t i = 0; i < b->run_count; i++) {
     pe_batch_release(b, b->ran[i]);
     b->ran[i]->state = PE_SEQ_WAITING;
@@ -311,9 +322,10 @@ pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int3
     return PE_OK;
   }
   if (rc) {
-    undo(b);
+    undo(b, err);
     return rc;
   }
+  b->failures = 0;
   int64_t computed = pe_clock_ns();
   advance(b, &t);
   pe_batch_sample_all(b);

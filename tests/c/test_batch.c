@@ -507,6 +507,39 @@ static void test_failed_step(void) {
   model_close(&m);
 }
 
+/* The same allocation fails in every step: sequences end, one way or the other, and then the batch
+ * works again. */
+static void test_steps_that_keep_failing(void) {
+  int64_t failed = 0;
+  if (!model_open(&m, HYBRID, 1)) return;
+  for (int32_t n = 1; n < 40; n++) {
+    pe_batch_options o = options();
+    pe_request r = request(12, 4);
+    pe_batch_stats s;
+    if (!batch_open(&o)) return;
+    pe_seq_id first = add(&r);
+    add(&r), add(&r);
+    for (int i = 0; i < 40; i++) {
+      pe_grant grant[3] = {{first, 100}, {first + 1, 100}, {first + 2, 100}};
+      pe_error err = {0};
+      int32_t ran;
+      pe_alloc_fail_at(n);
+      (void)pe_batch_step(b, grant, 3, &ran, &err);
+      pe_alloc_fail_at(0);
+      collect();
+    }
+    pe_batch_stat(b, &s);
+    CHECK_INT(s.finished + s.failed, 3);
+    failed += (int64_t)s.failed;
+    add(&r), finish(100);
+    pe_batch_stat(b, &s);
+    CHECK_INT(s.finished + s.failed, 4);
+    batch_close();
+  }
+  CHECK(failed > 0);
+  model_close(&m);
+}
+
 static const check_test tests[] = {
     {"a mixture of sequences", test_mixture},
     {"choices", test_choices},
@@ -524,5 +557,6 @@ static const check_test tests[] = {
     {"counters", test_counters},
     {"allocations that fail", test_allocations},
     {"a step that fails", test_failed_step},
+    {"steps that keep failing", test_steps_that_keep_failing},
 };
 CHECK_MAIN("batch", tests)
