@@ -32,7 +32,6 @@ local connection = {}
 
 local STASH = 64 << 10       -- bytes of further requests read while one is being processed
 local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
-local LINGER_BYTES = 1 << 20  -- discarded at the end at most, in addition to a whole body
 local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
 local GONE = 499             -- status in the log if the client left first, as nginx has it
 local RETRY = "retry-after: 1\r\n"
@@ -267,12 +266,13 @@ function Connection:on_read(err, bytes)
   end
 end
 
---- Counts input that is discarded; false if there is too much of it, or for too long. A client that
---- sends gets linger_s more, within the body_s that a body may take.
+--- Counts input that is discarded; false if it has more bytes than two bodies, because one may be
+--- refused for its size, or comes for too long. A client that sends gets linger_s more, within the
+--- body_s that a body may take.
 function Connection:discard(bytes)
   local limits = self.server.limits
   self.lingered = self.lingered + bytes
-  if self.lingered > limits.body + LINGER_BYTES then return false end
+  if self.lingered > 2 * limits.body then return false end
   if uv.now() - self.linger_began > limits.body_s * 1000 then return false end
   self:set_deadline(limits.linger_s)
   return true
