@@ -283,7 +283,10 @@ function methods.pairs(d)
   local out = {}
   values.open(d)
   values.tick(#d.keys)
-  for i, k in ipairs(d.keys) do out[i] = values.tuple { k, d.map[values.hash(k)] } end
+  for i, k in ipairs(d.keys) do
+    values.rest(i)
+    out[i] = values.tuple { k, d.map[values.hash(k)] }
+  end
   return out
 end
 

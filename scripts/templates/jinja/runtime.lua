@@ -257,6 +257,7 @@ end
 local function byte_ends(pieces, n)
   local ends, at = { [0] = 0 }, 0
   for i = 1, n do
+    values.rest(i)
     at = at + #strings.text(pieces[i])
     ends[i] = at
   end
@@ -279,6 +280,7 @@ local function spans_of(s)
   local t = strings.text(s)
   local marks, out, at = type(s) == "table" and s.marks or {}, {}, 1
   for k = 1, #marks, 2 do
+    values.rest(k - 1)
     if marks[k] > at then out[#out + 1] = { at, marks[k] - 1, true } end
     out[#out + 1] = { marks[k], marks[k + 1], false }
     at = marks[k + 1] + 1

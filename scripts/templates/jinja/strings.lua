@@ -6,6 +6,7 @@
 local values = require "templates.jinja.values"
 local Str, fail, charge, scan, search = values.Str, values.fail, values.charge, values.scan,
   values.search
+local rest = values.rest
 local find, rawsub, concat = string.find, string.sub, table.concat
 
 local strings = {}
@@ -42,6 +43,7 @@ strings.sub = sub
 local function add_marks(marks, s, at)
   local from = s.marks
   for k = 1, #from, 2 do
+    rest(k - 1)
     local a, b = from[k] + at, from[k + 1] + at
     if marks[#marks] == a - 1 then
       marks[#marks] = b
@@ -55,6 +57,7 @@ end
 local function cat_marked(pieces, n)
   local texts, marks, at = {}, {}, 0
   for i = 1, n do
+    rest(i)
     local s = pieces[i]
     if type(s) == "table" then
       add_marks(marks, s, at)
@@ -71,6 +74,7 @@ local function cat(pieces, n)
   local bytes, plain = 0, true
   n = n or #pieces
   for i = 1, n do
+    rest(i)
     local s = pieces[i]
     if type(s) == "string" then
       bytes = bytes + #s
