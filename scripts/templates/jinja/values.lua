@@ -81,10 +81,10 @@ end
 values.tick = tick
 
 --- Lets the loop turn in the middle of long work that is not counted: at every STRETCH-th item.
-local function rest(i)
+local function turn(i)
   if i % STRETCH == 0 and state.steps then pause() end
 end
-values.rest = rest
+values.rest = turn
 
 --- Counts text that is searched: one step per 256 bytes. Callers pass more bytes for dearer
 --- operations.
@@ -293,7 +293,7 @@ values.wrap = wrap
 local function open_list(list)
   local raw, doubt, messages = list.raw, list.doubt, list.messages
   for i = 1, #raw do
-    rest(i)
+    turn(i)
     local v = wrap(raw[i], doubt)
     if messages and type(v) == "table" and getmetatable(v) == Dict then v.message = i end
     list[i] = v
@@ -308,7 +308,7 @@ local function sorted_keys(raw)
       error(("a template variable has the key %s, keys must be strings"):format(tostring(k)), 0)
     end
     keys[#keys + 1] = k
-    rest(#keys)
+    turn(#keys)
   end
   if not getmetatable(raw) then table.sort(keys) end
   return keys
@@ -318,7 +318,7 @@ local function open_dict(dict)
   local raw, doubt = dict.raw, dict.doubt
   local keys, map = sorted_keys(raw), {}
   for i, k in ipairs(keys) do
-    rest(i)
+    turn(i)
     local v = raw[k]
     local words = doubt and WORDS[k]
     map[k] = wrap(v, doubt and not (words and words[v]))
