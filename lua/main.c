@@ -19,6 +19,7 @@
 #include "lua/call.h"
 #include "lua/open.h"
 #include "lua/state.h"
+#include "runtime/image/child.h"
 #include "runtime/machine.h"
 
 enum { WORK_FAILED = 1, WRONG_USE = 2 };
@@ -121,6 +122,7 @@ int main(int argc, char **argv) {
   pe_state s;
   pe_error err;
   const char *scripts;
+  if (pe_child_is_meant(argc, argv)) return pe_child_main(argc, argv);
   tune_allocator();
   signal(SIGPIPE, SIG_IGN);
   atexit(reset_terminal);

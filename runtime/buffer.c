@@ -1,8 +1,12 @@
 /* buffer.c - see buffer.h. */
+#if defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE /* memfd_create, seals */
+#endif
 #include "runtime/buffer.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -37,6 +41,50 @@ pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err) {
   }
   b->data = p, b->size = size, b->pages = true, b->refs = 1;
   *out = b;
+  return PE_OK;
+}
+
+/* A file in memory without a name, of this size; -1 and errno. */
+static int anonymous_file(uint64_t size) {
+#if defined(__linux__)
+  int fd = memfd_create("perigee", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+#else
+  char name[64];
+  static int count;
+  snprintf(name, sizeof name, "/perigee.%d.%d", (int)getpid(),
+           __atomic_fetch_add(&count, 1, __ATOMIC_RELAXED));
+  int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (fd >= 0) {
+    shm_unlink(name);
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+  }
+#endif
+  if (fd < 0) return -1;
+  bool sized = !ftruncate(fd, (off_t)size);
+#if defined(__linux__)
+  sized = sized && !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+#endif
+  if (sized) return fd;
+  int why = errno;
+  close(fd);
+  errno = why;
+  return -1;
+}
+
+pe_status pe_buffer_share(uint64_t size, pe_buffer **out, int *fd, pe_error *err) {
+  pe_buffer *b = pe_calloc(1, sizeof *b);
+  if (!b) return pe_nomem(err, "buffer");
+  void *p = MAP_FAILED;
+  int file = size < SIZE_MAX / 2 ? anonymous_file(size ? size : 1) : -1;
+  if (file >= 0) p = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (p == MAP_FAILED) {
+    pe_fail(err, PE_EIO, "cannot share %llu bytes: %s", (unsigned long long)size, strerror(errno));
+    if (file >= 0) close(file);
+    pe_free(b);
+    return PE_EIO;
+  }
+  b->data = p, b->size = size, b->pages = true, b->refs = 1;
+  *out = b, *fd = file;
   return PE_OK;
 }
 

@@ -1,4 +1,5 @@
-/* buffer.h - bytes with a reference count: a heap block, reserved pages or a mapped file.
+/* buffer.h - bytes with a reference count: a heap block, reserved or shared pages, or a
+ * mapped file.
  *
  * Tensors and weights are views: an offset into a buffer, which they retain. The buffer of a weight
  * is the mapping of its whole file, so a device that needs page-aligned memory can wrap it without
@@ -29,12 +30,16 @@ typedef struct pe_buffer {
   int refs;
 } pe_buffer;
 
-/* All three give. */
+/* All four give. */
 pe_status pe_buffer_alloc(uint64_t size, pe_buffer **out, pe_error *err); /* zeroed heap bytes */
 /* Zeroed pages that take no memory until they are touched. */
 pe_status pe_buffer_reserve(uint64_t size, pe_buffer **out, pe_error *err);
 pe_status pe_buffer_map(const char *path, pe_buffer **out,
                         pe_error *err); /* errors name the path */
+
+/* Zeroed pages that another process can map through *fd, which the caller closes. Where the system
+ * can, their size is sealed: no process that has the descriptor can cut them off under a reader. */
+pe_status pe_buffer_share(uint64_t size, pe_buffer **out, int *fd, pe_error *err);
 
 pe_buffer *pe_buffer_retain(pe_buffer *b); /* gives one more reference */
 void pe_buffer_release(pe_buffer *b);      /* takes; NULL is fine */
