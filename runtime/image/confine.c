@@ -75,7 +75,6 @@ static const int allowed[] = {
 #if PE_SANITIZED
     SYS_write,         SYS_mprotect,  SYS_sigaltstack,     SYS_rt_sigaction, SYS_rt_sigprocmask,
     SYS_sched_yield,   SYS_nanosleep, SYS_clock_nanosleep, SYS_tgkill,       SYS_prctl,
-    SYS_kill,
 #endif
 };
 

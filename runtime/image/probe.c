@@ -77,6 +77,17 @@ static pe_status frame_header(const uint8_t *p, uint64_t n, int marker, pe_image
   return PE_OK;
 }
 
+/* stb_image 2.27 writes past its table for a code with more than 256 words. */
+static bool sane_codes(reader r) {
+  while (r.left > 0) {
+    uint64_t words = 0;
+    for (int i = 1; r.left >= 17 && i <= 16; i++) words += r.at[i];
+    if (r.left < 17 || words > 256 || words > r.left - 17) return false;
+    skip(&r, 17 + words);
+  }
+  return true;
+}
+
 /* Skips compressed data up to the next marker. */
 static void skip_scan(reader *r) {
   while (r->left >= 2) {
@@ -91,7 +102,7 @@ static void skip_scan(reader *r) {
 }
 
 static pe_status probe_jpeg(reader r, pe_image_info *out, pe_error *err) {
-  enum { EXIF = 0xe1, SCAN = 0xda, END = 0xd9 };
+  enum { CODES = 0xc4, EXIF = 0xe1, SCAN = 0xda, END = 0xd9 };
   skip(&r, 2);
   for (;;) {
     while (r.left >= 2 && r.at[0] == 0xff && r.at[1] == 0xff) skip(&r, 1); /* fill bytes */
@@ -105,6 +116,8 @@ static pe_status probe_jpeg(reader r, pe_image_info *out, pe_error *err) {
     if (r.left < 2 || n > r.left) return cut_short(err, "JPEG");
     if (n < 2) return pe_fail(err, PE_EFORMAT, "a JPEG segment has the length %d", (int)n);
     reader body = {r.at + 2, n - 2};
+    if (marker == CODES && !sane_codes(body))
+      return pe_fail(err, PE_EFORMAT, "the JPEG file is damaged: a code table is too long");
     bool frame =
         marker >= 0xc0 && marker <= 0xcf && marker != 0xc4 && marker != 0xc8 && marker != 0xcc;
     if (frame && out->stored_width)
