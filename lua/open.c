@@ -28,6 +28,7 @@ int luaopen_cjson(lua_State *L);
   X(graph)                                                                                         \
   X(engine)                                                                                        \
   X(batch)                                                                                         \
+  X(image)                                                                                         \
   X(sys)
 
 #define DECLARE(noun) int pe_open_##noun(lua_State *L);

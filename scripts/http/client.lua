@@ -7,8 +7,9 @@
 -- Call it inside a task. Options: url, or host and port (or socket: the path of a Unix socket) and
 -- target; method, headers, body; timeout_ms (for everything, 30000), connect_ms (5000), max_body
 -- (16 MiB); on_data(bytes) gets the body as it arrives instead of answer.body, and ends the request
--- by returning false. Failures are nil and a perigee.Error with the code "io", "timeout" or
--- "format".
+-- by returning false; allow(address) is asked about each numeric address of the host before it is
+-- used, and returns false for those that must not be. Failures are nil and a perigee.Error with the
+-- code "io", "timeout" or "format".
 local async = require "lib.async"
 local body = require "http.body"
 local fields = require "http.fields"
@@ -21,7 +22,7 @@ local client = {}
 local HEAD_BYTES, HEADERS = 64 << 10, 200
 local OPTIONS = { url = true, host = true, port = true, socket = true, target = true, method = true,
   headers = true, body = true, timeout_ms = true, connect_ms = true, max_body = true,
-  on_data = true }
+  on_data = true, allow = true }
 
 -- ---- connecting ---------------------------------------------------------------------------------
 
@@ -49,19 +50,31 @@ local function connect_stream(stream, ...)
   end)
 end
 
---- Tries the addresses of a host in order. Returns a stream, or nil and a message.
-local function connect_tcp(host, port)
+--- Connects to one address. Returns a stream, or nil and a message.
+local function connect_address(address, port)
+  local stream = uv.new_tcp()
+  local ok, why = connect_stream(stream, address, port)
+  if ok then
+    stream:nodelay(true)
+    return stream
+  end
+  stream:close()
+  return nil, why
+end
+
+--- Tries the addresses of a host that `allow` lets pass, in order. Returns a stream, or nil and a
+--- message.
+local function connect_tcp(host, port, allow)
   local list, why = resolve(host, port)
   if not list then return nil, why end
   for _, address in ipairs(list) do
-    local stream = uv.new_tcp()
-    local ok
-    ok, why = connect_stream(stream, address.addr, port)
-    if ok then
-      stream:nodelay(true)
-      return stream
+    local stream
+    if allow and not allow(address.addr) then
+      why = ("address %s is not allowed"):format(address.addr)
+    else
+      stream, why = connect_address(address.addr, port)
     end
-    stream:close()
+    if stream then return stream end
   end
   return nil, why or "the host has no address"
 end
@@ -221,7 +234,7 @@ end
 local function exchange(place, options, what)
   local stream, why = async.timeout(options.connect_ms or 5000, function()
     if place.socket then return connect_unix(place.socket) end
-    return connect_tcp(place.host, place.port)
+    return connect_tcp(place.host, place.port, options.allow)
   end)
   if not stream then return failure(why == "timeout" and "timeout" or "io", what, why) end
   local close = { __close = function() stream:close() end }

@@ -1,0 +1,271 @@
+-- media: pictures from where they are to pixels: sources, and the decoder pool on the loop.
+--
+--   local media = assert(Media.open { children = 2, urls = { hosts = { "img.example.com" } } })
+--   local bytes = assert(media:fetch "data:image/png;base64,…")   -- a client's: data and http URLs
+--   local bytes = assert(media.read "cat.png")                    -- command line and scripts only
+--   local info = assert(media:probe(bytes))                       -- { format, width, height, … }
+--   local picture = assert(media:load(bytes, processor))          -- { plan, pixels, hash }
+--
+-- Inside a task these wait and the loop goes on; elsewhere probe, decode and load block. Pictures
+-- are decoded in confined processes (perigee.image.decoder), and their bytes are never Lua strings
+-- of more than a network read.
+--
+-- URLs. Only if `urls` is given, and only http: there is no TLS. `hosts` lists the allowed hosts;
+-- "*.example.com" allows those below it. The addresses of the host must be public unless `private`
+-- is set; they are checked after DNS resolution, and the connection goes to the checked one. Each
+-- redirect is checked in the same way.
+local perigee = require "perigee"
+local address = require "engine.address"
+local async = require "lib.async"
+local client = require "http.client"
+local url = require "http.url"
+local uv = require "luv"
+local image = perigee.image
+
+local Media = {}
+Media.__index = Media
+
+local BYTES = 32 << 20     -- of one file
+local TIMEOUT_MS = 15000   -- of one URL, redirects included
+local REDIRECTS = 3
+
+local DECODER = { children = true, pixels = true, memory = true, bytes = true, seconds = true }
+
+--- Opens a decoder pool. Options: those of perigee.image.decoder, and urls = { hosts, private,
+--- timeout_ms }.
+function Media.open(options)
+  options = options or {}
+  local own = {}
+  for k, v in pairs(options) do
+    if DECODER[k] then own[k] = v
+    elseif k ~= "urls" then error(("media: unknown option '%s'"):format(tostring(k)), 2) end
+  end
+  local decoder, why = image.decoder(own)
+  if not decoder then return nil, why end
+  return setmetatable({ decoder = decoder, bytes = options.bytes or BYTES, urls = options.urls,
+    waiting = {}, count = 0 }, Media)
+end
+
+--- Ends the processes; tasks that wait get an error.
+function Media:close()
+  if self.poll then self.poll:close() end
+  self.poll = nil
+  self.decoder:close()
+  local waiting = self.waiting
+  self.waiting, self.count = {}, 0
+  for _, resume in pairs(waiting) do
+    resume(nil, perigee.error("cancelled", "the picture decoder was closed"))
+  end
+end
+Media.__close = Media.close
+
+-- ---- sources ------------------------------------------------------------------------------------
+
+local function fail(code, message, ...)
+  return nil, perigee.error(code, message:format(...))
+end
+
+--- A local file: for the command line and scripts, never for a client.
+function Media.read(path, limit) return image.read(path, { limit = limit or BYTES }) end
+
+--- Position after the comma of "data:image/png;base64,"; nil and an error.
+local function data_start(text)
+  local head = text:sub(1, 200) -- media types are short; the data may be megabytes
+  local comma = head:find(",", 1, true)
+  if not comma then return fail("format", "the data URI has no comma after its media type") end
+  local kind = head:sub(6, comma - 1):lower()
+  if not kind:find ";base64$" then return fail("format", "the data URI is not base64") end
+  return comma + 1
+end
+
+local function is_allowed(urls, host)
+  host = host:lower():gsub("%.$", "")
+  for _, allowed in ipairs(urls.hosts or {}) do
+    allowed = allowed:lower()
+    local domain = allowed:match "^%*(%..+)$"
+    if host == allowed or domain and #host > #domain and host:sub(-#domain) == domain then
+      return true
+    end
+  end
+  return false
+end
+
+--- Gets one URL. Returns Bytes; or nil, nil and the location of a redirect; or nil and an error.
+local function get(self, text)
+  if text:match "^[hH][tT][tT][pP][sS]:" then
+    return fail("unsupported", "https URLs are not supported: there is no TLS; send a data URI")
+  end
+  local place, why = url.parse(text)
+  if not place then return fail("format", "%s", why) end
+  if not is_allowed(self.urls, place.host) then
+    return fail("argument", "pictures from host '%s' are not allowed", place.host)
+  end
+  local pieces, size, too_large = {}, 0, false
+  local answer, err = client.request { url = text, timeout_ms = TIMEOUT_MS, max_body = self.bytes,
+    headers = { accept = "image/png, image/jpeg, image/webp" },
+    allow = not self.urls.private and address.is_public or nil,
+    on_data = function(bytes)
+      size = size + #bytes
+      too_large = size > self.bytes
+      pieces[#pieces + 1] = bytes
+      return not too_large
+    end }
+  if too_large then
+    return fail("limit", "%s: more than the limit of %d bytes", place.host, self.bytes)
+  end
+  if not answer then return nil, err end
+  if answer.status >= 300 and answer.status < 400 and answer.headers.location then
+    return nil, nil, answer.headers.location
+  end
+  if answer.status ~= 200 then
+    return fail("io", "%s: the server responded with status %d", place.host, answer.status)
+  end
+  return image.join(pieces)
+end
+
+--- "/b.png" seen from http://host/a is http://host/b.png.
+local function absolute(base, location)
+  if location:find "^%a[%w+.-]*:" then return location end
+  local root, path = base:match "^(%a+://[^/?#]+)([^?#]*)"
+  if location:sub(1, 2) == "//" then return base:match "^%a+:" .. location end
+  if location:sub(1, 1) == "/" then return root .. location end
+  return root .. (path:match "^(.*/)" or "/") .. location
+end
+
+local function fetch_url(self, text)
+  if not self.urls then
+    return fail("argument", "URLs of pictures are not enabled here; send a data URI")
+  end
+  local bytes, err, location = async.timeout(self.urls.timeout_ms or TIMEOUT_MS, function()
+    for _ = 0, REDIRECTS do
+      local got, why, next_place = get(self, text)
+      if not next_place then return got, why end
+      text = absolute(text, next_place)
+    end
+    return fail("limit", "more than %d redirects", REDIRECTS)
+  end)
+  if err == "timeout" then return fail("timeout", "the picture's server took too long") end
+  return bytes, err, location
+end
+
+--- The bytes of a client's picture: a data URI, or an http URL if the configuration allows it. Call
+--- it inside a task for a URL.
+function Media:fetch(text)
+  if text:sub(1, 5):lower() == "data:" then
+    local from, err = data_start(text)
+    if not from then return nil, err end
+    return image.base64(text, { from = from, limit = self.bytes })
+  end
+  if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
+  return fail("argument", "a picture must be a data URI or an http URL")
+end
+
+-- ---- decoding -----------------------------------------------------------------------------------
+
+local function deliver(self)
+  while self.poll do
+    local job, info, err = self.decoder:next()
+    if not job then break end
+    local resume = self.waiting[job]
+    if resume then
+      self.waiting[job], self.count = nil, self.count - 1
+      resume(info, err)
+    end
+  end
+  -- Only jobs keep the loop alive.
+  if self.poll and self.count == 0 then
+    self.poll:close()
+    self.poll = nil
+  end
+end
+
+local function watch(self)
+  if self.poll then return end
+  self.poll = uv.new_poll(self.decoder.fd)
+  self.poll:start("r", function() deliver(self) end)
+end
+
+local function run(self, bytes, targets)
+  local job, err = self.decoder:submit(bytes, targets)
+  if not job then return nil, err end
+  if not async.current() then return self.decoder:wait(job) end
+  return async.await(function(resume)
+    self.waiting[job], self.count = resume, self.count + 1
+    watch(self)
+    return function()
+      if not self.waiting[job] then return end
+      self.waiting[job], self.count = nil, self.count - 1
+      self.decoder:drop(job)
+      if self.count == 0 and self.poll then
+        self.poll:close()
+        self.poll = nil
+      end
+    end
+  end)
+end
+
+--- What the picture is: { format, width, height, orientation, alpha }; or nil and an error.
+function Media:probe(bytes) return run(self, bytes) end
+
+--- Decodes a picture and resizes it to each target; info.pixels has them.
+function Media:decode(bytes, targets) return run(self, bytes, targets) end
+
+--- The key of a picture's content for this processor: what it shows, and how the model sees it.
+local function key_of(hashes, processor)
+  return image.sha256(table.concat(hashes) .. processor.key)
+end
+
+local function admitted(plan, options)
+  if not options or not options.admit then return true end
+  return options.admit(plan)
+end
+
+--- Probes, plans and decodes one picture: { plan, pixels = list, hash, width, height }; or nil and
+--- an error. Options: admit, a function of the plan that may return nil and an error before any
+--- work is done.
+function Media:load(bytes, processor, options)
+  local info, err = self:probe(bytes)
+  if not info then return nil, err end
+  local plan, why = processor:plan(info.width, info.height)
+  if not plan then return fail("unsupported", "%s", why) end
+  local ok, refused = admitted(plan, options)
+  if not ok then return nil, refused end
+  local done
+  done, err = self:decode(bytes, plan.targets)
+  if not done then return nil, err end
+  return { plan = plan, pixels = done.pixels, hash = key_of({ done.hash }, processor),
+    width = info.width, height = info.height }
+end
+
+--- The same for the frames of a video, which must have one size. Options: admit; times, the second
+--- of each frame.
+function Media:load_video(frames, processor, options)
+  if not processor.plan_video then
+    return fail("unsupported", "%s models do not read videos", processor.family)
+  end
+  if #frames == 0 then return fail("argument", "the video has no frames") end
+  local info, err = self:probe(frames[1])
+  if not info then return nil, err end
+  local plan, why = processor:plan_video(#frames, info.width, info.height,
+    options and options.times)
+  if not plan then return fail("unsupported", "%s", why) end
+  local ok, refused = admitted(plan, options)
+  if not ok then return nil, refused end
+  local pixels, hashes = {}, {}
+  for i, bytes in ipairs(frames) do
+    local done
+    done, err = self:decode(bytes, plan.targets)
+    if not done then return fail(err.code, "frame %d: %s", i, err.message) end
+    if done.width ~= info.width or done.height ~= info.height then
+      return fail("shape", "frame %d has %d x %d pixels, the first has %d x %d", i, done.width,
+        done.height, info.width, info.height)
+    end
+    pixels[i], hashes[i] = done.pixels[1], done.hash
+  end
+  hashes[#hashes + 1] = ("video %d"):format(#frames)
+  for _, seconds in ipairs(plan.seconds) do hashes[#hashes + 1] = (" %.3f"):format(seconds) end
+  return { plan = plan, pixels = pixels, hash = key_of(hashes, processor), width = info.width,
+    height = info.height }
+end
+
+return Media

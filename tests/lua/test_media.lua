@@ -1,0 +1,140 @@
+-- engine.media: sources of pictures, and decoding in tasks.
+local Media = require "engine.media"
+local address = require "engine.address"
+local async = require "lib.async"
+local http_tools = require "http_tools"
+local perigee = require "perigee"
+local pictures = require "pictures"
+local test = require("harness").test
+
+local B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+local function base64(s)
+  local out = {}
+  for i = 1, #s, 3 do
+    local a, b, c = s:byte(i, i + 2)
+    local n = a << 16 | (b or 0) << 8 | (c or 0)
+    for k = 0, 3 do
+      local d = n >> (18 - 6 * k) & 63
+      out[#out + 1] = (k < 2 or k == 2 and b or k == 3 and c) and B64:sub(d + 1, d + 1) or "="
+    end
+  end
+  return table.concat(out)
+end
+
+test("data URIs", function(t)
+  local media <close> = assert(Media.open { children = 1, bytes = 100 })
+  local file = pictures.file "own_1x1.png"
+  local bytes = assert(media:fetch("data:image/png;base64," .. base64(file)))
+  t.eq(#bytes, #file)
+  t.eq(media:probe(bytes).width, 1)
+  t.eq(#assert(media:fetch("DATA:;BASE64,QUJD")), 3)
+  t.match(t.fails("format", media:fetch "data:image/png,abc").message, "not base64")
+  t.match(t.fails("format", media:fetch "data:image/png").message, "no comma")
+  t.match(t.fails("format", media:fetch "data:image/png;base64,a*b").message, "not base64")
+  local long = "data:;base64," .. ("QUJD"):rep(40)
+  t.match(t.fails("limit", media:fetch(long)).message, "limit of 100")
+  for _, other in ipairs { "", "cat.png", "/etc/passwd", "file:///etc/passwd", "ftp://x/y" } do
+    t.match(t.fails("argument", media:fetch(other)).message, "must be a data URI or an http URL")
+  end
+  t.match(t.fails("argument", media:fetch "http://example.com/x").message, "not enabled")
+  t.raises(function() Media.open { child = 1 } end, "unknown option 'child'")
+end)
+
+test("public addresses", function(t)
+  for _, a in ipairs { "8.8.8.8", "1.1.1.1", "172.32.0.1", "100.128.0.1", "2606:4700::1111",
+    "2001:4860:4860::8888" } do
+    t.ok(address.is_public(a), a)
+  end
+  for _, a in ipairs { "127.0.0.1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "172.31.255.255",
+    "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "198.18.0.1",
+    "::1", "::", "::ffff:8.8.8.8", "fe80::1", "fc00::1", "fd00::1", "64:ff9b::808:808",
+    "2002:7f00:1::", "2001:db8::1", "2001:0:1::", "ff02::1", "", "x", "1.2.3", "1.2.3.400" } do
+    t.ok(not address.is_public(a), a)
+  end
+end)
+
+--- Serves pictures; calls fn(base URL) in a task.
+local function with_server(t, fn)
+  local answers = { ["/cat.png"] = { 200, {}, pictures.file "own_rgb8.png" },
+    ["/moved"] = { 302, { location = "cat.png" } }, ["/loop"] = { 302, { location = "/loop" } },
+    ["/away"] = { 302, { location = "http://other.example/cat.png" } },
+    ["/large"] = { 200, {}, ("x"):rep(3000) } }
+  local function handler(request, response)
+    response:send(table.unpack(answers[request.path] or { 404, {}, "" }, 1, 3))
+  end
+  http_tools.serve(t, { handler = handler }, function(at)
+    fn(("http://%s:%d"):format(at.address, at.port), at)
+  end)
+end
+
+test("URLs", function(t)
+  with_server(t, function(base)
+    local media <close> = assert(Media.open { children = 1, bytes = 2000,
+      urls = { hosts = { "127.0.0.1", "localhost" }, private = true } })
+    t.eq(#assert(media:fetch(base .. "/cat.png")), #pictures.file "own_rgb8.png")
+    t.eq(#assert(media:fetch(base .. "/moved")), #pictures.file "own_rgb8.png")
+    t.match(t.fails("limit", media:fetch(base .. "/loop")).message, "more than 3 redirects")
+    t.match(t.fails("argument", media:fetch(base .. "/away")).message, "'other.example'")
+    t.match(t.fails("io", media:fetch(base .. "/nothing")).message, "status 404")
+    t.ok(not media:fetch(base .. "/large"))
+    t.match(t.fails("unsupported", media:fetch "https://localhost/x").message, "no TLS")
+    t.match(t.fails("argument", media:fetch "http://evil.example/x").message, "not allowed")
+    local strict <close> = assert(Media.open { children = 1,
+      urls = { hosts = { "127.0.0.1", "localhost", "*.example" } } })
+    t.match(t.fails("io", strict:fetch(base .. "/cat.png")).message, "127.0.0.1 is not allowed")
+  end)
+end)
+
+test("decoding in tasks", function(t)
+  local media = assert(Media.open {})
+  local bytes = perigee.image.bytes(pictures.file "shapes.png")
+  local processor = { family = "x", key = "k",
+    plan = function(_, w, h)
+      if w > h then return { targets = { { width = h, height = w } } } end
+      return nil, "too tall"
+    end }
+  async.run(t.expect(function()
+    local tasks, done = {}, 0
+    for i = 1, 12 do
+      tasks[i] = async.run(function()
+        local picture = assert(media:load(bytes, processor))
+        t.eq(picture.pixels[1].height, 200)
+        done = done + 1
+        return picture.hash
+      end)
+    end
+    local cancelled = async.run(function()
+      media:decode(bytes, { { width = 999, height = 999 } })
+    end)
+    cancelled:cancel()
+    local first = tasks[1]:join()
+    for i = 2, 12 do t.eq(tasks[i]:join(), first) end
+    t.eq(done, 12)
+    t.match(t.fails("unsupported", media:load(pictures.file "own_tall.png", processor)).message,
+      "too tall")
+    t.match(t.fails("limit", media:load(bytes, processor, { admit = function()
+      return nil, perigee.error("limit", "no room")
+    end })).message, "no room")
+    t.match(t.fails("format", media:load("text", processor)).message, "not a JPEG")
+    media:close()
+    bytes:close()
+  end))
+end)
+
+test("frames of a video", function(t)
+  local media <close> = assert(Media.open {})
+  local p = { family = "x", key = "k", plan_video = function(_, n, w, h)
+    return { targets = { { width = w, height = h } }, seconds = { n } }
+  end }
+  local a, b = pictures.plain(8, 4, 1, 2, 3), pictures.plain(8, 4, 4, 5, 6)
+  local one = assert(media:load_video({ a, b }, p))
+  local other = assert(media:load_video({ b, a }, p))
+  t.eq(#one.pixels, 2)
+  t.ok(one.hash ~= other.hash)
+  t.match(t.fails("shape", media:load_video({ a, pictures.plain(4, 4, 1, 2, 3) }, p)).message,
+    "frame 2 has 4 x 4 pixels, the first has 8 x 4")
+  t.match(t.fails("format", media:load_video({ a, "x" }, p)).message, "frame 2: not a JPEG")
+  t.fails("argument", media:load_video({}, p))
+  t.match(t.fails("unsupported", media:load_video({ a }, { family = "gemma3" })).message, "gemma3")
+end)
