@@ -13,7 +13,8 @@ static _Thread_local uint64_t budget; /* bytes that may still be allocated */
 
 static void *budget_alloc(size_t n) {
   if (n > budget || n > SIZE_MAX - HEAD) return NULL;
-  char *p = pe_alloc(n + HEAD);
+  char *p =
+      pe_calloc(1, n + HEAD); /* zeroed: a file without code tables makes stb_image use them */
   if (!p) return NULL;
   memcpy(p, &n, sizeof n);
   budget -= n;
