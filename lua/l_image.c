@@ -22,12 +22,24 @@ typedef struct bytes {
 
 static void bytes_close(void *self) { pe_buffer_release(((bytes *)self)->b); }
 static int l_bytes_len(lua_State *L);
+static int l_bytes_sub(lua_State *L);
 
+static const luaL_Reg bytes_methods[] = {{"sub", l_bytes_sub}, {NULL, NULL}};
 static const luaL_Reg bytes_meta[] = {{"__len", l_bytes_len}, {NULL, NULL}};
-static const pe_class bytes_class = {"perigee.Bytes", NULL, NULL, bytes_meta, NULL, bytes_close};
+static const pe_class bytes_class = {"perigee.Bytes", bytes_methods, NULL,
+                                     bytes_meta,      NULL,          bytes_close};
 
 static int l_bytes_len(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)((bytes *)pe_bind_check(L, 1, &bytes_class))->b->size);
+  return 1;
+}
+
+static int l_bytes_sub(lua_State *L) { /* [self, from, to] -> [string] */
+  const pe_buffer *b = ((bytes *)pe_bind_check(L, 1, &bytes_class))->b;
+  lua_Integer from = luaL_checkinteger(L, 2), to = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, from >= 1, 2, "positions count from 1");
+  if (to > (lua_Integer)b->size) to = (lua_Integer)b->size;
+  lua_pushlstring(L, (const char *)b->data + from - 1, to >= from ? (size_t)(to - from + 1) : 0);
   return 1;
 }
 

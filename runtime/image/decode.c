@@ -72,7 +72,7 @@ static pe_status differs(const pe_image_info *info, int width, int height, pe_er
 static pe_status decode_stb(const uint8_t *bytes, uint64_t size, const pe_image_limits *limits,
                             const pe_image_info *info, pe_image *out, pe_error *err) {
   if (size > INT_MAX) return pe_fail(err, PE_ELIMIT, "a file of 2 GB or more is not a picture");
-  int width, height, stored;
+  int width = 0, height = 0, stored = 0;
   pe_status rc = PE_OK;
   budget = limits->memory;
   uint8_t *all = stbi_load_from_memory(bytes, (int)size, &width, &height, &stored,

@@ -148,14 +148,15 @@ local function fetch_url(self, text)
   return bytes, err, location
 end
 
---- The bytes of a client's picture: a data URI, or an http URL if the configuration allows it. Call
---- it inside a task for a URL.
+--- The bytes of a client's picture: a data URI (a string or perigee.Bytes), or an http URL if the
+--- configuration allows it. Call it inside a task for a URL.
 function Media:fetch(text)
   if text:sub(1, 5):lower() == "data:" then
     local from, err = data_start(text)
     if not from then return nil, err end
     return image.base64(text, { from = from, limit = self.bytes })
   end
+  if type(text) ~= "string" then text = text:sub(1, 2048) end
   if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
   return fail("argument", "a picture must be a data URI or an http URL")
 end

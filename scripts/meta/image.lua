@@ -76,6 +76,12 @@ function image.decoder(options) end
 ---@class perigee.Bytes  A file in memory; `#bytes` is its size.
 local Bytes = {}
 
+---The bytes between two positions, both included, as a string.
+---@param from integer  1 or more
+---@param to integer
+---@return string
+function Bytes:sub(from, to) end
+
 ---Releases the memory.
 function Bytes:close() end
 

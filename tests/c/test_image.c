@@ -1,6 +1,7 @@
 /* Pictures after decoding: SHA-256, orientation, alpha, resizing (byte for byte against Pillow's
  * results in tests/images), patches. */
 #include "image_help.h"
+#include "runtime/base64.h"
 #include "runtime/image/patches.h"
 #include "runtime/image/resize.h"
 #include "sha256.h"
@@ -52,6 +53,52 @@ static void sha256_pieces(void) { /* every length around a block, in pieces of e
       CHECK(!memcmp(digest, other, sizeof digest));
     }
   }
+}
+
+/* ---- base64 ---------------------------------------------------------------------------------- */
+
+static pe_status base64(const char *text, uint64_t most, char *got, pe_error *err) {
+  pe_buffer *b;
+  pe_status rc = pe_base64_decode(pe_str_c(text), most, &b, err);
+  if (rc) return rc;
+  memcpy(got, b->data, b->size);
+  got[b->size] = 0;
+  pe_buffer_release(b);
+  return PE_OK;
+}
+
+static void base64_texts(void) {
+  static const struct {
+    const char *text, *want;
+  } good[] = {{"", ""},
+              {"Zg==", "f"},
+              {"Zm8=", "fo"},
+              {"Zm9v", "foo"},
+              {"Zm9vYg==", "foob"},
+              {"Zm9vYmE=", "fooba"},
+              {"Zm9vYmFy", "foobar"}, /* the vectors of RFC 4648 */
+              {"Zm9vYg", "foob"},
+              {"Zm9vYmE", "fooba"},
+              {" Zm9v\r\nYmFy\t", "foobar"},
+              {"Zm 9vYmE =", "fooba"},
+              {"PT8-Pz_=", "=?>?\x3f"}};
+  static const struct {
+    const char *text, *part;
+  } bad[] = {{"Zm9*", "byte 4 is not"}, {"Zg==Zg==", "byte 5 is not"}, {"Z", "cut off"},
+             {"Zm9vY", "cut off"},      {"Zm9v=", "cut off"},          {"Zg=", "cut off"},
+             {"Z===", "cut off"},       {"====", "cut off"},           {"Zm\x80v", "byte 3 is not"},
+             {"=m9v", "byte 2 is not"}};
+  char got[100];
+  pe_error err;
+  for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+    CHECK_OK(base64(good[i].text, 99, got, &err), err);
+    CHECK_STR(got, good[i].want);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+    CHECK_FAILS(base64(bad[i].text, 99, got, &err), PE_EFORMAT, err, bad[i].part);
+  CHECK_OK(base64("Zm9vYg==", 4, got, &err), err);
+  CHECK_FAILS(base64("Zm9vYg==", 3, got, &err), PE_ELIMIT, err,
+              "4 bytes are more than the limit of 3");
 }
 
 /* ---- pictures -------------------------------------------------------------------------------- */
@@ -347,6 +394,7 @@ static void patches_refuse(void) {
 static const check_test tests[] = {
     {"SHA-256: known vectors", sha256_vectors},
     {"SHA-256: lengths and pieces", sha256_pieces},
+    {"base64", base64_texts},
     {"the hash is of the content", hash_is_of_content},
     {"eight orientations", orients},
     {"alpha on white", composites},

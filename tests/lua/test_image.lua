@@ -12,6 +12,9 @@ test("bytes, join and read", function(t)
   t.eq(#b, 3)
   local joined <close> = image.join { "ab", "", "cde" }
   t.eq(#joined, 5)
+  t.eq({ joined:sub(2, 4), joined:sub(4, 99), joined:sub(3, 2), joined:sub(9, 12) },
+    { "bcd", "de", "", "" })
+  t.raises(function() joined:sub(0, 1) end, "count from 1")
   t.eq(#image.join {}, 0)
   t.raises(function() image.join { "a", 1 } end, "entry 2 is not a string")
   local file <close> = assert(image.read "tests/images/own_1x1.png")
