@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <utf8proc.h>
 #include <uv.h>
+#include <webp/decode.h>
 #include <xxhash.h>
 
 #include "lua/bind.h"
@@ -72,6 +73,9 @@ static int sys_versions(lua_State *L) {
   set_string(L, "utf8proc", utf8proc_version());
   lua_pushfstring(L, "%d.%d.%d", XXH_VERSION_MAJOR, XXH_VERSION_MINOR, XXH_VERSION_RELEASE);
   lua_setfield(L, -2, "xxhash");
+  int webp = WebPGetDecoderVersion(); /* a byte per number */
+  lua_pushfstring(L, "%d.%d.%d", webp >> 16 & 255, webp >> 8 & 255, webp & 255);
+  lua_setfield(L, -2, "libwebp");
 #if defined(__clang__)
   set_string(L, "compiler", "clang " __clang_version__);
 #elif defined(__GNUC__)

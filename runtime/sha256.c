@@ -2,6 +2,12 @@
 #include "runtime/sha256.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+#elif defined(__ARM_FEATURE_SHA2)
+#include <arm_neon.h>
+#endif
 
 /* The first 32 bits of the fractional parts of the cube roots of the first 64 primes. */
 static const uint32_t K[64] = {
@@ -20,7 +26,7 @@ static inline uint32_t big_endian(const uint8_t *p) {
   return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static void compress(uint32_t h[8], const uint8_t *p) {
+static void compress_plain(uint32_t h[8], const uint8_t *p) {
   uint32_t w[64];
   for (int i = 0; i < 16; i++) w[i] = big_endian(p + 4 * i);
   for (int i = 16; i < 64; i++) {
@@ -39,6 +45,78 @@ static void compress(uint32_t h[8], const uint8_t *p) {
   h[4] += e, h[5] += f, h[6] += g, h[7] += z;
 }
 
+/* ---- the processor's own instructions -------------------------------------------------------- */
+
+#if defined(__x86_64__)
+/* One step of four rounds: w holds the next four words, the schedule of later ones follows. The
+ * instructions want the state as ABEF and CDGH. */
+__attribute__((target("sha,sse4.1"))) static void compress_sha(uint32_t h[8], const uint8_t *p,
+                                                               size_t blocks) {
+  const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
+  __m128i abcd = _mm_loadu_si128((const __m128i *)h);
+  __m128i efgh = _mm_loadu_si128((const __m128i *)(h + 4));
+  abcd = _mm_shuffle_epi32(abcd, 0xb1), efgh = _mm_shuffle_epi32(efgh, 0x1b);
+  __m128i abef = _mm_alignr_epi8(abcd, efgh, 8), cdgh = _mm_blend_epi16(efgh, abcd, 0xf0);
+  for (; blocks; blocks--, p += 64) {
+    __m128i w[4], first = abef, second = cdgh;
+    for (int i = 0; i < 4; i++)
+      w[i] = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(p + 16 * i)), swap);
+    for (int i = 0; i < 16; i++) {
+      __m128i k = _mm_add_epi32(w[i % 4], _mm_loadu_si128((const __m128i *)(K + 4 * i)));
+      cdgh = _mm_sha256rnds2_epu32(cdgh, abef, k);
+      abef = _mm_sha256rnds2_epu32(abef, cdgh, _mm_shuffle_epi32(k, 0x0e));
+      if (i >= 12) continue;
+      __m128i last = w[(i + 3) % 4];
+      __m128i next = _mm_add_epi32(_mm_sha256msg1_epu32(w[i % 4], w[(i + 1) % 4]),
+                                   _mm_alignr_epi8(last, w[(i + 2) % 4], 4));
+      w[i % 4] = _mm_sha256msg2_epu32(next, last);
+    }
+    abef = _mm_add_epi32(abef, first), cdgh = _mm_add_epi32(cdgh, second);
+  }
+  abcd = _mm_shuffle_epi32(abef, 0x1b), efgh = _mm_shuffle_epi32(cdgh, 0xb1);
+  _mm_storeu_si128((__m128i *)h, _mm_blend_epi16(abcd, efgh, 0xf0));
+  _mm_storeu_si128((__m128i *)(h + 4), _mm_alignr_epi8(efgh, abcd, 8));
+}
+
+static bool has_sha(void) {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 29 & 1);
+}
+#elif defined(__ARM_FEATURE_SHA2)
+static void compress_sha(uint32_t h[8], const uint8_t *p, size_t blocks) {
+  uint32x4_t abcd = vld1q_u32(h), efgh = vld1q_u32(h + 4);
+  for (; blocks; blocks--, p += 64) {
+    uint32x4_t w[4], first = abcd, second = efgh;
+    for (int i = 0; i < 4; i++) w[i] = vreinterpretq_u32_u8(vrev32q_u8(vld1q_u8(p + 16 * i)));
+    for (int i = 0; i < 16; i++) {
+      uint32x4_t k = vaddq_u32(w[i % 4], vld1q_u32(K + 4 * i)), before = abcd;
+      abcd = vsha256hq_u32(abcd, efgh, k);
+      efgh = vsha256h2q_u32(efgh, before, k);
+      if (i < 12)
+        w[i % 4] = vsha256su1q_u32(vsha256su0q_u32(w[i % 4], w[(i + 1) % 4]), w[(i + 2) % 4],
+                                   w[(i + 3) % 4]);
+    }
+    abcd = vaddq_u32(abcd, first), efgh = vaddq_u32(efgh, second);
+  }
+  vst1q_u32(h, abcd), vst1q_u32(h + 4, efgh);
+}
+
+static bool has_sha(void) { return true; }
+#else
+static void compress_sha(uint32_t h[8], const uint8_t *p, size_t blocks) {
+  (void)h, (void)p, (void)blocks;
+}
+
+static bool has_sha(void) { return false; }
+#endif
+
+static void compress(uint32_t h[8], const uint8_t *p, size_t blocks) {
+  if (has_sha())
+    compress_sha(h, p, blocks);
+  else
+    for (; blocks; blocks--, p += 64) compress_plain(h, p);
+}
+
 void pe_sha256_begin(pe_sha256 *s) {
   static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
                                     0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
@@ -55,9 +133,10 @@ void pe_sha256_add(pe_sha256 *s, const void *bytes, size_t n) {
     memcpy(s->block + held, p, part);
     p += part, n -= part;
     if (held + part < 64) return;
-    compress(s->h, s->block);
+    compress(s->h, s->block, 1);
   }
-  for (; n >= 64; p += 64, n -= 64) compress(s->h, p);
+  compress(s->h, p, n / 64);
+  p += n / 64 * 64, n %= 64;
   if (n) memcpy(s->block, p, n);
 }
 

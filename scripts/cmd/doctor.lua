@@ -12,6 +12,15 @@ local function limit(n, unit)
   return unit and unit(n) or tostring(n)
 end
 
+--- Are pictures decoded in a process that can do nothing else? One is started to try.
+local function confinement()
+  local decoder <close>, why = perigee.image.decoder { children = 1 }
+  local job = decoder and decoder:escape()
+  local held
+  if job then held, why = decoder:wait(job) end
+  return held and "decoded in a confined process" or "not decoded: " .. tostring(why)
+end
+
 --- The rows of the table: name, value, remark or nil.
 local function rows()
   local m, v = perigee.sys.machine(), perigee.sys.versions()
@@ -26,6 +35,8 @@ local function rows()
     { "PCRE2", v.pcre2, v.pcre2_jit and "with JIT" or "without JIT: tokenizing will be slow" },
     { "utf8proc", v.utf8proc },
     { "xxhash", v.xxhash },
+    { "libwebp", v.libwebp },
+    { "pictures", confinement() },
     { "system", m.system },
     { "processor", m.cpu ~= "" and m.cpu or "unknown" },
     { "instructions", #m.features > 0 and table.concat(m.features, " ") or "none perigee uses" },

@@ -20,7 +20,7 @@ local sys = {}
 ---@return perigee.Machine
 function sys.machine() end
 
----Versions of the libraries: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, compiler.
+---Versions of the libraries: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, libwebp, compiler.
 ---@return table<string, string|boolean>
 function sys.versions() end
 

@@ -34,4 +34,6 @@ server() {
 
 tokenizers || exit 1
 echo
+"$BUILD/bench/image" || exit 1
+echo
 server
