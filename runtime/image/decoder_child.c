@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -23,12 +24,20 @@
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* This program. On Linux the link also leads to a file that has been replaced meanwhile. */
+/* This program. On Linux the link also leads to a file that has been replaced meanwhile. Under
+ * valgrind it leads to valgrind, but reading it does not. */
 static bool own_path(char *path, uint32_t size) {
 #if defined(__APPLE__)
   return !_NSGetExecutablePath(path, &size);
 #else
-  return snprintf(path, size, "/proc/self/exe") < (int)size;
+  static const char self[] = "/proc/self/exe";
+  const char *preloaded = getenv("LD_PRELOAD");
+  ssize_t n = preloaded && strstr(preloaded, "vgpreload") ? readlink(self, path, size - 1) : -1;
+  if (n > 0)
+    path[n] = 0;
+  else
+    memcpy(path, self, sizeof self);
+  return true;
 #endif
 }
 
