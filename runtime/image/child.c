@@ -128,12 +128,11 @@ static bool serve_one(void) {
 }
 
 int pe_child_main(int argc, char **argv) {
-  enum { NOT_CONFINED = 3 };
   pe_error err;
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 1 << 17); /* fixed, so that freed pictures return to the system */
 #endif
-  if (argc < 3 || pe_confine(strtoull(argv[2], NULL, 10), &err)) return NOT_CONFINED;
+  if (argc < 3 || pe_confine(strtoull(argv[2], NULL, 10), &err)) return PE_CHILD_NOT_CONFINED;
   while (serve_one()) {}
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "runtime/image/wire.h"
 
 #define PE_CHILD_ARGUMENT "--image-decoder"
+enum { PE_CHILD_NOT_CONFINED = 3 }; /* an exit status: it has not looked at any picture */
 
 /* Are these the arguments of a decoder child? */
 bool pe_child_is_meant(int argc, char **argv);

@@ -91,12 +91,12 @@ static pe_status start(server *s, pe_error *err) {
   return rc;
 }
 
-static void stop(server *s) {
+static bool stop(server *s) {
   pthread_mutex_lock(&s->decoder->lock);
   pe_decoder_child child = s->child;
   s->child = (pe_decoder_child){0}; /* nobody kills this number from now on */
   pthread_mutex_unlock(&s->decoder->lock);
-  pe_decoder_child_stop(&child);
+  return pe_decoder_child_stop(&child);
 }
 
 static bool is_closing(pe_decoder *d) {
@@ -131,8 +131,11 @@ static pe_status ask(server *s, const pe_wire_request *request, const int fd[2],
     if (rc) return rc;
     end = pe_decoder_child_ask(&s->child, request, fd, pe_clock_ns() + d->options.job_ns, reply);
     if (end == PE_EXCHANGE_DONE) return PE_OK;
-    stop(s);
+    bool unconfined = stop(s);
     count_end(d, end);
+    if (unconfined)
+      return pe_fail(err, PE_EUNSUPPORTED,
+                     "the picture decoder cannot be confined on this system and does not start");
   }
   return no_child(d, end, err);
 }

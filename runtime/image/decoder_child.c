@@ -101,12 +101,14 @@ pe_status pe_decoder_child_start(pe_decoder_child *c, uint64_t memory, pe_error 
   return PE_OK;
 }
 
-void pe_decoder_child_stop(pe_decoder_child *c) {
-  if (!c->pid) return;
+bool pe_decoder_child_stop(pe_decoder_child *c) {
+  if (!c->pid) return false;
+  int status = 0;
   close(c->socket);
   kill(c->pid, SIGKILL);
-  while (waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) {}
+  while (waitpid(c->pid, &status, 0) < 0 && errno == EINTR) {}
   *c = (pe_decoder_child){0};
+  return WIFEXITED(status) && WEXITSTATUS(status) == PE_CHILD_NOT_CONFINED;
 }
 
 /* ---- an exchange ----------------------------------------------------------------------------- */

@@ -16,7 +16,8 @@ typedef struct pe_decoder_child {
 
 /* `memory`: bytes of addresses that the child may map. */
 pe_status pe_decoder_child_start(pe_decoder_child *c, uint64_t memory, pe_error *err);
-void pe_decoder_child_stop(pe_decoder_child *c); /* kills it and waits */
+/* Kills it and waits. True if it had ended by itself because it could not be confined. */
+bool pe_decoder_child_stop(pe_decoder_child *c);
 
 typedef enum pe_exchange { PE_EXCHANGE_DONE, PE_EXCHANGE_DIED, PE_EXCHANGE_LATE } pe_exchange;
 

@@ -1,7 +1,7 @@
 -- perigee.image: bytes, base64, pixels, patches, and the confined decoder with hostile pictures.
 local harness = require "harness"
 local perigee = require "perigee"
-local pictures = require "pictures"
+local pictures = require "picture_files"
 local uv = require "luv"
 local image, test = perigee.image, harness.test
 

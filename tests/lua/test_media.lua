@@ -4,7 +4,7 @@ local address = require "engine.address"
 local async = require "lib.async"
 local http_tools = require "http_tools"
 local perigee = require "perigee"
-local pictures = require "pictures"
+local pictures = require "picture_files"
 local test = require("harness").test
 
 local B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"

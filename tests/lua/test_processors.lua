@@ -1,7 +1,7 @@
 -- Processors: sizes, tokens and patches of pictures, against the golden models where they are, and
 -- by rules on configs made here.
 local perigee = require "perigee"
-local pictures = require "pictures"
+local pictures = require "picture_files"
 local processors = require "models.processors"
 local text = require "lib.text"
 local Media = require "engine.media"
@@ -171,6 +171,9 @@ test("qwen: layout of pictures and videos", function(t)
   local a, b = assert(p:plan(64, 32)), assert(p:plan_video(3, 32, 32, { 0, 1, 2 }))
   t.eq(b.grid, { 2, 2, 2 })
   t.eq(b.seconds, { 0.5, 2.0 })
+  t.eq(b.seconds_per_grid, 2.0)
+  local plain = assert(p:plan_video(4, 32, 32))
+  t.eq({ plain.seconds, plain.seconds_per_grid }, { { 0.125, 0.625 }, 0.5 })
   local texts = {}
   local ids, items = p:layout({ 9, 3, 1, 4, 9, 3, 2, 4, 9 }, { a, b }, function(s)
     texts[#texts + 1] = s

@@ -3,7 +3,7 @@
 -- layout replaces each placeholder token by the tokens of its picture; locate finds them in a
 -- prompt in which that was done before. Both return items, one for each plan, in order:
 --
---   { at, last, tokens, grid, runs = { { at, count }, … }, plan }
+--   { at, last, tokens, grid, runs = { { at, count }, … }, plan, seconds_per_grid (videos) }
 --
 -- at and last are the positions (from 1) of the first and the last token that shows the picture,
 -- runs the stretches of such tokens: some families put other tokens between the rows of a picture.
@@ -27,7 +27,7 @@ end
 local function item_of(plan, runs)
   local final = runs[#runs]
   return { at = runs[1][1], last = final[1] + final[2] - 1, tokens = plan.tokens, grid = plan.grid,
-    runs = runs, plan = plan }
+    runs = runs, plan = plan, seconds_per_grid = plan.seconds_per_grid }
 end
 
 --- Replaces the placeholders. Returns the new list of ids and the items; nil and why, if there are

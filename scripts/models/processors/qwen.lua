@@ -14,6 +14,7 @@ Qwen.names = { "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", 
 
 local MIN_PIXELS, MAX_PIXELS = 3136, 1003520 -- the reference's; published configs have their own
 local ASPECT = 200                           -- the reference refuses thinner pictures
+local RATE = 4                               -- frames per second, if their times are not given
 local CLIP_MEAN, CLIP_STD = { 0.48145466, 0.4578275, 0.40821073 },
   { 0.26862954, 0.26130258, 0.27577711 }
 
@@ -54,7 +55,8 @@ function Qwen:plan(width, height)
   return plan_of(self, "image", 1, width, height, self.limits)
 end
 
---- times: the second of each frame; without it, two frames per second.
+--- times: the second of each frame. plan.seconds has the time of each group of frames,
+--- plan.seconds_per_grid what one group lasts.
 function Qwen:plan_video(frames, width, height, times)
   local groups = (frames + self.frames - 1) // self.frames
   local plan, why = plan_of(self, "video", frames, width, height, self.video_limits,
@@ -62,12 +64,15 @@ function Qwen:plan_video(frames, width, height, times)
   if not plan then return nil, why end
   local function at(i)
     i = math.min(i, frames)
-    return times and times[i] or (i - 1) / 2
+    return times and times[i] or (i - 1) / RATE
   end
-  plan.frames, plan.seconds = frames, {}
+  plan.frames, plan.seconds, plan.seconds_per_grid = frames, {}, self.frames / RATE
   for group = 1, groups do
     local first = (group - 1) * self.frames + 1
     plan.seconds[group] = (at(first) + at(first + self.frames - 1)) / 2
+  end
+  if times and frames > 1 then
+    plan.seconds_per_grid = (times[frames] - times[1]) / (frames - 1) * self.frames
   end
   return plan
 end

@@ -1,4 +1,4 @@
--- pictures: what tests of pictures share: files of tests/images, tensors of golden files, PNG files
+-- picture_files: what tests of pictures share: files of tests/images, tensors of golden files, PNG files
 -- made on the spot.
 local perigee = require "perigee"
 
