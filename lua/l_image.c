@@ -9,6 +9,7 @@
 
 #include "lua/job.h"
 #include "lua/l_tensor.h"
+#include "lua/state.h"
 #include "runtime/base64.h"
 #include "runtime/image/patches.h"
 
@@ -125,10 +126,62 @@ static int image_read(lua_State *L) {
   return pe_bind_error(L, &err);
 }
 
-/* base64(text, { from = 1, limit = bytes }) -> Bytes or nil, err */
+/* The text of a base64 job stays where it is: `held` is a reference to the Lua value. */
+typedef struct base64_job {
+  lua_State *L;
+  int held;
+  pe_str text;
+  uint64_t most;
+  pe_buffer *out;
+  pe_error err;
+} base64_job;
+
+static void base64_run(void *data) {
+  base64_job *j = data;
+  pe_base64_decode(j->text, j->most, &j->out, &j->err);
+}
+
+static int base64_push(lua_State *L, void *data) {
+  base64_job *j = data;
+  if (j->err.code) return pe_bind_error(L, &j->err);
+  bytes *self = new_bytes(L);
+  self->b = j->out;
+  j->out = NULL;
+  return opened_bytes(L, self);
+}
+
+static void base64_free(void *data) {
+  base64_job *j = data;
+  luaL_unref(j->L, LUA_REGISTRYINDEX, j->held);
+  pe_buffer_release(j->out);
+  pe_free(j);
+}
+
+/* [string, options, callback] -> [true] or [nil, err] */
+static int base64_start(lua_State *L, pe_str text, uint64_t most) {
+  static const pe_job_kind kind = {base64_run, base64_push, base64_free};
+  int callback = pe_job_callback(L, 3);
+  lua_pushvalue(L, 1);
+  int held = luaL_ref(L, LUA_REGISTRYINDEX);
+  base64_job *j = pe_calloc(1, sizeof *j);
+  pe_error err;
+  if (!j) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    luaL_unref(L, LUA_REGISTRYINDEX, held);
+    pe_nomem(&err, "base64");
+    return pe_bind_error(L, &err);
+  }
+  *j = (base64_job){.L = pe_state_of(L)->L, .held = held, .text = text, .most = most};
+  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* base64(text, { from = 1, limit = bytes }, callback?) -> Bytes or nil, err */
 static int image_base64(lua_State *L) {
   static const char *const keys[] = {"from", "limit", NULL};
   pe_str text;
+  lua_settop(L, 3);
   const bytes *source = pe_bind_test(L, 1, &bytes_class);
   if (source)
     text = pe_str_of((const char *)source->b->data, source->b->size);
@@ -139,6 +192,10 @@ static int image_base64(lua_State *L) {
   uint64_t most = (uint64_t)pe_bind_integer(L, 2, "limit", 0, INT64_MAX, MOST_BYTES);
   if (from > text.len) from = text.len;
   text = pe_str_of(text.at + from, text.len - from);
+  if (!lua_isnil(L, 3)) {
+    luaL_argcheck(L, !source, 1, "a callback needs a string, which cannot be closed meanwhile");
+    return base64_start(L, text, most);
+  }
   bytes *self = new_bytes(L);
   pe_error err;
   if (pe_base64_decode(text, most, &self->b, &err)) return pe_bind_error(L, &err);

@@ -58,14 +58,13 @@ static void close_above(int last) {
 
 /* ---- system calls ---------------------------------------------------------------------------- */
 
-#if defined(__linux__)
-#if defined(__x86_64__)
+#if defined(__linux__) && defined(__x86_64__)
 #define ARCHITECTURE AUDIT_ARCH_X86_64
-#elif defined(__aarch64__)
+#elif defined(__linux__) && defined(__aarch64__)
 #define ARCHITECTURE AUDIT_ARCH_AARCH64
-#else
-#error "confine.c has no list of system calls for this processor"
 #endif
+
+#if defined(ARCHITECTURE)
 
 static const int allowed[] = {
     SYS_read,          SYS_recvmsg,   SYS_sendmsg,         SYS_close,        SYS_munmap,

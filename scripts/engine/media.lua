@@ -28,6 +28,7 @@ Media.__index = Media
 local BYTES = 32 << 20     -- of one file
 local TIMEOUT_MS = 15000   -- of one URL, redirects included
 local REDIRECTS = 3
+local LARGE = 1 << 20      -- bytes of base64 that would hold the loop for a millisecond or more
 
 local DECODER = { children = true, pixels = true, memory = true, bytes = true, seconds = true }
 
@@ -154,7 +155,14 @@ function Media:fetch(text)
   if text:sub(1, 5):lower() == "data:" then
     local from, err = data_start(text)
     if not from then return nil, err end
-    return image.base64(text, { from = from, limit = self.bytes })
+    local options = { from = from, limit = self.bytes }
+    if #text < LARGE or type(text) ~= "string" or not async.current() then
+      return image.base64(text, options)
+    end
+    return async.await(function(resume)
+      local started, why = image.base64(text, options, resume)
+      if not started then resume(nil, why) end
+    end)
   end
   if type(text) ~= "string" then text = text:sub(1, 2048) end
   if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
@@ -216,6 +224,15 @@ local function key_of(hashes, processor)
   return image.sha256(table.concat(hashes) .. processor.key)
 end
 
+--- The results of fn(1) to fn(n): inside a task all at once, so that every child is busy.
+local function each(n, fn)
+  local list = {}
+  for i = 1, n do
+    list[i] = async.current() and function() return fn(i) end or fn(i)
+  end
+  return async.current() and async.all(list) or list
+end
+
 local function admitted(plan, options)
   if not options or not options.admit then return true end
   return options.admit(plan)
@@ -238,6 +255,18 @@ function Media:load(bytes, processor, options)
     width = info.width, height = info.height }
 end
 
+--- The same for several pictures, at once. Returns the list; or nil, the first error and the number
+--- of its picture.
+function Media:load_all(list, processor, options)
+  local done = each(#list, function(i) return { self:load(list[i], processor, options) } end)
+  local out = {}
+  for i, result in ipairs(done) do
+    if not result[1] then return nil, result[2], i end
+    out[i] = result[1]
+  end
+  return out
+end
+
 --- The same for the frames of a video, which must have one size. Options: admit; times, the second
 --- of each frame.
 function Media:load_video(frames, processor, options)
@@ -252,16 +281,16 @@ function Media:load_video(frames, processor, options)
   if not plan then return fail("unsupported", "%s", why) end
   local ok, refused = admitted(plan, options)
   if not ok then return nil, refused end
+  local done = each(#frames, function(i) return { self:decode(frames[i], plan.targets) } end)
   local pixels, hashes = {}, {}
-  for i, bytes in ipairs(frames) do
-    local done
-    done, err = self:decode(bytes, plan.targets)
-    if not done then return fail(err.code, "frame %d: %s", i, err.message) end
-    if done.width ~= info.width or done.height ~= info.height then
-      return fail("shape", "frame %d has %d x %d pixels, the first has %d x %d", i, done.width,
-        done.height, info.width, info.height)
+  for i, result in ipairs(done) do
+    local frame, failed = result[1], result[2]
+    if not frame then return fail(failed.code, "frame %d: %s", i, failed.message) end
+    if frame.width ~= info.width or frame.height ~= info.height then
+      return fail("shape", "frame %d has %d x %d pixels, the first has %d x %d", i, frame.width,
+        frame.height, info.width, info.height)
     end
-    pixels[i], hashes[i] = done.pixels[1], done.hash
+    pixels[i], hashes[i] = frame.pixels[1], frame.hash
   end
   hashes[#hashes + 1] = ("video %d"):format(#frames)
   for _, seconds in ipairs(plan.seconds) do hashes[#hashes + 1] = (" %.3f"):format(seconds) end

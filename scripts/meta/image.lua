@@ -22,11 +22,13 @@ function image.join(list) end
 function image.read(path, options) end
 
 ---Decodes base64 text from a position on: standard or URL alphabet, white space and missing padding allowed.
+---With a callback, which gets the results, the loop goes on meanwhile; the text must then be a string.
 ---@param text string|perigee.Bytes
 ---@param options { from: integer?, limit: integer? }?
+---@param callback fun(bytes: perigee.Bytes?, err: perigee.Error?)?
 ---@return perigee.Bytes? bytes
 ---@return perigee.Error? err
-function image.base64(text, options) end
+function image.base64(text, options, callback) end
 
 ---The SHA-256 digest of a string: 32 bytes.
 ---@param text string

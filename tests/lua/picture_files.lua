@@ -1,5 +1,5 @@
--- picture_files: what tests of pictures share: files of tests/images, tensors of golden files, PNG files
--- made on the spot.
+-- picture_files: what tests of pictures share: files of tests/images, tensors of golden files, PNG
+-- files made on the spot.
 local perigee = require "perigee"
 
 local pictures = {}

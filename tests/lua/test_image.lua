@@ -46,6 +46,9 @@ test("base64", function(t)
   t.fails("format", image.base64 "Q===")
   t.match(t.fails("limit", image.base64("QUJDRA==", { limit = 3 })).message,
     "4 bytes are more than the limit of 3")
+  image.base64(("QUJD"):rep(1000), nil, t.expect(function(b) t.eq(#b, 3000) end))
+  image.base64("QU*D", nil, t.expect(function(b, err) t.fails("format", b, err) end))
+  t.raises(function() image.base64(image.bytes "QUJD", nil, print) end, "needs a string")
 end)
 
 test("sha256", function(t)

@@ -110,8 +110,9 @@ test("decoding in tasks", function(t)
       media:decode(bytes, { { width = 999, height = 999 } })
     end)
     cancelled:cancel()
-    local first = tasks[1]:join()
-    for i = 2, 12 do t.eq(tasks[i]:join(), first) end
+    local _, first = tasks[1]:join()
+    t.eq(#first, 32)
+    for i = 2, 12 do t.eq(select(2, tasks[i]:join()), first) end
     t.eq(done, 12)
     t.match(t.fails("unsupported", media:load(pictures.file "own_tall.png", processor)).message,
       "too tall")
@@ -119,6 +120,17 @@ test("decoding in tasks", function(t)
       return nil, perigee.error("limit", "no room")
     end })).message, "no room")
     t.match(t.fails("format", media:load("text", processor)).message, "not a JPEG")
+    local large = "data:;base64," .. ("QUJD"):rep(1 << 18)
+    t.eq(#assert(media:fetch(large)), 3 << 18)
+    local list = {}
+    for i = 1, 200 do list[i] = bytes end
+    t.eq(#assert(media:load_all(list, processor)), 200)
+    list[77] = "text"
+    local none, err, number = media:load_all(list, processor)
+    t.fails("format", none, err)
+    t.eq(number, 77)
+    local other = { key = "other", plan = processor.plan }
+    t.ok(assert(media:load(bytes, other)).hash ~= first)
     media:close()
     bytes:close()
   end))
