@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "lua/job.h"
+#include "lua/l_bytes.h"
 #include "lua/l_tensor.h"
 #include "lua/state.h"
 #include "runtime/base64.h"
@@ -17,53 +18,35 @@ static const int64_t MOST_BYTES = (int64_t)1 << 30; /* of one file, unless a lim
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
-typedef struct bytes {
+/* [] -> [Bytes]: all of the buffer, whose reference it takes. */
+static int give_bytes(lua_State *L, pe_buffer *b) {
+  pe_bytes_push(L, b, 0, b->size);
+  pe_bind_resized(L, pe_bytes_test(L, -1), b->size);
+  pe_buffer_release(b);
+  return 1;
+}
+
+static void give_copy(lua_State *L, pe_str text) { /* [] -> [Bytes] */
   pe_buffer *b;
-} bytes;
-
-static void bytes_close(void *self) { pe_buffer_release(((bytes *)self)->b); }
-static int l_bytes_len(lua_State *L);
-static int l_bytes_sub(lua_State *L);
-
-static const luaL_Reg bytes_methods[] = {{"sub", l_bytes_sub}, {NULL, NULL}};
-static const luaL_Reg bytes_meta[] = {{"__len", l_bytes_len}, {NULL, NULL}};
-static const pe_class bytes_class = {"perigee.Bytes", bytes_methods, NULL,
-                                     bytes_meta,      NULL,          bytes_close};
-
-static int l_bytes_len(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)((bytes *)pe_bind_check(L, 1, &bytes_class))->b->size);
-  return 1;
-}
-
-static int l_bytes_sub(lua_State *L) { /* [self, from, to] -> [string] */
-  const pe_buffer *b = ((bytes *)pe_bind_check(L, 1, &bytes_class))->b;
-  lua_Integer from = luaL_checkinteger(L, 2), to = luaL_checkinteger(L, 3);
-  luaL_argcheck(L, from >= 1, 2, "positions count from 1");
-  if (to > (lua_Integer)b->size) to = (lua_Integer)b->size;
-  lua_pushlstring(L, (const char *)b->data + from - 1, to >= from ? (size_t)(to - from + 1) : 0);
-  return 1;
-}
-
-static bytes *new_bytes(lua_State *L) { return pe_bind_new(L, &bytes_class, sizeof(bytes), 0); }
-
-static int opened_bytes(lua_State *L, bytes *self) {
-  pe_bind_opened(L, self, self->b->size);
-  return 1;
+  pe_error err;
+  if (pe_buffer_alloc(text.len, &b, &err)) pe_bind_raise(L, &err);
+  if (text.len) memcpy(b->data, text.at, text.len);
+  give_bytes(L, b);
 }
 
 pe_buffer *pe_bind_bytes(lua_State *L, int arg) {
-  bytes *self = pe_bind_test(L, arg, &bytes_class);
-  if (self) return self->b;
-  if (lua_type(L, arg) != LUA_TSTRING) luaL_typeerror(L, arg, "perigee.Bytes or string");
-  self = new_bytes(L);
-  size_t n;
-  const char *text = lua_tolstring(L, arg, &n);
-  pe_error err;
-  if (pe_buffer_alloc(n, &self->b, &err)) pe_bind_raise(L, &err);
-  memcpy(self->b->data, text, n);
-  opened_bytes(L, self);
+  const pe_bytes *self = pe_bytes_test(L, arg);
+  if (self && self->from == 0 && self->len == self->buffer->size) return self->buffer;
+  pe_str text;
+  if (self)
+    text = pe_bytes_str(self); /* a part of a larger buffer */
+  else if (lua_type(L, arg) == LUA_TSTRING)
+    text.at = lua_tolstring(L, arg, &text.len);
+  else
+    luaL_typeerror(L, arg, "perigee.Bytes or string");
+  give_copy(L, text);
   lua_replace(L, arg);
-  return self->b;
+  return pe_bytes_check(L, arg)->buffer;
 }
 
 /* join(list of strings) -> Bytes */
@@ -77,17 +60,17 @@ static int image_join(lua_State *L) {
     lua_tolstring(L, -1, &n);
     all += n;
   }
-  bytes *self = new_bytes(L);
+  pe_buffer *b;
   pe_error err;
-  if (pe_buffer_alloc(all, &self->b, &err)) return pe_bind_error(L, &err);
-  uint8_t *to = self->b->data;
+  if (pe_buffer_alloc(all, &b, &err)) return pe_bind_error(L, &err);
+  uint8_t *to = b->data;
   for (lua_Integer i = 1; i <= count; i++, lua_pop(L, 1)) {
     lua_rawgeti(L, 1, i);
     const char *piece = lua_tolstring(L, -1, &n);
     memcpy(to, piece, n);
     to += n;
   }
-  return opened_bytes(L, self);
+  return give_bytes(L, b);
 }
 
 static pe_status read_all(int fd, const char *path, int64_t most, pe_buffer **out, pe_error *err) {
@@ -113,16 +96,15 @@ static int image_read(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   pe_bind_options(L, 2, keys);
   int64_t most = pe_bind_integer(L, 2, "limit", 0, INT64_MAX, MOST_BYTES);
-  bytes *self = new_bytes(L);
+  pe_buffer *b = NULL;
   pe_error err;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a named pipe is refused */
   pe_status rc = fd < 0 ? pe_fail(&err, errno == ENOENT ? PE_ENOTFOUND : PE_EIO, "%s: %s", path,
                                   strerror(errno))
-                        : read_all(fd, path, most, &self->b, &err);
+                        : read_all(fd, path, most, &b, &err);
   if (fd >= 0) close(fd);
-  if (!rc) return opened_bytes(L, self);
-  pe_buffer_release(self->b);
-  self->b = NULL;
+  if (!rc) return give_bytes(L, b);
+  pe_buffer_release(b);
   return pe_bind_error(L, &err);
 }
 
@@ -144,10 +126,9 @@ static void base64_run(void *data) {
 static int base64_push(lua_State *L, void *data) {
   base64_job *j = data;
   if (j->err.code) return pe_bind_error(L, &j->err);
-  bytes *self = new_bytes(L);
-  self->b = j->out;
-  j->out = NULL;
-  return opened_bytes(L, self);
+  pe_bytes_push(L, j->out, 0, j->out->size);
+  pe_bind_resized(L, pe_bytes_test(L, -1), j->out->size);
+  return 1;
 }
 
 static void base64_free(void *data) {
@@ -182,9 +163,9 @@ static int image_base64(lua_State *L) {
   static const char *const keys[] = {"from", "limit", NULL};
   pe_str text;
   lua_settop(L, 3);
-  const bytes *source = pe_bind_test(L, 1, &bytes_class);
+  const pe_bytes *source = pe_bytes_test(L, 1);
   if (source)
-    text = pe_str_of((const char *)source->b->data, source->b->size);
+    text = pe_bytes_str(source);
   else
     text.at = luaL_checklstring(L, 1, &text.len);
   pe_bind_options(L, 2, keys);
@@ -196,10 +177,10 @@ static int image_base64(lua_State *L) {
     luaL_argcheck(L, !source, 1, "a callback needs a string, which cannot be closed meanwhile");
     return base64_start(L, text, most);
   }
-  bytes *self = new_bytes(L);
+  pe_buffer *b;
   pe_error err;
-  if (pe_base64_decode(text, most, &self->b, &err)) return pe_bind_error(L, &err);
-  return opened_bytes(L, self);
+  if (pe_base64_decode(text, most, &b, &err)) return pe_bind_error(L, &err);
+  return give_bytes(L, b);
 }
 
 /* sha256(text) -> 32 bytes */
@@ -468,7 +449,6 @@ int pe_open_image(lua_State *L) {
       {"bytes", image_bytes},     {"join", image_join},           {"read", image_read},
       {"base64", image_base64},   {"sha256", image_sha256},       {"pixels", image_pixels},
       {"patches", image_patches}, {"decoder", pe_decoder_l_open}, {NULL, NULL}};
-  pe_bind_class(L, &bytes_class);
   pe_bind_class(L, &pixels_class);
   pe_decoder_l_class(L);
   luaL_newlib(L, functions);

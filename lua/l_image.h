@@ -1,8 +1,8 @@
 /* l_image.h - perigee.image: shared by its files.
  *
- * perigee.Bytes is the file of a picture, outside of Lua's heap: a client's picture never becomes a
- * Lua string. perigee.Pixels is a decoded and resized picture, in the memory that its decoder child
- * has written. l_image.c has both and the functions of the module, l_decoder.c the decoder. */
+ * The file of a picture is a perigee.Bytes (l_bytes.h): a client's picture never becomes a Lua
+ * string. perigee.Pixels is a decoded and resized picture, in the memory that its decoder child
+ * has written. l_image.c has them and the functions of the module, l_decoder.c the decoder. */
 #ifndef PE_L_IMAGE_H
 #define PE_L_IMAGE_H
 
@@ -10,7 +10,8 @@
 #include "runtime/buffer.h"
 #include "runtime/image/image.h"
 
-/* Bytes, or a string, which is replaced on the stack by Bytes with its copy. Borrowed. */
+/* The buffer of Bytes; a string or a slice is replaced on the stack by Bytes with its copy.
+ * Borrowed. */
 pe_buffer *pe_bind_bytes(lua_State *L, int arg);
 
 /* [] -> [pixels]: a picture inside `buffer`, of which it gets one more reference. */

@@ -75,18 +75,6 @@ function image.patches(options, callback) end
 ---@return perigee.Error? err
 function image.decoder(options) end
 
----@class perigee.Bytes  A file in memory; `#bytes` is its size.
-local Bytes = {}
-
----The bytes between two positions, both included, as a string.
----@param from integer  1 or more
----@param to integer
----@return string
-function Bytes:sub(from, to) end
-
----Releases the memory.
-function Bytes:close() end
-
 ---@class perigee.Pixels  A decoded picture of 8-bit RGB.
 ---@field width integer
 ---@field height integer
