@@ -8,6 +8,9 @@
  *     token   [a   b   c   d] [e] [f] [g   h]
  *     segment  0   0   0   0   1   2   3   3     0 and 3 prefill, 1 and 2 decode
  *
+ * A row of a picture has no token: its embedding is a feature, a line that a vision tower computed.
+ * The features of a step are gathered in one array, and such a row names its line there.
+ *
  * A value is a float32 matrix with one line per row. Ops with memory (attention, convolution,
  * recurrences) find the past of their sequence through the segments of the step, and its storage
  * through block tables and slots.
@@ -36,13 +39,23 @@ typedef struct pe_segment { /* the rows of one sequence in this step; all fields
 
 typedef struct pe_step {
   int32_t rows, segments, outputs, groups;
-  const int32_t *token;      /* [rows] */
+  const int32_t *token;      /* [rows]; 0 for rows with a feature */
   const int32_t *position;   /* [3][rows]: the axes of multi-axis ropes; equal for text */
   const int32_t *segment_of; /* [rows] */
   const pe_segment *segment; /* [segments] */
   const int32_t *output;     /* [outputs]: the rows whose logits are wanted */
   const int32_t *tables;     /* block ids: the tables of all segments, each as long as it is */
   const int32_t *table_at;   /* [segments][groups]: where a table begins in `tables` */
+  /* Features: [lines][planes][width]. Plane 0 takes the place of the embedding, plane j is added
+   * after text layer j - 1 (deepstack). NULL: no row has one. */
+  const float *features;
+  int32_t feature_planes, feature_width;
+  const int32_t *feature; /* [rows]: its line, or -1; NULL without features */
+  /* The last token that a row sees where attention follows spans: the end of the picture that the
+   * row belongs to, otherwise the row itself. Counts from the start of the sequence, like `past`.
+   * NULL: no row sees a later one. */
+  const int32_t *last; /* [rows] */
+  int32_t ahead;       /* the most tokens that a row sees after itself */
 } pe_step;
 
 /* ---- elementwise operations ------------------------------------------------------------------ */
@@ -90,11 +103,21 @@ static inline bool pe_map_is_unary(int32_t op) { return op < PE_MAP_UNARY_COUNT;
 /* in[i], mat, mat2, vec[i], cache[i] and state below are the operands of the instruction. Inputs
  * and the result have one line per row of the step; [heads, dim] is the shape of a line. */
 enum { PE_OP_VIEWS = 6, PE_OP_VECS = 4 }; /* inputs, vectors */
+enum { PE_FEATURE_PLANES = 16 };          /* of a feature: Qwen3-VL has 4 */
 enum { PE_MAP_INPUTS = 4, PE_MAP_STEPS = 12, PE_MAP_REGISTERS = 8 };
 
+/* Row `token` of mat, times scale. A row with a feature gets its plane 0 instead, unscaled, or, if
+ * `instead` is 1 or more, row instead - 1 of mat like a token: a second table (Gemma 4) has a row
+ * for pictures. */
 typedef struct pe_embed_args {
   float scale;
+  int32_t instead;
 } pe_embed_args;
+
+/* out = in[0], plus plane `plane` of the feature where the row has one. */
+typedef struct pe_deepstack_args {
+  int32_t width, plane;
+} pe_deepstack_args;
 
 typedef struct pe_linear_args {
   int32_t in, out;  /* widths */
@@ -164,10 +187,12 @@ static inline int32_t pe_map_constant_index(int32_t operand) { return -1 - opera
  * addition to scale. dynamic: the base grows with rope_length above `threshold` (NTK-aware); theta,
  * factor and dims as in the config. section: how many rotations follow each axis of the position,
  * in order, or with interleaved_axes in turns (rotation i follows axis i % 3 while
- * i < 3 * section[i % 3], else the first). All 0: the first axis only. */
+ * i < 3 * section[i % 3], else the first). All 0: the first axis only. growth > 0: cos and sin, and
+ * with them the queries, are larger at later positions, by the factor
+ * 1 + growth * log(1 + floor(position / every)). */
 typedef struct pe_rope_table_args {
-  int32_t half, variants, threshold, dynamic, dims, interleaved_axes, section[3];
-  float scale, theta, factor; /* scale: of cos and sin */
+  int32_t half, variants, threshold, dynamic, dims, interleaved_axes, section[3], every;
+  float scale, theta, factor, growth; /* scale: of cos and sin */
 } pe_rope_table_args;
 
 /* Rotates 2 * half values of every head, starting at value `skip`; the others are copied.
@@ -197,13 +222,14 @@ typedef struct pe_store_args {
 
 /* in[0]: queries [heads, cache.key]; vec[0]: sinks [heads] or NULL. out: [heads, value].
  * Query i sees key j if j <= i and i - j < window (window 0: all); both count from the start of the
- * sequence: past + (row - first). Key head of query head h: h / (heads / cache.heads). Values are
+ * sequence: past + (row - first). With `spans` query i also sees the keys up to step->last, which
+ * the same step has stored before. Key head of query head h: h / (heads / cache.heads). Values are
  * the cached values or, if cache.value is 0, the first `value` floats of the keys. softcap > 0:
  * scores = softcap * tanh(scores / softcap). A sink counts in the maximum and the denominator
  * only. */
 typedef struct pe_attention_args {
   pe_cache_args cache;
-  int32_t heads, value, window;
+  int32_t heads, value, window, spans;
   float scale, softcap;
 } pe_attention_args;
 
@@ -270,6 +296,7 @@ typedef struct pe_output_args {
 
 typedef union pe_op_args {
   pe_embed_args embed;
+  pe_deepstack_args deepstack;
   pe_linear_args linear;
   pe_gated_args gated;
   pe_expert_args expert;
@@ -294,7 +321,8 @@ typedef union pe_op_args {
 /* ---- the table ------------------------------------------------------------------------------- */
 
 #define PE_OPS(X)                                                                                  \
-  X(EMBED, "embed")   /* row `token` of mat, times scale */                                        \
+  X(EMBED, "embed")                                                                                \
+  X(DEEPSTACK, "deepstack")                                                                        \
   X(LINEAR, "linear") /* out = in[0] mat' + vec[0] (+ in[1]) */                                    \
   X(GATED, "gated")                                                                                \
   X(EXPERT_LINEAR, "expert_linear")                                                                \

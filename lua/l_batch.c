@@ -196,13 +196,13 @@ static pe_pin read_pin(lua_State *L, int arg) {
 }
 
 /* Reads the argument of a verb. Lists live in userdata on the stack; `request` must outlive c. */
-static pe_status read_argument(lua_State *L, int arg, pe_command *c, pe_request *request,
-                               pe_error *err) {
+static pe_status read_argument(lua_State *L, int arg, const pe_plan *plan, pe_command *c,
+                               pe_request *request, pe_error *err) {
   const pe_verb_info *verb = pe_verb_describe(c->verb);
   lua_Integer n;
   switch (verb->argument) {
   case PE_ARG_NONE: break;
-  case PE_ARG_REQUEST: c->request = request; return pe_l_batch_request(L, arg, request, err);
+  case PE_ARG_REQUEST: c->request = request; return pe_l_batch_request(L, arg, plan, request, err);
   case PE_ARG_SEED: c->seed = (uint64_t)luaL_optinteger(L, arg, 0); break;
   case PE_ARG_IDS: c->ids = pe_l_batch_ids(L, arg, verb->name); break;
   case PE_ARG_BIAS: c->bias = pe_l_batch_bias(L, arg); break;
@@ -229,11 +229,12 @@ static int l_command(lua_State *L) {
   bool on_batch = pe_verb_describe(c.verb)->subject == PE_ON_BATCH;
   if (!on_batch) c.seq = luaL_checkinteger(L, 3);
   lua_settop(L, 4);
-  pe_request request;
+  pe_request request = {0};
   pe_reply reply;
   pe_error err;
-  pe_status rc = read_argument(L, on_batch ? 3 : 4, &c, &request, &err);
+  pe_status rc = read_argument(L, on_batch ? 3 : 4, s->plan, &c, &request, &err);
   if (!rc) rc = s->w ? pe_worker_do(s->w, &c, &reply, &err) : pe_batch_do(s->b, &c, &reply, &err);
+  pe_media_release(request.media);
   if (rc) return pe_bind_error(L, &err);
   if (reply.count) {
     lua_pushinteger(L, reply.first);

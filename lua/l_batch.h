@@ -9,8 +9,10 @@
 #include "lua/bind.h"
 #include "runtime/batch/worker.h"
 
-/* [... request at arg] -> [..., lists]: a wrong type raises, a number out of range is an error. */
-pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *out, pe_error *err);
+/* [... request at arg] -> [..., lists]: a wrong type raises, a number out of range is an error.
+ * Gives out->media, which the caller releases. */
+pe_status pe_l_batch_request(lua_State *L, int arg, const pe_plan *plan, pe_request *out,
+                             pe_error *err);
 /* perigee.batch.fields: [] -> [list] of the scalar fields of a request. */
 int pe_l_batch_fields(lua_State *L);
 /* [..., list] -> [..., list, userdata]: a list of ids. `what` names it in errors. */

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lua/l_batch.h"
+#include "lua/l_media.h"
 
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what) {
   list = lua_absindex(L, list);
@@ -200,7 +201,8 @@ int pe_l_batch_fields(lua_State *L) { /* [] -> [list] */
 /* Raises when the table has a key that is neither a list nor in a table of fields. */
 static void check_keys(lua_State *L, int arg) {
   static const char *const lists[] = {"prompt",   "logit_bias", "banned",     "stop",
-                                      "stop_ids", "bad_words",  "boundaries", "keep_special"};
+                                      "stop_ids", "bad_words",  "boundaries", "keep_special",
+                                      "media",    "positions",  "rope_delta"};
   enum { LISTS = sizeof lists / sizeof *lists, MOST = 64 };
   const char *keys[MOST + 1];
   size_t n = 0;
@@ -213,7 +215,8 @@ static void check_keys(lua_State *L, int arg) {
   pe_bind_options(L, arg, keys);
 }
 
-pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *r, pe_error *err) {
+pe_status pe_l_batch_request(lua_State *L, int arg, const pe_plan *plan, pe_request *r,
+                             pe_error *err) {
   *r = pe_request_defaults();
   check_keys(L, arg);
   luaL_checkstack(L, 40, "request");
@@ -232,5 +235,5 @@ pe_status pe_l_batch_request(lua_State *L, int arg, pe_request *r, pe_error *err
   read_bad_words(L, arg, r);
   r->boundary = ids_option(L, arg, "boundaries");
   r->keep_special = ids_option(L, arg, "keep_special");
-  return PE_OK;
+  return pe_l_media(L, arg, plan, r->prompt.id, r->prompt.count, &r->media, err);
 }

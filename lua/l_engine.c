@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "lua/l_graph.h"
+#include "lua/l_media.h"
 #include "lua/l_tensor.h"
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/seq.h"
@@ -32,6 +33,7 @@ static void engine_close(void *self) {
 
 #define METHODS(X)                                                                                 \
   X(add)                                                                                           \
+  X(span)                                                                                          \
   X(remove)                                                                                        \
   X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample) X(logits) X(tap)
 METHODS(PE_BIND_DECLARE)
@@ -149,16 +151,56 @@ static int give_seq(lua_State *L, const engine *e, const pe_seq *s, pe_status rc
   return 1;
 }
 
-static int l_add(lua_State *L) { /* [self] -> [sequence] or [nil, err] */
+static int32_t *push_ids(lua_State *L, const engine *e, int32_t *count);
+
+/* [... {prompt, media, positions, rope_delta} or nil at arg]: opens a sequence with these pictures
+ * and positions; NULL: an error. */
+static pe_seq *open_seq(lua_State *L, engine *e, int arg, pe_error *err) {
+  static const char *const keys[] = {"prompt", "media", "positions", "rope_delta", NULL};
+  pe_media *media = NULL;
+  pe_bind_options(L, arg, keys);
+  if (pe_bind_option(L, arg, "prompt")) {
+    int32_t count = 0;
+    const int32_t *ids = push_ids(L, e, &count);
+    if (pe_l_media(L, arg, e->plan, ids, count, &media, err)) return NULL;
+  }
+  pe_seq *s = free_seq(e, err);
+  if (s && pe_seq_open(s, e->kv, e->recur, err)) s = NULL;
+  if (s && pe_seq_set_media(s, media, err)) {
+    pe_seq_close(s);
+    s = NULL;
+  }
+  pe_media_release(media);
+  return s;
+}
+
+static int l_add(lua_State *L) { /* [self, given] -> [sequence] or [nil, err] */
   engine *e = check(L);
   pe_error err;
-  pe_seq *s = free_seq(e, &err);
-  return give_seq(L, e, s, s ? pe_seq_open(s, e->kv, e->recur, &err) : PE_ELIMIT, &err);
+  const pe_seq *s = open_seq(L, e, 2, &err);
+  return give_seq(L, e, s, PE_OK, &err);
 }
 
 static pe_seq *seq_at(lua_State *L, engine *e, lua_Integer i) {
   if (i < 1 || i > e->sequences || !e->seq[i - 1].kv) luaL_error(L, "no sequence %d", (int)i);
   return &e->seq[i - 1];
+}
+
+/* [self, sequence, token] -> [first, last] of the picture that a step must not cut after this
+ * token, or [nil]; tokens count from 1 */
+static int l_span(lua_State *L) {
+  engine *e = check(L);
+  const pe_seq *s = seq_at(L, e, luaL_checkinteger(L, 2));
+  lua_Integer token = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, token >= 1 && token <= INT32_MAX, 3, "no such token");
+  const pe_media_run *r = pe_media_cut(s->media, (int32_t)token);
+  if (!r) {
+    luaL_pushfail(L);
+    return 1;
+  }
+  lua_pushinteger(L, r->at + 1);
+  lua_pushinteger(L, r->at + r->count);
+  return 2;
 }
 
 static int l_remove(lua_State *L) { /* [self, sequence] -> [] */
@@ -233,14 +275,14 @@ static int l_save(lua_State *L) { /* [self, sequence, path] -> [true] or [nil, e
   return 1;
 }
 
-static int l_load(lua_State *L) { /* [self, path] -> [sequence] or [nil, err] */
+static int l_load(lua_State *L) { /* [self, path, given] -> [sequence] or [nil, err] */
   engine *e = check(L);
   const char *path = luaL_checkstring(L, 2);
   uint8_t identity[16];
   pe_seq_identity(e->kv, identity);
   pe_error err;
-  pe_seq *s = free_seq(e, &err);
-  pe_status rc = s ? pe_seq_open(s, e->kv, e->recur, &err) : PE_ELIMIT;
+  pe_seq *s = open_seq(L, e, 3, &err);
+  pe_status rc = s ? PE_OK : PE_ELIMIT;
   if (!rc && (rc = pe_seq_load_file(s, identity, path, &err))) pe_seq_close(s);
   if (!rc) s->count = s->past; /* a step brings its own ids */
   return give_seq(L, e, s, rc, &err);

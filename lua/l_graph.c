@@ -12,10 +12,10 @@ static void graph_close(void *self) { pe_graph_release(((graph *)self)->g); }
 
 /* clang-format off */
 #define METHODS(X)                                                                                 \
-  X(param) X(param_shape) X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(linear)            \
-  X(expert_linear) X(head_linear) X(norm) X(unary) X(binary) X(constant) X(reshape) X(slice)       \
-  X(concat) X(rope_table) X(rope) X(attention) X(route) X(expert_sum) X(conv) X(delta) X(ssm)      \
-  X(output) X(finish) X(values) X(unused) X(caches)
+  X(param) X(param_shape) X(rows) X(split) X(stack) X(shape) X(name) X(embed) X(deepstack)         \
+  X(linear) X(expert_linear) X(head_linear) X(norm) X(unary) X(binary) X(constant) X(reshape)      \
+  X(slice) X(concat) X(rope_table) X(rope) X(attention) X(route) X(expert_sum) X(conv) X(delta)    \
+  X(ssm) X(output) X(finish) X(values) X(unused) X(caches)
 /* clang-format on */
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){"plan", pe_graph_l_plan}, {NULL, NULL}};
@@ -176,14 +176,27 @@ static int l_name(lua_State *L) { /* [self, value, name] -> [] */
   return 0;
 }
 
-static int l_embed(lua_State *L) { /* [self, param, {scale}] -> [value] */
-  static const char *const keys[] = {"scale", NULL};
+static int l_embed(lua_State *L) { /* [self, param, {scale, media}] -> [value] */
+  static const char *const keys[] = {"scale", "media", NULL};
   pe_graph *g = check(L);
   pe_bind_options(L, 3, keys);
   pe_value v = -1;
   pe_error err;
-  return done(L, pe_graph_embed(g, param_at(L, 2, g), option_float(L, 3, "scale", 1), &v, &err), &v,
-              &err);
+  pe_param table = param_at(L, 2, g);
+  const float scale = option_float(L, 3, "scale", 1);
+  if (!pe_bind_option(L, 3, "media"))
+    return done(L, pe_graph_embed(g, table, scale, &v, &err), &v, &err);
+  const int32_t instead = option_int(L, 3, "media", 0);
+  return done(L, pe_graph_embed_instead(g, table, scale, instead, &v, &err), &v, &err);
+}
+
+static int l_deepstack(lua_State *L) { /* [self, value, plane] -> [value] */
+  pe_graph *g = check(L);
+  pe_value v = -1, x = value_at(L, 2, g);
+  lua_Integer plane = luaL_checkinteger(L, 3);
+  luaL_argcheck(L, plane >= 1 && plane < PE_FEATURE_PLANES, 3, "no such plane of features");
+  pe_error err;
+  return done(L, pe_graph_deepstack(g, x, (int32_t)plane, &v, &err), &v, &err);
 }
 
 static int l_linear(lua_State *L) { /* [self, value, {weight, bias}] -> [value] */
@@ -338,7 +351,7 @@ static int l_rope_table(lua_State *L) { /* [self, spec] -> [value] */
       "kind", "dims", "turning", "theta", "factor", "original", "low_freq_factor",
       "high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
       "attention_factor", "max_position", "short_factor", "long_factor", "divisor", "sections",
-      "interleaved", NULL};
+      "interleaved", "growth", NULL};
   /* clang-format on */
   pe_graph *g = check(L);
   pe_bind_options(L, 2, keys);
@@ -370,6 +383,7 @@ static int l_rope_table(lua_State *L) { /* [self, spec] -> [value] */
   const double *section = number_list(L, 2, "sections", 3);
   for (int i = 0; section && i < 3; i++) s.section[i] = (int32_t)section[i];
   s.interleaved_axes = pe_bind_boolean(L, 2, "interleaved", false);
+  s.growth = pe_bind_number(L, 2, "growth", 0);
   pe_rope *made = lua_newuserdatauv(L, sizeof *made, 0);
   pe_value v = -1;
   pe_status rc = pe_rope_make(&s, made, &err);
@@ -391,8 +405,8 @@ static int l_rope(lua_State *L) { /* [self, value, {table, pairs, skip}] -> [val
 }
 
 static int l_attention(lua_State *L) { /* [self, {q, k, v, ...}] -> [value, cache layer] */
-  static const char *const keys[] = {"q",     "k",     "v",       "sinks", "window",
-                                     "value", "scale", "softcap", "share", NULL};
+  static const char *const keys[] = {"q",     "k",       "v",     "sinks", "window", "value",
+                                     "scale", "softcap", "share", "spans", NULL};
   pe_graph *g = check(L);
   pe_bind_options(L, 2, keys);
   pe_attention_spec s = {.q = option_value(L, 2, "q", g), .share = option_int(L, 2, "share", -1)};
@@ -401,6 +415,7 @@ static int l_attention(lua_State *L) { /* [self, {q, k, v, ...}] -> [value, cach
   s.sinks = option_param(L, 2, "sinks", g, false);
   s.window = option_int(L, 2, "window", 0);
   s.value = option_int(L, 2, "value", 0);
+  s.spans = pe_bind_boolean(L, 2, "spans", false);
   s.scale = option_float(L, 2, "scale", 1);
   s.softcap = option_float(L, 2, "softcap", 0);
   pe_value v = -1;

@@ -3,6 +3,7 @@
 
 static const pe_cpu_op *const ops[PE_OP_COUNT] = {
     [PE_OP_EMBED] = &pe_cpu_embed,
+    [PE_OP_DEEPSTACK] = &pe_cpu_deepstack,
     [PE_OP_LINEAR] = &pe_cpu_linear,
     [PE_OP_GATED] = &pe_cpu_gated,
     [PE_OP_EXPERT_LINEAR] = &pe_cpu_expert_linear,

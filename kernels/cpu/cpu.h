@@ -62,7 +62,7 @@ typedef struct pe_cpu_op {
 extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert_linear,
     pe_cpu_expert_gated, pe_cpu_head_linear, pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table,
     pe_cpu_rope, pe_cpu_store, pe_cpu_attention, pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv,
-    pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat, pe_cpu_slice, pe_cpu_output;
+    pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat, pe_cpu_slice, pe_cpu_output, pe_cpu_deepstack;
 
 /* ---- shared by the ops ----------------------------------------------------------------------- */
 
@@ -76,6 +76,11 @@ static inline void pe_cpu_share(int64_t items, int task, int tasks, int64_t *fro
 static inline float *pe_cpu_row(const pe_cpu_view *v, int64_t row) { return v->at + row * v->step; }
 static inline float *pe_cpu_scratch_of(const pe_cpu_call *c, int task) {
   return c->scratch + task * c->scratch_step;
+}
+/* The plane of a row's feature; NULL: the row is a token. */
+static inline const float *pe_cpu_feature(const pe_step *s, int64_t row, int32_t plane) {
+  if (!s->features || s->feature[row] < 0) return NULL;
+  return s->features + ((int64_t)s->feature[row] * s->feature_planes + plane) * s->feature_width;
 }
 static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -99,6 +99,13 @@ static int64_t index_of(const gathering *g, int64_t row) {
   return g->segment->past + (g->first + row - g->segment->first);
 }
 
+/* The last key that a row sees. */
+static int64_t last_of(const gathering *g, int64_t row) {
+  const pe_step *step = g->c->step;
+  if (!g->c->args.attention.spans || !step->last) return index_of(g, row);
+  return step->last[g->first + row];
+}
+
 static int64_t lowest(const gathering *g, int64_t index) {
   int32_t window = g->c->args.attention.window;
   return window > 0 && index >= window ? index - window + 1 : 0;
@@ -171,23 +178,23 @@ static void mix_values(const gathering *g, int64_t q, int64_t count, int64_t fro
 static void attend(gathering *g) {
   const pe_attention_args *a = &g->c->args.attention;
   const int64_t queries = g->rows * g->heads;
-  const int64_t least = index_of(g, 0), most = index_of(g, g->rows - 1);
-  const int64_t shared = lowest(g, most); /* all rows see the keys shared .. least */
-  g->base = lowest(g, least), g->end = most + 1;
+  const int64_t least = last_of(g, 0); /* a later row sees no fewer of the later keys */
+  const int64_t shared = lowest(g, index_of(g, g->rows - 1)); /* all see shared .. least */
+  g->base = lowest(g, index_of(g, 0)), g->end = last_of(g, g->rows - 1) + 1;
   gather_queries(g);
   score_keys(g);
   memset(g->mixed, 0, (size_t)(queries * a->value) * sizeof(float));
   for (int64_t r = 0; r < g->rows; r++) {
-    int64_t i = index_of(g, r), low = lowest(g, i);
+    int64_t end = last_of(g, r) + 1, low = lowest(g, index_of(g, r));
     for (int64_t q = r * g->heads; q < (r + 1) * g->heads; q++)
-      g->sum[q] = soften(g, g->score + q * g->span + (low - g->base), i + 1 - low,
+      g->sum[q] = soften(g, g->score + q * g->span + (low - g->base), end - low,
                          g->head + (int32_t)(q - r * g->heads));
-    mix_values(g, r * g->heads, g->heads, low, pe_cpu_least(shared, i + 1));
+    mix_values(g, r * g->heads, g->heads, low, pe_cpu_least(shared, end));
   }
   mix_values(g, 0, queries, shared, least + 1);
   for (int64_t r = 0; r < g->rows; r++)
     mix_values(g, r * g->heads, g->heads, least + 1 > shared ? least + 1 : shared,
-               index_of(g, r) + 1);
+               last_of(g, r) + 1);
   for (int64_t q = 0; q < queries; q++) {
     float *out =
         pe_cpu_row(&g->c->out, g->first + q / g->heads) + (g->head + q % g->heads) * a->value;
@@ -215,7 +222,8 @@ static int64_t span_of(const pe_cpu_call *c) {
     int64_t n = (int64_t)c->step->segment[s].past + c->step->segment[s].count;
     if (n > span) span = n;
   }
-  if (a->window > 0) span = pe_cpu_least(span, (int64_t)a->window + QUERIES);
+  const int64_t ahead = a->spans && c->step->last ? c->step->ahead : 0;
+  if (a->window > 0) span = pe_cpu_least(span, (int64_t)a->window + QUERIES + ahead);
   return (span + 15) & ~(int64_t)15; /* so that the scores of a query start on a cache line */
 }
 

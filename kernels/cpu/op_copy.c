@@ -1,4 +1,5 @@
-/* op_copy.c - concat, slice and output. Values are copied as bytes, so integers pass unchanged. */
+/* op_copy.c - concat, slice, output and deepstack. Values are copied as bytes, so integers pass
+ * unchanged. */
 #include "kernels/cpu/cpu.h"
 
 static int32_t head_width(const pe_concat_args *a) {
@@ -60,3 +61,23 @@ static pe_cpu_work slice_work(const pe_cpu_call *c) {
 }
 
 const pe_cpu_op pe_cpu_slice = {slice_run, slice_work, NULL};
+
+static void deepstack_run(const pe_cpu_call *c, int task, int tasks) {
+  const pe_deepstack_args *a = &c->args.deepstack;
+  int64_t from, to;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t r = from; r < to; r++) {
+    const float *in = pe_cpu_row(&c->in[0], r), *feature = pe_cpu_feature(c->step, r, a->plane);
+    float *out = pe_cpu_row(&c->out, r);
+    if (!feature)
+      memcpy(out, in, (size_t)a->width * sizeof *out);
+    else
+      for (int64_t i = 0; i < a->width; i++) out[i] = in[i] + feature[i];
+  }
+}
+
+static pe_cpu_work deepstack_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows, (double)c->rows * c->args.deepstack.width};
+}
+
+const pe_cpu_op pe_cpu_deepstack = {deepstack_run, deepstack_work, NULL};

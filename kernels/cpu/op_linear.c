@@ -85,12 +85,18 @@ static void share_columns(int64_t out, int task, int tasks, int64_t *from, int64
 /* ---- embed ----------------------------------------------------------------------------------- */
 
 static void embed_run(const pe_cpu_call *c, int task, int tasks) {
+  const pe_embed_args *a = &c->args.embed;
   int64_t from, to;
   pe_cpu_share(c->rows, task, tasks, &from, &to);
   for (int64_t r = from; r < to; r++) {
     float *out = pe_cpu_row(&c->out, r);
-    c->prim->decode(c->mat, c->step->token[r], out);
-    for (int64_t i = 0; i < c->mat->cols; i++) out[i] *= c->args.embed.scale;
+    const float *feature = pe_cpu_feature(c->step, r, 0);
+    if (feature && !a->instead) {
+      memcpy(out, feature, (size_t)c->mat->cols * sizeof *out);
+      continue;
+    }
+    c->prim->decode(c->mat, feature ? a->instead - 1 : c->step->token[r], out);
+    for (int64_t i = 0; i < c->mat->cols; i++) out[i] *= a->scale;
   }
 }
 

@@ -19,6 +19,13 @@ static float grown_base(const pe_rope_table_args *a, int32_t length) {
   return (float)(a->theta * pow(grown, (double)a->dims / (a->dims - 2)));
 }
 
+/* The factor of queries at this position. */
+static float grown(const pe_cpu_call *c, int64_t row) {
+  const pe_rope_table_args *a = &c->args.rope_table;
+  if (!(a->growth > 0)) return 1;
+  return 1 + a->growth * logf(1 + (float)(c->step->position[row] / a->every));
+}
+
 static void table_row(const pe_cpu_call *c, int64_t row) {
   const pe_rope_table_args *a = &c->args.rope_table;
   const pe_step *step = c->step;
@@ -26,7 +33,7 @@ static void table_row(const pe_cpu_call *c, int64_t row) {
   const bool beyond = length > a->threshold;
   const int variant = a->variants > 1 && beyond;
   const float *frequencies = c->vec[0] + (int64_t)variant * a->half;
-  const float scale = c->vec[1] ? a->scale * c->vec[1][variant] : a->scale;
+  const float scale = (c->vec[1] ? a->scale * c->vec[1][variant] : a->scale) * grown(c, row);
   const float base = a->dynamic && beyond ? grown_base(a, length) : 0;
   float *out = pe_cpu_row(&c->out, row);
   for (int i = 0; i < a->half; i++) {

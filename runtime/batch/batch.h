@@ -83,6 +83,7 @@ typedef struct pe_request {
   pe_ids_view keep_special; /* special tokens that stay in the text: marks of tool calls */
   bool no_cache, hold, keep_logits;
   uint64_t salt;
+  pe_media *media; /* pictures and positions of the prompt; NULL: text. Retained by copies */
 } pe_request;
 
 pe_field_list pe_request_fields(void); /* the scalars besides sampling; offsets in pe_request */

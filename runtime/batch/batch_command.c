@@ -41,7 +41,7 @@ static pe_status do_add(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
   pe_batch_request *q = NULL;
   pe_batch_seq *choice[PE_BATCH_CHOICES];
   (void)none;
-  pe_status rc = pe_batch_request_copy(r, &q, err);
+  pe_status rc = pe_batch_request_copy(b, r, &q, err);
   if (rc) return rc;
   q->limit = pe_batch_request_limit(b, r);
   rc = pe_batch_reserve(b, q->r.n, err);

@@ -111,6 +111,31 @@ static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *e
   return rc ? rc : check_stop(b, r, err);
 }
 
+/* Pictures whose rows see each other are computed in one step: a window must have room for them and
+ * for what they see before them. */
+static pe_status check_media(const pe_batch *b, const pe_request *r, pe_error *err) {
+  const pe_media *m = r->media;
+  if (!m) return PE_OK;
+  if (m->tokens != r->prompt.count)
+    return pe_fail_field(err, PE_EARG, "media",
+                         "media is of a prompt of %d tokens, this one has %d", m->tokens,
+                         r->prompt.count);
+  if (m->items && (m->width != b->plan->feature_width || m->planes != b->plan->feature_planes))
+    return pe_fail_field(err, PE_ESHAPE, "media",
+                         "media has %d planes of features of width %d, the model takes %d of %d",
+                         m->planes, m->width, b->plan->feature_planes, b->plan->feature_width);
+  for (int32_t g = 0; g < b->graph->group_count; g++) {
+    int64_t window = b->graph->group[g].window, size = b->kv->block;
+    int64_t need = (window + m->longest + size - 2) / size + 1;
+    if (window && m->longest && need > b->kv->blocks)
+      return pe_fail_field(err, PE_ELIMIT, "media",
+                           "a picture of %d tokens must be computed in one step, which needs a KV "
+                           "cache of %lld tokens: the cache has %lld",
+                           m->longest, (long long)(need * size), (long long)(b->kv->blocks * size));
+  }
+  return PE_OK;
+}
+
 static pe_status check_numbers(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_request numbers = *r;
   if (!numbers.n) numbers.n = 1; /* C callers may leave it out */
@@ -159,6 +184,7 @@ pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_erro
   pe_status rc = pe_weights_intact(b->graph->weights, err);
   if (!rc) rc = check_numbers(b, r, err);
   if (!rc) rc = check_lists(b, r, err);
+  if (!rc) rc = check_media(b, r, err);
   if (!rc) rc = pe_sampling_check(&r->sampling, b->plan->vocabulary, err);
   return rc ? rc : check_room(b, r, err);
 }
@@ -218,7 +244,11 @@ static bool own_lists(pe_request *r, pe_arena *a) {
 }
 
 bool pe_request_own(pe_request *r, pe_arena *arena) {
-  return copy_ids(arena, &r->prompt) && own_lists(r, arena);
+  pe_media *media = r->media;
+  r->media = NULL; /* until it is retained, so that a failure does not release it */
+  if (!copy_ids(arena, &r->prompt) || !own_lists(r, arena)) return false;
+  r->media = pe_media_retain(media);
+  return true;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -228,19 +258,38 @@ static int by_number(const void *a, const void *b) {
 
 void pe_batch_request_release(pe_batch_request *q) {
   if (!q || --q->refs > 0) return;
+  for (int32_t i = 0; q->name && i < q->r.media->items; i++) pe_names_release(q->names, q->name[i]);
+  pe_media_release(q->r.media);
   pe_arena_free(&q->arena);
   pe_free(q);
 }
 
-pe_status pe_batch_request_copy(const pe_request *r, pe_batch_request **out, pe_error *err) {
+/* The words of its pictures. q->name is set when it holds all of them. */
+static pe_status take_names(const pe_batch *b, pe_batch_request *q, pe_error *err) {
+  const pe_media *media = q->r.media;
+  if (!media) return PE_OK;
+  int32_t *name = pe_arena_calloc(&q->arena, (size_t)media->items + 1, sizeof *name), n = 0;
+  pe_status rc = name ? PE_OK : pe_nomem(err, "request");
+  for (; !rc && n < media->items; n += !rc)
+    rc = pe_names_put(b->kv->names, &media->name[n], &name[n], err);
+  while (rc && n-- > 0) pe_names_release(b->kv->names, name[n]);
+  if (!rc) q->names = b->kv->names, q->name = name;
+  return rc;
+}
+
+pe_status pe_batch_request_copy(const pe_batch *b, const pe_request *r, pe_batch_request **out,
+                                pe_error *err) {
   pe_batch_request *q = pe_calloc(1, sizeof *q);
   if (!q) return pe_nomem(err, "request");
   q->refs = 1, q->r = *r;
   q->r.n = r->n ? r->n : 1;
   q->r.prompt.id = NULL;
-  if (!own_lists(&q->r, &q->arena)) {
+  pe_media_retain(q->r.media);
+  pe_status rc = own_lists(&q->r, &q->arena) ? PE_OK : pe_nomem(err, "request");
+  if (!rc) rc = take_names(b, q, err);
+  if (rc) {
     pe_batch_request_release(q);
-    return pe_nomem(err, "request");
+    return rc;
   }
   if (q->r.boundary.count)
     qsort((void *)q->r.boundary.id, (size_t)q->r.boundary.count, sizeof(int32_t), by_number);

@@ -9,7 +9,9 @@
  * blocks on the way, one step ahead is enough. */
 static int32_t reach(const pe_batch *b, const pe_batch_seq *seq, int32_t group) {
   int32_t left = seq->count - seq->cache.past;
-  if (b->graph->group[group].window && left > b->o.step_tokens) left = b->o.step_tokens;
+  const pe_media *media = seq->request->r.media;
+  int32_t most = media && media->longest > b->o.step_tokens ? media->longest : b->o.step_tokens;
+  if (b->graph->group[group].window && left > most) left = most;
   return seq->cache.past + left;
 }
 

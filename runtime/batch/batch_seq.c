@@ -12,6 +12,7 @@ void pe_batch_seq_free(pe_batch_seq *seq) {
   pe_buf_free(&seq->piece);
   pe_buf_free(&seq->text);
   pe_free(seq->token);
+  pe_free(seq->word);
   pe_free(seq->forced);
   pe_free(seq->bias);
   pe_free(seq->kept);
@@ -30,6 +31,17 @@ static pe_status open_text(const pe_batch *b, pe_batch_seq *seq, pe_error *err) 
   return rc;
 }
 
+/* The words of all tokens of a new sequence. */
+static pe_status write_words(pe_batch_seq *seq, pe_error *err) {
+  const pe_media *media = seq->request->r.media;
+  if (!media) return PE_OK;
+  pe_status rc = pe_grow(&seq->word, &seq->word_cap, (size_t)seq->count, sizeof *seq->word, err);
+  if (rc) return rc;
+  memcpy(seq->word, seq->token, (size_t)seq->count * sizeof *seq->word);
+  pe_media_words(media, seq->request->name, 0, seq->count, seq->word);
+  return PE_OK;
+}
+
 pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t *token,
                            int32_t count, pe_batch_seq **out, pe_error *err) {
   pe_batch_seq *seq = pe_calloc(1, sizeof *seq);
@@ -41,6 +53,7 @@ pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t
   if (!rc) {
     memcpy(seq->token, token, (size_t)count * sizeof *token);
     seq->count = count;
+    rc = write_words(seq, err);
   }
   size_t logits = (size_t)b->plan->vocabulary * sizeof *seq->kept;
   if (!rc && (q->r.hold || q->r.keep_logits) && !(seq->kept = pe_alloc(logits)))
@@ -56,8 +69,12 @@ pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t
 
 pe_status pe_batch_seq_append(pe_batch_seq *seq, int32_t id, pe_error *err) {
   pe_status rc = pe_grow(&seq->token, &seq->cap, (size_t)seq->count + 1, sizeof *seq->token, err);
+  if (!rc && seq->word)
+    rc = pe_grow(&seq->word, &seq->word_cap, (size_t)seq->count + 1, sizeof *seq->word, err);
   if (!rc && seq->cache.kv) rc = pe_seq_append(&seq->cache, &id, 1, err);
-  if (!rc) seq->token[seq->count++] = id;
+  if (rc) return rc;
+  if (seq->word) seq->word[seq->count] = id;
+  seq->token[seq->count++] = id;
   return rc;
 }
 
@@ -205,7 +222,7 @@ bool pe_batch_uses_prefix(const pe_batch *b, const pe_batch_seq *seq) {
 int32_t pe_batch_probe(const pe_batch *b, const pe_batch_seq *seq) {
   if (!pe_batch_uses_prefix(b, seq)) return 0;
   pe_prefix_key key = pe_batch_key(b, seq);
-  return pe_prefix_probe(b->prefix, &key, seq->token, seq->count);
+  return pe_prefix_probe(b->prefix, &key, pe_batch_seq_words(seq), seq->count);
 }
 
 void pe_batch_remember(pe_batch *b, pe_batch_seq *seq) {

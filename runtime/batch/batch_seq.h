@@ -33,8 +33,10 @@ enum { PE_BATCH_CHOICES = 128 }; /* of one request: what OpenAI's API allows */
 typedef struct pe_batch_request { /* a copied request, shared by its sequences */
   pe_arena arena;
   int32_t refs;
-  pe_request r;  /* prompt.id is NULL: each sequence has the tokens; boundaries are sorted */
-  int32_t limit; /* tokens to generate at most */
+  pe_request r;    /* prompt.id is NULL: each sequence has the tokens; boundaries are sorted */
+  int32_t limit;   /* tokens to generate at most */
+  pe_names *names; /* borrowed; with media: the table that knows these words, */
+  int32_t *name;   /* one of each picture */
 } pe_batch_request;
 
 typedef struct pe_batch_seq {
@@ -49,6 +51,8 @@ typedef struct pe_batch_seq {
   uint64_t fetch;     /* WAITING: the read of its prefix from disk; 0: none */
   int32_t *token, count;
   size_t cap;
+  int32_t *word; /* with media: as `token`, with the names of pictures; else NULL */
+  size_t word_cap;
   int32_t *forced, forced_at, forced_count; /* next tokens, whatever the sampler would choose */
   size_t forced_cap;
   pe_seq cache; /* open while the sequence runs */
@@ -129,6 +133,10 @@ static inline int32_t pe_batch_seq_prompt(const pe_batch_seq *seq) {
 static inline int32_t pe_batch_seq_generated(const pe_batch_seq *seq) {
   return seq->count - seq->request->r.prompt.count;
 }
+/* Its tokens as the prefix cache compares them. */
+static inline const int32_t *pe_batch_seq_words(const pe_batch_seq *seq) {
+  return seq->word ? seq->word : seq->token;
+}
 static inline bool pe_batch_seq_runs(const pe_batch_seq *seq) { return seq->cache.kv != NULL; }
 
 /* ---- requests (batch_request.c) ------------------------------------------------------------ */
@@ -138,10 +146,11 @@ pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view i
 /* Reads nothing of the batch that changes: any thread. */
 pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err);
 int32_t pe_batch_request_limit(const pe_batch *b, const pe_request *r); /* tokens to generate */
-pe_status pe_batch_request_copy(const pe_request *r, pe_batch_request **out,
+pe_status pe_batch_request_copy(const pe_batch *b, const pe_request *r, pe_batch_request **out,
                                 pe_error *err); /* gives */
 void pe_batch_request_release(pe_batch_request *q);
-/* Replaces every list that r borrows, prompt included, by a copy in the arena. False: no memory. */
+/* Replaces every list that r borrows, prompt included, by a copy in the arena, and retains its
+ * media. False: no memory. */
 bool pe_request_own(pe_request *r, pe_arena *arena);
 
 /* ---- sequences (batch_seq.c) --------------------------------------------------------------- */

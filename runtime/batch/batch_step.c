@@ -10,8 +10,10 @@ static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error 
   pe_status rc = pe_seq_open(&seq->cache, b->kv, b->recur, err);
   if (rc) return rc;
   pe_batch_opened(b, seq);
-  if (pe_batch_uses_prefix(b, seq) && !cold)
-    rc = pe_prefix_match(b->prefix, &key, seq->token, seq->count, &seq->cache, &found, err);
+  rc = pe_seq_set_media(&seq->cache, seq->request->r.media, err);
+  if (!rc && pe_batch_uses_prefix(b, seq) && !cold)
+    rc = pe_prefix_match(b->prefix, &key, pe_batch_seq_words(seq), seq->count, &seq->cache, &found,
+                         err);
   pe_batch_end_fetch(b, seq);
   if (!rc) rc = pe_seq_append(&seq->cache, seq->token + found, seq->count - found, err);
   if (rc) {
@@ -30,10 +32,10 @@ static bool must_fetch(pe_batch *b, pe_batch_seq *seq) {
   pe_prefix_key key = pe_batch_key(b, seq);
   pe_batch_touch(b, seq);
   if (seq->fetch) {
-    seq->yielded = !pe_prefix_bring(b->prefix, &key, seq->token, seq->count, PIECE);
+    seq->yielded = !pe_prefix_bring(b->prefix, &key, pe_batch_seq_words(seq), seq->count, PIECE);
     return seq->yielded; /* nothing more for it in this step */
   }
-  seq->fetch = pe_prefix_fetch(b->prefix, &key, seq->token, seq->count);
+  seq->fetch = pe_prefix_fetch(b->prefix, &key, pe_batch_seq_words(seq), seq->count);
   return seq->fetch != 0;
 }
 
@@ -79,7 +81,8 @@ static int32_t next_cut(const pe_batch *b, const pe_batch_seq *seq) {
     int32_t at = (past / b->o.stride + 1) * b->o.stride;
     if (at < cut) cut = at;
   }
-  return cut;
+  const pe_media_run *inside = pe_media_cut(seq->request->r.media, cut);
+  return inside ? inside->at + inside->count : cut;
 }
 
 /* Puts the next tokens of a running sequence into the step. False: no room, or it has failed. */
@@ -97,11 +100,22 @@ static bool take_in(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   return true;
 }
 
+/* The end of a chunk that does not cut a picture which must stay whole: before it, or, if the chunk
+ * begins with it, after it, whatever was granted. Then the step is larger than step_tokens by less
+ * than one picture. */
+static int32_t whole_end(const pe_batch_seq *seq, int32_t end) {
+  const pe_media_run *cut = pe_media_cut(seq->request->r.media, end);
+  if (!cut) return end;
+  return cut->at > seq->cache.past ? cut->at : cut->at + cut->count;
+}
+
 static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
+  const int32_t past = seq->cache.past;
   seq->cut = next_cut(b, seq);
-  int32_t left = seq->count - seq->cache.past;
-  if (left > seq->cut - seq->cache.past) left = seq->cut - seq->cache.past;
-  return tokens < left ? tokens : left;
+  int32_t left = seq->count - past;
+  if (left > seq->cut - past) left = seq->cut - past;
+  if (tokens > left) tokens = left;
+  return whole_end(seq, past + tokens) - past;
 }
 
 /* The sequence of a grant, if it can use one. */
@@ -160,8 +174,9 @@ static bool try_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   tokens = chunk_of(b, seq, tokens < b->o.step_tokens ? tokens : b->o.step_tokens);
   while (!take_in(b, seq, tokens)) {
     if (seq->state == PE_SEQ_DONE) return true;
-    if (tokens == 1) return false;
-    tokens /= 2;
+    int32_t fewer = tokens > 1 ? chunk_of(b, seq, tokens / 2) : tokens;
+    if (fewer >= tokens) return false; /* one token, or a picture that must stay whole */
+    tokens = fewer;
   }
   return true;
 }

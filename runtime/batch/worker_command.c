@@ -7,6 +7,7 @@ typedef pe_worker_command command;
 
 void pe_worker_command_free(command *q) {
   pe_worker_chunk_free(q->events);
+  pe_media_release(q->media);
   pe_arena_free(&q->arena);
 }
 
@@ -99,7 +100,9 @@ static bool own_argument(command *q) {
     if (!(r = pe_arena_alloc(&q->arena, sizeof *r))) return false;
     *r = *c->request;
     c->request = r;
-    return pe_request_own(r, &q->arena);
+    if (!pe_request_own(r, &q->arena)) return false;
+    q->media = r->media;
+    return true;
   case PE_ARG_IDS: return own_ids(&q->arena, &c->ids);
   case PE_ARG_BIAS: return own_bias(&q->arena, &c->bias);
   case PE_ARG_DRAW:

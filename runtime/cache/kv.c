@@ -133,6 +133,7 @@ pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_
   pe_status rc = check_options(o, kv, err);
   if (!rc && !(kv->layer = pe_calloc(g->layer_count + 1, sizeof *kv->layer)))
     rc = pe_nomem(err, "layers of the KV cache");
+  if (!rc) rc = pe_names_open(&kv->names, err);
   if (!rc) rc = open_groups(kv, err);
   if (!rc) rc = place_layers(kv, err);
   if (rc)
@@ -147,6 +148,7 @@ void pe_kv_close(pe_kv *kv) {
   for (int i = 0; i < PE_GRAPH_GROUPS; i++)
     pe_free(kv->free_list[i]), pe_free(kv->refs[i]), pe_free(kv->warm[i]);
   pe_buffer_release(kv->memory);
+  pe_names_close(kv->names);
   pe_free(kv->layer);
   pe_free(kv);
 }

@@ -28,6 +28,7 @@
 #ifndef PE_KV_H
 #define PE_KV_H
 
+#include "runtime/cache/names.h"
 #include "runtime/graph/graph.h"
 
 typedef struct pe_kv_layer {
@@ -48,6 +49,7 @@ typedef struct pe_kv {
   pe_kv_type type;
   int32_t block, blocks;                 /* tokens of a block; blocks of each group */
   pe_kv_layer *layer;                    /* parallel to graph->layer */
+  pe_names *names;                       /* of pictures in the tokens of its sequences */
   int64_t used[PE_GRAPH_GROUPS];         /* blocks in use */
   uint64_t block_bytes[PE_GRAPH_GROUPS]; /* of one block, all layers of the group */
   /* ---- private ---- */

@@ -259,7 +259,7 @@ pe_status pe_prefix_match(pe_prefix *p, const pe_prefix_key *key, const int32_t 
   if (!p->budget) return PE_OK;
   p->stats.lookups++, p->stats.asked_tokens += n > 0 ? (uint64_t)n : 0;
   for (bool files = true, more = true;
-       more && pe_tree_find(&p->tree, key, token, n - 1, files, &hit);) {
+       more && pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n - 1}, files, &hit);) {
     rc = use_hit(p, &hit, token, s, &disk, err);
     p->changes += disk != PE_OK;
     if (disk)
@@ -284,7 +284,7 @@ void pe_prefix_unmatch(pe_prefix *p, int32_t n, int32_t found) {
 int32_t pe_prefix_probe(const pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
                         int32_t n) {
   pe_tree_hit hit;
-  return pe_tree_find(&p->tree, key, token, n - 1, true, &hit) ? hit.position : 0;
+  return pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n - 1}, true, &hit) ? hit.position : 0;
 }
 
 uint64_t pe_prefix_changes(const pe_prefix *p) { return p->changes; }
@@ -315,7 +315,7 @@ uint64_t pe_prefix_fetch(pe_prefix *p, const pe_prefix_key *key, const int32_t *
   pe_tree_hit hit;
   uint64_t last = 0;
   if (!p->budget || !p->disk.thread) return 0;
-  if (!pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return 0;
+  if (!pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n - 1}, true, &hit)) return 0;
   pe_tree_node **path = path_of(&hit);
   for (int32_t d = 0; path && d <= hit.node->depth; d++) {
     pe_tree_node *at = path[d];
@@ -337,7 +337,8 @@ bool pe_prefix_bring(pe_prefix *p, const pe_prefix_key *key, const int32_t *toke
   pe_tree_hit hit;
   pe_status rc = PE_OK;
   uint64_t copied = 0;
-  if (!p->disk.thread || !pe_tree_find(&p->tree, key, token, n - 1, true, &hit)) return true;
+  if (!p->disk.thread || !pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n - 1}, true, &hit))
+    return true;
   pe_tree_node **path = path_of(&hit);
   int32_t d = 0, depth = hit.node->depth;
   pe_tree_pin(&p->tree, hit.node, hit.slot, 1); /* so that making room does not evict it */
@@ -448,7 +449,8 @@ static int32_t state_at(const pe_tree_node *n, int32_t position) {
 static pe_status new_state(const pe_prefix *p, const pe_prefix_key *key, const pe_seq *s,
                            pe_snapshot **out, pe_error *err) {
   pe_tree_hit hit;
-  if (pe_recur_bytes(s->recur) && pe_tree_find(&p->tree, key, s->token, s->past, false, &hit) &&
+  if (pe_recur_bytes(s->recur) &&
+      pe_tree_find(&p->tree, key, (pe_tree_ask){s->token, s->past, s->past}, false, &hit) &&
       hit.position == s->past && state_at(hit.node, s->past) >= 0)
     return PE_OK;
   return pe_seq_snapshot(s, out, err);
@@ -514,7 +516,7 @@ void pe_prefix_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token,
   pe_tree_hit hit;
   *found = 0;
   if (n <= 0) return;
-  bool cached = pe_tree_find(&p->tree, key, token, n, false, &hit) &&
+  bool cached = pe_tree_find(&p->tree, key, (pe_tree_ask){token, n, n}, false, &hit) &&
                 (!set || add_pin(p, key, token, n, &hit));
   if (cached) *found = hit.position;
   if (set && !cached) return;

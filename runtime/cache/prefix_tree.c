@@ -167,7 +167,8 @@ pe_tree_node *pe_tree_child(const pe_tree_node *n, const int32_t *word, int32_t 
   return NULL;
 }
 
-static void free_node(pe_tree_node *n) {
+static void free_node(const pe_tree *t, pe_tree_node *n) {
+  if (n->depth >= 0) pe_names_release_all(t->kv->names, n->word, n->count);
   pe_free(n->child);
   pe_free(n);
 }
@@ -186,6 +187,10 @@ static pe_tree_node *new_node(const pe_tree *t, pe_tree_node *parent, int32_t de
 }
 
 static void set_label(const pe_tree *t, pe_tree_node *n, const int32_t *word, int32_t count) {
+  if (n->depth >= 0) { /* the words of a key are numbers */
+    pe_names_retain_all(t->kv->names, word, count);
+    pe_names_release_all(t->kv->names, n->word, n->count);
+  }
   memcpy(n->word, word, (size_t)count * sizeof *word);
   n->count = count;
   n->hash = pe_tree_hash_of(t, n->parent->hash, word, count);
@@ -238,7 +243,7 @@ static void remove_node(pe_tree *t, pe_tree_node *n) {
   parent->child_count--;
   memmove(parent->child + i, parent->child + i + 1,
           (size_t)(parent->child_count - i) * sizeof *parent->child);
-  free_node(n);
+  free_node(t, n);
 }
 
 /* No sequence can resume in this leaf: the model has recurrent layers and the leaf no snapshot. */
@@ -281,7 +286,7 @@ void pe_tree_close(pe_tree *t) {
     if (parent)
       remove_node(t, n);
     else
-      free_node(n);
+      free_node(t, n);
   }
   for (int32_t g = 0; g < t->groups; g++) pe_free(t->held[g]);
   *t = (pe_tree){0};
@@ -319,32 +324,43 @@ static bool resumable(const pe_tree *t, const pe_tree_node *n, int32_t count, bo
   return true;
 }
 
+/* The prompt goes on after `position` with a picture that must stay whole. */
+static bool inside(const pe_tree_ask *ask, int32_t position) {
+  return position < ask->count && pe_word_joined(ask->token, position);
+}
+
 /* The most tokens of n after which a sequence can resume, of the first `same`, which are those of
  * the prompt; 0: none. A block is used in part only if this completes the prompt or the node, since
  * the part must be copied. A group with a window may have released the rows that the start of the
- * block needs, so in such a model any position is better than none. */
-static int32_t ending(const pe_tree *t, const pe_tree_node *n, int32_t same, bool completes,
+ * block needs, so in such a model any position is better than none. No position inside a picture
+ * that must stay whole will do. */
+static int32_t ending(const pe_tree *t, const pe_tree_node *n, const pe_tree_ask *ask, int32_t same,
                       bool disk, int32_t *slot) {
   int32_t best = 0, base = n->depth * t->size;
+  const bool completes = base + same == ask->limit;
   if (t->recur->slot_floats > 0) {
     for (int32_t i = 0; i < PE_TREE_SLOTS; i++) {
       int32_t count = n->slot[i].position - base;
       if (count <= best || count > same || !(n->slot[i].state || (disk && n->slot[i].disk)))
         continue;
+      if (inside(ask, base + count)) continue;
       if (resumable(t, n, count, disk)) best = count, *slot = i;
     }
     return best;
   }
   *slot = -1;
   for (best = same; best > 0; best = t->windowed ? best - 1 : 0)
-    if ((t->windowed || best == n->count || completes) && resumable(t, n, best, disk)) break;
+    if ((t->windowed || best == n->count || completes) && !inside(ask, base + best) &&
+        resumable(t, n, best, disk))
+      break;
   return best;
 }
 
 /* The best position among the children of n. On both sides of the place where the prompt sorts, the
  * children share less and less with it. */
-static bool best_child(const pe_tree *t, const pe_tree_node *n, const int32_t *token, int32_t limit,
-                       bool disk, pe_tree_hit *hit) {
+static bool best_child(const pe_tree *t, const pe_tree_node *n, const pe_tree_ask *ask, bool disk,
+                       pe_tree_hit *hit) {
+  const int32_t *token = ask->token, limit = ask->limit;
   int32_t base = (n->depth + 1) * t->size, rest = limit - base < t->size ? limit - base : t->size,
           best = 0;
   if (rest <= 0) return false;
@@ -354,22 +370,22 @@ static bool best_child(const pe_tree *t, const pe_tree_node *n, const int32_t *t
       pe_tree_node *c = n->child[i];
       int32_t same = shared_words(c, token + base, rest), slot = -1;
       if (same <= best) break;
-      int32_t count = ending(t, c, same, base + same == limit, disk, &slot);
+      int32_t count = ending(t, c, ask, same, disk, &slot);
       if (count > best) best = count, *hit = (pe_tree_hit){c, base + count, slot};
     }
   return best > 0;
 }
 
-bool pe_tree_find(const pe_tree *t, const pe_prefix_key *key, const int32_t *token, int32_t limit,
-                  bool disk, pe_tree_hit *hit) {
+bool pe_tree_find(const pe_tree *t, const pe_prefix_key *key, pe_tree_ask ask, bool disk,
+                  pe_tree_hit *hit) {
   const pe_tree_node *n = pe_tree_key(t, key), *c;
   if (!n) return false;
-  while (limit - (n->depth + 1) * t->size >= t->size) {
-    c = pe_tree_child(n, token + (n->depth + 1) * t->size, t->size);
+  while (ask.limit - (n->depth + 1) * t->size >= t->size) {
+    c = pe_tree_child(n, ask.token + (n->depth + 1) * t->size, t->size);
     if (!c || c->count < t->size || !complete(t, c, t->size, disk)) break;
     n = c;
   }
   for (; n != t->top; n = n->parent)
-    if (best_child(t, n, token, limit, disk, hit)) return true;
+    if (best_child(t, n, &ask, disk, hit)) return true;
   return false;
 }

@@ -135,9 +135,12 @@ void pe_tree_pin(pe_tree *t, pe_tree_node *n, int32_t slot, int32_t by);
 
 /* The first block of a group that a sequence needs to resume after `position` tokens. */
 int32_t pe_tree_first_block(const pe_tree *t, int32_t group, int32_t position);
-/* The longest prefix of at most `limit` tokens where a sequence can resume; disk: contents of files
- * count as well. */
-bool pe_tree_find(const pe_tree *t, const pe_prefix_key *key, const int32_t *token, int32_t limit,
-                  bool disk, pe_tree_hit *hit);
+typedef struct pe_tree_ask {
+  const int32_t *token; /* `count` of them */
+  int32_t count, limit; /* at most `limit` are wanted */
+} pe_tree_ask;
+/* The longest prefix where a sequence can resume; disk: contents of files count as well. */
+bool pe_tree_find(const pe_tree *t, const pe_prefix_key *key, pe_tree_ask ask, bool disk,
+                  pe_tree_hit *hit);
 
 #endif

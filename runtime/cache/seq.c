@@ -14,8 +14,24 @@ void pe_seq_close(pe_seq *s) {
   if (!s->kv) return;
   pe_kv_release(s->kv, &s->tables);
   pe_recur_give(s->recur, s->slot);
+  for (int32_t i = 0; i < s->names; i++) pe_names_release(s->kv->names, s->name[i]);
+  pe_free(s->name);
+  pe_media_release(s->media);
   pe_free(s->token);
   *s = (pe_seq){0};
+}
+
+pe_status pe_seq_set_media(pe_seq *s, pe_media *media, pe_error *err) {
+  if (!media) return PE_OK;
+  if (s->count || s->name)
+    return pe_fail(err, PE_EARG, "pictures must come before the first of %d tokens", s->count);
+  if (!(s->name = pe_calloc((size_t)media->items + 1, sizeof *s->name)))
+    return pe_nomem(err, "names of pictures");
+  pe_status rc = PE_OK;
+  for (; !rc && s->names < media->items; s->names += !rc)
+    rc = pe_names_put(s->kv->names, &media->name[s->names], &s->name[s->names], err);
+  if (!rc) s->media = pe_media_retain(media);
+  return rc;
 }
 
 pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error *err) {
@@ -25,6 +41,7 @@ pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error
       pe_grow(&s->token, &s->cap, (size_t)s->count + (size_t)count, sizeof *s->token, err);
   if (rc) return rc;
   if (count) memcpy(s->token + s->count, token, (size_t)count * sizeof *token);
+  if (s->media) pe_media_words(s->media, s->name, s->count, count, s->token + s->count);
   s->count += count;
   return PE_OK;
 }
@@ -43,6 +60,7 @@ pe_status pe_seq_run(pe_seq *s, int32_t count, int32_t outputs, pe_run *out, pe_
                   .outputs = outputs,
                   .slot = s->slot,
                   .rope_length = s->rope_length ? s->rope_length : s->count,
+                  .media = s->media,
                   .kv = &s->tables};
   return PE_OK;
 }
@@ -58,7 +76,8 @@ pe_status pe_seq_fork(const pe_seq *parent, pe_seq *child, pe_error *err) {
   pe_seq s;
   pe_status rc = pe_seq_open(&s, parent->kv, parent->recur, err);
   if (rc) return rc;
-  rc = pe_seq_append(&s, parent->token, parent->count, err);
+  rc = pe_seq_set_media(&s, parent->media, err);
+  if (!rc) rc = pe_seq_append(&s, parent->token, parent->count, err);
   if (!rc) rc = pe_kv_fork(parent->kv, &parent->tables, &s.tables, err);
   if (rc) {
     pe_seq_close(&s);

@@ -7,6 +7,8 @@
  * the recurrent state has processed exactly these. The others come next: the rest of a prompt, or
  * the token that was just sampled.
  *
+ * In the rows of a picture `token` has the word that names it (names.h).
+ *
  * One interface over everything a model remembers: fork, trim, snapshot, save, load, bytes.
  * Trimming must be possible in every cache group; a recurrent state needs a snapshot at that very
  * position.
@@ -28,6 +30,9 @@ typedef struct pe_seq {
   int32_t count, past;
   size_t cap;
   int32_t rope_length; /* 0: not chosen yet */
+  pe_media *media;     /* pictures and positions of its prompt; retained; NULL: text */
+  int32_t *name; /* words that it holds: of its pictures, or of those in the file it is from */
+  int32_t names;
   int32_t ragged; /* loaded from smaller blocks: `past` at that time, otherwise 0. The first block
                           of a window is then partly filled, so trimming below is impossible */
 } pe_seq;
@@ -35,7 +40,10 @@ typedef struct pe_seq {
 pe_status pe_seq_open(pe_seq *s, pe_kv *kv, pe_recur *recur, pe_error *err);
 void pe_seq_close(pe_seq *s);
 
-/* Appends to `token`; computes nothing. */
+/* Its prompt has these pictures. Before the first token; retains. */
+pe_status pe_seq_set_media(pe_seq *s, pe_media *media, pe_error *err);
+/* Appends to `token`, with the names of pictures in place of their placeholders; computes
+ * nothing. */
 pe_status pe_seq_append(pe_seq *s, const int32_t *token, int32_t count, pe_error *err);
 
 /* Makes room in the caches for the next `count` tokens and describes them for a step. PE_ELIMIT:

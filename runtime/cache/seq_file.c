@@ -1,8 +1,10 @@
 /* seq_file.c - a sequence as bytes and as a file; see seq.h.
  *
- *     header      magic, version, KV type, identity, rope_length, count, past, groups, state bytes
+ *     header      magic, version, KV type, identity, rope_length, count, past, groups, names, 0,
+ *                 state bytes
  *     per group   first saved token, bytes of a token, window
  *     tokens      int32 x count
+ *     names       of the pictures among them: 60 bytes each (names.h)
  *     per group   rows, as pe_kv_copy_out gives them
  *     state
  *     checksum    XXH3-128 of everything above
@@ -20,13 +22,13 @@
 #include "runtime/cache/seq.h"
 
 static const char magic[8] = "perigeeS";
-enum { VERSION = 2, CHECKSUM = 16 };
+enum { VERSION = 3, CHECKSUM = 16 };
 
 typedef struct header {
   char magic[8];
   uint32_t version, type;
   uint8_t identity[16];
-  int32_t rope_length, count, past, groups;
+  int32_t rope_length, count, past, groups, names, zero;
   uint64_t state_bytes;
 } header;
 
@@ -69,6 +71,7 @@ pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, 
               .count = s->count,
               .past = s->past,
               .groups = kv->graph->group_count,
+              .names = s->names,
               .state_bytes = pe_recur_bytes(s->recur)};
   memcpy(h.magic, magic, sizeof magic), memcpy(h.identity, identity, sizeof h.identity);
   pe_status rc = pe_buf_put(out, &h, sizeof h, err);
@@ -78,6 +81,11 @@ pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, 
     rc = pe_buf_put(out, &k, sizeof k, err);
   }
   if (!rc) rc = pe_buf_put(out, s->token, (size_t)s->count * sizeof *s->token, err);
+  for (int32_t i = 0; !rc && i < s->names; i++) {
+    uint8_t bytes[PE_NAME_BYTES];
+    pe_name_write(s->name[i], pe_names_find(kv->names, s->name[i]), bytes);
+    rc = pe_buf_put(out, bytes, sizeof bytes, err);
+  }
   if (!rc) rc = put_rows(s, out, err);
   if (!rc)
     rc = pe_buf_put(out, s->recur->data + (int64_t)s->slot * s->recur->slot_floats, h.state_bytes,
@@ -139,11 +147,11 @@ static pe_status check_sizes(const pe_seq *s, const uint8_t *at, size_t size, co
                    "has %d and %llu",
                    h->groups, (unsigned long long)h->state_bytes, kv->graph->group_count,
                    (unsigned long long)pe_recur_bytes(s->recur));
-  if (h->count < 0 || h->past < 0 || h->past > h->count || h->rope_length < 0)
+  if (h->count < 0 || h->past < 0 || h->past > h->count || h->rope_length < 0 || h->names < 0)
     return pe_fail(err, PE_EFORMAT, "the saved sequence claims %d computed tokens of %d", h->past,
                    h->count);
   uint64_t need = sizeof *h + (uint64_t)h->groups * sizeof(group_header) + (uint64_t)h->count * 4 +
-                  h->state_bytes + CHECKSUM;
+                  (uint64_t)h->names * PE_NAME_BYTES + h->state_bytes + CHECKSUM;
   for (int32_t g = 0; g < h->groups; g++) {
     group_header k;
     uint64_t rows;
@@ -172,6 +180,31 @@ static pe_status check_sizes(const pe_seq *s, const uint8_t *at, size_t size, co
   return PE_OK;
 }
 
+/* Takes the names of the file and replaces its words by those that stand for them here. */
+static pe_status read_names(pe_seq *s, const uint8_t *at, int32_t count, pe_error *err) {
+  const int32_t own = s->names; /* of the pictures that it was opened with */
+  int32_t *list = pe_calloc((size_t)own + (size_t)count + 1, sizeof *list);
+  if (!list) return pe_nomem(err, "names of pictures");
+  if (own) memcpy(list, s->name, (size_t)own * sizeof *list);
+  pe_free(s->name);
+  s->name = list;
+  pe_name name = {0};
+  for (; s->names < own + count; s->names++) {
+    pe_name_read(at + (size_t)(s->names - own) * PE_NAME_BYTES, &name);
+    pe_status rc = pe_names_put(s->kv->names, &name, &s->name[s->names], err);
+    if (rc) return rc;
+  }
+  for (int32_t i = 0, k; i < s->count; i++) {
+    if (!pe_word_is_name(s->token[i])) continue;
+    for (k = 0; k < count; k++)
+      if (pe_name_read(at + (size_t)k * PE_NAME_BYTES, &name) == s->token[i]) break;
+    if (k == count)
+      return pe_fail(err, PE_EFORMAT, "the saved sequence has no name for its token %d", i);
+    s->token[i] = s->name[own + k];
+  }
+  return PE_OK;
+}
+
 /* Token ids must be in every embedding table. */
 static pe_status check_tokens(const pe_seq *s, pe_error *err) {
   const pe_graph *g = s->kv->graph;
@@ -180,7 +213,7 @@ static pe_status check_tokens(const pe_seq *s, pe_error *err) {
     if (g->node[i].op == PE_OP_EMBED && g->param[g->node[i].mat].rows < known)
       known = g->param[g->node[i].mat].rows;
   for (int32_t i = 0; i < s->count; i++)
-    if (s->token[i] < 0 || s->token[i] >= known)
+    if (s->token[i] >= known) /* negative ones are names */
       return pe_fail(err, PE_EFORMAT,
                      "the saved sequence has token %d, the vocabulary ends at %lld", s->token[i],
                      (long long)known);
@@ -241,7 +274,10 @@ pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, 
   if (h.count) memcpy(s->token, at, (size_t)h.count * sizeof *s->token);
   at += (size_t)h.count * sizeof *s->token;
   s->count = h.count;
-  if (!(rc = check_tokens(s, err))) rc = make_room(s, h.past, slack, err);
+  rc = read_names(s, at, h.names, err);
+  at += (size_t)h.names * PE_NAME_BYTES;
+  if (!rc) rc = check_tokens(s, err);
+  if (!rc) rc = make_room(s, h.past, slack, err);
   if (rc) {
     pe_kv_release(s->kv, &s->tables);
     s->count = 0;

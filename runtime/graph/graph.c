@@ -318,6 +318,27 @@ pe_status pe_graph_embed(pe_graph *g, pe_param table, float scale, pe_value *out
   return pe_graph_add(g, &n, out, err);
 }
 
+pe_status pe_graph_embed_instead(pe_graph *g, pe_param table, float scale, int32_t instead,
+                                 pe_value *out, pe_error *err) {
+  const pe_param_info *p = &g->param[table];
+  if (instead < 0 || instead >= p->rows)
+    return pe_fail(err, PE_EARG, "tensor %s has no row %d for pictures: it has %lld rows", p->name,
+                   instead, (long long)p->rows);
+  pe_node n = pe_graph_draft(g, PE_OP_EMBED, -1, (int32_t)p->cols);
+  n.mat = table, n.args.embed = (pe_embed_args){scale, instead + 1};
+  return pe_graph_add(g, &n, out, err);
+}
+
+pe_status pe_graph_deepstack(pe_graph *g, pe_value x, int32_t plane, pe_value *out, pe_error *err) {
+  if (plane < 1 || plane >= PE_FEATURE_PLANES)
+    return pe_fail(err, PE_EARG, "a plane of features must be between 1 and %d, got %d",
+                   PE_FEATURE_PLANES - 1, plane);
+  const pe_node *in = &g->node[x];
+  pe_node n = pe_graph_draft(g, PE_OP_DEEPSTACK, x, in->width);
+  n.args.deepstack = (pe_deepstack_args){in->width, plane};
+  return pe_graph_add(g, &n, out, err);
+}
+
 pe_status pe_graph_linear(pe_graph *g, pe_value x, pe_param weight, pe_param bias, pe_value *out,
                           pe_error *err) {
   const pe_param_info *p = &g->param[weight];

@@ -135,6 +135,11 @@ typedef struct pe_expert_spec {
 } pe_expert_spec;
 
 pe_status pe_graph_embed(pe_graph *g, pe_param table, float scale, pe_value *out, pe_error *err);
+/* A second table: rows of pictures take row `instead` of it. */
+pe_status pe_graph_embed_instead(pe_graph *g, pe_param table, float scale, int32_t instead,
+                                 pe_value *out, pe_error *err);
+/* Adds plane `plane` (from 1) of the features to the rows of pictures. */
+pe_status pe_graph_deepstack(pe_graph *g, pe_value x, int32_t plane, pe_value *out, pe_error *err);
 pe_status pe_graph_linear(pe_graph *g, pe_value x, pe_param weight, pe_param bias, pe_value *out,
                           pe_error *err);
 /* transposed, here and below: matrices are stored as [in, out]. Quantised experts cannot be. */
@@ -174,6 +179,7 @@ typedef struct pe_attention_spec {
   pe_param sinks; /* -1: none */
   int32_t window, value;
   float scale, softcap;
+  bool spans;    /* rows of a picture see all of it (op.h: step->last) */
   int32_t share; /* read keys and values of this cache layer instead of storing them; -1: store */
 } pe_attention_spec;
 pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *out, int32_t *layer,

@@ -121,6 +121,7 @@ pe_status pe_graph_attention(pe_graph *g, const pe_attention_spec *s, pe_value *
       heads,
       value,
       s->window,
+      s->spans,
       s->scale,
       s->softcap};
   rc = pe_graph_sized_vector(g, s->sinks, heads, &n.vec[0], err);

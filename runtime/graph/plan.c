@@ -166,6 +166,17 @@ static void note_rope(pe_plan *p, const pe_rope_table_args *a) {
   if (at && a->threshold < *at) *at = a->threshold;
 }
 
+static void note_features(pe_plan *p, const pe_node *n) {
+  const bool embeds = n->op == PE_OP_EMBED && !n->args.embed.instead;
+  if (embeds || n->op == PE_OP_DEEPSTACK) {
+    const int32_t planes = embeds ? 1 : n->args.deepstack.plane + 1;
+    if (!p->feature_planes) p->feature_width = n->width;
+    if (p->feature_width != n->width) p->feature_width = 0; /* no feature fits both */
+    if (planes > p->feature_planes) p->feature_planes = planes;
+  }
+  p->spans |= n->op == PE_OP_ATTENTION && n->args.attention.spans;
+}
+
 /* The node that v was fused into at last; -1: v was not fused. */
 static pe_value went_into(const pe_planner *s, pe_value v) {
   pe_value to = s->into[v];
@@ -204,6 +215,7 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
     s->spot[i].instr = (int32_t)p->count;
     p->instr[p->count++] = instr_of(s, (pe_value)i);
     if (s->node[i].op == PE_OP_EMBED) limit_tokens(p, &s->g->param[s->node[i].mat]);
+    note_features(p, &s->node[i]);
     if (s->node[i].op == PE_OP_ROPE_TABLE) note_rope(p, &s->node[i].args.rope_table);
   }
   p->logits = place_of(s, s->g->output), p->vocabulary = s->node[s->g->output].width;

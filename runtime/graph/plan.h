@@ -66,7 +66,10 @@ typedef struct pe_plan {
   int32_t drawable;    /* ids below this have a logit and are in every table: samplers draw them */
   int32_t rope_varies; /* prompts longer than this have another rope; INT32_MAX: never */
   int32_t rope_scales; /* longer than this: every length has its own; INT32_MAX: never */
-  pe_place *tap;       /* one per value of pe_plan_options.taps */
+  int32_t feature_width;  /* of the rows of pictures; 0: the model takes none */
+  int32_t feature_planes; /* 1, and those that layers add (deepstack) */
+  bool spans;             /* some layer lets the rows of a picture see all of it */
+  pe_place *tap;          /* one per value of pe_plan_options.taps */
   size_t tap_count;
   /* ---- private ------------------------------------------------------------------------------- */
   pe_arena arena;

@@ -81,6 +81,14 @@ static pe_status check(const pe_rope_spec *s, pe_error *err) {
   if (original && !(s->original > 0))
     return pe_fail(err, PE_EARG, "rope: original_max_position_embeddings must be positive, got %g",
                    s->original);
+  if (s->growth > 0 && !(s->original >= 1))
+    return pe_fail(err, PE_EARG, "rope: original_max_position_embeddings must be 1 or more, got %g",
+                   s->original);
+  int64_t sections = (int64_t)s->section[0] + s->section[1] + s->section[2];
+  if (s->section[0] < 0 || s->section[1] < 0 || s->section[2] < 0 || sections > s->dims / 2)
+    return pe_fail(err, PE_ESHAPE,
+                   "rope: sections of %d, %d and %d rotations do not fit the %d of a head",
+                   s->section[0], s->section[1], s->section[2], s->dims / 2);
   if (s->kind == PE_ROPE_LONGROPE && (!s->short_factor || !s->long_factor))
     return pe_fail(err, PE_EARG, "rope: longrope needs short_factor and long_factor");
   return PE_OK;
@@ -106,6 +114,7 @@ pe_status pe_rope_make(const pe_rope_spec *s, pe_rope *out, pe_error *err) {
   a->factor = (float)s->factor;
   a->interleaved_axes = s->interleaved_axes;
   memcpy(a->section, s->section, sizeof a->section);
+  if (s->growth > 0) a->growth = (float)s->growth, a->every = (int32_t)s->original;
   double scale = s->kind == PE_ROPE_YARN       ? yarn_factor(s)
                  : s->kind == PE_ROPE_LONGROPE ? longrope_factor(s)
                                                : 1;

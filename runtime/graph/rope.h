@@ -35,6 +35,7 @@ typedef struct pe_rope_spec {
   const double *divisor; /* dims / 2 divisors of the frequencies (GGUF's rope_freqs), or NULL */
   int32_t section[3];    /* rotations that follow each axis of a position; all 0: one axis */
   bool interleaved_axes;
+  double growth; /* of queries with their position, every `original` positions; 0: none */
 } pe_rope_spec;
 
 /* Most values of a head that can rotate. Heads of known models have up to 512 values; the table of

@@ -1,5 +1,20 @@
 ---@meta
 
+---@class perigee.MediaItem  A picture or a video of a prompt.
+---@field at integer       Index of its first placeholder token in the prompt.
+---@field tokens integer   Its rows: the next so many tokens that equal the one at `at`.
+---@field hash string      32 bytes: of its content and of everything done to it before the tower.
+---@field features perigee.Tensor     f32 [tokens, hidden]; must not be changed while it is in use.
+---@field deepstack? perigee.Tensor[] Features that layers 1, 2, … add, like `features`.
+---@field bidirectional? boolean      Its rows see each other; by default as the model does it.
+---@field grid? integer[]             Frames, rows and columns of patches.
+
+---@class perigee.MediaPrompt
+---@field prompt? integer[]
+---@field media? perigee.MediaItem[]
+---@field positions? integer[][]  Three lists, as long as the prompt.
+---@field rope_delta? integer     A generated token at index i (from 0) has position i + rope_delta.
+
 ---@class perigee.EngineOptions
 ---@field threads? integer
 ---@field tokens? integer
@@ -37,10 +52,19 @@ function engine.open(graph, options) end
 ---@field used integer        Blocks of the KV cache in use; a shared block counts once.
 local Engine = {}
 
----A new, empty sequence.
+---A new, empty sequence. With media or positions, the steps must bring the ids of `prompt`.
+---@param given? perigee.MediaPrompt
 ---@return integer? sequence
 ---@return perigee.Error? err
-function Engine:add() end
+function Engine:add(given) end
+
+---The picture that a step would cut if it ended with this token, although its rows see each other:
+---its first and last token. nil: none.
+---@param sequence integer
+---@param token integer
+---@return integer? first
+---@return integer? last
+function Engine:span(sequence, token) end
 
 ---Releases its caches.
 ---@param sequence integer
@@ -77,9 +101,10 @@ function Engine:save(sequence, path) end
 
 ---Loads a sequence from a file of the same model and kv_bits.
 ---@param path string
+---@param given? perigee.MediaPrompt  As for add: the prompt that goes on.
 ---@return integer? sequence
 ---@return perigee.Error? err
-function Engine:load(path) end
+function Engine:load(path, given) end
 
 ---Its tokens, and the bytes of its caches, including shared blocks.
 ---@param sequence integer

@@ -139,11 +139,18 @@ function Graph:shape(value) end
 ---@param name string
 function Graph:name(value, name) end
 
----The rows of an embedding table for the tokens of the step.
+---The rows of an embedding table for the tokens of the step. Rows of pictures take their features
+---instead, unscaled; with `media`, the row of that token.
 ---@param param perigee.ParamId
----@param options? { scale?: number }
+---@param options? { scale?: number, media?: integer }
 ---@return perigee.ValueId
 function Graph:embed(param, options) end
+
+---Adds plane `plane` (from 1) of the features to the rows of pictures.
+---@param value perigee.ValueId
+---@param plane integer
+---@return perigee.ValueId
+function Graph:deepstack(value, plane) end
 
 ---@param value perigee.ValueId
 ---@param options { weight: perigee.ParamId, bias?: perigee.ParamId }

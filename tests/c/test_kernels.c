@@ -27,7 +27,7 @@ static void test_embed(void) {
     pe_quant_matrix m;
     random_matrix(k, 11, width, &m);
     pe_cpu_call c = call_of(ROWS, width);
-    c.mat = &m, c.args.embed = (pe_embed_args){3.5f};
+    c.mat = &m, c.args.embed = (pe_embed_args){.scale = 3.5f};
     check_every_way(PE_OP_EMBED, &c, width, true);
     for (int r = 0; r < ROWS; r++)
       for (int64_t i = 0; i < width; i++) {
@@ -37,6 +37,42 @@ static void test_embed(void) {
       }
     matrix_free(&m), view_free(&c.out);
   }
+}
+
+/* Rows with a feature: its first plane, or a row of the table for all of them; deepstack adds
+ * another plane. */
+static void test_features(void) {
+  enum { WIDTH = 33, PLANES = 3 };
+  static const int32_t line[ROWS] = {-1, 1, 0, -1, -1, 2, 3};
+  float features[4 * PLANES * WIDTH];
+  for (int i = 0; i < 4 * PLANES * WIDTH; i++) features[i] = uniform();
+  pe_step step = all_rows;
+  step.features = features, step.feature = line;
+  step.feature_planes = PLANES, step.feature_width = WIDTH;
+  pe_quant_matrix m;
+  random_matrix(0, 11, WIDTH, &m);
+  for (int op = 0; op < 3; op++) {
+    pe_cpu_call c = call_of(ROWS, WIDTH);
+    c.step = &step, c.mat = &m, c.in[0] = view_new(ROWS, WIDTH);
+    view_fill(&c.in[0], ROWS, WIDTH);
+    if (op < 2)
+      c.args.embed = (pe_embed_args){3.5f, op ? 8 : 0};
+    else
+      c.args.deepstack = (pe_deepstack_args){WIDTH, 2};
+    check_every_way(op < 2 ? PE_OP_EMBED : PE_OP_DEEPSTACK, &c, WIDTH, false);
+    for (int r = 0; r < ROWS; r++)
+      for (int64_t i = 0; i < WIDTH; i++) {
+        const float *feature = line[r] < 0 ? NULL : features + line[r] * PLANES * WIDTH + i;
+        float want;
+        pe_quant_row(&m, feature ? 7 : token[r], i, 1, &want);
+        want *= 3.5f;
+        if (op == 0 && feature) want = *feature;
+        if (op == 2) want = c.in[0].at[r * c.in[0].step + i] + (feature ? feature[2 * WIDTH] : 0);
+        CHECK_NEAR(c.out.at[r * c.out.step + i], want, 0);
+      }
+    view_free(&c.in[0]), view_free(&c.out);
+  }
+  matrix_free(&m);
 }
 
 /* The allowed error of a sum of n products of numbers around 1. */
@@ -370,6 +406,7 @@ static void test_names_and_tasks(void) {
 }
 
 static const check_test tests[] = {{"embed", test_embed},
+                                   {"features", test_features},
                                    {"linear", test_linear},
                                    {"linear_many_rows", test_linear_many_rows},
                                    {"expert_linear", test_expert_linear},

@@ -22,7 +22,18 @@ typedef struct world {
   float *state, *cache[2];
   const pe_store_args *store; /* run before the op, from inputs 1 .. 3 */
   int window;                 /* blocks entirely outside of it are released */
+  bool spans;                 /* tokens of a span see all of it, and are run together */
 } world;
+
+/* The end of the span that a token belongs to, otherwise the token itself. */
+static int last_seen(const world *w, int s, int t) {
+  static const struct {
+    int s, first, last;
+  } spans[] = {{0, 0, 0}, {1, 7, 19}, {1, 20, 24}, {2, 0, 4}, {2, 15, 22}};
+  for (int i = 0; w->spans && i < 5; i++)
+    if (spans[i].s == s && t >= spans[i].first && t <= spans[i].last) return spans[i].last;
+  return t;
+}
 
 static void world_init(world *w) {
   for (int i = 0; i < INPUTS; i++) {
@@ -57,7 +68,7 @@ static void drop_blocks(int32_t *tables, int window, const int *done) {
 static void world_step(world *w, const int *order, const int *count, int *done, const pe_prim *prim,
                        int tasks) {
   int32_t table_at[SEQUENCES * GROUPS];
-  int32_t tables[SEQUENCES * GROUPS * TABLE], segment_of[TOKENS];
+  int32_t tables[SEQUENCES * GROUPS * TABLE], segment_of[TOKENS], last[TOKENS];
   pe_segment segments[SEQUENCES];
   pe_step step = {.groups = GROUPS,
                   .segment_of = segment_of,
@@ -74,10 +85,15 @@ static void world_step(world *w, const int *order, const int *count, int *done, 
     if (!count[s]) continue;
     segments[step.segments] = (pe_segment){
         .first = step.rows, .count = count[s], .past = done[s], .slot = 2 - s, .table = s * GROUPS};
-    for (int t = 0; t < count[s]; t++)
+    for (int t = 0; t < count[s]; t++) {
+      int ahead = last_seen(w, s, done[s] + t) - (done[s] + t);
+      last[step.rows] = done[s] + t + ahead;
+      if (ahead > step.ahead) step.ahead = ahead;
       segment_of[step.rows] = step.segments, rows[step.rows++] = begins[s] + done[s] + t;
+    }
     step.segments++, done[s] += count[s];
   }
+  if (w->spans) step.last = last;
   c.step = &step, c.rows = step.rows, c.state = w->state, c.state_step = w->state_floats,
   c.cache[0] = (uint8_t *)w->cache[0], c.cache[1] = (uint8_t *)w->cache[1];
   c.out = view_new(c.rows, w->out_width);
@@ -119,6 +135,7 @@ static void world_run(world *w, int schedule, const pe_prim *prim, int tasks) {
                  : schedule == SINGLE_TOKENS ? 1
                                              : (int)(random32() % 8);
       count[s] = more < lengths[s] - done[s] ? more : lengths[s] - done[s];
+      if (count[s]) count[s] = last_seen(w, s, done[s] + count[s] - 1) + 1 - done[s];
       n += count[s];
     }
     if (!n) continue;
@@ -147,7 +164,7 @@ static void check_schedules(world *w) {
 typedef struct attention_case {
   int heads, key_heads, key, value, window;
   float softcap;
-  bool sinks, rope, latent; /* latent: values are the first part of the keys */
+  bool sinks, rope, spans, latent; /* latent: values are the first part of the keys */
   pe_kv_type type;
 } attention_case;
 
@@ -156,7 +173,8 @@ static void exact_attention(const world *w, const attention_case *k, const float
   const pe_attention_args *a = &w->call.args.attention;
   int kh = h / (k->heads / k->key_heads), low = k->window && t >= k->window ? t - k->window + 1 : 0;
   double score[TOKENS], most = k->sinks ? w->call.vec[0][h] : -INFINITY, sum = 0;
-  for (int j = low; j <= t; j++) {
+  const int last = last_seen(w, s, t);
+  for (int j = low; j <= last; j++) {
     score[j] = 0;
     for (int i = 0; i < k->key; i++)
       score[j] += (double)w->x[0][(begins[s] + t) * w->width[0] + h * k->key + i] *
@@ -166,9 +184,9 @@ static void exact_attention(const world *w, const attention_case *k, const float
     most = fmax(most, score[j]);
   }
   if (k->sinks) sum = exp(w->call.vec[0][h] - most);
-  for (int j = low; j <= t; j++) sum += score[j] = exp(score[j] - most);
+  for (int j = low; j <= last; j++) sum += score[j] = exp(score[j] - most);
   for (int i = 0; i < k->value; i++) out[i] = 0;
-  for (int j = low; j <= t; j++)
+  for (int j = low; j <= last; j++)
     for (int i = 0; i < k->value; i++)
       out[i] += score[j] / sum *
                 (k->latent ? keys[((begins[s] + j) * k->key_heads + kh) * k->key + i]
@@ -228,13 +246,14 @@ static void check_attention(const attention_case *k) {
   world w = {.op = PE_OP_ATTENTION,
              .store = &store,
              .out_width = k->heads * k->value,
-             .window = k->window};
+             .window = k->window,
+             .spans = k->spans};
   w.width[0] = k->heads * k->key, w.width[1] = k->key_heads * k->key,
   w.width[2] = k->latent ? 0 : k->key_heads * k->value, w.width[3] = 2 * half;
   w.cache_floats[0] = rows * pe_kv_row_bytes(k->type, k->key) / 4 + 1,
   w.cache_floats[1] = rows * pe_kv_row_bytes(k->type, cache.value) / 4 + 1;
   w.call.args.attention =
-      (pe_attention_args){cache, k->heads, k->value, k->window, 0.4f, k->softcap};
+      (pe_attention_args){cache, k->heads, k->value, k->window, k->spans, 0.4f, k->softcap};
   if (k->sinks) w.call.vec[0] = sinks;
   world_init(&w);
   check_schedules(&w);
@@ -255,6 +274,20 @@ static void test_attention_window(void) {
   for (int i = 0; i < 9; i++)
     check_attention(&(attention_case){
         .heads = 6, .key_heads = 2, .key = 12, .value = 12, .window = windows[i]});
+}
+static void test_attention_spans(void) {
+  static const int windows[] = {0, 1, 2, 7, 13, 14, 16, 29, 100};
+  for (int i = 0; i < 9; i++)
+    for (pe_kv_type type = PE_KV_F32; type <= PE_KV_Q8; type++)
+      check_attention(&(attention_case){.heads = 6,
+                                        .key_heads = 2,
+                                        .key = 12,
+                                        .value = 12,
+                                        .window = windows[i],
+                                        .spans = true,
+                                        .type = type});
+  check_attention(&(attention_case){
+      .heads = 21, .key_heads = 1, .key = 16, .value = 8, .spans = true, .sinks = true});
 }
 static void test_attention_sinks(void) {
   check_attention(
@@ -441,6 +474,7 @@ static void test_ssm(void) {
 
 static const check_test tests[] = {{"attention", test_attention},
                                    {"attention_window", test_attention_window},
+                                   {"attention_spans", test_attention_spans},
                                    {"attention_sinks", test_attention_sinks},
                                    {"attention_softcap", test_attention_softcap},
                                    {"attention_latent", test_attention_latent},
