@@ -106,8 +106,9 @@ local function feed(engine, seq, ids, options)
 end
 
 --- Calls f(seq) with a new sequence of the engine and removes it afterwards; raises what f raises.
-local function with_sequence(engine, f)
-  local seq, why = engine:add()
+--- given: what engine:add takes.
+local function with_sequence(engine, given, f)
+  local seq, why = engine:add(given)
   if not seq then error(why, 0) end
   local ok, result = pcall(f, seq)
   engine:remove(seq)
@@ -115,8 +116,17 @@ local function with_sequence(engine, f)
   return result
 end
 
+--- The last token of a chunk that starts at `from` and should end at `to`. It does not cut a
+--- picture whose rows see each other: it ends before it, or after it if it starts with it.
+local function chunk_end(engine, seq, from, to)
+  local first, last = engine:span(seq, to)
+  if not first or last == to then return to end
+  return first > from and first - 1 or last
+end
+
 --- Runs the prompt and generates `greedy` more tokens. Options: greedy, chunk (rows of a step at
---- most), last (logits of this many last rows; all by default). Returns { logits = tensor, greedy =
+--- most), last (logits of this many last rows; all by default), media, positions and rope_delta (of
+--- a prompt with pictures). Returns { logits = tensor, greedy =
 --- {ids}, taps = {name = tensor} }.
 function Runner:eval(ids, options)
   options = options or {}
@@ -127,10 +137,12 @@ function Runner:eval(ids, options)
   local engine = engine_for(self, n + more, { rows = math.min(n, chunk),
     outputs = math.min(keep, chunk) })
   check_ids(engine, ids)
-  return with_sequence(engine, function(seq)
-    local pieces, taps = {}, {}
-    for from = 1, n, chunk do
-      local to = math.min(from + chunk - 1, n)
+  local given = (options.media or options.positions) and { prompt = ids, media = options.media,
+    positions = options.positions, rope_delta = options.rope_delta }
+  return with_sequence(engine, given, function(seq)
+    local pieces, taps, from = {}, {}, 1
+    while from <= n do
+      local to = chunk_end(engine, seq, from, math.min(from + chunk - 1, n))
       local wanted = math.max(0, to - math.max(from, n - keep + 1) + 1)
       if more > 0 and to == n then wanted = math.max(wanted, 1) end
       feed(engine, seq, table.move(ids, from, to, 1, {}), { outputs = wanted, rope_length = n })
@@ -139,6 +151,7 @@ function Runner:eval(ids, options)
         taps[name] = taps[name] or {}
         table.insert(taps[name], engine:tap(t))
       end
+      from = to + 1
     end
     local out = { logits = joined(pieces), taps = {}, greedy = {} }
     for name, parts in pairs(taps) do out.taps[name] = joined(parts) end

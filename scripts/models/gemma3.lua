@@ -1,6 +1,6 @@
 -- gemma3: Gemma 3: norms before and after both halves of a layer, scaled embeddings, and five
--- layers with a window and their own rope for each layer without one. Norm weights are stored minus
--- 1, except in GGUF files.
+-- layers with a window and their own rope for each layer without one. The rows of a picture see all
+-- of it, in every layer. Norm weights are stored minus 1, except in GGUF files.
 local blocks = require "models.core.blocks"
 local config = require "models.core.config"
 
@@ -27,7 +27,7 @@ return {
       local y = g:attention {
         q = g:rope(q, rope), k = g:rope(k, rope),
         v = g:heads(g:linear(h, a "v_proj"), c.kv_heads), window = window[i],
-        scale = c.query_pre_attn_scalar ^ -0.5, softcap = c.attn_logit_softcapping,
+        scale = c.query_pre_attn_scalar ^ -0.5, softcap = c.attn_logit_softcapping, spans = true,
       }
       x = x + g:rms_norm(g:linear(y, a "o_proj"), p "post_attention_layernorm")
       h = blocks.mlp(g, g:rms_norm(x, p "pre_feedforward_layernorm"), p "mlp", gelu_gate)

@@ -20,7 +20,9 @@ local function layer_inputs(g, c, x)
   if width == 0 then return {} end
   for i = 1, c.layers do sizes[i] = 1 end
   local shape = { c.layers, width }
-  local token = g:embed("model.embed_tokens_per_layer", { scale = width ^ 0.5 })
+  -- pictures have the inputs of the padding token
+  local token = g:embed("model.embed_tokens_per_layer",
+    { scale = width ^ 0.5, media = c.pad_token_id or 0 })
   local context = g:linear(x, g:weight "model.per_layer_model_projection") * c.hidden ^ -0.5
   context = g:rms_norm(g:reshape(context, shape), "model.per_layer_projection_norm")
   return { g:split((context + g:reshape(token, shape)) * 2 ^ -0.5, sizes) }
@@ -44,6 +46,7 @@ return {
     local function gelu_gate(gate, up) return g:gelu_tanh(gate) * up end
     local x = g:embed("model.embed_tokens", { scale = c.hidden ^ 0.5 })
     local inputs, cache = layer_inputs(g, c, x), {}
+    local spans = c.use_bidirectional_attention == "vision" -- of pictures, not in global layers
 
     local function attention(h, a, i)
       local kind = window[i] > 0 and "sliding_attention" or "full_attention"
@@ -57,11 +60,13 @@ return {
         v = a "v_proj":exists() and g:heads(g:linear(h, a "v_proj"), kv_heads, { dim = width }) or k
         v = g:rms_norm(v)
         k = g:rope(g:rms_norm(k, a "k_norm"), rope)
-        y, cache[kind] = g:attention { q = q, k = k, v = v, window = window[i], scale = 1 }
+        y, cache[kind] = g:attention { q = q, k = k, v = v, window = window[i], scale = 1,
+          spans = spans and window[i] > 0 }
       else
         local shared = cache[kind]
           or error(("config: layer %d shares keys, but no earlier layer has any"):format(i - 1), 0)
-        y = g:attention { q = q, share = shared, window = window[i], scale = 1 }
+        y = g:attention { q = q, share = shared, window = window[i], scale = 1,
+          spans = spans and window[i] > 0 }
       end
       return g:linear(y, a "o_proj")
     end

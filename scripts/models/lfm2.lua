@@ -25,7 +25,7 @@ local function feed_forward(g, c, h, m)
 end
 
 return {
-  names = { "lfm2", "lfm2_moe" },
+  names = { "lfm2", "lfm2_moe", "lfm2_vl" },
   defaults = { rope_theta = 1000000.0 },
   build = function(g, c)
     local x = g:embed "model.embed_tokens"

@@ -67,11 +67,11 @@ local kinds = {
     function(v) return type(v) == "number" and v or nil end },
   { "true or false", words [[
       use_sliding_window norm_topk_prob moe_renormalize use_qk_norm rope_interleave
-      attention_k_eq_v enable_moe_block truncate ]],
+      attention_k_eq_v enable_moe_block truncate mrope_interleaved ]],
     function(v) if type(v) == "boolean" then return v end end },
   { "a list", words [[
       layer_types mlp_layer_types mlp_only_layers no_rope_layers layers_block_type full_attn_idxs
-      short_factor long_factor ]],
+      short_factor long_factor mrope_section ]],
     function(v) return type(v) == "table" and not json.is_object(v) and v or nil end },
   { "an object", words [[ per_layer_config linear_attn_config ]], object },
   { "a string", words [[ rope_type type ]],
@@ -196,6 +196,23 @@ local function rope_parameters(c, kind)
   return p
 end
 
+--- Rotations of a head that follow each axis of a position (M-RoPE), or nil.
+local function sections(list, rotations)
+  if not list then return nil end
+  local sum = 0
+  for i = 1, 3 do
+    local n = integer(list[i], 0)
+    if not n then
+      error(("config: mrope_section must be three integers, got %s"):format(json.encode(list)), 0)
+    end
+    sum = sum + n
+  end
+  if sum > rotations then
+    error(("config: mrope_section has %d rotations, a head has %d"):format(sum, rotations), 0)
+  end
+  return list
+end
+
 --- The rope spec that g:rope takes. Options: kind of layer, head_dim (default: the config's), dims
 --- (default: head_dim times partial_rotary_factor), theta (when neither dialect gives one), plain
 --- (true: in the older dialect this kind of layer is not scaled).
@@ -223,6 +240,8 @@ function config.rope(c, options)
     max_position = c.max_position_embeddings,
     truncate = get "truncate",
     divisor = c.rope_divisor,
+    sections = sections(get "mrope_section", turning // 2),
+    interleaved = get "mrope_interleaved",
   }
   for _, key in ipairs { "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "mscale",
     "mscale_all_dim", "attention_factor", "short_factor", "long_factor" } do
@@ -232,6 +251,15 @@ function config.rope(c, options)
 end
 
 function derived.rope(c) return config.rope(c) end
+
+--- The rope of queries: c.rope, except where queries grow with their position (Ministral 3).
+function derived.query_rope(c)
+  local growth = rope_parameters(c).llama_4_scaling_beta
+  if type(growth) ~= "number" or growth == 0 then return c.rope end
+  local spec = { growth = growth }
+  for key, value in pairs(c.rope) do spec[key] = value end
+  return spec
+end
 
 local meta = {
   __index = function(c, key)

@@ -182,8 +182,9 @@ function Graph:softcap(x, cap) return cap and self:tanh(x / cap) * cap or x end
 
 -- ---- modules ------------------------------------------------------------------------------------
 
---- Rows of an embedding table for the tokens of the step. The first table also serves as the head
---- of a model that has none.
+--- Rows of an embedding table for the tokens of the step, times options.scale; rows of pictures are
+--- their features, or with options.media the row of that token. The first table also serves as the
+--- head of a model that has none.
 function Graph:embed(w, options)
   if type(w) == "string" then w = self:weight(w) end
   local c, name = self.config, self.embedding and w.path or "embed"
@@ -193,8 +194,13 @@ function Graph:embed(w, options)
       w:expect({ c.vocab, c.hidden }, ("%d tokens of width %d"):format(c.vocab, c.hidden))
     end
   end
-  return wrap(self, self.c:embed(param(w), { scale = options and options.scale })):named(name)
+  options = options or {}
+  return wrap(self, self.c:embed(param(w), { scale = options.scale, media = options.media }))
+    :named(name)
 end
+
+--- Adds plane `plane` (from 1) of the features of pictures to their rows (Qwen3-VL's deepstack).
+function Graph:deepstack(x, plane) return wrap(self, self.c:deepstack(x.id, plane)) end
 
 --- x W' + b, with the bias if the file has one.
 function Graph:linear(x, w)
@@ -285,14 +291,15 @@ function Graph:rope(x, spec, options)
   return wrap(self, self.c:rope(x.id, { table = t, pairs = together, skip = options.skip }))
 end
 
---- Attention: { q =, k =, v =, window =, scale =, sinks =, softcap =, share =, value = }. share:
---- read the cache of that layer instead of storing k and v; value: the first `value` columns of k
---- are v. The default scale is the head width ^ -0.5. Returns the value and its cache layer.
+--- Attention: { q =, k =, v =, window =, scale =, sinks =, softcap =, share =, value =, spans = }.
+--- share: read the cache of that layer instead of storing k and v; value: the first `value` columns
+--- of k are v; spans: the rows of a bidirectional picture see all of it. The default scale is the
+--- head width ^ -0.5. Returns the value and its cache layer.
 function Graph:attention(a)
   local width = a.q:shape()[2]
   local y, layer = self.c:attention { q = a.q.id, k = a.k and a.k.id, v = a.v and a.v.id,
     window = a.window, value = a.value, scale = a.scale or width ^ -0.5, softcap = a.softcap,
-    sinks = a.sinks and param(a.sinks), share = a.share }
+    sinks = a.sinks and param(a.sinks), share = a.share, spans = a.spans }
   return wrap(self, y):named(a.name or "attention"), layer
 end
 

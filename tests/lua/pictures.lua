@@ -1,0 +1,73 @@
+-- pictures: cases with pictures of the vision models in ../shared/golden: prompts, features,
+-- positions and the logits of the reference. The folder is not part of the project: tests skip
+-- without it.
+local perigee = require "perigee"
+local samples = require "samples"
+local text = require "lib.text"
+local uv = require "luv"
+
+local pictures = { folder = "../shared/golden/" }
+
+--- The names of the vision models, sorted; empty without the folder.
+function pictures.models()
+  local list, dir = {}, uv.fs_scandir(pictures.folder)
+  for name in uv.fs_scandir_next, dir or uv.fs_scandir "tests/lua" do
+    if dir and name:match "^vl_" then list[#list + 1] = name end
+  end
+  table.sort(list)
+  return list
+end
+
+--- The next `count` tokens that equal `id`, from index `at` on: the first of them, and the index
+--- after the last.
+local function placeholders(ids, id, at, count)
+  local first
+  while count > 0 do
+    if ids[at] == id then first, count = first or at, count - 1 end
+    at = at + 1
+    if at > #ids + 1 then error(("no place for a picture: token %d"):format(id)) end
+  end
+  return first, at
+end
+
+--- The planes after the first of one picture, or nil.
+local function deepstack_of(golden, k, i)
+  local list = {}
+  for j = 0, 14 do
+    local plane = samples.read(golden, ("deepstack.%d.%d.%d"):format(k, i, j))
+    if not plane then break end
+    list[j + 1] = plane
+  end
+  return #list > 0 and list or nil
+end
+
+--- Case k of a model: { ids =, media =, positions =, rope_delta =, logits =, greedy = }; nil: none.
+function pictures.case(name, k)
+  local path = pictures.folder .. name
+  local golden <close> = assert(perigee.weights.open(path .. "/golden.safetensors"))
+  local layout = assert(perigee.json.decode(text.read_file(path .. "/golden.json"))).layout
+  local ids, at, media = samples.read_ids(golden, "ids." .. k), 1, {}
+  if not ids then return end
+  for i = 0, 99 do
+    local features = samples.read(golden, ("features.%d.%d"):format(k, i))
+    if not features then break end
+    local tokens, first = features.shape[1]
+    first, at = placeholders(ids, k == 4 and layout.video_token or layout.image_token, at, tokens)
+    local grid = samples.read_ids(golden, ("grid.%d.%d"):format(k, i))
+    media[i + 1] = { at = first, tokens = tokens, features = features, grid = grid,
+      deepstack = deepstack_of(golden, k, i),
+      hash = ("%-32s"):format(("%s %d %d"):format(name, k, i)) }
+  end
+  local positions, axes = samples.read(golden, "positions." .. k), nil
+  for axis = 1, positions and 3 or 0 do
+    axes = axes or {}
+    axes[axis] = {}
+    for i, v in ipairs(positions:select(1, axis):totable()) do axes[axis][i] = math.tointeger(v) end
+  end
+  return { ids = ids, media = #media > 0 and media or nil, positions = axes,
+    rope_delta = axes and samples.read_ids(golden, "delta." .. k)[1],
+    logits = (samples.read(golden, "logits." .. k)),
+    greedy = samples.read_ids(golden, "greedy." .. k) }
+end
+
+return pictures

@@ -1,0 +1,196 @@
+-- Pictures as rows of a batch, on every vision architecture, from the features of the reference:
+-- its logits and greedy continuations; and bit for bit the same tokens and logprobs alone, in
+-- company, in any chunks, from a warm cache, forked, preempted, saved and loaded, with any number
+-- of threads.
+local perigee = require "perigee"
+local pictures = require "pictures"
+local test = require("harness").test
+
+local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
+
+local TOLERANCE = 5e-4
+
+local function given(case, options)
+  options.media, options.positions = case.media, case.positions
+  options.rope_delta = case.rope_delta
+  return options
+end
+
+-- ---- the reference ----------------------------------------------------------------------------
+
+local function check_reference(t, model, case, what)
+  local greedy = case.greedy
+  local got = model:eval(case.ids, given(case, { last = 16, greedy = greedy and #greedy }))
+  t.near((got.logits - case.logits):abs():max(), 0, TOLERANCE, what)
+  if greedy then t.eq(got.greedy, greedy, what) end
+end
+
+local function check_chunks(t, model, case, what)
+  local whole = model:eval(case.ids, given(case, {})).logits:bytes()
+  for _, chunk in ipairs { 1, 5, 32 } do
+    local got = model:eval(case.ids, given(case, { chunk = chunk })).logits:bytes()
+    if got ~= whole then t.fail(("%s: chunks of %d give other bits"):format(what, chunk)) end
+  end
+end
+
+-- ---- batches ----------------------------------------------------------------------------------
+
+--- One request per case; the first has no picture.
+local function requests(cases)
+  local list = {}
+  for i, case in ipairs(cases) do
+    list[i] = given(case, { prompt = case.ids, max_tokens = 8, ignore_eos = true, seed = 10 + i,
+      temperature = i % 2 == 0 and 0.8 or 0, logprobs = true })
+  end
+  return list
+end
+
+local function add(batch, request, more)
+  local copy = {}
+  for k, v in pairs(request) do copy[k] = v end
+  for k, v in pairs(more or {}) do copy[k] = v end
+  return assert(batch:add(copy))
+end
+
+local function alone(model, request)
+  local batch <close> = assert(model:batch { sequences = 1, cache_bytes = 0, kv_block = 16,
+    threads = 1 })
+  local seq = add(batch, request)
+  assert(batch:run())
+  return seq
+end
+
+local function same(t, what, seq, want)
+  t.eq(seq.ids, want.ids, what)
+  t.eq(seq.logprobs, want.logprobs, what)
+  t.eq(seq.finish, want.finish, what)
+end
+
+--- Few at once in small steps, then all again from the cache: all but one token of each.
+local function check_company(t, model, list, want)
+  local batch <close> = assert(model:batch { sequences = 3, step_tokens = 7, kv_block = 4,
+    threads = 2, stride = 8 })
+  for turn = 1, 2 do
+    local sequences = {}
+    for i = #list, 1, -1 do sequences[i] = add(batch, list[i]) end
+    assert(batch:run())
+    for i, seq in ipairs(sequences) do
+      same(t, ("request %d in company, turn %d"):format(i, turn), seq, want[i])
+      if turn == 2 then t.eq(seq.cached_tokens, #list[i].prompt - 1, "cached") end
+    end
+  end
+end
+
+--- Sequences come and go while others run; the pool is too small for all; one is preempted by hand
+--- while its picture is being computed, and one while it generates.
+local function check_coming_and_going(t, model, list, want)
+  local longest = 0
+  for _, r in ipairs(list) do longest = math.max(longest, #r.prompt) end
+  local batch <close> = assert(model:batch { sequences = 4, step_tokens = 16, kv_block = 4,
+    threads = 2, cache_bytes = 0, cache_tokens = longest + 40, context = longest + 30 })
+  local sequences = { add(batch, list[1]), add(batch, list[2]) }
+  local goes = add(batch, list[3])
+  for step = 1, 8 do
+    assert(batch:step())
+    if step == 1 or step == 5 then assert(sequences[1]:preempt()) end
+    if step == 3 then assert(sequences[2]:preempt()) end
+    if step == 4 then assert(goes:cancel()) end
+  end
+  for i = 3, #list do sequences[i] = add(batch, list[i]) end
+  assert(batch:run())
+  for i, seq in ipairs(sequences) do
+    same(t, ("request %d, coming and going"):format(i), seq, want[i])
+  end
+  t.eq(goes.finish, "cancel")
+end
+
+--- The request with more tokens in its prompt.
+local function extended(request, more)
+  local longer = {}
+  for k, v in pairs(request) do longer[k] = v end
+  longer.prompt = table.move(more, 1, #more, #request.prompt + 1,
+    table.move(request.prompt, 1, #request.prompt, 1, {}))
+  for axis = 1, request.positions and 3 or 0 do
+    local list = table.move(request.positions[axis], 1, #request.prompt, 1, {})
+    for i = #request.prompt + 1, #longer.prompt do list[i] = i - 1 + request.rope_delta end
+    longer.positions = axis == 1 and {} or longer.positions
+    longer.positions[axis] = list
+  end
+  return longer
+end
+
+--- A child goes another way and a twin as its parent; one goes back; what was saved half way is
+--- found by another batch.
+local function check_by_hand(t, model, request, want)
+  local path = os.tmpname()
+  local batch <close> = assert(model:batch { sequences = 4, kv_block = 8, threads = 2 })
+  local parent = add(batch, request)
+  while #parent.ids < 3 do assert(batch:step()) end
+  assert(parent:save(path))
+  local child, twin = assert(parent:fork(99)), assert(parent:fork(request.seed))
+  assert(child:bias { [5] = 1000 })
+  assert(batch:step())
+  t.eq(child.ids[4], 5)
+  while #twin.ids < 6 do assert(batch:step()) end
+  assert(twin:trim(#request.prompt + 4))
+  assert(batch:run())
+  same(t, "a parent", parent, want)
+  t.eq(table.move(twin.ids, 7, #twin.ids, 5, table.move(twin.ids, 1, 4, 1, {})), want.ids,
+    "a twin that went back")
+  local other <close> = assert(model:batch { sequences = 1, kv_block = 8, threads = 1 })
+  assert(other:load(path))
+  os.remove(path)
+  local longer = extended(request, table.move(parent.ids, 1, 3, 1, {}))
+  local seq = add(other, longer)
+  assert(other:run())
+  same(t, "from a file", seq, alone(model, longer))
+  t.eq(seq.cached_tokens, #request.prompt + 2, "found in the file")
+end
+
+--- The same words with another picture find nothing of the first one; the same picture again does.
+local function check_identity(t, model, request, want)
+  local batch <close> = assert(model:batch { sequences = 2, kv_block = 4, threads = 2 })
+  add(batch, request)
+  assert(batch:run())
+  local media, first = {}, request.media[1]
+  for i, item in ipairs(request.media) do
+    media[i] = {}
+    for k, v in pairs(item) do media[i][k] = v end
+    media[i].hash = ("%-32s"):format("another " .. i)
+    media[i].features = item.features * 0.5
+  end
+  local other = add(batch, request, { media = media })
+  assert(batch:run())
+  t.eq(other.cached_tokens < first.at, true, "another picture was found in the cache")
+  local cold = {}
+  for k, v in pairs(request) do cold[k] = v end
+  cold.media = media
+  same(t, "another picture", other, alone(model, cold))
+  local again = add(batch, request)
+  assert(batch:run())
+  same(t, "the same picture", again, want)
+  t.eq(again.cached_tokens, #request.prompt - 1, "the same picture")
+end
+
+local names = pictures.models()
+if forced then names = { names[1], names[#names] } end
+if #names == 0 then
+  test("vision models", function(t) t.skip("13 models: there is no " .. pictures.folder) end)
+end
+for _, name in ipairs(names) do
+  test(name, function(t)
+    local model <close> = assert(perigee.open(pictures.folder .. name))
+    local cases = {}
+    for k = 0, 4 do cases[#cases + 1] = pictures.case(name, k) end
+    for k, case in ipairs(cases) do check_reference(t, model, case, ("case %d"):format(k - 1)) end
+    check_chunks(t, model, cases[2], "case 1")
+    check_chunks(t, model, cases[3], "case 2")
+    local list, want = requests(cases), {}
+    for i, r in ipairs(list) do want[i] = alone(model, r) end
+    check_company(t, model, list, want)
+    check_coming_and_going(t, model, list, want)
+    for i = 2, #list do check_by_hand(t, model, list[i], want[i]) end
+    check_identity(t, model, list[2], want[2])
+    check_identity(t, model, list[4], want[4])
+  end)
+end
