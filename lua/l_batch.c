@@ -16,6 +16,7 @@
 #include "lua/job.h"
 #include "lua/l_batch.h"
 #include "lua/l_graph.h"
+#include "lua/l_media.h"
 #include "lua/l_tensor.h"
 
 typedef struct batch {
@@ -118,9 +119,9 @@ static int l_vocabulary(lua_State *L) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer",    "threads",          "sequences", "step_tokens", "context",
-      "cache_tokens", "kv_bits",          "kv_block",  "stride",      "cache_bytes",
-      "cache_folder", "cache_disk_bytes", "end_ids",   "share",       NULL};
+      "tokenizer", "threads",  "sequences",   "step_tokens", "context",      "cache_tokens",
+      "kv_bits",   "kv_block", "stride",      "cache_bytes", "cache_folder", "cache_disk_bytes",
+      "end_ids",   "share",    "media_bytes", NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
       .sequences = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
@@ -130,6 +131,7 @@ static pe_batch_options read_options(lua_State *L, int arg) {
       .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 32),
       .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 32),
       .stride = (int32_t)pe_bind_integer(L, arg, "stride", 1, INT32_MAX, 512),
+      .media_bytes = (uint64_t)pe_bind_integer(L, arg, "media_bytes", 0, INT64_MAX, 0),
   };
   o.prefix.budget =
       (uint64_t)pe_bind_integer(L, arg, "cache_bytes", 0, INT64_MAX, INT64_C(1) << 30);
@@ -184,15 +186,16 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
 
 /* ---- commands ------------------------------------------------------------------------------ */
 
-/* [name, seq, options] */
-static pe_pin read_pin(lua_State *L, int arg) {
-  static const char *const keys[] = {"prompt", "off", "salt", NULL};
+/* [name, seq, options]; gives pin->media */
+static pe_status read_pin(lua_State *L, int arg, const pe_plan *plan, pe_pin *pin, pe_error *err) {
+  static const char *const keys[] = {"prompt",    "off",        "salt", "media",
+                                     "positions", "rope_delta", NULL};
   pe_bind_options(L, arg, keys);
-  pe_pin pin = {.off = pe_bind_boolean(L, arg, "off", false),
-                .salt = (uint64_t)pe_bind_integer(L, arg, "salt", INT64_MIN, INT64_MAX, 0)};
+  *pin = (pe_pin){.off = pe_bind_boolean(L, arg, "off", false),
+                  .salt = (uint64_t)pe_bind_integer(L, arg, "salt", INT64_MIN, INT64_MAX, 0)};
   if (!pe_bind_option(L, arg, "prompt")) lua_pushnil(L);
-  pin.prompt = pe_l_batch_ids(L, -1, "pin");
-  return pin;
+  pin->prompt = pe_l_batch_ids(L, -1, "pin");
+  return pe_l_media(L, arg, plan, pin->prompt.id, pin->prompt.count, &pin->media, err);
 }
 
 /* Reads the argument of a verb. Lists live in userdata on the stack; `request` must outlive c. */
@@ -213,7 +216,7 @@ static pe_status read_argument(lua_State *L, int arg, const pe_plan *plan, pe_co
     break;
   case PE_ARG_DRAW: c->draw = pe_l_batch_draw(L, arg); break;
   case PE_ARG_ON: c->on = lua_isnoneornil(L, arg) || lua_toboolean(L, arg); break;
-  case PE_ARG_PIN: c->pin = read_pin(L, arg); break;
+  case PE_ARG_PIN: return read_pin(L, arg, plan, &c->pin, err);
   case PE_ARG_PATH: c->path = luaL_checkstring(L, arg); break;
   }
   return PE_OK;
@@ -234,7 +237,7 @@ static int l_command(lua_State *L) {
   pe_error err;
   pe_status rc = read_argument(L, on_batch ? 3 : 4, s->plan, &c, &request, &err);
   if (!rc) rc = s->w ? pe_worker_do(s->w, &c, &reply, &err) : pe_batch_do(s->b, &c, &reply, &err);
-  pe_media_release(request.media);
+  pe_media_release(c.verb == PE_DO_PIN ? c.pin.media : request.media);
   if (rc) return pe_bind_error(L, &err);
   if (reply.count) {
     lua_pushinteger(L, reply.first);

@@ -135,6 +135,7 @@ void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
                            {"preempted", s->preempted},
                            {"running", (uint64_t)s->running},
                            {"waiting", (uint64_t)s->waiting},
+                           {"media_bytes", s->media_bytes},
                            {NULL, 0}};
   const counter prefix[] = {{"bytes", p->bytes},
                             {"disk_bytes", p->disk_bytes},

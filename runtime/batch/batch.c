@@ -236,6 +236,7 @@ const char *pe_finish_name(pe_finish f) {
 
 void pe_batch_stat(const pe_batch *b, pe_batch_stats *out) {
   *out = b->stats;
+  out->media_bytes = b->media_bytes;
   out->running = b->running, out->waiting = (int32_t)b->alive - b->running;
   pe_prefix_stat(b->prefix, &out->prefix);
 }

@@ -47,6 +47,7 @@ typedef struct pe_batch_options {
   int64_t context;         /* tokens of one sequence at most; 0: 4096 */
   int64_t cache_tokens;    /* size of the KV cache; required */
   int32_t kv_bits, kv_block;
+  uint64_t media_bytes;     /* of the features of all requests at most; 0: no limit */
   int32_t stride;           /* tokens of a prompt between snapshots of its state; 0: 512 */
   pe_prefix_options prefix; /* an identity of zeros: the model's own (pe_seq_identity) */
   const int32_t *end_ids;   /* the model's end tokens */
@@ -104,6 +105,7 @@ typedef struct pe_draw { /* how a held sequence continues; {0}: as it would have
 
 typedef struct pe_pin {
   pe_ids_view prompt;
+  pe_media *media; /* of the prompt, or NULL; retained by copies */
   uint64_t salt;
   bool off;
 } pe_pin;
@@ -261,6 +263,7 @@ typedef struct pe_batch_stats {
   uint64_t steps, prefill_tokens, decode_tokens, cached_tokens;
   uint64_t added, finished, cancelled, failed, preempted; /* sequences */
   uint64_t schedule_ns, compute_ns, sample_ns;            /* of all steps */
+  uint64_t media_bytes;                                   /* of features that requests hold, now */
   int32_t running, waiting;                               /* sequences, now */
   pe_prefix_stats prefix;
 } pe_batch_stats;

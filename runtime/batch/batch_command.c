@@ -35,6 +35,19 @@ static pe_status reserve_bans(pe_batch *b, const pe_request *r, pe_error *err) {
   return rc;
 }
 
+/* Features are held until the request is done: a preempted sequence computes its pictures again. */
+static pe_status hold_features(pe_batch *b, pe_batch_request *q, pe_error *err) {
+  const uint64_t bytes = q->r.media ? q->r.media->bytes : 0, most = b->o.media_bytes;
+  if (most && bytes > most - (b->media_bytes < most ? b->media_bytes : most))
+    return pe_fail_field(err, PE_ELIMIT, "media",
+                         "the pictures have %llu bytes of features, which do not fit: %llu of %llu "
+                         "are in use",
+                         (unsigned long long)bytes, (unsigned long long)b->media_bytes,
+                         (unsigned long long)most);
+  b->media_bytes += bytes, q->held = &b->media_bytes;
+  return PE_OK;
+}
+
 static pe_status do_add(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
                         pe_error *err) {
   const pe_request *r = c->request;
@@ -44,7 +57,8 @@ static pe_status do_add(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
   pe_status rc = pe_batch_request_copy(b, r, &q, err);
   if (rc) return rc;
   q->limit = pe_batch_request_limit(b, r);
-  rc = pe_batch_reserve(b, q->r.n, err);
+  rc = hold_features(b, q, err);
+  if (!rc) rc = pe_batch_reserve(b, q->r.n, err);
   if (!rc) rc = reserve_bans(b, r, err);
   if (!rc) rc = make_choices(b, q, r->prompt.id, choice, err);
   if (!rc) {
@@ -224,12 +238,25 @@ static pe_status do_sample(pe_batch *b, pe_batch_seq *seq, const pe_command *c, 
 
 static pe_status do_pin(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe_reply *reply,
                         pe_error *err) {
-  pe_ids_view prompt = c->pin.prompt;
+  const pe_request r = {.prompt = c->pin.prompt, .media = c->pin.media};
   pe_prefix_key key = {.salt = c->pin.salt,
-                       .rope_variant = pe_batch_rope_variant(b->plan, prompt.count)};
-  (void)none, (void)err;
-  pe_prefix_pin(b->prefix, &key, prompt.id, prompt.count, !c->pin.off, &reply->found);
-  return PE_OK;
+                       .rope_variant = pe_batch_rope_variant(b->plan, r.prompt.count)};
+  pe_batch_request *q = NULL;
+  (void)none;
+  pe_status rc = pe_batch_media_check(b, &r, err);
+  if (!rc) rc = pe_batch_request_copy(b, &r, &q, err); /* it holds the names of the pictures */
+  if (rc) return rc;
+  int32_t *word = pe_alloc((size_t)r.prompt.count * sizeof *word);
+  if (word) {
+    memcpy(word, r.prompt.id, (size_t)r.prompt.count * sizeof *word);
+    if (r.media) pe_media_words(r.media, q->name, 0, r.prompt.count, word);
+    pe_prefix_pin(b->prefix, &key, word, r.prompt.count, !c->pin.off, &reply->found);
+  } else {
+    rc = pe_nomem(err, "pin");
+  }
+  pe_free(word);
+  pe_batch_request_release(q);
+  return rc;
 }
 
 static pe_status save(pe_batch *b, const pe_batch_seq *seq, pe_buf *out, pe_error *err) {

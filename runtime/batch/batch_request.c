@@ -113,7 +113,7 @@ static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *e
 
 /* Pictures whose rows see each other are computed in one step: a window must have room for them and
  * for what they see before them. */
-static pe_status check_media(const pe_batch *b, const pe_request *r, pe_error *err) {
+pe_status pe_batch_media_check(const pe_batch *b, const pe_request *r, pe_error *err) {
   const pe_media *m = r->media;
   if (!m) return PE_OK;
   if (m->tokens != r->prompt.count)
@@ -184,7 +184,7 @@ pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_erro
   pe_status rc = pe_weights_intact(b->graph->weights, err);
   if (!rc) rc = check_numbers(b, r, err);
   if (!rc) rc = check_lists(b, r, err);
-  if (!rc) rc = check_media(b, r, err);
+  if (!rc) rc = pe_batch_media_check(b, r, err);
   if (!rc) rc = pe_sampling_check(&r->sampling, b->plan->vocabulary, err);
   return rc ? rc : check_room(b, r, err);
 }
@@ -256,10 +256,18 @@ static int by_number(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
+void pe_batch_request_drop_media(pe_batch_request *q) {
+  pe_media *media = q->r.media;
+  if (!media) return;
+  for (int32_t i = 0; q->name && i < media->items; i++) pe_names_release(q->names, q->name[i]);
+  if (q->held) *q->held -= media->bytes;
+  q->r.media = NULL, q->name = NULL;
+  pe_media_release(media);
+}
+
 void pe_batch_request_release(pe_batch_request *q) {
   if (!q || --q->refs > 0) return;
-  for (int32_t i = 0; q->name && i < q->r.media->items; i++) pe_names_release(q->names, q->name[i]);
-  pe_media_release(q->r.media);
+  pe_batch_request_drop_media(q);
   pe_arena_free(&q->arena);
   pe_free(q);
 }

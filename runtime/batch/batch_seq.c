@@ -173,7 +173,7 @@ pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err) {
 void pe_batch_enter(pe_batch *b, pe_batch_seq *seq) {
   seq->id = b->next++;
   b->seq[b->seq_count++] = seq;
-  b->alive++;
+  b->alive++, seq->request->alive++;
   b->stats.added++;
   pe_batch_touch(b, seq);
 }
@@ -274,6 +274,7 @@ void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e)
   seq->state = PE_SEQ_DONE, seq->cache.past = 0;
   pe_batch_touch(b, seq);
   b->alive--;
+  if (!--seq->request->alive) pe_batch_request_drop_media(seq->request);
   if (seq->request->r.n > 1) hand_on(b, seq);
   uint64_t *count = why == PE_FINISH_ERROR    ? &b->stats.failed
                     : why == PE_FINISH_CANCEL ? &b->stats.cancelled

@@ -33,10 +33,12 @@ enum { PE_BATCH_CHOICES = 128 }; /* of one request: what OpenAI's API allows */
 typedef struct pe_batch_request { /* a copied request, shared by its sequences */
   pe_arena arena;
   int32_t refs;
+  int32_t alive;   /* sequences that are not done: as long as one lives, media is held */
   pe_request r;    /* prompt.id is NULL: each sequence has the tokens; boundaries are sorted */
   int32_t limit;   /* tokens to generate at most */
   pe_names *names; /* borrowed; with media: the table that knows these words, */
   int32_t *name;   /* one of each picture */
+  uint64_t *held;  /* borrowed: the batch's count of feature bytes, or NULL */
 } pe_batch_request;
 
 typedef struct pe_batch_seq {
@@ -123,6 +125,7 @@ struct pe_batch {
   int32_t run_count;
   int32_t failures; /* steps in a row that failed */
   pe_batch_room_count room;
+  uint64_t media_bytes; /* of features that requests hold */
   pe_batch_stats stats;
   pe_trace trace[PE_TRACE_STEPS];
 };
@@ -145,10 +148,12 @@ static inline bool pe_batch_seq_runs(const pe_batch_seq *seq) { return seq->cach
 pe_status pe_batch_ids_check(const pe_batch *b, const char *field, pe_ids_view ids, pe_error *err);
 /* Reads nothing of the batch that changes: any thread. */
 pe_status pe_batch_request_check(const pe_batch *b, const pe_request *r, pe_error *err);
+pe_status pe_batch_media_check(const pe_batch *b, const pe_request *r, pe_error *err);
 int32_t pe_batch_request_limit(const pe_batch *b, const pe_request *r); /* tokens to generate */
 pe_status pe_batch_request_copy(const pe_batch *b, const pe_request *r, pe_batch_request **out,
                                 pe_error *err); /* gives */
 void pe_batch_request_release(pe_batch_request *q);
+void pe_batch_request_drop_media(pe_batch_request *q); /* nobody computes its prompt any more */
 /* Replaces every list that r borrows, prompt included, by a copy in the arena, and retains its
  * media. False: no memory. */
 bool pe_request_own(pe_request *r, pe_arena *arena);

@@ -108,7 +108,10 @@ static bool own_argument(command *q) {
   case PE_ARG_DRAW:
     return own_bias(&q->arena, &c->draw.bias) && own_ids(&q->arena, &c->draw.banned) &&
            own_ids(&q->arena, &c->draw.forced);
-  case PE_ARG_PIN: return own_ids(&q->arena, &c->pin.prompt);
+  case PE_ARG_PIN:
+    if (!own_ids(&q->arena, &c->pin.prompt)) return false;
+    q->media = pe_media_retain(c->pin.media);
+    return true;
   case PE_ARG_PATH: return (c->path = pe_arena_dup(&q->arena, c->path, strlen(c->path))) != NULL;
   default: return true;
   }

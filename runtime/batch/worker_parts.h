@@ -26,7 +26,7 @@ typedef struct pe_worker_command {
   int64_t at_ns;
   pe_worker_chunk *events; /* room for the events that its failure needs */
   pe_error *error;         /* in there */
-  pe_media *media;         /* of an add: a reference */
+  pe_media *media;         /* of an add or a pin: a reference */
 } pe_worker_command;
 
 typedef struct pe_worker_file pe_worker_file; /* a save or load on its way (worker_file.c) */

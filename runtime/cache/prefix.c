@@ -43,7 +43,11 @@ pe_status pe_prefix_open(pe_kv *kv, pe_recur *recur, const pe_prefix_options *o,
 void pe_prefix_close(pe_prefix *p) {
   if (!p) return;
   pe_prefix_foreground(p);
-  for (pin *next; p->pins; p->pins = next) next = p->pins->next, pe_free(p->pins);
+  for (pin *next; p->pins; p->pins = next) {
+    next = p->pins->next;
+    pe_names_release_all(p->tree.kv->names, p->pins->token, p->pins->n);
+    pe_free(p->pins);
+  }
   pe_tree_close(&p->tree);
   pe_disk_close(&p->disk);
   pe_free(p);
@@ -497,6 +501,7 @@ static void unpin(pe_prefix *p, pin **at) {
   pe_tree_pin(&p->tree, q->node, q->slot, -1);
   pe_tree_touch(&p->tree, q->node, q->slot);
   pe_tree_settle(&p->tree, q->node);
+  pe_names_release_all(p->tree.kv->names, q->token, q->n);
   pe_free(q);
 }
 
@@ -506,6 +511,7 @@ static bool add_pin(pe_prefix *p, const pe_prefix_key *key, const int32_t *token
   if (!q) return false;
   *q = (pin){.next = p->pins, .key = *key, .node = hit->node, .slot = hit->slot, .n = n};
   memcpy(q->token, token, (size_t)n * sizeof *token);
+  pe_names_retain_all(p->tree.kv->names, token, n);
   p->pins = q;
   pe_tree_pin(&p->tree, hit->node, hit->slot, 1);
   return true;

@@ -73,13 +73,29 @@ static bool same_words(const uint8_t *bytes, const int32_t *word, int32_t count)
   return !memcmp(bytes, word, (size_t)count * sizeof *word);
 }
 
+/* The file knows every word of these tokens by the name that it has here. */
+static bool same_names(const pe_tree *t, const pe_tree_node *n, const uint8_t *name,
+                       int32_t names) {
+  for (int32_t i = 0, k; i < n->count; i++) {
+    if (!pe_word_is_name(n->word[i]) || (i && n->word[i] == n->word[i - 1])) continue;
+    uint8_t here[PE_NAME_BYTES];
+    pe_name_write(n->word[i], pe_names_find(t->kv->names, n->word[i]), here);
+    for (k = 0; k < names; k++)
+      if (!memcmp(here, name + (size_t)k * PE_NAME_BYTES, PE_NAME_BYTES)) break;
+    if (k == names) return false;
+  }
+  return true;
+}
+
 /* The image is of this node: its tokens and those of the whole path are equal. */
 static bool image_of(const pe_tree *t, const pe_tree_node *n, const pe_prefix_image *image) {
   if (image->head.depth != n->depth || image->head.count != n->count ||
-      !same_words(image->head.word, n->word, n->count))
+      !same_words(image->head.word, n->word, n->count) ||
+      !same_names(t, n, image->head.name, image->head.names))
     return false;
   for (n = n->parent; n->depth >= 0; n = n->parent)
-    if (!same_words(image->path + (uint64_t)n->depth * (uint64_t)t->size * 4, n->word, t->size))
+    if (!same_words(image->path + (uint64_t)n->depth * (uint64_t)t->size * 4, n->word, t->size) ||
+        !same_names(t, n, image->path_name, image->head.path_names))
       return false;
   return pe_tree_key(t, &image->head.key) == n;
 }
@@ -215,11 +231,34 @@ bool pe_disk_lacks(const pe_disk *d, const pe_tree_node *n) {
   return some;
 }
 
+/* Writes the name of every run of equal words in a label, unless out is NULL; returns how many there
+ * are. next: the token after the label, or 0; a run that goes on with it is left out. */
+static int32_t write_names(const pe_tree *t, const pe_tree_node *n, int32_t next, uint8_t *out) {
+  int32_t count = 0;
+  for (int32_t i = n->count; i-- > 0; next = n->word[i]) {
+    if (!pe_word_is_name(n->word[i]) || n->word[i] == next) continue;
+    const pe_name *name = pe_names_find(t->kv->names, n->word[i]);
+    if (out) pe_name_write(n->word[i], name, out + (size_t)count * PE_NAME_BYTES);
+    count++;
+  }
+  return count;
+}
+
+/* The same for the path to a node. */
+static int32_t write_path_names(const pe_tree *t, const pe_tree_node *n, uint8_t *out) {
+  int32_t count = 0, next = 0;
+  for (n = n->parent; n->depth >= 0; next = n->word[0], n = n->parent)
+    count += write_names(t, n, next, out ? out + (size_t)count * PE_NAME_BYTES : NULL);
+  return count;
+}
+
 static pe_prefix_head head_of(const pe_tree *t, const pe_tree_node *n) {
   pe_prefix_head h = {.hash = n->hash,
                       .parent = n->parent->hash,
                       .depth = n->depth,
                       .count = n->count,
+                      .names = write_names(t, n, 0, NULL),
+                      .path_names = write_path_names(t, n, NULL),
                       .word = (const uint8_t *)n->word};
   for (int32_t g = 0; g < t->groups; g++)
     h.fill[g] = n->fill[g] > n->disk[g] ? n->fill[g] : n->disk[g];
@@ -243,6 +282,8 @@ static void fill_parts(const pe_disk *d, const pe_tree_node *n, pe_disk_job *job
   for (const pe_tree_node *up = n->parent; up->depth >= 0; up = up->parent)
     memcpy(bytes + (parts->path - bytes) + (size_t)up->depth * (size_t)t->size * 4, up->word,
            (size_t)t->size * 4);
+  write_names(t, n, 0, bytes + (parts->head.name - bytes));
+  write_path_names(t, n, bytes + (parts->path_name - bytes));
   for (int32_t g = 0; g < t->groups; g++) {
     int32_t fill = parts->head.fill[g], block = n->block[g];
     if (!fill) continue;
@@ -286,8 +327,10 @@ static bool same_node(const pe_prefix_spec *s, const pe_disk_job *job, const pe_
   const pe_prefix_head *a = &job->parts.head, *b = &old->head;
   const char *word = job->bytes.data + PE_PREFIX_FILE_FIXED;
   return a->depth == b->depth && a->count == b->count && a->key.salt == b->key.salt &&
-         a->key.rope_variant == b->key.rope_variant &&
-         !memcmp(word, b->word, (size_t)a->count * 4) &&
+         a->key.rope_variant == b->key.rope_variant && a->names == b->names &&
+         a->path_names == b->path_names && !memcmp(word, b->word, (size_t)a->count * 4) &&
+         !memcmp(a->name, b->name, (size_t)a->names * PE_NAME_BYTES) &&
+         !memcmp(job->parts.path_name, old->path_name, (size_t)a->path_names * PE_NAME_BYTES) &&
          !memcmp(job->parts.path, old->path, (size_t)a->depth * (size_t)s->block * 4);
 }
 
@@ -302,7 +345,7 @@ static bool merge_file(const pe_prefix_spec *s, pe_disk_job *job) {
 }
 
 static bool finish_write(pe_disk_job *job) {
-  pe_prefix_image_seal((uint8_t *)job->bytes.data, job->bytes.len, job->parts.head.count);
+  pe_prefix_image_seal((uint8_t *)job->bytes.data, job->bytes.len, &job->parts);
   return write_file(job->path, &job->bytes);
 }
 

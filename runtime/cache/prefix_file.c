@@ -45,7 +45,8 @@ static bool body_size(const pe_prefix_spec *s, const pe_prefix_head *h, uint64_t
   uint64_t bytes, part;
   if (h->count < 1 || h->count > s->block || h->depth < 0 || h->depth > INT32_MAX / s->block - 1)
     return false;
-  bytes = (uint64_t)h->depth * (uint64_t)s->block * 4;
+  if (h->path_names < 0 || h->path_names > h->depth * s->block) return false;
+  bytes = (uint64_t)h->depth * (uint64_t)s->block * 4 + (uint64_t)h->path_names * PE_NAME_BYTES;
   for (int32_t g = 0; g < PE_GRAPH_GROUPS; g++) {
     if (h->fill[g] < 0 || h->fill[g] > (g < s->groups ? h->count : 0)) return false;
     if (g < s->groups && s->window[g] <= 0 && h->fill[g] < h->count) return false;
@@ -69,6 +70,7 @@ static bool body_size(const pe_prefix_spec *s, const pe_prefix_head *h, uint64_t
 static void place_parts(const pe_prefix_spec *s, const uint8_t *body, pe_prefix_image *image) {
   const pe_prefix_head *h = &image->head;
   image->path = body, body += (uint64_t)h->depth * (uint64_t)s->block * 4;
+  image->path_name = body, body += (uint64_t)h->path_names * PE_NAME_BYTES;
   for (int32_t g = 0; g < PE_GRAPH_GROUPS; g++) {
     image->rows[g] = h->fill[g] ? body : NULL;
     if (h->fill[g]) body += (uint64_t)h->fill[g] * s->token_bytes[g];
@@ -81,6 +83,10 @@ static void place_parts(const pe_prefix_spec *s, const uint8_t *body, pe_prefix_
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+static uint64_t head_size(int32_t count, int32_t names) {
+  return PE_PREFIX_FILE_FIXED + (uint64_t)count * 4 + (uint64_t)names * PE_NAME_BYTES + 8;
+}
+
 static void read_fields(const uint8_t *bytes, pe_prefix_head *h) {
   *h = (pe_prefix_head){.head_bytes = get(bytes + 36, 4),
                         .hash = {get(bytes + 40, 8), get(bytes + 48, 8)},
@@ -88,6 +94,8 @@ static void read_fields(const uint8_t *bytes, pe_prefix_head *h) {
                         .key = {get(bytes + 72, 8), get_i32(bytes + 80)},
                         .depth = get_i32(bytes + 84),
                         .count = get_i32(bytes + 88),
+                        .names = get_i32(bytes + 92),
+                        .path_names = get_i32(bytes + 96),
                         .word = bytes + PE_PREFIX_FILE_FIXED,
                         .body_bytes = get(bytes + 100, 8),
                         .body_sum = get(bytes + PE_PREFIX_FILE_SUM_AT, 8)};
@@ -105,8 +113,8 @@ pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uin
                    (unsigned long long)size, PE_PREFIX_FILE_FIXED);
   pe_prefix_head h;
   read_fields(bytes, &h);
-  if (h.count < 1 || h.count > s->block ||
-      h.head_bytes != PE_PREFIX_FILE_FIXED + (uint64_t)h.count * 4 + 8)
+  if (h.count < 1 || h.count > s->block || h.names < 0 || h.names > h.count ||
+      h.head_bytes != head_size(h.count, h.names))
     return pe_fail(err, PE_EFORMAT, "a header of %llu bytes cannot have a block of %d tokens",
                    (unsigned long long)h.head_bytes, h.count);
   if (size < h.head_bytes)
@@ -117,6 +125,7 @@ pe_status pe_prefix_head_read(const pe_prefix_spec *s, const uint8_t *bytes, uin
   if (!body_size(s, &h, &body) || body != h.body_bytes)
     return pe_fail(err, PE_EFORMAT, "the header claims a body of %llu bytes, expected %llu",
                    (unsigned long long)h.body_bytes, (unsigned long long)body);
+  h.name = h.word + (size_t)h.count * 4;
   *out = h;
   return PE_OK;
 }
@@ -152,8 +161,8 @@ static void write_fields(const pe_prefix_spec *s, const pe_prefix_head *h, uint8
   put(bytes + 40, h->hash.low, 8), put(bytes + 48, h->hash.high, 8);
   put(bytes + 56, h->parent.low, 8), put(bytes + 64, h->parent.high, 8);
   put(bytes + 72, h->key.salt, 8), put(bytes + 80, (uint32_t)h->key.rope_variant, 4);
-  put(bytes + 84, (uint32_t)h->depth, 4), put(bytes + 88, (uint32_t)h->count, 4),
-      put(bytes + 92, 0, 8);
+  put(bytes + 84, (uint32_t)h->depth, 4), put(bytes + 88, (uint32_t)h->count, 4);
+  put(bytes + 92, (uint32_t)h->names, 4), put(bytes + 96, (uint32_t)h->path_names, 4);
   put(bytes + 100, h->body_bytes, 8);
   for (int g = 0; g < PE_GRAPH_GROUPS; g++) put(bytes + 116 + 4 * g, (uint32_t)h->fill[g], 4);
   for (int i = 0; i < PE_TREE_SLOTS; i++) put(bytes + 180 + 4 * i, (uint32_t)h->position[i], 4);
@@ -165,19 +174,20 @@ pe_status pe_prefix_image_begin(const pe_prefix_spec *s, const pe_prefix_head *h
   *parts = (pe_prefix_image){.head = *h};
   if (!body_size(s, h, &parts->head.body_bytes))
     return pe_fail(err, PE_EARG, "block %d of %d tokens is incomplete", h->depth, h->count);
-  parts->head.head_bytes = PE_PREFIX_FILE_FIXED + (uint64_t)h->count * 4 + 8;
+  parts->head.head_bytes = head_size(h->count, h->names);
   uint64_t size = parts->head.head_bytes + parts->head.body_bytes;
   pe_status rc = pe_buf_reserve(out, size, err);
   if (rc) return rc;
   out->len = size;
   uint8_t *bytes = (uint8_t *)out->data;
   write_fields(s, &parts->head, bytes);
+  parts->head.name = bytes + PE_PREFIX_FILE_FIXED + (size_t)h->count * 4;
   place_parts(s, bytes + parts->head.head_bytes, parts);
   return PE_OK;
 }
 
-void pe_prefix_image_seal(uint8_t *bytes, uint64_t size, int32_t count) {
-  uint64_t head = PE_PREFIX_FILE_FIXED + (uint64_t)count * 4 + 8;
+void pe_prefix_image_seal(uint8_t *bytes, uint64_t size, const pe_prefix_image *parts) {
+  uint64_t head = parts->head.head_bytes;
   put(bytes + PE_PREFIX_FILE_SUM_AT, XXH3_64bits(bytes + head, size - head), 8);
   put(bytes + head - 8, XXH3_64bits(bytes, head - 8), 8);
 }

@@ -75,9 +75,12 @@ static pe_status read_head(listing *l, const char *name, entry *e, pe_error *err
     return pe_fail(err, PE_EFORMAT, "%s: %llu bytes, expected %llu", name,
                    (unsigned long long)e->bytes,
                    (unsigned long long)(e->head.head_bytes + e->head.body_bytes));
-  char *words = pe_arena_alloc(&l->words, (size_t)e->head.count * 4);
+  const size_t size = (size_t)e->head.count * 4, names = (size_t)e->head.names * PE_NAME_BYTES;
+  char *words = pe_arena_alloc(&l->words, size + names);
   if (!words) return pe_nomem(err, "prefix cache index");
-  e->head.word = memcpy(words, e->head.word, (size_t)e->head.count * 4);
+  memcpy(words, e->head.word, size);
+  if (names) memcpy(words + size, e->head.name, names);
+  e->head.word = (const uint8_t *)words, e->head.name = (const uint8_t *)words + size;
   return PE_OK;
 }
 
@@ -148,6 +151,33 @@ static void remove_file(const listing *l, pe_tree_hash h) {
   unlinkat(dirfd(l->dir), name, 0);
 }
 
+/* Takes the names of a file. False: a word has none, or stands for another picture here; then none
+ * is taken. */
+static bool claim_names(listing *l, const entry *e, const int32_t *word, pe_status *rc,
+                        pe_error *err) {
+  pe_names *names = l->disk->tree->kv->names;
+  int32_t n = 0;
+  pe_name name = {0};
+  for (; n < e->head.names; n++) {
+    int32_t own = pe_name_read(e->head.name + (size_t)n * PE_NAME_BYTES, &name);
+    if ((*rc = pe_names_claim(names, own, &name, err))) break;
+  }
+  bool all = n == e->head.names;
+  for (int32_t i = 0; all && i < e->head.count; i++)
+    all = !pe_word_is_name(word[i]) || pe_names_find(names, word[i]);
+  if (*rc == PE_ENOTFOUND) *rc = PE_OK;
+  while (!all && n-- > 0)
+    pe_names_release(names, pe_name_read(e->head.name + (size_t)n * PE_NAME_BYTES, &name));
+  return all;
+}
+
+static void drop_names(listing *l, const entry *e) {
+  pe_name name = {0};
+  for (int32_t i = 0; i < e->head.names; i++)
+    pe_names_release(l->disk->tree->kv->names,
+                     pe_name_read(e->head.name + (size_t)i * PE_NAME_BYTES, &name));
+}
+
 /* Adds the node below its parent. A file without a parent is unreachable, and one whose tokens are
  * a prefix of another's is redundant: both are removed. */
 static pe_status link_entry(listing *l, entry *e, pe_error *err) {
@@ -156,8 +186,10 @@ static pe_status link_entry(listing *l, entry *e, pe_error *err) {
   pe_tree_node *parent, *n = NULL;
   pe_status rc = parent_of(l, e, &parent, err);
   if (rc) return rc;
+  bool named = claim_names(l, e, word, &rc, err);
+  if (rc) return rc;
   bool good =
-      parent && (parent->depth < 0 || parent->count == d->tree->size) &&
+      named && parent && (parent->depth < 0 || parent->count == d->tree->size) &&
       !compare_hash(parent->hash, e->head.parent) &&
       !compare_hash(pe_tree_hash_of(d->tree, parent->hash, word, e->head.count), e->head.hash);
   if (good && (n = pe_tree_child(parent, word, e->head.count))) {
@@ -171,6 +203,7 @@ static pe_status link_entry(listing *l, entry *e, pe_error *err) {
   if (good && !n) rc = pe_tree_add(d->tree, parent, word, e->head.count, &n, err);
   if (good && !rc) fill_node(d, e->node = n, e);
   if (!good) remove_file(l, e->head.hash);
+  if (named) drop_names(l, e);                        /* the node has its own */
   if (parent && !rc) pe_tree_settle(d->tree, parent); /* removes a key node without children */
   return rc;
 }

@@ -130,7 +130,7 @@ end
 -- ---- opening ----------------------------------------------------------------------------------
 
 local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
-  "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share" }
+  "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share", "media_bytes" }
 
 -- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer
 -- sequences compute less at once, more make every stream slower; 4096 is for models that do not say
@@ -519,8 +519,8 @@ end
 function Batch:room() return self.core:room() end
 
 --- What the prefix cache has of a prompt (text or ids) in memory is never evicted. Options: off (it
---- may be evicted again), salt. Returns how many tokens that are; on the engine thread, where it
---- happens between two steps, true.
+--- may be evicted again), salt; media, positions and rope_delta as in batch:add. Returns how many
+--- tokens that are; on the engine thread, where it happens between two steps, true.
 function Batch:pin(prompt, options)
   local pin = { prompt = self.model:ids(prompt) }
   for key, value in pairs(options or {}) do pin[key] = value end

@@ -97,7 +97,8 @@ function Model:eval(prompt, options)
 end
 
 --- Many answers at once (engine/batch.lua). Options: sequences, step_tokens, context, cache_tokens,
---- kv_bits, kv_block, stride, cache_bytes, cache_folder, cache_disk_bytes, threads, policy, report.
+--- kv_bits, kv_block, stride, cache_bytes, cache_folder, cache_disk_bytes, media_bytes, threads,
+--- policy, report.
 function Model:batch(options)
   return batches.open(self, options)
 end

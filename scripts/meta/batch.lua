@@ -16,6 +16,7 @@ local batch = {}
 ---@field cache_bytes? integer  Budget of the prefix cache (1 GiB); 0: none.
 ---@field cache_folder? string  Directory of the on-disk prefix cache.
 ---@field cache_disk_bytes? integer  Its size limit.
+---@field media_bytes? integer  Bytes of the features of all requests at most (0: no limit).
 ---@field end_ids? integer[]  Tokens that end an answer.
 ---@field share? perigee.BatchCore  A batch whose engine thread and compute threads this one uses.
 
@@ -54,6 +55,9 @@ function batch.open(graph, options) end
 ---@field stop? string|string[]  The answer ends before the first of these strings.
 ---@field stop_ids? integer[]  The answer ends with one of these tokens, in addition to the model's end tokens.
 ---@field bad_words? integer[][]  Token sequences that are never completed.
+---@field media? perigee.MediaItem[]  Pictures of the prompt, in their order.
+---@field positions? integer[][]  Three lists, as long as the prompt; by default the index on all axes.
+---@field rope_delta? integer  A generated token at index i (from 0) has position i + rope_delta.
 ---@field boundaries? integer[]  Positions in the prompt where a message ends; prefixes may be resumed there.
 ---@field keep_special? integer[]  Special tokens that stay in the text despite skip_special.
 
@@ -131,7 +135,7 @@ local Core = {}
 ---  keep_logits seq, on      keeps the logits of its steps from now on, or no longer
 ---  save seq, path           writes its caches to a file
 ---  load path                reads such a file into the prefix cache
----  pin options              { prompt = ids, off =, salt = }: protects what the prefix cache has of a
+---  pin options              { prompt = ids, off =, salt =, media =, … }: protects what the prefix cache has of a
 ---                           prompt from eviction; returns how many tokens that are
 ---On the engine thread save and load return a ticket, and an event with that ticket follows; pin returns
 ---true. Commands without another result return true.
@@ -158,7 +162,7 @@ function Core:sequences(tables) end
 function Core:room() end
 
 ---Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; added, finished,
----cancelled, failed and preempted sequences; running and waiting ones now; schedule, compute and sample in
+---cancelled, failed and preempted sequences; running and waiting ones and media_bytes now; schedule, compute and sample in
 ---seconds; and those of the prefix cache.
 ---@return table
 function Core:stats() end

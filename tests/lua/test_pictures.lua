@@ -5,6 +5,7 @@
 local perigee = require "perigee"
 local pictures = require "pictures"
 local test = require("harness").test
+local uv = require "luv"
 
 local forced = ... -- with a collection at every step: a few are enough, the numbers are the same
 
@@ -172,6 +173,75 @@ local function check_identity(t, model, request, want)
   t.eq(again.cached_tokens, #request.prompt - 1, "the same picture")
 end
 
+local function folder()
+  return assert(uv.fs_mkdtemp(os.tmpname() .. ".XXXXXX"))
+end
+
+local function remove(path)
+  for name in uv.fs_scandir_next, assert(uv.fs_scandir(path)) do os.remove(path .. "/" .. name) end
+  assert(uv.fs_rmdir(path))
+end
+
+--- What one batch wrote to disk another one finds, the same picture and no other.
+local function check_disk(t, model, request, want)
+  local path = folder()
+  local options = { sequences = 2, kv_block = 4, threads = 2, stride = 8, cache_folder = path }
+  do
+    local batch <close> = assert(model:batch(options))
+    add(batch, request)
+    assert(batch:run())
+  end
+  local batch <close> = assert(model:batch(options))
+  local media = {}
+  for i, item in ipairs(request.media) do
+    media[i] = { hash = ("%-32s"):format("another " .. i) }
+    for k, v in pairs(item) do media[i][k] = media[i][k] or v end
+  end
+  local other = add(batch, request, { media = media })
+  assert(batch:run())
+  t.eq(other.cached_tokens < request.media[1].at, true, "another picture was found on disk")
+  local seq = add(batch, request)
+  assert(batch:run())
+  same(t, "from disk", seq, want)
+  t.eq(seq.cached_tokens, #request.prompt - 1, "from disk")
+  t.eq(batch:stats().prefix.disk_errors, 0)
+  batch:close()
+  remove(path)
+end
+
+--- Pinned pictures stay while others come; features are held while a request lives, and no more
+--- of them than the limit.
+local function check_room(t, model, list, want)
+  local request, bytes = list[2], 0
+  for _, item in ipairs(request.media) do
+    bytes = bytes + 4 * item.features.size * (1 + #(item.deepstack or {}))
+  end
+  local batch <close> = assert(model:batch { sequences = 2, kv_block = 4, threads = 2,
+    cache_tokens = 2 * #list[3].prompt, context = #list[3].prompt + 30, media_bytes = bytes })
+  local seq = add(batch, request)
+  t.eq(batch:stats().media_bytes, bytes)
+  local none, why = batch:add(given(list[2], { prompt = request.prompt, max_tokens = 1 }))
+  t.eq(none, nil)
+  t.match(tostring(why), "bytes of features, which do not fit: " .. bytes .. " of " .. bytes)
+  assert(seq:cancel())
+  t.eq(batch:stats().media_bytes, 0)
+  add(batch, request)
+  assert(batch:run())
+  local pinned = batch:pin(request.prompt, given(request, {}))
+  t.eq(pinned >= #request.prompt - 1, true, "pinned")
+  for i = 1, 3 do
+    local prompt = {}
+    for k = 1, #list[3].prompt do prompt[k] = (k * i) % 100 end
+    add(batch, { prompt = prompt, max_tokens = 2, ignore_eos = true, temperature = 0 })
+    assert(batch:run())
+  end
+  local again = add(batch, request)
+  assert(batch:run())
+  same(t, "pinned", again, want[2])
+  t.eq(again.cached_tokens, #request.prompt - 1, "pinned")
+  t.eq(batch:pin(request.prompt, given(request, { off = true })) > 0, true)
+end
+
 local names = pictures.models()
 if forced then names = { names[1], names[#names] } end
 if #names == 0 then
@@ -192,5 +262,8 @@ for _, name in ipairs(names) do
     for i = 2, #list do check_by_hand(t, model, list[i], want[i]) end
     check_identity(t, model, list[2], want[2])
     check_identity(t, model, list[4], want[4])
+    check_disk(t, model, list[3], want[3])
+    check_disk(t, model, list[4], want[4])
+    check_room(t, model, list, want)
   end)
 end
