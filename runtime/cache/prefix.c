@@ -431,6 +431,10 @@ static pe_status check_sequence(const pe_prefix *p, const pe_seq *s, pe_error *e
   if (s->past > s->count)
     return pe_fail(err, PE_EARG, "a sequence of %d tokens cannot have %d computed", s->count,
                    s->past);
+  for (int32_t i = 0; i < s->past; i++)
+    if (pe_word_is_name(s->token[i]) && (!i || s->token[i] != s->token[i - 1]) &&
+        !pe_names_find(p->tree.kv->names, s->token[i]))
+      return pe_fail(err, PE_EARG, "token %d of the sequence names no picture: %d", i, s->token[i]);
   for (int32_t g = 0; g < p->tree.groups; g++) {
     if (s->tables.count[g] < blocks)
       return pe_fail(err, PE_EARG, "the sequence has %d blocks, %d are needed", s->tables.count[g],

@@ -26,7 +26,7 @@ local batch = {}
 ---@return perigee.Error? err
 function batch.open(graph, options) end
 
----@class perigee.BatchRequest  Scalars are described in C (runtime/batch); batch.fields() lists them.
+---@class perigee.BatchRequest : perigee.MediaPrompt  Scalars are described in C (runtime/batch); batch.fields() lists them.
 ---@field prompt integer[]
 ---@field max_tokens? integer  Tokens to generate; without it, up to the end of the context.
 ---@field min_tokens? integer  End tokens and stop strings are ignored before this many tokens.
@@ -55,9 +55,6 @@ function batch.open(graph, options) end
 ---@field stop? string|string[]  The answer ends before the first of these strings.
 ---@field stop_ids? integer[]  The answer ends with one of these tokens, in addition to the model's end tokens.
 ---@field bad_words? integer[][]  Token sequences that are never completed.
----@field media? perigee.MediaItem[]  Pictures of the prompt, in their order.
----@field positions? integer[][]  Three lists, as long as the prompt; by default the index on all axes.
----@field rope_delta? integer  A generated token at index i (from 0) has position i + rope_delta.
 ---@field boundaries? integer[]  Positions in the prompt where a message ends; prefixes may be resumed there.
 ---@field keep_special? integer[]  Special tokens that stay in the text despite skip_special.
 

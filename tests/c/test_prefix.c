@@ -349,7 +349,7 @@ static void random_prompt(play *y, int32_t *token, int *n, pe_prefix_key *key) {
   int keep = 1 + below(m->n);
   memcpy(token, m->token, (size_t)keep * sizeof *token);
   if (keep > *n) *n = keep;
-  *n += below(3) == 0;
+  if (*n < MOST_TOKENS && below(3) == 0) token[(*n)++] = below(y->words);
   if (below(8)) *key = m->key;
 }
 

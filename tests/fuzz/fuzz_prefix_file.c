@@ -36,7 +36,9 @@ static bool parse(const pe_prefix_spec *spec, const uint8_t *bytes, size_t size,
   if (pe_prefix_image_read(spec, bytes, size, image, &err)) return false;
   const pe_prefix_head *h = &image->head;
   if (!inside(bytes, size, h->word, (uint64_t)h->count * 4) ||
-      !inside(bytes, size, image->path, (uint64_t)h->depth * 16))
+      !inside(bytes, size, h->name, (uint64_t)h->names * PE_NAME_BYTES) ||
+      !inside(bytes, size, image->path, (uint64_t)h->depth * 16) ||
+      !inside(bytes, size, image->path_name, (uint64_t)h->path_names * PE_NAME_BYTES))
     abort();
   for (int g = 0; g < PE_GRAPH_GROUPS; g++)
     if (!inside(bytes, size, image->rows[g], (uint64_t)h->fill[g] * spec->token_bytes[g])) abort();
@@ -78,11 +80,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   parse(&spec, data, size, &image);
   if (size < PE_PREFIX_FILE_FIXED + 12) return 0;
   int64_t count = (int32_t)number(data + 88, 4);
-  if (count < 1 || count > 4 || size < PE_PREFIX_FILE_FIXED + (size_t)count * 4 + 8) return 0;
+  int64_t names = (int32_t)number(data + 92, 4);
+  if (count < 1 || count > 4 || names < 0 || names > count) return 0;
+  const size_t head = PE_PREFIX_FILE_FIXED + (size_t)(count * 4 + names * PE_NAME_BYTES) + 8;
+  if (size < head) return 0;
   uint8_t *sealed = malloc(size);
   memcpy(sealed, data, size);
   memcpy(sealed, spec.stamp, sizeof spec.stamp);
-  pe_prefix_image_seal(sealed, size, (int32_t)count);
+  pe_prefix_image_seal(sealed, size, &(pe_prefix_image){.head.head_bytes = head});
   if (parse(&spec, sealed, size, &image)) cache(&image, sealed, size);
   free(sealed);
   return 0;
