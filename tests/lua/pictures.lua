@@ -45,7 +45,8 @@ end
 function pictures.case(name, k)
   local path = pictures.folder .. name
   local golden <close> = assert(perigee.weights.open(path .. "/golden.safetensors"))
-  local layout = assert(perigee.json.decode(text.read_file(path .. "/golden.json"))).layout
+  local notes = assert(perigee.json.decode(text.read_file(path .. "/golden.json")))
+  local layout, case = notes.layout, notes.cases[k + 1]
   local ids, at, media = samples.read_ids(golden, "ids." .. k), 1, {}
   if not ids then return end
   for i = 0, 99 do
@@ -55,7 +56,7 @@ function pictures.case(name, k)
     first, at = placeholders(ids, k == 4 and layout.video_token or layout.image_token, at, tokens)
     local grid = samples.read_ids(golden, ("grid.%d.%d"):format(k, i))
     media[i + 1] = { at = first, tokens = tokens, features = features, grid = grid,
-      deepstack = deepstack_of(golden, k, i),
+      deepstack = deepstack_of(golden, k, i), seconds_per_grid = case.second_per_grid_ts,
       hash = ("%-32s"):format(("%s %d %d"):format(name, k, i)) }
   end
   local positions, axes = samples.read(golden, "positions." .. k), nil

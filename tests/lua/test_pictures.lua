@@ -2,6 +2,7 @@
 -- its logits and greedy continuations; and bit for bit the same tokens and logprobs alone, in
 -- company, in any chunks, from a warm cache, forked, preempted, saved and loaded, with any number
 -- of threads.
+local mrope = require "models.core.mrope"
 local perigee = require "perigee"
 local pictures = require "pictures"
 local test = require("harness").test
@@ -24,6 +25,12 @@ local function check_reference(t, model, case, what)
   local got = model:eval(case.ids, given(case, { last = 16, greedy = greedy and #greedy }))
   t.near((got.logits - case.logits):abs():max(), 0, TOLERANCE, what)
   if greedy then t.eq(got.greedy, greedy, what) end
+end
+
+local function check_positions(t, model, case, what)
+  local positions, delta = mrope.positions(case.ids, case.media, model.config)
+  t.eq(positions, case.positions, what)
+  t.eq(delta, case.rope_delta, what)
 end
 
 local function check_chunks(t, model, case, what)
@@ -252,7 +259,10 @@ for _, name in ipairs(names) do
     local model <close> = assert(perigee.open(pictures.folder .. name))
     local cases = {}
     for k = 0, 4 do cases[#cases + 1] = pictures.case(name, k) end
-    for k, case in ipairs(cases) do check_reference(t, model, case, ("case %d"):format(k - 1)) end
+    for k, case in ipairs(cases) do
+      check_positions(t, model, case, ("case %d"):format(k - 1))
+      check_reference(t, model, case, ("case %d"):format(k - 1))
+    end
     check_chunks(t, model, cases[2], "case 1")
     check_chunks(t, model, cases[3], "case 2")
     local list, want = requests(cases), {}
