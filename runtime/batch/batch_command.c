@@ -146,12 +146,14 @@ static pe_status do_fork(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
 
 /* ---- trims --------------------------------------------------------------------------------- */
 
-/* The last kept token is computed again, for its logits. A cache that cannot be trimmed is dropped:
- * the sequence waits, and resumes from what the prefix cache has. */
+/* The last kept token is computed again, for its logits. A cache that cannot be trimmed, or only
+ * inside a picture that must stay whole, is dropped: the sequence waits, and resumes from what the
+ * prefix cache has. */
 static void trim_cache(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   pe_seq *cache = &seq->cache;
   int32_t past = cache->past < tokens - 1 ? cache->past : tokens - 1;
-  bool ok = pe_seq_can_trim(cache, past, NULL) && !pe_seq_trim(cache, past, NULL, NULL);
+  bool ok = !pe_media_cut(cache->media, past) && pe_seq_can_trim(cache, past, NULL) &&
+            !pe_seq_trim(cache, past, NULL, NULL);
   if (ok) ok = !pe_seq_append(cache, seq->token + past, tokens - past, NULL);
   if (!ok) {
     pe_batch_release(b, seq);

@@ -66,6 +66,15 @@ static bool admit(pe_batch *b, pe_batch_seq *seq, bool alone) {
 
 /* ---- the runs of a step -------------------------------------------------------------------- */
 
+/* The end of a chunk that does not cut a picture which must stay whole: before it, or, if the chunk
+ * begins with it, after it, whatever was granted. Then the step is larger than step_tokens by less
+ * than one picture. */
+static int32_t whole_end(const pe_batch_seq *seq, int32_t end) {
+  const pe_media_run *cut = pe_media_cut(seq->request->r.media, end);
+  if (!cut) return end;
+  return cut->at > seq->cache.past ? cut->at : cut->at + cut->count;
+}
+
 /* Where prefill stops next because the prefix cache takes a copy there. A model that can resume
  * anywhere is remembered once, at the end of the prompt; one with states or windows at every place
  * where a later request may want to resume. */
@@ -81,8 +90,7 @@ static int32_t next_cut(const pe_batch *b, const pe_batch_seq *seq) {
     int32_t at = (past / b->o.stride + 1) * b->o.stride;
     if (at < cut) cut = at;
   }
-  const pe_media_run *inside = pe_media_cut(seq->request->r.media, cut);
-  return inside ? inside->at + inside->count : cut;
+  return whole_end(seq, cut); /* no later request resumes inside a picture */
 }
 
 /* Puts the next tokens of a running sequence into the step. False: no room, or it has failed. */
@@ -98,15 +106,6 @@ static bool take_in(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   pe_batch_touch(b, seq);
   b->ran[b->run_count++] = seq;
   return true;
-}
-
-/* The end of a chunk that does not cut a picture which must stay whole: before it, or, if the chunk
- * begins with it, after it, whatever was granted. Then the step is larger than step_tokens by less
- * than one picture. */
-static int32_t whole_end(const pe_batch_seq *seq, int32_t end) {
-  const pe_media_run *cut = pe_media_cut(seq->request->r.media, end);
-  if (!cut) return end;
-  return cut->at > seq->cache.past ? cut->at : cut->at + cut->count;
 }
 
 static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens) {

@@ -71,4 +71,42 @@ function pictures.case(name, k)
     greedy = samples.read_ids(golden, "greedy." .. k) }
 end
 
+-- ---- pictures of our own ----------------------------------------------------------------------
+
+--- Cases of a text model with invented features, so that the rows of pictures are tested on models
+--- that are part of the project: a text, a picture in the middle, two pictures of which one is in
+--- several runs, one at the beginning and one at the end. whole: the model lets the rows of a
+--- picture see each other; then a repeat of the last case resumes before the picture.
+function pictures.invented(model, whole)
+  local width, vocab = model.config.hidden_size, model.config.vocab_size
+  local image, mark, seed = vocab - 1, vocab - 2, 0
+  local function item(ids, runs)
+    seed = seed + 1
+    local at, tokens = #ids + 1, 0
+    for i, run in ipairs(runs) do
+      if i > 1 then ids[#ids + 1] = mark end
+      for _ = 1, run do ids[#ids + 1] = image end
+      tokens = tokens + run
+    end
+    return { at = at, tokens = tokens, hash = ("%-32s"):format("picture " .. seed),
+      features = perigee.tensor.normal { tokens, width, seed = seed } }
+  end
+  local function words(ids, n)
+    for _, id in ipairs(samples.ids(n, 3, vocab - 2)) do ids[#ids + 1] = id end
+    return ids
+  end
+  local list = { { ids = words({}, 20) } }
+  local shapes = { { 9, { 11 }, 6 }, { 5, { 9 }, 2, { 3, 3, 4 }, 4 }, { 0, { 17 }, 30 },
+    { 14, { 18 } } }
+  for i, shape in ipairs(shapes) do
+    local ids, media = {}, {}
+    for k, part in ipairs(shape) do
+      if k % 2 == 0 then media[#media + 1] = item(ids, part) else words(ids, part) end
+    end
+    list[i + 1] = { ids = ids, media = media }
+  end
+  list[#list].resumes = whole and 14 or nil
+  return list
+end
+
 return pictures

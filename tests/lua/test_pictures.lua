@@ -74,8 +74,9 @@ local function same(t, what, seq, want)
   t.eq(seq.finish, want.finish, what)
 end
 
---- Few at once in small steps, then all again from the cache: all but one token of each.
-local function check_company(t, model, list, want)
+--- Few at once in small steps, then all again from the cache: all but one token of each, or up to
+--- the picture that the prompt ends with, if its rows see each other.
+local function check_company(t, model, list, want, cases)
   local batch <close> = assert(model:batch { sequences = 3, step_tokens = 7, kv_block = 4,
     threads = 2, stride = 8 })
   for turn = 1, 2 do
@@ -84,7 +85,8 @@ local function check_company(t, model, list, want)
     assert(batch:run())
     for i, seq in ipairs(sequences) do
       same(t, ("request %d in company, turn %d"):format(i, turn), seq, want[i])
-      if turn == 2 then t.eq(seq.cached_tokens, #list[i].prompt - 1, "cached") end
+      local most = cases[i].resumes or #list[i].prompt - 1
+      if turn == 2 then t.eq(seq.cached_tokens, most, "cached") end
     end
   end
 end
@@ -127,8 +129,8 @@ local function extended(request, more)
   return longer
 end
 
---- A child goes another way and a twin as its parent; one goes back; what was saved half way is
---- found by another batch.
+--- A child goes another way and a twin as its parent; one goes back, one to the beginning; what was
+--- saved half way is found by another batch.
 local function check_by_hand(t, model, request, want)
   local path = os.tmpname()
   local batch <close> = assert(model:batch { sequences = 4, kv_block = 8, threads = 2 })
@@ -136,6 +138,8 @@ local function check_by_hand(t, model, request, want)
   while #parent.ids < 3 do assert(batch:step()) end
   assert(parent:save(path))
   local child, twin = assert(parent:fork(99)), assert(parent:fork(request.seed))
+  local anew = assert(parent:fork(request.seed))
+  assert(anew:trim(#request.prompt))
   assert(child:bias { [5] = 1000 })
   assert(batch:step())
   t.eq(child.ids[4], 5)
@@ -145,6 +149,7 @@ local function check_by_hand(t, model, request, want)
   same(t, "a parent", parent, want)
   t.eq(table.move(twin.ids, 7, #twin.ids, 5, table.move(twin.ids, 1, 4, 1, {})), want.ids,
     "a twin that went back")
+  t.eq(table.move(anew.ids, 4, #anew.ids, 1, {}), want.ids, "one that began again")
   local other <close> = assert(model:batch { sequences = 1, kv_block = 8, threads = 1 })
   assert(other:load(path))
   os.remove(path)
@@ -249,11 +254,57 @@ local function check_room(t, model, list, want)
   t.eq(batch:pin(request.prompt, given(request, { off = true })) > 0, true)
 end
 
+--- On the engine thread, with choices, grants of one to three tokens, and cancels on the way.
+local function check_thread(t, model, list, want)
+  local turn = 0
+  local batch <close> = assert(model:batch { sequences = 4, kv_block = 8, threads = 2,
+    policy = function(step)
+      turn = turn + 1
+      step:decode()
+      for i, seq in ipairs(step:prompts()) do
+        local n = math.min(seq.left, step.left, 1 + (turn + i) % 3)
+        if n > 0 then step:give(seq, n) end
+      end
+    end })
+  assert(batch:start())
+  local sequences, goes = {}, {}
+  for i, r in ipairs(list) do
+    goes[i] = add(batch, r)
+    local first, second = add(batch, r, { n = 2 })
+    sequences[i] = { first, second }
+    assert(goes[i]:cancel())
+  end
+  while batch.alive > 0 do uv.run "once" end
+  assert(batch:stop())
+  for i, pair in ipairs(sequences) do
+    same(t, ("request %d on the engine thread"):format(i), pair[1], want[i])
+    if list[i].temperature == 0 then same(t, "its second choice", pair[2], want[i]) end
+  end
+  t.eq(batch:stats().media_bytes, 0)
+end
+
 local names = pictures.models()
 if forced then names = { names[1], names[#names] } end
 if #names == 0 then
   test("vision models", function(t) t.skip("13 models: there is no " .. pictures.folder) end)
 end
+
+local function check_invariants(t, model, cases)
+  check_chunks(t, model, cases[2], "case 1")
+  check_chunks(t, model, cases[3], "case 2")
+  local list, want = requests(cases), {}
+  for i, r in ipairs(list) do want[i] = alone(model, r) end
+  check_company(t, model, list, want, cases)
+  check_coming_and_going(t, model, list, want)
+  for i = 2, #list do check_by_hand(t, model, list[i], want[i]) end
+  check_identity(t, model, list[2], want[2])
+  check_identity(t, model, list[4], want[4])
+  check_disk(t, model, list[3], want[3])
+  check_disk(t, model, list[4], want[4])
+  check_room(t, model, list, want)
+  check_thread(t, model, list, want)
+end
+
 for _, name in ipairs(names) do
   test(name, function(t)
     local model <close> = assert(perigee.open(pictures.folder .. name))
@@ -263,17 +314,14 @@ for _, name in ipairs(names) do
       check_positions(t, model, case, ("case %d"):format(k - 1))
       check_reference(t, model, case, ("case %d"):format(k - 1))
     end
-    check_chunks(t, model, cases[2], "case 1")
-    check_chunks(t, model, cases[3], "case 2")
-    local list, want = requests(cases), {}
-    for i, r in ipairs(list) do want[i] = alone(model, r) end
-    check_company(t, model, list, want)
-    check_coming_and_going(t, model, list, want)
-    for i = 2, #list do check_by_hand(t, model, list[i], want[i]) end
-    check_identity(t, model, list[2], want[2])
-    check_identity(t, model, list[4], want[4])
-    check_disk(t, model, list[3], want[3])
-    check_disk(t, model, list[4], want[4])
-    check_room(t, model, list, want)
+    check_invariants(t, model, cases)
+  end)
+end
+
+-- Models of the project that see text only: their rows take features all the same.
+for _, name in ipairs { "gemma3_text", "llama", "qwen3_5_text", "gpt_oss", "lfm2-mlx4" } do
+  test("invented pictures in " .. name, function(t)
+    local model <close> = assert(perigee.open("tests/golden/" .. name))
+    check_invariants(t, model, pictures.invented(model, name == "gemma3_text"))
   end)
 end
