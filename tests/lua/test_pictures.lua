@@ -4,7 +4,7 @@
 -- of threads.
 local mrope = require "models.core.mrope"
 local perigee = require "perigee"
-local pictures = require "pictures"
+local pictures = require "vision_cases"
 local test = require("harness").test
 local uv = require "luv"
 

@@ -1,4 +1,4 @@
--- pictures: cases with pictures of the vision models in ../shared/golden: prompts, features,
+-- vision_cases: cases with pictures of the vision models in ../shared/golden: prompts, features,
 -- positions and the logits of the reference. The folder is not part of the project: tests skip
 -- without it.
 local perigee = require "perigee"
@@ -6,11 +6,11 @@ local samples = require "samples"
 local text = require "lib.text"
 local uv = require "luv"
 
-local pictures = { folder = "../shared/golden/" }
+local cases = { folder = "../shared/golden/" }
 
 --- The names of the vision models, sorted; empty without the folder.
-function pictures.models()
-  local list, dir = {}, uv.fs_scandir(pictures.folder)
+function cases.models()
+  local list, dir = {}, uv.fs_scandir(cases.folder)
   for name in uv.fs_scandir_next, dir or uv.fs_scandir "tests/lua" do
     if dir and name:match "^vl_" then list[#list + 1] = name end
   end
@@ -42,8 +42,8 @@ local function deepstack_of(golden, k, i)
 end
 
 --- Case k of a model: { ids =, media =, positions =, rope_delta =, logits =, greedy = }; nil: none.
-function pictures.case(name, k)
-  local path = pictures.folder .. name
+function cases.case(name, k)
+  local path = cases.folder .. name
   local golden <close> = assert(perigee.weights.open(path .. "/golden.safetensors"))
   local notes = assert(perigee.json.decode(text.read_file(path .. "/golden.json")))
   local layout, case = notes.layout, notes.cases[k + 1]
@@ -77,7 +77,7 @@ end
 --- that are part of the project: a text, a picture in the middle, two pictures of which one is in
 --- several runs, one at the beginning and one at the end. whole: the model lets the rows of a
 --- picture see each other; then a repeat of the last case resumes before the picture.
-function pictures.invented(model, whole)
+function cases.invented(model, whole)
   local width, vocab = model.config.hidden_size, model.config.vocab_size
   local image, mark, seed = vocab - 1, vocab - 2, 0
   local function item(ids, runs)
@@ -109,4 +109,4 @@ function pictures.invented(model, whole)
   return list
 end
 
-return pictures
+return cases
