@@ -16,10 +16,11 @@ local function size_of(item, merge)
   return grid[2] // merge, grid[3] // merge
 end
 
---- The position of a frame on the first axis, relative to the first frame.
+--- The position of a frame on the first axis, relative to the first frame: by its time, if the
+--- model goes by time (Qwen2.5-VL) and the times are known.
 local function frame_at(frame, rate, item)
-  if not rate then return frame end
-  return math.tointeger(math.floor(frame * rate * (item.seconds_per_grid or 1)))
+  if not rate or not item.seconds_per_grid then return frame end
+  return math.tointeger(math.floor(frame * rate * item.seconds_per_grid))
 end
 
 --- The positions of prompt `ids` with these media items (as batch:add takes them, with grid and,
