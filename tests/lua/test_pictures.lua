@@ -325,3 +325,47 @@ for _, name in ipairs { "gemma3_text", "llama", "qwen3_5_text", "gpt_oss", "lfm2
     check_invariants(t, model, pictures.invented(model, name == "gemma3_text"))
   end)
 end
+
+test("refusals name the item and both numbers", function(t)
+  local model <close> = assert(perigee.open "tests/golden/llama")
+  local batch <close> = assert(model:batch { sequences = 1 })
+  local width, hash = model.config.hidden_size, ("x"):rep(32)
+  local function add_with(item, more)
+    local request = { prompt = { 1, 9, 9, 9, 2 }, media = { { at = 2, tokens = 3, hash = hash,
+      features = perigee.tensor.zeros { 3, width } } } }
+    for k, v in pairs(item or {}) do request.media[1][k] = v end
+    for k, v in pairs(more or {}) do request[k] = v end
+    return batch:add(request)
+  end
+  local function refused(code, text, item, more)
+    local seq, why = add_with(item, more)
+    t.fails(code, seq, why)
+    t.match(tostring(why), text)
+  end
+  local function raises(text, item, more)
+    t.raises(function() add_with(item, more) end, text)
+  end
+  refused("argument", "at must be between 1 and the prompt's 5 tokens, got 6", { at = 6 })
+  refused("argument", "has 4 tokens, but the prompt has 3 placeholders %(id 9%) from token 2",
+    { tokens = 4, features = perigee.tensor.zeros { 4, width } })
+  refused("argument", "media%[2%] starts at token 3, inside media%[1%]", nil, { media = {
+    { at = 2, tokens = 3, hash = hash, features = perigee.tensor.zeros { 3, width } },
+    { at = 3, tokens = 1, hash = hash, features = perigee.tensor.zeros { 1, width } } } })
+  refused("argument", "rope_delta must be between %-5 and",
+    nil, { positions = { { 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0 } },
+    rope_delta = -6 })
+  raises("media[1]: features are [2, 64], expected [3, " .. width .. "]",
+    { features = perigee.tensor.zeros { 2, 64 } })
+  raises("media[1]: features must be a tensor, got boolean", { features = false })
+  raises("contiguous f32 matrix", { features = perigee.tensor.zeros { width, 3 }:t() })
+  raises("media[1]: hash must have 32 bytes, got 3", { hash = "abc" })
+  raises("media[1] has 1 deepstack tensors, the model takes 0",
+    { deepstack = { perigee.tensor.zeros { 3, width } } })
+  raises("positions[2] has 4 entries, the prompt has 5 tokens",
+    nil, { positions = { { 0, 0, 0, 0, 0 }, { 0, 0, 0, 0 }, { 0, 0, 0, 0, 0 } } })
+  raises("positions must be three lists", nil, { positions = { {} } })
+  raises("media[1] must be a table, got number", nil, { media = { 5 } })
+  raises("media must be a list of items, got string", nil, { media = "x" })
+  t.ok(add_with())
+  assert(batch:run())
+end)
