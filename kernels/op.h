@@ -37,12 +37,40 @@ typedef struct pe_segment { /* the rows of one sequence in this step; all fields
   int32_t table;            /* its first entry in `table_at`: one per cache group in order */
 } pe_segment;
 
+/* Row r is the sum of weight[j] * line index[j] of a table, for at[r] <= j < at[r + 1]. */
+typedef struct pe_lookup {
+  const int32_t *at; /* [rows + 1] */
+  const int32_t *index;
+  const float *weight;
+} pe_lookup;
+
+typedef struct pe_region { /* rows first .. first + count - 1 */
+  int32_t first, count;
+} pe_region;
+typedef struct pe_regions { /* every row is in exactly one of them */
+  const pe_region *list;
+  int32_t count, longest;
+} pe_regions;
+/* A frame is all patches of one picture; a window is a part of a frame. */
+enum { PE_REGION_FRAME, PE_REGION_WINDOW, PE_REGIONS };
+
+/* Of towers only: plans without caches whose rows are patches of pictures. */
+typedef struct pe_tower_step {
+  const float *patch;            /* [rows][patch_width] */
+  int32_t patch_width;           /* floats */
+  pe_lookup lookup;              /* the lines of a table that each row is made of */
+  const int32_t *merge;          /* [outputs][merge_count]: the rows that become one output */
+  int32_t merge_count;           /* the same for all outputs */
+  pe_regions region[PE_REGIONS]; /* rows that see each other */
+} pe_tower_step;
+
 typedef struct pe_step {
   int32_t rows, segments, outputs, groups;
   const int32_t *token;      /* [rows]; 0 for rows with a feature */
   const int32_t *position;   /* [3][rows]: the axes of multi-axis ropes; equal for text */
   const int32_t *segment_of; /* [rows] */
   const pe_segment *segment; /* [segments] */
+  pe_tower_step tower;       /* of steps of a tower */
   const int32_t *output;     /* [outputs]: the rows whose logits are wanted */
   const int32_t *tables;     /* block ids: the tables of all segments, each as long as it is */
   const int32_t *table_at;   /* [segments][groups]: where a table begins in `tables` */
@@ -294,6 +322,24 @@ typedef struct pe_output_args {
   int32_t width;
 } pe_output_args;
 
+typedef struct pe_patches_args {
+  int32_t width; /* of a patch, equal to the step's patch_width */
+} pe_patches_args;
+
+/* Output i is made of rows merge[i][0 .. count - 1] of in[0]: joined in this order, or with `mean`
+ * their mean, summed in this order. */
+typedef struct pe_merge_args {
+  int32_t width, count, mean;
+} pe_merge_args;
+
+/* Attention without a cache and without a mask: a row sees all rows of its region, in order.
+ * in[0]: queries [heads, key]; in[1]: keys [key_heads, key]; in[2]: values [key_heads, value].
+ * out: [heads, value]. Key head of query head h: h / (heads / key_heads). */
+typedef struct pe_region_attention_args {
+  int32_t heads, key_heads, key, value, regions; /* regions: PE_REGION_FRAME or PE_REGION_WINDOW */
+  float scale;
+} pe_region_attention_args;
+
 typedef union pe_op_args {
   pe_embed_args embed;
   pe_deepstack_args deepstack;
@@ -316,6 +362,9 @@ typedef union pe_op_args {
   pe_concat_args concat;
   pe_slice_args slice;
   pe_output_args output;
+  pe_patches_args patches;
+  pe_merge_args merge;
+  pe_region_attention_args region_attention;
 } pe_op_args;
 
 /* ---- the table ------------------------------------------------------------------------------- */
@@ -341,7 +390,11 @@ typedef union pe_op_args {
   X(SSM, "ssm")                                                                                    \
   X(CONCAT, "concat")                                                                              \
   X(SLICE, "slice")                                                                                \
-  X(OUTPUT, "output") /* row i of out = row step->output[i] of in[0]: the rows with logits */
+  X(OUTPUT, "output")   /* row i of out = row step->output[i] of in[0]: the rows with logits */    \
+  X(PATCHES, "patches") /* row r of out = row r of step->tower.patch */                            \
+  X(LOOKUP, "lookup")   /* row r of out = the lines of mat in step->tower.lookup, summed */        \
+  X(MERGE, "merge")                                                                                \
+  X(REGION_ATTENTION, "region_attention")
 
 typedef enum pe_op {
 #define PE_OP_ENUM(id, name) PE_OP_##id,

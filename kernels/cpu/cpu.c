@@ -23,6 +23,10 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
     [PE_OP_CONCAT] = &pe_cpu_concat,
     [PE_OP_SLICE] = &pe_cpu_slice,
     [PE_OP_OUTPUT] = &pe_cpu_output,
+    [PE_OP_PATCHES] = &pe_cpu_patches,
+    [PE_OP_LOOKUP] = &pe_cpu_lookup,
+    [PE_OP_MERGE] = &pe_cpu_merge,
+    [PE_OP_REGION_ATTENTION] = &pe_cpu_region_attention,
 };
 
 /* The least cost per task. Waking a worker takes a few microseconds, in which a core does about

@@ -59,6 +59,7 @@ typedef struct pe_cpu_op {
   int64_t (*scratch)(const pe_cpu_call *c); /* NULL: none */
 } pe_cpu_op;
 
+extern const pe_cpu_op pe_cpu_patches, pe_cpu_lookup, pe_cpu_merge, pe_cpu_region_attention;
 extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert_linear,
     pe_cpu_expert_gated, pe_cpu_head_linear, pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table,
     pe_cpu_rope, pe_cpu_store, pe_cpu_attention, pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv,

@@ -22,6 +22,8 @@ struct pe_device {
   pe_recur *recur;
   const pe_prim *prim; /* chosen once: the lookup costs more than a small instruction */
   pe_layout layout;
+  const pe_step *step; /* the one that runs */
+  size_t next;         /* its next instruction */
   area rows, outputs;
   pe_buffer *scratch;
 };
@@ -81,7 +83,7 @@ static pe_cpu_view view_of(const pe_device *d, const pe_place *p) {
 /* ---- instructions ---------------------------------------------------------------------------- */
 
 static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
-  const pe_step *step = &d->layout.step;
+  const pe_step *step = d->step;
   pe_cpu_call c = {.step = step,
                    .prim = d->prim,
                    .rows = x->rows == PE_EXTENT_OUTPUT ? step->outputs : step->rows,
@@ -124,11 +126,25 @@ static pe_status run_instr(pe_device *d, const pe_instr *x, pe_error *err) {
   return PE_OK;
 }
 
-pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err) {
-  const pe_step *step = &d->layout.step;
-  pe_status rc = pe_layout_step(&d->layout, d->kv, runs, count, err);
-  if (!rc) rc = grow_area(&d->rows, step->rows, d->plan->row_floats, err);
+pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err) {
+  d->step = step, d->next = 0;
+  pe_status rc = grow_area(&d->rows, step->rows, d->plan->row_floats, err);
   if (!rc) rc = grow_area(&d->outputs, step->outputs, d->plan->output_floats, err);
+  return rc;
+}
+
+pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err) {
+  pe_status rc = PE_OK;
+  do {
+    if (d->next < d->plan->count) rc = run_instr(d, &d->plan->instr[d->next++], err);
+  } while (!rc && d->next < d->plan->count && pe_clock_ns() < until_ns);
+  *done = d->next == d->plan->count;
+  return rc;
+}
+
+pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err) {
+  pe_status rc = pe_layout_step(&d->layout, d->kv, runs, count, err);
+  if (!rc) rc = pe_device_begin(d, &d->layout.step, err);
   for (size_t i = 0; !rc && i < d->plan->count; i++) rc = run_instr(d, &d->plan->instr[i], err);
   return rc ? rc : pe_weights_intact(d->plan->graph->weights, err);
 }

@@ -3,6 +3,7 @@
  *     open        binds a plan and the caches; afterwards nothing refers to hardware but the device
  *     step        takes one pe_run per sequence and computes all of their rows
  *     logits, tap read results back; they stay valid until the next step
+ *     begin, proceed  the same in parts, for a step without caches (towers, tower.h)
  *     close
  *
  *     runs -> layout.c: one flat pe_step -> cpu.c: instructions in plan order -> logits, taps
@@ -36,5 +37,12 @@ pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_err
 const float *pe_device_logits(const pe_device *d, int32_t i);
 /* Row i of tap t, in the shape it has in the graph. */
 const float *pe_device_tap(const pe_device *d, size_t t, int32_t i);
+
+/* A step that the caller has laid out, of a plan without caches (kv and recur may be NULL), in as
+ * many parts as the caller likes: `begin` provides the memory, `proceed` runs instructions until
+ * the clock passes until_ns (at least one) and sets *done after the last. The step is borrowed
+ * until then. Stopping early costs nothing: the next `begin` starts over. */
+pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err);
+pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err);
 
 #endif

@@ -59,8 +59,8 @@ pe_status pe_graph_freeze(pe_graph *g, pe_graph **out, pe_error *err) {
 
 /* ---- params ---------------------------------------------------------------------------------- */
 
-static pe_status add_param(pe_graph *g, const char *name, const pe_weight *w, int32_t count,
-                           pe_param *out, pe_error *err) {
+pe_status pe_graph_add_param(pe_graph *g, const char *name, const pe_weight *w, int32_t count,
+                             pe_param *out, pe_error *err) {
   pe_status rc = pe_grow(&g->param, &g->param_cap, g->param_count + 1, sizeof *g->param, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[g->param_count];
@@ -93,7 +93,7 @@ pe_status pe_graph_param(pe_graph *g, const char *name, pe_param *out, pe_error 
   if (!count || w->rows / count > INT32_MAX / 2 || w->cols > INT32_MAX / 2)
     return pe_fail(err, PE_ESHAPE, "tensor %s is too large: a dimension exceeds %d", name,
                    INT32_MAX / 2);
-  pe_status rc = add_param(g, name, w, count, out, err);
+  pe_status rc = pe_graph_add_param(g, name, w, count, out, err);
   if (rc) return rc;
   g->used[w - g->weights->list] = true;
   pe_param_info *p = &g->param[*out];
@@ -113,7 +113,7 @@ pe_status pe_graph_rows(pe_graph *g, pe_param from_param, int64_t from, int64_t 
         "%s: %lld rows from row %lld in steps of %lld do not fit: the matrix has %lld rows",
         src.name, (long long)count, (long long)(from < INT64_MAX ? from + 1 : from),
         (long long)step, (long long)src.rows);
-  pe_status rc = add_param(g, src.name, src.weight, src.count, out, err);
+  pe_status rc = pe_graph_add_param(g, src.name, src.weight, src.count, out, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[*out];
   p->rows = count, p->cols = src.cols;
@@ -135,7 +135,7 @@ pe_status pe_graph_split(pe_graph *g, pe_param from_param, int64_t count, pe_par
   if (src.count != 1 || count < 1 || src.rows % count)
     return pe_fail(err, PE_ESHAPE, "%s: %lld rows cannot be split into %lld equal parts", src.name,
                    (long long)src.rows, (long long)count);
-  pe_status rc = add_param(g, src.name, src.weight, (int32_t)count, out, err);
+  pe_status rc = pe_graph_add_param(g, src.name, src.weight, (int32_t)count, out, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[*out];
   p->rows = src.rows / count, p->cols = src.cols;
@@ -146,7 +146,7 @@ pe_status pe_graph_split(pe_graph *g, pe_param from_param, int64_t count, pe_par
 pe_status pe_graph_stack(pe_graph *g, const pe_param *list, int32_t count, pe_param *out,
                          pe_error *err) {
   pe_param_info first = g->param[list[0]];
-  pe_status rc = add_param(g, first.name, first.weight, count, out, err);
+  pe_status rc = pe_graph_add_param(g, first.name, first.weight, count, out, err);
   if (rc) return rc;
   pe_param_info *p = &g->param[*out];
   p->rows = first.rows, p->cols = first.cols;
@@ -212,10 +212,13 @@ void pe_graph_shape_text(const pe_graph *g, pe_value v, char *out, size_t size) 
  * INT32_MAX; the widest values of real models are logits, 2^18. */
 enum { MAX_WIDTH = 1 << 28 };
 
+/* Reads lines for rows and has one for each output. */
+static bool makes_outputs(int op) { return op == PE_OP_OUTPUT || op == PE_OP_MERGE; }
+
 /* Works along the rows of a sequence, so it needs all of them. */
 static bool needs_all_rows(int op) {
   return op == PE_OP_STORE || op == PE_OP_ATTENTION || op == PE_OP_CONV || op == PE_OP_DELTA ||
-         op == PE_OP_SSM || op == PE_OP_OUTPUT;
+         op == PE_OP_SSM || op == PE_OP_REGION_ATTENTION || makes_outputs(op);
 }
 
 /* The only op that may depend on a store, which has no value. */
@@ -238,7 +241,7 @@ static pe_status check_input(const pe_graph *g, const pe_node *n, int i, pe_erro
     return pe_fail(err, PE_ESHAPE,
                    "%s: %s has lines for output rows only, but this needs all rows of a sequence",
                    op, in->name);
-  if (n->op != PE_OP_OUTPUT && in->rows != n->rows)
+  if (!makes_outputs(n->op) && in->rows != n->rows)
     return pe_fail(err, PE_ESHAPE,
                    "%s: %s has a line for %s, other inputs have one for %s: move the output op", op,
                    in->name, in->rows == PE_EXTENT_ALL ? "every row" : "output rows only",
@@ -420,6 +423,17 @@ pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_
   }
   made.args.norm = a;
   return pe_graph_add(g, &made, out, err);
+}
+
+pe_status pe_graph_layer_norm(pe_graph *g, pe_value x, pe_param weight, pe_param bias, float eps,
+                              pe_value *out, pe_error *err) {
+  const pe_norm_args a = {.eps = eps, .scale = 1, .layer = 1};
+  const pe_node *in = &g->node[x];
+  const float *b = NULL;
+  pe_status rc = pe_graph_sized_vector(g, bias, in->dim[in->rank - 1], &b, err);
+  if (!rc) rc = pe_graph_norm(g, x, weight, &a, out, err);
+  if (!rc) g->node[*out].vec[1] = b;
+  return rc;
 }
 
 pe_status pe_graph_constant(pe_graph *g, pe_param p, pe_value *out, pe_error *err) {

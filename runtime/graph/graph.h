@@ -113,6 +113,12 @@ pe_status pe_graph_split(pe_graph *g, pe_param p, int64_t count, pe_param *out, 
 /* Joins params of one matrix each into one param (experts stored as separate tensors). */
 pe_status pe_graph_stack(pe_graph *g, const pe_param *list, int32_t count, pe_param *out,
                          pe_error *err);
+/* The tensor seen as `rank` dimensions, in the order `order` (0: the first one): the first one
+ * gives the rows, the others the columns of one matrix. The convolution of a patch is a matrix in
+ * this way. Copies the values unless the order is 0, 1, 2, ...; quantised ones as float32. For
+ * graphs without caches: the identity of a cache knows nothing of copies. */
+pe_status pe_graph_permute(pe_graph *g, pe_param p, int rank, const int64_t *dim, const int *order,
+                           pe_param *out, pe_error *err);
 /* All values as float32, decoded once. */
 pe_status pe_graph_vector(pe_graph *g, pe_param p, const float **out, pe_error *err);
 /* Copies the caller's numbers; the copy lives as long as the graph. */
@@ -150,6 +156,9 @@ pe_status pe_graph_head_linear(pe_graph *g, pe_value x, pe_param weight, bool tr
 /* args: the caller sets eps, offset, scale, l2, layer and width (0: the last dimension). */
 pe_status pe_graph_norm(pe_graph *g, pe_value x, pe_param weight, const pe_norm_args *args,
                         pe_value *out, pe_error *err);
+/* A layer norm: subtracts the mean, and adds the bias if it is not -1. */
+pe_status pe_graph_layer_norm(pe_graph *g, pe_value x, pe_param weight, pe_param bias, float eps,
+                              pe_value *out, pe_error *err);
 pe_status pe_graph_unary(pe_graph *g, pe_map_op op, pe_value x, pe_value *out, pe_error *err);
 /* Shapes must be equal, or the smaller one repeats: [h] with [h, w], or a constant vector [w] with
  * [h, w] (if h = w, it counts as [h]). An op on constants is computed at once and gives a
@@ -199,8 +208,26 @@ pe_status pe_graph_ssm(pe_graph *g, const pe_value in[4], const pe_param vec[3],
 /* Keeps only the rows whose logits are wanted; everything after it has one line per such row. */
 pe_status pe_graph_output(pe_graph *g, pe_value x, pe_value *out, pe_error *err);
 
+/* ---- towers (graph_tower.c) ------------------------------------------------------------------ */
+
+/* The patches of the step, `width` floats each. */
+pe_status pe_graph_patches(pe_graph *g, int32_t width, pe_value *out, pe_error *err);
+/* Lines of a table of positions, summed for each row as the step says. */
+pe_status pe_graph_lookup(pe_graph *g, pe_param table, pe_value *out, pe_error *err);
+/* Rows to outputs: `count` rows are joined, or with `mean` averaged. Everything after it has one
+ * line per output. */
+pe_status pe_graph_merge(pe_graph *g, pe_value x, int32_t count, bool mean, pe_value *out,
+                         pe_error *err);
+/* Attention of every row to all rows of its region. q: [heads, key], k: [key heads, key], v: [key
+ * heads, value]. regions: PE_REGION_FRAME or PE_REGION_WINDOW. */
+pe_status pe_graph_region_attention(pe_graph *g, const pe_value qkv[3], int32_t regions,
+                                    float scale, pe_value *out, pe_error *err);
+
 /* ---- between the graph_*.c files ------------------------------------------------------------- */
 
+/* Appends a param of `count` matrices, whose shape and memory the caller fills in. */
+pe_status pe_graph_add_param(pe_graph *g, const char *name, const pe_weight *w, int32_t count,
+                             pe_param *out, pe_error *err);
 /* A node with one dimension and the extent of x (x -1: all rows); the caller fills in the rest. */
 pe_node pe_graph_draft(const pe_graph *g, int op, pe_value x, int32_t width);
 /* The values of p; PE_ESHAPE unless there are `want` of them. p -1: *out is NULL. */

@@ -205,7 +205,8 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
   pe_plan *p = s->p;
   p->instr = pe_arena_calloc(&p->arena, s->n, sizeof *p->instr);
   p->tap = pe_arena_calloc(&p->arena, o->tap_count + 1, sizeof *p->tap);
-  if (!p->instr || !p->tap) return pe_nomem(err, "plan");
+  p->tap_value = pe_arena_calloc(&p->arena, o->tap_count + 1, sizeof *p->tap_value);
+  if (!p->instr || !p->tap || !p->tap_value) return pe_nomem(err, "plan");
   find_lifetimes(s, o);
   pe_status rc = place_values(s, err);
   if (rc) return rc;
@@ -221,7 +222,10 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
   p->logits = place_of(s, s->g->output), p->vocabulary = s->node[s->g->output].width;
   if (!p->tokens) p->tokens = p->vocabulary; /* no table: nothing limits the ids */
   p->drawable = p->tokens < p->vocabulary ? p->tokens : p->vocabulary;
-  for (size_t i = 0; i < o->tap_count; i++) p->tap[i] = place_of(s, o->taps[i]);
+  for (size_t i = 0; i < o->tap_count; i++) {
+    p->tap[i] = place_of(s, o->taps[i]);
+    p->tap_value[i] = o->taps[i];
+  }
   p->tap_count = o->tap_count;
   return note_fusions(s, err);
 }

@@ -71,6 +71,7 @@ typedef struct pe_plan {
   bool spans;             /* some layer lets the rows of a picture see all of it */
   pe_place *tap;          /* one per value of pe_plan_options.taps */
   size_t tap_count;
+  pe_value *tap_value; /* the tapped values */
   /* ---- private ------------------------------------------------------------------------------- */
   pe_arena arena;
 } pe_plan;

@@ -18,7 +18,9 @@ int pe_rope_find(const char *name) {
                {"longrope", PE_ROPE_LONGROPE},
                {"su", PE_ROPE_LONGROPE},
                {"mrope", PE_ROPE_DEFAULT},
-               {"proportional", PE_ROPE_PROPORTIONAL}};
+               {"proportional", PE_ROPE_PROPORTIONAL},
+               {"grid", PE_ROPE_GRID},
+               {"grid_turns", PE_ROPE_GRID_TURNS}};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i].name, name)) return names[i].kind;
   return -1;
@@ -72,6 +74,11 @@ static pe_status check(const pe_rope_spec *s, pe_error *err) {
         PE_ROPE_MAX, s->dims);
   if (!(s->theta > 0) || !isfinite(s->theta))
     return pe_fail(err, PE_EARG, "rope: theta must be positive and finite, got %g", s->theta);
+  bool grid = s->kind == PE_ROPE_GRID || s->kind == PE_ROPE_GRID_TURNS;
+  if (grid && (s->dims % 4 || s->section[0] != s->dims / 4 || s->section[1] != s->dims / 4))
+    return pe_fail(err, PE_EARG,
+                   "rope: a grid of %d values needs two sections of %d rotations, got %d and %d",
+                   s->dims, s->dims / 4, s->section[0], s->section[1]);
   bool scaled = s->kind == PE_ROPE_LINEAR || s->kind == PE_ROPE_LLAMA3 || s->kind == PE_ROPE_YARN ||
                 s->kind == PE_ROPE_DYNAMIC || s->kind == PE_ROPE_PROPORTIONAL;
   if (scaled && !(s->factor > 0))
@@ -94,11 +101,20 @@ static pe_status check(const pe_rope_spec *s, pe_error *err) {
   return PE_OK;
 }
 
+/* Rotation i is number `within` of section `axis`; there are two sections of the same size. */
+static double grid(const pe_rope_spec *s, int i) {
+  int each = s->section[0], axis = i / each, within = i % each;
+  if (s->kind == PE_ROPE_GRID) return pow(s->theta, -(double)within / each);
+  return plain(s, 2 * within + axis);
+}
+
 static double frequency(const pe_rope_spec *s, int i) {
   switch (s->kind) {
   case PE_ROPE_LINEAR: return plain(s, i) / s->factor;
   case PE_ROPE_LLAMA3: return llama3(s, i);
   case PE_ROPE_YARN: return yarn(s, i);
+  case PE_ROPE_GRID:
+  case PE_ROPE_GRID_TURNS: return grid(s, i);
   case PE_ROPE_PROPORTIONAL: return i < s->turning / 2 ? plain(s, i) / s->factor : 0;
   default: return plain(s, i);
   }

@@ -1,6 +1,7 @@
 /* rope.h - rotary frequencies of every kind that a config can name.
  *
- * default, linear, llama3, yarn, dynamic, longrope and proportional (Gemma 4). The result is a
+ * default, linear, llama3, yarn, dynamic, longrope, proportional (Gemma 4), and two kinds of vision
+ * towers, whose positions are a row and a column (grid: Qwen, grid_turns: Pixtral). The result is a
  * table of inverse frequencies and a factor for cos and sin. Kinds that depend on the length of the
  * sequence (dynamic, longrope) keep both variants and the threshold, and the kernel chooses (op.h:
  * pe_rope_table_args). Computed in double precision and rounded once. */
@@ -17,7 +18,9 @@ typedef enum pe_rope_kind {
   PE_ROPE_YARN,
   PE_ROPE_DYNAMIC,
   PE_ROPE_LONGROPE,
-  PE_ROPE_PROPORTIONAL
+  PE_ROPE_PROPORTIONAL,
+  PE_ROPE_GRID,      /* towers: each axis has its own run of frequencies, over its section */
+  PE_ROPE_GRID_TURNS /* towers: the axes take the frequencies of one run in turns */
 } pe_rope_kind;
 
 typedef struct pe_rope_spec {

@@ -1,0 +1,213 @@
+/* op_tower.c - the ops of vision towers: patches in, rows looked up in a table of positions, rows
+ * merged into outputs, and attention over regions of rows. */
+#include "kernels/cpu/cpu.h"
+
+/* ---- patches, lookup, merge ------------------------------------------------------------------ */
+
+static void patches_run(const pe_cpu_call *c, int task, int tasks) {
+  const int64_t width = c->args.patches.width;
+  int64_t from, to;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t r = from; r < to; r++)
+    memcpy(pe_cpu_row(&c->out, r), c->step->tower.patch + r * c->step->tower.patch_width,
+           (size_t)width * sizeof(float));
+}
+
+static pe_cpu_work patches_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows, (double)c->rows * c->args.patches.width};
+}
+
+const pe_cpu_op pe_cpu_patches = {patches_run, patches_work, NULL};
+
+static void lookup_run(const pe_cpu_call *c, int task, int tasks) {
+  const pe_lookup *l = &c->step->tower.lookup;
+  const int64_t width = c->mat->cols;
+  float *line = pe_cpu_scratch_of(c, task);
+  int64_t from, to;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t r = from; r < to; r++) {
+    float *out = pe_cpu_row(&c->out, r);
+    memset(out, 0, (size_t)width * sizeof *out);
+    for (int32_t j = l->at[r]; j < l->at[r + 1]; j++) {
+      c->prim->decode(c->mat, l->index[j], line);
+      c->prim->mix(&l->weight[j], 1, 1, line, width, 1, width, out, width);
+    }
+  }
+}
+
+static pe_cpu_work lookup_work(const pe_cpu_call *c) {
+  const double lines = c->rows ? c->step->tower.lookup.at[c->rows] : 0;
+  return (pe_cpu_work){c->rows, 2 * lines * (double)c->mat->cols};
+}
+
+static int64_t lookup_scratch(const pe_cpu_call *c) { return c->mat->cols; }
+
+const pe_cpu_op pe_cpu_lookup = {lookup_run, lookup_work, lookup_scratch};
+
+static void join_rows(const pe_cpu_call *c, const int32_t *row, float *out) {
+  const pe_merge_args *a = &c->args.merge;
+  for (int32_t j = 0; j < a->count; j++, out += a->width)
+    memcpy(out, pe_cpu_row(&c->in[0], row[j]), (size_t)a->width * sizeof *out);
+}
+
+static void average_rows(const pe_cpu_call *c, const int32_t *row, float *out) {
+  const pe_merge_args *a = &c->args.merge;
+  memcpy(out, pe_cpu_row(&c->in[0], row[0]), (size_t)a->width * sizeof *out);
+  for (int32_t j = 1; j < a->count; j++)
+    c->prim->binary(PE_MAP_ADD, out, pe_cpu_row(&c->in[0], row[j]), a->width, out);
+  for (int32_t i = 0; i < a->width; i++) out[i] /= (float)a->count;
+}
+
+static void merge_run(const pe_cpu_call *c, int task, int tasks) {
+  const pe_merge_args *a = &c->args.merge;
+  int64_t from, to;
+  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  for (int64_t i = from; i < to; i++)
+    (a->mean ? average_rows : join_rows)(c, c->step->tower.merge + i * a->count,
+                                         pe_cpu_row(&c->out, i));
+}
+
+static pe_cpu_work merge_work(const pe_cpu_call *c) {
+  const pe_merge_args *a = &c->args.merge;
+  return (pe_cpu_work){c->rows, (double)c->rows * a->count * a->width};
+}
+
+const pe_cpu_op pe_cpu_merge = {merge_run, merge_work, NULL};
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+/* Keys and values of a region and head are packed once for all its rows: values line by line, keys
+ * turned, in blocks that stay in the first cache (128 keys of 64 values are 32 KB):
+ *
+ *     keys     [block 0: value 0 of 128 keys, value 1 of 128 keys, ...][block 1: ...]
+ *     values   [key 0: all its values][key 1: ...] ...
+ *
+ * So the scores of a row are sums of whole vectors of keys: heads are too short (32 to 80 values)
+ * for dot products, whose lanes must be added at the end. QUERIES rows share each block. Their
+ * sums run over values and keys in order, so neither number changes the result. */
+enum { QUERIES = 16, KEYS = 128 };
+
+typedef struct tile {
+  const pe_cpu_call *c;
+  pe_region region;
+  int64_t first, rows; /* queries */
+  int32_t head;
+  int64_t stride; /* from the scores of one query to those of the next */
+  float *keys, *values, *query, *score, *mixed;
+} tile;
+
+static void pack(const tile *t) {
+  const pe_cpu_call *c = t->c;
+  const pe_region_attention_args *a = &c->args.region_attention;
+  const int64_t head = t->head / (a->heads / a->key_heads);
+  for (int64_t k = 0; k < t->region.count; k++) {
+    const float *key = pe_cpu_row(&c->in[1], t->region.first + k) + head * a->key;
+    float *to = t->keys + k / KEYS * KEYS * a->key + k % KEYS;
+    for (int64_t i = 0; i < a->key; i++) to[i * KEYS] = key[i];
+    memcpy(t->values + k * a->value, pe_cpu_row(&c->in[2], t->region.first + k) + head * a->value,
+           (size_t)a->value * sizeof(float));
+  }
+}
+
+static void score_keys(const tile *t) {
+  const pe_region_attention_args *a = &t->c->args.region_attention;
+  for (int64_t r = 0; r < t->rows; r++) {
+    const float *q = pe_cpu_row(&t->c->in[0], t->first + r) + (int64_t)t->head * a->key;
+    for (int64_t i = 0; i < a->key; i++) t->query[r * a->key + i] = q[i] * a->scale;
+    memset(t->score + r * t->stride, 0, (size_t)t->region.count * sizeof(float));
+  }
+  for (int64_t k = 0; k < t->region.count; k += KEYS)
+    t->c->prim->mix(t->query, a->key, (int)t->rows, t->keys + k * a->key, KEYS, a->key,
+                    pe_cpu_least(KEYS, t->region.count - k), t->score + k, t->stride);
+}
+
+static void mix_values(const tile *t) {
+  const pe_region_attention_args *a = &t->c->args.region_attention;
+  memset(t->mixed, 0, (size_t)(t->rows * a->value) * sizeof(float));
+  for (int64_t k = 0; k < t->region.count; k += KEYS)
+    t->c->prim->mix(t->score + k, t->stride, (int)t->rows, t->values + k * a->value, a->value,
+                    (int)pe_cpu_least(KEYS, t->region.count - k), a->value, t->mixed, a->value);
+}
+
+static void attend(const tile *t) {
+  const pe_region_attention_args *a = &t->c->args.region_attention;
+  const pe_prim *prim = t->c->prim;
+  const int64_t keys = t->region.count;
+  float sum[QUERIES];
+  score_keys(t);
+  for (int64_t r = 0; r < t->rows; r++) {
+    float *s = t->score + r * t->stride;
+    sum[r] = prim->exp_sum(s, prim->max(s, keys), keys);
+  }
+  mix_values(t);
+  for (int64_t r = 0; r < t->rows; r++) {
+    float *out = pe_cpu_row(&t->c->out, t->first + r) + (int64_t)t->head * a->value;
+    for (int64_t i = 0; i < a->value; i++) out[i] = t->mixed[r * a->value + i] / sum[r];
+  }
+}
+
+static const pe_regions *regions_of(const pe_cpu_call *c) {
+  return &c->step->tower.region[c->args.region_attention.regions];
+}
+
+static int64_t tiles_in(pe_region r) { return (r.count + QUERIES - 1) / QUERIES; }
+
+static int64_t tiles_of(const pe_regions *regions) {
+  int64_t tiles = 0;
+  for (int32_t i = 0; i < regions->count; i++) tiles += tiles_in(regions->list[i]);
+  return tiles;
+}
+
+/* Whole blocks. */
+static int64_t stride_of(const pe_regions *regions) {
+  return ((int64_t)regions->longest + KEYS - 1) / KEYS * KEYS;
+}
+
+/* The tiles from .. to - 1 of a region, if there are any. */
+static void attend_region(tile *t, int64_t from, int64_t to) {
+  if (from < 0) from = 0;
+  if (to > tiles_in(t->region)) to = tiles_in(t->region);
+  if (from < to) pack(t);
+  for (int64_t i = from; i < to; i++) {
+    t->first = t->region.first + i * QUERIES;
+    t->rows = pe_cpu_least(QUERIES, t->region.count - i * QUERIES);
+    attend(t);
+  }
+}
+
+static void region_attention_run(const pe_cpu_call *c, int task, int tasks) {
+  const pe_region_attention_args *a = &c->args.region_attention;
+  const pe_regions *regions = regions_of(c);
+  tile t = {.c = c, .stride = stride_of(regions)};
+  t.keys = pe_cpu_scratch_of(c, task);
+  t.values = t.keys + t.stride * a->key;
+  t.score = t.values + t.stride * a->value;
+  t.query = t.score + QUERIES * t.stride;
+  t.mixed = t.query + (int64_t)QUERIES * a->key;
+  int64_t from, to, item = 0;
+  pe_cpu_share(tiles_of(regions) * a->heads, task, tasks, &from, &to);
+  for (t.head = 0; t.head < a->heads; t.head++)
+    for (int32_t i = 0; i < regions->count; i++) {
+      t.region = regions->list[i];
+      attend_region(&t, from - item, to - item);
+      item += tiles_in(t.region);
+    }
+}
+
+static pe_cpu_work region_attention_work(const pe_cpu_call *c) {
+  const pe_region_attention_args *a = &c->args.region_attention;
+  const pe_regions *regions = regions_of(c);
+  double pairs = 0;
+  for (int32_t i = 0; i < regions->count; i++)
+    pairs += (double)regions->list[i].count * regions->list[i].count;
+  return (pe_cpu_work){tiles_of(regions) * a->heads, pairs * a->heads * (a->key + a->value)};
+}
+
+static int64_t region_attention_scratch(const pe_cpu_call *c) {
+  const pe_region_attention_args *a = &c->args.region_attention;
+  return (QUERIES + stride_of(regions_of(c))) * (a->key + a->value) +
+         QUERIES * stride_of(regions_of(c));
+}
+
+const pe_cpu_op pe_cpu_region_attention = {region_attention_run, region_attention_work,
+                                           region_attention_scratch};
