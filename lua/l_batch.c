@@ -78,6 +78,11 @@ static batch *check(lua_State *L) {
   return s;
 }
 
+pe_crew *pe_l_batch_crew(lua_State *L, int arg) {
+  const batch *s = pe_bind_test(L, arg, &batch_class);
+  return s ? s->crew : NULL;
+}
+
 static batch *check_foreground(lua_State *L) {
   batch *s = check(L);
   if (s->w) luaL_error(L, "the batch runs on the engine thread: stop it first");

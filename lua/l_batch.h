@@ -22,6 +22,9 @@ pe_bias_view pe_l_batch_bias(lua_State *L, int arg);
 /* [... options at arg] -> [..., lists]: {bias, banned, force}, each optional. */
 pe_draw pe_l_batch_draw(lua_State *L, int arg);
 
+/* The crew of the batch at arg, borrowed; NULL: not an open batch. */
+pe_crew *pe_l_batch_crew(lua_State *L, int arg);
+
 /* [list] -> [list] */
 void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count);
 /* [] -> [list] */

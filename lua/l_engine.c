@@ -69,25 +69,6 @@ static int l_used(lua_State *L) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Reads the values named in the option "taps"; returns their number. */
-static int tap_values(lua_State *L, int arg, const pe_graph *g, pe_value *out, int most) {
-  if (!pe_bind_option(L, arg, "taps")) return 0;
-  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'taps' must be a list of names");
-  int n = (int)lua_rawlen(L, -1);
-  if (n > most) luaL_error(L, "at most %d taps, got %d", most, n);
-  for (int i = 0; i < n; i++) {
-    lua_rawgeti(L, -1, i + 1);
-    const char *name = luaL_checkstring(L, -1);
-    out[i] = -1;
-    for (size_t k = 0; k < g->node_count; k++)
-      if (!strcmp(g->node[k].name, name)) out[i] = (pe_value)k;
-    if (out[i] < 0) luaL_error(L, "no value is named '%s'", name);
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return n;
-}
-
 /* Opens everything that the engine owns, by the options at 2. */
 static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
                             size_t tap_count, pe_error *err) {
@@ -117,7 +98,7 @@ static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] 
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];
-  int tap_count = tap_values(L, 2, g, taps, MOST_TAPS);
+  int tap_count = pe_bind_taps(L, 2, g, taps, MOST_TAPS);
   engine *e = pe_bind_new(L, &engine_class, sizeof *e, 1);
   lua_pushvalue(L, 1);
   lua_setiuservalue(L, -2, 1);

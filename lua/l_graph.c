@@ -18,7 +18,14 @@ static void graph_close(void *self) { pe_graph_release(((graph *)self)->g); }
   X(ssm) X(output) X(finish) X(values) X(unused) X(caches)
 /* clang-format on */
 METHODS(PE_BIND_DECLARE)
-static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){"plan", pe_graph_l_plan}, {NULL, NULL}};
+static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){"plan", pe_graph_l_plan},
+                                   {"permute", pe_graph_l_permute},
+                                   {"layer_norm", pe_graph_l_layer_norm},
+                                   {"patches", pe_graph_l_patches},
+                                   {"lookup", pe_graph_l_lookup},
+                                   {"merge", pe_graph_l_merge},
+                                   {"region_attention", pe_graph_l_region_attention},
+                                   {NULL, NULL}};
 static const pe_class graph_class = {"perigee.Graph", methods, NULL, NULL, NULL, graph_close};
 
 pe_graph *pe_bind_graph(lua_State *L, int arg) {

@@ -10,11 +10,21 @@
 pe_weights *pe_bind_weights(lua_State *L, int arg);
 pe_graph *pe_bind_graph(lua_State *L, int arg);
 pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg);
+/* Reads the values named in the option "taps"; returns their number. Raises if there are more than
+ * `most` or a name is unknown. */
+int pe_bind_taps(lua_State *L, int arg, const pe_graph *g, pe_value *out, int most);
 
-/* ---- between l_graph.c and l_plan.c ---------------------------------------------------------- */
+/* ---- between the l_graph*.c files and l_plan.c ----------------------------------------------- */
 
 extern const pe_class pe_plan_class;
 int pe_graph_l_plan(lua_State *L); /* the method Graph:plan */
+/* Methods for towers (l_graph_tower.c). */
+int pe_graph_l_permute(lua_State *L);
+int pe_graph_l_layer_norm(lua_State *L);
+int pe_graph_l_patches(lua_State *L);
+int pe_graph_l_lookup(lua_State *L);
+int pe_graph_l_merge(lua_State *L);
+int pe_graph_l_region_attention(lua_State *L);
 /* [] -> [table]: name, op, shape and weight of a value; steps of a map; scale and window of an
  * attention. */
 void pe_graph_push_value(lua_State *L, const pe_graph *g, pe_value v);

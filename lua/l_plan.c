@@ -1,4 +1,6 @@
 /* l_plan.c - perigee.Plan: the instructions of a graph as tables, for inspect. */
+#include <string.h>
+
 #include "lua/l_graph.h"
 #include "runtime/graph/plan.h"
 
@@ -57,6 +59,24 @@ static int l_instructions(lua_State *L) { /* [self] -> [list] */
     lua_rawseti(L, -2, (lua_Integer)i + 1);
   }
   return 1;
+}
+
+int pe_bind_taps(lua_State *L, int arg, const pe_graph *g, pe_value *out, int most) {
+  if (!pe_bind_option(L, arg, "taps")) return 0;
+  luaL_argcheck(L, lua_istable(L, -1), arg, "option 'taps' must be a list of names");
+  int n = (int)lua_rawlen(L, -1);
+  if (n > most) luaL_error(L, "at most %d taps, got %d", most, n);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, -1, i + 1);
+    const char *name = luaL_checkstring(L, -1);
+    out[i] = -1;
+    for (size_t k = 0; k < g->node_count; k++)
+      if (!strcmp(g->node[k].name, name)) out[i] = (pe_value)k;
+    if (out[i] < 0) luaL_error(L, "no value is named '%s'", name);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return n;
 }
 
 int pe_graph_l_plan(lua_State *L) { /* [graph, {fusion}] -> [plan] or [nil, err] */

@@ -26,6 +26,7 @@ int luaopen_cjson(lua_State *L);
   X(tensor)                                                                                        \
   X(weights)                                                                                       \
   X(graph)                                                                                         \
+  X(tower)                                                                                         \
   X(engine)                                                                                        \
   X(batch)                                                                                         \
   X(image)                                                                                         \

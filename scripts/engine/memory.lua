@@ -48,6 +48,15 @@ function memory.check(need, options)
     :format(text.bytes(total), table.concat(parts, ", "), text.bytes(have), why)
 end
 
+--- Is there memory for a step of `rows` rows without caches? options: rows, budget, weights.
+function memory.check_step(bytes, options)
+  local total = bytes + (options.budget and options.weights or 0)
+  local have, why = available(options.budget)
+  if total <= have then return true end
+  return nil, ("not enough memory: %s are needed for a step of %d rows, but %s are %s")
+    :format(text.bytes(total), options.rows, text.bytes(have), why)
+end
+
 --- Everything that is known before the model runs.
 function memory.estimate(model, context)
   local plan <close> = assert(model.graph:plan())

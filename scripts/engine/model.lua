@@ -11,6 +11,8 @@ local models = require "models"
 local requests = require "engine.request"
 local run = require "engine.run"
 local text = require "lib.text"
+local towers = require "models.vision"
+local vision = require "engine.vision"
 local json = perigee.json
 
 local Model = {}
@@ -45,6 +47,8 @@ local function open(path, options)
   local loaded, why = models.load(path, { pause = async.breathe,
     architectures = options and options.architectures })
   if not loaded then return nil, why end
+  local tower, broken = towers.build(loaded.weights, loaded.parsed, { pause = async.breathe })
+  if broken then return nil, broken end
   local generation = read_generation_config(path)
   local self = setmetatable({ path = path, weights = loaded.weights, graph = loaded.graph,
     builder = loaded.builder, config = loaded.config, model_type = loaded.model_type,
@@ -52,6 +56,7 @@ local function open(path, options)
     options = options or {}, stops = {} }, Model)
   local runner, wrong = run.new(self, settings(self))
   if not runner then return nil, ("%s: %s"):format(path, wrong) end
+  self.vision = tower and vision.new(self, tower)
   as_set(generation.eos_token_id or loaded.config.eos_token_id, self.stops)
   return self
 end
@@ -138,6 +143,7 @@ end
 
 function Model:close()
   if self.tok then self.tok:close() end
+  if self.vision then self.vision:close() end
   self.graph:close()
   self.weights:close()
 end

@@ -247,6 +247,46 @@ function Graph:delta(options) end
 ---@return perigee.ValueId
 function Graph:ssm(options) end
 
+---The dimensions of a tensor in another order, as one matrix; order counts from 1.
+---@param param perigee.ParamId
+---@param options { shape: integer[], order: integer[] }
+---@return perigee.ParamId
+function Graph:permute(param, options) end
+
+---Subtracts the mean, divides by the standard deviation.
+---@param value perigee.ValueId
+---@param options { weight?: perigee.ParamId, bias?: perigee.ParamId, eps?: number }
+---@return perigee.ValueId
+function Graph:layer_norm(value, options) end
+
+---The patches of the step of a tower, `width` floats each.
+---@param width integer
+---@return perigee.ValueId
+function Graph:patches(width) end
+
+---Lines of a table of positions, summed for each patch as the tower's options say.
+---@param param perigee.ParamId
+---@return perigee.ValueId
+function Graph:lookup(param) end
+
+---Patches to outputs: `count` are joined, or averaged.
+---@param value perigee.ValueId
+---@param options { count: integer, mean?: boolean }
+---@return perigee.ValueId
+function Graph:merge(value, options) end
+
+---@class perigee.RegionAttentionOptions
+---@field q perigee.ValueId
+---@field k perigee.ValueId
+---@field v perigee.ValueId
+---@field regions? "frame"|"window"
+---@field scale? number
+
+---Attention of every patch to all patches of its frame or window.
+---@param options perigee.RegionAttentionOptions
+---@return perigee.ValueId
+function Graph:region_attention(options) end
+
 ---Keeps only the rows whose logits are wanted.
 ---@param value perigee.ValueId
 ---@return perigee.ValueId

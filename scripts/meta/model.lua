@@ -8,6 +8,7 @@
 ---@field weights perigee.Weights
 ---@field graph perigee.Graph
 ---@field builder table  What the graph was built with (models/core/graph.lua); it can be extended and tapped.
+---@field vision? perigee.Vision  The vision tower; nil if the model has none.
 local Model = {}
 
 ---The tokenizer; nil and an error if the model has none.

@@ -182,7 +182,7 @@ end
 
 --- Builds the graph of opened weights by a parsed config. options: path (for messages),
 --- architectures (see models.find), pause (a function that every op calls). Returns { weights =,
---- graph =, builder =, config =, model_type =, path = }, or nil and one line.
+--- graph =, builder =, config =, parsed =, model_type =, path = }, or nil and one line.
 function models.assemble(weights, parsed, options)
   local path = options and options.path or weights.path
   local model_type = parsed.model_type
@@ -204,8 +204,8 @@ function models.assemble(weights, parsed, options)
     g.c:close()
     return nil, ("%s: %s"):format(path, unfit(why, a))
   end
-  return { weights = weights, graph = g.c, builder = g, config = c, model_type = model_type,
-    path = path }
+  return { weights = weights, graph = g.c, builder = g, config = c, parsed = parsed,
+    model_type = model_type, path = path }
 end
 
 --- The model of opened weights, by the config next to them or in them. options: architectures,

@@ -337,6 +337,69 @@ function Graph:ssm(o)
     dt_max = o.dt_max }):named "ssm"
 end
 
+-- ---- towers -------------------------------------------------------------------------------------
+
+--- The dimensions of a tensor in another order, as one matrix: { shape =, order = }.
+function Weight:permuted(options) return derive(self, self.g.c:permute(param(self), options)) end
+
+--- The tensor as one matrix of rows of this width, in the order of the file.
+function Weight:flattened(width)
+  local count, rows, cols = self:shape()
+  return self:permuted { shape = { count * rows * cols // width, width }, order = { 1, 2 } }
+end
+
+--- The patches of the step through their embedding, a convolution whose stride is its width. w:
+--- stored as [out, channels, (frames,) height, width], with the channels last in converted files,
+--- or as a matrix. o: patch (side in pixels), frames (default 1), channels (default 3), adjust
+--- (function of the patches, before the embedding).
+function Graph:patch_embed(w, o)
+  local frames, channels = o.frames or 1, o.channels or 3
+  local values = channels * frames * o.patch * o.patch
+  local count, rows, cols = w:shape()
+  local out = count * rows * cols // values
+  local matrix = w
+  if cols == channels then
+    matrix = w:permuted { shape = { out, frames, o.patch, o.patch, channels },
+      order = { 1, 5, 2, 3, 4 } }
+  elseif cols ~= values then
+    matrix = w:flattened(values)
+  end
+  local x = wrap(self, self.c:patches(values)):named "patches"
+  if o.adjust then x = o.adjust(x) end
+  return wrap(self, self.c:linear(x.id, { weight = param(matrix), bias = bias_of(w) }))
+    :named(w.path)
+end
+
+--- Lines of a table of positions, one row per patch; how a row finds them is part of the tower's
+--- layout.
+function Graph:lookup(w)
+  local y = wrap(self, self.c:lookup(param(w)))
+  return y:named(w.path)
+end
+
+--- Blocks of `side` x `side` patches as one row each: joined, or with mean = true averaged.
+function Graph:merge(x, side, options)
+  return wrap(self, self.c:merge(x.id, { count = side * side, mean = options and options.mean }))
+end
+
+--- Attention of every patch to all patches of its frame, or with regions = "window" of its window:
+--- { q =, k =, v =, scale =, regions = }. The default scale is the head width ^ -0.5.
+function Graph:region_attention(a)
+  return wrap(self, self.c:region_attention { q = a.q.id, k = a.k.id, v = a.v.id,
+    regions = a.regions, scale = a.scale or a.q:shape()[2] ^ -0.5 }):named "attention"
+end
+
+--- Layer norm, with the bias if the file has one.
+function Graph:layer_norm(x, w, eps)
+  return wrap(self, self.c:layer_norm(x.id, { weight = param(w), bias = bias_of(w), eps = eps }))
+    :named(w.path)
+end
+
+--- The cheap approximation of GELU: x * sigmoid(1.702 x).
+function Graph:gelu_quick(x) return x * self:sigmoid(x * 1.702) end
+
+-- ---- the end ------------------------------------------------------------------------------------
+
 --- Logits of the rows that want them, by lm_head or, if the file has none, by the embedding.
 function Graph:head(x, options)
   local w = self:weight(options and options.weight or "lm_head")
