@@ -2,6 +2,7 @@
 -- load.
 local perigee = require "perigee"
 local command = require "lib.command"
+local image = require "cmd.bench.image"
 local load = require "cmd.bench.load"
 local models = require "models"
 local preload = require "engine.preload"
@@ -10,6 +11,8 @@ local shapes = require "cmd.bench.shapes"
 local single = require "cmd.bench.single"
 local tables = require "ui.table"
 local text = require "lib.text"
+local towers = require "models.vision"
+local vision = require "engine.vision"
 local json = perigee.json
 
 -- In the order in which they run. rows: the number of results.
@@ -20,6 +23,7 @@ local tests = {
   { name = "mixed", run = load.mixed, rows = 1 },
   { name = "prefix", run = load.prefix, rows = 1 },
   { name = "memory", run = load.memory, rows = 1 },
+  { name = "image", run = image.run, rows = 4 },
 }
 
 local function open(opts)
@@ -36,6 +40,9 @@ local function open(opts)
   if not model then return nil, why end
   model.options = { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
     memory = opts.memory, context = opts.context }
+  local tower, broken = towers.build(model.weights, model.parsed)
+  if broken then return nil, broken end
+  model.vision = tower and vision.new(model, tower)
   return model
 end
 
@@ -76,7 +83,7 @@ end
 
 local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "gb_per_s", "speedup",
   "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms", "cached",
-  "ratio", "bytes_per_token", "bytes_fixed" }
+  "ratio", "bytes_per_token", "bytes_fixed", "patches", "images_per_s" }
 
 local function print_json(model, rows, threads)
   local list = json.array {}
@@ -112,6 +119,8 @@ local function remarks(row)
   elseif row.test == "memory" then
     return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token),
       text.bytes(row.bytes_fixed))
+  elseif row.test == "image" then
+    return ("%.2f pictures/s of %d patches"):format(row.images_per_s, row.patches)
   elseif row.speedup then
     return ("%.2fx one sequence"):format(row.speedup)
   end
@@ -158,7 +167,8 @@ Tests:
   batch     decode with 1, 2, 4 and 8 sequences
   mixed     time between tokens of 7 streams while a long prompt is prefilled
   prefix    time to first token of a long prompt, cold and from the prefix cache
-  memory    KV cache bytes per token of context]],
+  memory    KV cache bytes per token of context
+  image     pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one]],
   options = {
     { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
     { name = "quant", kind = "string", value = "KIND", default = "affine4g64",

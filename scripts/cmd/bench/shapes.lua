@@ -17,9 +17,24 @@ local table_of = {
   ["llama-3.1-8b"] = { "llama", 4096, 32, 32, 8, 128, 14336, 128256, false },
 }
 
+-- Qwen3.5 0.8B: hybrid layers, and a vision tower. (Other keys are equal in all sizes.)
+local hybrids = {
+  ["qwen3_5-0.8b"] = {
+    text = { hidden_size = 1024, num_hidden_layers = 24, num_attention_heads = 8,
+      num_key_value_heads = 2, head_dim = 256, intermediate_size = 3584, vocab_size = 248320,
+      linear_num_key_heads = 16, linear_num_value_heads = 16, linear_key_head_dim = 128,
+      linear_value_head_dim = 128, linear_conv_kernel_dim = 4, full_attention_interval = 4,
+      rms_norm_eps = 1e-6, max_position_embeddings = 262144 },
+    vision = { depth = 12, hidden_size = 768, num_heads = 12, intermediate_size = 3072,
+      patch_size = 16, temporal_patch_size = 2, spatial_merge_size = 2, in_channels = 3,
+      out_hidden_size = 1024, num_position_embeddings = 2304 },
+  },
+}
+
 function shapes.names()
   local names = {}
   for name in pairs(table_of) do names[#names + 1] = name end
+  for name in pairs(hybrids) do names[#names + 1] = name end
   table.sort(names)
   return names
 end
@@ -53,10 +68,96 @@ local function tensors(s, kind)
   return list
 end
 
+-- ---- Qwen3.5 ------------------------------------------------------------------------------------
+
+--- add(name, shape, kind) for every tensor of the text model; kind "bf16" or nothing for the
+--- quantization that is measured.
+local function hybrid_text(c, add)
+  local width = c.hidden_size
+  local keys = c.linear_num_key_heads * c.linear_key_head_dim
+  local values = c.linear_num_value_heads * c.linear_value_head_dim
+  add("model.embed_tokens.weight", { c.vocab_size, width })
+  for i = 0, c.num_hidden_layers - 1 do
+    local function put(name, shape, as)
+      add(("model.layers.%d.%s"):format(i, name), shape, as)
+    end
+    put("input_layernorm.weight", { width }, "bf16")
+    put("post_attention_layernorm.weight", { width }, "bf16")
+    if (i + 1) % c.full_attention_interval == 0 then
+      local heads, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+      put("self_attn.q_proj.weight", { 2 * heads, width })
+      put("self_attn.k_proj.weight", { kv, width })
+      put("self_attn.v_proj.weight", { kv, width })
+      put("self_attn.o_proj.weight", { width, heads })
+      put("self_attn.q_norm.weight", { c.head_dim }, "bf16")
+      put("self_attn.k_norm.weight", { c.head_dim }, "bf16")
+    else
+      put("linear_attn.in_proj_qkv.weight", { 2 * keys + values, width })
+      put("linear_attn.in_proj_z.weight", { values, width })
+      put("linear_attn.in_proj_a.weight", { c.linear_num_value_heads, width })
+      put("linear_attn.in_proj_b.weight", { c.linear_num_value_heads, width })
+      put("linear_attn.conv1d.weight", { 2 * keys + values, 1, c.linear_conv_kernel_dim }, "bf16")
+      put("linear_attn.A_log", { c.linear_num_value_heads }, "f32")
+      put("linear_attn.dt_bias", { c.linear_num_value_heads }, "bf16")
+      put("linear_attn.norm.weight", { c.linear_value_head_dim }, "bf16")
+      put("linear_attn.out_proj.weight", { width, values })
+    end
+    put("mlp.gate_proj.weight", { c.intermediate_size, width })
+    put("mlp.up_proj.weight", { c.intermediate_size, width })
+    put("mlp.down_proj.weight", { width, c.intermediate_size })
+  end
+  add("model.norm.weight", { width }, "bf16")
+end
+
+--- The same for its tower, which is never quantized.
+local function hybrid_tower(c, add)
+  local function both(name, rows, ...) -- a weight and its bias
+    add(("visual.%s.weight"):format(name), { rows, ... }, "bf16")
+    add(("visual.%s.bias"):format(name), { rows }, "bf16")
+  end
+  local width, merged = c.hidden_size, c.hidden_size * c.spatial_merge_size ^ 2 // 1 | 0
+  both("patch_embed.proj", width, c.in_channels, c.temporal_patch_size, c.patch_size, c.patch_size)
+  add("visual.pos_embed.weight", { c.num_position_embeddings, width }, "bf16")
+  for i = 0, c.depth - 1 do
+    local function put(name, ...) both(("blocks.%d.%s"):format(i, name), ...) end
+    put("norm1", width)
+    put("norm2", width)
+    put("attn.qkv", 3 * width, width)
+    put("attn.proj", width, width)
+    put("mlp.linear_fc1", c.intermediate_size, width)
+    put("mlp.linear_fc2", width, c.intermediate_size)
+  end
+  both("merger.norm", width)
+  both("merger.linear_fc1", merged, merged)
+  both("merger.linear_fc2", c.out_hidden_size, merged)
+end
+
+local function hybrid(s, kind)
+  local list = {}
+  local function add(name, shape, as)
+    list[#list + 1] = { name = name, shape = shape, kind = as or kind }
+  end
+  hybrid_text(s.text, add)
+  hybrid_tower(s.vision, add)
+  local function object(t)
+    local o = perigee.json.object()
+    for key, value in pairs(t) do o[key] = value end
+    return o
+  end
+  return list, perigee.json.object { { "model_type", "qwen3_5" }, { "text_config", object(s.text) },
+    { "vision_config", object(s.vision) }, { "tie_word_embeddings", true } }
+end
+
 --- Weights and config of a shape, quantized as `kind` ("affine4g64", "q4_0", "bf16"); or nil and
 --- why.
 function shapes.make(name, kind)
-  local s = table_of[name]
+  local s, h = table_of[name], hybrids[name]
+  if h then
+    local list, parsed = hybrid(h, kind)
+    local ok, weights, why = pcall(perigee.weights.synthetic, list)
+    if not ok then return nil, weights end
+    return weights or nil, weights and parsed or why
+  end
   if not s then
     return nil, ("unknown shape '%s' (shapes: %s)"):format(name, table.concat(shapes.names(), ", "))
   end
