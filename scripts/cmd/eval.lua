@@ -3,6 +3,7 @@ local perigee = require "perigee"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local models = require "engine.model"
+local Pictures = require "engine.pictures"
 local preload = require "engine.preload"
 local json = perigee.json
 
@@ -16,28 +17,52 @@ end
 
 --- The token ids of a request: `ids`, or those of `prompt`.
 local function token_ids(model, request)
-  for _, key in ipairs { "images", "videos" } do
-    local list = jsonl.field(request, key, { kind = "array" })
-    if list and #list > 0 then error(("'%s': there is no image input yet"):format(key), 0) end
-  end
   local ids = jsonl.field(request, "ids", { kind = "array" })
   local prompt = jsonl.field(request, "prompt", { kind = "string" })
   if (ids ~= nil) == (prompt ~= nil) then error("expected 'ids' or 'prompt', one of the two", 0) end
   return ids or model:ids(prompt)
 end
 
-local function answer_with(model, runner, saved)
+--- Paths of a request: strings, or with `deep` lists of strings.
+local function paths(request, key, deep)
+  local list = jsonl.field(request, key, { kind = "array" })
+  for i, v in ipairs(list or {}) do
+    for k, path in ipairs(deep and type(v) == "table" and v or { v }) do
+      if type(path) ~= "string" then
+        error(("'%s': entry %d.%d must be a path, got %s"):format(key, i, k, type(path)), 0)
+      end
+    end
+  end
+  return list and #list > 0 and list or nil
+end
+
+--- The prompt of a request, with its pictures if it has any.
+local function prepare(model, request, open_pictures)
+  local ids = token_ids(model, request)
+  local images, videos = paths(request, "images"), paths(request, "videos", true)
+  if not images and not videos then return { prompt = ids } end
+  return open_pictures():prepare(ids, { images = images, videos = videos })
+end
+
+local function save(saved, name, tensor)
+  saved[#saved + 1] = { name = name, dtype = tensor.dtype, shape = tensor.shape,
+    bytes = tensor:contiguous():bytes() }
+end
+
+local function answer_with(model, runner, o)
+  local saved = o.saved
   return function(request, line)
     jsonl.known(request, keys)
-    local ids, greedy = token_ids(model, request), at_least(0, request, "greedy")
-    local result = runner:eval(ids, { greedy = greedy, chunk = at_least(1, request, "chunk"),
-      last = at_least(1, request, "last") })
-    if saved then
-      local logits = result.logits
-      saved[#saved + 1] = { name = ("logits.%d"):format(line), dtype = "f32",
-        shape = logits.shape, bytes = logits:bytes() }
+    local given, greedy = prepare(model, request, o.pictures), at_least(0, request, "greedy")
+    local result = runner:eval(given.prompt, { greedy = greedy, last = at_least(1, request, "last"),
+      chunk = at_least(1, request, "chunk"), media = given.media, positions = given.positions,
+      rope_delta = given.rope_delta })
+    if saved then save(saved, ("logits.%d"):format(line), result.logits) end
+    for i, item in ipairs(saved and given.media or {}) do
+      save(saved, ("features.%d.%d"):format(line, i - 1), item.features)
+      save(saved, ("resized.%d.%d"):format(line, i - 1), given.pictures[i].pixels[1]:tensor())
     end
-    local out = json.object { { "n", #ids } }
+    local out = json.object { { "n", #given.prompt } }
     if greedy then out.greedy = json.array(result.greedy) end
     return out
   end
@@ -50,9 +75,14 @@ local function main(opts)
     memory = opts.memory, kv_bits = tonumber(opts.kv_bits or 32) })
   if not model then return nil, why end
   preload(model.weights)
-  local runner, saved = model:runner(), opts.out and {}
-  jsonl.serve(answer_with(model, runner, saved))
+  local runner, saved, pictures = model:runner(), opts.out and {}, nil
+  jsonl.serve(answer_with(model, runner, { saved = saved, pictures = function()
+    local wrong
+    if not pictures then pictures, wrong = Pictures.open(model) end
+    return pictures or error(wrong, 0)
+  end }))
   runner:close()
+  if pictures then pictures:close() end
   if saved then
     local ok, err = perigee.weights.save(opts.out, saved)
     if not ok then return nil, err end
@@ -66,13 +96,17 @@ return {
   details = [[
 Reads JSON lines {"ids": […] or "prompt": "…", "greedy": N, "chunk": N, "last": N} and writes
 {"n": tokens, "greedy": […]} for each.
+  images    paths of pictures, in the order of their tokens in the prompt; each has all of them
+            there, or one placeholder
+  videos    lists of paths, the frames of each video
   greedy    generate N tokens, also past an end token
   chunk     prefill at most N tokens per step
   last      keep the logits of the last N tokens only]],
   options = {
     { name = "jsonl", kind = "flag", help = "read and write JSON lines" },
     { name = "out", kind = "string", value = "FILE",
-      help = "write the logits of line K (from 0) as logits.K to this safetensors file" },
+      help = "write the logits of line K (from 0) as logits.K to this safetensors file; of "
+        .. "pictures, also features.K.I and resized.K.I" },
   },
   min = 1,
   max = 1,
