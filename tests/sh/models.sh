@@ -112,7 +112,8 @@ refused "a file that returns no architecture" "models/text.lua: returns a string
 refused "a type that no file has" "unknown architecture 'lama' (known: deepseek_v3, " \
   --scripts "$T/scripts" eval "$T/unknown" --jsonl
 mkdir -p "$T/site/models"
-sed 's/"llama", .* }/"mine" }/' scripts/models/llama.lua >"$T/site/models/mine.lua"
+printf '%s\n' 'local llama = require "models.llama"' \
+  'return { names = { "mine" }, build = llama.build }' >"$T/site/models/mine.lua"
 try "check an architecture" 0 check "$T/site/models/mine.lua" scripts/models/gemma4.lua; no_err
 out "mine.lua: architecture of mine; builds a small Llama"
 out "gemma4.lua: architecture of gemma4_text, gemma4; not tried"
@@ -154,7 +155,7 @@ printf '%s\n' '{"ids": [1], "prompt": "x"}' '{}' '{"ids": [1], "lats": 1}' \
     '{"ids": [-1]}' 'x' '{"ids": [1], "images": []}' >"$T/in"
 try "lines that are wrong" 0 eval $G/llama --jsonl --out "$T/out.safetensors"; no_err; lines 12
 for text in "one of the two" "unknown key 'lats', did you mean 'last'?" \
-  "'images': there is no image input yet" "'videos': there" \
+  "tests/golden/llama: the model takes no pictures" \
   "'chunk' must be at least 1, not 0" "'greedy' must be at least 0" \
     "prompt[2] must be a token id, got 2.5" "token id must be between 0 and 127, got -1" \
   "not JSON" '{"n": 1}'; do out "$text"; done
