@@ -67,8 +67,8 @@ NEAR = [
     ("lua/l_weights", MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
             "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
-    ("scripts/templates", "lua:test_jinja lua:test_templates lua:test_normalize lua:test_chat "
-                          "sh:render"),
+    ("scripts/templates", "lua:test_limits lua:test_jinja lua:test_templates lua:test_normalize "
+                          "lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat"),
     ("scripts/chat", "lua:test_chat lua:test_normalize lua:test_stream lua:test_api sh:render "
@@ -89,10 +89,11 @@ NEAR = [
     ("scripts/serve", SERVE + " lua:test_tenants lua:test_serve_process lua:test_architectures "
                               "lua:test_fairness lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
-    ("scripts/cmd/chat", "sh:chat sh:cli"),
-    ("scripts/cmd/serve", "sh:cli lua:test_serve_process lua:test_serve"),
-    ("scripts/cmd/check", "sh:commands sh:cli lua:test_examples_hooks lua:test_parsers"),
-    ("scripts/cmd", "sh:cli sh:commands sh:models sh:render lua:test_lib"),
+    ("scripts/cmd/chat", "lua:test_limits sh:chat sh:cli"),
+    ("scripts/cmd/serve", "lua:test_limits sh:cli lua:test_serve_process lua:test_serve"),
+    ("scripts/cmd/check", "lua:test_limits sh:commands sh:cli lua:test_examples_hooks "
+                          "lua:test_parsers"),
+    ("scripts/cmd", "lua:test_limits sh:cli sh:commands sh:models sh:render lua:test_lib"),
     ("scripts/lib", "lua:test_lib lua:test_async lua:test_batch lua:test_scripts lua:test_chat "
                     "lua:test_api lua:test_serve sh:cli sh:commands sh:models"),
     ("scripts/ui", "lua:test_lib lua:test_repl lua:test_tensor sh:chat sh:cli sh:words"),
