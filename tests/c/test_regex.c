@@ -196,6 +196,68 @@ static void too_many_classes(void) {
   pe_buf_free(&b);
 }
 
+/* Sets of two letters and more: n different ones. */
+static void put_sets(pe_buf *b, int n) {
+  for (int bits = 3; n; bits++) {
+    if (!(bits & (bits - 1))) continue;
+    repeat(b, "[", 1);
+    for (int i = 0; i < 13; i++)
+      if (bits >> i & 1) pe_buf_byte(b, (char)('a' + i), NULL);
+    repeat(b, "]", 1);
+    n--;
+  }
+}
+
+/* Compiles open, inner and close, n times each; without any of them, n sets. */
+static pe_status compile_of(const char *open, const char *inner, const char *close, int n,
+                            pe_error *err) {
+  pe_buf b = {0};
+  pe_regex *re = NULL;
+  repeat(&b, open, n), repeat(&b, inner, 1), repeat(&b, close, n);
+  if (!b.len) put_sets(&b, n);
+  pe_status rc = pe_regex_compile(pe_str_of(b.data, b.len), &re, err);
+  pe_regex_free(re);
+  pe_buf_free(&b);
+  return rc;
+}
+
+/* The last size that is allowed, and the next. */
+static void limits(void) {
+  static const struct {
+    const char *open, *inner, *close;
+    int most;
+    pe_status status;
+    const char *part;
+  } edge[] = {
+      {"(", "a", ")", 100, PE_EUNSUPPORTED, "nested too deep"},
+      {"[", "a", "]", 100, PE_EUNSUPPORTED, "nested too deep"},
+      {"", "a", "{1}", 100, PE_EUNSUPPORTED, "too many repetitions"},
+      {"", "a(?#", "x", (1 << 16) - 4, PE_ELIMIT, "pattern of 65537 bytes is too long"},
+  };
+  pe_error err = {0};
+  for (size_t i = 0; i < sizeof edge / sizeof *edge; i++) {
+    bool comment = edge[i].close[0] == 'x'; /* one that is not closed, but for its length */
+    pe_status rc = compile_of(edge[i].open, edge[i].inner, edge[i].close, edge[i].most, &err);
+    if (comment)
+      CHECK_FAILS(rc, PE_EUNSUPPORTED, err, "comment");
+    else
+      CHECK_OK(rc, err);
+    CHECK_FAILS(compile_of(edge[i].open, edge[i].inner, edge[i].close, edge[i].most + 1, &err),
+                edge[i].status, err, edge[i].part);
+  }
+  /* So many sets are more than the matcher takes. */
+  CHECK_FAILS(compile_of("", "", "", 2048, &err), PE_EUNSUPPORTED, err, "too large");
+  CHECK_FAILS(compile_of("", "", "", 2049, &err), PE_ELIMIT, err, "more than 2048 different sets");
+  static const char *const formats[] = {"a{%d}", "a{%d,}", "a{0,%d}"};
+  for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+    char text[32];
+    snprintf(text, sizeof text, formats[i], 65535);
+    CHECK_OK(compile_of("", text, "", 1, &err), err);
+    snprintf(text, sizeof text, formats[i], 65536);
+    CHECK_FAILS(compile_of("", text, "", 1, &err), PE_EUNSUPPORTED, err, "65535");
+  }
+}
+
 static void backtracking(void) {
   static const char *const patterns[] = {"(?:a+)+b", "(?:a|a)*b", "(?:a*)*c", "(?:a|aa)+$",
                                          "(?:\\p{L}|a)*\\d"};
@@ -271,8 +333,9 @@ static void out_of_memory(void) {
 }
 
 static const check_test tests[] = {
-    {"matches", matches},          {"refusals", refusals},         {"hostile", hostile},
-    {"classes", too_many_classes}, {"backtracking", backtracking}, {"long", long_and_broken},
-    {"memory", out_of_memory},
+    {"matches", matches},           {"refusals", refusals},
+    {"hostile", hostile},           {"classes", too_many_classes},
+    {"backtracking", backtracking}, {"long", long_and_broken},
+    {"memory", out_of_memory},      {"limits", limits},
 };
 CHECK_MAIN("regex", tests)

@@ -458,6 +458,42 @@ static void test_deep_nesting(void) {
   pe_buf_free(&b);
 }
 
+/* Nested Sequences and stages: the last number that is allowed, and the next. */
+static void test_limits(void) {
+  static const struct {
+    const char *part, *list, *inner;
+    int depth, count;
+    const char *refusal;
+  } edge[] = {
+      {"decoder", "decoders", "{\"type\":\"Fuse\"}", 16, 1, NULL},
+      {"decoder", "decoders", "{\"type\":\"Fuse\"}", 17, 1, "nested deeper than 16 levels"},
+      {"decoder", "decoders", "{\"type\":\"Fuse\"}", 1, 64, NULL},
+      {"decoder", "decoders", "{\"type\":\"Fuse\"}", 1, 65, "decoder has more than 64 stages"},
+      {"post_processor", "processors", "{\"type\":\"ByteLevel\"}", 16, 1, NULL},
+      {"post_processor", "processors", "{\"type\":\"ByteLevel\"}", 17, 1,
+       "nested deeper than 16 levels"},
+  };
+  for (size_t e = 0; e < sizeof edge / sizeof *edge; e++) {
+    pe_error err = {0};
+    pe_tokenizer *t = NULL;
+    pe_buf b = {0};
+    pe_buf_printf(&b, NULL, "{\"%s\":", edge[e].part);
+    for (int i = 0; i < edge[e].depth; i++)
+      pe_buf_printf(&b, NULL, "{\"type\":\"Sequence\",\"%s\":[", edge[e].list);
+    for (int i = 0; i < edge[e].count; i++)
+      pe_buf_printf(&b, NULL, "%s%s", i ? "," : "", edge[e].inner);
+    for (int i = 0; i < edge[e].depth; i++) pe_buf_printf(&b, NULL, "]}");
+    pe_buf_printf(&b, NULL, "," MODEL "}");
+    pe_status rc = pe_tokenizer_read_json(b.data, b.len, &t, &err);
+    if (edge[e].refusal)
+      CHECK_FAILS(rc, PE_ELIMIT, err, edge[e].refusal);
+    else
+      CHECK_OK(rc, err);
+    pe_tokenizer_release(t);
+    pe_buf_free(&b);
+  }
+}
+
 static void test_missing(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
@@ -517,6 +553,7 @@ static const check_test tests[] = {{"small_cases", test_small_cases},
                                    {"offsets", test_offsets},
                                    {"bad_files", test_bad_files},
                                    {"deep_nesting", test_deep_nesting},
+                                   {"limits", test_limits},
                                    {"missing", test_missing},
                                    {"config", test_config}};
 CHECK_MAIN("tokenizer", tests)
