@@ -35,7 +35,7 @@ static void test_open(void) {
   } bad[] = {{{.bits = 5, .tokens = 10, .sequences = 1}, PE_EARG, "got 5"},
              {{.block = 3, .tokens = 10, .sequences = 1}, PE_EARG, "got 3"},
              {{.block = -2, .tokens = 10, .sequences = 1}, PE_EARG, "got -2"},
-             {{.block = 1 << 20, .tokens = 10, .sequences = 1}, PE_EARG, "1048576"},
+             {{.block = 8192, .tokens = 10, .sequences = 1}, PE_EARG, "at most 4096, got 8192"},
              {{.tokens = -1, .sequences = 1}, PE_ELIMIT, "-1 tokens"},
              {{.tokens = 1, .sequences = 0}, PE_ELIMIT, "0 sequences"},
              {{.block = 1, .tokens = INT32_MAX, .sequences = 1}, PE_ELIMIT, "blocks"},
@@ -46,6 +46,13 @@ static void test_open(void) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     pe_kv *kv = NULL;
     CHECK_FAILS(pe_kv_open(l.graph, &bad[i].o, &kv, &err), bad[i].rc, err, bad[i].part);
+  }
+  for (int32_t block = 1; block <= 4096; block *= 2) {
+    pe_kv *kv = NULL;
+    CHECK_OK(pe_kv_open(l.graph, &(pe_kv_options){.block = block, .sequences = 1}, &kv, &err), err);
+    CHECK_INT(kv->block, block);
+    CHECK_INT(kv->blocks, 1);
+    pe_kv_close(kv);
   }
   for (pe_kv_type type = PE_KV_F32; type < PE_KV_TYPES; type++) {
     pe_kv_type found = PE_KV_TYPES;
@@ -384,6 +391,43 @@ static void test_rows_of_nonsense(void) {
   }
 }
 
+/* Memory is given back of blocks that were used and are free, and of no others. */
+static void test_discard(void) {
+  enum { TOKENS = 1024, KEYS = TOKENS * 2 * 7 * 4, VALUES = TOKENS * 2 * 5 * 4, STAMP = 0x5a };
+  little l;
+  pe_error err;
+  open_kv(&l, DENSE, &(pe_kv_options){.block = TOKENS, .tokens = 7 * TOKENS, .sequences = 1});
+  CHECK_INT(l.kv->block_bytes[0], 2 * (KEYS + VALUES));
+  pe_kv_seq s[3] = {0};
+  bool gone[8] = {0};
+  for (int i = 0; i < 3; i++) CHECK_OK(pe_kv_prepare(l.kv, &s[i], 0, 2 * TOKENS, &err), err);
+  memset(l.kv->memory->data, STAMP, l.kv->memory->size);
+  CHECK_INT(pe_kv_discard(l.kv), 0);
+  for (int i = 0; i < 2; i++) gone[s[1].table[0][i]] = true;
+  pe_kv_release(l.kv, &s[1]);
+  CHECK_INT(pe_kv_discard(l.kv), 2);
+  CHECK_INT(pe_kv_discard(l.kv), 0);
+  for (int layer = 0; layer < 2; layer++)
+    for (int b = 0; b < 8; b++) {
+      const uint8_t *keys = l.kv->layer[layer].keys + b * KEYS;
+      const uint8_t *values = l.kv->layer[layer].values + b * VALUES;
+      int kept = 0;
+      for (int i = 0; i < KEYS; i++) kept += keys[i] == STAMP;
+      for (int i = 0; i < VALUES; i++) kept += values[i] == STAMP;
+      if (!gone[b]) CHECK_INT(kept, KEYS + VALUES);
+#ifdef __linux__
+      if (gone[b]) CHECK(kept < (KEYS + VALUES) / 2); /* pages that end in another block stay */
+#endif
+    }
+  /* A block is warm again when it was taken. */
+  CHECK_OK(pe_kv_prepare(l.kv, &s[1], 0, TOKENS, &err), err);
+  pe_kv_release(l.kv, &s[1]);
+  CHECK_INT(pe_kv_discard(l.kv), 1);
+  pe_kv_release(l.kv, &s[0]), pe_kv_release(l.kv, &s[2]);
+  CHECK_INT(pe_kv_discard(l.kv), 4);
+  little_close(&l);
+}
+
 static const check_test tests[] = {{"row_bytes", test_row_bytes},
                                    {"open", test_open},
                                    {"random_lives", test_random_lives},
@@ -392,5 +436,6 @@ static const check_test tests[] = {{"row_bytes", test_row_bytes},
                                    {"shared_blocks", test_shared_blocks},
                                    {"rows_on_every_machine", test_rows_on_every_machine},
                                    {"rows_are_near", test_rows_are_near},
-                                   {"rows_of_nonsense", test_rows_of_nonsense}};
+                                   {"rows_of_nonsense", test_rows_of_nonsense},
+                                   {"discard", test_discard}};
 CHECK_MAIN("kv", tests)
