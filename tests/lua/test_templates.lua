@@ -2,6 +2,7 @@
 local async = require "lib.async"
 local perigee = require "perigee"
 local source = require "templates.source"
+local selftest = require "chat.selftest"
 local templates = require "templates"
 local test = require("harness").test
 local text = require "lib.text"
@@ -319,4 +320,47 @@ test("long renderings take turns, and do not disturb each other", function(t)
     counter:close()
     t.ok(forced or turns > 3, turns)
   end))
+end)
+
+-- ---- cases in comments --------------------------------------------------------------------------
+
+local SOURCE = "{% for m in messages %}{% if m.role == 'bot' %}{{ raise_exception('no bots') }}"
+  .. "{% endif %}<{{ m.content }}>{% endfor %}{{ strftime_now('%Y') if year }}"
+
+local function request(role)
+  return ('{"messages": [{"role": "%s", "content": "Hi"}]}'):format(role)
+end
+
+test("cases in the comments of a template are run", function(t)
+  local function run(...)
+    local parts = { SOURCE }
+    for _, case in ipairs { ... } do
+      parts[#parts + 1] = "\n{#- perigee-test: " .. case .. " -#}"
+    end
+    return pcall(selftest.run, table.concat(parts))
+  end
+  local user, bot = request "user", request "bot"
+  t.eq({ run() }, { true, 0, "strings, system, system_late" })
+  local all = { run(user .. ' => "<Hi>"', bot .. ' =>  error "no bots"', bot .. '=>error\n"bots"',
+    '{"messages": [], "year": true, "now": 86400}=>"1970"', '{"messages": [], "a": "=>"} => ""') }
+  t.eq({ all[1], all[2] }, { true, 5 })
+  for _, wrong in ipairs {
+    { user .. ' => "<Ho>"', 'line 2: the case gives "<Hi>", not "<Ho>"' },
+    { user .. ' => error "x"', 'line 2: the case gives "<Hi>", not the error "x"' },
+    { bot .. ' => "x"', "line 2: the case fails: line 1: no bots" },
+    { bot .. ' => error "cats"', 'line 2: the case fails with "line 1: no bots", not "cats"' },
+    { user, 'line 2: the case is not written as {…} => "…" or {…} => error "…"' },
+    { "[] => \"\"", 'line 2: the case is not written as {…} => "…" or {…} => error "…"' },
+    { user .. " => error", 'line 2: the case is not written as {…} => "…" or {…} => error "…"' },
+    { user .. ' => errors "x"', 'line 2: the case is not written as {…} => "…" or {…} => '
+      .. 'error "…"' },
+  } do
+    t.eq({ run(wrong[1]) }, { false, wrong[2] })
+    t.eq({ run(user .. ' => "<Hi>"', "\n" .. wrong[1]) },
+      { false, (wrong[2]:gsub("line 2", "line 3", 1)) })
+  end
+  t.eq({ pcall(selftest.run, "\n{{") }, { false, "line 2: this tag is not closed, "
+    .. "expected '}}'" })
+  t.eq({ pcall(selftest.run, "{{ raise_exception('never') }}") },
+    { false, "a user's message cannot be rendered: line 1: never" })
 end)
