@@ -237,6 +237,20 @@ static void eight_bit_floats_are_read(void) {
   CHECK_FAILS(pe_tensor_unary(PE_NEG, &t, &u, &err), PE_EUNSUPPORTED, err,
               "neg: f8_e4m3 has no arithmetic");
   CHECK_FAILS(pe_tensor_cast(&t, PE_F8_E5M2, &u, &err), PE_EUNSUPPORTED, err, "f8_e5m2");
+  pe_tensor f = {0}, yes = {0};
+  CHECK_OK(pe_tensor_cast(&t, PE_F32, &f, &err), err);
+  CHECK_OK(pe_tensor_cast(&t, PE_BOOL, &yes, &err), err);
+  const pe_tensor *const pair[][2] = {{&t, &f}, {&f, &t}};
+  for (int i = 0; i < 2; i++) { /* on either side */
+    const pe_tensor *a = pair[i][0], *b = pair[i][1];
+    CHECK_FAILS(pe_tensor_binary(PE_ADD, a, b, &u, &err), PE_EUNSUPPORTED, err, "f8_e4m3 has no");
+    CHECK_FAILS(pe_tensor_where(&yes, a, b, &u, &err), PE_EUNSUPPORTED, err, "f8_e4m3 has no");
+    CHECK_FAILS(pe_tensor_matmul(a, b, &u, &err), PE_EUNSUPPORTED, err, "f8_e4m3 has no");
+  }
+  CHECK_FAILS(pe_tensor_reduce(PE_SUM, &t, (pe_reduce_options){.axis = 0}, &u, &err),
+              PE_EUNSUPPORTED, err, "f8_e4m3 has no");
+  CHECK_FAILS(pe_tensor_softmax(&t, 0, false, &u, &err), PE_EUNSUPPORTED, err, "f8_e4m3 has no");
+  pe_tensor_close(&f), pe_tensor_close(&yes);
   CHECK_OK(pe_tensor_copy(&t, &u, &err), err);
   CHECK(!memcmp(pe_tensor_data(&u), bytes, 7));
   pe_tensor_close(&u), pe_tensor_close(&t);
