@@ -57,14 +57,16 @@ NEAR = [
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor"),
     ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
                 "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
-    ("lua/l_tensor", "lua:test_tensor lua:test_bind lua:test_hooks"),
-    ("lua/l_batch", "lua:test_batch lua:test_callbacks lua:test_hooks lua:test_core lua:test_best"),
-    ("lua/l_engine", "lua:test_core lua:test_batch lua:test_tiers lua:test_resident sh:models"),
-    ("lua/l_graph", MODELS + " lua:test_architectures"),
-    ("lua/l_plan", MODELS),
-    ("lua/l_json", "lua:test_json lua:test_bind sh:cli"),
-    ("lua/l_tokenizer", "lua:test_tokenizer lua:test_bind sh:commands"),
-    ("lua/l_weights", MODELS + " lua:test_weights lua:test_resident"),
+    ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_bind lua:test_hooks"),
+    ("lua/l_batch", "lua:test_results lua:test_batch lua:test_callbacks lua:test_hooks "
+                    "lua:test_core lua:test_best"),
+    ("lua/l_engine", "lua:test_results lua:test_core lua:test_batch lua:test_tiers "
+                     "lua:test_resident sh:models"),
+    ("lua/l_graph", "lua:test_results " + MODELS + " lua:test_architectures"),
+    ("lua/l_plan", "lua:test_results " + MODELS),
+    ("lua/l_json", "lua:test_results lua:test_json lua:test_bind sh:cli"),
+    ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
+    ("lua/l_weights", "lua:test_results " + MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
             "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
     ("scripts/templates", "lua:test_limits lua:test_jinja lua:test_templates lua:test_normalize "

@@ -425,6 +425,9 @@ static void test_discard(void) {
   CHECK_INT(pe_kv_discard(l.kv), 1);
   pe_kv_release(l.kv, &s[0]), pe_kv_release(l.kv, &s[2]);
   CHECK_INT(pe_kv_discard(l.kv), 4);
+  CHECK_OK(pe_kv_prepare(l.kv, &s[0], 0, 8 * TOKENS, &err), err); /* up to the last block */
+  pe_kv_release(l.kv, &s[0]);
+  CHECK_INT(pe_kv_discard(l.kv), 8);
   little_close(&l);
 }
 
