@@ -5,12 +5,14 @@ local command = require "lib.command"
 local commands = require "cmd"
 local config = require "serve.config"
 local fields = require "api.openai.fields"
-local json = require("perigee").json
 local main = require "main"
+local perigee = require "perigee"
 local schema = require "api.schema"
 local templates = require "templates"
 
 local test = require("harness").test
+
+local json, tensor = perigee.json, perigee.tensor
 
 if ... then return end -- it only counts: forced collection would find nothing here
 
@@ -339,4 +341,40 @@ test("templates at their limits", function(t)
     t.eq(got, nil, ("template %d at %d"):format(i, most + 1))
     t.match(tostring(why), refusal)
   end
+end)
+
+-- ---- values in C --------------------------------------------------------------------------------
+
+local function nest(n, value)
+  for _ = 1, n do value = { value } end
+  return value
+end
+
+-- What is done; the last number that is allowed; the refusal of the next one.
+local VALUES = {
+  { function(n) return json.decode(("["):rep(n) .. ("]"):rep(n)) end, 200,
+    "column 201: nested deeper than 200 levels" },
+  { function(n) return json.encode(nest(n, 1)) end, 200, "nested deeper than 200 levels" },
+  { function(n) return json.decode(("1"):rep(n), { digits = true }) end, 4300, "4301 characters" },
+  { function(n) return json.decode("1." .. ("1"):rep(n - 2)) end, 4300, "4301 characters" },
+  { function(n) -- an array counts as 8, a number as 1
+    return json.decode("[" .. ("1,"):rep(n - 9) .. "1]", { max_values = 100 })
+  end, 100, "101 values" },
+  { function(n) return ("x"):find(("()"):rep(n)) end, 32, "too many captures" },
+  { function(n) return tensor.zeros(table.move({ 1, 1, 1, 1, 1, 1, 1, 1, 1 }, 1, n, 1, {})) end, 8,
+    "at most 8 dimensions, got 9" },
+  { function(n) return tensor(nest(n, 1)) end, 8, "nested more than 8 deep" },
+  { function(n) return tensor.zeros({ 2 }):histogram(n) end, 1 << 20, "1 and 1048576 bins" },
+}
+
+test("values in C at their limits", function(t)
+  for i, case in ipairs(VALUES) do
+    local make, most, refusal = table.unpack(case)
+    local ok, value, why = pcall(make, most)
+    t.ok(ok and value, ("value %d at %d: %s"):format(i, most, tostring(why or value)))
+    ok, value, why = pcall(make, most + 1)
+    t.ok(not (ok and value), ("value %d at %d"):format(i, most + 1))
+    t.match(tostring(ok and why or value), refusal)
+  end
+  t.raises(function() tensor.zeros({ 2 }):histogram(0) end, "between 1 and 1048576 bins")
 end)
