@@ -9,6 +9,7 @@ local main = require "main"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local templates = require "templates"
+local tiny = require "tiny"
 
 local test = require("harness").test
 
@@ -377,4 +378,73 @@ test("values in C at their limits", function(t)
     t.match(tostring(ok and why or value), refusal)
   end
   t.raises(function() tensor.zeros({ 2 }):histogram(0) end, "between 1 and 1048576 bins")
+end)
+
+-- ---- options of C functions ---------------------------------------------------------------------
+
+local INT32 = math.tointeger(2 ^ 31) - 1
+local FAR = math.maxinteger
+
+-- What is called with options; those that are integers, with their bounds.
+local function options_of_c(graph, weights)
+  return {
+    { function(o) return tensor.zeros({ 2 }):format(o) end, width = { 10, 10000 },
+      edge = { 1, 1000 }, threshold = { 1, 1000000 }, digits = { 1, 17 } },
+    { function(o) return json.decode("1", o) end, max_size = { 0, 1 << 30 },
+      max_values = { 1, FAR }, max_depth = { 1, 200 } },
+    { function(o) return json.encode({}, o) end, indent = { 0, 64 } },
+    { function(o) return tensor.zeros({ 2 }):var(1, o) end, ddof = { 0, 1 << 20 } },
+    { function(o) return perigee.guard(function() end, o) end, memory = { 0, FAR } },
+    { function(o) return weights:metadata(o) end, most = { 0, INT32 } },
+    { function(o) return weights:rows("a", o) end, from = { 1, 2 }, count = { 0, 2 } },
+    { function(o) return graph:rows(0, o) end, refused = true, from = { 1, FAR // 4 },
+      step = { 1, 1 << 20 }, count = { 1, FAR // 4 } },
+    { function(o) return perigee.batch.open(graph, o) end, refused = true,
+      sequences = { 1, 1 << 16 }, step_tokens = { 1, 1 << 20 }, context = { 2, INT32 // 2 },
+      cache_tokens = { 1, LARGE }, kv_bits = { 4, 32 }, kv_block = { 1, 4096 },
+      stride = { 1, INT32 }, cache_bytes = { 0, FAR }, cache_disk_bytes = { 0, FAR },
+      threads = { 0, 1024 } },
+    { function(o) return perigee.engine.open(graph, o) end, refused = true, kv_bits = { 4, 32 },
+      kv_block = { 1, 4096 }, tokens = { 1, INT32 }, threads = { 0, 1024 },
+      sequences = { 1, 1 << 20 } },
+  }
+end
+
+test("integers among the options of C functions at their bounds", function(t)
+  local model = tiny.model()
+  local weights <close> = assert(perigee.weights.synthetic {
+    { name = "a", shape = { 2, 4 }, kind = "f32" } })
+  for _, case in ipairs(options_of_c(model.graph, weights)) do
+    local f, refused = case[1], case.refused
+    for name, bounds in pairs(case) do
+      local least, most = table.unpack(type(bounds) == "table" and bounds or {})
+      local range = least
+        and ("option '%s' must be between %d and %d, got"):format(name, least, most)
+      local function accepts(n) return pcall(f, { [name] = n }) end
+      if least and not refused then -- large caches are not opened
+        t.ok(accepts(least), range)
+        t.ok(accepts(most), range)
+      end
+      if least then t.raises(function() f { [name] = least - 1 } end, range) end
+      if least and most < FAR then t.raises(function() f { [name] = most + 1 } end, range) end
+    end
+  end
+end)
+
+test("options of printing that are not given have their defaults", function(t)
+  local all = tensor.range(0, 1, { step = 1 / 256 })
+  local most = all:rows(1, 256) -- as many as are shown up to the width
+  t.eq(all:format(), "tensor f32 [257]\n[0.0000, 0.0039, 0.0078, …, 0.9922, 0.9961, 1.0000]")
+  t.eq(most:format(), "tensor f32 [256]\n[0.0000, 0.0039, 0.0078, 0.0117, …, "
+    .. "0.9844, 0.9883, 0.9922, 0.9961]")
+  for _, x in ipairs { all, most } do
+    t.eq(x:format { width = 80, edge = 3, threshold = 256, digits = 4, ascii = false }, x:format())
+  end
+  t.eq(all:format { ascii = true }, (all:format():gsub("…", "...")))
+  local ones = {}
+  for i = 1, 26 do ones[i] = 1 end -- they need all 80 columns
+  local x = tensor(ones)
+  t.eq(x:format():find "…", nil)
+  t.eq(x:format { width = 80 }, x:format())
+  t.ok(x:format { width = 79 }:find "…")
 end)
