@@ -126,3 +126,19 @@ test("metatables: __tostring is used, its errors are caught, __index is not foll
   t.eq(pretty.format(setmetatable({ 1 }, { __index = error, __len = error, __pairs = error })),
     "{ 1 }")
 end)
+
+test("stderr is closed at once when nothing waits", function(t)
+  local stderr = require "lib.stderr"
+  local order = {}
+  stderr.close(function() order[#order + 1] = "first" end)
+  stderr.close(function() order[#order + 1] = "second" end)
+  t.eq(order, { "first", "second" })
+end)
+
+test("the breaker keeps the first line of the last message, up to 1000 bytes", function(t)
+  local b = require("lib.breaker").new()
+  b:strike(("x"):rep(1001) .. "\nmore")
+  t.eq(b.last, ("x"):rep(1000))
+  b:strike "second"
+  t.eq(b.last, "second")
+end)

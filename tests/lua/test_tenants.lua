@@ -220,3 +220,15 @@ test("a cache folder that others can write to is refused", function(t)
     sites.remove(folder)
   end)
 end)
+
+test("a key may fill three quarters of a batch while others wait", function(t)
+  with_server(t, { settings = { keys = TWO } }, function(app)
+    local limit = app.models.key_limit
+    t.eq({ limit(1), limit(2), limit(3), limit(4), limit(64) }, { 1, 1, 2, 3, 48 })
+    app.config.sequences_per_key = 5
+    t.eq({ limit(1), limit(64) }, { 5, 5 })
+  end)
+  with_server(t, { settings = { keys = { alice = "A" } } }, function(app)
+    t.eq(app.models.key_limit(64), nil)
+  end)
+end)
