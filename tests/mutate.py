@@ -73,6 +73,7 @@ NEAR = [
                           "lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat"),
+    ("scripts/chat/selftest", "lua:test_templates sh:commands"),
     ("scripts/chat", "lua:test_chat lua:test_normalize lua:test_stream lua:test_api sh:render "
                      "sh:chat"),
     ("scripts/models", MODELS + " lua:test_architectures"),
@@ -87,7 +88,8 @@ NEAR = [
                          "lua:test_api_life lua:test_stream lua:test_serve sh:chat"),
     ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),
-    ("scripts/http", "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
+    ("scripts/http", "lua:test_limits_http lua:test_http_parse lua:test_http lua:test_http_limits "
+                     "lua:test_serve"),
     ("scripts/serve", SERVE + " lua:test_tenants lua:test_serve_process lua:test_architectures "
                               "lua:test_fairness lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
