@@ -54,6 +54,13 @@ test("chunked bodies at their limits, in pieces of any size", function(t)
   end
 end)
 
+test("a chunk that is too large is refused before it comes", function(t)
+  local refusal = { nil, "body is larger than 1000 bytes", 413 }
+  t.eq({ body.chunked(1000):feed("3e9\r\n", 1) }, refusal)
+  t.eq({ body.chunked(1000):feed("1\r\na\r\n3e8\r\n", 1) }, refusal)
+  t.eq({ body.chunked(1000):feed("1\r\na\r\n3e7\r\n", 1) }, { "more" })
+end)
+
 test("bodies of more than 64 KB are not Lua strings", function(t)
   for size, kind in pairs { [65535] = "string", [65536] = "string", [65537] = "userdata" } do
     for _, reader in ipairs { body.length(size), body.rest(size), body.chunked(size) } do
