@@ -1,8 +1,13 @@
 -- sandbox: what the environment of a script has, and how its load and require behave.
+local async = require "lib.async"
+local lent = require "hooks.lent"
 local phases = require "hooks.phases"
 local plain = require "hooks.plain"
 local sandbox = require "hooks.sandbox"
+local sites = require "sites"
 local test = require("harness").test
+
+local forced = ...
 
 --- Runs a script; `modules`: sources by name. Returns its result, or nil and why, and what it
 --- printed.
@@ -124,4 +129,44 @@ test("tables of scripts: depth, size and cycles", function(t)
   t.eq({ plain.strip { [{}] = 1 } }, { nil, "a table as a key" })
   local twice = {}
   t.eq({ plain.strip { twice, twice } }, { { {}, {} } })
+end)
+
+test("tokenizers lent to scripts take texts and ids up to a limit", function(t)
+  local tok = { encode = function(_, text) return #text end,
+    decode = function(_, ids) return #ids end }
+  local vocab = lent.vocab(tok)
+  t.eq(vocab:encode(("x"):rep(65536)), 65536)
+  t.raises(function() vocab:encode(("x"):rep(65537)) end,
+    "encode: the text has 65537 bytes, the limit is 65536")
+  local ids = {}
+  for i = 1, 65536 do ids[i] = i end
+  t.eq(vocab:decode(ids), 65536)
+  ids[65537] = 1
+  t.raises(function() vocab:decode(ids) end, "decode: 65537 ids, the limit is 65536")
+end)
+
+test("what hooks may return and ask for, at its limits", function(t)
+  local app <close> = sites.open({ ["hooks/mine.lua"] = [[return {
+    admit = function(req)
+      local tag = {}
+      for i = 1, req.ctx.n do tag["k" .. i] = i end
+      return tag
+    end,
+    generate = function(req, run) return run(req, { n = req.ctx.n }) end }]] }, { forced = forced })
+  local scripts = app.scripts:current()
+  local function request(n)
+    return { headers = {}, ctx = { n = n }, tag = {}, body = {}, id = "x" }
+  end
+  t.eq(scripts:call("admit", request(64), {}).k64, 64)
+  t.eq(scripts:call("admit", request(65), {}), nil)
+  for i, n in ipairs { 1, 128, 0, 129, 1.5 } do -- the last three are refused
+    local fine, asked = i <= 2, nil
+    async.run(function()
+      scripts:wait("generate", request(n), function(_, options)
+        asked = asked or options and options.n or "own"
+        return { text = "x" }
+      end)
+    end)
+    t.eq(asked, fine and n or "own", tostring(n))
+  end
 end)
