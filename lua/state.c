@@ -7,9 +7,9 @@
 
 /* ---- heap ------------------------------------------------------------------------------------ */
 
-/* Calls of code with limits. Setting a hook, unwinding and collecting all walk the list of calls: of
- * the 200,000 that Lua allows that takes 50 ms, of these 1 ms. Their stack has DEEP_BYTES at least,
- * so the calls are counted only when a block of that size is allocated. */
+/* Most calls of code with limits. Setting a hook, unwinding and collecting all walk the list of
+ * calls: that takes 50 ms for the 200,000 that Lua allows, 1 ms for these. Their stack has at least
+ * DEEP_BYTES, so the calls are counted only when a block of that size is allocated. */
 enum { DEEP_CALLS = 20000, DEEP_BYTES = 512 << 10 };
 
 /* A block has grown to `size`: stops the code with limits that took too much. */

@@ -1,4 +1,4 @@
-/* watchdog.h - stops Lua code that runs too long, takes too much memory, or that the user interrupts.
+/* watchdog.h - stops Lua code that runs too long, takes too much memory or is interrupted.
  *
  * A thread sleeps until a deadline passes. Then it calls lua_sethook on the running Lua state, with
  * a hook that raises before every instruction. Before the deadline it does nothing, so code under a

@@ -231,8 +231,8 @@ bool pe_disk_lacks(const pe_disk *d, const pe_tree_node *n) {
   return some;
 }
 
-/* Writes the name of every run of equal words in a label, unless out is NULL; returns how many there
- * are. next: the token after the label, or 0; a run that goes on with it is left out. */
+/* Writes the name of every run of equal words in a label, unless out is NULL; returns their number.
+ * next: the token after the label, or 0; a run that goes on with it is left out. */
 static int32_t write_names(const pe_tree *t, const pe_tree_node *n, int32_t next, uint8_t *out) {
   int32_t count = 0;
   for (int32_t i = n->count; i-- > 0; next = n->word[i]) {
