@@ -167,6 +167,16 @@ void *pe_bind_check(lua_State *L, int arg, const pe_class *class_) {
 
 /* A step is capped at the work for one megabyte, so that a large object does not cause a long
  * pause. */
+void *pe_bind_slot(lua_State *L, size_t size, const char *name, lua_CFunction release) {
+  void *slot = memset(lua_newuserdatauv(L, size, 0), 0, size);
+  if (luaL_newmetatable(L, name)) {
+    lua_pushcfunction(L, release);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  return slot;
+}
+
 void pe_bind_account(lua_State *L, uint64_t bytes) {
   uint64_t kb = bytes >> 10;
   if (kb) lua_gc(L, LUA_GCSTEP, kb > 1024 ? 1024 : (int)kb);

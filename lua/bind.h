@@ -65,6 +65,10 @@ void pe_bind_resized(lua_State *L, void *self, uint64_t bytes);
 void *pe_bind_check(lua_State *L, int arg, const pe_class *class_);
 void *pe_bind_test(lua_State *L, int arg, const pe_class *class_);
 
+/* [] -> [slot]: zeroed memory for a value of C while it becomes tables, which may raise. The
+ * collector calls `release` with the slot at 1. `name` must be unique. */
+void *pe_bind_slot(lua_State *L, size_t size, const char *name, lua_CFunction release);
+
 /* Steps the collector for bytes outside Lua's heap that belong to no object (a scratch buffer). */
 void pe_bind_account(lua_State *L, uint64_t bytes);
 

@@ -448,21 +448,13 @@ static int l_submit(lua_State *L) { /* [self, grants] -> [true] or [nil, err] */
   return 1;
 }
 
-/* Events while they become tables, which may raise: the collector frees them. */
 static int free_events(lua_State *L) {
   pe_worker_free_events(lua_touserdata(L, 1));
   return 0;
 }
 
 static pe_worker_events *push_events_slot(lua_State *L) {
-  pe_worker_events *e = lua_newuserdatauv(L, sizeof *e, 0);
-  *e = (pe_worker_events){0};
-  if (luaL_newmetatable(L, "perigee.batch.events")) {
-    lua_pushcfunction(L, free_events);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
-  return e;
+  return pe_bind_slot(L, sizeof(pe_worker_events), "perigee.batch.events", free_events);
 }
 
 static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe_error *err) {

@@ -148,16 +148,8 @@ static int free_result(lua_State *L) {
   return 0;
 }
 
-/* [] -> [slot]: a result while it becomes tables, which may raise: the collector frees it. */
-static pe_decoded *push_slot(lua_State *L) {
-  pe_decoded *r = lua_newuserdatauv(L, sizeof *r, 0);
-  *r = (pe_decoded){0};
-  if (luaL_newmetatable(L, "perigee.decoder.result")) {
-    lua_pushcfunction(L, free_result);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
-  return r;
+static pe_decoded *push_slot(lua_State *L) { /* [] -> [slot] */
+  return pe_bind_slot(L, sizeof(pe_decoded), "perigee.decoder.result", free_result);
 }
 
 static void set_integer(lua_State *L, const char *key, int64_t n) {

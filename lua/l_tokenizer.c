@@ -166,6 +166,13 @@ static int push_list(lua_State *L, const int32_t *id, size_t n) {
   return 1;
 }
 
+/* [] -> [integer] of a list option, `name`[i]; i counts from 0. */
+static lua_Integer push_integer(lua_State *L, int list, size_t i, const char *name) {
+  if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
+    luaL_error(L, "%s[%d] must be an integer", name, (int)i + 1);
+  return lua_tointeger(L, -1);
+}
+
 /* The option "positions": byte offsets of the text in ascending order. Pushes a userdata that holds
  * the offsets it returns; NULL: no such option. */
 static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *count) {
@@ -176,9 +183,8 @@ static const size_t *push_offsets(lua_State *L, int arg, size_t len, size_t *cou
   size_t n = lua_rawlen(L, list);
   size_t *offset = lua_newuserdatauv(L, (n + 1) * sizeof *offset, 0);
   for (size_t i = 0; i < n; i++) {
-    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
-      luaL_error(L, "positions[%d] must be an integer", (int)i + 1);
-    lua_Integer at = lua_tointeger(L, -1), least = i ? (lua_Integer)offset[i - 1] : 0;
+    lua_Integer at = push_integer(L, list, i, "positions");
+    lua_Integer least = i ? (lua_Integer)offset[i - 1] : 0;
     if (at < least || at > (lua_Integer)len)
       luaL_error(L, "positions[%d] must be between %I and %I, got %I", (int)i + 1,
                  (LUAI_UACINT)least, (LUAI_UACINT)len, (LUAI_UACINT)at);
@@ -204,9 +210,7 @@ static const int32_t *push_marks(lua_State *L, int arg, size_t *count) {
   size_t n = lua_rawlen(L, list);
   int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
   for (size_t i = 0; i < n; i++) {
-    if (lua_rawgeti(L, list, (lua_Integer)i + 1) != LUA_TNUMBER || !lua_isinteger(L, -1))
-      luaL_error(L, "marks[%d] must be an integer", (int)i + 1);
-    id[i] = id_of(lua_tointeger(L, -1));
+    id[i] = id_of(push_integer(L, list, i, "marks"));
     lua_pop(L, 1);
   }
   qsort(id, n, sizeof *id, compare_ids);

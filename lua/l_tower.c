@@ -292,14 +292,7 @@ static int free_jobs(lua_State *L) {
 }
 
 static pe_tower_job **push_jobs_slot(lua_State *L) {
-  pe_tower_job **list = lua_newuserdatauv(L, sizeof *list, 0);
-  *list = NULL;
-  if (luaL_newmetatable(L, "perigee.tower.jobs")) {
-    lua_pushcfunction(L, free_jobs);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
-  return list;
+  return pe_bind_slot(L, sizeof(pe_tower_job *), "perigee.tower.jobs", free_jobs);
 }
 
 /* [] -> [table] */

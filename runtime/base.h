@@ -133,6 +133,9 @@ typedef struct pe_buf {
 pe_status pe_buf_reserve(pe_buf *b, size_t more, pe_error *err); /* room for more bytes after len */
 pe_status pe_buf_put(pe_buf *b, const void *bytes, size_t n, pe_error *err);
 pe_status pe_buf_byte(pe_buf *b, char c, pe_error *err);
+static inline pe_status pe_buf_int(pe_buf *b, int32_t v, pe_error *err) { /* four bytes */
+  return pe_buf_put(b, &v, sizeof v, err);
+}
 pe_status pe_buf_printf(pe_buf *b, pe_error *err, const char *format, ...) PE_PRINTF(3, 4);
 void pe_buf_free(pe_buf *b);
 

@@ -17,14 +17,10 @@ void pe_layout_free(pe_layout *l) {
   for (int i = 0; i < ARRAYS; i++) pe_buf_free(arrays[i]);
 }
 
-static pe_status put_int(pe_buf *b, int32_t v, pe_error *err) {
-  return pe_buf_put(b, &v, sizeof v, err);
-}
-
 static pe_status put_tables(pe_layout *l, int32_t groups, const pe_run *r, pe_error *err) {
   pe_status rc = PE_OK;
   for (int32_t g = 0; !rc && g < groups; g++) {
-    if ((rc = put_int(&l->table_at, (int32_t)(l->tables.len / sizeof(int32_t)), err))) break;
+    if ((rc = pe_buf_int(&l->table_at, (int32_t)(l->tables.len / sizeof(int32_t)), err))) break;
     rc = pe_buf_put(&l->tables, r->kv->table[g], (size_t)r->kv->count[g] * sizeof(int32_t), err);
   }
   return rc;
@@ -40,10 +36,10 @@ static pe_status put_run(pe_layout *l, int32_t groups, const pe_run *r, int32_t 
                   .table = index * groups};
   pe_status rc = pe_buf_put(&l->segment, &s, sizeof s, err);
   for (int32_t i = 0; !rc && i < r->count; i++)
-    rc = put_int(&l->token, pe_word_is_name(r->token[i]) ? 0 : r->token[i], err);
-  for (int32_t i = 0; !rc && i < r->count; i++) rc = put_int(&l->segment_of, index, err);
+    rc = pe_buf_int(&l->token, pe_word_is_name(r->token[i]) ? 0 : r->token[i], err);
+  for (int32_t i = 0; !rc && i < r->count; i++) rc = pe_buf_int(&l->segment_of, index, err);
   for (int32_t i = r->count - r->outputs; !rc && i < r->count; i++)
-    rc = put_int(&l->output, s.first + i, err);
+    rc = pe_buf_int(&l->output, s.first + i, err);
   if (!rc) rc = put_tables(l, groups, r, err);
   l->step.rows += r->count, l->step.outputs += r->outputs;
   return rc;
@@ -54,7 +50,8 @@ static pe_status put_positions(pe_layout *l, const pe_run *runs, int32_t count, 
   for (int axis = 0; axis < 3; axis++)
     for (int32_t k = 0; k < count; k++)
       for (int32_t i = 0; !rc && i < runs[k].count; i++)
-        rc = put_int(&l->position, pe_media_position(runs[k].media, axis, runs[k].past + i), err);
+        rc =
+            pe_buf_int(&l->position, pe_media_position(runs[k].media, axis, runs[k].past + i), err);
   return rc;
 }
 
@@ -91,7 +88,7 @@ static pe_status put_features(pe_layout *l, const pe_run *runs, int32_t count, p
     int32_t at = r->media ? pe_media_next(r->media, r->past) : 0;
     for (int32_t i = 0; !rc && i < r->count; i++) {
       const pe_media_run *p = r->media ? picture_of(r, r->past + i, &at) : NULL;
-      rc = put_int(&l->feature, p ? lines++ : -1, err);
+      rc = pe_buf_int(&l->feature, p ? lines++ : -1, err);
       if (!rc && p) rc = put_feature(l, r, p, r->past + i, err);
     }
   }
@@ -108,7 +105,7 @@ static pe_status put_last(pe_layout *l, const pe_run *runs, int32_t count, pe_er
       const pe_media_run *p = r->media ? picture_of(r, i, &at) : NULL;
       int32_t last = p && r->media->item[p->item].whole ? p->at + p->count - 1 : i;
       if (last - i > l->step.ahead) l->step.ahead = last - i;
-      rc = put_int(&l->last, last, err);
+      rc = pe_buf_int(&l->last, last, err);
     }
   }
   return rc;

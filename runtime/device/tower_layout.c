@@ -26,10 +26,6 @@ void pe_tower_layout_free(pe_tower_layout *l) {
   for (int i = 0; i < ARRAYS; i++) pe_buf_free(arrays[i]);
 }
 
-static pe_status put_int(pe_buf *b, int32_t v, pe_error *err) {
-  return pe_buf_put(b, &v, sizeof v, err);
-}
-
 /* ---- the table of positions ------------------------------------------------------------------ */
 
 /* Lines of one axis of the table that place i of n is made of: `count` from `first` on. */
@@ -62,7 +58,7 @@ static taps antialiased(int32_t i, int32_t n, int32_t side, double *weight) {
 
 static pe_status put_line(pe_tower_layout *l, int32_t index, double weight, pe_error *err) {
   float w = (float)weight;
-  pe_status rc = put_int(&l->index, index, err);
+  pe_status rc = pe_buf_int(&l->index, index, err);
   return rc ? rc : pe_buf_put(&l->weight, &w, sizeof w, err);
 }
 
@@ -83,7 +79,7 @@ static pe_status put_lookup(pe_tower_layout *l, const pe_tower_spec *s, const pe
       for (int32_t j = 0; !rc && j < h.count; j++)
         rc = put_line(l, (v.first + i) * s->side + h.first + j, v.weight[i] * h.weight[j], err);
   }
-  return rc ? rc : put_int(&l->at, (int32_t)(l->index.len / sizeof(int32_t)), err);
+  return rc ? rc : pe_buf_int(&l->at, (int32_t)(l->index.len / sizeof(int32_t)), err);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -108,7 +104,7 @@ static pe_status put_row(walk *k, int32_t frame, int32_t y, int32_t x, int32_t f
   int32_t *position = (int32_t *)(void *)k->l->position.data;
   position[k->row] = y, position[k->rows + k->row] = x, position[2 * k->rows + k->row] = frame;
   k->row++;
-  pe_status rc = put_int(&k->l->from, k->first + frame * frame_size(k->p) + from, err);
+  pe_status rc = pe_buf_int(&k->l->from, k->first + frame * frame_size(k->p) + from, err);
   return rc ? rc : put_lookup(k->l, k->s, k->p, y, x, k->room, err);
 }
 
@@ -165,7 +161,7 @@ static pe_status put_merges(walk *k, pe_error *err) {
   pe_status rc = PE_OK;
   for (int32_t u = 0; u < units; u++)
     for (int32_t i = 0; !rc && i < m * m; i++)
-      rc = put_int(&k->l->merge, k->unit_at[u] + i / m * down + i % m, err);
+      rc = pe_buf_int(&k->l->merge, k->unit_at[u] + i / m * down + i % m, err);
   k->l->step.outputs += units;
   return rc;
 }
@@ -236,7 +232,7 @@ pe_status pe_tower_layout_step(pe_tower_layout *l, const pe_tower_spec *s, const
   if (!rc) rc = pe_buf_reserve(&l->position, 3 * ints, err);
   if (!rc) rc = pe_buf_reserve(&l->segment_of, ints, err);
   if (!rc) memset(l->segment_of.data, 0, ints);
-  if (!rc) rc = put_int(&l->at, 0, err);
+  if (!rc) rc = pe_buf_int(&l->at, 0, err);
   for (int32_t i = 0; !rc && i < count; i++) {
     k.p = &list[i];
     rc = put_picture(&k, err);

@@ -22,14 +22,23 @@ local function sequences_of(step)
     seq(4, "waiting", { follows = true, choice = 1, left = 0 }) }
 end
 
---- Tries a policy; raises its first failure. options: deadline_ms.
-function selftest.run(given, options)
-  local failed, ms = false, math.min(options.deadline_ms, scheduler.DEADLINE_MS)
+--- What is wrong with a policy's answer to a step, or nil.
+local function problem(given, step, timing, ms)
+  local failed = false
   local tried = scheduler.new(given, { deadline_ms = ms, report = function() failed = true end })
+  tried:grants(sequences_of(step), { tokens = 512, timing = timing, free = 8192 })
+  return failed and tried.breaker.last or nil
+end
+
+--- Tries a policy; raises its first failure. options: deadline_ms. A deadline counts when the step
+--- exceeds it twice: a garbage collection of the whole process can fall into one call.
+function selftest.run(given, options)
+  local ms = math.min(options.deadline_ms, scheduler.DEADLINE_MS)
   local timing = scheduler.timing()
   for step = 1, selftest.STEPS do
-    tried:grants(sequences_of(step), { tokens = 512, timing = timing, free = 8192 })
-    if failed then error(("step %d: %s"):format(step, tried.breaker.last), 0) end
+    local why = problem(given, step, timing, ms)
+    if why and why:find "deadline exceeded" then why = problem(given, step, timing, ms) end
+    if why then error(("step %d: %s"):format(step, why), 0) end
     timing:observe(0.01, 0, 1) -- the second step knows what steps take
     timing:observe(0.02, 64, 1)
   end

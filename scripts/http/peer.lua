@@ -1,4 +1,6 @@
 -- peer: addresses of clients.
+local text = require "lib.text"
+
 local peer = {}
 
 --- The eight groups of an IPv6 address, as text; nil if it is not one.
@@ -24,9 +26,9 @@ function peer.network(address)
   return list and table.concat(list, ":", 1, 4):lower() .. "::/64" or address
 end
 
-local function is_address(text)
-  return text:find "^%d+%.%d+%.%d+%.%d+$" ~= nil
-    or #text <= 45 and text:find "^[%x:.]+$" ~= nil and text:find(":", 1, true) ~= nil
+local function is_address(s)
+  return s:find "^%d+%.%d+%.%d+%.%d+$" ~= nil
+    or #s <= 45 and s:find "^[%x:.]+$" ~= nil and s:find(":", 1, true) ~= nil
 end
 
 --- The client behind proxies: the last address in X-Forwarded-For that trusts(address) does not
@@ -35,7 +37,7 @@ function peer.client(address, forwarded, trusts)
   if not (address and forwarded and trusts(address)) then return address end
   local list = {}
   for entry in forwarded:gmatch "[^,]+" do
-    list[#list + 1] = entry:match "^%s*(.-)%s*$":gsub("^%[(.*)%]$", "%1")
+    list[#list + 1] = text.trim(entry):gsub("^%[(.*)%]$", "%1")
   end
   for i = #list, 1, -1 do
     if not is_address(list[i]) then return address end

@@ -35,6 +35,12 @@ function text.lines(s)
   return s:gmatch "([^\n]*)\n?"
 end
 
+--- Without white space at its ends. A pattern with "%s*$" would take quadratic time on long runs.
+function text.trim(s)
+  local from = s:find "%S"
+  return from and s:match(".*%S", from) or ""
+end
+
 --- The first line of any value.
 function text.first_line(value)
   local line = tostring(value)

@@ -177,7 +177,8 @@ end
 local function unfit(why, a)
   why = text.first_line(why)
   if a.path or not why:find "^[^:]*%.lua:%d+: " then return why end
-  return ("the config does not fit the architecture '%s': %s"):format(a.names[1], why)
+  local value = why:match ": bad argument #%d+ to '[^']*' %((.*)%)$" -- a size computed from it
+  return ("the config does not fit the architecture '%s': %s"):format(a.names[1], value or why)
 end
 
 --- Builds the graph of opened weights by a parsed config. options: path (for messages),
@@ -199,6 +200,7 @@ function models.assemble(weights, parsed, options)
   local ok, why = pcall(function()
     g:finish(a.build(g, c))
     check_unused(g, a, c)
+    config.check(c, { "max_position_embeddings" }) -- of which the engine makes its context
   end)
   if not ok then
     g.c:close()

@@ -95,36 +95,25 @@ local function content_bytes(content)
   return bytes
 end
 
---- Bytes of the arguments of calls, which are JSON in JSON.
-local function call_bytes(calls)
+--- Bytes of a text in the functions of a list: `arguments` of calls, `description` of tools.
+local function function_bytes(list, key)
   local bytes = 0
-  for _, call in ipairs(type(calls) == "table" and calls or {}) do
-    local inner = type(call) == "table" and call["function"]
-    local arguments = type(inner) == "table" and inner.arguments
-    if type(arguments) == "string" then bytes = bytes + #arguments end
-  end
-  return bytes
-end
-
---- Bytes of what is said about tools.
-local function tool_bytes(tools)
-  local bytes = 0
-  for _, tool in ipairs(type(tools) == "table" and tools or {}) do
-    local inner = type(tool) == "table" and tool["function"]
-    local said = type(inner) == "table" and inner.description
-    if type(said) == "string" then bytes = bytes + #said end
+  for _, entry in ipairs(type(list) == "table" and list or {}) do
+    local inner = type(entry) == "table" and entry["function"]
+    local text = type(inner) == "table" and inner[key]
+    if type(text) == "string" then bytes = bytes + #text end
   end
   return bytes
 end
 
 --- Bytes of text that the template is going to show, at least.
 local function bytes_of(chat)
-  local bytes = tool_bytes(chat.tools) // ESCAPED_SHARE
+  local bytes = function_bytes(chat.tools, "description") // ESCAPED_SHARE
   for _, message in ipairs(type(chat.messages) == "table" and chat.messages or {}) do
     if type(message) == "table" then
       local share = message.role == "assistant" and REASONING_SHARE or 1
       bytes = bytes + content_bytes(message.content) // share
-        + call_bytes(message.tool_calls) // ESCAPED_SHARE
+        + function_bytes(message.tool_calls, "arguments") // ESCAPED_SHARE
     end
   end
   return bytes

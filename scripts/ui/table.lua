@@ -30,7 +30,7 @@ local function render(rows, options)
     for i, value in ipairs(row) do
       cells[i] = term.pad(cell_text(value), widths[i], type(value) == "number")
     end
-    local line = table.concat(cells, "  "):gsub("%s+$", "")
+    local line = table.concat(cells, "  "):match ".*%S" or ""
     if r == 1 and options.header then line = paint("dim", line) end
     lines[r] = (options.indent or "") .. line
   end

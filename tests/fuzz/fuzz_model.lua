@@ -10,6 +10,7 @@ local perigee = require "perigee"
 local uv = require "luv"
 
 local WEIGHTS = 1 << 20 -- bytes of zeros after a header
+local LONGEST = 255     -- bytes of a file's name, as the file systems of Linux and macOS allow
 
 local shm = uv.fs_access("/dev/shm", "W")
 local place = shm and "/dev/shm" or uv.os_tmpdir()
@@ -44,7 +45,9 @@ local function unpack_files(input)
     local name, from = input:match("^== ([%w._%-]+)\n()", at)
     if not name then break end
     local next_at = input:find("\n== ", from, true)
-    if not name:find "^%.+$" then put(name, input:sub(from, (next_at or #input + 1) - 1)) end
+    if #name <= LONGEST and not name:find "^%.+$" then
+      put(name, input:sub(from, (next_at or #input + 1) - 1))
+    end
     if name:find "%.gguf$" then path = folder .. "/" .. name end
     at, n = next_at and next_at + 1, n + 1
   end

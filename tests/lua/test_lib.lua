@@ -72,6 +72,10 @@ test("paths, words, files", function(t)
   t.eq(text.suggestion("rnu", { "repl", "run" }), ", did you mean 'run'?")
   t.eq(text.suggestion("rnu", { "repl", "run" }, "--%s"), ", did you mean --run?")
   t.eq(text.suggestion("zzzzzzz", { "repl", "run" }), "")
+  t.eq({ text.trim " a  b\t", text.trim "", text.trim " \n " }, { "a  b", "", "" })
+  local spaces = (" "):rep(1 << 20) -- quadratic, each of these would take minutes
+  t.eq({ text.trim(spaces), text.trim("a" .. spaces .. "b"), text.trim(spaces .. "c" .. spaces) },
+    { "", "a" .. spaces .. "b", "c" })
   t.eq({ text.common_prefix { "abc", "abd" }, text.common_prefix {} }, { "ab", "" })
   t.eq(text.sorted_keys { b = 1, a = 1, [3] = 1 }, { 3, "a", "b" })
   local content, why = text.read_file "/nonexistent"

@@ -112,6 +112,11 @@ function config.needs(c, keys)
   for _, key in ipairs(keys) do config.need(c, key) end
 end
 
+--- Raises one line when one of these keys has a value of another type. They may be missing.
+function config.check(c, keys)
+  for _, key in ipairs(keys) do raw(c, key) end
+end
+
 -- ---- derived keys -------------------------------------------------------------------------------
 
 local derived = {}

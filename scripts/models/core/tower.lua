@@ -27,18 +27,32 @@ function tower.fused_attention(g, h, a, o)
     regions = o.regions }, a "proj")
 end
 
---- The SigLIP encoder: x through its layers and the last norm. o: heads, layers, eps, activation.
-function tower.siglip(g, x, o)
-  for _, p in g:layers("vision_tower.encoder.layers", o.layers) do
-    local h, a = g:layer_norm(x, p "layer_norm1", o.eps), p "self_attn"
-    local shape = { o.heads, h:width() // o.heads }
+-- What towers with SigLIP share: where their tensors are, and the head for classifying, which is
+-- not used.
+tower.siglip_roots = {
+  vision_tower = { "vision_tower.vision_model", "model.vision_tower.vision_model",
+    "vision_tower", "model.vision_tower" },
+  multi_modal_projector = { "multi_modal_projector", "model.multi_modal_projector" },
+}
+tower.siglip_extras = { "^head%." }
+
+--- SigLIP from the patches to the last norm; c: the config of the tower.
+function tower.siglip(g, c)
+  local count, eps = c.num_attention_heads, c.layer_norm_eps
+  local activation = tower.activation(g, c.hidden_act)
+  local x = g:patch_embed(g:weight "vision_tower.embeddings.patch_embedding",
+    { patch = c.patch_size, channels = c.num_channels })
+  x = x + g:lookup(g:weight "vision_tower.embeddings.position_embedding")
+  for _, p in g:layers("vision_tower.encoder.layers", c.num_hidden_layers) do
+    local h, a = g:layer_norm(x, p "layer_norm1", eps), p "self_attn"
+    local shape = { count, h:width() // count }
     local function heads(name) return g:reshape(g:linear(h, a(name)), shape) end
     local y = g:region_attention { q = heads "q_proj", k = heads "k_proj", v = heads "v_proj" }
     x = x + g:linear(y, a "out_proj")
-    h = g:linear(g:layer_norm(x, p "layer_norm2", o.eps), p "mlp.fc1")
-    x = x + g:linear(o.activation(h), p "mlp.fc2")
+    h = g:linear(g:layer_norm(x, p "layer_norm2", eps), p "mlp.fc1")
+    x = x + g:linear(activation(h), p "mlp.fc2")
   end
-  return g:layer_norm(x, g:weight "vision_tower.post_layernorm", o.eps)
+  return g:layer_norm(x, g:weight "vision_tower.post_layernorm", eps)
 end
 
 return tower

@@ -4,12 +4,8 @@ local tower = require "models.core.tower"
 
 return {
   names = { "gemma3" },
-  roots = {
-    vision_tower = { "vision_tower.vision_model", "model.vision_tower.vision_model",
-      "vision_tower", "model.vision_tower" },
-    multi_modal_projector = { "multi_modal_projector", "model.multi_modal_projector" },
-  },
-  extras = { "^head%." }, -- of SigLIP, for classifying
+  roots = tower.siglip_roots,
+  extras = tower.siglip_extras,
   defaults = { hidden_size = 1152, image_size = 896, num_attention_heads = 16,
     num_hidden_layers = 27, patch_size = 14, num_channels = 3, layer_norm_eps = 1e-6,
     hidden_act = "gelu_pytorch_tanh" },
@@ -17,11 +13,7 @@ return {
     local side = c.image_size // c.patch_size
     local tokens = whole.mm_tokens_per_image or 256
     local pool = side // math.tointeger(tokens ^ 0.5)
-    local x = g:patch_embed(g:weight "vision_tower.embeddings.patch_embedding",
-      { patch = c.patch_size, channels = c.num_channels })
-    x = x + g:lookup(g:weight "vision_tower.embeddings.position_embedding")
-    x = tower.siglip(g, x, { heads = c.num_attention_heads, layers = c.num_hidden_layers,
-      eps = c.layer_norm_eps, activation = tower.activation(g, c.hidden_act) })
+    local x = tower.siglip(g, c)
     local m = g:weight "multi_modal_projector"
     local y = g:merge(x, pool, { mean = true })
     y = g:rms_norm(y, m "mm_soft_emb_norm", { eps = c.layer_norm_eps, offset = 1 })

@@ -4,22 +4,14 @@ local tower = require "models.core.tower"
 
 return {
   names = { "lfm2_vl" },
-  roots = {
-    vision_tower = { "model.vision_tower.vision_model", "vision_tower.vision_model",
-      "model.vision_tower", "vision_tower" },
-    multi_modal_projector = { "model.multi_modal_projector", "multi_modal_projector" },
-  },
-  extras = { "^head%." }, -- of SigLIP, for classifying
+  roots = tower.siglip_roots,
+  extras = tower.siglip_extras,
   defaults = { hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
     patch_size = 16, num_channels = 3, num_patches = 256, layer_norm_eps = 1e-6,
     hidden_act = "gelu_pytorch_tanh" },
   build = function(g, c, whole)
     local side = whole.downsample_factor or 2
-    local x = g:patch_embed(g:weight "vision_tower.embeddings.patch_embedding",
-      { patch = c.patch_size, channels = c.num_channels })
-    x = x + g:lookup(g:weight "vision_tower.embeddings.position_embedding")
-    x = tower.siglip(g, x, { heads = c.num_attention_heads, layers = c.num_hidden_layers,
-      eps = c.layer_norm_eps, activation = tower.activation(g, c.hidden_act) })
+    local x = tower.siglip(g, c)
     local m = g:weight "multi_modal_projector"
     local y = g:merge(x, side)
     if m "layer_norm":exists() then y = g:layer_norm(y, m "layer_norm", 1e-5) end
