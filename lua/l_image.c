@@ -108,10 +108,12 @@ static int image_read(lua_State *L) {
   return pe_bind_error(L, &err);
 }
 
-/* The text of a base64 job stays where it is: `held` is a reference to the Lua value. */
+/* The text of a base64 job stays where it is: `held` is a reference to the Lua value, `source` the
+ * buffer of Bytes, which may be closed meanwhile. */
 typedef struct base64_job {
   lua_State *L;
   int held;
+  pe_buffer *source;
   pe_str text;
   uint64_t most;
   pe_buffer *out;
@@ -134,12 +136,13 @@ static int base64_push(lua_State *L, void *data) {
 static void base64_free(void *data) {
   base64_job *j = data;
   luaL_unref(j->L, LUA_REGISTRYINDEX, j->held);
+  pe_buffer_release(j->source);
   pe_buffer_release(j->out);
   pe_free(j);
 }
 
-/* [string, options, callback] -> [true] or [nil, err] */
-static int base64_start(lua_State *L, pe_str text, uint64_t most) {
+/* [text, options, callback] -> [true] or [nil, err] */
+static int base64_start(lua_State *L, const pe_bytes *source, pe_str text, uint64_t most) {
   static const pe_job_kind kind = {base64_run, base64_push, base64_free};
   int callback = pe_job_callback(L, 3);
   lua_pushvalue(L, 1);
@@ -153,6 +156,7 @@ static int base64_start(lua_State *L, pe_str text, uint64_t most) {
     return pe_bind_error(L, &err);
   }
   *j = (base64_job){.L = pe_state_of(L)->L, .held = held, .text = text, .most = most};
+  if (source) j->source = pe_buffer_retain(source->buffer);
   if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
   lua_pushboolean(L, 1);
   return 1;
@@ -173,10 +177,7 @@ static int image_base64(lua_State *L) {
   uint64_t most = (uint64_t)pe_bind_integer(L, 2, "limit", 0, INT64_MAX, MOST_BYTES);
   if (from > text.len) from = text.len;
   text = pe_str_of(text.at + from, text.len - from);
-  if (!lua_isnil(L, 3)) {
-    luaL_argcheck(L, !source, 1, "a callback needs a string, which cannot be closed meanwhile");
-    return base64_start(L, text, most);
-  }
+  if (!lua_isnil(L, 3)) return base64_start(L, source, text, most);
   pe_buffer *b;
   pe_error err;
   if (pe_base64_decode(text, most, &b, &err)) return pe_bind_error(L, &err);

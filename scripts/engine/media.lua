@@ -149,24 +149,62 @@ local function fetch_url(self, text)
   return bytes, err, location
 end
 
+--- Decodes base64; inside a task a long text is a job, and the loop goes on.
+local function base64(self, text, from)
+  local options = { from = from, limit = self.bytes }
+  if #text < LARGE or not async.current() then return image.base64(text, options) end
+  return async.await(function(resume)
+    local started, why = image.base64(text, options, resume)
+    if not started then resume(nil, why) end
+  end)
+end
+
 --- The bytes of a client's picture: a data URI (a string or perigee.Bytes), or an http URL if the
 --- configuration allows it. Call it inside a task for a URL.
 function Media:fetch(text)
   if text:sub(1, 5):lower() == "data:" then
     local from, err = data_start(text)
     if not from then return nil, err end
-    local options = { from = from, limit = self.bytes }
-    if #text < LARGE or type(text) ~= "string" or not async.current() then
-      return image.base64(text, options)
-    end
-    return async.await(function(resume)
-      local started, why = image.base64(text, options, resume)
-      if not started then resume(nil, why) end
-    end)
+    return base64(self, text, from)
   end
   if type(text) ~= "string" then text = text:sub(1, 2048) end
   if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
   return fail("argument", "a picture must be a data URI or an http URL")
+end
+
+local WINDOW = 64 << 10 -- bytes that are searched at a time: a few microseconds
+
+--- Position of the next comma of a string or Bytes; nil if there is none.
+local function next_comma(text, from)
+  while from <= #text do
+    local at = text:sub(from, from + WINDOW - 1):find(",", 1, true)
+    if at then return from + at - 1 end
+    from = from + WINDOW
+    async.breathe()
+  end
+end
+
+--- The bytes of each frame of a video, "data:video/jpeg;base64,FRAME,FRAME,…"; at most `most`. Any
+--- other URL is a single frame.
+function Media:fetch_frames(text, most)
+  local first, why = 1, nil
+  if text:sub(1, 5):lower() == "data:" then first, why = data_start(text) end
+  if not first then return nil, why end
+  if first == 1 or not next_comma(text, first) then
+    local bytes, failed = self:fetch(text)
+    if not bytes then return nil, failed end
+    return { bytes }
+  end
+  local list = {}
+  while first <= #text + 1 do
+    if #list == most then return fail("limit", "the video has more than %d frames", most) end
+    local comma = next_comma(text, first) or #text + 1
+    local bytes, failed = base64(self, type(text) == "string" and text:sub(first, comma - 1)
+      or text:slice(first, comma - 1))
+    if not bytes then return fail(failed.code, "frame %d: %s", #list + 1, failed.message) end
+    list[#list + 1], first = bytes, comma + 1
+  end
+  return list
 end
 
 -- ---- decoding -----------------------------------------------------------------------------------
@@ -238,21 +276,74 @@ local function admitted(plan, options)
   return options.admit(plan)
 end
 
---- Probes, plans and decodes one picture: { plan, pixels = list, hash, width, height }; or nil and
---- an error. Options: admit, a function of the plan that may return nil and an error before any
---- work is done.
-function Media:load(bytes, processor, options)
+--- Probes a picture and plans its size: { plan, width, height, frames = { bytes } }; or nil and an
+--- error. Nothing is decoded yet: Media:complete does that.
+function Media:plan(bytes, processor)
   local info, err = self:probe(bytes)
   if not info then return nil, err end
   local plan, why = processor:plan(info.width, info.height)
   if not plan then return fail("unsupported", "%s", why) end
-  local ok, refused = admitted(plan, options)
-  if not ok then return nil, refused end
-  local done
-  done, err = self:decode(bytes, plan.targets)
+  return { plan = plan, width = info.width, height = info.height, frames = { bytes } }
+end
+
+--- The same for the frames of a video, which must have one size. times: the second of each frame.
+function Media:plan_video(frames, processor, times)
+  if not processor.plan_video then
+    return fail("unsupported", "%s models do not read videos", processor.family)
+  end
+  if #frames == 0 then return fail("argument", "the video has no frames") end
+  local info, err = self:probe(frames[1])
+  if not info then return fail(err.code, "frame 1: %s", err.message) end
+  local plan, why = processor:plan_video(#frames, info.width, info.height, times)
+  if not plan then return fail("unsupported", "%s", why) end
+  return { plan = plan, width = info.width, height = info.height, frames = frames,
+    video = true }
+end
+
+--- The hashes of a video: those of its frames, and when they are.
+local function video_hashes(plan, hashes)
+  hashes[#hashes + 1] = ("video %d"):format(#hashes)
+  for _, seconds in ipairs(plan.seconds) do hashes[#hashes + 1] = (" %.3f"):format(seconds) end
+  return hashes
+end
+
+local function complete_video(self, picture, processor)
+  local frames, plan = picture.frames, picture.plan
+  local done = each(#frames, function(i) return { self:decode(frames[i], plan.targets) } end)
+  local pixels, hashes = {}, {}
+  for i, result in ipairs(done) do
+    local frame, failed = result[1], result[2]
+    if not frame then return fail(failed.code, "frame %d: %s", i, failed.message) end
+    if frame.width ~= picture.width or frame.height ~= picture.height then
+      return fail("shape", "frame %d has %d x %d pixels, the first has %d x %d", i, frame.width,
+        frame.height, picture.width, picture.height)
+    end
+    pixels[i], hashes[i] = frame.pixels[1], frame.hash
+  end
+  picture.pixels = pixels
+  picture.hash = key_of(video_hashes(plan, hashes), processor)
+  return picture
+end
+
+--- Decodes a planned picture or video: it gets pixels (a list) and hash. Returns it, or nil and an
+--- error.
+function Media:complete(picture, processor)
+  if picture.video then return complete_video(self, picture, processor) end
+  local done, err = self:decode(picture.frames[1], picture.plan.targets)
   if not done then return nil, err end
-  return { plan = plan, pixels = done.pixels, hash = key_of({ done.hash }, processor),
-    width = info.width, height = info.height }
+  picture.pixels, picture.hash = done.pixels, key_of({ done.hash }, processor)
+  return picture
+end
+
+--- Plans and decodes one picture: { plan, pixels = list, hash, width, height }; or nil and an
+--- error. Options: admit, a function of the plan that may return nil and an error before any work
+--- is done.
+function Media:load(bytes, processor, options)
+  local picture, err = self:plan(bytes, processor)
+  if not picture then return nil, err end
+  local ok, refused = admitted(picture.plan, options)
+  if not ok then return nil, refused end
+  return self:complete(picture, processor)
 end
 
 --- The same for several pictures, at once. Returns the list; or nil, the first error and the number
@@ -267,35 +358,13 @@ function Media:load_all(list, processor, options)
   return out
 end
 
---- The same for the frames of a video, which must have one size. Options: admit; times, the second
---- of each frame.
+--- The same for the frames of a video. Options: admit; times, the second of each frame.
 function Media:load_video(frames, processor, options)
-  if not processor.plan_video then
-    return fail("unsupported", "%s models do not read videos", processor.family)
-  end
-  if #frames == 0 then return fail("argument", "the video has no frames") end
-  local info, err = self:probe(frames[1])
-  if not info then return nil, err end
-  local plan, why = processor:plan_video(#frames, info.width, info.height,
-    options and options.times)
-  if not plan then return fail("unsupported", "%s", why) end
-  local ok, refused = admitted(plan, options)
+  local picture, err = self:plan_video(frames, processor, options and options.times)
+  if not picture then return nil, err end
+  local ok, refused = admitted(picture.plan, options)
   if not ok then return nil, refused end
-  local done = each(#frames, function(i) return { self:decode(frames[i], plan.targets) } end)
-  local pixels, hashes = {}, {}
-  for i, result in ipairs(done) do
-    local frame, failed = result[1], result[2]
-    if not frame then return fail(failed.code, "frame %d: %s", i, failed.message) end
-    if frame.width ~= info.width or frame.height ~= info.height then
-      return fail("shape", "frame %d has %d x %d pixels, the first has %d x %d", i, frame.width,
-        frame.height, info.width, info.height)
-    end
-    pixels[i], hashes[i] = frame.pixels[1], frame.hash
-  end
-  hashes[#hashes + 1] = ("video %d"):format(#frames)
-  for _, seconds in ipairs(plan.seconds) do hashes[#hashes + 1] = (" %.3f"):format(seconds) end
-  return { plan = plan, pixels = pixels, hash = key_of(hashes, processor), width = info.width,
-    height = info.height }
+  return self:complete(picture, processor)
 end
 
 return Media

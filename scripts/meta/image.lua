@@ -22,7 +22,7 @@ function image.join(list) end
 function image.read(path, options) end
 
 ---Decodes base64 text from a position on: standard or URL alphabet, white space and missing padding allowed.
----With a callback, which gets the results, the loop goes on meanwhile; the text must then be a string.
+---With a callback, which gets the results, the loop goes on meanwhile.
 ---@param text string|perigee.Bytes
 ---@param options { from: integer?, limit: integer? }?
 ---@param callback fun(bytes: perigee.Bytes?, err: perigee.Error?)?

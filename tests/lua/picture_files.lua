@@ -48,10 +48,11 @@ local function chunk(kind, body)
   return string.pack(">I4", #body) .. tagged .. string.pack(">I4", crc32(tagged))
 end
 
---- A PNG file of one color (0 to 255 each), stored without compression.
-function pictures.plain(width, height, r, g, b)
-  local line = "\0" .. string.char(r, g, b):rep(width)
-  local data, stored = line:rep(height), {}
+--- A PNG file of these pixels (three bytes each, line by line), stored without compression.
+function pictures.png(width, height, rgb)
+  local list, stored = {}, {}
+  for y = 1, height do list[y] = "\0" .. rgb:sub((y - 1) * width * 3 + 1, y * width * 3) end
+  local data = table.concat(list)
   for at = 1, #data, 65535 do
     local part = data:sub(at, at + 65534)
     stored[#stored + 1] = string.pack("<BI2I2", at + 65535 > #data and 1 or 0, #part,
@@ -66,6 +67,31 @@ function pictures.plain(width, height, r, g, b)
   return "\x89PNG\r\n\x1a\n" .. chunk("IHDR", head)
     .. chunk("IDAT", "\x78\x01" .. table.concat(stored) .. string.pack(">I4", s << 16 | a))
     .. chunk("IEND", "")
+end
+
+--- A PNG file of one color (0 to 255 each).
+function pictures.plain(width, height, r, g, b)
+  return pictures.png(width, height, string.char(r, g, b):rep(width * height))
+end
+
+local B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+function pictures.base64(s)
+  local out = {}
+  for i = 1, #s, 3 do
+    local a, b, c = s:byte(i, i + 2)
+    local n = a << 16 | (b or 0) << 8 | (c or 0)
+    for k = 0, 3 do
+      local d = n >> (18 - 6 * k) & 63
+      out[#out + 1] = (k < 2 or k == 2 and b or k == 3 and c) and B64:sub(d + 1, d + 1) or "="
+    end
+  end
+  return table.concat(out)
+end
+
+--- A data URI of a picture's file.
+function pictures.uri(bytes, kind)
+  return ("data:%s;base64,%s"):format(kind or "image/png", pictures.base64(bytes))
 end
 
 return pictures

@@ -7,20 +7,7 @@ local perigee = require "perigee"
 local pictures = require "picture_files"
 local test = require("harness").test
 
-local B64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-
-local function base64(s)
-  local out = {}
-  for i = 1, #s, 3 do
-    local a, b, c = s:byte(i, i + 2)
-    local n = a << 16 | (b or 0) << 8 | (c or 0)
-    for k = 0, 3 do
-      local d = n >> (18 - 6 * k) & 63
-      out[#out + 1] = (k < 2 or k == 2 and b or k == 3 and c) and B64:sub(d + 1, d + 1) or "="
-    end
-  end
-  return table.concat(out)
-end
+local base64 = pictures.base64
 
 test("data URIs", function(t)
   local media <close> = assert(Media.open { children = 1, bytes = 100 })
@@ -41,6 +28,22 @@ test("data URIs", function(t)
   end
   t.match(t.fails("argument", media:fetch "http://example.com/x").message, "not enabled")
   t.raises(function() Media.open { child = 1 } end, "unknown option 'child'")
+end)
+
+test("long data URIs are decoded by a job, also when they are closed meanwhile", function(t)
+  local media = assert(Media.open { children = 1 })
+  local source = perigee.image.bytes("data:image/png;base64," .. ("QUJD"):rep(400000))
+  async.run(t.expect(function()
+    async.run(function() source:close() end)
+    local bytes = assert(media:fetch(source))
+    t.eq({ #bytes, bytes:sub(-4) }, { 1200000, "CABC" })
+    local frames = assert(media:fetch_frames("data:video/jpeg;base64,QUJD,QQ==,", 3))
+    t.eq({ #frames, #frames[1], #frames[2], #frames[3] }, { 3, 3, 1, 0 })
+    local err = t.fails("limit", media:fetch_frames("data:video/jpeg;base64,QUJD,QQ==", 1))
+    t.match(err.message, "more than 1 frames")
+    t.match(t.fails("format", media:fetch_frames("data:;base64,QUJD,*", 5)).message, "frame 2")
+    media:close()
+  end))
 end)
 
 test("public addresses", function(t)

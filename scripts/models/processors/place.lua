@@ -31,11 +31,18 @@ local function item_of(plan, runs)
 end
 
 --- Replaces the placeholders. Returns the new list of ids and the items; nil and why, if there are
---- fewer placeholders than plans. `encode` turns text into ids.
-function place.layout(self, ids, plans, encode)
+--- fewer placeholders than plans. `encode` turns text into ids. positions: numbers of tokens,
+--- ascending, at which something is; a third result says where that is now.
+function place.layout(self, ids, plans, encode, positions)
   local out = setmetatable({ list = {} }, Out)
-  local items, i = {}, 1
+  local items, i, moved = {}, 1, {}
+  local function move(before)
+    while positions and #moved < #positions and positions[#moved + 1] <= before do
+      moved[#moved + 1] = #out.list
+    end
+  end
   while i <= #ids do
+    move(i - 1)
     local plan = plans[#items + 1]
     local token = plan and (plan.kind == "video" and self.video_token or self.placeholder
       or self.image_token)
@@ -54,7 +61,8 @@ function place.layout(self, ids, plans, encode)
   if #items < #plans then
     return nil, ("the prompt has places for %d of %d pictures"):format(#items, #plans)
   end
-  return out.list, items
+  move(math.maxinteger)
+  return out.list, items, moved
 end
 
 --- Finds the pictures in ids that are laid out already; nil and why, if their tokens are missing.
