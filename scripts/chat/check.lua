@@ -7,7 +7,7 @@
 -- Unknown keys are left alone: they may mean something to the template.
 --
 -- options.client: also what only a server demands of its clients: every message says something,
--- every call has a name, and no part is media, since the server has no media input yet.
+-- every call has a name, pictures and videos have a source, and no part is audio.
 local async = require "lib.async"
 local perigee = require "perigee"
 local text = require "lib.text"
@@ -73,6 +73,43 @@ end
 
 local SOME = 256 -- entries between two looks at the clock: less than a millisecond
 
+--- Keys of a part under which its picture or video is, as a URL or as { url = … }.
+local SOURCES = { image = { "image_url", "image", "url" },
+  video = { "video_url", "video", "frames", "url" } }
+
+--- Where the source of a picture or a video is: the table that has it, its key there, and the key
+--- of the part, for error messages. nil if it has none.
+function check.source(part)
+  for _, name in ipairs(SOURCES[check.PARTS[part.type].kind] or {}) do
+    local value = part[name]
+    if is_object(value) then return value, value.url == nil and "frames" or "url", name end
+    if is_given(value) then return part, name, name end
+  end
+end
+
+--- A string, or perigee.Bytes: long data URIs are those (api/schema.lua).
+local function is_url(v) return type(v) == "string" or type(v) == "userdata" and v ~= json.null end
+
+local function check_media(part, at, kind)
+  if not SOURCES[kind] then
+    refuse(at, "is of type '%s', but this server has no %s input", part.type, kind)
+  end
+  local holder, key, name = check.source(part)
+  at = ("%s.%s"):format(at, name or SOURCES[kind][1])
+  local source = holder and holder[key]
+  if not is_given(source) then refuse(at, "must have a URL, got %s", kind_of(source)) end
+  if is_url(source) then return end
+  if kind == "image" or not is_list(source) then
+    refuse(at, "must be a URL%s, got %s", kind == "video" and " or an array of those" or "",
+      kind_of(source))
+  end
+  for i, frame in ipairs(source) do
+    if not is_url(frame) then
+      refuse(("%s[%d]"):format(at, i - 1), "must be a URL, got %s", kind_of(frame))
+    end
+  end
+end
+
 local function check_part(part, at, options)
   if type(part) == "string" then return end
   if not is_object(part) then refuse(at, "must be an object, got %s", kind_of(part)) end
@@ -91,7 +128,7 @@ local function check_part(part, at, options)
       refuse(("%s.%s"):format(at, known.field), "must be a string, got %s", kind_of(said))
     end
   elseif options.client and known.kind ~= "thinking" then
-    refuse(at, "is of type '%s', but this server has no %s input yet", name, known.kind)
+    check_media(part, at, known.kind)
   end
 end
 

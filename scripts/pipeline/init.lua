@@ -8,8 +8,10 @@
 --    4  pipeline.serve                    a run (pipeline/run); hook `request`; serve/models.find
 --    5  pipeline/prompt                   hooks `normalize`, `template`; chat (normalize,
 --                                         templates, tokenizer) -> token ids and message boundaries
+--                                         pipeline/pictures: headers of pictures -> their tokens
 --    6  pipeline/admission                refused with 400, 429 or 503, or admitted; hook `admit`
---    7  Run:generate, wrapped by hook `generate` -> pipeline/sequences.add -> engine/batch:add
+--    7  Run:generate, wrapped by hook `generate` -> pipeline/pictures (features of pictures) ->
+--                                         pipeline/sequences.add -> engine/batch:add
 --    8  runtime/batch                     steps on the engine thread; Lua grants (hook `schedule`)
 --    9  engine/batch, dispatch            events -> hooks/attach (`logits`, `token`)
 --   10  pipeline/output                   text -> parsers -> deltas; hook `parse`
@@ -33,6 +35,7 @@ local async = require "lib.async"
 local bests = require "engine.best"
 local errors = require "lib.errors"
 local outputs = require "pipeline.output"
+local pictures = require "pipeline.pictures"
 local prompts = require "pipeline.prompt"
 local respond = require "pipeline.respond"
 local runs = require "pipeline.run"
@@ -74,7 +77,10 @@ end
 local function make_prompts(self)
   local req = self.req
   if req.chat then
+    pictures.check(req.media or {}, self.entry, self.app.config.limits.pictures)
     self.prompts = { prompts.chat(req, self.entry, { client = self.client }) }
+    self:find_model()
+    pictures.plan(self, self.prompts[1])
   else
     self.prompts = {}
     for i, given in ipairs(req.prompts) do
@@ -85,6 +91,7 @@ local function make_prompts(self)
   end
   self:find_model()
   req.ids, req.all_ids, req.prompt_tokens = self.prompts[1].ids, {}, 0
+  req.image_tokens = self.prompts[1].image_tokens
   for i, prompt in ipairs(self.prompts) do
     req.all_ids[i], req.prompt_tokens = prompt.ids, req.prompt_tokens + #prompt.ids
   end

@@ -4,12 +4,13 @@
 --
 -- A prepared prompt is { ids, boundaries (positions where messages end), tail (the end of the text,
 -- for the parsers), words (chat words of the template that made it: they know the format of its
--- answers) }.
+-- answers), parts (those of the messages that are not text; pipeline/pictures.lua) }.
 --
 -- A text over LONG bytes is tokenized on a helper thread, so this runs inside a task. A text that
 -- cannot fit is refused as early as possible: by its bytes before it is rendered or tokenized, by
 -- its tokens before Lua gets to see them.
 local admission = require "pipeline.admission"
+local content = require "chat.content"
 local errors = require "lib.errors"
 local jobs = require "lib.jobs"
 
@@ -86,10 +87,10 @@ local function of_answer(limit, answer)
 end
 
 --- Bytes of a message's text.
-local function content_bytes(content)
-  if type(content) == "string" then return #content end
+local function content_bytes(said)
+  if type(said) == "string" then return #said end
   local bytes = 0
-  for _, part in ipairs(type(content) == "table" and content or {}) do
+  for _, part in ipairs(type(said) == "table" and said or {}) do
     if type(part) == "table" and type(part.text) == "string" then bytes = bytes + #part.text end
   end
   return bytes
@@ -131,7 +132,7 @@ local function of_template(limit, words, chat)
     made.stop = stop
     return words:encode(limit.tok, made, callback)
   end)
-  return { ids = ids, boundaries = positions, tail = made.tail, words = words }
+  return { ids = ids, boundaries = positions, tail = made.tail, words = words, parts = made.media }
 end
 
 --- The prompt of a conversation, by the chat words of the request's scripts. o: client (whose
@@ -150,7 +151,7 @@ function prompt.chat(req, entry, o)
   end
   if answer ~= nil then
     local made = of_answer(limit, answer)
-    made.words = words
+    made.words, made.parts = words, content.media(req.chat.messages)
     return made
   end
   if not words then

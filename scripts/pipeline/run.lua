@@ -15,6 +15,7 @@
 local async = require "lib.async"
 local errors = require "lib.errors"
 local hash = require "lib.hash"
+local pictures = require "pipeline.pictures"
 local prompts = require "pipeline.prompt"
 local respond = require "pipeline.respond"
 local sequences = require "pipeline.sequences"
@@ -51,6 +52,7 @@ end
 function Run:cancel(gone)
   self.cancelled = true
   if gone then self.gone = true end
+  if self.stop then self.stop() end
   if gone and self.state == "answering" then self.state = "ended" end
   for seq in pairs(self.sequences) do seq:cancel() end
 end
@@ -183,6 +185,17 @@ local function new_group(self, options)
   return group
 end
 
+--- Computes the pictures of prompts that have not been. That takes a while, in which the model may
+--- be unloaded.
+function Run:encode(list)
+  for _, prompt in ipairs(list) do
+    if prompt.pictures and not prompt.media then
+      pictures.encode(self, prompt, salt_of(self.app, self.req.key))
+      self:find_model()
+    end
+  end
+end
+
 --- Runs the sequences of the request until all are done; returns the list of outputs, or raises.
 --- options: silent (nothing is sent), n, sampling, logprobs (wanted), chat (another conversation).
 function Run:generate(options)
@@ -192,7 +205,10 @@ function Run:generate(options)
   if options.chat then
     self.req.chat = options.chat
     list = { prompts.chat(self.req, self.entry, { client = self.client }) }
+    self:find_model()
+    pictures.plan(self, list[1])
   end
+  self:encode(list)
   local group = new_group(self, options)
   add_all(self, group, list)
   if not self.error then self:begin() end

@@ -88,6 +88,8 @@ local function request_of(run, prompt, o)
   local request = {}
   for key, value in pairs(o.sampling) do request[key] = value end
   request.prompt, request.boundaries, request.n = prompt.ids, prompt.boundaries, o.n
+  request.media, request.positions = prompt.media, prompt.positions
+  request.rope_delta = prompt.rope_delta
   request.max_tokens = max_tokens(run.entry, #prompt.ids, request.max_tokens)
   request.force = opening.ids(run.req, run.entry, prompt)
   local kept = kept_marks(prompt.words, run.entry.tok)

@@ -8,9 +8,11 @@
 local async = require "lib.async"
 local chat = require "chat"
 local harness = require "harness"
+local Media = require "engine.media"
 local http = require "http"
 local metrics = require "serve.metrics"
 local perigee = require "perigee"
+local pictures = require "pipeline.pictures"
 local errors = require "lib.errors"
 local openai_errors = require "api.openai.errors"
 local reload = require "hooks.reload"
@@ -64,9 +66,13 @@ local function model_of(options)
     cache_tokens = options.cache_tokens or 16384,
     cache_bytes = options.cache_bytes or 16 << 20 })
   assert(batch:start())
-  return { name = "moonlet", path = "examples/moonlet", model = model, tok = model:tokenizer(),
+  local media = assert(Media.open(options.media or {}))
+  local taken = assert(pictures.open(model, batch, { media = media,
+    cache_bytes = options.feature_bytes }))
+  return { name = "moonlet", media = media, pictures = taken,
+    path = "examples/moonlet", model = model, tok = model:tokenizer(),
     batch = batch,
-    words = assert(chat.open "examples/moonlet"),
+    words = assert(chat.open("examples/moonlet", { template = options.template })),
     context = batch.core.context, state = "ready" }
 end
 
@@ -89,7 +95,7 @@ end
 local function new(options)
   local entry = model_of(options)
   local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 },
-    limits = { values = 400000 }, defaults = {},
+    limits = { values = 400000, pictures = options.pictures }, defaults = {},
     drain_s = 5 }, struck = {},
     notes = {}, draining = false, routes = http.router(), entry = entry, metrics = metrics.new() },
       App)
@@ -128,6 +134,8 @@ function apiapp.run(t, body, options)
     end
     t.eq(app.scripts.now.users, 0, "requests on their way")
     app.server:drain { seconds = 1, done = function()
+      app.entry.pictures:close()
+      app.entry.media:close()
       app.entry.batch:close()
       app.entry.model:close()
     end }

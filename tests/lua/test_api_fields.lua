@@ -123,7 +123,17 @@ local WRONG = {
     messages = {
     { role = "user",
     content = { { type = "image_url", image_url = { url = "file:///etc/passwd" } } } } } },
-    "messages[0].content[0]", "this server has no image input yet" },
+    "messages[0].content[0].image_url", "a picture must be a data URI or an http URL" },
+  { CHAT, { messages = { { role = "user", content = { { type = "image_url" } } } } },
+    "messages[0].content[0].image_url", "must have a URL, got nothing" },
+  { CHAT, { messages = { { role = "user", content = { { type = "image_url",
+    image_url = { url = 5 } } } } } }, "messages[0].content[0].image_url",
+    "must be a URL, got an integer" },
+  { CHAT, { messages = { { role = "user", content = { { type = "video_url",
+    video_url = { url = { "data:,", 5 } } } } } } }, "messages[0].content[0].video_url[1]",
+    "must be a URL, got an integer" },
+  { CHAT, { messages = { { role = "user", content = { { type = "input_audio" } } } } },
+    "messages[0].content[0]", "has no audio input" },
   { CHAT, { messages = { { role = "assistant", tool_calls = 5 } } }, "messages[0].tool_calls",
     "must be an array" },
   { CHAT, {

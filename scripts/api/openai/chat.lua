@@ -4,6 +4,7 @@ local common = require "api.openai.common"
 local errors = require "lib.errors"
 local fields_of = require "api.openai.fields"
 local perigee = require "perigee"
+local pictures = require "pipeline.pictures"
 local pipeline = require "pipeline"
 local schema = require "api.schema"
 local stream = require "api.openai.stream"
@@ -64,6 +65,7 @@ function chat.read(body, request)
   if o.logprobs then fields.sampling.top_logprobs = o.top_logprobs or 0 end
   fields.id, fields.api = "chatcmpl-", "chat"
   fields.chat, fields.force_call = o.chat, o.force_call
+  fields.media = pictures.take(o.chat.messages)
   return common.attach(pipeline.request(fields, request), o)
 end
 

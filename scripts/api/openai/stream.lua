@@ -27,10 +27,12 @@ local function object_of(req, kind)
 end
 
 local function usage_object(usage)
+  local details = json.object { { "cached_tokens", usage.cached_tokens } }
+  if usage.image_tokens then details.image_tokens = usage.image_tokens end
   return json.object { { "prompt_tokens", usage.prompt_tokens },
     { "completion_tokens", usage.completion_tokens },
     { "total_tokens", usage.prompt_tokens + usage.completion_tokens },
-    { "prompt_tokens_details", json.object { { "cached_tokens", usage.cached_tokens } } } }
+    { "prompt_tokens_details", details } }
 end
 
 local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_second",

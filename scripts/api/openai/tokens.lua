@@ -10,6 +10,7 @@ local check = require "chat.check"
 local clean = require("lib.text").clean
 local errors = require "lib.errors"
 local perigee = require "perigee"
+local pictures = require "pipeline.pictures"
 local prompts = require "pipeline.prompt"
 local schema = require "api.schema"
 local json = perigee.json
@@ -79,8 +80,11 @@ local function encode_messages(app, entry, o, client)
     add_generation_prompt = o.add_generation_prompt,
     continue_final_message = o.continue_final_message, kwargs = o.chat_template_kwargs or {} }
   local req = { api = "chat", model = entry.name, scripts = app.scripts:current(), ctx = {},
-    tag = {}, chat = chat }
-  return prompts.chat(req, entry, { limit = limit_of(app, entry, "messages", client) }).ids
+    tag = {}, chat = chat, media = pictures.take(o.messages) }
+  pictures.check(req.media, entry, app.config.limits.pictures)
+  local prompt = prompts.chat(req, entry, { limit = limit_of(app, entry, "messages", client) })
+  pictures.plan({ app = app, req = req, entry = entry }, prompt)
+  return prompt.ids
 end
 
 local COMPACT = { compact = true }
