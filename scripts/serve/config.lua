@@ -165,7 +165,7 @@ end
 local LARGE = 1 << 40
 local per_model = { path = is "string", load = is "boolean", sequences = integer(1, 65536),
   step_tokens = integer(1, 1 << 20), context = integer(1, LARGE), kv_bits = one_of(32, 16, 8, 4),
-  cache_bytes = bytes, threads = integer(1, 4096) }
+  cache_bytes = bytes, picture_cache_bytes = bytes, threads = integer(1, 4096) }
 
 --- { name = path or { path = …, settings of this model } }, or a list of these.
 local function models(value)
@@ -207,7 +207,11 @@ local function positive(value)
   return nil, (" must be above 0 and at most 2^53, got %s"):format(value)
 end
 
-local limits = { values = positive }
+--- Where pictures may come from, besides data URIs.
+local picture_urls = record { hosts = strings, private = is "boolean" }
+
+local limits = { values = positive, pictures = integer(0, 1 << 20), picture_bytes = bytes,
+  picture_pixels = integer(1, 1 << 30) }
 for name in pairs(http.LIMITS) do limits[name] = positive end
 
 -- ---- keys ---------------------------------------------------------------------------------------
@@ -255,10 +259,25 @@ config.keys = {
     shown = "{ requests = 60, tokens = 100000, keys = { alice = { requests = 600 } } }",
     help = "Rate limits per minute and API key (per client address if there are no keys): "
       .. "requests, and prompt and completion tokens." },
-  { "limits", check = record(limits), filled = true, default = { values = 400000 },
-    shown = "{ values = 400000, body = 33554432, connections = 4096 }",
+  { "limits", check = record(limits), filled = true,
+    default = { values = 400000, pictures = 128, picture_bytes = 32 << 20,
+      picture_pixels = 50000000 },
+    shown = "{ values = 400000, body = 33554432, connections = 4096, pictures = 128, "
+      .. 'picture_bytes = "32M", picture_pixels = 50000000 }',
     help = "Limits on requests. values: size of a JSON body (a number counts as 1, a string as "
-      .. "4, a key, array or object as 8). The others are listed in scripts/http/server.lua." },
+      .. "4, a key, array or object as 8). pictures: pictures and video frames of a request; "
+      .. "picture_bytes: size of the file of one; picture_pixels: width times height of one. The "
+      .. "others are listed in scripts/http/server.lua." },
+  { "picture_urls", check = picture_urls, live = true,
+    shown = '{ hosts = { "img.example.org", "*.example.net" } }',
+    help = "Hosts from which the server fetches pictures that requests name by an http URL. If "
+      .. "unset, pictures must be data URIs. Addresses of the local network are refused, unless "
+      .. "private = true." },
+  { "picture_processes", check = integer(1, 64), shown = "2",
+    help = "Confined processes that decode pictures. Default: 2, or 1 on one core." },
+  { "picture_cache_bytes", check = bytes, default = 256 << 20,
+    help = "Memory, per model, for what the vision tower computed for recent pictures; 0: only "
+      .. "concurrent requests share it." },
   { "queue", live = true, filled = true,
     check = record { requests = integer(0, LARGE), memory = number(0, 1e6),
       sequences = integer(1, LARGE) },

@@ -247,6 +247,7 @@ function App:reload()
   local policy, hooks = self.config.policy, self.config.hooks
   local changed, restart = config.apply(self.config, merged)
   self.keys = gate.keys(self.config.keys)
+  self.models:allow_urls(self.config.picture_urls)
   local reopened, failed = self.log:reopen()
   if not reopened then self.log:note("error", "log: " .. failed) end
   self.log:note("info", "configuration read",
@@ -310,7 +311,7 @@ end
 local function new_server(self)
   local limits = {}
   for name, value in pairs(self.config.limits) do
-    if name ~= "values" then limits[name] = value end -- which is for those who read the bodies
+    if LIMITS[name] then limits[name] = value end -- the others are for those who read the bodies
   end
   limits.connections = connections_of(self, limits.connections or LIMITS.connections)
   return http.server { name = "perigee", limits = limits, error_body = function(code, message)

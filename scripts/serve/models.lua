@@ -13,8 +13,9 @@
 --
 -- An entry has name, path, state and error. When ready it also has created, model, tok (nil if the
 -- model has no tokenizer), batch (started, on the engine thread that all models share), words (nil
--- without a chat template; no_words has the reason), context, timing, and memory = { weights,
--- caches, activations in bytes, tokens that the KV cache holds }.
+-- without a chat template; no_words has the reason), pictures (nil if it takes none; no_pictures
+-- has the reason, if that is not clear), context, timing, and memory = { weights, caches,
+-- activations in bytes, tokens that the KV cache holds }.
 --
 -- Loading is a task of short stages, so that the loop is never blocked; opening the tokenizer and
 -- reading the pages of the weights run on helper threads. One model loads at a time.
@@ -28,7 +29,9 @@ local errors = require "lib.errors"
 local memory = require "engine.memory"
 local modeldir = require "lib.modeldir"
 local model_of = require "engine.model"
+local Media = require "engine.media"
 local perigee = require "perigee"
+local pictures = require "pipeline.pictures"
 local uv = require "luv"
 local json = perigee.json
 
@@ -147,14 +150,24 @@ local function snapshot_budget(self, entry, allowed)
   return bytes, bytes
 end
 
---- The memory of a started batch.
-local function memory_of(entry, sequences, snapshots)
+--- The budget for features of pictures, and the bytes to reserve for it: at most an eighth of what
+--- the weights leave of a memory budget.
+local function feature_budget(self, entry, allowed)
+  if not entry.model.vision then return 0, 0 end
+  local asked = setting(self, entry, "picture_cache_bytes")
+  if not allowed then return asked, 0 end
+  local bytes = math.max(0, math.min(asked, (allowed - entry.model.weights.bytes) // 8))
+  return bytes, bytes
+end
+
+--- The memory of a started batch. reserved: bytes of caches outside of the batch.
+local function memory_of(entry, sequences, reserved)
   local graph, _, tokens = entry.model.graph, entry.batch:room()
   local plan <close> = assert(graph:plan())
   local step = math.min(entry.batch.core.step_tokens, entry.batch.core.context)
   return { weights = entry.model.weights.bytes, tokens = tokens,
     caches = memory.kv(graph, tokens, entry.model.options.kv_bits)
-      + (sequences + 1) * memory.state(graph) + snapshots,
+      + (sequences + 1) * memory.state(graph) + reserved,
     activations = memory.activations(plan, step, { outputs = sequences }) }
 end
 
@@ -254,6 +267,34 @@ local function open_batch(self, entry, cache_bytes)
   return nil, failed
 end
 
+--- The decoder of pictures, which all models share; it is opened for the first that takes some.
+local function media_of(self)
+  if not self.media then
+    local c = self.config
+    self.media = assert(Media.open { children = c.picture_processes, urls = c.picture_urls,
+      bytes = c.limits.picture_bytes, pixels = c.limits.picture_pixels })
+  end
+  return self.media
+end
+
+--- Hosts from which pictures may be fetched: config.picture_urls, which may change.
+function Models:allow_urls(urls)
+  if self.media then self.media.urls = urls end
+end
+
+--- Attaches the vision tower, if the model has one. A model whose processor cannot be opened still
+--- answers texts.
+local function open_pictures(self, entry, cache_bytes)
+  if not entry.model.vision then return end
+  local why
+  entry.pictures, why = pictures.open(entry.model, entry.batch,
+    { media = media_of(self), cache_bytes = cache_bytes })
+  if entry.pictures then return end
+  entry.no_pictures = why and tostring(why)
+  self.log:note("warning", ("model %s takes no pictures: %s"):format(entry.name, tostring(why)),
+    { model = entry.name })
+end
+
 --- All stages from the files to a started batch. Raises one line; whatever was opened before is in
 --- `entry`.
 local function load_stages(self, entry)
@@ -273,20 +314,24 @@ local function load_stages(self, entry)
   must(open_tokenizer(model))
   must(preload(self, entry, model))
   local cache_bytes, snapshots = snapshot_budget(self, entry, allowed)
-  model.options.memory = allowed and allowed - snapshots
+  local feature_bytes, reserved = feature_budget(self, entry, allowed)
+  reserved = reserved + snapshots
+  model.options.memory = allowed and allowed - reserved
   entry.batch = must(open_batch(self, entry, cache_bytes))
+  open_pictures(self, entry, feature_bytes)
   entry.words, entry.no_words = chat.open(entry.path)
   async.sleep(0)
-  entry.memory = memory_of(entry, setting(self, entry, "sequences"), snapshots)
+  entry.memory = memory_of(entry, setting(self, entry, "sequences"), reserved)
   entry.tok, entry.context = model:tokenizer(), entry.batch.core.context
   entry.timing = { load_s = (uv.hrtime() - began) // 1000000 / 1000 }
 end
 
 local function release(entry)
+  if entry.pictures then entry.pictures:close() end
   if entry.batch then entry.batch:close() end
   if entry.model then entry.model:close() end
-  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "memory", "seen",
-    "bytes" } do
+  for _, field in ipairs { "batch", "model", "tok", "words", "no_words", "pictures",
+    "no_pictures", "memory", "seen", "bytes" } do
     entry[field] = nil
   end
 end
@@ -373,8 +418,9 @@ function Models:unload(name, into)
     for _, seq in pairs(entry.batch.live) do seq:cancel() end
     wait_for_sequences(entry, 1)
   end
+  if entry.pictures then entry.pictures:close() end
   local batch = entry.batch
-  entry.batch = nil
+  entry.batch, entry.pictures = nil, nil
   async.await(function(resume)
     if not batch:retire(resume) then
       batch:close()
@@ -393,6 +439,8 @@ function Models:close()
     release(entry)
     entry.state = "unloaded"
   end
+  if self.media then self.media:close() end
+  self.media = nil
 end
 
 -- ---- administration -----------------------------------------------------------------------------

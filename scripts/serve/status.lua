@@ -104,18 +104,41 @@ local function set_batch(app, entry)
   m.cache_tokens:set(all, { model = entry.name, kind = "all" })
 end
 
+local function set_pictures(app, entry)
+  local m, labels = app.metrics, { model = entry.name }
+  local stats = entry.pictures:stats()
+  for _, kind in ipairs { "image", "video" } do
+    m.pictures:set(stats[kind], { model = entry.name, kind = kind })
+  end
+  m.tower_seconds:set(stats.tower_seconds, labels)
+  m.feature_hits:set(stats.hits + stats.shared, labels)
+  m.feature_misses:set(stats.misses, labels)
+  m.feature_bytes:set(stats.bytes, labels)
+end
+
+local function set_decoder(app)
+  local media = app.models.media
+  if not media then return end
+  local stats = media.decoder:stats()
+  app.metrics.decoder_jobs:set(stats.jobs)
+  app.metrics.decoder_restarts:set(stats.died + stats.late)
+end
+
 local function collect(app)
   local m = app.metrics
   m.uptime:set(uv.hrtime() * 1e-9 - app.started)
   m.draining:set(app.draining and 1 or 0)
   m.connections:set(app.server and app.server:stats().connections or 0)
-  for _, family in ipairs { "models", "running", "waiting", "cache_bytes", "cache_tokens" } do
+  for _, family in ipairs { "models", "running", "waiting", "cache_bytes", "cache_tokens",
+    "feature_bytes" } do
     m[family]:clear()
   end
   set_memory(app)
+  set_decoder(app)
   for _, entry in ipairs(app.models:list()) do
     m.models:set(1, { model = entry.name, state = entry.state })
     if entry.state == "ready" then set_batch(app, entry) end
+    if entry.pictures then set_pictures(app, entry) end
   end
 end
 
@@ -160,10 +183,21 @@ end
 
 -- ---- JSON ---------------------------------------------------------------------------------------
 
+--- What a request may send: text, and for a model with a vision tower pictures and perhaps videos.
+local function modalities(entry)
+  local list = json.array { "text" }
+  if entry.pictures then
+    list[2] = "image"
+    if entry.pictures.processor.plan_video then list[3] = "video" end
+  end
+  return list
+end
+
 local function model_object(entry)
   return json.object { { "id", entry.name }, { "object", "model" },
     { "created", entry.created or 0 }, { "owned_by", "perigee" },
-    { "max_model_len", entry.context or json.null }, { "state", entry.state } }
+    { "max_model_len", entry.context or json.null }, { "state", entry.state },
+    { "input_modalities", modalities(entry) } }
 end
 
 local function prefix_object(p)
@@ -231,6 +265,7 @@ local function status_of_model(app, entry, view)
     put("architecture", entry.model.config.model_type)
     put("context", entry.context)
     put("chat", entry.words ~= nil)
+    put("pictures", entry.pictures ~= nil)
     put("load_seconds", entry.timing.load_s)
     put("memory",
       json.object { { "weights", entry.memory.weights }, { "caches", entry.memory.caches },

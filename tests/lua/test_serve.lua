@@ -4,6 +4,7 @@ local config = require "serve.config"
 local harness = require "harness"
 local http = require "http"
 local perigee = require "perigee"
+local pictures = require "picture_files"
 local serve = require "serve"
 local sites = require "sites"
 local uv = require "luv"
@@ -363,6 +364,52 @@ test("several models: by name, unloaded and loaded again on the Unix socket only
       t.eq(body.state, "ready")
       t.eq({ said "b" }, { 200, "b" })
       t.eq(ask("POST", "/admin/models/c/load", { socket = socket }).status, 404)
+    end)
+end)
+
+test("pictures: modalities, metrics, unloaded and loaded again, limits", function(t)
+  local socket = os.tmpname()
+  os.remove(socket)
+  local list = { { name = "a", path = MOONLET }, { name = "plain", path = "tests/golden/llama" } }
+  with_server(t, { list = list, socket = socket, port = 0, limits = { pictures = 1 } },
+    function(app, ask)
+      wait_ready(app)
+      local function look(model)
+        local part = { type = "image_url", image_url = {
+          url = pictures.uri(pictures.read(MOONLET .. "/images/red_circle.png")) } }
+        return ask("POST", "/v1/chat/completions", { body = json.encode { model = model,
+          messages = { { role = "user", content = { part, "What is in the picture?" } } } } })
+      end
+      local function metric(name)
+        local all = ask("GET", "/metrics").body
+        return tonumber(all:match("\n" .. name:gsub("[%-{}]", "%%%0") .. " ([^\n]+)"))
+      end
+      local _, models = ask("GET", "/v1/models")
+      t.eq(models.data[1].input_modalities, { "text", "image", "video" })
+      t.eq(models.data[2].input_modalities, { "text" })
+      for round = 1, 2 do
+        for _ = 1, 2 do
+          local answer, body = look "a"
+          t.eq({ answer.status, body.choices and body.choices[1].message.content },
+            { 200, "I see a red circle." })
+        end
+        t.eq(metric 'perigee_pictures_total{kind="image",model="a"}', 2)
+        t.eq(metric 'perigee_picture_cache_hits_total{model="a"}', 1)
+        t.eq(metric 'perigee_picture_cache_misses_total{model="a"}', 1)
+        t.ok(metric 'perigee_vision_seconds_total{model="a"}' > 0)
+        t.eq(metric "perigee_picture_decoder_restarts_total", 0)
+        if round == 1 then
+          t.eq(ask("POST", "/admin/models/a/unload", { socket = socket }).status, 200)
+          t.eq(app.models.by_name.a.pictures, nil)
+          t.eq((look "a").status, 503)
+          t.eq(ask("POST", "/admin/models/a/load", { socket = socket }).status, 200)
+        end
+      end
+      local _, status = ask("GET", "/v1/status")
+      t.eq({ status.models[1].pictures, status.models[2].pictures }, { true, false })
+      local refused, body = look "plain"
+      t.eq({ refused.status, body.error.param }, { 400, "messages[0].content[0].image_url" })
+      t.match(body.error.message, "the model 'plain' takes no pictures")
     end)
 end)
 
