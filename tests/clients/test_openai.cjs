@@ -1,12 +1,17 @@
 // The official Node client against a running server (PERIGEE_URL, key "secret", model "moonlet").
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
+const path = require("node:path");
 const OpenAI = require("openai");
 
 const options = { baseURL: process.env.PERIGEE_URL + "/v1", apiKey: "secret", maxRetries: 0, timeout: 60000 };
 const client = new OpenAI(options);
+const dataUri = file => "data:image/png;base64," +
+  fs.readFileSync(path.join(path.dirname(process.env.PERIGEE_ANSWERS), file)).toString("base64");
+const withPictures = messages => messages.map(m => !Array.isArray(m.content) ? m : { ...m, content: m.content.map(p =>
+  p.type === "image_url" ? { ...p, image_url: { url: dataUri(p.image_url.url), detail: "auto" } } : p) });
 const answers = Object.fromEntries(JSON.parse(fs.readFileSync(process.env.PERIGEE_ANSWERS, "utf8"))
-  .filter(a => a.grids.length === 0).map(a => [a.name, a]));
+  .map(a => [a.name, { ...a, messages: withPictures(a.messages) }]));
 const request = name => ({ model: "moonlet", messages: answers[name].messages, ...answers[name].tools && { tools: answers[name].tools },
   ...answers[name].chat_template_kwargs && { chat_template_kwargs: answers[name].chat_template_kwargs } });
 const content = text => text.includes("</think>") ? text.split("</think>\n\n")[1] : text;
@@ -28,6 +33,13 @@ const tests = {
       }
       assert.equal(text, content(answers[name].text));
       assert.equal(thought !== "", answers[name].text.includes("</think>"));
+    }
+  },
+  async pictures() {
+    for (const name of Object.keys(answers).filter(n => answers[n].grids.length > 0)) {
+      const r = await client.chat.completions.create(request(name));
+      assert.equal(r.choices[0].message.content, answers[name].text);
+      assert.ok(r.usage.prompt_tokens_details.image_tokens > 0);
     }
   },
   async tools_streamed_by_the_helper() {                // the client's own accumulator must be able to follow

@@ -1,12 +1,29 @@
 """The official Python client against a running server (PERIGEE_URL, key "secret", model "moonlet")."""
-import asyncio, json, os, sys, time, traceback
+import asyncio, base64, json, os, sys, time, traceback
 import openai
 
 URL, KEY = os.environ["PERIGEE_URL"] + "/v1", "secret"
-ANSWERS = [a for a in json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8")) if not a["grids"]]
+ANSWERS = json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
 BY_NAME = {a["name"]: a for a in ANSWERS}
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=60)
 TESTS = []
+
+
+def with_pictures(value):
+    """Names of picture files, next to the answers, become data URIs."""
+    if isinstance(value, list):
+        return [with_pictures(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if isinstance(value.get("url"), str) and value["url"].startswith("images/"):
+        path = os.path.join(os.path.dirname(os.environ["PERIGEE_ANSWERS"]), value["url"])
+        data = base64.b64encode(open(path, "rb").read()).decode()
+        return {**value, "url": "data:image/png;base64," + data}
+    return {k: with_pictures(v) for k, v in value.items()}
+
+
+for answer in ANSWERS:
+    answer["messages"] = with_pictures(answer["messages"])
 
 
 def test(f):
@@ -55,6 +72,22 @@ def every_answer_is_moonlets():
         same(r.usage.completion_tokens, len(answer["ids"]))
         same(r.usage.prompt_tokens, len(answer["prompt_ids"]))
         same(r.usage.total_tokens, len(answer["ids"]) + len(answer["prompt_ids"]))
+
+
+@test
+def pictures():
+    r = client.chat.completions.create(**arguments("two_images"))
+    details = r.usage.prompt_tokens_details
+    same(details.model_dump()["image_tokens"], 25 + 36)
+    r = client.chat.completions.create(**arguments("image_turns"))
+    assert r.usage.prompt_tokens_details.cached_tokens > 0
+    messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    try:
+        client.chat.completions.create(model="moonlet", messages=messages)
+        assert False, "not refused"
+    except openai.BadRequestError as e:
+        same(e.param, "messages[0].content[0].image_url")
+    same(client.models.retrieve("moonlet").model_dump()["input_modalities"], ["text", "image", "video"])
 
 
 def join(stream):
