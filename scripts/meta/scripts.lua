@@ -136,7 +136,7 @@ function Script.done(req, usage, self) end
 local Request = {}
 
 ---@class perigee.Chat
----@field messages table[]
+---@field messages table[]  The URLs of pictures and videos are names: "media:1", "media:2", …
 ---@field tools? table[]
 ---@field tool_choice? any
 ---@field parallel_tool_calls? boolean

@@ -124,6 +124,18 @@ function admission.early(app, entry, key)
   end
 end
 
+--- Refuses a request with pictures while too many of its key's are being fetched and decoded: those
+--- are not in the batch's queue yet. An error, or nil.
+function admission.pictures(app, entry, key)
+  local waiting, most = 0, app.config.queue.requests
+  for _, run in pairs(app.live) do
+    if run.stop and run.req.key == key then waiting = waiting + 1 end
+  end
+  if waiting < most or waiting == 0 then return nil end
+  return too_many(admission.queue(entry.batch),
+    "%d requests with pictures are being prepared, the limit is %d", waiting, most)
+end
+
 local function context_of(entry) return entry.context or entry.batch.core.context end
 
 --- Tokens that a prompt may have so that at least one can be generated.

@@ -73,11 +73,20 @@ local function unless_refused(answer)
   return answer
 end
 
+--- May the request have its pictures?
+local function check_pictures(self)
+  local taken = self.req.media or {}
+  if #taken == 0 then return end
+  pictures.check(taken, self.entry, self.app.config.limits.pictures)
+  local err = admission.pictures(self.app, self.entry, self.req.key)
+  if err then error(err, 0) end
+end
+
 --- Makes the prompts. This may take a while, in which the model may be unloaded.
 local function make_prompts(self)
   local req = self.req
   if req.chat then
-    pictures.check(req.media or {}, self.entry, self.app.config.limits.pictures)
+    check_pictures(self)
     self.prompts = { prompts.chat(req, self.entry, { client = self.client }) }
     self:find_model()
     pictures.plan(self, self.prompts[1])

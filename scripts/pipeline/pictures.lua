@@ -17,6 +17,7 @@ local async = require "lib.async"
 local check = require "chat.check"
 local errors = require "lib.errors"
 local features = require "engine.features"
+local gate = require "lib.gate"
 local mrope = require "models.core.mrope"
 local processors = require "models.processors"
 
@@ -28,9 +29,11 @@ Pictures.__name = "perigee.Pictures"
 
 pictures.MOST = 128 -- pictures and frames of a request, unless config.limits.pictures is set
 
--- Patches that the tower gets at a time, unless a single picture has more: a step of the tower. Two
--- such groups are in memory at a time, of all requests together: one is computed, one waits.
-local GROUP_ROWS, GROUPS = 4096, 2
+-- A request is worked on in groups of pictures: GROUP_ROWS patches, unless a single picture has
+-- more, which is a step of the tower. SLOTS groups of all requests are in memory at a time, their
+-- pixels being about 3 MB each; and TOWER of them as patches, which take four times as much: one is
+-- computed, the next waits.
+local GROUP_ROWS, SLOTS, TOWER = 4096, 8, 2
 local WIDE = 4 -- pictures of one request that are fetched or decoded at a time
 
 -- ---- a model ------------------------------------------------------------------------------------
@@ -45,8 +48,8 @@ function pictures.open(model, batch, options)
   if not processor then return nil, why end
   model.vision:attach(batch)
   return setmetatable({ model = model, processor = processor, media = options.media,
-    cache = features.new { bytes = options.cache_bytes }, waiting = {}, running = 0,
-    counts = { image = 0, video = 0 } }, Pictures)
+    cache = features.new { bytes = options.cache_bytes }, slots = gate.new(SLOTS),
+    tower = gate.new(TOWER), counts = { image = 0, video = 0 } }, Pictures)
 end
 
 --- Detaches the tower: requests that wait for features get an error.
@@ -285,38 +288,14 @@ local function close_all(list)
   for _, one in ipairs(list) do one:close() end
 end
 
---- The next of the groups that wait may begin.
-local function advance(self)
-  while self.running < GROUPS and #self.waiting > 0 do
-    local begin = table.remove(self.waiting, 1)
-    self.running = self.running + 1
-    begin()
-  end
-end
-
---- Patches and features of one group; done(results) or done(nil, err), later.
-local function encode_group(self, group, job, done)
+--- Patches of one group of pictures; done(list) or done(nil, err), later.
+local function cut_patches(self, group, done)
   local tiles, left, failed = {}, #group, nil
-  local function finish(results, err)
-    self.running = self.running - 1
-    for _, parts in pairs(tiles) do
-      for _, tile in ipairs(parts) do tile.patches:close() end
-    end
-    done(results, err)
-    advance(self)
-  end
-  local function submit()
-    if failed or job.stopped or self.closed then return finish(nil, failed or "cancelled") end
-    local ok, made, why = pcall(self.model.vision.submit, self.model.vision, tiles, finish)
-    if not ok or not made then return finish(nil, ok and why or made) end
-    job.tower = made
-  end
-  if job.stopped then return submit() end
   for i, picture in ipairs(group) do
     local function cut(parts, err)
       tiles[i], failed, left = parts, failed or err, left - 1
       close_all(picture.pixels)
-      if left == 0 then submit() end
+      if left == 0 then done(not failed and tiles or nil, failed) end
     end
     -- An error raised here would leave the group running for good.
     local ok, why = pcall(self.processor.patches, self.processor, picture.pixels, picture.plan, cut)
@@ -324,23 +303,31 @@ local function encode_group(self, group, job, done)
   end
 end
 
---- compute of the cache of features: group after group, in turn with those of other requests.
+--- compute of the cache of features: patches, then the tower, in turn with other requests.
 local function compute(self, missing, deliver)
-  local job, groups, results = {}, groups_of(missing), {}
-  local at = 0
-  local function next_group(list, err)
-    if err then return deliver(nil, err) end
-    for _, result in ipairs(list) do results[#results + 1] = result end
-    at = at + 1
-    if at > #groups then return deliver(results) end
-    table.insert(self.waiting, function() encode_group(self, groups[at], job, next_group) end)
-    advance(self)
-  end
+  local job = {}
   function job.cancel()
     job.stopped = true
-    if job.tower then job.tower:cancel() end
+    if job.running then job.running:cancel() end
   end
-  next_group {}
+  self.tower:enter(function(leave)
+    local tiles
+    local function finish(results, err)
+      leave()
+      for _, parts in ipairs(tiles or {}) do
+        for _, tile in ipairs(parts) do tile.patches:close() end
+      end
+      deliver(results, err)
+    end
+    if job.stopped then return finish(nil, "cancelled") end
+    cut_patches(self, missing, function(list, failed)
+      tiles = list
+      if failed or job.stopped or self.closed then return finish(nil, failed or "cancelled") end
+      local ok, made, why = pcall(self.model.vision.submit, self.model.vision, tiles, finish)
+      if not ok or not made then return finish(nil, ok and why or made) end
+      job.running = made
+    end)
+  end)
   return job
 end
 
@@ -367,7 +354,10 @@ local function compute_features(self, list, salt)
     end, resume)
     return function() job:cancel() end
   end)
-  for _, picture in ipairs(list) do close_all(picture.pixels) end
+  for _, picture in ipairs(list) do
+    close_all(picture.pixels)
+    picture.pixels = nil
+  end
   if not results then
     error(errors.new { status = 503, code = "vision_failed",
       message = "the features of the pictures could not be computed: " .. tostring(why) }, 0)
@@ -387,8 +377,11 @@ function pictures.encode(run, prompt, salt)
   end
   if #fresh > 0 then
     in_task(run, function()
-      decode(self, fresh)
-      compute_features(self, fresh, salt)
+      for _, group in ipairs(groups_of(fresh)) do
+        local _ <close> = self.slots:wait()
+        decode(self, group)
+        compute_features(self, group, salt)
+      end
     end)
   end
   for i, item in ipairs(items) do

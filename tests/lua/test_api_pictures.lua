@@ -346,11 +346,29 @@ test("clients that leave take their pictures with them", function(t)
     end
     t.eq(next(app.live or {}), nil)
     t.eq(app.entry.batch.alive, 0)
-    t.eq({ app.entry.pictures.running, #app.entry.pictures.waiting }, { 0, 0 })
+    local own = app.entry.pictures
+    t.eq({ own.slots.free, #own.slots.waiting, own.tower.free }, { 8, 0, 2 })
     t.eq(next(app.entry.pictures.cache.pending), nil)
     local status = app:ask(CHAT, look(uri_of "images/red_circle.png"))
     t.eq(status, 200)
   end, { noisy = true })
+end)
+
+test("requests whose pictures are being prepared count as queued", function(t)
+  apiapp.run(t, function(app)
+    app.config.queue.requests = 3
+    local bodies, counts = {}, {}
+    for i = 1, 12 do
+      bodies[i] = look(pictures.uri(pictures.plain(300, 300, i, i, i)), nil, { max_tokens = 1 })
+    end
+    at_once(app, bodies, function(_, status, answer)
+      counts[status] = (counts[status] or 0) + 1
+      if status == 429 then t.eq(answer.error.code, "queue_full") end
+    end)
+    t.ok((counts[200] or 0) >= 3, "some are answered")
+    t.eq((counts[200] or 0) + (counts[429] or 0), 12)
+    t.ok((counts[429] or 0) > 0, "others are told to come back")
+  end)
 end)
 
 test("memory comes back", function(t)

@@ -239,3 +239,41 @@ test("a task stopped by a guard around it does not stop the others", function(t)
   t.eq(async.current(), nil)
   task(t, function() async.sleep(1) end)
 end)
+
+test("a gate lets in a few at a time, in order", function(t)
+  local gate = require("lib.gate").new(2)
+  local inside, most, order = 0, 0, {}
+  local function visit(i)
+    local _ <close> = gate:wait()
+    inside = inside + 1
+    most = math.max(most, inside)
+    order[#order + 1] = i
+    async.sleep(1)
+    inside = inside - 1
+  end
+  async.run(t.expect(function()
+    local list = {}
+    for i = 1, 7 do list[i] = function() visit(i) end end
+    local gone
+    list[8] = function()
+      local other = async.run(function() visit "never" end)
+      async.sleep(0)
+      other:cancel()
+      gone = true
+    end
+    async.all(list)
+    t.eq({ most, gone, gate.free, #gate.waiting }, { 2, true, 2, 0 })
+    t.eq(order, { 1, 2, 3, 4, 5, 6, 7 })
+    -- Let in by another, cancelled before it goes on.
+    local leave, late
+    gate:enter(function(given) leave = given end)
+    gate:enter(function(given) late = given end)
+    local visitor = async.run(function() visit "never" end)
+    async.sleep(0)
+    t.eq(#gate.waiting, 1)
+    leave()
+    visitor:cancel()
+    late()
+    t.eq({ gate.free, #gate.waiting, #order }, { 2, 0, 7 })
+  end))
+end)
