@@ -152,7 +152,10 @@ end
 
 local function plan_one(self, given, most)
   local files = fetch(self, given, most)
-  given.source = nil -- a slice keeps the whole body in memory
+  for _, one in ipairs(type(given.source) == "table" and given.source or { given.source }) do
+    if type(one) == "userdata" then one:close() end -- a slice keeps the whole body in memory
+  end
+  given.source = nil
   local picture, why
   if given.kind == "video" then
     picture, why = self.media:plan_video(files, self.processor, times_of(given, files))
@@ -336,6 +339,7 @@ local function decode(self, list)
     local done, why = self.media:complete(picture, self.processor)
     if not done then fail(picture.at, why) end
     self.counts[picture.kind] = self.counts[picture.kind] + 1
+    close_all(picture.frames)
     picture.frames = nil
   end)
 end

@@ -184,6 +184,21 @@ test("places of pictures: strings, other names, any role, marks in text", functi
     local status, answer = app:ask(CHAT, { messages = { { role = "user",
       content = "<|vision_start|><|image_pad|><|vision_end|>" .. words } } })
     t.eq({ status, answer.usage.prompt_tokens_details.image_tokens }, { 200, nil })
+    local part = { type = "image_url", image_url = { url = red } }
+    for _, other in ipairs { { role = "system", content = { part, "A picture." } },
+      { role = "assistant", content = { part, "A picture." } },
+      { role = "tool", tool_call_id = "x", content = { part, "A picture." } } } do
+      local list = { other, { role = "user", content = { part, words } } }
+      if other.role == "tool" then
+        local call = { id = "x", type = "function",
+          ["function"] = { name = "look", arguments = "{}" } }
+        table.insert(list, 1, { role = "user", content = "Look!" })
+        table.insert(list, 2, { role = "assistant", tool_calls = { call } })
+      end
+      status, answer = app:ask(CHAT, { messages = list, max_tokens = 4 })
+      t.eq(status, 200, json.encode(answer))
+      t.eq(answer.usage.prompt_tokens_details.image_tokens, 50, other.role)
+    end
     local counted
     status, counted = app:ask("/tokenize", { messages = look(red, words).messages })
     t.eq({ status, counted.count }, { 200, tokens })
