@@ -3,7 +3,6 @@ local perigee = require "perigee"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local models = require "engine.model"
-local Pictures = require "engine.pictures"
 local preload = require "engine.preload"
 local json = perigee.json
 
@@ -23,25 +22,13 @@ local function token_ids(model, request)
   return ids or model:ids(prompt)
 end
 
---- Paths of a request: strings, or with `deep` lists of strings.
-local function paths(request, key, deep)
-  local list = jsonl.field(request, key, { kind = "array" })
-  for i, v in ipairs(list or {}) do
-    for k, path in ipairs(deep and type(v) == "table" and v or { v }) do
-      if type(path) ~= "string" then
-        error(("'%s': entry %d.%d must be a path, got %s"):format(key, i, k, type(path)), 0)
-      end
-    end
-  end
-  return list and #list > 0 and list or nil
-end
-
 --- The prompt of a request, with its pictures if it has any.
-local function prepare(model, request, open_pictures)
+local function prepare(model, request)
   local ids = token_ids(model, request)
-  local images, videos = paths(request, "images"), paths(request, "videos", true)
-  if not images and not videos then return { prompt = ids } end
-  return open_pictures():prepare(ids, { images = images, videos = videos })
+  local images = jsonl.field(request, "images", { kind = "array" })
+  local videos = jsonl.field(request, "videos", { kind = "array" })
+  if #(images or {}) == 0 and #(videos or {}) == 0 then return { prompt = ids } end
+  return model:pictures():prepare(ids, { images = images, videos = videos })
 end
 
 local function save(saved, name, tensor)
@@ -49,11 +36,10 @@ local function save(saved, name, tensor)
     bytes = tensor:contiguous():bytes() }
 end
 
-local function answer_with(model, runner, o)
-  local saved = o.saved
+local function answer_with(model, runner, saved)
   return function(request, line)
     jsonl.known(request, keys)
-    local given, greedy = prepare(model, request, o.pictures), at_least(0, request, "greedy")
+    local given, greedy = prepare(model, request), at_least(0, request, "greedy")
     local result = runner:eval(given.prompt, { greedy = greedy, last = at_least(1, request, "last"),
       chunk = at_least(1, request, "chunk"), media = given.media, positions = given.positions,
       rope_delta = given.rope_delta })
@@ -75,18 +61,14 @@ local function main(opts)
     memory = opts.memory, kv_bits = tonumber(opts.kv_bits or 32) })
   if not model then return nil, why end
   preload(model.weights)
-  local runner, saved, pictures = model:runner(), opts.out and {}, nil
-  jsonl.serve(answer_with(model, runner, { saved = saved, pictures = function()
-    local wrong
-    if not pictures then pictures, wrong = Pictures.open(model) end
-    return pictures or error(wrong, 0)
-  end }))
+  local runner, saved = model:runner(), opts.out and {}
+  jsonl.serve(answer_with(model, runner, saved))
   runner:close()
-  if pictures then pictures:close() end
   if saved then
     local ok, err = perigee.weights.save(opts.out, saved)
     if not ok then return nil, err end
   end
+  model:close()
   return command.OK
 end
 

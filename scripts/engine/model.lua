@@ -4,10 +4,12 @@
 --   local model = assert(perigee.open "examples/moonlet")
 --   local out = model:generate { prompt = "…", max_tokens = 20, on_text = io.write }
 --   local taps = model:eval(ids, { tap = { "model.layers.0.mlp.down_proj" } }).taps
+--   local seen = model:eval { prompt = "<|image_pad|> shows", images = { "cat.png" }, greedy = 8 }
 local perigee = require "perigee"
 local async = require "lib.async"
 local batches = require "engine.batch"
 local models = require "models"
+local Pictures = require "engine.pictures"
 local requests = require "engine.request"
 local run = require "engine.run"
 local text = require "lib.text"
@@ -90,14 +92,45 @@ end
 --- A runner of this model; options: taps.
 function Model:runner(options) return assert(run.new(self, settings(self, options))) end
 
---- Runs a prompt (text or ids). Options: tap (names of values), greedy, chunk, last.
---- Returns { logits = tensor, taps =, greedy = ids }.
+--- Pictures and videos of prompts, from files (engine/pictures.lua); opened at the first call.
+--- Raises one line if the model takes none.
+function Model:pictures()
+  if not self.seeing then
+    local why
+    self.seeing, why = Pictures.open(self)
+    if not self.seeing then error(why, 0) end
+  end
+  return self.seeing
+end
+
+--- The prompt as ids; with the tokens and features of given.images and given.videos, if there are
+--- any.
+local function with_pictures(self, prompt, given)
+  local ids = self:ids(prompt)
+  if not given.images and not given.videos then return { prompt = ids } end
+  return self:pictures():prepare(ids, given)
+end
+
+--- Runs a prompt (text or ids), also as eval { prompt =, … }. Options: tap (names of values),
+--- greedy, chunk, last; images (paths) and videos (lists of paths), whose places are in the prompt,
+--- and vision_tap (names of values inside the tower). Returns { logits = tensor, taps =, greedy =
+--- ids }, and of a prompt with pictures { prompt = ids, media = where they are in it, pictures =
+--- each with plan, pixels and taps }.
 function Model:eval(prompt, options)
+  if type(prompt) == "table" and prompt.prompt then prompt, options = prompt.prompt, prompt end
   options = options or {}
+  local seen = with_pictures(self, prompt, options)
+  local how = { media = options.media, positions = options.positions,
+    rope_delta = options.rope_delta, greedy = options.greedy, chunk = options.chunk,
+    last = options.last }
+  for key, value in pairs(seen) do how[key] = value end
   local runner = self:runner { taps = options.tap }
-  local ok, result = pcall(runner.eval, runner, self:ids(prompt), options)
+  local ok, result = pcall(runner.eval, runner, seen.prompt, how)
   runner:close()
   if not ok then error(result, 0) end
+  if seen.media then
+    result.prompt, result.media, result.pictures = seen.prompt, seen.media, seen.pictures
+  end
   return result
 end
 
@@ -108,12 +141,13 @@ function Model:batch(options)
   return batches.open(self, options)
 end
 
-local generate_keys = { on_text = "call", on_token = "call" }
+local generate_keys = { on_text = "call", on_token = "call", images = "any", videos = "any" }
 
 --- Generates after a prompt until an end token, a stop string, the limit, or the end of the
 --- context. Calls on_token(id) and on_text(piece) as they come. Takes the fields of batch:add
---- except n; best_of returns the best of that many answers, and nothing is streamed. Returns { ids
---- =, text =, finish_reason =, prompt_tokens =, completion_tokens =, logprobs = }.
+--- except n, and images and videos as eval does; best_of returns the best of that many answers, and
+--- nothing is streamed. Returns { ids =, text =, finish_reason =, prompt_tokens =,
+--- completion_tokens =, logprobs = }.
 function Model:generate(given)
   requests.check(given, generate_keys)
   if given.n and given.n ~= 1 then
@@ -122,6 +156,12 @@ function Model:generate(given)
   local request = {}
   for key, value in pairs(given) do
     if not generate_keys[key] then request[key] = value end
+  end
+  if given.images or given.videos then
+    local seen = with_pictures(self, given.prompt, given)
+    for _, key in ipairs { "prompt", "media", "positions", "rope_delta", "boundaries" } do
+      request[key] = seen[key]
+    end
   end
   if given.on_token or given.on_text then
     request.on_token = function(event)
@@ -143,6 +183,7 @@ end
 
 function Model:close()
   if self.tok then self.tok:close() end
+  if self.seeing then self.seeing:close() end
   if self.vision then self.vision:close() end
   self.graph:close()
   self.weights:close()

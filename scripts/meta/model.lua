@@ -25,12 +25,66 @@ function Model:take_tokenizer(tok) end
 ---@return integer[]
 function Model:ids(prompt) end
 
----Runs a prompt. tap: names of values to return; greedy: tokens to generate; chunk: rows of a step at most;
----last: logits of this many last rows (all).
----@param prompt string|integer[]
----@param options? { tap?: string[], greedy?: integer, chunk?: integer, last?: integer }
----@return { logits: perigee.Tensor, taps: table<string, perigee.Tensor>, greedy: integer[] }
+---Pictures and videos of prompts, from files; opened at the first call. Raises an error if the model takes none.
+---@return perigee.Pictures
+function Model:pictures() end
+
+---@class perigee.EvalOptions
+---@field prompt? string|integer[]  With eval { prompt =, … }.
+---@field tap? string[]     Names of values to return.
+---@field greedy? integer   Tokens to generate.
+---@field chunk? integer    Rows of a step at most.
+---@field last? integer     Logits of this many last rows (all).
+---@field images? (string|perigee.Bytes)[]    Paths, data URIs or bytes of pictures, in the order of their places in the prompt.
+---@field videos? (string|perigee.Bytes)[][]  The frames of each video.
+---@field vision_tap? string[]  Names of values inside the vision tower.
+
+---@class perigee.EvalResult
+---@field logits perigee.Tensor
+---@field taps table<string, perigee.Tensor>
+---@field greedy integer[]
+---@field prompt? integer[]       With pictures: the prompt with their tokens,
+---@field media? perigee.PlacedPicture[]  where they are in it,
+---@field pictures? perigee.SeenPicture[]  and the pictures.
+
+---Runs a prompt, also as eval { prompt =, … }. In a prompt with pictures each has one placeholder (<|image_pad|>, <image>, …) or all of its tokens.
+---@param prompt string|integer[]|perigee.EvalOptions
+---@param options? perigee.EvalOptions
+---@return perigee.EvalResult
 function Model:eval(prompt, options) end
+
+---@class perigee.SeenPicture
+---@field plan table             How the processor sees it: width, height, grid, tokens.
+---@field pixels perigee.Pixels[]  Resized, as the tower gets them.
+---@field hash string            Of its content.
+---@field taps? table<string, perigee.Tensor>  Of vision_tap.
+
+---@class perigee.PlacedPicture: perigee.MediaItem  Where a picture is in a prompt.
+---@field last integer      Position of its last token, from 1.
+---@field runs integer[][]  { at, count } of each stretch of its tokens.
+
+---What model:pictures returns.
+---@class perigee.Pictures
+local Pictures = {}
+
+---What a picture is, without decoding it.
+---@param source string|perigee.Bytes
+---@return { width: integer, height: integer, format: string, tokens: integer }
+function Pictures:look(source) end
+
+---Does the prompt have a place for a picture or a video?
+---@param ids integer[]
+---@return boolean
+function Pictures:has_place(ids) end
+
+---The prompt with its pictures, as batch:add takes it.
+---@param ids integer[]
+---@param given { images?: (string|perigee.Bytes)[], videos?: (string|perigee.Bytes)[][], boundaries?: integer[], vision_tap?: string[] }
+---@return { prompt: integer[], media: perigee.PlacedPicture[], positions?: integer[][], rope_delta?: integer, boundaries?: integer[], pictures: perigee.SeenPicture[] }
+function Pictures:prepare(ids, given) end
+
+---Ends the decoder processes.
+function Pictures:close() end
 
 ---@class perigee.Request: perigee.BatchRequest
 ---@field prompt string|integer[]
@@ -51,7 +105,7 @@ function Model:eval(prompt, options) end
 function Model:batch(options) end
 
 ---Generates after a prompt until an end token, a stop string, max_tokens or the end of the context. Takes
----the fields of batch:add except n, on_text(piece), and on_token(id).
+---the fields of batch:add except n, on_text(piece), on_token(id), and images and videos as eval does.
 ---@param request table
 ---@return { text: string, ids: integer[], finish_reason: string, prompt_tokens: integer, completion_tokens: integer, logprobs?: table }
 function Model:generate(request) end
