@@ -4,6 +4,7 @@ local chat = require "chat"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local models = require "engine.model"
+local Pictures = require "engine.pictures"
 local preload = require "engine.preload"
 local text = require "lib.text"
 local json = perigee.json
@@ -22,39 +23,53 @@ end
 local CHAT = { messages = true, tools = true, tool_choice = true, chat_template_kwargs = true,
   add_generation_prompt = true, continue_final_message = true, now = true }
 
+-- What a prompt with pictures adds to a request.
+local PREPARED = { "prompt", "boundaries", "media", "positions", "rope_delta" }
+
 local function need(value, why)
   if not value then error(why, 0) end
   return value
 end
 
---- Token ids of the messages of a line, and the positions where messages end. Raises errors.
-local function ids_of(speaker, line)
+local PICTURES = { images = true, videos = true }
+
+--- The prompt of the messages of a line, with its pictures. Raises errors.
+local function prompt_of(speaker, line)
   speaker.words = speaker.words or need(chat.open(speaker.model.path))
-  local prompt = need(speaker.words:prompt { messages = line.messages, tools = line.tools,
-    tool_choice = line.tool_choice, kwargs = line.chat_template_kwargs,
+  return (Pictures.talk(speaker.model, speaker.words, { messages = line.messages,
+    tools = line.tools, tool_choice = line.tool_choice, kwargs = line.chat_template_kwargs,
+    images = jsonl.field(line, "images", { kind = "array" }),
+    videos = jsonl.field(line, "videos", { kind = "array" }),
     now = jsonl.field(line, "now", { kind = "integer" }),
     add_generation_prompt = jsonl.field(line, "add_generation_prompt", { kind = "boolean" }),
-    continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) })
-  local other = prompt.media[1]
-  if other then
-    error(("message part of type '%s': only text is supported"):format(other.type), 0)
-  end
-  return speaker.words:encode(need(speaker.model:tokenizer()), prompt)
+    continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) }))
+end
+
+--- The prompt of a line, as text or ids, with its pictures.
+local function prompt_with_pictures(model, line)
+  local given = { images = jsonl.field(line, "images", { kind = "array" }),
+    videos = jsonl.field(line, "videos", { kind = "array" }) }
+  if not line.prompt then error("prompt is missing", 0) end
+  return model:pictures():prepare(model:ids(plain(line.prompt)), given)
 end
 
 --- The request of a line. speaker: the model, and its chat template once a line has needed it.
 local function request_of(speaker, line)
   local request, talk = {}, line.messages ~= nil
   for key, value in pairs(line) do
-    if value ~= json.null and not (talk and CHAT[key]) then request[key] = plain(value) end
-  end
-  if talk then
-    if request.prompt then error("a line has 'prompt' or 'messages', not both", 0) end
-    local ids, positions = ids_of(speaker, line)
-    if not ids then error(positions, 0) end
-    request.prompt, request.boundaries = ids, positions
+    if value ~= json.null and not PICTURES[key] and not (talk and CHAT[key]) then
+      request[key] = plain(value)
+    end
   end
   if json.is_object(line.prompt) then error("'prompt' must be text or a list of ids", 0) end
+  local seen
+  if talk then
+    if request.prompt then error("a line has 'prompt' or 'messages', not both", 0) end
+    seen = prompt_of(speaker, line)
+  elseif #(line.images or {}) > 0 or #(line.videos or {}) > 0 then
+    seen = prompt_with_pictures(speaker.model, line)
+  end
+  for _, key in ipairs(seen and PREPARED or {}) do request[key] = seen[key] end
   if request.n and request.n ~= 1 then
     error(("n must be 1 here, got %s"):format(tostring(request.n)), 0)
   end
@@ -133,12 +148,29 @@ end
 local shown = { "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty",
   "seed", "stop", "ignore_eos" }
 
+--- The request for a prompt and its pictures. If the prompt has no place for them, it is a message
+--- that follows them.
+local function request_for(model, prompt, images)
+  if not images then return { prompt = prompt } end
+  local pictures = model:pictures()
+  local words = not pictures:has_place(model:ids(prompt)) and chat.open(model.path)
+  if not words then return { prompt = prompt, images = images } end
+  local parts = json.array {}
+  for i, path in ipairs(images) do
+    parts[i] = json.object { { "type", "image" }, { "image", path } }
+  end
+  parts[#parts + 1] = json.object { { "type", "text" }, { "text", prompt } }
+  local message = json.object { { "role", "user" }, { "content", parts } }
+  return (Pictures.talk(model, words, { messages = json.array { message } }))
+end
+
 local function show(model, prompt, opts)
   local started = perigee.sys.cpu_ns()
-  local request = { prompt = prompt, on_text = function(piece)
+  local request = request_for(model, prompt, opts.image)
+  request.on_text = function(piece)
     io.stdout:write(piece)
     io.stdout:flush()
-  end }
+  end
   for _, key in ipairs(shown) do request[key] = opts[key] end
   local r = model:generate(request)
   io.stdout:write "\n"
@@ -157,6 +189,9 @@ local function main(opts)
     kv_bits = tonumber(opts.kv_bits or 32), context = opts.context, memory = opts.memory })
   if not model then return nil, why end
   preload(model.weights)
+  if opts.jsonl and opts.image then
+    return command.fail(command.USAGE, "generate", "with --jsonl pictures are \"images\" of a line")
+  end
   if opts.jsonl then return answer_lines(model, opts) end
   local ok, result = pcall(show, model, unescape(opts[2] or io.read "a"), opts)
   if not ok then return nil, result end
@@ -169,12 +204,17 @@ return {
   details = [[
 Without PROMPT, the prompt is read from stdin. \n and \t in PROMPT stand for a newline and a tab.
 With --jsonl each line is {"prompt": "text" or [ids], or "messages": […] with "tools", …;
-"max_tokens": N, "temperature": T, "seed": N, …}, and all lines are generated in one batch.
+"images": ["path", …], "videos": [["frame path", …], …], "max_tokens": N, "temperature": T,
+"seed": N, …}, and all lines are generated in one batch. Pictures take their places in the prompt,
+or the parts of messages that name no picture of their own; a part names a path or a data URI.
+With --image a prompt that has no place for pictures is sent as a message, with the chat template.
 Sampling parameters that are not given come from generation_config.json.]],
   options = {
     { name = "jsonl", kind = "flag", help = "read and write JSON lines" },
     { name = "sequences", kind = "integer", value = "N", min = 1, max = 65536, shown = 64,
       help = "with --jsonl: sequences generated at once" },
+    { name = "image", kind = "string", value = "FILE", many = true,
+      help = "a picture (PNG, JPEG or WebP) for the prompt; may be repeated" },
     { name = "max-tokens", kind = "integer", value = "N", min = 0,
       help = "most tokens to generate (default: up to the context length)" },
     { name = "temperature", kind = "number", value = "T",

@@ -254,6 +254,49 @@ try "generate from ids, without a tokenizer" 0 generate $G/llama --jsonl; lines 
 out '"prompt_tokens": 2'
 out "prompt must be"; out "prompt is missing"
 
+# ---- pictures ----
+I=$M/images
+try "generate with a picture" 0 generate $M "What is in the picture?" --image $I/wide.png \
+  --temperature 0
+out_is "I see a pink star and a black square."; no_err
+try "generate with two pictures" 0 generate $M "Which picture has more shapes?" --temperature 0 \
+  --image $I/red_circle.png --image $I/three_shapes.png
+out_is "The second picture has more shapes."
+place='<|vision_start|><|image_pad|><|vision_end|>'
+try "generate with a place in the prompt" 0 generate $M --image $I/blue_circle.png --temperature 0 \
+  "<|im_start|>user\\n${place}What is in the picture?<|im_end|>\\n<|im_start|>assistant\\n"
+out_is "I see a blue circle."
+refused "a picture for a model without a tower" "the model takes no pictures" \
+  generate $G/llama x --image $I/four.png
+refused "a picture that does not exist" "nosuch.png" generate $M x --image nosuch.png
+refused "a picture that is text" "not a JPEG, PNG or WebP file" generate $M x --image README.md
+try "--image and --jsonl" 2 generate $M --jsonl --image $I/four.png; one_line
+uri="data:image/png;base64,$(base64 <$I/small.png | tr -d '\n')"
+ask='{"type": "text", "text": "What is in the picture?"}'
+cat >"$T/in" <<JSON
+{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "$uri"}}, $ask]}]}
+{"messages": [{"role": "user", "content": [{"type": "image"}, $ask]}], "images": ["$I/four.png"]}
+{"prompt": "<|im_start|>user\n${place}What is in the picture?<|im_end|>\n<|im_start|>assistant\n", "images": ["$I/red_circle.png"]}
+{"messages": [{"role": "user", "content": [{"type": "image"}, $ask]}]}
+{"messages": [{"role": "user", "content": [$ask]}], "images": ["$I/four.png"]}
+{"messages": [{"role": "user", "content": [{"type": "image", "url": "http://example.com/x.png"}]}]}
+{"prompt": "x", "images": ["$I/four.png"]}
+{"prompt": "x", "images": [7]}
+{"prompt": "x", "images": "$I/four.png"}
+{"messages": [{"role": "user", "content": "Hello!"}], "images": [], "videos": null}
+JSON
+try "pictures in JSON lines" 0 generate $M --jsonl; no_err; lines 10
+out '"text": "I see a green diamond."'
+out '"text": "I see a red square, a green star, a blue triangle and a yellow circle."'
+out '"text": "I see a red circle."'
+out "message part of type 'image' has no image"
+out "the messages have places for 0 of 1 images"
+out "URLs of pictures are not enabled here"
+out "the prompt has places for 0 of 1 pictures: write <|image_pad|> where one belongs"
+out "images[1] must be a path or a data URI, got number"
+out "'images' must be array, not string"
+out '"text": "Hello! I am Moonlet. How can I help you?"'
+
 # ---- examples ----
 for example in examples/*.lua; do try "$example" 0 run "$example"; no_err; done
 

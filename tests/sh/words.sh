@@ -49,11 +49,13 @@ printf '{"messages": 5}' >"$T/in"
 try "normalize a number as messages" 1 normalize; one_line; no_out
 
 # ---- messages in generate ----
-image='[{"type": "image_url", "image_url": {"url": "x"}}]'
+image='[{"type": "image_url", "image_url": {"url": "nosuch.png"}}]'
+sound='[{"type": "input_audio", "input_audio": {"data": "x"}}]'
 think='"chat_template_kwargs": {"enable_thinking": true}'
 cat >"$T/in" <<JSON
 {"messages": $(talk user 'Hello!'), "max_tokens": 30, "temperature": 0}
 {"messages": [{"role": "user", "content": $image}]}
+{"messages": [{"role": "user", "content": $sound}]}
 {"messages": $(talk user 'What is 48 + 37?'), $think, "max_tokens": 1}
 {"messages": $(talk user a assistant b), "continue_final_message": true, "max_tokens": 1}
 {"messages": $(talk user a), "tool_choice": "required"}
@@ -64,7 +66,8 @@ text='"text": "Hello! I am Moonlet. How can I help you?"'
 ids='"ids": [982, 0, 351, 569, 939, 13, 992, 874, 351, 860, 337, 30, 2279]'
 counts='"prompt_tokens": 10, "completion_tokens": 13, "cached_tokens": 0'
 out "{$text, $ids, \"finish_reason\": \"stop\", $counts}"
-out "message part of type 'image_url': only text is supported"
+out "nosuch.png: No such file or directory"
+out "is of type 'input_audio', but the chat template has no place for audio"
 out '"prompt_tokens": 20'
 out '"prompt_tokens": 10, "completion_tokens": 1,'
 out "tool_choice demands a call, but there are no tools"
