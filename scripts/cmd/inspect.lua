@@ -6,6 +6,7 @@ local modeldir = require "lib.modeldir"
 local models = require "models"
 local tables = require "ui.table"
 local text = require "lib.text"
+local towers = require "models.vision"
 local json = perigee.json
 
 local function shape_text(shape)
@@ -66,14 +67,23 @@ local function plan_json(plan)
     { "unshared_bytes", 4 * plan.unshared_floats } }
 end
 
-local function graph_json(out, model)
-  local plan <close> = assert(model.graph:plan())
-  out.graph = list_json(model.graph:values(),
-    { "name", "op", "shape", "steps", "weight", "inputs" })
+local function graph_json(out, graph)
+  local plan <close> = assert(graph:plan())
+  out.graph = list_json(graph:values(), { "name", "op", "shape", "steps", "weight", "inputs" })
   out.plan = plan_json(plan)
 end
 
---- about: { facts, kinds, model, estimate, problem = why the model could not be built, or nil }
+--- The vision tower as JSON.
+local function tower_json(tower, with_graph)
+  local s = tower.spec
+  local out = json.object { { "hidden", tower.hidden }, { "merge", tower.merge },
+    { "patch_values", s.patch }, { "deepstack", #tower.deepstack } }
+  if with_graph then graph_json(out, tower.graph) end
+  return out
+end
+
+--- about: { facts, kinds, model, tower, estimate, problem = why the model could not be built, or
+--- nil }
 local function as_json(weights, about, with_graph)
   local facts, kinds = about.facts, about.kinds
   local out = json.object()
@@ -91,17 +101,28 @@ local function as_json(weights, about, with_graph)
   out.kinds = list
   out.memory = about.estimate and memory_json(about.estimate)
   out.problem = about.problem
-  if with_graph then graph_json(out, about.model) end
+  if with_graph then graph_json(out, about.model.graph) end
+  out.vision = about.tower and tower_json(about.tower, with_graph)
   io.write(json.encode(out), "\n")
 end
 
-local function print_facts(weights, facts, kinds)
-  local rows = {}
+--- The vision tower in one line.
+local function tower_text(tower)
+  local merged = tower.merge > 1 and (", %d x %d of them a token"):format(tower.merge, tower.merge)
+    or ""
+  local more = #tower.deepstack > 0 and (", %d deepstack layers"):format(#tower.deepstack) or ""
+  return ("patches of %d values%s, features of width %d%s"):format(tower.spec.patch, merged,
+    tower.hidden, more)
+end
+
+local function print_facts(weights, about)
+  local facts, kinds, rows = about.facts, about.kinds, {}
   local function row(key, value)
     if value ~= nil then rows[#rows + 1] = { key, tostring(value) } end
   end
   row("path", weights.path)
   for _, key in ipairs(fact_order) do row(key:gsub("_", " "), facts[key]) end
+  row("vision tower", about.tower and tower_text(about.tower))
   row("tensors", weights.count)
   row("parameters", values_of(kinds))
   row("quantization", quantization(kinds))
@@ -128,9 +149,9 @@ local function print_memory(e, facts)
   io.write("memory\n", tables.render(rows, { indent = "  " }), "\n\n")
 end
 
-local function print_graph(model)
-  local plan <close> = assert(model.graph:plan())
-  local values, list = model.graph:values(), plan:instructions()
+local function print_graph(graph)
+  local plan <close> = assert(graph:plan())
+  local values, list = graph:values(), plan:instructions()
   io.write(graph_view.values(values), "\n\n", graph_view.instructions(list), "\n\n",
     graph_view.summary(plan, list, values), "\n")
 end
@@ -172,7 +193,7 @@ local function print_metadata(weights)
 end
 
 local function show(weights, about)
-  print_facts(weights, about.facts, about.kinds)
+  print_facts(weights, about)
   print_metadata(weights)
   if about.estimate then
     print_memory(about.estimate, about.facts)
@@ -191,15 +212,21 @@ local function run(opts)
   local about = { facts = modeldir.facts(weights), kinds = kinds }
   local model, problem = models.build(weights)
   if model then about.estimate = memory.estimate(model, about.facts.context_length) end
+  if model then about.tower, problem = towers.build(weights, model.parsed) end
   if opts.graph and not model then return nil, problem end
   about.model, about.problem = model, problem and tostring(problem)
   if opts.json then
     as_json(weights, about, opts.graph)
   elseif opts.graph then
-    print_graph(model)
+    print_graph(model.graph)
+    if about.tower then
+      io.write "\nvision tower\n\n"
+      print_graph(about.tower.graph)
+    end
   else
     show(weights, about)
   end
+  if about.tower then about.tower.graph:close() end
   if model then model.graph:close() end
   weights:close()
 end

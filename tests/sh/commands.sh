@@ -296,6 +296,11 @@ out "the prompt has places for 0 of 1 pictures: write <|image_pad|> where one be
 out "images[1] must be a path or a data URI, got number"
 out "'images' must be array, not string"
 out '"text": "Hello! I am Moonlet. How can I help you?"'
+try "inspect shows the tower" 0 inspect $M; out "vision tower"; out "features of width 256"
+try "inspect --json shows the tower" 0 inspect $M --json; out '"vision": {"hidden": 256, "merge": 2'
+try "inspect --graph shows the tower" 0 inspect $M --graph; out "visual.blocks.3.attention"
+try "inspect without a tower" 0 inspect $G/llama
+if grep -q vision "$T/out"; then bad "it shows a tower"; else ok; fi
 
 # ---- examples ----
 for example in examples/*.lua; do try "$example" 0 run "$example"; no_err; done
