@@ -8,6 +8,7 @@ local events = require "parsers.events"
 local history = require "repl.history"
 local models = require "engine.model"
 local perigee = require "perigee"
+local Pictures = require "engine.pictures"
 local preload = require "engine.preload"
 local text = require "lib.text"
 local uv = require "luv"
@@ -23,7 +24,8 @@ local HELP = [[
   /undo              remove the last message and its answer
   /new               start a new conversation
   /save FILE         save the conversation as JSON; /load FILE loads it
-  /image FILE        attach an image to the next message
+  /image FILE        attach a picture to the next message (repeat it for several); without FILE:
+                     drop those that are attached
   /stats             tokens and time of the last answer
   /quit              quit (or Ctrl-D)
 End a line with \ to continue on the next one. Ctrl-C stops an answer.]]
@@ -89,20 +91,20 @@ function Session:answer()
     messages[1] = json.object { { "role", "system" }, { "content", self.system } }
   end
   table.move(self.messages, 1, #self.messages, #messages + 1, messages)
-  local prompt, why = self.words:prompt { messages = messages, kwargs = self.kwargs }
-  if not prompt then return nil, why end
-  local ids, positions = self.words:encode(self.tok, prompt)
-  if not ids then return nil, positions end
+  local spoken, given, prompt = pcall(Pictures.talk, self.model, self.words,
+    { messages = messages, kwargs = self.kwargs })
+  if not spoken then return nil, given end
   local parser, result = self.words:parser { prompt_tail = prompt.tail }, events.result()
   local show, began, first = shower(self), uv.hrtime(), nil
   local function take(list)
     result:add(list)
     show(list)
   end
-  local request = { prompt = ids, boundaries = positions, on_token = function(e)
+  local request = given
+  request.on_token = function(e)
     first = first or uv.hrtime()
     if e.text ~= "" then take(parser:feed(e.text)) end
-  end }
+  end
   local marks = self.words:marks(self.tok)
   if #marks > 0 then request.keep_special = marks end
   for name, value in pairs(self.settings) do request[name] = value end
@@ -143,6 +145,29 @@ local function take_back(self)
     self.messages[i] = nil
     if message.role == "user" then return message.content end
   end
+end
+
+--- Attaches a picture to the next message, if the model can see it.
+local function attach(self, path)
+  local full = uv.fs_realpath(path) or path -- a saved conversation may be loaded elsewhere
+  local ok, seen = pcall(function() return self.model:pictures():look(full) end)
+  if not ok then return self:complain(tostring(seen)) end
+  self.attached[#self.attached + 1] = full
+  self.here.write(("  %s: %d x %d pixels, %d tokens\n"):format(path:match "[^/]*$", seen.width,
+    seen.height, seen.tokens))
+end
+
+--- The content of a message: its text after the pictures that are attached to it.
+local function with_attached(self, words)
+  if #self.attached == 0 then return words end
+  local parts = json.array {}
+  for i, path in ipairs(self.attached) do
+    parts[i] = json.object { { "type", "image_url" },
+      { "image_url", json.object { { "url", path } } } }
+  end
+  parts[#parts + 1] = json.object { { "type", "text" }, { "text", words } }
+  self.attached = {}
+  return parts
 end
 
 local function typed(value)
@@ -228,7 +253,7 @@ local commands = {
   undo = function(self)
     if not take_back(self) then self:complain "there is no message to remove" end
   end,
-  new = function(self) self.messages = {} end,
+  new = function(self) self.messages, self.attached = {}, {} end,
   save = function(self, rest)
     if rest == "" then self:complain "/save needs a file" else save(self, rest) end
   end,
@@ -236,7 +261,7 @@ local commands = {
     if rest == "" then self:complain "/load needs a file" else restore(self, rest) end
   end,
   image = function(self, rest)
-    self:complain(("%s: images are not supported yet"):format(rest ~= "" and rest or "/image"))
+    if rest == "" then self.attached = {} else attach(self, rest) end
   end,
   stats = stats,
   quit = function(self) self.here.quit() end,
@@ -246,7 +271,7 @@ function Session:input(source)
   local name, rest = source:match "^/(%a*)%s*(.-)%s*$"
   if not name then
     source = source:gsub("\\\n", "\n")
-    if source:match "%S" then self:ask(source) end
+    if source:match "%S" then self:ask(with_attached(self, source)) end
     return
   end
   local names = {}
@@ -282,7 +307,7 @@ local function open(opts)
   local batch, full = model:batch { sequences = 1, context = opts.context }
   if not batch then return nil, full end
   return setmetatable({ words = words, model = model, tok = tok, batch = batch,
-    system = opts.system, messages = {}, settings = {}, kwargs = {} }, Session)
+    system = opts.system, messages = {}, attached = {}, settings = {}, kwargs = {} }, Session)
 end
 
 local function main(opts)

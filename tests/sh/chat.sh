@@ -35,6 +35,7 @@ What is 48 + 37?
 /set
 /bogus
 /image picture.png
+/image README.md
 /load nowhere.json
 /help
 /quit
@@ -47,9 +48,36 @@ out "/system TEXT"
 err "there is no message to answer again"
 err "unknown key 'temp'"
 err "unknown command /bogus"
-err "picture.png: images are not supported yet"
+err "picture.png: No such file or directory"
+err "README.md: not a JPEG, PNG or WebP file"
 err "nowhere.json"
 if grep -q 'Moonlet' "$T/out"; then bad "it went on after /quit"; else ok; fi
+
+I=examples/moonlet/images
+cat >"$T/in" <<END
+/image $I/red_circle.png
+/image $I/three_shapes.png
+Which picture has more shapes?
+What is the capital of Italy?
+/save $T/seen.json
+/new
+/image $I/red_circle.png
+/image
+Hello!
+/load $T/seen.json
+/undo
+/image $I/blue_circle.png
+What is in the picture?
+/retry
+END
+try "pictures" 0 chat examples/moonlet --temperature 0
+out "  red_circle.png: 160 x 160 pixels, 25 tokens"
+out "  three_shapes.png: 180 x 180 pixels, 36 tokens"
+out "The second picture has more shapes."
+out "The capital of Italy is Rome."
+out "Hello! I am Moonlet."
+no_err
+if [ "$(grep -c 'I see a blue circle' "$T/out")" -eq 2 ]; then ok; else bad "not seen twice"; fi
 
 : >"$T/in"
 try "no model" 1 chat tests/data
