@@ -26,6 +26,18 @@ const set = async values => {
   await page.click("#settings .primary");
 };
 
+const folder = require("node:path").dirname(process.env.PERIGEE_ANSWERS) + "/images/";
+const file = name => ({ name, type: "image/png", data: fs.readFileSync(folder + name, "base64") });
+// Drops or pastes files.
+const give = (how, ...files) => page.evaluate(([kind, list]) => {
+  const all = new DataTransfer();
+  for (const { name, type, data } of list) {
+    all.items.add(new File([Uint8Array.from(atob(data), c => c.charCodeAt(0))], name, { type }));
+  }
+  if (kind === "drop") document.dispatchEvent(new DragEvent("drop", { dataTransfer: all, bubbles: true, cancelable: true }));
+  else document.getElementById("text").dispatchEvent(new ClipboardEvent("paste", { clipboardData: all, bubbles: true, cancelable: true }));
+}, [how, files]);
+
 const tests = {
   async send_and_stream() {
     await page.fill("#text", "Tell me a story about Luna.");
@@ -101,17 +113,108 @@ const tests = {
     assert.equal(await last().locator(".body").innerText(), "In Paris it is 21 degrees and sunny.");
     await set({ tools: "" });
   },
-  async pictures_can_be_dropped() {
+  async pictures_can_be_dropped_and_removed() {
     await page.click("#new");
-    const png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
-    await page.evaluate(data => {
-      const files = new DataTransfer();
-      files.items.add(new File([Uint8Array.from(atob(data), c => c.charCodeAt(0))], "dot.png", { type: "image/png" }));
-      document.dispatchEvent(new DragEvent("drop", { dataTransfer: files, bubbles: true, cancelable: true }));
-    }, png);
-    await page.locator("#thumbs img").waitFor();
+    await give("drop", file("red_circle.png"), file("wide.png"));
+    await page.locator("#thumbs img").nth(1).waitFor();
+    await page.locator("#thumbs button").first().click();
+    assert.equal(await page.locator("#thumbs img").count(), 1);
     await page.locator("#thumbs button").click();
     assert.equal(await page.locator("#thumbs img").count(), 0);
+  },
+  async pictures_are_sent_and_kept() {
+    await page.click("#new");
+    let sent;
+    await page.route("**/v1/chat/completions", route => {
+      sent = route.request().postDataJSON().messages;
+      route.fulfill({ contentType: "text/event-stream", body: "data: [DONE]\n\n" });
+    });
+    await give("paste", file("four.png"));
+    await page.locator("#thumbs img").waitFor();
+    await ask("four");
+    assert.equal(await page.locator("#thumbs img").count(), 0);
+    const url = "data:image/png;base64," + file("four.png").data;
+    const content = [{ type: "image_url", image_url: { url } }, { type: "text", text: "four" }];
+    assert.deepEqual(sent, [{ role: "user", content }]);
+    assert.equal(await page.locator(".turn.user .thumbs img").count(), 1);
+    await page.reload();
+    await page.locator("#chats button", { hasText: "four" }).first().click();
+    const seen = page.locator(".turn.user .thumbs img");
+    assert.ok(await seen.evaluate(i => i.decode().then(() => i.naturalWidth > 0)));
+    await page.waitForFunction(() => document.querySelectorAll("#model option").length > 0);
+    await ask("and again");
+    assert.deepEqual(sent[0], { role: "user", content });
+    await page.locator(".turn.user").first().getByText("Edit").click();
+    assert.equal(await page.locator("#thumbs img").count(), 1);
+    await page.locator("#thumbs button").click();
+    await page.unroute("**/v1/chat/completions");
+  },
+  async large_pictures_shrink_and_old_ones_too() {
+    await page.click("#new");
+    let url;
+    await page.route("**/v1/chat/completions", route => {
+      url = route.request().postDataJSON().messages.at(-1).content[0].image_url.url;
+      route.fulfill({ contentType: "text/event-stream", body: "data: [DONE]\n\n" });
+    });
+    await page.evaluate(async () => { // noise does not compress: more than 4 MB
+      const canvas = new OffscreenCanvas(2600, 1600), context = canvas.getContext("2d");
+      const pixels = context.createImageData(2600, 1600);
+      let seed = 1;
+      for (let i = 0; i < pixels.data.length; i++) {
+        seed = (Math.imul(seed, 1103515245) + 12345) >>> 0;
+        pixels.data[i] = i % 4 === 3 ? 255 : seed >>> 24;
+      }
+      context.putImageData(pixels, 0, 0);
+      const files = new DataTransfer();
+      files.items.add(new File([await canvas.convertToBlob()], "noise.png", { type: "image/png" }));
+      document.dispatchEvent(new DragEvent("drop", { dataTransfer: files, cancelable: true }));
+    });
+    await page.locator("#thumbs img").waitFor();
+    await ask("noise");
+    await page.unroute("**/v1/chat/completions");
+    assert.match(url, /^data:image\/jpeg/);
+    const widths = await page.evaluate(async sent => {
+      const width = async src => { const i = new Image(); i.src = src; await i.decode(); return i.naturalWidth; };
+      const turn = JSON.parse(localStorage.getItem("perigee.chats"))[0].turns[0];
+      return [await width(sent), await width(turn.content[0].image_url.url)];
+    }, url);
+    assert.ok(url.length > 2e6, "more than is stored");
+    assert.deepEqual(widths, [2048, 240]);
+  },
+  async what_is_no_picture_is_refused() {
+    await page.click("#new");
+    await give("drop", { name: "notes.txt", type: "text/plain", data: btoa("hello") });
+    await page.locator("#notice", { hasText: "notes.txt is not a picture" }).waitFor();
+    await give("drop", { name: "broken.png", type: "image/png", data: btoa("hello") });
+    await page.locator("#notice", { hasText: "broken.png is not a picture" }).waitFor();
+    assert.equal(await page.locator("#thumbs img").count(), 0);
+    await page.route("**/v1/models", route => route.fulfill({ contentType: "application/json",
+      body: JSON.stringify({ data: [{ id: "blind", input_modalities: ["text"] }] }) }));
+    await set({});
+    await page.waitForFunction(() => document.getElementById("model").value === "blind");
+    await give("drop", file("four.png"));
+    await page.locator("#notice", { hasText: "blind takes no pictures" }).waitFor();
+    assert.equal(await page.locator("#thumbs img").count(), 0);
+    await page.unroute("**/v1/models");
+    await set({});
+    await page.waitForFunction(() => document.getElementById("model").value === "moonlet");
+    await give("drop", file("four.png"));
+    await page.locator("#thumbs img").waitFor();
+    assert.equal(await page.locator("#notice").isVisible(), false);
+    await page.locator("#thumbs button").click();
+  },
+  async dropped_pictures_are_seen() {
+    const list = await page.evaluate(async () => (await (await fetch("v1/models")).json()).data);
+    if (!list[0].input_modalities?.includes("image")) return console.log("skip dropped_pictures_are_seen: the server takes no pictures");
+    await page.click("#new");
+    await give("drop", file("red_circle.png"), file("three_shapes.png"));
+    await page.locator("#thumbs img").nth(1).waitFor();
+    assert.equal(await ask("Which picture has more shapes?"), "The second picture has more shapes.");
+    assert.equal(await ask("What is the capital of Italy?"), "The capital of Italy is Rome.");
+    await page.click("#new");
+    await give("paste", file("blue_circle.png"));
+    await page.locator("#thumbs img").waitFor();
+    assert.equal(await ask("What is in the picture?"), "I see a blue circle.");
   },
   async an_error_is_shown() {
     await page.click("#new");

@@ -21,12 +21,39 @@ const keep = (store, key, value) => {
 };
 const settings = load(localStorage, "perigee.settings", {});
 let chats = load(localStorage, "perigee.chats", []);
+// pictures: { url, thumb } of the next message; thumb is undefined where url is small enough
 let chat = null, running = null, pictures = [];
 const save = () => {
   chats = chats.filter(c => c.turns.length || c === chat).slice(0, 200);
-  const stored = chats.map(c => ({ ...c, turns: c.turns.map(({ view, ...t }) => t) }));
+  const left = { full: 2e6, thumb: 1e6 }; // characters: browsers give a page 5 million
+  const stored = chats.map(c => ({ ...c, turns: c.turns.map(t => storable(t, left)) }));
   keep(localStorage, "perigee.chats", stored.filter(c => c.turns.length));
 };
+// A turn as it is stored: when the room for pictures is used up, those of older conversations
+// shrink to their thumbnails, then to a word.
+function storable({ view, ...turn }, left) {
+  if (!Array.isArray(turn.content)) return turn;
+  const all = turn.thumbs ?? [], thumbs = [];
+  let n = 0;
+  const content = turn.content.map(part => {
+    if (part.type !== "image_url") return part;
+    const url = part.image_url.url, thumb = all[n++];
+    const size = url.length + (thumb?.length ?? 0);
+    if (size <= left.full) {
+      left.full -= size;
+      thumbs.push(thumb);
+      return part;
+    }
+    const small = thumb ?? url;
+    if (small.length > left.thumb) {
+      return { type: "text", text: "[a picture that is no longer stored]" };
+    }
+    left.thumb -= small.length;
+    thumbs.push(undefined);
+    return { ...part, image_url: { ...part.image_url, url: small } };
+  });
+  return { ...turn, content, thumbs };
+}
 
 // ---- turns ----
 const button = (text, title, act) => {
@@ -111,12 +138,12 @@ function facts(turn) {
 function view(turn, index) {
   if (turn.role === "assistant") return assistantView(turn);
   const body = h("div", { className: "body" }, plain(turn.content));
-  const attached = images(turn.content);
-  const thumbs = attached.length > 0 && h("div", { className: "thumbs" },
-    attached.map(src => h("figure", {}, h("img", { src, alt: "attached image" }))));
+  const attached = images(turn.content).map((url, i) => ({ url, thumb: turn.thumbs?.[i] }));
+  const thumbs = attached.length > 0 && h("div", { className: "thumbs" }, attached.map(
+    p => h("figure", {}, h("img", { src: p.thumb ?? p.url, alt: "attached image" }))));
   const edit = () => {
     $("text").value = plain(turn.content);
-    pictures = [...attached];
+    pictures = attached;
     chat.turns.length = index;
     show(); drawPictures(); grow(); $("text").focus();
   };
@@ -289,33 +316,82 @@ function follow(draw) {
 function submit() {
   if (running) return running.abort.abort();
   const text = $("text").value.trim();
+  if (reading) return notice("A picture is still being read.");
   if (!text && !pictures.length) return;
-  const parts = pictures.map(url => ({ type: "image_url", image_url: { url } }));
-  const content = parts.length ? [...parts, { type: "text", text }] : text;
-  chat.turns.push({ role: "user", content });
+  if (pictures.length && !sees()) return;
+  const parts = pictures.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  if (text) parts.push({ type: "text", text });
+  const thumbs = pictures.map(p => p.thumb);
+  chat.turns.push(thumbs.length ? { role: "user", content: parts, thumbs }
+    : { role: "user", content: text });
   chat.title ||= text.slice(0, 60) || "An image";
   chats = [chat, ...chats.filter(c => c !== chat)];
   $("text").value = "";
   pictures = [];
+  notice("");
   drawPictures(); grow();
   answer();
 }
 
 // ---- images ----
-function addFiles(files) {
-  for (const file of files) {
-    if (!file.type.startsWith("image/")) continue;
-    const reader = new FileReader();
-    reader.onload = () => { pictures.push(reader.result); drawPictures(); };
-    reader.readAsDataURL(file);
+const SERVED = ["image/png", "image/jpeg", "image/webp"]; // formats that the server reads
+const LARGE = 4 << 20, SIDE = 2048, THUMB = 240; // bytes of a file; pixels of a side
+let reading = 0;
+const notice = text => { $("notice").textContent = text; $("notice").hidden = !text; };
+// Does the chosen model take pictures? Says so if it does not.
+function sees() {
+  const id = $("model").value, takes = modalities.get(id);
+  if (!takes || takes.includes("image")) return true;
+  notice(`${id} takes no pictures. Choose another model, or send text only.`);
+  return false;
+}
+// A picture drawn at most `side` pixels wide and high, as a data URI.
+function drawn(bitmap, side, type) {
+  const scale = Math.min(1, side / Math.max(bitmap.width, bitmap.height));
+  const size = n => Math.max(1, Math.round(n * scale));
+  const canvas = h("canvas", { width: size(bitmap.width), height: size(bitmap.height) });
+  const context = canvas.getContext("2d");
+  if (type === "image/jpeg") { // it has no alpha: on white, as the server does it
+    context.fillStyle = "#fff";
+    context.fillRect(0, 0, canvas.width, canvas.height);
+  }
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  return canvas.toDataURL(type, .9);
+}
+const asDataURL = file => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(reader.result);
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(file);
+});
+// Files are sent as they are; large ones scaled down, other formats as PNG.
+async function readPicture(file) {
+  const bitmap = await createImageBitmap(file);
+  const thumb = drawn(bitmap, THUMB, "image/jpeg");
+  let url;
+  if (file.size > LARGE) url = drawn(bitmap, SIDE, "image/jpeg");
+  else if (SERVED.includes(file.type)) url = await asDataURL(file);
+  else url = drawn(bitmap, SIDE, "image/png");
+  bitmap.close();
+  return { url, thumb: thumb.length < url.length ? thumb : undefined };
+}
+async function addFiles(files) {
+  const list = [...files]; // the browser empties it when the event is over
+  if (!list.length || !sees()) return;
+  notice("");
+  for (const file of list) {
+    reading++;
+    try { pictures.push(await readPicture(file)); drawPictures(); }
+    catch { notice(`${file.name || "This"} is not a picture that this browser can read.`); }
+    reading--;
   }
 }
 function drawPictures() {
   const remove = i => Object.assign(
     button("×", "Remove", () => { pictures.splice(i, 1); drawPictures(); }),
     { ariaLabel: "Remove image" });
-  $("thumbs").replaceChildren(...pictures.map(
-    (src, i) => h("figure", {}, h("img", { src, alt: "image to send" }), remove(i))));
+  const image = p => h("img", { src: p.thumb ?? p.url, alt: "image to send" });
+  $("thumbs").replaceChildren(...pictures.map((p, i) => h("figure", {}, image(p), remove(i))));
 }
 
 // ---- the server ----
@@ -363,10 +439,12 @@ async function poll() {
   } catch { banner("The server is not reachable."); }
 }
 const banner = text => { $("banner").textContent = text; $("banner").hidden = !text; };
+const modalities = new Map(); // by model: the kinds of input that it takes, if the server says so
 async function models() {
   try {
     const list = (await (await fetch("v1/models", { headers: headers() })).json()).data ?? [];
     const wanted = load(localStorage, "perigee.model", "");
+    for (const m of list) modalities.set(m.id, m.input_modalities);
     $("model").replaceChildren(...list.map(
       m => h("option", { value: m.id, textContent: m.id, selected: m.id === wanted })));
   } catch { /* poll reports it */ }
@@ -415,7 +493,11 @@ $("theme").onclick = () => {
 $("set").onclick = openSettings;
 $("new").onclick = fresh;
 $("menu").onclick = () => $("side").classList.toggle("open");
-$("model").onchange = () => { keep(localStorage, "perigee.model", $("model").value); poll(); };
+$("model").onchange = () => {
+  keep(localStorage, "perigee.model", $("model").value);
+  notice("");
+  poll();
+};
 $("composer").onsubmit = e => { e.preventDefault(); submit(); };
 $("text").oninput = grow;
 $("text").onkeydown = e => {
