@@ -5,6 +5,7 @@ local chat = require "chat"
 local command = require "lib.command"
 local console = require "ui.console"
 local events = require "parsers.events"
+local files = require "ui.files"
 local history = require "repl.history"
 local models = require "engine.model"
 local perigee = require "perigee"
@@ -284,12 +285,17 @@ end
 
 -- ---- the command --------------------------------------------------------------------------------
 
+-- Commands whose argument is a file.
+local OF_FILES = { image = true, load = true, save = true }
+
 local function complete(before)
+  local name, path = before:match "^/(%a+)%s+(.*)$"
+  if OF_FILES[name] then return files.complete(path), path end
   local word = before:match "^/(%a*)$"
   if not word then return {}, "" end
   local found = {}
-  for name in pairs(commands) do
-    if name:sub(1, #word) == word then found[#found + 1] = name end
+  for known in pairs(commands) do
+    if known:sub(1, #word) == word then found[#found + 1] = known end
   end
   table.sort(found)
   return found, word

@@ -1,6 +1,7 @@
 -- Pictures of scripts and commands: eval and generate with files, data URIs, taps inside the tower,
 -- and conversations through the chat template.
 local Pictures = require "engine.pictures"
+local cases = require "vision_cases"
 local chat = require "chat"
 local perigee = require "perigee"
 local test = require("harness").test
@@ -99,4 +100,20 @@ test("boundaries move over pictures", function(t)
   local a, b = given.media[1].tokens, given.media[2].tokens
   t.eq(given.boundaries, { 1, #ids // 2 + a - 1, #given.prompt })
   t.eq(#given.prompt, #ids + a + b - 2)
+end)
+
+test("generate and eval continue a video alike", function(t)
+  local path = cases.folder .. "vl_qwen3_vl"
+  local case = #cases.models() > 0 and cases.case("vl_qwen3_vl", 4)
+  if not case then return t.skip("there is no " .. path) end
+  local notes = assert(perigee.json.decode(text.read_file(path .. "/golden.json")))
+  local frames = {}
+  for i, name in ipairs(notes.cases[5].video_frames) do
+    frames[i] = ("%s/%s/%s"):format(path, notes.image_folder, name)
+  end
+  local model <close> = assert(perigee.open(path))
+  local want = model:eval { prompt = case.ids, videos = { frames }, greedy = 12, last = 1 }
+  local got = model:generate { prompt = case.ids, videos = { frames }, max_tokens = 12,
+    temperature = 0, ignore_eos = true }
+  t.eq(got.ids, want.greedy)
 end)

@@ -92,6 +92,16 @@ test("Tab completes, or lists", function(t)
   t.eq(editor.text, "alpha")
 end)
 
+test("paths are completed", function(t)
+  local files = require "ui.files"
+  t.eq(files.complete "examples/moonlet/images/b", { "examples/moonlet/images/blue_circle.png",
+    "examples/moonlet/images/blue_square_yellow_star.png" })
+  t.eq(files.complete "examples/moonlet/im", { "examples/moonlet/images/" })
+  t.eq(files.complete "READ", { "README.md" })
+  t.eq(files.complete "nowhere/x", {})
+  t.eq(files.complete ".luach", { ".luacheckrc" })
+end)
+
 test("drawing wraps long lines and places the cursor", function(t)
   local editor, owner = new_editor()
   editor:feed(("x"):rep(30)) -- 32 columns of 20

@@ -263,8 +263,9 @@ try "generate with two pictures" 0 generate $M "Which picture has more shapes?" 
   --image $I/red_circle.png --image $I/three_shapes.png
 out_is "The second picture has more shapes."
 place='<|vision_start|><|image_pad|><|vision_end|>'
+prompt="<|im_start|>user\\n${place}What is in the picture?<|im_end|>\\n<|im_start|>assistant\\n"
 try "generate with a place in the prompt" 0 generate $M --image $I/blue_circle.png --temperature 0 \
-  "<|im_start|>user\\n${place}What is in the picture?<|im_end|>\\n<|im_start|>assistant\\n"
+  "$prompt"
 out_is "I see a blue circle."
 refused "a picture for a model without a tower" "the model takes no pictures" \
   generate $G/llama x --image $I/four.png
@@ -272,11 +273,11 @@ refused "a picture that does not exist" "nosuch.png" generate $M x --image nosuc
 refused "a picture that is text" "not a JPEG, PNG or WebP file" generate $M x --image README.md
 try "--image and --jsonl" 2 generate $M --jsonl --image $I/four.png; one_line
 uri="data:image/png;base64,$(base64 <$I/small.png | tr -d '\n')"
-ask='{"type": "text", "text": "What is in the picture?"}'
+ask='{"type": "text", "text": "What is in the picture?"}' url='"image_url": {"url":'
 cat >"$T/in" <<JSON
-{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "$uri"}}, $ask]}]}
+{"messages": [{"role": "user", "content": [{"type": "image_url", $url "$uri"}}, $ask]}]}
 {"messages": [{"role": "user", "content": [{"type": "image"}, $ask]}], "images": ["$I/four.png"]}
-{"prompt": "<|im_start|>user\n${place}What is in the picture?<|im_end|>\n<|im_start|>assistant\n", "images": ["$I/red_circle.png"]}
+{"prompt": "$prompt", "images": ["$I/red_circle.png"]}
 {"messages": [{"role": "user", "content": [{"type": "image"}, $ask]}]}
 {"messages": [{"role": "user", "content": [$ask]}], "images": ["$I/four.png"]}
 {"messages": [{"role": "user", "content": [{"type": "image", "url": "http://example.com/x.png"}]}]}
