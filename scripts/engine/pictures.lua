@@ -74,9 +74,20 @@ local function load_image(self, source)
   return picture
 end
 
-local function load_video(self, sources)
-  local frames = {}
+--- The frames of a video: a list of sources, or one data URI that has them all.
+local function read_frames(self, sources)
+  local frames, all = {}, sources[1]
+  if #sources == 1 and type(all) == "string" and all:find "^[dD][aA][tT][aA]:" then
+    local list, why = self.media:fetch_frames(all)
+    if not list then fail("%s: %s", name_of(all), tostring(why)) end
+    return list
+  end
   for i, source in ipairs(sources) do frames[i] = read(self, source) end
+  return frames
+end
+
+local function load_video(self, sources)
+  local frames = read_frames(self, sources)
   local video, why = self.media:load_video(frames, self.processor)
   if not video then fail("%s: %s", name_of(sources[1] or "video"), tostring(why)) end
   return video

@@ -4,6 +4,7 @@ local Pictures = require "engine.pictures"
 local cases = require "vision_cases"
 local chat = require "chat"
 local perigee = require "perigee"
+local picture_files = require "picture_files"
 local test = require("harness").test
 local text = require "lib.text"
 
@@ -116,4 +117,9 @@ test("generate and eval continue a video alike", function(t)
   local got = model:generate { prompt = case.ids, videos = { frames }, max_tokens = 12,
     temperature = 0, ignore_eos = true }
   t.eq(got.ids, want.greedy)
+  local parts = {}
+  for i, frame in ipairs(frames) do parts[i] = picture_files.base64(text.read_file(frame)) end
+  local uri = "data:video/png;base64," .. table.concat(parts, ",")
+  local again = model:eval { prompt = case.ids, videos = { { uri } }, greedy = 12, last = 1 }
+  t.eq(again.greedy, want.greedy, "all frames in one data URI")
 end)
