@@ -1,6 +1,7 @@
 ---@meta
 
----@class perigee.batch  The batch of the runtime: sequences are numbers. model:batch{…} makes objects of them.
+---The batch of the runtime: sequences are numbers. model:batch{…} makes objects of them.
+---@class perigee.batch
 local batch = {}
 
 ---@class perigee.BatchOptions
@@ -26,7 +27,8 @@ local batch = {}
 ---@return perigee.Error? err
 function batch.open(graph, options) end
 
----@class perigee.BatchRequest : perigee.MediaPrompt  Scalars are described in C (runtime/batch); batch.fields() lists them.
+---Scalars are described in C (runtime/batch); batch.fields() lists them.
+---@class perigee.BatchRequest : perigee.MediaPrompt
 ---@field prompt integer[]
 ---@field max_tokens? integer  Tokens to generate; without it, up to the end of the context.
 ---@field min_tokens? integer  End tokens and stop strings are ignored before this many tokens.
@@ -41,21 +43,27 @@ function batch.open(graph, options) end
 ---@field top_p? number  Samples from the best tokens whose probabilities reach this sum; 1 is off.
 ---@field top_k? integer  Samples from this many best tokens; 0 is off.
 ---@field min_p? number  Drops tokens below this fraction of the best token's probability; 0 is off.
----@field typical_p? number  Samples from the tokens of most typical surprise that reach this sum; 1 is off.
----@field xtc_probability? number  How often all tokens above xtc_threshold but the least likely are dropped; 0 is off.
+---Samples from the tokens of most typical surprise that reach this sum; 1 is off.
+---@field typical_p? number
+---How often all tokens above xtc_threshold but the least likely are dropped; 0 is off.
+---@field xtc_probability? number
 ---@field xtc_threshold? number  The probability that xtc looks for.
 ---@field repetition_penalty? number  Divides the logits of tokens in prompt and answer; 1 is off.
----@field presence_penalty? number  Subtracted from the logits of tokens that the answer contains; 0 is off.
----@field frequency_penalty? number  Subtracted once for each time the answer contains the token; 0 is off.
+---Subtracted from the logits of tokens that the answer contains; 0 is off.
+---@field presence_penalty? number
+---Subtracted once for each time the answer contains the token; 0 is off.
+---@field frequency_penalty? number
 ---@field penalty_window? integer  Penalties count this many last tokens; 0 counts all.
 ---@field seed? integer  Seed of the draw; choice i draws with seed + i.
 ---@field top_logprobs? integer  Reports logprobs, and this many alternatives for each token.
 ---@field logit_bias? table<integer, number>  Added to the logits of these tokens.
 ---@field banned? integer[]  Tokens that are never sampled.
 ---@field stop? string|string[]  The answer ends before the first of these strings.
----@field stop_ids? integer[]  The answer ends with one of these tokens, in addition to the model's end tokens.
+---The answer ends with one of these tokens, in addition to the model's end tokens.
+---@field stop_ids? integer[]
 ---@field bad_words? integer[][]  Token sequences that are never completed.
----@field boundaries? integer[]  Positions in the prompt where a message ends; prefixes may be resumed there.
+---Positions in the prompt where a message ends; prefixes may be resumed there.
+---@field boundaries? integer[]
 ---@field keep_special? integer[]  Special tokens that stay in the text despite skip_special.
 
 ---@class perigee.BatchField  One scalar field of a request.
@@ -64,7 +72,8 @@ function batch.open(graph, options) end
 ---@field min? number  The lowest valid value; none: any finite number.
 ---@field max? number  The highest valid value.
 ---@field above? boolean  min itself is not valid.
----@field default? number|boolean  The value of a request without the field; none: it has no effect then.
+---The value of a request without the field; none: it has no effect then.
+---@field default? number|boolean
 ---@field help string
 
 ---The scalar fields of a request, with their ranges and defaults.
@@ -119,8 +128,8 @@ function batch.commands() end
 ---@field vocabulary integer
 local Core = {}
 
----Carries out a command, or queues it on the engine thread. Commands about a sequence take its number
----before their argument:
+---Carries out a command, or queues it on the engine thread. Commands about a sequence take its
+---number before their argument:
 ---  add request              new sequences, one per choice; returns the first number and the count
 ---  fork seq, seed           copies a sequence in decode or held; returns the number of the copy
 ---  cancel seq               ends it; its last event has finish "cancel"
@@ -128,14 +137,15 @@ local Core = {}
 ---  force seq, ids           its next tokens, one a step
 ---  bias seq, {[id] = x}     replaces its logit_bias
 ---  trim seq, tokens         drops generated tokens after this many, prompt included
----  sample seq, how          continues a held one; how = { bias =, banned =, force = } for this draw
+---  sample seq, how          continues a held one; how = { bias =, banned =, force = } for this
+---                           draw
 ---  keep_logits seq, on      keeps the logits of its steps from now on, or no longer
 ---  save seq, path           writes its caches to a file
 ---  load path                reads such a file into the prefix cache
----  pin options              { prompt = ids, off =, salt =, media =, … }: protects what the prefix cache has of a
----                           prompt from eviction; returns how many tokens that are
----On the engine thread save and load return a ticket, and an event with that ticket follows; pin returns
----true. Commands without another result return true.
+---  pin options              { prompt = ids, off =, salt =, media =, … }: protects what the prefix
+---                           cache has of a prompt from eviction; returns how many tokens that are
+---On the engine thread save and load return a ticket, and an event with that ticket follows; pin
+---returns true. Commands without another result return true.
 ---@param verb string
 ---@param seq_or_argument any
 ---@param argument? any
@@ -148,7 +158,8 @@ function Core:command(verb, seq_or_argument, argument) end
 ---@return perigee.Tensor?
 function Core:logits(seq) end
 
----All sequences that are not done, oldest first. With tables by number: only these sequences, in their tables.
+---All sequences that are not done, oldest first. With tables by number: only these sequences, in
+---their tables.
 ---@param tables? table<integer, table>
 ---@return perigee.SeqInfo[]
 function Core:sequences(tables) end
@@ -158,9 +169,9 @@ function Core:sequences(tables) end
 ---@return integer all
 function Core:room() end
 
----Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; added, finished,
----cancelled, failed and preempted sequences; running and waiting ones and media_bytes now; schedule, compute and sample in
----seconds; and those of the prefix cache.
+---Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; added,
+---finished, cancelled, failed and preempted sequences; running and waiting ones and media_bytes
+---now; schedule, compute and sample in seconds; and those of the prefix cache.
 ---@return table
 function Core:stats() end
 
@@ -179,8 +190,8 @@ function Core:stats() end
 ---@return perigee.BatchTrace[]
 function Core:trace(most, since) end
 
----One step in the foreground. Grants are pairs of a sequence and a number of tokens, the most important
----first; what a sequence cannot use is cut.
+---One step in the foreground. Grants are pairs of a sequence and a number of tokens, the most
+---important first; what a sequence cannot use is cut.
 ---@param grants integer[][]
 ---@return perigee.BatchEvent[]? events
 ---@return integer|perigee.Error ran_or_err
@@ -199,8 +210,8 @@ function Core:start() end
 ---@return perigee.Error? err
 function Core:submit(grants) end
 
----Events since the last drain, and the error of a step that failed as a whole. In the foreground: the
----events of commands since the last step.
+---Events since the last drain, and the error of a step that failed as a whole. In the foreground:
+---the events of commands since the last step.
 ---@return perigee.BatchEvent[] events
 ---@return perigee.Error? err
 function Core:drain() end

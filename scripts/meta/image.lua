@@ -1,6 +1,7 @@
 ---@meta
 
----@class perigee.image  Pictures: their files, decoding in confined processes, patches for vision towers.
+---Pictures: their files, decoding in confined processes, patches for vision towers.
+---@class perigee.image
 local image = {}
 
 ---A file in memory, outside of Lua's heap.
@@ -21,8 +22,8 @@ function image.join(list) end
 ---@return perigee.Error? err
 function image.read(path, options) end
 
----Decodes base64 text from a position on: standard or URL alphabet, white space and missing padding allowed.
----With a callback, which gets the results, the loop goes on meanwhile.
+---Decodes base64 text from a position on: standard or URL alphabet, white space and missing padding
+---allowed. With a callback, which gets the results, the loop goes on meanwhile.
 ---@param text string|perigee.Bytes
 ---@param options { from: integer?, limit: integer? }?
 ---@param callback fun(bytes: perigee.Bytes?, err: perigee.Error?)?
@@ -41,10 +42,12 @@ function image.sha256(text) end
 function image.pixels(tensor) end
 
 ---@class perigee.PatchOptions
----@field pixels perigee.Pixels|perigee.Pixels[]  One picture, or the frames of a video, all of one size.
+---One picture, or the frames of a video, all of one size.
+---@field pixels perigee.Pixels|perigee.Pixels[]
 ---@field patch integer?          Width of a patch in pixels (16), and its height.
 ---@field patch_height integer?   Its height, if that is different.
----@field order string?           Values of a row: "cyx" (channel, frame, y, x; the default) or "yxc".
+---Values of a row: "cyx" (channel, frame, y, x; the default) or "yxc".
+---@field order string?
 ---@field merge integer?          Side of a merge block: its patches come together (1).
 ---@field frames integer?         Pictures in one row (1); the last one is repeated to fill it.
 ---@field scale number?           1/255.
@@ -55,7 +58,8 @@ function image.pixels(tensor) end
 ---@field width integer?          width (0: the whole picture)
 ---@field height integer?         and height.
 
----Normalised rows for a vision tower: f32 [rows, values] and the grid { frames, rows, columns }. With a callback it gets both, and the loop goes on meanwhile.
+---Normalised rows for a vision tower: f32 [rows, values] and the grid { frames, rows, columns }.
+---With a callback it gets both, and the loop goes on meanwhile.
 ---@param options perigee.PatchOptions
 ---@param callback fun(patches: perigee.Tensor?, grid: integer[]|perigee.Error)?
 ---@return perigee.Tensor? patches
@@ -101,9 +105,15 @@ local Decoder = {}
 ---@field hash string?         SHA-256 of the decoded picture, without targets absent.
 ---@field pixels perigee.Pixels[]?  One per target.
 
----Queues a picture. With targets it is decoded and resized to each of them; without, only its header is read.
+---@class perigee.PictureTarget
+---@field width integer
+---@field height integer
+---@field filter string?  "bicubic" (default), "bilinear" or "lanczos".
+
+---Queues a picture. With targets it is decoded and resized to each of them; without, only its
+---header is read.
 ---@param bytes perigee.Bytes|string
----@param targets { width: integer, height: integer, filter: string? }[]?  Filters: "bicubic" (default), "bilinear", "lanczos".
+---@param targets perigee.PictureTarget[]?
 ---@return integer? job
 ---@return perigee.Error? err
 function Decoder:submit(bytes, targets) end
@@ -124,12 +134,14 @@ function Decoder:next() end
 ---@param job integer
 function Decoder:drop(job) end
 
----Queues a job in which a child tries to open files and sockets, to start processes and to run new code. Its result is an error if it can.
+---Queues a job in which a child tries to open files and sockets, to start processes and to run new
+---code. Its result is an error if it can.
 ---@return integer? job
 ---@return perigee.Error? err
 function Decoder:escape() end
 
----Counters: waiting, running, finished (now); jobs, failed, died, late, bytes (since the start); children, a list of process ids.
+---Counters: waiting, running, finished (now); jobs, failed, died, late, bytes (since the start);
+---children, a list of process ids.
 ---@return table
 function Decoder:stats() end
 

@@ -1,6 +1,7 @@
 ---@meta
 
----@class perigee.json  JSON without loss: order of keys, integers, empty arrays and objects, null, NUL.
+---JSON without loss: order of keys, integers, empty arrays and objects, null, NUL.
+---@class perigee.json
 ---@field null lightuserdata  Stands for null.
 local json = {}
 
@@ -9,6 +10,12 @@ local json = {}
 ---`next`.
 ---@class perigee.json.Object : table
 
+---@class perigee.json.DecodeOptions
+---@field max_depth? integer
+---@field max_size? integer
+---@field max_values? integer
+---@field digits? boolean
+
 ---Reads one value. Objects become ordered objects, arrays become marked sequences, null becomes
 ---`json.null`, integers stay integers. Accepts Python's Infinity and NaN. Refuses lone
 ---surrogates, invalid UTF-8, deep nesting, huge keys, and more than max_size bytes or max_values
@@ -16,16 +23,23 @@ local json = {}
 ---or an object 8. An integer beyond 64 bits becomes a float or, with `digits`, a value that keeps
 ---its text, which `encode` and `tostring` return.
 ---@param text string
----@param options? { max_depth?: integer, max_size?: integer, max_values?: integer, digits?: boolean }
+---@param options? perigee.json.DecodeOptions
 ---@return any value
 ---@return perigee.Error? err
 function json.decode(text, options) end
+
+---@class perigee.json.ReadOptions
+---@field max_depth? integer
+---@field max_values? integer
+---@field digits? boolean
+---@field slices? string[]
+---@field stop? perigee.Stop
 
 ---Reads a long text by a background job; the callback gets a tape, of which `Tape:build` makes the
 ---value of `decode`. The bytes do not grow any more. Strings over 64 KB at the places in `slices`,
 ---each "PARENT.KEY" (the key, and that of the nearest object around it), become perigee.Bytes.
 ---@param bytes perigee.Bytes
----@param options? { max_depth?: integer, max_values?: integer, digits?: boolean, slices?: string[], stop?: perigee.Stop }
+---@param options? perigee.json.ReadOptions
 ---@param callback fun(tape: perigee.Tape?, err: perigee.Error?)
 ---@return boolean? started
 ---@return perigee.Error? err
@@ -43,11 +57,19 @@ function Tape:build(ms) end
 ---Frees the tape.
 function Tape:close() end
 
+---@class perigee.json.EncodeOptions
+---@field indent? integer
+---@field ascii? boolean
+---@field sort_keys? boolean
+---@field compact? boolean
+---@field item_separator? string
+---@field key_separator? string
+
 ---Writes a value with the spacing of Python's json.dumps. A plain sequence is an array; a plain
 ---table with string keys is an object with sorted keys; an empty plain table is an object. Raises
 ---for values that JSON does not have.
 ---@param value any
----@param options? { indent?: integer, ascii?: boolean, sort_keys?: boolean, compact?: boolean, item_separator?: string, key_separator?: string }
+---@param options? perigee.json.EncodeOptions
 ---@return string
 function json.encode(value, options) end
 

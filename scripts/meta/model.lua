@@ -7,7 +7,8 @@
 ---@field generation_config table  generation_config.json; empty when there is none.
 ---@field weights perigee.Weights
 ---@field graph perigee.Graph
----@field builder table  What the graph was built with (models/core/graph.lua); it can be extended and tapped.
+---What the graph was built with (models/core/graph.lua); it can be extended and tapped.
+---@field builder table
 ---@field vision? perigee.Vision  The vision tower; nil if the model has none.
 local Model = {}
 
@@ -25,7 +26,8 @@ function Model:take_tokenizer(tok) end
 ---@return integer[]
 function Model:ids(prompt) end
 
----Pictures and videos of prompts, from files; opened at the first call. Raises an error if the model takes none.
+---Pictures and videos of prompts, from files; opened at the first call. Raises an error if the
+---model takes none.
 ---@return perigee.Pictures
 function Model:pictures() end
 
@@ -35,7 +37,8 @@ function Model:pictures() end
 ---@field greedy? integer   Tokens to generate.
 ---@field chunk? integer    Rows of a step at most.
 ---@field last? integer     Logits of this many last rows (all).
----@field images? (string|perigee.Bytes)[]    Paths, data URIs or bytes of pictures, in the order of their places in the prompt.
+---Paths, data URIs or bytes of pictures, in the order of their places in the prompt.
+---@field images? (string|perigee.Bytes)[]
 ---@field videos? (string|perigee.Bytes)[][]  The frames of each video.
 ---@field vision_tap? string[]  Names of values inside the vision tower.
 
@@ -47,7 +50,8 @@ function Model:pictures() end
 ---@field media? perigee.PlacedPicture[]  where they are in it,
 ---@field pictures? perigee.SeenPicture[]  and the pictures.
 
----Runs a prompt, also as eval { prompt =, … }. In a prompt with pictures each has one placeholder (<|image_pad|>, <image>, …) or all of its tokens.
+---Runs a prompt, also as eval { prompt =, … }. In a prompt with pictures each has one placeholder
+---(<|image_pad|>, <image>, …) or all of its tokens.
 ---@param prompt string|integer[]|perigee.EvalOptions
 ---@param options? perigee.EvalOptions
 ---@return perigee.EvalResult
@@ -77,10 +81,24 @@ function Pictures:look(source) end
 ---@return boolean
 function Pictures:has_place(ids) end
 
+---@class perigee.GivenPictures
+---@field images? (string|perigee.Bytes)[]
+---@field videos? (string|perigee.Bytes)[][]
+---@field boundaries? integer[]
+---@field vision_tap? string[]
+
+---@class perigee.PreparedPrompt
+---@field prompt integer[]
+---@field media perigee.PlacedPicture[]
+---@field positions? integer[][]
+---@field rope_delta? integer
+---@field boundaries? integer[]
+---@field pictures perigee.SeenPicture[]
+
 ---The prompt with its pictures, as batch:add takes it.
 ---@param ids integer[]
----@param given { images?: (string|perigee.Bytes)[], videos?: (string|perigee.Bytes)[][], boundaries?: integer[], vision_tap?: string[] }
----@return { prompt: integer[], media: perigee.PlacedPicture[], positions?: integer[][], rope_delta?: integer, boundaries?: integer[], pictures: perigee.SeenPicture[] }
+---@param given perigee.GivenPictures
+---@return perigee.PreparedPrompt
 function Pictures:prepare(ids, given) end
 
 ---Ends the decoder processes.
@@ -95,7 +113,8 @@ function Pictures:close() end
 ---@field on_token? fun(event: perigee.BatchEvent, seq: perigee.Sequence)
 ---@field on_done? fun(seq: perigee.Sequence)
 ---@field tag? any  The caller's: on the sequence, and visible to policies.
----@field watch? boolean  Never granted ahead: what on_token does to the sequence affects the next token.
+---Never granted ahead: what on_token does to the sequence affects the next token.
+---@field watch? boolean
 
 ---Many answers at once. Options: those of perigee.batch.open except tokenizer and end_ids, with
 ---cache_tokens by default as many as the sequences can use and memory permits; policy; report.
@@ -104,10 +123,19 @@ function Pictures:close() end
 ---@return perigee.Error? err
 function Model:batch(options) end
 
----Generates after a prompt until an end token, a stop string, max_tokens or the end of the context. Takes
----the fields of batch:add except n, on_text(piece), on_token(id), and images and videos as eval does.
+---@class perigee.Generated
+---@field text string
+---@field ids integer[]
+---@field finish_reason string
+---@field prompt_tokens integer
+---@field completion_tokens integer
+---@field logprobs? table
+
+---Generates after a prompt until an end token, a stop string, max_tokens or the end of the context.
+---Takes the fields of batch:add except n, on_text(piece), on_token(id), and images and videos as
+---eval does.
 ---@param request table
----@return { text: string, ids: integer[], finish_reason: string, prompt_tokens: integer, completion_tokens: integer, logprobs?: table }
+---@return perigee.Generated
 function Model:generate(request) end
 
 ---What model:batch returns: sequences and their events, in the foreground or on the engine thread.
@@ -146,7 +174,8 @@ function Batch:stop() end
 ---@return perigee.SeqInfo[]
 function Batch:sequences() end
 
----Counters (perigee.BatchCore.stats), with lua (seconds in policies) and histogram (steps by milliseconds).
+---Counters (perigee.BatchCore.stats), with lua (seconds in policies) and histogram (steps by
+---milliseconds).
 ---@return table
 function Batch:stats() end
 
@@ -167,7 +196,8 @@ function Batch:room() end
 ---@return perigee.Error? err
 function Batch:pin(prompt, options) end
 
----Reads a file of seq:save into the prefix cache. On the engine thread the result comes to the callback.
+---Reads a file of seq:save into the prefix cache. On the engine thread the result comes to the
+---callback.
 ---@param path string
 ---@param callback? fun(ok: boolean?, err: perigee.Error?)
 ---@return boolean? ok
@@ -228,7 +258,8 @@ function Sequence:bias(bias) end
 ---@return perigee.Error? err
 function Sequence:keep_logits(keep) end
 
----Continues a held sequence, as it would have continued or with a bias, bans or tokens for this draw.
+---Continues a held sequence, as it would have continued or with a bias, bans or tokens for this
+---draw.
 ---@param how? { bias?: table<integer, number>, banned?: integer[], force?: integer[] }
 ---@return boolean? ok
 ---@return perigee.Error? err

@@ -1,18 +1,26 @@
 ---@meta
 
----@class perigee.Format  A tool or reasoning format: what a file in parsers/tools or parsers/reasoning returns.
+---A tool or reasoning format: what a file in parsers/tools or parsers/reasoning returns.
+---@class perigee.Format
 ---@field name? string        The file's name by default.
 ---@field aliases? string[]   Other names for --format and --reasoning.
----@field detect? string[]    In a site: used for models whose chat template contains all of these texts.
+---In a site: used for models whose chat template contains all of these texts.
+---@field detect? string[]
 ---@field marks? table<string, perigee.Handler>   The texts that begin markup, and what reads each.
 ---@field start? table<string, perigee.Handler>   Handlers by the first character of the answer.
----@field follow? table<string, fun(s: perigee.Scan, at: integer): boolean?>   Decides by the text after a mark whether it counts; nil: more text is needed.
----@field soft? table<string, boolean>   Marks that also occur in prose: at the end of the answer they are text unless a call had begun.
+---Decides by the text after a mark whether it counts; nil: more text is needed.
+---@field follow? table<string, fun(s: perigee.Scan, at: integer): boolean?>
+---Marks that also occur in prose: at the end of the answer they are text unless a call had begun.
+---@field soft? table<string, boolean>
 ---@field run? fun(s: perigee.Scan)      Reads the whole answer, instead of marks.
----@field inner? string[]     Other texts it looks for; special tokens among them are kept in the answer's text.
----@field opening? { [1]: string, [2]: string, shows?: string }|{ [1]: string, [2]: string, shows?: string }[]   The text before and after the name of a forced call.
+---Other texts it looks for; special tokens among them are kept in the answer's text.
+---@field inner? string[]
+---The text before and after the name of a forced call.
+---@field opening? perigee.Opening|perigee.Opening[]
 ---@field closing? fun(tail?: string): string?   The text that ends thinking opened by the prompt.
 ---@field selftest perigee.FormatCase[]
+
+---@alias perigee.Opening { [1]: string, [2]: string, shows?: string }
 
 ---@class perigee.FormatCase  One case: the result must have these fields and no others.
 ---@field text string
@@ -29,7 +37,8 @@
 ---Reads the text after a mark: true for markup, false for text that only looked like it.
 ---@alias perigee.Handler fun(s: perigee.Scan, mark: string): any
 
----@class perigee.Scan  The text of an answer, read as if it were complete; see scripts/parsers/scan.lua.
+---The text of an answer, read as if it were complete; see scripts/parsers/scan.lua.
+---@class perigee.Scan
 ---@field tools perigee.ParserTools   The declared tools.
 ---@field tail? string        The end of the prompt.
 ---@field at_start boolean    No text but white space has come yet.
@@ -50,7 +59,8 @@ function Scan:take(literal) end
 ---@return boolean
 function Scan:ahead(literal) end
 
----Reads the longest match of an anchored pattern of one class, such as "^[%w_]*"; nil if it is longer than `most` bytes.
+---Reads the longest match of an anchored pattern of one class, such as "^[%w_]*"; nil if it is
+---longer than `most` bytes.
 ---@param pattern string
 ---@param most? integer  256
 ---@return string?
@@ -61,7 +71,8 @@ function Scan:word(pattern, most) end
 ---@return string?
 function Scan:name(pattern) end
 
----Reads whichever of these texts comes next. If one is a prefix of another, the longer must be listed first.
+---Reads whichever of these texts comes next. If one is a prefix of another, the longer must be
+---listed first.
 ---@param list string[]
 ---@return string?
 function Scan:one_of(list) end
@@ -105,7 +116,8 @@ function Scan:back(literal) end
 ---The calls made so far stay calls, whatever follows.
 function Scan:commit() end
 
----@class perigee.Channel  Content or reasoning on its way out; drops white space next to removed marks.
+---Content or reasoning on its way out; drops white space next to removed marks.
+---@class perigee.Channel
 local Channel = {}
 
 ---@param text string

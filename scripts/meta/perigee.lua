@@ -5,13 +5,15 @@
 local perigee = {}
 
 ---@class perigee.Error  Returned after nil; prints and concatenates as its message.
----@field code string       One word for programs: "io", "format", "argument", "limit", "memory", "deadline", "error", …
+---One word for programs: "io", "format", "argument", "limit", "memory", "deadline", "error", …
+---@field code string
 ---@field message string    One line for people.
 ---@field field string?     The argument or option that is wrong, such as "top_p".
 ---@field traceback string? Where a script raised it.
 ---@field value any         What the script raised, if that was not a string.
 
----@class perigee.Limits  Limits of a guarded call; without one only those of the surrounding call hold.
+---Limits of a guarded call; without one only those of the surrounding call hold.
+---@class perigee.Limits
 ---@field deadline_ms number?    CPU time of the loop thread.
 ---@field memory integer?        Bytes that the call may add to the scripts' heap.
 ---@field interruptible boolean? Ctrl-C stops this call instead of the program.
@@ -51,7 +53,8 @@ function perigee.heap() end
 ---@field extras? fun(c: table): string[]        Patterns of tensors that may stay unused.
 ---@field defaults? table         Values of config keys that are missing.
 
----Opens a model directory or a GGUF file: weights, graph and tokenizer. architectures win over those that ship.
+---Opens a model directory or a GGUF file: weights, graph and tokenizer. architectures win over
+---those that ship.
 ---@param path string
 ---@param options? { threads?: integer, architectures?: perigee.Architecture[] }
 ---@return perigee.Model? model

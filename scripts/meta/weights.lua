@@ -73,9 +73,10 @@ function Weights:summary() end
 ---@return perigee.Error? err
 function Weights:touch(index, callback) end
 
----Are the files as they were when they were opened? If one was truncated or overwritten, this is nil
----and an error that names it, and the model must be opened again: its steps fail from then on. With
----a callback it looks on another thread, returns at once, and passes the result to the callback.
+---Are the files as they were when they were opened? If one was truncated or overwritten, this is
+---nil and an error that names it, and the model must be opened again: its steps fail from then on.
+---With a callback it looks on another thread, returns at once, and passes the result to the
+---callback.
 ---@param callback? fun(ok: true?, err: perigee.Error?)
 ---@return true? ok
 ---@return perigee.Error? err

@@ -2,9 +2,9 @@
 -- compares them with what C exposes.
 --
 -- Form: `---@class NAME` with `---@field` lines, `local VAR = {}` for the class, then `function
--- VAR.name(…) end` or `function VAR:name(…) end`, each with its comment above. A module is a class
--- named by its path ("perigee.sys"); the class of an object has a capital letter
--- ("perigee.Tensor").
+-- VAR.name(…) end` or `function VAR:name(…) end`, each with its comment above. The description of a
+-- field is after its type or, if it is long, in `---` lines above it. A module is a class named by
+-- its path ("perigee.sys"); the class of an object has a capital letter ("perigee.Tensor").
 local perigee = require "perigee"
 local text = require "lib.text"
 
@@ -32,10 +32,12 @@ function Reader:tag(kind, rest)
     local name, description = rest:match "^([%w_]+)%??%s+(.*)$"
     if name then
       local class = self.class.name
+      if #self.doc > 0 then description = description .. "  " .. table.concat(self.doc, " ") end
       local entry = { kind = "field", name = class .. "." .. name, class = class, member = name,
         description = description, doc = {}, tags = {} }
       self.entries[#self.entries + 1] = entry
     end
+    self:reset()
   else
     self.tags[#self.tags + 1] = { kind = kind, text = rest }
   end

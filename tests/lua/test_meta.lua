@@ -56,6 +56,9 @@ test("annotations are parsed", function(t)
 
 ---@class perigee.Thing: perigee.Base  What it is.
 ---@field size integer  How large.
+---What it is called,
+---and why.
+---@field name? string
 ---@field [integer] number
 local Thing = {}
 
@@ -72,12 +75,14 @@ function global.other() end
 ]]
   local names = {}
   for i, e in ipairs(entries) do names[i] = e.kind .. " " .. e.name end
-  t.eq(names, { "class perigee.Thing", "field perigee.Thing.size", "function perigee.Thing:act",
-    "function perigee.Thing.make", "function global.other" })
-  t.eq(entries[3].doc, { "Does it.", "More about it." })
-  t.eq(entries[3].signature, "perigee.Thing:act(a, ...)")
-  t.eq(#entries[3].tags, 2)
-  t.eq(entries[4].doc, {})
+  t.eq(names, { "class perigee.Thing", "field perigee.Thing.size", "field perigee.Thing.name",
+    "function perigee.Thing:act", "function perigee.Thing.make", "function global.other" })
+  t.eq(entries[2].description, "integer  How large.")
+  t.eq(entries[3].description, "string  What it is called, and why.")
+  t.eq(entries[4].doc, { "Does it.", "More about it." })
+  t.eq(entries[4].signature, "perigee.Thing:act(a, ...)")
+  t.eq(#entries[4].tags, 2)
+  t.eq(entries[5].doc, {})
 end)
 
 test("help finds by full name and by ending", function(t)
