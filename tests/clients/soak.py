@@ -1,17 +1,19 @@
-"""Mixed traffic for minutes, every answer compared, memory and handles watched: make soak MINUTES=30.
+"""Mixed traffic for minutes: every answer is compared, memory and handles are watched.
 
+    make soak MINUTES=30
     python3 tests/clients/soak.py --bin build/perigee --model examples/moonlet --minutes 2 --seed 1
 
-One server with a site folder and a disk cache. Workers ask for the answers that the model is known to
-give (answers.json), streamed and whole, with and without tools, sampled ones twice with one seed;
-others cancel, read slowly, send nonsense, leave in the middle, tokenize, look at status and metrics.
-Meanwhile scripts, templates and policies are replaced, by good, random and broken ones, and every few
-minutes the server is restarted on its disk cache, by SIGTERM or by kill -9.
+One server with a site folder and a disk cache. Workers ask for the answers that the model is known
+to give (answers.json), streamed and whole, with and without tools, sampled ones twice with one
+seed; others cancel, read slowly, send nonsense, leave in the middle, tokenize, look at status and
+metrics. Meanwhile scripts, templates and policies are replaced, by good, random and broken ones,
+and every few minutes the server is restarted on its disk cache, by SIGTERM or by kill -9.
 
 It fails when an answer differs, an error of 5xx comes that is not a stated refusal, /health takes
-longer than 2 s, the server dies, or when memory, open files or threads of the idle server have grown
-from the first quiet moment after warming up to the last one. Only Python's own library.
+longer than 2 s, the server dies, or when memory, open files or threads of the idle server have
+grown from the first quiet moment after warming up to the last one. Only Python's own library.
 """
+
 import argparse
 import collections
 import http.client
@@ -38,9 +40,9 @@ POLICIES = {
                 "step:order(function(s) return s.left end) step:fill() end }",
     "stingy": "return { name = 'mine', version = 1, schedule = function(step) step:decode() "
               "local p = step:prompts()[1] if p then step:prefill(p, 3) end end }",
-    "preempts": "local n = 0 return { name = 'mine', version = 1, schedule = function(step) n = n + 1 "
-                "local r = step:running() if n % 50 == 0 and #r > 1 then step:preempt(r[#r]) end "
-                "step:fill() end }",
+    "preempts": "local n = 0 return { name = 'mine', version = 1, schedule = function(step) "
+                "n = n + 1 local r = step:running() "
+                "if n % 50 == 0 and #r > 1 then step:preempt(r[#r]) end step:fill() end }",
     "idle": "return { name = 'mine', version = 1, schedule = function(step) end }",
     "raises": "return { name = 'mine', version = 1, schedule = function(step) error 'no' end }",
     "loops": "return { name = 'mine', version = 1, schedule = function() while true do end end }",
@@ -67,7 +69,8 @@ class Server:
     """The process, its address, and its restarts."""
 
     def __init__(self, opt, folder):
-        self.opt, self.folder, self.process, self.log = opt, folder, None, os.path.join(folder, "log")
+        self.opt, self.folder, self.process = opt, folder, None
+        self.log = os.path.join(folder, "log")
         self.down = threading.Event()
         for name in ("site/policy", "site/hooks", "site/templates", "cache"):
             os.makedirs(os.path.join(folder, name), mode=0o700)
@@ -129,8 +132,9 @@ class Server:
         """Resident bytes, open files, threads; zeros where the system does not tell."""
         pid = self.process.pid
         try:
-            resident = int(open("/proc/%d/statm" % pid).read().split()[1]) * os.sysconf("SC_PAGESIZE")
-            return resident, len(os.listdir("/proc/%d/fd" % pid)), len(os.listdir("/proc/%d/task" % pid))
+            pages = int(open("/proc/%d/statm" % pid).read().split()[1])
+            files, threads = os.listdir("/proc/%d/fd" % pid), os.listdir("/proc/%d/task" % pid)
+            return pages * os.sysconf("SC_PAGESIZE"), len(files), len(threads)
         except OSError:
             return 0, 0, 0
 
@@ -146,7 +150,7 @@ class Soak:
         self.pause = threading.Event()
         self.server = Server(opt, self.folder)
 
-    # ---- one request each --------------------------------------------------------------------------
+    # ---- one request each ------------------------------------------------------------------------
 
     def body(self, a, **more):
         out = {"messages": a["messages"], "temperature": 0, "max_tokens": 200}
@@ -242,7 +246,8 @@ class Soak:
         status, _ = self.server.call("GET", path)
         if status not in (200, 404):
             raise Failed("%s got %d" % (path, status))
-        self.server.call("POST", "/tokenize", json.dumps({"content": "word " * rng.randrange(2000)}))
+        text = json.dumps({"content": "word " * rng.randrange(2000)})
+        self.server.call("POST", "/tokenize", text)
 
     def one(self, rng):
         a, kind = rng.choice(self.known), rng.random()
@@ -261,7 +266,7 @@ class Soak:
         else:
             self.aside(rng)
 
-    # ---- threads -----------------------------------------------------------------------------------
+    # ---- threads ---------------------------------------------------------------------------------
 
     def problem(self, text):
         with self.lock:
@@ -313,7 +318,8 @@ class Soak:
         if kind < 0.6:
             self.server.write("policy", "mine", rng.choice(list(POLICIES.values())))
         else:
-            self.server.write("hooks", "some%d" % rng.randrange(3), rng.choice(list(HOOKS.values())))
+            name = "some%d" % rng.randrange(3)
+            self.server.write("hooks", name, rng.choice(list(HOOKS.values())))
         self.counts["changes"] += 1
 
     def quiet(self):
@@ -379,9 +385,11 @@ class Soak:
 
     def report(self):
         c = self.counts
-        print("%d answers, %d changes of scripts, %d restarts, %d health checks, the slowest %.0f ms"
-              % (c["answers"], c["changes"], c["restarts"], c["health"],
-                 1000 * getattr(self, "slowest", 0)))
+        slowest = 1000 * getattr(self, "slowest", 0)
+        print(
+            "%d answers, %d changes of scripts, %d restarts, %d health checks, the slowest %.0f ms"
+            % (c["answers"], c["changes"], c["restarts"], c["health"], slowest)
+        )
         if self.problems:
             print("log of the server: %s" % self.server.log)
         failed = len(self.problems)
@@ -390,7 +398,9 @@ class Soak:
 
 
 def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     p.add_argument("--bin", default="build/perigee")
     p.add_argument("--model", default="examples/moonlet")
     p.add_argument("--minutes", type=float, default=2)

@@ -4,22 +4,29 @@ const fs = require("node:fs");
 const path = require("node:path");
 const OpenAI = require("openai");
 
-const options = { baseURL: process.env.PERIGEE_URL + "/v1", apiKey: "secret", maxRetries: 0, timeout: 60000 };
+const baseURL = process.env.PERIGEE_URL + "/v1";
+const options = { baseURL, apiKey: "secret", maxRetries: 0, timeout: 60000 };
 const client = new OpenAI(options);
 const dataUri = file => "data:image/png;base64," +
   fs.readFileSync(path.join(path.dirname(process.env.PERIGEE_ANSWERS), file)).toString("base64");
-const withPictures = messages => messages.map(m => !Array.isArray(m.content) ? m : { ...m, content: m.content.map(p =>
-  p.type === "image_url" ? { ...p, image_url: { url: dataUri(p.image_url.url), detail: "auto" } } : p) });
+const withPicture = p => p.type !== "image_url" ? p :
+  { ...p, image_url: { url: dataUri(p.image_url.url), detail: "auto" } };
+const withPictures = messages => messages.map(m =>
+  Array.isArray(m.content) ? { ...m, content: m.content.map(withPicture) } : m);
 const answers = Object.fromEntries(JSON.parse(fs.readFileSync(process.env.PERIGEE_ANSWERS, "utf8"))
   .map(a => [a.name, { ...a, messages: withPictures(a.messages) }]));
-const request = name => ({ model: "moonlet", messages: answers[name].messages, ...answers[name].tools && { tools: answers[name].tools },
-  ...answers[name].chat_template_kwargs && { chat_template_kwargs: answers[name].chat_template_kwargs } });
+const request = name => {
+  const { messages, tools, chat_template_kwargs } = answers[name];
+  return { model: "moonlet", messages, ...tools && { tools },
+    ...chat_template_kwargs && { chat_template_kwargs } };
+};
+const create = (name, more) => client.chat.completions.create({ ...request(name), ...more });
 const content = text => text.includes("</think>") ? text.split("</think>\n\n")[1] : text;
 
 const tests = {
   async chat() {
     for (const name of ["hello", "who", "emoji", "japanese", "policy", "history3", "think_sum"]) {
-      const r = await client.chat.completions.create(request(name));
+      const r = await create(name);
       assert.equal(r.choices[0].message.content, content(answers[name].text));
       assert.equal(r.usage.completion_tokens, answers[name].ids.length);
     }
@@ -27,7 +34,7 @@ const tests = {
   async stream() {
     for (const name of ["story", "emoji", "think_times"]) {
       let text = "", thought = "";
-      for await (const chunk of await client.chat.completions.create({ ...request(name), stream: true })) {
+      for await (const chunk of await create(name, { stream: true })) {
         text += chunk.choices[0]?.delta?.content ?? "";
         thought += chunk.choices[0]?.delta?.reasoning_content ?? "";
       }
@@ -37,54 +44,63 @@ const tests = {
   },
   async pictures() {
     for (const name of Object.keys(answers).filter(n => answers[n].grids.length > 0)) {
-      const r = await client.chat.completions.create(request(name));
+      const r = await create(name);
       assert.equal(r.choices[0].message.content, answers[name].text);
       assert.ok(r.usage.prompt_tokens_details.image_tokens > 0);
     }
   },
-  async tools_streamed_by_the_helper() {                // the client's own accumulator must be able to follow
+  async tools_streamed_by_the_helper() { // the client's own accumulator must be able to follow
     const stream = client.chat.completions.stream(request("tool_two"));
     const final = await stream.finalChatCompletion();
-    assert.deepEqual(final.choices[0].message.tool_calls.map(c => JSON.parse(c.function.arguments)), [{ city: "Oslo" }, { city: "Lima" }]);
+    const given = final.choices[0].message.tool_calls.map(c => JSON.parse(c.function.arguments));
+    assert.deepEqual(given, [{ city: "Oslo" }, { city: "Lima" }]);
     assert.equal(final.choices[0].finish_reason, "tool_calls");
   },
   async runs_tools() {
     const called = [];
-    const tools = answers.tool_weather.tools.map(t => t.function.name === "get_weather" ? { ...t, function: { ...t.function, parse: JSON.parse,
-      function: args => { called.push(args); return { city: args.city, degrees: 21, sky: "sunny" }; } } } :
-      { ...t, function: { ...t.function, parse: JSON.parse, function: () => ({}) } });
-    const runner = client.chat.completions.runTools({ model: "moonlet", messages: answers.tool_weather.messages, tools });
+    const weather = args => {
+      called.push(args);
+      return { city: args.city, degrees: 21, sky: "sunny" };
+    };
+    const { messages, tools: given } = answers.tool_weather;
+    const tools = given.map(t => ({ ...t, function: { ...t.function, parse: JSON.parse,
+      function: t.function.name === "get_weather" ? weather : () => ({}) } }));
+    const runner = client.chat.completions.runTools({ model: "moonlet", messages, tools });
     assert.equal(await runner.finalContent(), "In Paris it is 21 degrees and sunny.");
     assert.deepEqual(called, [{ city: "Paris" }]);
   },
   async logprobs_and_choices() {
-    const r = await client.chat.completions.create({ ...request("capital"), logprobs: true, top_logprobs: 2, n: 2 });
+    const r = await create("capital", { logprobs: true, top_logprobs: 2, n: 2 });
     assert.equal(r.choices.length, 2);
     for (const c of r.choices) assert.equal(c.logprobs.content[0].top_logprobs.length, 2);
   },
   async stop() {
-    const r = await client.chat.completions.create({ ...request("count"), stop: ", 5" });
+    const r = await create("count", { stop: ", 5" });
     assert.equal(r.choices[0].message.content, "1, 2, 3, 4");
   },
   async errors() {
-    await assert.rejects(client.chat.completions.create({ ...request("hello"), model: "nothing" }), { status: 404 });
-    await assert.rejects(client.chat.completions.create({ ...request("hello"), temperature: "warm" }), e => e.status === 400 && e.param === "temperature");
-    await assert.rejects(new OpenAI({ ...options, apiKey: "wrong" }).models.list(), { status: 401 });
+    await assert.rejects(create("hello", { model: "nothing" }), { status: 404 });
+    await assert.rejects(create("hello", { temperature: "warm" }),
+      e => e.status === 400 && e.param === "temperature");
+    const stranger = new OpenAI({ ...options, apiKey: "wrong" });
+    await assert.rejects(stranger.models.list(), { status: 401 });
   },
   async cancel() {
-    const stream = await client.chat.completions.create({ ...request("story"), stream: true, ignore_eos: true, max_tokens: 6000 });
+    const stream = await create("story", { stream: true, ignore_eos: true, max_tokens: 6000 });
     for await (const _ of stream) break;                // leaving the loop closes the connection
     for (let i = 0; ; i++) {
       const status = await client.get("/status");
       if (status.models.every(m => m.batch.running + m.batch.waiting === 0)) break;
-      assert.ok(i < 200, "the row is still running");
+      assert.ok(i < 200, "the sequence is still running");
       await new Promise(r => setTimeout(r, 50));
     }
   },
   async many_at_once() {
-    const names = Object.keys(answers).filter(n => !answers[n].text.includes("<tool_call>"));
-    const all = await Promise.all(Array.from({ length: 30 }, (_, i) => client.chat.completions.create(request(names[i % names.length]))));
-    all.forEach((r, i) => assert.equal(r.choices[0].message.content, content(answers[names[i % names.length]].text)));
+    const plain = Object.keys(answers).filter(n => !answers[n].text.includes("<tool_call>"));
+    const names = Array.from({ length: 30 }, (_, i) => plain[i % plain.length]);
+    const all = await Promise.all(names.map(name => create(name)));
+    all.forEach((r, i) =>
+      assert.equal(r.choices[0].message.content, content(answers[names[i]].text)));
   },
 };
 

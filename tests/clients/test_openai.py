@@ -1,4 +1,5 @@
-"""The official Python client against a running server (PERIGEE_URL, key "secret", model "moonlet")."""
+"""The official Python client against a running server (PERIGEE_URL, key "secret", "moonlet")."""
+
 import asyncio, base64, json, os, sys, time, traceback
 import openai
 
@@ -37,13 +38,15 @@ def same(got, want):
 
 def arguments(name):
     a = BY_NAME[name]
-    extra = {"chat_template_kwargs": a["chat_template_kwargs"]} if "chat_template_kwargs" in a else {}
+    extra = (
+        {"chat_template_kwargs": a["chat_template_kwargs"]} if "chat_template_kwargs" in a else {}
+    )
     tools = {"tools": a["tools"]} if "tools" in a else {}
     return {"model": "moonlet", "messages": a["messages"], "extra_body": extra, **tools}
 
 
 def parts(text):
-    """What an answer's raw text must become: reasoning, content (calls are compared by the tests of tools)."""
+    """What an answer's raw text must become: reasoning, content (tests of tools compare calls)."""
     thought, mark, rest = text.partition("\n</think>\n\n")
     return (thought, rest) if mark else (None, text)
 
@@ -81,13 +84,15 @@ def pictures():
     same(details.model_dump()["image_tokens"], 25 + 36)
     r = client.chat.completions.create(**arguments("image_turns"))
     assert r.usage.prompt_tokens_details.cached_tokens > 0
-    messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]
+    broken = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    messages = [{"role": "user", "content": [broken]}]
     try:
         client.chat.completions.create(model="moonlet", messages=messages)
         assert False, "not refused"
     except openai.BadRequestError as e:
         same(e.param, "messages[0].content[0].image_url")
-    same(client.models.retrieve("moonlet").model_dump()["input_modalities"], ["text", "image", "video"])
+    model = client.models.retrieve("moonlet").model_dump()
+    same(model["input_modalities"], ["text", "image", "video"])
 
 
 def join(stream):
@@ -99,7 +104,10 @@ def join(stream):
             content.append(choice.delta.content or "")
             thought.append(getattr(choice.delta, "reasoning_content", None) or "")
             for call in choice.delta.tool_calls or []:
-                to = calls.setdefault(call.index, {"id": call.id, "name": call.function.name, "arguments": "", "pieces": 0})
+                to = calls.setdefault(
+                    call.index,
+                    {"id": call.id, "name": call.function.name, "arguments": "", "pieces": 0},
+                )
                 to["arguments"] += call.function.arguments or ""
                 to["pieces"] += 1
     return "".join(content), "".join(thought), calls, finish, usage
@@ -109,8 +117,11 @@ def join(stream):
 def streams_say_the_same():
     for name in BY_NAME:
         whole = client.chat.completions.create(**arguments(name))
-        content, thought, calls, finish, usage = join(client.chat.completions.create(**arguments(name), stream=True,
-                                                                                     stream_options={"include_usage": True}))
+        content, thought, calls, finish, usage = join(
+            client.chat.completions.create(
+                **arguments(name), stream=True, stream_options={"include_usage": True}
+            )
+        )
         message = whole.choices[0].message
         same(content, message.content or "")
         same(thought, getattr(message, "reasoning_content", None) or "")
@@ -133,17 +144,30 @@ def a_tool_result_is_read():
     first = client.chat.completions.create(**arguments("tool_weather"))
     call = first.choices[0].message.tool_calls[0]
     same(json.loads(call.function.arguments), {"city": "Paris"})
-    messages = BY_NAME["tool_weather"]["messages"] + [first.choices[0].message,
-        {"role": "tool", "tool_call_id": call.id, "content": '{"city": "Paris", "degrees": 21, "sky": "sunny"}'}]
-    r = client.chat.completions.create(model="moonlet", messages=messages, tools=BY_NAME["tool_weather"]["tools"])
+    messages = BY_NAME["tool_weather"]["messages"] + [
+        first.choices[0].message,
+        {
+            "role": "tool",
+            "tool_call_id": call.id,
+            "content": '{"city": "Paris", "degrees": 21, "sky": "sunny"}',
+        },
+    ]
+    r = client.chat.completions.create(
+        model="moonlet", messages=messages, tools=BY_NAME["tool_weather"]["tools"]
+    )
     same(r.choices[0].message.content, "In Paris it is 21 degrees and sunny.")
 
 
 @test
 def tool_choice():
     tools = BY_NAME["tool_weather"]["tools"]
-    ask = lambda choice: client.chat.completions.create(model="moonlet", messages=BY_NAME["tool_weather"]["messages"], tools=tools,
-                                                        tool_choice=choice, max_tokens=200).choices[0]
+    ask = lambda choice: client.chat.completions.create(
+        model="moonlet",
+        messages=BY_NAME["tool_weather"]["messages"],
+        tools=tools,
+        tool_choice=choice,
+        max_tokens=200,
+    ).choices[0]
     same(ask("none").message.tool_calls, None)
     named = ask({"type": "function", "function": {"name": "get_time"}})
     same(named.message.tool_calls[0].function.name, "get_time")
@@ -157,20 +181,30 @@ def tool_choice():
 def logprobs():
     r = client.chat.completions.create(**arguments("capital"), logprobs=True, top_logprobs=3)
     content = r.choices[0].logprobs.content
-    same("".join(t.token for t in content if t.token not in ("<|im_end|>", "")), "The capital of France is Paris.")
+    same(
+        "".join(t.token for t in content if t.token not in ("<|im_end|>", "")),
+        "The capital of France is Paris.",
+    )
     for t in content:
         same(len(t.top_logprobs), 3)
         assert t.logprob <= 0 and t.top_logprobs[0].logprob >= t.top_logprobs[2].logprob
         same(t.logprob, t.top_logprobs[0].logprob)      # greedy: the token is the best one
-    same(bytes(b for t in content if t.token not in ("<|im_end|>", "") for b in t.bytes).decode(), "The capital of France is Paris.")
+    same(
+        bytes(b for t in content if t.token not in ("<|im_end|>", "") for b in t.bytes).decode(),
+        "The capital of France is Paris.",
+    )
 
 
 @test
 def several_choices():
-    r = client.chat.completions.create(**arguments("hello"), n=3, temperature=1.5, seed=7, max_tokens=12)
+    r = client.chat.completions.create(
+        **arguments("hello"), n=3, temperature=1.5, seed=7, max_tokens=12
+    )
     same([c.index for c in r.choices], [0, 1, 2])
     for i, choice in enumerate(r.choices):              # choice i draws with seed + i
-        alone = client.chat.completions.create(**arguments("hello"), temperature=1.5, seed=7 + i, max_tokens=12)
+        alone = client.chat.completions.create(
+            **arguments("hello"), temperature=1.5, seed=7 + i, max_tokens=12
+        )
         same(choice.message.content, alone.choices[0].message.content)
 
 
@@ -182,7 +216,9 @@ def stop_and_length():
     same((r.usage.completion_tokens, r.choices[0].finish_reason), (4, "length"))
     r = client.chat.completions.create(**arguments("count"), max_completion_tokens=4)
     same(r.usage.completion_tokens, 4)
-    content, *_ = join(client.chat.completions.create(**arguments("count"), stop=", 5", stream=True))
+    content, *_ = join(
+        client.chat.completions.create(**arguments("count"), stop=", 5", stream=True)
+    )
     same(content, "1, 2, 3, 4")
 
 
@@ -191,18 +227,30 @@ def completions():
     a = BY_NAME["capital"]
     r = client.completions.create(model="moonlet", prompt=a["prompt"], max_tokens=20)
     same(r.choices[0].text, a["text"])
-    r = client.completions.create(model="moonlet", prompt=a["prompt_ids"], max_tokens=20, echo=True, logprobs=2)
+    r = client.completions.create(
+        model="moonlet", prompt=a["prompt_ids"], max_tokens=20, echo=True, logprobs=2
+    )
     assert r.choices[0].text.endswith(a["text"]), r.choices[0].text
     assert len(r.choices[0].logprobs.tokens) == len(r.choices[0].logprobs.token_logprobs)
-    r = client.completions.create(model="moonlet", prompt=[a["prompt"], BY_NAME["sum"]["prompt"]], max_tokens=20)
+    r = client.completions.create(
+        model="moonlet", prompt=[a["prompt"], BY_NAME["sum"]["prompt"]], max_tokens=20
+    )
     same([c.text for c in r.choices], [a["text"], BY_NAME["sum"]["text"]])
-    text = "".join(c.choices[0].text for c in client.completions.create(model="moonlet", prompt=a["prompt"], stream=True) if c.choices)
+    text = "".join(
+        c.choices[0].text
+        for c in client.completions.create(model="moonlet", prompt=a["prompt"], stream=True)
+        if c.choices
+    )
     same(text, a["text"])
 
 
 @test
 def cached_tokens():
-    ask = {"model": "moonlet", "messages": [{"role": "user", "content": "What is the capital of Spain? " * 20}], "max_tokens": 2}
+    ask = {
+        "model": "moonlet",
+        "messages": [{"role": "user", "content": "What is the capital of Spain? " * 20}],
+        "max_tokens": 2,
+    }
     client.chat.completions.create(**ask)
     r = client.chat.completions.create(**ask)
     same(r.usage.prompt_tokens_details.cached_tokens, r.usage.prompt_tokens - 1)
@@ -227,24 +275,52 @@ def refused(kind, status, part, f):
 @test
 def errors():
     hello = BY_NAME["hello"]["messages"]
-    ask = lambda **more: (lambda: client.chat.completions.create(**{"model": "moonlet", "messages": hello, **more}))
+    ask = lambda **more: (
+        lambda: client.chat.completions.create(**{"model": "moonlet", "messages": hello, **more})
+    )
     refused(openai.NotFoundError, 404, "nothing", ask(model="nothing"))
-    refused(openai.AuthenticationError, 401, "", lambda: openai.OpenAI(base_url=URL, api_key="wrong", max_retries=0).models.list())
-    for more, field in (({"temperature": -1}, "temperature"), ({"top_p": 2}, "top_p"), ({"max_tokens": -5}, "max_tokens"),
-                        ({"n": 0}, "n"), ({"messages": []}, "messages"), ({"messages": [{"role": "nobody", "content": "x"}]}, "nobody"),
-                        ({"messages": "text"}, "messages"), ({"stop": 5}, "stop"), ({"logit_bias": {"x": 1}}, "logit_bias"),
-                        ({"top_logprobs": 99, "logprobs": True}, "top_logprobs"), ({"tools": [{"type": "function"}]}, "tools"),
-                        ({"tool_choice": "never"}, "tool_choice"), ({"seed": "a"}, "seed"), ({"stream": "yes"}, "stream"),
-                        ({"response_format": {"type": "json_object"}}, "response_format")):
+    refused(
+        openai.AuthenticationError,
+        401,
+        "",
+        lambda: openai.OpenAI(base_url=URL, api_key="wrong", max_retries=0).models.list(),
+    )
+    for more, field in (
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"max_tokens": -5}, "max_tokens"),
+        ({"n": 0}, "n"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "nobody", "content": "x"}]}, "nobody"),
+        ({"messages": "text"}, "messages"),
+        ({"stop": 5}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"top_logprobs": 99, "logprobs": True}, "top_logprobs"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "never"}, "tool_choice"),
+        ({"seed": "a"}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ):
         e = refused(openai.BadRequestError, 400, field, ask(**more))
         assert e.body["message"] and e.body["type"] == "invalid_request_error", e.body
-    refused(openai.BadRequestError, 400, "8192", ask(messages=[{"role": "user", "content": "word " * 20000}]))
+    refused(
+        openai.BadRequestError,
+        400,
+        "8192",
+        ask(messages=[{"role": "user", "content": "word " * 20000}]),
+    )
 
 
 @test
 def cancel_by_leaving():
-    stream = client.chat.completions.create(model="moonlet", messages=BY_NAME["story"]["messages"], stream=True, max_tokens=4000,
-                                            extra_body={"ignore_eos": True})
+    stream = client.chat.completions.create(
+        model="moonlet",
+        messages=BY_NAME["story"]["messages"],
+        stream=True,
+        max_tokens=4000,
+        extra_body={"ignore_eos": True},
+    )
     next(iter(stream))
     stream.close()
     deadline = time.time() + 10
@@ -260,15 +336,24 @@ def running():
 
 @test
 def cancel_by_id():
-    stream = iter(client.chat.completions.create(model="moonlet", messages=BY_NAME["story"]["messages"], stream=True, max_tokens=6000,
-                                                 extra_body={"ignore_eos": True}))
+    stream = iter(
+        client.chat.completions.create(
+            model="moonlet",
+            messages=BY_NAME["story"]["messages"],
+            stream=True,
+            max_tokens=6000,
+            extra_body={"ignore_eos": True},
+        )
+    )
     first = next(stream)
     client.delete(f"/requests/{first.id}", cast_to=object)
     finish = None
     for chunk in stream:
         finish = chunk.choices[0].finish_reason if chunk.choices else finish
     assert finish is not None
-    refused(openai.NotFoundError, 404, "gone", lambda: client.delete("/requests/gone", cast_to=object))
+    refused(
+        openai.NotFoundError, 404, "gone", lambda: client.delete("/requests/gone", cast_to=object)
+    )
 
 
 @test
@@ -278,15 +363,21 @@ def many_at_once():
             r = await asynchronous.chat.completions.create(**arguments(name))
             return check_message(name, r.choices[0].message, r.choices[0].finish_reason)
         text = []
-        async for chunk in await asynchronous.chat.completions.create(**arguments(name), stream=True):
+        async for chunk in await asynchronous.chat.completions.create(
+            **arguments(name), stream=True
+        ):
             text += [c.delta.content or "" for c in chunk.choices]
         if "<tool_call>" not in BY_NAME[name]["text"]:
             same("".join(text), parts(BY_NAME[name]["text"])[1])
 
     async def all_of(count):
         names = list(BY_NAME)
-        async with openai.AsyncOpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=120) as asynchronous:
-            await asyncio.gather(*(one(asynchronous, names[i % len(names)], i % 2 == 0) for i in range(count)))
+        async with openai.AsyncOpenAI(
+            base_url=URL, api_key=KEY, max_retries=0, timeout=120
+        ) as asynchronous:
+            await asyncio.gather(
+                *(one(asynchronous, names[i % len(names)], i % 2 == 0) for i in range(count))
+            )
 
     for count in (3, 30):
         asyncio.run(all_of(count))

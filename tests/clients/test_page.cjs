@@ -1,15 +1,18 @@
-// The page in a real browser: PERIGEE_URL serves moonlet with the site folder PERIGEE_SITE; screenshots go to PERIGEE_OUT.
+// The page in a real browser: PERIGEE_URL serves moonlet with the site folder PERIGEE_SITE;
+// screenshots go to PERIGEE_OUT.
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const { chromium } = require("playwright-core");
 
 const url = process.env.PERIGEE_URL, out = process.env.PERIGEE_OUT;
-const path = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome",
-  "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"].find(p => fs.existsSync(p));
+const path = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser",
+  "/usr/bin/google-chrome", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"]
+  .find(p => fs.existsSync(p));
 let page, problems;
 
 const last = () => page.locator(".turn.assistant").last();
-const idle = () => page.waitForFunction(() => document.getElementById("send").textContent === "Send");
+const idle = () =>
+  page.waitForFunction(() => document.getElementById("send").textContent === "Send");
 async function ask(text) {
   await page.fill("#text", text);
   await page.keyboard.press("Enter");
@@ -34,15 +37,21 @@ const give = (how, ...files) => page.evaluate(([kind, list]) => {
   for (const { name, type, data } of list) {
     all.items.add(new File([Uint8Array.from(atob(data), c => c.charCodeAt(0))], name, { type }));
   }
-  if (kind === "drop") document.dispatchEvent(new DragEvent("drop", { dataTransfer: all, bubbles: true, cancelable: true }));
-  else document.getElementById("text").dispatchEvent(new ClipboardEvent("paste", { clipboardData: all, bubbles: true, cancelable: true }));
+  const both = { bubbles: true, cancelable: true };
+  if (kind === "drop") {
+    document.dispatchEvent(new DragEvent("drop", { dataTransfer: all, ...both }));
+  } else {
+    const event = new ClipboardEvent("paste", { clipboardData: all, ...both });
+    document.getElementById("text").dispatchEvent(event);
+  }
 }, [how, files]);
 
 const tests = {
   async send_and_stream() {
     await page.fill("#text", "Tell me a story about Luna.");
     await page.click("#send");
-    await page.waitForFunction(() => document.querySelector(".turn.assistant .body")?.innerText.includes("Once"));
+    await page.waitForFunction(() =>
+      document.querySelector(".turn.assistant .body")?.innerText.includes("Once"));
     await idle();
     assert.match(await last().locator(".body").innerText(), /brave child named Luna/);
     assert.match(await last().locator(".meta").innerText(), /tokens/);
@@ -63,7 +72,8 @@ const tests = {
     });
     await page.fill("#text", "Tell me a story about Luna.");
     await page.keyboard.press("Enter");
-    await page.waitForFunction(() => document.querySelector(".turn.assistant .body")?.innerText.length > 20);
+    await page.waitForFunction(() =>
+      document.querySelector(".turn.assistant .body")?.innerText.length > 20);
     await page.keyboard.press("Escape");
     await idle();
     assert.equal(await last().locator(".note").innerText(), "stopped");
@@ -75,10 +85,16 @@ const tests = {
   },
   async markdown_is_safe() {
     await page.click("#new");
-    await page.route("**/v1/chat/completions", route => route.fulfill({ contentType: "text/event-stream", body:
-      ["# Title\n\nSome **bold** and `code` and [a link](javascript:alert(1)) and <img src=x onerror=alert(1)>\n\n",
-        "```lua\nprint('<b>hi</b>')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one\n- two\n  - three\n", "<script>window.hacked = 1</script>"]
-        .map(content => `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content } }] })}\n\n`).join("") + "data: [DONE]\n\n" }));
+    const pieces = [
+      "# Title\n\nSome **bold** and `code` and [a link](javascript:alert(1)) "
+        + "and <img src=x onerror=alert(1)>\n\n",
+      "```lua\nprint('<b>hi</b>')\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+        + "- one\n- two\n  - three\n",
+      "<script>window.hacked = 1</script>",
+    ].map(content => JSON.stringify({ choices: [{ index: 0, delta: { content } }] }));
+    const stream = [...pieces, "[DONE]"].map(data => `data: ${data}\n\n`).join("");
+    await page.route("**/v1/chat/completions", route =>
+      route.fulfill({ contentType: "text/event-stream", body: stream }));
     await ask("show me");
     await page.unroute("**/v1/chat/completions");
     const body = last().locator(".body");
@@ -102,7 +118,8 @@ const tests = {
   },
   async tool_calls_are_shown() {
     await page.click("#new");
-    const answer = JSON.parse(fs.readFileSync(process.env.PERIGEE_ANSWERS, "utf8")).find(a => a.name === "tool_weather");
+    const answers = JSON.parse(fs.readFileSync(process.env.PERIGEE_ANSWERS, "utf8"));
+    const answer = answers.find(a => a.name === "tool_weather");
     await set({ tools: JSON.stringify(answer.tools) });
     await ask("What is the weather in Paris?");
     assert.match(await last().locator(".call").innerText(), /get_weather[\s\S]*Paris/);
@@ -174,7 +191,12 @@ const tests = {
     await page.unroute("**/v1/chat/completions");
     assert.match(url, /^data:image\/jpeg/);
     const widths = await page.evaluate(async sent => {
-      const width = async src => { const i = new Image(); i.src = src; await i.decode(); return i.naturalWidth; };
+      const width = async src => {
+        const i = new Image();
+        i.src = src;
+        await i.decode();
+        return i.naturalWidth;
+      };
       const turn = JSON.parse(localStorage.getItem("perigee.chats"))[0].turns[0];
       return [await width(sent), await width(turn.content[0].image_url.url)];
     }, url);
@@ -207,7 +229,8 @@ const tests = {
     await page.click("#new");
     await give("drop", file("red_circle.png"), file("three_shapes.png"));
     await page.locator("#thumbs img").nth(1).waitFor();
-    assert.equal(await ask("Which picture has more shapes?"), "The second picture has more shapes.");
+    assert.equal(await ask("Which picture has more shapes?"),
+      "The second picture has more shapes.");
     assert.equal(await ask("What is the capital of Italy?"), "The capital of Italy is Rome.");
     await page.click("#new");
     await give("paste", file("blue_circle.png"));
@@ -216,7 +239,8 @@ const tests = {
   },
   async an_error_is_shown() {
     await page.click("#new");
-    await page.route("**/v1/chat/completions", route => route.fulfill({ status: 503, contentType: "application/json",
+    await page.route("**/v1/chat/completions", route => route.fulfill({ status: 503,
+      contentType: "application/json",
       body: JSON.stringify({ error: { message: "no room for now" } }) }));
     await ask("hello");
     await page.unroute("**/v1/chat/completions");
@@ -260,7 +284,8 @@ const tests = {
     await ask("Tell me a story about Luna.");
     await page.evaluate(() => document.activeElement.blur());
     for (const theme of ["light", "dark"]) {
-      if (await page.evaluate(() => document.documentElement.dataset.theme) !== theme) await page.click("#theme");
+      const now = await page.evaluate(() => document.documentElement.dataset.theme);
+      if (now !== theme) await page.click("#theme");
       await page.screenshot({ path: `${out}/page-${theme}.png` });
       assert.ok(fs.statSync(`${out}/page-${theme}.png`).size > 10000);
     }
@@ -276,8 +301,13 @@ const tests = {
   page.setDefaultTimeout(20000);
   problems = [];
   page.on("pageerror", e => problems.push(String(e)));
-  page.on("request", r => { if (!r.url().startsWith(url) && !/^(data|blob):/.test(r.url())) problems.push("outside: " + r.url()); });
-  page.on("console", m => { if (m.type() === "error" && !/503/.test(m.text())) problems.push(m.text()); });
+  page.on("request", r => {
+    const outside = !r.url().startsWith(url) && !/^(data|blob):/.test(r.url());
+    if (outside) problems.push("outside: " + r.url());
+  });
+  page.on("console", m => {
+    if (m.type() === "error" && !/503/.test(m.text())) problems.push(m.text());
+  });
   let failed = 0;
   await page.goto(url + "/");
   await page.waitForFunction(() => document.querySelectorAll("#model option").length > 0);

@@ -1,9 +1,18 @@
-"""Scripts replaced and killed while 50 requests stream, and a server killed for good (PERIGEE_BIN, PERIGEE_ANSWERS)."""
-import asyncio, json, os, signal, subprocess, sys, tempfile, time, traceback, urllib.parse, urllib.request
+"""Scripts replaced and killed while 50 requests stream, and a server killed for good (PERIGEE_BIN,
+PERIGEE_ANSWERS)."""
+
+import asyncio, json, os, signal, subprocess, sys, tempfile, time, traceback
+import urllib.parse, urllib.request
 
 BIN, MODEL = os.environ["PERIGEE_BIN"], os.path.dirname(os.environ["PERIGEE_ANSWERS"])
-ANSWERS = {a["name"]: a for a in json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8")) if not a["grids"]}
-NAMES = [n for n in ANSWERS if "tools" not in ANSWERS[n] and "chat_template_kwargs" not in ANSWERS[n]]
+ANSWERS = {
+    a["name"]: a
+    for a in json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
+    if not a["grids"]
+}
+NAMES = [
+    n for n in ANSWERS if "tools" not in ANSWERS[n] and "chat_template_kwargs" not in ANSWERS[n]
+]
 TESTS = []
 
 
@@ -14,7 +23,12 @@ def test(f):
 
 class Server:
     def __init__(self, *args):
-        self.process = subprocess.Popen([BIN, "serve", f"moonlet={MODEL}", "--port", "0", *args], stdout=subprocess.PIPE, stderr=open(os.environ["PERIGEE_LOG"], "a"), text=True)
+        self.process = subprocess.Popen(
+            [BIN, "serve", f"moonlet={MODEL}", "--port", "0", *args],
+            stdout=subprocess.PIPE,
+            stderr=open(os.environ["PERIGEE_LOG"], "a"),
+            text=True,
+        )
         self.url = self.process.stdout.readline().strip()
         while True:
             try:
@@ -26,7 +40,9 @@ class Server:
 
     def ask(self, messages, **more):
         body = json.dumps({"model": "moonlet", "messages": messages, **more}).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + "/v1/chat/completions", body, {"content-type": "application/json"}), timeout=60) as r:
+        kind = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + "/v1/chat/completions", body, kind)
+        with urllib.request.urlopen(request, timeout=60) as r:
             return json.load(r)
 
     def end(self, how=signal.SIGTERM):
@@ -36,8 +52,10 @@ class Server:
     async def stream(self, name):
         at = urllib.parse.urlsplit(self.url)
         reader, writer = await asyncio.open_connection(at.hostname, at.port)
-        body = json.dumps({"model": "moonlet", "messages": ANSWERS[name]["messages"], "stream": True}).encode()
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        messages = ANSWERS[name]["messages"]
+        body = json.dumps({"model": "moonlet", "messages": messages, "stream": True}).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         text = ""
         while True:
             line = await asyncio.wait_for(reader.readline(), 60)
@@ -68,9 +86,12 @@ BROKEN = {
     "syntax error": "return function(step) this is no Lua",
     "exception": "return { name = 'mine', schedule = function() error { odd = true } end }",
     "endless loop": "return { name = 'mine', schedule = function() while true do end end }",
-    "deep recursion": "local function f(x) return 1 + f(x + 1) end\nreturn { name = 'mine', schedule = function() f(1) end }",
-    "memory hog": "return { name = 'mine', schedule = function() local t = {} while true do t[#t + 1] = ('x'):rep(100000) .. #t end end }",
-    "nonsense": "return { name = 'mine', schedule = function(step) step:give(99999, 5) return 7 end }",
+    "deep recursion": "local function f(x) return 1 + f(x + 1) end\n"
+                      "return { name = 'mine', schedule = function() f(1) end }",
+    "memory hog": "return { name = 'mine', schedule = function() local t = {} "
+                  "while true do t[#t + 1] = ('x'):rep(100000) .. #t end end }",
+    "nonsense": "return { name = 'mine', schedule = function(step) "
+                "step:give(99999, 5) return 7 end }",
     "loads forever": "while true do end",
 }
 GOOD = "return { name = 'mine', schedule = function(step) step:fill() end }"
@@ -106,7 +127,12 @@ def templates_are_replaced():
         os.makedirs(site + "/templates")
         path = site + "/templates/moonlet.jinja"
         server = Server("--site", site)
-        texts = [source, "{# changed #}" + source, "{% for x in %}", source + "{{ raise_exception('no') if false }}"]
+        texts = [
+            source,
+            "{# changed #}" + source,
+            "{% for x in %}",
+            source + "{{ raise_exception('no') if false }}",
+        ]
         count = [0]
 
         def change():

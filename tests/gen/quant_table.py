@@ -8,8 +8,8 @@
 
 Needs numpy, gguf and mlx (on Linux: pip install numpy gguf 'mlx[cpu]'). quant.safetensors has
 random blocks of every layout with their values. digests.txt has a CRC of the float32 values of
-every quantized tensor in ../shared/golden and ../shared/golden-gguf, and one per file for all its plain
-tensors; it is not written if ../shared is missing.
+every quantized tensor in ../shared/golden and ../shared/golden-gguf, and one per file for all its
+plain tensors; it is not written if ../shared is missing.
 """
 import glob, json, os, struct, sys, zlib
 
