@@ -9,9 +9,9 @@ local config = require "models.core.config"
 local function heads_of(c, i, sliding)
   local own = c.per_layer_config and config.object(c.per_layer_config[tostring(i - 1)]) or {}
   local global = not sliding and not c.per_layer_config
-  return own.head_dim or global and c.global_head_dim or c.head_dim,
-    own.num_key_value_heads or global and c.attention_k_eq_v and c.num_global_key_value_heads
-      or c.kv_heads
+  local width, kv_heads = config.get(own, "head_dim"), config.get(own, "num_key_value_heads")
+  return width or global and c.global_head_dim or c.head_dim,
+    kv_heads or global and c.attention_k_eq_v and c.num_global_key_value_heads or c.kv_heads
 end
 
 --- The extra input of each layer, from the token's row in a second table and from its embedding x.
@@ -72,6 +72,7 @@ return {
     end
 
     local function experts(r, p)
+      config.needs(c, { "num_experts", "top_k_experts" })
       local scaled = g:rms_norm(r, p "router.scale", { scale = c.hidden ^ -0.5 })
       local logits = g:linear(scaled, p "router.proj")
       local route = g:route(logits, {

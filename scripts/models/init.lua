@@ -49,23 +49,23 @@ local function layer_number(name)
   return math.tointeger(tonumber(name:match "layers%.(%d+)%." or ""))
 end
 
---- Numbers of the layers after the last one that predict the token after the next (MTP): counted by
---- the config, or recognized by a tensor that only such a layer has.
+--- Does layer n (from 0) predict the token after the next (MTP)? Such layers come after the last
+--- one: counted by the config, or recognized by a tensor that only such a layer has. The count is
+--- any number that a file has: nothing is done for each.
 local function next_token_layers(unused, c)
-  local set = {}
-  local counted = c.num_nextn_predict_layers
-  for i = 1, math.type(counted) == "integer" and counted or 0 do set[c.layers + i - 1] = true end
+  local set, counted = {}, c.num_nextn_predict_layers or 0
   for _, name in ipairs(unused) do
     local n = layer_number(name)
-    if n and n >= c.layers and name:match "%.eh_proj%." then set[n] = true end
+    if n and name:find("%.eh_proj%.") then set[n] = true end
   end
-  return set
+  return function(n) return n and n >= c.layers and (n - c.layers < counted or set[n]) end
 end
 
-local function is_extra(name, a, c)
+--- patterns: lists of patterns of names, without "model.".
+local function is_extra(name, patterns)
   if name == "lm_head.weight" or name == "language_model.lm_head.weight" then return true end
   local bare = name:gsub("^language_model%.", ""):gsub("^model%.", "")
-  for _, list in ipairs { known_extras, a.extras and a.extras(c) or {} } do
+  for _, list in ipairs(patterns) do
     for _, pattern in ipairs(list) do
       if bare:find(pattern) then return true end
     end
@@ -76,10 +76,12 @@ end
 --- A tensor that the graph does not use means that the model is computed wrongly: raises.
 local function check_unused(g, a, c)
   local unused = g.c:unused()
+  if #unused == 0 then return end
   local next_token = next_token_layers(unused, c)
+  local patterns = { known_extras, a.extras and a.extras(c) or {} }
   for _, name in ipairs(unused) do
     local n = layer_number(name)
-    if not is_extra(name, a, c) and not next_token[n] then
+    if not is_extra(name, patterns) and not next_token(n) then
       local why = ("the architecture '%s' does not know it"):format(a.names[1])
       if n and n >= c.layers then why = ("the config says %d layers"):format(c.layers) end
       error(("unused tensor %s: %s"):format(name, why), 0)
@@ -171,14 +173,11 @@ local function open_config(weights)
   return modeldir.config(weights.path)
 end
 
---- What a build raised, as one line. Errors of ours say what is wrong; one of Lua's own, which
---- begins with a position, means that the architecture met a value that it does not expect. A
---- site's author wants to see the position alone.
-local function unfit(why, a)
-  why = text.first_line(why)
-  if a.path or not why:find "^[^:]*%.lua:%d+: " then return why end
-  local value = why:match ": bad argument #%d+ to '[^']*' %((.*)%)$" -- a size computed from it
-  return ("the config does not fit the architecture '%s': %s"):format(a.names[1], value or why)
+--- What a build raised, as one line. The author of a site's architecture wants to see the position
+--- of an error of Lua's own.
+local function unfit(why, a, c)
+  if a.path then return text.first_line(why) end
+  return config.unfit(c, why, ("architecture '%s'"):format(a.names[1]))
 end
 
 --- Builds the graph of opened weights by a parsed config. options: path (for messages),
@@ -204,7 +203,7 @@ function models.assemble(weights, parsed, options)
   end)
   if not ok then
     g.c:close()
-    return nil, ("%s: %s"):format(path, unfit(why, a))
+    return nil, ("%s: %s"):format(path, unfit(why, a, c))
   end
   return { weights = weights, graph = g.c, builder = g, config = c, parsed = parsed,
     model_type = model_type, path = path }

@@ -1,10 +1,12 @@
 -- kimi_linear: Kimi Linear: delta attention with a decay rate per channel, latent attention without
 -- rope every few layers, and experts.
 local blocks = require "models.core.blocks"
+local config = require "models.core.config"
 local recurrent = require "models.core.recurrent"
 
 local function delta_attention(g, c, h, a)
-  local heads = c.linear_attn_config and c.linear_attn_config.num_heads or c.linear_num_heads
+  local heads = c.linear_attn_config and config.get(c.linear_attn_config, "num_heads")
+    or config.need(c, "linear_num_heads")
   local function mixed(name)
     local conv = g:either(a(name .. "_conv1d"), a(name .. "_conv.conv"))
     return g:heads(g:conv(g:linear(h, a(name .. "_proj")), conv, { activation = "silu" }), heads)

@@ -31,7 +31,7 @@ function mixers.moe(g, c, h, m)
   local logits = g:linear(h, m "gate")
   local y = blocks.experts(g, narrow and g:linear(h, m "fc1_latent_proj") or h, m, {
     route = g:route(logits, blocks.group_route(c, m)), count = logits:width(),
-    activation = function(_, up) return g:relu2(up) end,
+    gated = false, activation = function(_, up) return g:relu2(up) end,
   })
   local shared = mixers.mlp(g, c, h, m "shared_experts")
   return shared + (narrow and g:linear(y, m "fc2_latent_proj") or y)

@@ -21,7 +21,7 @@ end
 --- Layers that add features of the vision tower.
 local function deepstack(c)
   local vision = config.object(c.vision_config)
-  return vision and #(vision.deepstack_visual_indexes or {}) or 0
+  return vision and #(config.get(vision, "deepstack_visual_indexes") or {}) or 0
 end
 
 return {

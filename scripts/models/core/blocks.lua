@@ -80,8 +80,10 @@ local function stacked(g, m, role, count)
   for e = 1, count do
     local expert = m(("experts.%d"):format(e - 1))
     list[e] = first_of(expert, roles[role])
-    if not list[e] and e == 1 and role == "gate" then return nil end -- experts of two matrices
-    list[e] = list[e] or expert(roles[role][1])
+    if not list[e] then -- g:stack names it; the count may be any number of a config
+      list[e] = expert(roles[role][1])
+      break
+    end
   end
   return g:stack(list)
 end
@@ -103,7 +105,7 @@ end
 
 --- Runs x through the experts of m that the route chose; weights and sums the results. o: route,
 --- count (of experts), activation(gate, up), transposed (matrices are [in, out]), interleaved (gate
---- and up alternate in one matrix). Experts without a gate call activation(nil, up).
+--- and up alternate in one matrix), gated (false: experts of two matrices; activation(nil, up)).
 function blocks.experts(g, x, m, o)
   local activation = o.activation or silu_gate(g)
   local both = first_of(m "experts", fused) or first_of(m, fused)
@@ -111,8 +113,9 @@ function blocks.experts(g, x, m, o)
   if both then
     gate, up = both_of(g, x, both, o)
   else
-    local w = stacked(g, m, "gate", o.count)
-    gate, up = w and g:expert_linear(x, w, o), g:expert_linear(x, stacked(g, m, "up", o.count), o)
+    local w = o.gated ~= false and stacked(g, m, "gate", o.count)
+    gate = w and g:expert_linear(x, w, o) or nil
+    up = g:expert_linear(x, stacked(g, m, "up", o.count), o)
   end
   local y = g:expert_linear(activation(gate, up), stacked(g, m, "down", o.count), o)
   return g:expert_sum(y, o.route)

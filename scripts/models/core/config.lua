@@ -5,6 +5,7 @@
 -- are derived from others, because configs spell them in many ways: layers, hidden, heads,
 -- kv_heads, head_dim, eps, vocab, experts, mixers, window, rope, time_step.
 local perigee = require "perigee"
+local text = require "lib.text"
 local json = perigee.json
 
 local config = {}
@@ -13,10 +14,11 @@ local function present(v)
   if v ~= nil and v ~= json.null then return v end
 end
 
---- Numbers that JSON lacks, as transformers writes them: {"__float__": "Infinity"}.
+--- Numbers that JSON lacks, as transformers writes them: {"__float__": "Infinity"}. Other values,
+--- and names of other numbers, stay as they are.
 local function number(v)
   if type(v) ~= "table" or not v.__float__ then return v end
-  return v.__float__ == "Infinity" and math.huge or tonumber(v.__float__)
+  return v.__float__ == "Infinity" and math.huge or tonumber(v.__float__) or v
 end
 
 --- v if it is a JSON object, else nil.
@@ -27,9 +29,9 @@ local object = config.object
 
 -- ---- kinds of keys ------------------------------------------------------------------------------
 
-local function words(text)
+local function words(list)
   local set = {}
-  for word in text:gmatch "%S+" do set[word] = true end
+  for word in list:gmatch "%S+" do set[word] = true end
   return set
 end
 
@@ -42,7 +44,19 @@ local function integer(v, least)
   return n and n >= least and n <= MAX_INTEGER and n or nil
 end
 
---- Types of keys whose misuse would be noticed late, or reported as something else.
+local function real(v) return type(v) == "number" and v == v and v or nil end -- NaN ~= NaN
+
+--- v if it is a list, and a list only of elements that `fits` accepts; else nil.
+local function list_of(v, fits)
+  if type(v) ~= "table" or json.is_object(v) then return nil end
+  for i = 1, #v do
+    if fits and fits(number(v[i])) == nil then return nil end
+  end
+  return v
+end
+
+--- Types of all keys that a build computes with: a value of another type is an error that names
+--- the key, not one of the operation that meets it.
 local kinds = {
   { "an integer of 1 or more", words [[
       num_attention_heads num_key_value_heads hidden_size head_dim vocab_size
@@ -52,36 +66,47 @@ local kinds = {
       moe_layer_freq decoder_sparse_step no_rope_layer_interval sliding_window_pattern
       full_attention_interval linear_num_heads linear_num_key_heads linear_num_value_heads
       linear_key_head_dim linear_value_head_dim n_groups ssm_state_size mamba_num_heads
-      mamba_head_dim mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state ]],
+      mamba_head_dim mamba_n_heads mamba_d_head mamba_n_groups mamba_d_state model_max_length
+      depth embed_dim num_heads patch_size temporal_patch_size spatial_merge_size num_channels
+      in_channels in_chans image_size window_size pooling_kernel_size position_embedding_size
+      num_position_embeddings num_patches downsample_factor mm_tokens_per_image ]],
     function(v) return integer(v, 1) end },
   { "an integer of 0 or more", words [[
       num_hidden_layers num_experts num_local_experts first_k_dense_replace num_kv_shared_layers
-      max_window_layers hidden_size_per_layer_input num_dense_layers sliding_window ]],
+      max_window_layers hidden_size_per_layer_input num_dense_layers sliding_window
+      n_routed_experts num_nextn_predict_layers pad_token_id ]],
     function(v) return integer(v, 0) end },
   { "a number", words [[
-      rms_norm_eps layer_norm_epsilon norm_eps rope_theta rope_local_base_freq
+      rms_norm_eps layer_norm_epsilon layer_norm_eps norm_eps rope_theta rope_local_base_freq
       partial_rotary_factor routed_scaling_factor query_pre_attn_scalar attn_logit_softcapping
       final_logit_softcapping swiglu_alpha swiglu_limit embedding_multiplier attention_multiplier
       residual_multiplier logits_scaling factor low_freq_factor high_freq_factor beta_fast beta_slow
-      mscale mscale_all_dim attention_factor original_max_position_embeddings ]],
-    function(v) return type(v) == "number" and v or nil end },
+      mscale mscale_all_dim attention_factor original_max_position_embeddings
+      tokens_per_second ]],
+    real },
   { "true or false", words [[
       use_sliding_window norm_topk_prob moe_renormalize use_qk_norm rope_interleave
-      attention_k_eq_v enable_moe_block truncate mrope_interleaved ]],
+      attention_k_eq_v enable_moe_block truncate mrope_interleaved standardize ]],
     function(v) if type(v) == "boolean" then return v end end },
-  { "a list", words [[
-      layer_types mlp_layer_types mlp_only_layers no_rope_layers layers_block_type full_attn_idxs
-      short_factor long_factor mrope_section ]],
-    function(v) return type(v) == "table" and not json.is_object(v) and v or nil end },
+  { "a list", words [[ layer_types mlp_layer_types layers_block_type mrope_section ]],
+    function(v) return list_of(v) end },
+  { "a list of integers", words [[
+      mlp_only_layers no_rope_layers full_attn_idxs full_attn_layers fullatt_block_indexes
+      deepstack_visual_indexes ]],
+    function(v) return list_of(v, function(n) return integer(n, 0) end) end },
+  { "a list of numbers", words [[ short_factor long_factor ]],
+    function(v) return list_of(v, real) end },
+  { "a list of two numbers", words [[ time_step_limit mamba_dt_limit ]],
+    function(v) return list_of(v, real) and #v == 2 and v or nil end },
   { "an object", words [[ per_layer_config linear_attn_config ]], object },
-  { "a string", words [[ rope_type type ]],
+  { "a string", words [[ rope_type type model_type hybrid_override_pattern ]],
     function(v) return type(v) == "string" and v or nil end },
 }
 
 --- The value of a key, converted to its type; raises one line when it has another type.
 local function checked(key, v)
-  v = number(v)
   if v == nil then return nil end
+  v = number(v)
   for _, kind in ipairs(kinds) do
     if kind[2][key] then
       local good = kind[3](v)
@@ -92,13 +117,19 @@ local function checked(key, v)
   return v
 end
 
-local function raw(c, key)
+--- The value of a key of an object inside the config.
+function config.get(o, key) return checked(key, present(o[key])) end
+
+--- The value of a key as the files have it, or the default.
+local function unchecked(c, key)
   local inner, outer, defaults = rawget(c, "_inner"), rawget(c, "_outer"), rawget(c, "_defaults")
   local v = inner and present(inner[key])
   if v == nil then v = present(outer[key]) end
   if v == nil and defaults then v = defaults[key] end
-  return checked(key, v)
+  return v
 end
+
+local function raw(c, key) return checked(key, unchecked(c, key)) end
 
 --- The value of a key; raises one line when it is missing.
 function config.need(c, key)
@@ -115,6 +146,38 @@ end
 --- Raises one line when one of these keys has a value of another type. They may be missing.
 function config.check(c, keys)
   for _, key in ipairs(keys) do raw(c, key) end
+end
+
+-- ---- errors of a build --------------------------------------------------------------------------
+
+--- An error of Lua's own as its position ("" if it was raised inside C) and text; nil for one of
+--- ours, which says what is wrong.
+local function of_lua(why)
+  local place, rest = why:match "^([^:]*%.lua:%d+): (.*)$"
+  if place then return place, rest end
+  if why:find "^attempt to " or why:find "^bad argument #" then return "", why end
+end
+
+--- What a build with the config c raised, as one line. An error of Lua's own means that the build
+--- met a value that it does not expect: the line names the key of the config, if the error does,
+--- or the argument that C refused, or else only the place. what: "architecture 'llama'".
+function config.unfit(c, why, what)
+  why = text.first_line(why)
+  local place, rest = of_lua(why)
+  if not place then return why end
+  local key = rest:match "%(field '([%w_]+)'%)$"
+  local value = key and unchecked(c, key)
+  if value ~= nil then
+    return ("config: %s is %s, which does not fit the %s"):format(key, json.encode(value), what)
+  elseif key and rawget(c, "_absent")[key] then
+    return ("config: %s is missing"):format(key)
+  end
+  local refused = rest:match "^bad argument #%-?%d+ to '[^']*' %((.*)%)$" -- a size computed from it
+  if refused and not refused:find("representation", 1, true) then
+    return ("the config does not fit the %s: %s"):format(what, refused)
+  end
+  return ("the config does not fit the %s: a value is missing or has another type%s"):format(what,
+    place == "" and "" or (" (%s)"):format(place))
 end
 
 -- ---- derived keys -------------------------------------------------------------------------------
@@ -172,7 +235,7 @@ function derived.mixers(c)
   local pattern = c.hybrid_override_pattern
   local full, interval, kimi = {}, c.full_attention_interval, c.linear_attn_config
   for _, i in ipairs(c.full_attn_idxs or {}) do full[i + 1] = true end
-  for _, i in ipairs(kimi and kimi.full_attn_layers or {}) do full[i] = true end
+  for _, i in ipairs(kimi and config.get(kimi, "full_attn_layers") or {}) do full[i] = true end
   local other = c.full_attn_idxs and "conv" or (interval or kimi) and "linear_attention"
     or "full_attention"
   local list = {}
@@ -235,6 +298,9 @@ function config.rope(c, options)
     factor = config.need(c, "max_position_embeddings") / original
   end
   local head = options.head_dim or c.head_dim
+  if partial < 0 or partial > 1 then
+    error(("config: partial_rotary_factor must be between 0 and 1, got %s"):format(partial), 0)
+  end
   local turning = options.dims or math.tointeger(head * partial // 1)
   local spec = {
     kind = kind,
@@ -270,7 +336,7 @@ local meta = {
   __index = function(c, key)
     local v = raw(c, key)
     if v == nil and derived[key] then v = derived[key](c) end
-    if v ~= nil then rawset(c, key, v) end
+    if v ~= nil then rawset(c, key, v) else rawget(c, "_absent")[key] = true end
     return v
   end,
 }
@@ -278,7 +344,7 @@ local meta = {
 --- parsed: config.json as a table; its text part is found here. defaults: the architecture's.
 function config.new(parsed, defaults)
   local inner = object(present(parsed.text_config) or present(parsed.llm_config))
-  return setmetatable({ _outer = parsed, _inner = inner, _defaults = defaults }, meta)
+  return setmetatable({ _outer = parsed, _inner = inner, _defaults = defaults, _absent = {} }, meta)
 end
 
 return config

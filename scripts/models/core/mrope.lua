@@ -28,7 +28,8 @@ end
 function mrope.positions(ids, media, c)
   if not c.rope.sections then return nil end
   local vision = config.object(c.vision_config) or {}
-  local merge, rate = vision.spatial_merge_size or 2, vision.tokens_per_second
+  local merge = config.get(vision, "spatial_merge_size") or 2
+  local rate = config.get(vision, "tokens_per_second")
   local axes, next_item, left, item = { {}, {}, {} }, 1, 0, nil
   local position, largest, i = 0, -1, 1
   local function put(t, h, w)

@@ -12,7 +12,8 @@ return {
   build = function(g, c, whole)
     local side = c.image_size // c.patch_size
     local tokens = whole.mm_tokens_per_image or 256
-    local pool = side // math.tointeger(tokens ^ 0.5)
+    local pool = side // (math.tointeger(tokens ^ 0.5)
+      or error(("config: mm_tokens_per_image must be a square, got %d"):format(tokens), 0))
     local x = tower.siglip(g, c)
     local m = g:weight "multi_modal_projector"
     local y = g:merge(x, pool, { mean = true })

@@ -1,6 +1,7 @@
 -- gemma4: the tower of Gemma 4: sandwich norms, norms on queries, keys and values, a rope for
 -- columns on the first half of a head and for rows on the second, and features averaged over 3 x 3
 -- patches. The E models limit inputs and outputs of all matrices.
+local config = require "models.core.config"
 
 --- x W', limited on both sides if the file has limits.
 local function linear(g, x, m)
@@ -34,6 +35,7 @@ return {
   defaults = { rope_theta = 100.0, pooling_kernel_size = 3, position_embedding_size = 10240 },
   build = function(g, c)
     local pool, size = c.pooling_kernel_size, c.position_embedding_size
+    config.needs(c, { "patch_size" })
     local x = g:patch_embed(g:weight "vision_tower.patch_embedder.input_proj",
       { patch = c.patch_size, adjust = function(x) return (x - 0.5) * 2 end })
     local positions = g:weight "vision_tower.patch_embedder.position_embedding_table"

@@ -124,7 +124,8 @@ function vision.build(weights, parsed, options)
   local ok, made = pcall(build, g, a, { config = c, whole = config.new(parsed), found = found })
   if ok then return made end
   g.c:close()
-  return nil, ("%s: %s"):format(weights.path or "model", tostring(made))
+  return nil, ("%s: %s"):format(weights.path or "model",
+    config.unfit(c, made, ("vision tower '%s'"):format(a.names[1])))
 end
 
 return vision

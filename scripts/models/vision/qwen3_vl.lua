@@ -34,7 +34,9 @@ return {
     end
     for j, i in ipairs(c.deepstack_visual_indexes) do
       local m = g:weight(("visual.deepstack_merger_list.%d"):format(j - 1))
-      deepstack[j] = merge(g, after[i + 1], m, side, false)
+      local y = after[i + 1]
+        or error(("config: deepstack_visual_indexes has %d, depth is %d"):format(i, c.depth), 0)
+      deepstack[j] = merge(g, y, m, side, false)
     end
     return merge(g, x, g:weight "visual.merger", side, true), {
       patch = c.in_channels * c.temporal_patch_size * c.patch_size ^ 2, merge = side,
