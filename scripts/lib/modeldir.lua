@@ -33,22 +33,24 @@ local function first_integer(...)
   end
 end
 
+local function string_of(v) return type(v) == "string" and v or nil end
+
 local function of_gguf(meta, weights)
-  local arch = meta["general.architecture"]
+  local arch = tostring(meta["general.architecture"])
   local vocab = meta["tokenizer.ggml.tokens"]
   local embedding = weights:find "token_embd.weight"
   return {
     architecture = arch,
     context_length = first_integer(meta[arch .. ".context_length"]),
-    vocab_size = first_integer(meta[arch .. ".vocab_size"], vocab and vocab.n,
+    vocab_size = first_integer(meta[arch .. ".vocab_size"], type(vocab) == "table" and vocab.n,
       embedding and embedding.shape[1]),
     layers = first_integer(meta[arch .. ".block_count"]),
     width = first_integer(meta[arch .. ".embedding_length"]),
     heads = first_integer(meta[arch .. ".attention.head_count"]),
     kv_heads = first_integer(meta[arch .. ".attention.head_count_kv"]),
     chat_template = meta["tokenizer.chat_template"] ~= nil,
-    tokenizer = meta["tokenizer.ggml.model"],
-    name = meta["general.name"],
+    tokenizer = string_of(meta["tokenizer.ggml.model"]),
+    name = string_of(meta["general.name"]),
   }
 end
 

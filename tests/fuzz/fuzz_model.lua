@@ -124,17 +124,24 @@ local VALUES = { "null", "true", "false", "0", "1", "-1", "2", "3", "7", "64", "
   "[1]", "[[]]", '["full_attention"]', '{"__float__":"Infinity"}', '{"__float__":"NaN"}',
   '"sliding_attention"', '"yarn"', '"longrope"', '"llama3"', '"F32"', '"U8"' }
 
---- Another value for a random key of the JSON in a text.
+--- Another value for a random key of the JSON in a text, or another name: then the key, or the
+--- tensor, is absent.
 local function change_json(s, r)
+  if r:below(4) == 1 then
+    local at = s:match('"[%w_.]+()":', r:below(#s))
+    return at and s:sub(1, at - 1) .. "_" .. s:sub(at) or s
+  end
   local from, to = s:match('":%s*()[^,{}%[%]]*()[,}]', r:below(#s))
   if not from then return s end
   return s:sub(1, from - 1) .. r:pick(VALUES) .. s:sub(to)
 end
 
---- Another type or another value, of four bytes as before, for a random key of GGUF metadata.
+--- Another type or another value, of four bytes as before, for a random key of GGUF metadata, or
+--- another name of the same length.
 local function change_gguf(s, r)
-  local after = s:match("%l[%w_]+%.[%w_.]+()[\4-\6]\0\0\0", r:below(#s))
+  local after = s:match("%l[%w_]+%.[%w_.]+()[\4-\8]\0\0\0", r:below(#s))
   if not after then return s end
+  if r:below(4) == 1 then return s:sub(1, after - 2) .. "?" .. s:sub(after) end
   local kind = string.pack("<I4", r:pick { 4, 5, 6, 7, 10 })
   local value = string.pack("<I4", r:pick { 0, 1, 2, 3, 5, 1 << 20, 1 << 31, 0xffffffff,
     0x7fc00000, 0x7f800000 })

@@ -64,11 +64,24 @@ local function window_pattern(get)
   return nil, types
 end
 
+--- a // b; nil if one is missing or no size: the config reports it, by its name.
+local function quotient(a, b)
+  if math.type(a) == "integer" and math.type(b) == "integer" and b > 0 then return a // b end
+end
+
 --- query_pre_attn_scalar of Gemma 3. Files do not store it; it is the head width, except in the
 --- model of 62 layers (27B).
 local function attention_scalar(get, head_dim)
   if get "block_count" ~= 62 then return head_dim end
-  return get "embedding_length" // get "attention.head_count"
+  return quotient(get "embedding_length", get "attention.head_count")
+end
+
+--- The part of a head that turns; a dimension_count that is not a number is returned as it is.
+local function rotary_factor(get, head_dim)
+  local turning = get "rope.dimension_count"
+  if turning == nil then return 1.0 end
+  if type(turning) ~= "number" or not quotient(1, head_dim) then return turning end
+  return turning / head_dim
 end
 
 --- The metadata as a config in the older dialect.
@@ -76,12 +89,12 @@ function gguf.config(meta, weights)
   local arch = meta["general.architecture"]
   local kind = kinds[arch]
   if not kind then
-    return nil, ("unknown GGUF architecture '%s' (known: %s)"):format(arch,
+    return nil, ("unknown GGUF architecture '%s' (known: %s)"):format(tostring(arch),
       table.concat(text.sorted_keys(kinds), ", "))
   end
   local function get(key) return meta[arch .. "." .. key] end
   local heads, width = get "attention.head_count", get "embedding_length"
-  local head_dim = get "attention.key_length" or width // heads
+  local head_dim = get "attention.key_length" or quotient(width, heads)
   local pattern, types = window_pattern(get)
   local vocab = weights:find "token_embd.weight"
   return perigee.json.object {
@@ -100,7 +113,7 @@ function gguf.config(meta, weights)
     { "vocab_size", vocab and vocab.shape[1] },
     { "rope_theta", get "rope.freq_base" or 10000.0 },
     { "rope_local_base_freq", get "rope.freq_base_swa" },
-    { "partial_rotary_factor", (get "rope.dimension_count" or head_dim) / head_dim },
+    { "partial_rotary_factor", rotary_factor(get, head_dim) },
     { "rope_scaling", rope_scaling(get) },
     { "rope_divisor", weights:find "rope_freqs.weight" and weights:rows "rope_freqs.weight" },
     { "sliding_window", get "attention.sliding_window" },
