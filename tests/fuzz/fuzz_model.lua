@@ -7,6 +7,7 @@ local chat = require "chat"
 local driver = require "driver"
 local inspect = require "cmd.inspect"
 local perigee = require "perigee"
+local processors = require "models.processors"
 local uv = require "luv"
 
 local WEIGHTS = 1 << 20 -- bytes of zeros after a header
@@ -117,6 +118,16 @@ local function check_words(path)
   if tok then tok:close() end
 end
 
+--- How the model would take pictures of a few shapes, without their pixels.
+local function check_pictures(path)
+  local processor, why = processors.open(path)
+  if not processor then return why and check_message(why) end
+  for _, size in ipairs { { 64, 48 }, { 1, 2000 }, { 3000, 2000 } } do
+    local plan, wrong = processor:plan(size[1], size[2])
+    if not plan then check_message(wrong) else processor:parts(plan) end
+  end
+end
+
 -- ---- generated inputs ---------------------------------------------------------------------------
 
 local VALUES = { "null", "true", "false", "0", "1", "-1", "2", "3", "7", "64", "1073741824",
@@ -159,7 +170,8 @@ end
 driver.main {
   name = "model", most = 1 << 16, generate = generate,
   dictionary = { "\n== config.json\n", "\n== model.safetensors\n", "\n== tokenizer.json\n",
-    "\n== model.safetensors.index.json\n", "\n== model.gguf\n", "null", "true", "[]", "{}", "\"\"",
+    "\n== model.safetensors.index.json\n", "\n== preprocessor_config.json\n",
+    "\n== model.gguf\n", "null", "true", "[]", "{}", "\"\"",
     "\"model_type\"", "\"layer_types\"", "\"rope_scaling\"", "\"rope_parameters\"",
     "\"quantization\"", "\"text_config\"", "\"num_hidden_layers\"", "\"head_dim\"",
     "\"sliding_window\"", "\"num_experts\"", "\"vocab_size\"", "\"BF16\"", "\"F32\"", "\"U32\"",
@@ -169,6 +181,7 @@ driver.main {
     check_inspect(path)
     check_model(path)
     check_words(path)
+    check_pictures(path)
   end,
   close = function()
     empty()

@@ -34,6 +34,16 @@ for _, name in ipairs { "qwen", "gemma3", "gemma4", "pixtral", "lfm2_vl" } do
   end
 end
 
+--- A copy of a JSON object without its nulls, which count as absent; nil if it is not an object.
+local function present(object)
+  if not json.is_object(object) then return nil end
+  local copy = {}
+  for k, v in pairs(object) do
+    if v ~= json.null then copy[k] = v end
+  end
+  return copy
+end
+
 -- ---- settings -----------------------------------------------------------------------------------
 
 local Settings = {}
@@ -50,10 +60,7 @@ function Settings:integer(key)
   return type(v) == "number" and math.tointeger(v) or nil
 end
 
-function Settings:object(key)
-  local v = self:value(key)
-  return json.is_object(v) and v or nil
-end
+function Settings:object(key) return present(self:value(key)) end
 
 local FILTERS = { [1] = "lanczos", [2] = "bilinear", [3] = "bicubic" } -- Pillow's numbers
 
@@ -115,6 +122,57 @@ local function read_settings(path)
     settings.video = settings_of(video, processor and processor.video_processor)
   end
   return settings
+end
+
+-- ---- checks -------------------------------------------------------------------------------------
+
+-- What families compute with, and the largest value: published models stay far below these, and
+-- neither a plan nor its tokens take long with them.
+local SIZES = { { "patch", 4096 }, { "merge", 64 }, { "frames", 64 }, { "pool", 64 },
+  { "tile", 16384 }, { "min_tiles", 256 }, { "max_tiles", 256 }, { "width", 16384 },
+  { "height", 16384 }, { "longest", 1 << 20 }, { "count", 1 << 16 }, { "least", 1 << 16 },
+  { "most", 1 << 20 } }
+local TOKENS = { "image_token", "video_token", "first", "last", "row_end", "placeholder" }
+
+local function is_number(v) return type(v) == "number" and v == v and math.abs(v) < math.huge end
+
+local function misfit(key, wanted, v)
+  return ("the settings of pictures do not fit: %s must be %s, got %s"):format(key, wanted,
+    type(v) == "table" and "a table" or tostring(v))
+end
+
+--- What is wrong with the values that a family has read, or nil.
+local function problem_of(self)
+  for _, size in ipairs(SIZES) do
+    local key, most = table.unpack(size)
+    local v = self[key]
+    if v ~= nil and (math.type(v) ~= "integer" or v < 1 or v > most) then
+      return misfit(key, ("an integer between 1 and %d"):format(most), v)
+    end
+  end
+  for _, key in ipairs(TOKENS) do
+    local v = self[key]
+    if v ~= nil and (math.type(v) ~= "integer" or v < 0) then
+      return misfit(key, "a token id", v)
+    end
+  end
+  for _, key in ipairs { "scale", "tolerance" } do
+    if self[key] ~= nil and not is_number(self[key]) then
+      return misfit(key, "a number", self[key])
+    end
+  end
+  for _, key in ipairs { "mean", "std" } do
+    for _, v in ipairs(self[key]) do
+      if not is_number(v) then return misfit(key, "three numbers", v) end
+    end
+  end
+  for _, limits in ipairs { self.limits or {}, self.video_limits or {} } do
+    for key, v in pairs(limits) do
+      if not is_number(v) or v < 1 then
+        return misfit(key .. "_pixels", "a number of 1 or more", v)
+      end
+    end
+  end
 end
 
 -- ---- a processor --------------------------------------------------------------------------------
@@ -198,8 +256,14 @@ function processors.open(path, options)
   local methods = { patches = patches, layout = place.layout, locate = place.locate }
   for k, v in pairs(class) do methods[k] = v end
   local self = setmetatable({ family = family }, { __index = methods })
+  config = present(config)
+  config.vision_config = present(config.vision_config)
   local ok, refused, reason = pcall(self.open, self, settings, config, options.ids)
-  if not ok then return nil, ("%s: %s"):format(path, tostring(refused)) end
+  if not ok then -- a string is an error of Lua's own: a setting has another type
+    local why_not = type(refused) == "string" and "the settings of pictures have another type"
+    return nil, ("%s: %s"):format(path, why_not or tostring(refused))
+  end
+  reason = reason or problem_of(self)
   if reason then return nil, ("%s: %s"):format(path, reason) end
   self.key = key_of(self)
   return self
