@@ -60,7 +60,8 @@ test("a template with many values lets the loop turn", function(t)
     watch:close()
     t.match(text, "key60000=value60000;")
     t.eq(info.spans[#info.spans], { #text, #text, true })
-    t.ok(worst < 60e6, ("%.0f ms"):format(worst * 1e-6))
+    -- All of it in one turn would take several times this. Sanitizers are slower.
+    t.ok(worst < (os.getenv "SAN" and 600e6 or 60e6), ("%.0f ms"):format(worst * 1e-6))
   end))
 end)
 

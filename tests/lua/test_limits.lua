@@ -122,6 +122,8 @@ local SETTINGS = {
   { "models.m.sequences", 1, 65536, 1 }, { "models.m.step_tokens", 1, 1 << 20, 1 },
   { "models.m.context", 1, LARGE, 1 }, { "models.m.threads", 1, 4096, 1 },
   { "limits.body", 1, 1 << 53, 1 }, { "limits.values", 1, 1 << 53, 1 },
+  { "limits.pictures", 0, 1 << 20, 1 }, { "limits.picture_pixels", 1, 1 << 30, 1 },
+  { "picture_processes", 1, 64, 1 },
 }
 
 local function settings_with(path, value)
@@ -138,7 +140,7 @@ test("settings at their bounds", function(t)
     t.eq(config.check(settings_with(path, least - step)), nil, path)
     t.eq(config.check(settings_with(path, most + step)), nil, path)
   end
-  for _, key in ipairs { "cache_bytes", "cache_disk_bytes", "memory" } do
+  for _, key in ipairs { "cache_bytes", "cache_disk_bytes", "memory", "picture_cache_bytes" } do
     t.eq(config.check { [key] = 0 }, { [key] = 0 })
     t.eq(config.check { [key] = -1 }, nil, key)
   end
@@ -156,13 +158,16 @@ test("settings that can change while serving", function(t)
   local live = {}
   for _, key in ipairs(config.keys) do live[#live + 1] = key.live and key[1] or nil end
   t.eq(live, { "hosts", "proxies", "default", "keys", "api_key_file", "metrics_key", "cors", "rate",
-    "queue", "sequences_per_key", "cache_per_key", "policy", "hooks", "drain_s", "defaults" })
+    "picture_urls", "queue", "sequences_per_key", "cache_per_key", "policy", "hooks", "drain_s",
+    "defaults" })
 end)
 
 test("settings that are not given have their defaults", function(t)
   local got = config.merge(nil, nil)
   got.given = nil
-  t.eq(got, { host = "127.0.0.1", port = 8080, keys = {}, limits = { values = 400000 },
+  t.eq(got, { host = "127.0.0.1", port = 8080, keys = {}, limits = { values = 400000,
+    pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
+    picture_cache_bytes = 256 << 20,
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
     kv_bits = 32, cache_bytes = 1 << 30, cache_per_key = "auto", preload = true, policy = "fifo",
     watch = true, drain_s = 30, defaults = {} })
