@@ -23,7 +23,7 @@ local tests = {
   { name = "mixed", run = load.mixed, rows = 1 },
   { name = "prefix", run = load.prefix, rows = 1 },
   { name = "memory", run = load.memory, rows = 1 },
-  { name = "image", run = image.run, rows = 4 },
+  { name = "image", run = image.run, rows = 5 },
 }
 
 local function open(opts)
@@ -119,6 +119,9 @@ local function remarks(row)
   elseif row.test == "memory" then
     return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token),
       text.bytes(row.bytes_fixed))
+  elseif row.test == "image" and row.first_ms then
+    return ("a picture in a conversation: first token %.0f ms, again %.1f ms (%.0fx), %d cached")
+      :format(row.first_ms, row.repeat_ms, row.ratio, row.cached)
   elseif row.test == "image" then
     return ("%.2f pictures/s of %d patches"):format(row.images_per_s, row.patches)
   elseif row.speedup then
@@ -168,7 +171,8 @@ Tests:
   mixed     time between tokens of 7 streams while a long prompt is prefilled
   prefix    time to first token of a long prompt, cold and from the prefix cache
   memory    KV cache bytes per token of context
-  image     pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one]],
+  image     time to first token of a conversation with a picture, cold and from the caches, and
+            pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one]],
   options = {
     { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
     { name = "quant", kind = "string", value = "KIND", default = "affine4g64",

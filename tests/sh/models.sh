@@ -259,6 +259,7 @@ end 0
 PTY
 then ok; else bad "no progress was seen"; fi
 try "bench pictures" 0 bench $M --tests image --seconds 0.001; no_err; out "pictures/s"
+out "a picture in a conversation: first token"; out "x), 383 cached"
 refused "pictures without a tower" "no vision tower" bench $G/llama --tests image
 refused "an unknown test" "unknown test 'batches'" bench $G/llama --tests batches
 refused "an unknown shape" "unknown shape 'x' (shapes: " bench --shape x
