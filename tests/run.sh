@@ -7,8 +7,8 @@ BUILD=${BUILD:-build}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:exitcode=99}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=tests/tsan.supp}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:exitcode=99}
-# Collecting at every step finds memory that bindings lose, which has nothing to do with threads, and
-# would take the thread sanitizer two hours.
+# Collecting at every step finds memory that bindings lose, which has nothing to do with threads,
+# and would take the thread sanitizer two hours.
 case ${SAN:-} in *thread*) export PERIGEE_TEST_GC=normal ;; esac
 passed=0 failed=0 skipped=0
 log=$(mktemp)
