@@ -5,7 +5,7 @@ set -u
 BUILD=${BUILD:-build}
 # A finding of a sanitizer must not look like the exit status 1 that a test expects.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:exitcode=99}
-export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=tests/tsan.supp}
+export TSAN_OPTIONS=${TSAN_OPTIONS:-suppressions=$PWD/tests/tsan.supp}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1:exitcode=99}
 # Collecting at every step finds memory that bindings lose, which has nothing to do with threads,
 # and would take the thread sanitizer two hours.
