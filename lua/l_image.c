@@ -37,13 +37,12 @@ static void give_copy(lua_State *L, pe_str text) { /* [] -> [Bytes] */
 pe_buffer *pe_bind_bytes(lua_State *L, int arg) {
   const pe_bytes *self = pe_bytes_test(L, arg);
   if (self && self->from == 0 && self->len == self->buffer->size) return self->buffer;
-  pe_str text;
+  if (!self && lua_type(L, arg) != LUA_TSTRING) luaL_typeerror(L, arg, "perigee.Bytes or string");
+  pe_str text = {0};
   if (self)
     text = pe_bytes_str(self); /* a part of a larger buffer */
-  else if (lua_type(L, arg) == LUA_TSTRING)
-    text.at = lua_tolstring(L, arg, &text.len);
   else
-    luaL_typeerror(L, arg, "perigee.Bytes or string");
+    text.at = lua_tolstring(L, arg, &text.len);
   give_copy(L, text);
   lua_replace(L, arg);
   return pe_bytes_check(L, arg)->buffer;
