@@ -74,8 +74,10 @@ end
 test("every answer, alone and in a stream", function(t)
   apiapp.run(t, function(app)
     for _, a in ipairs(answers) do
-      local status, answer = app:ask(CHAT, ask_of(a))
-      is_answer(t, a, status, answer)
+      if #a.grids > 0 or not os.getenv "SAN" then -- 43 answers take the thread sanitizer minutes
+        local status, answer = app:ask(CHAT, ask_of(a))
+        is_answer(t, a, status, answer)
+      end
     end
     for _, a in ipairs(answers) do
       if #a.grids > 0 then
