@@ -200,14 +200,16 @@ static void cannot_escape(void) {
   pe_decoder_close(d);
 }
 
-static void kill_children(pe_decoder *d) {
+static int32_t kill_children(pe_decoder *d) { /* returns how many */
   pe_decoder_stats s;
   pe_decoder_read_stats(d, &s);
   for (int32_t i = 0; i < s.children; i++) kill(s.pid[i], SIGKILL);
+  return s.children;
 }
 
 /* Children are killed while 20 pictures are being decoded: each one is decoded all the same, or
- * fails with the one message; the next picture is decoded by a new child. */
+ * fails with the one message; the next picture is decoded by a new child. A picture is tried
+ * twice, so each failure takes two of the kills, on however slow a machine. */
 static void survives_kills(void) {
   int before = descriptors();
   pe_decoder *d = open_with(pe_decoder_defaults());
@@ -216,11 +218,11 @@ static void survives_kills(void) {
   pe_error err;
   pe_decoded got;
   pe_target target = {1500, 1100, PE_LANCZOS};
-  int failed = 0;
+  int failed = 0, killed = 0;
   for (int i = 0; i < 20; i++) CHECK_OK(pe_decoder_submit(d, b, &target, 1, &job[i], &err), err);
-  for (int i = 0; i < 20; i++) {
+  for (int i = 0; i < 6 || !killed; i++) {
     usleep(3000);
-    kill_children(d);
+    killed += kill_children(d);
   }
   for (int i = 0; i < 20; i++) {
     CHECK_OK(pe_decoder_wait(d, job[i], &got, &err), err);
@@ -232,7 +234,7 @@ static void survives_kills(void) {
     }
     pe_decoded_free(&got);
   }
-  CHECK(failed < 20);
+  CHECK(failed <= killed / 2 && failed < 20);
   CHECK_OK(do_one(d, b, &target, 1, &got), got.err);
   pe_decoded_free(&got);
   pe_decoder_stats s;
