@@ -1,7 +1,7 @@
 -- media: pictures from where they are to pixels: sources, and the decoder pool on the loop.
 --
 --   local media = assert(Media.open { children = 2, urls = { hosts = { "img.example.com" } } })
---   local bytes = assert(media:fetch "data:image/png;base64,…")   -- a client's: data and http URLs
+--   local bytes = assert(media:fetch "data:image/png;base64,…")   -- a client's: data or http URL
 --   local bytes = assert(media.read "cat.png")                    -- command line and scripts only
 --   local info = assert(media:probe(bytes))                       -- { format, width, height, … }
 --   local picture = assert(media:load(bytes, processor))          -- { plan, pixels, hash }
@@ -10,7 +10,7 @@
 -- are decoded in confined processes (perigee.image.decoder), and their bytes are never Lua strings
 -- of more than a network read.
 --
--- URLs. Only if `urls` is given, and only http: there is no TLS. `hosts` lists the allowed hosts;
+-- URLs. Only if `urls` is given; https needs the program curl. `hosts` lists the allowed hosts;
 -- "*.example.com" allows those below it. The addresses of the host must be public unless `private`
 -- is set; they are checked after DNS resolution, and the connection goes to the checked one. Each
 -- redirect is checked in the same way.
@@ -93,9 +93,6 @@ end
 
 --- Gets one URL. Returns Bytes; or nil, nil and the location of a redirect; or nil and an error.
 local function get(self, text)
-  if text:match "^[hH][tT][tT][pP][sS]:" then
-    return fail("unsupported", "https URLs are not supported: there is no TLS; send a data URI")
-  end
   local place, why = url.parse(text)
   if not place then return fail("format", "%s", why) end
   if not is_allowed(self.urls, place.host) then
@@ -159,8 +156,8 @@ local function base64(self, text, from)
   end)
 end
 
---- The bytes of a client's picture: a data URI (a string or perigee.Bytes), or an http URL if the
---- configuration allows it. Call it inside a task for a URL.
+--- The bytes of a client's picture: a data URI (a string or perigee.Bytes), or an http or https
+--- URL if the configuration allows it. Call it inside a task for a URL.
 function Media:fetch(text)
   if text:sub(1, 5):lower() == "data:" then
     local from, err = data_start(text)
@@ -169,7 +166,7 @@ function Media:fetch(text)
   end
   if type(text) ~= "string" then text = text:sub(1, 2048) end
   if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
-  return fail("argument", "a picture must be a data URI or an http URL")
+  return fail("argument", "a picture must be a data URI or an http(s) URL")
 end
 
 local WINDOW = 64 << 10 -- bytes that are searched at a time: a few microseconds

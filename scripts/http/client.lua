@@ -1,5 +1,5 @@
 -- client: requests to other servers, for scripts and tests. Small on purpose: one request per
--- connection, no TLS.
+-- connection. https goes through the system's curl (http.curl).
 --
 --   local answer, err = client.request { url = "http://127.0.0.1:8080/x", body = "…" }
 --   answer.status, answer.headers, answer.body
@@ -12,6 +12,7 @@
 -- code "io", "timeout" or "format".
 local async = require "lib.async"
 local body = require "http.body"
+local curl = require "http.curl"
 local fields = require "http.fields"
 local perigee = require "perigee"
 local url = require "http.url"
@@ -62,19 +63,19 @@ local function connect_address(address, port)
   return nil, why
 end
 
---- Tries the addresses of a host that `allow` lets pass, in order. Returns a stream, or nil and a
---- message.
-local function connect_tcp(host, port, allow)
-  local list, why = resolve(host, port)
+--- Calls connect(address) for the addresses of a place that `allow` lets pass, in order, until one
+--- returns a connection. Returns it, or nil and a message.
+local function first_address(place, allow, connect)
+  local list, why = resolve(place.host, place.port)
   if not list then return nil, why end
   for _, address in ipairs(list) do
-    local stream
+    local connection
     if allow and not allow(address.addr) then
       why = ("address %s is not allowed"):format(address.addr)
     else
-      stream, why = connect_address(address.addr, port)
+      connection, why = connect(address.addr)
     end
-    if stream then return stream end
+    if connection then return connection end
   end
   return nil, why or "the host has no address"
 end
@@ -89,12 +90,12 @@ end
 
 -- ---- one exchange -------------------------------------------------------------------------------
 
+local function method_of(options) return options.method or (options.body and "POST" or "GET") end
+
 local function request_text(place, options)
-  local method = options.method or (options.body and "POST" or "GET")
-  local lines = { ("%s %s HTTP/1.1\r\n"):format(method, place.target) }
+  local lines = { ("%s %s HTTP/1.1\r\n"):format(method_of(options), place.target) }
   local given = {}
   for name, value in pairs(options.headers or {}) do
-    fields.check(name, tostring(value))
     given[name:lower()] = true
     lines[#lines + 1] = ("%s: %s\r\n"):format(name, value)
   end
@@ -102,7 +103,7 @@ local function request_text(place, options)
   if options.body then lines[#lines + 1] = ("content-length: %d\r\n"):format(#options.body) end
   lines[#lines + 1] = "connection: close\r\n\r\n"
   lines[#lines + 1] = options.body
-  return table.concat(lines), method
+  return table.concat(lines)
 end
 
 --- The reader of a response's body, nil if it has no body; false and a message if it is malformed.
@@ -186,10 +187,30 @@ local function reader_of(stream)
   end
 end
 
-local function converse(stream, place, options)
-  local text, method = request_text(place, options)
-  stream:write(text) -- not awaited: a server may respond before it has read everything
-  local read = reader_of(stream)
+--- Sends the request. Returns what the response is read from: { read = function, close = function
+--- }; or nil and a message.
+local function send(place, options)
+  if place.scheme == "https" then
+    local link, why = first_address(place, options.allow, function(address)
+      return curl.open(place, address, { method = method_of(options), body = options.body,
+        headers = options.headers or {} })
+    end)
+    if not link then return nil, why end
+    return { read = function() return link:read() end, close = function() link:close() end }
+  end
+  local stream, why
+  if place.socket then stream, why = connect_unix(place.socket)
+  else
+    stream, why = first_address(place, options.allow, function(address)
+      return connect_address(address, place.port)
+    end)
+  end
+  if not stream then return nil, why end
+  stream:write(request_text(place, options)) -- not awaited: a server may respond before its end
+  return { read = reader_of(stream), close = function() stream:close() end }
+end
+
+local function receive(read, options)
   local answer, rest = read_answer(read)
   if not answer then return nil, rest end
   if options.on_data then
@@ -197,7 +218,7 @@ local function converse(stream, place, options)
       if not answer.stopped and options.on_data(bytes) == false then answer.stopped = true end
     end
   end
-  local reader, why = frame(answer, method, options)
+  local reader, why = frame(answer, method_of(options), options)
   if reader == false then return nil, why end
   if reader then
     local ok
@@ -232,15 +253,13 @@ local function place_of(options)
 end
 
 local function exchange(place, options, what)
-  local stream, why = async.timeout(options.connect_ms or 5000, function()
-    if place.socket then return connect_unix(place.socket) end
-    return connect_tcp(place.host, place.port, options.allow)
+  local link, why = async.timeout(options.connect_ms or 5000, function()
+    return send(place, options)
   end)
-  if not stream then return failure(why == "timeout" and "timeout" or "io", what, why) end
-  local close = { __close = function() stream:close() end }
-  local guard <close> = setmetatable({}, close) -- luacheck: ignore 211
+  if not link then return failure(why == "timeout" and "timeout" or "io", what, why) end
+  local guard <close> = setmetatable({}, { __close = link.close }) -- luacheck: ignore 211
   local answer
-  answer, why = converse(stream, place, options)
+  answer, why = receive(link.read, options)
   if not answer then return failure("io", what, why) end
   return answer
 end
@@ -250,6 +269,7 @@ function client.request(options)
   for key in pairs(options) do
     if not OPTIONS[key] then error(("request: unknown option '%s'"):format(tostring(key)), 2) end
   end
+  for name, value in pairs(options.headers or {}) do fields.check(name, tostring(value)) end
   local place, why = place_of(options)
   if not place then return failure("format", "request", why) end
   local what = place.socket or place.authority

@@ -81,17 +81,18 @@ function url.target(target, method)
   return result
 end
 
+local PORTS = { http = 80, https = 443 }
+
 --- Splits "http://host:port/path?query": { scheme, host, port, target, authority }; or nil and a
 --- message.
 function url.parse(text)
   local scheme, authority, rest = text:match "^(%a[%w+.-]*)://([^/?#]*)(.*)$"
   if not scheme then return nil, ("'%s' is not a URL"):format(text) end
   scheme = scheme:lower()
-  if scheme == "https" then return nil, "https is not supported; use a proxy for TLS" end
-  if scheme ~= "http" then return nil, ("unknown scheme '%s'"):format(scheme) end
+  if not PORTS[scheme] then return nil, ("unknown scheme '%s'"):format(scheme) end
   local host, port = authority:match "^%[([%x:.]+)%]:?(%d*)$"
   if not host then host, port = authority:match "^([^:@%[%]%s%c]+):?(%d*)$" end
-  port = host and (port == "" and 80 or math.tointeger(tonumber(port)))
+  port = host and (port == "" and PORTS[scheme] or math.tointeger(tonumber(port)))
   if not port or port > 65535 then
     return nil, ("'%s' is not a valid host and port"):format(authority)
   end

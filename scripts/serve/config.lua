@@ -270,9 +270,9 @@ config.keys = {
       .. "others are listed in scripts/http/server.lua." },
   { "picture_urls", check = picture_urls, live = true,
     shown = '{ hosts = { "img.example.org", "*.example.net" } }',
-    help = "Hosts from which the server fetches pictures that requests name by an http URL. If "
-      .. "unset, pictures must be data URIs. Addresses of the local network are refused, unless "
-      .. "private = true." },
+    help = "Hosts from which the server fetches pictures that requests name by an http(s) URL; "
+      .. "https needs the program curl. If unset, pictures must be data URIs. Addresses of the "
+      .. "local network are refused, unless private = true." },
   { "picture_processes", check = integer(1, 64), shown = "2",
     help = "Confined processes that decode pictures. Default: 2, or 1 on one core." },
   { "picture_cache_bytes", check = bytes, default = 256 << 20,

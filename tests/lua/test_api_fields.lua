@@ -123,7 +123,7 @@ local WRONG = {
     messages = {
     { role = "user",
     content = { { type = "image_url", image_url = { url = "file:///etc/passwd" } } } } } },
-    "messages[0].content[0].image_url", "a picture must be a data URI or an http URL" },
+    "messages[0].content[0].image_url", "a picture must be a data URI or an http(s) URL" },
   { CHAT, { messages = { { role = "user", content = { { type = "image_url" } } } } },
     "messages[0].content[0].image_url", "must have a URL, got nothing" },
   { CHAT, { messages = { { role = "user", content = { { type = "image_url",

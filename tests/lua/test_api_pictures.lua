@@ -276,7 +276,7 @@ test("pictures that are refused name their message and part", function(t)
     wrong("file:///etc/passwd", 400, "must be a data URI")
     wrong("media:1", 400, "must be a data URI")
     wrong("http://127.0.0.1/x.png", 400, "not enabled")
-    wrong("https://example.com/x.png", 400, "")
+    wrong("https://example.com/x.png", 400, "not enabled")
     wrong(pictures.uri(pictures.file "own_huge.png"), 400, "")
     wrong(pictures.uri(pictures.plain(1, 5000, 1, 2, 3)), 400, "one side is more than")
     local status = app:ask(CHAT, look(pictures.uri(pictures.plain(1, 1, 9, 9, 9)), "?",

@@ -260,7 +260,8 @@ test("words in lists, escapes, URLs", function(t)
     { scheme = "http", host = "h", port = 81, target = "/p?q", authority = "h:81" })
   t.eq(url.parse("http://[::1]?a").target, "/?a")
   t.eq(url.parse("http://[::1]").host, "::1")
-  for _, bad in ipairs { "https://h/", "ftp://h", "h/p", "http://", "http://h:99999/",
+  t.eq(url.parse("HTTPS://h/").port, 443)
+  for _, bad in ipairs { "ftp://h", "h/p", "http://", "http://h:99999/",
     "http://a b/", "http://h/\r\nx: y" } do
     t.eq((url.parse(bad)), nil, bad)
   end

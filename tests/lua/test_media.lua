@@ -24,7 +24,7 @@ test("data URIs", function(t)
   local long = "data:;base64," .. ("QUJD"):rep(40)
   t.match(t.fails("limit", media:fetch(long)).message, "limit of 100")
   for _, other in ipairs { "", "cat.png", "/etc/passwd", "file:///etc/passwd", "ftp://x/y" } do
-    t.match(t.fails("argument", media:fetch(other)).message, "must be a data URI or an http URL")
+    t.match(t.fails("argument", media:fetch(other)).message, "must be a data URI or an http%(s%)")
   end
   t.match(t.fails("argument", media:fetch "http://example.com/x").message, "not enabled")
   t.raises(function() Media.open { child = 1 } end, "unknown option 'child'")
@@ -83,7 +83,6 @@ test("URLs", function(t)
     t.match(t.fails("argument", media:fetch(base .. "/away")).message, "'other.example'")
     t.match(t.fails("io", media:fetch(base .. "/nothing")).message, "status 404")
     t.ok(not media:fetch(base .. "/large"))
-    t.match(t.fails("unsupported", media:fetch "https://localhost/x").message, "no TLS")
     t.match(t.fails("argument", media:fetch "http://evil.example/x").message, "not allowed")
     local strict <close> = assert(Media.open { children = 1,
       urls = { hosts = { "127.0.0.1", "localhost", "*.example" } } })
