@@ -43,7 +43,11 @@ for t in tests/fuzz/fuzz_*.lua; do
   suite "$(basename "$t" .lua)" "$BUILD/perigee" run "$t"
 done
 for t in tests/sh/*.sh; do suite "${t##*/}" sh "$t"; done
-suite lua "$BUILD/perigee" run tests/lua/run.lua
+# One process for each: forced collection walks everything that earlier files left loaded.
+for t in tests/lua/test_*.lua; do
+  name=$(basename "$t")
+  suite "$name" "$BUILD/perigee" run tests/lua/run.lua "$name"
+done
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

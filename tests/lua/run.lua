@@ -49,7 +49,7 @@ for _, path in ipairs(files) do
     end
   end
 end
-print(("lua: %d passed, %d failed, %d skipped"):format(counts.passed, counts.failed,
-  counts.skipped))
+print(("%s: %d passed, %d failed, %d skipped"):format(only_file or "lua", counts.passed,
+  counts.failed, counts.skipped))
 remove(temporary)
 os.exit(counts.failed == 0 and 0 or 1, true)
