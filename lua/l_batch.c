@@ -9,7 +9,6 @@
  *
  * Sequences are numbers here; scripts/engine/batch.lua makes objects of them. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 #include "lua/l_graph.h"
 #include "lua/l_media.h"
 #include "lua/l_tensor.h"
+#include "lua/wakeup.h"
 
 typedef struct batch {
   pe_plan *plan;
@@ -31,8 +31,7 @@ typedef struct batch {
 } batch;
 
 static void close_pipe(batch *s) {
-  close(s->pipe[0]);
-  close(s->pipe[1]);
+  pe_wakeup_close(s->pipe);
   pe_free(s->pipe);
   s->pipe = NULL;
 }
@@ -405,24 +404,10 @@ static int l_step(lua_State *L) {
   return 2;
 }
 
-static void wake(void *ctx) { /* on the engine thread; a full pipe wakes as well as an empty one */
-  ssize_t n = write(*(const int *)ctx, "!", 1);
-  (void)n;
-}
-
-static bool open_pipe(int pair[2]) {
-  if (pipe(pair)) return false;
-  for (int i = 0; i < 2; i++) {
-    fcntl(pair[i], F_SETFL, O_NONBLOCK);
-    fcntl(pair[i], F_SETFD, FD_CLOEXEC);
-  }
-  return true;
-}
-
 static int l_start(lua_State *L) { /* [self] -> [file descriptor] or [nil, err] */
   batch *s = check_foreground(L);
   pe_error err;
-  if (!(s->pipe = pe_alloc(2 * sizeof *s->pipe)) || !open_pipe(s->pipe)) {
+  if (!(s->pipe = pe_alloc(2 * sizeof *s->pipe)) || !pe_wakeup_open(s->pipe)) {
     pe_fail(&err, PE_EIO, "cannot open a pipe: %s", strerror(errno));
     pe_free(s->pipe);
     s->pipe = NULL;
@@ -430,7 +415,7 @@ static int l_start(lua_State *L) { /* [self] -> [file descriptor] or [nil, err] 
   }
   pe_batch *b = s->b;
   s->b = NULL;
-  if (pe_worker_open(s->crew, b, wake, &s->pipe[1], &s->w, &err)) {
+  if (pe_worker_open(s->crew, b, pe_wakeup, &s->pipe[1], &s->w, &err)) {
     close_pipe(s);
     return pe_bind_error(L, &err);
   }

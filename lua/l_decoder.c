@@ -3,11 +3,11 @@
  * submit gives a job number. When jobs finish, the descriptor `fd` becomes readable; next() then
  * returns them one by one (scripts/engine/media.lua watches it). wait(job) blocks instead. */
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lua/l_image.h"
+#include "lua/wakeup.h"
 #include "runtime/image/decoder.h"
 
 typedef struct decoder {
@@ -18,7 +18,7 @@ typedef struct decoder {
 static void decoder_close(void *self) {
   decoder *s = self;
   pe_decoder_close(s->d); /* no thread writes to the pipe any more */
-  close(s->pipe[0]), close(s->pipe[1]);
+  pe_wakeup_close(s->pipe);
 }
 
 #define METHODS(X) X(submit) X(wait) X(next) X(drop) X(escape) X(stats)
@@ -30,20 +30,6 @@ static const pe_class decoder_class = {"perigee.Decoder", methods, fields, NULL,
                                        decoder_close};
 
 static decoder *check(lua_State *L) { return pe_bind_check(L, 1, &decoder_class); }
-
-static void wake(void *ctx) { /* on a decoder's thread; a full pipe wakes as well as an empty one */
-  ssize_t n = write(((const decoder *)ctx)->pipe[1], "!", 1);
-  (void)n;
-}
-
-static bool open_pipe(int pair[2]) {
-  if (pipe(pair)) return false;
-  for (int i = 0; i < 2; i++) {
-    fcntl(pair[i], F_SETFL, O_NONBLOCK);
-    fcntl(pair[i], F_SETFD, FD_CLOEXEC);
-  }
-  return true;
-}
 
 void pe_decoder_l_class(lua_State *L) { pe_bind_class(L, &decoder_class); }
 
@@ -64,13 +50,13 @@ int pe_decoder_l_open(lua_State *L) {
   o.job_ns = (int64_t)(seconds * 1e9);
   decoder *s = pe_bind_new(L, &decoder_class, sizeof *s, 0);
   pe_error err;
-  if (!open_pipe(s->pipe)) {
+  if (!pe_wakeup_open(s->pipe)) {
     pe_fail(&err, PE_EIO, "cannot open a pipe: %s", strerror(errno));
     return pe_bind_error(L, &err);
   }
-  o.wake = wake, o.ctx = s;
+  o.wake = pe_wakeup, o.ctx = &s->pipe[1];
   if (pe_decoder_open(&o, &s->d, &err)) {
-    close(s->pipe[0]), close(s->pipe[1]);
+    pe_wakeup_close(s->pipe);
     return pe_bind_error(L, &err);
   }
   pe_bind_opened(L, s, 0);
