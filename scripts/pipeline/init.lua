@@ -211,13 +211,22 @@ local function answer(self, list, usage)
   face:answer(list, usage)
 end
 
+--- Raises if the model's files were written to, so that no answer of damaged weights looks sound.
+--- They are looked at on a helper thread, since a network file system may be slow.
+local function check_files(weights)
+  local _, why = async.await(function(resume) weights:check(resume) end)
+  if why then error(failure(why), 0) end
+end
+
 local function perform(self)
   prepare(self)
   self.added_at = uv.hrtime() * 1e-9
+  local weights = self.entry.model.weights
   local list = answers(self)
   for _, out in ipairs(list) do
     if out.finish == "error" then error(failure(out.error), 0) end
   end
+  check_files(weights)
   local usage = usages.of(self)
   usages.observe(self, usage, list[1] and list[1].finish)
   if not self.gone then answer(self, list, usage) end

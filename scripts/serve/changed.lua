@@ -5,13 +5,14 @@
 --                            └─ fails ─┘   until the files change again
 --
 -- Weights are read where they are mapped, so a file that is written in place (cp, rsync --inplace,
--- an interrupted download) changes them under the running model. Every second each file's size and
--- time are compared with those of its opening, on a helper thread; and a read past the end of a
--- file that was truncated marks the weights at once, in C. Either way the model's requests end with
--- an error that names the file, its cached prefixes are dropped, and the model is unloaded: other
--- models go on. Once the files have been left alone for SETTLE_MS, the model is loaded again. Until
--- then requests get a 503 with Retry-After. A file that is replaced by renaming another to its name
--- is no such case: the old one stays mapped, and whole.
+-- an interrupted download) changes them under the running model. Every second, and at the end of
+-- each answer (pipeline/init.lua), the size and time of each file are compared with those of its
+-- opening, on a helper thread; and a read past the end of a file that was truncated marks the
+-- weights at once, in C. Either way the model's requests end with an error that names the file, its
+-- cached prefixes are dropped, and the model is unloaded: other models go on. Once the files have
+-- been left alone for SETTLE_MS, the model is loaded again. Until then requests get a 503 with
+-- Retry-After. A file that is replaced by renaming another to its name is no such case: the old one
+-- stays mapped, and whole.
 local async = require "lib.async"
 local uv = require "luv"
 

@@ -410,9 +410,7 @@ test("a model file that is truncated or overwritten ends its requests, not the s
     -- overwritten, with the same size: no read fails, but it is noticed
     local garbage = ("\x55\xaa\x12\x34"):rep(1000000)
     write(file, garbage, 200000)
-    repeat
-      local answer = chat(address, { model = "a", max_tokens = 300, ignore_eos = true })
-    until answer.status ~= 200
+    t.ok(chat(address, { model = "a", max_tokens = 2, ignore_eos = true }).status ~= 200)
     t.eq(answer_text(chat(address, { model = "b", max_tokens = 20, seed = 1 })), want)
     write(file, whole)
     wait_again(address, "a")
