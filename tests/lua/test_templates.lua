@@ -322,6 +322,29 @@ test("long renderings take turns, and do not disturb each other", function(t)
   end))
 end)
 
+test("sorting many keys lets the loop turn", function(t)
+  local keys = {}
+  for i = 1, forced and 100 or 20000 do keys[i] = ('"k%d": %d'):format(i * 7919 % 20011, i) end
+  local value = json.decode("{" .. table.concat(keys, ",") .. "}")
+  local template = assert(templates.compile "{{ d|tojson(sort_keys=true)|length }}")
+  local sorting, longest, last = false, 0, uv.hrtime()
+  local counter = uv.new_prepare()
+  counter:start(function()
+    local now = uv.hrtime()
+    if sorting then longest = math.max(longest, now - last) end
+    last = now
+  end)
+  async.run(t.expect(function()
+    async.sleep(1)
+    sorting = true
+    local before = uv.hrtime()
+    template:render { d = value }
+    local whole = uv.hrtime() - before
+    counter:close()
+    t.ok(forced or longest < whole / 4, ("%d of %d ns"):format(longest, whole))
+  end))
+end)
+
 -- ---- cases in comments --------------------------------------------------------------------------
 
 local SOURCE = "{% for m in messages %}{% if m.role == 'bot' %}{{ raise_exception('no bots') }}"

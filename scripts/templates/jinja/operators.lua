@@ -2,7 +2,7 @@
 local format = require "templates.jinja.format"
 local strings = require "templates.jinja.strings"
 local values = require "templates.jinja.values"
-local fail, tick = values.fail, values.tick
+local fail, tick, turn = values.fail, values.tick, values.turn
 local Big = values.Big
 local List, Tuple, Dict, Undefined = values.List, values.Tuple, values.Dict, values.Undefined
 local typename, null, is_str = values.typename, values.null, values.is_str
@@ -359,6 +359,7 @@ function operators.sort(list, less)
       local i, middle = low, math.min(low + width, n + 1)
       local j, high = middle, math.min(low + 2 * width, n + 1)
       for k = low, high - 1 do
+        turn(k)
         if i < middle and (j >= high or not less(from[j], from[i])) then
           to[k], i = from[i], i + 1
         else

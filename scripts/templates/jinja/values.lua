@@ -84,6 +84,7 @@ values.tick = tick
 local function turn(i)
   if i % STRETCH == 0 and state.steps then pause() end
 end
+values.turn = turn
 values.rest = turn
 
 --- Counts text that is searched: one step per 256 bytes. Callers pass more bytes for dearer
