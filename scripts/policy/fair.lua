@@ -106,7 +106,7 @@ return {
     ["over many steps, keys get tokens by their weights"] = function(try)
       try.self.config.weights = { default = 1, gold = 4 }
       local got = { gold = 0, tin = 0 }
-      for _ = 1, 200 do
+      for _ = 1, 50 do
         local sequences = {}
         for i = 1, 8 do
           sequences[i] = { state = "waiting", left = 16,

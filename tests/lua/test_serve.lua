@@ -599,7 +599,9 @@ test("reloading: an unknown policy keeps the current one, and the status shows i
     t.eq(status().scripts.stale, true)
     t.match(status().scripts.error, "laness")
     write("return { policy = 'fair', " .. rest)
-    t.eq(app:reload(), { changed = { "policy" }, restart = {} })
+    local done
+    done, why = app:reload()
+    t.eq(done, { changed = { "policy" }, restart = {} }, tostring(why))
     t.eq(status().policy, "fair")
     t.eq(status().scripts.version, 2)
     t.eq(status().scripts.stale, false)
