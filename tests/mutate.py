@@ -39,7 +39,10 @@ SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/b
 TEXT = "c:tokenizer c:tokenizer_gguf c:tokenizer_trust c:tokenizer_life lua:test_tokenizer"
 SERVE = "lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
 MODELS = "lua:test_models lua:test_caches sh:models"
+PICTURES = ("lua:test_vision lua:test_pictures lua:test_features lua:test_eval_pictures "
+            "lua:test_model_pictures")
 NEAR = [
+    ("kernels/cpu/op_tower", PICTURES),
     ("kernels", MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
                          "c:tensor_math lua:test_weights sh:quant_table"),
     ("runtime/text/detok", TEXT + " c:detokenizer c:stop c:batch"),
@@ -50,13 +53,22 @@ NEAR = [
     ("runtime/graph", MODELS + " c:graph c:plan c:device"),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
+    ("runtime/device/tower", PICTURES),
+    ("runtime/image", "c:image c:image_child c:image_decode lua:test_image lua:test_media "
+                      "lua:test_processors"),
     ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq"),
+    ("runtime/batch/tower_queue", "c:tower " + PICTURES),
     ("runtime/batch", "c:sampler c:batch c:batch_seqs c:worker c:crew c:batch_random "
                       "lua:test_batch lua:test_core lua:test_hooks lua:test_best "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor"),
     ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
                 "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
+    ("lua/l_decoder", "lua:test_image lua:test_media"),
+    ("lua/l_image", "lua:test_image lua:test_media"),
+    ("lua/l_media", PICTURES),
+    ("lua/l_tower", PICTURES),
+    ("lua/l_graph_tower", PICTURES),
     ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_bind lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_batch lua:test_callbacks lua:test_hooks "
                     "lua:test_core lua:test_best"),
@@ -76,7 +88,14 @@ NEAR = [
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),
     ("scripts/chat", "lua:test_chat lua:test_normalize lua:test_stream lua:test_api sh:render "
                      "sh:chat"),
+    ("scripts/models/vision", PICTURES),
+    ("scripts/models/processors", "lua:test_processors " + PICTURES),
     ("scripts/models", MODELS + " lua:test_architectures"),
+    ("scripts/engine/address", "lua:test_media lua:test_https"),
+    ("scripts/engine/features", PICTURES),
+    ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
+    ("scripts/engine/pictures", PICTURES + " lua:test_api_pictures"),
+    ("scripts/engine/vision", PICTURES),
     ("scripts/engine", "lua:test_batch lua:test_best lua:test_core lua:test_fairness "
                        "lua:test_callbacks lua:test_hooks lua:test_resident lua:test_tiers "
                        "sh:commands"),
@@ -84,10 +103,12 @@ NEAR = [
                        "lua:test_core"),
     ("scripts/hooks", SERVE + " lua:test_scripts lua:test_scripts_seqs lua:test_examples_hooks "
                               "lua:test_architectures lua:test_api_life"),
+    ("scripts/pipeline/pictures", "lua:test_api_pictures"),
     ("scripts/pipeline", "lua:test_output lua:test_api lua:test_api_more lua:test_api_fields "
                          "lua:test_api_life lua:test_stream lua:test_serve sh:chat"),
     ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),
+    ("scripts/http/c", "lua:test_http lua:test_https lua:test_http_parse lua:test_http_limits"),
     ("scripts/http", "lua:test_limits_http lua:test_http_parse lua:test_http lua:test_http_limits "
                      "lua:test_serve"),
     ("scripts/serve", SERVE + " lua:test_tenants lua:test_serve_process lua:test_architectures "
