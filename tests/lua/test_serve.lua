@@ -416,7 +416,8 @@ end)
 test("unloading waits for running sequences", function(t)
   local socket = socket_path()
   with_server(t,
-    { socket = socket, list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
+    { socket = socket, drain_s = harness.LIMIT_MS / 1000,
+      list = { { name = "a", path = MOONLET }, { name = "b", path = MOONLET } } },
     function(app)
       wait_ready(app)
       local answers = {}

@@ -100,7 +100,7 @@ end
 
 test("the first line is the address; SIGTERM lets requests finish and exits with 0", function(t)
   task(t, function()
-    local p = spawn(words "examples/moonlet")
+    local p = spawn(words("examples/moonlet", "--drain-s", tostring(harness.LIMIT_MS / 1000)))
     local address = p.line()
     t.match(address, "^http://127%.0%.0%.1:%d+$")
     wait_ready(address)
