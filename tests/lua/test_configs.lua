@@ -147,3 +147,12 @@ test("a count of layers that predict ahead costs nothing", function(t)
   local after = uv.getrusage().utime
   t.ok(after.sec - before.sec + (after.usec - before.usec) * 1e-6 < 2)
 end)
+
+test("an empty list may be a default; an empty object of a file is not a list", function(t)
+  local config = require "models.core.config"
+  local key = "deepstack_visual_indexes"
+  t.eq(config.get({ [key] = {} }, key), {})
+  t.eq(#config.get(json.decode '{"deepstack_visual_indexes": []}', key), 0)
+  t.raises(function() config.get(json.decode '{"deepstack_visual_indexes": {}}', key) end,
+    "must be a list of integers")
+end)

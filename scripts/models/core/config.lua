@@ -46,9 +46,15 @@ end
 
 local function real(v) return type(v) == "number" and v == v and v or nil end -- NaN ~= NaN
 
+--- A list of a file, or an empty table of Lua, which defaults have.
+local function is_list(v)
+  if type(v) ~= "table" then return false end
+  return not json.is_object(v) or next(v) == nil and getmetatable(v) == nil
+end
+
 --- v if it is a list, and a list only of elements that `fits` accepts; else nil.
 local function list_of(v, fits)
-  if type(v) ~= "table" or json.is_object(v) then return nil end
+  if not is_list(v) then return nil end
   for i = 1, #v do
     if fits and fits(number(v[i])) == nil then return nil end
   end
