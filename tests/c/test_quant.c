@@ -227,10 +227,34 @@ static void type_numbers(void) {
   CHECK(!pe_ggml_type_find(4) && !pe_ggml_type_find(UINT32_MAX));
 }
 
+/* Kinds that are not decoded: their sizes tell where the next tensor of a file begins. */
+static void opaque_types(void) {
+  static const struct {
+    uint32_t number;
+    const char *name;
+    int values, bytes;
+  } known[] = {
+      {9, "Q8_1", 32, 40},     {15, "Q8_K", 256, 292},   {16, "IQ2_XXS", 256, 66},
+      {17, "IQ2_XS", 256, 74}, {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},
+      {21, "IQ3_S", 256, 110}, {22, "IQ2_S", 256, 82},   {29, "IQ1_M", 256, 56},
+      {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},   {40, "NVFP4", 64, 36},
+      {41, "Q1_0", 128, 18},
+  };
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    const pe_ggml_type *t = pe_ggml_type_find(known[i].number);
+    CHECK(t && t->kind < 0);
+    if (!t) continue;
+    CHECK_STR(t->name, known[i].name);
+    CHECK_INT(t->values, known[i].values);
+    CHECK_INT(t->bytes, known[i].bytes);
+  }
+}
+
 static const check_test tests[] = {
     {"gguf blocks", gguf_blocks},       {"mlx layouts", mlx_layouts},
     {"affine by hand", affine_by_hand}, {"stream of codes", stream_of_codes},
     {"plain elements", plain_elements}, {"small floats", small_floats},
     {"combinations", combinations},     {"type numbers", type_numbers},
+    {"opaque types", opaque_types},
 };
 CHECK_MAIN("quant", tests)

@@ -389,6 +389,31 @@ static void test_tower_refusals(void) {
   small_close(&m);
 }
 
+/* A tower has no past, so attention that keeps one cannot be part of it. */
+static void test_tower_past(void) {
+  static const pe_weight_shape tensors[] = {{"in", 2, {WIDTH, PATCH}, .dtype = PE_F32},
+                                            {"out", 2, {3, 4 * WIDTH}, .dtype = PE_BF16}};
+  small_tower m = {0};
+  pe_error err;
+  pe_value x;
+  int32_t layer;
+  CHECK_OK(pe_weights_synthetic(tensors, 2, 1, &m.weights, &err), err);
+  CHECK_OK(pe_graph_open(m.weights, &m.graph, &err), err);
+  CHECK_OK(pe_graph_patches(m.graph, PATCH, &x, &err), err);
+  CHECK_OK(pe_graph_linear(m.graph, x, param_of(&m, "in"), -1, &x, &err), err);
+  CHECK_OK(pe_graph_reshape(m.graph, x, 2, (int32_t[]){HEADS, WIDTH / HEADS}, &x, &err), err);
+  const pe_attention_spec s = {.q = x, .k = x, .v = x, .sinks = -1, .scale = 0.5f, .share = -1};
+  CHECK_OK(pe_graph_attention(m.graph, &s, &x, &layer, &err), err);
+  CHECK_OK(pe_graph_merge(m.graph, x, 4, false, &x, &err), err);
+  CHECK_OK(pe_graph_linear(m.graph, x, param_of(&m, "out"), -1, &m.graph->output, &err), err);
+  CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){0}, &m.plan, &err), err);
+  CHECK_OK(pe_pool_open(1, false, &m.pool, &err), err);
+  CHECK_FAILS(
+      pe_tower_open(m.plan, m.pool, &(pe_tower_spec){.patch = PATCH, .merge = 2}, &m.tower, &err),
+      PE_EARG, err, "needs the tokens or the past of a sequence");
+  small_close(&m);
+}
+
 /* ---- on the engine thread -------------------------------------------------------------------- */
 
 typedef struct bell {
@@ -499,6 +524,7 @@ static const check_test tests[] = {{"patches", test_patches},
                                    {"layout_tables", test_layout_tables},
                                    {"tower_bits", test_tower_bits},
                                    {"tower_refusals", test_tower_refusals},
+                                   {"tower_past", test_tower_past},
                                    {"queue", test_queue},
                                    {"permute", test_permute}};
 

@@ -352,3 +352,33 @@ test("jobs of a tower are cancelled, and dropped when it is detached", function(
   end)))
   job:cancel()
 end)
+
+-- ---- configs ------------------------------------------------------------------------------------
+
+--- What published configs may leave out has the value of their publishers' config classes.
+test("towers have the defaults of their publishers", function(t)
+  local siglip = { hidden_size = 1152, image_size = 896, num_attention_heads = 16,
+    num_hidden_layers = 27, patch_size = 14, num_channels = 3, layer_norm_eps = 1e-6,
+    hidden_act = "gelu_pytorch_tanh" }
+  local want = {
+    gemma3 = siglip,
+    gemma4 = { rope_theta = 100.0, pooling_kernel_size = 3, position_embedding_size = 10240 },
+    lfm2_vl = { hidden_size = 768, num_hidden_layers = 12, num_attention_heads = 12,
+      patch_size = 16, num_channels = 3, num_patches = 256, layer_norm_eps = 1e-6,
+      hidden_act = "gelu_pytorch_tanh" },
+    pixtral = { hidden_size = 1024, num_hidden_layers = 24, num_attention_heads = 16,
+      patch_size = 16, num_channels = 3, hidden_act = "silu", rope_theta = 10000.0 },
+    qwen2_vl = { depth = 32, embed_dim = 1280, num_heads = 16, patch_size = 14,
+      spatial_merge_size = 2, temporal_patch_size = 2, in_channels = 3, hidden_act = "quick_gelu" },
+    qwen2_5_vl = { depth = 32, hidden_size = 1280, num_heads = 16, patch_size = 14,
+      spatial_merge_size = 2, temporal_patch_size = 2, in_channels = 3, hidden_act = "silu",
+      window_size = 112, fullatt_block_indexes = { 7, 15, 23, 31 } },
+    qwen3_vl = { depth = 27, hidden_size = 1152, num_heads = 16, patch_size = 16,
+      spatial_merge_size = 2, temporal_patch_size = 2, in_channels = 3,
+      hidden_act = "gelu_pytorch_tanh", num_position_embeddings = 48 * 48,
+      deepstack_visual_indexes = {} },
+  }
+  for name, defaults in pairs(want) do
+    t.eq(require("models.vision." .. name).defaults, defaults, name)
+  end
+end)
