@@ -21,8 +21,10 @@ local driver = {}
 
 local open, exit = io.open, os.exit -- a target may take these away from what it runs
 
-local LATE_S = 5        -- CPU time that one input may take
-local LATE_WALL_S = 60  -- in all: on a busy machine the CPU time may take this long
+-- CPU time that one input may take. Sanitizers touch several bytes for each one: a string of 256 MB
+-- costs 7 s under that of threads. Then in all: on a busy machine the CPU time may take this long.
+local LATE_S = os.getenv "SAN" and 30 or 5
+local LATE_WALL_S = 12 * LATE_S
 local COVERED = 8       -- one in 8 inputs runs with the line hook, which costs a factor of ten
 local THOROUGH = 32     -- one in 32 inputs is examined thoroughly
 local MOST = 1 << 14    -- bytes of an input unless the target says more
