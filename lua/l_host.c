@@ -33,11 +33,12 @@ static int host_guard(lua_State *L) {
   return 2;
 }
 
-/* live() -> counts by class, bytes */
+/* live() -> counts by class, bytes, allocations */
 static int host_live(lua_State *L) {
   uint64_t bytes = pe_bind_push_live(L);
   lua_pushinteger(L, (lua_Integer)bytes);
-  return 2;
+  lua_pushinteger(L, pe_alloc_live());
+  return 3;
 }
 
 static int host_classes(lua_State *L) {

@@ -63,7 +63,8 @@ end
 
 -- ---- computations -------------------------------------------------------------------------------
 
---- One more result of a job, or its failure. The job is done with its last result.
+--- One more result of a job, or its failure, unless it failed or was cancelled before. The job is
+--- done with its last result.
 local function settle(job, hash, result, err)
   if job.over then return end
   if not result then
@@ -73,16 +74,13 @@ local function settle(job, hash, result, err)
   job.results[hash] = result
   job.left = job.left - 1
   if job.left > 0 then return end
-  job.over = true
   local list = {}
   for i, item in ipairs(job.items) do list[i] = job.results[item.hash] end
   job.done(list)
 end
 
---- The end of one call of compute: all who wait for its pictures get them.
+--- The end of one call of compute, once: all who wait for its pictures get them.
 local function deliver(self, group, results, err)
-  if group.over then return end
-  group.over = true
   for i, hash in ipairs(group.hashes) do
     local waiting = self.pending[hash]
     if waiting and waiting.group == group then
@@ -128,11 +126,7 @@ function Cache:get(items, compute, done)
       end
     end
   end
-  if #items == 0 then
-    job.over = true
-    done({})
-    return job
-  end
+  if #items == 0 then done({}) end
   for hash, result in pairs(found) do settle(job, hash, result) end
   if #missing > 0 then start(self, job, missing, compute) end
   return job

@@ -170,18 +170,15 @@ function jobs.run(client, bytes, start)
     end
     table.insert(queue.waiting, job)
     start_jobs()
-    return function() -- the task was cancelled
-      unwatch()
-      cancel(job)
-    end
+    return function() cancel(job) end -- the task was cancelled
   end)
 end
 
---- What is going on: { running, waiting }.
+--- What is going on: { running, waiting, owners = how many have a queue }.
 function jobs.stats()
   local waiting = 0
   for _, queue in pairs(queues) do waiting = waiting + #queue.waiting end
-  return { running = running, waiting = waiting }
+  return { running = running, waiting = waiting, owners = #order }
 end
 
 return jobs

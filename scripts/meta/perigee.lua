@@ -28,6 +28,7 @@ function perigee.guard(fn, limits) end
 ---The number of open C objects of each class.
 ---@return table<string, integer> counts
 ---@return integer bytes  of memory they own outside Lua's heap
+---@return integer allocations  of C that were not freed
 function perigee.live() end
 
 ---The members of the C classes: lists of methods, fields and metamethods for each.

@@ -8,9 +8,9 @@
 --     timer:start(1, 0, t.expect(function() … end))   -- once; t.expect(f, n): n times
 --   end)
 --
--- After the body the loop runs until it has nothing left to do, then the collector. No uv handle
--- and no C object may be open after that. In forced mode a full collection runs at every
--- allocation, which finds values that C uses without keeping a reference.
+-- After the body the loop runs until it has nothing left to do, then the collector. No uv handle,
+-- C object, allocation of C or descriptor may be left after that. In forced mode a full collection
+-- runs at every allocation, which finds values that C uses without keeping a reference.
 local perigee = require "perigee"
 local pretty = require "ui.pretty"
 local scheduler = require "engine.scheduler"
@@ -159,10 +159,36 @@ local function check_handles(t)
   uv.run "nowait"
 end
 
-local function check_objects(t, before)
-  for class, n in pairs((perigee.live())) do
-    local had = before[class] or 0
-    if n > had then t.fail(("leaked: %d %s"):format(n - had, class)) end
+-- Opened once in a process, by the first server and the first watch, and kept.
+local KEPT = { ["/dev/null"] = true, ["anon_inode:inotify"] = true }
+
+--- How many descriptors are open, where the system lists them.
+local function descriptors()
+  local n, list = 0, uv.fs_scandir "/proc/self/fd"
+  for name in function() return list and uv.fs_scandir_next(list) end do
+    local place = uv.fs_readlink("/proc/self/fd/" .. name)
+    if place and not KEPT[place] then n = n + 1 end
+  end
+  return n
+end
+
+--- What a test may not leave behind.
+local function resources()
+  local objects, _, allocations = perigee.live()
+  return { objects = objects, allocations = allocations, descriptors = descriptors() }
+end
+
+local function check_resources(t, before)
+  local now, objects = resources(), 0
+  for class, n in pairs(now.objects) do
+    local more = n - (before.objects[class] or 0)
+    if more > 0 then t.fail(("leaked: %d %s"):format(more, class)) end
+    objects = objects + math.max(more, 0)
+  end
+  for _, kind in ipairs { "allocations", "descriptors" } do
+    if objects == 0 and now[kind] > before[kind] then -- else they belong to the objects
+      t.fail(("leaked: %d %s"):format(now[kind] - before[kind], kind))
+    end
   end
 end
 
@@ -207,7 +233,7 @@ end
 --- Runs one case; returns "passed", "failed" or "skipped", and the context.
 function harness.run_case(case, forced)
   collectgarbage()
-  local before, deadline = (perigee.live()), scheduler.DEADLINE_MS
+  local before, deadline = resources(), scheduler.DEADLINE_MS
   local t = new_context(case)
   if forced then scheduler.DEADLINE_MS = FORCED_POLICY_MS end
   run_body(case, t, forced)
@@ -217,7 +243,7 @@ function harness.run_case(case, forced)
   check_handles(t)
   collectgarbage()
   collectgarbage() -- for objects that finalizers released
-  check_objects(t, before)
+  check_resources(t, before)
   if #t.failures > 0 then return "failed", t end
   return t.skipped and "skipped" or "passed", t
 end

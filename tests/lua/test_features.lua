@@ -77,6 +77,30 @@ test("the least recently used go when bytes run out", function(t)
   t.eq(none:stats().entries, 0)
 end)
 
+test("bytes are those of all planes, and a limit may be reached exactly", function(t)
+  t.eq(features.new().limit, 256 << 20)
+  local function result(deep)
+    local r = { features = perigee.tensor.zeros { 2, 5 }, deepstack = {} } -- 40 bytes
+    for i = 1, deep do r.deepstack[i] = perigee.tensor.zeros { 1, 5 } end -- 20 bytes each
+    return r
+  end
+  --- The entries, bytes and evictions after pictures with these numbers of planes.
+  local function after(limit, ...)
+    local cache = features.new { bytes = limit }
+    for i, deep in ipairs { ... } do
+      cache:fetch({ item(tostring(i)) }, function() return { result(deep) } end)
+    end
+    local s = cache:stats()
+    return { s.entries, s.bytes, s.evictions }
+  end
+  t.eq(after(1000, 0, 1, 3), { 3, 200, 0 })
+  t.eq(after(80, 0, 0), { 2, 80, 0 })
+  t.eq(after(79, 0, 0), { 1, 40, 1 })
+  t.eq(after(80, 0, 0, 0, 0), { 2, 80, 2 })
+  t.eq(after(80, 0, 2), { 1, 80, 1 }) -- as large as the cache: all others go
+  t.eq(after(80, 0, 3), { 1, 40, 0 }) -- larger: it is not kept
+end)
+
 test("failures reach all who wait and are not remembered", function(t)
   local cache, w = features.new(), tower()
   local a, b = ask(cache, w, { "x", "y" }), ask(cache, w, { "y" })
@@ -94,6 +118,11 @@ test("failures reach all who wait and are not remembered", function(t)
     return { { features = perigee.tensor.zeros { 1, 1 }, name = #missing } }
   end)
   t.eq(got[1].name, 1)
+  local told
+  cache:get({ item "r", item "s" }, function(_, give)
+    give { { features = perigee.tensor.zeros { 1, 1 } } } -- one of two
+  end, function(_, err) told = err end)
+  t.eq(told, "the tower returned no features")
 end)
 
 test("a computation is cancelled when nobody waits for it", function(t)
@@ -110,4 +139,41 @@ test("a computation is cancelled when nobody waits for it", function(t)
   t.eq(#w.calls, 2)
   w.calls[2].finish()
   t.eq(c.names, { "y" })
+  b.job:cancel() -- long over
+  c.job:cancel()
+  t.eq(cache:stats().entries, 1)
+end)
+
+test("what is cancelled or finished twice touches no later computation", function(t)
+  local cache, w = features.new { bytes = 0 }, tower()
+  local a = ask(cache, w, { "x" })
+  a.job:cancel() -- call 1 is cancelled, but still running
+  local b = ask(cache, w, { "x", "y" })
+  t.eq(w.calls[2].names, { "x", "y" })
+  w.calls[1].finish()
+  t.eq({ a.names, b.names }, {})
+  w.calls[2].finish()
+  t.eq(b.names, { "x", "y" })
+  local c = ask(cache, w, { "x" })
+  w.calls[2].finish() -- again
+  b.job:cancel()
+  t.eq({ c.names, w.calls[3].cancelled }, { nil, false })
+  w.calls[3].finish()
+  t.eq(c.names, { "x" })
+  local told, second = 0, nil
+  cache:get({ item "p" }, w.compute, function() second:cancel() end) -- while both are told
+  second = cache:get({ item "p" }, w.compute, function() told = told + 1 end)
+  w.calls[4].finish()
+  t.eq(told, 0)
+  -- Half of a job is there, half is computed: the computation is cancelled with the job. One that
+  -- cannot be cancelled is left alone.
+  cache = features.new()
+  ask(cache, w, { "x" })
+  w.calls[5].finish()
+  local d = ask(cache, w, { "x", "y" })
+  d.job:cancel()
+  t.eq({ w.calls[6].names, w.calls[6].cancelled }, { { "y" }, true })
+  for _, handle in ipairs { false, {} } do
+    cache:get({ item "z" }, function() return handle or nil end, error):cancel()
+  end
 end)

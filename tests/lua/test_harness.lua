@@ -51,6 +51,9 @@ test("leaks, errors and callbacks that are not called are failures", function(t)
   fails(function() _G.kept = perigee.tensor.zeros { 2 } end, "leaked: 1 perigee.Tensor")
   _G.kept:close()
   _G.kept = nil
+  local open
+  fails(function() open = uv.fs_open("README.md", "r", 0) end, "leaked: 1 descriptors")
+  uv.fs_close(open)
   fails(function(inner) inner.expect(print) end, "called 0 times, want 1")
   fails(function(inner)
     local timer = uv.new_timer()

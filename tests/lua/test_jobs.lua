@@ -41,7 +41,7 @@ local function drain(t, list)
       if job.finish then job.finish "end" end
     end
   end
-  t.eq(jobs.stats(), { running = 0, waiting = 0 })
+  t.eq(jobs.stats(), { running = 0, waiting = 0, owners = 0 })
 end
 
 test("clients take turns, and long work leaves a thread for short", function(t)
@@ -60,7 +60,7 @@ test("clients take turns, and long work leaves a thread for short", function(t)
   add(a, "a5", SMALL)
   add(c, "c1", SMALL)
   add(b, "b2", LARGE)
-  t.eq(jobs.stats(), { running = 3, waiting = 5 })
+  t.eq(jobs.stats(), { running = 3, waiting = 5, owners = 3 })
   list.b1.finish "done"
   t.eq(list.b1.result[1], "done")
   t.eq(log[4], "a4")
@@ -75,6 +75,46 @@ test("clients take turns, and long work leaves a thread for short", function(t)
   drain(t, list)
 end)
 
+test("a second large job waits while another client has one waiting", function(t)
+  local log, list, a, b = {}, {}, client "a", client "b"
+  for i = 1, 3 do list[i] = begin(log, a, "a" .. i, LARGE) end
+  list[4] = begin(log, b, "b1", LARGE)
+  list[1].finish "done"
+  t.eq(log, { "a1", "a2", "b1" })
+  drain(t, list)
+end)
+
+test("a job of 1 MiB is small, one of a byte more is large", function(t)
+  for _, case in ipairs { { 1 << 20, 3 }, { (1 << 20) + 1, 2 } } do
+    local log, list, a = {}, {}, client "a"
+    for i = 1, 3 do list[i] = begin(log, a, i, case[1]) end
+    t.eq(#log, case[2])
+    drain(t, list)
+  end
+end)
+
+test("jobs that have ended leave nothing behind", function(t)
+  local log, list, a = {}, {}, client "a"
+  local function stops() return (perigee.live())["perigee.Stop"] or 0 end
+  local before = stops()
+  collectgarbage "stop" -- they are closed, not collected
+  for i = 1, 5 do list[i] = begin(log, a, i, SMALL) end
+  t.eq({ stops() - before, #a.hooks }, { 5, 1 })
+  list[4].task:cancel() -- waits
+  list[1].finish "done"
+  t.eq(stops() - before, 3)
+  a.leave() -- the others are stopped, and end when their threads do
+  drain(t, list)
+  t.eq({ stops() - before, next(a.jobs) }, { 0 })
+  local c = client "c"
+  for i = 1, 5 do list[i] = begin(log, c, i, SMALL) end
+  c.leave() -- two wait
+  t.eq(stops() - before, 3)
+  drain(t, list)
+  t.eq({ stops() - before, next(c.jobs) }, { 0 })
+  collectgarbage "restart"
+end)
+
 test("a job that cannot start fails alone", function(t)
   async.run(t.expect(function()
     local none, why = jobs.run(nil, SMALL, function() return nil, "no" end)
@@ -85,7 +125,7 @@ test("a job that cannot start fails alone", function(t)
       callback "at once"
       return true
     end), "at once")
-    t.eq(jobs.stats(), { running = 0, waiting = 0 })
+    t.eq(jobs.stats(), { running = 0, waiting = 0, owners = 0 })
   end))
 end)
 
@@ -115,7 +155,7 @@ test("a task that is cancelled gives its turn back", function(t)
   local log, list, a = {}, {}, client "a"
   for i = 1, 4 do list[i] = begin(log, a, i, SMALL) end
   list[4].task:cancel()
-  t.eq(jobs.stats(), { running = 3, waiting = 0 })
+  t.eq(jobs.stats(), { running = 3, waiting = 0, owners = 1 })
   list[1].task:cancel()
   t.eq(jobs.stats().running, 3) -- it ends when its thread does
   list[1].finish()
@@ -126,10 +166,11 @@ end)
 test("a client's queue is bounded", function(t)
   local log, list, a = {}, {}, client "a"
   for i = 1, 67 do list[i] = begin(log, a, i, SMALL) end
-  t.eq(jobs.stats(), { running = 3, waiting = 64 })
+  t.eq(jobs.stats(), { running = 3, waiting = 64, owners = 1 })
   async.run(t.expect(function()
     local ok, err = pcall(jobs.run, a, SMALL, error)
-    t.eq({ ok, err.status, err.code }, { false, 429, "queue_full" })
+    t.eq({ ok, err.status, err.code, err.retry_after }, { false, 429, "queue_full", 1 })
+    t.eq(err.message, "64 long texts are waiting to be read, the limit is 64")
   end))
   list[68] = begin(log, client "b", "b", SMALL)
   t.eq(jobs.stats().waiting, 65)
