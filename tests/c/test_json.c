@@ -81,6 +81,28 @@ static void reads_tokens(void) {
   }
 }
 
+/* Bytes after the end of a text do not belong to it: every beginning of a text reads as its copy
+ * does, whatever follows. */
+static void ends_where_it_ends(void) {
+  static const char *const texts[] = {
+      "-120.55e+123",   "[1,22,{\"a\":\"b\\u00e9\\ud83c\\udf19\"}]",
+      "  truefalse",    "nullnull  ",
+      "\"a\\n\\\\\"\"", "0123456789",
+  };
+  static const char after[] = {'0', '"', '}', ' ', '\\', 'e', '.'};
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+    for (size_t len = 0; len <= strlen(texts[i]); len++)
+      for (size_t k = 0; k < sizeof after; k++) {
+        char text[64], got[512] = "", want[512] = "";
+        memset(text, after[k], sizeof text);
+        memcpy(text, texts[i], len);
+        tokens(text, len, got, sizeof got);
+        memset(text + len, 0, sizeof text - len);
+        tokens(text, len, want, sizeof want);
+        CHECK_STR(got, want);
+      }
+}
+
 static void takes_nul(void) {
   pe_arena a = {0};
   pe_json_value *v;
@@ -227,6 +249,7 @@ static void writes_as_python(void) {
 }
 
 static const check_test tests[] = {{"reads_tokens", reads_tokens},
+                                   {"ends_where_it_ends", ends_where_it_ends},
                                    {"takes_nul", takes_nul},
                                    {"depth_is_limited", depth_is_limited},
                                    {"size_is_limited", size_is_limited},
