@@ -11,7 +11,8 @@ A survivor that changes behaviour needs a test; one that changes only speed, mem
 expression does not.
 
 Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
-processors), those inside assert() or the arguments of an error message, and < for <= in a clamp.
+processors), those inside assert() or the arguments of an error message, < for <= in a clamp, and
+those of SAME, which change nothing but speed or memory.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
 --resume continues there. --all also runs the suites that NEAR does not name.
@@ -37,7 +38,7 @@ SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/b
 # The suites of a folder and of the folders that depend on it; the first prefix that fits counts.
 # Suites named after the file, or that include or require it, come before all of them.
 TEXT = "c:tokenizer c:tokenizer_gguf c:tokenizer_trust c:tokenizer_life lua:test_tokenizer"
-SERVE = "lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
+SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
 MODELS = "lua:test_models lua:test_caches sh:models"
 PICTURES = ("lua:test_vision lua:test_pictures lua:test_features lua:test_eval_pictures "
             "lua:test_model_pictures")
@@ -50,7 +51,8 @@ NEAR = [
                             "lua:test_batch lua:test_patterns"),
     ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights lua:test_weights "
                                  "lua:test_resident"),
-    ("runtime/graph", MODELS + " c:graph c:plan c:device"),
+    ("runtime/graph/graph_tower", PICTURES),
+    ("runtime/graph", MODELS + " c:rope c:graph c:plan c:device"),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
     ("runtime/device/tower", PICTURES),
@@ -60,68 +62,80 @@ NEAR = [
     ("runtime/batch/tower_queue", "c:tower " + PICTURES),
     ("runtime/batch", "c:sampler c:batch c:batch_seqs c:worker c:crew c:batch_random "
                       "lua:test_batch lua:test_core lua:test_hooks lua:test_best "
+                      "lua:test_engine_lines "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
-    ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor"),
+    ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor lua:test_tensor_values"),
+    ("runtime/json_tape", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
                 "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
+    ("lua/main", "sh:cli lua:test_image lua:test_media"),
+    ("lua/l_host", "lua:test_host lua:test_bind lua:test_results lua:test_door lua:test_hooks "
+                   "lua:test_best"),
     ("lua/l_decoder", "lua:test_image lua:test_media"),
     ("lua/l_image", "lua:test_image lua:test_media"),
     ("lua/l_media", PICTURES),
     ("lua/l_tower", PICTURES),
     ("lua/l_graph_tower", PICTURES),
     ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_bind lua:test_hooks"),
-    ("lua/l_batch", "lua:test_results lua:test_batch lua:test_callbacks lua:test_hooks "
-                    "lua:test_core lua:test_best"),
-    ("lua/l_engine", "lua:test_results lua:test_core lua:test_batch lua:test_tiers "
-                     "lua:test_resident sh:models"),
+    ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
+                    "lua:test_hooks lua:test_core lua:test_best"),
+    ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_core lua:test_batch "
+                     "lua:test_tiers lua:test_resident sh:models"),
     ("lua/l_graph", "lua:test_results " + MODELS + " lua:test_architectures"),
     ("lua/l_plan", "lua:test_results " + MODELS),
+    ("lua/l_json_read", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/l_json", "lua:test_results lua:test_json lua:test_bind sh:cli"),
     ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
     ("lua/l_weights", "lua:test_results " + MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
             "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
-    ("scripts/templates", "lua:test_limits lua:test_jinja lua:test_templates lua:test_normalize "
-                          "lua:test_chat sh:render"),
+    ("scripts/templates", "lua:test_limits lua:test_jinja_values lua:test_jinja "
+                          "lua:test_templates lua:test_normalize lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat"),
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),
-    ("scripts/chat", "lua:test_chat lua:test_normalize lua:test_stream lua:test_api sh:render "
-                     "sh:chat"),
+    ("scripts/chat", "lua:test_content lua:test_chat lua:test_normalize lua:test_stream "
+                     "lua:test_api sh:render sh:chat"),
     ("scripts/models/vision", PICTURES),
-    ("scripts/models/processors", "lua:test_processors " + PICTURES),
-    ("scripts/models", MODELS + " lua:test_architectures"),
-    ("scripts/engine/address", "lua:test_media lua:test_https"),
+    ("scripts/models/processors", "lua:test_processor_rules lua:test_processors " + PICTURES),
+    ("scripts/models", MODELS + " lua:test_model_config lua:test_architectures lua:test_configs"),
+    ("scripts/engine/address", "lua:test_address lua:test_media lua:test_https"),
     ("scripts/engine/features", PICTURES),
     ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
     ("scripts/engine/pictures", PICTURES + " lua:test_api_pictures"),
     ("scripts/engine/vision", PICTURES),
-    ("scripts/engine", "lua:test_batch lua:test_best lua:test_core lua:test_fairness "
-                       "lua:test_callbacks lua:test_hooks lua:test_resident lua:test_tiers "
-                       "sh:commands"),
-    ("scripts/policy", "lua:test_batch lua:test_fairness lua:test_scripts lua:test_scripts_seqs "
-                       "lua:test_core"),
-    ("scripts/hooks", SERVE + " lua:test_scripts lua:test_scripts_seqs lua:test_examples_hooks "
+    ("scripts/engine", "lua:test_scheduler lua:test_batch lua:test_best lua:test_core "
+                       "lua:test_fairness lua:test_callbacks lua:test_hooks lua:test_resident "
+                       "lua:test_tiers sh:commands"),
+    ("scripts/policy", "lua:test_policies lua:test_batch lua:test_fairness lua:test_scripts "
+                       "lua:test_scripts_seqs lua:test_core"),
+    ("scripts/hooks", SERVE + " lua:test_phases lua:test_lent lua:test_unit lua:test_scripts "
+                              "lua:test_scripts_seqs lua:test_examples_hooks "
                               "lua:test_architectures lua:test_api_life"),
     ("scripts/pipeline/pictures", "lua:test_api_pictures"),
-    ("scripts/pipeline", "lua:test_output lua:test_api lua:test_api_more lua:test_api_fields "
-                         "lua:test_api_life lua:test_stream lua:test_serve sh:chat"),
+    ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_output "
+                         "lua:test_api lua:test_api_more lua:test_api_fields lua:test_api_life "
+                         "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
     ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),
     ("scripts/http/c", "lua:test_http lua:test_https lua:test_http_parse lua:test_http_limits"),
-    ("scripts/http", "lua:test_limits_http lua:test_http_parse lua:test_http lua:test_http_limits "
-                     "lua:test_serve"),
-    ("scripts/serve", SERVE + " lua:test_tenants lua:test_serve_process lua:test_architectures "
-                              "lua:test_fairness lua:test_api_life"),
+    ("scripts/http", "lua:test_sse lua:test_http_parts lua:test_limits_http "
+                     "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
+    ("scripts/serve", SERVE + " lua:test_status lua:test_serve_models lua:test_tenants "
+                              "lua:test_serve_process lua:test_architectures lua:test_fairness "
+                              "lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
     ("scripts/cmd/chat", "lua:test_limits sh:chat sh:cli"),
-    ("scripts/cmd/serve", "lua:test_limits sh:cli lua:test_serve_process lua:test_serve"),
+    ("scripts/cmd/serve", "lua:test_cmd_serve lua:test_limits sh:cli lua:test_serve_process "
+                          "lua:test_serve"),
     ("scripts/cmd/check", "lua:test_limits sh:commands sh:cli lua:test_examples_hooks "
                           "lua:test_parsers"),
     ("scripts/cmd", "lua:test_limits sh:cli sh:commands sh:models sh:render lua:test_lib"),
-    ("scripts/lib", "lua:test_lib lua:test_async lua:test_batch lua:test_scripts lua:test_chat "
-                    "lua:test_api lua:test_serve sh:cli sh:commands sh:models"),
-    ("scripts/ui", "lua:test_lib lua:test_repl lua:test_tensor sh:chat sh:cli sh:words"),
+    ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_async lua:test_batch "
+                    "lua:test_scripts lua:test_chat lua:test_api lua:test_serve sh:cli "
+                    "sh:commands sh:models"),
+    ("scripts/ui", "lua:test_lib lua:test_graph_view lua:test_repl lua:test_tensor sh:chat sh:cli "
+                   "sh:words"),
     ("scripts", "sh:cli lua:test_host lua:test_meta"),
 ]
 
@@ -148,6 +162,16 @@ LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|wh
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
 # if (a < b) a = b, and if (b < a) a = b: the same with <=.
 CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)")
+# Group 1 may change: a larger block of zeros, more room in a new table, more user values, a plain
+# search for a text without magic characters, how often a loop looks at the clock, how negative the
+# result of a comparison is, and a size that no memory has.
+SAME = [re.compile(r"calloc\((1), sizeof"),
+        re.compile(r"lua_createtable\(L, ([^;]*)\);"),
+        re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
+        re.compile(r'find\("[^"^$()%.\[\]*+?-]*", 1, (true)\)'),
+        re.compile(r"if (\w+ % \w+ == 0) then async\.breathe\(\) end"),
+        re.compile(r"(?:<|less|== \(.*\)) .* and -(1) or "),
+        re.compile(r" ([<>]=?) SIZE_MAX\b")]
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 
 
@@ -173,14 +197,17 @@ def masked(path, text):
     return "".join(plain)
 
 
-def candidates(path, plain):
+def candidates(path, plain, text):
     """All changes of one file, as (start, end, replacement, kind)."""
     lua = path.endswith(".lua")
     found = []
+    same = [m.span(1) for pattern in SAME for m in pattern.finditer(text)]
     for pattern, value in LUA_RULES if lua else C_RULES:
         for m in re.finditer(pattern, plain):
             line = plain[plain.rfind("\n", 0, m.start()) + 1:plain.find("\n", m.end()) + 1]
             if m.group(0)[0] in "<>" and CLAMP.search(line):
+                continue
+            if any(first <= m.start() < last for first, last in same):
                 continue
             new = str(int(m.group(1)) + 1) if value == "+1" else value
             found.append((m.start(), m.end(), new, "operator"))
@@ -205,7 +232,7 @@ def draws(seed, only):
     rng, seen = random.Random(seed), set()
     while True:
         path = rng.choices(names, weights)[0]
-        changes = candidates(path, plain[path])
+        changes = candidates(path, plain[path], texts[path])
         if not changes:
             continue
         kind = rng.choice(sorted({c[3] for c in changes}))
@@ -261,6 +288,7 @@ def suites_of(path, times, everything):
             first.append(suite)
     first.sort(key=lambda s: (s != like, times[s][1]))
     near = next((s for prefix, s in NEAR if path.startswith(prefix)), "").split()
+    near += ["lua:test_options"] if path.startswith("lua/") else []
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
     rest = sorted(times, key=lambda s: times[s][1]) if everything else []
     order = list(dict.fromkeys(first + near + rest))
