@@ -19,23 +19,27 @@ local function forget(state, now, half_life)
   state.at = now
 end
 
---- Running sequences by key, in proportion to its weight, and lists of them.
+--- Running sequences by key, in proportion to its weight, lists of them, and the keys in order of
+--- appearance: pairs() would decide differently in every process between equal shares.
 local function running_by_key(step, weights)
-  local share, lists = {}, {}
+  local share, lists, keys = {}, {}, {}
   for _, seq in ipairs(step:running()) do
     local key = key_of(seq)
-    lists[key] = lists[key] or {}
+    if not lists[key] then
+      lists[key] = {}
+      table.insert(keys, key)
+    end
     table.insert(lists[key], seq)
     share[key] = (share[key] or 0) + 1 / (weights[key] or weights.default)
   end
-  return share, lists
+  return share, lists, keys
 end
 
 --- Preempts the youngest sequence of the key with the largest share, if it runs several.
-local function make_room(step, share, lists, weights)
+local function make_room(step, share, lists, keys, weights)
   local largest
-  for key, list in pairs(lists) do
-    if #list > 1 and (not largest or share[key] > share[largest]) then largest = key end
+  for _, key in ipairs(keys) do
+    if #lists[key] > 1 and (not largest or share[key] > share[largest]) then largest = key end
   end
   if not largest then return end
   step:preempt(table.remove(lists[largest]))
@@ -43,13 +47,13 @@ local function make_room(step, share, lists, weights)
 end
 
 --- Makes room for one sequence of each key that waits and has none running.
-local function let_in(step, share, lists, weights)
+local function let_in(step, share, lists, keys, weights)
   local seen, needed = {}, 0
   for _, seq in ipairs(step:waiting()) do
     local key = key_of(seq)
     if not lists[key] and not seen[key] then
       seen[key], needed = true, needed + 1
-      if needed > step.slots then make_room(step, share, lists, weights) end
+      if needed > step.slots then make_room(step, share, lists, keys, weights) end
     end
   end
 end
@@ -75,8 +79,8 @@ return {
   schedule = function(step, self)
     local state, weights = self.state, self.config.weights
     forget(state, step.now, self.config.half_life_s)
-    local share, lists = running_by_key(step, weights)
-    let_in(step, share, lists, weights)
+    local share, lists, keys = running_by_key(step, weights)
+    let_in(step, share, lists, keys, weights)
     step:order(function(seq)
       local key = key_of(seq)
       local running = seq.state == "waiting" and share[key] or 0
