@@ -75,6 +75,9 @@ ifneq ($(filter x86_64%,$(MACHINE)),)
 FLAGS_kernels/cpu/prim_avx2.c   := -O3 -falign-loops=64 -falign-functions=64 -mavx2 -mfma -mf16c
 FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
             -mavx512vl -mavx512dq -mprefer-vector-width=512
+FLAGS_kernels/cpu/int16_avx2.c   := $(FLAGS_kernels/cpu/prim_avx2.c)
+FLAGS_kernels/cpu/int16_avx512.c := $(FLAGS_kernels/cpu/prim_avx512.c)
+FLAGS_kernels/cpu/int16_vnni.c   := $(FLAGS_kernels/cpu/prim_avx512.c) -mavx512vnni
 endif
 # What numbers depend on: a part of the identity of saved caches (kernels/host.h).
 NUMBERS  := $(wildcard kernels/*.[ch] kernels/*/*.[ch] runtime/graph/*.[ch] runtime/device/*.[ch])

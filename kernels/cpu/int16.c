@@ -1,0 +1,78 @@
+/* int16.c - see int16.h: memory of the activations, and the choice of the version. */
+#include "kernels/cpu/int16.h"
+
+#include "kernels/cpu/features.h"
+#include "kernels/cpu/int16_layout.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BIT(f) ((uint64_t)1 << (f))
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static uint64_t line(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
+                    pe_int16_rows *out) {
+  pe_int16_rows x = {.rows = rows,
+                     .tiles = (rows + isa->tile - 1) / isa->tile,
+                     .act = act,
+                     .cols = cols,
+                     .step = (cols + 63) / 64 * 64,
+                     .groups = cols / act};
+  const uint64_t codes = line((uint64_t)rows * (uint64_t)x.step * sizeof *x.codes);
+  const uint64_t scales = line((uint64_t)rows * (uint64_t)x.groups * sizeof *x.scale);
+  uint8_t *at = room;
+  x.codes = (int16_t *)(void *)at;
+  x.scale = (float *)(void *)(at + codes);
+  x.scaled = (float *)(void *)(at + codes + scales);
+  x.sum = (int32_t *)(void *)(at + codes + 2 * scales);
+  *out = x;
+}
+
+uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act) {
+  const uint64_t step = (uint64_t)(cols + 63) / 64 * 64;
+  return line((uint64_t)rows * step * sizeof(int16_t)) +
+         3 * line((uint64_t)rows * (uint64_t)(cols / act) * sizeof(float));
+}
+
+uint64_t pe_int16_scratch(int32_t rows) {
+  return sizeof(pe_int16_block) + 2 * (uint64_t)rows * PE_INT16_PANELS * PE_PACK_ROWS * 4;
+}
+
+/* ---- choice ---------------------------------------------------------------------------------- */
+
+#define AVX2 (BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) | BIT(PE_CPU_F16C))
+#define AVX512                                                                                     \
+  (AVX2 | BIT(PE_CPU_AVX512F) | BIT(PE_CPU_AVX512BW) | BIT(PE_CPU_AVX512VL) | BIT(PE_CPU_AVX512DQ))
+
+static const struct {
+  const pe_int16 *isa;
+  uint64_t needs;
+} versions[] = {
+/* best first */
+#if defined __x86_64__
+    {&pe_int16_vnni, AVX512 | BIT(PE_CPU_AVX512_VNNI)},
+    {&pe_int16_avx512, AVX512},
+    {&pe_int16_avx2, AVX2},
+#endif
+    {&pe_int16_scalar, 0},
+};
+
+static bool runs(size_t i) { return !(versions[i].needs & ~pe_cpu_features()); }
+
+const pe_int16 *pe_int16_named(const char *name) {
+  for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+    if (!strcmp(versions[i].isa->name, name)) return runs(i) ? versions[i].isa : NULL;
+  return NULL;
+}
+
+const pe_int16 *pe_int16_best(void) {
+  const char *wanted = getenv("PERIGEE_ISA");
+  const pe_int16 *named = wanted ? pe_int16_named(wanted) : NULL;
+  if (named) return named;
+  size_t i = 0;
+  while (!runs(i)) i++;
+  return versions[i].isa;
+}

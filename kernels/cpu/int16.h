@@ -1,0 +1,87 @@
+/* int16.h - products of packed weights with activations rounded to 16-bit codes.
+ *
+ * Activations: each group of `act` values of a row (pe_pack.act) becomes 16-bit codes with one
+ * float32 scale, its largest magnitude / 32767:
+ *
+ *   top   = the largest magnitude, but at least 2^-96 so that 32767 / top is finite
+ *   code  = x * (32767 / top), to nearest, ties to even;  scale = top / 32767
+ *   sum   = the sum of the codes;                         scaled = scale * (float)sum
+ *
+ * A group of zeros has scale 0. A group with NaN or infinity has codes 0 and scale NaN, so every
+ * product with it is NaN.
+ *
+ * Products: with the integers c and the floats s and b of the weight (pack.h), for groups in order
+ *
+ *   dot = sum of code * c, exact in 32 bits (at most 64 * 32767 * 255)
+ *   acc = fma(s * scale, (float)dot, acc)
+ *   B   = fma(b, scaled, B)                  only kinds that have b
+ *   y   = acc + B, then + bias, then + residual; each one rounding
+ *
+ * There is one source, int16_impl.h, compiled per instruction set like that of prim.h. Every
+ * version, number of rows, and range of columns gives the same bits. An instruction set with dot
+ * products of bytes may add a file with its own layout of the codes: only quantize and product of
+ * the same version see it.
+ *
+ * Nothing here allocates, fails or knows about tasks: callers give ranges of rows and columns. */
+#ifndef PE_INT16_H
+#define PE_INT16_H
+
+#include "kernels/pack.h"
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+/* Rows are kept in tiles, the numbers of rows of which differ by at most one. A tile of n rows is
+ * contiguous: for each block of eight columns its n rows, in the order 0 4 1 5 2 6 3 7; and for
+ * each group its n scales. */
+typedef struct pe_int16_rows {
+  int32_t rows, tiles, act;
+  int64_t cols, step, groups; /* step: columns rounded up to 64 */
+  int16_t *codes;
+  float *scale, *scaled;
+  int32_t *sum;
+} pe_int16_rows;
+
+typedef struct pe_int16_tile { /* rows from .. from + rows - 1 */
+  int32_t from, rows;
+} pe_int16_tile;
+static inline pe_int16_tile pe_int16_tile_at(const pe_int16_rows *x, int32_t tile) {
+  int32_t each = x->rows / x->tiles, more = x->rows % x->tiles;
+  return (pe_int16_tile){each * tile + (tile < more ? tile : more), each + (tile < more)};
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct pe_int16_product { /* out[r * out_step + j] for 0 <= r < x->rows */
+  const pe_pack *w;
+  const pe_int16_rows *x; /* of w->cols columns, quantized with w->act */
+  const float *bias;      /* w->rows values, or NULL */
+  const float *residual;  /* row r, result j at r * residual_step + j; or NULL; may be out */
+  float *out;
+  int64_t out_step, residual_step;
+} pe_int16_product;
+
+typedef struct pe_int16 {
+  const char *name; /* "scalar", "avx2", "avx512", "avx512_vnni" */
+  int tile;         /* rows of a tile at most */
+  /* Fills rows from .. to - 1 of out. */
+  void (*quantize)(const pe_int16_rows *out, const float *x, int64_t x_step, int32_t from,
+                   int32_t to);
+  /* Results from .. to - 1; from is a multiple of 16, and so is to unless it is w->rows. Scratch:
+   * pe_int16_scratch bytes, aligned to 64. */
+  void (*product)(const pe_int16_product *p, int64_t from, int64_t to, void *scratch);
+} pe_int16;
+
+/* Only the scalar version and those of this machine's family are built. */
+extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_vnni;
+
+/* The best version for this machine, or the one of PERIGEE_ISA, as in prim.h. */
+const pe_int16 *pe_int16_best(void);
+const pe_int16 *pe_int16_named(const char *name); /* NULL: not built, or cannot run here */
+
+/* Bytes of the codes and scales of this many rows, and where they are in room (aligned to 64). */
+uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act);
+void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
+                    pe_int16_rows *out);
+uint64_t pe_int16_scratch(int32_t rows); /* of a product, any weight */
+
+#endif

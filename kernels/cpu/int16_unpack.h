@@ -1,0 +1,182 @@
+/* int16_unpack.h - a part of int16_impl.h: codes and scales of a chunk, in registers. */
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+/* The ways in which a chunk holds codes; constants after inlining. */
+typedef struct form {
+  int base, upper;
+  bool levels;
+} form;
+enum { FORMS = 7 };
+#define FORM_2 ((form){2, 0, false})
+#define FORM_2_1 ((form){2, 1, false})
+#define FORM_4 ((form){4, 0, false})
+#define FORM_4_1 ((form){4, 1, false})
+#define FORM_4_2 ((form){4, 2, false})
+#define FORM_4_LEVELS ((form){4, 0, true})
+#define FORM_8 ((form){8, 0, false})
+#define EACH_FORM(X) X(2) X(2_1) X(4) X(4_1) X(4_2) X(4_LEVELS) X(8)
+enum {
+#define FORM_ENUM(name) INDEX_##name,
+  EACH_FORM(FORM_ENUM)
+#undef FORM_ENUM
+};
+
+static int form_index(const pe_pack *w) {
+  if (w->levels) return INDEX_4_LEVELS;
+  if (w->base == 8) return INDEX_8;
+  if (w->base == 4) return !w->upper ? INDEX_4 : w->upper == 1 ? INDEX_4_1 : INDEX_4_2;
+  return w->upper ? INDEX_2_1 : INDEX_2;
+}
+
+ALWAYS uint32_t each_byte(int bits) { return ((1u << bits) - 1) * 0x01010101u; }
+
+/* Part `p` of the bits of a plane narrower than a byte, block i, half h, in the low bits of bytes. */
+ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, const int bits) {
+  const int blocks = 4 / bits;
+  vu v = load_words(plane + i / blocks * 64 + p * 4 * W);
+  return v >> bits * (2 * (i % blocks) + h) & each_byte(bits);
+}
+
+/* The bytes of columns h, h + 2, h + 4, h + 6 of block i of a chunk. */
+ALWAYS vu bytes_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int i, int h, int p,
+                   const form f) {
+  if (f.base == 8) return load_words(chunk + (2 * i + h) * 64 + p * 4 * W);
+  vu v = plane_bits(chunk, i, h, p, f.base);
+  if (f.upper) v |= plane_bits(upper, i, h, p, f.upper) << f.base;
+  if (f.levels) v = (vu)PE_LOOKUP(levels, v);
+  return v;
+}
+
+ALWAYS vi even_bytes(vu v) { return (vi)(v & 0x00ff00ffu); }
+ALWAYS vi odd_bytes(vu v) { return (vi)((vh)v >> 8); }
+
+/* The table of levels in every 16 bytes of a register. */
+ALWAYS vu level_table(const pe_pack *w) {
+  uint8_t bytes[4 * W] = {0};
+  if (w->levels)
+    for (int i = 0; i < 4 * W; i += 16) memcpy(bytes + i, w->levels, 16);
+  return load_words(bytes);
+}
+
+/* One chunk as pairs in order of columns, 16 lanes each. */
+ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const form f) {
+  const vu levels = level_table(w);
+  const uint8_t *upper = chunk + w->upper_at;
+  for (int i = 0; i < w->chunk / 8; i += 4)
+    for (int j = i; j < i + 4; j++)
+      for (int p = 0; p < PARTS; p++) {
+        int32_t *at = out + j * 4 * LANES + p * W;
+        vu even = bytes_of(chunk, upper, levels, j, 0, p, f);
+        vu odd = bytes_of(chunk, upper, levels, j, 1, p, f);
+        vi pairs[4] = {even_bytes(even), even_bytes(odd), odd_bytes(even), odd_bytes(odd)};
+        for (int k = 0; k < 4; k++) memcpy(at + k * LANES, &pairs[k], sizeof pairs[k]);
+      }
+}
+
+#define DEFINE_UNPACK(name)                                                                        \
+  static void unpack_##name(const pe_pack *w, const uint8_t *chunk, int32_t *out) {                \
+    unpack(w, chunk, out, FORM_##name);                                                            \
+  }
+EACH_FORM(DEFINE_UNPACK)
+#undef DEFINE_UNPACK
+
+static void (*const unpackers[FORMS])(const pe_pack *, const uint8_t *, int32_t *) = {
+#define UNPACKER(name) unpack_##name,
+    EACH_FORM(UNPACKER)
+#undef UNPACKER
+};
+
+/* ---- scales ---------------------------------------------------------------------------------- */
+
+ALWAYS vf to_floats(vi v) { return __builtin_convertvector(v, vf); }
+
+ALWAYS vf bytes_to_floats(const uint8_t *p) { return to_floats((vi)PE_BYTES(p)); }
+
+ALWAYS vf signed_to_floats(const uint8_t *p) {
+  return to_floats((vi)((vu)PE_BYTES(p) << 24) >> 24);
+}
+
+ALWAYS vf bf16_to_floats(const uint8_t *p) {
+  uint16_t h[W];
+  vu v;
+  memcpy(h, p, sizeof h);
+  for (int i = 0; i < W; i++) v[i] = h[i];
+  return (vf)(v << 16);
+}
+
+/* 2^(byte - 128): half of the scale, since levels are doubled. */
+ALWAYS vf e8m0_to_floats(const uint8_t *p, bool gguf) {
+  vi v = (vi)PE_BYTES(p);
+  vi normal = (v - 1) << 23, tiny = 0x00200000 << v;
+  vf s = select_(v < 2, (vf)tiny, (vf)normal);
+  return gguf ? s : select_(v == 255, splat(INFINITY), s);
+}
+
+/* The bits of E4M3 as those of a float, which is 2^-120 times the value. */
+ALWAYS vf e4m3_to_floats(const uint8_t *p) {
+  vi v = (vi)PE_BYTES(p), size = v & 0x7f;
+  vf f = (vf)(size << 20) * splat(0x1p120f);
+  f = select_(size == 0x7f, splat(NAN), f);
+  return (vf)((vi)f | (v & 0x80) << 24);
+}
+
+ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p) {
+  switch (w->scale) {
+  case PE_PACK_F16: return (vf)PE_HALVES(p);
+  case PE_PACK_BF16: return bf16_to_floats(p);
+  case PE_PACK_F32: return (vf)load_words(p);
+  case PE_PACK_E4M3: return e4m3_to_floats(p) * splat(w->global) * splat(0.5f);
+  default: return e8m0_to_floats(p, w->scale == PE_PACK_E8M0_GGUF);
+  }
+}
+
+ALWAYS int entry_bytes(const pe_pack *w) {
+  return w->scale == PE_PACK_F32 ? 4 : w->scale == PE_PACK_F16 || w->scale == PE_PACK_BF16 ? 2 : 1;
+}
+
+/* One scale and bias per group of the chunk: kinds without supers. */
+ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
+  const int size = entry_bytes(w), groups = w->chunk / w->group, times = w->group / w->act;
+  for (int g = 0; g < groups; g++)
+    for (int p = 0; p < PARTS; p++) {
+      const int at = (g * LANES + p * W) * size;
+      vf scale = typed_scale(w, chunk + w->scale_at + at);
+      vf bias = w->bias ? typed_scale(w, chunk + w->bias_at + at) : (vf){0};
+      for (int k = 0; k < times; k++) {
+        store(s + (g * times + k) * LANES + p * W, scale);
+        if (w->bias) store(b + (g * times + k) * LANES + p * W, bias);
+      }
+    }
+}
+
+ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
+  for (int p = 0; p < PARTS; p++) {
+    const uint8_t *super = chunk + w->super_at + p * W * 2;
+    const vf d = (vf)PE_HALVES(super);
+    /* -(dmin * m) = (-dmin) * m */
+    const vf low = w->bias ? -(vf)PE_HALVES(super + 2 * LANES) : (vf){0};
+    for (int g = 0; g < w->chunk / w->group; g++) {
+      const int at = g * LANES + p * W;
+      const uint8_t *scale = chunk + w->scale_at + at;
+      if (w->scale == PE_PACK_SUB_I8) {
+        store(s + at, d * signed_to_floats(scale));
+      } else if (w->scale == PE_PACK_SUB_U8) {
+        store(s + at, d * bytes_to_floats(scale));
+        store(b + at, low * bytes_to_floats(chunk + w->bias_at + at));
+      } else {
+        vi both = (vi)PE_BYTES(scale);
+        store(s + at, d * to_floats(both & 15));
+        store(b + at, low * to_floats(both >> 4));
+      }
+    }
+  }
+}
+
+/* s and b of a chunk, one line of 16 per group of the activations. */
+static NEVER void scales_of(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
+  if (w->scale >= PE_PACK_SUB_I8)
+    super_scales(w, chunk, s, b);
+  else
+    typed_scales(w, chunk, s, b);
+}
