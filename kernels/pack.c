@@ -89,7 +89,8 @@ void pe_pack_describe(const pe_quant_matrix *m, pe_pack *out) {
                .global = m->quant.kind == PE_QUANT_NVFP4 ? m->global : 1};
   p.act = p.group < 64 ? p.group : 64;
   p.chunk = !f->align ? PE_PACK_CHUNK : p.group > f->align ? p.group : f->align;
-  int entries = p.chunk / p.group * PE_PACK_ROWS * entry_bytes(p.scale);
+  p.groups = p.chunk / p.group, p.times = p.group / p.act;
+  int entries = p.groups * PE_PACK_ROWS * entry_bytes(p.scale);
   p.upper_at = p.chunk * p.base / 8 * PE_PACK_ROWS;
   p.scale_at = p.upper_at + p.chunk * p.upper / 8 * PE_PACK_ROWS;
   p.bias_at = p.scale_at + entries;
@@ -119,7 +120,7 @@ static uint32_t even_bytes(uint64_t t) {
   return (uint32_t)(t | t >> 16);
 }
 
-/* Writes `bits` bits, from `shift` on, of the codes of one row and chunk as a plane. */
+/* Writes `bits` bits, from `shift` on, of `count` codes of one row as a plane. */
 static inline void put_plane(uint8_t *plane, const uint8_t *codes, int count, int lane,
                              const int bits, const int shift) {
   const uint32_t mask = (bits < 8 ? (1u << bits) - 1 : 255u) * 0x01010101u;
@@ -127,6 +128,11 @@ static inline void put_plane(uint8_t *plane, const uint8_t *codes, int count, in
   for (int i = 0; i < count / 8; i++) {
     uint64_t t;
     memcpy(&t, codes + 8 * i, sizeof t);
+    if (bits == 4) { /* nibble j is code j */
+      t &= UINT64_C(0x0f0f0f0f0f0f0f0f);
+      put_word(plane, i, lane, even_bytes(t | t >> 4));
+      continue;
+    }
     uint32_t even = even_bytes(t) >> shift & mask, odd = even_bytes(t >> 8) >> shift & mask;
     if (bits == 8) {
       put_word(plane, 2 * i, lane, even);
@@ -153,69 +159,93 @@ static void put_codes(const pe_pack *p, uint8_t *chunk, const uint8_t *codes, in
 }
 
 /* n entries of a row, `size` bytes each, become every 16th entry. */
+static inline void put_sized(uint8_t *out, const uint8_t *in, int n, int lane, const size_t size) {
+  out += (size_t)lane * size;
+  for (int g = 0; g < n; g++, out += PE_PACK_ROWS * size, in += size) memcpy(out, in, size);
+}
 static void put_entries(uint8_t *out, const uint8_t *in, int n, int size, int lane) {
-  for (int g = 0; g < n; g++)
-    memcpy(out + (g * PE_PACK_ROWS + lane) * size, in + g * size, (size_t)size);
-}
-
-/* One row of one chunk: `count` columns from `col` on. */
-static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t col,
-                     int count, int lane, uint8_t *chunk) {
-  const uint8_t *data =
-      m->data + (uint64_t)row * m->row_bytes + (uint64_t)col * (uint64_t)p->quant.bits / 8;
-  if (p->quant.bits == 4) { /* words are as we want them */
-    for (int i = 0; i < count / 8; i++) {
-      uint32_t word;
-      memcpy(&word, data + 4 * i, sizeof word);
-      put_word(chunk, i, lane, word);
-    }
-  } else {
-    uint8_t codes[PE_PACK_CHUNK] = {0};
-    pe_stored_stream(data, p->quant.bits, count, codes);
-    put_codes(p, chunk, codes, lane);
+  switch (size) {
+  case 1: put_sized(out, in, n, lane, 1); break;
+  case 2: put_sized(out, in, n, lane, 2); break;
+  default: put_sized(out, in, n, lane, 4); break;
   }
-  const int size = entry_bytes(p->scale), groups = count / p->group;
-  uint64_t at = (uint64_t)row * m->scale_bytes + (uint64_t)(col / p->group) * (uint64_t)size;
-  put_entries(chunk + p->scale_at, m->scales + at, groups, size, lane);
-  if (p->bias) put_entries(chunk + p->bias_at, m->biases + at, groups, size, lane);
 }
 
-static void fill_blocks(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t col,
-                        int count, int lane, uint8_t *chunk) {
+/* The same span of the next panel. Sixteen rows are read at once, in steps that the hardware does
+ * not recognise when several rows share a page: packing 128 x 1024 in 4 bits, this gives 1.9 times
+ * the speed. */
+static void ask_for(const uint8_t *p, uint64_t bytes) {
+  for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
+}
+
+/* A span of one row: columns from .. to - 1, at most 256; their chunks begin at `chunk`. */
+static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
+                     int64_t to, int lane, uint8_t *chunk) {
+  const int bits = p->quant.bits, size = entry_bytes(p->scale);
+  const uint8_t *data =
+      m->data + (uint64_t)row * m->row_bytes + (uint64_t)from * (uint64_t)bits / 8;
+  uint64_t at = (uint64_t)row * m->scale_bytes + (uint64_t)(from / p->group) * (uint64_t)size;
+  ask_for(data + PE_PACK_ROWS * m->row_bytes, (uint64_t)(to - from) * (uint64_t)bits / 8);
+  for (int64_t col = from; col < to; col += p->chunk, chunk += p->chunk_bytes) {
+    const int count = to - col < p->chunk ? (int)(to - col) : p->chunk;
+    if (bits == 4) { /* words are as we want them */
+      put_sized(chunk, data, count / 8, lane, 4);
+    } else {
+      uint8_t codes[PE_PACK_CHUNK];
+      if (count < p->chunk) memset(codes, 0, sizeof codes);
+      pe_stored_stream(data, bits, count, codes);
+      put_codes(p, chunk, codes, lane);
+    }
+    const int groups = count < p->chunk ? count / p->group : p->groups;
+    put_entries(chunk + p->scale_at, m->scales + at, groups, size, lane);
+    if (p->bias) put_entries(chunk + p->bias_at, m->biases + at, groups, size, lane);
+    data += p->chunk * bits / 8, at += (uint64_t)(p->groups * size);
+  }
+}
+
+static void fill_blocks(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
+                        int64_t to, int lane, uint8_t *chunk) {
   const pe_quant_kind kind = p->quant.kind;
   const int values = pe_quant_block_values(kind), bytes = pe_quant_block_bytes(kind);
+  const int size = entry_bytes(p->scale), count = (int)(to - from) / values;
   const uint8_t *block =
-      m->data + (uint64_t)row * m->row_bytes + (uint64_t)(col / values) * (uint64_t)bytes;
-  const int size = entry_bytes(p->scale), groups = values / p->group;
-  uint8_t codes[PE_PACK_CHUNK] = {0};
-  for (int i = 0; i < count / values; i++, block += bytes) {
-    pe_stored_scales s;
-    pe_stored_block(kind, block, codes + i * values, &s);
-    const int at = i * groups * PE_PACK_ROWS * size;
-    put_entries(chunk + p->scale_at + at, s.scales, groups, size, lane);
+      m->data + (uint64_t)row * m->row_bytes + (uint64_t)(from / values) * (uint64_t)bytes;
+  pe_stored s;
+  ask_for(block + PE_PACK_ROWS * m->row_bytes, (uint64_t)(count * bytes));
+  if (to - from < PE_PACK_CHUNK) memset(&s, 0, sizeof s);
+  pe_stored_blocks(kind, block, count, &s);
+  for (int col = 0, at = 0; col < to - from; col += p->chunk, at += p->groups * size) {
+    put_codes(p, chunk, s.codes + col, lane);
+    put_entries(chunk + p->scale_at, s.scales + at, p->groups, size, lane);
     if (p->super_at > p->bias_at)
-      put_entries(chunk + p->bias_at + at, s.biases, groups, size, lane);
-    if (super_bytes(p->scale))
-      put_entries(chunk + p->super_at, s.supers, super_bytes(p->scale) / 2, 2, lane);
+      put_entries(chunk + p->bias_at, s.biases + at, p->groups, size, lane);
+    put_entries(chunk + p->super_at, s.supers, super_bytes(p->scale) / 2, 2, lane);
+    chunk += p->chunk_bytes;
   }
-  put_codes(p, chunk, codes, lane);
+}
+
+/* Zeros where no row or column is, and where a chunk ends inside a cache line. */
+static void clear_unused(const pe_pack *p, uint8_t *chunk, int lanes) {
+  const int end = p->super_at + super_bytes(p->scale) * PE_PACK_ROWS;
+  if (lanes < PE_PACK_ROWS || p->cols % p->chunk)
+    memset(chunk, 0, (size_t)p->panel_bytes);
+  else if (end < p->chunk_bytes)
+    for (uint64_t at = 0; at < p->panel_bytes; at += (uint64_t)p->chunk_bytes)
+      memset(chunk + at + end, 0, (size_t)(p->chunk_bytes - end));
 }
 
 void pe_pack_fill(const pe_pack *p, const pe_quant_matrix *m, int64_t from, int64_t to) {
   const bool blocks = pe_quant_block_bytes(p->quant.kind) != 0;
-  const int end = p->super_at + super_bytes(p->scale) * PE_PACK_ROWS;
+  const uint64_t span = (uint64_t)(PE_PACK_CHUNK / p->chunk) * (uint64_t)p->chunk_bytes;
   for (int64_t panel = from; panel < to; panel++) {
-    uint8_t *chunk = p->data + (uint64_t)panel * p->panel_bytes;
+    uint8_t *at = p->data + (uint64_t)panel * p->panel_bytes;
     const int64_t row = panel * PE_PACK_ROWS, left = p->rows - row;
     const int lanes = left < PE_PACK_ROWS ? (int)left : PE_PACK_ROWS;
-    for (int64_t col = 0; col < p->cols; col += p->chunk, chunk += p->chunk_bytes) {
-      const int count = p->cols - col < p->chunk ? (int)(p->cols - col) : p->chunk;
-      if (lanes < PE_PACK_ROWS || count < p->chunk)
-        memset(chunk, 0, (size_t)p->chunk_bytes);
-      else
-        memset(chunk + end, 0, (size_t)(p->chunk_bytes - end));
+    clear_unused(p, at, lanes);
+    for (int64_t col = 0; col < p->cols; col += PE_PACK_CHUNK, at += span) {
+      const int64_t end = p->cols - col < PE_PACK_CHUNK ? p->cols : col + PE_PACK_CHUNK;
       for (int lane = 0; lane < lanes; lane++)
-        (blocks ? fill_blocks : fill_mlx)(p, m, row + lane, col, count, lane, chunk);
+        (blocks ? fill_blocks : fill_mlx)(p, m, row + lane, col, end, lane, at);
     }
   }
 }

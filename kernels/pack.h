@@ -63,6 +63,7 @@ typedef struct pe_pack {
   int32_t group;         /* columns that share a scale */
   int32_t act;           /* columns that share a scale of the activations: at most 64 */
   int32_t chunk;         /* columns of a chunk */
+  int32_t groups, times; /* scales in a chunk; each is that of `times` groups of activations */
   int32_t upper_at, scale_at, bias_at, super_at, chunk_bytes; /* inside a chunk */
   uint64_t panel_bytes;
   float global;  /* nvfp4 */

@@ -73,100 +73,124 @@ static inline void one_bit(const uint8_t *qh, uint8_t *codes, const int above) {
 }
 
 /* Eight scales and eight minima of six bits in 12 bytes; see quant_gguf.c. */
-static void six_bit_scales(const uint8_t *p, pe_stored_scales *s) {
+static void six_bit_scales(const uint8_t *p, uint8_t *scales, uint8_t *lows) {
   for (int g = 0; g < 4; g++) {
-    s->scales[g] = p[g] & 63, s->biases[g] = p[g + 4] & 63;
-    s->scales[g + 4] = (uint8_t)((p[g + 8] & 15) | p[g] >> 6 << 4);
-    s->biases[g + 4] = (uint8_t)(p[g + 8] >> 4 | p[g + 4] >> 6 << 4);
+    scales[g] = p[g] & 63, lows[g] = p[g + 4] & 63;
+    scales[g + 4] = (uint8_t)((p[g + 8] & 15) | p[g] >> 6 << 4);
+    lows[g + 4] = (uint8_t)(p[g + 8] >> 4 | p[g + 4] >> 6 << 4);
   }
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void q4_0(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 2);
-  nibbles(b + 2, 16, codes);
+/* What a block has, from its place in a span on. */
+typedef struct place {
+  uint8_t *codes, *scales, *biases, *supers;
+} place;
+
+static inline void q4_0(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 2);
+  nibbles(b + 2, 16, to.codes);
 }
 
-static void q4_1(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 2), memcpy(s->biases, b + 2, 2);
-  nibbles(b + 4, 16, codes);
+static inline void q4_1(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 2), memcpy(to.biases, b + 2, 2);
+  nibbles(b + 4, 16, to.codes);
 }
 
-static void q5_0(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 2);
-  nibbles(b + 6, 16, codes);
-  add_fifth(b + 2, codes);
+static inline void q5_0(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 2);
+  nibbles(b + 6, 16, to.codes);
+  add_fifth(b + 2, to.codes);
 }
 
-static void q5_1(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 2), memcpy(s->biases, b + 2, 2);
-  nibbles(b + 8, 16, codes);
-  add_fifth(b + 4, codes);
+static inline void q5_1(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 2), memcpy(to.biases, b + 2, 2);
+  nibbles(b + 8, 16, to.codes);
+  add_fifth(b + 4, to.codes);
 }
 
-static void q8_0(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 2);
-  for (int i = 0; i < 32; i += 8) put8(codes + i, get8(b + 2 + i) ^ BYTES(128));
+static inline void q8_0(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 2);
+  for (int i = 0; i < 32; i += 8) put8(to.codes + i, get8(b + 2 + i) ^ BYTES(128));
 }
 
-static void mxfp4(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  s->scales[0] = b[0];
-  nibbles(b + 1, 16, codes);
+static inline void mxfp4(const uint8_t *b, place to) {
+  to.scales[0] = b[0];
+  nibbles(b + 1, 16, to.codes);
 }
 
-static void q2_k(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b, 16), memcpy(s->supers, b + 80, 4);
-  two_bits(b + 16, codes, false);
+static inline void q2_k(const uint8_t *b, place to) {
+  memcpy(to.scales, b, 16), memcpy(to.supers, b + 80, 4);
+  two_bits(b + 16, to.codes, false);
 }
 
-static void q3_k(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
+static inline void q3_k(const uint8_t *b, place to) {
   const uint8_t *p = b + 96;
   for (int g = 0; g < 16; g++) {
     int low = g < 8 ? p[g] & 15 : p[g - 8] >> 4, high = p[8 + g % 4] >> g / 4 * 2 & 3;
-    s->scales[g] = (uint8_t)((low | high << 4) - 32);
+    to.scales[g] = (uint8_t)((low | high << 4) - 32);
   }
-  memcpy(s->supers, b + 108, 2);
-  two_bits(b + 32, codes, false);
-  one_bit(b, codes, 2);
+  memcpy(to.supers, b + 108, 2);
+  two_bits(b + 32, to.codes, false);
+  one_bit(b, to.codes, 2);
 }
 
-static void q4_k(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->supers, b, 4);
-  six_bit_scales(b + 4, s);
-  for (int i = 0; i < 4; i++) nibbles(b + 16 + 32 * i, 32, codes + 64 * i);
+static inline void q4_k(const uint8_t *b, place to) {
+  memcpy(to.supers, b, 4);
+  six_bit_scales(b + 4, to.scales, to.biases);
+  for (int i = 0; i < 4; i++) nibbles(b + 16 + 32 * i, 32, to.codes + 64 * i);
 }
 
-static void q5_k(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->supers, b, 4);
-  six_bit_scales(b + 4, s);
-  for (int i = 0; i < 4; i++) nibbles(b + 48 + 32 * i, 32, codes + 64 * i);
-  one_bit(b + 16, codes, 4);
+static inline void q5_k(const uint8_t *b, place to) {
+  memcpy(to.supers, b, 4);
+  six_bit_scales(b + 4, to.scales, to.biases);
+  for (int i = 0; i < 4; i++) nibbles(b + 48 + 32 * i, 32, to.codes + 64 * i);
+  one_bit(b + 16, to.codes, 4);
 }
 
-static void q6_k(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
-  memcpy(s->scales, b + 192, 16), memcpy(s->supers, b + 208, 2);
-  for (int i = 0; i < 2; i++) nibbles(b + 64 * i, 64, codes + 128 * i);
-  two_bits(b + 128, codes, true);
+static inline void q6_k(const uint8_t *b, place to) {
+  memcpy(to.scales, b + 192, 16), memcpy(to.supers, b + 208, 2);
+  for (int i = 0; i < 2; i++) nibbles(b + 64 * i, 64, to.codes + 128 * i);
+  two_bits(b + 128, to.codes, true);
 }
 
-static void iq4_xs(const uint8_t *b, uint8_t *codes, pe_stored_scales *s) {
+static inline void iq4_xs(const uint8_t *b, place to) {
   int high = b[2] | b[3] << 8;
-  memcpy(s->supers, b, 2);
+  memcpy(to.supers, b, 2);
   for (int g = 0; g < 8; g++) {
-    s->scales[g] = (uint8_t)(((b[4 + g / 2] >> g % 2 * 4 & 15) | (high >> 2 * g & 3) << 4) - 32);
-    nibbles(b + 8 + 16 * g, 16, codes + 32 * g);
+    int low = b[4 + g / 2] >> g % 2 * 4 & 15;
+    to.scales[g] = (uint8_t)((low | (high >> 2 * g & 3) << 4) - 32);
+    nibbles(b + 8 + 16 * g, 16, to.codes + 32 * g);
   }
 }
 
-void pe_stored_block(pe_quant_kind kind, const uint8_t *block, uint8_t *codes,
-                     pe_stored_scales *scales) {
-  static void (*const take[PE_QUANT_COUNT])(const uint8_t *, uint8_t *, pe_stored_scales *) = {
-      [PE_QUANT_Q4_0] = q4_0,        [PE_QUANT_Q4_1] = q4_1, [PE_QUANT_Q5_0] = q5_0,
-      [PE_QUANT_Q5_1] = q5_1,        [PE_QUANT_Q8_0] = q8_0, [PE_QUANT_IQ4_NL] = q4_0,
-      [PE_QUANT_GGUF_MXFP4] = mxfp4, [PE_QUANT_Q2_K] = q2_k, [PE_QUANT_Q3_K] = q3_k,
-      [PE_QUANT_Q4_K] = q4_k,        [PE_QUANT_Q5_K] = q5_k, [PE_QUANT_Q6_K] = q6_k,
-      [PE_QUANT_IQ4_XS] = iq4_xs,
-  };
-  take[kind](block, codes, scales);
+/* ---- spans ----------------------------------------------------------------------------------- */
+
+static inline void span(void (*const take)(const uint8_t *, place), const pe_quant_kind kind,
+                        const uint8_t *block, int count, pe_stored *to) {
+  const int values = pe_quant_block_values(kind), bytes = pe_quant_block_bytes(kind);
+  /* blocks of 32 have one scale, of one byte or two; a span has one larger block */
+  const int step = values > 32 ? 0 : kind == PE_QUANT_GGUF_MXFP4 ? 1 : 2;
+  for (int i = 0; i < count; i++, block += bytes)
+    take(block,
+         (place){to->codes + i * values, to->scales + i * step, to->biases + i * step, to->supers});
+}
+
+void pe_stored_blocks(pe_quant_kind kind, const uint8_t *block, int count, pe_stored *to) {
+  switch (kind) {
+  case PE_QUANT_IQ4_NL:
+  case PE_QUANT_Q4_0: span(q4_0, kind, block, count, to); break;
+  case PE_QUANT_Q4_1: span(q4_1, kind, block, count, to); break;
+  case PE_QUANT_Q5_0: span(q5_0, kind, block, count, to); break;
+  case PE_QUANT_Q5_1: span(q5_1, kind, block, count, to); break;
+  case PE_QUANT_Q8_0: span(q8_0, kind, block, count, to); break;
+  case PE_QUANT_GGUF_MXFP4: span(mxfp4, kind, block, count, to); break;
+  case PE_QUANT_Q2_K: span(q2_k, kind, block, count, to); break;
+  case PE_QUANT_Q3_K: span(q3_k, kind, block, count, to); break;
+  case PE_QUANT_Q4_K: span(q4_k, kind, block, count, to); break;
+  case PE_QUANT_Q5_K: span(q5_k, kind, block, count, to); break;
+  case PE_QUANT_Q6_K: span(q6_k, kind, block, count, to); break;
+  default: span(iq4_xs, kind, block, count, to); break;
+  }
 }

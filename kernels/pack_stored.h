@@ -7,14 +7,14 @@
 
 #include "kernels/quant.h"
 
-typedef struct pe_stored_scales {
-  uint8_t scales[16], biases[16]; /* bytes, or one half */
+typedef struct pe_stored { /* at most 256 columns of a row */
+  uint8_t codes[256];
+  uint8_t scales[16], biases[16]; /* of groups in order: bytes or halves */
   uint8_t supers[4];              /* d and dmin of the K kinds */
-} pe_stored_scales;
+} pe_stored;
 
-/* One block of a GGUF kind. */
-void pe_stored_block(pe_quant_kind kind, const uint8_t *block, uint8_t *codes,
-                     pe_stored_scales *scales);
+/* `count` blocks of a GGUF kind. */
+void pe_stored_blocks(pe_quant_kind kind, const uint8_t *block, int count, pe_stored *to);
 /* `count` codes, a multiple of 8, of an MLX stream. */
 void pe_stored_stream(const uint8_t *stream, int bits, int count, uint8_t *codes);
 

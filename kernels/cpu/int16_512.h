@@ -2,6 +2,7 @@
 #define PE_WIDTH 16
 #define PE_FMA(a, b, c) ((vf)_mm512_fmadd_ps(a, b, c))
 #define PE_HALVES(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define PE_SHORTS(p) _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
 #define PE_BYTES(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define PE_LOOKUP(table, v) _mm512_shuffle_epi8((__m512i)(table), (__m512i)(v))
 /* Thirty-two registers: 8x2 sums, 2 columns and a row. Per pair of columns that is 16 products for

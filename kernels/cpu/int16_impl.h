@@ -6,7 +6,7 @@
  *   PE_FMA(a, b, c)        a * b + c of registers of floats, rounded once
  *   PE_DOT(acc, w, x)      acc + products of the pairs of 16-bit values of each lane, in 32 bits
  *   PE_HALVES(p)           PE_WIDTH halves as floats
- *   PE_BYTES(p)            PE_WIDTH bytes as unsigned 32-bit integers
+ *   PE_SHORTS(p), PE_BYTES(p)  PE_WIDTH values of 16 or 8 bits as unsigned 32-bit integers
  *   PE_LOOKUP(table, v)    each byte (0 to 15) of v replaced by its entry of 16
  *   PE_TILE, PE_PANELS     rows and panels of a tile: 8 and 2, or 4 and 1
  *   PE_FUSED               rows up to which `fused` is used: 2, or 0
@@ -56,41 +56,74 @@ ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (
 
 enum { UNIT = 64 }; /* columns that are quantized, and multiplied, together */
 
-/* The largest magnitude of 16 values, as bits: their order is that of the magnitudes, and that of
- * infinity and NaN is above all others. */
-ALWAYS int32_t top_bits(const float *x) {
-  int32_t most[W], top = 0;
-  vi m = {0};
-  for (int p = 0; p < PARTS; p++) {
-    vi v = (vi)load(x + p * W) & 0x7fffffff, more = v > m;
-    m = (more & v) | (~more & m);
-  }
-  memcpy(most, &m, sizeof most);
-  for (int i = 0; i < W; i++) top = most[i] > top ? most[i] : top;
-  return top;
+typedef float f4 __attribute__((vector_size(16)));
+typedef int32_t i4 __attribute__((vector_size(16)));
+
+typedef enum reduction { SUM, MOST } reduction;
+#define REDUCE(how, a, b) ((how) == SUM ? (a) + (b) : (((a) > (b)) & (a)) | (((a) <= (b)) & (b)))
+/* Sixteen columns to four lanes. */
+ALWAYS i4 fold(const vi *v, const reduction how) {
+#if PE_WIDTH == 4
+  i4 a = REDUCE(how, v[0], v[1]), b = REDUCE(how, v[2], v[3]);
+#else
+#if PE_WIDTH == 8
+  vi s = REDUCE(how, v[0], v[1]);
+#else
+  typedef int32_t i8 __attribute__((vector_size(32)));
+  i8 low = __builtin_shufflevector(v[0], v[0], 0, 1, 2, 3, 4, 5, 6, 7);
+  i8 high = __builtin_shufflevector(v[0], v[0], 8, 9, 10, 11, 12, 13, 14, 15);
+  i8 s = REDUCE(how, low, high);
+#endif
+  i4 a = __builtin_shufflevector(s, s, 0, 1, 2, 3), b = __builtin_shufflevector(s, s, 4, 5, 6, 7);
+#endif
+  return REDUCE(how, a, b);
 }
 
-/* 2^-96: 32767 / it is far from infinity, and products with it are far from the subnormals. */
+/* 64 columns to four lanes, one per 16 columns, and then to one result per group, in every lane of
+ * the group. */
+ALWAYS i4 fold_groups(const vi *v, int act, const reduction how) {
+  i4 a = fold(v, how), b = fold(v + PARTS, how);
+  i4 c = fold(v + 2 * PARTS, how), d = fold(v + 3 * PARTS, how);
+  i4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+     ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+  i4 cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+     cd1 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+  i4 ab = REDUCE(how, ab0, ab1), cd = REDUCE(how, cd0, cd1);
+  i4 even = __builtin_shufflevector(ab, cd, 0, 1, 4, 5);
+  i4 odd = __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+  i4 all = REDUCE(how, even, odd);
+  if (act >= 32) {
+    i4 other = __builtin_shufflevector(all, all, 1, 0, 3, 2);
+    all = REDUCE(how, all, other);
+  }
+  if (act >= 64) {
+    i4 other = __builtin_shufflevector(all, all, 2, 3, 0, 1);
+    all = REDUCE(how, all, other);
+  }
+  return all;
+}
+
+/* Magnitudes as bits have the order of their values, and those of infinity and NaN are above all
+ * others. 2^-96: 32767 / it is far from infinity, and products with it are far from subnormal. */
 enum { LEAST = (127 - 96) << 23, INFINITE = 0x7f800000 };
 
-/* The scale of a group and the factor of its codes. */
-ALWAYS float group_scale(int32_t bits, float *factor) {
-  float top;
-  *factor = 0;
-  if (!bits) return 0;
-  if (bits >= INFINITE) return NAN;
-  bits = bits < LEAST ? LEAST : bits;
-  memcpy(&top, &bits, sizeof top);
-  *factor = 32767.f / top;
-  return top / 32767.f;
+typedef struct group_scales {
+  f4 scale, factor;
+  i4 live; /* mask: neither zeros only, nor infinity or NaN */
+} group_scales;
+
+ALWAYS group_scales scales_of_tops(i4 bits) {
+  i4 small = bits < LEAST, live = (bits > 0) & (bits < INFINITE);
+  f4 top = (f4)((small & LEAST) | (~small & bits));
+  f4 scale = top / 32767.f,
+     rest = (f4)((bits > 0) & (i4){0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000});
+  return (group_scales){(f4)((live & (i4)scale) | (~live & (i4)rest)), 32767.f / top, live};
 }
 
-/* Codes of W values: adding 1.5 * 2^23 rounds to an integer, which then is in the low bits. Values
- * of a group with factor 0 may be NaN, and get code 0. */
-ALWAYS vi round_codes(const float *x, float factor) {
+/* Codes of W values: adding 1.5 * 2^23 rounds to an integer, which then is in the low bits. */
+ALWAYS vi round_codes(vf x, float factor, int32_t live) {
   const vf magic = splat(12582912.f);
-  vi code = (vi)(load(x) * splat(factor) + magic) - (vi)magic;
-  return factor != 0 ? code : (vi){0};
+  return ((vi)(x * splat(factor) + magic) - (vi)magic) & splat_int(live);
 }
 
 /* Pairs of columns k and k + 4 of blocks of eight, from the codes a, b of 2 W columns. */
@@ -111,36 +144,21 @@ ALWAYS vi pair_codes(vi a, vi b) {
 /* 64 columns of a row that is one of n of its tile. */
 ALWAYS void quantize_unit(const float *x, int act, int groups, int n, int16_t *codes, float *scale,
                           float *scaled, int32_t *sum) {
-  float factor[UNIT / 16];
-  int32_t top[UNIT / 16], total[UNIT / 16];
-  vi code[UNIT / W];
-  for (int i = 0; i < UNIT / 16; i++) top[i] = top_bits(x + 16 * i);
-  for (int i = 0, each = act / 16; i < UNIT / 16; i += each) {
-    int32_t most = 0;
-    for (int j = 0; j < each; j++) most = top[i + j] > most ? top[i + j] : most;
-    float f, s = group_scale(most, &f);
-    for (int j = 0; j < each; j++) factor[i + j] = f;
-    if (i / each < groups) scale[i / each * n] = s;
-  }
-  for (int i = 0; i < UNIT / W; i++) code[i] = round_codes(x + W * i, factor[W * i / 16]);
+  vi v[UNIT / W];
+  for (int i = 0; i < UNIT / W; i++) v[i] = (vi)load(x + W * i) & 0x7fffffff;
+  const group_scales s = scales_of_tops(fold_groups(v, act, MOST));
+  for (int i = 0; i < UNIT / W; i++)
+    v[i] = round_codes(load(x + W * i), s.factor[W * i / 16], s.live[W * i / 16]);
   for (int i = 0; i < UNIT / W; i += 2) {
-    vi pairs = pair_codes(code[i], code[i + 1]);
+    vi pairs = pair_codes(v[i], v[i + 1]);
     for (int k = 0; k < W / 4; k++)
       memcpy(codes + (i / 2 * (W / 4) + k) * n * 8, (const int32_t *)&pairs + 4 * k, 16);
   }
-  for (int i = 0; i < UNIT / 16; i++) {
-    int32_t lanes[W];
-    vi t = code[i * PARTS];
-    for (int p = 1; p < PARTS; p++) t += code[i * PARTS + p];
-    memcpy(lanes, &t, sizeof lanes);
-    total[i] = 0;
-    for (int j = 0; j < W; j++) total[i] += lanes[j];
-  }
-  for (int g = 0, each = act / 16; g < groups; g++) {
-    int32_t t = 0;
-    for (int j = 0; j < each; j++) t += total[g * each + j];
-    sum[g * n] = t;
-    scaled[g * n] = scale[g * n] * (float)t;
+  const i4 sums = fold_groups(v, act, SUM);
+  const f4 products = s.scale * __builtin_convertvector(sums, f4);
+  for (int g = 0; g < groups; g++) {
+    scale[g * n] = s.scale[g * act / 16], scaled[g * n] = products[g * act / 16];
+    sum[g * n] = sums[g * act / 16];
   }
 }
 

@@ -10,6 +10,7 @@
 #define PE_FMA(a, b, c) lanes_fma(a, b, c)
 #define PE_DOT(acc, w, x) lanes_dot(acc, w, x)
 #define PE_HALVES(p) lanes_halves(p)
+#define PE_SHORTS(p) lanes_shorts(p)
 #define PE_BYTES(p) lanes_bytes(p)
 #define PE_LOOKUP(table, v) lanes_lookup((bytes16)(table), (bytes16)(v))
 #define PE_TILE 4
@@ -33,6 +34,12 @@ static inline ints4 lanes_dot(ints4 acc, ints4 w, ints4 x) {
 static inline floats4 lanes_halves(const uint8_t *p) {
   floats4 v;
   for (int j = 0; j < 4; j++) v[j] = pe_f16_to_f32((uint16_t)(p[2 * j] | p[2 * j + 1] << 8));
+  return v;
+}
+
+static inline ints4 lanes_shorts(const uint8_t *p) {
+  ints4 v;
+  for (int j = 0; j < 4; j++) v[j] = p[2 * j] | p[2 * j + 1] << 8;
   return v;
 }
 

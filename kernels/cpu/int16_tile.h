@@ -43,8 +43,8 @@ typedef struct operand {
   const int32_t *sum;
 } operand;
 
-ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col) {
-  const int64_t g = t.from * x->groups + col / x->act * t.rows;
+ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col, int64_t group) {
+  const int64_t g = t.from * x->groups + group * t.rows;
   return (operand){x->codes + t.from * x->step + col * t.rows, x->scale + g, x->scaled + g,
                    x->sum + g};
 }
@@ -87,8 +87,8 @@ ALWAYS void fused_group(dots d, const operand *x, const float *s, int g, int32_t
   }
 }
 
-/* Adds the biases of `groups` groups. Not inlined, like what else runs once per chunk or result: the
- * compiler would copy whole kernels for every condition that does not change in their loops. */
+/* Adds the biases of `groups` groups. Not inlined, like all that runs once per chunk or result: the
+ * compiler would copy whole kernels for each condition that does not change in their loops. */
 static NEVER void fused_biases(const float *b, const float *scaled, int groups, int rows,
                                vf sum[FUSED][PARTS]) {
   for (int g = 0; g < groups; g++)
@@ -97,16 +97,16 @@ static NEVER void fused_biases(const float *b, const float *scaled, int groups, 
         sum[r][p] = fma_(load(b + g * LANES + p * W), splat(scaled[g * rows + r]), sum[r][p]);
 }
 
-/* One chunk of a panel, of which `cols` columns exist. */
-ALWAYS void fused_chunk(const pe_pack *w, const uint8_t *chunk, vu levels, operand x, int cols,
+/* One chunk of a panel, of which `groups` groups exist. */
+ALWAYS void fused_chunk(const pe_pack *w, const uint8_t *chunk, vu levels, operand x, int groups,
                         vf acc[FUSED][PARTS], vf sum[FUSED][PARTS], const int R, const form f) {
   float s[PE_INT16_GROUPS * LANES], b[PE_INT16_GROUPS * LANES];
   const uint8_t *upper = chunk + w->upper_at;
-  const int act = w->act;
+  const int act = w->act, cols = groups * act;
   const int32_t offset = w->offset;
   dots d;
   scales_of(w, chunk, s, b);
-  if (w->bias) fused_biases(b, x.scaled, cols / act, R, sum);
+  if (w->bias) fused_biases(b, x.scaled, groups, R, sum);
   for (int r = 0; r < R; r++)
     for (int k = 0; k < CHAINS / R; k++)
       for (int p = 0; p < PARTS; p++) d[r][k][p] = (vi){0};
@@ -126,23 +126,22 @@ ALWAYS void fused_chunk(const pe_pack *w, const uint8_t *chunk, vu levels, opera
 ALWAYS void fused(const pe_int16_product *o, int64_t panel, int64_t count, int64_t apart,
                   int streams, const int R, const form f) {
   const pe_pack *w = o->w;
-  const pe_int16_tile t = {0, R};
   const vu levels = level_table(w);
+  const int most = w->groups * w->times; /* groups of activations in a chunk */
   for (int64_t i = panel; i < panel + count; i++) {
     vf acc[STREAMS][FUSED][PARTS], sum[STREAMS][FUSED][PARTS];
     const uint8_t *at = pe_pack_panel(w, i);
+    operand x = operand_at(o->x, (pe_int16_tile){0, R}, 0, 0);
     for (int z = 0; z < streams; z++)
       for (int r = 0; r < R; r++)
         for (int p = 0; p < PARTS; p++) acc[z][r][p] = sum[z][r][p] = (vf){0};
-    for (int64_t col = 0; col < w->cols; col += w->chunk, at += w->chunk_bytes) {
-      const operand x = operand_at(o->x, t, col);
-      const int64_t left = w->cols - col;
+    for (int64_t left = o->x->groups; left > 0; left -= most, at += w->chunk_bytes) {
       for (int z = 0; z < streams; z++) {
         const uint8_t *chunk = at + (uint64_t)(z * apart) * w->panel_bytes;
         prefetch(chunk + AHEAD, w->chunk_bytes);
-        fused_chunk(w, chunk, levels, x, (int)(left < w->chunk ? left : w->chunk), acc[z], sum[z],
-                    R, f);
+        fused_chunk(w, chunk, levels, x, left < most ? (int)left : most, acc[z], sum[z], R, f);
       }
+      x.codes += w->chunk * R, x.scale += most * R, x.scaled += most * R, x.sum += most * R;
     }
     for (int z = 0; z < streams; z++)
       for (int r = 0; r < R; r++)
@@ -161,18 +160,19 @@ ALWAYS void fused_range(const pe_int16_product *o, int64_t from, int64_t to, con
   }
 }
 
-#define DEFINE_FUSED(name)                                                                         \
-  static void fused1_##name(const pe_int16_product *o, int64_t from, int64_t to) {                 \
-    fused_range(o, from, to, 1, FORM_##name);                                                      \
-  }                                                                                                \
-  static void fused2_##name(const pe_int16_product *o, int64_t from, int64_t to) {                 \
-    fused_range(o, from, to, 2, FORM_##name);                                                      \
+#define DEFINE_FUSED(R, name)                                                                      \
+  static void fused_##R##_##name(const pe_int16_product *o, int64_t from, int64_t to) {            \
+    fused_range(o, from, to, R, FORM_##name);                                                      \
   }
-EACH_FORM(DEFINE_FUSED)
-#undef DEFINE_FUSED
+#define FUSED_1(name) DEFINE_FUSED(1, name)
+#define FUSED_2(name) DEFINE_FUSED(2, name)
+#define FUSED_3(name) DEFINE_FUSED(3, name)
+#define FUSED_4(name) DEFINE_FUSED(4, name)
+EACH_FORM(FUSED_1)
+EACH_FORM(FUSED_2)
 
 static void (*const fused_rows[FORMS][FUSED])(const pe_int16_product *, int64_t, int64_t) = {
-#define FUSED_ROWS(name) {fused1_##name, fused2_##name},
+#define FUSED_ROWS(name) {fused_1_##name, fused_2_##name},
     EACH_FORM(FUSED_ROWS)
 #undef FUSED_ROWS
 };
@@ -217,6 +217,8 @@ ALWAYS void tile_dots(const task *t, int g, vi d[8][PE_INT16_PANELS][PARTS], con
 }
 
 ALWAYS void tile(const task *t, const int R, const int C) {
+  const operand x = t->x;
+  float *const acc = t->acc, *const sum = t->sum;
   for (int g = 0; g < t->groups; g++) {
     vi d[8][PE_INT16_PANELS][PARTS];
     if (t->next[0])
@@ -226,8 +228,8 @@ ALWAYS void tile(const task *t, const int R, const int C) {
       for (int p = 0; p < PARTS; p++) {
         const vf s = load(t->block->s[c] + g * LANES + p * W);
         for (int r = 0; r < R; r++) {
-          float *acc = t->acc + (r * C + c) * LANES + p * W;
-          store(acc, fma_(s * splat(t->x.scale[g * R + r]), to_floats(d[r][c][p]), load(acc)));
+          float *to = acc + (r * C + c) * LANES + p * W;
+          store(to, fma_(s * splat(x.scale[g * R + r]), to_floats(d[r][c][p]), load(to)));
         }
       }
     if (!t->bias) continue;
@@ -235,8 +237,8 @@ ALWAYS void tile(const task *t, const int R, const int C) {
       for (int p = 0; p < PARTS; p++) {
         const vf b = load(t->block->b[c] + g * LANES + p * W);
         for (int r = 0; r < R; r++) {
-          float *sum = t->sum + (r * C + c) * LANES + p * W;
-          store(sum, fma_(b, splat(t->x.scaled[g * R + r]), load(sum)));
+          float *to = sum + (r * C + c) * LANES + p * W;
+          store(to, fma_(b, splat(x.scaled[g * R + r]), load(to)));
         }
       }
   }
@@ -264,46 +266,54 @@ static void (*const tile_rows[P][PE_TILE])(const task *) = {
 #endif
 };
 
-/* Tiles from .. to - 1 with C panels. */
+/* Unpacks one panel's next columns, whole chunks of `cols`. */
+static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols, int32_t *pairs,
+                         float *s, float *b) {
+  void (*const unpack_chunk)(const pe_pack *, const uint8_t *, int32_t *) =
+      unpackers[form_index(w)];
+  const int lines = w->groups * w->times * LANES;
+  for (int64_t k = 0; k < cols; k += w->chunk, chunk += w->chunk_bytes) {
+    unpack_chunk(w, chunk, pairs);
+    scales_of(w, chunk, s, b);
+    pairs += w->chunk / 2 * LANES, s += lines, b += lines;
+  }
+}
+
+/* C panels and the tiles from .. to - 1. */
 static NEVER void blocks(const pe_int16_product *o, int64_t panel, const int C, int32_t from,
                          int32_t to, pe_int16_block *block, float *sums) {
   const pe_pack *w = o->w;
   const pe_int16_rows *x = o->x;
-  void (*const unpack_chunk)(const pe_pack *, const uint8_t *, int32_t *) =
-      unpackers[form_index(w)];
+  const int32_t each = x->rows / x->tiles, more = x->rows % x->tiles;
   const int32_t first = pe_int16_tile_at(x, from).from;
-  const pe_int16_tile end = pe_int16_tile_at(x, to - 1);
-  const int64_t room = (int64_t)(end.from + end.rows - first) * C * LANES;
-  const int chunks = PE_INT16_COLS / w->chunk;
+  const pe_int16_tile last = pe_int16_tile_at(x, to - 1);
+  const int64_t room = (int64_t)(last.from + last.rows - first) * C * LANES;
+  const uint64_t bytes = (uint64_t)(PE_INT16_COLS / w->chunk) * (uint64_t)w->chunk_bytes;
+  const int most = PE_INT16_COLS / w->act; /* groups of a block */
+  const uint8_t *at = pe_pack_panel(w, panel);
+  task t = {.block = block,
+            .act = w->act,
+            .offset = w->offset,
+            .bias = w->bias,
+            .next_bytes = (int)bytes / most};
   memset(sums, 0, (size_t)(w->bias ? 2 * room : room) * sizeof *sums);
-  for (int64_t col = 0; col < w->cols; col += PE_INT16_COLS) {
-    const int64_t cols = w->cols - col < PE_INT16_COLS ? w->cols - col : PE_INT16_COLS;
-    task t = {.block = block,
-              .groups = (int)(cols / w->act),
-              .act = w->act,
-              .offset = w->offset,
-              .bias = w->bias,
-              .next_bytes = w->chunk_bytes / (w->chunk / w->act)};
+  for (int64_t col = 0, g = 0; col < w->cols; col += PE_INT16_COLS, g += most, at += bytes) {
+    t.groups = x->groups - g < most ? (int)(x->groups - g) : most;
     for (int c = 0; c < C; c++) {
-      const uint8_t *chunk =
-          pe_pack_panel(w, panel + c) + (uint64_t)(col / w->chunk) * (uint64_t)w->chunk_bytes;
-      for (int k = 0; k * w->chunk < cols; k++, chunk += w->chunk_bytes) {
-        unpack_chunk(w, chunk, block->pairs[c] + k * w->chunk / 2 * LANES);
-        scales_of(w, chunk, block->s[c] + k * w->chunk / w->act * LANES,
-                  block->b[c] + k * w->chunk / w->act * LANES);
-      }
-      t.next[c] = pe_pack_panel(w, panel + c) +
-                  (uint64_t)(col / w->chunk + chunks) * (uint64_t)w->chunk_bytes;
+      const uint8_t *chunk = at + (uint64_t)c * w->panel_bytes;
+      unpack_panel(w, chunk, t.groups * w->act, block->pairs[c], block->s[c], block->b[c]);
+      t.next[c] = chunk + bytes;
     }
-    for (int32_t i = from; i < to; i++) {
-      const pe_int16_tile rows = pe_int16_tile_at(x, i);
-      t.x = operand_at(x, rows, col);
+    pe_int16_tile rows = {.from = first};
+    for (int32_t i = from; i < to; i++, rows.from += rows.rows) {
+      rows.rows = each + (i < more);
+      t.x = operand_at(x, rows, col, g);
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;
     }
   }
-  for (int32_t r = first; r < end.from + end.rows; r++)
+  for (int32_t r = first; r < last.from + last.rows; r++)
     for (int c = 0; c < C; c++) {
       const float *acc = sums + ((int64_t)(r - first) * C + c) * LANES;
       finish(o, acc, acc + room, panel + c, r);

@@ -31,19 +31,20 @@ static int form_index(const pe_pack *w) {
 
 ALWAYS uint32_t each_byte(int bits) { return ((1u << bits) - 1) * 0x01010101u; }
 
-/* Part `p` of the bits of a plane narrower than a byte, block i, half h, in the low bits of bytes. */
-ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, const int bits) {
-  const int blocks = 4 / bits;
+/* Part `p` of the bits of a plane narrower than a byte, block i, half h, from bit `to` on of each
+ * byte. */
+ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, const int bits, const int to) {
+  const int blocks = 4 / bits, shift = bits * (2 * (i % blocks) + h) - to;
   vu v = load_words(plane + i / blocks * 64 + p * 4 * W);
-  return v >> bits * (2 * (i % blocks) + h) & each_byte(bits);
+  return (shift > 0 ? v >> shift : v << -shift) & (each_byte(bits) << to);
 }
 
 /* The bytes of columns h, h + 2, h + 4, h + 6 of block i of a chunk. */
 ALWAYS vu bytes_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int i, int h, int p,
                    const form f) {
   if (f.base == 8) return load_words(chunk + (2 * i + h) * 64 + p * 4 * W);
-  vu v = plane_bits(chunk, i, h, p, f.base);
-  if (f.upper) v |= plane_bits(upper, i, h, p, f.upper) << f.base;
+  vu v = plane_bits(chunk, i, h, p, f.base, 0);
+  if (f.upper) v |= plane_bits(upper, i, h, p, f.upper, f.base);
   if (f.levels) v = (vu)PE_LOOKUP(levels, v);
   return v;
 }
@@ -97,14 +98,6 @@ ALWAYS vf signed_to_floats(const uint8_t *p) {
   return to_floats((vi)((vu)PE_BYTES(p) << 24) >> 24);
 }
 
-ALWAYS vf bf16_to_floats(const uint8_t *p) {
-  uint16_t h[W];
-  vu v;
-  memcpy(h, p, sizeof h);
-  for (int i = 0; i < W; i++) v[i] = h[i];
-  return (vf)(v << 16);
-}
-
 /* 2^(byte - 128): half of the scale, since levels are doubled. */
 ALWAYS vf e8m0_to_floats(const uint8_t *p, bool gguf) {
   vi v = (vi)PE_BYTES(p);
@@ -121,33 +114,29 @@ ALWAYS vf e4m3_to_floats(const uint8_t *p) {
   return (vf)((vi)f | (v & 0x80) << 24);
 }
 
-ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p) {
-  switch (w->scale) {
+ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p, const pe_pack_scale type) {
+  switch (type) {
   case PE_PACK_F16: return (vf)PE_HALVES(p);
-  case PE_PACK_BF16: return bf16_to_floats(p);
+  case PE_PACK_BF16: return (vf)((vu)PE_SHORTS(p) << 16);
   case PE_PACK_F32: return (vf)load_words(p);
   case PE_PACK_E4M3: return e4m3_to_floats(p) * splat(w->global) * splat(0.5f);
-  default: return e8m0_to_floats(p, w->scale == PE_PACK_E8M0_GGUF);
+  default: return e8m0_to_floats(p, type == PE_PACK_E8M0_GGUF);
   }
 }
 
-ALWAYS int entry_bytes(const pe_pack *w) {
-  return w->scale == PE_PACK_F32 ? 4 : w->scale == PE_PACK_F16 || w->scale == PE_PACK_BF16 ? 2 : 1;
+/* A line of 16 for each group of the activations: `times` for one of the weights. */
+ALWAYS void typed_lines(const pe_pack *w, const uint8_t *at, float *out, const pe_pack_scale type) {
+  const int size = type == PE_PACK_F32 ? 4 : type == PE_PACK_F16 || type == PE_PACK_BF16 ? 2 : 1;
+  const int times = w->times;
+  for (int g = 0; g < w->groups; g++, at += LANES * size)
+    for (int k = 0; k < times; k++, out += LANES)
+      for (int p = 0; p < PARTS; p++) store(out + p * W, typed_scale(w, at + p * W * size, type));
 }
 
-/* One scale and bias per group of the chunk: kinds without supers. */
-ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
-  const int size = entry_bytes(w), groups = w->chunk / w->group, times = w->group / w->act;
-  for (int g = 0; g < groups; g++)
-    for (int p = 0; p < PARTS; p++) {
-      const int at = (g * LANES + p * W) * size;
-      vf scale = typed_scale(w, chunk + w->scale_at + at);
-      vf bias = w->bias ? typed_scale(w, chunk + w->bias_at + at) : (vf){0};
-      for (int k = 0; k < times; k++) {
-        store(s + (g * times + k) * LANES + p * W, scale);
-        if (w->bias) store(b + (g * times + k) * LANES + p * W, bias);
-      }
-    }
+ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b,
+                         const pe_pack_scale type) {
+  typed_lines(w, chunk + w->scale_at, s, type);
+  if (w->bias) typed_lines(w, chunk + w->bias_at, b, type);
 }
 
 ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
@@ -156,7 +145,7 @@ ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float
     const vf d = (vf)PE_HALVES(super);
     /* -(dmin * m) = (-dmin) * m */
     const vf low = w->bias ? -(vf)PE_HALVES(super + 2 * LANES) : (vf){0};
-    for (int g = 0; g < w->chunk / w->group; g++) {
+    for (int g = 0; g < w->groups; g++) {
       const int at = g * LANES + p * W;
       const uint8_t *scale = chunk + w->scale_at + at;
       if (w->scale == PE_PACK_SUB_I8) {
@@ -175,8 +164,13 @@ ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float
 
 /* s and b of a chunk, one line of 16 per group of the activations. */
 static NEVER void scales_of(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
-  if (w->scale >= PE_PACK_SUB_I8)
-    super_scales(w, chunk, s, b);
-  else
-    typed_scales(w, chunk, s, b);
+  switch (w->scale) {
+  case PE_PACK_F16: typed_scales(w, chunk, s, b, PE_PACK_F16); break;
+  case PE_PACK_BF16: typed_scales(w, chunk, s, b, PE_PACK_BF16); break;
+  case PE_PACK_F32: typed_scales(w, chunk, s, b, PE_PACK_F32); break;
+  case PE_PACK_E8M0: typed_scales(w, chunk, s, b, PE_PACK_E8M0); break;
+  case PE_PACK_E8M0_GGUF: typed_scales(w, chunk, s, b, PE_PACK_E8M0_GGUF); break;
+  case PE_PACK_E4M3: typed_scales(w, chunk, s, b, PE_PACK_E4M3); break;
+  default: super_scales(w, chunk, s, b); break;
+  }
 }

@@ -1,4 +1,4 @@
-/* int16_vnni.c - int16_impl.h over registers of sixteen lanes with VNNI; empty on other machines. */
+/* int16_vnni.c - int16_impl.h over sixteen lanes with VNNI; empty on other machines. */
 #include "kernels/cpu/int16.h"
 #ifdef __AVX512VNNI__
 

@@ -36,4 +36,6 @@ tokenizers || exit 1
 echo
 "$BUILD/bench/image" || exit 1
 echo
+"$BUILD/bench/int16" affine all 0 1 || exit 1
+echo
 server

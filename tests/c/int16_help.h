@@ -14,7 +14,7 @@ static inline float help_uniform(void) { /* -1 to 1 */
   return (float)(int32_t)help_random() * 0x1p-31f;
 }
 
-/* Every combination that pe_pack_supported accepts, without sizes and data; returns their number. */
+/* Every combination that pe_pack_supported accepts; returns their number. */
 static inline int help_kinds(pe_quant *out) {
   static const int bits[] = {2, 3, 4, 5, 6, 8}, groups[] = {32, 64, 128};
   static const pe_dtype types[] = {PE_F16, PE_BF16, PE_F32};
