@@ -6,7 +6,8 @@
  *   PE_FMA(a, b, c)        a * b + c of registers of floats, rounded once
  *   PE_DOT(acc, w, x)      acc + products of the pairs of 16-bit values of each lane, in 32 bits
  *   PE_HALVES(p)           PE_WIDTH halves as floats
- *   PE_SHORTS(p), PE_BYTES(p)  PE_WIDTH values of 16 or 8 bits as unsigned 32-bit integers
+ *   PE_SHORTS(p)           PE_WIDTH values of 16 bits as unsigned 32-bit integers
+ *   PE_BYTES(p)            the same of 8 bits
  *   PE_LOOKUP(table, v)    each byte (0 to 15) of v replaced by its entry of 16
  *   PE_TILE, PE_PANELS     rows and panels of a tile: 8 and 2, or 4 and 1
  *   PE_FUSED               rows up to which `fused` is used: 2, or 0
@@ -54,7 +55,7 @@ ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-enum { UNIT = 64 }; /* columns that are quantized, and multiplied, together */
+enum { UNIT = 64 }; /* columns that are quantized together */
 
 typedef float f4 __attribute__((vector_size(16)));
 typedef int32_t i4 __attribute__((vector_size(16)));

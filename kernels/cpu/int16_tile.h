@@ -51,6 +51,9 @@ ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col, 
 
 /* ---- one or two rows ------------------------------------------------------------------------- */
 
+/* Measured on a busy core, 4-bit affine, 1024 x 1024: 1.6 times the speed of `blocks` with one row,
+ * 1.4 with two, 1.14 with three and none with four, for which two more copies of each form would
+ * be needed. */
 #if PE_FUSED
 enum { FUSED = PE_FUSED };
 
@@ -166,8 +169,6 @@ ALWAYS void fused_range(const pe_int16_product *o, int64_t from, int64_t to, con
   }
 #define FUSED_1(name) DEFINE_FUSED(1, name)
 #define FUSED_2(name) DEFINE_FUSED(2, name)
-#define FUSED_3(name) DEFINE_FUSED(3, name)
-#define FUSED_4(name) DEFINE_FUSED(4, name)
 EACH_FORM(FUSED_1)
 EACH_FORM(FUSED_2)
 

@@ -101,7 +101,7 @@ ALWAYS vf signed_to_floats(const uint8_t *p) {
 /* 2^(byte - 128): half of the scale, since levels are doubled. */
 ALWAYS vf e8m0_to_floats(const uint8_t *p, bool gguf) {
   vi v = (vi)PE_BYTES(p);
-  vi normal = (v - 1) << 23, tiny = 0x00200000 << v;
+  vu normal = (vu)(v - 1) << 23, tiny = 0x00200000u << (vu)(v & 1);
   vf s = select_(v < 2, (vf)tiny, (vf)normal);
   return gguf ? s : select_(v == 255, splat(INFINITY), s);
 }
@@ -111,7 +111,7 @@ ALWAYS vf e4m3_to_floats(const uint8_t *p) {
   vi v = (vi)PE_BYTES(p), size = v & 0x7f;
   vf f = (vf)(size << 20) * splat(0x1p120f);
   f = select_(size == 0x7f, splat(NAN), f);
-  return (vf)((vi)f | (v & 0x80) << 24);
+  return (vf)((vu)f | (vu)(v & 0x80) << 24);
 }
 
 ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p, const pe_pack_scale type) {
