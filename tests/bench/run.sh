@@ -37,5 +37,6 @@ echo
 "$BUILD/bench/image" || exit 1
 echo
 "$BUILD/bench/int16" affine all 0 1 || exit 1
+"$BUILD/bench/sampler" || exit 1
 echo
 server
