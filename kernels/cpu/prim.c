@@ -40,3 +40,5 @@ const pe_prim *pe_prim_best(void) {
   while (!runs(i)) i++;
   return versions[i].prim;
 }
+
+const pe_scan *pe_scan_best(void) { return pe_prim_best()->scan; }

@@ -18,6 +18,7 @@
 
 #include "kernels/op.h"
 #include "kernels/quant.h"
+#include "kernels/scan.h"
 
 typedef struct pe_prim {
   const char *name; /* "scalar", "avx2", "avx512", "neon" */
@@ -44,6 +45,7 @@ typedef struct pe_prim {
   /* The inverse of `decode` for n values: halves (PE_QUANT_NONE), or blocks of PE_QUANT_Q8_0 or
    * PE_QUANT_Q4_1. The last block is written whole even if n ends inside it. */
   void (*encode)(pe_quant_kind kind, const float *x, int64_t n, uint8_t *out);
+  const pe_scan *scan; /* passes of the sampler */
 } pe_prim;
 
 /* Only the scalar version and those of this machine's family are built. */

@@ -18,6 +18,9 @@
 #define PE_SPREAD(bytes, index)                                                                    \
   ((vu)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256((__m128i)(bytes)),                          \
                            _mm256_loadu_si256((const __m256i *)(index))))
+#define PE_HIGHER(a, b) ((vf)_mm256_max_ps(a, b))
+#define PE_LOWER(a, b) ((vf)_mm256_min_ps(a, b))
+#define PE_BITS(mask) _mm256_movemask_ps((__m256)(mask))
 /* Sixteen registers: a tile of 3x2 sums takes 12 accumulators (16 lanes are two registers) and
  * leaves 2 for columns and 1 for a row. One row alone needs 8 independent sums to hide the 4 cycles
  * of a multiply-add on two ports. 2x4 accumulators, 4 columns and a factor take 13. */

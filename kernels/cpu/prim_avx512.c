@@ -16,6 +16,14 @@
 #define PE_SPREAD(bytes, index)                                                                    \
   ((vu)_mm512_shuffle_epi8(_mm512_broadcast_i32x4((__m128i)(bytes)), _mm512_loadu_si512(index)))
 #define PE_CHOOSE(table, index) ((vf)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
+#define PE_HIGHER(a, b) ((vf)_mm512_max_ps(a, b))
+#define PE_LOWER(a, b) ((vf)_mm512_min_ps(a, b))
+#define PE_BITS(mask) _mm512_movepi32_mask((__m512i)(mask))
+#define PE_BETWEEN(v, low, high)                                                                   \
+  _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(v, low, _CMP_GE_OQ), v, high, _CMP_LE_OQ)
+#define PE_PACK(v, bits) _mm512_maskz_compress_epi32((__mmask16)(bits), (__m512i)(v))
+#define PE_ADD_IF(sum, key, least, w)                                                              \
+  ((vf)_mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(key, least, _CMP_GE_OQ), sum, w))
 /* Thirty-two registers: 4x4 accumulators, 4 columns and a row take 21, and sixteen sums are just
  * what finish16 adds up at once. One row alone needs 8 independent sums to hide the 4 cycles of a
  * multiply-add on two ports. */

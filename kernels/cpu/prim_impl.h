@@ -525,6 +525,7 @@ static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
 #endif
 
 #include "kernels/cpu/encode_impl.h"
+#include "kernels/cpu/scan_impl.h"
 
 const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .dots = dots,
@@ -537,4 +538,5 @@ const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .unary = unary,
                                             .binary = binary,
                                             .decode = decode,
-                                            .encode = encode};
+                                            .encode = encode,
+                                            .scan = &scan};

@@ -14,10 +14,14 @@
  * their probabilities reach p. xtc: with xtc_probability, drops all tokens at or above
  * xtc_threshold except the least likely of them.
  *
- * Probabilities are double precision; of two equal tokens the lower id wins. The vocabulary is
- * never sorted: top_k keeps a heap of k, top_p a heap of the tokens that can matter. Logprobs are
- * those of the raw logits. The draw is a function of (seed, position) and the logits, without other
- * state, so a recomputed sequence draws the same tokens.
+ * Of two equal tokens the lower id wins. Weights are floats, 2e-7 from exact, with sums in double
+ * precision, so rounding decides only where a probability is within 1e-6 of a threshold. Bits are
+ * equal on all instruction sets. Logprobs are those of the raw logits.
+ *
+ * The draw is a function of (seed, position) and the logits, without other state, so a recomputed
+ * sequence draws the same tokens. A number between 0 and 1 walks over the tokens that are left:
+ * from the worst to the best after top_p or min_p, from the least to the most typical after
+ * typical_p, in the order of a heap after top_k alone if k is 256 or less, else in order of ids.
  *
  * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
 #ifndef PE_SAMPLER_H

@@ -287,9 +287,116 @@ static void compare_decoding(const pe_prim *p) {
     }
 }
 
+/* ---- passes of the sampler ------------------------------------------------------------------- */
+
+static int32_t got_index[ROOM], want_index[ROOM];
+
+static void compare_gather(const pe_prim *p, const float *x, int64_t n, float low, float high) {
+  int64_t want_count = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (xs[i] >= low && xs[i] <= high)
+      want[want_count] = xs[i], want_index[want_count++] = (int32_t)i + 7;
+  CHECK_INT(p->scan->gather(x, n, low, high, 7, got_index, got), want_count);
+  check_same("gather", p->name, n, got, want, want_count);
+  CHECK(!memcmp(got_index, want_index, (size_t)want_count * sizeof *got_index));
+  memcpy(zs, xs, (size_t)n * sizeof *zs);
+  CHECK_INT(p->scan->gather(zs, n, low, high, 7, got_index, zs), want_count); /* in place */
+  check_same("gather in place", p->name, n, zs, want, want_count);
+}
+
+static void compare_weights(const pe_prim *p, const float *x, int64_t n, float top, float scale) {
+  float a[16], b[16], c[16], d[16];
+  int64_t blocks = (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK;
+  CHECK(blocks <= 16);
+  got[n] = want[n] = 12345;
+  p->scan->weigh(x, n, top, scale, got, a, b);
+  pe_prim_scalar.scan->weigh(xs, n, top, scale, want, c, d);
+  check_same("weigh", p->name, n, got, want, n + 1);
+  check_same("weigh's sums", p->name, n, a, c, blocks);
+  check_same("weigh's moments", p->name, n, b, d, blocks);
+  for (int64_t i = 0; i < blocks; i++) {
+    int64_t from = i * PE_SCAN_BLOCK, rest = n - from;
+    d[i] = plain_sum(got + from, rest < PE_SCAN_BLOCK ? rest : PE_SCAN_BLOCK);
+  }
+  check_same("weigh's sums as defined", p->name, n, a, d, blocks);
+  p->scan->weigh(x, n, top, scale, NULL, b, NULL);
+  check_same("weigh's sums alone", p->name, n, b, a, blocks);
+  for (int64_t i = 0; i < n; i++) {
+    double y = ((double)xs[i] - (double)top) * (double)scale, e = y < -87 ? 0 : exp(y);
+    if (fabs((double)got[i] - e) > 2e-7 * e * (1 - y) + 2e-38) {
+      check_failures++;
+      printf("    weight of %g is %.9g, not %.9g\n", (double)xs[i], (double)got[i], e);
+      return;
+    }
+  }
+}
+
+static void compare_mass(const pe_prim *p, const float *x, int64_t n) {
+  const float least[PE_SCAN_STEPS] = {0.5f, 0, -0.25f, -3.4e38f};
+  double a[PE_SCAN_STEPS], b[PE_SCAN_STEPS];
+  for (int64_t i = 0; i < n; i++) ws[i] = fabsf(uniform());
+  for (int counts = 0; counts < 2; counts++) {
+    const float *w = counts ? NULL : askew(ws, n, 1);
+    p->scan->mass(x, w, n, least, a);
+    pe_prim_scalar.scan->mass(xs, counts ? NULL : ws, n, least, b);
+    CHECK(!memcmp(a, b, sizeof a));
+    for (int j = 0; j < PE_SCAN_STEPS; j++) {
+      double sum = 0;
+      for (int64_t i = 0; i < n; i++)
+        if (xs[i] >= least[j]) sum += counts ? 1 : (double)ws[i];
+      CHECK_NEAR(a[j], sum, counts ? 0 : 1e-5 * (double)n);
+    }
+  }
+}
+
+static void compare_scans(const pe_prim *p, int wild) {
+  static const int64_t more[] = {511, 512, 513, 1000, 3000};
+  for (int s = 0; s < SIZES + 5; s++) {
+    int64_t n = s < SIZES ? sizes[s] : more[s - SIZES];
+    numbers(xs, n, wild);
+    const float *x = askew(xs, n, 0);
+    float high = -INFINITY, low = INFINITY, lowest, far;
+    bool bad = false;
+    for (int64_t i = 0; i < n; i++) {
+      bad |= isnan(xs[i]);
+      high = xs[i] > high ? xs[i] : high;
+      low = xs[i] < low ? xs[i] : low;
+    }
+    float top = p->scan->range(x, n, &lowest);
+    CHECK(bad ? isnan(top) : top == high && lowest == low);
+    for (int k = 0; k < 8; k++) {
+      float least = number(wild < 2 ? wild : 1);
+      int64_t first = 0;
+      while (first < n && !(xs[first] >= least)) first++;
+      CHECK_INT(p->scan->find(x, n, least), first);
+      far = number(0);
+      compare_gather(p, x, n, least, k % 2 ? INFINITY : far);
+      p->scan->nearness(x, n, far, got);
+      for (int64_t i = 0; i < n; i++) want[i] = -fabsf(xs[i] - far);
+      check_same("nearness", p->name, n, got, want, n);
+    }
+    compare_gather(p, x, n, -INFINITY, INFINITY);
+    if (!bad) compare_mass(p, x, n);
+    if (wild) continue;
+    for (int64_t i = 0; i < n; i++)
+      if (random32() % 8 == 0) xs[i] = random32() % 2 ? -INFINITY : -100 * fabsf(xs[i]);
+    x = askew(xs, n, 0);
+    compare_weights(p, x, n, 1, 1);
+    compare_weights(p, x, n, 1, 17.5f);
+    compare_weights(p, x, n, 1, 1e30f);
+    compare_weights(p, x, n, 1, 1e-30f);
+  }
+}
+
+static void test_scalar_scans(void) {
+  for (int wild = 0; wild < 3; wild++) compare_scans(&pe_prim_scalar, wild);
+}
+
 static void compare(const pe_prim *p) {
-  for (int wild = 0; wild < 3; wild++)
+  for (int wild = 0; wild < 3; wild++) {
     compare_products(p, wild), compare_sums(p, wild), compare_maps(p, wild);
+    compare_scans(p, wild);
+  }
   compare_decoding(p);
 }
 
@@ -348,6 +455,7 @@ static const check_test tests[] = {{"strided views", test_strided_views_end_with
                                    {"mix_and_recur_as_defined", test_mix_and_recur_as_defined},
                                    {"functions_are_close", test_functions_are_close},
                                    {"scalar_decoding", test_scalar_decoding},
+                                   {"scalar_scans", test_scalar_scans},
                                    {"avx2", test_avx2},
                                    {"avx512", test_avx512},
                                    {"neon", test_neon},
