@@ -1,6 +1,8 @@
 /* kv_row.c - see kv_row.h. */
 #include "kernels/kv_row.h"
 
+#include <string.h>
+
 static const struct {
   pe_quant_kind kind;
   pe_dtype dtype;
@@ -22,4 +24,42 @@ int32_t pe_kv_row_bytes(pe_kv_type type, int32_t width) {
   if (kind == PE_QUANT_NONE) return width * (int32_t)pe_dtype_size(types[type].dtype);
   int32_t group = pe_quant_block_values(kind);
   return (width + group - 1) / group * pe_quant_block_bytes(kind);
+}
+
+/* ---- keys ------------------------------------------------------------------------------------ */
+
+int32_t pe_kv_panel(const pe_cache_args *a) {
+  if (a->type != PE_KV_F16 || !a->value) return 0;
+  return a->block < PE_KV_PANEL ? a->block : PE_KV_PANEL;
+}
+
+/* The first value of the key of token t; the next ones follow `panel` values apart. */
+static uint16_t *across(const pe_cache_args *a, uint8_t *head, int32_t panel, int32_t t) {
+  return (uint16_t *)(void *)head + (int64_t)(t / panel) * panel * a->key + t % panel;
+}
+
+void pe_kv_get_keys(const pe_cache_args *a, const uint8_t *head, int32_t from, int32_t n,
+                    uint8_t *rows) {
+  const int32_t panel = pe_kv_panel(a), bytes = pe_kv_row_bytes((pe_kv_type)a->type, a->key);
+  if (!panel) {
+    memcpy(rows, head + (int64_t)from * bytes, (size_t)n * (size_t)bytes);
+    return;
+  }
+  for (int32_t t = from; t < from + n; t++, rows += bytes) {
+    const uint16_t *x = across(a, (uint8_t *)(uintptr_t)head, panel, t);
+    for (int32_t i = 0; i < a->key; i++) memcpy(rows + 2 * i, x + (int64_t)i * panel, 2);
+  }
+}
+
+void pe_kv_put_keys(const pe_cache_args *a, uint8_t *head, int32_t from, int32_t n,
+                    const uint8_t *rows) {
+  const int32_t panel = pe_kv_panel(a), bytes = pe_kv_row_bytes((pe_kv_type)a->type, a->key);
+  if (!panel) {
+    memcpy(head + (int64_t)from * bytes, rows, (size_t)n * (size_t)bytes);
+    return;
+  }
+  for (int32_t t = from; t < from + n; t++, rows += bytes) {
+    uint16_t *x = across(a, head, panel, t);
+    for (int32_t i = 0; i < a->key; i++) memcpy(x + (int64_t)i * panel, rows + 2 * i, 2);
+  }
 }

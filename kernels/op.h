@@ -27,6 +27,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* `exact` computes with float32 values; `fast` may round them for the matrix instructions. */
+typedef enum pe_precision { PE_EXACT, PE_FAST } pe_precision;
+
 /* ---- the rows of a step ---------------------------------------------------------------------- */
 
 typedef struct pe_segment { /* the rows of one sequence in this step; all fields four bytes */

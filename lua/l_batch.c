@@ -123,17 +123,20 @@ static int l_vocabulary(lua_State *L) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer", "threads",  "sequences",   "step_tokens", "context",      "cache_tokens",
-      "kv_bits",   "kv_block", "stride",      "cache_bytes", "cache_folder", "cache_disk_bytes",
-      "end_ids",   "share",    "media_bytes", NULL};
+      "tokenizer", "threads",      "sequences",    "step_tokens",
+      "context",   "cache_tokens", "kv_bits",      "kv_block",
+      "stride",    "cache_bytes",  "cache_folder", "cache_disk_bytes",
+      "end_ids",   "share",        "media_bytes",  "precision",
+      NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
       .sequences = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
       .step_tokens = (int32_t)pe_bind_integer(L, arg, "step_tokens", 1, 1 << 20, 512),
       .context = pe_bind_integer(L, arg, "context", 2, INT32_MAX / 2, 4096),
       .cache_tokens = pe_bind_integer(L, arg, "cache_tokens", 1, INT64_C(1) << 40, 0),
-      .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 32),
-      .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 32),
+      .precision = pe_bind_precision(L, arg),
+      .kv_bits = (int32_t)pe_bind_integer(L, arg, "kv_bits", 4, 32, 0),
+      .kv_block = (int32_t)pe_bind_integer(L, arg, "kv_block", 1, 4096, 0),
       .stride = (int32_t)pe_bind_integer(L, arg, "stride", 1, INT32_MAX, 512),
       .media_bytes = (uint64_t)pe_bind_integer(L, arg, "media_bytes", 0, INT64_MAX, 0),
   };

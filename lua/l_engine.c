@@ -72,8 +72,9 @@ static int l_used(lua_State *L) {
 /* Opens everything that the engine owns, by the options at 2. */
 static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
                             size_t tap_count, pe_error *err) {
-  pe_kv_options kv = {.bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 32),
-                      .block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 32),
+  pe_kv_options kv = {.precision = pe_bind_precision(L, 2),
+                      .bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 0),
+                      .block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 0),
                       .tokens = pe_bind_integer(L, 2, "tokens", 1, INT32_MAX, 4096),
                       .sequences = e->sequences};
   int threads = (int)pe_bind_integer(L, 2, "threads", 0, PE_POOL_MAX, 0);
@@ -82,7 +83,7 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
   if (!rc) rc = pe_pool_open(threads, false, &e->pool, err);
   if (!rc) rc = pe_kv_open(e->plan->graph, &kv, &e->kv, err);
   if (!rc) rc = pe_recur_open(e->plan->graph, e->sequences, &e->recur, err);
-  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, &e->device, err);
+  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, kv.precision, &e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
     rc = pe_nomem(err, "sequences");
@@ -93,8 +94,8 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
 
 static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] */
   enum { MOST_TAPS = 256 };
-  static const char *const keys[] = {"threads", "tokens",   "sequences", "taps",
-                                     "kv_bits", "kv_block", "fusion",    NULL};
+  static const char *const keys[] = {"threads",  "tokens", "sequences", "taps", "kv_bits",
+                                     "kv_block", "fusion", "precision", NULL};
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];

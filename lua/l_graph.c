@@ -4,6 +4,8 @@
 #include "lua/l_graph.h"
 #include "runtime/graph/rope.h"
 
+#include <string.h>
+
 typedef struct graph {
   pe_graph *g;
 } graph;
@@ -27,6 +29,16 @@ static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){"plan", pe_graph_l_pla
                                    {"region_attention", pe_graph_l_region_attention},
                                    {NULL, NULL}};
 static const pe_class graph_class = {"perigee.Graph", methods, NULL, NULL, NULL, graph_close};
+
+pe_precision pe_bind_precision(lua_State *L, int arg) {
+  const char *name = pe_bind_string(L, arg, "precision", NULL, "exact");
+  if (!strcmp(name, "exact")) return PE_EXACT;
+  if (strcmp(name, "fast"))
+    luaL_argerror(
+        L, arg,
+        lua_pushfstring(L, "option 'precision' must be \"exact\" or \"fast\", got \"%s\"", name));
+  return PE_FAST;
+}
 
 pe_graph *pe_bind_graph(lua_State *L, int arg) {
   return ((graph *)pe_bind_check(L, arg, &graph_class))->g;

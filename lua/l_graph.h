@@ -9,6 +9,8 @@
 /* The object at this argument; raises if it is of another class or closed. */
 pe_weights *pe_bind_weights(lua_State *L, int arg);
 pe_graph *pe_bind_graph(lua_State *L, int arg);
+/* The option "precision"; absent: exact. */
+pe_precision pe_bind_precision(lua_State *L, int arg);
 pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg);
 /* Reads the values named in the option "taps"; returns their number. Raises if there are more than
  * `most` or a name is unknown. */

@@ -142,15 +142,31 @@ bool pe_buffer_check(const pe_buffer *b, const char *path) {
   return !pe_buffer_lost(b);
 }
 
-void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size) {
+/* The whole pages between two offsets. */
+static void release_pages(const pe_buffer *b, uint64_t at, uint64_t size) {
 #if defined(__linux__) && defined(MADV_DONTNEED)
   long asked = sysconf(_SC_PAGESIZE);
   uint64_t page = asked > 0 ? (uint64_t)asked : 4096;
   uint64_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
-  if (b->pages && !b->mapped && end > first)
-    (void)madvise(b->data + first, end - first, MADV_DONTNEED);
+  if (end > first) (void)madvise(b->data + first, end - first, MADV_DONTNEED);
 #else
   (void)b, (void)at, (void)size;
+#endif
+}
+
+void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size) {
+  if (b->pages && !b->mapped) release_pages(b, at, size);
+}
+
+void pe_buffer_forget(const pe_buffer *b, uint64_t at, uint64_t size) {
+  if (b->mapped) release_pages(b, at, size);
+}
+
+void pe_buffer_large_pages(const pe_buffer *b) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  if (b->pages && !b->mapped) (void)madvise(b->data, b->size, MADV_HUGEPAGE);
+#else
+  (void)b;
 #endif
 }
 

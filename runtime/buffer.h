@@ -54,6 +54,12 @@ bool pe_buffer_check(const pe_buffer *b, const char *path);
 /* Gives the whole pages within this range of a reserved buffer back to the system; their contents
  * are lost. Only a hint: where it is not possible, nothing happens. */
 void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size);
+/* Takes the whole pages within this range of a mapped file out of memory; reading them brings them
+ * back. A hint also. */
+void pe_buffer_forget(const pe_buffer *b, uint64_t at, uint64_t size);
+/* Asks for large pages under a reserved buffer, before it is touched: streams through weights then
+ * miss the page tables less often. A hint also. */
+void pe_buffer_large_pages(const pe_buffer *b);
 /* Reads one byte of every page, so that they are in memory when this returns. */
 void pe_buffer_touch(const pe_buffer *b, uint64_t at, uint64_t size);
 

@@ -54,14 +54,6 @@ static _Thread_local const pe_pool *inside; /* the pool whose task this thread i
 static uint32_t run_of(uint64_t state) { return (uint32_t)(state >> 32); }
 static uint32_t task_of(uint64_t state) { return (uint32_t)state; }
 
-static void relax(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 /* Binds the calling worker to the n-th core that this process may use; failure is ignored. */
 static void bind_core(int n) {
 #if defined(__linux__)
@@ -108,7 +100,7 @@ static void wait_for_work(pe_pool *p, uint32_t seen) {
   for (int64_t end = p->spin_ns ? pe_clock_ns() + p->spin_ns : 0; end && pe_clock_ns() < end;)
     for (int i = 0; i < SPIN_CHECKS; i++) {
       if (run_of(atomic_load(&p->state)) != seen || atomic_load(&p->stop)) return;
-      relax();
+      pe_thread_relax();
     }
   pthread_mutex_lock(&p->lock);
   atomic_fetch_add(&p->parked, 1); /* before the last look at `state`: see wake() */
@@ -147,7 +139,7 @@ static void wait_for_tasks(pe_pool *p, int tasks) {
   for (int64_t end = p->spin_ns ? pe_clock_ns() + p->spin_ns : 0; end && pe_clock_ns() < end;)
     for (int i = 0; i < SPIN_CHECKS; i++) {
       if (atomic_load(&p->done) == tasks) return;
-      relax();
+      pe_thread_relax();
     }
   pthread_mutex_lock(&p->lock);
   atomic_store(&p->waiting, true);
@@ -179,6 +171,8 @@ void pe_pool_run(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
 }
 
 int pe_pool_threads(const pe_pool *p) { return p->threads; }
+
+bool pe_pool_crowded(const pe_pool *p) { return !p->spin_ns; }
 
 /* ---- opening and closing ------------------------------------------------------------------- */
 

@@ -32,5 +32,6 @@ void pe_pool_close(pe_pool *pool); /* takes; joins the workers; NULL is fine */
 
 void pe_pool_run(pe_pool *pool, pe_task_fn *fn, void *ctx, int tasks);
 int pe_pool_threads(const pe_pool *pool);
+bool pe_pool_crowded(const pe_pool *pool); /* more threads than cores: waiting must not spin */
 
 #endif

@@ -6,8 +6,8 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
     [PE_OP_DEEPSTACK] = &pe_cpu_deepstack,
     [PE_OP_LINEAR] = &pe_cpu_linear,
     [PE_OP_GATED] = &pe_cpu_gated,
-    [PE_OP_EXPERT_LINEAR] = &pe_cpu_expert_linear,
-    [PE_OP_EXPERT_GATED] = &pe_cpu_expert_gated,
+    [PE_OP_EXPERT_LINEAR] = &pe_cpu_expert,
+    [PE_OP_EXPERT_GATED] = &pe_cpu_expert,
     [PE_OP_HEAD_LINEAR] = &pe_cpu_head_linear,
     [PE_OP_NORM] = &pe_cpu_norm,
     [PE_OP_MAP] = &pe_cpu_map,
@@ -29,22 +29,40 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
     [PE_OP_REGION_ATTENTION] = &pe_cpu_region_attention,
 };
 
-/* The least cost per task. Waking a worker takes a few microseconds, in which a core does about
+/* Ops that compute otherwise in `fast`. */
+static const pe_cpu_op *const fast_ops[PE_OP_COUNT] = {
+    [PE_OP_ATTENTION] = &pe_cpu_fast_attention,
+};
+
+static const pe_cpu_op *const packed_ops[PE_OP_COUNT] = {
+    [PE_OP_LINEAR] = &pe_cpu_packed_linear,
+    [PE_OP_GATED] = &pe_cpu_packed_gated,
+    [PE_OP_EXPERT_LINEAR] = &pe_cpu_packed_expert,
+    [PE_OP_EXPERT_GATED] = &pe_cpu_packed_expert,
+};
+
+const pe_cpu_op *pe_cpu_packed_op_of(pe_op op) { return packed_ops[op]; }
+
+const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision) {
+  return precision == PE_FAST && fast_ops[op] ? fast_ops[op] : ops[op];
+}
+
+/* The least cost per task. Handing one out takes about a microsecond, in which a core does about
  * this many multiply-adds; smaller tasks would take longer to hand out than to run. */
 static const double LEAST_COST = 32768;
 
-void pe_cpu_run(pe_op op, const pe_cpu_call *c, int task, int tasks) {
-  ops[op]->run(c, task, tasks);
-}
-
-int pe_cpu_tasks(pe_op op, const pe_cpu_call *c, int most) {
-  pe_cpu_work w = ops[op]->work(c);
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int most) {
+  pe_cpu_work w = op->work(c);
   double n = w.cost / LEAST_COST;
+  if (n < 1) n = 1;
   if (n > (double)w.items) n = (double)w.items;
-  if (n > most) n = most;
-  return n < 1 ? 1 : (int)n;
+  return n > most ? most : (int)n;
 }
 
-int64_t pe_cpu_scratch(pe_op op, const pe_cpu_call *c) {
-  return ops[op]->scratch ? ops[op]->scratch(c) : 0;
+int64_t pe_cpu_scratch(const pe_cpu_op *op, const pe_cpu_call *c) {
+  return op->scratch ? op->scratch(c) : 0;
+}
+
+int64_t pe_cpu_shared(const pe_cpu_op *op, const pe_cpu_call *c) {
+  return op->shared ? op->shared(c) : 0;
 }

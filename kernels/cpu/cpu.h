@@ -1,16 +1,19 @@
 /* cpu.h - the CPU backend: a call of an op with its operands as pointers, and its split into tasks.
  *
- * The device resolves an instruction to a pe_cpu_call for one step; nothing keeps a pointer across
- * steps. A kernel is a function of (call, task, tasks): it does its share of the work, takes no
- * locks and never sees the thread pool. Shares are ranges or strides of items whose results do not
- * depend on each other, so any number of tasks gives the same bits.
+ * The device resolves an instruction to a pe_cpu_call when its memory moves; a step changes only
+ * the number of rows. A kernel is a function of a call and a share: it does its share of the work,
+ * takes no locks and never sees the thread pool. Shares are ranges or strides of items whose
+ * results do not depend on each other, so any number of tasks gives the same bits.
  *
- * Each op is three functions in the file of its family (op_*.c): `run` does share `task` of
- * `tasks`, `work` returns the amount of work (in multiply-adds or values moved) and the largest
- * number of shares, `scratch` the floats that a task needs in addition to its operands. */
+ * Each op is three functions in the file of its family (op_*.c): `run` does a share of the work,
+ * `work` returns the amount of work (in multiply-adds or values moved) and the largest number of
+ * shares, `scratch` the floats that a task needs in addition to its operands. Some have a second op
+ * (`then`), which runs on the same call when all tasks of the first are done; `shared` is the
+ * memory between the two. */
 #ifndef PE_CPU_H
 #define PE_CPU_H
 
+#include "kernels/cpu/int16.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/kv_row.h"
 #include "kernels/op.h"
@@ -32,19 +35,21 @@ typedef struct pe_cpu_call {
   pe_cpu_view out, in[PE_OP_VIEWS];
   const float *vec[PE_OP_VECS];
   const pe_quant_matrix *mat, *mat2; /* weights, arrays for experts and heads; mat2: gated ops */
-  uint8_t *cache[2];                 /* of this layer: keys, values */
+  const pe_pack *pack, *pack2;       /* the same, packed */
+  const pe_int16 *int16;             /* of ops with packed weights */
+  const pe_int16_rows *rounded[2];   /* the input for pack and pack2; of `round`: the result */
+  uint8_t *cache[2];                 /* of this layer in block 0: keys, values */
+  int64_t cache_step;                /* bytes from one block to the next */
   float *state;                      /* of this layer: slot s starts at state + s * state_step */
   int64_t state_step;
   pe_op_args args;
-  float *scratch; /* task t owns scratch + t * scratch_step, pe_cpu_scratch floats */
-  int64_t scratch_step;
+  float *shared; /* pe_cpu_shared floats for all tasks */
 } pe_cpu_call;
 
-void pe_cpu_run(pe_op op, const pe_cpu_call *c, int task, int tasks);
-/* The number of tasks, 1 .. most, that this call is worth splitting into. */
-int pe_cpu_tasks(pe_op op, const pe_cpu_call *c, int most);
-/* Floats of scratch that one task of this call needs. */
-int64_t pe_cpu_scratch(pe_op op, const pe_cpu_call *c);
+typedef struct pe_cpu_share { /* task `task` of `tasks` */
+  int task, tasks;
+  float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
+} pe_cpu_share;
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
@@ -54,30 +59,41 @@ typedef struct pe_cpu_work {
 } pe_cpu_work;
 
 typedef struct pe_cpu_op {
-  void (*run)(const pe_cpu_call *c, int task, int tasks);
+  void (*run)(const pe_cpu_call *c, const pe_cpu_share *share);
   pe_cpu_work (*work)(const pe_cpu_call *c);
   int64_t (*scratch)(const pe_cpu_call *c); /* NULL: none */
+  int64_t (*shared)(const pe_cpu_call *c);  /* NULL: none */
+  const struct pe_cpu_op *then;             /* NULL: nothing */
 } pe_cpu_op;
 
+/* The tables of ops: in this precision, and of products with packed weights. */
+const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision);
+const pe_cpu_op *pe_cpu_packed_op_of(pe_op op);
+/* The number of tasks, at most `most`, that this call is worth splitting into; 0: no work. */
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int most);
+/* Floats of scratch that one task of this call needs, and of memory that all of them share. */
+int64_t pe_cpu_scratch(const pe_cpu_op *op, const pe_cpu_call *c);
+int64_t pe_cpu_shared(const pe_cpu_op *op, const pe_cpu_call *c);
+
 extern const pe_cpu_op pe_cpu_patches, pe_cpu_lookup, pe_cpu_merge, pe_cpu_region_attention;
-extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert_linear,
-    pe_cpu_expert_gated, pe_cpu_head_linear, pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table,
-    pe_cpu_rope, pe_cpu_store, pe_cpu_attention, pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv,
-    pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat, pe_cpu_slice, pe_cpu_output, pe_cpu_deepstack;
+extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert, pe_cpu_head_linear,
+    pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table, pe_cpu_rope, pe_cpu_store, pe_cpu_attention,
+    pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv, pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat,
+    pe_cpu_slice, pe_cpu_output, pe_cpu_deepstack;
+extern const pe_cpu_op pe_cpu_fast_attention;
+extern const pe_cpu_op pe_cpu_round, pe_cpu_packed_linear, pe_cpu_packed_gated,
+    pe_cpu_packed_expert;
 
 /* ---- shared by the ops ----------------------------------------------------------------------- */
 
-/* The items *from .. *to - 1 belong to this task. */
-static inline void pe_cpu_share(int64_t items, int task, int tasks, int64_t *from, int64_t *to) {
-  int64_t each = items / tasks, rest = items % tasks;
-  *from = each * task + (task < rest ? task : rest);
-  *to = *from + each + (task < rest);
+/* Of `items` items, *from .. *to - 1 belong to this share. */
+static inline void pe_cpu_range(const pe_cpu_share *s, int64_t items, int64_t *from, int64_t *to) {
+  int64_t each = items / s->tasks, rest = items % s->tasks;
+  *from = each * s->task + (s->task < rest ? s->task : rest);
+  *to = *from + each + (s->task < rest);
 }
 
 static inline float *pe_cpu_row(const pe_cpu_view *v, int64_t row) { return v->at + row * v->step; }
-static inline float *pe_cpu_scratch_of(const pe_cpu_call *c, int task) {
-  return c->scratch + task * c->scratch_step;
-}
 /* The plane of a row's feature; NULL: the row is a token. */
 static inline const float *pe_cpu_feature(const pe_step *s, int64_t row, int32_t plane) {
   if (!s->features || s->feature[row] < 0) return NULL;
@@ -97,9 +113,37 @@ typedef struct pe_cpu_product {
 void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch);
 int64_t pe_cpu_product_scratch(int64_t rows, int64_t in);
 int64_t pe_cpu_product_rows(int64_t rows, int64_t in); /* rows that share one pass over m */
+/* The product with a transposed matrix: out[r] = bias + the sum over i of x[r][i] * row i, in order
+ * of i. Needs pe_cpu_transposed_scratch floats; out: its width. */
+void pe_cpu_product_transposed(const pe_cpu_product *p, float *scratch);
+int64_t pe_cpu_transposed_scratch(int64_t out);
 
 /* Rotates one head; see pe_rope_args. y may be x. */
 void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y);
+
+/* ---- the KV cache ---------------------------------------------------------------------------- */
+
+/* One head of one layer in the KV cache of a segment. */
+typedef struct pe_cpu_kv {
+  const pe_cpu_call *call;
+  const pe_cache_args *args;
+  const int32_t *table;
+  int64_t head;
+} pe_cpu_kv;
+enum { PE_CPU_KEYS, PE_CPU_VALUES };
+
+static inline pe_cpu_kv pe_cpu_kv_of(const pe_cpu_call *c, const pe_cache_args *a,
+                                     const pe_segment *segment) {
+  return (pe_cpu_kv){c, a, c->step->tables + c->step->table_at[segment->table + a->group], 0};
+}
+/* The head in the block of token t; which: PE_CPU_KEYS or PE_CPU_VALUES. */
+uint8_t *pe_cpu_kv_block(const pe_cpu_kv *kv, int which, int64_t t);
+/* Up to `most` rows from token t on, within a block, as float32 lines *step apart: in place if they
+ * are stored so, else decoded to room. Returns the number of rows. */
+enum { PE_CPU_KV_ROWS = 32 }; /* of 128 values are 16 KB as floats: they stay in the first cache */
+int64_t pe_cpu_kv_rows(const pe_cpu_kv *kv, int which, int64_t t, int64_t most, float *room,
+                       const float **lines, int64_t *step);
+int64_t pe_cpu_kv_room(const pe_cache_args *a); /* floats of `room` */
 
 /* Rows of the KV cache, adjacent. A decoded row takes pe_kv_row_values floats. */
 void pe_cpu_kv_encode(const pe_prim *prim, pe_kv_type type, const float *x, int64_t width,

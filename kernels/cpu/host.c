@@ -6,7 +6,7 @@
 void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float *out) {
   pe_cpu_call c = {.prim = pe_prim_best(), .rows = 1, .out = {out, 0}, .args.map = *a};
   memcpy(c.vec, vec, sizeof c.vec);
-  pe_cpu_run(PE_OP_MAP, &c, 0, 1);
+  pe_cpu_map.run(&c, &(pe_cpu_share){.tasks = 1});
 }
 
 #ifndef PE_BUILD

@@ -4,68 +4,59 @@
  *
  *     tables of a segment   [group 0 ...][group 1 ...]
  *                              |
- *     block of a layer      [head 0: row 0 .. block-1][head 1: row 0 .. block-1] ...
+ *     layer in a block      [head 0: row 0 .. block-1][head 1: row 0 .. block-1] ...
  *
  * The rows of a head are adjacent because they are read together. Attention gathers up to QUERIES
  * queries that share a key head (the query heads of its group, and neighbouring rows if the group
  * is small), so that keys and values are read once for all of them. The sums of each query run over
  * its keys in order of position, so gathering does not change the result.
  *
- * Rows of float32 are used in place; rows of other types are decoded, DECODED at a time, and then
- * go through the same arithmetic. */
+ * Rows of float32 are used in place; rows of other types are decoded, PE_CPU_KV_ROWS at a time, and
+ * then go through the same arithmetic. */
 #include "kernels/cpu/cpu.h"
 
-enum {
-  QUERIES = 16, /* whole tiles of `dots`; scratch has a line of scores for each of them */
-  DECODED = 32, /* rows of 128 values are 16 KB as floats: they stay in the first cache */
-};
-
-/* ---- where tokens are ------------------------------------------------------------------------ */
-
-static const int32_t *table_of(const pe_step *step, const pe_segment *segment, int32_t group) {
-  return step->tables + step->table_at[segment->table + group];
-}
-
-/* The row of token t of a head, in a pool whose rows take `bytes`. *run: the number of tokens from
- * t to at most end - 1 whose rows are adjacent. */
-static uint8_t *place_of(uint8_t *pool, const pe_cache_args *a, const int32_t *table, int64_t head,
-                         int64_t bytes, int64_t t, int64_t end, int64_t *run) {
-  int64_t within = t % a->block;
-  *run = pe_cpu_least(a->block - within, end - t);
-  return pool + (((int64_t)table[t / a->block] * a->heads + head) * a->block + within) * bytes;
-}
+enum { QUERIES = 16 }; /* whole tiles of `dots`; scratch has a line of scores for each of them */
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-/* Rotates a key into the cache, through `turned` if the cache is not float32. */
-static void store_key(const pe_cpu_call *c, int64_t r, const float *x, float *turned, uint8_t *to) {
-  const pe_store_args *a = &c->args.store;
+/* The key of a row, rotated if the store does that, into the cache. room: a rotated key, then its
+ * stored form. */
+static void store_key(const pe_cpu_kv *kv, int64_t r, int64_t t, float *room) {
+  const pe_store_args *a = &kv->call->args.store;
+  const pe_kv_type type = (pe_kv_type)a->cache.type;
+  const float *x = pe_cpu_row(&kv->call->in[0], r) + kv->head * a->cache.key;
+  uint8_t *block = pe_cpu_kv_block(kv, PE_CPU_KEYS, t);
+  const int32_t within = (int32_t)(t % a->cache.block);
+  if (type == PE_KV_F32) room = (float *)(void *)block + (int64_t)within * a->cache.key;
   if (a->rope.half > 0) {
-    if (a->cache.type == PE_KV_F32) turned = (float *)(void *)to;
-    pe_cpu_rotate(&a->rope, pe_cpu_row(&c->in[2], r), x, turned);
-    if (a->cache.type == PE_KV_F32) return;
-    x = turned;
+    pe_cpu_rotate(&a->rope, pe_cpu_row(&kv->call->in[2], r), x, room);
+    if (type == PE_KV_F32) return;
+    x = room;
   }
-  pe_cpu_kv_encode(c->prim, a->cache.type, x, a->cache.key, to);
+  uint8_t *stored = (uint8_t *)(void *)(room + (type == PE_KV_F32 ? 0 : a->cache.key));
+  pe_cpu_kv_encode(kv->call->prim, type, x, a->cache.key, stored);
+  if (type != PE_KV_F32) pe_kv_put_keys(&a->cache, block, within, 1, stored);
 }
 
-static void store_run(const pe_cpu_call *c, int task, int tasks) {
+static void store_value(const pe_cpu_kv *kv, int64_t r, int64_t t) {
+  const pe_cache_args *a = kv->args;
+  const pe_kv_type type = (pe_kv_type)a->type;
+  pe_cpu_kv_encode(
+      kv->call->prim, type, pe_cpu_row(&kv->call->in[1], r) + kv->head * a->value, a->value,
+      pe_cpu_kv_block(kv, PE_CPU_VALUES, t) + t % a->block * pe_kv_row_bytes(type, a->value));
+}
+
+static void store_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_cache_args *cache = &c->args.store.cache;
-  const int64_t key = pe_kv_row_bytes(cache->type, cache->key),
-                value = pe_kv_row_bytes(cache->type, cache->value);
-  int64_t from, to, run;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  int64_t from, to;
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     const pe_segment *segment = &c->step->segment[c->step->segment_of[r]];
-    const int32_t *table = table_of(c->step, segment, cache->group);
-    int64_t t = segment->past + (r - segment->first);
-    for (int64_t h = 0; h < cache->heads; h++) {
-      store_key(c, r, pe_cpu_row(&c->in[0], r) + h * cache->key, pe_cpu_scratch_of(c, task),
-                place_of(c->cache[0], cache, table, h, key, t, t + 1, &run));
-      if (cache->value)
-        pe_cpu_kv_encode(c->prim, cache->type, pe_cpu_row(&c->in[1], r) + h * cache->value,
-                         cache->value,
-                         place_of(c->cache[1], cache, table, h, value, t, t + 1, &run));
+    pe_cpu_kv kv = pe_cpu_kv_of(c, cache, segment);
+    const int64_t t = segment->past + (r - segment->first);
+    for (; kv.head < cache->heads; kv.head++) {
+      store_key(&kv, r, t, share->scratch);
+      if (cache->value) store_value(&kv, r, t);
     }
   }
 }
@@ -76,10 +67,12 @@ static pe_cpu_work store_work(const pe_cpu_call *c) {
 }
 
 static int64_t store_scratch(const pe_cpu_call *c) {
-  return c->args.store.cache.type == PE_KV_F32 ? 0 : c->args.store.cache.key;
+  const pe_cache_args *a = &c->args.store.cache;
+  if (a->type == PE_KV_F32) return 0;
+  return a->key + (pe_kv_row_bytes((pe_kv_type)a->type, a->key) + 3) / 4;
 }
 
-const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
+const pe_cpu_op pe_cpu_store = {.run = store_run, .work = store_work, .scratch = store_scratch};
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
@@ -87,11 +80,11 @@ const pe_cpu_op pe_cpu_store = {store_run, store_work, store_scratch};
 typedef struct gathering {
   const pe_cpu_call *c;
   const pe_segment *segment;
-  const int32_t *table;
-  int64_t first, rows;           /* rows of the step */
-  int32_t key_head, head, heads; /* query heads head .. head + heads - 1 */
-  int64_t base, end;             /* the keys that at least one of the rows sees */
-  int64_t span;                  /* from the scores of one query to those of the next */
+  pe_cpu_kv kv;
+  int64_t first, rows; /* rows of the step */
+  int32_t head, heads; /* query heads head .. head + heads - 1 */
+  int64_t base, end;   /* the keys that at least one of the rows sees */
+  int64_t span;        /* from the scores of one query to those of the next */
   float *query, *score, *sum, *mixed, *decoded;
 } gathering;
 
@@ -121,27 +114,12 @@ static void gather_queries(const gathering *g) {
   }
 }
 
-/* The rows of *run tokens from t on, *step floats apart. which: 0 keys, 1 values. */
-static const float *rows_at(const gathering *g, int which, int64_t t, int64_t end, int64_t *run,
-                            int64_t *step) {
-  const pe_cache_args *cache = &g->c->args.attention.cache;
-  const int32_t width = which ? cache->value : cache->key;
-  const uint8_t *at = place_of(g->c->cache[which], cache, g->table, g->key_head,
-                               pe_kv_row_bytes(cache->type, width), t, end, run);
-  if (cache->type == PE_KV_F32) {
-    *step = width;
-    return (const float *)(const void *)at;
-  }
-  *run = pe_cpu_least(*run, DECODED), *step = pe_kv_row_values(cache->type, width);
-  pe_cpu_kv_decode(g->c->prim, cache->type, at, *run, width, g->decoded);
-  return g->decoded;
-}
-
 static void score_keys(const gathering *g) {
   const int64_t key = g->c->args.attention.cache.key;
+  const float *keys;
   int64_t run, step;
   for (int64_t t = g->base; t < g->end; t += run) {
-    const float *keys = rows_at(g, 0, t, g->end, &run, &step);
+    run = pe_cpu_kv_rows(&g->kv, PE_CPU_KEYS, t, g->end - t, g->decoded, &keys, &step);
     g->c->prim->dots(g->query, key, (int)(g->rows * g->heads), keys, step, (int)run, key,
                      g->score + (t - g->base), g->span);
   }
@@ -167,9 +145,11 @@ static float soften(const gathering *g, float *s, int64_t n, int32_t head) {
 /* Adds the values of keys from .. to - 1 for `count` queries, starting with query q. */
 static void mix_values(const gathering *g, int64_t q, int64_t count, int64_t from, int64_t to) {
   const pe_attention_args *a = &g->c->args.attention;
+  const int which = a->cache.value ? PE_CPU_VALUES : PE_CPU_KEYS;
+  const float *values;
   int64_t run, step;
   for (int64_t t = from; t < to; t += run) {
-    const float *values = rows_at(g, a->cache.value > 0, t, to, &run, &step);
+    run = pe_cpu_kv_rows(&g->kv, which, t, to - t, g->decoded, &values, &step);
     g->c->prim->mix(g->score + q * g->span + (t - g->base), g->span, (int)count, values, step,
                     (int)run, a->value, g->mixed + q * a->value, a->value);
   }
@@ -227,30 +207,29 @@ static int64_t span_of(const pe_cpu_call *c) {
   return (span + 15) & ~(int64_t)15; /* so that the scores of a query start on a cache line */
 }
 
-static void attention_run(const pe_cpu_call *c, int task, int tasks) {
+static void attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_attention_args *a = &c->args.attention;
   const int64_t group = a->heads / a->cache.heads, tiles = tiles_of(c),
                 rows = QUERIES / heads_of(a);
   int64_t heads = heads_of(a);
-  while (heads > 1 && tiles * a->cache.heads * ((group + heads - 1) / heads) < tasks)
+  while (heads > 1 && tiles * a->cache.heads * ((group + heads - 1) / heads) < share->tasks)
     heads = (heads + 1) / 2;
   const int64_t parts = (group + heads - 1) / heads;
   gathering g = {.c = c, .span = span_of(c)};
-  g.query = pe_cpu_scratch_of(c, task);
+  g.query = share->scratch;
   g.score = g.query + (int64_t)QUERIES * a->cache.key;
   g.sum = g.score + QUERIES * g.span;
   g.mixed = g.sum + QUERIES;
   g.decoded = g.mixed + QUERIES * a->value;
   /* Later rows see more keys, so neighbouring tiles go to different tasks. */
   for (int64_t part = 0, item = 0; part < a->cache.heads * parts; part++) {
-    g.key_head = (int32_t)(part / parts);
-    g.head = (int32_t)(g.key_head * group + part % parts * heads);
+    g.head = (int32_t)(part / parts * group + part % parts * heads);
     g.heads = (int32_t)pe_cpu_least(heads, group - part % parts * heads);
     for (int32_t s = 0; s < c->step->segments; s++) {
       g.segment = &c->step->segment[s];
-      g.table = table_of(c->step, g.segment, a->cache.group);
+      g.kv = pe_cpu_kv_of(c, &a->cache, g.segment), g.kv.head = part / parts;
       for (int64_t r = 0; r < g.segment->count; r += rows, item++) {
-        if (item % tasks != task) continue;
+        if (item % share->tasks != share->task) continue;
         g.first = g.segment->first + r, g.rows = pe_cpu_least(rows, g.segment->count - r);
         attend(&g);
       }
@@ -266,10 +245,8 @@ static pe_cpu_work attention_work(const pe_cpu_call *c) {
 
 static int64_t attention_scratch(const pe_cpu_call *c) {
   const pe_attention_args *a = &c->args.attention;
-  int64_t floats = QUERIES * (a->cache.key + span_of(c) + 1 + a->value);
-  if (a->cache.type == PE_KV_F32) return floats;
-  int64_t widest = a->cache.key > a->cache.value ? a->cache.key : a->cache.value;
-  return floats + DECODED * pe_kv_row_values(a->cache.type, widest);
+  return QUERIES * (a->cache.key + span_of(c) + 1 + a->value) + pe_cpu_kv_room(&a->cache);
 }
 
-const pe_cpu_op pe_cpu_attention = {attention_run, attention_work, attention_scratch};
+const pe_cpu_op pe_cpu_attention = {
+    .run = attention_run, .work = attention_work, .scratch = attention_scratch};

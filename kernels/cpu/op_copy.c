@@ -17,9 +17,9 @@ static void concat_row(const pe_cpu_call *c, int64_t r) {
              (size_t)a->width[i] * sizeof *out);
 }
 
-static void concat_run(const pe_cpu_call *c, int task, int tasks) {
+static void concat_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) concat_row(c, r);
 }
 
@@ -28,11 +28,11 @@ static pe_cpu_work concat_work(const pe_cpu_call *c) {
                        (double)c->rows * c->args.concat.heads * head_width(&c->args.concat)};
 }
 
-const pe_cpu_op pe_cpu_concat = {concat_run, concat_work, NULL};
+const pe_cpu_op pe_cpu_concat = {.run = concat_run, .work = concat_work};
 
-static void output_run(const pe_cpu_call *c, int task, int tasks) {
+static void output_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++)
     memcpy(pe_cpu_row(&c->out, r), pe_cpu_row(&c->in[0], c->step->output[r]),
            (size_t)c->args.output.width * sizeof(float));
@@ -42,12 +42,12 @@ static pe_cpu_work output_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.output.width};
 }
 
-const pe_cpu_op pe_cpu_output = {output_run, output_work, NULL};
+const pe_cpu_op pe_cpu_output = {.run = output_run, .work = output_work};
 
-static void slice_run(const pe_cpu_call *c, int task, int tasks) {
+static void slice_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_slice_args *a = &c->args.slice;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     const float *in = pe_cpu_row(&c->in[0], r) + a->from;
     float *out = pe_cpu_row(&c->out, r);
@@ -60,12 +60,12 @@ static pe_cpu_work slice_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.slice.heads * c->args.slice.count};
 }
 
-const pe_cpu_op pe_cpu_slice = {slice_run, slice_work, NULL};
+const pe_cpu_op pe_cpu_slice = {.run = slice_run, .work = slice_work};
 
-static void deepstack_run(const pe_cpu_call *c, int task, int tasks) {
+static void deepstack_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_deepstack_args *a = &c->args.deepstack;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     const float *in = pe_cpu_row(&c->in[0], r), *feature = pe_cpu_feature(c->step, r, a->plane);
     float *out = pe_cpu_row(&c->out, r);
@@ -80,4 +80,4 @@ static pe_cpu_work deepstack_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.deepstack.width};
 }
 
-const pe_cpu_op pe_cpu_deepstack = {deepstack_run, deepstack_work, NULL};
+const pe_cpu_op pe_cpu_deepstack = {.run = deepstack_run, .work = deepstack_work};

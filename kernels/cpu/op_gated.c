@@ -25,16 +25,16 @@ static void gated_strip(const pe_cpu_call *c, int64_t r0, int64_t rows, int64_t 
   }
 }
 
-static void gated_run(const pe_cpu_call *c, int task, int tasks) {
+static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_gated_args *a = &c->args.gated;
   const int64_t block = pe_cpu_product_rows(c->rows, a->in);
   int64_t from, to;
-  pe_cpu_share((a->out + UNIT - 1) / UNIT, task, tasks, &from, &to);
+  pe_cpu_range(share, (a->out + UNIT - 1) / UNIT, &from, &to);
   from *= UNIT, to = pe_cpu_least(to * UNIT, a->out);
   for (int64_t r = 0; r < c->rows; r += block)
     for (int64_t col = from; col < to; col += STRIP)
       gated_strip(c, r, pe_cpu_least(block, c->rows - r), col, pe_cpu_least(STRIP, to - col),
-                  pe_cpu_scratch_of(c, task));
+                  share->scratch);
 }
 
 static pe_cpu_work gated_work(const pe_cpu_call *c) {
@@ -47,4 +47,4 @@ static int64_t gated_scratch(const pe_cpu_call *c) {
   return pe_cpu_product_rows(c->rows, in) * STRIP + pe_cpu_product_scratch(c->rows, in);
 }
 
-const pe_cpu_op pe_cpu_gated = {gated_run, gated_work, gated_scratch};
+const pe_cpu_op pe_cpu_gated = {.run = gated_run, .work = gated_work, .scratch = gated_scratch};

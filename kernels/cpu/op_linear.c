@@ -1,4 +1,4 @@
-/* op_linear.c - products with weights: embed, linear, expert_linear, expert_gated, head_linear.
+/* op_linear.c - products with weights: embed, linear, head_linear.
  *
  * Weights are decoded a few rows at a time into scratch and used for a block of activation rows
  * that stays in the second-level cache; the model is never expanded. */
@@ -58,9 +58,9 @@ void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float
   }
 }
 
-/* The product with a transposed matrix: out[r] = bias + the sum over i of x[r][i] * row i, in order
- * of i. Needs COLS lines of scratch. */
-static void product_transposed(const pe_cpu_product *p, float *scratch) {
+int64_t pe_cpu_transposed_scratch(int64_t out) { return COLS * out; }
+
+void pe_cpu_product_transposed(const pe_cpu_product *p, float *scratch) {
   const int64_t in = p->m->rows, out = p->m->cols;
   for (int64_t r = 0; r < p->rows; r++) {
     if (p->bias)
@@ -77,17 +77,17 @@ static void product_transposed(const pe_cpu_product *p, float *scratch) {
 }
 
 /* Columns are shared in units of COLS, so that no task decodes part of a strip. */
-static void share_columns(int64_t out, int task, int tasks, int64_t *from, int64_t *to) {
-  pe_cpu_share((out + COLS - 1) / COLS, task, tasks, from, to);
+static void share_columns(const pe_cpu_share *share, int64_t out, int64_t *from, int64_t *to) {
+  pe_cpu_range(share, (out + COLS - 1) / COLS, from, to);
   *from *= COLS, *to = pe_cpu_least(*to * COLS, out);
 }
 
 /* ---- embed ----------------------------------------------------------------------------------- */
 
-static void embed_run(const pe_cpu_call *c, int task, int tasks) {
+static void embed_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_embed_args *a = &c->args.embed;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     float *out = pe_cpu_row(&c->out, r);
     const float *feature = pe_cpu_feature(c->step, r, 0);
@@ -104,19 +104,19 @@ static pe_cpu_work embed_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * (double)c->mat->cols};
 }
 
-const pe_cpu_op pe_cpu_embed = {embed_run, embed_work, NULL};
+const pe_cpu_op pe_cpu_embed = {.run = embed_run, .work = embed_work};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
-static void linear_run(const pe_cpu_call *c, int task, int tasks) {
+static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_linear_args *a = &c->args.linear;
   pe_cpu_product p = {
       .prim = c->prim, .m = c->mat, .bias = c->vec[0], .x = c->in[0], .rows = c->rows};
   int64_t from, to;
-  share_columns(a->out, task, tasks, &from, &to);
+  share_columns(share, a->out, &from, &to);
   p.out = (pe_cpu_view){c->out.at + from, c->out.step};
   if (a->residual) p.residual = (pe_cpu_view){c->in[1].at + from, c->in[1].step};
-  pe_cpu_product_run(&p, from, to, pe_cpu_scratch_of(c, task));
+  pe_cpu_product_run(&p, from, to, share->scratch);
 }
 
 static pe_cpu_work linear_work(const pe_cpu_call *c) {
@@ -128,134 +128,21 @@ static int64_t linear_scratch(const pe_cpu_call *c) {
   return pe_cpu_product_scratch(c->rows, c->args.linear.in);
 }
 
-const pe_cpu_op pe_cpu_linear = {linear_run, linear_work, linear_scratch};
-
-/* ---- expert_linear and expert_gated ---------------------------------------------------------- */
-
-/* Rows of one expert that are gathered and computed together. Each batch decodes the expert's
- * weights once; 64 rows of 4096 values are 1 MB, the block of a product (BLOCK_FLOATS). */
-enum { GATHERED = 64 };
-
-/* Sorts the pairs (row, rank) by expert, by counting: those of expert e are pairs[start[e]] ..
- * pairs[start[e + 1] - 1]. */
-static void sort_pairs(const pe_cpu_call *c, int32_t *start, int32_t *pairs) {
-  const pe_expert_args *a = &c->args.expert;
-  memset(start, 0, ((size_t)a->experts + 2) * sizeof *start);
-  for (int32_t r = 0; r < c->rows; r++) {
-    const int32_t *chosen = (const int32_t *)(const void *)pe_cpu_row(&c->in[1], r);
-    for (int32_t k = 0; k < a->chosen; k++) start[chosen[k] + 2]++;
-  }
-  for (int32_t e = 2; e <= a->experts; e++) start[e] += start[e - 1];
-  /* start[e + 1] moves from the first pair of e to its end */
-  for (int32_t r = 0; r < c->rows; r++) {
-    const int32_t *chosen = (const int32_t *)(const void *)pe_cpu_row(&c->in[1], r);
-    for (int32_t k = 0; k < a->chosen; k++) pairs[start[chosen[k] + 1]++] = r * a->chosen + k;
-  }
-}
-
-/* Columns from .. to - 1 of the product of n gathered rows with one matrix of an expert. */
-static void expert_product(const pe_cpu_call *c, const pe_quant_matrix *m, const float *bias,
-                           const float *x, int64_t n, int64_t from, int64_t to, float *y,
-                           float *rest) {
-  const pe_expert_args *a = &c->args.expert;
-  pe_cpu_product p = {.prim = c->prim,
-                      .m = m,
-                      .bias = bias,
-                      .x = {(float *)x, a->in},
-                      .out = {y, to - from},
-                      .rows = n};
-  if (!a->transposed) {
-    pe_cpu_product_run(&p, from, to, rest);
-    return;
-  }
-  pe_quant_matrix columns = *m; /* plain values, so columns can be addressed */
-  columns.cols = to - from, columns.data += (uint64_t)from * pe_dtype_size(columns.dtype);
-  if (bias) p.bias += from;
-  p.m = &columns;
-  product_transposed(&p, rest);
-}
-
-static const float *bias_of(const pe_cpu_call *c, int which, int32_t expert) {
-  return c->vec[which] ? c->vec[which] + (int64_t)expert * c->args.expert.out : NULL;
-}
-
-/* Columns from .. to - 1 of n pairs of one expert; gated if there is a second matrix. */
-static void expert_pairs(const pe_cpu_call *c, int32_t expert, const int32_t *pairs, int64_t n,
-                         int64_t from, int64_t to, float *room) {
-  const pe_expert_args *a = &c->args.expert;
-  const int64_t width = to - from;
-  float *x = room, *y = x + (int64_t)GATHERED * a->in, *rest = y + GATHERED * width;
-  for (int64_t i = 0; i < n; i++) {
-    int32_t row = pairs[i] / a->chosen, rank = pairs[i] % a->chosen;
-    memcpy(x + i * a->in, pe_cpu_row(&c->in[0], row) + (a->spread ? (int64_t)rank * a->in : 0),
-           (size_t)a->in * sizeof *x);
-  }
-  expert_product(c, c->mat + expert, bias_of(c, 0, expert), x, n, from, to, y, rest);
-  if (c->mat2) {
-    float *up = rest;
-    expert_product(c, c->mat2 + expert, bias_of(c, 1, expert), x, n, from, to, up,
-                   rest + GATHERED * width);
-    c->prim->unary((pe_map_op)c->args.expert_gated.activation, y, n * width, y);
-    for (int64_t i = 0; i < n * width; i++) y[i] *= up[i];
-  }
-  for (int64_t i = 0; i < n; i++) {
-    int32_t row = pairs[i] / a->chosen, rank = pairs[i] % a->chosen;
-    memcpy(pe_cpu_row(&c->out, row) + (int64_t)rank * a->out + from, y + i * width,
-           (size_t)width * sizeof *y);
-  }
-}
-
-/* Work is shared by (batch of pairs of an expert, part of the columns). Every part gathers its rows
- * again, so there are only as many parts as give each task about four items. */
-static void expert_run(const pe_cpu_call *c, int task, int tasks) {
-  const pe_expert_args *a = &c->args.expert;
-  int32_t *start = (int32_t *)(void *)pe_cpu_scratch_of(c, task), *pairs = start + a->experts + 2;
-  float *room = (float *)(void *)(pairs + (int64_t)c->rows * a->chosen);
-  int64_t batches = 0, units = (a->out + COLS - 1) / COLS, item = 0, from, to;
-  sort_pairs(c, start, pairs);
-  for (int32_t e = 0; e < a->experts; e++)
-    batches += (start[e + 1] - start[e] + GATHERED - 1) / GATHERED;
-  const int parts = batches ? (int)pe_cpu_least((4 * tasks + batches - 1) / batches, units) : 1;
-  for (int32_t e = 0; e < a->experts; e++)
-    for (int64_t i = start[e]; i < start[e + 1]; i += GATHERED)
-      for (int part = 0; part < parts; part++) {
-        if (item++ % tasks != task) continue;
-        share_columns(a->out, part, parts, &from, &to);
-        expert_pairs(c, e, pairs + i, pe_cpu_least(GATHERED, start[e + 1] - i), from, to, room);
-      }
-}
-
-static pe_cpu_work expert_work(const pe_cpu_call *c) {
-  const pe_expert_args *a = &c->args.expert;
-  int64_t units = (a->out + COLS - 1) / COLS;
-  return (pe_cpu_work){c->rows * a->chosen * units,
-                       (c->mat2 ? 2.0 : 1.0) * c->rows * a->chosen * a->in * a->out};
-}
-
-static int64_t expert_scratch(const pe_cpu_call *c) {
-  const pe_expert_args *a = &c->args.expert;
-  int64_t product =
-      a->transposed ? (int64_t)COLS * a->out : pe_cpu_product_scratch(GATHERED, a->in);
-  return a->experts + 2 + (int64_t)c->rows * a->chosen +
-         (int64_t)GATHERED * (a->in + (c->mat2 ? 2 : 1) * (a->out + COLS)) + product;
-}
-
-const pe_cpu_op pe_cpu_expert_linear = {expert_run, expert_work, expert_scratch};
-const pe_cpu_op pe_cpu_expert_gated = {expert_run, expert_work, expert_scratch};
+const pe_cpu_op pe_cpu_linear = {.run = linear_run, .work = linear_work, .scratch = linear_scratch};
 
 /* ---- head_linear ----------------------------------------------------------------------------- */
 
-static void head_run(const pe_cpu_call *c, int task, int tasks) {
+static void head_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_head_args *a = &c->args.head;
-  float *room = pe_cpu_scratch_of(c, task);
+  float *room = share->scratch;
   int64_t from, to;
-  pe_cpu_share(a->heads, task, tasks, &from, &to);
+  pe_cpu_range(share, a->heads, &from, &to);
   for (int64_t h = from; h < to; h++) {
     pe_cpu_product p = {.prim = c->prim, .m = c->mat + h, .rows = c->rows};
     p.x = (pe_cpu_view){c->in[0].at + h * a->in, c->in[0].step};
     p.out = (pe_cpu_view){c->out.at + h * a->out, c->out.step};
     if (a->transposed)
-      product_transposed(&p, room);
+      pe_cpu_product_transposed(&p, room);
     else
       pe_cpu_product_run(&p, 0, a->out, room);
   }
@@ -268,7 +155,7 @@ static pe_cpu_work head_work(const pe_cpu_call *c) {
 
 static int64_t head_scratch(const pe_cpu_call *c) {
   const pe_head_args *a = &c->args.head;
-  return a->transposed ? (int64_t)COLS * a->out : pe_cpu_product_scratch(c->rows, a->in);
+  return a->transposed ? pe_cpu_transposed_scratch(a->out) : pe_cpu_product_scratch(c->rows, a->in);
 }
 
-const pe_cpu_op pe_cpu_head_linear = {head_run, head_work, head_scratch};
+const pe_cpu_op pe_cpu_head_linear = {.run = head_run, .work = head_work, .scratch = head_scratch};

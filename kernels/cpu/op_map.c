@@ -66,13 +66,13 @@ static void map_block(const pe_cpu_call *c, int64_t row, int64_t from, int64_t n
 
 static int64_t blocks_of(const pe_map_args *a) { return (a->width + BLOCK - 1) / BLOCK; }
 
-static void map_run(const pe_cpu_call *c, int task, int tasks) {
+static void map_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_map_args *a = &c->args.map;
   const int64_t blocks = blocks_of(a);
   registers regs;
   int64_t from, to;
   fill_constants(a, &regs);
-  pe_cpu_share(c->rows * blocks, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows * blocks, &from, &to);
   for (int64_t i = from; i < to; i++) {
     int64_t at = i % blocks * BLOCK;
     map_block(c, i / blocks, at, pe_cpu_least(BLOCK, a->width - at), &regs);
@@ -84,4 +84,4 @@ static pe_cpu_work map_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows * blocks_of(a), (double)c->rows * a->width * (a->steps + 1)};
 }
 
-const pe_cpu_op pe_cpu_map = {map_run, map_work, NULL};
+const pe_cpu_op pe_cpu_map = {.run = map_run, .work = map_work};

@@ -24,11 +24,11 @@ static void norm_group(const pe_prim *prim, const pe_norm_args *a, const float *
     for (int64_t i = 0; i < n; i++) y[i] *= a->scale;
 }
 
-static void norm_run(const pe_cpu_call *c, int task, int tasks) {
+static void norm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_norm_args *a = &c->args.norm;
   const bool apart = a->weights > a->width; /* one weight per value of the row, not of a group */
   int64_t from, to;
-  pe_cpu_share((int64_t)c->rows * a->count, task, tasks, &from, &to);
+  pe_cpu_range(share, (int64_t)c->rows * a->count, &from, &to);
   for (int64_t i = from; i < to; i++) {
     int64_t row = i / a->count, at = i % a->count * a->width, w = apart ? at : 0;
     norm_group(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
@@ -42,4 +42,4 @@ static pe_cpu_work norm_work(const pe_cpu_call *c) {
   return (pe_cpu_work){groups, 2.0 * (double)groups * a->width};
 }
 
-const pe_cpu_op pe_cpu_norm = {norm_run, norm_work, NULL};
+const pe_cpu_op pe_cpu_norm = {.run = norm_run, .work = norm_work};

@@ -51,13 +51,13 @@ static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64
 
 static int64_t pieces_of(const pe_conv_args *a) { return (a->channels + CHANNELS - 1) / CHANNELS; }
 
-static void conv_run(const pe_cpu_call *c, int task, int tasks) {
+static void conv_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_conv_args *a = &c->args.conv;
   const int64_t pieces = pieces_of(a);
-  for (int64_t i = task; i < c->step->segments * pieces; i += tasks) {
+  for (int64_t i = share->task; i < c->step->segments * pieces; i += share->tasks) {
     int64_t from = i % pieces * CHANNELS;
     conv_channels(c, &c->step->segment[i / pieces], from,
-                  pe_cpu_least(CHANNELS, a->channels - from), pe_cpu_scratch_of(c, task));
+                  pe_cpu_least(CHANNELS, a->channels - from), share->scratch);
   }
 }
 
@@ -71,7 +71,7 @@ static int64_t conv_scratch(const pe_cpu_call *c) {
   return (2 * (int64_t)c->args.conv.taps - 1) * CHANNELS;
 }
 
-const pe_cpu_op pe_cpu_conv = {conv_run, conv_work, conv_scratch};
+const pe_cpu_op pe_cpu_conv = {.run = conv_run, .work = conv_work, .scratch = conv_scratch};
 
 /* ---- states per head ------------------------------------------------------------------------- */
 
@@ -79,14 +79,14 @@ typedef void head_row(const pe_cpu_call *c, int64_t row, int64_t head, float *st
                       float *scratch);
 
 /* Runs all rows of a segment in order, for this task's share of (segment, head). */
-static void each_head(const pe_cpu_call *c, int task, int tasks, int64_t heads,
+static void each_head(const pe_cpu_call *c, const pe_cpu_share *share, int64_t heads,
                       int64_t state_floats, head_row *run) {
-  for (int64_t i = task; i < c->step->segments * heads; i += tasks) {
+  for (int64_t i = share->task; i < c->step->segments * heads; i += share->tasks) {
     const pe_segment *segment = &c->step->segment[i / heads];
     const int64_t head = i % heads;
     float *state = slot_of(c, segment) + head * state_floats;
     for (int64_t r = 0; r < segment->count; r++)
-      run(c, segment->first + r, head, state, pe_cpu_scratch_of(c, task));
+      run(c, segment->first + r, head, state, share->scratch);
   }
 }
 
@@ -107,9 +107,9 @@ static void delta_row(const pe_cpu_call *c, int64_t row, int64_t head, float *st
   c->prim->recur(state, a->value, n, g, d, k, q, pe_cpu_row(&c->out, row) + head * a->value);
 }
 
-static void delta_run(const pe_cpu_call *c, int task, int tasks) {
+static void delta_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_delta_args *a = &c->args.delta;
-  each_head(c, task, tasks, a->heads, (int64_t)a->value * a->key, delta_row);
+  each_head(c, share, a->heads, (int64_t)a->value * a->key, delta_row);
 }
 
 static pe_cpu_work delta_work(const pe_cpu_call *c) {
@@ -122,7 +122,7 @@ static int64_t delta_scratch(const pe_cpu_call *c) {
   return 2 * (int64_t)c->args.delta.key + c->args.delta.value;
 }
 
-const pe_cpu_op pe_cpu_delta = {delta_run, delta_work, delta_scratch};
+const pe_cpu_op pe_cpu_delta = {.run = delta_run, .work = delta_work, .scratch = delta_scratch};
 
 /* ---- ssm ------------------------------------------------------------------------------------- */
 
@@ -148,9 +148,9 @@ static void ssm_row(const pe_cpu_call *c, int64_t row, int64_t head, float *stat
     for (int64_t j = 0; j < a->dim; j++) y[j] += c->vec[2][head] * x[j];
 }
 
-static void ssm_run(const pe_cpu_call *c, int task, int tasks) {
+static void ssm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_ssm_args *a = &c->args.ssm;
-  each_head(c, task, tasks, a->heads, (int64_t)a->dim * a->state, ssm_row);
+  each_head(c, share, a->heads, (int64_t)a->dim * a->state, ssm_row);
 }
 
 static pe_cpu_work ssm_work(const pe_cpu_call *c) {
@@ -163,4 +163,4 @@ static int64_t ssm_scratch(const pe_cpu_call *c) {
   return (int64_t)c->args.ssm.state + c->args.ssm.dim;
 }
 
-const pe_cpu_op pe_cpu_ssm = {ssm_run, ssm_work, ssm_scratch};
+const pe_cpu_op pe_cpu_ssm = {.run = ssm_run, .work = ssm_work, .scratch = ssm_scratch};

@@ -44,9 +44,9 @@ static void table_row(const pe_cpu_call *c, int64_t row) {
   }
 }
 
-static void table_run(const pe_cpu_call *c, int task, int tasks) {
+static void table_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) table_row(c, r);
 }
 
@@ -55,7 +55,7 @@ static pe_cpu_work table_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.half * 100};
 }
 
-const pe_cpu_op pe_cpu_rope_table = {table_run, table_work, NULL};
+const pe_cpu_op pe_cpu_rope_table = {.run = table_run, .work = table_work};
 
 /* ---- the rotation ---------------------------------------------------------------------------- */
 
@@ -71,10 +71,10 @@ void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, fl
   }
 }
 
-static void rope_run(const pe_cpu_call *c, int task, int tasks) {
+static void rope_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_rope_args *a = &c->args.rope;
   int64_t from, to;
-  pe_cpu_share((int64_t)c->rows * a->heads, task, tasks, &from, &to);
+  pe_cpu_range(share, (int64_t)c->rows * a->heads, &from, &to);
   for (int64_t i = from; i < to; i++) {
     int64_t row = i / a->heads, at = i % a->heads * a->dim;
     pe_cpu_rotate(a, pe_cpu_row(&c->in[1], row), pe_cpu_row(&c->in[0], row) + at,
@@ -87,4 +87,4 @@ static pe_cpu_work rope_work(const pe_cpu_call *c) {
   return (pe_cpu_work){heads, 2.0 * (double)heads * c->args.rope.dim};
 }
 
-const pe_cpu_op pe_cpu_rope = {rope_run, rope_work, NULL};
+const pe_cpu_op pe_cpu_rope = {.run = rope_run, .work = rope_work};

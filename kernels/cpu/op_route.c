@@ -73,10 +73,10 @@ static void route_row(const pe_cpu_call *c, int64_t row, float *room) {
   }
 }
 
-static void route_run(const pe_cpu_call *c, int task, int tasks) {
+static void route_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
-  for (int64_t r = from; r < to; r++) route_row(c, r, pe_cpu_scratch_of(c, task));
+  pe_cpu_range(share, c->rows, &from, &to);
+  for (int64_t r = from; r < to; r++) route_row(c, r, share->scratch);
 }
 
 static pe_cpu_work route_work(const pe_cpu_call *c) {
@@ -88,14 +88,14 @@ static int64_t route_scratch(const pe_cpu_call *c) {
   return 3 * (int64_t)c->args.route.experts + 2 * (int64_t)c->args.route.groups;
 }
 
-const pe_cpu_op pe_cpu_route = {route_run, route_work, route_scratch};
+const pe_cpu_op pe_cpu_route = {.run = route_run, .work = route_work, .scratch = route_scratch};
 
 /* ---- expert_sum ------------------------------------------------------------------------------ */
 
-static void sum_run(const pe_cpu_call *c, int task, int tasks) {
+static void sum_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_expert_sum_args *a = &c->args.expert_sum;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     float *out = pe_cpu_row(&c->out, r);
     memset(out, 0, (size_t)a->width * sizeof *out);
@@ -109,4 +109,4 @@ static pe_cpu_work sum_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * a->chosen * a->width};
 }
 
-const pe_cpu_op pe_cpu_expert_sum = {sum_run, sum_work, NULL};
+const pe_cpu_op pe_cpu_expert_sum = {.run = sum_run, .work = sum_work};

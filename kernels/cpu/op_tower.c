@@ -4,10 +4,10 @@
 
 /* ---- patches, lookup, merge ------------------------------------------------------------------ */
 
-static void patches_run(const pe_cpu_call *c, int task, int tasks) {
+static void patches_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const int64_t width = c->args.patches.width;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++)
     memcpy(pe_cpu_row(&c->out, r), c->step->tower.patch + r * c->step->tower.patch_width,
            (size_t)width * sizeof(float));
@@ -17,14 +17,14 @@ static pe_cpu_work patches_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * c->args.patches.width};
 }
 
-const pe_cpu_op pe_cpu_patches = {patches_run, patches_work, NULL};
+const pe_cpu_op pe_cpu_patches = {.run = patches_run, .work = patches_work};
 
-static void lookup_run(const pe_cpu_call *c, int task, int tasks) {
+static void lookup_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_lookup *l = &c->step->tower.lookup;
   const int64_t width = c->mat->cols;
-  float *line = pe_cpu_scratch_of(c, task);
+  float *line = share->scratch;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t r = from; r < to; r++) {
     float *out = pe_cpu_row(&c->out, r);
     memset(out, 0, (size_t)width * sizeof *out);
@@ -42,7 +42,7 @@ static pe_cpu_work lookup_work(const pe_cpu_call *c) {
 
 static int64_t lookup_scratch(const pe_cpu_call *c) { return c->mat->cols; }
 
-const pe_cpu_op pe_cpu_lookup = {lookup_run, lookup_work, lookup_scratch};
+const pe_cpu_op pe_cpu_lookup = {.run = lookup_run, .work = lookup_work, .scratch = lookup_scratch};
 
 static void join_rows(const pe_cpu_call *c, const int32_t *row, float *out) {
   const pe_merge_args *a = &c->args.merge;
@@ -58,10 +58,10 @@ static void average_rows(const pe_cpu_call *c, const int32_t *row, float *out) {
   for (int32_t i = 0; i < a->width; i++) out[i] /= (float)a->count;
 }
 
-static void merge_run(const pe_cpu_call *c, int task, int tasks) {
+static void merge_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_merge_args *a = &c->args.merge;
   int64_t from, to;
-  pe_cpu_share(c->rows, task, tasks, &from, &to);
+  pe_cpu_range(share, c->rows, &from, &to);
   for (int64_t i = from; i < to; i++)
     (a->mean ? average_rows : join_rows)(c, c->step->tower.merge + i * a->count,
                                          pe_cpu_row(&c->out, i));
@@ -72,7 +72,7 @@ static pe_cpu_work merge_work(const pe_cpu_call *c) {
   return (pe_cpu_work){c->rows, (double)c->rows * a->count * a->width};
 }
 
-const pe_cpu_op pe_cpu_merge = {merge_run, merge_work, NULL};
+const pe_cpu_op pe_cpu_merge = {.run = merge_run, .work = merge_work};
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
@@ -175,17 +175,17 @@ static void attend_region(tile *t, int64_t from, int64_t to) {
   }
 }
 
-static void region_attention_run(const pe_cpu_call *c, int task, int tasks) {
+static void region_attention_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_region_attention_args *a = &c->args.region_attention;
   const pe_regions *regions = regions_of(c);
   tile t = {.c = c, .stride = stride_of(regions)};
-  t.keys = pe_cpu_scratch_of(c, task);
+  t.keys = share->scratch;
   t.values = t.keys + t.stride * a->key;
   t.score = t.values + t.stride * a->value;
   t.query = t.score + QUERIES * t.stride;
   t.mixed = t.query + (int64_t)QUERIES * a->key;
   int64_t from, to, item = 0;
-  pe_cpu_share(tiles_of(regions) * a->heads, task, tasks, &from, &to);
+  pe_cpu_range(share, tiles_of(regions) * a->heads, &from, &to);
   for (t.head = 0; t.head < a->heads; t.head++)
     for (int32_t i = 0; i < regions->count; i++) {
       t.region = regions->list[i];
@@ -209,5 +209,6 @@ static int64_t region_attention_scratch(const pe_cpu_call *c) {
          QUERIES * stride_of(regions_of(c));
 }
 
-const pe_cpu_op pe_cpu_region_attention = {region_attention_run, region_attention_work,
-                                           region_attention_scratch};
+const pe_cpu_op pe_cpu_region_attention = {.run = region_attention_run,
+                                           .work = region_attention_work,
+                                           .scratch = region_attention_scratch};

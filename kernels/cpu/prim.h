@@ -30,6 +30,9 @@ typedef struct pe_prim {
    * in order of c. */
   void (*mix)(const float *a, int64_t a_step, int rows, const float *v, int64_t v_step, int cols,
               int64_t n, float *y, int64_t y_step);
+  /* The same for lines of float16. */
+  void (*mix_halves)(const float *a, int64_t a_step, int rows, const uint16_t *v, int64_t v_step,
+                     int cols, int64_t n, float *y, int64_t y_step);
   /* A step of a linear recurrence: for each row of s, n values each, s = s * g + d[row] * k (the
    * product s * g is rounded, the rest fused), then y[row] = s . q. */
   void (*recur)(float *s, int rows, int64_t n, const float *g, const float *d, const float *k,

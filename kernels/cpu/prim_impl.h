@@ -191,15 +191,31 @@ static void dots(const float *x, int64_t xs, int rows, const float *w, int64_t w
   }
 }
 
-/* Keeps V registers of each of R rows of y while it goes over all `cols` lines of v. */
-ALWAYS void mix_tile(const float *a, int64_t as, const float *v, int64_t vs, int cols, float *y,
-                     int64_t ys, const int R, const int V) {
+/* Lines of float32 or, with H, of float16; `at` counts values. */
+ALWAYS vf load_line(const void *v, int64_t at, const int H) {
+  if (!H) return load((const float *)v + at);
+#ifdef PE_SCALAR
+  vf x;
+  for (int j = 0; j < W; j++) x[j] = pe_f16_to_f32(((const uint16_t *)v)[at + j]);
+  return x;
+#else
+  return PE_HALVES((const uint16_t *)v + at);
+#endif
+}
+ALWAYS float load_line1(const void *v, int64_t at, const int H) {
+  return H ? pe_f16_to_f32(((const uint16_t *)v)[at]) : load1((const float *)v + at);
+}
+
+/* Keeps V registers of each of R rows of y while it goes over all `cols` lines of v, from value k
+ * of each. */
+ALWAYS void mix_tile(const float *a, int64_t as, const void *v, int64_t vs, int64_t k, int cols,
+                     float *y, int64_t ys, const int R, const int V, const int H) {
   vf acc[MOST][MOST];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < V; i++) acc[r][i] = load(y + r * ys + i * W);
   for (int c = 0; c < cols; c++) {
     vf line[MOST];
-    for (int i = 0; i < V; i++) line[i] = load(v + c * vs + i * W);
+    for (int i = 0; i < V; i++) line[i] = load_line(v, c * vs + k + i * W, H);
     for (int r = 0; r < R; r++) {
       vf f = splat(load1(a + r * as + c));
       for (int i = 0; i < V; i++) acc[r][i] = fma_(f, line[i], acc[r][i]);
@@ -209,26 +225,38 @@ ALWAYS void mix_tile(const float *a, int64_t as, const float *v, int64_t vs, int
     for (int i = 0; i < V; i++) store(y + r * ys + i * W, acc[r][i]);
 }
 
-ALWAYS void mix_rows(const float *a, int64_t as, const float *v, int64_t vs, int cols, int64_t n,
-                     float *y, int64_t ys, const int R) {
+ALWAYS void mix_rows(const float *a, int64_t as, const void *v, int64_t vs, int cols, int64_t n,
+                     float *y, int64_t ys, const int R, const int V, const int H) {
   int64_t k = 0;
-  for (; k + PE_MIX_VECS * W <= n; k += PE_MIX_VECS * W)
-    mix_tile(a, as, v + k, vs, cols, y + k, ys, R, PE_MIX_VECS);
-  for (; k + W <= n; k += W) mix_tile(a, as, v + k, vs, cols, y + k, ys, R, 1);
+  for (; k + V * W <= n; k += V * W) mix_tile(a, as, v, vs, k, cols, y + k, ys, R, V, H);
+  for (; k + W <= n; k += W) mix_tile(a, as, v, vs, k, cols, y + k, ys, R, 1, H);
   for (; k < n; k++)
     for (int r = 0; r < R; r++) {
       float s = load1(y + r * ys + k);
-      for (int c = 0; c < cols; c++) s = fmaf(load1(a + r * as + c), load1(v + c * vs + k), s);
+      for (int c = 0; c < cols; c++)
+        s = fmaf(load1(a + r * as + c), load_line1(v, c * vs + k, H), s);
       memcpy(y + r * ys + k, &s, sizeof s);
     }
 }
 
-static void mix(const float *a, int64_t as, int rows, const float *v, int64_t vs, int cols,
-                int64_t n, float *y, int64_t ys) {
+ALWAYS void mix_all(const float *a, int64_t as, int rows, const void *v, int64_t vs, int cols,
+                    int64_t n, float *y, int64_t ys, const int H) {
   int r = 0;
   for (; r + PE_MIX_ROWS <= rows; r += PE_MIX_ROWS)
-    mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, PE_MIX_ROWS);
-  for (; r < rows; r++) mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, 1);
+    mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, PE_MIX_ROWS, PE_MIX_VECS, H);
+  for (; PE_MIX_ROWS > 2 && r + 2 <= rows; r += 2)
+    mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, 2, PE_MIX_VECS, H);
+  for (; r < rows; r++) mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, 1, PE_MIX_VECS, H);
+}
+
+static void mix(const float *a, int64_t as, int rows, const float *v, int64_t vs, int cols,
+                int64_t n, float *y, int64_t ys) {
+  mix_all(a, as, rows, v, vs, cols, n, y, ys, 0);
+}
+
+static void mix_halves(const float *a, int64_t as, int rows, const uint16_t *v, int64_t vs,
+                       int cols, int64_t n, float *y, int64_t ys) {
+  mix_all(a, as, rows, v, vs, cols, n, y, ys, 1);
 }
 
 /* One step of a linear recurrence for R lines of the state. */
@@ -530,6 +558,7 @@ static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
 const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .dots = dots,
                                             .mix = mix,
+                                            .mix_halves = mix_halves,
                                             .recur = recur,
                                             .sum = sum,
                                             .sum_squares = sum_squares,

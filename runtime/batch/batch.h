@@ -46,11 +46,12 @@ typedef struct pe_batch_options {
   int32_t step_tokens;     /* rows of a step at most; 0: 512 */
   int64_t context;         /* tokens of one sequence at most; 0: 4096 */
   int64_t cache_tokens;    /* size of the KV cache; required */
-  int32_t kv_bits, kv_block;
-  uint64_t media_bytes;     /* of the features of all requests at most; 0: no limit */
-  int32_t stride;           /* tokens of a prompt between snapshots of its state; 0: 512 */
-  pe_prefix_options prefix; /* an identity of zeros: the model's own (pe_seq_identity) */
-  const int32_t *end_ids;   /* the model's end tokens */
+  pe_precision precision;
+  int32_t kv_bits, kv_block; /* 0: those of the precision */
+  uint64_t media_bytes;      /* of the features of all requests at most; 0: no limit */
+  int32_t stride;            /* tokens of a prompt between snapshots of its state; 0: 512 */
+  pe_prefix_options prefix;  /* an identity of zeros: the model's own (pe_seq_identity) */
+  const int32_t *end_ids;    /* the model's end tokens */
   int32_t end_count;
 } pe_batch_options;
 

@@ -101,11 +101,12 @@ static void stir_nodes(uint8_t hash[16], const pe_graph *g) {
 }
 
 void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
-  static const char precision[] = "exact"; /* the only one so far */
+  static const char exact[6] = "exact", fast[6] = "fast";
+  const char *precision = kv->precision == PE_FAST ? fast : exact;
   const pe_graph *g = kv->graph;
   const int32_t type = (int32_t)kv->type;
   memset(out, 0, 16);
-  stir(out, &type, sizeof type), stir(out, precision, sizeof precision);
+  stir(out, &type, sizeof type), stir(out, precision, sizeof exact);
   stir(out, pe_host_isa(), strlen(pe_host_isa()));
   stir(out, pe_host_build(), strlen(pe_host_build()));
   stir_weights(out, g->weights);

@@ -74,22 +74,33 @@ static uint64_t part_bytes(const pe_kv *kv, int32_t group, int which) {
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1); }
 
-static pe_status place_layers(pe_kv *kv, pe_error *err) {
-  const pe_graph *g = kv->graph;
-  uint64_t rows = (uint64_t)kv->blocks * (uint64_t)kv->block, bytes;
-  if (!pe_mul_size(rows, pe_kv_token_bytes(g, kv->type), &bytes) || bytes > INT64_MAX / 2)
-    return pe_fail(err, PE_ELIMIT, "a KV cache of %llu tokens of %llu bytes is too large",
-                   (unsigned long long)rows, (unsigned long long)pe_kv_token_bytes(g, kv->type));
-  pe_status rc = pe_buffer_reserve(bytes + 2 * ALIGN * g->layer_count, &kv->memory, err);
-  if (rc) return rc;
-  uint8_t *at = kv->memory->data;
-  for (size_t i = 0; i < g->layer_count; i++) {
-    uint64_t keys = part_bytes(kv, g->layer[i].group, 0),
-             values = part_bytes(kv, g->layer[i].group, 1);
-    kv->layer[i].keys = at, at += aligned((uint64_t)kv->blocks * keys);
-    kv->layer[i].values = values ? at : NULL, at += aligned((uint64_t)kv->blocks * values);
+/* Of one layer in a block; both parts start on cache lines. */
+static uint64_t layer_bytes(const pe_kv *kv, int32_t group) {
+  return aligned(part_bytes(kv, group, 0)) + aligned(part_bytes(kv, group, 1));
+}
+
+static pe_status reserve_blocks(pe_kv *kv, pe_error *err) {
+  uint64_t size = 0;
+  for (int32_t i = 0; i < kv->graph->group_count; i++) {
+    uint64_t bytes;
+    kv->step[i] = layer_bytes(kv, i) * (uint64_t)kv->graph->group[i].layers;
+    if (!pe_mul_size((uint64_t)kv->blocks, kv->step[i], &bytes) || bytes > INT64_MAX / 64)
+      return pe_fail(err, PE_ELIMIT, "a KV cache of %d blocks of %llu bytes is too large",
+                     kv->blocks, (unsigned long long)kv->step[i]);
+    kv->at[i] = size, size += bytes;
   }
-  return PE_OK;
+  return pe_buffer_reserve(size + ALIGN, &kv->memory, err);
+}
+
+static void place_layers(pe_kv *kv) {
+  const pe_graph *g = kv->graph;
+  for (size_t i = 0; i < g->layer_count; i++) {
+    const int32_t group = g->layer[i].group;
+    uint8_t *at =
+        kv->memory->data + kv->at[group] + (uint64_t)g->layer[i].index * layer_bytes(kv, group);
+    kv->layer[i] = (pe_kv_layer){.keys = at, .step = kv->step[group]};
+    if (g->group[group].value) kv->layer[i].values = at + aligned(part_bytes(kv, group, 0));
+  }
 }
 
 static pe_status open_groups(pe_kv *kv, pe_error *err) {
@@ -108,9 +119,11 @@ static pe_status open_groups(pe_kv *kv, pe_error *err) {
 }
 
 static pe_status check_options(const pe_kv_options *o, pe_kv *kv, pe_error *err) {
-  pe_status rc = o->bits ? pe_kv_type_of_bits(o->bits, &kv->type, err) : PE_OK;
+  const bool fast = o->precision == PE_FAST;
+  pe_status rc = pe_kv_type_of_bits(o->bits ? o->bits : fast ? 16 : 32, &kv->type, err);
   if (rc) return rc;
-  kv->block = o->block ? o->block : BLOCK;
+  kv->precision = o->precision;
+  kv->block = o->block ? o->block : fast ? PE_KV_PANEL : BLOCK;
   if (kv->block < 1 || kv->block > MOST_BLOCK || (kv->block & (kv->block - 1)))
     return pe_fail_field(err, PE_EARG, "kv_block",
                          "kv_block must be a power of two, at most %d, got %d", MOST_BLOCK,
@@ -135,11 +148,13 @@ pe_status pe_kv_open(const pe_graph *g, const pe_kv_options *o, pe_kv **out, pe_
     rc = pe_nomem(err, "layers of the KV cache");
   if (!rc) rc = pe_names_open(&kv->names, err);
   if (!rc) rc = open_groups(kv, err);
-  if (!rc) rc = place_layers(kv, err);
-  if (rc)
+  if (!rc) rc = reserve_blocks(kv, err);
+  if (rc) {
     pe_kv_close(kv);
-  else
-    *out = kv;
+    return rc;
+  }
+  place_layers(kv);
+  *out = kv;
   return rc;
 }
 
@@ -176,42 +191,24 @@ int32_t pe_kv_block_refs(const pe_kv *kv, int32_t group, int32_t block) {
   return block < 0 ? 0 : kv->refs[group][block];
 }
 
-static void discard_part(const pe_kv *kv, const uint8_t *part, uint64_t bytes, int32_t from,
-                         int32_t count) {
-  if (part)
-    pe_buffer_discard(kv->memory, (uint64_t)(part - kv->memory->data) + (uint64_t)from * bytes,
-                      (uint64_t)count * bytes);
-}
-
-/* Neighbours go together: the pages of a range are whole more often than those of a block. */
-static void discard_blocks(const pe_kv *kv, int32_t group, int32_t from, int32_t count) {
-  for (size_t i = 0; i < kv->graph->layer_count; i++) {
-    if (kv->graph->layer[i].group != group) continue;
-    discard_part(kv, kv->layer[i].keys, part_bytes(kv, group, 0), from, count);
-    discard_part(kv, kv->layer[i].values, part_bytes(kv, group, 1), from, count);
-  }
-}
-
 int64_t pe_kv_discard(pe_kv *kv) {
   int64_t discarded = 0;
   for (int32_t g = 0; g < kv->graph->group_count; g++)
     for (int32_t b = 0, from; b < kv->blocks; b++) {
       for (from = b; b < kv->blocks && kv->warm[g][b] && !kv->refs[g][b]; b++) kv->warm[g][b] = 0;
-      if (b > from) discard_blocks(kv, g, from, b - from);
+      /* Neighbours go together: the pages of a range are whole more often than a block's. */
+      if (b > from)
+        pe_buffer_discard(kv->memory, kv->at[g] + (uint64_t)from * kv->step[g],
+                          (uint64_t)(b - from) * kv->step[g]);
       discarded += b - from;
     }
   return discarded;
 }
 
 static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {
-  uint64_t keys = part_bytes(kv, group, 0), values = part_bytes(kv, group, 1);
-  for (size_t i = 0; i < kv->graph->layer_count; i++) {
-    if (kv->graph->layer[i].group != group) continue;
-    pe_kv_layer *l = &kv->layer[i];
-    memcpy(l->keys + (uint64_t)to * keys, l->keys + (uint64_t)from * keys, keys);
-    if (values)
-      memcpy(l->values + (uint64_t)to * values, l->values + (uint64_t)from * values, values);
-  }
+  uint8_t *blocks = kv->memory->data + kv->at[group];
+  memcpy(blocks + (uint64_t)to * kv->step[group], blocks + (uint64_t)from * kv->step[group],
+         kv->step[group]);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
@@ -341,23 +338,38 @@ void pe_kv_set_tokens(pe_kv_seq *s, int32_t tokens) { s->tokens = tokens; }
 /* ---- rows in and out ------------------------------------------------------------------------- */
 
 typedef struct transfer {
-  const pe_kv *kv;
+  pe_cache_args args;
   const int32_t *table;
-  int32_t heads, from, to;
+  int32_t from, to;
+  uint64_t step; /* from block to block */
+  bool in;       /* to the cache */
 } transfer;
 
-/* One head of one layer, a run of adjacent rows at a time. `in`: flat is the source. */
-static uint8_t *move_head(const transfer *t, uint8_t *pool, uint64_t row, int32_t head,
-                          uint8_t *flat, bool in) {
-  const int32_t block = t->kv->block;
+/* n rows of one head in a block, from row `within` on. */
+static void move_run(const transfer *t, uint8_t *head, bool keys, int32_t within, int32_t n,
+                     uint64_t row, uint8_t *flat) {
+  uint8_t *at = head + (uint64_t)within * row;
+  if (keys && t->in)
+    pe_kv_put_keys(&t->args, head, within, n, flat);
+  else if (keys)
+    pe_kv_get_keys(&t->args, head, within, n, flat);
+  else
+    memcpy(t->in ? at : flat, t->in ? flat : at, (uint64_t)n * row);
+}
+
+/* The keys or values of one head of one layer, block by block; part: where they are in block 0.
+ * Returns the end of what it moved in flat. */
+static uint8_t *move_head(const transfer *t, uint8_t *part, bool keys, int32_t head,
+                          uint8_t *flat) {
+  const int32_t block = t->args.block;
+  const uint64_t row =
+      (uint64_t)pe_kv_row_bytes((pe_kv_type)t->args.type, keys ? t->args.key : t->args.value);
   for (int32_t i = t->from, n; i < t->to; i += n) {
     int32_t within = i % block;
     n = block - within < t->to - i ? block - within : t->to - i;
-    uint8_t *at = pool + (((uint64_t)t->table[i / block] * (uint64_t)t->heads + (uint64_t)head) *
-                              (uint64_t)block +
-                          (uint64_t)within) *
-                             row;
-    memcpy(in ? at : flat, in ? flat : at, (uint64_t)n * row);
+    move_run(
+        t, part + (uint64_t)t->table[i / block] * t->step + (uint64_t)head * (uint64_t)block * row,
+        keys, within, n, row, flat);
     flat += (uint64_t)n * row;
   }
   return flat;
@@ -366,15 +378,19 @@ static uint8_t *move_head(const transfer *t, uint8_t *pool, uint64_t row, int32_
 static void move_rows(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
                       uint8_t *flat, bool in) {
   const pe_cache_group *c = &kv->graph->group[group];
-  const transfer t = {kv, s->table[group], c->heads, from, to};
+  const transfer t = {
+      .args = {group, c->heads, c->key, c->value, kv->block, (int32_t)kv->type},
+      .table = s->table[group],
+      .from = from,
+      .to = to,
+      .step = kv->step[group],
+      .in = in,
+  };
   for (size_t i = 0; i < kv->graph->layer_count; i++) {
     if (kv->graph->layer[i].group != group) continue;
-    for (int32_t h = 0; h < c->heads; h++)
-      flat = move_head(&t, kv->layer[i].keys, (uint64_t)pe_kv_row_bytes(kv->type, c->key), h, flat,
-                       in);
+    for (int32_t h = 0; h < c->heads; h++) flat = move_head(&t, kv->layer[i].keys, true, h, flat);
     for (int32_t h = 0; c->value && h < c->heads; h++)
-      flat = move_head(&t, kv->layer[i].values, (uint64_t)pe_kv_row_bytes(kv->type, c->value), h,
-                       flat, in);
+      flat = move_head(&t, kv->layer[i].values, false, h, flat);
   }
 }
 

@@ -6,14 +6,17 @@
  *
  *     table of a group     [ 7 | 2 | -1 | 5 ]         entry i: tokens i*block .. i*block+block-1
  *                            |   |
- *     layer->keys          block 0 | block 1 | block 2 | ... | block 7 | ...
+ *     blocks of the group  block 0 | block 1 | block 2 | ... | block 7 | ...
  *                                              |
- *     block 2              head 0 | head 1 | ...
+ *     block 2              layer 0: keys | values | layer 1: keys | values | ...
+ *                                     |
+ *     keys                 head 0 | head 1 | ...
  *                            |
  *     head 0               row of token 0 | token 1 | ... | token block-1     (kernels/kv_row.h)
  *
- * and the same for layer->values. The pool reserves address space for all blocks at once; memory is
- * used when a block is first written. All groups store rows as one type.
+ * A block is one piece of memory: it is copied, written to a file and given back to the system as a
+ * whole. The pool reserves address space for all blocks at once; memory is used when a block is
+ * first written. All groups store rows as one type.
  *
  * Blocks are shared copy-on-write: several sequences and the prefix cache may hold the same block,
  * and a block is copied before it is written to unless the writer is its only holder.
@@ -32,12 +35,14 @@
 #include "runtime/graph/graph.h"
 
 typedef struct pe_kv_layer {
-  uint8_t *keys, *values;
+  uint8_t *keys, *values; /* in block 0; values: NULL if they are a part of the keys */
+  uint64_t step;          /* bytes from one block to the next */
 } pe_kv_layer;
 
 typedef struct pe_kv_options {
-  int32_t bits;  /* 32, 16, 8, 4; 0: 32 */
-  int32_t block; /* tokens of a block, a power of two; 0: 32 */
+  pe_precision precision; /* of what is stored: part of the identity of saved caches */
+  int32_t bits;           /* 32, 16, 8, 4; 0: 32 in exact, 16 in fast */
+  int32_t block;          /* tokens of a block, a power of two; 0: 32 in exact, 64 in fast */
   int64_t
       tokens; /* capacity of every group, and one block more per sequence, because the last block
                      of a sequence may be partly filled */
@@ -46,6 +51,7 @@ typedef struct pe_kv_options {
 
 typedef struct pe_kv {
   const pe_graph *graph;
+  pe_precision precision;
   pe_kv_type type;
   int32_t block, blocks;                 /* tokens of a block; blocks of each group */
   pe_kv_layer *layer;                    /* parallel to graph->layer */
@@ -54,6 +60,8 @@ typedef struct pe_kv {
   uint64_t block_bytes[PE_GRAPH_GROUPS]; /* of one block, all layers of the group */
   /* ---- private ---- */
   pe_buffer *memory;
+  uint64_t at[PE_GRAPH_GROUPS];   /* where the blocks of a group begin in memory */
+  uint64_t step[PE_GRAPH_GROUPS]; /* bytes from one of them to the next */
   int32_t *free_list[PE_GRAPH_GROUPS], free_count[PE_GRAPH_GROUPS];
   int32_t *refs[PE_GRAPH_GROUPS];
   uint8_t *warm[PE_GRAPH_GROUPS]; /* by block: it was taken since its memory was given back */

@@ -1,13 +1,28 @@
-/* cpu.c - the CPU as a device; see device.h. */
+/* cpu.c - the CPU as a device; see device.h.
+ *
+ * A step is one run of the pool. Each of its threads walks the jobs of the program in order and
+ * takes tasks of each one, so a thread that comes late, or is taken away by the system, costs what
+ * it did not do and no more. Nobody waits for threads, only for tasks: a job begins when the jobs
+ * that it depends on are done.
+ *
+ *     mark of a job:  next   the first task that no thread has taken
+ *                     done   tasks that are finished
+ *
+ * Calls are resolved to addresses when memory moves, not in every step. */
 #include "kernels/cpu/cpu.h"
 #include "runtime/device/device.h"
 #include "runtime/device/layout.h"
+#include "runtime/device/program.h"
+#include "runtime/thread.h"
 
+#include <sched.h>
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
-  LEAST_ROWS = 16,     /* of an area, so that a few more sequences do not allocate again */
-  TASKS_PER_THREAD = 4 /* so that a thread that starts late costs a quarter of its share at most */
+  LEAST_ROWS = 16,      /* of an area, so that a few more sequences do not allocate again */
+  TASKS_PER_THREAD = 4, /* so that a thread that starts late costs a quarter of its share at most */
+  SPINS = 500 /* looks at a mark, about 25 us, before a waiting thread gives up its core */
 };
 
 typedef struct area { /* values of a step: place `at` starts at at * cap floats */
@@ -15,46 +30,128 @@ typedef struct area { /* values of a step: place `at` starts at at * cap floats 
   int32_t cap; /* rows it has room for */
 } area;
 
+/* An op of a code, ready to run. A code whose op has a second one (pe_cpu_op.then) is two jobs with
+ * one call. */
+typedef struct job {
+  const pe_cpu_op *op;
+  pe_cpu_call *call;
+  pe_extent rows;
+  int32_t after; /* all jobs before this number must be done */
+  int32_t tasks; /* in this step */
+} job;
+
+typedef struct mark {
+  _Atomic int32_t next, done;
+} mark;
+
 struct pe_device {
   const pe_plan *plan;
   pe_pool *pool;
   pe_kv *kv;
   pe_recur *recur;
   const pe_prim *prim; /* chosen once: the lookup costs more than a small instruction */
+  pe_program *program;
   pe_layout layout;
   const pe_step *step; /* the one that runs */
-  size_t next;         /* its next instruction */
   area rows, outputs;
-  pe_buffer *scratch;
+  pe_buffer *scratch, *shared, *codes;
+  const pe_int16 *int16;
+  pe_int16_rows *rounded; /* parallel to those of the program */
+  uint64_t *slot_at;      /* of each slot in `codes` */
+  int64_t scratch_step;   /* floats of one thread */
+  pe_cpu_call *call;      /* parallel to the codes of the program */
+  job *job;
+  mark *mark; /* parallel to job */
+  int32_t job_count;
+  int32_t first;        /* all jobs before it are done */
+  int64_t until_ns;     /* when threads stop taking tasks */
+  _Atomic bool stopped; /* one of them has */
 };
 
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static const pe_cpu_op *op_of(const pe_program *p, const pe_code *c) {
+  if (c->round >= 0) return &pe_cpu_round;
+  return c->pack ? pe_cpu_packed_op_of(c->instr->op) : pe_cpu_op_of(c->instr->op, p->precision);
+}
+
+/* How many lines a code computes. */
+static pe_extent rows_of(const pe_code *c) {
+  return c->round >= 0 ? c->instr->in[0].rows : c->instr->rows;
+}
+
+/* Jobs that use shared memory use the same one, so each waits for the one before it. */
+static void make_jobs(pe_device *d, int32_t *first_job) {
+  int32_t n = 0, shared = 0;
+  for (int32_t i = 0; i < d->program->count; i++) {
+    const pe_code *c = &d->program->code[i];
+    const pe_cpu_op *op = op_of(d->program, c);
+    const bool shares = op->shared;
+    int32_t after = first_job[c->after];
+    if (shares && shared > after) after = shared;
+    first_job[i] = n;
+    for (; op; op = op->then, after = ++n) d->job[n] = (job){op, &d->call[i], rows_of(c), after, 0};
+    if (shares) shared = n;
+    first_job[i + 1] = n;
+  }
+  d->job_count = n;
+}
+
+static pe_status open_jobs(pe_device *d, pe_error *err) {
+  const size_t codes = (size_t)d->program->count + 1;
+  size_t jobs = 1;
+  for (int32_t i = 0; i < d->program->count; i++)
+    for (const pe_cpu_op *op = op_of(d->program, &d->program->code[i]); op; op = op->then) jobs++;
+  int32_t *first_job = pe_calloc(codes, sizeof *first_job);
+  d->call = pe_calloc(codes, sizeof *d->call);
+  d->job = pe_calloc(jobs, sizeof *d->job);
+  d->mark = pe_calloc(jobs, sizeof *d->mark);
+  d->rounded = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounded);
+  d->slot_at = pe_calloc((size_t)d->program->slots + 1, sizeof *d->slot_at);
+  const bool ok = first_job && d->call && d->job && d->mark && d->rounded && d->slot_at;
+  if (ok) make_jobs(d, first_job);
+  pe_free(first_job);
+  return ok ? PE_OK : pe_nomem(err, "device");
+}
+
 pe_status pe_device_open(const pe_plan *plan, pe_pool *pool, pe_kv *kv, pe_recur *recur,
-                         pe_device **out, pe_error *err) {
+                         pe_precision precision, pe_device **out, pe_error *err) {
   pe_device *d = pe_calloc(1, sizeof *d);
   if (!d) return pe_nomem(err, "device");
   d->plan = plan, d->pool = pool, d->kv = kv, d->recur = recur, d->prim = pe_prim_best();
-  *out = d;
-  return PE_OK;
+  d->int16 = pe_int16_best();
+  pe_status rc = pe_program_open(plan, precision, pool, &d->program, err);
+  if (!rc) rc = open_jobs(d, err);
+  if (rc)
+    pe_device_close(d);
+  else
+    *out = d;
+  return rc;
 }
 
 void pe_device_close(pe_device *d) {
   if (!d) return;
   pe_layout_free(&d->layout);
+  pe_program_close(d->program);
   pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
-  pe_buffer_release(d->scratch);
+  pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
+  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
+  pe_free(d->rounded), pe_free(d->slot_at);
   pe_free(d);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
 /* Half as much again, so that steps that grow row by row do not map and fault pages each time. Rows
- * that are not used take no memory. */
-static pe_status grow_area(area *a, int32_t rows, int64_t floats_per_row, pe_error *err) {
+ * that are not used take no memory. *moved: addresses have changed. */
+static pe_status grow_area(area *a, int32_t rows, int64_t floats_per_row, bool *moved,
+                           pe_error *err) {
   if (a->memory && rows <= a->cap) return PE_OK;
   int32_t cap = a->cap && rows < INT32_MAX / 2 ? rows + rows / 2 : rows;
   if (cap < LEAST_ROWS) cap = LEAST_ROWS;
   pe_buffer_release(a->memory);
   *a = (area){0};
+  *moved = true;
   uint64_t bytes;
   if (!pe_mul_size((uint64_t)cap * sizeof(float), (uint64_t)floats_per_row, &bytes))
     return pe_fail(err, PE_ELIMIT, "a step of %d rows of %lld floats does not fit into memory",
@@ -65,36 +162,37 @@ static pe_status grow_area(area *a, int32_t rows, int64_t floats_per_row, pe_err
 }
 
 /* Half as much again, because attention needs a little more with every token. */
-static pe_status grow_scratch(pe_device *d, int64_t floats, pe_error *err) {
+static pe_status grow_buffer(pe_buffer **b, int64_t floats, pe_error *err) {
   uint64_t bytes = (uint64_t)floats * sizeof(float);
-  if (d->scratch && d->scratch->size >= bytes) return PE_OK;
-  pe_buffer_release(d->scratch);
-  d->scratch = NULL;
-  return pe_buffer_reserve(bytes + bytes / 2, &d->scratch, err);
+  if (*b && (*b)->size >= bytes) return PE_OK;
+  pe_buffer_release(*b);
+  *b = NULL;
+  return pe_buffer_reserve(bytes + bytes / 2, b, err);
 }
+
+static float *floats_of(const pe_buffer *b) { return (float *)(void *)b->data; }
 
 static pe_cpu_view view_of(const pe_device *d, const pe_place *p) {
   if (p->rows == PE_EXTENT_CONST) return (pe_cpu_view){0};
   const area *a = p->rows == PE_EXTENT_OUTPUT ? &d->outputs : &d->rows;
-  float *data = (float *)(void *)a->memory->data;
-  return (pe_cpu_view){data + p->at * a->cap + p->offset, p->step};
+  return (pe_cpu_view){floats_of(a->memory) + p->at * a->cap + p->offset, p->step};
 }
 
-/* ---- instructions ---------------------------------------------------------------------------- */
+static int32_t lines_of(const pe_device *d, pe_extent rows) {
+  return rows == PE_EXTENT_OUTPUT ? d->step->outputs : d->step->rows;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
-  const pe_step *step = d->step;
-  pe_cpu_call c = {.step = step,
-                   .prim = d->prim,
-                   .rows = x->rows == PE_EXTENT_OUTPUT ? step->outputs : step->rows,
-                   .mat = x->mat,
-                   .mat2 = x->mat2,
-                   .args = x->args};
+  pe_cpu_call c = {
+      .step = d->step, .prim = d->prim, .mat = x->mat, .mat2 = x->mat2, .args = x->args};
   c.out = view_of(d, &x->out);
   for (int i = 0; i < PE_NODE_INPUTS; i++) c.in[i] = view_of(d, &x->in[i]);
   memcpy(c.vec, x->vec, sizeof c.vec);
   if (x->cache >= 0) {
-    c.cache[0] = d->kv->layer[x->cache].keys, c.cache[1] = d->kv->layer[x->cache].values;
+    const pe_kv_layer *l = &d->kv->layer[x->cache];
+    c.cache[0] = l->keys, c.cache[1] = l->values, c.cache_step = (int64_t)l->step;
     pe_cache_args *a = x->op == PE_OP_STORE ? &c.args.store.cache : &c.args.attention.cache;
     a->block = d->kv->block, a->type = (int32_t)d->kv->type;
   }
@@ -103,50 +201,153 @@ static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
   return c;
 }
 
-typedef struct job {
-  pe_op op;
-  const pe_cpu_call *call;
-} job;
-
-static void run_task(void *ctx, int task, int tasks) {
-  const job *j = ctx;
-  pe_cpu_run(j->op, j->call, task, tasks);
+static void resolve_calls(pe_device *d) {
+  for (int32_t i = 0; i < d->program->count; i++) {
+    const pe_code *c = &d->program->code[i];
+    pe_cpu_call *call = &d->call[i];
+    *call = call_of(d, c->instr);
+    call->pack = c->pack, call->pack2 = c->pack2, call->int16 = d->int16;
+    if (c->round >= 0) call->rounded[0] = &d->rounded[c->round];
+    for (int k = 0; k < 2; k++)
+      if (c->reads[k] >= 0) call->rounded[k] = &d->rounded[c->reads[k]];
+  }
 }
 
-static pe_status run_instr(pe_device *d, const pe_instr *x, pe_error *err) {
-  pe_cpu_call c = call_of(d, x);
-  if (!c.rows) return PE_OK;
-  int tasks = pe_cpu_tasks(x->op, &c, pe_pool_threads(d->pool) * TASKS_PER_THREAD);
-  c.scratch_step = (pe_cpu_scratch(x->op, &c) + 15) & ~(int64_t)15; /* whole cache lines */
-  pe_status rc = grow_scratch(d, c.scratch_step * tasks, err);
+/* Places the rounded values of this step: a slot is as large as the largest of its values. */
+static pe_status place_rounded(pe_device *d, pe_error *err) {
+  const pe_program *p = d->program;
+  uint64_t size = PE_PACK_ALIGN;
+  memset(d->slot_at, 0, (size_t)p->slots * sizeof *d->slot_at);
+  for (int32_t i = 0; i < p->rounded_count; i++) {
+    const pe_rounded *r = &p->rounded[i];
+    uint64_t bytes = pe_int16_bytes(lines_of(d, r->rows), r->cols, r->act);
+    if (bytes > d->slot_at[r->slot]) d->slot_at[r->slot] = bytes;
+  }
+  for (int32_t i = 0; i < p->slots; i++) {
+    const uint64_t at = size;
+    size += (d->slot_at[i] + PE_PACK_ALIGN - 1) / PE_PACK_ALIGN * PE_PACK_ALIGN;
+    d->slot_at[i] = at; /* where it begins from here on */
+  }
+  pe_status rc = grow_buffer(&d->codes, (int64_t)(size / sizeof(float)), err);
+  for (int32_t i = 0; !rc && i < p->rounded_count; i++) {
+    const pe_rounded *r = &p->rounded[i];
+    pe_int16_place(d->int16, lines_of(d, r->rows), r->cols, r->act,
+                   d->codes->data + d->slot_at[r->slot], &d->rounded[i]);
+  }
+  return rc;
+}
+
+/* Splits every job into tasks for the rows of this step, and provides the memory that they need in
+ * addition to their operands. */
+static pe_status split_jobs(pe_device *d, pe_error *err) {
+  const int threads = pe_pool_threads(d->pool);
+  pe_status rc = place_rounded(d, err);
   if (rc) return rc;
-  c.scratch = (float *)(void *)d->scratch->data;
-  job j = {x->op, &c};
-  pe_pool_run(d->pool, run_task, &j, tasks);
-  return PE_OK;
+  int64_t scratch = 16, shared = 16; /* a buffer cannot be empty */
+  for (int32_t i = 0; i < d->job_count; i++) {
+    job *j = &d->job[i];
+    j->call->rows = lines_of(d, j->rows);
+    j->tasks = j->call->rows ? pe_cpu_tasks(j->op, j->call, threads * TASKS_PER_THREAD) : 0;
+    atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
+    atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
+    if (!j->tasks) continue;
+    int64_t own = pe_cpu_scratch(j->op, j->call), all = pe_cpu_shared(j->op, j->call);
+    if (own > scratch) scratch = own;
+    if (all > shared) shared = all;
+  }
+  d->scratch_step = (scratch + 15) & ~(int64_t)15; /* whole cache lines */
+  rc = grow_buffer(&d->scratch, d->scratch_step * threads, err);
+  if (!rc) rc = grow_buffer(&d->shared, shared, err);
+  for (int32_t i = 0; !rc && i < d->program->count; i++) d->call[i].shared = floats_of(d->shared);
+  return rc;
 }
+
+/* ---- walking the jobs ------------------------------------------------------------------------ */
+
+static bool is_done(const pe_device *d, int32_t i) {
+  return atomic_load_explicit(&d->mark[i].done, memory_order_acquire) >= d->job[i].tasks;
+}
+
+/* Waits for job i. False: threads have stopped, so it may never be done. */
+static bool wait_for(const pe_device *d, int32_t i) {
+  const int spins = pe_pool_crowded(d->pool) ? 0 : SPINS;
+  for (int n = 0; !is_done(d, i); n++) {
+    if (atomic_load_explicit(&d->stopped, memory_order_relaxed)) return false;
+    if (n < spins)
+      pe_thread_relax();
+    else
+      sched_yield();
+  }
+  return true;
+}
+
+static bool late(pe_device *d) {
+  if (d->until_ns == INT64_MAX) return false;
+  if (pe_clock_ns() >= d->until_ns) atomic_store(&d->stopped, true);
+  return atomic_load(&d->stopped);
+}
+
+/* Takes tasks of job i until none is left. False: it is late. */
+static bool work_on(pe_device *d, int32_t i, pe_cpu_share *share) {
+  const job *j = &d->job[i];
+  mark *m = &d->mark[i];
+  share->tasks = j->tasks;
+  while (atomic_load_explicit(&m->next, memory_order_relaxed) < j->tasks) {
+    share->task = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
+    if (share->task >= j->tasks) break;
+    j->op->run(j->call, share);
+    atomic_fetch_add_explicit(&m->done, 1, memory_order_release);
+    if (late(d)) return false;
+  }
+  return true;
+}
+
+static void walk(void *ctx, int task, int tasks) {
+  (void)tasks;
+  pe_device *d = ctx;
+  pe_cpu_share share = {.scratch = floats_of(d->scratch) + task * d->scratch_step};
+  int32_t done = d->first; /* all jobs before this one are */
+  for (int32_t i = d->first; i < d->job_count; i++) {
+    for (; done < d->job[i].after; done++)
+      if (!wait_for(d, done)) return;
+    if (!work_on(d, i, &share)) return;
+  }
+}
+
+static void run_jobs(pe_device *d, int64_t until_ns) {
+  d->until_ns = until_ns;
+  atomic_store(&d->stopped, false);
+  pe_pool_run(d->pool, walk, d, pe_pool_threads(d->pool));
+  while (d->first < d->job_count && is_done(d, d->first)) d->first++;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err) {
-  d->step = step, d->next = 0;
-  pe_status rc = grow_area(&d->rows, step->rows, d->plan->row_floats, err);
-  if (!rc) rc = grow_area(&d->outputs, step->outputs, d->plan->output_floats, err);
-  return rc;
+  bool moved = step != d->step;
+  d->step = step, d->first = 0;
+  pe_status rc = grow_area(&d->rows, step->rows, d->plan->row_floats, &moved, err);
+  if (!rc) rc = grow_area(&d->outputs, step->outputs, d->plan->output_floats, &moved, err);
+  if (rc) {
+    d->step = NULL; /* so that the next step resolves its calls */
+    return rc;
+  }
+  if (moved) resolve_calls(d);
+  return split_jobs(d, err);
 }
 
 pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err) {
-  pe_status rc = PE_OK;
-  do {
-    if (d->next < d->plan->count) rc = run_instr(d, &d->plan->instr[d->next++], err);
-  } while (!rc && d->next < d->plan->count && pe_clock_ns() < until_ns);
-  *done = d->next == d->plan->count;
-  return rc;
+  run_jobs(d, until_ns);
+  *done = d->first == d->job_count;
+  return *done ? pe_weights_intact(d->plan->graph->weights, err) : PE_OK;
 }
 
 pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err) {
   pe_status rc = pe_layout_step(&d->layout, d->kv, runs, count, err);
   if (!rc) rc = pe_device_begin(d, &d->layout.step, err);
-  for (size_t i = 0; !rc && i < d->plan->count; i++) rc = run_instr(d, &d->plan->instr[i], err);
-  return rc ? rc : pe_weights_intact(d->plan->graph->weights, err);
+  if (rc) return rc;
+  run_jobs(d, INT64_MAX);
+  return pe_weights_intact(d->plan->graph->weights, err);
 }
 
 /* ---- results --------------------------------------------------------------------------------- */

@@ -6,12 +6,12 @@
  *     begin, proceed  the same in parts, for a step without caches (towers, tower.h)
  *     close
  *
- *     runs -> layout.c: one flat pe_step -> cpu.c: instructions in plan order -> logits, taps
+ *     runs -> layout.c: one flat pe_step -> cpu.c: the codes of a program -> logits, taps
  *
  * Laying out a step (layout.h) is the same for every backend. A backend owns everything that
  * depends on the hardware: the areas that hold the values of a step, scratch, and how places in a
- * plan become addresses. The CPU (cpu.c) is the only one. It resolves each instruction to pointers
- * for this step and lets the pool work on it; all threads meet between two instructions.
+ * plan become addresses. The CPU (cpu.c) is the only one. It lowers the plan to a program
+ * (program.h), whose codes all threads of the pool work on in one run per step.
  *
  * Ownership: borrows plan, pool and caches, which must outlive it. Areas and scratch grow to the
  * largest step seen. Threads: one caller at a time. */
@@ -27,7 +27,7 @@
 typedef struct pe_device pe_device;
 
 pe_status pe_device_open(const pe_plan *plan, pe_pool *pool, pe_kv *kv, pe_recur *recur,
-                         pe_device **out, pe_error *err); /* gives */
+                         pe_precision precision, pe_device **out, pe_error *err); /* gives */
 void pe_device_close(pe_device *d);
 
 /* PE_EIO: a file of the weights was lost (pe_weights_intact); the results are worth nothing. */
@@ -39,9 +39,9 @@ const float *pe_device_logits(const pe_device *d, int32_t i);
 const float *pe_device_tap(const pe_device *d, size_t t, int32_t i);
 
 /* A step that the caller has laid out, of a plan without caches (kv and recur may be NULL), in as
- * many parts as the caller likes: `begin` provides the memory, `proceed` runs instructions until
- * the clock passes until_ns (at least one) and sets *done after the last. The step is borrowed
- * until then. Stopping early costs nothing: the next `begin` starts over. */
+ * many parts as the caller likes: `begin` provides the memory, `proceed` works until the clock
+ * passes until_ns, to the end of the tasks that run then, and sets *done after the last. The step
+ * is borrowed until then. Stopping early costs nothing: the next `begin` starts over. */
 pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err);
 pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err);
 

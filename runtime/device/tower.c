@@ -178,7 +178,8 @@ static pe_status begin_step(pe_tower *t, pe_error *err) {
     rows += rows_of(&t->picture[t->end++]);
   pe_status rc =
       pe_tower_layout_step(&t->layout, &t->spec, &t->picture[t->first], t->end - t->first, err);
-  if (!rc && !t->device) rc = pe_device_open(t->plan, t->pool, NULL, NULL, &t->device, err);
+  if (!rc && !t->device)
+    rc = pe_device_open(t->plan, t->pool, NULL, NULL, PE_EXACT, &t->device, err);
   return rc ? rc : pe_device_begin(t->device, &t->layout.step, err);
 }
 

@@ -1,6 +1,8 @@
 /* weights.c - see weights.h: the list of weights, lookup, decoding. weights_open.c opens files. */
 #include "runtime/weights/weights.h"
 
+#include "runtime/weights/packs.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +119,7 @@ pe_weights *pe_weights_retain(pe_weights *w) {
 
 void pe_weights_release(pe_weights *w) {
   if (!w || __atomic_sub_fetch(&w->refs, 1, __ATOMIC_ACQ_REL)) return;
+  pe_packs_close(w);
   for (size_t i = 0; i < w->file_count; i++) {
     pe_safetensors_close(w->files[i].safetensors);
     pe_gguf_close(w->files[i].gguf);
@@ -133,6 +136,14 @@ void pe_weights_release(pe_weights *w) {
 
 static const pe_buffer *mapping_of(const pe_weights_file *f) {
   return f->safetensors ? f->safetensors->buf : f->gguf ? f->gguf->buf : NULL;
+}
+
+void pe_weights_forget(const pe_weights *w, const uint8_t *at, uint64_t bytes) {
+  for (size_t i = 0; i < w->file_count; i++) {
+    const pe_buffer *b = mapping_of(&w->files[i]);
+    if (b && at >= b->data && at < b->data + b->size)
+      pe_buffer_forget(b, (uint64_t)(at - b->data), bytes);
+  }
 }
 
 static pe_status fail_lost(const char *path, pe_error *err) {

@@ -71,7 +71,8 @@ typedef struct pe_weights {
   const pe_json_value *config; /* config.json; NULL: none */
   pe_weight **sorted;          /* by name */
   size_t cap, file_cap;
-  pe_buffer *made; /* bytes of synthetic weights */
+  pe_buffer *made;        /* bytes of synthetic weights */
+  struct pe_packs *packs; /* packs.h; NULL: none was made */
   pe_arena arena;
 } pe_weights;
 
@@ -93,6 +94,8 @@ pe_status pe_weight_dequant(const pe_weight *weight, int64_t from, int64_t count
                             pe_error *err);
 /* Reads the pages of a weight into memory, so that the first step does not wait for the disk. */
 void pe_weight_touch(const pe_weight *weight);
+/* Takes the whole pages of these bytes of a file out of memory; reading them brings them back. */
+void pe_weights_forget(const pe_weights *w, const uint8_t *at, uint64_t bytes);
 /* The description that kernels take; borrows the mapping. */
 pe_quant_matrix pe_weight_matrix(const pe_weight *weight);
 /* How the values are stored: "BF16", "affine 4-bit group 64", "mxfp4", "Q4_K". */

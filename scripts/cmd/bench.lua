@@ -38,8 +38,7 @@ local function open(opts)
     if model then preload(model.weights) end
   end
   if not model then return nil, why end
-  model.options = { threads = opts.threads, kv_bits = tonumber(opts.kv_bits or 32),
-    memory = opts.memory, context = opts.context }
+  model.options = command.model_options(opts, "fast")
   local tower, broken = towers.build(model.weights, model.parsed)
   if broken then return nil, broken end
   model.vision = tower and vision.new(model, tower)
@@ -93,7 +92,7 @@ local function print_json(model, rows, threads)
     list[i] = o
   end
   io.write(json.encode(json.object { { "model", model.path }, { "bytes", model.weights.bytes },
-    { "threads", threads }, { "precision", "exact" }, { "rows", list } }), "\n")
+    { "threads", threads }, { "precision", model.options.precision }, { "rows", list } }), "\n")
 end
 
 local function print_csv(_, rows)

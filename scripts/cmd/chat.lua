@@ -304,8 +304,7 @@ end
 local function open(opts)
   local words, why = chat.open(opts[1])
   if not words then return nil, why end
-  local model, bad = models.open(opts[1], { threads = opts.threads,
-    kv_bits = tonumber(opts.kv_bits or 32), context = opts.context, memory = opts.memory })
+  local model, bad = models.open(opts[1], command.model_options(opts, "fast"))
   if not model then return nil, bad end
   preload(model.weights)
   local tok, none = model:tokenizer()

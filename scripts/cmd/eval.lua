@@ -57,8 +57,7 @@ end
 local function main(opts)
   local possible, unable = command.check_compute(opts)
   if not possible then return nil, unable end
-  local model, why = models.open(opts[1], { threads = opts.threads, context = opts.context,
-    memory = opts.memory, kv_bits = tonumber(opts.kv_bits or 32) })
+  local model, why = models.open(opts[1], command.model_options(opts))
   if not model then return nil, why end
   preload(model.weights)
   local runner, saved = model:runner(), opts.out and {}

@@ -185,8 +185,7 @@ end
 local function main(opts)
   local possible, unable = command.check_compute(opts)
   if not possible then return nil, unable end
-  local model, why = models.open(opts[1], { threads = opts.threads,
-    kv_bits = tonumber(opts.kv_bits or 32), context = opts.context, memory = opts.memory })
+  local model, why = models.open(opts[1], command.model_options(opts))
   if not model then return nil, why end
   preload(model.weights)
   if opts.jsonl and opts.image then

@@ -39,8 +39,8 @@ local function models_of(opts)
 end
 
 local same_name = { "host", "port", "socket", "sequences", "step_tokens", "context", "memory",
-  "threads", "policy", "site", "log", "cache_folder", "cache_bytes", "cache_disk_bytes", "drain_s",
-  "api_key_file" }
+  "threads", "precision", "policy", "site", "log", "cache_folder", "cache_bytes",
+  "cache_disk_bytes", "drain_s", "api_key_file" }
 local per_key = { on = true, off = false, auto = "auto" }
 
 --- The command line as a configuration.

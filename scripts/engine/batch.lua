@@ -130,7 +130,8 @@ end
 -- ---- opening ----------------------------------------------------------------------------------
 
 local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
-  "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share", "media_bytes" }
+  "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share", "media_bytes",
+  "precision" }
 
 -- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer
 -- sequences compute less at once, more make every stream slower; 4096 is for models that do not say
@@ -140,14 +141,14 @@ local STEP_TOKENS, SEQUENCES, CONTEXT = 512, 64, 4096
 --- Tokens that the KV cache gets: all that the sequences may want, if the memory is there (half of
 --- it without a budget: the weights want to stay in memory too). nil and why if not one block fits.
 local function cache_tokens(model, o, budget)
-  local want, block = o.sequences * o.context, o.kv_block or 32
+  local want, block = o.sequences * o.context, o.kv_block or 64
   local plan <close> = assert(model.graph:plan())
   local slots = o.sequences + 1 -- one for loading files; each may fill its last block in part
   local rows = math.min(o.step_tokens, o.context)
   local need = { state = slots * memory.state(model.graph),
     activations = memory.activations(plan, rows, { outputs = o.sequences }) }
   local function fits(tokens)
-    need.kv = memory.kv(model.graph, tokens + slots * block, o.kv_bits or 32)
+    need.kv = memory.kv(model.graph, tokens + slots * block, memory.kv_bits(o))
     return memory.check(need, { tokens = tokens, budget = budget, weights = model.weights.bytes })
   end
   if fits(budget and want or 2 * want) then return want end
@@ -165,7 +166,8 @@ end
 local function split_options(model, options)
   local given = model.options or {}
   local o = { tokenizer = model:tokenizer() or nil, threads = given.threads,
-    kv_bits = given.kv_bits, sequences = SEQUENCES, step_tokens = STEP_TOKENS,
+    kv_bits = given.kv_bits, precision = given.precision, sequences = SEQUENCES,
+    step_tokens = STEP_TOKENS,
     context = given.context or model.config.max_position_embeddings or CONTEXT }
   o.end_ids = text.sorted_keys(model.stops) -- after the tokenizer: they may come from it
   local rest = {}

@@ -8,6 +8,11 @@ local memory = {}
 --- The sizes that cache elements may have (--kv-bits).
 memory.bits = { 32, 16, 8, 4 }
 
+--- Bits per element of the KV cache by these options: kv_bits, precision.
+function memory.kv_bits(options)
+  return options.kv_bits or (options.precision == "fast" and 16 or 32)
+end
+
 --- Bytes of the keys and values of one sequence. Layers with a window keep no more than the window.
 function memory.kv(graph, tokens, bits) return perigee.batch.kv_bytes(graph, tokens, bits) end
 

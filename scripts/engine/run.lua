@@ -10,7 +10,8 @@ local Runner = {}
 Runner.__index = Runner
 
 --- Options: threads, taps (names of values), context (tokens at most), memory (bytes at most),
---- fusion, kv_bits, kv_block. Returns nil and why if the model cannot have such a context.
+--- fusion, precision, kv_bits, kv_block. Returns nil and why if the model cannot have such a
+--- context.
 local function new(model, options)
   options = options or {}
   local own = model.config.max_position_embeddings
@@ -19,9 +20,9 @@ local function new(model, options)
     return nil, text:format(options.context, own)
   end
   return setmetatable({ model = model, threads = options.threads, taps = options.taps,
-    memory = options.memory, fusion = options.fusion, kv_bits = options.kv_bits,
-    kv_block = options.kv_block, context = options.context or own or CONTEXT, capacity = 0,
-    rows = 0 }, Runner)
+    memory = options.memory, fusion = options.fusion, precision = options.precision,
+    kv_bits = options.kv_bits, kv_block = options.kv_block,
+    context = options.context or own or CONTEXT, capacity = 0, rows = 0 }, Runner)
 end
 
 -- ---- memory -----------------------------------------------------------------------------------
@@ -33,7 +34,7 @@ local function need(self, tokens, o)
     local plan <close> = assert(graph:plan())
     self.floats = { row_floats = plan.row_floats, output_floats = plan.output_floats }
   end
-  return { kv = memory.kv(graph, tokens, self.kv_bits or 32), state = memory.state(graph),
+  return { kv = memory.kv(graph, tokens, memory.kv_bits(self)), state = memory.state(graph),
     activations = memory.activations(self.floats, o.rows, o) }
 end
 
@@ -66,8 +67,8 @@ local function engine_for(self, tokens, o)
   if not fit then error(why, 0) end
   self.capacity, self.rows = math.max(fit, math.min(1024, self.context)), o.rows
   local engine, failed = perigee.engine.open(self.model.graph, { threads = self.threads,
-    tokens = self.capacity, taps = self.taps, fusion = self.fusion, kv_bits = self.kv_bits,
-    kv_block = self.kv_block })
+    tokens = self.capacity, taps = self.taps, fusion = self.fusion,
+    precision = self.precision, kv_bits = self.kv_bits, kv_block = self.kv_block })
   if not engine then error(failed, 0) end
   self.engine = engine
   return engine, fit

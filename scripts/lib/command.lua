@@ -11,11 +11,15 @@ end
 
 --- Can this build run models with these options? True, or nil and why not.
 function command.check_compute(opts)
-  if opts.precision == "fast" then
-    return nil, "--precision fast is not available yet, only exact"
-  end
   if opts.device == "metal" then return nil, "--device metal: this build has the CPU only" end
   return true
+end
+
+--- The options of a model by those of the command line. precision: the command's default, otherwise
+--- exact.
+function command.model_options(opts, precision)
+  return { threads = opts.threads, context = opts.context, memory = opts.memory,
+    kv_bits = tonumber(opts.kv_bits), precision = opts.precision or precision or "exact" }
 end
 
 return command

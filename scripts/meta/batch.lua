@@ -11,7 +11,8 @@ local batch = {}
 ---@field sequences? integer  Sequences that run at once (64).
 ---@field step_tokens? integer  Rows of a step at most (512).
 ---@field context? integer  Tokens of one sequence at most (4096).
----@field kv_bits? integer  32, 16, 8 or 4.
+---@field precision? "exact"|"fast"  Of activations and KV cache: 32 or 16 bits (exact).
+---@field kv_bits? integer  32, 16, 8 or 4; by default 32, with fast 16.
 ---@field kv_block? integer  Tokens of a cache block, a power of two.
 ---@field stride? integer  Tokens of a prompt between snapshots of recurrent state (512).
 ---@field cache_bytes? integer  Budget of the prefix cache (1 GiB); 0: none.

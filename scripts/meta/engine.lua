@@ -20,6 +20,7 @@
 ---@field tokens? integer
 ---@field sequences? integer
 ---@field taps? string[]
+---@field precision? "exact"|"fast"
 ---@field kv_bits? integer
 ---@field kv_block? integer
 ---@field fusion? boolean
@@ -28,8 +29,9 @@
 local engine = {}
 
 ---tokens: capacity of the KV cache, for all sequences together; taps: names of values to keep;
----kv_bits: 32, 16, 8 or 4 bits per value of the KV cache; kv_block: tokens of a block, a power of
----two; fusion: false runs every op separately, with the same numbers.
+---precision: "exact" (the default) computes with 32-bit activations, "fast" with 16-bit ones;
+---kv_bits: 32, 16, 8 or 4 bits per value of the KV cache (32, with fast 16); kv_block: tokens of a
+---block, a power of two; fusion: false runs every op separately, with the same numbers.
 ---@param graph perigee.Graph
 ---@param options? perigee.EngineOptions
 ---@return perigee.Engine? engine

@@ -164,7 +164,8 @@ end
 
 local LARGE = 1 << 40
 local per_model = { path = is "string", load = is "boolean", sequences = integer(1, 65536),
-  step_tokens = integer(1, 1 << 20), context = integer(1, LARGE), kv_bits = one_of(32, 16, 8, 4),
+  step_tokens = integer(1, 1 << 20), context = integer(1, LARGE),
+  precision = one_of("exact", "fast"), kv_bits = one_of(32, 16, 8, 4),
   cache_bytes = bytes, picture_cache_bytes = bytes, threads = integer(1, 4096) }
 
 --- { name = path or { path = …, settings of this model } }, or a list of these.
@@ -296,8 +297,10 @@ config.keys = {
   { "context", check = integer(1, LARGE), shown = "8192",
     help = "Maximum tokens of a sequence, prompt and answer together. Default: the model's context "
       .. "length." },
-  { "kv_bits", check = one_of(32, 16, 8, 4), default = 32,
-    help = "Bits per element of the KV cache: 32, 16, 8 or 4." },
+  { "precision", check = one_of("exact", "fast"), default = "fast",
+    help = "exact: activations and KV cache of 32 bits. fast: of 16 bits." },
+  { "kv_bits", check = one_of(32, 16, 8, 4), shown = "16",
+    help = "Bits per element of the KV cache: 32, 16, 8 or 4. Default: 16, with exact 32." },
   { "cache_bytes", check = bytes, default = 1 << 30,
     help = "Memory for the prefix cache of each model; 0 turns it off." },
   { "cache_folder", check = is "string", shown = '"/var/cache/perigee"',

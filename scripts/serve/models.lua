@@ -166,7 +166,7 @@ local function memory_of(entry, sequences, reserved)
   local plan <close> = assert(graph:plan())
   local step = math.min(entry.batch.core.step_tokens, entry.batch.core.context)
   return { weights = entry.model.weights.bytes, tokens = tokens,
-    caches = memory.kv(graph, tokens, entry.model.options.kv_bits)
+    caches = memory.kv(graph, tokens, memory.kv_bits(entry.model.options))
       + (sequences + 1) * memory.state(graph) + reserved,
     activations = memory.activations(plan, step, { outputs = sequences }) }
 end
@@ -304,7 +304,7 @@ local function load_stages(self, entry)
     return value
   end
   local began, o = uv.hrtime(), {}
-  for _, name in ipairs { "threads", "context", "kv_bits" } do
+  for _, name in ipairs { "threads", "context", "precision", "kv_bits" } do
     o[name] = setting(self, entry, name)
   end
   o.architectures = self.architectures and self.architectures()

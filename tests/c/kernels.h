@@ -55,14 +55,24 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
 }
 static inline void matrix_free(pe_quant_matrix *m) { free((void *)(uintptr_t)m->data); }
 
-static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
+static inline void run_kernel(const pe_cpu_op *op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   c->prim = prim;
-  c->scratch_step = pe_cpu_scratch(op, c);
-  c->scratch = malloc((size_t)(c->scratch_step * tasks) * sizeof(float) + 1);
-  memset(c->scratch, 0xff,
-         (size_t)(c->scratch_step * tasks) * sizeof(float)); /* NaN: reading it unwritten shows */
-  for (int t = tasks - 1; t >= 0; t--) pe_cpu_run(op, c, t, tasks);
-  free(c->scratch);
+  const size_t shared = (size_t)pe_cpu_shared(op, c) * sizeof(float);
+  c->shared = malloc(shared + 1);
+  memset(c->shared, 0xff, shared); /* NaN: reading it unwritten shows */
+  for (; op; op = op->then) {
+    const size_t bytes = (size_t)pe_cpu_scratch(op, c) * sizeof(float);
+    pe_cpu_share share = {.tasks = tasks, .scratch = malloc(bytes + 1)};
+    for (share.task = tasks - 1; share.task >= 0; share.task--) {
+      memset(share.scratch, 0xff, bytes);
+      op->run(c, &share);
+    }
+    free(share.scratch);
+  }
+  free(c->shared);
+}
+static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
+  run_kernel(pe_cpu_op_of(op, PE_EXACT), c, prim, tasks);
 }
 
 static inline void check_bits(const char *what, const float *got, const float *want, int64_t n) {

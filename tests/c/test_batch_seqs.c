@@ -177,9 +177,9 @@ static void test_nan(void) {
   if (!batch_open(&o)) return;
   pe_seq_id bad = add(&r), good = add(&r);
   step(100, false), step(100, false);
-  float *values = (float *)(void *)b->kv->layer[0].values;
   int32_t block = pe_batch_find(b, bad)->cache.tables.table[0][0];
-  values[(int64_t)block * 4 * HEADS * DIM] = NAN;
+  const pe_kv_layer *layer = &b->kv->layer[0];
+  *(float *)(void *)(layer->values + (uint64_t)block * layer->step) = NAN;
   finish(100);
   CHECK_INT(answers[bad].finish, PE_FINISH_ERROR);
   CHECK(strstr(answers[bad].error.text, "position"));

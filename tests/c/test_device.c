@@ -134,7 +134,7 @@ static pe_status machine_open(machine *m, int64_t tokens, pe_error *err) {
     rc = pe_kv_open(m->graph, &(pe_kv_options){.tokens = tokens, .sequences = 2}, &m->kv, err);
   if (!rc) rc = pe_recur_open(m->graph, 2, &m->recur, err);
   if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
-  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, &m->device, err);
+  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, PE_EXACT, &m->device, err);
   return rc;
 }
 

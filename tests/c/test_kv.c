@@ -409,8 +409,9 @@ static void test_discard(void) {
   CHECK_INT(pe_kv_discard(l.kv), 0);
   for (int layer = 0; layer < 2; layer++)
     for (int b = 0; b < 8; b++) {
-      const uint8_t *keys = l.kv->layer[layer].keys + b * KEYS;
-      const uint8_t *values = l.kv->layer[layer].values + b * VALUES;
+      const uint64_t at = (uint64_t)b * l.kv->layer[layer].step;
+      const uint8_t *keys = l.kv->layer[layer].keys + at;
+      const uint8_t *values = l.kv->layer[layer].values + at;
       int kept = 0;
       for (int i = 0; i < KEYS; i++) kept += keys[i] == STAMP;
       for (int i = 0; i < VALUES; i++) kept += values[i] == STAMP;

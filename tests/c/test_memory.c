@@ -15,11 +15,14 @@ static const int lengths[SEQUENCES] = {1, 30, 23}, begins[SEQUENCES] = {0, 1, 31
 /* One op over all tokens of the sequences. */
 typedef struct world {
   pe_op op;
+  pe_precision precision;
   pe_cpu_call call;                 /* arguments, vectors */
   int64_t width[INPUTS], out_width; /* width 0: no such input */
   float *x[INPUTS], *y;             /* [TOKENS][width] */
-  int64_t state_floats, cache_floats[2];
-  float *state, *cache[2];
+  int64_t state_floats;
+  int64_t block_bytes[2]; /* keys and values of a block, which are next to each other */
+  float *state;
+  uint8_t *cache;
   const pe_store_args *store; /* run before the op, from inputs 1 .. 3 */
   int window;                 /* blocks entirely outside of it are released */
   bool spans;                 /* tokens of a span see all of it, and are run together */
@@ -35,6 +38,10 @@ static int last_seen(const world *w, int s, int t) {
   return t;
 }
 
+static size_t cache_size(const world *w) {
+  return (size_t)(SEQUENCES * TABLE * (w->block_bytes[0] + w->block_bytes[1]));
+}
+
 static void world_init(world *w) {
   for (int i = 0; i < INPUTS; i++) {
     w->x[i] = malloc((size_t)(TOKENS * w->width[i]) * sizeof(float) + 1);
@@ -42,12 +49,12 @@ static void world_init(world *w) {
   }
   w->y = malloc((size_t)(TOKENS * w->out_width) * sizeof(float));
   w->state = malloc((size_t)(SEQUENCES * w->state_floats) * sizeof(float) + 1);
-  for (int i = 0; i < 2; i++) w->cache[i] = malloc((size_t)w->cache_floats[i] * sizeof(float) + 1);
+  w->cache = malloc(cache_size(w) + 1);
 }
 
 static void world_free(world *w) {
   for (int i = 0; i < INPUTS; i++) free(w->x[i]);
-  free(w->y), free(w->state), free(w->cache[0]), free(w->cache[1]);
+  free(w->y), free(w->state), free(w->cache);
 }
 
 /* Blocks of the sequences are mixed in the pool; the tables of group 0 are invalid. */
@@ -95,7 +102,8 @@ static void world_step(world *w, const int *order, const int *count, int *done, 
   }
   if (w->spans) step.last = last;
   c.step = &step, c.rows = step.rows, c.state = w->state, c.state_step = w->state_floats,
-  c.cache[0] = (uint8_t *)w->cache[0], c.cache[1] = (uint8_t *)w->cache[1];
+  c.cache[0] = w->cache, c.cache[1] = w->cache + w->block_bytes[0],
+  c.cache_step = w->block_bytes[0] + w->block_bytes[1];
   c.out = view_new(c.rows, w->out_width);
   for (int i = 0; i < INPUTS; i++) {
     if (!w->width[i]) continue;
@@ -110,7 +118,7 @@ static void world_step(world *w, const int *order, const int *count, int *done, 
     before.args.store = *w->store;
     run_op(PE_OP_STORE, &before, prim, tasks);
   }
-  run_op(w->op, &c, prim, tasks);
+  run_kernel(pe_cpu_op_of(w->op, w->precision), &c, prim, tasks);
   for (int r = 0; r < c.rows; r++)
     memcpy(w->y + rows[r] * w->out_width, c.out.at + r * c.out.step,
            (size_t)w->out_width * sizeof(float));
@@ -125,8 +133,7 @@ static void world_run(world *w, int schedule, const pe_prim *prim, int tasks) {
   int done[SEQUENCES] = {0}, left = TOKENS;
   memset(w->y, 0xff, (size_t)(TOKENS * w->out_width) * sizeof(float));
   memset(w->state, 0, (size_t)(SEQUENCES * w->state_floats) * sizeof(float));
-  for (int i = 0; i < 2; i++)
-    memset(w->cache[i], 0xff, (size_t)w->cache_floats[i] * sizeof(float)); /* NaN: never read */
+  memset(w->cache, 0xff, cache_size(w)); /* NaN: never read */
   for (int step = 0; left > 0; step++) {
     int count[SEQUENCES] = {0}, n = 0;
     for (int s = 0; s < SEQUENCES; s++) {
@@ -240,7 +247,7 @@ static void check_attention(const attention_case *k) {
   const pe_cache_args cache = {GROUP, k->key_heads,    k->key, k->latent ? 0 : k->value,
                                BLOCK, (int32_t)k->type};
   const pe_store_args store = {cache, {k->key_heads, k->key, half, 0, 0}};
-  const int64_t rows = SEQUENCES * TABLE * BLOCK * k->key_heads;
+  const int64_t rows = BLOCK * k->key_heads;
   float sinks[32];
   for (int i = 0; i < 32; i++) sinks[i] = 2 * uniform();
   world w = {.op = PE_OP_ATTENTION,
@@ -250,14 +257,16 @@ static void check_attention(const attention_case *k) {
              .spans = k->spans};
   w.width[0] = k->heads * k->key, w.width[1] = k->key_heads * k->key,
   w.width[2] = k->latent ? 0 : k->key_heads * k->value, w.width[3] = 2 * half;
-  w.cache_floats[0] = rows * pe_kv_row_bytes(k->type, k->key) / 4 + 1,
-  w.cache_floats[1] = rows * pe_kv_row_bytes(k->type, cache.value) / 4 + 1;
+  w.block_bytes[0] = (rows * pe_kv_row_bytes(k->type, k->key) + 3) / 4 * 4;
+  w.block_bytes[1] = (rows * pe_kv_row_bytes(k->type, cache.value) + 3) / 4 * 4;
   w.call.args.attention =
       (pe_attention_args){cache, k->heads, k->value, k->window, k->spans, 0.4f, k->softcap};
   if (k->sinks) w.call.vec[0] = sinks;
   world_init(&w);
-  check_schedules(&w);
-  check_exact(&w, k);
+  for (w.precision = PE_EXACT; w.precision <= PE_FAST; w.precision++) {
+    check_schedules(&w);
+    check_exact(&w, k);
+  }
   world_free(&w);
 }
 

@@ -155,7 +155,7 @@ static void run(const model *m, bool apart, float *out) {
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
   CHECK_OK(pe_recur_open(m->graph, 1, &recur, &err), err);
-  CHECK_OK(pe_device_open(p, pool, kv, recur, &e, &err), err);
+  CHECK_OK(pe_device_open(p, pool, kv, recur, PE_EXACT, &e, &err), err);
   CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
   CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
   CHECK_OK(pe_seq_run(&s, ROWS, ROWS, &r, &err), err);

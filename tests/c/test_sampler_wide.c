@@ -1,6 +1,7 @@
 /* test_sampler_wide.c - the sampler over large vocabularies against a slow one in double precision:
- * it sorts everything, applies the filters one by one and walks to the drawn token. Both must agree,
- * except where rounding decides; every instruction set must agree with every other bit for bit. */
+ * it sorts everything, applies the filters one by one and walks to the drawn token. Both must
+ * agree, except where rounding decides; every instruction set must agree with every other bit for
+ * bit. */
 #include "check.h"
 #include "kernels/cpu/prim.h"
 #include "runtime/batch/sampler.h"
@@ -27,7 +28,7 @@ static pe_sampler *open_as(const char *isa, int32_t n) {
   return s;
 }
 
-/* ---- the slow one ------------------------------------------------------------------------------ */
+/* ---- the slow one ---------------------------------------------------------------------------- */
 
 typedef struct item {
   double logit, w, key;
@@ -135,7 +136,7 @@ static int32_t slow_draw(slow *r, const pe_sampling *p, const float *x, int32_t 
   return r->it[0].id;
 }
 
-/* ---- random requests --------------------------------------------------------------------------- */
+/* ---- random requests ------------------------------------------------------------------------- */
 
 static void random_logits(float *x, int32_t n) {
   static const double scales[] = {0, 0.1, 1, 2.5, 8, 40};

@@ -127,9 +127,9 @@ local function check_by_hand(t, model, list, want)
 end
 
 local some = forced and { "gemma3_text", "qwen3_5" }
-for _, name in ipairs(some or samples.directories "config.json") do
-  test(name, function(t)
-    local model <close> = assert(perigee.open("tests/golden/" .. name))
+local function check_model(name, precision)
+  test(("%s, %s"):format(name, precision), function(t)
+    local model <close> = assert(perigee.open("tests/golden/" .. name, { precision = precision }))
     local list, want = requests(model.config.vocab_size), {}
     for i, r in ipairs(list) do want[i] = alone(model, r) end
     t.eq(#want[1].ids, 8)
@@ -137,4 +137,9 @@ for _, name in ipairs(some or samples.directories "config.json") do
     check_coming_and_going(t, model, list, want)
     check_by_hand(t, model, list, want)
   end)
+end
+
+for _, name in ipairs(some or samples.directories "config.json") do
+  check_model(name, "exact")
+  check_model(name, "fast")
 end

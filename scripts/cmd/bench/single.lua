@@ -46,7 +46,7 @@ end
 --- Raises if there is not enough memory for the longest test.
 local function check_room(model)
   local plan <close> = assert(model.graph:plan())
-  local tokens, bits = DEPTH + PROMPT, model.options.kv_bits
+  local tokens, bits = DEPTH + PROMPT, memory.kv_bits(model.options)
   local need = { kv = memory.kv(model.graph, tokens, bits), state = memory.state(model.graph),
     activations = memory.activations(plan, PROMPT) }
   local ok, why = memory.check(need,
@@ -57,7 +57,7 @@ end
 local function with_engine(model, f)
   check_room(model)
   local engine, why = perigee.engine.open(model.graph, { threads = model.options.threads,
-    tokens = DEPTH + PROMPT, kv_bits = model.options.kv_bits })
+    tokens = DEPTH + PROMPT, kv_bits = model.options.kv_bits, precision = model.options.precision })
   if not engine then error(why, 0) end
   f(engine, common.bytes_per_token(model), common.context(model))
   engine:close()

@@ -1,0 +1,159 @@
+/* op_packed.c - products with packed weights, of `fast` precision: rounding a value to 16-bit
+ * codes, linear, gated, expert_linear, expert_gated. The arithmetic is in int16.h.
+ *
+ * A value is rounded once for all products that read it; the rows of experts are rounded where they
+ * are gathered. Columns are shared in whole panels. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/experts.h"
+
+enum {
+  STRIP = 2 * PE_PACK_ROWS, /* columns of both products of a gated MLP before they are joined */
+  FLOATS = PE_PACK_ALIGN / (int)sizeof(float)
+};
+
+/* Bytes as floats, in whole cache lines. */
+static int64_t floats_of(uint64_t bytes) {
+  return (int64_t)((bytes + PE_PACK_ALIGN - 1) / PE_PACK_ALIGN) * FLOATS;
+}
+
+/* Columns from .. to - 1 of this share. */
+static void share_panels(const pe_cpu_share *share, const pe_pack *w, int64_t *from, int64_t *to) {
+  pe_cpu_range(share, pe_pack_panels(w), from, to);
+  *from *= PE_PACK_ROWS, *to = pe_cpu_least(*to * PE_PACK_ROWS, w->rows);
+}
+
+/* A product of a few rows reads its weights from memory, one of many multiplies: what takes longer
+ * counts. In the unit of other costs, a byte that is read takes as long as two multiply-adds. */
+static pe_cpu_work product_work(const pe_pack *w, int64_t rows) {
+  const int64_t panels = pe_pack_panels(w);
+  const double bytes = (double)panels * (double)w->panel_bytes, macs = (double)w->rows * w->cols;
+  const double read = 2 * bytes, multiply = (double)rows * macs / 4;
+  return (pe_cpu_work){panels, read > multiply ? read : multiply};
+}
+
+/* ---- rounding -------------------------------------------------------------------------------- */
+
+static void round_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  int64_t from, to;
+  pe_cpu_range(share, c->rows, &from, &to);
+  c->int16->quantize(c->rounded[0], c->in[0].at, c->in[0].step, (int32_t)from, (int32_t)to);
+}
+
+static pe_cpu_work round_work(const pe_cpu_call *c) {
+  return (pe_cpu_work){c->rows, (double)c->rows * (double)c->rounded[0]->cols * 2};
+}
+
+const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work};
+
+/* ---- linear ---------------------------------------------------------------------------------- */
+
+static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  pe_int16_product p = {.w = c->pack,
+                        .x = c->rounded[0],
+                        .bias = c->vec[0],
+                        .out = c->out.at,
+                        .out_step = c->out.step};
+  int64_t from, to;
+  if (c->args.linear.residual) p.residual = c->in[1].at, p.residual_step = c->in[1].step;
+  share_panels(share, c->pack, &from, &to);
+  if (from < to) c->int16->product(&p, from, to, share->scratch);
+}
+
+static pe_cpu_work linear_work(const pe_cpu_call *c) { return product_work(c->pack, c->rows); }
+
+static int64_t linear_scratch(const pe_cpu_call *c) { return floats_of(pe_int16_scratch(c->rows)); }
+
+const pe_cpu_op pe_cpu_packed_linear = {
+    .run = linear_run, .work = linear_work, .scratch = linear_scratch};
+
+/* ---- gated ----------------------------------------------------------------------------------- */
+
+static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  float *up = share->scratch + floats_of(pe_int16_scratch(c->rows));
+  pe_int16_product gate = {.w = c->pack,
+                           .x = c->rounded[0],
+                           .bias = c->vec[0],
+                           .out = c->out.at,
+                           .out_step = c->out.step};
+  pe_int16_product other = {
+      .w = c->pack2, .x = c->rounded[1], .bias = c->vec[1], .out_step = STRIP};
+  int64_t from, to;
+  share_panels(share, c->pack, &from, &to);
+  for (int64_t col = from; col < to; col += STRIP) {
+    const int64_t end = pe_cpu_least(col + STRIP, to);
+    other.out = up - col;
+    c->int16->product(&gate, col, end, share->scratch);
+    c->int16->product(&other, col, end, share->scratch);
+    for (int64_t r = 0; r < c->rows; r++) {
+      float *y = pe_cpu_row(&c->out, r) + col;
+      c->prim->unary((pe_map_op)c->args.gated.activation, y, end - col, y);
+      for (int64_t j = 0; j < end - col; j++) y[j] *= up[r * STRIP + j];
+    }
+  }
+}
+
+static pe_cpu_work gated_work(const pe_cpu_call *c) {
+  pe_cpu_work w = product_work(c->pack, c->rows);
+  w.cost += product_work(c->pack2, c->rows).cost;
+  return w;
+}
+
+static int64_t gated_scratch(const pe_cpu_call *c) {
+  return floats_of(pe_int16_scratch(c->rows)) + (int64_t)c->rows * STRIP;
+}
+
+const pe_cpu_op pe_cpu_packed_gated = {
+    .run = gated_run, .work = gated_work, .scratch = gated_scratch};
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+/* Rows from .. to - 1 of the weights of one expert, for n pairs (row, rank). room: codes, results,
+ * the results of a second product. */
+static void expert_pairs(const pe_cpu_call *c, int32_t expert, const int32_t *pairs, int64_t n,
+                         int64_t from, int64_t to, float *room) {
+  const pe_expert_args *a = &c->args.expert;
+  const pe_pack *w = c->pack + expert;
+  const int64_t width = to - from;
+  pe_int16_rows x;
+  float *y = room + floats_of(pe_int16_bytes(PE_EXPERT_ROWS, a->in, w->act));
+  float *up = y + PE_EXPERT_ROWS * width, *rest = up + (c->pack2 ? PE_EXPERT_ROWS * width : 0);
+  rest += (FLOATS - (rest - room) % FLOATS) % FLOATS; /* to a cache line, like room */
+  pe_int16_place(c->int16, (int32_t)n, a->in, w->act, room, &x);
+  for (int32_t i = 0; i < n; i++) c->int16->quantize(&x, pe_expert_row(c, pairs[i]), 0, i, i + 1);
+  pe_int16_product p = {.w = w, .x = &x, .out = y - from, .out_step = width};
+  p.bias = pe_expert_bias(c, 0, expert);
+  c->int16->product(&p, from, to, rest);
+  if (c->pack2) {
+    p.w = c->pack2 + expert, p.bias = pe_expert_bias(c, 1, expert), p.out = up - from;
+    c->int16->product(&p, from, to, rest);
+    pe_expert_gate(c, y, up, n * width);
+  }
+  pe_expert_scatter(c, pairs, n, y, from, width);
+}
+
+static void expert_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  pe_expert_each(c, share, PE_PACK_ROWS, expert_pairs);
+}
+
+static pe_cpu_work expert_work(const pe_cpu_call *c) {
+  const pe_expert_args *a = &c->args.expert;
+  const int64_t pairs = (int64_t)c->rows * a->chosen;
+  pe_cpu_work w = product_work(c->pack, 1);
+  w.cost *= (double)pe_cpu_least(pairs, a->experts) * (c->pack2 ? 2 : 1);
+  w.items *= pairs;
+  return w;
+}
+
+static int64_t expert_scratch(const pe_cpu_call *c) {
+  const pe_expert_args *a = &c->args.expert;
+  return floats_of(pe_int16_bytes(PE_EXPERT_ROWS, a->in, c->pack->act)) +
+         (c->pack2 ? 2 : 1) * PE_EXPERT_ROWS * ((int64_t)a->out + PE_PACK_ROWS) + 2 * FLOATS +
+         floats_of(pe_int16_scratch(PE_EXPERT_ROWS));
+}
+
+static const pe_cpu_op expert_products = {
+    .run = expert_run, .work = expert_work, .scratch = expert_scratch};
+const pe_cpu_op pe_cpu_packed_expert = {.run = pe_expert_sort,
+                                        .work = pe_expert_sort_work,
+                                        .shared = pe_expert_shared,
+                                        .then = &expert_products};

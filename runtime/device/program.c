@@ -1,0 +1,179 @@
+/* program.c - see program.h. */
+#include "runtime/device/program.h"
+
+/* ---- what codes touch ------------------------------------------------------------------------ */
+
+/* Do two values share memory? A place is `step` floats per row, all lines of a value together. */
+static bool overlap(const pe_place *a, const pe_place *b) {
+  return a->rows == b->rows && a->rows != PE_EXTENT_CONST && a->at < b->at + b->step &&
+         b->at < a->at + a->step;
+}
+
+static bool same_place(const pe_place *a, const pe_place *b) {
+  return a->rows == b->rows && a->at == b->at && a->offset == b->offset && a->step == b->step;
+}
+
+static bool writes_place(const pe_code *c, const pe_place *place) {
+  return c->round < 0 && c->instr->op != PE_OP_STORE && overlap(&c->instr->out, place);
+}
+
+static bool reads_place(const pe_code *c, const pe_place *place) {
+  for (int i = 0; i < (c->round < 0 ? PE_NODE_INPUTS : 1); i++)
+    if (overlap(&c->instr->in[i], place)) return true;
+  return false;
+}
+
+/* The slots that a code reads, as bits. */
+static uint64_t slots_read(const pe_program *p, const pe_code *c) {
+  uint64_t bits = 0;
+  for (int i = 0; i < 2; i++)
+    if (c->reads[i] >= 0) bits |= 1ull << p->rounded[c->reads[i]].slot;
+  return bits;
+}
+static uint64_t slot_written(const pe_program *p, const pe_code *c) {
+  return c->round < 0 ? 0 : 1ull << p->rounded[c->round].slot;
+}
+
+/* Do both use the KV cache of a layer, one of them to write, or the same state? */
+static bool share_memory(const pe_instr *x, const pe_instr *y) {
+  const bool stores = x->op == PE_OP_STORE || y->op == PE_OP_STORE;
+  return (stores && x->cache >= 0 && x->cache == y->cache) ||
+         (x->state_at >= 0 && x->state_at == y->state_at);
+}
+
+/* Must y, which comes later, wait for x? */
+static bool conflict(const pe_program *p, const pe_code *x, const pe_code *y) {
+  const uint64_t written = slot_written(p, x), writes = slot_written(p, y);
+  if ((written & (slots_read(p, y) | writes)) || (writes & slots_read(p, x))) return true;
+  if (x->round < 0 && y->round < 0 && share_memory(x->instr, y->instr)) return true;
+  if (x->round < 0 && x->instr->op != PE_OP_STORE &&
+      (reads_place(y, &x->instr->out) || writes_place(y, &x->instr->out)))
+    return true;
+  return y->round < 0 && y->instr->op != PE_OP_STORE && reads_place(x, &y->instr->out);
+}
+
+static void find_hazards(pe_program *p) {
+  for (int32_t i = 0; i < p->count; i++) {
+    int32_t after = i;
+    while (after > 0 && !conflict(p, &p->code[after - 1], &p->code[i])) after--;
+    p->code[i].after = after;
+  }
+}
+
+/* ---- lowering -------------------------------------------------------------------------------- */
+
+static pe_status append(pe_program *p, pe_code code, pe_error *err) {
+  pe_status rc = pe_grow(&p->code, &p->code_cap, (size_t)p->count + 1, sizeof *p->code, err);
+  if (!rc) p->code[p->count++] = code;
+  return rc;
+}
+
+/* Is a rounded value still what the place holds? */
+static bool is_current(const pe_program *p, const pe_rounded *r) {
+  for (int32_t i = r->first + 1; i < p->count; i++)
+    if (writes_place(&p->code[i], &r->of)) return false;
+  return true;
+}
+
+/* The number of in[0] of x rounded for this pack; adds a code that rounds it if there is none. */
+static pe_status rounded_for(pe_program *p, const pe_instr *x, const pe_pack *pack, int32_t *out,
+                             pe_error *err) {
+  for (int32_t i = p->rounded_count - 1; i >= 0; i--) {
+    const pe_rounded *r = &p->rounded[i];
+    if (!same_place(&r->of, &x->in[0]) || r->cols != pack->cols || r->act != pack->act) continue;
+    if (!is_current(p, r)) break;
+    *out = i;
+    return PE_OK;
+  }
+  pe_status rc =
+      pe_grow(&p->rounded, &p->rounded_cap, (size_t)p->rounded_count + 1, sizeof *p->rounded, err);
+  if (rc) return rc;
+  p->rounded[p->rounded_count] = (pe_rounded){.of = x->in[0],
+                                              .rows = x->in[0].rows,
+                                              .cols = (int32_t)pack->cols,
+                                              .act = pack->act,
+                                              .first = p->count};
+  *out = p->rounded_count++;
+  return append(p, (pe_code){.instr = x, .round = *out, .reads = {-1, -1}}, err);
+}
+
+static bool can_pack(const pe_instr *x) {
+  const bool expert = x->op == PE_OP_EXPERT_LINEAR || x->op == PE_OP_EXPERT_GATED;
+  if (x->op != PE_OP_LINEAR && x->op != PE_OP_GATED && !expert) return false;
+  if (expert && x->args.expert.transposed) return false;
+  if (!pe_pack_supported(x->mat) || (x->mat2 && !pe_pack_supported(x->mat2))) return false;
+  return true;
+}
+
+/* Gives a product its packed weights and rounded inputs. Experts round the rows that they
+ * gather. */
+static pe_status pack_product(pe_program *p, const pe_instr *x, pe_pool *pool, pe_code *c,
+                              pe_error *err) {
+  pe_weights *w = p->plan->graph->weights;
+  const bool expert = x->op == PE_OP_EXPERT_LINEAR || x->op == PE_OP_EXPERT_GATED;
+  const int32_t count = expert ? x->args.expert.experts : 1;
+  pe_status rc = pe_packs_take(w, x->mat, count, pool, &c->pack, err);
+  if (!rc && x->mat2) rc = pe_packs_take(w, x->mat2, count, pool, &c->pack2, err);
+  if (!rc && !expert) rc = rounded_for(p, x, c->pack, &c->reads[0], err);
+  if (!rc && !expert && x->mat2) rc = rounded_for(p, x, c->pack2, &c->reads[1], err);
+  for (int i = 0; !rc && i < 2; i++)
+    if (c->reads[i] >= 0) p->rounded[c->reads[i]].last = p->count;
+  return rc;
+}
+
+static void give_packs(const pe_program *p, const pe_code *c) {
+  pe_packs_give(p->plan->graph->weights, c->pack);
+  pe_packs_give(p->plan->graph->weights, c->pack2);
+}
+
+static pe_status lower(pe_program *p, pe_pool *pool, pe_error *err) {
+  pe_status rc = PE_OK;
+  for (size_t i = 0; !rc && i < p->plan->count; i++) {
+    const pe_instr *x = &p->plan->instr[i];
+    pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}};
+    if (p->precision == PE_FAST && can_pack(x)) rc = pack_product(p, x, pool, &c, err);
+    if (!rc) rc = append(p, c, err);
+    if (rc) give_packs(p, &c);
+  }
+  return rc;
+}
+
+/* Gives every rounded value the first slot that is free while it is needed. */
+static pe_status place_slots(pe_program *p, pe_error *err) {
+  enum { MOST = 64 }; /* bits of slots_read; models need two or three */
+  int32_t busy_until[MOST] = {0};
+  for (int32_t i = 0; i < p->rounded_count; i++) {
+    pe_rounded *r = &p->rounded[i];
+    int32_t slot = 0;
+    while (slot < p->slots && busy_until[slot] >= r->first) slot++;
+    if (slot == MOST)
+      return pe_fail(err, PE_ELIMIT, "more than %d products keep their inputs at a time", MOST);
+    r->slot = slot, busy_until[slot] = r->last;
+    if (slot == p->slots) p->slots++;
+  }
+  return PE_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *pool,
+                          pe_program **out, pe_error *err) {
+  pe_program *p = pe_calloc(1, sizeof *p);
+  if (!p) return pe_nomem(err, "program");
+  p->plan = plan, p->precision = precision;
+  pe_status rc = lower(p, pool, err);
+  if (!rc) rc = place_slots(p, err);
+  if (rc) {
+    pe_program_close(p);
+    return rc;
+  }
+  find_hazards(p);
+  *out = p;
+  return PE_OK;
+}
+
+void pe_program_close(pe_program *p) {
+  if (!p) return;
+  for (int32_t i = 0; i < p->count; i++) give_packs(p, &p->code[i]);
+  pe_free(p->code), pe_free(p->rounded), pe_free(p);
+}

@@ -1,0 +1,60 @@
+/* program.h - a plan lowered for execution: codes in order, and which of them may overlap.
+ *
+ * In `exact` precision every instruction becomes one code. In `fast`, products with quantized
+ * weights take packed weights (packs.h) and activations rounded to 16-bit numbers; a value is
+ * rounded once, by a code of its own, for all products that read it:
+ *
+ *     h = norm x             0  h = norm x
+ *     q = linear h           1  round h to slot 0
+ *     k = linear h           2  q = product of slot 0        2, 3 and 4 may overlap
+ *     v = linear h           3  k = product of slot 0
+ *                            4  v = product of slot 0
+ *
+ * Slots are memory of the backend; values that are never needed at the same time share one.
+ *
+ * All threads of a device walk the codes in order and take tasks of each one as they come. A code
+ * that reads what an earlier one writes, or writes what an earlier one reads or writes, must wait
+ * for it; the others begin at once. `after` is how far back a code must look: it begins when all
+ * codes before number `after` are done. Memory that values share (plan.h), the KV cache of a layer
+ * and the state of a recurrence count as what an instruction reads and writes.
+ *
+ * Ownership: borrows the plan, which must outlive it; holds its packs. Threads: immutable. */
+#ifndef PE_PROGRAM_H
+#define PE_PROGRAM_H
+
+#include "runtime/graph/plan.h"
+#include "runtime/weights/packs.h"
+
+typedef struct pe_rounded { /* a value as 16-bit numbers */
+  pe_place of;
+  pe_extent rows;
+  int32_t cols, act;   /* act: values that share a scale */
+  int32_t slot;        /* where it is kept, */
+  int32_t first, last; /* from the code that writes it to the last one that reads it */
+} pe_rounded;
+
+typedef struct pe_code {
+  const pe_instr *instr; /* of a code that rounds: its first reader */
+  int32_t round;         /* the value that it rounds; -1: it runs the instruction */
+  int32_t reads[2];      /* the rounded inputs of pack and pack2; -1: none */
+  const pe_pack *pack, *pack2;
+  int32_t after;
+} pe_code;
+
+typedef struct pe_program {
+  const pe_plan *plan;
+  pe_precision precision;
+  pe_code *code;
+  int32_t count;
+  pe_rounded *rounded;
+  int32_t rounded_count, slots;
+  /* ---- private ---- */
+  size_t code_cap, rounded_cap;
+} pe_program;
+
+/* gives. The pool packs weights that no other program has packed. */
+pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *pool,
+                          pe_program **out, pe_error *err);
+void pe_program_close(pe_program *p); /* takes; NULL is fine */
+
+#endif

@@ -1,0 +1,283 @@
+/* test_program.c - programs: what is rounded and when, which codes may overlap, and packs that are
+ * shared by programs and returned. */
+#include "check.h"
+#include "runtime/device/program.h"
+
+enum { WIDTH = 64, INNER = 128, HEADS = 2, TOKENS = 50 };
+
+typedef struct model {
+  pe_weights *weights;
+  pe_graph *graph;
+  pe_plan *plan;
+  pe_pool *pool;
+} model;
+
+static void model_close(model *m) {
+  pe_pool_close(m->pool);
+  pe_plan_close(m->plan);
+  pe_graph_release(m->graph);
+  pe_weights_release(m->weights);
+  *m = (model){0};
+}
+
+/* ---- a transformer layer --------------------------------------------------------------------- */
+
+/* The functions below do nothing once something has failed. */
+typedef struct builder {
+  pe_graph *g;
+  pe_error *err;
+  pe_status rc;
+} builder;
+
+static pe_param weight(builder *b, const char *name) {
+  pe_param p = -1;
+  if (!b->rc) b->rc = pe_graph_param(b->g, name, &p, b->err);
+  return p;
+}
+
+static pe_value linear(builder *b, pe_value x, const char *name) {
+  pe_value v = -1;
+  pe_param w = weight(b, name);
+  if (!b->rc) b->rc = pe_graph_linear(b->g, x, w, -1, &v, b->err);
+  return v;
+}
+
+static pe_value norm(builder *b, pe_value x) {
+  pe_value v = -1;
+  pe_param w = weight(b, "norm");
+  pe_norm_args args = {.eps = 1e-5f, .scale = 1};
+  if (!b->rc) b->rc = pe_graph_norm(b->g, x, w, &args, &v, b->err);
+  return v;
+}
+
+static pe_value add(builder *b, pe_value x, pe_value y) {
+  pe_value v = -1;
+  if (!b->rc) b->rc = pe_graph_binary(b->g, PE_MAP_ADD, x, y, &v, b->err);
+  return v;
+}
+
+static pe_value heads(builder *b, pe_value x) {
+  pe_value v = -1;
+  if (!b->rc) b->rc = pe_graph_reshape(b->g, x, 2, (int32_t[]){HEADS, WIDTH / HEADS}, &v, b->err);
+  return v;
+}
+
+static pe_value attention(builder *b, pe_value h) {
+  pe_attention_spec s = {.v = -1, .sinks = -1, .scale = 0.2f, .share = -1};
+  int32_t layer;
+  pe_value v = -1;
+  s.q = heads(b, linear(b, h, "q"));
+  s.k = heads(b, linear(b, h, "k"));
+  s.v = heads(b, linear(b, h, "v"));
+  if (!b->rc) b->rc = pe_graph_attention(b->g, &s, &v, &layer, b->err);
+  if (!b->rc) b->rc = pe_graph_reshape(b->g, v, 1, (int32_t[]){WIDTH}, &v, b->err);
+  return linear(b, v, "o");
+}
+
+static pe_value mlp(builder *b, pe_value h) {
+  pe_value gate = linear(b, h, "gate"), up = linear(b, h, "up"), v = -1;
+  if (!b->rc) b->rc = pe_graph_unary(b->g, PE_MAP_SILU, gate, &gate, b->err);
+  if (!b->rc) b->rc = pe_graph_binary(b->g, PE_MAP_MUL, gate, up, &v, b->err);
+  return linear(b, v, "down");
+}
+
+static pe_status build(pe_graph *g, pe_error *err) {
+  builder b = {g, err, PE_OK};
+  pe_param table = weight(&b, "embed");
+  pe_value x = -1;
+  if (!b.rc) b.rc = pe_graph_embed(g, table, 1, &x, err);
+  x = add(&b, x, attention(&b, norm(&b, x)));
+  x = add(&b, x, mlp(&b, norm(&b, x)));
+  if (!b.rc) b.rc = pe_graph_output(g, x, &x, err);
+  g->output = linear(&b, x, "head");
+  return b.rc;
+}
+
+static pe_status model_open(model *m, pe_error *err) {
+  const pe_quant q4 = {PE_QUANT_AFFINE, 4, 32, PE_BF16}, plain = {0};
+  const pe_weight_shape shapes[] = {
+      {"embed", 2, {TOKENS, WIDTH}, plain, PE_BF16}, {"norm", 1, {WIDTH}, plain, PE_F32},
+      {"q", 2, {WIDTH, WIDTH}, q4, PE_BF16},         {"k", 2, {WIDTH, WIDTH}, q4, PE_BF16},
+      {"v", 2, {WIDTH, WIDTH}, q4, PE_BF16},         {"o", 2, {WIDTH, WIDTH}, q4, PE_BF16},
+      {"gate", 2, {INNER, WIDTH}, q4, PE_BF16},      {"up", 2, {INNER, WIDTH}, q4, PE_BF16},
+      {"down", 2, {WIDTH, INNER}, q4, PE_BF16},      {"head", 2, {TOKENS, WIDTH}, q4, PE_BF16},
+  };
+  *m = (model){0};
+  pe_status rc = pe_weights_synthetic(shapes, sizeof shapes / sizeof *shapes, 7, &m->weights, err);
+  if (!rc) rc = pe_graph_open(m->weights, &m->graph, err);
+  if (!rc) rc = build(m->graph, err);
+  if (!rc) rc = pe_plan_open(m->graph, NULL, &m->plan, err);
+  if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
+  return rc;
+}
+
+static pe_program *program_of(const model *m, pe_precision precision) {
+  pe_program *p = NULL;
+  pe_error err = {0};
+  CHECK_OK(pe_program_open(m->plan, precision, m->pool, &p, &err), err);
+  return p;
+}
+
+/* ---- codes ----------------------------------------------------------------------------------- */
+
+static void exact_is_the_plan(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open(&m, &err), err);
+  pe_program *p = program_of(&m, PE_EXACT);
+  CHECK_INT(p->count, (int64_t)m.plan->count);
+  CHECK_INT(p->rounded_count, 0);
+  for (int32_t i = 0; i < p->count; i++) {
+    CHECK(p->code[i].instr == &m.plan->instr[i]);
+    CHECK(p->code[i].round < 0 && !p->code[i].pack);
+  }
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+  pe_program_close(p);
+  model_close(&m);
+}
+
+/* Five inputs of eight products: that of q, k and v, of o, of gate and up, of down, of the head. */
+static void rounds_once(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open(&m, &err), err);
+  pe_program *p = program_of(&m, PE_FAST);
+  int32_t rounds = 0, products = 0;
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (c->round >= 0) {
+      CHECK_INT(p->rounded[c->round].first, i);
+      rounds++;
+    }
+    for (int k = 0; k < 2; k++) {
+      if (c->reads[k] < 0) continue;
+      CHECK(p->rounded[c->reads[k]].first < i && i <= p->rounded[c->reads[k]].last);
+      products += k == 0;
+    }
+  }
+  CHECK_INT(rounds, 5);
+  CHECK_INT(p->rounded_count, 5);
+  CHECK_INT(products, 7); /* gate and up are one */
+  CHECK(p->slots < 3);
+  pe_program_close(p);
+  model_close(&m);
+}
+
+/* ---- hazards --------------------------------------------------------------------------------- */
+
+/* What a code touches: floats of two areas, slots, caches and states, one byte each. */
+enum { AREA = 4096, SLOTS = 2 * AREA, CACHES = SLOTS + 64, STATES = CACHES + 8, ALL = STATES + 8 };
+
+typedef struct touched {
+  uint8_t reads[ALL], writes[ALL];
+} touched;
+
+static void mark_place(uint8_t *set, const pe_place *p) {
+  if (p->rows == PE_EXTENT_CONST) return;
+  uint8_t *area = set + (p->rows == PE_EXTENT_OUTPUT ? AREA : 0);
+  CHECK(p->at + p->step <= AREA);
+  memset(area + p->at, 1, (size_t)p->step);
+}
+
+static void touch(const pe_program *p, const pe_code *c, touched *t) {
+  memset(t, 0, sizeof *t);
+  if (c->round >= 0) {
+    mark_place(t->reads, &c->instr->in[0]);
+    t->writes[SLOTS + p->rounded[c->round].slot] = 1;
+    return;
+  }
+  for (int i = 0; i < PE_NODE_INPUTS; i++) mark_place(t->reads, &c->instr->in[i]);
+  for (int i = 0; i < 2; i++)
+    if (c->reads[i] >= 0) t->reads[SLOTS + p->rounded[c->reads[i]].slot] = 1;
+  if (c->instr->cache >= 0) {
+    uint8_t *set = c->instr->op == PE_OP_STORE ? t->writes : t->reads;
+    set[CACHES + c->instr->cache] = 1;
+  }
+  if (c->instr->op != PE_OP_STORE) mark_place(t->writes, &c->instr->out);
+}
+
+static bool conflict(const touched *x, const touched *y) {
+  for (int i = 0; i < ALL; i++)
+    if ((x->writes[i] && (y->reads[i] || y->writes[i])) || (x->reads[i] && y->writes[i]))
+      return true;
+  return false;
+}
+
+/* A code waits for the last code with which it conflicts, and for no later one. */
+static void check_hazards(const pe_program *p) {
+  static touched x, y;
+  for (int32_t i = 0; i < p->count; i++) {
+    int32_t last = 0;
+    touch(p, &p->code[i], &y);
+    for (int32_t k = 0; k < i; k++) {
+      touch(p, &p->code[k], &x);
+      if (conflict(&x, &y)) last = k + 1;
+    }
+    CHECK_INT(p->code[i].after, last);
+  }
+}
+
+static void waits_for_what_it_needs(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open(&m, &err), err);
+  for (int fast = 0; fast < 2; fast++) {
+    pe_program *p = program_of(&m, fast ? PE_FAST : PE_EXACT);
+    check_hazards(p);
+    int32_t beside = 0; /* codes that need not wait for the one before */
+    for (int32_t i = 1; i < p->count; i++) beside += p->code[i].after < i;
+    CHECK(beside >= 2);
+    pe_program_close(p);
+  }
+  model_close(&m);
+}
+
+/* ---- packs ----------------------------------------------------------------------------------- */
+
+static void packs_are_shared(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open(&m, &err), err);
+  pe_program *a = program_of(&m, PE_FAST);
+  const uint64_t bytes = pe_packs_bytes(m.weights);
+  CHECK(bytes > 0);
+  pe_program *b = program_of(&m, PE_FAST);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), (int64_t)bytes);
+  for (int32_t i = 0; i < a->count; i++) CHECK(a->code[i].pack == b->code[i].pack);
+  pe_program_close(a);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), (int64_t)bytes);
+  pe_program_close(b);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+  model_close(&m);
+}
+
+/* Every allocation of opening a program fails once: an error, and no pack stays. */
+static void without_memory(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open(&m, &err), err);
+  for (int64_t n = 1;; n++) {
+    pe_program *p = NULL;
+    pe_alloc_fail_at(n);
+    pe_status rc = pe_program_open(m.plan, PE_FAST, m.pool, &p, &err);
+    pe_alloc_fail_at(0);
+    if (!rc) {
+      CHECK(n > 8);
+      pe_program_close(p);
+      break;
+    }
+    CHECK_INT(rc, PE_ENOMEM);
+    CHECK(!p);
+    CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+  }
+  model_close(&m);
+}
+
+static const check_test tests[] = {
+    {"exact is the plan", exact_is_the_plan},
+    {"a value is rounded once for all products that read it", rounds_once},
+    {"a code waits for what it needs and nothing else", waits_for_what_it_needs},
+    {"programs share packs", packs_are_shared},
+    {"any allocation may fail", without_memory},
+};
+CHECK_MAIN("program", tests)
