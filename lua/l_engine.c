@@ -8,6 +8,7 @@
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
+#include "runtime/device/profile.h"
 
 typedef struct engine {
   pe_plan *plan;
@@ -35,7 +36,10 @@ static void engine_close(void *self) {
   X(add)                                                                                           \
   X(span)                                                                                          \
   X(remove)                                                                                        \
-  X(fork) X(trim) X(snapshot) X(save) X(load) X(info) X(step) X(argmax) X(sample) X(logits) X(tap)
+  X(fork)                                                                                          \
+  X(trim)                                                                                          \
+  X(snapshot)                                                                                      \
+  X(save) X(load) X(info) X(step) X(argmax) X(sample) X(logits) X(tap) X(profile) X(limits)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static int l_vocabulary(lua_State *L);
@@ -84,6 +88,7 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
   if (!rc) rc = pe_kv_open(e->plan->graph, &kv, &e->kv, err);
   if (!rc) rc = pe_recur_open(e->plan->graph, e->sequences, &e->recur, err);
   if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, kv.precision, &e->device, err);
+  if (!rc && pe_bind_boolean(L, 2, "profile", false)) rc = pe_device_profile(e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
     rc = pe_nomem(err, "sequences");
@@ -94,8 +99,8 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
 
 static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] */
   enum { MOST_TAPS = 256 };
-  static const char *const keys[] = {"threads",  "tokens", "sequences", "taps", "kv_bits",
-                                     "kv_block", "fusion", "precision", NULL};
+  static const char *const keys[] = {"threads",  "tokens", "sequences", "taps",    "kv_bits",
+                                     "kv_block", "fusion", "precision", "profile", NULL};
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];
@@ -453,6 +458,63 @@ static int l_sample(lua_State *L) { /* [self, line, options] -> [token id] or [n
                          &(pe_history){0}, position, NULL, 0, &choice, &err);
   if (rc) return pe_bind_error(L, &err);
   lua_pushinteger(L, choice.id);
+  return 1;
+}
+
+/* ---- profile --------------------------------------------------------------------------------- */
+
+static void set_number(lua_State *L, const char *key, double n) { /* [table] -> [table] */
+  lua_pushnumber(L, n);
+  lua_setfield(L, -2, key);
+}
+
+static void push_job(lua_State *L, const pe_graph *g, const pe_profile_job *j) { /* [] -> [job] */
+  lua_createtable(L, 0, 9);
+  lua_pushstring(L, j->rounds ? "round" : pe_op_name(j->instr->op));
+  lua_setfield(L, -2, "op");
+  lua_pushstring(L, g->node[j->instr->value].name);
+  lua_setfield(L, -2, "value");
+  lua_pushboolean(L, j->packed);
+  lua_setfield(L, -2, "packed");
+  set_number(L, "busy", (double)j->busy_ns * 1e-9);
+  set_number(L, "wait", (double)j->wait_ns * 1e-9);
+  set_number(L, "weights", j->cost.weights);
+  set_number(L, "cache", j->cost.cache);
+  set_number(L, "values", j->cost.values);
+  set_number(L, "macs", j->cost.macs);
+}
+
+static int l_profile(lua_State *L) { /* [self] -> [profile]; counts from zero afterwards */
+  engine *e = check(L);
+  pe_profile *p = pe_device_profiled(e->device);
+  if (!p) return luaL_error(L, "the engine was opened without the option 'profile'");
+  lua_createtable(L, 0, 4);
+  set_number(L, "wall", (double)p->wall_ns * 1e-9);
+  lua_pushinteger(L, p->steps);
+  lua_setfield(L, -2, "steps");
+  lua_pushinteger(L, p->threads);
+  lua_setfield(L, -2, "threads");
+  lua_createtable(L, p->count, 0);
+  for (int32_t i = 0; i < p->count; i++) {
+    push_job(L, e->plan->graph, &p->job[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_setfield(L, -2, "jobs");
+  pe_profile_reset(p);
+  return 1;
+}
+
+static int l_limits(lua_State *L) { /* [self] -> [limits] or [nil, err] */
+  engine *e = check(L);
+  pe_limits limits;
+  pe_error err;
+  if (pe_limits_measure(e->pool, &limits, &err)) return pe_bind_error(L, &err);
+  lua_createtable(L, 0, 4);
+  lua_pushstring(L, limits.name);
+  lua_setfield(L, -2, "name");
+  set_number(L, "read", limits.read);
+  set_number(L, "fma", limits.fma);
+  set_number(L, "dot", limits.dot);
   return 1;
 }
 

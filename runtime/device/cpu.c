@@ -12,6 +12,7 @@
 #include "kernels/cpu/cpu.h"
 #include "runtime/device/device.h"
 #include "runtime/device/layout.h"
+#include "runtime/device/profile.h"
 #include "runtime/device/program.h"
 #include "runtime/thread.h"
 
@@ -66,6 +67,7 @@ struct pe_device {
   int32_t first;        /* all jobs before it are done */
   int64_t until_ns;     /* when threads stop taking tasks */
   _Atomic bool stopped; /* one of them has */
+  pe_profile *profile;  /* NULL: off */
 };
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -137,7 +139,28 @@ void pe_device_close(pe_device *d) {
   pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
   pe_free(d->call), pe_free(d->job), pe_free(d->mark);
   pe_free(d->rounded), pe_free(d->slot_at);
+  pe_profile_close(d->profile);
   pe_free(d);
+}
+
+pe_status pe_device_profile(pe_device *d, pe_error *err) {
+  const int threads = pe_pool_threads(d->pool);
+  if (d->profile) return PE_OK;
+  pe_status rc = pe_profile_open(threads, d->job_count, &d->profile, err);
+  for (int32_t i = 0; !rc && i < d->job_count; i++) {
+    const job *j = &d->job[i];
+    const pe_code *c = &d->program->code[j->call - d->call];
+    d->profile->job[i] = (pe_profile_job){.instr = c->instr,
+                                          .rounds = c->round >= 0,
+                                          .packed = c->pack != NULL,
+                                          .part = i > 0 && d->job[i - 1].call == j->call};
+  }
+  return rc;
+}
+
+pe_profile *pe_device_profiled(pe_device *d) {
+  if (d->profile) pe_profile_sum(d->profile);
+  return d->profile;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -251,6 +274,7 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
     atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
     if (!j->tasks) continue;
+    if (d->profile) pe_profile_count(d->profile, i, j->call);
     int64_t own = pe_cpu_scratch(j->op, j->call), all = pe_cpu_shared(j->op, j->call);
     if (own > scratch) scratch = own;
     if (all > shared) shared = all;
@@ -306,18 +330,23 @@ static void walk(void *ctx, int task, int tasks) {
   (void)tasks;
   pe_device *d = ctx;
   pe_cpu_share share = {.scratch = floats_of(d->scratch) + task * d->scratch_step};
+  pe_profile_clock clock = pe_profile_start(d->profile, task);
   int32_t done = d->first; /* all jobs before this one are */
   for (int32_t i = d->first; i < d->job_count; i++) {
     for (; done < d->job[i].after; done++)
       if (!wait_for(d, done)) return;
+    pe_profile_waited(&clock, i);
     if (!work_on(d, i, &share)) return;
+    pe_profile_worked(&clock, i);
   }
 }
 
 static void run_jobs(pe_device *d, int64_t until_ns) {
   d->until_ns = until_ns;
   atomic_store(&d->stopped, false);
+  const int64_t from = d->profile ? pe_clock_ns() : 0;
   pe_pool_run(d->pool, walk, d, pe_pool_threads(d->pool));
+  if (d->profile) d->profile->wall_ns += pe_clock_ns() - from, d->profile->steps++;
   while (d->first < d->job_count && is_done(d, d->first)) d->first++;
 }
 

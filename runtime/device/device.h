@@ -45,4 +45,9 @@ const float *pe_device_tap(const pe_device *d, size_t t, int32_t i);
 pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err);
 pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err);
 
+/* Counts the time, bytes and multiply-adds of the jobs of all steps from now on (profile.h). */
+pe_status pe_device_profile(pe_device *d, pe_error *err);
+/* Their sums so far. NULL: it was never switched on. borrows */
+struct pe_profile *pe_device_profiled(pe_device *d);
+
 #endif

@@ -6,7 +6,9 @@ local image = require "cmd.bench.image"
 local load = require "cmd.bench.load"
 local models = require "models"
 local preload = require "engine.preload"
+local profile = require "cmd.bench.profile"
 local progress = require "ui.progress"
+local quality = require "cmd.bench.quality"
 local shapes = require "cmd.bench.shapes"
 local single = require "cmd.bench.single"
 local tables = require "ui.table"
@@ -80,26 +82,27 @@ end
 
 -- ---- output -------------------------------------------------------------------------------------
 
-local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "gb_per_s", "speedup",
-  "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms", "cached",
-  "ratio", "bytes_per_token", "bytes_fixed", "patches", "images_per_s" }
+local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "mean_per_s", "gb_per_s",
+  "speedup", "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms",
+  "cached", "ratio", "bytes_per_token", "bytes_fixed", "patches", "images_per_s" }
 
-local function print_json(model, rows, threads)
+--- One line: the head (a list of pairs) and the rows.
+local function print_json(head, rows, keys)
   local list = json.array {}
   for i, row in ipairs(rows) do
     local o = json.object()
-    for _, key in ipairs(columns) do o[key] = row[key] end
+    for _, key in ipairs(keys) do o[key] = row[key] end
     list[i] = o
   end
-  io.write(json.encode(json.object { { "model", model.path }, { "bytes", model.weights.bytes },
-    { "threads", threads }, { "precision", model.options.precision }, { "rows", list } }), "\n")
+  head[#head + 1] = { "rows", list }
+  io.write(json.encode(json.object(head)), "\n")
 end
 
-local function print_csv(_, rows)
-  io.write(table.concat(columns, ","), "\n")
+local function print_csv(rows, keys)
+  io.write(table.concat(keys, ","), "\n")
   for _, row in ipairs(rows) do
     local cells = {}
-    for i, key in ipairs(columns) do
+    for i, key in ipairs(keys) do
       local v = row[key]
       cells[i] = v == nil and "" or math.type(v) == "float" and ("%.6g"):format(v) or tostring(v)
     end
@@ -129,16 +132,62 @@ local function remarks(row)
   return ""
 end
 
-local function print_table(model, rows, threads)
+local function speed_cells(rows)
   local out = { { "test", "tokens", "batch", "depth", "tokens/s", "GB/s", "" } }
   for i, row in ipairs(rows) do
     out[i + 1] = { row.test, row.tokens, row.batch, row.depth,
       row.tokens_per_s and ("%.1f"):format(row.tokens_per_s) or "",
       row.gb_per_s and ("%.2f"):format(row.gb_per_s) or "", remarks(row) }
   end
-  local size = text.bytes(model.weights.bytes)
-  io.write(("%s, %s, %d threads, exact\n"):format(model.path, size, threads),
-    tables.render(out, { header = true }), "\n")
+  return out
+end
+
+--- shown: rows, columns (of JSON and CSV), cells (of a table), title and head (pairs of JSON).
+local function print_rows(opts, shown)
+  if opts.json then return print_json(shown.head, shown.rows, shown.columns) end
+  if opts.csv then return print_csv(shown.rows, shown.columns) end
+  io.write(shown.title, "\n", tables.render(shown.cells, { header = true }), "\n")
+end
+
+--- Title and head of measurements of a model.
+local function describe(model, opts)
+  local threads = opts.threads or perigee.sys.machine().cores
+  local how = model.options.precision
+  return ("%s, %s, %d threads, %s"):format(model.path, text.bytes(model.weights.bytes), threads,
+      how),
+    { { "model", model.path }, { "bytes", model.weights.bytes }, { "threads", threads },
+      { "precision", how } }
+end
+
+-- ---- what to do ---------------------------------------------------------------------------------
+
+local function run_speed(model, opts)
+  local title, head = describe(model, opts)
+  local rows = measure(model, opts, opts.chosen)
+  return { rows = rows, columns = columns, cells = speed_cells(rows), title = title, head = head }
+end
+
+local function run_profile(model, opts)
+  local title, head = describe(model, opts)
+  local rows, limits = profile.run(model, opts)
+  if opts.svg then
+    local file = assert(io.open(opts.svg, "wb"))
+    file:write(profile.svg(rows, limits, title))
+    assert(file:close())
+  end
+  head[#head + 1] = { "limits", json.object { { "name", limits.name }, { "read", limits.read },
+    { "fma", limits.fma }, { "dot", limits.dot } } }
+  return { rows = rows, columns = profile.columns, cells = profile.cells(rows),
+    title = title .. "\n" .. profile.describe(limits), head = head }
+end
+
+local function run_quality(opts)
+  if not opts[1] then return nil, "--quality needs a MODEL" end
+  local rows, why = quality.run(opts)
+  if not rows then return nil, why end
+  print_rows(opts, { rows = rows, columns = quality.columns, cells = quality.cells(rows),
+    title = ("%s, %d tokens, against exact with a KV cache of 32 bits"):format(opts[1],
+      rows[1].tokens), head = { { "model", opts[1] } } })
 end
 
 local function main(opts)
@@ -147,14 +196,15 @@ local function main(opts)
   if (opts.shape == nil) == (opts[1] == nil) then
     return nil, "expected either MODEL or --shape"
   end
-  local list, unknown = chosen(opts.tests)
-  if not list then return nil, unknown end
+  if opts.quality then return run_quality(opts) end
+  local unknown
+  opts.chosen, unknown = chosen(opts.tests)
+  if not opts.chosen then return nil, unknown end
   local model, why = open(opts)
   if not model then return nil, why end
-  local ok, rows = pcall(measure, model, opts, list)
-  if not ok then return nil, rows end
-  local print_rows = opts.json and print_json or opts.csv and print_csv or print_table
-  print_rows(model, rows, opts.threads or perigee.sys.machine().cores)
+  local ok, shown = pcall(opts.profile and run_profile or run_speed, model, opts)
+  if not ok then return nil, shown end
+  print_rows(opts, shown)
 end
 
 return {
@@ -171,13 +221,30 @@ Tests:
   prefix    time to first token of a long prompt, cold and from the prefix cache
   memory    KV cache bytes per token of context
   image     time to first token of a conversation with a picture, cold and from the caches, and
-            pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one]],
+            pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one
+
+With --profile: time, bytes and operations of every op in prefill and decode, next to the limits of
+this machine, measured first. With --quality: how far `fast` and each type of KV cache are from
+`exact`, over a text.]],
   options = {
     { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
     { name = "quant", kind = "string", value = "KIND", default = "affine4g64",
       help = "quantization of its weights: affine4g64, q4_0, bf16, …" },
     { name = "tests", kind = "string", value = "LIST", shown = "all",
       help = "tests to run, such as prefill,batch" },
+    { name = "prompts", kind = "string", value = "LIST", shown = "16,128,512",
+      help = "tokens of the prompts (prefill)" },
+    { name = "depths", kind = "string", value = "LIST", shown = "0,512",
+      help = "tokens before the first one (decode)" },
+    { name = "sequences", kind = "string", value = "LIST", shown = "1,2,4,8",
+      help = "sequences at a time (batch)" },
+    { name = "profile", kind = "flag", help = "where the time goes, op by op" },
+    { name = "svg", kind = "string", value = "FILE", help = "write a roofline (profile)" },
+    { name = "quality", kind = "flag", help = "compare fast and types of KV cache with exact" },
+    { name = "text", kind = "string", value = "FILE",
+      help = "the text (quality; default: of perigee itself)" },
+    { name = "tokens", kind = "integer", value = "N", min = 2, max = 1 << 20, default = 1500,
+      help = "tokens of the text (quality)" },
     { name = "prompt", kind = "integer", value = "N", min = 16, max = 1 << 20, default = 4000,
       help = "tokens of a long prompt (mixed, prefix)" },
     { name = "seconds", kind = "number", value = "S", default = 5,

@@ -24,6 +24,7 @@
 ---@field kv_bits? integer
 ---@field kv_block? integer
 ---@field fusion? boolean
+---@field profile? boolean
 
 ---@class perigee.engine  A graph with caches and threads, run step by step in the foreground.
 local engine = {}
@@ -31,7 +32,8 @@ local engine = {}
 ---tokens: capacity of the KV cache, for all sequences together; taps: names of values to keep;
 ---precision: "exact" (the default) computes with 32-bit activations, "fast" with 16-bit ones;
 ---kv_bits: 32, 16, 8 or 4 bits per value of the KV cache (32, with fast 16); kv_block: tokens of a
----block, a power of two; fusion: false runs every op separately, with the same numbers.
+---block, a power of two; fusion: false runs every op separately, with the same numbers; profile:
+---counts where the time of steps goes.
 ---@param graph perigee.Graph
 ---@param options? perigee.EngineOptions
 ---@return perigee.Engine? engine
@@ -140,6 +142,33 @@ function Engine:logits() end
 ---@param index integer
 ---@return perigee.Tensor
 function Engine:tap(index) end
+
+---@class perigee.ProfileJob  An op of the program, summed over steps and threads.
+---@field op string       "round": the input of `value` becomes 16-bit numbers.
+---@field value string    The value that it computes.
+---@field packed boolean  It multiplies integers.
+---@field busy number     Seconds of work,
+---@field wait number     and of waiting for the ops that it depends on.
+---@field weights number  Bytes of weights,
+---@field cache number    of the KV cache or recurrent states,
+---@field values number   and of the rows that it reads and writes.
+---@field macs number     Multiply-adds; 0 where it is not a product.
+
+---@class perigee.Profile
+---@field steps integer
+---@field threads integer
+---@field wall number  Seconds of all steps.
+---@field jobs perigee.ProfileJob[]
+
+---Where the time of the steps since the last call went. Needs the option `profile`.
+---@return perigee.Profile
+function Engine:profile() end
+
+---What the threads of this engine reach together, measured for half a second: bytes read from
+---memory and multiply-adds of float32 (fma) and of 16-bit integers (dot) per second.
+---@return { name: string, read: number, fma: number, dot: number }? limits
+---@return perigee.Error? err
+function Engine:limits() end
 
 ---Releases caches and threads. May be called twice.
 function Engine:close() end

@@ -68,7 +68,7 @@ end)
 -- The integers: least and most, false for none.
 local INTEGERS = {
   common = { threads = { 1, 4096 }, context = { 1, LARGE } },
-  bench = { prompt = { 16, 1 << 20 } },
+  bench = { prompt = { 16, 1 << 20 }, tokens = { 2, 1 << 20 } },
   chat = { ["max-tokens"] = { 1, false }, seed = { false, false } },
   generate = { sequences = { 1, 65536 }, ["max-tokens"] = { 0, false }, ["top-k"] = { 0, false },
     seed = { false, false } },
@@ -102,7 +102,7 @@ end)
 
 test("options that are not given have their defaults", function(t)
   local want = { common = { device = "auto" }, check = { deadline = 1000 },
-    bench = { quant = "affine4g64", prompt = 4000, seconds = 5 },
+    bench = { quant = "affine4g64", prompt = 4000, seconds = 5, tokens = 1500 },
     parse = { format = "auto", reasoning = "none" } }
   for name, list in pairs(option_lists()) do
     t.eq(args.defaults({ list }, {}), want[name] or {}, name)

@@ -42,7 +42,7 @@ test("results of an engine", function(t)
   local function on(...) return try(t, "perigee.Engine", ...) end
   local name = model.graph:values()[1].name
   local engine = call(t, "perigee.engine.open", perigee.engine.open, model.graph,
-    { threads = 1, tokens = 256, sequences = 4, taps = { name } })
+    { threads = 1, tokens = 256, sequences = 4, taps = { name }, profile = true })
   local path = os.tmpname()
   local a = on(engine, "add")
   t.eq(on(engine, "step", { { seq = a, ids = { 1, 2, 3 }, outputs = 1 } }), 1)
@@ -50,6 +50,8 @@ test("results of an engine", function(t)
   on(engine, "sample", 1, { seed = 1 })
   on(engine, "logits"):close()
   on(engine, "tap", 1):close()
+  t.eq(on(engine, "profile").steps, 1)
+  t.ok(on(engine, "limits").read > 0)
   local b = on(engine, "fork", a)
   t.eq(on(engine, "info", b).ids, { 1, 2, 3 })
   on(engine, "snapshot", a):close()

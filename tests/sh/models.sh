@@ -260,6 +260,19 @@ PTY
 then ok; else bad "no progress was seen"; fi
 try "bench pictures" 0 bench $M --tests image --seconds 0.001; no_err; out "pictures/s"
 out "a picture in a conversation: first token"; out "x), 383 cached"
+SHORT="--profile --prompts 16 --depths 0 --seconds 0.01"
+try "profile a model" 0 bench $M $SHORT --svg "$T/roof.svg"; no_err; out "limits ("
+out "prefill 16"; out "decode at 0"; out "round"; out "% read"
+if grep -q "</svg>" "$T/roof.svg"; then ok; else bad "no roofline was written"; fi
+try "the same as JSON" 0 bench $G/llama --profile --prompts 8 --seconds 0.01 --json; no_err; lines 1
+out '"limits": {"name": '; out '"op": "all"'; out '"gflop_per_s": '
+try "the quality of fast" 0 bench $M --quality --tokens 60; no_err; lines 10
+out "60 tokens, against exact"; out "100.00 %"
+try "over a text" 0 bench $M --quality --text README.md --tokens 40 --csv; no_err; lines 9
+out "precision,kv_bits,tokens,kl,"; out "fast,16,40,"
+refused "quality of a shape" "--quality needs a MODEL" bench --shape tiny --quality
+refused "a text that is not there" "nowhere" bench $M --quality --text "$T/nowhere"
+refused "a list of words" "--depths: '1,x' is not a list of numbers" bench --shape tiny --depths 1,x
 refused "pictures without a tower" "no vision tower" bench $G/llama --tests image
 refused "an unknown test" "unknown test 'batches'" bench $G/llama --tests batches
 refused "an unknown shape" "unknown shape 'x' (shapes: " bench --shape x

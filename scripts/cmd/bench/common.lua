@@ -15,6 +15,12 @@ end
 
 function common.median(values) return common.quantile(values, 0.5) end
 
+function common.sum(values)
+  local all = 0
+  for _, v in ipairs(values) do all = all + v end
+  return all
+end
+
 --- n pseudo-random ids; each seed gives other ones.
 function common.ids(n, vocabulary, seed)
   local ids, state = {}, 12345 + (seed or 0) * 7919
@@ -23,6 +29,19 @@ function common.ids(n, vocabulary, seed)
     ids[i] = state // 65536 % vocabulary
   end
   return ids
+end
+
+--- "1,2,4" -> { 1, 2, 4 }; raises for anything else. option: its name, for the message.
+function common.numbers(list, option)
+  local out = {}
+  for word in (list .. ","):gmatch "([^,]*)," do
+    local n = math.tointeger(tonumber(word))
+    if not n or n < 0 then
+      error(("%s: '%s' is not a list of numbers such as 1,8"):format(option, list), 0)
+    end
+    out[#out + 1] = n
+  end
+  return out
 end
 
 --- A batch over a loaded model: prompts are ids, and only max_tokens ends a sequence.

@@ -5,10 +5,10 @@ local common = require "cmd.bench.common"
 local load = {}
 local now = common.now
 
---- Tokens per second of 1, 2, 4 and 8 sequences that decode together, from the median step.
+--- Tokens per second of several sequences that decode together, from the median step.
 function load.batch(model, opts, add)
   local alone
-  for _, sequences in ipairs { 1, 2, 4, 8 } do
+  for _, sequences in ipairs(common.numbers(opts.sequences or "1,2,4,8", "--sequences")) do
     local context = math.min(common.context(model), 1024)
     local batch <close> = common.batch(model,
       { sequences = sequences, context = context, cache_bytes = 0 })
@@ -27,7 +27,8 @@ function load.batch(model, opts, add)
     local s = common.median(times)
     alone = alone or s
     add { test = "decode", tokens = #times * sequences, batch = sequences, depth = 16,
-      tokens_per_s = sequences / s, speedup = sequences * alone / s,
+      tokens_per_s = sequences / s, mean_per_s = sequences * #times / common.sum(times),
+      speedup = sequences * alone / s,
       gb_per_s = common.bytes_per_token(model) / s * 1e-9 }
   end
 end

@@ -39,6 +39,14 @@ function shapes.names()
   return names
 end
 
+--- The dimensions of a dense shape by name; nil if there is none.
+function shapes.dense(name)
+  local s = table_of[name]
+  return s and { type = s[1], width = s[2], layers = s[3], heads = s[4], kv_heads = s[5],
+    head = s[6], feed_forward = s[7], vocabulary = s[8], tied = s[9], norms = s.norms,
+    biases = s.biases }
+end
+
 local function tensors(s, kind)
   local _, width, layers, heads, kv, dim, ff, vocab, tied = table.unpack(s)
   local list = {}

@@ -6,8 +6,14 @@ local memory = require "engine.memory"
 local single = {}
 local now = common.now
 
--- Tokens of the longest prompt, before decoding, and to decode.
-local PROMPT, DEPTH, TOKENS = 512, 512, 64
+local TOKENS = 64 -- to decode
+
+--- What to measure, and the tokens that it needs.
+local function lengths(list, option, more)
+  local out, most = common.numbers(list, option), 0
+  for _, n in ipairs(out) do most = math.max(most, n + more) end
+  return out, most
+end
 
 local function step(engine, seq, ids)
   local ok, why = engine:step { { seq = seq, ids = ids } }
@@ -28,7 +34,7 @@ local function prefill(engine, tokens, seconds)
   return best
 end
 
---- Seconds to decode one token after `depth` others: the median, and the number measured.
+--- Seconds to decode one token after `depth` others: the median, all of them, and their number.
 local function decode(engine, depth, seconds)
   local seq, times = assert(engine:add()), {}
   if depth > 0 then step(engine, seq, common.ids(depth, engine.vocabulary)) end
@@ -40,32 +46,34 @@ local function decode(engine, depth, seconds)
     times[#times + 1] = now() - t
   end
   engine:remove(seq)
-  return common.median(times), #times
+  return common.median(times), common.sum(times), #times
 end
 
 --- Raises if there is not enough memory for the longest test.
-local function check_room(model)
+local function check_room(model, tokens)
   local plan <close> = assert(model.graph:plan())
-  local tokens, bits = DEPTH + PROMPT, memory.kv_bits(model.options)
+  local bits = memory.kv_bits(model.options)
   local need = { kv = memory.kv(model.graph, tokens, bits), state = memory.state(model.graph),
-    activations = memory.activations(plan, PROMPT) }
+    activations = memory.activations(plan, tokens) }
   local ok, why = memory.check(need,
     { tokens = tokens, budget = model.options.memory, weights = model.weights.bytes })
   if not ok then error(why, 0) end
 end
 
-local function with_engine(model, f)
-  check_room(model)
+local function with_engine(model, tokens, f)
+  tokens = math.min(tokens, common.context(model))
+  check_room(model, tokens)
   local engine, why = perigee.engine.open(model.graph, { threads = model.options.threads,
-    tokens = DEPTH + PROMPT, kv_bits = model.options.kv_bits, precision = model.options.precision })
+    tokens = tokens, kv_bits = model.options.kv_bits, precision = model.options.precision })
   if not engine then error(why, 0) end
   f(engine, common.bytes_per_token(model), common.context(model))
   engine:close()
 end
 
 function single.prefill(model, opts, add)
-  with_engine(model, function(engine, bytes, context)
-    for _, n in ipairs { 16, 128, PROMPT } do
+  local prompts, most = lengths(opts.prompts or "16,128,512", "--prompts", 0)
+  with_engine(model, most, function(engine, bytes, context)
+    for _, n in ipairs(prompts) do
       if n <= context then
         local s = prefill(engine, n, opts.seconds)
         add { test = "prefill", tokens = n, batch = 1, depth = 0, tokens_per_s = n / s,
@@ -76,12 +84,13 @@ function single.prefill(model, opts, add)
 end
 
 function single.decode(model, opts, add)
-  with_engine(model, function(engine, bytes, context)
-    for _, depth in ipairs { 0, DEPTH } do
+  local depths, most = lengths(opts.depths or "0,512", "--depths", TOKENS + 1)
+  with_engine(model, most, function(engine, bytes, context)
+    for _, depth in ipairs(depths) do
       if depth + TOKENS < context then
-        local s, n = decode(engine, depth, opts.seconds)
+        local s, all, n = decode(engine, depth, opts.seconds)
         add { test = "decode", tokens = n, batch = 1, depth = depth, tokens_per_s = 1 / s,
-          gb_per_s = bytes / s * 1e-9 }
+          mean_per_s = n / all, gb_per_s = bytes / s * 1e-9 }
       end
     end
   end)
