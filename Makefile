@@ -22,8 +22,8 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm bench fuzz soak mutate install clean lint packages \
-        tests fuzzers serve FORCE
+.PHONY: all help test test-clients test-arm bench bench-peer bench-peer-http fuzz soak mutate \
+        install clean lint packages peer tests fuzzers serve FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -71,6 +71,7 @@ COVER    ?=
 MACHINE  := $(shell $(CC) -dumpmachine)
 FLAGS_kernels/cpu/prim_scalar.c := -O3
 FLAGS_kernels/cpu/prim_neon.c   := -O3
+FLAGS_kernels/cpu/probe.c       := -O3
 ifneq ($(filter x86_64%,$(MACHINE)),)
 FLAGS_kernels/cpu/prim_avx2.c   := -O3 -falign-loops=64 -falign-functions=64 -mavx2 -mfma -mf16c
 FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
@@ -102,7 +103,8 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-clients bench fuzz soak mutate install tests fuzzers serve: packages
+all test test-clients bench bench-peer bench-peer-http fuzz soak mutate install tests \
+fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -121,6 +123,18 @@ serve: $(PROGRAM)  ## serve examples/moonlet (PORT=8080) and say what to try
 
 bench: $(PROGRAM) $(BENCH_BIN)  ## run the benchmarks and print their tables
 	$(Q)BUILD=$(BUILD) sh tests/bench/run.sh
+
+PEER    ?=
+PEER_RUN = PEER_FOLDER=$(BUILD)/peer $(PROGRAM) run tests/bench/$(1).lua $(PEER)
+peer: $(PROGRAM)
+	$(Q)sh .ci/packages peer
+	$(Q)BUILD=$(BUILD) sh tests/bench/peer_build.sh
+
+bench-peer: peer  ## against llama.cpp, built once (PEER='rounds=5 rows=decode threads=2 quick=1')
+	$(Q)$(call PEER_RUN,peer)
+
+bench-peer-http: peer  ## the same over HTTP (PEER='rounds=3 tests=gap,prefix,moonlet')
+	$(Q)$(call PEER_RUN,peer_http)
 
 soak: $(PROGRAM)  ## mixed traffic for MINUTES=2, every answer compared, memory and handles watched
 	$(Q)sh .ci/packages clients
@@ -141,7 +155,7 @@ install: $(PROGRAM)  ## copy the program to PREFIX/bin
 endif
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' \
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' \
 	  $(MAKEFILE_LIST) | sort -u
 	@printf '  settings: CC=clang  SAN=address,undefined|thread  V=1  BUILD=folder  %s\n' \
 	  'PREFIX=/usr/local  PORT=8080'
