@@ -79,6 +79,12 @@ FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -m
 FLAGS_kernels/cpu/int16_avx2.c   := $(FLAGS_kernels/cpu/prim_avx2.c)
 FLAGS_kernels/cpu/int16_avx512.c := $(FLAGS_kernels/cpu/prim_avx512.c)
 FLAGS_kernels/cpu/int16_vnni.c   := $(FLAGS_kernels/cpu/prim_avx512.c) -mavx512vnni
+FLAGS_kernels/cpu/int16_amx.c    := $(FLAGS_kernels/cpu/int16_vnni.c) -mamx-tile -mamx-int8
+endif
+ifneq ($(filter aarch64% arm64%,$(MACHINE)),)
+FLAGS_kernels/cpu/int16_neon.c    := -O3
+FLAGS_kernels/cpu/int16_dotprod.c := -O3 -march=armv8.2-a+dotprod
+FLAGS_kernels/cpu/int16_i8mm.c    := -O3 -march=armv8.2-a+dotprod+i8mm
 endif
 # What numbers depend on: a part of the identity of saved caches (kernels/host.h).
 NUMBERS  := $(wildcard kernels/*.[ch] kernels/*/*.[ch] runtime/graph/*.[ch] runtime/device/*.[ch])

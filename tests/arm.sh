@@ -17,7 +17,11 @@ objects=
 for source in kernels/*.c kernels/cpu/*.c runtime/*.c runtime/*/*.c; do
   object=$OUT/$(echo "$source" | tr / _ | sed 's/c$/o/')
   level=-O2
-  case $source in */prim_*) level=-O3 ;; esac
+  case $source in
+  */int16_dotprod.c) level='-O3 -march=armv8.2-a+dotprod' ;;
+  */int16_i8mm.c) level='-O3 -march=armv8.2-a+dotprod+i8mm' ;;
+  */prim_* | */int16_neon.c) level=-O3 ;;
+  esac
   "$CC" $FLAGS $level -c -o "$object" "$source" || exit 1
   objects="$objects $object"
 done
@@ -30,7 +34,7 @@ run() {
     -lm -lpthread; then
     failed=$((failed + 1)); echo "FAIL $name: does not build"; return
   fi
-  "$QEMU" "$OUT/test_$name" >"$log" 2>&1; rc=$?
+  "$QEMU" -cpu max "$OUT/test_$name" >"$log" 2>&1; rc=$?
   n='\([0-9][0-9]*\)'
   set -- $(sed -n "\$s/.*[^0-9]*$n passed, $n failed, $n skipped\$/\1 \2 \3/p" "$log")
   if [ $# -ne 3 ]; then

@@ -15,9 +15,11 @@ static uint64_t line(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
                     pe_int16_rows *out) {
+  if (rows < isa->least) isa = isa->fewer;
   pe_int16_rows x = {.rows = rows,
                      .tiles = (rows + isa->tile - 1) / isa->tile,
                      .act = act,
+                     .layout = isa->layout,
                      .cols = cols,
                      .step = (cols + 63) / 64 * 64,
                      .groups = cols / act};
@@ -41,6 +43,31 @@ uint64_t pe_int16_scratch(int32_t rows) {
   return sizeof(pe_int16_block) + 2 * (uint64_t)rows * PE_INT16_PANELS * PE_PACK_ROWS * 4;
 }
 
+/* Half of a second-level cache of 1 MB; the other half is for sums, results and weights. */
+enum { CACHED = 1 << 19 };
+
+int32_t pe_int16_cached(const pe_int16_rows *x) {
+  const int64_t rows = (x->rows + x->tiles - 1) / x->tiles;
+  const int64_t tiles = CACHED / (rows * x->step * (int64_t)sizeof *x->codes);
+  return tiles < 2 ? 2 : tiles < x->tiles ? (int32_t)tiles : x->tiles;
+}
+
+int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col) {
+  static const uint8_t pairs[8] = {0, 2, 4, 6, 1, 3, 5, 7}, bytes[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+  int32_t i = 0;
+  while (row >= pe_int16_tile_at(x, i).from + pe_int16_tile_at(x, i).rows) i++;
+  const pe_int16_tile t = pe_int16_tile_at(x, i);
+  const int64_t r = row - t.from, n = t.rows;
+  const int16_t *codes = x->codes + t.from * x->step;
+  if (x->layout == PE_INT16_PAIRS) return codes[(col / 8 * n + r) * 8 + pairs[col % 8]];
+  const uint8_t *at = (const uint8_t *)codes, *low;
+  if (x->layout == PE_INT16_TILES)
+    at += (col / 64 * 2 * n + r) * 64 + col % 64 / 8 * 8 + bytes[col % 8], low = at + n * 64;
+  else
+    at += (col / 8 * n + r) * 16 + bytes[col % 8], low = at + 8;
+  return 256 * (x->layout == PE_INT16_BIASED ? *at - 128 : (int8_t)*at) + *low;
+}
+
 /* ---- choice ---------------------------------------------------------------------------------- */
 
 #define AVX2 (BIT(PE_CPU_AVX2) | BIT(PE_CPU_FMA) | BIT(PE_CPU_F16C))
@@ -53,9 +80,14 @@ static const struct {
 } versions[] = {
 /* best first */
 #if defined __x86_64__
+    {&pe_int16_amx, AVX512 | BIT(PE_CPU_AVX512_VNNI) | BIT(PE_CPU_AMX_TILE) | BIT(PE_CPU_AMX_INT8)},
     {&pe_int16_vnni, AVX512 | BIT(PE_CPU_AVX512_VNNI)},
     {&pe_int16_avx512, AVX512},
     {&pe_int16_avx2, AVX2},
+#elif defined __aarch64__
+    {&pe_int16_i8mm, BIT(PE_CPU_DOTPROD) | BIT(PE_CPU_I8MM)},
+    {&pe_int16_dotprod, BIT(PE_CPU_DOTPROD)},
+    {&pe_int16_neon, 0}, /* part of every aarch64 */
 #endif
     {&pe_int16_scalar, 0},
 };

@@ -18,9 +18,9 @@
  *   y   = acc + B, then + bias, then + residual; each one rounding
  *
  * There is one source, int16_impl.h, compiled per instruction set like that of prim.h. Every
- * version, number of rows, and range of columns gives the same bits. An instruction set with dot
- * products of bytes may add a file with its own layout of the codes: only quantize and product of
- * the same version see it.
+ * version, number of rows, and range of columns gives the same bits. Versions with dot products of
+ * bytes split a code into two planes, code = 256 * high + low, and sum them apart. They have their
+ * own layout of the codes: only quantize and product of the same version see it.
  *
  * Nothing here allocates, fails or knows about tasks: callers give ranges of rows and columns. */
 #ifndef PE_INT16_H
@@ -31,10 +31,18 @@
 /* ---- activations ----------------------------------------------------------------------------- */
 
 /* Rows are kept in tiles, the numbers of rows of which differ by at most one. A tile of n rows is
- * contiguous: for each block of eight columns its n rows, in the order 0 4 1 5 2 6 3 7; and for
- * each group its n scales. */
+ * contiguous: its codes, and for each group its n scales. The codes of a tile: */
+typedef enum pe_int16_layout {
+  PE_INT16_PAIRS,  /* blocks of 8 columns of n rows: codes in the order 0 4 1 5 2 6 3 7 */
+  PE_INT16_PLANES, /* the same blocks: high bytes, low bytes; each in the order 0 2 4 6 1 3 5 7 */
+  PE_INT16_BIASED, /* the same with 128 added to high bytes, so that they are not negative */
+  PE_INT16_TILES   /* blocks of 64 columns: high bytes of n rows, low bytes of n rows; each eight in
+                    * the order 0 2 4 6 1 3 5 7 */
+} pe_int16_layout;
+
 typedef struct pe_int16_rows {
   int32_t rows, tiles, act;
+  pe_int16_layout layout;
   int64_t cols, step, groups; /* step: columns rounded up to 64 */
   int16_t *codes;
   float *scale, *scaled;
@@ -58,11 +66,16 @@ typedef struct pe_int16_product { /* out[r * out_step + j] for 0 <= r < x->rows 
   const float *residual;  /* row r, result j at r * residual_step + j; or NULL; may be out */
   float *out;
   int64_t out_step, residual_step;
+  int32_t from_tile, to_tile; /* only these tiles of rows; 0 and 0: all */
 } pe_int16_product;
 
 typedef struct pe_int16 {
-  const char *name; /* "scalar", "avx2", "avx512", "avx512_vnni" */
-  int tile;         /* rows of a tile at most */
+  const char
+      *name;    /* "scalar", "avx2", "avx512", "avx512_vnni", "amx", "neon", "dotprod", "i8mm" */
+  int32_t tile; /* rows of a tile at most */
+  pe_int16_layout layout;
+  int32_t least; /* fewer rows than this are left to another version; 0: none */
+  const struct pe_int16 *fewer;
   /* Fills rows from .. to - 1 of out. */
   void (*quantize)(const pe_int16_rows *out, const float *x, int64_t x_step, int32_t from,
                    int32_t to);
@@ -72,7 +85,8 @@ typedef struct pe_int16 {
 } pe_int16;
 
 /* Only the scalar version and those of this machine's family are built. */
-extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_vnni;
+extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_vnni, pe_int16_amx,
+    pe_int16_neon, pe_int16_dotprod, pe_int16_i8mm;
 
 /* The best version for this machine, or the one of PERIGEE_ISA, as in prim.h. */
 const pe_int16 *pe_int16_best(void);
@@ -83,5 +97,12 @@ uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act);
 void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
                     pe_int16_rows *out);
 uint64_t pe_int16_scratch(int32_t rows); /* of a product, any weight */
+
+/* Tiles whose codes fit into the second-level cache: a product goes through all its columns with
+ * them before it takes the next ones. Callers that ask for a few columns at a time do the same with
+ * from_tile and to_tile. */
+int32_t pe_int16_cached(const pe_int16_rows *x);
+
+int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col); /* for tests */
 
 #endif

@@ -16,7 +16,13 @@
 /* Sixteen registers: 4x1 sums (16 lanes are two registers), 2 of a column, a row and a product. */
 #define PE_TILE 4
 #define PE_PANELS 1
+#define PE_COLS 256
+#define PE_CHAINS 4
 #define PE_FUSED 2
+
+#include "kernels/cpu/int16_lanes.h"
+
+#include "kernels/cpu/int16_pairs.h"
 
 #include "kernels/cpu/int16_impl.h"
 

@@ -6,18 +6,21 @@
 #include "kernels/cpu/int16.h"
 
 enum {
-  PE_INT16_PANELS = 2,                  /* at most, of a tile */
-  PE_INT16_COLS = PE_PACK_CHUNK,        /* of a block; a multiple of every chunk */
-  PE_INT16_GROUPS = PE_INT16_COLS / 16, /* at most */
+  PE_INT16_PANELS = 2, /* at most, of a tile */
+  PE_INT16_COLS = 512, /* at most, of a block; blocks are a multiple of every chunk */
+  PE_INT16_GROUPS = PE_INT16_COLS / 16,
   PE_INT16_LANES = PE_PACK_ROWS,
-  PE_INT16_PAIRS = PE_INT16_COLS / 2 * PE_PACK_ROWS /* of a panel */
+  /* words of a panel: pairs of 16-bit values of 256 columns, or bytes of 512 */
+  PE_INT16_CODES = PE_INT16_COLS / 4 * PE_PACK_ROWS
 };
 
-/* Two panels of pairs are 16 KB, half of a small first-level cache; the rest is for activations. */
+/* Two panels of codes are 16 KB, half of a small first-level cache; the rest is for activations. */
 typedef struct pe_int16_block {
-  int32_t pairs[PE_INT16_PANELS][PE_INT16_PAIRS]; /* two 16-bit values of one row each */
+  int32_t codes[PE_INT16_PANELS][PE_INT16_CODES];
   float s[PE_INT16_PANELS][PE_INT16_GROUPS * PE_INT16_LANES];
   float b[PE_INT16_PANELS][PE_INT16_GROUPS * PE_INT16_LANES];
+  /* sums of the codes of a group, for the versions that need them */
+  int32_t total[PE_INT16_PANELS][PE_INT16_GROUPS * PE_INT16_LANES];
 } pe_int16_block;
 
 #endif

@@ -15,6 +15,7 @@
 #define PE_LOOKUP(table, v) lanes_lookup((bytes16)(table), (bytes16)(v))
 #define PE_TILE 4
 #define PE_PANELS 1
+#define PE_COLS 256
 #define PE_FUSED 0
 
 typedef float floats4 __attribute__((vector_size(16)));
@@ -49,5 +50,9 @@ static inline bytes16 lanes_lookup(bytes16 table, bytes16 v) {
   for (int j = 0; j < 16; j++) v[j] = table[v[j]];
   return v;
 }
+
+#include "kernels/cpu/int16_lanes.h"
+
+#include "kernels/cpu/int16_pairs.h"
 
 #include "kernels/cpu/int16_impl.h"

@@ -1,80 +1,12 @@
 /* int16_tile.h - a part of int16_impl.h: the products. */
 
-/* ---- results --------------------------------------------------------------------------------- */
-
-/* Writes the results of one panel and row. */
-static NEVER void finish(const pe_int16_product *o, const float *acc, const float *b, int64_t panel,
-                         int64_t row) {
-  const int64_t first = panel * LANES, left = o->w->rows - first;
-  const int n = left < LANES ? (int)left : LANES;
-  float *out = o->out + row * o->out_step + first, y[LANES];
-  const float *more = o->residual ? o->residual + row * o->residual_step + first : NULL;
-  for (int p = 0; p < PARTS; p++)
-    store(y + p * W, o->w->bias ? load(acc + p * W) + load(b + p * W) : load(acc + p * W));
-  if (n == LANES) {
-    for (int p = 0; p < PARTS; p++) {
-      vf v = load(y + p * W);
-      if (o->bias) v += load(o->bias + first + p * W);
-      if (more) v += load(more + p * W);
-      store(out + p * W, v);
-    }
-    return;
-  }
-  for (int j = 0; j < n; j++) {
-    if (o->bias) y[j] += o->bias[first + j];
-    if (more) y[j] += more[j];
-    out[j] = y[j];
-  }
-}
-
-/* ---- operands -------------------------------------------------------------------------------- */
-
-/* Cache lines are requested this many bytes ahead in each stream. */
-enum { AHEAD = 2048, STREAMS = 4 };
-
-ALWAYS void prefetch(const uint8_t *p, int bytes) {
-  for (int i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 3);
-}
-
-/* The activations of a tile from some column on. */
-typedef struct operand {
-  const int16_t *codes;
-  const float *scale, *scaled;
-  const int32_t *sum;
-} operand;
-
-ALWAYS operand operand_at(const pe_int16_rows *x, pe_int16_tile t, int64_t col, int64_t group) {
-  const int64_t g = t.from * x->groups + group * t.rows;
-  return (operand){x->codes + t.from * x->step + col * t.rows, x->scale + g, x->scaled + g,
-                   x->sum + g};
-}
-
 /* ---- one or two rows ------------------------------------------------------------------------- */
 
 /* Measured on a busy core, 4-bit affine, 1024 x 1024: 1.6 times the speed of `blocks` with one row,
  * 1.4 with two, 1.14 with three and none with four, for which two more copies of each form would
  * be needed. */
 #if PE_FUSED
-enum { FUSED = PE_FUSED };
-
-/* Sums of one panel that are still integers; separate sums for R = 1 and 2 hide the latency. */
-enum { CHAINS = 4 };
-typedef vi dots[FUSED][CHAINS][PARTS];
-
-/* Block i of 32 columns, R rows. */
-ALWAYS void fused_block(const uint8_t *base, const uint8_t *upper, vu levels, const int16_t *x,
-                        dots d, const int i, const int R, const form f) {
-  for (int p = 0; p < PARTS; p++) {
-    vu even = bytes_of(base, upper, levels, i, 0, p, f);
-    vu odd = bytes_of(base, upper, levels, i, 1, p, f);
-    vi pairs[4] = {even_bytes(even), even_bytes(odd), odd_bytes(even), odd_bytes(odd)};
-    for (int r = 0; r < R; r++)
-      for (int k = 0; k < 4; k++) {
-        vi *to = &d[r][k % (CHAINS / R)][p];
-        *to = PE_DOT(*to, pairs[k], splat_pair(x + (i * R + r) * 8 + 2 * k));
-      }
-  }
-}
+enum { FUSED = PE_FUSED, CHUNK_GROUPS = PE_PACK_CHUNK / 16 };
 
 /* Ends group g: the integers are scaled, added to acc and cleared. */
 ALWAYS void fused_group(dots d, const operand *x, const float *s, int g, int32_t offset,
@@ -83,11 +15,11 @@ ALWAYS void fused_group(dots d, const operand *x, const float *s, int g, int32_t
     const vf scale = splat(x->scale[g * R + r]);
     const vi start = splat_int(-offset * x->sum[g * R + r]);
     for (int p = 0; p < PARTS; p++) {
-      vi t = start;
-      for (int k = 0; k < CHAINS / R; k++) t += d[r][k][p], d[r][k][p] = (vi){0};
+      vi t = start + fused_total(d, r, p, R);
       acc[r][p] = fma_(load(s + g * LANES + p * W) * scale, to_floats(t), acc[r][p]);
     }
   }
+  fused_clear(d, R);
 }
 
 /* Adds the biases of `groups` groups. Not inlined, like all that runs once per chunk or result: the
@@ -103,16 +35,14 @@ static NEVER void fused_biases(const float *b, const float *scaled, int groups, 
 /* One chunk of a panel, of which `groups` groups exist. */
 ALWAYS void fused_chunk(const pe_pack *w, const uint8_t *chunk, vu levels, operand x, int groups,
                         vf acc[FUSED][PARTS], vf sum[FUSED][PARTS], const int R, const form f) {
-  float s[PE_INT16_GROUPS * LANES], b[PE_INT16_GROUPS * LANES];
+  float s[CHUNK_GROUPS * LANES], b[CHUNK_GROUPS * LANES];
   const uint8_t *upper = chunk + w->upper_at;
   const int act = w->act, cols = groups * act;
   const int32_t offset = w->offset;
   dots d;
   scales_of(w, chunk, s, b);
   if (w->bias) fused_biases(b, x.scaled, groups, R, sum);
-  for (int r = 0; r < R; r++)
-    for (int k = 0; k < CHAINS / R; k++)
-      for (int p = 0; p < PARTS; p++) d[r][k][p] = (vi){0};
+  fused_clear(d, R);
   for (int col = 0, left = act, g = 0; col < cols; col += 32) {
     for (int half = 0; half < 2; half++) {
       fused_block(chunk, upper, levels, x.codes, d, 2 * half, R, f);
@@ -147,8 +77,7 @@ ALWAYS void fused(const pe_int16_product *o, int64_t panel, int64_t count, int64
       x.codes += w->chunk * R, x.scale += most * R, x.scaled += most * R, x.sum += most * R;
     }
     for (int z = 0; z < streams; z++)
-      for (int r = 0; r < R; r++)
-        finish(o, (const float *)acc[z][r], (const float *)sum[z][r], i + z * apart, r);
+      finish(o, (const float *)acc[z], (const float *)sum[z], LANES, i + z * apart, 0, R);
   }
 }
 
@@ -181,103 +110,49 @@ static void (*const fused_rows[FORMS][FUSED])(const pe_int16_product *, int64_t,
 
 /* ---- more rows ------------------------------------------------------------------------------- */
 
-/* A tile of rows and a block of unpacked columns. */
-typedef struct task {
-  const pe_int16_block *block;
-  operand x;
-  float *acc, *sum;                     /* R rows of P panels of 16 */
-  const uint8_t *next[PE_INT16_PANELS]; /* the panels' next bytes, to be requested; or NULL */
-  int next_bytes;                       /* per group */
-  int groups, act;
-  int32_t offset;
-  bool bias;
-} task;
-
-/* The integers of one group. */
-ALWAYS void tile_dots(const task *t, int g, vi d[8][PE_INT16_PANELS][PARTS], const int R,
-                      const int C) {
-  const int32_t *w = t->block->pairs[0] + g * (t->act / 2) * LANES;
-  const int16_t *x = t->x.codes + g * t->act * R;
-  for (int r = 0; r < R; r++) {
-    vi start = splat_int(-t->offset * t->x.sum[g * R + r]);
-    for (int c = 0; c < C; c++)
-      for (int p = 0; p < PARTS; p++) d[r][c][p] = start;
-  }
-  for (int i = 0; i < t->act / 8; i++, w += 4 * LANES, x += 8 * R)
-    for (int k = 0; k < 4; k++) {
-      vi pairs[PE_INT16_PANELS][PARTS];
-      for (int c = 0; c < C; c++)
-        for (int p = 0; p < PARTS; p++)
-          pairs[c][p] = (vi)load_words(w + c * PE_INT16_PAIRS + k * LANES + p * W);
-      for (int r = 0; r < R; r++) {
-        vi v = splat_pair(x + r * 8 + 2 * k);
-        for (int c = 0; c < C; c++)
-          for (int p = 0; p < PARTS; p++) d[r][c][p] = PE_DOT(d[r][c][p], pairs[c][p], v);
-      }
-    }
-}
-
-ALWAYS void tile(const task *t, const int R, const int C) {
-  const operand x = t->x;
-  float *const acc = t->acc, *const sum = t->sum;
-  for (int g = 0; g < t->groups; g++) {
-    vi d[8][PE_INT16_PANELS][PARTS];
-    if (t->next[0])
-      for (int c = 0; c < C; c++) prefetch(t->next[c] + g * t->next_bytes, t->next_bytes);
-    tile_dots(t, g, d, R, C);
-    for (int c = 0; c < C; c++)
-      for (int p = 0; p < PARTS; p++) {
-        const vf s = load(t->block->s[c] + g * LANES + p * W);
-        for (int r = 0; r < R; r++) {
-          float *to = acc + (r * C + c) * LANES + p * W;
-          store(to, fma_(s * splat(x.scale[g * R + r]), to_floats(d[r][c][p]), load(to)));
-        }
-      }
-    if (!t->bias) continue;
-    for (int c = 0; c < C; c++)
-      for (int p = 0; p < PARTS; p++) {
-        const vf b = load(t->block->b[c] + g * LANES + p * W);
-        for (int r = 0; r < R; r++) {
-          float *to = sum + (r * C + c) * LANES + p * W;
-          store(to, fma_(b, splat(x.scaled[g * R + r]), load(to)));
-        }
-      }
-  }
-}
-
 #define DEFINE_TILE(R, C)                                                                          \
   static void tile_##R##_##C(const task *t) { tile(t, R, C); }
-#define DEFINE_TILES(C) DEFINE_TILE(1, C) DEFINE_TILE(2, C) DEFINE_TILE(3, C) DEFINE_TILE(4, C)
-#define DEFINE_MORE_TILES(C) DEFINE_TILE(5, C) DEFINE_TILE(6, C) DEFINE_TILE(7, C) DEFINE_TILE(8, C)
-#define TILES(C) tile_1_##C, tile_2_##C, tile_3_##C, tile_4_##C,
-#define MORE_TILES(C) tile_5_##C, tile_6_##C, tile_7_##C, tile_8_##C,
-DEFINE_TILES(1)
-#if PE_TILE == 8
-DEFINE_MORE_TILES(1)
-DEFINE_TILES(2)
-DEFINE_MORE_TILES(2)
+#define TILE(R, C) tile_##R##_##C,
+#define TILES_4(X, C) X(1, C) X(2, C) X(3, C) X(4, C)
+#define TILES_8(X, C) TILES_4(X, C) X(5, C) X(6, C) X(7, C) X(8, C)
+#define TILES_16(X, C)                                                                             \
+  TILES_8(X, C) X(9, C) X(10, C) X(11, C) X(12, C) X(13, C) X(14, C) X(15, C) X(16, C)
+#if PE_TILE == 4
+#define TILES TILES_4
+#elif PE_TILE == 8
+#define TILES TILES_8
+#else
+#define TILES TILES_16
+#endif
+
+TILES(DEFINE_TILE, 1)
+#if PE_PANELS == 2
+TILES(DEFINE_TILE, 2)
 #endif
 
 static void (*const tile_rows[P][PE_TILE])(const task *) = {
-#if PE_TILE == 8
-    {TILES(1) MORE_TILES(1)},
-    {TILES(2) MORE_TILES(2)},
-#else
-    {TILES(1)},
+    {TILES(TILE, 1)},
+#if PE_PANELS == 2
+    {TILES(TILE, 2)},
 #endif
 };
 
-/* Unpacks one panel's next columns, whole chunks of `cols`. */
-static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols, int32_t *pairs,
-                         float *s, float *b) {
-  void (*const unpack_chunk)(const pe_pack *, const uint8_t *, int32_t *) =
-      unpackers[form_index(w)];
+/* Unpacks the next columns of panel c of a block, whole chunks of `cols`. */
+static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
+                         pe_int16_block *block, int c) {
   const int lines = w->groups * w->times * LANES;
-  for (int64_t k = 0; k < cols; k += w->chunk, chunk += w->chunk_bytes) {
-    unpack_chunk(w, chunk, pairs);
+  float *s = block->s[c], *b = block->b[c];
+  unpack_codes(w, chunk, cols, block, c);
+  for (int64_t k = 0; k < cols; k += w->chunk, chunk += w->chunk_bytes, s += lines, b += lines)
     scales_of(w, chunk, s, b);
-    pairs += w->chunk / 2 * LANES, s += lines, b += lines;
-  }
+}
+
+/* Results are a page apart from row to row: without a request ahead of time each one waits for its
+ * cache line. */
+static void prefetch_results(const pe_int16_product *o, int64_t panel, int C, pe_int16_tile rows) {
+  const float *out = o->out + rows.from * o->out_step + panel * LANES;
+  for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
+    for (int c = 0; c < C; c++) __builtin_prefetch(out + c * LANES, 1, 3);
 }
 
 /* C panels and the tiles from .. to - 1. */
@@ -289,43 +164,45 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, const int C, 
   const int32_t first = pe_int16_tile_at(x, from).from;
   const pe_int16_tile last = pe_int16_tile_at(x, to - 1);
   const int64_t room = (int64_t)(last.from + last.rows - first) * C * LANES;
-  const uint64_t bytes = (uint64_t)(PE_INT16_COLS / w->chunk) * (uint64_t)w->chunk_bytes;
-  const int most = PE_INT16_COLS / w->act; /* groups of a block */
+  const uint64_t bytes = (uint64_t)(COLS / w->chunk) * (uint64_t)w->chunk_bytes;
+  const int most = COLS / w->act; /* groups of a block */
   const uint8_t *at = pe_pack_panel(w, panel);
   task t = {.block = block,
             .act = w->act,
             .offset = w->offset,
             .bias = w->bias,
+            .narrow = w->base < 8 || w->offset,
             .next_bytes = (int)bytes / most};
   memset(sums, 0, (size_t)(w->bias ? 2 * room : room) * sizeof *sums);
-  for (int64_t col = 0, g = 0; col < w->cols; col += PE_INT16_COLS, g += most, at += bytes) {
+  for (int64_t col = 0, g = 0; col < w->cols; col += COLS, g += most, at += bytes) {
     t.groups = x->groups - g < most ? (int)(x->groups - g) : most;
     for (int c = 0; c < C; c++) {
       const uint8_t *chunk = at + (uint64_t)c * w->panel_bytes;
-      unpack_panel(w, chunk, t.groups * w->act, block->pairs[c], block->s[c], block->b[c]);
+      unpack_panel(w, chunk, t.groups * w->act, block, c);
       t.next[c] = chunk + bytes;
     }
+    const bool ends = col + COLS >= w->cols;
     pe_int16_tile rows = {.from = first};
     for (int32_t i = from; i < to; i++, rows.from += rows.rows) {
       rows.rows = each + (i < more);
       t.x = operand_at(x, rows, col, g);
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
+      if (ends) prefetch_results(o, panel, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;
+      for (int c = 0; ends && c < C; c++)
+        finish(o, t.acc + c * LANES, t.sum + c * LANES, C * LANES, panel + c, rows.from, rows.rows);
     }
   }
-  for (int32_t r = first; r < last.from + last.rows; r++)
-    for (int c = 0; c < C; c++) {
-      const float *acc = sums + ((int64_t)(r - first) * C + c) * LANES;
-      finish(o, acc, acc + room, panel + c, r);
-    }
 }
 
-/* Activations of as many tiles as fit into half of a second-level cache of 1 MB are used for all
- * panels before the next ones. */
-enum { CACHED = 1 << 19 };
-
 static void product(const pe_int16_product *o, int64_t from, int64_t to, void *scratch) {
+#ifdef PE_LEAST
+  if (o->x->rows < PE_LEAST) {
+    (PE_FEWER)->product(o, from, to, scratch);
+    return;
+  }
+#endif
   const int64_t first = from / LANES, end = (to + LANES - 1) / LANES;
   pe_int16_block *block = scratch;
   float *sums = (float *)(void *)(block + 1);
@@ -335,11 +212,16 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
     return;
   }
 #endif
-  const int64_t each = CACHED / (PE_TILE * o->x->step * (int64_t)sizeof(int16_t));
-  const int32_t most = each < 2 ? 2 : (int32_t)each, tiles = o->x->tiles;
-  for (int32_t t = 0; t < tiles; t += most)
+  const int32_t most = pe_int16_cached(o->x), tiles = o->to_tile ? o->to_tile : o->x->tiles;
+#ifdef PE_CONFIGURE
+  configure(o);
+#endif
+  for (int32_t t = o->from_tile; t < tiles; t += most)
     for (int64_t panel = first; panel < end; panel += P) {
       const int C = end - panel < P ? 1 : P;
       blocks(o, panel, C, t, t + most < tiles ? t + most : tiles, block, sums);
     }
+#ifdef PE_CONFIGURE
+  tile_release();
+#endif
 }

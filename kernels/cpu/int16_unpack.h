@@ -1,4 +1,4 @@
-/* int16_unpack.h - a part of int16_impl.h: codes and scales of a chunk, in registers. */
+/* int16_unpack.h - a part of int16_lanes.h: codes and scales of a chunk, in registers. */
 
 /* ---- codes ----------------------------------------------------------------------------------- */
 
@@ -59,34 +59,6 @@ ALWAYS vu level_table(const pe_pack *w) {
     for (int i = 0; i < 4 * W; i += 16) memcpy(bytes + i, w->levels, 16);
   return load_words(bytes);
 }
-
-/* One chunk as pairs in order of columns, 16 lanes each. */
-ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const form f) {
-  const vu levels = level_table(w);
-  const uint8_t *upper = chunk + w->upper_at;
-  for (int i = 0; i < w->chunk / 8; i += 4)
-    for (int j = i; j < i + 4; j++)
-      for (int p = 0; p < PARTS; p++) {
-        int32_t *at = out + j * 4 * LANES + p * W;
-        vu even = bytes_of(chunk, upper, levels, j, 0, p, f);
-        vu odd = bytes_of(chunk, upper, levels, j, 1, p, f);
-        vi pairs[4] = {even_bytes(even), even_bytes(odd), odd_bytes(even), odd_bytes(odd)};
-        for (int k = 0; k < 4; k++) memcpy(at + k * LANES, &pairs[k], sizeof pairs[k]);
-      }
-}
-
-#define DEFINE_UNPACK(name)                                                                        \
-  static void unpack_##name(const pe_pack *w, const uint8_t *chunk, int32_t *out) {                \
-    unpack(w, chunk, out, FORM_##name);                                                            \
-  }
-EACH_FORM(DEFINE_UNPACK)
-#undef DEFINE_UNPACK
-
-static void (*const unpackers[FORMS])(const pe_pack *, const uint8_t *, int32_t *) = {
-#define UNPACKER(name) unpack_##name,
-    EACH_FORM(UNPACKER)
-#undef UNPACKER
-};
 
 /* ---- scales ---------------------------------------------------------------------------------- */
 

@@ -2,7 +2,8 @@
  * against their definition, bit for bit, in every version that this machine runs. */
 #include "int16_help.h"
 
-static const char *const names[] = {"scalar", "avx2", "avx512", "avx512_vnni"};
+static const char *const names[] = {"scalar", "avx2", "avx512",  "avx512_vnni",
+                                    "amx",    "neon", "dotprod", "i8mm"};
 enum { NAMES = sizeof names / sizeof *names };
 
 static int same(float a, float b) { return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b)); }
@@ -137,7 +138,6 @@ static pe_int16_rows quantized(const pe_int16 *isa, const inputs *in, void **roo
 }
 
 static void check_codes(const pe_int16 *isa, const inputs *in) {
-  static const int place[8] = {0, 2, 4, 6, 1, 3, 5, 7};
   void *room;
   const pe_int16_rows x = quantized(isa, in, &room);
   int bad = 0;
@@ -146,8 +146,7 @@ static void check_codes(const pe_int16 *isa, const inputs *in) {
     CHECK(t.rows >= 1 && t.rows <= isa->tile);
     for (int32_t r = 0; r < t.rows; r++) {
       for (int64_t c = 0; c < in->cols; c++)
-        bad += x.codes[t.from * x.step + (c / 8 * t.rows + r) * 8 + place[c % 8]] !=
-               in->code[(t.from + r) * in->cols + c];
+        bad += pe_int16_code(&x, t.from + r, c) != in->code[(t.from + r) * in->cols + c];
       for (int64_t g = 0; g < x.groups; g++) {
         int64_t at = t.from * x.groups + g * t.rows + r, want = (t.from + r) * x.groups + g;
         bad += !same(x.scale[at], in->scale[want]) + !same(x.scaled[at], in->scaled[want]) +
@@ -253,10 +252,17 @@ static void check_version(const pe_int16 *isa, const help_matrix *h, const input
   memset(scratch, 0xff, pe_int16_scratch(in->rows));
   for (int64_t i = 0; i < size; i++) more[i] = help_uniform(), out[i] = e.in_place ? more[i] : 77;
   for (int64_t j = 0; j < outs; j++) bias[j] = help_uniform();
-  pe_int16_product p = {&h->pack, &x, e.bias ? bias : NULL, NULL, out, step, step};
+  pe_int16_product p = {
+      .w = &h->pack, .x = &x, .bias = e.bias ? bias : NULL, .out = out, .out_step = step};
+  p.residual_step = step;
   if (e.residual) p.residual = e.in_place ? out : more;
   int64_t cut = e.split ? outs / 2 / 16 * 16 : 0;
   isa->product(&p, cut, outs, scratch);
+  if (cut && x.tiles > 1) { /* the rest by tiles of rows */
+    p.from_tile = x.tiles / 2, p.to_tile = x.tiles;
+    isa->product(&p, 0, cut, scratch);
+    p.from_tile = 0, p.to_tile = x.tiles / 2;
+  }
   if (cut) isa->product(&p, 0, cut, scratch);
   for (int64_t r = 0; r < in->rows; r++)
     for (int64_t j = 0; j < step; j++) {
@@ -340,6 +346,24 @@ static void test_many_rows(void) {
   check_product((pe_quant){.kind = PE_QUANT_Q8_0}, 512, 33, 1024, false, 2);
 }
 
+/* Says which versions of this family of machines were not tested. */
+static void test_versions(void) {
+  static char missing[128] = "not on this machine:";
+#if defined __x86_64__
+  static const char *const own[] = {"avx2", "avx512", "avx512_vnni", "amx"};
+#elif defined __aarch64__
+  static const char *const own[] = {"neon", "dotprod", "i8mm", "neon"};
+#else
+  static const char *const own[] = {"scalar", "scalar", "scalar", "scalar"};
+#endif
+  int n = 0;
+  for (int i = 0; i < 4; i++) {
+    if (pe_int16_named(own[i])) continue;
+    strcat(strcat(missing, " "), own[i]), n++;
+  }
+  if (n) CHECK_SKIP(missing);
+}
+
 static void test_choice(void) {
   CHECK(pe_int16_named("scalar") == &pe_int16_scalar);
   CHECK(pe_int16_named("mmx") == NULL);
@@ -351,7 +375,8 @@ static void test_choice(void) {
   CHECK(pe_int16_named(pe_int16_best()->name) == pe_int16_best());
 }
 
-static const check_test tests[] = {{"kinds", test_kinds},
+static const check_test tests[] = {{"versions", test_versions},
+                                   {"kinds", test_kinds},
                                    {"packs_hold_what_was_stored", test_packs_hold_what_was_stored},
                                    {"codes_as_defined", test_codes_as_defined},
                                    {"products_as_defined", test_products_as_defined},

@@ -1,0 +1,167 @@
+/* int16_pairs.h - a part of the versions of int16.h (see int16_lanes.h) that multiply pairs of
+ * 16-bit values. In addition they define
+ *
+ *   PE_DOT(acc, w, x)      acc + products of the pairs of 16-bit values of each lane, in 32 bits
+ *
+ * or, if products are summed in another form than one register of 32-bit integers, PE_PARTIAL and
+ * the type vacc with the functions vacc_start, vacc_dot and vacc_total.
+ *
+ *   PE_PARTS               registers of a panel that a tile sums at a time; all if not defined
+ *   PE_CHAINS              sums of a panel in `fused`: separate ones hide the latency */
+
+#ifndef PE_PARTIAL
+typedef vi vacc;
+ALWAYS vacc vacc_start(int32_t start) { return splat_int(start); }
+ALWAYS vacc vacc_dot(vacc acc, vi w, vi x) { return PE_DOT(acc, w, x); }
+ALWAYS vi vacc_total(vacc acc) { return acc; }
+#endif
+#ifndef PE_PARTS
+#define PE_PARTS (16 / PE_WIDTH)
+#endif
+
+/* ---- activations ----------------------------------------------------------------------------- */
+
+enum { LAYOUT = PE_INT16_PAIRS, ROW_CODES = 8 };
+
+/* Pairs of columns k and k + 4 of blocks of eight, from the codes a, b of 2 W columns. */
+ALWAYS vi pair_codes(vi a, vi b) {
+#if PE_WIDTH == 4
+  vi low = a, high = b;
+#elif PE_WIDTH == 8
+  vi low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11);
+  vi high = __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+#else
+  vi low = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+  vi high =
+      __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+#endif
+  return (low & 0xffff) | (vi)((vu)high << 16);
+}
+
+/* The codes of 64 columns of a row that is one of n of its tile. */
+ALWAYS void put_unit(const vi *v, int n, int16_t *codes) {
+  for (int i = 0; i < UNIT / W; i += 2) {
+    vi pairs = pair_codes(v[i], v[i + 1]);
+    for (int k = 0; k < W / 4; k++)
+      memcpy(codes + (i / 2 * (W / 4) + k) * n * 8, (const int32_t *)&pairs + 4 * k, 16);
+  }
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* One chunk as pairs in order of columns, 16 lanes each. */
+ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const form f) {
+  const vu levels = level_table(w);
+  const uint8_t *upper = chunk + w->upper_at;
+  for (int i = 0; i < w->chunk / 8; i += 4)
+    for (int j = i; j < i + 4; j++)
+      for (int p = 0; p < PARTS; p++) {
+        int32_t *at = out + j * 4 * LANES + p * W;
+        vu even = bytes_of(chunk, upper, levels, j, 0, p, f);
+        vu odd = bytes_of(chunk, upper, levels, j, 1, p, f);
+        vi pairs[4] = {even_bytes(even), even_bytes(odd), odd_bytes(even), odd_bytes(odd)};
+        for (int k = 0; k < 4; k++) memcpy(at + k * LANES, &pairs[k], sizeof pairs[k]);
+      }
+}
+
+#define DEFINE_UNPACK(name)                                                                        \
+  static void unpack_##name(const pe_pack *w, const uint8_t *chunk, int32_t *out) {                \
+    unpack(w, chunk, out, FORM_##name);                                                            \
+  }
+EACH_FORM(DEFINE_UNPACK)
+#undef DEFINE_UNPACK
+
+static void (*const unpackers[FORMS])(const pe_pack *, const uint8_t *, int32_t *) = {
+#define UNPACKER(name) unpack_##name,
+    EACH_FORM(UNPACKER)
+#undef UNPACKER
+};
+
+/* Unpacks whole chunks of one panel. */
+static void unpack_codes(const pe_pack *w, const uint8_t *chunk, int64_t cols,
+                         pe_int16_block *block, int c) {
+  void (*const unpack_chunk)(const pe_pack *, const uint8_t *, int32_t *) =
+      unpackers[form_index(w)];
+  int32_t *pairs = block->codes[c];
+  for (int64_t k = 0; k < cols; k += w->chunk, chunk += w->chunk_bytes)
+    unpack_chunk(w, chunk, pairs), pairs += w->chunk / 2 * LANES;
+}
+
+/* ---- one or two rows ------------------------------------------------------------------------- */
+
+#if PE_FUSED
+enum { CHAINS = PE_CHAINS };
+typedef vacc dots[PE_FUSED][CHAINS][PARTS]; /* sums of one panel that are still integers */
+ALWAYS int chains(const int R) { return R < CHAINS ? CHAINS / R : 1; }
+
+ALWAYS void fused_clear(dots d, const int R) {
+  for (int r = 0; r < R; r++)
+    for (int k = 0; k < chains(R); k++)
+      for (int p = 0; p < PARTS; p++) d[r][k][p] = (vacc){0};
+}
+
+/* Block i of eight columns, R rows. */
+ALWAYS void fused_block(const uint8_t *base, const uint8_t *upper, vu levels, const int16_t *x,
+                        dots d, const int i, const int R, const form f) {
+  for (int p = 0; p < PARTS; p++) {
+    vu even = bytes_of(base, upper, levels, i, 0, p, f);
+    vu odd = bytes_of(base, upper, levels, i, 1, p, f);
+    vi pairs[4] = {even_bytes(even), even_bytes(odd), odd_bytes(even), odd_bytes(odd)};
+    for (int r = 0; r < R; r++)
+      for (int k = 0; k < 4; k++) {
+        vacc *to = &d[r][k % chains(R)][p];
+        *to = vacc_dot(*to, pairs[k], splat_pair(x + (i * R + r) * 8 + 2 * k));
+      }
+  }
+}
+
+/* The sum of row r, part p. */
+ALWAYS vi fused_total(dots d, int r, int p, const int R) {
+  vi t = vacc_total(d[r][0][p]);
+  for (int k = 1; k < chains(R); k++) t += vacc_total(d[r][k][p]);
+  return t;
+}
+#endif
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+typedef vacc tile_sums[MOST_ROWS][PE_INT16_PANELS][PE_PARTS];
+
+/* The integers of one group, parts from q on. */
+ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, const int C) {
+  const int32_t *w = t->block->codes[0] + g * (t->act / 2) * LANES + q * W;
+  const int16_t *x = t->x.codes + g * t->act * R;
+  for (int r = 0; r < R; r++) {
+    vacc start = vacc_start(-t->offset * t->x.sum[g * R + r]);
+    for (int c = 0; c < C; c++)
+      for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = start;
+  }
+  for (int i = 0; i < t->act / 8; i++, w += 4 * LANES, x += 8 * R)
+    for (int k = 0; k < 4; k++) {
+      vi pairs[PE_INT16_PANELS][PE_PARTS];
+      for (int c = 0; c < C; c++)
+        for (int p = 0; p < PE_PARTS; p++)
+          pairs[c][p] = (vi)load_words(w + c * PE_INT16_CODES + k * LANES + p * W);
+      for (int r = 0; r < R; r++) {
+        vi v = splat_pair(x + r * 8 + 2 * k);
+        for (int c = 0; c < C; c++)
+          for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = vacc_dot(d[r][c][p], pairs[c][p], v);
+      }
+    }
+}
+
+ALWAYS void tile(const task *t, const int R, const int C) {
+  for (int g = 0; g < t->groups; g++) {
+    prefetch_next(t, g, C);
+    for (int q = 0; q < PARTS; q += PE_PARTS) {
+      tile_sums d;
+      tile_dots(t, g, q, d, R, C);
+      for (int c = 0; c < C; c++)
+        for (int p = 0; p < PE_PARTS; p++) {
+          const vf s = scale_of(t, g, c, q + p);
+          for (int r = 0; r < R; r++) add_group(t, g, s, vacc_total(d[r][c][p]), r, c, q + p, R, C);
+        }
+    }
+    if (t->bias) add_biases(t, g, R, C);
+  }
+}
