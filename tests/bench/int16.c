@@ -3,11 +3,11 @@
  *
  *   int16 [KIND|all] [SHAPE, e.g. 1024x1024|all] [ROWS|0] [WINDOWS]
  *
- * Columns: GB/s of packed weights and GFLOP/s on one and two threads; GFLOP/s of the exact product
- * in float32 on the same weights, and how many times faster the packed one is. Each figure is the
- * best of WINDOWS windows of 60 ms, the programs taking turns. A plain prefetched read gives the
- * limit of memory. PERIGEE_ISA chooses the instruction set of both. With CPU=1 in the environment
- * figures for one thread are in its CPU time, for machines that have other things to do. */
+ * Each version that this machine runs, and the exact product in float32 on the same weights: GB/s
+ * of packed weights and GFLOP/s, by number of threads. Each figure is the best of WINDOWS windows
+ * of 60 ms, the versions taking turns. A plain prefetched read gives the limit of memory.
+ * VERSIONS="avx512_vnni amx" in the environment chooses versions; with CPU=1 figures for one thread
+ * are in its CPU time, for machines that have other things to do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,9 +15,11 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/int16.h"
+#include "runtime/machine.h"
 #include "runtime/pool.h"
 
-enum { MOST_ROWS = 512, THREADS = 2 };
+enum { MOST_ROWS = 512, POOLS = 4, MOST_THREADS = 16 };
+static const int threads[POOLS] = {1, 2, 8, MOST_THREADS};
 static const int64_t POOL = 1100 << 20;
 
 static double seconds(bool own) {
@@ -43,14 +45,15 @@ typedef struct bench {
   int64_t copies;
   uint8_t *stored, *packed; /* all copies */
   float *x, *out;
-  void *codes, *scratch[THREADS];
+  void *codes, *scratch[MOST_THREADS];
   int rows;
   pe_int16_rows q;
   int64_t next; /* copy */
 } bench;
 
 static void share(int64_t items, int task, int tasks, int64_t *from, int64_t *to) {
-  pe_cpu_share(items, task, tasks, from, to);
+  const pe_cpu_share s = {task, tasks, NULL};
+  pe_cpu_range(&s, items, from, to);
 }
 
 static void packed_task(void *ctx, int task, int tasks) {
@@ -59,7 +62,7 @@ static void packed_task(void *ctx, int task, int tasks) {
   int64_t from, to;
   w.data = b->packed + (uint64_t)(b->next % b->copies) * b->packed_bytes;
   share(pe_pack_panels(&w), task, tasks, &from, &to);
-  pe_int16_product p = {&w, &b->q, NULL, NULL, b->out, w.rows, 0};
+  pe_int16_product p = {.w = &w, .x = &b->q, .out = b->out, .out_step = w.rows};
   b->isa->product(&p, from * 16, to * 16 < w.rows ? to * 16 : w.rows, b->scratch[task]);
 }
 
@@ -119,17 +122,24 @@ static void read_task(void *ctx, int task, int tasks) {
   sink += sum[0] + sum[7];
 }
 
-/* Seconds of one call on `threads` threads: the mean over a window. */
+/* Seconds of one call: the best of the batches of 2 ms in a window of 60 ms. Longer ones would show
+ * what else the machine does. */
 static double window(pe_pool *pool, pe_task_fn *fn, bench *b) {
   const bool own = pe_pool_threads(pool) == 1 && getenv("CPU");
-  double start = seconds(own), took;
-  int64_t calls = 0;
+  const double end = seconds(own) + 0.06;
+  double best = 1e9, start;
   do {
-    pe_pool_run(pool, fn, b, pe_pool_threads(pool));
-    b->next++, calls++;
-    took = seconds(own) - start;
-  } while (took < 0.06);
-  return took / (double)calls;
+    double took;
+    int64_t calls = 0;
+    start = seconds(own);
+    do {
+      pe_pool_run(pool, fn, b, pe_pool_threads(pool));
+      b->next++, calls++;
+      took = seconds(own) - start;
+    } while (took < 0.002);
+    if (took / (double)calls < best) best = took / (double)calls;
+  } while (start < end);
+  return best;
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -168,83 +178,107 @@ static bool open_bench(bench *b, pe_quant q, int64_t n, int64_t k) {
   b->codes = aligned_alloc(64, pe_int16_bytes(MOST_ROWS, k, 16));
   uint64_t room = pe_int16_scratch(MOST_ROWS),
            exact = (uint64_t)pe_cpu_product_scratch(MOST_ROWS, k) * 4;
-  for (int t = 0; t < THREADS; t++)
+  for (int t = 0; t < MOST_THREADS; t++)
     b->scratch[t] = aligned_alloc(64, ((room > exact ? room : exact) + 63) / 64 * 64);
   return true;
 }
 
 static void close_bench(bench *b) {
   free(b->stored), free(b->packed), free(b->x), free(b->out), free(b->codes);
-  for (int t = 0; t < THREADS; t++) free(b->scratch[t]);
+  for (int t = 0; t < MOST_THREADS; t++) free(b->scratch[t]);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-enum { FAST, EXACT, CODES, FIGURES };
+static const char *const names[] = {"exact", "avx2", "avx512",  "avx512_vnni",
+                                    "amx",   "neon", "dotprod", "i8mm"};
+enum { NAMES = sizeof names / sizeof *names };
 
-static void measure(bench *b, pe_pool *const pool[THREADS], int rows, int windows) {
-  static pe_task_fn *const fn[FIGURES] = {packed_task, exact_task, quantize_task};
-  double best[FIGURES][THREADS];
-  b->rows = rows;
-  pe_int16_place(b->isa, rows, b->m.cols, b->pack.act, b->codes, &b->q);
-  quantize_task(b, 0, 1);
-  for (int f = 0; f < FIGURES; f++)
-    for (int t = 0; t < THREADS; t++) best[f][t] = 1e9;
-  for (int w = 0; w < windows; w++)
-    for (int f = 0; f < FIGURES; f++)
-      for (int t = 0; t < THREADS; t++) {
-        double took = window(pool[t], fn[f], b);
-        if (took < best[f][t]) best[f][t] = took;
-      }
+/* NULL: does not run here, or is not wanted. Of "exact": any. */
+static const pe_int16 *version(int i) {
+  const char *only = getenv("VERSIONS");
+  if (only && !strstr(only, names[i])) return NULL;
+  return i ? pe_int16_named(names[i]) : &pe_int16_scalar;
+}
+
+static void measure(bench *b, pe_pool *const pool[POOLS], int rows, int windows) {
+  double best[NAMES][POOLS], codes[NAMES];
   const double bytes = (double)b->packed_bytes, flop = 2.0 * rows * (double)(b->m.rows * b->m.cols);
-  printf("%6d %7.1f %7.1f %9.1f %9.1f %9.1f %9.1f %7.1f %7.1f %9.1f\n", rows,
-         bytes / best[FAST][0] / 1e9, bytes / best[FAST][1] / 1e9, flop / best[FAST][0] / 1e9,
-         flop / best[FAST][1] / 1e9, flop / best[EXACT][0] / 1e9, flop / best[EXACT][1] / 1e9,
-         best[EXACT][0] / best[FAST][0], best[EXACT][1] / best[FAST][1], best[CODES][0] * 1e6);
+  b->rows = rows;
+  for (int v = 0; v < NAMES; v++) {
+    codes[v] = 1e9;
+    for (int t = 0; t < POOLS; t++) best[v][t] = 1e9;
+  }
+  for (int w = 0; w < windows; w++)
+    for (int v = 0; v < NAMES; v++) {
+      if (!version(v)) continue;
+      b->isa = version(v);
+      pe_int16_place(b->isa, rows, b->m.cols, b->pack.act, b->codes, &b->q);
+      double took = v ? window(pool[0], quantize_task, b) : 0;
+      if (took < codes[v]) codes[v] = took;
+      for (int t = 0; t < POOLS && pool[t]; t++) {
+        took = window(pool[t], v ? packed_task : exact_task, b);
+        if (took < best[v][t]) best[v][t] = took;
+      }
+    }
+  for (int v = 0; v < NAMES; v++) {
+    if (!version(v)) continue;
+    printf("%6d %-12s", rows, names[v]);
+    for (int t = 0; t < POOLS && pool[t]; t++) printf(" %7.1f", bytes / best[v][t] / 1e9);
+    for (int t = 0; t < POOLS && pool[t]; t++) printf(" %9.1f", flop / best[v][t] / 1e9);
+    printf(" %9.1f\n", codes[v] * 1e6);
+  }
   fflush(stdout);
 }
 
-static double rate(bench *b, pe_pool *pool, pe_task_fn *fn, uint64_t bytes, int windows) {
-  double best = 1e9;
-  for (int w = 0; w < windows; w++) {
-    double took = window(pool, fn, b);
-    if (took < best) best = took;
+static void print_rate(bench *b, pe_pool *const pool[POOLS], pe_task_fn *fn, const char *what,
+                       uint64_t bytes, int windows) {
+  printf("%s, GB/s:", what);
+  for (int t = 0; t < POOLS && pool[t]; t++) {
+    double best = 1e9;
+    for (int w = 0; w < windows; w++) {
+      double took = window(pool[t], fn, b);
+      if (took < best) best = took;
+    }
+    printf(" %.1f", (double)bytes / best / 1e9);
   }
-  return (double)bytes / best / 1e9;
+  printf("\n");
+}
+
+static void print_head(pe_pool *const pool[POOLS]) {
+  printf("%6s %-12s", "rows", "version");
+  for (int t = 0; t < POOLS && pool[t]; t++) printf(" %2d GB/s", threads[t]);
+  for (int t = 0; t < POOLS && pool[t]; t++) printf(" %2d GFLOPs", threads[t]);
+  printf(" %9s\n", "codes us");
 }
 
 int main(int argc, char **argv) {
   static const int rows[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
   const char *kind = argc > 1 ? argv[1] : "all", *shape = argc > 2 ? argv[2] : "all";
   const int only = argc > 3 ? atoi(argv[3]) : 0, windows = argc > 4 ? atoi(argv[4]) : 3;
-  pe_pool *pool[THREADS];
+  pe_pool *pool[POOLS] = {NULL};
   pe_error err;
-  for (int t = 0; t < THREADS; t++)
-    if (pe_pool_open(t + 1, false, &pool[t], &err)) return 1;
-  printf("Products with packed weights: %s, exact: %s\n", pe_int16_best()->name,
-         pe_prim_best()->name);
+  for (int t = 0; t < POOLS && (!t || threads[t] <= pe_machine_cores()); t++)
+    if (pe_pool_open(threads[t], false, &pool[t], &err)) return 1;
   for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
       char name[32];
       snprintf(name, sizeof name, "%dx%d", shapes[s][0], shapes[s][1]);
       if (strcmp(kind, "all") && strcmp(kind, kinds[k].name)) continue;
       if (strcmp(shape, "all") && strcmp(shape, name)) continue;
-      bench b = {.isa = pe_int16_best(), .prim = pe_prim_best()};
+      bench b = {.prim = pe_prim_best()};
       if (!open_bench(&b, kinds[k].q, shapes[s][0], shapes[s][1])) return 1;
-      printf("\n%s %s (results x columns): packs at %.1f and %.1f GB/s", kinds[k].name, name,
-             rate(&b, pool[0], fill_task, b.stored_bytes, windows),
-             rate(&b, pool[1], fill_task, b.stored_bytes, windows));
+      printf("\n%s %s (results x columns)\n", kinds[k].name, name);
+      print_rate(&b, pool, fill_task, "packing", b.stored_bytes, windows);
       b.next = 0;
       for (int64_t c = 0; c < b.copies; c++, b.next++) fill_task(&b, 0, 1);
-      printf(", a read gets %.1f and %.1f GB/s\n",
-             rate(&b, pool[0], read_task, b.packed_bytes, windows),
-             rate(&b, pool[1], read_task, b.packed_bytes, windows));
-      printf("%6s %15s %19s %19s %15s %9s\n", "rows", "GB/s, 1 and 2", "GFLOP/s, 1 and 2",
-             "exact, 1 and 2", "times faster", "codes us");
+      print_rate(&b, pool, read_task, "reading", b.packed_bytes, windows);
+      print_head(pool);
       for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
         if (!only || only == rows[r]) measure(&b, pool, rows[r], windows);
       close_bench(&b);
     }
-  for (int t = 0; t < THREADS; t++) pe_pool_close(pool[t]);
+  for (int t = 0; t < POOLS; t++)
+    if (pool[t]) pe_pool_close(pool[t]);
   return 0;
 }
