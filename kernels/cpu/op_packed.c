@@ -68,6 +68,19 @@ const pe_cpu_op pe_cpu_packed_linear = {
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
+/* Rows of the tiles of p, columns from .. to - 1: activates gate and multiplies it with up. */
+static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t from, int64_t to,
+                      const float *up) {
+  const pe_int16_tile first = pe_int16_tile_at(p->x, p->from_tile);
+  const pe_int16_tile last = pe_int16_tile_at(p->x, p->to_tile - 1);
+  for (int64_t r = first.from; r < last.from + last.rows; r++) {
+    float *y = pe_cpu_row(&c->out, r) + from;
+    c->prim->unary((pe_map_op)c->args.gated.activation, y, to - from, y);
+    for (int64_t j = 0; j < to - from; j++) y[j] *= up[r * STRIP + j];
+  }
+}
+
+/* All columns with the rows that stay in the cache before the next rows. */
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   float *up = share->scratch + floats_of(pe_int16_scratch(c->rows));
   pe_int16_product gate = {.w = c->pack,
@@ -77,17 +90,18 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
                            .out_step = c->out.step};
   pe_int16_product other = {
       .w = c->pack2, .x = c->rounded[1], .bias = c->vec[1], .out_step = STRIP};
+  const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
   share_panels(share, c->pack, &from, &to);
-  for (int64_t col = from; col < to; col += STRIP) {
-    const int64_t end = pe_cpu_least(col + STRIP, to);
-    other.out = up - col;
-    c->int16->product(&gate, col, end, share->scratch);
-    c->int16->product(&other, col, end, share->scratch);
-    for (int64_t r = 0; r < c->rows; r++) {
-      float *y = pe_cpu_row(&c->out, r) + col;
-      c->prim->unary((pe_map_op)c->args.gated.activation, y, end - col, y);
-      for (int64_t j = 0; j < end - col; j++) y[j] *= up[r * STRIP + j];
+  for (int32_t t = 0; t < tiles; t += most) {
+    gate.from_tile = other.from_tile = t;
+    gate.to_tile = other.to_tile = (int32_t)pe_cpu_least(t + most, tiles);
+    for (int64_t col = from; col < to; col += STRIP) {
+      const int64_t end = pe_cpu_least(col + STRIP, to);
+      other.out = up - col;
+      c->int16->product(&gate, col, end, share->scratch);
+      c->int16->product(&other, col, end, share->scratch);
+      join_gate(c, &gate, col, end, up);
     }
   }
 }

@@ -398,11 +398,12 @@ static void test_names_and_tasks(void) {
   for (int op = 0; op < PE_MAP_COUNT; op++) CHECK_INT(pe_map_is_unary(op), op < PE_MAP_ADD);
   pe_quant_matrix m = {.cols = 4096, .rows = 4096};
   pe_cpu_call c = {.step = &all_rows, .rows = 1, .mat = &m, .args.linear = {4096, 4096, 0}};
-  CHECK_INT(pe_cpu_tasks(PE_OP_LINEAR, &c, 8), 8);
+  const pe_cpu_op *linear = pe_cpu_op_of(PE_OP_LINEAR, PE_EXACT);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 8);
   c.args.linear.out = 8; /* one unit of columns */
-  CHECK_INT(pe_cpu_tasks(PE_OP_LINEAR, &c, 8), 1);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
   c.rows = 0;
-  CHECK_INT(pe_cpu_tasks(PE_OP_LINEAR, &c, 8), 1);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
 }
 
 static const check_test tests[] = {{"embed", test_embed},
