@@ -102,17 +102,23 @@ static inline const float *pe_cpu_feature(const pe_step *s, int64_t row, int32_t
 static inline int64_t pe_cpu_least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* out[r][j - from] = x[r] . row j of m + bias[j] + residual[r][j - from], for from <= j < to, added
- * in this order. out may be the residual. Needs pe_cpu_product_scratch(rows, in) floats. */
+ * in this order. out may be the residual. Needs pe_cpu_product_scratch floats. */
 typedef struct pe_cpu_product {
   const pe_prim *prim;
   const pe_quant_matrix *m;
   const float *bias;            /* or NULL */
   pe_cpu_view x, out, residual; /* residual.at: or NULL */
   int64_t rows;
+  bool arranged; /* x is in scratch, by pe_cpu_product_arrange */
 } pe_cpu_product;
 void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch);
-int64_t pe_cpu_product_scratch(int64_t rows, int64_t in);
-int64_t pe_cpu_product_rows(int64_t rows, int64_t in); /* rows that share one pass over m */
+int64_t pe_cpu_product_scratch(const pe_quant_matrix *m, int64_t rows);
+/* Rows that share one pass over m. */
+int64_t pe_cpu_product_rows(const pe_quant_matrix *m, int64_t rows);
+/* Columns of m that a task takes a multiple of. */
+int64_t pe_cpu_product_unit(const pe_quant_matrix *m, int64_t rows);
+/* For several runs with the same x, of at most pe_cpu_product_rows rows. */
+void pe_cpu_product_arrange(const pe_cpu_product *p, float *scratch);
 /* The product with a transposed matrix: out[r] = bias + the sum over i of x[r][i] * row i, in order
  * of i. Needs pe_cpu_transposed_scratch floats; out: its width. */
 void pe_cpu_product_transposed(const pe_cpu_product *p, float *scratch);

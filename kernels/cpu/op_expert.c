@@ -1,7 +1,10 @@
 /* op_expert.c - products with the weights of experts: expert_linear and expert_gated. */
 #include "kernels/cpu/experts.h"
 
-enum { UNIT = 8 }; /* columns per share, a multiple of: COLS of op_linear.c */
+/* Columns per share are a multiple of it. */
+static int64_t unit_of(const pe_cpu_call *c) {
+  return pe_cpu_product_unit(c->mat, (int64_t)c->rows * c->args.expert.chosen);
+}
 
 /* Columns from .. to - 1 of the product of n gathered rows with one matrix of an expert. */
 static void expert_product(const pe_cpu_call *c, const pe_quant_matrix *m, const float *bias,
@@ -44,12 +47,12 @@ static void expert_pairs(const pe_cpu_call *c, int32_t expert, const int32_t *pa
 }
 
 static void expert_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  pe_expert_each(c, share, UNIT, expert_pairs);
+  pe_expert_each(c, share, unit_of(c), expert_pairs);
 }
 
 static pe_cpu_work expert_work(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
-  int64_t units = (a->out + UNIT - 1) / UNIT;
+  const int64_t unit = unit_of(c), units = (a->out + unit - 1) / unit;
   return (pe_cpu_work){c->rows * a->chosen * units,
                        (c->mat2 ? 2.0 : 1.0) * c->rows * a->chosen * a->in * a->out};
 }
@@ -57,8 +60,12 @@ static pe_cpu_work expert_work(const pe_cpu_call *c) {
 static int64_t expert_scratch(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
   int64_t product = a->transposed ? pe_cpu_transposed_scratch(a->out)
-                                  : pe_cpu_product_scratch(PE_EXPERT_ROWS, a->in);
-  return (int64_t)PE_EXPERT_ROWS * (a->in + (c->mat2 ? 2 : 1) * (a->out + UNIT)) + product;
+                                  : pe_cpu_product_scratch(c->mat, PE_EXPERT_ROWS);
+  if (c->mat2 && !a->transposed) {
+    const int64_t second = pe_cpu_product_scratch(c->mat2, PE_EXPERT_ROWS);
+    if (second > product) product = second;
+  }
+  return (int64_t)PE_EXPERT_ROWS * (a->in + (c->mat2 ? 2 : 1) * (a->out + unit_of(c))) + product;
 }
 
 static const pe_cpu_op expert_products = {

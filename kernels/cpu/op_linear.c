@@ -13,13 +13,44 @@ enum { COLS = 8, BLOCK_FLOATS = 1 << 18 };
 
 /* ---- the common product ---------------------------------------------------------------------- */
 
-int64_t pe_cpu_product_rows(int64_t rows, int64_t in) {
-  int64_t fit = BLOCK_FLOATS / (in > 0 ? in : 1);
+int64_t pe_cpu_product_rows(const pe_quant_matrix *m, int64_t rows) {
+  if (pe_plain_supported(m)) return pe_cpu_least(rows, PE_PLAIN_ROWS);
+  int64_t fit = BLOCK_FLOATS / (m->cols > 0 ? m->cols : 1);
   return pe_cpu_least(rows, fit < 16 ? 16 : fit);
 }
 
-int64_t pe_cpu_product_scratch(int64_t rows, int64_t in) {
-  return COLS * in + COLS * pe_cpu_product_rows(rows, in);
+int64_t pe_cpu_product_scratch(const pe_quant_matrix *m, int64_t rows) {
+  const int64_t block = pe_cpu_product_rows(m, rows);
+  return pe_plain_supported(m) ? pe_plain_scratch(block, m->cols) : COLS * (m->cols + block);
+}
+
+int64_t pe_cpu_product_unit(const pe_quant_matrix *m, int64_t rows) {
+  return pe_plain_supported(m) && rows > COLS ? PE_PLAIN_PANEL : COLS;
+}
+
+/* Rows r0 .. r0 + rows - 1 of a product with weights as they are stored. */
+static pe_plain_product plain_of(const pe_cpu_product *p, int64_t r0, int64_t rows, int64_t from) {
+  pe_plain_product o = {.w = p->m, .bias = p->bias, .rows = rows};
+  o.x = pe_cpu_row(&p->x, r0), o.x_step = p->x.step;
+  o.out = pe_cpu_row(&p->out, r0) - from, o.out_step = p->out.step;
+  if (p->residual.at)
+    o.residual = pe_cpu_row(&p->residual, r0) - from, o.residual_step = p->residual.step;
+  return o;
+}
+
+void pe_cpu_product_arrange(const pe_cpu_product *p, float *scratch) {
+  const pe_plain_product o = plain_of(p, 0, p->rows, 0);
+  if (pe_plain_supported(p->m)) p->prim->plain->arrange(&o, scratch);
+}
+
+static void plain_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch) {
+  const int64_t passes = (p->rows + PE_PLAIN_ROWS - 1) / PE_PLAIN_ROWS;
+  for (int64_t i = 0; i < passes; i++) {
+    const int64_t r0 = p->rows * i / passes, rows = p->rows * (i + 1) / passes - r0;
+    const pe_plain_product o = plain_of(p, r0, rows, from);
+    if (!p->arranged) p->prim->plain->arrange(&o, scratch);
+    p->prim->plain->product(&o, from, to, scratch);
+  }
 }
 
 /* Weight rows from .. from + n - 1 as floats, *step apart; in place if they are float32. */
@@ -35,7 +66,11 @@ static const float *weight_rows(const pe_prim *prim, const pe_quant_matrix *m, i
 }
 
 void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch) {
-  const int64_t in = p->m->cols, block = pe_cpu_product_rows(p->rows, in);
+  if (pe_plain_supported(p->m)) {
+    plain_run(p, from, to, scratch);
+    return;
+  }
+  const int64_t in = p->m->cols, block = pe_cpu_product_rows(p->m, p->rows);
   float *weights = scratch, *sums = scratch + COLS * in;
   for (int64_t r0 = 0; r0 < p->rows; r0 += block) {
     int64_t rows = pe_cpu_least(block, p->rows - r0);
@@ -76,12 +111,6 @@ void pe_cpu_product_transposed(const pe_cpu_product *p, float *scratch) {
   }
 }
 
-/* Columns are shared in units of COLS, so that no task decodes part of a strip. */
-static void share_columns(const pe_cpu_share *share, int64_t out, int64_t *from, int64_t *to) {
-  pe_cpu_range(share, (out + COLS - 1) / COLS, from, to);
-  *from *= COLS, *to = pe_cpu_least(*to * COLS, out);
-}
-
 /* ---- embed ----------------------------------------------------------------------------------- */
 
 static void embed_run(const pe_cpu_call *c, const pe_cpu_share *share) {
@@ -112,8 +141,10 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_linear_args *a = &c->args.linear;
   pe_cpu_product p = {
       .prim = c->prim, .m = c->mat, .bias = c->vec[0], .x = c->in[0], .rows = c->rows};
+  const int64_t unit = pe_cpu_product_unit(c->mat, c->rows); /* no task decodes part of a strip */
   int64_t from, to;
-  share_columns(share, a->out, &from, &to);
+  pe_cpu_range(share, (a->out + unit - 1) / unit, &from, &to);
+  from *= unit, to = pe_cpu_least(to * unit, a->out);
   p.out = (pe_cpu_view){c->out.at + from, c->out.step};
   if (a->residual) p.residual = (pe_cpu_view){c->in[1].at + from, c->in[1].step};
   pe_cpu_product_run(&p, from, to, share->scratch);
@@ -121,11 +152,12 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
 
 static pe_cpu_work linear_work(const pe_cpu_call *c) {
   const pe_linear_args *a = &c->args.linear;
-  return (pe_cpu_work){(a->out + COLS - 1) / COLS, (double)c->rows * a->in * a->out};
+  const int64_t unit = pe_cpu_product_unit(c->mat, c->rows);
+  return (pe_cpu_work){(a->out + unit - 1) / unit, (double)c->rows * a->in * a->out};
 }
 
 static int64_t linear_scratch(const pe_cpu_call *c) {
-  return pe_cpu_product_scratch(c->rows, c->args.linear.in);
+  return pe_cpu_product_scratch(c->mat, c->rows);
 }
 
 const pe_cpu_op pe_cpu_linear = {.run = linear_run, .work = linear_work, .scratch = linear_scratch};
@@ -155,7 +187,8 @@ static pe_cpu_work head_work(const pe_cpu_call *c) {
 
 static int64_t head_scratch(const pe_cpu_call *c) {
   const pe_head_args *a = &c->args.head;
-  return a->transposed ? pe_cpu_transposed_scratch(a->out) : pe_cpu_product_scratch(c->rows, a->in);
+  return a->transposed ? pe_cpu_transposed_scratch(a->out)
+                       : pe_cpu_product_scratch(c->mat, c->rows);
 }
 
 const pe_cpu_op pe_cpu_head_linear = {.run = head_run, .work = head_work, .scratch = head_scratch};

@@ -9,6 +9,7 @@
 #define PE_WIDTH 8
 #define PE_FMA(a, b, c) ((vf)_mm256_fmadd_ps(a, b, c))
 #define PE_HALVES(p) ((vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p))))
+#define PE_SHORTS(p) ((vu)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))))
 #define PE_HALF(h) _cvtsh_ss(h)
 #define PE_LOOKUP(table, index) ((v16b)_mm_shuffle_epi8((__m128i)(table), (__m128i)(index)))
 #define PE_WIDEN(bytes, part)                                                                      \
@@ -29,6 +30,10 @@
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 4
+#define PE_FEW 3
+#define PE_FEW_ROWS 1
+#define PE_PANEL_ROWS 6
+#define PE_PANEL_PARTS 1
 
 #include "kernels/cpu/prim_impl.h"
 

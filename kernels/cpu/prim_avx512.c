@@ -9,6 +9,7 @@
 #define PE_WIDTH 16
 #define PE_FMA(a, b, c) ((vf)_mm512_fmadd_ps(a, b, c))
 #define PE_HALVES(p) ((vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(p))))
+#define PE_SHORTS(p) ((vu)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p))))
 #define PE_HALF(h) _cvtsh_ss(h)
 #define PE_LOOKUP(table, index) ((v16b)_mm_shuffle_epi8((__m128i)(table), (__m128i)(index)))
 #define PE_WIDEN(bytes, part) ((void)(part), (vi)_mm512_cvtepu8_epi32((__m128i)(bytes)))
@@ -32,6 +33,10 @@
 #define PE_ROW_COLS 8
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
+#define PE_FEW 16
+#define PE_FEW_ROWS 4
+#define PE_PANEL_ROWS 14
+#define PE_PANEL_PARTS 2
 
 #include "kernels/cpu/prim_impl.h"
 

@@ -553,6 +553,7 @@ static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
 #endif
 
 #include "kernels/cpu/encode_impl.h"
+#include "kernels/cpu/plain_impl.h"
 #include "kernels/cpu/scan_impl.h"
 
 const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
@@ -568,4 +569,5 @@ const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .binary = binary,
                                             .decode = decode,
                                             .encode = encode,
+                                            .plain = &plain_versions,
                                             .scan = &scan};

@@ -9,6 +9,7 @@
 #define PE_WIDTH 4
 #define PE_FMA(a, b, c) ((vf)vfmaq_f32(c, a, b))
 #define PE_HALVES(p) ((vf)vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8((const uint8_t *)(p)))))
+#define PE_SHORTS(p) ((vu)vmovl_u16(vreinterpret_u16_u8(vld1_u8((const uint8_t *)(p)))))
 #define PE_HALF(h) vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(h))), 0)
 #define PE_LOOKUP(table, index) ((v16b)vqtbl1q_u8((uint8x16_t)(table), (uint8x16_t)(index)))
 #define PE_WIDEN(bytes, part)                                                                      \
@@ -26,6 +27,10 @@
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
+#define PE_FEW 3
+#define PE_FEW_ROWS 1
+#define PE_PANEL_ROWS 6
+#define PE_PANEL_PARTS 1
 
 /* Indices of table lookups that spread bytes 0 to 3 to four integers; an index out of range reads
  * zero. */

@@ -10,6 +10,10 @@
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 2
+#define PE_FEW 3
+#define PE_FEW_ROWS 1
+#define PE_PANEL_ROWS 6
+#define PE_PANEL_PARTS 1
 
 #include <math.h>
 
