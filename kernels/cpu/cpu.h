@@ -31,6 +31,7 @@ typedef struct pe_cpu_view { /* row r starts at at + r * step */
 typedef struct pe_cpu_call {
   const pe_step *step;
   const pe_prim *prim;
+  bool fast;    /* the precision */
   int32_t rows; /* of out */
   pe_cpu_view out, in[PE_OP_VIEWS];
   const float *vec[PE_OP_VECS];
@@ -109,6 +110,7 @@ typedef struct pe_cpu_product {
   const float *bias;            /* or NULL */
   pe_cpu_view x, out, residual; /* residual.at: or NULL */
   int64_t rows;
+  bool fast;     /* may use another arithmetic (amx16.h) */
   bool arranged; /* x is in scratch, by pe_cpu_product_arrange */
 } pe_cpu_product;
 void pe_cpu_product_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch);
@@ -117,7 +119,7 @@ int64_t pe_cpu_product_scratch(const pe_quant_matrix *m, int64_t rows);
 int64_t pe_cpu_product_rows(const pe_quant_matrix *m, int64_t rows);
 /* Columns of m that a task takes a multiple of. */
 int64_t pe_cpu_product_unit(const pe_quant_matrix *m, int64_t rows);
-/* For several runs with the same x, of at most pe_cpu_product_rows rows. */
+/* For several runs with the same x and weights of one type, of at most pe_cpu_product_rows rows. */
 void pe_cpu_product_arrange(const pe_cpu_product *p, float *scratch);
 /* The product with a transposed matrix: out[r] = bias + the sum over i of x[r][i] * row i, in order
  * of i. Needs pe_cpu_transposed_scratch floats; out: its width. */

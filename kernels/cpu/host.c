@@ -1,6 +1,7 @@
 /* host.c - see kernels/host.h. */
 #include "kernels/host.h"
 
+#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/cpu.h"
 
 void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float *out) {
@@ -15,4 +16,6 @@ void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float
 
 const char *pe_host_build(void) { return PE_BUILD " " __VERSION__; }
 
-const char *pe_host_isa(void) { return pe_prim_best()->name; }
+const char *pe_host_isa(void) {
+  return pe_amx16_best() ? "avx512 with tiles" : pe_prim_best()->name;
+}

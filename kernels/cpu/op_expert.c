@@ -13,6 +13,7 @@ static void expert_product(const pe_cpu_call *c, const pe_quant_matrix *m, const
   const pe_expert_args *a = &c->args.expert;
   pe_cpu_product p = {.prim = c->prim,
                       .m = m,
+                      .fast = c->fast,
                       .bias = bias,
                       .x = {(float *)x, a->in},
                       .out = {y, to - from},

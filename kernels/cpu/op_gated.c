@@ -45,7 +45,9 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   for (int64_t r = 0; r < c->rows && from < to; r += block) {
     pe_cpu_product p = {.prim = c->prim, .m = c->mat, .rows = pe_cpu_least(block, c->rows - r)};
     p.x = (pe_cpu_view){pe_cpu_row(&c->in[0], r), c->in[0].step};
-    p.arranged = pe_plain_supported(c->mat) && pe_plain_supported(c->mat2);
+    p.fast = c->fast;
+    p.arranged = pe_plain_supported(c->mat) && c->mat->quant.kind == c->mat2->quant.kind &&
+                 c->mat->dtype == c->mat2->dtype;
     if (p.arranged) pe_cpu_product_arrange(&p, rest);
     for (int64_t col = from; col < to; col += strip)
       gated_strip(c, &p, r, col, pe_cpu_least(strip, to - col), up, rest);

@@ -2,6 +2,7 @@
  *
  * Weights are decoded a few rows at a time into scratch and used for a block of activation rows
  * that stays in the second-level cache; the model is never expanded. */
+#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/cpu.h"
 
 /* A strip of COLS decoded weight rows is used for a block of BLOCK_FLOATS activations, 1 MB.
@@ -19,13 +20,26 @@ int64_t pe_cpu_product_rows(const pe_quant_matrix *m, int64_t rows) {
   return pe_cpu_least(rows, fit < 16 ? 16 : fit);
 }
 
+/* The tiles of AMX for these weights in `fast`, or NULL. */
+static const pe_plain *tiles_of(const pe_quant_matrix *m) {
+  return m->quant.kind == PE_QUANT_NONE && m->dtype == PE_BF16 ? pe_amx16_best() : NULL;
+}
+
+static const pe_plain *plain_version(const pe_cpu_product *p) {
+  const pe_plain *tiles = p->fast ? tiles_of(p->m) : NULL;
+  return tiles ? tiles : p->prim->plain;
+}
+
 int64_t pe_cpu_product_scratch(const pe_quant_matrix *m, int64_t rows) {
   const int64_t block = pe_cpu_product_rows(m, rows);
-  return pe_plain_supported(m) ? pe_plain_scratch(block, m->cols) : COLS * (m->cols + block);
+  if (!pe_plain_supported(m)) return COLS * (m->cols + block);
+  const int64_t need = pe_plain_scratch(block, m->cols);
+  const int64_t tiles = tiles_of(m) ? pe_amx16_scratch(block, m->cols) : 0;
+  return need > tiles ? need : tiles;
 }
 
 int64_t pe_cpu_product_unit(const pe_quant_matrix *m, int64_t rows) {
-  return pe_plain_supported(m) && rows > COLS ? PE_PLAIN_PANEL : COLS;
+  return pe_plain_supported(m) && (rows > COLS || tiles_of(m)) ? PE_PLAIN_PANEL : COLS;
 }
 
 /* Rows r0 .. r0 + rows - 1 of a product with weights as they are stored. */
@@ -40,16 +54,17 @@ static pe_plain_product plain_of(const pe_cpu_product *p, int64_t r0, int64_t ro
 
 void pe_cpu_product_arrange(const pe_cpu_product *p, float *scratch) {
   const pe_plain_product o = plain_of(p, 0, p->rows, 0);
-  if (pe_plain_supported(p->m)) p->prim->plain->arrange(&o, scratch);
+  if (pe_plain_supported(p->m)) plain_version(p)->arrange(&o, scratch);
 }
 
 static void plain_run(const pe_cpu_product *p, int64_t from, int64_t to, float *scratch) {
   const int64_t passes = (p->rows + PE_PLAIN_ROWS - 1) / PE_PLAIN_ROWS;
+  const pe_plain *plain = plain_version(p);
   for (int64_t i = 0; i < passes; i++) {
     const int64_t r0 = p->rows * i / passes, rows = p->rows * (i + 1) / passes - r0;
     const pe_plain_product o = plain_of(p, r0, rows, from);
-    if (!p->arranged) p->prim->plain->arrange(&o, scratch);
-    p->prim->plain->product(&o, from, to, scratch);
+    if (!p->arranged) plain->arrange(&o, scratch);
+    plain->product(&o, from, to, scratch);
   }
 }
 
@@ -141,6 +156,7 @@ static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_linear_args *a = &c->args.linear;
   pe_cpu_product p = {
       .prim = c->prim, .m = c->mat, .bias = c->vec[0], .x = c->in[0], .rows = c->rows};
+  p.fast = c->fast;
   const int64_t unit = pe_cpu_product_unit(c->mat, c->rows); /* no task decodes part of a strip */
   int64_t from, to;
   pe_cpu_range(share, (a->out + unit - 1) / unit, &from, &to);
@@ -170,7 +186,7 @@ static void head_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   int64_t from, to;
   pe_cpu_range(share, a->heads, &from, &to);
   for (int64_t h = from; h < to; h++) {
-    pe_cpu_product p = {.prim = c->prim, .m = c->mat + h, .rows = c->rows};
+    pe_cpu_product p = {.prim = c->prim, .m = c->mat + h, .rows = c->rows, .fast = c->fast};
     p.x = (pe_cpu_view){c->in[0].at + h * a->in, c->in[0].step};
     p.out = (pe_cpu_view){c->out.at + h * a->out, c->out.step};
     if (a->transposed)

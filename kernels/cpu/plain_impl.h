@@ -6,6 +6,7 @@
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/plain_layout.h"
+#include "kernels/cpu/transpose.h"
 
 /* ---- widening -------------------------------------------------------------------------------- */
 

@@ -9,31 +9,6 @@ static const uint8_t place[LANES] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 
 /* ---- transposing ----------------------------------------------------------------------------- */
 
 #if PE_WIDTH == 16
-/* Sixteen lines of sixteen floats or words: column l becomes line l. */
-#define PAIR(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-ALWAYS void transpose(vf v[LANES]) {
-  vf t[LANES];
-  for (int i = 0; i < LANES; i += 2) { /* 1x1 blocks of 2x2 */
-    t[i] = PAIR(v[i], v[i + 1], 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
-    t[i + 1] = PAIR(v[i], v[i + 1], 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
-  }
-  for (int i = 0; i < LANES; i++) /* 2x2 blocks of 4x4 */
-    if (!(i & 2)) {
-      v[i] = PAIR(t[i], t[i + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
-      v[i + 2] = PAIR(t[i], t[i + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-    }
-  for (int i = 0; i < LANES; i++)
-    if (!(i & 4)) {
-      t[i] = PAIR(v[i], v[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
-      t[i + 4] = PAIR(v[i], v[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
-    }
-  for (int i = 0; i < 8; i++) {
-    v[i] = PAIR(t[i], t[i + 8], 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-    v[i + 8] = PAIR(t[i], t[i + 8], 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-  }
-}
-#undef PAIR
-
 ALWAYS void store_lines(const vf v[LANES], float *out, int64_t step) {
   for (int l = 0; l < LANES; l++) store(out + place[l] * step, v[l]);
 }
@@ -44,7 +19,7 @@ static void transpose_lines(const float *in, int64_t apart, int64_t n, float *ou
 #if PE_WIDTH == 16
   vf v[LANES];
   for (int i = 0; i < LANES; i++) v[i] = i < n ? load(in + i * apart) : (vf){0};
-  transpose(v);
+  pe_transpose16(v);
   store_lines(v, out, step);
 #else
   for (int i = 0; i < LANES; i += 4)
@@ -105,7 +80,7 @@ ALWAYS int64_t widen_whole(const pe_quant_matrix *m, int64_t row, int64_t col, f
     const float scale = t == PLAIN_MXFP8 ? plain_scale(*r.scales) : 0;
     v[j] = words ? (vf)words_at(r.data) : plain_weights(r.data, scale, t);
   }
-  transpose(v);
+  pe_transpose16(v);
   if (!words) {
     store_lines(v, out, step);
     return LANES;

@@ -210,6 +210,7 @@ static int32_t lines_of(const pe_device *d, pe_extent rows) {
 static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
   pe_cpu_call c = {
       .step = d->step, .prim = d->prim, .mat = x->mat, .mat2 = x->mat2, .args = x->args};
+  c.fast = d->program->precision == PE_FAST;
   c.out = view_of(d, &x->out);
   for (int i = 0; i < PE_NODE_INPUTS; i++) c.in[i] = view_of(d, &x->in[i]);
   memcpy(c.vec, x->vec, sizeof c.vec);

@@ -1,7 +1,7 @@
 /* test_plain_fast.c - products with weights as they are stored, against their definition, bit for
  * bit, in every version that this machine runs. */
 #include "check.h"
-#include "kernels/cpu/plain.h"
+#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/prim.h"
 
 static const char *const names[] = {"scalar", "avx2", "avx512", "neon"};
@@ -120,9 +120,15 @@ typedef struct extras {
   bool bias, residual, in_place, split;
 } extras;
 
-static void check_version(const pe_prim *prim, const operands *o, extras e) {
+typedef struct version {
+  const char *name;
+  const pe_plain *plain;
+  int64_t (*scratch)(int64_t rows, int64_t cols);
+} version;
+
+static void check_version(const version *v, const operands *o, extras e) {
   const int64_t outs = o->m.rows, step = outs + 3, size = o->rows * step;
-  const size_t room = (size_t)pe_plain_scratch(o->rows, o->m.cols) * 4;
+  const size_t room = (size_t)v->scratch(o->rows, o->m.cols) * 4;
   float *out = malloc((size_t)size * 4), *more = malloc((size_t)size * 4);
   float *bias = malloc((size_t)outs * 4), *scratch = malloc(room ? room : 4);
   memset(scratch, 0xff, room);
@@ -132,9 +138,9 @@ static void check_version(const pe_prim *prim, const operands *o, extras e) {
   p.bias = e.bias ? bias : NULL, p.out = out, p.out_step = p.residual_step = step;
   if (e.residual) p.residual = e.in_place ? out : more;
   const int64_t cut = e.split ? outs / 3 : 0;
-  prim->plain->arrange(&p, scratch);
-  prim->plain->product(&p, cut, outs, scratch);
-  if (cut) prim->plain->product(&p, 0, cut, scratch);
+  v->plain->arrange(&p, scratch);
+  v->plain->product(&p, cut, outs, scratch);
+  if (cut) v->plain->product(&p, 0, cut, scratch);
   int bad = 0;
   for (int64_t i = 0; i < size && !bad; i++) {
     const int64_t r = i / step, j = i % step;
@@ -146,7 +152,7 @@ static void check_version(const pe_prim *prim, const operands *o, extras e) {
     }
     if (same(out[i], y)) continue;
     bad++;
-    printf("    %s: %s, %d rows, %d x %d: row %d, result %d is %a, not %a\n", prim->name,
+    printf("    %s: %s, %d rows, %d x %d: row %d, result %d is %a, not %a\n", v->name,
            o->kind->name, (int)o->rows, (int)outs, (int)o->m.cols, (int)r, (int)j, (double)out[i],
            (double)y);
   }
@@ -158,8 +164,11 @@ static void check_product(const kind *k, int64_t rows, int64_t outs, int64_t col
   operands o =
       open_operands(k, rows, outs, (cols + k->unit - 1) / k->unit * k->unit, turn % 3 == 2);
   const extras e = {turn % 2, turn % 3 != 0, turn % 5 == 2, turn % 4 > 1};
-  for (int v = 0; v < NAMES; v++)
-    if (pe_prim_named(names[v])) check_version(pe_prim_named(names[v]), &o, e);
+  for (int i = 0; i < NAMES; i++)
+    if (pe_prim_named(names[i])) {
+      const version v = {names[i], pe_prim_named(names[i])->plain, pe_plain_scratch};
+      check_version(&v, &o, e);
+    }
   close_operands(&o);
 }
 
@@ -209,6 +218,59 @@ static void test_rows_alone(void) {
   free(scratch);
 }
 
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+static float flushed(float f) { return fpclassify(f) == FP_SUBNORMAL ? copysignf(0, f) : f; }
+
+/* The definition of amx16.h. */
+static float tile_definition(const float *x, const float *w, int64_t n) {
+  float sum = 0;
+  for (int64_t k = 0; k < n; k += 32)
+    for (int plane = 0; plane < 2; plane++) {
+      float chain[2] = {0, 0};
+      for (int64_t i = k; i < k + 32; i++) {
+        const float hi = i < n ? pe_bf16_to_f32(pe_f32_to_bf16(x[i])) : 0;
+        const float lo = i < n ? pe_bf16_to_f32(pe_f32_to_bf16(x[i] - hi)) : 0;
+        const float a = flushed(plane ? lo : hi), b = i < n ? flushed(w[i]) : 0;
+        chain[i % 2] = flushed(fmaf(b, a, chain[i % 2]));
+      }
+      sum = flushed(sum + flushed(chain[0] + chain[1]));
+    }
+  return sum;
+}
+
+static void check_tiles(int64_t rows, int64_t outs, int64_t cols, int turn) {
+  operands o = open_operands(&kinds[2], rows, outs, cols, turn % 3 == 2);
+  const extras e = {turn % 2, turn % 3 != 0, turn % 5 == 2, turn % 4 > 1};
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < outs; j++) {
+      float *want = o.want + r * outs + j, exact = *want;
+      *want = tile_definition(o.x + r * o.x_step, o.w + j * cols, cols);
+      if (turn % 3 != 2 && (r % 7 == 0 || r % 7 == 5)) /* ordinary numbers */
+        CHECK_NEAR(*want, exact, 1e-5 * sqrt((double)cols) + 1e-6);
+    }
+  const version emulated = {"amx16_emulated", &pe_amx16_emulated, pe_amx16_scratch};
+  check_version(&emulated, &o, e);
+  if (pe_amx16_best()) {
+    const version tiles = {"amx16", pe_amx16_best(), pe_amx16_scratch};
+    check_version(&tiles, &o, e);
+  }
+  close_operands(&o);
+}
+
+static void test_tiles_as_defined(void) {
+  int turn = 0;
+  for (int r = 0; r < ROWS; r++)
+    for (int c = 0; c < COLS - 3; c++, turn++)
+      check_tiles(rows_list[r], outs_list[turn % (rows_list[r] > 17 ? 4 : OUTS)], cols_list[c],
+                  turn);
+  check_tiles(37, 83, 333, 1);
+}
+
+static void test_tiles_of_this_machine(void) {
+  if (!pe_amx16_best()) CHECK_SKIP("this machine lacks AMX with bf16");
+}
+
 static void test_kinds(void) {
   pe_quant_matrix m = {.quant = {.kind = PE_QUANT_NONE}, .dtype = PE_BF16};
   CHECK(pe_plain_supported(&m));
@@ -223,5 +285,7 @@ static void test_kinds(void) {
 static const check_test tests[] = {{"kinds", test_kinds},
                                    {"products_as_defined", test_products_as_defined},
                                    {"large", test_large},
-                                   {"rows_alone", test_rows_alone}};
+                                   {"rows_alone", test_rows_alone},
+                                   {"tiles_as_defined", test_tiles_as_defined},
+                                   {"tiles_of_this_machine", test_tiles_of_this_machine}};
 CHECK_MAIN("plain_fast", tests)
