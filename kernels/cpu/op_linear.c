@@ -1,7 +1,8 @@
 /* op_linear.c - products with weights: embed, linear, head_linear.
  *
- * Weights are decoded a few rows at a time into scratch and used for a block of activation rows
- * that stays in the second-level cache; the model is never expanded. */
+ * Plain weights and mxfp8 are used where they are stored (plain.h). Others are decoded a few rows
+ * at a time into scratch and used for a block of activation rows that stays in the second-level
+ * cache; the model is never expanded. */
 #include "kernels/cpu/amx16.h"
 #include "kernels/cpu/cpu.h"
 

@@ -1,16 +1,17 @@
 /* plain.h - products with weights that are read where they are stored: f32, f16, bf16 and mxfp8.
  *
  * Every weight of these kinds is exactly a float32 (mxfp8: the product of its value and its scale,
- * rounded once), and activations stay float32, so `fast` has the arithmetic of `exact` (prim.h):
+ * rounded once), and activations stay float32: `fast` has the arithmetic of `exact` (prim.h),
  *
  *   lane l = 0 .. 15:  s[l] = fma(x[l + 16 i], w[l + 16 i], s[l])  for i = 0, 1, ...
  *   y = the lanes added as a tree (i with i+8, then +4, +2, +1), then + bias, then + residual
  *
- * Every version, number of rows, range of columns and block gives these bits. It takes multiply-adds
- * of float32 only, which every machine has. Instructions for bf16 round otherwise: vdpbf16ps flushes
- * subnormals and has half the rate of plain multiply-adds; BFDOT and BFMMLA round the sums of pairs
- * to odd; tiles of AMX (TDPBF16PS) are fma chains over the even and the odd columns of 32, which
- * amx16.h reproduces. Only the last one is worth other bits.
+ * Every version, number of rows, range of columns and block gives these bits. They take
+ * multiply-adds of float32 only, which every machine has. Instructions for bf16 round otherwise:
+ * vdpbf16ps flushes subnormals and has half the rate of plain multiply-adds, and BFDOT and BFMMLA
+ * round the sums of pairs to odd. A tile of AMX (TDPBF16PS) is a chain of multiply-adds over the
+ * even and one over the odd columns of 32; only it is fast enough to be worth other bits, and
+ * amx16.h uses it for bf16 weights in `fast`.
  *
  * Nothing is packed: an embedding that is also the head stays in memory once, and a model is ready
  * when its file is mapped. Two paths give the same bits:
@@ -24,8 +25,9 @@
  *   panel   | lane 0: columns 0 16 32 ... | lane 8: columns 8 24 ... | lane 4 | lane 12 | ...
  *   column  | weight row 0 .. PE_PLAIN_PANEL - 1 |          lanes in the order of the tree's leaves
  *
- * The activations of a tile of rows are arranged in the same order. Nothing here allocates, fails or
- * knows about tasks. */
+ * The activations of a tile of rows are arranged in the same order. Measured on a core of 150
+ * GFLOP/s, 1024 x 1024 in bf16: 10 to 12 GB/s at one and two rows, where a prefetched read gets 10;
+ * 100 GFLOP/s at 64 rows, 110 at 112. Nothing here allocates, fails or knows about tasks. */
 #ifndef PE_PLAIN_H
 #define PE_PLAIN_H
 

@@ -1,8 +1,8 @@
 /* plain_impl.h - products with weights as they are stored, a part of prim_impl.h; see plain.h.
  *
- *   PE_FEW_ROWS            rows of a tile of `few`, at most 6
- *   PE_PANEL_ROWS, _PARTS  rows and sixteens of weight rows of a tile of a panel
- *   PE_FEW                 up to this number of rows `few` is used */
+ *   PE_FEW                  up to this number of rows `few` is used
+ *   PE_FEW_ROWS             rows of its tiles: 4, or 1
+ *   PE_PANEL_ROWS, _PARTS   rows of a tile of a panel: 14 or 6; sixteens of weight rows: 2 or 1 */
 #include "kernels/cpu/plain.h"
 
 #include "kernels/cpu/plain_layout.h"
@@ -11,7 +11,6 @@
 /* ---- widening -------------------------------------------------------------------------------- */
 
 typedef enum plain_type { PLAIN_F32, PLAIN_F16, PLAIN_BF16, PLAIN_MXFP8, PLAIN_TYPES } plain_type;
-typedef uint8_t plain_bytes __attribute__((vector_size(PE_WIDTH)));
 
 static plain_type plain_type_of(const pe_quant_matrix *m) {
   if (m->quant.kind == PE_QUANT_MXFP8) return PLAIN_MXFP8;
@@ -30,8 +29,15 @@ static inline vu scalar_shorts(const uint8_t *p) {
   for (int j = 0; j < W; j++) v[j] = (uint32_t)(p[2 * j] | p[2 * j + 1] << 8);
   return v;
 }
+static inline vi plain_codes(const uint8_t *p) { return (vi){p[0], p[1], p[2], p[3]}; }
 #define PE_HALVES(p) scalar_halves(p)
 #define PE_SHORTS(p) scalar_shorts(p)
+#else
+ALWAYS vi plain_codes(const uint8_t *p) { /* W bytes as integers */
+  v16b bytes = {0};
+  memcpy(&bytes, p, W);
+  return PE_WIDEN(bytes, 0);
+}
 #endif
 
 ALWAYS vu words_at(const uint8_t *p) {
@@ -42,9 +48,7 @@ ALWAYS vu words_at(const uint8_t *p) {
 
 /* Subnormals of E4M3 get the smallest exponent, and the surplus 2^-6 is subtracted. */
 ALWAYS vf plain_e4m3(const uint8_t *p, float scale) {
-  plain_bytes bytes;
-  memcpy(&bytes, p, sizeof bytes);
-  vi c = __builtin_convertvector(bytes, vi), plus = c & 0x7f, small = plus < 8;
+  const vi c = plain_codes(p), plus = c & 0x7f, small = plus < 8;
   vf f = (vf)((plus << 20) + (120 << 23) + (small & 1 << 23)) - (vf)(small & 121 << 23);
   f = select_(plus == 0x7f, splat(NAN), f);
   return (vf)((vi)f | (vi)((vu)(c & 0x80) << 24)) * splat(scale);

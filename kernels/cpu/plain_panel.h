@@ -14,7 +14,8 @@ ALWAYS void store_lines(const vf v[LANES], float *out, int64_t step) {
 }
 #endif
 
-/* n lines of sixteen floats, `apart` apart, and zeros: column l becomes a line at place[l] * step. */
+/* n lines of sixteen floats, `apart` apart, and zeros: column l becomes a line at place[l] * step
+ * of out. */
 static void transpose_lines(const float *in, int64_t apart, int64_t n, float *out, int64_t step) {
 #if PE_WIDTH == 16
   vf v[LANES];

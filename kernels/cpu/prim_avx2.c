@@ -30,6 +30,7 @@
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 4
+/* Products with stored weights: 1x4 sums for few rows, 6x1 sums of 16 results for more. */
 #define PE_FEW 3
 #define PE_FEW_ROWS 1
 #define PE_PANEL_ROWS 6

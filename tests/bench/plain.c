@@ -5,10 +5,10 @@
  *
  * Columns: GB/s of weights and GFLOP/s on one and two threads; the same of decoding eight weight
  * rows at a time and multiplying them (prim.h: dots), and how many times faster the first is. Each
- * figure is the best of WINDOWS windows of 60 ms, the programs taking turns. The limits in the first
- * line are a prefetched read of memory, and multiply-adds in registers. PERIGEE_ISA chooses the
- * instruction set. With CPU=1 in the environment figures for one thread are in its CPU time, for
- * machines that have other things to do. */
+ * figure is the best of WINDOWS windows of 60 ms, the programs taking turns. The limits in the
+ * first line are a prefetched read of memory, and small products that stay in the first-level
+ * cache. PERIGEE_ISA chooses the instruction set. With CPU=1 in the environment figures for one
+ * thread are in its CPU time, for machines that have other things to do. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static void read_task(void *ctx, int task, int tasks) {
   sink += sum[0] + sum[7];
 }
 
-/* A tile that stays in the first-level cache: 4 x 4 sums over 64 columns, 1000 times. */
+/* 4 x 4 sums over 512 columns, which stay in the first-level cache. */
 enum { PEAK = 1000 };
 static void peak_task(void *ctx, int task, int tasks) {
   bench *b = ctx;
