@@ -7,15 +7,21 @@
 typedef struct entry {
   pe_quant_matrix first; /* of which it was made; its addresses are those of the mapped file */
   int32_t count, refs;
-  uint64_t bytes;
-  pe_pack *pack; /* [count] */
-  pe_buffer *memory;
+  uint64_t at, bytes; /* in memory */
+  pe_pack *pack;      /* [count] */
+  pe_buffer *memory;  /* shared with other entries */
 } entry;
+
+/* Packs share buffers, since most are smaller than a large page (2 MB): 32 of these lose little at
+ * their ends, and what is not used takes no memory. */
+enum { SHARED = 64 << 20 };
 
 typedef struct pe_packs {
   pthread_mutex_t lock;
   entry *list;
   size_t count, cap;
+  pe_buffer *room; /* the buffer that the next pack goes to; NULL: none yet */
+  uint64_t used;   /* bytes of it */
 } pe_packs;
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -44,8 +50,24 @@ static entry *find(pe_packs *p, const pe_quant_matrix *m, int32_t count) {
 }
 
 static void free_entry(entry *e) {
+  if (e->memory) pe_buffer_discard(e->memory, e->at, e->bytes);
   pe_buffer_release(e->memory);
   pe_free(e->pack);
+}
+
+/* Gives e its bytes. */
+static pe_status place(pe_packs *p, entry *e, pe_error *err) {
+  if (!p->room || p->room->size - p->used < e->bytes) {
+    pe_buffer *room;
+    pe_status rc = pe_buffer_reserve(e->bytes > SHARED ? e->bytes : SHARED, &room, err);
+    if (rc) return rc;
+    pe_buffer_large_pages(room);
+    pe_buffer_release(p->room);
+    p->room = room, p->used = 0;
+  }
+  e->memory = pe_buffer_retain(p->room), e->at = p->used;
+  p->used += e->bytes;
+  return PE_OK;
 }
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -69,18 +91,17 @@ static void pack_task(void *ctx, int task, int tasks) {
   }
 }
 
-static pe_status make(entry *e, const pe_quant_matrix *m, int32_t count, pe_pool *pool,
-                      pe_error *err) {
+static pe_status make(pe_packs *packs, entry *e, const pe_quant_matrix *m, int32_t count,
+                      pe_pool *pool, pe_error *err) {
   const uint64_t each = pe_pack_bytes(m);
   *e = (entry){.first = *m, .count = count, .refs = 1, .bytes = each * (uint64_t)count};
   e->pack = pe_calloc((size_t)count, sizeof *e->pack);
   if (!e->pack) return pe_nomem(err, "packed weights");
-  pe_status rc = pe_buffer_reserve(e->bytes, &e->memory, err);
+  pe_status rc = place(packs, e, err);
   if (rc) return rc;
-  pe_buffer_large_pages(e->memory);
   for (int32_t i = 0; i < count; i++) {
     pe_pack_describe(&m[i], &e->pack[i]);
-    e->pack[i].data = e->memory->data + each * (uint64_t)i;
+    e->pack[i].data = e->memory->data + e->at + each * (uint64_t)i;
   }
   packing p = {e->pack, m, pe_pack_panels(e->pack), count};
   const int64_t all = p.panels * count, most = (int64_t)pe_pool_threads(pool) * 8;
@@ -109,7 +130,7 @@ pe_status pe_packs_take(pe_weights *w, const pe_quant_matrix *m, int32_t count, 
   } else {
     entry made = {0};
     rc = pe_grow(&p->list, &p->cap, p->count + 1, sizeof *p->list, err);
-    if (!rc) rc = make(&made, m, count, pool, err);
+    if (!rc) rc = make(p, &made, m, count, pool, err);
     if (!rc) rc = pe_weights_intact(w, err); /* a lost file would leave zeros in the pack */
     if (rc) {
       free_entry(&made);
@@ -151,6 +172,7 @@ void pe_packs_close(pe_weights *w) {
   pe_packs *p = w->packs;
   if (!p) return;
   for (size_t i = 0; i < p->count; i++) free_entry(&p->list[i]);
+  pe_buffer_release(p->room);
   pthread_mutex_destroy(&p->lock);
   pe_free(p->list), pe_free(p);
   w->packs = NULL;
