@@ -13,6 +13,7 @@
 #ifndef PE_CPU_H
 #define PE_CPU_H
 
+#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/int16.h"
 #include "kernels/cpu/prim.h"
 #include "kernels/kv_row.h"
@@ -39,6 +40,7 @@ typedef struct pe_cpu_call {
   const pe_pack *pack, *pack2;       /* the same, packed */
   const pe_int16 *int16;             /* of ops with packed weights */
   const pe_int16_rows *rounded[2];   /* the input for pack and pack2; of `round`: the result */
+  const pe_amx16_rows *arranged;     /* the input for mat and mat2; of `arrange`: the result */
   uint8_t *cache[2];                 /* of this layer in block 0: keys, values */
   int64_t cache_step;                /* bytes from one block to the next */
   float *state;                      /* of this layer: slot s starts at state + s * state_step */
@@ -84,6 +86,7 @@ extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert,
 extern const pe_cpu_op pe_cpu_fast_attention;
 extern const pe_cpu_op pe_cpu_round, pe_cpu_packed_linear, pe_cpu_packed_gated,
     pe_cpu_packed_expert;
+extern const pe_cpu_op pe_cpu_arrange, pe_cpu_tiles_linear, pe_cpu_tiles_gated;
 
 /* ---- shared by the ops ----------------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 /* host.c - see kernels/host.h. */
 #include "kernels/host.h"
 
-#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/cpu.h"
 
 void pe_host_map(const pe_map_args *a, const float *const vec[PE_OP_VECS], float *out) {

@@ -3,7 +3,6 @@
  * Plain weights and mxfp8 are used where they are stored (plain.h). Others are decoded a few rows
  * at a time into scratch and used for a block of activation rows that stays in the second-level
  * cache; the model is never expanded. */
-#include "kernels/cpu/amx16.h"
 #include "kernels/cpu/cpu.h"
 
 /* A strip of COLS decoded weight rows is used for a block of BLOCK_FLOATS activations, 1 MB.
@@ -23,7 +22,7 @@ int64_t pe_cpu_product_rows(const pe_quant_matrix *m, int64_t rows) {
 
 /* The tiles of AMX for these weights in `fast`, or NULL. */
 static const pe_plain *tiles_of(const pe_quant_matrix *m) {
-  return m->quant.kind == PE_QUANT_NONE && m->dtype == PE_BF16 ? pe_amx16_best() : NULL;
+  return pe_amx16_takes(m) ? &pe_amx16_best()->plain : NULL;
 }
 
 static const pe_plain *plain_version(const pe_cpu_product *p) {

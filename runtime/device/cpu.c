@@ -57,10 +57,11 @@ struct pe_device {
   area rows, outputs;
   pe_buffer *scratch, *shared, *codes;
   const pe_int16 *int16;
-  pe_int16_rows *rounded; /* parallel to those of the program */
-  uint64_t *slot_at;      /* of each slot in `codes` */
-  int64_t scratch_step;   /* floats of one thread */
-  pe_cpu_call *call;      /* parallel to the codes of the program */
+  pe_int16_rows *rounded;  /* parallel to those of the program, */
+  pe_amx16_rows *arranged; /* each one in the form of its kind */
+  uint64_t *slot_at;       /* of each slot in `codes` */
+  int64_t scratch_step;    /* floats of one thread */
+  pe_cpu_call *call;       /* parallel to the codes of the program */
   job *job;
   mark *mark; /* parallel to job */
   int32_t job_count;
@@ -73,7 +74,10 @@ struct pe_device {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 static const pe_cpu_op *op_of(const pe_program *p, const pe_code *c) {
-  if (c->round >= 0) return &pe_cpu_round;
+  if (c->round >= 0)
+    return p->rounded[c->round].kind == PE_ROUND_TILES ? &pe_cpu_arrange : &pe_cpu_round;
+  if (!c->pack && c->reads[0] >= 0)
+    return c->instr->op == PE_OP_GATED ? &pe_cpu_tiles_gated : &pe_cpu_tiles_linear;
   return c->pack ? pe_cpu_packed_op_of(c->instr->op) : pe_cpu_op_of(c->instr->op, p->precision);
 }
 
@@ -109,8 +113,10 @@ static pe_status open_jobs(pe_device *d, pe_error *err) {
   d->job = pe_calloc(jobs, sizeof *d->job);
   d->mark = pe_calloc(jobs, sizeof *d->mark);
   d->rounded = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounded);
+  d->arranged = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->arranged);
   d->slot_at = pe_calloc((size_t)d->program->slots + 1, sizeof *d->slot_at);
-  const bool ok = first_job && d->call && d->job && d->mark && d->rounded && d->slot_at;
+  const bool ok =
+      first_job && d->call && d->job && d->mark && d->rounded && d->arranged && d->slot_at;
   if (ok) make_jobs(d, first_job);
   pe_free(first_job);
   return ok ? PE_OK : pe_nomem(err, "device");
@@ -138,7 +144,7 @@ void pe_device_close(pe_device *d) {
   pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
   pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
   pe_free(d->call), pe_free(d->job), pe_free(d->mark);
-  pe_free(d->rounded), pe_free(d->slot_at);
+  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->slot_at);
   pe_profile_close(d->profile);
   pe_free(d);
 }
@@ -234,6 +240,7 @@ static void resolve_calls(pe_device *d) {
     if (c->round >= 0) call->rounded[0] = &d->rounded[c->round];
     for (int k = 0; k < 2; k++)
       if (c->reads[k] >= 0) call->rounded[k] = &d->rounded[c->reads[k]];
+    if (call->rounded[0]) call->arranged = &d->arranged[call->rounded[0] - d->rounded];
   }
 }
 
@@ -244,7 +251,9 @@ static pe_status place_rounded(pe_device *d, pe_error *err) {
   memset(d->slot_at, 0, (size_t)p->slots * sizeof *d->slot_at);
   for (int32_t i = 0; i < p->rounded_count; i++) {
     const pe_rounded *r = &p->rounded[i];
-    uint64_t bytes = pe_int16_bytes(lines_of(d, r->rows), r->cols, r->act);
+    const int32_t lines = lines_of(d, r->rows);
+    uint64_t bytes = r->kind == PE_ROUND_TILES ? pe_amx16_bytes(lines, r->cols)
+                                               : pe_int16_bytes(lines, r->cols, r->act);
     if (bytes > d->slot_at[r->slot]) d->slot_at[r->slot] = bytes;
   }
   for (int32_t i = 0; i < p->slots; i++) {
@@ -255,8 +264,12 @@ static pe_status place_rounded(pe_device *d, pe_error *err) {
   pe_status rc = grow_buffer(&d->codes, (int64_t)(size / sizeof(float)), err);
   for (int32_t i = 0; !rc && i < p->rounded_count; i++) {
     const pe_rounded *r = &p->rounded[i];
-    pe_int16_place(d->int16, lines_of(d, r->rows), r->cols, r->act,
-                   d->codes->data + d->slot_at[r->slot], &d->rounded[i]);
+    const int32_t lines = lines_of(d, r->rows);
+    uint8_t *at = d->codes->data + d->slot_at[r->slot];
+    if (r->kind == PE_ROUND_TILES)
+      d->arranged[i] = (pe_amx16_rows){lines, r->cols, at};
+    else
+      pe_int16_place(d->int16, lines, r->cols, r->act, at, &d->rounded[i]);
   }
   return rc;
 }

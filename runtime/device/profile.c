@@ -135,7 +135,9 @@ static double lines_of(const pe_profile_job *j, const pe_cpu_call *c) {
     const bool rounded = i == 0 && c->rounded[0] && !j->rounds;
     if (c->in[i].at && !rounded) bytes += (double)c->rows * (double)c->in[i].step * sizeof(float);
   }
-  if (c->rounded[0])
+  if (c->arranged && c->arranged->cols)
+    bytes += (double)pe_amx16_bytes(c->rows, c->arranged->cols);
+  else if (c->rounded[0])
     bytes += (double)pe_int16_bytes(c->rows, c->rounded[0]->cols, c->rounded[0]->act);
   if (c->out.at && !j->rounds) bytes += (double)c->rows * (double)c->out.step * sizeof(float);
   return bytes;

@@ -1,6 +1,8 @@
 /* program.c - see program.h. */
 #include "runtime/device/program.h"
 
+#include "kernels/cpu/amx16.h"
+
 /* ---- what codes touch ------------------------------------------------------------------------ */
 
 /* Do two values share memory? A place is `step` floats per row, all lines of a value together. */
@@ -75,12 +77,13 @@ static bool is_current(const pe_program *p, const pe_rounded *r) {
   return true;
 }
 
-/* The number of in[0] of x rounded for this pack; adds a code that rounds it if there is none. */
-static pe_status rounded_for(pe_program *p, const pe_instr *x, const pe_pack *pack, int32_t *out,
-                             pe_error *err) {
+/* The number of in[0] of x rounded like this; adds a code that rounds it if there is none. */
+static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, int64_t cols,
+                             int32_t act, int32_t *out, pe_error *err) {
   for (int32_t i = p->rounded_count - 1; i >= 0; i--) {
     const pe_rounded *r = &p->rounded[i];
-    if (!same_place(&r->of, &x->in[0]) || r->cols != pack->cols || r->act != pack->act) continue;
+    if (!same_place(&r->of, &x->in[0]) || r->kind != kind || r->cols != cols || r->act != act)
+      continue;
     if (!is_current(p, r)) break;
     *out = i;
     return PE_OK;
@@ -88,10 +91,11 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, const pe_pack *pa
   pe_status rc =
       pe_grow(&p->rounded, &p->rounded_cap, (size_t)p->rounded_count + 1, sizeof *p->rounded, err);
   if (rc) return rc;
-  p->rounded[p->rounded_count] = (pe_rounded){.of = x->in[0],
+  p->rounded[p->rounded_count] = (pe_rounded){.kind = kind,
+                                              .of = x->in[0],
                                               .rows = x->in[0].rows,
-                                              .cols = (int32_t)pack->cols,
-                                              .act = pack->act,
+                                              .cols = (int32_t)cols,
+                                              .act = act,
                                               .first = p->count};
   *out = p->rounded_count++;
   return append(p, (pe_code){.instr = x, .round = *out, .reads = {-1, -1}}, err);
@@ -114,10 +118,23 @@ static pe_status pack_product(pe_program *p, const pe_instr *x, pe_pool *pool, p
   const int32_t count = expert ? x->args.expert.experts : 1;
   pe_status rc = pe_packs_take(w, x->mat, count, pool, &c->pack, err);
   if (!rc && x->mat2) rc = pe_packs_take(w, x->mat2, count, pool, &c->pack2, err);
-  if (!rc && !expert) rc = rounded_for(p, x, c->pack, &c->reads[0], err);
-  if (!rc && !expert && x->mat2) rc = rounded_for(p, x, c->pack2, &c->reads[1], err);
+  const pe_pack *packs[2] = {c->pack, c->pack2};
+  for (int i = 0; !rc && !expert && i < (x->mat2 ? 2 : 1); i++)
+    rc = rounded_for(p, x, PE_ROUND_CODES, packs[i]->cols, packs[i]->act, &c->reads[i], err);
   for (int i = 0; !rc && i < 2; i++)
     if (c->reads[i] >= 0) p->rounded[c->reads[i]].last = p->count;
+  return rc;
+}
+
+/* Products on tiles: those of experts and heads arrange their values themselves. */
+static bool on_tiles(const pe_instr *x) {
+  if (x->op != PE_OP_LINEAR && x->op != PE_OP_GATED) return false;
+  return pe_amx16_takes(x->mat) && (!x->mat2 || pe_amx16_takes(x->mat2));
+}
+
+static pe_status tiles_product(pe_program *p, const pe_instr *x, pe_code *c, pe_error *err) {
+  pe_status rc = rounded_for(p, x, PE_ROUND_TILES, x->mat->cols, 0, &c->reads[0], err);
+  if (!rc) p->rounded[c->reads[0]].last = p->count;
   return rc;
 }
 
@@ -132,6 +149,7 @@ static pe_status lower(pe_program *p, pe_pool *pool, pe_error *err) {
     const pe_instr *x = &p->plan->instr[i];
     pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}};
     if (p->precision == PE_FAST && can_pack(x)) rc = pack_product(p, x, pool, &c, err);
+    if (!rc && p->precision == PE_FAST && on_tiles(x)) rc = tiles_product(p, x, &c, err);
     if (!rc) rc = append(p, c, err);
     if (rc) give_packs(p, &c);
   }

@@ -25,10 +25,16 @@
 #include "runtime/graph/plan.h"
 #include "runtime/weights/packs.h"
 
+typedef enum pe_round {
+  PE_ROUND_CODES, /* for packed weights: int16.h */
+  PE_ROUND_TILES  /* for bf16 weights on tiles: amx16.h; not packed */
+} pe_round;
+
 typedef struct pe_rounded { /* a value as 16-bit numbers */
+  pe_round kind;
   pe_place of;
   pe_extent rows;
-  int32_t cols, act;   /* act: values that share a scale */
+  int32_t cols, act;   /* act: values that share a scale; of tiles 0 */
   int32_t slot;        /* where it is kept, */
   int32_t first, last; /* from the code that writes it to the last one that reads it */
 } pe_rounded;
@@ -36,7 +42,7 @@ typedef struct pe_rounded { /* a value as 16-bit numbers */
 typedef struct pe_code {
   const pe_instr *instr; /* of a code that rounds: its first reader */
   int32_t round;         /* the value that it rounds; -1: it runs the instruction */
-  int32_t reads[2];      /* the rounded inputs of pack and pack2; -1: none */
+  int32_t reads[2];      /* the rounded inputs of both weights; -1: none */
   const pe_pack *pack, *pack2;
   int32_t after;
 } pe_code;

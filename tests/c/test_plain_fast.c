@@ -249,10 +249,10 @@ static void check_tiles(int64_t rows, int64_t outs, int64_t cols, int turn) {
       if (turn % 3 != 2 && (r % 7 == 0 || r % 7 == 5)) /* ordinary numbers */
         CHECK_NEAR(*want, exact, 1e-5 * sqrt((double)cols) + 1e-6);
     }
-  const version emulated = {"amx16_emulated", &pe_amx16_emulated, pe_amx16_scratch};
+  const version emulated = {"amx16_emulated", &pe_amx16_emulated.plain, pe_amx16_scratch};
   check_version(&emulated, &o, e);
   if (pe_amx16_best()) {
-    const version tiles = {"amx16", pe_amx16_best(), pe_amx16_scratch};
+    const version tiles = {"amx16", &pe_amx16_best()->plain, pe_amx16_scratch};
     check_version(&tiles, &o, e);
   }
   close_operands(&o);
@@ -265,6 +265,52 @@ static void test_tiles_as_defined(void) {
       check_tiles(rows_list[r], outs_list[turn % (rows_list[r] > 17 ? 4 : OUTS)], cols_list[c],
                   turn);
   check_tiles(37, 83, 333, 1);
+  check_tiles(70, 600, 40, 3); /* two strips */
+}
+
+static void add_rows(const void *ctx, float *y, const float *other, int64_t n) {
+  (void)ctx;
+  for (int64_t i = 0; i < n; i++) y[i] -= other[i];
+}
+
+/* Two matrices with values that are arranged in parts: the difference of their products. */
+static void check_joined(const pe_amx16_version *v, int64_t rows, int64_t outs, int64_t cols) {
+  operands a = open_operands(&kinds[2], rows, outs, cols, false);
+  operands b = open_operands(&kinds[2], rows, outs, cols, false);
+  uint8_t *planes = aligned_alloc(64, pe_amx16_bytes(rows, cols));
+  float *out = malloc((size_t)(rows * outs) * 4), *bias = malloc((size_t)outs * 4);
+  float *scratch = malloc((size_t)pe_amx16_room(cols) * 4);
+  const pe_amx16_rows x = {rows, cols, planes};
+  const pe_amx16_product p = {.w = {&a.m, &b.m},
+                              .bias = {NULL, bias},
+                              .x = &x,
+                              .out = out,
+                              .out_step = outs,
+                              .join = add_rows};
+  for (int64_t j = 0; j < outs; j++) bias[j] = uniform();
+  const int64_t parts = pe_amx16_parts(rows, cols);
+  v->arrange(&x, a.x, a.x_step, parts / 2, parts);
+  v->arrange(&x, a.x, a.x_step, 0, parts / 2);
+  v->product(&p, 0, outs, scratch);
+  int bad = 0;
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < outs; j++) {
+      const float *at = a.x + r * a.x_step;
+      const float first = tile_definition(at, a.w + j * cols, cols);
+      const float second = tile_definition(at, b.w + j * cols, cols) + bias[j];
+      if (!same(out[r * outs + j], first - second)) bad++;
+    }
+  CHECK_INT(bad, 0);
+  close_operands(&a), close_operands(&b);
+  free(planes), free(out), free(bias), free(scratch);
+}
+
+static void test_tiles_joined(void) {
+  static const int64_t shapes[][3] = {{1, 64, 64}, {7, 48, 40}, {33, 300, 64}, {50, 40, 96}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    check_joined(&pe_amx16_emulated, shapes[i][0], shapes[i][1], shapes[i][2]);
+    if (pe_amx16_best()) check_joined(pe_amx16_best(), shapes[i][0], shapes[i][1], shapes[i][2]);
+  }
 }
 
 static void test_tiles_of_this_machine(void) {
@@ -287,5 +333,6 @@ static const check_test tests[] = {{"kinds", test_kinds},
                                    {"large", test_large},
                                    {"rows_alone", test_rows_alone},
                                    {"tiles_as_defined", test_tiles_as_defined},
+                                   {"tiles_joined", test_tiles_joined},
                                    {"tiles_of_this_machine", test_tiles_of_this_machine}};
 CHECK_MAIN("plain_fast", tests)

@@ -93,8 +93,8 @@ static pe_status build(pe_graph *g, pe_error *err) {
   return b.rc;
 }
 
-static pe_status model_open(model *m, pe_error *err) {
-  const pe_quant q4 = {PE_QUANT_AFFINE, 4, 32, PE_BF16}, plain = {0};
+static pe_status model_open_as(model *m, pe_quant q4, pe_error *err) {
+  const pe_quant plain = {0};
   const pe_weight_shape shapes[] = {
       {"embed", 2, {TOKENS, WIDTH}, plain, PE_BF16}, {"norm", 1, {WIDTH}, plain, PE_F32},
       {"q", 2, {WIDTH, WIDTH}, q4, PE_BF16},         {"k", 2, {WIDTH, WIDTH}, q4, PE_BF16},
@@ -109,6 +109,10 @@ static pe_status model_open(model *m, pe_error *err) {
   if (!rc) rc = pe_plan_open(m->graph, NULL, &m->plan, err);
   if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
   return rc;
+}
+
+static pe_status model_open(model *m, pe_error *err) {
+  return model_open_as(m, (pe_quant){PE_QUANT_AFFINE, 4, 32, PE_BF16}, err);
 }
 
 static pe_program *program_of(const model *m, pe_precision precision) {
@@ -160,6 +164,21 @@ static void rounds_once(void) {
   CHECK_INT(products, 7); /* gate and up are one */
   CHECK(p->slots < 3);
   pe_program_close(p);
+  model_close(&m);
+}
+
+/* The same with bf16 weights on tiles, which are not packed. */
+static void arranges_once(void) {
+  model m;
+  pe_error err = {0};
+  setenv("PERIGEE_ISA", "emulated", 1);
+  CHECK_OK(model_open_as(&m, (pe_quant){0}, &err), err);
+  pe_program *p = program_of(&m, PE_FAST);
+  CHECK_INT(p->rounded_count, 5);
+  for (int32_t i = 0; i < p->count; i++) CHECK(!p->code[i].pack);
+  for (int32_t i = 0; i < p->rounded_count; i++) CHECK(p->rounded[i].kind == PE_ROUND_TILES);
+  pe_program_close(p);
+  unsetenv("PERIGEE_ISA");
   model_close(&m);
 }
 
@@ -276,6 +295,7 @@ static void without_memory(void) {
 static const check_test tests[] = {
     {"exact is the plan", exact_is_the_plan},
     {"a value is rounded once for all products that read it", rounds_once},
+    {"values for bf16 weights are arranged once", arranges_once},
     {"a code waits for what it needs and nothing else", waits_for_what_it_needs},
     {"programs share packs", packs_are_shared},
     {"any allocation may fail", without_memory},
