@@ -89,21 +89,27 @@ ALWAYS void quantize_unit(const float *x, int act, int groups, int n, int16_t *c
   }
 }
 
-static void quantize_row(const pe_int16_rows *out, const float *x, pe_int16_tile t, int32_t r) {
+/* Rows first .. end - 1 of a tile. All of them for some columns, so that both the codes and the
+ * scales of a tile are written in order. */
+static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_step, pe_int16_tile t,
+                          int32_t first, int32_t end) {
   const int n = t.rows, per = UNIT / out->act;
-  const int64_t at = t.from * out->groups + r;
-  int16_t *codes = out->codes + t.from * out->step + (int64_t)r * ROW_CODES;
+  const int64_t at = t.from * out->groups;
+  int16_t *codes = out->codes + t.from * out->step;
   for (int64_t col = 0, g = 0; col < out->cols; col += UNIT, g += per) {
-    const float *from = x + col;
-    float padded[UNIT];
-    int groups = per;
-    if (out->cols - col < UNIT) {
-      memset(padded, 0, sizeof padded);
-      memcpy(padded, from, (size_t)(out->cols - col) * sizeof *x);
-      from = padded, groups = (int)(out->cols - col) / out->act;
+    const bool whole = out->cols - col >= UNIT;
+    const int groups = whole ? per : (int)(out->cols - col) / out->act;
+    for (int32_t r = first; r < end; r++) {
+      const float *from = x + (t.from + r) * x_step + col;
+      const int64_t to = at + g * n + r;
+      float padded[UNIT];
+      if (!whole) {
+        memset(padded, 0, sizeof padded);
+        memcpy(padded, from, (size_t)(out->cols - col) * sizeof *x), from = padded;
+      }
+      quantize_unit(from, out->act, groups, n, codes + col * n + r * ROW_CODES, out->scale + to,
+                    out->scaled + to, out->sum + to);
     }
-    quantize_unit(from, out->act, groups, n, codes + col * n, out->scale + at + g * n,
-                  out->scaled + at + g * n, out->sum + at + g * n);
   }
 }
 
@@ -117,7 +123,8 @@ static void quantize(const pe_int16_rows *out, const float *x, int64_t x_step, i
 #endif
   for (int32_t tile = 0; tile < out->tiles; tile++) {
     const pe_int16_tile t = pe_int16_tile_at(out, tile);
-    for (int32_t r = 0; r < t.rows; r++)
-      if (t.from + r >= from && t.from + r < to) quantize_row(out, x + (t.from + r) * x_step, t, r);
+    const int32_t first = from > t.from ? from - t.from : 0;
+    const int32_t end = to < t.from + t.rows ? to - t.from : t.rows;
+    if (first < end) quantize_tile(out, x, x_step, t, first, end);
   }
 }

@@ -7,7 +7,11 @@
 #include "kernels/cpu/experts.h"
 
 enum {
-  STRIP = 2 * PE_PACK_ROWS, /* columns of both products of a gated MLP before they are joined */
+  /* Columns of both products of a gated MLP before they are joined: few while there are many rows,
+   * so that the second product stays in the cache; more for few rows, which are read as streams. */
+  STRIP = 2 * PE_PACK_ROWS,
+  WIDE_STRIP = 16 * PE_PACK_ROWS,
+  WIDE_ROWS = 16,
   FLOATS = PE_PACK_ALIGN / (int)sizeof(float)
 };
 
@@ -33,14 +37,25 @@ static pe_cpu_work product_work(const pe_pack *w, int64_t rows) {
 
 /* ---- rounding -------------------------------------------------------------------------------- */
 
+/* Tasks take whole tiles if there are enough: the rows of one share cache lines of scales. */
+enum { ENOUGH_TILES = 4 };
+
+static bool by_tiles(const pe_int16_rows *x) { return x->tiles >= ENOUGH_TILES; }
+
 static void round_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  const pe_int16_rows *x = c->rounded[0];
   int64_t from, to;
-  pe_cpu_range(share, c->rows, &from, &to);
+  pe_cpu_range(share, by_tiles(x) ? x->tiles : x->rows, &from, &to);
+  if (by_tiles(x)) {
+    from = pe_int16_tile_at(x, (int32_t)from).from;
+    to = to < x->tiles ? pe_int16_tile_at(x, (int32_t)to).from : x->rows;
+  }
   c->int16->quantize(c->rounded[0], c->in[0].at, c->in[0].step, (int32_t)from, (int32_t)to);
 }
 
 static pe_cpu_work round_work(const pe_cpu_call *c) {
-  return (pe_cpu_work){c->rows, (double)c->rows * (double)c->rounded[0]->cols * 2};
+  const pe_int16_rows *x = c->rounded[0];
+  return (pe_cpu_work){by_tiles(x) ? x->tiles : x->rows, (double)x->rows * (double)x->cols * 2};
 }
 
 const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work};
@@ -68,36 +83,40 @@ const pe_cpu_op pe_cpu_packed_linear = {
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
+static int64_t strip_of(int64_t rows) { return rows <= WIDE_ROWS ? WIDE_STRIP : STRIP; }
+
 /* Rows of the tiles of p, columns from .. to - 1: activates gate and multiplies it with up. */
 static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t from, int64_t to,
                       const float *up) {
   const pe_int16_tile first = pe_int16_tile_at(p->x, p->from_tile);
   const pe_int16_tile last = pe_int16_tile_at(p->x, p->to_tile - 1);
+  const int64_t strip = strip_of(c->rows);
   for (int64_t r = first.from; r < last.from + last.rows; r++) {
     float *y = pe_cpu_row(&c->out, r) + from;
     c->prim->unary((pe_map_op)c->args.gated.activation, y, to - from, y);
-    for (int64_t j = 0; j < to - from; j++) y[j] *= up[r * STRIP + j];
+    for (int64_t j = 0; j < to - from; j++) y[j] *= up[r * strip + j];
   }
 }
 
 /* All columns with the rows that stay in the cache before the next rows. */
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   float *up = share->scratch + floats_of(pe_int16_scratch(c->rows));
+  const int64_t strip = strip_of(c->rows);
   pe_int16_product gate = {.w = c->pack,
                            .x = c->rounded[0],
                            .bias = c->vec[0],
                            .out = c->out.at,
                            .out_step = c->out.step};
   pe_int16_product other = {
-      .w = c->pack2, .x = c->rounded[1], .bias = c->vec[1], .out_step = STRIP};
+      .w = c->pack2, .x = c->rounded[1], .bias = c->vec[1], .out_step = strip};
   const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
   share_panels(share, c->pack, &from, &to);
   for (int32_t t = 0; t < tiles; t += most) {
     gate.from_tile = other.from_tile = t;
     gate.to_tile = other.to_tile = (int32_t)pe_cpu_least(t + most, tiles);
-    for (int64_t col = from; col < to; col += STRIP) {
-      const int64_t end = pe_cpu_least(col + STRIP, to);
+    for (int64_t col = from; col < to; col += strip) {
+      const int64_t end = pe_cpu_least(col + strip, to);
       other.out = up - col;
       c->int16->product(&gate, col, end, share->scratch);
       c->int16->product(&other, col, end, share->scratch);
@@ -113,7 +132,7 @@ static pe_cpu_work gated_work(const pe_cpu_call *c) {
 }
 
 static int64_t gated_scratch(const pe_cpu_call *c) {
-  return floats_of(pe_int16_scratch(c->rows)) + (int64_t)c->rows * STRIP;
+  return floats_of(pe_int16_scratch(c->rows)) + c->rows * strip_of(c->rows);
 }
 
 const pe_cpu_op pe_cpu_packed_gated = {
