@@ -19,57 +19,84 @@ enum { QUERIES = 16 }; /* whole tiles of `dots`; scratch has a line of scores fo
 
 /* ---- store ----------------------------------------------------------------------------------- */
 
-/* The key of a row, rotated if the store does that, into the cache. room: a rotated key, then its
- * stored form. */
-static void store_key(const pe_cpu_kv *kv, int64_t r, int64_t t, float *room) {
-  const pe_store_args *a = &kv->call->args.store;
-  const pe_kv_type type = (pe_kv_type)a->cache.type;
-  const float *x = pe_cpu_row(&kv->call->in[0], r) + kv->head * a->cache.key;
-  uint8_t *block = pe_cpu_kv_block(kv, PE_CPU_KEYS, t);
-  const int32_t within = (int32_t)(t % a->cache.block);
-  if (type == PE_KV_F32) room = (float *)(void *)block + (int64_t)within * a->cache.key;
-  if (a->rope.half > 0) {
-    pe_cpu_rotate(&a->rope, pe_cpu_row(&kv->call->in[2], r), x, room);
-    if (type == PE_KV_F32) return;
-    x = room;
-  }
-  uint8_t *stored = (uint8_t *)(void *)(room + (type == PE_KV_F32 ? 0 : a->cache.key));
-  pe_cpu_kv_encode(kv->call->prim, type, x, a->cache.key, stored);
-  if (type != PE_KV_F32) pe_kv_put_keys(&a->cache, block, within, 1, stored);
+/* Neighbouring rows of a segment that are stored together, in one block of the cache: a panel of
+ * keys, so that its lines are written whole. */
+typedef struct store_rows {
+  pe_cpu_kv kv;
+  int64_t first, token, count;
+} store_rows;
+enum { STORE_ROWS = 64 };
+
+static int64_t rows_together(const pe_cache_args *a) {
+  return pe_kv_panel(a) ? pe_kv_panel(a) : pe_cpu_least(a->block, STORE_ROWS);
 }
 
-static void store_value(const pe_cpu_kv *kv, int64_t r, int64_t t) {
-  const pe_cache_args *a = kv->args;
+/* The keys, rotated if the store does that. room: a rotated key, then stored ones. */
+static void store_keys(const store_rows *s, float *room) {
+  const pe_store_args *a = &s->kv.call->args.store;
+  const pe_kv_type type = (pe_kv_type)a->cache.type;
+  const int64_t bytes = pe_kv_row_bytes(type, a->cache.key), within = s->token % a->cache.block;
+  uint8_t *block = pe_cpu_kv_block(&s->kv, PE_CPU_KEYS, s->token);
+  const bool across = pe_kv_panel(&a->cache) > 0;
+  uint8_t *rows = across ? (uint8_t *)(void *)(room + a->cache.key) : block + within * bytes;
+  for (int64_t i = 0; i < s->count; i++) {
+    const float *x = pe_cpu_row(&s->kv.call->in[0], s->first + i) + s->kv.head * a->cache.key;
+    float *turned = type == PE_KV_F32 ? (float *)(void *)(rows + i * bytes) : room;
+    if (a->rope.half > 0) {
+      pe_cpu_rotate(&a->rope, pe_cpu_row(&s->kv.call->in[2], s->first + i), x, turned);
+      if (type == PE_KV_F32) continue;
+      x = turned;
+    }
+    pe_cpu_kv_encode(s->kv.call->prim, type, x, a->cache.key, rows + i * bytes);
+  }
+  if (across) pe_kv_put_keys(&a->cache, block, (int32_t)within, (int32_t)s->count, rows);
+}
+
+static void store_values(const store_rows *s) {
+  const pe_cache_args *a = s->kv.args;
   const pe_kv_type type = (pe_kv_type)a->type;
-  pe_cpu_kv_encode(
-      kv->call->prim, type, pe_cpu_row(&kv->call->in[1], r) + kv->head * a->value, a->value,
-      pe_cpu_kv_block(kv, PE_CPU_VALUES, t) + t % a->block * pe_kv_row_bytes(type, a->value));
+  const int64_t bytes = pe_kv_row_bytes(type, a->value);
+  uint8_t *rows = pe_cpu_kv_block(&s->kv, PE_CPU_VALUES, s->token) + s->token % a->block * bytes;
+  for (int64_t i = 0; i < s->count; i++)
+    pe_cpu_kv_encode(s->kv.call->prim, type,
+                     pe_cpu_row(&s->kv.call->in[1], s->first + i) + s->kv.head * a->value, a->value,
+                     rows + i * bytes);
 }
 
 static void store_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_cache_args *cache = &c->args.store.cache;
-  int64_t from, to;
-  pe_cpu_range(share, c->rows, &from, &to);
-  for (int64_t r = from; r < to; r++) {
-    const pe_segment *segment = &c->step->segment[c->step->segment_of[r]];
-    pe_cpu_kv kv = pe_cpu_kv_of(c, cache, segment);
-    const int64_t t = segment->past + (r - segment->first);
-    for (; kv.head < cache->heads; kv.head++) {
-      store_key(&kv, r, t, share->scratch);
-      if (cache->value) store_value(&kv, r, t);
+  const int64_t together = rows_together(cache);
+  for (int64_t i = 0, item = 0; i < c->step->segments; i++) {
+    const pe_segment *segment = &c->step->segment[i];
+    const int64_t end = (int64_t)segment->past + segment->count;
+    store_rows s = {.kv = pe_cpu_kv_of(c, cache, segment), .token = segment->past};
+    for (; s.token < end; s.token += s.count) {
+      s.first = segment->first + (s.token - segment->past);
+      s.count = pe_cpu_least(end - s.token, together - s.token % together);
+      for (s.kv.head = 0; s.kv.head < cache->heads; s.kv.head++) {
+        if (item++ % share->tasks != share->task) continue;
+        store_keys(&s, share->scratch);
+        if (cache->value) store_values(&s);
+      }
     }
   }
 }
 
 static pe_cpu_work store_work(const pe_cpu_call *c) {
   const pe_cache_args *cache = &c->args.store.cache;
-  return (pe_cpu_work){c->rows, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value)};
+  const int64_t together = rows_together(cache);
+  int64_t items = 0;
+  for (int32_t i = 0; i < c->step->segments; i++) {
+    const int64_t past = c->step->segment[i].past, end = past + c->step->segment[i].count;
+    items += ((end + together - 1) / together - past / together) * cache->heads;
+  }
+  return (pe_cpu_work){items, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value)};
 }
 
 static int64_t store_scratch(const pe_cpu_call *c) {
   const pe_cache_args *a = &c->args.store.cache;
   if (a->type == PE_KV_F32) return 0;
-  return a->key + (pe_kv_row_bytes((pe_kv_type)a->type, a->key) + 3) / 4;
+  return a->key + pe_kv_panel(a) * ((pe_kv_row_bytes((pe_kv_type)a->type, a->key) + 3) / 4 + 1);
 }
 
 const pe_cpu_op pe_cpu_store = {.run = store_run, .work = store_work, .scratch = store_scratch};
