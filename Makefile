@@ -72,6 +72,9 @@ MACHINE  := $(shell $(CC) -dumpmachine)
 FLAGS_kernels/cpu/prim_scalar.c := -O3
 FLAGS_kernels/cpu/prim_neon.c   := -O3
 FLAGS_kernels/cpu/probe.c       := -O3
+FLAGS_kernels/kv_row.c          := -O3
+FLAGS_kernels/cpu/fast_attention.c := -O3
+FLAGS_kernels/cpu/fast_attention_emulated.c := -O3 -Wno-psabi
 ifneq ($(filter x86_64%,$(MACHINE)),)
 FLAGS_kernels/cpu/prim_avx2.c   := -O3 -falign-loops=64 -falign-functions=64 -mavx2 -mfma -mf16c
 FLAGS_kernels/cpu/prim_avx512.c := $(FLAGS_kernels/cpu/prim_avx2.c) -mavx512f -mavx512bw \
@@ -81,6 +84,7 @@ FLAGS_kernels/cpu/int16_avx512.c := $(FLAGS_kernels/cpu/prim_avx512.c)
 FLAGS_kernels/cpu/int16_vnni.c   := $(FLAGS_kernels/cpu/prim_avx512.c) -mavx512vnni
 FLAGS_kernels/cpu/int16_amx.c    := $(FLAGS_kernels/cpu/int16_vnni.c) -mamx-tile -mamx-int8
 FLAGS_kernels/cpu/amx16_tiles.c  := $(FLAGS_kernels/cpu/prim_avx512.c) -mamx-tile -mamx-bf16
+FLAGS_kernels/cpu/fast_attention_amx.c := $(FLAGS_kernels/cpu/amx16_tiles.c)
 endif
 ifneq ($(filter aarch64% arm64%,$(MACHINE)),)
 FLAGS_kernels/cpu/int16_neon.c    := -O3

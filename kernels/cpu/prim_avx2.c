@@ -24,12 +24,15 @@
 #define PE_BITS(mask) _mm256_movemask_ps((__m256)(mask))
 /* Sixteen registers: a tile of 3x2 sums takes 12 accumulators (16 lanes are two registers) and
  * leaves 2 for columns and 1 for a row. One row alone needs 8 independent sums to hide the 4 cycles
- * of a multiply-add on two ports. 2x4 accumulators, 4 columns and a factor take 13. */
+ * of a multiply-add on two ports. 2x4 accumulators, 4 columns and a factor take 13,
+ * 6x2 of them for many rows 15. */
 #define PE_TILE_ROWS 3
 #define PE_TILE_COLS 2
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 4
+#define PE_MIX_MANY 6
+#define PE_MIX_WIDE 2
 /* Products with stored weights: 1x4 sums for few rows, 6x1 sums of 16 results for more. */
 #define PE_FEW 3
 #define PE_FEW_ROWS 1

@@ -27,12 +27,14 @@
   ((vf)_mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(key, least, _CMP_GE_OQ), sum, w))
 /* Thirty-two registers: 4x4 accumulators, 4 columns and a row take 21, and sixteen sums are just
  * what finish16 adds up at once. One row alone needs 8 independent sums to hide the 4 cycles of a
- * multiply-add on two ports. */
+ * multiply-add on two ports. 6x4 sums of `mix`, 4 lines and a factor take 29. */
 #define PE_TILE_ROWS 4
 #define PE_TILE_COLS 4
 #define PE_ROW_COLS 8
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
+#define PE_MIX_MANY 6
+#define PE_MIX_WIDE 4
 /* Products with stored weights: 4x4 sums in registers for few rows, from which on 14x2 sums, 2
  * columns and a row win (16 rows: the same, 12: 1.2 times slower). */
 #define PE_FEW 16

@@ -7,6 +7,7 @@
  *   PE_TILE_ROWS, _COLS    sums of a tile of `dots`, at most 4 rows
  *   PE_ROW_COLS            columns of a tile when there is a single row
  *   PE_MIX_ROWS, _VECS     rows and registers of a tile of `mix`
+ *   PE_MIX_MANY, _WIDE     the same where there are as many rows
  *   PE_SCALAR              defined: rows of weights are decoded by pe_quant_row
  *
  * The shape of a tile changes the speed, never a result. Only PE_FMA fuses: these files are
@@ -15,7 +16,7 @@
 #error "prim_impl.h: an instruction set must define PE_ISA, PE_ISA_NAME, PE_WIDTH and PE_FMA"
 #endif
 #if !defined PE_TILE_ROWS || !defined PE_TILE_COLS || !defined PE_ROW_COLS ||                      \
-    !defined PE_MIX_ROWS || !defined PE_MIX_VECS
+    !defined PE_MIX_ROWS || !defined PE_MIX_VECS || !defined PE_MIX_MANY || !defined PE_MIX_WIDE
 #error "prim_impl.h: an instruction set must define the tiles of dots and mix"
 #endif
 #if PE_TILE_ROWS < 2 || PE_TILE_ROWS > 4
@@ -242,6 +243,8 @@ ALWAYS void mix_rows(const float *a, int64_t as, const void *v, int64_t vs, int 
 ALWAYS void mix_all(const float *a, int64_t as, int rows, const void *v, int64_t vs, int cols,
                     int64_t n, float *y, int64_t ys, const int H) {
   int r = 0;
+  for (; r + PE_MIX_MANY <= rows; r += PE_MIX_MANY)
+    mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, PE_MIX_MANY, PE_MIX_WIDE, H);
   for (; r + PE_MIX_ROWS <= rows; r += PE_MIX_ROWS)
     mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, PE_MIX_ROWS, PE_MIX_VECS, H);
   for (; PE_MIX_ROWS > 2 && r + 2 <= rows; r += 2)

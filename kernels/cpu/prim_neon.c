@@ -21,12 +21,15 @@
 #define PE_SPREAD(bytes, index) ((vu)vqtbl1q_u8((uint8x16_t)(bytes), vld1q_u8(index)))
 /* Thirty-two registers: a tile of 3x2 sums takes 24 accumulators (16 lanes are four registers) and
  * leaves room for 2 columns and a row. One row with 4 columns has 16 independent sums, enough for 4
- * cycles of latency on four ports. 4x4 accumulators, 4 columns and a factor take 21. */
+ * cycles of latency on four ports. 4x4 accumulators, 4 columns and a factor take 21,
+ * 6x4 of them for many rows 29. */
 #define PE_TILE_ROWS 3
 #define PE_TILE_COLS 2
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 4
 #define PE_MIX_VECS 4
+#define PE_MIX_MANY 6
+#define PE_MIX_WIDE 4
 /* Products with stored weights: 1x4 sums for few rows, 6x1 sums of 16 results for more. */
 #define PE_FEW 3
 #define PE_FEW_ROWS 1

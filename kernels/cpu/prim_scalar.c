@@ -10,6 +10,8 @@
 #define PE_ROW_COLS 4
 #define PE_MIX_ROWS 2
 #define PE_MIX_VECS 2
+#define PE_MIX_MANY 2
+#define PE_MIX_WIDE 2
 #define PE_FEW 3
 #define PE_FEW_ROWS 1
 #define PE_PANEL_ROWS 6

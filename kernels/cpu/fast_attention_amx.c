@@ -1,0 +1,36 @@
+/* fast_attention_amx.c - fast_attention_tiles_impl.h with the instructions of AMX; empty on other
+ * machines. */
+#include "kernels/cpu/fast_attention_tiles.h"
+#ifdef __AMX_BF16__
+
+#include <immintrin.h>
+
+#include "kernels/cpu/transpose.h"
+
+/* Not the compilers' intrinsics; int16_tmul.h says why. */
+typedef struct tile_config {
+  uint8_t palette, start_row, reserved[14];
+  uint16_t row_bytes[16];
+  uint8_t rows[16];
+} tile_config;
+
+static void configure(int rows) {
+  tile_config c = {.palette = 1};
+  for (int t = 0; t < 8; t++) c.row_bytes[t] = 64, c.rows[t] = (uint8_t)(t < 6 ? rows : 16);
+  __asm__ volatile("ldtilecfg %0" ::"m"(c));
+}
+
+#define PE_TILES pe_attention_tiles
+#define TILES_BEGIN(rows) configure(rows)
+#define TILES_END __asm__ volatile("tilerelease")
+#define TILE_LOAD(t, p, step)                                                                      \
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"(p), "r"((int64_t)(step)) : "memory")
+#define TILE_STORE(t, p, step)                                                                     \
+  __asm__ volatile("tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(p), "r"((int64_t)(step)) : "memory")
+#define TILE_DOT(c, a, b) __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+#define HALVES(p)                                                                                  \
+  ((pe_vec16)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p))))
+
+#include "kernels/cpu/fast_attention_tiles_impl.h"
+
+#endif
