@@ -32,6 +32,9 @@ static const pe_cpu_op *const ops[PE_OP_COUNT] = {
 /* Ops that compute otherwise in `fast`. */
 static const pe_cpu_op *const fast_ops[PE_OP_COUNT] = {
     [PE_OP_ATTENTION] = &pe_cpu_fast_attention,
+    [PE_OP_CONV] = &pe_cpu_fast_conv,
+    [PE_OP_DELTA] = &pe_cpu_fast_delta,
+    [PE_OP_SSM] = &pe_cpu_fast_ssm,
 };
 
 static const pe_cpu_op *const packed_ops[PE_OP_COUNT] = {

@@ -17,6 +17,7 @@
 #define PE_PRIM_H
 
 #include "kernels/cpu/plain.h"
+#include "kernels/cpu/passes.h"
 #include "kernels/op.h"
 #include "kernels/quant.h"
 #include "kernels/scan.h"
@@ -49,8 +50,9 @@ typedef struct pe_prim {
   /* The inverse of `decode` for n values: halves (PE_QUANT_NONE), or blocks of PE_QUANT_Q8_0 or
    * PE_QUANT_Q4_1. The last block is written whole even if n ends inside it. */
   void (*encode)(pe_quant_kind kind, const float *x, int64_t n, uint8_t *out);
-  const pe_plain *plain; /* products with weights as they are stored */
-  const pe_scan *scan;   /* passes of the sampler */
+  const pe_plain *plain;   /* products with weights as they are stored */
+  const pe_scan *scan;     /* passes of the sampler */
+  const pe_passes *passes; /* of recurrences and convolutions */
 } pe_prim;
 
 /* Only the scalar version and those of this machine's family are built. */

@@ -558,6 +558,7 @@ static void decode(const pe_quant_matrix *m, int64_t row, float *out) {
 #include "kernels/cpu/encode_impl.h"
 #include "kernels/cpu/plain_impl.h"
 #include "kernels/cpu/scan_impl.h"
+#include "kernels/cpu/passes_impl.h"
 
 const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .dots = dots,
@@ -573,4 +574,5 @@ const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .decode = decode,
                                             .encode = encode,
                                             .plain = &plain_versions,
-                                            .scan = &scan};
+                                            .scan = &scan,
+                                            .passes = &passes};

@@ -9,8 +9,8 @@
 #include "kernels.h"
 #include "kernels/cpu/cpu.h"
 
-enum { SEQUENCES = 3, TOKENS = 54, INPUTS = 5, GROUPS = 2, GROUP = 1, BLOCK = 4, TABLE = 8 };
-static const int lengths[SEQUENCES] = {1, 30, 23}, begins[SEQUENCES] = {0, 1, 31};
+enum { SEQUENCES = 3, TOKENS = 63, INPUTS = 5, GROUPS = 2, GROUP = 1, BLOCK = 4, TABLE = 10 };
+static const int lengths[SEQUENCES] = {1, 39, 23}, begins[SEQUENCES] = {0, 1, 40};
 
 /* One op over all tokens of the sequences. */
 typedef struct world {
@@ -280,7 +280,7 @@ static void test_attention(void) {
       &(attention_case){.heads = 5, .key_heads = 1, .key = 33, .value = 20, .rope = true});
 }
 static void test_attention_window(void) {
-  static const int windows[] = {1, 2, 3, 7, 16, 29, 30, 31, 100};
+  static const int windows[] = {1, 2, 3, 7, 16, 38, 39, 40, 100};
   for (int i = 0; i < 9; i++)
     check_attention(&(attention_case){
         .heads = 6, .key_heads = 2, .key = 12, .value = 12, .window = windows[i]});
@@ -355,11 +355,12 @@ static void test_attention_types(void) { /* 80 and 97: partly filled groups */
 
 /* ---- convolution ----------------------------------------------------------------------------- */
 
-static void check_conv(int channels, int taps, bool bias, int activation) {
+static void check_conv(pe_precision precision, int channels, int taps, bool bias, int activation) {
   float *weight = malloc((size_t)(channels * (taps + 1)) * sizeof *weight),
         *add = weight + channels * taps;
   for (int i = 0; i < channels * (taps + 1); i++) weight[i] = uniform();
   world w = {.op = PE_OP_CONV,
+             .precision = precision,
              .width = {channels},
              .out_width = channels,
              .state_floats = channels * (taps - 1)};
@@ -376,11 +377,13 @@ static void check_conv(int channels, int taps, bool bias, int activation) {
             y += (double)weight[c * taps + k] *
                  w.x[0][(begins[s] + t - taps + 1 + k) * channels + c];
         if (activation == PE_MAP_SILU) y = y / (1 + exp(-y));
+        if (activation == PE_MAP_TANH) y = tanh(y);
         CHECK_NEAR(w.y[(begins[s] + t) * channels + c], y, 1e-6);
       }
       for (int k = 0; k < taps - 1; k++) { /* the state: the last inputs, oldest first */
-        int t = lengths[s] - taps + 1 + k;
-        CHECK_NEAR(w.state[(2 - s) * w.state_floats + c * (taps - 1) + k],
+        const int t = lengths[s] - taps + 1 + k,
+                  at = precision == PE_FAST ? k * channels + c : c * (taps - 1) + k;
+        CHECK_NEAR(w.state[(2 - s) * w.state_floats + at],
                    t < 0 ? 0 : w.x[0][(begins[s] + t) * channels + c], 0);
       }
     }
@@ -388,18 +391,31 @@ static void check_conv(int channels, int taps, bool bias, int activation) {
 }
 
 static void test_conv(void) {
-  check_conv(64, 4, false, PE_MAP_SILU);
-  check_conv(131, 3, true, -1);
-  check_conv(1, 2, true, PE_MAP_SILU);
-  check_conv(10, 1, false, -1);
-  check_conv(5, 40, false, -1); /* longer than the sequences */
+  for (pe_precision p = PE_EXACT; p <= PE_FAST; p++) {
+    check_conv(p, 64, 4, false, PE_MAP_SILU);
+    check_conv(p, 131, 3, true, -1);
+    check_conv(p, 1, 2, true, PE_MAP_SILU);
+    check_conv(p, 10, 1, false, -1);
+    check_conv(p, 5, 40, false, -1); /* longer than the sequences */
+    check_conv(p, 1207, 4, true, PE_MAP_TANH);
+  }
 }
 
 /* ---- recurrences ----------------------------------------------------------------------------- */
 
-static void check_delta(int heads, int key_heads, int key, int value, bool channel) {
-  world w = {
-      .op = PE_OP_DELTA, .out_width = heads * value, .state_floats = (int64_t)heads * value * key};
+/* Where the state of a head has value j of key i (fast_recur.c). */
+static int64_t state_at(pe_precision precision, int key, int value, int j, int i) {
+  const int first = j / PE_PASS_LANES * PE_PASS_LANES,
+            lanes = value - first < PE_PASS_LANES ? value - first : PE_PASS_LANES;
+  return precision == PE_FAST ? first * key + i * lanes + j - first : j * key + i;
+}
+
+static void check_delta(pe_precision precision, int heads, int key_heads, int key, int value,
+                        bool channel) {
+  world w = {.op = PE_OP_DELTA,
+             .precision = precision,
+             .out_width = heads * value,
+             .state_floats = (int64_t)heads * value * key};
   const int64_t widths[INPUTS] = {key_heads * key, key_heads * key, heads * value,
                                   channel ? heads * key : heads, heads};
   memcpy(w.width, widths, sizeof widths);
@@ -428,25 +444,32 @@ static void check_delta(int heads, int key_heads, int key, int value, bool chann
           CHECK_NEAR(w.y[at * w.out_width + h * value + j], y, 1e-5);
         }
       }
+      const float *got = w.state + (2 - s) * w.state_floats + (int64_t)h * value * key;
       for (int i = 0; i < value * key; i++)
-        CHECK_NEAR(w.state[(2 - s) * w.state_floats + (int64_t)h * value * key + i], state[i],
-                   1e-5);
+        CHECK_NEAR(got[state_at(precision, key, value, i / key, i % key)], state[i], 1e-5);
     }
   free(state), world_free(&w);
 }
 
 static void test_delta(void) {
-  check_delta(4, 2, 16, 8, false);
-  check_delta(3, 3, 13, 21, false);
-  check_delta(2, 1, 32, 5, true);
-  check_delta(1, 1, 1, 1, true);
+  for (pe_precision p = PE_EXACT; p <= PE_FAST; p++) {
+    check_delta(p, 4, 2, 16, 8, false);
+    check_delta(p, 3, 3, 13, 21, false);
+    check_delta(p, 2, 1, 32, 5, true);
+    check_delta(p, 1, 1, 1, 1, true);
+    check_delta(p, 3, 1, 24, 112, false);
+    check_delta(p, 2, 2, 17, 70, true);
+  }
 }
 
-static void check_ssm(int heads, int dim, int groups, int state, float low, float high, bool skip) {
+static void check_ssm(pe_precision precision, int heads, int dim, int groups, int state, float low,
+                      float high, bool skip) {
   float a_log[16], bias[16], through[16];
   for (int i = 0; i < 16; i++) a_log[i] = uniform(), bias[i] = uniform(), through[i] = uniform();
-  world w = {
-      .op = PE_OP_SSM, .out_width = heads * dim, .state_floats = (int64_t)heads * dim * state};
+  world w = {.op = PE_OP_SSM,
+             .precision = precision,
+             .out_width = heads * dim,
+             .state_floats = (int64_t)heads * dim * state};
   w.width[0] = heads * dim, w.width[1] = w.width[2] = groups * state, w.width[3] = heads;
   w.call.args.ssm = (pe_ssm_args){heads, dim, groups, state, low, high};
   w.call.vec[0] = a_log, w.call.vec[1] = bias, w.call.vec[2] = skip ? through : NULL;
@@ -477,9 +500,12 @@ static void check_ssm(int heads, int dim, int groups, int state, float low, floa
 }
 
 static void test_ssm(void) {
-  check_ssm(4, 8, 2, 16, 0, INFINITY, true);
-  check_ssm(3, 5, 1, 13, 0.5f, 0.9f, false);
-  check_ssm(1, 1, 1, 1, 0, INFINITY, true);
+  for (pe_precision p = PE_EXACT; p <= PE_FAST; p++) {
+    check_ssm(p, 4, 8, 2, 16, 0, INFINITY, true);
+    check_ssm(p, 3, 5, 1, 13, 0.5f, 0.9f, false);
+    check_ssm(p, 1, 1, 1, 1, 0, INFINITY, true);
+    check_ssm(p, 2, 80, 1, 48, 0, INFINITY, true);
+  }
 }
 
 static const check_test tests[] = {{"attention", test_attention},

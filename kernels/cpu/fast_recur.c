@@ -1,0 +1,309 @@
+/* fast_recur.c - layers with a state per sequence in `fast` precision: short convolutions, the
+ * gated delta rule, Mamba 2.
+ *
+ * Rows are processed in order, as in `exact`, so any splitting of a prompt gives the same bits.
+ * What differs is the order of the work: the state of a head is cut into panels (passes.h), which
+ * are independent of each other, and many rows of a segment pass over a panel while it is in the
+ * first cache. So a state is read from memory and written once per step, however many rows the step
+ * has. A row reads a panel once: the pass that applies row r also computes what the delta rule
+ * needs of row r + 1, the product of the new state with its key.
+ *
+ * The chunked forms (WY, SSD) would replace most of this by matrix products. They are not used: a
+ * row in an unfinished chunk would have to give the same bits as later in the finished one, so
+ * slots would hold inputs in addition to states. With multiply-adds of float32 they do not save
+ * work either: in chunks of 64 rows with keys and values of 128, the delta rule takes 3 operations
+ * per element of the state and row, and 1.2 more inside of a chunk; the recurrent form takes 4.
+ *
+ * Measured on a core that does 1.25e9 operations of sixteen floats per second (tests/bench/recur):
+ * the delta rule and Mamba 2 do as many over 512 rows, 2.5 and 1.9 times `exact`; at one row they
+ * move 13 to 17 GB/s of states that no cache holds, 1.3 and 1.1 times `exact`. Convolutions are 4
+ * times `exact`.
+ *
+ * Layout of the states (op.h has that of `exact`):
+ *   conv    [taps - 1][channels], oldest first
+ *   delta   [heads][panel][key][lanes], lanes: 32 values, in the last panel the rest
+ *   ssm     [heads][panel][state][lanes], lanes: 32 of dim, in the last panel the rest */
+#include "kernels/cpu/cpu.h"
+
+static float *slot_of(const pe_cpu_call *c, const pe_segment *segment) {
+  return c->state + segment->slot * c->state_step;
+}
+
+/* A task takes a part of every segment, so long and short ones do not matter; segments with less
+ * items than tasks begin with different tasks. */
+static void range_of(const pe_cpu_share *share, int32_t segment, int64_t items, int64_t *from,
+                     int64_t *to) {
+  const pe_cpu_share turned = {(share->task + segment) % share->tasks, share->tasks, NULL};
+  pe_cpu_range(&turned, items, from, to);
+}
+
+/* ---- conv ------------------------------------------------------------------------------------ */
+
+enum {
+  CHANNELS = 64, /* of an item: four cache lines of a row, so that tasks share none */
+  /* Channels that go through all rows together: 2 KB of a row, so that few pages are touched, and
+   * the rows that taps see stay in the first cache. */
+  STRETCH = 512,
+  POINTER = 2 /* floats of a pointer, at least */
+};
+
+static const float *conv_line(const pe_cpu_call *c, const pe_segment *segment, int64_t row,
+                              int64_t from) {
+  const pe_conv_args *a = &c->args.conv;
+  return row < 0 ? slot_of(c, segment) + (row + a->taps - 1) * a->channels + from
+                 : pe_cpu_row(&c->in[0], segment->first + row) + from;
+}
+
+/* The past is moved forward line by line, so no line is overwritten before it is read. */
+static void conv_keep(const pe_cpu_call *c, const pe_segment *segment, int64_t from, int64_t n) {
+  const pe_conv_args *a = &c->args.conv;
+  const int64_t before = a->taps - 1;
+  for (int64_t t = 0; t < before; t++)
+    memcpy(slot_of(c, segment) + t * a->channels + from,
+           conv_line(c, segment, segment->count - before + t, from), (size_t)n * sizeof(float));
+}
+
+/* room: weights [taps][STRETCH], then pointers [taps]. */
+static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64_t from, int64_t n,
+                          float *room) {
+  const pe_conv_args *a = &c->args.conv;
+  const float **x = (const float **)(void *)(room + (int64_t)a->taps * STRETCH);
+  pe_conv_pass p = {.x = x, .w = room, .taps = a->taps, .n = n, .step = STRETCH};
+  p.activation = a->activation;
+  if (c->vec[1]) p.bias = c->vec[1] + from;
+  c->prim->passes->turn(c->vec[0] + from * a->taps, a->taps, n, room, STRETCH);
+  for (int64_t r = 0; r < segment->count; r++) {
+    for (int32_t t = 0; t < a->taps; t++) x[t] = conv_line(c, segment, r - a->taps + 1 + t, from);
+    p.y = pe_cpu_row(&c->out, segment->first + r) + from;
+    c->prim->passes->conv(&p);
+  }
+  conv_keep(c, segment, from, n);
+}
+
+static int64_t units_of(const pe_conv_args *a) { return (a->channels + CHANNELS - 1) / CHANNELS; }
+
+static void conv_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  const pe_conv_args *a = &c->args.conv;
+  for (int32_t i = 0; i < c->step->segments; i++) {
+    int64_t from, to;
+    range_of(share, i, units_of(a), &from, &to);
+    to = pe_cpu_least(to * CHANNELS, a->channels);
+    for (from *= CHANNELS; from < to; from += STRETCH)
+      conv_channels(c, &c->step->segment[i], from, pe_cpu_least(STRETCH, to - from),
+                    share->scratch);
+  }
+}
+
+/* An activation costs as much as 20 multiply-adds. */
+static pe_cpu_work conv_work(const pe_cpu_call *c) {
+  const pe_conv_args *a = &c->args.conv;
+  return (pe_cpu_work){c->step->segments * units_of(a),
+                       (double)c->rows * a->channels * (a->taps + 20)};
+}
+
+static int64_t conv_scratch(const pe_cpu_call *c) {
+  return (int64_t)c->args.conv.taps * (STRETCH + POINTER);
+}
+
+const pe_cpu_op pe_cpu_fast_conv = {.run = conv_run, .work = conv_work, .scratch = conv_scratch};
+
+/* ---- panels ---------------------------------------------------------------------------------- */
+
+/* Rows that pass over all panels of a head in turn. Their keys and queries are gathered once for
+ * all panels: in the step they are as far apart as rows are, and a cache cannot keep many lines
+ * that are a multiple of 4 KB apart. 32 rows of 128 values are 16 KB each. */
+enum { ROWS = 32 };
+
+typedef struct panel {
+  const pe_cpu_call *c;
+  int64_t head, width; /* of a head */
+  int64_t row, rows;   /* of the step */
+  float *state;        /* of the head */
+  int64_t from, lanes; /* the values of the head in this panel */
+  pe_panel_pass pass;  /* s, lines, lanes; k, q and next are of row 0 */
+  float *room;         /* for a panel */
+  float *gathered[3];  /* [rows][lines] */
+} panel;
+
+typedef void gather_rows(panel *p);
+typedef void panel_rows(const panel *p);
+
+static int64_t panels_of(int64_t width) { return (width + PE_PASS_LANES - 1) / PE_PASS_LANES; }
+
+/* Lines of a width that vectors do not divide are copied to wider ones. */
+static void enter(panel *p) {
+  float *home = p->state + p->from * p->pass.lines;
+  p->lanes = pe_cpu_least(PE_PASS_LANES, p->width - p->from);
+  p->pass.lanes = (p->lanes + PE_PASS_UNIT - 1) / PE_PASS_UNIT * PE_PASS_UNIT;
+  p->pass.s = p->pass.lanes == p->lanes ? home : p->room;
+  if (p->pass.s == home) return;
+  memset(p->room, 0, (size_t)(p->pass.lines * p->pass.lanes) * sizeof *p->room);
+  for (int64_t i = 0; i < p->pass.lines; i++)
+    memcpy(p->room + i * p->pass.lanes, home + i * p->lanes, (size_t)p->lanes * sizeof *home);
+}
+
+static void leave(const panel *p) {
+  float *home = p->state + p->from * p->pass.lines;
+  for (int64_t i = 0; p->pass.s != home && i < p->pass.lines; i++)
+    memcpy(home + i * p->lanes, p->pass.s + i * p->pass.lanes, (size_t)p->lanes * sizeof *home);
+}
+
+/* The rows of a segment over panels from .. to - 1 of the head. */
+static void run_head(panel *p, const pe_segment *segment, int64_t from, int64_t to,
+                     gather_rows *gather, panel_rows *run) {
+  for (int64_t r = 0; r < segment->count; r += ROWS) {
+    p->row = segment->first + r, p->rows = pe_cpu_least(ROWS, segment->count - r);
+    gather(p);
+    for (int64_t i = from; i < to; i++) {
+      p->from = i * PE_PASS_LANES;
+      enter(p);
+      run(p);
+      leave(p);
+    }
+  }
+}
+
+/* This task's panels of all segments; width: of a head, lines: of a panel. */
+static void each_head(const pe_cpu_call *c, const pe_cpu_share *share, int64_t heads, int64_t width,
+                      int64_t lines, gather_rows *gather, panel_rows *run) {
+  const int64_t panels = panels_of(width);
+  panel p = {.c = c, .width = width, .pass = {.lines = lines}, .room = share->scratch};
+  for (int i = 0; i < 3; i++) p.gathered[i] = p.room + lines * (PE_PASS_LANES + i * ROWS);
+  for (int32_t i = 0; i < c->step->segments; i++) {
+    const pe_segment *segment = &c->step->segment[i];
+    int64_t from, to, end;
+    range_of(share, i, heads * panels, &from, &to);
+    for (; from < to; from = end) {
+      p.head = from / panels, end = pe_cpu_least(to, (p.head + 1) * panels);
+      p.state = slot_of(c, segment) + p.head * width * lines;
+      run_head(&p, segment, from - p.head * panels, end - p.head * panels, gather, run);
+    }
+  }
+}
+
+static pe_cpu_work head_work(const pe_cpu_call *c, int64_t heads, int64_t width, int64_t lines) {
+  return (pe_cpu_work){(int64_t)c->step->segments * heads * panels_of(width),
+                       4.0 * (double)c->rows * (double)(heads * width * lines)};
+}
+
+static int64_t head_scratch(int64_t lines) { return lines * (PE_PASS_LANES + 3 * ROWS); }
+
+/* n values of a line of input i, from `at` on. */
+static void gather_input(const panel *p, int i, int64_t at, int64_t n, float *to) {
+  for (int64_t r = 0; r < p->rows; r++)
+    memcpy(to + r * n, pe_cpu_row(&p->c->in[i], p->row + r) + at, (size_t)n * sizeof *to);
+}
+
+/* ---- delta ----------------------------------------------------------------------------------- */
+
+/* Queries and keys, and what the state is multiplied with before a row: its key, decayed if every
+ * line decays alone. A common decay is a factor of the product. */
+static void delta_gather(panel *p) {
+  const pe_delta_args *a = &p->c->args.delta;
+  const int64_t at = p->head / (a->heads / a->key_heads) * a->key;
+  gather_input(p, 0, at, a->key, p->gathered[0]);
+  gather_input(p, 1, at, a->key, p->gathered[1]);
+  p->pass.q = p->gathered[0], p->pass.k = p->pass.next = p->gathered[1];
+  p->pass.each = a->channel;
+  if (!a->channel) return;
+  for (int64_t r = 0; r < p->rows; r++)
+    p->c->prim->binary(PE_MAP_MUL, pe_cpu_row(&p->c->in[3], p->row + r) + p->head * a->key,
+                       p->gathered[1] + r * a->key, a->key, p->gathered[2] + r * a->key);
+  p->pass.next = p->gathered[2];
+}
+
+static void delta_rows(const panel *p) {
+  const pe_delta_args *a = &p->c->args.delta;
+  const pe_passes *passes = p->c->prim->passes;
+  const int64_t at = p->head * a->value + p->from;
+  float d[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], seen[PE_PASS_LANES];
+  pe_panel_pass pass = p->pass;
+  pass.y = y, pass.seen = seen;
+  passes->pass(&pass);
+  pass.d = d;
+  for (int64_t r = 0; r < p->rows; r++, pass.k += a->key, pass.q += a->key) {
+    const float *v = pe_cpu_row(&p->c->in[2], p->row + r) + at;
+    const float beta = pe_cpu_row(&p->c->in[4], p->row + r)[p->head];
+    pass.decay = pe_cpu_row(&p->c->in[3], p->row + r) + p->head * (a->channel ? a->key : 1);
+    const float common = a->channel ? 1 : *pass.decay;
+    for (int64_t i = 0; i < p->lanes; i++) d[i] = (v[i] - common * seen[i]) * beta;
+    pass.next = r + 1 < p->rows ? pass.next + a->key : NULL, pass.fetch = p->rows == 1;
+    passes->pass(&pass);
+    memcpy(pe_cpu_row(&p->c->out, p->row + r) + at, y, (size_t)p->lanes * sizeof *y);
+  }
+}
+
+static void delta_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  const pe_delta_args *a = &c->args.delta;
+  each_head(c, share, a->heads, a->value, a->key, delta_gather, delta_rows);
+}
+
+static pe_cpu_work delta_work(const pe_cpu_call *c) {
+  const pe_delta_args *a = &c->args.delta;
+  return head_work(c, a->heads, a->value, a->key);
+}
+
+static int64_t delta_scratch(const pe_cpu_call *c) { return head_scratch(c->args.delta.key); }
+
+const pe_cpu_op pe_cpu_fast_delta = {
+    .run = delta_run, .work = delta_work, .scratch = delta_scratch};
+
+/* ---- ssm ------------------------------------------------------------------------------------- */
+
+/* Time steps and decays of all rows. */
+static void ssm_times(const panel *p, float *dt, float *decay) {
+  const pe_ssm_args *a = &p->c->args.ssm;
+  const pe_prim *prim = p->c->prim;
+  const float bias = p->c->vec[1] ? p->c->vec[1][p->head] : 0;
+  float rate;
+  prim->unary(PE_MAP_EXP, p->c->vec[0] + p->head, 1, &rate);
+  for (int64_t r = 0; r < p->rows; r++)
+    dt[r] = pe_cpu_row(&p->c->in[3], p->row + r)[p->head] + bias;
+  prim->unary(PE_MAP_SOFTPLUS, dt, p->rows, dt);
+  for (int64_t r = 0; r < p->rows; r++) {
+    dt[r] = dt[r] < a->dt_min ? a->dt_min : dt[r];
+    dt[r] = dt[r] > a->dt_max ? a->dt_max : dt[r];
+    decay[r] = -rate * dt[r];
+  }
+  prim->unary(PE_MAP_EXP, decay, p->rows, decay);
+}
+
+static void ssm_gather(panel *p) {
+  const pe_ssm_args *a = &p->c->args.ssm;
+  const int64_t at = p->head / (a->heads / a->groups) * a->state;
+  gather_input(p, 1, at, a->state, p->gathered[0]);
+  gather_input(p, 2, at, a->state, p->gathered[1]);
+  p->pass.k = p->gathered[0], p->pass.q = p->gathered[1];
+}
+
+static void ssm_rows(const panel *p) {
+  const pe_ssm_args *a = &p->c->args.ssm;
+  const int64_t at = p->head * a->dim + p->from;
+  float d[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], dt[ROWS], decay[ROWS];
+  pe_panel_pass pass = p->pass;
+  pass.y = y, pass.d = d;
+  ssm_times(p, dt, decay);
+  for (int64_t r = 0; r < p->rows; r++, pass.k += a->state, pass.q += a->state) {
+    const float *x = pe_cpu_row(&p->c->in[0], p->row + r) + at;
+    float *out = pe_cpu_row(&p->c->out, p->row + r) + at;
+    for (int64_t i = 0; i < p->lanes; i++) d[i] = dt[r] * x[i];
+    pass.decay = &decay[r], pass.fetch = p->rows == 1;
+    p->c->prim->passes->pass(&pass);
+    memcpy(out, y, (size_t)p->lanes * sizeof *y);
+    for (int64_t i = 0; p->c->vec[2] && i < p->lanes; i++) out[i] += p->c->vec[2][p->head] * x[i];
+  }
+}
+
+static void ssm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  const pe_ssm_args *a = &c->args.ssm;
+  each_head(c, share, a->heads, a->dim, a->state, ssm_gather, ssm_rows);
+}
+
+static pe_cpu_work ssm_work(const pe_cpu_call *c) {
+  const pe_ssm_args *a = &c->args.ssm;
+  return head_work(c, a->heads, a->dim, a->state);
+}
+
+static int64_t ssm_scratch(const pe_cpu_call *c) { return head_scratch(c->args.ssm.state); }
+
+const pe_cpu_op pe_cpu_fast_ssm = {.run = ssm_run, .work = ssm_work, .scratch = ssm_scratch};
