@@ -74,7 +74,8 @@ static pe_tower_spec read_spec(lua_State *L, int arg) {
       .window = (int32_t)pe_bind_integer(L, arg, "window", 0, 1 << 16, 0),
       .table = (pe_tower_table)pe_bind_choice(L, arg, "table", tables, PE_TABLE_NONE),
       .side = (int32_t)pe_bind_integer(L, arg, "side", 0, 1 << 15, 0),
-      .step_rows = pe_bind_integer(L, arg, "step_rows", 1, PE_TOWER_MOST_ROWS, PE_TOWER_STEP_ROWS)};
+      .step_rows = pe_bind_integer(L, arg, "step_rows", 1, PE_TOWER_MOST_ROWS, PE_TOWER_STEP_ROWS),
+      .precision = pe_bind_precision(L, arg)};
 }
 
 static void wake(void *ctx) { /* on the engine thread; a full pipe wakes as well as an empty one */
@@ -95,8 +96,9 @@ static pe_status open_queue(tower *s, pe_crew *crew, pe_error *err) {
 
 static int l_open(lua_State *L) { /* [graph, options] -> [tower] or [nil, err] */
   enum { MOST_TAPS = 256 };
-  static const char *const keys[] = {"patch", "merge",     "blocks",  "window", "table",  "side",
-                                     "taps",  "step_rows", "threads", "share",  "fusion", NULL};
+  static const char *const keys[] = {"patch",     "merge",  "blocks",    "window",  "table",
+                                     "side",      "taps",   "step_rows", "threads", "share",
+                                     "precision", "fusion", NULL};
   lua_settop(L, 2);
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);

@@ -35,6 +35,7 @@ static const pe_cpu_op *const fast_ops[PE_OP_COUNT] = {
     [PE_OP_CONV] = &pe_cpu_fast_conv,
     [PE_OP_DELTA] = &pe_cpu_fast_delta,
     [PE_OP_SSM] = &pe_cpu_fast_ssm,
+    [PE_OP_REGION_ATTENTION] = &pe_cpu_fast_region_attention,
 };
 
 static const pe_cpu_op *const packed_ops[PE_OP_COUNT] = {

@@ -83,7 +83,8 @@ extern const pe_cpu_op pe_cpu_embed, pe_cpu_linear, pe_cpu_gated, pe_cpu_expert,
     pe_cpu_norm, pe_cpu_map, pe_cpu_rope_table, pe_cpu_rope, pe_cpu_store, pe_cpu_attention,
     pe_cpu_route, pe_cpu_expert_sum, pe_cpu_conv, pe_cpu_delta, pe_cpu_ssm, pe_cpu_concat,
     pe_cpu_slice, pe_cpu_output, pe_cpu_deepstack;
-extern const pe_cpu_op pe_cpu_fast_attention, pe_cpu_fast_conv, pe_cpu_fast_delta, pe_cpu_fast_ssm;
+extern const pe_cpu_op pe_cpu_fast_attention, pe_cpu_fast_conv, pe_cpu_fast_delta, pe_cpu_fast_ssm,
+    pe_cpu_fast_region_attention;
 extern const pe_cpu_op pe_cpu_round, pe_cpu_packed_linear, pe_cpu_packed_gated,
     pe_cpu_packed_expert;
 extern const pe_cpu_op pe_cpu_arrange, pe_cpu_tiles_linear, pe_cpu_tiles_gated;

@@ -1,6 +1,7 @@
 /* tower.c - see tower.h. */
 #include "runtime/device/tower.h"
 
+#include "runtime/device/program.h"
 #include "runtime/device/tower_layout.h"
 
 #include <string.h>
@@ -8,7 +9,8 @@
 struct pe_tower {
   const pe_plan *plan;
   pe_pool *pool;
-  pe_device *device; /* NULL: opened by the next step */
+  pe_device *device;   /* NULL: opened by the next step */
+  pe_program *program; /* of `fast`: holds the packs while there is no device */
   pe_tower_spec spec;
   pe_tower_layout layout;
   pe_picture *picture; /* the ones to do */
@@ -86,6 +88,7 @@ static void drop_results(pe_tower *t) {
 void pe_tower_close(pe_tower *t) {
   if (!t) return;
   pe_device_close(t->device);
+  pe_program_close(t->program);
   pe_tower_layout_free(&t->layout);
   drop_results(t);
   pe_free(t->result), pe_free(t->picture);
@@ -117,20 +120,21 @@ pe_status pe_tower_check(const pe_tower *t, const pe_picture *p, int64_t *output
   return PE_OK;
 }
 
-/* Values, patches that were copied into order, and for attention a packed region and its scores per
- * task. */
+/* Values, in `fast` half as much for rounded ones, patches that were copied into order, and for
+ * attention of each thread a packed region, scores, and in `fast` the scores in planes. */
 uint64_t pe_tower_bytes(const pe_tower *t, int64_t rows) {
-  enum { TASKS_PER_THREAD = 4, QUERIES = 16 }; /* as in cpu.c and op_tower.c */
+  const bool fast = t->spec.precision == PE_FAST;
+  const int64_t queries = fast ? 64 : 16; /* op_tower.c: 32 with their planes, or 16 */
   const int64_t outputs = rows / (t->spec.merge * t->spec.merge) + 1;
   int64_t packed = 0;
   for (size_t i = 0; i < t->plan->count; i++) {
     const pe_region_attention_args *a = &t->plan->instr[i].args.region_attention;
-    if (t->plan->instr[i].op == PE_OP_REGION_ATTENTION && a->key + a->value + QUERIES > packed)
-      packed = a->key + a->value + QUERIES;
+    if (t->plan->instr[i].op == PE_OP_REGION_ATTENTION && a->key + a->value + queries > packed)
+      packed = a->key + a->value + queries;
   }
-  return sizeof(float) * (uint64_t)(rows * (t->plan->row_floats + t->spec.patch) +
-                                    outputs * t->plan->output_floats +
-                                    rows * packed * pe_pool_threads(t->pool) * TASKS_PER_THREAD);
+  const int64_t values = rows * t->plan->row_floats + outputs * t->plan->output_floats;
+  return sizeof(float) * (uint64_t)(values + (fast ? values / 2 : 0) + rows * t->spec.patch +
+                                    rows * packed * pe_pool_threads(t->pool));
 }
 
 static pe_status make_results(pe_tower *t, int64_t rows, int64_t outputs, pe_error *err) {
@@ -179,7 +183,9 @@ static pe_status begin_step(pe_tower *t, pe_error *err) {
   pe_status rc =
       pe_tower_layout_step(&t->layout, &t->spec, &t->picture[t->first], t->end - t->first, err);
   if (!rc && !t->device)
-    rc = pe_device_open(t->plan, t->pool, NULL, NULL, PE_EXACT, &t->device, err);
+    rc = pe_device_open(t->plan, t->pool, NULL, NULL, t->spec.precision, &t->device, err);
+  if (!rc && !t->program && t->spec.precision == PE_FAST)
+    rc = pe_program_open(t->plan, PE_FAST, t->pool, &t->program, err);
   return rc ? rc : pe_device_begin(t->device, &t->layout.step, err);
 }
 

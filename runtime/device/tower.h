@@ -12,6 +12,9 @@
  *     0  1  2  3      0  1 | 4  5             the rows of a window are adjacent in the step
  *     4  5  6  7      2  3 | 6  7             (Qwen 2.5); outputs are in raster order again
  *
+ * Features have the same bits within one precision. In `fast` weights that are packed (program.h)
+ * are packed by the first step and stay so until the tower is closed.
+ *
  * Memory: a step takes pictures up to `step_rows` patches, and always at least one; a larger
  * picture runs alone, and its memory is given back afterwards. Results are copied out of the step.
  *
@@ -38,6 +41,7 @@ typedef struct pe_tower_spec {
   pe_tower_table table;
   int32_t side;
   int64_t step_rows; /* patches of a step, unless a single picture has more; 0: the default */
+  pe_precision precision;
 } pe_tower_spec;
 
 enum {

@@ -119,6 +119,7 @@ local function open(self, more)
   for key, value in pairs(self.spec) do o[key] = value end
   for _, name in ipairs(more.taps or {}) do o.taps[#o.taps + 1] = name end
   o.threads, o.share, o.fusion = more.threads, more.share, more.fusion
+  o.precision = more.precision or self.model.options and self.model.options.precision
   local tower, why = perigee.tower.open(self.graph, o)
   if not tower then error(why, 0) end
   return tower
@@ -130,17 +131,18 @@ local function check_list(pictures)
   end
 end
 
---- Many pictures. Options: tap (names of values inside the tower), threads, fusion. Returns one
---- result per picture: { features =, deepstack = {…}, taps = {name = tensor} }. Lines of values
---- before the merge are in the order of the patches.
+--- Many pictures. Options: tap (names of values inside the tower), threads, fusion, precision (by
+--- default that of the model). Returns one result per picture: { features =, deepstack = {…},
+--- taps = {name = tensor} }. Lines of values before the merge are in the order of the patches.
 function Vision:encode_all(pictures, options)
   options = options or {}
   check_list(pictures)
   local tiles, counts = flatten(pictures)
-  local own = options.tap or options.threads or options.fusion ~= nil
+  local own = options.tap or options.threads or options.fusion ~= nil or options.precision
   local tower = not own and self.front
   if not tower then
     tower = open(self, { taps = options.tap, fusion = options.fusion,
+      precision = options.precision,
       threads = options.threads or self.model.options and self.model.options.threads })
   end
   if not own then self.front = tower end

@@ -75,6 +75,7 @@ function VisionJob:cancel() end
 ---@field step_rows? integer  Patches of a step, unless a single picture has more.
 ---@field threads? integer
 ---@field share? userdata     A batch core: the tower works on its engine thread.
+---@field precision? "exact"|"fast"
 ---@field fusion? boolean     false: one instruction per op, with the same numbers.
 
 ---@class perigee.tower  Plans without caches over the patches of pictures.

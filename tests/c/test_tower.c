@@ -4,6 +4,7 @@
 #include <math.h>
 #include <pthread.h>
 
+#include "kernels/cpu/op_tower.h"
 #include "kernels_step.h"
 #include "runtime/batch/tower_queue.h"
 #include "runtime/device/tower.h"
@@ -114,6 +115,30 @@ static double attended(const pe_cpu_call *c, pe_region g, int r, int head, int i
   return out / sum;
 }
 
+/* Attention on an emulation of the tiles of AMX. */
+static void tiles_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  pe_region_attention_run(c, share, &pe_amx16_emulated);
+}
+static int64_t tiles_scratch(const pe_cpu_call *c) {
+  return pe_region_attention_scratch(c, &pe_amx16_emulated);
+}
+static const pe_cpu_op on_tiles = {.run = tiles_run, .scratch = tiles_scratch};
+
+/* c has the results with multiply-adds of float32; on tiles they are close, with the same bits for
+ * any number of tasks. */
+static void check_tiles(const pe_cpu_call *c, int rows, int width) {
+  pe_cpu_call one = *c, four = *c;
+  one.out = view_new(rows, width), four.out = view_new(rows, width);
+  run_kernel(&on_tiles, &one, pe_prim_best(), 1);
+  run_kernel(&on_tiles, &four, pe_prim_best(), 4);
+  for (int r = 0; r < rows; r++) {
+    check_bits("on tiles", pe_cpu_row(&four.out, r), pe_cpu_row(&one.out, r), width);
+    for (int i = 0; i < width; i++)
+      CHECK_NEAR(pe_cpu_row(&one.out, r)[i], pe_cpu_row(&c->out, r)[i], 3e-5);
+  }
+  view_free(&one.out), view_free(&four.out);
+}
+
 /* Regions of one row, of less and of more than a tile of queries and a block of keys. */
 static void test_region_attention(void) {
   static const pe_region list[] = {{0, 1}, {1, 5}, {6, 137}, {143, 16}, {159, 2}};
@@ -139,6 +164,7 @@ static void test_region_attention(void) {
         for (int h = 0; h < heads; h++)
           for (int i = 0; i < value; i++)
             CHECK_NEAR(pe_cpu_row(&c.out, r)[h * value + i], attended(&c, list[g], r, h, i), 3e-6);
+    check_tiles(&c, ALL, heads * value);
     /* a region alone has the same bits */
     pe_cpu_call one = c;
     pe_region only = {0, list[2].count};
@@ -268,12 +294,13 @@ static pe_param param_of(small_tower *m, const char *name) {
   return p;
 }
 
-static void small_open(small_tower *m, int threads, bool windows) {
-  static const pe_weight_shape tensors[] = {{"in", 2, {WIDTH, PATCH}, .dtype = PE_F32},
-                                            {"table", 2, {SIDE * SIDE, WIDTH}, .dtype = PE_BF16},
-                                            {"norm", 1, {WIDTH}, .dtype = PE_F32},
-                                            {"norm_bias", 1, {WIDTH}, .dtype = PE_F32},
-                                            {"out", 2, {3, 4 * WIDTH}, .dtype = PE_BF16}};
+static void small_open(small_tower *m, int threads, bool windows, pe_precision precision) {
+  static const pe_weight_shape tensors[] = {
+      {"in", 2, {WIDTH, PATCH}, .dtype = PE_F32},
+      {"table", 2, {SIDE * SIDE, WIDTH}, .dtype = PE_BF16},
+      {"norm", 1, {WIDTH}, .dtype = PE_F32},
+      {"norm_bias", 1, {WIDTH}, .dtype = PE_F32},
+      {"out", 2, {3, 4 * WIDTH}, {PE_QUANT_AFFINE, 4, 32, PE_F16}, 0}};
   pe_error err;
   *m = (small_tower){0};
   CHECK_OK(pe_weights_synthetic(tensors, 5, 1, &m->weights, &err), err);
@@ -303,7 +330,8 @@ static void small_open(small_tower *m, int threads, bool windows) {
                            .window = windows,
                            .table = PE_TABLE_ALIGNED,
                            .side = SIDE,
-                           .step_rows = 64};
+                           .step_rows = 64,
+                           .precision = precision};
   CHECK_OK(pe_tower_open(m->plan, m->pool, &s, &m->tower, &err), err);
 }
 
@@ -327,14 +355,14 @@ static const float *floats(const pe_tower_result *r) {
 
 /* Pictures of several sizes, one larger than a step, some that share one: the same bits alone, in
  * company, one instruction at a time, with one thread and with three. */
-static void test_tower_bits(void) {
+static void check_tower_bits(pe_precision precision) {
   static const int32_t grids[][3] = {{1, 2, 2}, {1, 4, 6}, {2, 2, 8}, {1, 10, 12}, {1, 2, 2}};
   enum { PICTURES = 5, MOST = 256 };
   static float patch[MOST * PATCH];
   for (int i = 0; i < MOST * PATCH; i++) patch[i] = uniform();
   for (int windows = 0; windows < 2; windows++) {
     small_tower one, three;
-    small_open(&one, 1, windows), small_open(&three, 3, windows);
+    small_open(&one, 1, windows, precision), small_open(&three, 3, windows, precision);
     pe_picture list[PICTURES];
     pe_tower_result all[1 + TAPS], parts[1 + TAPS];
     for (int i = 0, at = 0; i < PICTURES; i++) {
@@ -365,9 +393,14 @@ static void test_tower_bits(void) {
   }
 }
 
+static void test_tower_bits(void) {
+  check_tower_bits(PE_EXACT);
+  check_tower_bits(PE_FAST);
+}
+
 static void test_tower_refusals(void) {
   small_tower m;
-  small_open(&m, 1, false);
+  small_open(&m, 1, false, PE_EXACT);
   float patch[PATCH] = {0};
   int64_t n;
   pe_error err;
@@ -441,7 +474,7 @@ static void await(bell *b, int times) {
 static void test_queue(void) {
   enum { ROWS_OF = 24, JOBS = 5 };
   small_tower m, other;
-  small_open(&m, 1, false), small_open(&other, 1, false);
+  small_open(&m, 1, false, PE_EXACT), small_open(&other, 1, false, PE_EXACT);
   bell b = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
   pe_error err;
   pe_crew *crew;

@@ -11,6 +11,9 @@ local test = require("harness").test
 local json, tensor = perigee.json, perigee.tensor
 
 local TOLERANCE = 2e-4 -- of the largest value
+-- Of `fast` from `exact`: with AMX, products of bf16 weights split activations (amx16.h); without,
+-- plain weights have the same bits, and quantized ones are at 2e-5.
+local FAST = 2e-4
 local forced = ... -- with a collection at every step: a few models are enough
 local here = arg[0]:match "^(.*)/[^/]*$" or "."
 local GOLDEN = here .. "/../../../shared/golden/"
@@ -19,8 +22,8 @@ local MOONLET = here .. "/../../examples/moonlet"
 -- ---- towers of the golden directories -----------------------------------------------------------
 
 --- The tower of a directory as model.vision would be, without its text model. change: function of
---- the parsed config.
-local function open(path, change)
+--- the parsed config. precision: nothing for exact.
+local function open(path, change, precision)
   local weights = assert(perigee.weights.open(path))
   local parsed = assert(json.decode(assert(text.read_file(path .. "/config.json"))))
   if change then change(parsed) end
@@ -29,7 +32,7 @@ local function open(path, change)
     weights:close()
     return nil, why
   end
-  return engine_vision.new({ weights = weights, options = {} }, made), parsed
+  return engine_vision.new({ weights = weights, options = { precision = precision } }, made), parsed
 end
 
 local function close(v)
@@ -113,6 +116,26 @@ for _, name in ipairs(text.sorted_keys(towers.families)) do
       close(v)
     end)
   end
+end
+
+for _, name in ipairs(forced and {} or text.sorted_keys(towers.families)) do
+  test("features of fast: " .. name, function(t)
+    if not uv.fs_stat(GOLDEN .. name) then t.skip("no ../shared/golden/" .. name) end
+    local v, parsed = open(GOLDEN .. name, nil, "fast")
+    local golden <close> = assert(perigee.weights.open(GOLDEN .. name .. "/golden.safetensors"))
+    local items = towers.golden(golden, layout_of(name, parsed))
+    for _, item in ipairs(items) do
+      local exact = v:eval(item.picture, { precision = "exact" })
+      local fast = v:eval(item.picture)
+      t.near(distance(fast.features, exact.features), 0, FAST, item.name)
+      for j, plane in ipairs(exact.deepstack) do
+        t.near(distance(fast.deepstack[j], plane), 0, FAST,
+          ("%s deepstack %d"):format(item.name, j))
+      end
+    end
+    check_bits(t, v, items)
+    close(v)
+  end)
 end
 
 --- A picture file through the decoder and the model's processor to its features.
@@ -261,6 +284,27 @@ test("moonlet has a tower", function(t)
       t.eq(deepstack, {})
       t.ok(features:isfinite():all())
       t.ok(features:bytes() == together[i].features:bytes())
+    end
+  end)
+end)
+
+test("moonlet's tower in fast: the same bits in company, close to exact", function(t)
+  with_moonlet(function(model, v)
+    model.options.precision = "fast"
+    local list = {}
+    for i, side in ipairs { 2, 8, 12, 32 } do list[i] = noise(v, side, math.abs(14 - side), i) end
+    local together, exact = v:encode_all(list), v:encode_all(list, { precision = "exact" })
+    for i, picture in ipairs(list) do
+      local features = v:encode(picture)
+      t.ok(features:bytes() == together[i].features:bytes())
+      t.near(distance(features, exact[i].features), 0, FAST)
+    end
+    for n, way in ipairs { { threads = 1 }, { threads = 3 }, { fusion = false } } do
+      for i, result in ipairs(v:encode_all(list, way)) do
+        if result.features:bytes() ~= together[i].features:bytes() then
+          t.fail(("other bits, way %d, picture %d"):format(n, i))
+        end
+      end
     end
   end)
 end)

@@ -1,5 +1,6 @@
 -- shapes: the dimensions of real models, to measure speed without their files. Weights are random.
 local perigee = require "perigee"
+local families = require "cmd.bench.families"
 
 local shapes = {}
 
@@ -31,8 +32,47 @@ local hybrids = {
   },
 }
 
+--- "acca" -> a list of layer types.
+local function types(pattern, words)
+  local list = {}
+  for i = 1, #pattern do list[i] = words[pattern:sub(i, i)] end
+  return perigee.json.array(list)
+end
+
+-- Text configs by family (families.lua). Of models with experts only the first layers, two of them
+-- with experts, and a small vocabulary: the whole ones have 17 and 9 GB in 4 bits.
+local others = {
+  ["lfm2-350m"] = { "lfm2", { hidden_size = 1024, num_hidden_layers = 16, num_attention_heads = 16,
+    num_key_value_heads = 8, intermediate_size = 4608, block_auto_adjust_ff_dim = false,
+    vocab_size = 65536, conv_L_cache = 3, conv_bias = false, norm_eps = 1e-5,
+    layer_types = types("ccaccaccacacacac", { a = "full_attention", c = "conv" }),
+    max_position_embeddings = 128000, tie_word_embeddings = true } },
+  ["granite-4.0-h-350m"] = { "granitemoehybrid", { hidden_size = 768, num_hidden_layers = 32,
+    num_attention_heads = 12, num_key_value_heads = 4, intermediate_size = 2048,
+    shared_intermediate_size = 2048, num_local_experts = 0, num_experts_per_tok = 0,
+    vocab_size = 100352, mamba_n_heads = 48, mamba_d_head = 32, mamba_n_groups = 1,
+    mamba_d_state = 128, mamba_d_conv = 4, mamba_expand = 2, rms_norm_eps = 1e-5,
+    layer_types = types("mmmmmmmmmmammammmammmmmmmmmammmm",
+      { a = "attention", m = "mamba" }),
+    max_position_embeddings = 32768, tie_word_embeddings = true } },
+  ["qwen3-30b-a3b-part"] = { "qwen3_moe", { hidden_size = 2048, num_hidden_layers = 2,
+    num_attention_heads = 32, num_key_value_heads = 4, head_dim = 128, intermediate_size = 6144,
+    moe_intermediate_size = 768, num_experts = 128, num_experts_per_tok = 8, norm_topk_prob = true,
+    vocab_size = 8192, rms_norm_eps = 1e-6, rope_theta = 1e6, max_position_embeddings = 40960,
+    tie_word_embeddings = false } },
+  ["deepseek-v2-lite-part"] = { "deepseek_v3", { hidden_size = 2048, num_hidden_layers = 3,
+    num_attention_heads = 16, num_key_value_heads = 16, intermediate_size = 10944,
+    moe_intermediate_size = 1408, n_routed_experts = 64, n_shared_experts = 2,
+    num_experts_per_tok = 6, n_group = 1, topk_group = 1, norm_topk_prob = false,
+    routed_scaling_factor = 1.0, first_k_dense_replace = 1, kv_lora_rank = 512,
+    qk_nope_head_dim = 128, qk_rope_head_dim = 64, v_head_dim = 128, vocab_size = 8192,
+    rms_norm_eps = 1e-6, rope_theta = 1e4, max_position_embeddings = 40960,
+    tie_word_embeddings = false } },
+}
+
 function shapes.names()
   local names = {}
+  for name in pairs(others) do names[#names + 1] = name end
   for name in pairs(table_of) do names[#names + 1] = name end
   for name in pairs(hybrids) do names[#names + 1] = name end
   table.sort(names)
@@ -140,6 +180,12 @@ local function hybrid_tower(c, add)
   both("merger.linear_fc2", c.out_hidden_size, merged)
 end
 
+local function object(t)
+  local o = perigee.json.object()
+  for key, value in pairs(t) do o[key] = value end
+  return o
+end
+
 local function hybrid(s, kind)
   local list = {}
   local function add(name, shape, as)
@@ -147,21 +193,26 @@ local function hybrid(s, kind)
   end
   hybrid_text(s.text, add)
   hybrid_tower(s.vision, add)
-  local function object(t)
-    local o = perigee.json.object()
-    for key, value in pairs(t) do o[key] = value end
-    return o
-  end
   return list, perigee.json.object { { "model_type", "qwen3_5" }, { "text_config", object(s.text) },
     { "vision_config", object(s.vision) }, { "tie_word_embeddings", true } }
+end
+
+local function other(s, kind)
+  local list, parsed = {}, object(s[2])
+  families[s[1]](s[2], function(name, shape, as)
+    list[#list + 1] = { name = name, shape = shape, kind = as or kind }
+  end)
+  parsed.model_type = s[1]
+  return list, parsed
 end
 
 --- Weights and config of a shape, quantized as `kind` ("affine4g64", "q4_0", "bf16"); or nil and
 --- why.
 function shapes.make(name, kind)
-  local s, h = table_of[name], hybrids[name]
-  if h then
-    local list, parsed = hybrid(h, kind)
+  local s, h, o = table_of[name], hybrids[name], others[name]
+  if h or o then
+    local list, parsed
+    if h then list, parsed = hybrid(h, kind) else list, parsed = other(o, kind) end
     local ok, weights, why = pcall(perigee.weights.synthetic, list)
     if not ok then return nil, weights end
     return weights or nil, weights and parsed or why
