@@ -109,9 +109,10 @@ const pe_cpu_op pe_cpu_fast_conv = {.run = conv_run, .work = conv_work, .scratch
 
 /* ---- panels ---------------------------------------------------------------------------------- */
 
-/* Rows that pass over all panels of a head in turn. Their keys and queries are gathered once for
- * all panels: in the step they are as far apart as rows are, and a cache cannot keep many lines
- * that are a multiple of 4 KB apart. 32 rows of 128 values are 16 KB each. */
+/* Rows that pass over all panels of a head in turn. What a head reads of them is gathered first,
+ * once for all panels, and its results are scattered in the end: in the step rows are kilobytes
+ * apart, so each one is a miss in the first cache, and a pass that waits for it does nothing else.
+ * 32 rows of 128 values are 16 KB each of keys, queries and values. */
 enum { ROWS = 32 };
 
 typedef struct panel {
@@ -120,9 +121,11 @@ typedef struct panel {
   int64_t row, rows;   /* of the step */
   float *state;        /* of the head */
   int64_t from, lanes; /* the values of the head in this panel */
-  pe_panel_pass pass;  /* s, lines, lanes; k, q and next are of row 0 */
+  pe_panel_pass pass;  /* s, lines, lanes, each */
   float *room;         /* for a panel */
-  float *gathered[3];  /* [rows][lines] */
+  float *line[4];      /* [rows][lines]: gathered for the passes */
+  float *value;        /* [rows][width]: inputs, then results */
+  float one[2][ROWS];  /* numbers of the head */
 } panel;
 
 typedef void gather_rows(panel *p);
@@ -148,6 +151,20 @@ static void leave(const panel *p) {
     memcpy(home + i * p->lanes, p->pass.s + i * p->pass.lanes, (size_t)p->lanes * sizeof *home);
 }
 
+/* n values of each row of input i, from `at` on. */
+static void gather_input(const panel *p, int i, int64_t at, int64_t n, float *to) {
+  for (int64_t r = 0; r < p->rows; r++)
+    memcpy(to + r * n, pe_cpu_row(&p->c->in[i], p->row + r) + at, (size_t)n * sizeof *to);
+}
+
+/* Values from .. to - 1 of the head. */
+static void scatter_results(const panel *p, int64_t from, int64_t to) {
+  to = pe_cpu_least(to, p->width);
+  for (int64_t r = 0; r < p->rows; r++)
+    memcpy(pe_cpu_row(&p->c->out, p->row + r) + p->head * p->width + from,
+           p->value + r * p->width + from, (size_t)(to - from) * sizeof *p->value);
+}
+
 /* The rows of a segment over panels from .. to - 1 of the head. */
 static void run_head(panel *p, const pe_segment *segment, int64_t from, int64_t to,
                      gather_rows *gather, panel_rows *run) {
@@ -160,6 +177,7 @@ static void run_head(panel *p, const pe_segment *segment, int64_t from, int64_t 
       run(p);
       leave(p);
     }
+    scatter_results(p, from * PE_PASS_LANES, to * PE_PASS_LANES);
   }
 }
 
@@ -168,7 +186,8 @@ static void each_head(const pe_cpu_call *c, const pe_cpu_share *share, int64_t h
                       int64_t lines, gather_rows *gather, panel_rows *run) {
   const int64_t panels = panels_of(width);
   panel p = {.c = c, .width = width, .pass = {.lines = lines}, .room = share->scratch};
-  for (int i = 0; i < 3; i++) p.gathered[i] = p.room + lines * (PE_PASS_LANES + i * ROWS);
+  for (int i = 0; i < 4; i++) p.line[i] = p.room + lines * (PE_PASS_LANES + i * ROWS);
+  p.value = p.room + lines * (PE_PASS_LANES + 4 * ROWS);
   for (int32_t i = 0; i < c->step->segments; i++) {
     const pe_segment *segment = &c->step->segment[i];
     int64_t from, to, end;
@@ -186,50 +205,51 @@ static pe_cpu_work head_work(const pe_cpu_call *c, int64_t heads, int64_t width,
                        4.0 * (double)c->rows * (double)(heads * width * lines)};
 }
 
-static int64_t head_scratch(int64_t lines) { return lines * (PE_PASS_LANES + 3 * ROWS); }
-
-/* n values of a line of input i, from `at` on. */
-static void gather_input(const panel *p, int i, int64_t at, int64_t n, float *to) {
-  for (int64_t r = 0; r < p->rows; r++)
-    memcpy(to + r * n, pe_cpu_row(&p->c->in[i], p->row + r) + at, (size_t)n * sizeof *to);
+static int64_t head_scratch(int64_t width, int64_t lines) {
+  return lines * (PE_PASS_LANES + 4 * ROWS) + width * ROWS;
 }
 
 /* ---- delta ----------------------------------------------------------------------------------- */
 
-/* Queries and keys, and what the state is multiplied with before a row: its key, decayed if every
- * line decays alone. A common decay is a factor of the product. */
+enum { QUERY, KEY, DECAYED, DECAY, BETA = 0, COMMON = 1 }; /* lines, numbers */
+
+/* DECAYED is what the state is multiplied with before a row: its key, decayed if every line decays
+ * alone. A common decay is a factor of the product. */
 static void delta_gather(panel *p) {
   const pe_delta_args *a = &p->c->args.delta;
   const int64_t at = p->head / (a->heads / a->key_heads) * a->key;
-  gather_input(p, 0, at, a->key, p->gathered[0]);
-  gather_input(p, 1, at, a->key, p->gathered[1]);
-  p->pass.q = p->gathered[0], p->pass.k = p->pass.next = p->gathered[1];
+  gather_input(p, 0, at, a->key, p->line[QUERY]);
+  gather_input(p, 1, at, a->key, p->line[KEY]);
+  gather_input(p, 2, p->head * a->value, a->value, p->value);
+  gather_input(p, 4, p->head, 1, p->one[BETA]);
   p->pass.each = a->channel;
-  if (!a->channel) return;
-  for (int64_t r = 0; r < p->rows; r++)
-    p->c->prim->binary(PE_MAP_MUL, pe_cpu_row(&p->c->in[3], p->row + r) + p->head * a->key,
-                       p->gathered[1] + r * a->key, a->key, p->gathered[2] + r * a->key);
-  p->pass.next = p->gathered[2];
+  if (!a->channel) {
+    gather_input(p, 3, p->head, 1, p->one[COMMON]);
+    return;
+  }
+  gather_input(p, 3, p->head * a->key, a->key, p->line[DECAY]);
+  p->c->prim->binary(PE_MAP_MUL, p->line[DECAY], p->line[KEY], p->rows * a->key, p->line[DECAYED]);
 }
 
 static void delta_rows(const panel *p) {
-  const pe_delta_args *a = &p->c->args.delta;
-  const pe_passes *passes = p->c->prim->passes;
-  const int64_t at = p->head * a->value + p->from;
-  float d[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], seen[PE_PASS_LANES];
+  const bool each = p->pass.each;
+  const int64_t n = p->pass.lines;
+  const float *next = p->line[each ? DECAYED : KEY];
+  float v[PE_PASS_LANES] = {0}, d[PE_PASS_LANES], y[PE_PASS_LANES], seen[PE_PASS_LANES] = {0};
   pe_panel_pass pass = p->pass;
-  pass.y = y, pass.seen = seen;
-  passes->pass(&pass);
+  pass.y = y, pass.seen = seen, pass.next = next, pass.fetch = p->rows == 1;
+  p->c->prim->passes->pass(&pass);
   pass.d = d;
-  for (int64_t r = 0; r < p->rows; r++, pass.k += a->key, pass.q += a->key) {
-    const float *v = pe_cpu_row(&p->c->in[2], p->row + r) + at;
-    const float beta = pe_cpu_row(&p->c->in[4], p->row + r)[p->head];
-    pass.decay = pe_cpu_row(&p->c->in[3], p->row + r) + p->head * (a->channel ? a->key : 1);
-    const float common = a->channel ? 1 : *pass.decay;
-    for (int64_t i = 0; i < p->lanes; i++) d[i] = (v[i] - common * seen[i]) * beta;
-    pass.next = r + 1 < p->rows ? pass.next + a->key : NULL, pass.fetch = p->rows == 1;
-    passes->pass(&pass);
-    memcpy(pe_cpu_row(&p->c->out, p->row + r) + at, y, (size_t)p->lanes * sizeof *y);
+  for (int64_t r = 0; r < p->rows; r++) {
+    float *value = p->value + r * p->width + p->from;
+    const float beta = p->one[BETA][r], common = each ? 1 : p->one[COMMON][r];
+    memcpy(v, value, (size_t)p->lanes * sizeof *v);
+    for (int i = 0; i < PE_PASS_LANES; i++) d[i] = (v[i] - common * seen[i]) * beta;
+    pass.decay = each ? p->line[DECAY] + r * n : &p->one[COMMON][r];
+    pass.k = p->line[KEY] + r * n, pass.q = p->line[QUERY] + r * n;
+    pass.next = r + 1 < p->rows ? next + (r + 1) * n : NULL;
+    p->c->prim->passes->pass(&pass);
+    memcpy(value, y, (size_t)p->lanes * sizeof *y);
   }
 }
 
@@ -243,22 +263,25 @@ static pe_cpu_work delta_work(const pe_cpu_call *c) {
   return head_work(c, a->heads, a->value, a->key);
 }
 
-static int64_t delta_scratch(const pe_cpu_call *c) { return head_scratch(c->args.delta.key); }
+static int64_t delta_scratch(const pe_cpu_call *c) {
+  return head_scratch(c->args.delta.value, c->args.delta.key);
+}
 
 const pe_cpu_op pe_cpu_fast_delta = {
     .run = delta_run, .work = delta_work, .scratch = delta_scratch};
 
 /* ---- ssm ------------------------------------------------------------------------------------- */
 
-/* Time steps and decays of all rows. */
-static void ssm_times(const panel *p, float *dt, float *decay) {
+enum { WRITE, READ, TIME = 0, FACTOR = 1 }; /* lines, numbers: the time step and the decay */
+
+static void ssm_times(panel *p) {
   const pe_ssm_args *a = &p->c->args.ssm;
   const pe_prim *prim = p->c->prim;
   const float bias = p->c->vec[1] ? p->c->vec[1][p->head] : 0;
-  float rate;
+  float rate, *dt = p->one[TIME], *decay = p->one[FACTOR];
   prim->unary(PE_MAP_EXP, p->c->vec[0] + p->head, 1, &rate);
-  for (int64_t r = 0; r < p->rows; r++)
-    dt[r] = pe_cpu_row(&p->c->in[3], p->row + r)[p->head] + bias;
+  gather_input(p, 3, p->head, 1, dt);
+  for (int64_t r = 0; r < p->rows; r++) dt[r] += bias;
   prim->unary(PE_MAP_SOFTPLUS, dt, p->rows, dt);
   for (int64_t r = 0; r < p->rows; r++) {
     dt[r] = dt[r] < a->dt_min ? a->dt_min : dt[r];
@@ -271,26 +294,28 @@ static void ssm_times(const panel *p, float *dt, float *decay) {
 static void ssm_gather(panel *p) {
   const pe_ssm_args *a = &p->c->args.ssm;
   const int64_t at = p->head / (a->heads / a->groups) * a->state;
-  gather_input(p, 1, at, a->state, p->gathered[0]);
-  gather_input(p, 2, at, a->state, p->gathered[1]);
-  p->pass.k = p->gathered[0], p->pass.q = p->gathered[1];
+  gather_input(p, 0, p->head * a->dim, a->dim, p->value);
+  gather_input(p, 1, at, a->state, p->line[WRITE]);
+  gather_input(p, 2, at, a->state, p->line[READ]);
+  ssm_times(p);
 }
 
 static void ssm_rows(const panel *p) {
-  const pe_ssm_args *a = &p->c->args.ssm;
-  const int64_t at = p->head * a->dim + p->from;
-  float d[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], dt[ROWS], decay[ROWS];
+  const float *through = p->c->vec[2];
+  float x[PE_PASS_LANES] = {0}, d[PE_PASS_LANES], y[PE_PASS_LANES] = {0};
   pe_panel_pass pass = p->pass;
-  pass.y = y, pass.d = d;
-  ssm_times(p, dt, decay);
-  for (int64_t r = 0; r < p->rows; r++, pass.k += a->state, pass.q += a->state) {
-    const float *x = pe_cpu_row(&p->c->in[0], p->row + r) + at;
-    float *out = pe_cpu_row(&p->c->out, p->row + r) + at;
-    for (int64_t i = 0; i < p->lanes; i++) d[i] = dt[r] * x[i];
-    pass.decay = &decay[r], pass.fetch = p->rows == 1;
+  pass.y = y, pass.d = d, pass.fetch = p->rows == 1;
+  for (int64_t r = 0; r < p->rows; r++) {
+    float *value = p->value + r * p->width + p->from;
+    const float dt = p->one[TIME][r];
+    memcpy(x, value, (size_t)p->lanes * sizeof *x);
+    for (int i = 0; i < PE_PASS_LANES; i++) d[i] = dt * x[i];
+    pass.decay = &p->one[FACTOR][r];
+    pass.k = p->line[WRITE] + r * p->pass.lines, pass.q = p->line[READ] + r * p->pass.lines;
     p->c->prim->passes->pass(&pass);
-    memcpy(out, y, (size_t)p->lanes * sizeof *y);
-    for (int64_t i = 0; p->c->vec[2] && i < p->lanes; i++) out[i] += p->c->vec[2][p->head] * x[i];
+    const float factor = through ? through[p->head] : 0;
+    for (int i = 0; through && i < PE_PASS_LANES; i++) y[i] += factor * x[i];
+    memcpy(value, y, (size_t)p->lanes * sizeof *y);
   }
 }
 
@@ -304,6 +329,8 @@ static pe_cpu_work ssm_work(const pe_cpu_call *c) {
   return head_work(c, a->heads, a->dim, a->state);
 }
 
-static int64_t ssm_scratch(const pe_cpu_call *c) { return head_scratch(c->args.ssm.state); }
+static int64_t ssm_scratch(const pe_cpu_call *c) {
+  return head_scratch(c->args.ssm.dim, c->args.ssm.state);
+}
 
 const pe_cpu_op pe_cpu_fast_ssm = {.run = ssm_run, .work = ssm_work, .scratch = ssm_scratch};

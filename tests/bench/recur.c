@@ -1,10 +1,10 @@
 /* recur.c - layers with a state per sequence (kernels/cpu/fast_recur.c): microseconds of CPU time
  * of one layer, in `exact` and in `fast`, and how many times faster `fast` is.
  *
- *   recur [WINDOWS]
+ *   recur [WINDOWS] [LAYER, from 0]
  *
  * One thread; each figure is the best of WINDOWS runs (default 20), the precisions taking turns.
- * States of 256 MB take turns, so no cache holds them when a run begins, as in a model whose
+ * States of 96 MB take turns, so no cache holds them when a run begins, as in a model whose
  * weights pass between two steps. GB/s: of the state of `fast`, read and written. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,8 +67,8 @@ static double seconds(void) {
 }
 
 static uint32_t noise = 1;
-static float *random_floats(int64_t n) {
-  float *x = malloc((size_t)(n + 16) * sizeof *x);
+static float *random_floats(int64_t n) { /* on a cache line, as in the runtime */
+  float *x = aligned_alloc(64, (size_t)(n + 16) / 16 * 64);
   for (int64_t i = 0; i < n; i++) {
     noise ^= noise << 13, noise ^= noise >> 17, noise ^= noise << 5;
     x[i] = (float)(noise >> 8) * 0x1p-24f * 0.1f;
@@ -78,7 +78,7 @@ static float *random_floats(int64_t n) {
 
 static double run(const pe_cpu_op *op, pe_cpu_call *c, pe_segment *s, int32_t slots) {
   pe_cpu_share share = {.tasks = 1};
-  share.scratch = malloc((size_t)pe_cpu_scratch(op, c) * sizeof(float) + 64);
+  share.scratch = aligned_alloc(64, (size_t)(pe_cpu_scratch(op, c) + 16) / 16 * 64);
   s->slot = (s->slot + 1) % slots;
   const double from = seconds();
   op->run(c, &share);
@@ -88,7 +88,7 @@ static double run(const pe_cpu_op *op, pe_cpu_call *c, pe_segment *s, int32_t sl
 }
 
 static void measure(const layer *l, int32_t rows, int windows) {
-  const int32_t slots = (int32_t)((256 << 20) / (l->state * (int64_t)sizeof(float))) + 1;
+  const int32_t slots = (int32_t)((96 << 20) / (l->state * (int64_t)sizeof(float))) + 1;
   pe_segment segment = {.count = rows};
   const pe_step step = {.rows = rows, .segments = 1, .segment = &segment};
   pe_cpu_call c = {.step = &step, .prim = pe_prim_best(), .rows = rows, .args = l->args};
@@ -112,9 +112,11 @@ static void measure(const layer *l, int32_t rows, int windows) {
 
 int main(int argc, char **argv) {
   static const int32_t rows[] = {1, 8, 64, 512};
-  const int windows = argc > 1 ? atoi(argv[1]) : 20;
+  const int windows = argc > 1 ? atoi(argv[1]) : 20, only = argc > 2 ? atoi(argv[2]) : -1;
+  setvbuf(stdout, NULL, _IOLBF, 0);
   printf("%-50s %5s %10s %10s %7s %7s\n", "layer", "rows", "exact us", "fast us", "times", "GB/s");
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) measure(&layers[i], rows[r], windows);
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+      if (only < 0 || (size_t)only == i) measure(&layers[i], rows[r], windows);
   return 0;
 }
