@@ -14,10 +14,11 @@
  * work either: in chunks of 64 rows with keys and values of 128, the delta rule takes 3 operations
  * per element of the state and row, and 1.2 more inside of a chunk; the recurrent form takes 4.
  *
- * Measured on a core that does 1.25e9 operations of sixteen floats per second (tests/bench/recur):
- * the delta rule and Mamba 2 do as many over 512 rows, 2.5 and 1.9 times `exact`; at one row they
- * move 13 to 17 GB/s of states that no cache holds, 1.3 and 1.1 times `exact`. Convolutions are 4
- * times `exact`.
+ * Measured with tests/bench/recur: over 512 rows the delta rule and Mamba 2 are 2.7 and 2.1 times
+ * as fast as `exact`; at one row they move 13 to 16 GB/s of states that no cache holds, 1.2 times
+ * `exact`; convolutions are 4 to 5 times as fast. A pass over a panel in the first cache does 4.2e9
+ * operations of sixteen floats per second where registers alone do 4.8e9; over rows of a step it is
+ * half of that, the rest is gathering and misses.
  *
  * Layout of the states (op.h has that of `exact`):
  *   conv    [taps - 1][channels], oldest first
@@ -235,16 +236,14 @@ static void delta_rows(const panel *p) {
   const bool each = p->pass.each;
   const int64_t n = p->pass.lines;
   const float *next = p->line[each ? DECAYED : KEY];
-  float v[PE_PASS_LANES] = {0}, d[PE_PASS_LANES], y[PE_PASS_LANES], seen[PE_PASS_LANES] = {0};
+  float v[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], seen[PE_PASS_LANES];
   pe_panel_pass pass = p->pass;
   pass.y = y, pass.seen = seen, pass.next = next, pass.fetch = p->rows == 1;
   p->c->prim->passes->pass(&pass);
-  pass.d = d;
   for (int64_t r = 0; r < p->rows; r++) {
     float *value = p->value + r * p->width + p->from;
-    const float beta = p->one[BETA][r], common = each ? 1 : p->one[COMMON][r];
-    memcpy(v, value, (size_t)p->lanes * sizeof *v);
-    for (int i = 0; i < PE_PASS_LANES; i++) d[i] = (v[i] - common * seen[i]) * beta;
+    pass.v = p->lanes == p->pass.lanes ? value : memcpy(v, value, (size_t)p->lanes * sizeof *v);
+    pass.beta = p->one[BETA][r], pass.common = each ? 1 : p->one[COMMON][r];
     pass.decay = each ? p->line[DECAY] + r * n : &p->one[COMMON][r];
     pass.k = p->line[KEY] + r * n, pass.q = p->line[QUERY] + r * n;
     pass.next = r + 1 < p->rows ? next + (r + 1) * n : NULL;
@@ -302,15 +301,14 @@ static void ssm_gather(panel *p) {
 
 static void ssm_rows(const panel *p) {
   const float *through = p->c->vec[2];
-  float x[PE_PASS_LANES] = {0}, d[PE_PASS_LANES], y[PE_PASS_LANES] = {0};
+  float x[PE_PASS_LANES] = {0}, y[PE_PASS_LANES] = {0};
   pe_panel_pass pass = p->pass;
-  pass.y = y, pass.d = d, pass.fetch = p->rows == 1;
+  pass.y = y, pass.fetch = p->rows == 1;
   for (int64_t r = 0; r < p->rows; r++) {
     float *value = p->value + r * p->width + p->from;
-    const float dt = p->one[TIME][r];
     memcpy(x, value, (size_t)p->lanes * sizeof *x);
-    for (int i = 0; i < PE_PASS_LANES; i++) d[i] = dt * x[i];
-    pass.decay = &p->one[FACTOR][r];
+    pass.v = p->lanes == p->pass.lanes ? value : x;
+    pass.beta = p->one[TIME][r], pass.decay = &p->one[FACTOR][r];
     pass.k = p->line[WRITE] + r * p->pass.lines, pass.q = p->line[READ] + r * p->pass.lines;
     p->c->prim->passes->pass(&pass);
     const float factor = through ? through[p->head] : 0;

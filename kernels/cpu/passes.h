@@ -6,9 +6,10 @@
  * panel of 128 lines of 32 lanes (16 KB) stays in the first cache while many rows pass over it:
  *
  *              value 0 .. 31
- *     key 0   | s  s  s  s |   s = s * decay + d[value] * k[key]   (the product s * decay is
- *     key 1   | s  s  s  s |       rounded, the rest fused)
- *     ...                      y[value] = sum over keys of s * q[key]
+ *     key 0   | s  s  s  s |   d[value] = (v[value] - common * seen[value]) * beta
+ *     key 1   | s  s  s  s |   s = s * decay + d[value] * k[key]   (the product s * decay is
+ *     ...                          rounded, the rest fused)
+ *                              y[value] = sum over keys of s * q[key]
  *
  * A sum over lines is the sum of the even lines plus the sum of the odd ones, each in order by
  * fused multiply-adds. Every version gives these bits. */
@@ -28,11 +29,12 @@ typedef struct pe_panel_pass { /* one row over one panel */
   int64_t lines, lanes;
   const float *decay; /* one factor, or with `each` one per line */
   bool each;
-  const float *d;     /* [lanes]; NULL: s stays as it is, and there is no y */
+  const float *v;     /* [lanes]; NULL: s stays as it is, and there is no y */
+  float beta, common; /* common 0: `seen` is not read */
   const float *k, *q; /* [lines] */
   float *y;           /* [lanes] */
   const float *next;  /* [lines]; NULL: no `seen` */
-  float *seen;        /* [lanes]: the sum over lines of s * next, after s has changed */
+  float *seen;        /* [lanes], of the pass before; then the sum over lines of s * next */
   bool fetch;         /* without `next`: fetches as much memory after s on its way */
 } pe_panel_pass;
 

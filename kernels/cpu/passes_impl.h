@@ -36,12 +36,18 @@ ALWAYS void state_line(const pe_panel_pass p, int64_t i, float *s, vf same, stat
   }
 }
 
+ALWAYS vf state_change_of(const pe_panel_pass p, int64_t at) {
+  vf v = load(p.v + at);
+  if (p.common != 0) v = v - splat(p.common) * load(p.seen + at);
+  return v * splat(p.beta);
+}
+
 ALWAYS void state_lanes(const pe_panel_pass p, int64_t at, const int V, const state_kind kind) {
   const vf same = kind.changes && !kind.each ? splat(load1(p.decay)) : (vf){0};
   float *s = p.s + at;
   state_sums sums;
   for (int v = 0; v < V; v++) {
-    sums.d[v] = kind.changes ? load(p.d + at + v * W) : (vf){0};
+    if (kind.changes) sums.d[v] = state_change_of(p, at + v * W);
     for (int h = 0; h < 2; h++) sums.y[h][v] = sums.seen[h][v] = (vf){0};
   }
   int64_t i = 0;
@@ -73,7 +79,7 @@ ALWAYS void state_change(const pe_panel_pass *p, const int each) {
 }
 
 static void state_pass(const pe_panel_pass *p) {
-  if (!p->d)
+  if (!p->v)
     state_all(*p, (state_kind){.looks = 1});
   else if (p->each)
     state_change(p, 1);
