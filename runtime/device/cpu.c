@@ -37,8 +37,9 @@ typedef struct job {
   const pe_cpu_op *op;
   pe_cpu_call *call;
   pe_extent rows;
-  int32_t after; /* all jobs before this number must be done */
-  int32_t tasks; /* in this step */
+  bool outputs_only; /* skipped in a step without outputs */
+  int32_t after;     /* all jobs before this number must be done */
+  int32_t tasks;     /* in this step */
 } job;
 
 typedef struct mark {
@@ -96,7 +97,8 @@ static void make_jobs(pe_device *d, int32_t *first_job) {
     int32_t after = first_job[c->after];
     if (shares && shared > after) after = shared;
     first_job[i] = n;
-    for (; op; op = op->then, after = ++n) d->job[n] = (job){op, &d->call[i], rows_of(c), after, 0};
+    for (; op; op = op->then, after = ++n)
+      d->job[n] = (job){op, &d->call[i], rows_of(c), c->outputs_only, after, 0};
     if (shares) shared = n;
     first_job[i + 1] = n;
   }
@@ -284,7 +286,8 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
   for (int32_t i = 0; i < d->job_count; i++) {
     job *j = &d->job[i];
     j->call->rows = lines_of(d, j->rows);
-    j->tasks = j->call->rows ? pe_cpu_tasks(j->op, j->call, threads * TASKS_PER_THREAD) : 0;
+    const bool runs = j->call->rows && (d->step->outputs || !j->outputs_only);
+    j->tasks = runs ? pe_cpu_tasks(j->op, j->call, threads * TASKS_PER_THREAD) : 0;
     atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
     if (!j->tasks) continue;

@@ -85,6 +85,7 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
     if (!same_place(&r->of, &x->in[0]) || r->kind != kind || r->cols != cols || r->act != act)
       continue;
     if (!is_current(p, r)) break;
+    p->code[r->first].outputs_only &= x->outputs_only;
     *out = i;
     return PE_OK;
   }
@@ -98,7 +99,9 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
                                               .act = act,
                                               .first = p->count};
   *out = p->rounded_count++;
-  return append(p, (pe_code){.instr = x, .round = *out, .reads = {-1, -1}}, err);
+  const pe_code code = {
+      .instr = x, .round = *out, .reads = {-1, -1}, .outputs_only = x->outputs_only};
+  return append(p, code, err);
 }
 
 static bool can_pack(const pe_instr *x) {
@@ -147,7 +150,7 @@ static pe_status lower(pe_program *p, pe_pool *pool, pe_error *err) {
   pe_status rc = PE_OK;
   for (size_t i = 0; !rc && i < p->plan->count; i++) {
     const pe_instr *x = &p->plan->instr[i];
-    pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}};
+    pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}, .outputs_only = x->outputs_only};
     if (p->precision == PE_FAST && can_pack(x)) rc = pack_product(p, x, pool, &c, err);
     if (!rc && p->precision == PE_FAST && on_tiles(x)) rc = tiles_product(p, x, &c, err);
     if (!rc) rc = append(p, c, err);

@@ -45,6 +45,7 @@ typedef struct pe_code {
   int32_t reads[2];      /* the rounded inputs of both weights; -1: none */
   const pe_pack *pack, *pack2;
   int32_t after;
+  bool outputs_only; /* steps without outputs skip it: so do all its readers if it rounds */
 } pe_code;
 
 typedef struct pe_program {

@@ -65,18 +65,19 @@ static pe_status give(area *a, int64_t at, int64_t size, pe_error *err) {
   return rc;
 }
 
+enum { TO_THE_END = INT32_MAX };
+
 /* The memory and the instruction of a node. `first` and `next` link the nodes that die with the
  * same reader: spot[reader].first is one of them, spot[it].next another, -1 ends the list. */
 struct pe_spot {
   int64_t at;   /* place in its area, floats per row */
-  int32_t last; /* last reader; the number of nodes: it stays to the end */
+  int32_t last; /* last reader, or TO_THE_END */
   int32_t first, next;
   int32_t instr; /* its instruction */
   int32_t fused; /* nodes that were fused into it */
 };
 
-/* The value that a view, or a view of a view, shows. */
-static pe_value root_of(const pe_planner *s, pe_value v) {
+pe_value pe_plan_root(const pe_planner *s, pe_value v) {
   while (s->node[v].op == PE_NODE_VIEW) v = s->node[v].in[0];
   return v;
 }
@@ -96,20 +97,23 @@ static bool has_place(const pe_node *n) { return computes(n) && n->op != PE_OP_S
 
 static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
   pe_spot *spot = s->spot;
-  for (size_t i = 0; i < s->n; i++) {
-    const pe_node *n = &s->node[i];
+  for (size_t i = 0; i < s->n + s->picks; i++) {
     spot[i].first = spot[i].next = -1;
     spot[i].last = (int32_t)i; /* without readers it dies at once */
-    if (!s->live[i] || n->op == PE_NODE_VIEW) continue;
-    for (int j = 0; j < n->inputs; j++)
-      if (n->in[j] >= 0) spot[root_of(s, n->in[j])].last = (int32_t)i;
   }
-  spot[root_of(s, s->g->output)].last = (int32_t)s->n;
-  for (size_t i = 0; i < o->tap_count; i++) spot[root_of(s, o->taps[i])].last = (int32_t)s->n;
-  for (size_t i = 0; i < s->n; i++) {
-    if (!s->live[i] || !has_place(&s->node[i]) || spot[i].last == (int32_t)s->n) continue;
-    pe_spot *end = &spot[spot[i].last];
-    spot[i].next = end->first, end->first = (int32_t)i;
+  for (size_t k = 0; k < s->count; k++) {
+    const pe_node *n = &s->node[s->order[k]];
+    if (n->op == PE_NODE_VIEW) continue;
+    for (int j = 0; j < n->inputs; j++)
+      if (n->in[j] >= 0) spot[pe_plan_root(s, n->in[j])].last = s->order[k];
+  }
+  spot[pe_plan_root(s, s->g->output)].last = TO_THE_END;
+  for (size_t i = 0; i < o->tap_count; i++) spot[pe_plan_root(s, o->taps[i])].last = TO_THE_END;
+  for (size_t k = 0; k < s->count; k++) {
+    const pe_value v = s->order[k];
+    if (!has_place(&s->node[v]) || spot[v].last == TO_THE_END) continue;
+    pe_spot *end = &spot[spot[v].last];
+    spot[v].next = end->first, end->first = v;
   }
 }
 
@@ -118,13 +122,14 @@ static void find_lifetimes(pe_planner *s, const pe_plan_options *o) {
 static pe_status place_values(pe_planner *s, pe_error *err) {
   area areas[2] = {{0}};
   pe_status rc = PE_OK;
-  for (size_t i = 0; !rc && i < s->n; i++) {
-    const pe_node *n = &s->node[i];
-    if (s->live[i] && has_place(n)) {
-      s->spot[i].at = take(&areas[n->rows == PE_EXTENT_OUTPUT], padded(n->width));
+  for (size_t i = 0; !rc && i < s->count; i++) {
+    const pe_node *n = &s->node[s->order[i]];
+    pe_spot *spot = &s->spot[s->order[i]];
+    if (has_place(n)) {
+      spot->at = take(&areas[n->rows == PE_EXTENT_OUTPUT], padded(n->width));
       s->p->unshared_floats += padded(n->width);
     }
-    for (int32_t k = s->spot[i].first; !rc && k >= 0; k = s->spot[k].next)
+    for (int32_t k = spot->first; !rc && k >= 0; k = s->spot[k].next)
       rc = give(&areas[s->node[k].rows == PE_EXTENT_OUTPUT], s->spot[k].at,
                 padded(s->node[k].width), err);
   }
@@ -138,8 +143,9 @@ static pe_status place_values(pe_planner *s, pe_error *err) {
 static pe_instr instr_of(const pe_planner *s, pe_value v) {
   const pe_node *n = &s->node[v];
   pe_instr x = {.op = (pe_op)n->op,
-                .value = v,
+                .value = (size_t)v < s->n ? v : n->in[0],
                 .rows = n->rows,
+                .outputs_only = s->skipped[v],
                 .cache = n->cache,
                 .state_at = n->state_at,
                 .args = n->args};
@@ -187,11 +193,11 @@ static pe_value went_into(const pe_planner *s, pe_value v) {
 static pe_status note_fusions(pe_planner *s, pe_error *err) {
   for (size_t i = 0; i < s->n; i++)
     if (s->into[i] >= 0) s->spot[went_into(s, (pe_value)i)].fused++;
-  for (size_t i = 0; i < s->p->count; i++) {
-    pe_instr *x = &s->p->instr[i];
-    size_t many = (size_t)s->spot[x->value].fused;
-    if (many && !(x->fused = pe_arena_calloc(&s->p->arena, many, sizeof *x->fused)))
-      return pe_nomem(err, "plan");
+  for (size_t i = 0; i < s->n; i++) {
+    const size_t many = (size_t)s->spot[i].fused;
+    pe_value *list = many ? pe_arena_calloc(&s->p->arena, many, sizeof *list) : NULL;
+    if (many && !list) return pe_nomem(err, "plan");
+    if (many) s->p->instr[s->spot[i].instr].fused = list;
   }
   for (size_t i = 0; i < s->n; i++) {
     if (s->into[i] < 0) continue;
@@ -203,7 +209,7 @@ static pe_status note_fusions(pe_planner *s, pe_error *err) {
 
 static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_error *err) {
   pe_plan *p = s->p;
-  p->instr = pe_arena_calloc(&p->arena, s->n, sizeof *p->instr);
+  p->instr = pe_arena_calloc(&p->arena, s->count, sizeof *p->instr);
   p->tap = pe_arena_calloc(&p->arena, o->tap_count + 1, sizeof *p->tap);
   p->tap_value = pe_arena_calloc(&p->arena, o->tap_count + 1, sizeof *p->tap_value);
   if (!p->instr || !p->tap || !p->tap_value) return pe_nomem(err, "plan");
@@ -211,13 +217,14 @@ static pe_status write_instructions(pe_planner *s, const pe_plan_options *o, pe_
   pe_status rc = place_values(s, err);
   if (rc) return rc;
   p->rope_varies = p->rope_scales = INT32_MAX;
-  for (size_t i = 0; i < s->n; i++) {
-    if (!s->live[i] || !computes(&s->node[i])) continue;
-    s->spot[i].instr = (int32_t)p->count;
-    p->instr[p->count++] = instr_of(s, (pe_value)i);
-    if (s->node[i].op == PE_OP_EMBED) limit_tokens(p, &s->g->param[s->node[i].mat]);
-    note_features(p, &s->node[i]);
-    if (s->node[i].op == PE_OP_ROPE_TABLE) note_rope(p, &s->node[i].args.rope_table);
+  for (size_t i = 0; i < s->count; i++) {
+    const pe_node *n = &s->node[s->order[i]];
+    if (!computes(n)) continue;
+    s->spot[s->order[i]].instr = (int32_t)p->count;
+    p->instr[p->count++] = instr_of(s, s->order[i]);
+    if (n->op == PE_OP_EMBED) limit_tokens(p, &s->g->param[n->mat]);
+    note_features(p, n);
+    if (n->op == PE_OP_ROPE_TABLE) note_rope(p, &n->args.rope_table);
   }
   p->logits = place_of(s, s->g->output), p->vocabulary = s->node[s->g->output].width;
   if (!p->tokens) p->tokens = p->vocabulary; /* no table: nothing limits the ids */
@@ -245,6 +252,27 @@ static pe_status check(const pe_graph *g, const pe_plan_options *o, pe_error *er
   return PE_OK;
 }
 
+static pe_status open_planner(pe_planner *s, pe_error *err) {
+  const size_t room = 2 * s->n;
+  s->node = pe_calloc(room, sizeof *s->node);
+  s->uses = pe_calloc(room, sizeof *s->uses);
+  s->live = pe_calloc(room, sizeof *s->live);
+  s->into = pe_calloc(room, sizeof *s->into);
+  s->skipped = pe_calloc(room, sizeof *s->skipped);
+  s->order = pe_calloc(room, sizeof *s->order);
+  s->spot = pe_calloc(room, sizeof *s->spot);
+  if (!s->node || !s->uses || !s->live || !s->into || !s->skipped || !s->order || !s->spot)
+    return pe_nomem(err, "plan");
+  memcpy(s->node, s->g->node, s->n * sizeof *s->node);
+  for (size_t i = 0; i < room; i++) s->into[i] = -1;
+  return PE_OK;
+}
+
+static void close_planner(pe_planner *s) {
+  pe_free(s->node), pe_free(s->uses), pe_free(s->live), pe_free(s->into);
+  pe_free(s->skipped), pe_free(s->order), pe_free(s->spot);
+}
+
 pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **out, pe_error *err) {
   const pe_plan_options o = options ? *options : (pe_plan_options){0};
   pe_status rc = check(g, &o, err);
@@ -258,20 +286,14 @@ pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **ou
   }
   p->graph = frozen;
   pe_planner s = {.g = frozen, .p = p, .n = frozen->node_count};
-  s.node = pe_calloc(s.n, sizeof *s.node);
-  s.uses = pe_calloc(s.n, sizeof *s.uses);
-  s.live = pe_calloc(s.n, sizeof *s.live);
-  s.into = pe_calloc(s.n, sizeof *s.into);
-  s.spot = pe_calloc(s.n, sizeof *s.spot);
-  if (!s.node || !s.uses || !s.live || !s.into || !s.spot) rc = pe_nomem(err, "plan");
+  rc = open_planner(&s, err);
   if (!rc) {
-    memcpy(s.node, frozen->node, s.n * sizeof *s.node);
-    for (size_t i = 0; i < s.n; i++) s.into[i] = -1;
     count_uses(&s, &o);
     rc = pe_plan_fuse(&s, !o.apart, err);
   }
+  if (!rc) rc = pe_plan_move_output(&s, &o, err);
   if (!rc) rc = write_instructions(&s, &o, err);
-  pe_free(s.node), pe_free(s.uses), pe_free(s.live), pe_free(s.into), pe_free(s.spot);
+  close_planner(&s);
   if (rc)
     pe_plan_close(p);
   else

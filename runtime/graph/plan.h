@@ -6,20 +6,36 @@
  *   act(linear(x)) * linear(x)  gate, up projection and activation of an MLP: one gated product
  *   rope(k), then store         keys are rotated on their way into the cache
  *
+ * Outputs. Few rows of a prompt want logits. A value that is needed for them alone, and whose op
+ * works row by row, is computed for them alone: ops `output` move up from the head to the last op
+ * with memory (attention, a recurrence), where they pick the lines of all values that are read
+ * below:
+ *
+ *     x ---------------------------+            one line per row of the step
+ *     a = attention ...            |
+ *   - a' = output a - - - - - - - x' = output x - - - - - - - - - - - - - - - - - - - - - - -
+ *     y = x' + linear a'                        one line per row whose logits are wanted
+ *     z = y + down (gated (norm y))
+ *     logits = head (norm z)
+ *
+ * Tapped values stay above, with what they are made of. A step without outputs (a chunk of a
+ * prompt) runs nothing below and, above, only what caches and states need: not even the attention
+ * of the last layer.
+ *
  * Memory. A value has a place in one of two areas: the rows area holds one line for every row of
  * the step, the outputs area one line for every row whose logits are wanted. Values that are never
  * alive at the same time share a place. A value is alive from its instruction to its last reader; a
  * tapped value and the logits stay to the end of the step, and a tapped value is never fused away.
  *
- *                     rows area                       outputs area
- *   floats per row    0       64      128         224   0       64              192
- *   x = embed         |   x   |       |           |     |       |               |
- *   h = norm x        |   x   |   h   |           |     |       |               |
- *   g = gated h       |   x   |   h   |     g     |     |       |               |
- *   y = x + down g    |   x   |   y   |     g     |     |       |               |  h is dead
- *   o = output y      |       |   y   |           |     |   o   |               |
- *   logits = head o   |       |       |           |     |   o   |    logits     |
- *                     row_floats = 224                  output_floats = 192
+ *                     rows area       outputs area
+ *   floats per row    0       64      0       64      128         224                 352
+ *   x = embed         |   x   |       |       |       |           |                   |
+ *   o = output x      |   x   |       |   o   |       |           |                   |
+ *   h = norm o        |       |       |   o   |   h   |           |                   |
+ *   g = gated h       |       |       |   o   |   h   |     g     |                   |
+ *   y = o + down g    |       |       |   o   |   y   |     g     |                   |  h is dead
+ *   logits = head y   |       |       |       |   y   |           |      logits       |
+ *                     row_floats = 64 output_floats = 352
  *
  * Places are given in floats per row, so one plan serves steps of any size. An area made for
  * `capacity` rows holds the lines of a value consecutively, from `at` * capacity on:
@@ -42,10 +58,11 @@ typedef struct pe_place { /* where a value's lines are */
 
 typedef struct pe_instr { /* values are numbered and named as in the graph */
   pe_op op;
-  pe_value value;
+  pe_value value;  /* of an output that the plan has added: the value whose lines it picks */
   pe_value *fused; /* other values that this instruction computes on the way */
   int32_t fused_count;
   pe_extent rows;
+  bool outputs_only; /* has lines for all rows, but a step without outputs need not run it */
   pe_place out, in[PE_NODE_INPUTS];
   const float *vec[PE_OP_VECS];
   const pe_quant_matrix *mat, *mat2;
@@ -79,7 +96,7 @@ typedef struct pe_plan {
 typedef struct pe_plan_options {
   const pe_value *taps; /* borrowed while planning */
   size_t tap_count;
-  bool apart; /* no fusion: the same bits, more instructions */
+  bool apart; /* no fusion, and outputs are picked last: the same bits, more work */
 } pe_plan_options;
 
 /* Plans the values that the output and the taps depend on. options NULL: no taps. gives */

@@ -1,5 +1,5 @@
-/* The planner: which ops are fused, that fusion does not change a bit, and where values are
- * placed. */
+/* The planner: which ops are fused, which are computed for outputs only, that neither changes a
+ * bit, and where values are placed. */
 #include "check.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
@@ -35,6 +35,7 @@ static bool model_open(model *m, pe_quant quant) {
       {"up.bias", 1, {INNER}, {0}, PE_F32},
       {"down", 2, {WIDTH, INNER}, {0}, PE_F16},
       {"head", 2, {LOGITS, WIDTH}, {0}, PE_F32},
+      {"o", 2, {WIDTH, WIDTH}, quant, PE_BF16},
       {"router", 2, {EXPERTS, WIDTH}, {0}, PE_F32},
       {"experts.gate", 3, {EXPERTS, INNER, WIDTH}, quant, PE_BF16},
       {"experts.gate.bias", 2, {EXPERTS, INNER}, {0}, PE_F32},
@@ -141,10 +142,17 @@ static pe_plan *plan_of(const model *m, bool apart) {
   return p;
 }
 
-/* Logits of a few tokens. */
-static void run(const model *m, bool apart, float *out) {
+/* Computes the logits of a few tokens: of the last `outputs`, in one step, or in steps of `chunk`
+ * rows of which only the last has outputs. */
+typedef struct way {
+  bool apart;
+  pe_precision precision;
+  int32_t outputs, chunk;
+} way;
+
+static void run(const model *m, way w, float *out) {
   static const int32_t token[ROWS] = {3, 99, 0, 41, 41};
-  pe_plan *p = plan_of(m, apart);
+  pe_plan *p = plan_of(m, w.apart);
   pe_pool *pool = NULL;
   pe_kv *kv = NULL;
   pe_recur *recur = NULL;
@@ -155,12 +163,16 @@ static void run(const model *m, bool apart, float *out) {
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
   CHECK_OK(pe_recur_open(m->graph, 1, &recur, &err), err);
-  CHECK_OK(pe_device_open(p, pool, kv, recur, PE_EXACT, &e, &err), err);
+  CHECK_OK(pe_device_open(p, pool, kv, recur, w.precision, &e, &err), err);
   CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
   CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
-  CHECK_OK(pe_seq_run(&s, ROWS, ROWS, &r, &err), err);
-  CHECK_OK(pe_device_step(e, &r, 1, &err), err);
-  for (int32_t i = 0; i < ROWS; i++)
+  for (int32_t at = 0; at < ROWS; at += w.chunk) {
+    const int32_t rows = at + w.chunk < ROWS ? w.chunk : ROWS - at;
+    CHECK_OK(pe_seq_run(&s, rows, at + rows < ROWS ? 0 : w.outputs, &r, &err), err);
+    CHECK_OK(pe_device_step(e, &r, 1, &err), err);
+    pe_seq_advance(&s, rows);
+  }
+  for (int32_t i = 0; i < w.outputs; i++)
     memcpy(out + i * LOGITS, pe_device_logits(e, i), LOGITS * sizeof *out);
   pe_seq_close(&s);
   pe_device_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
@@ -168,7 +180,8 @@ static void run(const model *m, bool apart, float *out) {
 
 static void check_same_bits(const model *m) {
   static float fused[ROWS * LOGITS], apart[ROWS * LOGITS];
-  run(m, false, fused), run(m, true, apart);
+  run(m, (way){false, PE_EXACT, ROWS, ROWS}, fused);
+  run(m, (way){true, PE_EXACT, ROWS, ROWS}, apart);
   CHECK_INT(memcmp(fused, apart, sizeof fused), 0);
   for (int i = 0; i < ROWS * LOGITS; i++) CHECK(isfinite(fused[i]));
 }
@@ -200,7 +213,7 @@ static void test_gated(void) {
     CHECK_INT(count(apart, PE_OP_MAP), 3);
     const pe_instr *gated = find(p, PE_OP_GATED);
     CHECK_INT(gated ? gated->fused_count : -1, 3);
-    CHECK(p->row_floats < p->unshared_floats);
+    CHECK(p->row_floats + p->output_floats < p->unshared_floats);
     pe_plan_close(p), pe_plan_close(apart);
     check_same_bits(&m);
     model_close(&m);
@@ -237,7 +250,8 @@ static void test_needed_values_stay(void) {
              err);
     int found = 0;
     for (size_t i = 0; i < p->count; i++) {
-      found += p->instr[i].value == tap;
+      const bool picks = p->instr[i].op == PE_OP_OUTPUT && n->op != PE_OP_OUTPUT;
+      found += p->instr[i].value == tap && !picks;
       for (int32_t f = 0; f < p->instr[i].fused_count; f++) CHECK(p->instr[i].fused[f] != tap);
     }
     CHECK_INT(found, 1);
@@ -262,13 +276,13 @@ static void test_places(void) {
   pe_plan *p = plan_of(&m, false);
   CHECK_INT(p->count, 6);
   check_place(find(p, PE_OP_EMBED), 0, WIDTH);
+  check_place(find(p, PE_OP_OUTPUT), 0, WIDTH);
   check_place(find(p, PE_OP_NORM), 64, WIDTH);
   check_place(find(p, PE_OP_GATED), 128, INNER);
   check_place(find(p, PE_OP_LINEAR), 64, WIDTH); /* the norm is dead */
-  check_place(find(p, PE_OP_OUTPUT), 0, WIDTH);
-  CHECK_INT(p->logits.at, 64);
-  CHECK_INT(p->row_floats, 224);
-  CHECK_INT(p->output_floats, 192);
+  CHECK_INT(p->logits.at, 224);
+  CHECK_INT(p->row_floats, 64);
+  CHECK_INT(p->output_floats, 352);
   for (const pe_instr *x = p->instr; x < p->instr + p->count; x++)
     for (int i = 0; i < PE_NODE_INPUTS; i++)
       if (x->in[i].rows != PE_EXTENT_CONST) CHECK(!overlap(&x->out, &x->in[i]));
@@ -305,6 +319,85 @@ static void test_sizes(void) {
   model_close(&m);
 }
 
+/* ---- outputs --------------------------------------------------------------------------------- */
+
+/* A layer with attention, without projections of q, k and v. Returns the value after attention. */
+static pe_value layer(model *m) {
+  pe_error err = {0};
+  pe_value x = embedding(m), h = normalised(m, x), a = -1;
+  int32_t cache = -1;
+  CHECK_OK(pe_graph_reshape(m->graph, h, 2, (int32_t[]){2, WIDTH / 2}, &h, &err), err);
+  const pe_attention_spec s = {
+      .q = h, .k = h, .v = h, .sinks = -1, .value = WIDTH / 2, .scale = 0.2f, .share = -1};
+  CHECK_OK(pe_graph_attention(m->graph, &s, &a, &cache, &err), err);
+  CHECK_OK(pe_graph_reshape(m->graph, a, 1, (int32_t[]){WIDTH}, &a, &err), err);
+  const pe_value y = binary(m, PE_MAP_ADD, x, linear(m, a, "o", NULL)), z = normalised(m, y);
+  const pe_value gate = unary(m, PE_MAP_SILU, linear(m, z, "gate", NULL));
+  const pe_value both = binary(m, PE_MAP_MUL, gate, linear(m, z, "up", NULL));
+  finish(m, normalised(m, binary(m, PE_MAP_ADD, y, linear(m, both, "down", NULL))));
+  return y;
+}
+
+/* What follows attention has a line per output; a step without outputs only fills the cache. */
+static void test_outputs(void) {
+  model m;
+  if (!model_open(&m, kinds[1])) return;
+  layer(&m);
+  pe_plan *p = plan_of(&m, false), *apart = plan_of(&m, true);
+  bool below = false;
+  CHECK_INT(count(p, PE_OP_OUTPUT), 2); /* of attention and of x */
+  CHECK_INT(count(apart, PE_OP_OUTPUT), 1);
+  for (size_t i = 0; i < p->count; i++) {
+    const pe_instr *x = &p->instr[i];
+    below = below || x->op == PE_OP_OUTPUT;
+    CHECK_INT(x->rows, below ? PE_EXTENT_OUTPUT : PE_EXTENT_ALL);
+    CHECK_INT(x->outputs_only, x->op == PE_OP_ATTENTION);
+    for (int k = 0; below && k < PE_NODE_INPUTS; k++)
+      CHECK(x->op == PE_OP_OUTPUT || x->in[k].rows != PE_EXTENT_ALL);
+  }
+  CHECK_INT(find(p, PE_OP_GATED)->rows, PE_EXTENT_OUTPUT);
+  pe_plan_close(p), pe_plan_close(apart);
+  model_close(&m);
+}
+
+/* A tapped value has all its lines, and only what follows it is computed for outputs. */
+static void test_tapped_outputs(void) {
+  model m;
+  pe_plan *p = NULL;
+  pe_error err = {0};
+  if (!model_open(&m, kinds[1])) return;
+  const pe_value y = layer(&m);
+  CHECK_OK(pe_plan_open(m.graph, &(pe_plan_options){.taps = &y, .tap_count = 1}, &p, &err), err);
+  CHECK_INT(count(p, PE_OP_OUTPUT), 1);
+  CHECK_INT(p->tap[0].rows, PE_EXTENT_ALL);
+  CHECK_INT(find(p, PE_OP_LINEAR)->rows, PE_EXTENT_ALL); /* o */
+  CHECK_INT(find(p, PE_OP_GATED)->rows, PE_EXTENT_OUTPUT);
+  for (size_t i = 0; i < p->count; i++) CHECK(!p->instr[i].outputs_only);
+  pe_plan_close(p);
+  model_close(&m);
+}
+
+static void test_outputs_same_bits(void) {
+  static float all[ROWS * LOGITS], some[ROWS * LOGITS];
+  model m;
+  if (!model_open(&m, kinds[1])) return;
+  layer(&m);
+  for (int fast = 0; fast < 2; fast++) {
+    const pe_precision precision = fast ? PE_FAST : PE_EXACT;
+    run(&m, (way){true, precision, ROWS, ROWS}, all);
+    for (int32_t outputs = 1; outputs <= ROWS; outputs++) {
+      run(&m, (way){false, precision, outputs, ROWS}, some);
+      CHECK(
+          !memcmp(some, all + (ROWS - outputs) * LOGITS, (size_t)outputs * LOGITS * sizeof *some));
+    }
+    for (int32_t chunk = 1; chunk < ROWS; chunk++) {
+      run(&m, (way){false, precision, 1, chunk}, some);
+      CHECK(!memcmp(some, all + (ROWS - 1) * LOGITS, LOGITS * sizeof *some));
+    }
+  }
+  model_close(&m);
+}
+
 static const check_test tests[] = {
     {"gated products", test_gated},
     {"gated experts", test_gated_experts},
@@ -312,5 +405,8 @@ static const check_test tests[] = {
     {"places of values", test_places},
     {"maps with too many registers", test_wide_maps},
     {"sizes", test_sizes},
+    {"what follows attention is for outputs", test_outputs},
+    {"tapped values have all rows", test_tapped_outputs},
+    {"outputs have the same bits", test_outputs_same_bits},
 };
 CHECK_MAIN("plan", tests)
