@@ -228,9 +228,11 @@ typedef struct pe_rope_table_args {
 
 /* Rotates 2 * half values of every head, starting at value `skip`; the others are copied.
  * in[0]: [heads, dim], in[1]: the table. pairs: elements 2i and 2i+1 belong together, otherwise i
- * and i + half. out may be in[0]. */
+ * and i + half. norm.width > 0: each head is normalized first, with the weight in vec[0]
+ * (norm.weights 0: none). out may be in[0]. */
 typedef struct pe_rope_args {
   int32_t heads, dim, half, pairs, skip;
+  pe_norm_args norm; /* width 0: none */
 } pe_rope_args;
 
 /* How a row of the KV cache (one token, one head) is stored; sizes are in kernels/kv_row.h. */
@@ -244,7 +246,8 @@ typedef struct pe_cache_args {
 } pe_cache_args;
 
 /* Writes the rows of the step to the KV cache. in[0]: keys [heads, key]; in[1]: values [heads,
- * value]; in[2]: the rope table if rope.half > 0: then keys are rotated on the way. cache[0]: keys,
+ * value]; in[2]: the rope table if rope.half > 0: then keys are rotated on the way, and normalized
+ * before, as by rope. cache[0]: keys,
  * cache[1]: values (NULL if value is 0: values are then a part of the keys). */
 typedef struct pe_store_args {
   pe_cache_args cache;

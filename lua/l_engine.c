@@ -488,8 +488,10 @@ static int l_profile(lua_State *L) { /* [self] -> [profile]; counts from zero af
   engine *e = check(L);
   pe_profile *p = pe_device_profiled(e->device);
   if (!p) return luaL_error(L, "the engine was opened without the option 'profile'");
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
   set_number(L, "wall", (double)p->wall_ns * 1e-9);
+  lua_pushinteger(L, p->waits);
+  lua_setfield(L, -2, "waits");
   lua_pushinteger(L, p->steps);
   lua_setfield(L, -2, "steps");
   lua_pushinteger(L, p->threads);

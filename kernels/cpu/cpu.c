@@ -55,8 +55,25 @@ const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision) {
  * this many multiply-adds; smaller tasks would take longer to hand out than to run. */
 static const double LEAST_COST = 32768;
 
-int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int most) {
-  pe_cpu_work w = op->work(c);
+enum {
+  TASKS = 4, /* per thread: one that starts late costs a quarter of its share at most */
+  /* Bytes of weights per task. A core that reads 16 KB in a row gets 65 % of what memory gives, 74
+   * KB 80 %, 295 KB 94 %. */
+  PIECE = 256 << 10,
+  PIECES = 32 /* per thread: then pieces grow */
+};
+
+/* Tasks of a product that reads `bytes` of weights: as many for each thread, because one piece more
+ * for some of them would let the others wait for as long as it takes. */
+static int pieces_of(double bytes, int threads) {
+  const double each = bytes / PIECE / threads;
+  return threads * (each < 1 ? 1 : each > PIECES ? PIECES : (int)each);
+}
+
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads) {
+  const pe_cpu_work w = op->work(c);
+  const double bytes = op->reads ? op->reads(c) : 0;
+  const int most = bytes > 0 ? pieces_of(bytes, threads) : threads * TASKS;
   double n = w.cost / LEAST_COST;
   if (n < 1) n = 1;
   if (n > (double)w.items) n = (double)w.items;

@@ -9,7 +9,8 @@
  * `work` returns the amount of work (in multiply-adds or values moved) and the largest number of
  * shares, `scratch` the floats that a task needs in addition to its operands. Some have a second op
  * (`then`), which runs on the same call when all tasks of the first are done; `shared` is the
- * memory between the two. */
+ * memory between the two. Ops whose time goes into reading weights say how many bytes they read
+ * (`reads`): a piece of weights must be long for memory to deliver it at full speed. */
 #ifndef PE_CPU_H
 #define PE_CPU_H
 
@@ -41,6 +42,7 @@ typedef struct pe_cpu_call {
   const pe_int16 *int16;             /* of ops with packed weights */
   const pe_int16_rows *rounded[2];   /* the input for pack and pack2; of `round`: the result */
   const pe_amx16_rows *arranged;     /* the input for mat and mat2; of `arrange`: the result */
+  bool rounds;                       /* `rounded` is not filled in: every thread rounds in[0] */
   uint8_t *cache[2];                 /* of this layer in block 0: keys, values */
   int64_t cache_step;                /* bytes from one block to the next */
   float *state;                      /* of this layer: slot s starts at state + s * state_step */
@@ -52,6 +54,7 @@ typedef struct pe_cpu_call {
 typedef struct pe_cpu_share { /* task `task` of `tasks` */
   int task, tasks;
   float *scratch; /* pe_cpu_scratch floats that no other thread uses meanwhile */
+  bool again;     /* scratch is as another task of the same call has left it */
 } pe_cpu_share;
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -64,6 +67,7 @@ typedef struct pe_cpu_work {
 typedef struct pe_cpu_op {
   void (*run)(const pe_cpu_call *c, const pe_cpu_share *share);
   pe_cpu_work (*work)(const pe_cpu_call *c);
+  double (*reads)(const pe_cpu_call *c);    /* NULL, or 0: it computes longer than it reads */
   int64_t (*scratch)(const pe_cpu_call *c); /* NULL: none */
   int64_t (*shared)(const pe_cpu_call *c);  /* NULL: none */
   const struct pe_cpu_op *then;             /* NULL: nothing */
@@ -72,8 +76,10 @@ typedef struct pe_cpu_op {
 /* The tables of ops: in this precision, and of products with packed weights. */
 const pe_cpu_op *pe_cpu_op_of(pe_op op, pe_precision precision);
 const pe_cpu_op *pe_cpu_packed_op_of(pe_op op);
-/* The number of tasks, at most `most`, that this call is worth splitting into; 0: no work. */
-int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int most);
+/* The number of tasks that this call is worth splitting into, for so many threads; 0: no work. */
+int pe_cpu_tasks(const pe_cpu_op *op, const pe_cpu_call *c, int threads);
+/* The most rows that every thread may round for itself before products with this pack. */
+int32_t pe_cpu_rounds_most(const pe_pack *w, int threads);
 /* Floats of scratch that one task of this call needs, and of memory that all of them share. */
 int64_t pe_cpu_scratch(const pe_cpu_op *op, const pe_cpu_call *c);
 int64_t pe_cpu_shared(const pe_cpu_op *op, const pe_cpu_call *c);
@@ -130,7 +136,14 @@ void pe_cpu_product_arrange(const pe_cpu_product *p, float *scratch);
 void pe_cpu_product_transposed(const pe_cpu_product *p, float *scratch);
 int64_t pe_cpu_transposed_scratch(int64_t out);
 
-/* Rotates one head; see pe_rope_args. y may be x. */
+/* One group of a norm. w, b: its weights and biases, or NULL. y may be x. */
+void pe_cpu_normalize(const pe_prim *prim, const pe_norm_args *a, const float *x, const float *w,
+                      const float *b, float *y);
+/* Rotates one head, and normalizes it first; see pe_rope_args. w: weights of the norm, or NULL. y
+ * may be x. */
+void pe_cpu_head(const pe_prim *prim, const pe_rope_args *a, const float *w, const float *table,
+                 const float *x, float *y);
+/* The rotation alone. */
 void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y);
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */

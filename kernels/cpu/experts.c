@@ -42,13 +42,14 @@ void pe_expert_each(const pe_cpu_call *c, const pe_cpu_share *share, int64_t uni
   int64_t batches = 0, units = (a->out + unit - 1) / unit, item = 0, from, to;
   for (int32_t e = 0; e < a->experts; e++)
     batches += (start[e + 1] - start[e] + PE_EXPERT_ROWS - 1) / PE_EXPERT_ROWS;
-  const int parts =
-      batches ? (int)pe_cpu_least((4 * share->tasks + batches - 1) / batches, units) : 1;
+  /* batches of one row are alike; others are cut into smaller parts, so that tasks come out even */
+  const int64_t items = start[a->experts] <= batches ? share->tasks : 4 * share->tasks;
+  const int parts = batches ? (int)pe_cpu_least((items + batches - 1) / batches, units) : 1;
   for (int32_t e = 0; e < a->experts; e++)
     for (int64_t i = start[e]; i < start[e + 1]; i += PE_EXPERT_ROWS)
       for (int part = 0; part < parts; part++) {
         if (item++ % share->tasks != share->task) continue;
-        pe_cpu_range(&(pe_cpu_share){part, parts, NULL}, units, &from, &to);
+        pe_cpu_range(&(pe_cpu_share){.task = part, .tasks = parts}, units, &from, &to);
         run(c, e, pairs + i, pe_cpu_least(PE_EXPERT_ROWS, start[e + 1] - i), from * unit,
             pe_cpu_least(to * unit, a->out), share->scratch);
       }

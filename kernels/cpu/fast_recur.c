@@ -34,7 +34,8 @@ static float *slot_of(const pe_cpu_call *c, const pe_segment *segment) {
  * items than tasks begin with different tasks. */
 static void range_of(const pe_cpu_share *share, int32_t segment, int64_t items, int64_t *from,
                      int64_t *to) {
-  const pe_cpu_share turned = {(share->task + segment) % share->tasks, share->tasks, NULL};
+  const pe_cpu_share turned = {.task = (share->task + segment) % share->tasks,
+                               .tasks = share->tasks};
   pe_cpu_range(&turned, items, from, to);
 }
 

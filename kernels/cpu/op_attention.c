@@ -31,7 +31,7 @@ static int64_t rows_together(const pe_cache_args *a) {
   return pe_kv_panel(a) ? pe_kv_panel(a) : pe_cpu_least(a->block, STORE_ROWS);
 }
 
-/* The keys, rotated if the store does that. room: a rotated key, then stored ones. */
+/* The keys, normalized and rotated if the store does that. room: a rotated key, then stored ones. */
 static void store_keys(const store_rows *s, float *room) {
   const pe_store_args *a = &s->kv.call->args.store;
   const pe_kv_type type = (pe_kv_type)a->cache.type;
@@ -43,7 +43,8 @@ static void store_keys(const store_rows *s, float *room) {
     const float *x = pe_cpu_row(&s->kv.call->in[0], s->first + i) + s->kv.head * a->cache.key;
     float *turned = type == PE_KV_F32 ? (float *)(void *)(rows + i * bytes) : room;
     if (a->rope.half > 0) {
-      pe_cpu_rotate(&a->rope, pe_cpu_row(&s->kv.call->in[2], s->first + i), x, turned);
+      pe_cpu_head(s->kv.call->prim, &a->rope, s->kv.call->vec[0],
+                  pe_cpu_row(&s->kv.call->in[2], s->first + i), x, turned);
       if (type == PE_KV_F32) continue;
       x = turned;
     }

@@ -3,9 +3,8 @@
 
 #include <math.h>
 
-/* One group. w, b: its weights and biases, or NULL. y may be x. */
-static void norm_group(const pe_prim *prim, const pe_norm_args *a, const float *x, const float *w,
-                       const float *b, float *y) {
+void pe_cpu_normalize(const pe_prim *prim, const pe_norm_args *a, const float *x, const float *w,
+                      const float *b, float *y) {
   const int64_t n = a->width;
   if (a->layer) {
     float mean = prim->sum(x, n) / (float)n;
@@ -31,8 +30,8 @@ static void norm_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   pe_cpu_range(share, (int64_t)c->rows * a->count, &from, &to);
   for (int64_t i = from; i < to; i++) {
     int64_t row = i / a->count, at = i % a->count * a->width, w = apart ? at : 0;
-    norm_group(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
-               a->layer && c->vec[1] ? c->vec[1] + w : NULL, pe_cpu_row(&c->out, row) + at);
+    pe_cpu_normalize(c->prim, a, pe_cpu_row(&c->in[0], row) + at, a->weights ? c->vec[0] + w : NULL,
+                     a->layer && c->vec[1] ? c->vec[1] + w : NULL, pe_cpu_row(&c->out, row) + at);
   }
 }
 

@@ -2,7 +2,8 @@
  * codes, linear, gated, expert_linear, expert_gated. The arithmetic is in int16.h.
  *
  * A value is rounded once for all products that read it; the rows of experts are rounded where they
- * are gathered. Columns are shared in whole panels. */
+ * are gathered. If the rows are few, every thread rounds all of them for itself (call->rounds):
+ * this takes less time than waiting until one thread has. Columns are shared in whole panels. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/experts.h"
 
@@ -28,11 +29,23 @@ static void share_panels(const pe_cpu_share *share, const pe_pack *w, int64_t *f
 
 /* A product of a few rows reads its weights from memory, one of many multiplies: what takes longer
  * counts. In the unit of other costs, a byte that is read takes as long as two multiply-adds. */
+typedef struct product_cost {
+  double bytes, read, multiply;
+} product_cost;
+
+static product_cost cost_of(const pe_pack *w, int64_t rows) {
+  const double bytes = (double)pe_pack_panels(w) * (double)w->panel_bytes;
+  return (product_cost){bytes, 2 * bytes, (double)rows * (double)w->rows * (double)w->cols / 4};
+}
+
 static pe_cpu_work product_work(const pe_pack *w, int64_t rows) {
-  const int64_t panels = pe_pack_panels(w);
-  const double bytes = (double)panels * (double)w->panel_bytes, macs = (double)w->rows * w->cols;
-  const double read = 2 * bytes, multiply = (double)rows * macs / 4;
-  return (pe_cpu_work){panels, read > multiply ? read : multiply};
+  const product_cost cost = cost_of(w, rows);
+  return (pe_cpu_work){pe_pack_panels(w), cost.read > cost.multiply ? cost.read : cost.multiply};
+}
+
+static double product_reads(const pe_pack *w, int64_t rows) {
+  const product_cost cost = cost_of(w, rows);
+  return cost.read > cost.multiply ? cost.bytes : 0;
 }
 
 /* ---- rounding -------------------------------------------------------------------------------- */
@@ -58,28 +71,64 @@ static pe_cpu_work round_work(const pe_cpu_call *c) {
   return (pe_cpu_work){by_tiles(x) ? x->tiles : x->rows, (double)x->rows * (double)x->cols * 2};
 }
 
+/* Rounding a value costs two multiply-adds. A product of one row lets each thread read its part of
+ * the weights; a 32nd of that time is less than waiting for another thread takes. A single thread
+ * never waits. */
+int32_t pe_cpu_rounds_most(const pe_pack *w, int threads) {
+  if (threads < 2) return 0;
+  return (int32_t)(cost_of(w, 1).read / threads / 32 / (2 * (double)w->cols));
+}
+
+/* Floats of the rounded inputs of a product in scratch. */
+static int64_t rounded_floats(const pe_cpu_call *c) {
+  int64_t n = 0;
+  for (int i = 0; c->rounds && i < 2; i++)
+    if (c->rounded[i] && (!i || c->rounded[1] != c->rounded[0]))
+      n += floats_of(pe_int16_bytes(c->rows, c->rounded[i]->cols, c->rounded[i]->act));
+  return n;
+}
+
+/* Rounds the inputs to scratch, own[0] and own[1], if this call does that. */
+static void round_inputs(const pe_cpu_call *c, const pe_cpu_share *share, pe_int16_rows own[2],
+                         const pe_int16_rows *x[2]) {
+  float *room = share->scratch;
+  for (int i = 0; i < 2; i++) {
+    const pe_int16_rows *shape = x[i] = c->rounded[i];
+    if (!c->rounds || !shape) continue;
+    x[i] = i && shape == c->rounded[0] ? x[0] : &own[i];
+    if (x[i] != &own[i]) continue;
+    pe_int16_place(c->int16, c->rows, shape->cols, shape->act, room, &own[i]);
+    room += floats_of(pe_int16_bytes(c->rows, shape->cols, shape->act));
+    if (!share->again) c->int16->quantize(&own[i], c->in[0].at, c->in[0].step, 0, c->rows);
+  }
+}
+
 const pe_cpu_op pe_cpu_round = {.run = round_run, .work = round_work};
 
 /* ---- linear ---------------------------------------------------------------------------------- */
 
 static void linear_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  pe_int16_product p = {.w = c->pack,
-                        .x = c->rounded[0],
-                        .bias = c->vec[0],
-                        .out = c->out.at,
-                        .out_step = c->out.step};
+  pe_int16_rows own[2];
+  const pe_int16_rows *x[2];
+  round_inputs(c, share, own, x);
+  pe_int16_product p = {
+      .w = c->pack, .x = x[0], .bias = c->vec[0], .out = c->out.at, .out_step = c->out.step};
   int64_t from, to;
   if (c->args.linear.residual) p.residual = c->in[1].at, p.residual_step = c->in[1].step;
   share_panels(share, c->pack, &from, &to);
-  if (from < to) c->int16->product(&p, from, to, share->scratch);
+  if (from < to) c->int16->product(&p, from, to, share->scratch + rounded_floats(c));
 }
 
 static pe_cpu_work linear_work(const pe_cpu_call *c) { return product_work(c->pack, c->rows); }
 
-static int64_t linear_scratch(const pe_cpu_call *c) { return floats_of(pe_int16_scratch(c->rows)); }
+static double linear_reads(const pe_cpu_call *c) { return product_reads(c->pack, c->rows); }
+
+static int64_t linear_scratch(const pe_cpu_call *c) {
+  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows));
+}
 
 const pe_cpu_op pe_cpu_packed_linear = {
-    .run = linear_run, .work = linear_work, .scratch = linear_scratch};
+    .run = linear_run, .work = linear_work, .reads = linear_reads, .scratch = linear_scratch};
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
@@ -100,15 +149,15 @@ static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t f
 
 /* All columns with the rows that stay in the cache before the next rows. */
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  float *up = share->scratch + floats_of(pe_int16_scratch(c->rows));
   const int64_t strip = strip_of(c->rows);
-  pe_int16_product gate = {.w = c->pack,
-                           .x = c->rounded[0],
-                           .bias = c->vec[0],
-                           .out = c->out.at,
-                           .out_step = c->out.step};
-  pe_int16_product other = {
-      .w = c->pack2, .x = c->rounded[1], .bias = c->vec[1], .out_step = strip};
+  float *scratch = share->scratch + rounded_floats(c);
+  float *up = scratch + floats_of(pe_int16_scratch(c->rows));
+  pe_int16_rows own[2];
+  const pe_int16_rows *x[2];
+  round_inputs(c, share, own, x);
+  pe_int16_product gate = {
+      .w = c->pack, .x = x[0], .bias = c->vec[0], .out = c->out.at, .out_step = c->out.step};
+  pe_int16_product other = {.w = c->pack2, .x = x[1], .bias = c->vec[1], .out_step = strip};
   const int32_t tiles = gate.x->tiles, most = pe_int16_cached(gate.x);
   int64_t from, to;
   share_panels(share, c->pack, &from, &to);
@@ -118,8 +167,8 @@ static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {
     for (int64_t col = from; col < to; col += strip) {
       const int64_t end = pe_cpu_least(col + strip, to);
       other.out = up - col;
-      c->int16->product(&gate, col, end, share->scratch);
-      c->int16->product(&other, col, end, share->scratch);
+      c->int16->product(&gate, col, end, scratch);
+      c->int16->product(&other, col, end, scratch);
       join_gate(c, &gate, col, end, up);
     }
   }
@@ -131,12 +180,16 @@ static pe_cpu_work gated_work(const pe_cpu_call *c) {
   return w;
 }
 
+static double gated_reads(const pe_cpu_call *c) {
+  return product_reads(c->pack, c->rows) + product_reads(c->pack2, c->rows);
+}
+
 static int64_t gated_scratch(const pe_cpu_call *c) {
-  return floats_of(pe_int16_scratch(c->rows)) + c->rows * strip_of(c->rows);
+  return rounded_floats(c) + floats_of(pe_int16_scratch(c->rows)) + c->rows * strip_of(c->rows);
 }
 
 const pe_cpu_op pe_cpu_packed_gated = {
-    .run = gated_run, .work = gated_work, .scratch = gated_scratch};
+    .run = gated_run, .work = gated_work, .reads = gated_reads, .scratch = gated_scratch};
 
 /* ---- experts --------------------------------------------------------------------------------- */
 
@@ -177,6 +230,13 @@ static pe_cpu_work expert_work(const pe_cpu_call *c) {
   return w;
 }
 
+static double expert_reads(const pe_cpu_call *c) {
+  const pe_expert_args *a = &c->args.expert;
+  const int64_t pairs = (int64_t)c->rows * a->chosen, each = (pairs + a->experts - 1) / a->experts;
+  return (double)pe_cpu_least(pairs, a->experts) *
+         (product_reads(c->pack, each) + (c->pack2 ? product_reads(c->pack2, each) : 0));
+}
+
 static int64_t expert_scratch(const pe_cpu_call *c) {
   const pe_expert_args *a = &c->args.expert;
   return floats_of(pe_int16_bytes(PE_EXPERT_ROWS, a->in, c->pack->act)) +
@@ -185,7 +245,7 @@ static int64_t expert_scratch(const pe_cpu_call *c) {
 }
 
 static const pe_cpu_op expert_products = {
-    .run = expert_run, .work = expert_work, .scratch = expert_scratch};
+    .run = expert_run, .work = expert_work, .reads = expert_reads, .scratch = expert_scratch};
 const pe_cpu_op pe_cpu_packed_expert = {.run = pe_expert_sort,
                                         .work = pe_expert_sort_work,
                                         .shared = pe_expert_shared,

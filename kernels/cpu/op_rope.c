@@ -71,20 +71,30 @@ void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, fl
   }
 }
 
+void pe_cpu_head(const pe_prim *prim, const pe_rope_args *a, const float *w, const float *table,
+                 const float *x, float *y) {
+  if (a->norm.width) {
+    pe_cpu_normalize(prim, &a->norm, x, w, NULL, y);
+    x = y;
+  }
+  pe_cpu_rotate(a, table, x, y);
+}
+
 static void rope_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_rope_args *a = &c->args.rope;
   int64_t from, to;
   pe_cpu_range(share, (int64_t)c->rows * a->heads, &from, &to);
   for (int64_t i = from; i < to; i++) {
     int64_t row = i / a->heads, at = i % a->heads * a->dim;
-    pe_cpu_rotate(a, pe_cpu_row(&c->in[1], row), pe_cpu_row(&c->in[0], row) + at,
-                  pe_cpu_row(&c->out, row) + at);
+    pe_cpu_head(c->prim, a, c->vec[0], pe_cpu_row(&c->in[1], row), pe_cpu_row(&c->in[0], row) + at,
+                pe_cpu_row(&c->out, row) + at);
   }
 }
 
 static pe_cpu_work rope_work(const pe_cpu_call *c) {
   int64_t heads = (int64_t)c->rows * c->args.rope.heads;
-  return (pe_cpu_work){heads, 2.0 * (double)heads * c->args.rope.dim};
+  const double passes = c->args.rope.norm.width ? 4 : 2;
+  return (pe_cpu_work){heads, passes * (double)heads * c->args.rope.dim};
 }
 
 const pe_cpu_op pe_cpu_rope = {.run = rope_run, .work = rope_work};

@@ -288,12 +288,17 @@ static void exact_run(const pe_cpu_call *c, const pe_cpu_share *share) {
 static pe_cpu_work exact_work(const pe_cpu_call *c) { return attention_work(c, NULL); }
 static int64_t exact_scratch(const pe_cpu_call *c) { return pe_region_attention_scratch(c, NULL); }
 
-static void fast_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  pe_region_attention_run(c, share, pe_amx16_best());
+/* The tiles of AMX, or NULL. */
+static const pe_plain *tiles(void) {
+  const pe_amx16_version *best = pe_amx16_best();
+  return best ? &best->plain : NULL;
 }
-static pe_cpu_work fast_work(const pe_cpu_call *c) { return attention_work(c, pe_amx16_best()); }
+static void fast_run(const pe_cpu_call *c, const pe_cpu_share *share) {
+  pe_region_attention_run(c, share, tiles());
+}
+static pe_cpu_work fast_work(const pe_cpu_call *c) { return attention_work(c, tiles()); }
 static int64_t fast_scratch(const pe_cpu_call *c) {
-  return pe_region_attention_scratch(c, pe_amx16_best());
+  return pe_region_attention_scratch(c, tiles());
 }
 
 const pe_cpu_op pe_cpu_region_attention = {

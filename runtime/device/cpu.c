@@ -21,9 +21,8 @@
 #include <string.h>
 
 enum {
-  LEAST_ROWS = 16,      /* of an area, so that a few more sequences do not allocate again */
-  TASKS_PER_THREAD = 4, /* so that a thread that starts late costs a quarter of its share at most */
-  SPINS = 500 /* looks at a mark, about 25 us, before a waiting thread gives up its core */
+  LEAST_ROWS = 16, /* of an area, so that a few more sequences do not allocate again */
+  SPINS = 500      /* looks at a mark, about 25 us, before a waiting thread gives up its core */
 };
 
 typedef struct area { /* values of a step: place `at` starts at at * cap floats */
@@ -42,8 +41,10 @@ typedef struct job {
   int32_t tasks;     /* in this step */
 } job;
 
+/* A cache line each: threads that finish a job do not disturb those that wait for another. */
 typedef struct mark {
-  _Atomic int32_t next, done;
+  _Alignas(64) _Atomic int32_t next;
+  _Atomic int32_t done;
 } mark;
 
 struct pe_device {
@@ -60,6 +61,7 @@ struct pe_device {
   const pe_int16 *int16;
   pe_int16_rows *rounded;  /* parallel to those of the program, */
   pe_amx16_rows *arranged; /* each one in the form of its kind */
+  int32_t *rounds_most;    /* the same: up to this many rows, readers round it, and no job does */
   uint64_t *slot_at;       /* of each slot in `codes` */
   int64_t scratch_step;    /* floats of one thread */
   pe_cpu_call *call;       /* parallel to the codes of the program */
@@ -105,6 +107,23 @@ static void make_jobs(pe_device *d, int32_t *first_job) {
   d->job_count = n;
 }
 
+/* A value may be rounded by its readers if this suits all of them. Products that read two rounded
+ * values are rare: their weights have different groups. */
+static void limit_rounds(pe_device *d) {
+  const int threads = pe_pool_threads(d->pool);
+  for (int32_t i = 0; i < d->program->rounded_count; i++) d->rounds_most[i] = INT32_MAX;
+  for (int32_t i = 0; i < d->program->count; i++) {
+    const pe_code *c = &d->program->code[i];
+    const pe_pack *pack[2] = {c->pack, c->pack2};
+    for (int k = 0; k < 2; k++) {
+      if (c->reads[k] < 0) continue;
+      const bool two = c->reads[1] >= 0 && c->reads[1] != c->reads[0];
+      const int32_t rows = two || !pack[k] ? 0 : pe_cpu_rounds_most(pack[k], threads);
+      if (rows < d->rounds_most[c->reads[k]]) d->rounds_most[c->reads[k]] = rows;
+    }
+  }
+}
+
 static pe_status open_jobs(pe_device *d, pe_error *err) {
   const size_t codes = (size_t)d->program->count + 1;
   size_t jobs = 1;
@@ -113,13 +132,14 @@ static pe_status open_jobs(pe_device *d, pe_error *err) {
   int32_t *first_job = pe_calloc(codes, sizeof *first_job);
   d->call = pe_calloc(codes, sizeof *d->call);
   d->job = pe_calloc(jobs, sizeof *d->job);
-  d->mark = pe_calloc(jobs, sizeof *d->mark);
+  d->mark = pe_alloc_aligned(jobs * sizeof *d->mark, _Alignof(mark));
   d->rounded = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounded);
   d->arranged = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->arranged);
+  d->rounds_most = pe_calloc((size_t)d->program->rounded_count + 1, sizeof *d->rounds_most);
   d->slot_at = pe_calloc((size_t)d->program->slots + 1, sizeof *d->slot_at);
-  const bool ok =
-      first_job && d->call && d->job && d->mark && d->rounded && d->arranged && d->slot_at;
-  if (ok) make_jobs(d, first_job);
+  const bool ok = first_job && d->call && d->job && d->mark && d->rounded && d->arranged &&
+                  d->rounds_most && d->slot_at;
+  if (ok) make_jobs(d, first_job), limit_rounds(d);
   pe_free(first_job);
   return ok ? PE_OK : pe_nomem(err, "device");
 }
@@ -146,7 +166,7 @@ void pe_device_close(pe_device *d) {
   pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
   pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
   pe_free(d->call), pe_free(d->job), pe_free(d->mark);
-  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->slot_at);
+  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
   pe_profile_close(d->profile);
   pe_free(d);
 }
@@ -276,6 +296,31 @@ static pe_status place_rounded(pe_device *d, pe_error *err) {
   return rc;
 }
 
+/* Do its readers round this value in this step? */
+static bool rounded_late(const pe_device *d, int32_t rounded) {
+  return lines_of(d, d->program->rounded[rounded].rows) <= d->rounds_most[rounded];
+}
+
+/* The tasks of a job in this step. */
+static int32_t tasks_of(const pe_device *d, const job *j) {
+  const pe_code *c = &d->program->code[j->call - d->call];
+  if (!j->call->rows || (j->outputs_only && !d->step->outputs)) return 0;
+  if (c->round >= 0 && rounded_late(d, c->round)) return 0;
+  return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->pool));
+}
+
+/* How often a thread may have to wait for others in this step. */
+static int32_t count_waits(const pe_device *d) {
+  int32_t waits = 0, done = 0;
+  for (int32_t i = 0; i < d->job_count; i++) {
+    if (!d->job[i].tasks) continue;
+    bool wait = false;
+    for (; done < d->job[i].after; done++) wait |= d->job[done].tasks > 0;
+    waits += wait;
+  }
+  return waits;
+}
+
 /* Splits every job into tasks for the rows of this step, and provides the memory that they need in
  * addition to their operands. */
 static pe_status split_jobs(pe_device *d, pe_error *err) {
@@ -285,9 +330,10 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
   int64_t scratch = 16, shared = 16; /* a buffer cannot be empty */
   for (int32_t i = 0; i < d->job_count; i++) {
     job *j = &d->job[i];
+    const pe_code *c = &d->program->code[j->call - d->call];
     j->call->rows = lines_of(d, j->rows);
-    const bool runs = j->call->rows && (d->step->outputs || !j->outputs_only);
-    j->tasks = runs ? pe_cpu_tasks(j->op, j->call, threads * TASKS_PER_THREAD) : 0;
+    j->call->rounds = c->reads[0] >= 0 && rounded_late(d, c->reads[0]);
+    j->tasks = tasks_of(d, j);
     atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
     if (!j->tasks) continue;
@@ -296,6 +342,7 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
     if (own > scratch) scratch = own;
     if (all > shared) shared = all;
   }
+  if (d->profile) d->profile->waits += count_waits(d);
   d->scratch_step = (scratch + 15) & ~(int64_t)15; /* whole cache lines */
   rc = grow_buffer(&d->scratch, d->scratch_step * threads, err);
   if (!rc) rc = grow_buffer(&d->shared, shared, err);
@@ -332,11 +379,12 @@ static bool late(pe_device *d) {
 static bool work_on(pe_device *d, int32_t i, pe_cpu_share *share) {
   const job *j = &d->job[i];
   mark *m = &d->mark[i];
-  share->tasks = j->tasks;
+  share->tasks = j->tasks, share->again = false;
   while (atomic_load_explicit(&m->next, memory_order_relaxed) < j->tasks) {
     share->task = atomic_fetch_add_explicit(&m->next, 1, memory_order_relaxed);
     if (share->task >= j->tasks) break;
     j->op->run(j->call, share);
+    share->again = true;
     atomic_fetch_add_explicit(&m->done, 1, memory_order_release);
     if (late(d)) return false;
   }

@@ -37,7 +37,7 @@ void pe_profile_sum(pe_profile *p) {
 }
 
 void pe_profile_reset(pe_profile *p) {
-  p->steps = p->wall_ns = 0;
+  p->steps = p->wall_ns = p->waits = 0;
   memset(p->time, 0, (size_t)p->threads * (size_t)p->count * sizeof *p->time);
   for (int32_t i = 0; i < p->count; i++) p->job[i].cost = (pe_cost){0};
 }

@@ -46,6 +46,7 @@ typedef struct pe_profile {
   int32_t threads, count; /* count: of jobs */
   pe_profile_job *job;
   int64_t steps, wall_ns;
+  int64_t waits; /* places in all steps where threads need what others compute */
   /* ---- private ---- */
   pe_profile_time *time; /* [threads][count] */
 } pe_profile;

@@ -40,7 +40,8 @@ pe_status pe_graph_rope(pe_graph *g, pe_value x, pe_value table, bool pairs, int
   n.rank = in->rank;
   memcpy(n.dim, in->dim, sizeof in->dim);
   n.inputs = 2, n.in[1] = table;
-  n.args.rope = (pe_rope_args){in->width / dim, dim, half, pairs, skip};
+  n.args.rope = (pe_rope_args){
+      .heads = in->width / dim, .dim = dim, .half = half, .pairs = pairs, .skip = skip};
   return pe_graph_add(g, &n, out, err);
 }
 

@@ -4,6 +4,7 @@
  *   elementwise chains          one map
  *   x + linear(...)             the product adds its residual
  *   act(linear(x)) * linear(x)  gate, up projection and activation of an MLP: one gated product
+ *   rope(norm(x))               heads are normalized as they are rotated
  *   rope(k), then store         keys are rotated on their way into the cache
  *
  * Outputs. Few rows of a prompt want logits. A value that is needed for them alone, and whose op

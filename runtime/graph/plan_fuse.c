@@ -83,6 +83,20 @@ static void fuse_gated(pe_planner *s, size_t i) {
   }
 }
 
+/* rope(norm(x)) with one norm per head: the rotation normalizes. */
+static void fuse_norm(pe_planner *s, size_t i) {
+  pe_node *n = &s->node[i];
+  if (n->op != PE_OP_ROPE) return;
+  const pe_value v = n->in[0];
+  const pe_node *norm = &s->node[v];
+  const pe_norm_args *a = &norm->args.norm;
+  if (norm->op != PE_OP_NORM || s->uses[v] != 1 || a->width != n->args.rope.dim ||
+      a->weights > a->width || norm->vec[1])
+    return;
+  n->args.rope.norm = *a, n->vec[0] = norm->vec[0], n->in[0] = norm->in[0];
+  drop(s, v, i);
+}
+
 /* rope(k) whose only reader is a store. */
 static void fuse_rope(pe_planner *s, size_t i) {
   pe_node *n = &s->node[i];
@@ -90,7 +104,7 @@ static void fuse_rope(pe_planner *s, size_t i) {
   pe_value k = n->in[0];
   pe_node *rope = &s->node[k];
   if (rope->op != PE_OP_ROPE || s->uses[k] != 1) return;
-  n->args.store.rope = rope->args.rope;
+  n->args.store.rope = rope->args.rope, n->vec[0] = rope->vec[0];
   n->in[0] = rope->in[0], n->in[2] = rope->in[1], n->inputs = 3;
   drop(s, k, i);
 }
@@ -213,7 +227,7 @@ static bool fuse_map_once(pe_planner *s, size_t i) {
 
 pe_status pe_plan_fuse(pe_planner *s, bool fuse, pe_error *err) {
   for (size_t i = 0; fuse && i < s->n; i++)
-    if (s->live[i]) fuse_residual(s, i), fuse_gated(s, i), fuse_rope(s, i);
+    if (s->live[i]) fuse_residual(s, i), fuse_gated(s, i), fuse_norm(s, i), fuse_rope(s, i);
   for (size_t i = 0; i < s->n; i++)
     if (s->live[i] && s->node[i].op == PE_OP_MAP) widen_map(&s->node[i]);
   for (size_t i = 0; fuse && i < s->n; i++)

@@ -158,6 +158,7 @@ function Engine:tap(index) end
 ---@field steps integer
 ---@field threads integer
 ---@field wall number  Seconds of all steps.
+---@field waits integer  Places in all steps where threads need what others compute.
 ---@field jobs perigee.ProfileJob[]
 
 ---Where the time of the steps since the last call went. Needs the option `profile`.

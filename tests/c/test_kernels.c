@@ -399,11 +399,80 @@ static void test_names_and_tasks(void) {
   pe_quant_matrix m = {.cols = 4096, .rows = 4096};
   pe_cpu_call c = {.step = &all_rows, .rows = 1, .mat = &m, .args.linear = {4096, 4096, 0}};
   const pe_cpu_op *linear = pe_cpu_op_of(PE_OP_LINEAR, PE_EXACT);
-  CHECK_INT(pe_cpu_tasks(linear, &c, 8), 8);
+  CHECK_INT(pe_cpu_tasks(linear, &c, 2), 8);
   c.args.linear.out = 8; /* one unit of columns */
   CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
   c.rows = 0;
   CHECK_INT(pe_cpu_tasks(linear, &c, 8), 1);
+}
+
+/* Pieces of weights: as many for each thread, 256 KB or more, or one for each if there is less. */
+static void test_pieces(void) {
+  static const struct {
+    int64_t rows;
+    int threads, tasks;
+  } cases[] = {{1024, 2, 2},   {2048, 2, 4}, {3072, 2, 6},    {3072, 4, 4},      {3072, 16, 16},
+               {2048, 16, 16}, {64, 16, 2},  {151936, 2, 64}, {151936, 16, 320}, {3072, 1, 6}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    pe_quant_matrix m = {.quant = {PE_QUANT_AFFINE, 4, 64, PE_BF16},
+                         .dtype = PE_BF16,
+                         .rows = cases[i].rows,
+                         .cols = 1024};
+    pe_pack pack;
+    pe_pack_describe(&m, &pack);
+    pe_cpu_call c = {.rows = 1, .pack = &pack};
+    CHECK_INT(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads), cases[i].tasks);
+    c.rows = 512; /* it multiplies longer than it reads */
+    CHECK(pe_cpu_tasks(&pe_cpu_packed_linear, &c, cases[i].threads) <= 4 * cases[i].threads);
+  }
+}
+
+/* All tasks with one scratch, as a thread runs them. */
+static void run_alone(const pe_cpu_op *op, const pe_cpu_call *c, int tasks) {
+  const size_t bytes = (size_t)(pe_cpu_scratch(op, c) + 16) * sizeof(float);
+  pe_cpu_share share = {.tasks = tasks, .scratch = pe_alloc_aligned(bytes, 64)};
+  memset(share.scratch, 0xff, bytes);
+  for (share.task = 0; share.task < tasks; share.task++, share.again = true) op->run(c, &share);
+  pe_free(share.scratch);
+}
+
+/* Products whose threads round the input themselves give the same bits as those of a rounded
+ * input. */
+static void test_rounds(void) {
+  enum { IN = 192, OUT = 100, MOST = 3 };
+  const pe_quant q4 = {PE_QUANT_AFFINE, 4, 64, PE_BF16}, other = {PE_QUANT_AFFINE, 4, 32, PE_BF16};
+  for (int two = 0; two < 2; two++) { /* gate and up with groups of the same size, or not */
+    pe_quant_matrix m[2];
+    pe_pack pack[2];
+    pe_int16_rows x[2];
+    uint8_t *room[2];
+    pe_cpu_call c = {.rows = MOST, .prim = pe_prim_best(), .int16 = pe_int16_best()};
+    c.in[0] = view_new(MOST, IN), c.out = view_new(MOST, OUT);
+    view_fill(&c.in[0], MOST, IN);
+    pe_cpu_view want = view_new(MOST, OUT);
+    for (int i = 0; i < 2; i++) {
+      matrix_new(two && i ? other : q4, PE_BF16, OUT, IN, &m[i]);
+      pe_pack_describe(&m[i], &pack[i]);
+      pack[i].data = pe_alloc_aligned(pe_pack_bytes(&m[i]), PE_PACK_ALIGN);
+      pe_pack_fill(&pack[i], &m[i], 0, pe_pack_panels(&pack[i]));
+      room[i] = pe_alloc_aligned(pe_int16_bytes(MOST, IN, pack[i].act), PE_PACK_ALIGN);
+      pe_int16_place(c.int16, MOST, IN, pack[i].act, room[i], &x[i]);
+      c.int16->quantize(&x[i], c.in[0].at, c.in[0].step, 0, MOST);
+    }
+    c.pack = &pack[0], c.pack2 = &pack[1], c.rounded[0] = &x[0], c.rounded[1] = &x[two];
+    c.args.gated = (pe_gated_args){IN, OUT, PE_MAP_SILU};
+    pe_cpu_call rounds = c;
+    rounds.rounds = true, c.out = want;
+    run_alone(&pe_cpu_packed_gated, &c, 1);
+    for (int i = 0; i < 2; i++) memset(room[i], 0, pe_int16_bytes(MOST, IN, pack[i].act));
+    for (int tasks = 1; tasks < 5; tasks += 3) {
+      run_alone(&pe_cpu_packed_gated, &rounds, tasks);
+      for (int r = 0; r < MOST; r++)
+        check_bits("gated", rounds.out.at + r * rounds.out.step, want.at + r * want.step, OUT);
+    }
+    for (int i = 0; i < 2; i++) pe_free(pack[i].data), pe_free(room[i]), matrix_free(&m[i]);
+    view_free(&c.in[0]), view_free(&rounds.out), view_free(&want);
+  }
 }
 
 static const check_test tests[] = {{"embed", test_embed},
@@ -417,7 +486,9 @@ static const check_test tests[] = {{"embed", test_embed},
                                    {"route", test_route},
                                    {"route_of_nonsense", test_route_of_nonsense},
                                    {"expert_sum", test_expert_sum},
-                                   {"names_and_tasks", test_names_and_tasks}};
+                                   {"names_and_tasks", test_names_and_tasks},
+                                   {"pieces", test_pieces},
+                                   {"rounds", test_rounds}};
 
 int main(int argc, char **argv) {
   fill_step();

@@ -173,7 +173,8 @@ static void test_rope(void) {
       pe_cpu_call c = call_of(ROWS, HEADS * DIM);
       c.in[0] = view_new(ROWS, HEADS * DIM), c.in[1] = view_new(ROWS, 2 * HALF);
       view_fill(&c.in[0], ROWS, HEADS * DIM), view_fill(&c.in[1], ROWS, 2 * HALF);
-      c.args.rope = (pe_rope_args){HEADS, DIM, HALF, pairs, skip};
+      c.args.rope =
+          (pe_rope_args){.heads = HEADS, .dim = DIM, .half = HALF, .pairs = pairs, .skip = skip};
       check_every_way(PE_OP_ROPE, &c, HEADS * DIM, true);
       for (int r = 0; r < ROWS; r++)
         for (int h = 0; h < HEADS; h++) {
@@ -191,6 +192,33 @@ static void test_rope(void) {
         }
       view_free(&c.in[0]), view_free(&c.in[1]), view_free(&c.out);
     }
+}
+
+/* A norm in front of the rotation gives the bits of the two ops. */
+static void test_rope_normalizes(void) {
+  enum { HEADS = 3, DIM = 32 };
+  float weight[DIM];
+  for (int i = 0; i < DIM; i++) weight[i] = uniform();
+  for (int weights = 0; weights <= DIM; weights += DIM) {
+    pe_cpu_call n = call_of(ROWS, HEADS * DIM), c = call_of(ROWS, HEADS * DIM);
+    n.in[0] = view_new(ROWS, HEADS * DIM), c.in[1] = view_new(ROWS, 2 * HALF);
+    view_fill(&n.in[0], ROWS, HEADS * DIM), view_fill(&c.in[1], ROWS, 2 * HALF);
+    n.args.norm = (pe_norm_args){
+        .width = DIM, .count = HEADS, .weights = weights, .eps = 1e-6f, .offset = 1, .scale = 2};
+    n.vec[0] = weights ? weight : NULL;
+    c.args.rope = (pe_rope_args){.heads = HEADS, .dim = DIM, .half = HALF};
+    c.in[0] = n.out;
+    run_op(PE_OP_NORM, &n, pe_prim_best(), 1);
+    run_op(PE_OP_ROPE, &c, pe_prim_best(), 1);
+    pe_cpu_call one = c;
+    one.out = view_new(ROWS, HEADS * DIM), one.in[0] = n.in[0], one.vec[0] = n.vec[0];
+    one.args.rope.norm = n.args.norm;
+    run_op(PE_OP_ROPE, &one, pe_prim_best(), 2);
+    for (int r = 0; r < ROWS; r++)
+      check_bits("a row", one.out.at + r * one.out.step, c.out.at + r * c.out.step, HEADS * DIM);
+    view_free(&n.in[0]), view_free(&n.out), view_free(&c.in[1]);
+    view_free(&c.out), view_free(&one.out);
+  }
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -259,6 +287,7 @@ static const check_test tests[] = {{"norm", test_norm},
                                    {"map_copies", test_map_copies},
                                    {"rope_table", test_rope_table},
                                    {"rope", test_rope},
+                                   {"rope_normalizes", test_rope_normalizes},
                                    {"concat_and_output", test_concat_and_output},
                                    {"concat_of_six", test_concat_of_six},
                                    {"heads_joined_and_cut", test_heads_joined_and_cut}};

@@ -319,6 +319,38 @@ static void test_sizes(void) {
   model_close(&m);
 }
 
+/* A norm of heads, its rotation and its store are one instruction; so are those of a query. */
+static void test_normalised_heads(void) {
+  model m;
+  pe_error err = {0};
+  if (!model_open(&m, kinds[0])) return;
+  pe_value x = embedding(&m), h = -1, table = -1, k = -1, q = -1, a = -1;
+  int32_t cache = -1;
+  static const float frequencies[8] = {1, 0.5f, 0.25f, 0.1f, 0.05f, 0.02f, 0.01f, 0.005f};
+  const pe_rope_table_args args = {.half = 8, .variants = 1, .scale = 1};
+  const pe_norm_args norm = {.eps = 1e-5f, .scale = 1};
+  CHECK_OK(pe_graph_rope_table(m.graph, frequencies, NULL, &args, &table, &err), err);
+  CHECK_OK(pe_graph_reshape(m.graph, x, 2, (int32_t[]){4, WIDTH / 4}, &h, &err), err);
+  CHECK_OK(pe_graph_norm(m.graph, h, -1, &norm, &q, &err), err);
+  CHECK_OK(pe_graph_norm(m.graph, h, -1, &norm, &k, &err), err);
+  CHECK_OK(pe_graph_rope(m.graph, q, table, false, 0, &q, &err), err);
+  CHECK_OK(pe_graph_rope(m.graph, k, table, false, 0, &k, &err), err);
+  const pe_attention_spec s = {
+      .q = q, .k = k, .v = h, .sinks = -1, .value = WIDTH / 4, .scale = 0.2f, .share = -1};
+  CHECK_OK(pe_graph_attention(m.graph, &s, &a, &cache, &err), err);
+  CHECK_OK(pe_graph_reshape(m.graph, a, 1, (int32_t[]){WIDTH}, &a, &err), err);
+  finish(&m, a);
+  pe_plan *p = plan_of(&m, false), *apart = plan_of(&m, true);
+  CHECK_INT(count(p, PE_OP_NORM), 0);
+  CHECK_INT(count(p, PE_OP_ROPE), 1);
+  CHECK_INT(count(apart, PE_OP_NORM), 2);
+  CHECK_INT(count(apart, PE_OP_ROPE), 2);
+  CHECK_INT(find(p, PE_OP_STORE)->fused_count, 2);
+  pe_plan_close(p), pe_plan_close(apart);
+  check_same_bits(&m);
+  model_close(&m);
+}
+
 /* ---- outputs --------------------------------------------------------------------------------- */
 
 /* A layer with attention, without projections of q, k and v. Returns the value after attention. */
@@ -405,6 +437,7 @@ static const check_test tests[] = {
     {"places of values", test_places},
     {"maps with too many registers", test_wide_maps},
     {"sizes", test_sizes},
+    {"norms of heads", test_normalised_heads},
     {"what follows attention is for outputs", test_outputs},
     {"tapped values have all rows", test_tapped_outputs},
     {"outputs have the same bits", test_outputs_same_bits},

@@ -102,7 +102,8 @@ local function rows_of(phase, seen, limits)
     end
   end
   local bytes, wall = all.weights + all.cache + all.values, math.max(seen.wall, 1e-12)
-  rows[#rows + 1] = { phase = phase, op = "all", count = all.count, ms = seen.wall / steps * 1e3,
+  rows[#rows + 1] = { phase = phase, op = "all", count = all.count, waits = seen.waits / steps,
+    ms = seen.wall / steps * 1e3,
     share = all.busy / whole, wait = all.wait / whole,
     idle = math.max(0, 1 - (all.busy + all.wait) / whole), mb = bytes / steps * 1e-6,
     gb_per_s = bytes / wall * 1e-9, gflop_per_s = 2 * all.macs / wall * 1e-9, limit = "read",
@@ -153,19 +154,20 @@ end
 -- ---- output -------------------------------------------------------------------------------------
 
 profile.columns = { "phase", "op", "count", "ms", "share", "wait", "idle", "mb", "gb_per_s",
-  "gflop_per_s", "limit", "limit_share" }
+  "gflop_per_s", "limit", "limit_share", "waits" }
 
 local function percent(x) return x and x > 0 and ("%.1f %%"):format(100 * x) or "" end
 
 --- Rows of a table for people.
 function profile.cells(rows)
   local out = { { "phase", "op", "count", "ms/step", "busy", "waiting", "idle", "MB/step", "GB/s",
-    "GFLOP/s", "of its limit" } }
+    "GFLOP/s", "of its limit", "waits" } }
   for i, r in ipairs(rows) do
     out[i + 1] = { r.phase, r.op, r.count, ("%.3f"):format(r.ms), percent(r.share),
       percent(r.wait), percent(r.idle), ("%.2f"):format(r.mb), ("%.2f"):format(r.gb_per_s),
       r.gflop_per_s > 0 and ("%.1f"):format(r.gflop_per_s) or "",
-      r.limit_share > 0 and ("%.0f %% %s"):format(100 * r.limit_share, r.limit) or "" }
+      r.limit_share > 0 and ("%.0f %% %s"):format(100 * r.limit_share, r.limit) or "",
+      r.waits and ("%.0f"):format(r.waits) or "" }
   end
   return out
 end
