@@ -149,15 +149,16 @@ static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
 
 /* Results are a page apart from row to row: without a request ahead of time each one waits for its
  * cache line. */
-static void prefetch_results(const pe_int16_product *o, int64_t panel, int C, pe_int16_tile rows) {
+static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
+                             pe_int16_tile rows) {
   const float *out = o->out + rows.from * o->out_step + panel * LANES;
   for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
-    for (int c = 0; c < C; c++) __builtin_prefetch(out + c * LANES, 1, 3);
+    for (int c = 0; c < C; c++) __builtin_prefetch(out + c * apart * LANES, 1, 3);
 }
 
-/* C panels and the tiles from .. to - 1. */
-static NEVER void blocks(const pe_int16_product *o, int64_t panel, const int C, int32_t from,
-                         int32_t to, pe_int16_block *block, float *sums) {
+/* C panels that are `apart` panels away from each other, and the tiles from .. to - 1. */
+static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart, const int C,
+                         int32_t from, int32_t to, pe_int16_block *block, float *sums) {
   const pe_pack *w = o->w;
   const pe_int16_rows *x = o->x;
   const int32_t each = x->rows / x->tiles, more = x->rows % x->tiles;
@@ -177,7 +178,7 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, const int C, 
   for (int64_t col = 0, g = 0; col < w->cols; col += COLS, g += most, at += bytes) {
     t.groups = x->groups - g < most ? (int)(x->groups - g) : most;
     for (int c = 0; c < C; c++) {
-      const uint8_t *chunk = at + (uint64_t)c * w->panel_bytes;
+      const uint8_t *chunk = at + (uint64_t)(c * apart) * w->panel_bytes;
       unpack_panel(w, chunk, t.groups * w->act, block, c);
       t.next[c] = chunk + bytes;
     }
@@ -187,11 +188,12 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, const int C, 
       rows.rows = each + (i < more);
       t.x = operand_at(x, rows, col, g);
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
-      if (ends) prefetch_results(o, panel, C, rows);
+      if (ends) prefetch_results(o, panel, apart, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;
       for (int c = 0; ends && c < C; c++)
-        finish(o, t.acc + c * LANES, t.sum + c * LANES, C * LANES, panel + c, rows.from, rows.rows);
+        finish(o, t.acc + c * LANES, t.sum + c * LANES, C * LANES, panel + c * apart, rows.from,
+               rows.rows);
     }
   }
 }
@@ -216,11 +218,15 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
 #ifdef PE_CONFIGURE
   configure(o);
 #endif
-  for (int32_t t = o->from_tile; t < tiles; t += most)
-    for (int64_t panel = first; panel < end; panel += P) {
-      const int C = end - panel < P ? 1 : P;
-      blocks(o, panel, C, t, t + most < tiles ? t + most : tiles, block, sums);
-    }
+  /* Each panel of a tile is a stream of its own, in which the next bytes can be requested. */
+  const int64_t apart = (end - first) / P;
+  for (int32_t t = o->from_tile; t < tiles; t += most) {
+    const int32_t to_tile = t + most < tiles ? t + most : tiles;
+    for (int64_t panel = first; panel < first + apart; panel++)
+      blocks(o, panel, apart, P, t, to_tile, block, sums);
+    for (int64_t panel = first + apart * P; panel < end; panel++)
+      blocks(o, panel, 0, 1, t, to_tile, block, sums);
+  }
 #ifdef PE_CONFIGURE
   tile_release();
 #endif
