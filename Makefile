@@ -120,7 +120,7 @@ fuzzers serve: packages
 else
 all: $(PROGRAM)
 
-tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN)
+tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN) $(BENCH_BIN)
 
 test: tests  ## build and run every test
 	$(Q)BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) sh tests/run.sh

@@ -68,7 +68,7 @@ static float *lines(int64_t n) {
 
 static void run_task(void *ctx, int task, int tasks) {
   bench *b = ctx;
-  b->op->run(&b->call, &(pe_cpu_share){task, tasks, b->scratch[task]});
+  b->op->run(&b->call, &(pe_cpu_share){.task = task, .tasks = tasks, .scratch = b->scratch[task]});
 }
 
 static void run_all(bench *b, pe_pool *pool) {
@@ -91,7 +91,7 @@ static void fill(bench *b) {
   c.in[0] = c.in[1] = (pe_cpu_view){lines(b->tokens * width), width};
   c.cache[0] = b->cache, c.cache[1] = b->cache + c.cache_step / 2;
   float *scratch = room(pe_cpu_scratch(&pe_cpu_store, &c) * 4);
-  pe_cpu_store.run(&c, &(pe_cpu_share){0, 1, scratch});
+  pe_cpu_store.run(&c, &(pe_cpu_share){.tasks = 1, .scratch = scratch});
   for (int64_t i = 1; i < b->layers; i++)
     memcpy(b->cache + i * b->layer, b->cache, (size_t)b->layer);
   free(c.in[0].at), free(scratch);

@@ -52,7 +52,7 @@ typedef struct bench {
 } bench;
 
 static void share(int64_t items, int task, int tasks, int64_t *from, int64_t *to) {
-  const pe_cpu_share s = {task, tasks, NULL};
+  const pe_cpu_share s = {.task = task, .tasks = tasks};
   pe_cpu_range(&s, items, from, to);
 }
 

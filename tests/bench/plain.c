@@ -53,7 +53,7 @@ static pe_quant_matrix matrix(const bench *b) {
 }
 
 static void range(int64_t items, int task, int tasks, int64_t *from, int64_t *to) {
-  pe_cpu_range(&(pe_cpu_share){task, tasks, NULL}, items, from, to);
+  pe_cpu_range(&(pe_cpu_share){.task = task, .tasks = tasks}, items, from, to);
 }
 
 static void plain_task(void *ctx, int task, int tasks) {
