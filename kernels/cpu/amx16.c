@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/features.h"
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,12 +49,12 @@ int64_t pe_amx16_scratch(int64_t rows, int64_t cols) {
 #ifdef __x86_64__
 /* A product that has every kind of tile: do the instructions round as the emulation does? */
 static bool agrees(void) {
-  enum { OUTS = 48, COLS = 80, MOST = 40 };
+  enum { OUTS = 48, COLS = 80, MOST = 40, SCRATCH = 512 << 10 };
+  static float scratch[SCRATCH]; /* of pe_amx16_scratch(MOST, COLS); look runs once */
   uint16_t w[OUTS * COLS];
   float x[MOST * COLS], got[MOST * OUTS], want[MOST * OUTS];
-  float *scratch = malloc((size_t)pe_amx16_scratch(MOST, COLS) * sizeof *scratch);
   uint32_t bits = 1;
-  bool same = scratch != NULL;
+  bool same = pe_amx16_scratch(MOST, COLS) <= SCRATCH;
   for (int i = 0; i < OUTS * COLS; i++)
     bits = bits * 1664525 + 1013904223, w[i] = (uint16_t)(0x3c00 | (bits >> 16 & 0x83ff));
   for (int i = 0; i < MOST * COLS; i++)
@@ -71,7 +71,6 @@ static bool agrees(void) {
     pe_amx16_emulated.plain.product(&p, 0, OUTS, scratch);
     same = !memcmp(got, want, (size_t)p.rows * OUTS * sizeof *got);
   }
-  free(scratch);
   return same;
 }
 
@@ -85,17 +84,15 @@ static bool runs(void) { return false; }
 static const pe_amx16_version *const tiles = NULL;
 #endif
 
+static const pe_amx16_version *found; /* written once, by look */
+static void look(void) { found = runs() ? tiles : NULL; }
+
 const pe_amx16_version *pe_amx16_best(void) {
-  enum { UNKNOWN, NONE, TILES };
-  static _Atomic int known;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
   const char *wanted = getenv("PERIGEE_ISA");
   if (wanted) return !strcmp(wanted, "emulated") ? &pe_amx16_emulated : NULL;
-  int found = atomic_load_explicit(&known, memory_order_relaxed);
-  if (found == UNKNOWN) { /* two threads may both look: they find the same */
-    found = runs() ? TILES : NONE;
-    atomic_store_explicit(&known, found, memory_order_relaxed);
-  }
-  return found == TILES ? tiles : NULL;
+  pthread_once(&once, look);
+  return found;
 }
 
 bool pe_amx16_takes(const pe_quant_matrix *w) {
