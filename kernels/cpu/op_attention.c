@@ -31,7 +31,7 @@ static int64_t rows_together(const pe_cache_args *a) {
   return pe_kv_panel(a) ? pe_kv_panel(a) : pe_cpu_least(a->block, STORE_ROWS);
 }
 
-/* The keys, normalized and rotated if the store does that. room: a rotated key, then stored ones. */
+/* Keys, normalized and rotated if the store does that. room: a rotated key, then stored ones. */
 static void store_keys(const store_rows *s, float *room) {
   const pe_store_args *a = &s->kv.call->args.store;
   const pe_kv_type type = (pe_kv_type)a->cache.type;

@@ -247,7 +247,7 @@ static void check_attention(const attention_case *k) {
   const int half = k->rope ? k->key / 2 : 0;
   const pe_cache_args cache = {GROUP, k->key_heads,    k->key, k->latent ? 0 : k->value,
                                BLOCK, (int32_t)k->type};
-  const pe_store_args store = {cache, {k->key_heads, k->key, half, 0, 0}};
+  const pe_store_args store = {cache, {k->key_heads, k->key, half, 0, 0, {0}}};
   const int64_t rows = BLOCK * k->key_heads;
   float sinks[32];
   for (int i = 0; i < 32; i++) sinks[i] = 2 * uniform();

@@ -117,10 +117,10 @@ static double attended(const pe_cpu_call *c, pe_region g, int r, int head, int i
 
 /* Attention on an emulation of the tiles of AMX. */
 static void tiles_run(const pe_cpu_call *c, const pe_cpu_share *share) {
-  pe_region_attention_run(c, share, &pe_amx16_emulated);
+  pe_region_attention_run(c, share, &pe_amx16_emulated.plain);
 }
 static int64_t tiles_scratch(const pe_cpu_call *c) {
-  return pe_region_attention_scratch(c, &pe_amx16_emulated);
+  return pe_region_attention_scratch(c, &pe_amx16_emulated.plain);
 }
 static const pe_cpu_op on_tiles = {.run = tiles_run, .scratch = tiles_scratch};
 

@@ -91,7 +91,7 @@ test("mistakes", function(t)
     "2 serve: --api-key: no key after 'NAME=' (a key that ends in '=' needs a name: NAME=KEY)")
   fails({ port = -1 }, "2 serve: port must be between 0 and 65535, got -1")
   fails({ config = "/nowhere.lua" }, "1 serve: /nowhere.lua: No such file or directory")
-  fails({ precision = "fast" }, "--precision fast is not available yet, only exact")
+  fails({ precision = "half" }, '2 serve: precision must be one of exact, fast, got "half"')
   fails({}, "1 serve: one: broken", { { name = "one", state = "failed", error = "broken" } },
     { ready = 0 })
   local seen = run({}, { { name = "one", state = "failed", error = "broken" } }, { ready = 0 })

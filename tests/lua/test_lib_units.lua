@@ -171,8 +171,16 @@ test("what this build cannot compute", function(t)
   t.eq({ command.OK, command.FAILED, command.USAGE }, { 0, 1, 2 })
   t.eq({ command.check_compute {}, command.check_compute { precision = "exact", device = "cpu" } },
     { true, true })
-  t.match(select(2, command.check_compute { precision = "fast" }), "only exact")
+  t.eq(command.check_compute { precision = "fast" }, true)
   t.match(select(2, command.check_compute { device = "metal" }), "the CPU only")
+end)
+
+test("the precision is the one given, that of the command, or exact", function(t)
+  t.eq({ command.model_options({}).precision, command.model_options({}, "fast").precision,
+    command.model_options({ precision = "exact" }, "fast").precision },
+    { "exact", "fast", "exact" })
+  t.eq(command.model_options({ threads = 3, context = 5, memory = 7, kv_bits = "8" }),
+    { threads = 3, context = 5, memory = 7, kv_bits = 8, precision = "exact" })
 end)
 
 test("facts about a directory", function(t)

@@ -169,7 +169,8 @@ test("settings that are not given have their defaults", function(t)
     pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
     picture_cache_bytes = 256 << 20,
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
-    kv_bits = 32, cache_bytes = 1 << 30, cache_per_key = "auto", preload = true, policy = "fifo",
+    precision = "fast", cache_bytes = 1 << 30, cache_per_key = "auto", preload = true,
+    policy = "fifo",
     watch = true, drain_s = 30, defaults = {} })
 end)
 

@@ -188,8 +188,8 @@ test("errors are one line", function(t)
       { status = 2, text = "--port: '99999' is not between 0 and 65535\n" })
     fails(t, { "examples/moonlet", "--prot", "1" },
       { status = 2, text = "--prot: unknown option, did you mean --port?\n" })
-    fails(t, { "examples/moonlet", "--precision", "fast" },
-      { status = 1, text = "--precision fast is not available yet, only exact\n" })
+    fails(t, { "examples/moonlet", "--precision", "half" },
+      { status = 2, text = "--precision: 'half' is not one of exact, fast\n" })
     fails(t, { "examples/moonlet", "--config", "/nowhere.lua" },
       { status = 1, text = "/nowhere.lua: " })
     fails(t, { "examples/moonlet", "--api-key", "a=1", "--api-key", "a=2" },

@@ -235,6 +235,7 @@ for k = 0, 3 do
 end
 LUA
 try "the reference is read" 0 run "$T/golden.lua" "$T/want"; no_err; cp "$T/out" "$T/in"
+cp "$T/out" "$T/golden_in"
 try "eval gives the greedy tokens of the reference" 0 eval $G/llama --jsonl \
   --out "$T/logits.safetensors"; no_err
 out_is "$(cat "$T/want")"
@@ -242,7 +243,10 @@ try "eval writes logits" 0 inspect "$T/logits.safetensors"; out "logits.0"; out 
 printf '{"ids": [1, 2, 128]}\n{"ids": []}\n{"ids": [1, 2]}\n' >"$T/in"
 try "eval refuses ids that do not exist" 0 eval $G/llama --jsonl; no_err; lines 3
 out 'token id must be between 0 and 127, got 128'; out '{"n": 2}'
-refused "fast does not exist yet" "fast" eval $G/llama --jsonl --precision fast
+cp "$T/golden_in" "$T/in"
+try "eval in fast gives the greedy tokens of the reference" 0 eval $G/llama --jsonl --precision fast
+no_err; out_is "$(cat "$T/want")"
+try "a precision that does not exist" 2 eval $G/llama --jsonl --precision half; one_line; err "half"
 try "generate" 0 generate $M '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n'
 out "I am Moonlet"; no_err
 printf '{"prompt": "The moon", "max_tokens": 6, "temperature": 1, "seed": 3}\n%.0s' 1 2 >"$T/in"
