@@ -109,12 +109,14 @@ NEAR = [
                        "lua:test_tiers sh:commands"),
     ("scripts/policy", "lua:test_policies lua:test_batch lua:test_fairness lua:test_scripts "
                        "lua:test_scripts_seqs lua:test_core"),
-    ("scripts/hooks", SERVE + " lua:test_phases lua:test_lent lua:test_unit lua:test_scripts "
+    ("scripts/hooks", SERVE + " lua:test_phases lua:test_lent lua:test_unit lua:test_attach "
+                              "lua:test_watch lua:test_reload lua:test_scripts "
                               "lua:test_scripts_seqs lua:test_examples_hooks "
                               "lua:test_architectures lua:test_api_life"),
-    ("scripts/pipeline/pictures", "lua:test_api_pictures"),
-    ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_output "
-                         "lua:test_api lua:test_api_more lua:test_api_fields lua:test_api_life "
+    ("scripts/pipeline/pictures", "lua:test_request_pictures lua:test_api_pictures"),
+    ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_run "
+                         "lua:test_prompt lua:test_output lua:test_api lua:test_api_more "
+                         "lua:test_api_fields lua:test_api_life "
                          "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
     ("scripts/api", "lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),

@@ -250,6 +250,105 @@ test("bytes as text, and their characters", function(t)
   t.eq({ lib_text.characters "aé\u{1F680}", lib_text.characters "\x9A\x80b\xF0" }, { 3, 2 })
 end)
 
+test("the last deltas follow those of the last piece", function(t)
+  local out = new({ { content "a" }, { content "b" } }, { live = false, last = { content "c" } })
+  out:token { id = 1, text = "1" }
+  out:token { id = 2, text = "2" }
+  t.eq(out:close { finish = "stop", prompt_tokens = 3 }, { said "a", said "b", said "c" })
+  t.eq({ out.content, out.usage }, { "abc", { prompt_tokens = 3, completion_tokens = 2,
+    cached_tokens = 0 } })
+  t.eq(out:close { finish = "length" }, {})
+  t.eq({ out.finish, out:token { id = 1, text = "1" } }, { "stop", {} })
+  out = new { { content "a" } }
+  out:close { finish = "stop", cached_tokens = 2 }
+  t.eq(out.usage, { prompt_tokens = 0, completion_tokens = 0, cached_tokens = 2 })
+end)
+
+test("one call makes an answer that stopped a call", function(t)
+  for _, case in ipairs { { "stop", "tool_calls" }, { "length", "length" } } do
+    local out = new { { { type = "call", index = 1, name = "f" }, { type = "end", index = 1 } } }
+    out:token { id = 1, text = "1" }
+    out:close { finish = case[1] }
+    t.eq({ out.finish, #out.calls }, { case[2], 1 })
+  end
+end)
+
+test("places of tokens: bytes and characters of the text before them", function(t)
+  local tok = { is_special = function(_, id) return id >= 8 end,
+    bytes = function(_, id) return id == 1 and "é" or id == 2 and "ab" or "<s>" end }
+  local held = {}
+  local out = new({}, { tok = tok, logprobs = true, kept = { [9] = true },
+    hold = function(bytes) held[#held + 1] = bytes end })
+  out.parser = nil
+  for i, id in ipairs { 1, 8, 2, 9, 1 } do
+    out:token { id = id, text = "x", logprob = -i, top = i == 3 and { {}, {} } or nil }
+  end
+  local places = {}
+  for i, entry in ipairs(out:take_logprobs()) do
+    places[i] = { entry.id, entry.at, entry.offset, entry.logprob }
+  end
+  t.eq(places, { { 1, 0, 0, -1 }, { 8, 2, 1, -2 }, { 2, 2, 1, -3 }, { 9, 4, 3, -4 },
+    { 1, 7, 6, -5 } }) -- 8 is not part of the text
+  t.eq({ out.logprob, #out.logprobs, #out:take_logprobs() }, { -15, 5, 0 })
+  t.eq(held, { 1024, 1024, 3072, 1024, 1024 })
+  -- An end token has no text and no logprob to show; one that matched a stop string has.
+  out:token { id = 8, text = "", finish = "stop", logprob = -1 }
+  t.eq(#out:take_logprobs(), 0)
+  out:token { id = 8, text = "", finish = "stop", stop = "x", logprob = -1 }
+  out:token { id = 8, text = "", finish = "length", logprob = -1 }
+  t.eq(#out:take_logprobs(), 2)
+  t.eq(new({}):take_logprobs(), nil)
+end)
+
+test("tokens of a stop string have no logprobs", function(t)
+  local tok = { is_special = function() return false end,
+    bytes = function(_, id) return ("x"):rep(id) end }
+  for _, columns in ipairs { false, function(_, entry) return { tostring(entry.id) } end } do
+    for _, stop in ipairs { false, "xx" } do
+      local held = 0
+      local out = new({}, { tok = tok, logprobs = true, columns = columns or nil, live = false,
+        hold = function(bytes) held = held + bytes end })
+      out.parser = nil
+      for _, id in ipairs { 2, 1, 1, 2 } do -- the text ends after two of them
+        out:token { id = id, text = id == 2 and out.bytes == 0 and "xx" or out.bytes == 2 and "x"
+          or "", logprob = -1 }
+      end
+      out:close { finish = "stop", stop = stop or nil }
+      local left = columns and out.written[1] or out.fresh
+      t.eq({ #left, #out.ats, held }, { stop and 2 or 4,
+        columns and (stop and 2 or 4) or 0, columns and 4 * 49 or 4096 })
+    end
+  end
+end)
+
+test("finishes that a script may give an output", function(t)
+  for _, finish in ipairs { "stop", "length", "tool_calls", "content_filter", "cancel",
+    "error" } do
+    t.eq(outputs.adopt({ content = "x", finish = finish })[1].finish, finish)
+  end
+  t.raises(function() outputs.adopt { content = "x", finish = "never" } end,
+    "an output whose `finish` is 'never'")
+  for _, key in ipairs { "content", "text", "reasoning", "finish" } do
+    t.raises(function() outputs.adopt { [key] = 5 } end, ("`%s` is a number"):format(key))
+    t.raises(function() outputs.adopt { [key] = "\xff" } end, ("`%s` is not valid"):format(key))
+  end
+  for _, key in ipairs { "ids", "usage", "calls" } do
+    t.raises(function() outputs.adopt { [key] = "x" } end, ("`%s` is a string"):format(key))
+  end
+  t.raises(function() outputs.adopt { { content = "x" }, 5 } end, "an output that is a number")
+  t.raises(function() outputs.adopt(5) end, "a number")
+  local list = outputs.adopt { { content = "x" }, { text = "y", ids = { 1, 2 },
+    calls = { { name = "f" }, { name = "g", id = "i", arguments = "[]" } } } }
+  t.eq({ #list, list[1].index, list[2].index, list[1].finish, list[2].content, list[2].usage,
+    list[2].calls }, { 2, 0, 1, "stop", "y", { prompt_tokens = 0, completion_tokens = 2,
+      cached_tokens = 0 }, { { id = "call_1", name = "f", arguments = "{}" },
+      { id = "i", name = "g", arguments = "[]" } } })
+  for _, call in ipairs { 5, {}, { name = 5 }, { name = "f", id = 5 },
+    { name = "f", arguments = 5 } } do
+    t.raises(function() outputs.adopt { calls = { call } } end, "calls[1] is not a call")
+  end
+end)
+
 --- What a face writes for these deltas of two choices, taken in turns. `logprobs`: each chunk is
 --- encoded by itself.
 local function written(shape, deltas, logprobs)
