@@ -264,6 +264,14 @@ test("a pipeline continues when others had their turn", function(t)
     t.eq({ #answers, conn.queued }, { 2, false })
     socket.take()
     conn:close()
+    conn, socket = connect { answer = ok }
+    socket.send(GET .. "G") -- one byte of the next is enough
+    t.eq({ conn.state, conn.queued }, { "flush", true })
+    conn:close()
+    conn, socket = connect { answer = ok }
+    socket.send(GET)
+    t.eq({ conn.state, conn.queued }, { "head" })
+    conn:close()
     -- A response that is not sent yet holds up the next request.
     over = false
     conn, socket, _, answers = connect({ limits = { low_water = 10 }, answer = ok }, 0)
@@ -426,6 +434,16 @@ test("what a client leaves behind when it goes", function(t)
     t.eq({ socket.got, socket.closed }, { "", true })
     socket.on_bytes(nil, "x") -- late
     t.eq(socket.got, "")
+  end)
+end)
+
+test("a failure of the server itself is reported, and ends the connection", function(t)
+  with(t, {}, function()
+    local said
+    local conn, socket = connect { on_error = function(_, text) said = text end }
+    conn.parser.feed = function() error("no memory", 0) end
+    socket.send(GET)
+    t.eq({ said, socket.closed }, { "no memory", true })
   end)
 end)
 

@@ -436,6 +436,25 @@ local function fake_server(texts, fn)
   listener:close()
 end
 
+test("the client: what it sends", function(t)
+  tools.serve(t, { handler = function(request, response)
+    local headers = request.headers
+    response:json(200, { request.method, request.target, headers.host, headers["x-a"],
+      headers["content-length"] or "none", headers.connection, request.body or "" })
+  end }, function(at)
+    local function sent(options)
+      options.host, options.port = "127.0.0.1", at.port
+      return require("perigee").json.decode(assert(http.request(options)).body)
+    end
+    local place = "127.0.0.1:" .. at.port
+    t.eq(sent { headers = { ["X-A"] = "b" } },
+      { "GET", "/", place, "b", "none", "close", "" })
+    t.eq(sent { target = "/x?y", body = "abc", headers = { ["x-a"] = 5, Host = "other" } },
+      { "POST", "/x?y", "other", "5", "3", "close", "abc" })
+    t.eq(sent({ body = "abc", method = "PUT", headers = { ["x-a"] = "" } })[1], "PUT")
+  end)
+end)
+
 test("the client: responses of other servers, valid and broken", function(t)
   local cases = {
     { "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: 1\r\nx: 2\r\n\r\nuntil the end", 200,
@@ -446,6 +465,9 @@ test("the client: responses of other servers, valid and broken", function(t)
     { "", nil, "without responding" },
     { "SSH-2.0-OpenSSH\r\n\r\n", nil, "response is not HTTP" },
     { "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", nil, "in the middle of the body" },
+    { "HTTP/1.1 200 OK\r\nContent-Length: " .. ("0"):rep(17) .. "3\r\n\r\nabc", 200, "abc" },
+    { "HTTP/1.1 200 OK\r\nContent-Length: " .. ("0"):rep(18) .. "3\r\n\r\nabc", nil,
+      "malformed content-length" },
     { "HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\nabc", nil, "malformed content-length" },
     { "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", nil, "malformed chunk size" },
     { "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", nil, "unknown transfer-encoding" },

@@ -193,6 +193,12 @@ test("a server that shuts down waits for its answers", function(t)
     server:drain { seconds = 1.5, done = function() done = done + 1 end }
     t.eq({ done, #timers, timers[1].closed }, { 2, 1, true }) -- nothing was open
   end)
+  done = 0
+  listening(t, {}, function(server, accept)
+    accept()
+    server:drain { done = function() done = done + 1 end }
+    t.eq(done, 1) -- only an idle one was open
+  end)
   listening(t, {}, function(server, accept, _, timers)
     accept().send(GET)
     server:drain { seconds = 1.5 }

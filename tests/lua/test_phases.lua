@@ -251,6 +251,61 @@ test("a phase of a script is switched off alone", function(t)
   t.match(s.blamed, "sleep: `admit` cannot wait")
 end)
 
+test("wrappers of generation: options, silence, and those that are switched off", function(t)
+  local seen
+  local function ask(...)
+    local list = {}
+    for i, f in ipairs { ... } do list[i] = script("generate", f) end
+    seen = {}
+    return list, phases.ask(phases.wait, list, "generate", request(), function(_, options)
+      seen[#seen + 1] = options or {}
+      return { content = "made " .. #seen }
+    end)
+  end
+  local function with(options)
+    return function(req, run) return run(req, options) end
+  end
+  local _, got = ask(with { n = 2, sampling = { a = 1 } }, with { n = 3, silent = true })
+  t.eq({ seen, got.content }, { { { n = 3, sampling = { a = 1 }, silent = true } }, "made 1" })
+  ask(with { silent = true }, with { silent = false })
+  t.eq(seen[1].silent, true) -- nothing inside makes it heard
+  ask(with {}, with {})
+  t.eq(seen, { {} })
+  -- One that fails or returns nothing: the output of its last run that was not silent.
+  _, got = ask(function(req, run)
+    run(req)
+    run(req, { silent = true })
+  end)
+  t.eq({ got.content, #seen }, { "made 1", 2 })
+  _, got = ask(function() end)
+  t.eq({ got.content, #seen }, { "made 1", 1 })
+  for _, case in ipairs { { 5, "run: options are a number" },
+    { { n = 0 }, "run: n must be an integer between 1 and " }, { { n = 1.5 }, "got 1.5" },
+    { { sampling = 5 }, "run: sampling must be a table, got number" },
+    { { chat = 5 }, "run: chat is number" } } do
+    local list = ask(with(case[1]))
+    t.ok(list[1].blamed:find(case[2], 1, true), list[1].blamed)
+  end
+  local list = ask(with { n = 1 })
+  t.eq(list[1].blamed, nil)
+  -- Switched off ones are passed over, wherever they are.
+  for off = 1, 2 do
+    local calls = {}
+    list = {}
+    for i = 1, 2 do
+      list[i] = script("generate", function(req, run)
+        calls[#calls + 1] = i
+        return run(req)
+      end)
+    end
+    for _ = 1, 3 do phases.strike(list[off], "generate", "x") end
+    got = phases.ask(phases.wait, list, "generate", request(), function()
+      return { content = "x" }
+    end)
+    t.eq({ calls, got.content }, { { 3 - off }, "x" })
+  end
+end)
+
 -- ---- plain data ---------------------------------------------------------------------------------
 
 test("lists and records at their limits", function(t)

@@ -21,7 +21,7 @@ test("a version serves until the next one is complete", function(t)
   app.metrics = { scripts_version = gauge "version", stale = gauge "stale" }
   local scripts = app.scripts
   t.eq({ scripts:rollback() }, { nil, "there is no earlier version of the scripts" })
-  local first = scripts:current():retain()
+  local first = scripts:current():retain():retain()
   app.write("hooks/mine.lua", "return { version = 2 }")
   local second = assert(scripts:reload())
   t.eq({ second == scripts:current(), second.version, gauges.version, gauges.stale },
@@ -33,6 +33,8 @@ test("a version serves until the next one is complete", function(t)
     for i, one in ipairs(scripts:status().alive) do list[i] = { one.version, one.requests } end
     return list
   end
+  t.eq(alive(), { { 1, 2 }, { 2, 0 } })
+  first:release()
   t.eq(alive(), { { 1, 1 }, { 2, 0 } })
   first:release()
   t.eq(alive(), { { 2, 0 } })
@@ -40,8 +42,10 @@ test("a version serves until the next one is complete", function(t)
   t.eq(alive(), { { 2, 0 } }) -- it serves
   assert(scripts:reload())
   t.eq({ alive(), app.notes[2] }, { { { 3, 0 } }, "info: scripts: version 3, nothing changed" })
-  assert(scripts:rollback())
-  t.eq({ scripts:status().version, scripts:current().by_name.mine.version }, { 4, 2 })
+  app.write("hooks/mine.lua", "return { version = 3 }")
+  assert(scripts:reload())
+  assert(scripts:rollback()) -- also to a lower version of a script
+  t.eq({ scripts:status().version, scripts:current().by_name.mine.version }, { 5, 2 })
   -- A reason is reported once.
   app.write("hooks/mine.lua", "return 5")
   local notes = #app.notes
@@ -50,7 +54,7 @@ test("a version serves until the next one is complete", function(t)
     t.eq({ none, why == scripts:status().error, scripts:status().stale, gauges.stale,
       #app.notes - notes }, { nil, true, true, 1, 1 })
   end
-  t.match(app.notes[#app.notes], "^error: scripts: keeping version 4: .*must return a table")
+  t.match(app.notes[#app.notes], "^error: scripts: keeping version 5: .*must return a table")
   app.write("hooks/mine.lua", "return 'x'")
   scripts:reload()
   t.eq(#app.notes - notes, 2)
@@ -95,6 +99,8 @@ end)
 test("what is known about scripts", function(t)
   local app <close> = open { ["hooks/mine.lua"] = [[return { version = 3,
       request = function() error "no" end, admit = function() error "nor this" end,
+      template = function() error "no" end, parse = function() error "no" end,
+      respond = function() error "no" end,
       token = function() end }]],
     ["templates/b.jinja"] = "{% for m in messages %}{{ m.content }}{% endfor %}",
     ["templates/a.jinja"] = "{% for m in messages %}{{ m.content }}{% endfor %}" }
@@ -106,15 +112,19 @@ test("what is known about scripts", function(t)
   now:call("admit", { tag = {} }, {})
   async.run(function() now:wait("request", { headers = {}, ctx = {}, tag = {}, body = {} }) end)
   now:call("admit", { tag = {} }, {})
+  for _, phase in ipairs { "template", "parse", "respond" } do now:call(phase, { tag = {} }, {}) end
   local status = app.scripts:status()
   local mine = status.scripts[1]
   t.eq({ mine.name, mine.kind, mine.version, mine.file, mine.phases }, { "mine", "hook", 3,
-    app.folder .. "/hooks/mine.lua", perigee.json.array { "admit", "request", "token" } })
-  t.eq({ #mine.strikes, mine.strikes[1].phase, mine.strikes[1].total, mine.strikes[1].off,
-    mine.strikes[2].phase, mine.strikes[2].total }, { 2, "admit", 2, false, "request", 1 })
+    app.folder .. "/hooks/mine.lua", perigee.json.array { "admit", "parse", "request", "respond",
+      "template", "token" } })
+  local strikes = {}
+  for i, one in ipairs(mine.strikes) do strikes[i] = { one.phase, one.total, one.off } end
+  t.eq(strikes, { { "admit", 2, false }, { "parse", 1, false }, { "request", 1, false },
+    { "respond", 1, false }, { "template", 1, false } })
   t.match(mine.strikes[1].text, "nor this")
-  t.eq(struck, { { 1, "mine", "admit" }, { 1, "mine", "request" }, { 1, "mine", "admit" } })
-  t.eq(#app.notes, 2) -- the first of each phase
+  t.eq({ struck[1], struck[2], #struck }, { { 1, "mine", "admit" }, { 1, "mine", "request" }, 6 })
+  t.eq(#app.notes, 5) -- the first of each phase
   t.match(app.notes[1], "^warning: script mine: admit: .*; ignored for this call$")
   t.eq({ status.policy, status.scripts[2].name, status.scripts[2].kind, status.templates,
     status.stale }, { "fifo", "fifo", "policy", perigee.json.array { "a", "b" }, false })
@@ -151,7 +161,14 @@ test("a policy that changes is given to the batches", function(t)
   t.eq(given, 0)
   app.write("policy/own.lua", "return function(step) step:fill() end -- changed")
   assert(app.scripts:reload())
-  t.eq({ given, type(app.scripts:policy().schedule) }, { 1, "function" })
+  local policy = app.scripts:policy()
+  t.eq({ given, type(policy.schedule), policy.breaker.total }, { 1, "function", 0 })
+  policy.breaker:strike "too slow"
+  policy.struck(nil, nil, policy.breaker)
+  t.match(app.notes[#app.notes], "^warning: script own: schedule: too slow; ignored")
+  local known = app.scripts:status().scripts[2].strikes[1]
+  t.eq({ known.phase, known.text, known.total }, { "schedule", "too slow", 1 })
+  t.ok(app.scripts:policy().breaker == policy.breaker) -- of all batches
 end)
 
 test("a policy of the program's own folder is watched", function(t)

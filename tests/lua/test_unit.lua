@@ -89,3 +89,99 @@ test("a new version takes over the state, as a copy", function(t)
   inner.a = {}
   t.match(select(2, load("return { version = 2 }", { former = former })), "is nested too deep$")
 end)
+
+test("what a self-test gets to try its script with", function(t)
+  local source = [[
+    local function same(a, b)
+      if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+      for k, v in pairs(a) do if not same(v, b[k]) then return false end end
+      for k in pairs(b) do if a[k] == nil then return false end end
+      return true
+    end
+    local function is(a, b, what)
+      if not same(a, b) then error(("%s: %s, not %s"):format(what, tostring(a), tostring(b)), 0) end
+    end
+    local perigee = require "perigee"
+    return { config = { a = 1 }, state = function() return { n = 0 } end,
+      admit = function(req, queue, self)
+        self.state.n = self.state.n + 1
+        perigee.log "seen"
+        perigee.count("admitted", 2)
+        return { lane = queue.waiting }
+      end,
+      request = function(req)
+        perigee.sleep(3600)
+        return nil
+      end,
+      selftest = {
+        request = function(try)
+          local req = try.req {}
+          is({ req.id, req.api, req.path, req.stream, req.n, req.model, req.received },
+            { "chatcmpl-trial", "chat", "/v1/chat/completions", false, 1, "trial", 0 }, "req")
+          is({ req.headers, req.body, req.chat, req.sampling, req.ctx, req.tag, req.attached },
+            { {}, {}, { messages = {} }, {}, {}, {}, {} }, "tables of req")
+          req:attach("x", { 1 })
+          req:attach "y"
+          is(req.attached, { x = { 1 }, y = {} }, "attached")
+          is(try.req({ n = 3 }).n, 3, "n")
+          is(try.request(req), nil, "request") -- sleep does not sleep
+        end,
+        queue = function(try)
+          local queue = try.queue { waiting = 4 }
+          is({ queue.running, queue.waiting, queue.waiting_tokens, queue.free_tokens,
+            queue.all_tokens, queue.count(), queue.eta() }, { 0, 4, 0, 4096, 4096, 0, 1 }, "queue")
+          is({ try.queue({ count = 2, eta = 9 }).count(), try.queue({ eta = 9 }).eta() },
+            { 2, 9 }, "count")
+          is(try.admit(try.req {}, queue), { lane = 4 }, "admit")
+          is({ try.said[1], try.counted[1].name, try.counted[1].value, try.self.state.n,
+            try.self.config.a, try.self.name }, { "x: seen", "perigee_script_admitted", 2, 1, 1,
+            "x" }, "kit")
+        end,
+        step = function(try)
+          local step = try.step { {}, { state = "decode", left = 1, prompt = 5, tag = { a = 1 } } }
+          local one, two = step.list[1], step.list[2]
+          is({ one.id, one.state, one.left, one.prompt, one.past, one.generated, one.cached,
+            one.choice, one.follows, one.age, one.bytes, one.tag },
+            { 1, "waiting", 16, 16, 0, 0, 0, 0, false, 0, 0, {} }, "sequence")
+          is({ two.id, two.left, two.prompt, two.tag }, { 2, 1, 5, { a = 1 } }, "second")
+          is({ step.tokens, step.free, step.timing }, { 64, 4096, {} }, "step")
+          is(try.step({}, { tokens = 9 }).tokens, 9, "tokens")
+          step:fill()
+          is({ step.given[1] ~= nil, step.given[2] }, { true, 1 }, "given")
+        end,
+        seq = function(try)
+          local seq = try.seq {}
+          is({ seq.request, seq.id, seq.prompt_tokens, seq.ids, seq.text, seq.thinking,
+            seq.stopped, seq.forced, seq.biases },
+            { "chatcmpl-trial", 1, 1, {}, "", false, false, {}, {} }, "seq")
+          is({ seq.vocab:encode "ab", seq.vocab:decode { 97, 98 } }, { { 97, 98 }, "ab" }, "vocab")
+          seq:force { 1, 2 }
+          seq:force { 3 }
+          seq:bias { [4] = 1 }
+          seq:stop()
+          is({ seq.forced, seq.biases, seq.stopped }, { { 1, 2, 3 }, { [4] = 1 }, true }, "done")
+        end,
+        scores = function(try)
+          local logits = try.scores { [7] = 1.0, [5] = 2.0, [3] = 1.0 }
+          is({ logits[5], logits[6], logits:argmax() }, { 2.0, -math.huge, 5 }, "logits")
+          is({ logits:top(2), #logits:top(9) }, { { { 5, 2.0 }, { 3, 1.0 } }, 3 }, "top")
+          logits:bias { [1] = 2 }
+          logits:ban { 4 }
+          logits:ban { 5, 6 }
+          is({ logits.biased, logits.banned }, { { [1] = 2 }, { 4, 5, 6 } }, "changes")
+        end,
+        http = function(try)
+          local answer, why = perigee.models()
+          is(answer, {}, "models")
+        end,
+      } }]]
+  local made, why = load(source)
+  t.eq({ made ~= nil, why }, { true })
+  for selftest, want in pairs { ["{ b = 5 }"] = "case b must be a function, got number",
+    ["5"] = "selftest must be a function or a table, got number",
+    ["function() error('no', 0) end"] = "case selftest: no",
+    ["{ a = function() error('no', 0) end }"] = "case a: no" } do
+    made, why = load(("return { selftest = %s }"):format(selftest))
+    t.eq({ made, why }, { nil, "x.lua: " .. want })
+  end
+end)

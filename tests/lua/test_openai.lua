@@ -1,0 +1,358 @@
+-- api.openai without a server: bodies at their limits, and what answers, chunks, logprobs and
+-- errors look like.
+local chat = require "api.openai.chat"
+local completions = require "api.openai.completions"
+local errors = require "lib.errors"
+local dialect = require "api.openai.errors"
+local perigee = require "perigee"
+local stream = require "api.openai.stream"
+local test = require("harness").test
+local json = perigee.json
+
+-- ---- bodies -------------------------------------------------------------------------------------
+
+--- The req of a body, or { message, field } of its refusal.
+local function read(api, body)
+  local ok, req = pcall(api.read, assert(json.decode(json.encode(body))), {})
+  if ok then return req end
+  return { req.message, req.field }
+end
+
+local function say(fields)
+  local body = { model = "m", messages = { { role = "user", content = "Hi" } } }
+  for key, value in pairs(fields) do body[key] = value end
+  return read(chat, body)
+end
+
+local function complete(fields)
+  local body = { model = "m", prompt = "Hi" }
+  for key, value in pairs(fields) do body[key] = value end
+  return read(completions, body)
+end
+
+test("fields of both endpoints", function(t)
+  for _, ask in ipairs { say, complete } do
+    local req = ask { stream = true, stream_options = { include_usage = true }, n = 2, user = "u",
+      max_tokens = 5, min_tokens = 5, return_token_ids = true }
+    t.eq({ req.stream, req.include_usage, req.n, req.user, req.sampling.max_tokens,
+      req.sampling.min_tokens, req.return_ids, req.model }, { true, true, 2, "u", 5, 5, true,
+      "m" })
+    req = ask {}
+    t.eq({ req.stream, req.include_usage, req.n, req.sampling.max_tokens, req.return_ids },
+      { false, nil, 1 })
+    t.eq(ask({ stream = true, stream_options = {} }).include_usage, nil)
+    t.eq(ask({ stream = true, stream_options = { include_usage = false } }).include_usage, false)
+    t.eq(ask { stream_options = {} },
+      { "stream_options is only for requests with stream = true", "stream_options" })
+    t.eq(ask { max_tokens = 5, min_tokens = 6 },
+      { "min_tokens must be at most max_tokens, which is 5, got 6", "min_tokens" })
+    t.eq(ask { response_format = { type = "json_object" } },
+      { 'response_format must be {"type": "text"}: this server has no constrained output yet',
+        "response_format" })
+    t.ok(ask({ response_format = { type = "text" } }).id)
+    req = ask { perigee = { script = "s", a = 1, b = "x", c = json.null } }
+    t.eq(req.attached, { { name = "s", params = { a = 1, b = "x" } } })
+    t.eq(ask({ perigee = { script = json.null, a = 1 } }).attached, {})
+    t.eq(#ask({ perigee = { script = ("x"):rep(64) } }).attached, 1)
+    for _, name in ipairs { "", ("x"):rep(65) } do
+      t.eq(ask({ perigee = { script = name } })[2], "perigee.script")
+    end
+    t.eq(ask { perigee = { script = "s", a = {} } },
+      { "perigee.a must be a string, a number, true or false", "perigee.a" })
+  end
+  t.eq(say({ max_tokens = 5, max_completion_tokens = 7 }).sampling.max_tokens, 7)
+end)
+
+test("fields of a conversation", function(t)
+  local req = say {}
+  t.match(req.id, "^chatcmpl%-%x+$")
+  t.eq({ req.api, req.chat.kwargs, req.media, req.sampling.top_logprobs },
+    { "chat", {}, {} })
+  t.eq(say({ logprobs = true }).sampling.top_logprobs, 0)
+  t.eq(say({ logprobs = true, top_logprobs = 3 }).sampling.top_logprobs, 3)
+  for _, wrong in ipairs { { top_logprobs = 3 }, { top_logprobs = 3, logprobs = false } } do
+    t.eq(say(wrong)[1], "top_logprobs is only for requests with logprobs = true")
+  end
+  local function variables(fields) return say(fields).chat.kwargs end
+  t.eq(variables { chat_template_kwargs = { a = 1 }, enable_thinking = true },
+    { a = 1, enable_thinking = true })
+  t.eq(variables { enable_thinking = false }, { enable_thinking = false })
+  t.eq(variables { reasoning_effort = "high" }, { reasoning_effort = "high" })
+  t.eq(variables { reasoning_effort = "none" },
+    { reasoning_effort = "none", enable_thinking = false })
+  t.eq(variables { reasoning_effort = "none", enable_thinking = true },
+    { reasoning_effort = "none", enable_thinking = true })
+  for _, key in ipairs { "messages", "tools", "add_generation_prompt", "continue_final_message" } do
+    t.eq(say { chat_template_kwargs = { [key] = 1 } }, { ("chat_template_kwargs cannot set '%s', "
+      .. "which is a field of the request"):format(key), "chat_template_kwargs" })
+  end
+  t.ok(say({ modalities = { "text" } }).id)
+  t.eq(say { modalities = { "text", "audio" } },
+    { "modalities[1] must be 'text': this server generates nothing else", "modalities[1]" })
+  t.eq(say { continue_final_message = true, add_generation_prompt = true },
+    { "add_generation_prompt and continue_final_message cannot both be true",
+      "add_generation_prompt" })
+  local last = { { role = "assistant", content = "So" } }
+  t.eq(say({ continue_final_message = true, messages = last }).chat.add_generation_prompt, false)
+  t.eq(say({ add_generation_prompt = true }).chat.add_generation_prompt, true)
+end)
+
+test("prompts and choices of a completion", function(t)
+  local req = complete { echo = true, logprobs = 2, add_special_tokens = false }
+  t.match(req.id, "^cmpl%-%x+$")
+  t.eq({ req.api, req.prompt, req.prompts, req.echo, req.sampling.top_logprobs, req.add_special,
+    req.best_of }, { "completions", "Hi", { "Hi" }, true, 2, false })
+  t.eq(complete({ prompt = { "a", "b" } }).prompts, { "a", "b" })
+  t.eq(#complete({ prompt = { 1, 2 } }).prompts, 1)
+  t.eq(#complete({ prompt = { { 1, 2 }, { 3 } } }).prompts, 2)
+  t.eq(complete({ n = 2, best_of = 3 }).best_of, 3)
+  t.eq(complete({ n = 2, best_of = 2 }).best_of, nil)
+  t.eq(complete({ n = 2, best_of = 2, stream = true }).best_of, nil)
+  t.eq(complete { n = 2, best_of = 1 }, { "best_of must be at least n, which is 2, got 1",
+    "best_of" })
+  t.eq(complete { n = 2, best_of = 3, stream = true },
+    { "best_of must be n, which is 2, to be streamed, got 3", "best_of" })
+  for _, empty in ipairs { json.array {}, { json.array {} } } do
+    t.match(complete({ prompt = empty })[1], "must not be empty")
+  end
+  t.eq(complete({ prompt = { true } })[2], "prompt[0]")
+  local many = {}
+  for i = 1, 128 do many[i] = "x" end
+  t.eq({ #complete({ prompt = many, n = 4 }).prompts, complete({ prompt = "x", n = 2 }).n },
+    { 128, 2 })
+  t.eq(complete { prompt = many, n = 5 },
+    { "n must leave at most 512 answers for 128 prompts, got 640", "n" })
+  t.eq(complete { prompt = many, best_of = 5 },
+    { "n must leave at most 512 answers for 128 prompts, got 640", "n" })
+  many[129] = "x"
+  t.eq(complete { prompt = many }, { "prompt must have at most 128 entries, got 129", "prompt" })
+end)
+
+-- ---- objects ------------------------------------------------------------------------------------
+
+--- A tokenizer whose tokens are letters: 1 is "a", 2 is "é".
+local tok = { bytes = function(_, id) return id == 2 and "é" or ("a"):rep(id) end,
+  decode = function() return "decoded" end }
+
+local function decoded(value) return json.decode(json.encode(value)) end
+
+--- An entry of logprobs.
+local function entry(id, logprob, offset, top)
+  return { id = id, logprob = logprob, bytes = tok:bytes(id), offset = offset, top = top }
+end
+
+test("logprobs of a conversation", function(t)
+  local out = { index = 1, tok = tok, calls = {}, content = "a", other = {},
+    logprobs = { entry(1, -0.5, 0, { { id = 2, logprob = -1.0 } }), entry(2, -math.huge, 1) } }
+  local choice = decoded(chat.shape.choice({ sampling = { top_logprobs = 1 } }, out))
+  t.eq(choice.logprobs.content, { { token = "a", logprob = -0.5, bytes = { 97 },
+    top_logprobs = { { token = "é", logprob = -1.0, bytes = { 195, 169 } } } },
+    { token = "é", logprob = -9999.0, bytes = { 195, 169 }, top_logprobs = {} } })
+  t.eq({ choice.index, choice.message.content, choice.message.role }, { 1, "a", "assistant" })
+  for _, case in ipairs { { {}, out }, { { top_logprobs = 1 }, out, true } } do
+    t.eq(decoded(chat.shape.choice({ sampling = case[1] }, case[2], case[3])).logprobs, json.null)
+  end
+  out.altered = true
+  t.eq(decoded(chat.shape.choice({ sampling = { top_logprobs = 1 } }, out)).logprobs, json.null)
+  -- Texts that are kept say the same.
+  for _, tokenizer in ipairs { tok, false } do
+    local kept, columns = { tok = tokenizer or nil }, { {} }
+    for i, one in ipairs(out.logprobs) do columns[1][i] = chat.shape.columns({}, kept, one)[1] end
+    local text = json.decode(chat.shape.logprobs_text({}, kept, columns))
+    t.eq(text.content[2], choice.logprobs.content[2])
+    if tokenizer then t.eq(text.content, choice.logprobs.content) end
+  end
+  t.eq(json.decode(chat.shape.logprobs_text({}, {}, {})).content, {})
+end)
+
+test("logprobs of a completion, after those of an echo", function(t)
+  local req = { echo = true, sampling = { top_logprobs = 1 }, prompts = { "aé" },
+    all_ids = { { 1, 2 } } }
+  local out = { index = 0, tok = tok, content = "ab",
+    logprobs = { entry(3, -0.5, 0, { { id = 2, logprob = -1.0 } }), entry(1, -0.25, 3) } }
+  local want = { tokens = { "a", "é", "aaa", "a" },
+    token_logprobs = { json.null, json.null, -0.5, -0.25 },
+    top_logprobs = { json.null, json.null, { aaa = -0.5, ["é"] = -1.0 }, { a = -0.25 } },
+    text_offset = { 0, 1, 2, 5 } }
+  local choice = decoded(completions.shape.choice(req, out))
+  t.eq({ choice.logprobs, choice.text }, { want, "aéab" })
+  local columns = { {}, {}, {}, {} }
+  for i, one in ipairs(out.logprobs) do
+    for k, text in ipairs(completions.shape.columns(req, out, one)) do columns[k][i] = text end
+  end
+  for _ = 1, 2 do -- the echo's are written once
+    t.eq(json.decode(completions.shape.logprobs_text(req, out, columns)), want)
+  end
+  -- In a stream: the echo first, then chunks.
+  local head = decoded(completions.shape.head(req, out))
+  t.eq({ head.text, head.logprobs.tokens, head.logprobs.text_offset }, { "aé", { "a", "é" },
+    { 0, 1 } })
+  local delta = decoded(completions.shape.delta(req, out, { delta = { text = "x" },
+    logprobs = { out.logprobs[2] } }))
+  t.eq({ delta.text, delta.logprobs.text_offset }, { "x", { 5 } })
+  t.eq(decoded(completions.shape.delta(req, out, { delta = {}, logprobs = {} })).logprobs,
+    json.null)
+  t.eq(decoded(completions.shape.finish(req, out, {})).logprobs, json.null)
+  -- Without an echo, or without logprobs.
+  req.echo = nil
+  t.eq(completions.shape.head(req, out), nil)
+  choice = decoded(completions.shape.choice(req, out))
+  t.eq({ choice.logprobs.text_offset, choice.text }, { { 0, 3 }, "ab" })
+  t.eq(decoded(completions.shape.choice(req, out, true)).logprobs, json.null)
+  out.altered = true
+  t.eq(decoded(completions.shape.choice(req, out)).logprobs, json.null)
+  local function echoed(prompt, tokenizer)
+    req = { echo = true, sampling = {}, prompts = { "x", { 1, 2 } }, all_ids = { {}, { 1, 2 } } }
+    local one = { index = 0, prompt = prompt, tok = tokenizer }
+    local choice_ = decoded(completions.shape.head(req, one))
+    return { choice_.text, choice_.logprobs }
+  end
+  t.eq({ echoed(nil, tok), echoed(2, tok), echoed(2) },
+    { { "x", json.null }, { "decoded", json.null }, { "", json.null } })
+end)
+
+test("messages of a whole answer", function(t)
+  local function message(fields)
+    local out = { index = 0, calls = {} }
+    for key, value in pairs(fields) do out[key] = value end
+    return decoded(chat.shape.choice({ sampling = {} }, out)).message
+  end
+  t.eq(message { content = "x", reasoning = "y" }, { role = "assistant", content = "x",
+    refusal = json.null, reasoning_content = "y" })
+  t.eq(message {}, { role = "assistant", content = "", refusal = json.null })
+  t.eq(message { calls = { { id = "i", name = "f", arguments = "{}" } } }, { role = "assistant",
+    content = json.null, refusal = json.null, tool_calls = { { id = "i", type = "function",
+      ["function"] = { name = "f", arguments = "{}" } } } })
+  local function delta(d)
+    return decoded(chat.shape.delta({}, { index = 0 }, { delta = d })).delta
+  end
+  t.eq(delta { type = "reasoning", text = "x" }, { reasoning_content = "x" })
+  t.eq(delta { type = "call", index = 2, id = "i", name = "f" }, { tool_calls = { { index = 1,
+    id = "i", type = "function", ["function"] = { name = "f", arguments = "" } } } })
+  t.eq(delta { type = "call", index = 1, arguments = "{" }, { tool_calls = { { index = 0,
+    ["function"] = { arguments = "{" } } } })
+end)
+
+-- ---- the face -----------------------------------------------------------------------------------
+
+--- A face, and what its client gets.
+local function face_of(fields, shape)
+  local got = {}
+  local req = { id = "id", received = 7, model = "m", sampling = {} }
+  for key, value in pairs(fields) do req[key] = value end
+  local response = { sse = function(_, headers)
+    got.headers = headers
+    return { event = function(_, text)
+      got[#got + 1] = text == "[DONE]" and text or json.decode(text)
+    end, finish = function() got.finished = true end }
+  end, send_parts = function(_, code, headers, parts)
+    got.code, got.headers, got.body = code, headers, json.decode(table.concat(parts))
+  end, send = function(_, code, headers, text)
+    got.code, got.headers, got.body = code, headers, json.decode(text)
+  end }
+  return stream.new(req, response, shape or chat.shape), got
+end
+
+local USAGE = { prompt_tokens = 5, completion_tokens = 3, cached_tokens = 2,
+  timings = { queue_ms = 1.5 } }
+
+local function usage_of(object)
+  return { object.usage.prompt_tokens, object.usage.completion_tokens, object.usage.total_tokens,
+    object.usage.prompt_tokens_details.cached_tokens,
+    object.usage.prompt_tokens_details.image_tokens, object.timings.queue_ms,
+    object.timings.ttft_ms }
+end
+
+test("a whole answer", function(t)
+  local face, got = face_of { return_ids = true }
+  local function out(index, more)
+    local one = { index = index, calls = {}, content = "x", finish = "stop", other = {},
+      ids = { 1, 2 } }
+    for key, value in pairs(more or {}) do one[key] = value end
+    return one
+  end
+  face:begin()
+  face:answer({ out(0), out(1, { altered = true, other = { { kind = "dropped", text = "f" } } }) },
+    USAGE)
+  local body = got.body
+  t.eq({ got.code, got.headers["x-perigee-request"], body.id, body.object, body.created,
+    body.model, #body.choices }, { 200, "id", "id", "chat.completion", 7, "m", 2 })
+  t.eq({ body.choices[1].token_ids, body.choices[1].finish_reason, body.choices[1].other,
+    body.choices[2].token_ids, body.choices[2].other }, { { 1, 2 }, "stop", nil, nil,
+    { { kind = "dropped", text = "f" } } })
+  t.eq(usage_of(body), { 5, 3, 8, 2, nil, 1.5, json.null })
+  USAGE.image_tokens = 4
+  face, got = face_of {}
+  face:answer({ out(0) }, USAGE)
+  t.eq({ got.body.choices[1].token_ids, usage_of(got.body)[5] }, { nil, 4 })
+  USAGE.image_tokens = nil
+  -- Logprobs that were kept as texts.
+  face, got = face_of { sampling = { top_logprobs = 0 } }
+  local columns = { face:columns({ tok = tok }, entry(1, -0.5, 0)) }
+  face:answer({ out(0, { columns = print, written = { columns[1] } }) }, USAGE)
+  t.eq(got.body.choices[1].logprobs.content[1].token, "a")
+  face, got = face_of {}
+  t.eq(face:columns({ tok = tok }, entry(1, -0.5, 0)), nil)
+  face:fail(errors.new { status = 503, message = "no" })
+  t.eq({ got.code, got.headers["retry-after"], got.body.error.message }, { 503, 1, "no" })
+end)
+
+test("a stream", function(t)
+  local face, got = face_of { stream = true, include_usage = true, return_ids = true }
+  local out = { index = 0, finish = "stop", other = {}, ids = { 4 } }
+  face:begin()
+  t.eq(got.headers["x-perigee-request"], "id")
+  face:delta(out, { { type = "text", text = "a" }, { type = "text", text = "b" },
+    { type = "reasoning", text = "c" }, { type = "call", index = 1, id = "i", name = "f" },
+    { type = "call", index = 1, arguments = "{" }, { type = "call", index = 2, arguments = "[" } })
+  face:finish(out)
+  face:answer({}, USAGE)
+  local deltas = {}
+  for i = 1, 7 do deltas[i] = got[i].choices[1].delta end
+  t.eq({ deltas[1], deltas[2], deltas[3], deltas[4], deltas[6].tool_calls[1].index,
+    deltas[7].tool_calls[1].index, deltas[7].tool_calls[1]["function"].arguments },
+    { { role = "assistant", content = "" }, { content = "a" }, { content = "b" },
+      { reasoning_content = "c" }, 0, 1, "[" })
+  t.eq({ got[8].choices[1].finish_reason, got[8].choices[1].token_ids, got[8].usage,
+    #got[9].choices, got[10], #got, got.finished },
+    { "stop", { 4 }, json.null, 0, "[DONE]", 10, true })
+  t.eq(usage_of(got[9]), { 5, 3, 8, 2, nil, 1.5, json.null })
+  -- An error in the middle.
+  face, got = face_of { stream = true }
+  face:begin()
+  face:fail(errors.new { status = 500, code = "x", message = "broken" })
+  t.eq({ got[1].error.message, got[1].error.type, got[1].choices[1].finish_reason, got[1].usage,
+    got[2] }, { "broken", "server_error", "error", nil, "[DONE]" })
+  -- Logprobs go with the next chunk, unless a hook changed what is sent.
+  face, got = face_of { stream = true, sampling = { top_logprobs = 0 } }
+  local taken = 0
+  out.take_logprobs = function()
+    taken = taken + 1
+    return { entry(1, -0.5, 0) }
+  end
+  out.tok = tok
+  face:begin()
+  face:delta(out, { { type = "text", text = "a" } })
+  t.eq(got[2].choices[1].logprobs.content[1].token, "a")
+  out.altered = true
+  face:finish(out)
+  t.eq({ got[3].choices[1].logprobs, taken }, { json.null, 2 })
+end)
+
+-- ---- errors -------------------------------------------------------------------------------------
+
+test("types and codes of errors", function(t)
+  for status, kind in pairs { [400] = "invalid_request_error", [401] = "authentication_error",
+    [403] = "permission_error", [404] = "not_found_error", [409] = "conflict_error",
+    [413] = "invalid_request_error", [429] = "rate_limit_error", [499] = "invalid_request_error",
+    [500] = "server_error", [503] = "overloaded_error" } do
+    local object = decoded(dialect.object { status = status, message = "m", code = "c" }).error
+    t.eq({ object.type, object.message, object.param, object.code }, { kind, "m", json.null, "c" })
+  end
+  for code, want in pairs { argument = json.null, format = json.null, shape = json.null,
+    unsupported = json.null, no_token = json.null, refused = json.null,
+    limit = "context_length_exceeded", memory = "overloaded", queue_full = "queue_full" } do
+    t.eq(decoded(dialect.object { status = 400, message = "m", code = code, field = "f" }).error,
+      { message = "m", type = "invalid_request_error", param = "f", code = want })
+  end
+end)
