@@ -125,7 +125,7 @@ NEAR = [
     ("scripts/http", "lua:test_sse lua:test_http_parts lua:test_connection lua:test_http_server "
                      "lua:test_limits_http "
                      "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
-    ("scripts/serve", SERVE + " lua:test_status lua:test_serve_models lua:test_tenants "
+    ("scripts/serve", SERVE + " lua:test_app lua:test_status lua:test_serve_models lua:test_tenants "
                               "lua:test_serve_process lua:test_architectures lua:test_fairness "
                               "lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),

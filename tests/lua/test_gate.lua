@@ -37,7 +37,9 @@ test("hosts", function(t)
   t.eq(host({ host = "10.0.0.1" }, "any.example"), "ok") -- reachable by others, none are listed
   t.match(host({ host = "10.0.0.1", hosts = { "a" } }, "any.example"), "^403")
   t.match(host({ host = "10.0.0.1", hosts = { "a" } }, "127.0.0.2"), "^403")
-  t.eq(host({ host = "10.0.0.1", hosts = { "a" } }, "10.0.0.1:80"), "ok")
+  for _, name in ipairs { "10.0.0.1:80", "127.0.0.1", "localhost", "[::1]:80" } do
+    t.eq(host({ host = "10.0.0.1", hosts = { "a" } }, name), "ok", name)
+  end
   t.eq(host({ host = "fd00::A", hosts = { "a" } }, "[fd00::a]:80"), "ok")
   t.match(host({ host = "fd00::a", hosts = { "a" } }, "[fd00::b]:80"), "^403")
   t.eq(host({ host = "::", hosts = { "a" } }, "[::]:80"), "ok")
@@ -165,6 +167,25 @@ test("keys of files and variables", function(t)
   os.remove(path)
   t.eq(select(2, keys.gather { api_key_file = "/tmp" }), "api_key_file: /tmp: is not a file")
   t.match(select(2, keys.gather { api_key_file = "/nowhere" }), "^api_key_file: ENOENT")
+  local stat, uid = uv.fs_fstat, uv.getuid
+  local owner
+  uv.getuid = function() return 1000 end
+  uv.fs_fstat = function()
+    return { type = "file", uid = owner, mode = 384 }
+  end
+  for id, want in pairs { [0] = "taken", [1000] = "taken", [1] = "refused", [1001] = "refused" } do
+    owner = id
+    local f = assert(io.open(path, "w"))
+    f:write "a=b"
+    f:close()
+    local got, why = keys.gather { api_key_file = path }
+    t.eq(got and "taken" or "refused", want)
+    if why then
+      t.match(why, ("belongs to user %d: a key file must belong to you or to root"):format(id))
+    end
+  end
+  uv.fs_fstat, uv.getuid = stat, uid
+  os.remove(path)
   uv.os_setenv(keys.VARIABLE, "a=1, b=2,\nc")
   t.eq(keys.gather { keys = { d = "3", "4" } },
     { a = "1", b = "2", key2 = "c", d = "3", key1 = "4" })
