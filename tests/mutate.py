@@ -40,8 +40,8 @@ SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/b
 TEXT = "c:tokenizer c:tokenizer_gguf c:tokenizer_trust c:tokenizer_life lua:test_tokenizer"
 SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua:test_serve"
 MODELS = "lua:test_models lua:test_caches sh:models"
-PICTURES = ("lua:test_vision lua:test_pictures lua:test_features lua:test_eval_pictures "
-            "lua:test_model_pictures")
+PICTURES = ("lua:test_vision_lua lua:test_vision lua:test_pictures lua:test_features "
+            "lua:test_eval_pictures lua:test_model_pictures")
 NEAR = [
     ("kernels/cpu/op_tower", PICTURES),
     ("kernels", MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
@@ -104,8 +104,9 @@ NEAR = [
     ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
     ("scripts/engine/pictures", PICTURES + " lua:test_api_pictures"),
     ("scripts/engine/vision", PICTURES),
-    ("scripts/engine", "lua:test_scheduler lua:test_batch lua:test_best lua:test_core "
-                       "lua:test_fairness lua:test_callbacks lua:test_hooks lua:test_resident "
+    ("scripts/engine", "lua:test_scheduler lua:test_batch_lua lua:test_batch lua:test_best "
+                       "lua:test_core lua:test_fairness lua:test_callbacks lua:test_hooks "
+                       "lua:test_resident "
                        "lua:test_tiers sh:commands"),
     ("scripts/policy", "lua:test_policies lua:test_batch lua:test_fairness lua:test_scripts "
                        "lua:test_scripts_seqs lua:test_core"),
@@ -115,8 +116,8 @@ NEAR = [
                               "lua:test_architectures lua:test_api_life"),
     ("scripts/pipeline/pictures", "lua:test_request_pictures lua:test_api_pictures"),
     ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_run "
-                         "lua:test_prompt lua:test_output lua:test_api lua:test_api_more "
-                         "lua:test_api_fields lua:test_api_life "
+                         "lua:test_pipeline lua:test_prompt lua:test_output lua:test_api "
+                         "lua:test_api_more lua:test_api_fields lua:test_api_life "
                          "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
     ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),

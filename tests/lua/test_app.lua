@@ -303,6 +303,45 @@ test("times of the log, and what also goes to the terminal", function(t)
   t.eq({ #said, json.decode(said[1]).text }, { 1, "once" })
 end)
 
+test("lines of the log that cannot be written", function(t)
+  local fs_write, write = uv.fs_write, stderr.write
+  local said, written, done = {}, {}, nil
+  stderr.write = function(...) said[#said + 1] = table.concat { ... } end
+  uv.fs_write = function(_, text, _, callback) written[#written + 1], done = text, callback end
+  local path = os.tmpname()
+  local log = assert(logs.open(path))
+  log:access { time = 1, id = "a" }
+  t.eq({ #written, log.waiting }, { 1, 0 })
+  local LIMIT = 4 << 20 -- bytes that wait
+  local empty = #'{"time":"1970-01-01T00:00:01.000Z","id":""}'
+  local function line(bytes) log:access { time = 1, id = ("x"):rep(bytes - empty) } end
+  line(1000)
+  t.eq(log.waiting, 1001)
+  line(LIMIT - 1001) -- exactly
+  t.eq({ #log.lines, log.dropped }, { 2, 0 })
+  line(empty)
+  line(empty)
+  t.eq({ #log.lines, log.dropped, log.waiting }, { 2, 2, LIMIT + 1 })
+  done "EIO"
+  t.eq({ said, #written }, { { "perigee: log: EIO\n" }, 2 })
+  done "EIO" -- reported once
+  t.eq({ #said, log.busy }, { 1, false })
+  line(empty)
+  t.eq(written[3]:match "^[^\n]*", '{"level":"warning","text":"2 log lines were dropped"}')
+  done()
+  line(empty)
+  t.eq(select(2, written[4]:gsub("\n", "")), 1)
+  done()
+  assert(log:reopen())
+  line(empty)
+  done "EIO" -- another file, another report
+  t.eq(#said, 2)
+  uv.fs_write, stderr.write = fs_write, write
+  log:close(function() end)
+  uv.run()
+  os.remove(path)
+end)
+
 test("rates: full buckets are removed when there are many", function(t)
   local now = 0
   local rate = rates.new(function() return { requests = 6 } end, function() return now end)

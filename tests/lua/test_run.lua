@@ -1,30 +1,14 @@
 -- pipeline.run and pipeline.sequences on a batch that is made up here: the states of a run, what is
 -- sent and when, what a sequence is sampled with, and what is counted.
 local async = require "lib.async"
+local batches = require "fake_batch"
 local errors = require "lib.errors"
 local pipeline = require "pipeline"
 local runs = require "pipeline.run"
-local test = require("harness").test
+
+local finish, task, test = batches.finish, batches.task, batches.test
 
 -- ---- a run --------------------------------------------------------------------------------------
-
---- A batch that keeps the requests it was given. Nothing happens to them by itself.
-local function batch_of()
-  local batch = { core = { context = 100, vocabulary = 9 }, given = {}, cancelled = {} }
-  function batch.room() return 50, 80 end
-  function batch.add(_, request)
-    if batch.refuse then return nil, batch.refuse end
-    batch.given[#batch.given + 1] = request
-    local made = {}
-    for i = 1, request.n do
-      local id = 10 * #batch.given + i
-      made[i] = { id = id, cancel = function() batch.cancelled[#batch.cancelled + 1] = id end }
-      request[i] = made[i]
-    end
-    return table.unpack(made)
-  end
-  return batch
-end
 
 --- A run of a request with these fields. run.said lists what the client was sent, run.notes the
 --- log.
@@ -35,7 +19,7 @@ local function run_of(fields, more)
     scripts = { has = function(_, phase) return hooks[phase] ~= nil end,
       call = function(_, phase, _, value) return hooks[phase](value) end } }
   for key, value in pairs(fields or {}) do req[key] = value end
-  local entry = { name = "m", batch = batch_of() }
+  local entry = { name = "m", batch = batches.new() }
   local app = { config = { queue = {}, limits = {} }, keys = {},
     log = { note = function(_, level, text) notes[#notes + 1] = level .. ": " .. text end },
     models = { find = function(_, name)
@@ -54,22 +38,6 @@ local function run_of(fields, more)
   run.said, run.notes, run.batch, run.attached, run.prompts = said, notes, entry.batch, {},
     { { ids = { 1, 2, 3 } } }
   return run
-end
-
---- Everything in a task, whose errors fail the test.
-local function task(t, fn)
-  async.run(function()
-    local ok, why = xpcall(fn, debug.traceback)
-    if not ok then t.fail(tostring(why)) end
-  end)
-end
-
---- Ends a sequence of the n-th request of a batch.
-local function finish(batch, n, i, fields)
-  local seq = batch.given[n][i]
-  seq.finish, seq.completion_tokens, seq.prompt_tokens = "stop", 5, 3
-  for key, value in pairs(fields or {}) do seq[key] = value end
-  batch.given[n].on_done(seq)
 end
 
 -- ---- states -------------------------------------------------------------------------------------
@@ -289,7 +257,6 @@ test("all prompts of a request are answered, one group at a time is streamed", f
   for i, out in ipairs(results[1]) do
     t.eq({ out.index, out.prompt, out.live }, { i - 1, (i + 1) // 2, true })
   end
-  -- The silent group lets the loop turn between two prompts.
   local timer = require("luv").new_timer()
   timer:start(5, 5, function()
     for n, request in ipairs(batch.given) do
@@ -438,10 +405,6 @@ test("what is kept of logprobs", function(t)
     run.prompts[1].words, run.entry = nil, nil
     run.app.models.find = function() return { name = "m", batch = run.batch } end
     async.run(function() run:generate { silent = not streams } end)
-    for _ = 1, 1000 do -- the loop turns when this task has run for too long
-      if run.batch.given[1] then break end
-      require("luv").run "once"
-    end
     local seq = run.batch.given[1][1]
     run.batch.given[1].on_token({ id = 4, text = "a", logprob = -1 }, seq)
     local out = seq.output

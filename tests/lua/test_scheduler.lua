@@ -252,13 +252,16 @@ test("the selftest of a policy has every state, and the times of steps", functio
   selftest.run(function(step)
     local states = {}
     for i, s in ipairs(step.list) do
-      states[i] = ("%d %s %d%s"):format(s.id, s.state, s.left, s.follows and " follows" or "")
+      states[i] = ("%d %s %d of %d, %d %d %d %d %d %d%s"):format(s.id, s.state, s.left, s.prompt,
+        s.past, s.generated, s.cached, s.choice, s.age, s.bytes, s.follows and " follows" or "")
     end
     seen[#seen + 1] = { states, step.timing, step.tokens, step.free }
     step:fill()
   end, { deadline_ms = 1000 })
-  t.eq(seen, { { { "1 waiting 40", "2 waiting 5000" }, {}, 512, 8192 },
-    { { "1 decode 1", "2 prefill 4500", "3 waiting 40", "4 waiting 0 follows" },
+  t.eq(seen, { { { "1 waiting 40 of 40, 0 0 0 0 0 0", "2 waiting 5000 of 5000, 0 0 0 0 0 0" }, {},
+      512, 8192 },
+    { { "1 decode 1 of 40, 40 3 0 0 0 0", "2 prefill 4500 of 5000, 500 0 0 0 0 0",
+        "3 waiting 40 of 40, 0 0 16 0 0 0", "4 waiting 0 of 40, 0 0 0 1 0 0 follows" },
       { decode = 0.01, prefill = (0.02 - 0.01) / 64 }, 512, 8192 } })
   local n = 0
   t.raises(function()

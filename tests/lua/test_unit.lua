@@ -185,3 +185,63 @@ test("what a self-test gets to try its script with", function(t)
     t.eq({ made, why }, { nil, "x.lua: " .. want })
   end
 end)
+
+test("which formats of a site are for a model", function(t)
+  local formats = require "hooks.formats"
+  local function all(tools) return { tools = tools, reasoning = {} } end
+  local function words(own, source)
+    return { formats = { tools = own, reasoning = "none" },
+      template = function() return source ~= false and { source = source or "<a> <b>" } or nil end,
+      parser = function(self) return { formats = self.formats } end }
+  end
+  local function format(detect) return { format = { detect = detect }, unit = { strikes = {} } } end
+  local function concerns(own, list, source)
+    return formats.concern(all(list), words(own, source))
+  end
+  t.eq({ concerns("hermes", { hermes = format() }), concerns("hermes", { other = format() }),
+    concerns({ name = "hermes" }, { hermes = format() }),
+    concerns({ name = "other" }, { hermes = format() }), concerns("hermes", {}) },
+    { true, false, true, false, false })
+  t.eq({ concerns("x", { f = format { "<a>", "<b>" } }),
+    concerns("x", { f = format { "<a>", "<c>" } }), concerns("x", { f = format {} }),
+    concerns("x", { f = format { "<a>" } }, false) },
+    { true, false, false, false })
+  t.eq(formats.concern(all { f = format { "<a>" } }, nil), false)
+  -- One that shows itself in the template wins; the others stay as they are.
+  local one, two = format { "<a>" }, format()
+  local own = words "hermes"
+  local derived = formats.apply(own, all { f = one, hermes = two })
+  t.ok(derived ~= own and derived.formats.tools == one.format)
+  t.eq({ derived.formats.reasoning, formats.apply(own, all {}) == own }, { "none", true })
+  t.ok(derived:parser({}).inner.formats == derived.formats)
+  one.unit.strikes.parse = { off = true }
+  t.ok(derived:parser({}).formats == own.formats) -- the model's own parser
+end)
+
+test("a parser of a site that fails leaves the rest as content", function(t)
+  local formats = require "hooks.formats"
+  local struck, fail = 0, false
+  local unit_of = { name = "f", strikes = {}, self = {}, deadlines = { parse = 60000 },
+    struck = function() struck = struck + 1 end,
+    hooks = { parse = function(parser, verb, piece) return parser[verb](parser, piece) end } }
+  local words = { formats = { tools = "f" }, template = function() return { source = "" } end,
+    parser = function()
+      return { feed = function(_, piece)
+        if fail then error "no" end
+        return { { type = "call", text = piece } }
+      end, finish = function() return { { type = "end" } } end }
+    end }
+  local derived = formats.apply(words, { tools = { f = { format = {}, unit = unit_of } },
+    reasoning = {} })
+  local parser = derived:parser {}
+  t.eq({ parser:feed "a", parser:finish() }, { { { type = "call", text = "a" } },
+    { { type = "end" } } })
+  fail = true
+  t.eq(parser:feed "b", { { type = "content", text = "b" } })
+  fail = false
+  t.eq({ parser:feed "c", parser:feed "", parser:finish(), struck },
+    { { { type = "content", text = "c" } }, {}, {}, 1 })
+  parser = derived:parser {}
+  unit_of.strikes.parse = { off = true } -- by another answer
+  t.eq(parser:feed "d", { { type = "content", text = "d" } })
+end)

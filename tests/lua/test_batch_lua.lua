@@ -1,0 +1,451 @@
+-- engine.batch, engine.share and engine.preload on a core, keys and weights that are made up here:
+-- defaults of a batch, which steps are submitted, what callbacks get, counters, and who is
+-- preempted for whom.
+local batches = require "engine.batch"
+local perigee = require "perigee"
+local preload = require "engine.preload"
+local progress = require "ui.progress"
+local requests = require "engine.request"
+local share = require "engine.share"
+local test = require("harness").test
+local uv = require "luv"
+
+-- ---- a core -------------------------------------------------------------------------------------
+
+--- A core that does what it is told: core.infos are its sequences, core.events the next ones.
+local function core_of()
+  local core = { infos = {}, events = {}, traced = {}, told = {}, next_id = 1, step_tokens = 512,
+    done = 0, submitted = {}, is_pending = false }
+  function core.command(_, name, ...)
+    core.told[#core.told + 1] = { name, ... }
+    if core.refuse == name then return nil, "refused" end
+    if name == "add" then
+      local first, n = core.next_id, (...).n or 1
+      core.next_id = first + n
+      return first, n
+    end
+    return core.result ~= nil and core.result or true
+  end
+  function core.sequences() return core.infos end
+  function core.step(_, grants)
+    core.granted = grants
+    if core.broken then return nil, core.broken, core.events end
+    return core.events, core.ran or #grants
+  end
+  function core.trace(_, most, since)
+    local list = {}
+    for _, t in ipairs(core.traced) do
+      if not since or t.at > since then list[#list + 1] = t end
+    end
+    return table.move(list, math.max(1, #list - most + 1), #list, 1, {})
+  end
+  function core.stats() return { steps = #core.traced } end
+  function core.room() return 100, 200 end
+  function core.completed() return core.done end
+  function core.pending() return core.is_pending end
+  function core.submit(_, grants)
+    core.submitted[#core.submitted + 1] = grants
+    return true
+  end
+  function core.drain()
+    local events = core.events
+    core.events = {}
+    return events
+  end
+  function core.start() return 5 end
+  function core.stop() return core.drain() end
+  function core.close() core.closed = true end
+  return core
+end
+
+local function model_of(more)
+  local model = { options = {}, config = {}, stops = { [7] = true, [3] = true }, graph = {},
+    generation_config = {}, tokenizer = function() return "tok" end,
+    ids = function(_, prompt) return prompt end }
+  for key, value in pairs(more or {}) do model[key] = value end
+  return model
+end
+
+--- Opens a batch over a made up core; returns it, the core and the options that the core got.
+local function open(options, model)
+  local real, core, given = perigee.batch.open, core_of(), nil
+  perigee.batch.open = function(_, o)
+    given = o
+    return core
+  end
+  options = options or {}
+  options.cache_tokens = options.cache_tokens or 1000
+  local ok, batch = pcall(batches.open, model or model_of(), options)
+  perigee.batch.open = real
+  if not ok then error(batch, 0) end
+  return batch, core, given
+end
+
+test("defaults of a batch, and whose options win", function(t)
+  local _, _, o = open()
+  t.eq({ o.sequences, o.step_tokens, o.context, o.end_ids, o.tokenizer, o.threads, o.kv_bits },
+    { 64, 512, 4096, { 3, 7 }, "tok" })
+  _, _, o = open({}, model_of { config = { max_position_embeddings = 77 },
+    options = { threads = 3, kv_bits = 8 } })
+  t.eq({ o.context, o.threads, o.kv_bits }, { 77, 3, 8 })
+  _, _, o = open({ kv_bits = 4, threads = 1, sequences = 2, step_tokens = 9, context = 5 },
+    model_of { config = { max_position_embeddings = 77 }, options = { context = 50, kv_bits = 8 } })
+  t.eq({ o.context, o.threads, o.kv_bits, o.sequences, o.step_tokens }, { 5, 1, 4, 2, 9 })
+  _, _, o = open({}, model_of { config = { max_position_embeddings = 77 },
+    options = { context = 50 } })
+  t.eq(o.context, 50)
+  local first, core = open()
+  _, _, o = open({ share = first }, model_of { options = { threads = 3 } })
+  t.eq({ o.share == core, o.threads }, { true }) -- the threads are the first's
+  t.raises(function() open { sequence = 5 } end,
+    "unknown option 'sequence', did you mean 'sequences'?")
+end)
+
+test("a batch is as large as the memory allows, down to one block", function(t)
+  local model <close> = assert(perigee.open("examples/moonlet", { threads = 1 }))
+  local function tokens(budget, o)
+    model.options.memory = budget
+    o = o or {}
+    o.sequences, o.context = 2, 512
+    local batch, why = model:batch(o)
+    if not batch then return nil, tostring(why) end
+    local _, all = batch:room()
+    batch:close()
+    return all
+  end
+  local all = tokens(1 << 33)
+  t.eq(all, 2 * 512 + 3 * 32) -- with a block more for each sequence, and for loading
+  -- The least budget with which everything fits: one byte less, and it does not.
+  local low, high = 1 << 20, 1 << 33
+  while high - low > 1 do
+    local middle = (low + high) // 2
+    if (tokens(middle) or 0) == all then high = middle else low = middle end
+  end
+  local less = tokens(low)
+  t.ok(less < all and less >= all - 64, less)
+  local none, why = tokens(1 << 20)
+  t.eq(none, nil)
+  t.match(why, "caches of 32 tokens")
+end)
+
+-- ---- requests -----------------------------------------------------------------------------------
+
+test("sequences of a request, and the first tokens that are forced", function(t)
+  local batch, core = open()
+  local one, two = batch:add { prompt = { 1 }, n = 2, tag = "x", force = { 4 } }
+  t.eq({ one.id, two.id, one.tag, batch.alive, one.watch, one.logprobs }, { 1, 2, "x", 2 })
+  t.eq({ core.told[2], core.told[3] }, { { "force", 1, { 4 } }, { "force", 2, { 4 } } })
+  core.refuse = "force"
+  t.eq({ batch:add { prompt = { 1 }, n = 2, force = { 4 } } }, { nil, "refused" })
+  t.eq({ core.told[#core.told - 1], core.told[#core.told] }, { { "cancel", 3 }, { "cancel", 4 } })
+  core.refuse = "add"
+  t.eq({ batch:add { prompt = { 1 } } }, { nil, "refused" })
+  core.refuse = nil
+  t.eq({ batch:add({ prompt = { 1 }, hold = true }).watch,
+    batch:add({ prompt = { 1 }, watch = true }).watch,
+    batch:add({ prompt = { 1 }, top_logprobs = 1 }).logprobs,
+    batch:add({ prompt = { 1 }, top_logprobs = 1, keep_logprobs = false }).logprobs },
+    { true, true, {}, false })
+end)
+
+test("requests: defaults of the model, stop strings, logprobs and bad words", function(t)
+  local tok = { encode = function(_, text) return { text:byte(1, -1) } end }
+  local model = model_of { tokenizer = function() return tok end,
+    generation_config = { temperature = 0.5, top_k = 9, top_p = "x" } }
+  local function prepared(fields)
+    fields.prompt = fields.prompt or { 1 }
+    return requests.prepare(model, fields)
+  end
+  local out = prepared { top_k = 3, stop = "a", stop_token_ids = { 5 }, seed = 8,
+    logit_bias = { [1] = 2.0 }, bad_words = { "b", { 7 }, { 98 } } }
+  t.eq({ out.temperature, out.top_k, out.top_p, out.stop, out.stop_ids, out.seed, out.logit_bias,
+    out.bad_words, out.stop_token_ids, out.best_of }, { 0.5, 3, nil, { "a" }, { 5 }, 8,
+    { [1] = 2.0 }, { { 98 }, { 32, 98 }, { 7 } } })
+  t.eq({ prepared({ logprobs = true }).top_logprobs, prepared({ logprobs = 4 }).top_logprobs,
+    prepared({ logprobs = false }).top_logprobs,
+    prepared({ logprobs = 4, top_logprobs = 2 }).top_logprobs }, { 0, 4, nil, 2 })
+  t.eq({ prepared({ stop_ids = { 1 }, stop_token_ids = { 2 } }).stop_ids, prepared({}).bad_words,
+    prepared({}).logprobs }, { { 1 } })
+  local seed = prepared({}).seed
+  t.ok(math.type(seed) == "integer" and seed >= 0 and seed ~= prepared({}).seed)
+  model.generation_config = { do_sample = false, temperature = 0.5 }
+  t.eq({ prepared({}).temperature, prepared({ temperature = 0.7 }).temperature }, { 0, 0.7 })
+  for _, case in ipairs {
+    { { stop = 5 }, "stop must be a string or a list of strings, got number" },
+    { { stop = { "a", 5 } }, "stop[2] must be a string, got 5" },
+    { { logit_bias = 5 }, "logit_bias must be a table {[token id] = number}, got number" },
+    { { logit_bias = { [1.5] = 2 } }, "logit_bias must map token ids to numbers, got [1.5] = 2" },
+    { { logit_bias = { "a" } }, "logit_bias must map token ids to numbers, got [1] = a" },
+    { { bad_words = "x" }, "bad_words must be a list, got string" },
+    { { bad_words = { "a", "" } }, "bad_words[2] must be a string or a list of token ids, got " },
+    { { bad_words = { { "a" } } }, "bad_words[1] must be a token id, got a" },
+    { { logprobs = "x" }, "logprobs must be a boolean or an integer, got string" },
+    { { top_k = 1.5 }, "top_k must be an integer, got 1.5" },
+    { { top_k = "1" }, "top_k must be an integer, got string" },
+    { { temperature = "1" }, "temperature must be a number, got string" },
+    { { stop_ids = 5 }, "stop_ids must be a list of token ids, got number" },
+    { { stop_ids = { 1, 2.5 } }, "stop_ids[2] must be a token id, got 2.5" },
+    { { prompt = 5 }, "prompt must be a string or a list of token ids, got number" },
+    { { prompt = { "a" } }, "prompt[1] must be a token id, got a" },
+    { { topk = 5 }, "unknown key 'topk', did you mean 'top_k'?" },
+  } do
+    t.raises(function() prepared(case[1]) end, case[2])
+  end
+  t.raises(function() requests.check {} end, "prompt is missing")
+end)
+
+-- ---- events and steps ---------------------------------------------------------------------------
+
+test("events go to their sequences, whatever a callback raises", function(t)
+  local batch, core = open()
+  local said = {}
+  local function callbacks(name)
+    return { prompt = { 1 }, top_logprobs = 0,
+      on_token = function(e, seq)
+        said[#said + 1] = ("%s %s %d"):format(name, e.text, seq.id)
+        if e.text == "bad" then error(name .. " raised", 0) end
+      end, on_done = function(seq) said[#said + 1] = name .. " done " .. seq.text end }
+  end
+  local a, b = batch:add(callbacks "a"), batch:add(callbacks "b")
+  core.infos = { { id = 1, state = "decode", left = 1 }, { id = 2, state = "decode", left = 1 } }
+  core.events = { { seq = 1, id = 8, text = "bad", logprob = -1.0 },
+    { seq = 2, id = 9, text = "", logprob = -2.0, top = { 5 } }, { seq = 9, text = "x" },
+    { seq = 2, text = "end", finish = "stop", stop = "s", prompt_tokens = 1, completion_tokens = 2,
+      cached_tokens = 3 } }
+  t.raises(function() batch:step { { a, 1 }, { 2, 5 } } end, "a raised")
+  t.eq(core.granted, { { 1, 1 }, { 2, 5 } })
+  t.eq(said, { "a bad 1", "b  2", "b end 2", "b done end" })
+  t.eq({ a.ids, a.text, a.logprobs, b.ids, b.logprobs, b.finish, b.stop, b.prompt_tokens,
+    b.completion_tokens, b.cached_tokens, batch.alive, batch.live[2] },
+    { { 8 }, "", { { id = 8, logprob = -1.0 } }, { 9 }, { { id = 9, logprob = -2.0, top = { 5 } } },
+      "stop", "s", 1, 2, 3, 1 })
+  -- A step that fails: its events come first.
+  core.events, core.broken = { { seq = 1, text = "z", finish = "error", error = "why" } }, "broken"
+  t.eq({ batch:step {} }, { nil, "broken" })
+  t.eq({ a.finish, a.error, a.text, batch.alive }, { "error", "why", "badz", 0 })
+end)
+
+test("a batch that cannot go on says why", function(t)
+  local batch, core = open()
+  batch:add { prompt = { 1 } }
+  core.infos, core.ran = { { id = 1, state = "held", left = 0 } }, 0
+  local ok, why = batch:run()
+  t.eq({ ok, why.message }, { nil, "sequence 1 is held, and nothing samples it" })
+  core.infos = { { id = 1, state = "waiting", left = 0 } }
+  ok, why = batch:run()
+  t.eq({ ok, why.message }, { nil, "1 sequences are left, and none can run" })
+  core.events = { { seq = 1, text = "", finish = "stop" } }
+  t.eq(batch:run(), true)
+end)
+
+test("counters: times of steps by powers of two, and Lua's share of the last 256", function(t)
+  local batch, core = open()
+  local function step(at, ms)
+    core.traced[#core.traced + 1] = { at = at, schedule = ms / 4000, compute = ms / 2000,
+      sample = ms / 4000, tokens = 5, decode = 1, prefill = 0 }
+  end
+  for i, ms in ipairs { 1, 1.5, 2, 2.5, 0.01 } do
+    step(i, ms)
+    batch:stats() -- the core is asked about the last four
+  end
+  t.eq(batch:stats().histogram, { [1.0] = 1, [2.0] = 2, [4.0] = 1, [0.125] = 1 })
+  t.eq({ batch.lua_steps, batch:stats().lua, batch:stats().steps }, { 5, 0, 5 })
+  for i = 6, 260 do
+    step(i, 1)
+    batch.asked[1] = i / 1000
+    batch:stats()
+  end
+  t.eq({ #batch.lua_at, batch.lua_at[256], batch.lua_at[1], batch.lua_at[4], batch.lua_at[5] },
+    { 256, 256, 257, 260, 5 })
+  local trace = batch:trace(2)
+  t.eq({ trace[1].lua, trace[2].lua, #trace }, { 0.259, 0.26, 2 })
+  t.eq(batch:trace(300)[1].lua, 0) -- forgotten
+end)
+
+-- ---- on the engine thread -----------------------------------------------------------------------
+
+--- A started batch, with a poll that is made up. wake(): the engine thread has something.
+local function started(options)
+  local batch, core = open(options)
+  local real, poll = uv.new_poll, { refs = 0 }
+  uv.new_poll = function(fd)
+    poll.fd = fd
+    return poll
+  end
+  function poll.start(_, _, fn) poll.wake = fn end
+  function poll.ref() poll.held = true end
+  function poll.unref() poll.held = false end
+  function poll.stop() end
+  function poll.close() poll.closed = true end
+  assert(batch:start())
+  uv.new_poll = real
+  return batch, core, poll
+end
+
+test("two steps are on their way at a time", function(t)
+  local batch, core, poll = started()
+  t.eq({ poll.fd, poll.held, #core.submitted }, { 5, false, 0 })
+  core.infos = { { id = 1, state = "waiting", left = 600, prompt = 600 } }
+  batch:add { prompt = { 1 } }
+  t.eq({ core.submitted, poll.held }, { { { { 1, 512 } } }, true })
+  batch:pump() -- what was granted counts as computed
+  t.eq({ core.submitted[2], #batch.flight }, { { { 1, 88 } }, 2 })
+  core.infos[1].left, core.infos[1].state = 600, "waiting"
+  batch:pump()
+  t.eq(#core.submitted, 2)
+  core.done = 1
+  core.infos[1].left, core.infos[1].state = 88, "prefill"
+  poll.wake()
+  t.eq({ #core.submitted, core.submitted[3], batch.handled }, { 3, { { 1, 1 } }, 1 })
+  core.is_pending = true
+  core.done = 3
+  core.infos[1].left, core.infos[1].state = 1, "decode"
+  poll.wake()
+  t.eq({ #core.submitted, #batch.flight }, { 3, 0 })
+  core.is_pending = false
+  core.events = { { seq = 1, text = "", finish = "stop" } }
+  core.infos = {}
+  poll.wake()
+  t.eq({ batch.alive, poll.held, #core.submitted }, { 0, false, 3 })
+  batch:stop()
+  t.eq({ poll.closed, batch.poll }, { true })
+  batch:pump() -- nothing: steps are called for in the foreground
+  t.eq(#core.submitted, 3)
+end)
+
+test("a watched sequence waits until its events are handled", function(t)
+  local batch, core, poll = started()
+  core.infos = { { id = 1, state = "decode", left = 1 }, { id = 2, state = "decode", left = 1 } }
+  core.is_pending = true
+  local watched = batch:add { prompt = { 1 }, watch = true }
+  local plain = batch:add { prompt = { 1 } }
+  core.is_pending = false
+  batch:pump()
+  t.eq(core.submitted[1], { { 1, 1 }, { 2, 1 } })
+  t.eq({ watched.granted, plain.granted, math.type(watched.granted_at) ~= nil }, { 1, 1, true })
+  batch:pump()
+  t.eq(core.submitted[2], { { 2, 1 } })
+  local first = watched.granted_at
+  core.done = 1
+  poll.wake()
+  t.eq({ core.submitted[3], watched.granted, watched.granted_at == first },
+    { { { 1, 1 }, { 2, 1 } }, 3, true })
+end)
+
+test("commands of callbacks belong into the next step; an error does not stop it", function(t)
+  local batch, core, poll = started()
+  core.infos = { { id = 1, state = "decode", left = 1 } }
+  local within
+  batch:add { prompt = { 1 }, on_token = function()
+    batch:pump()
+    within = #core.submitted
+    error("raised", 0)
+  end }
+  t.eq(#core.submitted, 1)
+  core.done, core.events = 1, { { seq = 1, id = 1, text = "x" } }
+  t.raises(poll.wake, "raised")
+  t.eq({ within, #core.submitted, batch.telling }, { 1, 2 })
+end)
+
+test("files are answered later, and when the batch closes", function(t)
+  local batch, core, poll = started()
+  local got = {}
+  local function callback(name)
+    return function(ok, err) got[#got + 1] = { name, ok, err and (err.message or err) } end
+  end
+  t.raises(function() batch:load "f" end, "a function for the result is needed")
+  t.raises(function() batch:load("f", 5) end, "a function for the result expected, got number")
+  core.result = 77 -- a ticket
+  t.eq({ batch:load("f", callback "a"), poll.held }, { true, true })
+  core.result = 78
+  batch:load("g", callback "b")
+  core.result = 79
+  batch:load("h", callback "c")
+  core.events = { { ticket = 77, text = "" }, { ticket = 78, error = "no file", text = "" } }
+  poll.wake()
+  t.eq({ got, (next(batch.tickets)) }, { { { "a", true }, { "b", nil, "no file" } }, 79 })
+  batch:close()
+  t.eq({ got[3], core.closed, poll.closed }, { { "c", nil, "the batch was closed" }, true, true })
+  batch, core = open()
+  core.result = true
+  t.eq({ batch:load "f", batch:load("f", callback "d"), got[4] }, { true, true, { "d", true } })
+end)
+
+test("a limit of sequences by key is asked for at every step", function(t)
+  local limit
+  local batch, core = open { sequences = 2, key_limit = function() return limit end }
+  for i = 1, 3 do batch:add { prompt = { 1 }, tag = { key = i < 3 and "a" or "b" } } end
+  local function step()
+    core.infos, core.told = {}, {}
+    for i = 1, 3 do
+      core.infos[i] = { id = i, state = i < 3 and "decode" or "waiting", left = 1, prompt = 1 }
+    end
+    batch:step()
+    return core.told, core.granted
+  end
+  t.eq(#step(), 0)
+  limit = 1
+  local told, granted = step()
+  t.eq({ told, granted[1][1] }, { { { "preempt", 2 } }, 1 })
+end)
+
+-- ---- shares -------------------------------------------------------------------------------------
+
+test("who makes room for whom", function(t)
+  --- "a a b. c.": sequences by key, the oldest first; a dot waits, ' follows, + is held.
+  local function apply(text, limit, slots)
+    local list = {}
+    for key, mark in text:gmatch "(%a)([.'+]?)" do
+      local state = mark == "." and "waiting" or mark == "'" and "waiting" or mark == "+" and "held"
+        or #list % 2 == 0 and "decode" or "prefill"
+      list[#list + 1] = { id = #list + 1, state = state, follows = mark == "'",
+        tag = key ~= "x" and { key = key } or 5 }
+    end
+    local out, preempted = share.apply(list, { limit = limit, slots = slots or 4 })
+    local left = {}
+    for i, info in ipairs(out) do left[i] = info.id end
+    return { left, preempted }
+  end
+  t.eq(apply("aaaa", 2), { { 1, 2, 3, 4 } }) -- nobody waits
+  t.eq(apply("aaaab'", 2), { { 1, 2, 3, 4, 5 } }) -- a choice that follows another is not waiting
+  t.eq(apply("aaaab.", 2), { { 1, 2, 3, 5 }, { 4 } }) -- the youngest goes
+  t.eq(apply("aaaab.b.", 2), { { 1, 2, 5, 6 }, { 4, 3 } })
+  t.eq(apply("aaaab.b.b.", 2), { { 1, 2, 5, 6, 7 }, { 4, 3 } }) -- b may have two
+  t.eq(apply("aaaab.a.", 2), { { 1, 2, 3, 5 }, { 4 } }) -- and no more of a come
+  t.eq(apply("aab.a.", 2, 2), { { 1, 2, 3 }, {} }) -- at the limit: none goes, none comes
+  t.eq(apply("aab.a.", 3, 4), { { 1, 2, 3, 4 } }) -- below it
+  t.eq(apply("aaab.", 2, 4), { { 1, 2, 3, 4 }, {} }) -- a slot is free
+  t.eq(apply("aaaaa.", 2), { { 1, 2, 3, 4, 5 } }) -- its own
+  t.eq(apply("aabb a.c.", 1, 4), { { 1, 3, 6 }, { 4, 2 } }) -- both are beyond
+  t.eq(apply("aaa+b.", 2, 3), { { 1, 3, 4 }, { 2 } }) -- a held one is not taken
+  t.eq(apply("xxxxb.", 2), { { 1, 2, 3, 5 }, { 4 } }) -- those without a key are one
+  t.eq(apply("aaabbb c.", 3, 6), { { 1, 2, 3, 4, 5, 6, 7 }, {} })
+  local many, waits = ("a"):rep(20), ("b."):rep(20)
+  t.eq(#apply(many .. waits, 10, 20)[2], 8) -- not all at once
+end)
+
+-- ---- preloading ---------------------------------------------------------------------------------
+
+test("large weights that fit are read with a bar", function(t)
+  local new, machine = progress.new, perigee.sys.machine
+  local visible, updates, available = true, {}, 1 << 40
+  progress.new = function(_, total)
+    updates = { total }
+    return setmetatable({ visible = visible, update = function(_, done, said)
+      updates[#updates + 1] = { done, said }
+    end }, { __close = function() updates.closed = true end })
+  end
+  perigee.sys.machine = function() return { memory_available = available } end
+  local function run(bytes, options)
+    return preload({ bytes = bytes, count = 2, touch = function(_, i) return i * 100 end }, options)
+  end
+  t.eq({ run(1 << 30), updates }, { 300, { 1 << 30, { 100, "100 B of 1.0 GiB" },
+    { 300, "300 B of 1.0 GiB" }, closed = true } })
+  t.eq({ run((1 << 30) - 1), #updates }, { 0, 1 })
+  t.eq({ run(50, { least = 50 }), run(49, { least = 50 }) }, { 300, 0 })
+  available = 50
+  t.eq({ run(50, { least = 1 }), run(51, { least = 1 }) }, { 300, 0 })
+  visible = false
+  t.eq(run(50, { least = 1 }), 0)
+  progress.new, perigee.sys.machine = new, machine
+end)
