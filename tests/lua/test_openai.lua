@@ -356,3 +356,88 @@ test("types and codes of errors", function(t)
       { message = "m", type = "invalid_request_error", param = "f", code = want })
   end
 end)
+
+-- ---- tokens -------------------------------------------------------------------------------------
+
+test("/tokenize and /detokenize", function(t)
+  local async = require "lib.async"
+  local handlers, calls = {}, {}
+  local letters = { size = 100, bytes = function(_, id) return string.char(id) end,
+    encode = function(_, text, options)
+      calls[#calls + 1] = options
+      return { text:byte(1, -1) }
+    end,
+    decode = function(_, ids, options)
+      calls[#calls + 1] = options
+      return string.char(table.unpack(ids))
+    end }
+  local entry_of = { name = "m", tok = letters, context = 50,
+    batch = { core = {}, room = function() return 0, 100 end } }
+  local words = { prompt = function() return { text = "abc" } end,
+    encode = function(_, tokenizer, made) return tokenizer:encode(made.text, made), {} end }
+  local app = { config = { limits = { values = 1000 } }, log = { note = error },
+    models = { find = function() return entry_of end },
+    scripts = { current = function()
+      return { has = function() return false end, words = function() return words end }
+    end },
+    route = function(_, method, path, handler, options)
+      t.eq({ method, options.cost }, { "POST", true })
+      handlers[path] = handler
+    end, refuse = function(_, response, err) response.err = err end }
+  require("api.openai.tokens").routes(app)
+  local function ask(path, body)
+    local got
+    async.run(function()
+      local response = { send_parts = function(_, _, _, parts)
+        got = json.decode(table.concat(parts))
+      end }
+      handlers[path]({ path = path, body = json.encode(body), headers = {},
+        header = function(_, name)
+          return name == "content-type" and "application/json" or nil
+        end }, response)
+      got = got or { response.err.status, response.err.message }
+    end)
+    require("luv").run()
+    return got
+  end
+  local function tokenize(body)
+    calls = {}
+    return ask("/tokenize", body), calls[1] or {}
+  end
+  local got, options = tokenize { content = "ab" }
+  t.eq({ got, options.add_special, options.max_ids }, { { tokens = { 97, 98 }, count = 2,
+    max_model_len = 50 }, false, 1000 })
+  for _, case in ipairs { { { prompt = "a" }, true },
+    { { prompt = "a", add_special = false }, false },
+    { { content = "a", add_special = true }, true },
+    { { content = "a", add_special_tokens = true }, true },
+    { { prompt = "a", add_special = true, add_special_tokens = false }, true } } do
+    t.eq(select(2, tokenize(case[1])).add_special, case[2])
+  end
+  t.eq(select(2, tokenize { content = "a", parse_special = true }).parse_special, true)
+  t.eq(tokenize({ content = "ab", return_token_strs = true }).token_strs, { "a", "b" })
+  t.eq(tokenize({ content = "" }).count, 0)
+  t.eq(tokenize({ messages = { { role = "user", content = "x" } } }).tokens, { 97, 98, 99 })
+  t.eq(tokenize {}, { 400, "content is missing; send content, prompt or messages" })
+  t.match(tokenize({ messages = { { role = "user", content = "x" } }, tools = { 5 } })[2],
+    "^tools%[0%]")
+  t.match(tokenize({ messages = { { role = "nobody", content = "x" } } })[2], "^messages%[0%]")
+  local many = {}
+  for _, n in ipairs { 4096, 4097, 8193 } do
+    app.config.limits.values = n
+    many[1] = ("a"):rep(n)
+    got = tokenize { content = many[1], return_token_strs = true }
+    t.eq({ got.count, #got.tokens, #got.token_strs, got.tokens[n] }, { n, n, n, 97 })
+  end
+  calls = {}
+  t.eq(ask("/detokenize", { tokens = { 97, 98 } }), { content = "ab", prompt = "ab" })
+  t.eq(calls[1].skip_special, false)
+  ask("/detokenize", { tokens = { 97 }, skip_special_tokens = true })
+  t.eq(calls[2].skip_special, true)
+  t.eq(ask("/detokenize", {}), { 400, "tokens is missing" })
+  t.eq(ask("/detokenize", { tokens = { 99 } }).content, "c")
+  t.eq(ask("/detokenize", { tokens = { 97, 100 } }),
+    { 400, "tokens[1] must be at most 99, the last id of the vocabulary, got 100" })
+  entry_of.tok = nil
+  t.eq(ask("/detokenize", { tokens = { 97 } }), { 400, "model 'm' has no tokenizer" })
+end)

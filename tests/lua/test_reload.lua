@@ -266,6 +266,7 @@ test("templates of models that change are used from then on", function(t)
   f:close()
   t.eq(assert(scripts:reload()).changed, { folder .. "/chat_template.jinja" })
   t.eq(prompt(), "Hi2")
+  t.ok(scripts:current():words(entry) == scripts:current():words(entry)) -- opened once
   t.eq({ assert(scripts:reload()).changed, prompt() }, { {}, "Hi2" })
   local words, why = scripts:current():words(entry, "none")
   t.eq({ words, why }, { nil, "the site has no templates/none.jinja" })
