@@ -11,8 +11,9 @@ A survivor that changes behaviour needs a test; one that changes only speed, mem
 expression does not.
 
 Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
-processors), those inside assert() or the arguments of an error message, < for <= in a clamp, and
-those of SAME, which change nothing but speed or memory.
+processors), those inside assert() or the arguments of an error message, < for <= in a clamp, those
+of SAME, which change nothing but speed or memory, and the self-tests inside policies: they are
+tests.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
 --resume continues there. --all also runs the suites that NEAR does not name.
@@ -104,6 +105,7 @@ NEAR = [
     ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
     ("scripts/engine/pictures", PICTURES + " lua:test_api_pictures"),
     ("scripts/engine/vision", PICTURES),
+    ("scripts/engine/run", "lua:test_eval lua:test_model_pictures lua:test_vision " + MODELS),
     ("scripts/engine", "lua:test_scheduler lua:test_batch_lua lua:test_batch lua:test_best "
                        "lua:test_core lua:test_fairness lua:test_callbacks lua:test_hooks "
                        "lua:test_resident "
@@ -191,7 +193,10 @@ def masked(path, text):
     else:
         pattern = (r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|'
                    r'(?m:^[ \t]*#(?:\\\n|[^\n])*)')
-    plain = list(re.sub(pattern, blank, text, flags=re.S))
+    plain = re.sub(pattern, blank, text, flags=re.S)
+    if path.startswith("scripts/policy/"):
+        plain = re.sub(r"(?ms)^  selftest = \{.*?^  \},?$", blank, plain)
+    plain = list(plain)
     for m in MESSAGE.finditer("".join(plain)):
         depth, at = 1, m.end()
         while depth and at < len(plain):

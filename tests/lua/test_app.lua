@@ -189,6 +189,24 @@ test("requests are logged, counted and charged", function(t)
   end)
 end)
 
+test("a client that leaves is logged", function(t)
+  with_app(t, {}, function(app, _, seen)
+    local socket, resume = sockets.new(), nil
+    app:route("GET", "/test/wait", function(_, response)
+      async.await(function(go_on) resume = go_on end)
+      if not response.finished then response:send(200) end
+    end, { auth = false })
+    app.server.open = app.server.open + 1
+    local conn = connections.new(app.server, socket, "unix")
+    app.server.connections[conn] = true
+    socket.send "GET /test/wait HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    conn:close()
+    resume()
+    local line = seen.lines[1]
+    t.eq({ line.error, line.status, line.path }, { "the client disconnected", 200, "/test/wait" })
+  end)
+end)
+
 test("a handler that fails is noted and is no longer working", function(t)
   with_app(t, {}, function(app, ask, seen)
     app.fails = true

@@ -181,7 +181,7 @@ test("statuses, sizes and redirects of URLs", function(t)
     ["http://a.example/1"] = moved(302, "/2"), ["http://a.example/2"] = moved(302, "/3"),
     ["http://a.example/3"] = moved(302, "/x"), ["http://a.example/0"] = moved(302, "/1"),
     ["http://a.example/out"] = moved(302, "https://evil.example/"),
-    ["http://a.example/fails"] = "no route",
+    ["http://a.example/fails"] = "no route", ["http://a.example/x,y"] = found "comma",
   }, function(media, asked)
     local function fetch(path)
       local bytes, err = media:fetch("http://" .. path)
@@ -207,6 +207,7 @@ test("statuses, sizes and redirects of URLs", function(t)
     end
     t.eq({ asked[1].timeout_ms, asked[1].max_body, asked[1].headers.accept,
       asked[1].allow "127.0.0.1" }, { 15000, 10, "image/png, image/jpeg, image/webp", false })
+    t.eq(#assert(media:fetch_frames("http://a.example/x,y", 1)), 1) -- a URL is one frame
     -- A URL in memory outside of Lua: its first 2 KiB count.
     local url = "http://a.example/x"
     t.eq(#assert(media:fetch(perigee.image.bytes(url))), 10)

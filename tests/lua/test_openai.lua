@@ -128,6 +128,68 @@ test("prompts and choices of a completion", function(t)
   t.eq(complete { prompt = many }, { "prompt must have at most 128 entries, got 129", "prompt" })
 end)
 
+test("kinds of fields, at their bounds", function(t)
+  local schema = require "api.schema"
+  local function biases(map) return json.decode(json.encode(map)) end
+  local function value(kind, v, f)
+    local ok, got = pcall(schema.value, kind, "x", v, f)
+    return ok and got or got.message
+  end
+  for _, case in ipairs {
+    { "number", 3, { to = 3 }, 3 }, { "number", 3.5, { to = 3 }, "x must be at most 3, got 3.5" },
+    { "number", 1, { from = 1 }, 1 },
+    { "number", 0.5, { from = 1 }, "x must be at least 1, got 0.5" },
+    { "number", 1, { from = 1, open = true }, "x must be above 1, got 1" },
+    { "number", 1.5, { from = 1, open = true }, 1.5 },
+    { "number", 0, { from = 1, to = 2 }, "x must be between 1 and 2, got 0" },
+    { "number", 1, { from = 1, to = 2, open = true }, "x must be above 1 and at most 2, got 1" },
+    { "number", 2, { from = 1, to = 2, open = true }, 2 },
+    { "number", 0 / 0, {}, "x must be a number, got " .. tostring(0 / 0) },
+    { "number", math.huge, {}, "x must be finite, got inf" },
+    { "number", -math.huge, {}, "x must be finite, got -inf" },
+    { "number", "1", {}, "x must be a number, got a string" },
+    { "integer", 2.0, {}, 2 }, { "integer", 2.5, {}, "x must be an integer, got 2.5" },
+    { "integer", true, {}, "x must be an integer, got a boolean" },
+    { "boolean", 1, {}, "x must be true or false, got an integer" },
+    { "string", "", {}, "" }, { "string", "", { from = 1 }, "x must not be empty" },
+    { "string", "ab", { to = 2 }, "ab" },
+    { "string", "abc", { to = 2 }, "x must have at most 2 bytes, got 3" },
+    { "array", json.array {}, { from = 1 }, "x must not be empty" },
+    { "array", json.array { 1, 2, 3 }, { to = 2 }, "x must have at most 2 entries, got 3" },
+    { "strings", json.array { "ab", "abc" }, { bytes = 2 },
+      "x[1] must have at most 2 bytes, got 3" },
+    { "strings", json.array { "" }, {}, "x[0] must not be empty" },
+    { "ids", json.array { 0, 0x7fffffff }, {}, { 0, 0x7fffffff } },
+    { "ids", json.array { 1.0 }, {}, { 1 } },
+    { "ids", json.array { 0, -1 }, {}, "x[1] must be between 0 and 2147483647, got -1" },
+    { "ids", json.array { 0x80000000 }, {},
+      "x[0] must be between 0 and 2147483647, got 2147483648" },
+    { "bias", biases { ["1234567"] = 2 }, { to = 2, most = 1 }, { [1234567] = 2 } },
+    { "bias", biases { ["12345678"] = 2 }, { to = 2, most = 1 },
+      "x must have token ids as keys, got '12345678'" },
+    { "bias", biases { ["1"] = -2.5 }, { to = 2, most = 1 },
+      "x[1] must be between -2 and 2, got -2.5" },
+    { "bias", biases { ["1"] = 1, ["2"] = 1 }, { to = 2, most = 1 },
+      "x must have at most 1 entries" },
+    { "words", json.array { "ab", json.array { 1 } }, { all = 3 }, { "ab", { 1 } } },
+    { "words", json.array { "abc", json.array { 1 } }, { all = 3 },
+      "x must have at most 3 bytes and ids together, got 4" },
+  } do
+    t.eq(value(case[1], case[2], case[3]), case[4])
+  end
+  local found = {}
+  for _, f in ipairs(schema.sampling { top_k = { from = -1, to = 9, name = "k" } }) do
+    found[f[1]] = f
+  end
+  t.eq({ found.k.from, found.k.to, found.k.as, found.top_k, found.k.into },
+    { -1, 9, "top_k", nil, "sampling" })
+  for _, name in ipairs { "hold", "keep_logits", "no_cache", "salt", "n", "max_tokens",
+    "top_logprobs" } do
+    t.eq(found[name], nil)
+  end
+  t.eq(found.min_tokens.to, 0x7fffffff)
+end)
+
 -- ---- objects ------------------------------------------------------------------------------------
 
 --- A tokenizer whose tokens are letters: 1 is "a", 2 is "é".

@@ -176,6 +176,7 @@ test("jobs on the engine thread", function(t)
     tower.done = { { ticket = 7, seconds = 0, f } }
     poll.wake()
     t.eq({ own.waiting, poll.held }, { 0, false })
+    t.raises(function() own:submit({}, print) end, "a list of pictures expected")
     tower.refuse = "full"
     t.eq({ job "g" }, { nil, "full" })
     t.eq(own.waiting, 0)
