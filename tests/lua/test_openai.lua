@@ -245,6 +245,12 @@ test("logprobs of a completion, after those of an echo", function(t)
   for _ = 1, 2 do -- the echo's are written once
     t.eq(json.decode(completions.shape.logprobs_text(req, out, columns)), want)
   end
+  local short = { echo = true, sampling = { top_logprobs = 1 }, prompts = { "a" },
+    all_ids = { { 1 } } }
+  t.eq(json.decode(completions.shape.logprobs_text(short, out, {})).tokens, { "a" })
+  short.all_ids = { {} }
+  t.eq(json.decode(completions.shape.logprobs_text({ echo = true, sampling = short.sampling,
+    prompts = { "" }, all_ids = { {} } }, out, columns)).tokens, { "aaa", "a" })
   -- In a stream: the echo first, then chunks.
   local head = decoded(completions.shape.head(req, out))
   t.eq({ head.text, head.logprobs.tokens, head.logprobs.text_offset }, { "aé", { "a", "é" },
@@ -435,7 +441,11 @@ test("/tokenize and /detokenize", function(t)
     end }
   local entry_of = { name = "m", tok = letters, context = 50,
     batch = { core = {}, room = function() return 0, 100 end } }
-  local words = { prompt = function() return { text = "abc" } end,
+  local rendered
+  local words = { prompt = function(_, o)
+    rendered = o
+    return { text = "abc" }
+  end,
     encode = function(_, tokenizer, made) return tokenizer:encode(made.text, made), {} end }
   local app = { config = { limits = { values = 1000 } }, log = { note = error },
     models = { find = function() return entry_of end },
@@ -480,6 +490,10 @@ test("/tokenize and /detokenize", function(t)
   t.eq(tokenize({ content = "ab", return_token_strs = true }).token_strs, { "a", "b" })
   t.eq(tokenize({ content = "" }).count, 0)
   t.eq(tokenize({ messages = { { role = "user", content = "x" } } }).tokens, { 97, 98, 99 })
+  t.eq(rendered.kwargs, {})
+  tokenize { messages = { { role = "user", content = "x" } }, chat_template_kwargs = { a = 1 },
+    add_generation_prompt = false, tools = json.array {} }
+  t.eq({ rendered.kwargs, rendered.add_generation_prompt, rendered.tools }, { { a = 1 }, false })
   t.eq(tokenize {}, { 400, "content is missing; send content, prompt or messages" })
   t.match(tokenize({ messages = { { role = "user", content = "x" } }, tools = { 5 } })[2],
     "^tools%[0%]")

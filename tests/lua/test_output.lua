@@ -159,6 +159,13 @@ test("`parse` gets deltas, and those it returns are taken only when they can be"
       { type = "finish", finish = "stop" } } } do
     t.eq((feed(bad)), "own")
   end
+  local _, made = feed { first(1, "i", "f"), piece(1, "{"), { type = "call", index = 1,
+    done = true }, { type = "text", text = "x", name = "any" } }
+  t.eq({ made.calls[1].name, made.calls[1].whole, made.parts }, { "f", true, { "x" } })
+  t.eq((feed { first(1, "i", "f"), piece(2, "{") }), "own") -- there is no second
+  t.eq((feed { first(1, "i", "f"), first(2, "j", "g"), piece(2, "{"), { type = "drop",
+    index = 1 } }), "")
+  t.eq((feed { { type = "drop", index = 1 } }), "own")
   local _, out = feed {}
   answer = {}
   out:token { text = "2" }

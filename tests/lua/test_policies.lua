@@ -35,6 +35,7 @@ test("fifo: streams, then prompts in order of arrival, as many tokens as there i
     t.eq(given(p, nil, list, { tokens = 64 }), "1:1 2:32") -- no room is left for 3
     t.eq(given(p, nil, { list[1], list[3] }, { tokens = 64 }), "2:40 3:24")
     t.eq(given(p, nil, list, { tokens = 1 }), "1:1")
+    t.eq(given(p, nil, { list[1], list[3] }, { tokens = 41 }), "2:40 3:1") -- the last one as well
   end)
 
 test("cache_first: the longest cached prefix, after requests that have waited", function(t)
@@ -63,6 +64,15 @@ test("lanes: shares of a step, and the rest to the most urgent", function(t)
   t.eq(p.config, { lanes = { { name = "urgent", share = 0.6, depth = 64 },
     { name = "normal", share = 0.3, depth = 256 }, { name = "batch", share = 0.1, depth = 8192 } },
     patience_s = 60 })
+end)
+
+test("lanes: streams continue before anything else", function(t)
+  local p, self = policy "lanes"
+  local first = self.config.lanes[1].name
+  local list = { seq(1, "waiting", 50, { age = 1e6 }),
+    seq(2, "waiting", 50, { tag = { lane = first } }), seq(3, "decode", 1), seq(4, "decode", 1) }
+  t.match(given(p, self, list, { tokens = 2 }), "^3:1 4:1$")
+  t.match(given(p, self, list, { tokens = 3 }), "^3:1 4:1 1:1$")
 end)
 
 test("lanes: the lane of a request, and how many it may hold", function(t)
@@ -127,6 +137,27 @@ test("fair: running sequences are shared, the youngest of the largest share goes
   t.ok(not given(p, self, { key(1, "a", "decode"), key(4, "b", "decode"), key(6, "c", "waiting") },
     { tokens = 64, slots = 2 }):find "-") -- nobody runs several
 end)
+
+test("fair: one sequence goes for each key that waits, from the largest share of the moment",
+  function(t)
+    local function keys(text, weights)
+      local p, self = policy "fair"
+      self.config = { half_life_s = 60, weights = weights or { default = 1 } }
+      local list = {}
+      for key, waits in text:gmatch "(%a)(%.?)" do
+        list[#list + 1] = seq(#list + 1, waits == "." and "waiting" or "decode", 1,
+          { tag = { key = key } })
+      end
+      local running = #text:gsub("[%a]%.", ""):gsub("%s", "")
+      return given(p, self, list, { tokens = 64, slots = running, now = 0 }):match " (%-.*)$"
+    end
+    t.eq(keys "aaa b.b.", "-3") -- once for a key
+    t.eq(keys "aaabbb c.d.", "-3 -6") -- a has less after the first
+    t.eq(keys "aaab c.d.", "-2 -3")
+    t.eq(keys "ab c.", nil) -- nobody runs several
+    t.eq(keys("aaabb c.", { default = 1, a = 3 }), "-5") -- b has more for its weight
+    t.eq(keys("aaaabbb c.d.", { default = 1, a = 2 }), "-4 -7") -- then they are equal
+  end)
 
 test("fair: a key that comes back starts level with the least of the active ones", function(t)
   local p, self = policy "fair"
