@@ -123,7 +123,8 @@ NEAR = [
                          "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
     ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
                     "lua:test_api_life"),
-    ("scripts/http/c", "lua:test_connection lua:test_http_server lua:test_http lua:test_https "
+    ("scripts/http/c", "lua:test_connection lua:test_http_server lua:test_curl lua:test_http "
+                       "lua:test_https "
                        "lua:test_http_parse lua:test_http_limits"),
     ("scripts/http", "lua:test_sse lua:test_http_parts lua:test_connection lua:test_http_server "
                      "lua:test_limits_http "

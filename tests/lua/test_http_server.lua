@@ -40,6 +40,29 @@ test("head and body are one write up to 64 KiB", function(t)
   end)
 end)
 
+test("pieces of a body are chunks, and their bytes are counted", function(t)
+  with(t, {}, function()
+    local logged
+    local function run(version, method, code)
+      local conn, socket, server = connect { answer = function(response)
+        response:start(code or 200)
+        t.eq({ response:write "abc", response:write "", response:write "de" }, { 0, 0, 0 })
+        response:finish()
+        response:finish()
+        t.eq(response:write "late", nil)
+      end }
+      server.log = function(entry) logged = entry.bytes end
+      socket.send(("%s / HTTP/%s\r\nhost: x\r\n\r\n"):format(method or "GET", version))
+      conn:close()
+      return socket.got:match "\r\n\r\n(.*)$", logged, socket.got:find "connection: close" ~= nil
+    end
+    t.eq({ run "1.1" }, { "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", 5, false })
+    t.eq({ run "1.0" }, { "abcde", 5, true }) -- it ends with the connection
+    t.eq({ run("1.1", "HEAD") }, { "", 0, false })
+    t.eq({ run("1.1", "GET", 204) }, { "", 0, false })
+  end)
+end)
+
 test("statuses and headers of a response", function(t)
   with(t, {}, function()
     local function head(send)
