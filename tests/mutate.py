@@ -121,17 +121,17 @@ NEAR = [
                          "lua:test_pipeline lua:test_prompt lua:test_output lua:test_api "
                          "lua:test_api_more lua:test_api_fields lua:test_api_life "
                          "lua:test_stream lua:test_serve lua:test_api_pictures sh:chat"),
-    ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more lua:test_output "
-                    "lua:test_api_life"),
+    ("scripts/api", "lua:test_openai lua:test_api_fields lua:test_api lua:test_api_more "
+                    "lua:test_output lua:test_api_life"),
     ("scripts/http/c", "lua:test_connection lua:test_http_server lua:test_curl lua:test_http "
                        "lua:test_https "
                        "lua:test_http_parse lua:test_http_limits"),
     ("scripts/http", "lua:test_sse lua:test_http_parts lua:test_connection lua:test_http_server "
                      "lua:test_limits_http "
                      "lua:test_http_parse lua:test_http lua:test_http_limits lua:test_serve"),
-    ("scripts/serve", SERVE + " lua:test_app lua:test_status lua:test_serve_models lua:test_tenants "
-                              "lua:test_serve_process lua:test_architectures lua:test_fairness "
-                              "lua:test_api_life"),
+    ("scripts/serve", SERVE + " lua:test_app lua:test_status lua:test_serve_models "
+                              "lua:test_tenants lua:test_serve_process lua:test_architectures "
+                              "lua:test_fairness lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
     ("scripts/cmd/chat", "lua:test_limits sh:chat sh:cli"),
     ("scripts/cmd/serve", "lua:test_cmd_serve lua:test_limits sh:cli lua:test_serve_process "
