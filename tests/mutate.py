@@ -76,14 +76,14 @@ NEAR = [
     ("lua/l_image", "lua:test_image lua:test_media"),
     ("lua/l_media", PICTURES),
     ("lua/l_tower", PICTURES),
-    ("lua/l_graph_tower", PICTURES),
+    ("lua/l_graph_tower", "lua:test_graph " + PICTURES),
     ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_bind lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
                     "lua:test_hooks lua:test_core lua:test_best"),
     ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_core lua:test_batch "
                      "lua:test_tiers lua:test_resident sh:models"),
-    ("lua/l_graph", "lua:test_results " + MODELS + " lua:test_architectures"),
-    ("lua/l_plan", "lua:test_results " + MODELS),
+    ("lua/l_graph", "lua:test_results lua:test_graph " + MODELS + " lua:test_architectures"),
+    ("lua/l_plan", "lua:test_results lua:test_graph " + MODELS),
     ("lua/l_json_read", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/l_json", "lua:test_results lua:test_json lua:test_bind sh:cli"),
     ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
@@ -299,7 +299,7 @@ def suites_of(path, times, everything):
             first.append(suite)
     first.sort(key=lambda s: (s != like, times[s][1]))
     near = next((s for prefix, s in NEAR if path.startswith(prefix)), "").split()
-    near += ["lua:test_options"] if path.startswith("lua/") else []
+    near += ["lua:test_options", "lua:test_arguments"] if path.startswith("lua/") else []
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
     rest = sorted(times, key=lambda s: times[s][1]) if everything else []
     order = list(dict.fromkeys(first + near + rest))

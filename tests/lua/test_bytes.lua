@@ -93,22 +93,81 @@ test("a large value is built in slices of time", function(t)
 end)
 
 test("long strings at chosen places are slices of the text", function(t)
-  local long, short = ("QUJD"):rep(20000), ("QUJD"):rep(16384) -- 80,000 and 65,536 bytes
+  local long, short = ("QUJD"):rep(16384) .. "Q", ("QUJD"):rep(16384) -- 65,537 and 65,536 bytes
   local text = json.encode { messages = { { content = {
     { type = "image_url", image_url = { url = long } }, { image_url = { url = short } },
     { image_url = long }, { text = long }, { other = { url = long } },
     { image_url = { { url = long .. "\n" } } } } } }, url = long }
   local value = read(text, { slices = { "image_url.url", "content.image_url" } })
   local parts = value.messages[1].content
-  t.eq({ type(parts[1].image_url.url), #parts[1].image_url.url }, { "userdata", 80000 })
+  t.eq({ type(parts[1].image_url.url), #parts[1].image_url.url }, { "userdata", 65537 })
   t.eq(parts[1].image_url.url:sub(1, 8), "QUJDQUJD")
   t.eq(parts[2].image_url.url, short)
   t.eq(parts[3].image_url:text(), long)
   t.eq({ parts[4].text, parts[5].other.url, value.url }, { long, long, long })
-  t.eq(parts[6].image_url[1].url:sub(-2), "D\n") -- it had an escape
+  t.eq(parts[6].image_url[1].url:sub(-2), "Q\n") -- it had an escape
   t.eq(json.encode(value.messages), json.encode(json.decode(text).messages))
   collectgarbage()
-  t.eq(parts[1].image_url.url:sub(-4), "QUJD") -- the text is still there
+  t.eq(parts[1].image_url.url:sub(-5), "QUJDQ") -- the text is still there
+end)
+
+test("places of slices", function(t)
+  local long = json.encode { a = { b = ("x"):rep(70000) } }
+  local function places(n, of)
+    local list = {}
+    for i = 1, n do list[i] = i == n and of or "x.y" .. i end
+    return list
+  end
+  t.eq(type(read(long, { slices = places(16, "a.b") }).a.b), "userdata")
+  t.eq(type(read(long, { slices = places(16, "b.a") }).a.b), "string")
+  t.raises(function() read(long, { slices = places(17, "a.b") }) end,
+    "slices: at most 16 places, got 17")
+  t.raises(function() read(long, { slices = places(2, ".b" .. ("c"):rep(62)) }) end,
+    'slices[2] must be "PARENT.KEY"')
+  local name = ("c"):rep(61)
+  local deep = json.encode { a = { [name] = ("x"):rep(70000) } }
+  t.eq(type(read(deep, { slices = { "a." .. name } }).a[name]), "userdata")
+  t.eq(type(read('{"k": "' .. ("x"):rep(70000) .. '"}', { slices = { ".k" } }).k), "userdata")
+  t.eq(type(read('["' .. ("x"):rep(70000) .. '"]', { slices = { "." } })[1]), "string")
+  t.raises(function() read(long, { slices = 5 }) end, "'slices' must be a list of strings")
+  t.raises(function() read(long, { slices = { {} } }) end, "string expected")
+end)
+
+test("a tape is built once, and its memory is given back then", function(t)
+  local tape
+  json.read(bytes_of "[1, 2]", nil, function(got) tape = got end)
+  while not tape do uv.run "once" end
+  local before = select(2, perigee.live())
+  local done, value = tape:build(1000)
+  t.eq({ done, value }, { true, { 1, 2 } })
+  t.ok(select(2, perigee.live()) < before)
+  t.ok(rawequal(select(2, tape:build(0)), value))
+  tape:close()
+  local text = bytes_of "[1]"
+  json.read(text, nil, t.expect(function() end))
+  t.raises(function() text:put "x" end, "does not grow")
+  local part = bytes_of("x[1]"):slice(2)
+  t.raises(function() json.read(part, nil, print) end, "a slice cannot be read")
+  t.raises(function() json.read(bytes_of "1", nil, 5) end, "function expected")
+  t.raises(function() tape:build() end, "closed")
+end)
+
+test("ranges of bytes", function(t)
+  t.raises(function() perigee.bytes.new(-1) end, "must not be negative")
+  local none <close> = perigee.bytes.new(0)
+  t.eq({ #none, none:text(), none:sub(1), none:slice(1):text() }, { 0, "", "", "" })
+  none:put ""
+  t.raises(function() none:put "x" end, "0 bytes and 1 more do not fit in 0")
+  local b <close> = bytes_of "abcdef"
+  local s <close> = b:slice(2, 5)
+  t.eq({ s:text(), s:sub(2), s:sub(2, 3), s:slice(2):text(), s:slice(-2, -1):text() },
+    { "bcde", "cde", "cd", "cde", "de" })
+  local before = select(2, perigee.live())
+  local grown <close> = perigee.bytes.new(1000)
+  t.eq(select(2, perigee.live()), before)
+  grown:put(("x"):rep(600))
+  t.eq(select(2, perigee.live()), before + 600)
+  t.raises(function() b:put(5, {}) end, "number expected")
 end)
 
 test("a job that is stopped ends", function(t)

@@ -139,3 +139,63 @@ test("integers beyond 64 bits keep their digits when asked", function(t)
   t.eq(math.type(v.b[3]), "integer")
   t.eq(math.type(json.decode(text).a), "float")
 end)
+
+test("arguments", function(t)
+  for _, name in ipairs { "encode", "is_array", "is_object", "digits" } do
+    t.raises(function() json[name]() end, "(value expected)")
+  end
+  t.eq({ json.is_array(nil), json.is_object(5), json.digits "x" }, { false, false })
+  t.eq({ json.is_array { 1 }, json.is_array { 1, x = 2 }, json.is_array { 1, nil, 3 },
+    json.is_array {}, json.is_object {} }, { true, false, false, false, true })
+  t.raises(function() json.decode "1" [1] = 1 end, "index")
+  t.raises(function() json.decode(5, 5) end, "table expected, got number")
+  t.raises(function() json.array(5) end, "table expected, got number")
+  t.raises(function() json.object(5) end, "table expected, got number")
+  for _, wrong in ipairs { { { 1, 2 } }, { { "a", 1 }, 5 }, { "x" } } do
+    t.raises(function() json.object(wrong) end, "a list of {key, value} pairs expected")
+  end
+  local marked = {}
+  t.ok(rawequal(json.array(marked), marked))
+  t.eq({ json.encode(marked), select("#", json.array({}, 2)) }, { "[]", 1 })
+  t.eq(json.encode(json.object { { "a", 1 }, { "b", nil }, { "a", 2 } }), '{"a": 2}')
+end)
+
+test("forms of every value", function(t)
+  local bytes = assert(perigee.bytes.new(8))
+  bytes:put 'b"'
+  for want, v in pairs { ["null"] = json.null, ["true"] = true, ["false"] = false, ["-7"] = -7,
+    ["0.5"] = 0.5, ['"x"'] = "x", ['"b\\""'] = bytes, ["[]"] = json.array(), ["{}"] = {},
+    [tostring(math.mininteger)] = math.mininteger } do
+    t.eq(json.encode(v), want)
+  end
+  t.eq(json.encode(nil), "null")
+  bytes:close()
+  t.raises(function() json.encode(bytes) end, "cannot encode a userdata")
+  t.eq(json.encode({ 1, { a = 2 } }, { indent = 0 }), '[\n1,\n{\n"a": 2\n}\n]')
+  t.eq(json.encode({ {}, json.array() }, { indent = 3 }), "[\n   {},\n   []\n]")
+  t.eq(json.encode({ 1, { a = 2 } }, { indent = 1, compact = true }), '[\n 1,\n {\n  "a":2\n }\n]')
+  t.eq(json.encode({ a = 1, b = 2 }, { item_separator = "", key_separator = "" }), '{"a"1"b"2}')
+end)
+
+test("a key that is set again after it was removed, in short and long objects", function(t)
+  for _, n in ipairs { 14, 15, 16, 17, 18 } do
+    local object, want = json.object(), {}
+    for i = 1, n do object["k" .. i] = i end
+    object.k2, object.k5 = nil, nil
+    object.k5 = 50
+    object.new = 1
+    object.k2 = 20
+    object.k5 = 51
+    for i = 1, n do
+      if i ~= 2 and i ~= 5 then want[#want + 1] = "k" .. i end
+    end
+    t.eq(keys(object), table.concat(want, " ") .. " k5 new k2", n)
+    object.none = nil
+    t.eq(#json.encode(object, { compact = true }) > 0, true)
+    for _ = 1, 3 do -- again and again
+      object.new = nil
+      object.new = 2
+    end
+    t.eq(keys(object), table.concat(want, " ") .. " k5 k2 new", n)
+  end
+end)

@@ -1,6 +1,8 @@
 -- lib and ui: command lines, sizes, tables, pretty printing.
 local args = require "lib.args"
+local plot = require "ui.plot"
 local pretty = require "ui.pretty"
+local progress = require "ui.progress"
 local show = require "ui.table"
 local term = require "ui.term"
 local test = require("harness").test
@@ -145,4 +147,117 @@ test("the breaker keeps the first line of the last message, up to 1000 bytes", f
   t.eq(b.last, ("x"):rep(1000))
   b:strike "second"
   t.eq(b.last, "second")
+end)
+
+test("tables: headers, indents, numbers", function(t)
+  local rows = { { "name", "n" }, { "x", 1.23456 }, { "yy", true }, {} }
+  t.eq(show.render(rows), "name  n\nx     1.235\nyy    true\n")
+  t.eq(show.render(rows, { header = true, indent = "> ",
+    paint = function(color, s) return ("<%s %s>"):format(color, s) end }),
+    "> <dim name  n>\n> x     1.235\n> yy    true\n> ")
+  t.eq(show.render { { 1, "a" }, { 100, "b" } }, "  1  a\n100  b")
+  t.eq(show.render {}, "")
+end)
+
+test("text on a terminal", function(t)
+  t.eq({ term.painter(true)("red", "x"), term.painter(true)("dim", "x"), term.painter(false)("red",
+    "x") }, { "\27[31mx\27[0m", "\27[2mx\27[0m", "x" })
+  t.eq({ term.clip("ab", 2), term.clip("abc", 2), term.clip("abc", 1), term.clip("漢字", 4),
+    term.clip("漢字", 3), term.clip("漢字", 2) }, { "ab", "a…", "…", "漢字", "漢…", "…" })
+  t.eq({ term.pad("ab", 2), term.pad("abc", 2), term.pad("a", 2, true) }, { "ab", "abc", " a" })
+  t.eq({ term.width "\27[1;31mé\27[0m", term.width "" }, { 1, 0 })
+end)
+
+test("values at the width, the depth and the number that fit", function(t)
+  for limit, want in pairs { [2] = '""…', [3] = '"漢"…', [4] = '"漢"…', [5] = '"漢"…',
+    [6] = '"漢漢"…', [8] = '"漢漢"…', [9] = '"漢漢漢"', [10] = '"漢漢漢"' } do
+    t.eq(pretty.format("漢漢漢", { string = limit }), want, limit)
+  end
+  t.eq(pretty.format "a\xffb\xfe", [["a\xffb\xfe"]])
+  t.eq(pretty.format "\t\r\\\127", [["\t\r\\\x7f"]])
+  local flat = '{ "aaaa", "bbbb" }'
+  t.eq({ pretty.format({ "aaaa", "bbbb" }, { width = 20 }) }, { flat })
+  t.ok(pretty.format({ "aaaa", "bbbb" }, { width = 19 }):find "\n")
+  local inner = { { "aaaa", "bbbb" } }
+  t.eq(pretty.format(inner, { width = 22 }), "{\n  " .. flat .. "\n}")
+  t.eq(select(2, pretty.format(inner, { width = 21 }):gsub("\n", "")), 5)
+  t.eq(pretty.format({ { 1 } }, { depth = 1 }), "{ {…} }")
+  t.eq(pretty.format({ { { {}, 1 } } }, { depth = 3 }), "{ { { {}, 1 } } }")
+  t.eq(pretty.format({ 1, 2, x = 3 }, { items = 2 }), "{ 1, 2, … 1 more }")
+  t.eq(pretty.format({ 1, 2, x = 3 }, { items = 3 }), "{ 1, 2, x = 3 }")
+  t.eq(pretty.format({ 1, x = 3, y = 4 }, { items = 2 }), "{ 1, x = 3, … 1 more }")
+  local many = {}
+  for i = 1, 25 do many[("k%02d"):format(i)] = i end
+  t.match(pretty.format(many, { items = 2 }), "… 23 more }$")
+  t.eq(pretty.format { [true] = 1, [0] = 2, [-1] = 3, a = 4, b = 5, [1.5] = 6 },
+    "{ [-1] = 3, [0] = 2, [1.5] = 6, a = 4, b = 5, [true] = 1 }")
+  local key = setmetatable({}, { __tostring = function() return "key" end })
+  t.eq(pretty.format { [key] = 1 }, "{ [key] = 1 }")
+  t.match(pretty.format { [{}] = 1 }, "^{ %[table: 0x%x+%] = 1 }$")
+  t.eq(pretty.format { ["a b"] = 1, ["1"] = 2, nil_ = 3, ["nil"] = 4 },
+    '{ ["1"] = 2, ["a b"] = 1, ["nil"] = 4, nil_ = 3 }')
+  t.eq({ pretty.format(0 / 0), pretty.format(1 / 0), pretty.format(1e100), pretty.format(-0.0),
+    pretty.format(2 ^ 53), pretty.format(true) }, { "nan", "inf", "1e+100", "-0.0",
+    "9007199254740992.0", "true" })
+  local function paint(color, s) return color:sub(1, 1) .. s end
+  t.eq(pretty.format({ 1, "x", true, { {} } }, { paint = paint, depth = 2 }),
+    '{ c1, g"x", ytrue, { {} } }')
+  t.match(pretty.format(print, { paint = paint }), "^mfunction: ")
+end)
+
+test("pictures of numbers", function(t)
+  local ascii = { ascii = true }
+  t.eq({ plot.spark({ 1, 2, 3, 4, 5, 6, 7, 8 }, ascii), plot.spark({}, ascii),
+    plot.spark({ 5, 5 }, ascii), plot.spark({ 1, 0 / 0, 2 }, ascii) },
+    { "_.:-=+*#", "", "__", "_?#" })
+  t.eq(plot.spark({ 1, 2, 3 }, { ascii = true, low = 2, high = 2 }), "__#")
+  t.eq(plot.spark({ 0, 4, 9 }, { ascii = true, low = 0, high = 8 }), "_=#")
+  t.eq(plot.spark({ 0 / 0 }, ascii), "?")
+  t.eq(plot.spark({ 1, 2 }, { ascii = false }), "▁█")
+  t.eq(plot.histogram({ 0, 0, 0, 4 }, { ascii = true, bins = 2, width = 6 }),
+    "         0 .. 2          |###### 3\n         2 .. 4          |##     1")
+  t.eq(plot.histogram({ counts = { 1, 0 }, low = 0, high = 1 }, { ascii = false, width = 2 }),
+    "         0 … 0.5        |██ 1\n       0.5 … 1          |   0")
+  local _, lines = plot.histogram({ 1, 2 }, ascii):gsub("\n", "")
+  t.eq(lines, 9)
+  t.match(plot.histogram({ 1, 2 }, ascii), "|" .. ("#"):rep(40) .. " 1")
+  t.eq(plot.heat({ { 1, 2 }, { 3, 0 / 0 } }, { ascii = true, labels = { "a", "bbb" } }),
+    "[2 x 2]   1 to 3\n  a |  ++|\nbbb |@@??|")
+  t.eq(plot.heat({ 1, 2, 3 }, { ascii = true, width = 22 }),
+    "[1 x 3]   1 to 1   1 of 1 rows, 1 of 3 columns\n|  |")
+  t.eq(plot.heat({ 1, 2, 3 }, { ascii = true, width = 24 }),
+    "[1 x 3]   1 to 3   1 of 1 rows, 1 of 2 columns\n|  @@|")
+  t.eq(plot.heat({ { 1 }, { 2 }, { 3 } }, { ascii = true, height = 2, labels = { "a", "b", "c" } }),
+    "[3 x 1]   1 to 3   1 of 2 rows, 1 of 1 columns\na |  |\nc |@@|")
+  t.eq(plot.heat({ { 1, 2 }, { 1, 2 }, { 2, 1 } }, { ascii = false, width = 80 }),
+    "[3 x 2]   1 … 2\n\27[38;5;17;48;5;17m▀\27[38;5;196;48;5;196m▀\27[0m\n"
+    .. "\27[38;5;196m▀\27[38;5;17m▀\27[0m")
+  t.raises(function() plot.heat { { { 1 } } } end, "heat: matrix expected, got rank 3")
+end)
+
+test("a progress line", function(t)
+  local out, real = {}, io.stderr
+  local function run(f)
+    out = {}
+    rawset(io, "stderr", { write = function(_, ...) out[#out + 1] = table.concat { ... } end })
+    f()
+    rawset(io, "stderr", real)
+    return out
+  end
+  local p = progress.new("work", 8)
+  p.visible, p.columns = true, 100
+  local clear = "\r\27[K"
+  t.eq(run(function() p:update(2, "note") end),
+    { clear .. "work " .. ("█"):rep(6) .. ("░"):rep(18) .. "  25% note" })
+  t.eq(run(function() p:update(3) end), {}) -- too soon
+  t.eq(run(function() p:update(8) end), { clear .. "work " .. ("█"):rep(24) .. " 100% " })
+  p.next = 0
+  t.eq(run(function() p:update(0) end), { clear .. "work " .. ("░"):rep(24) .. "   0% " })
+  p.next, p.columns = 0, 8
+  t.eq(run(function() p:update(9) end), { clear .. "work █…" })
+  t.eq(run(function() p:close() p:close() p:update(1) end), { clear })
+  local none = progress.new("none", 0)
+  none.visible, none.columns = true, 100
+  t.eq(run(function() none:update(0) end), { clear .. "none " .. ("█"):rep(24) .. " 100% " })
+  t.eq(run(function() local _ <close> = none end), { clear })
 end)

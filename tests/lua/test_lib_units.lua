@@ -1,4 +1,6 @@
 -- lib: text, errors, hashes, gates, JSON lines and facts about models, each at its edges.
+local args = require "lib.args"
+local breaker = require "lib.breaker"
 local command = require "lib.command"
 local errors = require "lib.errors"
 local gate = require "lib.gate"
@@ -7,6 +9,7 @@ local hash = require "lib.hash"
 local jsonl = require "lib.jsonl"
 local modeldir = require "lib.modeldir"
 local perigee = require "perigee"
+local script = require "lib.script"
 local test = require("harness").test
 local text = require "lib.text"
 local uv = require "luv"
@@ -246,4 +249,232 @@ test("facts about a GGUF file", function(t)
   t.eq(facts(base, { 7, 8 }).vocab_size, 7)
   base["tokenizer.ggml.tokens"] = { n = 9 }
   t.eq(facts(base, { 7, 8 }).vocab_size, 9)
+end)
+
+-- ---- stderr -------------------------------------------------------------------------------------
+
+--- lib.stderr over another luv: takes(bytes) returns how many of them are taken, or nil and the
+--- name of an error. Returns the module and what happened.
+local function new_stderr(kind, takes)
+  local seen = { written = "", timers = {}, polls = 0, closed = 0 }
+  local function write(_, bytes, offset, done)
+    seen.offset = offset
+    seen.writes = (seen.writes or 0) + 1
+    if done then
+      seen.written, seen.done = seen.written .. bytes, done
+      return {}
+    end
+    local n, name = takes(bytes)
+    if not n then return nil, "why", name end
+    seen.written = seen.written .. bytes:sub(1, n)
+    return n
+  end
+  local fake = {
+    constants = { O_WRONLY = 1, O_NONBLOCK = 2, O_NOCTTY = 4 },
+    fs_fstat = function(fd) return fd == 2 and kind and { type = kind } or nil end,
+    fs_open = function(path, flags, mode)
+      seen.open = { path, flags, mode }
+      return kind ~= "socket" and 7 or nil
+    end,
+    fs_write = function(fd, ...)
+      seen.fd = fd
+      return write(fd, ...)
+    end,
+    new_poll = function(fd)
+      seen.polls = seen.polls + (fd == 2 and 1 or 0)
+      return { close = function() seen.closed = seen.closed + 1 end }
+    end,
+    new_timer = function()
+      local timer = {}
+      function timer:start(ms, again, fn)
+        self.ms, self.again, self.fn = ms, again, fn
+        seen.timers[#seen.timers + 1] = self
+      end
+      function timer:unref() self.unrefed = true end
+      function timer:close() self.is_closed = true end
+      function timer:is_closing() return self.is_closed end
+      return timer
+    end,
+    update_time = function() end,
+  }
+  local env = setmetatable({ require = function() return fake end }, { __index = _G })
+  local chunk = assert(load(perigee.sys.script "lib/stderr.lua", "@stderr", "t", env))
+  return chunk(), seen
+end
+
+test("stderr: a pipe takes what it can, the rest waits", function(t)
+  local room = 5
+  local stderr, seen = new_stderr("fifo", function(bytes)
+    if room == 0 then return nil, "EAGAIN" end
+    local n = math.min(room, #bytes)
+    room = room - n
+    return n
+  end)
+  t.eq(stderr.write("ab", "c"), true)
+  t.eq({ seen.open, seen.fd, seen.written, #seen.timers, seen.offset },
+    { { "/dev/stderr", 7, 0 }, 7, "abc", 0, -1 })
+  t.eq(stderr.write "defgh", true)
+  t.eq({ seen.written, #seen.timers, seen.timers[1].ms, seen.timers[1].again,
+    seen.timers[1].unrefed }, { "abcde", 1, 20, 0, true })
+  stderr.write "ij" -- waits for the timer
+  t.eq({ seen.writes, #seen.timers }, { 2, 1 })
+  local ended = 0
+  stderr.close(function() ended = ended + 1 end)
+  t.eq({ ended, seen.timers[2].ms }, { 0, 1000 })
+  seen.timers[1].fn() -- still full
+  t.eq({ seen.timers[1].is_closed, #seen.timers, seen.written }, { true, 3, "abcde" })
+  room = 100
+  seen.timers[3].fn()
+  t.eq({ seen.written, ended, seen.timers[2].is_closed }, { "abcdefghij", 1, true })
+  t.eq({ seen.polls, #seen.timers }, { 0, 3 })
+end)
+
+test("stderr: what is too much is dropped and counted; the end does not wait forever", function(t)
+  local full = true
+  local stderr, seen = new_stderr("char", function(bytes)
+    if full then return nil, "EAGAIN" end
+    return #bytes
+  end)
+  local most = 4 << 20
+  t.eq({ stderr.write(("x"):rep(most)), stderr.write "y", stderr.write "z" },
+    { true, false, false })
+  full = false
+  seen.timers[1].fn()
+  t.eq(#seen.written, most)
+  t.eq(stderr.write "end\n", true)
+  t.eq(seen.written:sub(most + 1), "perigee: 2 lines to stderr were dropped\nend\n")
+  stderr.write "again\n"
+  t.eq(seen.written:sub(-10), "end\nagain\n")
+  full = true
+  stderr.write "lost"
+  local ended = 0
+  stderr.close(function() ended = ended + 1 end)
+  seen.timers[3].fn() -- a second has passed
+  t.eq({ ended, seen.timers[3].is_closed }, { 1, true })
+  full = false
+  seen.timers[2].fn()
+  t.eq({ seen.written:sub(-6), ended }, { "again\n", 1 })
+  local late, log = new_stderr("char", function() return nil, "EIO" end) -- nobody will read it
+  t.eq({ late.write "x", #log.timers, log.writes }, { true, 0, 1 })
+end)
+
+test("stderr: files are written by threads, sockets as they are", function(t)
+  local stderr, seen = new_stderr "file"
+  local ended = 0
+  t.eq({ stderr.write "a", seen.written, seen.fd, seen.open }, { true, "a", 2 })
+  stderr.write "b"
+  stderr.write "c"
+  stderr.close(function() ended = ended + 1 end)
+  t.eq({ seen.written, seen.writes, ended }, { "a", 1, 0 })
+  seen.done()
+  t.eq({ seen.written, seen.writes, ended }, { "abc", 2, 0 })
+  seen.done()
+  t.eq({ seen.writes, ended }, { 2, 1 })
+  for kind, want in pairs { socket = { 2, 1, 1 }, fifo = { 7, 0, 0 } } do
+    local module, log = new_stderr(kind, function(bytes) return #bytes end)
+    module.write "x"
+    t.eq({ log.fd, log.polls, log.closed }, want, kind)
+  end
+  local closed, log = new_stderr(nil) -- there is no stderr at all
+  closed.write "x"
+  t.eq({ log.fd, log.open }, { 2 })
+end)
+
+-- ---- breakers, scripts, options -----------------------------------------------------------------
+
+test("three failures within a minute switch a script off", function(t)
+  local function strikes(times, options)
+    local b, out = breaker.new(options), {}
+    for i, at in ipairs(times) do
+      local off = b:strike("m" .. i, at)
+      out[i] = (off and "off " or "") .. b.recent
+    end
+    t.eq({ b.total, b.last }, { #times, "m" .. #times })
+    return out, b
+  end
+  t.eq((strikes { 0, 30, 59.9 }), { "1", "2", "off 3" })
+  t.eq((strikes { 0, 30, 60, 89, 90 }), { "1", "2", "2", "off 3", "off 3" })
+  t.eq((strikes { 0, 61, 122 }), { "1", "1", "1" })
+  t.eq((strikes({ 0, 1 }, { strikes = 2 })), { "1", "off 2" })
+  t.eq((strikes({ 0, 5, 9, 10 }, { strikes = 2, window_s = 5 })), { "1", "1", "off 2", "off 2" })
+  local _, b = strikes { 0, 1, 2, 500 }
+  t.eq({ b.off, b.recent }, { true, 1 }) -- until it is reset
+  t.ok(rawequal(b:reset(), b))
+  t.eq({ b.off, b.recent, b.total, b.last, #b.times }, { false, 0, 0, nil, 0 })
+  t.eq(b:strike "now", false)
+end)
+
+test("a script's file", function(t)
+  local path = os.tmpname()
+  local function put(source)
+    local f <close> = assert(io.open(path, "w"))
+    f:write(source)
+  end
+  put "return ..."
+  t.eq(script.load(path)(5), 5)
+  put "x = = 1"
+  local none, why = script.load(path)
+  t.eq({ none, why }, { nil, path .. ":1: unexpected symbol near '='" })
+  put ""
+  t.eq(type(script.load(path)), "function")
+  put(("("):rep(300))
+  t.eq(select(2, script.load(path)):sub(1, #path + 1), path .. ":")
+  t.eq(select(2, script.load(path)):find(path, 2, true), nil)
+  os.remove(path)
+  t.match(select(2, script.load(path)), "No such file")
+  t.eq({ script.load "tests" }, { nil, "tests: Is a directory" })
+  t.eq({ script.describe { message = "m", traceback = "t" },
+    script.describe(perigee.error("io", "m")) }, { "m\nt", "m" })
+  local before, paths = package.path, {}
+  for i, variables in ipairs { { false, false }, { "/a/?.lua;;/b", false }, { "/a", "/c;/d" } } do
+    for k, name in ipairs { "LUA_PATH", "LUA_PATH_5_4" } do
+      if variables[k] then uv.os_setenv(name, variables[k]) else uv.os_unsetenv(name) end
+    end
+    script.set_path "my/site.lua"
+    paths[i] = package.path
+  end
+  uv.os_unsetenv "LUA_PATH"
+  uv.os_unsetenv "LUA_PATH_5_4"
+  script.set_path "site.lua"
+  paths[4], package.path = package.path, before
+  local here = "my/?.lua;my/?/init.lua"
+  t.eq(paths, { here, here .. ";/a/?.lua;/b", here .. ";/c;/d", "./?.lua;./?/init.lua" })
+end)
+
+test("options at their bounds, and several times", function(t)
+  local options = { { { name = "n", kind = "integer", min = -2, max = 3 },
+    { name = "least", kind = "integer", min = 5 }, { name = "most", kind = "integer", max = 5 },
+    { name = "any", kind = "integer" }, { name = "name", kind = "string", many = true },
+    { name = "x", kind = "number" } } }
+  local function parse(...) return args.parse(options, { ... }, {}) end
+  for value, want in pairs { ["-2"] = -2, ["3"] = 3, ["+1"] = 1, ["0"] = 0 } do
+    t.eq(parse("--n", value), { n = want }, value)
+  end
+  t.eq({ parse("--n", "-3") }, { nil, "--n: '-3' is not between -2 and 3" })
+  t.eq({ parse("--n", "4") }, { nil, "--n: '4' is not between -2 and 3" })
+  t.eq({ parse("--least", "4") }, { nil, "--least: '4' is not between 5 and any" })
+  t.eq({ parse("--most", "6") }, { nil, "--most: '6' is not between any and 5" })
+  t.eq({ parse("--x", "y") }, { nil, "--x: 'y' is not a number" })
+  t.eq({ parse("--any", "1.0") }, { nil, "--any: '1.0' is not an integer" })
+  t.eq({ parse("--least=5"), parse("--most=5"), parse("--any=-9"), parse("--x=-.5") },
+    { { least = 5 }, { most = 5 }, { any = -9 }, { x = -0.5 } })
+  t.eq(parse("--name", "a", "--name=b=c", "d"), { "d", name = { "a", "b=c" } })
+  local common = { args.common }
+  local function given(...) return args.parse(common, { ... }, {}) end
+  for name, bounds in pairs { threads = { 1, 4096 }, context = { 1, 1 << 40 } } do
+    for _, n in ipairs(bounds) do
+      t.eq(given("--" .. name, tostring(n)), { [name] = n })
+    end
+    t.eq(given("--" .. name, "0"), nil)
+    t.eq(given("--" .. name, tostring(bounds[2] + 1)), nil)
+  end
+  t.eq(given("--memory", "8G", "--kv-bits", "16", "--device=cpu", "--help"),
+    { memory = 8 << 30, kv_bits = "16", device = "cpu", help = true })
+  t.eq(args.defaults(common, {}), { device = "auto" })
+  t.eq(args.help { { name = "a", kind = "flag", help = "one" },
+    { name = "bb", kind = "string", value = "V", help = "two", default = false },
+    { name = "c", kind = "choice", choices = { "x", "y" }, help = "three", shown = "x" },
+    { name = "d", kind = "integer", help = "four" } },
+    "  --a      one\n  --bb V   two (default: false)\n  --c x|y  three (default: x)\n"
+    .. "  --d      four")
 end)

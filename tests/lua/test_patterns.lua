@@ -16,7 +16,8 @@ local ROUNDS = (forced or os.getenv "SAN") and 300 or 20000
 local ITEMS = { "a", "b", "c", " ", "%a", "%d", "%s", "%w", "%A", "%.", "%%", "%z", "%1", "%2",
   "%0", "%b()", "%bab", "%f[a]", "%f[%w]", "%f[^%w]", ".", "[abc]", "[^a]", "[a-c]", "[%a_]",
   "[]a]",
-  "[^]a]", "[a-]", "[a%]b]", "[a-%z]", "[%a-z]", "(", ")", "()", "^", "$", "*", "+", "-", "?", "x",
+  "[^]a]", "[a-cx]", "[a-b%d_-]", "[b-ca-a ]", "[^a-b(]",
+  "[a-]", "[a%]b]", "[a-%z]", "[%a-z]", "(", ")", "()", "^", "$", "*", "+", "-", "?", "x",
   "\0", "[", "]", "%", "é", "(a*", "(.)", "(a-)b" }
 local PIECES = { "a", "b", "c", " ", "(", ")", "x", "_", "1", "é", "\0", "ab", "aab", "]", "-", "%",
   "$", "^", "\n", "." }
@@ -91,6 +92,71 @@ test("patterns that are long, deep or unusual", function(t)
   t.eq(("x"):rep(3, ","), "x,x,x")
   t.eq((""):rep(1 << 40), "")
   t.raises(function() return ("ab"):rep(math.maxinteger) end, "resulting string too large")
+end)
+
+test("every class, alone, complemented and in sets, for every byte", function(t)
+  local all = {}
+  for c = 0, 255 do all[c + 1] = string.char(c) end
+  all = table.concat(all)
+  for name in ("acdglpsuwxz"):gmatch "." do
+    for _, form in ipairs { "%" .. name, "%" .. name:upper(), "[%" .. name .. "]",
+      "[^%" .. name .. "]", "[%" .. name:upper() .. "\1-\3x]" } do
+      t.eq((all:gsub(form, "")), (own.string.gsub(all, form, "")), form)
+    end
+  end
+  for _, set in ipairs { "[a-z]", "[^a-z]", "[z-a]", "[\0-\31]", "[\128-\255]", "[a-cA-C_]",
+    "[%-%]]", "[-a]", "[a%-c]", "[+--]", "[^%s%p]" } do
+    t.eq((all:gsub(set, "")), (own.string.gsub(all, set, "")), set)
+  end
+end)
+
+test("what is wrong with a pattern or a replacement", function(t)
+  for bad, why in pairs { ["("] = "unfinished capture", ["a)."] = "invalid pattern capture",
+    ["%"] = "malformed pattern (ends with '%')", ["[a"] = "malformed pattern (missing ']')",
+    ["["] = "missing ']'", ["[a%"] = "missing ']'", ["[^"] = "missing ']'", ["[]"] = "missing ']'",
+    ["%b"] = "missing arguments to '%b'", ["%bx"] = "missing arguments to '%b'",
+    ["%f"] = "missing '[' after '%f'", ["%fa"] = "missing '[' after '%f'",
+    ["%1"] = "invalid capture index %1", ["(a%1)"] = "invalid capture index %1",
+    ["(a)%2"] = "invalid capture index %2", ["%0"] = "invalid capture index %0" } do
+    t.raises(function() return ("aaa"):find(bad) end, why)
+  end
+  for bad, why in pairs { ["%"] = "invalid use of '%'", ["%x"] = "invalid use of '%'",
+    ["%2"] = "invalid capture index %2", ["a%:"] = "invalid use of '%'" } do
+    t.raises(function() return ("a"):gsub("(a)", bad) end, why)
+  end
+  t.raises(function() return ("a"):gsub("a", function() return {} end) end,
+    "invalid replacement value (a table)")
+  t.raises(function() return ("a"):gsub("a") end, "string/function/table expected, got no value")
+  t.eq({ ("a"):gsub("a", "%1%0") }, { "aa", 1 })
+  local nine = ("(a)"):rep(9)
+  t.eq((("a"):rep(9):gsub(nine, "%9")), "a")
+end)
+
+test("pack takes what Lua's own takes, sizes of up to six digits", function(t)
+  for _, args in ipairs { { "<i4", 5 }, { ">s1s2", "ab", "c" }, { "z", "x" }, { "" },
+    { "<i1i2i3i4i5i6i7i8", 1, 2, 3, 4, 5, 6, 7, 8 }, { "c100000", "x" }, { "!4 i1 i4", 1, 2 } } do
+    t.eq(call(string.pack, table.unpack(args)), call(own.string.pack, table.unpack(args)), args[1])
+  end
+  t.raises(function() return string.pack("c1000000", "x") end, "has more than 6 digits")
+  t.raises(function() return string.pack("i4c0000001", 1, "x") end, "has more than 6 digits")
+  t.raises(function() return string.pack("i4", "x") end, "bad argument #2")
+end)
+
+test("find and gmatch begin where they are told", function(t)
+  for start = -5, 6 do
+    for _, f in ipairs { "find", "match" } do
+      for _, pattern in ipairs { "a", "()", "^.", "b*", "%f[b]" } do
+        t.eq(call(string[f], "abab", pattern, start), call(own.string[f], "abab", pattern, start))
+      end
+    end
+    t.eq(all_matches(string.gmatch, "abab", "()b*", start),
+      all_matches(own.string.gmatch, "abab", "()b*", start))
+    t.eq(call(string.find, "a.b.", ".", start, true),
+      call(own.string.find, "a.b.", ".", start, true))
+  end
+  t.eq({ ("a+b"):find("+b", 1, true) }, { 2, 3 })
+  t.eq({ ("a\0b^c"):find "b%^" }, { 3, 4 })
+  t.eq({ ("a\0^"):find "\0^" }, { own.string.find("a\0^", "\0^") })
 end)
 
 test("patterns are too complex at the depth where Lua's own are", function(t)
@@ -173,6 +239,64 @@ test("table functions do what Lua's own do", function(t)
     if not agree(theirs, ours) then t.fail(name .. " returns something else") end
     t.eq(b, a, name)
   end
+end)
+
+--- Results, and the text of an error.
+local function told(...)
+  local got = call(...)
+  if not got[1] then got[2] = tostring(got[2]):gsub("^.-:%d+: ", ""):gsub("to '[^']*'", "") end
+  return got
+end
+
+test("values that stand for tables, by their metamethods", function(t)
+  local calls = { insert = { { 7 }, { 1, 7 }, { 2, 7 } }, remove = { {}, { 1 } },
+    concat = { {}, { "," }, { ",", 2 }, { ",", 1, 2 } }, move = { { 1, 2, 3 }, { 1, 1, 1 } } }
+  for kinds = 0, 7 do
+    for name, list in pairs(calls) do
+      for _, args in ipairs(list) do
+        local got = {}
+        for i, library in ipairs { own.table, table } do
+          local held = { "a", "b", "c" }
+          debug.setmetatable(0, {
+            __index = kinds & 1 > 0 and held or nil,
+            __newindex = kinds & 2 > 0 and function(_, k, v) held[k] = v end or nil,
+            __len = kinds & 4 > 0 and function() return #held end or nil })
+          got[i] = { told(library[name], 5, table.unpack(args)), held }
+        end
+        debug.setmetatable(0, nil)
+        t.eq(got[2], got[1], ("%s %d"):format(name, kinds))
+      end
+    end
+  end
+  t.eq(told(table.insert, {}, 1, 2, 3)[2], "wrong number of arguments ")
+  t.eq(told(table.insert, {})[2], "wrong number of arguments ")
+end)
+
+test("ends of lists, and a list that is moved into itself or another", function(t)
+  local last = math.maxinteger
+  t.eq({ table.concat { 1, "b", 2.5 }, table.concat({ 1, 2 }, "-"),
+    table.concat({ 1, 2, 3 }, "-", 2), table.concat({}, "-"),
+    table.concat({ [last] = "x" }, ",", last, last) },
+    { "1b2.5", "1-2", "2-3", "", "x" })
+  for first = 1, 3 do
+    for at = 1, 4 do
+      for _, library in ipairs { table, own.table } do
+        local same, other = { 1, 2, 3 }, { 9 }
+        t.eq(rawequal(library.move(same, first, 3, at, same), same), true)
+        t.eq(rawequal(library.move({ 1, 2, 3 }, first, 3, at, other), other), true)
+        local want = { 1, 2, 3 }
+        for i = first, 3 do want[at + i - first] = ({ 1, 2, 3 })[i] end
+        t.eq(same, want)
+      end
+    end
+  end
+  t.raises(function() table.move({}, 1, 2, last) end, "destination wrap around")
+  t.raises(function() table.move({}, 0, last, 1) end, "too many elements to move")
+  t.raises(function() table.move({}, 1, 1, 1, 5) end, "table expected, got number")
+  t.raises(function() table.remove({ 1, 2 }, 4) end, "position out of bounds")
+  t.raises(function() table.insert({ 1 }, 3, 1) end, "position out of bounds")
+  t.raises(function() table.insert({ 1 }, 0, 1) end, "position out of bounds")
+  t.eq({ table.remove({ 1, 2 }, 3), table.remove({}, 0), table.remove {} }, {})
 end)
 
 -- ---- deadlines ---------------------------------------------------------------------------------
