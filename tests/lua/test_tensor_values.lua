@@ -138,3 +138,165 @@ test("what integers cannot compute is an error", function(t)
   end
   t.raises(function() assert(x:pow(tensor { 1, -1 }:to "i32")) end, "negative")
 end)
+
+--- What { from, to, step } of a list picks, counted in Lua; absent ends are those of the direction.
+local function picked(list, from, to, step)
+  local n, out = #list, {}
+  step = step or 1
+  from, to = from or (step > 0 and 1 or -1), to or (step > 0 and -1 or 1)
+  if from < 0 then from = from + n + 1 end
+  if to < 0 then to = to + n + 1 end
+  if step > 0 then from, to = math.max(from, 1), math.min(to, n) end
+  if step < 0 then from, to = math.min(from, n), math.max(to, 1) end
+  for i = from, to, step do out[#out + 1] = list[i] end
+  return out
+end
+
+test("parts of an axis", function(t)
+  debug.sethook() -- thousands of small tensors
+  for n = 0, 4 do
+    local list = {}
+    for i = 1, n do list[i] = 10 * i end
+    local x = tensor(list, { dtype = "i64" })
+    for from = -6, 6 do
+      for to = -6, 6 do
+        for _, step in ipairs { -3, -1, 1, 2 } do
+          t.eq(x:slice({ { from, to, step } }):totable(), picked(list, from, to, step),
+            ("%d: %d %d %d"):format(n, from, to, step))
+        end
+        t.eq(x:rows(from, to):totable(), picked(list, from, to, 1))
+      end
+      t.eq(x:rows(from):totable(), picked(list, from))
+      t.eq(x:slice({ { from } }):totable(), picked(list, from))
+      t.eq(x:slice({ { nil, from, -1 } }):totable(), picked(list, nil, from, -1))
+      local at = from < 0 and from + n + 1 or from
+      t.eq(x[from], list[at])
+      if list[at] then
+        t.eq({ x:select(1, from):item(), x:slice({ from }):item() }, { list[at], list[at] })
+      else
+        t.raises(function() x:select(1, from) end,
+          ("position %d is out of range: axis 1 has %d"):format(from, n))
+        t.raises(function() x[from] = 1 end, "is out of range")
+      end
+    end
+  end
+end)
+
+test("axes, positions and parts that are refused", function(t)
+  local a = tensor.range(6):view { 2, 3 }
+  local one = tensor(5)
+  for call, why in pairs {
+    [function() a:sum(3) end] = "there is no axis 3, the tensor has rank 2",
+    [function() a:sum(-3) end] = "there is no axis -3", [function() a:sum(0) end] = "no axis 0",
+    [function() a:swap(1, 3) end] = "no axis 3", [function() a:swap(1) end] = "number expected",
+    [function() a:unsqueeze(4) end] = "there is no axis 4, the tensor has rank 3",
+    [function() a:unsqueeze() end] = "number expected", [function() a:select() end] = "number",
+    [function() a:slice { "x" } end] = "a part must be a position, {from, to, step} or true",
+    [function() a:slice { false } end] = "a part must be a position",
+    [function() a:slice { 1.5 } end] = "a part must be a position",
+    [function() a:slice { { 1, "x" } } end] = "a part must be {from, to, step}, all integers",
+    [function() a:slice { { 1.5 } } end] = "all integers",
+    [function() a:slice { { 1, 2, math.mininteger } } end] = "the step must not be 0",
+    [function() a:slice { true, true, true, 1 } end] = "more parts than the tensor has axes (2)",
+    [function() one:rows(1) end] = "rows: a tensor of rank 0 has no rows",
+    [function() return #one end] = "a tensor of rank 0 has no first dimension",
+    [function() return one[1] end] = "a tensor of rank 0 has no positions",
+    [function() one[1] = 1 end] = "a tensor of rank 0 has no positions",
+    [function() a[1.5] = 1 end] = "a tensor is indexed by integers, got number",
+    [function() a[1] = "x" end] = "number expected, got string",
+    [function() a:item() end] = "item: the tensor must have one element, its shape is [2, 3]",
+    [function() a:clamp() end] = "clamp: low or high is required",
+    [function() a:permute { 1, 3 } end] = "there is no axis 3",
+    [function() tensor.zeros { 1, "2" } end] = "dimension 2: integer expected, got string",
+    [function() tensor.zeros { 2, nme = 1 } end] = "unknown option 'nme'",
+    [function() tensor.zeros { 2, [5] = 1 } end] = "option names must be strings, got number",
+    [function() tensor.concat({ a, a }, 3) end] = "there is no axis 3, the tensor has rank 2",
+    [function() tensor.stack({ a, a }, 4) end] = "there is no axis 4, the tensor has rank 3",
+    [function() tensor.range(0, 1 << 60, { step = 0.5 }) end] = "more than 2^53 numbers",
+    [function() tensor.range(1, 0 / 0) end] = "gives NaN",
+    [function() tensor.from_bytes("abcd") end] = "table expected",
+    [function() a:to "f3" end] = "unknown dtype 'f3'", [function() a:histogram(0) end] = "1 and",
+    [function() a:write(5) end] = "perigee.Tensor expected",
+  } do
+    t.raises(call, why)
+  end
+  t.eq(a:slice({ true, true, true }):totable(), a:totable())
+  t.eq({ a[1.0]:totable(), a[1.5], a.x, a["1"] }, { { 1, 2, 3 } })
+  t.eq({ tensor.ones({ 1, 1 }):item(), one:item(), tensor(true):item() }, { 1.0, 5, true })
+end)
+
+test("defaults of axes and options", function(t)
+  local a = tensor { { 3.0, 1.0 }, { 4.0, 5.0 } }
+  for name, axis in pairs { softmax = 2, log_softmax = 2, cumsum = 2, sort = 2, argsort = 2 } do
+    t.eq(a[name](a):totable(), a[name](a, axis):totable(), name)
+    t.ok(perigee.json.encode(a[name](a, 1):totable()) ~= perigee.json.encode(a[name](a):totable()))
+  end
+  t.eq(a:sort(1, { descending = false }):totable(), { { 3.0, 1.0 }, { 4.0, 5.0 } })
+  t.eq(a:take({ 2 }):totable(), a:take({ 2 }, 1):totable())
+  t.eq({ (a:topk(1)):totable(), (a:topk(1, { axis = 1 })):totable(),
+    (a:topk(1, { smallest = true })):totable() },
+    { { { 3.0 }, { 5.0 } }, { { 4.0, 5.0 } }, { { 1.0 }, { 4.0 } } })
+  t.eq({ tensor.concat({ a, a }).shape, tensor.stack({ a, a }).shape }, { { 4, 2 }, { 2, 2, 2 } })
+  t.eq({ a:var(), a:var(nil, { ddof = 0 }), a:var(nil, { ddof = 1 }) == a:var() },
+    { 2.1875, 2.1875, false })
+  t.eq(#a:histogram().counts, 16)
+  local none = tensor { 0 / 0 }
+  t.eq({ none:histogram(2).low, none:histogram(2).high }, { 0.0, 1.0 })
+  t.eq({ tensor({ 1.0 }):close_to(tensor { 1.0 + 1e-5 }) }, { true, 1.0013580322265625e-05 })
+  t.eq({ (tensor({ 1.0 }):close_to(tensor { 1.00003 })),
+    (tensor({ 0.0 }):close_to(tensor { 2e-6 })), (tensor({ 0.0 }):close_to(tensor { 9e-7 })) }, { false, false, true })
+  local u = tensor.uniform { 1000 }
+  t.ok(u:min() >= 0 and u:max() < 1 and u:max() > 0.9 and u:min() < 0.1)
+  local n = tensor.normal { 1000 }
+  t.ok(math.abs(n:mean()) < 0.2 and math.abs(n:std() - 1) < 0.2)
+  t.ok(u:equal(tensor.uniform { 1000, seed = 0, low = 0, high = 1 }))
+  t.eq({ tensor.from_bytes("\0\0\128\63", {}):totable(), tensor.from_bytes("ab", { dtype = "u8" })
+    :totable() }, { { 1.0 }, { 97, 98 } })
+end)
+
+test("ranges of numbers", function(t)
+  for from = -3, 3 do
+    for to = -3, 3 do
+      for _, step in ipairs { -2, -1, 1, 2, 0.5, -0.5 } do
+        local want = {}
+        for x = from, to, step do want[#want + 1] = x end
+        t.eq(tensor.range(from, to, { step = step }):totable(), want,
+          ("%d %d %s"):format(from, to, step))
+      end
+    end
+  end
+  t.eq({ tensor.range(0).size, tensor.range(2):totable(), tensor.range(1.5):totable() },
+    { 0, { 1, 2 }, { 1 } })
+  t.eq({ tensor.range(1, 2).dtype, tensor.range(1, 2.5).dtype, tensor.range(1.0, 2).dtype,
+    tensor.range(1, 2, { step = 0.5 }).dtype, tensor.range(1, 2, { dtype = "u8" }).dtype },
+    { "i64", "i64", "f32", "f32", "u8" })
+end)
+
+test("what is shared and what is copied", function(t)
+  local a = tensor { { 1, 2 }, { 3, 4 } }
+  local function bytes() return (select(2, perigee.live())) end
+  collectgarbage()
+  collectgarbage "stop"
+  local before = bytes()
+  for name, args in pairs { rows = { 1 }, slice = { { 1 } }, select = { 1, 1 }, view = { { 4 } },
+    reshape = { { 4 } }, flatten = {}, t = {}, swap = { 1, 2 }, permute = { { 2, 1 } },
+    expand = { { 2, 2, 2 } }, squeeze = {}, unsqueeze = { 1 }, contiguous = {} } do
+    local x <close> = a[name](a, table.unpack(args))
+    t.ok(x.size > 0)
+    t.eq(bytes(), before, name)
+  end
+  for name, size in pairs { copy = 32, exp = 16, isnan = 4 } do
+    local x <close> = a[name](a)
+    t.eq({ x.nbytes, bytes() - before }, { size, size }, name)
+  end
+  local turned <close> = a:t()
+  local flat <close> = turned:flatten()
+  t.eq({ bytes() - before, flat:totable() }, { 32, { 1, 3, 2, 4 } })
+  collectgarbage "restart"
+  local v = tensor { 1, 2 }
+  t.eq({ v:t():totable(), a:squeeze().shape, tensor.zeros({ 1, 2, 1 }):squeeze(1).shape,
+    tensor.zeros({ 1, 2, 1 }):squeeze(-1).shape, tensor.zeros({ 1, 2, 1 }):squeeze().shape },
+    { { 1, 2 }, { 2, 2 }, { 2, 1 }, { 1, 2 }, { 2 } })
+  t.ok(rawequal(a:fill(0), a) and rawequal(a:write(v), a))
+  t.eq(a:totable(), { { 1, 2 }, { 1, 2 } })
+end)
