@@ -70,6 +70,10 @@ test("options: their names, types and what was meant", function(t)
   refused({ ascii = 1 }, "option 'ascii': boolean expected, got number")
   refused({ item_separator = 1 }, "option 'item_separator': string expected, got number")
   t.eq(perigee.json.encode({ 1 }, { indent = 2.0 }), "[\n  1\n]")
+  t.raises(function() perigee.image.patches { order = "zyx" } end,
+    "option 'order' must be one of cyx, yxc, got 'zyx'")
+  t.raises(function() perigee.image.patches { order = 5 } end,
+    "option 'order': string expected, got number")
   local x <close> = perigee.tensor { 1.0, 2.0 }
   t.raises(function() x:to "f65" end, "f65")
   for i = 0, 2 do t.eq(perigee.json.encode({ 1, 2 }, ({ [0] = nil, {}, nil })[i]), "[1, 2]") end

@@ -415,6 +415,8 @@ test("a script's file", function(t)
   put "x = = 1"
   local none, why = script.load(path)
   t.eq({ none, why }, { nil, path .. ":1: unexpected symbol near '='" })
+  put "x = 1 [[a\nb]]"
+  t.eq(select(2, script.load(path)), path .. ":2: unexpected symbol near '[[a")
   put ""
   t.eq(type(script.load(path)), "function")
   put(("("):rep(300))

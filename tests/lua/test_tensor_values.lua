@@ -244,7 +244,8 @@ test("defaults of axes and options", function(t)
   t.eq({ none:histogram(2).low, none:histogram(2).high }, { 0.0, 1.0 })
   t.eq({ tensor({ 1.0 }):close_to(tensor { 1.0 + 1e-5 }) }, { true, 1.0013580322265625e-05 })
   t.eq({ (tensor({ 1.0 }):close_to(tensor { 1.00003 })),
-    (tensor({ 0.0 }):close_to(tensor { 2e-6 })), (tensor({ 0.0 }):close_to(tensor { 9e-7 })) }, { false, false, true })
+    (tensor({ 0.0 }):close_to(tensor { 2e-6 })), (tensor({ 0.0 }):close_to(tensor { 9e-7 })) },
+    { false, false, true })
   local u = tensor.uniform { 1000 }
   t.ok(u:min() >= 0 and u:max() < 1 and u:max() > 0.9 and u:min() < 0.1)
   local n = tensor.normal { 1000 }
