@@ -57,6 +57,15 @@ test("an engine: sequences and steps", function(t)
   t.eq({ e:info(1).ids, e:info(2).ids }, { { 0, 255, 7 }, { 8, 9 } })
   t.ok(e.used > 0 and e:info(1).bytes > 0)
   t.eq(e:step {}, 0)
+  -- Ids that were read stay alive while others are.
+  local late = setmetatable({ seq = 2 }, { __index = function(_, key)
+    if key ~= "ids" then return nil end
+    collectgarbage()
+    return { 200 }
+  end })
+  t.eq(e:step { { ids = { 100 } }, late }, 2)
+  t.eq({ e:info(1).ids[4], e:info(2).ids[3] }, { 100, 200 })
+  t.eq({ e:trim(1, 3), e:trim(2, 2) }, { true, true })
   refused(t, {
     { function() e:trim(1, -1) end, "number of tokens is out of range" },
     { function() e:trim(1, 1 << 31) end, "number of tokens is out of range" },

@@ -203,6 +203,8 @@ test("values at the width, the depth and the number that fit", function(t)
   t.eq(pretty.format({ 1, "x", true, { {} } }, { paint = paint, depth = 2 }),
     '{ c1, g"x", ytrue, { {} } }')
   t.match(pretty.format(print, { paint = paint }), "^mfunction: ")
+  local lines = setmetatable({}, { __tostring = function() return "\nx" end })
+  t.eq(pretty.format { lines, 1 }, "{\n  \nx,\n  1\n}")
 end)
 
 test("pictures of numbers", function(t)
@@ -233,6 +235,22 @@ test("pictures of numbers", function(t)
     "[3 x 2]   1 … 2\n\27[38;5;17;48;5;17m▀\27[38;5;196;48;5;196m▀\27[0m\n"
     .. "\27[38;5;196m▀\27[38;5;17m▀\27[0m")
   t.raises(function() plot.heat { { { 1 } } } end, "heat: matrix expected, got rank 3")
+end)
+
+test("the colors of a heat map go from blue to red by small steps", function(t)
+  local row = {}
+  for i = 1, 21 do row[i] = i end
+  local colors = {}
+  for code in plot.heat({ row }, { ascii = false, width = 80 }):gmatch "38;5;(%d+)m" do
+    local n = tonumber(code) - 16
+    colors[#colors + 1] = { n // 36, n // 6 % 6, n % 6 } -- the cube of 6 x 6 x 6 colors
+  end
+  t.eq({ #colors, colors[1], colors[21] }, { 21, { 0, 0, 1 }, { 5, 0, 0 } })
+  for i = 2, #colors do
+    local moved = 0
+    for k = 1, 3 do moved = moved + math.abs(colors[i][k] - colors[i - 1][k]) end
+    t.eq(moved, 1, i)
+  end
 end)
 
 test("a progress line", function(t)

@@ -170,6 +170,14 @@ test("fields of JSON lines", function(t)
   t.eq(jsonl.failure("x").error, "x")
 end)
 
+test("a command fails with one line", function(t)
+  local out, real = {}, io.stderr
+  rawset(io, "stderr", { write = function(_, ...) out[#out + 1] = table.concat { ... } end })
+  local status = command.fail(command.USAGE, "here", perigee.error("io", "a \n  b\nc"))
+  rawset(io, "stderr", real)
+  t.eq({ status, out }, { 2, { "perigee: here: a; b; c\n" } })
+end)
+
 test("what this build cannot compute", function(t)
   t.eq({ command.OK, command.FAILED, command.USAGE }, { 0, 1, 2 })
   t.eq({ command.check_compute {}, command.check_compute { precision = "exact", device = "cpu" } },

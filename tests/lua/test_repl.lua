@@ -125,6 +125,8 @@ end)
 test("a paste is text, not keys", function(t)
   t.eq(after "\27[200~a\tb\r\nc\27[201~d", "a b\ncd|")
   t.eq(after { "\27[200~a\1", "b\27[2", "01~c" }, "a bc|")
+  t.eq(after "a\27[200~\27[201~b", "ab|")
+  t.eq(after "\27[200~a\27[201~\27[200~b\27[201~", "ab|")
 end)
 
 test("history: up, down, draft, search", function(t)
@@ -226,6 +228,17 @@ test("Tab lists at most 200 candidates", function(t)
         .. more .. "\r\n\r\27[J> c\r\27[3C")
     end
   end
+end)
+
+test("a list of candidates takes the place of a text of several rows", function(t)
+  local editor, owner = new_editor()
+  local long = "x = " .. ("y"):rep(20) .. " + alpha"
+  editor:feed(long)
+  t.eq(editor.row, 1)
+  owner.screen = {}
+  editor:feed "\t"
+  t.eq(table.concat(owner.screen), "\27[1A\r\27[Jalpha  alphabet\r\n\r\27[J> " .. long
+    .. "\r\27[14C")
 end)
 
 test("paths are completed", function(t)
