@@ -77,7 +77,8 @@ NEAR = [
     ("lua/l_media", PICTURES),
     ("lua/l_tower", PICTURES),
     ("lua/l_graph_tower", "lua:test_graph " + PICTURES),
-    ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_bind lua:test_hooks"),
+    ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_tensor_values lua:test_bind "
+                     "lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
                     "lua:test_hooks lua:test_core lua:test_best"),
     ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_core lua:test_batch "
@@ -99,7 +100,7 @@ NEAR = [
                      "lua:test_api sh:render sh:chat"),
     ("scripts/models/vision", PICTURES),
     ("scripts/models/processors", "lua:test_processor_rules lua:test_processors " + PICTURES),
-    ("scripts/models", MODELS + " lua:test_model_config lua:test_architectures lua:test_configs"),
+    ("scripts/models", "lua:test_graph " + MODELS + " lua:test_model_config lua:test_architectures lua:test_configs"),
     ("scripts/engine/address", "lua:test_address lua:test_media lua:test_https"),
     ("scripts/engine/features", PICTURES),
     ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
@@ -133,13 +134,13 @@ NEAR = [
                               "lua:test_tenants lua:test_serve_process lua:test_architectures "
                               "lua:test_fairness lua:test_api_life"),
     ("scripts/repl", "lua:test_repl lua:test_meta sh:cli"),
-    ("scripts/cmd/chat", "lua:test_limits sh:chat sh:cli"),
+    ("scripts/cmd/chat", "lua:test_commands lua:test_limits sh:chat sh:cli"),
     ("scripts/cmd/serve", "lua:test_cmd_serve lua:test_limits sh:cli lua:test_serve_process "
                           "lua:test_serve"),
-    ("scripts/cmd/check", "lua:test_limits sh:commands sh:cli lua:test_examples_hooks "
+    ("scripts/cmd/check", "lua:test_commands lua:test_limits sh:commands sh:cli lua:test_examples_hooks "
                           "lua:test_parsers"),
-    ("scripts/cmd", "lua:test_limits sh:cli sh:commands sh:models sh:render lua:test_lib"),
-    ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_async lua:test_batch "
+    ("scripts/cmd", "lua:test_commands lua:test_limits sh:cli sh:commands sh:models sh:render lua:test_lib"),
+    ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_commands lua:test_async lua:test_batch "
                     "lua:test_scripts lua:test_chat lua:test_api lua:test_serve sh:cli "
                     "sh:commands sh:models"),
     ("scripts/ui", "lua:test_lib lua:test_graph_view lua:test_repl lua:test_tensor sh:chat sh:cli "
@@ -172,13 +173,14 @@ LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|wh
 CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)")
 # Group 1 may change: a larger block of zeros, more room in a new table, more user values, a plain
 # search for a text without magic characters, how often a loop looks at the clock, how negative the
-# result of a comparison is, and a size that no memory has.
+# result of a comparison is, a number that means true, and a size that no memory has.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
         re.compile(r'find\("[^"^$()%.\[\]*+?-]*", 1, (true)\)'),
         re.compile(r"if (\w+ % \w+ == 0) then async\.breathe\(\) end"),
         re.compile(r"(?:<|less|== \(.*\)) .* and -(1) or "),
+        re.compile(r"lua_pushboolean\(L, (1)\)"),
         re.compile(r" ([<>]=?) SIZE_MAX\b")]
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 

@@ -159,6 +159,9 @@ test("a batch: commands, grants, lists", function(t)
   local events, ran = b:step { { id, 1 << 40 } }
   t.eq(ran, 1)
   t.ok(#events >= 1 and events[1].seq == id and events[1].finish == "length")
+  t.raises(function() b:command("trim", id, -1) end, "a number of tokens expected")
+  t.raises(function() b:command("trim", id, 1 << 31) end, "a number of tokens expected")
+  t.eq(pcall(b.command, b, "trim", id, 0), true)
   t.eq({ events[1].prompt_tokens, events[1].completion_tokens, events[1].cached_tokens },
     { 3, 1, 0 })
   local free, all = b:room()

@@ -109,6 +109,18 @@ test("a coroutine that was stopped stays dead", function(t)
   t.eq({ coroutine.close(co) }, { false, "stopped coroutine cannot be closed" })
 end)
 
+test("a coroutine that was stopped is collected", function(t)
+  local weak = setmetatable({}, { __mode = "k" })
+  stops(t, function()
+    local co = coroutine.create(loop)
+    weak[co] = true
+    coroutine.resume(co)
+  end)
+  collectgarbage()
+  collectgarbage()
+  t.eq(next(weak), nil)
+end)
+
 test("xpcall behaves like Lua's", function(t)
   t.eq({ xpcall(function(...) return ... end, print, 1, nil, 3) }, { true, 1, nil, 3 })
   t.eq({ xpcall(error, function(e) return e .. "!" end, "x") }, { false, "x!" })

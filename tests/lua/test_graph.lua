@@ -1,5 +1,7 @@
 -- perigee.Graph: every op with the options it takes, the defaults of those that are not given, and
 -- what is refused.
+local blocks = require "models.core.blocks"
+local builder = require "models.core.graph"
 local perigee = require "perigee"
 local test = require("harness").test
 
@@ -359,4 +361,77 @@ test("taps are named", function(t)
   local tap <close> = engine:tap(1)
   t.eq(tap.shape, { 2, 16 })
   t.eq(tap:select(1, 2):totable(), perigee.tensor(w:rows("embed", { from = 5 })):totable())
+end)
+
+-- ---- the builder of architectures ---------------------------------------------------------------
+
+--- A builder over these tensors, { name = shape }.
+local function build_over(t, tensors, config)
+  local list = {}
+  for name, shape in pairs(tensors) do
+    list[#list + 1] = { name = name, shape = shape, kind = "f32" }
+  end
+  local w = assert(perigee.weights.synthetic(list))
+  local g = assert(builder.new(w, config or {}, { spell = function(path, tensor)
+    return { tensor == "" and path or path .. "." .. tensor }
+  end }))
+  t.ok(g)
+  return g
+end
+
+test("names of values", function(t)
+  local g = build_over(t, { ["e.weight"] = { 8, 4 }, ["l.0.a.weight"] = { 4, 4 },
+    ["l.1.a.weight"] = { 4, 4 }, ["l.1.a.bias"] = { 4 }, ["n.weight"] = { 4 },
+    ["p.weight"] = { 4, 3, 2, 2 } }, { eps = 1e-5 })
+  local x = g:embed "e"
+  for _, p in g:layers("l", 2) do
+    local y = g:silu(g:linear(x, p "a")):named "act"
+    x = x + y * 2 + y
+  end
+  local a, b, c = g:rms_norm(x, "n"), g:rms_norm(x, "n"), g:rms_norm(x, "n")
+  g:finish(g:head(a + b + c))
+  local names = {}
+  for i, v in ipairs(g.c:values()) do names[i] = v.name end
+  t.eq(names, { "embed", "l.0.a", "l.0.act", "l.0.mul.1", "l.0.add.1", "l.0", "l.1.a", "l.1.act",
+    "l.1.mul.1", "l.1.add.1", "l.1", "n", "n:2", "n:3", "add.1", "add.2", "output.1", "e" })
+  t.eq(g:value "l.0".id, 5)
+  t.raises(function() g:value "nothing" end, "the graph has no value 'nothing'")
+  t.eq(x:named("again").name, "again")
+  t.eq({ x:width(), x:shape(), g:heads(x, 2):shape() }, { 4, { 4 }, { 2, 2 } })
+  t.eq({ g:weight "n":exists(), g:weight "n":exists "bias", g:weight "l" "1" "a":exists "bias",
+    g:weight "none":exists() }, { true, false, true, false })
+  t.raises(function() g:linear(x, g:weight "none") end, "missing tensor none.weight")
+  t.raises(function() g:linear(x, "n") end, "'n' is not a weight: use g:weight or p")
+  local w = g:weight "l.0.a"
+  t.raises(function() w:expect({ 5 }, "five") end,
+    "tensor l.0.a.weight is [4, 4], expected [5, 4]: the config says five")
+  t.raises(function() w:expect({ 4, 3 }, "three") end, "expected [4, 3]: the config says three")
+  w:expect({ 4 }, "")
+  t.eq({ { w:rows(2):shape() }, { w:rows(1, { count = 2 }):shape() },
+    { w:rows(1, { step = 2 }):shape() }, { w:split(2):shape() } },
+    { { 1, 3, 4, false }, { 1, 2, 4, false }, { 1, 2, 4, false }, { 2, 2, 4, false } })
+  t.eq({ g:softcap(x) == x, g:softcap(x, 5) == x, g:clamp(x, {}) == x }, { true, false, true })
+  g.c:close()
+end)
+
+test("an expert that is missing is named", function(t)
+  local tensors = { ["e.weight"] = { 8, 4 }, ["m.gate.weight"] = { 3, 4 } }
+  for i = 0, 2 do
+    for _, role in ipairs { "gate_proj", "up_proj", "down_proj" } do
+      tensors[("m.experts.%d.%s.weight"):format(i, role)] = { 4, 4 }
+    end
+  end
+  for _, missing in ipairs { "m.experts.1.gate_proj", "m.experts.2.up_proj",
+    "m.experts.0.down_proj" } do
+    local kept = tensors[missing .. ".weight"]
+    tensors[missing .. ".weight"] = nil
+    local g = build_over(t, tensors)
+    t.raises(function() blocks.moe(g, g:embed "e", g:weight "m", { chosen = 2 }) end,
+      "missing tensor " .. missing .. ".weight")
+    g.c:close()
+    tensors[missing .. ".weight"] = kept
+  end
+  local g = build_over(t, tensors)
+  t.eq(blocks.moe(g, g:embed "e", g:weight "m", { chosen = 2 }):shape(), { 4 })
+  g.c:close()
 end)

@@ -175,6 +175,13 @@ test("rep gives what Lua's own does", function(t)
   end
 end)
 
+test("a long text is repeated without reading past its ends", function(t)
+  local long = ("x"):rep(16 << 20)
+  t.eq({ #long:rep(1), #long:rep(1, ","), long:rep(2, ","):sub(-3), #long:rep(2, ",") },
+    { 16 << 20, 16 << 20, "xxx", (32 << 20) + 1 })
+  t.eq(#("x"):rep(2, long), (16 << 20) + 2)
+end)
+
 test("a pattern that is in use survives others", function(t)
   local seen = {}
   for key, value in ("a=1 b=2 c=3"):gmatch "(%w)=(%w)" do

@@ -28,6 +28,16 @@ test("GGUF metadata is in the order of the file", function(t)
       t.eq(pair[2].n, 300)
     end
   end
+  local kinds = {}
+  for _, pair in ipairs(w:metadata()) do
+    local v = pair[2]
+    kinds[pair[1]] = type(v) == "table" and { math.type(v[1]) or type(v[1]), #v == v.n }
+      or math.type(v) or type(v)
+  end
+  t.eq({ kinds["general.architecture"], kinds["llama.context_length"],
+    kinds["llama.attention.layer_norm_rms_epsilon"], kinds["tokenizer.ggml.tokens"],
+    kinds["tokenizer.ggml.token_type"] },
+    { "string", "integer", "float", { "string", true }, { "integer", true } })
 end)
 
 test("errors are one line", function(t)

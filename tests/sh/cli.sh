@@ -121,6 +121,13 @@ try "--scripts after the file of run belongs to the script" 0 run "$T/args.lua" 
 out "--scripts"
 try "--scripts with the scripts of the repository" 0 --scripts scripts doctor
 out "scripts from scripts"
+cat >"$T/names.lua" <<'LUA'
+local names = require("perigee").sys.scripts()
+table.sort(names)
+print(table.concat(names, "\n"))
+LUA
+try "the names of embedded scripts" 0 run "$T/names.lua"; cp "$T/out" "$T/names"
+try "are those of the files" 0 --scripts scripts run "$T/names.lua"; out_is "$(cat "$T/names")"
 try "an error inside replaced scripts names the file" 1 --scripts "$T/none" doctor
 printf 'error "broken main"\n' >"$T/scripts/main.lua"
 try "a broken main" 1 --scripts "$T/scripts" x; err "main.lua:1: broken main"
@@ -183,9 +190,11 @@ else
     if TERM=xterm "$PTY" "$P" repl >"$T/out"; then ok; else bad "the dialogue failed"; fi
   }
   dialogue "values, lines, history, completion" <<'PTY'
+expect \e[?2004h
 expect pe>
 send 40+2\r
 expect \e[?2004l42\r\n
+expect \e[?2004h
 send function twice(n)\r
 expect   >
 send return n * 2 end\r
