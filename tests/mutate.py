@@ -301,7 +301,8 @@ def suites_of(path, times, everything):
             first.append(suite)
     first.sort(key=lambda s: (s != like, times[s][1]))
     near = next((s for prefix, s in NEAR if path.startswith(prefix)), "").split()
-    near += ["lua:test_options", "lua:test_arguments"] if path.startswith("lua/") else []
+    if path.startswith("lua/"):
+        near += ["lua:test_options", "lua:test_arguments", "lua:test_limits"]
     near.sort(key=lambda s: times.get(s, (0, 0))[1])
     rest = sorted(times, key=lambda s: times[s][1]) if everything else []
     order = list(dict.fromkeys(first + near + rest))

@@ -414,6 +414,26 @@ test("names of values", function(t)
   g.c:close()
 end)
 
+test("names of a tower's values", function(t)
+  local g = build_over(t, { ["t.p.weight"] = { 4, 3, 2, 2 }, ["t.p.bias"] = { 4 },
+    ["t.e.weight"] = { 9, 4 }, ["t.n.weight"] = { 4 }, ["t.n.bias"] = { 4 } })
+  local x = g:patch_embed(g:weight "t.p", { patch = 2 })
+  x = x + g:lookup(g:weight "t.e")
+  x = g:layer_norm(x, g:weight "t.n", 1e-5)
+  local h = g:reshape(x, { 2, 2 })
+  x = g:merge(g:flat(g:region_attention { q = h, k = h, v = h }), 2)
+  g:finish(x)
+  local names = {}
+  for i, v in ipairs(g.c:values()) do names[i] = v.name end
+  t.eq(names, { "patches", "t.p", "t.e", "add.1", "t.n", "view.1", "attention", "view.2",
+    "merge.1" })
+  t.eq(g.c:unused(), {})
+  t.eq(x:shape(), { 16 })
+  local function twice(y) return y * 2 end
+  t.eq(g:patch_embed(g:weight "t.p", { patch = 2, adjust = twice }).name, "t.p:2")
+  g.c:close()
+end)
+
 test("an expert that is missing is named", function(t)
   local tensors = { ["e.weight"] = { 8, 4 }, ["m.gate.weight"] = { 3, 4 } }
   for i = 0, 2 do

@@ -272,3 +272,169 @@ test("metadata of GGUF files", function(t)
     { "blk.3.ffn_gate.weight", "blk.0.post_attention_norm.weight", "output_norm",
       "blk.0.ffn_norm.weight" })
 end)
+
+-- ---- what builds do with their config -----------------------------------------------------------
+
+--- A builder that writes down what it is told, one line for each value. has(path): is this tensor
+--- in the file? Returns also a function that shows a value, and the lines.
+local function recorder(c, has)
+  local lines = {}
+  local Value, Weight, show = {}, {}, nil
+  Value.__index, Weight.__index = Value, Weight
+  local function value(words)
+    lines[#lines + 1] = words
+    return setmetatable({ words = "v" .. #lines }, Value)
+  end
+  function show(x)
+    if getmetatable(x) == Value then return x.words end
+    if getmetatable(x) == Weight then return x.path end
+    if type(x) ~= "table" then return type(x) == "function" and "function" or tostring(x) end
+    local list = {}
+    for k, v in pairs(x) do list[#list + 1] = tostring(k) .. "=" .. show(v) end
+    table.sort(list)
+    return "{" .. table.concat(list, ",") .. "}"
+  end
+  for name, sign in pairs { __add = "+", __sub = "-", __mul = "*", __div = "/" } do
+    Value[name] = function(a, b) return value(("(%s %s %s)"):format(show(a), sign, show(b))) end
+  end
+  function Value.width() return 64 end
+  function Value.shape() return { 4, 16 } end
+  function Value:named() return self end
+  local function weight(path) return setmetatable({ path = path }, Weight) end
+  function Weight:exists(tensor) return has(tensor and self.path .. "." .. tensor or self.path) end
+  function Weight.shape() return 1, 64, 64, false end
+  function Weight:tensor(name) return weight(self.path .. "." .. name) end
+  function Weight.expect() end
+  Weight.__call = function(w, name) return weight(w.path .. "." .. name) end
+  for _, name in ipairs { "rows", "split", "permuted", "flattened" } do
+    Weight[name] = function(w, ...) return weight(w.path .. name .. show { ... }) end
+  end
+  local g = { config = c, norm_offset = 0 }
+  function g.weight(_, path) return weight(path) end
+  function g.either(_, a) return a end
+  function g.layers(_, path, count)
+    local i = 0
+    return function()
+      i = i + 1
+      if i <= (count or c.layers) then return i, weight(("%s.%d"):format(path, i - 1)) end
+    end
+  end
+  local function parts(_, x, sizes)
+    local list = {}
+    for i, size in ipairs(sizes) do list[i] = value(("%s[%d:%s]"):format(show(x), i, size)) end
+    return table.unpack(list)
+  end
+  g.split, g.split_heads = parts, parts
+  function g.attention(_, o) return value("attention" .. show(o)), 7 end
+  return setmetatable(g, { __index = function(_, op)
+    return function(_, ...)
+      local n, list = select("#", ...), { ... }
+      for i = 1, n do list[i] = show(list[i]) end
+      return value(op .. "(" .. table.concat(list, ",") .. ")")
+    end
+  end }), show, lines
+end
+
+--- What an architecture or a tower builds of this config, as text.
+local function built(module, parsed, o)
+  local a = require(module)
+  local c = config.new(assert(json.decode(json.encode(parsed))), a.defaults)
+  local g, show, lines = recorder(c, o.has or function() return true end)
+  local y, spec = a.build(g, c, config.new(assert(json.decode(json.encode(o.whole or {})))))
+  return table.concat(lines, "\n") .. show { y, spec }
+end
+
+local TEXT = { hidden_size = 64, num_hidden_layers = 4, num_attention_heads = 4,
+  num_key_value_heads = 2, head_dim = 16, vocab_size = 99, max_position_embeddings = 128,
+  num_experts = 4, num_experts_per_tok = 2, sliding_window = 8, rms_norm_eps = 1e-5 }
+local TOWER = { hidden_size = 64, num_hidden_layers = 2, num_attention_heads = 4, patch_size = 4,
+  image_size = 16, num_channels = 3, num_patches = 16 }
+local full, slides = "full_attention", "sliding_attention"
+
+-- The module, the key, its default and other values that count; more keys that are given.
+local KEYS = {
+  { "vision.lfm2_vl", "downsample_factor", 2, { 3 }, whole = true },
+  { "vision.lfm2_vl", "projector_hidden_act", "gelu", { "silu" }, whole = true },
+  { "vision.pixtral", "spatial_merge_size", 2, { 3 }, whole = true },
+  { "vision.pixtral", "projector_hidden_act", "gelu", { "silu" }, whole = true },
+  { "vision.gemma3", "mm_tokens_per_image", 256, { 4 }, whole = true, more = { image_size = 64 } },
+  { "qwen3", "decoder_sparse_step", 1, { 2, 3 } },
+  { "qwen3", "mlp_only_layers", json.array(), { { 0 }, { 3 } } },
+  { "gpt_oss", "layer_types", { slides, full, slides, full }, { { full, full, full, full } } },
+  { "gpt_oss", "swiglu_alpha", 1.702, { 2 } }, { "gpt_oss", "swiglu_limit", 7.0, { 8 } },
+  { "gemma4", "pad_token_id", 0, { 5 }, more = { hidden_size_per_layer_input = 8 } },
+  { "gemma4", "hidden_size_per_layer_input", 0, { 8 } },
+  { "gemma4", "num_kv_shared_layers", 0, { 1 },
+    more = { layer_types = { full, full, full, full } } },
+  { "gemma4", "use_bidirectional_attention", "none", { "vision" } },
+  { "gemma4", "final_logit_softcapping", json.null, { 30 } },
+  { "glm4_moe", "first_k_dense_replace", 0, { 1, 2 } },
+  { "glm4_moe", "use_qk_norm", false, { true } }, { "minimax_m2", "use_qk_norm", true, { false } },
+  { "olmo3", "layer_types", { slides, slides, slides, full }, { { full, slides, slides, full } } },
+  { "olmo3", "rope_theta", 500000.0, { 10000.0 } },
+  { "smollm3", "no_rope_layer_interval", 4, { 2, 3 } },
+  { "smollm3", "no_rope_layers", { 1, 1, 1, 0 }, { { 1, 0, 1, 0 } } },
+  { "smollm3", "rope_theta", 2000000.0, { 10000.0 } },
+  { "smollm3", "use_sliding_window", false, { true } },
+  { "gemma3", "sliding_window_pattern", 6, { 2, 4 } },
+  { "gemma3", "query_pre_attn_scalar", 256, { 64 } },
+  { "gemma3", "rope_local_base_freq", 10000.0, { 5.0 } },
+  { "gemma3", "rope_theta", 1000000.0, { 5.0 }, more = { sliding_window_pattern = 2 } },
+  { "lfm2", "rope_theta", 1000000.0, { 5.0 } },
+  { "gpt_oss", "rope_theta", 150000.0, { 5.0 } },
+  { "granitemoehybrid", "residual_multiplier", 1, { 2 } },
+  { "granitemoehybrid", "embedding_multiplier", 1, { 2 } },
+  { "granitemoehybrid", "attention_multiplier", 1, { 2 } },
+  { "granitemoehybrid", "logits_scaling", 1, { 2 } },
+  { "granitemoehybrid", "position_embedding_type", "nope", { "rope" } },
+}
+
+test("keys that are left out have their defaults, and others count", function(t)
+  for _, case in ipairs(KEYS) do
+    local module, key, default, others = table.unpack(case, 1, 4)
+    local function with(value)
+      local parsed, whole = {}, {}
+      for k, v in pairs(module:find "^vision" and TOWER or TEXT) do parsed[k] = v end
+      for k, v in pairs(case.more or {}) do parsed[k] = v end
+      if case.whole then whole[key] = value else parsed[key] = value end
+      return built("models." .. module, parsed, { whole = whole })
+    end
+    local plain = with(nil)
+    t.eq(with(default) == plain, true, module .. ": " .. key)
+    for _, other in ipairs(others) do
+      t.eq(with(other) == plain, false, ("%s: %s %s"):format(module, key, json.encode(other)))
+    end
+  end
+end)
+
+test("a model that is not built leaves no graph open", function(t)
+  local models = require "models"
+  local weights <close> = assert(perigee.weights.synthetic {
+    { name = "model.embed_tokens.weight", shape = { 99, 64 }, kind = "f32" } })
+  collectgarbage()
+  collectgarbage "stop"
+  local before = (perigee.live())["perigee.Graph"] or 0
+  local parsed = assert(json.decode(json.encode(TEXT)))
+  parsed.model_type = "llama"
+  local none, why = models.assemble(weights, parsed, { path = "here" })
+  local after = (perigee.live())["perigee.Graph"] or 0
+  collectgarbage "restart"
+  t.eq({ none, after - before }, { nil, 0 })
+  t.eq(why, "here: missing tensor model.layers.0.input_layernorm.weight")
+  parsed.model_type = nil
+  t.eq({ models.assemble(weights, parsed, { path = "here" }) },
+    { nil, "here: the config has no model_type" })
+end)
+
+test("a file that is no architecture hides only its own names", function(t)
+  local models = require "models"
+  local real = require "models.qwen3"
+  package.loaded["models.qwen3"] = 5
+  for _, name in ipairs { "qwen3", "qwen3_moe", "qwen3_vl_moe_text" } do
+    t.eq({ models.find(name) }, { nil, "models/qwen3.lua: returns a number, not a table" }, name)
+  end
+  t.eq(models.find("llama") ~= nil, true)
+  package.loaded["models.qwen3"] = real
+  t.eq(models.find("qwen3_moe"), real)
+  t.match(select(2, models.find("qwen4")), "^unknown architecture 'qwen4' %(known: deepseek_v3, ")
+end)
