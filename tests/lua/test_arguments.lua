@@ -185,6 +185,63 @@ test("a batch: commands, grants, lists", function(t)
   t.raises(function() b:stats() end, "the batch was retired")
 end)
 
+test("defaults of a batch and an engine", function(t)
+  local graph = tiny.model().graph
+  local b <close> = assert(perigee.batch.open(graph, { threads = 1, cache_tokens = 256 }))
+  t.eq({ b.context, b.step_tokens }, { 4096, 512 })
+  local e <close> = assert(perigee.engine.open(graph, { threads = 1, tokens = 64 }))
+  t.eq(e:add(), 1)
+  t.eq(t.fails("limit", e:add()).message, "all 1 sequences are in use")
+end)
+
+test("pictures of a prompt that are refused", function(t)
+  local e <close> = assert(perigee.engine.open(tiny.model().graph, { threads = 1, tokens = 64 }))
+  local hash, plane = ("h"):rep(32), perigee.tensor.zeros { 2, 64 }
+  local good = { at = 1, tokens = 2, hash = hash, features = plane }
+  local function item(change)
+    local out = {}
+    for k, v in pairs(good) do out[k] = v end
+    for k, v in pairs(change) do
+      out[k] = v or nil
+    end
+    return out
+  end
+  local function add(more)
+    return function() return e:add { prompt = { 7, 7, 7 }, media = more.media,
+      positions = more.positions } end
+  end
+  local function with(change) return add { media = { good, item(change) } } end
+  refused(t, {
+    { add { media = 5 }, "media must be a list of items, got number" },
+    { add { media = { good, 5 } }, "media[2] must be a table, got number" },
+    { with { hash = "x" }, "media[2]: hash must have 32 bytes, got 1" },
+    { with { hash = false }, "media[2]: hash must have 32 bytes, got 0" },
+    { with { at = 0 }, "option 'at' must be between 1 and" },
+    { with { tokens = 0 }, "option 'tokens' must be between 1 and" },
+    { with { features = false }, "media[2]: features must be a tensor, got nil" },
+    { with { features = perigee.tensor.zeros { 2, 63 } },
+      "media[2]: features are [2, 63], expected [2, 64]" },
+    { with { features = perigee.tensor.zeros { 3, 64 } },
+      "media[2]: features are [3, 64], expected [2, 64]" },
+    { with { features = perigee.tensor.zeros { 2, 64, dtype = "f64" } }, "contiguous f32 matrix" },
+    { with { features = perigee.tensor.zeros { 128 } }, "contiguous f32 matrix, got [128]" },
+    { with { features = perigee.tensor.zeros({ 64, 2 }):t() }, "contiguous f32 matrix" },
+    { with { deepstack = 5 }, "media[2]: deepstack must be a list of at most 15 tensors" },
+    { with { deepstack = { plane } }, "media[2] has 1 deepstack tensors, the model takes 0" },
+    { with { deepstack = { 5 } }, "media[2]: deepstack must be a tensor, got number" },
+    { add { positions = 5 }, "positions must be three lists of integers, got number" },
+    { add { positions = { {}, {} } }, "positions must be three lists of integers" },
+    { add { positions = { 5, {}, {} } }, "positions[1] must be a list of integers, got number" },
+    { add { positions = { { 0, 1, 2 }, { 0, 1 }, {} } },
+      "positions[2] has 2 entries, the prompt has 3 tokens" },
+    { add { positions = { { 0, 1, 2 }, { 0, 1, 2 }, { 0, 1, "x" } } },
+      "positions[3][3] must be an integer, got x" },
+    { add { positions = { { 0, 1, 1 << 31 }, {}, {} } }, "positions[1][3] must be an integer" },
+  })
+  t.eq(e:add { prompt = { 7, 7, 7 }, media = { good } }, 1)
+  t.eq({ e:step { { ids = { 7, 7, 7 } } }, #e:info(1).ids }, { 1, 3 })
+end)
+
 test("fields of requests as they are listed", function(t)
   local seen = {}
   for _, f in ipairs(perigee.batch.fields()) do

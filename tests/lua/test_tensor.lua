@@ -213,6 +213,32 @@ test("a finalizer that closes an argument does not crash", function(t)
   end
 end)
 
+-- Methods that allocate before they use their tensor, and what they take.
+local ALLOCATE = { rows = { 1 }, slice = { { 1 } }, select = { 1, 1 }, view = { { 4 } },
+  reshape = { { 4 } }, flatten = {}, t = {}, swap = { 1, 2 }, permute = { { 2, 1 } },
+  expand = { { 2, 2, 2 } }, squeeze = {}, unsqueeze = { 1 }, contiguous = {}, copy = {},
+  to = { "f64" }, take = { { 1 } }, softmax = {}, log_softmax = {}, cumsum = {}, sort = {},
+  argsort = {}, topk = { 1 }, sum = {}, std = { 1 }, histogram = { 4 }, exp = {}, add = { 1 },
+  clamp = { 0, 1 }, totable = {}, bytes = {} }
+
+test("a tensor that a collection closes inside a method is refused there", function(t)
+  debug.sethook()
+  for name, args in pairs(ALLOCATE) do
+    local a = tensor { { 1.0, 2.0 }, { 3.0, 4.0 } }
+    local method, mt = a[name], { __gc = function() a:close() end }
+    local function doom() setmetatable({}, mt) end
+    collectgarbage()
+    collectgarbage "stop"
+    doom()
+    collectgarbage("incremental", 1, 1000, 100) -- a whole cycle at the next allocation
+    collectgarbage "restart"
+    local ok, err = pcall(method, a, table.unpack(args))
+    collectgarbage("incremental", 200, 100, 13)
+    t.eq(ok, false, name)
+    t.match(tostring(err), "closed", name)
+  end
+end)
+
 test("printing", function(t)
   t.eq(tostring(tensor { { 1, -2.5 }, { 3, 4 } }),
     "tensor f32 [2, 2]\n[[ 1.0, -2.5],\n [ 3.0,  4.0]]")
