@@ -75,7 +75,7 @@ NEAR = [
     ("lua/l_decoder", "lua:test_image lua:test_media"),
     ("lua/l_image", "lua:test_image lua:test_media"),
     ("lua/l_media", PICTURES),
-    ("lua/l_tower", PICTURES),
+    ("lua/l_tower", "lua:test_graph " + PICTURES),
     ("lua/l_graph_tower", "lua:test_graph " + PICTURES),
     ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_tensor_values lua:test_bind "
                      "lua:test_hooks"),

@@ -61,7 +61,9 @@ test("an engine: sequences and steps", function(t)
   local late = setmetatable({ seq = 2 }, { __index = function(_, key)
     if key ~= "ids" then return nil end
     collectgarbage()
-    return { 200 }
+    local over = {} -- what the memory of collected ids would hold
+    for i = 1, 20000 do over[i] = ("%05d"):format(i) .. ("\1"):rep(i % 16) end
+    return { 200, over = over }
   end })
   t.eq(e:step { { ids = { 100 } }, late }, 2)
   t.eq({ e:info(1).ids[4], e:info(2).ids[3] }, { 100, 200 })

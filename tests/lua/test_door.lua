@@ -300,6 +300,31 @@ test("coroutines behave like Lua's", function(t)
   t.eq(values, { 1, 2, 3 })
 end)
 
+test("more values than a stack holds are refused by resume", function(t)
+  debug.sethook() -- nothing here is collected
+  local function many(n) return table.unpack({}, 1, n) end
+  local co = coroutine.create(function() return many(600000) end)
+  t.eq(select("#", coroutine.resume(co)), 600001)
+  co = coroutine.create(function() return many(600000) end)
+  local function full(...) -- luacheck: ignore
+    return table.pack(coroutine.resume(co)) -- half of the stack is taken
+  end
+  t.eq(full(many(500000)), { false, "too many results to resume", n = 2 })
+  co = coroutine.create(function(...) -- luacheck: ignore
+    coroutine.yield()
+    return "end"
+  end)
+  t.eq({ coroutine.resume(co, many(600000)) }, { true })
+  t.eq({ coroutine.resume(co, many(600000)) }, { false, "too many arguments to resume" })
+  t.eq({ coroutine.resume(co) }, { true, "end" })
+  t.raises(function()
+    local function inside(...) -- luacheck: ignore
+      return (coroutine.wrap(function() return many(600000) end)())
+    end
+    return inside(many(500000))
+  end, "too many results to resume")
+end)
+
 test("coroutine.close closes variables and returns their errors", function(t)
   local closed
   local function with(f)

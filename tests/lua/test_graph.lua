@@ -455,3 +455,58 @@ test("an expert that is missing is named", function(t)
   t.eq(blocks.moe(g, g:embed "e", g:weight "m", { chosen = 2 }):shape(), { 4 })
   g.c:close()
 end)
+
+-- ---- towers -------------------------------------------------------------------------------------
+
+test("a tower in the foreground: defaults, and pictures that are refused", function(t)
+  local w <close> = open_weights()
+  local g <close> = assert(perigee.graph.open(w))
+  local x = g:patches(1)
+  g:name(x, "values")
+  g:finish(g:merge(x, {}))
+  local tower <close> = assert(perigee.tower.open(g, { threads = 1, taps = { "values" } }))
+  t.eq({ tower.width, tower.fd, tower:outputs { 1, 2, 3 }, tower:outputs { 2, 1, 1 } },
+    { 1, nil, 6, 2 })
+  local patches = perigee.tensor { { 1.0 }, { 2.0 }, { 3.0 } }
+  local one = { patches = patches, grid = { 1, 1, 3 } }
+  local function values(list)
+    local out = {}
+    for i, tensor in ipairs(list) do out[i] = tensor:totable() end
+    return out
+  end
+  local got = values(tower:encode { one, { patches = patches:rows(2, 2), grid = { 1, 1, 1 } } })
+  t.eq(got, { { { 1.0 }, { 2.0 }, { 3.0 }, { 2.0 } }, { { 1.0 }, { 2.0 }, { 3.0 }, { 2.0 } } })
+  local function encode(change)
+    local picture = { patches = patches, grid = { 1, 1, 3 } }
+    for k, v in pairs(change) do picture[k] = v end
+    return function() return assert(tower:encode { one, picture }) end
+  end
+  for call, why in pairs {
+    [function() tower:encode(5) end] = "table expected",
+    [function() tower:encode {} end] = "a list of 1 to 4096 pictures expected",
+    [function() tower:encode { 5 } end] = "pictures[1] must be {patches =, grid =}",
+    [function() tower:outputs(5) end] = "table expected",
+    [function() tower:outputs { 1, 1 } end] = "pictures[1].grid must be {frames, rows, cols}",
+    [function() tower:submit { one } end] = "the tower works in the foreground: open it with",
+    [function() tower:drain() end] = "works in the foreground",
+    [function() tower:cancel(1) end] = "works in the foreground",
+    [function() tower:bytes(-1) end] = "a number of patches expected",
+    [encode { grid = 5 }] = "pictures[2].grid must be {frames, rows, cols}",
+    [encode { grid = { 1, 1 } }] = "pictures[2].grid must be {frames, rows, cols}",
+    [encode { patches = 5 }] = "pictures[2].patches must be a tensor, got number",
+    [encode { grid = { 1, 2, 2 } }] =
+      "pictures[2].patches must be contiguous float32 [4, 1], got f32 [3, 1]",
+    [encode { patches = patches:to "f64" }] = "contiguous float32 [3, 1], got f64 [3, 1]",
+    [encode { patches = patches:flatten() }] = "got f32 [3]",
+    [encode { patches = perigee.tensor.zeros { 3, 2 } }] = "got f32 [3, 2]",
+    [function() perigee.tower.open(g, { share = 5 }) end] = "'share' must be an open batch",
+    [function() perigee.tower.open(g, { taps = { "x" } }) end] = "no value is named 'x'",
+  } do
+    t.raises(call, why)
+  end
+  for _, wrong in ipairs { { 0, 1, 1 }, { 1, -1, 1 }, { 1, 1, 1 << 40 }, { "x", 1, 1 } } do
+    t.eq(tower:outputs(wrong), nil)
+  end
+  t.ok(tower:bytes(0) <= tower:bytes(100))
+  t.eq(values(tower:encode { one })[1], patches:totable())
+end)
