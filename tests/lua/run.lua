@@ -52,4 +52,6 @@ end
 print(("%s: %d passed, %d failed, %d skipped"):format(only_file or "lua", counts.passed,
   counts.failed, counts.skipped))
 remove(temporary)
-os.exit(counts.failed == 0 and 0 or 1, true)
+local ran = counts.passed + counts.failed + counts.skipped
+if ran == 0 then print "FAIL no test has such a name" end
+os.exit(ran > 0 and counts.failed == 0 and 0 or 1, true)

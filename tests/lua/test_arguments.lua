@@ -377,3 +377,70 @@ test("objects that hold no memory of their own count none", function(t)
   local _ <close> = tok:stream()
   t.eq(bytes() - before, 64 * tok.size)
 end)
+
+test("defaults of patches, and options that count", function(t)
+  local image = perigee.image
+  local values = perigee.tensor.range(0, 64 * 64 * 3 - 1):to "u8":reshape { 64, 64, 3 }
+  local pixels <close> = image.pixels(values)
+  local function made(options)
+    local o = { pixels = pixels }
+    for k, v in pairs(options) do o[k] = v end
+    local rows, grid = assert(image.patches(o))
+    return rows:bytes() .. table.concat(grid, " ") .. table.concat(rows.shape, " ")
+  end
+  local defaults = { patch = 16, patch_height = 16, merge = 1, frames = 1, scale = 1 / 255,
+    order = "cyx", mean = { 0, 0, 0 }, std = { 1, 1, 1 }, x = 0, y = 0, width = 0, height = 0 }
+  local plain = made {}
+  t.ok(made(defaults) == plain, "all")
+  for key, value in pairs(defaults) do t.ok(made { [key] = value } == plain, key) end
+  for key, value in pairs { patch = 8, patch_height = 8, merge = 2, frames = 2, scale = 1,
+    order = "yxc" } do
+    t.ok(made { [key] = value } ~= plain, key)
+  end
+  local part = { width = 32, height = 16 }
+  local corner = made(part)
+  t.ok(corner ~= plain)
+  for _, key in ipairs { "x", "y" } do
+    part[key] = 0
+    t.ok(made(part) == corner, key)
+    part[key] = 16
+    t.ok(made(part) ~= corner, key)
+    part[key] = 0
+  end
+  t.eq({ made { height = 32 } == plain, made { x = 16, y = 16 } == plain }, { true, true })
+  t.match(select(2, image.patches { pixels = pixels, width = 32 }).message,
+    "^32 x 0 pixels at 0, 0 are not inside a picture of 64 x 64")
+  for i = 1, 3 do
+    local mean, std = { 0, 0, 0 }, { 1, 1, 1 }
+    mean[i], std[i] = 0.5, 2
+    t.ok(made { mean = mean } ~= plain and made { std = std } ~= plain)
+  end
+  refused(t, {
+    { function() image.patches(5) end, "table expected" },
+    { function() image.patches { pixels = 5 } end, "perigee.Pixels expected" },
+    { function() image.patches { pixels = { pixels, 5 } } end, "perigee.Pixels expected" },
+    { function() image.patches({ pixels = pixels }, 5) end, "function expected" },
+    { function() image.pixels(perigee.tensor.zeros { 2, 2, 4, dtype = "u8" }) end,
+      "a tensor of u8 with the shape [height, width, 3] is needed" },
+    { function() image.pixels(perigee.tensor.zeros { 2, 2, dtype = "u8" }) end, "a tensor of u8" },
+    { function() image.pixels(perigee.tensor.zeros { 0, 2, 3, dtype = "u8" }) end, "is empty" },
+    { function() image.base64(5, {}, 5) end, "function expected" },
+    { function() image.base64 {} end, "string expected" },
+    { function() image.bytes {} end, "string expected" },
+    { function() image.join(5) end, "table expected" },
+    { function() image.sha256() end, "string expected" },
+  })
+  t.eq({ image.base64("QUJD", { from = 5 }):text(), image.base64("QUJD", { from = 99 }):text(),
+    image.base64("xQUJD", { from = 2 }):text(), image.base64("QUJD", { limit = 3 }):text() },
+    { "", "", "ABC", "ABC" })
+  local list = {}
+  for i = 1, 4097 do list[i] = pixels end
+  t.raises(function() image.patches { pixels = list, patch = 64 } end,
+    "option 'pixels' must have between 1 and 4096 pictures")
+  for seconds, fine in pairs { [0.001] = true, [3600] = true, [0] = false, [3600.5] = false,
+    [-1] = false } do
+    local ok, made_ = pcall(image.decoder, { seconds = seconds, children = 1 })
+    t.eq(ok, fine, seconds)
+    if ok then made_:close() end
+  end
+end)

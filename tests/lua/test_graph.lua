@@ -183,6 +183,10 @@ local CASES = {
     o.kind, o.groups, o.groups_kept, o.bias = "sigmoid", 2, o.groups_kept or 1, "small2"
     return routed(g, x, p, o)
   end, { group_max = false }, { groups_kept = 2 } },
+  kept = { function(g, x, p, o)
+    o.kind, o.groups, o.bias = "sigmoid", 2, "small2"
+    return routed(g, x, p, o)
+  end, { groups_kept = 2 }, { groups_kept = 1 } },
   expert = { function(g, x, p, o) return routed(g, x, p, {}, o) end, { transposed = false },
     { transposed = true }, { bias = "expert_bias" } },
   ssm = { state_space, { dt_min = 0, dt_max = 3e38 }, { dt_min = 5 }, { dt_max = 0.01 } },

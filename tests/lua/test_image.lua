@@ -102,6 +102,20 @@ test("a decoder in the foreground", function(t)
   t.raises(function() d:submit(bytes, { { width = 0, height = 1 } }) end, "targets[1].width")
   t.raises(function() d:submit(bytes, { { width = 1, height = 1, filter = "x" } }) end, "filter")
   t.raises(function() d:submit(bytes, {}) end, "between 1 and 8")
+  local fine = { width = 1, height = 1 }
+  for change, why in pairs { [{ width = 0 }] = "targets[2].width must be a positive integer",
+    [{ height = "x" }] = "targets[2].height must be a positive integer",
+    [{ height = 1 << 31 }] = "targets[2].height must be a positive integer",
+    [{ filter = 5 }] = "targets[2].filter must be bilinear, bicubic or lanczos" } do
+    local target = { width = change.width or 1, height = change.height or 1,
+      filter = change.filter }
+    t.raises(function() d:submit(bytes, { fine, target }) end, why)
+  end
+  t.raises(function() d:submit(bytes, { fine, 5 }) end, "targets[2] must be a table")
+  t.raises(function() d:submit(bytes, 5) end, "table expected")
+  t.raises(function()
+    d:submit(bytes, { fine, fine, fine, fine, fine, fine, fine, fine, fine })
+  end, "between 1 and 8 targets are needed")
   t.raises(function() d:submit(7) end, "Bytes")
   t.raises(function() image.decoder { seconds = 0 } end, "seconds")
   t.raises(function() image.decoder { child = 2 } end, "unknown option 'child'")
