@@ -127,6 +127,10 @@ test("sizes have limits", function(t)
   t.ok(open(of("qwen2_vl", { image_token_id = 0 }), ANY))
   refused(text:format("scale", "a number", "x"), of "qwen2_vl", { rescale_factor = "x" })
   refused(text:format("tolerance", "a number", "x"), of "lfm2_vl", { max_pixels_tolerance = "x" })
+  for _, v in ipairs { 1 / 0, -1 / 0 } do
+    refused(text:format("scale", "a number", v), of "qwen2_vl", { rescale_factor = v })
+  end
+  t.match(select(2, open(of "qwen2_vl", { rescale_factor = 0 / 0 })), "scale must be a number, got")
   for _, field in ipairs { "mean", "std" } do
     refused(text:format(field, "three numbers", "x"), of "gemma4",
       { ["image_" .. field] = { 1, 2, "x" } })
