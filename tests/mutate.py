@@ -85,6 +85,8 @@ NEAR = [
                      "lua:test_tiers lua:test_resident sh:models"),
     ("lua/l_graph", "lua:test_results lua:test_graph " + MODELS + " lua:test_architectures"),
     ("lua/l_plan", "lua:test_results lua:test_graph " + MODELS),
+    ("lua/l_bytes", "lua:test_bytes lua:test_json lua:test_api_fields"),
+    ("lua/job", "lua:test_bytes lua:test_jobs lua:test_tokenizer lua:test_image"),
     ("lua/l_json_read", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/l_json", "lua:test_results lua:test_json lua:test_bind sh:cli"),
     ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
@@ -173,14 +175,20 @@ LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|wh
 CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)")
 # Group 1 may change: a larger block of zeros, more room in a new table, more user values, a plain
 # search for a text without magic characters, how often a loop looks at the clock, how negative the
-# result of a comparison is, a number that means true, and a size that no memory has.
+# result of a comparison is, a number that means true, how much of a pipe is read at once, room on
+# Lua's stack beyond the 20 places that are always there, what an output holds before a call sets it,
+# and a size that no memory has.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
+        re.compile(r"lua_newuserdatauv\(L, .*, (0)\)"),
         re.compile(r'find\("[^"^$()%.\[\]*+?-]*", 1, (true)\)'),
         re.compile(r"if (\w+ % \w+ == 0) then async\.breathe\(\) end"),
         re.compile(r"(?:<|less|== \(.*\)) .* and -(1) or "),
         re.compile(r"lua_pushboolean\(L, (1)\)"),
+        re.compile(r"char bytes\[(64)\];"),
+        re.compile(r"luaL?_checkstack\(\w+, ([^;\n]*)"),
+        re.compile(r"pe_(?:value|param) [^;\n]*\b(?:v|out) = -(1)\b"),
         re.compile(r" ([<>]=?) SIZE_MAX\b")]
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 

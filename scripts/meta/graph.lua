@@ -96,6 +96,8 @@ local Graph = {}
 ---@field shape integer[]
 ---@field weight? string
 ---@field steps? string[]  Of a map.
+---@field scale? number    Of an attention.
+---@field window? integer  Of an attention.
 ---@field fused table[]    Values that it computes on the way.
 ---@field place? integer   Place of its value, in floats per row.
 

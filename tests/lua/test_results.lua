@@ -188,3 +188,78 @@ test("results of weights and tokenizers", function(t)
   try(t, "perigee.Detokenizer", stream, "close")
   with "close"
 end)
+
+-- ---- tables -------------------------------------------------------------------------------------
+
+--- The fields of every annotated class: { class = { name = is it always there? } }.
+local function annotated_fields()
+  local classes = {}
+  for _, path in ipairs((perigee.sys.scripts())) do
+    local class
+    for line in (path:match "^meta/" and perigee.sys.script(path) or ""):gmatch "[^\n]+" do
+      local name = line:match "^%-%-%-@class ([%w_.]+)"
+      if name then
+        class = classes[name] or {}
+        classes[name] = class
+      end
+      local field, optional = line:match "^%-%-%-@field ([%w_]+)(%??)%s"
+      if field and class then class[field] = optional == "" end
+    end
+  end
+  return classes
+end
+
+--- Has this table the fields of the class, and no others?
+local function fits(t, classes, class, value)
+  for name, always in pairs(classes[class]) do
+    t.ok(value[name] ~= nil or not always, ("%s.%s is missing"):format(class, name))
+  end
+  for name in pairs(value) do
+    t.ok(classes[class][name] ~= nil, ("%s.%s has no annotation"):format(class, tostring(name)))
+  end
+end
+
+test("tables have the fields of their annotations", function(t)
+  local classes = annotated_fields()
+  local model = tiny.model()
+  fits(t, classes, "perigee.Machine", perigee.sys.machine())
+  fits(t, classes, "perigee.TensorStats", perigee.tensor({ 1.0 }):stats())
+  fits(t, classes, "perigee.WeightInfo", model.weights:find(model.weights:names()[1]))
+  for _, v in ipairs(model.graph:values()) do fits(t, classes, "perigee.ValueInfo", v) end
+  fits(t, classes, "perigee.CacheGroup", model.graph:caches().groups[1])
+  local plan <close> = model.graph:plan()
+  for _, i in ipairs(plan:instructions()) do fits(t, classes, "perigee.Instruction", i) end
+  for _, f in ipairs(perigee.batch.fields()) do fits(t, classes, "perigee.BatchField", f) end
+  local b <close> = assert(perigee.batch.open(model.graph,
+    { threads = 1, sequences = 2, context = 64, cache_tokens = 256 }))
+  local id = b:command("add", { prompt = { 1, 2, 3 }, max_tokens = 2, top_logprobs = 2,
+    temperature = 0 })
+  fits(t, classes, "perigee.SeqInfo", b:sequences()[1])
+  local seen = {}
+  for _ = 1, 3 do
+    for _, e in ipairs(b:step { { id, 64 } }) do
+      fits(t, classes, "perigee.BatchEvent", e)
+      for key in pairs(e) do seen[key] = true end
+      if e.id then t.eq({ #e.top, e.top[1].id, e.top[1].logprob }, { 2, e.id, e.logprob }) end
+    end
+  end
+  for _, key in ipairs { "seq", "id", "logprob", "top", "text", "finish", "prompt_tokens",
+    "completion_tokens", "cached_tokens" } do
+    t.ok(seen[key], key)
+  end
+  fits(t, classes, "perigee.BatchTrace", b:trace()[1])
+  local stats = b:stats()
+  for _, key in ipairs { "steps", "prefill_tokens", "decode_tokens", "cached_tokens", "added",
+    "finished", "cancelled", "failed", "preempted", "running", "waiting", "media_bytes" } do
+    t.eq(math.type(stats[key]), "integer", key)
+  end
+  for _, key in ipairs { "schedule", "compute", "sample" } do
+    t.ok(stats[key] >= 0 and stats[key] < 60 and b:trace()[1][key] < 60, key)
+  end
+  for _, key in ipairs { "bytes", "disk_bytes", "nodes", "snapshots", "lookups", "hits",
+    "hit_tokens", "asked_tokens", "evictions", "disk_reads", "disk_writes", "disk_errors" } do
+    t.eq(math.type(stats.prefix[key]), "integer", key)
+  end
+  t.eq({ stats.steps, stats.prefill_tokens, stats.decode_tokens, stats.finished, stats.running,
+    stats.waiting, stats.failed }, { 2, 3, 2, 1, 0, 0, 0 })
+end)
