@@ -102,7 +102,8 @@ NEAR = [
                      "lua:test_api sh:render sh:chat"),
     ("scripts/models/vision", PICTURES),
     ("scripts/models/processors", "lua:test_processor_rules lua:test_processors " + PICTURES),
-    ("scripts/models", "lua:test_graph " + MODELS + " lua:test_model_config lua:test_architectures lua:test_configs"),
+    ("scripts/models", "lua:test_graph " + MODELS + " lua:test_model_config "
+                       "lua:test_architectures lua:test_configs"),
     ("scripts/engine/address", "lua:test_address lua:test_media lua:test_https"),
     ("scripts/engine/features", PICTURES),
     ("scripts/engine/media", "lua:test_media lua:test_https lua:test_api_pictures"),
@@ -139,11 +140,13 @@ NEAR = [
     ("scripts/cmd/chat", "lua:test_commands lua:test_limits sh:chat sh:cli"),
     ("scripts/cmd/serve", "lua:test_cmd_serve lua:test_limits sh:cli lua:test_serve_process "
                           "lua:test_serve"),
-    ("scripts/cmd/check", "lua:test_commands lua:test_limits sh:commands sh:cli lua:test_examples_hooks "
-                          "lua:test_parsers"),
-    ("scripts/cmd", "lua:test_commands lua:test_limits sh:cli sh:commands sh:models sh:render lua:test_lib"),
-    ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_commands lua:test_async lua:test_batch "
-                    "lua:test_scripts lua:test_chat lua:test_api lua:test_serve sh:cli "
+    ("scripts/cmd/check", "lua:test_commands lua:test_limits sh:commands sh:cli "
+                          "lua:test_examples_hooks lua:test_parsers"),
+    ("scripts/cmd", "lua:test_commands lua:test_limits sh:cli sh:commands sh:models sh:render "
+                    "lua:test_lib"),
+    ("scripts/lib", "lua:test_lib lua:test_lib_units lua:test_commands lua:test_async "
+                    "lua:test_batch lua:test_scripts lua:test_chat lua:test_api lua:test_serve "
+                    "sh:cli "
                     "sh:commands sh:models"),
     ("scripts/ui", "lua:test_lib lua:test_graph_view lua:test_repl lua:test_tensor sh:chat sh:cli "
                    "sh:words"),
@@ -176,8 +179,8 @@ CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(
 # Group 1 may change: a larger block of zeros, more room in a new table, more user values, a plain
 # search for a text without magic characters, how often a loop looks at the clock, how negative the
 # result of a comparison is, a number that means true, how much of a pipe is read at once, room on
-# Lua's stack beyond the 20 places that are always there, what an output holds before a call sets it,
-# and a size that no memory has.
+# Lua's stack beyond the 20 places that are always there, what an output holds before a call sets
+# it, and a size that no memory has.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -405,11 +408,13 @@ def measure(work, tree):
 
 def stripped(path):
     """An object without the places of its lines, which every change moves."""
-    try:
-        return subprocess.check_output(["objcopy", "-g", path, "/dev/stdout"],
-                                       stderr=subprocess.DEVNULL)
-    except (OSError, subprocess.CalledProcessError):
-        return None
+    with tempfile.NamedTemporaryFile(suffix=".o") as out:  # objcopy writes nothing to a pipe
+        try:
+            subprocess.check_call(["objcopy", "-g", path, out.name], stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        with open(out.name, "rb") as f:  # it may have replaced the file
+            return f.read()
 
 
 def keep(tree, path, obj):
@@ -423,6 +428,20 @@ def keep(tree, path, obj):
                  for n in files if n.endswith(".o")]
     files = [os.path.join(tree, n) for n in names]
     return {n: (os.stat(n).st_mtime_ns, open(n, "rb").read()) for n in files if os.path.exists(n)}
+
+
+def changed(objects):
+    """Has a change of a header changed the code of any object?"""
+    for name, (_, old) in objects.items():
+        with open(name, "rb") as f:
+            if f.read() == old:
+                continue
+        with tempfile.NamedTemporaryFile(suffix=".o") as before:
+            before.write(old)
+            before.flush()
+            if stripped(before.name) != stripped(name):
+                return True
+    return False
 
 
 def restore(target, text, objects):
@@ -452,6 +471,11 @@ def judge(tree, path, text, change, times, everything):
             if run(tree, ["make", "-s", obj], 600)[0] != 0:
                 return "", "does not compile"
             if before and stripped(os.path.join(tree, obj)) == before:
+                return "", "same code"
+        if path.endswith(".h"):
+            if run(tree, ["make", "-s", "all"], 900)[0] != 0:
+                return "", "does not compile"
+            if not changed(objects):
                 return "", "same code"
         suites = suites_of(path, times, everything)
         for i, suite in enumerate(suites):

@@ -277,6 +277,17 @@ test("an interrupt stops the nearest call that asked for it", function(t)
   end, { interruptible = true }))
 end)
 
+test("an interrupt that came too late for its call does not stop the next one", function(t)
+  for _ = 1, 3 do
+    perigee.guard(function() uv.kill(uv.os_getpid(), "sigint") end, { interruptible = true })
+    t.eq({ perigee.guard(function()
+      local stop = uv.hrtime() + 60e6 -- three looks
+      repeat local now = uv.hrtime() until now > stop
+      return "done"
+    end, { interruptible = true }) }, { true, "done" })
+  end
+end)
+
 test("coroutines behave like Lua's", function(t)
   local co = coroutine.create(function(a, b)
     local c = coroutine.yield(a + b)
