@@ -146,6 +146,12 @@ test("parse, normalize and render", function(t)
     "normalize", "--jsonl")
   t.eq({ list[1].messages[1].role, #list[2].messages, list[3].error:match "^nowhere",
     list[4].error }, { "user", 0, "nowhere", "unknown key 'mesages', did you mean 'messages'?" })
+  local turned = '{"messages": [{"role": "user", "content": "u"}, {"role": "system", '
+    .. '"content": "s"}], "template": "examples/moonlet"}'
+  list = answers({ turned, turned }, "normalize", "--jsonl")
+  for i = 1, 2 do -- the template is opened once
+    t.eq({ list[i].messages[1].role, list[i].messages[2].role }, { "system", "user" })
+  end
   local hi = '"messages": [{"role": "user", "content": "hi"}]'
   t.eq(run("{" .. hi .. ', "add_generation_prompt": true}', "render", MOON),
     { 0, "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", "" })
