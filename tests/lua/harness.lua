@@ -129,6 +129,12 @@ local function new_context(case)
       return table.unpack(results, 2, results.n)
     end
   end
+  --- Ends forced collection for the rest of the test. Without its hook alone, which makes it rarer
+  --- with time, every allocation would collect.
+  function t.unforced()
+    debug.sethook()
+    collectgarbage("incremental", 200, 100, 13)
+  end
   function t.skip(why)
     t.skipped = why
     error(SKIP, 0)

@@ -64,7 +64,7 @@ local KEYS = {
 }
 
 test("every key, also under its other names", function(t)
-  debug.sethook() -- nothing of C is involved
+  t.unforced() -- nothing of C is involved
   for _, case in ipairs(KEYS) do t.eq(after(case[1]), case[2], ("%q"):format(case[1])) end
 end)
 
@@ -143,7 +143,7 @@ test("history: up, down, draft, search", function(t)
 end)
 
 test("history: every step, the draft and its ends", function(t)
-  debug.sethook() -- nothing of C is involved
+  t.unforced() -- nothing of C is involved
   local entries = { "x1", "x2", "x3" }
   for keys, want in pairs { ["\27[A\27[A\27[A\27[B"] = "x2", ["\16\16\16\14"] = "x2",
     ["\27OA\27OA"] = "x2", ["\27OA\27OA\27OB"] = "x3", ["dra\27[B"] = "dra",
@@ -310,7 +310,7 @@ local function screen_of(output)
 end
 
 test("a screen shows the text and the cursor, whatever was there before", function(t)
-  debug.sethook() -- the terminal below allocates a lot
+  t.unforced() -- the terminal below allocates a lot
   local edge, two = ("e"):rep(18), ("z"):rep(38)
   local function paste(s) return "\27[200~" .. s .. "\27[201~" end
   local cases = {
@@ -574,7 +574,7 @@ function other.free(x) end
 end)
 
 test("help finds whole names before endings", function(t)
-  debug.sethook() -- it reads every annotation
+  t.unforced() -- it reads every annotation
   local function names(wanted)
     local out = {}
     for i, e in ipairs(help.find(wanted)) do out[i] = e.name end
