@@ -81,7 +81,8 @@ NEAR = [
                      "lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
                     "lua:test_hooks lua:test_core lua:test_best"),
-    ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_core lua:test_batch "
+    ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_graph lua:test_core "
+                     "lua:test_batch "
                      "lua:test_tiers lua:test_resident sh:models"),
     ("lua/l_graph", "lua:test_results lua:test_graph " + MODELS + " lua:test_architectures"),
     ("lua/l_plan", "lua:test_results lua:test_graph " + MODELS),
