@@ -94,8 +94,9 @@ NEAR = [
     ("lua/l_weights", "lua:test_results " + MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
             "lua:test_callbacks lua:test_meta lua:test_scripts sh:cli"),
-    ("scripts/templates", "lua:test_limits lua:test_jinja_values lua:test_jinja "
-                          "lua:test_templates lua:test_normalize lua:test_chat sh:render"),
+    ("scripts/templates", "lua:test_limits lua:test_jinja_errors lua:test_jinja_work "
+                          "lua:test_jinja_values lua:test_jinja lua:test_templates "
+                          "lua:test_normalize lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat"),
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),

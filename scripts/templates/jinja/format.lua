@@ -78,7 +78,7 @@ local function percent_number(v, spec)
   local n = as_number(v)
   local kind = spec.type
   if values.kind(v) == "int" and not n then
-    n = (kind == "d" or kind == "i" or kind == "u") and v or v.float
+    n = (kind == "i" or kind == "u" or BASES[kind]) and v or v.float
   end
   if not n then fail("%%%s format: a number is required, not %s", kind, typename(v)) end
   local sign, prefix, digits
