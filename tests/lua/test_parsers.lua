@@ -286,6 +286,95 @@ test("JSON is repaired if its meaning is plain, otherwise it is not a call", fun
   end
 end)
 
+-- ---- the parts of a call ------------------------------------------------------------------------
+
+local OBJECT = { "{", '"name"', ":", '"f"', ",", '"arguments"', ":", "{", '"a"', ":", "[", "1", ",",
+  "2", "]", ",", '"b"', ":", '"c"', "}", "}" }
+
+--- Lists one after the other.
+local function joined(...)
+  local out = {}
+  for _, list in ipairs { ... } do table.move(list, 1, #list, #out + 1, out) end
+  return out
+end
+
+local ARGUMENTS = { "{", '"a"', ":", "[", "1", ",", "2", "]", ",", '"b"', ":", '"c"', "}" }
+local KEYWORDS = { "(", "a", "=", "[", "1", ",", "2", "]", ",", "b", "=", '"c"', ")" }
+local FUNCTION = { "<function=f", ">", "<parameter=a", ">[1, 2]</parameter>", "<parameter=b",
+  ">c</parameter>", "</function>" }
+local INVOKE = { '<invoke name="f', '">', '<parameter name="a', '">[1, 2]</parameter>',
+  '<parameter name="b', '">c</parameter>', "</invoke>" }
+local KEYS = { "<tool_call>", "f", "<arg_key>", "a", "</arg_key>",
+  "<arg_value>[1, 2]</arg_value>", "<arg_key>", "b", "</arg_key>", "<arg_value>c</arg_value>",
+  "</tool_call>" }
+
+-- A format, and the parts of one call in it.
+local SPACED = {
+  { "hermes", { "<tool_call>" }, OBJECT, { "</tool_call>" } },
+  { "hermes", { "<tool_call>", "[" }, OBJECT, { "]", "</tool_call>" } },
+  { "qwen", { "<tool_call>" }, FUNCTION, { "</tool_call>" } },
+  { "qwen", { "[Calling tool:", "f(" }, ARGUMENTS, { ")", "]" } },
+  { "qwen3_xml", { "<tool_call>" }, FUNCTION, { "</tool_call>" } },
+  { "qwen3_xml", { "<function=f>" }, ARGUMENTS, { "</function>" } },
+  { "llama", { "<|python_tag|>" }, OBJECT },
+  { "llama", OBJECT },
+  { "mistral", { "[TOOL_CALLS]" }, OBJECT },
+  { "mistral", { "[TOOL_CALLS]", "f", "[ARGS]" }, ARGUMENTS },
+  { "mistral", { "[TOOL_CALLS]", "f" }, ARGUMENTS },
+  { "deepseek", { "<｜tool▁call▁begin｜>f<｜tool▁sep｜>" }, ARGUMENTS, { "<｜tool▁call▁end｜>" } },
+  { "deepseek", { "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json" }, ARGUMENTS,
+    { "```<｜tool▁call▁end｜>" } },
+  { "deepseek_v31", { "<｜tool▁call▁begin｜>f<｜tool▁sep｜>" }, ARGUMENTS,
+    { "<｜tool▁call▁end｜>" } },
+  { "kimi", { "<|tool_call_begin|>", "functions.f:0", "<|tool_call_argument_begin|>" }, ARGUMENTS,
+    { "<|tool_call_end|>" } },
+  { "granite", { "<|tool_call|>" }, OBJECT },
+  { "granite", { "<|tool_call|>", "[" }, OBJECT, { "]" } },
+  { "nemotron", { "<TOOLCALL>", "[" }, OBJECT, { "]", "</TOOLCALL>" } },
+  { "xlam", { "[" }, OBJECT, { "]" } },
+  { "xlam", { "```json", "[" }, OBJECT, { "]", "```" } },
+  { "functionary", { "<|from|>", "assistant", "<|recipient|>", "f", "<|content|>" }, ARGUMENTS,
+    { "<|stop|>" } },
+  { "glm47", KEYS }, { "auto", KEYS },
+  { "poolside_v1", KEYS },
+  { "gemma4", { "<|tool_call>", "call:f" }, { "{", "a", ":", "[", "1", ",", "2", "]", ",", "b", ":",
+    '<|"|>c<|"|>', "}" }, { "<tool_call|>" } },
+  { "gemma4", { "<|tool_call>", "call:f" }, KEYWORDS, { "<tool_call|>" } },
+  { "gemma4", { "```tool_code", "f(" }, { table.unpack(KEYWORDS, 2) }, { "```" } },
+  { "harmony", { "<|channel|>commentary to=functions.f <|constrain|>json<|message|>" }, ARGUMENTS,
+    { "<|call|>" } },
+  { "minimax", { "<minimax:tool_call>" }, INVOKE, { "</minimax:tool_call>" } },
+  { "seed_oss", { "<seed:tool_call>" }, FUNCTION, { "</seed:tool_call>" } },
+  { "step3p5", { "<tool_call>" }, FUNCTION, { "</tool_call>" } },
+  { "pythonic", { "[", "f(" }, { table.unpack(KEYWORDS, 2) }, { "]" } },
+  { "pythonic", { "<|python_start|>", "[", "f(" }, { table.unpack(KEYWORDS, 2) },
+    { "]", "<|python_end|>" } },
+  { "pythonic", { "<|python_start|>", "[" }, OBJECT, { "]", "<|python_end|>" } },
+  { "auto", { "<tool_call>" }, FUNCTION, { "</tool_call>" } },
+  { "auto", { "<tool_call>" }, OBJECT, { "</tool_call>" } },
+  { "auto", { "[" }, OBJECT, { "]" } },
+  { "auto", { "[", "f(" }, ARGUMENTS, { ")]" } },
+  { "auto", { "[", "f(" }, { table.unpack(KEYWORDS, 2) }, { "]" } },
+  { "auto", { "<tool_calls>" }, OBJECT, { "</tool_calls>" } },
+}
+
+test("white space may stand between the parts of a call", function(t)
+  local tools = { { name = "f", parameters = { properties = { a = { type = "array" } } } } }
+  for _, case in ipairs(SPACED) do
+    local parts = joined(table.unpack(case, 2))
+    for _, gap in ipairs { "", " ", "\n\t" } do
+      local text_of = table.concat(parts, gap)
+      for _, pieces in ipairs { { text_of }, selftest.bytes(text_of) } do
+        local r = parsers.parse(pieces, { format = case[1], tools = tools })
+        local call = r.calls[1] or {}
+        t.eq({ #r.calls, call.name, call.arguments and json.encode(json.decode(call.arguments)),
+          r.content, #r.other }, { 1, "f", '{"a": [1, 2], "b": "c"}', nil, 0 },
+          case[1] .. ": " .. text_of)
+      end
+    end
+  end
+end)
+
 -- ---- anything as tools --------------------------------------------------------------------------
 
 local HOSTILE = { "null", "3", '"x"', "{}", "[]", "[null]", "[1, \"a\", [], {}]",
