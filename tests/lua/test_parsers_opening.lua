@@ -65,14 +65,44 @@ test("thinking that the prompt has opened is closed first", function(t)
   local tails = { qwen3 = "<think>\n", deepseek_r1 = "<think>", glm4 = "<think>",
     step3p5 = "<think>\n", poolside_v1 = "<think>", mistral = "[THINK]", seed_oss = "<seed:think>",
     gemma4 = "<|channel>thought\n", gpt_oss = "<|channel|>analysis<|message|>" }
+  local ends = { mistral = "[/THINK]", seed_oss = "</seed:think>", gemma4 = "<channel|>",
+    gpt_oss = "<|end|>", none = "" }
   for _, reasoning in ipairs(parsers.names "reasoning") do
     local format = reasoning == "gpt_oss" and "harmony" or "hermes"
     local o = { format = format, reasoning = reasoning, prompt_tail = tails[reasoning],
       tools = tools }
     t.eq(tails[reasoning] ~= nil, reasoning ~= "none", reasoning)
-    check_call(t, o, parsers.opening(format, "tide", o) .. REST[format])
+    local opening = parsers.opening(format, "tide", o)
+    check_call(t, o, opening .. REST[format])
+    t.ok(opening:find(ends[reasoning] or "</think>", 1, true), reasoning .. " ends its thinking")
     t.eq(parsers.opening(format, "tide", { reasoning = reasoning, prompt_tail = "assistant\n" }),
       parsers.opening(format, "tide"))
+  end
+end)
+
+-- A reasoning format, the end of a prompt, and whether its thinking is still open there.
+local TAILS = {
+  { "qwen3", "<think>", true }, { "qwen3", "</think><think>", true }, { "qwen3", "", false },
+  { "qwen3", "<think>a</think>", false }, { "qwen3", "<think>a</think>b<think>c", true },
+  { "qwen3", "<think>a</think>b</think>", false }, { "qwen3", nil, false },
+  { "gpt_oss", "<|channel|>analysis<|message|>a", true },
+  { "gpt_oss", "<|channel|>analysis<|message|>a<|end|>", false },
+  { "gpt_oss", "<|channel|>analysis", false }, { "gpt_oss", "<|message|>", false },
+  { "gpt_oss", "<|channel|>final<|message|>", false }, { "gpt_oss", nil, false },
+  { "gpt_oss", "<|channel|>analysis<|message|>a<|channel|>final<|message|>b", false },
+  { "gpt_oss", "<|channel|>final<|message|>b<|end|><|channel|>analysis<|message|>a", true },
+  { "gemma4", "<|channel>thought", true }, { "gemma4", "<|channel>thought\n", true },
+  { "gemma4", "<|channel>thought\na", false }, { "gemma4", nil, false },
+}
+
+test("only thinking that is open is closed", function(t)
+  for _, case in ipairs(TAILS) do
+    local reasoning, tail, open = table.unpack(case, 1, 3)
+    local closed = parsers.opening("hermes", nil, { reasoning = reasoning, prompt_tail = tail })
+      ~= parsers.opening "hermes"
+    t.eq(closed, open, ("%s after %s"):format(reasoning, tail))
+    local r = parsers.parse("x", { format = "none", reasoning = reasoning, prompt_tail = tail })
+    t.eq({ r.reasoning, r.content }, open and { "x" } or { [2] = "x" }, reasoning .. " parses")
   end
 end)
 
