@@ -1,5 +1,6 @@
 -- Expressions of templates on strings, lists and numbers: what Python makes of them
--- (tests/gen/strings.py), also when the strings come with a request.
+-- (tests/gen/strings.py), and what the reference makes of its own filters and tests; also when the
+-- strings come with a request.
 local perigee = require "perigee"
 local templates = require "templates"
 local test = require("harness").test
@@ -7,8 +8,13 @@ local text = require "lib.text"
 
 if ... then return end -- forced collection finds nothing here that test_jinja does not
 
-local PATH = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" .. "/../templates/strings.json"
-local cases = assert(perigee.json.decode(assert(text.read_file(PATH))))
+local FOLDER = debug.getinfo(1, "S").source:match "^@(.*)/[^/]*$" .. "/../templates/"
+
+local function read(name)
+  return assert(perigee.json.decode(assert(text.read_file(FOLDER .. name))))
+end
+
+local cases, expressions = read "strings.json", read "expressions.json"
 
 --- The text and its spans, or the error's text.
 local function render(source, variables, options)
@@ -26,7 +32,14 @@ test("methods, slices and arithmetic give what Python gives", function(t)
   end
 end)
 
-local ESCAPES = { n = "\n", r = "\r", ["\\"] = "\\" }
+test("filters, tests and formats give what the reference gives", function(t)
+  for _, case in ipairs(expressions) do
+    t.eq(render(case[1], {}), case[2], case[1])
+    t.eq(render(case[1], {}, { spans = true }), case[2], "with spans: " .. case[1])
+  end
+end)
+
+local ESCAPES = { n = "\n", r = "\r", t = "\t", ["\\"] = "\\" }
 
 --- The expression with variables for its strings, their values, and the variables' number.
 local function with_variables(source)
@@ -64,4 +77,44 @@ test("strings of a request do the same, and no byte of them is trusted", functio
       end
     end
   end
+end)
+
+test("arguments of filters and formats may come with a request", function(t)
+  for _, case in ipairs(expressions) do
+    if not case[1]:find "\\['xuU]" and not case[1]:find '"' then
+      local source, given = with_variables(case[1])
+      t.eq(render(source, given, { spans = true }), case[2], case[1])
+    end
+  end
+end)
+
+--- How many characters a method changes, and a number for what it makes of them.
+local function digest(name)
+  local all, n, sum = {}, 0, 0
+  for c = 0x20, 0x1FFFF do
+    if c < 0xD800 or c > 0xDFFF then all[#all + 1] = utf8.char(c) end
+  end
+  local i, given = 0, table.concat(all, "\n") .. "\n"
+  for line in render("given." .. name .. "()", { given = given }):gmatch "([^\n]*)\n" do
+    i = i + 1
+    if line ~= all[i] then
+      n = n + 1
+      for _, c in utf8.codes(all[i] .. line) do sum = (sum * 33 + c) & 0xffffffffffff end
+    end
+  end
+  return { n, sum }
+end
+
+-- By Python, of Unicode 14:
+--   def digest(f):
+--       n = s = 0
+--       for c in map(chr, range(0x20, 0x20000)):
+--           if f(c) != c:
+--               n += 1
+--               for x in c + f(c): s = (s * 33 + ord(x)) % 2 ** 48
+--       return n, s
+test("all characters change their case as in Python", function(t)
+  t.eq(digest "upper", { 1525, 114577464594645 })
+  t.eq(digest "lower", { 1433, 37316707031273 })
+  t.eq(digest "title", { 1452, 77858212830131 })
 end)

@@ -98,6 +98,7 @@ local CHANGED = {
 
 local ARGUMENTS = { ["{}"] = "{}", ["null"] = "{}", ['""'] = "{}", ['" "'] = "{}",
   ['"{\\"n\\": 1.0}"'] = '{"n": 1.0}',
+  ['"{\\"n\\": 123456789012345678901234567890}"'] = '{"n": 123456789012345678901234567890}',
   ['"[1]"'] = '{"value": [1]}', ['"7"'] = '{"value": 7}', ['"no json"'] = '{"value": "no json"}',
   ["[2]"] = '{"value": [2]}',
   ['"{\\"a\\": "'] = '{"value": "{\\"a\\": "}', ["12"] = '{"value": 12}' }
@@ -227,6 +228,9 @@ once("system messages go where the template can show them", function(t)
     .. '{"role": "user", "content": "v"}]')
   t.eq(go('[{"role": "system", "content": "s"}]', able(STRICT)),
     '[{"role": "user", "content": "s"}]')
+  t.eq(go('[{"role": "system", "content": "s"}, {"role": "assistant", "content": "a"}, '
+    .. '{"role": "user", "content": "u"}]', able(STRICT)),
+    '[{"role": "assistant", "content": "a"}, {"role": "user", "content": "s\\n\\nu"}]')
 end)
 
 once("roles take turns where they must, and contents have one kind", function(t)
@@ -296,6 +300,32 @@ once("calls are given as the template shows them", function(t)
   t.ok(ids[1] ~= ids[2], "two ids stay two")
   t.eq({ nine[3].tool_call_id, nine[4].tool_call_id, nine[3].name, nine[4].name },
     { ids[2], ids[1], "f2", "f1" })
+end)
+
+once("short ids are kept, stay apart and stay the same", function(t)
+  local function shortened(...)
+    local out, list = {}, json.decode(go(called('"x"', "{}", { ... }), able(NINE)))
+    for i, call in ipairs(list[2].tool_calls) do out[i] = call.id end
+    for i = 1, #out do t.eq(list[3 + #out - i].tool_call_id, out[i], "the result's id") end
+    return out
+  end
+  local function distinct(...)
+    local seen, ids = {}, shortened(...)
+    for _, id in ipairs(ids) do
+      t.match(id, "^%w%w%w%w%w%w%w%w%w$")
+      t.eq(seen[id], nil, "two ids became one")
+      seen[id] = true
+    end
+    return ids
+  end
+  t.eq(shortened("abcdefghi", "Zz0000000"), { "abcdefghi", "Zz0000000" })
+  local made = distinct("call_1", "abcdefgh", "abcdefghij", "abc-efghi")
+  t.eq(distinct("call_1", "abcdefgh"), { made[1], made[2] })
+  -- These have one hash; and an id may already be what another would become.
+  local same = distinct("call_ac-", "call_aek", "call_ac6", "call_aep")
+  t.eq(distinct(same[1], "call_ac-", "call_aek")[1], same[1])
+  t.eq(distinct(same[2], same[1], "call_ac-", "call_aek")[2], same[1])
+  t.eq(#same, 4)
 end)
 
 once("reasoning is where the template reads it", function(t)

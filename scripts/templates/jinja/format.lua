@@ -239,8 +239,10 @@ local function brace_number(v, spec)
   local sign, prefix, digits
   local kind = spec.type
   if kind == "c" then
-    return strings.pad(utf8.char(v), spec.width or 0,
-      { side = spec.align or "left", fill = spec.fill })
+    if math.type(v) ~= "integer" or v < 0 or v > 0x10FFFF then
+      fail("unknown format code 'c' for %s", text.str(v))
+    end
+    return format.aligned(utf8.char(v), spec, "right")
   end
   if values.kind(v) == "int" and (kind == "" or kind == "n" or BASES[kind]) then
     if kind == "" or kind == "n" then spec.type = "d" end
