@@ -233,7 +233,9 @@ local function ask_tools(p)
   end
   can.call_text, can.call_empty = call_shown "zqxtext", call_shown ""
   can.call_null = call_shown(false)
-  local beside = not can.call_empty and (can.call_text and "zqxtext" or false) or ""
+  local beside = "" -- content that a call is shown next to; false: null
+  if not can.call_empty then beside = can.call_text and "zqxtext" or false end
+  p.beside = beside
   can.results = p:shows(p:called { content = beside }, { "zqxresult1" }, with)
   can.parallel = p:shows(p:called { content = beside, n = 2 },
     { "zqxvalue1", "zqxvalue2", "zqxresult1", "zqxresult2" }, with)
@@ -248,8 +250,7 @@ local function ask_reasoning(p)
     local earlier = p:shows({ user, answer, p:say("user", "zqxlast") }, { "zqxreason" })
     local last = earlier
       or p:shows({ user, answer }, { "zqxreason" }, { add_generation_prompt = false })
-      or can.calls and p:shows(p:called { more = more,
-        content = not can.call_empty and false or nil }, { "zqxreason" })
+      or can.calls and p:shows(p:called { more = more, content = p.beside }, { "zqxreason" })
     if last then
       can.reasoning, can.keeps_reasoning = key, earlier
       can.call_reasoned = can.call_text

@@ -49,6 +49,52 @@ local PROBES = {
     .. "else raise_exception('!') }}"
     .. "{% for m in messages %}{{ m.content[0].text }}{% endfor %}",
       "parts system system_late system_required" },
+  { "system demanded, as text", "{% if messages[0].role != 'system' or messages[0].content is not "
+    .. "string %}{{ raise_exception('!') }}{% endif %}" .. LOOP,
+    "strings system system_late system_required" },
+  { "films and sounds", "{% for m in messages %}{% for p in m.content %}{{ '[v]' if p.type == "
+    .. "'video' else '[a]' if 'audio' in p.type else p.text }}{% endfor %}{% endfor %}",
+    "audio=any parts system system_late video=video" },
+  { "one kind of sound", "{% for m in messages %}{% for p in m.content %}{{ '[v]' if p.type == "
+    .. "'video_url' else '[a]' if p.type == 'input_audio' else p.text }}{% endfor %}{% endfor %}",
+    "audio=input_audio parts system system_late video=video_url" },
+  { "a picture printed is no place for one", "{% for m in messages %}{% for p in m.content %}"
+    .. "{{ p.text or p }}{% endfor %}{% endfor %}", "parts strings system system_late" },
+  { "a picture hides the text", "{% for m in messages %}{% for p in m.content %}{% if loop.first "
+    .. "%}{{ '[i]' if p.type == 'image' else p.text }}{% endif %}{% endfor %}{% endfor %}",
+    "parts system system_late" },
+  { "reasoning next to calls and text", "{% for m in messages %}{{ m.content or '' }}"
+    .. "{{ m.reasoning_content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson "
+    .. "}}{% endfor %}{% endfor %}",
+    "arguments=object call_empty call_null call_reasoned call_text calls keeps_reasoning "
+      .. "parallel reasoning=reasoning_content results strings system system_late" },
+  { "reasoning instead of text next to calls", "{% for m in messages %}{{ m.thinking }}{% if not "
+    .. "(m.tool_calls and m.thinking) %}{{ m.content or '' }}{% endif %}{% for c in m.tool_calls "
+    .. "or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}",
+    "arguments=object call_empty call_null call_text calls keeps_reasoning parallel "
+      .. "reasoning=thinking results strings system system_late" },
+  { "reasoning of calls without content", "{% for m in messages %}{% if m.tool_calls %}"
+    .. "{% if m.content is none %}{{ m.reasoning }}{% for c in m.tool_calls %}"
+    .. "{{ c.function.arguments | tojson }}{% endfor %}{% endif %}{% else %}{{ m.content }}"
+    .. "{% endif %}{% endfor %}", "arguments=object call_null calls parallel reasoning=reasoning "
+      .. "results strings system system_late" },
+  { "reasoning of calls only", "{% for m in messages %}{{ m.content or '' }}{% if m.tool_calls %}"
+    .. "{{ m.reasoning }}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}"
+    .. "{% endfor %}{% endif %}{% endfor %}",
+    "arguments=object call_empty call_null call_reasoned call_text calls parallel "
+      .. "reasoning=reasoning results strings system system_late" },
+  { "calls only with text", "{% for m in messages %}{{ m.content }}{% if m.content %}{% for c in "
+    .. "m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}{% endif %}"
+    .. "{% endfor %}",
+    "arguments=object call_text calls parallel results strings system system_late" },
+  { "calls only without content", "{% for m in messages %}{% if m.tool_calls %}{% if m.content is "
+    .. "none %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
+    .. "{% endif %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+    "arguments=object call_null calls parallel results strings system system_late" },
+  { "calls without results", "{% for m in messages if m.role != 'tool' %}{{ m.content or '' }}"
+    .. "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
+    .. "{% endfor %}",
+    "arguments=object call_empty call_null call_text calls strings system system_late" },
   { "turns", "{% for m in messages %}{% if loop.previtem and loop.previtem.role == m.role %}{{ "
     .. "raise_exception('turns') }}{% endif %}"
     .. "{{ m.content }}{% endfor %}", "alternate strings system system_late" },
@@ -105,7 +151,7 @@ once("probes find what a template can do", function(t)
     local template = assert(templates.compile(case[2]))
     local can = probe.of(template)
     t.eq(abilities(can), case[3], case[1])
-    t.eq(probe.of(assert(templates.compile(case[2]))), can)
+    t.ok(rawequal(probe.of(assert(templates.compile(case[2]))), can), "found once per source")
   end
   local function wrong(source) return probe.of(assert(templates.compile(source))).error end
   t.eq(wrong "{{ raise_exception('never') }}", "line 1: never")

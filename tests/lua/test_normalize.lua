@@ -302,6 +302,34 @@ once("calls are given as the template shows them", function(t)
     { ids[2], ids[1], "f2", "f1" })
 end)
 
+once("arguments stay text or objects where the template takes both", function(t)
+  local both = able(calling("{{ m.content or '' }}{% for c in m.tool_calls or [] %}{% set a = "
+    .. "c.function.arguments %}{{ a if a is string else a | tojson }}{% endfor %}"))
+  t.eq(both.can.arguments, "any")
+  t.eq(short(called('"x"', '"{\\"a\\": 1}"', { "1" }), both),
+    'u:u | a:x1="{\\"a\\": 1}" | t:r11')
+  t.eq(short(called('"x"', '{"a": 1}', { "1" }), both), 'u:u | a:x1={"a": 1} | t:r11')
+end)
+
+once("results follow their calls, and those of no call come last", function(t)
+  local function result(id, said)
+    return (', {"role": "tool", "tool_call_id": "%s", "content": "%s"}'):format(id, said)
+  end
+  local function call(id) return ('{"id": "%s", "function": {"name": "%s"}}'):format(id, id) end
+  local given = '[{"role": "user", "content": "u"}, {"role": "assistant", "content": "x", '
+    .. '"tool_calls": [' .. call "1" .. ", " .. call "2" .. "]}" .. result("8", "lost")
+    .. result("2", "second") .. result("9", "more") .. result("1", "first")
+    .. ', {"role": "assistant", "content": "y"}]'
+  local function said(text)
+    local out = {}
+    for word in text:gmatch "\\n(%a+)\\n</tool_response>" do out[#out + 1] = word end
+    return table.concat(out, " ")
+  end
+  t.eq(said(go(given, able(LOOP))), "first second lost more") -- written as text
+  t.eq(short(given, able(ONE)), "u:u | a:x | a:1={} | t:first1 | a:null2={} | t:second2 | "
+    .. "t:lost8 | t:more9 | a:y")
+end)
+
 once("short ids are kept, stay apart and stay the same", function(t)
   local function shortened(...)
     local out, list = {}, json.decode(go(called('"x"', "{}", { ... }), able(NINE)))

@@ -125,6 +125,15 @@ end)
 test("names, aliases and errors", function(t)
   t.eq(parsers.find("tools", "qwen3_coder").name, "qwen3_xml")
   t.eq(parsers.find("reasoning", "harmony").name, "gpt_oss")
+  for _, kind in ipairs { "tools", "reasoning" } do
+    local names, known = parsers.names(kind), {}
+    t.eq(select(2, parsers.find(kind, "")):match "%(there are: (.*)%)$", table.concat(names, ", "))
+    for _, name in ipairs(names) do known[parsers.find(kind, name)] = true end
+    for name in uv.fs_scandir_next, assert(uv.fs_scandir(folder .. "../../scripts/parsers/"
+      .. kind)) do
+      t.ok(known[require(("parsers.%s.%s"):format(kind, name:match "^(.*)%.lua$"))], name)
+    end
+  end
   local _, why = parsers.find("tools", "hermess")
   t.match(why, "^unknown tool format 'hermess', did you mean 'hermes'%? %(there are: hermes, ")
   t.raises(function() parsers.new { format = "nope" } end, "unknown tool format 'nope'")

@@ -120,6 +120,17 @@ test("marks are all the texts that a pair of formats looks for", function(t)
     end
     return false
   end
+  local auto = parsers.marks("auto", "none")
+  for _, name in ipairs { "tools.qwen", "tools.llama", "tools.mistral", "tools.deepseek",
+    "tools.kimi", "tools.minimax", "tools.seed_oss", "tools.functionary", "tools.gemma4",
+    "tools.glm47" } do
+    for _, mark in ipairs(require("parsers." .. name).inner) do
+      t.ok(has(auto, mark), "auto looks for " .. mark)
+    end
+  end
+  for _, mark in ipairs(parsers.marks("harmony", "none")) do
+    t.ok(has(auto, mark), "auto looks for " .. mark)
+  end
   for key, rest in pairs(REST) do
     local format, template = key:match "^(%S+) ?(.*)$"
     local marks = parsers.marks(format, "none")
