@@ -32,6 +32,17 @@ test("methods, slices and arithmetic give what Python gives", function(t)
   end
 end)
 
+test("statements give what the reference gives", function(t)
+  for _, case in ipairs(read "statements.json") do
+    for _, spans in ipairs { false, true } do
+      local template, why = templates.compile(case[1])
+      local got
+      if template then got, why = template:render({}, { spans = spans }) end
+      t.eq(got or tostring(why), case[2], case[1])
+    end
+  end
+end)
+
 test("filters, tests and formats give what the reference gives", function(t)
   for _, case in ipairs(expressions) do
     t.eq(render(case[1], {}), case[2], case[1])
@@ -117,4 +128,12 @@ test("all characters change their case as in Python", function(t)
   t.eq(digest "upper", { 1525, 114577464594645 })
   t.eq(digest "lower", { 1433, 37316707031273 })
   t.eq(digest "title", { 1452, 77858212830131 })
+end)
+
+test("two halves of a surrogate pair are one character", function(t)
+  for source, want in pairs { ["\\ud83d\\ude00"] = "\u{1F600}", ["\\uD800\\uDC00"] = "\u{10000}",
+    ["\\udbff\\udfff"] = "\u{10FFFF}", ["\\ud7ff\\ue000"] = "\u{D7FF}\u{E000}",
+    ["a\\ud83d\\ude00b"] = "a\u{1F600}b", ["\\U0010ffff"] = "\u{10FFFF}" } do
+    t.eq(render("'" .. source .. "'", {}), want, source)
+  end
 end)
