@@ -178,11 +178,11 @@ LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|wh
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
 # if (a < b) a = b, and if (b < a) a = b: the same with <=.
 CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(?:;|\s)")
-# Group 1 may change: a larger block of zeros, more room in a new table, more user values, a plain
-# search for a text without magic characters, how often a loop looks at the clock, how negative the
-# result of a comparison is, a number that means true, how much of a pipe is read at once, room on
-# Lua's stack beyond the 20 places that are always there, what an output holds before a call sets
-# it, and a size that no memory has.
+# The last group may change: a larger block of zeros, more room in a new table, more user values, a
+# plain search for a text without magic characters, how often a loop looks at the clock, how
+# negative the result of a comparison is, a number that means true, how much of a pipe is read at
+# once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
+# a call sets it, a size that no memory has, and the step of a range of one character.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -194,7 +194,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"char bytes\[(64)\];"),
         re.compile(r"luaL?_checkstack\(\w+, ([^;\n]*)"),
         re.compile(r"pe_(?:value|param) [^;\n]*\b(?:v|out) = -(1)\b"),
-        re.compile(r" ([<>]=?) SIZE_MAX\b")]
+        re.compile(r" ([<>]=?) SIZE_MAX\b"),
+        re.compile(r"\{ (0x\w+), \1, (1), ")]
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 
 
@@ -227,7 +228,7 @@ def candidates(path, plain, text):
     """All changes of one file, as (start, end, replacement, kind)."""
     lua = path.endswith(".lua")
     found = []
-    same = [m.span(1) for pattern in SAME for m in pattern.finditer(text)]
+    same = [m.span(m.re.groups) for pattern in SAME for m in pattern.finditer(text)]
     for pattern, value in LUA_RULES if lua else C_RULES:
         for m in re.finditer(pattern, plain):
             line = plain[plain.rfind("\n", 0, m.start()) + 1:plain.find("\n", m.end()) + 1]

@@ -267,6 +267,30 @@ once("a template without tools gets them as text, and the answer comes back as c
   end
 end)
 
+once("calls and results of any content are written as text", function(t)
+  local image = '{"type": "image_url", "image_url": {"url": "u"}}'
+  local function part(said) return '{"type": "text", "text": "' .. said .. '"}' end
+  for given, want in pairs {
+    ['{"role": "tool", "content": "a"}'] = '"<tool_response>\\na\\n</tool_response>"',
+    ['{"role": "tool", "content": null}'] = '"<tool_response>\\n</tool_response>"',
+    ['{"role": "tool", "content": [' .. part "a" .. ", " .. part "b" .. "]}"] =
+      '"<tool_response>\\na\\nb\\n</tool_response>"',
+    ['{"role": "tool", "content": [' .. part "a" .. ", " .. image .. "]}"] = "["
+      .. part "<tool_response>\\na" .. ", " .. image .. ", " .. part "</tool_response>" .. "]",
+    ['{"role": "assistant", "content": "a"}'] = '"a"',
+    ['{"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}'] =
+      '"<tool_call>\\n{\\"name\\": \\"f\\", \\"arguments\\": {}}\\n</tool_call>"',
+    ['{"role": "assistant", "content": [' .. image .. '], "tool_calls": [{}]}'] = "[" .. image
+      .. ", " .. part('<tool_call>\\n{\\"name\\": \\"\\", \\"arguments\\": {}}\\n'
+      .. "</tool_call>") .. "]",
+  } do
+    local list = fallback.write { json.decode(given) }
+    t.eq(json.encode(list[1].content), want, given)
+    t.eq({ #list, list[1].tool_calls, list[1].role }, { 1, nil,
+      given:find '"tool"' and "user" or "assistant" })
+  end
+end)
+
 once("calls of moonlet's template come back as the same calls", function(t)
   local words = assert(chat.open(MOONLET))
   local tools = json.decode [==[[{"type": "function", "function": {"name": "f",
