@@ -91,6 +91,10 @@ local PROBES = {
     .. "none %}{% for c in m.tool_calls %}{{ c.function.arguments | tojson }}{% endfor %}"
     .. "{% endif %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
     "arguments=object call_null calls parallel results strings system system_late" },
+  { "arguments must be text", "{% for m in messages %}{{ m.content or '' }}{% for c in "
+    .. "m.tool_calls or [] %}{{ c.function.arguments + ' ' }}{% endfor %}{% endfor %}",
+    "arguments=text call_empty call_null call_text calls parallel results strings system "
+      .. "system_late" },
   { "calls without results", "{% for m in messages if m.role != 'tool' %}{{ m.content or '' }}"
     .. "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %}"
     .. "{% endfor %}",

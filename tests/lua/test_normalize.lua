@@ -1,5 +1,6 @@
 -- normalize: messages of every shape in the one form that a template can show, and nothing of them
 -- lost.
+local async = require "lib.async"
 local perigee = require "perigee"
 local normalize = require "chat.normalize"
 local probe = require "chat.probe"
@@ -177,6 +178,41 @@ test("plain tables do, and nothing given is changed", function(t)
   t.match(go { deep }, "nested deeper than 100 levels")
   t.match(go { { role = "user", content = "x", [7] = 1 } }, "messages must have string keys, got 7")
   t.eq(go {}, "[]")
+end)
+
+once("long conversations let others have their turn", function(t)
+  local real, n = async.breathe, 0
+  local function turns(...)
+    n = 0
+    async.breathe = function() n = n + 1 end
+    local messages, err = normalize.messages { ... }
+    async.breathe = real
+    t.ok(messages, tostring(err))
+    return n
+  end
+  local user, assistant = { role = "user", content = "u" }, { role = "assistant", content = "a" }
+  t.eq(turns(user), 4) -- checked, copied, read and shaped
+  t.eq(turns(user, assistant, user, assistant), 16)
+  local call = { name = "f", arguments = "{}" }
+  t.eq(turns { role = "assistant", tool_calls = { call, call } } - turns(assistant), 4)
+  -- The end of thinking is looked for in windows of 64 KiB, in both directions.
+  local said = "<tool_call>" .. ("x"):rep(3 << 16)
+  t.eq(turns { role = "assistant", content = said } - turns(assistant), 8)
+end)
+
+once("thinking is closed wherever a long text left it open", function(t)
+  local call = "<tool_call>c</tool_call>"
+  for _, at in ipairs { 0, 1, 65529, 65530, 65535, 65536, 65537, 131072 } do
+    local before = ("x"):rep(at)
+    for _, after in ipairs { 0, 1, 65520, 65536, 70000 } do
+      local said = before .. "<think>" .. ("y"):rep(after)
+      local got = assert(normalize.messages { { role = "assistant", content = said .. call } })
+      t.ok(got[1].content == said .. "</think>" .. call, ("%d and %d bytes"):format(at, after))
+      local closed = said .. "</think>" .. call
+      got = assert(normalize.messages { { role = "assistant", content = closed } })
+      t.ok(got[1].content == closed, ("closed, %d and %d bytes"):format(at, after))
+    end
+  end
 end)
 
 -- ---- for a template -----------------------------------------------------------------------------
