@@ -159,6 +159,7 @@ once("probes find what a template can do", function(t)
   end
   local function wrong(source) return probe.of(assert(templates.compile(source))).error end
   t.eq(wrong "{{ raise_exception('never') }}", "line 1: never")
+  t.eq(wrong "{{ raise_exception(messages[0].role) }}", "line 1: user") -- of the plain question
   t.eq(wrong "nothing", "the template does not show what a user says")
   t.match(wrong "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
     "runs too long")
