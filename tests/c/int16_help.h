@@ -3,6 +3,7 @@
 #define INT16_HELP_H
 
 #include "check.h"
+#include "guard.h"
 #include "kernels/cpu/int16.h"
 
 static uint32_t help_state = 1;
@@ -90,7 +91,7 @@ static inline void help_tame(pe_quant_matrix *m, uint8_t *data, uint8_t *scales,
 }
 
 /* A matrix of random bytes; tame: with ordinary scales. Rows are `gap` bytes apart. Allocations end
- * with the data, so that sanitizers find reads past the end. */
+ * with the data. */
 static inline help_matrix help_open(pe_quant q, int64_t rows, int64_t cols, uint64_t gap,
                                     bool tame) {
   help_matrix h = {.m = {.quant = q, .rows = rows, .cols = cols, .global = 0.37f}};
@@ -99,15 +100,14 @@ static inline help_matrix help_open(pe_quant q, int64_t rows, int64_t cols, uint
   m->scale_bytes = pe_quant_scale_bytes(&q, cols);
   const uint64_t len = (uint64_t)rows * m->row_bytes - gap;
   const uint64_t scales = (uint64_t)rows * m->scale_bytes;
-  h.bytes = malloc(len + 2 * scales + 1);
-  uint8_t *at = h.bytes + 1; /* unaligned */
+  uint8_t *at = h.bytes = guard_new(len + 2 * scales + 1, 1); /* unaligned */
   for (uint64_t i = 0; i < len + 2 * scales; i++) at[i] = (uint8_t)(help_random() >> 11);
   if (tame) help_tame(m, at + 2 * scales, at, scales);
   m->scales = at, m->biases = at + scales, m->data = at + 2 * scales;
   CHECK(pe_pack_supported(m));
   pe_pack_describe(m, &h.pack);
   CHECK_INT((uint64_t)pe_pack_panels(&h.pack) * h.pack.panel_bytes, pe_pack_bytes(m));
-  h.pack.data = aligned_alloc(64, pe_pack_bytes(m));
+  h.pack.data = guard_new(pe_pack_bytes(m), 64);
   memset(h.pack.data, 0xa5, pe_pack_bytes(m));
   int64_t panels = pe_pack_panels(&h.pack), half = panels / 2;
   pe_pack_fill(&h.pack, m, half, panels);
@@ -115,6 +115,6 @@ static inline help_matrix help_open(pe_quant q, int64_t rows, int64_t cols, uint
   return h;
 }
 
-static inline void help_close(help_matrix *h) { free(h->bytes), free(h->pack.data); }
+static inline void help_close(help_matrix *h) { guard_free(h->bytes), guard_free(h->pack.data); }
 
 #endif

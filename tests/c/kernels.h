@@ -3,6 +3,7 @@
 #define TEST_KERNELS_H
 
 #include "check.h"
+#include "guard.h"
 #include "kernels/cpu/cpu.h"
 
 static uint64_t random_state = 88172645463325252ull;
@@ -15,9 +16,10 @@ static inline float uniform(void) { return (float)(random32() >> 8) * 0x1p-23f -
 
 /* Rows are a little further apart than they are wide; the gaps must stay untouched. */
 static inline pe_cpu_view view_new(int64_t rows, int64_t width) {
-  return (pe_cpu_view){calloc((size_t)(rows * (width + 3) + 1), sizeof(float)), width + 3};
+  const size_t bytes = (size_t)(rows * (width + 3)) * sizeof(float);
+  return (pe_cpu_view){memset(guard_new(bytes, sizeof(float)), 0, bytes), width + 3};
 }
-static inline void view_free(pe_cpu_view *v) { free(v->at); }
+static inline void view_free(pe_cpu_view *v) { guard_free(v->at); }
 static inline void view_fill(pe_cpu_view *v, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < width; i++) v->at[r * v->step + i] = uniform();
@@ -30,7 +32,7 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
   m->row_bytes = pe_quant_row_bytes(&quant, dtype, cols),
   m->scale_bytes = pe_quant_scale_bytes(&quant, cols);
   size_t bytes = (size_t)rows * m->row_bytes, scale_bytes = (size_t)rows * m->scale_bytes;
-  uint8_t *data = malloc(bytes + 2 * scale_bytes);
+  uint8_t *data = guard_new(bytes + 2 * scale_bytes, 4);
   m->data = data;
   if (quant.kind == PE_QUANT_NONE)
     for (int64_t i = 0; i < rows * cols; i++) {
@@ -53,23 +55,21 @@ static inline void matrix_new(pe_quant quant, pe_dtype dtype, int64_t rows, int6
     }
   }
 }
-static inline void matrix_free(pe_quant_matrix *m) { free((void *)(uintptr_t)m->data); }
+static inline void matrix_free(pe_quant_matrix *m) { guard_free((void *)(uintptr_t)m->data); }
 
 static inline void run_kernel(const pe_cpu_op *op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   c->prim = prim;
-  const size_t shared = (size_t)pe_cpu_shared(op, c) * sizeof(float);
-  c->shared = malloc(shared + 1);
-  memset(c->shared, 0xff, shared); /* NaN: reading it unwritten shows */
+  c->shared = guard_floats(pe_cpu_shared(op, c));
   for (; op; op = op->then) {
     const size_t bytes = (size_t)pe_cpu_scratch(op, c) * sizeof(float);
-    pe_cpu_share share = {.tasks = tasks, .scratch = malloc(bytes + 1)};
+    pe_cpu_share share = {.tasks = tasks, .scratch = guard_new(bytes, 4)};
     for (share.task = tasks - 1; share.task >= 0; share.task--) {
       memset(share.scratch, 0xff, bytes);
       op->run(c, &share);
     }
-    free(share.scratch);
+    guard_free(share.scratch);
   }
-  free(c->shared);
+  guard_free(c->shared);
 }
 static inline void run_op(pe_op op, pe_cpu_call *c, const pe_prim *prim, int tasks) {
   run_kernel(pe_cpu_op_of(op, PE_EXACT), c, prim, tasks);

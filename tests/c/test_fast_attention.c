@@ -2,6 +2,7 @@
  * joined by one task or by a second op. Any chunks, any company and any number of tasks give the
  * same bits, which are close to a simple implementation in double precision. */
 #include "check.h"
+#include "guard.h"
 #include "kernels.h"
 #include "kernels/cpu/amx16.h"
 #include "kernels/cpu/fast_attention_tiles.h"
@@ -60,7 +61,7 @@ static void world_open(world *w) {
   w->table = (MOST + w->block - 1) / w->block;
   w->bytes[0] = rows * pe_kv_row_bytes(w->type, w->key);
   w->bytes[1] = rows * pe_kv_row_bytes(w->type, cached);
-  w->cache = malloc((size_t)(2 * w->table * (w->bytes[0] + w->bytes[1])));
+  w->cache = guard_new((size_t)(2 * w->table * (w->bytes[0] + w->bytes[1])), 64);
   for (int s = 0; s < 2; s++) {
     const int64_t n = (int64_t)w->length[s] * w->key_heads;
     w->q[s] = random_lines((int64_t)w->length[s] * w->heads * w->key);
@@ -84,7 +85,7 @@ static void world_close(world *w) {
     free(w->q[s]), free(w->k[s]), free(w->v[s]), free(w->y[s]);
     free(w->ks[s]), free(w->vs[s]);
   }
-  free(w->cache);
+  guard_free(w->cache);
 }
 
 /* The last token that token t sees. */

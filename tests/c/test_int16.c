@@ -95,7 +95,7 @@ static float number(int row, int col, bool wild) {
 static inputs open_inputs(int rows, int cols, int act, bool wild) {
   inputs in = {rows, cols, act, NULL, NULL, NULL, NULL, NULL};
   size_t values = (size_t)rows * (size_t)cols, groups = values / (size_t)act;
-  in.x = malloc(values * 4), in.code = malloc(values * 4);
+  in.x = guard_floats((int64_t)values), in.code = malloc(values * 4);
   in.scale = malloc(groups * 4), in.scaled = malloc(groups * 4), in.sum = malloc(groups * 4);
   for (size_t i = 0; i < values; i++)
     in.x[i] = number((int)(i / (size_t)cols), (int)(i % (size_t)cols), wild);
@@ -121,14 +121,13 @@ static inputs open_inputs(int rows, int cols, int act, bool wild) {
 }
 
 static void close_inputs(inputs *in) {
-  free(in->x), free(in->code), free(in->scale), free(in->scaled), free(in->sum);
+  guard_free(in->x), free(in->code), free(in->scale), free(in->scaled), free(in->sum);
 }
 
 static pe_int16_rows quantized(const pe_int16 *isa, const inputs *in, void **room) {
   size_t bytes = pe_int16_bytes(in->rows, in->cols, in->act);
   pe_int16_rows x;
-  *room = aligned_alloc(64, bytes);
-  memset(*room, 0xff, bytes);
+  *room = guard_new(bytes, 64);
   pe_int16_place(isa, in->rows, in->cols, in->act, *room, &x);
   CHECK((uint8_t *)(x.sum + (int64_t)in->rows * x.groups) <= (uint8_t *)*room + bytes);
   int half = in->rows / 2;
@@ -156,7 +155,7 @@ static void check_codes(const pe_int16 *isa, const inputs *in) {
   }
   if (bad) printf("    %s: %d x %d of %d\n", isa->name, in->rows, in->cols, in->act);
   CHECK_INT(bad, 0);
-  free(room);
+  guard_free(room);
 }
 
 static void test_codes_as_defined(void) {
@@ -245,11 +244,9 @@ typedef struct extras {
 static void check_version(const pe_int16 *isa, const help_matrix *h, const inputs *in,
                           const float *want, extras e) {
   const int64_t outs = h->m.rows, step = outs + 3, size = in->rows * step;
-  void *room, *scratch = aligned_alloc(64, (pe_int16_scratch(in->rows) + 63) / 64 * 64);
-  float *out = malloc((size_t)size * 4), *more = malloc((size_t)size * 4);
-  float *bias = malloc((size_t)outs * 4);
+  void *room, *scratch = guard_new(pe_int16_scratch(in->rows), 64);
+  float *out = guard_floats(size), *more = guard_floats(size), *bias = guard_floats(outs);
   const pe_int16_rows x = quantized(isa, in, &room);
-  memset(scratch, 0xff, pe_int16_scratch(in->rows));
   for (int64_t i = 0; i < size; i++) more[i] = help_uniform(), out[i] = e.in_place ? more[i] : 77;
   for (int64_t j = 0; j < outs; j++) bias[j] = help_uniform();
   pe_int16_product p = {
@@ -281,7 +278,7 @@ static void check_version(const pe_int16 *isa, const help_matrix *h, const input
       r = in->rows;
       break;
     }
-  free(room), free(scratch), free(out), free(more), free(bias);
+  guard_free(room), guard_free(scratch), guard_free(out), guard_free(more), guard_free(bias);
 }
 
 static void check_product(pe_quant q, int rows, int64_t outs, int64_t cols, bool wild, int turn) {

@@ -48,13 +48,13 @@ static void world_init(world *w) {
     for (int64_t k = 0; k < TOKENS * w->width[i]; k++) w->x[i][k] = uniform();
   }
   w->y = malloc((size_t)(TOKENS * w->out_width) * sizeof(float));
-  w->state = malloc((size_t)(SEQUENCES * w->state_floats) * sizeof(float) + 1);
-  w->cache = malloc(cache_size(w) + 1);
+  w->state = guard_floats(SEQUENCES * w->state_floats);
+  w->cache = guard_new(cache_size(w), 64);
 }
 
 static void world_free(world *w) {
   for (int i = 0; i < INPUTS; i++) free(w->x[i]);
-  free(w->y), free(w->state), free(w->cache);
+  free(w->y), guard_free(w->state), guard_free(w->cache);
 }
 
 /* Blocks of the sequences are mixed in the pool; the tables of group 0 are invalid. */
@@ -356,9 +356,9 @@ static void test_attention_types(void) { /* 80 and 97: partly filled groups */
 /* ---- convolution ----------------------------------------------------------------------------- */
 
 static void check_conv(pe_precision precision, int channels, int taps, bool bias, int activation) {
-  float *weight = malloc((size_t)(channels * (taps + 1)) * sizeof *weight),
-        *add = weight + channels * taps;
-  for (int i = 0; i < channels * (taps + 1); i++) weight[i] = uniform();
+  float *weight = guard_floats(channels * taps), *add = guard_floats(channels);
+  for (int i = 0; i < channels * taps; i++) weight[i] = uniform();
+  for (int i = 0; i < channels; i++) add[i] = uniform();
   world w = {.op = PE_OP_CONV,
              .precision = precision,
              .width = {channels},
@@ -387,7 +387,7 @@ static void check_conv(pe_precision precision, int channels, int taps, bool bias
                    t < 0 ? 0 : w.x[0][(begins[s] + t) * channels + c], 0);
       }
     }
-  free(weight), world_free(&w);
+  guard_free(weight), guard_free(add), world_free(&w);
 }
 
 static void test_conv(void) {

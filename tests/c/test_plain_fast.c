@@ -1,6 +1,7 @@
 /* test_plain_fast.c - products with weights as they are stored, against their definition, bit for
  * bit, in every version that this machine runs. */
 #include "check.h"
+#include "guard.h"
 #include "kernels/cpu/amx16.h"
 #include "kernels/cpu/prim.h"
 
@@ -61,8 +62,7 @@ static void put(uint8_t *p, pe_dtype type, float f) {
     memcpy(p, &h, 2);
 }
 
-/* Allocations end with the data, so that sanitizers find reads past the end; rows are `gap` bytes
- * further apart than they are long. */
+/* Allocations end with the data; rows are `gap` bytes further apart than they are long. */
 static void open_weights(operands *o, int64_t outs, int64_t cols, uint64_t gap, bool wild) {
   pe_quant_matrix *m = &o->m;
   *m = (pe_quant_matrix){.quant = o->kind->quant, .dtype = o->kind->dtype, .rows = outs};
@@ -71,8 +71,7 @@ static void open_weights(operands *o, int64_t outs, int64_t cols, uint64_t gap, 
   m->scale_bytes = pe_quant_scale_bytes(&m->quant, cols);
   const uint64_t len = (uint64_t)outs * m->row_bytes - gap,
                  scales = (uint64_t)outs * m->scale_bytes;
-  o->bytes = malloc(len + scales + 1);
-  uint8_t *at = o->bytes + 1; /* unaligned */
+  uint8_t *at = o->bytes = guard_new(len + scales + 1, 1); /* unaligned */
   for (uint64_t i = 0; i < len + scales; i++) at[i] = (uint8_t)(random_bits() >> 11);
   m->scales = at, m->data = at + scales;
   if (wild) return;
@@ -100,11 +99,10 @@ static float definition(const float *x, const float *w, int64_t n) {
 static operands open_operands(const kind *k, int64_t rows, int64_t outs, int64_t cols, bool wild) {
   operands o = {.kind = k, .rows = rows, .x_step = cols + 5};
   open_weights(&o, outs, cols, wild ? 24 : 0, wild);
-  o.x = malloc((size_t)(rows * o.x_step) * 4), o.w = malloc((size_t)(outs * cols) * 4);
+  o.x = guard_floats(rows * o.x_step - 5), o.w = malloc((size_t)(outs * cols) * 4);
   o.want = malloc((size_t)(rows * outs) * 4);
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t i = 0; i < o.x_step; i++)
-      o.x[r * o.x_step + i] = i < cols ? number(r, i, wild) : NAN;
+    for (int64_t i = 0; i < cols; i++) o.x[r * o.x_step + i] = number(r, i, wild);
   pe_quant_rows(&o.m, 0, outs, o.w);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < outs; j++)
@@ -112,7 +110,9 @@ static operands open_operands(const kind *k, int64_t rows, int64_t outs, int64_t
   return o;
 }
 
-static void close_operands(operands *o) { free(o->bytes), free(o->x), free(o->w), free(o->want); }
+static void close_operands(operands *o) {
+  guard_free(o->bytes), guard_free(o->x), free(o->w), free(o->want);
+}
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -128,10 +128,8 @@ typedef struct version {
 
 static void check_version(const version *v, const operands *o, extras e) {
   const int64_t outs = o->m.rows, step = outs + 3, size = o->rows * step;
-  const size_t room = (size_t)v->scratch(o->rows, o->m.cols) * 4;
-  float *out = malloc((size_t)size * 4), *more = malloc((size_t)size * 4);
-  float *bias = malloc((size_t)outs * 4), *scratch = malloc(room ? room : 4);
-  memset(scratch, 0xff, room);
+  float *out = guard_floats(size), *more = guard_floats(size), *bias = guard_floats(outs);
+  float *scratch = guard_floats(v->scratch(o->rows, o->m.cols));
   for (int64_t i = 0; i < size; i++) more[i] = uniform(), out[i] = e.in_place ? more[i] : 77;
   for (int64_t j = 0; j < outs; j++) bias[j] = uniform();
   pe_plain_product p = {.w = &o->m, .x = o->x, .x_step = o->x_step, .rows = o->rows};
@@ -157,7 +155,7 @@ static void check_version(const version *v, const operands *o, extras e) {
            (double)y);
   }
   CHECK_INT(bad, 0);
-  free(out), free(more), free(bias), free(scratch);
+  guard_free(out), guard_free(more), guard_free(bias), guard_free(scratch);
 }
 
 static void check_product(const kind *k, int64_t rows, int64_t outs, int64_t cols, int turn) {
@@ -277,9 +275,9 @@ static void add_rows(const void *ctx, float *y, const float *other, int64_t n) {
 static void check_joined(const pe_amx16_version *v, int64_t rows, int64_t outs, int64_t cols) {
   operands a = open_operands(&kinds[2], rows, outs, cols, false);
   operands b = open_operands(&kinds[2], rows, outs, cols, false);
-  uint8_t *planes = aligned_alloc(64, pe_amx16_bytes(rows, cols));
-  float *out = malloc((size_t)(rows * outs) * 4), *bias = malloc((size_t)outs * 4);
-  float *scratch = malloc((size_t)pe_amx16_room(cols) * 4);
+  uint8_t *planes = guard_new(pe_amx16_bytes(rows, cols), 64);
+  float *out = guard_floats(rows * outs), *bias = guard_floats(outs);
+  float *scratch = guard_floats(pe_amx16_room(cols));
   const pe_amx16_rows x = {rows, cols, planes};
   const pe_amx16_product p = {.w = {&a.m, &b.m},
                               .bias = {NULL, bias},
@@ -302,7 +300,7 @@ static void check_joined(const pe_amx16_version *v, int64_t rows, int64_t outs, 
     }
   CHECK_INT(bad, 0);
   close_operands(&a), close_operands(&b);
-  free(planes), free(out), free(bias), free(scratch);
+  guard_free(planes), guard_free(out), guard_free(bias), guard_free(scratch);
 }
 
 static void test_tiles_joined(void) {

@@ -1,5 +1,6 @@
 /* Arithmetic of tensors, compared with slow, obvious loops over random shapes, strides, views and
  * dtypes, and with values from numpy; special numbers. */
+#include "guard.h"
 #include "tensor_help.h"
 
 /* ---- element by element ---------------------------------------------------------------------- */
@@ -281,6 +282,28 @@ static void matmul_of_vectors(void) {
   pe_tensor_close(&t), pe_tensor_close(&m), pe_tensor_close(&v);
 }
 
+/* Operands whose last byte is the last one of a page: nothing after them is read. */
+static void operands_end_with_their_data(void) {
+  static const pe_dtype dtypes[] = {PE_F32, PE_F64, PE_F16, PE_I32, PE_U8};
+  for (int i = 0; i < 5; i++)
+    for (int64_t m = 1; m < 9; m++)
+      for (int64_t k = 1; k < 40; k += 19) {
+        const size_t bytes = (size_t)(m * k) * pe_dtype_size(dtypes[i]);
+        pe_buffer last = {.data = guard_new(bytes, 1), .size = bytes, .refs = 100};
+        pe_tensor a = {dtypes[i], 2, {m, k}, {k, 1}, &last, 0}, t = {0}, o = {0};
+        memset(last.data, 0, bytes);
+        CHECK_OK(pe_tensor_swap(&a, 0, 1, &t, &err), err);
+        CHECK_OK(pe_tensor_matmul(&a, &t, &o, &err), err);
+        pe_tensor_close(&o);
+        CHECK_OK(pe_tensor_matmul(&t, &a, &o, &err), err);
+        pe_tensor_close(&o);
+        CHECK_OK(pe_tensor_binary(PE_ADD, &a, &a, &o, &err), err);
+        CHECK_INT((int64_t)nth(&o, m * k - 1), 0);
+        pe_tensor_close(&o);
+        guard_free(last.data);
+      }
+}
+
 /* ---- reductions and order -------------------------------------------------------------------- */
 
 static double slow_reduce(pe_reduce op, const double *x, int64_t n) {
@@ -442,6 +465,7 @@ static const check_test tests[] = {
     {"where_chooses", where_chooses},
     {"matmul_is_one_sum_per_element", matmul_is_one_sum_per_element},
     {"matmul_of_vectors", matmul_of_vectors},
+    {"operands_end_with_their_data", operands_end_with_their_data},
     {"reductions_agree_with_loops", reductions_agree_with_loops},
     {"nothing_to_reduce", nothing_to_reduce},
     {"order_is_stable_and_total", order_is_stable_and_total},
