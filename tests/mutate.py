@@ -12,8 +12,8 @@ expression does not.
 
 Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
 processors), those inside assert() or the arguments of an error message, < for <= in a clamp, those
-of SAME, which change nothing but speed or memory, and the self-tests inside policies: they are
-tests.
+of SAME and SPEED, which change nothing but speed or memory, and the self-tests inside policies: they
+are tests.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
 --resume continues there. --all also runs the suites that NEAR does not name.
@@ -35,6 +35,10 @@ import time
 FOLDERS = ("kernels", "runtime", "lua", "scripts")
 # Generated tables, annotations, and commands whose output is a measurement of this machine.
 SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/bench|cmd/doctor")
+# Objects with instructions that are compiled for the family of processors, and the flag of those
+# that have them. Where it is missing, no suite can run them.
+NEEDS = [(re.compile(r"_amx\.o$|/amx16_tiles\.o$"), "amx_tile"), (re.compile(r"_vnni\.o$"), "vnni"),
+         (re.compile(r"_avx512\.o$"), "avx512f"), (re.compile(r"_avx2\.o$"), "avx2")]
 
 # The suites of a folder and of the folders that depend on it; the first prefix that fits counts.
 # Suites named after the file, or that include or require it, come before all of them.
@@ -43,26 +47,30 @@ SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua
 MODELS = "lua:test_models lua:test_caches sh:models"
 PICTURES = ("lua:test_vision_lua lua:test_vision lua:test_pictures lua:test_features "
             "lua:test_eval_pictures lua:test_model_pictures")
+FAST = "c:int16 c:plain_fast c:packed c:fast_attention c:program "
 NEAR = [
-    ("kernels/cpu/op_tower", PICTURES),
-    ("kernels", MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
-                         "c:tensor_math lua:test_weights sh:quant_table"),
+    ("kernels/cpu/op_tower", "c:tower " + PICTURES),
+    ("kernels/cpu/scan", "c:sampler c:sampler_wide c:prim c:batch"),
+    ("kernels", FAST + MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
+                                "c:tensor_math lua:test_weights lua:test_vision "
+                                "lua:test_batch_models lua:test_profile sh:quant_table"),
     ("runtime/text/detok", TEXT + " c:detokenizer c:stop c:batch"),
     ("runtime/text", TEXT + " c:regex c:normalizer c:pretokenizer c:detokenizer c:stop c:unicode "
                             "lua:test_batch lua:test_patterns"),
-    ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights lua:test_weights "
-                                 "lua:test_resident"),
-    ("runtime/graph/graph_tower", PICTURES),
-    ("runtime/graph", MODELS + " c:rope c:graph c:plan c:device"),
+    ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights c:program c:memory "
+                                 "lua:test_weights lua:test_resident"),
+    ("runtime/graph/graph_tower", "c:tower " + PICTURES),
+    ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device"),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
-    ("runtime/device/tower", PICTURES),
+    ("runtime/device/tower", "c:tower " + PICTURES),
     ("runtime/image", "c:image c:image_child c:image_decode lua:test_image lua:test_media "
                       "lua:test_processors"),
-    ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq"),
+    ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq c:program c:memory "
+                                "lua:test_profile lua:test_batch_models"),
     ("runtime/batch/tower_queue", "c:tower " + PICTURES),
-    ("runtime/batch", "c:sampler c:batch c:batch_seqs c:worker c:crew c:batch_random "
-                      "lua:test_batch lua:test_core lua:test_hooks lua:test_best "
+    ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:worker c:crew "
+                      "c:batch_random lua:test_batch lua:test_core lua:test_hooks lua:test_best "
                       "lua:test_engine_lines "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor lua:test_tensor_values"),
@@ -171,8 +179,9 @@ LUA_RULES = [
     (r"(?<=[\w)\]] )-(?= [\w(#])", "+"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
     (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", "+1"), (r"(?<![\w.])0(?![\w.])", "1"),
 ]
-C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b)"
-                         r"[\w>.\[\]*()-]+[^{}]*;\s*$")
+# A missing lock is a race: the thread sanitizer sees it, a suite that passes does not tell.
+C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b|"
+                         r"pthread_mutex_lock\b)[\w>.\[\]*()-]+[^{}]*;\s*$")
 C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
 LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")
@@ -182,7 +191,8 @@ CLAMP = re.compile(r"if \(?(\S+) [<>]=? (\S+?)\)? (?:then )?(?:\1 = \2|\2 = \1)(
 # plain search for a text without magic characters, how often a loop looks at the clock, how
 # negative the result of a comparison is, a number that means true, how much of a pipe is read at
 # once, room on Lua's stack beyond the 20 places that are always there, what an output holds before
-# a call sets it, a size that no memory has, and the step of a range of one character.
+# a call sets it, a size that no memory has, the step of a range of one character, and how much is
+# done at a time.
 SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"lua_createtable\(L, ([^;]*)\);"),
         re.compile(r"pe_bind_new\(L, &\w+, sizeof \*?\w+, (\d)\)"),
@@ -195,7 +205,19 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"luaL?_checkstack\(\w+, ([^;\n]*)"),
         re.compile(r"pe_(?:value|param) [^;\n]*\b(?:v|out) = -(1)\b"),
         re.compile(r" ([<>]=?) SIZE_MAX\b"),
-        re.compile(r"\{ (0x\w+), \1, (1), ")]
+        re.compile(r"\{ (0x\w+), \1, (1), "),
+        re.compile(r"\b(?:AHEAD|BLOCK_FLOATS|BUCKETS|CACHED|CHANNELS|ENOUGH_TILES|FIRST_CHUNK|"
+                   r"GROUPS_AT_ONCE|HEAVY|LARGEST_CHUNK|LEAST_ROWS|MOST_PARTIAL|PART|"
+                   r"PE_CPU_KV_ROWS|PE_EXPERT_ROWS|PER_TASK|PIECE|PLAIN_STRIP|QUERIES|ROUNDS|"
+                   r"SHARED|SPIN_CHECKS|SPIN_NS|SPINS|STORE_ROWS|STRETCH|STRIP|STRIP_BYTES|"
+                   r"TILE_QUERIES|WIDE_ROWS|WIDE_STRIP|WINDOWS) = ([\d <]+)")]
+# Functions that change nothing but speed or memory: into how many tasks an op is split, which
+# memory is requested ahead of time, where a search begins. Calls of hints are not drawn either.
+SPEED = re.compile(r"(?m)^(?:(?:static )?pe_cpu_work \w+|static double \w+_reads|"
+                   r"(?:\w+ )+(?:prefetch\w*|ask_for|ask_of|take_sample|guess))\([^;{}]*\) \{"
+                   r"(?:.*\}$|[\s\S]*?^\})|"
+                   r"^.*\b(?:__builtin_prefetch|prefetch\w*|ask_for|pe_\w+_(?:forget|large_pages))"
+                   r"\(.*;$")
 MESSAGE = re.compile(r"\b(?:assert|static_assert|_Static_assert|pe_fail\w*|luaL_error|error)\(")
 
 
@@ -213,6 +235,8 @@ def masked(path, text):
     plain = re.sub(pattern, blank, text, flags=re.S)
     if path.startswith("scripts/policy/"):
         plain = re.sub(r"(?ms)^  selftest = \{.*?^  \},?$", blank, plain)
+    if not path.endswith(".lua"):
+        plain = SPEED.sub(blank, plain)
     plain = list(plain)
     for m in MESSAGE.finditer("".join(plain)):
         depth, at = 1, m.end()
@@ -420,11 +444,36 @@ def stripped(path):
             return f.read()
 
 
+def unchanged(objects):
+    """Whether a change left all code that this machine can run as it was."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            flags = f.read()
+    except OSError:
+        return False
+    for name, (_, content) in objects.items():
+        if name.endswith(CHECKSUM) or any(p.search(name) and f not in flags for p, f in NEEDS):
+            continue
+        with open(name, "rb") as f:
+            if f.read() == content:
+                continue
+        with tempfile.NamedTemporaryFile(suffix=".o") as old:
+            old.write(content)
+            old.flush()
+            before = stripped(old.name)
+        if before is None or stripped(name) != before:
+            return False
+    return True
+
+
+CHECKSUM = "build/kernels/cpu/host.o"  # it has a checksum of the kernels
+
+
 def keep(tree, path, obj):
     """The objects that a change may rebuild, so that undoing it compiles nothing."""
     if path.endswith(".lua"):
         return {}
-    names = [obj, "build/kernels/cpu/host.o"]  # host.o has a checksum of the kernels
+    names = [obj, CHECKSUM]
     if path.endswith(".h"):
         names = [os.path.join(folder, n) for top in ("kernels", "runtime", "lua")
                  for folder, _, files in os.walk(os.path.join(tree, "build", top))
@@ -465,15 +514,15 @@ def judge(tree, path, text, change, times, everything):
     target, obj = os.path.join(tree, path), "build/%s.o" % os.path.splitext(path)[0]
     objects = keep(tree, path, obj)
     try:
-        before = stripped(os.path.join(tree, obj)) if path.endswith(".c") else None
         with open(target, "w") as f:
             f.write(text[:start] + new + text[end:])
         if path.endswith(".lua") and run(tree, ["../perigee", "run", "../load.lua", path], 60)[0]:
             return "", "does not compile"
-        if path.endswith(".c"):
-            if run(tree, ["make", "-s", obj], 600)[0] != 0:
+        if not path.endswith(".lua"):
+            wanted = [obj] if path.endswith(".c") else ["all"]
+            if run(tree, ["make", "-s", *wanted], 900)[0] != 0:
                 return "", "does not compile"
-            if before and stripped(os.path.join(tree, obj)) == before:
+            if unchanged(objects):
                 return "", "same code"
         if path.endswith(".h"):
             if run(tree, ["make", "-s", "all"], 900)[0] != 0:
