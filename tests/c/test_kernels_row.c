@@ -282,7 +282,48 @@ static void test_concat_of_six(void) {
   view_free(&c.out);
 }
 
+/* Keys of a block, written and read in parts: where each number lies, and that nothing else is
+ * touched. */
+static void check_keys(int32_t key, int32_t value, int32_t block, pe_kv_type type, int32_t from,
+                       int32_t n) {
+  const pe_cache_args a = {0, 1, key, value, block, (int32_t)type};
+  const int32_t bytes = pe_kv_row_bytes(type, key), size = bytes / key, panel = pe_kv_panel(&a);
+  const bool turned = type == PE_KV_F16 && value;
+  uint8_t *head = guard_new((size_t)(block * bytes), 2), *rows = guard_new((size_t)(n * bytes), 1);
+  uint8_t *back = guard_new((size_t)(n * bytes), 1);
+  CHECK_INT(panel, !turned ? 0 : block < 64 ? block : 64);
+  for (int32_t i = 0; i < n * bytes; i++) rows[i] = (uint8_t)(random32() % 255);
+  pe_kv_put_keys(&a, head, from, n, rows);
+  pe_kv_get_keys(&a, head, from, n, back);
+  CHECK(!memcmp(back, rows, (size_t)(n * bytes)));
+  for (int32_t t = 0; t < block; t++)
+    for (int32_t i = 0; i < key; i++) {
+      const int32_t at = turned ? t / panel * panel * key + i * panel + t % panel : t * key + i;
+      uint8_t none[4] = {0xff, 0xff, 0xff, 0xff};
+      const uint8_t *want = t >= from && t < from + n ? rows + (t - from) * bytes + i * size : none;
+      if (!memcmp(head + at * size, want, (size_t)size)) continue;
+      check_failures++;
+      printf("    %d of %d keys of %d: number %d of token %d\n", n, block, key, i, t);
+      t = block;
+      break;
+    }
+  guard_free(head), guard_free(rows), guard_free(back);
+}
+
+static void test_keys(void) {
+  static const int32_t blocks[] = {4, 8, 20, 32, 64, 128}, keys[] = {1, 7, 8, 17};
+  for (int b = 0; b < 6; b++)
+    for (int k = 0; k < 4; k++)
+      for (int32_t from = 0; from < blocks[b]; from += 1 + blocks[b] / 9)
+        for (int32_t n = 1; from + n <= blocks[b]; n += n < 9 ? 1 : 11) {
+          check_keys(keys[k], 8, blocks[b], PE_KV_F16, from, n);
+          if (from == n) check_keys(keys[k], 0, blocks[b], PE_KV_F16, from, n);
+          if (from == n) check_keys(keys[k], 8, blocks[b], PE_KV_F32, from, n);
+        }
+}
+
 static const check_test tests[] = {{"norm", test_norm},
+                                   {"keys", test_keys},
                                    {"map", test_map},
                                    {"map_copies", test_map_copies},
                                    {"rope_table", test_rope_table},

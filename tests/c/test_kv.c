@@ -71,6 +71,41 @@ static void test_open(void) {
   little_close(&l);
 }
 
+/* What `fast` keeps, and where layers are: all parts of all layers of all blocks begin on cache
+ * lines, lie in the memory, and do not overlap. */
+static void test_places(void) {
+  static const int kinds[] = {DENSE, LATENT, DENSE | LATENT, DENSE | WINDOWED};
+  for (int i = 0; i < 8; i++) {
+    const pe_kv_options o = {
+        .precision = i % 2 ? PE_FAST : PE_EXACT, .tokens = 100, .sequences = 1};
+    little l;
+    open_kv(&l, kinds[i / 2], &o);
+    CHECK_INT(l.kv->precision, o.precision);
+    CHECK_INT(l.kv->block, i % 2 ? 64 : 32);
+    CHECK_INT(l.kv->type, i % 2 ? PE_KV_F16 : PE_KV_F32);
+    uint8_t *taken = calloc(1, l.kv->memory->size / 64 + 1);
+    int twice = 0;
+    for (size_t k = 0; k < l.graph->layer_count; k++) {
+      const pe_kv_layer *at = &l.kv->layer[k];
+      const pe_cache_group *g = &l.graph->group[l.graph->layer[k].group];
+      for (int part = 0; part < (at->values ? 2 : 1); part++) {
+        const uint64_t row = (uint64_t)pe_kv_row_bytes(l.kv->type, part ? g->value : g->key);
+        const uint64_t bytes = (uint64_t)(g->heads * l.kv->block) * row;
+        for (int32_t b = 0; b < l.kv->blocks; b++) {
+          const uint8_t *from = (part ? at->values : at->keys) + (uint64_t)b * at->step;
+          const uint64_t first = (uint64_t)(from - l.kv->memory->data);
+          CHECK((uintptr_t)from % 64 == 0 && first + bytes <= l.kv->memory->size);
+          for (uint64_t line = first / 64; line < (first + bytes + 63) / 64; line++)
+            twice += taken[line]++;
+        }
+      }
+    }
+    CHECK_INT(twice, 0);
+    free(taken);
+    little_close(&l);
+  }
+}
+
 /* ---- random operations ----------------------------------------------------------------------- */
 
 enum { SEQUENCES = 5, MOST = 60 };
@@ -433,6 +468,7 @@ static void test_discard(void) {
 }
 
 static const check_test tests[] = {{"row_bytes", test_row_bytes},
+                                   {"places", test_places},
                                    {"open", test_open},
                                    {"random_lives", test_random_lives},
                                    {"copies", test_copies},

@@ -59,6 +59,35 @@ static void test_features_agree(void) {
 #endif
 }
 
+#if defined(__x86_64__) && defined(__linux__)
+/* Is it one of the words of a line? */
+static bool has_word(const char *line, const char *word) {
+  const size_t n = strlen(word);
+  for (const char *at = line; (at = strstr(at, word)); at += n)
+    if (at > line && at[-1] == ' ' && strchr(" \n", at[n])) return true;
+  return false;
+}
+
+/* The flags of Linux are the features by the same names. Those of AMX are granted to a process on
+ * request, so a kernel may list them and refuse. */
+static void test_features_of_the_kernel(void) {
+  static char line[1 << 14];
+  FILE *f = fopen("/proc/cpuinfo", "r");
+  bool found = false;
+  while (f && !found && fgets(line, sizeof line, f)) found = !strncmp(line, "flags", 5);
+  if (f) fclose(f);
+  if (!found) CHECK_SKIP("no flags in /proc/cpuinfo");
+  for (int i = 0; found && i < PE_CPU_NEON; i++) {
+    const char *name = pe_cpu_feature_name((pe_cpu_feature)i);
+    const bool listed = has_word(line, i == PE_CPU_SSE42 ? "sse4_2" : name);
+    const bool granted = i < PE_CPU_AMX_TILE || i > PE_CPU_AMX_BF16;
+    if (pe_cpu_has((pe_cpu_feature)i) == listed || (listed && !granted)) continue;
+    printf("    %s: the kernel says %d\n", name, listed);
+    check_failures++;
+  }
+}
+#endif
+
 static void test_raise_files(void) {
   uint64_t files = 0;
   pe_machine m;
@@ -119,5 +148,8 @@ static const check_test tests[] = {{"quota", test_quota},
                                    {"machine", test_machine},
                                    {"feature_names", test_feature_names},
                                    {"features_agree", test_features_agree},
+#if defined(__x86_64__) && defined(__linux__)
+                                   {"features_of_the_kernel", test_features_of_the_kernel},
+#endif
                                    {"raise_files", test_raise_files}};
 CHECK_MAIN("machine", tests)

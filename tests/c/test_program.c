@@ -3,7 +3,7 @@
 #include "check.h"
 #include "runtime/device/program.h"
 
-enum { WIDTH = 64, INNER = 128, HEADS = 2, TOKENS = 50 };
+enum { WIDTH = 64, INNER = 128, HEADS = 2, TOKENS = 50, TAPS = 3, LAYERS = 2 };
 
 typedef struct model {
   pe_weights *weights;
@@ -81,26 +81,40 @@ static pe_value mlp(builder *b, pe_value h) {
   return linear(b, v, "down");
 }
 
+/* Two convolutions of one value: each has its own state, so neither waits for the other. */
+static pe_value convolutions(builder *b, pe_value h) {
+  pe_param w = weight(b, "conv");
+  pe_value first = -1, second = -1;
+  if (!b->rc) b->rc = pe_graph_conv(b->g, h, w, -1, PE_MAP_SILU, &first, b->err);
+  if (!b->rc) b->rc = pe_graph_conv(b->g, h, w, -1, PE_MAP_SILU, &second, b->err);
+  return add(b, first, second);
+}
+
 static pe_status build(pe_graph *g, pe_error *err) {
   builder b = {g, err, PE_OK};
   pe_param table = weight(&b, "embed");
   pe_value x = -1;
   if (!b.rc) b.rc = pe_graph_embed(g, table, 1, &x, err);
-  x = add(&b, x, attention(&b, norm(&b, x)));
-  x = add(&b, x, mlp(&b, norm(&b, x)));
+  for (int layer = 0; layer < LAYERS; layer++) {
+    x = add(&b, x, convolutions(&b, norm(&b, x)));
+    x = add(&b, x, attention(&b, norm(&b, x)));
+    x = add(&b, x, mlp(&b, norm(&b, x)));
+  }
   if (!b.rc) b.rc = pe_graph_output(g, x, &x, err);
   g->output = linear(&b, x, "head");
   return b.rc;
 }
 
-static pe_status model_open_as(model *m, pe_quant q4, pe_error *err) {
+/* up: the weights of `up`; q4: all others. */
+static pe_status model_open_as(model *m, pe_quant q4, pe_quant up, pe_error *err) {
   const pe_quant plain = {0};
   const pe_weight_shape shapes[] = {
       {"embed", 2, {TOKENS, WIDTH}, plain, PE_BF16}, {"norm", 1, {WIDTH}, plain, PE_F32},
       {"q", 2, {WIDTH, WIDTH}, q4, PE_BF16},         {"k", 2, {WIDTH, WIDTH}, q4, PE_BF16},
       {"v", 2, {WIDTH, WIDTH}, q4, PE_BF16},         {"o", 2, {WIDTH, WIDTH}, q4, PE_BF16},
-      {"gate", 2, {INNER, WIDTH}, q4, PE_BF16},      {"up", 2, {INNER, WIDTH}, q4, PE_BF16},
+      {"gate", 2, {INNER, WIDTH}, q4, PE_BF16},      {"up", 2, {INNER, WIDTH}, up, PE_BF16},
       {"down", 2, {WIDTH, INNER}, q4, PE_BF16},      {"head", 2, {TOKENS, WIDTH}, q4, PE_BF16},
+      {"conv", 2, {WIDTH, TAPS}, plain, PE_F32},
   };
   *m = (model){0};
   pe_status rc = pe_weights_synthetic(shapes, sizeof shapes / sizeof *shapes, 7, &m->weights, err);
@@ -111,9 +125,10 @@ static pe_status model_open_as(model *m, pe_quant q4, pe_error *err) {
   return rc;
 }
 
-static pe_status model_open(model *m, pe_error *err) {
-  return model_open_as(m, (pe_quant){PE_QUANT_AFFINE, 4, 32, PE_BF16}, err);
-}
+static const pe_quant q32 = {PE_QUANT_AFFINE, 4, 32, PE_BF16};
+static const pe_quant q64 = {PE_QUANT_AFFINE, 4, 64, PE_BF16};
+
+static pe_status model_open(model *m, pe_error *err) { return model_open_as(m, q32, q32, err); }
 
 static pe_program *program_of(const model *m, pe_precision precision) {
   pe_program *p = NULL;
@@ -140,46 +155,92 @@ static void exact_is_the_plan(void) {
   model_close(&m);
 }
 
-/* Five inputs of eight products: that of q, k and v, of o, of gate and up, of down, of the head. */
+/* Rounded values are written before they are read, and no other value has their memory meanwhile.
+ * A code that rounds is skipped without outputs if all its readers are. Returns the products. */
+static int32_t check_rounds(const pe_program *p) {
+  int32_t rounds = 0, products = 0;
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (c->round >= 0) CHECK_INT(p->rounded[c->round].first, i);
+    rounds += c->round >= 0, products += c->reads[0] >= 0;
+    for (int k = 0; k < 2; k++)
+      if (c->reads[k] >= 0)
+        CHECK(p->rounded[c->reads[k]].first < i && i <= p->rounded[c->reads[k]].last);
+  }
+  CHECK_INT(rounds, p->rounded_count);
+  for (int32_t i = 0; i < p->rounded_count; i++) {
+    const pe_rounded *r = &p->rounded[i];
+    bool skipped = true, last = false;
+    for (int32_t k = 0; k < i; k++)
+      CHECK(p->rounded[k].last < r->first || p->rounded[k].slot != r->slot);
+    for (int32_t k = 0; k < p->count; k++) {
+      const pe_code *c = &p->code[k];
+      if (c->reads[0] != i && c->reads[1] != i) continue;
+      skipped = skipped && c->outputs_only, last = k == r->last;
+      CHECK_INT(r->cols, c->instr->mat->cols);
+      CHECK_INT(r->rows, c->instr->in[0].rows);
+      CHECK(r->of.at == c->instr->in[0].at && r->of.offset == c->instr->in[0].offset);
+    }
+    CHECK(last);
+    CHECK_INT(p->code[r->first].outputs_only, skipped);
+  }
+  return products;
+}
+
+/* Four inputs of seven products in a layer: that of q, k and v, of o, of gate and up, of down; and
+ * that of the head. Layers use the same memory, so a value is not what was rounded there before. */
 static void rounds_once(void) {
   model m;
   pe_error err = {0};
   CHECK_OK(model_open(&m, &err), err);
   pe_program *p = program_of(&m, PE_FAST);
-  int32_t rounds = 0, products = 0;
-  for (int32_t i = 0; i < p->count; i++) {
-    const pe_code *c = &p->code[i];
-    if (c->round >= 0) {
-      CHECK_INT(p->rounded[c->round].first, i);
-      rounds++;
-    }
-    for (int k = 0; k < 2; k++) {
-      if (c->reads[k] < 0) continue;
-      CHECK(p->rounded[c->reads[k]].first < i && i <= p->rounded[c->reads[k]].last);
-      products += k == 0;
-    }
-  }
-  CHECK_INT(rounds, 5);
-  CHECK_INT(p->rounded_count, 5);
-  CHECK_INT(products, 7); /* gate and up are one */
-  CHECK(p->slots < 3);
+  CHECK_INT(check_rounds(p), 6 * LAYERS + 1); /* gate and up are one */
+  CHECK_INT(p->rounded_count, 4 * LAYERS + 1);
+  CHECK_INT(p->slots, 1);
   pe_program_close(p);
   model_close(&m);
 }
 
-/* The same with bf16 weights on tiles, which are not packed. */
+/* Weights whose groups differ in size need a value rounded in two ways at a time. */
+static void rounds_twice(void) {
+  model m;
+  pe_error err = {0};
+  CHECK_OK(model_open_as(&m, q32, q64, &err), err);
+  pe_program *p = program_of(&m, PE_FAST);
+  CHECK_INT(check_rounds(p), 6 * LAYERS + 1);
+  CHECK_INT(p->rounded_count, 5 * LAYERS + 1);
+  CHECK_INT(p->slots, 2);
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (c->reads[0] < 0) continue;
+    CHECK_INT(p->rounded[c->reads[0]].act, 32);
+    if (c->instr->op == PE_OP_GATED) CHECK_INT(p->rounded[c->reads[1]].act, 64);
+    CHECK_INT(c->reads[1] >= 0, c->instr->op == PE_OP_GATED);
+  }
+  pe_program_close(p);
+  model_close(&m);
+}
+
+/* The same with bf16 weights on tiles, which are not packed. A product of a packed and a stored
+ * matrix is neither. */
 static void arranges_once(void) {
   model m;
   pe_error err = {0};
   setenv("PERIGEE_ISA", "emulated", 1);
-  CHECK_OK(model_open_as(&m, (pe_quant){0}, &err), err);
-  pe_program *p = program_of(&m, PE_FAST);
-  CHECK_INT(p->rounded_count, 5);
-  for (int32_t i = 0; i < p->count; i++) CHECK(!p->code[i].pack);
-  for (int32_t i = 0; i < p->rounded_count; i++) CHECK(p->rounded[i].kind == PE_ROUND_TILES);
-  pe_program_close(p);
+  for (int mixed = 0; mixed < 2; mixed++) {
+    CHECK_OK(model_open_as(&m, (pe_quant){0}, mixed ? q32 : (pe_quant){0}, &err), err);
+    pe_program *p = program_of(&m, PE_FAST);
+    CHECK_INT(check_rounds(p), (6 - mixed) * LAYERS + 1);
+    CHECK_INT(p->rounded_count, (4 - mixed) * LAYERS + 1);
+    for (int32_t i = 0; i < p->count; i++) CHECK(!p->code[i].pack);
+    for (int32_t i = 0; i < p->rounded_count; i++) CHECK(p->rounded[i].kind == PE_ROUND_TILES);
+    pe_program_close(p);
+    pe_program *exact = program_of(&m, PE_EXACT);
+    CHECK_INT(exact->rounded_count, 0);
+    pe_program_close(exact);
+    model_close(&m);
+  }
   unsetenv("PERIGEE_ISA");
-  model_close(&m);
 }
 
 /* ---- hazards --------------------------------------------------------------------------------- */
@@ -212,6 +273,7 @@ static void touch(const pe_program *p, const pe_code *c, touched *t) {
     uint8_t *set = c->instr->op == PE_OP_STORE ? t->writes : t->reads;
     set[CACHES + c->instr->cache] = 1;
   }
+  if (c->instr->state_at >= 0) t->writes[STATES + c->instr->state_at / (WIDTH * (TAPS - 1))] = 1;
   if (c->instr->op != PE_OP_STORE) mark_place(t->writes, &c->instr->out);
 }
 
@@ -270,6 +332,88 @@ static void packs_are_shared(void) {
   model_close(&m);
 }
 
+/* The rows of a pack are those of its matrix. */
+static void check_pack(const pe_pack *p, const pe_quant_matrix *m) {
+  float got[INNER], want[INNER];
+  CHECK(p->rows == m->rows && p->cols == m->cols);
+  CHECK_INT((int64_t)((uintptr_t)p->data % PE_PACK_ALIGN), 0);
+  for (int64_t r = 0; r < m->rows; r++) {
+    pe_pack_row(p, r, got);
+    pe_quant_row(m, r, 0, m->cols, want);
+    CHECK(!memcmp(got, want, (size_t)m->cols * sizeof *got));
+  }
+}
+
+/* Every product has the pack of its own weights, and packs do not overlap. */
+static void packs_hold_their_weights(void) {
+  model m;
+  pe_error err = {0};
+  const pe_pack *seen[64];
+  int n = 0;
+  CHECK_OK(model_open_as(&m, q32, q64, &err), err);
+  pe_program *p = program_of(&m, PE_FAST);
+  for (int32_t i = 0; i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    if (c->round >= 0) continue;
+    if (c->pack) check_pack(seen[n++] = c->pack, c->instr->mat);
+    if (c->pack2) check_pack(seen[n++] = c->pack2, c->instr->mat2);
+    CHECK_INT(c->pack2 != NULL, c->instr->op == PE_OP_GATED);
+  }
+  CHECK_INT(n, 7 * LAYERS + 1);
+  uint64_t bytes = 0;
+  for (int i = 0; i < n; i++) {
+    const uint64_t size = (uint64_t)pe_pack_panels(seen[i]) * seen[i]->panel_bytes;
+    bool first = true;
+    for (int k = 0; k < n; k++) {
+      first = first && (k >= i || seen[k] != seen[i]);
+      CHECK(seen[k]->data <= seen[i]->data || seen[k]->data >= seen[i]->data + size);
+    }
+    bytes += first ? size : 0; /* layers share their weights */
+  }
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), (int64_t)bytes);
+  pe_program_close(p);
+  model_close(&m);
+}
+
+/* Arrays of matrices, as experts have them, are one pack; parts of a matrix are not the matrix. */
+static void packs_of_arrays(void) {
+  enum { COUNT = 4, ROWS = INNER / COUNT };
+  model m;
+  pe_error err = {0};
+  pe_param up;
+  const pe_pack *pack[4] = {NULL}, *again = NULL;
+  pe_quant_matrix part[COUNT];
+  CHECK_OK(model_open(&m, &err), err);
+  CHECK_OK(pe_graph_param(m.graph, "up", &up, &err), err);
+  const pe_quant_matrix *whole = m.graph->param[up].mat;
+  for (int i = 0; i < COUNT; i++) {
+    part[i] = *whole, part[i].rows = ROWS;
+    part[i].data += (uint64_t)(i * ROWS) * whole->row_bytes;
+    part[i].scales += (uint64_t)(i * ROWS) * whole->scale_bytes;
+    part[i].biases += (uint64_t)(i * ROWS) * whole->scale_bytes;
+  }
+  CHECK_OK(pe_packs_take(m.weights, whole, 1, m.pool, &pack[0], &err), err);
+  CHECK_OK(pe_packs_take(m.weights, part, COUNT, m.pool, &pack[1], &err), err);
+  CHECK_OK(pe_packs_take(m.weights, part, 1, m.pool, &pack[2], &err), err);
+  CHECK_OK(pe_packs_take(m.weights, part + 1, COUNT - 1, m.pool, &pack[3], &err), err);
+  const uint64_t one = pe_pack_bytes(part), all = pe_pack_bytes(whole);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), (int64_t)(all + 2 * COUNT * one));
+  CHECK_OK(pe_packs_take(m.weights, part, COUNT, m.pool, &again, &err), err);
+  CHECK(again == pack[1]);
+  check_pack(pack[0], whole), check_pack(pack[2], &part[0]);
+  for (int i = 0; i < COUNT; i++) check_pack(&pack[1][i], &part[i]);
+  for (int i = 1; i < COUNT; i++) check_pack(&pack[3][i - 1], &part[i]);
+  pe_packs_give(m.weights, pack[0]), pe_packs_give(m.weights, NULL);
+  pe_packs_give(m.weights, again);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), (int64_t)(2 * COUNT * one));
+  for (int i = 0; i < COUNT; i++) check_pack(&pack[1][i], &part[i]);
+  CHECK_OK(pe_packs_take(m.weights, whole, 1, m.pool, &pack[0], &err), err);
+  check_pack(pack[0], whole);
+  for (int i = 3; i >= 0; i--) pe_packs_give(m.weights, pack[i]);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+  model_close(&m);
+}
+
 /* Every allocation of opening a program fails once: an error, and no pack stays. */
 static void without_memory(void) {
   model m;
@@ -295,9 +439,12 @@ static void without_memory(void) {
 static const check_test tests[] = {
     {"exact is the plan", exact_is_the_plan},
     {"a value is rounded once for all products that read it", rounds_once},
+    {"a value is rounded for every size of groups", rounds_twice},
     {"values for bf16 weights are arranged once", arranges_once},
     {"a code waits for what it needs and nothing else", waits_for_what_it_needs},
     {"programs share packs", packs_are_shared},
+    {"packs hold their weights", packs_hold_their_weights},
+    {"packs of arrays", packs_of_arrays},
     {"any allocation may fail", without_memory},
 };
 CHECK_MAIN("program", tests)

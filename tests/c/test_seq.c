@@ -468,6 +468,9 @@ static void test_identity(void) {
   another.weights = w, kv.graph = &another;
   pe_seq_identity(&kv, id[1]);
   CHECK(memcmp(id[0], id[1], 16)); /* same shapes, different weights */
+  kv = *l.kv, kv.precision = PE_FAST;
+  pe_seq_identity(&kv, id[1]);
+  CHECK(memcmp(id[0], id[1], 16)); /* numbers of another precision */
   pe_weights_release(w), little_close(&l);
 }
 
