@@ -1,5 +1,6 @@
 /* test_base.c - errors, allocation failure, arenas, growing bytes, UTF-8, dtypes, buffers. */
 #include "check.h"
+#include "guard.h"
 #include "kernels/dtype.h"
 #include "runtime/buffer.h"
 #include "runtime/utf8.h"
@@ -134,11 +135,74 @@ static void buffers_map_files(void) {
   close(fd), unlink(path);
 }
 
-static const check_test tests[] = {{"errors_name_the_thing", errors_name_the_thing},
-                                   {"nth_allocation_fails_once", nth_allocation_fails_once},
-                                   {"arena_aligns_and_copies", arena_aligns_and_copies},
-                                   {"bytes_grow", bytes_grow},
-                                   {"utf8_is_strict", utf8_is_strict},
-                                   {"halves_round_trip", halves_round_trip},
-                                   {"buffers_map_files", buffers_map_files}};
+enum { PAGES = 8 };
+
+/* The pages that hold nothing but `mark`, as bits. */
+static unsigned marked_pages(const pe_buffer *b, size_t page, uint8_t mark) {
+  unsigned bits = 0;
+  for (unsigned i = 0; i < PAGES; i++) {
+    size_t k = 0;
+    while (k < page && b->data[i * page + k] == mark) k++;
+    bits |= (unsigned)(k == page) << i;
+  }
+  return bits;
+}
+
+/* Only whole pages of reserved memory are given back. Of other buffers nothing is lost. */
+static void buffers_give_pages_back(void) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  const struct {
+    size_t at, size;
+    unsigned zeros;
+  } ways[] = {{page, page, 2},
+              {page / 2, 3 * page, 6},
+              {1, page, 0},
+              {page + 1, page - 1, 0},
+              {page, page - 1, 0},
+              {page, 2 * page - 1, 2},
+              {page - 1, page + 1, 2},
+              {0, PAGES * page, 255},
+              {3 * page, 0, 0},
+              {page + 1, 2 * page - 1, 4}};
+  pe_error err;
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+    for (int kind = 0; kind < 2; kind++) {
+      pe_buffer *b = NULL;
+      CHECK_OK((kind ? pe_buffer_alloc : pe_buffer_reserve)(PAGES * page, &b, &err), err);
+      CHECK_INT(marked_pages(b, page, 0), 255);
+      pe_buffer_large_pages(b);
+      memset(b->data, 0x5a, PAGES * page);
+      pe_buffer_forget(b, ways[i].at, ways[i].size); /* not of a file */
+      pe_buffer_large_pages(b);
+      CHECK_INT(marked_pages(b, page, 0x5a), 255);
+      pe_buffer_discard(b, ways[i].at, ways[i].size);
+#if defined(__linux__)
+      CHECK_INT(marked_pages(b, page, 0), kind ? 0 : ways[i].zeros);
+      CHECK_INT(marked_pages(b, page, 0x5a), kind ? 255 : 255 & ~ways[i].zeros);
+#endif
+      pe_buffer_release(b);
+    }
+}
+
+/* Touching reads no byte after the range. */
+static void buffers_are_touched_to_their_end(void) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE), sizes[] = {1, page - 1, page, 2 * page + 1};
+  for (int i = 0; i < 4; i++) {
+    const pe_buffer b = {.data = guard_new(sizes[i], 1), .size = sizes[i]};
+    pe_buffer_touch(&b, 0, sizes[i]), pe_buffer_touch(&b, sizes[i] / 2, sizes[i] - sizes[i] / 2);
+    pe_buffer_touch(&b, sizes[i] + 2 * page, 0);
+    guard_free(b.data);
+  }
+}
+
+static const check_test tests[] = {
+    {"errors_name_the_thing", errors_name_the_thing},
+    {"nth_allocation_fails_once", nth_allocation_fails_once},
+    {"arena_aligns_and_copies", arena_aligns_and_copies},
+    {"bytes_grow", bytes_grow},
+    {"utf8_is_strict", utf8_is_strict},
+    {"halves_round_trip", halves_round_trip},
+    {"buffers_map_files", buffers_map_files},
+    {"buffers_give_pages_back", buffers_give_pages_back},
+    {"buffers_are_touched_to_their_end", buffers_are_touched_to_their_end}};
 CHECK_MAIN("base", tests)

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
+#include "runtime/device/profile.h"
 
 enum { WIDTH = 64, INNER = 96, TOKENS = 100, LOGITS = 120, ROWS = 5, EXPERTS = 4, CHOSEN = 2 };
 /* Products that are so wide that two threads round up to four rows for themselves, but not five. */
@@ -455,6 +456,65 @@ static void test_outputs_same_bits(void) {
   }
 }
 
+/* What a step of `fast` costs, by job: one that fills the cache only, and one with outputs. */
+static void test_profile(void) {
+  static const int32_t token[ROWS] = {3, 99, 0, 41, 41};
+  pe_pool *pool = NULL;
+  pe_kv *kv = NULL;
+  pe_recur *recur = NULL;
+  pe_device *e = NULL;
+  pe_seq s = {0};
+  pe_run r;
+  pe_error err = {0};
+  model m;
+  if (!model_open(&m, kinds[1])) return;
+  layer(&m);
+  pe_plan *p = plan_of(&m, false);
+  CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
+  CHECK_OK(pe_kv_open(m.graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
+  CHECK_OK(pe_recur_open(m.graph, 1, &recur, &err), err);
+  CHECK_OK(pe_device_open(p, pool, kv, recur, PE_FAST, &e, &err), err);
+  CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
+  CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
+  CHECK(!pe_device_profiled(e));
+  CHECK_OK(pe_device_profile(e, &err), err);
+  for (int32_t step = 0; step < 2; step++) {
+    const int32_t rows = step ? ROWS - 3 : 3, outputs = step ? 1 : 0;
+    CHECK_OK(pe_seq_run(&s, rows, outputs, &r, &err), err);
+    CHECK_OK(pe_device_step(e, &r, 1, &err), err);
+    pe_seq_advance(&s, rows);
+    CHECK_OK(pe_device_profile(e, &err), err); /* is on: the counts stay */
+    pe_profile *seen = pe_device_profiled(e);
+    int32_t rounds = 0, packed = 0, parts = 0;
+    CHECK(seen->steps == 1 && seen->threads == 2);
+    CHECK(seen->wall_ns > 0 && seen->waits > 0 && seen->waits < seen->count);
+    for (int32_t i = 0; i < seen->count; i++) {
+      const pe_profile_job *j = &seen->job[i];
+      const bool product = j->instr->op == PE_OP_LINEAR || j->instr->op == PE_OP_GATED;
+      const int32_t lines = j->instr->rows == PE_EXTENT_OUTPUT ? outputs : rows;
+      rounds += j->rounds, packed += j->packed, parts += j->part;
+      CHECK(!j->packed || product);
+      CHECK_INT(j->part,
+                j->instr->op == PE_OP_ATTENTION && i > 0 && seen->job[i - 1].instr == j->instr);
+      if (product && !j->rounds)
+        CHECK_NEAR(j->cost.macs,
+                   (double)lines * (double)j->instr->mat->rows * (double)j->instr->mat->cols *
+                       (j->instr->op == PE_OP_GATED ? 2 : 1),
+                   0);
+      if (j->instr->op == PE_OP_ATTENTION) CHECK_INT(j->cost.macs > 0, outputs > 0 && !j->part);
+      if (j->instr->op == PE_OP_EMBED) CHECK_NEAR(j->cost.weights, rows * 2.0 * WIDTH, 0);
+      CHECK(j->busy_ns + j->wait_ns <= 2 * seen->wall_ns);
+    }
+    CHECK_INT(rounds, 2); /* of attention, and for gate and up */
+    CHECK_INT(packed, 2);
+    CHECK_INT(parts, 1);
+    pe_profile_reset(seen);
+  }
+  pe_seq_close(&s);
+  pe_device_close(e), pe_recur_close(recur), pe_kv_close(kv), pe_pool_close(pool), pe_plan_close(p);
+  model_close(&m);
+}
+
 static const check_test tests[] = {
     {"gated products", test_gated},
     {"gated experts", test_gated_experts},
@@ -466,5 +526,6 @@ static const check_test tests[] = {
     {"what follows attention is for outputs", test_outputs},
     {"tapped values have all rows", test_tapped_outputs},
     {"outputs have the same bits", test_outputs_same_bits},
+    {"costs of steps", test_profile},
 };
 CHECK_MAIN("plan", tests)

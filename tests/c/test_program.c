@@ -414,26 +414,52 @@ static void packs_of_arrays(void) {
   model_close(&m);
 }
 
-/* Every allocation of opening a program fails once: an error, and no pack stays. */
-static void without_memory(void) {
+/* Packs that do not fit into what is left of a buffer, and one that is larger than any. */
+static void packs_of_many_bytes(void) {
+  enum { COLS = 1 << 15, MOST = 2200 };
+  static const int64_t rows[] = {1280, 1280, 16, MOST, 16};
+  const pe_quant q8 = {PE_QUANT_AFFINE, 8, 128, PE_F16};
+  const uint64_t row_bytes = COLS, scale_bytes = COLS / 128 * 2;
+  uint8_t *data = calloc(MOST, row_bytes), *scales = calloc(MOST, scale_bytes);
+  const pe_pack *pack[5] = {NULL};
   model m;
   pe_error err = {0};
   CHECK_OK(model_open(&m, &err), err);
-  for (int64_t n = 1;; n++) {
-    pe_program *p = NULL;
-    pe_alloc_fail_at(n);
-    pe_status rc = pe_program_open(m.plan, PE_FAST, m.pool, &p, &err);
-    pe_alloc_fail_at(0);
-    if (!rc) {
-      CHECK(n > 8);
-      pe_program_close(p);
-      break;
+  for (int i = 0; i < 5; i++) {
+    pe_quant_matrix w = {.quant = q8, .rows = rows[i], .cols = COLS, .global = (float)i};
+    w.row_bytes = row_bytes, w.scale_bytes = scale_bytes;
+    w.data = data, w.scales = w.biases = scales;
+    CHECK_OK(pe_packs_take(m.weights, &w, 1, m.pool, &pack[i], &err), err);
+    for (int k = 0; k < i; k++) {
+      const uint64_t bytes = (uint64_t)pe_pack_panels(pack[k]) * pack[k]->panel_bytes;
+      CHECK(pack[i]->data < pack[k]->data || pack[i]->data >= pack[k]->data + bytes);
     }
-    CHECK_INT(rc, PE_ENOMEM);
-    CHECK(!p);
-    CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
   }
+  for (int i = 0; i < 5; i++) pe_packs_give(m.weights, pack[i]);
+  CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+  free(data), free(scales);
   model_close(&m);
+}
+
+/* Every allocation of opening a program fails once: an error, and no pack stays. */
+static void without_memory(void) {
+  pe_status rc = PE_ENOMEM;
+  int64_t n = 0;
+  while (rc) {
+    model m;
+    pe_error err = {0};
+    pe_program *p = NULL;
+    CHECK_OK(model_open(&m, &err), err);
+    pe_alloc_fail_at(++n);
+    rc = pe_program_open(m.plan, PE_FAST, m.pool, &p, &err);
+    pe_alloc_fail_at(0);
+    CHECK(rc == PE_OK || rc == PE_ENOMEM);
+    CHECK_INT(p != NULL, rc == PE_OK);
+    pe_program_close(p);
+    CHECK_INT((int64_t)pe_packs_bytes(m.weights), 0);
+    model_close(&m);
+  }
+  CHECK(n > 16);
 }
 
 static const check_test tests[] = {
@@ -445,6 +471,7 @@ static const check_test tests[] = {
     {"programs share packs", packs_are_shared},
     {"packs hold their weights", packs_hold_their_weights},
     {"packs of arrays", packs_of_arrays},
+    {"packs of many bytes", packs_of_many_bytes},
     {"any allocation may fail", without_memory},
 };
 CHECK_MAIN("program", tests)
