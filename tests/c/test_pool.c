@@ -1,10 +1,15 @@
 /* test_pool.c - the compute pool: every task once, results visible, nested and concurrent runs, any
  * number of threads. */
+#if defined(__linux__)
+#define _GNU_SOURCE /* affinity */
+#endif
 #include "check.h"
 #include "runtime/machine.h"
 #include "runtime/pool.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -75,6 +80,50 @@ static void parked_workers_wake(void) {
   pe_pool_close(p);
 }
 
+/* As many tasks as threads meet, which they can only if each has its thread. */
+typedef struct meeting {
+  atomic_int here, late, bound, signals;
+} meeting;
+
+static void meet(void *ctx, int task, int tasks) {
+  meeting *m = ctx;
+  sigset_t blocked;
+  time_t end = time(NULL) + 30;
+  (void)task;
+  pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+  atomic_fetch_add(&m->signals, !sigismember(&blocked, SIGTERM));
+#if defined(__linux__)
+  cpu_set_t set;
+  if (!pthread_getaffinity_np(pthread_self(), sizeof set, &set))
+    atomic_fetch_add(&m->bound, CPU_COUNT(&set) == 1);
+#endif
+  atomic_fetch_add(&m->here, 1);
+  while (atomic_load(&m->here) < tasks && !atomic_load(&m->late)) {
+    sched_yield();
+    if (time(NULL) > end) atomic_store(&m->late, 1);
+  }
+}
+
+/* Also when all workers are parked, or more of them than there are tasks. Signals reach the caller
+ * alone. */
+static void threads_meet(void) {
+  pe_error err;
+  for (int threads = 2; threads < 6; threads++) {
+    pe_pool *p = NULL;
+    CHECK_OK(pe_pool_open(threads, false, &p, &err), err);
+    CHECK_INT(pe_pool_crowded(p), threads > pe_machine_cores());
+    for (int tasks = threads; tasks > 1; tasks--) {
+      meeting m = {0};
+      nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+      pe_pool_run(p, meet, &m, tasks);
+      CHECK(!m.late);
+      CHECK_INT(m.here, tasks);
+      CHECK_INT(m.signals, 1);
+    }
+    pe_pool_close(p);
+  }
+}
+
 typedef struct nest {
   pe_pool *pool;
   tally inner[8];
@@ -132,6 +181,12 @@ static void affinity_is_harmless(void) {
   for (int i = 0; i < 64; i++) sum += t.count[i];
   CHECK_INT(sum, 64);
   CHECK_INT(pe_machine_cores(), cores); /* the caller is not bound */
+  meeting m = {0};
+  pe_pool_run(p, meet, &m, cores + 1);
+  CHECK(!m.late);
+#if defined(__linux__)
+  if (cores > 1) CHECK_INT(m.bound, cores); /* all workers are */
+#endif
   pe_pool_close(p);
 }
 
@@ -151,6 +206,7 @@ static const check_test tests[] = {
     {"every_task_runs_once", every_task_runs_once},
     {"many_short_runs", many_short_runs},
     {"parked_workers_wake", parked_workers_wake},
+    {"threads_meet", threads_meet},
     {"nested_runs_are_inline", nested_runs_are_inline},
     {"callers_take_turns", callers_take_turns},
     {"affinity_is_harmless", affinity_is_harmless},
