@@ -33,8 +33,9 @@ import threading
 import time
 
 FOLDERS = ("kernels", "runtime", "lua", "scripts")
-# Generated tables, annotations, and commands whose output is a measurement of this machine.
-SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/bench|cmd/doctor")
+# Generated tables, annotations, and what measures this machine.
+SKIP = re.compile(r"unicode_tables|scripts/meta/|lua/embed/|scripts/ui/web|cmd/bench|cmd/doctor|"
+                  r"kernels/cpu/probe")
 # Objects with instructions that are compiled for the family of processors, and the flag of those
 # that have them. Where it is missing, no suite can run them.
 NEEDS = [(re.compile(r"_amx\.o$|/amx16_tiles\.o$"), "amx_tile"), (re.compile(r"_vnni\.o$"), "vnni"),
@@ -433,40 +434,38 @@ def measure(work, tree):
     return {s: t for s, t in times.items() if t}
 
 
-def stripped(path):
-    """An object without the places of its lines, which every change moves."""
-    with tempfile.NamedTemporaryFile(suffix=".o") as out:  # objcopy writes nothing to a pipe
-        try:
-            subprocess.check_call(["objcopy", "-g", path, out.name], stderr=subprocess.DEVNULL)
+CHECKSUM = "build/kernels/cpu/host.o"  # it has a checksum of the kernels
+
+
+def stripped(content):
+    """An object without the places of its lines, which every change moves; None: it has none."""
+    with tempfile.TemporaryDirectory() as folder:
+        before, after = os.path.join(folder, "before.o"), os.path.join(folder, "after.o")
+        with open(before, "wb") as f:
+            f.write(content)
+        try:  # not to a pipe: objcopy writes nothing there
+            subprocess.check_call(["objcopy", "-g", before, after], stderr=subprocess.DEVNULL)
+            with open(after, "rb") as f:
+                return f.read() or None
         except (OSError, subprocess.CalledProcessError):
             return None
-        with open(out.name, "rb") as f:  # it may have replaced the file
-            return f.read()
 
 
 def unchanged(objects):
     """Whether a change left all code that this machine can run as it was."""
-    try:
+    flags = ""
+    if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo", encoding="utf-8") as f:
             flags = f.read()
-    except OSError:
-        return False
     for name, (_, content) in objects.items():
         if name.endswith(CHECKSUM) or any(p.search(name) and f not in flags for p, f in NEEDS):
             continue
         with open(name, "rb") as f:
-            if f.read() == content:
-                continue
-        with tempfile.NamedTemporaryFile(suffix=".o") as old:
-            old.write(content)
-            old.flush()
-            before = stripped(old.name)
-        if before is None or stripped(name) != before:
+            now = f.read()
+        before = None if now == content else stripped(content)
+        if now != content and (before is None or stripped(now) != before):
             return False
     return True
-
-
-CHECKSUM = "build/kernels/cpu/host.o"  # it has a checksum of the kernels
 
 
 def keep(tree, path, obj):
@@ -480,20 +479,6 @@ def keep(tree, path, obj):
                  for n in files if n.endswith(".o")]
     files = [os.path.join(tree, n) for n in names]
     return {n: (os.stat(n).st_mtime_ns, open(n, "rb").read()) for n in files if os.path.exists(n)}
-
-
-def changed(objects):
-    """Has a change of a header changed the code of any object?"""
-    for name, (_, old) in objects.items():
-        with open(name, "rb") as f:
-            if f.read() == old:
-                continue
-        with tempfile.NamedTemporaryFile(suffix=".o") as before:
-            before.write(old)
-            before.flush()
-            if stripped(before.name) != stripped(name):
-                return True
-    return False
 
 
 def restore(target, text, objects):
@@ -523,11 +508,6 @@ def judge(tree, path, text, change, times, everything):
             if run(tree, ["make", "-s", *wanted], 900)[0] != 0:
                 return "", "does not compile"
             if unchanged(objects):
-                return "", "same code"
-        if path.endswith(".h"):
-            if run(tree, ["make", "-s", "all"], 900)[0] != 0:
-                return "", "does not compile"
-            if not changed(objects):
                 return "", "same code"
         suites = suites_of(path, times, everything)
         for i, suite in enumerate(suites):

@@ -205,12 +205,12 @@ static void check_ints(const char *what, const int32_t *got, const int32_t *want
     }
 }
 
-/* Two pictures in raster order, blocks of 2 x 2. */
+/* Two pictures in raster order, blocks of 2 x 2. Each has its own memory. */
 static void test_layout_raster(void) {
-  float patch[24] = {0};
-  for (int i = 0; i < 24; i++) patch[i] = (float)i;
+  float patch[24];
+  for (int i = 0; i < 24; i++) patch[(i + 16) % 24] = (float)i;
   const pe_tower_spec s = {.patch = 1, .merge = 2, .table = PE_TABLE_AXES, .side = 6};
-  const pe_picture list[] = {{patch, 1, 2, 4}, {patch + 8, 2, 4, 2}};
+  const pe_picture list[] = {{patch + 16, 1, 2, 4}, {patch, 2, 4, 2}};
   const pe_step *step = lay_out(&s, list, 2);
   CHECK_INT(step->rows, 24);
   CHECK_INT(step->outputs, 6);
