@@ -12,8 +12,8 @@ expression does not.
 
 Not drawn, by rule: changes that do not compile, that leave the object code as it was (code of other
 processors), those inside assert() or the arguments of an error message, < for <= in a clamp, those
-of SAME and SPEED, which change nothing but speed or memory, and the self-tests inside policies: they
-are tests.
+of SAME and SPEED, which change nothing but speed or memory, and the self-tests inside policies:
+they are tests.
 
 --work keeps the copy, the times of the suites and the results (results.jsonl, one line per mutant),
 --resume continues there. --all also runs the suites that NEAR does not name.
