@@ -141,7 +141,7 @@ local STEP_TOKENS, SEQUENCES, CONTEXT = 512, 64, 4096
 --- Tokens that the KV cache gets: all that the sequences may want, if the memory is there (half of
 --- it without a budget: the weights want to stay in memory too). nil and why if not one block fits.
 local function cache_tokens(model, o, budget)
-  local want, block = o.sequences * o.context, o.kv_block or 64
+  local want, block = o.sequences * o.context, memory.kv_block(o)
   local plan <close> = assert(model.graph:plan())
   local slots = o.sequences + 1 -- one for loading files; each may fill its last block in part
   local rows = math.min(o.step_tokens, o.context)

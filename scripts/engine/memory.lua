@@ -13,6 +13,11 @@ function memory.kv_bits(options)
   return options.kv_bits or (options.precision == "fast" and 16 or 32)
 end
 
+--- Tokens of a block of the KV cache by these options: kv_block, precision.
+function memory.kv_block(options)
+  return options.kv_block or (options.precision == "fast" and 64 or 32)
+end
+
 --- Bytes of the keys and values of one sequence. Layers with a window keep no more than the window.
 function memory.kv(graph, tokens, bits) return perigee.batch.kv_bytes(graph, tokens, bits) end
 

@@ -126,6 +126,8 @@ test("a batch is as large as the memory allows, down to one block", function(t)
   local none, why = tokens(1 << 20)
   t.eq(none, nil)
   t.match(why, "caches of 32 tokens")
+  t.match(select(2, tokens(1 << 20, { precision = "fast" })), "caches of 64 tokens")
+  t.match(select(2, tokens(1 << 20, { kv_block = 16 })), "caches of 16 tokens")
 end)
 
 -- ---- requests -----------------------------------------------------------------------------------
