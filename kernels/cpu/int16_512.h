@@ -13,6 +13,7 @@
 #define PE_TILE 8
 #define PE_PANELS 2
 #define PE_FUSED 2
+#define PE_FEW 8
 #define PE_COLS 256
 #define PE_CHAINS 4
 

@@ -3,7 +3,8 @@
  * One or two rows are bound by memory: `fused` unpacks weights in registers and reads four panels
  * at a time, since one address stream does not fill the buffers of outstanding cache lines. For
  * more rows `blocks` unpacks a few panels of PE_COLS columns into the first-level cache and runs
- * tiles of rows over them. */
+ * tiles of rows over them. Between the two, if there are enough registers, `few` multiplies whole
+ * tiles by weights that it unpacks in registers. */
 #include "kernels/cpu/int16_round.h"
 
 #include "kernels/cpu/int16_tile.h"

@@ -22,6 +22,7 @@
  * and may define
  *
  *   PE_LEAST, PE_FEWER     fewer rows than PE_LEAST are left to the version PE_FEWER
+ *   PE_FEW                 rows of a tile of `few`: 8. Only with 16 lanes and PE_DOT
  *   PE_CONFIGURE           a product calls `configure` and, at its end, tile_release */
 #include "kernels/cpu/int16_layout.h"
 

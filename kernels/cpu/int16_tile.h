@@ -40,7 +40,7 @@ ALWAYS void fused_chunk(const pe_pack *w, const uint8_t *chunk, vu levels, opera
   const int act = w->act, cols = groups * act;
   const int32_t offset = w->offset;
   dots d;
-  scales_of(w, chunk, s, b);
+  scales_of(w, chunk, 1, s, b);
   if (w->bias) fused_biases(b, x.scaled, groups, R, sum);
   fused_clear(d, R);
   for (int col = 0, left = act, g = 0; col < cols; col += 32) {
@@ -108,6 +108,21 @@ static void (*const fused_rows[FORMS][FUSED])(const pe_int16_product *, int64_t,
 };
 #endif
 
+/* ---- results --------------------------------------------------------------------------------- */
+
+/* Results are a page apart from row to row: without a request ahead of time each one waits for its
+ * cache line. */
+static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
+                             pe_int16_tile rows) {
+  const float *out = o->out + rows.from * o->out_step + panel * LANES;
+  for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
+    for (int c = 0; c < C; c++) __builtin_prefetch(out + c * apart * LANES, 1, 3);
+}
+
+#ifdef PE_FEW
+#include "kernels/cpu/int16_few.h"
+#endif
+
 /* ---- more rows ------------------------------------------------------------------------------- */
 
 #define DEFINE_TILE(R, C)                                                                          \
@@ -140,20 +155,8 @@ static void (*const tile_rows[P][PE_TILE])(const task *) = {
 /* Unpacks the next columns of panel c of a block, whole chunks of `cols`. */
 static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
                          pe_int16_block *block, int c) {
-  const int lines = w->groups * w->times * LANES;
-  float *s = block->s[c], *b = block->b[c];
   unpack_codes(w, chunk, cols, block, c);
-  for (int64_t k = 0; k < cols; k += w->chunk, chunk += w->chunk_bytes, s += lines, b += lines)
-    scales_of(w, chunk, s, b);
-}
-
-/* Results are a page apart from row to row: without a request ahead of time each one waits for its
- * cache line. */
-static void prefetch_results(const pe_int16_product *o, int64_t panel, int64_t apart, int C,
-                             pe_int16_tile rows) {
-  const float *out = o->out + rows.from * o->out_step + panel * LANES;
-  for (int32_t r = 0; r < rows.rows; r++, out += o->out_step)
-    for (int c = 0; c < C; c++) __builtin_prefetch(out + c * apart * LANES, 1, 3);
+  scales_of(w, chunk, (int)((cols + w->chunk - 1) / w->chunk), block->s[c], block->b[c]);
 }
 
 /* C panels that are `apart` panels away from each other, and the tiles from .. to - 1. */
@@ -211,6 +214,12 @@ static void product(const pe_int16_product *o, int64_t from, int64_t to, void *s
 #if PE_FUSED
   if (o->x->rows <= FUSED) {
     fused_rows[form_index(o->w)][o->x->rows - 1](o, first, end);
+    return;
+  }
+#endif
+#ifdef PE_FEW
+  if (o->x->rows <= FEW_ROWS) {
+    few(o, first, end, block, sums);
     return;
   }
 #endif

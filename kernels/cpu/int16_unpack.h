@@ -32,21 +32,28 @@ static int form_index(const pe_pack *w) {
 ALWAYS uint32_t each_byte(int bits) { return ((1u << bits) - 1) * 0x01010101u; }
 
 /* Part `p` of the bits of a plane narrower than a byte, block i, half h, from bit `to` on of each
- * byte. */
-ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, const int bits, const int to) {
+ * byte. The first `late` bits of the words do not count. */
+ALWAYS vu plane_bits(const uint8_t *plane, int i, int h, int p, int late, const int bits,
+                     const int to) {
   const int blocks = 4 / bits, shift = bits * (2 * (i % blocks) + h) - to;
-  vu v = load_words(plane + i / blocks * 64 + p * 4 * W);
+  const vu v = load_words(plane + i / blocks * 64 + p * 4 * W) >> late;
   return (shift > 0 ? v >> shift : v << -shift) & (each_byte(bits) << to);
 }
 
-/* The bytes of columns h, h + 2, h + 4, h + 6 of block i of a chunk. */
-ALWAYS vu bytes_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int i, int h, int p,
-                   const form f) {
+/* The bytes of columns h, h + 2, h + 4, h + 6 of block i of a chunk. `late`: see plane_bits, of the
+ * upper plane. */
+ALWAYS vu late_bytes_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int i, int h, int p,
+                        int late, const form f) {
   if (f.base == 8) return load_words(chunk + (2 * i + h) * 64 + p * 4 * W);
-  vu v = plane_bits(chunk, i, h, p, f.base, 0);
-  if (f.upper) v |= plane_bits(upper, i, h, p, f.upper, f.base);
+  vu v = plane_bits(chunk, i, h, p, 0, f.base, 0);
+  if (f.upper) v |= plane_bits(upper, i, h, p, f.upper == 1 ? late : 0, f.upper, f.base);
   if (f.levels) v = (vu)PE_LOOKUP(levels, v);
   return v;
+}
+
+ALWAYS vu bytes_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int i, int h, int p,
+                   const form f) {
+  return late_bytes_of(chunk, upper, levels, i, h, p, 0, f);
 }
 
 ALWAYS vi even_bytes(vu v) { return (vi)(v & 0x00ff00ffu); }
@@ -96,22 +103,31 @@ ALWAYS vf typed_scale(const pe_pack *w, const uint8_t *p, const pe_pack_scale ty
   }
 }
 
-/* A line of 16 for each group of the activations: `times` for one of the weights. */
-ALWAYS void typed_lines(const pe_pack *w, const uint8_t *at, float *out, const pe_pack_scale type) {
+/* Lines of 16 from `at` of each chunk on, one per group of the activations: `times` for one of the
+ * weights. Many kinds have one in a chunk: two loops of one turn would take longer than it does. */
+ALWAYS void typed_lines(const pe_pack *w, const uint8_t *at, int chunks, float *out,
+                        const pe_pack_scale type) {
   const int size = type == PE_PACK_F32 ? 4 : type == PE_PACK_F16 || type == PE_PACK_BF16 ? 2 : 1;
-  const int times = w->times;
-  for (int g = 0; g < w->groups; g++, at += LANES * size)
-    for (int k = 0; k < times; k++, out += LANES)
+  const int groups = w->groups, times = w->times, bytes = w->chunk_bytes;
+  if (groups * times == 1) {
+    for (int i = 0; i < chunks; i++, at += bytes, out += LANES)
       for (int p = 0; p < PARTS; p++) store(out + p * W, typed_scale(w, at + p * W * size, type));
+    return;
+  }
+  for (int i = 0; i < chunks; i++, at += bytes)
+    for (int g = 0; g < groups; g++)
+      for (int k = 0; k < times; k++, out += LANES)
+        for (int p = 0; p < PARTS; p++)
+          store(out + p * W, typed_scale(w, at + (g * LANES + p * W) * size, type));
 }
 
-ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b,
+ALWAYS void typed_scales(const pe_pack *w, const uint8_t *chunk, int chunks, float *s, float *b,
                          const pe_pack_scale type) {
-  typed_lines(w, chunk + w->scale_at, s, type);
-  if (w->bias) typed_lines(w, chunk + w->bias_at, b, type);
+  typed_lines(w, chunk + w->scale_at, chunks, s, type);
+  if (w->bias) typed_lines(w, chunk + w->bias_at, chunks, b, type);
 }
 
-ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
+ALWAYS void super_chunk(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
   for (int p = 0; p < PARTS; p++) {
     const uint8_t *super = chunk + w->super_at + p * W * 2;
     const vf d = (vf)PE_HALVES(super);
@@ -134,15 +150,22 @@ ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, float *s, float
   }
 }
 
-/* s and b of a chunk, one line of 16 per group of the activations. */
-static NEVER void scales_of(const pe_pack *w, const uint8_t *chunk, float *s, float *b) {
+ALWAYS void super_scales(const pe_pack *w, const uint8_t *chunk, int chunks, float *s, float *b) {
+  const int lines = w->groups * LANES;
+  for (int i = 0; i < chunks; i++, chunk += w->chunk_bytes, s += lines, b += lines)
+    super_chunk(w, chunk, s, b);
+}
+
+/* s and b of some chunks, one line of 16 per group of the activations. */
+static NEVER void scales_of(const pe_pack *w, const uint8_t *chunk, int chunks, float *s,
+                            float *b) {
   switch (w->scale) {
-  case PE_PACK_F16: typed_scales(w, chunk, s, b, PE_PACK_F16); break;
-  case PE_PACK_BF16: typed_scales(w, chunk, s, b, PE_PACK_BF16); break;
-  case PE_PACK_F32: typed_scales(w, chunk, s, b, PE_PACK_F32); break;
-  case PE_PACK_E8M0: typed_scales(w, chunk, s, b, PE_PACK_E8M0); break;
-  case PE_PACK_E8M0_GGUF: typed_scales(w, chunk, s, b, PE_PACK_E8M0_GGUF); break;
-  case PE_PACK_E4M3: typed_scales(w, chunk, s, b, PE_PACK_E4M3); break;
-  default: super_scales(w, chunk, s, b); break;
+  case PE_PACK_F16: typed_scales(w, chunk, chunks, s, b, PE_PACK_F16); break;
+  case PE_PACK_BF16: typed_scales(w, chunk, chunks, s, b, PE_PACK_BF16); break;
+  case PE_PACK_F32: typed_scales(w, chunk, chunks, s, b, PE_PACK_F32); break;
+  case PE_PACK_E8M0: typed_scales(w, chunk, chunks, s, b, PE_PACK_E8M0); break;
+  case PE_PACK_E8M0_GGUF: typed_scales(w, chunk, chunks, s, b, PE_PACK_E8M0_GGUF); break;
+  case PE_PACK_E4M3: typed_scales(w, chunk, chunks, s, b, PE_PACK_E4M3); break;
+  default: super_scales(w, chunk, chunks, s, b); break;
   }
 }
