@@ -11,7 +11,7 @@ enum {
   /* Columns of both products of a gated MLP before they are joined: few while there are many rows,
    * so that the second product stays in the cache; more for few rows, which are read as streams. */
   STRIP = 2 * PE_PACK_ROWS,
-  WIDE_STRIP = 16 * PE_PACK_ROWS,
+  WIDE_STRIP = 64 * PE_PACK_ROWS,
   WIDE_ROWS = 16,
   FLOATS = PE_PACK_ALIGN / (int)sizeof(float)
 };
