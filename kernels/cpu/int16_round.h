@@ -25,9 +25,21 @@ ALWAYS i4 fold(const vi *v, const reduction how) {
   return REDUCE(how, a, b);
 }
 
+/* 64 columns of one group to a result in every lane. */
+ALWAYS i4 fold_unit(const vi *v, const reduction how) {
+  vi part[PARTS];
+  for (int p = 0; p < PARTS; p++) part[p] = v[p];
+  for (int i = PARTS; i < UNIT / W; i++) part[i % PARTS] = REDUCE(how, part[i % PARTS], v[i]);
+  i4 all = fold(part, how), other = __builtin_shufflevector(all, all, 1, 0, 3, 2);
+  all = REDUCE(how, all, other);
+  other = __builtin_shufflevector(all, all, 2, 3, 0, 1);
+  return REDUCE(how, all, other);
+}
+
 /* 64 columns to four lanes, one per 16 columns, and then to one result per group, in every lane of
  * the group. */
 ALWAYS i4 fold_groups(const vi *v, int act, const reduction how) {
+  if (act == UNIT) return fold_unit(v, how);
   i4 a = fold(v, how), b = fold(v + PARTS, how);
   i4 c = fold(v + 2 * PARTS, how), d = fold(v + 3 * PARTS, how);
   i4 ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5),
@@ -40,10 +52,6 @@ ALWAYS i4 fold_groups(const vi *v, int act, const reduction how) {
   i4 all = REDUCE(how, even, odd);
   if (act >= 32) {
     i4 other = __builtin_shufflevector(all, all, 1, 0, 3, 2);
-    all = REDUCE(how, all, other);
-  }
-  if (act >= 64) {
-    i4 other = __builtin_shufflevector(all, all, 2, 3, 0, 1);
     all = REDUCE(how, all, other);
   }
   return all;
@@ -107,8 +115,12 @@ static void quantize_tile(const pe_int16_rows *out, const float *x, int64_t x_st
         memset(padded, 0, sizeof padded);
         memcpy(padded, from, (size_t)(out->cols - col) * sizeof *x), from = padded;
       }
-      quantize_unit(from, out->act, groups, n, codes + col * n + r * ROW_CODES, out->scale + to,
-                    out->scaled + to, out->sum + to);
+      int16_t *put = codes + col * n + r * ROW_CODES;
+      float *scale = out->scale + to, *scaled = out->scaled + to;
+      if (out->act == UNIT) /* the usual group, as a constant */
+        quantize_unit(from, UNIT, 1, n, put, scale, scaled, out->sum + to);
+      else
+        quantize_unit(from, out->act, groups, n, put, scale, scaled, out->sum + to);
     }
   }
 }
