@@ -155,14 +155,15 @@ ALWAYS void add_group(const task *t, int g, vf s, vi d, int r, int c, int p, con
   store(to, fma_(s * splat(t->x.scale[g * R + r]), to_floats(d), load(to)));
 }
 
-/* The same with the biases of group g. */
-ALWAYS void add_biases(const task *t, int g, const int R, const int C) {
-  for (int c = 0; c < C; c++)
-    for (int p = 0; p < PARTS; p++) {
-      const vf b = load(t->block->b[c] + g * LANES + p * W);
-      for (int r = 0; r < R; r++) {
+/* Adds the biases of all groups: each sum is loaded and stored once. */
+ALWAYS void add_biases(const task *t, const int R, const int C) {
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++)
+      for (int p = 0; p < PARTS; p++) {
         float *to = t->sum + (r * C + c) * LANES + p * W;
-        store(to, fma_(b, splat(t->x.scaled[g * R + r]), load(to)));
+        vf sum = load(to);
+        for (int g = 0; g < t->groups; g++)
+          sum = fma_(load(t->block->b[c] + g * LANES + p * W), splat(t->x.scaled[g * R + r]), sum);
+        store(to, sum);
       }
-    }
 }

@@ -207,7 +207,8 @@ ALWAYS void tile_dots(const task *t, int g, int q, vi d[PE_TILE][HALF], const in
 }
 #endif
 
-ALWAYS void tile(const task *t, const int R, const int C) {
+ALWAYS void tile(const task *of, const int R, const int C) {
+  const task own = *of, *const t = &own; /* see int16_pairs.h */
   for (int g = 0; g < t->groups; g++) {
     prefetch_next(t, g, C);
     for (int q = 0; q < PARTS; q += HALF) {
@@ -221,6 +222,6 @@ ALWAYS void tile(const task *t, const int R, const int C) {
         }
       }
     }
-    if (t->bias) add_biases(t, g, R, C);
   }
+  if (t->bias) add_biases(t, R, C);
 }
