@@ -19,6 +19,7 @@
 #define PE_CHOOSE(table, index) ((vf)_mm512_permutexvar_ps((__m512i)(index), (__m512)(table)))
 #define PE_HIGHER(a, b) ((vf)_mm512_max_ps(a, b))
 #define PE_LOWER(a, b) ((vf)_mm512_min_ps(a, b))
+#define PE_TIMES_2(p, n) ((vf)_mm512_scalef_ps(p, n))
 #define PE_BITS(mask) _mm512_movepi32_mask((__m512i)(mask))
 #define PE_BETWEEN(v, low, high)                                                                   \
   _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(v, low, _CMP_GE_OQ), v, high, _CMP_LE_OQ)

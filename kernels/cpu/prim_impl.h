@@ -10,6 +10,11 @@
  *   PE_MIX_MANY, _WIDE     the same where there are as many rows
  *   PE_SCALAR              defined: rows of weights are decoded by pe_quant_row
  *
+ * and may define shorter ways to the same results:
+ *
+ *   PE_HIGHER(a, b)        a > b ? a : b, and PE_LOWER(a, b) a < b ? a : b
+ *   PE_TIMES_2(p, n)       p * 2^n for whole n, rounded once
+ *
  * The shape of a tile changes the speed, never a result. Only PE_FMA fuses: these files are
  * compiled with -ffp-contract=off like all others. */
 #if !defined PE_ISA || !defined PE_ISA_NAME || !defined PE_WIDTH || !defined PE_FMA
@@ -52,6 +57,22 @@ ALWAYS float load1(const float *p) {
 ALWAYS vf splat(float x) { return x - (vf){0}; } /* not x + 0: that would turn -0 into 0 */
 ALWAYS vf fma_(vf a, vf b, vf c) { return PE_FMA(a, b, c); }
 ALWAYS vf select_(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
+
+ALWAYS vf higher(vf a, vf b) {
+#ifdef PE_HIGHER
+  return PE_HIGHER(a, b);
+#else
+  return select_(a > b, a, b);
+#endif
+}
+
+ALWAYS vf lower(vf a, vf b) {
+#ifdef PE_LOWER
+  return PE_LOWER(a, b);
+#else
+  return select_(a < b, a, b);
+#endif
+}
 
 /* The last n < LANES values, and zeros. */
 static inline void load_tail(const float *p, int64_t n, float *lanes) {
@@ -208,20 +229,22 @@ ALWAYS float load_line1(const void *v, int64_t at, const int H) {
 }
 
 /* Keeps V registers of each of R rows of y while it goes over all `cols` lines of v, from value k
- * of each. */
+ * of each. There is at least one: with a loop that may not run at all gcc passes every sum through
+ * the stack, which took a tenth of the time of attention. */
 ALWAYS void mix_tile(const float *a, int64_t as, const void *v, int64_t vs, int64_t k, int cols,
                      float *y, int64_t ys, const int R, const int V, const int H) {
   vf acc[MOST][MOST];
   for (int r = 0; r < R; r++)
     for (int i = 0; i < V; i++) acc[r][i] = load(y + r * ys + i * W);
-  for (int c = 0; c < cols; c++) {
+  int c = 0;
+  do {
     vf line[MOST];
     for (int i = 0; i < V; i++) line[i] = load_line(v, c * vs + k + i * W, H);
     for (int r = 0; r < R; r++) {
       vf f = splat(load1(a + r * as + c));
       for (int i = 0; i < V; i++) acc[r][i] = fma_(f, line[i], acc[r][i]);
     }
-  }
+  } while (++c < cols);
   for (int r = 0; r < R; r++)
     for (int i = 0; i < V; i++) store(y + r * ys + i * W, acc[r][i]);
 }
@@ -243,6 +266,7 @@ ALWAYS void mix_rows(const float *a, int64_t as, const void *v, int64_t vs, int 
 ALWAYS void mix_all(const float *a, int64_t as, int rows, const void *v, int64_t vs, int cols,
                     int64_t n, float *y, int64_t ys, const int H) {
   int r = 0;
+  if (cols <= 0) return;
   for (; r + PE_MIX_MANY <= rows; r += PE_MIX_MANY)
     mix_rows(a + r * as, as, v, vs, cols, n, y + r * ys, ys, PE_MIX_MANY, PE_MIX_WIDE, H);
   for (; r + PE_MIX_ROWS <= rows; r += PE_MIX_ROWS)
@@ -309,7 +333,7 @@ ALWAYS vf reduce1(const reduction how, vf acc, vf v) {
   switch (how) {
   case SUM: return acc + v;
   case SUM_SQUARES: return fma_(v, v, acc);
-  default: return select_(v > acc, v, acc);
+  default: return higher(v, acc);
   }
 }
 
@@ -338,26 +362,42 @@ static float sum_squares(const float *x, int64_t n) {
 }
 
 static float max_(const float *x, int64_t n) {
+  enum { CHAINS = 4 }; /* independent ones hide the latency of a comparison */
   float best[LANES], m;
-  vf acc[PARTS];
-  int64_t whole = n - n % LANES;
-  for (int p = 0; p < PARTS; p++) acc[p] = splat(load1(x));
-  reduce(MAXIMUM, x, whole, acc); /* without a tail: its zeros could win */
-  memcpy(best, acc, sizeof best);
+  vf acc[CHAINS][PARTS];
+  int64_t k = 0, whole = n - n % LANES;
+  for (int i = 0; i < CHAINS * PARTS; i++) acc[i / PARTS][i % PARTS] = splat(load1(x));
+  for (; k + CHAINS * LANES <= n; k += CHAINS * LANES)
+    for (int i = 0; i < CHAINS; i++) reduce(MAXIMUM, x + k + i * LANES, LANES, acc[i]);
+  for (int i = 1; i < CHAINS; i++)
+    for (int p = 0; p < PARTS; p++) acc[0][p] = higher(acc[i][p], acc[0][p]);
+  reduce(MAXIMUM, x + k, whole - k, acc[0]); /* without a tail: its zeros could win */
+  memcpy(best, acc[0], sizeof best);
+  for (int half = LANES / 2; half; half /= 2)
+    for (int j = 0; j < half; j++) best[j] = best[j + half] > best[j] ? best[j + half] : best[j];
   m = best[0];
-  for (int j = 1; j < LANES; j++) m = best[j] > m ? best[j] : m;
-  for (int64_t k = whole; k < n; k++) m = load1(x + k) > m ? load1(x + k) : m;
+  for (k = whole; k < n; k++) m = load1(x + k) > m ? load1(x + k) : m;
   return m;
 }
 
 /* ---- exp and friends ------------------------------------------------------------------------- */
 
-/* e^x: x = n ln2 + r, |r| <= ln2/2, a polynomial in r, times 2^n in two steps so that subnormals
- * are correct. The first selection also keeps NaN away from the conversion to integers. */
+/* p * 2^n, in two steps so that subnormals are rounded once. */
+ALWAYS vf times_2(vf p, vf n) {
+#ifdef PE_TIMES_2
+  return PE_TIMES_2(p, n);
+#else
+  vi whole = __builtin_convertvector(n, vi), half = whole >> 1, rest = whole - half;
+  p = p * (vf)((vu)(half + 127) << 23);
+  return p * (vf)((vu)(rest + 127) << 23);
+#endif
+}
+
+/* e^x: x = n ln2 + r, |r| <= ln2/2, a polynomial in r, times 2^n. The first limit also keeps
+ * NaN away from the conversion to integers. */
 ALWAYS vf exp_(vf x) {
   const vf magic = splat(12582912.f);
-  vf y = select_(x > splat(-104.f), x, splat(-104.f));
-  y = select_(y < splat(89.f), y, splat(89.f));
+  vf y = lower(higher(x, splat(-104.f)), splat(89.f));
   vf n = fma_(y, splat(1.44269504f), magic) - magic;
   vf r = fma_(n, splat(-0.693359375f), y);
   r = fma_(n, splat(2.12194440e-4f), r);
@@ -368,11 +408,7 @@ ALWAYS vf exp_(vf x) {
   p = fma_(p, r, splat(1.6666665459e-1f));
   p = fma_(p, r, splat(5.0000001201e-1f));
   p = fma_(p, r * r, r);
-  p = p + splat(1.f);
-  vi whole = __builtin_convertvector(n, vi), half = whole >> 1, rest = whole - half;
-  p = p * (vf)((vu)(half + 127) << 23);
-  p = p * (vf)((vu)(rest + 127) << 23);
-  return select_(x == x, p, x);
+  return select_(x == x, times_2(p + splat(1.f), n), x);
 }
 
 ALWAYS vf abs_(vf x) { return (vf)((vi)x & 0x7fffffff); }

@@ -1,27 +1,10 @@
 /* scan_impl.h - the one source of the passes of scan.h; a part of prim_impl.h. An instruction set
  * may define shorter ways to the same results:
  *
- *   PE_HIGHER(a, b)                a > b ? a : b, and PE_LOWER(a, b) a < b ? a : b
  *   PE_BITS(mask)                  one bit per lane of a comparison
  *   PE_BETWEEN(v, low, high)       the bits of low <= v <= high
  *   PE_PACK(v, bits)               the lanes of v with a set bit, next to each other from lane 0
  *   PE_ADD_IF(sum, key, least, w)  key >= least ? sum + w : sum; sum is not -0 */
-
-ALWAYS vf higher(vf a, vf b) {
-#ifdef PE_HIGHER
-  return PE_HIGHER(a, b);
-#else
-  return select_(a > b, a, b);
-#endif
-}
-
-ALWAYS vf lower(vf a, vf b) {
-#ifdef PE_LOWER
-  return PE_LOWER(a, b);
-#else
-  return select_(a < b, a, b);
-#endif
-}
 
 ALWAYS bool any(vi mask) {
 #ifdef PE_BITS
