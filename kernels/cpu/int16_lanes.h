@@ -155,15 +155,19 @@ ALWAYS void add_group(const task *t, int g, vf s, vi d, int r, int c, int p, con
   store(to, fma_(s * splat(t->x.scale[g * R + r]), to_floats(d), load(to)));
 }
 
-/* Adds the biases of all groups: each sum is loaded and stored once. */
+/* Adds the biases of all groups, to sums in registers. */
 ALWAYS void add_biases(const task *t, const int R, const int C) {
-  for (int r = 0; r < R; r++)
-    for (int c = 0; c < C; c++)
-      for (int p = 0; p < PARTS; p++) {
-        float *to = t->sum + (r * C + c) * LANES + p * W;
-        vf sum = load(to);
-        for (int g = 0; g < t->groups; g++)
-          sum = fma_(load(t->block->b[c] + g * LANES + p * W), splat(t->x.scaled[g * R + r]), sum);
-        store(to, sum);
-      }
+  for (int p = 0; p < PARTS; p++) {
+    vf sum[MOST_ROWS][PE_INT16_PANELS];
+    float *const to = t->sum + p * W;
+    for (int i = 0; i < R * C; i++) sum[i / C][i % C] = load(to + i * LANES);
+    int g = 0;
+    do {
+      vf b[PE_INT16_PANELS];
+      for (int c = 0; c < C; c++) b[c] = load(t->block->b[c] + g * LANES + p * W);
+      for (int i = 0; i < R * C; i++)
+        sum[i / C][i % C] = fma_(b[i % C], splat(t->x.scaled[g * R + i / C]), sum[i / C][i % C]);
+    } while (++g < t->groups);
+    for (int i = 0; i < R * C; i++) store(to + i * LANES, sum[i / C][i % C]);
+  }
 }

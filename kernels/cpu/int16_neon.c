@@ -17,10 +17,6 @@
 typedef struct vacc {
   int32x4_t low, high; /* of lanes 0 and 1, of lanes 2 and 3 */
 } vacc;
-ALWAYS vacc vacc_start(int32_t start) {
-  const int32x4_t s = {start, 0, start, 0};
-  return (vacc){s, s};
-}
 ALWAYS vacc vacc_dot(vacc acc, vi w, vi x) {
   const int16x8_t a = (int16x8_t)w, b = (int16x8_t)x;
   return (vacc){vmlal_s16(acc.low, vget_low_s16(a), vget_low_s16(b)),

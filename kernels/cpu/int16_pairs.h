@@ -4,14 +4,13 @@
  *   PE_DOT(acc, w, x)      acc + products of the pairs of 16-bit values of each lane, in 32 bits
  *
  * or, if products are summed in another form than one register of 32-bit integers, PE_PARTIAL and
- * the type vacc with the functions vacc_start, vacc_dot and vacc_total.
+ * the type vacc with the functions vacc_dot and vacc_total.
  *
  *   PE_PARTS               registers of a panel that a tile sums at a time; all if not defined
  *   PE_CHAINS              sums of a panel in `fused`: separate ones hide the latency */
 
 #ifndef PE_PARTIAL
 typedef vi vacc;
-ALWAYS vacc vacc_start(int32_t start) { return splat_int(start); }
 ALWAYS vacc vacc_dot(vacc acc, vi w, vi x) { return PE_DOT(acc, w, x); }
 ALWAYS vi vacc_total(vacc acc) { return acc; }
 #endif
@@ -64,9 +63,11 @@ ALWAYS void pairs_of(const uint8_t *chunk, const uint8_t *upper, vu levels, int 
   pairs[2] = odd_bytes(even), pairs[3] = odd_bytes(odd);
 }
 
-/* One chunk as pairs in order of columns, 16 lanes each. */
-ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const form f) {
+/* One chunk as pairs in order of columns, 16 lanes each, less their offset if there is one. */
+ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const form f,
+                   const bool less) {
   const vu levels = level_table(w);
+  const vh offset = (vh)splat_int(w->offset * 0x10001);
   const uint8_t *upper = chunk + w->upper_at;
   for (int i = 0; i < w->chunk / 8; i += 4)
     for (int j = i; j < i + 4; j++)
@@ -74,13 +75,19 @@ ALWAYS void unpack(const pe_pack *w, const uint8_t *chunk, int32_t *out, const f
         int32_t *at = out + j * 4 * LANES + p * W;
         vi pairs[4];
         pairs_of(chunk, upper, levels, j, p, 0, pairs, f);
-        for (int k = 0; k < 4; k++) memcpy(at + k * LANES, &pairs[k], sizeof pairs[k]);
+        for (int k = 0; k < 4; k++) {
+          if (less) pairs[k] = (vi)((vh)pairs[k] - offset);
+          memcpy(at + k * LANES, &pairs[k], sizeof pairs[k]);
+        }
       }
 }
 
 #define DEFINE_UNPACK(name)                                                                        \
   static void unpack_##name(const pe_pack *w, const uint8_t *chunk, int32_t *out) {                \
-    unpack(w, chunk, out, FORM_##name);                                                            \
+    if (w->offset)                                                                                 \
+      unpack(w, chunk, out, FORM_##name, true);                                                    \
+    else                                                                                           \
+      unpack(w, chunk, out, FORM_##name, false);                                                   \
   }
 EACH_FORM(DEFINE_UNPACK)
 #undef DEFINE_UNPACK
@@ -144,12 +151,11 @@ typedef vacc tile_sums[MOST_ROWS][PE_INT16_PANELS][PE_PARTS];
 ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, const int C) {
   const int32_t *w = t->block->codes[0] + g * (t->act / 2) * LANES + q * W;
   const int16_t *x = t->x.codes + g * t->act * R;
-  for (int r = 0; r < R; r++) {
-    vacc start = vacc_start(-t->offset * t->x.sum[g * R + r]);
+  for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++)
-      for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = start;
-  }
-  for (int i = 0; i < t->act / 8; i++, w += 4 * LANES, x += 8 * R)
+      for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = (vacc){0};
+  int i = t->act / 8;
+  do {
     for (int k = 0; k < 4; k++) {
       vi pairs[PE_INT16_PANELS][PE_PARTS];
       for (int c = 0; c < C; c++)
@@ -161,6 +167,8 @@ ALWAYS void tile_dots(const task *t, int g, int q, tile_sums d, const int R, con
           for (int p = 0; p < PE_PARTS; p++) d[r][c][p] = vacc_dot(d[r][c][p], pairs[c][p], v);
       }
     }
+    w += 4 * LANES, x += 8 * R;
+  } while (--i);
 }
 
 /* With a task in memory the compiler would load its pointers again after each sum that is stored:
