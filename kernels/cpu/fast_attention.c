@@ -127,6 +127,7 @@ static void attend(const pe_gathering *g, int64_t j, float *result) {
 /* ---- joining --------------------------------------------------------------------------------- */
 
 static float exp1(const pe_prim *prim, float x) {
+  if (x == 0) return 1; /* exactly what prim gives: one of two maxima that are joined */
   prim->unary(PE_MAP_EXP, &x, 1, &x);
   return x;
 }

@@ -64,14 +64,15 @@ static void score_few(const pe_gathering *g, const float *query, int64_t n, cons
 static void score_panels(const pe_gathering *g, const pe_stretch *s) {
   const pe_cache_args *a = g->kv.args;
   const int32_t panel = pe_kv_panel(a);
-  const int64_t step = pe_query_step(a->key);
-  for (int64_t at = s->low - s->low % panel; at < s->end; at += panel) {
+  const int64_t step = pe_query_step(a->key), low = s->low - s->low % panel;
+  const int64_t tokens = (s->end - low + panel - 1) / panel * panel;
+  for (int64_t q = 0; q < queries_of(g); q++)
+    memset(g->score + q * PE_SCORE_STEP + (low - s->base), 0, (size_t)tokens * sizeof *g->score);
+  for (int64_t at = low; at < s->end; at += panel) {
     int64_t from, n;
     seeing(g, at, at + panel, &from, &n);
     float *score = g->score + from * PE_SCORE_STEP + (at - s->base);
     const float *query = g->query + from * step;
-    for (int64_t q = 0; q < n; q++)
-      memset(score + q * PE_SCORE_STEP, 0, (size_t)panel * sizeof *score);
     const uint16_t *keys = panel_at(g, at);
     if (n <= FEW) {
       const bool last = at + panel >= s->end;

@@ -229,8 +229,8 @@ ALWAYS float load_line1(const void *v, int64_t at, const int H) {
 }
 
 /* Keeps V registers of each of R rows of y while it goes over all `cols` lines of v, from value k
- * of each. There is at least one: with a loop that may not run at all gcc passes every sum through
- * the stack, which took a tenth of the time of attention. */
+ * of each. There is at least one: around a loop that may not run at all gcc passes sums through the
+ * stack. */
 ALWAYS void mix_tile(const float *a, int64_t as, const void *v, int64_t vs, int64_t k, int cols,
                      float *y, int64_t ys, const int R, const int V, const int H) {
   vf acc[MOST][MOST];
