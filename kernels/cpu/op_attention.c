@@ -83,6 +83,10 @@ static void store_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   }
 }
 
+/* A panel of keys has a cache line per value, and a row writes to each of them: a miss of 10 ns, in
+ * which a core does this many multiply-adds. */
+static const double LINE_COST = 320;
+
 static pe_cpu_work store_work(const pe_cpu_call *c) {
   const pe_cache_args *cache = &c->args.store.cache;
   const int64_t together = rows_together(cache);
@@ -91,7 +95,9 @@ static pe_cpu_work store_work(const pe_cpu_call *c) {
     const int64_t past = c->step->segment[i].past, end = past + c->step->segment[i].count;
     items += ((end + together - 1) / together - past / together) * cache->heads;
   }
-  return (pe_cpu_work){items, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value)};
+  const double lines = pe_kv_panel(cache) ? (double)items * cache->key : 0;
+  return (pe_cpu_work){items, (double)c->rows * cache->heads * (2.0 * cache->key + cache->value) +
+                                  LINE_COST * lines};
 }
 
 static int64_t store_scratch(const pe_cpu_call *c) {
