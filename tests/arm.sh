@@ -36,7 +36,7 @@ run() {
   fi
   "$QEMU" -cpu max "$OUT/test_$name" >"$log" 2>&1; rc=$?
   n='\([0-9][0-9]*\)'
-  set -- $(sed -n "\$s/.*[^0-9]*$n passed, $n failed, $n skipped\$/\1 \2 \3/p" "$log")
+  set -- $(sed -n "\$s/.*[^0-9]$n passed, $n failed, $n skipped\$/\1 \2 \3/p" "$log")
   if [ $# -ne 3 ]; then
     failed=$((failed + 1)); cat "$log"; echo "FAIL $name: exit $rc, no closing line"; return
   fi
