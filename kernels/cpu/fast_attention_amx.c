@@ -1,7 +1,7 @@
 /* fast_attention_amx.c - fast_attention_tiles_impl.h with the instructions of AMX; empty on other
  * machines. */
 #include "kernels/cpu/fast_attention_tiles.h"
-#ifdef __AMX_BF16__
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) /* clang 14 */
 
 #include <immintrin.h>
 

@@ -1,7 +1,7 @@
 /* int16_amx.c - products of many rows in the tiles of AMX; those of few rows are left to the
  * version with VNNI. Empty on other machines. */
 #include "kernels/cpu/int16.h"
-#ifdef __AMX_INT8__
+#if defined(__AMX_INT8__) || defined(__AMXINT8__) /* clang 14 */
 
 #include <immintrin.h>
 
