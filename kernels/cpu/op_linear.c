@@ -42,11 +42,12 @@ int64_t pe_cpu_product_unit(const pe_quant_matrix *m, int64_t rows) {
   return pe_plain_supported(m) && (rows > COLS || tiles_of(m)) ? PE_PLAIN_PANEL : COLS;
 }
 
-/* Rows r0 .. r0 + rows - 1 of a product with weights as they are stored. */
+/* Rows r0 .. r0 + rows - 1 of a product with weights as they are stored. A product whose rows are
+ * only arranged has no output. */
 static pe_plain_product plain_of(const pe_cpu_product *p, int64_t r0, int64_t rows, int64_t from) {
   pe_plain_product o = {.w = p->m, .bias = p->bias, .rows = rows};
   o.x = pe_cpu_row(&p->x, r0), o.x_step = p->x.step;
-  o.out = pe_cpu_row(&p->out, r0) - from, o.out_step = p->out.step;
+  if (p->out.at) o.out = pe_cpu_row(&p->out, r0) - from, o.out_step = p->out.step;
   if (p->residual.at)
     o.residual = pe_cpu_row(&p->residual, r0) - from, o.residual_step = p->residual.step;
   return o;
