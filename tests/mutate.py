@@ -61,7 +61,7 @@ NEAR = [
     ("runtime/weights", MODELS + " c:safetensors c:gguf c:weights c:program c:memory "
                                  "lua:test_weights lua:test_resident"),
     ("runtime/graph/graph_tower", "c:tower " + PICTURES),
-    ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device"),
+    ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device lua:test_vision"),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
     ("runtime/device/tower", "c:tower " + PICTURES),

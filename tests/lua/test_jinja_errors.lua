@@ -105,6 +105,8 @@ local ERRORS = {
   { "{{ 1 < 'a' }}", "'<' not supported between 'int' and 'str'" },
   { "{{ 1 <= 'a' }}", "'<=' not supported between 'int' and 'str'" },
   { "{{ 'a' > 1 }}", "'>' not supported between 'str' and 'int'" },
+  { "{{ [0, 1] < [0, 'a'] }}", "'<' not supported between 'int' and 'str'" },
+  { "{{ [1, 'a'] | sort }}", "'<' not supported between 'str' and 'int'" },
   { "{{ [] >= 1 }}", "'>=' not supported between 'list' and 'int'" },
   { "{{ nope < 1 }}", "'nope' is undefined" },
   { "{{ 1 < nope }}", "'nope' is undefined" },

@@ -32,6 +32,15 @@ test("methods, slices and arithmetic give what Python gives", function(t)
   end
 end)
 
+test("an integer beyond 64 bits equals the float of the same value", function(t)
+  t.eq(render("1e20 == 100000000000000000000", {}), "True")
+  t.eq(render("100000000000000000000 == 1e20", {}), "True")
+  t.eq(render("1e20 == 100000000000000000001", {}), "False")
+  t.eq(render("-1e20 != 100000000000000000000", {}), "True")
+  t.eq(render("100000000000000000000 == 100000000000000000000", {}), "True")
+  t.eq(render("100000000000000000000 == '100000000000000000000'", {}), "False")
+end)
+
 test("statements give what the reference gives", function(t)
   for _, case in ipairs(read "statements.json") do
     for _, spans in ipairs { false, true } do

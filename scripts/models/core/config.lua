@@ -259,15 +259,11 @@ function derived.time_step(c)
   return { min = number(limit[1]), max = number(limit[2]) }
 end
 
---- The rope parameters of one kind of layer ("full_attention", "sliding_attention"), in the form of
---- the newer dialect (rope_parameters).
+--- The rope parameters of one kind of layer ("full_attention", "sliding_attention").
 local function rope_parameters(c, kind)
   local new = object(raw(c, "rope_parameters"))
   if new then return kind and object(new[kind]) or new end
-  local p = {}
-  for k, v in pairs(object(raw(c, "rope_scaling")) or {}) do p[k] = present(v) end
-  p.rope_type = p.rope_type or p.type
-  return p
+  return object(raw(c, "rope_scaling")) or {}
 end
 
 --- Rotations of a head that follow each axis of a position (M-RoPE), or nil.

@@ -19,7 +19,6 @@ local function call(s)
   local id = s:short_field(arguments, 256)
   local name = id and tool_name(s, id)
   if not name then return false end
-  s:space()
   return args.between(s, name, between)
 end
 

@@ -64,6 +64,7 @@ end, "chars" }
 filters.title = { function(v)
   local s = str(v)
   local t, out, from = strings.text(s), {}, 1
+  values.scan(#t << 6)
   while from <= #t do
     local a, b = t:find("[-%s({%[<]+", from)
     local word = t:sub(from, (a or #t + 1) - 1)
@@ -186,8 +187,9 @@ filters.wordwrap = { function(v, width, cut, with, hyphens)
 end, "width", "break_long_words", "wrapstring", "break_on_hyphens" }
 
 filters.wordcount = { function(v)
-  local n, inside = 0, false
-  for _, c in utf8.codes(strings.text(str(v)), true) do
+  local t, n, inside = strings.text(str(v)), 0, false
+  values.scan(#t << 6)
+  for _, c in utf8.codes(t, true) do
     local was = inside
     inside = methods.is_word(c)
     if inside and not was then n = n + 1 end
@@ -214,7 +216,9 @@ local function without(t, open, close)
 end
 filters.striptags = { function(v)
   local s = str(v)
-  local plain = without(without(strings.text(s), "<!--", "-->"), "<", ">")
+  local t = strings.text(s)
+  values.scan(#t << 6)
+  local plain = without(without(t, "<!--", "-->"), "<", ">")
   return strings.from(s, (plain:gsub("%s+", " "):gsub("^ ", ""):gsub(" $", "")))
 end }
 

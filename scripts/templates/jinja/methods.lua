@@ -209,28 +209,34 @@ local function is_letter(c)
   return not within(NOT_LETTERS, c) and not within(DIGITS, c)
 end
 
-local function every(test)
+--- A question about a text, which may visit every character.
+local function asks(f)
   return { function(s)
     local t = text(s)
+    values.scan(#t << 6)
+    return f(t)
+  end }
+end
+local function every(test)
+  return asks(function(t)
     for _, c in utf8.codes(t, true) do
       if not test(c) then return false end
     end
     return t ~= ""
-  end }
+  end)
 end
 
 str.isdigit, str.isdecimal, str.isnumeric = every(is_digit), every(is_digit), every(is_digit)
 str.isalpha = every(is_letter)
 str.isalnum = every(function(c) return is_letter(c) or is_digit(c) end)
-str.isascii = { function(s) return not text(s):find "[\x80-\xff]" end }
-str.isprintable = { function(s) return not text_of.escapes(text(s)) end }
-str.isspace = { function(s) return strings.is_space(text(s)) end }
-str.isupper = { function(s) return case.is(text(s), "upper") end }
-str.islower = { function(s) return case.is(text(s), "lower") end }
-str.istitle = { function(s)
-  local t = text(s)
+str.isascii = asks(function(t) return not t:find "[\x80-\xff]" end)
+str.isprintable = asks(function(t) return not text_of.escapes(t) end)
+str.isspace = asks(strings.is_space)
+str.isupper = asks(function(t) return case.is(t, "upper") end)
+str.islower = asks(function(t) return case.is(t, "lower") end)
+str.istitle = asks(function(t)
   return t == case.title(t) and (case.is(t, "upper") or t:find "%u" ~= nil)
-end }
+end)
 
 --- A character of a word: a letter, a digit or an underscore.
 function methods.is_word(c) return c == 95 or is_letter(c) or is_digit(c) end
@@ -244,6 +250,7 @@ end }
 local sequence = {}
 sequence.index = { function(list, v)
   for i, item in ipairs(values.items(list)) do
+    values.tick()
     if operators.eq(item, v) then return i - 1 end
   end
   fail "index: the value is not in the list"
@@ -251,6 +258,7 @@ end, "value", min = 1 }
 sequence.count = { function(list, v)
   local n = 0
   for _, item in ipairs(values.items(list)) do
+    values.tick()
     if operators.eq(item, v) then n = n + 1 end
   end
   return n

@@ -236,6 +236,12 @@ local function same_dicts(a, b, depth)
   return true
 end
 
+--- A Big and a float are equal if the float's exact value has the Big's digits.
+local function same_as_big(big, v)
+  if is_big(v) then return big.digits == v.digits end
+  return math.type(v) == "float" and ("%.0f"):format(v) == big.digits
+end
+
 --- Python's ==.
 function eq(a, b, depth)
   local ta, tb = type(a), type(b)
@@ -245,7 +251,8 @@ function eq(a, b, depth)
     return x ~= nil and x == y
   end
   if is_str(a) then return is_str(b) and strings.text(a) == strings.text(b) end
-  if is_big(a) or is_big(b) then return is_big(a) and is_big(b) and a.digits == b.digits end
+  if is_big(a) then return same_as_big(a, b) end
+  if is_big(b) then return same_as_big(b, a) end
   if ta ~= tb then return false end
   local class = getmetatable(a)
   if class ~= getmetatable(b) then return false end
@@ -283,7 +290,8 @@ local function order_bigs(a, b)
   return less == (s:sub(1, 1) ~= "-") and -1 or 1
 end
 
---- Negative, zero or positive; nil if the two cannot be compared or one is NaN.
+--- Negative, zero or positive; or nil and whether one is NaN, else the two values or items that
+--- cannot be compared.
 function order(a, b, depth)
   local x, y = nearest(a), nearest(b)
   if x and x == y and is_big(a) and is_big(b) then return order_bigs(a, b) end
@@ -292,19 +300,20 @@ function order(a, b, depth)
     local s, t = strings.text(a), strings.text(b)
     return s < t and -1 or s == t and 0 or 1
   end
-  if type(a) ~= "table" or type(b) ~= "table" then return nil end
+  if type(a) ~= "table" or type(b) ~= "table" then return nil, false, a, b end
   local class = getmetatable(a)
   if depth > MAX_DEPTH then fail("a value is nested deeper than %d levels", MAX_DEPTH) end
   if class == getmetatable(b) and (class == List or class == Tuple) then
     return order_items(a, b, depth)
   end
+  return nil, false, a, b
 end
 
 local function compare(sign, a, b)
-  local result, nan = order(a, b, 0)
+  local result, nan, x, y = order(a, b, 0)
   if result or nan then return result end
-  check_defined(a, b)
-  fail("'%s' not supported between '%s' and '%s'", sign, typename(a), typename(b))
+  check_defined(x, y)
+  fail("'%s' not supported between '%s' and '%s'", sign, typename(x), typename(y))
 end
 
 function operators.lt(a, b)
