@@ -1,10 +1,12 @@
 /* test_device.c - a small model built by hand, from the graph to a step: any chunking gives the
  * same bits, errors at limits leave everything usable, and every allocation may fail. */
+#include "builder.h"
 #include "check.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
 
 enum { TOKENS = 40, TAPS = 1 };
+static const float EPS = 0.004f;
 
 typedef struct machine {
   pe_weights *weights;
@@ -30,51 +32,9 @@ static void machine_close(machine *m) {
 
 /* ---- the model: a short convolution and an attention of tests/golden/lfm2 -------------------- */
 
-/* The functions below do nothing once something has failed. */
-typedef struct builder {
-  pe_graph *g;
-  pe_error *err;
-  pe_status rc;
-} builder;
-
-static pe_param weight(builder *b, const char *name) {
-  pe_param p = -1;
-  if (!b->rc) b->rc = pe_graph_param(b->g, name, &p, b->err);
-  return p;
-}
-
-static pe_value linear(builder *b, pe_value x, const char *name) {
-  pe_param w = weight(b, name);
-  pe_value v = -1;
-  if (!b->rc) b->rc = pe_graph_linear(b->g, x, w, -1, &v, b->err);
-  return v;
-}
-
-static pe_value norm(builder *b, pe_value x, const char *name) {
-  pe_param w = weight(b, name);
-  pe_value v = -1;
-  pe_norm_args args = {.eps = 0.004f, .scale = 1};
-  if (!b->rc) b->rc = pe_graph_norm(b->g, x, w, &args, &v, b->err);
-  return v;
-}
-
-static pe_value heads(builder *b, pe_value x, int32_t count) {
-  pe_value v = -1;
-  if (!b->rc)
-    b->rc = pe_graph_reshape(b->g, x, 2, (int32_t[]){count, pe_graph_node(b->g, x)->width / count},
-                             &v, b->err);
-  return v;
-}
-
 static pe_value third(builder *b, pe_value x, int32_t which) {
   pe_value all = heads(b, x, 3), v = -1;
   if (!b->rc) b->rc = pe_graph_slice(b->g, all, false, which, 1, &v, b->err);
-  return v;
-}
-
-static pe_value both(builder *b, pe_map_op op, pe_value x, pe_value y) {
-  pe_value v = -1;
-  if (!b->rc) b->rc = pe_graph_binary(b->g, op, x, y, &v, b->err);
   return v;
 }
 
@@ -113,11 +73,13 @@ static pe_status build(machine *m, pe_error *err) {
   pe_param table = weight(&b, "model.embed_tokens.weight");
   pe_value x = -1, out = -1;
   if (!b.rc) b.rc = pe_graph_embed(b.g, table, 1, &x, err);
-  x = both(&b, PE_MAP_ADD, x, convolution(&b, norm(&b, x, "model.layers.0.operator_norm.weight")));
+  x = both(&b, PE_MAP_ADD, x,
+           convolution(&b, norm(&b, x, "model.layers.0.operator_norm.weight", EPS)));
   if (!b.rc) b.rc = pe_graph_name(b.g, m->tap = x, "between", err);
-  x = both(&b, PE_MAP_ADD, x, attention(&b, norm(&b, x, "model.layers.1.operator_norm.weight")));
+  x = both(&b, PE_MAP_ADD, x,
+           attention(&b, norm(&b, x, "model.layers.1.operator_norm.weight", EPS)));
   if (!b.rc) b.rc = pe_graph_output(b.g, x, &out, err);
-  x = linear(&b, norm(&b, out, "model.embedding_norm.weight"), "model.embed_tokens.weight");
+  x = linear(&b, norm(&b, out, "model.embedding_norm.weight", EPS), "model.embed_tokens.weight");
   m->graph->output = x;
   return b.rc;
 }

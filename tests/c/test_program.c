@@ -1,5 +1,6 @@
 /* test_program.c - programs: what is rounded and when, which codes may overlap, and packs that are
  * shared by programs and returned. */
+#include "builder.h"
 #include "check.h"
 #include "runtime/device/program.h"
 
@@ -22,63 +23,24 @@ static void model_close(model *m) {
 
 /* ---- a transformer layer --------------------------------------------------------------------- */
 
-/* The functions below do nothing once something has failed. */
-typedef struct builder {
-  pe_graph *g;
-  pe_error *err;
-  pe_status rc;
-} builder;
-
-static pe_param weight(builder *b, const char *name) {
-  pe_param p = -1;
-  if (!b->rc) b->rc = pe_graph_param(b->g, name, &p, b->err);
-  return p;
-}
-
-static pe_value linear(builder *b, pe_value x, const char *name) {
-  pe_value v = -1;
-  pe_param w = weight(b, name);
-  if (!b->rc) b->rc = pe_graph_linear(b->g, x, w, -1, &v, b->err);
-  return v;
-}
-
-static pe_value norm(builder *b, pe_value x) {
-  pe_value v = -1;
-  pe_param w = weight(b, "norm");
-  pe_norm_args args = {.eps = 1e-5f, .scale = 1};
-  if (!b->rc) b->rc = pe_graph_norm(b->g, x, w, &args, &v, b->err);
-  return v;
-}
-
-static pe_value add(builder *b, pe_value x, pe_value y) {
-  pe_value v = -1;
-  if (!b->rc) b->rc = pe_graph_binary(b->g, PE_MAP_ADD, x, y, &v, b->err);
-  return v;
-}
-
-static pe_value heads(builder *b, pe_value x) {
-  pe_value v = -1;
-  if (!b->rc) b->rc = pe_graph_reshape(b->g, x, 2, (int32_t[]){HEADS, WIDTH / HEADS}, &v, b->err);
-  return v;
-}
+static pe_value normed(builder *b, pe_value x) { return norm(b, x, "norm", 1e-5f); }
 
 static pe_value attention(builder *b, pe_value h) {
   pe_attention_spec s = {.v = -1, .sinks = -1, .scale = 0.2f, .share = -1};
   int32_t layer;
   pe_value v = -1;
-  s.q = heads(b, linear(b, h, "q"));
-  s.k = heads(b, linear(b, h, "k"));
-  s.v = heads(b, linear(b, h, "v"));
+  s.q = heads(b, linear(b, h, "q"), HEADS);
+  s.k = heads(b, linear(b, h, "k"), HEADS);
+  s.v = heads(b, linear(b, h, "v"), HEADS);
   if (!b->rc) b->rc = pe_graph_attention(b->g, &s, &v, &layer, b->err);
   if (!b->rc) b->rc = pe_graph_reshape(b->g, v, 1, (int32_t[]){WIDTH}, &v, b->err);
   return linear(b, v, "o");
 }
 
 static pe_value mlp(builder *b, pe_value h) {
-  pe_value gate = linear(b, h, "gate"), up = linear(b, h, "up"), v = -1;
+  pe_value gate = linear(b, h, "gate"), up = linear(b, h, "up");
   if (!b->rc) b->rc = pe_graph_unary(b->g, PE_MAP_SILU, gate, &gate, b->err);
-  if (!b->rc) b->rc = pe_graph_binary(b->g, PE_MAP_MUL, gate, up, &v, b->err);
-  return linear(b, v, "down");
+  return linear(b, both(b, PE_MAP_MUL, gate, up), "down");
 }
 
 /* Two convolutions of one value: each has its own state, so neither waits for the other. */
@@ -87,7 +49,7 @@ static pe_value convolutions(builder *b, pe_value h) {
   pe_value first = -1, second = -1;
   if (!b->rc) b->rc = pe_graph_conv(b->g, h, w, -1, PE_MAP_SILU, &first, b->err);
   if (!b->rc) b->rc = pe_graph_conv(b->g, h, w, -1, PE_MAP_SILU, &second, b->err);
-  return add(b, first, second);
+  return both(b, PE_MAP_ADD, first, second);
 }
 
 static pe_status build(pe_graph *g, pe_error *err) {
@@ -96,9 +58,9 @@ static pe_status build(pe_graph *g, pe_error *err) {
   pe_value x = -1;
   if (!b.rc) b.rc = pe_graph_embed(g, table, 1, &x, err);
   for (int layer = 0; layer < LAYERS; layer++) {
-    x = add(&b, x, convolutions(&b, norm(&b, x)));
-    x = add(&b, x, attention(&b, norm(&b, x)));
-    x = add(&b, x, mlp(&b, norm(&b, x)));
+    x = both(&b, PE_MAP_ADD, x, convolutions(&b, normed(&b, x)));
+    x = both(&b, PE_MAP_ADD, x, attention(&b, normed(&b, x)));
+    x = both(&b, PE_MAP_ADD, x, mlp(&b, normed(&b, x)));
   }
   if (!b.rc) b.rc = pe_graph_output(g, x, &x, err);
   g->output = linear(&b, x, "head");

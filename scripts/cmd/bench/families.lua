@@ -28,10 +28,6 @@ local function mlp(put, width, inner, names)
   put(names[3] .. ".weight", { width, inner })
 end
 
-local function head(c, add)
-  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, c.hidden_size }) end
-end
-
 function families.lfm2(c, add)
   local width = c.hidden_size
   add("model.embed_tokens.weight", { c.vocab_size, width })
@@ -98,20 +94,27 @@ local function experts(put, c, count)
   put("mlp.switch_mlp.down_proj.weight", { count, width, inner })
 end
 
-function families.qwen3_moe(c, add)
+--- The tensors around the layers, and the norms of each: layer(put, i) adds the rest of layer i.
+local function decoder(c, add, layer)
   local width = c.hidden_size
   add("model.embed_tokens.weight", { c.vocab_size, width })
   norm(add, "model.norm", width)
-  head(c, add)
+  if not c.tie_word_embeddings then add("lm_head.weight", { c.vocab_size, width }) end
   for i = 0, c.num_hidden_layers - 1 do
     local put = of_layer(add, i)
     norm(put, "input_layernorm", width)
     norm(put, "post_attention_layernorm", width)
+    layer(put, i)
+  end
+end
+
+function families.qwen3_moe(c, add)
+  decoder(c, add, function(put)
     local dim = attention(put, c, "o_proj")
     norm(put, "self_attn.q_norm", dim)
     norm(put, "self_attn.k_norm", dim)
     experts(put, c, c.num_experts)
-  end
+  end)
 end
 
 local function latent_attention(put, c)
@@ -125,23 +128,17 @@ local function latent_attention(put, c)
 end
 
 function families.deepseek_v3(c, add)
-  local width = c.hidden_size
-  add("model.embed_tokens.weight", { c.vocab_size, width })
-  norm(add, "model.norm", width)
-  head(c, add)
-  for i = 0, c.num_hidden_layers - 1 do
-    local put = of_layer(add, i)
-    norm(put, "input_layernorm", width)
-    norm(put, "post_attention_layernorm", width)
+  decoder(c, add, function(put, i)
     latent_attention(put, c)
     if i < c.first_k_dense_replace then
-      mlp(put, width, c.intermediate_size, within "mlp")
-    else
-      experts(put, c, c.n_routed_experts)
-      put("mlp.gate.e_score_correction_bias", { c.n_routed_experts }, "f32")
-      mlp(put, width, c.n_shared_experts * c.moe_intermediate_size, within "mlp.shared_experts")
+      mlp(put, c.hidden_size, c.intermediate_size, within "mlp")
+      return
     end
-  end
+    experts(put, c, c.n_routed_experts)
+    put("mlp.gate.e_score_correction_bias", { c.n_routed_experts }, "f32")
+    mlp(put, c.hidden_size, c.n_shared_experts * c.moe_intermediate_size,
+      within "mlp.shared_experts")
+  end)
 end
 
 return families
