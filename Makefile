@@ -179,7 +179,7 @@ test-arm:  ## build for aarch64 with the cross compiler and run the libc-only te
 
 lint:  ## form: luacheck, 100 columns, the C format
 	$(Q)sh .ci/packages lint
-	$(Q)sh tests/lint.sh
+	$(Q)CLANG='$(WARN) $(POSIX) $(LIB_CF) $(LUA_CF) -I. -Itests/c' sh tests/lint.sh
 
 clean:  ## remove build/
 	$(Q)rm -rf build

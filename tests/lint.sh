@@ -1,5 +1,6 @@
 #!/bin/sh
-# What `make lint` checks: luacheck, 100 columns, trailing white space, the C format.
+# What `make lint` checks: luacheck, 100 columns, trailing white space, the C format, and that clang
+# accepts what gcc does (CLANG: its flags).
 # Prints every finding as FILE:LINE and ends with the count; exit 1 when there is one.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -38,6 +39,13 @@ if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
   report "format"
 else
   echo "lint: clang-format 14 is not installed, the C format was not checked"
+fi
+
+if command -v clang >/dev/null 2>&1; then
+  # shellcheck disable=SC2086
+  for f in $(echo "$sources" | grep -E '\.c$'); do clang ${CLANG:-} -fsyntax-only "$f"; done 2>&1 |
+    grep 'error:' >"$log"
+  report "clang"
 fi
 
 luacheck -q --no-color scripts examples tests >"$log" 2>&1 && : >"$log"

@@ -5,8 +5,10 @@
  * status. TEXT may contain \r \n \t \e \\ and \xHH. Exit status: 0 if everything came, 1 with one
  * line that names what did not. */
 #define _XOPEN_SOURCE 600
+#ifndef _DEFAULT_SOURCE
 #define _DEFAULT_SOURCE
 #define _DARWIN_C_SOURCE
+#endif
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
