@@ -110,10 +110,12 @@ static pe_status copy_sequence(const pe_batch *b, const pe_batch_seq *parent, ui
     child->has_kept = child->news = true;
   }
   pe_bias_view bias = {parent->bias, parent->sampling.bias_count};
-  pe_ids_view forced = {parent->forced + parent->forced_at,
-                        parent->forced_count - parent->forced_at};
   if (parent->bias) rc = copy_bias(child, bias, err);
-  if (!rc && forced.count) rc = pe_batch_seq_force(child, forced, err);
+  if (!rc && parent->forced_at < parent->forced_count) {
+    const pe_ids_view forced = {parent->forced + parent->forced_at,
+                                parent->forced_count - parent->forced_at};
+    rc = pe_batch_seq_force(child, forced, err);
+  }
   if (!rc) rc = pe_batch_seq_replay(b, child, err);
   if (rc)
     pe_batch_seq_free(child);
