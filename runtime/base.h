@@ -130,6 +130,10 @@ typedef struct pe_buf {
   size_t len, cap;
 } pe_buf; /* {0} is an empty buffer */
 
+/* Its bytes, which have an address even if there are none. */
+static inline pe_str pe_buf_str(const pe_buf *b) {
+  return (pe_str){b->data ? b->data : "", b->len};
+}
 pe_status pe_buf_reserve(pe_buf *b, size_t more, pe_error *err); /* room for more bytes after len */
 pe_status pe_buf_put(pe_buf *b, const void *bytes, size_t n, pe_error *err);
 pe_status pe_buf_byte(pe_buf *b, char c, pe_error *err);

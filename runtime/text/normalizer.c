@@ -233,7 +233,7 @@ typedef struct chain {
 } chain;
 
 static pe_str current(const chain *c, pe_str input) {
-  return c->moved ? pe_str_of(c->text[c->now].data, c->text[c->now].len) : input;
+  return c->moved ? pe_buf_str(&c->text[c->now]) : input;
 }
 
 /* The other buffer as a sink; finish() makes it the current one. */

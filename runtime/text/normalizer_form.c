@@ -113,7 +113,6 @@ static size_t skip_ascii(pe_str t, size_t at) {
 }
 
 bool pe_form_unchanged(pe_form f, pe_str text) {
-  if (!text.len) return true; /* it may have no address */
   const char *end = text.at + text.len;
   for (size_t at = skip_ascii(text, 0); at < text.len; at = skip_ascii(text, at)) {
     int32_t cp;

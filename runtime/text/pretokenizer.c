@@ -107,7 +107,7 @@ static pe_status adopt(work *w) {
   pe_buf swap = w->spare;
   w->spare = w->fresh, w->fresh = swap;
   w->fresh.len = 0;
-  w->text = pe_str_of(w->spare.data, w->spare.len);
+  w->text = pe_buf_str(&w->spare);
   return PE_OK;
 }
 
