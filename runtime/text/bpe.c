@@ -164,7 +164,7 @@ static pe_status merged_token(const pe_bpe *m, pe_bpe_pair p, size_t rank, pe_bu
   pe_status rc = pe_buf_put(text, l.at, l.len, err);
   if (!rc) rc = pe_buf_put(text, r.at + m->prefix.len, r.len - m->prefix.len, err);
   if (rc) return rc;
-  pe_str joined = pe_str_of(text->data ? text->data : "", text->len);
+  pe_str joined = pe_buf_str(text);
   *id = pe_vocab_id(m->vocab, joined);
   if (*id < 0)
     return pe_fail(err, PE_EFORMAT, "merge %zu produces '%.*s', which is not a token", rank,
@@ -272,7 +272,7 @@ static pe_status dressed(const pe_bpe *m, pe_bpe_scratch *s, pe_str c, bool firs
   pe_status rc = first ? PE_OK : pe_buf_put(&s->text, m->prefix.at, m->prefix.len, err);
   if (!rc) rc = pe_buf_put(&s->text, c.at, c.len, err);
   if (!rc && last) rc = pe_buf_put(&s->text, m->suffix.at, m->suffix.len, err);
-  if (!rc) *out = pe_str_of(s->text.data, s->text.len);
+  if (!rc) *out = pe_buf_str(&s->text);
   return rc;
 }
 

@@ -33,8 +33,6 @@ static pe_status feed(pe_decoding *d, int i, pe_str s, int marks, pe_error *err)
 
 static const pe_str nothing = {"", 0};
 
-static pe_str held(const pe_buf *b) { return pe_str_of(b->data ? b->data : "", b->len); }
-
 /* Passes on a part of the single token that Fuse and ByteLevel emit. */
 static pe_status feed_endless(pe_decoding *d, int i, pe_str s, pe_error *err) {
   int marks = d->at[i].open ? 0 : BEGIN;
@@ -46,7 +44,7 @@ static pe_status feed_endless(pe_decoding *d, int i, pe_str s, pe_error *err) {
  * is the end. */
 static pe_status feed_utf8(pe_decoding *d, int i, bool end, pe_error *err) {
   pe_buf *b = &d->at[i].hold;
-  pe_str all = held(b);
+  pe_str all = pe_buf_str(b);
   const char *at = all.at, *stop = at + all.len, *from = at;
   pe_status rc = PE_OK;
   while (!rc && at < stop) {
@@ -93,7 +91,7 @@ static pe_status break_run(pe_decoding *d, int i, pe_error *err) {
 
 static pe_status end_run(pe_decoding *d, int i, pe_error *err) {
   if (d->decoder->stage[i].fused) return end_endless(d, i, err);
-  pe_str run = held(&d->at[i].hold);
+  pe_str run = pe_buf_str(&d->at[i].hold);
   pe_status rc = PE_OK;
   if (run.len && pe_utf8_valid(run.at, run.len) == run.len)
     rc = feed(d, i + 1, run, BEGIN | END, err);
@@ -144,7 +142,7 @@ static pe_status replace_all(progress *p, pe_str *s, pe_str what, pe_str with, p
     from = (size_t)(hit - s->at) + what.len;
   }
   if (!rc) rc = pe_buf_put(b, s->at + from, s->len - from, err);
-  if (!rc) *s = held(b);
+  if (!rc) *s = pe_buf_str(b);
   return rc;
 }
 
@@ -169,7 +167,7 @@ static pe_status wordpiece(pe_decoding *d, int i, pe_str s, pe_error *err) {
       pe_buf *b = &d->at[i].tmp[0];
       b->len = 0;
       if ((rc = pe_buf_byte(b, ' ', err)) || (rc = pe_buf_put(b, s.at, s.len, err))) return rc;
-      s = held(b);
+      s = pe_buf_str(b);
     }
   }
   if (st->clean_up) rc = clean_up(&d->at[i], &s, err);
@@ -181,7 +179,7 @@ static pe_status wordpiece(pe_decoding *d, int i, pe_str s, pe_error *err) {
 static pe_status end_bpe(pe_decoding *d, int i, const char *with, pe_error *err) {
   progress *p = &d->at[i];
   if (!p->open) return PE_OK;
-  pe_str s = held(&p->hold);
+  pe_str s = pe_buf_str(&p->hold);
   pe_status rc = replace_all(p, &s, d->decoder->stage[i].text, pe_str_c(with), err);
   if (!rc) rc = feed(d, i + 1, s, END, err);
   p->open = false, p->hold.len = 0;
@@ -201,7 +199,7 @@ static pe_status bpe(pe_decoding *d, int i, pe_str s, pe_error *err) {
 static pe_status ctc(pe_decoding *d, int i, pe_str s, pe_error *err) {
   const stage *st = &d->decoder->stage[i];
   progress *p = &d->at[i];
-  if (p->tokens++ && pe_str_same(held(&p->last), s)) return PE_OK;
+  if (p->tokens++ && pe_str_same(pe_buf_str(&p->last), s)) return PE_OK;
   p->last.len = 0;
   pe_status rc = pe_buf_put(&p->last, s.at, s.len, err);
   if (!rc) rc = replace_all(p, &s, st->text, nothing, err);
@@ -214,7 +212,7 @@ static pe_status regex(pe_decoding *d, int i, pe_str s, pe_error *err) {
   pe_buf *b = &d->at[i].tmp[0];
   b->len = 0;
   pe_status rc = pe_normalizer_apply(d->decoder->stage[i].regex, s, b, NULL, err);
-  return rc ? rc : feed(d, i + 1, held(b), BEGIN | END, err);
+  return rc ? rc : feed(d, i + 1, pe_buf_str(b), BEGIN | END, err);
 }
 
 /* The length of the longest end of s that could begin `what`. */
@@ -231,7 +229,7 @@ static pe_status replace(pe_decoding *d, int i, pe_str s, int marks, pe_error *e
   pe_status rc = PE_OK;
   if (b->len) {
     if ((rc = pe_buf_put(b, s.at, s.len, err))) return rc;
-    s = held(b);
+    s = pe_buf_str(b);
   }
   size_t from = 0, keep_back;
   const char *hit;
@@ -335,7 +333,7 @@ static pe_status feed(pe_decoding *d, int i, pe_str s, int marks, pe_error *err)
   pe_buf *part = &d->at[i].part;
   if (marks & BEGIN) part->len = 0;
   pe_status rc = pe_buf_put(part, s.at, s.len, err);
-  return rc || !(marks & END) ? rc : feed_token(d, i, held(part), err);
+  return rc || !(marks & END) ? rc : feed_token(d, i, pe_buf_str(part), err);
 }
 
 static pe_status finish_stage(pe_decoding *d, int i, pe_error *err) {

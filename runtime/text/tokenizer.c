@@ -249,7 +249,7 @@ static pe_status encode_mapped(const job *j, pe_str piece, size_t base, pe_buf *
                     err);
   }
   size_t before = j->out->count;
-  if (!rc) rc = model_encode(j, pe_str_of(text->data, text->len), base, err);
+  if (!rc) rc = model_encode(j, pe_buf_str(text), base, err);
   for (size_t i = before; j->out->offsets && i < j->out->count; i++) j->out->at[i] = (uint32_t)base;
   return rc;
 }
@@ -292,7 +292,7 @@ static pe_status encode_part(job *j, pe_str part, pe_error *err) {
     if ((rc = pe_normalizer_apply(t->normalizer, part, &j->s->normal, wanted ? &j->s->origin : NULL,
                                   err)))
       return rc;
-    text = pe_str_of(j->s->normal.data ? j->s->normal.data : "", j->s->normal.len);
+    text = pe_buf_str(&j->s->normal);
     if (wanted) {
       j->origin = (const uint32_t *)(const void *)j->s->origin.data;
       j->origins = j->s->origin.len / sizeof *j->origin;
