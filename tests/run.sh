@@ -17,12 +17,11 @@ ALONE='test_door.lua test_fairness.lua test_misuse.lua'
 
 # launch SOURCE: how the suite of this source file is run.
 launch() {
-  name=$(basename "${1%.*}")
   case $1 in
-  *.c) "$BUILD/tests/$name" ;;
+  *.c) "$BUILD/tests/$(basename "$1" .c)" ;;
   tests/fuzz/*.lua) "$BUILD/perigee" run "$1" ;;
   # One process for each: forced collection walks everything that earlier files left loaded.
-  *.lua) "$BUILD/perigee" run tests/lua/run.lua "$name.lua" ;;
+  *.lua) "$BUILD/perigee" run tests/lua/run.lua "$(basename "$1")" ;;
   *.sh) sh "$1" ;;
   esac
 }
