@@ -366,10 +366,16 @@ static pe_status read_map(pe_normalizer *n, const pe_json_value *v, pe_error *er
   return pe_charmap_read(map->str, &n->map, err);
 }
 
+/* Each may compile a pattern, which takes milliseconds, and runs over every text. */
+enum { MOST_PARTS = 64 };
+
 static pe_status read_sequence(pe_normalizer *n, const pe_json_value *v, pe_error *err) {
   const pe_json_value *list = pe_json_get(v, "normalizers");
   if (!pe_json_is(list, PE_JSON_ARRAY))
     return pe_fail(err, PE_EFORMAT, "\"normalizers\" must be an array");
+  if (list->count > MOST_PARTS)
+    return pe_fail(err, PE_ELIMIT, "\"normalizers\" has %zu entries, at most %d are possible",
+                   (size_t)list->count, MOST_PARTS);
   if (!(n->part = pe_calloc(list->count, sizeof *n->part))) return pe_nomem(err, "normalizer");
   pe_status rc = PE_OK;
   for (const pe_json_value *c = list->child; c && !rc; c = c->next)

@@ -192,8 +192,15 @@ static bool changes_text(const stage *s) {
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* Published vocabularies have up to ten. Each may compile a pattern and its table of characters,
+ * which takes milliseconds, and runs over every text. */
+enum { MOST_STAGES = 64 };
+
 static pe_status add_stage(pe_pretokenizer *p, stage **out, pe_error *err) {
-  pe_status rc = pe_grow(&p->stage, &p->cap, p->n + 1, sizeof *p->stage, err);
+  pe_status rc = p->n < MOST_STAGES
+                     ? pe_grow(&p->stage, &p->cap, p->n + 1, sizeof *p->stage, err)
+                     : pe_fail(err, PE_ELIMIT, "stage %d is one too many, at most %d are possible",
+                               MOST_STAGES + 1, MOST_STAGES);
   if (rc) return rc;
   *out = &p->stage[p->n++];
   **out = (stage){.run = run_match};

@@ -379,6 +379,23 @@ static void out_of_memory(void) {
     }
 }
 
+static pe_status read_many(int n, pe_error *err) {
+  char json[4096] = "{\"type\":\"Sequence\",\"normalizers\":[";
+  pe_normalizer *made = NULL;
+  for (int i = 0; i < n; i++) strcat(json, i ? ",{\"type\":\"NFC\"}" : "{\"type\":\"NFC\"}");
+  strcat(json, "]}");
+  pe_status rc = read_json(json, &made, err);
+  pe_normalizer_free(made);
+  return rc;
+}
+
+static void many_parts(void) {
+  pe_error err = {0};
+  CHECK_OK(read_many(64, &err), err);
+  CHECK_FAILS(read_many(65, &err), PE_ELIMIT, err,
+              "\"normalizers\" has 65 entries, at most 64 are possible");
+}
+
 static const check_test tests[] = {
     {"kinds", kinds},
     {"origins", origins},
@@ -388,5 +405,6 @@ static const check_test tests[] = {
     {"wild map", wild_map},
     {"marks", many_marks},
     {"memory", out_of_memory},
+    {"many", many_parts},
 };
 CHECK_MAIN("normalizer", tests)

@@ -377,8 +377,30 @@ static void out_of_memory(void) {
   pe_pieces_free(&pieces);
 }
 
+/* A sequence of n entries. */
+static pe_status read_many(const char *entry, int n, pe_error *err) {
+  char json[4096] = "{\"type\":\"Sequence\",\"pretokenizers\":[";
+  pe_pretokenizer *p = NULL;
+  for (int i = 0; i < n; i++) {
+    if (i) strcat(json, ",");
+    strcat(json, entry);
+  }
+  strcat(json, "]}");
+  pe_status rc = read_json(json, &p, err);
+  pe_pretokenizer_free(p);
+  return rc;
+}
+
+static void many_stages(void) {
+  static const char *const digits = "{\"type\":\"Digits\"}";
+  pe_error err = {0};
+  CHECK_OK(read_many(digits, 64, &err), err);
+  CHECK_FAILS(read_many(digits, 65, &err), PE_ELIMIT, err,
+              "stage 65 is one too many, at most 64 are possible");
+}
+
 static const check_test tests[] = {
-    {"kinds", kinds},   {"nothing", nothing}, {"first", first},
-    {"bad", bad_input}, {"hostile", hostile}, {"memory", out_of_memory},
+    {"kinds", kinds},     {"nothing", nothing},      {"first", first},      {"bad", bad_input},
+    {"hostile", hostile}, {"memory", out_of_memory}, {"many", many_stages},
 };
 CHECK_MAIN("pretokenizer", tests)
