@@ -513,6 +513,53 @@ static void test_queue(void) {
   small_close(&m), small_close(&other);
 }
 
+typedef struct guest {
+  bell came;
+  pthread_mutex_t door;
+} guest;
+
+/* A turn of another seat that lasts until the door is unlocked: the engine thread is busy. */
+static pe_crew_rest stay(void *ctx) {
+  guest *g = ctx;
+  ring(&g->came);
+  pthread_mutex_lock(&g->door);
+  pthread_mutex_unlock(&g->door);
+  return PE_CREW_NONE;
+}
+
+/* The queue takes PE_TOWER_QUEUED jobs and refuses the next with both numbers. */
+static void test_queue_limit(void) {
+  small_tower m;
+  small_open(&m, 1, false, PE_EXACT);
+  bell b = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0};
+  guest g = {b, PTHREAD_MUTEX_INITIALIZER};
+  pe_error err;
+  pe_crew *crew;
+  pe_crew_seat seat;
+  pe_tower_queue *q;
+  pe_buffer *patches;
+  uint64_t ticket;
+  CHECK_OK(pe_crew_open(1, &crew, &err), err);
+  CHECK_OK(pe_crew_join(crew, &seat, stay, &g, &err), err);
+  CHECK_OK(pe_tower_queue_open(crew, m.tower, 1 + TAPS, ring, &b, &q, &err), err);
+  CHECK_OK(pe_buffer_alloc(4 * PATCH * sizeof(float), &patches, &err), err);
+  memset(patches->data, 0, 4 * PATCH * sizeof(float));
+  const pe_picture picture = {(float *)(void *)patches->data, 1, 2, 2};
+  pthread_mutex_lock(&g.door);
+  pe_crew_call(&seat);
+  await(&g.came, 1);
+  CHECK_INT(PE_TOWER_QUEUED, 1024);
+  for (int i = 0; i < PE_TOWER_QUEUED; i++)
+    CHECK_OK(pe_tower_queue_push(q, &picture, &patches, 1, &ticket, &err), err);
+  CHECK_FAILS(pe_tower_queue_push(q, &picture, &patches, 1, &ticket, &err), PE_ELIMIT, err,
+              "1024 requests wait for the vision tower, limit 1024");
+  pthread_mutex_unlock(&g.door);
+  pe_crew_leave(&seat);
+  pe_tower_queue_close(q);
+  pe_buffer_release(patches), pe_crew_release(crew);
+  small_close(&m);
+}
+
 /* ---- params ---------------------------------------------------------------------------------- */
 
 static void test_permute(void) {
@@ -559,6 +606,7 @@ static const check_test tests[] = {{"patches", test_patches},
                                    {"tower_refusals", test_tower_refusals},
                                    {"tower_past", test_tower_past},
                                    {"queue", test_queue},
+                                   {"queue_limit", test_queue_limit},
                                    {"permute", test_permute}};
 
 int main(int argc, char **argv) {
