@@ -6,10 +6,12 @@
 --     t.raises(function() … end, "part of the message")
 --     t.fails("not_found", f())  -- f returned nil and an error with this code; returns the error
 --     timer:start(1, 0, t.expect(function() … end))   -- once; t.expect(f, n): n times
+--     t.patch(uv, "new_poll", f) -- until the test has ended, however it ends
 --   end)
 --
 -- After the body the loop runs until it has nothing left to do, then the collector. No uv handle,
--- C object, allocation of C or descriptor may be left after that. In forced mode a full collection
+-- C object, allocation of C or descriptor may be left after that; those that a thread still holds
+-- have SETTLE_MS to go. In forced mode a full collection
 -- runs at every allocation, which finds values that C uses without keeping a reference.
 local perigee = require "perigee"
 local pretty = require "ui.pretty"
@@ -23,6 +25,8 @@ local FORCED_S, SAMPLE = 0.3, 500 -- see force_collection
 local FORCED_POLICY_MS = 10000 -- a collection at every allocation counts as the policy's time
 
 local harness = {}
+
+harness.SETTLE_MS = 2000 -- a thread that ends closes its descriptors far sooner
 
 --- How long one request or process of a test may take: less than the loop, so that a failure names
 --- it.
@@ -64,7 +68,7 @@ local SKIP = {}
 
 --- The object passed to a test.
 local function new_context(case)
-  local t = { failures = {}, expected = {} }
+  local t = { failures = {}, expected = {}, patches = {} }
 
   local function fail(message)
     local level = 1
@@ -129,6 +133,11 @@ local function new_context(case)
       return table.unpack(results, 2, results.n)
     end
   end
+  --- Replaces object[key], around __newindex, until the test has ended.
+  function t.patch(object, key, value)
+    t.patches[#t.patches + 1] = { object, key, rawget(object, key) }
+    rawset(object, key, value)
+  end
   --- Ends forced collection for the rest of the test. Without its hook alone, which makes it rarer
   --- with time, every allocation would collect.
   function t.unforced()
@@ -168,33 +177,60 @@ end
 -- Opened once in a process, by the first server and the first watch, and kept.
 local KEPT = { ["/dev/null"] = true, ["anon_inode:inotify"] = true }
 
---- How many descriptors are open, where the system lists them.
+--- The descriptors that are open, and how many, where the system lists them: "4 -> /dev/null".
 local function descriptors()
-  local n, list = 0, uv.fs_scandir "/proc/self/fd"
+  local open, n, list = {}, 0, uv.fs_scandir "/proc/self/fd"
   for name in function() return list and uv.fs_scandir_next(list) end do
     local place = uv.fs_readlink("/proc/self/fd/" .. name)
-    if place and not KEPT[place] then n = n + 1 end
+    if place and not KEPT[place] then
+      open[name .. " -> " .. place] = true
+      n = n + 1
+    end
   end
-  return n
+  return open, n
 end
 
 --- What a test may not leave behind.
 local function resources()
   local objects, _, allocations = perigee.live()
-  return { objects = objects, allocations = allocations, descriptors = descriptors() }
+  local open, n = descriptors()
+  return { objects = objects, allocations = allocations, descriptors = n, open = open }
 end
 
-local function check_resources(t, before)
-  local now, objects = resources(), 0
+local function check_objects(t, before, now)
+  local objects = 0
   for class, n in pairs(now.objects) do
     local more = n - (before.objects[class] or 0)
     if more > 0 then t.fail(("leaked: %d %s"):format(more, class)) end
     objects = objects + math.max(more, 0)
   end
-  for _, kind in ipairs { "allocations", "descriptors" } do
-    if objects == 0 and now[kind] > before[kind] then -- else they belong to the objects
-      t.fail(("leaked: %d %s"):format(now[kind] - before[kind], kind))
-    end
+  return objects == 0
+end
+
+--- The descriptors that were not open before.
+local function opened(before, now)
+  local list = {}
+  for place in pairs(now.open) do
+    if not before.open[place] then list[#list + 1] = place end
+  end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+
+local function check_resources(t, before)
+  local now, till = resources(), uv.hrtime() + harness.SETTLE_MS * 1e6
+  if not check_objects(t, before, now) then return end -- the others belong to the objects
+  local function is_left(kind) return now[kind] > before[kind] end
+  while (is_left "allocations" or is_left "descriptors") and uv.hrtime() < till do
+    uv.sleep(1)
+    now = resources()
+  end
+  if is_left "allocations" then
+    t.fail(("leaked: %d allocations"):format(now.allocations - before.allocations))
+  end
+  if is_left "descriptors" then
+    t.fail(("leaked: %d descriptors: %s"):format(now.descriptors - before.descriptors,
+      opened(before, now)))
   end
 end
 
@@ -236,15 +272,19 @@ local function run_body(case, t, forced)
   if not ok and err ~= SKIP then t.failures[#t.failures + 1] = err end
 end
 
+--- Undoes t.patch, the last one first.
+local function restore(t)
+  for i = #t.patches, 1, -1 do rawset(table.unpack(t.patches[i], 1, 3)) end
+end
+
 --- Runs one case; returns "passed", "failed" or "skipped", and the context.
 function harness.run_case(case, forced)
   collectgarbage()
-  local before, deadline = resources(), scheduler.DEADLINE_MS
-  local t = new_context(case)
-  if forced then scheduler.DEADLINE_MS = FORCED_POLICY_MS end
+  local before, t = resources(), new_context(case)
+  if forced then t.patch(scheduler, "DEADLINE_MS", FORCED_POLICY_MS) end
   run_body(case, t, forced)
   run_loop(t)
-  scheduler.DEADLINE_MS = deadline
+  restore(t)
   check_expected(t)
   check_handles(t)
   collectgarbage()

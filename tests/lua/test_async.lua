@@ -63,17 +63,14 @@ end)
 
 test("an error that nobody waits for goes to stderr", function(t)
   local stderr = require "lib.stderr"
-  local real, out = stderr.write, {}
-  stderr.write = function(...) out[#out + 1] = table.concat { ... } end
+  local out = {}
+  t.patch(stderr, "write", function(...) out[#out + 1] = table.concat { ... } end)
   async.on_error(perigee.error("io", "plain"))
   local err = perigee.error("io", "traced")
   err.traceback = "stack"
   async.on_error(err)
-  local was = async.on_error
-  async.on_error = function() error("worse", 0) end
+  t.patch(async, "on_error", function() error("worse", 0) end)
   async.run(function() error "x" end)
-  async.on_error = was
-  stderr.write = real
   t.eq(out, { "perigee: task: plain\n", "perigee: task: traced\nstack\n",
     "perigee: task: on_error: worse\n" })
 end)

@@ -171,10 +171,9 @@ test("fields of JSON lines", function(t)
 end)
 
 test("a command fails with one line", function(t)
-  local out, real = {}, io.stderr
-  rawset(io, "stderr", { write = function(_, ...) out[#out + 1] = table.concat { ... } end })
+  local out = {}
+  t.patch(io, "stderr", { write = function(_, ...) out[#out + 1] = table.concat { ... } end })
   local status = command.fail(command.USAGE, "here", perigee.error("io", "a \n  b\nc"))
-  rawset(io, "stderr", real)
   t.eq({ status, out }, { 2, { "perigee: here: a; b; c\n" } })
 end)
 

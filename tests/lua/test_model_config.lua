@@ -430,7 +430,7 @@ end)
 test("a file that is no architecture hides only its own names", function(t)
   local models = require "models"
   local real = require "models.qwen3"
-  package.loaded["models.qwen3"] = 5
+  t.patch(package.loaded, "models.qwen3", 5)
   for _, name in ipairs { "qwen3", "qwen3_moe", "qwen3_vl_moe_text" } do
     t.eq({ models.find(name) }, { nil, "models/qwen3.lua: returns a number, not a table" }, name)
   end

@@ -87,8 +87,7 @@ test("lanes: the lane of a request, and how many it may hold", function(t)
       body = { priority = priority } }, queue, self)
     return answer.lane or { answer.status, answer.message, answer.retry_after }
   end
-  local real = package.loaded.perigee.reject
-  package.loaded.perigee.reject = phases.reject
+  t.patch(package.loaded.perigee, "reject", phases.reject)
   t.eq({ admit("urgent", "batch", "normal"), admit(nil, "batch", "urgent"),
     admit(nil, nil, "batch"), admit(nil, nil, -1), admit(nil, nil, 1), admit(nil, nil, 0),
     admit(nil, "unknown") },
@@ -96,7 +95,6 @@ test("lanes: the lane of a request, and how many it may hold", function(t)
   t.eq(admit("urgent", nil, nil, 63), "urgent")
   t.eq({ admit("urgent", nil, nil, 64), asked },
     { { 429, "the urgent lane is full: 64 requests waiting", 7 }, "urgent" })
-  package.loaded.perigee.reject = real
 end)
 
 test("fair: the key that has used least comes first", function(t)
