@@ -3,6 +3,7 @@
  *   json.read(bytes, options, function(tape, err) … end)       the text -> a tape, on a thread
  *   local done, value = tape:build(2)                          a part of the value, for 2 ms
  *
+ * One string is made at once, however long, so the option "max_text" bounds all of them together.
  * Strings over LONG bytes at the places that the option "slices" lists come out as perigee.Bytes
  * which share the memory of the text: a picture never becomes a Lua string. A place is
  * "PARENT.KEY": the key of the string, and the key of the nearest object around it (arrays between
@@ -38,6 +39,7 @@ typedef struct frame { /* a table that is being filled */
 
 typedef struct settings {
   bool digits;
+  uint64_t max_text; /* bytes of all keys and strings, without those that are slices */
   int places;
   place place[PLACES];
 } settings;
@@ -46,6 +48,7 @@ typedef struct tape { /* user value 1: the tables that are being filled, at 0 th
   pe_json_tape t;
   settings set;
   size_t at, key; /* the next note, and the key of the value that follows */
+  uint64_t text;  /* bytes of keys and strings so far */
   int depth;
   frame frame[PE_L_JSON_DEPTH];
 } tape;
@@ -123,13 +126,15 @@ static void read_places(lua_State *L, int arg, settings *set) {
 /* [bytes, options, callback] -> [true] or [nil, err]; the callback gets a tape, or nil and an
  * error. The bytes must not grow any more. */
 static int json_read(lua_State *L) {
-  static const char *const keys[] = {"max_depth", "max_values", "digits", "slices", "stop", NULL};
+  static const char *const keys[] = {"max_depth", "max_values", "max_text", "digits",
+                                     "slices",    "stop",       NULL};
   static const pe_job_kind kind = {run_reading, push_tape, free_reading};
   pe_bytes *b = pe_bytes_check(L, 1);
   pe_bind_options(L, 2, keys);
   job given = {.set.digits = pe_bind_boolean(L, 2, "digits", false)};
   given.o.max_depth = (int)pe_bind_integer(L, 2, "max_depth", 1, PE_L_JSON_DEPTH, PE_L_JSON_DEPTH);
   given.o.max_values = pe_bind_integer(L, 2, "max_values", 1, INT64_MAX, INT64_MAX);
+  given.set.max_text = (uint64_t)pe_bind_integer(L, 2, "max_text", 0, INT64_MAX, INT64_MAX);
   read_places(L, 2, &given.set);
   pe_stop *stop = pe_stop_option(L, 2, "stop");
   if (b->from) return luaL_error(L, "read: a slice cannot be read");
@@ -168,9 +173,13 @@ static bool is_place(const tape *x) {
   return false;
 }
 
+static bool is_slice(const tape *x, const pe_json_note *n) {
+  return n->type == PE_JSON_STRING && n->len > LONG && x->set.places && is_place(x);
+}
+
 static void push_string(lua_State *L, const tape *x, const pe_json_note *n) {
   pe_str s = pe_json_tape_str(&x->t, n);
-  if (n->len > LONG && x->set.places && is_place(x))
+  if (is_slice(x, n))
     pe_bytes_push(L, n->decoded ? x->t.decoded : x->t.text, n->at, n->len);
   else
     lua_pushlstring(L, s.at, s.len);
@@ -238,8 +247,21 @@ static void take(lua_State *L, tape *x) {
   x->at++;
 }
 
-/* [self, ms] -> [true, value], or [false] when time was up before the end. A value is built once:
- * the tape is closed then. */
+/* Is there room for the text of the next note? */
+static bool admit(tape *x) {
+  const pe_json_note *n = &x->t.note[x->at];
+  if (!is_slice(x, n)) x->text += n->len;
+  return x->text <= x->set.max_text;
+}
+
+static int refuse_text(lua_State *L, tape *x) {
+  pe_error err;
+  pe_fail(&err, PE_ELIMIT, "more than %llu bytes of text", (unsigned long long)x->set.max_text);
+  return pe_bind_error(L, &err);
+}
+
+/* [self, ms] -> [true, value], or [false] when time was up before the end, or [nil, err]. A value
+ * is built once: the tape is closed then. */
 static int l_build(lua_State *L) {
   tape *x = pe_bind_check(L, 1, &tape_class);
   uint64_t until = uv_hrtime() + (uint64_t)(luaL_checknumber(L, 2) * 1e6);
@@ -248,6 +270,7 @@ static int l_build(lua_State *L) {
   lua_getiuservalue(L, 1, 1);
   lua_rawgeti(L, STACK, x->depth); /* with a depth of 0 it is not used */
   for (size_t values = 0, bytes = 0; x->at < x->t.count;) {
+    if (!admit(x)) return refuse_text(L, x);
     bytes += x->t.note[x->at].len;
     take(L, x);
     if (++values % CHECKED && bytes < MUCH) continue;

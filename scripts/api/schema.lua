@@ -1,7 +1,7 @@
 -- schema: reads the fields of a request. Tables say which fields an API has, what each must be, and
 -- where it goes.
 --
---   local body = schema.body(request, most)             -- the JSON object that was sent
+--   local body = schema.body(request, limits)           -- the JSON object that was sent
 --   local out = schema.read(body, schema.fields { schema.sampling {}, { … } })
 --   out.sampling.temperature, out.stream …
 --
@@ -191,12 +191,12 @@ local BUILD_MS = 2 -- of a slice in which the values of a large body are built
 local MEDIA = { "image_url.url", "content.image_url", "video_url.url", "input_audio.data",
   "source.data", "file.file_data", "content.file_data" }
 
---- The value of a large body: a job reads it, and it is built in slices of time. Returns nil and an
---- error if it cannot be read.
-local function decode_large(request, bytes, most)
+--- The value of a large body: a job reads it, and it is built in slices of time. Returns nil, an
+--- error and perhaps its code for clients if it cannot be read.
+local function decode_large(request, bytes, limits)
   local tape, why = jobs.run(request, #bytes, function(stop, callback)
-    return json.read(bytes, { max_values = most, digits = true, slices = MEDIA, stop = stop },
-      callback)
+    return json.read(bytes, { max_values = limits.values, max_text = limits.text, digits = true,
+      slices = MEDIA, stop = stop }, callback)
   end)
   bytes:close()
   request.body = nil
@@ -205,12 +205,14 @@ local function decode_large(request, bytes, most)
   while true do
     local done, body = tape:build(BUILD_MS)
     if done then return body end
+    if done == nil then return nil, body, "too_much_text" end
     async.sleep(0)
   end
 end
 
---- The JSON object of a request's body, which may have `most` values (json.decode); raises.
-function schema.body(request, most)
+--- The JSON object of a request's body; raises. limits: values (of json.decode) and text (bytes; a
+--- body that is short enough to be decoded at once cannot exceed it).
+function schema.body(request, limits)
   local text, encoding = request.body, request:header "content-encoding"
   if encoding and encoding:lower() ~= "identity" then
     error(errors.new { status = 415,
@@ -220,16 +222,16 @@ function schema.body(request, most)
   if not text or text == "" then
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end
-  local body, why
+  local body, why, code
   if type(text) == "string" then
     -- digits: integers beyond 64 bits in a message go to the prompt as they are.
-    body, why = json.decode(text, { max_values = most, digits = true })
+    body, why = json.decode(text, { max_values = limits.values, digits = true })
   else
-    body, why = decode_large(request, text, most)
+    body, why, code = decode_large(request, text, limits)
   end
   if why and why.code == "cancelled" then error(errors.from(why), 0) end
   if why and why.code == "limit" then
-    error(errors.new { status = 413, code = "too_many_values",
+    error(errors.new { status = 413, code = code or "too_many_values",
       message = "the request body is too large: " .. why.message }, 0)
   end
   if body == nil then

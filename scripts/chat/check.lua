@@ -6,6 +6,9 @@
 -- messages[2].content[0] (indexes from 0 on, as in JSON), and whose message begins with that path.
 -- Unknown keys are left alone: they may mean something to the template.
 --
+-- A conversation has at most MOST messages, parts and calls: many loops here and in normalize.lua
+-- go over all of them at once.
+--
 -- options.client: also what only a server demands of its clients: every message says something,
 -- every call has a name, pictures and videos have a source, and no part is audio.
 local async = require "lib.async"
@@ -72,6 +75,18 @@ end
 -- ---- messages -----------------------------------------------------------------------------------
 
 local SOME = 256 -- entries between two looks at the clock: less than a millisecond
+-- Messages, parts and calls of a conversation, together; and tools: a loop over them takes a few
+-- milliseconds at most.
+local MOST = 10000
+check.MOST = MOST
+
+--- Adds the length of a list to those that a conversation has so far.
+local function count(list, at, options)
+  options.count = options.count + #list
+  if options.count > MOST then
+    refuse(at, "makes more than %d messages, parts and calls in one conversation", MOST)
+  end
+end
 
 --- Keys of a part under which its picture or video is, as a URL or as { url = … }.
 local SOURCES = { image = { "image_url", "image", "url" },
@@ -137,6 +152,7 @@ local function check_content(content, at, options)
   if not is_list(content) then
     refuse(at, "must be a string, an array of parts or null, got %s", kind_of(content))
   end
+  count(content, at, options)
   for i, part in ipairs(content) do
     if i % SOME == 0 then async.breathe() end
     check_part(part, ("%s[%d]"):format(at, i - 1), options)
@@ -168,6 +184,7 @@ end
 local function check_calls(calls, at, options)
   if not is_given(calls) or type(calls) == "table" and is_empty(calls) then return false end
   if not is_list(calls) then refuse(at, "must be an array, got %s", kind_of(calls)) end
+  count(calls, at, options)
   for i, call in ipairs(calls) do
     if i % SOME == 0 then async.breathe() end
     check_call(call, ("%s[%d]"):format(at, i - 1), options)
@@ -210,9 +227,11 @@ function check.messages(list, options)
   if not is_given(list) then refuse("messages", "is missing") end
   if type(list) == "table" and is_empty(list) then return end
   if not is_list(list) then refuse("messages", "must be an array, got %s", kind_of(list)) end
+  local o = { client = options and options.client, count = 0 }
+  count(list, "messages", o)
   for i, message in ipairs(list) do
     async.breathe()
-    check_message(message, ("messages[%d]"):format(i - 1), options or {})
+    check_message(message, ("messages[%d]"):format(i - 1), o)
   end
 end
 
@@ -250,6 +269,7 @@ function check.tools(tools)
   if not is_list(tools) and not (type(tools) == "table" and is_empty(tools)) then
     refuse("tools", "must be an array, got %s", kind_of(tools))
   end
+  if #tools > MOST then refuse("tools", "must have at most %d entries, got %d", MOST, #tools) end
   for i, tool in ipairs(tools) do check_tool(tool, ("tools[%d]"):format(i - 1)) end
 end
 

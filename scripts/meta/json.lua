@@ -31,13 +31,15 @@ function json.decode(text, options) end
 ---@class perigee.json.ReadOptions
 ---@field max_depth? integer
 ---@field max_values? integer
+---@field max_text? integer
 ---@field digits? boolean
 ---@field slices? string[]
 ---@field stop? perigee.Stop
 
 ---Reads a long text by a background job; the callback gets a tape, of which `Tape:build` makes the
 ---value of `decode`. The bytes do not grow any more. Strings over 64 KB at the places in `slices`,
----each "PARENT.KEY" (the key, and that of the nearest object around it), become perigee.Bytes.
+---each "PARENT.KEY" (the key, and that of the nearest object around it), become perigee.Bytes; all
+---other strings and keys together may have max_text bytes.
 ---@param bytes perigee.Bytes
 ---@param options? perigee.json.ReadOptions
 ---@param callback fun(tape: perigee.Tape?, err: perigee.Error?)
@@ -48,9 +50,10 @@ function json.read(bytes, options, callback) end
 ---@class perigee.Tape  A text that json.read has read.
 local Tape = {}
 
----Builds the value, for about `ms` milliseconds: true and the value, or false if it needs more.
+---Builds the value, for about `ms` milliseconds: true and the value, or false if it needs more; nil
+---and an error if it has more text than it may.
 ---@param ms number
----@return boolean done
+---@return boolean? done
 ---@return any value
 function Tape:build(ms) end
 

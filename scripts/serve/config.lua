@@ -211,7 +211,8 @@ end
 --- Where pictures may come from, besides data URIs.
 local picture_urls = record { hosts = strings, private = is "boolean" }
 
-local limits = { values = positive, pictures = integer(0, 1 << 20), picture_bytes = bytes,
+-- text: a body of 64 KB is decoded at once and cannot have more.
+local limits = { values = positive, text = integer(64 << 10, LARGE), pictures = integer(0, 1 << 20), picture_bytes = bytes,
   picture_pixels = integer(1, 1 << 30) }
 for name in pairs(http.LIMITS) do limits[name] = positive end
 
@@ -261,12 +262,12 @@ config.keys = {
     help = "Rate limits per minute and API key (per client address if there are no keys): "
       .. "requests, and prompt and completion tokens." },
   { "limits", check = record(limits), filled = true,
-    default = { values = 400000, pictures = 128, picture_bytes = 32 << 20,
+    default = { values = 400000, text = 8 << 20, pictures = 128, picture_bytes = 32 << 20,
       picture_pixels = 50000000 },
-    shown = "{ values = 400000, body = 33554432, connections = 4096, pictures = 128, "
-      .. 'picture_bytes = "32M", picture_pixels = 50000000 }',
+    shown = "{ values = 400000, text = 8388608, body = 33554432, connections = 4096, "
+      .. 'pictures = 128, picture_bytes = "32M", picture_pixels = 50000000 }',
     help = "Limits on requests. values: size of a JSON body (a number counts as 1, a string as "
-      .. "4, a key, array or object as 8). pictures: pictures and video frames of a request; "
+      .. "4, a key, array or object as 8). text: bytes of its strings, without pictures. pictures: pictures and video frames of a request; "
       .. "picture_bytes: size of the file of one; picture_pixels: width times height of one. The "
       .. "others are listed in scripts/http/server.lua." },
   { "picture_urls", check = picture_urls, live = true,

@@ -43,6 +43,7 @@ local function read(text, options, ms)
   while true do
     steps = steps + 1
     local done, value = tape:build(ms or 1000)
+    if done == nil then return nil, value end
     if done then return value, nil, steps end
   end
 end
@@ -79,6 +80,21 @@ test("errors and limits are those of decode", function(t)
       t.eq(err and err.message, want and want.message, text .. most)
     end
   end
+end)
+
+test("keys and strings together have a limit, without slices", function(t)
+  local long = ("p"):rep(70000)
+  local text = ('{"key": ["12", "\\u0033"], "image": {"url": "%s"}}'):format(long)
+  local slices = { "image.url" }
+  for most, fits in pairs { [14] = true, [13] = false, [0] = false } do
+    local got, err = read(text, { max_text = most, slices = slices })
+    t.eq(got and got.key[2], fits and "3" or nil, most)
+    if not fits then
+      t.eq({ err.code, err.message }, { "limit", ("more than %d bytes of text"):format(most) })
+    end
+  end
+  t.fails("limit", read(text, { max_text = 70000 }))
+  t.ok(read(text, { max_text = 70014 }))
 end)
 
 test("a large value is built in slices of time", function(t)
@@ -186,13 +202,13 @@ test("the body of a request is read as text where text is meant", function(t)
     { type = "text", text = long }, { type = "image_url", image_url = { url = long } } } } } }
   async.run(t.expect(function()
     local request = { body = bytes_of(text), header = function() end }
-    local parts = schema.body(request, 1000).messages[1].content
+    local parts = schema.body(request, { values = 1000, text = 100100 }).messages[1].content
     t.eq(parts[1].text, long)
     t.eq(type(parts[2].image_url.url), "userdata")
     t.eq(request.body, nil)
-    local function try(sent, most, aborted)
+    local function try(sent, values, aborted, room)
       return pcall(schema.body, { body = bytes_of(sent), header = function() end,
-        aborted = aborted }, most)
+        aborted = aborted }, { values = values, text = room })
     end
     local ok, err = try(text .. "x", 1000)
     t.eq({ ok, err.status }, { false, 400 })
@@ -201,5 +217,8 @@ test("the body of a request is read as text where text is meant", function(t)
     t.eq({ ok, err.status, err.code }, { false, 413, "too_many_values" })
     ok, err = try(text, 1000, true)
     t.eq({ ok, err.code }, { false, "cancelled" })
+    ok, err = try(text, 1000, false, 100000) -- the other strings have some bytes, too
+    t.eq({ ok, err.status, err.code }, { false, 413, "too_much_text" })
+    t.eq(err.message, "the request body is too large: more than 100000 bytes of text")
   end))
 end)

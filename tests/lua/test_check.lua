@@ -194,8 +194,8 @@ test("long lists let others have their turn", function(t)
     parts[i], calls[i] = "x", json.object { { "name", "f" } }
     messages[i] = json.object { { "role", "user" }, { "content", "x" } }
   end
-  local real, n = async.breathe, 0
-  async.breathe = function() n = n + 1 end
+  local n = 0
+  t.patch(async, "breathe", function() n = n + 1 end)
   local function turns(list)
     n = 0
     check.messages(list)
@@ -204,6 +204,35 @@ test("long lists let others have their turn", function(t)
   local got = { turns(messages),
     turns(json.array { json.object { { "role", "user" }, { "content", parts } } }),
     turns(json.array { json.object { { "role", "assistant" }, { "tool_calls", calls } } }) }
-  async.breathe = real
   t.eq(got, { 600, 3, 3 })
+end)
+
+test("messages, parts, calls and tools have a limit", function(t)
+  local function list(n, item)
+    local out = json.array {}
+    for i = 1, n do out[i] = item end
+    return out
+  end
+  local function user(parts) return json.object { { "role", "user" }, { "content", parts } } end
+  local function caller(calls)
+    return json.object { { "role", "assistant" }, { "tool_calls", calls } }
+  end
+  local most, call = check.MOST, json.object { { "name", "f" } }
+  local said = "makes more than 10000 messages, parts and calls in one conversation"
+  local cases = { -- the longest list, and the refusal of one that is longer by one
+    { function(n) return list(n, user "x") end, most, "messages " },
+    { function(n) return json.array { user(list(n, "x")) } end, most - 1, "messages[0].content " },
+    { function(n) return list(n, user(list(1, "x"))) end, most // 2, "messages[4999].content " },
+    { function(n) return json.array { user "x", caller(list(n, call)) } end, most - 2,
+      "messages[1].tool_calls " },
+  }
+  for _, case in ipairs(cases) do
+    local make, n, at = table.unpack(case)
+    t.eq(refusal(t, check.messages, make(n)), nil, at)
+    t.eq(refusal(t, check.messages, make(n + 1)), at .. said)
+  end
+  local tool = value '{"type": "function", "function": {"name": "f"}}'
+  t.eq(refusal(t, check.tools, list(most, tool)), nil)
+  t.eq(refusal(t, check.tools, list(most + 1, tool)),
+    "tools must have at most 10000 entries, got 10001")
 end)

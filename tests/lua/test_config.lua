@@ -10,7 +10,7 @@ local KEYS = {
   { "hosts", nil, true }, { "proxies", nil, true }, { "models", nil, false },
   { "default", nil, true }, { "keys", {}, true }, { "api_key_file", nil, true },
   { "metrics_key", nil, true }, { "cors", nil, true }, { "rate", nil, true },
-  { "limits", { values = 400000, pictures = 128, picture_bytes = 32 << 20,
+  { "limits", { values = 400000, text = 8 << 20, pictures = 128, picture_bytes = 32 << 20,
     picture_pixels = 50000000 }, false },
   { "picture_urls", nil, true }, { "picture_processes", nil, false },
   { "picture_cache_bytes", 256 << 20, false },
@@ -186,8 +186,8 @@ test("printing: comments are wrapped at 100 columns", function(t)
   t.ok(live >= 14)
   for _, line in ipairs { 'host = "127.0.0.1"', "-- keys = { alice = os.getenv \"ALICE_KEY\" }",
     "preload = true", "-- defaults = { temperature = 0.7, max_tokens = 1024 }", "drain_s = 30",
-    "limits = { values = 400000, body = 33554432, connections = 4096, pictures = 128, "
-      .. 'picture_bytes = "32M", picture_pixels = 50000000 }',
+    "limits = { values = 400000, text = 8388608, body = 33554432, connections = 4096, "
+      .. 'pictures = 128, picture_bytes = "32M", picture_pixels = 50000000 }',
     '-- socket = "/run/perigee.sock"' } do
     t.ok(config.print():find("\n  " .. line .. ",\n", 1, true), line)
   end

@@ -122,6 +122,7 @@ local SETTINGS = {
   { "models.m.sequences", 1, 65536, 1 }, { "models.m.step_tokens", 1, 1 << 20, 1 },
   { "models.m.context", 1, LARGE, 1 }, { "models.m.threads", 1, 4096, 1 },
   { "limits.body", 1, 1 << 53, 1 }, { "limits.values", 1, 1 << 53, 1 },
+  { "limits.text", 64 << 10, LARGE, 1 },
   { "limits.pictures", 0, 1 << 20, 1 }, { "limits.picture_pixels", 1, 1 << 30, 1 },
   { "picture_processes", 1, 64, 1 },
 }
@@ -166,7 +167,7 @@ test("settings that are not given have their defaults", function(t)
   local got = config.merge(nil, nil)
   got.given = nil
   t.eq(got, { host = "127.0.0.1", port = 8080, keys = {}, limits = { values = 400000,
-    pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
+    text = 8 << 20, pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
     picture_cache_bytes = 256 << 20,
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
     precision = "fast", cache_bytes = 1 << 30, cache_per_key = "auto", preload = true,

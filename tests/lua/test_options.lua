@@ -62,7 +62,7 @@ test("ranges of pictures, JSON, tensors, tokenizers and weights", function(t)
     { max_size = { 0, 1 << 30 }, max_values = { 1, INT64 }, max_depth = { 1, 200 } })
   local text = assert(perigee.bytes.new(1))
   ranges(t, "json.read", function(o) return json.read(text, o, print) end,
-    { max_values = { 1, INT64 }, max_depth = { 1, 200 } })
+    { max_values = { 1, INT64 }, max_text = { 0, INT64 }, max_depth = { 1, 200 } })
   ranges(t, "encode", function(o) return json.encode(1, o) end, { indent = { 0, 64 } })
   local x = tensor { 1.0, 2.0 }
   ranges(t, "tensor", function(o) return x:format(o) end, { width = { 10, 10000 },

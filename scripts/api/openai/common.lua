@@ -62,7 +62,7 @@ end
 function common.handler(app, read, shape)
   return function(request, response)
     local ok, req = pcall(function()
-      return read(schema.body(request, app.config.limits.values), request)
+      return read(schema.body(request, app.config.limits), request)
     end)
     if not ok then
       local err = errors.from(req)

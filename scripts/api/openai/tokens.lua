@@ -145,7 +145,7 @@ end
 local function handler(app, work)
   return function(request, response)
     local ok, answer = pcall(function()
-      return work(app, schema.body(request, app.config.limits.values), request)
+      return work(app, schema.body(request, app.config.limits), request)
     end)
     async.breathe()
     if ok then
