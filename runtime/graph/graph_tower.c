@@ -7,15 +7,21 @@
 
 enum { MAX_RANK = 5 }; /* the convolution of a patch of several frames */
 
-/* The place of value `at` of the new order in the old one. */
-static int64_t source_of(int rank, const int64_t *dim, const int *order, int64_t at) {
-  int64_t index[MAX_RANK] = {0}, from = 0;
-  for (int i = rank - 1; i >= 0; i--) {
-    index[order[i]] = at % dim[order[i]];
-    at /= dim[order[i]];
+/* Copies all values in the new order. Models are loaded on the loop thread, so the place of a value
+ * in the old order is counted up, not divided out. */
+static void copy_permuted(uint8_t *to, const uint8_t *from, uint64_t size, int rank,
+                          const int64_t *dim, const int *order) {
+  uint64_t stride[MAX_RANK], step[MAX_RANK]; /* in bytes, of the old and of the new dimensions */
+  int64_t index[MAX_RANK] = {0}, last = dim[order[rank - 1]];
+  uint64_t bytes = size;
+  for (int i = rank - 1; i >= 0; i--) stride[i] = bytes, bytes *= (uint64_t)dim[i];
+  for (int i = 0; i < rank; i++) step[i] = stride[order[i]];
+  for (const uint8_t *end = to + bytes; to < end;) {
+    const uint8_t *at = from;
+    for (int i = 0; i < rank - 1; i++) at += (uint64_t)index[i] * step[i];
+    for (int64_t i = 0; i < last; i++, to += size, at += step[rank - 1]) memcpy(to, at, size);
+    for (int i = rank - 2; i >= 0 && ++index[i] == dim[order[i]]; i--) index[i] = 0;
   }
-  for (int i = 0; i < rank; i++) from = from * dim[i] + index[i];
-  return from;
 }
 
 static bool keeps_order(int rank, const int *order) {
@@ -86,8 +92,7 @@ pe_status pe_graph_permute(pe_graph *g, pe_param param, int rank, const int64_t 
     const uint64_t size = pe_dtype_size(dtype);
     uint8_t *to = pe_arena_calloc(&g->arena, (uint64_t)values, size);
     if (!to) return pe_nomem(err, p.name);
-    for (int64_t i = 0; i < values; i++)
-      memcpy(to + (uint64_t)i * size, from + (uint64_t)source_of(rank, dim, order, i) * size, size);
+    copy_permuted(to, from, size, rank, dim, order);
     from = to;
   }
   if ((rc = pe_graph_add_param(g, p.name, p.weight, 1, out, err))) return rc;

@@ -233,6 +233,7 @@ end
 function content.media(messages)
   local out = {}
   for _, message in ipairs(messages) do
+    async.breathe()
     for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
       if content.kind(part) ~= "text" then out[#out + 1] = part end
     end

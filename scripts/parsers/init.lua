@@ -15,6 +15,7 @@
 --   closing    function(prompt tail): the text that ends thinking opened by the prompt
 --   selftest   cases, see selftest.lua
 local args = require "parsers.args"
+local async = require "lib.async"
 local events = require "parsers.events"
 local scan = require "parsers.scan"
 local text = require "lib.text"
@@ -45,6 +46,7 @@ local function index(kind)
   for _, name in ipairs(NAMES[kind]) do
     local format = require("parsers." .. kind .. "." .. name)
     for _, alias in ipairs(format.aliases or {}) do all[alias] = format end
+    async.breathe()
   end
   for _, name in ipairs(NAMES[kind]) do all[name] = require("parsers." .. kind .. "." .. name) end
   by_name[kind] = all

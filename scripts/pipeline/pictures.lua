@@ -76,6 +76,7 @@ end
 function pictures.take(messages)
   local taken = {}
   for i, message in ipairs(messages) do
+    async.breathe()
     local parts = type(message.content) == "table" and message.content or {}
     for k, part in ipairs(parts) do
       local known = type(part) == "table" and check.PARTS[part.type]

@@ -10,6 +10,7 @@
 -- cannot fit is refused as early as possible: by its bytes before it is rendered or tokenized, by
 -- its tokens before Lua gets to see them.
 local admission = require "pipeline.admission"
+local async = require "lib.async"
 local content = require "chat.content"
 local errors = require "lib.errors"
 local jobs = require "lib.jobs"
@@ -111,6 +112,7 @@ end
 local function bytes_of(chat)
   local bytes = function_bytes(chat.tools, "description") // ESCAPED_SHARE
   for _, message in ipairs(type(chat.messages) == "table" and chat.messages or {}) do
+    async.breathe()
     if type(message) == "table" then
       local share = message.role == "assistant" and REASONING_SHARE or 1
       bytes = bytes + content_bytes(message.content) // share

@@ -267,9 +267,10 @@ config.keys = {
     shown = "{ values = 400000, text = 8388608, body = 33554432, connections = 4096, "
       .. 'pictures = 128, picture_bytes = "32M", picture_pixels = 50000000 }',
     help = "Limits on requests. values: size of a JSON body (a number counts as 1, a string as "
-      .. "4, a key, array or object as 8). text: bytes of its strings, without pictures. pictures: pictures and video frames of a request; "
-      .. "picture_bytes: size of the file of one; picture_pixels: width times height of one. The "
-      .. "others are listed in scripts/http/server.lua." },
+      .. "4, a key, array or object as 8). text: bytes of its strings, without pictures. "
+      .. "pictures: pictures and video frames of a request; picture_bytes: size of the file of "
+      .. "one; picture_pixels: width times height of one. The others are listed in "
+      .. "scripts/http/server.lua." },
   { "picture_urls", check = picture_urls, live = true,
     shown = '{ hosts = { "img.example.org", "*.example.net" } }',
     help = "Hosts from which the server fetches pictures that requests name by an http(s) URL; "

@@ -324,9 +324,11 @@ local function new_server(self)
     on_error = function(request, err) note_fault(self, request, err) end }
 end
 
--- Lua's collector by default does so much per step that a whole cycle fits into one event: 30 ms
--- with 20 MB of logprobs. At a sixth of it a cycle still ends before the heap has doubled.
-local PAUSE, STEP = 200, 16
+-- Lua's collector works for what was allocated since its last step, at once, so a string of 8 MB or
+-- a list that grows would make it walk the whole heap in one event. At the least speed, a unit of
+-- work for 16 bytes, it takes up to 10 ms then; a cycle ends before the heap has doubled again,
+-- because an object has a unit for every 16 bytes at most.
+local PAUSE, STEP = 200, 1
 
 --- Listens and starts loading. Returns the list of places, or nil and a message.
 function App:start()

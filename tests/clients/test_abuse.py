@@ -351,16 +351,24 @@ def calls(arguments):
 
 def large_bodies():
     yield "31 MB of escapes", b'{"x":"' + b"\\u0041" * (5 * MIB) + b'"}', 400
-    text = b"a" * (31 * MIB)
-    yield "31 MB of text", b'{"messages":[{"role":"user","content":"' + text + b'"}]}', 400
     yield "31 MB of spaces", b" " * (31 * MIB) + b"{}", 400
     yield "a number of 30 MB", b'{"x":' + b"9" * (30 * MIB) + b"}", 400
-    yield "arguments of 30 MB", question(messages=calls(json.dumps({"a": "x" * (30 * MIB)}))), 400
-    tool = {"name": "f", "description": "\u00e9\"\\" * (2 * MIB)}
-    yield "a description of 18 MB", question(tools=[{"type": "function", "function": tool}]), 400
-    yield "a variable of 30 MB", question(chat_template_kwargs={"x": "a" * (30 * MIB)}), 200
+    for size, code in (30, 413), (7, 400):                 # MiB; limits.text is 8
+        n, of = size * MIB, f"of {size} MB"
+        yield f"a text {of}", question(messages=[{"role": "user", "content": "a" * n}]), code
+        yield f"arguments {of}", question(messages=calls(json.dumps({"a": "x" * n}))), code
+        tool = {"name": "f", "description": "\u00e9\"\\" * (n // 4)}
+        tools = [{"type": "function", "function": tool}]
+        if size == 7: yield f"a description {of}", question(tools=tools), code
+        variables = {"x": "a" * n}
+        yield f"a variable {of}", question(chat_template_kwargs=variables), code - (size == 7) * 200
+        texts = [{"role": "user", "content": "x" * (n // 9000)}] * 9000
+        yield f"9,000 messages {of}", question(messages=texts), code
     yield "44,000 keys", question(**{f"k{i}": 1 for i in range(44000)}), 200
-    yield "90,000 parts", question(messages=[{"role": "user", "content": ["a"] * 90000}]), 400
+    for n, code in (90000, 400), (9900, 200):
+        yield f"{n:,} parts", question(messages=[{"role": "user", "content": ["a"] * n}]), code
+    words = {"x": ["a"] * 90000}
+    yield "90,000 words in a variable", question(chat_template_kwargs=words), 200
     url = {"url": "data:image/png;base64," + "QUJD" * (7 * MIB)}
     content = [{"type": "image_url", "image_url": url}]
     yield "a picture of 30 MB", question(messages=[{"role": "user", "content": content}]), 400

@@ -152,8 +152,9 @@ test("long contents let others have their turn", function(t)
     return n
   end
   local got = { turns(content.ordered, long), turns(content.ordered, objects),
-    turns(content.read, long), turns(content.shape, { content = parts }, { parts = true }, "m") }
-  t.eq(got, { 2, 602, 2, 2 })
+    turns(content.read, long), turns(content.shape, { content = parts }, { parts = true }, "m"),
+    turns(content.media, { {}, {}, {} }) }
+  t.eq(got, { 2, 602, 2, 2, 3 })
 end)
 
 test("every object gets one order, and nesting is bounded", function(t)

@@ -145,6 +145,10 @@ test("the text of a conversation counts before it is rendered", function(t)
   } do
     t.eq(fits(case[1]), case[2])
   end
+  local turns = 0
+  t.patch(async, "breathe", function() turns = turns + 1 end)
+  fits { messages = { {}, 5, { content = "x" } } }
+  t.eq(turns, 3) -- one for each message
   -- What the template makes of it counts as well.
   local ok, err = pcall(prompts.chat, request_of(said("user", "x"), {}, words_of(("x"):rep(33))),
     entry, {})

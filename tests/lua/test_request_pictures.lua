@@ -21,7 +21,10 @@ test("pictures are taken out of messages and replaced by names", function(t)
   local messages = { { content = "text" }, { content = { { type = "text", text = "x" }, image "a",
     "text", { type = "unknown" } } }, {}, { content = { video("b", 2), video { "c", "d" },
     { type = "input_audio", input_audio = { url = "e" } } } } }
+  local turns = 0
+  t.patch(async, "breathe", function() turns = turns + 1 end)
   local taken = pictures.take(messages)
+  t.eq(turns, 4) -- one for each message
   t.eq(taken, { "media:1", "media:2", "media:3",
     ["media:1"] = { source = "a", kind = "image", at = "messages[1].content[1].image_url" },
     ["media:2"] = { source = "b", kind = "video", fps = 2, at = "messages[3].content[0].video" },

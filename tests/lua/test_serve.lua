@@ -159,6 +159,18 @@ test("unknown paths and methods, request ids, headers of the page", function(t)
   end)
 end)
 
+test("one large string does not make the collector walk the whole heap at once", function(t)
+  with_server(t, {}, function() -- before the loop runs: then the harness sets the collector again
+    local heap, swept = {}, nil
+    for i = 1, 300000 do heap[i] = {} end -- a cycle is 600,000 units of work
+    collectgarbage() -- the next cycle begins when the heap has doubled
+    setmetatable({}, { __gc = function() swept = true end })
+    local more = 4 << 20 -- bytes beyond that; at the default speed, 26 million units
+    local _ = ("x"):rep(collectgarbage "count" * 1024 // 1 + more)
+    t.eq({ swept, #heap }, { nil, 300000 })
+  end)
+end)
+
 test("keys, in the log by name only", function(t)
   local path = os.tmpname()
   local server = with_server(t, { keys = { alice = "sesame" }, log = path }, function(app, ask)
