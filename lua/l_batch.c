@@ -123,11 +123,9 @@ static int l_vocabulary(lua_State *L) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer", "threads",      "sequences",    "step_tokens",
-      "context",   "cache_tokens", "kv_bits",      "kv_block",
-      "stride",    "cache_bytes",  "cache_folder", "cache_disk_bytes",
-      "end_ids",   "share",        "media_bytes",  "precision",
-      NULL};
+      "tokenizer", "threads",  "sequences",   "step_tokens", "context",      "cache_tokens",
+      "kv_bits",   "kv_block", "stride",      "cache_bytes", "cache_folder", "cache_disk_bytes",
+      "end_ids",   "share",    "media_bytes", "precision",   "device",       NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
       .sequences = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
@@ -178,7 +176,8 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
     o.end_ids = ids.id, o.end_count = ids.count;
   }
   pe_error err;
-  pe_status rc = open_crew(L, 2, s, &err);
+  pe_status rc = pe_bind_device(L, 2, &o.backend, &err);
+  if (!rc) rc = open_crew(L, 2, s, &err);
   if (!rc) rc = pe_plan_open(g, NULL, &s->plan, &err);
   if (!rc) rc = pe_batch_open(s->plan, pe_crew_pool(s->crew), &o, &s->b, &err);
   if (rc) {

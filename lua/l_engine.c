@@ -76,18 +76,28 @@ static int l_used(lua_State *L) {
 /* Opens everything that the engine owns, by the options at 2. */
 static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
                             size_t tap_count, pe_error *err) {
-  pe_kv_options kv = {.precision = pe_bind_precision(L, 2),
+  const pe_backend *backend = NULL;
+  pe_status rc = pe_bind_device(L, 2, &backend, err);
+  if (rc) return rc;
+  pe_kv_options kv = {.backend = backend->name,
+                      .precision = pe_bind_precision(L, 2),
                       .bits = (int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 0),
                       .block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 0),
                       .tokens = pe_bind_integer(L, 2, "tokens", 1, INT32_MAX, 4096),
                       .sequences = e->sequences};
   int threads = (int)pe_bind_integer(L, 2, "threads", 0, PE_POOL_MAX, 0);
   pe_plan_options planning = {taps, tap_count, !pe_bind_boolean(L, 2, "fusion", true)};
-  pe_status rc = pe_plan_open(g, &planning, &e->plan, err);
+  rc = pe_plan_open(g, &planning, &e->plan, err);
   if (!rc) rc = pe_pool_open(threads, false, &e->pool, err);
   if (!rc) rc = pe_kv_open(e->plan->graph, &kv, &e->kv, err);
   if (!rc) rc = pe_recur_open(e->plan->graph, e->sequences, &e->recur, err);
-  if (!rc) rc = pe_device_open(e->plan, e->pool, e->kv, e->recur, kv.precision, &e->device, err);
+  const pe_device_options device = {.backend = backend,
+                                    .plan = e->plan,
+                                    .pool = e->pool,
+                                    .kv = e->kv,
+                                    .recur = e->recur,
+                                    .precision = kv.precision};
+  if (!rc) rc = pe_device_open(&device, &e->device, err);
   if (!rc && pe_bind_boolean(L, 2, "profile", false)) rc = pe_device_profile(e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
   if (!rc && !(e->seq = pe_calloc((size_t)e->sequences, sizeof *e->seq)))
@@ -99,8 +109,9 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
 
 static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] */
   enum { MOST_TAPS = 256 };
-  static const char *const keys[] = {"threads",  "tokens", "sequences", "taps",    "kv_bits",
-                                     "kv_block", "fusion", "precision", "profile", NULL};
+  static const char *const keys[] = {"threads", "tokens",   "sequences", "taps",
+                                     "kv_bits", "kv_block", "fusion",    "precision",
+                                     "profile", "device",   NULL};
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];
@@ -520,8 +531,16 @@ static int l_limits(lua_State *L) { /* [self] -> [limits] or [nil, err] */
   return 1;
 }
 
+static int l_device(lua_State *L) { /* [name] -> [name of the backend] or [nil, err] */
+  const pe_backend *backend;
+  pe_error err;
+  if (pe_backend_named(luaL_checkstring(L, 1), &backend, &err)) return pe_bind_error(L, &err);
+  lua_pushstring(L, backend->name);
+  return 1;
+}
+
 int pe_open_engine(lua_State *L) {
-  static const luaL_Reg functions[] = {{"open", l_open}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"open", l_open}, {"device", l_device}, {NULL, NULL}};
   pe_bind_class(L, &engine_class), pe_bind_class(L, &snapshot_class);
   luaL_newlib(L, functions);
   return 1;

@@ -40,6 +40,10 @@ pe_precision pe_bind_precision(lua_State *L, int arg) {
   return PE_FAST;
 }
 
+pe_status pe_bind_device(lua_State *L, int arg, const pe_backend **out, pe_error *err) {
+  return pe_backend_named(pe_bind_string(L, arg, "device", NULL, "auto"), out, err);
+}
+
 pe_graph *pe_bind_graph(lua_State *L, int arg) {
   return ((graph *)pe_bind_check(L, arg, &graph_class))->g;
 }

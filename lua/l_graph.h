@@ -3,6 +3,7 @@
 #define PE_L_GRAPH_H
 
 #include "lua/bind.h"
+#include "runtime/device/backend.h"
 #include "runtime/graph/graph.h"
 #include "runtime/text/tokenizer.h"
 
@@ -11,6 +12,8 @@ pe_weights *pe_bind_weights(lua_State *L, int arg);
 pe_graph *pe_bind_graph(lua_State *L, int arg);
 /* The option "precision"; absent: exact. */
 pe_precision pe_bind_precision(lua_State *L, int arg);
+/* The backend that the option "device" names; absent: "auto". */
+pe_status pe_bind_device(lua_State *L, int arg, const pe_backend **out, pe_error *err);
 pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg);
 /* Reads the values named in the option "taps"; returns their number. Raises if there are more than
  * `most` or a name is unknown. */

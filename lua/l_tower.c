@@ -98,7 +98,7 @@ static int l_open(lua_State *L) { /* [graph, options] -> [tower] or [nil, err] *
   enum { MOST_TAPS = 256 };
   static const char *const keys[] = {"patch",     "merge",  "blocks",    "window",  "table",
                                      "side",      "taps",   "step_rows", "threads", "share",
-                                     "precision", "fusion", NULL};
+                                     "precision", "fusion", "device",    NULL};
   lua_settop(L, 2);
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
@@ -119,7 +119,8 @@ static int l_open(lua_State *L) { /* [graph, options] -> [tower] or [nil, err] *
   }
   s->patch = spec.patch;
   pe_error err;
-  pe_status rc = pe_plan_open(g, &planning, &s->plan, &err);
+  pe_status rc = pe_bind_device(L, 2, &spec.backend, &err);
+  if (!rc) rc = pe_plan_open(g, &planning, &s->plan, &err);
   if (!rc && !crew) rc = pe_pool_open(threads, false, &s->pool, &err);
   if (!rc) rc = pe_tower_open(s->plan, crew ? pe_crew_pool(crew) : s->pool, &spec, &s->t, &err);
   if (!rc && crew) rc = open_queue(s, crew, &err);

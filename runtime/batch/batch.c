@@ -58,17 +58,28 @@ const uint8_t *pe_batch_identity(pe_batch *b) {
   return id;
 }
 
+static pe_status open_device(pe_batch *b, pe_error *err) {
+  const pe_device_options o = {.backend = b->o.backend,
+                               .plan = b->plan,
+                               .pool = b->pool,
+                               .kv = b->kv,
+                               .recur = b->recur,
+                               .precision = b->o.precision};
+  return pe_device_open(&o, &b->device, err);
+}
+
 static pe_status open_caches(pe_batch *b, pe_error *err) {
   const pe_batch_options *o = &b->o;
   int32_t slots = o->sequences + 1; /* one for loading files */
-  pe_kv_options kv = {.precision = o->precision,
+  pe_kv_options kv = {.backend = o->backend ? o->backend->name : NULL,
+                      .precision = o->precision,
                       .bits = o->kv_bits,
                       .block = o->kv_block,
                       .tokens = o->cache_tokens,
                       .sequences = slots};
   pe_status rc = pe_kv_open(b->graph, &kv, &b->kv, err);
   if (!rc) rc = pe_recur_open(b->graph, slots, &b->recur, err);
-  if (!rc) rc = pe_device_open(b->plan, b->pool, b->kv, b->recur, o->precision, &b->device, err);
+  if (!rc) rc = open_device(b, err);
   if (!rc && o->prefix.folder) pe_batch_identity(b);
   if (!rc) rc = pe_prefix_open(b->kv, b->recur, &o->prefix, &b->prefix, err);
   return rc;

@@ -33,6 +33,7 @@
 
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/prefix.h"
+#include "runtime/device/backend.h"
 #include "runtime/graph/plan.h"
 #include "runtime/pool.h"
 #include "runtime/text/tokenizer.h"
@@ -41,11 +42,12 @@ typedef struct pe_batch pe_batch;
 typedef int64_t pe_seq_id; /* from 1 on, never reused */
 
 typedef struct pe_batch_options {
-  pe_tokenizer *tokenizer; /* NULL: no text and no stop strings */
-  int32_t sequences;       /* that run at once; 0: 64 */
-  int32_t step_tokens;     /* rows of a step at most; 0: 512 */
-  int64_t context;         /* tokens of one sequence at most; 0: 4096 */
-  int64_t cache_tokens;    /* size of the KV cache; required */
+  pe_tokenizer *tokenizer;   /* NULL: no text and no stop strings */
+  int32_t sequences;         /* that run at once; 0: 64 */
+  int32_t step_tokens;       /* rows of a step at most; 0: 512 */
+  int64_t context;           /* tokens of one sequence at most; 0: 4096 */
+  int64_t cache_tokens;      /* size of the KV cache; required */
+  const pe_backend *backend; /* NULL: the CPU */
   pe_precision precision;
   int32_t kv_bits, kv_block; /* 0: those of the precision */
   uint64_t media_bytes;      /* of the features of all requests at most; 0: no limit */

@@ -107,6 +107,7 @@ void pe_seq_identity(const pe_kv *kv, uint8_t out[16]) {
   const int32_t type = (int32_t)kv->type;
   memset(out, 0, 16);
   stir(out, &type, sizeof type), stir(out, precision, sizeof exact);
+  stir(out, kv->backend, strlen(kv->backend));
   stir(out, pe_host_isa(), strlen(pe_host_isa()));
   stir(out, pe_host_build(), strlen(pe_host_build()));
   stir_weights(out, g->weights);

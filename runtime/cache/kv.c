@@ -3,6 +3,7 @@
 
 #include "kernels/kv_row.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum {
@@ -122,7 +123,7 @@ static pe_status check_options(const pe_kv_options *o, pe_kv *kv, pe_error *err)
   const bool fast = o->precision == PE_FAST;
   pe_status rc = pe_kv_type_of_bits(o->bits ? o->bits : fast ? 16 : 32, &kv->type, err);
   if (rc) return rc;
-  kv->precision = o->precision;
+  kv->backend = o->backend ? o->backend : "cpu", kv->precision = o->precision;
   kv->block = o->block ? o->block : fast ? PE_KV_PANEL : BLOCK;
   if (kv->block < 1 || kv->block > MOST_BLOCK || (kv->block & (kv->block - 1)))
     return pe_fail_field(err, PE_EARG, "kv_block",
@@ -192,6 +193,7 @@ int32_t pe_kv_block_refs(const pe_kv *kv, int32_t group, int32_t block) {
 }
 
 int64_t pe_kv_discard(pe_kv *kv) {
+  assert(!kv->busy);
   int64_t discarded = 0;
   for (int32_t g = 0; g < kv->graph->group_count; g++)
     for (int32_t b = 0, from; b < kv->blocks; b++) {
@@ -206,6 +208,7 @@ int64_t pe_kv_discard(pe_kv *kv) {
 }
 
 static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {
+  assert(!kv->busy);
   uint8_t *blocks = kv->memory->data + kv->at[group];
   memcpy(blocks + (uint64_t)to * kv->step[group], blocks + (uint64_t)from * kv->step[group],
          kv->step[group]);
@@ -377,6 +380,7 @@ static uint8_t *move_head(const transfer *t, uint8_t *part, bool keys, int32_t h
 
 static void move_rows(const pe_kv *kv, const pe_kv_seq *s, int32_t group, int32_t from, int32_t to,
                       uint8_t *flat, bool in) {
+  assert(!kv->busy);
   const pe_cache_group *c = &kv->graph->group[group];
   const transfer t = {
       .args = {group, c->heads, c->key, c->value, kv->block, (int32_t)kv->type},

@@ -27,7 +27,8 @@
  *
  * Invariants: the references of a block are the entries of tables and of the prefix cache; a block
  * on the free list has none; only the last block of a table is partly filled.
- * Threads: one at a time, the engine's; kernels access blocks during a step only. */
+ * Threads: one at a time, the engine's. While a step is submitted (device.h) the blocks are the
+ * kernels': tables may change, but nothing here may touch the memory, and asserts that. */
 #ifndef PE_KV_H
 #define PE_KV_H
 
@@ -40,7 +41,8 @@ typedef struct pe_kv_layer {
 } pe_kv_layer;
 
 typedef struct pe_kv_options {
-  pe_precision precision; /* of what is stored: part of the identity of saved caches */
+  const char *backend;    /* what computes the numbers, a static string; NULL: "cpu" */
+  pe_precision precision; /* of what is stored: both are part of the identity of saved caches */
   int32_t bits;           /* 32, 16, 8, 4; 0: 32 in exact, 16 in fast */
   int32_t block;          /* tokens of a block, a power of two; 0: 32 in exact, 64 in fast */
   int64_t
@@ -58,8 +60,10 @@ typedef struct pe_kv {
   pe_names *names;                       /* of pictures in the tokens of its sequences */
   int64_t used[PE_GRAPH_GROUPS];         /* blocks in use */
   uint64_t block_bytes[PE_GRAPH_GROUPS]; /* of one block, all layers of the group */
+  const char *backend;                   /* that computes what is stored */
+  pe_buffer *memory;                     /* all blocks, from the start of a page */
+  bool busy;                             /* a step is submitted; set by the device */
   /* ---- private ---- */
-  pe_buffer *memory;
   uint64_t at[PE_GRAPH_GROUPS];   /* where the blocks of a group begin in memory */
   uint64_t step[PE_GRAPH_GROUPS]; /* bytes from one of them to the next */
   int32_t *free_list[PE_GRAPH_GROUPS], free_count[PE_GRAPH_GROUPS];

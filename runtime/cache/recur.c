@@ -1,6 +1,7 @@
 /* recur.c - see recur.h. */
 #include "runtime/cache/recur.h"
 
+#include <assert.h>
 #include <string.h>
 
 pe_status pe_recur_open(const pe_graph *g, int32_t slots, pe_recur **out, pe_error *err) {
@@ -32,7 +33,9 @@ void pe_recur_close(pe_recur *r) {
 }
 
 uint64_t pe_recur_bytes(const pe_recur *r) { return (uint64_t)r->slot_floats * sizeof(float); }
-static float *slot_at(const pe_recur *r, int32_t slot) {
+
+float *pe_recur_slot(const pe_recur *r, int32_t slot) {
+  assert(!r->busy || !r->slot_floats);
   return r->data + (int64_t)slot * r->slot_floats;
 }
 
@@ -45,9 +48,11 @@ pe_status pe_recur_take(pe_recur *r, int32_t *slot, pe_error *err) {
 }
 
 void pe_recur_give(pe_recur *r, int32_t slot) { r->free_list[r->free_count++] = slot; }
-void pe_recur_zero(pe_recur *r, int32_t slot) { memset(slot_at(r, slot), 0, pe_recur_bytes(r)); }
+void pe_recur_zero(pe_recur *r, int32_t slot) {
+  memset(pe_recur_slot(r, slot), 0, pe_recur_bytes(r));
+}
 void pe_recur_copy(pe_recur *r, int32_t from, int32_t to) {
-  memmove(slot_at(r, to), slot_at(r, from), pe_recur_bytes(r));
+  memmove(pe_recur_slot(r, to), pe_recur_slot(r, from), pe_recur_bytes(r));
 }
 
 /* ---- snapshots ------------------------------------------------------------------------------- */
@@ -59,13 +64,13 @@ pe_status pe_recur_snapshot(const pe_recur *r, int32_t slot, int32_t position, p
   pe_snapshot *s = pe_alloc(sizeof *s + pe_recur_bytes(r));
   if (!s) return pe_nomem(err, "snapshot");
   s->refs = 1, s->position = position;
-  memcpy(s->data, slot_at(r, slot), pe_recur_bytes(r));
+  memcpy(s->data, pe_recur_slot(r, slot), pe_recur_bytes(r));
   *out = s;
   return PE_OK;
 }
 
 void pe_recur_restore(pe_recur *r, int32_t slot, const pe_snapshot *s) {
-  if (s) memcpy(slot_at(r, slot), s->data, pe_recur_bytes(r));
+  if (s) memcpy(pe_recur_slot(r, slot), s->data, pe_recur_bytes(r));
 }
 
 pe_snapshot *pe_snapshot_retain(pe_snapshot *s) {

@@ -5,7 +5,8 @@
  * immutable counted copy of a slot at a known position, is restored into any slot later.
  *
  * A model without such layers has slots of size 0; their snapshots are NULL and always succeed.
- * Threads: one at a time, the engine's. */
+ * Threads: one at a time, the engine's. While a step is submitted (device.h) the slots are the
+ * kernels': nothing here may touch their memory, and asserts that. */
 #ifndef PE_RECUR_H
 #define PE_RECUR_H
 
@@ -15,8 +16,9 @@ typedef struct pe_recur {
   float *data;         /* slot s starts at s * slot_floats */
   int64_t slot_floats; /* 0: the model has no such layer */
   int32_t slots;
+  pe_buffer *memory; /* all slots, from the start of a page */
+  bool busy;         /* a step is submitted; set by the device */
   /* ---- private ---- */
-  pe_buffer *memory;
   int32_t *free_list, free_count;
 } pe_recur;
 
@@ -32,6 +34,8 @@ void pe_recur_close(pe_recur *r);
 /* A zero slot; PE_ELIMIT if none is left. */
 pe_status pe_recur_take(pe_recur *r, int32_t *slot, pe_error *err);
 void pe_recur_give(pe_recur *r, int32_t slot);
+/* The state in a slot, slot_floats numbers, for the host. */
+float *pe_recur_slot(const pe_recur *r, int32_t slot);
 void pe_recur_zero(pe_recur *r, int32_t slot);
 void pe_recur_copy(pe_recur *r, int32_t from, int32_t to);
 

@@ -66,7 +66,7 @@ uint64_t pe_seq_bytes(const pe_seq *s); /* of blocks, including shared ones, and
 
 /* A hash of everything that decides the numbers in a cache: the weights (names, shapes, layouts,
  * size, inode and time of change of their files), the graph with all numbers that its script gave,
- * the build, the instruction set, the precision and the KV type. Reads no weights. */
+ * the build, the backend, the instruction set, the precision and the KV type. Reads no weights. */
 void pe_seq_identity(const pe_kv *kv, uint8_t out[16]);
 
 /* A sequence as bytes: tokens, keys and values, state, with a version, a checksum and the identity

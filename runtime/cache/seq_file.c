@@ -87,9 +87,7 @@ pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, 
     rc = pe_buf_put(out, bytes, sizeof bytes, err);
   }
   if (!rc) rc = put_rows(s, out, err);
-  if (!rc)
-    rc = pe_buf_put(out, s->recur->data + (int64_t)s->slot * s->recur->slot_floats, h.state_bytes,
-                    err);
+  if (!rc) rc = pe_buf_put(out, pe_recur_slot(s->recur, s->slot), h.state_bytes, err);
   if (!rc) rc = pe_buf_reserve(out, CHECKSUM, err);
   if (rc) {
     out->len = begin;
@@ -284,8 +282,7 @@ pe_status pe_seq_load(pe_seq *s, const uint8_t identity[16], const void *bytes, 
     return rc;
   }
   at = read_rows(s, at, &h, from);
-  if (h.state_bytes)
-    memcpy(s->recur->data + (int64_t)s->slot * s->recur->slot_floats, at, h.state_bytes);
+  if (h.state_bytes) memcpy(pe_recur_slot(s->recur, s->slot), at, h.state_bytes);
   s->past = h.past, s->rope_length = h.rope_length;
   return PE_OK;
 }

@@ -1,4 +1,4 @@
-/* cpu.c - the CPU as a device; see device.h.
+/* cpu.c - the CPU as a backend; see backend.h.
  *
  * A step is one run of the pool. Each of its threads walks the jobs of the program in order and
  * takes tasks of each one, so a thread that comes late, or is taken away by the system, costs what
@@ -10,8 +10,7 @@
  *
  * Calls are resolved to addresses when memory moves, not in every step. */
 #include "kernels/cpu/cpu.h"
-#include "runtime/device/device.h"
-#include "runtime/device/layout.h"
+#include "runtime/device/backend.h"
 #include "runtime/device/profile.h"
 #include "runtime/device/program.h"
 #include "runtime/thread.h"
@@ -47,15 +46,11 @@ typedef struct mark {
   _Atomic int32_t done;
 } mark;
 
-struct pe_device {
-  const pe_plan *plan;
-  pe_pool *pool;
-  pe_kv *kv;
-  pe_recur *recur;
+typedef struct cpu {
+  pe_device base;
   const pe_prim *prim; /* chosen once: the lookup costs more than a small instruction */
   pe_program *program;
-  pe_layout layout;
-  const pe_step *step; /* the one that runs */
+  const pe_step *step; /* the one that the calls are resolved for */
   area rows, outputs;
   pe_buffer *scratch, *shared, *codes;
   const pe_int16 *int16;
@@ -71,8 +66,7 @@ struct pe_device {
   int32_t first;        /* all jobs before it are done */
   int64_t until_ns;     /* when threads stop taking tasks */
   _Atomic bool stopped; /* one of them has */
-  pe_profile *profile;  /* NULL: off */
-};
+} cpu;
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -90,7 +84,7 @@ static pe_extent rows_of(const pe_code *c) {
 }
 
 /* Jobs that use shared memory use the same one, so each waits for the one before it. */
-static void make_jobs(pe_device *d, int32_t *first_job) {
+static void make_jobs(cpu *d, int32_t *first_job) {
   int32_t n = 0, shared = 0;
   for (int32_t i = 0; i < d->program->count; i++) {
     const pe_code *c = &d->program->code[i];
@@ -109,8 +103,8 @@ static void make_jobs(pe_device *d, int32_t *first_job) {
 
 /* A value may be rounded by its readers if this suits all of them. Products that read two rounded
  * values are rare: their weights have different groups. */
-static void limit_rounds(pe_device *d) {
-  const int threads = pe_pool_threads(d->pool);
+static void limit_rounds(cpu *d) {
+  const int threads = pe_pool_threads(d->base.pool);
   for (int32_t i = 0; i < d->program->rounded_count; i++) d->rounds_most[i] = INT32_MAX;
   for (int32_t i = 0; i < d->program->count; i++) {
     const pe_code *c = &d->program->code[i];
@@ -124,7 +118,7 @@ static void limit_rounds(pe_device *d) {
   }
 }
 
-static pe_status open_jobs(pe_device *d, pe_error *err) {
+static pe_status open_jobs(cpu *d, pe_error *err) {
   const size_t codes = (size_t)d->program->count + 1;
   size_t jobs = 1;
   for (int32_t i = 0; i < d->program->count; i++)
@@ -144,51 +138,46 @@ static pe_status open_jobs(pe_device *d, pe_error *err) {
   return ok ? PE_OK : pe_nomem(err, "device");
 }
 
-pe_status pe_device_open(const pe_plan *plan, pe_pool *pool, pe_kv *kv, pe_recur *recur,
-                         pe_precision precision, pe_device **out, pe_error *err) {
-  pe_device *d = pe_calloc(1, sizeof *d);
-  if (!d) return pe_nomem(err, "device");
-  d->plan = plan, d->pool = pool, d->kv = kv, d->recur = recur, d->prim = pe_prim_best();
-  d->int16 = pe_int16_best();
-  pe_status rc = pe_program_open(plan, precision, pool, &d->program, err);
-  if (!rc) rc = open_jobs(d, err);
-  if (rc)
-    pe_device_close(d);
-  else
-    *out = d;
-  return rc;
+static pe_status cpu_available(pe_error *err) {
+  (void)err;
+  return PE_OK;
 }
 
-void pe_device_close(pe_device *d) {
-  if (!d) return;
-  pe_layout_free(&d->layout);
-  pe_program_close(d->program);
+static pe_status cpu_open(pe_device *base, pe_error *err) {
+  cpu *d = (cpu *)base;
+  d->prim = pe_prim_best(), d->int16 = pe_int16_best();
+  pe_status rc = pe_program_open(base->plan, base->precision, base->pool, &d->program, err);
+  return rc ? rc : open_jobs(d, err);
+}
+
+static void cpu_rest(pe_device *base) {
+  cpu *d = (cpu *)base;
   pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
   pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
-  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
-  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
-  pe_profile_close(d->profile);
-  pe_free(d);
+  d->rows = d->outputs = (area){0};
+  d->scratch = d->shared = d->codes = NULL;
 }
 
-pe_status pe_device_profile(pe_device *d, pe_error *err) {
-  const int threads = pe_pool_threads(d->pool);
-  if (d->profile) return PE_OK;
-  pe_status rc = pe_profile_open(threads, d->job_count, &d->profile, err);
+static void cpu_close(pe_device *base) {
+  cpu *d = (cpu *)base;
+  cpu_rest(base);
+  pe_program_close(d->program);
+  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
+  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
+}
+
+static pe_status cpu_profile(pe_device *base, pe_error *err) {
+  cpu *d = (cpu *)base;
+  pe_status rc = pe_profile_open(pe_pool_threads(base->pool), d->job_count, &base->profile, err);
   for (int32_t i = 0; !rc && i < d->job_count; i++) {
     const job *j = &d->job[i];
     const pe_code *c = &d->program->code[j->call - d->call];
-    d->profile->job[i] = (pe_profile_job){.instr = c->instr,
-                                          .rounds = c->round >= 0,
-                                          .packed = c->pack != NULL,
-                                          .part = i > 0 && d->job[i - 1].call == j->call};
+    base->profile->job[i] = (pe_profile_job){.instr = c->instr,
+                                             .rounds = c->round >= 0,
+                                             .packed = c->pack != NULL,
+                                             .part = i > 0 && d->job[i - 1].call == j->call};
   }
   return rc;
-}
-
-pe_profile *pe_device_profiled(pe_device *d) {
-  if (d->profile) pe_profile_sum(d->profile);
-  return d->profile;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -223,19 +212,19 @@ static pe_status grow_buffer(pe_buffer **b, int64_t floats, pe_error *err) {
 
 static float *floats_of(const pe_buffer *b) { return (float *)(void *)b->data; }
 
-static pe_cpu_view view_of(const pe_device *d, const pe_place *p) {
+static pe_cpu_view view_of(const cpu *d, const pe_place *p) {
   if (p->rows == PE_EXTENT_CONST) return (pe_cpu_view){0};
   const area *a = p->rows == PE_EXTENT_OUTPUT ? &d->outputs : &d->rows;
   return (pe_cpu_view){floats_of(a->memory) + p->at * a->cap + p->offset, p->step};
 }
 
-static int32_t lines_of(const pe_device *d, pe_extent rows) {
+static int32_t lines_of(const cpu *d, pe_extent rows) {
   return rows == PE_EXTENT_OUTPUT ? d->step->outputs : d->step->rows;
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
+static pe_cpu_call call_of(const cpu *d, const pe_instr *x) {
   pe_cpu_call c = {
       .step = d->step, .prim = d->prim, .mat = x->mat, .mat2 = x->mat2, .args = x->args};
   c.fast = d->program->precision == PE_FAST;
@@ -243,17 +232,17 @@ static pe_cpu_call call_of(const pe_device *d, const pe_instr *x) {
   for (int i = 0; i < PE_NODE_INPUTS; i++) c.in[i] = view_of(d, &x->in[i]);
   memcpy(c.vec, x->vec, sizeof c.vec);
   if (x->cache >= 0) {
-    const pe_kv_layer *l = &d->kv->layer[x->cache];
+    const pe_kv_layer *l = &d->base.kv->layer[x->cache];
     c.cache[0] = l->keys, c.cache[1] = l->values, c.cache_step = (int64_t)l->step;
     pe_cache_args *a = x->op == PE_OP_STORE ? &c.args.store.cache : &c.args.attention.cache;
-    a->block = d->kv->block, a->type = (int32_t)d->kv->type;
+    a->block = d->base.kv->block, a->type = (int32_t)d->base.kv->type;
   }
   if (x->state_at >= 0)
-    c.state = d->recur->data + x->state_at, c.state_step = d->recur->slot_floats;
+    c.state = d->base.recur->data + x->state_at, c.state_step = d->base.recur->slot_floats;
   return c;
 }
 
-static void resolve_calls(pe_device *d) {
+static void resolve_calls(cpu *d) {
   for (int32_t i = 0; i < d->program->count; i++) {
     const pe_code *c = &d->program->code[i];
     pe_cpu_call *call = &d->call[i];
@@ -267,7 +256,7 @@ static void resolve_calls(pe_device *d) {
 }
 
 /* Places the rounded values of this step: a slot is as large as the largest of its values. */
-static pe_status place_rounded(pe_device *d, pe_error *err) {
+static pe_status place_rounded(cpu *d, pe_error *err) {
   const pe_program *p = d->program;
   uint64_t size = PE_PACK_ALIGN;
   memset(d->slot_at, 0, (size_t)p->slots * sizeof *d->slot_at);
@@ -297,20 +286,20 @@ static pe_status place_rounded(pe_device *d, pe_error *err) {
 }
 
 /* Do its readers round this value in this step? */
-static bool rounded_late(const pe_device *d, int32_t rounded) {
+static bool rounded_late(const cpu *d, int32_t rounded) {
   return lines_of(d, d->program->rounded[rounded].rows) <= d->rounds_most[rounded];
 }
 
 /* The tasks of a job in this step. */
-static int32_t tasks_of(const pe_device *d, const job *j) {
+static int32_t tasks_of(const cpu *d, const job *j) {
   const pe_code *c = &d->program->code[j->call - d->call];
   if (!j->call->rows || (j->outputs_only && !d->step->outputs)) return 0;
   if (c->round >= 0 && rounded_late(d, c->round)) return 0;
-  return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->pool));
+  return pe_cpu_tasks(j->op, j->call, pe_pool_threads(d->base.pool));
 }
 
 /* How often a thread may have to wait for others in this step. */
-static int32_t count_waits(const pe_device *d) {
+static int32_t count_waits(const cpu *d) {
   int32_t waits = 0, done = 0;
   for (int32_t i = 0; i < d->job_count; i++) {
     if (!d->job[i].tasks) continue;
@@ -323,8 +312,8 @@ static int32_t count_waits(const pe_device *d) {
 
 /* Splits every job into tasks for the rows of this step, and provides the memory that they need in
  * addition to their operands. */
-static pe_status split_jobs(pe_device *d, pe_error *err) {
-  const int threads = pe_pool_threads(d->pool);
+static pe_status split_jobs(cpu *d, pe_error *err) {
+  const int threads = pe_pool_threads(d->base.pool);
   pe_status rc = place_rounded(d, err);
   if (rc) return rc;
   int64_t scratch = 16, shared = 16; /* a buffer cannot be empty */
@@ -337,12 +326,12 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
     atomic_store_explicit(&d->mark[i].next, 0, memory_order_relaxed);
     atomic_store_explicit(&d->mark[i].done, 0, memory_order_relaxed);
     if (!j->tasks) continue;
-    if (d->profile) pe_profile_count(d->profile, i, j->call);
+    if (d->base.profile) pe_profile_count(d->base.profile, i, j->call);
     int64_t own = pe_cpu_scratch(j->op, j->call), all = pe_cpu_shared(j->op, j->call);
     if (own > scratch) scratch = own;
     if (all > shared) shared = all;
   }
-  if (d->profile) d->profile->waits += count_waits(d);
+  if (d->base.profile) d->base.profile->waits += count_waits(d);
   d->scratch_step = (scratch + 15) & ~(int64_t)15; /* whole cache lines */
   rc = grow_buffer(&d->scratch, d->scratch_step * threads, err);
   if (!rc) rc = grow_buffer(&d->shared, shared, err);
@@ -352,13 +341,13 @@ static pe_status split_jobs(pe_device *d, pe_error *err) {
 
 /* ---- walking the jobs ------------------------------------------------------------------------ */
 
-static bool is_done(const pe_device *d, int32_t i) {
+static bool is_done(const cpu *d, int32_t i) {
   return atomic_load_explicit(&d->mark[i].done, memory_order_acquire) >= d->job[i].tasks;
 }
 
 /* Waits for job i. False: threads have stopped, so it may never be done. */
-static bool wait_for(const pe_device *d, int32_t i) {
-  const int spins = pe_pool_crowded(d->pool) ? 0 : SPINS;
+static bool wait_for(const cpu *d, int32_t i) {
+  const int spins = pe_pool_crowded(d->base.pool) ? 0 : SPINS;
   for (int n = 0; !is_done(d, i); n++) {
     if (atomic_load_explicit(&d->stopped, memory_order_relaxed)) return false;
     if (n < spins)
@@ -369,14 +358,14 @@ static bool wait_for(const pe_device *d, int32_t i) {
   return true;
 }
 
-static bool late(pe_device *d) {
+static bool late(cpu *d) {
   if (d->until_ns == INT64_MAX) return false;
   if (pe_clock_ns() >= d->until_ns) atomic_store(&d->stopped, true);
   return atomic_load(&d->stopped);
 }
 
 /* Takes tasks of job i until none is left. False: it is late. */
-static bool work_on(pe_device *d, int32_t i, pe_cpu_share *share) {
+static bool work_on(cpu *d, int32_t i, pe_cpu_share *share) {
   const job *j = &d->job[i];
   mark *m = &d->mark[i];
   share->tasks = j->tasks, share->again = false;
@@ -393,9 +382,9 @@ static bool work_on(pe_device *d, int32_t i, pe_cpu_share *share) {
 
 static void walk(void *ctx, int task, int tasks) {
   (void)tasks;
-  pe_device *d = ctx;
+  cpu *d = ctx;
   pe_cpu_share share = {.scratch = floats_of(d->scratch) + task * d->scratch_step};
-  pe_profile_clock clock = pe_profile_start(d->profile, task);
+  pe_profile_clock clock = pe_profile_start(d->base.profile, task);
   int32_t done = d->first; /* all jobs before this one are */
   for (int32_t i = d->first; i < d->job_count; i++) {
     for (; done < d->job[i].after; done++)
@@ -406,22 +395,24 @@ static void walk(void *ctx, int task, int tasks) {
   }
 }
 
-static void run_jobs(pe_device *d, int64_t until_ns) {
+static void run_jobs(cpu *d, int64_t until_ns) {
   d->until_ns = until_ns;
   atomic_store(&d->stopped, false);
-  const int64_t from = d->profile ? pe_clock_ns() : 0;
-  pe_pool_run(d->pool, walk, d, pe_pool_threads(d->pool));
-  if (d->profile) d->profile->wall_ns += pe_clock_ns() - from, d->profile->steps++;
+  const int64_t from = d->base.profile ? pe_clock_ns() : 0;
+  pe_pool_run(d->base.pool, walk, d, pe_pool_threads(d->base.pool));
+  if (d->base.profile) d->base.profile->wall_ns += pe_clock_ns() - from, d->base.profile->steps++;
   while (d->first < d->job_count && is_done(d, d->first)) d->first++;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err) {
+static pe_status cpu_submit(pe_device *base, pe_error *err) {
+  cpu *d = (cpu *)base;
+  const pe_step *step = base->step;
   bool moved = step != d->step;
   d->step = step, d->first = 0;
-  pe_status rc = grow_area(&d->rows, step->rows, d->plan->row_floats, &moved, err);
-  if (!rc) rc = grow_area(&d->outputs, step->outputs, d->plan->output_floats, &moved, err);
+  pe_status rc = grow_area(&d->rows, step->rows, base->plan->row_floats, &moved, err);
+  if (!rc) rc = grow_area(&d->outputs, step->outputs, base->plan->output_floats, &moved, err);
   if (rc) {
     d->step = NULL; /* so that the next step resolves its calls */
     return rc;
@@ -430,31 +421,26 @@ pe_status pe_device_begin(pe_device *d, const pe_step *step, pe_error *err) {
   return split_jobs(d, err);
 }
 
-pe_status pe_device_proceed(pe_device *d, int64_t until_ns, bool *done, pe_error *err) {
+static pe_status cpu_wait(pe_device *base, int64_t until_ns, bool *done, pe_error *err) {
+  (void)err;
+  cpu *d = (cpu *)base;
   run_jobs(d, until_ns);
   *done = d->first == d->job_count;
-  return *done ? pe_weights_intact(d->plan->graph->weights, err) : PE_OK;
+  return PE_OK;
 }
 
-pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err) {
-  pe_status rc = pe_layout_step(&d->layout, d->kv, runs, count, err);
-  if (!rc) rc = pe_device_begin(d, &d->layout.step, err);
-  if (rc) return rc;
-  run_jobs(d, INT64_MAX);
-  return pe_weights_intact(d->plan->graph->weights, err);
-}
-
-/* ---- results --------------------------------------------------------------------------------- */
-
-static const float *line(const pe_device *d, const pe_place *p, int32_t i) {
-  pe_cpu_view v = view_of(d, p);
+static const float *cpu_line(const pe_device *base, const pe_place *p, int32_t i) {
+  pe_cpu_view v = view_of((const cpu *)base, p);
   return pe_cpu_row(&v, i);
 }
 
-const float *pe_device_logits(const pe_device *d, int32_t i) {
-  return line(d, &d->plan->logits, i);
-}
-
-const float *pe_device_tap(const pe_device *d, size_t t, int32_t i) {
-  return line(d, &d->plan->tap[t], i);
-}
+const pe_backend pe_backend_cpu = {.name = "cpu",
+                                   .size = sizeof(cpu),
+                                   .available = cpu_available,
+                                   .open = cpu_open,
+                                   .close = cpu_close,
+                                   .submit = cpu_submit,
+                                   .wait = cpu_wait,
+                                   .rest = cpu_rest,
+                                   .line = cpu_line,
+                                   .profile = cpu_profile};

@@ -1,7 +1,6 @@
 /* tower.c - see tower.h. */
 #include "runtime/device/tower.h"
 
-#include "runtime/device/program.h"
 #include "runtime/device/tower_layout.h"
 
 #include <string.h>
@@ -9,8 +8,7 @@
 struct pe_tower {
   const pe_plan *plan;
   pe_pool *pool;
-  pe_device *device;   /* NULL: opened by the next step */
-  pe_program *program; /* of `fast`: holds the packs while there is no device */
+  pe_device *device; /* opened by the first step, since it may pack weights */
   pe_tower_spec spec;
   pe_tower_layout layout;
   pe_picture *picture; /* the ones to do */
@@ -88,7 +86,6 @@ static void drop_results(pe_tower *t) {
 void pe_tower_close(pe_tower *t) {
   if (!t) return;
   pe_device_close(t->device);
-  pe_program_close(t->program);
   pe_tower_layout_free(&t->layout);
   drop_results(t);
   pe_free(t->result), pe_free(t->picture);
@@ -182,10 +179,13 @@ static pe_status begin_step(pe_tower *t, pe_error *err) {
     rows += rows_of(&t->picture[t->end++]);
   pe_status rc =
       pe_tower_layout_step(&t->layout, &t->spec, &t->picture[t->first], t->end - t->first, err);
-  if (!rc && !t->device)
-    rc = pe_device_open(t->plan, t->pool, NULL, NULL, t->spec.precision, &t->device, err);
-  if (!rc && !t->program && t->spec.precision == PE_FAST)
-    rc = pe_program_open(t->plan, PE_FAST, t->pool, &t->program, err);
+  if (!rc && !t->device) {
+    const pe_device_options o = {.backend = t->spec.backend,
+                                 .plan = t->plan,
+                                 .pool = t->pool,
+                                 .precision = t->spec.precision};
+    rc = pe_device_open(&o, &t->device, err);
+  }
   return rc ? rc : pe_device_begin(t->device, &t->layout.step, err);
 }
 
@@ -204,9 +204,9 @@ static void copy_results(pe_tower *t) {
 }
 
 void pe_tower_rest(pe_tower *t) {
-  pe_device_close(t->device);
+  if (t->device) pe_device_rest(t->device);
   pe_tower_layout_free(&t->layout);
-  t->device = NULL, t->layout = (pe_tower_layout){0};
+  t->layout = (pe_tower_layout){0};
 }
 
 /* Memory of an oversized picture is not kept. */

@@ -41,6 +41,7 @@ typedef struct pe_tower_spec {
   pe_tower_table table;
   int32_t side;
   int64_t step_rows; /* patches of a step, unless a single picture has more; 0: the default */
+  const pe_backend *backend; /* NULL: the CPU */
   pe_precision precision;
 } pe_tower_spec;
 

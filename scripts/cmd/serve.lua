@@ -39,7 +39,7 @@ local function models_of(opts)
 end
 
 local same_name = { "host", "port", "socket", "sequences", "step_tokens", "context", "memory",
-  "threads", "precision", "policy", "site", "log", "cache_folder", "cache_bytes",
+  "threads", "precision", "device", "policy", "site", "log", "cache_folder", "cache_bytes",
   "cache_disk_bytes", "drain_s", "api_key_file" }
 local per_key = { on = true, off = false, auto = "auto" }
 

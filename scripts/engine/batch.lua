@@ -131,7 +131,7 @@ end
 
 local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
   "kv_block", "stride", "cache_bytes", "cache_folder", "cache_disk_bytes", "share", "media_bytes",
-  "precision" }
+  "precision", "device" }
 
 -- Defaults. Steps of fewer rows leave the matrix kernels idle, larger ones delay streams; fewer
 -- sequences compute less at once, more make every stream slower; 4096 is for models that do not say
@@ -166,8 +166,8 @@ end
 local function split_options(model, options)
   local given = model.options or {}
   local o = { tokenizer = model:tokenizer() or nil, threads = given.threads,
-    kv_bits = given.kv_bits, precision = given.precision, sequences = SEQUENCES,
-    step_tokens = STEP_TOKENS,
+    kv_bits = given.kv_bits, precision = given.precision, device = given.device,
+    sequences = SEQUENCES, step_tokens = STEP_TOKENS,
     context = given.context or model.config.max_position_embeddings or CONTEXT }
   o.end_ids = text.sorted_keys(model.stops) -- after the tokenizer: they may come from it
   local rest = {}

@@ -120,6 +120,7 @@ local function open(self, more)
   for _, name in ipairs(more.taps or {}) do o.taps[#o.taps + 1] = name end
   o.threads, o.share, o.fusion = more.threads, more.share, more.fusion
   o.precision = more.precision or self.model.options and self.model.options.precision
+  o.device = self.model.options and self.model.options.device
   local tower, why = perigee.tower.open(self.graph, o)
   if not tower then error(why, 0) end
   return tower

@@ -16,7 +16,7 @@ args.common = {
   { name = "precision", kind = "choice", choices = { "exact", "fast" },
     shown = "exact; of serve, chat and bench: fast",
     help = "exact: float32 activations and KV cache; fast: 16 bits" },
-  { name = "device", kind = "choice", choices = { "cpu", "metal", "auto" }, default = "auto",
+  { name = "device", kind = "choice", choices = { "cpu", "metal", "auto" }, shown = "auto",
     help = "backend" },
   { name = "scripts", kind = "string", value = "DIR",
     help = "use these scripts instead of the embedded ones" },

@@ -1,4 +1,6 @@
 -- command: what commands share: exit statuses, one-line errors, and a check of the common options.
+local perigee = require "perigee"
+
 local command = { OK = 0, FAILED = 1, USAGE = 2 }
 
 --- Writes "perigee: WHAT: WHY" to stderr, in one write because a log may go to the same place, and
@@ -11,7 +13,8 @@ end
 
 --- Can this build run models with these options? True, or nil and why not.
 function command.check_compute(opts)
-  if opts.device == "metal" then return nil, "--device metal: this build has the CPU only" end
+  local name, why = perigee.engine.device(opts.device or "auto")
+  if not name then return nil, tostring(why) end
   return true
 end
 
@@ -19,7 +22,8 @@ end
 --- exact.
 function command.model_options(opts, precision)
   return { threads = opts.threads, context = opts.context, memory = opts.memory,
-    kv_bits = tonumber(opts.kv_bits), precision = opts.precision or precision or "exact" }
+    kv_bits = tonumber(opts.kv_bits), device = opts.device,
+    precision = opts.precision or precision or "exact" }
 end
 
 return command

@@ -12,6 +12,7 @@ local batch = {}
 ---@field step_tokens? integer  Rows of a step at most (512).
 ---@field context? integer  Tokens of one sequence at most (4096).
 ---@field precision? "exact"|"fast"  Of activations and KV cache: 32 or 16 bits (exact).
+---@field device? "cpu"|"metal"|"auto"  The backend (auto: the best that this machine has).
 ---@field kv_bits? integer  32, 16, 8 or 4; by default 32, with fast 16.
 ---@field kv_block? integer  Tokens of a cache block, a power of two.
 ---@field stride? integer  Tokens of a prompt between snapshots of recurrent state (512).

@@ -25,6 +25,7 @@
 ---@field kv_block? integer
 ---@field fusion? boolean
 ---@field profile? boolean
+---@field device? "cpu"|"metal"|"auto"  The backend (auto: the best that this machine has).
 
 ---@class perigee.engine  A graph with caches and threads, run step by step in the foreground.
 local engine = {}
@@ -39,6 +40,12 @@ local engine = {}
 ---@return perigee.Engine? engine
 ---@return perigee.Error? err
 function engine.open(graph, options) end
+
+---The backend that `device` of the options means on this machine: "auto" is one of the others.
+---@param device "cpu"|"metal"|"auto"
+---@return string? name
+---@return perigee.Error? err
+function engine.device(device) end
 
 ---@class perigee.EngineSampling
 ---@field temperature? number

@@ -76,6 +76,7 @@ function VisionJob:cancel() end
 ---@field threads? integer
 ---@field share? userdata     A batch core: the tower works on its engine thread.
 ---@field precision? "exact"|"fast"
+---@field device? "cpu"|"metal"|"auto"  The backend (auto: the best that this machine has).
 ---@field fusion? boolean     false: one instruction per op, with the same numbers.
 
 ---@class perigee.tower  Plans without caches over the patches of pictures.

@@ -165,7 +165,8 @@ end
 local LARGE = 1 << 40
 local per_model = { path = is "string", load = is "boolean", sequences = integer(1, 65536),
   step_tokens = integer(1, 1 << 20), context = integer(1, LARGE),
-  precision = one_of("exact", "fast"), kv_bits = one_of(32, 16, 8, 4),
+  precision = one_of("exact", "fast"), device = one_of("auto", "cpu", "metal"),
+  kv_bits = one_of(32, 16, 8, 4),
   cache_bytes = bytes, picture_cache_bytes = bytes, threads = integer(1, 4096) }
 
 --- { name = path or { path = …, settings of this model } }, or a list of these.
@@ -301,6 +302,8 @@ config.keys = {
       .. "length." },
   { "precision", check = one_of("exact", "fast"), default = "fast",
     help = "exact: activations and KV cache of 32 bits. fast: of 16 bits." },
+  { "device", check = one_of("auto", "cpu", "metal"), default = "auto",
+    help = "Backend. auto: the best one that this machine has." },
   { "kv_bits", check = one_of(32, 16, 8, 4), shown = "16",
     help = "Bits per element of the KV cache: 32, 16, 8 or 4. Default: 16, with exact 32." },
   { "cache_bytes", check = bytes, default = 1 << 30,

@@ -304,7 +304,7 @@ local function load_stages(self, entry)
     return value
   end
   local began, o = uv.hrtime(), {}
-  for _, name in ipairs { "threads", "context", "precision", "kv_bits" } do
+  for _, name in ipairs { "threads", "context", "precision", "kv_bits", "device" } do
     o[name] = setting(self, entry, name)
   end
   o.architectures = self.architectures and self.architectures()

@@ -187,7 +187,11 @@ static inline void oracle_open(oracle *o, const model *m) {
   CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 512, .sequences = 1}, &o->kv, &err),
            err);
   CHECK_OK(pe_recur_open(m->graph, 1, &o->recur, &err), err);
-  CHECK_OK(pe_device_open(m->plan, m->pool, o->kv, o->recur, PE_EXACT, &o->exec, &err), err);
+  CHECK_OK(
+      pe_device_open(
+          &(pe_device_options){.plan = m->plan, .pool = m->pool, .kv = o->kv, .recur = o->recur},
+          &o->exec, &err),
+      err);
   CHECK_OK(pe_sampler_open(VOCAB, &o->sampler, &err), err);
 }
 

@@ -128,7 +128,10 @@ static inline pe_status little_open(little *l, int kinds, const pe_kv_options *o
   if (!rc) rc = pe_pool_open(1, false, &l->pool, err);
   if (!rc) rc = pe_kv_open(l->graph, o, &l->kv, err);
   if (!rc) rc = pe_recur_open(l->graph, o->sequences, &l->recur, err);
-  if (!rc) rc = pe_device_open(l->plan, l->pool, l->kv, l->recur, PE_EXACT, &l->device, err);
+  if (!rc)
+    rc = pe_device_open(
+        &(pe_device_options){.plan = l->plan, .pool = l->pool, .kv = l->kv, .recur = l->recur},
+        &l->device, err);
   if (rc) little_close(l);
   return rc;
 }

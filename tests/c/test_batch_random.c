@@ -9,6 +9,7 @@
  *
  * BATCH_CASES=N sets the number of cases, BATCH_SEED=N the first seed. */
 #include "batch_help.h"
+#include "fake_backend.h"
 
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ typedef struct game {
   pe_batch *b;
   twin *t;
   int twins, alive;
+  const pe_backend *backend;
   bool failing; /* allocations are made to fail now and then */
   bool failed;  /* one may have failed in the operation that just ran */
   int64_t tokens, holds, errors, refusals, preempted,
@@ -602,6 +604,7 @@ static void play(game *g, int op) {
 static void run_case(game *g, bool cache) {
   pe_error err;
   pe_batch_options o = {
+      .backend = g->backend,
       .tokenizer = g->m.tokenizer,
       .sequences = 1 + chance(6),
       .step_tokens = chance(2) ? 3 : 1 + chance(12),
@@ -630,9 +633,9 @@ static int64_t setting(const char *name, int64_t otherwise) {
   return s ? strtoll(s, NULL, 10) : otherwise;
 }
 
-static void run_cases(kind k, bool cache, bool failing, int threads) {
+static void run_cases(kind k, const pe_backend *backend, bool cache, bool failing, int threads) {
   static twin twins[TWINS];
-  game g = {.t = twins, .failing = failing};
+  game g = {.t = twins, .backend = backend, .failing = failing};
   int64_t cases = setting("BATCH_CASES", 60), seed = setting("BATCH_SEED", 1);
   snprintf(save_path, sizeof save_path, "/tmp/perigee-batch-%d", (int)getpid());
   if (model_open(&g.m, k, threads)) {
@@ -661,17 +664,24 @@ static void run_cases(kind k, bool cache, bool failing, int threads) {
 }
 
 static void test_cold(void) {
-  for (kind k = DENSE; k < KINDS; k++) run_cases(k, false, false, 1);
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, NULL, false, false, 1);
 }
 
 static void test_cached(void) {
-  for (kind k = DENSE; k < KINDS; k++) run_cases(k, true, false, 1);
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, NULL, true, false, 1);
 }
 
-static void test_threads(void) { run_cases(HYBRID, true, false, 2); }
+static void test_threads(void) { run_cases(HYBRID, NULL, true, false, 2); }
 
 static void test_failing(void) {
-  for (kind k = DENSE; k < KINDS; k++) run_cases(k, true, true, 1);
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, NULL, true, true, 1);
+}
+
+/* On a backend that computes when it is waited for. */
+static void test_late(void) {
+  for (kind k = DENSE; k < KINDS; k++) run_cases(k, fake_backend(), true, k % 2, 1);
+  CHECK(fake_calls > 0);
+  CHECK_INT(fake_changes, 0);
 }
 
 static const check_test tests[] = {
@@ -679,5 +689,6 @@ static const check_test tests[] = {
     {"with a prefix cache", test_cached},
     {"two threads", test_threads},
     {"allocations that fail", test_failing},
+    {"a backend that computes late", test_late},
 };
 CHECK_MAIN("batch_random", tests)

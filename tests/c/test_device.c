@@ -2,10 +2,11 @@
  * same bits, errors at limits leave everything usable, and every allocation may fail. */
 #include "builder.h"
 #include "check.h"
+#include "fake_backend.h"
 #include "runtime/cache/seq.h"
-#include "runtime/device/device.h"
 
 enum { TOKENS = 40, TAPS = 1 };
+static const pe_backend *backend; /* of the machines that are opened */
 static const float EPS = 0.004f;
 
 typedef struct machine {
@@ -96,7 +97,11 @@ static pe_status machine_open(machine *m, int64_t tokens, pe_error *err) {
     rc = pe_kv_open(m->graph, &(pe_kv_options){.tokens = tokens, .sequences = 2}, &m->kv, err);
   if (!rc) rc = pe_recur_open(m->graph, 2, &m->recur, err);
   if (!rc) rc = pe_pool_open(2, false, &m->pool, err);
-  if (!rc) rc = pe_device_open(m->plan, m->pool, m->kv, m->recur, PE_EXACT, &m->device, err);
+  if (!rc)
+    rc = pe_device_open(
+        &(pe_device_options){
+            .backend = backend, .plan = m->plan, .pool = m->pool, .kv = m->kv, .recur = m->recur},
+        &m->device, err);
   return rc;
 }
 
@@ -239,7 +244,16 @@ static void steps_without_memory(void) {
   }
 }
 
+/* The same on a backend that computes when it is waited for. */
+static void late(void) {
+  backend = fake_backend();
+  chunks(), growth(), limits();
+  CHECK(fake_calls > 0 && !fake_changes);
+  backend = NULL;
+}
+
 static const check_test tests[] = {{"chunks", chunks},
+                                   {"late", late},
                                    {"growth", growth},
                                    {"limits", limits},
                                    {"opening without memory", opening_without_memory},

@@ -169,7 +169,11 @@ static void run(const model *m, way w, float *out) {
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m->graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
   CHECK_OK(pe_recur_open(m->graph, 1, &recur, &err), err);
-  CHECK_OK(pe_device_open(p, pool, kv, recur, w.precision, &e, &err), err);
+  CHECK_OK(pe_device_open(
+               &(pe_device_options){
+                   .plan = p, .pool = pool, .kv = kv, .recur = recur, .precision = w.precision},
+               &e, &err),
+           err);
   CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
   CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
   for (int32_t at = 0; at < ROWS; at += w.chunk) {
@@ -473,7 +477,11 @@ static void test_profile(void) {
   CHECK_OK(pe_pool_open(2, false, &pool, &err), err);
   CHECK_OK(pe_kv_open(m.graph, &(pe_kv_options){.tokens = 32, .sequences = 1}, &kv, &err), err);
   CHECK_OK(pe_recur_open(m.graph, 1, &recur, &err), err);
-  CHECK_OK(pe_device_open(p, pool, kv, recur, PE_FAST, &e, &err), err);
+  CHECK_OK(pe_device_open(
+               &(pe_device_options){
+                   .plan = p, .pool = pool, .kv = kv, .recur = recur, .precision = PE_FAST},
+               &e, &err),
+           err);
   CHECK_OK(pe_seq_open(&s, kv, recur, &err), err);
   CHECK_OK(pe_seq_append(&s, token, ROWS, &err), err);
   CHECK(!pe_device_profiled(e));

@@ -196,6 +196,24 @@ test("defaults of a batch and an engine", function(t)
   t.eq(t.fails("limit", e:add()).message, "all 1 sequences are in use")
 end)
 
+test("a backend by its name, and one that this build does not have", function(t)
+  t.eq({ perigee.engine.device "cpu", perigee.engine.device "auto" }, { "cpu", "cpu" })
+  local graph, why = tiny.model().graph, "device metal: this build has cpu only"
+  for _, open in ipairs { perigee.engine.open, perigee.batch.open, perigee.tower.open } do
+    local err = t.fails("unsupported", open(graph, { device = "metal", threads = 1,
+      [open == perigee.batch.open and "cache_tokens" or "threads"] = 1 }))
+    t.eq({ err.message, err.field }, { why, "device" })
+  end
+  assert(perigee.engine.open(graph, { device = "cpu", threads = 1 })):close()
+  assert(perigee.batch.open(graph, { device = "auto", cache_tokens = 64 })):close()
+  t.eq(t.fails("unsupported", perigee.engine.device "").message, "device : this build has cpu only")
+  local model <close> = assert(perigee.open("examples/moonlet", { device = "metal", threads = 1 }))
+  t.fails("unsupported", model:batch { sequences = 1 })
+  t.raises(function() model:eval { prompt = "a" } end, why)
+  local pixels = perigee.tensor.zeros { 4, 768 }
+  t.raises(function() model.vision:encode { patches = pixels, grid = { 1, 2, 2 } } end, why)
+end)
+
 test("pictures of a prompt that are refused", function(t)
   local e <close> = assert(perigee.engine.open(tiny.model().graph, { threads = 1, tokens = 64 }))
   local hash, plane = ("h"):rep(32), perigee.tensor.zeros { 2, 64 }

@@ -182,15 +182,17 @@ test("what this build cannot compute", function(t)
   t.eq({ command.check_compute {}, command.check_compute { precision = "exact", device = "cpu" } },
     { true, true })
   t.eq(command.check_compute { precision = "fast" }, true)
-  t.match(select(2, command.check_compute { device = "metal" }), "the CPU only")
+  t.match(select(2, command.check_compute { device = "metal" }),
+    "^device metal: this build has cpu only$")
 end)
 
 test("the precision is the one given, that of the command, or exact", function(t)
   t.eq({ command.model_options({}).precision, command.model_options({}, "fast").precision,
     command.model_options({ precision = "exact" }, "fast").precision },
     { "exact", "fast", "exact" })
-  t.eq(command.model_options({ threads = 3, context = 5, memory = 7, kv_bits = "8" }),
-    { threads = 3, context = 5, memory = 7, kv_bits = 8, precision = "exact" })
+  t.eq(command.model_options({ threads = 3, context = 5, memory = 7, kv_bits = "8",
+    device = "cpu" }),
+    { threads = 3, context = 5, memory = 7, kv_bits = 8, precision = "exact", device = "cpu" })
 end)
 
 test("facts about a directory", function(t)
@@ -479,7 +481,7 @@ test("options at their bounds, and several times", function(t)
   end
   t.eq(given("--memory", "8G", "--kv-bits", "16", "--device=cpu", "--help"),
     { memory = 8 << 30, kv_bits = "16", device = "cpu", help = true })
-  t.eq(args.defaults(common, {}), { device = "auto" })
+  t.eq(args.defaults(common, {}), {})
   t.eq(args.help { { name = "a", kind = "flag", help = "one" },
     { name = "bb", kind = "string", value = "V", help = "two", default = false },
     { name = "c", kind = "choice", choices = { "x", "y" }, help = "three", shown = "x" },

@@ -131,7 +131,8 @@ function profile.run(model, opts)
   check_room(model, most)
   local o = model.options
   local engine <close>, why = perigee.engine.open(model.graph, { threads = o.threads,
-    tokens = most, kv_bits = o.kv_bits, precision = o.precision, profile = true })
+    tokens = most, kv_bits = o.kv_bits, precision = o.precision, device = o.device,
+    profile = true })
   if not engine then error(why, 0) end
   local limits, failed = engine:limits()
   if not limits then error(failed, 0) end

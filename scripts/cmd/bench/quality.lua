@@ -157,7 +157,8 @@ local function measure(model, opts)
   end }), {}
   for i, variant in ipairs(quality.variants) do
     local engine, why = perigee.engine.open(model.graph, { threads = opts.threads,
-      tokens = longest, precision = variant.precision, kv_bits = variant.kv_bits })
+      tokens = longest, precision = variant.precision, kv_bits = variant.kv_bits,
+      device = opts.device })
     if not engine then error(why, 0) end
     engines[i], results[i] = engine, new_result(variant)
   end

@@ -64,7 +64,8 @@ local function with_engine(model, tokens, f)
   tokens = math.min(tokens, common.context(model))
   check_room(model, tokens)
   local engine, why = perigee.engine.open(model.graph, { threads = model.options.threads,
-    tokens = tokens, kv_bits = model.options.kv_bits, precision = model.options.precision })
+    tokens = tokens, kv_bits = model.options.kv_bits, precision = model.options.precision,
+    device = model.options.device })
   if not engine then error(why, 0) end
   f(engine, common.bytes_per_token(model), common.context(model))
   engine:close()
