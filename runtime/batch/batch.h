@@ -21,10 +21,11 @@
  * A HELD sequence has its logits and waits for the command `sample`; without changes it continues
  * as it would have without `hold`. n choices of one request are n sequences: the first computes the
  * prompt, the others fork from it. The last token of an answer is never computed. A sequence that
- * fails ends with PE_FINISH_ERROR and affects no other; a step that fails as a whole puts its
- * sequences back to WAITING and loses no token. If steps keep failing, each ends one of its
- * sequences. Only when a file of the weights is lost
- * (pe_weights_intact), all sequences fail, cached prefixes are dropped, and requests are refused.
+ * fails ends with PE_FINISH_ERROR and affects no other. A step that finds no memory puts its
+ * sequences back to WAITING and loses no token; if steps keep failing so, each ends one of its
+ * sequences. A step that the backend cannot compute ends its sequences and affects no other. Only
+ * when a file of the weights is lost (pe_weights_intact), all sequences fail, cached prefixes are
+ * dropped, and requests are refused.
  *
  * Ownership: owns caches, sequences and copies of requests; borrows plan and pool, retains the
  * tokenizer. Threads: one at a time (worker.h runs it on the engine thread). */

@@ -279,10 +279,10 @@ static void advance(pe_batch *b, pe_trace *t) {
   }
 }
 
-/* A step that failed may have left states half way: its sequences start again from their tokens.
- * After FAILURES steps in a row that failed, each further one costs the sequence that was granted
- * last: so fewer and fewer are tried, and a lack of memory that lasts ends requests instead of
- * trying them forever. */
+/* A step for which there was no memory may have left states half way: its sequences start again
+ * from their tokens. After FAILURES steps in a row that failed, each further one costs the sequence
+ * that was granted last: so fewer and fewer are tried, and a lack of memory that lasts ends
+ * requests instead of trying them forever. */
 static void undo(pe_batch *b, const pe_error *why) {
   enum { FAILURES = 3 };
   if (b->failures < FAILURES) {
@@ -310,6 +310,25 @@ static void lose_all(pe_batch *b, const pe_error *why) {
   }
 }
 
+/* The step failed. The files of the weights, or memory, or else the backend: that hits the requests
+ * of the step and no other. Nothing of what it wrote is used again. */
+static pe_status fail_step(pe_batch *b, pe_status rc, const pe_error *why) {
+  pe_error lost;
+  if (pe_weights_intact(b->graph->weights, &lost)) {
+    lose_all(b, &lost);
+    return PE_OK;
+  }
+  if (rc == PE_ENOMEM) {
+    undo(b, why);
+    return rc;
+  }
+  for (int32_t i = 0; i < b->run_count; i++) {
+    b->ran[i]->error = *why;
+    pe_batch_fail(b, b->ran[i]);
+  }
+  return PE_OK;
+}
+
 static void note(pe_batch *b, const pe_trace *t) {
   b->stats.schedule_ns += (uint64_t)t->schedule_ns;
   b->stats.compute_ns += (uint64_t)t->compute_ns;
@@ -331,14 +350,7 @@ pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int3
   if (!b->run_count) return PE_OK;
   int64_t scheduled = pe_clock_ns();
   pe_status rc = pe_device_step(b->device, b->run, b->run_count, err);
-  if (rc && pe_weights_intact(b->graph->weights, &lost)) {
-    lose_all(b, &lost);
-    return PE_OK;
-  }
-  if (rc) {
-    undo(b, err);
-    return rc;
-  }
+  if (rc) return fail_step(b, rc, err);
   b->failures = 0;
   int64_t computed = pe_clock_ns();
   advance(b, &t);
