@@ -15,6 +15,7 @@
 #if defined(__linux__)
 #include <sched.h>
 #elif defined(__APPLE__)
+#include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -59,11 +60,27 @@ static void ask_system(pe_machine *m) {
 
 #elif defined(__APPLE__)
 
+/* Bytes that programs and the system itself hold. The rest is free, a cache of files, or marked as
+ * purgeable by its owner. */
+static uint64_t memory_held(void) {
+  vm_statistics64_data_t pages;
+  mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
+  mach_port_t host = mach_host_self();
+  kern_return_t rc = host_statistics64(host, HOST_VM_INFO64, (host_info64_t)&pages, &n);
+  mach_port_deallocate(mach_task_self(), host);
+  if (rc) return UINT64_MAX;
+  uint64_t held = (uint64_t)pages.internal_page_count + pages.wire_count +
+                  pages.compressor_page_count - pages.purgeable_count;
+  return held * vm_kernel_page_size;
+}
+
 static void ask_system(pe_machine *m) {
   size_t size = sizeof m->cpu;
   if (sysctlbyname("machdep.cpu.brand_string", m->cpu, &size, NULL, 0)) m->cpu[0] = 0;
   size = sizeof m->memory;
   if (sysctlbyname("hw.memsize", &m->memory, &size, NULL, 0)) m->memory = 0;
+  uint64_t held = memory_held();
+  if (held < m->memory) m->memory_available = m->memory - held;
 }
 
 #else
