@@ -142,24 +142,27 @@ bool pe_buffer_check(const pe_buffer *b, const char *path) {
   return !pe_buffer_lost(b);
 }
 
+/* How pages of our own are given back; those of files always with MADV_DONTNEED. */
+#if defined(__APPLE__)
+enum { GIVE_OWN = MADV_FREE }; /* with the other one it keeps what was written */
+#else
+enum { GIVE_OWN = MADV_DONTNEED };
+#endif
+
 /* The whole pages between two offsets. */
-static void release_pages(const pe_buffer *b, uint64_t at, uint64_t size) {
-#if defined(__linux__) && defined(MADV_DONTNEED)
+static void release_pages(const pe_buffer *b, uint64_t at, uint64_t size, int how) {
   long asked = sysconf(_SC_PAGESIZE);
   uint64_t page = asked > 0 ? (uint64_t)asked : 4096;
   uint64_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
-  if (end > first) (void)madvise(b->data + first, end - first, MADV_DONTNEED);
-#else
-  (void)b, (void)at, (void)size;
-#endif
+  if (end > first) (void)madvise(b->data + first, end - first, how);
 }
 
 void pe_buffer_discard(const pe_buffer *b, uint64_t at, uint64_t size) {
-  if (b->pages && !b->mapped) release_pages(b, at, size);
+  if (b->pages && !b->mapped) release_pages(b, at, size, GIVE_OWN);
 }
 
 void pe_buffer_forget(const pe_buffer *b, uint64_t at, uint64_t size) {
-  if (b->mapped) release_pages(b, at, size);
+  if (b->mapped) release_pages(b, at, size, MADV_DONTNEED);
 }
 
 void pe_buffer_large_pages(const pe_buffer *b) {
