@@ -69,7 +69,6 @@ static void ignore_interrupts(void) {
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-static int64_t ns_of(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
 static struct timespec timespec_of(int64_t ns) {
   return (struct timespec){.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
 }
@@ -94,6 +93,8 @@ static void wait_ns(pe_watchdog *w, int64_t ns) {
   pthread_cond_timedwait_relative_np(&w->wake, &w->lock, &t);
 }
 #else
+static int64_t ns_of(struct timespec t) { return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec; }
+
 static bool clock_open(pe_watchdog *w) {
   pthread_condattr_t attr;
   if (pthread_getcpuclockid(pthread_self(), &w->clock) || pthread_condattr_init(&attr))

@@ -21,7 +21,7 @@
 #include "runtime/hash.h"
 #include "runtime/cache/seq.h"
 
-static const char magic[8] = "perigeeS";
+static const char magic[] = "perigeeS"; /* without its zero in a file */
 enum { VERSION = 3, CHECKSUM = 16 };
 
 typedef struct header {
@@ -73,7 +73,7 @@ pe_status pe_seq_save(const pe_seq *s, const uint8_t identity[16], pe_buf *out, 
               .groups = kv->graph->group_count,
               .names = s->names,
               .state_bytes = pe_recur_bytes(s->recur)};
-  memcpy(h.magic, magic, sizeof magic), memcpy(h.identity, identity, sizeof h.identity);
+  memcpy(h.magic, magic, sizeof h.magic), memcpy(h.identity, identity, sizeof h.identity);
   pe_status rc = pe_buf_put(out, &h, sizeof h, err);
   for (int32_t g = 0; !rc && g < h.groups; g++) {
     group_header k = {(uint64_t)kept_from(s, g), pe_kv_group_token_bytes(kv, g),
@@ -111,7 +111,7 @@ static pe_status check_header(const pe_seq *s, const uint8_t identity[16], const
     return pe_fail(err, PE_EFORMAT, "a saved sequence has at least %zu bytes, got %zu",
                    sizeof *h + CHECKSUM, size);
   memcpy(h, at, sizeof *h);
-  if (memcmp(h->magic, magic, sizeof magic))
+  if (memcmp(h->magic, magic, sizeof h->magic))
     return pe_fail(err, PE_EFORMAT, "not a saved sequence");
   uint8_t sum[CHECKSUM];
   pe_hash_128(at, size - CHECKSUM, 0, sum);

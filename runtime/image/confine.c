@@ -20,8 +20,6 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#elif defined(__APPLE__)
-#include <sandbox.h>
 #endif
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -113,12 +111,15 @@ static pe_status filter_calls(pe_error *err) {
   return PE_OK;
 }
 #elif defined(__APPLE__)
+/* Declared here: the header calls it deprecated, though it has no successor for programs, and a
+ * compiler that is not Apple's lacks it. */
+int sandbox_init(const char *profile, uint64_t flags, char **why);
+extern const char kSBXProfilePureComputation[];
+enum { SANDBOX_NAMED = 1 };
+
 static pe_status filter_calls(pe_error *err) {
   char *why = NULL;
-#pragma clang diagnostic push
-#pragma clang diagnostic ignored "-Wdeprecated-declarations" /* it has no successor for programs */
   int rc = sandbox_init(kSBXProfilePureComputation, SANDBOX_NAMED, &why);
-#pragma clang diagnostic pop
   return rc ? pe_fail(err, PE_EIO, "cannot enter the sandbox: %s", why ? why : "") : PE_OK;
 }
 #else

@@ -1,6 +1,7 @@
 /* test_tokenizer.c - tokenizers against the library's ids and texts, trust, look-ups, bad files. */
 #include <dirent.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "tokenizer_help.h"
