@@ -6,6 +6,7 @@
 # Settings: CC=clang, SAN=address,undefined or SAN=thread, V=1, BUILD=folder, PREFIX=/usr/local.
 
 SAN    ?=
+HOSTCC ?= $(CC)
 empty  :=
 comma  := ,
 BUILD  ?= build$(if $(SAN),/san-$(subst $(comma),-,$(SAN)))
@@ -22,8 +23,8 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm bench bench-peer bench-peer-http fuzz soak mutate \
-        install clean lint packages peer tests fuzzers serve FORCE
+.PHONY: all help test test-clients test-arm check-macos bench bench-peer bench-peer-http fuzz soak \
+        mutate install clean lint packages peer tests fuzzers serve FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -90,8 +91,9 @@ FLAGS_kernels/cpu/fast_attention_amx.c := $(FLAGS_kernels/cpu/amx16_tiles.c)
 endif
 ifneq ($(filter aarch64% arm64%,$(MACHINE)),)
 FLAGS_kernels/cpu/int16_neon.c    := -O3
-FLAGS_kernels/cpu/int16_dotprod.c := -O3 -march=armv8.2-a+dotprod
-FLAGS_kernels/cpu/int16_i8mm.c    := -O3 -march=armv8.2-a+dotprod+i8mm
+DOTPROD  := -march=armv8.2-a+dotprod
+FLAGS_kernels/cpu/int16_dotprod.c := -O3 $(DOTPROD)
+FLAGS_kernels/cpu/int16_i8mm.c    := -O3 $(DOTPROD)+i8mm
 endif
 # What numbers depend on: a part of the identity of saved caches (kernels/host.h).
 NUMBERS  := $(wildcard kernels/*.[ch] kernels/*/*.[ch] runtime/graph/*.[ch] runtime/device/*.[ch])
@@ -177,6 +179,10 @@ test-arm:  ## build for aarch64 with the cross compiler and run the libc-only te
 	$(Q)sh .ci/packages arm
 	$(Q)sh tests/arm.sh
 
+check-macos:  ## link for macOS (arm64) on Linux and look at the executable
+	$(Q)sh .ci/packages macos
+	$(Q)BUILD=$(BUILD) sh tests/macos.sh
+
 lint:  ## form: luacheck, 100 columns, the C format
 	$(Q)sh .ci/packages lint
 	$(Q)CLANG='$(WARN) $(POSIX) $(LIB_CF) $(LUA_CF) -I. -Itests/c' sh tests/lint.sh
@@ -211,7 +217,7 @@ $(LIBRARY): $(LIB_OBJ) $(BUILD)/.files
 
 $(BUILD)/mkembed: lua/embed/mkembed.c
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(WARN) $(POSIX) -O1 -o $@ $<
+	$(Q)$(HOSTCC) $(WARN) $(POSIX) -O1 -o $@ $<
 
 $(BUILD)/embed.c: $(BUILD)/mkembed $(SCRIPTS) $(BUILD)/.files
 	$(say) EMBED $@
