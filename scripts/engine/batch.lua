@@ -39,6 +39,7 @@ local scheduler = require "engine.scheduler"
 local share = require "engine.share"
 local text = require "lib.text"
 local uv = require "luv"
+local window = require "engine.window"
 
 local Sequence = {}
 Sequence.__index = Sequence
@@ -50,12 +51,12 @@ Batch.__name = "perigee.Batch"
 
 -- ---- sequences --------------------------------------------------------------------------------
 
---- `like`: the request, or the sequence that it was forked from.
+--- `like`: the request, or the sequence that it was forked from. The window has to know it, too.
 local function new_sequence(batch, id, like)
   local seq = setmetatable({ batch = batch, id = id, ids = {}, text = "", pieces = {},
     on_token = like.on_token, on_done = like.on_done, tag = like.tag, watch = like.watch,
     logprobs = like.logprobs and {} }, Sequence)
-  batch.live[id], batch.infos[id] = seq, {}
+  batch.live[id] = seq
   batch.alive = batch.alive + 1
   return seq
 end
@@ -76,6 +77,7 @@ function Sequence:fork(seed)
   local id, why = self.batch.core:command("fork", self.id, seed or math.random(0, math.maxinteger))
   if not id then return nil, why end
   local child = new_sequence(self.batch, id, self)
+  self.batch.window:show(id, self.tag)
   table.move(self.ids, 1, #self.ids, 1, child.ids)
   table.move(self.pieces, 1, #self.pieces, 1, child.pieces)
   self.batch:pump()
@@ -202,7 +204,7 @@ local function open(model, options)
   if not o.cache_tokens then return nil, why end
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
-  return setmetatable({ model = model, core = core, live = {}, infos = {}, alive = 0,
+  return setmetatable({ model = model, core = core, live = {}, window = window.new(), alive = 0,
     scheduler = asks, slots = o.sequences, key_limit = key_limit, timing = scheduler.timing(),
     tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {},
     lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
@@ -238,6 +240,7 @@ function Batch:add(given)
     watch = given.watch or given.hold,
     logprobs = given.keep_logprobs ~= false and prepared.top_logprobs }
   for i = 1, n do sequences[i] = new_sequence(self, first + i - 1, like) end
+  self.window:add(first, n, given.tag)
   local ok, why = force_all(sequences, given.force)
   if not ok then return nil, why end
   self:pump()
@@ -280,7 +283,8 @@ local function dispatch(self, events)
     elseif seq then
       note(seq, e)
       if e.finish then
-        self.live[e.seq], self.infos[e.seq] = nil, nil
+        self.live[e.seq] = nil
+        self.window:drop(e.seq)
         self.alive = self.alive - 1
       end
       failed = call(failed, seq.on_token, e, seq)
@@ -326,6 +330,14 @@ local function sequences_of(self, infos)
   return sequences
 end
 
+--- The sequences that the policy sees. Each has one table for its whole life, refilled for each
+--- step, since there are many of both.
+local function seen_sequences(self)
+  local sequences
+  repeat sequences = sequences_of(self, self.window.infos) until not self.window:look(sequences)
+  return sequences
+end
+
 --- Asks the policy about sequences as batch:sequences() lists them.
 local function schedule(self, sequences)
   local started = uv.hrtime()
@@ -348,10 +360,14 @@ end
 --- Returns the events and how many sequences ran, or nil and an error.
 function Batch:step(grants)
   if not grants then
-    grants = schedule(self, sequences_of(self, self.infos))
+    grants = schedule(self, seen_sequences(self))
   else
     local plain = {}
-    for i, g in ipairs(grants) do plain[i] = { type(g[1]) == "table" and g[1].id or g[1], g[2] } end
+    for i, g in ipairs(grants) do
+      local id = type(g[1]) == "table" and g[1].id or g[1]
+      if self.live[id] then self.window:show(id) end
+      plain[i] = { id, g[2] }
+    end
     grants = plain
   end
   local events, ran, before = self.core:step(grants)
@@ -391,14 +407,13 @@ local function forget(self, completed)
   while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
 end
 
---- The sequences as they will be after the steps in flight: granted tokens count as computed. A
---- sequence has one table for its whole life, refilled for each step, since there are many of both.
+--- The sequences as they will be after the steps in flight: granted tokens count as computed.
 local function expected_sequences(self)
   local core = self.core
   local sequences, completed
   repeat
     completed = core:completed()
-    sequences = sequences_of(self, self.infos)
+    sequences = seen_sequences(self)
   until core:completed() == completed
   forget(self, completed)
   for _, step in ipairs(self.flight) do

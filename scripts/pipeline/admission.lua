@@ -9,7 +9,11 @@
 --
 -- A sequence is predicted to need its prompt and an answer of recent length, at most its
 -- max_tokens. Seconds are estimated from the time that steps have taken so far.
+--
+-- The sequences are listed and counted once in a turn of the loop, unless some join or leave: a
+-- flood of requests that are refused costs no more than one of them.
 local errors = require "lib.errors"
+local uv = require "luv"
 
 local admission = {}
 
@@ -20,8 +24,8 @@ local FIRST_GUESS, WEIGHT = 256, 0.1
 local MIN_S, MAX_S = 1, 60 -- of an estimate: a client should neither hammer nor give up
 local TOKEN_BYTES = 32 -- the most text a token covers on average in any real prompt; 4 is usual
 
---- What is known about a batch: { answer = tokens of a recent answer, [id] = predicted tokens of
---- the sequence }.
+--- What is known about a batch: { answer = tokens of a recent answer, census = of this turn,
+--- [id] = predicted tokens of the sequence }.
 local function ledger_of(batch)
   batch.ledger = batch.ledger or { answer = FIRST_GUESS }
   return batch.ledger
@@ -36,12 +40,15 @@ function admission.predict(batch, tokens, options)
 end
 
 --- A sequence has joined.
-function admission.joined(batch, id, predicted) ledger_of(batch)[id] = predicted end
+function admission.joined(batch, id, predicted)
+  local ledger = ledger_of(batch)
+  ledger[id], ledger.census = predicted, nil
+end
 
 --- A sequence has left. `answer`: tokens of its answer, nil when it was cut short.
 function admission.left(batch, id, answer)
   local ledger = ledger_of(batch)
-  ledger[id] = nil
+  ledger[id], ledger.census = nil, nil
   if answer then ledger.answer = (1 - WEIGHT) * ledger.answer + WEIGHT * answer end
 end
 
@@ -53,6 +60,8 @@ local function seconds(batch, tokens)
   return math.max(MIN_S, math.min(MAX_S, math.ceil(tokens * each)))
 end
 
+local NOBODY = {} -- stands for requests without a key
+
 local function matches(tag, filter)
   for key, value in pairs(filter or {}) do
     if type(tag) ~= "table" or tag[key] ~= value then return false end
@@ -60,21 +69,43 @@ local function matches(tag, filter)
   return true
 end
 
+--- Counts a sequence; waiting ones are counted as prompts.
+local function count(part, info, tokens)
+  part.sequences = part.sequences + 1
+  if info.state ~= "waiting" then
+    part.running = part.running + 1
+  elseif not info.follows then
+    part.waiting, part.waiting_tokens = part.waiting + 1, part.waiting_tokens + tokens
+  end
+end
+
+local function new_part() return { sequences = 0, running = 0, waiting = 0, waiting_tokens = 0 } end
+
+--- What is in the batch: { sequences (the list), all (counts), keys = { [name] = counts } }.
+local function census_of(batch)
+  local ledger, now = ledger_of(batch), uv.now()
+  local known = ledger.census
+  if known and known.at == now then return known end
+  local census = { at = now, sequences = batch:sequences(), all = new_part(), keys = {} }
+  for _, info in ipairs(census.sequences) do
+    local key = type(info.tag) == "table" and info.tag.key or NOBODY
+    census.keys[key] = census.keys[key] or new_part()
+    local tokens = ledger[info.id] or info.prompt
+    count(census.all, info, tokens)
+    count(census.keys[key], info, tokens)
+  end
+  ledger.census = census
+  return census
+end
+
 --- The queue as `admit` hooks see it: numbers, count { lane = "chat" } (sequences in any state
 --- whose tags have these values) and eta().
 function admission.queue(batch)
-  local ledger, sequences = ledger_of(batch), batch:sequences()
+  local census = census_of(batch)
+  local sequences, all_of = census.sequences, census.all
   local free, all = batch:room()
-  local queue = { running = 0, waiting = 0, waiting_tokens = 0, free_tokens = free,
-    all_tokens = all }
-  for _, info in ipairs(sequences) do
-    if info.state ~= "waiting" then
-      queue.running = queue.running + 1
-    elseif not info.follows then
-      queue.waiting = queue.waiting + 1
-      queue.waiting_tokens = queue.waiting_tokens + (ledger[info.id] or info.prompt)
-    end
-  end
+  local queue = { running = all_of.running, waiting = all_of.waiting,
+    waiting_tokens = all_of.waiting_tokens, free_tokens = free, all_tokens = all }
   function queue.count(_, filter)
     local n = 0
     for _, info in ipairs(sequences) do
@@ -83,22 +114,12 @@ function admission.queue(batch)
     return n
   end
   function queue.eta() return seconds(batch, queue.waiting_tokens) end
-  return queue, sequences
+  return queue
 end
 
 --- What one key has in the batch: { sequences, waiting (prompts), waiting_tokens }.
-local function own_part(batch, sequences, key)
-  local ledger, own = ledger_of(batch), { sequences = 0, waiting = 0, waiting_tokens = 0 }
-  for _, info in ipairs(sequences) do
-    if (type(info.tag) == "table" and info.tag.key or nil) == key then
-      own.sequences = own.sequences + 1
-      if info.state == "waiting" and not info.follows then
-        own.waiting = own.waiting + 1
-        own.waiting_tokens = own.waiting_tokens + (ledger[info.id] or info.prompt)
-      end
-    end
-  end
-  return own
+local function own_part(batch, key)
+  return census_of(batch).keys[key or NOBODY] or new_part()
 end
 
 -- ---- decisions ----------------------------------------------------------------------------------
@@ -116,11 +137,10 @@ function admission.early(app, entry, key)
   end
   local most = app.config.queue.requests
   if entry.batch.alive < most then return nil end -- no need to list the sequences
-  local queue, sequences = admission.queue(entry.batch)
-  local waiting = own_part(entry.batch, sequences, key).waiting
+  local waiting = own_part(entry.batch, key).waiting
   if waiting >= most and waiting > 0 then
-    return too_many(queue, "the queue is full: %d requests are waiting, the limit is %d", waiting,
-      most)
+    return too_many(admission.queue(entry.batch),
+      "the queue is full: %d requests are waiting, the limit is %d", waiting, most)
   end
 end
 
@@ -173,8 +193,7 @@ end
 --- Decides with what the request is predicted to need, { key, tokens, sequences }: an error, or
 --- nil and the queue.
 function admission.late(app, entry, need)
-  local queue, sequences = admission.queue(entry.batch)
-  local own = own_part(entry.batch, sequences, need.key)
+  local queue, own = admission.queue(entry.batch), own_part(entry.batch, need.key)
   local settings = app.config.queue
   local most, bound = math.floor(settings.memory * queue.all_tokens), settings.sequences
   if bound and own.sequences > 0 and own.sequences + need.sequences > bound then

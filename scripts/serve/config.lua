@@ -213,8 +213,8 @@ end
 local picture_urls = record { hosts = strings, private = is "boolean" }
 
 -- text: a body of 64 KB is decoded at once and cannot have more.
-local limits = { values = positive, text = integer(64 << 10, LARGE), pictures = integer(0, 1 << 20), picture_bytes = bytes,
-  picture_pixels = integer(1, 1 << 30) }
+local limits = { values = positive, text = integer(64 << 10, LARGE),
+  pictures = integer(0, 1 << 20), picture_bytes = bytes, picture_pixels = integer(1, 1 << 30) }
 for name in pairs(http.LIMITS) do limits[name] = positive end
 
 -- ---- keys ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 -- pipeline.admission on a batch that is made up here: predictions, and every refusal at its limit.
 local admission = require "pipeline.admission"
 local test = require("harness").test
+local uv = require "luv"
 
 --- A batch of these sequences with caches of `all` tokens.
 local function batch_of(sequences, all)
@@ -52,12 +53,41 @@ test("the queue as hooks see it", function(t)
   admission.joined(batch, 3, 5)
   batch.now = {}
   t.eq(admission.queue(batch).eta(), 1) -- never less than a second
+  admission.left(batch, 3)
   batch.now = { seq(1, "waiting", "a", { prompt = 100000 }) }
   t.eq(admission.queue(batch).eta(), 60) -- nor more than a minute
   batch.stats = function()
     return { prefill_tokens = 0, decode_tokens = 0, schedule = 1, compute = 1, sample = 1 }
   end
   t.eq(admission.queue(batch).eta(), 1)
+end)
+
+test("sequences are listed once in a turn, unless some join or leave", function(t)
+  local batch, now, lists = batch_of { seq(1, "waiting", "a"), seq(2, "waiting", "a") }, 5, 0
+  local real = batch.sequences
+  function batch.sequences(self)
+    lists = lists + 1
+    return real(self)
+  end
+  t.patch(uv, "now", function() return now end)
+  local app = { config = { queue = { requests = 2, memory = 4, sequences = 1 } } }
+  local function refused()
+    local early = admission.early(app, { batch = batch }, "a")
+    local late = admission.late(app, { batch = batch }, { key = "a", tokens = 1, sequences = 1 })
+    t.eq({ early.status, late.status }, { 429, 429 })
+    return lists
+  end
+  local got = {}
+  for i = 1, 100 do got[i] = refused() end
+  t.eq({ got[1], got[100] }, { 1, 1 })
+  admission.queue(batch).waiting = 0 -- a hook's copy
+  t.eq(admission.queue(batch).waiting, 2)
+  admission.joined(batch, 3, 5)
+  got[1] = refused()
+  admission.left(batch, 3)
+  got[2] = refused()
+  now = 6
+  t.eq({ got[1], got[2], refused() }, { 2, 3, 4 })
 end)
 
 test("too many prompts of a key wait", function(t)
