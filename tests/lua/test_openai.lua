@@ -255,12 +255,12 @@ test("logprobs of a completion, after those of an echo", function(t)
   local head = decoded(completions.shape.head(req, out))
   t.eq({ head.text, head.logprobs.tokens, head.logprobs.text_offset }, { "aé", { "a", "é" },
     { 0, 1 } })
-  local delta = decoded(completions.shape.delta(req, out, { delta = { text = "x" },
-    logprobs = { out.logprobs[2] } }))
-  t.eq({ delta.text, delta.logprobs.text_offset }, { "x", { 5 } })
-  t.eq(decoded(completions.shape.delta(req, out, { delta = {}, logprobs = {} })).logprobs,
-    json.null)
-  t.eq(decoded(completions.shape.finish(req, out, {})).logprobs, json.null)
+  local delta = decoded(completions.shape.delta(req, out, { text = "x" }))
+  t.eq({ delta.text, delta.logprobs }, { "x", json.null })
+  t.eq(json.decode(completions.shape.logprobs_text(req, out, columns, true)),
+    { tokens = { "aaa", "a" }, token_logprobs = { -0.5, -0.25 },
+      top_logprobs = { { aaa = -0.5, ["é"] = -1.0 }, { a = -0.25 } }, text_offset = { 2, 5 } })
+  t.eq(decoded(completions.shape.finish(req, out)).logprobs, json.null)
   -- Without an echo, or without logprobs.
   req.echo = nil
   t.eq(completions.shape.head(req, out), nil)
@@ -279,6 +279,41 @@ test("logprobs of a completion, after those of an echo", function(t)
     { { "x", json.null }, { "decoded", json.null }, { "", json.null } })
 end)
 
+test("logprobs in a stream are text, made without objects", function(t)
+  local sent, fresh = {}, {}
+  local response = { sse = function()
+    return { event = function(_, text) sent[#sent + 1] = text end }
+  end }
+  local out = { index = 0, tok = tok, calls = {}, other = {}, finish = "stop",
+    take_logprobs = function() return fresh end }
+  local face = stream.new({ id = "i", received = 1, model = "m", stream = true,
+    sampling = { top_logprobs = 1 } }, response, chat.shape)
+  local objects, real = 0, json.object
+  t.patch(json, "object", function(...)
+    objects = objects + 1
+    return real(...)
+  end)
+  local function delta(text)
+    fresh, objects = { entry(1, -0.5, 0, { { id = 2, logprob = -1.0 } }) }, 0
+    face:delta(out, { { type = "text", text = text } })
+    local choice = json.decode(sent[#sent]).choices[1]
+    return { choice.delta.content, #choice.logprobs.content, choice.logprobs.content[1].token,
+      choice.logprobs.content[1].top_logprobs[1].logprob, choice.finish_reason }
+  end
+  face:begin()
+  local want = { "x", 1, "a", -1.0, json.null }
+  t.eq(delta "x", want)
+  for _ = 1, 3 do t.eq({ delta "x", objects }, { want, 0 }) end
+  fresh = {}
+  face:delta(out, { { type = "call", index = 1, id = "c", name = "f" } })
+  local choice = json.decode(sent[#sent]).choices[1]
+  t.eq({ choice.logprobs, choice.delta.tool_calls[1].id }, { json.null, "c" })
+  fresh = { entry(2, -0.25, 1) }
+  face:finish(out)
+  choice = json.decode(sent[#sent]).choices[1]
+  t.eq({ choice.finish_reason, choice.logprobs.content[1].token }, { "stop", "é" })
+end)
+
 test("messages of a whole answer", function(t)
   local function message(fields)
     local out = { index = 0, calls = {} }
@@ -292,7 +327,7 @@ test("messages of a whole answer", function(t)
     content = json.null, refusal = json.null, tool_calls = { { id = "i", type = "function",
       ["function"] = { name = "f", arguments = "{}" } } } })
   local function delta(d)
-    return decoded(chat.shape.delta({}, { index = 0 }, { delta = d })).delta
+    return decoded(chat.shape.delta({}, { index = 0 }, d)).delta
   end
   t.eq(delta { type = "reasoning", text = "x" }, { reasoning_content = "x" })
   t.eq(delta { type = "call", index = 2, id = "i", name = "f" }, { tool_calls = { { index = 1,

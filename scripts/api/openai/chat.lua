@@ -106,10 +106,8 @@ local COMPACT = { compact = true }
 local shape = { chunk = "chat.completion.chunk", whole = "chat.completion" }
 chat.shape = shape
 
-local function choice_of(out, delta, entries)
-  local logprobs = json.null
-  if entries and #entries > 0 then logprobs = logprobs_object(out, entries) end
-  return json.object { { "index", out.index }, { "delta", delta }, { "logprobs", logprobs },
+local function choice_of(out, delta)
+  return json.object { { "index", out.index }, { "delta", delta }, { "logprobs", json.null },
     { "finish_reason", json.null } }
 end
 
@@ -134,11 +132,9 @@ function deltas.call(d)
   return json.object { { "tool_calls", json.array { call } } }
 end
 
-function shape.delta(_, out, o)
-  return choice_of(out, deltas[o.delta.type](o.delta), o.logprobs)
-end
+function shape.delta(_, out, delta) return choice_of(out, deltas[delta.type](delta)) end
 
-function shape.finish(_, out, o) return choice_of(out, json.object {}, o.logprobs) end
+function shape.finish(_, out) return choice_of(out, json.object {}) end
 
 local function message_object(out)
   local message = json.object { { "role", "assistant" }, { "content", out.content or json.null },
@@ -157,7 +153,7 @@ local function message_object(out)
 end
 
 -- The texts around the logprob of a token, by tokenizer and id: with 20 alternatives per token they
--- are needed often, and making objects of them costs twenty times as much. LIMIT bounds the memory.
+-- are needed often. LIMIT bounds the memory.
 local around, LIMIT = setmetatable({}, { __mode = "k" }), 20000
 
 local function around_of(tok, id)

@@ -162,19 +162,9 @@ function shape.head(req, out)
     req.sampling.top_logprobs and logprobs_object(out, entries_of(req, out)))
 end
 
---- The logprobs of a chunk, nil when it has none.
-local function chunk_logprobs(req, out, entries)
-  if not (entries and #entries > 0) then return nil end
-  return logprobs_object(out, entries, echo_of(req, out).characters)
-end
+function shape.delta(_, out, delta) return choice_of(out, delta.text or "") end
 
-function shape.delta(req, out, o)
-  return choice_of(out, o.delta.text or "", chunk_logprobs(req, out, o.logprobs))
-end
-
-function shape.finish(req, out, o)
-  return choice_of(out, "", chunk_logprobs(req, out, o.logprobs))
-end
+function shape.finish(_, out) return choice_of(out, "") end
 
 --- The logprobs of the whole text, those of the echoed prompt first.
 local function all_logprobs(req, out, echo)
@@ -213,11 +203,12 @@ local function echo_columns(req, out)
   return lists
 end
 
---- The texts around and between those of `columns`, as shape.choice would have them.
-function shape.logprobs_text(req, out, columns)
-  local echoed, parts = echo_columns(req, out), {}
+--- The texts around and between those of `columns`, as shape.choice would have them. A chunk has
+--- none of the echo: those were sent first.
+function shape.logprobs_text(req, out, columns, part)
+  local echoed, parts = part and {} or echo_columns(req, out), {}
   for k, name in ipairs(COLUMNS) do
-    local list = table.move(echoed[k], 1, #echoed[k], 1, {})
+    local list = echoed[k] and table.move(echoed[k], 1, #echoed[k], 1, {}) or {}
     local column = columns[k] or {}
     table.move(column, 1, #column, #list + 1, list)
     parts[k] = ('"%s":['):format(name) .. table.concat(list, ",") .. "]"

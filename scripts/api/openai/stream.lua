@@ -3,11 +3,16 @@
 --
 --   shape.chunk, shape.whole           the names of their objects
 --   shape.head(req, out)               -> the first choice of a stream, or nil
---   shape.delta(req, out, o)           -> a choice; o: delta (pipeline/output.lua), logprobs
---   shape.finish(req, out, o)          -> the last choice of a stream; o: logprobs
+--   shape.delta(req, out, delta)       -> a choice; delta: of pipeline/output.lua
+--   shape.finish(req, out)             -> the last choice of a stream
 --   shape.choice(req, out, bare)       -> the choice of a whole answer; bare: without logprobs
---   shape.columns(req, out, entry)     -> JSON texts of a token's logprobs, kept until the end
---   shape.logprobs_text(req, out, columns)   -> the logprobs of a choice, from lists of these
+--   shape.columns(req, out, entry)     -> JSON texts of a token's logprobs
+--   shape.logprobs_text(req, out, columns, part)   -> the logprobs of a choice, from lists of
+--                                      these; part: of a chunk of a stream
+--
+-- Logprobs are written as text, since making objects of them costs twenty times as much: with 20
+-- alternatives per token, 64 streams would hold the loop for 80 ms at each step. Choices have a
+-- field `logprobs` for them, which is null.
 --
 -- An error in the middle of a stream is a chunk with {"error": …} and finish_reason "error", then
 -- [DONE].
@@ -102,44 +107,71 @@ local function logprobs(self, out)
   return not out.altered and fresh or nil
 end
 
--- Nearly all chunks of a stream differ in one text alone. What is around it is encoded once: a
--- chunk whose text is MARK, cut there.
-local MARK = "\1 text \1"
-local CUT = encode(MARK)
+-- Stand for text that is put in later. No client can know them, so no answer contains them.
+local GAP, MARK = ("\1 %016x \1"):format(math.random(0)), ("\1 %016x \1"):format(math.random(0))
+local GAP_TEXT, MARK_TEXT = encode(GAP), encode(MARK)
 
---- The two parts of a chunk around the text of a delta.
+--- The two parts of a text around another.
+local function cut(text, at)
+  local from, to = text:find(at, 1, true)
+  return text:sub(1, from - 1), text:sub(to + 1)
+end
+
+--- The JSON text of a list of logprobs.
+local function logprobs_text(self, out, entries)
+  if not entries or #entries == 0 then return "null" end
+  local columns = {}
+  for i, entry in ipairs(entries) do
+    for k, column in ipairs(self.shape.columns(self.req, out, entry)) do
+      columns[k] = columns[k] or {}
+      columns[k][i] = column
+    end
+  end
+  return self.shape.logprobs_text(self.req, out, columns, true)
+end
+
+--- Sends a chunk with the logprobs that have not been sent.
+local function send_with_logprobs(self, out, choice)
+  choice.logprobs = GAP
+  local before, after = cut(encode(chunk_of(self, { choice })), GAP_TEXT)
+  self.events:event(before .. logprobs_text(self, out, logprobs(self, out)) .. after)
+end
+
+-- Nearly all chunks of a stream differ in their text and logprobs alone. What is around these is
+-- encoded once.
+
+--- The three parts of a chunk around the text of a delta and its logprobs.
 local function frame(self, out, delta)
   local known = self.frames[out.index]
   if known and known.type == delta.type and known.index == delta.index then return known end
   local like = { type = delta.type, index = delta.index }
   like[delta.type == "call" and "arguments" or "text"] = MARK
-  local whole = encode(chunk_of(self, { self.shape.delta(self.req, out, { delta = like }) }))
-  local from, to = whole:find(CUT, 1, true)
-  known = { type = delta.type, index = delta.index, before = whole:sub(1, from - 1),
-    after = whole:sub(to + 1) }
+  local choice = self.shape.delta(self.req, out, like)
+  choice.logprobs = GAP
+  known = { type = delta.type, index = delta.index }
+  known.before, known.between = cut(encode(chunk_of(self, { choice })), MARK_TEXT)
+  known.between, known.after = cut(known.between, GAP_TEXT)
   self.frames[out.index] = known
   return known
 end
 
 function Face:delta(out, deltas)
   head(self, out)
-  local plain = not self.req.sampling.top_logprobs
   for i = 1, #deltas do
     local delta = deltas[i]
-    if plain and not delta.name then
+    if delta.name then
+      send_with_logprobs(self, out, self.shape.delta(self.req, out, delta))
+    else
       local around = frame(self, out, delta)
       self.events:event(around.before .. json.encode(delta.text or delta.arguments or "")
-        .. around.after)
-    else
-      send(self, self.shape.delta(self.req, out, { delta = delta, logprobs = logprobs(self, out) }))
+        .. around.between .. logprobs_text(self, out, logprobs(self, out)) .. around.after)
     end
   end
 end
 
 function Face:finish(out)
   head(self, out)
-  local choice = self.shape.finish(self.req, out, { logprobs = logprobs(self, out) })
-  send(self, with_end(self.req, choice, out))
+  send_with_logprobs(self, out, with_end(self.req, self.shape.finish(self.req, out), out))
 end
 
 local function done(self)
@@ -159,17 +191,6 @@ function Face:columns(out, entry)
   return self.shape.columns(self.req, out, entry)
 end
 
--- Stands for text that is put in later. No client can know it, so no answer contains it.
-local GAP = ("\1 %016x \1"):format(math.random(0))
-local GAP_TEXT = encode(GAP)
-
---- Adds an object's JSON text to a list of parts, in two parts around the gap.
-local function cut(object)
-  local text = encode(object)
-  local from, to = text:find(GAP_TEXT, 1, true)
-  return text:sub(1, from - 1), text:sub(to + 1)
-end
-
 --- Adds the text of a choice. Logprobs that were kept as texts are joined and forgotten.
 local function put_choice(self, parts, out)
   local req = self.req
@@ -182,7 +203,7 @@ local function put_choice(self, parts, out)
   local choice = with_end(req, self.shape.choice(req, out, true), out)
   choice.logprobs = GAP
   local n = #parts
-  parts[n + 1], parts[n + 3] = cut(choice)
+  parts[n + 1], parts[n + 3] = cut(encode(choice), GAP_TEXT)
   parts[n + 2] = self.shape.logprobs_text(req, out, columns)
   out.written, out.ats = {}, {}
 end
@@ -191,7 +212,7 @@ end
 local function whole(self, outs, usage)
   local object = object_of(self.req, self.shape.whole)
   object.choices = json.array { GAP }
-  local head_text, tail = cut(with_usage(object, usage))
+  local head_text, tail = cut(encode(with_usage(object, usage)), GAP_TEXT)
   local parts = { head_text }
   for i, out in ipairs(outs) do
     async.breathe()
@@ -218,7 +239,7 @@ end
 function Face:fail(err)
   if not self.streams then return errors.send(self.response, err) end
   local none = { index = 0, finish = "error", other = {}, ids = {} }
-  local choice = with_end(self.req, self.shape.finish(self.req, none, {}), none)
+  local choice = with_end(self.req, self.shape.finish(self.req, none), none)
   local chunk = chunk_of(self, { choice })
   chunk.error = errors.object(err).error
   self.events:event(encode(chunk))
