@@ -3,7 +3,8 @@
 --
 --   step:running(filter)     sequences that have caches, oldest first:
 --                            { id =, state = "prefill" | "decode", left =, tag =, … }
---   step:waiting(filter)     sequences without caches: not admitted yet, or preempted
+--   step:waiting(filter)     sequences without caches: not admitted yet, or preempted; of a long
+--                            queue the oldest with each tag (engine/window.lua)
 --   step:prompts(filter)     sequences in prefill, then waiting ones
 --   step:decode()            gives every sequence in decode its token; returns how many got one
 --   step:room(factor)        prompt tokens that still fit: all that is left of the step or, next to

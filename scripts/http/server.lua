@@ -19,6 +19,7 @@
 -- raises; by default the text goes to stderr.
 --
 -- One timer serves all connections: at each tick their deadlines are checked.
+local async = require "lib.async"
 local connection = require "http.connection"
 local peers = require "http.peer"
 local perigee = require "perigee"
@@ -30,7 +31,7 @@ local server = {}
 local BACKLOG = 1024 -- connections the kernel queues until they are accepted
 local SOCKET_PATH = 103 -- bytes, the smallest limit (macOS); libuv silently cuts off the rest
 local REPORT_MS = 60000 -- between two reports that connections cannot be accepted
-local REFUSING = 64 -- connections above the limit that get a 503; the others are just closed
+local REFUSING = 64 -- connections above a limit that get a 503; the others are just closed
 
 -- Bytes, counts and seconds (_s).
 local LIMITS = {
@@ -77,8 +78,8 @@ function server.new(options)
     handler = options.handler, gate = options.gate, trusts = options.trusts, limits = limits,
     log = options.log, on_error = options.on_error, name = options.name or "perigee",
     error_body = options.error_body or plain_body,
-    listeners = {}, connections = {}, by_peer = {}, open = 0, held = 0, held_by = {}, unsent = 0,
-    draining = false,
+    listeners = {}, connections = {}, by_peer = {}, open = 0, refusing = 0, held = 0,
+    held_by = {}, unsent = 0, draining = false,
     counts = { accepted = 0, requests = 0, refused = 0, cut = 0 },
     id_prefix = uv.random(8):gsub(".", function(c) return ("%02x"):format(c:byte()) end),
     id_count = 0,
@@ -108,6 +109,7 @@ function Server:forget(conn)
   self.connections[conn] = nil
   local n = conn.counted and self.by_peer[conn.counted]
   if n then self.by_peer[conn.counted] = n > 1 and n - 1 or nil end
+  if conn.refused then self.refusing = self.refusing - 1 end
   self.open = self.open - 1
   if self.draining and self.open == 0 then self:drained() end
 end
@@ -163,27 +165,46 @@ end
 
 -- ---- accepting ----------------------------------------------------------------------------------
 
---- Counts a connection for its address; false if that has too many. Addresses of IPv6 are counted
---- by network (http.peer): a client has all of one.
-local function count_peer(self, conn)
-  if not conn.peer or self.trusts and self.trusts(conn.peer) then return true end
-  local network = peers.network(conn.peer)
-  local n = (self.by_peer[network] or 0) + 1
-  self.by_peer[network], conn.counted = n, network
-  return n <= self.limits.peer_connections
+--- Where a connection is counted: the address of the peer or, with IPv6, its network (http.peer),
+--- since a client has all of one; nil if it is not.
+local function network_of(self, stream, kind)
+  local peer = kind == "tcp" and stream:getpeername()
+  if not peer or self.trusts and self.trusts(peer.ip) then return nil end
+  return peers.network(peer.ip)
 end
 
+--- Why one more connection cannot be served; nil if it can.
+local function excess(self, network)
+  if self.open >= self.limits.connections then return "too many connections" end
+  if network and (self.by_peer[network] or 0) >= self.limits.peer_connections then
+    return "too many connections from this address"
+  end
+end
+
+--- A flood costs the loop little: what cannot be served is closed before anything is made for it.
 local function accept(self, listener, kind)
   local stream = kind == "tcp" and uv.new_tcp() or uv.new_pipe(false)
-  if not listener:accept(stream) or self.open >= self.limits.connections + REFUSING then
-    return stream:close()
-  end
+  if not listener:accept(stream) then return stream:close() end
+  local network = network_of(self, stream, kind)
+  local why = excess(self, network)
+  if why and self.refusing >= REFUSING then return stream:close() end
   self.counts.accepted = self.counts.accepted + 1
   self.open = self.open + 1
+  if network then self.by_peer[network] = (self.by_peer[network] or 0) + 1 end
   local conn = connection.new(self, stream, kind)
-  self.connections[conn] = true
-  if self.open > self.limits.connections then return conn:turn_away "too many connections" end
-  if not count_peer(self, conn) then conn:turn_away "too many connections from this address" end
+  conn.counted, self.connections[conn] = network, true
+  if not why then return end
+  self.refusing, conn.refused = self.refusing + 1, true
+  conn:turn_away(why)
+end
+
+--- Accepts a connection, in the next turn if this one has computed enough: libuv offers no other
+--- one until then.
+local function accept_in_turn(self, listener, kind)
+  if not async.is_over() then return accept(self, listener, kind) end
+  async.defer(function()
+    if not listener:is_closing() then accept(self, listener, kind) end
+  end)
 end
 
 --- The interval of the timer: a quarter of the shortest time limit, between 10 ms and a second.
@@ -214,7 +235,7 @@ end
 
 local function listen_on(self, listener, kind, what)
   local ok, err, name = listener:listen(BACKLOG, function(why)
-    if not why then return accept(self, listener, kind) end
+    if not why then return accept_in_turn(self, listener, kind) end
     if self.refused_at and uv.now() - self.refused_at < REPORT_MS then return end
     self.refused_at = uv.now()
     self:report(nil, ("cannot accept a connection: %s (%d are open)"):format(why, self.open))

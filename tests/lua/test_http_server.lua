@@ -1,5 +1,6 @@
 -- http.response and http.server on sockets that are made up: what a response is written in, how
 -- many connections there may be, and how a server ends.
+local async = require "lib.async"
 local servers = require "http.server"
 local sockets = require "sockets"
 local test = require("harness").test
@@ -182,6 +183,40 @@ test("connections of one address", function(t)
     t.eq(accept().closed, true)
     server:cut()
     t.eq({ server.by_peer, server.open }, { {}, 0 })
+  end)
+end)
+
+test("many connections of one address are closed before anything is made for them", function(t)
+  listening(t, { limits = { peer_connections = 2 } }, function(server, accept)
+    for _ = 1, 66 do accept() end -- two are served, 64 are told
+    t.eq({ server.open, server.refusing, server.counts.accepted }, { 66, 64, 66 })
+    local more = accept()
+    t.eq({ more.got, more.closed, more.on_bytes, server.open }, { "", true, nil, 66 })
+    t.eq(accept("1.2.3.5").got, "")
+    server:each(function(conn)
+      if conn.state == "linger" then conn:close() end
+    end)
+    t.eq({ server.open, server.refusing }, { 3, 0 })
+    t.match(accept().got, "too many connections from this address")
+  end)
+end)
+
+test("a turn that has computed enough leaves connections to the next one", function(t)
+  local over, later = false, {}
+  t.patch(async, "defer", function(fn) later[#later + 1] = fn end)
+  listening(t, {}, function(server, accept, listener)
+    async.is_over = function() return over end -- restored by sockets.with
+    function listener.is_closing() return false end
+    accept()
+    over = true
+    listener.arrived()
+    t.eq({ server.open, #later }, { 1, 1 })
+    later[1]()
+    t.eq(server.open, 2)
+    listener.arrived()
+    function listener.is_closing() return true end
+    later[2]()
+    t.eq(server.open, 2)
   end)
 end)
 
