@@ -522,12 +522,13 @@ static int l_limits(lua_State *L) { /* [self] -> [limits] or [nil, err] */
   pe_limits limits;
   pe_error err;
   if (pe_limits_measure(e->pool, &limits, &err)) return pe_bind_error(L, &err);
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
   lua_pushstring(L, limits.name);
   lua_setfield(L, -2, "name");
   set_number(L, "read", limits.read);
   set_number(L, "fma", limits.fma);
   set_number(L, "dot", limits.dot);
+  set_number(L, "latency", limits.latency);
   return 1;
 }
 

@@ -35,6 +35,17 @@ static void set_string(lua_State *L, const char *key, const char *text) {
   lua_setfield(L, -2, key);
 }
 
+/* [table] -> [table]: with a list of what `next` iterates over */
+static void set_names(lua_State *L, const char *key, const char *(*next)(int *at)) {
+  const char *name;
+  lua_newtable(L);
+  for (int at = 0, n = 0; (name = next(&at));) {
+    lua_pushstring(L, name);
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, key);
+}
+
 static int sys_machine(lua_State *L) {
   pe_machine m;
   pe_machine_read(&m);
@@ -49,13 +60,8 @@ static int sys_machine(lua_State *L) {
   set_integer(L, "page_size", m.page_size);
   set_integer(L, "open_files", m.open_files);
   set_integer(L, "locked_memory", m.locked_memory);
-  lua_newtable(L);
-  const char *name;
-  for (int at = 0, n = 0; (name = pe_machine_next_feature(&at));) {
-    lua_pushstring(L, name);
-    lua_rawseti(L, -2, ++n);
-  }
-  lua_setfield(L, -2, "features");
+  set_names(L, "features", pe_machine_next_feature);
+  set_names(L, "kernels", pe_machine_next_kernels);
   return 1;
 }
 

@@ -20,6 +20,7 @@
 #endif
 
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/int16.h"
 
 #if defined(__linux__)
 
@@ -174,4 +175,9 @@ const char *pe_machine_next_feature(int *at) {
     if (pe_cpu_has(f)) return pe_cpu_feature_name(f);
   }
   return NULL;
+}
+
+const char *pe_machine_next_kernels(int *at) {
+  const pe_int16 *version = pe_int16_next(at);
+  return version ? version->name : NULL;
 }

@@ -31,5 +31,8 @@ pe_status pe_machine_raise_files(uint64_t *files, pe_error *err);
 /* Iterates over the instruction sets of this processor: the name of the next one, or NULL. Start
  * with *at = 0. */
 const char *pe_machine_next_feature(int *at);
+/* The same for the versions of the kernels that can run here, the best first; the last is "scalar".
+ * PERIGEE_ISA=NAME in the environment chooses one. */
+const char *pe_machine_next_kernels(int *at);
 
 #endif

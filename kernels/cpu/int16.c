@@ -100,11 +100,16 @@ const pe_int16 *pe_int16_named(const char *name) {
   return NULL;
 }
 
+const pe_int16 *pe_int16_next(int *at) {
+  while ((size_t)*at < sizeof versions / sizeof *versions) {
+    const size_t i = (size_t)(*at)++;
+    if (runs(i)) return versions[i].isa;
+  }
+  return NULL;
+}
+
 const pe_int16 *pe_int16_best(void) {
   const char *wanted = getenv("PERIGEE_ISA");
   const pe_int16 *named = wanted ? pe_int16_named(wanted) : NULL;
-  if (named) return named;
-  size_t i = 0;
-  while (!runs(i)) i++;
-  return versions[i].isa;
+  return named ? named : pe_int16_next(&(int){0});
 }

@@ -91,6 +91,9 @@ extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_
 /* The best version for this machine, or the one of PERIGEE_ISA, as in prim.h. */
 const pe_int16 *pe_int16_best(void);
 const pe_int16 *pe_int16_named(const char *name); /* NULL: not built, or cannot run here */
+/* Iterates over the versions that can run here, the best first; start with *at = 0. NULL: no more.
+ * Every version of prim.h has the name of one of them. */
+const pe_int16 *pe_int16_next(int *at);
 
 /* Bytes of the codes and scales of this many rows, and where they are in room (aligned to 64). */
 uint64_t pe_int16_bytes(int32_t rows, int64_t cols, int32_t act);

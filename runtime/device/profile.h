@@ -88,11 +88,12 @@ typedef struct pe_limits { /* of all threads of a pool together, per second */
   double read;             /* bytes from memory */
   double fma;              /* multiply-adds of float32 */
   double dot;              /* multiply-adds of 16-bit integers */
+  double latency;          /* seconds of one load from memory that depends on the one before */
   const char *name;        /* of the instruction set */
 } pe_limits;
 
 /* Measures them with the loops of probe.h: the best of short windows, which other programs rarely
- * all disturb. Takes half a second and 256 MB. */
+ * all disturb. Takes half a second and 256 MB. The latency includes misses of the page tables. */
 pe_status pe_limits_measure(pe_pool *pool, pe_limits *out, pe_error *err);
 
 #endif

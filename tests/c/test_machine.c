@@ -2,6 +2,8 @@
 #include "check.h"
 
 #include "kernels/cpu/features.h"
+#include "kernels/cpu/int16.h"
+#include "kernels/cpu/prim.h"
 #include "runtime/machine.h"
 
 #include <sys/stat.h>
@@ -88,6 +90,22 @@ static void test_features_of_the_kernel(void) {
 }
 #endif
 
+/* The versions of the kernels, the best first; those of prim.h are among them. */
+static void test_kernels(void) {
+  static const char *const prims[] = {"avx512", "avx2", "neon", "scalar"};
+  const char *name, *last = "";
+  int count = 0, found = 0, runs = 0;
+  for (int at = 0; (name = pe_machine_next_kernels(&at)); last = name, count++) {
+    CHECK(pe_int16_named(name) != NULL);
+    if (!count) CHECK_STR(name, pe_int16_best()->name);
+    for (size_t i = 0; i < sizeof prims / sizeof *prims; i++)
+      found += !strcmp(name, prims[i]) && pe_prim_named(name);
+  }
+  for (size_t i = 0; i < sizeof prims / sizeof *prims; i++) runs += pe_prim_named(prims[i]) != NULL;
+  CHECK_STR(last, "scalar");
+  CHECK_INT(found, runs);
+}
+
 static void test_raise_files(void) {
   uint64_t files = 0;
   pe_machine m;
@@ -146,6 +164,7 @@ static void test_quota(void) {
 static const check_test tests[] = {{"machine", test_machine},
                                    {"feature_names", test_feature_names},
                                    {"features_agree", test_features_agree},
+                                   {"kernels", test_kernels},
 #if defined(__linux__)
                                    {"quota", test_quota},
 #endif

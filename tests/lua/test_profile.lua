@@ -77,6 +77,7 @@ test("limits are numbers of this machine", function(t)
   t.ok(limits.read > 1e8 and limits.read < 1e13)
   t.ok(limits.fma > 1e8 and limits.fma < 1e15)
   t.ok(limits.dot > 1e8 and limits.dot < 1e15)
+  t.ok(limits.latency > 1e-9 and limits.latency < 1e-4)
 end)
 
 --- Every element is closed, and no number is missing.

@@ -22,8 +22,13 @@ try "too many operands" 2 doctor now; one_line; err "'now'"
 try "broken UTF-8 in an operand" 1 run "$(printf 'a\377b')"; one_line
 err "not valid UTF-8 at byte 2"
 try "broken UTF-8 as a command" 1 "$(printf '\300\200')"; one_line
-try "doctor" 0 doctor; out "Lua "; out "libuv"; out "PCRE2"; out "instructions"; out "open files"
+try "doctor" 0 doctor --report "$T/report"
+out "Lua "; out "libuv"; out "PCRE2"; out "instructions"; out "open files"; out "bandwidth"
 no_err
+name="the report of doctor is what it shows"
+if cmp -s "$T/out" "$T/report"; then ok; else bad "they differ"; fi
+try "doctor --quick" 1 doctor --quick --report "$T/no/such"; one_line; err "$T/no/such"; out "Lua "
+if grep -q bandwidth "$T/out"; then bad "it measured"; else ok; fi
 
 # ---- run ----
 cat >"$T/args.lua" <<'LUA'
@@ -98,7 +103,7 @@ printf 'while true do io.write(("x"):rep(1000), "\\n") end\n' >"$T/pipe.lua"
 no_err; status_is 1
 name="a full disk"
 if [ -w /dev/full ]; then
-  "$P" doctor >/dev/full 2>"$T/err"; got=$?; : >"$T/out"
+  "$P" doctor --quick >/dev/full 2>"$T/err"; got=$?; : >"$T/out"
   if [ $got -eq 1 ]; then ok; else bad "exit status $got, not 1"; fi; one_line
 else skip "no /dev/full"; fi
 
@@ -119,8 +124,12 @@ try "--scripts without a value" 2 doctor --scripts; one_line
 try "--scripts with a folder that has none" 1 --scripts "$T/none" doctor; err "main"
 try "--scripts after the file of run belongs to the script" 0 run "$T/args.lua" --scripts x
 out "--scripts"
-try "--scripts with the scripts of the repository" 0 --scripts scripts doctor
+try "--scripts with the scripts of the repository" 0 --scripts scripts doctor --quick \
+  --report "$T/report"
 out "scripts from scripts"
+name="a report has no path"
+if grep -q "scripts replaced" "$T/report" && ! grep -q "scripts from" "$T/report"; then ok
+else bad "$(head -n 1 "$T/report")"; fi
 cat >"$T/names.lua" <<'LUA'
 local names = require("perigee").sys.scripts()
 table.sort(names)

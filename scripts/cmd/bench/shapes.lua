@@ -192,9 +192,9 @@ local function hybrid(s, kind)
     list[#list + 1] = { name = name, shape = shape, kind = as or kind }
   end
   hybrid_text(s.text, add)
-  hybrid_tower(s.vision, add)
+  if s.vision then hybrid_tower(s.vision, add) end
   return list, perigee.json.object { { "model_type", "qwen3_5" }, { "text_config", object(s.text) },
-    { "vision_config", object(s.vision) }, { "tie_word_embeddings", true } }
+    { "vision_config", s.vision and object(s.vision) }, { "tie_word_embeddings", true } }
 end
 
 local function other(s, kind)
@@ -206,29 +206,29 @@ local function other(s, kind)
   return list, parsed
 end
 
---- Weights and config of a shape, quantized as `kind` ("affine4g64", "q4_0", "bf16"); or nil and
---- why.
-function shapes.make(name, kind)
-  local s, h, o = table_of[name], hybrids[name], others[name]
-  if h or o then
-    local list, parsed
-    if h then list, parsed = hybrid(h, kind) else list, parsed = other(o, kind) end
-    local ok, weights, why = pcall(perigee.weights.synthetic, list)
-    if not ok then return nil, weights end
-    return weights or nil, weights and parsed or why
-  end
-  if not s then
-    return nil, ("unknown shape '%s' (shapes: %s)"):format(name, table.concat(shapes.names(), ", "))
-  end
-  local ok, weights, why = pcall(perigee.weights.synthetic, tensors(s, kind))
-  if not ok then return nil, weights end
-  if not weights then return nil, why end
-  return weights, perigee.json.object {
+local function dense(s, kind)
+  return tensors(s, kind), perigee.json.object {
     { "model_type", s[1] }, { "hidden_size", s[2] }, { "num_hidden_layers", s[3] },
     { "num_attention_heads", s[4] }, { "num_key_value_heads", s[5] }, { "head_dim", s[6] },
     { "intermediate_size", s[7] }, { "vocab_size", s[8] }, { "rms_norm_eps", 1e-6 },
     { "rope_theta", 1e6 }, { "max_position_embeddings", 40960 }, { "tie_word_embeddings", s[9] },
   }
+end
+
+--- Weights and config of a shape, quantized as `kind` ("affine4g64", "q4_0", "bf16"); or nil and
+--- why. shape: a name, or an entry as in the tables above.
+function shapes.make(shape, kind)
+  local s = type(shape) == "table" and shape
+    or table_of[shape] or hybrids[shape] or others[shape]
+  if not s then
+    return nil,
+      ("unknown shape '%s' (shapes: %s)"):format(shape, table.concat(shapes.names(), ", "))
+  end
+  local build = s.text and hybrid or type(s[2]) == "table" and other or dense
+  local list, parsed = build(s, kind)
+  local ok, weights, why = pcall(perigee.weights.synthetic, list)
+  if not ok then return nil, weights end
+  return weights, weights and parsed or why
 end
 
 return shapes
