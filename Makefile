@@ -23,8 +23,8 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm check-macos bench bench-peer bench-peer-http fuzz soak \
-        mutate install clean lint packages peer tests fuzzers serve FORCE
+.PHONY: all help test test-clients test-arm check-macos bench bench-peer bench-peer-http bench-mlx \
+        fuzz soak mutate install clean lint packages peer tests fuzzers serve FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -118,7 +118,7 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-clients bench bench-peer bench-peer-http fuzz soak mutate install tests \
+all test test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate install tests \
 fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
@@ -150,6 +150,11 @@ bench-peer: peer  ## against llama.cpp, built once (PEER='rounds=5 rows=decode t
 
 bench-peer-http: peer  ## the same over HTTP (PEER='rounds=3 tests=gap,prefix,moonlet')
 	$(Q)$(call PEER_RUN,peer_http)
+
+MLX     ?=
+bench-mlx: $(PROGRAM)  ## against mlx-lm, where it is installed (MLX='python=PATH rounds=5')
+	@mkdir -p $(BUILD)/mlx
+	$(Q)MLX_FOLDER=$(BUILD)/mlx $(PROGRAM) run tests/bench/mlx.lua $(MLX)
 
 soak: $(PROGRAM)  ## mixed traffic for MINUTES=2, every answer compared, memory and handles watched
 	$(Q)sh .ci/packages clients

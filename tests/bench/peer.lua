@@ -8,30 +8,23 @@
 --
 -- First table: models of the same shape with random weights, 4.5 bits per weight on both sides
 -- (MLX affine 4-bit, Q4_0 with a Q4_0 head) or bf16. Second table: one GGUF file for both, with the
--- recipe of llama-quantize. A round runs each side once; the ratio of a row is the median of the
--- ratios of its rounds, its spread their lowest and highest. Decode counts the mean of all tokens,
--- prefill the best of up to three prompts, on both sides.
+-- recipe of llama-quantize. A round runs each side once (pair.lua). Decode counts the mean of all
+-- tokens, prefill the best of up to three prompts, on both sides.
 package.path = "tests/bench/?.lua;" .. package.path
 local perigee = require "perigee"
 local chart = require "ui.chart"
 local gguf = require "gguf"
+local pair = require "pair"
 local tables = require "ui.table"
-local uv = require "luv"
 local json = perigee.json
 
-local settings = { rounds = "", rows = ".", threads = "2", cores = "", quick = "" }
-for _, word in ipairs(arg) do
-  local key, value = word:match "^(%w+)=(.*)$"
-  if not key or not settings[key] then error(("unknown setting '%s'"):format(word), 0) end
-  settings[key] = value
-end
+local settings = pair.settings { rounds = "", rows = ".", threads = "2", cores = "", quick = "" }
 local quick = settings.quick ~= ""
 local rounds = math.tointeger(tonumber(settings.rounds)) or (quick and 3 or 5)
-local seconds = quick and 3 or 10
 local threads = math.tointeger(tonumber(settings.threads))
 local folder = os.getenv "PEER_FOLDER" or "build/peer"
-local program = uv.exepath()
-local cores = settings.cores ~= "" and settings.cores or ("0-%d"):format(threads - 1)
+local how = { folder = folder, threads = threads, seconds = quick and 3 or 10,
+  cores = settings.cores ~= "" and settings.cores or ("0-%d"):format(threads - 1) }
 
 -- ---- what is measured ---------------------------------------------------------------------------
 
@@ -59,54 +52,15 @@ end
 
 -- ---- running ------------------------------------------------------------------------------------
 
-local function quoted(s) return "'" .. tostring(s):gsub("'", "'\\''") .. "'" end
-
---- The output of a program, which must succeed; its errors go to a log.
-local function output_of(words)
-  local list = {}
-  for i, w in ipairs(words) do list[i] = quoted(w) end
-  local pin = os.execute "command -v taskset >/dev/null" and ("taskset -c %s "):format(cores) or ""
-  local command = ("%s%s 2>>%s/errors.log"):format(pin, table.concat(list, " "), quoted(folder))
-  local pipe = assert(io.popen(command))
-  local out = pipe:read "a"
-  if not pipe:close() then error(("failed: %s (see %s/errors.log)"):format(command, folder), 0) end
-  return out
-end
-
---- The last line of CSV as a table by column.
-local function csv(out)
-  local names, last
-  for line in out:gmatch "[^\n]+" do
-    local cells = {}
-    for cell in (line .. ","):gmatch "([^,]*)," do cells[#cells + 1] = cell end
-    if names then last = cells else names = cells end
-  end
-  local row = {}
-  for i, name in ipairs(names or {}) do row[name] = last and tonumber(last[i]) or nil end
-  return row
-end
-
 local function file_of(row)
   local path = ("%s/%s-%s.gguf"):format(folder, row[2], row[3][2]:gsub(" ", "_"))
   gguf.write(path, row[2], row[3][2])
   return path
 end
 
---- Tokens per second of perigee.
 local function ours(row)
-  local words = { program, "bench", "--precision", "fast", "--threads", threads, "--csv",
-    "--seconds", seconds }
-  local function more(...) table.move({ ... }, 1, select("#", ...), #words + 1, words) end
-  if row.same then more(file_of(row)) else more("--shape", row[2], "--quant", row[3][1]) end
-  if row.prefill then
-    more("--tests", "prefill", "--prompts", row.prefill)
-  elseif row.batch then
-    more("--tests", "batch", "--sequences", row.batch)
-  else
-    more("--tests", "decode", "--depths", row.decode)
-  end
-  local result = csv(output_of(words))
-  return assert(result.mean_per_s or result.tokens_per_s, "no result")
+  return pair.ours(row, row.same and { file_of(row) }
+    or { "--shape", row[2], "--quant", row[3][1] }, how)
 end
 
 local function best(samples)
@@ -119,39 +73,23 @@ end
 local function theirs(row)
   local bin = folder .. "/bin/bin/"
   if row.batch then
-    local out = output_of { bin .. "llama-batched-bench", "-m", file_of(row), "-c", 4096, "-npp",
-      16, "-ntg", 64, "-npl", row.batch, "-t", threads, "--output-format", "jsonl" }
+    local out = pair.output({ bin .. "llama-batched-bench", "-m", file_of(row), "-c", 4096, "-npp",
+      16, "-ntg", 64, "-npl", row.batch, "-t", threads, "--output-format", "jsonl" }, how)
     local line = out:match "(%b{})%s*$"
     return assert(json.decode(line)).speed_tg
   end
-  local out = output_of { bin .. "llama-bench", "-m", file_of(row), "-t", threads, "-o", "json",
+  local out = pair.output({ bin .. "llama-bench", "-m", file_of(row), "-t", threads, "-o", "json",
     "-p", row.prefill or 0, "-n", row.prefill and 0 or (quick and 32 or 64), "-d",
-    row.decode or 0, "-r", row.prefill and (quick and 1 or 3) or 1 }
+    row.decode or 0, "-r", row.prefill and (quick and 1 or 3) or 1 }, how)
   return best(assert(json.decode(out))[1].samples_ts)
 end
 
 -- ---- results ------------------------------------------------------------------------------------
 
-local function median(list)
-  local sorted = table.move(list, 1, #list, 1, {})
-  table.sort(sorted)
-  local n = #sorted
-  return n % 2 == 1 and sorted[n // 2 + 1] or (sorted[n // 2] + sorted[n // 2 + 1]) / 2
-end
-
 local function measure(row)
-  local a, b, ratios = {}, {}, {}
-  for i = 1, rounds do
-    -- the order changes, so that neither side always comes after the other
-    if i % 2 == 1 then a[i] = ours(row) end
-    b[i] = theirs(row)
-    a[i] = a[i] or ours(row)
-    ratios[i] = a[i] / b[i]
-    io.stderr:write(("%s: %d of %d rounds, %.2fx\n"):format(row[1], i, rounds, ratios[i]))
-  end
-  return { name = row[1], same = row.same, ours = median(a), theirs = median(b),
-    ratio = median(ratios), low = math.min(table.unpack(ratios)),
-    high = math.max(table.unpack(ratios)), bar = row.bar }
+  local result = pair.measure(row, rounds, ours, theirs)
+  result.same, result.bar = row.same, row.bar
+  return result
 end
 
 local function print_table(title, results, same)
@@ -194,10 +132,7 @@ end
 
 -- The threads of llama.cpp spin where they wait: with as many other programs as cores it falls to a
 -- hundredth of its speed, and ratios mean nothing.
-if uv.loadavg() > 0.5 then
-  io.stderr:write(("other programs run here (load %.1f): these ratios would not be fair\n"):format(
-    uv.loadavg()))
-end
+pair.warn()
 
 local results = {}
 for _, row in ipairs(rows) do
