@@ -173,8 +173,8 @@ function Engine:tap(index) end
 function Engine:profile() end
 
 ---What the threads of this engine reach together, measured for half a second: bytes read from
----memory and multiply-adds of float32 (fma) and of 16-bit integers (dot) per second; and the seconds
----of one load from memory that waits for the one before (latency).
+---memory and multiply-adds of float32 (fma) and of 16-bit integers (dot) per second; and the
+---seconds of one load from memory that waits for the one before (latency).
 ---@return { name: string, read: number, fma: number, dot: number, latency: number }? limits
 ---@return perigee.Error? err
 function Engine:limits() end

@@ -15,8 +15,8 @@ local sys = {}
 ---@field open_files integer       Limit of open files.
 ---@field locked_memory integer    Limit of locked memory in bytes; math.maxinteger: none.
 ---@field features string[]        Instruction sets.
----Versions of the kernels that can run here, the best first, "scalar" last. The environment variable
----PERIGEE_ISA chooses one for engines that are opened later.
+---Versions of the kernels that can run here, the best first, "scalar" last. The environment
+---variable PERIGEE_ISA chooses one for engines that are opened later.
 ---@field kernels string[]
 
 ---Properties of this machine.
