@@ -2,9 +2,11 @@
 -- connection.
 --
 -- reader:feed(bytes, pos) returns "more" (all bytes were taken); or "done" and the position after
--- the body; or nil, a message and an HTTP status. The cost does not depend on how the bytes are
--- cut, and at most `max` bytes are kept. reader:content() returns the whole body: a string or, if
--- it has more than 64 KB, perigee.Bytes. reader:text() is always a string, for small programs.
+-- the body; or nil, a message and an HTTP status; or, if reader.slice is set, "some" and a position
+-- after that many chunks: a read of 64 KB may have 10,000. The cost does not depend on how the
+-- bytes are cut, and at most `max` bytes are kept. reader:content() returns the whole body: a
+-- string or, if it has more than 64 KB, perigee.Bytes. reader:text() is always a string, for small
+-- programs.
 local fields = require "http.fields"
 local perigee = require "perigee"
 
@@ -236,12 +238,14 @@ function states.trailer(self, bytes, pos)
 end
 
 function Chunked:feed(bytes, pos)
+  local steps = 3 * (self.slice or math.huge) -- the size, the data and the line end of each
   while pos <= #bytes do
     local next_pos, why, status = states[self.state](self, bytes, pos)
     if why then return nil, why, status or 400 end
     if not next_pos then return "more" end
-    pos = next_pos
+    pos, steps = next_pos, steps - 1
     if self.state == "done" then return "done", pos end
+    if steps <= 0 then return "some", pos end
   end
   return "more"
 end

@@ -31,6 +31,7 @@ local uv = require "luv"
 local connection = {}
 
 local STASH = 64 << 10       -- bytes of further requests read while one is being processed
+local SMALL = 2 << 10        -- bytes of a first request that is read at once in any case
 local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
 local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
 local GONE = 499             -- status in the log if the client left first, as nginx has it
@@ -249,7 +250,8 @@ function Connection:on_read(err, bytes)
   if self.state == "closed" then return end
   if err then return self:close() end
   if not bytes then return self:on_end() end
-  if self.state == "body" or self.state == "head" and not self:must_wait() then
+  local reads = self.state == "body" or self.state == "head" and not self:must_wait(#bytes)
+  if reads and not self.inside then
     self:consume(bytes, 1)
     if self.state == "body" then self:rest_between_reads() end
   elseif self.state == "linger" then
@@ -262,7 +264,7 @@ function Connection:on_read(err, bytes)
       self.paused = true
       self.stream:read_stop()
     end
-    if self.state == "head" then self:take_turns() end
+    if self.state == "head" and not self.inside then self:take_turns() end
   end
 end
 
@@ -291,16 +293,31 @@ function Connection:rest_between_reads()
   end)
 end
 
---- Has this turn of the loop computed enough? A connection's first request is served even then, so
---- that new clients do not wait for busy ones.
-function Connection:must_wait()
-  return self.requests > 0 and async.is_over()
+--- Rests in the middle of a body in many chunks. What still comes until reading stops is stashed.
+local function rest_inside(self, bytes, pos)
+  self.resting, self.inside = true, true
+  self.stream:read_stop()
+  async.defer(function()
+    self.resting, self.inside = false, false
+    if self.state == "closed" then return end
+    local ok, why = pcall(self.consume, self, bytes, pos)
+    if not ok then return self:fail(why) end
+    if self.state == "closed" or self.resting or self.paused or self.at_end then return end
+    self.stream:read_start(self.on_bytes)
+  end)
+end
+
+--- Has this turn of the loop computed enough? A connection's first request is served even then if
+--- it is small, so that new clients do not wait for busy ones.
+function Connection:must_wait(bytes)
+  return (self.requests > 0 or bytes > SMALL) and async.is_over()
 end
 
 --- The client closed its sending side, or went away.
 function Connection:on_end()
   self.at_end = true
   self.stream:read_stop()
+  if self.inside then return end -- there is more to read, then the end is noticed
   if self.state == "busy" then
     self.request:abort()
   elseif self.state == "linger" then
@@ -345,6 +362,9 @@ local function consume(self, bytes, pos)
       if not bytes then return self:wait_for_more() end
     elseif event == "head" then
       pos = next_pos
+    elseif event == "some" then
+      pos = next_pos
+      if async.is_over() then return rest_inside(self, bytes, pos) end
     elseif event == "request" then
       self.rest, self.rest_pos = bytes, next_pos
       self:serve(self.parser.request)

@@ -4,6 +4,7 @@
 -- parser:feed(bytes, pos) returns
 --   "more"                all bytes were taken, the request is not complete
 --   "head", next          the head was read into parser.request and a body follows
+--   "some", next          many chunks of a body were read; the caller may rest
 --   "request", next       parser.request is complete; the next feed begins a new one
 --   nil, why, status      not a valid request; the connection cannot be used any longer
 --
@@ -12,6 +13,8 @@
 local body = require "http.body"
 local fields = require "http.fields"
 local url = require "http.url"
+
+local CHUNKS = 512 -- between two rests: about 2 milliseconds
 
 local parse = {}
 
@@ -49,7 +52,9 @@ local function frame(request, limits)
     if length then return false, "both content-length and transfer-encoding" end
     if request.version == "1.0" then return false, "transfer-encoding in HTTP/1.0" end
     if encoding:lower() ~= "chunked" then return false, "transfer-encoding is not 'chunked'" end
-    return body.chunked(limits.body)
+    local reader = body.chunked(limits.body)
+    reader.slice = CHUNKS
+    return reader
   end
   if not length then return nil end
   if #length > 18 or not find(length, "^%d+$") then return false, "malformed content-length" end

@@ -326,6 +326,63 @@ end)
 
 -- ---- requests -----------------------------------------------------------------------------------
 
+test("a body in many chunks is read in turns", function(t)
+  local over, later = false, {}
+  with(t, { is_over = function() return over end,
+    defer = function(fn) later[#later + 1] = fn end }, function()
+    local body
+    local _, socket = connect { handler = function(request, response)
+      body = request.body
+      response:send(200, {}, "ok")
+    end }
+    local head = "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    socket.send(head)
+    over = true
+    socket.send(("1\r\nx\r\n"):rep(1150)) -- 512 of them at once
+    socket.send(("1\r\nx\r\n"):rep(50) .. "0\r\n\r\n") -- came before reading stopped
+    t.eq({ #later, socket.reading, body }, { 1, false, nil })
+    for i = 1, 2 do
+      t.eq({ #later, socket.reading, body }, { i, false, nil })
+      later[i]()
+    end
+    t.eq({ #later, socket.reading, #(body or "") }, { 2, true, 1200 })
+    over = false
+    socket.send(head .. ("1\r\nx\r\n"):rep(1200) .. "0\r\n\r\n")
+    t.eq({ #later, #body, sockets.statuses(socket.got) }, { 2, 1200, { 200, 200 } })
+    socket.send(head)
+    over = true
+    socket.send(("1\r\nx\r\n"):rep(600))
+    socket.on_bytes() -- the end of the input
+    t.eq({ #later, sockets.statuses(socket.got) }, { 3, { 200, 200 } })
+    later[3]()
+    t.eq(sockets.statuses(socket.got), { 200, 200, 400 })
+    local _, gone = connect {}
+    over = false
+    gone.send(head)
+    over = true
+    gone.send(("1\r\nx\r\n"):rep(600))
+    gone.on_bytes "ECONNRESET" -- its client goes away meanwhile
+    later[4]()
+    t.eq(gone.closed, true)
+  end)
+end)
+
+test("a large first request waits for the next turn, a small one does not", function(t)
+  local later = {}
+  with(t, { is_over = function() return true end,
+    defer = function(fn) later[#later + 1] = fn end }, function()
+    local answer = function(response) response:send(200, {}, "ok") end
+    local _, small = connect { answer = answer }
+    small.send(sockets.GET)
+    t.eq({ sockets.statuses(small.got), #later }, { { 200 }, 0 })
+    local _, large = connect { answer = answer }
+    large.send("GET / HTTP/1.1\r\nhost: x\r\nx-long: " .. ("y"):rep(2048) .. "\r\n\r\n")
+    t.eq({ sockets.statuses(large.got), #later }, { {}, 1 })
+    later[1]()
+    t.eq(sockets.statuses(large.got), { 200 })
+  end)
+end)
+
 test("bodies in memory: of all, and of one owner", function(t)
   with(t, {}, function()
     local limits = { bodies = 1000, bodies_each = 100 }
