@@ -19,7 +19,6 @@
 -- raises; by default the text goes to stderr.
 --
 -- One timer serves all connections: at each tick their deadlines are checked.
-local async = require "lib.async"
 local connection = require "http.connection"
 local peers = require "http.peer"
 local perigee = require "perigee"
@@ -31,6 +30,7 @@ local server = {}
 local BACKLOG = 1024 -- connections the kernel queues until they are accepted
 local SOCKET_PATH = 103 -- bytes, the smallest limit (macOS); libuv silently cuts off the rest
 local REPORT_MS = 60000 -- between two reports that connections cannot be accepted
+local ACCEPT_NS = 5e6 -- of a turn of the loop, for accepting: a tenth of what /health may take
 local REFUSING = 64 -- connections above a limit that get a 503; the others are just closed
 
 -- Bytes, counts and seconds (_s).
@@ -198,11 +198,15 @@ local function accept(self, listener, kind)
   conn:turn_away(why)
 end
 
---- Accepts a connection, in the next turn if this one has computed enough: libuv offers no other
---- one until then.
+--- Accepts a connection, in the next turn if this one has accepted for long enough: libuv offers no
+--- other one until then. It does not wait for tasks, so that new clients do not.
 local function accept_in_turn(self, listener, kind)
-  if not async.is_over() then return accept(self, listener, kind) end
-  async.defer(function()
+  local now, clock = uv.now(), uv.hrtime()
+  if self.accepts_at ~= now then self.accepts_at, self.accepts_from = now, clock end
+  if clock - self.accepts_from < ACCEPT_NS then return accept(self, listener, kind) end
+  local timer = uv.new_timer()
+  timer:start(1, 0, function()
+    timer:close()
     if not listener:is_closing() then accept(self, listener, kind) end
   end)
 end

@@ -109,6 +109,7 @@ local function listening(t, options, body)
   local listener, clients = sockets.new(), {}
   local timers = {}
   with(t, {
+    hrtime = function() return listener.clock or 0 end,
     new_tcp = function()
       if not listener.bound then return listener end
       local socket = sockets.new()
@@ -201,22 +202,23 @@ test("many connections of one address are closed before anything is made for the
   end)
 end)
 
-test("a turn that has computed enough leaves connections to the next one", function(t)
-  local over, later = false, {}
-  t.patch(async, "defer", function(fn) later[#later + 1] = fn end)
-  listening(t, {}, function(server, accept, listener)
-    async.is_over = function() return over end -- restored by sockets.with
+test("a turn that has accepted for long enough leaves connections to the next one", function(t)
+  listening(t, {}, function(server, accept, listener, timers)
     function listener.is_closing() return false end
+    async.is_over = function() return true end -- tasks do not count; restored by sockets.with
     accept()
-    over = true
+    listener.clock = 6e6
     listener.arrived()
-    t.eq({ server.open, #later }, { 1, 1 })
-    later[1]()
-    t.eq(server.open, 2)
+    t.eq({ server.open, #timers }, { 1, 2 })
+    timers[2].fn()
+    t.eq({ server.open, timers[2].closed }, { 2, true })
     listener.arrived()
     function listener.is_closing() return true end
-    later[2]()
+    timers[3].fn()
     t.eq(server.open, 2)
+    sockets.clock = sockets.clock + 1 -- the next turn
+    accept()
+    t.eq(server.open, 3)
   end)
 end)
 
