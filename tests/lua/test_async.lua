@@ -198,7 +198,7 @@ test("all: concurrent, results in order; the first error cancels the rest", func
         return name
       end
     end
-    t.eq(async.all { later(15, "a"), later(1, "b"), function() return "c" end }, { "a", "b", "c" })
+    t.eq(async.all { later(150, "a"), later(1, "b"), function() return "c" end }, { "a", "b", "c" })
     t.eq(order, { "b", "a" })
     t.eq(async.all {}, {})
     local function stop() async.sleep(1) error "stop" end

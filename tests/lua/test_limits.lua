@@ -101,7 +101,7 @@ test("integers of the command line at their bounds", function(t)
 end)
 
 test("options that are not given have their defaults", function(t)
-  local want = { common = { device = "auto" }, check = { deadline = 1000 },
+  local want = { check = { deadline = 1000 },
     bench = { quant = "affine4g64", prompt = 4000, seconds = 5, tokens = 1500 },
     parse = { format = "auto", reasoning = "none" } }
   for name, list in pairs(option_lists()) do
@@ -170,9 +170,8 @@ test("settings that are not given have their defaults", function(t)
     text = 8 << 20, pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
     picture_cache_bytes = 256 << 20,
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
-    precision = "fast", cache_bytes = 1 << 30, cache_per_key = "auto", preload = true,
-    policy = "fifo",
-    watch = true, drain_s = 30, defaults = {} })
+    precision = "fast", device = "auto", cache_bytes = 1 << 30, cache_per_key = "auto",
+    preload = true, policy = "fifo", watch = true, drain_s = 30, defaults = {} })
 end)
 
 -- ---- fields of requests -------------------------------------------------------------------------

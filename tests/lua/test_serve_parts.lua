@@ -78,7 +78,7 @@ test("configuration: conversion, defaults, precedence of the command line", func
   c.keys.b = "x"
   t.eq(config.merge(nil, nil).keys, {}) -- defaults are not shared
   t.eq(config.merge({ limits = { body = 5 } }, nil).limits, { body = 5, values = 400000,
-    pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 })
+    text = 8 << 20, pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 })
   for name in pairs(require("http.server").LIMITS) do
     t.ok(config.check { limits = { [name] = 1 } }, name)
   end
