@@ -8,7 +8,8 @@
 --   step:prompts(filter)     sequences in prefill, then waiting ones
 --   step:decode()            gives every sequence in decode its token; returns how many got one
 --   step:room(factor)        prompt tokens that still fit: all that is left of the step or, next to
---                            sequences in decode, what makes it take about `factor` times as long
+--                            sequences in decode, what makes it take about `factor` times as long,
+--                            or 10 ms longer if that is more
 --   step:prefill(seq, most)  gives it the prompt tokens that there is room for, at most `most`;
 --                            returns how many
 --   step:give(seq, n)        gives it n tokens (default: what it has left and what still fits)
@@ -29,9 +30,11 @@ local uv = require "luv"
 
 -- STRETCH: a step with prefill may take this many times as long as one that only decodes. It is an
 -- average; single steps take longer, and the gap between two tokens of a stream should stay below
--- three times the usual one. BLIND, LEAST: prompt tokens next to streams before anything was
--- measured; and at least, so that a prompt always moves.
-local step = { STRETCH = 1.75, BLIND = 32, LEAST = 4 }
+-- three times the usual one. BRIEF: seconds of prefill that no reader notices between two tokens,
+-- however short the usual gap is. Without it a small model, whose steps take 1 ms, would let thirty
+-- prompts in a few tokens at a time, at a third of the speed. BLIND, LEAST: prompt tokens next to
+-- streams before anything was measured; and at least, so that a prompt always moves.
+local step = { STRETCH = 1.75, BRIEF = 0.01, BLIND = 32, LEAST = 4 }
 
 local Step = {}
 Step.__index = Step
@@ -103,7 +106,8 @@ end
 local function prefill_budget(self, factor)
   local timing = self.timing
   if not (timing and timing.decode and timing.prefill) then return step.BLIND end
-  return math.max(step.LEAST, math.floor(timing.decode * (factor - 1) / timing.prefill))
+  local seconds = math.max(step.BRIEF, timing.decode * (factor - 1))
+  return math.max(step.LEAST, math.floor(seconds / timing.prefill))
 end
 
 function Step:room(factor)

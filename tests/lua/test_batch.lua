@@ -483,8 +483,8 @@ end)
 
 test("prompts are read beside streams only as far as time allows", function(t)
   local timing = scheduler.timing()
-  for _ = 1, 10 do timing:observe(0.010, 0, 4) end
-  timing:observe(0.030, 40, 4) -- 0.5 ms for each prompt token
+  for _ = 1, 10 do timing:observe(0.10, 0, 4) end
+  timing:observe(0.30, 40, 4) -- 5 ms for each prompt token
   local runner = scheduler.new(nil,
     { report = function(line) error(line) end, deadline_ms = forced and PATIENCE or nil })
   local function seq(number, state, left)
@@ -499,9 +499,9 @@ test("prompts are read beside streams only as far as time allows", function(t)
       { tokens = tokens, timing = timing, free = 9 }):room()
   end
   t.eq(steps.new({ seq(1, "decode", 1) }, { tokens = 512 }):room(), 32) -- nothing measured yet
-  for _ = 1, 2 do timing:observe(0.014, 40, 4) end -- some are quick: that is not believed yet
+  for _ = 1, 2 do timing:observe(0.14, 40, 4) end -- some are quick: that is not believed yet
   t.eq(room(512), 15)
-  for _ = 1, 8 do timing:observe(0.014, 40, 4) end -- 0.1 ms
+  for _ = 1, 8 do timing:observe(0.14, 40, 4) end -- 1 ms
   t.eq(room(512), 75)
   timing:observe(1, 2, 0) -- a short prompt alone says nothing
   t.eq(room(512), 75)
