@@ -13,14 +13,10 @@ void pe_cpu_normalize(const pe_prim *prim, const pe_norm_args *a, const float *x
   }
   float squares = prim->sum_squares(x, n);
   float by = 1.f / sqrtf((a->l2 ? squares : squares / (float)n) + a->eps);
-  if (w)
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * by * (w[i] + a->offset);
-  else
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * by;
+  prim->rescale(x, by, w, a->offset, n, y);
   if (b)
     for (int64_t i = 0; i < n; i++) y[i] += b[i];
-  if (a->scale != 1.f)
-    for (int64_t i = 0; i < n; i++) y[i] *= a->scale;
+  if (a->scale != 1.f) prim->rescale(y, a->scale, NULL, 0, n, y);
 }
 
 static void norm_run(const pe_cpu_call *c, const pe_cpu_share *share) {

@@ -8,11 +8,11 @@
 #include "kernels/cpu/experts.h"
 
 enum {
-  /* Columns of both products of a gated MLP before they are joined: few while there are many rows,
-   * so that the second product stays in the cache; more for few rows, which are read as streams. */
-  STRIP = 2 * PE_PACK_ROWS,
-  WIDE_STRIP = 64 * PE_PACK_ROWS,
-  WIDE_ROWS = 16,
+  /* Floats of both products of a gated MLP before they are joined: 64 KB, so that the second one
+   * stays in the cache. A strip of few rows has many columns: they are read as streams, and an
+   * activation of a few numbers at a time would wait for each of its steps. */
+  STRIP = 1 << 14,
+  LEAST_STRIP = 2 * PE_PACK_ROWS, /* columns */
   FLOATS = PE_PACK_ALIGN / (int)sizeof(float)
 };
 
@@ -132,7 +132,11 @@ const pe_cpu_op pe_cpu_packed_linear = {
 
 /* ---- gated ----------------------------------------------------------------------------------- */
 
-static int64_t strip_of(int64_t rows) { return rows <= WIDE_ROWS ? WIDE_STRIP : STRIP; }
+/* Columns of a strip: whole pairs of panels. */
+static int64_t strip_of(int64_t rows) {
+  const int64_t columns = STRIP / (rows < 1 ? 1 : rows) / LEAST_STRIP * LEAST_STRIP;
+  return columns < LEAST_STRIP ? LEAST_STRIP : columns;
+}
 
 /* Rows of the tiles of p, columns from .. to - 1: activates gate and multiplies it with up. */
 static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t from, int64_t to,
@@ -143,7 +147,7 @@ static void join_gate(const pe_cpu_call *c, const pe_int16_product *p, int64_t f
   for (int64_t r = first.from; r < last.from + last.rows; r++) {
     float *y = pe_cpu_row(&c->out, r) + from;
     c->prim->unary((pe_map_op)c->args.gated.activation, y, to - from, y);
-    for (int64_t j = 0; j < to - from; j++) y[j] *= up[r * strip + j];
+    c->prim->binary(PE_MAP_MUL, y, up + r * strip, to - from, y);
   }
 }
 

@@ -59,7 +59,7 @@ const pe_cpu_op pe_cpu_tiles_linear = {
 static void join_gate(const void *ctx, float *y, const float *up, int64_t n) {
   const pe_cpu_call *c = ctx;
   c->prim->unary((pe_map_op)c->args.gated.activation, y, n, y);
-  for (int64_t j = 0; j < n; j++) y[j] *= up[j];
+  c->prim->binary(PE_MAP_MUL, y, up, n, y);
 }
 
 static void gated_run(const pe_cpu_call *c, const pe_cpu_share *share) {

@@ -44,7 +44,9 @@ typedef struct pe_prim {
   float (*max)(const float *x, int64_t n);            /* n >= 1; a NaN may be missed */
   float (*exp_sum)(float *x, float minus, int64_t n); /* x = exp(x - minus); returns the sum */
   void (*unary)(pe_map_op op, const float *x, int64_t n, float *y); /* y may be x */
-  void (*binary)(pe_map_op op, const float *x, const float *z, int64_t n, float *y);
+  void (*binary)(pe_map_op op, const float *x, const float *z, int64_t n, float *y); /* or z */
+  /* y = x * by * (w + offset), or without w y = x * by; y may be x. */
+  void (*rescale)(const float *x, float by, const float *w, float offset, int64_t n, float *y);
   /* A whole row of a matrix to float32, equal to pe_quant_row. */
   void (*decode)(const pe_quant_matrix *m, int64_t row, float *out);
   /* The inverse of `decode` for n values: halves (PE_QUANT_NONE), or blocks of PE_QUANT_Q8_0 or

@@ -361,6 +361,17 @@ static float sum_squares(const float *x, int64_t n) {
   return lanes_sum(acc);
 }
 
+static void rescale(const float *x, float by, const float *w, float offset, int64_t n, float *y) {
+  const vf factor = splat(by), more = splat(offset);
+  int64_t k = 0;
+  for (; w && k + W <= n; k += W) store(y + k, load(x + k) * factor * (load(w + k) + more));
+  for (; !w && k + W <= n; k += W) store(y + k, load(x + k) * factor);
+  for (; k < n; k++) {
+    const float v = load1(x + k) * by;
+    y[k] = w ? v * (load1(w + k) + offset) : v;
+  }
+}
+
 static float max_(const float *x, int64_t n) {
   enum { CHAINS = 4 }; /* independent ones hide the latency of a comparison */
   float best[LANES], m;
@@ -603,6 +614,7 @@ const pe_prim PE_PASTE(pe_prim_, PE_ISA) = {.name = PE_ISA_NAME,
                                             .recur = recur,
                                             .sum = sum,
                                             .sum_squares = sum_squares,
+                                            .rescale = rescale,
                                             .max = max_,
                                             .exp_sum = exp_sum,
                                             .unary = unary,

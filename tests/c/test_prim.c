@@ -90,6 +90,10 @@ static void test_sums_as_defined(void) {
       check_same("sum", "scalar", n, got, want, 1);
       *got = p->sum_squares(xs, n), *want = dot(xs, xs, n);
       check_same("sum_squares", "scalar", n, got, want, 1);
+      p->rescale(xs, 0.3f, ws, 0.7f, n, got), p->rescale(xs, 0.3f, NULL, 0, n, got + n);
+      for (int64_t i = 0; i < n; i++)
+        want[i] = xs[i] * 0.3f * (ws[i] + 0.7f), want[n + i] = xs[i] * 0.3f;
+      check_same("rescale", "scalar", n, got, want, 2 * n);
     }
 }
 
@@ -209,6 +213,12 @@ static void compare_sums(const pe_prim *p, int wild) {
     *a = p->exp_sum(got, xs[0], n), *b = pe_prim_scalar.exp_sum(want, xs[0], n);
     check_same("exp_sum", p->name, n, got, want, n + 1);
     check_same("exp_sum's sum", p->name, n, a, b, 1);
+    memcpy(got, xs, sizeof got), memcpy(want, xs, sizeof want);
+    p->rescale(got, ws[0], askew(ws, n, 1), 1, n, got);
+    pe_prim_scalar.rescale(want, ws[0], ws, 1, n, want);
+    p->rescale(x, ws[0], NULL, 0, n, got + n),
+        pe_prim_scalar.rescale(xs, ws[0], NULL, 0, n, want + n);
+    check_same("rescale", p->name, n, got, want, 2 * n + 1);
     for (int rows = 1; rows <= 4; rows++) {
       memcpy(got, ws, sizeof got), memcpy(want, ws, sizeof want);
       p->recur(got, rows, n, zs, zs + n, x, zs + 4 * n, got + 4 * n);
