@@ -65,7 +65,8 @@ static void conv_keep(const pe_cpu_call *c, const pe_segment *segment, int64_t f
            conv_line(c, segment, segment->count - before + t, from), (size_t)n * sizeof(float));
 }
 
-/* room: weights [taps][STRETCH], then pointers [taps]. */
+/* Channels from .. from + n - 1 of a segment. room: weights [taps][STRETCH], turned; then pointers
+ * [taps]. */
 static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64_t from, int64_t n,
                           float *room) {
   const pe_conv_args *a = &c->args.conv;
@@ -73,7 +74,6 @@ static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64
   pe_conv_pass p = {.x = x, .w = room, .taps = a->taps, .n = n, .step = STRETCH};
   p.activation = a->activation;
   if (c->vec[1]) p.bias = c->vec[1] + from;
-  c->prim->passes->turn(c->vec[0] + from * a->taps, a->taps, n, room, STRETCH);
   for (int64_t r = 0; r < segment->count; r++) {
     for (int32_t t = 0; t < a->taps; t++) x[t] = conv_line(c, segment, r - a->taps + 1 + t, from);
     p.y = pe_cpu_row(&c->out, segment->first + r) + from;
@@ -84,23 +84,24 @@ static void conv_channels(const pe_cpu_call *c, const pe_segment *segment, int64
 
 static int64_t units_of(const pe_conv_args *a) { return (a->channels + CHANNELS - 1) / CHANNELS; }
 
+/* The weights of a stretch are turned once for all segments: in decode each has only one row. */
 static void conv_run(const pe_cpu_call *c, const pe_cpu_share *share) {
   const pe_conv_args *a = &c->args.conv;
-  for (int32_t i = 0; i < c->step->segments; i++) {
-    int64_t from, to;
-    range_of(share, i, units_of(a), &from, &to);
-    to = pe_cpu_least(to * CHANNELS, a->channels);
-    for (from *= CHANNELS; from < to; from += STRETCH)
-      conv_channels(c, &c->step->segment[i], from, pe_cpu_least(STRETCH, to - from),
-                    share->scratch);
+  int64_t from, to;
+  pe_cpu_range(share, units_of(a), &from, &to);
+  to = pe_cpu_least(to * CHANNELS, a->channels);
+  for (from *= CHANNELS; from < to; from += STRETCH) {
+    const int64_t n = pe_cpu_least(STRETCH, to - from);
+    c->prim->passes->turn(c->vec[0] + from * a->taps, a->taps, n, share->scratch, STRETCH);
+    for (int32_t i = 0; i < c->step->segments; i++)
+      conv_channels(c, &c->step->segment[i], from, n, share->scratch);
   }
 }
 
 /* An activation costs as much as 20 multiply-adds. */
 static pe_cpu_work conv_work(const pe_cpu_call *c) {
   const pe_conv_args *a = &c->args.conv;
-  return (pe_cpu_work){c->step->segments * units_of(a),
-                       (double)c->rows * a->channels * (a->taps + 20)};
+  return (pe_cpu_work){units_of(a), (double)c->rows * a->channels * (a->taps + 20)};
 }
 
 static int64_t conv_scratch(const pe_cpu_call *c) {
@@ -122,8 +123,9 @@ typedef struct panel {
   int64_t head, width; /* of a head */
   int64_t row, rows;   /* of the step */
   float *state;        /* of the head */
+  const float *after;  /* the state that this task takes next, or NULL */
   int64_t from, lanes; /* the values of the head in this panel */
-  pe_panel_pass pass;  /* s, lines, lanes, each */
+  pe_panel_pass pass;  /* s, lines, lanes, each, ahead */
   float *room;         /* for a panel */
   float *line[4];      /* [rows][lines]: gathered for the passes */
   float *value;        /* [rows][width]: inputs, then results */
@@ -167,7 +169,8 @@ static void scatter_results(const panel *p, int64_t from, int64_t to) {
            p->value + r * p->width + from, (size_t)(to - from) * sizeof *p->value);
 }
 
-/* The rows of a segment over panels from .. to - 1 of the head. */
+/* The rows of a segment over panels from .. to - 1 of the head. A single row leaves a panel as soon
+ * as it has read it: the next panel is fetched meanwhile. */
 static void run_head(panel *p, const pe_segment *segment, int64_t from, int64_t to,
                      gather_rows *gather, panel_rows *run) {
   for (int64_t r = 0; r < segment->count; r += ROWS) {
@@ -175,12 +178,26 @@ static void run_head(panel *p, const pe_segment *segment, int64_t from, int64_t 
     gather(p);
     for (int64_t i = from; i < to; i++) {
       p->from = i * PE_PASS_LANES;
+      p->pass.ahead = i + 1 < to ? p->state + (i + 1) * PE_PASS_LANES * p->pass.lines : p->after;
+      if (p->rows > 1) p->pass.ahead = NULL;
       enter(p);
       run(p);
       leave(p);
     }
     scatter_results(p, from * PE_PASS_LANES, to * PE_PASS_LANES);
   }
+}
+
+/* The first panel of this task in a segment; NULL: it has none there, or there is no segment. */
+static const float *first_state(const pe_cpu_call *c, const pe_cpu_share *share, int32_t segment,
+                                int64_t heads, int64_t width, int64_t lines) {
+  const int64_t panels = panels_of(width);
+  int64_t from, to;
+  if (segment == c->step->segments) return NULL;
+  range_of(share, segment, heads * panels, &from, &to);
+  if (from == to) return NULL;
+  return slot_of(c, &c->step->segment[segment]) + from / panels * width * lines +
+         from % panels * PE_PASS_LANES * lines;
 }
 
 /* This task's panels of all segments; width: of a head, lines: of a panel. */
@@ -197,6 +214,8 @@ static void each_head(const pe_cpu_call *c, const pe_cpu_share *share, int64_t h
     for (; from < to; from = end) {
       p.head = from / panels, end = pe_cpu_least(to, (p.head + 1) * panels);
       p.state = slot_of(c, segment) + p.head * width * lines;
+      p.after =
+          end < to ? p.state + width * lines : first_state(c, share, i + 1, heads, width, lines);
       run_head(&p, segment, from - p.head * panels, end - p.head * panels, gather, run);
     }
   }
@@ -239,7 +258,7 @@ static void delta_rows(const panel *p) {
   const float *next = p->line[each ? DECAYED : KEY];
   float v[PE_PASS_LANES] = {0}, y[PE_PASS_LANES], seen[PE_PASS_LANES];
   pe_panel_pass pass = p->pass;
-  pass.y = y, pass.seen = seen, pass.next = next, pass.fetch = p->rows == 1;
+  pass.y = y, pass.seen = seen, pass.next = next;
   p->c->prim->passes->pass(&pass);
   for (int64_t r = 0; r < p->rows; r++) {
     float *value = p->value + r * p->width + p->from;
@@ -304,7 +323,7 @@ static void ssm_rows(const panel *p) {
   const float *through = p->c->vec[2];
   float x[PE_PASS_LANES] = {0}, y[PE_PASS_LANES] = {0};
   pe_panel_pass pass = p->pass;
-  pass.y = y, pass.fetch = p->rows == 1;
+  pass.y = y;
   for (int64_t r = 0; r < p->rows; r++) {
     float *value = p->value + r * p->width + p->from;
     memcpy(x, value, (size_t)p->lanes * sizeof *x);

@@ -35,7 +35,7 @@ typedef struct pe_panel_pass { /* one row over one panel */
   float *y;           /* [lanes] */
   const float *next;  /* [lines]; NULL: no `seen` */
   float *seen;        /* [lanes], of the pass before; then the sum over lines of s * next */
-  bool fetch;         /* without `next`: fetches as much memory after s on its way */
+  const float *ahead; /* without `next`: memory of the size of s that is fetched on the way */
 } pe_panel_pass;
 
 typedef struct pe_conv_pass { /* one row of n channels */

@@ -25,7 +25,7 @@ ALWAYS void state_line(const pe_panel_pass p, int64_t i, float *s, vf same, stat
   if (kind.changes) k = splat(load1(p.k + i)), q = splat(load1(p.q + i));
   if (kind.looks) next = splat(load1(p.next + i));
   for (int v = 0; v < V; v++, s += W) {
-    if (kind.fetches) __builtin_prefetch(s + p.lines * p.lanes, 1);
+    if (kind.fetches) __builtin_prefetch(p.ahead + (s - p.s), 1);
     vf t = load(s);
     if (kind.changes) {
       t = fma_(sums->d[v], k, t * g);
@@ -72,7 +72,7 @@ ALWAYS void state_all(const pe_panel_pass p, const state_kind kind) {
 ALWAYS void state_change(const pe_panel_pass *p, const int each) {
   if (p->next)
     state_all(*p, (state_kind){.changes = 1, .each = each, .looks = 1});
-  else if (p->fetch)
+  else if (p->ahead)
     state_all(*p, (state_kind){.changes = 1, .each = each, .fetches = 1});
   else
     state_all(*p, (state_kind){.changes = 1, .each = each});
@@ -89,10 +89,9 @@ static void state_pass(const pe_panel_pass *p) {
 
 /* ---- convolutions ---------------------------------------------------------------------------- */
 
-ALWAYS vf conv_sum(const pe_conv_pass *p, int64_t i) {
-  vf y = load(p->w + i) * load(p->x[0] + i);
-  for (int64_t t = 1; t < p->taps; t++)
-    y = fma_(load(p->w + t * p->step + i), load(p->x[t] + i), y);
+ALWAYS vf conv_sum(const pe_conv_pass *p, const float *const *x, int64_t taps, int64_t i) {
+  vf y = load(p->w + i) * load(x[0] + i);
+  for (int64_t t = 1; t < taps; t++) y = fma_(load(p->w + t * p->step + i), load(x[t] + i), y);
   return p->bias ? y + load(p->bias + i) : y;
 }
 
@@ -103,12 +102,26 @@ static inline float conv_sum1(const pe_conv_pass *p, int64_t i) {
   return p->bias ? y + load1(p->bias + i) : y;
 }
 
+/* Whole registers of channels; returns how many channels. Pointers that are copies cannot change
+ * when results are stored, so they stay in registers. */
+ALWAYS int64_t conv_whole(const pe_conv_pass p, const float *const *x, int64_t taps,
+                          const bool silu) {
+  int64_t i = 0;
+  for (; i + W <= p.n; i += W) {
+    const vf y = conv_sum(&p, x, taps, i);
+    store(p.y + i, silu ? unary1(PE_MAP_SILU, y) : y);
+  }
+  return i;
+}
+
 static void conv_pass(const pe_conv_pass *p) {
   const bool silu = p->activation == PE_MAP_SILU;
-  int64_t i = 0;
-  for (; i + W <= p->n; i += W) {
-    const vf y = conv_sum(p, i);
-    store(p->y + i, silu ? unary1(PE_MAP_SILU, y) : y);
+  int64_t i;
+  if (p->taps == 4 && silu) { /* the common case */
+    const float *const x[4] = {p->x[0], p->x[1], p->x[2], p->x[3]};
+    i = conv_whole(*p, x, 4, true);
+  } else {
+    i = conv_whole(*p, p->x, p->taps, silu);
   }
   if (silu && i < p->n) {
     float t[LANES] = {0};
