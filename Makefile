@@ -74,6 +74,8 @@ FLAGS_kernels/cpu/prim_scalar.c := -O3
 FLAGS_kernels/cpu/prim_neon.c   := -O3
 FLAGS_kernels/cpu/probe.c       := -O3
 FLAGS_kernels/kv_row.c          := -O3
+FLAGS_kernels/pack.c            := -O3
+FLAGS_kernels/pack_stored.c     := -O3
 FLAGS_kernels/cpu/fast_attention.c := -O3
 FLAGS_kernels/cpu/fast_attention_emulated.c := -O3 -Wno-psabi
 ifneq ($(filter x86_64%,$(MACHINE)),)

@@ -128,11 +128,6 @@ static inline void put_plane(uint8_t *plane, const uint8_t *codes, int count, in
   for (int i = 0; i < count / 8; i++) {
     uint64_t t;
     memcpy(&t, codes + 8 * i, sizeof t);
-    if (bits == 4) { /* nibble j is code j */
-      t &= UINT64_C(0x0f0f0f0f0f0f0f0f);
-      put_word(plane, i, lane, even_bytes(t | t >> 4));
-      continue;
-    }
     uint32_t even = even_bytes(t) >> shift & mask, odd = even_bytes(t >> 8) >> shift & mask;
     if (bits == 8) {
       put_word(plane, 2 * i, lane, even);
@@ -146,16 +141,65 @@ static inline void put_plane(uint8_t *plane, const uint8_t *codes, int count, in
   }
 }
 
+/* All planes but a base of 4 bits, which goes through put_words. */
 static void put_codes(const pe_pack *p, uint8_t *chunk, const uint8_t *codes, int lane) {
-  switch (p->base) {
-  case 2: put_plane(chunk, codes, p->chunk, lane, 2, 0); break;
-  case 4: put_plane(chunk, codes, p->chunk, lane, 4, 0); break;
-  default: put_plane(chunk, codes, p->chunk, lane, 8, 0); break;
-  }
+  if (p->base == 2) put_plane(chunk, codes, p->chunk, lane, 2, 0);
+  if (p->base == 8) put_plane(chunk, codes, p->chunk, lane, 8, 0);
   uint8_t *upper = chunk + p->upper_at;
   if (p->upper == 1 && p->base == 2) put_plane(upper, codes, p->chunk, lane, 1, 2);
   if (p->upper == 1 && p->base == 4) put_plane(upper, codes, p->chunk, lane, 1, 4);
   if (p->upper == 2) put_plane(upper, codes, p->chunk, lane, 2, 4);
+}
+
+typedef uint8_t v16b __attribute__((vector_size(16)));
+typedef uint16_t v8h __attribute__((vector_size(16)));
+
+/* The low 4 bits of `count` codes as words: nibble j of a word is code j of eight. Reads and writes
+ * whole units of 32 codes. */
+static void join_nibbles(const uint8_t *codes, int count, uint32_t *words) {
+  for (int i = 0; i < count; i += 32) {
+    v8h a, b;
+    memcpy(&a, codes + i, sizeof a), memcpy(&b, codes + i + 16, sizeof b);
+    a &= 0x0f0f, b &= 0x0f0f;
+    a |= a >> 4, b |= b >> 4;
+    const v16b joined = __builtin_shufflevector((v16b)a, (v16b)b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18,
+                                                20, 22, 24, 26, 28, 30);
+    memcpy(words + i / 8, &joined, sizeof joined);
+  }
+}
+
+typedef uint32_t v4 __attribute__((vector_size(16)));
+
+/* Four words of each of four rows, `step` bytes apart, become four lanes of four words. Word by
+ * word, packing would spend most of its time on stores. */
+static void put_4x4(uint8_t *plane, const uint8_t *rows, uint64_t step) {
+  v4 a, b, c, d;
+  memcpy(&a, rows, sizeof a), memcpy(&b, rows + step, sizeof b);
+  memcpy(&c, rows + 2 * step, sizeof c), memcpy(&d, rows + 3 * step, sizeof d);
+  const v4 ac = __builtin_shufflevector(a, c, 0, 4, 1, 5),
+           bd = __builtin_shufflevector(b, d, 0, 4, 1, 5);
+  const v4 ac2 = __builtin_shufflevector(a, c, 2, 6, 3, 7),
+           bd2 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+  const v4 line[4] = {
+      __builtin_shufflevector(ac, bd, 0, 4, 1, 5), __builtin_shufflevector(ac, bd, 2, 6, 3, 7),
+      __builtin_shufflevector(ac2, bd2, 0, 4, 1, 5), __builtin_shufflevector(ac2, bd2, 2, 6, 3, 7)};
+  for (int i = 0; i < 4; i++) memcpy(plane + i * PE_PACK_ROWS * 4, &line[i], sizeof line[i]);
+}
+
+/* The base plane of `cols` columns of 4 bits: words of `lanes` rows that are `step` bytes apart. */
+static void put_words(const pe_pack *p, uint8_t *chunk, const uint8_t *rows, uint64_t step,
+                      int64_t cols, int lanes) {
+  for (; cols > 0; cols -= p->chunk, rows += p->chunk / 2, chunk += p->chunk_bytes) {
+    const int words = (int)(cols < p->chunk ? cols : p->chunk) / 8;
+    for (int lane = 0, i; lane < lanes; lane += 4) {
+      const uint8_t *from = rows + (uint64_t)lane * step;
+      for (i = 0; lanes - lane >= 4 && i + 4 <= words; i += 4)
+        put_4x4(chunk + (i * PE_PACK_ROWS + lane) * 4, from + 4 * i, step);
+      for (; i < words; i++)
+        for (int k = lane; k < lane + 4 && k < lanes; k++)
+          memcpy(chunk + (i * PE_PACK_ROWS + k) * 4, rows + (uint64_t)k * step + 4 * i, 4);
+    }
+  }
 }
 
 /* n entries of a row, `size` bytes each, become every 16th entry. */
@@ -178,9 +222,10 @@ static void ask_for(const uint8_t *p, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* A span of one row: columns from .. to - 1, at most 256; their chunks begin at `chunk`. */
+/* A span of one row: columns from .. to - 1, at most 256; their chunks begin at `chunk`. What a
+ * base of 4 bits is made of stays where it is, or goes to `words`. */
 static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
-                     int64_t to, int lane, uint8_t *chunk) {
+                     int64_t to, int lane, uint8_t *chunk, uint32_t *words) {
   const int bits = p->quant.bits, size = entry_bytes(p->scale);
   const uint8_t *data =
       m->data + (uint64_t)row * m->row_bytes + (uint64_t)from * (uint64_t)bits / 8;
@@ -188,12 +233,11 @@ static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, in
   ask_for(data + PE_PACK_ROWS * m->row_bytes, (uint64_t)(to - from) * (uint64_t)bits / 8);
   for (int64_t col = from; col < to; col += p->chunk, chunk += p->chunk_bytes) {
     const int count = to - col < p->chunk ? (int)(to - col) : p->chunk;
-    if (bits == 4) { /* words are as we want them */
-      put_sized(chunk, data, count / 8, lane, 4);
-    } else {
+    if (bits != 4) { /* words of 4 bits are as we want them */
       uint8_t codes[PE_PACK_CHUNK];
       if (count < p->chunk) memset(codes, 0, sizeof codes);
       pe_stored_stream(data, bits, count, codes);
+      if (p->base == 4) join_nibbles(codes, count, words + (col - from) / 8);
       put_codes(p, chunk, codes, lane);
     }
     const int groups = count < p->chunk ? count / p->group : p->groups;
@@ -204,7 +248,7 @@ static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, in
 }
 
 static void fill_blocks(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
-                        int64_t to, int lane, uint8_t *chunk) {
+                        int64_t to, int lane, uint8_t *chunk, uint32_t *words) {
   const pe_quant_kind kind = p->quant.kind;
   const int values = pe_quant_block_values(kind), bytes = pe_quant_block_bytes(kind);
   const int size = entry_bytes(p->scale), count = (int)(to - from) / values;
@@ -214,6 +258,7 @@ static void fill_blocks(const pe_pack *p, const pe_quant_matrix *m, int64_t row,
   ask_for(block + PE_PACK_ROWS * m->row_bytes, (uint64_t)(count * bytes));
   if (to - from < PE_PACK_CHUNK) memset(&s, 0, sizeof s);
   pe_stored_blocks(kind, block, count, &s);
+  if (p->base == 4) join_nibbles(s.codes, (int)(to - from), words);
   for (int col = 0, at = 0; col < to - from; col += p->chunk, at += p->groups * size) {
     put_codes(p, chunk, s.codes + col, lane);
     put_entries(chunk + p->scale_at, s.scales + at, p->groups, size, lane);
@@ -234,8 +279,21 @@ static void clear_unused(const pe_pack *p, uint8_t *chunk, int lanes) {
       memset(chunk + at + end, 0, (size_t)(p->chunk_bytes - end));
 }
 
-void pe_pack_fill(const pe_pack *p, const pe_quant_matrix *m, int64_t from, int64_t to) {
+/* The rows of a panel, columns from .. to - 1. */
+static void fill_span(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int lanes,
+                      int64_t from, int64_t to, uint8_t *chunk) {
   const bool blocks = pe_quant_block_bytes(p->quant.kind) != 0;
+  uint32_t words[PE_PACK_ROWS][PE_PACK_CHUNK / 8];
+  for (int lane = 0; lane < lanes; lane++)
+    (blocks ? fill_blocks : fill_mlx)(p, m, row + lane, from, to, lane, chunk, words[lane]);
+  if (!blocks && p->quant.bits == 4)
+    put_words(p, chunk, m->data + (uint64_t)row * m->row_bytes + (uint64_t)from / 2, m->row_bytes,
+              to - from, lanes);
+  else if (p->base == 4)
+    put_words(p, chunk, (const uint8_t *)words, sizeof *words, to - from, lanes);
+}
+
+void pe_pack_fill(const pe_pack *p, const pe_quant_matrix *m, int64_t from, int64_t to) {
   const uint64_t span = (uint64_t)(PE_PACK_CHUNK / p->chunk) * (uint64_t)p->chunk_bytes;
   for (int64_t panel = from; panel < to; panel++) {
     uint8_t *at = p->data + (uint64_t)panel * p->panel_bytes;
@@ -244,8 +302,7 @@ void pe_pack_fill(const pe_pack *p, const pe_quant_matrix *m, int64_t from, int6
     clear_unused(p, at, lanes);
     for (int64_t col = 0; col < p->cols; col += PE_PACK_CHUNK, at += span) {
       const int64_t end = p->cols - col < PE_PACK_CHUNK ? p->cols : col + PE_PACK_CHUNK;
-      for (int lane = 0; lane < lanes; lane++)
-        (blocks ? fill_blocks : fill_mlx)(p, m, row + lane, col, end, lane, at);
+      fill_span(p, m, row, lanes, col, end, at);
     }
   }
 }
