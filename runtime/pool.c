@@ -43,6 +43,7 @@ struct pe_pool {
   _Atomic int parked; /* workers in the kernel */
   _Atomic bool waiting, stop;
   pthread_mutex_t run_lock, lock;
+  const pe_pool *outer;          /* `inside` of the thread that has run_lock, before its run */
   pthread_cond_t work, finished; /* both with `lock` */
   int threads, spin_ns;
   bool affinity;
@@ -148,13 +149,9 @@ static void wait_for_tasks(pe_pool *p, int tasks) {
   pthread_mutex_unlock(&p->lock);
 }
 
-void pe_pool_run(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
-  if (tasks <= 1 || p->threads == 1 || inside == p) {
-    for (int i = 0; i < tasks; i++) fn(ctx, i, tasks);
-    return;
-  }
+void pe_pool_start(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
   pthread_mutex_lock(&p->run_lock);
-  const pe_pool *outer = inside;
+  p->outer = inside;
   inside = p;
   uint64_t run = run_of(atomic_load(&p->state));
   atomic_store(&p->state, run << 32 | UINT32_MAX);
@@ -164,10 +161,22 @@ void pe_pool_run(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
   atomic_store(&p->done, 0);
   atomic_store(&p->state, (run + 1) << 32);
   wake(p, tasks);
+}
+
+void pe_pool_finish(pe_pool *p) {
   work_on(p);
-  wait_for_tasks(p, tasks);
-  inside = outer;
+  wait_for_tasks(p, atomic_load(&p->tasks));
+  inside = p->outer;
   pthread_mutex_unlock(&p->run_lock);
+}
+
+void pe_pool_run(pe_pool *p, pe_task_fn *fn, void *ctx, int tasks) {
+  if (tasks <= 1 || p->threads == 1 || inside == p) {
+    for (int i = 0; i < tasks; i++) fn(ctx, i, tasks);
+    return;
+  }
+  pe_pool_start(p, fn, ctx, tasks);
+  pe_pool_finish(p);
 }
 
 int pe_pool_threads(const pe_pool *p) { return p->threads; }

@@ -5,6 +5,9 @@
  * visible to the caller. Which thread runs which task is not fixed, so a task must write only what
  * belongs to its number: then the result does not depend on the number of threads.
  *
+ * A run in two parts (start, finish) lets the caller do something else while the workers begin; it
+ * takes its tasks when it comes back.
+ *
  * An idle worker spins for tens of microseconds, because the next run of a step usually comes that
  * soon, and then parks in the kernel. A pool with more threads than cores never spins. A run does
  * not wait for workers that wake up too late to take a task.
@@ -31,6 +34,10 @@ pe_status pe_pool_open(int threads, bool affinity, pe_pool **out, pe_error *err)
 void pe_pool_close(pe_pool *pool); /* takes; joins the workers; NULL is fine */
 
 void pe_pool_run(pe_pool *pool, pe_task_fn *fn, void *ctx, int tasks);
+/* The same in two parts, by one thread, not inside a task. Runs of that thread in between are
+ * executed inline; runs of others wait. */
+void pe_pool_start(pe_pool *pool, pe_task_fn *fn, void *ctx, int tasks);
+void pe_pool_finish(pe_pool *pool);
 int pe_pool_threads(const pe_pool *pool);
 bool pe_pool_crowded(const pe_pool *pool); /* more threads than cores: waiting must not spin */
 

@@ -11,7 +11,7 @@
  *                   (caches freed, tokens kept)               v    |
  *                                                            HELD -'     (requests with `hold`)
  *
- * The caller schedules. pe_batch_step takes grants, each a sequence and a number of tokens, the
+ * The caller schedules. A step takes grants, each a sequence and a number of tokens, the
  * most important first: a grant admits a WAITING sequence, computes tokens of a prompt, or
  * generates one token. Illegal grants are cut or dropped, so a bad policy is slow, never wrong. A
  * sequence is admitted if its prompt fits next to what the running ones will need, and none
@@ -256,6 +256,11 @@ typedef struct pe_event {
 /* Runs one step. *ran: sequences that computed something. */
 pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
                         pe_error *err);
+/* The same in two parts: chooses what runs and starts to compute it; waits for it and samples.
+ * What the first one ends or fails is an event at once. In between the state may be read, but no
+ * command is allowed. Without a submitted step `wait` does nothing. */
+pe_status pe_batch_submit(pe_batch *b, const pe_grant *grants, int32_t count, pe_error *err);
+pe_status pe_batch_wait(pe_batch *b, int32_t *ran, pe_error *err);
 /* Events of the last step and of the commands since, in order. The next step begins a new list;
  * texts and errors are borrowed until then, the list until the next command. */
 int32_t pe_batch_events(const pe_batch *b, const pe_event **out);

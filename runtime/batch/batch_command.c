@@ -3,6 +3,7 @@
  * method of sequences if it is about one. */
 #include "runtime/batch/batch_seq.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Carries a checked command out. seq: its sequence, which is not done; NULL where it is about none.
@@ -378,6 +379,7 @@ pe_status pe_batch_save(pe_batch *b, pe_seq_id id, pe_buf *out, pe_error *err) {
 }
 
 pe_status pe_batch_do(pe_batch *b, const pe_command *c, pe_reply *reply, pe_error *err) {
+  assert(!b->submitted);
   pe_reply unused;
   pe_subject subject = verbs[c->verb].info.subject;
   pe_batch_seq *seq = subject == PE_ON_BATCH ? NULL : pe_batch_find(b, c->seq);

@@ -124,6 +124,8 @@ struct pe_batch {
   pe_batch_seq **ran, **drawing; /* sequences that computed, that have logits */
   int32_t run_count;
   int32_t failures; /* steps in a row that failed */
+  bool submitted;   /* the device computes `run` */
+  pe_trace step;    /* of that step */
   pe_batch_room_count room;
   uint64_t media_bytes; /* of features that requests hold */
   pe_batch_stats stats;

@@ -2,6 +2,8 @@
  * out. */
 #include "runtime/batch/batch_seq.h"
 
+#include <assert.h>
+
 /* ---- admission ----------------------------------------------------------------------------- */
 
 static pe_status open_cache(pe_batch *b, pe_batch_seq *seq, bool cold, pe_error *err) {
@@ -269,6 +271,7 @@ static void advance(pe_batch *b, pe_trace *t) {
   for (int32_t i = 0; i < b->run_count; i++) {
     pe_batch_seq *seq = b->ran[i];
     bool prefill = seq->state == PE_SEQ_PREFILL;
+    pe_batch_touch(b, seq); /* it may have been looked at while the step computed */
     pe_seq_advance(&seq->cache, seq->chunk);
     t->rows += seq->chunk, t->prefill += prefill, t->decode += !prefill;
     if (prefill) b->stats.prefill_tokens += (uint64_t)seq->chunk;
@@ -336,28 +339,47 @@ static void note(pe_batch *b, const pe_trace *t) {
   b->trace[b->stats.steps++ % PE_TRACE_STEPS] = *t;
 }
 
-pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
-                        pe_error *err) {
-  pe_trace t = {.at_ns = pe_clock_ns()};
+static void choose_runs(pe_batch *b, const pe_grant *grants, int32_t count) {
   pe_error lost;
-  *ran = 0;
   sweep(b);
-  if (pe_weights_intact(b->graph->weights, &lost)) {
+  if (pe_weights_intact(b->graph->weights, &lost))
     lose_all(b, &lost);
-    return PE_OK;
-  }
-  choose(b, grants, count);
+  else
+    choose(b, grants, count);
+}
+
+pe_status pe_batch_submit(pe_batch *b, const pe_grant *grants, int32_t count, pe_error *err) {
+  assert(!b->submitted);
+  b->step = (pe_trace){.at_ns = pe_clock_ns()};
+  choose_runs(b, grants, count);
   if (!b->run_count) return PE_OK;
-  int64_t scheduled = pe_clock_ns();
-  pe_status rc = pe_device_step(b->device, b->run, b->run_count, err);
+  b->step.schedule_ns = pe_clock_ns() - b->step.at_ns;
+  pe_status rc = pe_device_submit(b->device, b->run, b->run_count, err);
+  b->submitted = !rc;
+  return rc ? fail_step(b, rc, err) : PE_OK;
+}
+
+pe_status pe_batch_wait(pe_batch *b, int32_t *ran, pe_error *err) {
+  pe_trace *t = &b->step;
+  *ran = 0;
+  if (!b->submitted) return PE_OK;
+  pe_status rc = pe_device_wait(b->device, err);
+  b->submitted = false;
   if (rc) return fail_step(b, rc, err);
   b->failures = 0;
   int64_t computed = pe_clock_ns();
-  advance(b, &t);
+  advance(b, t);
   pe_batch_sample_all(b);
   *ran = b->run_count;
-  t.schedule_ns = scheduled - t.at_ns, t.compute_ns = computed - scheduled;
-  t.sample_ns = pe_clock_ns() - computed;
-  note(b, &t);
+  t->compute_ns = computed - t->at_ns - t->schedule_ns;
+  t->sample_ns = pe_clock_ns() - computed;
+  note(b, t);
   return PE_OK;
+}
+
+pe_status pe_batch_step(pe_batch *b, const pe_grant *grants, int32_t count, int32_t *ran,
+                        pe_error *err) {
+  pe_status rc = pe_batch_submit(b, grants, count, err);
+  pe_status waited = pe_batch_wait(b, ran, rc ? NULL : err);
+  return rc ? rc : waited;
 }

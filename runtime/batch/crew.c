@@ -94,6 +94,16 @@ void pe_crew_call(pe_crew_seat *seat) {
   pthread_mutex_unlock(&c->lock);
 }
 
+bool pe_crew_wanted(const pe_crew_seat *seat) {
+  pe_crew *c = seat->crew;
+  bool wanted = false;
+  pthread_mutex_lock(&c->lock);
+  for (const pe_crew_seat *s = c->first; s; s = s->next)
+    wanted |= s != seat && s->rest == PE_CREW_MORE;
+  pthread_mutex_unlock(&c->lock);
+  return wanted;
+}
+
 void pe_crew_leave(pe_crew_seat *seat) {
   pe_crew *c = seat->crew;
   if (!c) return;

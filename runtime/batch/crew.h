@@ -5,8 +5,8 @@
  *   seat C  [spare] -'   (spare work only when no seat has other work)
  *
  * A worker takes a seat and calls when it has work. A turn is one call of the seat's function,
- * which runs at most one step and returns whether there is more. So steps of different models never
- * compete for the cores, and none starves another.
+ * which runs one step, or more while no other seat waits, and returns whether there is more. So
+ * steps of different models never compete for the cores, and none starves another.
  *
  * Seats are taken and left at any time. Leaving waits for a turn of that seat only; afterwards
  * there is none any more. The thread starts with the first seat and ends with the crew.
@@ -44,7 +44,8 @@ pe_pool *pe_crew_pool(const pe_crew *c); /* borrowed from the crew */
 
 pe_status pe_crew_join(pe_crew *c, pe_crew_seat *seat, pe_crew_turn *turn, void *ctx,
                        pe_error *err);
-void pe_crew_call(pe_crew_seat *seat);  /* it has work: it gets a turn */
-void pe_crew_leave(pe_crew_seat *seat); /* waits for its turn to end; harmless twice */
+void pe_crew_call(pe_crew_seat *seat);         /* it has work: it gets a turn */
+bool pe_crew_wanted(const pe_crew_seat *seat); /* another seat waits for its turn */
+void pe_crew_leave(pe_crew_seat *seat);        /* waits for its turn to end; harmless twice */
 
 #endif

@@ -5,19 +5,17 @@
 
 /* ---- publishing ---------------------------------------------------------------------------- */
 
-/* Copies the events of the batch that were not copied yet. False: no memory; they stay in the
- * batch. */
-static bool publish_events(pe_worker *w) {
+/* Copies the events of the batch that were not copied yet to *out; NULL: there are none. False: no
+ * memory; they stay in the batch. */
+static bool take_events(pe_worker *w, pe_worker_chunk **out) {
   const pe_event *event;
   int32_t n = pe_batch_events(w->batch, &event);
   bool blocked = false;
+  *out = NULL;
   if (n > w->published) {
-    pe_worker_chunk *c = pe_worker_chunk_copy(event + w->published, n - w->published);
-    if (c) {
-      w->published = n;
-      pe_worker_chunk_publish(w, c);
-    }
-    blocked = !c;
+    *out = pe_worker_chunk_copy(event + w->published, n - w->published);
+    blocked = !*out;
+    if (!blocked) w->published = n;
   }
   pthread_mutex_lock(&w->lock);
   w->blocked = blocked;
@@ -85,7 +83,7 @@ static void tidy_view(pe_worker *w) {
 
 /* What has changed since the last time, and what queued commands will change. Out of memory: the
  * old view stays, and the next time comes. */
-static void publish_view(pe_worker *w, bool step) {
+static void publish_view(pe_worker *w) {
   pe_batch *b = w->batch;
   if (b->caching) pe_batch_peek(b);
   bool ok = !pe_grow(&w->seen, &w->seen_cap, b->unseen_count + 1, sizeof *w->seen, NULL);
@@ -100,8 +98,16 @@ static void publish_view(pe_worker *w, bool step) {
   for (size_t i = 0; i < w->queued; i++) pe_worker_show(w, &w->queue[i]);
   w->stats = stats;
   w->free_tokens = free_tokens, w->all_tokens = all_tokens;
-  w->completed += step;
+  w->completed += w->unshown;
   pthread_mutex_unlock(&w->lock);
+  w->unshown = false;
+}
+
+/* The logits are there already when the loop hears of these events. */
+static void publish(pe_worker *w, pe_worker_chunk *events) { /* takes; NULL is fine */
+  if (events) pe_worker_chunk_publish(w, events);
+  publish_view(w);
+  w->wake(w->ctx);
 }
 
 /* From now on the batch notes what changes; everything counts as changed. */
@@ -150,63 +156,85 @@ pe_status pe_worker_submit(pe_worker *w, const pe_grant *grants, int32_t count, 
   return rc;
 }
 
-static void compute(pe_worker *w, const pe_grant *grants, int32_t count) {
-  pe_error err = {0};
-  int32_t ran;
-  pe_trace trace;
-  w->published = 0; /* the step begins a new list */
-  pe_status rc = pe_batch_step(w->batch, grants, count, &ran, &err);
-  bool traced = !rc && ran > 0 && pe_batch_trace(w->batch, &trace, 1) > 0;
+/* Keeps the error of a step that failed as a whole for the next drain. */
+static void note_failure(pe_worker *w, pe_status rc, const pe_error *err) {
+  if (!rc) return;
   pthread_mutex_lock(&w->lock);
-  if (rc && !w->failure.code) w->failure = err;
-  if (traced) w->trace[w->traced++ % PE_TRACE_STEPS] = trace;
+  if (!w->failure.code) w->failure = *err;
   pthread_mutex_unlock(&w->lock);
 }
 
-/* Runs the queued step. The loop may queue the next one from here on. */
-static void run_step(pe_worker *w) {
+/* Starts the queued step. The loop may queue the next one from here on. */
+static void begin_step(pe_worker *w) {
+  pe_error err = {0};
   pthread_mutex_lock(&w->lock);
   pe_grant *grant = w->grant;
   int32_t count = w->grant_count;
-  bool undrained = w->undrained > 0;
   w->grant = NULL, w->grant_cap = 0, w->has_step = false;
   pthread_mutex_unlock(&w->lock);
-  if (undrained) w->wake(w->ctx); /* the events of commands do not wait for the step */
-  compute(w, grant, count);
+  w->published = 0; /* the step begins a new list */
+  note_failure(w, pe_batch_submit(w->batch, grant, count, &err), &err);
   pe_free(grant);
-  publish_logits(w);
-  publish_events(w);
+}
+
+static void end_step(pe_worker *w) {
+  pe_error err = {0};
+  int32_t ran;
+  pe_trace trace;
+  pe_status rc = pe_batch_wait(w->batch, &ran, &err);
+  note_failure(w, rc, &err);
+  w->unshown = true;
+  if (rc || !ran || !pe_batch_trace(w->batch, &trace, 1)) return;
+  pthread_mutex_lock(&w->lock);
+  w->trace[w->traced++ % PE_TRACE_STEPS] = trace;
+  pthread_mutex_unlock(&w->lock);
 }
 
 static void apply_all(pe_worker *w, pe_worker_command *queue, size_t queued) {
   for (size_t i = 0; i < queued; i++) pe_worker_apply(w, &queue[i]);
   pe_free(queue);
-  publish_logits(w);
 }
 
 static bool wants_step(const pe_worker *w) { return w->has_step && !w->stop; }
 
+/* Called and left with the lock: tells the loop about a step that is done, unless the next one can
+ * begin at once and this can be done meanwhile. */
+static void show_step(pe_worker *w) {
+  pe_worker_chunk *events;
+  if (wants_step(w) && !pe_crew_wanted(&w->seat)) return;
+  pthread_mutex_unlock(&w->lock);
+  publish_logits(w);
+  take_events(w, &events);
+  publish(w, events);
+  pthread_mutex_lock(&w->lock);
+}
+
 /* Called and left with the lock: applies the queued commands and runs the queued step, unless
  * events are left that could not be copied. Commands and step are taken together, since a step must
- * see the commands that were queued before it. */
+ * see the commands that were queued before it. What happened before the step is published while it
+ * computes; the loop hears of every step that begins, so that it chooses the next one meanwhile. */
 static void work(pe_worker *w) {
   pe_worker_command *queue = w->queue;
   pe_worker_file *arrived = w->arrived;
+  pe_worker_chunk *events;
   size_t queued = w->queued;
-  bool step = wants_step(w);
+  bool step = wants_step(w), news = queued || arrived || w->unshown;
   w->queue = NULL, w->queued = w->queue_cap = 0, w->arrived = NULL;
   w->working = true;
   pthread_mutex_unlock(&w->lock);
   pe_worker_file_arrived(w, arrived);
   apply_all(w, queue, queued);
-  step = publish_events(w) && step;
-  if (step) run_step(w);
-  publish_view(w, step);
+  publish_logits(w);
+  step = take_events(w, &events) && step;
+  if (step) begin_step(w);
+  if (news || events || !step)
+    publish(w, events);
+  else
+    w->wake(w->ctx);
+  if (step) end_step(w);
   pthread_mutex_lock(&w->lock);
+  if (step) show_step(w);
   w->working = false;
-  pthread_mutex_unlock(&w->lock);
-  w->wake(w->ctx);
-  pthread_mutex_lock(&w->lock);
 }
 
 static bool has_work(const pe_worker *w) {
@@ -217,7 +245,7 @@ static bool has_work(const pe_worker *w) {
  * to the loop and back. */
 static bool idle(pe_worker *w) {
   if (w->batch->running || !pe_batch_idle(w->batch)) return false;
-  publish_view(w, false);
+  publish_view(w);
   return true;
 }
 
@@ -233,7 +261,7 @@ static bool show_arrived(pe_worker *w) {
   if (!pe_prefix_arrived(b->prefix)) return false;
   for (size_t i = 0; i < b->seq_count; i++)
     if (b->seq[i]->fetch) pe_batch_touch(b, b->seq[i]);
-  publish_view(w, false);
+  publish_view(w);
   w->wake(w->ctx);
   return true;
 }
@@ -244,6 +272,7 @@ static pe_crew_rest turn(void *ctx) {
   pthread_mutex_lock(&w->lock);
   bool worked = has_work(w);
   if (worked) work(w);
+  while (w->unshown) work(w);
   bool blocked = w->blocked, more = has_work(w);
   pthread_mutex_unlock(&w->lock);
   if (blocked) return PE_CREW_NONE;
@@ -271,7 +300,7 @@ pe_status pe_worker_open(pe_crew *crew, pe_batch *batch, pe_worker_wake *wake, v
   pe_status rc = watch(w, err);
   if (!rc) {
     publish_logits(w);
-    publish_view(w, false);
+    publish_view(w);
     rc = pe_crew_join(crew, &w->seat, turn, w, err);
   }
   if (!rc) rc = pe_prefix_background(batch->prefix, disk_news, w, err);

@@ -8,10 +8,11 @@
  * order; when no step runs, at once. The engine thread (crew.h) may serve several workers.
  *
  * While a step computes, the loop schedules the next one from the last published view of the
- * sequences; grants to sequences that have finished meanwhile are dropped. Events are copied out of
- * the batch at the end of each step, and those of commands before it begins; each is drained once,
- * in order. Kept logits are copied before the events that announce them. If there is no memory for
- * the copies, events stay in the batch and the engine takes no step until the loop has drained.
+ * sequences; grants to sequences that have finished meanwhile are dropped. If the next step is
+ * there when one ends, it begins at once, and the events and the view of the last one are published
+ * while it computes; otherwise immediately. Each event is drained once, in order. Kept logits are
+ * copied before the events that announce them. If there is no memory for the copies, events stay in
+ * the batch and the engine takes no step until the loop has drained.
  *
  * Sequences get their ids when the command is queued. Arguments are checked then; later failures
  * (memory, a sequence in the wrong state) are events: a FINISH with the error for the sequences of

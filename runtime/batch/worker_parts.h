@@ -37,8 +37,9 @@ typedef struct pe_worker_kept {
 } pe_worker_kept;
 
 struct pe_worker {
-  pe_batch *batch;   /* the engine thread's, like the next four */
+  pe_batch *batch;   /* the engine thread's, like the next five */
   int32_t published; /* events of the batch that were copied */
+  bool unshown;      /* a step is done, and the loop does not know it yet */
   pe_seq_info *seen; /* sequences on their way into the view */
   size_t seen_cap;
   float *spare; /* logits on their way into the view */

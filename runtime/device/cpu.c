@@ -1,9 +1,10 @@
 /* cpu.c - the CPU as a backend; see backend.h.
  *
- * A step is one run of the pool. Each of its threads walks the jobs of the program in order and
- * takes tasks of each one, so a thread that comes late, or is taken away by the system, costs what
- * it did not do and no more. Nobody waits for threads, only for tasks: a job begins when the jobs
- * that it depends on are done.
+ * A step is one run of the pool: its workers begin when the step is submitted, and the caller joins
+ * them when it waits. Each of these threads walks the jobs of the program in order and takes tasks
+ * of each one, so a thread that comes late, or is taken away by the system, costs what it did not do
+ * and no more. Nobody waits for threads, only for tasks: a job begins when the jobs that it depends
+ * on are done.
  *
  *     mark of a job:  next   the first task that no thread has taken
  *                     done   tasks that are finished
@@ -63,9 +64,11 @@ typedef struct cpu {
   job *job;
   mark *mark; /* parallel to job */
   int32_t job_count;
-  int32_t first;        /* all jobs before it are done */
-  int64_t until_ns;     /* when threads stop taking tasks */
-  _Atomic bool stopped; /* one of them has */
+  int32_t first;            /* all jobs before it are done */
+  _Atomic int64_t until_ns; /* when threads stop taking tasks */
+  _Atomic bool stopped;     /* one of them has, or all must */
+  bool started;             /* the pool runs `walk` since the step was submitted */
+  int64_t from_ns;          /* that was then, with a profile */
 } cpu;
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -136,48 +139,6 @@ static pe_status open_jobs(cpu *d, pe_error *err) {
   if (ok) make_jobs(d, first_job), limit_rounds(d);
   pe_free(first_job);
   return ok ? PE_OK : pe_nomem(err, "device");
-}
-
-static pe_status cpu_available(pe_error *err) {
-  (void)err;
-  return PE_OK;
-}
-
-static pe_status cpu_open(pe_device *base, pe_error *err) {
-  cpu *d = (cpu *)base;
-  d->prim = pe_prim_best(), d->int16 = pe_int16_best();
-  pe_status rc = pe_program_open(base->plan, base->precision, base->pool, &d->program, err);
-  return rc ? rc : open_jobs(d, err);
-}
-
-static void cpu_rest(pe_device *base) {
-  cpu *d = (cpu *)base;
-  pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
-  pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
-  d->rows = d->outputs = (area){0};
-  d->scratch = d->shared = d->codes = NULL;
-}
-
-static void cpu_close(pe_device *base) {
-  cpu *d = (cpu *)base;
-  cpu_rest(base);
-  pe_program_close(d->program);
-  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
-  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
-}
-
-static pe_status cpu_profile(pe_device *base, pe_error *err) {
-  cpu *d = (cpu *)base;
-  pe_status rc = pe_profile_open(pe_pool_threads(base->pool), d->job_count, &base->profile, err);
-  for (int32_t i = 0; !rc && i < d->job_count; i++) {
-    const job *j = &d->job[i];
-    const pe_code *c = &d->program->code[j->call - d->call];
-    base->profile->job[i] = (pe_profile_job){.instr = c->instr,
-                                             .rounds = c->round >= 0,
-                                             .packed = c->pack != NULL,
-                                             .part = i > 0 && d->job[i - 1].call == j->call};
-  }
-  return rc;
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -359,9 +320,9 @@ static bool wait_for(const cpu *d, int32_t i) {
 }
 
 static bool late(cpu *d) {
-  if (d->until_ns == INT64_MAX) return false;
-  if (pe_clock_ns() >= d->until_ns) atomic_store(&d->stopped, true);
-  return atomic_load(&d->stopped);
+  const int64_t until_ns = atomic_load_explicit(&d->until_ns, memory_order_relaxed);
+  if (until_ns != INT64_MAX && pe_clock_ns() >= until_ns) atomic_store(&d->stopped, true);
+  return atomic_load_explicit(&d->stopped, memory_order_relaxed);
 }
 
 /* Takes tasks of job i until none is left. False: it is late. */
@@ -395,21 +356,80 @@ static void walk(void *ctx, int task, int tasks) {
   }
 }
 
-static void run_jobs(cpu *d, int64_t until_ns) {
-  d->until_ns = until_ns;
+/* The workers begin; the caller comes to them in finish_jobs. */
+static void start_jobs(cpu *d) {
+  atomic_store(&d->until_ns, INT64_MAX);
   atomic_store(&d->stopped, false);
-  const int64_t from = d->base.profile ? pe_clock_ns() : 0;
-  pe_pool_run(d->base.pool, walk, d, pe_pool_threads(d->base.pool));
-  if (d->base.profile) d->base.profile->wall_ns += pe_clock_ns() - from, d->base.profile->steps++;
+  d->from_ns = d->base.profile ? pe_clock_ns() : 0;
+  pe_pool_start(d->base.pool, walk, d, pe_pool_threads(d->base.pool));
+  d->started = true;
+}
+
+static void finish_jobs(cpu *d) {
+  pe_profile *p = d->base.profile;
+  pe_pool_finish(d->base.pool);
+  d->started = false;
+  if (p) p->wall_ns += pe_clock_ns() - d->from_ns, p->steps++;
   while (d->first < d->job_count && is_done(d, d->first)) d->first++;
 }
 
-/* ---- steps ----------------------------------------------------------------------------------- */
+/* Ends a run that nobody waits for. */
+static void drop_jobs(cpu *d) {
+  if (!d->started) return;
+  atomic_store(&d->stopped, true);
+  finish_jobs(d);
+}
+
+/* ---- the backend ----------------------------------------------------------------------------- */
+
+static pe_status cpu_available(pe_error *err) {
+  (void)err;
+  return PE_OK;
+}
+
+static pe_status cpu_open(pe_device *base, pe_error *err) {
+  cpu *d = (cpu *)base;
+  d->prim = pe_prim_best(), d->int16 = pe_int16_best();
+  pe_status rc = pe_program_open(base->plan, base->precision, base->pool, &d->program, err);
+  return rc ? rc : open_jobs(d, err);
+}
+
+static void cpu_rest(pe_device *base) {
+  cpu *d = (cpu *)base;
+  drop_jobs(d);
+  pe_buffer_release(d->rows.memory), pe_buffer_release(d->outputs.memory);
+  pe_buffer_release(d->scratch), pe_buffer_release(d->shared), pe_buffer_release(d->codes);
+  d->rows = d->outputs = (area){0};
+  d->scratch = d->shared = d->codes = NULL;
+}
+
+static void cpu_close(pe_device *base) {
+  cpu *d = (cpu *)base;
+  cpu_rest(base);
+  pe_program_close(d->program);
+  pe_free(d->call), pe_free(d->job), pe_free(d->mark);
+  pe_free(d->rounded), pe_free(d->arranged), pe_free(d->rounds_most), pe_free(d->slot_at);
+}
+
+static pe_status cpu_profile(pe_device *base, pe_error *err) {
+  cpu *d = (cpu *)base;
+  pe_status rc = pe_profile_open(pe_pool_threads(base->pool), d->job_count, &base->profile, err);
+  for (int32_t i = 0; !rc && i < d->job_count; i++) {
+    const job *j = &d->job[i];
+    const pe_code *c = &d->program->code[j->call - d->call];
+    base->profile->job[i] = (pe_profile_job){.instr = c->instr,
+                                             .rounds = c->round >= 0,
+                                             .packed = c->pack != NULL,
+                                             .part = i > 0 && d->job[i - 1].call == j->call};
+  }
+  return rc;
+}
 
 static pe_status cpu_submit(pe_device *base, pe_error *err) {
   cpu *d = (cpu *)base;
   const pe_step *step = base->step;
   bool moved = step != d->step;
+  drop_jobs(d);
   d->step = step, d->first = 0;
   pe_status rc = grow_area(&d->rows, step->rows, base->plan->row_floats, &moved, err);
   if (!rc) rc = grow_area(&d->outputs, step->outputs, base->plan->output_floats, &moved, err);
@@ -418,13 +438,17 @@ static pe_status cpu_submit(pe_device *base, pe_error *err) {
     return rc;
   }
   if (moved) resolve_calls(d);
-  return split_jobs(d, err);
+  rc = split_jobs(d, err);
+  if (!rc) start_jobs(d);
+  return rc;
 }
 
 static pe_status cpu_wait(pe_device *base, int64_t until_ns, bool *done, pe_error *err) {
   (void)err;
   cpu *d = (cpu *)base;
-  run_jobs(d, until_ns);
+  if (!d->started) start_jobs(d); /* what the last wait has left */
+  atomic_store_explicit(&d->until_ns, until_ns, memory_order_relaxed);
+  finish_jobs(d);
   *done = d->first == d->job_count;
   return PE_OK;
 }

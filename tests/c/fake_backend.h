@@ -3,13 +3,15 @@
  * memory of the caches has changed in between; and any of its calls can be made to fail, whereupon
  * everything that the step was to write is full of NaN.
  *
- * Threads: the counters are read and set while no step runs. */
+ * Threads: the counters are read and set while no step runs; the permits at any time. */
 #ifndef FAKE_BACKEND_H
 #define FAKE_BACKEND_H
 
 #include "check.h"
 #include "runtime/device/device.h"
 #include "runtime/hash.h"
+
+#include <sched.h>
 
 typedef struct fake { /* behind the CPU's struct */
   uint64_t caches;    /* what they were when the step was submitted */
@@ -19,6 +21,7 @@ typedef struct fake { /* behind the CPU's struct */
 static int64_t fake_calls;       /* of submit and wait, all devices */
 static int64_t fake_fails_at;    /* the first call that fails; 0: none */
 static int64_t fake_fails_until; /* and the last one */
+static _Atomic int fake_permits; /* waits that return; below 0: all */
 static int64_t fake_changes;     /* steps whose caches changed before they were computed */
 
 static inline fake *fake_of(pe_device *d) {
@@ -66,6 +69,8 @@ static inline pe_status fake_submit(pe_device *d, pe_error *err) {
 
 static inline pe_status fake_wait(pe_device *d, int64_t until_ns, bool *done, pe_error *err) {
   fake *f = fake_of(d);
+  while (fake_permits == 0) sched_yield();
+  if (fake_permits > 0) fake_permits--;
   if (fake_fails()) {
     fake_spoil(d);
     return fake_failure(err);
@@ -86,7 +91,7 @@ static inline const pe_backend *fake_backend(void) {
   backend.name = "fake", backend.profile = NULL;
   backend.size = (pe_backend_cpu.size + 63) / 64 * 64 + sizeof(fake);
   backend.submit = fake_submit, backend.wait = fake_wait;
-  fake_calls = fake_fails_at = fake_fails_until = fake_changes = 0;
+  fake_calls = fake_fails_at = fake_fails_until = fake_changes = 0, fake_permits = -1;
   return &backend;
 }
 

@@ -160,7 +160,7 @@ static pe_status submit(pe_seq *s, pe_error *err) {
   return rc ? rc : pe_device_submit(b->device, &run, 1, err);
 }
 
-typedef enum change { NOTHING, COPIES, ZEROES, SNAPSHOT, SUBMITS, CHANGES } change;
+typedef enum change { NOTHING, DISCARDS, ZEROES, SNAPSHOT, SUBMITS, COMMANDS, CHANGES } change;
 
 /* In a child process: what the change does while a step is submitted. */
 static void change_caches(change what) {
@@ -169,10 +169,17 @@ static void change_caches(change what) {
   pe_snapshot *snapshot;
   pe_seq_open(&s, b->kv, b->recur, &err);
   if (submit(&s, &err)) _exit(1);
-  if (what == COPIES) pe_kv_discard(b->kv);
+  if (what == DISCARDS) pe_kv_discard(b->kv);
   if (what == ZEROES) pe_seq_open(&fork, b->kv, b->recur, &err);
   if (what == SNAPSHOT) pe_seq_snapshot(&s, &snapshot, &err);
   if (what == SUBMITS) submit(&s, &err);
+  if (what == COMMANDS) {
+    pe_request r = request(3, 1);
+    pe_device_wait(b->device, &err);
+    pe_grant grant = {add(&r), 3};
+    if (pe_batch_submit(b, &grant, 1, &err)) _exit(1);
+    add(&r);
+  }
   _exit(pe_device_wait(b->device, &err) ? 1 : 0);
 }
 
@@ -194,6 +201,47 @@ static void test_busy(void) {
     if (!what) CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
   }
   batch_close(), model_close(&m);
+}
+
+/* ---- a step in two parts --------------------------------------------------------------------- */
+
+/* While it computes, the state can be read, and what is read is the state before it. */
+static void test_parts(void) {
+  for (kind k = DENSE; k < KINDS; k++) {
+    answer want[MANY];
+    pe_seq_id id[MANY];
+    if (!model_open(&m, k, 2)) return;
+    expect(want);
+    pe_batch_options o = options();
+    o.backend = k % 2 ? fake_backend() : NULL, o.prefix.budget = 1 << 20;
+    if (!batch_open(&o)) return;
+    for (int i = 0; i < MANY; i++) {
+      pe_request r = kind_of_request(i);
+      id[i] = add(&r);
+    }
+    for (int i = 0; i < 200 && pe_batch_sequences(b, NULL, 0); i++) {
+      pe_seq_info info[ANSWERS], now[ANSWERS];
+      pe_grant grant[ANSWERS];
+      pe_batch_stats s;
+      pe_error err;
+      int64_t room, all;
+      int32_t ran, n = pe_batch_sequences(b, info, ANSWERS);
+      for (int32_t j = 0; j < n; j++) grant[j] = (pe_grant){info[j].id, 5};
+      CHECK_OK(pe_batch_submit(b, grant, n, &err), err);
+      CHECK_INT(pe_batch_sequences(b, now, ANSWERS), n);
+      for (int32_t j = 0; j < n; j++) CHECK_INT(now[j].generated, info[j].generated);
+      pe_batch_stat(b, &s), pe_batch_room(b, &room, &all);
+      CHECK_INT(s.steps, i);
+      CHECK(room >= 0 && room <= all);
+      CHECK_OK(pe_batch_wait(b, &ran, &err), err);
+      CHECK(ran > 0);
+      collect();
+      CHECK_OK(pe_batch_wait(b, &ran, &err), err); /* none is submitted */
+      CHECK_INT(ran, 0);
+    }
+    for (int i = 0; i < MANY; i++) check_answer(kind_name[k], &answers[id[i]], &want[i]);
+    batch_close(), forget(want), model_close(&m);
+  }
 }
 
 /* A device that is closed with a step on its way gives the caches back. */
@@ -219,6 +267,7 @@ static const check_test tests[] = {
     {"a call that fails", test_failures},
     {"a device that stays lost", test_lost},
     {"caches of a submitted step", test_busy},
+    {"a step in two parts", test_parts},
     {"closed with a step on its way", test_closed},
 };
 CHECK_MAIN("backend", tests)

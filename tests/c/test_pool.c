@@ -202,6 +202,36 @@ static void misuse_and_no_memory(void) {
   pe_pool_close(NULL);
 }
 
+static void count_task(void *ctx, int task, int tasks) {
+  (void)task, (void)tasks;
+  atomic_fetch_add((atomic_int *)ctx, 1);
+}
+
+/* Workers begin before the caller comes back; without workers the caller does it all. */
+static void in_two_parts(void) {
+  pe_error err;
+  for (int threads = 1; threads < 4; threads++) {
+    pe_pool *p = NULL;
+    CHECK_OK(pe_pool_open(threads, false, &p, &err), err);
+    for (int i = 0; i < 50; i++) {
+      atomic_int count = 0;
+      tally inner = {0};
+      time_t end = time(NULL) + 30;
+      pe_pool_start(p, count_task, &count, 4);
+      while (threads > 1 && !atomic_load(&count) && time(NULL) < end) sched_yield();
+      CHECK_INT(atomic_load(&count) > 0, threads > 1);
+      pe_pool_run(p, tick, &inner, 3); /* by this thread, while the pool is busy */
+      CHECK_INT(inner.count[0] + inner.count[1] + inner.count[2], 3);
+      pe_pool_finish(p);
+      CHECK_INT(count, 4);
+    }
+    tally t = {0};
+    pe_pool_run(p, tick, &t, 4); /* it is free again */
+    CHECK_INT(t.count[3], 1);
+    pe_pool_close(p);
+  }
+}
+
 static const check_test tests[] = {
     {"every_task_runs_once", every_task_runs_once},
     {"many_short_runs", many_short_runs},
@@ -209,6 +239,7 @@ static const check_test tests[] = {
     {"threads_meet", threads_meet},
     {"nested_runs_are_inline", nested_runs_are_inline},
     {"callers_take_turns", callers_take_turns},
+    {"in_two_parts", in_two_parts},
     {"affinity_is_harmless", affinity_is_harmless},
     {"misuse_and_no_memory", misuse_and_no_memory},
 };

@@ -1,5 +1,6 @@
 /* test_worker.c - the engine thread: several clients at once, events in order and once, ids before
  * the batch knows them. */
+#include "fake_backend.h"
 #include "small_model.h"
 
 #include "runtime/batch/worker_parts.h"
@@ -11,6 +12,7 @@
 
 static small_model model;
 static pe_crew *crew; /* of the test that runs */
+static const pe_backend *backend;
 
 static void open_model(int threads) {
   pe_error err = {0};
@@ -26,7 +28,8 @@ static void close_model(void) {
 static pe_batch *open_batch(void) {
   pe_batch *b = NULL;
   pe_error err = {0};
-  pe_batch_options o = {.sequences = 6,
+  pe_batch_options o = {.backend = backend,
+                        .sequences = 6,
                         .step_tokens = 24,
                         .context = 128,
                         .cache_tokens = 512,
@@ -597,6 +600,86 @@ static void memory_runs_out(void) {
   close_model();
 }
 
+/* ---- steps on a slow backend, and on one that fails ------------------------------------------ */
+
+/* Drains until `events` of the first sequence have come, or half a minute has passed. */
+static void drain_some(pe_worker *w, answer *a, int32_t events) {
+  for (time_t end = time(NULL) + 30; a->count < events && time(NULL) < end;) {
+    pe_error err = {0};
+    pe_worker_events e;
+    CHECK_OK(pe_worker_drain(w, &e, &err), err);
+    for (int32_t i = 0; i < e.count; i++) take(a, &e.event[i]);
+    pe_worker_free_events(&e);
+    nanosleep(&(struct timespec){0, 50000}, NULL);
+  }
+  CHECK_INT(a->count, events);
+}
+
+static void submit_one(pe_worker *w, pe_seq_id seq) {
+  pe_error err = {0};
+  for (time_t end = time(NULL) + 30; pe_worker_pending(w) && time(NULL) < end;) sched_yield();
+  CHECK_OK(pe_worker_submit(w, &(pe_grant){seq, 24}, 1, &err), err);
+}
+
+/* The events and the view of a step come while the next one computes. */
+static void told_meanwhile(void) {
+  backend = fake_backend();
+  open_model(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  int32_t prompt[16];
+  pe_request r = request_of(12, prompt);
+  answer a = {0};
+  pe_seq_id seq = 0;
+  r.max_tokens = 6;
+  fake_permits = 0;
+  CHECK_OK(worker_add(w, &r, &seq, &err), err);
+  submit_one(w, seq);
+  for (int32_t i = 1; i <= 5; i++) {
+    submit_one(w, seq); /* as soon as step i computes */
+    fake_permits = 1;   /* and now it is done, but the next one is not */
+    drain_some(w, &a, i);
+    pe_seq_info info;
+    CHECK_INT(pe_worker_sequences(w, &info, 1), 1);
+    CHECK_INT(info.generated, i);
+    CHECK_INT(pe_worker_completed(w), i);
+  }
+  fake_permits = -1;
+  drain_some(w, &a, 6);
+  CHECK_INT(a.finishes, 1);
+  pe_worker_close(w);
+  close_model();
+  backend = NULL;
+}
+
+/* The requests of a step that fails hear of it; those of others go on. */
+static void steps_fail(void) {
+  backend = fake_backend();
+  open_model(1);
+  _Atomic int wakes = 0;
+  pe_worker *w = open_worker(&wakes);
+  pe_error err = {0};
+  answer a[4] = {{.count = 0}};
+  int32_t prompt[16];
+  pe_request r = request_of(12, prompt);
+  pe_seq_id hit = 0, other = 0;
+  CHECK_OK(worker_add(w, &r, &hit, &err), err);
+  CHECK_OK(worker_add(w, &r, &other, &err), err);
+  wait_idle(w);
+  fake_fail(2, 1); /* the first wait */
+  submit_one(w, hit);
+  wait_idle(w);
+  for (int i = 0; i < 40 && !a[other].finishes; i++) step_once(w, a);
+  CHECK_INT(a[hit].finish, PE_FINISH_ERROR);
+  CHECK_INT(a[hit].count, 0);
+  backend = NULL;
+  answer want = alone(12);
+  same(&a[other], &want, 12);
+  pe_worker_close(w);
+  close_model();
+}
+
 static const check_test tests[] = {
     {"like_the_foreground", like_the_foreground},
     {"eight_clients", eight_clients},
@@ -608,5 +691,7 @@ static const check_test tests[] = {
     {"three_share", three_share},
     {"writes_when_idle", writes_when_idle},
     {"memory_runs_out", memory_runs_out},
+    {"told_meanwhile", told_meanwhile},
+    {"steps_fail", steps_fail},
 };
 CHECK_MAIN("worker", tests)
