@@ -5,8 +5,10 @@
 #ifndef PE_DTYPE_H
 #define PE_DTYPE_H
 
+#ifndef __METAL_VERSION__
 #include <stddef.h>
 #include <stdint.h>
+#endif
 
 /*        enum     file name   lua name  bytes */
 #define PE_DTYPES(X)                                                                               \
@@ -34,6 +36,7 @@ typedef enum pe_dtype {
       PE_DTYPE_COUNT
 } pe_dtype;
 
+#ifndef __METAL_VERSION__ /* kernels of Metal need the numbers alone */
 const char *pe_dtype_file_name(pe_dtype t); /* in safetensors files */
 const char *pe_dtype_name(pe_dtype t);      /* in scripts */
 size_t pe_dtype_size(pe_dtype t);
@@ -49,5 +52,6 @@ static inline float pe_bf16_to_f32(uint16_t h) {
   return x.f;
 }
 uint16_t pe_f32_to_bf16(float f); /* to nearest, ties to even; NaN stays NaN */
+#endif
 
 #endif

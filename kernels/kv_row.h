@@ -20,9 +20,7 @@ pe_dtype pe_kv_row_dtype(pe_kv_type type);     /* of plain elements */
 int64_t pe_kv_row_values(pe_kv_type type, int64_t width);
 int32_t pe_kv_row_bytes(pe_kv_type type, int32_t width);
 
-/* The tokens of a panel of keys; 0: keys are rows. Why 64: four registers of sixteen tokens, with
- * four queries, are as many sums as registers hold, and a line of a panel is two cache lines. */
-enum { PE_KV_PANEL = 64 };
+/* The tokens of a panel of keys; 0: keys are rows. */
 int32_t pe_kv_panel(const pe_cache_args *a);
 /* Copies the keys of tokens from .. from + n - 1 of a block between one head and adjacent rows. */
 void pe_kv_get_keys(const pe_cache_args *a, const uint8_t *head, int32_t from, int32_t n,

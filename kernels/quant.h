@@ -23,7 +23,9 @@
 
 #include "kernels/dtype.h"
 
+#ifndef __METAL_VERSION__
 #include <stdbool.h>
+#endif
 
 /* The sizes of all blocks, written once. id, name, values and bytes of a block; bytes 0: scales are
  * stored separately; values 0: the group varies. */
@@ -62,6 +64,7 @@ enum {
       PE_QUANT_MAX_BLOCK = 256 /* values in the largest block */
 };
 
+#ifndef __METAL_VERSION__ /* kernels of Metal need the numbers alone */
 const char *pe_quant_name(pe_quant_kind kind);
 int pe_quant_find(const char *name, size_t len); /* by name; -1: unknown */
 int pe_quant_block_values(pe_quant_kind kind);   /* of a block or a fixed group */
@@ -125,5 +128,6 @@ typedef struct pe_ggml_type {
 } pe_ggml_type;
 
 const pe_ggml_type *pe_ggml_type_find(uint32_t number); /* NULL: no such number */
+#endif
 
 #endif
