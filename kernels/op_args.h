@@ -137,7 +137,7 @@ typedef struct pe_map_step {
 typedef struct pe_map_args {
   int32_t width, inputs, steps, result; /* result: the register that is stored */
   struct {
-    int32_t width, repeat, constant; /* constant: read from vec[i], the same for all rows */
+    int32_t width, repeat, fixed; /* fixed: read from vec[i], the same for all rows */
   } input[PE_MAP_INPUTS];
   pe_map_step step[PE_MAP_STEPS];
   float value[PE_MAP_STEPS]; /* the constants */
@@ -148,8 +148,8 @@ static inline bool pe_map_is_constant(int32_t operand) { return operand < 0; }
 static inline int32_t pe_map_constant_index(int32_t operand) { return -1 - operand; }
 
 /* cos and sin of every rotation, computed once per step and shared by all layers.
- * out: `half` cosines, then `half` sines, of position * frequency rounded to float32.
- * vec[0]: inverse frequencies [half]; with `variants` 2, [2][half], the second variant where
+ * out: `turns` cosines, then `turns` sines, of position * frequency rounded to float32.
+ * vec[0]: inverse frequencies [turns]; with `variants` 2, [2][turns], the second variant where
  * rope_length > threshold (longrope). vec[1] or NULL: a factor of cos and sin per variant, in
  * addition to scale. dynamic: the base grows with rope_length above `threshold` (NTK-aware); theta,
  * factor and dims as in the config. section: how many rotations follow each axis of the position,
@@ -158,16 +158,16 @@ static inline int32_t pe_map_constant_index(int32_t operand) { return -1 - opera
  * with them the queries, are larger at later positions, by the factor
  * 1 + growth * log(1 + floor(position / every)). */
 typedef struct pe_rope_table_args {
-  int32_t half, variants, threshold, dynamic, dims, interleaved_axes, section[3], every;
+  int32_t turns, variants, threshold, dynamic, dims, interleaved_axes, section[3], every;
   float scale, theta, factor, growth; /* scale: of cos and sin */
 } pe_rope_table_args;
 
-/* Rotates 2 * half values of every head, starting at value `skip`; the others are copied.
+/* Rotates 2 * turns values of every head, starting at value `skip`; the others are copied.
  * in[0]: [heads, dim], in[1]: the table. pairs: elements 2i and 2i+1 belong together, otherwise i
- * and i + half. norm.width > 0: each head is normalized first, with the weight in vec[0]
+ * and i + turns. norm.width > 0: each head is normalized first, with the weight in vec[0]
  * (norm.weights 0: none). out may be in[0]. */
 typedef struct pe_rope_args {
-  int32_t heads, dim, half, pairs, skip;
+  int32_t heads, dim, turns, pairs, skip;
   pe_norm_args norm; /* width 0: none */
 } pe_rope_args;
 
@@ -185,7 +185,7 @@ typedef struct pe_cache_args {
 } pe_cache_args;
 
 /* Writes the rows of the step to the KV cache. in[0]: keys [heads, key]; in[1]: values [heads,
- * value]; in[2]: the rope table if rope.half > 0: then keys are rotated on the way, and normalized
+ * value]; in[2]: the rope table if rope.turns > 0: then keys are rotated on the way, and normalized
  * before, as by rope. cache[0]: keys,
  * cache[1]: values (NULL if value is 0: values are then a part of the keys). */
 typedef struct pe_store_args {

@@ -42,7 +42,7 @@ static void store_keys(const store_rows *s, float *room) {
   for (int64_t i = 0; i < s->count; i++) {
     const float *x = pe_cpu_row(&s->kv.call->in[0], s->first + i) + s->kv.head * a->cache.key;
     float *turned = type == PE_KV_F32 ? (float *)(void *)(rows + i * bytes) : room;
-    if (a->rope.half > 0) {
+    if (a->rope.turns > 0) {
       pe_cpu_head(s->kv.call->prim, &a->rope, s->kv.call->vec[0],
                   pe_cpu_row(&s->kv.call->in[2], s->first + i), x, turned);
       if (type == PE_KV_F32) continue;

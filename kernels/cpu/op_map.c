@@ -26,7 +26,7 @@ static void fill_constants(const pe_map_args *a, registers *regs) {
 static void load_input(const pe_cpu_call *c, int i, int64_t row, int64_t from, int64_t n,
                        registers *regs) {
   const pe_map_args *a = &c->args.map;
-  const float *x = a->input[i].constant ? c->vec[i] : pe_cpu_row(&c->in[i], row);
+  const float *x = a->input[i].fixed ? c->vec[i] : pe_cpu_row(&c->in[i], row);
   const int64_t width = a->input[i].width, repeat = a->input[i].repeat > 1 ? a->input[i].repeat : 1;
   float *room = regs->room[i];
   regs->at[i] = room;

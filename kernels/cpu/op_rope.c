@@ -32,15 +32,15 @@ static void table_row(const pe_cpu_call *c, int64_t row) {
   const int32_t length = step->segment[step->segment_of[row]].rope_length;
   const bool beyond = length > a->threshold;
   const int variant = a->variants > 1 && beyond;
-  const float *frequencies = c->vec[0] + (int64_t)variant * a->half;
+  const float *frequencies = c->vec[0] + (int64_t)variant * a->turns;
   const float scale = (c->vec[1] ? a->scale * c->vec[1][variant] : a->scale) * grown(c, row);
   const float base = a->dynamic && beyond ? grown_base(a, length) : 0;
   float *out = pe_cpu_row(&c->out, row);
-  for (int i = 0; i < a->half; i++) {
+  for (int i = 0; i < a->turns; i++) {
     float frequency = base > 0 ? 1.f / powf(base, (float)(2 * i) / (float)a->dims) : frequencies[i];
     float angle = (float)step->position[(int64_t)axis_of(a, i) * step->rows + row] * frequency;
     out[i] = cosf(angle) * scale;
-    out[a->half + i] = sinf(angle) * scale;
+    out[a->turns + i] = sinf(angle) * scale;
   }
 }
 
@@ -52,7 +52,7 @@ static void table_run(const pe_cpu_call *c, const pe_cpu_share *share) {
 
 static pe_cpu_work table_work(const pe_cpu_call *c) {
   /* a cosine and a sine cost about a hundred multiply-adds */
-  return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.half * 100};
+  return (pe_cpu_work){c->rows, (double)c->rows * c->args.rope_table.turns * 100};
 }
 
 const pe_cpu_op pe_cpu_rope_table = {.run = table_run, .work = table_work};
@@ -60,7 +60,7 @@ const pe_cpu_op pe_cpu_rope_table = {.run = table_run, .work = table_work};
 /* ---- the rotation ---------------------------------------------------------------------------- */
 
 void pe_cpu_rotate(const pe_rope_args *a, const float *table, const float *x, float *y) {
-  const int half = a->half, apart = a->pairs ? 1 : half, stride = a->pairs ? 2 : 1;
+  const int half = a->turns, apart = a->pairs ? 1 : half, stride = a->pairs ? 2 : 1;
   const float *cosine = table, *sine = table + half;
   if (y != x) memcpy(y, x, (size_t)a->dim * sizeof *y);
   y += a->skip;

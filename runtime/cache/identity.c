@@ -83,7 +83,7 @@ static void stir_vectors(uint8_t hash[16], const pe_graph *g, const pe_node *n, 
     const pe_rope_table_args *rope = &n->args.rope_table;
     size_t count = n->op == PE_NODE_CONSTANT ? (size_t)n->width : 0;
     if (n->op == PE_OP_ROPE_TABLE)
-      count = i ? (size_t)rope->variants : (size_t)rope->half * (size_t)rope->variants;
+      count = i ? (size_t)rope->variants : (size_t)rope->turns * (size_t)rope->variants;
     stir(hash, v, count * sizeof *v); /* constants of maps are nodes themselves */
   }
 }

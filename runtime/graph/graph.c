@@ -463,7 +463,7 @@ static void map_input(const pe_graph *g, pe_node *n, int i, pe_value v, int32_t 
   n->in[i] = v, n->inputs = i + 1, n->args.map.inputs = i + 1;
   n->args.map.input[i].width = in->width;
   n->args.map.input[i].repeat = repeat;
-  n->args.map.input[i].constant = in->rows == PE_EXTENT_CONST;
+  n->args.map.input[i].fixed = in->rows == PE_EXTENT_CONST;
   n->vec[i] = in->rows == PE_EXTENT_CONST ? in->vec[0] : NULL;
 }
 

@@ -7,9 +7,9 @@
 
 pe_status pe_graph_rope_table(pe_graph *g, const float *frequencies, const float *factors,
                               const pe_rope_table_args *args, pe_value *out, pe_error *err) {
-  if (args->half < 1 || args->half > INT32_MAX / 4)
-    return pe_fail(err, PE_ESHAPE, "a rope table cannot rotate %d pairs", args->half);
-  size_t count = (size_t)args->half * (size_t)(args->variants > 1 ? 2 : 1);
+  if (args->turns < 1 || args->turns > INT32_MAX / 4)
+    return pe_fail(err, PE_ESHAPE, "a rope table cannot rotate %d pairs", args->turns);
+  size_t count = (size_t)args->turns * (size_t)(args->variants > 1 ? 2 : 1);
   /* Layers with the same numbers share one table. */
   for (size_t i = 0; i < g->node_count; i++) {
     const pe_node *n = &g->node[i];
@@ -20,7 +20,7 @@ pe_status pe_graph_rope_table(pe_graph *g, const float *frequencies, const float
       return PE_OK;
     }
   }
-  pe_node n = pe_graph_draft(g, PE_OP_ROPE_TABLE, -1, 2 * args->half);
+  pe_node n = pe_graph_draft(g, PE_OP_ROPE_TABLE, -1, 2 * args->turns);
   n.args.rope_table = *args;
   pe_status rc = pe_graph_numbers(g, frequencies, count, &n.vec[0], err);
   if (!rc && args->variants > 1) rc = pe_graph_numbers(g, factors, 2, &n.vec[1], err);
@@ -31,7 +31,7 @@ pe_status pe_graph_rope(pe_graph *g, pe_value x, pe_value table, bool pairs, int
                         pe_value *out, pe_error *err) {
   const pe_node *in = &g->node[x], *t = &g->node[table];
   if (t->op != PE_OP_ROPE_TABLE) return pe_fail(err, PE_EARG, "%s is not a rope table", t->name);
-  int32_t dim = in->dim[in->rank - 1], half = t->args.rope_table.half;
+  int32_t dim = in->dim[in->rank - 1], half = t->args.rope_table.turns;
   if (skip < 0 || skip > dim - 2 * half)
     return pe_fail(err, PE_ESHAPE,
                    "rope rotates %d values of a head after the first %d, but a head of %s has %d",
@@ -41,7 +41,7 @@ pe_status pe_graph_rope(pe_graph *g, pe_value x, pe_value table, bool pairs, int
   memcpy(n.dim, in->dim, sizeof in->dim);
   n.inputs = 2, n.in[1] = table;
   n.args.rope = (pe_rope_args){
-      .heads = in->width / dim, .dim = dim, .half = half, .pairs = pairs, .skip = skip};
+      .heads = in->width / dim, .dim = dim, .turns = half, .pairs = pairs, .skip = skip};
   return pe_graph_add(g, &n, out, err);
 }
 

@@ -13,8 +13,8 @@ static void drop(pe_planner *s, pe_value v, size_t i) {
 static bool plain_binary(const pe_node *n, pe_map_op op) {
   const pe_map_args *m = &n->args.map;
   return n->op == PE_OP_MAP && m->steps == 1 && m->step[0].op == (int32_t)op && m->inputs == 2 &&
-         m->input[0].repeat == 1 && m->input[1].repeat == 1 && !m->input[0].constant &&
-         !m->input[1].constant && m->input[0].width == m->input[1].width;
+         m->input[0].repeat == 1 && m->input[1].repeat == 1 && !m->input[0].fixed &&
+         !m->input[1].fixed && m->input[0].width == m->input[1].width;
 }
 
 /* x + linear(y): the product adds x. */

@@ -126,7 +126,7 @@ pe_status pe_rope_make(const pe_rope_spec *s, pe_rope *out, pe_error *err) {
   int half = s->dims / 2;
   memset(out, 0, sizeof *out);
   pe_rope_table_args *a = &out->args;
-  a->half = half, a->variants = 1, a->dims = s->dims, a->theta = (float)s->theta,
+  a->turns = half, a->variants = 1, a->dims = s->dims, a->theta = (float)s->theta,
   a->factor = (float)s->factor;
   a->interleaved_axes = s->interleaved_axes;
   memcpy(a->section, s->section, sizeof a->section);

@@ -47,7 +47,7 @@ enum { PE_ROPE_MAX = 1024 };
 
 typedef struct pe_rope {
   pe_rope_table_args args;
-  float frequency[PE_ROPE_MAX]; /* [variants][half] */
+  float frequency[PE_ROPE_MAX]; /* [variants][turns] */
   float factor[2];              /* multiplies cos and sin of each variant, on top of args.scale */
 } pe_rope;
 

@@ -74,7 +74,7 @@ static pe_value attention(model *m, pe_value x, int i, int window) {
   pe_error err;
   static const float frequency[8] = {1, .5f, .2f, .1f, 1, .25f, .1f, .05f}, factors[2] = {1, 1.25f};
   pe_rope_table_args a = {
-      .half = 4, .variants = window ? 2 : 1, .threshold = window ? 10 : 0, .scale = 1};
+      .turns = 4, .variants = window ? 2 : 1, .threshold = window ? 10 : 0, .scale = 1};
   pe_value table = -1, h = norm(m, x), q = heads(m, linear(m, h, "q", i)),
            k = heads(m, linear(m, h, "k", i)), v = heads(m, linear(m, h, "v", i));
   CHECK_OK(pe_graph_rope_table(m->graph, frequency, factors, &a, &table, &err), err);

@@ -57,7 +57,7 @@ static pe_value attention(builder *b, pe_value h) {
   static const float frequencies[8] = {1, 0.5f, 0.25f, 0.1f, 0.05f, 0.01f, 0.005f, 0.001f};
   const float *kept = NULL;
   pe_value table = -1, v = -1;
-  pe_rope_table_args args = {.half = 8, .variants = 1, .scale = 1};
+  pe_rope_table_args args = {.turns = 8, .variants = 1, .scale = 1};
   if (!b->rc) b->rc = pe_graph_numbers(b->g, frequencies, 8, &kept, b->err);
   if (!b->rc) b->rc = pe_graph_rope_table(b->g, kept, NULL, &args, &table, b->err);
   pe_attention_spec s = {.sinks = -1, .scale = 0.25f, .share = -1};

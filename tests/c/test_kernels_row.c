@@ -114,7 +114,7 @@ enum { HALF = 12 };
 static pe_cpu_call rope_table(pe_rope_table_args a, const float *frequencies,
                               const float *factors) {
   pe_cpu_call c = call_of(ROWS, 2 * HALF);
-  a.half = HALF, c.vec[0] = frequencies, c.vec[1] = factors, c.args.rope_table = a;
+  a.turns = HALF, c.vec[0] = frequencies, c.vec[1] = factors, c.args.rope_table = a;
   check_every_way(PE_OP_ROPE_TABLE, &c, 2 * HALF, true);
   return c;
 }
@@ -174,7 +174,7 @@ static void test_rope(void) {
       c.in[0] = view_new(ROWS, HEADS * DIM), c.in[1] = view_new(ROWS, 2 * HALF);
       view_fill(&c.in[0], ROWS, HEADS * DIM), view_fill(&c.in[1], ROWS, 2 * HALF);
       c.args.rope =
-          (pe_rope_args){.heads = HEADS, .dim = DIM, .half = HALF, .pairs = pairs, .skip = skip};
+          (pe_rope_args){.heads = HEADS, .dim = DIM, .turns = HALF, .pairs = pairs, .skip = skip};
       check_every_way(PE_OP_ROPE, &c, HEADS * DIM, true);
       for (int r = 0; r < ROWS; r++)
         for (int h = 0; h < HEADS; h++) {
@@ -206,7 +206,7 @@ static void test_rope_normalizes(void) {
     n.args.norm = (pe_norm_args){
         .width = DIM, .count = HEADS, .weights = weights, .eps = 1e-6f, .offset = 1, .scale = 2};
     n.vec[0] = weights ? weight : NULL;
-    c.args.rope = (pe_rope_args){.heads = HEADS, .dim = DIM, .half = HALF};
+    c.args.rope = (pe_rope_args){.heads = HEADS, .dim = DIM, .turns = HALF};
     c.in[0] = n.out;
     run_op(PE_OP_NORM, &n, pe_prim_best(), 1);
     run_op(PE_OP_ROPE, &c, pe_prim_best(), 1);

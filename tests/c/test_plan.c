@@ -350,7 +350,7 @@ static void test_normalised_heads(void) {
   pe_value x = embedding(&m), h = -1, table = -1, k = -1, q = -1, a = -1;
   int32_t cache = -1;
   static const float frequencies[8] = {1, 0.5f, 0.25f, 0.1f, 0.05f, 0.02f, 0.01f, 0.005f};
-  const pe_rope_table_args args = {.half = 8, .variants = 1, .scale = 1};
+  const pe_rope_table_args args = {.turns = 8, .variants = 1, .scale = 1};
   const pe_norm_args norm = {.eps = 1e-5f, .scale = 1};
   CHECK_OK(pe_graph_rope_table(m.graph, frequencies, NULL, &args, &table, &err), err);
   CHECK_OK(pe_graph_reshape(m.graph, x, 2, (int32_t[]){4, WIDTH / 4}, &h, &err), err);

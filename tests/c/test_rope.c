@@ -26,7 +26,7 @@ static void check_rope(const char *what, pe_rope_spec s, const double *want, dou
       check_failures++, printf("    %s: frequency %d is %.9g, not %.9g\n", what, i,
                                (double)rope.frequency[i], want[i]);
   CHECK_NEAR((double)rope.args.scale, scale, 1e-6);
-  CHECK_INT(rope.args.half, HALF);
+  CHECK_INT(rope.args.turns, HALF);
   CHECK_INT(rope.args.dims, 2 * HALF);
   CHECK_NEAR((double)rope.args.theta, 100, 0);
   CHECK_NEAR((double)rope.factor[0], 1, 0);
