@@ -62,6 +62,7 @@ typedef struct pe_step {
   pe_tower_step tower;       /* of steps of a tower */
   const int32_t *output;     /* [outputs]: the rows whose logits are wanted */
   const int32_t *tables;     /* block ids: the tables of all segments, each as long as it is */
+  int32_t table_count;       /* of them */
   const int32_t *table_at;   /* [segments][groups]: where a table begins in `tables` */
   /* Features: [lines][planes][width]. Plane 0 takes the place of the embedding, plane j is added
    * after text layer j - 1 (deepstack). NULL: no row has one. */

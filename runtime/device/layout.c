@@ -175,6 +175,7 @@ static void point_step(pe_layout *l) {
   s->segment = (const pe_segment *)(void *)l->segment.data;
   s->output = (const int32_t *)(void *)l->output.data;
   s->tables = (const int32_t *)(void *)l->tables.data;
+  s->table_count = (int32_t)(l->tables.len / sizeof(int32_t));
   s->table_at = (const int32_t *)(void *)l->table_at.data;
   if (l->features.len) {
     s->features = (const float *)(void *)l->features.data;
