@@ -1,0 +1,40 @@
+/* fake_help.h - how a C test talks to the fake Metal: the shared object of PERIGEE_METAL, or the one
+ * that make builds. */
+#ifndef FAKE_HELP_H
+#define FAKE_HELP_H
+
+#include "check.h"
+#include "tests/metal/fake/fake.h"
+
+#include <dlfcn.h>
+
+typedef struct fake_control {
+  void (*fail_at)(long n, fake_failure how);
+  long (*calls)(void), (*complaints)(void), (*living)(void), (*dispatches)(void), (*barriers)(void);
+  void (*set_old)(int old);
+  void (*set_most_bytes)(unsigned long bytes);
+} fake_control;
+
+static inline bool fake_open(fake_control *out) {
+  const char *build = getenv("BUILD");
+  char path[512];
+  snprintf(path, sizeof path, "%s/tests/fake-metal.so", build ? build : "build");
+  setenv("PERIGEE_METAL", path, 0);
+  void *so = dlopen(getenv("PERIGEE_METAL"), RTLD_NOW | RTLD_LOCAL);
+  const struct {
+    const char *name;
+    void *out;
+  } list[] = {{"fake_fail_at", &out->fail_at},       {"fake_calls", &out->calls},
+              {"fake_complaints", &out->complaints}, {"fake_living", &out->living},
+              {"fake_dispatches", &out->dispatches}, {"fake_barriers", &out->barriers},
+              {"fake_set_old", &out->set_old},       {"fake_set_most_bytes", &out->set_most_bytes}};
+  if (!so) printf("    %s\n", dlerror());
+  for (size_t i = 0; so && i < sizeof list / sizeof *list; i++) {
+    void *symbol = dlsym(so, list[i].name);
+    if (!symbol) return false;
+    memcpy(list[i].out, &symbol, sizeof symbol);
+  }
+  return so != NULL;
+}
+
+#endif

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Are mistakes in the host of Metal noticed? Makes each one of a list and runs the suites.
+
+    make test-metal runs it;  tests/metal/mutants.py [--build BUILD] [--cc CC] [part of a name ...]
+
+A mutant is one file with one change: a lost barrier, a leaked object, a swapped operand. It is
+compiled, linked before the library that has the right version, and run against the fake Metal: the
+suite of the host, then a few models. It is noticed if either fails, dies or takes two minutes. The
+last line has the three counts of every suite. BUILD must be complete (make tests)."""
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+
+GPU, PIPELINE = "kernels/metal/gpu.c", "kernels/metal/gpu_pipeline.c"
+STORE, STEP, METAL = (f"runtime/device/metal{x}.c" for x in ("_store", "_step", ""))
+# name, file, what is there, what takes its place
+MUTANTS = [
+    ("fast mathematics", GPU, "pe_mtl_options_math(options, PE_MTL_MATH_SAFE)", "(void)0"),
+    ("encoder not ended", GPU, "pe_mtl_encoder_end(c->encoder);\n  pe_mtl_commands_commit",
+     "pe_mtl_commands_commit"),
+    ("dropped encoder not ended", GPU, "  pe_mtl_encoder_end(c->encoder); /*", "  /*"),
+    ("no wait", GPU, "pe_mtl_commands_wait(c->buffer);", ""),
+    ("committed twice", GPU, "pe_mtl_commands_commit(c->buffer);",
+     "pe_mtl_commands_commit(c->buffer), pe_mtl_commands_commit(c->buffer);"),
+    ("command buffer leaked", GPU, "start(c->buffer);\n  pe_mtl_release(c->buffer);",
+     "start(c->buffer);"),
+    ("command buffer released twice", GPU, "start(c->buffer);\n  pe_mtl_release(c->buffer);",
+     "start(c->buffer);\n  pe_mtl_release(c->buffer), pe_mtl_release(c->buffer);"),
+    ("command buffer not retained", GPU, "pe_mtl_retain(pe_mtl_queue_commands(g->queue))",
+     "pe_mtl_queue_commands(g->queue)"),
+    ("no pool", GPU, "c->pool = g->objc->push();", "c->pool = NULL;"),
+    ("pool never popped", GPU, "  if (c->pool) g->objc->pop(c->pool);", ""),
+    ("status not looked at", GPU, "bool ok = pe_mtl_commands_status(c->buffer) == ",
+     "bool ok = true || pe_mtl_commands_status(c->buffer) == "),
+    ("lost device forgotten", GPU, "g->lost |= e->lost;", ""),
+    ("residency not committed", GPU, "  pe_mtl_residency_commit(g->residency);\n  if (resident)",
+     "  if (resident)"),
+    ("buffer left in the residency set", GPU, "make_resident(g, b->object, false);", ""),
+    ("buffer leaked", GPU, "  pe_mtl_release(b->object);", ""),
+    ("library leaked", GPU, "{g->residency, g->library, g->queue", "{g->residency, g->queue"),
+    ("serial queue of one", GPU, "PE_MTL_BARRIER_BUFFERS", "2"),
+    ("constants not told apart", PIPELINE, "!memcmp(a->value, b->value, sizeof a->value)", "true"),
+    ("constant forgotten", PIPELINE, "if (k->constants >> i & 1)", "if (i && k->constants >> i & 1)"),
+    ("function leaked", PIPELINE, ", pe_mtl_release(function);", ";"),
+    ("pages not rounded down", STORE, "((uintptr_t)p / pe_gpu_page() * pe_gpu_page())",
+     "((uintptr_t)p)"),
+    ("scales and biases swapped", STORE, "{m->data, m->scales, m->biases};",
+     "{m->data, m->biases, m->scales};"),
+    ("places of experts in the wrong order", STORE,
+     "at[i * STACK_WORDS] = (uint64_t)(piece_of(&m[i], part)",
+     "at[(count - 1 - i) * STACK_WORDS] = (uint64_t)(piece_of(&m[i], part)"),
+    ("vectors too short", STORE, "case PE_OP_NORM: return a->norm.weights;",
+     "case PE_OP_NORM: return a->norm.weights / 2;"),
+    ("second vector at the place of the first", STORE, "s->of[i].vec[j] = s->of[k].vec[n];",
+     "s->of[i].vec[j] = s->of[k].vec[0];"),
+    ("larger than a buffer may be", STORE, "if (end > to && (uint64_t)(end - from) > most) break;",
+     ""),
+    ("weights never freed", STORE, "pe_gpu_free(s->gpu, &s->range[i].buffer);", "(void)0;"),
+    ("positions of one axis", STEP, "s->position, 3 * rows}", "s->position, rows}"),
+    ("tables left out", STEP, "s->tables, s->table_count}", "s->tables, 0}"),
+    ("step filled once", STEP, "memcpy(at, &head, sizeof head);",
+     "if (at[0] == head.rows) return PE_OK;\n  memcpy(at, &head, sizeof head);"),
+    ("features not copied", STEP, "if (!rc && bytes) memcpy(", "if (!rc && bytes > 1u << 30) memcpy("),
+    ("no barriers", METAL, "if (c->after > h->ordered ||", "if ("),
+    ("a barrier too late", METAL, "if (c->after > h->ordered ||", "if (c->after > h->ordered + 1 ||"),
+    ("no barrier between passes", METAL, "    barrier(m, h, code);\n    rc =", "    rc ="),
+    ("scratch shared", METAL, "(scratch && h->scratch)", "(scratch && false)"),
+    ("scratch too short", METAL, "if (need > bytes) bytes = need;", ""),
+    ("areas by rows", METAL, "(p->at * a->cap + p->offset) *",
+     "(p->at * lines_of(m->base.step, p->rows) + p->offset) *"),
+    ("offsets in floats", METAL, "(uint64_t)x->state_at * sizeof(float)", "(uint64_t)x->state_at"),
+    ("inputs moved by one", METAL, "&x->in[slot - PE_SLOT_IN]",
+     "&x->in[(slot - PE_SLOT_IN + 1) % PE_OP_VIEWS]"),
+    ("keys and values swapped", METAL, "values ? l->values : l->keys",
+     "values ? l->keys : l->values"),
+    ("blocks without distance", METAL, "j->call.cache_step = ", "if (x->cache < 0) j->call.cache_step = "),
+    ("states without distance", METAL, "if (x->state_at >= 0) j->call.state_step",
+     "if (x->state_at < 0) j->call.state_step"),
+    ("arguments cut off", METAL, "&j->call, sizeof j->call)", "&j->call, sizeof j->call / 2)"),
+    ("second matrix not bound", METAL, "if (!(slots >> slot & 1)) continue;",
+     "if (!(slots >> slot & 1) || slot == PE_SLOT_MAT2) continue;"),
+    ("not dropped after a failure", METAL, "    pe_gpu_drop(m->gpu, &m->commands);\n  else\n    pe_gpu_commit",
+     "    (void)0;\n  else\n    pe_gpu_commit"),
+    ("closed while it runs", METAL, "  metal *m = metal_of(d);\n  finish(m);\n  pe_gpu_free(m->gpu, &m->rows",
+     "  metal *m = metal_of(d);\n  pe_gpu_free(m->gpu, &m->rows"),
+    ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv), ", ""),
+]
+MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope"]
+
+
+def sh(command, **more):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+
+
+def fails(command, env):
+    try:
+        return sh(command, env=env, timeout=120).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+
+
+class Mutator:
+    def __init__(self, build, cc, work):
+        self.build, self.cc, self.work = build, cc, work
+        self.env = dict(os.environ, BUILD=build, PERIGEE_METAL=f"{build}/tests/fake-metal.so",
+                        FAKE_METAL_MOST_BYTES="4194304", PERIGEE_TEST_GC="normal")
+        flags = sh(["make", "-s", "print-flags", f"BUILD={build}"]).stdout.strip().split("\n")
+        self.compile, self.host, self.program = (line.split() for line in flags)
+
+    def noticed(self, mutant):
+        name, path, old, new = mutant
+        text = open(path, encoding="utf-8").read()
+        if text.count(old) != 1:
+            return f"{text.count(old)} places fit"
+        source, object_, exe = (f"{self.work}/{x}" for x in ("mutant.c", "mutant.o", "mutant"))
+        with open(source, "w", encoding="utf-8") as f:
+            f.write(text.replace(old, new))
+        made = sh(self.cc.split() + self.compile + ["-Wno-error", "-c", "-o", object_, source])
+        if made.returncode:
+            return made.stdout
+        for arguments, run in ((self.host, [[exe]]), (self.program, [
+                [exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS])):
+            linked = sh(self.cc.split() + ["-o", exe, object_] + arguments)
+            if linked.returncode:
+                return linked.stdout
+            if any(fails(command, self.env) for command in run):
+                return None
+        return "not noticed"
+
+
+def main():
+    ask = argparse.ArgumentParser()
+    ask.add_argument("--build", default="build")
+    ask.add_argument("--cc", default=os.environ.get("CC", "cc"))
+    ask.add_argument("names", nargs="*")
+    o = ask.parse_args()
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as work:
+        mutator = Mutator(o.build, o.cc, work)
+        for mutant in MUTANTS:
+            if o.names and not any(n in mutant[0] for n in o.names):
+                continue
+            why = mutator.noticed(mutant)
+            passed, failed = passed + (why is None), failed + (why is not None)
+            if why:
+                print(f"FAIL mutants/{mutant[0]} ({mutant[1]}): {why}", flush=True)
+    print(f"mutants: {passed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed != 0)
+
+
+main()

@@ -1,0 +1,292 @@
+/* test_metal_host.c - the host of Metal against the fake: objects, memory, pipelines, steps of a
+ * small model, and a failure of every call that may fail. */
+#include "fake_help.h"
+#include "kernels/metal/gpu.h"
+#include "kernels/metal/table.h"
+#include "little.h"
+
+#include <unistd.h>
+
+enum { STEPS = 10, PROMPT = 7, MOST_ROWS = PROMPT };
+static const float NEAR = 2e-3f; /* of logits up to 10, computed in another order */
+
+static fake_control fake;
+
+/* Prints lines that nobody expects: those without the text that ctx is. */
+static void print_line(void *ctx, const char *line) {
+  if (!ctx || !strstr(line, ctx)) printf("    %s\n", line);
+}
+static char missing[] = "has no method";
+
+static pe_gpu *take(void) {
+  pe_metal_error e = {0};
+  pe_gpu *g = NULL;
+  if (!pe_gpu_take(&(pe_gpu_options){.source = pe_metal_source}, &g, &e)) printf("    %s\n", e.text);
+  return g;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+/* A kernel without constants, to have a pipeline. */
+static bool some_pipeline(pe_gpu *g, pe_id *out, pe_metal_error *e) {
+  return pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "output"}, out, e);
+}
+
+static void test_signatures(void) {
+  for (int old = 0; old < 2; old++) {
+    fake.set_old(old);
+    pe_gpu *g = take();
+    pe_metal_error e = {0};
+    pe_id pipeline;
+    CHECK(g && some_pipeline(g, &pipeline, &e));
+    if (!g) return;
+    CHECK_INT(pe_gpu_facts_of(g)->residency, !old);
+    CHECK_INT(pe_gpu_check(g, print_line, old ? missing : NULL), old ? 2 : 0); /* two methods are new */
+    pe_gpu_give(g);
+  }
+  fake.set_old(0);
+}
+
+/* A wrong table is noticed: the methods of one owner are looked for in objects of another. */
+static void test_signatures_differ(void) {
+  pe_metal_error e = {0};
+  const pe_objc *o = pe_objc_open(&e);
+  pe_gpu *g = take();
+  pe_gpu_buffer b = {0};
+  if (!o || !g || !pe_gpu_allocate(g, 64, &b, &e)) {
+    CHECK(!"opened");
+    return;
+  }
+  CHECK_INT(pe_mtl_check(o, b.object, "MTLBuffer", print_line, NULL), 0);
+  CHECK_INT(pe_mtl_check(o, b.object, "MTLCommandQueue", print_line, missing), 2);
+  pe_gpu_free(g, &b), pe_gpu_give(g);
+}
+
+static void test_shared(void) {
+  pe_gpu *a = take(), *b = take();
+  const long living = fake.living();
+  CHECK(a && a == b);
+  pe_gpu_give(a);
+  CHECK_INT(fake.living(), living);
+  pe_gpu_give(b);
+  CHECK_INT(fake.living(), 0);
+}
+
+static void test_memory(void) {
+  pe_metal_error e = {0};
+  pe_gpu_buffer b = {0};
+  fake.set_most_bytes(1 << 20);
+  pe_gpu *g = take();
+  CHECK(g && !pe_gpu_allocate(g, (1 << 20) + 1, &b, &e) && e.room);
+  CHECK_STR(e.text, "a buffer of 1048577 bytes; Fake M1 takes 1048576");
+  CHECK(pe_gpu_allocate(g, 1 << 20, &b, &e) && b.data && b.size == 1 << 20);
+  pe_gpu_free(g, &b);
+  CHECK(!b.object && !b.data);
+  pe_gpu_give(g);
+  fake.set_most_bytes(0);
+}
+
+static void test_pipelines(void) {
+  pe_metal_error e = {0};
+  pe_id a = NULL, b = NULL;
+  pe_gpu *g = take();
+  CHECK(g && some_pipeline(g, &a, &e) && some_pipeline(g, &b, &e) && a == b);
+  CHECK(!pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "nonsense"}, &a, &e));
+  CHECK_STR(e.text, "nonsense: no function nonsense in the library");
+  CHECK(!pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "linear_1"}, &a, &e)); /* needs constants */
+  pe_gpu_give(g);
+}
+
+static void test_library(void) {
+  pe_metal_error e = {0};
+  pe_gpu *g = NULL;
+  CHECK(!pe_gpu_take(&(pe_gpu_options){.source = "nonsense"}, &g, &e) && !g);
+  CHECK_STR(e.text, "the kernels do not compile: the source does not compile");
+  CHECK_INT(fake.living(), 0);
+}
+
+/* Compiled pipelines are kept in a file; one that is no archive is replaced. */
+static void test_archive(void) {
+  const char *path = "build/tests/metal.archive";
+  long size[3];
+  for (int i = 0; i < 3; i++) {
+    FILE *f = i < 2 ? fopen(path, i ? "w" : "r") : NULL; /* none, nonsense, what we wrote */
+    if (i == 1 && f) fputs("nonsense", f);
+    if (f) fclose(f);
+    if (!i) remove(path);
+    pe_metal_error e = {0};
+    pe_gpu *g = NULL;
+    pe_id pipeline;
+    CHECK(pe_gpu_take(&(pe_gpu_options){pe_metal_source, path}, &g, &e));
+    CHECK(some_pipeline(g, &pipeline, &e));
+    pe_gpu_give(g);
+    f = fopen(path, "r");
+    CHECK(f);
+    size[i] = f && !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
+    if (f) fclose(f);
+  }
+  CHECK(size[0] > 20 && size[1] == size[0] && size[2] == size[0]);
+  remove(path);
+}
+
+static void test_dropped_commands(void) {
+  pe_metal_error e = {0};
+  pe_commands c;
+  pe_gpu *g = take();
+  const long living = fake.living();
+  CHECK(g && pe_gpu_begin(g, &c, &e));
+  pe_gpu_drop(g, &c);
+  CHECK_INT(fake.living(), living);
+  pe_gpu_give(g);
+}
+
+/* ---- a model --------------------------------------------------------------------------------- */
+
+static pe_status open_on(little *l, const pe_backend *backend, pe_error *err) {
+  const pe_kv_options o = {.tokens = 64, .sequences = 2, .block = 8};
+  *l = (little){0};
+  pe_status rc = little_weights(7, &l->weights, err);
+  if (!rc) rc = pe_graph_open(l->weights, &l->graph, err);
+  if (!rc) rc = little_graph(l->graph, EVERYTHING, err);
+  if (!rc) rc = pe_plan_open(l->graph, NULL, &l->plan, err);
+  if (!rc) rc = pe_pool_open(1, false, &l->pool, err);
+  if (!rc) rc = pe_kv_open(l->graph, &o, &l->kv, err);
+  if (!rc) rc = pe_recur_open(l->graph, o.sequences, &l->recur, err);
+  if (!rc) rc = pe_device_open(&(pe_device_options){.backend = backend,
+                                                    .plan = l->plan,
+                                                    .pool = l->pool,
+                                                    .kv = l->kv,
+                                                    .recur = l->recur},
+                               &l->device, err);
+  if (rc) little_close(l);
+  return rc;
+}
+
+typedef struct answer { /* logits of the prompt and of every step after it */
+  float logit[(PROMPT + STEPS) * VOCABULARY];
+} answer;
+
+/* A prompt in chunks, then single tokens. */
+static pe_status feed(little *l, pe_seq *s, int32_t chunk, answer *out, pe_error *err) {
+  pe_status rc = PE_OK;
+  int32_t ids[PROMPT + STEPS], done = 0;
+  for (int32_t i = 0; i < PROMPT + STEPS; i++) ids[i] = (i * 11 + 3) % VOCABULARY;
+  while (!rc && done < PROMPT + STEPS) {
+    const int32_t left = PROMPT - done, n = left <= 0 ? 1 : left < chunk ? left : chunk;
+    rc = little_feed(l, s, ids + done, n, out ? out->logit + done * VOCABULARY : NULL, err);
+    done += n;
+  }
+  return rc;
+}
+
+static pe_status answer_of(little *l, int32_t chunk, answer *out, pe_error *err) {
+  pe_seq s;
+  pe_status rc = pe_seq_open(&s, l->kv, l->recur, err);
+  if (rc) return rc;
+  rc = feed(l, &s, chunk, out, err);
+  pe_seq_close(&s);
+  return rc;
+}
+
+static void test_model(void) {
+  static answer want, got, parts;
+  pe_error err;
+  little cpu, gpu;
+  CHECK_OK(open_on(&cpu, &pe_backend_cpu, &err), err);
+  CHECK_OK(open_on(&gpu, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&cpu, PROMPT, &want, &err), err);
+  const long dispatches = fake.dispatches(), barriers = fake.barriers();
+  CHECK_OK(answer_of(&gpu, PROMPT, &got, &err), err);
+  const long did = fake.dispatches() - dispatches, waited = fake.barriers() - barriers;
+  CHECK(did >= (long)gpu.plan->count * (STEPS + 1) && waited < did); /* some codes overlap */
+  CHECK_OK(answer_of(&gpu, 2, &parts, &err), err);
+  for (int i = 0; i < (PROMPT + STEPS) * VOCABULARY; i++)
+    CHECK_NEAR(got.logit[i], want.logit[i], NEAR);
+  CHECK(!memcmp(&got, &parts, sizeof got)); /* any chunking gives the same bits */
+  little_close(&cpu), little_close(&gpu);
+  CHECK_INT(fake.living(), 0);
+  CHECK_INT(fake.complaints(), 0);
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+/* Opens, answers, and closes, with the n-th call failing. True: it failed, and was reported. */
+static bool fails_at(long n, fake_failure how, const answer *want) {
+  static answer got;
+  pe_error err = {0};
+  little l;
+  fake.fail_at(n, how);
+  pe_status rc = open_on(&l, &pe_backend_metal, &err);
+  const bool opened = !rc;
+  if (opened) rc = answer_of(&l, 3, &got, &err);
+  const bool reached = fake.calls() >= n;
+  if (rc && (!*err.text || strchr(err.text, '\n'))) CHECK(!"an error of one line");
+  const bool lost = strstr(err.text, "Device Removed");
+  if (opened && rc && lost) /* every step fails until the device is opened again */
+    CHECK_FAILS(answer_of(&l, 3, &got, &err), PE_EIO, err, "metal: Fake M1 is lost");
+  else if (opened && rc) { /* the next request is as good as ever */
+    CHECK_OK(answer_of(&l, 3, &got, &err), err);
+    CHECK(!memcmp(&got, want, sizeof got));
+  }
+  if (!rc) CHECK(!memcmp(&got, want, sizeof got)); /* a call that may fail, as an archive's */
+  if (opened) little_close(&l);
+  fake.fail_at(0, how);
+  CHECK_INT(fake.living(), 0);
+  return reached;
+}
+
+static void fail_everywhere(fake_failure how) {
+  static answer want;
+  pe_error err;
+  little l;
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, 3, &want, &err), err);
+  little_close(&l);
+  long n = 1;
+  while (n < 9999 && !check_failures && fails_at(n, how, &want)) n++;
+  CHECK(n > 3 * STEPS && n < 9999); /* a step has three calls that may fail */
+  CHECK_INT(fake.complaints(), 0);
+}
+
+static void test_internal_errors(void) { fail_everywhere(FAKE_FAIL_INTERNAL); }
+static void test_memory_errors(void) { fail_everywhere(FAKE_FAIL_MEMORY); }
+static void test_lost_device(void) { fail_everywhere(FAKE_FAIL_REMOVED); }
+
+static void test_no_memory(void) {
+  pe_error err;
+  long n = 1;
+  for (bool failed = true; failed && n < 9999; n++) {
+    little l;
+    const int64_t live = pe_alloc_live();
+    pe_alloc_fail_at(n);
+    pe_status rc = open_on(&l, &pe_backend_metal, &err);
+    if (!rc) rc = answer_of(&l, 3, NULL, &err), little_close(&l);
+    failed = rc != PE_OK;
+    pe_alloc_fail_at(0);
+    CHECK_INT(pe_alloc_live(), live);
+    CHECK_INT(fake.living(), 0);
+  }
+  CHECK(n > 50 && n < 9999);
+}
+
+static const check_test tests[] = {{"signatures", test_signatures},
+                                   {"signatures_differ", test_signatures_differ},
+                                   {"shared", test_shared},
+                                   {"memory", test_memory},
+                                   {"pipelines", test_pipelines},
+                                   {"library", test_library},
+                                   {"archive", test_archive},
+                                   {"dropped_commands", test_dropped_commands},
+                                   {"model", test_model},
+                                   {"internal_errors", test_internal_errors},
+                                   {"memory_errors", test_memory_errors},
+                                   {"lost_device", test_lost_device},
+                                   {"no_memory", test_no_memory}};
+
+int main(int argc, char **argv) {
+  if (!fake_open(&fake)) {
+    printf("FAIL metal_host: no fake Metal\nmetal_host: 0 passed, 1 failed, 0 skipped\n");
+    return 1;
+  }
+  return check_main("metal_host", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+}
