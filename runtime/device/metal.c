@@ -11,11 +11,10 @@
  *
  * A step is all or nothing: a command buffer that fails, or memory that the device refuses, is the
  * error of this step, and the next one begins anew. After a lost device every step fails. */
-#include "kernels/metal/table.h"
 #include "runtime/device/backend.h"
 #include "runtime/device/metal_step.h"
 #include "runtime/device/metal_store.h"
-#include "runtime/device/program.h"
+#include "runtime/device/metal_walk.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,63 +48,13 @@ typedef struct metal {
   pe_commands commands;         /* of the step that runs */
 } metal;
 
-/* A code on its way to the GPU. */
-typedef struct job {
-  pe_metal_job of; /* points to the next two */
-  pe_metal_call call;
-  pe_op_args args;
-  const pe_instr *instr;
-  const pe_metal_operands *operands;
-  int32_t code;
-} job;
-
 static metal *metal_of(const pe_device *d) { return (metal *)(uintptr_t)d; }
 
-/* ---- jobs ------------------------------------------------------------------------------------ */
+/* ---- pipelines ------------------------------------------------------------------------------- */
 
-static pe_metal_mat mat_of(const pe_quant_matrix *m) {
-  if (!m) return (pe_metal_mat){0};
-  return (pe_metal_mat){(int32_t)m->rows, (int32_t)m->cols, (uint32_t)m->row_bytes,
-                        (uint32_t)m->scale_bytes, m->global};
-}
-
-static int32_t lines_of(const pe_step *step, pe_extent rows) {
-  return rows == PE_EXTENT_OUTPUT ? step->outputs : step->rows;
-}
-
-static void set_job(const metal *m, int32_t code, const pe_step *step, job *j) {
-  const pe_instr *x = m->program->code[code].instr;
-  *j = (job){.instr = x, .args = x->args, .code = code};
-  j->operands = &m->store.of[x - m->base.plan->instr];
-  j->call = (pe_metal_call){.rows = lines_of(step, x->rows),
-                            .out_step = x->out.step,
-                            .mat = mat_of(x->mat),
-                            .mat2 = mat_of(x->mat2)};
-  for (int i = 0; i < PE_OP_VIEWS; i++) j->call.in_step[i] = x->in[i].step;
-  for (int i = 0; i < PE_OP_VECS; i++) j->call.vecs |= x->vec[i] ? 1u << i : 0;
-  if (x->cache >= 0) {
-    pe_cache_args *a = x->op == PE_OP_STORE ? &j->args.store.cache : &j->args.attention.cache;
-    a->block = m->base.kv->block, a->type = (int32_t)m->base.kv->type;
-    j->call.cache_step = (uint32_t)m->base.kv->layer[x->cache].step;
-  }
-  if (x->state_at >= 0) j->call.state_step = (uint32_t)m->base.recur->slot_floats;
-  j->of = (pe_metal_job){.op = x->op, .step = step, .mat = x->mat, .mat2 = x->mat2};
-  j->of.call = &j->call, j->of.args = &j->args;
-}
-
-/* The first pass; an error that names the value and what has no kernel. */
-static pe_status pass_of(const metal *m, const job *j, const pe_metal_pass **out, pe_error *err) {
-  const char *why = "";
-  *out = pe_metal_pass_of(&j->of, &why);
-  if (*out) return PE_OK;
-  const pe_node *n = pe_graph_node(m->base.plan->graph, j->instr->value);
-  return pe_fail(err, PE_EUNSUPPORTED, "device metal has no kernel for %s of %s: %s",
-                 pe_op_name(j->instr->op), n->name, why);
-}
-
-static pe_status pipeline_of(metal *m, const job *j, const pe_metal_pass *pass, pe_id *out,
-                             pe_error *err) {
-  compiled *known = m->compiled[j->code];
+static pe_status pipeline_of(metal *m, const pe_metal_dispatch *d, pe_id *out, pe_error *err) {
+  const pe_metal_pass *pass = d->pass;
+  compiled *known = m->compiled[d->code];
   int i = 0;
   for (; i < PASSES && known[i].pass; i++)
     if (known[i].pass == pass) {
@@ -115,7 +64,7 @@ static pe_status pipeline_of(metal *m, const job *j, const pe_metal_pass *pass, 
   pe_metal_error e = {0};
   pe_gpu_kernel kernel = {.name = pass->kernel, .constants = pass->constants};
   for (int c = 0; c < PE_CONSTANTS; c++)
-    if (pass->constants >> c & 1) kernel.value[c] = pe_metal_constant_of(&j->of, c);
+    if (pass->constants >> c & 1) kernel.value[c] = pe_metal_constant_of(&d->job, c);
   if (!pe_gpu_pipeline(m->gpu, &kernel, out, &e)) return pe_metal_status(&e, err);
   if (i < PASSES) known[i] = (compiled){pass, *out};
   return PE_OK;
@@ -157,20 +106,27 @@ static pe_status wrap_cache(metal *m, const pe_buffer *b, pe_gpu_buffer *out, pe
   return ok ? PE_OK : pe_metal_status(&e, err);
 }
 
-/* A single row, and a prompt long enough for every other kernel: what they need is compiled now. */
+static pe_status compile(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
+  pe_id pipeline;
+  return pipeline_of(ctx, d, &pipeline, err);
+}
+
+static pe_metal_walk walk_of(const metal *m, const pe_step *step) {
+  const pe_kv *kv = m->base.kv;
+  return (pe_metal_walk){.program = m->program,
+                         .step = step,
+                         .kv_type = kv ? kv->type : PE_KV_F32,
+                         .kv_block = kv ? kv->block : 0,
+                         .kv = kv,
+                         .recur = m->base.recur};
+}
+
+/* One sequence of a single row, or of a prompt: what such steps need is compiled now. */
 static pe_status check_kernels(metal *m, int32_t rows, pe_error *err) {
   const pe_segment segment = {.count = rows};
   const pe_step step = {.rows = rows, .segments = 1, .outputs = rows, .segment = &segment};
-  pe_status rc = PE_OK;
-  for (int32_t i = 0; !rc && i < m->program->count; i++) {
-    job j;
-    const pe_metal_pass *pass;
-    pe_id pipeline;
-    set_job(m, i, &step, &j);
-    for (rc = pass_of(m, &j, &pass, err); !rc && pass; pass = pass->then)
-      rc = pipeline_of(m, &j, pass, &pipeline, err);
-  }
-  return rc;
+  const pe_metal_walk w = walk_of(m, &step);
+  return pe_metal_walk_all(&w, compile, m, err);
 }
 
 /* Metal would page, or kill the process: better to say so now. */
@@ -218,24 +174,13 @@ static pe_status grow_area(metal *m, area *a, int32_t rows, int64_t floats, pe_e
   return PE_OK;
 }
 
-/* The operations of one step that use scratch do so one after the other. */
-static pe_status grow_scratch(metal *m, pe_error *err) {
-  uint64_t bytes = NONE_BYTES;
-  for (int32_t i = 0; i < m->program->count; i++) {
-    job j;
-    set_job(m, i, m->base.step, &j);
-    const uint64_t need = j.call.rows ? pe_metal_scratch(&j.of) : 0;
-    if (need > bytes) bytes = need;
-  }
-  return pe_metal_room(m->gpu, &m->scratch, bytes, err);
-}
-
 static pe_status provide(metal *m, pe_error *err) {
   const pe_plan *plan = m->base.plan;
   const pe_step *s = m->base.step;
   pe_status rc = grow_area(m, &m->rows, s->rows, plan->row_floats, err);
   if (!rc) rc = grow_area(m, &m->outputs, s->outputs, plan->output_floats, err);
-  if (!rc) rc = grow_scratch(m, err);
+  const pe_metal_walk w = walk_of(m, s);
+  if (!rc) rc = pe_metal_room(m->gpu, &m->scratch, pe_metal_walk_scratch(&w) + NONE_BYTES, err);
   return rc ? rc : pe_metal_arrays_fill(&m->arrays, m->gpu, s, err);
 }
 
@@ -260,13 +205,12 @@ static pe_metal_operand cache_of(const metal *m, const pe_instr *x, bool values)
 }
 
 /* What an instruction has in a slot of its kernel (args.h). */
-static pe_metal_operand operand_of(const metal *m, const job *j, int slot) {
-  const pe_instr *x = j->instr;
+static pe_metal_operand operand_of(const metal *m, const pe_instr *x, int slot) {
+  const pe_metal_operands *o = &m->store.of[x - m->base.plan->instr];
   if (slot == PE_SLOT_OUT) return place_of(m, &x->out);
   if (slot < PE_SLOT_MAT) return place_of(m, &x->in[slot - PE_SLOT_IN]);
-  if (slot < PE_SLOT_VEC)
-    return j->operands->mat[(slot - PE_SLOT_MAT) / 3][(slot - PE_SLOT_MAT) % 3];
-  if (slot < PE_SLOT_KEYS) return j->operands->vec[slot - PE_SLOT_VEC];
+  if (slot < PE_SLOT_VEC) return o->mat[(slot - PE_SLOT_MAT) / 3][(slot - PE_SLOT_MAT) % 3];
+  if (slot < PE_SLOT_KEYS) return o->vec[slot - PE_SLOT_VEC];
   switch (slot) {
   case PE_SLOT_KEYS:
   case PE_SLOT_VALUES: return cache_of(m, x, slot == PE_SLOT_VALUES);
@@ -275,69 +219,38 @@ static pe_metal_operand operand_of(const metal *m, const job *j, int slot) {
     return (pe_metal_operand){&m->states, (uint64_t)x->state_at * sizeof(float)};
   case PE_SLOT_STEP: return (pe_metal_operand){&m->arrays.words, 0};
   case PE_SLOT_FEATURES: return (pe_metal_operand){&m->arrays.lines, 0};
-  case PE_SLOT_EXPERTS: return j->operands->stack;
+  case PE_SLOT_EXPERTS: return o->stack;
   case PE_SLOT_SCRATCH: return (pe_metal_operand){&m->scratch, 0};
   }
   return (pe_metal_operand){0};
 }
 
-static void bind(metal *m, const job *j, uint32_t slots) {
+static void bind(metal *m, const pe_metal_dispatch *d) {
   pe_commands *c = &m->commands;
   for (int slot = 0; slot < PE_SLOTS; slot++) {
-    if (!(slots >> slot & 1)) continue;
+    if (!(d->pass->binds >> slot & 1)) continue;
     if (slot == PE_SLOT_CALL) {
-      pe_commands_bytes(c, slot, &j->call, sizeof j->call);
+      pe_commands_bytes(c, slot, &d->call, sizeof d->call);
     } else if (slot == PE_SLOT_ARGS) {
-      pe_commands_bytes(c, slot, &j->args, sizeof j->args);
+      pe_commands_bytes(c, slot, &d->args, sizeof d->args);
     } else {
-      pe_metal_operand o = operand_of(m, j, slot);
+      pe_metal_operand o = operand_of(m, d->instr, slot);
       if (!o.buffer || !o.buffer->object) o = (pe_metal_operand){&m->none, 0};
       pe_commands_bind(c, slot, o.buffer, o.at);
     }
   }
 }
 
-/* Which codes the last barrier has ordered: all before `ordered`. */
-typedef struct hazards {
-  int32_t ordered;
-  bool scratch; /* a code since then uses it */
-} hazards;
-
-static void barrier(metal *m, hazards *h, int32_t code) {
-  pe_commands_barrier(&m->commands);
-  *h = (hazards){.ordered = code};
-}
-
-static pe_status encode_pass(metal *m, const job *j, const pe_metal_pass *pass, pe_error *err) {
-  pe_metal_grid grid = {0};
+static pe_status encode(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
+  metal *m = ctx;
   pe_id pipeline;
-  pass->grid(&j->of, &grid);
-  if (!grid.groups[0] || !grid.groups[1] || !grid.groups[2]) return PE_OK;
-  pe_status rc = pipeline_of(m, j, pass, &pipeline, err);
+  pe_status rc = pipeline_of(m, d, &pipeline, err);
   if (rc) return rc;
+  if (d->barrier) pe_commands_barrier(&m->commands);
   pe_commands_use(&m->commands, pipeline);
-  bind(m, j, pass->binds);
-  pe_commands_dispatch(&m->commands, grid.groups, grid.threads);
+  bind(m, d);
+  pe_commands_dispatch(&m->commands, d->grid.groups, d->grid.threads);
   return PE_OK;
-}
-
-static pe_status encode(metal *m, int32_t code, hazards *h, pe_error *err) {
-  const pe_code *c = &m->program->code[code];
-  const pe_metal_pass *pass;
-  job j;
-  set_job(m, code, m->base.step, &j);
-  if (!j.call.rows || (c->outputs_only && !m->base.step->outputs)) return PE_OK;
-  pe_status rc = pass_of(m, &j, &pass, err);
-  if (rc) return rc;
-  const bool scratch = pe_metal_scratch(&j.of) > 0;
-  if (c->after > h->ordered || (scratch && h->scratch)) barrier(m, h, code);
-  rc = encode_pass(m, &j, pass, err);
-  while (!rc && (pass = pass->then)) {
-    barrier(m, h, code);
-    rc = encode_pass(m, &j, pass, err);
-  }
-  h->scratch |= scratch;
-  return rc;
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -355,11 +268,11 @@ static pe_status submit(pe_device *d, pe_error *err) {
   metal *m = metal_of(d);
   finish(m);
   pe_metal_error e = {0};
-  hazards h = {0};
+  const pe_metal_walk w = walk_of(m, d->step);
   pe_status rc = provide(m, err);
   if (rc) return rc;
   if (!pe_gpu_begin(m->gpu, &m->commands, &e)) return pe_metal_status(&e, err);
-  for (int32_t i = 0; !rc && i < m->program->count; i++) rc = encode(m, i, &h, err);
+  rc = pe_metal_walk_run(&w, encode, m, err);
   if (rc)
     pe_gpu_drop(m->gpu, &m->commands);
   else
