@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lua/l_graph.h"
+#include "runtime/device/metal_count.h"
 #include "runtime/graph/plan.h"
 
 typedef struct plan {
@@ -61,6 +62,52 @@ static int l_instructions(lua_State *L) { /* [self] -> [list] */
   return 1;
 }
 
+/* [] -> [table] */
+static void push_cost(lua_State *L, const pe_plan *p, size_t i, const pe_metal_cost *c) {
+  const struct {
+    const char *name;
+    double value;
+  } numbers[] = {{"weights", c->cost.weights},
+                 {"cache", c->cost.cache},
+                 {"values", c->cost.values},
+                 {"macs", c->cost.macs},
+                 {"once", c->once}};
+  lua_createtable(L, 0, 8);
+  lua_pushstring(L, pe_op_name(p->instr[i].op));
+  lua_setfield(L, -2, "op");
+  lua_pushinteger(L, c->dispatches);
+  lua_setfield(L, -2, "dispatches");
+  lua_pushinteger(L, c->barriers);
+  lua_setfield(L, -2, "barriers");
+  for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++) {
+    lua_pushnumber(L, numbers[k].value);
+    lua_setfield(L, -2, numbers[k].name);
+  }
+}
+
+static int l_count(lua_State *L) { /* [self, {rows, ...}] -> [list] or [nil, err] */
+  static const char *const keys[] = {"rows", "past", "sequences", "kv_bits", "kv_block", NULL};
+  const pe_plan *p = check(L);
+  pe_bind_options(L, 2, keys);
+  pe_metal_load load = {
+      .rows = (int32_t)pe_bind_integer(L, 2, "rows", 1, 1 << 20, 1),
+      .past = (int32_t)pe_bind_integer(L, 2, "past", 0, 1 << 30, 0),
+      .sequences = (int32_t)pe_bind_integer(L, 2, "sequences", 1, 1 << 10, 1),
+      .kv_block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 64),
+  };
+  pe_error err;
+  if (pe_kv_type_of_bits((int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 16), &load.kv_type, &err))
+    return pe_bind_error(L, &err);
+  pe_metal_cost *costs = lua_newuserdatauv(L, (p->count + 1) * sizeof *costs, 0);
+  if (pe_metal_count(p, &load, costs, &err)) return pe_bind_error(L, &err);
+  lua_createtable(L, (int)p->count, 0);
+  for (size_t i = 0; i < p->count; i++) {
+    push_cost(L, p, i, &costs[i]);
+    lua_rawseti(L, -2, (lua_Integer)i + 1);
+  }
+  return 1;
+}
+
 int pe_bind_taps(lua_State *L, int arg, const pe_graph *g, pe_value *out, int most) {
   if (!pe_bind_option(L, arg, "taps")) return 0;
   luaL_argcheck(L, lua_istable(L, -1), arg, "option 'taps' must be a list of names");
@@ -93,7 +140,8 @@ int pe_graph_l_plan(lua_State *L) { /* [graph, {fusion}] -> [plan] or [nil, err]
   return 1;
 }
 
-static const luaL_Reg methods[] = {{"instructions", l_instructions}, {NULL, NULL}};
+static const luaL_Reg methods[] = {
+    {"instructions", l_instructions}, {"count", l_count}, {NULL, NULL}};
 static const luaL_Reg fields[] = {{"row_floats", get_row_floats},
                                   {"output_floats", get_output_floats},
                                   {"unshared_floats", get_unshared_floats},

@@ -96,8 +96,7 @@ static pe_cost expert_cost(const pe_cpu_call *c) {
   return (pe_cost){.weights = used * one, .macs = pairs * a->in * a->out * (c->mat2 ? 2 : 1)};
 }
 
-/* Everything but the lines of values. */
-static pe_cost cost_of(pe_op op, const pe_cpu_call *c) {
+pe_cost pe_profile_cost(pe_op op, const pe_cpu_call *c) {
   const double rows = c->rows, states = 2.0 * sizeof(float) * c->step->segments;
   const double weights = bytes_of(c->mat, c->pack) + bytes_of(c->mat2, c->pack2);
   const pe_op_args *a = &c->args;
@@ -146,7 +145,7 @@ static double lines_of(const pe_profile_job *j, const pe_cpu_call *c) {
 void pe_profile_count(pe_profile *p, int32_t job, const pe_cpu_call *call) {
   pe_profile_job *j = &p->job[job];
   if (j->part) return; /* the first op of the code has it all */
-  const pe_cost more = j->rounds ? (pe_cost){0} : cost_of(j->instr->op, call);
+  const pe_cost more = j->rounds ? (pe_cost){0} : pe_profile_cost(j->instr->op, call);
   j->cost.weights += more.weights, j->cost.cache += more.cache, j->cost.macs += more.macs;
   j->cost.values += lines_of(j, call);
 }

@@ -54,6 +54,8 @@ typedef struct pe_profile {
 pe_status pe_profile_open(int32_t threads, int32_t count, pe_profile **out,
                           pe_error *err); /* gives */
 void pe_profile_close(pe_profile *p);     /* takes; NULL is fine */
+/* What a call costs, without the lines of values. */
+pe_cost pe_profile_cost(pe_op op, const pe_cpu_call *call);
 /* Adds what one step costs this job. */
 void pe_profile_count(pe_profile *p, int32_t job, const pe_cpu_call *call);
 /* Fills busy_ns and wait_ns of all jobs. */

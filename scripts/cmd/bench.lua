@@ -2,6 +2,7 @@
 -- load.
 local perigee = require "perigee"
 local command = require "lib.command"
+local count = require "cmd.bench.count"
 local image = require "cmd.bench.image"
 local load = require "cmd.bench.load"
 local models = require "models"
@@ -147,6 +148,7 @@ local function print_rows(opts, shown)
   if opts.json then return print_json(shown.head, shown.rows, shown.columns) end
   if opts.csv then return print_csv(shown.rows, shown.columns) end
   io.write(shown.title, "\n", tables.render(shown.cells, { header = true }), "\n")
+  if shown.times then io.write("\n", tables.render(shown.times, { header = true }), "\n") end
 end
 
 --- Title and head of measurements of a model.
@@ -181,6 +183,14 @@ local function run_profile(model, opts)
     title = title .. "\n" .. profile.describe(limits), head = head }
 end
 
+local function run_count(model, opts)
+  local rows = count.run(model, opts)
+  return { rows = rows, columns = count.columns, cells = count.cells(rows),
+    title = ("%s, %s, on Metal, per token"):format(model.path, text.bytes(model.weights.bytes)),
+    times = count.times(rows),
+    head = { { "model", model.path }, { "bytes", model.weights.bytes } } }
+end
+
 local function run_quality(opts)
   if not opts[1] then return nil, "--quality needs a MODEL" end
   local rows, why = quality.run(opts)
@@ -191,7 +201,8 @@ local function run_quality(opts)
 end
 
 local function main(opts)
-  local possible, unable = command.check_compute(opts)
+  if opts.count and opts.device ~= "metal" then return nil, "--count needs --device metal" end
+  local possible, unable = opts.count or command.check_compute(opts) -- counting needs no GPU
   if not possible then return nil, unable end
   if (opts.shape == nil) == (opts[1] == nil) then
     return nil, "expected either MODEL or --shape"
@@ -202,7 +213,8 @@ local function main(opts)
   if not opts.chosen then return nil, unknown end
   local model, why = open(opts)
   if not model then return nil, why end
-  local ok, shown = pcall(opts.profile and run_profile or run_speed, model, opts)
+  local ok, shown = pcall(opts.count and run_count or opts.profile and run_profile or run_speed,
+    model, opts)
   if not ok then return nil, shown end
   print_rows(opts, shown)
 end
@@ -225,7 +237,8 @@ Tests:
 
 With --profile: time, bytes and operations of every op in prefill and decode, next to the limits of
 this machine, measured first. With --quality: how far `fast` and each type of KV cache are from
-`exact`, over a text.]],
+`exact`, over a text. With --device metal --count: bytes, operations and dispatches of a token, op by
+op, and the time that the bytes imply on Apple's chips; nothing is run.]],
   options = {
     { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
     { name = "quant", kind = "string", value = "KIND", default = "affine4g64",
@@ -239,6 +252,7 @@ this machine, measured first. With --quality: how far `fast` and each type of KV
     { name = "sequences", kind = "string", value = "LIST", shown = "1,2,4,8",
       help = "sequences at a time (batch)" },
     { name = "profile", kind = "flag", help = "where the time goes, op by op" },
+    { name = "count", kind = "flag", help = "count what a token costs (with --device metal)" },
     { name = "svg", kind = "string", value = "FILE", help = "write a roofline (profile)" },
     { name = "quality", kind = "flag", help = "compare fast and types of KV cache with exact" },
     { name = "text", kind = "string", value = "FILE",

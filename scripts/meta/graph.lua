@@ -332,4 +332,20 @@ function Plan:instructions() end
 ---Closes the plan. A second call does nothing.
 function Plan:close() end
 
+---@class perigee.MetalCost
+---@field op string
+---@field dispatches integer  0: the step does not run it
+---@field barriers integer  before its dispatches
+---@field weights number  bytes, as often as the kernels read them
+---@field cache number  bytes of the KV cache or of states
+---@field values number  bytes of lines that it reads and writes
+---@field macs number  multiply-adds
+---@field once number  bytes of weights and caches, each read once
+
+---What a step costs on Metal, instruction by instruction; needs no GPU. rows: of each sequence.
+---@param options? { rows?: integer, past?: integer, sequences?: integer, kv_bits?: integer, kv_block?: integer }
+---@return perigee.MetalCost[]? costs
+---@return string? err
+function Plan:count(options) end
+
 return graph

@@ -1,0 +1,66 @@
+/* metal_count.c - see metal_count.h. */
+#include "runtime/device/metal_count.h"
+
+#include "runtime/device/metal_walk.h"
+
+#include <string.h>
+
+typedef struct counter {
+  const pe_plan *plan;
+  pe_metal_cost *out;
+} counter;
+
+static double line_bytes(const pe_metal_dispatch *d) {
+  double floats = d->instr->op == PE_OP_STORE ? 0 : d->call.out_step;
+  for (int i = 0; i < PE_OP_VIEWS; i++) floats += d->call.in_step[i];
+  return floats * d->call.rows * (double)sizeof(float);
+}
+
+static pe_status count(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
+  counter *c = ctx;
+  pe_metal_cost *out = &c->out[d->instr - c->plan->instr];
+  (void)err;
+  out->barriers += d->barrier;
+  if (out->dispatches++) return PE_OK; /* the first pass has it all */
+  const pe_cpu_call call = {.step = d->job.step,
+                            .rows = d->call.rows,
+                            .mat = d->instr->mat,
+                            .mat2 = d->instr->mat2,
+                            .args = d->args};
+  out->cost = pe_profile_cost(d->instr->op, &call);
+  out->once = out->cost.weights + out->cost.cache;
+  out->cost.weights *= pe_metal_reads(&d->job);
+  out->cost.values = line_bytes(d);
+  return PE_OK;
+}
+
+/* The segments of the step. */
+static pe_status lay_out(const pe_metal_load *load, pe_step *step, pe_segment **list,
+                         pe_error *err) {
+  if (!(*list = pe_calloc((size_t)load->sequences, sizeof **list))) return pe_nomem(err, "step");
+  for (int32_t i = 0; i < load->sequences; i++)
+    (*list)[i] =
+        (pe_segment){.first = i * load->rows, .count = load->rows, .past = load->past, .slot = i};
+  *step = (pe_step){.rows = load->sequences * load->rows,
+                    .segments = load->sequences,
+                    .outputs = load->sequences,
+                    .segment = *list};
+  return PE_OK;
+}
+
+pe_status pe_metal_count(const pe_plan *plan, const pe_metal_load *load, pe_metal_cost *out,
+                         pe_error *err) {
+  pe_program *program = NULL;
+  pe_segment *segments = NULL;
+  pe_step step;
+  counter c = {plan, out};
+  memset(out, 0, plan->count * sizeof *out);
+  pe_status rc = lay_out(load, &step, &segments, err);
+  if (!rc) rc = pe_program_open(plan, PE_EXACT, NULL, &program, err);
+  const pe_metal_walk walk = {
+      .program = program, .step = &step, .kv_type = load->kv_type, .kv_block = load->kv_block};
+  if (!rc) rc = pe_metal_walk_run(&walk, count, &c, err);
+  pe_program_close(program);
+  pe_free(segments);
+  return rc;
+}
