@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* The one that "auto" prefers comes first. */
-static const pe_backend *const backends[] = {&pe_backend_cpu};
+static const pe_backend *const backends[] = {&pe_backend_metal, &pe_backend_cpu};
 enum { BACKENDS = sizeof backends / sizeof *backends };
 
 static pe_status unknown(const char *name, pe_error *err) {

@@ -65,7 +65,7 @@ struct pe_device { /* the head of every backend's struct */
   pe_layout layout;
 };
 
-extern const pe_backend pe_backend_cpu;
+extern const pe_backend pe_backend_cpu, pe_backend_metal;
 
 /* The backend of this name; "auto": the first one that this machine can use. borrows */
 pe_status pe_backend_named(const char *name, const pe_backend **out, pe_error *err);

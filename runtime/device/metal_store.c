@@ -60,7 +60,7 @@ static int64_t vector_length(const pe_instr *x, int i) {
   case PE_OP_NORM: return a->norm.weights;
   case PE_OP_MAP: return a->map.input[i].width;
   case PE_OP_ROPE_TABLE:
-    return i ? a->rope_table.variants : (int64_t)a->rope_table.variants * a->rope_table.half;
+    return i ? a->rope_table.variants : (int64_t)a->rope_table.variants * a->rope_table.turns;
   case PE_OP_ROPE: return a->rope.norm.weights;
   case PE_OP_STORE: return a->store.rope.norm.weights;
   case PE_OP_ATTENTION: return a->attention.heads;
