@@ -208,9 +208,9 @@ static pe_metal_operand cache_of(const metal *m, const pe_instr *x, bool values)
 static pe_metal_operand operand_of(const metal *m, const pe_instr *x, int slot) {
   const pe_metal_operands *o = &m->store.of[x - m->base.plan->instr];
   if (slot == PE_SLOT_OUT) return place_of(m, &x->out);
-  if (slot < PE_SLOT_MAT) return place_of(m, &x->in[slot - PE_SLOT_IN]);
-  if (slot < PE_SLOT_VEC) return o->mat[(slot - PE_SLOT_MAT) / 3][(slot - PE_SLOT_MAT) % 3];
-  if (slot < PE_SLOT_KEYS) return o->vec[slot - PE_SLOT_VEC];
+  if (slot < PE_SLOT_DATA) return place_of(m, &x->in[slot - PE_SLOT_IN0]);
+  if (slot < PE_SLOT_VEC0) return o->mat[(slot - PE_SLOT_DATA) / 3][(slot - PE_SLOT_DATA) % 3];
+  if (slot < PE_SLOT_KEYS) return o->vec[slot - PE_SLOT_VEC0];
   switch (slot) {
   case PE_SLOT_KEYS:
   case PE_SLOT_VALUES: return cache_of(m, x, slot == PE_SLOT_VALUES);

@@ -29,7 +29,7 @@ static pe_status count(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
                             .args = d->args};
   out->cost = pe_profile_cost(d->instr->op, &call);
   out->once = out->cost.weights + out->cost.cache;
-  out->cost.weights *= pe_metal_reads(&d->job);
+  out->cost.weights *= (double)pe_metal_reads(&d->job);
   out->cost.values = line_bytes(d);
   return PE_OK;
 }
