@@ -106,7 +106,7 @@ LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
 SCRIPTS  := $(shell find scripts -name '*.lua' -o -path '*/web/*' -type f 2>/dev/null | sort)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/metal_source.o
 LUA_OBJ  := $(LUA_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/c/test_*.c)
 TEST_BIN := $(TEST_SRC:tests/c/%.c=$(BUILD)/tests/%)
@@ -114,6 +114,8 @@ FUZZ_SRC := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN := $(FUZZ_SRC:tests/fuzz/%.c=$(BUILD)/tests/%)
 BENCH_SRC := $(wildcard tests/bench/*.c)
 BENCH_BIN := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
+METAL_SRC := $(wildcard kernels/metal/*.metal)
+METAL_DEP := $(METAL_SRC) kernels/metal/args.h kernels/op_args.h kernels/quant.h kernels/dtype.h
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
@@ -222,6 +224,15 @@ $(LIBRARY): $(LIB_OBJ) $(BUILD)/.files
 	$(say) AR $@
 	$(Q)rm -f $@ && $(AR) rcs $@ $(LIB_OBJ)
 
+# The kernels of Metal as one text.
+$(BUILD)/metal_source.c: kernels/metal/amalgamate.awk $(METAL_DEP)
+	$(say) EMBED $@
+	@mkdir -p $(@D)
+	$(Q)awk -f $< $(METAL_SRC) > $@
+
+$(BUILD)/metal_source.o: $(BUILD)/metal_source.c $(BUILD)/.flags
+	$(Q)$(CC) $(CF) -c -o $@ $<
+
 $(BUILD)/mkembed: lua/embed/mkembed.c
 	@mkdir -p $(@D)
 	$(Q)$(HOSTCC) $(WARN) $(POSIX) -O1 -o $@ $<
@@ -241,6 +252,60 @@ $(BUILD)/tests/%: tests/c/%.c $(LIBRARY)
 	$(say) TEST $@
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -o $@ $< $(LIBRARY) $(LDFLAGS) $(LIBS)
+
+# The kernels of Metal as C++ for tests/metal/exec, as they are (metal/host) and for the checker
+# (metal/check), which implements what -fsanitize=thread calls.
+CXX      ?= g++
+METAL_KERNELS := $(basename $(notdir $(shell grep -l 'kernel void' $(METAL_SRC))))
+METAL_TOOLS := tests/metal/mslx.lua $(wildcard tests/metal/shim/*.h) tests/metal/exec/exec.h
+METAL_CF := -std=c++17 -Wall -Wextra -Werror -fsigned-char -ffp-contract=off -fno-exceptions \
+            -fno-rtti -fPIC -I.
+METAL_EXEC_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/host/%.o) $(BUILD)/metal/host/init.o \
+            $(BUILD)/metal/host/exec.o
+METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/host/init.o \
+            $(BUILD)/metal/host/exec.o $(BUILD)/metal/host/check.o
+METAL_TEST := $(BUILD)/tests/metal_kernels $(BUILD)/tests/metal_kernels_checked
+
+$(BUILD)/metal/%.cpp: kernels/metal/%.metal $(METAL_DEP) tests/metal/mslx.lua | $(PROGRAM)
+	$(say) MSLX $<
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -E -x c++ -nostdinc -D__METAL_VERSION__=310 -Itests/metal/stub -I. $< > $@.in
+	$(Q)$(PROGRAM) run tests/metal/mslx.lua host $* < $@.in > $@
+
+$(BUILD)/metal/init.c: Makefile $(METAL_SRC)
+	@mkdir -p $(@D)
+	$(Q){ echo '#include "tests/metal/exec/exec.h"'; \
+	  for k in $(METAL_KERNELS); do echo "void msl_init_$$k(void);"; done; \
+	  echo 'void msl_init_all(void) {'; \
+	  for k in $(METAL_KERNELS); do echo "  msl_init_$$k();"; done; echo '}'; } > $@
+
+.SECONDARY: $(METAL_KERNELS:%=$(BUILD)/metal/%.cpp)
+$(BUILD)/metal/host/%.o: $(BUILD)/metal/%.cpp $(METAL_TOOLS)
+	$(say) C++ $<
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(METAL_CF) -O2 -c -o $@ $<
+$(BUILD)/metal/check/%.o: $(BUILD)/metal/%.cpp $(METAL_TOOLS)
+	$(say) C++ $<
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(METAL_CF) -O1 -g -fsanitize=thread -c -o $@ $<
+$(BUILD)/metal/host/init.o: $(BUILD)/metal/init.c
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) -fPIC -c -o $@ $<
+$(BUILD)/metal/host/%.o: tests/metal/exec/%.c tests/metal/exec/exec.h
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(WARN) $(POSIX) -O2 -g -fPIC -I. -c -o $@ $<
+
+METAL_TEST_DEP := tests/metal/test_kernels.c $(wildcard tests/metal/*.h) $(LIBRARY)
+METAL_LINK = $(CC) $(CF) $(LIB_CF) -Itests/c -o $@ tests/metal/test_kernels.c
+$(BUILD)/tests/metal_kernels: $(METAL_TEST_DEP) $(METAL_EXEC_OBJ)
+	$(say) TEST $@
+	@mkdir -p $(@D)
+	$(Q)$(METAL_LINK) $(METAL_EXEC_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
+$(BUILD)/tests/metal_kernels_checked: $(METAL_TEST_DEP) $(METAL_CHECK_OBJ)
+	$(say) TEST $@
+	@mkdir -p $(@D)
+	$(Q)$(METAL_LINK) -DCHECKED $(METAL_CHECK_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
 
 .SECONDARY: $(BUILD)/tests/fuzz/driver.o
 $(BUILD)/tests/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/tests/fuzz/driver.o $(LIBRARY)

@@ -36,7 +36,7 @@ typedef enum pe_dtype {
       PE_DTYPE_COUNT
 } pe_dtype;
 
-#ifndef __METAL_VERSION__ /* kernels of Metal need the numbers alone */
+#ifndef __METAL_VERSION__                   /* kernels of Metal need the numbers alone */
 const char *pe_dtype_file_name(pe_dtype t); /* in safetensors files */
 const char *pe_dtype_name(pe_dtype t);      /* in scripts */
 size_t pe_dtype_size(pe_dtype t);

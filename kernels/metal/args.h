@@ -1,0 +1,101 @@
+/* args.h - what host and kernels of Metal agree on: slots, argument structs, function constants.
+ *
+ * C and Metal's compiler both read this file; all fields have four bytes. Every kernel uses the
+ * same slots for its buffers: an operand of an instruction is always found at the same number.
+ *
+ *     0        pe_metal_call: rows, distances between lines, matrices
+ *     1        the arguments of the op (op_args.h)
+ *     2        out                           line r at out + r * call.out_step
+ *     3 ..  8  in[0] .. in[5]                line r at in + r * call.in_step[i]
+ *     9 .. 11  mat: data, scales, biases     12 .. 14  mat2
+ *     15 .. 18 vec[0] .. vec[3]              there if bit i of call.vecs is set
+ *     19, 20   KV cache: keys, values        block b at + b * call.cache_step bytes
+ *     21       states                        slot s at + s * call.state_step floats
+ *     22       the step: pe_metal_step, then its arrays
+ *     23       features; for towers: patches
+ *     24       where the matrices of experts and heads are: bytes from slots 9 .. 14,
+ *              [count][3] for mat, then [count][3] for mat2
+ *     25       scratch between the passes of one op
+ *
+ * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
+ * and scratch 16; everything else 4. */
+#ifndef PE_METAL_ARGS_H
+#define PE_METAL_ARGS_H
+
+#include "kernels/op_args.h"
+#include "kernels/quant.h"
+
+enum pe_metal_slot {
+  PE_SLOT_CALL,
+  PE_SLOT_ARGS,
+  PE_SLOT_OUT,
+  PE_SLOT_IN0,
+  PE_SLOT_IN1,
+  PE_SLOT_IN2,
+  PE_SLOT_IN3,
+  PE_SLOT_IN4,
+  PE_SLOT_IN5,
+  PE_SLOT_DATA,
+  PE_SLOT_SCALES,
+  PE_SLOT_BIASES,
+  PE_SLOT_DATA2,
+  PE_SLOT_SCALES2,
+  PE_SLOT_BIASES2,
+  PE_SLOT_VEC0,
+  PE_SLOT_VEC1,
+  PE_SLOT_VEC2,
+  PE_SLOT_VEC3,
+  PE_SLOT_KEYS,
+  PE_SLOT_VALUES,
+  PE_SLOT_STATE,
+  PE_SLOT_STEP,
+  PE_SLOT_FEATURES,
+  PE_SLOT_EXPERTS,
+  PE_SLOT_SCRATCH,
+  PE_SLOTS
+};
+
+/* Function constants, all uint. The layout of mat, then of mat2 (equal to that of mat in ops
+ * without one). GATE: the activation of gated ops. KV: pe_kv_type. */
+enum pe_metal_constant {
+  PE_CONSTANT_KIND, /* pe_quant_kind */
+  PE_CONSTANT_BITS,
+  PE_CONSTANT_GROUP,
+  PE_CONSTANT_DTYPE, /* pe_dtype of plain elements or of scales */
+  PE_CONSTANT_KIND2,
+  PE_CONSTANT_BITS2,
+  PE_CONSTANT_GROUP2,
+  PE_CONSTANT_DTYPE2,
+  PE_CONSTANT_GATE,
+  PE_CONSTANT_KV,
+  PE_CONSTANTS
+};
+
+typedef struct pe_metal_mat {
+  int32_t rows, cols;
+  uint32_t row_bytes, scale_bytes; /* from one row to the next in data, in scales and biases */
+  float global;                    /* nvfp4: the factor of the whole matrix */
+} pe_metal_mat;
+
+typedef struct pe_metal_call {
+  int32_t rows, out_step, in_step[PE_OP_VIEWS]; /* rows: of out; steps: floats */
+  uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
+  pe_metal_mat mat, mat2;
+} pe_metal_call;
+
+/* The head of slot 22. Fields from `token` on are word offsets from its start; -1: none. */
+typedef struct pe_metal_step {
+  int32_t rows, segments, outputs, groups, ahead, feature_planes, feature_width, patch_width,
+      merge_count, region_count[PE_REGIONS], region_longest[PE_REGIONS];
+  int32_t token, position, segment_of, segment, output, tables, table_at, feature, last, lookup_at,
+      lookup_index, lookup_weight, merge, region[PE_REGIONS];
+} pe_metal_step;
+
+#ifdef __METAL_VERSION__
+static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in C");
+#else
+_Static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in Metal");
+_Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS <= 31, "as drawn above; Metal has 31 slots");
+#endif
+
+#endif

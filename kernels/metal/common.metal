@@ -1,0 +1,136 @@
+// common.metal - what all kernels share: sums over lanes, activations, the arrays of a step.
+//
+// Kernels are written in a subset of Metal 3.1 that also compiles as C++ (tests/metal/mslx.lua
+// checks it): every pointer has its address space, literals end in f, no simdgroup is divergent
+// where lanes exchange values. A simdgroup has 32 lanes.
+//
+// One arithmetic for every row: wherever two kernels may compute the same number, all sums have the
+// same order and every multiply-add is written as fma, so no compiler decides. Sums over lanes are
+// butterflies of our own: adding is commutative, so all lanes get the same bits, on any machine.
+#ifndef PE_METAL_COMMON
+#define PE_METAL_COMMON
+
+#include <metal_stdlib>
+
+#include "kernels/metal/args.h"
+
+using namespace metal;
+
+// The layouts of mat and mat2; see args.h.
+constant uint KIND [[function_constant(PE_CONSTANT_KIND)]];
+constant uint BITS [[function_constant(PE_CONSTANT_BITS)]];
+constant uint GROUP_VALUES [[function_constant(PE_CONSTANT_GROUP)]];
+constant uint DTYPE [[function_constant(PE_CONSTANT_DTYPE)]];
+constant uint KIND2 [[function_constant(PE_CONSTANT_KIND2)]];
+constant uint BITS2 [[function_constant(PE_CONSTANT_BITS2)]];
+constant uint GROUP_VALUES2 [[function_constant(PE_CONSTANT_GROUP2)]];
+constant uint DTYPE2 [[function_constant(PE_CONSTANT_DTYPE2)]];
+constant uint GATE [[function_constant(PE_CONSTANT_GATE)]];
+constant uint KV [[function_constant(PE_CONSTANT_KV)]];
+
+constant float LOWEST = -3.0e38f;  // below every score, and its exponential is 0
+
+METAL_FUNC float lanes_sum(float v) {
+  for (ushort d = 1; d < 32; d *= 2) v += simd_shuffle_xor(v, d);
+  return v;
+}
+METAL_FUNC float lanes_max(float v) {
+  for (ushort d = 1; d < 32; d *= 2) v = max(v, simd_shuffle_xor(v, d));
+  return v;
+}
+METAL_FUNC int lanes_max(int v) {
+  for (ushort d = 1; d < 32; d *= 2) v = max(v, simd_shuffle_xor(v, d));
+  return v;
+}
+METAL_FUNC int lanes_min(int v) {
+  for (ushort d = 1; d < 32; d *= 2) v = min(v, simd_shuffle_xor(v, d));
+  return v;
+}
+
+// ---- elementwise functions ----------------------------------------------------------------------
+
+METAL_FUNC float sigmoid(float x) { return 1.0f / (1.0f + precise::exp(-x)); }
+
+// Metal has no log1p: below 2^-12 the first two terms are exact to a float's bits.
+METAL_FUNC float log_1p(float x) {
+  return x < 2.44140625e-4f ? x - 0.5f * x * x : precise::log(1.0f + x);
+}
+
+// Metal has no erf. Near 0 its series, elsewhere the continued fraction's usual rational fit
+// (Abramowitz and Stegun 7.1.26), whose error is 1.5e-7.
+METAL_FUNC float error_function(float x) {
+  const float a = fabs(x);
+  if (a < 0.25f) {
+    const float s = x * x;
+    const float p = fma(s, fma(s, fma(s, -1.0f / 42.0f, 0.1f), -1.0f / 3.0f), 1.0f);
+    return 1.1283791671f * x * fma(s * s, s * s * (1.0f / 216.0f), p);
+  }
+  const float t = 1.0f / fma(0.3275911f, a, 1.0f);
+  const float p =
+      fma(t, fma(t, fma(t, fma(t, 1.061405429f, -1.453152027f), 1.421413741f), -0.284496736f),
+          0.254829592f);
+  const float y = fma(-p * t, precise::exp(-a * a), 1.0f);
+  return x < 0.0f ? -y : y;
+}
+
+METAL_FUNC float gelu_tanh(float x) {
+  return 0.5f * x * (1.0f + precise::tanh(0.7978845608f * fma(0.044715f * x * x, x, x)));
+}
+
+METAL_FUNC float unary(int op, float x) {
+  switch (op) {
+    case PE_MAP_NEG: return -x;
+    case PE_MAP_ABS: return fabs(x);
+    case PE_MAP_EXP: return precise::exp(x);
+    case PE_MAP_SIGMOID: return sigmoid(x);
+    case PE_MAP_SILU: return x * sigmoid(x);
+    case PE_MAP_TANH: return precise::tanh(x);
+    case PE_MAP_RELU: return x > 0.0f ? x : 0.0f;
+    case PE_MAP_RELU2: return x > 0.0f ? x * x : 0.0f;
+    case PE_MAP_GELU: return 0.5f * x * (1.0f + error_function(x * 0.7071067812f));
+    case PE_MAP_GELU_TANH: return gelu_tanh(x);
+    case PE_MAP_SOFTPLUS: return max(x, 0.0f) + log_1p(precise::exp(-fabs(x)));
+    case PE_MAP_SQRT: return precise::sqrt(x);
+    case PE_MAP_RSQRT: return 1.0f / precise::sqrt(x);
+    default: return precise::log(x);
+  }
+}
+
+METAL_FUNC float binary(int op, float x, float z) {
+  switch (op) {
+    case PE_MAP_ADD: return x + z;
+    case PE_MAP_SUB: return x - z;
+    case PE_MAP_MUL: return x * z;
+    case PE_MAP_DIV: return x / z;
+    case PE_MAP_MIN: return x < z ? x : z;
+    default: return x > z ? x : z;
+  }
+}
+
+// ---- the step -----------------------------------------------------------------------------------
+
+METAL_FUNC device const pe_metal_step &step_head(device const int *words) {
+  return *(device const pe_metal_step *)words;
+}
+METAL_FUNC device const pe_segment &segment_at(device const int *words, int i) {
+  return ((device const pe_segment *)(words + step_head(words).segment))[i];
+}
+METAL_FUNC device const pe_segment &segment_of_row(device const int *words, int row) {
+  return segment_at(words, words[step_head(words).segment_of + row]);
+}
+// The line of features of a row; -1: the row is a token.
+METAL_FUNC int feature_of(device const int *words, int row) {
+  const int at = step_head(words).feature;
+  return at < 0 ? -1 : words[at + row];
+}
+METAL_FUNC device const float *feature_line(device const int *words, device const float *features,
+                                            int line, int plane) {
+  device const pe_metal_step &head = step_head(words);
+  return features + (size_t)(line * head.feature_planes + plane) * (size_t)head.feature_width;
+}
+
+METAL_FUNC bool has_vec(constant pe_metal_call &call, uint i) { return (call.vecs >> i & 1u) != 0u; }
+
+METAL_FUNC size_t line_at(int row, int step) { return (size_t)row * (size_t)step; }
+
+#endif

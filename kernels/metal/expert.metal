@@ -1,0 +1,228 @@
+// expert.metal - products with the weights of experts, in the arithmetic of product.metal.
+//
+// A pair is a row and one of its chosen experts: pair = row * chosen + rank. For a few pairs every
+// pair is a product of its own. For many, expert_sort first lists the pairs by expert, in order
+// within each, and cuts the list into tiles of TILE pairs, so that a weight is decoded once for a
+// tile. Scratch, as ints:
+//
+//     [0] tiles   [1 ..] three for each tile: expert, first pair in the list, pairs   then the list
+#include "kernels/metal/product.metal"
+
+enum { TILE = 8, SORT_EXPERTS = 1024, SORT_THREADS = 256 };
+
+METAL_FUNC int expert_of(constant pe_metal_call &call, constant pe_expert_args &args,
+                         device const int *chosen, int pair) {
+  return chosen[line_at(pair / args.chosen, call.in_step[1]) + (size_t)(pair % args.chosen)];
+}
+METAL_FUNC device const float *pair_input(constant pe_metal_call &call,
+                                          constant pe_expert_args &args, device const float *in,
+                                          int pair) {
+  return in + line_at(pair / args.chosen, call.in_step[0]) +
+         (args.spread != 0 ? (uint)(pair % args.chosen * args.in) : 0u);
+}
+METAL_FUNC device float *pair_output(constant pe_metal_call &call, constant pe_expert_args &args,
+                                     device float *out, int pair) {
+  return out + line_at(pair / args.chosen, call.out_step) +
+         (uint)(pair % args.chosen * args.out);
+}
+// Where the list begins, for the most tiles that there can be.
+METAL_FUNC int list_at(constant pe_metal_call &call, constant pe_expert_args &args) {
+  const int pairs = call.rows * args.chosen;
+  return 1 + 3 * min(pairs, pairs / TILE + args.experts);
+}
+
+kernel void expert_sort(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                        constant pe_expert_args &args [[buffer(PE_SLOT_ARGS)]],
+                        device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                        device int *scratch [[buffer(PE_SLOT_SCRATCH)]],
+                        uint thread_index [[thread_index_in_threadgroup]]) {
+  threadgroup int first[SORT_EXPERTS];
+  threadgroup int tile[SORT_EXPERTS];
+  const int pairs = call.rows * args.chosen, list = list_at(call, args);
+  for (int e = (int)thread_index; e < args.experts; e += SORT_THREADS) {
+    int count = 0;
+    for (int p = 0; p < pairs; p++) count += expert_of(call, args, chosen, p) == e ? 1 : 0;
+    first[e] = count;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (thread_index == 0u) {
+    int at = 0, tiles = 0;
+    for (int e = 0; e < args.experts; e++) {
+      const int count = first[e];
+      first[e] = at, tile[e] = tiles;
+      at += count, tiles += (count + TILE - 1) / TILE;
+    }
+    scratch[0] = tiles;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (int e = (int)thread_index; e < args.experts; e += SORT_THREADS) {
+    int count = 0;
+    for (int p = 0; p < pairs; p++) {
+      if (expert_of(call, args, chosen, p) != e) continue;
+      scratch[list + first[e] + count] = p;
+      count++;
+    }
+    for (int t = 0; t * TILE < count; t++) {
+      device int *entry = scratch + 1 + 3 * (tile[e] + t);
+      entry[0] = e, entry[1] = first[e] + t * TILE, entry[2] = min((int)TILE, count - t * TILE);
+    }
+  }
+}
+
+// The expert and the pairs of tile `number`; R = 1: a tile is a pair. False: there is no such tile.
+template <int R>
+METAL_FUNC bool tile_pairs(constant pe_metal_call &call, constant pe_expert_args &args,
+                           device const int *chosen, device const int *scratch, uint number,
+                           thread int *pairs, thread int &count, thread uint &expert) {
+  if (R == 1) {
+    pairs[0] = (int)number, count = 1;
+    expert = (uint)expert_of(call, args, chosen, (int)number);
+    return true;
+  }
+  if ((int)number >= scratch[0]) return false;
+  device const int *entry = scratch + 1u + 3u * number;
+  device const int *list = scratch + list_at(call, args) + entry[1];
+  expert = (uint)entry[0], count = entry[2];
+  for (int r = 0; r < R; r++) pairs[r] = list[min(r, count - 1)];
+  return true;
+}
+
+template <int R, int C>
+kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                          constant pe_expert_args &args [[buffer(PE_SLOT_ARGS)]],
+                          device float *out [[buffer(PE_SLOT_OUT)]],
+                          device const float *in [[buffer(PE_SLOT_IN0)]],
+                          device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                          device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                          device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                          device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                          device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                          device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                          device const int *scratch [[buffer(PE_SLOT_SCRATCH)]],
+                          uint2 group [[threadgroup_position_in_grid]],
+                          uint simdgroup [[simdgroup_index_in_threadgroup]],
+                          uint simdgroups [[simdgroups_per_threadgroup]],
+                          uint lane [[thread_index_in_simdgroup]]) {
+  device const float *x[R];
+  uint columns[C];
+  int pairs[R];
+  int count = 0;
+  uint first = 0, expert = 0;
+  float sums[R * C];
+  if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
+  columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
+  for (int r = 0; r < R; r++) x[r] = pair_input(call, args, in, pairs[r]);
+  product<R, C>(format_1(), call.mat,
+                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, x,
+                lane % PARTS, sums);
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) {
+      const uint column = first + (uint)c;
+      if (!stores(r * C + c, lane % PARTS) || r >= count || column >= (uint)args.out) continue;
+      float y = sums[r * C + c];
+      if (has_vec(call, 0)) y += bias[(size_t)expert * (size_t)args.out + column];
+      pair_output(call, args, out, pairs[r])[column] = y;
+    }
+}
+template [[host_name("expert_linear_1")]] kernel decltype(expert_linear<1, 2>) expert_linear<1, 2>;
+template [[host_name("expert_linear_8")]] kernel decltype(expert_linear<8, 2>) expert_linear<8, 2>;
+
+template <int R, int C>
+kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                         constant pe_expert_gated_args &gated_args [[buffer(PE_SLOT_ARGS)]],
+                         device float *out [[buffer(PE_SLOT_OUT)]],
+                         device const float *in [[buffer(PE_SLOT_IN0)]],
+                         device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                         device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                         device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                         device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
+                         device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
+                         device const uchar *scales2 [[buffer(PE_SLOT_SCALES2)]],
+                         device const uchar *biases2 [[buffer(PE_SLOT_BIASES2)]],
+                         device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                         device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
+                         device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                         device const int *scratch [[buffer(PE_SLOT_SCRATCH)]],
+                         uint2 group [[threadgroup_position_in_grid]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]],
+                         uint simdgroups [[simdgroups_per_threadgroup]],
+                         uint lane [[thread_index_in_simdgroup]]) {
+  constant pe_expert_args &args = gated_args.expert;
+  device const float *x[R];
+  uint columns[C];
+  int pairs[R];
+  int count = 0;
+  uint first = 0, expert = 0;
+  float gate[R * C], up[R * C];
+  if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
+  columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
+  for (int r = 0; r < R; r++) x[r] = pair_input(call, args, in, pairs[r]);
+  product<R, C>(format_1(), call.mat,
+                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, x,
+                lane % PARTS, gate);
+  product<R, C>(format_2(), call.mat2,
+                matrix_at(weight_matrix{data2, scales2, biases2},
+                          offsets + 3 * args.experts, expert),
+                columns, x, lane % PARTS, up);
+  for (int r = 0; r < R; r++)
+    for (int c = 0; c < C; c++) {
+      const uint column = first + (uint)c;
+      if (!stores(r * C + c, lane % PARTS) || r >= count || column >= (uint)args.out) continue;
+      const size_t at = (size_t)expert * (size_t)args.out + column;
+      float g = gate[r * C + c], u = up[r * C + c];
+      if (has_vec(call, 0)) g += bias[at];
+      if (has_vec(call, 1)) u += bias2[at];
+      pair_output(call, args, out, pairs[r])[column] = unary((int)GATE, g) * u;
+    }
+}
+template [[host_name("expert_gated_1")]] kernel decltype(expert_gated<1, 1>) expert_gated<1, 1>;
+template [[host_name("expert_gated_8")]] kernel decltype(expert_gated<8, 1>) expert_gated<8, 1>;
+
+// ---- matrices [in, out] -------------------------------------------------------------------------
+
+// One column of a pair and expert; at.y: the pair.
+METAL_FUNC float transposed_pair(constant pe_metal_call &call, constant pe_expert_args &args,
+                                 constant pe_metal_mat &m, device const uchar *data,
+                                 device const ulong *offsets, device const float *bias, uint vec,
+                                 device const float *x, int expert, uint column, uint dtype) {
+  const float first = has_vec(call, vec) ? bias[line_at(expert, args.out) + column] : 0.0f;
+  return transposed_column(m, data + offsets[3 * expert], x, column, first, dtype);
+}
+
+kernel void expert_transposed(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                              constant pe_expert_args &args [[buffer(PE_SLOT_ARGS)]],
+                              device float *out [[buffer(PE_SLOT_OUT)]],
+                              device const float *in [[buffer(PE_SLOT_IN0)]],
+                              device const int *chosen [[buffer(PE_SLOT_IN1)]],
+                              device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                              device const float *bias [[buffer(PE_SLOT_VEC0)]],
+                              device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+                              uint2 at [[thread_position_in_grid]]) {
+  if (at.x >= (uint)args.out) return;
+  const int pair = (int)at.y, expert = expert_of(call, args, chosen, pair);
+  pair_output(call, args, out, pair)[at.x] =
+      transposed_pair(call, args, call.mat, data, offsets, bias, 0,
+                      pair_input(call, args, in, pair), expert, at.x, DTYPE);
+}
+
+kernel void expert_gated_transposed(
+    constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+    constant pe_expert_gated_args &gated_args [[buffer(PE_SLOT_ARGS)]],
+    device float *out [[buffer(PE_SLOT_OUT)]], device const float *in [[buffer(PE_SLOT_IN0)]],
+    device const int *chosen [[buffer(PE_SLOT_IN1)]],
+    device const uchar *data [[buffer(PE_SLOT_DATA)]],
+    device const uchar *data2 [[buffer(PE_SLOT_DATA2)]],
+    device const float *bias [[buffer(PE_SLOT_VEC0)]],
+    device const float *bias2 [[buffer(PE_SLOT_VEC1)]],
+    device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
+    uint2 at [[thread_position_in_grid]]) {
+  constant pe_expert_args &args = gated_args.expert;
+  if (at.x >= (uint)args.out) return;
+  const int pair = (int)at.y, expert = expert_of(call, args, chosen, pair);
+  device const float *x = pair_input(call, args, in, pair);
+  const float gate =
+      transposed_pair(call, args, call.mat, data, offsets, bias, 0, x, expert, at.x, DTYPE);
+  const float up = transposed_pair(call, args, call.mat2, data2, offsets + 3 * args.experts, bias2,
+                                   1, x, expert, at.x, DTYPE2);
+  pair_output(call, args, out, pair)[at.x] = unary((int)GATE, gate) * up;
+}

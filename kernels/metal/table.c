@@ -1,0 +1,500 @@
+/* table.c - see table.h. Names and grids mirror the kernels; each says in its comment what the
+ * dimensions of its grid are. */
+#include "kernels/metal/table.h"
+
+#include <stddef.h>
+
+const pe_metal_tiles pe_metal_tiles_default = {
+#define PE_METAL_TILE_VALUE(name, value) .name = value,
+    PE_METAL_TILES(PE_METAL_TILE_VALUE)
+#undef PE_METAL_TILE_VALUE
+};
+
+/* What the kernels have fixed; the names are theirs. */
+enum {
+  SETS = 4,             /* product.metal */
+  PRODUCT_THREADS = 64, /* two simdgroups: columns of the result for each */
+  TILE = 8,             /* expert.metal */
+  SORT_EXPERTS = 1024,  /* expert.metal */
+  SORT_THREADS = 256,   /* expert.metal */
+  ROUTE_EXPERTS = 1024, /* route.metal */
+  ROUTE_GROUPS = 64,    /* route.metal */
+  ROUTE_CHOSEN = 64,    /* route.metal */
+  PART = 128,           /* attend.metal */
+  STORE_WIDTH = 1024,   /* store.metal */
+  CONV_TAPS = 16,       /* recur.metal */
+  STATE_WIDTH = 256,    /* recur.metal: 32 * STATE_LANES */
+  COPY_THREADS = 128,   /* of kernels with a thread for each value */
+  SIMDGROUP = 32
+};
+
+typedef const pe_metal_job job_of;
+
+static uint32_t tiles(int64_t n, int64_t each) { return (uint32_t)((n + each - 1) / each); }
+
+static const pe_metal_tiles *tiles_of(job_of *j) {
+  return j->tiles ? j->tiles : &pe_metal_tiles_default;
+}
+
+/* Groups of COPY_THREADS threads for `width` values (or what takes their place) of each row. */
+static void values_grid(job_of *j, int64_t width, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{tiles(width, COPY_THREADS), (uint32_t)j->call->rows, 1}, COPY_THREADS};
+}
+
+/* ---- sets of slots ---------------------------------------------------------------------------- */
+
+#define SLOT(name) (1u << PE_SLOT_##name)
+enum {
+  CALL = SLOT(CALL) | SLOT(ARGS),
+  MAT = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES),
+  MAT2 = SLOT(DATA2) | SLOT(SCALES2) | SLOT(BIASES2),
+  FORMAT = 1u << PE_CONSTANT_KIND | 1u << PE_CONSTANT_BITS | 1u << PE_CONSTANT_GROUP |
+           1u << PE_CONSTANT_DTYPE,
+  FORMAT2 = FORMAT << (PE_CONSTANT_KIND2 - PE_CONSTANT_KIND),
+  GATE = 1u << PE_CONSTANT_GATE,
+  KV = 1u << PE_CONSTANT_KV
+};
+
+/* ---- products ---------------------------------------------------------------------------------- */
+
+/* Kernels of R rows and C columns at once: groups along columns, rows and (heads) matrices. */
+static void product_grid(job_of *j, int64_t out, int64_t rows, int64_t r, int64_t c,
+                         pe_metal_grid *g) {
+  const int64_t columns = PRODUCT_THREADS / SIMDGROUP * SETS * c;
+  (void)j;
+  *g = (pe_metal_grid){{tiles(out, columns), tiles(rows, r), 1}, PRODUCT_THREADS};
+}
+
+#define LINEAR_GRID(r, c)                                                                          \
+  static void linear_grid_##r(job_of *j, pe_metal_grid *g) {                                       \
+    product_grid(j, j->args->linear.out, j->call->rows, r, c, g);                                  \
+  }
+LINEAR_GRID(1, 2)
+LINEAR_GRID(2, 2)
+LINEAR_GRID(4, 2)
+LINEAR_GRID(8, 4)
+#define GATED_GRID(r, c)                                                                           \
+  static void gated_grid_##r(job_of *j, pe_metal_grid *g) {                                        \
+    product_grid(j, j->args->gated.out, j->call->rows, r, c, g);                                   \
+  }
+GATED_GRID(1, 1)
+GATED_GRID(2, 1)
+GATED_GRID(4, 1)
+GATED_GRID(8, 2)
+
+enum {
+  LINEAR_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | MAT | SLOT(VEC0),
+  GATED_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | MAT | MAT2 | SLOT(VEC0) | SLOT(VEC1)
+};
+static const pe_metal_pass linear[] = {
+    {"linear_1", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_1, NULL},
+    {"linear_2", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_2, NULL},
+    {"linear_4", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_4, NULL},
+    {"linear_8", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_8, NULL}};
+static const pe_metal_pass gated[] = {
+    {"gated_1", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_1, NULL},
+    {"gated_2", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_2, NULL},
+    {"gated_4", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_4, NULL},
+    {"gated_8", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_8, NULL}};
+
+/* Which of the four, by the rows of the step. */
+static int rows_at_once(job_of *j) {
+  const pe_metal_tiles *t = tiles_of(j);
+  const int32_t rows = j->call->rows;
+  return rows >= t->linear_rows_8 ? 3 : rows >= t->linear_rows_4 ? 2 : rows >= t->linear_rows_2;
+}
+
+static void head_grid_1(job_of *j, pe_metal_grid *g) {
+  product_grid(j, j->args->head.out, j->call->rows, 1, 2, g);
+  g->groups[2] = (uint32_t)j->args->head.heads;
+}
+static void head_grid_8(job_of *j, pe_metal_grid *g) {
+  product_grid(j, j->args->head.out, j->call->rows, 8, 2, g);
+  g->groups[2] = (uint32_t)j->args->head.heads;
+}
+static void head_transposed_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, j->args->head.out, g);
+  g->groups[2] = (uint32_t)j->args->head.heads;
+}
+enum { HEAD_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(EXPERTS) };
+static const pe_metal_pass head[] = {
+    {"head_linear_1", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_grid_1, NULL},
+    {"head_linear_8", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_grid_8, NULL},
+    {"head_transposed", HEAD_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), head_transposed_grid, NULL}};
+
+/* ---- experts ------------------------------------------------------------------------------------ */
+
+static int64_t pairs_of(job_of *j) { return (int64_t)j->call->rows * j->args->expert.chosen; }
+/* The most tiles of TILE pairs that sorting can give. */
+static int64_t expert_tiles(job_of *j) {
+  const int64_t pairs = pairs_of(j), most = pairs / TILE + j->args->expert.experts;
+  return pairs < most ? pairs : most;
+}
+static void sort_grid(job_of *j, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{j->call->rows > 0, 1, 1}, SORT_THREADS};
+}
+static void expert_grid(job_of *j, int64_t tile_count, int64_t c, pe_metal_grid *g) {
+  product_grid(j, j->args->expert.out, tile_count, 1, c, g);
+}
+static void expert_grid_1(job_of *j, pe_metal_grid *g) { expert_grid(j, pairs_of(j), 2, g); }
+static void expert_grid_8(job_of *j, pe_metal_grid *g) { expert_grid(j, expert_tiles(j), 2, g); }
+static void expert_gated_grid_1(job_of *j, pe_metal_grid *g) { expert_grid(j, pairs_of(j), 1, g); }
+static void expert_gated_grid_8(job_of *j, pe_metal_grid *g) {
+  expert_grid(j, expert_tiles(j), 1, g);
+}
+static void expert_transposed_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, j->args->expert.out, g);
+  g->groups[1] = (uint32_t)pairs_of(j);
+}
+
+enum {
+  EXPERT_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(VEC0) | SLOT(EXPERTS),
+  SORT_SLOTS = CALL | SLOT(IN1) | SLOT(SCRATCH)
+};
+static const pe_metal_pass expert_sorted = {
+    "expert_linear_8", EXPERT_SLOTS | MAT | SLOT(SCRATCH), FORMAT, SLOT(OUT), expert_grid_8, NULL};
+static const pe_metal_pass expert[] = {
+    {"expert_linear_1", EXPERT_SLOTS | MAT | SLOT(SCRATCH), FORMAT, SLOT(OUT), expert_grid_1, NULL},
+    {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_sorted},
+    {"expert_transposed", EXPERT_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), expert_transposed_grid,
+     NULL}};
+enum { EXPERT_GATED_SLOTS = EXPERT_SLOTS | SLOT(VEC1) };
+static const pe_metal_pass expert_gated_sorted = {
+    "expert_gated_8",        EXPERT_GATED_SLOTS | MAT | MAT2 | SLOT(SCRATCH),
+    FORMAT | FORMAT2 | GATE, SLOT(OUT),
+    expert_gated_grid_8,     NULL};
+static const pe_metal_pass expert_gated[] = {
+    {"expert_gated_1", EXPERT_GATED_SLOTS | MAT | MAT2 | SLOT(SCRATCH), FORMAT | FORMAT2 | GATE,
+     SLOT(OUT), expert_gated_grid_1, NULL},
+    {"expert_sort", SORT_SLOTS, 0, SLOT(SCRATCH), sort_grid, &expert_gated_sorted},
+    {"expert_gated_transposed", EXPERT_GATED_SLOTS | SLOT(DATA) | SLOT(DATA2),
+     FORMAT | FORMAT2 | GATE, SLOT(OUT), expert_transposed_grid, NULL}};
+
+static int expert_way(job_of *j) {
+  if (j->args->expert.transposed) return 2;
+  return pairs_of(j) >= tiles_of(j)->expert_sort_pairs;
+}
+
+/* ---- rows and values ---------------------------------------------------------------------------- */
+
+static void embed_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, tiles(j->call->mat.cols, 8), g);
+}
+static void map_grid(job_of *j, pe_metal_grid *g) { values_grid(j, j->args->map.width, g); }
+static void slice_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, (int64_t)j->args->slice.heads * j->args->slice.count, g);
+}
+static void output_grid(job_of *j, pe_metal_grid *g) { values_grid(j, j->args->output.width, g); }
+static void deepstack_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, j->args->deepstack.width, g);
+}
+static void patches_grid(job_of *j, pe_metal_grid *g) { values_grid(j, j->args->patches.width, g); }
+static void merge_grid(job_of *j, pe_metal_grid *g) {
+  const pe_merge_args *a = &j->args->merge;
+  values_grid(j, (int64_t)a->width * (a->mean ? 1 : a->count), g);
+}
+static void sum_grid(job_of *j, pe_metal_grid *g) { values_grid(j, j->args->expert_sum.width, g); }
+static void table_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, j->args->rope_table.turns, g);
+}
+static void concat_grid(job_of *j, pe_metal_grid *g) {
+  const pe_concat_args *a = &j->args->concat;
+  int64_t width = 0;
+  for (int i = 0; i < a->inputs; i++) width += a->width[i];
+  values_grid(j, width * a->heads, g);
+}
+/* A threadgroup for each group of a row. Four values a thread, at most 256 threads: the sums of a
+ * row depend on this, so it depends on the width alone. */
+static void norm_grid(job_of *j, pe_metal_grid *g) {
+  const pe_norm_args *a = &j->args->norm;
+  const uint32_t simdgroups = tiles(a->width, (int64_t)4 * SIMDGROUP);
+  *g = (pe_metal_grid){{(uint32_t)a->count, (uint32_t)j->call->rows, 1},
+                       SIMDGROUP * (simdgroups > 8 ? 8 : simdgroups)};
+}
+static void rope_grid(job_of *j, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{(uint32_t)j->args->rope.heads, (uint32_t)j->call->rows, 1}, SIMDGROUP};
+}
+static void store_grid(job_of *j, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{(uint32_t)j->args->store.cache.heads, (uint32_t)j->step->rows, 1},
+                       SIMDGROUP};
+}
+static void route_grid(job_of *j, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{(uint32_t)j->call->rows, 1, 1}, SIMDGROUP};
+}
+static void conv_grid(job_of *j, pe_metal_grid *g) {
+  values_grid(j, j->args->conv.channels, g);
+  g->groups[1] = (uint32_t)j->step->segments;
+}
+static void delta_grid(job_of *j, pe_metal_grid *g) {
+  const pe_delta_args *a = &j->args->delta;
+  *g = (pe_metal_grid){{(uint32_t)a->value, (uint32_t)a->heads, (uint32_t)j->step->segments},
+                       SIMDGROUP};
+}
+static void ssm_grid(job_of *j, pe_metal_grid *g) {
+  const pe_ssm_args *a = &j->args->ssm;
+  *g = (pe_metal_grid){{(uint32_t)a->dim, (uint32_t)a->heads, (uint32_t)j->step->segments},
+                       SIMDGROUP};
+}
+
+/* ---- attention ---------------------------------------------------------------------------------- */
+
+/* The instances of the kernels: queries at once, the widest key; see attention.metal. */
+enum { Q1_128, Q8_128, Q1_256, Q4_256, Q1_640, Q2_640, INSTANCES };
+static const struct {
+  int32_t queries, key, value;
+} instances[INSTANCES] = {{1, 128, 128}, {8, 128, 128}, {1, 256, 256},
+                          {4, 256, 256}, {1, 640, 512}, {2, 640, 512}};
+
+static bool is_decode(const pe_step *step) { return step->segments == step->rows; }
+
+static int32_t rows_of_tile(int32_t queries, int32_t each, bool single) {
+  return single || each >= queries ? 1 : queries / each;
+}
+static uint32_t head_tiles(int32_t heads, int32_t key_heads, int32_t queries) {
+  const int32_t each = heads / key_heads;
+  return (uint32_t)key_heads * tiles(each, each < queries ? each : queries);
+}
+
+/* The instance for these heads; wide enough, or -1. */
+static int instance_of(int32_t key, int32_t value, int32_t each, bool single) {
+  for (int i = 0; i < INSTANCES; i += 2)
+    if (key <= instances[i].key && value <= instances[i].value)
+      return single && each == 1 ? i : i + 1;
+  return -1;
+}
+static int attention_instance(job_of *j) {
+  const pe_attention_args *a = &j->args->attention;
+  return instance_of(a->cache.key, a->value, a->heads / a->cache.heads, is_decode(j->step));
+}
+
+static void attention_grid(job_of *j, pe_metal_grid *g) {
+  const pe_attention_args *a = &j->args->attention;
+  const int32_t queries = instances[attention_instance(j)].queries;
+  const int32_t rows = rows_of_tile(queries, a->heads / a->cache.heads, is_decode(j->step));
+  *g = (pe_metal_grid){
+      {head_tiles(a->heads, a->cache.heads, queries), tiles(j->call->rows, rows), 1}, SIMDGROUP};
+}
+static uint32_t parts_of(const pe_step *step) {
+  uint32_t parts = 0;
+  for (int32_t i = 0; i < step->segments; i++) {
+    const uint32_t n = tiles((int64_t)step->segment[i].past + step->segment[i].count, PART);
+    parts = n > parts ? n : parts;
+  }
+  return parts;
+}
+static void part_grid(job_of *j, pe_metal_grid *g) {
+  attention_grid(j, g);
+  g->groups[2] = parts_of(j->step);
+}
+static void join_grid(job_of *j, pe_metal_grid *g) {
+  const pe_attention_args *a = &j->args->attention;
+  *g = (pe_metal_grid){{(uint32_t)a->heads, (uint32_t)j->call->rows, tiles(a->value, SIMDGROUP)},
+                       SIMDGROUP};
+}
+
+enum {
+  ATTENTION_READS = CALL | SLOT(IN0) | SLOT(KEYS) | SLOT(VALUES) | SLOT(STEP),
+  ATTENTION_SLOTS = ATTENTION_READS | SLOT(OUT) | SLOT(VEC0),
+  PART_SLOTS = ATTENTION_READS | SLOT(SCRATCH),
+  JOIN_SLOTS = CALL | SLOT(OUT) | SLOT(VEC0) | SLOT(STEP) | SLOT(SCRATCH)
+};
+static const pe_metal_pass attention[INSTANCES] = {
+    {"attention_1_128", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
+    {"attention_8_128", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
+    {"attention_1_256", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
+    {"attention_4_256", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
+    {"attention_1_640", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL},
+    {"attention_2_640", ATTENTION_SLOTS, KV, SLOT(OUT), attention_grid, NULL}};
+static const pe_metal_pass attention_join = {"attention_join", JOIN_SLOTS, 0,
+                                             SLOT(OUT),        join_grid,  NULL};
+static const pe_metal_pass attention_part[INSTANCES] = {
+    {"attention_part_1_128", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join},
+    {"attention_part_8_128", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join},
+    {"attention_part_1_256", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join},
+    {"attention_part_4_256", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join},
+    {"attention_part_1_640", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join},
+    {"attention_part_2_640", PART_SLOTS, KV, SLOT(SCRATCH), part_grid, &attention_join}};
+
+/* Two passes where one would leave most of the GPU idle: few tiles of queries and many keys. */
+static bool splits(job_of *j) {
+  pe_metal_grid g;
+  attention_grid(j, &g);
+  return (int64_t)parts_of(j->step) * PART >= tiles_of(j)->attention_split &&
+         parts_of(j->step) > 1 &&
+         (int64_t)g.groups[0] * g.groups[1] <= tiles_of(j)->attention_tiles;
+}
+
+static int region_instance(job_of *j) {
+  const pe_region_attention_args *a = &j->args->region_attention;
+  return instance_of(a->key, a->value, a->heads / a->key_heads, false);
+}
+static void region_grid(job_of *j, pe_metal_grid *g) {
+  const pe_region_attention_args *a = &j->args->region_attention;
+  const int32_t queries = instances[region_instance(j)].queries;
+  const int32_t rows = rows_of_tile(queries, a->heads / a->key_heads, false);
+  *g = (pe_metal_grid){{head_tiles(a->heads, a->key_heads, queries), tiles(j->call->rows, rows), 1},
+                       SIMDGROUP};
+}
+enum { REGION_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(STEP) };
+static const pe_metal_pass region[] = {
+    [Q8_128] = {"region_attention_128", REGION_SLOTS, KV, SLOT(OUT), region_grid, NULL},
+    [Q4_256] = {"region_attention_256", REGION_SLOTS, KV, SLOT(OUT), region_grid, NULL}};
+
+/* ---- the table ----------------------------------------------------------------------------------- */
+
+/* Ops with a single kernel. */
+static const pe_metal_pass single[PE_OP_COUNT] = {
+    [PE_OP_EMBED] = {"embed", CALL | SLOT(OUT) | MAT | SLOT(STEP) | SLOT(FEATURES), FORMAT,
+                     SLOT(OUT), embed_grid, NULL},
+    [PE_OP_LOOKUP] = {"lookup", SLOT(CALL) | SLOT(OUT) | MAT | SLOT(STEP), FORMAT, SLOT(OUT),
+                      embed_grid, NULL},
+    [PE_OP_DEEPSTACK] = {"deepstack", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP) | SLOT(FEATURES), 0,
+                         SLOT(OUT), deepstack_grid, NULL},
+    [PE_OP_NORM] = {"norm", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1), 0, SLOT(OUT),
+                    norm_grid, NULL},
+    [PE_OP_MAP] = {"map",
+                   CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
+                       SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
+                   0, SLOT(OUT), map_grid, NULL},
+    [PE_OP_ROPE_TABLE] = {"rope_table", CALL | SLOT(OUT) | SLOT(VEC0) | SLOT(VEC1) | SLOT(STEP), 0,
+                          SLOT(OUT), table_grid, NULL},
+    [PE_OP_ROPE] = {"rope", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(VEC0), 0, SLOT(OUT),
+                    rope_grid, NULL},
+    [PE_OP_STORE] = {"store",
+                     CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(KEYS) |
+                         SLOT(VALUES) | SLOT(STEP),
+                     KV, SLOT(KEYS) | SLOT(VALUES), store_grid, NULL},
+    [PE_OP_ROUTE] = {"route", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1), 0, SLOT(OUT),
+                     route_grid, NULL},
+    [PE_OP_EXPERT_SUM] = {"expert_sum", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1), 0, SLOT(OUT),
+                          sum_grid, NULL},
+    [PE_OP_CONV] = {"conv",
+                    CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1) | SLOT(STATE) |
+                        SLOT(STEP),
+                    0, SLOT(OUT) | SLOT(STATE), conv_grid, NULL},
+    [PE_OP_DELTA] = {"delta",
+                     CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
+                         SLOT(STATE) | SLOT(STEP),
+                     0, SLOT(OUT) | SLOT(STATE), delta_grid, NULL},
+    [PE_OP_SSM] = {"ssm",
+                   CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(VEC0) |
+                       SLOT(VEC1) | SLOT(VEC2) | SLOT(STATE) | SLOT(STEP),
+                   0, SLOT(OUT) | SLOT(STATE), ssm_grid, NULL},
+    [PE_OP_CONCAT] = {"concat",
+                      CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(IN3) | SLOT(IN4) |
+                          SLOT(IN5),
+                      0, SLOT(OUT), concat_grid, NULL},
+    [PE_OP_SLICE] = {"slice", CALL | SLOT(OUT) | SLOT(IN0), 0, SLOT(OUT), slice_grid, NULL},
+    [PE_OP_OUTPUT] = {"output", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP), 0, SLOT(OUT),
+                      output_grid, NULL},
+    [PE_OP_PATCHES] = {"patches", CALL | SLOT(OUT) | SLOT(STEP) | SLOT(FEATURES), 0, SLOT(OUT),
+                       patches_grid, NULL},
+    [PE_OP_MERGE] = {"merge", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP), 0, SLOT(OUT), merge_grid,
+                     NULL}};
+
+static const pe_metal_pass *pass_of(job_of *j) {
+  switch (j->op) {
+  case PE_OP_LINEAR: return &linear[rows_at_once(j)];
+  case PE_OP_GATED: return &gated[rows_at_once(j)];
+  case PE_OP_HEAD_LINEAR: return &head[j->args->head.transposed ? 2 : rows_at_once(j) == 3];
+  case PE_OP_EXPERT_LINEAR: return &expert[expert_way(j)];
+  case PE_OP_EXPERT_GATED: return &expert_gated[expert_way(j)];
+  case PE_OP_ATTENTION:
+    return splits(j) ? &attention_part[attention_instance(j)] : &attention[attention_instance(j)];
+  case PE_OP_REGION_ATTENTION: return &region[region_instance(j)];
+  default: return &single[j->op];
+  }
+}
+
+/* ---- what the kernels cannot do ------------------------------------------------------------------ */
+
+static bool plain_is_known(const pe_quant_matrix *m) {
+  return m->quant.kind != PE_QUANT_NONE || m->dtype == PE_F32 || m->dtype == PE_F16 ||
+         m->dtype == PE_BF16;
+}
+
+static const char *refused(job_of *j) {
+  const pe_op_args *a = j->args;
+  if ((j->mat && !plain_is_known(j->mat)) || (j->mat2 && !plain_is_known(j->mat2)))
+    return "weights of this element type";
+  switch (j->op) {
+  case PE_OP_ATTENTION: return attention_instance(j) < 0 ? "heads this wide" : NULL;
+  case PE_OP_REGION_ATTENTION:
+    return region_instance(j) < 0 || region_instance(j) > Q4_256 ? "heads this wide" : NULL;
+  case PE_OP_STORE:
+    if (a->store.cache.key > STORE_WIDTH || a->store.cache.value > STORE_WIDTH)
+      return "heads this wide";
+    return a->store.rope.turns && a->store.rope.norm.layer ? "a layer norm in a rope" : NULL;
+  case PE_OP_ROPE: return a->rope.norm.layer ? "a layer norm in a rope" : NULL;
+  case PE_OP_EXPERT_LINEAR:
+  case PE_OP_EXPERT_GATED: return a->expert.experts > SORT_EXPERTS ? "so many experts" : NULL;
+  case PE_OP_ROUTE:
+    return a->route.experts > ROUTE_EXPERTS || a->route.groups > ROUTE_GROUPS ||
+                   a->route.chosen > ROUTE_CHOSEN
+               ? "so many experts"
+               : NULL;
+  case PE_OP_CONV: return a->conv.taps > CONV_TAPS ? "a convolution this long" : NULL;
+  case PE_OP_DELTA: return a->delta.key > STATE_WIDTH ? "a state this wide" : NULL;
+  case PE_OP_SSM: return a->ssm.state > STATE_WIDTH ? "a state this wide" : NULL;
+  default: return NULL;
+  }
+}
+
+const pe_metal_pass *pe_metal_pass_of(const pe_metal_job *job, const char **why) {
+  *why = refused(job);
+  return *why ? NULL : pass_of(job);
+}
+
+uint64_t pe_metal_scratch(const pe_metal_job *job) {
+  switch (job->op) {
+  case PE_OP_EXPERT_LINEAR:
+  case PE_OP_EXPERT_GATED:
+    return (uint64_t)(1 + 3 * expert_tiles(job) + pairs_of(job)) * sizeof(int32_t);
+  case PE_OP_ATTENTION: {
+    const pe_attention_args *a = &job->args->attention;
+    if (attention_instance(job) < 0 || !splits(job)) return 0;
+    return (uint64_t)job->call->rows * (uint64_t)a->heads * parts_of(job->step) *
+           (uint64_t)(a->value + 2) * sizeof(float);
+  }
+  default: return 0;
+  }
+}
+
+int64_t pe_metal_reads(const pe_metal_job *job) {
+  static const int32_t rows[] = {1, 2, 4, 8};
+  const int way = rows_at_once(job);
+  switch (job->op) {
+  case PE_OP_LINEAR:
+  case PE_OP_GATED: return tiles(job->call->rows, rows[way]);
+  case PE_OP_HEAD_LINEAR:
+    return (int64_t)job->args->head.heads *
+           tiles(job->call->rows, job->args->head.transposed || way < 3 ? 1 : 8);
+  case PE_OP_EXPERT_LINEAR:
+  case PE_OP_EXPERT_GATED: return expert_way(job) == 1 ? expert_tiles(job) : pairs_of(job);
+  default: return 0;
+  }
+}
+
+static uint32_t format_of(const pe_quant_matrix *m, int field) {
+  if (!m) return 0;
+  switch (field) {
+  case PE_CONSTANT_KIND: return m->quant.kind;
+  case PE_CONSTANT_BITS: return (uint32_t)m->quant.bits;
+  case PE_CONSTANT_GROUP: return (uint32_t)m->quant.group;
+  default: return m->quant.kind == PE_QUANT_NONE ? m->dtype : m->quant.scale_dtype;
+  }
+}
+
+uint32_t pe_metal_constant_of(const pe_metal_job *job, int constant) {
+  if (constant < PE_CONSTANT_KIND2) return format_of(job->mat, constant);
+  if (constant < PE_CONSTANT_GATE)
+    return format_of(job->mat2 ? job->mat2 : job->mat, constant - PE_CONSTANT_KIND2);
+  if (constant == PE_CONSTANT_GATE)
+    return (uint32_t)(job->op == PE_OP_GATED ? job->args->gated.activation
+                                             : job->args->expert_gated.activation);
+  switch (job->op) {
+  case PE_OP_STORE: return (uint32_t)job->args->store.cache.type;
+  case PE_OP_ATTENTION: return (uint32_t)job->args->attention.cache.type;
+  default: return PE_KV_F32; /* the lines of a tower */
+  }
+}
