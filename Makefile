@@ -307,6 +307,33 @@ $(BUILD)/tests/metal_kernels_checked: $(METAL_TEST_DEP) $(METAL_CHECK_OBJ)
 	@mkdir -p $(@D)
 	$(Q)$(METAL_LINK) -DCHECKED $(METAL_CHECK_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
 
+# A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.
+FAKE_OBJ := $(patsubst tests/metal/fake/%.c,$(BUILD)/metal/fake/%.o,$(wildcard tests/metal/fake/*.c))
+FAKE_METAL := $(BUILD)/tests/fake-metal.so
+$(BUILD)/metal/fake/%.o: tests/metal/fake/%.c $(wildcard tests/metal/fake/*.h) tests/metal/exec/exec.h
+	$(say) CC $<
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(WARN) $(POSIX) -O1 -g -fPIC -I. -c -o $@ $<
+$(BUILD)/metal/fake/source.o: $(BUILD)/metal_source.c
+	$(Q)$(CC) $(WARN) -fPIC -I. -c -o $@ $<
+$(FAKE_METAL): $(FAKE_OBJ) $(BUILD)/metal/fake/source.o $(METAL_EXEC_OBJ)
+	$(say) LINK $@
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -shared -o $@ $^ -lpthread
+$(BUILD)/tests/fake-metal-checked.so: $(FAKE_OBJ) $(BUILD)/metal/fake/source.o $(METAL_CHECK_OBJ)
+	$(say) LINK $@
+	@mkdir -p $(@D)
+	$(Q)$(CXX) -shared -o $@ $^ -lpthread
+METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_host.c $(LIBRARY) $(LDFLAGS) $(LIBS)
+$(BUILD)/tests/test_metal_host: tests/metal/test_metal_host.c $(LIBRARY) | $(FAKE_METAL)
+	$(say) TEST $@
+	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(METAL_HOST)
+# For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.
+print-flags:
+	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(METAL_HOST)'
+	@echo '$(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)'
+
 .SECONDARY: $(BUILD)/tests/fuzz/driver.o
 $(BUILD)/tests/fuzz_%: tests/fuzz/fuzz_%.c $(BUILD)/tests/fuzz/driver.o $(LIBRARY)
 	$(say) FUZZ $@

@@ -46,6 +46,7 @@ static bool same(const pe_gpu_kernel *a, const pe_gpu_kernel *b) {
 
 static pe_id function_of(pe_gpu *g, const pe_gpu_kernel *k, pe_id *error) {
   pe_id values = pe_mtl_new("MTLFunctionConstantValues");
+  if (!values) return NULL;
   for (int i = 0; i < PE_GPU_CONSTANTS; i++)
     if (k->constants >> i & 1)
       pe_mtl_constants_set(values, &k->value[i], PE_MTL_TYPE_UINT, (pe_nsuint)i);
