@@ -23,8 +23,9 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-clients test-arm check-macos bench bench-peer bench-peer-http bench-mlx \
-        fuzz soak mutate install clean lint packages peer tests fuzzers serve FORCE
+.PHONY: all help test test-metal test-clients test-arm check-macos bench bench-peer \
+        bench-peer-http bench-mlx fuzz soak mutate install clean lint packages peer tests fuzzers \
+        serve print-flags FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -116,19 +117,23 @@ BENCH_SRC := $(wildcard tests/bench/*.c)
 BENCH_BIN := $(BENCH_SRC:tests/bench/%.c=$(BUILD)/bench/%)
 METAL_SRC := $(wildcard kernels/metal/*.metal)
 METAL_DEP := $(METAL_SRC) kernels/metal/args.h kernels/op_args.h kernels/quant.h kernels/dtype.h
+FAKE_METAL := $(BUILD)/tests/fake-metal.so
+# A Mac has the real one.
+FAKE_TEST := $(if $(filter Darwin,$(UNAME)),,$(FAKE_METAL) $(BUILD)/tests/test_metal_host)
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate install tests \
+all test test-metal test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
+install tests \
 fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
 
-tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN) $(BENCH_BIN)
+tests: $(PROGRAM) $(TEST_BIN) $(FUZZ_BIN) $(BENCH_BIN) $(FAKE_TEST)
 
 test: tests  ## build and run every test
 	$(Q)BUILD=$(BUILD) $(if $(SAN),SAN=$(SAN)) sh tests/run.sh
@@ -308,9 +313,10 @@ $(BUILD)/tests/metal_kernels_checked: $(METAL_TEST_DEP) $(METAL_CHECK_OBJ)
 	$(Q)$(METAL_LINK) -DCHECKED $(METAL_CHECK_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
 
 # A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.
-FAKE_OBJ := $(patsubst tests/metal/fake/%.c,$(BUILD)/metal/fake/%.o,$(wildcard tests/metal/fake/*.c))
-FAKE_METAL := $(BUILD)/tests/fake-metal.so
-$(BUILD)/metal/fake/%.o: tests/metal/fake/%.c $(wildcard tests/metal/fake/*.h) tests/metal/exec/exec.h
+FAKE_SRC := $(wildcard tests/metal/fake/*.c)
+FAKE_OBJ := $(FAKE_SRC:tests/metal/fake/%.c=$(BUILD)/metal/fake/%.o)
+FAKE_DEP := $(wildcard tests/metal/fake/*.h) tests/metal/exec/exec.h
+$(BUILD)/metal/fake/%.o: tests/metal/fake/%.c $(FAKE_DEP)
 	$(say) CC $<
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(WARN) $(POSIX) -O1 -g -fPIC -I. -c -o $@ $<
@@ -328,6 +334,12 @@ METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_host.c $(LIBRARY) $(
 $(BUILD)/tests/test_metal_host: tests/metal/test_metal_host.c $(LIBRARY) | $(FAKE_METAL)
 	$(say) TEST $@
 	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(METAL_HOST)
+ifneq ($(READY),)
+METAL_ALL := $(FAKE_TEST) $(BUILD)/tests/fake-metal-checked.so $(METAL_TEST) $(METAL_CHECKED)
+test-metal: $(METAL_ALL)  ## Metal's kernels and host on Linux (QUICK=1: no seeded mistakes)
+	$(Q)BUILD=$(BUILD) CC='$(CC)' sh tests/metal/run.sh
+endif
+
 # For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.
 print-flags:
 	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'

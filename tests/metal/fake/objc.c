@@ -84,11 +84,22 @@ id fake_retain(id o) {
 /* Classes are objects that live for ever. */
 static bool is_class(id o) { return o->isa && !o->isa->isa; }
 
+/* Kept, so that a later message is noticed; in a list, so that no tool takes them for lost. */
+static void bury(id o) {
+  static id *graves;
+  static size_t count;
+  pthread_mutex_lock(&lock);
+  if ((count & (count - 1)) == 0) graves = realloc(graves, (2 * count + 1) * sizeof *graves);
+  if (!graves) abort();
+  graves[count++] = o, o->isa = &zombie;
+  pthread_mutex_unlock(&lock);
+}
+
 void fake_release(id o) {
   if (o && o->isa == &zombie) fake_complain("an object is released once too often");
   if (!o || is_class(o) || atomic_fetch_sub(&o->refs, 1) != 1) return;
   if (o->isa->free) o->isa->free(o);
-  o->isa = &zombie; /* kept, so that a later message is noticed */
+  bury(o);
   atomic_fetch_sub(&living, 1);
 }
 

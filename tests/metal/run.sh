@@ -1,0 +1,39 @@
+#!/bin/sh
+# Everything about Metal that can be run without one (make test-metal): the kernels alone, plain and
+# under the checker, the host, every golden model on the fake, the caches and batches, moonlet, and
+# the seeded mistakes. Each suite ends with its counts; a complaint of the fake is a failure.
+# QUICK=1 leaves out the seeded mistakes.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+BUILD=${BUILD:-build}
+export BUILD
+failed=0
+run() {
+  log=$(mktemp)
+  "$@" >"$log" 2>&1 || { failed=$((failed + 1)); grep -v '^ ' "$log" | tail -n 20; echo "FAIL $*"; }
+  tail -n 1 "$log"
+  rm -f "$log"
+}
+
+for t in "$BUILD"/tests/metal_* "$BUILD"/tests/checked_*; do
+  [ -x "$t" ] && case $t in *.d) ;; *) run "$t" ;; esac
+done
+run "$BUILD/tests/test_metal_host"
+sh tests/sh/metal.sh || failed=$((failed + 1))
+
+export PERIGEE_TEST_GC=normal PERIGEE_METAL="$BUILD/tests/fake-metal.so"
+for s in models caches batch_models moonlet vision_lua vision; do
+  run "$BUILD/perigee" run tests/lua/run.lua "test_$s.lua"
+done
+# The checker also proves that the barriers suffice and that no kernel leaves its buffers.
+PERIGEE_METAL="$BUILD/tests/fake-metal-checked.so"
+for model in llama-mlx4 qwen3_moe qwen3_5-mlx4 gemma3_text gpt_oss-mxfp4 deepseek_v3-mlx4 nemotron_h
+do
+  run "$BUILD/perigee" run tests/lua/run.lua test_models "$model"
+done
+unset PERIGEE_METAL
+if [ -z "${QUICK:-}" ]; then
+  for m in tests/metal/mutants*.py; do run python3 "$m" --build "$BUILD"; done
+fi
+echo "test-metal: $failed suites failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,59 @@
+#!/bin/sh
+# --device metal: refused where there is no Metal, and on the fake Metal of tests/metal a few models
+# that together have every family of ops, within the tolerance of their references and bit for bit
+# in any batch and any chunks. make test-metal runs all models.
+suite=metal.sh
+. "$(dirname "$0")/lib/cli.sh"
+G=tests/golden
+ids='{"ids":[3,9,1,4,1,5,9,2,6,5,3,5],"greedy":4}'
+
+unset PERIGEE_METAL
+if [ "$(uname)" != Darwin ]; then
+  echo "$ids" >"$T/in"
+  try "no Metal" 1 eval $G/llama --jsonl --device metal; one_line; no_out
+  err "device metal: there is no Metal on this system"
+  PERIGEE_METAL=$T/none.so
+  export PERIGEE_METAL
+  try "no such shared object" 1 eval $G/llama --jsonl --device metal; one_line; no_out
+fi
+
+# ---- counting needs no GPU -----------------------------------------------------------------------
+unset PERIGEE_METAL
+try "count" 0 bench $G/qwen3-yarn --device metal --count; no_err
+out "prefill 512"; out "decode at 0"; out "dispatches"; out "M5"; out "153"
+try "count as JSON" 0 bench $G/llama --device metal --count --json --prompts 32 --depths 7
+out '"phase": "decode at 7"'
+try "count on the CPU" 1 bench $G/llama --count; one_line; err "--count needs --device metal"
+
+# ---- models on the fake --------------------------------------------------------------------------
+PERIGEE_METAL=${P%/perigee}/tests/fake-metal.so
+export PERIGEE_METAL
+name="models on the fake"
+if [ ! -f "$PERIGEE_METAL" ]; then
+  skip "no fake Metal was built"
+else
+  echo "$ids" >"$T/in"
+  try "eval" 0 eval $G/llama --jsonl --device metal; no_err; cp "$T/out" "$T/metal"
+  echo "$ids" >"$T/in"
+  try "eval on the CPU" 0 eval $G/llama --jsonl --device cpu
+  if cmp -s "$T/metal" "$T/out"; then ok; else bad "other tokens than on the CPU"; fi
+  # The first buffer limit splits the weights; the last is less than one tensor.
+  for most in 262144 65536; do
+    echo "$ids" >"$T/in"
+    FAKE_METAL_MOST_BYTES=$most
+    export FAKE_METAL_MOST_BYTES
+    try "buffers of $most bytes" 0 eval $G/llama --jsonl --device metal --context 32; no_err
+    if cmp -s "$T/metal" "$T/out"; then ok; else bad "other tokens than in one buffer"; fi
+  done
+  FAKE_METAL_MOST_BYTES=4096
+  echo "$ids" >"$T/in"
+  try "buffers that are too small" 0 eval $G/llama --jsonl --device metal
+  out "; Fake M1 takes 4096"
+  unset FAKE_METAL_MOST_BYTES
+  for model in llama-mlx4 qwen3_moe-mlx4 qwen3_5-mlx4; do
+    PERIGEE_TEST_GC=normal
+    export PERIGEE_TEST_GC
+    try "$model" 0 run tests/lua/run.lua test_models "$model"; no_err; out "0 failed"
+  done
+fi
+closing
