@@ -202,8 +202,10 @@ end
 
 local function main(opts)
   if opts.count and opts.device ~= "metal" then return nil, "--count needs --device metal" end
-  local possible, unable = opts.count or command.check_compute(opts) -- counting needs no GPU
-  if not possible then return nil, unable end
+  if not opts.count then -- which needs no GPU
+    local possible, unable = command.check_compute(opts)
+    if not possible then return nil, unable end
+  end
   if (opts.shape == nil) == (opts[1] == nil) then
     return nil, "expected either MODEL or --shape"
   end
@@ -237,8 +239,8 @@ Tests:
 
 With --profile: time, bytes and operations of every op in prefill and decode, next to the limits of
 this machine, measured first. With --quality: how far `fast` and each type of KV cache are from
-`exact`, over a text. With --device metal --count: bytes, operations and dispatches of a token, op by
-op, and the time that the bytes imply on Apple's chips; nothing is run.]],
+`exact`, over a text. With --device metal --count: bytes, operations and dispatches of a token, op
+by op, and the time that the bytes imply on Apple's chips; nothing is run.]],
   options = {
     { name = "shape", kind = "string", value = "NAME", help = "measure a model of this shape" },
     { name = "quant", kind = "string", value = "KIND", default = "affine4g64",
