@@ -8,6 +8,7 @@
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
+#include "runtime/device/metal_info.h"
 #include "runtime/device/profile.h"
 
 typedef struct engine {
@@ -540,8 +541,44 @@ static int l_device(lua_State *L) { /* [name] -> [name of the backend] or [nil, 
   return 1;
 }
 
+static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
+  pe_metal_info info;
+  pe_error err;
+  if (pe_metal_info_ask(&info, &err)) return pe_bind_error(L, &err);
+  const pe_str lines = pe_buf_str(&info.lines);
+  lua_createtable(L, 0, 9);
+  lua_pushstring(L, info.facts.name);
+  lua_setfield(L, -2, "name");
+  lua_pushlstring(L, lines.at, lines.len);
+  lua_setfield(L, -2, "lines");
+  pe_buf_free(&info.lines);
+  const struct {
+    const char *name;
+    uint64_t value;
+  } numbers[] = {{"working_set", info.facts.working_set},
+                 {"most_bytes", info.facts.most_bytes},
+                 {"methods", (uint64_t)info.methods},
+                 {"differences", (uint64_t)info.differences}};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    lua_pushinteger(L, (lua_Integer)numbers[i].value);
+    lua_setfield(L, -2, numbers[i].name);
+  }
+  const struct {
+    const char *name;
+    bool value;
+  } flags[] = {{"metal3", info.facts.metal3},
+               {"apple7", info.facts.apple7},
+               {"residency", info.facts.residency}};
+  for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+    lua_pushboolean(L, flags[i].value);
+    lua_setfield(L, -2, flags[i].name);
+  }
+  return 1;
+}
+
 int pe_open_engine(lua_State *L) {
-  static const luaL_Reg functions[] = {{"open", l_open}, {"device", l_device}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"open", l_open}, {"device", l_device}, {"metal", l_metal}, {NULL, NULL}};
   pe_bind_class(L, &engine_class), pe_bind_class(L, &snapshot_class);
   luaL_newlib(L, functions);
   return 1;

@@ -65,7 +65,7 @@ end
 local function limits_of(threads)
   local weights, config = shapes.make("tiny", "bf16")
   local model = assert(models.assemble(assert(weights, config), config, { path = "tiny" }))
-  local options = { threads = threads, tokens = 16 }
+  local options = { threads = threads, tokens = 16, device = "cpu" }
   local engine <close> = assert(perigee.engine.open(model.graph, options))
   return assert(engine:limits())
 end
@@ -82,6 +82,23 @@ local function measured_rows(threads)
       ("multiply-adds, %s, %s"):format(all.name, many) },
     { "16-bit integers", ("%.0f GOP/s"):format(2 * all.dot * 1e-9), "the same" },
   }
+end
+
+--- What Metal says about itself, and whether one of its methods is not as we call it. Nothing where
+--- there is no Metal.
+local function metal_rows()
+  if not perigee.engine.device "metal" then return {}, 0 end
+  local m, why = perigee.engine.metal()
+  if not m then return { { "Metal", "cannot be opened", tostring(why) } }, 1 end
+  local families = (m.metal3 and "Metal 3" or "before Metal 3") .. (m.apple7 and ", Apple 7" or "")
+  return {
+    { "Metal", m.name, ("%s%s; room for %s, %s in one buffer"):format(families,
+      m.residency and ", residency sets" or "", text.bytes(m.working_set),
+      text.bytes(m.most_bytes)) },
+    { "Metal's methods", m.differences == 0 and ("%d as we call them"):format(m.methods)
+      or ("%d of %d DIFFER"):format(m.differences, m.methods),
+      m.lines:match "[^\n]+" },
+  }, m.differences > 0 and 1 or 0
 end
 
 --- A row for each version of the kernels, and the number of those that are wrong.
@@ -124,8 +141,11 @@ local function main(opts)
   if not opts.quick then
     local more = measured_rows(opts.threads or perigee.sys.machine().cores)
     table.move(more, 1, #more, #rows + 1, rows)
-    more, wrong = kernel_rows()
-    table.move(more, 1, #more, #rows + 1, rows)
+    for _, test in ipairs { metal_rows, kernel_rows } do
+      local lines, failed = test()
+      table.move(lines, 1, #lines, #rows + 1, rows)
+      wrong = wrong + failed
+    end
   end
   io.write(render(rows, term.painter(term.has_color(1)), true))
   if opts.report then
@@ -140,8 +160,8 @@ return {
   details = [[
 Shows the machine and the build, measures memory and processor, and runs small models with every
 version of the kernels that this processor has: their logits must equal those of the scalar
-kernels bit for bit. Exit status 1: they do not, please send a report. A report has no name of the
-machine, no user and no path.]],
+kernels bit for bit, and those of Metal be near. Exit status 1: they do not, please send a report. A
+report has no name of the machine, no user and no path.]],
   options = {
     { name = "report", kind = "string", value = "FILE", help = "also write all of it to a file" },
     { name = "quick", kind = "flag", help = "show only: no measurements and no tests" },

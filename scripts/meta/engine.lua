@@ -47,6 +47,22 @@ function engine.open(graph, options) end
 ---@return perigee.Error? err
 function engine.device(device) end
 
+---@class perigee.MetalInfo
+---@field name string           Of the device.
+---@field working_set integer   Bytes that Metal recommends to use at most.
+---@field most_bytes integer    Of one buffer.
+---@field metal3 boolean        It says that it is of the family Metal 3,
+---@field apple7 boolean        and of Apple 7.
+---@field residency boolean     It has residency sets.
+---@field methods integer       That perigee calls.
+---@field differences integer   Of these methods to what perigee expects.
+---@field lines string          A line about each difference.
+
+---What the Metal of this machine says about itself, and a self-test of its methods.
+---@return perigee.MetalInfo? info
+---@return perigee.Error? err
+function engine.metal() end
+
 ---@class perigee.EngineSampling
 ---@field temperature? number
 ---@field top_p? number
