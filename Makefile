@@ -269,7 +269,9 @@ METAL_EXEC_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/host/%.o) $(BUILD)/metal/host
             $(BUILD)/metal/host/exec.o
 METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/host/init.o \
             $(BUILD)/metal/host/exec.o $(BUILD)/metal/host/check.o
-METAL_TEST := $(BUILD)/tests/metal_kernels $(BUILD)/tests/metal_kernels_checked
+METAL_SUITES := kernels memory
+METAL_TEST := $(METAL_SUITES:%=$(BUILD)/tests/metal_%)
+METAL_CHECKED := $(METAL_SUITES:%=$(BUILD)/tests/checked_%)
 
 $(BUILD)/metal/%.cpp: kernels/metal/%.metal $(METAL_DEP) tests/metal/mslx.lua | $(PROGRAM)
 	$(say) MSLX $<
@@ -301,16 +303,18 @@ $(BUILD)/metal/host/%.o: tests/metal/exec/%.c tests/metal/exec/exec.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(WARN) $(POSIX) -O2 -g -fPIC -I. -c -o $@ $<
 
-METAL_TEST_DEP := tests/metal/test_kernels.c $(wildcard tests/metal/*.h) $(LIBRARY)
-METAL_LINK = $(CC) $(CF) $(LIB_CF) -Itests/c -o $@ tests/metal/test_kernels.c
-$(BUILD)/tests/metal_kernels: $(METAL_TEST_DEP) $(METAL_EXEC_OBJ)
+METAL_TEST_DEP := $(wildcard tests/metal/*.h) tests/c/kernels.h tests/c/kernels_step.h $(LIBRARY)
+$(METAL_TEST): $(BUILD)/tests/metal_%: tests/metal/test_%.c $(METAL_TEST_DEP) $(METAL_EXEC_OBJ)
 	$(say) TEST $@
 	@mkdir -p $(@D)
-	$(Q)$(METAL_LINK) $(METAL_EXEC_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
-$(BUILD)/tests/metal_kernels_checked: $(METAL_TEST_DEP) $(METAL_CHECK_OBJ)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -o $@ $< $(METAL_EXEC_OBJ) $(LIBRARY) \
+	  $(LDFLAGS) $(LIBS)
+$(METAL_CHECKED): $(BUILD)/tests/checked_%: tests/metal/test_%.c $(METAL_TEST_DEP) \
+  $(METAL_CHECK_OBJ)
 	$(say) TEST $@
 	@mkdir -p $(@D)
-	$(Q)$(METAL_LINK) -DCHECKED $(METAL_CHECK_OBJ) $(LIBRARY) $(LDFLAGS) $(LIBS)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCHECKED -o $@ $< $(METAL_CHECK_OBJ) \
+	  $(LIBRARY) $(LDFLAGS) $(LIBS)
 
 # A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.
 FAKE_SRC := $(wildcard tests/metal/fake/*.c)
