@@ -151,8 +151,7 @@ static inline void metal_put_operands(metal_buffers *b, const metal_case *k) {
   if (k->mats) metal_put(b, PE_SLOT_EXPERTS, offsets, 6 * (size_t)n * sizeof *offsets);
   free(offsets);
   for (int i = 0; i < 2; i++)
-    if (k->cache_bytes[i])
-      metal_put(b, PE_SLOT_KEYS + i, c->cache[i], (size_t)k->cache_bytes[i]);
+    if (k->cache_bytes[i]) metal_put(b, PE_SLOT_KEYS + i, c->cache[i], (size_t)k->cache_bytes[i]);
   if (c->state) metal_put(b, PE_SLOT_STATE, c->state, (size_t)k->state_floats * 4);
   metal_put_step(b, c->step, metal_table_words(c->step));
   metal_put_features(b, c->step);
@@ -195,8 +194,7 @@ static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const p
     if (!l.buffer[i].at) l.buffer[i].at = none, l.buffer[i].bytes = sizeof none;
   }
   for (int i = 0; i < PE_CONSTANTS; i++)
-    if (p->constants >> i & 1)
-      l.constant[i] = pe_metal_constant_of(job, i), l.constants |= 1u << i;
+    if (p->constants >> i & 1) l.constant[i] = pe_metal_constant_of(job, i), l.constants |= 1u << i;
   memcpy(l.groups, g.groups, sizeof l.groups), l.threads = g.threads;
   if (msl_run(&l)) printf("    %s\n", msl_fault_text());
 }
@@ -296,8 +294,10 @@ typedef struct metal_layout {
   pe_dtype dtype;
   int32_t unit;
 } metal_layout;
-#define METAL_AFFINE(bits, group, dtype) {{PE_QUANT_AFFINE, bits, group, dtype}, PE_U8, group}
-#define METAL_BLOCK(id) {{id, 0, 0, PE_U8}, PE_U8, id##_VALUES}
+#define METAL_AFFINE(bits, group, dtype)                                                           \
+  { {PE_QUANT_AFFINE, bits, group, dtype}, PE_U8, group }
+#define METAL_BLOCK(id)                                                                            \
+  { {id, 0, 0, PE_U8}, PE_U8, id##_VALUES }
 static const metal_layout metal_layouts[] = {
     {{0}, PE_F32, 1},
     {{0}, PE_F16, 1},
@@ -337,8 +337,8 @@ static inline void put_number(uint8_t *at, pe_dtype dtype, float f) {
 /* Where the blocks of GGUF have numbers of 16 bits. */
 static inline void fix_blocks(pe_quant_kind kind, uint8_t *data, size_t bytes) {
   static const int16_t at[PE_QUANT_COUNT][2] = {
-      [PE_QUANT_Q4_1] = {0, 2}, [PE_QUANT_Q5_1] = {0, 2},    [PE_QUANT_Q2_K] = {80, 82},
-      [PE_QUANT_Q4_K] = {0, 2}, [PE_QUANT_Q5_K] = {0, 2},    [PE_QUANT_Q3_K] = {108, 108},
+      [PE_QUANT_Q4_1] = {0, 2},    [PE_QUANT_Q5_1] = {0, 2}, [PE_QUANT_Q2_K] = {80, 82},
+      [PE_QUANT_Q4_K] = {0, 2},    [PE_QUANT_Q5_K] = {0, 2}, [PE_QUANT_Q3_K] = {108, 108},
       [PE_QUANT_Q6_K] = {208, 208}};
   const size_t block = (size_t)pe_quant_block_bytes(kind);
   for (size_t i = 0; i < bytes; i += block) {
@@ -376,8 +376,8 @@ static inline void metal_matrix(const metal_layout *l, int64_t rows, int64_t col
     if (l->quant.kind == PE_QUANT_AFFINE)
       put_number(scales + i * size, l->quant.scale_dtype, uniform() * 0.1f);
     else
-      scales[i] = (uint8_t)(l->quant.kind == PE_QUANT_NVFP4 ? random32() % 0x38
-                                                            : 120 + random32() % 6);
+      scales[i] =
+          (uint8_t)(l->quant.kind == PE_QUANT_NVFP4 ? random32() % 0x38 : 120 + random32() % 6);
   m->scales = scales, m->biases = l->quant.kind == PE_QUANT_AFFINE ? scales + scale_bytes : NULL;
 }
 static inline void metal_matrix_free(pe_quant_matrix *m) { free((void *)(uintptr_t)m->data); }

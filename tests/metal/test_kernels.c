@@ -213,8 +213,7 @@ static void test_experts(void) {
     check_expert(&metal_layouts[i], 13, i % 2 == 0, i % 3 == 1, false);
   }
   for (int i = 0; i < 3; i++)
-    for (int gated = 0; gated < 2; gated++)
-      check_expert(&metal_layouts[i], 3, gated, i == 1, true);
+    for (int gated = 0; gated < 2; gated++) check_expert(&metal_layouts[i], 3, gated, i == 1, true);
 }
 
 static void test_heads(void) {
@@ -231,8 +230,7 @@ static void test_heads(void) {
     c.step = &step, c.mat = m;
     c.in[0] = view_new(rows, HEADS * in), view_fill(&c.in[0], rows, HEADS * in);
     c.args.head = (pe_head_args){HEADS, in, OUT, transposed};
-    const metal_case k = {
-        .op = PE_OP_HEAD_LINEAR, .c = &c, .width = HEADS * OUT, .mats = HEADS};
+    const metal_case k = {.op = PE_OP_HEAD_LINEAR, .c = &c, .width = HEADS * OUT, .mats = HEADS};
     metal_buffers b;
     metal_check_into(&k, slack(in), &b);
     check_every_tile(&k, &b);
@@ -325,19 +323,19 @@ static void test_map(void) {
     view_fill(&c.in[0], ROWS, WIDTH), view_fill(&c.in[1], ROWS, 30);
     for (int64_t i = 0; i < c.in[0].step * ROWS; i++) c.in[0].at[i] *= 4;
     const bool positive = op == PE_MAP_SQRT || op == PE_MAP_RSQRT || op == PE_MAP_LOG;
-    c.args.map = (pe_map_args){
-        .width = WIDTH,
-        .inputs = 3,
-        .input = {{WIDTH, 1, 0}, {30, op % 2 ? 5 : 1, 0}, {WIDTH, 1, 1}},
-        .steps = 4,
-        .result = 5,
-        .value = {0.25f, 3},
-        .step = {{positive ? PE_MAP_ABS : PE_MAP_MUL, 0, pe_map_constant(0), 4},
-                 {positive ? PE_MAP_ADD : PE_MAP_SUB, 4, pe_map_constant(1), 6},
-                 {op, positive ? 6 : 4, 1, 5},
-                 {PE_MAP_ADD, 5, 2, 5}}};
-    metal_check(
-        &(metal_case){.op = PE_OP_MAP, .c = &c, .width = WIDTH, .vec = {0, 0, WIDTH}}, 2e-6);
+    c.args.map =
+        (pe_map_args){.width = WIDTH,
+                      .inputs = 3,
+                      .input = {{WIDTH, 1, 0}, {30, op % 2 ? 5 : 1, 0}, {WIDTH, 1, 1}},
+                      .steps = 4,
+                      .result = 5,
+                      .value = {0.25f, 3},
+                      .step = {{positive ? PE_MAP_ABS : PE_MAP_MUL, 0, pe_map_constant(0), 4},
+                               {positive ? PE_MAP_ADD : PE_MAP_SUB, 4, pe_map_constant(1), 6},
+                               {op, positive ? 6 : 4, 1, 5},
+                               {PE_MAP_ADD, 5, 2, 5}}};
+    metal_check(&(metal_case){.op = PE_OP_MAP, .c = &c, .width = WIDTH, .vec = {0, 0, WIDTH}},
+                2e-6);
     view_free(&c.in[0]), view_free(&c.in[1]), view_free(&c.out);
   }
 }
@@ -383,8 +381,7 @@ static void test_rope(void) {
       c.args.rope.norm = (pe_norm_args){DIM, 1, i & 1 ? DIM : 0, 1e-6f, 1, 0.5f, i & 2, 0};
       c.vec[0] = i & 1 ? weight : NULL;
     }
-    metal_check(
-        &(metal_case){.op = PE_OP_ROPE, .c = &c, .width = HEADS * DIM, .vec = {DIM}}, 1e-5);
+    metal_check(&(metal_case){.op = PE_OP_ROPE, .c = &c, .width = HEADS * DIM, .vec = {DIM}}, 1e-5);
     if (!(i & 4)) view_free(&c.in[0]);
     view_free(&c.in[1]), view_free(&c.out);
   }
@@ -438,7 +435,8 @@ static void test_tower_rows(void) {
 
 static void check_region_attention(int32_t heads, int32_t key_heads, int32_t key, int32_t value) {
   enum { PATCHES = 190 };
-  static const pe_region frames[] = {{0, 150}, {150, 40}}, windows[] = {{0, 3}, {3, 147}, {150, 40}};
+  static const pe_region frames[] = {{0, 150}, {150, 40}},
+                         windows[] = {{0, 3}, {3, 147}, {150, 40}};
   pe_step step = {.rows = PATCHES};
   step.tower.region[PE_REGION_FRAME] = (pe_regions){frames, 2, 150};
   step.tower.region[PE_REGION_WINDOW] = (pe_regions){windows, 3, 147};
@@ -450,8 +448,7 @@ static void check_region_attention(int32_t heads, int32_t key_heads, int32_t key
       c.in[i] = view_new(PATCHES, width[i]), view_fill(&c.in[i], PATCHES, width[i]);
     c.args.region_attention =
         (pe_region_attention_args){heads, key_heads, key, value, regions, 0.3f};
-    metal_check(
-        &(metal_case){.op = PE_OP_REGION_ATTENTION, .c = &c, .width = heads * value}, 2e-5);
+    metal_check(&(metal_case){.op = PE_OP_REGION_ATTENTION, .c = &c, .width = heads * value}, 2e-5);
     for (int i = 0; i < 3; i++) view_free(&c.in[i]);
     view_free(&c.out);
   }
