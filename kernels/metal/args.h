@@ -71,6 +71,10 @@ enum pe_metal_constant {
   PE_CONSTANTS
 };
 
+/* A norm has a simdgroup for so many values, up to so many simdgroups. Its sums depend on both, so
+ * they are known to a norm inside of a rope as well. */
+enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };
+
 typedef struct pe_metal_mat {
   int32_t rows, cols;
   uint32_t row_bytes, scale_bytes; /* from one row to the next in data, in scales and biases */

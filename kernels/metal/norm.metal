@@ -4,8 +4,6 @@
 // order of the sums does too: threads take every n-th value, then lanes, then simdgroups in order.
 #include "kernels/metal/common.metal"
 
-enum { NORM_SIMDGROUPS = 32 };
-
 METAL_FUNC float group_sum(float v, threadgroup float *parts, uint simdgroup, uint simdgroups,
                            uint lane) {
   v = lanes_sum(v);
@@ -28,7 +26,7 @@ kernel void norm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  uint simdgroup [[simdgroup_index_in_threadgroup]],
                  uint simdgroups [[simdgroups_per_threadgroup]],
                  uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float parts[NORM_SIMDGROUPS];
+  threadgroup float parts[PE_NORM_SIMDGROUPS];
   const uint width = (uint)args.width, by = simdgroups * 32u, at = group.x * width;
   device const float *x = in + line_at((int)group.y, call.in_step[0]) + at;
   device float *y = out + line_at((int)group.y, call.out_step) + at;

@@ -30,16 +30,20 @@ METAL_FUNC float norm_weight(constant pe_rope_args &args, device const float *we
   return args.norm.weights != 0 ? weight[i] + args.norm.offset : 1.0f;
 }
 
-// The factor of a head's values before their weights; all 32 lanes call this.
+// The factor of a head's values before their weights; all 32 lanes call this. One simdgroup sums in
+// the order of those of a norm. After it the head may be overwritten.
 METAL_FUNC float head_scale(constant pe_rope_args &args, device const float *x, uint lane) {
   if (args.norm.width == 0) return 1.0f;
+  const int many = (args.dim + (int)PE_NORM_VALUES - 1) / (int)PE_NORM_VALUES;
+  const int simdgroups = many > (int)PE_NORM_SIMDGROUPS ? (int)PE_NORM_SIMDGROUPS : many;
   float squares = 0.0f;
-  for (int i = (int)lane; i < head_parts(args); i += 32) {
-    const head_part p = head_part_at(args, i);
-    squares = fma(x[p.first], x[p.first], squares);
-    if (p.second >= 0) squares = fma(x[p.second], x[p.second], squares);
+  for (int g = 0; g < simdgroups; g++) {
+    float part = 0.0f;
+    for (int i = 32 * g + (int)lane; i < args.dim; i += 32 * simdgroups)
+      part = fma(x[i], x[i], part);
+    squares += lanes_sum(part);
   }
-  squares = lanes_sum(squares);
+  simdgroup_barrier(mem_flags::mem_device);
   if (args.norm.l2 == 0) squares /= (float)args.dim;
   return 1.0f / precise::sqrt(squares + args.norm.eps);
 }

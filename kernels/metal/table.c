@@ -203,13 +203,14 @@ static void concat_grid(job_of *j, pe_metal_grid *g) {
   for (int i = 0; i < a->inputs; i++) width += a->width[i];
   values_grid(j, width * a->heads, g);
 }
-/* A threadgroup for each group of a row. Four values a thread, at most 256 threads: the sums of a
- * row depend on this, so it depends on the width alone. */
+/* A threadgroup for each group of a row. The sums of a row depend on its threads, so these depend on
+ * the width alone. */
 static void norm_grid(job_of *j, pe_metal_grid *g) {
   const pe_norm_args *a = &j->args->norm;
-  const uint32_t simdgroups = tiles(a->width, (int64_t)4 * SIMDGROUP);
+  const uint32_t simdgroups = tiles(a->width, PE_NORM_VALUES);
   *g = (pe_metal_grid){{(uint32_t)a->count, (uint32_t)j->call->rows, 1},
-                       SIMDGROUP * (simdgroups > 8 ? 8 : simdgroups)};
+                       SIMDGROUP *
+                           (simdgroups > PE_NORM_SIMDGROUPS ? PE_NORM_SIMDGROUPS : simdgroups)};
 }
 static void rope_grid(job_of *j, pe_metal_grid *g) {
   *g = (pe_metal_grid){{(uint32_t)j->args->rope.heads, (uint32_t)j->call->rows, 1}, SIMDGROUP};
