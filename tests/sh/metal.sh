@@ -50,6 +50,19 @@ else
   try "buffers that are too small" 0 eval $G/llama --jsonl --device metal
   out "; Fake M1 takes 4096"
   unset FAKE_METAL_MOST_BYTES
+  # A call that fails is the error of the requests that it hits, or of opening, and of nothing else.
+  for n in 1 4 30 60 61 62 63 64 65 66 80; do
+    printf '{"prompt":[%d,2,3],"max_tokens":6,"temperature":0}\n' 1 4 5 >"$T/in"
+    FAKE_METAL_FAIL_AT=$n
+    export FAKE_METAL_FAIL_AT
+    name="failure at call $n"
+    "$P" generate $G/llama --jsonl --device metal <"$T/in" >"$T/out" 2>"$T/err"
+    got=$?
+    case $got in 0 | 1) ok ;; *) bad "exit status $got" ;; esac
+    if [ "$(cat "$T/out" "$T/err" | grep -cE '"error"|"ids"|^perigee: ')" -ge 1 ]; then ok
+    else bad "neither an answer nor an error"; fi
+  done
+  unset FAKE_METAL_FAIL_AT
   for model in llama-mlx4 qwen3_moe-mlx4 qwen3_5-mlx4; do
     PERIGEE_TEST_GC=normal
     export PERIGEE_TEST_GC

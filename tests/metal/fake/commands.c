@@ -23,6 +23,11 @@ void fake_fail_at(long n, fake_failure how) {
   fake_arm(n);
   gpu.lost = false, gpu.how = how;
 }
+/* For programs that cannot call it: FAKE_METAL_FAIL_AT=N. */
+__attribute__((constructor)) static void fail_at_start(void) {
+  const char *n = getenv("FAKE_METAL_FAIL_AT");
+  if (n) fake_fail_at(strtol(n, NULL, 10), FAKE_FAIL_INTERNAL);
+}
 long fake_dispatches(void) { return gpu.dispatches; }
 long fake_barriers(void) { return gpu.barriers; }
 
