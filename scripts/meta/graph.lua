@@ -342,8 +342,15 @@ function Plan:close() end
 ---@field macs number  multiply-adds
 ---@field once number  bytes of weights and caches, each read once
 
----What a step costs on Metal, instruction by instruction; needs no GPU. rows: of each sequence.
----@param options? { rows?: integer, past?: integer, sequences?: integer, kv_bits?: integer, kv_block?: integer }
+---@class perigee.MetalLoad
+---@field rows? integer       Of each sequence (1).
+---@field past? integer       Tokens before them (0).
+---@field sequences? integer  1
+---@field kv_bits? integer    16
+---@field kv_block? integer   64
+
+---What a step costs on Metal, instruction by instruction; needs no GPU.
+---@param options? perigee.MetalLoad
 ---@return perigee.MetalCost[]? costs
 ---@return string? err
 function Plan:count(options) end

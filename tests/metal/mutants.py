@@ -54,8 +54,8 @@ MUTANTS = [
      "at[(count - 1 - i) * STACK_WORDS] = (uint64_t)(piece_of(&m[i], part)"),
     ("vectors too short", STORE, "case PE_OP_NORM: return a->norm.weights;",
      "case PE_OP_NORM: return a->norm.weights / 2;"),
-    ("second vector at the place of the first", STORE, "s->of[i].vec[j] = s->of[k].vec[n];",
-     "s->of[i].vec[j] = s->of[k].vec[0];"),
+    ("vectors overlap", STORE, "floats += (uint64_t)(vector_length(x, j) +",
+     "floats += (uint64_t)(vector_length(x, j) / 4 +"),
     ("larger than a buffer may be", STORE, "if (end > to && (uint64_t)(end - from) > most) break;",
      ""),
     ("weights never freed", STORE, "pe_gpu_free(s->gpu, &s->range[i].buffer);", "(void)0;"),
@@ -130,7 +130,7 @@ class Mutator:
         made = sh(self.cc.split() + self.compile + ["-Wno-error", "-c", "-o", object_, source])
         if made.returncode:
             return made.stdout
-        for arguments, run in ((self.host, [[exe]]), (self.program, [
+        for arguments, run in ((self.host, [[exe, "model"], [exe]]), (self.program, [
                 [exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS])):
             linked = sh(self.cc.split() + ["-o", exe, object_] + arguments)
             if linked.returncode:
@@ -154,7 +154,7 @@ def main():
                 continue
             why = mutator.noticed(mutant)
             passed, failed = passed + (why is None), failed + (why is not None)
-            if why:
+            if why is not None:
                 print(f"FAIL mutants/{mutant[0]} ({mutant[1]}): {why}", flush=True)
     print(f"mutants: {passed} passed, {failed} failed, 0 skipped")
     sys.exit(failed != 0)
