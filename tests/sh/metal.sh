@@ -37,6 +37,9 @@ else
   echo "$ids" >"$T/in"
   try "eval on the CPU" 0 eval $G/llama --jsonl --device cpu
   if cmp -s "$T/metal" "$T/out"; then ok; else bad "other tokens than on the CPU"; fi
+  echo 'local m = require("perigee").engine.metal(); print(m.name, m.differences, m.residency)' \
+    >"$T/info.lua"
+  try "self-test" 0 run "$T/info.lua"; no_err; out_is "Fake M1	0	true"
   # The first buffer limit splits the weights; the last is less than one tensor.
   for most in 262144 65536; do
     echo "$ids" >"$T/in"
