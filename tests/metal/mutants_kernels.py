@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Seeds one mistake at a time into Metal's kernels and says whether the tests notice.
+
+    python3 tests/metal/mutants_kernels.py [NAME...]     BUILD=build, CXX, CC as for make
+
+Every mistake is a replacement in one file, which must be found exactly once. The kernels that
+include the file are rewritten and compiled for the checker, linked with the others, and one test is
+run. Unnoticed mistakes are listed; exit 1 if there is one. Needs: make test-metal's programs.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+BUILD = os.environ.get("BUILD", "build")
+CXX = os.environ.get("CXX", "g++").split()
+CC = os.environ.get("CC", "gcc").split()
+FOLDER = "kernels/metal"
+FLAGS = "-std=c++17 -w -fsigned-char -ffp-contract=off -fno-exceptions -fno-rtti -fPIC".split()
+
+# name, file, what is there, what takes its place, suite, test
+MUTANTS = [
+    # barriers and races
+    ("norm: no barrier after the parts", "norm.metal",
+     "if (lane == 0u) parts[simdgroup] = v;\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
+     "if (lane == 0u) parts[simdgroup] = v;", "kernels", "norm"),
+    ("norm: no barrier before the parts", "norm.metal",
+     "  threadgroup_barrier(mem_flags::mem_threadgroup);  // the parts", "  // the parts",
+     "kernels", "norm"),
+    ("norm: a barrier of the wrong memory", "norm.metal",
+     "if (lane == 0u) parts[simdgroup] = v;\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
+     "if (lane == 0u) parts[simdgroup] = v;\n  threadgroup_barrier(mem_flags::mem_device);",
+     "kernels", "norm"),
+    ("norm: all lanes write one part", "norm.metal", "if (lane == 0u) parts[simdgroup] = v;",
+     "parts[0] = v;", "kernels", "norm"),
+    ("norm: parts that nobody wrote", "norm.metal", "i < simdgroups; i++) sum",
+     "i <= simdgroups; i++) sum", "kernels", "norm"),
+    ("norm: a barrier that some lanes reach", "norm.metal",
+     "if (lane == 0u) parts[simdgroup] = v;\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
+     "if (lane == 0u) parts[simdgroup] = v;\n"
+     "  if (lane < 16u) threadgroup_barrier(mem_flags::mem_threadgroup);", "kernels", "norm"),
+    ("norm: lanes that return early", "norm.metal", "  float mean = 0.0f, squares = 0.0f;",
+     "  if (first >= width) return;\n  float mean = 0.0f, squares = 0.0f;", "kernels", "norm"),
+    ("expert_sort: no barrier before the prefix", "expert.metal",
+     "first[e] = count;\n  }\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
+     "first[e] = count;\n  }", "kernels", "experts"),
+    ("store: values before the keys were read", "store.metal",
+     "  if (value == 0u) return;\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
+     "  if (value == 0u) return;", "memory", "store"),
+    ("attention: weights overwritten too early", "attend.metal",
+     "  simdgroup_barrier(mem_flags::mem_threadgroup);  // the weights", "  // the weights",
+     "memory", "attention of decode"),
+    ("attention: weights read too early", "attend.metal",
+     "= weight;\n  }\n  simdgroup_barrier(mem_flags::mem_threadgroup);", "= weight;\n  }",
+     "memory", "attention of decode"),
+    ("route: taken without a barrier", "route.metal",
+     "if (lane == 0u) taken[best] = 1;\n  simdgroup_barrier(mem_flags::mem_threadgroup);",
+     "if (lane == 0u) taken[best] = 1;", "kernels", "route"),
+    ("lanes: a sum in half of them", "common.metal",
+     "for (ushort d = 1; d < 32; d *= 2) v += simd_shuffle_xor(v, d);",
+     "for (ushort d = 1; d < 16; d *= 2) v += simd_shuffle_xor(v, d);", "kernels", "norm"),
+    # bounds
+    ("linear: columns after the last are read", "product.metal",
+     "columns[c] = min(first + (uint)c, out - 1u);", "columns[c] = first + (uint)c;", "kernels",
+     "linear in place"),
+    ("linear: columns after the last are stored", "linear.metal",
+     "|| row >= call.rows || column >= (uint)args.out)\n        continue;\n"
+     "      float y = sums[r * C + c];",
+     "|| row >= call.rows)\n        continue;\n      float y = sums[r * C + c];", "kernels",
+     "linear in place"),
+    ("linear: rows after the last are read", "linear.metal",
+     "x[r] = in + line_at(min((int)group.y * R + r, call.rows - 1), call.in_step[0]);\n"
+     "  product<R, C>(format_1(), call.mat, weight_matrix{data, scales, biases}, columns, x,\n"
+     "                lane % PARTS, sums);",
+     "x[r] = in + line_at((int)group.y * R + r, call.in_step[0]);\n"
+     "  product<R, C>(format_1(), call.mat, weight_matrix{data, scales, biases}, columns, x,\n"
+     "                lane % PARTS, sums);", "kernels", "linear in place"),
+    ("product: the last block is whole", "product.metal",
+     "k < min(in, (block + 1u) * BLOCK); k += 8u", "k < (block + 1u) * BLOCK; k += 8u", "kernels",
+     "heads"),
+    ("weights: a byte after the codes", "weight.metal", "if (shift + bits > 8u)", "if (true)",
+     "kernels", "embed"),
+    ("embed: eight values at the end of a row", "embed.metal",
+     "for (uint i = 0; i < min(8u, cols - k); i++) y[k + i] =",
+     "for (uint i = 0; i < 8u; i++) y[k + i] =", "kernels", "embed"),
+    ("copy: one thread too many", "copy.metal", "if ((int)at.x >= args.heads * args.count) return;",
+     "if ((int)at.x > args.heads * args.count) return;", "kernels", "copies"),
+    ("attention: keys of blocks that nobody sees", "attend.metal",
+     "max(seen.from, min(t, seen.to - 1))", "t", "memory", "attention of decode"),
+    # order and arithmetic
+    ("product: eight rows in another order", "product.metal",
+     "for (uint k = block * BLOCK; k < min(in, (block + 1u) * BLOCK); k += 8u) {",
+     "for (uint p = 0; p < BLOCK; p += 8u) {\n"
+     "      const uint k = block * BLOCK + (R == 8 ? BLOCK - 8u - p : p);\n"
+     "      if (k >= in) continue;", "kernels", "linear in place,rows of linear"),
+    ("attention: parts are not joined in order", "attention.metal",
+     "for (int part = seen.from / PART; part * PART < seen.to; part++) {\n    attended",
+     "for (int part = (seen.to - 1) / PART; part >= seen.from / PART; part--) {\n    attended",
+     "memory", "attention of decode"),
+    ("attention: one part less", "attention.metal",
+     "part * PART < to; part++)", "part * PART + PART < to; part++)", "memory",
+     "attention of decode"),
+    ("attention: the window is one too wide", "attention.metal", "index - args.window + 1 : 0",
+     "index - args.window : 0", "memory", "attention of decode"),
+    ("attention: the sink is forgotten", "attend.metal",
+     "sum = join(sum, kept, 1.0f, factor);", "", "memory", "attention of decode"),
+    ("delta: the state is not decayed", "recur.metal",
+     "s[i] *= decay[args.channel != 0 ? j : 0u];", "", "memory", "delta"),
+    ("conv: the oldest input is kept", "recur.metal",
+     "for (int t = 0; t < before; t++) past[t] = past[t + 1];", "", "memory", "conv"),
+    ("rope: the wrong sign", "rope.metal", "-(v * sine)", "v * sine", "kernels", "rope"),
+    ("Q6_K: the wrong plane", "weight.metal", "two_bits(b + 128, j) << 4", "two_bits(b + 128, i) << 4",
+     "kernels", "embed"),
+    ("KV: a short group is filled with what follows", "store.metal", "x[min(i, width - 1u)]", "x[i]",
+     "memory", "store"),
+    ("norm: 40 KB for a threadgroup", "norm.metal", "enum { NORM_SIMDGROUPS = 32 };",
+     "enum { NORM_SIMDGROUPS = 10000 };", "kernels", "norm"),
+    ("table: a group too few", "table.c",
+     "return (uint32_t)((n + each - 1) / each);", "return (uint32_t)(n > each ? n / each : 1);",
+     "kernels", "map"),
+]
+
+
+def run(command, **more):
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", **more)
+
+
+def includes(path, seen=None):
+    """The files of kernels/metal that `path` includes, over others too."""
+    seen = set() if seen is None else seen
+    with open(path) as f:
+        for name in re.findall(r'#include "(kernels/metal/[^"]+\.metal)"', f.read()):
+            if name not in seen:
+                seen.add(name)
+                includes(name, seen)
+    return seen
+
+
+def kernels():
+    names = sorted(f for f in os.listdir(FOLDER) if f.endswith(".metal"))
+    return [f for f in names if "kernel void" in open(f"{FOLDER}/{f}").read()]
+
+
+def compile_kernel(name, overlay):
+    """One kernel file for the checker, with the changed file before ours."""
+    stem = name[: -len(".metal")]
+    source = f"{overlay}/{FOLDER}/{name}"
+    source = source if os.path.exists(source) else f"{FOLDER}/{name}"
+    done = run(CXX + ["-E", "-x", "c++", "-nostdinc", "-D__METAL_VERSION__=310",
+                      "-Itests/metal/stub", f"-I{overlay}", "-I.", source])
+    done = run([f"{BUILD}/perigee", "run", "tests/metal/mslx.lua", "host", stem],
+               input=done.stdout)
+    if done.returncode:
+        return None, done.stderr
+    with open(f"{overlay}/{stem}.cpp", "w") as f:
+        f.write(done.stdout)
+    out = f"{overlay}/{stem}.o"
+    done = run(CXX + FLAGS + ["-O1", "-g", "-fsanitize=thread", "-I.", "-c", f"{overlay}/{stem}.cpp",
+                              "-o", out])
+    return (None, done.stderr) if done.returncode else (out, "")
+
+
+def link(overlay, changed, suite):
+    objects = []
+    for name in kernels():
+        stem = name[: -len(".metal")]
+        objects.append(changed.get(name, f"{BUILD}/metal/check/{stem}.o"))
+    objects += [f"{BUILD}/metal/host/{n}.o" for n in ("init", "exec", "check")]
+    if "table.c" in changed:
+        objects.append(changed["table.c"])
+    test = f"{overlay}/test"
+    flags = "-std=gnu11 -w -O1 -ffp-contract=off -I. -Itests/c -Itests/metal -DCHECKED".split()
+    libraries = run(["pkg-config", "--libs", "libpcre2-8", "libutf8proc", "libwebp"]).stdout.split()
+    done = run(CC + flags + ["-o", test, f"tests/metal/test_{suite}.c"] + objects +
+               [f"{BUILD}/libperigee.a"] + libraries + ["-lm", "-lpthread", "-ldl", "-lrt"])
+    return (None, done.stderr) if done.returncode else (test, "")
+
+
+def check(mutant):
+    """What noticed the mistake, or None."""
+    _, file, old, new, suite, tests = mutant
+    text = open(f"{FOLDER}/{file}").read()
+    if text.count(old) != 1:
+        raise SystemExit(f"{mutant[0]}: found {text.count(old)} times in {file}, not once")
+    with tempfile.TemporaryDirectory() as overlay:
+        os.makedirs(f"{overlay}/{FOLDER}")
+        with open(f"{overlay}/{FOLDER}/{file}", "w") as f:
+            f.write(text.replace(old, new))
+        changed = {}
+        if file == "table.c":
+            changed[file] = f"{overlay}/table.o"
+            run(CC + ["-std=c11", "-w", "-I.", "-c", f"{overlay}/{FOLDER}/{file}", "-o",
+                      changed[file]])
+        for name in kernels():
+            if file == name or f"{FOLDER}/{file}" in includes(f"{FOLDER}/{name}"):
+                changed[name], why = compile_kernel(name, overlay)
+                if not changed[name]:
+                    return "does not compile: " + why.strip().split("\n")[0]
+        test, why = link(overlay, changed, suite)
+        if not test:
+            raise SystemExit(f"{mutant[0]}: does not link: {why[:300]}")
+        for name in tests.split(","):
+            try:
+                done = run([test, name], timeout=120)
+            except subprocess.TimeoutExpired:
+                return "does not end"
+            if done.returncode:
+                lines = done.stdout.strip().split("\n") or [""]
+                return lines[0].strip() if lines[0] else f"exit {done.returncode}"
+    return None
+
+
+def main():
+    wanted = sys.argv[1:]
+    unnoticed, count = [], 0
+    for mutant in MUTANTS:
+        if wanted and not any(w in mutant[0] for w in wanted):
+            continue
+        count += 1
+        found = check(mutant)
+        print(f"{'noticed' if found else 'UNNOTICED':9} {mutant[0]}: {(found or '')[:140]}",
+              flush=True)
+        if not found:
+            unnoticed.append(mutant[0])
+    print(f"metal mutants: {count - len(unnoticed)} passed, {len(unnoticed)} failed, 0 skipped")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
