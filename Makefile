@@ -341,7 +341,8 @@ $(BUILD)/tests/test_metal_host: tests/metal/test_metal_host.c $(LIBRARY) | $(FAK
 ifneq ($(READY),)
 METAL_ALL := $(FAKE_TEST) $(BUILD)/tests/fake-metal-checked.so $(METAL_TEST) $(METAL_CHECKED)
 test-metal: $(METAL_ALL)  ## Metal's kernels and host on Linux (QUICK=1: no seeded mistakes)
-	$(Q)BUILD=$(BUILD) CC='$(CC)' sh tests/metal/run.sh
+	$(Q)sh .ci/packages metal
+	$(Q)BUILD=$(BUILD) CC='$(CC)' CXX='$(CXX)' sh tests/metal/run.sh
 endif
 
 # For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.

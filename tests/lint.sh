@@ -19,7 +19,7 @@ report() {
 }
 
 # Generated tables and lists of cases keep their own width.
-sources=$(git ls-files '*.c' '*.h' '*.lua' '*.sh' '*.py' '*.cjs' 'scripts/ui/web/*' \
+sources=$(git ls-files '*.c' '*.h' '*.metal' '*.lua' '*.sh' '*.py' '*.cjs' 'scripts/ui/web/*' \
   Makefile README.md .ci |
   grep -vE 'unicode_tables\.h|^tests/(golden|parsers|templates|tokenizers)/')
 

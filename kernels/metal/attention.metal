@@ -1,9 +1,9 @@
 // attention.metal - attention over the KV cache, in one pass or two, and over regions of a tower.
 //
-// group.x: the tile of heads, group.y: the tile of rows. A tile has up to Q queries: all query heads
-// of a key head (or Q of them), of one row or of neighbours. Where every segment has a single row
-// (decode), a tile has one. Rows of a tile that belong to different segments are taken one segment
-// after the other.
+// group.x: the tile of heads, group.y: the tile of rows. A tile has up to Q queries: all query
+// heads of a key head (or Q of them), of one row or of neighbours. Where every segment has a single
+// row (decode), a tile has one. Rows of a tile that belong to different segments are taken one
+// segment after the other.
 #include "kernels/metal/attend.metal"
 
 struct query_tile {
@@ -149,10 +149,14 @@ kernel void attention(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
     first += rows;
   }
 }
-template [[host_name("attention_1_128")]] kernel decltype(attention<1, 128, 4>) attention<1, 128, 4>;
-template [[host_name("attention_8_128")]] kernel decltype(attention<8, 128, 4>) attention<8, 128, 4>;
-template [[host_name("attention_1_256")]] kernel decltype(attention<1, 256, 8>) attention<1, 256, 8>;
-template [[host_name("attention_4_256")]] kernel decltype(attention<4, 256, 8>) attention<4, 256, 8>;
+template [[host_name("attention_1_128")]] kernel
+    decltype(attention<1, 128, 4>) attention<1, 128, 4>;
+template [[host_name("attention_8_128")]] kernel
+    decltype(attention<8, 128, 4>) attention<8, 128, 4>;
+template [[host_name("attention_1_256")]] kernel
+    decltype(attention<1, 256, 8>) attention<1, 256, 8>;
+template [[host_name("attention_4_256")]] kernel
+    decltype(attention<4, 256, 8>) attention<4, 256, 8>;
 template [[host_name("attention_1_640")]] kernel
     decltype(attention<1, 640, 16>) attention<1, 640, 16>;
 template [[host_name("attention_2_640")]] kernel

@@ -129,7 +129,9 @@ METAL_FUNC device const float *feature_line(device const int *words, device cons
   return features + (size_t)(line * head.feature_planes + plane) * (size_t)head.feature_width;
 }
 
-METAL_FUNC bool has_vec(constant pe_metal_call &call, uint i) { return (call.vecs >> i & 1u) != 0u; }
+METAL_FUNC bool has_vec(constant pe_metal_call &call, uint i) {
+  return (call.vecs >> i & 1u) != 0u;
+}
 
 METAL_FUNC size_t line_at(int row, int step) { return (size_t)row * (size_t)step; }
 

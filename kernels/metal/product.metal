@@ -77,7 +77,11 @@ METAL_FUNC void product(weight_format f, constant pe_metal_mat &m, weight_matrix
       for (int c = 0; c < C; c++) weight_piece_at(f, rows[c], k, piece[c]);
       for (int r = 0; r < R; r++) {
         float v[8];
-        for (uint i = 0; i < 8u; i++) v[i] = k + i < in ? x[r][k + i] : 0.0f;
+        if (k + 8u <= in) {
+          for (uint i = 0; i < 8u; i++) v[i] = x[r][k + i];
+        } else {
+          for (uint i = 0; i < 8u; i++) v[i] = k + i < in ? x[r][k + i] : 0.0f;
+        }
         add_piece<R, C>(f, piece, v, sums + r * C);
       }
     }

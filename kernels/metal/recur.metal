@@ -1,4 +1,5 @@
-// recur.metal - layers with a state per sequence: short convolutions, the gated delta rule, Mamba 2.
+// recur.metal - layers with a state per sequence: short convolutions, the gated delta rule,
+// Mamba 2.
 //
 // The rows of a segment are taken strictly in order and the state is updated in place, so a prompt
 // may be split anywhere. A thread has a channel of a convolution. A simdgroup has one row of a

@@ -6,8 +6,8 @@
 #include "kernels/metal/common.metal"
 
 // One value of a head as a lane sees it: a pair that is rotated, or a value that is only copied.
-// A head has pairs (turns), then dim - 2 * turns other values; each belongs to one lane, which alone
-// reads and writes it, so the result may replace the input.
+// A head has `turns` pairs, then dim - 2 * turns other values. Each is written by one lane, so the
+// result may replace the input.
 struct head_part {
   int first, second;  // places in the head; second is -1: not rotated
 };

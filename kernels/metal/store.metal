@@ -1,7 +1,8 @@
 // store.metal - writes the rows of a step to the KV cache; see pe_store_args.
 //
-// A simdgroup for each head; group.y: the row. Keys are rotated into threadgroup memory first, since
-// types with groups need all values of a group. The bytes are those of kernels/cpu/encode_impl.h.
+// A simdgroup for each head; group.y: the row. Keys are rotated into threadgroup memory first,
+// since types with groups need all values of a group. The bytes are those of the CPU's
+// (kernels/cpu/encode_impl.h).
 #include "kernels/metal/kv.metal"
 #include "kernels/metal/rope.metal"
 
@@ -19,7 +20,8 @@ METAL_FUNC float within(float x, float low, float high) { return min(max(x, low)
 METAL_FUNC void put_q8(float x, uint lane, device uchar *out) {
   const int most = lanes_max((int)(as_type<uint>(x) & 0x7fffffffu));
   const bool odd = most >= 0x7f800000;  // an infinity or NaN: the group decodes to NaN
-  const float scale = odd ? 0.0f : rounded_half(within(as_type<float>(most) / 127.0f, 0.0f, 65504.0f));
+  const float scale =
+      odd ? 0.0f : rounded_half(within(as_type<float>(most) / 127.0f, 0.0f, 65504.0f));
   const float by = scale == 0.0f ? 0.0f : 1.0f / scale;
   if (lane == 0u && odd) put_nan(out);
   if (lane == 0u && !odd) put_half(out, scale);

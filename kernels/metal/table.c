@@ -41,7 +41,7 @@ static void values_grid(job_of *j, int64_t width, pe_metal_grid *g) {
   *g = (pe_metal_grid){{tiles(width, COPY_THREADS), (uint32_t)j->call->rows, 1}, COPY_THREADS};
 }
 
-/* ---- sets of slots ---------------------------------------------------------------------------- */
+/* ---- sets of slots --------------------------------------------------------------------------- */
 
 #define SLOT(name) (1u << PE_SLOT_##name)
 enum {
@@ -55,7 +55,7 @@ enum {
   KV = 1u << PE_CONSTANT_KV
 };
 
-/* ---- products ---------------------------------------------------------------------------------- */
+/* ---- products -------------------------------------------------------------------------------- */
 
 /* Kernels of R rows and C columns at once: groups along columns, rows and (heads) matrices. */
 static void product_grid(job_of *j, int64_t out, int64_t rows, int64_t r, int64_t c,
@@ -122,7 +122,7 @@ static const pe_metal_pass head[] = {
     {"head_linear_8", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_grid_8, NULL},
     {"head_transposed", HEAD_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), head_transposed_grid, NULL}};
 
-/* ---- experts ------------------------------------------------------------------------------------ */
+/* ---- experts --------------------------------------------------------------------------------- */
 
 static int64_t pairs_of(job_of *j) { return (int64_t)j->call->rows * j->args->expert.chosen; }
 /* The most tiles of TILE pairs that sorting can give. */
@@ -175,7 +175,7 @@ static int expert_way(job_of *j) {
   return pairs_of(j) >= tiles_of(j)->expert_sort_pairs;
 }
 
-/* ---- rows and values ---------------------------------------------------------------------------- */
+/* ---- rows and values ------------------------------------------------------------------------- */
 
 static void embed_grid(job_of *j, pe_metal_grid *g) {
   values_grid(j, tiles(j->call->mat.cols, 8), g);
@@ -203,8 +203,8 @@ static void concat_grid(job_of *j, pe_metal_grid *g) {
   for (int i = 0; i < a->inputs; i++) width += a->width[i];
   values_grid(j, width * a->heads, g);
 }
-/* A threadgroup for each group of a row. The sums of a row depend on its threads, so these depend on
- * the width alone. */
+/* A threadgroup for each group of a row. The sums of a row depend on its threads, so these depend
+ * on the width alone. */
 static void norm_grid(job_of *j, pe_metal_grid *g) {
   const pe_norm_args *a = &j->args->norm;
   const uint32_t simdgroups = tiles(a->width, PE_NORM_VALUES);
@@ -237,7 +237,7 @@ static void ssm_grid(job_of *j, pe_metal_grid *g) {
                        SIMDGROUP};
 }
 
-/* ---- attention ---------------------------------------------------------------------------------- */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 /* The instances of the kernels: queries at once, the widest key; see attention.metal. */
 enum { Q1_128, Q8_128, Q1_256, Q4_256, Q1_640, Q2_640, INSTANCES };
@@ -341,7 +341,7 @@ static const pe_metal_pass region[] = {
     [Q8_128] = {"region_attention_128", REGION_SLOTS, KV, SLOT(OUT), region_grid, NULL},
     [Q4_256] = {"region_attention_256", REGION_SLOTS, KV, SLOT(OUT), region_grid, NULL}};
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 /* Ops with a single kernel. */
 static const pe_metal_pass single[PE_OP_COUNT] = {
@@ -407,7 +407,7 @@ static const pe_metal_pass *pass_of(job_of *j) {
   }
 }
 
-/* ---- what the kernels cannot do ------------------------------------------------------------------ */
+/* ---- what the kernels cannot do -------------------------------------------------------------- */
 
 static bool plain_is_known(const pe_quant_matrix *m) {
   return m->quant.kind != PE_QUANT_NONE || m->dtype == PE_F32 || m->dtype == PE_F16 ||

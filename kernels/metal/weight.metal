@@ -17,6 +17,7 @@ struct weight_row {
   device const uchar *biases;
   uint cols;
   float global;
+  bool words;  // it begins at a multiple of four bytes
 };
 struct weight_piece {
   float code[8];
@@ -34,7 +35,9 @@ METAL_FUNC bool has_bias(weight_format f) {
 // ---- numbers of few bits ------------------------------------------------------------------------
 
 METAL_FUNC float half_number(uint bits) { return (float)as_type<half>((ushort)bits); }
-METAL_FUNC float half_at(device const uchar *p) { return half_number((uint)p[0] | (uint)p[1] << 8); }
+METAL_FUNC float half_at(device const uchar *p) {
+  return half_number((uint)p[0] | (uint)p[1] << 8);
+}
 
 constant float E2M1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                            -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
@@ -74,7 +77,8 @@ METAL_FUNC void stream_codes(weight_row w, uint bits, uint k, thread uint *code)
     const uint word = *(device const uint *)p;
     for (uint i = 0; i < 8u; i++) code[i] = word >> 4u * i & 15u;
   } else if (bits == 8u) {
-    for (uint i = 0; i < 8u; i++) code[i] = p[i];
+    device const uint *word = (device const uint *)p;
+    for (uint i = 0; i < 8u; i++) code[i] = word[i / 4u] >> 8u * (i % 4u) & 255u;
   } else {
     for (uint i = 0; i < 8u; i++) code[i] = stream_code(p, bits, i);
   }
@@ -210,14 +214,31 @@ METAL_FUNC void large_piece(uint kind, weight_row w, uint k, thread weight_piece
   }
 }
 
+// ---- plain elements -----------------------------------------------------------------------------
+
+METAL_FUNC void plain_piece(uint dtype, weight_row w, uint k, thread weight_piece &out) {
+  out.scale = 1.0f, out.bias = 0.0f;
+  if (k + 8u > w.cols) {  // the end of a row: zeros follow
+    for (uint i = 0; i < 8u; i++)
+      out.code[i] = k + i < w.cols ? element_at(w.data, dtype, k + i) : 0.0f;
+  } else if (dtype == PE_F32 || !w.words) {
+    for (uint i = 0; i < 8u; i++) out.code[i] = element_at(w.data, dtype, k + i);
+  } else {
+    for (uint i = 0; i < 4u; i++) {
+      const uint pair = ((device const uint *)w.data)[k / 2u + i];
+      const uint low = pair & 0xffffu, high = pair >> 16;
+      out.code[2u * i] = dtype == PE_F16 ? half_number(low) : as_type<float>(low << 16);
+      out.code[2u * i + 1u] = dtype == PE_F16 ? half_number(high) : as_type<float>(high << 16);
+    }
+  }
+}
+
 // ---- any layout ---------------------------------------------------------------------------------
 
-// Columns k .. k + 7 of a row; k is a multiple of 8. Plain rows may end before: zeros follow.
+// Columns k .. k + 7 of a row; k is a multiple of 8. Plain rows may end before.
 METAL_FUNC void weight_piece_at(weight_format f, weight_row w, uint k, thread weight_piece &out) {
   if (f.kind == PE_QUANT_NONE) {
-    out.scale = 1.0f, out.bias = 0.0f;
-    for (uint i = 0; i < 8u; i++)
-      out.code[i] = k + i < w.cols ? element_at(w.data, f.dtype, k + i) : 0.0f;
+    plain_piece(f.dtype, w, k, out);
   } else if (f.kind <= PE_QUANT_NVFP4) {
     mlx_piece(f, w, k, out);
   } else if ((f.kind >= PE_QUANT_Q2_K && f.kind <= PE_QUANT_Q6_K) || f.kind == PE_QUANT_IQ4_XS) {
@@ -234,7 +255,7 @@ METAL_FUNC weight_row weight_row_at(constant pe_metal_mat &m, device const uchar
   w.data = data + (size_t)row * (size_t)m.row_bytes;
   w.scales = scales + (size_t)row * (size_t)m.scale_bytes;
   w.biases = biases + (size_t)row * (size_t)m.scale_bytes;
-  w.cols = (uint)m.cols, w.global = m.global;
+  w.cols = (uint)m.cols, w.global = m.global, w.words = (m.row_bytes & 3u) == 0u;
   return w;
 }
 

@@ -20,7 +20,7 @@ typedef struct metal_case {
   const pe_metal_tiles *tiles; /* NULL: the defaults */
 } metal_case;
 
-/* ---- buffers ----------------------------------------------------------------------------------- */
+/* ---- buffers --------------------------------------------------------------------------------- */
 
 typedef struct metal_buffers {
   msl_launch launch;
@@ -161,7 +161,7 @@ static inline void metal_free(metal_buffers *b) {
   for (int i = 0; i < MSL_SLOTS; i++) free(b->owned[i]);
 }
 
-/* ---- running ----------------------------------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
 static inline pe_metal_call metal_call_of(const metal_case *k) {
   const pe_cpu_call *c = k->c;
@@ -199,7 +199,7 @@ static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const p
   if (msl_run(&l)) printf("    %s\n", msl_fault_text());
 }
 
-/* Runs a case in the order that is set; the buffers hold the results and are freed by the caller. */
+/* Runs a case in the order that is set; the buffers hold the results, and the caller frees them. */
 static inline void metal_run(const metal_case *k, metal_buffers *b) {
   *b = (metal_buffers){0};
   pe_metal_call call = metal_call_of(k);
@@ -286,7 +286,7 @@ static inline void metal_check_tiles(const metal_case *k, const pe_metal_tiles *
   metal_free(&o);
 }
 
-/* ---- weights ----------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 /* Every layout; unit: columns come in multiples of it. */
 typedef struct metal_layout {

@@ -1,4 +1,4 @@
--- mslx.lua - makes C++ of one preprocessed .metal file, and says what Metal's compiler would refuse.
+-- mslx.lua - makes C++ of one preprocessed .metal file, and says what Metal would refuse.
 --
 --   c++ -E ... x.metal | lua5.4 tests/metal/mslx.lua host|strict NAME > x.cpp
 --
@@ -121,9 +121,8 @@ end
 local REFUSED = set [[double goto new delete virtual try catch throw dynamic_cast typeid
   thread_local register union asm wchar_t printf std noexcept long bfloat]]
 local SPACES = set "device constant threadgroup thread"
-local types = set [[void bool char uchar short ushort int uint ulong float half size_t int8_t uint8_t
-  int16_t uint16_t int32_t uint32_t int64_t uint64_t auto unsigned signed uint2 uint3 ushort2 float2
-  float4 uint4]]
+local types = set [[void bool char uchar short ushort int uint ulong float half size_t int8_t
+  uint8_t int16_t uint16_t int32_t uint32_t auto unsigned signed uint2 uint3]]
 
 local function lint_number(t)
   local text = t.text
@@ -471,8 +470,8 @@ local function write_host_entries()
       end
     end
     io.write('  {nullptr, -1, false, 0, 0}};\n')
-    io.write(("static const msl_kernel kernel_%d = {\"%s\",\n  metal::entry<&%s, %s>::run,\n"):format(
-      n, one.name, one.call, table.concat(tags, ", ")))
+    io.write(('static const msl_kernel kernel_%d = {"%s",\n'):format(n, one.name))
+    io.write(("  metal::entry<&%s, %s>::run,\n"):format(one.call, table.concat(tags, ", ")))
     io.write(("  arguments_%d, module_constants};\n"):format(n))
   end
   io.write("}\n")

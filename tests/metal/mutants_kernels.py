@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
 """Seeds one mistake at a time into Metal's kernels and says whether the tests notice.
 
-    python3 tests/metal/mutants_kernels.py [NAME...]     BUILD=build, CXX, CC as for make
+    python3 tests/metal/mutants_kernels.py [--build build] [NAME...]     CXX, CC as for make
 
 Every mistake is a replacement in one file, which must be found exactly once. The kernels that
 include the file are rewritten and compiled for the checker, linked with the others, and one test is
 run. Unnoticed mistakes are listed; exit 1 if there is one. Needs: make test-metal's programs.
 """
 
+import argparse
 import os
 import re
 import subprocess
 import sys
 import tempfile
 
-BUILD = os.environ.get("BUILD", "build")
 CXX = os.environ.get("CXX", "g++").split()
 CC = os.environ.get("CC", "gcc").split()
+ARGUMENTS = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+ARGUMENTS.add_argument("--build", default=os.environ.get("BUILD", "build"))
+ARGUMENTS.add_argument("names", nargs="*")
+OPTIONS = ARGUMENTS.parse_args()
+BUILD = OPTIONS.build
 FOLDER = "kernels/metal"
 FLAGS = "-std=c++17 -w -fsigned-char -ffp-contract=off -fno-exceptions -fno-rtti -fPIC".split()
 
@@ -111,12 +116,12 @@ MUTANTS = [
     ("conv: the oldest input is kept", "recur.metal",
      "for (int t = 0; t < before; t++) past[t] = past[t + 1];", "", "memory", "conv"),
     ("rope: the wrong sign", "rope.metal", "-(v * sine)", "v * sine", "kernels", "rope"),
-    ("Q6_K: the wrong plane", "weight.metal", "two_bits(b + 128, j) << 4", "two_bits(b + 128, i) << 4",
-     "kernels", "embed"),
-    ("KV: a short group is filled with what follows", "store.metal", "x[min(i, width - 1u)]", "x[i]",
-     "memory", "store"),
-    ("norm: 40 KB for a threadgroup", "norm.metal", "enum { NORM_SIMDGROUPS = 32 };",
-     "enum { NORM_SIMDGROUPS = 10000 };", "kernels", "norm"),
+    ("Q6_K: the wrong plane", "weight.metal", "two_bits(b + 128, j) << 4",
+     "two_bits(b + 128, i) << 4", "kernels", "embed"),
+    ("KV: a short group is filled with what follows", "store.metal", "x[min(i, width - 1u)]",
+     "x[i]", "memory", "store"),
+    ("expert_sort: 40 KB for a threadgroup", "expert.metal", "SORT_EXPERTS = 1024,",
+     "SORT_EXPERTS = 5120,", "kernels", "experts"),
     ("table: a group too few", "table.c",
      "return (uint32_t)((n + each - 1) / each);", "return (uint32_t)(n > each ? n / each : 1);",
      "kernels", "map"),
@@ -157,8 +162,8 @@ def compile_kernel(name, overlay):
     with open(f"{overlay}/{stem}.cpp", "w") as f:
         f.write(done.stdout)
     out = f"{overlay}/{stem}.o"
-    done = run(CXX + FLAGS + ["-O1", "-g", "-fsanitize=thread", "-I.", "-c", f"{overlay}/{stem}.cpp",
-                              "-o", out])
+    done = run(CXX + FLAGS + ["-O1", "-g", "-fsanitize=thread", "-I.", "-c",
+                              f"{overlay}/{stem}.cpp", "-o", out])
     return (None, done.stderr) if done.returncode else (out, "")
 
 
@@ -213,7 +218,7 @@ def check(mutant):
 
 
 def main():
-    wanted = sys.argv[1:]
+    wanted = OPTIONS.names
     unnoticed, count = [], 0
     for mutant in MUTANTS:
         if wanted and not any(w in mutant[0] for w in wanted):

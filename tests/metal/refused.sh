@@ -54,7 +54,8 @@ refuses drop-const "METAL_FUNC void g(device float *p) { p[0] = 1.0f; }
 kernel void f($P) { g(x); y[i] = a.eps; }"
 refuses wrong-space "METAL_FUNC float g(threadgroup const float *p) { return p[0]; }
 kernel void f($P) { y[i] = g(x) + a.eps; }"
-refuses no-space-pointer "kernel void f($P) { float t[4]; float *p = t; y[i] = p[0] + x[i] + a.eps; }"
+refuses no-space-pointer "kernel void f($P) { float t[4]; float *p = t;
+  y[i] = p[0] + x[i] + a.eps; }"
 refuses no-space-argument "METAL_FUNC float g(const float *p) { return p[0]; }
 kernel void f($P) { float t[1]; t[0] = x[i]; y[i] = g(t) + a.eps; }"
 refuses no-space-reference "METAL_FUNC void g(float &p) { p = 1.0f; }
@@ -78,12 +79,14 @@ refuses dimensions "kernel void f(device float *y [[buffer(0)]],
   y[t + g.x] = 0.0f; }"
 refuses slot-twice "kernel void f(device float *y [[buffer(0)]], device float *z [[buffer(0)]],
   uint t [[thread_position_in_grid]]) { y[t] = z[t]; }"
-refuses no-attribute "kernel void f(device float *y, uint t [[thread_position_in_grid]]) { y[t] = 0.0f; }"
+refuses no-attribute "kernel void f(device float *y, uint t [[thread_position_in_grid]]) {
+  y[t] = 0.0f; }"
 refuses odd-attribute "kernel void f(device float *y [[buffer(0)]], uint t [[thread_in_grid]]) {
   y[t] = 0.0f; }"
 refuses value-argument "kernel void f(device float *y [[buffer(0)]], uint n,
   uint t [[thread_position_in_grid]]) { y[t] = (float)n; }"
-refuses array-in-helper "METAL_FUNC float g(float v) { threadgroup float t[32]; t[0] = v; return t[0]; }
+refuses array-in-helper "METAL_FUNC float g(float v) {
+  threadgroup float t[32]; t[0] = v; return t[0]; }
 kernel void f($P) { y[i] = g(x[i]) + a.eps; }"
 refuses array-with-values "kernel void f($P) { threadgroup float t[2] = {0.0f, 0.0f};
   y[i] = t[0] + x[i] + a.eps; }"
@@ -101,7 +104,8 @@ kernel void f($P) { y[i] = x[i] + a.eps; }"
 refuses derived "struct B { float v; }; struct D : B { float w; };
 kernel void f($P) { y[i] = x[i] + a.eps; }"
 
-if sh tests/metal/strict.sh >"$T/log" 2>&1; then ok; else cat "$T/log"; bad "a kernel is refused"; fi
+if sh tests/metal/strict.sh >"$T/log" 2>&1; then ok; else
+  cat "$T/log"; bad "a kernel is refused"; fi
 # The text of the program: what is between the quotes of the array.
 awk -f kernels/metal/amalgamate.awk kernels/metal/*.metal |
   sed -n 's/^  "\(.*\)\\n"$/\1/p' | sed 's/\\"/"/g; s/\\\\/\\/g' >"$T/all.metal"

@@ -18,6 +18,7 @@ run() {
 for t in "$BUILD"/tests/metal_* "$BUILD"/tests/checked_*; do
   [ -x "$t" ] && case $t in *.d) ;; *) run "$t" ;; esac
 done
+run sh tests/metal/refused.sh
 run "$BUILD/tests/test_metal_host"
 sh tests/sh/metal.sh || failed=$((failed + 1))
 

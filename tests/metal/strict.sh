@@ -9,7 +9,8 @@ trap 'rm -rf "$T"' EXIT
 failed=0
 for f in ${*:-kernels/metal/*.metal}; do
   grep -q 'kernel void' "$f" || continue # a part that others include
-  ${CLANG:-clang} -E -x c++ -nostdinc -D__METAL_VERSION__=310 -Itests/metal/stub -I. "$f" >"$T/in" &&
+  ${CLANG:-clang} -E -x c++ -nostdinc -D__METAL_VERSION__=310 -Itests/metal/stub -I. \
+    "$f" >"$T/in" &&
     ${LUA:-lua5.4} tests/metal/mslx.lua strict "$(basename "$f" .metal)" <"$T/in" >"$T/out.cpp" &&
     ${CLANG:-clang} --target=aarch64-linux-gnu -std=c++14 -fsyntax-only -nostdinc -nostdinc++ \
       -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wdouble-promotion -Wvla -Wshorten-64-to-32 \

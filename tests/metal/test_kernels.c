@@ -11,7 +11,7 @@ static pe_step rows_step(int32_t rows) {
   return s;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------ */
+/* ---- weights --------------------------------------------------------------------------------- */
 
 static void test_embed(void) {
   for (int i = 0; i < METAL_LAYOUTS; i++) {
@@ -162,7 +162,7 @@ static void test_gated(void) {
   }
 }
 
-/* ---- experts and heads --------------------------------------------------------------------------- */
+/* ---- experts and heads ----------------------------------------------------------------------- */
 
 enum { EXPERTS = 5, CHOSEN = 3 };
 
@@ -277,7 +277,7 @@ static void test_expert_sum(void) {
   view_free(&c.in[0]), view_free(&c.in[1]), view_free(&c.out);
 }
 
-/* ---- rows ----------------------------------------------------------------------------------------- */
+/* ---- rows ------------------------------------------------------------------------------------ */
 
 static void check_norm(pe_norm_args a, bool bias, bool in_place) {
   const int32_t width = a.width * a.count;
@@ -400,7 +400,7 @@ static void test_copies(void) {
   view_free(&c.out);
 }
 
-/* ---- towers ---------------------------------------------------------------------------------------- */
+/* ---- towers ---------------------------------------------------------------------------------- */
 
 static void test_tower_rows(void) {
   static const int32_t at[ROWS + 1] = {0, 1, 3, 3, 6, 7, 9, 10};

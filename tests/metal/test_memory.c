@@ -2,7 +2,7 @@
  * delta, ssm. Prompts may be cut anywhere, and rows may come alone: the bits stay. */
 #include "metal_run.h"
 
-/* ---- a step over a cache ------------------------------------------------------------------------- */
+/* ---- a step over a cache --------------------------------------------------------------------- */
 
 enum { SEGMENTS = 3, BLOCKS = 96, TABLE_ROOM = 64 };
 
@@ -48,7 +48,7 @@ static void world_rows(world *w, const int32_t *past, const int32_t *count) {
   w->step.segment = w->segment, w->step.tables = w->tables, w->step.table_at = w->table_at;
 }
 
-/* ---- store --------------------------------------------------------------------------------------- */
+/* ---- store ----------------------------------------------------------------------------------- */
 
 /* The pools of a cache. */
 typedef struct pools {
@@ -165,7 +165,7 @@ static void test_store_of_nonsense(void) {
   }
 }
 
-/* ---- attention ------------------------------------------------------------------------------------ */
+/* ---- attention ------------------------------------------------------------------------------- */
 
 typedef struct attention_case {
   pe_cache_args cache;
@@ -286,7 +286,7 @@ static void test_attention_of_decode(void) {
   for (int i = 0; i < ATTENTION_CASES; i++) check_attention(&attention_cases[i], past, count);
 }
 
-/* ---- states ---------------------------------------------------------------------------------------- */
+/* ---- states ---------------------------------------------------------------------------------- */
 
 typedef struct state_case {
   pe_op op;

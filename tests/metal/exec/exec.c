@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* ---- context switch: saves the registers that a function must keep, and the stack ------------- */
+/* ---- context switch: saves the registers that a function must keep, and the stack ------------ */
 
 void msl_switch(void **save, void *to);
 #if defined(__aarch64__)

@@ -35,18 +35,7 @@ template <class T> METAL_FUNC T simd_shuffle_xor(T v, ushort mask) {
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 
-enum attribute {
-  BUFFER,
-  GRID,
-  GROUP,
-  THREAD,
-  THREADS,
-  GROUPS,
-  INDEX,
-  SIMDGROUP,
-  LANE,
-  SIMDGROUPS
-};
+enum attribute { BUFFER, GRID, GROUP, THREAD, THREADS, GROUPS, INDEX, SIMDGROUP, LANE, SIMDGROUPS };
 template <attribute Kind, int Index> struct tag {};
 
 template <class T> METAL_FUNC T position(uint x, uint y, uint z) {
@@ -91,8 +80,7 @@ template <class... T> struct parameters<void (*)(T...)> {
   template <int I> using type = std::remove_reference_t<std::tuple_element_t<I, std::tuple<T...>>>;
   template <int I> using element = std::remove_pointer_t<type<I>>;
 };
-template <auto F, int I>
-using element_of = typename parameters<decltype(F)>::template element<I>;
+template <auto F, int I> using element_of = typename parameters<decltype(F)>::template element<I>;
 
 /* Calls F with the parameters that the tags name. */
 template <auto F, class... Tags> struct entry {

@@ -26,7 +26,7 @@ template <class To, class From> METAL_FUNC To as_type(From from) {
   return to;
 }
 
-/* ---- half: kept as its bits, computed with as float -------------------------------------------- */
+/* ---- half: kept as its bits, computed with as float ------------------------------------------ */
 
 METAL_FUNC float half_to_float(uint h) {
   const uint sign = (h & 0x8000u) << 16, exponent = h >> 10 & 31, fraction = h & 1023;
@@ -41,7 +41,8 @@ METAL_FUNC ushort float_to_half(float f) {
   const uint u = as_type<uint>(f), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
   if (a > 0x7f800000u) return (ushort)(sign | 0x7e00u);
   if (a >= 0x477ff000u) return (ushort)(sign | 0x7c00u);
-  if (a < 0x38800000u) return (ushort)(sign | (as_type<uint>(as_type<float>(a) + 0.5f) - 0x3f000000u));
+  if (a < 0x38800000u)
+    return (ushort)(sign | (as_type<uint>(as_type<float>(a) + 0.5f) - 0x3f000000u));
   return (ushort)(sign | (a - 0x38000000u + 0xfffu + (a >> 13 & 1)) >> 13);
 }
 struct half {
