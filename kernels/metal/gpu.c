@@ -11,7 +11,6 @@ static void learn_facts(pe_gpu *g) {
   pe_gpu_facts *f = &g->facts;
   const char *name = pe_mtl_text(pe_mtl_device_name(g->device));
   snprintf(f->name, sizeof f->name, "%s", name ? name : "?");
-  f->unified = pe_mtl_device_unified(g->device);
   f->metal3 = pe_mtl_device_family(g->device, PE_MTL_FAMILY_METAL3);
   f->apple7 = pe_mtl_device_family(g->device, PE_MTL_FAMILY_APPLE7);
   f->working_set = pe_mtl_device_working_set(g->device);
@@ -21,9 +20,21 @@ static void learn_facts(pe_gpu *g) {
 
 /* Weights are mapped files: a GPU with memory of its own would need copies of them. Families are
  * reported but not asked for, because virtual Macs say less than they can. */
-static bool check_facts(const pe_gpu *g, pe_metal_error *e) {
-  if (g->facts.unified) return true;
-  return pe_metal_fail(e, "%s has no unified memory", g->facts.name);
+static bool check_device(pe_id device, pe_metal_error *e) {
+  if (!device) return pe_metal_fail(e, "Metal has no default device");
+  if (pe_mtl_device_unified(device)) return true;
+  return pe_metal_fail(e, "%s has no unified memory", pe_mtl_text(pe_mtl_device_name(device)));
+}
+
+bool pe_gpu_available(pe_metal_error *e) {
+  const pe_objc *objc = pe_objc_open(e);
+  if (!objc) return false;
+  void *pool = objc->push();
+  pe_id device = objc->default_device();
+  const bool ok = check_device(device, e);
+  pe_mtl_release(device);
+  objc->pop(pool);
+  return ok;
 }
 
 /* Safe mathematics: the other modes may drop tests for infinity and NaN, and reorder sums. */
@@ -53,9 +64,8 @@ static bool open_residency(pe_gpu *g, pe_metal_error *e) {
 
 static bool open_parts(pe_gpu *g, const pe_gpu_options *o, pe_metal_error *e) {
   g->device = g->objc->default_device();
-  if (!g->device) return pe_metal_fail(e, "Metal has no default device");
+  if (!check_device(g->device, e)) return false;
   learn_facts(g);
-  if (!check_facts(g, e)) return false;
   g->queue = pe_mtl_device_queue(g->device);
   if (!g->queue) return pe_metal_fail(e, "%s gave no command queue", g->facts.name);
   if (!open_residency(g, e) || !open_library(g, o->source, e)) return false;

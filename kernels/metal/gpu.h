@@ -33,6 +33,9 @@ enum {
 
 typedef struct pe_gpu pe_gpu;
 
+/* Has this machine a GPU that we can use? False: e says why not. */
+bool pe_gpu_available(pe_metal_error *e);
+
 typedef struct pe_gpu_options {
   const char *source;  /* the text of all kernels */
   const char *archive; /* file that keeps compiled pipelines, or NULL: none */
@@ -44,7 +47,6 @@ void pe_gpu_give(pe_gpu *g); /* takes; NULL is fine */
 
 typedef struct pe_gpu_facts {
   char name[64];
-  bool unified;         /* GPU and CPU share memory */
   bool metal3;          /* says that it is of the family Metal 3 */
   bool apple7;          /* of Apple 7 or later: simdgroup matrices */
   uint64_t working_set; /* bytes that Metal recommends to use at most */

@@ -95,7 +95,8 @@ static pe_status take(pe_gpu **out, pe_error *err) {
 
 static pe_status available(pe_error *err) {
   pe_metal_error e = {0};
-  return pe_objc_open(&e) ? PE_OK : pe_fail(err, PE_EUNSUPPORTED, "device metal: %s", e.text);
+  if (pe_gpu_available(&e)) return PE_OK;
+  return pe_fail_field(err, PE_EUNSUPPORTED, "device", "device metal: %s", e.text);
 }
 
 static pe_status wrap_cache(metal *m, const pe_buffer *b, pe_gpu_buffer *out, pe_error *err) {

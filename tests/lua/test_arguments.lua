@@ -198,7 +198,7 @@ end)
 
 test("a backend by its name, and one that this build does not have", function(t)
   t.eq({ perigee.engine.device "cpu", perigee.engine.device "auto" }, { "cpu", "cpu" })
-  local graph, why = tiny.model().graph, "device metal: this build has cpu only"
+  local graph, why = tiny.model().graph, "device metal: there is no Metal on this system"
   for _, open in ipairs { perigee.engine.open, perigee.batch.open, perigee.tower.open } do
     local err = t.fails("unsupported", open(graph, { device = "metal", threads = 1,
       [open == perigee.batch.open and "cache_tokens" or "threads"] = 1 }))
@@ -206,7 +206,8 @@ test("a backend by its name, and one that this build does not have", function(t)
   end
   assert(perigee.engine.open(graph, { device = "cpu", threads = 1 })):close()
   assert(perigee.batch.open(graph, { device = "auto", cache_tokens = 64 })):close()
-  t.eq(t.fails("unsupported", perigee.engine.device "").message, "device : this build has cpu only")
+  t.eq(t.fails("unsupported", perigee.engine.device "").message,
+    "device : this build has metal, cpu only")
   local model <close> = assert(perigee.open("examples/moonlet", { device = "metal", threads = 1 }))
   t.fails("unsupported", model:batch { sequences = 1 })
   t.raises(function() model:eval { prompt = "a" } end, why)

@@ -183,7 +183,7 @@ test("what this build cannot compute", function(t)
     { true, true })
   t.eq(command.check_compute { precision = "fast" }, true)
   t.match(select(2, command.check_compute { device = "metal" }),
-    "^device metal: this build has cpu only$")
+    "^device metal: there is no Metal on this system$")
 end)
 
 test("the precision is the one given, that of the command, or exact", function(t)

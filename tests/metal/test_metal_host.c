@@ -4,6 +4,7 @@
 #include "kernels/metal/gpu.h"
 #include "kernels/metal/table.h"
 #include "little.h"
+#include "runtime/device/metal_store.h"
 
 #include <unistd.h>
 
@@ -208,6 +209,62 @@ static void test_model(void) {
   CHECK_INT(fake.complaints(), 0);
 }
 
+/* ---- weights --------------------------------------------------------------------------------- */
+
+enum { SIDE = 256, LAYERS = 5, MATRIX = SIDE * SIDE * (int)sizeof(float) };
+
+/* A chain of square matrices, 256 KB each. */
+static pe_status open_chain(pe_weights **w, pe_graph **g, pe_plan **plan, pe_error *err) {
+  static const char *const name[LAYERS] = {"a", "b", "c", "d", "e"};
+  pe_weight_shape shape[LAYERS];
+  pe_value x = -1;
+  for (int i = 0; i < LAYERS; i++)
+    shape[i] =
+        (pe_weight_shape){.name = name[i], .rank = 2, .shape = {SIDE, SIDE}, .dtype = PE_F32};
+  pe_status rc = pe_weights_synthetic(shape, LAYERS, 1, w, err);
+  if (!rc) rc = pe_graph_open(*w, g, err);
+  for (int i = 0; !rc && i < LAYERS; i++) {
+    pe_param p;
+    rc = pe_graph_param(*g, name[i], &p, err);
+    if (!rc && !i) rc = pe_graph_embed(*g, p, 1, &x, err);
+    if (!rc && i) rc = pe_graph_linear(*g, x, p, -1, &x, err);
+  }
+  if (!rc) rc = pe_graph_output(*g, x, &(*g)->output, err);
+  return rc ? rc : pe_plan_open(*g, NULL, plan, err);
+}
+
+/* Weights are wrapped where they are, in buffers as large as the device takes and no larger. */
+static void test_weights(void) {
+  pe_weights *w = NULL;
+  pe_graph *g = NULL;
+  pe_plan *plan = NULL;
+  pe_error err;
+  CHECK_OK(open_chain(&w, &g, &plan, &err), err);
+  for (uint64_t fit = 1; fit <= LAYERS; fit++) { /* matrices in a buffer; none fits exactly */
+    const uint64_t most = fit * MATRIX + MATRIX / 2;
+    pe_metal_store s = {0};
+    fake.set_most_bytes(most);
+    pe_gpu *gpu = take();
+    CHECK_OK(pe_metal_store_open(&s, gpu, plan, &err), err);
+    CHECK_INT(s.ranges, (LAYERS + fit - 1) / fit);
+    CHECK(s.copied < 1024 && s.wrapped >= LAYERS * MATRIX);
+    for (size_t i = 0; i < s.ranges; i++) CHECK(s.range[i].buffer.size <= most);
+    for (size_t i = 0; i < plan->count; i++) {
+      const pe_metal_operand *o = &s.of[i].mat[0][0];
+      if (plan->instr[i].mat) CHECK(o->buffer->data + o->at == plan->instr[i].mat->data);
+    }
+    pe_metal_store_close(&s), pe_gpu_give(gpu);
+  }
+  fake.set_most_bytes(MATRIX / 2);
+  pe_gpu *gpu = take();
+  pe_metal_store s = {0};
+  CHECK_FAILS(pe_metal_store_open(&s, gpu, plan, &err), PE_ENOMEM, err, "takes 131072");
+  pe_metal_store_close(&s), pe_gpu_give(gpu);
+  fake.set_most_bytes(0);
+  pe_plan_close(plan), pe_graph_release(g), pe_weights_release(w);
+  CHECK_INT(fake.living(), 0);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* Opens, answers, and closes, with the n-th call failing. True: it failed, and was reported. */
@@ -278,6 +335,7 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"archive", test_archive},
                                    {"dropped_commands", test_dropped_commands},
                                    {"model", test_model},
+                                   {"weights", test_weights},
                                    {"internal_errors", test_internal_errors},
                                    {"memory_errors", test_memory_errors},
                                    {"lost_device", test_lost_device},

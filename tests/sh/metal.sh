@@ -53,6 +53,12 @@ else
   try "buffers that are too small" 0 eval $G/llama --jsonl --device metal
   out "; Fake M1 takes 4096"
   unset FAKE_METAL_MOST_BYTES
+  echo "$ids" >"$T/in"
+  FAKE_METAL_WORKING_SET=1000
+  export FAKE_METAL_WORKING_SET
+  try "no room on the GPU" 0 eval $G/llama --jsonl --device metal
+  out "bytes; Fake M1 has room for 1000"
+  unset FAKE_METAL_WORKING_SET
   # A call that fails is the error of the requests that it hits, or of opening, and of nothing else.
   for n in 1 4 30 60 61 62 63 64 65 66 80; do
     printf '{"prompt":[%d,2,3],"max_tokens":6,"temperature":0}\n' 1 4 5 >"$T/in"

@@ -172,7 +172,7 @@ refused "a context that the model lacks" \
 refused "text without a tokenizer is an error" "tokenizer" generate $G/llama hello
 
 for c in "eval $G/llama --jsonl" "generate $M x" "bench --shape tiny"; do
-  refused "another device: $c" "device metal: this build has cpu only" $c --device metal
+  refused "no Metal: $c" "device metal: there is no Metal on this system" $c --device metal
 done
 
 # ---- memory --------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ static bool old;
 void fake_set_most_bytes(unsigned long bytes) { most_bytes = bytes; }
 void fake_set_old(int is_old) { old = is_old; }
 
-/* A limit for programs that cannot call fake_set_most_bytes. */
+/* Limits for programs that cannot call fake_set_most_bytes. */
+static NSUInteger asked(const char *variable, NSUInteger otherwise) {
+  const char *text = getenv(variable);
+  return text ? strtoul(text, NULL, 10) : otherwise;
+}
 static NSUInteger limit(void) {
-  const char *text = getenv("FAKE_METAL_MOST_BYTES");
-  if (most_bytes) return most_bytes;
-  return text ? strtoul(text, NULL, 10) : (NSUInteger)1 << 36;
+  return most_bytes ? most_bytes : asked("FAKE_METAL_MOST_BYTES", (NSUInteger)1 << 36);
 }
 
 /* Methods that came with macOS 15. */
@@ -348,7 +350,9 @@ static bool device_family(id d, SEL s, NSInteger family) {
   return (void)d, (void)s, family == 5001 || (family > 1000 && family <= 1007);
 }
 static bool device_unified(id d, SEL s) { return (void)d, (void)s, true; }
-static NSUInteger device_working_set(id d, SEL s) { return (void)d, (void)s, (NSUInteger)1 << 37; }
+static NSUInteger device_working_set(id d, SEL s) {
+  return (void)d, (void)s, asked("FAKE_METAL_WORKING_SET", (NSUInteger)1 << 37);
+}
 static NSUInteger device_most_bytes(id d, SEL s) { return (void)d, (void)s, limit(); }
 static NSUInteger device_group_bytes(id d, SEL s) { return (void)d, (void)s, MSL_GROUP_MEMORY; }
 static id device_queue(id d, SEL s) {
