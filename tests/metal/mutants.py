@@ -67,7 +67,6 @@ MUTANTS = [
     ("a barrier too late", WALK, "after > h->ordered ||", "after > h->ordered + 1 ||"),
     ("no barrier between passes", WALK, "d.pass = d.pass->then, d.barrier = true)",
      "d.pass = d.pass->then, d.barrier = false)"),
-    ("scratch shared", WALK, "(scratch && h->scratch)", "(scratch && false)"),
     ("scratch too short", WALK, "if (bytes > most) most = bytes;", ""),
     ("too few rows", WALK, "w->step->outputs : w->step->rows,", "1 : w->step->rows,"),
     ("wrong distance of lines", WALK, "out->in_step[i] = x->in[i].step;",
