@@ -1,5 +1,5 @@
-/* metal_info.h - what this machine's Metal says about itself, and whether its methods are those that
- * we call; for doctor. */
+/* metal_info.h - what this machine's Metal says about itself, and whether its methods are those
+ * that we call; for doctor. */
 #ifndef PE_METAL_INFO_H
 #define PE_METAL_INFO_H
 

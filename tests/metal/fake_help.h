@@ -1,5 +1,5 @@
-/* fake_help.h - how a C test talks to the fake Metal: the shared object of PERIGEE_METAL, or the one
- * that make builds. */
+/* fake_help.h - how a C test talks to the fake Metal: the shared object of PERIGEE_METAL, or the
+ * one that make builds. */
 #ifndef FAKE_HELP_H
 #define FAKE_HELP_H
 

@@ -241,7 +241,7 @@ static void encoder_pipeline(fake_encoder *e, SEL s, fake_function *p) {
   if (usable(e, "setComputePipelineState:")) e->pipeline = p;
 }
 
-/* Buffer argument table: 31 entries ("Metal feature set tables"); "offset" lies inside the buffer. */
+/* 31 buffers ("Metal feature set tables"), and an offset inside of the buffer. */
 static void encoder_buffer(fake_encoder *e, SEL s, fake_buffer *b, NSUInteger at, NSUInteger i) {
   (void)s;
   if (!usable(e, "setBuffer:offset:atIndex:")) return;
