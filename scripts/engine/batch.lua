@@ -31,7 +31,9 @@
 -- another thread does that meanwhile, and the result comes later, to the callback. Batches of
 -- several models share one engine thread and its compute threads when each later one is opened with
 -- share = the first: they take turns, step by step.
+local async = require "lib.async"
 local best = require "engine.best"
+local inbox = require "engine.inbox"
 local memory = require "engine.memory"
 local perigee = require "perigee"
 local requests = require "engine.request"
@@ -129,6 +131,57 @@ function Sequence:save(path, callback)
   return answer(self.batch, callback, self.batch.core:command("save", self.id, path))
 end
 
+-- ---- events -----------------------------------------------------------------------------------
+
+local function note(seq, e)
+  if e.id then seq.ids[#seq.ids + 1] = e.id end
+  if e.text ~= "" then seq.pieces[#seq.pieces + 1] = e.text end
+  if e.id and seq.logprobs then
+    seq.logprobs[#seq.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top }
+  end
+  if not e.finish then return end
+  seq.finish, seq.error, seq.stop = e.finish, e.error, e.stop
+  seq.prompt_tokens, seq.completion_tokens = e.prompt_tokens, e.completion_tokens
+  seq.cached_tokens = e.cached_tokens
+  seq.text = table.concat(seq.pieces)
+end
+
+--- Calls a function that may be nil. Returns the earlier error, else what this call raises.
+local function call(failed, f, ...)
+  if not f then return failed end
+  local ok, why = pcall(f, ...)
+  return failed or not ok and why or nil
+end
+
+--- Passes an event to its sequence; returns the first error of its callbacks.
+local function tell(self, e)
+  if e.ticket then
+    local callback = self.tickets[e.ticket]
+    self.tickets[e.ticket] = nil
+    return call(nil, callback, not e.error or nil, e.error)
+  end
+  local seq = self.live[e.seq]
+  if not seq then return nil end
+  note(seq, e)
+  if e.finish then
+    self.live[e.seq] = nil
+    self.window:drop(e.seq)
+    self.alive = self.alive - 1
+  end
+  local failed = call(nil, seq.on_token, e, seq)
+  if e.finish then failed = call(failed, seq.on_done, seq) end
+  return failed
+end
+
+--- Passes events to their sequences, after those that still wait. If a callback raises, the other
+--- sequences still get theirs; the first error is raised at the end.
+local function dispatch(self, events)
+  self.inbox:put(events)
+  local _, failed = self.inbox:deliver()
+  if failed then error(failed, 0) end
+  return events
+end
+
 -- ---- opening ----------------------------------------------------------------------------------
 
 local option_names = { "threads", "sequences", "step_tokens", "context", "cache_tokens", "kv_bits",
@@ -204,10 +257,12 @@ local function open(model, options)
   if not o.cache_tokens then return nil, why end
   core, why = perigee.batch.open(model.graph, o)
   if not core then return nil, why end
-  return setmetatable({ model = model, core = core, live = {}, window = window.new(), alive = 0,
-    scheduler = asks, slots = o.sequences, key_limit = key_limit, timing = scheduler.timing(),
-    tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0, asked = {}, lua_at = {},
-    lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
+  local self = setmetatable({ model = model, core = core, live = {}, window = window.new(),
+    alive = 0, scheduler = asks, slots = o.sequences, key_limit = key_limit,
+    timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0,
+    asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
+  self.inbox = inbox.new(function(e) return tell(self, e) end)
+  return self
 end
 
 -- ---- requests ---------------------------------------------------------------------------------
@@ -245,54 +300,6 @@ function Batch:add(given)
   if not ok then return nil, why end
   self:pump()
   return table.unpack(sequences)
-end
-
--- ---- events -----------------------------------------------------------------------------------
-
-local function note(seq, e)
-  if e.id then seq.ids[#seq.ids + 1] = e.id end
-  if e.text ~= "" then seq.pieces[#seq.pieces + 1] = e.text end
-  if e.id and seq.logprobs then
-    seq.logprobs[#seq.logprobs + 1] = { id = e.id, logprob = e.logprob, top = e.top }
-  end
-  if not e.finish then return end
-  seq.finish, seq.error, seq.stop = e.finish, e.error, e.stop
-  seq.prompt_tokens, seq.completion_tokens = e.prompt_tokens, e.completion_tokens
-  seq.cached_tokens = e.cached_tokens
-  seq.text = table.concat(seq.pieces)
-end
-
---- Calls a function that may be nil. Returns the earlier error, else what this call raises.
-local function call(failed, f, ...)
-  if not f then return failed end
-  local ok, why = pcall(f, ...)
-  return failed or not ok and why or nil
-end
-
---- Passes events to their sequences. If a callback raises, the other sequences still get theirs;
---- the first error is raised at the end.
-local function dispatch(self, events)
-  local failed
-  for i = 1, #events do
-    local e = events[i]
-    local seq = self.live[e.seq]
-    if e.ticket then
-      local callback = self.tickets[e.ticket]
-      self.tickets[e.ticket] = nil
-      failed = call(failed, callback, not e.error or nil, e.error)
-    elseif seq then
-      note(seq, e)
-      if e.finish then
-        self.live[e.seq] = nil
-        self.window:drop(e.seq)
-        self.alive = self.alive - 1
-      end
-      failed = call(failed, seq.on_token, e, seq)
-      if e.finish then failed = call(failed, seq.on_done, seq) end
-    end
-  end
-  if failed then error(failed, 0) end
-  return events
 end
 
 -- ---- steps ------------------------------------------------------------------------------------
@@ -470,15 +477,31 @@ function Batch:pump()
   remember(self, grants)
 end
 
-local function on_wake(self)
+--- Tells events for a slice of time. Those that are left go on in the next turn of the loop; when
+--- none is, the next step is submitted.
+local function go_on(self)
+  local done, failed = self.inbox:deliver(async.SLICE_NS)
   if not self.poll then return end
-  local completed = self.core:completed() -- before the drain, which has all their events
+  if not done then
+    if not self.idle:is_active() then self.idle:start(function() go_on(self) end) end
+    return
+  end
+  self.idle:stop()
+  self.telling, self.handled = nil, self.drained
+  self:pump()
+  if failed then error(failed, 0) end
+end
+
+--- The engine thread has events. Not before all earlier ones are told: it waits for the loop then,
+--- so that events do not pile up.
+local function on_wake(self)
+  if not self.poll or self.telling then return end
+  self.drained = self.core:completed() -- before the drain, which has all their events
   local events, why = self.core:drain()
-  forget(self, completed)
+  forget(self, self.drained)
   self.telling = true
-  local ok, failed = pcall(dispatch, self, events)
-  self.telling, self.handled = nil, completed
-  if self.poll then self:pump() end
+  self.inbox:put(events)
+  local ok, failed = pcall(go_on, self)
   if why then error(why, 0) end
   if not ok then error(failed, 0) end
 end
@@ -489,19 +512,26 @@ function Batch:start(given)
   dispatch(self, self.core:drain())
   local fd, why = self.core:start()
   if not fd then return nil, why end
-  self.flight, self.submitted, self.handled = {}, 0, 0
+  self.flight, self.submitted, self.handled, self.drained = {}, 0, 0, 0
   for _, seq in pairs(self.live) do seq.granted = nil end
-  self.poll = uv.new_poll(fd)
+  self.poll, self.idle = uv.new_poll(fd), uv.new_idle()
   self.poll:start("r", function() on_wake(self) end)
   self:pump()
   return true
 end
 
---- Back to the foreground after the running step. Undrained events are dispatched now.
-function Batch:stop()
+--- Stops listening to the engine thread.
+local function deafen(self)
+  if not self.poll then return end
   self.poll:stop()
   self.poll:close()
-  self.poll = nil
+  self.idle:close()
+  self.poll, self.idle, self.telling = nil, nil, nil
+end
+
+--- Back to the foreground after the running step. Events that were not dispatched are now.
+function Batch:stop()
+  deafen(self)
   local events, why = self.core:stop()
   dispatch(self, events)
   if why then return nil, why end
@@ -550,30 +580,32 @@ function Batch:load(path, callback)
   return answer(self, callback, self.core:command("load", path))
 end
 
---- Stops listening; commands that still wait for an answer get none.
+--- Stops listening. Events that came are told; commands that still wait for an answer get none.
+--- Returns the first error of a callback.
 local function leave(self)
-  if self.poll then
-    self.poll:stop()
-    self.poll:close()
-    self.poll = nil
-  end
+  deafen(self)
+  local _, failed = self.inbox:deliver()
   local tickets = self.tickets
   self.tickets = {}
   for _, callback in pairs(tickets) do
     pcall(callback, nil, perigee.error("cancelled", "the batch was closed"))
   end
+  return failed
 end
 
 function Batch:close()
-  leave(self)
+  local failed = leave(self)
   self.core:close()
+  if failed then error(failed, 0) end
 end
 
 --- Closes without blocking the loop: the running step ends and unsaved prefixes are written on
 --- another thread. Then `done` is called.
 function Batch:retire(done)
-  leave(self)
-  return self.core:retire(done)
+  local failed = leave(self)
+  local ok, why = self.core:retire(done)
+  if failed then error(failed, 0) end
+  return ok, why
 end
 
 Batch.__close = Batch.close

@@ -27,6 +27,7 @@ local SLEEP = {} -- what await() yields, to tell it from a stray coroutine.yield
 -- How long all tasks together may compute before breathe() lets the loop turn: a tenth of the 50 ms
 -- within which /health must answer.
 local SLICE_NS = 5e6
+async.SLICE_NS = SLICE_NS
 
 local Task = {}
 Task.__index = Task

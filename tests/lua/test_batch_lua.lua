@@ -1,6 +1,7 @@
 -- engine.batch, engine.share and engine.preload on a core, keys and weights that are made up here:
 -- defaults of a batch, which steps are submitted, what callbacks get, counters, and who is
 -- preempted for whom.
+local async = require "lib.async"
 local batches = require "engine.batch"
 local perigee = require "perigee"
 local preload = require "engine.preload"
@@ -266,21 +267,32 @@ end)
 
 -- ---- on the engine thread -----------------------------------------------------------------------
 
---- A started batch, with a poll that is made up. wake(): the engine thread has something.
+--- A started batch, with a poll that is made up. event(): the engine thread has something; turn():
+--- the loop turns, nil when nobody waits for that; wake(): both, until all is done.
 local function started(options)
   local batch, core = open(options)
-  local real, poll = uv.new_poll, { refs = 0 }
+  local real, poll, idle = uv.new_poll, { refs = 0 }, {}
   uv.new_poll = function(fd)
     poll.fd = fd
     return poll
   end
-  function poll.start(_, _, fn) poll.wake = fn end
+  local real_idle = uv.new_idle
+  uv.new_idle = function() return idle end
+  function idle.start(_, fn) poll.turn = fn end
+  function idle.stop() poll.turn = nil end
+  function idle.is_active() return poll.turn ~= nil end
+  function idle.close() poll.turn = nil end
+  function poll.start(_, _, fn) poll.event = fn end
+  function poll.wake()
+    poll.event()
+    while poll.turn do poll.turn() end
+  end
   function poll.ref() poll.held = true end
   function poll.unref() poll.held = false end
   function poll.stop() end
   function poll.close() poll.closed = true end
   assert(batch:start())
-  uv.new_poll = real
+  uv.new_poll, uv.new_idle = real, real_idle
   return batch, core, poll
 end
 
@@ -347,6 +359,87 @@ test("commands of callbacks belong into the next step; an error does not stop it
   core.done, core.events = 1, { { seq = 1, id = 1, text = "x" } }
   t.raises(poll.wake, "raised")
   t.eq({ within, #core.submitted, batch.telling }, { 1, 2 })
+end)
+
+--- A started batch of three sequences whose events are told one in a turn, and the list of what
+--- they were told. on_token: callbacks by sequence.
+local function slow(t, on_token)
+  t.patch(async, "SLICE_NS", -1)
+  local batch, core, poll = started()
+  local said = {}
+  for id = 1, 3 do
+    core.infos[id] = { id = id, state = "decode", left = 1 }
+    batch:add { prompt = { 1 }, on_token = function(e, seq)
+      said[#said + 1] = id .. e.text
+      if (on_token or {})[id] then on_token[id](batch, seq) end
+    end, on_done = function() said[#said + 1] = id .. " done" end }
+  end
+  core.done = 1
+  core.events = { { seq = 1, id = 8, text = "a" }, { seq = 2, id = 8, text = "a" },
+    { seq = 3, id = 8, text = "a" } }
+  poll.event()
+  return batch, core, poll, said
+end
+
+test("events that take long are told in several turns of the loop", function(t)
+  local batch, core, poll, said = slow(t)
+  local submitted = #core.submitted
+  t.eq({ said, batch.handled }, { { "1a" }, 0 })
+  core.done = 2
+  core.events = { { seq = 1, id = 9, text = "b" }, { seq = 2, text = "", finish = "stop" } }
+  core.infos = { { id = 1, state = "decode", left = 1 } }
+  poll.event() -- later events wait where they are
+  t.eq({ said, #core.events }, { { "1a" }, 2 })
+  poll.turn()
+  batch:pump() -- nor is a step submitted before all are told
+  t.eq({ said, batch.handled, #core.submitted }, { { "1a", "2a" }, 0, submitted })
+  poll.turn()
+  t.eq({ said, batch.handled, #core.submitted, poll.turn },
+    { { "1a", "2a", "3a" }, 1, submitted + 1 })
+  poll.event()
+  poll.turn()
+  t.eq(said, { "1a", "2a", "3a", "1b", "2", "2 done" })
+  t.eq({ batch.handled, batch.alive, poll.turn }, { 2, 2 })
+end)
+
+test("an error of a callback is raised when the events of all are told", function(t)
+  local _, _, poll, said = slow(t, { function() error("raised", 0) end })
+  poll.turn()
+  t.raises(function() poll.turn() end, "raised")
+  t.eq({ said, poll.turn }, { { "1a", "2a", "3a" } })
+end)
+
+test("a batch that is stopped or closed between two turns tells what came", function(t)
+  for _, name in ipairs { "stop", "close", "retire" } do
+    local batch, core, poll, said = slow(t)
+    function core.retire() return true end
+    core.events = name == "stop" and { { seq = 1, id = 9, text = "b" } } or {}
+    batch[name](batch)
+    t.eq({ said, poll.turn, poll.closed, batch.telling },
+      { { "1a", "2a", "3a", name == "stop" and "1b" or nil }, nil, true })
+  end
+end)
+
+test("a callback may close, stop, cancel and fork in the middle", function(t)
+  for _, name in ipairs { "stop", "close" } do
+    local batch, _, poll, said = slow(t, { [2] = function(batch) batch[name](batch) end })
+    poll.turn()
+    t.eq({ said, poll.turn, batch.telling }, { { "1a", "2a", "3a" } })
+  end
+  local child
+  local batch, core, poll, said = slow(t, { [2] = function(batch, seq)
+    if child then return end
+    batch.core.result, batch.core.infos = 4, {}
+    child = seq:fork(1)
+    seq:cancel()
+  end })
+  poll.turn()
+  t.eq({ child.id, child.ids, core.told[#core.told] }, { 4, { 8 }, { "cancel", 2 } })
+  poll.turn()
+  core.events = { { seq = 2, text = "", finish = "cancel" }, { seq = 4, id = 9, text = "b" } }
+  poll.event()
+  poll.turn()
+  t.eq({ said, child.ids, batch.alive }, { { "1a", "2a", "3a", "2", "2 done", "2b" }, { 8, 9 }, 3 })
 end)
 
 test("files are answered later, and when the batch closes", function(t)
