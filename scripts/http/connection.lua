@@ -31,7 +31,7 @@ local uv = require "luv"
 local connection = {}
 
 local STASH = 64 << 10       -- bytes of further requests read while one is being processed
-local SMALL = 2 << 10        -- bytes of a first request that is read at once in any case
+local SMALL = 2 << 10        -- bytes of a first request, or of a read, that never wait
 local ENTRY = 64             -- memory of a backlog entry in addition to its bytes
 local KEEPALIVE_S = 60       -- idle time before the first TCP keep-alive probe
 local GONE = 499             -- status in the log if the client left first, as nginx has it
@@ -265,6 +265,7 @@ function Connection:on_read(err, bytes)
       self.stream:read_stop()
     end
     if self.state == "head" and not self.inside then self:take_turns() end
+    if #bytes > SMALL then self:rest_between_reads() end
   end
 end
 
@@ -280,8 +281,9 @@ function Connection:discard(bytes)
   return true
 end
 
---- libuv reads up to 2 MB of a connection in one turn of the loop, and as much of the next one. A
---- large body, read or discarded, goes on in the next turn if this one has taken long enough.
+--- libuv reads up to 2 MB of a connection in one turn of the loop, and as much of the next one.
+--- What is more than one read (a large body, further requests) goes on in the next turn if this one
+--- has taken long enough.
 function Connection:rest_between_reads()
   if self.paused or self.resting or self.at_end or not async.is_over() then return end
   self.resting = true

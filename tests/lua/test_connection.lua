@@ -377,7 +377,7 @@ test("a large first request waits for the next turn, a small one does not", func
     t.eq({ sockets.statuses(small.got), #later }, { { 200 }, 0 })
     local _, large = connect { answer = answer }
     large.send("GET / HTTP/1.1\r\nhost: x\r\nx-long: " .. ("y"):rep(2048) .. "\r\n\r\n")
-    t.eq({ sockets.statuses(large.got), #later }, { {}, 1 })
+    t.eq({ sockets.statuses(large.got), #later, large.reading }, { {}, 2, false })
     later[1]()
     t.eq(sockets.statuses(large.got), { 200 })
   end)
@@ -492,6 +492,27 @@ test("what a client leaves behind when it goes", function(t)
     t.eq({ socket.got, socket.closed }, { "", true })
     socket.on_bytes(nil, "x") -- late
     t.eq(socket.got, "")
+  end)
+end)
+
+test("requests that come while one is answered are read in turns", function(t)
+  local over, later = false, {}
+  with(t, { is_over = function() return over end,
+    defer = function(fn) later[#later + 1] = fn end }, function()
+    local _, socket, _, answers = connect { answer = waiting }
+    socket.send(GET)
+    socket.send(GET)
+    t.eq({ #answers, #later, socket.reading }, { 1, 0, true })
+    over = true
+    socket.send(GET)
+    t.eq({ #answers, #later, socket.reading }, { 1, 0, true })
+    socket.send("GET / HTTP/1.1\r\nhost: x\r\nx-long: " .. ("y"):rep(2048) .. "\r\n\r\n")
+    t.eq({ #answers, #later, socket.reading }, { 1, 1, false })
+    later[1]()
+    t.eq({ #later, socket.reading }, { 1, true }) -- so that its end is noticed
+    over = false
+    for i = 1, 4 do answers[i].resume() end
+    t.eq(statuses(socket.got), { 200, 200, 200, 200 })
   end)
 end)
 
