@@ -9,6 +9,8 @@
 -- Tasks run on the loop thread, one at a time, and never nest: waking a task from inside another
 -- one puts it into a queue that is served when the running task sleeps or ends. Anywhere else (in a
 -- luv callback) it runs at once. So a thousand tasks that wake each other do not use up the stack.
+-- A thousand that are woken by as many callbacks of one turn (their clients all left) are queued as
+-- well, as soon as the turn has taken its slice; a new task always begins at once.
 --
 -- The queue is served in slices of time: when all tasks together have computed for SLICE_NS, the
 -- loop turns and handles I/O before the queue goes on. So tasks that wake each other forever slow
@@ -189,15 +191,23 @@ function async.defer(fn)
   return function() entry[2] = function() end end
 end
 
---- Resumes a task, now or when the running one sleeps or ends.
-local function wake(task, ...)
-  if is_inside() then
-    last = last + 1
-    ready[last] = { task, select("#", ...), ... }
-    return
-  end
+local function queue(task, ...)
+  last = last + 1
+  ready[last] = { task, select("#", ...), ... }
+end
+
+--- Begins a task, now or when the running one sleeps or ends.
+local function begin(task, ...)
+  if is_inside() then return queue(task, ...) end
   step(task, ...)
   if first <= last then serve_queue(0) end
+end
+
+--- Resumes a task: like begin, or later if this turn of the loop has computed for long enough.
+local function wake(task, ...)
+  if is_inside() or not async.is_over() then return begin(task, ...) end
+  queue(task, ...)
+  serve_later()
 end
 
 local function new_task(fn) return setmetatable({ co = coroutine.create(fn) }, Task) end
@@ -205,7 +215,7 @@ local function new_task(fn) return setmetatable({ co = coroutine.create(fn) }, T
 --- Starts fn(...) as a task.
 function async.run(fn, ...)
   local task = new_task(fn)
-  wake(task, ...)
+  begin(task, ...)
   return task
 end
 
@@ -315,7 +325,7 @@ local function supervise(children, ms)
       end }
     end
     if ms then stop_clock = after(ms, function() end_wait(false) end) end
-    for _, child in ipairs(children) do wake(child) end
+    for _, child in ipairs(children) do begin(child) end
     if open == 0 then end_wait(true) end
     return stop_all
   end)

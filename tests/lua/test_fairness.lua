@@ -65,6 +65,36 @@ test("a template with many values lets the loop turn", function(t)
   end))
 end)
 
+test("tasks that one turn wakes late go on in the next ones, new tasks begin at once", function(t)
+  local wakes, order, over = {}, {}, false
+  t.patch(async, "is_over", function() return over end)
+  for i = 1, 3 do
+    async.run(function()
+      async.await(function(resume) wakes[i] = resume end)
+      order[#order + 1] = i
+    end)
+  end
+  local timer = uv.new_timer()
+  timer:start(1, 0, t.expect(function()
+    timer:close()
+    wakes[1]()
+    t.eq(order, { 1 })
+    over = true
+    wakes[2]()
+    wakes[3]()
+    async.run(function() order[#order + 1] = "new" end)
+    t.eq(order, { 1, "new" })
+    local check, turns = uv.new_check(), 0
+    check:start(function()
+      turns = turns + 1
+      if turns == 1 then t.eq(order, { 1, "new", 2 }) end -- one in a turn that is over
+      if turns < 2 then return end
+      check:close()
+      t.eq(order, { 1, "new", 2, 3 })
+    end)
+  end))
+end)
+
 test("deferred functions are called in order, after a poll, unless cancelled", function(t)
   local order = {}
   async.run(t.expect(function()
