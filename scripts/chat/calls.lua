@@ -3,6 +3,7 @@
 local async = require "lib.async"
 local check = require "chat.check"
 local content = require "chat.content"
+local encode = require "lib.encode"
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -44,7 +45,7 @@ end
 --- The arguments as JSON text. Text that is a JSON object stays as it is.
 local function as_text(value)
   if type(value) == "string" and json.is_object(decode(value)) then return value end
-  return json.encode(as_object(value))
+  return encode(as_object(value), nil, async.breathe)
 end
 calls.arguments_text = as_text
 

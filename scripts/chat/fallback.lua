@@ -14,8 +14,10 @@
 --   </tool_response>
 --
 -- All of this is ordinary text: special tokens are not recognised in it.
+local async = require "lib.async"
 local calls = require "chat.calls"
 local content = require "chat.content"
+local encode = require "lib.encode"
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -43,7 +45,7 @@ function fallback.describe(tools, choice)
   for i, tool in ipairs(tools) do
     local inner = json.is_object(tool) and json.is_object(tool["function"]) and tool["function"]
       or tool
-    lines[i] = json.encode(inner)
+    lines[i] = encode(inner, nil, async.breathe)
   end
   return BEFORE .. table.concat(lines, "\n") .. AFTER .. demand(choice)
 end

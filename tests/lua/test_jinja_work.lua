@@ -48,6 +48,17 @@ local function work(source, spans)
   return { state.max_steps - state.steps, state.max_bytes - state.bytes, looks }
 end
 
+test("a large value is written as JSON in many pieces", function(t)
+  local template, looks = assert(templates.compile "{{ d | tojson }}"), 0
+  t.patch(async, "is_late", function()
+    looks = looks + 1
+    return false
+  end)
+  local given = pairs_of(40000)
+  t.ok(template:render { d = given } == json.encode(given))
+  t.ok(looks >= 40000 / 2048, looks)
+end)
+
 local function check(t, cases, spans)
   for _, case in ipairs(cases) do
     t.eq(work(case[1], spans), { table.unpack(case, 2) }, case[1])

@@ -2,6 +2,7 @@
 local args = require "lib.args"
 local breaker = require "lib.breaker"
 local command = require "lib.command"
+local encode = require "lib.encode"
 local errors = require "lib.errors"
 local gate = require "lib.gate"
 local async = require "lib.async"
@@ -14,6 +15,41 @@ local test = require("harness").test
 local text = require "lib.text"
 local uv = require "luv"
 local json = perigee.json
+
+test("large values are encoded in pieces, to the same text", function(t)
+  t.unforced() -- a collection at every line would take minutes
+  local function list(n, item)
+    local out = {}
+    for i = 1, n do out[i] = item(i) end
+    return out
+  end
+  local function object(n, item)
+    return json.object(list(n, function(i) return { ("k\"%d"):format(n - i), item(i) } end))
+  end
+  local function number(i) return i end
+  local function row(i) return json.array { i, json.null, "é" .. i, json.object() } end
+  local plain, holes = {}, json.array(list(4100, number))
+  for i = 1, 5000 do plain["p" .. i] = i end
+  holes[7] = nil
+  local cases = { -- a value, and how often others get their turn
+    { 5, 0 }, { "x", 0 }, { json.object(), 0 }, { json.array(), 0 }, { list(2000, number), 0 },
+    { json.array(list(4096, number)), 2 }, { object(6000, number), 3 }, { plain, 3 }, { holes, 3 },
+    { json.array(list(1000, row)), 3 }, { ("y"):rep(1 << 20), 0 },
+    { json.array { "a", ("y"):rep(1 << 20), "b" }, 2 },
+    { json.object { { "a", 1 }, { "b", object(3000, number) }, { "c", object(10, number) },
+      { "d", json.array(list(2500, row)) }, { "e", "x" } }, 1 + 2 + 1 + 7 + 1 } }
+  for i, case in ipairs(cases) do
+    for _, options in ipairs { {}, { ascii = true, item_separator = ",", key_separator = ":" } } do
+      local pauses = 0
+      local got = encode(case[1], options, function() pauses = pauses + 1 end)
+      t.ok(got == json.encode(case[1], options), "case " .. i)
+      t.eq(pauses, case[2], "case " .. i)
+    end
+  end
+  local itself = {}
+  itself.x = itself
+  t.raises(function() encode(itself, nil, function() end) end, "nested deeper than 200 levels")
+end)
 
 test("sizes and times", function(t)
   for n, want in pairs { [0] = "0 B", [1023] = "1023 B", [1024] = "1.0 KiB",

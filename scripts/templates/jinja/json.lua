@@ -1,7 +1,9 @@
 -- json: the filter tojson: Python's json.dumps, character for character.
 --
--- A value that came from JSON is written by C, and marked as a whole if it is not trusted.
+-- A value that came from JSON is written by C, and marked as a whole if it is not trusted; a large
+-- one in pieces, between which the loop may turn.
 -- Everything else is written here, in pieces, so that strings keep their marks.
+local encode_in_pieces = require "lib.encode"
 local perigee = require "perigee"
 local operators = require "templates.jinja.operators"
 local strings = require "templates.jinja.strings"
@@ -9,6 +11,8 @@ local values = require "templates.jinja.values"
 local encode, null, kind, fail = perigee.json.encode, values.null, values.kind, values.fail
 
 local json = {}
+
+local function rest() values.rest(0) end
 
 local MAX_DEPTH = 200
 
@@ -130,8 +134,8 @@ function json.dumps(v, ascii, indent, separators, sort)
     sort = sort ~= nil and values.truth(sort) }
   w.comma, w.colon = separators_of(separators, w.indent)
   if type(v) == "table" and not w.sort and not w.indent and (v.src or v.raw) then
-    local out = encode(v.src or v.raw,
-      { ascii = w.string.ascii, item_separator = w.comma, key_separator = w.colon })
+    local out = encode_in_pieces(v.src or v.raw,
+      { ascii = w.string.ascii, item_separator = w.comma, key_separator = w.colon }, rest)
     values.charge(#out)
     return v.doubt and strings.make(out, { 1, #out }) or out
   end
