@@ -71,6 +71,20 @@ enum pe_metal_constant {
   PE_CONSTANTS
 };
 
+/* Sizes that kernels have built in and grids follow. */
+enum {
+  PE_PRODUCT_SETS = 4, /* of eight lanes in a simdgroup */
+  PE_EXPERT_TILE = 8,  /* pairs that are multiplied at once */
+  PE_SORT_EXPERTS = 1024,
+  PE_SORT_THREADS = 256,
+  PE_ROUTE_EXPERTS = 1024,
+  PE_ROUTE_GROUPS = 64,
+  PE_ROUTE_CHOSEN = 64,
+  PE_ATTENTION_PART = 128, /* keys */
+  PE_STORE_WIDTH = 1024,   /* the widest row of a head */
+  PE_CONV_TAPS = 16,
+  PE_STATE_WIDTH = 256 /* the widest row of a state: 8 values for each lane */
+};
 /* A norm has a simdgroup for so many values, up to so many simdgroups. Its sums depend on both, so
  * they are known to a norm inside of a rope as well. */
 enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };

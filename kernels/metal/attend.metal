@@ -1,6 +1,6 @@
 // attend.metal - the arithmetic of attention, shared by its kernels.
 //
-// The keys of a sequence are cut at absolute positions into parts of PART keys, and a part into
+// The keys of a sequence are cut at absolute positions into parts of 128 keys, and a part into
 // tiles of 32. One simdgroup takes a part for up to Q queries that share a key head:
 //
 //     scores   a lane for each key of the tile; the dot product runs over the values in order
@@ -15,8 +15,6 @@
 #define PE_METAL_ATTEND
 
 #include "kernels/metal/kv.metal"
-
-enum { PART = 128 };
 
 // Where keys and values of one head are. `lines`: not in a cache but float lines of the step.
 struct kv_source {
@@ -135,8 +133,8 @@ METAL_FUNC void attend_part(kv_source s, thread const seen_keys<Q> &seen,
                             threadgroup const float *query, threadgroup float *weights, int part,
                             float softcap, uint width, uint lane, thread attended<Q, N> &a) {
   attended_clear<Q, N>(a);
-  const int end = min((part + 1) * PART, seen.to);
-  for (int first = max(part * PART, seen.from / 32 * 32); first < end; first += 32)
+  const int end = min((part + 1) * PE_ATTENTION_PART, seen.to);
+  for (int first = max(part * PE_ATTENTION_PART, seen.from / 32 * 32); first < end; first += 32)
     attend_tile<Q, N>(s, seen, query, weights, first, softcap, width, lane, a);
 }
 

@@ -92,7 +92,7 @@ METAL_FUNC void attend_all(kv_source s, thread const seen_keys<Q> &seen,
                            threadgroup const float *query, threadgroup float *weights,
                            float softcap, uint width, uint lane, thread attended<Q, N> &all) {
   attended_clear<Q, N>(all);
-  for (int part = seen.from / PART; part * PART < seen.to; part++) {
+  for (int part = seen.from / PE_ATTENTION_PART; part * PE_ATTENTION_PART < seen.to; part++) {
     attended<Q, N> one;
     attend_part<Q, N>(s, seen, query, weights, part, softcap, width, lane, one);
     for (int q = 0; q < Q; q++) {
@@ -195,7 +195,7 @@ kernel void attention_part(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]]
     const int rows = min(end, segment.first + segment.count) - first;
     seen_keys<Q> seen;
     see_keys<Q>(args, words, segment, tile, first, rows, seen);
-    if (part >= seen.from / PART && part * PART < seen.to) {
+    if (part >= seen.from / PE_ATTENTION_PART && part * PE_ATTENTION_PART < seen.to) {
       const kv_source source =
           cache_source(call, args, keys, values, words, segment, (uint)tile.key_head);
       attended<Q, N> a;
@@ -243,13 +243,14 @@ kernel void attention_join(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]]
   int parts = 0;  // of the longest segment, as in the grid of the first pass
   for (int s = 0; s < step_head(words).segments; s++) {
     device const pe_segment &one = segment_at(words, s);
-    parts = max(parts, (one.past + one.count + PART - 1) / PART);
+    parts = max(parts, (one.past + one.count + PE_ATTENTION_PART - 1) / PE_ATTENTION_PART);
   }
   device const pe_segment &segment = segment_of_row(words, row);
   const int index = segment.past + row - segment.first;
   const int to = last_key(args, words, row, index) + 1;
   float most = LOWEST, sum = 0.0f, mixed = 0.0f;
-  for (int part = first_key(args, index) / PART; part * PART < to; part++) {
+  for (int part = first_key(args, index) / PE_ATTENTION_PART; part * PE_ATTENTION_PART < to;
+       part++) {
     device const float *x = scratch + part_at(args, row, head, parts, part);
     float factor = 0.0f;
     const float kept = join_factors(most, x[0], factor);

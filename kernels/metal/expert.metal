@@ -2,13 +2,11 @@
 //
 // A pair is a row and one of its chosen experts: pair = row * chosen + rank. For a few pairs every
 // pair is a product of its own. For many, expert_sort first lists the pairs by expert, in order
-// within each, and cuts the list into tiles of TILE pairs, so that a weight is decoded once for a
+// within each, and cuts the list into tiles of eight pairs, so that a weight is decoded once for a
 // tile. Scratch, as ints:
 //
 //     [0] tiles   [1 ..] three for each tile: expert, first pair in the list, pairs   then the list
 #include "kernels/metal/product.metal"
-
-enum { TILE = 8, SORT_EXPERTS = 1024, SORT_THREADS = 256 };
 
 METAL_FUNC int expert_of(constant pe_metal_call &call, constant pe_expert_args &args,
                          device const int *chosen, int pair) {
@@ -28,7 +26,7 @@ METAL_FUNC device float *pair_output(constant pe_metal_call &call, constant pe_e
 // Where the list begins, for the most tiles that there can be.
 METAL_FUNC int list_at(constant pe_metal_call &call, constant pe_expert_args &args) {
   const int pairs = call.rows * args.chosen;
-  return 1 + 3 * min(pairs, pairs / TILE + args.experts);
+  return 1 + 3 * min(pairs, pairs / PE_EXPERT_TILE + args.experts);
 }
 
 kernel void expert_sort(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
@@ -36,10 +34,10 @@ kernel void expert_sort(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                         device const int *chosen [[buffer(PE_SLOT_IN1)]],
                         device int *scratch [[buffer(PE_SLOT_SCRATCH)]],
                         uint thread_index [[thread_index_in_threadgroup]]) {
-  threadgroup int first[SORT_EXPERTS];
-  threadgroup int tile[SORT_EXPERTS];
+  threadgroup int first[PE_SORT_EXPERTS];
+  threadgroup int tile[PE_SORT_EXPERTS];
   const int pairs = call.rows * args.chosen, list = list_at(call, args);
-  for (int e = (int)thread_index; e < args.experts; e += SORT_THREADS) {
+  for (int e = (int)thread_index; e < args.experts; e += PE_SORT_THREADS) {
     int count = 0;
     for (int p = 0; p < pairs; p++) count += expert_of(call, args, chosen, p) == e ? 1 : 0;
     first[e] = count;
@@ -50,21 +48,22 @@ kernel void expert_sort(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
     for (int e = 0; e < args.experts; e++) {
       const int count = first[e];
       first[e] = at, tile[e] = tiles;
-      at += count, tiles += (count + TILE - 1) / TILE;
+      at += count, tiles += (count + PE_EXPERT_TILE - 1) / PE_EXPERT_TILE;
     }
     scratch[0] = tiles;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  for (int e = (int)thread_index; e < args.experts; e += SORT_THREADS) {
+  for (int e = (int)thread_index; e < args.experts; e += PE_SORT_THREADS) {
     int count = 0;
     for (int p = 0; p < pairs; p++) {
       if (expert_of(call, args, chosen, p) != e) continue;
       scratch[list + first[e] + count] = p;
       count++;
     }
-    for (int t = 0; t * TILE < count; t++) {
+    for (int t = 0; t * PE_EXPERT_TILE < count; t++) {
       device int *entry = scratch + 1 + 3 * (tile[e] + t);
-      entry[0] = e, entry[1] = first[e] + t * TILE, entry[2] = min((int)TILE, count - t * TILE);
+      entry[0] = e, entry[1] = first[e] + t * PE_EXPERT_TILE;
+      entry[2] = min((int)PE_EXPERT_TILE, count - t * PE_EXPERT_TILE);
     }
   }
 }

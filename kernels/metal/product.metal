@@ -22,7 +22,7 @@
 
 #include "kernels/metal/weight.metal"
 
-enum { PARTS = 8, SETS = 4, BLOCK = 32 };
+enum { PARTS = 8, BLOCK = 32 };
 
 struct weight_matrix {  // one matrix: where its rows are
   device const uchar *data;
@@ -94,7 +94,7 @@ METAL_FUNC void product(weight_format f, constant pe_metal_mat &m, weight_matrix
 template <int C>
 METAL_FUNC void columns_of(uint group, uint simdgroups, uint simdgroup, uint lane, uint out,
                            thread uint *columns, thread uint &first) {
-  first = ((group * simdgroups + simdgroup) * SETS + lane / PARTS) * C;
+  first = ((group * simdgroups + simdgroup) * PE_PRODUCT_SETS + lane / PARTS) * C;
   for (int c = 0; c < C; c++) columns[c] = min(first + (uint)c, out - 1u);
 }
 

@@ -6,7 +6,7 @@
 // head's state, in registers while it walks the rows of the segment: value i is in lane i % 32.
 #include "kernels/metal/common.metal"
 
-enum { CONV_TAPS = 16, STATE_LANES = 8 };  // a row of a state has up to 32 * STATE_LANES values
+enum { STATE_LANES = PE_STATE_WIDTH / 32 };  // values of a row of a state in each lane
 
 METAL_FUNC size_t state_at(constant pe_metal_call &call, device const pe_segment &segment) {
   return (size_t)segment.slot * (size_t)call.state_step;
@@ -28,7 +28,7 @@ kernel void conv(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   device const pe_segment &segment = segment_at(words, (int)at.y);
   const int before = args.taps - 1;
   device float *state = states + state_at(call, segment) + at.x * (uint)before;
-  float past[CONV_TAPS];  // the last taps inputs, oldest first
+  float past[PE_CONV_TAPS];  // the last taps inputs, oldest first
   for (int t = 0; t < before; t++) past[t] = state[t];
   for (int r = segment.first; r < segment.first + segment.count; r++) {
     past[before] = in[line_at(r, call.in_step[0]) + at.x];

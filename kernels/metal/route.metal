@@ -3,8 +3,6 @@
 // A simdgroup for each row. Experts lie in threadgroup memory; lanes take every 32nd.
 #include "kernels/metal/common.metal"
 
-enum { ROUTE_EXPERTS = 1024, ROUTE_GROUPS = 64, ROUTE_CHOSEN = 64 };
-
 // Whether score a of number i ranks before score b of number j: NaN last, ties to the lowest.
 METAL_FUNC bool ranks_before(float a, int i, float b, int j) {
   if (j < 0) return i >= 0;
@@ -79,12 +77,12 @@ kernel void route(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   device const float *factor [[buffer(PE_SLOT_VEC1)]],
                   uint row [[threadgroup_position_in_grid]],
                   uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float score[ROUTE_EXPERTS];
-  threadgroup float choice[ROUTE_EXPERTS];
-  threadgroup int taken[ROUTE_EXPERTS];
-  threadgroup float group_scores[ROUTE_GROUPS];
-  threadgroup float weight[ROUTE_CHOSEN];
-  threadgroup int number[ROUTE_CHOSEN];
+  threadgroup float score[PE_ROUTE_EXPERTS];
+  threadgroup float choice[PE_ROUTE_EXPERTS];
+  threadgroup int taken[PE_ROUTE_EXPERTS];
+  threadgroup float group_scores[PE_ROUTE_GROUPS];
+  threadgroup float weight[PE_ROUTE_CHOSEN];
+  threadgroup int number[PE_ROUTE_CHOSEN];
   device const float *x = in + line_at((int)row, call.in_step[0]);
   device float *y = out + line_at((int)row, call.out_step);
   for (int i = (int)lane; i < args.experts; i += 32)

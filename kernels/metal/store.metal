@@ -6,8 +6,6 @@
 #include "kernels/metal/kv.metal"
 #include "kernels/metal/rope.metal"
 
-enum { STORE_WIDTH = 1024 };  // the widest row of a head
-
 METAL_FUNC void put_half(device uchar *p, float x) {
   const uint bits = as_type<ushort>(half(x));
   p[0] = (uchar)(bits & 255u), p[1] = (uchar)(bits >> 8);
@@ -84,7 +82,7 @@ kernel void store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   device const int *words [[buffer(PE_SLOT_STEP)]],
                   uint2 group [[threadgroup_position_in_grid]],
                   uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float room[STORE_WIDTH];
+  threadgroup float room[PE_STORE_WIDTH];
   constant pe_cache_args &cache = args.cache;
   const int row = (int)group.y;
   device const pe_segment &segment = segment_of_row(words, row);

@@ -10,20 +10,8 @@ const pe_metal_tiles pe_metal_tiles_default = {
 #undef PE_METAL_TILE_VALUE
 };
 
-/* What the kernels have fixed; the names are theirs. */
 enum {
-  SETS = 4,             /* product.metal */
   PRODUCT_THREADS = 64, /* two simdgroups: columns of the result for each */
-  TILE = 8,             /* expert.metal */
-  SORT_EXPERTS = 1024,  /* expert.metal */
-  SORT_THREADS = 256,   /* expert.metal */
-  ROUTE_EXPERTS = 1024, /* route.metal */
-  ROUTE_GROUPS = 64,    /* route.metal */
-  ROUTE_CHOSEN = 64,    /* route.metal */
-  PART = 128,           /* attend.metal */
-  STORE_WIDTH = 1024,   /* store.metal */
-  CONV_TAPS = 16,       /* recur.metal */
-  STATE_WIDTH = 256,    /* recur.metal: 32 * STATE_LANES */
   COPY_THREADS = 128,   /* of kernels with a thread for each value */
   SIMDGROUP = 32
 };
@@ -58,16 +46,14 @@ enum {
 /* ---- products -------------------------------------------------------------------------------- */
 
 /* Kernels of R rows and C columns at once: groups along columns, rows and (heads) matrices. */
-static void product_grid(job_of *j, int64_t out, int64_t rows, int64_t r, int64_t c,
-                         pe_metal_grid *g) {
-  const int64_t columns = PRODUCT_THREADS / SIMDGROUP * SETS * c;
-  (void)j;
+static void product_grid(int64_t out, int64_t rows, int64_t r, int64_t c, pe_metal_grid *g) {
+  const int64_t columns = PRODUCT_THREADS / SIMDGROUP * PE_PRODUCT_SETS * c;
   *g = (pe_metal_grid){{tiles(out, columns), tiles(rows, r), 1}, PRODUCT_THREADS};
 }
 
 #define LINEAR_GRID(r, c)                                                                          \
   static void linear_grid_##r(job_of *j, pe_metal_grid *g) {                                       \
-    product_grid(j, j->args->linear.out, j->call->rows, r, c, g);                                  \
+    product_grid(j->args->linear.out, j->call->rows, r, c, g);                                     \
   }
 LINEAR_GRID(1, 2)
 LINEAR_GRID(2, 2)
@@ -75,7 +61,7 @@ LINEAR_GRID(4, 2)
 LINEAR_GRID(8, 4)
 #define GATED_GRID(r, c)                                                                           \
   static void gated_grid_##r(job_of *j, pe_metal_grid *g) {                                        \
-    product_grid(j, j->args->gated.out, j->call->rows, r, c, g);                                   \
+    product_grid(j->args->gated.out, j->call->rows, r, c, g);                                      \
   }
 GATED_GRID(1, 1)
 GATED_GRID(2, 1)
@@ -105,11 +91,11 @@ static int rows_at_once(job_of *j) {
 }
 
 static void head_grid_1(job_of *j, pe_metal_grid *g) {
-  product_grid(j, j->args->head.out, j->call->rows, 1, 2, g);
+  product_grid(j->args->head.out, j->call->rows, 1, 2, g);
   g->groups[2] = (uint32_t)j->args->head.heads;
 }
 static void head_grid_8(job_of *j, pe_metal_grid *g) {
-  product_grid(j, j->args->head.out, j->call->rows, 8, 2, g);
+  product_grid(j->args->head.out, j->call->rows, 8, 2, g);
   g->groups[2] = (uint32_t)j->args->head.heads;
 }
 static void head_transposed_grid(job_of *j, pe_metal_grid *g) {
@@ -125,16 +111,16 @@ static const pe_metal_pass head[] = {
 /* ---- experts --------------------------------------------------------------------------------- */
 
 static int64_t pairs_of(job_of *j) { return (int64_t)j->call->rows * j->args->expert.chosen; }
-/* The most tiles of TILE pairs that sorting can give. */
+/* The most tiles of pairs that sorting can give. */
 static int64_t expert_tiles(job_of *j) {
-  const int64_t pairs = pairs_of(j), most = pairs / TILE + j->args->expert.experts;
+  const int64_t pairs = pairs_of(j), most = pairs / PE_EXPERT_TILE + j->args->expert.experts;
   return pairs < most ? pairs : most;
 }
 static void sort_grid(job_of *j, pe_metal_grid *g) {
-  *g = (pe_metal_grid){{j->call->rows > 0, 1, 1}, SORT_THREADS};
+  *g = (pe_metal_grid){{j->call->rows > 0, 1, 1}, PE_SORT_THREADS};
 }
 static void expert_grid(job_of *j, int64_t tile_count, int64_t c, pe_metal_grid *g) {
-  product_grid(j, j->args->expert.out, tile_count, 1, c, g);
+  product_grid(j->args->expert.out, tile_count, 1, c, g);
 }
 static void expert_grid_1(job_of *j, pe_metal_grid *g) { expert_grid(j, pairs_of(j), 2, g); }
 static void expert_grid_8(job_of *j, pe_metal_grid *g) { expert_grid(j, expert_tiles(j), 2, g); }
@@ -278,7 +264,8 @@ static void attention_grid(job_of *j, pe_metal_grid *g) {
 static uint32_t parts_of(const pe_step *step) {
   uint32_t parts = 0;
   for (int32_t i = 0; i < step->segments; i++) {
-    const uint32_t n = tiles((int64_t)step->segment[i].past + step->segment[i].count, PART);
+    const uint32_t n =
+        tiles((int64_t)step->segment[i].past + step->segment[i].count, PE_ATTENTION_PART);
     parts = n > parts ? n : parts;
   }
   return parts;
@@ -320,7 +307,7 @@ static const pe_metal_pass attention_part[INSTANCES] = {
 static bool splits(job_of *j) {
   pe_metal_grid g;
   attention_grid(j, &g);
-  return (int64_t)parts_of(j->step) * PART >= tiles_of(j)->attention_split &&
+  return (int64_t)parts_of(j->step) * PE_ATTENTION_PART >= tiles_of(j)->attention_split &&
          parts_of(j->step) > 1 &&
          (int64_t)g.groups[0] * g.groups[1] <= tiles_of(j)->attention_tiles;
 }
@@ -423,20 +410,20 @@ static const char *refused(job_of *j) {
   case PE_OP_REGION_ATTENTION:
     return region_instance(j) < 0 || region_instance(j) > Q4_256 ? "heads this wide" : NULL;
   case PE_OP_STORE:
-    if (a->store.cache.key > STORE_WIDTH || a->store.cache.value > STORE_WIDTH)
+    if (a->store.cache.key > PE_STORE_WIDTH || a->store.cache.value > PE_STORE_WIDTH)
       return "heads this wide";
     return a->store.rope.turns && a->store.rope.norm.layer ? "a layer norm in a rope" : NULL;
   case PE_OP_ROPE: return a->rope.norm.layer ? "a layer norm in a rope" : NULL;
   case PE_OP_EXPERT_LINEAR:
-  case PE_OP_EXPERT_GATED: return a->expert.experts > SORT_EXPERTS ? "so many experts" : NULL;
+  case PE_OP_EXPERT_GATED: return a->expert.experts > PE_SORT_EXPERTS ? "so many experts" : NULL;
   case PE_OP_ROUTE:
-    return a->route.experts > ROUTE_EXPERTS || a->route.groups > ROUTE_GROUPS ||
-                   a->route.chosen > ROUTE_CHOSEN
+    return a->route.experts > PE_ROUTE_EXPERTS || a->route.groups > PE_ROUTE_GROUPS ||
+                   a->route.chosen > PE_ROUTE_CHOSEN
                ? "so many experts"
                : NULL;
-  case PE_OP_CONV: return a->conv.taps > CONV_TAPS ? "a convolution this long" : NULL;
-  case PE_OP_DELTA: return a->delta.key > STATE_WIDTH ? "a state this wide" : NULL;
-  case PE_OP_SSM: return a->ssm.state > STATE_WIDTH ? "a state this wide" : NULL;
+  case PE_OP_CONV: return a->conv.taps > PE_CONV_TAPS ? "a convolution this long" : NULL;
+  case PE_OP_DELTA: return a->delta.key > PE_STATE_WIDTH ? "a state this wide" : NULL;
+  case PE_OP_SSM: return a->ssm.state > PE_STATE_WIDTH ? "a state this wide" : NULL;
   default: return NULL;
   }
 }

@@ -101,12 +101,13 @@ MUTANTS = [
      "      const uint k = block * BLOCK + (R == 8 ? BLOCK - 8u - p : p);\n"
      "      if (k >= in) continue;", "kernels", "linear in place,rows of linear"),
     ("attention: parts are not joined in order", "attention.metal",
-     "for (int part = seen.from / PART; part * PART < seen.to; part++) {\n    attended",
-     "for (int part = (seen.to - 1) / PART; part >= seen.from / PART; part--) {\n    attended",
+     "for (int part = seen.from / PE_ATTENTION_PART; part * PE_ATTENTION_PART < seen.to; part++) {",
+     "for (int part = (seen.to - 1) / PE_ATTENTION_PART; part >= seen.from / PE_ATTENTION_PART;\n"
+     "       part--) {",
      "memory", "attention of decode"),
     ("attention: one part less", "attention.metal",
-     "part * PART < to; part++)", "part * PART + PART < to; part++)", "memory",
-     "attention of decode"),
+     "part * PE_ATTENTION_PART < to;\n       part++)",
+     "(part + 1) * PE_ATTENTION_PART < to;\n       part++)", "memory", "attention of decode"),
     ("attention: the window is one too wide", "attention.metal", "index - args.window + 1 : 0",
      "index - args.window : 0", "memory", "attention of decode"),
     ("attention: the sink is forgotten", "attend.metal",
@@ -120,8 +121,8 @@ MUTANTS = [
      "two_bits(b + 128, i) << 4", "kernels", "embed"),
     ("KV: a short group is filled with what follows", "store.metal", "x[min(i, width - 1u)]",
      "x[i]", "memory", "store"),
-    ("expert_sort: 40 KB for a threadgroup", "expert.metal", "SORT_EXPERTS = 1024,",
-     "SORT_EXPERTS = 5120,", "kernels", "experts"),
+    ("expert_sort: 40 KB for a threadgroup", "args.h", "PE_SORT_EXPERTS = 1024,",
+     "PE_SORT_EXPERTS = 5120,", "kernels", "experts"),
     ("table: a group too few", "table.c",
      "return (uint32_t)((n + each - 1) / each);", "return (uint32_t)(n > each ? n / each : 1);",
      "kernels", "map"),
@@ -136,7 +137,7 @@ def includes(path, seen=None):
     """The files of kernels/metal that `path` includes, over others too."""
     seen = set() if seen is None else seen
     with open(path) as f:
-        for name in re.findall(r'#include "(kernels/metal/[^"]+\.metal)"', f.read()):
+        for name in re.findall(r'#include "(kernels/metal/[^"]+)"', f.read()):
             if name not in seen:
                 seen.add(name)
                 includes(name, seen)
