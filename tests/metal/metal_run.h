@@ -173,6 +173,24 @@ static inline pe_metal_call metal_call_of(const metal_case *k) {
   return m;
 }
 
+/* Which kernels have run, by their place in the list. */
+static bool metal_ran[256];
+static inline void metal_note(const msl_kernel *kernel) {
+  for (int i = 0; msl_at(i); i++)
+    if (msl_at(i) == kernel) metal_ran[i] = true;
+}
+/* Those with memory are test_memory.c's, the others test_kernels.c's: all have run. */
+static inline void metal_check_all_ran(bool memory) {
+  static const char *const with_memory[] = {"attention", "store", "conv", "delta", "ssm"};
+  for (int i = 0; msl_at(i); i++) {
+    bool mine = !memory;
+    for (int j = 0; j < 5; j++)
+      if (!strncmp(msl_at(i)->name, with_memory[j], strlen(with_memory[j]))) mine = memory;
+    if (!mine || metal_ran[i]) continue;
+    check_failures++, printf("    %s was never run\n", msl_at(i)->name);
+  }
+}
+
 /* What a pass binds and is not there is a buffer of 16 zeros. */
 static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const pe_metal_pass *p) {
   static uint8_t none[16];
@@ -196,6 +214,7 @@ static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const p
   for (int i = 0; i < PE_CONSTANTS; i++)
     if (p->constants >> i & 1) l.constant[i] = pe_metal_constant_of(job, i), l.constants |= 1u << i;
   memcpy(l.groups, g.groups, sizeof l.groups), l.threads = g.threads;
+  metal_note(l.kernel);
   if (msl_run(&l)) printf("    %s\n", msl_fault_text());
 }
 

@@ -459,6 +459,8 @@ static void test_region_attention(void) {
   check_region_attention(6, 2, 130, 40);
 }
 
+static void test_all_ran(void) { metal_check_all_ran(false); }
+
 static const check_test tests[] = {
     {"embed", test_embed},
     {"features", test_features},
@@ -477,6 +479,7 @@ static const check_test tests[] = {
     {"copies", test_copies},
     {"tower rows", test_tower_rows},
     {"region attention", test_region_attention},
+    {"all have run", test_all_ran},
 };
 
 int main(int argc, char **argv) {

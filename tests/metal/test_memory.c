@@ -273,6 +273,8 @@ static const attention_case attention_cases[] = {
     {.cache = {1, 1, 72, 0, 16, PE_KV_F16}, .heads = 5, .value = 64}, /* MLA */
     {.cache = {1, 1, 192, 130, 16, PE_KV_F16}, .heads = 3, .value = 130},
     {.cache = {1, 1, 300, 0, 16, PE_KV_Q8}, .heads = 3, .value = 260},
+    {.cache = {1, 2, 136, 144, 16, PE_KV_F32}, .heads = 2, .value = 144},
+    {.cache = {1, 1, 288, 0, 16, PE_KV_F16}, .heads = 1, .value = 256, .window = 70},
 };
 enum { ATTENTION_CASES = sizeof attention_cases / sizeof *attention_cases };
 
@@ -416,6 +418,8 @@ static void test_ssm(void) {
   }
 }
 
+static void test_all_ran(void) { metal_check_all_ran(true); }
+
 static const check_test tests[] = {
     {"store", test_store},
     {"store of nonsense", test_store_of_nonsense},
@@ -424,6 +428,7 @@ static const check_test tests[] = {
     {"conv", test_conv},
     {"delta", test_delta},
     {"ssm", test_ssm},
+    {"all have run", test_all_ran},
 };
 
 int main(int argc, char **argv) {
