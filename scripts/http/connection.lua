@@ -156,7 +156,7 @@ end
 --- Refuses input that is not a valid request, or cannot be accepted, and closes. `headers`: more
 --- lines.
 function Connection:refuse(code, message, headers)
-  local body, kind = self.server.error_body(code, message)
+  local body, kind = self.server.error_body(code, message, self.parser.request)
   self.server:count_refused(self, code, message)
   local head = "HTTP/1.1 %d %s\r\n%scontent-type: %s\r\ncontent-length: %d\r\n%s"
     .. "connection: close\r\n\r\n"

@@ -105,10 +105,11 @@ end
 local function end_head(self, text, pos, stop)
   local request, why, status = read_head(self, text, pos, stop)
   if not request then return nil, why, status end
+  self.request = request -- also of a body that is refused
   local reader
   reader, why, status = frame(request, self.limits)
   if reader == false then return nil, why, status or 400 end
-  self.request, self.reader = request, reader
+  self.reader = reader
   return reader and "head" or "request"
 end
 
@@ -142,6 +143,7 @@ end
 
 local function feed_head(self, bytes, pos)
   if self.size == 0 then
+    self.request = nil
     pos = skip_empty_lines(self, bytes, pos)
     if not pos then return nil, "CR without LF", 400 end
     if pos > #bytes then return "more" end

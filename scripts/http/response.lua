@@ -139,7 +139,7 @@ end
 
 --- Sends an error as the server's owner wants its errors to look (http.server's error_body).
 function Response:error(code, message)
-  local body, kind = self.connection.server.error_body(code, message)
+  local body, kind = self.connection.server.error_body(code, message, self.request)
   self:send(code, { ["content-type"] = kind }, body)
 end
 

@@ -1,10 +1,11 @@
 -- server: listens, accepts connections, enforces limits and shuts down.
 --
 --   http.server { handler = fn(request, response), limits = {…}, log = fn(entry),
---     on_error = fn(request, text), error_body = fn(status, message), name = "…" }
+--     on_error = fn(request, text), error_body = fn(status, message, request), name = "…" }
 --
 -- error_body returns the body of an error response and its content type: HTTP knows no API, so the
--- owner of the server says how errors look. Without it they are plain text.
+-- owner of the server says how errors look, by the request if its head has come. Without it they
+-- are plain text.
 --
 -- gate(request, response), if given, is called as soon as the head of a request is there whose body
 -- will take longer to come. It returns { stop = true } if the handler will refuse the request

@@ -3,7 +3,7 @@
 -- A request error is a perigee.Error { code, message, field } that also has the HTTP `status` and
 -- perhaps `retry_after` (seconds). `field` is the field of the request that is wrong, as a path
 -- such as "messages[2].content". It travels as a second result or by error(). How it looks to a
--- client is the business of each API (api/openai/errors.lua).
+-- client is the business of each API (api/dialect.lua).
 --
 --   errors.new { status = 429, code = "queue_full", message = "…", retry_after = 3 }
 --   errors.refuse("top_p", "must be between 0 and 1, got %g", p)     -- raises a 400
@@ -59,6 +59,14 @@ local AGAIN_S = { [429] = 1, [503] = 1 } -- these are refused for now, so they a
 function errors.retry_after(err)
   local seconds = err.retry_after or AGAIN_S[err.status]
   return seconds and math.ceil(math.max(1, math.min(seconds, LONGEST_S)))
+end
+
+--- Headers of an error response. x-should-retry: the vendors' clients would try again after a 409
+--- too, but not after what says false.
+function errors.headers(err)
+  local after = errors.retry_after(err)
+  return { ["retry-after"] = after,
+    ["x-should-retry"] = not after and err.status < 500 and "false" or nil }
 end
 
 return errors

@@ -114,7 +114,7 @@ function Script.done(req, usage, self) end
 
 ---@class perigee.Request  Hooks may change model, chat, sampling and ctx before `admit`.
 ---@field id string          Of the response.
----@field api string         "chat" or "completions".
+---@field api string         "chat", "completions", "messages" or "responses".
 ---@field path string
 ---@field headers table<string, string>  Names in lower case.
 ---@field key? string        Name of the API key.
@@ -131,7 +131,8 @@ function Script.done(req, usage, self) end
 ---@field prompt_tokens? integer
 ---@field sampling table     Sampling fields: temperature, max_tokens, stop, …
 ---@field ctx table          Scratch space for scripts.
----@field tag table          Plain data that policies see as seq.tag; has key, model and api.
+---@field session? string    Name of the conversation that the client says it continues.
+---@field tag table          Plain data that policies see as seq.tag; has key, model, api, session.
 ---@field scripts table      The version of the scripts that the request started with.
 local Request = {}
 

@@ -4,7 +4,8 @@
 --
 --    1  http/connection, parse, body      bytes -> request, response; a task starts
 --    2  serve/init: gate, router, rate    refused, or the handler of the route
---    3  api/openai/common, chat; schema   the JSON body -> req, checked field by field (chat/check)
+--    3  api/body, openai/chat, request    the JSON body -> req, checked field by field (api/schema,
+--                                         chat/check)
 --    4  pipeline.serve                    a run (pipeline/run); hook `request`; serve/models.find
 --    5  pipeline/prompt                   hooks `normalize`, `template`; chat (normalize,
 --                                         templates, tokenizer) -> token ids and message boundaries
@@ -123,6 +124,7 @@ local function admit(self)
   local answer = now:has "admit" and unless_refused(now:call("admit", req, queue)) or {}
   for key, value in pairs(answer) do req.tag[key] = value end
   req.tag.key, req.tag.model, req.tag.api = req.key, entry.name, req.api
+  req.tag.session = req.session
 end
 
 --- Everything before the sequences: request, model, normalize, template, admit.

@@ -71,9 +71,10 @@ end
 -- ---- messages -----------------------------------------------------------------------------------
 
 --- Takes the sources of all pictures out of checked messages: each is replaced by a name. Returns
---- { [name] = { source, at (the path of the part), kind }, names… in order }. So neither hooks nor
+--- { [name] = { source, at (the path of the part), kind }, names… in order }. places: { [part] =
+--- its path } where the client sent it at another place. So neither hooks nor
 --- templates get to see megabytes, and a hook may move or drop a picture by its name.
-function pictures.take(messages)
+function pictures.take(messages, places)
   local taken = {}
   for i, message in ipairs(messages) do
     async.breathe()
@@ -84,7 +85,8 @@ function pictures.take(messages)
         local holder, key, name = check.source(part)
         local label = ("media:%d"):format(#taken + 1)
         taken[label] = { source = holder[key], kind = known.kind, fps = holder.fps,
-          at = ("messages[%d].content[%d].%s"):format(i - 1, k - 1, name) }
+          at = places and places[part]
+            or ("messages[%d].content[%d].%s"):format(i - 1, k - 1, name) }
         taken[#taken + 1] = label
         holder[key] = label
       end

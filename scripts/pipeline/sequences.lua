@@ -146,7 +146,7 @@ local function outputs_of(run, prompt, o)
       parser = chat and words and words:parser { tools = chat.tools, prompt_tail = prompt.tail },
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,
-      call_id = function() return "call_" .. run.random_name() end }
+      call_id = function() return (run.req.call_prefix or "call_") .. run.random_name() end }
   end
   return list
 end

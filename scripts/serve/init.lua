@@ -17,9 +17,11 @@
 -- A handler puts facts for the access log into request.log: model, prompt_tokens,
 -- completion_tokens, cached_tokens, ttft_ms, finish.
 local admin = require "serve.admin"
+local api = require "api"
 local async = require "lib.async"
 local model_files = require "serve.changed"
 local config = require "serve.config"
+local dialect = require "api.dialect"
 local errors = require "lib.errors"
 local gate = require "serve.gate"
 local http = require "http"
@@ -28,8 +30,6 @@ local LIMITS = require("http.server").LIMITS
 local logs = require "serve.log"
 local metrics = require "serve.metrics"
 local models = require "serve.models"
-local openai = require "api.openai"
-local openai_errors = require "api.openai.errors"
 local pages = require "serve.pages"
 local peers = require "http.peer"
 local perigee = require "perigee"
@@ -52,19 +52,16 @@ App.__index = App
 
 -- ---- handling requests --------------------------------------------------------------------------
 
---- Sends a request error (lib/errors.lua) in the dialect of the request's route.
+--- Sends a request error (lib/errors.lua) in the dialect of the request's path.
 function App:refuse(response, err)
   if err.status == 429 or err.status == 503 then
     self.metrics.rejected:add(1, { reason = err.code })
   end
-  local route = response.request.route
-  local dialect = route and route.options.errors or openai_errors
   return dialect.send(response, err)
 end
 
 --- Registers a handler(request, response, params). Options: auth = false (no API key needed),
---- unix_only (Unix socket only), cost (subject to rate limits, and refused while draining), errors
---- (the dialect of its errors, { send = function(response, err) }; OpenAI's by default).
+--- unix_only (Unix socket only), cost (subject to rate limits, and refused while draining).
 function App:route(method, path, handler, options)
   self.routes:on(method, path,
     { handler = handler, options = options or {}, path = path, method = method })
@@ -314,8 +311,9 @@ local function new_server(self)
     if LIMITS[name] then limits[name] = value end -- the others are for those who read the bodies
   end
   limits.connections = connections_of(self, limits.connections or LIMITS.connections)
-  return http.server { name = "perigee", limits = limits, error_body = function(code, message)
-      return openai_errors.body(errors.new { status = code, message = message })
+  return http.server { name = "perigee", limits = limits,
+    error_body = function(code, message, request)
+      return dialect.body(errors.new { status = code, message = message }, request)
     end,
     handler = function(request, response) return answer(self, request, response) end,
     gate = function(request, response) return before_body(self, request, response) end,
@@ -445,7 +443,7 @@ local function new(options)
   pages.routes(self)
   models.routes(self)
   admin.routes(self)
-  openai(self)
+  api(self)
   return self
 end
 

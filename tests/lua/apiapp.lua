@@ -14,7 +14,7 @@ local metrics = require "serve.metrics"
 local perigee = require "perigee"
 local pictures = require "pipeline.pictures"
 local errors = require "lib.errors"
-local openai_errors = require "api.openai.errors"
+local dialect = require "api.dialect"
 local reload = require "hooks.reload"
 local uv = require "luv"
 local json = perigee.json
@@ -27,7 +27,7 @@ App.__index = App
 function App:route(method, path, handler) self.routes:on(method, path, handler) end
 
 function App:refuse(response, err) -- luacheck: no self
-  return openai_errors.send(response, err)
+  return dialect.send(response, err)
 end
 
 --- A request; gives status, the answer (decoded when it is JSON), headers. options: method,
@@ -107,7 +107,7 @@ local function new(options)
       message = ("The model '%s' does not exist"):format(name) }
   end, list = function() return { entry } end }
   app.scripts = scripts_of(app, options.hooks)
-  require "api.openai" (app)
+  require "api" (app)
   app.server = http.server { limits = options.limits, handler = function(request, response)
     local name = request:header "x-test-key"
     request.key, request.log = name and { name = name } or nil, {}

@@ -1,7 +1,7 @@
 -- Long bytes outside of Lua's heap, and long JSON texts that are read by a job.
 local async = require "lib.async"
 local perigee = require "perigee"
-local schema = require "api.schema"
+local read_body = require "api.body"
 local test = require("harness").test
 local uv = require "luv"
 local json = perigee.json
@@ -202,12 +202,12 @@ test("the body of a request is read as text where text is meant", function(t)
     { type = "text", text = long }, { type = "image_url", image_url = { url = long } } } } } }
   async.run(t.expect(function()
     local request = { body = bytes_of(text), header = function() end }
-    local parts = schema.body(request, { values = 1000, text = 100100 }).messages[1].content
+    local parts = read_body(request, { values = 1000, text = 100100 }).messages[1].content
     t.eq(parts[1].text, long)
     t.eq(type(parts[2].image_url.url), "userdata")
     t.eq(request.body, nil)
     local function try(sent, values, aborted, room)
-      return pcall(schema.body, { body = bytes_of(sent), header = function() end,
+      return pcall(read_body, { body = bytes_of(sent), header = function() end,
         aborted = aborted }, { values = values, text = room })
     end
     local ok, err = try(text .. "x", 1000)

@@ -199,7 +199,8 @@ local SAMPLING = {
 }
 local OWN = {
   chat = { messages = { "array", 1 }, tools = { "array", 0, 1024 },
-    reasoning_effort = { "string", 1, 64 }, max_tokens = { "integer", 1, INT },
+    reasoning_effort = { "string", 1, 64 }, prompt_cache_key = { "string", 0, 1024 },
+    max_tokens = { "integer", 1, INT },
     max_completion_tokens = { "integer", 1, INT }, top_logprobs = { "integer", 0, 20 } },
   completions = { max_tokens = { "integer", 0, INT }, max_completion_tokens = { "integer", 0, INT },
     logprobs = { "integer", 0, 20 }, best_of = { "integer", 1, 128 } },

@@ -552,3 +552,16 @@ test("/tokenize and /detokenize", function(t)
   entry_of.tok = nil
   t.eq(ask("/detokenize", { tokens = { 97 } }), { 400, "model 'm' has no tokenizer" })
 end)
+
+test("the session of a request: a field, or a header of an agent", function(t)
+  local function session(body, headers)
+    body.messages = { { role = "user", content = "Hi" } }
+    return chat.read(assert(json.decode(json.encode(body))), { headers = headers }).session
+  end
+  t.eq(session({}, {}), nil)
+  t.eq(session({ prompt_cache_key = "a" }, { ["session-id"] = "b" }), "a")
+  t.eq(session({}, { ["session-id"] = "b" }), "b")
+  t.eq(session({}, { ["x-claude-code-session-id"] = "c" }), "c")
+  t.eq(session({ prompt_cache_key = "" }, {}), nil)
+  t.eq(#session({}, { ["x-session-id"] = ("x"):rep(500) }), 128)
+end)

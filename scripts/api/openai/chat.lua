@@ -1,11 +1,9 @@
 -- chat: POST /v1/chat/completions.
-local check = require "chat.check"
 local common = require "api.openai.common"
 local errors = require "lib.errors"
 local fields_of = require "api.openai.fields"
 local perigee = require "perigee"
-local pictures = require "pipeline.pictures"
-local pipeline = require "pipeline"
+local request = require "api.request"
 local schema = require "api.schema"
 local stream = require "api.openai.stream"
 local text = require "lib.text"
@@ -16,27 +14,6 @@ local chat = {}
 
 -- ---- reading ------------------------------------------------------------------------------------
 
-local OURS = { "messages", "tools", "add_generation_prompt", "continue_final_message" }
-
---- Variables of the template: the client's, and the two that are also fields of the request.
-local function template_variables(o)
-  local given, out = o.chat.kwargs or {}, {}
-  for key, value in pairs(given) do out[key] = value end
-  for _, key in ipairs(OURS) do
-    if out[key] ~= nil then
-      refuse("chat_template_kwargs", "cannot set '%s', which is a field of the request", key)
-    end
-  end
-  if o.enable_thinking ~= nil then out.enable_thinking = o.enable_thinking end
-  if o.reasoning_effort then
-    out.reasoning_effort = o.reasoning_effort
-    if o.reasoning_effort == "none" and out.enable_thinking == nil then
-      out.enable_thinking = false
-    end
-  end
-  return out
-end
-
 local function check_modalities(list)
   for i, m in ipairs(list or {}) do
     if m ~= "text" then
@@ -46,27 +23,22 @@ local function check_modalities(list)
 end
 
 --- The req of a body; raises what is wrong with it.
-function chat.read(body, request)
+function chat.read(body, from)
   local o = schema.read(body, fields_of.chat)
-  o.chat = o.chat or {}
-  check.messages(o.chat.messages, { client = true })
-  check.tools(o.chat.tools)
+  local given = o.chat or {}
   check_modalities(o.modalities)
-  o.chat.kwargs = template_variables(o)
-  if o.chat.continue_final_message and body.add_generation_prompt == true then
+  if given.continue_final_message and body.add_generation_prompt == true then
     refuse("add_generation_prompt", "and continue_final_message cannot both be true")
   end
-  if o.chat.continue_final_message then o.chat.add_generation_prompt = false end
-  o.chat.tools, o.force_call = check.choose(o.chat.tools, o.chat.tool_choice)
   if o.top_logprobs and o.logprobs ~= true then
     refuse("top_logprobs", "is only for requests with logprobs = true")
   end
   local fields = common.read(o, body)
   if o.logprobs then fields.sampling.top_logprobs = o.top_logprobs or 0 end
-  fields.id, fields.api = "chatcmpl-", "chat"
-  fields.chat, fields.force_call = o.chat, o.force_call
-  fields.media = pictures.take(o.chat.messages)
-  return common.attach(pipeline.request(fields, request), o)
+  fields.id, fields.api, fields.chat = "chatcmpl-", "chat", given
+  fields.thinking, fields.effort = o.enable_thinking, o.reasoning_effort
+  fields.session = o.prompt_cache_key
+  return request.chat(fields, from)
 end
 
 -- ---- shapes -------------------------------------------------------------------------------------
@@ -105,6 +77,8 @@ local COMPACT = { compact = true }
 
 local shape = { chunk = "chat.completion.chunk", whole = "chat.completion" }
 chat.shape = shape
+
+function chat.face(req, response) return stream.new(req, response, shape) end
 
 local function choice_of(out, delta)
   return json.object { { "index", out.index }, { "delta", delta }, { "logprobs", json.null },

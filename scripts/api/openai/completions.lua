@@ -6,7 +6,7 @@ local common = require "api.openai.common"
 local errors = require "lib.errors"
 local fields_of = require "api.openai.fields"
 local perigee = require "perigee"
-local pipeline = require "pipeline"
+local request = require "api.request"
 local schema = require "api.schema"
 local stream = require "api.openai.stream"
 local text = require "lib.text"
@@ -70,7 +70,7 @@ local function check_choices(o, prompts)
 end
 
 --- The req of a body; raises what is wrong with it.
-function completions.read(body, request)
+function completions.read(body, from)
   local o = schema.read(body, fields_of.completions)
   local list = prompts_of(o.prompt)
   local fields = common.read(o, body)
@@ -78,7 +78,7 @@ function completions.read(body, request)
   fields.id, fields.api = "cmpl-", "completions"
   fields.prompt, fields.prompts, fields.echo = o.prompt, list, o.echo
   fields.best_of, fields.add_special = check_choices(o, #list), o.add_special_tokens
-  return common.attach(pipeline.request(fields, request), o)
+  return request.new(fields, from)
 end
 
 -- ---- shapes -------------------------------------------------------------------------------------
@@ -118,6 +118,8 @@ local SOME = 256 -- tokens between two looks at the clock: less than a milliseco
 
 local shape = { chunk = "text_completion", whole = "text_completion" }
 completions.shape = shape
+
+function completions.face(req, response) return stream.new(req, response, shape) end
 
 --- The echoed prompt of an answer: its text, its characters and, when they are needed, its tokens.
 --- Their logprobs are not computed: null. All answers to a prompt share it.

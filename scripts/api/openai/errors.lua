@@ -3,7 +3,6 @@
 --   {"error": {"message": …, "type": …, "param": …, "code": …}}
 --
 -- `type` exists in this dialect only; it follows from the status.
-local errors = require "lib.errors"
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
@@ -40,16 +39,9 @@ function dialect.object(err)
     { "code", quoted(code_of(err.code)) } } } }
 end
 
---- The body of an error response and its content type, as http.server wants them.
+--- The body of an error response and its content type.
 function dialect.body(err)
   return json.encode(dialect.object(err), { compact = true }), "application/json"
-end
-
---- Sends an error as the whole response.
-function dialect.send(response, err)
-  local body, kind = dialect.body(err)
-  return response:send(err.status, { ["content-type"] = kind,
-    ["retry-after"] = errors.retry_after(err) }, body)
 end
 
 return dialect

@@ -15,9 +15,9 @@
 -- "perigee": {"script": NAME, …} names a script of the site. max_tokens beyond the end of the
 -- context means up to it. The logprobs of an echoed prompt are null.
 local chat = require "api.openai.chat"
-local common = require "api.openai.common"
 local completions = require "api.openai.completions"
 local errors = require "lib.errors"
+local handler = require "api.handler"
 local perigee = require "perigee"
 local pipeline = require "pipeline"
 local tokens = require "api.openai.tokens"
@@ -35,10 +35,8 @@ local function cancel(app)
 end
 
 return function(app)
-  app:route("POST", "/v1/chat/completions", common.handler(app, chat.read, chat.shape),
-    { cost = true })
-  app:route("POST", "/v1/completions", common.handler(app, completions.read, completions.shape),
-    { cost = true })
+  app:route("POST", "/v1/chat/completions", handler(app, chat), { cost = true })
+  app:route("POST", "/v1/completions", handler(app, completions), { cost = true })
   app:route("DELETE", "/v1/requests/{id}", cancel(app), {})
   tokens.routes(app)
 end

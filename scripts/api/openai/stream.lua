@@ -17,6 +17,7 @@
 -- An error in the middle of a stream is a chunk with {"error": …} and finish_reason "error", then
 -- [DONE].
 local async = require "lib.async"
+local dialect = require "api.dialect"
 local errors = require "api.openai.errors"
 local perigee = require "perigee"
 local json = perigee.json
@@ -237,7 +238,7 @@ end
 
 --- An error after `begin`.
 function Face:fail(err)
-  if not self.streams then return errors.send(self.response, err) end
+  if not self.streams then return dialect.send(self.response, err) end
   local none = { index = 0, finish = "error", other = {}, ids = {} }
   local choice = with_end(self.req, self.shape.finish(self.req, none), none)
   local chunk = chunk_of(self, { choice })

@@ -6,12 +6,13 @@
 --   {"messages": […]}     the prompt that /v1/chat/completions makes of it
 --   {"tokens": […]}       -> {"content": "…", "prompt": "…"}
 local async = require "lib.async"
-local check = require "chat.check"
 local clean = require("lib.text").clean
+local count = require "api.count"
 local errors = require "lib.errors"
 local perigee = require "perigee"
-local pictures = require "pipeline.pictures"
 local prompts = require "pipeline.prompt"
+local read_body = require "api.body"
+local request = require "api.request"
 local schema = require "api.schema"
 local json = perigee.json
 local refuse = errors.refuse
@@ -39,14 +40,6 @@ local DETOKENIZE = schema.fields { {
   { "skip_special_tokens", "boolean" },
 } }
 
---- The model, which must have a tokenizer; raises.
-local function find(app, name)
-  local entry, err = app.models:find(name)
-  if not entry then error(err, 0) end
-  if not entry.tok then refuse("model", "'%s' has no tokenizer", entry.name) end
-  return entry
-end
-
 local function first_given(...)
   for i = 1, select("#", ...) do
     local v = select(i, ...)
@@ -54,37 +47,18 @@ local function first_given(...)
   end
 end
 
---- The limit of a text: as many tokens as a body may have values. That is more than any model
---- reads, so that texts which are too long for one can be counted.
-local function limit_of(app, entry, field, client)
-  local most = math.floor(app.config.limits.values)
-  return { tok = entry.tok, field = field, most = most, client = client,
-    refusal = function(count, above)
-      return errors.new { status = 413, field = field, code = "too_many_values",
-        message = ("%s has %s%d tokens, at most %d are listed"):format(field,
-          above and "more than " or "", count, most) }
-    end }
-end
-
 local function encode_text(app, entry, o, client)
   local add = first_given(o.add_special, o.add_special_tokens, o.prompt ~= nil)
-  local limit = limit_of(app, entry, o.content and "content" or "prompt", client)
+  local limit = count.limit(app, entry, o.content and "content" or "prompt", client)
   return (prompts.encode(limit, o.content or o.prompt,
     { add_special = add, parse_special = o.parse_special }))
 end
 
 local function encode_messages(app, entry, o, client)
-  check.messages(o.messages, { client = true })
-  check.tools(o.tools)
-  local chat = { messages = o.messages, tools = o.tools and #o.tools > 0 and o.tools or nil,
-    add_generation_prompt = o.add_generation_prompt,
-    continue_final_message = o.continue_final_message, kwargs = o.chat_template_kwargs or {} }
-  local req = { api = "chat", model = entry.name, scripts = app.scripts:current(), ctx = {},
-    tag = {}, chat = chat, media = pictures.take(o.messages) }
-  pictures.check(req.media, entry, app.config.limits.pictures)
-  local prompt = prompts.chat(req, entry, { limit = limit_of(app, entry, "messages", client) })
-  pictures.plan({ app = app, req = req, entry = entry }, prompt)
-  return prompt.ids
+  local req = request.chat({ id = "tokenize-", api = "chat", sampling = {}, chat = {
+    messages = o.messages, tools = o.tools, add_generation_prompt = o.add_generation_prompt,
+    continue_final_message = o.continue_final_message, kwargs = o.chat_template_kwargs } }, client)
+  return count.chat(app, entry, req, client)
 end
 
 local COMPACT = { compact = true }
@@ -106,7 +80,7 @@ local function tokenize(app, body, client)
   if not (o.content or o.prompt or o.messages) then
     refuse("content", "is missing; send content, prompt or messages")
   end
-  local entry = find(app, o.model)
+  local entry = count.model(app, o.model)
   local ids = (o.messages and encode_messages or encode_text)(app, entry, o, client)
   local parts = put_list({ '{"tokens":[' }, #ids, function(from, to)
     return table.concat(ids, ",", from, to)
@@ -128,7 +102,7 @@ end
 local function detokenize(app, body)
   local o = schema.read(body, DETOKENIZE)
   if not o.tokens then refuse("tokens", "is missing") end
-  local entry = find(app, o.model)
+  local entry = count.model(app, o.model)
   for i, id in ipairs(o.tokens) do
     if i % SOME == 0 then async.breathe() end
     if id >= entry.tok.size then
@@ -143,16 +117,16 @@ local function detokenize(app, body)
 end
 
 local function handler(app, work)
-  return function(request, response)
+  return function(from, response)
     local ok, answer = pcall(function()
-      return work(app, schema.body(request, app.config.limits), request)
+      return work(app, read_body(from, app.config.limits), from)
     end)
     async.breathe()
     if ok then
       return response:send_parts(200, { ["content-type"] = "application/json" }, answer)
     end
     local err = errors.from(answer)
-    if err.status >= 500 then app.log:note("error", request.path .. ": " .. tostring(answer)) end
+    if err.status >= 500 then app.log:note("error", from.path .. ": " .. tostring(answer)) end
     app:refuse(response, err)
   end
 end

@@ -1,0 +1,10 @@
+-- api: the APIs of this server. require "api" (app) registers the routes of all of them.
+--
+-- Each is a folder: what its clients may send becomes a req (api/request.lua), and a face sends the
+-- answers as they expect them. What they share is here: body, schema and request read, handler
+-- serves, dialect chooses how errors look, count counts tokens.
+local openai = require "api.openai"
+
+return function(app)
+  openai(app)
+end
