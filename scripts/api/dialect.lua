@@ -2,13 +2,14 @@
 --
 --   { body = function(err, request) }    -> the body of an error response and its content type;
 --                                        request: that of HTTP, or nil if there is none yet
+local anthropic = require "api.anthropic.errors"
 local errors = require "lib.errors"
 local openai = require "api.openai.errors"
 
 local dialect = {}
 
 --- { the beginning of paths, their dialect }; all others are OpenAI's.
-local OTHERS = {}
+local OTHERS = { { "/v1/messages", anthropic } }
 
 function dialect.of(path)
   for _, other in ipairs(OTHERS) do

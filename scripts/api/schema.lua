@@ -192,10 +192,11 @@ local NOT_SAMPLING = { hold = true, keep_logits = true, no_cache = true, salt = 
   max_tokens = true, top_logprobs = true }
 
 --- The sampling fields of every API: the scalars that C describes (perigee.batch.fields), and the
---- lists. changes: { [name] = { from, to, name } } where an API differs.
+--- lists. changes: { [name] = { from, to, name } } where an API differs; of `stop`, the name alone.
 function schema.sampling(changes)
+  local stop = changes.stop and changes.stop.name or "stop"
   local out = {
-    { "stop", "strings", to = 64, bytes = 1024, into = "sampling" },
+    { stop, "strings", to = 64, bytes = 1024, into = "sampling", as = "stop" },
     { "stop_token_ids", "ids", to = 1024, into = "sampling" },
     { "logit_bias", "bias", to = 100, most = 10000, into = "sampling" },
     { "bad_words", "words", to = 1024, all = 32768, into = "sampling" },

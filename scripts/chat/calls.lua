@@ -47,7 +47,7 @@ local function as_text(value)
   if type(value) == "string" and json.is_object(decode(value)) then return value end
   return encode(as_object(value), nil, async.breathe)
 end
-calls.arguments_text = as_text
+calls.arguments_text, calls.arguments_object = as_text, as_object
 
 --- Shapes the arguments of all calls as the template wants them (can.arguments: "object", "text",
 --- or "any": text stays text); without a template they become objects. A template gets arguments

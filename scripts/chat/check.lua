@@ -88,8 +88,9 @@ local function count(list, at, options)
   end
 end
 
---- Keys of a part under which its picture or video is, as a URL or as { url = … }.
-local SOURCES = { image = { "image_url", "image", "url" },
+--- Keys of a part under which its picture or video is, as a URL or as { url = … }; base64: its
+--- bytes, without the head of a data URI.
+local SOURCES = { image = { "image_url", "image", "url", "base64" },
   video = { "video_url", "video", "frames", "url" } }
 
 --- Where the source of a picture or a video is: the table that has it, its key there, and the key
@@ -243,6 +244,15 @@ local function inner(tool)
   return type(fn) == "table" and fn or tool
 end
 
+--- Raises unless this can be the name of a tool; returns it.
+function check.tool_name(value, field)
+  local name = required_string(value, field, 128)
+  if not name:find "^[%w_.%-]+$" then
+    refuse(field, "must consist of letters, digits, _ . and -, got '%s'", name)
+  end
+  return name
+end
+
 local function check_tool(tool, at)
   if not is_object(tool) then refuse(at, "must be an object, got %s", kind_of(tool)) end
   if tool.type ~= "function" then
@@ -253,10 +263,7 @@ local function check_tool(tool, at)
   if not is_object(fn) then
     refuse(at .. ".function", "must be an object, got %s", kind_of(fn))
   end
-  local name = required_string(fn.name, at .. ".function.name", 128)
-  if not name:find "^[%w_.%-]+$" then
-    refuse(at .. ".function.name", "must consist of letters, digits, _ . and -, got '%s'", name)
-  end
+  check.tool_name(fn.name, at .. ".function.name")
   optional_string(fn.description, at .. ".function.description")
   if is_given(fn.parameters) and not is_object(fn.parameters) then
     refuse(at .. ".function.parameters", "must be an object, got %s", kind_of(fn.parameters))

@@ -146,8 +146,9 @@ local function fetch_url(self, text)
   return bytes, err, location
 end
 
---- Decodes base64; inside a task a long text is a job, and the loop goes on.
-local function base64(self, text, from)
+--- Decodes base64 (a string or perigee.Bytes) from a position on; inside a task a long text is a
+--- job, and the loop goes on.
+function Media:base64(text, from)
   local options = { from = from, limit = self.bytes }
   if #text < LARGE or not async.current() then return image.base64(text, options) end
   return async.await(function(resume)
@@ -162,7 +163,7 @@ function Media:fetch(text)
   if text:sub(1, 5):lower() == "data:" then
     local from, err = data_start(text)
     if not from then return nil, err end
-    return base64(self, text, from)
+    return self:base64(text, from)
   end
   if type(text) ~= "string" then text = text:sub(1, 2048) end
   if text:match "^[hH][tT][tT][pP][sS]?://" then return fetch_url(self, text) end
@@ -196,7 +197,7 @@ function Media:fetch_frames(text, most)
   while first <= #text + 1 do
     if #list == most then return fail("limit", "the video has more than %d frames", most) end
     local comma = next_comma(text, first) or #text + 1
-    local bytes, failed = base64(self, type(text) == "string" and text:sub(first, comma - 1)
+    local bytes, failed = self:base64(type(text) == "string" and text:sub(first, comma - 1)
       or text:slice(first, comma - 1))
     if not bytes then return fail(failed.code, "frame %d: %s", #list + 1, failed.message) end
     list[#list + 1], first = bytes, comma + 1

@@ -191,9 +191,9 @@ function Response:drained()
   return async.await(function(resume) return connection:when_drained(resume) end)
 end
 
---- Starts a stream of server-sent events (http.sse).
-function Response:sse(headers)
-  return sse.start(self, headers)
+--- Starts a stream of server-sent events (http.sse). beat: what is sent while nothing else is.
+function Response:sse(headers, beat)
+  return sse.start(self, headers, beat)
 end
 
 return response

@@ -4,8 +4,8 @@
 --   stream:event('{"text": "…"}')     -- returns the unsent bytes, nil if the client is gone
 --   stream:finish()
 --
--- While nothing is sent, the server's timer sends a comment every limits.heartbeat_s, so that
--- proxies keep the connection open and a vanished client is noticed.
+-- While nothing is sent, the server's timer sends a comment every limits.heartbeat_s (or `beat`,
+-- the text of an event), so that proxies keep the connection open and a vanished client is noticed.
 local uv = require "luv"
 
 local sse = {}
@@ -19,12 +19,12 @@ local HEADERS = {
   ["x-accel-buffering"] = "no", -- nginx would hold events back
 }
 
-function sse.start(response, headers)
+function sse.start(response, headers, beat)
   local all = {}
   for name, value in pairs(HEADERS) do all[name] = value end
   for name, value in pairs(headers or {}) do all[name:lower()] = value end
   response:start(200, all)
-  local self = setmetatable({ response = response, last = uv.now() }, Stream)
+  local self = setmetatable({ response = response, beat = beat, last = uv.now() }, Stream)
   response.connection.stream_of_events = self
   return self
 end
@@ -62,7 +62,7 @@ end
 --- Called by the connection at each tick; `free`: everything has been sent.
 function Stream:keep_alive(now, free)
   if free and now - self.last >= self.response.connection.server.limits.heartbeat_s * 1000 then
-    self:comment ""
+    write(self, self.beat or ": \n\n")
   end
 end
 

@@ -23,12 +23,15 @@ local STATUS = {
 
 local function is_error(value) return getmetatable(value) == class end
 
---- given: status, message, and optionally code, field, retry_after.
+--- given: status, message, and optionally code, field, retry_after, tokens and most (of what is too
+--- long for the context: those it has at least, and those that fit), details (for clients of one
+--- API).
 function errors.new(given)
   local status = given.status or 400
   local code = given.code or (status == 400 and "argument" or "refused")
   local err = perigee.error(code, given.message, { field = given.field })
   err.status, err.retry_after = status, given.retry_after
+  err.tokens, err.most, err.details = given.tokens, given.most, given.details
   return err
 end
 

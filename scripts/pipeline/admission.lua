@@ -169,6 +169,7 @@ end
 function admission.bytes(most, bytes, field)
   if bytes <= most * TOKEN_BYTES then return nil end
   return errors.new { code = "context_length_exceeded", field = field,
+    tokens = math.ceil(bytes / TOKEN_BYTES), most = most,
     message = ("%s has %d bytes; there is room for %d tokens of at most %d bytes each"):format(
       field, bytes, most, TOKEN_BYTES) }
 end
@@ -184,8 +185,8 @@ function admission.fits(entry, tokens, field, least)
     why = ("this model's maximum context length is %d tokens and one must be left for the answer")
       :format(context)
   end
-  return errors.new { code = "context_length_exceeded", field = field,
-    message = ("the %s has %s%d tokens and does not fit: %s"):format(
+  return errors.new { code = "context_length_exceeded", field = field, tokens = tokens,
+    most = admission.most(entry), message = ("the %s has %s%d tokens and does not fit: %s"):format(
       field == "messages" and "conversation" or "prompt", least and "at least " or "", tokens,
       why) }
 end

@@ -27,6 +27,7 @@
 --   calls       { { id, name, arguments } }, complete ones only
 --   other       { { kind, text } }: text that is none of these, so that nothing is lost
 --   finish      "stop", "length", "tool_calls", "cancel" or "error" (then `error` says why)
+--   stop        the stop text that ended it; full: the context ended it, not max_tokens
 --   ids, logprob (their sum, if asked for), logprobs (one entry per token), usage
 --   altered     a `respond` hook changed what the client gets: ids and logprobs would reveal the
 --               original, so they are not sent
@@ -48,7 +49,8 @@ Output.__index = Output
 --- (returns a new id), parse (a function that may replace a list of deltas), columns
 --- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry,
 --- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept),
---- forget (logprobs that were taken are not kept).
+--- forget (logprobs that were taken are not kept), most (tokens that the client asked for),
+--- stops (the stop texts).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
@@ -56,6 +58,8 @@ function output.new(options)
     call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
     parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
     columns = options.columns, hold = options.hold, forget = options.forget, written = {}, ats = {},
+    most = options.most, stops = options.stops, thinks = options.parser ~= nil, unplaced = 0,
+    reasoned = 0,
     logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
 
@@ -181,6 +185,20 @@ local NONE = {}
 -- more per token; with more the parser is further behind when the answer ends.
 local SOME = 32
 
+--- Counts the tokens since the last delta as reasoning, if that is what they became. They are
+--- parsed one by one until something else than reasoning comes (self.thinks).
+local function place(self, deltas)
+  local thought, said = false, false
+  for _, d in ipairs(deltas) do
+    thought = thought or d.type == "reasoning"
+    said = said or d.type == "text" or d.type == "call"
+    if d.type == "relabel" then self.reasoned, self.unplaced = #self.ids, 0 end
+  end
+  if thought then self.reasoned = self.reasoned + self.unplaced end
+  if thought or said then self.unplaced = 0 end
+  if said then self.thinks = false end
+end
+
 --- Parses the pieces that have not been parsed.
 local function parse(self)
   local n = #self.pieces
@@ -189,7 +207,9 @@ local function parse(self)
     or table.concat(self.pieces, "", self.parsed + 1)
   self.parsed = n
   if not self.parser then return gather(self, { { type = "text", text = text } }) end
-  return gather(self, read_events(self, self.parser:feed(text)))
+  local events = read_events(self, self.parser:feed(text))
+  place(self, events)
+  return gather(self, events)
 end
 
 -- ---- tokens -------------------------------------------------------------------------------------
@@ -233,14 +253,14 @@ function Output:token(e)
   if self.finish or self.enough then return NONE end
   if e.id then
     self.ids[#self.ids + 1] = e.id
+    self.unplaced = self.unplaced + 1
     local last = e.finish == "stop" and not e.stop and e.text == ""
     if self.fresh and not last then note_logprob(self, e) end
   end
   if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
-  if self.live or self.one_call or self.parse or #self.pieces - self.parsed == SOME then
-    return parse(self)
-  end
+  local now = self.live or self.one_call or self.parse or self.thinks
+  if now or #self.pieces - self.parsed == SOME then return parse(self) end
   return NONE
 end
 
@@ -297,8 +317,10 @@ function Output:close(seq)
   self.calls = whole_calls(self)
   self.finish, self.error = seq.finish, seq.error
   if self.enough or seq.finish == "stop" and #self.calls > 0 then self.finish = "tool_calls" end
+  self.stop = seq.finish == "stop" and self.stops and self.stops[seq.stop] or nil
+  self.full = seq.finish == "length" and (not self.most or #self.ids < self.most)
   self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids,
-    cached_tokens = seq.cached_tokens or 0 }
+    cached_tokens = seq.cached_tokens or 0, reasoning_tokens = self.reasoned }
   self.parser = nil
   return deltas
 end

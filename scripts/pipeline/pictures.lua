@@ -85,6 +85,7 @@ function pictures.take(messages, places)
         local holder, key, name = check.source(part)
         local label = ("media:%d"):format(#taken + 1)
         taken[label] = { source = holder[key], kind = known.kind, fps = holder.fps,
+          base64 = name == "base64",
           at = places and places[part]
             or ("messages[%d].content[%d].%s"):format(i - 1, k - 1, name) }
         taken[#taken + 1] = label
@@ -134,7 +135,7 @@ local function fetch(self, given, most)
     return frames
   end
   for i, one in ipairs(type(source) == "table" and source or { source }) do
-    local bytes, why = self.media:fetch(one)
+    local bytes, why = self.media[given.base64 and "base64" or "fetch"](self.media, one)
     if not bytes then fail(given.at, why, true) end
     list[i] = bytes
   end

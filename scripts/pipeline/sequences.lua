@@ -145,6 +145,7 @@ local function outputs_of(run, prompt, o)
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
       parser = chat and words and words:parser { tools = chat.tools, prompt_tail = prompt.tail },
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
+      most = o.sampling.max_tokens, stops = o.sampling.stop,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,
       call_id = function() return (run.req.call_prefix or "call_") .. run.random_name() end }
   end

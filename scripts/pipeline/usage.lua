@@ -25,10 +25,12 @@ end
 --- Prompt, answer and cached tokens of everything that ran for the request, with timings.
 function usage.of(run)
   local tokens = { prompt_tokens = run.state ~= "preparing" and run.req.prompt_tokens or 0,
-    completion_tokens = 0, cached_tokens = 0, image_tokens = run.req.image_tokens }
+    completion_tokens = 0, cached_tokens = 0, reasoning_tokens = 0,
+    image_tokens = run.req.image_tokens }
   local seen = {}
   for _, out in ipairs(run.outputs) do
     tokens.completion_tokens = tokens.completion_tokens + out.usage.completion_tokens
+    tokens.reasoning_tokens = tokens.reasoning_tokens + (out.usage.reasoning_tokens or 0)
     if not seen[out.prompt] then
       seen[out.prompt] = true
       tokens.cached_tokens = tokens.cached_tokens + out.usage.cached_tokens

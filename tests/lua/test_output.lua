@@ -119,7 +119,9 @@ test("what nobody sees yet is parsed in larger pieces, all of it in the end", fu
       t.ok(#out.pieces * 2 - #table.concat(fed) < 64, "the parser is behind")
     end
     out:close { finish = "stop" }
-    t.eq({ out.content or "", out.text, #fed }, { ("AB"):rep(n), ("ab"):rep(n), (n + 31) // 32 })
+    -- the first piece alone: it may have been reasoning, whose tokens are counted
+    t.eq({ out.content or "", out.text, #fed },
+      { ("AB"):rep(n), ("ab"):rep(n), math.min(n, 1) + (n + 30) // 32 })
   end
 end)
 
@@ -261,14 +263,50 @@ test("the last deltas follow those of the last piece", function(t)
   local out = new({ { content "a" }, { content "b" } }, { live = false, last = { content "c" } })
   out:token { id = 1, text = "1" }
   out:token { id = 2, text = "2" }
-  t.eq(out:close { finish = "stop", prompt_tokens = 3 }, { said "a", said "b", said "c" })
+  t.eq(out:close { finish = "stop", prompt_tokens = 3 }, { said "b", said "c" })
   t.eq({ out.content, out.usage }, { "abc", { prompt_tokens = 3, completion_tokens = 2,
-    cached_tokens = 0 } })
+    cached_tokens = 0, reasoning_tokens = 0 } })
   t.eq(out:close { finish = "length" }, {})
   t.eq({ out.finish, out:token { id = 1, text = "1" } }, { "stop", {} })
   out = new { { content "a" } }
   out:close { finish = "stop", cached_tokens = 2 }
-  t.eq(out.usage, { prompt_tokens = 0, completion_tokens = 0, cached_tokens = 2 })
+  t.eq(out.usage, { prompt_tokens = 0, completion_tokens = 0, cached_tokens = 2,
+    reasoning_tokens = 0 })
+end)
+
+--- The tokens of reasoning of an answer whose tokens give these lists of events.
+local function reasoned(lists, more)
+  local out = new(lists, more)
+  for i = 1, #lists do out:token { id = i, text = tostring(i) } end
+  out:close { finish = "stop" }
+  return out.usage.reasoning_tokens
+end
+
+test("tokens of reasoning are counted with the mark before it, not with that behind it", function(t)
+  local thought = { type = "reasoning", text = "hm" }
+  for _, live in ipairs { true, false } do
+    local more = { live = live }
+    t.eq(reasoned({ {}, { thought }, { thought }, {}, { content "a" }, { content "b" } }, more), 3)
+    t.eq(reasoned({ { content "a" }, { content "b" } }, more), 0)
+    t.eq(reasoned({ {}, { thought }, { thought } }, more), 3)
+    t.eq(reasoned({ { content "a" }, { content "b" }, { { type = "relabel" } } }, more), 3)
+  end
+  t.eq(reasoned({ { thought }, { thought, content "a" } }, { live = true }), 2)
+end)
+
+test("which stop text ended it, and whether the context did", function(t)
+  local function ended(seq, more)
+    local out = new({ { content "a" } }, more)
+    out:token { id = 1, text = "1" }
+    out:close(seq)
+    return { out.stop, out.full }
+  end
+  local stops = { stops = { "x", "y" } }
+  t.eq(ended({ finish = "stop", stop = 2 }, stops), { "y", false })
+  t.eq(ended({ finish = "stop" }, stops), { nil, false })
+  t.eq(ended({ finish = "length" }, {}), { nil, true })
+  t.eq(ended({ finish = "length" }, { most = 2 }), { nil, true })
+  t.eq(ended({ finish = "length" }, { most = 1 }), { nil, false })
 end)
 
 test("one call makes an answer that stopped a call", function(t)

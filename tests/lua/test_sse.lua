@@ -50,4 +50,7 @@ test("a comment is sent when nothing was for heartbeat_s", function(t)
   stream.last = 0
   stream:event "x"
   t.eq(stream.last, uv.now())
+  response = response_of()
+  sse.start(response, nil, "event: beat\n\n"):keep_alive(uv.now() + 15000, true)
+  t.eq(response.sent, { "event: beat\n\n" })
 end)

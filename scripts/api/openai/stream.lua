@@ -38,7 +38,9 @@ local function usage_object(usage)
   return json.object { { "prompt_tokens", usage.prompt_tokens },
     { "completion_tokens", usage.completion_tokens },
     { "total_tokens", usage.prompt_tokens + usage.completion_tokens },
-    { "prompt_tokens_details", details } }
+    { "prompt_tokens_details", details },
+    { "completion_tokens_details",
+      json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } } } }
 end
 
 local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_second",

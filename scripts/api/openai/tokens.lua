@@ -5,13 +5,13 @@
 --                         says otherwise
 --   {"messages": […]}     the prompt that /v1/chat/completions makes of it
 --   {"tokens": […]}       -> {"content": "…", "prompt": "…"}
+local answer = require "api.answer"
 local async = require "lib.async"
 local clean = require("lib.text").clean
 local count = require "api.count"
 local errors = require "lib.errors"
 local perigee = require "perigee"
 local prompts = require "pipeline.prompt"
-local read_body = require "api.body"
 local request = require "api.request"
 local schema = require "api.schema"
 local json = perigee.json
@@ -116,24 +116,9 @@ local function detokenize(app, body)
   return { json.encode(json.object { { "content", text }, { "prompt", text } }, COMPACT) }
 end
 
-local function handler(app, work)
-  return function(from, response)
-    local ok, answer = pcall(function()
-      return work(app, read_body(from, app.config.limits), from)
-    end)
-    async.breathe()
-    if ok then
-      return response:send_parts(200, { ["content-type"] = "application/json" }, answer)
-    end
-    local err = errors.from(answer)
-    if err.status >= 500 then app.log:note("error", from.path .. ": " .. tostring(answer)) end
-    app:refuse(response, err)
-  end
-end
-
 function tokens.routes(app)
-  app:route("POST", "/tokenize", handler(app, tokenize), { cost = true })
-  app:route("POST", "/detokenize", handler(app, detokenize), { cost = true })
+  app:route("POST", "/tokenize", answer(app, tokenize), { cost = true })
+  app:route("POST", "/detokenize", answer(app, detokenize), { cost = true })
 end
 
 return tokens

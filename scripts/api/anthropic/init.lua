@@ -1,0 +1,28 @@
+-- anthropic: the Messages API. require "api.anthropic" (app) registers
+--
+--   POST /v1/messages                 read.lua, face.lua
+--   POST /v1/messages/count_tokens    the tokens that its prompt would have
+--
+-- errors.lua writes errors, also those of paths below these. What differs from the original: keys
+-- come as x-api-key or as Bearer; versions and betas are not looked at; max_tokens may be missing,
+-- and beyond the end of the context means up to it; our sampling fields are accepted beside theirs.
+-- Conversations are not kept: `thread` is refused in the way that makes the vendor's clients send
+-- all of it. Tools that run at the vendor's servers are left out.
+local answer = require "api.answer"
+local count = require "api.count"
+local face = require "api.anthropic.face"
+local handler = require "api.handler"
+local perigee = require "perigee"
+local read = require "api.anthropic.read"
+local json = perigee.json
+
+local function count_tokens(app, body, request)
+  local req = read(body, request)
+  local ids = count.chat(app, count.model(app, req.model), req, request)
+  return { json.encode(json.object { { "input_tokens", #ids } }, { compact = true }) }
+end
+
+return function(app)
+  app:route("POST", "/v1/messages", handler(app, { read = read, face = face }), { cost = true })
+  app:route("POST", "/v1/messages/count_tokens", answer(app, count_tokens), { cost = true })
+end
