@@ -121,6 +121,26 @@ function text.suggestion(word, list, form)
   return nearest and (", did you mean " .. (form or "'%s'") .. "?"):format(nearest) or ""
 end
 
+--- Does a text match a pattern in which * stands for any characters and ? for one byte? Takes time
+--- of the product of both lengths at most.
+function text.matches(pattern, s)
+  local p, i, star, from = 1, 1, nil, nil
+  while i <= #s do
+    local c = pattern:sub(p, p)
+    if c == "*" then
+      star, from, p = p, i, p + 1
+    elseif c ~= "" and (c == "?" or c == s:sub(i, i)) then
+      p, i = p + 1, i + 1
+    elseif star then
+      from = from + 1
+      p, i = star + 1, from
+    else
+      return false
+    end
+  end
+  return pattern:find("^%**$", p) ~= nil
+end
+
 -- ---- files --------------------------------------------------------------------------------------
 
 --- The folder of a path, "." when it has none.

@@ -162,6 +162,19 @@ local function script_name(value)
   return nil, " must be a name, or a table of a name and settings"
 end
 
+--- { pattern = name of a model }.
+local function aliases(value)
+  if type(value) ~= "table" then
+    return nil, (" must be a table of names and models, got %s"):format(show(value))
+  end
+  for key, item in pairs(value) do
+    if type(key) ~= "string" or type(item) ~= "string" then
+      return nil, ("[%s] must be the name of a model, got %s"):format(show(key), show(item))
+    end
+  end
+  return value
+end
+
 local LARGE = 1 << 40
 local per_model = { path = is "string", load = is "boolean", sequences = integer(1, 65536),
   step_tokens = integer(1, 1 << 20), context = integer(1, LARGE),
@@ -242,6 +255,10 @@ config.keys = {
       .. "is loaded by POST /admin/models/NAME/load." },
   { "default", check = is "string", live = true, shown = '"moonlet"',
     help = "Model for requests that do not name one. Default: the first." },
+  { "aliases", check = aliases, live = true,
+    shown = '{ ["claude-*"] = "moonlet", ["gpt-*"] = "moonlet" }',
+    help = "Other names that requests may use for models: agents ask for names of their own. * "
+      .. "stands for any characters; the longest pattern that matches counts." },
   { "keys", check = named, live = true, default = {}, shown = '{ alice = os.getenv "ALICE_KEY" }',
     help = "API keys by name; false: everyone who can reach the server can use it. Keys of "
       .. "api_key_file and of the environment variable PERIGEE_API_KEY (separated by commas or "

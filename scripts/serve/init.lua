@@ -207,10 +207,17 @@ function App:state()
 end
 
 --- Does the configuration fit the models? True, or nil and a message.
-local function check_default(self, settings)
+local function check_names(self, settings)
   local name = settings.default
-  if not name or self.models.by_name[name] then return true end
-  return nil, ("default: there is no model '%s'"):format(name)
+  if name and not self.models.by_name[name] then
+    return nil, ("default: there is no model '%s'"):format(name)
+  end
+  for alias, model in pairs(settings.aliases or {}) do
+    if not self.models.by_name[model] then
+      return nil, ("aliases: '%s' stands for '%s', but there is no such model"):format(alias, model)
+    end
+  end
+  return true
 end
 
 --- The configuration from the file, read again, and the command line; nil and a message on failure.
@@ -227,7 +234,7 @@ local function read_again(self)
       .. "restart it)"
   end
   if self.named_models then merged.models = nil end
-  local ok, wrong = check_default(self, merged)
+  local ok, wrong = check_names(self, merged)
   if not ok then return nil, wrong end
   return merged
 end
@@ -435,7 +442,7 @@ local function new(options)
   self.named_models = options.models and #options.models > 0 -- on the command line, which wins
   if self.named_models then self.config.models = nil end
   local ok, wrong = add_models(self, options.models)
-  if ok then ok, wrong = check_default(self, self.config) end
+  if ok then ok, wrong = check_names(self, self.config) end
   if not ok then return nil, wrong end
   self.scripts, wrong = reload.open(self)
   if not self.scripts then return nil, wrong end

@@ -32,6 +32,7 @@ local model_of = require "engine.model"
 local Media = require "engine.media"
 local perigee = require "perigee"
 local pictures = require "pipeline.pictures"
+local text = require "lib.text"
 local uv = require "luv"
 local json = perigee.json
 
@@ -53,6 +54,16 @@ local function refused(status, code, message, retry_after)
     retry_after = retry_after }
 end
 
+--- The name of the model that another name stands for (config.aliases): of the patterns that match
+--- the longest, and of those the first of the alphabet.
+local function alias_of(self, name)
+  local best
+  for _, pattern in ipairs(text.sorted_keys(self.config.aliases or {})) do
+    if text.matches(pattern, name) and (not best or #pattern > #best) then best = pattern end
+  end
+  return best and self.config.aliases[best]
+end
+
 --- The model of a request; without a name, the default.
 function Models:find(name)
   local entry
@@ -60,7 +71,7 @@ function Models:find(name)
     entry = self.by_name[self.config.default] or self.entries[1]
     if not entry then return refused(404, "model_not_found", "this server has no models") end
   else
-    entry = self.by_name[name]
+    entry = self.by_name[name] or self.by_name[alias_of(self, name)]
   end
   if not entry then
     return refused(404, "model_not_found",

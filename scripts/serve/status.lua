@@ -193,11 +193,23 @@ local function modalities(entry)
   return list
 end
 
+--- A model as the clients of all APIs read it: each vendor has names of its own for the same.
 local function model_object(entry)
-  return json.object { { "id", entry.name }, { "object", "model" },
-    { "created", entry.created or 0 }, { "owned_by", "perigee" },
-    { "max_model_len", entry.context or json.null }, { "state", entry.state },
+  local created, context = entry.created or 0, entry.context or json.null
+  return json.object { { "id", entry.name }, { "object", "model" }, { "type", "model" },
+    { "display_name", entry.name }, { "created", created },
+    { "created_at", os.date("!%Y-%m-%dT%H:%M:%SZ", created) }, { "owned_by", "perigee" },
+    { "max_model_len", context }, { "context_length", context }, { "max_input_tokens", context },
+    { "max_tokens", context }, { "state", entry.state },
     { "input_modalities", modalities(entry) } }
+end
+
+local function model_list(entries)
+  local data = json.array {}
+  for i, entry in ipairs(entries) do data[i] = model_object(entry) end
+  local first, last = data[1], data[#data]
+  return json.object { { "object", "list" }, { "data", data }, { "has_more", false },
+    { "first_id", first and first.id or json.null }, { "last_id", last and last.id or json.null } }
 end
 
 local function prefix_object(p)
@@ -337,15 +349,14 @@ function status.routes(app)
     response:json(200, status.object(app, { all = true }))
   end, { unix_only = true })
   app:route("GET", "/v1/models", function(_, response)
-    local data = json.array {}
-    for i, entry in ipairs(app.models:list()) do data[i] = model_object(entry) end
-    response:json(200, json.object { { "object", "list" }, { "data", data } })
+    response:json(200, model_list(app.models:list()))
   end)
   app:route("GET", "/v1/models/{id*}", function(_, response, params)
     for _, entry in ipairs(app.models:list()) do
       if entry.name == params.id then return response:json(200, model_object(entry)) end
     end
-    local _, err = app.models:find(params.id)
+    local entry, err = app.models:find(params.id) -- by another name
+    if entry then return response:json(200, model_object(entry)) end
     app:refuse(response, err)
   end)
 end

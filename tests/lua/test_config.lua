@@ -8,7 +8,8 @@ local test = require("harness").test
 local KEYS = {
   { "host", "127.0.0.1", false }, { "port", 8080, false }, { "socket", nil, false },
   { "hosts", nil, true }, { "proxies", nil, true }, { "models", nil, false },
-  { "default", nil, true }, { "keys", {}, true }, { "api_key_file", nil, true },
+  { "default", nil, true }, { "aliases", nil, true }, { "keys", {}, true },
+  { "api_key_file", nil, true },
   { "metrics_key", nil, true }, { "cors", nil, true }, { "rate", nil, true },
   { "limits", { values = 400000, text = 8 << 20, pictures = 128, picture_bytes = 32 << 20,
     picture_pixels = 50000000 }, false },
@@ -123,6 +124,9 @@ test("kinds of values", function(t)
   for _, v in ipairs { true, false, "auto" } do
     t.eq(config.check { cache_per_key = v }.cache_per_key, v)
   end
+  refused({ aliases = "x" }, 'aliases must be a table of names and models, got "x"')
+  refused({ aliases = { "x" } }, 'aliases[1] must be the name of a model, got "x"')
+  refused({ aliases = { x = 1 } }, 'aliases["x"] must be the name of a model, got 1')
   refused({ hosts = "x" }, 'hosts must be a list of strings, got "x"')
   refused({ hosts = {}, hooks = 1 }, "hooks must be a table, got 1")
   refused({ policy = {} }, "policy must be a name, or a table of a name and settings")

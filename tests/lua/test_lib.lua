@@ -71,6 +71,14 @@ test("paths, words, files", function(t)
   t.eq(text.dirname "/b.lua", "/")
   t.eq(text.nearest("rnu", { "repl", "run", "check" }), "run")
   t.eq(text.nearest("zzzzzzz", { "repl", "run" }), nil)
+  for pattern, cases in pairs { ["a*c"] = { ac = true, abbc = true, acb = false },
+    ["*"] = { [""] = true, x = true }, [""] = { [""] = true, x = false },
+    ["a?c"] = { abc = true, ac = false }, ["*b*"] = { abc = true, ac = false, b = true },
+    ["%a.*"] = { ["%a.x"] = true, bx = false },
+    ["a*a*b"] = { aab = true, aaab = true, aba = false },
+    abc = { abc = true, ab = false, abcd = false } } do
+    for s, want in pairs(cases) do t.eq(text.matches(pattern, s), want, pattern .. " " .. s) end
+  end
   t.eq(text.suggestion("rnu", { "repl", "run" }), ", did you mean 'run'?")
   t.eq(text.suggestion("rnu", { "repl", "run" }, "--%s"), ", did you mean --run?")
   t.eq(text.suggestion("zzzzzzz", { "repl", "run" }), "")

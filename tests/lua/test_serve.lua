@@ -171,6 +171,25 @@ test("one large string does not make the collector walk the whole heap at once",
   end)
 end)
 
+test("errors below /v1/messages have its dialect, whoever refuses", function(t)
+  with_server(t, { keys = { alice = "sesame" }, limits = { body = 1000 } }, function(app, ask)
+    wait_ready(app)
+    local key = { ["x-api-key"] = "sesame" }
+    for _, case in ipairs {
+      { 401, "authentication_error", "POST", "/v1/messages", {} },
+      { 404, "not_found_error", "POST", "/v1/messages/batches", { headers = key } },
+      { 405, "invalid_request_error", "GET", "/v1/messages", { headers = key } },
+      { 413, "request_too_large", "POST", "/v1/messages?beta=true",
+        { headers = key, body = ("x"):rep(1001) } } } do
+      local answer, body = ask(case[3], case[4], case[5])
+      t.eq({ answer.status, body.type, body.error.type }, { case[1], "error", case[2] })
+    end
+    local answer, body = ask("POST", "/v1/chat/completions", { headers = key,
+      body = ("x"):rep(1001) })
+    t.eq({ answer.status, body.error.param }, { 413, json.null })
+  end)
+end)
+
 test("keys, in the log by name only", function(t)
   local path = os.tmpname()
   local server = with_server(t, { keys = { alice = "sesame" }, log = path }, function(app, ask)
@@ -574,6 +593,14 @@ test("reloading: live keys change, the others are named, a bad file changes noth
     t.eq(status "two", 200)
     write "return { keys = { a = 'three' }, default = 'other' }"
     t.eq({ app:reload() }, { nil, "default: there is no model 'other'" })
+    write "return { keys = { a = 'three' }, aliases = { ['gpt-*'] = 'other' } }"
+    t.eq({ app:reload() },
+      { nil, "aliases: 'gpt-*' stands for 'other', but there is no such model" })
+    write [[return { keys = { a = 'two' }, port = 0, log = false, cache_bytes = 0, context = 256,
+      aliases = { ['gpt-*'] = 'moonlet' } }]]
+    t.eq(app:reload().changed, { "aliases" })
+    t.eq(http.request({ url = places[1].address .. "/v1/models/gpt-9",
+      headers = { ["x-api-key"] = "two" } }).body:match '"id":"([^"]*)"', "moonlet")
     write "return { keys = { a = 'three' }, prot = 0 }"
     local ok, why = app:reload()
     t.eq(ok, nil)

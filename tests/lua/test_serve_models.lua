@@ -41,6 +41,18 @@ test("finding a model", function(t)
   t.eq({ models.name_of "a/b/", models.name_of "/x/y.gguf", models.name_of "/" }, { "b", "y", "/" })
 end)
 
+test("a model by other names: the longest pattern counts, names of models come first", function(t)
+  local self = new({ aliases = { ["claude-*"] = "a", ["claude-*-small"] = "b", ["b"] = "a",
+    ["*"] = "a", ["c?"] = "b" } }, { { name = "a", path = "x" }, { name = "b", path = "y" } })
+  for _, entry in ipairs(self.entries) do entry.state = "ready" end
+  local function find(name) return told(self:find(name)) end
+  t.eq({ find "claude-x", find "claude-x-small", find "b", find "gpt", find "cx" },
+    { "a", "b", "b", "a", "b" })
+  self.config.aliases = { ["claude-*"] = "b" }
+  t.eq({ find "claude-x", find "gpt" }, { "b", { 404, "model_not_found",
+    "The model 'gpt' does not exist (there are: a, b)" } })
+end)
+
 test("the state of all models", function(t)
   local function state(...)
     local self = new({}, {})

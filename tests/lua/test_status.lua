@@ -277,13 +277,19 @@ test("lists of models, and health", function(t)
   still.name, still.pictures = "still", { processor = {} }
   local app = app_of { seeing, still, { name = "new", state = "unloaded" } }
   local code, body = ask(app, "/v1/models")
-  t.eq({ code, copy(body) }, { 200, { object = "list", data = {
-    { id = "one", object = "model", created = 97, owned_by = "perigee", max_model_len = 101,
-      state = "ready", input_modalities = { "text", "image", "video" } },
-    { id = "still", object = "model", created = 97, owned_by = "perigee", max_model_len = 101,
-      state = "ready", input_modalities = { "text", "image" } },
-    { id = "new", object = "model", created = 0, owned_by = "perigee", max_model_len = json.null,
-      state = "unloaded", input_modalities = { "text" } } } } })
+  local function model(id, context, more)
+    local out = { id = id, object = "model", type = "model", display_name = id, created = 97,
+      created_at = "1970-01-01T00:01:37Z", owned_by = "perigee", max_model_len = context,
+      context_length = context, max_input_tokens = context, max_tokens = context, state = "ready" }
+    for key, value in pairs(more) do out[key] = value end
+    return out
+  end
+  t.eq({ code, copy(body) }, { 200, { object = "list", has_more = false, first_id = "one",
+    last_id = "new", data = {
+      model("one", 101, { input_modalities = { "text", "image", "video" } }),
+      model("still", 101, { input_modalities = { "text", "image" } }),
+      model("new", json.null, { created = 0, created_at = "1970-01-01T00:00:00Z",
+        state = "unloaded", input_modalities = { "text" } }) } } })
   code, body = ask(app, "/v1/models/{id*}", {}, { id = "still" })
   t.eq({ code, body.id }, { 200, "still" })
   ask(app, "/v1/models/{id*}", {}, { id = "none" })
