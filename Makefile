@@ -45,10 +45,10 @@ ifneq ($(READY),)
   known     = $(if $(shell $(PKG) --exists $(1) && echo y),$(1))
   LUA_PC   := $(firstword $(foreach p,lua5.4 lua-5.4 lua54 lua,$(call known,$(p))))
   LUA_PCS  := $(LUA_PC) libuv $(if $(ROCKS),,lua5.4-luv lua5.4-cjson)
-  LIB_PCS  := libpcre2-8 libutf8proc libxxhash libwebp
+  LIB_PCS  := libpcre2-8 libutf8proc libxxhash libwebp zlib libzstd
   LUA_CF   := $(shell $(PKG) --cflags $(LUA_PCS)) $(if $(ROCKS),-I$(ROCKS)/include)
   LIB_CF   := $(shell $(PKG) --cflags $(LIB_PCS)) $(if $(ROCKS),-I$(ROCKS)/include)
-  LIB_LD   := $(shell $(PKG) --libs libpcre2-8 libutf8proc libwebp)
+  LIB_LD   := $(shell $(PKG) --libs libpcre2-8 libutf8proc libwebp zlib libzstd)
   # One executable: Lua, luv and cjson are linked statically if the distribution has archives.
   LIBDIR   := $(if $(ROCKS),,$(shell $(PKG) --variable=libdir $(LUA_PC)))
   archive   = $(or $(wildcard $(LIBDIR)/lib$(1).a),-l$(1))

@@ -4,6 +4,10 @@
 #include <string.h>
 
 #include "lua/bind.h"
+#include "lua/job.h"
+#include "runtime/inflate.h"
+
+static const int64_t MOST_BYTES = (int64_t)1 << 30; /* of an inflated text, unless it is limited */
 
 static void bytes_close(void *self) { pe_buffer_release(((pe_bytes *)self)->buffer); }
 
@@ -96,8 +100,67 @@ static int l_text(lua_State *L) { /* [self] -> [string] */
   return 1;
 }
 
+/* ---- compressed ------------------------------------------------------------------------------ */
+
+/* `source` is the buffer of the Bytes, which may be closed meanwhile. */
+typedef struct inflate_job {
+  pe_buffer *source;
+  pe_str packed;
+  pe_packing kind;
+  uint64_t most, len;
+  pe_buffer *out;
+  pe_error err;
+} inflate_job;
+
+static void inflate_run(void *data) {
+  inflate_job *j = data;
+  pe_inflate(j->kind, j->packed, j->most, &j->out, &j->len, &j->err);
+}
+
+static int inflate_push(lua_State *L, void *data) {
+  inflate_job *j = data;
+  if (j->err.code) return pe_bind_error(L, &j->err);
+  pe_bytes_push(L, j->out, 0, (size_t)j->len);
+  pe_bind_resized(L, pe_bytes_test(L, -1), j->len);
+  return 1;
+}
+
+static void inflate_free(void *data) {
+  inflate_job *j = data;
+  pe_buffer_release(j->source);
+  pe_buffer_release(j->out);
+  pe_free(j);
+}
+
+/* inflate(bytes, { packing, limit }, callback) -> [true] or [nil, err] */
+static int bytes_inflate(lua_State *L) {
+  static const char *const keys[] = {"packing", "limit", NULL};
+  static const char *const packings[] = {"gzip", "zstd", NULL};
+  static const pe_job_kind kind = {inflate_run, inflate_push, inflate_free};
+  const pe_bytes *source = pe_bytes_check(L, 1);
+  pe_bind_options(L, 2, keys);
+  int packing = pe_bind_choice(L, 2, "packing", packings, 0);
+  uint64_t most = (uint64_t)pe_bind_integer(L, 2, "limit", 0, MOST_BYTES, MOST_BYTES);
+  int callback = pe_job_callback(L, 3);
+  inflate_job *j = pe_calloc(1, sizeof *j);
+  pe_error err;
+  if (!j) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    pe_nomem(&err, "a job that inflates");
+    return pe_bind_error(L, &err);
+  }
+  *j = (inflate_job){.source = pe_buffer_retain(source->buffer),
+                     .packed = pe_bytes_str(source),
+                     .kind = (pe_packing)packing,
+                     .most = most};
+  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 int pe_open_bytes(lua_State *L) {
-  static const luaL_Reg functions[] = {{"new", bytes_new}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"new", bytes_new}, {"inflate", bytes_inflate}, {NULL, NULL}};
   pe_bind_class(L, &bytes_class);
   luaL_newlib(L, functions);
   return 1;

@@ -18,6 +18,8 @@
 #include <uv.h>
 #include <webp/decode.h>
 #include <xxhash.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "lua/bind.h"
 #include "lua/source.h"
@@ -82,6 +84,8 @@ static int sys_versions(lua_State *L) {
   int webp = WebPGetDecoderVersion(); /* a byte per number */
   lua_pushfstring(L, "%d.%d.%d", webp >> 16 & 255, webp >> 8 & 255, webp & 255);
   lua_setfield(L, -2, "libwebp");
+  set_string(L, "zlib", zlibVersion());
+  set_string(L, "zstd", ZSTD_versionString());
 #if defined(__clang__)
   set_string(L, "compiler", "clang " __clang_version__);
 #elif defined(__GNUC__)

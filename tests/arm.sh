@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the kernels and the runtime for aarch64 and runs C tests that need only libc under qemu.
-# PCRE2, utf8proc and libwebp are installed for this machine only, so tests that call them cannot be
-# linked.
+# PCRE2, utf8proc, libwebp, zlib and zstd are installed for this machine only, so tests that call
+# them cannot be linked.
 set -u
 CC=${ARM_CC:-aarch64-linux-gnu-gcc}
 QEMU=${ARM_QEMU:-qemu-aarch64}

@@ -144,6 +144,22 @@ webp() {
   describe libwebp 1 webp
 }
 
+zlib() {
+  get zlib
+  cd "$DEPS/zlib"
+  cp zlib.h zconf.h "$DEPS/include"
+  archive z -DHAVE_UNISTD_H inflate.c inffast.c inftrees.c adler32.c crc32.c zutil.c
+  describe zlib 1 z
+}
+
+zstd() {
+  get libzstd
+  cd "$DEPS/libzstd"
+  cp lib/zstd.h lib/zstd_errors.h "$DEPS/include"
+  archive zstd -DZSTD_DISABLE_ASM -Ilib lib/common/*.c lib/decompress/*.c
+  describe libzstd 1 zstd
+}
+
 # Headers are all there is to these two.
 plain() {
   get xxhash
@@ -156,7 +172,7 @@ plain() {
 
 mkdir -p "$DEPS/include"
 [ -x "$ZIG" ] || get_zig
-for library in lua uv rocks pcre2 utf8proc webp plain; do
+for library in lua uv rocks pcre2 utf8proc webp zlib zstd plain; do
   [ -f "$DEPS/.$library" ] || ($library; touch "$DEPS/.$library")
 done
 

@@ -34,15 +34,41 @@ local function decode_large(request, bytes, limits)
   end
 end
 
+local PACKINGS = { gzip = "gzip", ["x-gzip"] = "gzip", zstd = "zstd" }
+local SMALL = 64 << 10 -- bytes of a body that is a Lua string at most, as of http/body.lua
+
+--- The body of a request as the client wrote it, before it was compressed; raises.
+local function unpacked(request)
+  local packed, encoding = request.body, (request:header "content-encoding" or "identity"):lower()
+  if encoding == "identity" then return packed end
+  local packing = PACKINGS[encoding]
+  if not packing then
+    error(errors.new { status = 415, message = ("content-encoding '%s' is not supported, send "
+      .. "gzip, zstd or the body as it is"):format(encoding:sub(1, 64)) }, 0)
+  end
+  if type(packed) == "string" then packed = perigee.image.bytes(packed) end
+  local text, why = jobs.run(request, #packed, function(_, callback)
+    return perigee.bytes.inflate(packed, { packing = packing,
+      limit = request:body_limit() }, callback)
+  end)
+  packed:close()
+  if not text and why.code == "limit" then
+    error(errors.new { status = 413, message = "the request body is too large: " .. why.message },
+      0)
+  elseif not text then
+    error(errors.from(why), 0)
+  end
+  request.body = text -- so that it is given back with the answer
+  if not request:hold(#text) then
+    error(errors.new { status = 503, code = "overloaded", message = "too many large requests" }, 0)
+  end
+  return #text > SMALL and text or text:text()
+end
+
 --- The JSON object of a request's body; raises. limits: values (of json.decode) and text (bytes; a
 --- body that is short enough to be decoded at once cannot exceed it).
 return function(request, limits)
-  local text, encoding = request.body, request:header "content-encoding"
-  if encoding and encoding:lower() ~= "identity" then
-    error(errors.new { status = 415,
-      message = ("content-encoding '%s' is not supported, send the body as it is"):format(
-        encoding:sub(1, 64)) }, 0)
-  end
+  local text = unpacked(request)
   if not text or text == "" then
     error(errors.new { message = "the request has no body, it must be a JSON object" }, 0)
   end

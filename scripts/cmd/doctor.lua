@@ -44,6 +44,8 @@ local function machine_rows()
     { "utf8proc", v.utf8proc },
     { "xxhash", v.xxhash },
     { "libwebp", v.libwebp },
+    { "zlib", v.zlib },
+    { "zstd", v.zstd },
     { "pictures", confinement() },
     { "system", m.system },
     { "processor", m.cpu ~= "" and m.cpu or "unknown" },

@@ -33,6 +33,12 @@ function Request:on_abort(fn)
   end
 end
 
+--- The most bytes that a body may have.
+function Request:body_limit() return self.connection.server.limits.body end
+
+--- Says that the body takes this many bytes now; false if that is too much (limits.bodies).
+function Request:hold(bytes) return self.connection:hold(bytes) end
+
 --- Called by the connection.
 function Request:abort()
   if self.aborted then return end
@@ -51,6 +57,7 @@ return function(request, connection)
   local id = request.headers["x-request-id"]
   request.client_id = is_well_formed(id) and id or nil
   request.id = request.id or connection.server:new_id()
+  request.connection = connection
   request.peer, request["local"] = request.peer or connection.peer, connection.kind
   request.started = uv.hrtime()
   request.aborted = connection.at_end or false

@@ -9,6 +9,15 @@ local bytes = {}
 ---@return perigee.Error? err
 function bytes.new(most) end
 
+---Decompresses on a helper thread; the callback gets the bytes, or nil and an error: "limit", there
+---are more than options.limit; "format", they are not what options.packing says.
+---@param packed perigee.Bytes
+---@param options { packing: "gzip"|"zstd", limit?: integer }
+---@param callback fun(bytes?: perigee.Bytes, err?: perigee.Error)
+---@return boolean? started
+---@return perigee.Error? err
+function bytes.inflate(packed, options, callback) end
+
 ---A range of bytes that other objects may share. `#bytes` is its length. Slices of a body keep all
 ---of it in memory until they are closed or collected.
 ---@class perigee.Bytes

@@ -23,7 +23,8 @@ local sys = {}
 ---@return perigee.Machine
 function sys.machine() end
 
----Versions of the libraries: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, libwebp, compiler.
+---Versions of the libraries: lua, libuv, pcre2, pcre2_jit, utf8proc, xxhash, libwebp, zlib,
+---zstd, compiler.
 ---@return table<string, string|boolean>
 function sys.versions() end
 

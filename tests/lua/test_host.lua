@@ -127,7 +127,7 @@ test("the machine and the versions", function(t)
   t.eq(m.page_size & (m.page_size - 1), 0)
   local v = perigee.sys.versions()
   t.match(v.lua, "^Lua 5%.4%.")
-  for _, name in ipairs { "libuv", "utf8proc", "xxhash", "libwebp" } do
+  for _, name in ipairs { "libuv", "utf8proc", "xxhash", "libwebp", "zlib", "zstd" } do
     t.match(v[name], "^%d+%.%d+%.%d+", name)
   end
   t.match(v.pcre2, "^%d+%.%d+ ")
