@@ -13,13 +13,23 @@ finish() { [ -n "$server" ] && kill -TERM "$server" 2>/dev/null; wait 2>/dev/nul
 trap finish EXIT
 
 venv=$HOME_DIR/venv/bin modules=$HOME_DIR/node_modules
-if [ ! -x "$venv/python" ] || ! "$venv/python" -c 'import openai' 2>/dev/null; then
-  python3 -m venv "$HOME_DIR/venv" || exit 1
-  "$venv/pip" install -q --disable-pip-version-check openai || exit 1
-fi
-if [ ! -d "$modules/playwright-core" ] || [ ! -d "$modules/openai" ]; then
-  npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" openai playwright-core || exit 1
-fi
+# python_with FOLDER MODULES PACKAGES…: a virtual environment that can import these modules.
+python_with() {
+  folder=$HOME_DIR/$1 modules_of=$2; shift 2
+  "$folder/bin/python" -c "import $modules_of" 2>/dev/null && return
+  python3 -m venv "$folder" || exit 1
+  "$folder/bin/pip" install -q --disable-pip-version-check "$@" || exit 1
+}
+python_with venv openai,anthropic openai anthropic
+# pydantic-ai does not know the newest client of the Messages API yet.
+python_with agents anthropic,litellm,pydantic_ai 'anthropic<1' litellm mcp \
+  'pydantic-ai-slim[anthropic,openai]'
+packages='openai playwright-core @anthropic-ai/sdk @anthropic-ai/claude-code'
+for package in $packages; do
+  [ -d "$modules/$package" ] && continue
+  npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" $packages || exit 1
+  break
+done
 
 # serve ARGUMENTS…: starts a server on a free port; its address is in $PERIGEE_URL.
 serve() {
@@ -58,8 +68,10 @@ export NODE_PATH="$PWD/$modules" PERIGEE_OUT="$PWD/$HOME_DIR"
 export PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
 suite markdown node tests/clients/test_markdown.cjs
 serve moonlet=examples/moonlet --api-key someone=secret
-suite python "$HOME_DIR/venv/bin/python" tests/clients/test_openai.py
+suite python "$venv/python" tests/clients/test_openai.py
 suite node node tests/clients/test_openai.cjs
+suite python "$venv/python" tests/clients/test_anthropic.py
+suite node node tests/clients/test_anthropic.cjs
 stop
 site=$(mktemp -d) && mkdir -p "$site/templates" "$site/hooks"
 export PERIGEE_SITE=$site
@@ -67,6 +79,12 @@ serve moonlet=examples/moonlet --site "$site"
 suite browser node tests/clients/test_page.cjs
 stop
 rm -rf "$site"
+printf '%s\n' 'return { models = { scripted = "examples/moonlet" },' \
+  'aliases = { ["claude-*"] = "scripted" } }' >"$HOME_DIR/config.lua"
+serve --config "$HOME_DIR/config.lua" --site tests/clients/site
+PERIGEE_CLAUDE=$PWD/$modules/.bin/claude suite agents "$HOME_DIR/agents/bin/python" \
+  tests/clients/test_agents.py
+stop
 serve moonlet=examples/moonlet
 PERIGEE_PID=$server suite abuse python3 tests/clients/test_abuse.py
 stop
