@@ -157,6 +157,38 @@ function calls.beside(list, can)
   return out
 end
 
+-- ---- pictures ---------------------------------------------------------------------------------
+
+local MOVED = "(The picture is in the next message.)"
+
+--- A result without its pictures, which go to a list.
+local function without_pictures(message, moved)
+  if content.is_text(message.content) then return message end
+  local out, list = copy(message), json.array {}
+  for i, part in ipairs(message.content) do
+    local stays = content.kind(part) == "text"
+    list[i] = stays and part or content.text(MOVED)
+    if not stays then moved[#moved + 1] = part end
+  end
+  out.content = list
+  return out
+end
+
+--- For templates that show no pictures in results: a user shows them after the results.
+function calls.pictures_after(list)
+  local out, moved = {}, json.array {}
+  for i, message in ipairs(list) do
+    if message.role == "tool" then message = without_pictures(message, moved) end
+    out[#out + 1] = message
+    local next_one = list[i + 1]
+    if #moved > 0 and not (next_one and next_one.role == "tool") then
+      out[#out + 1] = json.object { { "role", "user" }, { "content", moved } }
+      moved = json.array {}
+    end
+  end
+  return out
+end
+
 -- ---- names and ids ------------------------------------------------------------------------------
 
 --- Gives tool messages without a name that of their call.

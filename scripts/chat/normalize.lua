@@ -19,7 +19,7 @@
 --   - arguments become objects or JSON text, as the template wants
 --   - what the template cannot show takes another form: tools and calls as text (fallback.lua), a
 --     system message in the first user's, a late one moved to the front, parallel calls one by one,
---     text next to a call in a message before it
+--     text next to a call in a message before it, pictures of results in a user's after them
 --   - reasoning goes under the key that the template reads; whether earlier turns show it is up to
 --     the template
 --   - contents become text or lists of parts; a part that the template has no place for is an error
@@ -264,6 +264,7 @@ local function fit(list, can, o)
   elseif not can.system_late then
     list = hoist(list)
   end
+  if can.results and not can.result_image then list = calls.pictures_after(list) end
   list = merge(list, function(role)
     return can.alternate or role == "system" and not can.system_late
   end)

@@ -19,6 +19,7 @@
 --                      call_reasoned: next to text and reasoning
 --   short_ids          ids of calls must have nine letters or digits
 --   result_name        the name in a tool message is shown
+--   result_image       a picture in a tool message has a place
 --   thinking           name of the variable that switches reasoning on and off; thinks: it is on by
 --                      default
 --   effort             reasoning_effort changes the prompt
@@ -114,6 +115,20 @@ function Probe:shows(messages, words, variables)
     if not text:find(word, 1, true) then return false end
   end
   return true, text
+end
+
+--- Does a picture in a tool message change the prompt, next to a text that is shown?
+function Probe:has_place_in_result(variables)
+  local function with(first)
+    local list = self:called { content = self.beside }
+    list[#list].content = array { first, object { { "type", "text" }, { "text", "zqxresult1" } } }
+    return self:render(list, variables)
+  end
+  local kind = self.can.image == "any" and "image" or self.can.image
+  local bare = with(object { { "type", "text" }, { "text", "zqxresult1" } })
+  local text = with(object { { "type", kind }, { kind, "zqxfile" } })
+  return text ~= nil and text ~= bare and text:find("zqxresult1", 1, true) ~= nil
+    and not text:find("zqxfile", 1, true)
 end
 
 -- ---- questions ----------------------------------------------------------------------------------
@@ -239,6 +254,7 @@ local function ask_tools(p)
   can.results = p:shows(p:called { content = beside }, { "zqxresult1" }, with)
   can.parallel = p:shows(p:called { content = beside, n = 2 },
     { "zqxvalue1", "zqxvalue2", "zqxresult1", "zqxresult2" }, with)
+  can.result_image = can.image and p:has_place_in_result(with)
   can.result_name = p:shows(p:called { content = beside, name = "zqxname" }, { "zqxname" }, with)
 end
 

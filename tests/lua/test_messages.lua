@@ -630,3 +630,55 @@ test("pictures in results of tools", function(t)
     t.ok(ask { picture, { type = "text", text = "a" } } > ask "a" + 4)
   end)
 end)
+
+test("hooks and policies see one kind of request, with its API and session", function(t)
+  local seen = {}
+  apiapp.run(t, function(app)
+    app:ask(PATH, body_of { metadata = { user_id = '{"session_id": "s"}' } })
+    app:ask(CHAT, { messages = { user "Hi" }, max_tokens = 1, prompt_cache_key = "s" })
+    t.eq(seen, { { "messages", "messages", "s", "user" }, { "chat", "chat", "s", "user" } })
+  end, { hooks = { { request = function(req)
+    seen[#seen + 1] = { req.api }
+  end, generate = function(req, run)
+    local one = seen[#seen]
+    one[2], one[3], one[4] = req.tag.api, req.tag.session, req.chat.messages[1].role
+    return run(req)
+  end } } })
+end)
+
+--- A loop of an agent: asks until no tool is called; returns all that was said.
+local function loop(app, city)
+  local body = { messages = { user(("What is the weather in %s?"):format(city)) },
+    tools = { WEATHER }, temperature = 0, max_tokens = 60 }
+  local said = {}
+  for turn = 1, 3 do
+    body.stream = turn % 2 == 0
+    local _, answer = app:ask(PATH, body)
+    if body.stream then answer = joined({ eq = function() end, ok = function(v) return v end },
+      answer) end
+    local results = {}
+    for _, block in ipairs(answer.content) do
+      said[#said + 1] = block.text or block.name .. json.encode(block.input)
+      if block.type == "tool_use" then
+        results[#results + 1] = { type = "tool_result", tool_use_id = block.id,
+          content = "sunny in " .. city }
+      end
+    end
+    if #results == 0 then break end
+    table.insert(body.messages, { role = "assistant", content = answer.content })
+    table.insert(body.messages, user(results))
+  end
+  return table.concat(said, "|")
+end
+
+test("30 loops of agents at once say what each says alone", function(t)
+  local CITIES = { "Paris", "Rome", "Oslo", "Berlin", "Madrid", "Tokyo" }
+  apiapp.run(t, function(app)
+    local alone, tasks, got = {}, {}, {}
+    for i, city in ipairs(CITIES) do alone[i] = loop(app, city) end
+    t.match(alone[1], "get_weather.*Paris")
+    for n = 1, 30 do tasks[n] = function() got[n] = loop(app, CITIES[n % #CITIES + 1]) end end
+    async.all(tasks)
+    for n = 1, 30 do t.eq(got[n], alone[n % #CITIES + 1]) end
+  end)
+end)

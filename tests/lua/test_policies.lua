@@ -46,6 +46,25 @@ test("cache_first: the longest cached prefix, after requests that have waited", 
   t.eq(self.config.patience_s, 10)
 end)
 
+test("cache_first: sessions that are at work before those that begin, for keep_s", function(t)
+  local p, self = policy "cache_first"
+  local function of(id, state, session, more)
+    more = more or {}
+    more.tag = { session = session, key = more.key }
+    return seq(id, state, state == "decode" and 1 or 10, more)
+  end
+  t.eq(given(p, self, { of(1, "decode", "a") }, { tokens = 100, now = 1000 }), "1:1")
+  local function waiting(now)
+    return given(p, self, { of(2, "waiting", "b", { cached = 9 }), of(3, "waiting", "a"),
+      of(4, "waiting", "a", { key = "other", cached = 5 }) }, { tokens = 100, now = now })
+  end
+  t.eq(waiting(1060), "3:10 2:10 4:10")
+  t.eq(next(self.state.last), "\0a")
+  t.eq(waiting(1061), "2:10 4:10 3:10")
+  waiting(1200)
+  t.eq(next(self.state.last), nil)
+end)
+
 test("lanes: shares of a step, and the rest to the most urgent", function(t)
   local p, self = policy "lanes"
   local function lane(id, name, more)
