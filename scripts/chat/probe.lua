@@ -119,14 +119,15 @@ end
 
 --- Does a picture in a tool message change the prompt, next to a text that is shown?
 function Probe:has_place_in_result(variables)
-  local function with(first)
+  local words = object { { "type", "text" }, { "text", "zqxresult1" } }
+  local function with(parts)
     local list = self:called { content = self.beside }
-    list[#list].content = array { first, object { { "type", "text" }, { "text", "zqxresult1" } } }
+    list[#list].content = array(parts)
     return self:render(list, variables)
   end
   local kind = self.can.image == "any" and "image" or self.can.image
-  local bare = with(object { { "type", "text" }, { "text", "zqxresult1" } })
-  local text = with(object { { "type", kind }, { kind, "zqxfile" } })
+  local bare = with { words }
+  local text = with { object { { "type", kind }, { kind, "zqxfile" } }, words }
   return text ~= nil and text ~= bare and text:find("zqxresult1", 1, true) ~= nil
     and not text:find("zqxfile", 1, true)
 end

@@ -530,3 +530,31 @@ once("arguments of a call have a bound", function(t)
   t.match(go(big), "messages has a call whose arguments are too large: 100001 values in the first "
     .. "%d+ of 200003 bytes, at most 100000")
 end)
+
+-- ---- pictures of results ------------------------------------------------------------------------
+
+local SHOW = "{% macro show(c, seen) %}{% if c is string %}{{ c }}{% else %}{% for p in c or [] %}"
+  .. "{% if p.type == 'image' %}{{ '<img>' if seen }}{% else %}{{ p.text }}{% endif %}{% endfor %}"
+  .. "{% endif %}{% endmacro %}{% for m in messages %}{{ m.role }}:{{ show(m.content, %s) }}"
+  .. "{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+
+once("pictures of results come after them where a template has no other place", function(t)
+  local given = '[{"role": "user", "content": "a"}, {"role": "assistant", "content": "", '
+    .. '"tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {}}}, '
+    .. '{"id": "2", "function": {"name": "f", "arguments": {}}}]}, '
+    .. '{"role": "tool", "tool_call_id": "1", "content": [{"type": "image", "image": "u"}, '
+    .. '{"type": "text", "text": "b"}]}, {"role": "tool", "tool_call_id": "2", "content": "c"}, '
+    .. '{"role": "user", "content": "d"}]'
+  for place, want in pairs {
+    ["true"] = "tool:<img>b;tool:c;user:d;",
+    ["m.role == 'user'"] = "tool:(The picture is in the next message.)\nb;tool:c;user:<img>;"
+      .. "user:d;",
+  } do
+    local template = assert(templates.compile((SHOW:gsub("%%s", function() return place end))))
+    local can = probe.of(template)
+    t.eq({ can.image, can.result_image }, { "image", place == "true" }, place)
+    local messages = assert(normalize.messages(assert(json.decode(given)), { can = can }))
+    local text = assert(template:render({ messages = messages }, { now = 0 }))
+    t.eq(text:match ";(tool.*)$", want, place)
+  end
+end)
