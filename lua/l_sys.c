@@ -24,7 +24,9 @@
 #include "lua/bind.h"
 #include "lua/source.h"
 #include "lua/state.h"
+#include "runtime/base64.h"
 #include "runtime/machine.h"
+#include "runtime/seal.h"
 #include "runtime/utf8.h"
 
 static void set_integer(lua_State *L, const char *key, uint64_t n) {
@@ -138,6 +140,48 @@ static int sys_equal(lua_State *L) {
   return 1;
 }
 
+/* [secret] -> 32 bytes; raises for another length */
+static const uint8_t *check_secret(lua_State *L) {
+  size_t n;
+  const char *secret = luaL_checklstring(L, 1, &n);
+  luaL_argexpected(L, n == PE_SEAL_SECRET, 1, "a secret of 32 bytes");
+  return (const uint8_t *)secret;
+}
+
+/* seal(secret, nonce, text) -> base64 */
+static int sys_seal(lua_State *L) {
+  size_t nonce_n, n;
+  const uint8_t *secret = check_secret(L);
+  const char *nonce = luaL_checklstring(L, 2, &nonce_n), *text = luaL_checklstring(L, 3, &n);
+  luaL_argexpected(L, nonce_n == PE_SEAL_NONCE, 2, "a nonce of 12 bytes");
+  luaL_Buffer digits;
+  uint8_t *sealed = lua_newuserdatauv(L, n + PE_SEAL_MORE, 0);
+  char *to = luaL_buffinitsize(L, &digits, pe_base64_size(n + PE_SEAL_MORE));
+  pe_seal(secret, (const uint8_t *)nonce, text, n, sealed);
+  pe_base64_encode(sealed, n + PE_SEAL_MORE, to);
+  luaL_pushresultsize(&digits, pe_base64_size(n + PE_SEAL_MORE));
+  return 1;
+}
+
+/* unseal(secret, base64) -> text, or nil: this was not sealed with the secret */
+static int sys_unseal(lua_State *L) {
+  size_t n;
+  const uint8_t *secret = check_secret(L);
+  const char *digits = luaL_checklstring(L, 2, &n);
+  uint8_t *text = lua_newuserdatauv(L, n / 4 * 3 + 3, 0);
+  pe_buffer *sealed;
+  pe_error err;
+  if (pe_base64_decode(pe_str_of(digits, n), n, &sealed, &err)) return luaL_pushfail(L), 1;
+  size_t size = (size_t)sealed->size;
+  bool ours = pe_seal_open(secret, sealed->data, size, text);
+  pe_buffer_release(sealed);
+  if (ours)
+    lua_pushlstring(L, (const char *)text, size - PE_SEAL_MORE);
+  else
+    luaL_pushfail(L);
+  return 1;
+}
+
 /* raise_files() -> the limit of open files, raised as high as the system allows */
 static int sys_raise_files(lua_State *L) {
   pe_error err;
@@ -183,6 +227,8 @@ int pe_open_sys(lua_State *L) {
                                        {"cpu_ns", sys_cpu_ns},
                                        {"width", sys_width},
                                        {"equal", sys_equal},
+                                       {"seal", sys_seal},
+                                       {"unseal", sys_unseal},
                                        {"raise_files", sys_raise_files},
                                        {"is_refused", sys_is_refused},
                                        {"trim", sys_trim},

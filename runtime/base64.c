@@ -3,8 +3,9 @@
 
 enum { SPACE = 64, PADDING, BAD };
 
+static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 static void fill_digits(uint8_t digit[256]) {
-  static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   for (int i = 0; i < 256; i++) digit[i] = BAD;
   for (uint8_t i = 0; i < 64; i++) digit[(uint8_t)alphabet[i]] = i;
   digit['-'] = 62, digit['_'] = 63, digit['='] = PADDING;
@@ -81,4 +82,17 @@ pe_status pe_base64_decode(pe_str text, uint64_t most, pe_buffer **out, pe_error
   }
   pe_buffer_release(b);
   return decode_any(text, digit, most, out, err);
+}
+
+void pe_base64_encode(const void *bytes, size_t n, char *out) {
+  const uint8_t *from = bytes;
+  for (size_t at = 0; at < n; at += 3, out += 4) {
+    size_t left = n - at;
+    uint32_t v = (uint32_t)from[at] << 16;
+    if (left > 1) v |= (uint32_t)from[at + 1] << 8;
+    if (left > 2) v |= from[at + 2];
+    for (int i = 0; i < 4; i++) out[i] = alphabet[v >> (18 - 6 * i) & 63];
+    if (left < 3) out[3] = '=';
+    if (left < 2) out[2] = '=';
+  }
 }

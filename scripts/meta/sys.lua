@@ -53,6 +53,19 @@ function sys.width(text) end
 ---@return boolean
 function sys.equal(a, b) end
 
+---A text that only the holder of the secret can read or make (runtime/seal.h), as base64.
+---@param secret string  32 bytes.
+---@param nonce string   12 random bytes, never used twice.
+---@param text string
+---@return string sealed
+function sys.seal(secret, nonce, text) end
+
+---The text that was sealed with this secret; nil for anything else.
+---@param secret string
+---@param sealed string
+---@return string? text
+function sys.unseal(secret, sealed) end
+
 ---Raises the limit of open files as high as the system allows, and returns it.
 ---@return integer? files
 ---@return perigee.Error? err
