@@ -12,8 +12,8 @@ local is_object, kind_of = check.is_object, check.kind_of
 local BUILD_MS = 2 -- of a slice in which the values of a large body are built
 
 -- Where pictures, sounds and files are: these strings come out as perigee.Bytes if they are long.
-local MEDIA = { "image_url.url", "content.image_url", "video_url.url", "input_audio.data",
-  "source.data", "file.file_data", "content.file_data" }
+local MEDIA = { "image_url.url", "content.image_url", "output.image_url", "video_url.url",
+  "input_audio.data", "source.data", "file.file_data", "content.file_data" }
 
 --- The value of a large body: a job reads it, and it is built in slices of time. Returns nil, an
 --- error and perhaps its code for clients if it cannot be read.

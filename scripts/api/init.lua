@@ -5,8 +5,10 @@
 -- serves, dialect chooses how errors look, count counts tokens.
 local anthropic = require "api.anthropic"
 local openai = require "api.openai"
+local responses = require "api.responses"
 
 return function(app)
   openai(app)
   anthropic(app)
+  responses(app)
 end

@@ -2,7 +2,7 @@
 --
 --   {"error": {"message": …, "type": …, "param": …, "code": …}}
 --
--- `type` exists in this dialect only; it follows from the status.
+-- `type` exists in this dialect only; it follows from the status, but for a few codes.
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
@@ -21,8 +21,12 @@ local CODES = {
   refused = false, limit = "context_length_exceeded", memory = "overloaded",
 }
 
-local function type_of(status)
-  return TYPES[status] or (status < 500 and "invalid_request_error" or "server_error")
+--- A 404 about what a field names, not about the path.
+local NAMED = { previous_response_not_found = true, item_not_found = true }
+
+local function type_of(err)
+  if NAMED[err.code] then return "invalid_request_error" end
+  return TYPES[err.status] or (err.status < 500 and "invalid_request_error" or "server_error")
 end
 
 local function code_of(code)
@@ -35,7 +39,7 @@ end
 function dialect.object(err)
   local function quoted(said) return said and text.clean(said) or json.null end
   return json.object { { "error", json.object { { "message", quoted(err.message) },
-    { "type", type_of(err.status) }, { "param", quoted(err.field) },
+    { "type", type_of(err) }, { "param", quoted(err.field) },
     { "code", quoted(code_of(err.code)) } } } }
 end
 

@@ -1,0 +1,210 @@
+-- answer: the deltas of an answer (pipeline/output.lua) as items and events of the Responses API.
+--
+--   local answer = Answer.new(req, send)      send(name, text): an event; nil: nobody listens
+--   answer:add(delta)
+--   answer:close(finish)                      the items are complete
+--   answer.items
+--
+-- An item is open at a time; a delta of another kind closes it. A whole answer goes the same way,
+-- with nobody listening, so it has the same items as a stream.
+local freeform = require "api.responses.freeform"
+local perigee = require "perigee"
+local run = require "pipeline.run"
+local sealed = require "api.responses.sealed"
+local json = perigee.json
+
+local Answer = {}
+Answer.__index = Answer
+
+local COMPACT = { compact = true }
+
+local function encode(value) return json.encode(value, COMPACT) end
+
+-- ---- events -------------------------------------------------------------------------------------
+
+--- Sends an event: a list of { key, value }, between its type and its number.
+function Answer:event(kind, fields)
+  if not self.send then return end
+  local event = json.object { { "type", "response." .. kind } }
+  for _, field in ipairs(fields) do event[field[1]] = field[2] end
+  event.sequence_number = self.number
+  self.number = self.number + 1
+  self.send("response." .. kind, encode(event))
+end
+
+--- An event about the open item, or about its only part.
+local function item_event(self, kind, fields)
+  local open = self.open
+  local all = { { "item_id", open.item.id }, { "output_index", open.index } }
+  if open.kind.part then all[#all + 1] = { open.kind.part, 0 } end
+  table.move(fields, 1, #fields, #all + 1, all)
+  self:event(kind, all)
+end
+
+--- A piece of the open item's text. Only the piece and the number differ from event to event, so
+--- what is around the piece is encoded once per item.
+local function delta_event(self, piece)
+  local open = self.open
+  open.texts[#open.texts + 1] = piece
+  if not self.send or piece == "" then return end
+  if not open.around then
+    local name = "response." .. open.kind.delta
+    local head = json.object { { "type", name }, { "item_id", open.item.id },
+      { "output_index", open.index } }
+    if open.kind.part then head[open.kind.part] = 0 end
+    open.around = encode(head):sub(1, -2) .. ',"delta":'
+    open.after = open.kind.logprobs and ',"logprobs":[]' or ""
+    open.event = name
+  end
+  local number = self.number
+  self.number = number + 1
+  self.send(open.event, ('%s%s%s,"sequence_number":%d}'):format(open.around, json.encode(piece),
+    open.after, number))
+end
+
+-- ---- kinds of items -----------------------------------------------------------------------------
+-- part: the name of the index of its part, if it has parts; first(self) and last(self, text): the
+-- events after it was added and before it is done.
+
+local kinds = {}
+
+local function summary(text)
+  return json.object { { "type", "summary_text" }, { "text", text } }
+end
+
+kinds.reasoning = { part = "summary_index", delta = "reasoning_summary_text.delta",
+  item = function()
+    return json.object { { "id", "rs_" .. run.random_name() }, { "type", "reasoning" },
+      { "summary", json.array() } }
+  end,
+  first = function(self)
+    item_event(self, "reasoning_summary_part.added", { { "part", summary "" } })
+  end,
+  last = function(self, text)
+    item_event(self, "reasoning_summary_text.done", { { "text", text } })
+    item_event(self, "reasoning_summary_part.done", { { "part", summary(text) } })
+    local item = self.open.item
+    item.summary = json.array { summary(text) }
+    if self.req.seals then item.encrypted_content = sealed.close(text) end
+  end }
+
+local function said(text)
+  return json.object { { "type", "output_text" }, { "text", text },
+    { "annotations", json.array() }, { "logprobs", json.array() } }
+end
+
+kinds.text = { part = "content_index", delta = "output_text.delta", logprobs = true,
+  item = function()
+    return json.object { { "id", "msg_" .. run.random_name() }, { "type", "message" },
+      { "status", "in_progress" }, { "role", "assistant" }, { "content", json.array() } }
+  end,
+  first = function(self) item_event(self, "content_part.added", { { "part", said "" } }) end,
+  last = function(self, text)
+    item_event(self, "output_text.done", { { "text", text }, { "logprobs", json.array() } })
+    item_event(self, "content_part.done", { { "part", said(text) } })
+    self.open.item.content = json.array { said(text) }
+  end }
+
+--- The item of a call. key: where its text is.
+local function call_item(prefix, kind, key)
+  return function(self, delta)
+    local given = self.req.offer.of[delta.name] or { name = delta.name }
+    local item = json.object { { "id", prefix .. run.random_name() }, { "type", kind },
+      { "status", "in_progress" }, { "call_id", delta.id }, { "name", given.name }, { key, "" } }
+    if given.namespace then item.namespace = given.namespace end
+    return item
+  end
+end
+
+local function nothing() end
+
+kinds.call = { delta = "function_call_arguments.delta", first = nothing,
+  item = call_item("fc_", "function_call", "arguments"),
+  last = function(self, text)
+    item_event(self, "function_call_arguments.done",
+      { { "arguments", text }, { "name", self.open.item.name } })
+    self.open.item.arguments = text
+  end }
+
+kinds.custom = { delta = "custom_tool_call_input.delta", first = nothing,
+  item = call_item("ctc_", "custom_tool_call", "input"),
+  last = function(self)
+    local rest, text = self.open.freeform:finish()
+    delta_event(self, rest)
+    item_event(self, "custom_tool_call_input.done", { { "input", text } })
+    self.open.item.input = text
+  end }
+
+-- ---- items --------------------------------------------------------------------------------------
+
+local function close_item(self, status)
+  local open = self.open
+  if not open then return end
+  open.kind.last(self, table.concat(open.texts))
+  if open.item.status then open.item.status = status end
+  self.items[#self.items + 1] = open.item
+  self:event("output_item.done", { { "output_index", open.index }, { "item", open.item } })
+  self.open = nil
+end
+
+local function open_item(self, kind, delta)
+  close_item(self, "completed")
+  self.open = { kind = kinds[kind], item = kinds[kind].item(self, delta), index = #self.items,
+    texts = {}, call = delta.index, freeform = kind == "custom" and freeform.new() or nil }
+  self:event("output_item.added",
+    { { "output_index", self.open.index }, { "item", self.open.item } })
+  kinds[kind].first(self)
+end
+
+--- The kind of item that a delta belongs to.
+local function kind_of(self, delta)
+  if delta.type ~= "call" then return delta.type end
+  local given = self.req.offer.of[delta.name]
+  return given and given.custom and "custom" or "call"
+end
+
+--- Adds a delta of the answer.
+function Answer:add(delta)
+  local open = self.open
+  if delta.type == "call" then
+    if delta.name then
+      open_item(self, kind_of(self, delta), delta)
+    elseif not open or open.call ~= delta.index then
+      return -- a hook sent more of a call that is over
+    end
+    local piece = delta.arguments or ""
+    if self.open.freeform then piece = self.open.freeform:feed(piece) end
+    return delta_event(self, piece)
+  end
+  if not open or open.kind ~= kinds[delta.type] then open_item(self, delta.type, delta) end
+  delta_event(self, delta.text)
+end
+
+local WHOLE = { stop = true, tool_calls = true }
+
+--- Is the last call complete?
+local function is_whole(self, out)
+  for _, call in ipairs(out.calls or {}) do
+    if call.id == self.open.item.call_id then return true end
+  end
+  return false
+end
+
+--- The answer is complete. One that says nothing and calls nothing has an empty message: clients
+--- look for one.
+function Answer:close(out)
+  local whole = WHOLE[out.finish] or false
+  if self.open and self.open.call then whole = is_whole(self, out) end
+  close_item(self, whole and "completed" or "incomplete")
+  local last = self.items[#self.items]
+  if WHOLE[out.finish] and (not last or last.type == "reasoning") then
+    open_item(self, "text", { type = "text" })
+    close_item(self, "completed")
+  end
+end
+
+function Answer.new(req, send)
+  return setmetatable({ req = req, send = send, items = {}, number = 0 }, Answer)
+end
+
+return Answer

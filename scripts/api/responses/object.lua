@@ -1,0 +1,63 @@
+-- object: a response as clients get it: what they asked for, the items of the answer, and how it
+-- ended.
+local perigee = require "perigee"
+local json = perigee.json
+
+local object = {}
+
+--- What a request's fields are where it has none.
+local DEFAULTS = { parallel_tool_calls = true, tool_choice = "auto", truncation = "disabled",
+  service_tier = "default", store = true, background = false }
+
+--- Fields that are sent back as they came, in OpenAI's order.
+local ECHOED = { "instructions", "max_output_tokens", "max_tool_calls", "parallel_tool_calls",
+  "previous_response_id", "prompt_cache_key", "safety_identifier", "service_tier", "store",
+  "temperature", "tool_choice", "top_logprobs", "top_p", "truncation", "user" }
+
+local function echo(body, name)
+  local value = body[name]
+  if value == nil or value == json.null then value = DEFAULTS[name] end
+  if value == nil then return json.null end
+  return value
+end
+
+local function reasoning_of(body)
+  local given = json.is_object(body.reasoning) and body.reasoning or {}
+  return json.object { { "effort", given.effort or json.null },
+    { "summary", given.summary or json.null } }
+end
+
+function object.usage(usage)
+  return json.object { { "input_tokens", usage.prompt_tokens },
+    { "input_tokens_details", json.object { { "cached_tokens", usage.cached_tokens } } },
+    { "output_tokens", usage.completion_tokens },
+    { "output_tokens_details",
+      json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } } },
+    { "total_tokens", usage.prompt_tokens + usage.completion_tokens } }
+end
+
+--- state: status, output (a list of items), usage, error { code, message }, incomplete (why).
+function object.response(req, state)
+  local body = req.body
+  local out = json.object { { "id", req.id }, { "object", "response" },
+    { "created_at", req.received }, { "status", state.status },
+    { "background", echo(body, "background") }, { "error", json.null },
+    { "incomplete_details", json.null }, { "model", req.model or json.null },
+    { "output", json.array(state.output or {}) }, { "tools", json.array() },
+    { "reasoning", reasoning_of(body) },
+    { "text", json.object { { "format", json.object { { "type", "text" } } } } },
+    { "metadata", json.object() }, { "usage", json.null } }
+  for _, name in ipairs(ECHOED) do out[name] = echo(body, name) end
+  if json.is_array(body.tools) then out.tools = body.tools end
+  if json.is_object(body.metadata) then out.metadata = body.metadata end
+  if state.error then
+    out.error = json.object { { "code", state.error.code }, { "message", state.error.message } }
+  end
+  if state.incomplete then
+    out.incomplete_details = json.object { { "reason", state.incomplete } }
+  end
+  if state.usage then out.usage = object.usage(state.usage) end
+  return out
+end
+
+return object

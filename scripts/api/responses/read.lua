@@ -1,0 +1,159 @@
+-- read: the body of POST /v1/responses as a req (api/request.lua).
+local check = require "chat.check"
+local errors = require "lib.errors"
+local items = require "api.responses.items"
+local perigee = require "perigee"
+local request = require "api.request"
+local schema = require "api.schema"
+local tools = require "api.responses.tools"
+local json = perigee.json
+local refuse = errors.refuse
+
+local INT = 0x7fffffff
+
+local NEVER = "is not supported by this server"
+
+local FIELDS = schema.fields({ schema.sampling { top_k = { from = -1 },
+  presence_penalty = { from = -2, to = 2 }, frequency_penalty = { from = -2, to = 2 },
+  skip_special = { name = "skip_special_tokens" } }, {
+  { "model", "string", to = 256 },
+  { "input", "any" },
+  { "instructions", "string" },
+  { "tools", "array", to = 1024 },
+  { "tool_choice", "any" },
+  { "parallel_tool_calls", "boolean" },
+  { "max_tool_calls", "integer", from = 1, to = INT },
+  { "reasoning", "object" },
+  { "text", "object" },
+  { "include", "strings", to = 64, bytes = 128 },
+  { "max_output_tokens", "integer", from = 1, to = INT },
+  { "previous_response_id", "string", from = 1, to = 128 },
+  { "store", "boolean" },
+  { "stream", "boolean" },
+  { "stream_options", "object" },
+  { "background", "boolean" },
+  { "truncation", "string", from = 1, to = 64 },
+  { "metadata", "object" },
+  { "user", "string", to = 1024 },
+  { "safety_identifier", "string", to = 1024 },
+  { "prompt_cache_key", "string", to = 1024 },
+  { "service_tier", "string", to = 64 },
+  { "chat_template_kwargs", "object" },
+  { "perigee", "object" },
+} }, { conversation = "is not supported: send previous_response_id, or the items themselves",
+  prompt = "is not supported: this server keeps no prompts",
+  top_logprobs = NEVER })
+
+-- ---- single fields ------------------------------------------------------------------------------
+
+--- Raises unless a string is one of these.
+local function one_of(name, value, choices)
+  if value == nil then return end
+  for _, choice in ipairs(choices) do
+    if value == choice then return end
+  end
+  refuse(name, "must be one of %s, got '%s'", table.concat(choices, ", "), value:sub(1, 64))
+end
+
+local function check_text(given)
+  if not given then return end
+  local format = given.format
+  if format == nil or format == json.null then return end
+  schema.value("object", "text.format", format)
+  if format.type ~= "text" then
+    refuse("text.format", 'must be {"type": "text"}: this server has no constrained output yet')
+  end
+end
+
+local function check_metadata(given)
+  for key, value in pairs(given or {}) do
+    schema.value("string", "metadata." .. key:sub(1, 64), value, { to = 512 })
+  end
+end
+
+local function effort_of(reasoning)
+  local effort = reasoning and reasoning.effort
+  if effort == nil or effort == json.null then return nil end
+  return schema.value("string", "reasoning.effort", effort, { from = 1, to = 64 })
+end
+
+local function includes(list, name)
+  for _, value in ipairs(list or {}) do
+    if value == name then return true end
+  end
+  return false
+end
+
+local function check_fields(o)
+  check_text(o.text)
+  check_metadata(o.metadata)
+  one_of("truncation", o.truncation, { "disabled", "auto" })
+  if includes(o.include, "message.output_text.logprobs") then refuse("include", "%s",
+    "cannot have 'message.output_text.logprobs': this server sends none here") end
+  if o.background and o.store == false then
+    refuse("store", "must be true when background is true: its answer is fetched later")
+  end
+end
+
+-- ---- the conversation ---------------------------------------------------------------------------
+
+--- The input as a list of items.
+local function input_of(input)
+  if input == nil then return json.array() end
+  if type(input) == "string" then
+    return json.array { json.object { { "type", "message" }, { "role", "user" },
+      { "content", input } } }
+  end
+  if not check.is_list(input) then
+    refuse("input", "must be a string or an array of items, got %s", check.kind_of(input))
+  end
+  return input
+end
+
+--- The items before this request's own.
+local function earlier(app, key, id)
+  if not id then return {} end
+  local list, missing = app.responses:conversation(key, id)
+  if list then return list end
+  error(errors.new { status = 404, code = "previous_response_not_found",
+    field = "previous_response_id",
+    message = ("Previous response with id '%s' not found."):format(missing) }, 0)
+end
+
+--- The messages of a request, and the paths of its pictures.
+local function messages_of(app, key, o, offer, input)
+  local reader = items.reader { offer = offer,
+    find = function(id) return app.responses:item(key, id) end }
+  if o.instructions and o.instructions ~= "" then
+    reader.messages[1] = json.object { { "role", "system" }, { "content", o.instructions } }
+  end
+  reader:add(earlier(app, key, o.previous_response_id), "previous_response_id")
+  reader:add(input, "input[%d]")
+  local messages = reader:finish()
+  if #messages == (o.instructions and 1 or 0) then refuse("input", "is missing or says nothing") end
+  return messages, reader.places
+end
+
+-- ---- all ----------------------------------------------------------------------------------------
+
+--- The req of a body; raises what is wrong with it. For the face it has `offer` (tools.lua),
+--- `input` (its own items), `seals` (reasoning is sent sealed), `keeps` (the response is stored),
+--- `previous` and `background`.
+return function(body, from, app)
+  local o = schema.read(body, FIELDS)
+  check_fields(o)
+  local key = from.key and from.key.name
+  local offer, input = tools.read(o.tools, o.tool_choice), input_of(o.input)
+  local messages, places = messages_of(app, key, o, offer, input)
+  local sampling = o.sampling or {}
+  sampling.max_tokens = o.max_output_tokens
+  return request.chat({ id = "resp_", api = "responses", body = body, model = o.model,
+    stream = o.stream == true, user = o.user or o.safety_identifier, sampling = sampling,
+    session = o.prompt_cache_key, effort = effort_of(o.reasoning), perigee = o.perigee,
+    places = places, chat = { messages = messages, tools = offer.tools,
+      tool_choice = offer.choice, parallel_tool_calls = o.parallel_tool_calls,
+      kwargs = o.chat_template_kwargs },
+    offer = offer, input = input, keeps = o.store ~= false, background = o.background == true,
+    previous = o.previous_response_id,
+    seals = includes(o.include, "reasoning.encrypted_content") }, from)
+end

@@ -1,0 +1,142 @@
+-- store: responses that clients may come back to, in memory.
+--
+-- Each API key has its own part: it finds nothing of another's, and cannot push it out. A part is
+-- bounded by the number of responses, the bytes of their JSON, and their age since they were last
+-- used; the one that was not used for longest goes first. A response names the one before it, so a
+-- conversation is a chain, and using its end uses all of it.
+--
+--   entry: { id, previous (an id, or nil), object (JSON text of the response), input (JSON texts of
+--          its own input items), output (of its items), background, ended (async.signal) }
+local async = require "lib.async"
+local perigee = require "perigee"
+local uv = require "luv"
+local json = perigee.json
+
+local store = {}
+
+local Store = {}
+Store.__index = Store
+
+-- Of one key, unless configured: a day's work of an agent, at about 50 KB a turn.
+store.LIMITS = { count = 4096, bytes = 64 << 20, seconds = 86400 }
+
+-- Bytes of an entry or an item besides its text: tables, and the index.
+local ENTRY, ITEM = 512, 128
+
+function store.new(limits)
+  return setmetatable({ limits = limits or store.LIMITS, parts = {} }, Store)
+end
+
+local function part_of(self, key)
+  key = key or false -- no key: everyone
+  local part = self.parts[key] or { entries = {}, items = {}, count = 0, bytes = 0, clock = 0 }
+  self.parts[key] = part
+  return part
+end
+
+local function size_of(entry)
+  local size = ENTRY + #entry.object
+  for _, list in ipairs { entry.input, entry.output } do
+    for _, text in ipairs(list) do size = size + ITEM + #text end
+  end
+  return size
+end
+
+local function now_s() return uv.hrtime() * 1e-9 end
+
+local function touch(part, entry)
+  part.clock = part.clock + 1
+  entry.used, entry.at = part.clock, now_s()
+end
+
+--- Calls f(id, text) for each item of an entry.
+local function each_item(entry, f)
+  for _, list in ipairs { entry.input, entry.output } do
+    for _, text in ipairs(list) do f(text:match '"id": ?"([^"\\]+)"', text) end
+  end
+end
+
+local function drop(part, entry)
+  part.entries[entry.id] = nil
+  part.count, part.bytes = part.count - 1, part.bytes - entry.size
+  each_item(entry, function(id, text)
+    if id and part.items[id] == text then part.items[id] = nil end
+  end)
+end
+
+--- Drops what is too old or too much.
+local function trim(self, part)
+  local limits, before = self.limits, now_s() - self.limits.seconds
+  for _, entry in pairs(part.entries) do
+    if entry.at < before then drop(part, entry) end
+  end
+  while part.count > limits.count or part.bytes > limits.bytes do
+    local oldest
+    for _, entry in pairs(part.entries) do
+      if not oldest or entry.used < oldest.used then oldest = entry end
+    end
+    drop(part, oldest)
+  end
+end
+
+--- Keeps an entry, in the place of an earlier one with its id.
+function Store:put(key, entry)
+  local part = part_of(self, key)
+  if part.entries[entry.id] then drop(part, part.entries[entry.id]) end
+  entry.size = size_of(entry)
+  part.entries[entry.id] = entry
+  part.count, part.bytes = part.count + 1, part.bytes + entry.size
+  each_item(entry, function(id, text)
+    if id then part.items[id] = text end
+  end)
+  touch(part, entry)
+  trim(self, part)
+end
+
+--- The entry of an id; nil when there is none for this key.
+function Store:get(key, id)
+  local part = part_of(self, key)
+  local entry = part.entries[id]
+  if entry and entry.at < now_s() - self.limits.seconds then
+    drop(part, entry)
+    return nil
+  end
+  if entry then touch(part, entry) end
+  return entry
+end
+
+--- Forgets a response; false when there is none.
+function Store:delete(key, id)
+  local entry = self:get(key, id)
+  if entry then drop(part_of(self, key), entry) end
+  return entry ~= nil
+end
+
+local DIGITS = { digits = true } -- as requests are read
+
+--- The item of an id, decoded; nil when there is none.
+function Store:item(key, id)
+  local text = part_of(self, key).items[id]
+  return text and json.decode(text, DIGITS)
+end
+
+--- All items of a conversation up to a response, decoded; or nil and the id that is not there.
+function Store:conversation(key, id)
+  local chain, items = {}, {}
+  while id do
+    local entry = self:get(key, id)
+    if not entry then return nil, id end
+    chain[#chain + 1], id = entry, entry.previous
+  end
+  for i = #chain, 1, -1 do
+    for _, list in ipairs { chain[i].input, chain[i].output } do
+      for _, text in ipairs(list) do
+        async.breathe()
+        items[#items + 1] = json.decode(text, DIGITS)
+      end
+    end
+  end
+  return items
+end
+
+return store

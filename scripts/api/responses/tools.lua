@@ -1,0 +1,165 @@
+-- tools: what clients of the Responses API offer, as functions of a conversation, and back.
+--
+-- Functions lie flat here. A custom tool takes free text: it is offered as a function with one text
+-- parameter, `input`. The functions of a namespace are offered by their own names, or with that of
+-- the namespace before it where two would be equal. Tools that only OpenAI's servers can run are
+-- left out, as clients send them to every server.
+--
+--   local offer = tools.read(body.tools, body.tool_choice)
+--   offer.tools, offer.choice        for chat (chat/check.lua)
+--   offer.of[name]                   { name, namespace, custom }: what the client calls it
+--   offer:name(name, namespace)      what the model calls it
+local check = require "chat.check"
+local errors = require "lib.errors"
+local perigee = require "perigee"
+local schema = require "api.schema"
+local json = perigee.json
+local refuse, is_object, kind_of = errors.refuse, check.is_object, check.kind_of
+
+local tools = {}
+
+local Offer = {}
+Offer.__index = Offer
+
+local NAME, MOST = 128, 1024 -- bytes of a name, as chat/check.lua has it; tools of a request
+
+local function is_given(v) return v ~= nil and v ~= json.null end
+
+--- The field of an object that must be a string of 1 to `most` bytes.
+local function string_of(object, key, at, most)
+  local path = at .. "." .. key
+  if not is_given(object[key]) then refuse(path, "is missing") end
+  return schema.value("string", path, object[key], { from = 1, to = most })
+end
+
+local function name_of(tool, at)
+  local name = string_of(tool, "name", at, NAME)
+  if not name:find "^[%w_.%-]+$" then
+    refuse(at .. ".name", "must consist of letters, digits, _ . and -, got '%s'", name)
+  end
+  return name
+end
+
+--- An optional field.
+local function optional(tool, key, kind, at)
+  if is_given(tool[key]) then return schema.value(kind, at .. "." .. key, tool[key]) end
+end
+
+-- ---- kinds --------------------------------------------------------------------------------------
+
+local function add(self, given, fields)
+  local name = given.name
+  if self.of[name] and given.namespace then name = given.namespace .. "." .. name end
+  if self.of[name] then return end -- offered already
+  local fn = json.object { { "name", name } }
+  for _, key in ipairs { "description", "parameters" } do fn[key] = fields[key] end
+  self.of[name] = given
+  self.tools[#self.tools + 1] = json.object { { "type", "function" }, { "function", fn } }
+end
+
+local kinds = {}
+
+kinds["function"] = function(self, tool, at, namespace)
+  add(self, { name = name_of(tool, at), namespace = namespace },
+    { description = optional(tool, "description", "string", at),
+      parameters = optional(tool, "parameters", "object", at) })
+end
+
+--- The description of a custom tool, with its grammar, which the model has to keep by itself.
+local function described(tool, at)
+  local said = optional(tool, "description", "string", at) or ""
+  local format = optional(tool, "format", "object", at)
+  if not format or format.type ~= "grammar" then return said end
+  return ("%s\nThe input follows this grammar (%s):\n%s"):format(said,
+    string_of(format, "syntax", at .. ".format", NAME),
+    schema.value("string", at .. ".format.definition", format.definition))
+end
+
+function kinds.custom(self, tool, at)
+  add(self, { name = name_of(tool, at), custom = true }, { description = described(tool, at),
+    parameters = json.object { { "type", "object" },
+      { "properties", json.object { { "input", json.object { { "type", "string" } } } } },
+      { "required", json.array { "input" } } } })
+end
+
+local read_list
+
+function kinds.namespace(self, tool, at)
+  local name = name_of(tool, at)
+  read_list(self, optional(tool, "tools", "array", at) or {}, at .. ".tools", name)
+end
+
+--- Reads a list of tools; only functions can be inside of a namespace.
+function read_list(self, list, at, namespace)
+  for i, tool in ipairs(list) do
+    local path = ("%s[%d]"):format(at, i - 1)
+    schema.value("object", path, tool)
+    local kind = kinds[string_of(tool, "type", path, NAME)]
+    if kind and (not namespace or tool.type == "function") then
+      kind(self, tool, path, namespace)
+      if #self.tools > MOST then
+        refuse("tools", "must have at most %d entries, got more", MOST)
+      end
+    end
+  end
+end
+
+-- ---- the choice ---------------------------------------------------------------------------------
+
+--- The name under which the model knows a tool of the client.
+function Offer:name(name, namespace)
+  for offered, given in pairs(namespace and self.of or {}) do
+    if given.name == name and given.namespace == namespace then return offered end
+  end
+  return name
+end
+
+local MODES = { auto = true, none = true, required = true }
+local NAMED = { ["function"] = true, custom = true }
+
+--- Only these tools can be called.
+local function allow(self, choice)
+  local mode = choice.mode
+  if mode ~= "auto" and mode ~= "required" then
+    refuse("tool_choice.mode", "must be 'auto' or 'required', got %s",
+      type(mode) == "string" and "'" .. mode:sub(1, 64) .. "'" or kind_of(mode))
+  end
+  local list, allowed, left = choice.tools, {}, json.array()
+  schema.value("array", "tool_choice.tools", list)
+  for i, tool in ipairs(list) do
+    local path = ("tool_choice.tools[%d]"):format(i - 1)
+    schema.value("object", path, tool)
+    if NAMED[tool.type] then
+      allowed[self:name(string_of(tool, "name", path, NAME), tool.namespace)] = true
+    end
+  end
+  for _, tool in ipairs(self.tools) do
+    if allowed[tool["function"].name] then left[#left + 1] = tool end
+  end
+  self.tools = left
+  return mode
+end
+
+--- tool_choice in chat's form. Objects of kinds that this server does not have mean nothing here.
+local function choose(self, choice)
+  if not is_given(choice) or MODES[choice] then return choice end
+  if not is_object(choice) then
+    refuse("tool_choice", 'must be "none", "auto", "required" or an object, got %s',
+      type(choice) == "string" and "'" .. choice:sub(1, 64) .. "'" or kind_of(choice))
+  end
+  if choice.type == "allowed_tools" then return allow(self, choice) end
+  if not NAMED[choice.type] then return "auto" end
+  local name = self:name(string_of(choice, "name", "tool_choice", NAME), choice.namespace)
+  return json.object { { "type", "function" },
+    { "function", json.object { { "name", name } } } }
+end
+
+--- Reads both fields of a request; raises what is wrong with them.
+function tools.read(list, choice)
+  local self = setmetatable({ of = {}, tools = json.array() }, Offer)
+  read_list(self, list or {}, "tools")
+  self.choice = choose(self, choice)
+  return self
+end
+
+return tools
