@@ -10,6 +10,7 @@
 local http = require "http.server"
 local keys = require "serve.keys"
 local perigee = require "perigee"
+local responses = require "api.responses.store"
 local schema = require "api.schema"
 local script = require "lib.script"
 local text = require "lib.text"
@@ -289,6 +290,11 @@ config.keys = {
       .. "pictures: pictures and video frames of a request; picture_bytes: size of the file of "
       .. "one; picture_pixels: width times height of one. The others are listed in "
       .. "scripts/http/server.lua." },
+  { "responses", filled = true, default = responses.LIMITS,
+    check = record { count = integer(0, 1 << 20), bytes = bytes, seconds = number(0, 1e9) },
+    shown = '{ count = 4096, bytes = "64M", seconds = 86400 }',
+    help = "Responses that are kept in memory for previous_response_id, for each API key: how "
+      .. "many, the bytes of their JSON, and the seconds since they were last used." },
   { "picture_urls", check = picture_urls, live = true,
     shown = '{ hosts = { "img.example.org", "*.example.net" } }',
     help = "Hosts from which the server fetches pictures that requests name by an http(s) URL; "

@@ -13,6 +13,7 @@ local KEYS = {
   { "metrics_key", nil, true }, { "cors", nil, true }, { "rate", nil, true },
   { "limits", { values = 400000, text = 8 << 20, pictures = 128, picture_bytes = 32 << 20,
     picture_pixels = 50000000 }, false },
+  { "responses", { count = 4096, bytes = 64 << 20, seconds = 86400 }, false },
   { "picture_urls", nil, true }, { "picture_processes", nil, false },
   { "picture_cache_bytes", 256 << 20, false },
   { "queue", { requests = 256, memory = 4.0, sequences = 1024 }, true },

@@ -367,6 +367,28 @@ test("a response is fetched, listed and deleted", function(t)
   end)
 end)
 
+test("a conversation is compacted, and goes on from what came of it", function(t)
+  apiapp.run(t, function(app)
+    local _, first = app:ask(PATH, { input = "My name is Chris.", max_output_tokens = 20 })
+    local status, small = app:ask(PATH .. "/compact", { previous_response_id = first.id,
+      input = "Hello!", max_output_tokens = 12, tools = { { type = "function", name = "f" } } })
+    t.eq({ status, small.object, #small.output }, { 200, "response.compaction", 3 })
+    t.eq({ small.output[1].role, small.output[1].content[1].text, small.output[2].content[1].text,
+      small.output[3].type }, { "user", "My name is Chris.", "Hello!", "compaction" })
+    t.eq(small.usage.output_tokens, 12)
+    local function tokens(input)
+      return (select(2, app:ask(PATH .. "/input_tokens", { input = input }))).input_tokens
+    end
+    local with = tokens(small.output)
+    t.ok(with > tokens { small.output[1], small.output[2] }, "the summary is in the prompt")
+    local next_one = json.array(small.output)
+    next_one[4] = { role = "user", content = "Go on." }
+    t.eq((app:ask(PATH, { input = next_one, max_output_tokens = 1 })), 200)
+    local code, err = app:ask(PATH .. "/compact", { input = 5 })
+    t.eq({ code, err.error.param }, { 400, "input" })
+  end)
+end)
+
 test("in the background: queued, fetched when it is done, cancelled", function(t)
   apiapp.run(t, function(app)
     local _, queued = app:ask(PATH, { input = "Hello!", background = true, temperature = 0 })

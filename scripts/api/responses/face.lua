@@ -7,10 +7,10 @@ local Answer = require "api.responses.answer"
 local async = require "lib.async"
 local dialect = require "api.dialect"
 local errors = require "api.openai.errors"
+local kept = require "api.responses.kept"
 local object = require "api.responses.object"
 local outputs = require "pipeline.output"
 local perigee = require "perigee"
-local run = require "pipeline.run"
 local json = perigee.json
 
 local Face = {}
@@ -22,46 +22,14 @@ local function encode(value) return json.encode(value, COMPACT) end
 
 -- ---- keeping ------------------------------------------------------------------------------------
 
---- A copy without perigee.Bytes (api/body.lua), which have no JSON.
-local function plain(value)
-  if type(value) == "userdata" and value ~= json.null then return value:text() end
-  if type(value) ~= "table" or json.digits(value) then return value end
-  local out = json.is_array(value) and json.array() or json.object()
-  for key, item in pairs(value) do out[key] = plain(item) end
-  return out
-end
-
-local PREFIXES = { message = "msg_", function_call = "fc_", function_call_output = "fco_",
-  custom_tool_call = "ctc_", custom_tool_call_output = "ctco_", reasoning = "rs_" }
-
---- An item as it is kept: with a type and an id. In the place of a reference what it refers to is
---- kept, which may be gone later; nil when it is gone already.
-local function kept_item(self, item)
-  if item.type == "item_reference" then
-    return self.app.responses:item(self.req.key, item.id)
-  end
-  local kind = type(item.type) == "string" and item.type or "message"
-  local id = type(item.id) == "string" and item.id:find "^[%w_%-]+$" and item.id
-    or (PREFIXES[kind] or "item_") .. run.random_name()
-  local out = json.object { { "id", id }, { "type", kind } }
-  for key, value in pairs(item) do
-    if key ~= "id" and key ~= "type" then out[key] = plain(value) end
-  end
-  if kind == "message" and type(out.content) == "string" then
-    local part = item.role == "assistant" and "output_text" or "input_text"
-    out.content = json.array { json.object { { "type", part }, { "text", out.content } } }
-  end
-  return out
-end
-
 --- JSON texts of the request's own items, made once.
 local function input_texts(self)
   if self.input then return self.input end
   self.input = {}
   for _, item in ipairs(self.req.input) do
     async.breathe()
-    local kept = kept_item(self, item)
-    if kept then self.input[#self.input + 1] = encode(kept) end
+    local known = kept(item, function(id) return self.app.responses:item(self.req.key, id) end)
+    if known then self.input[#self.input + 1] = encode(known) end
   end
   return self.input
 end
@@ -142,14 +110,12 @@ function Face:answer(outs, usage)
   finish(self, ending[1], state_of(self, ending[2], { usage = usage, incomplete = ending[3] }))
 end
 
-local CODES = { context_length_exceeded = true }
-
 --- The response of a request that failed.
 local function failed(self, err)
   if err.code == "cancelled" then return state_of(self, "cancelled") end
-  local code = errors.object(err).error.code
-  return state_of(self, "failed", { error = { message = err.message,
-    code = err.status < 500 and code ~= json.null and code or "server_error" } })
+  local said = errors.object(err).error
+  return state_of(self, "failed", { error = { message = said.message,
+    code = err.status < 500 and said.code ~= json.null and said.code or "server_error" } })
 end
 
 --- An error after `begin`.
@@ -163,7 +129,7 @@ end
 --- stops, where it would try again after a refusal.
 function Face:refuse(err)
   if err.field == "messages" then err.field = "input" end
-  if self.streams and CODES[err.code] then self:begin() end
+  if self.streams and err.code == "context_length_exceeded" then self:begin() end
   if self.events or self.queued then return finish(self, "failed", failed(self, err)) end
   self.app:refuse(self.response, err)
 end

@@ -3,6 +3,7 @@
 --   POST   /v1/responses                    read.lua -> face.lua
 --   GET    /v1/responses                    426: who tries WebSocket goes on with HTTP
 --   POST   /v1/responses/input_tokens       the tokens of the prompt that a request would have
+--   POST   /v1/responses/compact            compact.lua
 --   GET    /v1/responses/{id}               what was kept (store.lua), also of a background request
 --   DELETE /v1/responses/{id}
 --   GET    /v1/responses/{id}/input_items
@@ -14,6 +15,7 @@
 --
 -- Reasoning is sent as a summary, which all clients show, and comes back in encrypted_content
 -- (sealed.lua) or as the client got it.
+local compact_face = require "api.responses.compact"
 local count = require "api.count"
 local errors = require "lib.errors"
 local face_of = require "api.responses.face"
@@ -63,6 +65,17 @@ local function input_tokens(app)
     if not ok then return app:refuse(response, errors.from(ids)) end
     response:json(200, json.object { { "object", "response.input_tokens" },
       { "input_tokens", #ids } })
+  end
+end
+
+local function compact(app)
+  return function(request, response)
+    local req = req_of(app, request, response)
+    if not req then return end
+    request:on_abort(function() pipeline.gone(app, req.id) end)
+    local done, err = pipeline.serve(app, req, compact_face(req, response),
+      { log = request.log, client = request })
+    if not done and not request.aborted then app:refuse(response, err) end
   end
 end
 
@@ -153,6 +166,7 @@ return function(app)
   app:route("POST", "/v1/responses", create(app), { cost = true })
   app:route("GET", "/v1/responses", upgrade(app), {})
   app:route("POST", "/v1/responses/input_tokens", input_tokens(app), { cost = true })
+  app:route("POST", "/v1/responses/compact", compact(app), { cost = true })
   app:route("GET", "/v1/responses/{id}", kept(app, get), {})
   app:route("DELETE", "/v1/responses/{id}", kept(app, delete(app)), {})
   app:route("GET", "/v1/responses/{id}/input_items", kept(app, input_items), {})

@@ -9,27 +9,22 @@ local async = require "lib.async"
 local check = require "chat.check"
 local content = require "chat.content"
 local errors = require "lib.errors"
+local field = require "api.responses.field"
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local sealed = require "api.responses.sealed"
 local json = perigee.json
-local refuse, is_object, is_list, kind_of = errors.refuse, check.is_object, check.is_list,
-  check.kind_of
+local refuse, kind_of = errors.refuse, check.kind_of
+local is_given, needed = field.is_given, field.needed
 
 local items = {}
 
 local Reader = {}
 Reader.__index = Reader
 
-local NAME, ID = 256, 512 -- bytes of a function's name and of an id, at most
-
-local function is_given(v) return v ~= nil and v ~= json.null end
-
-local function string_of(item, key, at, o)
-  if not is_given(item[key]) then refuse(at .. "." .. key, "is missing") end
-  return schema.value("string", at .. "." .. key, item[key], o)
-end
+-- Bytes of a function's name, as chat/check.lua has it, and of an id.
+local NAME, ID = { from = 1, to = 256 }, { from = 1, to = 512 }
 
 --- Counts what the conversation has so far: loops go over all of it at once.
 local function count(self, n)
@@ -43,7 +38,7 @@ end
 
 local function text_part(key)
   return function(_, part, at)
-    return json.object { { "type", "text" }, { "text", string_of(part, key, at) } }
+    return json.object { { "type", "text" }, { "text", needed(part, key, at) } }
   end
 end
 
@@ -55,7 +50,7 @@ function parts.input_image(self, part, at)
   if not is_given(url) and is_given(part.file_id) then
     refuse(at .. ".file_id", "names a file, but this server keeps none; send image_url")
   end
-  if is_object(url) then url = url.url end
+  if check.is_object(url) then url = url.url end
   if type(url) ~= "string" and (type(url) ~= "userdata" or url == json.null) then
     refuse(path, "must be a URL, got %s", kind_of(url))
   end
@@ -69,7 +64,7 @@ end
 local function content_of(self, given, at)
   if type(given) == "string" then return given end
   if not is_given(given) then refuse(at, "is missing") end
-  if not is_list(given) then
+  if not check.is_list(given) then
     refuse(at, "must be a string or an array of parts, got %s", kind_of(given))
   end
   local list = json.array()
@@ -78,7 +73,7 @@ local function content_of(self, given, at)
     async.breathe()
     local path = ("%s[%d]"):format(at, i - 1)
     schema.value("object", path, part)
-    local kind = string_of(part, "type", path)
+    local kind = needed(part, "type", path)
     if not parts[kind] then
       refuse(path .. ".type", kind == "input_file" and "is '%s', but this server reads no files"
         or "must be a known type of part, got '%s'", kind:sub(1, 64))
@@ -127,7 +122,7 @@ local ROLES = { user = true, assistant = true, system = true, developer = true }
 local kinds = {}
 
 function kinds.message(self, item, at)
-  local role = string_of(item, "role", at, { from = 1, to = 64 })
+  local role = needed(item, "role", at, { from = 1, to = 64 })
   if not ROLES[role] then
     refuse(at .. ".role", "must be one of user, assistant, system and developer, got '%s'", role)
   end
@@ -139,24 +134,24 @@ function kinds.message(self, item, at)
 end
 
 local function call(self, item, at, arguments)
-  local name = self.offer:name(string_of(item, "name", at, { from = 1, to = NAME }),
+  local name = self.offer:name(needed(item, "name", at, NAME),
     is_given(item.namespace) and item.namespace or nil)
-  local id = string_of(item, "call_id", at, { from = 1, to = ID })
+  local id = needed(item, "call_id", at, ID)
   table.insert(turn_of(self).calls, json.object { { "id", id }, { "type", "function" },
     { "function", json.object { { "name", name }, { "arguments", arguments } } } })
 end
 
 function kinds.function_call(self, item, at)
-  call(self, item, at, string_of(item, "arguments", at))
+  call(self, item, at, needed(item, "arguments", at))
 end
 
 function kinds.custom_tool_call(self, item, at)
-  call(self, item, at, freeform.arguments(string_of(item, "input", at)))
+  call(self, item, at, freeform.arguments(needed(item, "input", at)))
 end
 
 function kinds.function_call_output(self, item, at)
   put(self, json.object { { "role", "tool" },
-    { "tool_call_id", string_of(item, "call_id", at, { from = 1, to = ID }) },
+    { "tool_call_id", needed(item, "call_id", at, ID) },
     { "content", content_of(self, item.output, at .. ".output") } })
 end
 
@@ -164,12 +159,10 @@ kinds.custom_tool_call_output = kinds.function_call_output
 
 --- The texts of a list of parts, such as a summary.
 local function texts_of(item, key, at)
-  if not is_given(item[key]) then return "" end
-  at = ("%s.%s"):format(at, key)
   local texts = {}
-  for i, part in ipairs(schema.value("array", at, item[key])) do
-    local path = ("%s[%d]"):format(at, i - 1)
-    texts[i] = string_of(schema.value("object", path, part), "text", path)
+  for i, part in ipairs(field.optional(item, key, at, "array") or {}) do
+    local path = ("%s.%s[%d]"):format(at, key, i - 1)
+    texts[i] = needed(schema.value("object", path, part), "text", path)
   end
   return table.concat(texts, "\n\n")
 end
@@ -177,8 +170,8 @@ end
 --- What encrypted_content holds, if it is ours. Anything else is as good as absent: agents move
 --- between servers.
 local function opened(item, at)
-  if not is_given(item.encrypted_content) then return nil end
-  return sealed.open(schema.value("string", at .. ".encrypted_content", item.encrypted_content))
+  local text = field.optional(item, "encrypted_content", at, "string")
+  return text and sealed.open(text)
 end
 
 function kinds.reasoning(self, item, at)
@@ -195,7 +188,7 @@ end
 
 --- An item that this server made and keeps.
 function kinds.item_reference(self, item, at)
-  local id = string_of(item, "id", at, { from = 1, to = ID })
+  local id = needed(item, "id", at, ID)
   local known = self.find and self.find(id)
   if known then return kinds[known.type] and kinds[known.type](self, known, at) end
   if id:find "^rs_" then return end -- it can be done without
@@ -212,7 +205,7 @@ function Reader:add(list, at)
     async.breathe()
     local path = at:format(i - 1)
     schema.value("object", path, item)
-    local kind = is_given(item.type) and string_of(item, "type", path) or "message"
+    local kind = is_given(item.type) and needed(item, "type", path) or "message"
     if kinds[kind] then kinds[kind](self, item, path) end
   end
   return self

@@ -120,40 +120,42 @@ local function earlier(app, key, id)
     message = ("Previous response with id '%s' not found."):format(missing) }, 0)
 end
 
---- The messages of a request, and the paths of its pictures.
-local function messages_of(app, key, o, offer, input)
-  local reader = items.reader { offer = offer,
-    find = function(id) return app.responses:item(key, id) end }
+--- The messages of a request. before: the items of its conversation so far.
+local function messages_of(o, before, input, reader)
   if o.instructions and o.instructions ~= "" then
     reader.messages[1] = json.object { { "role", "system" }, { "content", o.instructions } }
   end
-  reader:add(earlier(app, key, o.previous_response_id), "previous_response_id")
+  reader:add(before, "previous_response_id")
   reader:add(input, "input[%d]")
   local messages = reader:finish()
   if #messages == (o.instructions and 1 or 0) then refuse("input", "is missing or says nothing") end
-  return messages, reader.places
+  return messages
 end
 
 -- ---- all ----------------------------------------------------------------------------------------
 
 --- The req of a body; raises what is wrong with it. For the face it has `offer` (tools.lua),
---- `input` (its own items), `seals` (reasoning is sent sealed), `keeps` (the response is stored),
---- `previous` and `background`.
+--- `input` (its own items), `items` (with those before), `seals` (reasoning is sent sealed),
+--- `keeps` (the response is stored), `previous` and `background`.
 return function(body, from, app)
   local o = schema.read(body, FIELDS)
   check_fields(o)
   local key = from.key and from.key.name
   local offer, input = tools.read(o.tools, o.tool_choice), input_of(o.input)
-  local messages, places = messages_of(app, key, o, offer, input)
+  local before = earlier(app, key, o.previous_response_id)
+  local reader = items.reader { offer = offer,
+    find = function(id) return app.responses:item(key, id) end }
+  local messages = messages_of(o, before, input, reader)
   local sampling = o.sampling or {}
   sampling.max_tokens = o.max_output_tokens
   return request.chat({ id = "resp_", api = "responses", body = body, model = o.model,
     stream = o.stream == true, user = o.user or o.safety_identifier, sampling = sampling,
     session = o.prompt_cache_key, effort = effort_of(o.reasoning), perigee = o.perigee,
-    places = places, chat = { messages = messages, tools = offer.tools,
+    places = reader.places, chat = { messages = messages, tools = offer.tools,
       tool_choice = offer.choice, parallel_tool_calls = o.parallel_tool_calls,
       kwargs = o.chat_template_kwargs },
-    offer = offer, input = input, keeps = o.store ~= false, background = o.background == true,
+    offer = offer, input = input, items = table.move(input, 1, #input, #before + 1, before),
+    keeps = o.store ~= false, background = o.background == true,
     previous = o.previous_response_id,
     seals = includes(o.include, "reasoning.encrypted_content") }, from)
 end

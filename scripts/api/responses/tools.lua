@@ -11,6 +11,7 @@
 --   offer:name(name, namespace)      what the model calls it
 local check = require "chat.check"
 local errors = require "lib.errors"
+local field = require "api.responses.field"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local json = perigee.json
@@ -21,28 +22,15 @@ local tools = {}
 local Offer = {}
 Offer.__index = Offer
 
-local NAME, MOST = 128, 1024 -- bytes of a name, as chat/check.lua has it; tools of a request
-
-local function is_given(v) return v ~= nil and v ~= json.null end
-
---- The field of an object that must be a string of 1 to `most` bytes.
-local function string_of(object, key, at, most)
-  local path = at .. "." .. key
-  if not is_given(object[key]) then refuse(path, "is missing") end
-  return schema.value("string", path, object[key], { from = 1, to = most })
-end
+local NAME = { from = 1, to = 128 } -- bytes of a name, as chat/check.lua has it
+local MOST = 1024 -- tools of a request
 
 local function name_of(tool, at)
-  local name = string_of(tool, "name", at, NAME)
+  local name = field.needed(tool, "name", at, NAME)
   if not name:find "^[%w_.%-]+$" then
     refuse(at .. ".name", "must consist of letters, digits, _ . and -, got '%s'", name)
   end
   return name
-end
-
---- An optional field.
-local function optional(tool, key, kind, at)
-  if is_given(tool[key]) then return schema.value(kind, at .. "." .. key, tool[key]) end
 end
 
 -- ---- kinds --------------------------------------------------------------------------------------
@@ -61,18 +49,18 @@ local kinds = {}
 
 kinds["function"] = function(self, tool, at, namespace)
   add(self, { name = name_of(tool, at), namespace = namespace },
-    { description = optional(tool, "description", "string", at),
-      parameters = optional(tool, "parameters", "object", at) })
+    { description = field.optional(tool, "description", at, "string"),
+      parameters = field.optional(tool, "parameters", at, "object") })
 end
 
 --- The description of a custom tool, with its grammar, which the model has to keep by itself.
 local function described(tool, at)
-  local said = optional(tool, "description", "string", at) or ""
-  local format = optional(tool, "format", "object", at)
+  local said = field.optional(tool, "description", at, "string") or ""
+  local format = field.optional(tool, "format", at, "object")
   if not format or format.type ~= "grammar" then return said end
   return ("%s\nThe input follows this grammar (%s):\n%s"):format(said,
-    string_of(format, "syntax", at .. ".format", NAME),
-    schema.value("string", at .. ".format.definition", format.definition))
+    field.needed(format, "syntax", at .. ".format", NAME),
+    field.needed(format, "definition", at .. ".format"))
 end
 
 function kinds.custom(self, tool, at)
@@ -86,7 +74,7 @@ local read_list
 
 function kinds.namespace(self, tool, at)
   local name = name_of(tool, at)
-  read_list(self, optional(tool, "tools", "array", at) or {}, at .. ".tools", name)
+  read_list(self, field.optional(tool, "tools", at, "array") or {}, at .. ".tools", name)
 end
 
 --- Reads a list of tools; only functions can be inside of a namespace.
@@ -94,7 +82,7 @@ function read_list(self, list, at, namespace)
   for i, tool in ipairs(list) do
     local path = ("%s[%d]"):format(at, i - 1)
     schema.value("object", path, tool)
-    local kind = kinds[string_of(tool, "type", path, NAME)]
+    local kind = kinds[field.needed(tool, "type", path, NAME)]
     if kind and (not namespace or tool.type == "function") then
       kind(self, tool, path, namespace)
       if #self.tools > MOST then
@@ -130,7 +118,7 @@ local function allow(self, choice)
     local path = ("tool_choice.tools[%d]"):format(i - 1)
     schema.value("object", path, tool)
     if NAMED[tool.type] then
-      allowed[self:name(string_of(tool, "name", path, NAME), tool.namespace)] = true
+      allowed[self:name(field.needed(tool, "name", path, NAME), tool.namespace)] = true
     end
   end
   for _, tool in ipairs(self.tools) do
@@ -142,14 +130,15 @@ end
 
 --- tool_choice in chat's form. Objects of kinds that this server does not have mean nothing here.
 local function choose(self, choice)
-  if not is_given(choice) or MODES[choice] then return choice end
+  if not field.is_given(choice) or MODES[choice] then return choice end
   if not is_object(choice) then
     refuse("tool_choice", 'must be "none", "auto", "required" or an object, got %s',
       type(choice) == "string" and "'" .. choice:sub(1, 64) .. "'" or kind_of(choice))
   end
   if choice.type == "allowed_tools" then return allow(self, choice) end
   if not NAMED[choice.type] then return "auto" end
-  local name = self:name(string_of(choice, "name", "tool_choice", NAME), choice.namespace)
+  local name = self:name(field.needed(choice, "name", "tool_choice", NAME),
+    choice.namespace)
   return json.object { { "type", "function" },
     { "function", json.object { { "name", name } } } }
 end

@@ -1,0 +1,46 @@
+-- compact: POST /v1/responses/compact: a conversation as its user's messages and a summary that
+-- the model makes of it. The summary is sealed (sealed.lua), as clients know it from OpenAI; it
+-- comes back as an item of type compaction (items.lua).
+local dialect = require "api.dialect"
+local kept = require "api.responses.kept"
+local object = require "api.responses.object"
+local perigee = require "perigee"
+local run = require "pipeline.run"
+local sealed = require "api.responses.sealed"
+local json = perigee.json
+
+local ASK = "Summarize this conversation so that it can go on without what came before: the task, "
+  .. "what was decided and done, names and numbers that matter, and what is left to do. Write the "
+  .. "summary and nothing else."
+
+local Face = {}
+Face.__index = Face
+
+function Face:begin() end -- luacheck: no self
+
+local function output_of(self, summary)
+  local list = json.array()
+  for _, item in ipairs(self.items) do
+    if item.role == "user" then list[#list + 1] = kept(item) end
+  end
+  list[#list + 1] = json.object { { "id", "cmp_" .. run.random_name() }, { "type", "compaction" },
+    { "encrypted_content", sealed.close("The conversation so far, in short:\n" .. summary) } }
+  return list
+end
+
+function Face:answer(outs, usage)
+  local req = self.req
+  self.response:json(200, json.object { { "id", req.id }, { "object", "response.compaction" },
+    { "created_at", req.received }, { "output", output_of(self, outs[1].content or "") },
+    { "usage", object.usage(usage) } }, { ["x-perigee-request"] = req.id })
+end
+
+function Face:fail(err) dialect.send(self.response, err) end
+
+--- Makes a req (read.lua) one for the summary; returns its face.
+return function(req, response)
+  local chat = req.chat
+  chat.tools, req.force_call, req.stream = nil, nil, false
+  chat.messages[#chat.messages + 1] = json.object { { "role", "user" }, { "content", ASK } }
+  return setmetatable({ req = req, response = response, items = req.items, streams = false }, Face)
+end

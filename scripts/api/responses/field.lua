@@ -1,0 +1,25 @@
+-- field: fields of objects inside of a request, at a path such as input[2].content[0]; null is the
+-- same as nothing.
+local errors = require "lib.errors"
+local perigee = require "perigee"
+local schema = require "api.schema"
+local json = perigee.json
+
+local field = {}
+
+function field.is_given(value) return value ~= nil and value ~= json.null end
+
+--- A field of this kind (api/schema.lua), or nil; raises when it is something else.
+function field.optional(object, key, at, kind, bounds)
+  local value = object[key]
+  if not field.is_given(value) then return nil end
+  return schema.value(kind, ("%s.%s"):format(at, key), value, bounds)
+end
+
+--- A field that must be there, of kind string unless said otherwise.
+function field.needed(object, key, at, bounds)
+  if not field.is_given(object[key]) then errors.refuse(("%s.%s"):format(at, key), "is missing") end
+  return field.optional(object, key, at, "string", bounds)
+end
+
+return field
