@@ -22,9 +22,10 @@ python_with() {
 }
 python_with venv openai,anthropic openai anthropic
 # pydantic-ai does not know the newest client of the Messages API yet.
-python_with agents anthropic,litellm,pydantic_ai 'anthropic<1' litellm mcp \
+python_with agents anthropic,litellm,pydantic_ai,agents 'anthropic<1' litellm mcp openai-agents \
   'pydantic-ai-slim[anthropic,openai]'
-packages='openai playwright-core @anthropic-ai/sdk @anthropic-ai/claude-code'
+packages='openai playwright-core @anthropic-ai/sdk @anthropic-ai/claude-code @openai/codex
+  ai @ai-sdk/openai zod'
 for package in $packages; do
   [ -d "$modules/$package" ] && continue
   npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" $packages || exit 1
@@ -72,6 +73,8 @@ suite python "$venv/python" tests/clients/test_openai.py
 suite node node tests/clients/test_openai.cjs
 suite python "$venv/python" tests/clients/test_anthropic.py
 suite node node tests/clients/test_anthropic.cjs
+suite python "$venv/python" tests/clients/test_responses.py
+suite node node tests/clients/test_responses.cjs
 stop
 site=$(mktemp -d) && mkdir -p "$site/templates" "$site/hooks"
 export PERIGEE_SITE=$site
@@ -80,10 +83,12 @@ suite browser node tests/clients/test_page.cjs
 stop
 rm -rf "$site"
 printf '%s\n' 'return { models = { scripted = "examples/moonlet" },' \
-  'aliases = { ["claude-*"] = "scripted" } }' >"$HOME_DIR/config.lua"
+  'aliases = { ["claude-*"] = "scripted", ["gpt-*"] = "scripted" } }' >"$HOME_DIR/config.lua"
 serve --config "$HOME_DIR/config.lua" --site tests/clients/site
 PERIGEE_CLAUDE=$PWD/$modules/.bin/claude suite agents "$HOME_DIR/agents/bin/python" \
   tests/clients/test_agents.py
+PERIGEE_CODEX=$PWD/$modules/.bin/codex suite agents "$HOME_DIR/agents/bin/python" \
+  tests/clients/test_agents_responses.py
 stop
 serve moonlet=examples/moonlet
 PERIGEE_PID=$server suite abuse python3 tests/clients/test_abuse.py

@@ -66,9 +66,9 @@ local function finish(self, event, response)
     ["x-perigee-request"] = self.req.id }, { encode(response) })
 end
 
---- Answers a background request at once; the answer is fetched later.
-function Face:queue()
-  self.ended = async.signal()
+--- A background request: unless it is streamed it is answered now, and the answer fetched later.
+local function queue(self)
+  self.stays, self.ended = true, async.signal()
   local response = state_of(self, "queued")
   keep(self, response)
   if self.streams then return end
@@ -134,7 +134,9 @@ function Face:refuse(err)
   self.app:refuse(self.response, err)
 end
 
-return function(app, req, response)
-  return setmetatable({ app = app, req = req, response = response, streams = req.stream,
+return function(req, response, app)
+  local self = setmetatable({ app = app, req = req, response = response, streams = req.stream,
     answers = Answer.new(req) }, Face)
+  if req.background then queue(self) end
+  return self
 end

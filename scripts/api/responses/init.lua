@@ -15,68 +15,26 @@
 --
 -- Reasoning is sent as a summary, which all clients show, and comes back in encrypted_content
 -- (sealed.lua) or as the client got it.
-local compact_face = require "api.responses.compact"
+local answer = require "api.answer"
+local compact = require "api.responses.compact"
 local count = require "api.count"
 local errors = require "lib.errors"
-local face_of = require "api.responses.face"
+local face = require "api.responses.face"
+local handler = require "api.handler"
 local perigee = require "perigee"
 local pipeline = require "pipeline"
 local read = require "api.responses.read"
-local read_body = require "api.body"
 local schema = require "api.schema"
 local store = require "api.responses.store"
 local json = perigee.json
 
--- ---- create -------------------------------------------------------------------------------------
+-- ---- routes -------------------------------------------------------------------------------------
 
---- The req of a request's body; nil after a refusal was sent.
-local function req_of(app, request, response)
-  local ok, req = pcall(function()
-    return read(read_body(request, app.config.limits), request, app)
-  end)
-  if ok then return req end
-  local err = errors.from(req)
-  if err.status >= 500 then app.log:note("error", "reading a request: " .. tostring(req)) end
-  app:refuse(response, err)
-end
-
-local function create(app)
-  return function(request, response)
-    local req = req_of(app, request, response)
-    if not req then return end
-    local face = face_of(app, req, response)
-    if req.background then
-      face:queue() -- and goes on, whether the client stays or not
-    else
-      request:on_abort(function() pipeline.gone(app, req.id) end)
-    end
-    local done, err = pipeline.serve(app, req, face, { log = request.log, client = request })
-    if not done and (req.background or not request.aborted) then face:refuse(err) end
-  end
-end
-
-local function input_tokens(app)
-  return function(request, response)
-    local req = req_of(app, request, response)
-    if not req then return end
-    local ok, ids = pcall(function()
-      return count.chat(app, count.model(app, req.model), req, request)
-    end)
-    if not ok then return app:refuse(response, errors.from(ids)) end
-    response:json(200, json.object { { "object", "response.input_tokens" },
-      { "input_tokens", #ids } })
-  end
-end
-
-local function compact(app)
-  return function(request, response)
-    local req = req_of(app, request, response)
-    if not req then return end
-    request:on_abort(function() pipeline.gone(app, req.id) end)
-    local done, err = pipeline.serve(app, req, compact_face(req, response),
-      { log = request.log, client = request })
-    if not done and not request.aborted then app:refuse(response, err) end
-  end
+local function input_tokens(app, body, request)
+  local req = read(body, request, app)
+  local ids = count.chat(app, count.model(app, req.model), req, request)
+  return { json.encode(json.object { { "object", "response.input_tokens" },
+    { "input_tokens", #ids } }) }
 end
 
 --- WebSocket is not spoken here. 426 makes Codex go on with HTTP at once.
@@ -163,10 +121,11 @@ end
 
 return function(app)
   app.responses = store.new(app.config.responses)
-  app:route("POST", "/v1/responses", create(app), { cost = true })
+  app:route("POST", "/v1/responses", handler(app, { read = read, face = face }), { cost = true })
   app:route("GET", "/v1/responses", upgrade(app), {})
-  app:route("POST", "/v1/responses/input_tokens", input_tokens(app), { cost = true })
-  app:route("POST", "/v1/responses/compact", compact(app), { cost = true })
+  app:route("POST", "/v1/responses/input_tokens", answer(app, input_tokens), { cost = true })
+  app:route("POST", "/v1/responses/compact", handler(app, { read = read, face = compact }),
+    { cost = true })
   app:route("GET", "/v1/responses/{id}", kept(app, get), {})
   app:route("DELETE", "/v1/responses/{id}", kept(app, delete(app)), {})
   app:route("GET", "/v1/responses/{id}/input_items", kept(app, input_items), {})

@@ -29,7 +29,8 @@ end
 
 function object.usage(usage)
   return json.object { { "input_tokens", usage.prompt_tokens },
-    { "input_tokens_details", json.object { { "cached_tokens", usage.cached_tokens } } },
+    { "input_tokens_details", json.object { { "cached_tokens", usage.cached_tokens },
+      { "cache_write_tokens", 0 } } }, -- nothing is written that would be charged
     { "output_tokens", usage.completion_tokens },
     { "output_tokens_details",
       json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } } },

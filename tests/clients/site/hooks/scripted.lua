@@ -7,9 +7,11 @@
 -- stream and usage are the real ones. The conversation itself is shortened to what the template and
 -- the parser need: the prompts of agents are longer than moonlet's context.
 local COMMAND = "printf hi > hello.txt"
+local PATCH = "*** Begin Patch\n*** Add File: hello.txt\n+hi\n*** End Patch"
 local GROUPS = {
   write = { { "Write", { file_path = "@cwd/hello.txt", content = "hi" } },
-    { "exec_command", { cmd = COMMAND } }, { "Bash", { command = COMMAND } },
+    { "apply_patch", { input = PATCH } }, { "exec_command", { cmd = COMMAND } },
+    { "Bash", { command = COMMAND } },
     { "get_weather", { city = "Paris" } } },
   paris = { { "get_weather", { city = "Paris" } } },
   rome = { { "get_weather", { city = "Rome" } } },
