@@ -26,13 +26,16 @@ local function size_of(v, most)
 end
 
 --- The keys of a table in the order in which they are written.
-local function keys_of(v, is_list)
+local function keys_of(w, v, is_list)
   local keys = {}
   if is_list then
     for i = 1, #v do keys[i] = i end
     return keys
   end
-  for key in pairs(v) do keys[#keys + 1] = key end
+  for key in pairs(v) do
+    keys[#keys + 1] = key
+    if #keys % PIECE == 0 then w.pause() end
+  end
   if not getmetatable(v) then table.sort(keys) end
   return keys
 end
@@ -52,7 +55,7 @@ local function put_table(w, v, depth)
     w.pause()
   end
   w[#w + 1] = is_list and "[" or "{"
-  for _, key in ipairs(keys_of(v, is_list)) do
+  for _, key in ipairs(keys_of(w, v, is_list)) do
     local inner = v[key]
     if inner == nil then inner = json.null end -- a hole of a list
     local weight = size_of(inner, PIECE)
