@@ -2,9 +2,9 @@
  *
  * A step is one run of the pool: its workers begin when the step is submitted, and the caller joins
  * them when it waits. Each of these threads walks the jobs of the program in order and takes tasks
- * of each one, so a thread that comes late, or is taken away by the system, costs what it did not do
- * and no more. Nobody waits for threads, only for tasks: a job begins when the jobs that it depends
- * on are done.
+ * of each one, so a thread that comes late, or is taken away by the system, costs what it did not
+ * do and no more. Nobody waits for threads, only for tasks: a job begins when the jobs that it
+ * depends on are done.
  *
  *     mark of a job:  next   the first task that no thread has taken
  *                     done   tasks that are finished
