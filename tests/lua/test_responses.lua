@@ -4,6 +4,7 @@ local apiapp = require "apiapp"
 local async = require "lib.async"
 local harness = require "harness"
 local perigee = require "perigee"
+local pictures = require "picture_files"
 local text = require "lib.text"
 local json = perigee.json
 
@@ -362,6 +363,31 @@ test("a response is fetched, listed and deleted", function(t)
     local code426, err = app:ask(PATH, nil, { method = "GET", headers = { upgrade = "websocket",
       connection = "Upgrade" } })
     t.eq({ code426, err.error.code }, { 426, "websocket_unsupported" })
+  end)
+end)
+
+test("long pictures are kept with a response, and shown again by the next one", function(t)
+  apiapp.run(t, function(app)
+    local uri = pictures.uri(pictures.plain(224, 224, 255, 0, 0))
+    local input = { { role = "user", content = { { type = "input_text", text = "What is it?" },
+      { type = "input_image", image_url = uri } } } }
+    local _, first = app:ask(PATH, { input = input, max_output_tokens = 4 })
+    t.ok(first.usage.input_tokens > 40, "the picture's tokens")
+    local _, page = app:ask(PATH .. "/" .. first.id .. "/input_items", nil, { method = "GET" })
+    t.ok(page.data[1].content[2].image_url == uri)
+    local _, next_one = app:ask(PATH, { previous_response_id = first.id, input = "And now?",
+      max_output_tokens = 4 })
+    t.ok(next_one.usage.input_tokens > first.usage.input_tokens)
+    local _, small = app:ask(PATH .. "/compact", { input = input, max_output_tokens = 4 })
+    t.ok(small.output[1].content[2].image_url == uri)
+    input[2] = { type = "function_call", call_id = "c", name = "look", arguments = "{}" }
+    input[3] = { type = "function_call_output", call_id = "c", output = { { type = "input_image",
+      image_url = uri } } }
+    local status, two = app:ask(PATH, { input = input, max_output_tokens = 4 })
+    t.eq({ status, two.status }, { 200, "incomplete" })
+    local code, err = app:ask(PATH, { input = { { role = "user", content = { { type =
+      "input_image", image_url = "data:image/png;base64,@@" } } } } })
+    t.eq({ code, err.error.param }, { 400, "input[0].content[0].image_url" })
   end)
 end)
 

@@ -1,6 +1,7 @@
 -- compact: POST /v1/responses/compact: a conversation as its user's messages and a summary that
 -- the model makes of it. The summary is sealed (sealed.lua), as clients know it from OpenAI; it
 -- comes back as an item of type compaction (items.lua).
+local async = require "lib.async"
 local dialect = require "api.dialect"
 local kept = require "api.responses.kept"
 local object = require "api.responses.object"
@@ -18,11 +19,18 @@ Face.__index = Face
 
 function Face:begin() end -- luacheck: no self
 
-local function output_of(self, summary)
+--- The user's messages: made before the answer, as in face.lua.
+local function users(items)
   local list = json.array()
-  for _, item in ipairs(self.items) do
+  for _, item in ipairs(items) do
+    async.breathe()
     if item.role == "user" then list[#list + 1] = kept(item) end
   end
+  return list
+end
+
+local function output_of(self, summary)
+  local list = self.list
   list[#list + 1] = json.object { { "id", "cmp_" .. run.random_name() }, { "type", "compaction" },
     { "encrypted_content", sealed.close("The conversation so far, in short:\n" .. summary) } }
   return list
@@ -42,5 +50,6 @@ return function(req, response)
   local chat = req.chat
   chat.tools, req.force_call, req.stream = nil, nil, false
   chat.messages[#chat.messages + 1] = json.object { { "role", "user" }, { "content", ASK } }
-  return setmetatable({ req = req, response = response, items = req.items, streams = false }, Face)
+  return setmetatable({ req = req, response = response, list = users(req.items),
+    streams = false }, Face)
 end

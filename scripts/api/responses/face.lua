@@ -22,16 +22,16 @@ local function encode(value) return json.encode(value, COMPACT) end
 
 -- ---- keeping ------------------------------------------------------------------------------------
 
---- JSON texts of the request's own items, made once.
-local function input_texts(self)
-  if self.input then return self.input end
-  self.input = {}
-  for _, item in ipairs(self.req.input) do
+--- JSON texts of the request's own items. They are made before the answer: a picture's source is
+--- given up when it has been read.
+local function input_texts(app, req)
+  local texts = {}
+  for _, item in ipairs(req.input) do
     async.breathe()
-    local known = kept(item, function(id) return self.app.responses:item(self.req.key, id) end)
-    if known then self.input[#self.input + 1] = encode(known) end
+    local known = kept(item, function(id) return app.responses:item(req.key, id) end)
+    if known then texts[#texts + 1] = encode(known) end
   end
-  return self.input
+  return texts
 end
 
 --- Keeps the response as it is now, if it is to be kept.
@@ -41,7 +41,7 @@ local function keep(self, response)
   local texts = {}
   for i, item in ipairs(response.output) do texts[i] = encode(item) end
   self.app.responses:put(req.key, { id = req.id, previous = req.previous,
-    object = encode(response), input = input_texts(self), output = texts,
+    object = encode(response), input = self.input, output = texts,
     background = req.background, ended = self.ended })
 end
 
@@ -137,6 +137,7 @@ end
 return function(req, response, app)
   local self = setmetatable({ app = app, req = req, response = response, streams = req.stream,
     answers = Answer.new(req) }, Face)
+  if req.keeps then self.input = input_texts(app, req) end
   if req.background then queue(self) end
   return self
 end
