@@ -1,8 +1,8 @@
 /* base64.h - base64 (RFC 4648) to bytes, as in data URIs, and bytes to base64.
  *
- * In what is decoded, white space is skipped; the padding at the end may be missing; the alphabet is the standard one
- * (+ and /) or the one for URLs (- and _). Anything else is an error that names its position. Any
- * thread. */
+ * In what is decoded, white space is skipped; the padding at the end may be missing; the alphabet
+ * is the standard one (+ and /) or the one for URLs (- and _). Anything else is an error that names
+ * its position. Any thread. */
 #ifndef PE_BASE64_H
 #define PE_BASE64_H
 
