@@ -141,8 +141,8 @@ static void test_failures(void) {
 
 /* A device that stays lost: every request gets its error, and nobody waits forever. */
 static void test_lost(void) {
-  pe_batch_options o = options();
   if (!model_open(&m, HYBRID, 1)) return;
+  pe_batch_options o = options(); /* has the model's tokenizer */
   o.backend = fake_backend();
   if (!batch_open(&o)) return;
   fake_fail(5, INT32_MAX);
@@ -189,8 +189,8 @@ static void change_caches(change what) {
 }
 
 static void test_busy(void) {
-  pe_batch_options o = options();
   if (!model_open(&m, HYBRID, 1)) return;
+  pe_batch_options o = options(); /* has the model's tokenizer */
   o.backend = fake_backend();
   if (!batch_open(&o)) return;
   for (change what = NOTHING; what < CHANGES; what++) {
@@ -251,10 +251,11 @@ static void test_parts(void) {
 
 /* A device that is closed with a step on its way gives the caches back. */
 static void test_closed(void) {
-  pe_batch_options o = options();
   pe_error err;
   pe_seq s;
-  if (!model_open(&m, HYBRID, 2) || !batch_open(&o)) return;
+  if (!model_open(&m, HYBRID, 2)) return;
+  pe_batch_options o = options();
+  if (!batch_open(&o)) return;
   CHECK_OK(pe_seq_open(&s, b->kv, b->recur, &err), err);
   CHECK_OK(submit(&s, &err), err);
   CHECK(b->kv->busy && b->recur->busy);

@@ -13,6 +13,7 @@
 -- C object, allocation of C or descriptor may be left after that; those that a thread still holds
 -- have SETTLE_MS to go. In forced mode a full collection
 -- runs at every allocation, which finds values that C uses without keeping a reference.
+local async = require "lib.async"
 local perigee = require "perigee"
 local pretty = require "ui.pretty"
 local scheduler = require "engine.scheduler"
@@ -138,6 +139,9 @@ local function new_context(case)
     t.patches[#t.patches + 1] = { object, key, rawget(object, key) }
     rawset(object, key, value)
   end
+  --- Tasks that are woken run at once for the rest of the test, however long this turn of the loop
+  --- has taken on a slow machine.
+  function t.at_once() t.patch(async, "is_over", function() return false end) end
   --- Ends forced collection for the rest of the test. Without its hook alone, which makes it rarer
   --- with time, every allocation would collect.
   function t.unforced()

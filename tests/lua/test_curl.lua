@@ -54,6 +54,7 @@ test("curl connects to the address that was checked", function(t)
 end)
 
 test("a response ends with its process", function(t)
+  t.at_once()
   local function read(made, steps)
     local link = open(made)
     local got = {}

@@ -1,10 +1,18 @@
 -- Whose turn it is on the helper threads (lib/jobs.lua).
 local async = require "lib.async"
+local harness = require "harness"
 local jobs = require "lib.jobs"
 local perigee = require "perigee"
-local test = require("harness").test
 
 local SMALL, LARGE = 100, 2 << 20
+
+--- The tests look at what a job that ends has woken.
+local function test(name, fn)
+  harness.test(name, function(t)
+    t.at_once()
+    fn(t)
+  end)
+end
 
 --- A client of the tests, which may leave.
 local function client(owner)
