@@ -187,6 +187,7 @@ test("errors below /v1/messages have its dialect, whoever refuses", function(t)
     local answer, body = ask("POST", "/v1/chat/completions", { headers = key,
       body = ("x"):rep(1001) })
     t.eq({ answer.status, body.error.param }, { 413, json.null })
+    for _, method in ipairs { "GET", "HEAD" } do t.eq(ask(method, "/api/hello").status, 200) end
   end)
 end)
 

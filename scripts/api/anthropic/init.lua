@@ -2,6 +2,7 @@
 --
 --   POST /v1/messages                 read.lua, face.lua
 --   POST /v1/messages/count_tokens    the tokens that its prompt would have
+--   GET  /api/hello                   Claude Code asks whether anybody is there
 --
 -- errors.lua writes errors, also those of paths below these. What differs from the original: keys
 -- come as x-api-key or as Bearer; versions and betas are not looked at; max_tokens may be missing,
@@ -25,4 +26,6 @@ end
 return function(app)
   app:route("POST", "/v1/messages", handler(app, { read = read, face = face }), { cost = true })
   app:route("POST", "/v1/messages/count_tokens", answer(app, count_tokens), { cost = true })
+  app:route("GET", "/api/hello", function(_, response) response:json(200, json.object {}) end,
+    { auth = false })
 end
