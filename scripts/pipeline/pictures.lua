@@ -85,7 +85,7 @@ function pictures.take(messages, places)
         local holder, key, name = check.source(part)
         local label = ("media:%d"):format(#taken + 1)
         taken[label] = { source = holder[key], kind = known.kind, fps = holder.fps,
-          base64 = name == "base64",
+          base64 = name == "base64" or nil,
           at = places and places[part]
             or ("messages[%d].content[%d].%s"):format(i - 1, k - 1, name) }
         taken[#taken + 1] = label

@@ -158,9 +158,9 @@ end)
 test("settings that can change while serving", function(t)
   local live = {}
   for _, key in ipairs(config.keys) do live[#live + 1] = key.live and key[1] or nil end
-  t.eq(live, { "hosts", "proxies", "default", "keys", "api_key_file", "metrics_key", "cors", "rate",
-    "picture_urls", "queue", "sequences_per_key", "cache_per_key", "policy", "hooks", "drain_s",
-    "defaults" })
+  t.eq(live, { "hosts", "proxies", "default", "aliases", "keys", "api_key_file", "metrics_key",
+    "cors", "rate", "picture_urls", "queue", "sequences_per_key", "cache_per_key", "policy",
+    "hooks", "drain_s", "defaults" })
 end)
 
 test("settings that are not given have their defaults", function(t)
