@@ -20,7 +20,7 @@
   X(PE_CPU_AVX512BW, "avx512bw")                                                                   \
   X(PE_CPU_AVX512DQ, "avx512dq")                                                                   \
   X(PE_CPU_AVX512VL, "avx512vl")                                                                   \
-  X(PE_CPU_AVX512_VBMI, "avx512_vbmi")                                                             \
+  X(PE_CPU_AVX512_VBMI, "avx512vbmi")                                                              \
   X(PE_CPU_AVX512_VNNI, "avx512_vnni")                                                             \
   X(PE_CPU_AVX512_BF16, "avx512_bf16")                                                             \
   X(PE_CPU_AVX512_FP16, "avx512_fp16")                                                             \

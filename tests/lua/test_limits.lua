@@ -168,7 +168,8 @@ test("settings that are not given have their defaults", function(t)
   got.given = nil
   t.eq(got, { host = "127.0.0.1", port = 8080, keys = {}, limits = { values = 400000,
     text = 8 << 20, pictures = 128, picture_bytes = 32 << 20, picture_pixels = 50000000 },
-    picture_cache_bytes = 256 << 20, responses = { count = 4096, bytes = 64 << 20, seconds = 86400 },
+    picture_cache_bytes = 256 << 20,
+    responses = { count = 4096, bytes = 64 << 20, seconds = 86400 },
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
     precision = "fast", device = "auto", cache_bytes = 1 << 30, cache_per_key = "auto",
     preload = true, policy = "fifo", watch = true, drain_s = 30, defaults = {} })

@@ -109,8 +109,9 @@ static void test_library(void) {
 
 /* Compiled pipelines are kept in a file; one that is no archive is replaced. */
 static void test_archive(void) {
-  const char *path = "build/tests/metal.archive";
+  char path[64];
   long size[3];
+  snprintf(path, sizeof path, "/tmp/perigee-metal-%d", (int)getpid());
   for (int i = 0; i < 3; i++) {
     FILE *f = i < 2 ? fopen(path, i ? "w" : "r") : NULL; /* none, nonsense, what we wrote */
     if (i == 1 && f) fputs("nonsense", f);
