@@ -1,7 +1,7 @@
 /* sampler.c - microseconds of one draw: the median of several in CPU time on one thread, for the
  * vocabularies of common models and two shapes of logits. Peaked: normal with a deviation of 2.5
  * and three tokens that carry most of the weight. Flat: even between 0 and 1, the worst case, since
- * filters keep most of the vocabulary. */
+ * filters keep most of the vocabulary. Then all combinations of parameters, and the slowest. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "runtime/batch/sampler.h"
 
-enum { MOST = 262144, HISTORY = 4096, RUNS = 41 };
+enum { MOST = 262144, HISTORY = 4096, RUNS = 41, FEW_RUNS = 9 };
 
 static uint64_t state = 88172645463325252u;
 static double unit(void) {
@@ -38,17 +38,18 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static double median(pe_sampler *s, const pe_sampling *p, const float *x, const pe_history *h) {
+static double median(pe_sampler *s, const pe_sampling *p, const float *x, const pe_history *h,
+                     int runs) {
   double took[RUNS];
   pe_choice choice;
   pe_error err;
-  for (int i = 0; i < RUNS; i++) {
+  for (int i = 0; i < runs; i++) {
     double start = cpu_us();
     if (pe_sampler_pick(s, p, x, h, i, NULL, 0, &choice, &err)) exit(1);
     took[i] = cpu_us() - start;
   }
-  qsort(took, RUNS, sizeof *took, by_value);
-  return took[RUNS / 2];
+  qsort(took, (size_t)runs, sizeof *took, by_value);
+  return took[runs / 2];
 }
 
 static const pe_logit_bias bias[] = {{5, 1}, {500, -1}, {5000, 2}};
@@ -110,6 +111,41 @@ static pe_sampling sampling(const setting *c) {
   return p;
 }
 
+/* One value of each parameter, off if its bit is not set. */
+static pe_sampling combination(int bits) {
+  setting c = {.temperature = bits & 1 ? 0.7f : 1};
+  if (bits & 2) c.top_p = 0.95f;
+  if (bits & 4) c.min_p = 0.01f;
+  if (bits & 8) c.typical_p = 0.9f;
+  if (bits & 16) c.xtc = 1;
+  if (bits & 32) c.repetition = 1.1f, c.presence = 0.5f, c.frequency = 0.1f;
+  if (bits & 64) c.logprobs = 21;
+  c.changes = bits & 128;
+  return sampling(&c);
+}
+
+/* Prints how many combinations are within the aim, and the slowest. */
+static void combinations(pe_sampler *s, const float *x, const char *shape, const pe_history *h) {
+  static const char *const names[] = {"t 0.7", "top_p 0.95", "min_p 0.01", "typical_p 0.9",
+                                      "xtc",   "penalties",  "logprobs",   "bias, bans"};
+  static const int32_t limits[] = {0, 20, 10000, 100000};
+  enum { ALL = 256, LIMITS = sizeof limits / sizeof *limits, AIM = 200 };
+  int slowest = 0, within = 0;
+  double most = 0;
+  for (int i = 0; i < ALL * LIMITS; i++) {
+    pe_sampling p = combination(i % ALL);
+    p.top_k = limits[i / ALL];
+    double took = median(s, &p, x, h, FEW_RUNS);
+    within += took < AIM;
+    if (took > most) most = took, slowest = i;
+  }
+  printf("%s: %d of %d combinations below %d us; %.0f us for top_k %d", shape, within, ALL * LIMITS,
+         AIM, most, limits[slowest / ALL]);
+  for (int b = 0; b < 8; b++)
+    if (slowest >> b & 1) printf(", %s", names[b]);
+  printf("\n");
+}
+
 int main(void) {
   static const int32_t sizes[] = {32000, 151936, 262144};
   enum { SIZES = sizeof sizes / sizeof *sizes };
@@ -133,9 +169,11 @@ int main(void) {
     pe_sampling p = sampling(&settings[k]);
     printf("%-32s", settings[k].name);
     for (int i = 0; i < 2 * SIZES; i++)
-      printf(i % 2 ? " %8.0f" : " %6.0f", median(s[i / 2], &p, x[i], &history));
+      printf(i % 2 ? " %8.0f" : " %6.0f", median(s[i / 2], &p, x[i], &history, RUNS));
     printf("\n");
   }
+  combinations(s[1], x[2], "peaked", &history);
+  combinations(s[1], x[3], "flat", &history);
   for (int i = 0; i < SIZES; i++) pe_sampler_close(s[i]);
   return 0;
 }
