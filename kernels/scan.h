@@ -16,8 +16,9 @@ enum {
 };
 
 typedef struct pe_scan {
-  /* The highest and the lowest value; the highest is NaN if any value is. n >= 1. */
-  float (*range)(const float *x, int64_t n, float *lowest);
+  /* The highest and the lowest value; the highest is NaN if any value is. n >= 1. Also copies the
+   * values to `copy`, unless it is NULL. */
+  float (*range)(const float *x, int64_t n, float *lowest, float *copy);
   /* The first index whose value is at least `least`, or n. */
   int64_t (*find)(const float *x, int64_t n, float least);
   /* The values between low and high, in order, to `value`, and their indices plus `base` to

@@ -19,7 +19,7 @@ ALWAYS bool any(vi mask) {
 
 enum { CHAINS = 4 * PARTS }; /* independent chains hide the latency of a comparison */
 
-static float range(const float *x, int64_t n, float *lowest) {
+ALWAYS float range_of(const float *x, int64_t n, float *lowest, float *copy) {
   vf high[CHAINS], low[CHAINS];
   vi odd[PARTS] = {{0}};
   int64_t k = 0;
@@ -27,6 +27,7 @@ static float range(const float *x, int64_t n, float *lowest) {
   for (; k + CHAINS * W <= n; k += CHAINS * W)
     for (int p = 0; p < CHAINS; p++) {
       vf v = load(x + k + p * W);
+      if (copy) store(copy + k + p * W, v);
       odd[p % PARTS] |= v != v;
       high[p] = higher(v, high[p]);
       low[p] = lower(v, low[p]);
@@ -41,12 +42,17 @@ static float range(const float *x, int64_t n, float *lowest) {
   }
   for (; k < n; k++) {
     float v = load1(x + k);
+    if (copy) copy[k] = v;
     bad |= v != v;
     most = v > most ? v : most;
     least = v < least ? v : least;
   }
   *lowest = least;
   return bad ? NAN : most;
+}
+
+static float range(const float *x, int64_t n, float *lowest, float *copy) {
+  return copy ? range_of(x, n, lowest, copy) : range_of(x, n, lowest, NULL);
 }
 
 static int64_t find(const float *x, int64_t n, float least) {
@@ -118,22 +124,19 @@ static int64_t gather(const float *x, int64_t n, float low, float high, int32_t 
   return count;
 }
 
-/* e^y for y <= 0, and 0 below -87, so that no result is subnormal: each would cost a trap. As exp_,
- * but 2^n is added to the exponent, from the low bits that the magic number leaves n in. */
+/* e^y for y <= 0, and 0 below -87, so that no result is subnormal: each would cost a trap. With t
+ * the power of 2 and n the nearest whole number, 2^n is added to the exponent of 2^(t - n), a
+ * polynomial that is off by 2e-9 at most. */
 ALWAYS vf fading_exp(vf y) {
-  const vf magic = splat(12582912.f);
-  vf z = higher(y, splat(-87.f));
-  vf shifted = fma_(z, splat(1.44269504f), magic), n = shifted - magic;
-  vf r = fma_(n, splat(-0.693359375f), z);
-  r = fma_(n, splat(2.12194440e-4f), r);
-  vf p = splat(1.9875691500e-4f);
-  p = fma_(p, r, splat(1.3981999507e-3f));
-  p = fma_(p, r, splat(8.3334519073e-3f));
-  p = fma_(p, r, splat(4.1665795894e-2f));
-  p = fma_(p, r, splat(1.6666665459e-1f));
-  p = fma_(p, r, splat(5.0000001201e-1f));
-  p = fma_(p, r * r, r);
-  p = p + splat(1.f);
+  const vf magic = splat(12582912.f); /* leaves n in the low bits */
+  vf t = y * splat(1.44269504f), shifted = t + magic, f = t - (shifted - magic);
+  vf p = splat(1.53458124e-4f);
+  p = fma_(p, f, splat(1.33999309e-3f));
+  p = fma_(p, f, splat(9.61848907e-3f));
+  p = fma_(p, f, splat(5.55032864e-2f));
+  p = fma_(p, f, splat(2.40226462e-1f));
+  p = fma_(p, f, splat(6.93147182e-1f));
+  p = fma_(p, f, splat(1.f));
   return (vf)((y >= splat(-87.f)) & (vi)((vu)p + ((vu)shifted << 23)));
 }
 

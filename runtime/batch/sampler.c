@@ -143,8 +143,9 @@ static bool penalizes(const pe_sampling *p) {
 
 static float penalized(const pe_sampling *p, float x, uint32_t outputs) {
   if (x == -INFINITY) return x; /* banned; a negative penalty must not revive it */
-  double y =
-      x > 0 ? (double)x / (double)p->repetition_penalty : (double)x * (double)p->repetition_penalty;
+  /* Both, since the signs of logits cannot be predicted. */
+  double less = (double)x / (double)p->repetition_penalty;
+  double more = (double)x * (double)p->repetition_penalty, y = x > 0 ? less : more;
   if (outputs) y -= (double)p->presence_penalty + (double)p->frequency_penalty * outputs;
   return (float)y;
 }
@@ -171,24 +172,26 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count) {
     if (id[i] >= 0 && id[i] < s->n) s->x[id[i]] = -INFINITY;
 }
 
-/* The logits to choose from: the raw ones if nothing changes them. */
-static const float *adjust(pe_sampler *s, const pe_sampling *p, const float *logits,
-                           const pe_history *h, const int32_t *ban_ids, int32_t ban_count) {
-  bool history = h && h->count > 0 && penalizes(p);
-  if (!p->bias_count && !p->banned_count && !ban_count && !history) return logits;
-  memcpy(s->x, logits, (size_t)s->n * sizeof *logits);
+static bool adjusts(const pe_sampling *p, const pe_history *h, int32_t ban_count) {
+  return p->bias_count || p->banned_count || ban_count || (h && h->count > 0 && penalizes(p));
+}
+
+/* s->x has the raw logits. */
+static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, const int32_t *ban_ids,
+                   int32_t ban_count) {
   for (int32_t i = 0; i < p->bias_count; i++)
     if (p->bias[i].id >= 0 && p->bias[i].id < s->n) s->x[p->bias[i].id] += p->bias[i].bias;
   ban(s, p->banned, p->banned_count);
   ban(s, ban_ids, ban_count);
-  if (history) penalize(s, p, h);
-  return s->x;
+  if (h && h->count > 0 && penalizes(p)) penalize(s, p, h);
 }
 
-/* The lowest id of the highest logit; -1 if one is NaN or the highest is not finite. */
-static int32_t best_of(const pe_sampler *s, const float *x, float *lowest) {
-  float top = s->space.scan->range(x, s->n, lowest);
-  return isfinite(top) ? (int32_t)s->space.scan->find(x, s->n, top) : -1;
+/* The lowest id of the highest logit; -1 if one is NaN or the highest is not finite. Also copies
+ * the logits, unless `copy` is NULL. */
+static int32_t best_of(const pe_sampler *s, const float *x, float *lowest, float *copy) {
+  const pe_scan *scan = s->space.scan;
+  float top = scan->range(x, s->n, lowest, copy);
+  return isfinite(top) ? (int32_t)scan->find(x, s->n, top) : -1;
 }
 
 /* ---- the choice ---------------------------------------------------------------------------- */
@@ -212,16 +215,21 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
                           int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
   float lowest;
-  int32_t raw = best_of(s, logits, &lowest), best = raw;
+  bool changes = adjusts(p, history, ban_count);
+  int32_t raw = best_of(s, logits, &lowest, changes ? s->x : NULL), best = raw;
   if (raw < 0)
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",
                    (long long)position);
-  const float *x = adjust(s, p, logits, history, ban_ids, ban_count);
-  if (x != logits) best = best_of(s, x, &lowest);
+  if (changes) {
+    adjust(s, p, history, ban_ids, ban_count);
+    best = best_of(s, s->x, &lowest, NULL);
+  }
   if (best < 0)
     return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
                    (long long)position);
-  out->id = p->temperature == 0 ? best : pe_draw(&s->space, p, x, best, lowest, position);
+  out->id = p->temperature == 0
+                ? best
+                : pe_draw(&s->space, p, changes ? s->x : logits, best, lowest, position);
   if (p->top_logprobs >= 0) report(s, logits, raw, p->top_logprobs, out);
   return PE_OK;
 }

@@ -302,7 +302,7 @@ static int32_t complete(pe_draw_space *s, search *q) {
       guess(s, q, at);
       high = INFINITY;
     } else {
-      high = s->scan->range(a.key, a.n, &low);
+      high = s->scan->range(a.key, a.n, &low, NULL);
       if (low == high) return q->l->by_centre ? search_equal(q, &a) : nth_equal(s, q, &a, high);
       thresholds(q, low, high, at);
     }
@@ -466,7 +466,7 @@ static void xtc(pe_draw_space *s, list *l, const pe_sampling *p) {
   keep(s, l,
        (stretch[]){{at, -INFINITY, below}, {at + 1, -INFINITY, INFINITY}, {l->n, -INFINITY, below}},
        3);
-  l->top = s->scan->range(l->x, l->n, &low);
+  l->top = s->scan->range(l->x, l->n, &low, NULL);
 }
 
 /* ---- the draw ------------------------------------------------------------------------------ */

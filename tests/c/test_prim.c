@@ -372,8 +372,12 @@ static void compare_scans(const pe_prim *p, int wild) {
       high = xs[i] > high ? xs[i] : high;
       low = xs[i] < low ? xs[i] : low;
     }
-    float top = p->scan->range(x, n, &lowest);
+    float top = p->scan->range(x, n, &lowest, NULL);
     CHECK(bad ? isnan(top) : top == high && lowest == low);
+    got[n] = 12345;
+    top = p->scan->range(x, n, &lowest, got);
+    CHECK(bad ? isnan(top) : top == high && lowest == low);
+    CHECK(!memcmp(got, x, (size_t)n * sizeof *got) && got[n] == 12345);
     for (int k = 0; k < 8; k++) {
       float least = number(wild < 2 ? wild : 1);
       int64_t first = 0;
