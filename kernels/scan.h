@@ -8,33 +8,78 @@
 #ifndef PE_SCAN_H
 #define PE_SCAN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
-  PE_SCAN_BLOCK = 256, /* sixteen additions per lane: the error of a sum stays below 1.2e-6 */
+  PE_SCAN_BLOCK = 512, /* 32 additions per lane: the error of a sum stays below 2.1e-6 */
   PE_SCAN_STEPS = 4,   /* thresholds of one pass: as many sums fit into the registers of AVX2 */
+  PE_SCAN_PEAK = 256,  /* values that share a peak: with more, fewer are skipped */
+  PE_SCAN_LANES = 16,  /* values of one word of bits */
 };
 
+typedef struct pe_scan_span { /* low <= value <= high; none if low is above high */
+  float low, high;
+} pe_scan_span;
+
+typedef enum pe_scan_kind {
+  PE_SCAN_COUNT,  /* every value counts 1 */
+  PE_SCAN_WEIGHT, /* weights */
+  PE_SCAN_MOMENT, /* weights; second: weights times their exponents */
+  PE_SCAN_TWICE,  /* weights; second: weights of another scale */
+} pe_scan_kind;
+
+typedef struct pe_scan_band { /* low <= key < high */
+  float low, high;
+} pe_scan_band;
+
+/* A question about the values in `span`. Keys are the values or, if `centred`, -|value - centre|.
+ * For each band: how much is above it, and which values are in it. PE_SCAN_WEIGHT and PE_SCAN_TWICE
+ * have two bands, the others one. */
+typedef struct pe_scan_query {
+  pe_scan_kind kind;
+  pe_scan_span span;
+  float top, scale, other; /* other: the second scale */
+  bool centred;
+  float centre;
+  pe_scan_band band[2];
+  uint16_t *bits[2]; /* of each band: bit j of word i is set if value 16 i + j is in it */
+} pe_scan_query;
+
+/* Sums above each band, and of the whole span. PE_SCAN_TWICE has no first sum above the second
+ * band. */
+typedef struct pe_scan_tally {
+  struct {
+    double above[2], all;
+  } first, second;
+} pe_scan_tally;
+
 typedef struct pe_scan {
-  /* The highest and the lowest value; the highest is NaN if any value is. n >= 1. Also copies the
-   * values to `copy`, unless it is NULL. */
-  float (*range)(const float *x, int64_t n, float *lowest, float *copy);
+  /* The highest and the lowest value. n >= 1; no value is NaN. */
+  float (*range)(const float *x, int64_t n, float *lowest);
+  /* The highest value, NaN if any value is, and to `peak` that of each PE_SCAN_PEAK values (NaNs
+   * aside). Also copies the values to `copy`, unless it is NULL. */
+  float (*peaks)(const float *x, int64_t n, float *peak, float *copy);
   /* The first index whose value is at least `least`, or n. */
   int64_t (*find)(const float *x, int64_t n, float least);
-  /* The values between low and high, in order, to `value`, and their indices plus `base` to
-   * `index`. Returns their number. Both outputs have room for n values; `value` may start at x or
-   * before it. */
-  int64_t (*gather)(const float *x, int64_t n, float low, float high, int32_t base, int32_t *index,
-                    float *value);
-  /* Weights e^((x - top) * scale) of values at or below top; below e^-87 they are 0. Stores them
-   * to `weight`, unless it is NULL, and the sum of each block to `sum`. `moment` may be given if
-   * weights are stored: the sums of the weights times their exponents. */
-  void (*weigh)(const float *x, int64_t n, float top, float scale, float *weight, float *sum,
-                float *moment);
+  /* The values in either span, in order, to `value`, and their indices plus `base` to `index`.
+   * Returns their number. Both outputs have room for n values; `value` may start at x or before
+   * it. */
+  int64_t (*gather)(const float *x, int64_t n, const pe_scan_span span[2], int32_t base,
+                    int32_t *index, float *value);
+  /* Weights e^((x - top) * scale) of values at or below top; below e^-86.9 they are 0, as outside
+   * of the span. Stores them to `weight`, unless it is NULL, and the sum of each block to `sum`. */
+  void (*weigh)(const float *x, int64_t n, pe_scan_span span, float top, float scale, float *weight,
+                float *sum);
   /* mass[j]: the sum of the weights whose key is at least least[j], or their number if weight is
    * NULL. */
   void (*mass)(const float *key, const float *weight, int64_t n, const float least[PE_SCAN_STEPS],
                double mass[PE_SCAN_STEPS]);
+  /* Answers a query; the sums are added to `sums`. */
+  void (*tally)(const float *x, int64_t n, const pe_scan_query *q, pe_scan_tally *sums);
+  /* The places of the set bits in so many words, plus `base`, to `index`, which has room for
+   * PE_SCAN_LANES more. Returns their number. */
+  int64_t (*unpack)(const uint16_t *bits, int64_t words, int32_t base, int32_t *index);
   /* key = -|x - centre| */
   void (*nearness)(const float *x, int64_t n, float centre, float *key);
 } pe_scan;

@@ -21,11 +21,15 @@
 #define PE_LOWER(a, b) ((vf)_mm512_min_ps(a, b))
 #define PE_TIMES_2(p, n) ((vf)_mm512_scalef_ps(p, n))
 #define PE_BITS(mask) _mm512_movepi32_mask((__m512i)(mask))
-#define PE_BETWEEN(v, low, high)                                                                   \
-  _mm512_mask_cmp_ps_mask(_mm512_cmp_ps_mask(v, low, _CMP_GE_OQ), v, high, _CMP_LE_OQ)
+#define PE_MASK __mmask16
+#define PE_EITHER_NAN(a, b) _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q)
+#define PE_AT_LEAST(a, b) _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ)
+#define PE_ALSO(mask, a, b) _mm512_mask_cmp_ps_mask(mask, a, b, _CMP_GE_OQ)
+#define PE_MASKED(mask, v) ((vf)_mm512_maskz_mov_ps(mask, v))
+#define PE_SUM_MASKED(mask, a, b) ((vf)_mm512_maskz_add_epi32(mask, (__m512i)(a), (__m512i)(b)))
+#define PE_ADD_MASKED(mask, sum, w) ((vf)_mm512_mask_add_ps(sum, mask, sum, w))
+#define PE_HIGHEST(v) _mm512_reduce_max_ps(v)
 #define PE_PACK(v, bits) _mm512_maskz_compress_epi32((__mmask16)(bits), (__m512i)(v))
-#define PE_ADD_IF(sum, key, least, w)                                                              \
-  ((vf)_mm512_mask_add_ps(sum, _mm512_cmp_ps_mask(key, least, _CMP_GE_OQ), sum, w))
 /* Thirty-two registers: 4x4 accumulators, 4 columns and a row take 21, and sixteen sums are just
  * what finish16 adds up at once. One row alone needs 8 independent sums to hide the 4 cycles of a
  * multiply-add on two ports. 6x4 sums of `mix`, 4 lines and a factor take 29. */

@@ -2,9 +2,35 @@
  * may define shorter ways to the same results:
  *
  *   PE_BITS(mask)                  one bit per lane of a comparison
- *   PE_BETWEEN(v, low, high)       the bits of low <= v <= high
+ *   PE_HIGHEST(v)                  the highest lane
  *   PE_PACK(v, bits)               the lanes of v with a set bit, next to each other from lane 0
- *   PE_ADD_IF(sum, key, least, w)  key >= least ? sum + w : sum; sum is not -0 */
+ *   PE_MASK                        the type of a comparison's result, with
+ *     PE_EITHER_NAN(a, b)          a or b is NaN
+ *     PE_AT_LEAST(a, b)            a >= b
+ *     PE_ALSO(mask, a, b)          mask and a >= b
+ *     PE_MASKED(mask, v)           v where the mask is set, else 0
+ *     PE_SUM_MASKED(mask, a, b)    a + b as integers where the mask is set, else 0
+ *     PE_ADD_MASKED(mask, sum, w)  sum + w where the mask is set, else sum; sum is not -0 */
+
+#ifdef PE_MASK
+typedef PE_MASK mask_;
+ALWAYS mask_ either_nan(vf a, vf b) { return PE_EITHER_NAN(a, b); }
+ALWAYS mask_ at_least(vf a, vf b) { return PE_AT_LEAST(a, b); }
+ALWAYS mask_ also(mask_ m, vf a, vf b) { return PE_ALSO(m, a, b); }
+ALWAYS vf masked(mask_ m, vf v) { return PE_MASKED(m, v); }
+ALWAYS vf sum_masked(mask_ m, vu a, vu b) { return PE_SUM_MASKED(m, a, b); }
+ALWAYS vf add_masked(mask_ m, vf sum, vf w) { return PE_ADD_MASKED(m, sum, w); }
+#else
+typedef vi mask_;
+ALWAYS mask_ either_nan(vf a, vf b) { return (a != a) | (b != b); }
+ALWAYS mask_ at_least(vf a, vf b) { return a >= b; }
+ALWAYS mask_ also(mask_ m, vf a, vf b) { return m & (a >= b); }
+ALWAYS vf masked(mask_ m, vf v) { return (vf)(m & (vi)v); }
+ALWAYS vf sum_masked(mask_ m, vu a, vu b) { return masked(m, (vf)(a + b)); }
+ALWAYS vf add_masked(mask_ m, vf sum, vf w) { return sum + masked(m, w); }
+#endif
+
+#include <float.h>
 
 ALWAYS bool any(vi mask) {
 #ifdef PE_BITS
@@ -17,42 +43,99 @@ ALWAYS bool any(vi mask) {
 #endif
 }
 
+ALWAYS bool some(mask_ m) {
+#ifdef PE_MASK
+  return m != 0;
+#else
+  return any(m);
+#endif
+}
+
+/* The masks of all lanes as bits. */
+ALWAYS uint16_t word(const mask_ m[PARTS]) {
+#ifdef PE_MASK
+  return m[0];
+#else
+  uint32_t bits = 0;
+  for (int p = 0; p < PARTS; p++)
+#ifdef PE_BITS
+    bits |= (uint32_t)PE_BITS(m[p]) << p * W;
+#else
+    for (int j = 0; j < W; j++) bits |= (uint32_t)(m[p][j] & 1) << (p * W + j);
+#endif
+  return (uint16_t)bits;
+#endif
+}
+
 enum { CHAINS = 4 * PARTS }; /* independent chains hide the latency of a comparison */
 
-ALWAYS float range_of(const float *x, int64_t n, float *lowest, float *copy) {
+static float range(const float *x, int64_t n, float *lowest) {
   vf high[CHAINS], low[CHAINS];
-  vi odd[PARTS] = {{0}};
   int64_t k = 0;
   for (int p = 0; p < CHAINS; p++) high[p] = splat(-INFINITY), low[p] = splat(INFINITY);
   for (; k + CHAINS * W <= n; k += CHAINS * W)
     for (int p = 0; p < CHAINS; p++) {
       vf v = load(x + k + p * W);
-      if (copy) store(copy + k + p * W, v);
-      odd[p % PARTS] |= v != v;
       high[p] = higher(v, high[p]);
       low[p] = lower(v, low[p]);
     }
   float h[CHAINS * W], l[CHAINS * W], most = -INFINITY, least = INFINITY;
   memcpy(h, high, sizeof h), memcpy(l, low, sizeof l);
-  bool bad = false;
-  for (int p = 0; p < PARTS; p++) bad |= any(odd[p]);
   for (int j = 0; j < CHAINS * W; j++) {
     most = h[j] > most ? h[j] : most;
     least = l[j] < least ? l[j] : least;
   }
   for (; k < n; k++) {
     float v = load1(x + k);
-    if (copy) copy[k] = v;
-    bad |= v != v;
     most = v > most ? v : most;
     least = v < least ? v : least;
   }
   *lowest = least;
+  return most;
+}
+
+ALWAYS float highest_lane(vf v) {
+#ifdef PE_HIGHEST
+  return PE_HIGHEST(v);
+#else
+  float most = v[0];
+  for (int j = 1; j < W; j++) most = v[j] > most ? v[j] : most;
+  return most;
+#endif
+}
+
+ALWAYS float peaks_of(const float *x, int64_t n, float *peak, float *copy) {
+  float most = -INFINITY;
+  bool bad = false;
+  for (int64_t from = 0; from < n; from += PE_SCAN_PEAK) {
+    int64_t k = from, end = n - from < PE_SCAN_PEAK ? n : from + PE_SCAN_PEAK;
+    vf high[4] = {splat(-INFINITY), splat(-INFINITY), splat(-INFINITY), splat(-INFINITY)};
+    mask_ odd = (mask_){0};
+    for (; k + 4 * W <= end; k += 4 * W) {
+      vf v[4];
+      for (int p = 0; p < 4; p++) {
+        v[p] = load(x + k + p * W);
+        if (copy) store(copy + k + p * W, v[p]);
+        high[p] = higher(v[p], high[p]);
+      }
+      odd |= either_nan(v[0], v[1]) | either_nan(v[2], v[3]);
+    }
+    float here = highest_lane(higher(higher(high[0], high[1]), higher(high[2], high[3])));
+    bad |= some(odd);
+    for (; k < end; k++) {
+      float v = load1(x + k);
+      if (copy) copy[k] = v;
+      bad |= v != v;
+      here = v > here ? v : here;
+    }
+    *peak++ = here;
+    most = here > most ? here : most;
+  }
   return bad ? NAN : most;
 }
 
-static float range(const float *x, int64_t n, float *lowest, float *copy) {
-  return copy ? range_of(x, n, lowest, copy) : range_of(x, n, lowest, NULL);
+static float peaks(const float *x, int64_t n, float *peak, float *copy) {
+  return copy ? peaks_of(x, n, peak, copy) : peaks_of(x, n, peak, NULL);
 }
 
 static int64_t find(const float *x, int64_t n, float least) {
@@ -75,124 +158,143 @@ static int64_t find(const float *x, int64_t n, float least) {
   return k;
 }
 
+ALWAYS mask_ inside(vf v, const vf low[2], const vf high[2], const int spans) {
+  mask_ m = also(at_least(v, low[0]), high[0], v);
+  return spans == 1 ? m : m | also(at_least(v, low[1]), high[1], v);
+}
+
 #ifdef PE_PACK
-/* Stores whole registers: they end at or before the last value read. */
-static int64_t gather(const float *x, int64_t n, float low, float high, int32_t base,
-                      int32_t *index, float *value) {
-  vf lo = splat(low), hi = splat(high);
+/* The lanes of v in the spans, and their indices. Stores whole registers: they end at or before the
+ * last value read. */
+ALWAYS int64_t pack(vf v, vi at, mask_ in, int32_t *index, float *value) {
+  at = (vi)PE_PACK(at, in);
+  store(value, (vf)PE_PACK(v, in));
+  memcpy(index, &at, sizeof at);
+  return __builtin_popcount(in);
+}
+#else
+ALWAYS int64_t pack(vf v, vi at, mask_ in, int32_t *index, float *value) {
+  int64_t count = 0;
+#ifdef PE_BITS
+  for (uint32_t bits = (uint32_t)PE_BITS(in); bits; bits &= bits - 1, count++) {
+    int j = __builtin_ctz(bits);
+    value[count] = v[j], index[count] = at[j];
+  }
+#else
+  for (int j = 0; j < W; j++) {
+    value[count] = v[j], index[count] = at[j];
+    count += in[j] & 1;
+  }
+#endif
+  return count;
+}
+#endif
+
+ALWAYS int64_t gather_spans(const float *x, int64_t n, const pe_scan_span span[2], int32_t base,
+                            int32_t *index, float *value, const int spans) {
+  vf low[2] = {splat(span[0].low), splat(span[1].low)};
+  vf high[2] = {splat(span[0].high), splat(span[1].high)};
   vi lane;
   int64_t k = 0, count = 0;
   for (int j = 0; j < W; j++) lane[j] = j + base;
   for (; k + 4 * W <= n; k += 4 * W) {
     vf v[4];
-    uint32_t bits[4];
-    for (int i = 0; i < 4; i++) v[i] = load(x + k + i * W), bits[i] = PE_BETWEEN(v[i], lo, hi);
-    if (!(bits[0] | bits[1] | bits[2] | bits[3])) continue;
+    mask_ in[4];
     for (int i = 0; i < 4; i++) {
-      vi at = (vi)PE_PACK(lane + (int32_t)(k + i * W), bits[i]);
-      store(value + count, (vf)PE_PACK(v[i], bits[i]));
-      memcpy(index + count, &at, sizeof at);
-      count += __builtin_popcount(bits[i]);
+      v[i] = load(x + k + i * W);
+      in[i] = inside(v[i], low, high, spans);
     }
+    if (!some(in[0] | in[1] | in[2] | in[3])) continue;
+    for (int i = 0; i < 4; i++)
+      count += pack(v[i], lane + (int32_t)(k + i * W), in[i], index + count, value + count);
   }
-#else
-static int64_t gather(const float *x, int64_t n, float low, float high, int32_t base,
-                      int32_t *index, float *value) {
-  vf lo = splat(low), hi = splat(high);
-  int64_t k = 0, count = 0;
-  for (; k + LANES <= n; k += LANES) {
-    vf v[PARTS];
-    vi in[PARTS], all = {0};
-    for (int p = 0; p < PARTS; p++) {
-      v[p] = load(x + k + p * W);
-      in[p] = (v[p] >= lo) & (v[p] <= hi);
-      all |= in[p];
-    }
-    if (!any(all)) continue;
-    for (int p = 0; p < PARTS; p++)
-      for (int j = 0; j < W; j++) {
-        value[count] = v[p][j], index[count] = (int32_t)k + p * W + j + base;
-        count += in[p][j] & 1;
-      }
-  }
-#endif
   for (; k < n; k++) {
     float v = load1(x + k);
     value[count] = v, index[count] = (int32_t)k + base;
-    count += v >= low && v <= high;
+    count += (v >= span[0].low && v <= span[0].high) || (v >= span[1].low && v <= span[1].high);
   }
   return count;
 }
 
-/* e^y for y <= 0, and 0 below -87, so that no result is subnormal: each would cost a trap. With t
- * the power of 2 and n the nearest whole number, 2^n is added to the exponent of 2^(t - n), a
- * polynomial that is off by 2e-9 at most. */
-ALWAYS vf fading_exp(vf y) {
-  const vf magic = splat(12582912.f); /* leaves n in the low bits */
-  vf t = y * splat(1.44269504f), shifted = t + magic, f = t - (shifted - magic);
-  vf p = splat(1.53458124e-4f);
-  p = fma_(p, f, splat(1.33999309e-3f));
-  p = fma_(p, f, splat(9.61848907e-3f));
-  p = fma_(p, f, splat(5.55032864e-2f));
-  p = fma_(p, f, splat(2.40226462e-1f));
-  p = fma_(p, f, splat(6.93147182e-1f));
-  p = fma_(p, f, splat(1.f));
-  return (vf)((y >= splat(-87.f)) & (vi)((vu)p + ((vu)shifted << 23)));
+static int64_t gather(const float *x, int64_t n, const pe_scan_span span[2], int32_t base,
+                      int32_t *index, float *value) {
+  if (span[1].low > span[1].high) return gather_spans(x, n, span, base, index, value, 1);
+  return gather_spans(x, n, span, base, index, value, 2);
 }
 
-ALWAYS void weigh_lanes(const bool stores, const bool moments, const float *x, vf top, vf scale,
-                        float *weight, vf sum[PARTS], vf moment[PARTS]) {
+/* 2^(d * factor) where the mask is set, for powers between -126 and 0; else 0. With the nearest
+ * whole number n, 2^n is added to the exponent of 2^(d * factor - n), a polynomial that is off by
+ * 1e-7 at most. No result is subnormal: each would cost a trap. */
+ALWAYS vf power(mask_ in, vf d, vf factor) {
+  const vf magic = splat(12582912.f); /* leaves n in the low bits */
+  vf shifted = fma_(d, factor, magic), f = fma_(d, factor, magic - shifted);
+  vf p = splat(1.32647267e-3f);
+  p = fma_(p, f, splat(9.67151268e-3f));
+  p = fma_(p, f, splat(5.55073375e-2f));
+  p = fma_(p, f, splat(2.40222421e-1f));
+  p = fma_(p, f, splat(6.93146978e-1f));
+  p = fma_(p, f, splat(1.f));
+  return sum_masked(in, (vu)p, (vu)shifted << 23);
+}
+
+typedef struct weighing { /* e^((x - top) * scale) is 2^((x - top) * factor) */
+  vf low, high, top, factor;
+} weighing;
+
+/* Values whose weight is below e^-86.9 are below the span: one comparison finds both. */
+static weighing weighing_of(pe_scan_span span, float top, float scale) {
+  double least = (double)top - 86.9 / (double)scale;
+  float low = least > (double)-FLT_MAX ? (float)least : -FLT_MAX;
+  if ((double)low < least) low = nextafterf(low, INFINITY);
+  return (weighing){splat(low > span.low ? low : span.low), splat(span.high), splat(top),
+                    splat((float)((double)scale * 1.4426950408889634))};
+}
+
+/* open: no value is above the span. */
+ALWAYS mask_ counts(const weighing *w, vf v, const bool open) {
+  mask_ in = at_least(v, w->low);
+  return open ? in : also(in, w->high, v);
+}
+
+ALWAYS void weigh_lanes(const weighing *w, const float *x, float *weight, vf sum[PARTS]) {
   for (int p = 0; p < PARTS; p++) {
-    vf y = (load(x + p * W) - top) * scale, e = fading_exp(y);
-    if (stores) store(weight + p * W, e);
-    if (moments) moment[p] = fma_(e, higher(y, splat(-87.f)), moment[p]);
+    vf v = load(x + p * W), e = power(counts(w, v, false), v - w->top, w->factor);
+    if (weight) store(weight + p * W, e);
     sum[p] = sum[p] + e;
   }
 }
 
-ALWAYS void weigh_blocks(const bool stores, const bool moments, const float *x, int64_t n,
-                         float top, float scale, float *weight, float *sum, float *moment) {
+ALWAYS void weigh_blocks(const weighing *w, const float *x, int64_t n, float *weight, float *sum) {
   for (int64_t from = 0; from < n; from += PE_SCAN_BLOCK) {
     int64_t k = from, end = n - from < PE_SCAN_BLOCK ? n : from + PE_SCAN_BLOCK;
-    vf s[PARTS] = {{0}}, m[PARTS] = {{0}};
-    for (; k + LANES <= end; k += LANES)
-      weigh_lanes(stores, moments, x + k, splat(top), splat(scale), stores ? weight + k : NULL, s,
-                  m);
+    vf s[PARTS] = {{0}};
+    for (; k + LANES <= end; k += LANES) weigh_lanes(w, x + k, weight ? weight + k : NULL, s);
     if (k < end) {
-      float t[LANES], w[LANES];
+      float t[LANES], e[LANES];
       for (int j = 0; j < LANES; j++) t[j] = -INFINITY;
       memcpy(t, x + k, (size_t)(end - k) * sizeof *t);
-      weigh_lanes(stores, moments, t, splat(top), splat(scale), w, s, m);
-      if (stores) memcpy(weight + k, w, (size_t)(end - k) * sizeof *w);
+      weigh_lanes(w, t, e, s);
+      if (weight) memcpy(weight + k, e, (size_t)(end - k) * sizeof *e);
     }
     *sum++ = lanes_sum(s);
-    if (moments) *moment++ = lanes_sum(m);
   }
 }
 
-static void weigh(const float *x, int64_t n, float top, float scale, float *weight, float *sum,
-                  float *moment) {
-  if (weight && moment)
-    weigh_blocks(true, true, x, n, top, scale, weight, sum, moment);
-  else if (weight)
-    weigh_blocks(true, false, x, n, top, scale, weight, sum, moment);
+static void weigh(const float *x, int64_t n, pe_scan_span span, float top, float scale,
+                  float *weight, float *sum) {
+  weighing w = weighing_of(span, top, scale);
+  if (weight)
+    weigh_blocks(&w, x, n, weight, sum);
   else
-    weigh_blocks(false, false, x, n, top, scale, weight, sum, moment);
-}
-
-ALWAYS vf add_if(vf sum, vf key, vf least, vf w) {
-#ifdef PE_ADD_IF
-  return PE_ADD_IF(sum, key, least, w);
-#else
-  return sum + (vf)((key >= least) & (vi)w);
-#endif
+    weigh_blocks(&w, x, n, NULL, sum);
 }
 
 ALWAYS void mass_lanes(const float *key, const float *weight, const vf least[PE_SCAN_STEPS],
                        vf sum[PE_SCAN_STEPS][PARTS]) {
   for (int p = 0; p < PARTS; p++) {
     vf v = load(key + p * W), w = weight ? load(weight + p * W) : splat(1.f);
-    for (int j = 0; j < PE_SCAN_STEPS; j++) sum[j][p] = add_if(sum[j][p], v, least[j], w);
+    for (int j = 0; j < PE_SCAN_STEPS; j++)
+      sum[j][p] = add_masked(at_least(v, least[j]), sum[j][p], w);
   }
 }
 
@@ -227,15 +329,145 @@ static void mass(const float *key, const float *weight, int64_t n, const float l
     mass_blocks(key, NULL, n, least, out);
 }
 
+typedef struct tallying {
+  weighing w, other;
+  vf centre, low[2], high[2];
+} tallying;
+
+typedef struct form { /* of a tally; constant after inlining */
+  pe_scan_kind kind;
+  bool centred, open;
+} form;
+
+enum { ALL = 2, SUMS }; /* sums above two bands, and of all */
+
+ALWAYS vf nearness_of(vf v, vf centre) { return (vf)((vi)(v - centre) | INT32_MIN); }
+
+ALWAYS void tally_lanes(const form f, const tallying *q, const float *x, uint16_t *const bits[2],
+                        int64_t at, vf first[SUMS][PARTS], vf second[SUMS][PARTS]) {
+  const bool twice = f.kind == PE_SCAN_TWICE, pairs = twice || f.kind == PE_SCAN_MOMENT;
+  const int bands = twice || f.kind == PE_SCAN_WEIGHT ? 2 : 1;
+  mask_ inner[2][PARTS];
+  for (int p = 0; p < PARTS; p++) {
+    vf v = load(x + p * W), d = v - q->w.top, e, g = {0};
+    vf key = f.centred ? nearness_of(v, q->centre) : v;
+    mask_ in = counts(&q->w, v, f.open);
+    e = f.kind == PE_SCAN_COUNT ? masked(in, splat(1.f)) : power(in, d, q->w.factor);
+    if (f.kind == PE_SCAN_MOMENT) g = masked(in, e * d);
+    if (twice) g = power(counts(&q->other, v, f.open), d, q->other.factor);
+    for (int j = 0; j < bands; j++) {
+      mask_ above = at_least(key, q->high[j]);
+      inner[j][p] = also(in, key, q->low[j]) & ~above;
+      if (!twice || j == 0) first[j][p] = add_masked(above, first[j][p], e);
+      if (pairs) second[j][p] = add_masked(above, second[j][p], g);
+    }
+    first[ALL][p] = first[ALL][p] + e;
+    if (pairs) second[ALL][p] = second[ALL][p] + g;
+  }
+  for (int j = 0; j < bands; j++) bits[j][at / LANES] = word(inner[j]);
+}
+
+ALWAYS void add_sums(vf sum[SUMS][PARTS], double above[2], double *all) {
+  v4 s = finish4(fold(sum[0]), fold(sum[1]), fold(sum[ALL]), fold(sum[ALL]));
+  above[0] += (double)s[0], above[1] += (double)s[1], *all += (double)s[ALL];
+}
+
+ALWAYS void tally_blocks(const form f, const tallying *q, const float *x, int64_t n,
+                         uint16_t *const bits[2], pe_scan_tally *sums) {
+  for (int64_t from = 0; from < n; from += PE_SCAN_BLOCK) {
+    int64_t k = from, end = n - from < PE_SCAN_BLOCK ? n : from + PE_SCAN_BLOCK;
+    vf first[SUMS][PARTS], second[SUMS][PARTS];
+    for (int j = 0; j < SUMS; j++)
+      for (int p = 0; p < PARTS; p++) first[j][p] = second[j][p] = (vf){0};
+    for (; k + LANES <= end; k += LANES) tally_lanes(f, q, x + k, bits, k, first, second);
+    if (k < end) {
+      float t[LANES];
+      for (int j = 0; j < LANES; j++) t[j] = NAN; /* in no span */
+      memcpy(t, x + k, (size_t)(end - k) * sizeof *t);
+      tally_lanes(f, q, t, bits, k, first, second);
+    }
+    add_sums(first, sums->first.above, &sums->first.all);
+    if (f.kind >= PE_SCAN_MOMENT) add_sums(second, sums->second.above, &sums->second.all);
+  }
+}
+
+ALWAYS void tally_kinds(const bool centred, const bool open, const pe_scan_query *q,
+                        const tallying *t, const float *x, int64_t n, pe_scan_tally *sums) {
+  switch (q->kind) {
+  case PE_SCAN_COUNT:
+    tally_blocks((form){PE_SCAN_COUNT, centred, open}, t, x, n, q->bits, sums);
+    break;
+  case PE_SCAN_WEIGHT:
+    tally_blocks((form){PE_SCAN_WEIGHT, centred, open}, t, x, n, q->bits, sums);
+    break;
+  case PE_SCAN_MOMENT:
+    tally_blocks((form){PE_SCAN_MOMENT, centred, open}, t, x, n, q->bits, sums);
+    break;
+  case PE_SCAN_TWICE:
+    tally_blocks((form){PE_SCAN_TWICE, centred, open}, t, x, n, q->bits, sums);
+    break;
+  }
+}
+
+static void tally(const float *x, int64_t n, const pe_scan_query *q, pe_scan_tally *sums) {
+  tallying t = {.w = weighing_of(q->span, q->top, q->scale),
+                .other = weighing_of(q->span, q->top, q->other),
+                .centre = splat(q->centre)};
+  bool open = q->span.high == INFINITY;
+  for (int j = 0; j < 2; j++) t.low[j] = splat(q->band[j].low), t.high[j] = splat(q->band[j].high);
+  if (q->kind == PE_SCAN_COUNT) t.w.low = splat(q->span.low);
+  if (q->centred && open)
+    tally_kinds(true, true, q, &t, x, n, sums);
+  else if (q->centred)
+    tally_kinds(true, false, q, &t, x, n, sums);
+  else if (open)
+    tally_kinds(false, true, q, &t, x, n, sums);
+  else
+    tally_kinds(false, false, q, &t, x, n, sums);
+}
+
+/* Branches that depend on the bits would be predicted badly, so places are written without a look
+ * at how many there are. */
+#ifdef PE_PACK
+static int64_t unpack(const uint16_t *bits, int64_t words, int32_t base, int32_t *index) {
+  int64_t count = 0;
+  vi lane;
+  for (int j = 0; j < W; j++) lane[j] = j + base;
+  for (int64_t i = 0; i < words; i++, lane += LANES) {
+    vi at = (vi)PE_PACK(lane, bits[i]);
+    memcpy(index + count, &at, sizeof at);
+    count += __builtin_popcount(bits[i]);
+  }
+  return count;
+}
+#else
+static int64_t unpack(const uint16_t *bits, int64_t words, int32_t base, int32_t *index) {
+  enum { MOST = 6 }; /* more are rare in a word */
+  int64_t count = 0;
+  for (int64_t i = 0; i < words; i++, base += LANES) {
+    uint32_t rest = bits[i];
+    int n = __builtin_popcount(rest), j = 0;
+    for (; j < MOST; j++, rest &= rest - 1)
+      index[count + j] = base + __builtin_ctz(rest | 0x80000000u);
+    for (; j < n; j++, rest &= rest - 1) index[count + j] = base + __builtin_ctz(rest);
+    count += n;
+  }
+  return count;
+}
+#endif
+
 static void nearness(const float *x, int64_t n, float centre, float *key) {
   int64_t k = 0;
-  for (; k + W <= n; k += W) store(key + k, (vf)((vi)(load(x + k) - centre) | INT32_MIN));
+  for (; k + W <= n; k += W) store(key + k, nearness_of(load(x + k), splat(centre)));
   for (; k < n; k++) key[k] = -fabsf(load1(x + k) - centre);
 }
 
 static const pe_scan scan = {.range = range,
+                             .peaks = peaks,
                              .find = find,
                              .gather = gather,
                              .weigh = weigh,
                              .mass = mass,
+                             .tally = tally,
+                             .unpack = unpack,
                              .nearness = nearness};

@@ -8,9 +8,12 @@
 #include <string.h>
 
 struct pe_sampler {
-  int32_t n;      /* vocabulary size; both arrays have n entries */
-  float *x;       /* logits after bias, bans and penalties, if there are any */
-  uint32_t *seen; /* by id: 1 + its count in the penalty window; all 0 between two picks */
+  int32_t n;        /* vocabulary size */
+  float *x;         /* by id: logits after bias, bans and penalties, if there are any */
+  uint32_t *seen;   /* by id: 1 + its count in the penalty window; all 0 between two picks */
+  float *raw_peak;  /* peaks of the raw logits (scan.h) */
+  float *peak;      /* and of x */
+  uint8_t *touched; /* by peak: x is not raw there; all 0 between two picks */
   pe_draw_space space;
 };
 
@@ -112,6 +115,9 @@ double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt) {
 void pe_sampler_close(pe_sampler *s) {
   if (!s) return;
   pe_draw_space_close(&s->space);
+  pe_free(s->touched);
+  pe_free(s->peak);
+  pe_free(s->raw_peak);
   pe_free(s->seen);
   pe_free(s->x);
   pe_free(s);
@@ -126,8 +132,12 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   size_t n = (size_t)(s->n = vocabulary);
   s->x = pe_calloc(n, sizeof *s->x);
   s->seen = pe_calloc(n, sizeof *s->seen);
-  pe_status rc =
-      s->x && s->seen ? pe_draw_space_open(&s->space, vocabulary, err) : pe_nomem(err, "sampler");
+  size_t peaks = (size_t)pe_list_peaks(vocabulary);
+  s->raw_peak = pe_calloc(peaks, sizeof *s->raw_peak);
+  s->peak = pe_calloc(peaks, sizeof *s->peak);
+  s->touched = pe_calloc(peaks, 1);
+  bool all = s->x && s->seen && s->raw_peak && s->peak && s->touched;
+  pe_status rc = all ? pe_draw_space_open(&s->space, vocabulary, err) : pe_nomem(err, "sampler");
   if (rc)
     pe_sampler_close(s);
   else
@@ -137,6 +147,8 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
 
 /* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
+static void touch(pe_sampler *s, int32_t id) { s->touched[id / PE_SCAN_PEAK] = 1; }
+
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
@@ -144,8 +156,9 @@ static bool penalizes(const pe_sampling *p) {
 static float penalized(const pe_sampling *p, float x, uint32_t outputs) {
   if (x == -INFINITY) return x; /* banned; a negative penalty must not revive it */
   /* Both, since the signs of logits cannot be predicted. */
-  double less = (double)x / (double)p->repetition_penalty;
-  double more = (double)x * (double)p->repetition_penalty, y = x > 0 ? less : more;
+  const double scaled[2] = {(double)x * (double)p->repetition_penalty,
+                            (double)x / (double)p->repetition_penalty};
+  double y = scaled[x > 0];
   if (outputs) y -= (double)p->presence_penalty + (double)p->frequency_penalty * outputs;
   return (float)y;
 }
@@ -163,13 +176,17 @@ static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h) {
     int32_t id = h->token[i];
     if (id < 0 || id >= s->n || !s->seen[id]) continue;
     s->x[id] = penalized(p, s->x[id], s->seen[id] - 1);
+    touch(s, id);
     s->seen[id] = 0;
   }
 }
 
 static void ban(pe_sampler *s, const int32_t *id, int32_t count) {
   for (int32_t i = 0; i < count; i++)
-    if (id[i] >= 0 && id[i] < s->n) s->x[id[i]] = -INFINITY;
+    if (id[i] >= 0 && id[i] < s->n) {
+      s->x[id[i]] = -INFINITY;
+      touch(s, id[i]);
+    }
 }
 
 static bool adjusts(const pe_sampling *p, const pe_history *h, int32_t ban_count) {
@@ -180,28 +197,45 @@ static bool adjusts(const pe_sampling *p, const pe_history *h, int32_t ban_count
 static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, const int32_t *ban_ids,
                    int32_t ban_count) {
   for (int32_t i = 0; i < p->bias_count; i++)
-    if (p->bias[i].id >= 0 && p->bias[i].id < s->n) s->x[p->bias[i].id] += p->bias[i].bias;
+    if (p->bias[i].id >= 0 && p->bias[i].id < s->n) {
+      s->x[p->bias[i].id] += p->bias[i].bias;
+      touch(s, p->bias[i].id);
+    }
   ban(s, p->banned, p->banned_count);
   ban(s, ban_ids, ban_count);
   if (h && h->count > 0 && penalizes(p)) penalize(s, p, h);
 }
 
-/* The lowest id of the highest logit; -1 if one is NaN or the highest is not finite. Also copies
- * the logits, unless `copy` is NULL. */
-static int32_t best_of(const pe_sampler *s, const float *x, float *lowest, float *copy) {
-  const pe_scan *scan = s->space.scan;
-  float top = scan->range(x, s->n, lowest, copy);
-  return isfinite(top) ? (int32_t)scan->find(x, s->n, top) : -1;
+/* The peaks of s->x: most are those of the raw logits. Returns the highest; NaN if a logit is. */
+static float adjusted_peaks(pe_sampler *s) {
+  const pe_scan *scan = s->space.list.scan;
+  int32_t n = pe_list_peaks(s->n);
+  float lowest, top = 0;
+  memcpy(s->peak, s->raw_peak, (size_t)n * sizeof *s->peak);
+  for (int32_t b = 0, from = 0; b < n; b++, from += PE_SCAN_PEAK) {
+    int32_t count = s->n - from < PE_SCAN_PEAK ? s->n - from : PE_SCAN_PEAK;
+    if (s->touched[b] && isnan(scan->peaks(s->x + from, count, &s->peak[b], NULL))) top = NAN;
+    s->touched[b] = 0;
+  }
+  return isnan(top) ? top : scan->range(s->peak, n, &lowest);
+}
+
+/* The lowest id of the highest logit; -1 if that is not finite. */
+static int32_t best_of(const pe_sampler *s, const float *x, const float *peak, float top) {
+  const pe_scan *scan = s->space.list.scan;
+  if (!isfinite(top)) return -1;
+  int32_t from = (int32_t)scan->find(peak, pe_list_peaks(s->n), top) * PE_SCAN_PEAK;
+  return from + (int32_t)scan->find(x + from, s->n - from, top);
 }
 
 /* ---- the choice ---------------------------------------------------------------------------- */
 
-static void report(pe_sampler *s, const float *logits, int32_t best, int32_t most, pe_choice *out) {
-  double all = (double)logits[best] + log(pe_draw_total(&s->space, logits, logits[best]));
-  out->logprob = (float)((double)logits[out->id] - all);
+static void report(pe_sampler *s, const pe_list_row *row, double total, int32_t most,
+                   pe_choice *out) {
+  double all = (double)row->x[row->best] + log(total);
+  out->logprob = (float)((double)row->x[out->id] - all);
   if (most <= 0) return;
-  int32_t count =
-      pe_draw_best(&s->space, logits, most < PE_MAX_TOP_LOGPROBS ? most : PE_MAX_TOP_LOGPROBS);
+  int32_t count = pe_draw_best(&s->space, row, most);
   out->top_count = count;
   while (count) {
     pe_draw_candidate c = pe_draw_pop(&s->space, &count); /* the worst first */
@@ -214,22 +248,24 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
                           const pe_history *history, int64_t position, const int32_t *ban_ids,
                           int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
-  float lowest;
-  bool changes = adjusts(p, history, ban_count);
-  int32_t raw = best_of(s, logits, &lowest, changes ? s->x : NULL), best = raw;
-  if (raw < 0)
+  bool changes = adjusts(p, history, ban_count), draws = p->temperature != 0;
+  float top = s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes ? s->x : NULL);
+  const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
+  pe_list_row row = raw;
+  if (raw.best < 0)
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",
                    (long long)position);
   if (changes) {
     adjust(s, p, history, ban_ids, ban_count);
-    best = best_of(s, s->x, &lowest, NULL);
+    top = adjusted_peaks(s);
+    row = (pe_list_row){s->x, s->peak, best_of(s, s->x, s->peak, top)};
   }
-  if (best < 0)
+  if (row.best < 0)
     return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
                    (long long)position);
-  out->id = p->temperature == 0
-                ? best
-                : pe_draw(&s->space, p, changes ? s->x : logits, best, lowest, position);
-  if (p->top_logprobs >= 0) report(s, logits, raw, p->top_logprobs, out);
+  out->id = draws ? pe_draw(&s->space, p, &row, position) : row.best;
+  if (p->top_logprobs < 0) return PE_OK;
+  double total = draws && !changes ? s->space.list.total : 0; /* the draw may have summed it up */
+  report(s, &raw, total > 0 ? total : pe_draw_total(&s->space, &raw), p->top_logprobs, out);
   return PE_OK;
 }

@@ -21,7 +21,7 @@
  * The draw is a function of (seed, position) and the logits, without other state, so a recomputed
  * sequence draws the same tokens. A number between 0 and 1 walks over the tokens that are left:
  * from the worst to the best after top_p or min_p, from the least to the most typical after
- * typical_p, in the order of a heap after top_k alone if k is 256 or less, else in order of ids.
+ * typical_p, else in order of ids.
  *
  * Threads: a pe_sampler is scratch memory of one thread; parameters are only read. */
 #ifndef PE_SAMPLER_H

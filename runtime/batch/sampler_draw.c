@@ -1,56 +1,24 @@
 /* sampler_draw.c - see sampler_draw.h. */
 #include "runtime/batch/sampler_draw.h"
 
+#include "runtime/batch/sampler_search.h"
+
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-enum {
-  FEW = 48,                  /* to sort them costs about as much as another pass */
-  SAMPLE = 2048,             /* tokens of a sample: with more, taking it costs more than it saves */
-  HEAVY = 2048,              /* a token with this part of the weight is in every sample */
-  GROUP = 16,                /* neighbours in a sample: they share a line of the cache */
-  MANY = HEAVY + 2 * SAMPLE, /* longer lists are sampled; a sample never is as long */
-};
-
-/* ---- scratch ------------------------------------------------------------------------------- */
-
-void pe_draw_space_close(pe_draw_space *s) {
-  pe_free(s->moment);
-  pe_free(s->part_sum);
-  pe_free(s->sum);
-  pe_free(s->sample_weight);
-  pe_free(s->sample_key);
-  pe_free(s->index);
-  pe_free(s->part_index);
-  pe_free(s->part_key);
-  pe_free(s->part_weight);
-  pe_free(s->key);
-  pe_free(s->weight);
-  pe_free(s->id);
-  pe_free(s->x);
+pe_status pe_draw_space_open(pe_draw_space *s, int32_t vocabulary, pe_error *err) {
+  return pe_list_space_open(&s->list, vocabulary, err);
 }
 
-pe_status pe_draw_space_open(pe_draw_space *s, int32_t vocabulary, pe_error *err) {
-  size_t n = (size_t)vocabulary, blocks = (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK;
-  *s = (pe_draw_space){.scan = pe_scan_best(), .n = vocabulary};
-  s->x = pe_calloc(n, sizeof *s->x);
-  s->id = pe_calloc(n, sizeof *s->id);
-  s->weight = pe_calloc(n, sizeof *s->weight);
-  s->key = pe_calloc(n, sizeof *s->key);
-  s->part_weight = pe_calloc(n, sizeof *s->part_weight);
-  s->part_key = pe_calloc(n, sizeof *s->part_key);
-  s->part_index = pe_calloc(n, sizeof *s->part_index);
-  s->index = pe_calloc(n, sizeof *s->index);
-  s->sample_key = pe_calloc(MANY, sizeof *s->sample_key);
-  s->sample_weight = pe_calloc(MANY, sizeof *s->sample_weight);
-  s->sum = pe_calloc(blocks, sizeof *s->sum);
-  s->part_sum = pe_calloc(blocks, sizeof *s->part_sum);
-  s->moment = pe_calloc(blocks, sizeof *s->moment);
-  if (s->x && s->id && s->weight && s->key && s->part_weight && s->part_key && s->part_index &&
-      s->index && s->sample_key && s->sample_weight && s->sum && s->part_sum && s->moment)
-    return PE_OK;
-  return pe_nomem(err, "sampler");
+void pe_draw_space_close(pe_draw_space *s) { pe_list_space_close(&s->list); }
+
+/* The row as it is, in a list that is not searched. */
+static pe_list all_of(const pe_draw_space *s, const pe_list_row *row) {
+  pe_list l = {.x = row->x, .n = s->list.n, .wide = true, .peak = row->peak, .parts = 1};
+  l.top = row->x[row->best];
+  l.part[0] = (pe_list_part){l.n, {-FLT_MAX, INFINITY}};
+  return l;
 }
 
 /* ---- heaps of the best, with the worst on top ---------------------------------------------- */
@@ -69,19 +37,23 @@ static void sift(pe_draw_candidate *h, int32_t n, int32_t i) {
   h[i] = x;
 }
 
-int32_t pe_draw_best(pe_draw_space *s, const float *x, int32_t k) {
+int32_t pe_draw_best(pe_draw_space *s, const pe_list_row *row, int32_t k) {
   pe_draw_candidate *h = s->heap;
-  int32_t count = 0, i = 0, n = s->n;
-  if (k > PE_DRAW_HEAP) k = PE_DRAW_HEAP;
-  for (; i < n && count < k; i++)
-    if (x[i] > -INFINITY) h[count++] = (pe_draw_candidate){x[i], i};
+  if (k > PE_MAX_TOP_LOGPROBS) k = PE_MAX_TOP_LOGPROBS;
+  const pe_scan_span span[2] = {{pe_search_peak(&s->list, row->peak, k), INFINITY},
+                                {INFINITY, -INFINITY}};
+  const pe_list all = all_of(s, row);
+  const float *x = s->list.part_key;
+  const int32_t *id = s->list.part_index;
+  int32_t n = pe_list_gather(&s->list, &all, span, s->list.part_index, s->list.part_key);
+  int32_t count = n < k ? n : k;
+  for (int32_t i = 0; i < count; i++) h[i] = (pe_draw_candidate){x[i], id[i]};
   for (int32_t j = count / 2; j-- > 0;) sift(h, count, j);
-  while (count && i < n) { /* ids grow, so an equal logit never wins */
-    i += (int32_t)s->scan->find(x + i, n - i, nextafterf(h[0].logit, INFINITY));
+  for (int32_t i = count; i < n; i++) { /* ids grow, so an equal logit never wins */
+    i += (int32_t)s->list.scan->find(x + i, n - i, nextafterf(h[0].logit, INFINITY));
     if (i == n) break;
-    h[0] = (pe_draw_candidate){x[i], i};
+    h[0] = (pe_draw_candidate){x[i], id[i]};
     sift(h, count, 0);
-    i++;
   }
   return count;
 }
@@ -93,258 +65,66 @@ pe_draw_candidate pe_draw_pop(pe_draw_space *s, int32_t *count) {
   return worst;
 }
 
-/* ---- lists --------------------------------------------------------------------------------- */
-
-typedef struct list {
-  const float *x;
-  const int32_t *id; /* NULL: ids are indices */
-  int32_t n;
-  float top;      /* its highest logit */
-  float lowest;   /* no logit is lower */
-  bool by_rank;   /* the draw follows the order of the tokens, else that of the list */
-  bool by_centre; /* that order is by the distance to `centre`, else by logit */
-  float centre;
-} list;
-
-static int32_t id_at(const list *l, int32_t i) { return l->id ? l->id[i] : i; }
-
-typedef struct stretch { /* of a list up to `end`: the logits to keep */
-  int32_t end;
-  float low, high;
-} stretch;
-
-static void keep(pe_draw_space *s, list *l, const stretch *part, int parts) {
-  int32_t from = 0, count = 0, *index = l->id ? s->index : s->id;
-  for (int i = 0; i < parts; from = part[i++].end)
-    count += (int32_t)s->scan->gather(l->x + from, part[i].end - from, part[i].low, part[i].high,
-                                      from, index + count, s->x + count);
-  if (l->id)
-    for (int32_t i = 0; i < count; i++) s->id[i] = s->id[index[i]];
-  l->x = s->x, l->id = s->id, l->n = count;
-}
-
-static double add(const float *x, int32_t n) {
-  double total = 0;
-  for (int32_t i = 0; i < n; i++) total += (double)x[i];
-  return total;
-}
-
-static int32_t blocks(int32_t n) { return (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK; }
-
-/* Sums of weights to s->sum and, unless it is NULL, weights to `weight`. Returns the total. */
-static double weigh(pe_draw_space *s, const list *l, float scale, float *weight) {
-  s->scan->weigh(l->x, l->n, l->top, scale, weight, s->sum, NULL);
-  return add(s->sum, blocks(l->n));
-}
-
-double pe_draw_total(pe_draw_space *s, const float *x, float top) {
-  return weigh(s, &(list){.x = x, .n = s->n, .top = top}, 1, NULL);
-}
-
-/* ---- the search ---------------------------------------------------------------------------- */
-
-/* Which token completes the weight `target`? Higher keys come first; of equal keys those at or
- * above the centre, if there is one, and then the lower index. */
-typedef struct search {
-  const list *l;
-  const float *key, *weight; /* of the list; weight NULL: every token counts 1 */
-  double target, total;      /* the weight to complete, and that of all */
-  float floor;               /* keys below have no weight */
-  float scale;               /* keys are logits with weights of this scale; 0: they are not */
-  double reached;            /* a result: the weight up to the token that was found */
-} search;
-
-static int32_t complete(pe_draw_space *s, search *q);
-
-/* Weights of this scale end 87 below the top (scan.h): keys below this one have none. */
-static float lowest_key(const list *l, float scale) {
-  float low = l->top - 87 / scale;
-  return l->by_centre ? -fmaxf(l->centre - low, l->top - l->centre) : low;
-}
-
-typedef struct part { /* the tokens that are left; all before them weigh `before` */
-  const float *key, *weight;
-  const int32_t *index; /* NULL: all */
-  int32_t n;
-  double before;
-} part;
-
-static int32_t index_at(const part *a, int32_t i) { return a->index ? a->index[i] : i; }
-static float weight_at(const part *a, int32_t i) { return a->weight ? a->weight[i] : 1; }
-
-static bool left_of_centre(const search *q, int32_t index) {
-  return q->l->by_centre && q->l->x[index] < q->l->centre;
-}
-
-/* All keys are equal; there is a centre. */
-static int32_t search_equal(search *q, const part *a) {
-  int32_t last = 0;
-  q->reached = a->before;
-  for (int left = 0; left < 2; left++)
-    for (int32_t i = 0; i < a->n && q->reached < q->target; i++)
-      if (left_of_centre(q, index_at(a, i)) == left) {
-        q->reached += (double)weight_at(a, i);
-        last = i;
-      }
-  return index_at(a, last);
-}
-
-static bool ahead(const search *q, const part *a, int32_t i, int32_t j) {
-  if (a->key[i] != a->key[j]) return a->key[i] > a->key[j];
-  bool left = left_of_centre(q, index_at(a, i));
-  if (left != left_of_centre(q, index_at(a, j))) return !left;
-  return index_at(a, i) < index_at(a, j);
-}
-
-static int32_t search_few(search *q, const part *a) {
-  int32_t order[FEW] = {0}, last = 0;
-  for (int32_t i = 0; i < a->n; i++) {
-    int32_t at = i;
-    for (; at > 0 && ahead(q, a, i, order[at - 1]); at--) order[at] = order[at - 1];
-    order[at] = i;
-  }
-  q->reached = a->before;
-  for (int32_t i = 0; i < a->n; i++) {
-    float w = weight_at(a, order[i]);
-    if (w > 0)
-      last = i; /* rounding may leave a rest, which must not go to a token without weight */
-    if ((q->reached += (double)w) >= q->target) break;
-  }
-  return index_at(a, order[last]);
-}
-
-/* Four thresholds, the highest first; the last one has all weight at or above it. */
-static void thresholds(const search *q, float low, float high, float at[PE_SCAN_STEPS]) {
-  if (low < q->floor) low = q->floor < high ? q->floor : high;
-  float next = nextafterf(low, INFINITY);
-  double span = (double)high - (double)low;
-  for (int j = 0; j < PE_SCAN_STEPS; j++) {
-    at[j] = (float)((double)high - span * (j + 1) / PE_SCAN_STEPS);
-    if (at[j] < next) at[j] = next;
-  }
-  at[PE_SCAN_STEPS - 1] = low;
-}
-
-/* Keys in order of the logits have weights of their own; others look theirs up. */
-static void narrow(pe_draw_space *s, const search *q, part *a, float low, float high) {
-  int32_t *index = a->index ? s->index : s->part_index;
-  int32_t count = (int32_t)s->scan->gather(a->key, a->n, low, high, 0, index, s->part_key);
-  if (a->weight && q->scale > 0)
-    s->scan->weigh(s->part_key, count, q->l->top, q->scale, s->part_weight, s->part_sum, NULL);
-  else if (a->weight)
-    for (int32_t i = 0; i < count; i++) s->part_weight[i] = a->weight[index[i]];
-  if (a->index)
-    for (int32_t i = 0; i < count; i++) s->part_index[i] = s->part_index[index[i]];
-  a->key = s->part_key, a->weight = a->weight ? s->part_weight : NULL;
-  a->index = s->part_index, a->n = count;
-}
-
-/* Heavy tokens, all of them, and every stride-th group of the others with its weight multiplied.
- * Returns their number, and in *heavy how many are heavy. */
-static int32_t take_sample(pe_draw_space *s, const search *q, int32_t *heavy) {
-  int32_t n = q->l->n, stride = n / SAMPLE, count = 0;
-  float limit = (float)(q->total / HEAVY), *key = s->sample_key, *weight = s->sample_weight;
-  if (q->weight && limit <= 1) /* no weight is above 1 */
-    count = (int32_t)s->scan->gather(q->weight, n, limit, INFINITY, 0, s->index, weight);
-  *heavy = count;
-  for (int32_t i = 0; i < count; i++) key[i] = q->key[s->index[i]];
-  for (int32_t i = 0; i + GROUP <= n; i += GROUP * stride, count += GROUP)
-    for (int32_t j = 0; j < GROUP; j++) {
-      float w = q->weight ? q->weight[i + j] : 1;
-      key[count + j] = q->key[i + j];
-      weight[count + j] = w < limit || !q->weight ? w * (float)stride : 0;
-    }
-  return count;
-}
-
-/* Thresholds with few tokens between the first two, and most likely the answer: the sample's
- * estimate and three standard deviations to each side. The total is known, so the weight above a
- * key can be estimated from either side; the side of smaller variance counts. A wrong guess costs
- * time, nothing else. */
-static void guess(pe_draw_space *s, const search *q, float at[PE_SCAN_STEPS]) {
-  int32_t heavy, n = take_sample(s, q, &heavy);
-  const float *key = s->sample_key, *weight = s->sample_weight;
-  list l = {.x = key, .n = n};
-  double total = add(weight, n), above = 0, below = 0, middle = q->target * total / q->total;
-  search sub = {&l, key, weight, middle, total, q->floor, 0, 0};
-  float centre = key[complete(s, &sub)];
-  for (int32_t i = heavy; i < n; i++) {
-    double square = (double)weight[i] * (double)weight[i];
-    above += key[i] >= centre ? square : 0;
-    below += key[i] < centre ? square : 0;
-  }
-  middle = below < above ? total - (q->total - q->target) : q->target;
-  double margin = 3 * sqrt(below < above ? below : above);
-  for (int j = 0; j < 2; j++) {
-    sub.target = j ? middle + margin : middle - margin;
-    at[j] = key[complete(s, &sub)];
-  }
-  at[0] = nextafterf(at[0], INFINITY);
-  at[2] = at[1];
-  at[3] = -FLT_MAX;
-}
-
-/* The token at `target` in a long run of equal keys, and so of equal weights. */
-static int32_t nth_equal(pe_draw_space *s, search *q, const part *a, float key) {
-  int32_t count = (int32_t)s->scan->gather(a->key, a->n, key, key, 0, s->index, s->part_key);
-  double each = (double)weight_at(a, s->index[0]), steps = ceil((q->target - a->before) / each) - 1;
-  int32_t i = steps > 0 ? (steps < count - 1 ? (int32_t)steps : count - 1) : 0;
-  q->reached = a->before + each * (i + 1);
-  return index_at(a, s->index[i]);
-}
-
-static int32_t complete(pe_draw_space *s, search *q) {
-  part a = {q->key, q->weight, NULL, q->l->n, 0};
-  float at[PE_SCAN_STEPS], low, high;
-  double mass[PE_SCAN_STEPS];
-  while (a.n > FEW) {
-    if (a.n > MANY && !a.index) {
-      guess(s, q, at);
-      high = INFINITY;
-    } else {
-      high = s->scan->range(a.key, a.n, &low, NULL);
-      if (low == high) return q->l->by_centre ? search_equal(q, &a) : nth_equal(s, q, &a, high);
-      thresholds(q, low, high, at);
-    }
-    s->scan->mass(a.key, a.weight, a.n, at, mass);
-    double all = a.before + mass[PE_SCAN_STEPS - 1];
-    if (q->target > all) q->target = all; /* they differ by rounding only */
-    int j = 0;
-    while (j < PE_SCAN_STEPS - 1 && (mass[j] == 0 || a.before + mass[j] < q->target)) j++;
-    if (j) {
-      high = nextafterf(at[j - 1], -INFINITY);
-      a.before += mass[j - 1];
-    }
-    if (at[j] == high && !q->l->by_centre) return nth_equal(s, q, &a, high);
-    narrow(s, q, &a, at[j], high);
-  }
-  return search_few(q, &a);
+double pe_draw_total(pe_draw_space *s, const pe_list_row *row) {
+  const pe_list all = all_of(s, row);
+  return pe_list_weigh(&s->list, &all, 1, NULL);
 }
 
 /* ---- filters ------------------------------------------------------------------------------- */
 
-/* Keeps the best tokens up to the one at `last`. */
-static void keep_best(pe_draw_space *s, list *l, int32_t last) {
-  float low = l->x[last];
-  keep(s, l, (stretch[]){{last + 1, low, INFINITY}, {l->n, nextafterf(low, INFINITY), INFINITY}},
-       2);
+typedef struct drawing {
+  pe_list_space *s;
+  const pe_sampling *p;
+  pe_list l;
+  int32_t best;         /* the best token of the row */
+  double u;             /* what is drawn */
+  float scale;          /* 1 / temperature */
+  bool types, excludes; /* typical_p and xtc take part */
+  double total,
+      moment;    /* sums of weights, and of them times exponents, over the list; 0: unknown */
+  int32_t drawn; /* the id, if a filter already found it; else -1 */
+} drawing;
+
+/* Copies what is left of a wide list, once that is a quarter. */
+static void settle(drawing *d, double expected) {
+  if (d->l.wide && expected * 4 <= d->l.n) pe_list_pack(d->s, &d->l);
 }
 
-/* sorted: the list must be in the order of ids, for filters that look at ties. */
-static void top_k(pe_draw_space *s, list *l, int32_t k, bool sorted) {
-  if (k > PE_DRAW_HEAP) {
-    if (k >= l->n) return; /* after -infinity was left out */
-    keep_best(s, l, complete(s, &(search){l, l->x, NULL, k, l->n, -INFINITY, 0, 0}));
-    return;
+static void keep_first(drawing *d, int32_t last) {
+  pe_list_part part[2];
+  if (!d->l.by_centre) d->l.span.low = d->l.x[last];
+  pe_search_first(&d->l, last, part);
+  pe_list_keep(d->s, &d->l, part, 2);
+}
+
+static void keep_from(drawing *d, float low) {
+  d->l.span.low = low;
+  pe_list_keep(d->s, &d->l, &(pe_list_part){d->l.n, {low, INFINITY}}, 1);
+}
+
+/* Whether so few stretches of a wide list reach `low` that to pack their tokens costs little. */
+static bool rare(const drawing *d, float low) {
+  int32_t n = pe_list_peaks(d->l.n);
+  const float least[PE_SCAN_STEPS] = {low, low, low, low};
+  double count[PE_SCAN_STEPS];
+  d->s->scan->mass(d->l.peak, NULL, n, least, count);
+  return 4 * count[0] <= n;
+}
+
+static void top_k(drawing *d, int32_t k) {
+  pe_list *l = &d->l;
+  if (l->wide && k <= pe_list_peaks(l->n)) {
+    keep_from(d, pe_search_peak(d->s, l->peak, k));
+    pe_list_pack(d->s, l);
   }
-  l->n = pe_draw_best(s, l->x, k);
-  for (int32_t i = 0; i < l->n; i++) {
-    int32_t at = i;
-    for (; sorted && at > 0 && s->id[at - 1] > s->heap[i].id; at--)
-      s->x[at] = s->x[at - 1], s->id[at] = s->id[at - 1];
-    s->x[at] = s->heap[i].logit, s->id[at] = s->heap[i].id;
+  if (l->wide) {
+    pe_search_kept kept = pe_search_wide(
+        d->s, l, &(pe_search_cut){.count = k, .low = -INFINITY, .always = -1, .scale = d->scale});
+    if (kept.last >= 0) keep_first(d, kept.last);
+    settle(d, k);
+  } else if (k < l->n) {
+    keep_first(d, pe_search_packed(d->s, l, l->x, NULL, k, NULL));
   }
-  l->x = s->x, l->id = s->id;
 }
 
 static float at_or_above(double x) {
@@ -352,33 +132,105 @@ static float at_or_above(double x) {
   return (double)y < x ? nextafterf(y, INFINITY) : y;
 }
 
-/* The filters of the best tokens. `u`: the last filter draws at once, at temperature 1, and returns
- * the token's index; otherwise u is negative, and so is the result. */
-static int32_t top_p_min_p(pe_draw_space *s, list *l, const pe_sampling *p, double u) {
-  double total = 0, all = 0;
-  float low = -INFINITY;
-  if (p->min_p > 0) {
-    low = at_or_above((double)l->top + log((double)p->min_p));
-    low = low < l->top ? low : l->top;
+/* From a wide list, top_p, min_p and the draw if nothing comes between take one pass. */
+static void cut_wide(drawing *d, float low) {
+  if (d->p->top_p >= 1) {
+    keep_from(d, low);
+    return;
   }
-  bool drops = low > l->lowest;
-  if (p->top_p < 1) total = all = weigh(s, l, 1, drops ? NULL : s->weight);
+  pe_search_kept kept = pe_search_wide(d->s, &d->l,
+                                       &(pe_search_cut){.reach = (double)d->p->top_p,
+                                                        .low = low,
+                                                        .always = -1,
+                                                        .moments = d->types,
+                                                        .draws = !d->types,
+                                                        .scale = d->scale,
+                                                        .u = d->u});
+  d->total = kept.total, d->moment = kept.moment, d->drawn = kept.drawn;
+  if (d->drawn >= 0 && !d->excludes) return;
+  if (kept.last >= 0)
+    keep_first(d, kept.last);
+  else
+    keep_from(d, low);
+  settle(d, kept.expected);
+}
+
+/* Packs the list, if it is not yet. */
+static void cut_packed(drawing *d, float low) {
+  bool sums = d->p->top_p<1, drops = low> - INFINITY;
+  double total = sums ? pe_list_weigh(d->s, &d->l, 1, drops ? NULL : d->s->weight) : 0, all = total;
   if (drops) {
-    keep(s, l, &(stretch){l->n, low, INFINITY}, 1);
-    if (p->top_p < 1) all = weigh(s, l, 1, s->weight);
+    keep_from(d, low);
+    if (d->l.wide) pe_list_pack(d->s, &d->l);
+    if (sums) all = pe_list_weigh(d->s, &d->l, 1, d->s->weight);
   }
-  if (p->top_p >= 1) return -1;
-  search q = {l, l->x, s->weight, (double)p->top_p * total, all, lowest_key(l, 1), 1, all};
-  int32_t last = -1, drawn; /* last: the worst to keep, unless min_p keeps less */
-  if (q.target <= all) {
-    last = complete(s, &q);
-    if (u < 0) keep_best(s, l, last);
+  double target = (double)d->p->top_p * total;
+  if (sums && target <= all) /* else min_p keeps less */
+    keep_first(d, pe_search_packed(d->s, &d->l, d->l.x, d->s->weight, target, NULL));
+}
+
+static void top_p_min_p(drawing *d) {
+  float low = -INFINITY;
+  if (d->p->min_p > 0) {
+    low = at_or_above((double)d->l.top + log((double)d->p->min_p));
+    low = low < d->l.top ? low : d->l.top;
   }
-  if (u < 0) return -1;
-  q.target = (1 - u) * q.reached;
-  drawn = complete(s, &q);
-  if (last < 0 || l->x[drawn] > l->x[last]) return drawn;
-  return l->x[drawn] < l->x[last] || drawn > last ? last : drawn; /* by rounding */
+  if (d->l.wide && !rare(d, low))
+    cut_wide(d, low);
+  else
+    cut_packed(d, low);
+}
+
+/* Keeps the most typical up to `last`, and the best token if it is apart from them. */
+static void keep_typical(drawing *d, int32_t last, int32_t best, bool apart) {
+  pe_list_part first[2], alone = {best + 1, {-FLT_MAX, INFINITY}};
+  pe_search_first(&d->l, last, first);
+  d->l.span = first[0].span;
+  if (!apart)
+    pe_list_keep(d->s, &d->l, first, 2);
+  else if (best <= last)
+    pe_list_keep(d->s, &d->l, (pe_list_part[]){{best, first[0].span}, alone, first[0], first[1]},
+                 4);
+  else
+    pe_list_keep(d->s, &d->l, (pe_list_part[]){first[0], {best, first[1].span}, alone, first[1]},
+                 4);
+}
+
+/* Sums of weights and of weights times exponents give the entropy: log(total) - moment / total. The
+ * surprise of a token minus the entropy is its distance to the logit `centre`. */
+static void typical(drawing *d) {
+  pe_list *l = &d->l;
+  if (d->total <= 0 || !l->wide) {
+    pe_scan_query q = {.kind = PE_SCAN_MOMENT, .top = l->top, .scale = 1};
+    pe_scan_tally sums = pe_list_tally(d->s, l, q);
+    d->total = sums.first.all, d->moment = sums.second.all;
+  }
+  l->by_centre = true;
+  l->centre = (float)((double)l->top + d->moment / d->total);
+  if (l->wide) {
+    pe_search_kept kept = pe_search_wide(d->s, l,
+                                         &(pe_search_cut){.reach = (double)d->p->typical_p,
+                                                          .low = -INFINITY,
+                                                          .always = d->best,
+                                                          .draws = true,
+                                                          .scale = d->scale,
+                                                          .u = d->u});
+    d->total = kept.total, d->drawn = kept.drawn;
+    if (!d->excludes) return;
+    keep_typical(d, kept.last, d->best, kept.apart);
+    settle(d, kept.expected);
+    return;
+  }
+  int32_t best = (int32_t)d->s->scan->find(l->x, l->n, l->top);
+  double total = pe_list_weigh(d->s, l, 1, d->s->weight);
+  d->s->scan->nearness(l->x, l->n, l->centre, d->s->key);
+  int32_t last =
+      pe_search_packed(d->s, l, d->s->key, d->s->weight, (double)d->p->typical_p * total, NULL);
+  pe_list_part first[2];
+  pe_search_first(l, last, first);
+  pe_scan_span at_best = first[best > last].span;
+  keep_typical(d, last, best, l->top < at_best.low || l->top > at_best.high);
+  d->total = 0;
 }
 
 /* The order of floats as integers. */
@@ -395,47 +247,6 @@ static float of_rank(int32_t i) {
   return x;
 }
 
-/* The logit farthest from the centre, on one side of it, whose key is at least `key`, or above it
- * if `strict`. The centre counts as right. */
-static float edge(float centre, float key, bool left, bool strict) {
-  int64_t in = rank_of(centre), out = left ? rank_of(-FLT_MAX) - 1 : (int64_t)rank_of(FLT_MAX) + 1;
-  if (strict && key == 0) return left ? centre : nextafterf(centre, -INFINITY);
-  while (in - out > 1 || out - in > 1) {
-    int64_t mid = in + (out - in) / 2;
-    float here = -fabsf(of_rank((int32_t)mid) - centre);
-    if (strict ? here > key : here >= key)
-      in = mid;
-    else
-      out = mid;
-  }
-  return of_rank((int32_t)in);
-}
-
-/* Sums of weights and of weights times exponents give the entropy: log(total) - moment / total. The
- * surprise of a token minus the entropy is its distance to the logit `centre`. */
-static void typical(pe_draw_space *s, list *l, const pe_sampling *p) {
-  int32_t best = (int32_t)s->scan->find(l->x, l->n, l->top);
-  s->scan->weigh(l->x, l->n, l->top, 1, s->weight, s->sum, s->moment);
-  double total = add(s->sum, blocks(l->n)), moment = add(s->moment, blocks(l->n));
-  l->by_rank = l->by_centre = true;
-  l->centre = (float)((double)l->top + moment / total);
-  s->scan->nearness(l->x, l->n, l->centre, s->key);
-  float floor = lowest_key(l, 1);
-  int32_t last = complete(
-      s, &(search){l, s->key, s->weight, (double)p->typical_p * total, total, floor, 0, 0});
-  float key = s->key[last], c = l->centre;
-  bool left = left_of_centre(&(search){.l = l}, last);
-  stretch first = {last + 1, edge(c, key, true, !left), edge(c, key, false, false)};
-  stretch rest = {l->n, edge(c, key, true, true), edge(c, key, false, !left)};
-  stretch alone = {best + 1, -INFINITY, INFINITY};
-  if (first.high >= l->top)
-    keep(s, l, (stretch[]){first, rest}, 2);
-  else if (best <= last)
-    keep(s, l, (stretch[]){{best, first.low, first.high}, alone, first, rest}, 4);
-  else
-    keep(s, l, (stretch[]){first, {best, rest.low, rest.high}, alone, rest}, 4);
-}
-
 /* The lowest logit whose weight is at least `least`; above the top if there is none. */
 static float lowest_of_weight(float top, double least) {
   int64_t out = (int64_t)rank_of(-FLT_MAX) - 1, in = (int64_t)rank_of(top) + 1;
@@ -450,74 +261,84 @@ static float lowest_of_weight(float top, double least) {
 }
 
 /* Of the tokens at or above the threshold, only the least likely stays. */
-static void xtc(pe_draw_space *s, list *l, const pe_sampling *p) {
-  float low = lowest_of_weight(l->top, (double)p->xtc_threshold * weigh(s, l, 1, NULL));
-  int32_t count =
-      (int32_t)s->scan->gather(l->x, l->n, low, INFINITY, 0, s->part_index, s->part_key);
+static void xtc(drawing *d) {
+  pe_list *l = &d->l;
+  double total = d->total > 0 ? d->total : pe_list_weigh(d->s, l, 1, NULL);
+  float low = lowest_of_weight(l->top, (double)d->p->xtc_threshold * total);
+  int32_t *index = d->s->part_index, stays = 0;
+  float *x = d->s->part_key;
+  const pe_scan_span span[2] = {{low, INFINITY}, {INFINITY, -INFINITY}};
+  int32_t count = low > l->top ? 0 : pe_list_gather(d->s, l, span, index, x);
   if (count < 2) return;
-  int32_t stays = 0;
-  for (int32_t i = 1; i < count; i++) {
-    float a = s->part_key[i], b = s->part_key[stays];
-    int32_t ia = id_at(l, s->part_index[i]), ib = id_at(l, s->part_index[stays]);
-    if (a < b || (a == b && ia > ib)) stays = i;
-  }
-  int32_t at = s->part_index[stays];
-  float below = nextafterf(low, -INFINITY);
-  keep(s, l,
-       (stretch[]){{at, -INFINITY, below}, {at + 1, -INFINITY, INFINITY}, {l->n, -INFINITY, below}},
-       3);
-  l->top = s->scan->range(l->x, l->n, &low, NULL);
+  for (int32_t i = 1; i < count; i++) /* in order of ids */
+    if (x[i] <= x[stays]) stays = i;
+  int32_t at = index[stays];
+  pe_scan_span below = {-FLT_MAX, nextafterf(low, -INFINITY)}, all = {-FLT_MAX, INFINITY};
+  l->top = x[stays], l->span.high = l->top;
+  pe_list_keep(d->s, l, (pe_list_part[]){{at, below}, {at + 1, all}, {l->n, below}}, 3);
+  d->drawn = -1;
 }
 
 /* ---- the draw ------------------------------------------------------------------------------ */
 
-/* In the order of the list: the block first, then the token in it. */
-static int32_t draw_in_list(pe_draw_space *s, const list *l, float scale, double u) {
-  double at = u * weigh(s, l, scale, NULL);
-  int32_t b = 0, n = blocks(l->n), last = 0;
-  while (b < n && (at -= (double)s->sum[b]) >= 0) b++;
-  if (b == n) /* rounding left a rest */
-    return id_at(l, (int32_t)s->scan->find(l->x, l->n, l->top));
-  at += (double)s->sum[b];
-  int32_t from = b * PE_SCAN_BLOCK,
-          count = l->n - from < PE_SCAN_BLOCK ? l->n - from : PE_SCAN_BLOCK;
-  s->scan->weigh(l->x + from, count, l->top, scale, s->weight, s->sum, NULL);
-  for (int32_t i = 0; i < count; i++) {
-    if (s->weight[i] > 0) last = i;
-    if ((at -= (double)s->weight[i]) < 0) break;
-  }
-  return id_at(l, from + last);
+/* In the order of ids: the block first, then the token in it. */
+static int32_t draw_by_id(drawing *d) {
+  const pe_list *l = &d->l;
+  double at = d->u * pe_list_weigh(d->s, l, d->scale, NULL);
+  const float *sum = d->s->sum;
+  int32_t from = 0;
+  for (int i = 0; i < l->parts; from = l->part[i++].end)
+    for (int32_t end = l->part[i].end; from < end; from += PE_SCAN_BLOCK, sum++) {
+      if ((at -= (double)*sum) >= 0) continue;
+      int32_t n = end - from < PE_SCAN_BLOCK ? end - from : PE_SCAN_BLOCK, last = 0;
+      float w[PE_SCAN_BLOCK], all;
+      at += (double)*sum;
+      d->s->scan->weigh(l->x + from, n, l->part[i].span, l->top, d->scale, w, &all);
+      for (int32_t k = 0; k < n; k++) {
+        if (w[k] > 0) last = k;
+        if ((at -= (double)w[k]) < 0) break;
+      }
+      return pe_list_id(l, from + last);
+    }
+  /* Rounding left a rest. */
+  const pe_scan_span top[2] = {{l->top, l->top}, {INFINITY, -INFINITY}};
+  pe_list_gather(d->s, l, top, d->s->part_index, d->s->part_key);
+  return pe_list_id(l, d->s->part_index[0]);
 }
 
 /* Best first: u counts from the worst. */
-static int32_t draw_by_rank(pe_draw_space *s, const list *l, float scale, double u) {
-  double total = weigh(s, l, scale, s->weight);
-  float floor = lowest_key(l, scale);
-  if (l->by_centre) s->scan->nearness(l->x, l->n, l->centre, s->key);
-  search q = {l,     l->by_centre ? s->key : l->x, s->weight, (1 - u) * total, total,
-              floor, l->by_centre ? 0 : scale,     0};
-  return id_at(l, complete(s, &q));
+static int32_t draw_by_rank(drawing *d) {
+  const pe_list *l = &d->l;
+  if (l->wide)
+    return pe_search_wide(d->s, l,
+                          &(pe_search_cut){.reach = 1,
+                                           .low = -INFINITY,
+                                           .always = -1,
+                                           .draws = true,
+                                           .scale = d->scale,
+                                           .u = d->u})
+        .drawn;
+  double total = pe_list_weigh(d->s, l, d->scale, d->s->weight);
+  if (l->by_centre) d->s->scan->nearness(l->x, l->n, l->centre, d->s->key);
+  return pe_list_id(l, pe_search_packed(d->s, l, l->by_centre ? d->s->key : l->x, d->s->weight,
+                                        (1 - d->u) * total, NULL));
 }
 
-int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const float *x, int32_t best, float lowest,
-                int64_t position) {
-  list l = {.x = x, .n = s->n, .top = x[best], .lowest = lowest};
-  double u = pe_sampler_uniform(p->seed, position, 0);
-  bool cuts = p->top_p < 1 || p->min_p > 0, types = p->typical_p < 1;
-  bool limits = p->top_k && p->top_k < s->n;
-  bool excludes = pe_sampler_uniform(p->seed, position, 1) < (double)p->xtc_probability;
-  l.by_rank = cuts || types;
-  bool heap = limits && p->top_k <= PE_DRAW_HEAP; /* leaves out -infinity */
-  if (lowest == -INFINITY && !heap && (limits || cuts || types || excludes))
-    keep(s, &l, &(stretch){l.n, -FLT_MAX, INFINITY}, 1);
-  if (limits) top_k(s, &l, p->top_k, l.by_rank);
-  bool at_once = p->top_p < 1 && !types && !excludes && p->temperature == 1;
-  int32_t drawn = cuts ? top_p_min_p(s, &l, p, at_once ? u : -1) : -1;
-  if (drawn >= 0) return id_at(&l, drawn);
-  if (types) typical(s, &l, p);
-  if (excludes) xtc(s, &l, p);
+int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position) {
+  drawing d = {.s = &s->list, .p = p, .best = row->best, .drawn = -1};
+  bool cuts = p->top_p < 1 || p->min_p > 0;
+  d.u = pe_sampler_uniform(p->seed, position, 0);
+  d.excludes = pe_sampler_uniform(p->seed, position, 1) < (double)p->xtc_probability;
+  d.types = p->typical_p < 1;
   /* Beyond these scales temperatures draw from the best or from all tokens alike. */
   double scale = 1 / (double)p->temperature;
-  scale = scale < (double)FLT_MIN ? (double)FLT_MIN : scale > 1e30 ? 1e30 : scale;
-  return l.by_rank ? draw_by_rank(s, &l, (float)scale, u) : draw_in_list(s, &l, (float)scale, u);
+  d.scale = (float)(scale < (double)FLT_MIN ? (double)FLT_MIN : scale > 1e30 ? 1e30 : scale);
+  d.l = pe_list_of(&s->list, row);
+  d.l.by_rank = cuts || d.types;
+  if (p->top_k && p->top_k < s->list.n) top_k(&d, p->top_k);
+  if (cuts) top_p_min_p(&d);
+  if (d.types) typical(&d);
+  if (d.excludes) xtc(&d);
+  if (d.drawn >= 0) return d.drawn;
+  return d.l.by_rank ? draw_by_rank(&d) : draw_by_id(&d);
 }

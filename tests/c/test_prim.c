@@ -306,33 +306,128 @@ static void compare_gather(const pe_prim *p, const float *x, int64_t n, float lo
   for (int64_t i = 0; i < n; i++)
     if (xs[i] >= low && xs[i] <= high)
       want[want_count] = xs[i], want_index[want_count++] = (int32_t)i + 7;
-  CHECK_INT(p->scan->gather(x, n, low, high, 7, got_index, got), want_count);
+  const pe_scan_span span[2] = {{low, high}, {INFINITY, -INFINITY}};
+  CHECK_INT(p->scan->gather(x, n, span, 7, got_index, got), want_count);
   check_same("gather", p->name, n, got, want, want_count);
   CHECK(!memcmp(got_index, want_index, (size_t)want_count * sizeof *got_index));
   memcpy(zs, xs, (size_t)n * sizeof *zs);
-  CHECK_INT(p->scan->gather(zs, n, low, high, 7, got_index, zs), want_count); /* in place */
+  CHECK_INT(p->scan->gather(zs, n, span, 7, got_index, zs), want_count); /* in place */
   check_same("gather in place", p->name, n, zs, want, want_count);
 }
 
+/* Two spans give what one over both gives, less the values between. */
+static void compare_gather_two(const pe_prim *p, const float *x, int64_t n) {
+  const pe_scan_span span[2] = {{-INFINITY, -0.25f}, {0.25f, 1}};
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; i++)
+    if (xs[i] <= -0.25f || (xs[i] >= 0.25f && xs[i] <= 1))
+      want[count] = xs[i], want_index[count++] = (int32_t)i;
+  CHECK_INT(p->scan->gather(x, n, span, 0, got_index, got), count);
+  check_same("gather of two spans", p->name, n, got, want, count);
+  CHECK(!memcmp(got_index, want_index, (size_t)count * sizeof *got_index));
+}
+
+/* Bit i of the band's words is set just for the values in it. */
+static void check_band(const pe_prim *p, const pe_scan_query *q, int64_t n, int j) {
+  int64_t words = (n + PE_SCAN_LANES - 1) / PE_SCAN_LANES, count = 0;
+  for (int64_t i = 0; i < n; i++) {
+    float key = q->centred ? -fabsf(xs[i] - q->centre) : xs[i];
+    bool in = xs[i] >= q->span.low && xs[i] <= q->span.high;
+    if (in && key >= q->band[j].low && key < q->band[j].high) want_index[count++] = (int32_t)i + 3;
+  }
+  CHECK_INT(p->scan->unpack(q->bits[j], words, 3, got_index), count);
+  CHECK(!memcmp(got_index, want_index, (size_t)count * sizeof *got_index));
+}
+
+static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_query q) {
+  static uint16_t bits[2][ROOM / PE_SCAN_LANES + 1];
+  pe_scan_tally a = {{{0}, 0}, {{0}, 0}}, b = a, sum = a;
+  bool twice = q.kind == PE_SCAN_TWICE;
+  q.bits[0] = bits[0], q.bits[1] = bits[1];
+  pe_prim_scalar.scan->tally(xs, n, &q, &b);
+  memset(bits, 255, sizeof bits);
+  p->scan->tally(x, n, &q, &a);
+  CHECK(!memcmp(&a, &b, sizeof a));
+  for (int64_t i = 0; i < n; i++) {
+    if (!(xs[i] >= q.span.low && xs[i] <= q.span.high)) continue;
+    double y = ((double)xs[i] - (double)q.top) * (double)q.scale;
+    double w = q.kind == PE_SCAN_COUNT ? 1 : exp(y), v = w * y;
+    float key = q.centred ? -fabsf(xs[i] - q.centre) : xs[i];
+    if (twice) v = exp(((double)xs[i] - (double)q.top) * (double)q.other);
+    sum.first.all += w, sum.second.all += v;
+    for (int j = 0; j < 2; j++)
+      if (key >= q.band[j].high) sum.first.above[j] += w, sum.second.above[j] += v;
+  }
+  double exact = q.kind == PE_SCAN_COUNT ? 0 : 3e-6;
+  int bands = twice || q.kind == PE_SCAN_WEIGHT ? 2 : 1;
+  CHECK_NEAR(a.first.all, sum.first.all, exact * sum.first.all);
+  if (q.kind >= PE_SCAN_MOMENT)
+    CHECK_NEAR(a.second.all, sum.second.all, 5e-6 * fabs(sum.second.all));
+  for (int j = 0; j < bands; j++) {
+    check_band(p, &q, n, j);
+    if (!twice || j == 0)
+      CHECK_NEAR(a.first.above[j], sum.first.above[j], exact * sum.first.above[j]);
+    if (q.kind >= PE_SCAN_MOMENT)
+      CHECK_NEAR(a.second.above[j], sum.second.above[j], 5e-6 * fabs(sum.second.above[j]));
+  }
+}
+
+static void compare_tallies(const pe_prim *p, const float *x, int64_t n) {
+  static const pe_scan_span spans[] = {{-3.4e38f, INFINITY}, {-0.5f, INFINITY}, {-3, 0.75f}};
+  for (int i = 0; i < 3 * 2 * 4; i++) {
+    pe_scan_query q = {.kind = (pe_scan_kind)(i % 4),
+                       .span = spans[i / 8],
+                       .top = 1,
+                       .scale = 1,
+                       .other = 1.5f,
+                       .centred = i / 4 % 2,
+                       .centre = 0.125f,
+                       .band = {{0, 0.5f}, {-0.75f, -0.25f}}};
+    if (q.centred) q.band[0] = (pe_scan_band){-0.3f, -0.01f};
+    compare_tally(p, x, n, q);
+  }
+}
+
+/* The highest of each stretch, copied values, and NaN if there is one. */
+static void compare_peaks(const pe_prim *p, const float *x, int64_t n, bool bad, float high) {
+  int64_t count = (n + PE_SCAN_PEAK - 1) / PE_SCAN_PEAK;
+  want[n] = 12345;
+  for (int copies = 0; copies < 2; copies++) {
+    float top = p->scan->peaks(x, n, got, copies ? want : NULL);
+    CHECK(bad ? isnan(top) : top == high);
+    for (int64_t i = 0; i < count && !bad; i++) {
+      float most = -INFINITY;
+      for (int64_t k = i * PE_SCAN_PEAK; k < n && k < (i + 1) * PE_SCAN_PEAK; k++)
+        most = xs[k] > most ? xs[k] : most;
+      CHECK(got[i] == most);
+    }
+  }
+  CHECK(!memcmp(want, x, (size_t)n * sizeof *want) && want[n] == 12345);
+}
+
 static void compare_weights(const pe_prim *p, const float *x, int64_t n, float top, float scale) {
-  float a[16], b[16], c[16], d[16];
+  const pe_scan_span all = {-INFINITY, INFINITY}, some = {-0.5f, 0.5f};
+  float a[16], b[16], c[16], d[16] = {0};
   int64_t blocks = (n + PE_SCAN_BLOCK - 1) / PE_SCAN_BLOCK;
   CHECK(blocks <= 16);
   got[n] = want[n] = 12345;
-  p->scan->weigh(x, n, top, scale, got, a, b);
-  pe_prim_scalar.scan->weigh(xs, n, top, scale, want, c, d);
+  p->scan->weigh(x, n, some, top, scale, got, a);
+  pe_prim_scalar.scan->weigh(xs, n, some, top, scale, want, c);
+  check_same("weigh in a span", p->name, n, got, want, n + 1);
+  for (int64_t i = 0; i < n; i++) CHECK(got[i] == 0 || fabsf(xs[i]) <= 0.5f);
+  p->scan->weigh(x, n, all, top, scale, got, a);
+  pe_prim_scalar.scan->weigh(xs, n, all, top, scale, want, c);
   check_same("weigh", p->name, n, got, want, n + 1);
   check_same("weigh's sums", p->name, n, a, c, blocks);
-  check_same("weigh's moments", p->name, n, b, d, blocks);
   for (int64_t i = 0; i < blocks; i++) {
     int64_t from = i * PE_SCAN_BLOCK, rest = n - from;
     d[i] = plain_sum(got + from, rest < PE_SCAN_BLOCK ? rest : PE_SCAN_BLOCK);
   }
   check_same("weigh's sums as defined", p->name, n, a, d, blocks);
-  p->scan->weigh(x, n, top, scale, NULL, b, NULL);
+  p->scan->weigh(x, n, all, top, scale, NULL, b);
   check_same("weigh's sums alone", p->name, n, b, a, blocks);
   for (int64_t i = 0; i < n; i++) {
-    double y = ((double)xs[i] - (double)top) * (double)scale, e = y < -87 ? 0 : exp(y);
+    double y = ((double)xs[i] - (double)top) * (double)scale, e = y < -86.9 ? 0 : exp(y);
     if (fabs((double)got[i] - e) > 2e-7 * e * (1 - y) + 2e-38) {
       check_failures++;
       printf("    weight of %g is %.9g, not %.9g\n", (double)xs[i], (double)got[i], e);
@@ -372,12 +467,8 @@ static void compare_scans(const pe_prim *p, int wild) {
       high = xs[i] > high ? xs[i] : high;
       low = xs[i] < low ? xs[i] : low;
     }
-    float top = p->scan->range(x, n, &lowest, NULL);
-    CHECK(bad ? isnan(top) : top == high && lowest == low);
-    got[n] = 12345;
-    top = p->scan->range(x, n, &lowest, got);
-    CHECK(bad ? isnan(top) : top == high && lowest == low);
-    CHECK(!memcmp(got, x, (size_t)n * sizeof *got) && got[n] == 12345);
+    compare_peaks(p, x, n, bad, high);
+    if (!bad) CHECK(p->scan->range(x, n, &lowest) == high && lowest == low);
     for (int k = 0; k < 8; k++) {
       float least = number(wild < 2 ? wild : 1);
       int64_t first = 0;
@@ -390,11 +481,13 @@ static void compare_scans(const pe_prim *p, int wild) {
       check_same("nearness", p->name, n, got, want, n);
     }
     compare_gather(p, x, n, -INFINITY, INFINITY);
+    compare_gather_two(p, x, n);
     if (!bad) compare_mass(p, x, n);
     if (wild) continue;
     for (int64_t i = 0; i < n; i++)
       if (random32() % 8 == 0) xs[i] = random32() % 2 ? -INFINITY : -100 * fabsf(xs[i]);
     x = askew(xs, n, 0);
+    compare_tallies(p, x, n);
     compare_weights(p, x, n, 1, 1);
     compare_weights(p, x, n, 1, 17.5f);
     compare_weights(p, x, n, 1, 1e30f);

@@ -1,0 +1,179 @@
+/* sampler_list.c - see sampler_list.h. */
+#include "runtime/batch/sampler_list.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+static const pe_scan_span everything = {-FLT_MAX, INFINITY}; /* -infinity is never left */
+static const pe_scan_span nothing = {INFINITY, -INFINITY};
+
+/* ---- scratch ------------------------------------------------------------------------------- */
+
+typedef enum extent { TOKENS, BLOCKS, BITS, SAMPLES } extent;
+
+/* In units of four bytes. */
+static const struct {
+  size_t offset;
+  extent extent;
+} arrays[] = {
+    {offsetof(pe_list_space, x), TOKENS},
+    {offsetof(pe_list_space, id), TOKENS},
+    {offsetof(pe_list_space, weight), TOKENS},
+    {offsetof(pe_list_space, key), TOKENS},
+    {offsetof(pe_list_space, band), TOKENS},
+    {offsetof(pe_list_space, band_key), TOKENS},
+    {offsetof(pe_list_space, band_weight), TOKENS},
+    {offsetof(pe_list_space, band_index), TOKENS},
+    {offsetof(pe_list_space, part_weight), TOKENS},
+    {offsetof(pe_list_space, part_key), TOKENS},
+    {offsetof(pe_list_space, part_index), TOKENS},
+    {offsetof(pe_list_space, index), TOKENS},
+    {offsetof(pe_list_space, sum), BLOCKS},
+    {offsetof(pe_list_space, bits[0]), BITS},
+    {offsetof(pe_list_space, bits[1]), BITS},
+    {offsetof(pe_list_space, bits[2]), BITS},
+    {offsetof(pe_list_space, sample), SAMPLES},
+    {offsetof(pe_list_space, sample_key), SAMPLES},
+    {offsetof(pe_list_space, sample_first), SAMPLES},
+    {offsetof(pe_list_space, sample_second), SAMPLES},
+    {offsetof(pe_list_space, sample_square), SAMPLES},
+};
+enum { ARRAYS = sizeof arrays / sizeof *arrays };
+
+static void **array_at(pe_list_space *s, int i) { return (void **)((char *)s + arrays[i].offset); }
+
+void pe_list_space_close(pe_list_space *s) {
+  for (int i = 0; i < ARRAYS; i++) pe_free(*array_at(s, i));
+}
+
+pe_status pe_list_space_open(pe_list_space *s, int32_t vocabulary, pe_error *err) {
+  size_t n = (size_t)vocabulary;
+  /* A part of a list starts a block and a word of its own. */
+  const size_t size[] = {n + PE_SCAN_LANES, n / PE_SCAN_BLOCK + PE_LIST_PARTS,
+                         n / (2 * PE_SCAN_LANES) + PE_LIST_PARTS, PE_LIST_WIDE};
+  *s = (pe_list_space){.scan = pe_scan_best(), .n = vocabulary};
+  for (int i = 0; i < ARRAYS; i++)
+    if (!(*array_at(s, i) = pe_calloc(size[arrays[i].extent], 4))) return pe_nomem(err, "sampler");
+  return PE_OK;
+}
+
+/* ---- lists --------------------------------------------------------------------------------- */
+
+static void set_all(pe_list *l) {
+  l->part[0] = (pe_list_part){l->n, everything};
+  l->parts = 1;
+}
+
+pe_list pe_list_of(pe_list_space *s, const pe_list_row *row) {
+  pe_list l = {.x = row->x, .peak = row->peak, .n = s->n, .top = row->x[row->best]};
+  set_all(&l);
+  l.span = everything;
+  l.wide = l.whole = s->n > PE_LIST_WIDE;
+  s->samples = 0, s->total = 0;
+  if (!l.wide) pe_list_pack(s, &l);
+  return l;
+}
+
+static pe_scan_span common(pe_scan_span a, pe_scan_span b) {
+  return (pe_scan_span){a.low > b.low ? a.low : b.low, a.high < b.high ? a.high : b.high};
+}
+
+/* From `from` up to `end`, without the stretches whose peaks are too low. */
+static int32_t gather_high(const pe_list_space *s, const pe_list *l, int32_t from, int32_t end,
+                           const pe_scan_span span[2], int32_t *index, float *value) {
+  float low = span[0].low < span[1].low ? span[0].low : span[1].low;
+  int32_t count = 0;
+  while (from < end) {
+    int32_t b = from / PE_SCAN_PEAK, last = (end - 1) / PE_SCAN_PEAK;
+    bool high = l->peak[b] >= low;
+    do b++;
+    while (b <= last && (l->peak[b] >= low) == high);
+    int32_t to = b > last ? end : b * PE_SCAN_PEAK;
+    if (high)
+      count += (int32_t)s->scan->gather(l->x + from, to - from, span, from, index + count,
+                                        value + count);
+    from = to;
+  }
+  return count;
+}
+
+int32_t pe_list_gather(const pe_list_space *s, const pe_list *l, const pe_scan_span span[2],
+                       int32_t *index, float *value) {
+  int32_t from = 0, count = 0;
+  for (int i = 0; i < l->parts; from = l->part[i++].end) {
+    const pe_scan_span both[2] = {common(span[0], l->part[i].span),
+                                  common(span[1], l->part[i].span)};
+    if (l->wide)
+      count += gather_high(s, l, from, l->part[i].end, both, index + count, value + count);
+    else
+      count += (int32_t)s->scan->gather(l->x + from, l->part[i].end - from, both, from,
+                                        index + count, value + count);
+  }
+  return count;
+}
+
+static int32_t words(int32_t n) { return (n + PE_SCAN_LANES - 1) / PE_SCAN_LANES; }
+
+int32_t pe_list_band(const pe_list_space *s, const pe_list *l, int band, int32_t *index,
+                     float *value) {
+  const uint16_t *bits = s->bits[band];
+  int32_t from = 0, count = 0;
+  for (int i = 0; i < l->parts; from = l->part[i++].end) {
+    int32_t n = words(l->part[i].end - from);
+    count += (int32_t)s->scan->unpack(bits, n, from, index + count);
+    bits += n;
+  }
+  for (int32_t i = 0; i < count; i++) value[i] = l->x[index[i]];
+  return count;
+}
+
+void pe_list_pack(pe_list_space *s, pe_list *l) {
+  const pe_scan_span all[2] = {everything, nothing};
+  l->n = pe_list_gather(s, l, all, l->id ? s->index : s->id, s->x);
+  if (l->id)
+    for (int32_t i = 0; i < l->n; i++) s->id[i] = s->id[s->index[i]];
+  l->x = s->x, l->id = s->id, l->wide = l->whole = false;
+  set_all(l);
+}
+
+void pe_list_keep(pe_list_space *s, pe_list *l, const pe_list_part *part, int parts) {
+  pe_list_part both[PE_LIST_PARTS];
+  int n = 0;
+  for (int i = 0, j = 0; i < l->parts && j < parts; n++) {
+    int32_t a = l->part[i].end, b = part[j].end;
+    both[n] = (pe_list_part){a < b ? a : b, common(l->part[i].span, part[j].span)};
+    i += a <= b, j += b <= a;
+  }
+  for (int i = 0; i < n; i++) l->part[i] = both[i];
+  l->parts = n, l->whole = false;
+  if (!l->wide) pe_list_pack(s, l);
+}
+
+double pe_list_weigh(pe_list_space *s, const pe_list *l, float scale, float *weight) {
+  double total = 0;
+  float *sum = s->sum;
+  int32_t from = 0;
+  for (int i = 0; i < l->parts; from = l->part[i++].end) {
+    int32_t n = l->part[i].end - from;
+    s->scan->weigh(l->x + from, n, l->part[i].span, l->top, scale, weight ? weight + from : NULL,
+                   sum);
+    for (int32_t k = 0; k < n; k += PE_SCAN_BLOCK) total += (double)*sum++;
+  }
+  if (l->whole && scale == 1) s->total = total;
+  return total;
+}
+
+pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_query q) {
+  pe_scan_tally sums = {{{0}, 0}, {{0}, 0}};
+  int32_t from = 0;
+  q.bits[0] = s->bits[0], q.bits[1] = s->bits[1];
+  for (int i = 0; i < l->parts; from = l->part[i++].end) {
+    int32_t n = l->part[i].end - from;
+    q.span = l->part[i].span;
+    s->scan->tally(l->x + from, n, &q, &sums);
+    q.bits[0] += words(n), q.bits[1] += words(n);
+  }
+  return sums;
+}
