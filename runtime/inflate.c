@@ -29,7 +29,8 @@ static int step(z_stream *z, pe_str packed, size_t *at, uint8_t *to, uint64_t ro
   return rc;
 }
 
-/* `room` is one byte more than the limit, so that a text of exactly the limit is not one of more. */
+/* `room` is one byte more than the limit: a text that fills it is too long, one of exactly the
+ * limit is not. */
 static pe_status gunzip(pe_str packed, uint8_t *to, uint64_t room, uint64_t *len, pe_error *err) {
   z_stream z = {0};
   if (inflateInit2(&z, 15 + 16) != Z_OK) /* the largest window; 16: gzip's head */

@@ -14,9 +14,10 @@
  * their probabilities reach p. xtc: with xtc_probability, drops all tokens at or above
  * xtc_threshold except the least likely of them.
  *
- * Of two equal tokens the lower id wins. Weights are floats, 2e-7 from exact, with sums in double
- * precision, so rounding decides only where a probability is within 1e-6 of a threshold. Bits are
- * equal on all instruction sets. Logprobs are those of the raw logits.
+ * Of two equal tokens the lower id wins. Weights are floats, 2e-7 from exact; blocks of
+ * them are summed in float lanes and blocks in double precision, so rounding decides only where a
+ * probability is within 3e-6 of a threshold. Bits are equal on all instruction sets. Logprobs are
+ * those of the raw logits.
  *
  * The draw is a function of (seed, position) and the logits, without other state, so a recomputed
  * sequence draws the same tokens. A number between 0 and 1 walks over the tokens that are left:

@@ -3,8 +3,8 @@
  * Filters work on a list of the tokens that are left (sampler_list.h), and find where to cut it by
  * searches (sampler_search.h). The last one on a long list also finds the drawn token in its pass.
  * So one pick reads the row for its peaks, once for each of top_k, top_p and typical_p, and packs a
- * few percent of it for each; where few tokens are near the best, it reads little more than them. Weights are floats with sums in double precision
- * (kernels/scan.h): 1e-7 of a probability. */
+ * few percent of it for each; where few tokens are near the best, it reads little more than
+ * them. */
 #ifndef PE_SAMPLER_DRAW_H
 #define PE_SAMPLER_DRAW_H
 

@@ -1,6 +1,6 @@
-"""Whole runs of agents against a server with scripted answers (PERIGEE_URL, site/hooks/scripted.lua,
-model "scripted"): what the client does with them is the client's own doing. Claude Code is at
-PERIGEE_CLAUDE; LiteLLM and pydantic-ai are installed here."""
+"""Whole runs of agents against a server with scripted answers (PERIGEE_URL,
+site/hooks/scripted.lua, model "scripted"): what the client does with them is the client's own
+doing. Claude Code is at PERIGEE_CLAUDE; LiteLLM and pydantic-ai are installed here."""
 
 import os, subprocess, sys, tempfile, threading, traceback
 

@@ -77,7 +77,8 @@ def check(name, message):
     same(message.usage.output_tokens, len(answer["ids"]))
 
 
-NAMES = "hello who policy history3 emoji story image two_images tool_weather tool_two think_sum".split()
+NAMES = ["hello", "who", "policy", "history3", "emoji", "story", "image", "two_images",
+         "tool_weather", "tool_two", "think_sum"]
 
 
 @test
