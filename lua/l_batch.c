@@ -453,8 +453,10 @@ static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe
   return 2;
 }
 
-static int l_drain(lua_State *L) { /* [self] -> [events] and the error of a step that failed */
-  if (!check(L)->w) {              /* of commands since the last step */
+/* [self] -> [events], [the error of a step that failed] and [steps whose events were told by now].
+ * These are counted after the pipe was emptied: whatever is completed later wakes the loop again. */
+static int l_drain(lua_State *L) {
+  if (!check(L)->w) { /* of commands since the last step */
     lua_newtable(L);
     append_events(L, check_foreground(L));
     return 1;
@@ -463,9 +465,12 @@ static int l_drain(lua_State *L) { /* [self] -> [events] and the error of a step
   batch *s = check_background(L);
   char bytes[64];
   while (read(s->pipe[0], bytes, sizeof bytes) > 0) {}
+  const lua_Integer completed = (lua_Integer)pe_worker_completed(s->w);
   pe_error err;
   pe_status rc = pe_worker_drain(s->w, e, &err);
-  return give_events(L, e, rc, &err);
+  if (give_events(L, e, rc, &err) == 1) lua_pushnil(L);
+  lua_pushinteger(L, completed);
+  return 3;
 }
 
 static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not drained yet */

@@ -496,9 +496,9 @@ end
 --- so that events do not pile up.
 local function on_wake(self)
   if not self.poll or self.telling then return end
-  self.drained = self.core:completed() -- before the drain, which has all their events
-  local events, why = self.core:drain()
-  forget(self, self.drained)
+  local events, why, completed = self.core:drain()
+  self.drained = completed
+  forget(self, completed)
   self.telling = true
   self.inbox:put(events)
   local ok, failed = pcall(go_on, self)

@@ -51,7 +51,7 @@ local function core_of()
   function core.drain()
     local events = core.events
     core.events = {}
-    return events
+    return events, nil, core.done
   end
   function core.start() return 5 end
   function core.stop() return core.drain() end
