@@ -156,7 +156,7 @@ zstd() {
   get libzstd
   cd "$DEPS/libzstd"
   cp lib/zstd.h lib/zstd_errors.h "$DEPS/include"
-  archive zstd -DZSTD_DISABLE_ASM -Ilib lib/common/*.c lib/decompress/*.c
+  archive zstd '-DZSTD_DISABLE_ASM -Ilib' lib/common/*.c lib/decompress/*.c
   describe libzstd 1 zstd
 }
 
