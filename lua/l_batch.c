@@ -453,8 +453,8 @@ static int give_events(lua_State *L, pe_worker_events *e, pe_status rc, const pe
   return 2;
 }
 
-/* [self] -> [events], [the error of a step that failed] and [steps whose events were told by now].
- * These are counted after the pipe was emptied: whatever is completed later wakes the loop again. */
+/* [self] -> [events], [completed steps] and the error of a step that failed. The steps are counted
+ * after the pipe was emptied: whatever is completed later wakes the loop again. */
 static int l_drain(lua_State *L) {
   if (!check(L)->w) { /* of commands since the last step */
     lua_newtable(L);
@@ -468,9 +468,10 @@ static int l_drain(lua_State *L) {
   const lua_Integer completed = (lua_Integer)pe_worker_completed(s->w);
   pe_error err;
   pe_status rc = pe_worker_drain(s->w, e, &err);
-  if (give_events(L, e, rc, &err) == 1) lua_pushnil(L);
+  const int n = give_events(L, e, rc, &err);
   lua_pushinteger(L, completed);
-  return 3;
+  if (n == 2) lua_insert(L, -2);
+  return n + 1;
 }
 
 static int l_stop(lua_State *L) { /* [self] -> [events]: those that were not drained yet */

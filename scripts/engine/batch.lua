@@ -496,7 +496,7 @@ end
 --- so that events do not pile up.
 local function on_wake(self)
   if not self.poll or self.telling then return end
-  local events, why, completed = self.core:drain()
+  local events, completed, why = self.core:drain()
   self.drained = completed
   forget(self, completed)
   self.telling = true

@@ -212,12 +212,12 @@ function Core:start() end
 ---@return perigee.Error? err
 function Core:submit(grants) end
 
----Events since the last drain, the error of a step that failed as a whole, and how many steps are
----completed, all of whose events have been drained by now. In the foreground: the events of commands
----since the last step.
+---Events since the last drain, the number of completed steps, whose events have all been drained by
+---now, and the error of a step that failed as a whole. In the foreground: the events of commands
+---since the last step alone.
 ---@return perigee.BatchEvent[] events
----@return perigee.Error? err
 ---@return integer? completed
+---@return perigee.Error? err
 function Core:drain() end
 
 ---Back to the foreground, after the running step; returns the events that were not drained.
