@@ -77,7 +77,7 @@ typedef struct pe_scan {
                double mass[PE_SCAN_STEPS]);
   /* Answers a query; the sums are added to `sums`. */
   void (*tally)(const float *x, int64_t n, const pe_scan_query *q, pe_scan_tally *sums);
-  /* The places of the set bits in so many words, plus `base`, to `index`, which has room for
+  /* The places of the set bits in `words` words, plus `base`, to `index`, which has room for
    * PE_SCAN_LANES more. Returns their number. */
   int64_t (*unpack)(const uint16_t *bits, int64_t words, int32_t base, int32_t *index);
   /* key = -|x - centre| */

@@ -121,7 +121,7 @@ pcre2() {
   cp config.h.generic config.h
   cp pcre2_chartables.c.dist pcre2_chartables.c
   cp pcre2.h "$DEPS/include"
-  # Programs, tests and what other files include are no parts of the library.
+  # Programs, tests and files that others include do not belong to the library.
   archive pcre2 '-DHAVE_CONFIG_H -DPCRE2_CODE_UNIT_WIDTH=8 -DSUPPORT_UNICODE -DSUPPORT_JIT
     -DPCRE2_STATIC -I.' $(ls pcre2_*.c | grep -vE 'dftables|fuzz|_test|print|jit_m|ucpt')
   describe libpcre2-8 10 pcre2

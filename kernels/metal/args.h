@@ -85,8 +85,8 @@ enum {
   PE_CONV_TAPS = 16,
   PE_STATE_WIDTH = 256 /* the widest row of a state: 8 values for each lane */
 };
-/* A norm has a simdgroup for so many values, up to so many simdgroups. Its sums depend on both, so
- * they are known to a norm inside of a rope as well. */
+/* A norm has one simdgroup per PE_NORM_VALUES values, at most PE_NORM_SIMDGROUPS. The order of its
+ * sums depends on both, so a norm inside of a rope uses them as well. */
 enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };
 
 typedef struct pe_metal_mat {

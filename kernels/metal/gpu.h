@@ -16,7 +16,7 @@
  * leaves its results worthless, and nothing else; after a lost device every call fails.
  *
  * Ownership: a pe_gpu is shared by all models of the process and freed with the last reference;
- * buffers belong to whoever made them and must not be freed while a command buffer uses them.
+ * buffers belong to the code that made them and must not be freed while a command buffer uses them.
  * Threads: any thread may take, give, allocate, wrap and free, and ask for pipelines; a pe_commands
  * belongs to one thread from begin to commit, because pools belong to threads. */
 #ifndef PE_METAL_GPU_H

@@ -25,7 +25,7 @@ struct pe_gpu {
   pthread_mutex_t lock; /* of entries and the residency set */
 };
 
-/* gpu_pipeline.c. The archive is a cache: that it cannot be read or written is no error. */
+/* gpu_pipeline.c. The archive is a cache: failing to read or write it is not an error. */
 void pe_gpu_archive_open(pe_gpu *g, const char *path);
 void pe_gpu_archive_close(pe_gpu *g);
 void pe_gpu_pipelines_close(pe_gpu *g);

@@ -415,11 +415,12 @@ static const char *refused(job_of *j) {
     return a->store.rope.turns && a->store.rope.norm.layer ? "a layer norm in a rope" : NULL;
   case PE_OP_ROPE: return a->rope.norm.layer ? "a layer norm in a rope" : NULL;
   case PE_OP_EXPERT_LINEAR:
-  case PE_OP_EXPERT_GATED: return a->expert.experts > PE_SORT_EXPERTS ? "so many experts" : NULL;
+  case PE_OP_EXPERT_GATED:
+    return a->expert.experts > PE_SORT_EXPERTS ? "that number of experts" : NULL;
   case PE_OP_ROUTE:
     return a->route.experts > PE_ROUTE_EXPERTS || a->route.groups > PE_ROUTE_GROUPS ||
                    a->route.chosen > PE_ROUTE_CHOSEN
-               ? "so many experts"
+               ? "that number of experts"
                : NULL;
   case PE_OP_CONV: return a->conv.taps > PE_CONV_TAPS ? "a convolution this long" : NULL;
   case PE_OP_DELTA: return a->delta.key > PE_STATE_WIDTH ? "a state this wide" : NULL;

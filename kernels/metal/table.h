@@ -12,11 +12,11 @@
 
 /* Sizes of tiles and thresholds, which a person may tune on a real device: name, default. */
 #define PE_METAL_TILES(X)                                                                          \
-  X(linear_rows_2, 2)     /* from so many rows on a lane takes 2 of them at once, */               \
+  X(linear_rows_2, 2)     /* from this many rows on, a lane takes 2 at once, */                    \
   X(linear_rows_4, 3)     /* 4, */                                                                 \
   X(linear_rows_8, 5)     /* 8 */                                                                  \
-  X(expert_sort_pairs, 8) /* from so many pairs (row, expert) on they are sorted by expert */      \
-  X(attention_split, 256) /* from so many keys on attention takes two passes, */                   \
+  X(expert_sort_pairs, 8) /* from this many pairs (row, expert) on, sort by expert */              \
+  X(attention_split, 256) /* from this many keys on, attention takes two passes, */                \
   X(attention_tiles, 64)  /* if there are no more tiles of queries than this */
 
 typedef struct pe_metal_tiles {

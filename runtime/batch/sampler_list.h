@@ -62,7 +62,7 @@ typedef struct pe_list_space { /* scratch */
   uint16_t *bits[3];
   /* PE_LIST_WIDE entries: a sample of a wide list, and its keys and weights in a search. */
   float *sample, *sample_key, *sample_first, *sample_second, *sample_square;
-  int32_t drawn, samples; /* so many first ones stand for `times` tokens each; and all of them */
+  int32_t drawn, samples; /* the first `drawn` stand for `times` tokens each; all of them */
   float times;
   float heavy;  /* tokens from this logit on are all in the sample */
   double total; /* the sum of e^(x - top) over the row, if a search found it; else 0 */

@@ -323,7 +323,7 @@ static float bracket(const sketch *k, const float *weight, float scale, double g
 
 /* ---- wide lists ---------------------------------------------------------------------------- */
 
-typedef struct pass { /* one pass over a wide list, and the tokens that a search packed behind it */
+typedef struct pass { /* one pass over a wide list, and the tokens that a search packed after it */
   const pe_list *l;
   pe_scan_query q;
   pe_scan_tally sums;

@@ -27,7 +27,7 @@ int32_t pe_search_packed(pe_list_space *s, const pe_list *l, const float *key, c
 typedef struct pe_search_cut { /* a question about a wide list */
   /* Keep the first tokens whose weights reach this part of all; 1: all tokens. */
   double reach;
-  int32_t count;  /* instead, unless 0: keep so many first tokens */
+  int32_t count;  /* instead, unless 0: keep this many first tokens */
   float low;      /* and of these only logits from this one on; -INFINITY: all */
   int32_t always; /* the index of a token that stays, with weight 1; -1: none */
   bool moments;   /* also the sum of weights times exponents */
@@ -50,7 +50,7 @@ pe_search_kept pe_search_wide(pe_list_space *s, const pe_list *l, const pe_searc
  * many peaks are. */
 float pe_search_peak(pe_list_space *s, const float *peak, int32_t count);
 
-/* The list up to `last` in its order: logits up to the index of `last` and behind it. */
+/* The list up to `last` in its order: logits up to the index of `last` and after it. */
 void pe_search_first(const pe_list *l, int32_t last, pe_list_part part[2]);
 
 #endif

@@ -373,7 +373,7 @@ static void finish_jobs(cpu *d) {
   while (d->first < d->job_count && is_done(d, d->first)) d->first++;
 }
 
-/* Ends a run that nobody waits for. */
+/* Ends a run whose result is not needed. */
 static void drop_jobs(cpu *d) {
   if (!d->started) return;
   atomic_store(&d->stopped, true);

@@ -256,7 +256,7 @@ static pe_status encode(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* A GPU cannot be stopped: a step that nobody wants any more is waited for. */
+/* A GPU cannot be stopped: a step whose result is not needed is waited for. */
 static void finish(metal *m) {
   pe_metal_error e = {0};
   if (m->commands.committed)

@@ -1,4 +1,4 @@
--- count: the tokens of a prompt that nobody generates from: /tokenize, and the counters of the
+-- count: the tokens of a prompt without generating from it: /tokenize, and the counters of the
 -- APIs. Texts that are too long for the model can be counted: the limit is as many tokens as a body
 -- may have values.
 local errors = require "lib.errors"

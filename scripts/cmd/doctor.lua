@@ -63,7 +63,7 @@ end
 
 -- ---- measuring and testing ----------------------------------------------------------------------
 
---- What so many threads reach together. Any model will do: its engine has the threads.
+--- What this number of threads reaches together. Any model will do: its engine has the threads.
 local function limits_of(threads)
   local weights, config = shapes.make("tiny", "bf16")
   local model = assert(models.assemble(assert(weights, config), config, { path = "tiny" }))

@@ -1,5 +1,5 @@
 /* fake_backend.h - a backend for tests, over the CPU's. It does the work of a step only when it is
- * waited for, so whoever reads results before that sees those of an older step; it notices when the
+ * waited for, so a reader that does not wait sees the results of an older step; it notices when the
  * memory of the caches has changed in between; and any of its calls can be made to fail, whereupon
  * everything that the step was to write is full of NaN.
  *
@@ -13,7 +13,7 @@
 
 #include <sched.h>
 
-typedef struct fake { /* behind the CPU's struct */
+typedef struct fake { /* after the CPU's struct */
   uint64_t caches;    /* what they were when the step was submitted */
   bool begun;         /* the CPU works on it */
 } fake;

@@ -139,7 +139,7 @@ static void test_failures(void) {
   }
 }
 
-/* A device that stays lost: every request gets its error, and nobody waits forever. */
+/* A device that stays lost: every request gets its error, and none waits forever. */
 static void test_lost(void) {
   if (!model_open(&m, HYBRID, 1)) return;
   pe_batch_options o = options(); /* has the model's tokenizer */

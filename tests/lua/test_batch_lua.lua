@@ -345,7 +345,7 @@ test("a watched sequence waits until its events are handled", function(t)
   t.eq({ core.submitted[3], watched.granted, watched.granted_at == first },
     { { { 1, 1 }, { 2, 1 } }, 3, true })
   local drain = core.drain
-  function core.drain() -- a step ends just now; nobody else wakes the loop for it
+  function core.drain() -- a step ends just now, without another wake-up
     core.done = 3
     return drain()
   end

@@ -73,7 +73,7 @@ test("leaks, errors and callbacks that are not called are failures", function(t)
   t.eq(outcome_of(function() end), "passed")
 end)
 
-test("a descriptor that is closed a moment later is no leak", function(t)
+test("a descriptor that is closed a moment later is not a leak", function(t)
   local real, looks, open = uv.fs_scandir, 0, nil
   t.patch(uv, "fs_scandir", function(path)
     looks = looks + 1

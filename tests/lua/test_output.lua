@@ -282,7 +282,7 @@ local function reasoned(lists, more)
   return out.usage.reasoning_tokens
 end
 
-test("tokens of reasoning are counted with the mark before it, not with that behind it", function(t)
+test("reasoning is counted with the mark before it, not with the one after it", function(t)
   local thought = { type = "reasoning", text = "hm" }
   for _, live in ipairs { true, false } do
     local more = { live = live }

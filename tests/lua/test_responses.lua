@@ -1,4 +1,4 @@
--- The Responses API over a real socket, with moonlet behind it: the same answers as chat
+-- The Responses API over a real socket, with moonlet: the same answers as chat
 -- completions give, as items and events; and what is kept.
 local apiapp = require "apiapp"
 local async = require "lib.async"

@@ -171,7 +171,7 @@ test("one large string does not make the collector walk the whole heap at once",
   end)
 end)
 
-test("errors below /v1/messages have its dialect, whoever refuses", function(t)
+test("errors below /v1/messages have its dialect, at every stage", function(t)
   with_server(t, { keys = { alice = "sesame" }, limits = { body = 1000 } }, function(app, ask)
     wait_ready(app)
     local key = { ["x-api-key"] = "sesame" }

@@ -40,7 +40,7 @@ MUTANTS = [
      "kernels", "norm"),
     ("norm: all lanes write one part", "norm.metal", "if (lane == 0u) parts[simdgroup] = v;",
      "parts[0] = v;", "kernels", "norm"),
-    ("norm: parts that nobody wrote", "norm.metal", "i < simdgroups; i++) sum",
+    ("norm: parts that were not written", "norm.metal", "i < simdgroups; i++) sum",
      "i <= simdgroups; i++) sum", "kernels", "norm"),
     ("norm: a barrier that some lanes reach", "norm.metal",
      "if (lane == 0u) parts[simdgroup] = v;\n  threadgroup_barrier(mem_flags::mem_threadgroup);",
@@ -92,7 +92,7 @@ MUTANTS = [
      "for (uint i = 0; i < 8u; i++) y[k + i] =", "kernels", "embed"),
     ("copy: one thread too many", "copy.metal", "if ((int)at.x >= args.heads * args.count) return;",
      "if ((int)at.x > args.heads * args.count) return;", "kernels", "copies"),
-    ("attention: keys of blocks that nobody sees", "attend.metal",
+    ("attention: keys of invisible blocks", "attend.metal",
      "max(seen.from, min(t, seen.to - 1))", "t", "memory", "attention of decode"),
     # order and arithmetic
     ("product: eight rows in another order", "product.metal",

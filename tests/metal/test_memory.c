@@ -22,7 +22,7 @@ static void world_tables(world *w) {
     const int32_t other = free[i - 1];
     free[i - 1] = free[j], free[j] = other;
   }
-  memset(w->tables, 0xff, sizeof w->tables); /* blocks that nobody sees */
+  memset(w->tables, 0xff, sizeof w->tables); /* blocks that no row sees */
   for (int32_t s = 0; s < SEGMENTS; s++)     /* of group 1 */
     for (int32_t i = 0; i < BLOCKS / SEGMENTS; i++)
       w->tables[(s * 2 + 1) * TABLE_ROOM + i] = free[s * (BLOCKS / SEGMENTS) + i];

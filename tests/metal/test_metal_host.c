@@ -13,7 +13,7 @@ static const float NEAR = 2e-3f; /* of logits up to 10, computed in another orde
 
 static fake_control fake;
 
-/* Prints lines that nobody expects: those without the text that ctx is. */
+/* Prints unexpected lines: those without the text in ctx. */
 static void print_line(void *ctx, const char *line) {
   if (!ctx || !strstr(line, ctx)) printf("    %s\n", line);
 }
@@ -107,7 +107,7 @@ static void test_library(void) {
   CHECK_INT(fake.living(), 0);
 }
 
-/* Compiled pipelines are kept in a file; one that is no archive is replaced. */
+/* Compiled pipelines are kept in a file; a file of another kind is replaced. */
 static void test_archive(void) {
   char path[64];
   long size[3];

@@ -1,12 +1,12 @@
 -- answer: the deltas of an answer (pipeline/output.lua) as items and events of the Responses API.
 --
---   local answer = Answer.new(req, send)      send(name, text): an event; nil: nobody listens
+--   local answer = Answer.new(req, send)      send(name, text): an event; nil: not streamed
 --   answer:add(delta)
 --   answer:close(finish)                      the items are complete
 --   answer.items
 --
 -- An item is open at a time; a delta of another kind closes it. A whole answer goes the same way,
--- with nobody listening, so it has the same items as a stream.
+-- without events, so it has the same items as a stream.
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
 local run = require "pipeline.run"

@@ -10,7 +10,7 @@ local sealed = {}
 local SECRET, NONCE = 32, 12 -- bytes (runtime/seal.h)
 local secret = uv.random(SECRET)
 
---- The text as base64 that nobody else can read or make.
+--- The text sealed by this server, as base64.
 function sealed.close(text) return perigee.sys.seal(secret, uv.random(NONCE), text) end
 
 --- The text again; nil if this process did not seal it.

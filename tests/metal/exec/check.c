@@ -20,7 +20,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-typedef struct stamp { /* who and when; launch 0: nobody */
+typedef struct stamp { /* which thread and when; launch 0: none */
   uint32_t launch, group;
   uint16_t thread, epoch, simd_epoch;
 } stamp;

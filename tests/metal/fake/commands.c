@@ -113,7 +113,7 @@ static void drain(fake_queue *q, const fake_commands *c) {
 
 static void queue_free(id o) {
   fake_queue *q = (fake_queue *)o;
-  if (q->first) fake_complain("a command queue is released with work that nobody waited for");
+  if (q->first) fake_complain("a command queue is released before its work was waited for");
   fake_release((id)q->residency);
 }
 
