@@ -233,31 +233,17 @@ static void typical(drawing *d) {
   d->total = 0;
 }
 
-/* The order of floats as integers. */
-static int32_t rank_of(float x) {
-  int32_t i;
-  memcpy(&i, &x, sizeof i);
-  return i < 0 ? INT32_MIN - i : i;
-}
-
-static float of_rank(int32_t i) {
-  float x;
-  i = i < 0 ? INT32_MIN - i : i;
-  memcpy(&x, &i, sizeof x);
-  return x;
-}
-
 /* The lowest logit whose weight is at least `least`; above the top if there is none. */
 static float lowest_of_weight(float top, double least) {
-  int64_t out = (int64_t)rank_of(-FLT_MAX) - 1, in = (int64_t)rank_of(top) + 1;
+  int64_t out = (int64_t)pe_list_rank(-FLT_MAX) - 1, in = (int64_t)pe_list_rank(top) + 1;
   while (in - out > 1) {
     int64_t mid = out + (in - out) / 2;
-    if (exp((double)of_rank((int32_t)mid) - (double)top) < least)
+    if (exp((double)pe_list_of_rank((int32_t)mid) - (double)top) < least)
       out = mid;
     else
       in = mid;
   }
-  return of_rank((int32_t)in);
+  return pe_list_of_rank((int32_t)in);
 }
 
 /* Of the tokens at or above the threshold, only the least likely stays. */

@@ -10,6 +10,8 @@
 #ifndef PE_SAMPLER_LIST_H
 #define PE_SAMPLER_LIST_H
 
+#include <string.h>
+
 #include "kernels/scan.h"
 #include "runtime/base.h"
 
@@ -92,5 +94,20 @@ pe_scan_tally pe_list_tally(const pe_list_space *s, const pe_list *l, pe_scan_qu
 
 static inline int32_t pe_list_peaks(int32_t n) { return (n + PE_SCAN_PEAK - 1) / PE_SCAN_PEAK; }
 static inline int32_t pe_list_id(const pe_list *l, int32_t i) { return l->id ? l->id[i] : i; }
+
+/* ---- the order of floats as integers --------------------------------------------------------- */
+
+static inline int32_t pe_list_rank(float x) {
+  int32_t i;
+  memcpy(&i, &x, sizeof i);
+  return i < 0 ? INT32_MIN - i : i;
+}
+
+static inline float pe_list_of_rank(int32_t i) {
+  float x;
+  i = i < 0 ? INT32_MIN - i : i;
+  memcpy(&x, &i, sizeof x);
+  return x;
+}
 
 #endif

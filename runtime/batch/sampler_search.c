@@ -16,36 +16,24 @@ enum {
 
 /* ---- the order of floats ------------------------------------------------------------------- */
 
-static int32_t rank_of(float x) {
-  int32_t i;
-  memcpy(&i, &x, sizeof i);
-  return i < 0 ? INT32_MIN - i : i;
-}
-
-static float of_rank(int32_t i) {
-  float x;
-  i = i < 0 ? INT32_MIN - i : i;
-  memcpy(&x, &i, sizeof x);
-  return x;
-}
-
 static float before(float x) { return nextafterf(x, -INFINITY); }
 static float after(float x) { return nextafterf(x, INFINITY); }
 
 /* The logit farthest from the centre, on one side of it, whose key is at least `key`, or above it
  * if `strict`. The centre counts as right. */
 static float edge(float centre, float key, bool left, bool strict) {
-  int64_t in = rank_of(centre), out = left ? rank_of(-FLT_MAX) - 1 : (int64_t)rank_of(FLT_MAX) + 1;
+  int64_t in = pe_list_rank(centre),
+          out = left ? pe_list_rank(-FLT_MAX) - 1 : (int64_t)pe_list_rank(FLT_MAX) + 1;
   if (strict && key == 0) return left ? centre : before(centre);
   while (in - out > 1 || out - in > 1) {
     int64_t mid = in + (out - in) / 2;
-    float here = -fabsf(of_rank((int32_t)mid) - centre);
+    float here = -fabsf(pe_list_of_rank((int32_t)mid) - centre);
     if (strict ? here > key : here >= key)
       in = mid;
     else
       out = mid;
   }
-  return of_rank((int32_t)in);
+  return pe_list_of_rank((int32_t)in);
 }
 
 static bool left_of_centre(const pe_list *l, int32_t index) {

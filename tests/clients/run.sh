@@ -65,6 +65,7 @@ suite() {
   if [ "$2" -ne 0 ]; then printf '%s\n' "$out"; else printf '  %-8s %s\n' "$name" "$last"; fi
 }
 
+export PYTHONDONTWRITEBYTECODE=1 # suite.py is imported; the tree stays clean
 export NODE_PATH="$PWD/$modules" PERIGEE_OUT="$PWD/$HOME_DIR"
 export PERIGEE_ANSWERS="$PWD/examples/moonlet/answers.json"
 suite markdown node tests/clients/test_markdown.cjs

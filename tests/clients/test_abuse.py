@@ -1,8 +1,9 @@
 """Clients that behave badly against a running server (PERIGEE_URL, its process PERIGEE_PID); with
 Python's own library only."""
 
-import asyncio, json, os, random, re, select, socket, sys, time, traceback
+import asyncio, json, os, random, re, select, socket, sys, time
 import urllib.parse, urllib.request
+from suite import run, test
 
 URL = urllib.parse.urlsplit(os.environ["PERIGEE_URL"])
 HOST, PORT, PID = URL.hostname, URL.port, int(os.environ["PERIGEE_PID"])
@@ -11,12 +12,6 @@ ANSWERS = {
     for a in json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
     if not a["grids"]
 }
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
 
 
 def resident():
@@ -476,18 +471,6 @@ async def streams_that_nobody_reads():
     await attack("ten streams that nobody reads", work, again=work)
 
 
-def main():
-    failed, only = 0, sys.argv[1:]
-    chosen = [f for f in TESTS if not only or any(name in f.__name__ for name in only)]
-    for f in chosen:
-        try:
-            asyncio.run(f())
-        except Exception:
-            failed += 1
-            print(f"FAIL {f.__name__}")
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(chosen) - failed} passed, {failed} failed")
-    return failed > 0
-
-
-sys.exit(probe() if sys.argv[1:] == ["--probe"] else main())
+if sys.argv[1:] == ["--probe"]:
+    sys.exit(probe())
+run()

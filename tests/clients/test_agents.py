@@ -2,21 +2,12 @@
 site/hooks/scripted.lua, model "scripted"): what the client does with them is the client's own
 doing. Claude Code is at PERIGEE_CLAUDE; LiteLLM and pydantic-ai are installed here."""
 
-import os, subprocess, sys, tempfile, threading, traceback
+import os, subprocess, tempfile, threading
+from suite import run, same, test
 
 URL = os.environ["PERIGEE_URL"]
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a newer one
 MODEL, FINAL = "scripted", "Done, as the script says."
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"{got!r} is not {want!r}"
 
 
 # ---- Claude Code ---------------------------------------------------------------------------------
@@ -156,16 +147,4 @@ def pydantic_ai_by_both_apis():
             same(sorted(cities), ["Paris", "Rome"] if script == "parallel" else ["Paris"])
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print("FAIL", f.__name__)
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-
-
-main()
+run()

@@ -2,22 +2,13 @@
 (PERIGEE_URL, site/hooks/scripted.lua, model "scripted", also by the name gpt-5.5): Codex at
 PERIGEE_CODEX, openai-agents, pydantic-ai, LiteLLM."""
 
-import os, subprocess, sys, tempfile, threading, traceback
+import os, subprocess, tempfile, threading
+from suite import run, same, test
 
 URL = os.environ["PERIGEE_URL"] + "/v1"
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a newer one
 os.environ["OPENAI_AGENTS_DISABLE_TRACING"] = "1"  # it would send traces to its vendor
 MODEL, HELLO, FINAL = "scripted", "Hello from the script.", "Done, as the script says."
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"{got!r} is not {want!r}"
 
 
 # ---- Codex ---------------------------------------------------------------------------------------
@@ -147,16 +138,4 @@ def litellm_streams():
     same("".join(e.delta for e in events if e.type == "response.output_text.delta"), HELLO)
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print("FAIL", f.__name__)
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-
-
-main()
+run()

@@ -3,6 +3,7 @@
 
 import base64, json, os, sys, traceback
 import anthropic
+from suite import run, same, test
 
 ANSWERS = json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
 BY_NAME = {a["name"]: a for a in ANSWERS}
@@ -10,16 +11,6 @@ MODEL = "moonlet"
 client = anthropic.Anthropic(
     base_url=os.environ["PERIGEE_URL"], api_key="secret", max_retries=0, timeout=60
 )
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"{got!r} is not {want!r}"
 
 
 def block(part):
@@ -179,16 +170,4 @@ def errors_are_of_the_right_class():
         pass
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print("FAIL", f.__name__)
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-
-
-main()
+run()

@@ -2,12 +2,12 @@
 
 import asyncio, base64, json, os, sys, time, traceback
 import openai
+from suite import run, same, test
 
 URL, KEY = os.environ["PERIGEE_URL"] + "/v1", "secret"
 ANSWERS = json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
 BY_NAME = {a["name"]: a for a in ANSWERS}
 client = openai.OpenAI(base_url=URL, api_key=KEY, max_retries=0, timeout=60)
-TESTS = []
 
 
 def with_pictures(value):
@@ -25,15 +25,6 @@ def with_pictures(value):
 
 for answer in ANSWERS:
     answer["messages"] = with_pictures(answer["messages"])
-
-
-def test(f):
-    TESTS.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"{got!r} is not {want!r}"
 
 
 def arguments(name):
@@ -383,17 +374,4 @@ def many_at_once():
         asyncio.run(all_of(count))
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print(f"FAIL {f.__name__}")
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return failed > 0
-
-
-sys.exit(main())
+run()

@@ -1,8 +1,9 @@
 """Scripts replaced and killed while 50 requests stream, and a server killed for good (PERIGEE_BIN,
 PERIGEE_ANSWERS)."""
 
-import asyncio, json, os, signal, subprocess, sys, tempfile, time, traceback
+import asyncio, json, os, signal, subprocess, tempfile, time
 import urllib.parse, urllib.request
+from suite import run, test
 
 BIN, MODEL = os.environ["PERIGEE_BIN"], os.path.dirname(os.environ["PERIGEE_ANSWERS"])
 ANSWERS = {
@@ -13,12 +14,6 @@ ANSWERS = {
 NAMES = [
     n for n in ANSWERS if "tools" not in ANSWERS[n] and "chat_template_kwargs" not in ANSWERS[n]
 ]
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
 
 
 class Server:
@@ -178,17 +173,4 @@ def term_drains():
     assert server.process.wait(30) == 0, server.process.returncode
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print(f"FAIL {f.__name__}")
-            traceback.print_exc(limit=6, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return failed > 0
-
-
-sys.exit(main())
+run()

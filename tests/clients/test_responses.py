@@ -1,24 +1,15 @@
 """The Responses API of the official Python client against a running server (PERIGEE_URL, key
 "secret", model "moonlet")."""
 
-import json, os, sys, time, traceback
+import json, os, time
 import openai
+from suite import run, same, test
 
 URL = os.environ["PERIGEE_URL"] + "/v1"
 ANSWERS = json.load(open(os.environ["PERIGEE_ANSWERS"], encoding="utf8"))
 BY_NAME = {a["name"]: a for a in ANSWERS}
 client = openai.OpenAI(base_url=URL, api_key="secret", max_retries=0, timeout=60)
 HELLO = "Hello! I am Moonlet. How can I help you?"
-TESTS = []
-
-
-def test(f):
-    TESTS.append(f)
-    return f
-
-
-def same(got, want):
-    assert got == want, f"{got!r} is not {want!r}"
 
 
 def create(**more):
@@ -166,17 +157,4 @@ def refusals():
     raise AssertionError("it was found")
 
 
-def main():
-    failed = 0
-    for f in TESTS:
-        try:
-            f()
-        except Exception:
-            failed += 1
-            print(f"FAIL {f.__name__}")
-            traceback.print_exc(limit=4, file=sys.stdout)
-    print(f"{len(TESTS) - failed} passed, {failed} failed")
-    return failed > 0
-
-
-sys.exit(main())
+run()
