@@ -7,12 +7,12 @@
  *     begin, proceed  the same for a step that is laid out already, in parts (towers, tower.h)
  *     close
  *
- *     runs -> layout.c: one flat pe_step -> backend: cpu.c -> logits, taps
+ *     runs -> layout.c: one flat pe_step -> backend: cpu.c or metal.c -> logits, taps
  *
  * What is the same for all backends is here: laying out a step (layout.h), one step at a time, and
- * whether the weights were intact. Everything else is the backend's (backend.h). The CPU (cpu.c)
- * lowers the plan to a program (program.h), whose codes all threads of the pool work on in one run
- * per step.
+ * whether the weights were intact. Everything else is the backend's (backend.h). Both
+ * lower the plan to a program (program.h): all threads of the pool work on its codes in one run per
+ * step (cpu.c), or they become the dispatches of one command buffer (metal.c).
  *
  * Between submit and wait the host does not touch the memory of the caches, and does not change the
  * sequences of the step (run.h); everything else it may do. Both pools assert it.
