@@ -3,14 +3,14 @@ local text = require "lib.text"
 
 local script = {}
 
---- The compiled chunk, or nil and a message of one line.
-function script.load(path)
+--- The compiled chunk, or nil and a message of one line. env: its globals (default: ours).
+function script.load(path, env)
   local f, why = io.open(path, "rb")
   if not f then return nil, why end
   local first, reason = f:read(1) -- a folder can be opened, but not read
   f:close()
   if not first and reason then return nil, path .. ": " .. reason end
-  local chunk, wrong = loadfile(path, "t")
+  local chunk, wrong = loadfile(path, "t", env or _G)
   if chunk then return chunk end
   -- Source nested too deep for the parser is a perigee.Error without the name of the file.
   wrong = text.first_line(wrong)

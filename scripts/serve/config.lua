@@ -422,10 +422,26 @@ local function settings_of(chunk)
   return out
 end
 
+--- The globals of a file: copies, so that `error = {}` or `string.format = nil` in a file that is
+--- read while the server runs ends with that file.
+local function globals()
+  local env = {}
+  for name, value in pairs(_G) do
+    if type(value) == "table" and name ~= "_G" and name ~= "package" then
+      local library = {}
+      for key, item in pairs(value) do library[key] = item end
+      value = library
+    end
+    env[name] = value
+  end
+  env._G = env
+  return env
+end
+
 --- Reads and checks a file. Returns the settings, or nil and one line with the file's name (and the
 --- line number, if Lua knows it). options: deadline_ms of CPU time (default: RUN_MS).
 function config.read(path, options)
-  local chunk, why = script.load(path)
+  local chunk, why = script.load(path, globals())
   if not chunk then return nil, one_line(why) end
   local ok, result = perigee.guard(function() return settings_of(chunk) end,
     { deadline_ms = options and options.deadline_ms or config.RUN_MS })

@@ -97,7 +97,8 @@ local function run(input)
   local given, why = config.read(PATH)
   if not given then
     check_error(why, true)
-    local chunk = load(input, "=config", "t")
+    -- Globals of its own: a mutated file that assigns `error` must not change the fuzzer's.
+    local chunk = load(input, "=config", "t", setmetatable({}, { __index = _G }))
     local ok, result = pcall(chunk or error)
     if ok and type(result) == "table" and debug.getmetatable(result) == nil then
       check_named(result, why)

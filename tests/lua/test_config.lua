@@ -181,6 +181,13 @@ test("files at their limits", function(t)
   t.eq(assert(read "return setmetatable({ port = 1 }, { __index = error })").port, 1)
 end)
 
+test("a file's globals are its own", function(t)
+  local before = { error, string.format }
+  t.eq(assert(read "error, port, string.format = {}, 7, nil return { port = _G.port }").port, 7)
+  t.eq({ error, string.format }, before)
+  t.eq(rawget(_G, "port"), nil)
+end)
+
 test("printing: comments are wrapped at 100 columns", function(t)
   local longest, live = 0, 0
   for line in config.print():gmatch "[^\n]+" do
