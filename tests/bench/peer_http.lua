@@ -1,6 +1,6 @@
 -- peer_http: perigee and llama-server over HTTP. `make bench-peer-http`.
 --
---   perigee run tests/bench/peer_http.lua [rounds=3] [tests=gap,prefix,moonlet] [threads=2]
+--   perigee run tests/bench/peer_http.lua [rounds=3] [tests=gap,prefix,moonlet,…] [threads=2]
 --     [shape=qwen3-0.6b] [prompt=16000] [clients=8] [tokens=64] [port=18080]
 --
 -- gap      clients that each send two prompts of 512 tokens: the time between tokens of all
@@ -8,6 +8,8 @@
 -- prefix   time to first token of a long prompt, and of the same one again; perigee alone
 -- moonlet  30 chats one by one, then 30 at once on a fresh server: the same answers, and tokens/s;
 --          perigee alone
+-- start    from exec to the first token of `generate`, the file in the page cache; perigee alone
+-- memory   resident bytes after 4,000 tokens of context; perigee alone
 package.path = "tests/bench/?.lua;" .. package.path
 local async = require "lib.async"
 local common = require "cmd.bench.common"
@@ -18,7 +20,7 @@ local text = require "lib.text"
 local uv = require "luv"
 local json = perigee.json
 
-local settings = { rounds = "3", tests = "gap,prefix,moonlet", threads = "2",
+local settings = { rounds = "3", tests = "gap,prefix,moonlet,start,memory", threads = "2",
   shape = "qwen3-0.6b", prompt = "16000", clients = "8", tokens = "64", port = "18080" }
 for _, word in ipairs(arg) do
   local key, value = word:match "^(%w+)=(.*)$"
@@ -218,6 +220,46 @@ function tests.moonlet()
   local line = "moonlet: 30 at once %.1fx (%.1f to %.1f) of one by one, %d answers differ; bar 8x"
   print(line:format(common.median(ratios), math.min(table.unpack(ratios)),
     math.max(table.unpack(ratios)), different))
+end
+
+--- Seconds until `generate` has written its first token.
+local function first_token(model)
+  local out, ended, first = uv.new_pipe(), async.signal(), nil
+  local from = uv.hrtime()
+  local handle, why = uv.spawn(uv.exepath(), { args = { "generate", model, "abc", "--max-tokens",
+    "1", "--precision", "fast", "--threads", settings.threads }, stdio = { nil, out } },
+    function(status) ended:set(status) end)
+  if not handle then error(why, 0) end
+  out:read_start(function(_, bytes)
+    if bytes and not first then first = (uv.hrtime() - from) * 1e-9 end
+  end)
+  local status = ended:wait()
+  handle:close()
+  out:close()
+  if status ~= 0 or not first then error(("generate ended with status %s"):format(status), 0) end
+  return first
+end
+
+function tests.start()
+  local path, times = model_file(), {}
+  first_token(path) -- fills the page cache
+  for i = 1, 5 do times[i] = first_token(path) end
+  print(("start: first token after %.2f s (%.2f to %.2f); bar 0.5 s"):format(common.median(times),
+    math.min(table.unpack(times)), math.max(table.unpack(times))))
+end
+
+function tests.memory()
+  local n = 4000
+  with_server("perigee", model_file(), 4096, function(address)
+    stream(address, letters(n, 3), 4)
+    local answer = assert(http.request { url = address .. "/v1/status", timeout_ms = 5000 })
+    local status = assert(json.decode(answer.body))
+    local model = status.models[1]
+    local blocks = n * model.memory.caches / model.batch.cache_tokens
+    local over = status.memory.resident - model.memory.weights - blocks
+    print(("memory: %.0f MB resident: weights %.0f, used blocks %.0f, others %.0f; bar 100"):format(
+      status.memory.resident * 1e-6, model.memory.weights * 1e-6, blocks * 1e-6, over * 1e-6))
+  end)
 end
 
 async.run(function()
