@@ -435,13 +435,13 @@ test("every stop reason", function(t)
     t.eq(reason { messages = count, temperature = 0, max_tokens = 100,
       stop_sequences = { "zzz", "7" } }, { "stop_sequence", "7" })
     t.eq(reason { messages = count, max_tokens = 2 }, { "max_tokens", json.null })
-    t.eq(reason { messages = { user(("a b "):rep(3900)) }, max_tokens = 32000, ignore_eos = true },
+    t.eq(reason { messages = { user(("a b "):rep(200)) }, max_tokens = 32000, ignore_eos = true },
       { "model_context_window_exceeded", json.null })
     for given, want in pairs { cancel = "end_turn", content_filter = "refusal" } do
       finish = given
       t.eq(reason {}, { want, json.null })
     end
-  end, { hooks = { { generate = function(req, run)
+  end, { context = 512, hooks = { { generate = function(req, run)
     if finish then return { content = "x", finish = finish } end
     return run(req)
   end } } })
