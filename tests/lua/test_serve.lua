@@ -714,7 +714,7 @@ test("a key that takes every slot and fills its queue does not keep others waiti
         end
         local prompts = {}
         for i = 1, 24 do prompts[i] = "Tell me " .. i end
-        local flood = { prompt = prompts, n = 2, max_tokens = 900, ignore_eos = true }
+        local flood = { prompt = prompts, n = 2, max_tokens = 4000, ignore_eos = true }
         local rude = async.run(function() post("/v1/completions", "rrrrrr", flood) end)
         local batch = app.models:find().batch
         while batch:stats().running < 4 do async.sleep(1) end
