@@ -76,11 +76,13 @@ suite python "$venv/python" tests/clients/test_anthropic.py
 suite node node tests/clients/test_anthropic.cjs
 suite python "$venv/python" tests/clients/test_responses.py
 suite node node tests/clients/test_responses.cjs
+suite dialects node tests/clients/test_dialects.cjs
 stop
 site=$(mktemp -d) && mkdir -p "$site/templates" "$site/hooks"
 export PERIGEE_SITE=$site
 serve moonlet=examples/moonlet --site "$site"
 suite browser node tests/clients/test_page.cjs
+suite browser node tests/clients/test_panel.cjs
 stop
 rm -rf "$site"
 printf '%s\n' 'return { models = { scripted = "examples/moonlet" },' \

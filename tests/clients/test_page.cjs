@@ -2,32 +2,10 @@
 // screenshots go to PERIGEE_OUT.
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
-const { chromium } = require("playwright-core");
+const { browser, start } = require("./browser.cjs");
 
-const url = process.env.PERIGEE_URL, out = process.env.PERIGEE_OUT;
-const path = process.env.CHROMIUM ?? ["/usr/bin/chromium", "/usr/bin/chromium-browser",
-  "/usr/bin/google-chrome", "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"]
-  .find(p => fs.existsSync(p));
-let page, problems;
-
-const last = () => page.locator(".turn.assistant").last();
-const idle = () =>
-  page.waitForFunction(() => document.getElementById("send").textContent === "Send");
-async function ask(text) {
-  await page.fill("#text", text);
-  await page.keyboard.press("Enter");
-  await page.locator(".turn.user").last().waitFor();
-  await idle();
-  return last().locator(".body").innerText();
-}
-const set = async values => {
-  await page.click("#set");
-  for (const [name, value] of Object.entries(values)) {
-    const field = page.locator(`#settings [name=${name}]`);
-    if (name === "thinking") await field.selectOption(value); else await field.fill(value);
-  }
-  await page.click("#settings .primary");
-};
+const { ask, idle, last, out, set } = browser;
+let page;
 
 const folder = require("node:path").dirname(process.env.PERIGEE_ANSWERS) + "/images/";
 const file = name => ({ name, type: "image/png", data: fs.readFileSync(folder + name, "base64") });
@@ -294,34 +272,8 @@ const tests = {
     }
   },
   async nothing_from_outside_and_no_errors() {
-    assert.deepEqual(problems, []);
+    assert.deepEqual(browser.problems, []);
   },
 };
 
-(async () => {
-  const browser = await chromium.launch({ executablePath: path, args: ["--no-sandbox"] });
-  page = await browser.newPage({ viewport: { width: 1200, height: 760 } });
-  page.setDefaultTimeout(60000); // on a busy machine an answer may take this long
-  problems = [];
-  page.on("pageerror", e => problems.push(String(e)));
-  page.on("request", r => {
-    const outside = !r.url().startsWith(url) && !/^(data|blob):/.test(r.url());
-    if (outside) problems.push("outside: " + r.url());
-  });
-  page.on("console", m => {
-    if (m.type() === "error" && !/503/.test(m.text())) problems.push(m.text());
-  });
-  let failed = 0;
-  await page.goto(url + "/");
-  await page.waitForFunction(() => document.querySelectorAll("#model option").length > 0);
-  for (const [name, run] of Object.entries(tests)) {
-    try { await run(); } catch (e) {
-      failed++;
-      console.log(`FAIL ${name}\n${e.stack}`);
-      await page.screenshot({ path: `${out}/fail-${name}.png` }).catch(() => {});
-    }
-  }
-  await browser.close();
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-  process.exit(failed ? 1 : 0);
-})();
+start(tests, opened => { page = opened; });

@@ -152,6 +152,10 @@ test("unknown paths and methods, request ids, headers of the page", function(t)
       t.match(answer.headers["content-security-policy"], "connect%-src 'self'")
       t.eq(answer.headers["x-content-type-options"], "nosniff")
       t.ok(not answer.body:find("{{", 1, true), "a part of the page was not put in")
+      for _, way in ipairs { "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
+        "DOMParser", "createContextualFragment", "eval(", "new Function" } do
+        t.ok(not answer.body:find(way, 1, true), way .. " could make HTML or code of a text")
+      end
     else
       t.eq(answer.status, 404)
     end

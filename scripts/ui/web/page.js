@@ -2,14 +2,6 @@
 // as elements (markdown.js), never as HTML. Conversations stay in this browser (localStorage), the
 // API key in this tab (sessionStorage).
 "use strict";
-const $ = id => document.getElementById(id);
-const h = (tag, props, ...children) => {
-  const e = Object.assign(document.createElement(tag), props);
-  for (const c of children.flat()) { // one by one: a call takes only so many arguments
-    if (c !== null && c !== undefined && c !== false) e.append(c);
-  }
-  return e;
-};
 
 // ---- storage ----
 const load = (store, key, fallback) => {
@@ -56,11 +48,6 @@ function storable({ view, ...turn }, left) {
 }
 
 // ---- turns ----
-const button = (text, title, act) => {
-  const b = h("button", { type: "button", textContent: text, title });
-  b.onclick = act;
-  return b;
-};
 const pretty = text => {
   try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
 };
@@ -168,6 +155,7 @@ function show() {
   log.scrollTop = log.scrollHeight;
   listChats();
   state();
+  touch();
 }
 function listChats() {
   const open = c => {
@@ -180,6 +168,7 @@ function listChats() {
   const drop = c => {
     if (running && c === chat) return;
     chats = chats.filter(x => x !== c);
+    exchanges.forget(c);
     if (c === chat) fresh();
     save();
     listChats();
@@ -205,17 +194,15 @@ const state = () => {
 
 // ---- requests ----
 const sessionKey = () => load(sessionStorage, "perigee.key", "");
-const headers = () => {
-  const key = sessionKey();
-  return { "content-type": "application/json", ...key && { authorization: "Bearer " + key } };
-};
+const headers = () => dialects.chat.headers(sessionKey());
 const message = ({ role, content, tool_calls, tool_call_id, reasoning_content }) => ({
   role, content: content ?? "", ...tool_calls && { tool_calls },
   ...tool_call_id && { tool_call_id }, ...reasoning_content && { reasoning_content } });
 const SAMPLING = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "repetition_penalty",
   "seed"];
-function request(continued) {
-  const messages = chat.turns.filter(t => !t.error || t.content).map(message);
+// What is asked for the answer after these turns, or to continue the last of them.
+function request(turns, continued) {
+  const messages = turns.filter(t => !t.error || t.content).map(message);
   if (settings.system) messages.unshift({ role: "system", content: settings.system });
   const body = { model: $("model").value, messages, stream: true,
     stream_options: { include_usage: true } };
@@ -229,21 +216,6 @@ function request(continued) {
     Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
   }
   return body;
-}
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    held += value;
-    for (let at; (at = held.indexOf("\n\n")) >= 0; held = held.slice(at + 2)) {
-      const data = held.slice(0, at).split("\n").filter(l => l.startsWith("data:"))
-        .map(l => l.slice(5).trim()).join("\n");
-      if (data === "[DONE]") return;
-      if (data) yield JSON.parse(data);
-    }
-  }
 }
 function absorb(turn, chunk) {
   if (chunk.error) throw new Error(chunk.error.message ?? "the server failed");
@@ -271,16 +243,11 @@ async function answer(continued) {
   let first = 0, count = 0, drawn = false;
   running = { turn, abort: new AbortController() };
   try {
-    const body = JSON.stringify(request(continued));
+    const exchange = new Exchange(dialects.chat, request(chat.turns, continued), touch);
+    exchanges.add(Object.assign(exchange, { chat, turn, title: titleOf(chat.turns) }));
     if (!continued) chat.turns.push(turn);
     show();
-    const response = await fetch("v1/chat/completions",
-      { method: "POST", headers: headers(), body, signal: running.abort.signal });
-    if (!response.ok) {
-      const failure = await response.json().catch(() => ({}));
-      throw new Error(failure.error?.message ?? `HTTP ${response.status}`);
-    }
-    for await (const chunk of events(response)) {
+    for await (const chunk of exchange.send(sessionKey(), running.abort.signal)) {
       absorb(turn, chunk);
       const delta = chunk.choices?.[0]?.delta;
       if (delta?.content || delta?.reasoning_content) { first ||= performance.now(); count++; }
@@ -523,6 +490,7 @@ document.onkeydown = e => {
   const ctrl = e.ctrlKey || e.metaKey;
   if (e.key === "Escape" && running) running.abort.abort();
   else if (ctrl && e.key === ",") { e.preventDefault(); openSettings(); }
+  else if (ctrl && e.key === ".") { e.preventDefault(); togglePanel(); }
   else if (ctrl && e.shiftKey && e.key.toLowerCase() === "o") { e.preventDefault(); fresh(); }
 };
 document.onvisibilitychange = poll;
