@@ -34,6 +34,18 @@ const tests = {
     assert.match(await last().locator(".body").innerText(), /brave child named Luna/);
     assert.match(await last().locator(".meta").innerText(), /tokens/);
   },
+  async speed_is_as_the_server_measured_it() {
+    await page.click("#new");
+    const chunks = [{ choices: [{ index: 0, delta: { content: "fast" } }] },
+      { choices: [], usage: { prompt_tokens: 1, completion_tokens: 9 },
+        timings: { tokens_per_second: 12.34 } }];
+    await page.route("**/v1/chat/completions", route => route.fulfill({
+      contentType: "text/event-stream",
+      body: chunks.map(c => `data: ${JSON.stringify(c)}\n\n`).join("") }));
+    await ask("how fast");
+    await page.unroute("**/v1/chat/completions");
+    assert.match(await last().locator(".meta").innerText(), / 12\.3 tok\/s$/);
+  },
   async conversation_goes_on() {
     await page.click("#new");
     assert.equal(await ask("My name is Chris."), "Nice to meet you, Chris!");

@@ -118,7 +118,7 @@ function facts(turn) {
   if (cached) out.push(`${cached} cached`);
   const time = ms => ms < 1000 ? Math.round(ms) + " ms" : (ms / 1000).toFixed(1) + " s";
   if (ttft) out.push("first after " + time(ttft));
-  const rate = t?.predicted_per_second ?? t?.tokens_per_s ?? turn.rate;
+  const rate = t?.tokens_per_second ?? turn.rate;
   if (rate) out.push(`${rate.toFixed(1)} tok/s`);
   return out.join(" · ");
 }
