@@ -25,7 +25,7 @@ python_with venv openai,anthropic openai anthropic
 python_with agents anthropic,litellm,pydantic_ai,agents 'anthropic<1' litellm mcp openai-agents \
   'pydantic-ai-slim[anthropic,openai]'
 packages='openai playwright-core @anthropic-ai/sdk @anthropic-ai/claude-code @openai/codex
-  ai @ai-sdk/openai zod'
+  opencode-ai ai @ai-sdk/openai zod'
 for package in $packages; do
   [ -d "$modules/$package" ] && continue
   npm install --silent --no-fund --no-audit --prefix "$HOME_DIR" $packages || exit 1
@@ -88,8 +88,8 @@ rm -rf "$site"
 printf '%s\n' 'return { models = { scripted = "examples/moonlet" },' \
   'aliases = { ["claude-*"] = "scripted", ["gpt-*"] = "scripted" } }' >"$HOME_DIR/config.lua"
 serve --config "$HOME_DIR/config.lua" --site tests/clients/site
-PERIGEE_CLAUDE=$PWD/$modules/.bin/claude suite agents "$HOME_DIR/agents/bin/python" \
-  tests/clients/test_agents.py
+PERIGEE_CLAUDE=$PWD/$modules/.bin/claude PERIGEE_OPENCODE=$PWD/$modules/.bin/opencode \
+  suite agents "$HOME_DIR/agents/bin/python" tests/clients/test_agents.py
 PERIGEE_CODEX=$PWD/$modules/.bin/codex suite agents "$HOME_DIR/agents/bin/python" \
   tests/clients/test_agents_responses.py
 stop

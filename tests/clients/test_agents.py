@@ -1,8 +1,9 @@
 """Whole runs of agents against a server with scripted answers (PERIGEE_URL,
 site/hooks/scripted.lua, model "scripted"): what the client does with them is the client's own
-doing. Claude Code is at PERIGEE_CLAUDE; LiteLLM and pydantic-ai are installed here."""
+doing. Claude Code is at PERIGEE_CLAUDE, opencode at PERIGEE_OPENCODE; LiteLLM and pydantic-ai are
+installed here."""
 
-import os, subprocess, tempfile, threading
+import json, os, subprocess, tempfile, threading
 from suite import run, same, test
 
 URL = os.environ["PERIGEE_URL"]
@@ -75,6 +76,35 @@ def claude_code_in_six_folders_at_once():
     for t in threads:
         t.join()
     same(failures, [])
+
+
+# ---- opencode ------------------------------------------------------------------------------------
+
+
+def opencode(folder, script):
+    """Runs it in an empty folder, which is also its home; returns the lines that it printed."""
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": URL + "/v1"},
+        "models": {MODEL: {}},
+    }
+    with open(folder + "/opencode.json", "w") as f:
+        json.dump({"provider": {"perigee": provider}}, f)
+    env = {"PATH": os.environ["PATH"], "HOME": folder, "OPENCODE_DISABLE_AUTOUPDATE": "1"}
+    words = f"SCRIPT:{script} IN:{folder} please"
+    command = [os.environ["PERIGEE_OPENCODE"], "run", "-m", "perigee/" + MODEL, words]
+    run = subprocess.run(
+        command, cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=300
+    )
+    assert run.returncode == 0, (run.stdout, run.stderr)
+    return run.stdout.decode().split("\n")
+
+
+@test
+def opencode_writes_a_file():
+    with tempfile.TemporaryDirectory() as folder:
+        assert FINAL in opencode(folder, "write")
+        same(open(folder + "/hello.txt").read(), "hi")
 
 
 # ---- libraries -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ local COMMAND = "printf hi > hello.txt"
 local PATCH = "*** Begin Patch\n*** Add File: hello.txt\n+hi\n*** End Patch"
 local GROUPS = {
   write = { { "Write", { file_path = "@cwd/hello.txt", content = "hi" } },
+    { "write", { filePath = "@cwd/hello.txt", content = "hi" } },
     { "apply_patch", { input = PATCH } }, { "exec_command", { cmd = COMMAND } },
     { "Bash", { command = COMMAND } },
     { "get_weather", { city = "Paris" } } },
