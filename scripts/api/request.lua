@@ -11,7 +11,8 @@
 --   chat            { messages, tools, tool_choice, parallel_tool_calls, continue_final_message,
 --                   add_generation_prompt, kwargs }, in chat's neutral form (chat/check.lua)
 --   model, stream, n, user, sampling
---   thinking        should the model think? nil: as its template has it; effort: how hard
+--   thinking        should the model think? nil: as its template has it; effort: how hard;
+--                   thinking_budget: for how many tokens (pipeline/budget.lua)
 --   session         the name of the conversation that the request continues
 --   call_prefix     the beginning of the ids of its calls
 --   perigee         { script = NAME, … }: a script of the server, with parameters
@@ -79,6 +80,7 @@ local function variables_of(fields)
     end
   end
   if fields.thinking ~= nil then out.enable_thinking = fields.thinking end
+  out.thinking_budget = fields.thinking_budget or out.thinking_budget
   if fields.effort then
     out.reasoning_effort = fields.effort
     if fields.effort == "none" and out.enable_thinking == nil then out.enable_thinking = false end

@@ -225,6 +225,10 @@ function Words:parser(options)
     tools = options.tools, prompt_tail = options.prompt_tail }
 end
 
+--- The text that ends reasoning, and the one that ends it when the model begins once more; nil when
+--- the format has none.
+function Words:closing() return parsers.closing(self.formats.reasoning, self.can.reasoning_end) end
+
 --- The text that forces a call (of the tool `name`, or of any) at the start of an answer; nil when
 --- the format has none. options: tools, prompt_tail.
 function Words:opening(name, options)

@@ -24,7 +24,8 @@
 --                      default
 --   effort             reasoning_effort changes the prompt
 --   reasoning          key under which a message's reasoning is read; keeps_reasoning: that of
---                      earlier turns is also shown
+--                      earlier turns is also shown; reasoning_end: the text between it and the
+--                      answer
 --   generation_prompt  add_generation_prompt adds something
 --   error              why not even a user's message can be rendered; then nothing above is known
 local perigee = require "perigee"
@@ -270,6 +271,8 @@ local function ask_reasoning(p)
       or can.calls and p:shows(p:called { more = more, content = p.beside }, { "zqxreason" })
     if last then
       can.reasoning, can.keeps_reasoning = key, earlier
+      local text = p:render({ user, answer }, { add_generation_prompt = false })
+      can.reasoning_end = text and text:match "zqxreason(.-)zqxanswer"
       can.call_reasoned = can.call_text
         and p:shows(p:called { more = more, content = "zqxtext" }, { "zqxtext", "zqxvalue1" })
       return

@@ -11,7 +11,7 @@
 --                                sequence waits for it
 --
 --   seq.request (the request's id), id, params, state, prompt_tokens, ids (so far), text (so far),
---   thinking, vocab (the tokenizer)
+--   thinking, closing (the ids that end thinking), vocab (the tokenizer)
 --   seq:force(ids)      the next tokens are these
 --   seq:bias{[id]=x}    from now on, in addition to the request's own; -math.huge is a ban
 --   seq:stop()          the same as returning "stop"
@@ -62,10 +62,11 @@ end
 local Watcher = {}
 Watcher.__index = Watcher
 
---- The scripts of one sequence and what they share. o: tok, words, prompt_tail.
+--- The scripts of one sequence and what they share. o: tok, words, prompt_tail, closing (of
+--- pipeline/budget.lua).
 local function new_watcher(req, list, request, o)
   local self = setmetatable({ forced = {}, biases = {}, words = o.words, tail = o.prompt_tail,
-    items = {} }, Watcher)
+    tok = o.tok, closing = o.closing, items = {} }, Watcher)
   for id, x in pairs(request.logit_bias or {}) do self.biases[id] = x end
   self.vocabulary = o.vocabulary or o.tok.size
   self.room = (o.context or math.maxinteger) - #request.prompt - #(request.force or {})
@@ -167,8 +168,7 @@ end
 
 --- Puts the scripts of a list (from resolve) on the sequences of a request: changes the table for
 --- batch:add and returns one watcher per sequence. Its owner calls join(seq) once the sequence is
---- added, and token(event, seq) and done(seq) from on_token and on_done. o: tok, words,
---- prompt_tail.
+--- added, and token(event, seq) and done(seq) from on_token and on_done. o: see new_watcher.
 function attach.watch(req, list, request, o)
   local watchers = {}
   for i = 1, request.n or 1 do watchers[i] = new_watcher(req, list, request, o) end

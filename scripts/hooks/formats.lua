@@ -141,6 +141,7 @@ end
 
 function Guarded:feed(piece) return ask(self, "feed", piece) end
 function Guarded:finish() return ask(self, "finish") end
+function Guarded:thinking() return not self.broken and self.inner:thinking() end
 
 --- Words with the site's formats in place of their own, if any of these is for them.
 function formats.apply(words, all)

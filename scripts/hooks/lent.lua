@@ -195,16 +195,19 @@ local fields = {
 function fields.thinking(on)
   local seq = on.seq
   if not (seq and on.words) then return false end
-  on.reader = on.reader
-    or { parser = on.words:parser { prompt_tail = on.tail }, at = 0, thinking = false }
+  on.reader = on.reader or { parser = on.words:parser { prompt_tail = on.tail }, at = 0 }
   local reader = on.reader
   while reader.at < #seq.pieces do
     reader.at = reader.at + 1
-    for _, event in ipairs(reader.parser:feed(seq.pieces[reader.at])) do
-      reader.thinking = event.type == "reasoning"
-    end
+    reader.parser:feed(seq.pieces[reader.at])
   end
-  return reader.thinking
+  return reader.parser:thinking()
+end
+
+--- The ids that end its reasoning; nil if the model's format has none.
+function fields.closing(on)
+  local closing = on.words and on.closing(on.words, on.tok)
+  return closing and table.move(closing.first, 1, #closing.first, 1, {})
 end
 
 local seq_class = { __metatable = false, __index = function(self, key)
@@ -214,7 +217,7 @@ local seq_class = { __metatable = false, __index = function(self, key)
 end }
 
 --- What a script sees of a sequence. on: what the scripts of the sequence share (hooks/attach.lua):
---- seq, forced, biases, holding, stopped, words, tail, vocabulary, room.
+--- seq, forced, biases, holding, stopped, words, tail, tok, closing, vocabulary, room.
 function lent.seq(on, shown)
   local view = setmetatable(shown, seq_class)
   behind[view] = on

@@ -89,7 +89,8 @@ local bytes_vocab = {
 
 local function new_seq(given)
   return filled(given, { request = "chatcmpl-trial", id = 1, prompt_tokens = 1, ids = {}, text = "",
-    thinking = false, vocab = bytes_vocab, forced = {}, biases = {}, stopped = false,
+    thinking = false, closing = bytes_vocab:encode "</think>", vocab = bytes_vocab, forced = {},
+    biases = {}, stopped = false,
     force = function(seq, ids) table.move(ids, 1, #ids, #seq.forced + 1, seq.forced) end,
     bias = function(seq, biases)
       for id, x in pairs(biases) do seq.biases[id] = x end

@@ -17,7 +17,12 @@
 ---@field inner? string[]
 ---The text before and after the name of a forced call.
 ---@field opening? perigee.Opening|perigee.Opening[]
----@field closing? fun(tail?: string): string?   The text that ends thinking opened by the prompt.
+---@field opened? fun(tail?: string): boolean?   Has the prompt opened a block of thinking?
+---The text that ends thinking. Without it a thinking budget has no effect.
+---@field closing? string
+---@field closing_again? string   The same when the model begins to think once more.
+---The mark in `closing`, around which the template's own white space is put.
+---@field mark? string
 ---@field selftest perigee.FormatCase[]
 
 ---@alias perigee.Opening { [1]: string, [2]: string, shows?: string }
@@ -42,6 +47,7 @@
 ---@field tools perigee.ParserTools   The declared tools.
 ---@field tail? string        The end of the prompt.
 ---@field at_start boolean    No text but white space has come yet.
+---@field thinking? boolean    To be set by reasoning formats: what comes next is reasoning.
 ---@field content perigee.Channel
 ---@field reasoning perigee.Channel
 local Scan = {}

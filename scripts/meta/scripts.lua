@@ -243,6 +243,7 @@ function Step:fill() end
 ---@field ids integer[]      Of the answer, so far.
 ---@field text string        Of the answer, so far.
 ---@field thinking boolean   Is the answer still in its reasoning?
+---@field closing? integer[]  The ids that end its reasoning, to be forced.
 ---@field vocab perigee.Tokenizer
 local Seq = {}
 

@@ -63,7 +63,9 @@ local function body(s, channel)
   local target = s.content
   if channel == "analysis" then target = s.reasoning end
   target:cut()
+  s.thinking = channel == "analysis"
   local mark = s:upto(all, function(text) target:text(text) end)
+  s.thinking = false
   target:cut()
   return mark
 end
@@ -103,7 +105,7 @@ function harmony.call(s, mark)
 end
 
 --- Has the prompt opened a message of the analysis channel?
-local function analysis_open(tail)
+function harmony.opened(tail)
   local text = tail or ""
   local at = 0
   repeat
@@ -115,15 +117,11 @@ local function analysis_open(tail)
     and not rest:find("<|end|>", 1, true)
 end
 
-function harmony.closing(tail)
-  return analysis_open(tail) and "<|end|><|start|>assistant" or nil
-end
-
 --- Reads an answer, for both parsers. Without s.options.calls, calls are reported as commentary.
 function harmony.read(s)
   local function put(text) s.content:text(text) end
   local mark
-  if analysis_open(s.tail) then
+  if harmony.opened(s.tail) then
     mark = body(s, "analysis")
   else
     s:hold(0)

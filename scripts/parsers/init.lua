@@ -12,7 +12,9 @@
 --   inner      other texts that it looks for inside a call
 --   opening    { text before the name, text after the name }: how a call begins, used to force one;
 --              or a list of such, where `shows` is a text of the chat templates that use it
---   closing    function(prompt tail): the text that ends thinking opened by the prompt
+--   opened     function(prompt tail): has the prompt opened a block of thinking?
+--   closing    the text that ends thinking; closing_again: when the model begins once more.
+--              mark: the mark in it, where a template may have other white space around
 --   selftest   cases, see selftest.lua
 local args = require "parsers.args"
 local async = require "lib.async"
@@ -128,13 +130,25 @@ function parsers.opening(format, name, options)
   local o, list = options or {}, assert(parsers.find("tools", format)).opening
   if not list or name and not name:find "^[%w_.%-]+$" then return nil end
   if type(list[1]) == "string" then list = { list } end
-  local closing = assert(parsers.find("reasoning", o.reasoning or "none")).closing
-  local before = closing and closing(o.prompt_tail) or ""
+  local thinks = assert(parsers.find("reasoning", o.reasoning or "none"))
+  local before = thinks.opened and thinks.opened(o.prompt_tail) and thinks.closing or ""
   for _, opening in ipairs(list) do
     if not opening.shows or o.template and o.template:find(opening.shows, 1, true) then
       return before .. opening[1] .. (name and name .. opening[2] or "")
     end
   end
+end
+
+--- The text that ends thinking in a reasoning format (a name), and the one that ends it when the
+--- model begins once more; nil if the format has none. `shown`: what the model's template writes
+--- between reasoning and answer, if it writes both.
+function parsers.closing(reasoning, shown)
+  local format = assert(parsers.find("reasoning", reasoning))
+  local mark, text_of = format.mark, format.closing
+  local from, to = nil, nil
+  if mark and shown then from, to = shown:find(mark, 1, true) end
+  if from and not (shown:sub(1, from - 1) .. shown:sub(to + 1)):find "%S" then text_of = shown end
+  return text_of, format.closing_again or text_of
 end
 
 --- The texts that two formats (names) look for, sorted. Special tokens among them must be kept when
@@ -239,6 +253,12 @@ function Parser:feed(piece)
   self.held = n < #piece and piece:sub(n + 1) or ""
   if n > 0 then self.put(n < #piece and piece:sub(1, n) or piece) end
   return self.events:take()
+end
+
+--- Is the text so far inside of reasoning?
+function Parser:thinking()
+  local reader = self.first or self.second
+  return reader ~= nil and reader.thinking == true
 end
 
 --- Ends the text; returns the last events.

@@ -34,12 +34,19 @@ local function show(value)
   return pretty.format(value, { width = math.huge, items = 40, string = 400 })
 end
 
+local TEXTS = { "closing", "closing_again", "mark" }
+
 --- Runs the cases of a format and returns their number; raises at the first failure. Options: kind
 --- ("tools" or "reasoning"), where (for messages).
 function selftest.run(format, options)
   local where = options.where
   if type(format) ~= "table" or type(format.selftest) ~= "table" or #format.selftest == 0 then
     error(where .. ": has no self-test cases", 0)
+  end
+  for _, key in ipairs(TEXTS) do
+    if format[key] ~= nil and type(format[key]) ~= "string" then
+      error(("%s: `%s` must be a text, got a %s"):format(where, key, type(format[key])), 0)
+    end
   end
   for i, case in ipairs(format.selftest) do
     local o = { tools = case.tools, prompt_tail = case.prompt_tail, format = "none" }

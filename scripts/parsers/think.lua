@@ -58,15 +58,18 @@ local function pass_call(s, f, call)
     return false
   end
   s.reasoning:mark()
+  s.thinking = false
   s.content:text(text)
   local mark = s:upto(f.ends[call.open], function(part) s.content:text(part) end)
   if mark and mark ~= f.close then s.content:text(mark) end
+  s.thinking = true
   return mark == f.close
 end
 
 --- Reads to the end of the block; false at the end of the answer.
 local function block(s, f)
   s.reasoning:mark()
+  s.thinking = true
   while true do
     local mark = s:upto(f.inside, function(text) s.reasoning:text(text) end)
     if not mark then return false end
@@ -74,6 +77,7 @@ local function block(s, f)
       s.nested = s.nested + 1
       s.reasoning:text(mark)
     elseif mark == f.close or pass_call(s, f, f.calls[mark]) then
+      s.thinking = false
       s.reasoning:cut()
       s.content:mark()
       return true
@@ -103,6 +107,7 @@ local function read(s, f)
   local opened, edge = open_in(s.tail, f), true
   local closed = false
   if opened then -- the model may open the block once more
+    s.thinking = true
     s.reasoning:text(s:gap())
     s:take(f.open)
   end
@@ -152,7 +157,8 @@ function think.new(format)
   for _, mark in ipairs(format.drop or {}) do outside[#outside + 1] = mark end
   f.inside, f.outside = scan.marks(inside), scan.marks(outside)
   format.inner = outside
-  format.closing = function(tail) return open_in(tail, f) and "\n" .. f.close .. "\n\n" or nil end
+  format.mark, format.closing = f.close, "\n" .. f.close .. "\n\n"
+  format.opened = function(tail) return open_in(tail, f) end
   format.run = function(s) return read(s, f) end
   return format
 end

@@ -20,7 +20,7 @@ local function common(a, b)
 end
 
 --- The ids of a text that stay the same whatever follows.
-local function stable(tok, text)
+function opening.stable(tok, text)
   local ids
   for _, follower in ipairs(FOLLOWERS) do
     local all, why = tok:encode(text .. follower, { add_special = false })
@@ -44,7 +44,7 @@ function opening.ids(req, entry, prepared)
       if not text then
         errors.refuse("tool_choice", "demands a call, which this model's format cannot force")
       end
-      local own = stable(entry.tok, text)
+      local own = opening.stable(entry.tok, text)
       ids = ids and common(ids, own) or own
     end
   end

@@ -50,7 +50,7 @@ Output.__index = Output
 --- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry,
 --- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept),
 --- forget (logprobs that were taken are not kept), most (tokens that the client asked for),
---- stops (the stop texts).
+--- stops (the stop texts), exact (it is parsed token by token, for a budget).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
@@ -58,8 +58,8 @@ function output.new(options)
     call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
     parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
     columns = options.columns, hold = options.hold, forget = options.forget, written = {}, ats = {},
-    most = options.most, stops = options.stops, thinks = options.parser ~= nil, unplaced = 0,
-    reasoned = 0,
+    most = options.most, stops = options.stops, exact = options.exact,
+    thinks = options.parser ~= nil, unplaced = 0, reasoned = 0,
     logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
 
@@ -248,6 +248,15 @@ local function note_logprob(self, e)
   self.bytes, self.chars = self.bytes + #bytes, self.chars + characters(bytes)
 end
 
+--- Does it think now?
+function Output:thinking() return self.parser ~= nil and self.parser:thinking() end
+
+--- The tokens of its reasoning so far, while it thinks.
+function Output:thought() return self.reasoned + self.unplaced end
+
+--- Its reasoning is made to end: what has come is part of it, also white space at the end.
+function Output:end_thought() self.reasoned, self.unplaced = self:thought(), 0 end
+
 --- Takes one event of the batch; returns deltas. An end token has no text and no logprob to show.
 function Output:token(e)
   if self.finish or self.enough then return NONE end
@@ -259,7 +268,7 @@ function Output:token(e)
   end
   if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
-  local now = self.live or self.one_call or self.parse or self.thinks
+  local now = self.live or self.one_call or self.parse or self.thinks or self.exact
   if now or #self.pieces - self.parsed == SOME then return parse(self) end
   return NONE
 end

@@ -2,9 +2,11 @@
 -- outputs that fill up.
 --
 -- Everything here but `add` happens in callbacks of the batch, between steps, on the loop. An error
--- raised there ends its own run, never another one. A sequence of a run has two fields of ours:
--- seq.output (pipeline/output.lua) and seq.watcher (hooks/attach.lua, when hooks sit on it).
+-- raised there ends its own run, never another one. A sequence of a run has fields of ours:
+-- seq.output (pipeline/output.lua), seq.watcher (hooks/attach.lua, when hooks sit on it) and
+-- seq.budget (pipeline/budget.lua, when it may think for so long).
 local admission = require "pipeline.admission"
+local budgets = require "pipeline.budget"
 local errors = require "lib.errors"
 local opening = require "pipeline.opening"
 local outputs = require "pipeline.output"
@@ -31,6 +33,7 @@ local function on_token(run, event, seq)
   if watcher and not watcher:token(event, seq) then return end
   if event.id then note_time(run, out, seq) end
   local deltas = out:token(event)
+  if seq.budget then seq.budget:token(event, out, seq) end
   if #deltas > 0 then run:send(out, deltas) end
   if out.enough and not out.ended then
     out.ended = true
@@ -134,6 +137,12 @@ local function kept_logprobs(run, o)
   return function(out, entry) return face:columns(out, entry) end, false
 end
 
+--- The thinking budget of a request: its own, or that of its effort.
+local function tokens_to_think(run)
+  local req = run.req
+  return req.thinking_budget or (run.app.config.thinking_budgets or {})[req.effort]
+end
+
 --- The outputs of one prompt's sequences.
 local function outputs_of(run, prompt, o)
   local words, chat, list = prompt.words, run.req.chat, {}
@@ -145,11 +154,22 @@ local function outputs_of(run, prompt, o)
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
       parser = chat and words and words:parser { tools = chat.tools, prompt_tail = prompt.tail },
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
-      most = o.sampling.max_tokens, stops = o.sampling.stop,
+      most = o.sampling.max_tokens, stops = o.sampling.stop, exact = tokens_to_think(run) ~= nil,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,
       call_id = function() return (run.req.call_prefix or "call_") .. run.random_name() end }
   end
   return list
+end
+
+--- Gives sequences that will be added a thinking budget, if the request has one; returns how to
+--- make each. A budget of nothing ends the thinking that the prompt began.
+local function budget_of(run, prompt, request, first)
+  local tokens = tokens_to_think(run)
+  local closing = tokens and first.parser and budgets.closing(prompt.words, run.entry.tok)
+  if not closing then return nil end
+  request.watch = true
+  if tokens == 0 and not request.force and first:thinking() then request.force = closing.first end
+  return function() return budgets.new(tokens, closing, #(request.force or {})) end
 end
 
 --- Adds the sequences of one prompt to the run's batch; returns their outputs, or raises. o:
@@ -159,8 +179,10 @@ function sequences.add(run, prompt, o)
   local batch = run.entry.batch
   local request = request_of(run, prompt, o)
   local made = outputs_of(run, prompt, o)
+  local budget = budget_of(run, prompt, request, made[1])
   local watchers = #run.attached > 0 and run.req.scripts.watch(run.req, run.attached, request,
     { tok = run.entry.tok, words = prompt.words, prompt_tail = prompt.tail,
+      closing = budgets.closing,
       vocabulary = batch.core.vocabulary, context = batch.core.context })
   local added = table.pack(pcall(batch.add, batch, request))
   if not added[1] or not added[2] then error(refusal(added[1] and added[3] or added[2]), 0) end
@@ -169,6 +191,7 @@ function sequences.add(run, prompt, o)
   for i = 1, added.n - 1 do
     local seq = added[i + 1]
     seq.output, run.sequences[seq] = made[i], true
+    seq.budget = budget and budget()
     if watchers then watchers[i]:join(seq) end
     admission.joined(batch, seq.id, i == 1 and predicted or 0)
   end

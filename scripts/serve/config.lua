@@ -362,6 +362,10 @@ config.keys = {
     help = "Log file, one JSON object per line; false turns it off. Default: stderr." },
   { "drain_s", check = number(0, 86400), live = true, default = 30,
     help = "Seconds that running requests get to finish at shutdown." },
+  { "thinking_budgets", check = record({}, integer(0, LARGE)), live = true, default = {},
+    shown = "{ low = 1024, medium = 8192 }",
+    help = "Tokens that a model may think, by the reasoning effort that a request names, unless it "
+      .. "says a budget itself." },
   { "defaults", check = sampling(), live = true, default = {},
     shown = "{ temperature = 0.7, max_tokens = 1024 }",
     help = "Sampling parameters of requests that do not set them; they override the model's "

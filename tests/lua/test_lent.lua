@@ -104,10 +104,9 @@ test("a sequence is forced, biased and stopped", function(t)
   local fed = 0
   on.tail, on.words = "T", { parser = function(_, o)
     t.eq(o.prompt_tail, "T")
-    return { feed = function(_, piece)
-      fed = fed + 1
-      return { { type = piece == "b" and "reasoning" or "content" } }
-    end }
+    local last
+    return { feed = function(_, piece) fed, last = fed + 1, piece end,
+      thinking = function() return last == "b" end }
   end }
   t.eq({ seq.thinking, seq.thinking, fed }, { true, true, 2 })
   on.seq.pieces[3] = "c"

@@ -314,10 +314,9 @@ return function(body, from)
   sampling.max_tokens = o.max_tokens
   return request.chat({ id = "msg_", api = "messages", call_prefix = "toolu_", body = body,
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
-    effort = effort_of(o.output_config), session = session_of(o.metadata), perigee = o.perigee,
-    places = places, user = o.metadata and type(o.metadata.user_id) == "string"
-      and o.metadata.user_id or nil,
+    thinking_budget = budget, effort = effort_of(o.output_config),
+    session = session_of(o.metadata), perigee = o.perigee, places = places,
+    user = o.metadata and type(o.metadata.user_id) == "string" and o.metadata.user_id or nil,
     chat = { messages = messages, tools = tools, tool_choice = choice,
-      parallel_tool_calls = parallel, continue_final_message = is_begun(messages) or nil,
-      kwargs = budget and { thinking_budget = budget } or nil } }, from)
+      parallel_tool_calls = parallel, continue_final_message = is_begun(messages) or nil } }, from)
 end

@@ -37,6 +37,7 @@ function chat.read(body, from)
   if o.logprobs then fields.sampling.top_logprobs = o.top_logprobs or 0 end
   fields.id, fields.api, fields.chat = "chatcmpl-", "chat", given
   fields.thinking, fields.effort = o.enable_thinking, o.reasoning_effort
+  fields.thinking_budget = o.thinking_token_budget
   fields.session = o.prompt_cache_key
   return request.chat(fields, from)
 end

@@ -37,6 +37,7 @@ local chat = {
   { "chat_template_kwargs", "object", into = "chat", as = "kwargs" },
   { "enable_thinking", "boolean" },
   { "reasoning_effort", "string", from = 1, to = 64 },
+  { "thinking_token_budget", "integer", from = 0, to = INT },
   { "prompt_cache_key", "string", to = 1024 },
   { "max_tokens", "integer", from = 1, to = INT },
   { "max_completion_tokens", "integer", from = 1, to = INT },

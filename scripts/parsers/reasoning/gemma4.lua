@@ -29,8 +29,10 @@ end
 local function pass_call(s)
   local function put(text) s.content:text(text) end
   s.reasoning:mark()
+  s.thinking = false
   put(CALL)
   local mark = s:upto(call_end, put)
+  s.thinking = true
   if mark == CALL_END then put(mark) elseif mark then s:back(mark) end
 end
 
@@ -40,6 +42,7 @@ local function run(s)
   if thinking then s.reasoning:mark() end
   while true do
     local channel = channels[thinking]
+    s.thinking = thinking
     local mark = s:upto(marks[thinking], function(text) channel:text(text) end)
     if not mark then return end
     local now, text = false, nil
@@ -51,6 +54,7 @@ local function run(s)
     elseif not thinking and not seen then
       s.options.relabel()
     else
+      s.thinking = false
       now = s:take "thought\n" -- a model that repeats itself may leave out the opening mark
     end
     if now == nil then
@@ -66,7 +70,9 @@ end
 return {
   name = "gemma4",
   run = run,
-  closing = function(tail) return open_in(tail) and "\n<channel|>" or nil end,
+  opened = open_in,
+  mark = "<channel|>",
+  closing = "\n<channel|>",
   inner = { "<|channel>", "<channel|>" },
   selftest = {
     { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh",

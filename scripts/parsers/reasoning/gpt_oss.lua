@@ -5,7 +5,9 @@ return {
   name = "gpt_oss",
   aliases = { "harmony" },
   run = harmony.read,
-  closing = harmony.closing,
+  opened = harmony.opened,
+  closing = "<|end|><|start|>assistant",
+  closing_again = "<|end|><|start|>assistant<|channel|>final<|message|>",
   inner = harmony.marks,
   channels = true,
   selftest = {
