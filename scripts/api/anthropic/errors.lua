@@ -3,6 +3,7 @@
 --   {"type": "error", "error": {"type": …, "message": …}, "request_id": …}
 --
 -- `type` follows from the status. A field that is wrong is named by the message alone.
+local encode = require "api.encode"
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
@@ -37,7 +38,7 @@ end
 function dialect.body(err, request)
   local object = dialect.object(err)
   object.request_id = request and (request.client_id or request.id) or json.null
-  return json.encode(object, { compact = true }), "application/json"
+  return encode(object), "application/json"
 end
 
 return dialect

@@ -5,6 +5,7 @@
 -- looks at it, but clients keep and send it back.
 local calls = require "chat.calls"
 local dialect = require "api.dialect"
+local encode = require "api.encode"
 local errors = require "api.anthropic.errors"
 local perigee = require "perigee"
 local json = perigee.json
@@ -13,8 +14,6 @@ local Face = {}
 Face.__index = Face
 
 local PING = 'event: ping\ndata: {"type": "ping"}\n\n'
-
-local function encode(value) return json.encode(value, { compact = true }) end
 
 local function signature(thinking)
   return (perigee.image.sha256("perigee thinking\0" .. thinking):gsub(".", function(c)

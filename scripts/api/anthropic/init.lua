@@ -11,6 +11,7 @@
 -- all of it. Tools that run at the vendor's servers are left out.
 local answer = require "api.answer"
 local count = require "api.count"
+local encode = require "api.encode"
 local face = require "api.anthropic.face"
 local handler = require "api.handler"
 local perigee = require "perigee"
@@ -20,7 +21,7 @@ local json = perigee.json
 local function count_tokens(app, body, request)
   local req = read(body, request)
   local ids = count.chat(app, count.model(app, req.model), req, request)
-  return { json.encode(json.object { { "input_tokens", #ids } }, { compact = true }) }
+  return { encode(json.object { { "input_tokens", #ids } }) }
 end
 
 return function(app)

@@ -1,5 +1,6 @@
 -- chat: POST /v1/chat/completions.
 local common = require "api.openai.common"
+local encode = require "api.encode"
 local errors = require "lib.errors"
 local fields_of = require "api.openai.fields"
 local perigee = require "perigee"
@@ -74,8 +75,6 @@ local function logprobs_object(out, entries)
   return json.object { { "content", list }, { "refusal", json.null } }
 end
 
-local COMPACT = { compact = true }
-
 local shape = { chunk = "chat.completion.chunk", whole = "chat.completion" }
 chat.shape = shape
 
@@ -139,8 +138,8 @@ local function around_of(tok, id)
   end
   if not known.before[id] then
     local bytes = tok:bytes(id) or ""
-    known.before[id] = '{"token":' .. json.encode(text.clean(bytes), COMPACT) .. ',"logprob":'
-    known.after[id] = ',"bytes":' .. json.encode(bytes_list(bytes), COMPACT)
+    known.before[id] = '{"token":' .. encode(text.clean(bytes)) .. ',"logprob":'
+    known.after[id] = ',"bytes":' .. encode(bytes_list(bytes))
     known.count = known.count + 1
   end
   return known.before[id], known.after[id]
@@ -148,7 +147,7 @@ end
 
 --- The text of a token's logprobs, to be kept until the answer is complete: that of entry_object.
 function shape.columns(_, out, entry)
-  if not out.tok then return { json.encode(entry_object(out, entry), COMPACT) } end
+  if not out.tok then return { encode(entry_object(out, entry)) } end
   local list, top = {}, entry.top or {}
   for k = 1, #top do
     local before, after = around_of(out.tok, top[k].id)

@@ -3,6 +3,7 @@
 local async = require "lib.async"
 local check = require "chat.check"
 local common = require "api.openai.common"
+local encode = require "api.encode"
 local errors = require "lib.errors"
 local fields_of = require "api.openai.fields"
 local perigee = require "perigee"
@@ -176,10 +177,6 @@ local function all_logprobs(req, out, echo)
   table.move(out.logprobs, 1, #out.logprobs, #entries + 1, entries)
   return logprobs_object(out, entries, echo.characters)
 end
-
-local COMPACT = { compact = true }
-
-local function encode(value) return json.encode(value, COMPACT) end
 
 --- The texts of a token's logprobs, to be kept until the answer is complete.
 function shape.columns(req, out, entry)

@@ -3,6 +3,7 @@
 --   {"error": {"message": …, "type": …, "param": …, "code": …}}
 --
 -- `type` exists in this dialect only; it follows from the status, but for a few codes.
+local encode = require "api.encode"
 local perigee = require "perigee"
 local text = require "lib.text"
 local json = perigee.json
@@ -45,7 +46,7 @@ end
 
 --- The body of an error response and its content type.
 function dialect.body(err)
-  return json.encode(dialect.object(err), { compact = true }), "application/json"
+  return encode(dialect.object(err)), "application/json"
 end
 
 return dialect

@@ -18,6 +18,7 @@
 -- [DONE].
 local async = require "lib.async"
 local dialect = require "api.dialect"
+local encode = require "api.encode"
 local errors = require "api.openai.errors"
 local perigee = require "perigee"
 local json = perigee.json
@@ -76,10 +77,6 @@ function stream.new(req, response, shape)
   return setmetatable({ req = req, response = response, shape = shape,
     streams = req.stream == true, headed = {}, frames = {} }, Face)
 end
-
-local COMPACT = { compact = true }
-
-local function encode(object) return json.encode(object, COMPACT) end
 
 local function chunk_of(self, choices)
   local chunk = object_of(self.req, self.shape.chunk)

@@ -9,6 +9,7 @@ local answer = require "api.answer"
 local async = require "lib.async"
 local clean = require("lib.text").clean
 local count = require "api.count"
+local encode = require "api.encode"
 local errors = require "lib.errors"
 local perigee = require "perigee"
 local prompts = require "pipeline.prompt"
@@ -61,7 +62,6 @@ local function encode_messages(app, entry, o, client)
   return count.chat(app, entry, req, client)
 end
 
-local COMPACT = { compact = true }
 local SOME = 4096 -- entries that are written at a time: a few milliseconds
 
 --- Adds the texts of a list of n entries, write(from, to) at a time, with commas between.
@@ -91,7 +91,7 @@ local function tokenize(app, body, client)
     put_list(parts, #ids, function(from, to)
       local texts = json.array()
       for i = from, to do texts[#texts + 1] = clean(entry.tok:bytes(ids[i])) end
-      return json.encode(texts, COMPACT):sub(2, -2)
+      return encode(texts):sub(2, -2)
     end)
     parts[#parts + 1] = "]"
   end
@@ -113,7 +113,7 @@ local function detokenize(app, body)
   async.breathe()
   local text, why = entry.tok:decode(o.tokens, { skip_special = o.skip_special_tokens == true })
   if not text then refuse("tokens", "cannot be decoded: %s", tostring(why)) end
-  return { json.encode(json.object { { "content", text }, { "prompt", text } }, COMPACT) }
+  return { encode(json.object { { "content", text }, { "prompt", text } }) }
 end
 
 function tokens.routes(app)

@@ -7,6 +7,7 @@
 --
 -- An item is open at a time; a delta of another kind closes it. A whole answer goes the same way,
 -- without events, so it has the same items as a stream.
+local encode = require "api.encode"
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
 local run = require "pipeline.run"
@@ -15,10 +16,6 @@ local json = perigee.json
 
 local Answer = {}
 Answer.__index = Answer
-
-local COMPACT = { compact = true }
-
-local function encode(value) return json.encode(value, COMPACT) end
 
 -- ---- events -------------------------------------------------------------------------------------
 

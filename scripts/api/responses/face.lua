@@ -6,6 +6,7 @@
 local Answer = require "api.responses.answer"
 local async = require "lib.async"
 local dialect = require "api.dialect"
+local encode = require "api.encode"
 local errors = require "api.openai.errors"
 local kept = require "api.responses.kept"
 local object = require "api.responses.object"
@@ -15,10 +16,6 @@ local json = perigee.json
 
 local Face = {}
 Face.__index = Face
-
-local COMPACT = { compact = true }
-
-local function encode(value) return json.encode(value, COMPACT) end
 
 -- ---- keeping ------------------------------------------------------------------------------------
 

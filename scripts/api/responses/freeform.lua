@@ -7,6 +7,7 @@
 --
 -- A model may write something else than {"input": "…"}: then the text is that of its only parameter
 -- if that is text, or the JSON as it is, and all of it comes at the end.
+local encode = require "api.encode"
 local perigee = require "perigee"
 local json = perigee.json
 
@@ -19,7 +20,7 @@ function freeform.new() return setmetatable({ raw = {}, rest = "", sent = {} }, 
 
 --- The JSON text of a call with this text.
 function freeform.arguments(said)
-  return json.encode(json.object { { "input", said } }, { compact = true })
+  return encode(json.object { { "input", said } })
 end
 
 --- The bytes of a string's JSON text that can be decoded by themselves, and whether it ends there.

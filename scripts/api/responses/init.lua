@@ -18,6 +18,7 @@
 local answer = require "api.answer"
 local compact = require "api.responses.compact"
 local count = require "api.count"
+local encode = require "api.encode"
 local errors = require "lib.errors"
 local face = require "api.responses.face"
 local handler = require "api.handler"
@@ -33,7 +34,7 @@ local json = perigee.json
 local function input_tokens(app, body, request)
   local req = read(body, request, app)
   local ids = count.chat(app, count.model(app, req.model), req, request)
-  return { json.encode(json.object { { "object", "response.input_tokens" },
+  return { encode(json.object { { "object", "response.input_tokens" },
     { "input_tokens", #ids } }) }
 end
 
