@@ -265,6 +265,57 @@ test("a call that is cut off is incomplete", function(t)
   end)
 end)
 
+--- What chat completions say about the tokens of an answer, as this API has it.
+local function chat_logprobs(app, more)
+  local _, answer = app:ask(CHAT, { messages = { { role = "user", content = "What is 48 + 37?" } },
+    temperature = 0, logprobs = true, top_logprobs = 3, chat_template_kwargs = more })
+  return answer.choices[1].logprobs.content, answer.choices[1].message
+end
+
+test("logprobs of the text, whole, in deltas and at the end; not of the reasoning", function(t)
+  apiapp.run(t, function(app)
+    for _, thinks in ipairs { false, true } do
+      local kwargs = { enable_thinking = thinks }
+      local all, message = chat_logprobs(app, kwargs)
+      local body = { input = "What is 48 + 37?", temperature = 0, chat_template_kwargs = kwargs,
+        top_logprobs = 3, include = { "message.output_text.logprobs" } }
+      local status, whole = app:ask(PATH, body)
+      t.eq(status, 200, json.encode(whole))
+      local part = whole.output[#whole.output].content[1]
+      t.eq({ part.text, whole.top_logprobs }, { message.content, 3 })
+      local bytes = {}
+      for i, entry in ipairs(part.logprobs) do
+        bytes[i] = entry.token
+        t.eq(entry, all[#all - #part.logprobs + i])
+        t.eq(#entry.top_logprobs, 3)
+      end
+      t.eq(table.concat(bytes), message.content)
+      local streamed, last = json.array(), nil
+      for _, event in ipairs(app:events(PATH, body)) do
+        if event.type == "response.output_text.delta" then
+          table.move(event.logprobs, 1, #event.logprobs, #streamed + 1, streamed)
+        elseif event.type == "response.output_text.done" then
+          t.eq(event.logprobs, part.logprobs)
+        elseif event.type == "response.content_part.done" then
+          t.eq(event.part.logprobs, part.logprobs)
+        end
+        last = event
+      end
+      t.eq(streamed, part.logprobs)
+      local response = last.response
+      t.eq(response.output[#response.output].content[1].logprobs, part.logprobs)
+      local _, fetched = app:ask(PATH .. "/" .. response.id, nil, { method = "GET" })
+      t.eq(fetched.output, response.output)
+      body.top_logprobs, body.stream = nil, nil
+      _, whole = app:ask(PATH, body)
+      t.eq(whole.output[#whole.output].content[1].logprobs[1].top_logprobs, json.array())
+      body.include, body.top_logprobs = nil, 0
+      _, whole = app:ask(PATH, body)
+      t.eq(whole.output[#whole.output].content[1].logprobs, json.array())
+    end
+  end)
+end)
+
 test("reasoning comes back: sealed or as a summary, the same prompt", function(t)
   apiapp.run(t, function(app)
     local a

@@ -3,6 +3,7 @@
 local async = require "lib.async"
 local freeform = require "api.responses.freeform"
 local items = require "api.responses.items"
+local logprobs = require "api.responses.logprobs"
 local perigee = require "perigee"
 local sealed = require "api.responses.sealed"
 local stores = require "api.responses.store"
@@ -204,6 +205,21 @@ local function item(id, size)
   return ('{"id":"%s","type":"message","role":"user","content":"%s"}'):format(id,
     ("x"):rep(size or 1))
 end
+
+test("logprobs belong to the text that their tokens made", function(t)
+  local function taken(list, ...)
+    local tokens, out = logprobs.new(), {}
+    for _, bytes in ipairs(list) do tokens:add(bytes, "<" .. bytes .. ">") end
+    for i, piece in ipairs { ... } do out[i] = table.concat(tokens:take(piece, i == 1)) end
+    return out
+  end
+  t.eq(taken({ "Hel", "lo", " you" }, "Hel", "lo you"), { "<Hel>", "<lo>< you>" })
+  t.eq(taken({ "</think>", "\n\n", "think", " on" }, "think", " on"), { "<think>", "< on>" })
+  t.eq(taken({ "Hello", "." }, "Hel", "lo."), { "<Hello>", "<.>" }) -- a token is shown once
+  t.eq(taken({ "a", " <", "b" }, "a", " <b"), { "<a>", "< <><b>" })
+  t.eq(taken({ "a", "[x]", "b" }, "a\nb", "c"), { "<a><[x]><b>", "" }) -- not as it was written
+  t.eq(taken({ "f(", "1)", "c" }, "", "c"), { "<f(><1)><c>", "" })
+end)
 
 test("the store: each key its own, chains, and items by id", function(t)
   async.run(function()

@@ -1,12 +1,14 @@
 -- answer: the deltas of an answer (pipeline/output.lua) as items and events of the Responses API.
 --
 --   local answer = Answer.new(req, send)      send(name, text): an event; nil: not streamed
---   answer:add(delta)
+--   answer:add(delta, tokens)                 tokens: logprobs.lua, of what came with it
 --   answer:close(finish)                      the items are complete
 --   answer.items
+--   answer:encode(value)                      the JSON text of something with items of it
 --
 -- An item is open at a time; a delta of another kind closes it. A whole answer goes the same way,
--- without events, so it has the same items as a stream.
+-- without events, so it has the same items as a stream. Logprobs are texts from the start
+-- (api/openai/stream.lua says why): in an item a mark stands for them, which `encode` replaces.
 local encode = require "api.encode"
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
@@ -17,6 +19,24 @@ local json = perigee.json
 local Answer = {}
 Answer.__index = Answer
 
+-- No client can know it, so no answer contains it.
+local MARK = ("\1 %016x "):format(math.random(0))
+local MARKED = '"' .. encode(MARK):sub(2, -2) .. '(%d+)"'
+
+function Answer:encode(value)
+  local text = encode(value)
+  if #self.logprobs == 0 then return text end
+  return (text:gsub(MARKED, function(n) return self.logprobs[math.tointeger(n)] end))
+end
+
+--- What stands for the logprobs of the open item in its part and its last events.
+local function marked(self)
+  local list = self.open.logprobs
+  if #list == 0 then return json.array() end
+  self.logprobs[#self.logprobs + 1] = "[" .. table.concat(list, ",") .. "]"
+  return MARK .. #self.logprobs
+end
+
 -- ---- events -------------------------------------------------------------------------------------
 
 --- Sends an event: a list of { key, value }, between its type and its number.
@@ -26,7 +46,7 @@ function Answer:event(kind, fields)
   for _, field in ipairs(fields) do event[field[1]] = field[2] end
   event.sequence_number = self.number
   self.number = self.number + 1
-  self.send("response." .. kind, encode(event))
+  self.send("response." .. kind, self:encode(event))
 end
 
 --- An event about the open item, or about its only part.
@@ -39,10 +59,11 @@ local function item_event(self, kind, fields)
 end
 
 --- A piece of the open item's text. Only the piece and the number differ from event to event, so
---- what is around the piece is encoded once per item.
-local function delta_event(self, piece)
+--- what is around the piece is encoded once per item. logprobs: texts.
+local function delta_event(self, piece, logprobs)
   local open = self.open
   open.texts[#open.texts + 1] = piece
+  table.move(logprobs or {}, 1, #(logprobs or {}), #open.logprobs + 1, open.logprobs)
   if not self.send or piece == "" then return end
   if not open.around then
     local name = "response." .. open.kind.delta
@@ -50,13 +71,15 @@ local function delta_event(self, piece)
       { "output_index", open.index } }
     if open.kind.part then head[open.kind.part] = 0 end
     open.around = encode(head):sub(1, -2) .. ',"delta":'
-    open.after = open.kind.logprobs and ',"logprobs":[]' or ""
     open.event = name
   end
-  local number = self.number
+  local number, after = self.number, ""
+  if open.kind.logprobs then
+    after = ',"logprobs":[' .. table.concat(logprobs or {}, ",") .. "]"
+  end
   self.number = number + 1
   self.send(open.event, ('%s%s%s,"sequence_number":%d}'):format(open.around, json.encode(piece),
-    open.after, number))
+    after, number))
 end
 
 -- ---- kinds of items -----------------------------------------------------------------------------
@@ -85,9 +108,9 @@ kinds.reasoning = { part = "summary_index", delta = "reasoning_summary_text.delt
     if self.req.seals then item.encrypted_content = sealed.close(text) end
   end }
 
-local function said(text)
+local function said(text, logprobs)
   return json.object { { "type", "output_text" }, { "text", text },
-    { "annotations", json.array() }, { "logprobs", json.array() } }
+    { "annotations", json.array() }, { "logprobs", logprobs } }
 end
 
 kinds.text = { part = "content_index", delta = "output_text.delta", logprobs = true,
@@ -95,11 +118,14 @@ kinds.text = { part = "content_index", delta = "output_text.delta", logprobs = t
     return json.object { { "id", "msg_" .. run.random_name() }, { "type", "message" },
       { "status", "in_progress" }, { "role", "assistant" }, { "content", json.array() } }
   end,
-  first = function(self) item_event(self, "content_part.added", { { "part", said "" } }) end,
+  first = function(self)
+    item_event(self, "content_part.added", { { "part", said("", json.array()) } })
+  end,
   last = function(self, text)
-    item_event(self, "output_text.done", { { "text", text }, { "logprobs", json.array() } })
-    item_event(self, "content_part.done", { { "part", said(text) } })
-    self.open.item.content = json.array { said(text) }
+    local logprobs = marked(self)
+    item_event(self, "output_text.done", { { "text", text }, { "logprobs", logprobs } })
+    item_event(self, "content_part.done", { { "part", said(text, logprobs) } })
+    self.open.item.content = json.array { said(text, logprobs) }
   end }
 
 --- The item of a call. key: where its text is.
@@ -147,7 +173,8 @@ end
 local function open_item(self, kind, delta)
   close_item(self, "completed")
   self.open = { kind = kinds[kind], item = kinds[kind].item(self, delta), index = #self.items,
-    texts = {}, call = delta.index, freeform = kind == "custom" and freeform.new() or nil }
+    texts = {}, logprobs = {}, call = delta.index,
+    freeform = kind == "custom" and freeform.new() or nil }
   self:event("output_item.added",
     { { "output_index", self.open.index }, { "item", self.open.item } })
   kinds[kind].first(self)
@@ -161,7 +188,7 @@ local function kind_of(self, delta)
 end
 
 --- Adds a delta of the answer.
-function Answer:add(delta)
+function Answer:add(delta, tokens)
   local open = self.open
   if delta.type == "call" then
     if delta.name then
@@ -169,12 +196,15 @@ function Answer:add(delta)
     elseif not open or open.call ~= delta.index then
       return -- a hook sent more of a call that is over
     end
+    if tokens then tokens:take "" end
     local piece = delta.arguments or ""
     if self.open.freeform then piece = self.open.freeform:feed(piece) end
     return delta_event(self, piece)
   end
-  if not open or open.kind ~= kinds[delta.type] then open_item(self, delta.type, delta) end
-  delta_event(self, delta.text)
+  local first = not open or open.kind ~= kinds[delta.type]
+  if first then open_item(self, delta.type, delta) end
+  local logprobs = tokens and tokens:take(delta.text, first)
+  delta_event(self, delta.text, delta.type == "text" and logprobs or nil)
 end
 
 local WHOLE = { stop = true, tool_calls = true }
@@ -201,7 +231,7 @@ function Answer:close(out)
 end
 
 function Answer.new(req, send)
-  return setmetatable({ req = req, send = send, items = {}, number = 0 }, Answer)
+  return setmetatable({ req = req, send = send, items = {}, number = 0, logprobs = {} }, Answer)
 end
 
 return Answer

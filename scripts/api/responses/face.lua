@@ -5,10 +5,12 @@
 -- background response was answered when it was queued; what comes of it is kept only.
 local Answer = require "api.responses.answer"
 local async = require "lib.async"
+local chat = require "api.openai.chat"
 local dialect = require "api.dialect"
 local encode = require "api.encode"
 local errors = require "api.openai.errors"
 local kept = require "api.responses.kept"
+local logprobs = require "api.responses.logprobs"
 local object = require "api.responses.object"
 local outputs = require "pipeline.output"
 local perigee = require "perigee"
@@ -36,9 +38,9 @@ local function keep(self, response)
   local req = self.req
   if not req.keeps then return end
   local texts = {}
-  for i, item in ipairs(response.output) do texts[i] = encode(item) end
+  for i, item in ipairs(response.output) do texts[i] = self.answers:encode(item) end
   self.app.responses:put(req.key, { id = req.id, previous = req.previous,
-    object = encode(response), input = self.input, output = texts,
+    object = self.answers:encode(response), input = self.input, output = texts,
     background = req.background, ended = self.ended })
 end
 
@@ -60,7 +62,7 @@ local function finish(self, event, response)
   end
   if self.queued then return end
   self.response:send_parts(200, { ["content-type"] = "application/json",
-    ["x-perigee-request"] = self.req.id }, { encode(response) })
+    ["x-perigee-request"] = self.req.id }, { self.answers:encode(response) })
 end
 
 --- A background request: unless it is streamed it is answered now, and the answer fetched later.
@@ -68,14 +70,14 @@ local function queue(self)
   self.stays, self.ended = true, async.signal()
   local response = state_of(self, "queued")
   keep(self, response)
-  if self.streams then return end
+  if self.req.stream then return end
   self.queued = true
   self.response:json(200, encode(response), { ["x-perigee-request"] = self.req.id })
 end
 
 function Face:begin()
   if self.ended then keep(self, state_of(self, "in_progress")) end
-  if not self.streams then return end
+  if not self.req.stream then return end
   self.events = self.response:sse { ["x-perigee-request"] = self.req.id }
   self.answers.send = function(name, text) self.events:event(text, name) end
   for _, kind in ipairs { "created", "in_progress" } do
@@ -83,9 +85,25 @@ function Face:begin()
   end
 end
 
+--- The tokens since the last delta, if their logprobs are wanted. Those of an answer that a hook
+--- made or changed are not shown.
+local function tokens_of(self, out)
+  if not self.req.sampling.top_logprobs or not out.take_logprobs then return nil end
+  self.tokens = self.tokens or logprobs.new()
+  local run, bytes = self.app.live[self.req.id], 0
+  for _, entry in ipairs(out:take_logprobs()) do
+    local text = chat.shape.columns(self.req, out, entry)[1]
+    self.tokens:add(entry.bytes, text)
+    bytes = bytes + #text
+  end
+  if run then run:hold(bytes) end
+  return not out.altered and self.tokens or nil
+end
+
 function Face:delta(out, deltas)
   if out.index > 0 then return end -- of a hook: a response is one answer
-  for i = 1, #deltas do self.answers:add(deltas[i]) end
+  local tokens = tokens_of(self, out)
+  for i = 1, #deltas do self.answers:add(deltas[i], tokens) end
 end
 
 function Face:finish(out)
@@ -126,14 +144,15 @@ end
 --- stops, where it would try again after a refusal.
 function Face:refuse(err)
   if err.field == "messages" then err.field = "input" end
-  if self.streams and err.code == "context_length_exceeded" then self:begin() end
+  if self.req.stream and err.code == "context_length_exceeded" then self:begin() end
   if self.events or self.queued then return finish(self, "failed", failed(self, err)) end
   self.app:refuse(self.response, err)
 end
 
 return function(req, response, app)
-  local self = setmetatable({ app = app, req = req, response = response, streams = req.stream,
-    answers = Answer.new(req) }, Face)
+  -- With logprobs the pieces are needed as they come, whether they are sent or not.
+  local self = setmetatable({ app = app, req = req, response = response,
+    streams = req.stream or req.sampling.top_logprobs ~= nil, answers = Answer.new(req) }, Face)
   if req.keeps then self.input = input_texts(app, req) end
   if req.background then queue(self) end
   return self

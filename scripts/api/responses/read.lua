@@ -11,8 +11,6 @@ local refuse = errors.refuse
 
 local INT = 0x7fffffff
 
-local NEVER = "is not supported by this server"
-
 local FIELDS = schema.fields({ schema.sampling { top_k = { from = -1 },
   presence_penalty = { from = -2, to = 2 }, frequency_penalty = { from = -2, to = 2 },
   skip_special = { name = "skip_special_tokens" } }, {
@@ -31,6 +29,7 @@ local FIELDS = schema.fields({ schema.sampling { top_k = { from = -1 },
   { "store", "boolean" },
   { "stream", "boolean" },
   { "stream_options", "object" },
+  { "top_logprobs", "integer", from = 0, to = 20 },
   { "background", "boolean" },
   { "truncation", "string", from = 1, to = 64 },
   { "metadata", "object" },
@@ -41,8 +40,7 @@ local FIELDS = schema.fields({ schema.sampling { top_k = { from = -1 },
   { "chat_template_kwargs", "object" },
   { "perigee", "object" },
 } }, { conversation = "is not supported: send previous_response_id, or the items themselves",
-  prompt = "is not supported: this server keeps no prompts",
-  top_logprobs = NEVER })
+  prompt = "is not supported: this server keeps no prompts" })
 
 -- ---- single fields ------------------------------------------------------------------------------
 
@@ -84,12 +82,17 @@ local function includes(list, name)
   return false
 end
 
+--- How many alternatives of each token are wanted; nil: no logprobs at all. Some clients send the
+--- documented default, 0, and mean nothing by it.
+local function logprobs_of(o)
+  if includes(o.include, "message.output_text.logprobs") then return o.top_logprobs or 0 end
+  return o.top_logprobs and o.top_logprobs > 0 and o.top_logprobs or nil
+end
+
 local function check_fields(o)
   check_text(o.text)
   check_metadata(o.metadata)
   one_of("truncation", o.truncation, { "disabled", "auto" })
-  if includes(o.include, "message.output_text.logprobs") then refuse("include", "%s",
-    "cannot have 'message.output_text.logprobs': this server sends none here") end
   if o.background and o.store == false then
     refuse("store", "must be true when background is true: its answer is fetched later")
   end
@@ -148,6 +151,7 @@ return function(body, from, app)
   local messages = messages_of(o, before, input, reader)
   local sampling = o.sampling or {}
   sampling.max_tokens = o.max_output_tokens
+  sampling.top_logprobs = logprobs_of(o)
   return request.chat({ id = "resp_", api = "responses", body = body, model = o.model,
     stream = o.stream == true, user = o.user or o.safety_identifier, sampling = sampling,
     session = o.prompt_cache_key, effort = effort_of(o.reasoning), perigee = o.perigee,
