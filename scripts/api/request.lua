@@ -13,6 +13,7 @@
 --   model, stream, n, user, sampling
 --   thinking        should the model think? nil: as its template has it; effort: how hard;
 --                   thinking_budget: for how many tokens (pipeline/budget.lua)
+--   truncates       leave out the oldest turns if it is too long (pipeline/truncate.lua)
 --   session         the name of the conversation that the request continues
 --   call_prefix     the beginning of the ids of its calls
 --   perigee         { script = NAME, … }: a script of the server, with parameters

@@ -40,6 +40,7 @@ local pictures = require "pipeline.pictures"
 local prompts = require "pipeline.prompt"
 local respond = require "pipeline.respond"
 local runs = require "pipeline.run"
+local truncate = require "pipeline.truncate"
 local usages = require "pipeline.usage"
 local uv = require "luv"
 
@@ -83,14 +84,23 @@ local function check_pictures(self)
   if err then error(err, 0) end
 end
 
+--- The prompt of the conversation, with its pictures; raises if it is too long.
+local function make_chat(self)
+  local prompt = prompts.chat(self.req, self.entry, { client = self.client })
+  self:find_model()
+  pictures.plan(self, prompt)
+  local err = admission.fits(self.entry, #prompt.ids, "messages")
+  if err then error(err, 0) end
+  return prompt
+end
+
 --- Makes the prompts. This may take a while, in which the model may be unloaded.
 local function make_prompts(self)
   local req = self.req
   if req.chat then
     check_pictures(self)
-    self.prompts = { prompts.chat(req, self.entry, { client = self.client }) }
-    self:find_model()
-    pictures.plan(self, self.prompts[1])
+    local function make() return make_chat(self) end
+    self.prompts = { req.truncates and truncate.fit(self.entry, req, make) or make() }
   else
     self.prompts = {}
     for i, given in ipairs(req.prompts) do

@@ -159,7 +159,7 @@ return function(body, from, app)
       tool_choice = offer.choice, parallel_tool_calls = o.parallel_tool_calls,
       kwargs = o.chat_template_kwargs },
     offer = offer, input = input, items = table.move(input, 1, #input, #before + 1, before),
-    keeps = o.store ~= false, background = o.background == true,
+    truncates = o.truncation == "auto", keeps = o.store ~= false, background = o.background == true,
     previous = o.previous_response_id,
     seals = includes(o.include, "reasoning.encrypted_content") }, from)
 end
