@@ -291,10 +291,13 @@ config.keys = {
       .. "one; picture_pixels: width times height of one. The others are listed in "
       .. "scripts/http/server.lua." },
   { "responses", filled = true, default = responses.LIMITS,
-    check = record { count = integer(0, 1 << 20), bytes = bytes, seconds = number(0, 1e9) },
-    shown = '{ count = 4096, bytes = "64M", seconds = 86400 }',
+    check = record { count = integer(0, 1 << 20), bytes = bytes, seconds = number(0, 1e9),
+      folder = is "string", disk_bytes = bytes, disk_seconds = number(0, 1e9) },
+    shown = '{ count = 4096, bytes = "64M", seconds = 86400, folder = "/var/lib/perigee" }',
     help = "Responses that are kept in memory for previous_response_id, for each API key: how "
-      .. "many, the bytes of their JSON, and the seconds since they were last used." },
+      .. "many, the bytes of their JSON, and the seconds since they were last used. With a folder "
+      .. "they are also written to files, disk_bytes and disk_seconds of them, and found again "
+      .. "after a restart." },
   { "picture_urls", check = picture_urls, live = true,
     shown = '{ hosts = { "img.example.org", "*.example.net" } }',
     help = "Hosts from which the server fetches pictures that requests name by an http(s) URL; "

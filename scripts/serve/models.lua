@@ -26,6 +26,7 @@
 local async = require "lib.async"
 local chat = require "chat"
 local errors = require "lib.errors"
+local folder = require "lib.folder"
 local memory = require "engine.memory"
 local modeldir = require "lib.modeldir"
 local model_of = require "engine.model"
@@ -219,36 +220,12 @@ local function preload(self, entry, model)
   return true
 end
 
---- Raises unless a folder of the cache is safe: another user who can write there could replace
---- what is read back as keys and values. `private`: it holds prompts, so others must not read it.
-local function check_folder(path, private)
-  local stat, why = (private and uv.fs_lstat or uv.fs_stat)(path)
-  if not stat then error("cache_folder: " .. why, 0) end
-  local function refuse(what, ...)
-    error(("cache_folder: %s " .. what):format(path, ...), 0)
-  end
-  if stat.type ~= "directory" then refuse "is not a directory" end
-  if stat.uid ~= uv.getuid() and (private or stat.uid ~= 0) then
-    refuse("belongs to user %d, it must belong to you", stat.uid)
-  end
-  local mask = private and 63 or 18 -- 077, 022
-  if stat.mode & mask ~= 0 then
-    refuse("has mode %04o: others must not %s it (chmod 700)", stat.mode & 4095,
-      private and "read or write" or "write to")
-  end
-end
-
 --- The directory of a model's on-disk prefix cache, below config.cache_folder; created if missing.
 local function cache_folder(self, entry)
   local base = self.config.cache_folder
   if not base then return nil end
-  local path = base .. "/" .. entry.name:gsub("[^%w._-]", "_"):gsub("^%.", "_")
-  for _, folder in ipairs { base, path } do
-    local ok, why, code = uv.fs_mkdir(folder, 448) -- 0700: the cache holds prompts
-    if not ok and code ~= "EEXIST" then error(why, 0) end
-    check_folder(folder, folder == path)
-  end
-  return path
+  local name = entry.name:gsub("[^%w._-]", "_"):gsub("^%.", "_")
+  return folder.private("cache_folder", base, name)
 end
 
 --- Any started batch; all share one engine thread.

@@ -96,6 +96,7 @@ local function new(options)
   local entry = model_of(options)
   local app = setmetatable({ config = { queue = { requests = 256, memory = 4.0 },
     limits = { values = 400000, pictures = options.pictures }, defaults = {},
+    responses = options.responses,
     drain_s = 5 }, struck = {},
     notes = {}, draining = false, routes = http.router(), entry = entry, metrics = metrics.new() },
       App)

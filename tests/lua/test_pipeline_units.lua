@@ -169,7 +169,8 @@ test("a sequence is added with what the request asked for", function(t)
     end }
   local words = { marks = function() return { 7 } end, parser = function() return nil end }
   local run = { req = { scripts = { has = function() return false end } }, attached = {},
-    sequences = {}, face = {}, entry = { batch = batch, tok = tok, name = "m" },
+    app = { config = {} }, sequences = {}, face = {},
+    entry = { batch = batch, tok = tok, name = "m" },
     random_name = function() return "r" end }
   local function add(sampling, prompt, context)
     run.entry.context = context

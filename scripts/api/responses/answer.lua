@@ -12,7 +12,7 @@
 local encode = require "api.encode"
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
-local run = require "pipeline.run"
+local store = require "api.responses.store"
 local sealed = require "api.responses.sealed"
 local json = perigee.json
 
@@ -88,13 +88,15 @@ end
 
 local kinds = {}
 
+local function new_id(self, prefix) return store.item_id(prefix, self.id, #self.items) end
+
 local function summary(text)
   return json.object { { "type", "summary_text" }, { "text", text } }
 end
 
 kinds.reasoning = { part = "summary_index", delta = "reasoning_summary_text.delta",
-  item = function()
-    return json.object { { "id", "rs_" .. run.random_name() }, { "type", "reasoning" },
+  item = function(self)
+    return json.object { { "id", new_id(self, "rs_") }, { "type", "reasoning" },
       { "summary", json.array() } }
   end,
   first = function(self)
@@ -114,8 +116,8 @@ local function said(text, logprobs)
 end
 
 kinds.text = { part = "content_index", delta = "output_text.delta", logprobs = true,
-  item = function()
-    return json.object { { "id", "msg_" .. run.random_name() }, { "type", "message" },
+  item = function(self)
+    return json.object { { "id", new_id(self, "msg_") }, { "type", "message" },
       { "status", "in_progress" }, { "role", "assistant" }, { "content", json.array() } }
   end,
   first = function(self)
@@ -132,7 +134,7 @@ kinds.text = { part = "content_index", delta = "output_text.delta", logprobs = t
 local function call_item(prefix, kind, key)
   return function(self, delta)
     local given = self.req.offer.of[delta.name] or { name = delta.name }
-    local item = json.object { { "id", prefix .. run.random_name() }, { "type", kind },
+    local item = json.object { { "id", new_id(self, prefix) }, { "type", kind },
       { "status", "in_progress" }, { "call_id", delta.id }, { "name", given.name }, { key, "" } }
     if given.namespace then item.namespace = given.namespace end
     return item
@@ -231,7 +233,8 @@ function Answer:close(out)
 end
 
 function Answer.new(req, send)
-  return setmetatable({ req = req, send = send, items = {}, number = 0, logprobs = {} }, Answer)
+  return setmetatable({ req = req, id = req.id, send = send, items = {}, number = 0,
+    logprobs = {} }, Answer)
 end
 
 return Answer

@@ -33,15 +33,15 @@ local function input_texts(app, req)
   return texts
 end
 
---- Keeps the response as it is now, if it is to be kept.
-local function keep(self, response)
+--- Keeps the response as it is now, if it is to be kept. done: that is how it stays.
+local function keep(self, response, done)
   local req = self.req
   if not req.keeps then return end
   local texts = {}
   for i, item in ipairs(response.output) do texts[i] = self.answers:encode(item) end
   self.app.responses:put(req.key, { id = req.id, previous = req.previous,
     object = self.answers:encode(response), input = self.input, output = texts,
-    background = req.background, ended = self.ended })
+    background = req.background, ended = self.ended }, done)
 end
 
 -- ---- sending ------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ end
 
 --- The last event, or the whole response.
 local function finish(self, event, response)
-  keep(self, response)
+  keep(self, response, true)
   if self.ended then self.ended:set() end
   if self.events then
     self.answers:event(event, { { "response", response } })

@@ -121,7 +121,8 @@ local function input_items(request, response, entry)
 end
 
 return function(app)
-  app.responses = store.new(app.config.responses)
+  app.responses = store.new(app.config.responses,
+    function(line) app.log:note("warning", line) end)
   app:route("POST", "/v1/responses", handler(app, { read = read, face = face }), { cost = true })
   app:route("GET", "/v1/responses", upgrade(app), {})
   app:route("POST", "/v1/responses/input_tokens", answer(app, input_tokens), { cost = true })

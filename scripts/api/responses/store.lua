@@ -1,4 +1,5 @@
--- store: responses that clients may come back to, in memory.
+-- store: responses that clients may come back to, in memory and, if there is a folder for them, in
+-- files (disk.lua): then what is not in memory is read again when it is asked for, inside a task.
 --
 -- Each API key has its own part: it finds nothing of another's, and cannot push it out. A part is
 -- bounded by the number of responses, the bytes of their JSON, and their age since they were last
@@ -8,6 +9,7 @@
 --   entry: { id, previous (an id, or nil), object (JSON text of the response), input (JSON texts of
 --          its own input items), output (of its items), background, ended (async.signal) }
 local async = require "lib.async"
+local Disk = require "api.responses.disk"
 local perigee = require "perigee"
 local uv = require "luv"
 local json = perigee.json
@@ -18,13 +20,19 @@ local Store = {}
 Store.__index = Store
 
 -- Of one key, unless configured: a day's work of an agent, at about 50 KB a turn.
-store.LIMITS = { count = 4096, bytes = 64 << 20, seconds = 86400 }
+-- Files: what they take is cheaper, and OpenAI keeps responses for 30 days.
+store.LIMITS = { count = 4096, bytes = 64 << 20, seconds = 86400,
+  disk_bytes = 1 << 30, disk_seconds = 30 * 86400 }
 
 -- Bytes of an entry or an item besides its text: tables, and the index.
 local ENTRY, ITEM = 512, 128
 
-function store.new(limits)
-  return setmetatable({ limits = limits or store.LIMITS, parts = {} }, Store)
+--- limits: those above, and folder. note: a function for lines of the log.
+function store.new(limits, note)
+  limits = limits or store.LIMITS
+  return setmetatable({ limits = limits, parts = {}, disk = limits.folder and Disk.new {
+    folder = limits.folder, bytes = limits.disk_bytes, seconds = limits.disk_seconds,
+    note = note } }, Store)
 end
 
 local function part_of(self, key)
@@ -79,8 +87,8 @@ local function trim(self, part)
   end
 end
 
---- Keeps an entry, in the place of an earlier one with its id.
-function Store:put(key, entry)
+--- Puts an entry into memory, in the place of an earlier one with its id.
+local function remember(self, key, entry)
   local part = part_of(self, key)
   if part.entries[entry.id] then drop(part, part.entries[entry.id]) end
   entry.size = size_of(entry)
@@ -93,30 +101,50 @@ function Store:put(key, entry)
   trim(self, part)
 end
 
+--- Keeps an entry. One that is complete (done) is also written to a file.
+function Store:put(key, entry, done)
+  remember(self, key, entry)
+  if done and self.disk then self.disk:write(key, entry) end
+end
+
 --- The entry of an id; nil when there is none for this key.
 function Store:get(key, id)
   local part = part_of(self, key)
   local entry = part.entries[id]
   if entry and entry.at < now_s() - self.limits.seconds then
     drop(part, entry)
-    return nil
+    entry = nil
   end
-  if entry then touch(part, entry) end
+  if entry then
+    touch(part, entry)
+  elseif self.disk then
+    entry = self.disk:read(key, id)
+    if entry then remember(self, key, entry) end
+  end
   return entry
 end
 
 --- Forgets a response; false when there is none.
 function Store:delete(key, id)
   local entry = self:get(key, id)
-  if entry then drop(part_of(self, key), entry) end
+  if entry and part_of(self, key).entries[id] then drop(part_of(self, key), entry) end
+  if self.disk then self.disk:delete(key, id) end
   return entry ~= nil
 end
 
 local DIGITS = { digits = true } -- as requests are read
 
+--- The id of the n-th item of a response (from 0 on): the response can be found by it.
+function store.item_id(prefix, response, n)
+  return ("%s%s%04x"):format(prefix, response:match "[^_]*$", n)
+end
+
 --- The item of an id, decoded; nil when there is none.
 function Store:item(key, id)
-  local text = part_of(self, key).items[id]
+  local part = part_of(self, key)
+  local name = not part.items[id] and self.disk and id:match "^%a+_(%x+)%x%x%x%x$"
+  if name then self:get(key, "resp_" .. name) end
+  local text = part.items[id]
   return text and json.decode(text, DIGITS)
 end
 
