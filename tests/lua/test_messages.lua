@@ -7,6 +7,7 @@ local perigee = require "perigee"
 local phases = require "hooks.phases"
 local pictures = require "picture_files"
 local read = require "api.anthropic.read"
+local sealed = require "api.sealed"
 local text = require "lib.text"
 local test = harness.test
 local json = perigee.json
@@ -183,6 +184,9 @@ local WRONG = {
   { { tools = { WEATHER }, tool_choice = { type = "auto", disable_parallel_tool_use = 1 } },
     "tool_choice.disable_parallel_tool_use must be true or false" },
   { { thinking = true }, "thinking must be an object" },
+  { { thinking = { type = "enabled", display = 5 } }, "thinking.display must be a string" },
+  { { messages = { { role = "assistant", content = { { type = "thinking", thinking = "",
+      signature = 5 } } } } }, "messages[0].content[0].signature must be a string" },
   { { thinking = { type = "deep" } }, "thinking.type must be one of enabled, adaptive, disabled" },
   { { thinking = { type = "enabled", budget_tokens = 0 } }, "thinking.budget_tokens must be" },
   { { output_config = { effort = 5 } }, "output_config.effort must be a string" },
@@ -387,7 +391,9 @@ local function bare(message)
   local out = plain(message)
   out.id, out.usage = nil, { out = out.usage.output_tokens,
     prompt = out.usage.input_tokens + out.usage.cache_read_input_tokens }
-  for _, block in ipairs(out.content) do block.id = nil end
+  for _, block in ipairs(out.content) do
+    block.id, block.signature = nil, block.signature and sealed.open(block.signature)
+  end
   return out
 end
 
@@ -410,7 +416,7 @@ test("a stream makes the whole answer: text, thinking, calls", function(t)
       if given.reasoning then
         n = n + 1
         t.eq({ whole.content[n].type, whole.content[n].thinking }, { "thinking", "hm" })
-        t.match(whole.content[n].signature, "^%x+$")
+        t.eq(sealed.open(whole.content[n].signature), "hm")
       end
       if given.content then
         n = n + 1
@@ -420,6 +426,29 @@ test("a stream makes the whole answer: text, thinking, calls", function(t)
       t.eq(whole.stop_reason, given.calls and "tool_use" or "end_turn")
     end
   end, { hooks = { { generate = function() return answer end } } })
+end)
+
+test("thinking that is left out comes back in its signature; others are no obstacle", function(t)
+  apiapp.run(t, function(app)
+    local whole, streamed = both(t, app, { thinking = { type = "enabled", display = "omitted" } })
+    for _, message in ipairs { whole, streamed } do
+      t.eq({ message.content[1].type, message.content[1].thinking }, { "thinking", "" })
+      t.eq(sealed.open(message.content[1].signature), "hm")
+    end
+    --- The reasoning of a turn that is sent back.
+    local function thought(words, signature)
+      return messages_of({ user "Hi", { role = "assistant", content = {
+        { type = "thinking", thinking = words, signature = signature },
+        { type = "text", text = "Hi." } } } })[2].reasoning_content
+    end
+    local signature = whole.content[1].signature
+    t.eq({ thought("", signature), thought("hm", signature), thought("mine", signature) },
+      { "hm", "hm", "mine" })
+    local flipped = (signature:sub(9, 9) == "A" and "B" or "A")
+    t.eq(thought("", signature:sub(1, 8) .. flipped .. signature:sub(10)), nil)
+    t.eq({ thought("", ""), thought("", "EqQB"), thought("hm", ""), thought("hm", "EqQB") },
+      { nil, nil, "hm", "hm" })
+  end, { hooks = { { generate = function() return { reasoning = "hm", content = "Hi." } end } } })
 end)
 
 test("every stop reason", function(t)

@@ -1,25 +1,20 @@
 -- face: a face (pipeline/init.lua) of the Messages API: one JSON object, or events.
 --
 -- An answer is a list of blocks: thinking, text, tool_use. In a stream each begins, grows and ends
--- before the next one begins. The signature of a thinking block says that it came from here; nobody
--- looks at it, but clients keep and send it back.
+-- before the next one begins. The signature of a thinking block is its text, sealed
+-- (api/sealed.lua): clients send it back, also those that want the text itself left out.
 local calls = require "chat.calls"
 local dialect = require "api.dialect"
 local encode = require "api.encode"
 local errors = require "api.anthropic.errors"
 local perigee = require "perigee"
+local sealed = require "api.sealed"
 local json = perigee.json
 
 local Face = {}
 Face.__index = Face
 
 local PING = 'event: ping\ndata: {"type": "ping"}\n\n'
-
-local function signature(thinking)
-  return (perigee.image.sha256("perigee thinking\0" .. thinking):gsub(".", function(c)
-    return ("%02x"):format(c:byte())
-  end))
-end
 
 -- ---- objects ------------------------------------------------------------------------------------
 
@@ -57,10 +52,10 @@ local function call_block(call, input)
     { "input", input } }
 end
 
-local function blocks_of(out)
+local function blocks_of(out, omits)
   local list = {}
   if out.reasoning then
-    list[1] = thinking_block(out.reasoning, signature(out.reasoning))
+    list[1] = thinking_block(omits and "" or out.reasoning, sealed.close(out.reasoning))
   end
   if out.content then list[#list + 1] = text_block(out.content) end
   for _, call in ipairs(out.calls) do
@@ -85,7 +80,7 @@ end
 local function close(self)
   if not self.open then return end
   if self.open == "reasoning" then
-    send_delta(self, '"signature_delta","signature":', signature(table.concat(self.thoughts)))
+    send_delta(self, '"signature_delta","signature":', sealed.close(table.concat(self.thoughts)))
   end
   send(self, "content_block_stop", (',"index":%d'):format(self.index))
   self.open, self.index = nil, self.index + 1
@@ -108,6 +103,7 @@ end
 function deltas.reasoning(self, d)
   if self.open ~= "reasoning" then open(self, "reasoning", thinking_block("", "")) end
   self.thoughts[#self.thoughts + 1] = d.text
+  if self.req.omits_thinking then return end
   send_delta(self, '"thinking_delta","thinking":', d.text)
 end
 
@@ -141,9 +137,9 @@ function Face:answer(outs, usage)
   local out = outs[1]
   local reason, text = reason_of(out)
   if not self.streams then
-    return self.response:json(200, message_object(self.req, { content = blocks_of(out),
-      stop_reason = reason, stop_sequence = text, usage = usage }),
-      { ["x-perigee-request"] = self.req.id })
+    return self.response:json(200, message_object(self.req, {
+      content = blocks_of(out, self.req.omits_thinking), stop_reason = reason,
+      stop_sequence = text, usage = usage }), { ["x-perigee-request"] = self.req.id })
   end
   close(self)
   send(self, "message_delta", (',"delta":%s,"usage":%s'):format(encode(json.object {

@@ -4,7 +4,8 @@
 --
 --   system blocks            are system messages of their own, as are those between the others
 --   tool_result of a user    are tool messages, before what else the user says
---   thinking of an assistant is its reasoning_content; signatures are not looked at
+--   thinking of an assistant is its reasoning_content. A signature (api/sealed.lua) is looked at
+--                            where the text was left out; others, and none, are fine
 --   tool_use                 are tool_calls; what follows them is another message
 --   a last assistant message is continued
 --
@@ -15,6 +16,7 @@ local errors = require "lib.errors"
 local perigee = require "perigee"
 local request = require "api.request"
 local schema = require "api.schema"
+local sealed = require "api.sealed"
 local async = require "lib.async"
 local json = perigee.json
 local refuse, value = errors.refuse, schema.value
@@ -166,6 +168,8 @@ end
 
 function turns.thinking(turn, block, at)
   local thought = value("string", at .. ".thinking", block.thinking)
+  local signed = given(block.signature) and value("string", at .. ".signature", block.signature)
+  if thought == "" then thought = signed and sealed.open(signed) or "" end
   if thought == "" then return end
   local before = turn.reasoning_content
   turn.reasoning_content = before and before .. "\n\n" .. thought or thought
@@ -265,14 +269,17 @@ end
 
 -- ---- the rest -----------------------------------------------------------------------------------
 
---- Should it think? Adaptive: as the model's template has it.
+--- Should it think, for how many tokens, and is the text left out? Adaptive: as the model's
+--- template has it.
 local function thinking_of(thinking)
   if not thinking then return false end
+  local omits = given(thinking.display)
+    and value("string", "thinking.display", thinking.display) == "omitted"
   local kind = one_of("thinking.type", thinking.type, { "enabled", "adaptive", "disabled" })
   local budget = given(thinking.budget_tokens)
     and value("integer", "thinking.budget_tokens", thinking.budget_tokens, { from = 1, to = INT })
-  if kind == "adaptive" then return nil, budget or nil end
-  return kind == "enabled", kind == "enabled" and budget or nil
+  if kind == "adaptive" then return nil, budget or nil, omits end
+  return kind == "enabled", kind == "enabled" and budget or nil, omits
 end
 
 local function effort_of(config)
@@ -308,13 +315,13 @@ return function(body, from)
   if not o.messages then refuse("messages", "is missing") end
   local tools, dropped = tools_of(o.tools)
   local choice, parallel = choice_of(o.tool_choice, tools, dropped)
-  local thinking, budget = thinking_of(o.thinking)
+  local thinking, budget, omits = thinking_of(o.thinking)
   local messages = messages_of(o, places)
   local sampling = o.sampling or {}
   sampling.max_tokens = o.max_tokens
   return request.chat({ id = "msg_", api = "messages", call_prefix = "toolu_", body = body,
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
-    thinking_budget = budget, effort = effort_of(o.output_config),
+    thinking_budget = budget, omits_thinking = omits, effort = effort_of(o.output_config),
     session = session_of(o.metadata), perigee = o.perigee, places = places,
     user = o.metadata and type(o.metadata.user_id) == "string" and o.metadata.user_id or nil,
     chat = { messages = messages, tools = tools, tool_choice = choice,

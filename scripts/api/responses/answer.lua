@@ -13,7 +13,7 @@ local encode = require "api.encode"
 local freeform = require "api.responses.freeform"
 local perigee = require "perigee"
 local store = require "api.responses.store"
-local sealed = require "api.responses.sealed"
+local sealed = require "api.sealed"
 local json = perigee.json
 
 local Answer = {}

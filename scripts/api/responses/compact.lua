@@ -7,7 +7,7 @@ local kept = require "api.responses.kept"
 local object = require "api.responses.object"
 local perigee = require "perigee"
 local run = require "pipeline.run"
-local sealed = require "api.responses.sealed"
+local sealed = require "api.sealed"
 local json = perigee.json
 
 local ASK = "Summarize this conversation so that it can go on without what came before: the task, "

@@ -1,5 +1,6 @@
--- sealed: text that a client keeps for this server, as encrypted_content: the reasoning of an
--- earlier turn, so that it comes back without the server keeping anything.
+-- sealed: text that a client keeps for this server: the reasoning of an earlier turn, so that it
+-- comes back without the server keeping anything. It is the encrypted_content of the Responses API
+-- and the signature of a thinking block.
 --
 -- The secret is made when the process starts: what another process sealed is not opened.
 local perigee = require "perigee"
