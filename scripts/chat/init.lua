@@ -219,10 +219,11 @@ function Words:format(tools)
   return self.can.tools and self.formats.tools or fallback.FORMAT
 end
 
---- A parser for one answer. options: tools (without them nothing is a call), prompt_tail.
+--- A parser for one answer. options: tools (without them nothing is a call), known
+--- (parsers.known(tools), for several parsers), prompt_tail.
 function Words:parser(options)
   return parsers.new { format = self:format(options.tools), reasoning = self.formats.reasoning,
-    tools = options.tools, prompt_tail = options.prompt_tail }
+    tools = options.tools, known = options.known, prompt_tail = options.prompt_tail }
 end
 
 --- The text that ends reasoning, and the one that ends it when the model begins once more; nil when

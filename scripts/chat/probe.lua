@@ -272,7 +272,7 @@ local function ask_reasoning(p)
     if last then
       can.reasoning, can.keeps_reasoning = key, earlier
       local text = p:render({ user, answer }, { add_generation_prompt = false })
-      can.reasoning_end = text and text:match "zqxreason(.-)zqxanswer"
+      can.reasoning_end = text and text:match "zqxreason(..-)zqxanswer"
       can.call_reasoned = can.call_text
         and p:shows(p:called { more = more, content = "zqxtext" }, { "zqxtext", "zqxvalue1" })
       return

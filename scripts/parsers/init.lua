@@ -219,13 +219,17 @@ local function reasoning_stage(p, format, o)
   p.put = function(piece) p.first:feed(piece) end
 end
 
+--- What parsers know about tools: for parsers of the same tools (options.known), so that a hundred
+--- definitions are read once and not for every choice.
+parsers.known = args.tools
+
 --- Options: format, reasoning (names or tables; default "auto" and "none"), tools (as in the
 --- request), prompt_tail (the end of the prompt, to see whether it opened a thinking block).
 function parsers.new(options)
   local p = setmetatable({ events = events.list(), held = "" }, Parser)
   p.content = events.channel(function(piece) p.events:text("content", piece) end)
   p.reasoning = events.channel(function(piece) p.events:text("reasoning", piece) end)
-  local o = { tools = args.tools(options.tools), tail = options.prompt_tail,
+  local o = { tools = options.known or args.tools(options.tools), tail = options.prompt_tail,
     reasoning = format_of("reasoning", options.reasoning or "none") }
   local both = tool_stage(p, format_of("tools", options.format or "auto"), o)
   if o.reasoning.name ~= "none" and not both then reasoning_stage(p, o.reasoning, o) end

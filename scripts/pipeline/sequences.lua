@@ -10,6 +10,7 @@ local budgets = require "pipeline.budget"
 local errors = require "lib.errors"
 local opening = require "pipeline.opening"
 local outputs = require "pipeline.output"
+local parsers = require "parsers"
 local uv = require "luv"
 
 local sequences = {}
@@ -149,10 +150,12 @@ local function outputs_of(run, prompt, o)
   local _, kept = kept_marks(words, run.entry.tok)
   local parse = parse_hook(run)
   local columns, forget = kept_logprobs(run, o)
+  local known = chat and parsers.known(chat.tools)
   for i = 1, o.n do
     list[i] = outputs.new { index = o.first + i - 1, prompt = o.prompt, tok = run.entry.tok,
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
-      parser = chat and words and words:parser { tools = chat.tools, prompt_tail = prompt.tail },
+      parser = chat and words and words:parser { tools = chat.tools, known = known,
+        prompt_tail = prompt.tail },
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
       most = o.sampling.max_tokens, stops = o.sampling.stop, exact = tokens_to_think(run) ~= nil,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,

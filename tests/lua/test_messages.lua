@@ -517,7 +517,7 @@ local function times(said, part)
   return n
 end
 
-test("while nothing else is sent: pings, and for chat completions comments", function(t)
+test("while nothing else is sent: pings, and for OpenAI's clients comments", function(t)
   local beat, said
   apiapp.run(t, function(app)
     local function ask(path, body, sign)
@@ -528,6 +528,8 @@ test("while nothing else is sent: pings, and for chat completions comments", fun
     t.eq(joined(t, said).stop_reason, "end_turn")
     ask(CHAT, { messages = { user "Hi" }, stream = true }, ": \n\n")
     t.eq(said:sub(-14), "data: [DONE]\n\n")
+    ask("/v1/responses", { input = "Hi", stream = true }, ": \n\n")
+    t.match(said, "event: response.completed\ndata: [^\n]*\n\n$")
   end, { limits = { heartbeat_s = 0.05 }, hooks = { { generate = function(_, run)
     run(nil, { silent = true })
     phases.wait_for("sleep", function()

@@ -114,7 +114,8 @@ test("whatever is sent, nothing breaks: 400 with a field, or an answer", functio
     tool_choice = { type = "allowed_tools", mode = "auto", tools = { { type = "function",
       name = "f" } } }, parallel_tool_calls = true, temperature = 0.5, top_p = 0.9,
     reasoning = { effort = "low", summary = "auto" }, text = { format = { type = "text" } },
-    include = { "reasoning.encrypted_content" }, truncation = "auto", user = "u",
+    include = { "reasoning.encrypted_content", "message.output_text.logprobs" },
+    top_logprobs = 2, truncation = "auto", user = "u",
     metadata = { a = "b" }, store = true, service_tier = "auto", prompt_cache_key = "k" }
   apiapp.run(t, function(app)
     local seen, from = {}, { headers = {}, path = PATH }
