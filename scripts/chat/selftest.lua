@@ -75,7 +75,9 @@ end
 local function abilities(can)
   local list = {}
   for name, value in pairs(can) do
-    if value then list[#list + 1] = value == true and name or name .. " = " .. value end
+    local shown = value
+    if type(value) == "string" and not value:find "^%w[%w_]*$" then shown = quoted(value) end
+    if value then list[#list + 1] = value == true and name or name .. " = " .. shown end
   end
   table.sort(list)
   return table.concat(list, ", ")

@@ -360,6 +360,8 @@ test("check", function(t)
     { "syntax.lua", "x = = 1", 1, "1: unexpected symbol near '='" },
     { "slow.lua", "return function() while true do end end", 1, "deadline exceeded" },
     { "x.jinja", "{{ messages }}", 0, "has no cases; can: " },
+    { "thinks.jinja", "{% for m in messages %}{{ m.reasoning_content }}\n</think>\n{{ m.content }}"
+      .. "{% endfor %}", 0, [[reasoning_end = "\n</think>\n"]] },
     { "x.txt", "", 1, "not a kind of file that can be checked (kinds: template, architecture, hook "
       .. "or policy, parser, script)" },
   }
