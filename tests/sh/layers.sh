@@ -22,6 +22,7 @@ kernels/metal: kernels
 runtime: kernels
 runtime/weights: kernels runtime
 runtime/text: runtime runtime/weights
+runtime/grammar: runtime runtime/text
 runtime/tensor: kernels runtime
 runtime/image: runtime
 runtime/graph: kernels runtime runtime/weights
