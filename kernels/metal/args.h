@@ -89,6 +89,13 @@ enum {
  * sums depends on both, so a norm inside of a rope uses them as well. */
 enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };
 
+/* Shortlists (shortlist.metal). */
+enum {
+  PE_SHORTLIST_STRETCH = 256, /* logits that share a peak, and threads of a group */
+  PE_SHORTLIST_ROOM = 1024,   /* entries: more than the best where they are neighbours */
+  PE_SHORTLIST_WORDS = 1 + 2 * PE_SHORTLIST_ROOM /* count, ids, logits */
+};
+
 typedef struct pe_metal_mat {
   int32_t rows, cols;
   uint32_t row_bytes, scale_bytes; /* from one row to the next in data, in scales and biases */
@@ -106,13 +113,18 @@ typedef struct pe_metal_step {
   int32_t rows, segments, outputs, groups, ahead, feature_planes, feature_width, patch_width,
       merge_count, region_count[PE_REGIONS], region_longest[PE_REGIONS];
   int32_t token, position, segment_of, segment, output, tables, table_at, feature, last, lookup_at,
-      lookup_index, lookup_weight, merge, region[PE_REGIONS];
+      lookup_index, lookup_weight, merge, best, region[PE_REGIONS];
 } pe_metal_step;
 
+typedef struct pe_metal_shortlist { /* arguments */
+  int32_t vocabulary, step;         /* logits of a line that count; from one line to the next */
+  int32_t stretches;                /* of a line */
+} pe_metal_shortlist;
+
 #ifdef __METAL_VERSION__
-static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in C");
+static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 116, "sizes as in C");
 #else
-_Static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in Metal");
+_Static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
 _Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS <= 31, "as drawn above; Metal has 31 slots");
 #endif
 

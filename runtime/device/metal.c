@@ -12,6 +12,7 @@
  * A step is all or nothing: a command buffer that fails, or memory that the device refuses, is the
  * error of this step, and the next one begins anew. After a lost device every step fails. */
 #include "runtime/device/backend.h"
+#include "runtime/device/metal_shortlist.h"
 #include "runtime/device/metal_step.h"
 #include "runtime/device/metal_store.h"
 #include "runtime/device/metal_walk.h"
@@ -44,6 +45,7 @@ typedef struct metal {
   pe_gpu_buffer kv, states, none, scratch;
   area rows, outputs;
   pe_metal_arrays arrays;
+  pe_metal_lists lists;
   compiled (*compiled)[PASSES]; /* by code */
   pe_commands commands;         /* of the step that runs */
 } metal;
@@ -153,6 +155,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   if (!rc && d->kv) rc = wrap_cache(m, d->kv->memory, &m->kv, err);
   if (!rc && d->recur) rc = wrap_cache(m, d->recur->memory, &m->states, err);
   if (!rc) rc = check_memory(m, err);
+  if (!rc && d->plan->drawable) rc = pe_metal_lists_open(&m->lists, m->gpu, err);
   if (!rc) rc = check_kernels(m, 1, err);
   return rc ? rc : check_kernels(m, 512, err);
 }
@@ -182,6 +185,7 @@ static pe_status provide(metal *m, pe_error *err) {
   if (!rc) rc = grow_area(m, &m->outputs, s->outputs, plan->output_floats, err);
   const pe_metal_walk w = walk_of(m, s);
   if (!rc) rc = pe_metal_room(m->gpu, &m->scratch, pe_metal_walk_scratch(&w) + NONE_BYTES, err);
+  if (!rc) rc = pe_metal_lists_provide(&m->lists, m->gpu, plan, s, err);
   return rc ? rc : pe_metal_arrays_fill(&m->arrays, m->gpu, s, err);
 }
 
@@ -274,6 +278,9 @@ static pe_status submit(pe_device *d, pe_error *err) {
   if (rc) return rc;
   if (!pe_gpu_begin(m->gpu, &m->commands, &e)) return pe_metal_status(&e, err);
   rc = pe_metal_walk_run(&w, encode, m, err);
+  if (!rc && pe_metal_lists_asked(d->step))
+    pe_metal_lists_encode(&m->lists, &m->commands, d->plan, d->step,
+                          place_of(m, &d->plan->logits), &m->arrays.words);
   if (rc)
     pe_gpu_drop(m->gpu, &m->commands);
   else
@@ -297,6 +304,7 @@ static void rest(pe_device *d) {
   m->rows.cap = m->outputs.cap = 0;
   pe_gpu_free(m->gpu, &m->scratch);
   pe_metal_arrays_free(&m->arrays, m->gpu);
+  pe_metal_lists_free(&m->lists, m->gpu);
 }
 
 static void close_metal(pe_device *d) {
@@ -317,6 +325,12 @@ static const float *line(const pe_device *d, const pe_place *p, int32_t i) {
          p->offset;
 }
 
+static bool shortlist(const pe_device *d, int32_t i, pe_shortlist *out) {
+  const metal *m = metal_of(d);
+  const int32_t best = pe_metal_arrays_best(&m->arrays, i);
+  return best && pe_metal_lists_get(&m->lists, i, best, out);
+}
+
 const pe_backend pe_backend_metal = {.name = "metal",
                                      .size = sizeof(metal),
                                      .available = available,
@@ -325,4 +339,5 @@ const pe_backend pe_backend_metal = {.name = "metal",
                                      .submit = submit,
                                      .wait = wait_done,
                                      .rest = rest,
-                                     .line = line};
+                                     .line = line,
+                                     .shortlist = shortlist};
