@@ -120,7 +120,7 @@ METAL_DEP := $(METAL_SRC) kernels/metal/args.h kernels/op_args.h kernels/quant.h
 FAKE_METAL := $(BUILD)/tests/fake-metal.so
 # A Mac has the real one; the thread sanitizer does not know the executor's fibres.
 FAKE_TEST := $(if $(filter Darwin,$(UNAME))$(findstring thread,$(SAN)),,$(FAKE_METAL) \
-            $(BUILD)/tests/test_metal_host)
+            $(BUILD)/tests/test_metal_host $(BUILD)/tests/test_metal_batch)
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
@@ -336,10 +336,11 @@ $(BUILD)/tests/fake-metal-checked.so: $(FAKE_OBJ) $(BUILD)/metal/fake/source.o $
 	$(say) LINK $@
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lpthread
-METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_host.c $(LIBRARY) $(LDFLAGS) $(LIBS)
-$(BUILD)/tests/test_metal_host: tests/metal/test_metal_host.c $(LIBRARY) | $(FAKE_METAL)
+METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_$(1).c $(LIBRARY) $(LDFLAGS) $(LIBS)
+$(BUILD)/tests/test_metal_%: tests/metal/test_metal_%.c tests/metal/fake_help.h $(FAKE_DEP) \
+  $(LIBRARY) | $(FAKE_METAL)
 	$(say) TEST $@
-	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(METAL_HOST)
+	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(call METAL_HOST,$*)
 ifneq ($(READY),)
 METAL_ALL := $(FAKE_TEST) $(BUILD)/tests/fake-metal-checked.so $(METAL_TEST) $(METAL_CHECKED)
 test-metal: $(METAL_ALL)  ## Metal's kernels and host on Linux (QUICK=1: no seeded mistakes)
@@ -350,7 +351,7 @@ endif
 # For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.
 print-flags:
 	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'
-	@echo '$(filter-out -MMD -MP,$(CF)) $(METAL_HOST)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,host)'
 	@echo '$(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)'
 
 .SECONDARY: $(BUILD)/tests/fuzz/driver.o

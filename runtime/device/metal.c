@@ -7,6 +7,14 @@
  *               that a code must wait
  *     wait      until the GPU has done it; results are read where it has written them
  *
+ * Arrays and command buffer are a turn, of which there are two. While the GPU computes a step that
+ * generates tokens, `wait` encodes the likely next one, with the same sequences and a token more,
+ * for the other turn. If the next step has these very dispatches, `submit` fills the arrays and
+ * commits; otherwise it encodes anew.
+ *
+ *     host    encode 1 | commit 1 | encode 2, wait 1 | sample | fill 2, commit 2 | encode 3, wait 2
+ *     GPU                 step 1 ................    |           step 2 ...............
+ *
  * Kernels compute with float32 values in both precisions, which differ in how KV is stored.
  *
  * A step is all or nothing: a command buffer that fails, or memory that the device refuses, is the
@@ -37,6 +45,26 @@ typedef struct compiled { /* the pipeline of a pass of a code */
   pe_id pipeline;
 } compiled;
 
+typedef struct turn { /* of two that steps take */
+  pe_metal_arrays arrays;
+  pe_commands commands;
+  pe_buf shape; /* of the commands, while they are not committed */
+} turn;
+
+typedef struct shape_head { /* of a shape; a dispatch_shape of each dispatch follows */
+  pe_id memory[7];
+  int32_t rows, outputs;
+  uint64_t lists;
+} shape_head;
+
+typedef struct dispatch_shape {
+  const pe_metal_pass *pass;
+  pe_metal_grid grid;
+  int32_t code, barrier;
+} dispatch_shape;
+_Static_assert(sizeof(shape_head) == 72 && sizeof(dispatch_shape) == 32,
+               "shapes are compared as bytes: no padding");
+
 typedef struct metal {
   pe_device base;
   pe_gpu *gpu;
@@ -44,10 +72,10 @@ typedef struct metal {
   pe_metal_store store;
   pe_gpu_buffer kv, states, none, scratch;
   area rows, outputs;
-  pe_metal_arrays arrays;
   pe_metal_lists lists;
+  turn turns[2], *now;          /* of the last step */
   compiled (*compiled)[PASSES]; /* by code */
-  pe_commands commands;         /* of the step that runs */
+  pe_buf shape;                 /* scratch */
 } metal;
 
 static metal *metal_of(const pe_device *d) { return (metal *)(uintptr_t)d; }
@@ -178,15 +206,14 @@ static pe_status grow_area(metal *m, area *a, int32_t rows, int64_t floats, pe_e
   return PE_OK;
 }
 
-static pe_status provide(metal *m, pe_error *err) {
+static pe_status provide(metal *m, turn *t, const pe_step *s, pe_error *err) {
   const pe_plan *plan = m->base.plan;
-  const pe_step *s = m->base.step;
   pe_status rc = grow_area(m, &m->rows, s->rows, plan->row_floats, err);
   if (!rc) rc = grow_area(m, &m->outputs, s->outputs, plan->output_floats, err);
   const pe_metal_walk w = walk_of(m, s);
   if (!rc) rc = pe_metal_room(m->gpu, &m->scratch, pe_metal_walk_scratch(&w) + NONE_BYTES, err);
   if (!rc) rc = pe_metal_lists_provide(&m->lists, m->gpu, plan, s, err);
-  return rc ? rc : pe_metal_arrays_fill(&m->arrays, m->gpu, s, err);
+  return rc ? rc : pe_metal_arrays_fill(&t->arrays, m->gpu, s, err);
 }
 
 /* ---- encoding -------------------------------------------------------------------------------- */
@@ -209,8 +236,14 @@ static pe_metal_operand cache_of(const metal *m, const pe_instr *x, bool values)
   return (pe_metal_operand){&m->kv, (uint64_t)(at - m->base.kv->memory->data)};
 }
 
+typedef struct encoding {
+  metal *m;
+  turn *t;
+} encoding;
+
 /* What an instruction has in a slot of its kernel (args.h). */
-static pe_metal_operand operand_of(const metal *m, const pe_instr *x, int slot) {
+static pe_metal_operand operand_of(const encoding *e, const pe_instr *x, int slot) {
+  const metal *m = e->m;
   const pe_metal_operands *o = &m->store.of[x - m->base.plan->instr];
   if (slot == PE_SLOT_OUT) return place_of(m, &x->out);
   if (slot < PE_SLOT_DATA) return place_of(m, &x->in[slot - PE_SLOT_IN0]);
@@ -222,16 +255,16 @@ static pe_metal_operand operand_of(const metal *m, const pe_instr *x, int slot) 
   case PE_SLOT_STATE:
     if (x->state_at < 0) break;
     return (pe_metal_operand){&m->states, (uint64_t)x->state_at * sizeof(float)};
-  case PE_SLOT_STEP: return (pe_metal_operand){&m->arrays.words, 0};
-  case PE_SLOT_FEATURES: return (pe_metal_operand){&m->arrays.lines, 0};
+  case PE_SLOT_STEP: return (pe_metal_operand){&e->t->arrays.words, 0};
+  case PE_SLOT_FEATURES: return (pe_metal_operand){&e->t->arrays.lines, 0};
   case PE_SLOT_EXPERTS: return o->stack;
   case PE_SLOT_SCRATCH: return (pe_metal_operand){&m->scratch, 0};
   }
   return (pe_metal_operand){0};
 }
 
-static void bind(metal *m, const pe_metal_dispatch *d) {
-  pe_commands *c = &m->commands;
+static void bind(const encoding *e, const pe_metal_dispatch *d) {
+  pe_commands *c = &e->t->commands;
   for (int slot = 0; slot < PE_SLOTS; slot++) {
     if (!(d->pass->binds >> slot & 1)) continue;
     if (slot == PE_SLOT_CALL) {
@@ -239,71 +272,155 @@ static void bind(metal *m, const pe_metal_dispatch *d) {
     } else if (slot == PE_SLOT_ARGS) {
       pe_commands_bytes(c, slot, &d->args, sizeof d->args);
     } else {
-      pe_metal_operand o = operand_of(m, d->instr, slot);
-      if (!o.buffer || !o.buffer->object) o = (pe_metal_operand){&m->none, 0};
+      pe_metal_operand o = operand_of(e, d->instr, slot);
+      if (!o.buffer || !o.buffer->object) o = (pe_metal_operand){&e->m->none, 0};
       pe_commands_bind(c, slot, o.buffer, o.at);
     }
   }
 }
 
-static pe_status encode(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
-  metal *m = ctx;
+static pe_status encode_one(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
+  encoding *e = ctx;
+  pe_commands *c = &e->t->commands;
   pe_id pipeline;
-  pe_status rc = pipeline_of(m, d, &pipeline, err);
+  pe_status rc = pipeline_of(e->m, d, &pipeline, err);
   if (rc) return rc;
-  if (d->barrier) pe_commands_barrier(&m->commands);
-  pe_commands_use(&m->commands, pipeline);
-  bind(m, d);
-  pe_commands_dispatch(&m->commands, d->grid.groups, d->grid.threads);
+  if (d->barrier) pe_commands_barrier(c);
+  pe_commands_use(c, pipeline);
+  bind(e, d);
+  pe_commands_dispatch(c, d->grid.groups, d->grid.threads);
   return PE_OK;
+}
+
+/* The commands of a step for which memory is provided. After a failure there are none. */
+static pe_status encode(metal *m, turn *t, const pe_step *step, pe_error *err) {
+  pe_metal_error e = {0};
+  encoding to = {m, t};
+  const pe_metal_walk w = walk_of(m, step);
+  if (!pe_gpu_begin(m->gpu, &t->commands, &e)) return pe_metal_status(&e, err);
+  pe_status rc = pe_metal_walk_run(&w, encode_one, &to, err);
+  if (!rc && pe_metal_lists_asked(step))
+    pe_metal_lists_encode(&m->lists, &t->commands, m->base.plan, step,
+                          place_of(m, &m->base.plan->logits), &t->arrays.words);
+  if (rc)
+    pe_gpu_drop(m->gpu, &t->commands);
+  else
+    pe_commands_end(m->gpu, &t->commands);
+  return rc;
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+static pe_status put_dispatch(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
+  const dispatch_shape s = {
+      .pass = d->pass, .grid = d->grid, .code = d->code, .barrier = d->barrier};
+  return pe_buf_put(ctx, &s, sizeof s, err);
+}
+
+/* All that the commands of a step depend on: steps with equal shapes have the same commands. */
+static pe_status shape_of(const metal *m, const turn *t, const pe_step *step, pe_buf *out,
+                          pe_error *err) {
+  const shape_head head = {.memory = {m->rows.memory.object, m->outputs.memory.object,
+                                      m->scratch.object, m->lists.peaks.object,
+                                      m->lists.lists.object, t->arrays.words.object,
+                                      t->arrays.lines.object},
+                           .rows = step->rows,
+                           .outputs = step->outputs,
+                           .lists = pe_metal_lists_asked(step)};
+  const pe_metal_walk w = walk_of(m, step);
+  out->len = 0;
+  pe_status rc = pe_buf_put(out, &head, sizeof head, err);
+  return rc ? rc : pe_metal_walk_run(&w, put_dispatch, out, err);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 /* A GPU cannot be stopped: a step whose result is not needed is waited for. */
 static void finish(metal *m) {
-  pe_metal_error e = {0};
-  if (m->commands.committed)
-    pe_gpu_finish(m->gpu, &m->commands, NULL, &e);
-  else if (m->commands.buffer)
-    pe_gpu_drop(m->gpu, &m->commands);
+  for (int i = 0; i < 2; i++) {
+    pe_commands *c = &m->turns[i].commands;
+    pe_metal_error e = {0};
+    bool done;
+    if (c->number) pe_gpu_finish(m->gpu, c, UINT64_MAX, &done, &e);
+  }
+}
+
+static void forget_ahead(metal *m) {
+  for (int i = 0; i < 2; i++) {
+    pe_commands *c = &m->turns[i].commands;
+    if (c->buffer && !c->number) pe_gpu_drop(m->gpu, c);
+  }
+}
+
+/* The commands of t, encoded ahead or now. */
+static pe_status prepare(metal *m, turn *t, const pe_step *step, pe_error *err) {
+  if (t->commands.buffer) {
+    pe_status rc = shape_of(m, t, step, &m->shape, err);
+    if (rc) return rc;
+    if (m->shape.len == t->shape.len && !memcmp(m->shape.data, t->shape.data, m->shape.len))
+      return PE_OK;
+    pe_gpu_drop(m->gpu, &t->commands);
+  }
+  return encode(m, t, step, err);
 }
 
 static pe_status submit(pe_device *d, pe_error *err) {
   metal *m = metal_of(d);
+  turn *t = &m->turns[m->now == m->turns];
   finish(m);
-  pe_metal_error e = {0};
-  const pe_metal_walk w = walk_of(m, d->step);
-  pe_status rc = provide(m, err);
-  if (rc) return rc;
-  if (!pe_gpu_begin(m->gpu, &m->commands, &e)) return pe_metal_status(&e, err);
-  rc = pe_metal_walk_run(&w, encode, m, err);
-  if (!rc && pe_metal_lists_asked(d->step))
-    pe_metal_lists_encode(&m->lists, &m->commands, d->plan, d->step,
-                          place_of(m, &d->plan->logits), &m->arrays.words);
-  if (rc)
-    pe_gpu_drop(m->gpu, &m->commands);
-  else
-    pe_gpu_commit(m->gpu, &m->commands);
-  return rc;
+  pe_status rc = provide(m, t, d->step, err);
+  if (!rc) rc = prepare(m, t, d->step, err);
+  if (rc) {
+    forget_ahead(m);
+    return rc;
+  }
+  pe_gpu_commit(m->gpu, &t->commands);
+  m->now = t;
+  return PE_OK;
 }
 
-/* The GPU does all of a step at once, whatever the clock says. */
+/* What the GPU uses now does not grow. */
+static pe_status prepare_ahead(metal *m, turn *t, const pe_step *step) {
+  const pe_metal_walk w = walk_of(m, step);
+  if (pe_metal_walk_scratch(&w) + NONE_BYTES > m->scratch.size) return PE_ELIMIT;
+  pe_status rc = pe_metal_arrays_fill(&t->arrays, m->gpu, step, NULL);
+  if (!rc) rc = shape_of(m, t, step, &t->shape, NULL);
+  return rc ? rc : encode(m, t, step, NULL);
+}
+
+/* The commands of the next step, if each sequence computes its next token. Without them that step is
+ * encoded when it comes, so a failure is none: if it lasts, it is that of the submit. */
+static void encode_ahead(metal *m) {
+  const pe_step *s = m->base.step;
+  turn *t = &m->turns[m->now == m->turns];
+  if (t->commands.buffer || s->rows != s->segments || s->outputs != s->rows) return;
+  pe_segment *next = pe_alloc((size_t)s->segments * sizeof *next);
+  if (!next) return;
+  pe_step step = *s;
+  step.segment = next;
+  for (int32_t i = 0; i < s->segments; i++) next[i] = s->segment[i], next[i].past++;
+  prepare_ahead(m, t, &step);
+  pe_free(next);
+}
+
+/* The GPU does all of a step at once, but the caller need not wait for it. */
 static pe_status wait_done(pe_device *d, int64_t until_ns, bool *done, pe_error *err) {
   metal *m = metal_of(d);
   pe_metal_error e = {0};
-  (void)until_ns;
-  *done = true;
-  return pe_gpu_finish(m->gpu, &m->commands, NULL, &e) ? PE_OK : pe_metal_status(&e, err);
+  encode_ahead(m);
+  const int64_t left = until_ns == INT64_MAX ? 0 : until_ns - pe_clock_ns();
+  const uint64_t ms = until_ns == INT64_MAX ? UINT64_MAX : left > 0 ? (uint64_t)left / 1000000 : 0;
+  return pe_gpu_finish(m->gpu, &m->now->commands, ms, done, &e) ? PE_OK : pe_metal_status(&e, err);
 }
 
 static void rest(pe_device *d) {
   metal *m = metal_of(d);
   finish(m);
+  forget_ahead(m);
   pe_gpu_free(m->gpu, &m->rows.memory), pe_gpu_free(m->gpu, &m->outputs.memory);
   m->rows.cap = m->outputs.cap = 0;
   pe_gpu_free(m->gpu, &m->scratch);
-  pe_metal_arrays_free(&m->arrays, m->gpu);
+  for (int i = 0; i < 2; i++) pe_metal_arrays_free(&m->turns[i].arrays, m->gpu);
   pe_metal_lists_free(&m->lists, m->gpu);
 }
 
@@ -315,6 +432,8 @@ static void close_metal(pe_device *d) {
     pe_gpu_free(m->gpu, &m->kv), pe_gpu_free(m->gpu, &m->states), pe_gpu_free(m->gpu, &m->none);
   }
   pe_program_close(m->program);
+  for (int i = 0; i < 2; i++) pe_buf_free(&m->turns[i].shape);
+  pe_buf_free(&m->shape);
   pe_free(m->compiled);
   pe_gpu_give(m->gpu);
 }
@@ -327,7 +446,7 @@ static const float *line(const pe_device *d, const pe_place *p, int32_t i) {
 
 static bool shortlist(const pe_device *d, int32_t i, pe_shortlist *out) {
   const metal *m = metal_of(d);
-  const int32_t best = pe_metal_arrays_best(&m->arrays, i);
+  const int32_t best = pe_metal_arrays_best(&m->now->arrays, i);
   return best && pe_metal_lists_get(&m->lists, i, best, out);
 }
 

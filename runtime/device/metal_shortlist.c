@@ -61,7 +61,8 @@ void pe_metal_lists_encode(const pe_metal_lists *l, pe_commands *c, const pe_pla
 }
 
 bool pe_metal_lists_get(const pe_metal_lists *l, int32_t i, int32_t best, pe_shortlist *out) {
-  const int32_t *at = (const int32_t *)(const void *)l->lists.data + (int64_t)i * PE_SHORTLIST_WORDS;
+  const int32_t *at =
+      (const int32_t *)(const void *)l->lists.data + (int64_t)i * PE_SHORTLIST_WORDS;
   if (at[0] < 1 || at[0] > PE_SHORTLIST_ROOM) return false;
   *out = (pe_shortlist){.id = at + 1,
                         .logit = (const float *)(const void *)(at + 1 + PE_SHORTLIST_ROOM),

@@ -221,6 +221,135 @@ static void test_model_half(void) {
   kv_bits = 0;
 }
 
+/* ---- steps that overlap ---------------------------------------------------------------------- */
+
+/* The commands of a likely step are encoded while the one before it computes. */
+static void test_encoded_ahead(void) {
+  pe_error err;
+  little l;
+  pe_seq s;
+  static answer want, got;
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, PROMPT, &want, &err), err);
+  CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
+  int32_t ids[PROMPT + STEPS], ahead = 0;
+  for (int32_t i = 0; i < PROMPT + STEPS; i++) ids[i] = (i * 11 + 3) % VOCABULARY;
+  for (int32_t at = 0; at < PROMPT + STEPS; at += at ? 1 : PROMPT) {
+    const int32_t n = at ? 1 : PROMPT;
+    pe_run run;
+    CHECK_OK(pe_seq_append(&s, ids + at, n, &err), err);
+    CHECK_OK(pe_seq_run(&s, n, n, &run, &err), err);
+    const long before = fake.encoded();
+    CHECK_OK(pe_device_submit(l.device, &run, 1, &err), err);
+    ahead += fake.encoded() == before;
+    CHECK_INT(fake.in_flight(), 1);
+    CHECK_OK(pe_device_wait(l.device, &err), err);
+    pe_seq_advance(&s, n);
+    for (int32_t i = 0; i < n; i++)
+      memcpy(got.logit + (at + i) * VOCABULARY, pe_device_logits(l.device, i),
+             VOCABULARY * sizeof(float));
+  }
+  CHECK(ahead >= STEPS - 3); /* not the first, nor where a block begins */
+  CHECK(!memcmp(&got, &want, sizeof got));
+  pe_seq_close(&s);
+  little_close(&l);
+  CHECK_INT(fake.living(), 0);
+}
+
+typedef struct walker { /* a model with a sequence */
+  little l;
+  pe_seq s;
+  pe_run run;
+} walker;
+
+static void walker_open(walker *w) {
+  pe_error err;
+  CHECK_OK(open_on(&w->l, &pe_backend_metal, &err), err);
+  CHECK_OK(pe_seq_open(&w->s, w->l.kv, w->l.recur, &err), err);
+}
+
+static void walker_submit(walker *w, int32_t id) {
+  pe_error err;
+  CHECK_OK(pe_seq_append(&w->s, &id, 1, &err), err);
+  CHECK_OK(pe_seq_run(&w->s, 1, 1, &w->run, &err), err);
+  CHECK_OK(pe_device_submit(w->l.device, &w->run, 1, &err), err);
+}
+
+static void walker_take(walker *w, float *logits) {
+  memcpy(logits, pe_device_logits(w->l.device, 0), VOCABULARY * sizeof *logits);
+  pe_seq_advance(&w->s, 1);
+}
+
+/* Two devices have steps on the GPU at once. A wait that ends before the step leaves it alone. */
+static void test_in_flight(void) {
+  enum { TOKENS = 6 };
+  static float want[TOKENS][VOCABULARY], got[2][TOKENS][VOCABULARY];
+  walker w[2];
+  pe_error err;
+  bool done;
+  walker_open(&w[0]);
+  for (int32_t i = 0; i < TOKENS; i++) {
+    walker_submit(&w[0], i * 5 % VOCABULARY);
+    CHECK_OK(pe_device_wait(w[0].l.device, &err), err);
+    walker_take(&w[0], want[i]);
+  }
+  pe_seq_close(&w[0].s), little_close(&w[0].l);
+  walker_open(&w[0]), walker_open(&w[1]);
+  for (int32_t i = 0; i < TOKENS; i++) {
+    for (int k = 0; k < 2; k++) walker_submit(&w[k], i * 5 % VOCABULARY);
+    CHECK_INT(fake.in_flight(), 2);
+    fake.set_late(2);
+    for (int k = 0; k < 2; k++) { /* the clock has passed already */
+      CHECK_OK(pe_device_proceed(w[k].l.device, 0, &done, &err), err);
+      CHECK(!done);
+    }
+    CHECK_INT(fake.in_flight(), 2);
+    for (int k = 1; k >= 0; k--) { /* the later one first */
+      CHECK_OK(pe_device_wait(w[k].l.device, &err), err);
+      CHECK_INT(fake.in_flight(), 0);
+      walker_take(&w[k], got[k][i]);
+    }
+  }
+  for (int k = 0; k < 2; k++) {
+    CHECK(!memcmp(got[k], want, sizeof want));
+    pe_seq_close(&w[k].s), little_close(&w[k].l);
+  }
+  CHECK_INT(fake.complaints(), 0);
+  CHECK_INT(fake.living(), 0);
+}
+
+/* The fake notices a host that writes into the arrays of a step that the GPU has. */
+static void test_overwritten(void) {
+  pe_metal_error e = {0};
+  pe_gpu_buffer words = {0}, logits = {0}, peaks = {0};
+  pe_commands c;
+  pe_id pipeline;
+  bool done = false;
+  const pe_metal_shortlist args = {256, 256, 1};
+  pe_gpu *g = take();
+  CHECK(g && pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "shortlist_peaks"}, &pipeline, &e));
+  CHECK(pe_gpu_allocate(g, 4096, &words, &e) && pe_gpu_allocate(g, 1024, &logits, &e));
+  CHECK(pe_gpu_allocate(g, 4, &peaks, &e));
+  memset(words.data, 0, 4096), memset(logits.data, 0, 1024);
+  for (int write = 0; write < 2; write++) {
+    CHECK(pe_gpu_begin(g, &c, &e));
+    pe_commands_use(&c, pipeline);
+    pe_commands_bytes(&c, PE_SLOT_ARGS, &args, sizeof args);
+    pe_commands_bind(&c, PE_SLOT_SCRATCH, &peaks, 0);
+    pe_commands_bind(&c, PE_SLOT_IN0, &logits, 0);
+    pe_commands_bind(&c, PE_SLOT_STEP, &words, 0);
+    pe_commands_dispatch(&c, (const uint32_t[]){1, 1, 1}, 32);
+    pe_commands_end(g, &c);
+    words.data[4000]++; /* until the commit it may */
+    pe_gpu_commit(g, &c);
+    words.data[4000] += (uint8_t)write;
+    CHECK(pe_gpu_finish(g, &c, UINT64_MAX, &done, &e) && done);
+    CHECK_INT(fake.forgive(), write);
+  }
+  pe_gpu_free(g, &words), pe_gpu_free(g, &logits), pe_gpu_free(g, &peaks);
+  pe_gpu_give(g);
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 enum { SIDE = 256, LAYERS = 5, MATRIX = SIDE * SIDE * (int)sizeof(float) };
@@ -330,7 +459,7 @@ static void test_no_memory(void) {
     pe_alloc_fail_at(n);
     pe_status rc = open_on(&l, &pe_backend_metal, &err);
     if (!rc) rc = answer_of(&l, 3, NULL, &err), little_close(&l);
-    failed = rc != PE_OK;
+    failed = pe_alloc_count() >= n; /* what is done ahead may go wrong unseen */
     pe_alloc_fail_at(0);
     CHECK_INT(pe_alloc_live(), live);
     CHECK_INT(fake.living(), 0);
@@ -348,6 +477,9 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"dropped_commands", test_dropped_commands},
                                    {"model", test_model},
                                    {"model_half", test_model_half},
+                                   {"encoded_ahead", test_encoded_ahead},
+                                   {"in_flight", test_in_flight},
+                                   {"overwritten", test_overwritten},
                                    {"weights", test_weights},
                                    {"internal_errors", test_internal_errors},
                                    {"memory_errors", test_memory_errors},

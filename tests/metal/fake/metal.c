@@ -358,6 +358,9 @@ static NSUInteger device_group_bytes(id d, SEL s) { return (void)d, (void)s, MSL
 static id device_queue(id d, SEL s) {
   return (void)d, (void)s, fake_refuses() ? NULL : fake_new(&fake_class_queue);
 }
+static id device_event(id d, SEL s) {
+  return (void)d, (void)s, fake_refuses() ? NULL : fake_new(&fake_class_event);
+}
 static const fake_method device_methods[] = {
     FAKE_METHOD("name", device_name, "@16@0:8"),
     FAKE_METHOD("supportsFamily:", device_family, "B24@0:8q16"),
@@ -366,6 +369,7 @@ static const fake_method device_methods[] = {
     FAKE_METHOD("maxBufferLength", device_most_bytes, "Q16@0:8"),
     FAKE_METHOD("maxThreadgroupMemoryLength", device_group_bytes, "Q16@0:8"),
     FAKE_METHOD("newCommandQueue", device_queue, "@16@0:8"),
+    FAKE_METHOD("newSharedEvent", device_event, "@16@0:8"),
     FAKE_METHOD("newBufferWithLength:options:", device_buffer, "@32@0:8Q16Q24"),
     FAKE_METHOD("newBufferWithBytesNoCopy:length:options:deallocator:", device_wrap,
                 "@48@0:8^v16Q24Q32@?40"),
