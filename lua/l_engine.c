@@ -546,7 +546,7 @@ static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
   pe_error err;
   if (pe_metal_info_ask(&info, &err)) return pe_bind_error(L, &err);
   const pe_str lines = pe_buf_str(&info.lines);
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 10);
   lua_pushstring(L, info.facts.name);
   lua_setfield(L, -2, "name");
   lua_pushlstring(L, lines.at, lines.len);
@@ -568,7 +568,8 @@ static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
     bool value;
   } flags[] = {{"metal3", info.facts.metal3},
                {"apple7", info.facts.apple7},
-               {"residency", info.facts.residency}};
+               {"residency", info.facts.residency},
+               {"tensors", info.facts.tensors}};
   for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
     lua_pushboolean(L, flags[i].value);
     lua_setfield(L, -2, flags[i].name);

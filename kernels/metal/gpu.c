@@ -15,6 +15,8 @@ static void learn_facts(pe_gpu *g) {
   f->apple7 = pe_mtl_device_family(g->device, PE_MTL_FAMILY_APPLE7);
   f->working_set = pe_mtl_device_working_set(g->device);
   f->most_bytes = pe_mtl_device_most_bytes(g->device);
+  f->tensors = pe_mtl.get_class("MTLTensorDescriptor") &&
+               pe_mtl_device_family(g->device, PE_MTL_FAMILY_METAL4);
   f->residency = pe_mtl_has(g->device, PE_MTL_M_device_residency);
 }
 

@@ -55,6 +55,7 @@ typedef struct pe_gpu_facts {
   uint64_t working_set; /* bytes that Metal recommends to use at most */
   uint64_t most_bytes;  /* of a buffer */
   bool residency;       /* has residency sets */
+  bool tensors;         /* the system and the GPU have tensor operations (Metal 4, macOS 26) */
 } pe_gpu_facts;
 const pe_gpu_facts *pe_gpu_facts_of(const pe_gpu *g);
 

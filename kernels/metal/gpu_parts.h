@@ -18,8 +18,8 @@ struct pe_gpu {
   pe_id device, queue, library;
   pe_id event;        /* every command buffer signals its number when it is done, */
   pe_nsuint numbered; /* up to this one */
-  pe_id residency; /* NULL: the system has no residency sets */
-  pe_id archive;   /* NULL: none */
+  pe_id residency;    /* NULL: the system has no residency sets */
+  pe_id archive;      /* NULL: none */
   char archive_path[1024];
   bool archive_changed, lost;
   pe_gpu_entry entry[PE_GPU_PIPELINES];

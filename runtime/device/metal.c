@@ -70,7 +70,8 @@ typedef struct metal {
   pe_gpu *gpu;
   pe_program *program;
   pe_metal_store store;
-  pe_gpu_buffer kv, states, none, scratch;
+  pe_gpu_buffer kv[PE_GRAPH_GROUPS]; /* the blocks of each group */
+  pe_gpu_buffer states, none, scratch;
   area rows, outputs;
   pe_metal_lists lists;
   turn turns[2], *now;          /* of the last step */
@@ -129,12 +130,34 @@ static pe_status available(pe_error *err) {
   return pe_fail_field(err, PE_EUNSUPPORTED, "device", "device metal: %s", e.text);
 }
 
-static pe_status wrap_cache(metal *m, const pe_buffer *b, pe_gpu_buffer *out, pe_error *err) {
+/* Whole pages around memory of the host. A kernel finds every block of a cache from one address, so
+ * it must be one buffer. */
+static pe_status wrap(metal *m, const char *what, const uint8_t *data, uint64_t size,
+                      pe_gpu_buffer *out, pe_error *err) {
+  const uint64_t page = pe_gpu_page(), before = (uintptr_t)data % page;
+  const uint64_t bytes = (before + size + page - 1) / page * page;
+  const pe_gpu_facts *f = pe_gpu_facts_of(m->gpu);
   pe_metal_error e = {0};
-  const uint64_t page = pe_gpu_page();
-  if (!b || !b->size) return PE_OK;
-  const bool ok = pe_gpu_wrap(m->gpu, b->data, (b->size + page - 1) / page * page, out, &e);
-  return ok ? PE_OK : pe_metal_status(&e, err);
+  if (!size) return PE_OK;
+  if (bytes > f->most_bytes)
+    return pe_fail(
+        err, PE_ELIMIT,
+        "%s takes %llu bytes, and a buffer of %s %llu at most: a smaller cache is needed", what,
+        (unsigned long long)bytes, f->name, (unsigned long long)f->most_bytes);
+  return pe_gpu_wrap(m->gpu, data - before, bytes, out, &e) ? PE_OK : pe_metal_status(&e, err);
+}
+
+static pe_status wrap_caches(metal *m, pe_error *err) {
+  const pe_kv *kv = m->base.kv;
+  const pe_buffer *states = m->base.recur ? m->base.recur->memory : NULL;
+  pe_status rc = PE_OK;
+  for (int32_t g = 0; !rc && kv && g < kv->graph->group_count; g++) {
+    uint64_t size;
+    const uint8_t *blocks = pe_kv_blocks(kv, g, &size);
+    rc = wrap(m, "a group of the KV cache", blocks, size, &m->kv[g], err);
+  }
+  if (!rc && states) rc = wrap(m, "the states", states->data, states->size, &m->states, err);
+  return rc;
 }
 
 static pe_status compile(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
@@ -162,7 +185,8 @@ static pe_status check_kernels(metal *m, int32_t rows, pe_error *err) {
 
 /* Metal would page, or kill the process: better to say so now. */
 static pe_status check_memory(const metal *m, pe_error *err) {
-  const uint64_t bytes = m->store.wrapped + m->store.copied + m->kv.size + m->states.size;
+  uint64_t bytes = m->store.wrapped + m->store.copied + m->states.size;
+  for (int g = 0; g < PE_GRAPH_GROUPS; g++) bytes += m->kv[g].size;
   const pe_gpu_facts *f = pe_gpu_facts_of(m->gpu);
   if (bytes <= f->working_set) return PE_OK;
   return pe_fail(err, PE_ELIMIT, "the model and its caches take %llu bytes; %s has room for %llu",
@@ -180,8 +204,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   if (rc) return rc;
   memset(m->none.data, 0, NONE_BYTES);
   rc = pe_metal_store_open(&m->store, m->gpu, d->plan, err);
-  if (!rc && d->kv) rc = wrap_cache(m, d->kv->memory, &m->kv, err);
-  if (!rc && d->recur) rc = wrap_cache(m, d->recur->memory, &m->states, err);
+  if (!rc) rc = wrap_caches(m, err);
   if (!rc) rc = check_memory(m, err);
   if (!rc && d->plan->drawable) rc = pe_metal_lists_open(&m->lists, m->gpu, err);
   if (!rc) rc = check_kernels(m, 1, err);
@@ -233,7 +256,8 @@ static pe_metal_operand cache_of(const metal *m, const pe_instr *x, bool values)
   const pe_kv_layer *l = &m->base.kv->layer[x->cache];
   const uint8_t *at = values ? l->values : l->keys;
   if (!at) return (pe_metal_operand){0};
-  return (pe_metal_operand){&m->kv, (uint64_t)(at - m->base.kv->memory->data)};
+  const pe_gpu_buffer *group = &m->kv[m->base.kv->graph->layer[x->cache].group];
+  return (pe_metal_operand){group, (uint64_t)(at - group->data)};
 }
 
 typedef struct encoding {
@@ -429,7 +453,8 @@ static void close_metal(pe_device *d) {
   if (m->gpu) {
     rest(d);
     pe_metal_store_close(&m->store);
-    pe_gpu_free(m->gpu, &m->kv), pe_gpu_free(m->gpu, &m->states), pe_gpu_free(m->gpu, &m->none);
+    for (int g = 0; g < PE_GRAPH_GROUPS; g++) pe_gpu_free(m->gpu, &m->kv[g]);
+    pe_gpu_free(m->gpu, &m->states), pe_gpu_free(m->gpu, &m->none);
   }
   pe_program_close(m->program);
   for (int i = 0; i < 2; i++) pe_buf_free(&m->turns[i].shape);

@@ -54,6 +54,7 @@ function engine.device(device) end
 ---@field metal3 boolean        It says that it is of the family Metal 3,
 ---@field apple7 boolean        and of Apple 7.
 ---@field residency boolean     It has residency sets.
+---@field tensors boolean       It has tensor operations; no kernel uses them.
 ---@field methods integer       That perigee calls.
 ---@field differences integer   Of these methods to what perigee expects.
 ---@field lines string          A line about each difference.

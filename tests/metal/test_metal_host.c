@@ -35,19 +35,21 @@ static bool some_pipeline(pe_gpu *g, pe_id *out, pe_metal_error *e) {
 }
 
 static void test_signatures(void) {
-  for (int old = 0; old < 2; old++) {
-    fake.set_old(old);
+  static const int macos[] = {14, 26, 15}; /* the default last */
+  for (int i = 0; i < 3; i++) {
+    const bool old = macos[i] < 15;
+    fake.set_macos(macos[i]);
     pe_gpu *g = take();
     pe_metal_error e = {0};
     pe_id pipeline;
     CHECK(g && some_pipeline(g, &pipeline, &e));
     if (!g) return;
     CHECK_INT(pe_gpu_facts_of(g)->residency, !old);
+    CHECK_INT(pe_gpu_facts_of(g)->tensors, macos[i] >= 26);
     CHECK_INT(pe_gpu_check(g, print_line, old ? missing : NULL),
               old ? 2 : 0); /* two methods are new */
     pe_gpu_give(g);
   }
-  fake.set_old(0);
 }
 
 /* A wrong table is noticed: the methods of one owner are looked for in objects of another. */
@@ -406,6 +408,33 @@ static void test_weights(void) {
   CHECK_INT(fake.living(), 0);
 }
 
+/* Each group of the KV cache is a buffer; one that is larger than a buffer may be is refused. */
+static void test_caches(void) {
+  static answer want, got;
+  pe_error err;
+  little l;
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, 3, &want, &err), err);
+  uint64_t most = 0, bytes;
+  CHECK(l.graph->group_count > 1);
+  for (int32_t g = 0; g < l.graph->group_count; g++) {
+    pe_kv_blocks(l.kv, g, &bytes);
+    most = bytes > most ? bytes : most;
+  }
+  CHECK(most + 2 * pe_gpu_page() < l.kv->memory->size); /* so all of it would not fit */
+  little_close(&l);
+  fake.set_most_bytes(most + 2 * pe_gpu_page());
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, 3, &got, &err), err);
+  CHECK(!memcmp(&got, &want, sizeof got));
+  little_close(&l);
+  fake.set_most_bytes((most - 1) / pe_gpu_page() * pe_gpu_page());
+  CHECK_FAILS(open_on(&l, &pe_backend_metal, &err), PE_ELIMIT, err,
+              "a group of the KV cache takes");
+  fake.set_most_bytes(0);
+  CHECK_INT(fake.living(), 0);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* Opens, answers, and closes, with the n-th call failing. True: it failed, and was reported. */
@@ -481,6 +510,7 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"in_flight", test_in_flight},
                                    {"overwritten", test_overwritten},
                                    {"weights", test_weights},
+                                   {"caches", test_caches},
                                    {"internal_errors", test_internal_errors},
                                    {"memory_errors", test_memory_errors},
                                    {"lost_device", test_lost_device},

@@ -18,11 +18,11 @@ long fake_forgive(void);    /* forgets them, and says how many they were: a test
 long fake_living(void);     /* objects that are not released */
 /* What the device says about itself; 0: the default. Set before it is opened. */
 void fake_set_most_bytes(unsigned long bytes);
-void fake_set_old(int old); /* 1: macOS 14, without residency sets and math modes */
-long fake_dispatches(void); /* run so far */
-long fake_barriers(void);   /* encoded so far */
-long fake_encoded(void);    /* dispatches, run or not */
-long fake_in_flight(void);  /* command buffers that are committed and not done */
+void fake_set_macos(int version); /* 14, 15 (the default) or 26 */
+long fake_dispatches(void);       /* run so far */
+long fake_barriers(void);         /* encoded so far */
+long fake_encoded(void);          /* dispatches, run or not */
+long fake_in_flight(void);        /* command buffers that are committed and not done */
 /* A GPU that is slow: this many of the next waits for an event run into their limit of time. */
 void fake_set_late(long waits);
 
