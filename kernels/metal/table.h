@@ -14,7 +14,11 @@
 #define PE_METAL_TILES(X)                                                                          \
   X(linear_rows_2, 2)     /* from this many rows on, a lane takes 2 at once, */                    \
   X(linear_rows_4, 3)     /* 4, */                                                                 \
-  X(linear_rows_8, 5)     /* 8 */                                                                  \
+  X(linear_rows_8, 5)     /* 8, */                                                                 \
+  X(linear_rows_wide, 16) /* and a group decodes weights once for many: */                         \
+  X(linear_wide, 32)      /* rows of such a group, a multiple of 8 */                              \
+  X(join_rows, 8)         /* up to this many rows, a dispatch computes several codes */            \
+  X(norm_rows, 1)         /* and products normalize their input */                                 \
   X(expert_sort_pairs, 8) /* from this many pairs (row, expert) on, sort by expert */              \
   X(attention_split, 256) /* from this many keys on, attention takes two passes, */                \
   X(attention_tiles, 64)  /* if there are no more tiles of queries than this */
@@ -31,8 +35,10 @@ typedef struct pe_metal_job {
   const pe_metal_call *call;
   const pe_op_args *args;
   const pe_step *step;
-  const pe_quant_matrix *mat, *mat2; /* NULL: none; of experts and heads the first */
-  const pe_metal_tiles *tiles;       /* NULL: the defaults */
+  const pe_quant_matrix *mat, *mat2, *mat3; /* NULL: none; of experts and heads the first */
+  const pe_metal_tiles *tiles;              /* NULL: the defaults */
+  int32_t joined;           /* products of one input that it computes; 0: an op as it is */
+  const pe_rope_args *rope; /* of a store: the rope that it does as well; NULL: none */
 } pe_metal_job;
 
 typedef struct pe_metal_grid { /* for dispatchThreadgroups; a group has a multiple of 32 threads */

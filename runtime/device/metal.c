@@ -31,7 +31,7 @@
 
 enum {
   LEAST_ROWS = 16, /* of an area, so that a few more sequences do not allocate again */
-  PASSES = 4,      /* kernels of a code that are remembered: one op has up to three */
+  PASSES = 8,      /* kernels of a unit that are remembered: linear and joined ones */
   NONE_BYTES = 256 /* zeros, bound where an instruction has no such operand */
 };
 
@@ -40,8 +40,9 @@ typedef struct area { /* values of a step: place `at` starts at at * cap floats 
   int32_t cap; /* rows it has room for */
 } area;
 
-typedef struct compiled { /* the pipeline of a pass of a code */
+typedef struct compiled { /* the pipeline of a pass of a unit */
   const pe_metal_pass *pass;
+  bool norm; /* the unit has one */
   pe_id pipeline;
 } compiled;
 
@@ -69,13 +70,14 @@ typedef struct metal {
   pe_device base;
   pe_gpu *gpu;
   pe_program *program;
+  pe_metal_units units;
   pe_metal_store store;
   pe_gpu_buffer kv[PE_GRAPH_GROUPS]; /* the blocks of each group */
   pe_gpu_buffer states, none, scratch;
   area rows, outputs;
   pe_metal_lists lists;
   turn turns[2], *now;          /* of the last step */
-  compiled (*compiled)[PASSES]; /* by code */
+  compiled (*compiled)[PASSES]; /* by the first code of a unit */
   pe_buf shape;                 /* scratch */
 } metal;
 
@@ -85,10 +87,11 @@ static metal *metal_of(const pe_device *d) { return (metal *)(uintptr_t)d; }
 
 static pe_status pipeline_of(metal *m, const pe_metal_dispatch *d, pe_id *out, pe_error *err) {
   const pe_metal_pass *pass = d->pass;
-  compiled *known = m->compiled[d->code];
+  compiled *known = m->compiled[d->unit->code[0]];
+  const bool norm = d->norm != NULL;
   int i = 0;
   for (; i < PASSES && known[i].pass; i++)
-    if (known[i].pass == pass) {
+    if (known[i].pass == pass && known[i].norm == norm) {
       *out = known[i].pipeline;
       return PE_OK;
     }
@@ -97,7 +100,7 @@ static pe_status pipeline_of(metal *m, const pe_metal_dispatch *d, pe_id *out, p
   for (int c = 0; c < PE_CONSTANTS; c++)
     if (pass->constants >> c & 1) kernel.value[c] = pe_metal_constant_of(&d->job, c);
   if (!pe_gpu_pipeline(m->gpu, &kernel, out, &e)) return pe_metal_status(&e, err);
-  if (i < PASSES) known[i] = (compiled){pass, *out};
+  if (i < PASSES) known[i] = (compiled){pass, norm, *out};
   return PE_OK;
 }
 
@@ -167,8 +170,9 @@ static pe_status compile(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
 
 static pe_metal_walk walk_of(const metal *m, const pe_step *step) {
   const pe_kv *kv = m->base.kv;
-  return (pe_metal_walk){.program = m->program,
+  return (pe_metal_walk){.units = &m->units,
                          .step = step,
+                         .tiles = &pe_metal_tiles_default,
                          .kv_type = kv ? kv->type : PE_KV_F32,
                          .kv_block = kv ? kv->block : 0,
                          .kv = kv,
@@ -198,6 +202,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   pe_metal_error e = {0};
   pe_status rc = take(&m->gpu, err);
   if (!rc) rc = pe_program_open(d->plan, PE_EXACT, d->pool, &m->program, err);
+  if (!rc) rc = pe_metal_units_open(&m->units, m->program, err);
   if (!rc && !(m->compiled = pe_calloc((size_t)m->program->count + 1, sizeof *m->compiled)))
     rc = pe_nomem(err, "device");
   if (!rc && !pe_gpu_allocate(m->gpu, NONE_BYTES, &m->none, &e)) rc = pe_metal_status(&e, err);
@@ -265,9 +270,10 @@ typedef struct encoding {
   turn *t;
 } encoding;
 
-/* What an instruction has in a slot of its kernel (args.h). */
+/* What an instruction has in a slot of its kernel (args.h). NULL: nothing. */
 static pe_metal_operand operand_of(const encoding *e, const pe_instr *x, int slot) {
   const metal *m = e->m;
+  if (!x) return (pe_metal_operand){0};
   const pe_metal_operands *o = &m->store.of[x - m->base.plan->instr];
   if (slot == PE_SLOT_OUT) return place_of(m, &x->out);
   if (slot < PE_SLOT_DATA) return place_of(m, &x->in[slot - PE_SLOT_IN0]);
@@ -296,7 +302,9 @@ static void bind(const encoding *e, const pe_metal_dispatch *d) {
     } else if (slot == PE_SLOT_ARGS) {
       pe_commands_bytes(c, slot, &d->args, sizeof d->args);
     } else {
-      pe_metal_operand o = operand_of(e, d->instr, slot);
+      int own = slot;
+      const pe_instr *x = pe_metal_owner(d, &own);
+      pe_metal_operand o = operand_of(e, x, own);
       if (!o.buffer || !o.buffer->object) o = (pe_metal_operand){&e->m->none, 0};
       pe_commands_bind(c, slot, o.buffer, o.at);
     }
@@ -337,7 +345,7 @@ static pe_status encode(metal *m, turn *t, const pe_step *step, pe_error *err) {
 
 static pe_status put_dispatch(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
   const dispatch_shape s = {
-      .pass = d->pass, .grid = d->grid, .code = d->code, .barrier = d->barrier};
+      .pass = d->pass, .grid = d->grid, .code = d->unit->code[0], .barrier = d->barrier};
   return pe_buf_put(ctx, &s, sizeof s, err);
 }
 
@@ -456,6 +464,7 @@ static void close_metal(pe_device *d) {
     for (int g = 0; g < PE_GRAPH_GROUPS; g++) pe_gpu_free(m->gpu, &m->kv[g]);
     pe_gpu_free(m->gpu, &m->states), pe_gpu_free(m->gpu, &m->none);
   }
+  pe_metal_units_close(&m->units);
   pe_program_close(m->program);
   for (int i = 0; i < 2; i++) pe_buf_free(&m->turns[i].shape);
   pe_buf_free(&m->shape);

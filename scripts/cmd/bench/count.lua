@@ -36,7 +36,7 @@ end
 local function by_op(costs)
   local ops, list, all = {}, {}, zero "all"
   for _, cost in ipairs(costs) do
-    if cost.dispatches > 0 then
+    if cost.values > 0 then -- it runs, alone or with another
       if not ops[cost.op] then
         ops[cost.op] = zero(cost.op)
         list[#list + 1] = ops[cost.op]
