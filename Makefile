@@ -23,7 +23,7 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-metal test-clients test-arm check-macos bench bench-peer \
+.PHONY: all help test test-metal test-cuda test-clients test-arm check-macos bench bench-peer \
         bench-peer-http bench-mlx fuzz soak mutate install clean lint packages peer tests fuzzers \
         serve print-flags FORCE
 
@@ -127,7 +127,7 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-metal test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
+all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
 install tests \
 fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
@@ -274,6 +274,7 @@ METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/ho
 METAL_SUITES := kernels memory joined shortlist
 METAL_TEST := $(METAL_SUITES:%=$(BUILD)/tests/metal_%)
 METAL_CHECKED := $(METAL_SUITES:%=$(BUILD)/tests/checked_%)
+METAL_CUDA := $(METAL_SUITES:%=$(BUILD)/tests/cuda_%)
 
 $(BUILD)/metal/%.cpp: kernels/metal/%.metal $(METAL_DEP) tests/metal/mslx.lua | $(PROGRAM)
 	$(say) MSLX $<
@@ -318,6 +319,13 @@ $(METAL_CHECKED): $(BUILD)/tests/checked_%: tests/metal/test_%.c $(METAL_TEST_DE
 	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCHECKED -o $@ $< $(METAL_CHECK_OBJ) \
 	  $(LIBRARY) $(LDFLAGS) $(LIBS)
 
+$(METAL_CUDA): $(BUILD)/tests/cuda_%: tests/metal/test_%.c $(METAL_TEST_DEP) $(METAL_EXEC_OBJ) \
+  $(BUILD)/metal/host/cuda.o
+	$(say) TEST $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCUDA -o $@ $< $(METAL_EXEC_OBJ) \
+	  $(BUILD)/metal/host/cuda.o $(LIBRARY) $(LDFLAGS) $(LIBS)
+
 # A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.
 FAKE_SRC := $(wildcard tests/metal/fake/*.c)
 FAKE_OBJ := $(FAKE_SRC:tests/metal/fake/%.c=$(BUILD)/metal/fake/%.o)
@@ -346,12 +354,15 @@ METAL_ALL := $(FAKE_TEST) $(BUILD)/tests/fake-metal-checked.so $(METAL_TEST) $(M
 test-metal: $(METAL_ALL)  ## Metal's kernels and host on Linux (QUICK=1: no seeded mistakes)
 	$(Q)sh .ci/packages metal
 	$(Q)BUILD=$(BUILD) CC='$(CC)' CXX='$(CXX)' sh tests/metal/run.sh
+test-cuda: $(METAL_CUDA) $(PROGRAM)  ## Metal's kernels as PTX, run where there is an NVIDIA GPU
+	$(Q)BUILD=$(BUILD) sh tests/metal/cuda.sh
 endif
 
 # For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.
 print-flags:
 	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'
 	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,host)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,batch)'
 	@echo '$(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)'
 
 .SECONDARY: $(BUILD)/tests/fuzz/driver.o

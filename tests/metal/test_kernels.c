@@ -1,5 +1,6 @@
 /* test_kernels.c - Metal's kernels against the CPU's exact ones: weights, rows, experts, towers. */
 #include "kernels_step.h"
+#include "metal_main.h"
 #include "metal_run.h"
 
 /* The allowed error of a sum of n products of numbers around 1. */
@@ -486,10 +487,6 @@ static const check_test tests[] = {
 };
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
   fill_step();
-  return check_main("metal kernels", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal kernels", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

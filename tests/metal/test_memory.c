@@ -1,5 +1,6 @@
 /* test_memory.c - Metal's kernels with memory against the CPU's exact ones: store, attention, conv,
  * delta, ssm. Prompts may be cut anywhere, and rows may come alone: the bits stay. */
+#include "metal_main.h"
 #include "metal_run.h"
 
 /* ---- a step over a cache --------------------------------------------------------------------- */
@@ -490,9 +491,5 @@ static const check_test tests[] = {
 };
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
-  return check_main("metal memory", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal memory", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

@@ -1,7 +1,6 @@
 /* test_shortlist.c - Metal's shortlists of logits against a sort of the line. */
-#include "check.h"
 #include "kernels/metal/args.h"
-#include "tests/metal/exec/exec.h"
+#include "metal_main.h"
 
 #include <math.h>
 
@@ -149,9 +148,5 @@ static const check_test tests[] = {
     {"sizes", test_sizes}, {"ties", test_ties}, {"refused", test_refused}};
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
-  return check_main("metal shortlist", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal shortlist", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }
