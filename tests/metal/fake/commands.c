@@ -22,8 +22,7 @@ void fake_fail_at(long n, fake_failure how) {
   fake_arm(n);
   gpu.lost = false, gpu.how = how;
 }
-/* For programs that cannot call it: FAKE_METAL_FAIL_AT=N. */
-__attribute__((constructor)) static void fail_at_start(void) {
+void fake_fail_as_asked(void) {
   const char *n = getenv("FAKE_METAL_FAIL_AT");
   if (n) fake_fail_at(strtol(n, NULL, 10), FAKE_FAIL_INTERNAL);
 }

@@ -408,4 +408,7 @@ const fake_class *const fake_classes[] = {&class_object,
                                           NULL};
 
 id MTLCreateSystemDefaultDevice(void);
-id MTLCreateSystemDefaultDevice(void) { return fake_refuses() ? NULL : fake_new(&class_device); }
+id MTLCreateSystemDefaultDevice(void) {
+  if (!fake_living()) fake_fail_as_asked();
+  return fake_refuses() ? NULL : fake_new(&class_device);
+}

@@ -125,6 +125,10 @@ extern const fake_class fake_class_error, fake_class_buffer, fake_class_pipeline
 
 enum { FAKE_STATUS_COMMITTED = 2, FAKE_STATUS_COMPLETED = 4, FAKE_STATUS_ERROR = 5 };
 
+/* For programs that cannot call fake_fail_at: FAKE_METAL_FAIL_AT=N counts from the first device on,
+ * and anew from every device that is taken while none is open. */
+void fake_fail_as_asked(void);
+
 id fake_string(const char *text);                    /* autoreleased */
 id fake_error_new(NSInteger code, const char *text); /* count 1 */
 /* Sets *error, if there is one, to an autoreleased error. Returns NULL. */
