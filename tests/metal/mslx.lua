@@ -5,7 +5,8 @@
 -- Only what C++ cannot express is rewritten: attributes go, `threadgroup` arrays become storage of
 -- the executor, function constants become variables with a table, `constant` means const, and each
 -- kernel gets an entry with the attribute of every parameter. The shims (shim/*.h) do the rest.
--- `host` is compiled and run, `cuda` becomes PTX for NVIDIA's GPUs; `strict` keeps the address spaces and is only checked by clang.
+-- `host` is compiled and run, `cuda` becomes PTX for NVIDIA's GPUs; `strict` keeps the address
+-- spaces and is only checked by clang.
 -- Lines keep their numbers, so compilers and reports name the line of the .metal file.
 -- Everything reported is an error: exit 1.
 
