@@ -145,10 +145,10 @@ typedef struct pe_metal_step {
       lookup_index, lookup_weight, merge, best, region[PE_REGIONS];
 } pe_metal_step;
 
-typedef struct pe_metal_shortlist { /* arguments */
-  int32_t vocabulary, step;         /* logits of a line that count; from one line to the next */
-  int32_t stretches;                /* of a line */
-} pe_metal_shortlist;
+typedef struct pe_metal_shortlist_args { /* arguments */
+  int32_t vocabulary, step; /* logits of a line that count; from one line to the next */
+  int32_t stretches;        /* of a line */
+} pe_metal_shortlist_args;
 
 #ifdef __METAL_VERSION__
 static_assert(sizeof(pe_metal_call) == 144 && sizeof(pe_metal_step) == 116, "sizes as in C");

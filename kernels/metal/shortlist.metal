@@ -19,7 +19,7 @@ METAL_FUNC float of_rank(int i) { return as_type<float>(i < 0 ? (int)0x80000000u
 
 // A simdgroup for each stretch; group.y: the output. A stretch with NaN has the peak infinity: both
 // make the line one that the host has to look at.
-kernel void shortlist_peaks(constant pe_metal_shortlist &args [[buffer(PE_SLOT_ARGS)]],
+kernel void shortlist_peaks(constant pe_metal_shortlist_args &args [[buffer(PE_SLOT_ARGS)]],
                             device float *peaks [[buffer(PE_SLOT_SCRATCH)]],
                             device const float *logits [[buffer(PE_SLOT_IN0)]],
                             device const int *words [[buffer(PE_SLOT_STEP)]],
@@ -99,7 +99,7 @@ METAL_FUNC float nth_peak(device const float *peak, int n, int k, float top, thr
 }
 
 // A threadgroup for each output.
-kernel void shortlist(constant pe_metal_shortlist &args [[buffer(PE_SLOT_ARGS)]],
+kernel void shortlist(constant pe_metal_shortlist_args &args [[buffer(PE_SLOT_ARGS)]],
                       device int *out [[buffer(PE_SLOT_OUT)]],
                       device const float *peaks [[buffer(PE_SLOT_SCRATCH)]],
                       device const float *logits [[buffer(PE_SLOT_IN0)]],

@@ -61,7 +61,7 @@ typedef struct shape_head { /* of a shape; a dispatch_shape of each dispatch fol
 typedef struct dispatch_shape {
   const pe_metal_pass *pass;
   pe_metal_grid grid;
-  int32_t code, barrier;
+  int32_t code, flags; /* the first code of the unit; a barrier, a norm */
 } dispatch_shape;
 _Static_assert(sizeof(shape_head) == 72 && sizeof(dispatch_shape) == 32,
                "shapes are compared as bytes: no padding");
@@ -75,7 +75,7 @@ typedef struct metal {
   pe_gpu_buffer kv[PE_GRAPH_GROUPS]; /* the blocks of each group */
   pe_gpu_buffer states, none, scratch;
   area rows, outputs;
-  pe_metal_lists lists;
+  pe_metal_shortlists lists;
   turn turns[2], *now;          /* of the last step */
   compiled (*compiled)[PASSES]; /* by the first code of a unit */
   pe_buf shape;                 /* scratch */
@@ -211,7 +211,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   rc = pe_metal_store_open(&m->store, m->gpu, d->plan, err);
   if (!rc) rc = wrap_caches(m, err);
   if (!rc) rc = check_memory(m, err);
-  if (!rc && d->plan->drawable) rc = pe_metal_lists_open(&m->lists, m->gpu, err);
+  if (!rc && d->plan->drawable) rc = pe_metal_shortlists_open(&m->lists, m->gpu, err);
   if (!rc) rc = check_kernels(m, 1, err);
   return rc ? rc : check_kernels(m, 512, err);
 }
@@ -240,7 +240,7 @@ static pe_status provide(metal *m, turn *t, const pe_step *s, pe_error *err) {
   if (!rc) rc = grow_area(m, &m->outputs, s->outputs, plan->output_floats, err);
   const pe_metal_walk w = walk_of(m, s);
   if (!rc) rc = pe_metal_room(m->gpu, &m->scratch, pe_metal_walk_scratch(&w) + NONE_BYTES, err);
-  if (!rc) rc = pe_metal_lists_provide(&m->lists, m->gpu, plan, s, err);
+  if (!rc) rc = pe_metal_shortlists_provide(&m->lists, m->gpu, plan, s, err);
   return rc ? rc : pe_metal_arrays_fill(&t->arrays, m->gpu, s, err);
 }
 
@@ -331,9 +331,9 @@ static pe_status encode(metal *m, turn *t, const pe_step *step, pe_error *err) {
   const pe_metal_walk w = walk_of(m, step);
   if (!pe_gpu_begin(m->gpu, &t->commands, &e)) return pe_metal_status(&e, err);
   pe_status rc = pe_metal_walk_run(&w, encode_one, &to, err);
-  if (!rc && pe_metal_lists_asked(step))
-    pe_metal_lists_encode(&m->lists, &t->commands, m->base.plan, step,
-                          place_of(m, &m->base.plan->logits), &t->arrays.words);
+  if (!rc && pe_metal_shortlists_asked(step))
+    pe_metal_shortlists_encode(&m->lists, &t->commands, m->base.plan, step,
+                               place_of(m, &m->base.plan->logits), &t->arrays.words);
   if (rc)
     pe_gpu_drop(m->gpu, &t->commands);
   else
@@ -344,8 +344,10 @@ static pe_status encode(metal *m, turn *t, const pe_step *step, pe_error *err) {
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 static pe_status put_dispatch(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
-  const dispatch_shape s = {
-      .pass = d->pass, .grid = d->grid, .code = d->unit->code[0], .barrier = d->barrier};
+  const dispatch_shape s = {.pass = d->pass,
+                            .grid = d->grid,
+                            .code = d->unit->code[0],
+                            .flags = (d->barrier ? 1 : 0) | (d->norm ? 2 : 0)};
   return pe_buf_put(ctx, &s, sizeof s, err);
 }
 
@@ -358,7 +360,7 @@ static pe_status shape_of(const metal *m, const turn *t, const pe_step *step, pe
                                       t->arrays.lines.object},
                            .rows = step->rows,
                            .outputs = step->outputs,
-                           .lists = pe_metal_lists_asked(step)};
+                           .lists = pe_metal_shortlists_asked(step)};
   const pe_metal_walk w = walk_of(m, step);
   out->len = 0;
   pe_status rc = pe_buf_put(out, &head, sizeof head, err);
@@ -453,7 +455,7 @@ static void rest(pe_device *d) {
   m->rows.cap = m->outputs.cap = 0;
   pe_gpu_free(m->gpu, &m->scratch);
   for (int i = 0; i < 2; i++) pe_metal_arrays_free(&m->turns[i].arrays, m->gpu);
-  pe_metal_lists_free(&m->lists, m->gpu);
+  pe_metal_shortlists_free(&m->lists, m->gpu);
 }
 
 static void close_metal(pe_device *d) {
@@ -481,7 +483,7 @@ static const float *line(const pe_device *d, const pe_place *p, int32_t i) {
 static bool shortlist(const pe_device *d, int32_t i, pe_shortlist *out) {
   const metal *m = metal_of(d);
   const int32_t best = pe_metal_arrays_best(&m->now->arrays, i);
-  return best && pe_metal_lists_get(&m->lists, i, best, out);
+  return best && pe_metal_shortlists_get(&m->lists, i, best, out);
 }
 
 const pe_backend pe_backend_metal = {.name = "metal",

@@ -6,7 +6,7 @@
 
 enum { PEAK_SIMDGROUPS = 8 }; /* of a group of the first kernel */
 
-pe_status pe_metal_lists_open(pe_metal_lists *l, pe_gpu *gpu, pe_error *err) {
+pe_status pe_metal_shortlists_open(pe_metal_shortlists *l, pe_gpu *gpu, pe_error *err) {
   static const char *const name[2] = {"shortlist_peaks", "shortlist"};
   pe_metal_error e = {0};
   for (int i = 0; i < 2; i++)
@@ -15,11 +15,11 @@ pe_status pe_metal_lists_open(pe_metal_lists *l, pe_gpu *gpu, pe_error *err) {
   return PE_OK;
 }
 
-void pe_metal_lists_free(pe_metal_lists *l, pe_gpu *gpu) {
+void pe_metal_shortlists_free(pe_metal_shortlists *l, pe_gpu *gpu) {
   pe_gpu_free(gpu, &l->peaks), pe_gpu_free(gpu, &l->lists);
 }
 
-bool pe_metal_lists_asked(const pe_step *step) {
+bool pe_metal_shortlists_asked(const pe_step *step) {
   for (int32_t i = 0; step->best && i < step->outputs; i++)
     if (step->best[i]) return true;
   return false;
@@ -29,21 +29,21 @@ static int32_t stretches_of(const pe_plan *plan) {
   return (plan->drawable + PE_SHORTLIST_STRETCH - 1) / PE_SHORTLIST_STRETCH;
 }
 
-pe_status pe_metal_lists_provide(pe_metal_lists *l, pe_gpu *gpu, const pe_plan *plan,
-                                 const pe_step *step, pe_error *err) {
+pe_status pe_metal_shortlists_provide(pe_metal_shortlists *l, pe_gpu *gpu, const pe_plan *plan,
+                                      const pe_step *step, pe_error *err) {
   const uint64_t outputs = (uint64_t)step->outputs;
-  if (!pe_metal_lists_asked(step)) return PE_OK;
+  if (!pe_metal_shortlists_asked(step)) return PE_OK;
   const uint64_t peaks = outputs * (uint64_t)stretches_of(plan) * sizeof(float);
   pe_status rc = pe_metal_room(gpu, &l->peaks, peaks, err);
   const uint64_t bytes = outputs * PE_SHORTLIST_WORDS * sizeof(int32_t);
   return rc ? rc : pe_metal_room(gpu, &l->lists, bytes, err);
 }
 
-void pe_metal_lists_encode(const pe_metal_lists *l, pe_commands *c, const pe_plan *plan,
-                           const pe_step *step, pe_metal_operand logits,
-                           const pe_gpu_buffer *words) {
+void pe_metal_shortlists_encode(const pe_metal_shortlists *l, pe_commands *c, const pe_plan *plan,
+                                const pe_step *step, pe_metal_operand logits,
+                                const pe_gpu_buffer *words) {
   const int32_t stretches = stretches_of(plan);
-  const pe_metal_shortlist args = {plan->drawable, plan->logits.step, stretches};
+  const pe_metal_shortlist_args args = {plan->drawable, plan->logits.step, stretches};
   const uint32_t groups[2][3] = {
       {(uint32_t)(stretches + PEAK_SIMDGROUPS - 1) / PEAK_SIMDGROUPS, (uint32_t)step->outputs, 1},
       {(uint32_t)step->outputs, 1, 1}};
@@ -60,7 +60,8 @@ void pe_metal_lists_encode(const pe_metal_lists *l, pe_commands *c, const pe_pla
   }
 }
 
-bool pe_metal_lists_get(const pe_metal_lists *l, int32_t i, int32_t best, pe_shortlist *out) {
+bool pe_metal_shortlists_get(const pe_metal_shortlists *l, int32_t i, int32_t best,
+                             pe_shortlist *out) {
   const int32_t *at =
       (const int32_t *)(const void *)l->lists.data + (int64_t)i * PE_SHORTLIST_WORDS;
   if (at[0] < 1 || at[0] > PE_SHORTLIST_ROOM) return false;

@@ -327,7 +327,7 @@ static void test_overwritten(void) {
   pe_commands c;
   pe_id pipeline;
   bool done = false;
-  const pe_metal_shortlist args = {256, 256, 1};
+  const pe_metal_shortlist_args args = {256, 256, 1};
   pe_gpu *g = take();
   CHECK(g && pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "shortlist_peaks"}, &pipeline, &e));
   CHECK(pe_gpu_allocate(g, 4096, &words, &e) && pe_gpu_allocate(g, 1024, &logits, &e));

@@ -30,7 +30,7 @@ static lines lines_of(int32_t n) {
 static void lines_free(lines *l) { free(l->x), free(l->peaks), free(l->list), free(l->words); }
 
 static void launch(const lines *l, const char *kernel, uint32_t groups, uint32_t outputs) {
-  pe_metal_shortlist args = {l->n, l->step, l->stretches};
+  pe_metal_shortlist_args args = {l->n, l->step, l->stretches};
   msl_launch m = {.kernel = msl_find(kernel), .groups = {groups, outputs, 1}, .threads = 256};
   const struct {
     void *at;
