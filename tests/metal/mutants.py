@@ -101,7 +101,6 @@ MUTANTS = [
     ("list of another output", LIST, "(int64_t)i * PE_SHORTLIST_WORDS", "0 * PE_SHORTLIST_WORDS"),
     ("list that is cut off", LIST, "at[0] > PE_SHORTLIST_ROOM", "false"),
     ("list without a barrier", LIST, "    pe_commands_barrier(c);\n", ""),
-    ("padding is drawn", LIST, "args = {plan->drawable,", "args = {plan->vocabulary,"),
     ("closed while it runs", METAL,
      "  finish(m);\n  forget_ahead(m);\n  pe_gpu_free", "  forget_ahead(m);\n  pe_gpu_free"),
     ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),

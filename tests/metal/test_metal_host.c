@@ -4,7 +4,7 @@
 #include "kernels/metal/gpu.h"
 #include "kernels/metal/table.h"
 #include "little.h"
-#include "runtime/device/metal_store.h"
+#include "runtime/device/metal_shortlist.h"
 
 #include <unistd.h>
 
@@ -352,6 +352,31 @@ static void test_overwritten(void) {
   pe_gpu_give(g);
 }
 
+/* Which lists of the GPU are used: not those that say that the row must be looked at. */
+static void test_lists(void) {
+  static int32_t words[2 * PE_SHORTLIST_WORDS];
+  const struct {
+    int32_t count;
+    bool used;
+  } cases[] = {{-1, false},
+               {0, false},
+               {1, true},
+               {PE_SHORTLIST_ROOM, true},
+               {PE_SHORTLIST_ROOM + 1, false}};
+  const pe_metal_shortlists l = {.lists = {.data = (uint8_t *)words}};
+  int32_t *second = words + PE_SHORTLIST_WORDS;
+  second[1] = 7, second[1 + PE_SHORTLIST_ROOM] = 0x3f800000; /* 1.0f */
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    pe_shortlist out = {0};
+    second[0] = cases[i].count;
+    CHECK_INT(pe_metal_shortlists_get(&l, 1, 3, &out), cases[i].used);
+    if (!cases[i].used) continue;
+    CHECK_INT(out.count, cases[i].count);
+    CHECK_INT(out.best, 3);
+    CHECK(out.id[0] == 7 && out.logit[0] == 1.0f);
+  }
+}
+
 /* ---- weights --------------------------------------------------------------------------------- */
 
 enum { SIDE = 256, LAYERS = 5, MATRIX = SIDE * SIDE * (int)sizeof(float) };
@@ -509,6 +534,7 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"encoded_ahead", test_encoded_ahead},
                                    {"in_flight", test_in_flight},
                                    {"overwritten", test_overwritten},
+                                   {"lists", test_lists},
                                    {"weights", test_weights},
                                    {"caches", test_caches},
                                    {"internal_errors", test_internal_errors},
