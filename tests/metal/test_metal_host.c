@@ -204,7 +204,8 @@ static void compare_models(float near) {
   const long dispatches = fake.dispatches(), barriers = fake.barriers();
   CHECK_OK(answer_of(&gpu, PROMPT, &got, &err), err);
   const long did = fake.dispatches() - dispatches, waited = fake.barriers() - barriers;
-  CHECK(did >= (long)gpu.plan->count * (STEPS + 1) && waited < did); /* some codes overlap */
+  /* A dispatch computes up to three instructions and a norm; some overlap. */
+  CHECK(did >= (long)gpu.plan->count * (STEPS + 1) / 4 && waited < did);
   CHECK_OK(answer_of(&gpu, 2, &parts, &err), err);
   for (int i = 0; i < (PROMPT + STEPS) * VOCABULARY; i++)
     CHECK_NEAR(got.logit[i], want.logit[i], near);
