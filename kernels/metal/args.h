@@ -104,7 +104,9 @@ enum {
   PE_ATTENTION_PART = 128, /* keys */
   PE_STORE_WIDTH = 1024,   /* the widest row of a head */
   PE_CONV_TAPS = 16,
-  PE_STATE_WIDTH = 256 /* the widest row of a state: 8 values for each lane */
+  PE_STATE_WIDTH = 256, /* the widest row of a state: 8 values for each lane */
+  PE_STATE_ROWS = 8,    /* of a state, for one group, */
+  PE_STATE_CHUNK = 4    /* and rows of the step that it reads at once */
 };
 /* A norm has one simdgroup per PE_NORM_VALUES values, at most PE_NORM_SIMDGROUPS. The order of its
  * sums depends on both, so a norm inside of a rope or a product uses them as well. */

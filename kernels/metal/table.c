@@ -265,15 +265,17 @@ static void conv_grid(job_of *j, pe_metal_grid *g) {
   values_grid(j, j->args->conv.channels, g);
   g->groups[1] = (uint32_t)j->step->segments;
 }
+static void state_grid(job_of *j, int32_t rows, int32_t heads, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{tiles(rows, PE_STATE_ROWS), (uint32_t)heads, (uint32_t)j->step->segments},
+                       PE_STATE_ROWS * SIMDGROUP};
+}
 static void delta_grid(job_of *j, pe_metal_grid *g) {
   const pe_delta_args *a = &j->args->delta;
-  *g = (pe_metal_grid){{(uint32_t)a->value, (uint32_t)a->heads, (uint32_t)j->step->segments},
-                       SIMDGROUP};
+  state_grid(j, a->value, a->heads, g);
 }
 static void ssm_grid(job_of *j, pe_metal_grid *g) {
   const pe_ssm_args *a = &j->args->ssm;
-  *g = (pe_metal_grid){{(uint32_t)a->dim, (uint32_t)a->heads, (uint32_t)j->step->segments},
-                       SIMDGROUP};
+  state_grid(j, a->dim, a->heads, g);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */

@@ -465,7 +465,7 @@ static void test_delta(void) {
 
 static void test_ssm(void) {
   for (int i = 0; i < 4; i++) {
-    const int32_t heads = 4, groups = i % 2 ? 1 : 4, state = i < 2 ? 16 : 200, dim = 7;
+    const int32_t heads = 4, groups = i % 2 ? 1 : 4, state = i < 2 ? 16 : 200, dim = i % 2 ? 7 : 11;
     check_state(&(state_case){.op = PE_OP_SSM,
                               .args.ssm = {heads, dim, groups, state, 0.01f, 0.5f},
                               .width = {heads * dim, groups * state, groups * state, heads},
