@@ -107,7 +107,7 @@ LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
 SCRIPTS  := $(shell find scripts -name '*.lua' -o -path '*/web/*' -type f 2>/dev/null | sort)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/metal_source.o
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/metal_source.o $(BUILD)/metal_tiles.o
 LUA_OBJ  := $(LUA_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/c/test_*.c)
 TEST_BIN := $(TEST_SRC:tests/c/%.c=$(BUILD)/tests/%)
@@ -236,7 +236,13 @@ $(BUILD)/metal_source.c: kernels/metal/amalgamate.awk $(METAL_DEP)
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(METAL_SRC) > $@
 
-$(BUILD)/metal_source.o: $(BUILD)/metal_source.c $(BUILD)/.flags
+# The list of tiles and their defaults, of which the scripts have the meaning.
+$(BUILD)/metal_tiles.c: kernels/metal/tiles.awk scripts/engine/tiles.lua
+	$(say) EMBED $@
+	@mkdir -p $(@D)
+	$(Q)awk -f $^ > $@
+
+$(BUILD)/metal_source.o $(BUILD)/metal_tiles.o: $(BUILD)/%.o: $(BUILD)/%.c $(BUILD)/.flags
 	$(Q)$(CC) $(CF) -c -o $@ $<
 
 $(BUILD)/mkembed: lua/embed/mkembed.c

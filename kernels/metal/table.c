@@ -2,14 +2,6 @@
  * dimensions of its grid are. */
 #include "kernels/metal/table.h"
 
-#include <stddef.h>
-
-const pe_metal_tiles pe_metal_tiles_default = {
-#define PE_METAL_TILE_VALUE(name, value) .name = value,
-    PE_METAL_TILES(PE_METAL_TILE_VALUE)
-#undef PE_METAL_TILE_VALUE
-};
-
 enum {
   PRODUCT_THREADS = 64, /* two simdgroups: columns of the result for each */
   COPY_THREADS = 128,   /* of kernels with a thread for each value */
@@ -87,7 +79,8 @@ JOINED_GRID(8, 4)
 
 /* A simdgroup for each PE_WIDE_ROWS rows, as many in a group as the tile says. */
 static int64_t wide_rows(job_of *j) {
-  const int64_t most = tiles_of(j)->linear_wide, rows = j->call->rows;
+  const int64_t most = (int64_t)PE_WIDE_ROWS * tiles_of(j)->linear_simdgroups;
+  const int64_t rows = j->call->rows;
   return rows < most ? (int64_t)PE_WIDE_ROWS * tiles(rows, PE_WIDE_ROWS) : most;
 }
 static void wide_grid(job_of *j, int64_t out, pe_metal_grid *g) {

@@ -10,25 +10,23 @@
 #include "kernels/metal/args.h"
 #include "kernels/op.h"
 
-/* Sizes of tiles and thresholds, which a person may tune on a real device: name, default. */
-#define PE_METAL_TILES(X)                                                                          \
-  X(linear_rows_2, 2)     /* from this many rows on, a lane takes 2 at once, */                    \
-  X(linear_rows_4, 3)     /* 4, */                                                                 \
-  X(linear_rows_8, 5)     /* 8, */                                                                 \
-  X(linear_rows_wide, 16) /* and a group decodes weights once for many: */                         \
-  X(linear_wide, 32)      /* rows of such a group, a multiple of 8 */                              \
-  X(join_rows, 8)         /* up to this many rows, a dispatch computes several codes */            \
-  X(norm_rows, 1)         /* and products normalize their input */                                 \
-  X(expert_sort_pairs, 8) /* from this many pairs (row, expert) on, sort by expert */              \
-  X(attention_split, 256) /* from this many keys on, attention takes two passes, */                \
-  X(attention_tiles, 64)  /* if there are no more tiles of queries than this */
+#include <stddef.h>
 
+/* Sizes of tiles and thresholds, which a person may tune on a real device. Their list, with
+ * defaults, ranges and meanings, is scripts/engine/tiles.lua. */
 typedef struct pe_metal_tiles {
-#define PE_METAL_TILE_FIELD(name, value) int32_t name;
-  PE_METAL_TILES(PE_METAL_TILE_FIELD)
-#undef PE_METAL_TILE_FIELD
+  int32_t linear_rows_2, linear_rows_4, linear_rows_8, linear_rows_wide, linear_simdgroups;
+  int32_t join_rows, norm_rows, expert_sort_pairs, attention_split, attention_tiles;
 } pe_metal_tiles;
 extern const pe_metal_tiles pe_metal_tiles_default;
+
+typedef struct pe_metal_tile { /* one of them */
+  const char *name;
+  size_t offset; /* in pe_metal_tiles */
+  int32_t value, least, most;
+} pe_metal_tile;
+extern const pe_metal_tile pe_metal_tile_list[];
+extern const int pe_metal_tile_count;
 
 typedef struct pe_metal_job {
   pe_op op;

@@ -23,6 +23,7 @@
 #include "runtime/device/metal_shortlist.h"
 #include "runtime/device/metal_step.h"
 #include "runtime/device/metal_store.h"
+#include "runtime/device/metal_tiles.h"
 #include "runtime/device/metal_walk.h"
 
 #include <stdio.h>
@@ -70,6 +71,7 @@ typedef struct metal {
   pe_device base;
   pe_gpu *gpu;
   pe_program *program;
+  pe_metal_tiles tiles;
   pe_metal_units units;
   pe_metal_store store;
   pe_gpu_buffer kv[PE_GRAPH_GROUPS]; /* the blocks of each group */
@@ -172,7 +174,7 @@ static pe_metal_walk walk_of(const metal *m, const pe_step *step) {
   const pe_kv *kv = m->base.kv;
   return (pe_metal_walk){.units = &m->units,
                          .step = step,
-                         .tiles = &pe_metal_tiles_default,
+                         .tiles = &m->tiles,
                          .kv_type = kv ? kv->type : PE_KV_F32,
                          .kv_block = kv ? kv->block : 0,
                          .kv = kv,
@@ -201,6 +203,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   metal *m = metal_of(d);
   pe_metal_error e = {0};
   pe_status rc = take(&m->gpu, err);
+  m->tiles = *pe_metal_tiles_now();
   if (!rc) rc = pe_program_open(d->plan, PE_EXACT, d->pool, &m->program, err);
   if (!rc) rc = pe_metal_units_open(&m->units, m->program, err);
   if (!rc && !(m->compiled = pe_calloc((size_t)m->program->count + 1, sizeof *m->compiled)))

@@ -64,6 +64,12 @@ function engine.device(device) end
 ---@return perigee.Error? err
 function engine.metal() end
 
+---Sets how Metal's kernels cut their work (engine/tiles.lua), for all that is opened from now on.
+---@param values table<string, integer>  The tiles to change.
+---@return table<string, integer>? all   Every tile.
+---@return perigee.Error? err            There is no such tile, or the value is out of its range.
+function engine.tiles(values) end
+
 ---@class perigee.EngineSampling
 ---@field temperature? number
 ---@field top_p? number

@@ -67,7 +67,7 @@ static void check_every_tile(const metal_case *k, const metal_buffers *b) {
   for (int rows = 1; rows <= 16; rows *= 2) {
     pe_metal_tiles t = rows_at_once(rows);
     metal_check_tiles(k, &t, b);
-    t.linear_wide = 8, metal_check_tiles(k, &t, b);
+    t.linear_simdgroups = 1, metal_check_tiles(k, &t, b);
   }
 }
 
