@@ -2,9 +2,9 @@
  *
  *     open      weights, caches and states become buffers (metal_store.h); every instruction must
  *               have a kernel (kernels/metal/table.h)
- *     submit    the step becomes arrays (metal_step.h) and one command buffer: the codes of the
- *               program in order, each one dispatch or a few, with barriers where the program says
- *               that a code must wait
+ *     submit    the step becomes arrays (metal_step.h) and one command buffer: the units of the
+ *               program (metal_units.h) in order, each one dispatch or a few, with barriers where
+ *               a unit must wait
  *     wait      until the GPU has done it; results are read where it has written them
  *
  * Arrays and command buffer are a turn, of which there are two. While the GPU computes a step that
