@@ -269,22 +269,3 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
   report(s, &raw, total > 0 ? total : pe_draw_total(&s->space, &raw), p->top_logprobs, out);
   return PE_OK;
 }
-
-/* What follows top_k is computed from the packed list of the tokens that it keeps, in the order of
- * their ids (sampler_draw.c): a quarter of the row is packed at most, and short rows always are. */
-int32_t pe_sampler_best(const pe_sampling *p, const pe_history *history) {
-  if (adjusts(p, history, 0) || p->top_logprobs >= 0) return 0;
-  if (p->temperature == 0) return 1;
-  return p->top_k <= PE_SAMPLER_BEST ? p->top_k : 0;
-}
-
-pe_status pe_sampler_pick_listed(pe_sampler *s, const pe_sampling *p, const float *logits,
-                                 const int32_t *ids, int32_t count, int64_t position,
-                                 pe_choice *out, pe_error *err) {
-  const int32_t whole = s->n;
-  s->n = s->space.list.n = count;
-  pe_status rc = pe_sampler_pick(s, p, logits, NULL, position, NULL, 0, out, err);
-  s->n = s->space.list.n = whole;
-  if (!rc) out->id = ids[out->id];
-  return rc;
-}
