@@ -34,14 +34,15 @@ typedef struct pe_scan_band { /* low <= key < high */
 } pe_scan_band;
 
 /* A question about the values in `span`. Keys are the values or, if `centred`, -|value - centre|.
- * For each band: how much is above it, and which values are in it. PE_SCAN_WEIGHT and PE_SCAN_TWICE
- * have two bands, the others one. */
+ * For each band: how much is above it, and which values are in it. PE_SCAN_COUNT has one band,
+ * PE_SCAN_WEIGHT one or two, PE_SCAN_MOMENT none or one, PE_SCAN_TWICE two. */
 typedef struct pe_scan_query {
   pe_scan_kind kind;
   pe_scan_span span;
   float top, scale, other; /* other: the second scale */
   bool centred;
   float centre;
+  int bands;
   pe_scan_band band[2];
   uint16_t *bits[2]; /* of each band: bit j of word i is set if value 16 i + j is in it */
 } pe_scan_query;

@@ -222,19 +222,24 @@ static int64_t gather(const float *x, int64_t n, const pe_scan_span span[2], int
   return gather_spans(x, n, span, base, index, value, 2);
 }
 
+/* A pass holds as many registers at once: the steps of `power` wait for each other, and with one
+ * register at a time a core's window is too short to find other work. */
+enum { AT_ONCE = 4 };
+_Static_assert(AT_ONCE % PARTS == 0 && PE_SCAN_BLOCK % (AT_ONCE * W) == 0, "whole lanes, no tail");
+
 /* 2^(d * factor) where the mask is set, for powers between -126 and 0; else 0. With the nearest
  * whole number n, 2^n is added to the exponent of 2^(d * factor - n), a polynomial that is off by
  * 1e-7 at most. No result is subnormal: each would cost a trap. */
-ALWAYS vf power(mask_ in, vf d, vf factor) {
+ALWAYS void power(const int count, const mask_ *in, const vf *d, vf factor, vf *out) {
+  static const float c[] = {9.67151268e-3f, 5.55073375e-2f, 2.40222421e-1f, 6.93146978e-1f, 1.f};
   const vf magic = splat(12582912.f); /* leaves n in the low bits */
-  vf shifted = fma_(d, factor, magic), f = fma_(d, factor, magic - shifted);
-  vf p = splat(1.32647267e-3f);
-  p = fma_(p, f, splat(9.67151268e-3f));
-  p = fma_(p, f, splat(5.55073375e-2f));
-  p = fma_(p, f, splat(2.40222421e-1f));
-  p = fma_(p, f, splat(6.93146978e-1f));
-  p = fma_(p, f, splat(1.f));
-  return sum_masked(in, (vu)p, (vu)shifted << 23);
+  vf shifted[AT_ONCE], f[AT_ONCE], p[AT_ONCE];
+  for (int i = 0; i < count; i++) shifted[i] = fma_(d[i], factor, magic);
+  for (int i = 0; i < count; i++) f[i] = fma_(d[i], factor, magic - shifted[i]);
+  for (int i = 0; i < count; i++) p[i] = fma_(splat(1.32647267e-3f), f[i], splat(c[0]));
+  for (int k = 1; k < 5; k++)
+    for (int i = 0; i < count; i++) p[i] = fma_(p[i], f[i], splat(c[k]));
+  for (int i = 0; i < count; i++) out[i] = sum_masked(in[i], (vu)p[i], (vu)shifted[i] << 23);
 }
 
 typedef struct weighing { /* e^((x - top) * scale) is 2^((x - top) * factor) */
@@ -256,11 +261,19 @@ ALWAYS mask_ counts(const weighing *w, vf v, const bool open) {
   return open ? in : also(in, w->high, v);
 }
 
-ALWAYS void weigh_lanes(const weighing *w, const float *x, float *weight, vf sum[PARTS]) {
-  for (int p = 0; p < PARTS; p++) {
-    vf v = load(x + p * W), e = power(counts(w, v, false), v - w->top, w->factor);
-    if (weight) store(weight + p * W, e);
-    sum[p] = sum[p] + e;
+/* count: registers, AT_ONCE or PARTS. */
+ALWAYS void weigh_lanes(const weighing *w, const int count, const float *x, float *weight,
+                        vf sum[PARTS]) {
+  vf d[AT_ONCE], e[AT_ONCE];
+  mask_ in[AT_ONCE];
+  for (int i = 0; i < count; i++) {
+    vf v = load(x + i * W);
+    in[i] = counts(w, v, false), d[i] = v - w->top;
+  }
+  power(count, in, d, w->factor, e);
+  for (int i = 0; i < count; i++) {
+    if (weight) store(weight + i * W, e[i]);
+    sum[i % PARTS] = sum[i % PARTS] + e[i];
   }
 }
 
@@ -268,12 +281,15 @@ ALWAYS void weigh_blocks(const weighing *w, const float *x, int64_t n, float *we
   for (int64_t from = 0; from < n; from += PE_SCAN_BLOCK) {
     int64_t k = from, end = n - from < PE_SCAN_BLOCK ? n : from + PE_SCAN_BLOCK;
     vf s[PARTS] = {{0}};
-    for (; k + LANES <= end; k += LANES) weigh_lanes(w, x + k, weight ? weight + k : NULL, s);
+    for (; k + AT_ONCE * W <= end; k += AT_ONCE * W)
+      weigh_lanes(w, AT_ONCE, x + k, weight ? weight + k : NULL, s);
+    for (; k + LANES <= end; k += LANES)
+      weigh_lanes(w, PARTS, x + k, weight ? weight + k : NULL, s);
     if (k < end) {
       float t[LANES], e[LANES];
       for (int j = 0; j < LANES; j++) t[j] = -INFINITY;
       memcpy(t, x + k, (size_t)(end - k) * sizeof *t);
-      weigh_lanes(w, t, e, s);
+      weigh_lanes(w, PARTS, t, e, s);
       if (weight) memcpy(weight + k, e, (size_t)(end - k) * sizeof *e);
     }
     *sum++ = lanes_sum(s);
@@ -337,34 +353,42 @@ typedef struct tallying {
 typedef struct form { /* of a tally; constant after inlining */
   pe_scan_kind kind;
   bool centred, open;
+  int bands;
 } form;
 
 enum { ALL = 2, SUMS }; /* sums above two bands, and of all */
 
 ALWAYS vf nearness_of(vf v, vf centre) { return (vf)((vi)(v - centre) | INT32_MIN); }
 
-ALWAYS void tally_lanes(const form f, const tallying *q, const float *x, uint16_t *const bits[2],
-                        int64_t at, vf first[SUMS][PARTS], vf second[SUMS][PARTS]) {
+/* count: registers, AT_ONCE or PARTS. */
+ALWAYS void tally_lanes(const form f, const tallying *q, const int count, const float *x,
+                        uint16_t *const bits[2], int64_t at, vf first[SUMS][PARTS],
+                        vf second[SUMS][PARTS]) {
   const bool twice = f.kind == PE_SCAN_TWICE, pairs = twice || f.kind == PE_SCAN_MOMENT;
-  const int bands = twice || f.kind == PE_SCAN_WEIGHT ? 2 : 1;
-  mask_ inner[2][PARTS];
-  for (int p = 0; p < PARTS; p++) {
-    vf v = load(x + p * W), d = v - q->w.top, e, g = {0};
-    vf key = f.centred ? nearness_of(v, q->centre) : v;
-    mask_ in = counts(&q->w, v, f.open);
-    e = f.kind == PE_SCAN_COUNT ? masked(in, splat(1.f)) : power(in, d, q->w.factor);
-    if (f.kind == PE_SCAN_MOMENT) g = masked(in, e * d);
-    if (twice) g = power(counts(&q->other, v, f.open), d, q->other.factor);
-    for (int j = 0; j < bands; j++) {
-      mask_ above = at_least(key, q->high[j]);
-      inner[j][p] = also(in, key, q->low[j]) & ~above;
-      if (!twice || j == 0) first[j][p] = add_masked(above, first[j][p], e);
-      if (pairs) second[j][p] = add_masked(above, second[j][p], g);
-    }
-    first[ALL][p] = first[ALL][p] + e;
-    if (pairs) second[ALL][p] = second[ALL][p] + g;
+  vf v[AT_ONCE], d[AT_ONCE], e[AT_ONCE], g[AT_ONCE];
+  mask_ in[AT_ONCE], other[AT_ONCE], inner[2][PARTS];
+  for (int i = 0; i < count; i++) {
+    v[i] = load(x + i * W), d[i] = v[i] - q->w.top;
+    in[i] = counts(&q->w, v[i], f.open);
+    if (twice) other[i] = counts(&q->other, v[i], f.open);
+    if (f.kind == PE_SCAN_COUNT) e[i] = masked(in[i], splat(1.f));
   }
-  for (int j = 0; j < bands; j++) bits[j][at / LANES] = word(inner[j]);
+  if (f.kind != PE_SCAN_COUNT) power(count, in, d, q->w.factor, e);
+  if (twice) power(count, other, d, q->other.factor, g);
+  for (int i = 0; i < count; i++) {
+    const int p = i % PARTS;
+    vf key = f.centred ? nearness_of(v[i], q->centre) : v[i];
+    if (f.kind == PE_SCAN_MOMENT) g[i] = masked(in[i], e[i] * d[i]);
+    for (int j = 0; j < f.bands; j++) {
+      mask_ above = at_least(key, q->high[j]);
+      inner[j][p] = also(in[i], key, q->low[j]) & ~above;
+      if (!twice || j == 0) first[j][p] = add_masked(above, first[j][p], e[i]);
+      if (pairs) second[j][p] = add_masked(above, second[j][p], g[i]);
+      if (p == PARTS - 1) bits[j][at / LANES + i / PARTS] = word(inner[j]);
+    }
+    first[ALL][p] = first[ALL][p] + e[i];
+    if (pairs) second[ALL][p] = second[ALL][p] + g[i];
+  }
 }
 
 ALWAYS void add_sums(vf sum[SUMS][PARTS], double above[2], double *all) {
@@ -379,12 +403,14 @@ ALWAYS void tally_blocks(const form f, const tallying *q, const float *x, int64_
     vf first[SUMS][PARTS], second[SUMS][PARTS];
     for (int j = 0; j < SUMS; j++)
       for (int p = 0; p < PARTS; p++) first[j][p] = second[j][p] = (vf){0};
-    for (; k + LANES <= end; k += LANES) tally_lanes(f, q, x + k, bits, k, first, second);
+    for (; k + AT_ONCE * W <= end; k += AT_ONCE * W)
+      tally_lanes(f, q, AT_ONCE, x + k, bits, k, first, second);
+    for (; k + LANES <= end; k += LANES) tally_lanes(f, q, PARTS, x + k, bits, k, first, second);
     if (k < end) {
       float t[LANES];
       for (int j = 0; j < LANES; j++) t[j] = NAN; /* in no span */
       memcpy(t, x + k, (size_t)(end - k) * sizeof *t);
-      tally_lanes(f, q, t, bits, k, first, second);
+      tally_lanes(f, q, PARTS, t, bits, k, first, second);
     }
     add_sums(first, sums->first.above, &sums->first.all);
     if (f.kind >= PE_SCAN_MOMENT) add_sums(second, sums->second.above, &sums->second.all);
@@ -395,16 +421,22 @@ ALWAYS void tally_kinds(const bool centred, const bool open, const pe_scan_query
                         const tallying *t, const float *x, int64_t n, pe_scan_tally *sums) {
   switch (q->kind) {
   case PE_SCAN_COUNT:
-    tally_blocks((form){PE_SCAN_COUNT, centred, open}, t, x, n, q->bits, sums);
+    tally_blocks((form){PE_SCAN_COUNT, centred, open, 1}, t, x, n, q->bits, sums);
     break;
   case PE_SCAN_WEIGHT:
-    tally_blocks((form){PE_SCAN_WEIGHT, centred, open}, t, x, n, q->bits, sums);
+    if (q->bands == 1)
+      tally_blocks((form){PE_SCAN_WEIGHT, centred, open, 1}, t, x, n, q->bits, sums);
+    else
+      tally_blocks((form){PE_SCAN_WEIGHT, centred, open, 2}, t, x, n, q->bits, sums);
     break;
   case PE_SCAN_MOMENT:
-    tally_blocks((form){PE_SCAN_MOMENT, centred, open}, t, x, n, q->bits, sums);
+    if (q->bands == 0)
+      tally_blocks((form){PE_SCAN_MOMENT, centred, open, 0}, t, x, n, q->bits, sums);
+    else
+      tally_blocks((form){PE_SCAN_MOMENT, centred, open, 1}, t, x, n, q->bits, sums);
     break;
   case PE_SCAN_TWICE:
-    tally_blocks((form){PE_SCAN_TWICE, centred, open}, t, x, n, q->bits, sums);
+    tally_blocks((form){PE_SCAN_TWICE, centred, open, 2}, t, x, n, q->bits, sums);
     break;
   }
 }

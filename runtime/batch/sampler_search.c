@@ -443,6 +443,7 @@ pe_search_kept pe_search_wide(pe_list_space *s, const pe_list *l, const pe_searc
     p.q.scale = cut->scale; /* nothing depends on weights of scale 1 */
   else if (cut->draws && cut->scale != 1)
     p.q.kind = PE_SCAN_TWICE, p.q.other = cut->scale;
+  p.q.bands = cut->draws ? 2 : 1;
   if (!s->samples) take_sample(s, l, cut->scale, cut->count);
   k.expected = plan(s, &p, cut, &at_low);
   if (cut->count) s->samples = 0; /* a search for weights takes another one */

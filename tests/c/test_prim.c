@@ -359,11 +359,10 @@ static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_q
       if (key >= q.band[j].high) sum.first.above[j] += w, sum.second.above[j] += v;
   }
   double exact = q.kind == PE_SCAN_COUNT ? 0 : 3e-6;
-  int bands = twice || q.kind == PE_SCAN_WEIGHT ? 2 : 1;
   CHECK_NEAR(a.first.all, sum.first.all, exact * sum.first.all);
   if (q.kind >= PE_SCAN_MOMENT)
     CHECK_NEAR(a.second.all, sum.second.all, 5e-6 * fabs(sum.second.all));
-  for (int j = 0; j < bands; j++) {
+  for (int j = 0; j < q.bands; j++) {
     check_band(p, &q, n, j);
     if (!twice || j == 0)
       CHECK_NEAR(a.first.above[j], sum.first.above[j], exact * sum.first.above[j]);
@@ -374,13 +373,19 @@ static void compare_tally(const pe_prim *p, const float *x, int64_t n, pe_scan_q
 
 static void compare_tallies(const pe_prim *p, const float *x, int64_t n) {
   static const pe_scan_span spans[] = {{-3.4e38f, INFINITY}, {-0.5f, INFINITY}, {-3, 0.75f}};
-  for (int i = 0; i < 3 * 2 * 4; i++) {
-    pe_scan_query q = {.kind = (pe_scan_kind)(i % 4),
-                       .span = spans[i / 8],
+  static const struct {
+    pe_scan_kind kind;
+    int bands;
+  } forms[] = {{PE_SCAN_COUNT, 1},  {PE_SCAN_WEIGHT, 1}, {PE_SCAN_WEIGHT, 2},
+               {PE_SCAN_MOMENT, 0}, {PE_SCAN_MOMENT, 1}, {PE_SCAN_TWICE, 2}};
+  for (int i = 0; i < 3 * 2 * 6; i++) {
+    pe_scan_query q = {.kind = forms[i % 6].kind,
+                       .bands = forms[i % 6].bands,
+                       .span = spans[i / 12],
                        .top = 1,
                        .scale = 1,
                        .other = 1.5f,
-                       .centred = i / 4 % 2,
+                       .centred = i / 6 % 2,
                        .centre = 0.125f,
                        .band = {{0, 0.5f}, {-0.75f, -0.25f}}};
     if (q.centred) q.band[0] = (pe_scan_band){-0.3f, -0.01f};
