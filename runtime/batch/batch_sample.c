@@ -59,15 +59,17 @@ static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float
 }
 
 static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const pe_sampling *s,
-                 const float *logits) {
+                 float *logits) {
   if (seq->forced_at < seq->forced_count) {
     seq->draw = pick_forced(d->sampler, seq, logits);
     return;
   }
   pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
   int32_t bans = collect_bans(b, seq, d->ban);
-  seq->draw = pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban, bans,
-                              &seq->drawn, &seq->error);
+  seq->draw = seq->shares ? pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban,
+                                            bans, &seq->drawn, &seq->error)
+                          : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count,
+                                                d->ban, bans, &seq->drawn, &seq->error);
 }
 
 /* max_tokens is 0: only the prompt was wanted. */
@@ -93,7 +95,7 @@ static void pick_some(void *ctx, int task, int tasks) {
   for (int32_t i; (i = atomic_fetch_add(&d->next, 1)) < d->count;) {
     const pe_batch *b = d->batch;
     pe_batch_seq *seq = b->drawing[i];
-    const float *logits = pe_device_logits(b->device, seq->output);
+    float *logits = pe_device_logits(b->device, seq->output);
     if (seq->kept) {
       memcpy(seq->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits);
       seq->has_kept = seq->news = true;
@@ -143,8 +145,7 @@ static void take_drawn(pe_batch *b, pe_batch_seq *seq) {
     pe_batch_push(b, &e);
 }
 
-void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s,
-                         const float *logits) {
+void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, float *logits) {
   pick(b, &b->drawer[0], seq, s, logits);
   take_drawn(b, seq);
 }

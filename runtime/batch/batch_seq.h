@@ -72,6 +72,7 @@ typedef struct pe_batch_seq {
   int32_t chunk;                    /* tokens in this step */
   int32_t cut;                      /* position where the prefix cache takes a copy next */
   int32_t output;                   /* its row among the step's logits, or -1 */
+  bool shares;                      /* other choices draw from the same row */
   int32_t promise[PE_GRAPH_GROUPS]; /* blocks counted for it (batch_room.c) */
   pe_choice drawn;                  /* from these logits, if `draw` is PE_OK */
   pe_status draw;
@@ -232,7 +233,7 @@ bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
  * Events are pushed in the order of the sequences. */
 void pe_batch_sample_all(pe_batch *b);
 /* Samples the next token from these logits and pushes its event. */
-void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, const float *logits);
+void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, float *logits);
 
 /* ---- commands (batch_command.c) ------------------------------------------------------------ */
 

@@ -240,7 +240,7 @@ static void sweep(pe_batch *b) {
     pe_batch_seq *seq = b->touched[i];
     b->visits++;
     seq->chunk = 0, seq->output = -1, seq->yielded = false, seq->text.len = 0;
-    seq->touched = false;
+    seq->touched = seq->shares = false;
     if (seq->state == PE_SEQ_DONE) b->touched[done++] = seq;
   }
   b->touched_count = 0;
@@ -249,7 +249,7 @@ static void sweep(pe_batch *b) {
 
 /* The choices that waited for this prompt get a fork of its cache and draw from the same logits.
  * One that finds no slot computes the prompt itself later. */
-static void fork_followers(pe_batch *b, const pe_batch_seq *leader) {
+static void fork_followers(pe_batch *b, pe_batch_seq *leader) {
   for (size_t i = 0; i < b->seq_count; i++) {
     pe_batch_seq *follower = b->seq[i];
     if (follower->leader != leader->id || follower->state == PE_SEQ_DONE) continue;
@@ -263,6 +263,7 @@ static void fork_followers(pe_batch *b, const pe_batch_seq *leader) {
     pe_batch_opened(b, follower);
     follower->state = PE_SEQ_PREFILL;
     follower->output = leader->output, follower->cached = leader->cached;
+    follower->shares = leader->shares = true;
   }
 }
 

@@ -7,13 +7,24 @@
 #include <stddef.h>
 #include <string.h>
 
+typedef struct change { /* of a logit */
+  int32_t id;
+  float raw;
+} change;
+
 struct pe_sampler {
-  int32_t n;        /* vocabulary size */
-  float *x;         /* by id: logits after bias, bans and penalties, if there are any */
-  uint32_t *seen;   /* by id: 1 + its count in the penalty window; all 0 between two picks */
-  float *raw_peak;  /* peaks of the raw logits (scan.h) */
-  float *peak;      /* and of x */
-  uint8_t *touched; /* by peak: x is not raw there; all 0 between two picks */
+  int32_t n;      /* vocabulary size */
+  float *copy;    /* by id: logits after bias, bans and penalties, unless they are the row's own */
+  uint32_t *seen; /* by id: see count_seen; all 0 between two picks */
+  /* By place among the different tokens of the penalty window: */
+  int32_t *seen_id;
+  uint32_t *outputs; /* how often the answer has it */
+  change *changes;   /* what bias, bans and penalties did to a row, in order */
+  int32_t change_count;
+  bool nan;        /* they made one */
+  float *raw_peak; /* peaks of the raw logits (scan.h) */
+  float *peak;     /* and of the changed ones */
+  uint8_t *stale;  /* by peak: its highest logit has changed; all 0 between two picks */
   pe_draw_space space;
 };
 
@@ -115,11 +126,14 @@ double pe_sampler_uniform(uint64_t seed, int64_t position, uint32_t salt) {
 void pe_sampler_close(pe_sampler *s) {
   if (!s) return;
   pe_draw_space_close(&s->space);
-  pe_free(s->touched);
+  pe_free(s->stale);
   pe_free(s->peak);
   pe_free(s->raw_peak);
+  pe_free(s->changes);
+  pe_free(s->outputs);
+  pe_free(s->seen_id);
   pe_free(s->seen);
-  pe_free(s->x);
+  pe_free(s->copy);
   pe_free(s);
 }
 
@@ -130,13 +144,17 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   pe_sampler *s = pe_calloc(1, sizeof *s);
   if (!s) return pe_nomem(err, "sampler");
   size_t n = (size_t)(s->n = vocabulary);
-  s->x = pe_calloc(n, sizeof *s->x);
+  s->copy = pe_calloc(n, sizeof *s->copy);
   s->seen = pe_calloc(n, sizeof *s->seen);
+  s->seen_id = pe_calloc(n + 1, sizeof *s->seen_id); /* a place is written before it counts */
+  s->outputs = pe_calloc(n + 1, sizeof *s->outputs);
+  s->changes = pe_calloc(n, sizeof *s->changes);
   size_t peaks = (size_t)pe_list_peaks(vocabulary);
   s->raw_peak = pe_calloc(peaks, sizeof *s->raw_peak);
   s->peak = pe_calloc(peaks, sizeof *s->peak);
-  s->touched = pe_calloc(peaks, 1);
-  bool all = s->x && s->seen && s->raw_peak && s->peak && s->touched;
+  s->stale = pe_calloc(peaks, 1);
+  bool all = s->copy && s->seen && s->seen_id && s->outputs && s->changes && s->raw_peak &&
+             s->peak && s->stale;
   pe_status rc = all ? pe_draw_space_open(&s->space, vocabulary, err) : pe_nomem(err, "sampler");
   if (rc)
     pe_sampler_close(s);
@@ -147,7 +165,17 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
 
 /* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
-static void touch(pe_sampler *s, int32_t id) { s->touched[id / PE_SCAN_PEAK] = 1; }
+/* Changes a logit of the row x, and s->peak. */
+static void put(pe_sampler *s, float *x, int32_t id, float value) {
+  float raw = x[id], *peak = &s->peak[id / PE_SCAN_PEAK];
+  if (x != s->copy) s->changes[s->change_count++] = (change){id, raw};
+  x[id] = value;
+  s->nan |= value != value;
+  if (value > *peak)
+    *peak = value;
+  else if (raw >= *peak)
+    s->stale[id / PE_SCAN_PEAK] = 1;
+}
 
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
@@ -163,61 +191,76 @@ static float penalized(const pe_sampling *p, float x, uint32_t outputs) {
   return (float)y;
 }
 
-static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h) {
+/* The different tokens of the window to s->seen_id, and their counts to s->outputs. Returns how
+ * many they are. s->seen: 1 for a token of the prompt, 2 for each time that the answer has it. */
+static int32_t count_seen(pe_sampler *s, const pe_sampling *p, const pe_history *h) {
   int32_t from =
       p->penalty_window && p->penalty_window < h->count ? h->count - p->penalty_window : 0;
-  for (int32_t i = from; i < h->count; i++) {
+  uint32_t n = (uint32_t)s->n, *seen = s->seen;
+  int32_t i = from, count = 0;
+  for (; i < h->count && i < h->prompt; i++)
+    if ((uint32_t)h->token[i] < n) seen[h->token[i]] = 1;
+  for (; i < h->count; i++)
+    if ((uint32_t)h->token[i] < n) seen[h->token[i]] += 2;
+  for (i = from; i < h->count; i++) {
     int32_t id = h->token[i];
-    if (id < 0 || id >= s->n) continue;
-    if (!s->seen[id]) s->seen[id] = 1;
-    if (i >= h->prompt) s->seen[id]++;
+    if ((uint32_t)id >= n) continue;
+    s->seen_id[count] = id, s->outputs[count] = seen[id] / 2;
+    count += seen[id] != 0; /* not a branch: it could not be predicted */
+    seen[id] = 0;
   }
-  for (int32_t i = from; i < h->count; i++) {
-    int32_t id = h->token[i];
-    if (id < 0 || id >= s->n || !s->seen[id]) continue;
-    s->x[id] = penalized(p, s->x[id], s->seen[id] - 1);
-    touch(s, id);
-    s->seen[id] = 0;
-  }
+  return count;
 }
 
-static void ban(pe_sampler *s, const int32_t *id, int32_t count) {
+static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h, float *x) {
+  int32_t count = count_seen(s, p, h);
   for (int32_t i = 0; i < count; i++)
-    if (id[i] >= 0 && id[i] < s->n) {
-      s->x[id[i]] = -INFINITY;
-      touch(s, id[i]);
-    }
+    put(s, x, s->seen_id[i], penalized(p, x[s->seen_id[i]], s->outputs[i]));
 }
 
-static bool adjusts(const pe_sampling *p, const pe_history *h, int32_t ban_count) {
-  return p->bias_count || p->banned_count || ban_count || (h && h->count > 0 && penalizes(p));
+static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
+  for (int32_t i = 0; i < count; i++)
+    if (id[i] >= 0 && id[i] < s->n) put(s, x, id[i], -INFINITY);
 }
 
-/* s->x has the raw logits. */
+/* How many logits bias, bans and penalties change, or more. */
+static int64_t most_changes(const pe_sampler *s, const pe_sampling *p, const pe_history *h,
+                            int32_t ban_count) {
+  int64_t tokens = h && h->count > 0 && penalizes(p) ? h->count : 0;
+  return (int64_t)p->bias_count + p->banned_count + ban_count + (tokens < s->n ? tokens : s->n);
+}
+
 static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, const int32_t *ban_ids,
-                   int32_t ban_count) {
-  for (int32_t i = 0; i < p->bias_count; i++)
-    if (p->bias[i].id >= 0 && p->bias[i].id < s->n) {
-      s->x[p->bias[i].id] += p->bias[i].bias;
-      touch(s, p->bias[i].id);
-    }
-  ban(s, p->banned, p->banned_count);
-  ban(s, ban_ids, ban_count);
-  if (h && h->count > 0 && penalizes(p)) penalize(s, p, h);
+                   int32_t ban_count, float *x) {
+  memcpy(s->peak, s->raw_peak, (size_t)pe_list_peaks(s->n) * sizeof *s->peak);
+  s->change_count = 0, s->nan = false;
+  for (int32_t i = 0; i < p->bias_count; i++) {
+    int32_t id = p->bias[i].id;
+    if (id >= 0 && id < s->n) put(s, x, id, x[id] + p->bias[i].bias);
+  }
+  ban(s, p->banned, p->banned_count, x);
+  ban(s, ban_ids, ban_count, x);
+  if (h && h->count > 0 && penalizes(p)) penalize(s, p, h, x);
 }
 
-/* The peaks of s->x: most are those of the raw logits. Returns the highest; NaN if a logit is. */
-static float adjusted_peaks(pe_sampler *s) {
+static void restore(pe_sampler *s, float *x) {
+  while (s->change_count) {
+    const change *c = &s->changes[--s->change_count];
+    x[c->id] = c->raw;
+  }
+}
+
+/* Completes the peaks of a row that `adjust` changed. Returns the highest; NaN if a logit is. */
+static float adjusted_peaks(pe_sampler *s, const float *x) {
   const pe_scan *scan = s->space.list.scan;
   int32_t n = pe_list_peaks(s->n);
-  float lowest, top = 0;
-  memcpy(s->peak, s->raw_peak, (size_t)n * sizeof *s->peak);
+  float lowest;
   for (int32_t b = 0, from = 0; b < n; b++, from += PE_SCAN_PEAK) {
     int32_t count = s->n - from < PE_SCAN_PEAK ? s->n - from : PE_SCAN_PEAK;
-    if (s->touched[b] && isnan(scan->peaks(s->x + from, count, &s->peak[b], NULL))) top = NAN;
-    s->touched[b] = 0;
+    if (s->stale[b]) scan->peaks(x + from, count, &s->peak[b], NULL);
+    s->stale[b] = 0;
   }
-  return isnan(top) ? top : scan->range(s->peak, n, &lowest);
+  return s->nan ? NAN : scan->range(s->peak, n, &lowest);
 }
 
 /* The lowest id of the highest logit; -1 if that is not finite. */
@@ -244,28 +287,53 @@ static void report(pe_sampler *s, const pe_list_row *row, double total, int32_t 
   }
 }
 
-pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
-                          const pe_history *history, int64_t position, const int32_t *ban_ids,
-                          int32_t ban_count, pe_choice *out, pe_error *err) {
+/* The choice from a row as bias, bans and penalties left it; -1: there is none. */
+static int32_t choose(pe_sampler *s, const pe_sampling *p, const pe_list_row *row,
+                      int64_t position) {
+  if (row->best < 0 || p->temperature == 0) return row->best;
+  return pe_draw(&s->space, p, row, position);
+}
+
+/* x: where the changed logits go, `logits` itself or s->copy. */
+static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, float *x,
+                      const pe_history *history, int64_t position, const int32_t *ban_ids,
+                      int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
-  bool changes = adjusts(p, history, ban_count), draws = p->temperature != 0;
-  float top = s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes ? s->x : NULL);
+  bool changes = most_changes(s, p, history, ban_count) > 0;
+  float top =
+      s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
   const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
-  pe_list_row row = raw;
   if (raw.best < 0)
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",
                    (long long)position);
+  s->space.list.total = 0;
   if (changes) {
-    adjust(s, p, history, ban_ids, ban_count);
-    top = adjusted_peaks(s);
-    row = (pe_list_row){s->x, s->peak, best_of(s, s->x, s->peak, top)};
+    adjust(s, p, history, ban_ids, ban_count, x);
+    top = adjusted_peaks(s, x);
+    out->id = choose(s, p, &(pe_list_row){x, s->peak, best_of(s, x, s->peak, top)}, position);
+    restore(s, x);
+    s->space.list.total = 0; /* that of other logits */
+  } else {
+    out->id = choose(s, p, &raw, position);
   }
-  if (row.best < 0)
+  if (out->id < 0)
     return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
                    (long long)position);
-  out->id = draws ? pe_draw(&s->space, p, &row, position) : row.best;
   if (p->top_logprobs < 0) return PE_OK;
-  double total = draws && !changes ? s->space.list.total : 0; /* the draw may have summed it up */
+  double total = s->space.list.total; /* the draw may have summed it up */
   report(s, &raw, total > 0 ? total : pe_draw_total(&s->space, &raw), p->top_logprobs, out);
   return PE_OK;
+}
+
+pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
+                          const pe_history *history, int64_t position, const int32_t *ban_ids,
+                          int32_t ban_count, pe_choice *out, pe_error *err) {
+  return pick(s, p, logits, s->copy, history, position, ban_ids, ban_count, out, err);
+}
+
+pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
+                              const pe_history *history, int64_t position, const int32_t *ban_ids,
+                              int32_t ban_count, pe_choice *out, pe_error *err) {
+  float *x = most_changes(s, p, history, ban_count) <= s->n ? logits : s->copy;
+  return pick(s, p, logits, x, history, position, ban_ids, ban_count, out, err);
 }

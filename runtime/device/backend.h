@@ -47,7 +47,7 @@ typedef struct pe_backend {
   /* Gives the memory of steps back, which the next one takes again. */
   void (*rest)(pe_device *d);
   /* Line i of a place, of the last step that is done. Valid until the next `submit` or `rest`. */
-  const float *(*line)(const pe_device *d, const pe_place *p, int32_t i);
+  float *(*line)(const pe_device *d, const pe_place *p, int32_t i);
   /* Opens d->profile, which `submit` and `wait` fill from then on. NULL: it has none. */
   pe_status (*profile)(pe_device *d, pe_error *err);
 } pe_backend;

@@ -453,7 +453,7 @@ static pe_status cpu_wait(pe_device *base, int64_t until_ns, bool *done, pe_erro
   return PE_OK;
 }
 
-static const float *cpu_line(const pe_device *base, const pe_place *p, int32_t i) {
+static float *cpu_line(const pe_device *base, const pe_place *p, int32_t i) {
   pe_cpu_view v = view_of((const cpu *)base, p);
   return pe_cpu_row(&v, i);
 }

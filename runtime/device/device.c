@@ -83,7 +83,7 @@ void pe_device_rest(pe_device *d) {
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-const float *pe_device_logits(const pe_device *d, int32_t i) {
+float *pe_device_logits(const pe_device *d, int32_t i) {
   return d->backend->line(d, &d->plan->logits, i);
 }
 

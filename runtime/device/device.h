@@ -44,8 +44,9 @@ pe_status pe_device_wait(pe_device *d, pe_error *err);
 /* Both. */
 pe_status pe_device_step(pe_device *d, const pe_run *runs, int32_t count, pe_error *err);
 
-/* Line i of the logits, plan->vocabulary floats: the output rows of all runs in order. */
-const float *pe_device_logits(const pe_device *d, int32_t i);
+/* Line i of the logits, plan->vocabulary floats: the output rows of all runs in order. The caller
+ * may change them. */
+float *pe_device_logits(const pe_device *d, int32_t i);
 /* Row i of tap t, in the shape it has in the graph. */
 const float *pe_device_tap(const pe_device *d, size_t t, int32_t i);
 

@@ -311,9 +311,9 @@ static void close_metal(pe_device *d) {
   pe_gpu_give(m->gpu);
 }
 
-static const float *line(const pe_device *d, const pe_place *p, int32_t i) {
+static float *line(const pe_device *d, const pe_place *p, int32_t i) {
   const area *a = area_of(metal_of(d), p);
-  return (const float *)(const void *)a->memory.data + p->at * a->cap + (int64_t)i * p->step +
+  return (float *)(void *)a->memory.data + p->at * a->cap + (int64_t)i * p->step +
          p->offset;
 }
 
