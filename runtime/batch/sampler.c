@@ -19,7 +19,8 @@ struct pe_sampler {
   /* By place among the different tokens of the penalty window: */
   int32_t *seen_id;
   uint32_t *outputs; /* how often the answer has it */
-  change *changes;   /* what bias, bans and penalties did to a row, in order */
+  float *penalized;  /* its logit */
+  change *changes;   /* what bias, bans and penalties did to the row, in order */
   int32_t change_count;
   bool nan;        /* they made one */
   float *raw_peak; /* peaks of the raw logits (scan.h) */
@@ -130,6 +131,7 @@ void pe_sampler_close(pe_sampler *s) {
   pe_free(s->peak);
   pe_free(s->raw_peak);
   pe_free(s->changes);
+  pe_free(s->penalized);
   pe_free(s->outputs);
   pe_free(s->seen_id);
   pe_free(s->seen);
@@ -148,13 +150,14 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
   s->seen = pe_calloc(n, sizeof *s->seen);
   s->seen_id = pe_calloc(n + 1, sizeof *s->seen_id); /* a place is written before it counts */
   s->outputs = pe_calloc(n + 1, sizeof *s->outputs);
+  s->penalized = pe_calloc(n, sizeof *s->penalized);
   s->changes = pe_calloc(n, sizeof *s->changes);
   size_t peaks = (size_t)pe_list_peaks(vocabulary);
   s->raw_peak = pe_calloc(peaks, sizeof *s->raw_peak);
   s->peak = pe_calloc(peaks, sizeof *s->peak);
   s->stale = pe_calloc(peaks, 1);
-  bool all = s->copy && s->seen && s->seen_id && s->outputs && s->changes && s->raw_peak &&
-             s->peak && s->stale;
+  bool all = s->copy && s->seen && s->seen_id && s->outputs && s->penalized && s->changes &&
+             s->raw_peak && s->peak && s->stale;
   pe_status rc = all ? pe_draw_space_open(&s->space, vocabulary, err) : pe_nomem(err, "sampler");
   if (rc)
     pe_sampler_close(s);
@@ -165,62 +168,78 @@ pe_status pe_sampler_open(int32_t vocabulary, pe_sampler **out, pe_error *err) {
 
 /* ---- bias, bans, penalties ----------------------------------------------------------------- */
 
-/* Changes a logit of the row x, and s->peak. */
-static void put(pe_sampler *s, float *x, int32_t id, float value) {
-  float raw = x[id], *peak = &s->peak[id / PE_SCAN_PEAK];
-  if (x != s->copy) s->changes[s->change_count++] = (change){id, raw};
-  x[id] = value;
-  s->nan |= value != value;
-  if (value > *peak)
-    *peak = value;
-  else if (raw >= *peak)
-    s->stale[id / PE_SCAN_PEAK] = 1;
-}
-
 static bool penalizes(const pe_sampling *p) {
   return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
-static float penalized(const pe_sampling *p, float x, uint32_t outputs) {
-  if (x == -INFINITY) return x; /* banned; a negative penalty must not revive it */
-  /* Both, since the signs of logits cannot be predicted. */
-  const double scaled[2] = {(double)x * (double)p->repetition_penalty,
-                            (double)x / (double)p->repetition_penalty};
-  double y = scaled[x > 0];
-  if (outputs) y -= (double)p->presence_penalty + (double)p->frequency_penalty * outputs;
-  return (float)y;
+/* Nothing in it is a branch: neither signs nor counts can be predicted. */
+static inline float penalized(const pe_sampling *p, float x, uint32_t outputs) {
+  double r = (double)p->repetition_penalty, up = (double)x * r, down = (double)x / r;
+  double times = (double)(int32_t)outputs, once = outputs ? (double)p->presence_penalty : 0;
+  double y = (x > 0 ? down : up) - (once + (double)p->frequency_penalty * times);
+  return x == -INFINITY ? x : (float)y; /* banned; a negative penalty must not revive it */
 }
 
 /* The different tokens of the window to s->seen_id, and their counts to s->outputs. Returns how
  * many they are. s->seen: 1 for a token of the prompt, 2 for each time that the answer has it. */
-static int32_t count_seen(pe_sampler *s, const pe_sampling *p, const pe_history *h) {
+static int32_t count_seen(const pe_sampler *s, const pe_sampling *p, const pe_history *h) {
   int32_t from =
       p->penalty_window && p->penalty_window < h->count ? h->count - p->penalty_window : 0;
-  uint32_t n = (uint32_t)s->n, *seen = s->seen;
-  int32_t i = from, count = 0;
-  for (; i < h->count && i < h->prompt; i++)
-    if ((uint32_t)h->token[i] < n) seen[h->token[i]] = 1;
-  for (; i < h->count; i++)
-    if ((uint32_t)h->token[i] < n) seen[h->token[i]] += 2;
-  for (i = from; i < h->count; i++) {
-    int32_t id = h->token[i];
-    if ((uint32_t)id >= n) continue;
-    s->seen_id[count] = id, s->outputs[count] = seen[id] / 2;
-    count += seen[id] != 0; /* not a branch: it could not be predicted */
-    seen[id] = 0;
+  const int32_t *token = h->token, end = h->count, prompt = h->prompt < end ? h->prompt : end;
+  int32_t i = from, count = 0, *id = s->seen_id;
+  uint32_t n = (uint32_t)s->n, *restrict seen = s->seen, *restrict outputs = s->outputs;
+  for (; i < prompt; i++)
+    if ((uint32_t)token[i] < n) seen[token[i]] = 1;
+  for (; i < end; i++)
+    if ((uint32_t)token[i] < n) seen[token[i]] += 2;
+  for (i = from; i < end; i++) {
+    int32_t t = token[i];
+    if ((uint32_t)t >= n) continue;
+    uint32_t times = seen[t];
+    seen[t] = 0, id[count] = t, outputs[count] = times / 2;
+    count += times != 0; /* not a branch, as above */
   }
   return count;
 }
 
+/* Changes logits of the row x, and s->peak. */
+static void put(pe_sampler *s, float *restrict x, const int32_t *id, const float *value,
+                int32_t count) {
+  change *changes = s->changes + s->change_count;
+  float *restrict peak = s->peak;
+  bool nan = false;
+  for (int32_t i = 0; i < count; i++) {
+    int32_t at = id[i], b = at / PE_SCAN_PEAK;
+    float raw = x[at], v = value[i];
+    changes[i] = (change){at, raw};
+    x[at] = v;
+    nan |= v != v;
+    if (v > peak[b])
+      peak[b] = v;
+    else if (raw >= peak[b])
+      s->stale[b] = 1;
+  }
+  s->nan |= nan;
+  if (x != s->copy) s->change_count += count;
+}
+
+static void put_one(pe_sampler *s, float *x, int32_t id, float value) {
+  if (id >= 0 && id < s->n) put(s, x, &id, &value, 1);
+}
+
 static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h, float *x) {
   int32_t count = count_seen(s, p, h);
-  for (int32_t i = 0; i < count; i++)
-    put(s, x, s->seen_id[i], penalized(p, x[s->seen_id[i]], s->outputs[i]));
+  const int32_t *id = s->seen_id;
+  const uint32_t *outputs = s->outputs;
+  const pe_sampling here = *p;
+  float *restrict value = s->penalized;
+  for (int32_t i = 0; i < count; i++) value[i] = penalized(&here, x[id[i]], outputs[i]);
+  put(s, x, id, value, count);
 }
 
 static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
   for (int32_t i = 0; i < count; i++)
-    if (id[i] >= 0 && id[i] < s->n) put(s, x, id[i], -INFINITY);
+    put_one(s, x, id[i], -INFINITY);
 }
 
 /* How many logits bias, bans and penalties change, or more. */
@@ -236,18 +255,17 @@ static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, con
   s->change_count = 0, s->nan = false;
   for (int32_t i = 0; i < p->bias_count; i++) {
     int32_t id = p->bias[i].id;
-    if (id >= 0 && id < s->n) put(s, x, id, x[id] + p->bias[i].bias);
+    if (id >= 0 && id < s->n) put_one(s, x, id, x[id] + p->bias[i].bias);
   }
   ban(s, p->banned, p->banned_count, x);
   ban(s, ban_ids, ban_count, x);
   if (h && h->count > 0 && penalizes(p)) penalize(s, p, h, x);
 }
 
-static void restore(pe_sampler *s, float *x) {
-  while (s->change_count) {
-    const change *c = &s->changes[--s->change_count];
-    x[c->id] = c->raw;
-  }
+static void restore(pe_sampler *s, float *restrict x) {
+  const change *c = s->changes;
+  for (int32_t i = s->change_count; i-- > 0;) x[c[i].id] = c[i].raw;
+  s->change_count = 0;
 }
 
 /* Completes the peaks of a row that `adjust` changed. Returns the highest; NaN if a logit is. */

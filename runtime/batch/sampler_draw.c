@@ -98,7 +98,7 @@ static void keep_first(drawing *d, int32_t last) {
 }
 
 static void keep_from(drawing *d, float low) {
-  d->l.span.low = low;
+  if (low > d->l.span.low) d->l.span.low = low;
   pe_list_keep(d->s, &d->l, &(pe_list_part){d->l.n, {low, INFINITY}}, 1);
 }
 
