@@ -68,8 +68,8 @@ static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const
   int32_t bans = collect_bans(b, seq, d->ban);
   seq->draw = seq->shares ? pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban,
                                             bans, &seq->drawn, &seq->error)
-                          : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count,
-                                                d->ban, bans, &seq->drawn, &seq->error);
+                          : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count, d->ban,
+                                                bans, &seq->drawn, &seq->error);
 }
 
 /* max_tokens is 0: only the prompt was wanted. */

@@ -238,8 +238,7 @@ static void penalize(pe_sampler *s, const pe_sampling *p, const pe_history *h, f
 }
 
 static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
-  for (int32_t i = 0; i < count; i++)
-    put_one(s, x, id[i], -INFINITY);
+  for (int32_t i = 0; i < count; i++) put_one(s, x, id[i], -INFINITY);
 }
 
 /* How many logits bias, bans and penalties change, or more. */

@@ -111,19 +111,33 @@ static bool rare(const drawing *d, float low) {
   return 4 * count[0] <= n;
 }
 
+/* Packs the k best of a wide list, and some more, where that is a short way to them. Returns a logit
+ * that the last of them is most likely below. */
+static float pack_best(drawing *d, int32_t k) {
+  pe_list *l = &d->l;
+  bool peaks = k <= pe_list_peaks(l->n);
+  const pe_list all = *l;
+  if (!peaks && (int64_t)k * 4 > l->n) return INFINITY;
+  pe_scan_band band = {.high = INFINITY};
+  if (peaks)
+    band.low = pe_search_peak(d->s, l->peak, k);
+  else
+    band = pe_search_band(d->s, l, k);
+  keep_from(d, band.low);
+  pe_list_pack(d->s, l);
+  if (!peaks && l->n < k) *l = all; /* the sample misled */
+  return band.high;
+}
+
 static void top_k(drawing *d, int32_t k) {
   pe_list *l = &d->l;
-  if (l->wide && k <= pe_list_peaks(l->n)) {
-    keep_from(d, pe_search_peak(d->s, l->peak, k));
-    pe_list_pack(d->s, l);
-  }
+  float high = l->wide ? pack_best(d, k) : INFINITY;
   if (l->wide) {
     pe_search_kept kept = pe_search_wide(
         d->s, l, &(pe_search_cut){.count = k, .low = -INFINITY, .always = -1, .scale = d->scale});
     if (kept.last >= 0) keep_first(d, kept.last);
-    settle(d, k);
   } else if (k < l->n) {
-    keep_first(d, pe_search_packed(d->s, l, l->x, NULL, k, NULL));
+    keep_first(d, pe_search_kth(d->s, l, k, high));
   }
 }
 

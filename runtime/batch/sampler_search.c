@@ -165,6 +165,19 @@ int32_t pe_search_packed(pe_list_space *s, const pe_list *l, const float *key, c
   return found;
 }
 
+int32_t pe_search_kth(pe_list_space *s, const pe_list *l, int32_t k, float high) {
+  const float least[PE_SCAN_STEPS] = {high, high, high, high};
+  double count[PE_SCAN_STEPS];
+  search q = {l, k, 0};
+  part a = {l->x, NULL, NULL, l->n, 0};
+  s->scan->mass(l->x, NULL, l->n, least, count);
+  if (count[0] > 0 && count[0] < k) {
+    narrow(s, &a, -FLT_MAX, before(high));
+    a.before = count[0];
+  }
+  return complete(s, &q, a);
+}
+
 /* ---- the sample ---------------------------------------------------------------------------- */
 
 static const pe_scan_span everything = {-FLT_MAX, INFINITY};
@@ -468,6 +481,16 @@ pe_search_kept pe_search_wide(pe_list_space *s, const pe_list *l, const pe_searc
   if (cut->draws) k.drawn = draw(s, &p, cut, &k, p.q.kind == PE_SCAN_TWICE ? second : first);
   k.total = first + (k.apart ? 1 : 0), k.moment = second;
   return k;
+}
+
+pe_scan_band pe_search_band(pe_list_space *s, const pe_list *l, int32_t count) {
+  const pe_search_cut cut = {.count = count, .low = -INFINITY, .always = -1};
+  pass p = {.l = l, .q = {.kind = PE_SCAN_COUNT, .top = l->top, .scale = 1}};
+  bool at_low;
+  take_sample(s, l, 1, true);
+  plan(s, &p, &cut, &at_low);
+  s->samples = 0; /* a search for weights takes another one */
+  return p.q.band[0];
 }
 
 float pe_search_peak(pe_list_space *s, const float *peak, int32_t count) {

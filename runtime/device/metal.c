@@ -313,8 +313,7 @@ static void close_metal(pe_device *d) {
 
 static float *line(const pe_device *d, const pe_place *p, int32_t i) {
   const area *a = area_of(metal_of(d), p);
-  return (float *)(void *)a->memory.data + p->at * a->cap + (int64_t)i * p->step +
-         p->offset;
+  return (float *)(void *)a->memory.data + p->at * a->cap + (int64_t)i * p->step + p->offset;
 }
 
 const pe_backend pe_backend_metal = {.name = "metal",

@@ -38,8 +38,7 @@ static int by_value(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static double median(pe_sampler *s, const pe_sampling *p, float *x, const pe_history *h,
-                     int runs) {
+static double median(pe_sampler *s, const pe_sampling *p, float *x, const pe_history *h, int runs) {
   double took[RUNS];
   pe_choice choice;
   pe_error err;
