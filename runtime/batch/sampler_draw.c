@@ -324,15 +324,20 @@ static int32_t draw_by_rank(drawing *d) {
                                         (1 - d->u) * total, NULL));
 }
 
+/* Of temperatures above 8e37, and of those below 5e-39, the draw takes these: the others differ only
+ * where logits are as far apart as 1e37, or as close as 1e-37. The scale in powers of two must be a
+ * float, and no subnormal one. */
+static float scale_of(double temperature) {
+  return (float)fmin(fmax(1 / temperature, (double)FLT_MIN), 2e38);
+}
+
 int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position) {
   drawing d = {.s = &s->list, .p = p, .best = row->best, .drawn = -1};
   bool cuts = p->top_p < 1 || p->min_p > 0;
   d.u = pe_sampler_uniform(p->seed, position, 0);
   d.excludes = pe_sampler_uniform(p->seed, position, 1) < (double)p->xtc_probability;
   d.types = p->typical_p < 1;
-  /* Beyond these scales temperatures draw from the best or from all tokens alike. */
-  double scale = 1 / (double)p->temperature;
-  d.scale = (float)(scale < (double)FLT_MIN ? (double)FLT_MIN : scale > 1e30 ? 1e30 : scale);
+  d.scale = scale_of((double)p->temperature);
   d.l = pe_list_of(&s->list, row);
   d.l.by_rank = cuts || d.types;
   if (p->top_k && p->top_k < s->list.n) top_k(&d, p->top_k);

@@ -55,7 +55,8 @@ static double weights(slow *r, double temperature) {
   double top = -INFINITY, total = 0;
   for (int32_t i = 0; i < r->n; i++) top = fmax(top, r->it[i].logit);
   for (int32_t i = 0; i < r->n; i++)
-    total += r->it[i].w = exp((r->it[i].logit - top) / temperature);
+    total += r->it[i].w =
+        top - r->it[i].logit > (double)FLT_MAX ? 0 : exp((r->it[i].logit - top) / temperature);
   for (int32_t i = 0; i < r->n; i++) r->it[i].w /= total;
   return top;
 }
@@ -302,7 +303,7 @@ static void ties(void) {
  * was, and so do its logprobs, whichever filter has summed it up. */
 static void adjusted_rows(void) {
   enum { N = 20000, TOKENS = 200 };
-  static float changed[N];
+  static float changed[N], own[N];
   pe_sampler *s = open_as(NULL, N);
   pe_error err = {0};
   pe_choice want, got, greedy;
@@ -330,6 +331,9 @@ static void adjusted_rows(void) {
     CHECK_OK(pe_sampler_pick(s, &p, logits, &h, round, ban, 3, &got, &err), err);
     CHECK_OK(pe_sampler_pick(s, &plain, changed, NULL, round, NULL, 0, &want, &err), err);
     CHECK_INT(got.id, want.id);
+    memcpy(own, logits, sizeof own);
+    CHECK_OK(pe_sampler_pick_own(s, &p, own, &h, round, ban, 3, &want, &err), err);
+    CHECK(!memcmp(&got, &want, sizeof got) && !memcmp(own, logits, sizeof own));
     plain.top_logprobs = 20;
     CHECK_OK(pe_sampler_pick(s, &plain, logits, NULL, round, NULL, 0, &want, &err), err);
     plain.temperature = 0;
@@ -337,6 +341,35 @@ static void adjusted_rows(void) {
     CHECK_INT(greedy.id, best);
     CHECK(!memcmp(greedy.top_logprob, want.top_logprob, sizeof want.top_logprob));
     CHECK(!memcmp(greedy.top_logprob, got.top_logprob, sizeof got.top_logprob));
+  }
+  pe_sampler_close(s);
+}
+
+/* Temperatures and logits at the ends of their ranges. The lowest temperature draws the best token
+ * however close the next one is. A logit that is more than FLT_MAX below the best counts as masked,
+ * even at the highest temperature. */
+static void extremes(void) {
+  enum { N = 20000 };
+  static const float temperatures[] = {1e-45f, 1e-38f, 1e-30f, 1, 1e30f, FLT_MAX};
+  static const float tops[] = {1e-30f, 1, FLT_MAX};
+  pe_sampler *s = open_as(NULL, N);
+  pe_error err = {0};
+  pe_choice got;
+  for (int i = 0; i < 6 * 3 * 16; i++) {
+    int filters = i / 18;
+    float top = tops[i / 6 % 3], rest = top > 1 ? -FLT_MAX : top > 1e-3f ? nextafterf(1, 0) : 0;
+    pe_sampling p = pe_sampling_defaults();
+    p.temperature = temperatures[i % 6];
+    if (filters & 1) p.top_k = 15000;
+    if (filters & 2) p.top_p = 0.99f;
+    if (filters & 4) p.typical_p = 0.99f;
+    if (filters & 8) p.min_p = 1e-3f;
+    for (int32_t k = 0; k < N; k++) logits[k] = rest;
+    logits[N / 2] = logits[N - 1] = top;
+    CHECK_OK(pe_sampler_pick(s, &p, logits, NULL, i, NULL, 0, &got, &err), err);
+    bool best = got.id == N - 1 || got.id == N / 2;
+    if (top > 1 || i % 6 < 2) CHECK(best);
+    CHECK(got.id >= 0 && got.id < N);
   }
   pe_sampler_close(s);
 }
@@ -366,6 +399,7 @@ static const check_test tests[] = {
     {"frequencies", frequencies},
     {"ties", ties},
     {"adjusted_rows", adjusted_rows},
+    {"extremes", extremes},
     {"bad_rows", bad_rows},
 };
 CHECK_MAIN("sampler_wide", tests)
