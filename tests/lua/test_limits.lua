@@ -160,7 +160,7 @@ test("settings that can change while serving", function(t)
   for _, key in ipairs(config.keys) do live[#live + 1] = key.live and key[1] or nil end
   t.eq(live, { "hosts", "proxies", "default", "aliases", "keys", "api_key_file", "metrics_key",
     "cors", "rate", "picture_urls", "queue", "sequences_per_key", "cache_per_key", "policy",
-    "hooks", "drain_s", "defaults" })
+    "hooks", "drain_s", "thinking_budgets", "defaults" })
 end)
 
 test("settings that are not given have their defaults", function(t)
@@ -172,7 +172,8 @@ test("settings that are not given have their defaults", function(t)
     responses = { count = 4096, bytes = 64 << 20, seconds = 86400 },
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
     precision = "fast", device = "auto", cache_bytes = 1 << 30, cache_per_key = "auto",
-    preload = true, policy = "fifo", watch = true, drain_s = 30, defaults = {} })
+    preload = true, policy = "fifo", watch = true, drain_s = 30, thinking_budgets = {},
+    defaults = {} })
 end)
 
 -- ---- fields of requests -------------------------------------------------------------------------
@@ -201,7 +202,7 @@ local SAMPLING = {
 local OWN = {
   chat = { messages = { "array", 1 }, tools = { "array", 0, 1024 },
     reasoning_effort = { "string", 1, 64 }, prompt_cache_key = { "string", 0, 1024 },
-    max_tokens = { "integer", 1, INT },
+    thinking_token_budget = { "integer", 0, INT }, max_tokens = { "integer", 1, INT },
     max_completion_tokens = { "integer", 1, INT }, top_logprobs = { "integer", 0, 20 } },
   completions = { max_tokens = { "integer", 0, INT }, max_completion_tokens = { "integer", 0, INT },
     logprobs = { "integer", 0, 20 }, best_of = { "integer", 1, 128 } },
