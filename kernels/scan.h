@@ -69,7 +69,8 @@ typedef struct pe_scan {
   int64_t (*gather)(const float *x, int64_t n, const pe_scan_span span[2], int32_t base,
                     int32_t *index, float *value);
   /* Weights e^((x - top) * scale) of values at or below top; below e^-86.9 they are 0, as outside
-   * of the span and more than FLT_MAX below the top. Stores them to `weight`, unless it is NULL, and the sum of each block to `sum`. */
+   * of the span and more than FLT_MAX below the top. Stores them to `weight`, unless it is NULL,
+   * and the sum of each block to `sum`. */
   void (*weigh)(const float *x, int64_t n, pe_scan_span span, float top, float scale, float *weight,
                 float *sum);
   /* mass[j]: the sum of the weights whose key is at least least[j], or their number if weight is

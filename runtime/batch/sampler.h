@@ -77,13 +77,14 @@ typedef struct pe_choice {
 
 /* ban_ids: ids that cannot be chosen this time (end tokens before min_tokens, the next token of a
  * bad word). PE_EFORMAT when the logits are NaN or all -infinity, PE_ENOTOKEN when bias, bans and
- * penalties exclude every token. `logits` is not changed: bias, bans and penalties work on a copy. */
+ * penalties exclude every token. `logits` is not changed: bias, bans and penalties change a
+ * copy. */
 pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
                           const pe_history *history, int64_t position, const int32_t *ban_ids,
                           int32_t ban_count, pe_choice *out, pe_error *err);
 
-/* The same from a row that nobody else reads meanwhile: it is changed, and restored at the end. That
- * saves the copy, a tenth of the longest pick. */
+/* The same from a row that nobody else reads meanwhile: it is changed, and restored at the end.
+ * That saves the copy, a tenth of the longest pick. */
 pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
                               const pe_history *history, int64_t position, const int32_t *ban_ids,
                               int32_t ban_count, pe_choice *out, pe_error *err);

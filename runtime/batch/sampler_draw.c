@@ -111,8 +111,8 @@ static bool rare(const drawing *d, float low) {
   return 4 * count[0] <= n;
 }
 
-/* Packs the k best of a wide list, and some more, where that is a short way to them. Returns a logit
- * that the last of them is most likely below. */
+/* Packs the k best of a wide list, and some more, where that is a short way to them. Returns a
+ * logit that the last of them is most likely below. */
 static float pack_best(drawing *d, int32_t k) {
   pe_list *l = &d->l;
   bool peaks = k <= pe_list_peaks(l->n);
@@ -324,9 +324,9 @@ static int32_t draw_by_rank(drawing *d) {
                                         (1 - d->u) * total, NULL));
 }
 
-/* Of temperatures above 8e37, and of those below 5e-39, the draw takes these: the others differ only
- * where logits are as far apart as 1e37, or as close as 1e-37. The scale in powers of two must be a
- * float, and no subnormal one. */
+/* Of temperatures above 8e37, and of those below 5e-39, the draw takes these: the others differ
+ * only where logits are as far apart as 1e37, or as close as 1e-37. The scale in powers of two must
+ * be a normal float. */
 static float scale_of(double temperature) {
   return (float)fmin(fmax(1 / temperature, (double)FLT_MIN), 2e38);
 }

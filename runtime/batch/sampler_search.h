@@ -46,7 +46,7 @@ typedef struct pe_search_kept { /* the answer */
 
 pe_search_kept pe_search_wide(pe_list_space *s, const pe_list *l, const pe_search_cut *cut);
 
-/* The band of logits in which, most likely, the last of the `count` best tokens of a wide list is. */
+/* The band of logits in which the last of the `count` best tokens of a wide list most likely is. */
 pe_scan_band pe_search_band(pe_list_space *s, const pe_list *l, int32_t count);
 /* The index of the k-th best token of a packed list of k or more, most likely below `high`. */
 int32_t pe_search_kth(pe_list_space *s, const pe_list *l, int32_t k, float high);
