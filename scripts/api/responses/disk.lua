@@ -17,7 +17,6 @@ local async = require "lib.async"
 local encode = require "api.encode"
 local folders = require "lib.folder"
 local perigee = require "perigee"
-local text = require "lib.text"
 local uv = require "luv"
 local json = perigee.json
 
@@ -140,21 +139,32 @@ function Disk.new(o)
     parts = {} }, Disk)
 end
 
+--- Puts a file at the end of the order in which files go. A use is an entry of a queue, and only
+--- the last use of a file counts, so each is looked at once and a full folder costs no search.
+local function use(part, id, file, at)
+  file.at, part.last = at, part.last + 1
+  file.use, part.queue[part.last] = part.last, id
+end
+
 local function path_of(part, id) return ("%s/%s%s"):format(part.path, id, SUFFIX) end
 
---- Finds the files of an earlier process.
+--- Finds the files of an earlier process, and in which order they were used.
 local function list(part)
   local request = wait(uv.fs_scandir, part.path)
+  local found = {}
   for name in function() return request and uv.fs_scandir_next(request) end do
     local id = name:match "^(resp_%w+)%.response$"
     local stat = id and wait(uv.fs_stat, part.path .. "/" .. name)
     if stat and not part.files[id] then
-      part.files[id] = { size = stat.size, at = stat.mtime.sec }
+      part.files[id] = { size = stat.size }
       part.bytes = part.bytes + stat.size
+      found[#found + 1] = { id, stat.mtime.sec }
     elseif name:find "%.new$" then -- a write that a crash cut off
       wait(uv.fs_unlink, part.path .. "/" .. name)
     end
   end
+  table.sort(found, function(a, b) return a[2] < b[2] or a[2] == b[2] and a[1] < b[1] end)
+  for _, each in ipairs(found) do use(part, each[1], part.files[each[1]], each[2]) end
 end
 
 --- The part of a key, which is listed at its first use.
@@ -162,7 +172,7 @@ local function part_of(self, key)
   local part = self.parts[key or false]
   if not part then
     local name = key and "key-" .. hexadecimal(perigee.image.sha256(key)):sub(1, 32) or "everyone"
-    part = { files = {}, bytes = 0, listed = async.signal(),
+    part = { files = {}, bytes = 0, queue = {}, first = 1, last = 0, listed = async.signal(),
       path = folders.private("responses.folder", self.folder, name) }
     self.parts[key or false] = part
     list(part)
@@ -184,16 +194,13 @@ end
 --- Removes what is too old or too much.
 local function trim(self, part)
   local before = os.time() - self.seconds
-  for _, id in ipairs(text.sorted_keys(part.files)) do
-    if part.files[id] and part.files[id].at < before then forget(part, id) end
-  end
-  while part.bytes > self.bytes do
-    local oldest
-    for id, file in pairs(part.files) do
-      local other = part.files[oldest]
-      if not other or file.at < other.at or file.at == other.at and id < oldest then oldest = id end
-    end
-    forget(part, oldest)
+  while part.first <= part.last do
+    local id = part.queue[part.first]
+    local file = part.files[id]
+    local counts = file and file.use == part.first
+    if counts and part.bytes <= self.bytes and file.at >= before then break end
+    part.queue[part.first], part.first = nil, part.first + 1
+    if counts then forget(part, id) end
   end
 end
 
@@ -213,7 +220,8 @@ function Disk:write(key, entry)
     if not ok then error(why, 0) end
     local before = part.files[entry.id]
     part.bytes = part.bytes + #bytes - (before and before.size or 0)
-    part.files[entry.id] = { size = #bytes, at = os.time() }
+    part.files[entry.id] = { size = #bytes }
+    use(part, entry.id, part.files[entry.id], os.time())
     trim(self, part)
   end)
 end
@@ -230,7 +238,7 @@ function Disk:read(key, id)
     local entry
     if bytes then entry, why = Disk.decode(bytes, id) end
     if entry then
-      file.at = os.time()
+      use(part, id, file, os.time())
       return entry
     end
     forget(part, id)
