@@ -65,6 +65,4 @@ typedef struct pe_rex_visit {
 /* Keeps the first failure; returns PE_TERM_NONE. */
 pe_term pe_rex_fail(pe_rex *r, pe_status code, const char *format, ...) PE_PRINTF(3, 4);
 
-static inline const pe_term_node *pe_rex_node(const pe_rex *r, pe_term t) { return &r->node[t]; }
-
 #endif
