@@ -33,6 +33,7 @@
 -- share = the first: they take turns, step by step.
 local async = require "lib.async"
 local best = require "engine.best"
+local flights = require "engine.flight"
 local inbox = require "engine.inbox"
 local memory = require "engine.memory"
 local perigee = require "perigee"
@@ -259,7 +260,7 @@ local function open(model, options)
   if not core then return nil, why end
   local self = setmetatable({ model = model, core = core, live = {}, window = window.new(),
     alive = 0, scheduler = asks, slots = o.sequences, key_limit = key_limit,
-    timing = scheduler.timing(), tickets = {}, flight = {}, handled = 0, seen_at = -1, lua = 0,
+    timing = scheduler.timing(), tickets = {}, handled = 0, seen_at = -1, lua = 0,
     asked = {}, lua_at = {}, lua_took = {}, lua_steps = 0, histogram = {} }, Batch)
   self.inbox = inbox.new(function(e) return tell(self, e) end)
   return self
@@ -408,13 +409,7 @@ end
 
 -- ---- on the engine thread ---------------------------------------------------------------------
 
---- Forgets the steps that are done.
-local function forget(self, completed)
-  local flight = self.flight
-  while #flight > 0 and flight[1].number <= completed do table.remove(flight, 1) end
-end
-
---- The sequences as they will be after the steps in flight: granted tokens count as computed.
+--- The sequences as they will be after the steps in flight.
 local function expected_sequences(self)
   local core = self.core
   local sequences, completed
@@ -422,18 +417,8 @@ local function expected_sequences(self)
     completed = core:completed()
     sequences = seen_sequences(self)
   until core:completed() == completed
-  forget(self, completed)
-  for _, step in ipairs(self.flight) do
-    for i = 1, #sequences do
-      local info = sequences[i]
-      local given = step[info.id]
-      if given and info.state ~= "decode" then
-        info.left = info.left - given
-        info.state = info.left > 0 and "prefill" or "decode"
-        if info.left <= 0 then info.left = 1 end
-      end
-    end
-  end
+  self.flight:forget(completed)
+  self.flight:expect(sequences)
   return sequences
 end
 
@@ -452,16 +437,11 @@ local function offered(self, sequences)
 end
 
 local function remember(self, grants)
-  self.submitted = self.submitted + 1
-  local step = { number = self.submitted }
+  local number = self.flight:add(grants)
   for _, g in ipairs(grants) do
-    step[g[1]] = g[2]
     local seq = self.live[g[1]]
-    if seq then
-      seq.granted, seq.granted_at = self.submitted, seq.granted_at or uv.hrtime()
-    end
+    if seq then seq.granted, seq.granted_at = number, seq.granted_at or uv.hrtime() end
   end
-  self.flight[#self.flight + 1] = step
 end
 
 --- Submits the next step if there is something to run and none is queued. Not while callbacks run:
@@ -498,7 +478,7 @@ local function on_wake(self)
   if not self.poll or self.telling then return end
   local events, completed, why = self.core:drain()
   self.drained = completed
-  forget(self, completed)
+  self.flight:forget(completed)
   self.telling = true
   self.inbox:put(events)
   local ok, failed = pcall(go_on, self)
@@ -512,7 +492,7 @@ function Batch:start(given)
   dispatch(self, self.core:drain())
   local fd, why = self.core:start()
   if not fd then return nil, why end
-  self.flight, self.submitted, self.handled, self.drained = {}, 0, 0, 0
+  self.flight, self.handled, self.drained = flights.new(self.slots), 0, 0
   for _, seq in pairs(self.live) do seq.granted = nil end
   self.poll, self.idle = uv.new_poll(fd), uv.new_idle()
   self.poll:start("r", function() on_wake(self) end)
