@@ -47,7 +47,7 @@ for _, recipe in ipairs { "q4_0", "q4_k_m", "q8_0" } do
   rows[#rows + 1] = { ("same file decode %s"):format(recipe:upper()), "qwen3-0.6b", { nil, recipe },
     decode = 0, bar = 1.5, same = true }
   rows[#rows + 1] = { ("same file prefill 512 %s"):format(recipe:upper()), "qwen3-0.6b",
-    { nil, recipe }, prefill = 512, bar = 2, same = true }
+    { nil, recipe }, prefill = 512, bar = threads >= 8 and 2.5 or 2, same = true }
 end
 
 -- ---- running ------------------------------------------------------------------------------------
