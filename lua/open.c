@@ -30,6 +30,7 @@ int luaopen_cjson(lua_State *L);
   X(engine)                                                                                        \
   X(batch)                                                                                         \
   X(image)                                                                                         \
+  X(grammar)                                                                                       \
   X(sys)
 
 #define DECLARE(noun) int pe_open_##noun(lua_State *L);

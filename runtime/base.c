@@ -64,7 +64,7 @@ pe_status pe_error_prefix(pe_error *err, const char *format, ...) {
 const char *pe_status_name(pe_status code) {
   static const char *const names[] = {"ok",          "memory",    "io",       "format",
                                       "unsupported", "shape",     "argument", "not_found",
-                                      "limit",       "cancelled", "no_token"};
+                                      "limit",       "cancelled", "no_token", "unsatisfiable"};
   int i = -(int)code;
   return i >= 0 && i < (int)(sizeof names / sizeof *names) ? names[i] : "unknown";
 }

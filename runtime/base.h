@@ -39,16 +39,17 @@
 
 typedef enum pe_status {
   PE_OK = 0,
-  PE_ENOMEM = -1,       /* an allocation failed */
-  PE_EIO = -2,          /* the operating system refused: missing file, read error */
-  PE_EFORMAT = -3,      /* bytes that are not what they claim to be */
-  PE_EUNSUPPORTED = -4, /* well-formed, but perigee cannot read or do it */
-  PE_ESHAPE = -5,       /* shapes or dtypes that disagree */
-  PE_EARG = -6,         /* a bad argument of the caller */
-  PE_ENOTFOUND = -7,    /* no such name */
-  PE_ELIMIT = -8,       /* a limit would be exceeded */
-  PE_ECANCEL = -9,      /* stopped on request */
-  PE_ENOTOKEN = -10     /* bias, bans and penalties leave no token to sample */
+  PE_ENOMEM = -1,         /* an allocation failed */
+  PE_EIO = -2,            /* the operating system refused: missing file, read error */
+  PE_EFORMAT = -3,        /* bytes that are not what they claim to be */
+  PE_EUNSUPPORTED = -4,   /* well-formed, but perigee cannot read or do it */
+  PE_ESHAPE = -5,         /* shapes or dtypes that disagree */
+  PE_EARG = -6,           /* a bad argument of the caller */
+  PE_ENOTFOUND = -7,      /* no such name */
+  PE_ELIMIT = -8,         /* a limit would be exceeded */
+  PE_ECANCEL = -9,        /* stopped on request */
+  PE_ENOTOKEN = -10,      /* bias, bans and penalties leave no token to sample */
+  PE_EUNSATISFIABLE = -11 /* a grammar that no text fits */
 } pe_status;
 
 typedef struct pe_error {

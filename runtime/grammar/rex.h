@@ -38,7 +38,7 @@ enum { PE_TERM_NONE = 0, PE_TERM_EMPTY = 1, PE_TERM_ALL = 2 }; /* all: not none 
 
 typedef struct pe_rex_limits {
   uint32_t terms; /* 16 bytes each, and as much for looking them up */
-  uint64_t steps; /* derivatives, searches for words included, over its life */
+  uint64_t steps; /* derivatives, searches for words included, until pe_rex_allow */
 } pe_rex_limits;
 
 pe_status pe_rex_open(pe_rex_limits limits, pe_rex **out, pe_error *err); /* gives */
@@ -54,6 +54,8 @@ typedef struct pe_byte_set {
 
 pe_term pe_rex_set(pe_rex *r, const pe_byte_set *set);
 pe_term pe_rex_word(pe_rex *r, pe_str word);
+/* One of these words; their beginnings are shared. */
+pe_term pe_rex_words(pe_rex *r, const pe_str *word, size_t n);
 pe_term pe_rex_cat(pe_rex *r, pe_term a, pe_term b);
 pe_term pe_rex_or(pe_rex *r, const pe_term *list, size_t n);
 pe_term pe_rex_and(pe_rex *r, const pe_term *list, size_t n);
@@ -67,14 +69,18 @@ typedef struct pe_code_range {
 /* The UTF-8 of one character of the ranges, which may overlap. Surrogates have no UTF-8. */
 pe_term pe_rex_chars(pe_rex *r, const pe_code_range *range, size_t n);
 
+/* Whether a term that was made, not walked to, has a word at all; whether this is one. */
+bool pe_rex_has_word(pe_rex *r, pe_term t);
+bool pe_rex_matches(pe_rex *r, pe_term t, pe_str word);
+
 void pe_rex_freeze(pe_rex *r);
 
 /* ---- walking --------------------------------------------------------------------------------- */
 
 bool pe_rex_nullable(const pe_rex *r, pe_term t); /* the empty word belongs to it */
 pe_term pe_rex_next(pe_rex *r, pe_term t, uint8_t byte);
-/* Whether a term that was made, not walked to, has a word at all. */
-bool pe_rex_has_word(pe_rex *r, pe_term t);
+/* From now on `steps` more derivatives may be made. */
+void pe_rex_allow(pe_rex *r, uint64_t steps);
 uint32_t pe_rex_classes(const pe_rex *r);
 const uint8_t *pe_rex_class_of(const pe_rex *r); /* by byte */
 /* As pe_rex_next, by the class of a byte. */

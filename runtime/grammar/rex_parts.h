@@ -44,6 +44,7 @@ struct pe_rex {
   /* the automaton: rows of `classes` successors; row_of[t] is the index + 1 */
   bool frozen;
   uint32_t classes;
+  size_t class_sets;                   /* sets that the classes tell apart */
   uint8_t class_of[256], byte_of[256]; /* byte_of: one byte of each class */
   uint32_t *row_of;
   size_t row_of_cap;

@@ -13,9 +13,10 @@ static pe_term no_memory(pe_rex *r) {
 
 /* ---- classes --------------------------------------------------------------------------------- */
 
-void pe_rex_freeze(pe_rex *r) {
-  if (r->frozen) return;
-  r->frozen = true, r->classes = 1;
+/* Makes the classes of all sets so far. */
+static void classify(pe_rex *r) {
+  if (r->frozen || (r->classes && r->class_sets == r->sets)) return;
+  r->classes = 1, r->class_sets = r->sets;
   memset(r->class_of, 0, sizeof r->class_of);
   for (size_t s = 0; s < r->sets; s++) {
     int inside[256]; /* class -> the new class of its bytes in the set, or -1 */
@@ -31,6 +32,11 @@ void pe_rex_freeze(pe_rex *r) {
     }
   }
   for (int b = 255; b >= 0; b--) r->byte_of[r->class_of[b]] = (uint8_t)b;
+}
+
+void pe_rex_freeze(pe_rex *r) {
+  classify(r);
+  r->frozen = true;
 }
 
 uint32_t pe_rex_classes(const pe_rex *r) { return r->classes; }
@@ -161,9 +167,19 @@ static bool search_word(pe_rex *r, pe_term start) {
   return false;
 }
 
+void pe_rex_allow(pe_rex *r, uint64_t steps) { r->limits.steps = steps, r->steps = 0; }
+
 bool pe_rex_has_word(pe_rex *r, pe_term t) {
   if (is_dead(r, t) || r->status != PE_OK) return false;
-  return !is_open(r, t) || search_word(r, t);
+  if (!is_open(r, t)) return true;
+  classify(r);
+  return search_word(r, t);
+}
+
+bool pe_rex_matches(pe_rex *r, pe_term t, pe_str word) {
+  for (size_t i = 0; i < word.len && t != PE_TERM_NONE; i++)
+    t = derive(r, t, (uint8_t)word.at[i], 0);
+  return pe_rex_nullable(r, t);
 }
 
 /* ---- automaton ------------------------------------------------------------------------------- */

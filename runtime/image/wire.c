@@ -21,7 +21,7 @@ bool pe_wire_check_request(const pe_wire_request *r, int descriptors) {
          pe_wire_bytes(r->target, r->count, &bytes);
 }
 
-static bool known_status(int32_t status) { return status <= PE_OK && status >= PE_ENOTOKEN; }
+static bool known_status(int32_t status) { return status <= PE_OK && status >= PE_EUNSATISFIABLE; }
 
 bool pe_wire_check_reply(const pe_wire_request *request, pe_wire_reply *r) {
   if (r->magic != PE_WIRE_MAGIC || r->end != PE_WIRE_MAGIC || r->job != request->job) return false;

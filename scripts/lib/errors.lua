@@ -17,8 +17,8 @@ local class = getmetatable(perigee.error("argument", ""))
 --- The status of each code of perigee.Error whose message is meant for clients. Any other code is
 --- a fault of the server: clients get a 500 that says no more than that.
 local STATUS = {
-  argument = 400, format = 400, limit = 400, no_token = 400, shape = 400, unsupported = 400,
-  not_found = 404, cancelled = 409, memory = 503,
+  argument = 400, format = 400, limit = 400, no_token = 400, shape = 400,
+  unsatisfiable = 400, unsupported = 400, not_found = 404, cancelled = 409, memory = 503,
 }
 
 local function is_error(value) return getmetatable(value) == class end

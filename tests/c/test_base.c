@@ -22,8 +22,9 @@ static void errors_name_the_thing(void) {
   CHECK_STR(pe_status_name(PE_OK), "ok");
   CHECK_STR(pe_status_name(PE_ECANCEL), "cancelled");
   CHECK_STR(pe_status_name(PE_ENOTOKEN), "no_token");
+  CHECK_STR(pe_status_name(PE_EUNSATISFIABLE), "unsatisfiable");
   CHECK_STR(pe_status_name((pe_status)1), "unknown");
-  CHECK_STR(pe_status_name((pe_status)(PE_ENOTOKEN - 1)), "unknown");
+  CHECK_STR(pe_status_name((pe_status)(PE_EUNSATISFIABLE - 1)), "unknown");
   CHECK_INT(pe_fail(NULL, PE_EIO, "no error wanted"), PE_EIO);
 }
 

@@ -66,7 +66,7 @@ static void checks_replies(void) {
   LIES(a.end = 0);
   LIES(a.job = 8);
   LIES(a.status = 1);
-  LIES(a.status = PE_ENOTOKEN - 1);
+  LIES(a.status = PE_EUNSATISFIABLE - 1);
   LIES(a.format = PE_IMAGE_FORMATS);
   LIES(a.format = -1);
   LIES(a.width = 0);

@@ -109,7 +109,8 @@ end)
 
 test("errors of requests", function(t)
   for code, status in pairs { argument = 400, format = 400, limit = 400, no_token = 400,
-    shape = 400, unsupported = 400, not_found = 404, cancelled = 409, memory = 503 } do
+    shape = 400, unsatisfiable = 400, unsupported = 400, not_found = 404, cancelled = 409,
+    memory = 503 } do
     local err = errors.from(perigee.error(code, "m", { field = "f" }), "other")
     t.eq({ err.status, err.code, err.message, err.field }, { status, code, "m", "f" })
   end

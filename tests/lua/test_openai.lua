@@ -453,7 +453,7 @@ test("types and codes of errors", function(t)
     t.eq({ object.type, object.message, object.param, object.code }, { kind, "m", json.null, "c" })
   end
   for code, want in pairs { argument = json.null, format = json.null, shape = json.null,
-    unsupported = json.null, no_token = json.null, refused = json.null,
+    unsupported = json.null, no_token = json.null, refused = json.null, unsatisfiable = json.null,
     limit = "context_length_exceeded", memory = "overloaded", queue_full = "queue_full" } do
     t.eq(decoded(dialect.object { status = 400, message = "m", code = code, field = "f" }).error,
       { message = "m", type = "invalid_request_error", param = "f", code = want })

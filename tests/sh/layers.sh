@@ -32,7 +32,7 @@ runtime/device: runtime runtime/weights runtime/graph runtime/cache
 runtime/batch: kernels runtime runtime/weights runtime/text runtime/graph runtime/cache
 runtime/batch: runtime/device
 lua: lua/embed runtime runtime/weights runtime/text runtime/tensor runtime/image runtime/graph
-lua: runtime/cache runtime/device runtime/batch
+lua: runtime/cache runtime/device runtime/batch runtime/grammar
 lua/embed:
 RULES
 # The one exception: machine.c reports the instruction sets that the CPU kernels detect.

@@ -19,7 +19,7 @@ local TYPES = {
 --- Codes of perigee that OpenAI calls otherwise; false: that it has no code for.
 local CODES = {
   argument = false, format = false, shape = false, unsupported = false, no_token = false,
-  refused = false, limit = "context_length_exceeded", memory = "overloaded",
+  refused = false, unsatisfiable = false, limit = "context_length_exceeded", memory = "overloaded",
 }
 
 --- A 404 about what a field names, not about the path.

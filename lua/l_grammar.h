@@ -1,0 +1,14 @@
+/* l_grammar.h - grammars between l_grammar.c and l_rules.c. */
+#ifndef PE_L_GRAMMAR_H
+#define PE_L_GRAMMAR_H
+
+#include "lua/bind.h"
+#include "runtime/grammar/grammar.h"
+
+/* [] -> [grammar] or [nil, err]; takes g if rc is PE_OK. */
+int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *err);
+/* Creates the class of builders. */
+void pe_rules_class(lua_State *L);
+int pe_rules_l_builder(lua_State *L); /* perigee.grammar.builder */
+
+#endif

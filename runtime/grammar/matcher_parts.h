@@ -1,0 +1,52 @@
+/* matcher_parts.h - what matcher.c (positions) and matcher_mask.c (masks) share. */
+#ifndef PE_MATCHER_PARTS_H
+#define PE_MATCHER_PARTS_H
+
+#include "runtime/grammar/chart.h"
+#include "runtime/grammar/matcher.h"
+
+/* Positions are numbers. 0 in a table of steps: nobody has gone there yet. */
+enum { PE_MATCHER_UNKNOWN, PE_MATCHER_DEAD, PE_MATCHER_START };
+
+typedef struct pe_matcher_thread {
+  uint32_t row, state;
+} pe_matcher_thread;
+
+typedef struct pe_matcher_position {
+  uint32_t here;           /* the row that was made at this very point, or PE_CHART_NONE */
+  uint32_t first, threads; /* in ascending order of rows */
+  uint32_t rows;           /* of the chart, when it was made */
+} pe_matcher_position;
+
+struct pe_matcher {
+  pe_grammar *g;
+  pe_tokmask *mask; /* or NULL */
+  uint32_t classes;
+  const uint8_t *class_of;
+  pe_chart *chart;
+  pe_matcher_position *position;
+  size_t positions, position_cap;
+  pe_matcher_thread *thread;
+  size_t threads, thread_cap;
+  uint32_t *next; /* by position and class of bytes */
+  size_t next_cap;
+  uint32_t *slot; /* hash table of positions */
+  size_t slots;
+  uint32_t *past; /* the position after each step; [0] is the beginning */
+  size_t steps, past_cap;
+};
+
+static inline uint32_t pe_matcher_at(const pe_matcher *m) { return m->past[m->steps]; }
+
+/* A step that nobody has made yet. */
+pe_status pe_matcher_make_step(pe_matcher *m, uint32_t from, uint32_t class_index, uint32_t *to,
+                               pe_error *err);
+
+static inline pe_status pe_matcher_step(pe_matcher *m, uint32_t from, uint8_t byte, uint32_t *to,
+                                        pe_error *err) {
+  const uint32_t class_index = m->class_of[byte];
+  *to = m->next[from * (size_t)m->classes + class_index];
+  return *to != PE_MATCHER_UNKNOWN ? PE_OK : pe_matcher_make_step(m, from, class_index, to, err);
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* tokmask.h - the tokens of a vocabulary as a tree of bytes, for the masks of matchers.
+ *
+ * The tree is one array of nodes in depth-first order: a node, then all nodes below it. Whoever
+ * walks it looks at the byte of a node, and skips the subtree if that byte cannot come:
+ *
+ *   a(3) b(0) c(0) b(0)        tokens "a" "ab" "ac" "b"; in brackets the nodes below
+ *
+ * Tokens with the same bytes are chained. Added tokens, special or not, are not in the tree: they
+ * may come only where a grammar names them, and end ids where a text may end.
+ *
+ * Most of a mask inside of a JSON string is always the same: tokens of up to PE_TOKMASK_RUN plain
+ * characters (all but quotes, backslashes and control characters). They are kept as a mask of their
+ * own, and all other tokens as a second, much smaller tree: a matcher that knows that 16 plain
+ * characters may follow copies the mask and walks the small tree.
+ *
+ * Threads: immutable after opening, shared by reference count. */
+#ifndef PE_TOKMASK_H
+#define PE_TOKMASK_H
+
+#include "runtime/text/tokenizer.h"
+
+typedef struct pe_tokmask pe_tokmask;
+
+/* 690 of Qwen3's 145,450 plain tokens are longer. */
+enum { PE_TOKMASK_RUN = 16 };
+
+typedef struct pe_tok_node {
+  uint32_t byte : 8, below : 24; /* nodes below */
+  int32_t id;                    /* of the token that ends here, or -1 */
+} pe_tok_node;
+
+typedef struct pe_tok_tree {
+  pe_tok_node *node;
+  size_t nodes;
+} pe_tok_tree;
+
+/* Borrows the tokenizer. end: ids that end a text, of n. Gives. */
+pe_status pe_tokmask_open(const pe_tokenizer *t, const int32_t *end, size_t n, pe_tokmask **out,
+                          pe_error *err);
+pe_tokmask *pe_tokmask_retain(pe_tokmask *m); /* gives one more reference */
+void pe_tokmask_release(pe_tokmask *m);       /* takes a reference; NULL is fine */
+
+int32_t pe_tokmask_size(const pe_tokmask *m);   /* highest id + 1 */
+size_t pe_tokmask_words(const pe_tokmask *m);   /* of 32 bits, of a mask */
+uint64_t pe_tokmask_bytes(const pe_tokmask *m); /* of memory */
+
+/* The bytes of a token in the tree; .at is NULL: it is not there. */
+pe_str pe_tokmask_text(const pe_tokmask *m, int32_t id);
+bool pe_tokmask_is_end(const pe_tokmask *m, int32_t id);
+const int32_t *pe_tokmask_ends(const pe_tokmask *m, size_t *n);
+/* The next token with the same bytes, or -1. */
+int32_t pe_tokmask_same(const pe_tokmask *m, int32_t id);
+
+const pe_tok_tree *pe_tokmask_all(const pe_tokmask *m);
+/* Tokens of plain characters, and the tree of all others. */
+const uint32_t *pe_tokmask_plain(const pe_tokmask *m);
+const pe_tok_tree *pe_tokmask_other(const pe_tokmask *m);
+
+#endif
