@@ -109,6 +109,8 @@ static int read_text(lua_State *L, pe_status (*read)(pe_str, pe_grammar **, pe_e
 }
 
 static int l_regex(lua_State *L) { return read_text(L, pe_grammar_regex); }
+static int l_gbnf(lua_State *L) { return read_text(L, pe_grammar_gbnf); }
+static int l_lark(lua_State *L) { return read_text(L, pe_grammar_lark); }
 
 static int l_choice(lua_State *L) { /* [{text, …}] -> [grammar] or [nil, err] */
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -320,6 +322,8 @@ int pe_open_grammar(lua_State *L) {
   static const luaL_Reg functions[] = {{"builder", pe_rules_l_builder},
                                        {"regex", l_regex},
                                        {"choice", l_choice},
+                                       {"gbnf", l_gbnf},
+                                       {"lark", l_lark},
                                        {"tokens", l_tokens},
                                        {NULL, NULL}};
   pe_bind_class(L, &grammar_class);

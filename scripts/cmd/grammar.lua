@@ -35,6 +35,8 @@ function compile.grammar(source)
   return perigee.grammar[source:find("::=", 1, true) and "gbnf" or "lark"](source)
 end
 
+function compile.schema(schema) return require("grammar").schema(schema, {}) end
+
 local TYPES = { regex = "string", choice = "array", grammar = "string" }
 
 --- The grammar of a request and the microseconds that it took.

@@ -32,6 +32,18 @@ function grammar.regex(pattern) end
 ---@return perigee.Error? err
 function grammar.choice(texts) end
 
+---A grammar in llama.cpp's language; its rule root.
+---@param text string
+---@return perigee.Grammar? grammar
+---@return perigee.Error? err
+function grammar.gbnf(text) end
+
+---A grammar in Lark's language; its rule start. Terminals have no priority and no greed.
+---@param text string
+---@return perigee.Grammar? grammar
+---@return perigee.Error? err
+function grammar.lark(text) end
+
 ---The tokens of a vocabulary, for masks. Added tokens may come only where a grammar names them;
 ---those that end a text only where it may end.
 ---@param tokenizer perigee.Tokenizer
