@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "runtime/grammar/pattern.h"
 #include "runtime/hash.h"
 #include "runtime/utf8.h"
 
@@ -167,7 +168,7 @@ pe_status pe_reader_any_case(pe_reader *p, pe_term *out) {
     at += pe_utf8_next(at, end, &cp);
     p->set.n = 0;
     pe_status rc = pe_charset_add(&p->set, cp, cp, p->err);
-    if (!rc) rc = pe_charset_fold(&p->set, p->err);
+    if (!rc) rc = pe_pattern_fold(&p->set, p->err);
     if (!rc) rc = pe_reader_chars(p, &one);
     if (rc) return rc;
     *out = pe_rex_cat(r, *out, one);

@@ -1,8 +1,8 @@
 /* pattern.h - reads regular expressions as people write them into terms (rex.h).
  *
  * The language is what ECMA-262 and Python agree on: alternatives, groups (named or not), classes,
- * \d \w \s (ASCII, but for \s), \p{..}, quantifiers (greedy and lazy ones mean the same set),
- * anchors, (?i) and (?s), and look-ahead outside of groups. What is not regular or not read
+ * \d \w \s (ASCII, but for \s of JSON), \p{..}, quantifiers (greedy and lazy ones mean the same
+ * set), anchors, (?i) and (?s), and look-ahead outside of groups. What is not regular or not read
  * (back references, look-behind, \b, atomic groups, possessive quantifiers) is PE_EUNSUPPORTED;
  * what is wrong is PE_EFORMAT. Both messages show where.
  *
@@ -19,15 +19,20 @@
 #define PE_PATTERN_H
 
 #include "runtime/grammar/rex.h"
+#include "runtime/text/charset.h"
 
 enum { PE_PATTERN_BYTES = 64 << 10 }; /* of the longest pattern */
 
 typedef struct pe_pattern_options {
   bool search; /* it may match anywhere in the text, as in JSON schema; else the whole text */
-  bool json;   /* the text is the inside of a JSON string: `\n` is two bytes, and `.` is ECMA's */
+  bool json;   /* the text is the inside of a JSON string: `\n` is two bytes; `.`, \s are ECMA's */
 } pe_pattern_options;
 
 pe_status pe_pattern_read(pe_rex *r, pe_str text, pe_pattern_options o, pe_term *out,
                           pe_error *err);
+
+/* Adds what (?i) treats as equal. ASCII letters get no other than ASCII ones: nobody who writes
+ * (?i:ok) expects the sign of the Kelvin. */
+pe_status pe_pattern_fold(pe_charset *s, pe_error *err);
 
 #endif

@@ -101,6 +101,20 @@ static pe_status unicode_escape(pe_pattern_reader *p, const char *from, int32_t 
   return PE_OK;
 }
 
+pe_status pe_pattern_fold(pe_charset *s, pe_error *err) {
+  enum { LONG_S = 0x17f, KELVIN = 0x212a };
+  static const int32_t strange[] = {LONG_S, KELVIN};
+  pe_charset drop = {0};
+  pe_status rc = PE_OK;
+  for (size_t i = 0; !rc && i < sizeof strange / sizeof *strange; i++)
+    if (!pe_charset_has(s, strange[i])) rc = pe_charset_add(&drop, strange[i], strange[i], err);
+  if (!rc) rc = pe_charset_negate(&drop, err);
+  if (!rc) rc = pe_charset_fold(s, err);
+  if (!rc) rc = pe_charset_intersect(s, &drop, err);
+  pe_charset_free(&drop);
+  return rc;
+}
+
 static pe_status add_range(pe_pattern_reader *p, pe_charset *s, int32_t from, int32_t to) {
   return pe_charset_add(s, from, to, p->err);
 }
@@ -113,9 +127,11 @@ static pe_status class_letter(pe_pattern_reader *p, char c, pe_charset *s) {
                                   0x205f, 0x205f, 0x3000, 0x3000, 0xfeff, 0xfeff};
   const char small = (char)(c | 32);
   const int32_t *list = small == 'd' ? digits : small == 'w' ? word : space;
+  /* Python's \s of ASCII, or ECMA's */
+  const size_t spaces = p->options.json ? sizeof space : 4 * sizeof *space;
   const size_t n = (small == 'd'   ? sizeof digits
                     : small == 'w' ? sizeof word
-                                   : sizeof space) /
+                                   : spaces) /
                    sizeof *list;
   pe_charset own = {0};
   pe_status rc = PE_OK;
@@ -213,7 +229,7 @@ static pe_status bracket(pe_pattern_reader *p, pe_charset *s) {
   if (rc) return rc;
   if (p->at == p->end) return pe_pattern_refuse(p, PE_EFORMAT, from, "the bracket is not closed");
   p->at++;
-  if (p->ignore_case && (rc = pe_charset_fold(s, p->err))) return rc;
+  if (p->ignore_case && (rc = pe_pattern_fold(s, p->err))) return rc;
   return negate ? pe_charset_negate(s, p->err) : PE_OK;
 }
 
@@ -236,5 +252,5 @@ pe_status pe_pattern_class(pe_pattern_reader *p, pe_charset *s) {
     p->at += pe_utf8_next(p->at, p->end, &cp);
   }
   pe_status rc = add_range(p, s, cp, cp);
-  return !rc && p->ignore_case ? pe_charset_fold(s, p->err) : rc;
+  return !rc && p->ignore_case ? pe_pattern_fold(s, p->err) : rc;
 }

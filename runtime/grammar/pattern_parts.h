@@ -3,7 +3,6 @@
 #define PE_PATTERN_PARTS_H
 
 #include "runtime/grammar/pattern.h"
-#include "runtime/text/charset.h"
 
 /* Terms by where they may match: index 1 needs the beginning of the text, 2 its end, 3 both. */
 enum { PE_AT_BEGIN = 1, PE_AT_END = 2, PE_PLACES = 4 };

@@ -56,8 +56,14 @@ static void texts(void) {
                                {"[\\d.]+", "1.5", WHOLE},
                                {"\\w", "\xc3\xa9", DEAD},
                                {"\\W", "\xc3\xa9", WHOLE},
-                               {"\\s", "\xe3\x80\x80", WHOLE},
-                               {"\\S", "\xe3\x80\x80", DEAD},
+                               {"\\s", "\xe3\x80\x80", DEAD},
+                               {"\\S", "\xe3\x80\x80", WHOLE},
+                               {"\\s+", "\t\n\v\f\r ", WHOLE},
+                               {"(?i)s", "S", WHOLE},
+                               {"(?i)s", "\xc5\xbf", DEAD},
+                               {"(?i)\xc5\xbf", "\xc5\xbf", WHOLE},
+                               {"(?i)[j-l]", "\xe2\x84\xaa", DEAD},
+                               {"(?i)\xc3\xa9", "\xc3\x89", WHOLE},
                                {"\\x41\\u0042", "AB", WHOLE},
                                {"\\u{1F600}", "\xf0\x9f\x98\x80", WHOLE},
                                {"\\ud83d\\ude00", "\xf0\x9f\x98\x80", WHOLE},
@@ -107,12 +113,23 @@ static void look_ahead(void) {
 }
 
 static void spelled_in_json(void) {
-  static const known list[] = {
-      {"^\"$", "\\\"", WHOLE},       {"^\"$", "\"", DEAD},        {"^\\\\$", "\\\\", WHOLE},
-      {"^\\n$", "\\n", WHOLE},       {"^\\n$", "\n", DEAD},       {"^\\x1f$", "\\u001f", WHOLE},
-      {"^\\x1f$", "\\u001F", WHOLE}, {"^\\x1f$", "\\u001", PART}, {"^.$", "\\n", DEAD},
-      {"^.$", "\\t", WHOLE},         {"^.{2}$", "\\t\\t", WHOLE}, {"^[^a]$", "\\\"", WHOLE},
-      {"^[^a]$", "\\u0061", DEAD},   {"^\\/$", "/", WHOLE},       {"b", "\\\\b", WHOLE}};
+  static const known list[] = {{"^\\s$", "\xe3\x80\x80", WHOLE},
+                               {"^\\S$", "\xe3\x80\x80", DEAD},
+                               {"^\"$", "\\\"", WHOLE},
+                               {"^\"$", "\"", DEAD},
+                               {"^\\\\$", "\\\\", WHOLE},
+                               {"^\\n$", "\\n", WHOLE},
+                               {"^\\n$", "\n", DEAD},
+                               {"^\\x1f$", "\\u001f", WHOLE},
+                               {"^\\x1f$", "\\u001F", WHOLE},
+                               {"^\\x1f$", "\\u001", PART},
+                               {"^.$", "\\n", DEAD},
+                               {"^.$", "\\t", WHOLE},
+                               {"^.{2}$", "\\t\\t", WHOLE},
+                               {"^[^a]$", "\\\"", WHOLE},
+                               {"^[^a]$", "\\u0061", DEAD},
+                               {"^\\/$", "/", WHOLE},
+                               {"b", "\\\\b", WHOLE}};
   COMPARE(list, json);
 }
 
