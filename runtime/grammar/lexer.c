@@ -3,40 +3,9 @@
 
 #include <string.h>
 
+#include "runtime/grammar/lexer_parts.h"
 #include "runtime/grammar/rex_parts.h"
 #include "runtime/hash.h"
-
-typedef struct pair { /* a lexeme under way */
-  uint32_t lexeme;
-  pe_term term;
-} pair;
-
-typedef struct state {
-  uint32_t first, pairs; /* in ascending order of lexemes */
-  uint32_t end, ends;    /* those that may end here */
-  uint32_t plain;        /* NOT_KNOWN, or what pe_lexer_plain says */
-  bool goes_on;
-} state;
-
-#define NOT_KNOWN UINT32_MAX
-
-struct pe_lexer {
-  pe_rex *rex;
-  pe_term *start; /* by lexeme */
-  size_t lexemes;
-  state *state;
-  size_t states, state_cap;
-  pair *pair;
-  size_t pairs, pair_cap;
-  uint32_t *end;
-  size_t ends, end_cap;
-  uint32_t *next; /* `classes` of them for each state */
-  size_t next_cap;
-  uint32_t *slot; /* hash table: state + 1 */
-  size_t slots;
-  pair *made; /* the state that is being made */
-  size_t made_cap;
-};
 
 static uint32_t fail(pe_lexer *l, pe_status code, const char *what, uint64_t limit) {
   if (code == PE_ENOMEM) return pe_rex_fail(l->rex, code, "out of memory: states of a grammar");
@@ -95,7 +64,7 @@ uint32_t pe_lexer_classes(const pe_lexer *l) { return pe_rex_classes(l->rex); }
 
 /* ---- states ---------------------------------------------------------------------------------- */
 
-static uint64_t hash_of(const pe_lexer *l, const pair *p, size_t n) {
+static uint64_t hash_of(const pe_lexer *l, const pe_lexer_pair *p, size_t n) {
   return XXH3_64bits_withSeed(p, n * sizeof *p, l->rex->seed);
 }
 
@@ -126,7 +95,7 @@ static uint32_t intern(pe_lexer *l, size_t pairs) {
   if (2 * (l->states + 1) > l->slots && !grow_slots(l)) return fail(l, PE_ENOMEM, NULL, 0);
   size_t i = hash_of(l, l->made, pairs) & (l->slots - 1);
   for (; l->slot[i]; i = (i + 1) & (l->slots - 1)) {
-    const state *s = &l->state[l->slot[i] - 1];
+    const pe_lexer_state *s = &l->state[l->slot[i] - 1];
     if (s->pairs == pairs && !memcmp(l->pair + s->first, l->made, pairs * sizeof *l->made))
       return l->slot[i] - 1;
   }
@@ -134,18 +103,18 @@ static uint32_t intern(pe_lexer *l, size_t pairs) {
   if (own_bytes(l) > PE_LEXER_BYTES) return fail(l, PE_ELIMIT, "bytes of states", PE_LEXER_BYTES);
   if (!make_room(l, pairs)) return fail(l, PE_ENOMEM, NULL, 0);
   const size_t classes = pe_rex_classes(l->rex);
-  state *s = &l->state[l->states];
-  *s = (state){.first = (uint32_t)l->pairs,
-               .pairs = (uint32_t)pairs,
-               .end = (uint32_t)l->ends,
-               .plain = NOT_KNOWN};
+  pe_lexer_state *s = &l->state[l->states];
+  *s = (pe_lexer_state){.first = (uint32_t)l->pairs,
+                        .pairs = (uint32_t)pairs,
+                        .end = (uint32_t)l->ends,
+                        .plain = PE_LEXER_UNKNOWN};
   for (size_t k = 0; k < pairs; k++) {
-    const pair p = l->made[k];
+    const pe_lexer_pair p = l->made[k];
     l->pair[l->pairs++] = p;
     if (pe_rex_nullable(l->rex, p.term)) l->end[l->ends++] = p.lexeme, s->ends++;
     s->goes_on |= p.term != PE_TERM_EMPTY;
   }
-  for (size_t c = 0; c < classes; c++) l->next[l->states * classes + c] = NOT_KNOWN;
+  for (size_t c = 0; c < classes; c++) l->next[l->states * classes + c] = PE_LEXER_UNKNOWN;
   l->slot[i] = (uint32_t)l->states + 1;
   return (uint32_t)l->states++;
 }
@@ -153,22 +122,22 @@ static uint32_t intern(pe_lexer *l, size_t pairs) {
 uint32_t pe_lexer_start(pe_lexer *l, const uint32_t *lexeme, size_t n) {
   if (pe_grow(&l->made, &l->made_cap, n + 1, sizeof *l->made, NULL) != PE_OK)
     return fail(l, PE_ENOMEM, NULL, 0);
-  for (size_t i = 0; i < n; i++) l->made[i] = (pair){lexeme[i], l->start[lexeme[i]]};
+  for (size_t i = 0; i < n; i++) l->made[i] = (pe_lexer_pair){lexeme[i], l->start[lexeme[i]]};
   return intern(l, n);
 }
 
 uint32_t pe_lexer_next(pe_lexer *l, uint32_t at, uint32_t class_index) {
   const size_t cell = at * (size_t)pe_rex_classes(l->rex) + class_index;
-  if (l->next[cell] != NOT_KNOWN) return l->next[cell];
-  const state s = l->state[at];
+  if (l->next[cell] != PE_LEXER_UNKNOWN) return l->next[cell];
+  const pe_lexer_state s = l->state[at];
   size_t n = 0;
   pe_rex_allow(l->rex, PE_LEXER_STEPS);
   if (pe_grow(&l->made, &l->made_cap, s.pairs + 1, sizeof *l->made, NULL) != PE_OK)
     return fail(l, PE_ENOMEM, NULL, 0);
   for (uint32_t i = 0; i < s.pairs; i++) {
-    const pair p = l->pair[s.first + i];
+    const pe_lexer_pair p = l->pair[s.first + i];
     const pe_term t = pe_rex_step(l->rex, p.term, class_index);
-    if (t != PE_TERM_NONE) l->made[n++] = (pair){p.lexeme, t};
+    if (t != PE_TERM_NONE) l->made[n++] = (pe_lexer_pair){p.lexeme, t};
   }
   const uint32_t next = intern(l, n);
   if (pe_rex_status(l->rex, NULL) != PE_OK) return 0;

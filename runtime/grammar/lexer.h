@@ -35,8 +35,11 @@ uint32_t pe_lexer_next(pe_lexer *l, uint32_t state, uint32_t class_index);
 const uint32_t *pe_lexer_ends(const pe_lexer *l, uint32_t state, size_t *n);
 /* Some lexeme may go on. */
 bool pe_lexer_goes_on(const pe_lexer *l, uint32_t state);
-/* How many plain characters (tokmask.h) may follow in a row, whatever they are: at least this. */
-uint32_t pe_lexer_plain(pe_lexer *l, uint32_t state);
+/* How many plain characters (tokmask.h) may follow in a row, whatever they are: at least this. But
+ * texts that begin a word of *except, which may be `none`, are not promised. */
+uint32_t pe_lexer_plain(pe_lexer *l, uint32_t state, pe_term *except);
+/* pe_rex_step of one of its terms. */
+pe_term pe_lexer_term_next(pe_lexer *l, pe_term t, uint32_t class_index);
 
 const uint8_t *pe_lexer_class_of(const pe_lexer *l); /* by byte */
 uint32_t pe_lexer_classes(const pe_lexer *l);

@@ -5,30 +5,36 @@
 
 static void set_bit(uint32_t *allow, int32_t id) { allow[id / 32] |= UINT32_C(1) << id % 32; }
 
-/* A node whose subtree is being walked. */
-typedef struct open_node {
-  size_t end; /* the first node that is not below it */
-  uint32_t at;
-} open_node;
+static void set_node(const pe_tokmask *m, pe_tok_node n, uint32_t *allow) {
+  set_bit(allow, (int32_t)n.id);
+  for (int32_t id = (int32_t)n.id; n.has_same && id >= 0; id = pe_tokmask_same(m, id))
+    set_bit(allow, id);
+}
 
-enum { DEEPEST = 4096 }; /* bytes of a token that are followed; no vocabulary has longer ones */
-
-/* Sets the bits of the tokens of a tree that can follow a position. */
+/* Sets the bits of the tokens of a tree that can follow a position. `row` has, by depth, where the
+ * steps from the position above a node are in m->next. */
 static pe_status walk(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, uint32_t *allow,
                       pe_error *err) {
-  open_node open[DEEPEST];
-  size_t depth = 0;
-  open[0] = (open_node){tree->nodes, from};
-  for (size_t i = 0; i < tree->nodes;) {
+  size_t row[PE_TOKMASK_LONGEST + 1];
+  const uint32_t *next = m->next;
+  const uint8_t *class_of = m->class_of;
+  row[0] = (size_t)from * m->classes;
+  for (size_t i = 0; i < tree->nodes; i++) {
     const pe_tok_node n = tree->node[i];
-    uint32_t at;
-    while (i >= open[depth].end) depth--;
-    pe_status rc = pe_matcher_step(m, open[depth].at, (uint8_t)n.byte, &at, err);
-    if (rc) return rc;
-    i += 1 + (at == PE_MATCHER_DEAD || depth + 1 == DEEPEST ? n.below : 0);
-    if (at == PE_MATCHER_DEAD) continue;
-    for (int32_t id = n.id; id >= 0; id = pe_tokmask_same(m->mask, id)) set_bit(allow, id);
-    if (n.below && depth + 1 < DEEPEST) open[++depth] = (open_node){i + n.below, at};
+    const uint32_t class_index = class_of[n.byte];
+    uint32_t at = next[row[n.depth] + class_index];
+    if (at == PE_MATCHER_UNKNOWN) {
+      const uint32_t above = (uint32_t)(row[n.depth] / m->classes);
+      pe_status rc = pe_matcher_make_step(m, above, class_index, &at, err);
+      if (rc) return rc;
+      next = m->next;
+    }
+    if (at == PE_MATCHER_DEAD) {
+      i += n.below;
+      continue;
+    }
+    if (n.id != PE_TOKMASK_NO_ID) set_node(m->mask, n, allow);
+    row[n.depth + 1] = (size_t)at * m->classes;
   }
   return PE_OK;
 }
@@ -55,10 +61,83 @@ static void set_tokens(const pe_matcher *m, uint32_t *allow) {
   for (size_t i = 0; r->complete && i < n; i++) set_bit(allow, end[i]);
 }
 
+/* ---- plain tokens ---------------------------------------------------------------------------- */
+
+/* Whether all plain tokens may follow a position, but for beginnings of *except. */
+static bool is_plain(pe_matcher *m, uint32_t at, pe_term *except) {
+  const pe_matcher_position *p = &m->position[at];
+  bool plain = false;
+  pthread_mutex_lock(&m->g->mutex);
+  for (uint32_t i = 0; i < p->threads && !plain; i++)
+    plain = pe_lexer_plain(m->g->lexer, m->thread[p->first + i].state, except) >= PE_TOKMASK_RUN;
+  pthread_mutex_unlock(&m->g->mutex);
+  return plain;
+}
+
+enum { EXCEPTIONS = 4000 }; /* nodes; more are no shorter than walking the whole tree */
+
+typedef struct exception {
+  uint32_t at;
+  pe_term term;
+} exception;
+
+static void set_exception(const pe_matcher *m, pe_tok_node n, bool alive, uint32_t *allow) {
+  int32_t id = (int32_t)n.id;
+  for (; id >= 0; id = n.has_same ? pe_tokmask_same(m->mask, id) : -1) {
+    const uint32_t bit = UINT32_C(1) << id % 32;
+    allow[id / 32] = alive ? allow[id / 32] | bit : allow[id / 32] & ~bit;
+  }
+}
+
+/* Plain tokens that begin like a word of `except` are looked at one by one. *good is false: they
+ * are too many. */
+static pe_status walk_exceptions(pe_matcher *m, uint32_t from, pe_term except, uint32_t *allow,
+                                 bool *good, pe_error *err) {
+  const pe_tok_tree *tree = pe_tokmask_all(m->mask);
+  exception above[PE_TOKMASK_LONGEST + 1];
+  size_t seen = 0;
+  above[0] = (exception){from, except};
+  for (size_t i = 0; i < tree->nodes; i++) {
+    const pe_tok_node n = tree->node[i];
+    const exception e = above[n.depth];
+    pthread_mutex_lock(&m->g->mutex);
+    const pe_term t = pe_lexer_term_next(m->g->lexer, e.term, m->class_of[n.byte]);
+    pthread_mutex_unlock(&m->g->mutex);
+    if (t == PE_TERM_NONE) {
+      i += n.below;
+      continue;
+    }
+    uint32_t at = PE_MATCHER_DEAD;
+    pe_status rc =
+        e.at == PE_MATCHER_DEAD ? PE_OK : pe_matcher_step(m, e.at, (uint8_t)n.byte, &at, err);
+    if (rc || ++seen > EXCEPTIONS) return *good = false, rc;
+    if (n.id != PE_TOKMASK_NO_ID) set_exception(m, n, at != PE_MATCHER_DEAD, allow);
+    above[n.depth + 1] = (exception){at, t};
+  }
+  *good = true;
+  return PE_OK;
+}
+
+/* All tokens, if most of them are plain. *good is false: they must be walked. */
+static pe_status set_plain(pe_matcher *m, uint32_t at, uint32_t *allow, bool *good, pe_error *err) {
+  pe_term except = PE_TERM_NONE;
+  *good = is_plain(m, at, &except);
+  if (!*good) return PE_OK;
+  memcpy(allow, pe_tokmask_plain(m->mask), pe_tokmask_words(m->mask) * sizeof *allow);
+  pe_status rc = PE_OK;
+  if (except != PE_TERM_NONE) rc = walk_exceptions(m, at, except, allow, good, err);
+  return rc || !*good ? rc : walk(m, at, pe_tokmask_other(m->mask), allow, err);
+}
+
 pe_status pe_matcher_mask(pe_matcher *m, uint32_t *allow, pe_error *err) {
   const uint32_t at = pe_matcher_at(m);
+  bool done;
   if (!m->mask) return pe_fail(err, PE_EARG, "the matcher has no vocabulary");
-  memset(allow, 0, pe_tokmask_words(m->mask) * sizeof *allow);
-  set_tokens(m, allow);
-  return walk(m, at, pe_tokmask_all(m->mask), allow, err);
+  pe_status rc = set_plain(m, at, allow, &done, err);
+  if (!rc && !done) {
+    memset(allow, 0, pe_tokmask_words(m->mask) * sizeof *allow);
+    rc = walk(m, at, pe_tokmask_all(m->mask), allow, err);
+  }
+  if (!rc) set_tokens(m, allow);
+  return rc;
 }

@@ -117,13 +117,53 @@ static pe_term derive(pe_rex *r, pe_term t, uint8_t byte, int depth) {
 
 /* ---- words ----------------------------------------------------------------------------------- */
 
-static bool is_open(const pe_rex *r, pe_term t) { /* it is not known whether it has a word */
-  const uint8_t f = r->node[t].flags;
-  return (f & PE_TERM_HARD) && !(f & (PE_TERM_ALIVE | PE_TERM_DEAD | PE_TERM_NULLABLE));
+/* Whether a term has a word. Only & and `not` have to be searched for one: of x y both must have
+ * some, of x | y one, of x{m,n} x. */
+typedef enum answer { NO, YES, UNKNOWN_YET } answer;
+
+static bool search_word(pe_rex *r, pe_term start);
+
+static answer remember(pe_rex *r, pe_term t, answer a) {
+  if (a != UNKNOWN_YET) r->node[t].flags |= a == YES ? PE_TERM_ALIVE : PE_TERM_DEAD;
+  return a;
 }
 
-static bool is_dead(const pe_rex *r, pe_term t) {
-  return t == PE_TERM_NONE || (r->node[t].flags & PE_TERM_DEAD);
+static answer decide(pe_rex *r, pe_term t, bool search, int depth);
+
+static answer decide_cat(pe_rex *r, pe_term t, bool search, int depth) {
+  answer all = YES;
+  for (bool more = true; more && all != NO;) {
+    const pe_term_node n = r->node[t];
+    more = n.kind == PE_TERM_IS_CAT;
+    const answer a = decide(r, more ? n.a : t, search, depth + 1);
+    if (a != YES) all = a;
+    t = n.b;
+  }
+  return all;
+}
+
+static answer decide_or(pe_rex *r, pe_term_node n, bool search, int depth) {
+  answer any = NO;
+  for (uint32_t i = 0; i < n.b && any != YES; i++) {
+    const answer a = decide(r, r->arg[n.a + i], search, depth + 1);
+    if (a != NO) any = a;
+  }
+  return any;
+}
+
+/* search: the answer is never UNKNOWN_YET, unless the search fails. */
+static answer decide(pe_rex *r, pe_term t, bool search, int depth) {
+  const pe_term_node n = r->node[t];
+  if (t == PE_TERM_NONE || (n.flags & PE_TERM_DEAD)) return NO;
+  if (!(n.flags & PE_TERM_HARD) || (n.flags & (PE_TERM_ALIVE | PE_TERM_NULLABLE))) return YES;
+  if (depth < MOST_DEEP && n.kind == PE_TERM_IS_CAT)
+    return remember(r, t, decide_cat(r, t, search, depth));
+  if (depth < MOST_DEEP && n.kind == PE_TERM_IS_OR)
+    return remember(r, t, decide_or(r, n, search, depth));
+  if (depth < MOST_DEEP && n.kind == PE_TERM_IS_REP)
+    return remember(r, t, decide(r, n.a, search, depth + 1));
+  if (!search) return UNKNOWN_YET;
+  return search_word(r, t) ? YES : r->status == PE_OK ? NO : UNKNOWN_YET;
 }
 
 static bool visit(pe_rex *r, size_t *visits, pe_term t, size_t parent) {
@@ -153,8 +193,9 @@ static bool search_word(pe_rex *r, pe_term start) {
     for (uint32_t c = 0; c < r->classes; c++) {
       const pe_term d = derive(r, r->visit[i].term, r->byte_of[c], 0);
       if (r->status != PE_OK) return false;
-      if (is_dead(r, d)) continue;
-      if (!is_open(r, d)) {
+      const answer has = decide(r, d, false, 0);
+      if (has == NO) continue;
+      if (has == YES) {
         for (size_t k = i;; k = r->visit[k].parent) {
           r->node[r->visit[k].term].flags |= PE_TERM_ALIVE;
           if (k == 0) return true;
@@ -170,10 +211,11 @@ static bool search_word(pe_rex *r, pe_term start) {
 void pe_rex_allow(pe_rex *r, uint64_t steps) { r->limits.steps = steps, r->steps = 0; }
 
 bool pe_rex_has_word(pe_rex *r, pe_term t) {
-  if (is_dead(r, t) || r->status != PE_OK) return false;
-  if (!is_open(r, t)) return true;
+  if (r->status != PE_OK) return false;
+  const answer has = decide(r, t, false, 0);
+  if (has != UNKNOWN_YET) return has == YES;
   classify(r);
-  return search_word(r, t);
+  return decide(r, t, true, 0) == YES;
 }
 
 bool pe_rex_matches(pe_rex *r, pe_term t, pe_str word) {

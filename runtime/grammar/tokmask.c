@@ -77,7 +77,8 @@ static pe_status read_tokens(pe_tokmask *m, const pe_tokenizer *t, pe_error *err
       continue;
     pe_status rc = pe_tokenizer_bytes(t, id, &m->text, err);
     if (rc) return rc;
-    m->in_tree[id] = m->text.len > m->first[id];
+    const size_t length = m->text.len - m->first[id];
+    m->in_tree[id] = length > 0 && length <= PE_TOKMASK_LONGEST;
   }
   m->first[m->size] = (uint32_t)m->text.len;
   return PE_OK;
@@ -118,32 +119,28 @@ static size_t shared(pe_str a, pe_str b) {
 
 /* Tokens in order: each adds nodes for the bytes that it does not share with the one before.
  * Nodes are counted backwards: `open` has the last node at each depth. */
-static pe_status build(const token *list, size_t n, pe_tok_tree *out, pe_error *err) {
-  size_t nodes = 0, longest = 0;
-  for (size_t i = 0; i < n; i++) {
+static pe_status build(const pe_tokmask *m, const token *list, size_t n, pe_tok_tree *out,
+                       pe_error *err) {
+  size_t nodes = 0, open[PE_TOKMASK_LONGEST];
+  for (size_t i = 0; i < n; i++)
     nodes += list[i].text.len - (i ? shared(list[i - 1].text, list[i].text) : 0);
-    if (list[i].text.len > longest) longest = list[i].text.len;
-  }
   if (nodes >= 1u << 24)
     return pe_fail(err, PE_ELIMIT, "the vocabulary has %zu nodes, the limit is %u", nodes,
                    1u << 24);
   out->node = pe_alloc((nodes + 1) * sizeof *out->node);
-  size_t *open = pe_alloc((longest + 1) * sizeof *open);
-  if (!out->node || !open) {
-    pe_free(open);
-    return no_memory(err);
-  }
+  if (!out->node) return no_memory(err);
   for (size_t i = 0; i < n; i++) {
     const pe_str s = list[i].text;
     const size_t keep = i ? shared(list[i - 1].text, s) : 0;
     for (size_t d = keep; d < s.len; d++) {
       for (size_t up = 0; up < d; up++) out->node[open[up]].below++;
       open[d] = out->nodes;
-      out->node[out->nodes++] = (pe_tok_node){.byte = (uint8_t)s.at[d], .id = -1};
+      out->node[out->nodes++] = (pe_tok_node){
+          .byte = (uint8_t)s.at[d], .id = PE_TOKMASK_NO_ID, .depth = (uint32_t)d & 511};
     }
-    if (keep < s.len) out->node[out->nodes - 1].id = list[i].id;
+    out->node[out->nodes - 1].id = (uint32_t)list[i].id & PE_TOKMASK_NO_ID;
+    out->node[out->nodes - 1].has_same = m->same[list[i].id] >= 0;
   }
-  pe_free(open);
   return PE_OK;
 }
 
@@ -182,8 +179,8 @@ static pe_status make_trees(pe_tokmask *m, pe_error *err) {
     if (m->in_tree[id]) list[n++] = (token){pe_tokmask_text(m, id), id};
   qsort(list, n, sizeof *list, by_text);
   n = chain_same(m, list, n);
-  pe_status rc = build(list, n, &m->all, err);
-  if (!rc) rc = build(list, keep_others(m, list, n), &m->other, err);
+  pe_status rc = build(m, list, n, &m->all, err);
+  if (!rc) rc = build(m, list, keep_others(m, list, n), &m->other, err);
   pe_free(list);
   return rc;
 }
@@ -194,6 +191,12 @@ pe_status pe_tokmask_open(const pe_tokenizer *t, const int32_t *end, size_t n, p
   if (!m) return no_memory(err);
   atomic_init(&m->references, 1);
   m->size = pe_tokenizer_size(t);
+  if (m->size >= PE_TOKMASK_NO_ID) {
+    pe_status rc = pe_fail(err, PE_ELIMIT, "the vocabulary has %d tokens, the limit is %d", m->size,
+                           PE_TOKMASK_NO_ID - 1);
+    destroy(m);
+    return rc;
+  }
   const size_t ids = (size_t)m->size + 1;
   m->first = pe_calloc(ids, sizeof *m->first);
   m->same = pe_calloc(ids, sizeof *m->same);

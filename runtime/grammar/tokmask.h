@@ -21,12 +21,15 @@
 
 typedef struct pe_tokmask pe_tokmask;
 
-/* 690 of Qwen3's 145,450 plain tokens are longer. */
-enum { PE_TOKMASK_RUN = 16 };
+enum {
+  PE_TOKMASK_RUN = 16,      /* 690 of Qwen3's 145,450 plain tokens are longer */
+  PE_TOKMASK_LONGEST = 511, /* bytes: longer tokens are in no mask */
+  PE_TOKMASK_NO_ID = (1 << 22) - 1
+};
 
 typedef struct pe_tok_node {
-  uint32_t byte : 8, below : 24; /* nodes below */
-  int32_t id;                    /* of the token that ends here, or -1 */
+  uint32_t byte : 8, below : 24;             /* nodes below */
+  uint32_t id : 22, has_same : 1, depth : 9; /* NO_ID: no token ends here; depth from 0 on */
 } pe_tok_node;
 
 typedef struct pe_tok_tree {
