@@ -73,6 +73,11 @@ uint64_t pe_chart_bytes(const pe_chart *c) {
          c->rule_cap * sizeof *c->rule + c->lexeme_cap * sizeof *c->lexeme;
 }
 
+uint64_t pe_chart_used(const pe_chart *c) {
+  return c->rows * sizeof *c->row + c->items * (sizeof *c->item + sizeof *c->leo) +
+         c->kernels * sizeof *c->kernel;
+}
+
 /* A copy of n elements in an array with room for `cap`; NULL: no memory. */
 static void *copied(const void *from, size_t n, size_t size, size_t *cap) {
   void *p = pe_alloc((n + 1) * size);
@@ -131,15 +136,52 @@ static uint32_t find_row(const pe_chart *c, const pe_item *k, size_t n) {
   return PE_CHART_NONE;
 }
 
-/* In reverse order of adding, so that no search ends at a slot that is free again. Chains lead to
- * older rows only. */
-void pe_chart_cut(pe_chart *c, uint32_t rows) {
-  if (rows >= c->rows) return;
-  c->items = c->row[rows].first, c->kernels = c->row[rows].kernel;
-  while (c->rows > rows) {
-    c->slot[slot_of(c, c->rows - 1)] = 0;
-    c->rows--;
+/* ---- dropping rows --------------------------------------------------------------------------- */
+
+/* Items began in their own row or in older ones. */
+static void mark_needed(const pe_chart *c, uint32_t *keep) {
+  for (size_t r = c->rows; r-- > 0;) {
+    if (!keep[r]) continue;
+    const pe_row *row = &c->row[r];
+    for (uint32_t i = 0; i < row->waiting + row->scanning; i++)
+      keep[c->item[row->first + i].origin] = 1;
+    for (uint32_t i = 0; i < row->kernels; i++) keep[c->kernel[row->kernel + i].origin] = 1;
   }
+}
+
+/* Moves items to the front of their array, which they never overtake. */
+static void move_items(pe_item *all, size_t *n, uint32_t from, uint32_t count,
+                       const uint32_t *number) {
+  for (uint32_t i = 0; i < count; i++) {
+    pe_item item = all[from + i];
+    item.origin = number[item.origin];
+    all[(*n)++] = item;
+  }
+}
+
+static void move_row(pe_chart *c, pe_row r, const uint32_t *number) {
+  const uint32_t items = r.waiting + r.scanning;
+  pe_row *to = &c->row[c->rows++];
+  *to = r;
+  to->first = (uint32_t)c->items, to->kernel = (uint32_t)c->kernels;
+  for (uint32_t i = 0; i < items; i++)
+    c->leo[c->items + i] = i < r.waiting ? LEO_UNKNOWN : LEO_NO; /* items are numbered anew */
+  move_items(c->item, &c->items, r.first, items, number);
+  move_items(c->kernel, &c->kernels, r.kernel, r.kernels, number);
+}
+
+void pe_chart_compact(pe_chart *c, uint32_t *row) {
+  const size_t rows = c->rows;
+  uint32_t kept = 0;
+  mark_needed(c, row);
+  row[PE_CHART_FIRST] = 0; /* it stays, and keeps its number; of others 0 means that they go */
+  for (size_t r = 1; r < rows; r++)
+    if (row[r]) row[r] = ++kept;
+  c->rows = c->items = c->kernels = 0;
+  for (size_t r = 0; r < rows; r++)
+    if (r == PE_CHART_FIRST || row[r]) move_row(c, c->row[r], row);
+  memset(c->slot, 0, c->slots * sizeof *c->slot);
+  for (size_t r = 0; r < c->rows; r++) c->slot[slot_of(c, r)] = (uint32_t)r + 1;
 }
 
 /* ---- making a row ---------------------------------------------------------------------------- */

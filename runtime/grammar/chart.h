@@ -16,7 +16,7 @@
  * alternative, completing goes on through a chain of such items. The end of the chain is remembered
  * (Leo's rule), so that "a" "a" "a" ... is linear whichever way its rule is written.
  *
- * Rows are only added at the end, and cut off from there.
+ * Rows are added at the end; pe_chart_compact drops those that nobody needs.
  *
  * Threads: a chart belongs to its matcher. Making a row needs the grammar's lexer: its mutex is
  * held by the caller. */
@@ -66,7 +66,10 @@ const pe_row *pe_chart_row(const pe_chart *c, uint32_t row); /* borrowed until a
 void pe_chart_tokens(const pe_chart *c, uint32_t row, void (*f)(void *to, int32_t id), void *to);
 
 uint32_t pe_chart_rows(const pe_chart *c);
-void pe_chart_cut(pe_chart *c, uint32_t rows); /* keeps the first ones */
-uint64_t pe_chart_bytes(const pe_chart *c);
+/* Keeps the rows whose entry is not 0, and those that they need; then an entry is the new number of
+ * a row that was kept. The order stays. */
+void pe_chart_compact(pe_chart *c, uint32_t *row);
+uint64_t pe_chart_bytes(const pe_chart *c); /* of memory */
+uint64_t pe_chart_used(const pe_chart *c);  /* of it, by rows */
 
 #endif

@@ -136,7 +136,7 @@ uint32_t pe_lexer_next(pe_lexer *l, uint32_t at, uint32_t class_index) {
     return fail(l, PE_ENOMEM, NULL, 0);
   for (uint32_t i = 0; i < s.pairs; i++) {
     const pe_lexer_pair p = l->pair[s.first + i];
-    const pe_term t = pe_rex_step(l->rex, p.term, class_index);
+    const pe_term t = pe_rex_derive(l->rex, p.term, class_index);
     if (t != PE_TERM_NONE) l->made[n++] = (pe_lexer_pair){p.lexeme, t};
   }
   const uint32_t next = intern(l, n);

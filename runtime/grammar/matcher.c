@@ -31,9 +31,14 @@ static bool grow_slots(pe_matcher *m) {
   return true;
 }
 
+static uint64_t used_bytes(const pe_matcher *m) {
+  return m->positions * (sizeof *m->position + m->classes * sizeof *m->next) +
+         m->threads * sizeof *m->thread + pe_chart_used(m->chart);
+}
+
 static pe_status make_room(pe_matcher *m, size_t threads, pe_error *err) {
   if (2 * (m->positions + 1) > m->slots && !grow_slots(m)) return no_memory(err);
-  if (pe_matcher_bytes(m) > PE_MATCHER_BYTES)
+  if (used_bytes(m) > PE_MATCHER_BYTES)
     return pe_fail(err, PE_ELIMIT, "the grammar needs more than %d MB for this text",
                    PE_MATCHER_BYTES >> 20);
   pe_status rc =
@@ -56,15 +61,73 @@ static pe_status intern(pe_matcher *m, uint32_t here, const pe_matcher_thread *t
     if (p->here == here && p->threads == n && !memcmp(m->thread + p->first, t, n * sizeof *t))
       return *out = m->slot[i], PE_OK;
   }
-  m->position[m->positions] = (pe_matcher_position){.here = here,
-                                                    .first = (uint32_t)m->threads,
-                                                    .threads = (uint32_t)n,
-                                                    .rows = pe_chart_rows(m->chart)};
+  m->position[m->positions] =
+      (pe_matcher_position){.here = here, .first = (uint32_t)m->threads, .threads = (uint32_t)n};
   memcpy(m->thread + m->threads, t, n * sizeof *t);
   m->threads += n;
   memset(m->next + m->positions * m->classes, 0, m->classes * sizeof *m->next);
   m->slot[i] = *out = (uint32_t)m->positions++;
   return PE_OK;
+}
+
+/* ---- dropping positions ---------------------------------------------------------------------- */
+
+/* Numbers of what is kept, by position and by row; 0: it goes. */
+typedef struct kept {
+  uint32_t *position, *row;
+} kept;
+
+static void mark(const pe_matcher *m, const kept *k) {
+  for (size_t i = 0; i <= m->steps; i++) k->position[m->past[i]] = 1;
+  k->position[PE_MATCHER_DEAD] = 1;
+  for (size_t p = PE_MATCHER_START; p < m->positions; p++) {
+    const pe_matcher_position *q = &m->position[p];
+    if (!k->position[p]) continue;
+    if (q->here != PE_CHART_NONE) k->row[q->here] = 1;
+    for (uint32_t t = 0; t < q->threads; t++) k->row[m->thread[q->first + t].row] = 1;
+  }
+}
+
+static void move_position(pe_matcher *m, pe_matcher_position p, const uint32_t *row) {
+  pe_matcher_position *to = &m->position[m->positions++];
+  *to = p;
+  to->first = (uint32_t)m->threads;
+  if (p.here != PE_CHART_NONE) to->here = row[p.here];
+  for (uint32_t t = 0; t < p.threads; t++) {
+    const pe_matcher_thread from = m->thread[p.first + t];
+    m->thread[m->threads++] = (pe_matcher_thread){row[from.row], from.state};
+  }
+}
+
+/* Moves what is kept to the front; what was known about steps is forgotten. */
+static void compact(pe_matcher *m, const kept *k) {
+  const size_t positions = m->positions;
+  mark(m, k);
+  pe_chart_compact(m->chart, k->row);
+  m->positions = PE_MATCHER_START, m->threads = 0;
+  for (size_t p = PE_MATCHER_START; p < positions; p++)
+    if (k->position[p]) {
+      k->position[p] = (uint32_t)m->positions;
+      move_position(m, m->position[p], k->row);
+    }
+  for (size_t i = 0; i <= m->steps; i++)
+    if (m->past[i] != PE_MATCHER_DEAD) m->past[i] = k->position[m->past[i]];
+  memset(m->next + PE_MATCHER_START * m->classes, 0,
+         (m->positions - PE_MATCHER_START) * m->classes * sizeof *m->next);
+  memset(m->slot, 0, m->slots * sizeof *m->slot);
+  for (size_t p = PE_MATCHER_START; p < m->positions; p++) m->slot[slot_of(m, p)] = (uint32_t)p;
+}
+
+pe_status pe_matcher_compact(pe_matcher *m, pe_error *err) {
+  const uint64_t used = used_bytes(m);
+  if (used < PE_MATCHER_BYTES / 4 || used < 2 * m->compacted) return PE_OK;
+  kept k = {pe_calloc(m->positions, sizeof *k.position),
+            pe_calloc(pe_chart_rows(m->chart), sizeof *k.row)};
+  if (k.position && k.row) compact(m, &k);
+  const bool good = k.position && k.row;
+  pe_free(k.position), pe_free(k.row);
+  m->compacted = used_bytes(m);
+  return good ? PE_OK : no_memory(err);
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */
@@ -224,7 +287,8 @@ pe_status pe_matcher_fork(const pe_matcher *from, pe_matcher **out, pe_error *er
                     .positions = from->positions,
                     .threads = from->threads,
                     .slots = from->slots,
-                    .steps = from->steps};
+                    .steps = from->steps,
+                    .compacted = from->compacted};
   m->position = copied(from->position, m->positions, sizeof *m->position, &m->position_cap);
   m->thread = copied(from->thread, m->threads, sizeof *m->thread, &m->thread_cap);
   m->next = copied(from->next, m->positions * m->classes, sizeof *m->next, &m->next_cap);
@@ -265,16 +329,19 @@ static pe_status push(pe_matcher *m, uint32_t at, pe_error *err) {
 }
 
 pe_status pe_matcher_feed(pe_matcher *m, pe_str bytes, size_t *taken, pe_error *err) {
+  pe_status rc = pe_matcher_compact(m, err);
   uint32_t at = pe_matcher_at(m);
-  pe_status rc = walk(m, bytes, taken, &at, err);
+  *taken = 0;
+  if (!rc) rc = walk(m, bytes, taken, &at, err);
   return rc || *taken < bytes.len ? rc : push(m, at, err);
 }
 
 pe_status pe_matcher_take(pe_matcher *m, int32_t id, bool *ok, pe_error *err) {
-  uint32_t at = pe_matcher_at(m);
   const pe_str text = m->mask ? pe_tokmask_text(m->mask, id) : (pe_str){0};
-  pe_status rc = PE_OK;
+  pe_status rc = pe_matcher_compact(m, err);
+  uint32_t at = pe_matcher_at(m);
   *ok = false;
+  if (rc) return rc;
   if (text.at) {
     size_t taken;
     rc = walk(m, text, &taken, &at, err);
@@ -323,16 +390,16 @@ static bool may_end(const pe_matcher *m, uint32_t at) { /* or go on with a token
 }
 
 pe_status pe_matcher_forced(pe_matcher *m, size_t most, pe_buf *out, pe_error *err) {
+  pe_status rc = pe_matcher_compact(m, err);
   uint32_t at = pe_matcher_at(m);
-  for (size_t i = 0; i < most && !may_end(m, at); i++) {
+  for (size_t i = 0; !rc && i < most && !may_end(m, at); i++) {
     int byte, n;
-    pe_status rc = only_byte(m, at, &byte, &n, err);
+    rc = only_byte(m, at, &byte, &n, err);
     if (!rc && n != 1) return PE_OK;
     if (!rc) rc = pe_buf_byte(out, (char)byte, err);
     if (!rc) rc = pe_matcher_step(m, at, (uint8_t)byte, &at, err);
-    if (rc) return rc;
   }
-  return PE_OK;
+  return rc;
 }
 
 pe_status pe_matcher_is_over(pe_matcher *m, bool *over, pe_error *err) {

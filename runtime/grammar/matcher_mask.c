@@ -11,15 +11,15 @@ static void set_node(const pe_tokmask *m, pe_tok_node n, uint32_t *allow) {
     set_bit(allow, id);
 }
 
-/* Sets the bits of the tokens of a tree that can follow a position. `row` has, by depth, where the
- * steps from the position above a node are in m->next. */
-static pe_status walk(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, uint32_t *allow,
-                      pe_error *err) {
+/* Sets the bits of the tokens between two nodes that can follow a position: those that begin with
+ * one byte. `row` has, by depth, where the steps from the position above a node are in m->next. */
+static pe_status walk_part(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, size_t i,
+                           size_t end, uint32_t *allow, pe_error *err) {
   size_t row[PE_TOKMASK_LONGEST + 1];
   const uint32_t *next = m->next;
   const uint8_t *class_of = m->class_of;
   row[0] = (size_t)from * m->classes;
-  for (size_t i = 0; i < tree->nodes; i++) {
+  for (; i < end; i++) {
     const pe_tok_node n = tree->node[i];
     const uint32_t class_index = class_of[n.byte];
     uint32_t at = next[row[n.depth] + class_index];
@@ -35,6 +35,20 @@ static pe_status walk(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, uin
     }
     if (n.id != PE_TOKMASK_NO_ID) set_node(m->mask, n, allow);
     row[n.depth + 1] = (size_t)at * m->classes;
+  }
+  return PE_OK;
+}
+
+/* Most bytes cannot come: their part of the tree, and of the cache, is not touched. */
+static pe_status walk(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, uint32_t *allow,
+                      pe_error *err) {
+  for (int b = 0; b < 256; b++) {
+    uint32_t at;
+    if (tree->first[b] == tree->first[b + 1]) continue;
+    pe_status rc = pe_matcher_step(m, from, (uint8_t)b, &at, err);
+    if (!rc && at != PE_MATCHER_DEAD)
+      rc = walk_part(m, from, tree, tree->first[b], tree->first[b + 1], allow, err);
+    if (rc) return rc;
   }
   return PE_OK;
 }
@@ -130,10 +144,12 @@ static pe_status set_plain(pe_matcher *m, uint32_t at, uint32_t *allow, bool *go
 }
 
 pe_status pe_matcher_mask(pe_matcher *m, uint32_t *allow, pe_error *err) {
-  const uint32_t at = pe_matcher_at(m);
   bool done;
   if (!m->mask) return pe_fail(err, PE_EARG, "the matcher has no vocabulary");
-  pe_status rc = set_plain(m, at, allow, &done, err);
+  pe_status rc = pe_matcher_compact(m, err);
+  if (rc) return rc;
+  const uint32_t at = pe_matcher_at(m);
+  rc = set_plain(m, at, allow, &done, err);
   if (!rc && !done) {
     memset(allow, 0, pe_tokmask_words(m->mask) * sizeof *allow);
     rc = walk(m, at, pe_tokmask_all(m->mask), allow, err);

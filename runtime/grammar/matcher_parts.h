@@ -15,7 +15,6 @@ typedef struct pe_matcher_thread {
 typedef struct pe_matcher_position {
   uint32_t here;           /* the row that was made at this very point, or PE_CHART_NONE */
   uint32_t first, threads; /* in ascending order of rows */
-  uint32_t rows;           /* of the chart, when it was made */
 } pe_matcher_position;
 
 struct pe_matcher {
@@ -34,10 +33,13 @@ struct pe_matcher {
   size_t slots;
   uint32_t *past; /* the position after each step; [0] is the beginning */
   size_t steps, past_cap;
+  uint64_t compacted; /* bytes that were needed when positions were last dropped */
 };
 
 static inline uint32_t pe_matcher_at(const pe_matcher *m) { return m->past[m->steps]; }
 
+/* Drops positions and rows that are not in the past, if there are many. Positions get new numbers. */
+pe_status pe_matcher_compact(pe_matcher *m, pe_error *err);
 /* A step that nobody has made yet. */
 pe_status pe_matcher_make_step(pe_matcher *m, uint32_t from, uint32_t class_index, uint32_t *to,
                                pe_error *err);

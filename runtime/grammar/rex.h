@@ -85,6 +85,8 @@ uint32_t pe_rex_classes(const pe_rex *r);
 const uint8_t *pe_rex_class_of(const pe_rex *r); /* by byte */
 /* As pe_rex_next, by the class of a byte. */
 pe_term pe_rex_step(pe_rex *r, pe_term t, uint32_t class_index);
+/* The same, for whoever keeps the answers: nothing is remembered here. */
+pe_term pe_rex_derive(pe_rex *r, pe_term t, uint32_t class_index);
 
 uint32_t pe_rex_terms(const pe_rex *r); /* made so far */
 uint64_t pe_rex_bytes(const pe_rex *r); /* of memory */

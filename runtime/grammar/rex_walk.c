@@ -244,13 +244,18 @@ static pe_term *row_at(pe_rex *r, pe_term t) {
   return row;
 }
 
+pe_term pe_rex_derive(pe_rex *r, pe_term t, uint32_t class_index) {
+  if (t == PE_TERM_NONE || r->status != PE_OK) return PE_TERM_NONE;
+  const pe_term d = derive(r, t, r->byte_of[class_index], 0);
+  return pe_rex_has_word(r, d) ? d : PE_TERM_NONE; /* has_word is false after a failure */
+}
+
 pe_term pe_rex_step(pe_rex *r, pe_term t, uint32_t class_index) {
   if (t == PE_TERM_NONE || r->status != PE_OK) return PE_TERM_NONE;
   const pe_term *row = row_at(r, t);
   if (!row) return no_memory(r);
   if (row[class_index] != UNKNOWN) return row[class_index];
-  pe_term d = derive(r, t, r->byte_of[class_index], 0);
-  if (!pe_rex_has_word(r, d)) d = PE_TERM_NONE;
+  const pe_term d = pe_rex_derive(r, t, class_index);
   if (r->status != PE_OK) return PE_TERM_NONE;
   row_at(r, t)[class_index] = d;
   return d;

@@ -117,6 +117,15 @@ static size_t shared(pe_str a, pe_str b) {
   return n;
 }
 
+static void index_bytes(pe_tok_tree *t) {
+  size_t i = 0;
+  for (int b = 0; b < 256; b++) {
+    t->first[b] = (uint32_t)i;
+    if (i < t->nodes && t->node[i].byte == b) i += 1 + t->node[i].below;
+  }
+  t->first[256] = (uint32_t)t->nodes;
+}
+
 /* Tokens in order: each adds nodes for the bytes that it does not share with the one before.
  * Nodes are counted backwards: `open` has the last node at each depth. */
 static pe_status build(const pe_tokmask *m, const token *list, size_t n, pe_tok_tree *out,
@@ -141,6 +150,7 @@ static pe_status build(const pe_tokmask *m, const token *list, size_t n, pe_tok_
     out->node[out->nodes - 1].id = (uint32_t)list[i].id & PE_TOKMASK_NO_ID;
     out->node[out->nodes - 1].has_same = m->same[list[i].id] >= 0;
   }
+  index_bytes(out);
   return PE_OK;
 }
 

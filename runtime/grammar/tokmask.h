@@ -35,6 +35,8 @@ typedef struct pe_tok_node {
 typedef struct pe_tok_tree {
   pe_tok_node *node;
   size_t nodes;
+  uint32_t
+      first[257]; /* by byte: the nodes of tokens that begin with it; the next one's end them */
 } pe_tok_tree;
 
 /* Borrows the tokenizer. end: ids that end a text, of n. Gives. */
