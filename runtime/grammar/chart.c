@@ -322,31 +322,32 @@ static uint32_t next_link(const pe_chart *c, uint32_t item) {
   uint32_t n;
   const uint32_t rule = pe_code_index(c->g->code[i->place + 1]);
   const uint32_t w = find_waiting(c, i->origin, rule, i->number, &n);
-  if (n != 1 || w >= item) return LEO_NO; /* w >= item: it began in its own row */
-  return pe_code_kind(c->g->code[c->item[w].place + 1]) == PE_IS_END ? w : LEO_NO;
+  return n == 1 && pe_code_kind(c->g->code[c->item[w].place + 1]) == PE_IS_END ? w : LEO_NO;
+}
+
+/* Follows a chain to its end, or to an item that knows it: *last. False: it goes in a circle, which
+ * happens within one row only, since items of another one are older. */
+static bool follow_chain(const pe_chart *c, uint32_t item, uint32_t *last, uint32_t *end) {
+  uint32_t here = 0, at = item; /* links since the chain came to a row */
+  for (; c->leo[at] == LEO_UNKNOWN; here++) {
+    const pe_row *row = &c->row[c->item[at].origin];
+    const uint32_t next = next_link(c, at);
+    if (next == LEO_NO) return *last = *end = at, true;
+    if (at >= row->first + row->waiting) here = 0; /* it leads to an older row */
+    if (here > row->waiting) return false;
+    at = next;
+  }
+  return *last = at, *end = c->leo[at], true;
 }
 
 /* The end of the chain that begins with an item, which waits alone and is the last of its
  * alternative. Remembered for all items on the way. */
 static uint32_t chain_end(pe_chart *c, uint32_t item) {
-  uint32_t at = item, end;
-  for (;;) {
-    if (c->leo[at] != LEO_UNKNOWN) {
-      end = c->leo[at];
-      break;
-    }
-    const uint32_t next = next_link(c, at);
-    if (next == LEO_NO) {
-      end = at;
-      break;
-    }
-    at = next;
-  }
-  const uint32_t last = at;
-  for (at = item; c->leo[at] == LEO_UNKNOWN;) {
+  uint32_t last, end;
+  if (!follow_chain(c, item, &last, &end)) return c->leo[item] = item;
+  for (uint32_t at = item; c->leo[at] == LEO_UNKNOWN; at = next_link(c, at)) {
     c->leo[at] = end;
     if (at == last) break;
-    at = next_link(c, at);
   }
   return end;
 }

@@ -32,7 +32,7 @@ static bool is_plain(const pe_rules *r, const pe_rules_alt *a) {
 static bool each_use(folding *f, pe_rule rule, void (*use)(folding *, pe_rule, pe_rule)) {
   const pe_rules_rule *from = &f->r->rule[rule];
   if (from->repeats) {
-    const pe_symbol *s = &f->r->symbol[from->of];
+    const pe_symbol *s = &from->of;
     if (s->kind == PE_SYMBOL_TOKEN || s->change != PE_CHANGE_PUT || s->value) return false;
     if (s->kind == PE_SYMBOL_RULE) use(f, rule, s->index);
     return true;
@@ -86,8 +86,7 @@ static pe_status fold_rule(folding *f, pe_rule rule, pe_error *err) {
   const pe_rules_rule *from = &f->r->rule[rule];
   f->folded[rule] = true;
   if (from->repeats) {
-    f->term[rule] =
-        pe_rex_repeat(f->r->rex, term_of(f, &f->r->symbol[from->of]), from->least, from->most);
+    f->term[rule] = pe_rex_repeat(f->r->rex, term_of(f, &from->of), from->least, from->most);
     return PE_OK;
   }
   size_t n = 0;

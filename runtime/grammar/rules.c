@@ -106,15 +106,24 @@ static pe_status add_endless(pe_rules *r, pe_rule rule, pe_symbol x, bool one, p
   return rc ? rc : pe_rules_add(r, rule, more, 2, NULL, 0, err);
 }
 
-/* x{m,n}: the rule's number counts what is behind. */
-static pe_status add_counted(pe_rules *r, pe_rule rule, pe_symbol x, uint32_t least, uint32_t most,
-                             pe_error *err) {
-  if (most == 0) return pe_rules_add(r, rule, NULL, 0, NULL, 0, err);
+/* What may come after the first x of x{m,n}: the rule's number counts what is behind. */
+static pe_status make_tail(pe_rules *r, pe_symbol x, uint32_t least, uint32_t most, pe_rule *out,
+                           pe_error *err) {
+  pe_status rc = pe_rules_declare(r, pe_str_c("repetition"), out, err);
   const pe_test enough = {UINT32_MAX, least, most, false};
   const pe_test more = {UINT32_MAX, 0, most - UINT64_C(1), false};
-  const pe_symbol next[2] = {x, {PE_SYMBOL_RULE, PE_CHANGE_ADD, rule, UINT32_MAX, 1}};
-  pe_status rc = pe_rules_add(r, rule, NULL, 0, &enough, 1, err);
-  return rc ? rc : pe_rules_add(r, rule, next, 2, &more, 1, err);
+  const pe_symbol next[2] = {x, {PE_SYMBOL_RULE, PE_CHANGE_ADD, *out, UINT32_MAX, 1}};
+  if (!rc) rc = pe_rules_add(r, *out, NULL, 0, &enough, 1, err);
+  return rc ? rc : pe_rules_add(r, *out, next, 2, &more, 1, err);
+}
+
+/* x{m,n} begins with x of its own, so that it has a text only if x has one. */
+static pe_status add_counted(pe_rules *r, pe_rule rule, pe_symbol x, uint32_t least, uint32_t most,
+                             pe_error *err) {
+  pe_symbol some[2] = {x, {PE_SYMBOL_RULE, PE_CHANGE_PUT, 0, 0, 1}};
+  pe_status rc = most < 2 ? PE_OK : make_tail(r, x, least, most, &some[1].index, err);
+  if (!rc && most > 0) rc = pe_rules_add(r, rule, some, most < 2 ? 1 : 2, NULL, 0, err);
+  return rc || least > 0 ? rc : pe_rules_add(r, rule, NULL, 0, NULL, 0, err);
 }
 
 pe_status pe_rules_repeat(pe_rules *r, pe_symbol x, uint32_t least, uint32_t most, pe_rule *out,
@@ -134,14 +143,12 @@ pe_status pe_rules_repeat(pe_rules *r, pe_symbol x, uint32_t least, uint32_t mos
                                {.kind = PE_SYMBOL_RULE, .index = star}};
     return pe_rules_add(r, rule, both, 2, NULL, 0, err);
   }
-  const uint32_t of = (uint32_t)r->symbols; /* the first alternative begins with it, or has it */
   if (most == PE_REX_FOREVER)
     rc = add_endless(r, rule, x, least, err);
   else
     rc = add_counted(r, rule, x, least, most, err);
   if (rc) return rc;
   pe_rules_rule *to = &r->rule[rule];
-  to->repeats = most > 0, to->least = least, to->most = most;
-  to->of = of + (most == PE_REX_FOREVER && least == 0);
+  to->repeats = true, to->of = x, to->least = least, to->most = most;
   return PE_OK;
 }

@@ -11,7 +11,8 @@ typedef struct pe_rules_rule {
   uint32_t first_alt, last_alt; /* a chain; PE_ALT_NONE: no alternative */
   bool defined;
   bool repeats; /* x{least,most} of the symbol `of` */
-  uint32_t of, least, most;
+  pe_symbol of;
+  uint32_t least, most;
 } pe_rules_rule;
 
 typedef struct pe_rules_alt {
