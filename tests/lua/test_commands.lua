@@ -124,6 +124,49 @@ test("tokenize and detokenize", function(t)
     "'ids': element 2 is not an integer", "" })
 end)
 
+test("grammar judges texts", function(t)
+  local out = answers({
+    '{"regex": "[a-c]+", "texts": ["abc", "abx", ""], "hexes": ["61", "ff"]}',
+    '{"choice": ["yes", "no"], "texts": ["yes"]}',
+    '{"grammar": "root ::= \\"x\\"", "texts": ["x"]}',
+    '{"grammar": "start: \\"x\\"", "texts": ["x"]}', '{"regex": "a", "choice": ["b"]}', "{}", "[",
+    '{"regex": "("}', '{"regex": "(?<=a)b"}', '{"grammar": "root ::= \\"a\\" root"}',
+    '{"regex": "a", "ids": [1]}', '{"regex": 1}', '{"choice": [1]}',
+    '{"regex": "a", "hexes": ["x"]}',
+    json.encode { regex = ("a"):rep(70000) }, '{"regx": "a"}',
+  }, "grammar", "--jsonl")
+  local found = {}
+  for i = 1, 4 do
+    for _, r in ipairs(out[i].results) do found[#found + 1] = { r.ok, r.at, r.complete } end
+  end
+  t.eq(found, { { true, 3, true }, { false, 2, false }, { true, 0, false }, { true, 1, true },
+    { false, 0, false }, { true, 3, true }, { true, 1, true }, { true, 1, true } })
+  t.ok(out[1].compile_us >= 0)
+  local kinds = {}
+  for i = 5, #out do kinds[#kinds + 1] = out[i].error and out[i].kind end
+  t.eq(kinds, { "invalid", "invalid", "invalid", "invalid", "unsupported", "unsatisfiable",
+    "invalid", "invalid", "invalid", "invalid", "limit", "invalid" })
+  t.eq(run(nil, "grammar"), { 2, "", "perigee: grammar: needs --jsonl\n" })
+  t.eq(run(nil, "grammar", "/nowhere", "--jsonl")[1], 1)
+end)
+
+test("grammar follows tokens and walks", function(t)
+  t.unforced() -- opening a tokenizer is forced elsewhere
+  local tok <close> = assert(perigee.tokenizer.open(MOON))
+  local ids = tok:encode "the"
+  ids[#ids + 1] = tok:encode("x")[1]
+  local choice = { "the", "then" }
+  local out = answers({ json.encode { choice = choice, ids = ids, masks = true },
+    json.encode { choice = choice, walk = { seed = 1, steps = 20, prefer = tok:encode "the" } },
+    json.encode { choice = choice, walk = { seed = 2, steps = 0 } } }, "grammar", MOON, "--jsonl")
+  t.eq({ out[1].taken, out[1].complete, #out[1].popcount, #out[1].masks, #out[1].mask_us },
+    { #ids - 1, true, #ids, #ids, #ids })
+  t.eq({ out[1]["end"][1], out[1]["end"][#ids] }, { false, true })
+  t.eq({ out[2].complete, out[2].stuck }, { true, false })
+  t.ok(out[2].hex == "746865" or out[2].hex == "7468656e")
+  t.eq({ out[3].complete, out[3].hex }, { false, "" })
+end)
+
 test("parse, normalize and render", function(t)
   t.unforced() -- templates allocate a lot
   t.eq(run("a<think>b</think>c", "parse", "--reasoning", "qwen3")[1], 0)
