@@ -109,110 +109,80 @@ uint64_t pe_pack_bytes(const pe_quant_matrix *m) {
 
 /* ---- filling --------------------------------------------------------------------------------- */
 
-static void put_word(uint8_t *plane, int word, int lane, uint32_t v) {
-  memcpy(plane + (word * PE_PACK_ROWS + lane) * 4, &v, sizeof v);
-}
+typedef struct span { /* the rows of a panel, at most 256 columns of them */
+  const pe_pack *p;
+  const pe_quant_matrix *m;
+  int64_t row, col; /* the first */
+  int lanes, cols;
+  uint8_t *chunk; /* where it begins in the pack */
+} span;
 
-/* The four even bytes of t. */
-static uint32_t even_bytes(uint64_t t) {
-  t &= UINT64_C(0x00ff00ff00ff00ff);
-  t = (t | t >> 8) & UINT64_C(0x0000ffff0000ffff);
-  return (uint32_t)(t | t >> 16);
-}
-
-/* Writes `bits` bits, from `shift` on, of `count` codes of one row as a plane. */
-static inline void put_plane(uint8_t *plane, const uint8_t *codes, int count, int lane,
-                             const int bits, const int shift) {
-  const uint32_t mask = (bits < 8 ? (1u << bits) - 1 : 255u) * 0x01010101u;
-  uint32_t word = 0;
-  for (int i = 0; i < count / 8; i++) {
-    uint64_t t;
-    memcpy(&t, codes + 8 * i, sizeof t);
-    uint32_t even = even_bytes(t) >> shift & mask, odd = even_bytes(t >> 8) >> shift & mask;
-    if (bits == 8) {
-      put_word(plane, 2 * i, lane, even);
-      put_word(plane, 2 * i + 1, lane, odd);
-      continue;
-    }
-    const int blocks = 4 / bits, at = i % blocks; /* blocks of eight columns in a word */
-    if (!at) word = 0;
-    word |= even << 2 * bits * at | odd << (2 * bits * at + bits);
-    if (at == blocks - 1) put_word(plane, i / blocks, lane, word);
-  }
-}
-
-/* All planes but a base of 4 bits, which goes through put_words. */
-static void put_codes(const pe_pack *p, uint8_t *chunk, const uint8_t *codes, int lane) {
-  if (p->base == 2) put_plane(chunk, codes, p->chunk, lane, 2, 0);
-  if (p->base == 8) put_plane(chunk, codes, p->chunk, lane, 8, 0);
-  uint8_t *upper = chunk + p->upper_at;
-  if (p->upper == 1 && p->base == 2) put_plane(upper, codes, p->chunk, lane, 1, 2);
-  if (p->upper == 1 && p->base == 4) put_plane(upper, codes, p->chunk, lane, 1, 4);
-  if (p->upper == 2) put_plane(upper, codes, p->chunk, lane, 2, 4);
-}
-
-typedef uint8_t v16b __attribute__((vector_size(16)));
-typedef uint16_t v8h __attribute__((vector_size(16)));
-
-/* The low 4 bits of `count` codes as words: nibble j of a word is code j of eight. Reads and writes
- * whole units of 32 codes. */
-static void join_nibbles(const uint8_t *codes, int count, uint32_t *words) {
-  for (int i = 0; i < count; i += 32) {
-    v8h a, b;
-    memcpy(&a, codes + i, sizeof a), memcpy(&b, codes + i + 16, sizeof b);
-    a &= 0x0f0f, b &= 0x0f0f;
-    a |= a >> 4, b |= b >> 4;
-    const v16b joined = __builtin_shufflevector((v16b)a, (v16b)b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18,
-                                                20, 22, 24, 26, 28, 30);
-    memcpy(words + i / 8, &joined, sizeof joined);
-  }
-}
-
-typedef uint32_t v4 __attribute__((vector_size(16)));
+typedef uint32_t v4w __attribute__((vector_size(16)));
 
 /* Four words of each of four rows, `step` bytes apart, become four lanes of four words. Word by
  * word, packing would spend most of its time on stores. */
 static void put_4x4(uint8_t *plane, const uint8_t *rows, uint64_t step) {
-  v4 a, b, c, d;
+  v4w a, b, c, d;
   memcpy(&a, rows, sizeof a), memcpy(&b, rows + step, sizeof b);
   memcpy(&c, rows + 2 * step, sizeof c), memcpy(&d, rows + 3 * step, sizeof d);
-  const v4 ac = __builtin_shufflevector(a, c, 0, 4, 1, 5),
-           bd = __builtin_shufflevector(b, d, 0, 4, 1, 5);
-  const v4 ac2 = __builtin_shufflevector(a, c, 2, 6, 3, 7),
-           bd2 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
-  const v4 line[4] = {
+  const v4w ac = __builtin_shufflevector(a, c, 0, 4, 1, 5),
+            bd = __builtin_shufflevector(b, d, 0, 4, 1, 5);
+  const v4w ac2 = __builtin_shufflevector(a, c, 2, 6, 3, 7),
+            bd2 = __builtin_shufflevector(b, d, 2, 6, 3, 7);
+  const v4w line[4] = {
       __builtin_shufflevector(ac, bd, 0, 4, 1, 5), __builtin_shufflevector(ac, bd, 2, 6, 3, 7),
       __builtin_shufflevector(ac2, bd2, 0, 4, 1, 5), __builtin_shufflevector(ac2, bd2, 2, 6, 3, 7)};
   for (int i = 0; i < 4; i++) memcpy(plane + i * PE_PACK_ROWS * 4, &line[i], sizeof line[i]);
 }
 
-/* The base plane of `cols` columns of 4 bits: words of `lanes` rows that are `step` bytes apart. */
-static void put_words(const pe_pack *p, uint8_t *chunk, const uint8_t *rows, uint64_t step,
-                      int64_t cols, int lanes) {
-  for (; cols > 0; cols -= p->chunk, rows += p->chunk / 2, chunk += p->chunk_bytes) {
-    const int words = (int)(cols < p->chunk ? cols : p->chunk) / 8;
-    for (int lane = 0, i; lane < lanes; lane += 4) {
+/* The words of a plane: `words` of each row, `each` of them in a chunk; rows are `step` bytes
+ * apart. */
+static void put_words(const span *x, uint8_t *plane, const uint8_t *rows, uint64_t step, int words,
+                      int each) {
+  for (; words > 0; words -= each, rows += each * 4, plane += x->p->chunk_bytes) {
+    const int n = words < each ? words : each;
+    for (int lane = 0, i; lane < x->lanes; lane += 4) {
       const uint8_t *from = rows + (uint64_t)lane * step;
-      for (i = 0; lanes - lane >= 4 && i + 4 <= words; i += 4)
-        put_4x4(chunk + (i * PE_PACK_ROWS + lane) * 4, from + 4 * i, step);
-      for (; i < words; i++)
-        for (int k = lane; k < lane + 4 && k < lanes; k++)
-          memcpy(chunk + (i * PE_PACK_ROWS + k) * 4, rows + (uint64_t)k * step + 4 * i, 4);
+      for (i = 0; x->lanes - lane >= 4 && i + 4 <= n; i += 4)
+        put_4x4(plane + (i * PE_PACK_ROWS + lane) * 4, from + 4 * i, step);
+      for (; i < n; i++)
+        for (int k = lane; k < lane + 4 && k < x->lanes; k++)
+          memcpy(plane + (i * PE_PACK_ROWS + k) * 4, rows + (uint64_t)k * step + 4 * i, 4);
     }
   }
 }
 
-/* n entries of a row, `size` bytes each, become every 16th entry. */
-static inline void put_sized(uint8_t *out, const uint8_t *in, int n, int lane, const size_t size) {
-  out += (size_t)lane * size;
-  for (int g = 0; g < n; g++, out += PE_PACK_ROWS * size, in += size) memcpy(out, in, size);
+static void put_planes(const span *x, const pe_stored *s) {
+  const pe_pack *p = x->p;
+  const int chunks = (x->cols + p->chunk - 1) / p->chunk;
+  const int base = p->chunk * p->base / 32, upper = p->chunk * p->upper / 32;
+  put_words(x, x->chunk, (const uint8_t *)s->base, sizeof *s, chunks * base, base);
+  if (upper)
+    put_words(x, x->chunk + p->upper_at, (const uint8_t *)s->upper, sizeof *s, chunks * upper,
+              upper);
 }
-static void put_entries(uint8_t *out, const uint8_t *in, int n, int size, int lane) {
-  switch (size) {
-  case 1: put_sized(out, in, n, lane, 1); break;
-  case 2: put_sized(out, in, n, lane, 2); break;
-  default: put_sized(out, in, n, lane, 4); break;
+
+static inline void put_sized(const span *x, uint8_t *out, const uint8_t *in, uint64_t step, int n,
+                             int each, const int lanes, const size_t size) {
+  for (int g = 0; g < n; g++, in += size) {
+    uint8_t *to = out + (size_t)(g / each) * (size_t)x->p->chunk_bytes +
+                  (size_t)(g % each) * PE_PACK_ROWS * size;
+    for (int lane = 0; lane < lanes; lane++)
+      memcpy(to + (size_t)lane * size, in + (uint64_t)lane * step, size);
   }
+}
+
+/* n entries of each row, `size` bytes each, `each` of them in a chunk: of all rows side by side. */
+static void put_entries(const span *x, int at, const uint8_t *in, uint64_t step, int n, int each,
+                        int size) {
+  uint8_t *out = x->chunk + at;
+  const bool whole = x->lanes == PE_PACK_ROWS;
+  if (size == 1 && whole)
+    put_sized(x, out, in, step, n, each, PE_PACK_ROWS, 1);
+  else if (size == 2 && whole)
+    put_sized(x, out, in, step, n, each, PE_PACK_ROWS, 2);
+  else
+    put_sized(x, out, in, step, n, each, x->lanes, (size_t)size);
 }
 
 /* The same span of the next panel. Sixteen rows are read at once, in steps that the hardware does
@@ -222,51 +192,48 @@ static void ask_for(const uint8_t *p, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i);
 }
 
-/* A span of one row: columns from .. to - 1, at most 256; their chunks begin at `chunk`. What a
- * base of 4 bits is made of stays where it is, or goes to `words`. */
-static void fill_mlx(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
-                     int64_t to, int lane, uint8_t *chunk, uint32_t *words) {
-  const int bits = p->quant.bits, size = entry_bytes(p->scale);
+static void fill_mlx(const span *x) {
+  const pe_pack *p = x->p;
+  const pe_quant_matrix *m = x->m;
+  const int bits = p->quant.bits, size = entry_bytes(p->scale), n = x->cols / p->group;
   const uint8_t *data =
-      m->data + (uint64_t)row * m->row_bytes + (uint64_t)from * (uint64_t)bits / 8;
-  uint64_t at = (uint64_t)row * m->scale_bytes + (uint64_t)(from / p->group) * (uint64_t)size;
-  ask_for(data + PE_PACK_ROWS * m->row_bytes, (uint64_t)(to - from) * (uint64_t)bits / 8);
-  for (int64_t col = from; col < to; col += p->chunk, chunk += p->chunk_bytes) {
-    const int count = to - col < p->chunk ? (int)(to - col) : p->chunk;
-    if (bits != 4) { /* words of 4 bits are as we want them */
-      uint8_t codes[PE_PACK_CHUNK];
-      if (count < p->chunk) memset(codes, 0, sizeof codes);
-      pe_stored_stream(data, bits, count, codes);
-      if (p->base == 4) join_nibbles(codes, count, words + (col - from) / 8);
-      put_codes(p, chunk, codes, lane);
-    }
-    const int groups = count < p->chunk ? count / p->group : p->groups;
-    put_entries(chunk + p->scale_at, m->scales + at, groups, size, lane);
-    if (p->bias) put_entries(chunk + p->bias_at, m->biases + at, groups, size, lane);
-    data += p->chunk * bits / 8, at += (uint64_t)(p->groups * size);
+      m->data + (uint64_t)x->row * m->row_bytes + (uint64_t)x->col * (uint64_t)bits / 8;
+  const uint64_t at =
+      (uint64_t)x->row * m->scale_bytes + (uint64_t)(x->col / p->group) * (uint64_t)size;
+  for (int lane = 0; lane < x->lanes; lane++)
+    ask_for(data + (uint64_t)(PE_PACK_ROWS + lane) * m->row_bytes, (uint64_t)(x->cols * bits / 8));
+  if (bits == 4) { /* words of 4 bits are as we want them */
+    put_words(x, x->chunk, data, m->row_bytes, x->cols / 8, p->chunk / 8);
+  } else {
+    pe_stored s[PE_PACK_ROWS];
+    if (x->cols < PE_PACK_CHUNK) memset(s, 0, sizeof s);
+    for (int lane = 0; lane < x->lanes; lane++)
+      pe_stored_stream(data + (uint64_t)lane * m->row_bytes, bits, x->cols, &s[lane]);
+    put_planes(x, s);
   }
+  put_entries(x, p->scale_at, m->scales + at, m->scale_bytes, n, p->groups, size);
+  if (p->bias) put_entries(x, p->bias_at, m->biases + at, m->scale_bytes, n, p->groups, size);
 }
 
-static void fill_blocks(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int64_t from,
-                        int64_t to, int lane, uint8_t *chunk, uint32_t *words) {
+static void fill_blocks(const span *x) {
+  const pe_pack *p = x->p;
   const pe_quant_kind kind = p->quant.kind;
   const int values = pe_quant_block_values(kind), bytes = pe_quant_block_bytes(kind);
-  const int size = entry_bytes(p->scale), count = (int)(to - from) / values;
-  const uint8_t *block =
-      m->data + (uint64_t)row * m->row_bytes + (uint64_t)(from / values) * (uint64_t)bytes;
-  pe_stored s;
-  ask_for(block + PE_PACK_ROWS * m->row_bytes, (uint64_t)(count * bytes));
-  if (to - from < PE_PACK_CHUNK) memset(&s, 0, sizeof s);
-  pe_stored_blocks(kind, block, count, &s);
-  if (p->base == 4) join_nibbles(s.codes, (int)(to - from), words);
-  for (int col = 0, at = 0; col < to - from; col += p->chunk, at += p->groups * size) {
-    put_codes(p, chunk, s.codes + col, lane);
-    put_entries(chunk + p->scale_at, s.scales + at, p->groups, size, lane);
-    if (p->super_at > p->bias_at)
-      put_entries(chunk + p->bias_at, s.biases + at, p->groups, size, lane);
-    put_entries(chunk + p->super_at, s.supers, super_bytes(p->scale) / 2, 2, lane);
-    chunk += p->chunk_bytes;
+  const int size = entry_bytes(p->scale), n = x->cols / p->group, count = x->cols / values;
+  const int supers = super_bytes(p->scale) / 2;
+  const uint8_t *block = x->m->data + (uint64_t)x->row * x->m->row_bytes +
+                         (uint64_t)(x->col / values) * (uint64_t)bytes;
+  pe_stored s[PE_PACK_ROWS];
+  if (x->cols < PE_PACK_CHUNK) memset(s, 0, sizeof s);
+  for (int lane = 0; lane < x->lanes; lane++, block += x->m->row_bytes) {
+    ask_for(block + PE_PACK_ROWS * x->m->row_bytes, (uint64_t)(count * bytes));
+    pe_stored_blocks(kind, block, count, &s[lane]);
   }
+  put_planes(x, s);
+  put_entries(x, p->scale_at, s->scales, sizeof *s, n, p->groups, size);
+  if (p->super_at > p->bias_at)
+    put_entries(x, p->bias_at, s->biases, sizeof *s, n, p->groups, size);
+  if (supers) put_entries(x, p->super_at, s->supers, sizeof *s, supers, supers, 2);
 }
 
 /* Zeros where no row or column is, and where a chunk ends inside a cache line. */
@@ -279,30 +246,18 @@ static void clear_unused(const pe_pack *p, uint8_t *chunk, int lanes) {
       memset(chunk + at + end, 0, (size_t)(p->chunk_bytes - end));
 }
 
-/* The rows of a panel, columns from .. to - 1. */
-static void fill_span(const pe_pack *p, const pe_quant_matrix *m, int64_t row, int lanes,
-                      int64_t from, int64_t to, uint8_t *chunk) {
-  const bool blocks = pe_quant_block_bytes(p->quant.kind) != 0;
-  uint32_t words[PE_PACK_ROWS][PE_PACK_CHUNK / 8];
-  for (int lane = 0; lane < lanes; lane++)
-    (blocks ? fill_blocks : fill_mlx)(p, m, row + lane, from, to, lane, chunk, words[lane]);
-  if (!blocks && p->quant.bits == 4)
-    put_words(p, chunk, m->data + (uint64_t)row * m->row_bytes + (uint64_t)from / 2, m->row_bytes,
-              to - from, lanes);
-  else if (p->base == 4)
-    put_words(p, chunk, (const uint8_t *)words, sizeof *words, to - from, lanes);
-}
-
 void pe_pack_fill(const pe_pack *p, const pe_quant_matrix *m, int64_t from, int64_t to) {
-  const uint64_t span = (uint64_t)(PE_PACK_CHUNK / p->chunk) * (uint64_t)p->chunk_bytes;
+  const uint64_t step = (uint64_t)(PE_PACK_CHUNK / p->chunk) * (uint64_t)p->chunk_bytes;
+  const bool blocks = pe_quant_block_bytes(p->quant.kind) != 0;
   for (int64_t panel = from; panel < to; panel++) {
     uint8_t *at = p->data + (uint64_t)panel * p->panel_bytes;
     const int64_t row = panel * PE_PACK_ROWS, left = p->rows - row;
     const int lanes = left < PE_PACK_ROWS ? (int)left : PE_PACK_ROWS;
     clear_unused(p, at, lanes);
-    for (int64_t col = 0; col < p->cols; col += PE_PACK_CHUNK, at += span) {
-      const int64_t end = p->cols - col < PE_PACK_CHUNK ? p->cols : col + PE_PACK_CHUNK;
-      fill_span(p, m, row, lanes, col, end, at);
+    for (int64_t col = 0; col < p->cols; col += PE_PACK_CHUNK, at += step) {
+      const int64_t cols = p->cols - col < PE_PACK_CHUNK ? p->cols - col : PE_PACK_CHUNK;
+      const span x = {p, m, row, col, lanes, (int)cols, at};
+      (blocks ? fill_blocks : fill_mlx)(&x);
     }
   }
 }
