@@ -246,7 +246,7 @@ static pe_status read_tokens(pe_tokenizer *t, const pe_gguf_meta *tokens, pe_err
 
 /* Tokens that end a turn or a text are special even if a careless conversion made them plain. */
 static bool ends_turn(pe_str s) {
-  static const char *const mark[] = {
+  static const char mark[][32] = {
       "<|eot_id|>",
       "<|im_end|>",
       "<|end|>",
@@ -267,8 +267,11 @@ static bool ends_turn(pe_str s) {
       "<|calls|>",
       "<end_of_utterance>",
       "<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>"};
-  for (size_t i = 0; i < sizeof mark / sizeof *mark; i++)
-    if (pe_str_eq(s, mark[i])) return true;
+  if (!s.len || s.len >= sizeof *mark) return false;
+  for (size_t i = 0; i < sizeof mark / sizeof *mark; i++) {
+    const bool as_long = mark[i][s.len - 1] && !mark[i][s.len]; /* every token comes here */
+    if (as_long && !memcmp(mark[i], s.at, s.len)) return true;
+  }
   return false;
 }
 

@@ -1,13 +1,16 @@
 -- generate: continues a prompt, streamed to the terminal; or JSON lines, all in one batch.
 local perigee = require "perigee"
-local chat = require "chat"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
 local models = require "engine.model"
-local Pictures = require "engine.pictures"
 local preload = require "engine.preload"
 local text = require "lib.text"
 local json = perigee.json
+
+-- Loaded when messages or pictures are first seen: a plain prompt, whose first token comes after a
+-- few tenths of a second, would wait 20 ms for them.
+local function chat_of(path) return require("chat").open(path) end
+local function talk(...) return (require("engine.pictures").talk(...)) end
 
 -- ---- JSON lines ---------------------------------------------------------------------------------
 
@@ -35,14 +38,14 @@ local PICTURES = { images = true, videos = true }
 
 --- The prompt of the messages of a line, with its pictures. Raises errors.
 local function prompt_of(speaker, line)
-  speaker.words = speaker.words or need(chat.open(speaker.model.path))
-  return (Pictures.talk(speaker.model, speaker.words, { messages = line.messages,
+  speaker.words = speaker.words or need(chat_of(speaker.model.path))
+  return talk(speaker.model, speaker.words, { messages = line.messages,
     tools = line.tools, tool_choice = line.tool_choice, kwargs = line.chat_template_kwargs,
     images = jsonl.field(line, "images", { kind = "array" }),
     videos = jsonl.field(line, "videos", { kind = "array" }),
     now = jsonl.field(line, "now", { kind = "integer" }),
     add_generation_prompt = jsonl.field(line, "add_generation_prompt", { kind = "boolean" }),
-    continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) }))
+    continue_final_message = jsonl.field(line, "continue_final_message", { kind = "boolean" }) })
 end
 
 --- The prompt of a line, as text or ids, with its pictures.
@@ -153,7 +156,7 @@ local shown = { "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetit
 local function request_for(model, prompt, images)
   if not images then return { prompt = prompt } end
   local pictures = model:pictures()
-  local words = not pictures:has_place(model:ids(prompt)) and chat.open(model.path)
+  local words = not pictures:has_place(model:ids(prompt)) and chat_of(model.path)
   if not words then return { prompt = prompt, images = images } end
   local parts = json.array {}
   for i, path in ipairs(images) do
@@ -161,7 +164,7 @@ local function request_for(model, prompt, images)
   end
   parts[#parts + 1] = json.object { { "type", "text" }, { "text", prompt } }
   local message = json.object { { "role", "user" }, { "content", parts } }
-  return (Pictures.talk(model, words, { messages = json.array { message } }))
+  return talk(model, words, { messages = json.array { message } })
 end
 
 local function show(model, prompt, opts)

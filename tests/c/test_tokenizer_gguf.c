@@ -165,6 +165,43 @@ static void test_gguf_bytes_as_characters(void) {
   pe_tokenizer_release(t);
 }
 
+/* Plain tokens that end a turn are special; those that only look like it are not. */
+static void test_gguf_end_marks(void) {
+  static const char *const mark[] = {"</s>",
+                                     "<|im_end|>",
+                                     "[EOS]",
+                                     "_<EOT>",
+                                     "<end_of_utterance>",
+                                     "<\xef\xbd\x9c"
+                                     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+  static const char *const text[] = {"a",
+                                     "</s",
+                                     "</s>>",
+                                     "<|im_end|",
+                                     "<|im_end|>>",
+                                     "[EOT",
+                                     "<end_of_utterance_of_somebody_else>"};
+  enum { MARKS = sizeof mark / sizeof *mark, ALL = MARKS + sizeof text / sizeof *text };
+  pe_error err = {0};
+  pe_tokenizer *t = NULL;
+  gguf g = {0};
+  put_text(&g, "tokenizer.ggml.model", "gpt2"), put_text(&g, "tokenizer.ggml.pre", "gpt-2");
+  put_array(&g, "tokenizer.ggml.tokens", 8, ALL);
+  for (int i = 0; i < ALL; i++) put_str(&g.b, i < MARKS ? mark[i] : text[i - MARKS]);
+  put_array(&g, "tokenizer.ggml.token_type", 5, ALL);
+  for (int i = 0; i < ALL; i++) put_u32(&g.b, 1);
+  put_array(&g, "tokenizer.ggml.merges", 8, 0);
+  CHECK_OK(open_written(&g, &t, &err), err);
+  for (int32_t id = 0; t && id < ALL; id++) {
+    pe_buf seen = {0};
+    CHECK_OK(pe_tokenizer_decode(t, &id, 1, true, &seen, &err), err);
+    pe_buf_byte(&seen, 0, NULL);
+    CHECK_STR(seen.data, id < MARKS ? "" : text[id - MARKS]);
+    pe_buf_free(&seen);
+  }
+  pe_tokenizer_release(t);
+}
+
 static void test_gguf_bad(void) {
   pe_error err = {0};
   pe_tokenizer *t = NULL;
@@ -201,5 +238,6 @@ static void test_gguf_bad(void) {
 static const check_test tests[] = {{"families", test_gguf_families},
                                    {"gemma4", test_gguf_gemma4},
                                    {"bytes as characters", test_gguf_bytes_as_characters},
+                                   {"end marks", test_gguf_end_marks},
                                    {"bad", test_gguf_bad}};
 CHECK_MAIN("tokenizer_gguf", tests)

@@ -247,6 +247,13 @@ cp "$T/golden_in" "$T/in"
 try "eval in fast gives the greedy tokens of the reference" 0 eval $G/llama --jsonl --precision fast
 no_err; out_is "$(cat "$T/want")"
 try "a precision that does not exist" 2 eval $G/llama --jsonl --precision half; one_line; err "half"
+cat >"$T/loaded.lua" <<'LUA'
+require "cmd.generate"
+for _, name in ipairs { "chat", "templates", "parsers", "engine.pictures" } do
+  if package.loaded[name] then print(name) end
+end
+LUA
+try "a plain prompt waits for no templates and pictures" 0 run "$T/loaded.lua"; no_out
 try "generate" 0 generate $M '<|im_start|>user\nWho are you?<|im_end|>\n<|im_start|>assistant\n'
 out "I am Moonlet"; no_err
 printf '{"prompt": "The moon", "max_tokens": 6, "temperature": 1, "seed": 3}\n%.0s' 1 2 >"$T/in"
