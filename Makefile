@@ -23,7 +23,7 @@ say     = @printf '  %-6s %s\n'
 
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
-.PHONY: all help test test-metal test-clients test-arm check-macos bench bench-peer \
+.PHONY: all help test test-metal test-cuda test-clients test-arm check-macos bench bench-peer \
         bench-peer-http bench-mlx fuzz soak mutate install clean lint packages peer tests fuzzers \
         serve print-flags FORCE
 
@@ -107,7 +107,7 @@ LIBS      = $(LIB_LD) -lm -lpthread $(if $(filter Linux,$(UNAME)),-ldl -lrt)
 LIB_SRC  := $(wildcard kernels/*.c kernels/*/*.c runtime/*.c runtime/*/*.c)
 LUA_SRC  := $(wildcard lua/*.c)
 SCRIPTS  := $(shell find scripts -name '*.lua' -o -path '*/web/*' -type f 2>/dev/null | sort)
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/metal_source.o
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(BUILD)/metal_source.o $(BUILD)/metal_tiles.o
 LUA_OBJ  := $(LUA_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/c/test_*.c)
 TEST_BIN := $(TEST_SRC:tests/c/%.c=$(BUILD)/tests/%)
@@ -120,14 +120,14 @@ METAL_DEP := $(METAL_SRC) kernels/metal/args.h kernels/op_args.h kernels/quant.h
 FAKE_METAL := $(BUILD)/tests/fake-metal.so
 # A Mac has the real one; the thread sanitizer does not know the executor's fibres.
 FAKE_TEST := $(if $(filter Darwin,$(UNAME))$(findstring thread,$(SAN)),,$(FAKE_METAL) \
-            $(BUILD)/tests/test_metal_host)
+            $(BUILD)/tests/test_metal_host $(BUILD)/tests/test_metal_batch)
 LIBRARY  := $(BUILD)/libperigee.a
 PROGRAM  := $(BUILD)/perigee
 
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-metal test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
+all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
 install tests \
 fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
@@ -236,7 +236,13 @@ $(BUILD)/metal_source.c: kernels/metal/amalgamate.awk $(METAL_DEP)
 	@mkdir -p $(@D)
 	$(Q)awk -f $< $(METAL_SRC) > $@
 
-$(BUILD)/metal_source.o: $(BUILD)/metal_source.c $(BUILD)/.flags
+# The list of tiles and their defaults, of which the scripts have the meaning.
+$(BUILD)/metal_tiles.c: kernels/metal/tiles.awk scripts/engine/tiles.lua
+	$(say) EMBED $@
+	@mkdir -p $(@D)
+	$(Q)awk -f $^ > $@
+
+$(BUILD)/metal_source.o $(BUILD)/metal_tiles.o: $(BUILD)/%.o: $(BUILD)/%.c $(BUILD)/.flags
 	$(Q)$(CC) $(CF) -c -o $@ $<
 
 $(BUILD)/mkembed: lua/embed/mkembed.c
@@ -271,9 +277,10 @@ METAL_EXEC_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/host/%.o) $(BUILD)/metal/host
             $(BUILD)/metal/host/exec.o
 METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/host/init.o \
             $(BUILD)/metal/host/exec.o $(BUILD)/metal/host/check.o
-METAL_SUITES := kernels memory
+METAL_SUITES := kernels memory joined shortlist
 METAL_TEST := $(METAL_SUITES:%=$(BUILD)/tests/metal_%)
 METAL_CHECKED := $(METAL_SUITES:%=$(BUILD)/tests/checked_%)
+METAL_CUDA := $(METAL_SUITES:%=$(BUILD)/tests/cuda_%)
 
 $(BUILD)/metal/%.cpp: kernels/metal/%.metal $(METAL_DEP) tests/metal/mslx.lua | $(PROGRAM)
 	$(say) MSLX $<
@@ -318,6 +325,13 @@ $(METAL_CHECKED): $(BUILD)/tests/checked_%: tests/metal/test_%.c $(METAL_TEST_DE
 	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCHECKED -o $@ $< $(METAL_CHECK_OBJ) \
 	  $(LIBRARY) $(LDFLAGS) $(LIBS)
 
+$(METAL_CUDA): $(BUILD)/tests/cuda_%: tests/metal/test_%.c $(METAL_TEST_DEP) $(METAL_EXEC_OBJ) \
+  $(BUILD)/metal/host/cuda.o
+	$(say) TEST $@
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCUDA -o $@ $< $(METAL_EXEC_OBJ) \
+	  $(BUILD)/metal/host/cuda.o $(LIBRARY) $(LDFLAGS) $(LIBS)
+
 # A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.
 FAKE_SRC := $(wildcard tests/metal/fake/*.c)
 FAKE_OBJ := $(FAKE_SRC:tests/metal/fake/%.c=$(BUILD)/metal/fake/%.o)
@@ -336,21 +350,25 @@ $(BUILD)/tests/fake-metal-checked.so: $(FAKE_OBJ) $(BUILD)/metal/fake/source.o $
 	$(say) LINK $@
 	@mkdir -p $(@D)
 	$(Q)$(CXX) -shared -o $@ $^ -lpthread
-METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_host.c $(LIBRARY) $(LDFLAGS) $(LIBS)
-$(BUILD)/tests/test_metal_host: tests/metal/test_metal_host.c $(LIBRARY) | $(FAKE_METAL)
+METAL_HOST = -Itests/c -Itests/metal tests/metal/test_metal_$(1).c $(LIBRARY) $(LDFLAGS) $(LIBS)
+$(BUILD)/tests/test_metal_%: tests/metal/test_metal_%.c tests/metal/fake_help.h $(FAKE_DEP) \
+  $(LIBRARY) | $(FAKE_METAL)
 	$(say) TEST $@
-	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(METAL_HOST)
+	$(Q)$(CC) $(CF) $(LIB_CF) -o $@ $(call METAL_HOST,$*)
 ifneq ($(READY),)
 METAL_ALL := $(FAKE_TEST) $(BUILD)/tests/fake-metal-checked.so $(METAL_TEST) $(METAL_CHECKED)
 test-metal: $(METAL_ALL)  ## Metal's kernels and host on Linux (QUICK=1: no seeded mistakes)
 	$(Q)sh .ci/packages metal
 	$(Q)BUILD=$(BUILD) CC='$(CC)' CXX='$(CXX)' sh tests/metal/run.sh
+test-cuda: $(METAL_CUDA) $(PROGRAM)  ## Metal's kernels as PTX, run where there is an NVIDIA GPU
+	$(Q)BUILD=$(BUILD) sh tests/metal/cuda.sh
 endif
 
 # For tests/metal/mutants.py: how to compile a file, and to link the test of the host and perigee.
 print-flags:
 	@echo '$(filter-out -MMD -MP,$(CF)) $(LIB_CF)'
-	@echo '$(filter-out -MMD -MP,$(CF)) $(METAL_HOST)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,host)'
+	@echo '$(filter-out -MMD -MP,$(CF)) $(call METAL_HOST,batch)'
 	@echo '$(LUA_OBJ) $(BUILD)/embed.o $(LIBRARY) $(LUA_LD) $(LIBS)'
 
 .SECONDARY: $(BUILD)/tests/fuzz/driver.o

@@ -128,6 +128,7 @@ void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
                            {"prefill_tokens", s->prefill_tokens},
                            {"decode_tokens", s->decode_tokens},
                            {"cached_tokens", s->cached_tokens},
+                           {"listed_tokens", s->listed_tokens},
                            {"added", s->added},
                            {"finished", s->finished},
                            {"cancelled", s->cancelled},
@@ -150,7 +151,7 @@ void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
                             {"disk_writes", p->disk_writes},
                             {"disk_errors", p->disk_errors},
                             {NULL, 0}};
-  lua_createtable(L, 0, 15);
+  lua_createtable(L, 0, 16);
   set_counters(L, batch);
   set_seconds(L, "schedule", (int64_t)s->schedule_ns);
   set_seconds(L, "compute", (int64_t)s->compute_ns);

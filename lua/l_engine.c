@@ -9,6 +9,7 @@
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
 #include "runtime/device/metal_info.h"
+#include "runtime/device/metal_tiles.h"
 #include "runtime/device/profile.h"
 
 typedef struct engine {
@@ -546,7 +547,7 @@ static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
   pe_error err;
   if (pe_metal_info_ask(&info, &err)) return pe_bind_error(L, &err);
   const pe_str lines = pe_buf_str(&info.lines);
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 10);
   lua_pushstring(L, info.facts.name);
   lua_setfield(L, -2, "name");
   lua_pushlstring(L, lines.at, lines.len);
@@ -568,7 +569,8 @@ static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
     bool value;
   } flags[] = {{"metal3", info.facts.metal3},
                {"apple7", info.facts.apple7},
-               {"residency", info.facts.residency}};
+               {"residency", info.facts.residency},
+               {"tensors", info.facts.tensors}};
   for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
     lua_pushboolean(L, flags[i].value);
     lua_setfield(L, -2, flags[i].name);
@@ -576,9 +578,28 @@ static int l_metal(lua_State *L) { /* [] -> [facts] or [nil, err] */
   return 1;
 }
 
+static int l_tiles(lua_State *L) { /* [{name = value}] -> [{name = value}] or [nil, err] */
+  pe_error err;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
+    luaL_argcheck(L, lua_type(L, -2) == LUA_TSTRING && lua_isinteger(L, -1), 1,
+                  "a table of names and integers");
+    if (pe_metal_tiles_set(lua_tostring(L, -2), lua_tointeger(L, -1), &err))
+      return pe_bind_error(L, &err);
+  }
+  lua_createtable(L, 0, pe_metal_tile_count);
+  for (int i = 0; i < pe_metal_tile_count; i++) {
+    int32_t value;
+    memcpy(&value, (const char *)pe_metal_tiles_now() + pe_metal_tile_list[i].offset, sizeof value);
+    lua_pushinteger(L, value);
+    lua_setfield(L, -2, pe_metal_tile_list[i].name);
+  }
+  return 1;
+}
+
 int pe_open_engine(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"open", l_open}, {"device", l_device}, {"metal", l_metal}, {NULL, NULL}};
+      {"open", l_open}, {"device", l_device}, {"metal", l_metal}, {"tiles", l_tiles}, {NULL, NULL}};
   pe_bind_class(L, &engine_class), pe_bind_class(L, &snapshot_class);
   luaL_newlib(L, functions);
   return 1;

@@ -3,6 +3,7 @@
 
 #include "lua/l_graph.h"
 #include "runtime/device/metal_count.h"
+#include "runtime/device/metal_tiles.h"
 #include "runtime/graph/plan.h"
 
 typedef struct plan {
@@ -94,6 +95,7 @@ static int l_count(lua_State *L) { /* [self, {rows, ...}] -> [list] or [nil, err
       .past = (int32_t)pe_bind_integer(L, 2, "past", 0, 1 << 30, 0),
       .sequences = (int32_t)pe_bind_integer(L, 2, "sequences", 1, 1 << 10, 1),
       .kv_block = (int32_t)pe_bind_integer(L, 2, "kv_block", 1, 4096, 64),
+      .tiles = pe_metal_tiles_now(),
   };
   pe_error err;
   if (pe_kv_type_of_bits((int32_t)pe_bind_integer(L, 2, "kv_bits", 4, 32, 16), &load.kv_type, &err))

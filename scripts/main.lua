@@ -2,6 +2,7 @@
 local args = require "lib.args"
 local command = require "lib.command"
 local commands = require "cmd"
+local tiles = require "engine.tiles"
 
 --- What is wrong with the first argument that is not UTF-8, and its name.
 local function check_utf8(argv)
@@ -37,7 +38,7 @@ local function run(name, words, before)
   for key, value in pairs(before) do
     if type(key) == "string" and opts[key] == nil then opts[key] = value end
   end
-  why = check_count(c, name, opts)
+  why = check_count(c, name, opts) or opts.metal_tiles and select(2, tiles.set(opts.metal_tiles))
   if why then return command.fail(command.USAGE, name, why) end
   local status, wait = c.run(args.defaults(options, opts))
   if status == nil and wait ~= nil and type(wait) ~= "function" and wait ~= true then

@@ -17,6 +17,14 @@
  *              [count][3] for mat, then [count][3] for mat2
  *     25       scratch between the passes of one op
  *
+ * A dispatch may compute several instructions at once (metal_units.h). Of products of one input the
+ * second has mat2, slot 29 for its result and vec[1] for its bias, and the third
+ *
+ *     26 .. 28 mat3                          29, 30    their results
+ *
+ * and vec[2]. A product that normalizes its input has the weight of the norm in vec[3]. A rope with
+ * a store has the store's operands, and its own in in[3] and vec[1].
+ *
  * Alignment: data of matrices 4 bytes, scales and biases their element; caches, the step, features
  * and scratch 16; everything else 4. */
 #ifndef PE_METAL_ARGS_H
@@ -52,11 +60,17 @@ enum pe_metal_slot {
   PE_SLOT_FEATURES,
   PE_SLOT_EXPERTS,
   PE_SLOT_SCRATCH,
+  PE_SLOT_DATA3,
+  PE_SLOT_SCALES3,
+  PE_SLOT_BIASES3,
+  PE_SLOT_OUT2,
+  PE_SLOT_OUT3,
   PE_SLOTS
 };
 
-/* Function constants, all uint. The layout of mat, then of mat2 (equal to that of mat in ops
- * without one). GATE: the activation of gated ops. KV: pe_kv_type. */
+/* Function constants, all uint. The layout of mat, then of mat2 and mat3 (equal to that of mat in
+ * ops without one). GATE: the activation of gated ops. KV: pe_kv_type. NORM: 1 if a product
+ * normalizes its input. */
 enum pe_metal_constant {
   PE_CONSTANT_KIND, /* pe_quant_kind */
   PE_CONSTANT_BITS,
@@ -66,14 +80,21 @@ enum pe_metal_constant {
   PE_CONSTANT_BITS2,
   PE_CONSTANT_GROUP2,
   PE_CONSTANT_DTYPE2,
+  PE_CONSTANT_KIND3,
+  PE_CONSTANT_BITS3,
+  PE_CONSTANT_GROUP3,
+  PE_CONSTANT_DTYPE3,
   PE_CONSTANT_GATE,
   PE_CONSTANT_KV,
+  PE_CONSTANT_NORM,
   PE_CONSTANTS
 };
 
 /* Sizes that kernels have built in and grids follow. */
 enum {
   PE_PRODUCT_SETS = 4, /* of eight lanes in a simdgroup */
+  PE_WIDE_ROWS = 8,    /* of a simdgroup where weights are decoded for several, */
+  PE_WIDE_COLUMNS = 4, /* and columns of each set */
   PE_EXPERT_TILE = 8,  /* pairs that are multiplied at once */
   PE_SORT_EXPERTS = 1024,
   PE_SORT_THREADS = 256,
@@ -83,11 +104,20 @@ enum {
   PE_ATTENTION_PART = 128, /* keys */
   PE_STORE_WIDTH = 1024,   /* the widest row of a head */
   PE_CONV_TAPS = 16,
-  PE_STATE_WIDTH = 256 /* the widest row of a state: 8 values for each lane */
+  PE_STATE_WIDTH = 256, /* the widest row of a state: 8 values for each lane */
+  PE_STATE_ROWS = 8,    /* of a state, for one group, */
+  PE_STATE_CHUNK = 4    /* and rows of the step that it reads at once */
 };
 /* A norm has one simdgroup per PE_NORM_VALUES values, at most PE_NORM_SIMDGROUPS. The order of its
- * sums depends on both, so a norm inside of a rope uses them as well. */
+ * sums depends on both, so a norm inside of a rope or a product uses them as well. */
 enum { PE_NORM_VALUES = 128, PE_NORM_SIMDGROUPS = 8 };
+
+/* Shortlists (shortlist.metal). */
+enum {
+  PE_SHORTLIST_STRETCH = 256, /* logits that share a peak, and threads of a group */
+  PE_SHORTLIST_ROOM = 1024,   /* entries: more than the best where they are neighbours */
+  PE_SHORTLIST_WORDS = 1 + 2 * PE_SHORTLIST_ROOM /* count, ids, logits */
+};
 
 typedef struct pe_metal_mat {
   int32_t rows, cols;
@@ -98,22 +128,35 @@ typedef struct pe_metal_mat {
 typedef struct pe_metal_call {
   int32_t rows, out_step, in_step[PE_OP_VIEWS]; /* rows: of out; steps: floats */
   uint32_t vecs, cache_step, state_step;        /* cache_step: bytes; state_step: floats */
-  pe_metal_mat mat, mat2;
+  pe_metal_mat mat, mat2, mat3;
+  int32_t out2_step, out3_step;
+  pe_norm_args norm; /* of the input of a product; width 0: none */
 } pe_metal_call;
+
+/* A rope of queries and the store of keys that are turned by the same table. */
+typedef struct pe_rope_store_args {
+  pe_store_args store;
+  pe_rope_args rope;
+} pe_rope_store_args;
 
 /* The head of slot 22. Fields from `token` on are word offsets from its start; -1: none. */
 typedef struct pe_metal_step {
   int32_t rows, segments, outputs, groups, ahead, feature_planes, feature_width, patch_width,
       merge_count, region_count[PE_REGIONS], region_longest[PE_REGIONS];
   int32_t token, position, segment_of, segment, output, tables, table_at, feature, last, lookup_at,
-      lookup_index, lookup_weight, merge, region[PE_REGIONS];
+      lookup_index, lookup_weight, merge, best, region[PE_REGIONS];
 } pe_metal_step;
 
+typedef struct pe_metal_shortlist_args { /* arguments */
+  int32_t vocabulary, step; /* logits of a line that count; from one line to the next */
+  int32_t stretches;        /* of a line */
+} pe_metal_shortlist_args;
+
 #ifdef __METAL_VERSION__
-static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in C");
+static_assert(sizeof(pe_metal_call) == 144 && sizeof(pe_metal_step) == 116, "sizes as in C");
 #else
-_Static_assert(sizeof(pe_metal_call) == 84 && sizeof(pe_metal_step) == 112, "sizes as in Metal");
-_Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS <= 31, "as drawn above; Metal has 31 slots");
+_Static_assert(sizeof(pe_metal_call) == 144 && sizeof(pe_metal_step) == 116, "sizes as in Metal");
+_Static_assert(PE_SLOT_SCRATCH == 25 && PE_SLOTS == 31, "as drawn above; Metal has 31 slots");
 #endif
 
 #endif

@@ -16,7 +16,7 @@
 
 using namespace metal;
 
-// The layouts of mat and mat2; see args.h.
+// The layouts of mat, mat2 and mat3; see args.h.
 constant uint KIND [[function_constant(PE_CONSTANT_KIND)]];
 constant uint BITS [[function_constant(PE_CONSTANT_BITS)]];
 constant uint GROUP_VALUES [[function_constant(PE_CONSTANT_GROUP)]];
@@ -25,8 +25,13 @@ constant uint KIND2 [[function_constant(PE_CONSTANT_KIND2)]];
 constant uint BITS2 [[function_constant(PE_CONSTANT_BITS2)]];
 constant uint GROUP_VALUES2 [[function_constant(PE_CONSTANT_GROUP2)]];
 constant uint DTYPE2 [[function_constant(PE_CONSTANT_DTYPE2)]];
+constant uint KIND3 [[function_constant(PE_CONSTANT_KIND3)]];
+constant uint BITS3 [[function_constant(PE_CONSTANT_BITS3)]];
+constant uint GROUP_VALUES3 [[function_constant(PE_CONSTANT_GROUP3)]];
+constant uint DTYPE3 [[function_constant(PE_CONSTANT_DTYPE3)]];
 constant uint GATE [[function_constant(PE_CONSTANT_GATE)]];
 constant uint KV [[function_constant(PE_CONSTANT_KV)]];
+constant uint NORM [[function_constant(PE_CONSTANT_NORM)]];
 
 constant float LOWEST = -3.0e38f;  // below every score, and its exponential is 0
 
@@ -45,6 +50,22 @@ METAL_FUNC int lanes_max(int v) {
 METAL_FUNC int lanes_min(int v) {
   for (ushort d = 1; d < 32; d *= 2) v = min(v, simd_shuffle_xor(v, d));
   return v;
+}
+
+// The factor of a norm's values before their weights; all 32 lanes call this. One simdgroup sums in
+// the order of those of a norm.
+METAL_FUNC float norm_factor(constant pe_norm_args &norm, int width, device const float *x,
+                             uint lane) {
+  const int many = (width + (int)PE_NORM_VALUES - 1) / (int)PE_NORM_VALUES;
+  const int simdgroups = many > (int)PE_NORM_SIMDGROUPS ? (int)PE_NORM_SIMDGROUPS : many;
+  float squares = 0.0f;
+  for (int g = 0; g < simdgroups; g++) {
+    float part = 0.0f;
+    for (int i = 32 * g + (int)lane; i < width; i += 32 * simdgroups) part = fma(x[i], x[i], part);
+    squares += lanes_sum(part);
+  }
+  if (norm.l2 == 0) squares /= (float)width;
+  return 1.0f / precise::sqrt(squares + norm.eps);
 }
 
 // ---- elementwise functions ----------------------------------------------------------------------

@@ -102,7 +102,7 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                           uint simdgroup [[simdgroup_index_in_threadgroup]],
                           uint simdgroups [[simdgroups_per_threadgroup]],
                           uint lane [[thread_index_in_simdgroup]]) {
-  device const float *x[R];
+  product_input<R> input;
   uint columns[C];
   int pairs[R];
   int count = 0;
@@ -110,9 +110,10 @@ kernel void expert_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   float sums[R * C];
   if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
   columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
-  for (int r = 0; r < R; r++) x[r] = pair_input(call, args, in, pairs[r]);
+  plain_input<R>(in, input);
+  for (int r = 0; r < R; r++) input.x[r] = pair_input(call, args, in, pairs[r]);
   product<R, C>(format_1(), call.mat,
-                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, x,
+                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
                 lane % PARTS, sums);
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) {
@@ -147,7 +148,7 @@ kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                          uint simdgroups [[simdgroups_per_threadgroup]],
                          uint lane [[thread_index_in_simdgroup]]) {
   constant pe_expert_args &args = gated_args.expert;
-  device const float *x[R];
+  product_input<R> input;
   uint columns[C];
   int pairs[R];
   int count = 0;
@@ -155,14 +156,15 @@ kernel void expert_gated(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   float gate[R * C], up[R * C];
   if (!tile_pairs<R>(call, args, chosen, scratch, group.y, pairs, count, expert)) return;
   columns_of<C>(group.x, simdgroups, simdgroup, lane, (uint)args.out, columns, first);
-  for (int r = 0; r < R; r++) x[r] = pair_input(call, args, in, pairs[r]);
+  plain_input<R>(in, input);
+  for (int r = 0; r < R; r++) input.x[r] = pair_input(call, args, in, pairs[r]);
   product<R, C>(format_1(), call.mat,
-                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, x,
+                matrix_at(weight_matrix{data, scales, biases}, offsets, expert), columns, input,
                 lane % PARTS, gate);
   product<R, C>(format_2(), call.mat2,
                 matrix_at(weight_matrix{data2, scales2, biases2},
                           offsets + 3 * args.experts, expert),
-                columns, x, lane % PARTS, up);
+                columns, input, lane % PARTS, up);
   for (int r = 0; r < R; r++)
     for (int c = 0; c < C; c++) {
       const uint column = first + (uint)c;

@@ -15,6 +15,8 @@ static void learn_facts(pe_gpu *g) {
   f->apple7 = pe_mtl_device_family(g->device, PE_MTL_FAMILY_APPLE7);
   f->working_set = pe_mtl_device_working_set(g->device);
   f->most_bytes = pe_mtl_device_most_bytes(g->device);
+  f->tensors = pe_mtl.get_class("MTLTensorDescriptor") &&
+               pe_mtl_device_family(g->device, PE_MTL_FAMILY_METAL4);
   f->residency = pe_mtl_has(g->device, PE_MTL_M_device_residency);
 }
 
@@ -68,6 +70,8 @@ static bool open_parts(pe_gpu *g, const pe_gpu_options *o, pe_metal_error *e) {
   learn_facts(g);
   g->queue = pe_mtl_device_queue(g->device);
   if (!g->queue) return pe_metal_fail(e, "%s gave no command queue", g->facts.name);
+  g->event = pe_mtl_device_event(g->device);
+  if (!g->event) return pe_metal_fail(e, "%s gave no shared event", g->facts.name);
   if (!open_residency(g, e) || !open_library(g, o->source, e)) return false;
   if (o->archive) pe_gpu_archive_open(g, o->archive);
   return true;
@@ -77,7 +81,7 @@ static void close_parts(pe_gpu *g) {
   void *pool = g->objc->push();
   pe_gpu_archive_close(g);
   pe_gpu_pipelines_close(g);
-  pe_id all[] = {g->residency, g->library, g->queue, g->device};
+  pe_id all[] = {g->residency, g->library, g->event, g->queue, g->device};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) pe_mtl_release(all[i]);
   g->objc->pop(pool);
 }
@@ -214,11 +218,21 @@ void pe_commands_barrier(pe_commands *c) {
   pe_mtl_encoder_barrier(c->encoder, PE_MTL_BARRIER_BUFFERS);
 }
 
-void pe_gpu_commit(pe_gpu *g, pe_commands *c) {
+void pe_commands_end(pe_gpu *g, pe_commands *c) {
   pe_mtl_encoder_end(c->encoder);
-  pe_mtl_commands_commit(c->buffer);
   g->objc->pop(c->pool);
-  *c = (pe_commands){.buffer = c->buffer, .committed = true};
+  *c = (pe_commands){.buffer = c->buffer};
+}
+
+/* Numbers are in the order of commits, which is that of the GPU. */
+void pe_gpu_commit(pe_gpu *g, pe_commands *c) {
+  void *pool = g->objc->push();
+  pthread_mutex_lock(&g->lock);
+  c->number = ++g->numbered;
+  pe_mtl_commands_signal(c->buffer, g->event, c->number);
+  pe_mtl_commands_commit(c->buffer);
+  pthread_mutex_unlock(&g->lock);
+  g->objc->pop(pool);
 }
 
 void pe_gpu_drop(pe_gpu *g, pe_commands *c) {
@@ -236,15 +250,42 @@ static bool failed_commands(pe_gpu *g, pe_id error, pe_metal_error *e) {
   return pe_mtl_failed(e, g->facts.name, error);
 }
 
-bool pe_gpu_finish(pe_gpu *g, pe_commands *c, double *seconds, pe_metal_error *e) {
+/* A command buffer that fails does not reach its signal: the status is looked at now and then, so
+ * that a failure is noticed within WATCH_MS. */
+static bool wait_for(const pe_gpu *g, const pe_commands *c, uint64_t most_ms) {
+  enum { WATCH_MS = 100 };
+  for (;;) {
+    const uint64_t ms = most_ms < WATCH_MS ? most_ms : WATCH_MS;
+    if (pe_mtl_event_wait(g->event, c->number, ms)) return true;
+    if (pe_mtl_commands_status(c->buffer) >= PE_MTL_STATUS_COMPLETED) return true;
+    if (most_ms <= WATCH_MS) return false;
+    if (most_ms != UINT64_MAX) most_ms -= WATCH_MS;
+  }
+}
+
+/* The event is signalled a moment before the status changes. If a later one has signalled as well,
+ * the value does not say whether this one did. */
+static bool went_well(const pe_gpu *g, const pe_commands *c) {
+  pe_nsuint status = pe_mtl_commands_status(c->buffer);
+  if (status < PE_MTL_STATUS_COMPLETED) {
+    if (pe_mtl_event_value(g->event) == c->number) return true;
+    pe_mtl_commands_wait(c->buffer);
+    status = pe_mtl_commands_status(c->buffer);
+  }
+  return status == PE_MTL_STATUS_COMPLETED;
+}
+
+bool pe_gpu_finish(pe_gpu *g, pe_commands *c, uint64_t most_ms, bool *done, pe_metal_error *e) {
   void *pool = g->objc->push();
-  pe_mtl_commands_wait(c->buffer);
-  bool ok = pe_mtl_commands_status(c->buffer) == PE_MTL_STATUS_COMPLETED;
-  if (!ok) failed_commands(g, pe_mtl_commands_error(c->buffer), e);
-  if (seconds) *seconds = pe_mtl_commands_end(c->buffer) - pe_mtl_commands_start(c->buffer);
-  pe_mtl_release(c->buffer);
+  bool ok = true;
+  *done = wait_for(g, c, most_ms);
+  if (*done) {
+    ok = went_well(g, c);
+    if (!ok) failed_commands(g, pe_mtl_commands_error(c->buffer), e);
+    pe_mtl_release(c->buffer);
+    *c = (pe_commands){0};
+  }
   g->objc->pop(pool);
-  *c = (pe_commands){0};
   return ok;
 }
 
@@ -287,6 +328,7 @@ int pe_gpu_check(pe_gpu *g, void (*report)(void *ctx, const char *line), void *c
                 {g->device, "MTLDevice"},
                 {g->library, "MTLLibrary"},
                 {g->queue, "MTLCommandQueue"},
+                {g->event, "MTLSharedEvent"},
                 {g->residency, "MTLResidencySet"},
                 {g->entries ? g->entry[0].pipeline : NULL, "MTLComputePipelineState"},
                 {g->archive, "MTLBinaryArchive"},

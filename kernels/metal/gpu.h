@@ -6,6 +6,9 @@
  *     pe_gpu_begin ...   one command buffer: dispatches and barriers between them
  *     pe_gpu_commit      hands it to the GPU; pe_gpu_finish waits for it and says how it went
  *
+ * The end of a command buffer is told by a shared event, whose value is the number of the last one
+ * that is done.
+ *
  * All buffers are in one residency set where the system has them (macOS 15), so that weights stay
  * wired between steps.
  *
@@ -18,7 +21,7 @@
  * Ownership: a pe_gpu is shared by all models of the process and freed with the last reference;
  * buffers belong to the code that made them and must not be freed while a command buffer uses them.
  * Threads: any thread may take, give, allocate, wrap and free, and ask for pipelines; a pe_commands
- * belongs to one thread from begin to commit, because pools belong to threads. */
+ * belongs to one thread from begin to end, because pools belong to threads. */
 #ifndef PE_METAL_GPU_H
 #define PE_METAL_GPU_H
 
@@ -52,6 +55,7 @@ typedef struct pe_gpu_facts {
   uint64_t working_set; /* bytes that Metal recommends to use at most */
   uint64_t most_bytes;  /* of a buffer */
   bool residency;       /* has residency sets */
+  bool tensors;         /* the system and the GPU have tensor operations (Metal 4, macOS 26) */
 } pe_gpu_facts;
 const pe_gpu_facts *pe_gpu_facts_of(const pe_gpu *g);
 
@@ -89,7 +93,7 @@ bool pe_gpu_pipeline(pe_gpu *g, const pe_gpu_kernel *kernel, pe_id *out, pe_meta
 typedef struct pe_commands { /* {0}: none */
   pe_id buffer, encoder;
   void *pool;
-  bool committed;
+  pe_nsuint number; /* since the commit; else 0 */
 } pe_commands;
 
 bool pe_gpu_begin(pe_gpu *g, pe_commands *c, pe_metal_error *e);
@@ -98,11 +102,14 @@ void pe_commands_bind(pe_commands *c, int slot, const pe_gpu_buffer *b, uint64_t
 void pe_commands_bytes(pe_commands *c, int slot, const void *bytes, size_t size);
 void pe_commands_dispatch(pe_commands *c, const uint32_t groups[3], uint32_t threads);
 void pe_commands_barrier(pe_commands *c);
-/* Hands c to the GPU, and leaves it for pe_gpu_finish. */
+/* Nothing more comes. It may be committed much later, or never. */
+void pe_commands_end(pe_gpu *g, pe_commands *c);
+/* Hands ended commands to the GPU, and leaves them for pe_gpu_finish. */
 void pe_gpu_commit(pe_gpu *g, pe_commands *c);
-/* Waits until it is done, and leaves {0}. seconds: how long the GPU worked, or NULL. */
-bool pe_gpu_finish(pe_gpu *g, pe_commands *c, double *seconds, pe_metal_error *e);
-/* Drops commands that were not committed; leaves {0}. */
+/* Waits until it is done, or for this many milliseconds. If it is done, says how it went, and
+ * leaves {0}. */
+bool pe_gpu_finish(pe_gpu *g, pe_commands *c, uint64_t most_ms, bool *done, pe_metal_error *e);
+/* Drops commands that were not committed, ended or not; leaves {0}. */
 void pe_gpu_drop(pe_gpu *g, pe_commands *c);
 
 #endif

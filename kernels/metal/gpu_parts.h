@@ -16,13 +16,15 @@ struct pe_gpu {
   int refs;
   pe_gpu_facts facts;
   pe_id device, queue, library;
-  pe_id residency; /* NULL: the system has no residency sets */
-  pe_id archive;   /* NULL: none */
+  pe_id event;        /* every command buffer signals its number when it is done, */
+  pe_nsuint numbered; /* up to this one */
+  pe_id residency;    /* NULL: the system has no residency sets */
+  pe_id archive;      /* NULL: none */
   char archive_path[1024];
   bool archive_changed, lost;
   pe_gpu_entry entry[PE_GPU_PIPELINES];
   int entries;
-  pthread_mutex_t lock; /* of entries and the residency set */
+  pthread_mutex_t lock; /* of entries, the residency set and `numbered` */
 };
 
 /* gpu_pipeline.c. The archive is a cache: failing to read or write it is not an error. */

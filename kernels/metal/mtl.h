@@ -16,7 +16,7 @@ enum { PE_MTL_STORAGE_SHARED = 0 };
 enum { PE_MTL_DISPATCH_CONCURRENT = 1 };
 enum { PE_MTL_BARRIER_BUFFERS = 1 };
 enum { PE_MTL_TYPE_UINT = 33 };
-enum { PE_MTL_FAMILY_APPLE7 = 1007, PE_MTL_FAMILY_METAL3 = 5001 };
+enum { PE_MTL_FAMILY_APPLE7 = 1007, PE_MTL_FAMILY_METAL3 = 5001, PE_MTL_FAMILY_METAL4 = 5002 };
 enum { PE_MTL_MATH_SAFE = 0 };
 enum { PE_MTL_LANGUAGE_3_1 = (3 << 16) + 1 };
 enum { PE_MTL_STATUS_COMPLETED = 4, PE_MTL_STATUS_ERROR = 5 };
@@ -43,6 +43,7 @@ enum { PE_MTL_ERROR_REVOKED = 4, PE_MTL_ERROR_MEMORY = 8, PE_MTL_ERROR_REMOVED =
   M0(MTLDevice, pe_nsuint, device_most_bytes, "maxBufferLength")                                   \
   M0(MTLDevice, pe_nsuint, device_group_bytes, "maxThreadgroupMemoryLength")                       \
   M0(MTLDevice, pe_id, device_queue, "newCommandQueue")                                            \
+  M0(MTLDevice, pe_id, device_event, "newSharedEvent")                                             \
   M2(MTLDevice, pe_id, device_buffer, "newBufferWithLength:options:", pe_nsuint, pe_nsuint)        \
   M4(MTLDevice, pe_id, device_wrap,                                                                \
      "newBufferWithBytesNoCopy:length:options:deallocator:", void *, pe_nsuint, pe_nsuint,         \
@@ -77,8 +78,7 @@ enum { PE_MTL_ERROR_REVOKED = 4, PE_MTL_ERROR_MEMORY = 8, PE_MTL_ERROR_REMOVED =
   M0(MTLCommandBuffer, void, commands_wait, "waitUntilCompleted")                                  \
   M0(MTLCommandBuffer, pe_nsuint, commands_status, "status")                                       \
   M0(MTLCommandBuffer, pe_id, commands_error, "error")                                             \
-  M0(MTLCommandBuffer, double, commands_start, "GPUStartTime")                                     \
-  M0(MTLCommandBuffer, double, commands_end, "GPUEndTime")                                         \
+  M2(MTLCommandBuffer, void, commands_signal, "encodeSignalEvent:value:", pe_id, pe_nsuint)        \
   M1(MTLComputeCommandEncoder, void, encoder_pipeline, "setComputePipelineState:", pe_id)          \
   M3(MTLComputeCommandEncoder, void, encoder_buffer, "setBuffer:offset:atIndex:", pe_id,           \
      pe_nsuint, pe_nsuint)                                                                         \
@@ -88,6 +88,8 @@ enum { PE_MTL_ERROR_REVOKED = 4, PE_MTL_ERROR_MEMORY = 8, PE_MTL_ERROR_REMOVED =
      "dispatchThreadgroups:threadsPerThreadgroup:", pe_size3, pe_size3)                            \
   M1(MTLComputeCommandEncoder, void, encoder_barrier, "memoryBarrierWithScope:", pe_nsuint)        \
   M0(MTLComputeCommandEncoder, void, encoder_end, "endEncoding")                                   \
+  M0(MTLSharedEvent, pe_nsuint, event_value, "signaledValue")                                      \
+  M2(MTLSharedEvent, bool, event_wait, "waitUntilSignaledValue:timeoutMS:", pe_nsuint, pe_nsuint)  \
   M0(MTLBuffer, void *, buffer_contents, "contents")                                               \
   M0(MTLBuffer, pe_nsuint, buffer_length, "length")                                                \
   M1(MTLResidencySet, void, residency_add, "addAllocation:", pe_id)                                \

@@ -54,15 +54,6 @@ kernel void rope(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                  uint lane [[thread_index_in_simdgroup]]) {
   const int row = (int)group.y;
   const size_t at = (size_t)(group.x * (uint)args.dim);
-  device const float *x = in + line_at(row, call.in_step[0]) + at;
-  device const float *line = table + line_at(row, call.in_step[1]);
-  device float *y = out + line_at(row, call.out_step) + at;
-  const float scale = head_scale(args, x, lane);
-  for (int i = (int)lane; i < head_parts(args); i += 32) {
-    const head_part p = head_part_at(args, i);
-    float first = 0.0f, second = 0.0f;
-    head_rotate(args, x, weight, line, scale, p, i, first, second);
-    y[p.first] = first;
-    if (p.second >= 0) y[p.second] = second;
-  }
+  head_turn(args, in + line_at(row, call.in_step[0]) + at, weight,
+            table + line_at(row, call.in_step[1]), out + line_at(row, call.out_step) + at, lane);
 }

@@ -30,22 +30,13 @@ METAL_FUNC float norm_weight(constant pe_rope_args &args, device const float *we
   return args.norm.weights != 0 ? weight[i] + args.norm.offset : 1.0f;
 }
 
-// The factor of a head's values before their weights; all 32 lanes call this. One simdgroup sums in
-// the order of those of a norm. After it the head may be overwritten.
+// The factor of a head's values before their weights; all 32 lanes call this. After it the head may
+// be overwritten.
 METAL_FUNC float head_scale(constant pe_rope_args &args, device const float *x, uint lane) {
   if (args.norm.width == 0) return 1.0f;
-  const int many = (args.dim + (int)PE_NORM_VALUES - 1) / (int)PE_NORM_VALUES;
-  const int simdgroups = many > (int)PE_NORM_SIMDGROUPS ? (int)PE_NORM_SIMDGROUPS : many;
-  float squares = 0.0f;
-  for (int g = 0; g < simdgroups; g++) {
-    float part = 0.0f;
-    for (int i = 32 * g + (int)lane; i < args.dim; i += 32 * simdgroups)
-      part = fma(x[i], x[i], part);
-    squares += lanes_sum(part);
-  }
+  const float factor = norm_factor(args.norm, args.dim, x, lane);
   simdgroup_barrier(mem_flags::mem_device);
-  if (args.norm.l2 == 0) squares /= (float)args.dim;
-  return 1.0f / precise::sqrt(squares + args.norm.eps);
+  return factor;
 }
 
 // Part i of a head, normalized and rotated.
@@ -61,6 +52,20 @@ METAL_FUNC void head_rotate(constant pe_rope_args &args, device const float *x,
   if (p.second >= 0) {
     const float cosine = table[i], sine = table[args.turns + i];
     first = fma(u, cosine, -(v * sine)), second = fma(v, cosine, u * sine);
+  }
+}
+
+// Normalizes and rotates a head.
+METAL_FUNC void head_turn(constant pe_rope_args &args, device const float *x,
+                          device const float *weight, device const float *table, device float *y,
+                          uint lane) {
+  const float scale = head_scale(args, x, lane);
+  for (int i = (int)lane; i < head_parts(args); i += 32) {
+    const head_part p = head_part_at(args, i);
+    float first = 0.0f, second = 0.0f;
+    head_rotate(args, x, weight, table, scale, p, i, first, second);
+    y[p.first] = first;
+    if (p.second >= 0) y[p.second] = second;
   }
 }
 

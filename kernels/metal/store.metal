@@ -71,6 +71,50 @@ METAL_FUNC void put_row(threadgroup const float *x, uint width, uint lane, devic
   }
 }
 
+struct store_lines {  // keys, values and the rope table of a row
+  device const float *keys;
+  device const float *values;
+  device const float *table;
+};
+
+// One head of a row; `room` has PE_STORE_WIDTH values.
+METAL_FUNC void store_head(constant pe_metal_call &call, constant pe_store_args &args,
+                           store_lines from, device const float *weight, device uchar *keys,
+                           device uchar *values, device const int *words, int row, uint head,
+                           threadgroup float *room, uint lane) {
+  constant pe_cache_args &cache = args.cache;
+  device const pe_segment &segment = segment_of_row(words, row);
+  const int t = segment.past + row - segment.first;
+  const size_t block = kv_block(call, cache, words, segment, t);
+  const uint key = (uint)cache.key, value = (uint)cache.value;
+  device const float *x = from.keys + head * key;
+  if (args.rope.turns > 0) {
+    const float scale = head_scale(args.rope, x, lane);
+    for (int i = (int)lane; i < head_parts(args.rope); i += 32) {
+      const head_part p = head_part_at(args.rope, i);
+      float first = 0.0f, second = 0.0f;
+      head_rotate(args.rope, x, weight, from.table, scale, p, i, first, second);
+      room[p.first] = first;
+      if (p.second >= 0) room[p.second] = second;
+    }
+  } else {
+    for (uint i = lane; i < key; i += 32u) room[i] = x[i];
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  uint apart = 1u;
+  const size_t at = kv_key_offset(cache, t, apart);
+  put_row(room, key, lane, keys + block + kv_head_offset(cache, head, key) + at, apart);
+  if (value == 0u) return;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  x = from.values + head * value;
+  for (uint i = lane; i < value; i += 32u) room[i] = x[i];
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  put_row(room, value, lane,
+          values + block + kv_head_offset(cache, head, value) +
+              (size_t)((uint)(t % cache.block) * kv_row_bytes(value)),
+          1u);
+}
+
 kernel void store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   constant pe_store_args &args [[buffer(PE_SLOT_ARGS)]],
                   device const float *in_keys [[buffer(PE_SLOT_IN0)]],
@@ -83,37 +127,42 @@ kernel void store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                   uint2 group [[threadgroup_position_in_grid]],
                   uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float room[PE_STORE_WIDTH];
-  constant pe_cache_args &cache = args.cache;
   const int row = (int)group.y;
-  device const pe_segment &segment = segment_of_row(words, row);
-  const int t = segment.past + row - segment.first;
-  const size_t block = kv_block(call, cache, words, segment, t);
-  const uint key = (uint)cache.key, value = (uint)cache.value;
-  device const float *x = in_keys + line_at(row, call.in_step[0]) + group.x * key;
-  if (args.rope.turns > 0) {
-    const float scale = head_scale(args.rope, x, lane);
-    for (int i = (int)lane; i < head_parts(args.rope); i += 32) {
-      const head_part p = head_part_at(args.rope, i);
-      float first = 0.0f, second = 0.0f;
-      head_rotate(args.rope, x, weight, table + line_at(row, call.in_step[2]), scale, p, i, first,
-                  second);
-      room[p.first] = first;
-      if (p.second >= 0) room[p.second] = second;
-    }
+  store_lines from;
+  from.keys = in_keys + line_at(row, call.in_step[0]);
+  from.values = in_values + line_at(row, call.in_step[1]);
+  from.table = table + line_at(row, call.in_step[2]);
+  store_head(call, args, from, weight, keys, values, words, row, group.x, room, lane);
+}
+
+// The rope of queries and the store: group.x counts the heads of the queries, then those of keys.
+kernel void rope_store(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
+                       constant pe_rope_store_args &args [[buffer(PE_SLOT_ARGS)]],
+                       device float *out [[buffer(PE_SLOT_OUT)]],
+                       device const float *in_keys [[buffer(PE_SLOT_IN0)]],
+                       device const float *in_values [[buffer(PE_SLOT_IN1)]],
+                       device const float *table [[buffer(PE_SLOT_IN2)]],
+                       device const float *queries [[buffer(PE_SLOT_IN3)]],
+                       device const float *weight [[buffer(PE_SLOT_VEC0)]],
+                       device const float *query_weight [[buffer(PE_SLOT_VEC1)]],
+                       device uchar *keys [[buffer(PE_SLOT_KEYS)]],
+                       device uchar *values [[buffer(PE_SLOT_VALUES)]],
+                       device const int *words [[buffer(PE_SLOT_STEP)]],
+                       uint2 group [[threadgroup_position_in_grid]],
+                       uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float room[PE_STORE_WIDTH];
+  const int row = (int)group.y;
+  const uint heads = (uint)args.rope.heads;
+  store_lines from;
+  from.keys = in_keys + line_at(row, call.in_step[0]);
+  from.values = in_values + line_at(row, call.in_step[1]);
+  from.table = table + line_at(row, call.in_step[2]);
+  if (group.x < heads) {
+    const size_t at = (size_t)(group.x * (uint)args.rope.dim);
+    head_turn(args.rope, queries + line_at(row, call.in_step[3]) + at, query_weight, from.table,
+              out + line_at(row, call.out_step) + at, lane);
   } else {
-    for (uint i = lane; i < key; i += 32u) room[i] = x[i];
+    store_head(call, args.store, from, weight, keys, values, words, row, group.x - heads, room,
+               lane);
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  uint apart = 1u;
-  const size_t at = kv_key_offset(cache, t, apart);
-  put_row(room, key, lane, keys + block + kv_head_offset(cache, group.x, key) + at, apart);
-  if (value == 0u) return;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  x = in_values + line_at(row, call.in_step[1]) + group.x * value;
-  for (uint i = lane; i < value; i += 32u) room[i] = x[i];
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-  put_row(room, value, lane,
-          values + block + kv_head_offset(cache, group.x, value) +
-              (size_t)((uint)(t % cache.block) * kv_row_bytes(value)),
-          1u);
 }

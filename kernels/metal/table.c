@@ -2,14 +2,6 @@
  * dimensions of its grid are. */
 #include "kernels/metal/table.h"
 
-#include <stddef.h>
-
-const pe_metal_tiles pe_metal_tiles_default = {
-#define PE_METAL_TILE_VALUE(name, value) .name = value,
-    PE_METAL_TILES(PE_METAL_TILE_VALUE)
-#undef PE_METAL_TILE_VALUE
-};
-
 enum {
   PRODUCT_THREADS = 64, /* two simdgroups: columns of the result for each */
   COPY_THREADS = 128,   /* of kernels with a thread for each value */
@@ -36,9 +28,12 @@ enum {
   CALL = SLOT(CALL) | SLOT(ARGS),
   MAT = SLOT(DATA) | SLOT(SCALES) | SLOT(BIASES),
   MAT2 = SLOT(DATA2) | SLOT(SCALES2) | SLOT(BIASES2),
+  MAT3 = SLOT(DATA3) | SLOT(SCALES3) | SLOT(BIASES3),
   FORMAT = 1u << PE_CONSTANT_KIND | 1u << PE_CONSTANT_BITS | 1u << PE_CONSTANT_GROUP |
            1u << PE_CONSTANT_DTYPE,
   FORMAT2 = FORMAT << (PE_CONSTANT_KIND2 - PE_CONSTANT_KIND),
+  FORMAT3 = FORMAT << (PE_CONSTANT_KIND3 - PE_CONSTANT_KIND),
+  NORM = 1u << PE_CONSTANT_NORM,
   GATE = 1u << PE_CONSTANT_GATE,
   KV = 1u << PE_CONSTANT_KV
 };
@@ -67,28 +62,75 @@ GATED_GRID(1, 1)
 GATED_GRID(2, 1)
 GATED_GRID(4, 1)
 GATED_GRID(8, 2)
+/* Groups of the matrices one after another. */
+#define JOINED_GRID(r, c)                                                                          \
+  static void joined_grid_##r(job_of *j, pe_metal_grid *g) {                                       \
+    pe_metal_grid more;                                                                            \
+    product_grid(j->call->mat.rows, j->call->rows, r, c, g);                                       \
+    product_grid(j->call->mat2.rows, j->call->rows, r, c, &more);                                  \
+    g->groups[0] += more.groups[0];                                                                \
+    product_grid(j->call->mat3.rows, j->call->rows, r, c, &more);                                  \
+    g->groups[0] += more.groups[0];                                                                \
+  }
+JOINED_GRID(1, 2)
+JOINED_GRID(2, 2)
+JOINED_GRID(4, 2)
+JOINED_GRID(8, 4)
+
+/* A simdgroup for each PE_WIDE_ROWS rows, as many in a group as the tile says. */
+static int64_t wide_rows(job_of *j) {
+  const int64_t most = (int64_t)PE_WIDE_ROWS * tiles_of(j)->linear_simdgroups;
+  const int64_t rows = j->call->rows;
+  return rows < most ? (int64_t)PE_WIDE_ROWS * tiles(rows, PE_WIDE_ROWS) : most;
+}
+static void wide_grid(job_of *j, int64_t out, pe_metal_grid *g) {
+  const int64_t rows = wide_rows(j);
+  *g = (pe_metal_grid){
+      {tiles(out, PE_PRODUCT_SETS * PE_WIDE_COLUMNS), tiles(j->call->rows, rows), 1},
+      (uint32_t)(rows / PE_WIDE_ROWS * SIMDGROUP)};
+}
+static void linear_grid_wide(job_of *j, pe_metal_grid *g) { wide_grid(j, j->args->linear.out, g); }
+static void gated_grid_wide(job_of *j, pe_metal_grid *g) { wide_grid(j, j->args->gated.out, g); }
 
 enum {
-  LINEAR_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | MAT | SLOT(VEC0),
-  GATED_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | MAT | MAT2 | SLOT(VEC0) | SLOT(VEC1)
+  LINEAR_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | MAT | SLOT(VEC0) | SLOT(VEC3),
+  LINEAR_CONSTANTS = FORMAT | NORM,
+  GATED_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | MAT | MAT2 | SLOT(VEC0) | SLOT(VEC1) | SLOT(VEC3),
+  GATED_CONSTANTS = FORMAT | FORMAT2 | GATE | NORM,
+  JOINED_WRITES = SLOT(OUT) | SLOT(OUT2) | SLOT(OUT3),
+  JOINED_SLOTS = SLOT(CALL) | JOINED_WRITES | SLOT(IN0) | MAT | MAT2 | MAT3 | SLOT(VEC0) |
+                 SLOT(VEC1) | SLOT(VEC2) | SLOT(VEC3),
+  JOINED_CONSTANTS = FORMAT | FORMAT2 | FORMAT3 | NORM
 };
+/* By the rows that are computed at once: 1, 2, 4, 8, many. */
+enum { WIDE = 4 };
 static const pe_metal_pass linear[] = {
-    {"linear_1", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_1, NULL},
-    {"linear_2", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_2, NULL},
-    {"linear_4", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_4, NULL},
-    {"linear_8", LINEAR_SLOTS, FORMAT, SLOT(OUT), linear_grid_8, NULL}};
+    {"linear_1", LINEAR_SLOTS, LINEAR_CONSTANTS, SLOT(OUT), linear_grid_1, NULL},
+    {"linear_2", LINEAR_SLOTS, LINEAR_CONSTANTS, SLOT(OUT), linear_grid_2, NULL},
+    {"linear_4", LINEAR_SLOTS, LINEAR_CONSTANTS, SLOT(OUT), linear_grid_4, NULL},
+    {"linear_8", LINEAR_SLOTS, LINEAR_CONSTANTS, SLOT(OUT), linear_grid_8, NULL},
+    {"linear_wide", LINEAR_SLOTS, LINEAR_CONSTANTS, SLOT(OUT), linear_grid_wide, NULL}};
 static const pe_metal_pass gated[] = {
-    {"gated_1", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_1, NULL},
-    {"gated_2", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_2, NULL},
-    {"gated_4", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_4, NULL},
-    {"gated_8", GATED_SLOTS, FORMAT | FORMAT2 | GATE, SLOT(OUT), gated_grid_8, NULL}};
+    {"gated_1", GATED_SLOTS, GATED_CONSTANTS, SLOT(OUT), gated_grid_1, NULL},
+    {"gated_2", GATED_SLOTS, GATED_CONSTANTS, SLOT(OUT), gated_grid_2, NULL},
+    {"gated_4", GATED_SLOTS, GATED_CONSTANTS, SLOT(OUT), gated_grid_4, NULL},
+    {"gated_8", GATED_SLOTS, GATED_CONSTANTS, SLOT(OUT), gated_grid_8, NULL},
+    {"gated_wide", GATED_SLOTS, GATED_CONSTANTS, SLOT(OUT), gated_grid_wide, NULL}};
+static const pe_metal_pass joined[] = {
+    {"joined_1", JOINED_SLOTS, JOINED_CONSTANTS, JOINED_WRITES, joined_grid_1, NULL},
+    {"joined_2", JOINED_SLOTS, JOINED_CONSTANTS, JOINED_WRITES, joined_grid_2, NULL},
+    {"joined_4", JOINED_SLOTS, JOINED_CONSTANTS, JOINED_WRITES, joined_grid_4, NULL},
+    {"joined_8", JOINED_SLOTS, JOINED_CONSTANTS, JOINED_WRITES, joined_grid_8, NULL}};
 
-/* Which of the four, by the rows of the step. */
+/* Which of them, by the rows of the step. */
 static int rows_at_once(job_of *j) {
   const pe_metal_tiles *t = tiles_of(j);
   const int32_t rows = j->call->rows;
+  if (rows >= t->linear_rows_wide) return WIDE;
   return rows >= t->linear_rows_8 ? 3 : rows >= t->linear_rows_4 ? 2 : rows >= t->linear_rows_2;
 }
+/* Kernels without a wide form take eight rows. */
+static int few_at_once(job_of *j) { return rows_at_once(j) == WIDE ? 3 : rows_at_once(j); }
 
 static void head_grid_1(job_of *j, pe_metal_grid *g) {
   product_grid(j->args->head.out, j->call->rows, 1, 2, g);
@@ -205,6 +247,10 @@ static void store_grid(job_of *j, pe_metal_grid *g) {
   *g = (pe_metal_grid){{(uint32_t)j->args->store.cache.heads, (uint32_t)j->step->rows, 1},
                        SIMDGROUP};
 }
+static void rope_store_grid(job_of *j, pe_metal_grid *g) {
+  store_grid(j, g);
+  g->groups[0] += (uint32_t)j->rope->heads;
+}
 static void route_grid(job_of *j, pe_metal_grid *g) {
   *g = (pe_metal_grid){{(uint32_t)j->call->rows, 1, 1}, SIMDGROUP};
 }
@@ -212,15 +258,17 @@ static void conv_grid(job_of *j, pe_metal_grid *g) {
   values_grid(j, j->args->conv.channels, g);
   g->groups[1] = (uint32_t)j->step->segments;
 }
+static void state_grid(job_of *j, int32_t rows, int32_t heads, pe_metal_grid *g) {
+  *g = (pe_metal_grid){{tiles(rows, PE_STATE_ROWS), (uint32_t)heads, (uint32_t)j->step->segments},
+                       PE_STATE_ROWS * SIMDGROUP};
+}
 static void delta_grid(job_of *j, pe_metal_grid *g) {
   const pe_delta_args *a = &j->args->delta;
-  *g = (pe_metal_grid){{(uint32_t)a->value, (uint32_t)a->heads, (uint32_t)j->step->segments},
-                       SIMDGROUP};
+  state_grid(j, a->value, a->heads, g);
 }
 static void ssm_grid(job_of *j, pe_metal_grid *g) {
   const pe_ssm_args *a = &j->args->ssm;
-  *g = (pe_metal_grid){{(uint32_t)a->dim, (uint32_t)a->heads, (uint32_t)j->step->segments},
-                       SIMDGROUP};
+  state_grid(j, a->dim, a->heads, g);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -348,10 +396,6 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
                           SLOT(OUT), table_grid, NULL},
     [PE_OP_ROPE] = {"rope", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1) | SLOT(VEC0), 0, SLOT(OUT),
                     rope_grid, NULL},
-    [PE_OP_STORE] = {"store",
-                     CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(KEYS) |
-                         SLOT(VALUES) | SLOT(STEP),
-                     KV, SLOT(KEYS) | SLOT(VALUES), store_grid, NULL},
     [PE_OP_ROUTE] = {"route", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(VEC0) | SLOT(VEC1), 0, SLOT(OUT),
                      route_grid, NULL},
     [PE_OP_EXPERT_SUM] = {"expert_sum", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(IN1), 0, SLOT(OUT),
@@ -380,15 +424,27 @@ static const pe_metal_pass single[PE_OP_COUNT] = {
     [PE_OP_MERGE] = {"merge", CALL | SLOT(OUT) | SLOT(IN0) | SLOT(STEP), 0, SLOT(OUT), merge_grid,
                      NULL}};
 
+enum {
+  STORE_SLOTS = CALL | SLOT(IN0) | SLOT(IN1) | SLOT(IN2) | SLOT(VEC0) | SLOT(KEYS) | SLOT(VALUES) |
+                SLOT(STEP),
+  STORE_WRITES = SLOT(KEYS) | SLOT(VALUES)
+};
+static const pe_metal_pass store[] = {{"store", STORE_SLOTS, KV, STORE_WRITES, store_grid, NULL},
+                                      {"rope_store",
+                                       STORE_SLOTS | SLOT(OUT) | SLOT(IN3) | SLOT(VEC1), KV,
+                                       STORE_WRITES | SLOT(OUT), rope_store_grid, NULL}};
+
 static const pe_metal_pass *pass_of(job_of *j) {
+  if (j->joined) return &joined[few_at_once(j)];
   switch (j->op) {
   case PE_OP_LINEAR: return &linear[rows_at_once(j)];
   case PE_OP_GATED: return &gated[rows_at_once(j)];
-  case PE_OP_HEAD_LINEAR: return &head[j->args->head.transposed ? 2 : rows_at_once(j) == 3];
+  case PE_OP_HEAD_LINEAR: return &head[j->args->head.transposed ? 2 : few_at_once(j) == 3];
   case PE_OP_EXPERT_LINEAR: return &expert[expert_way(j)];
   case PE_OP_EXPERT_GATED: return &expert_gated[expert_way(j)];
   case PE_OP_ATTENTION:
     return splits(j) ? &attention_part[attention_instance(j)] : &attention[attention_instance(j)];
+  case PE_OP_STORE: return &store[j->rope != NULL];
   case PE_OP_REGION_ATTENTION: return &region[region_instance(j)];
   default: return &single[j->op];
   }
@@ -403,8 +459,9 @@ static bool plain_is_known(const pe_quant_matrix *m) {
 
 static const char *refused(job_of *j) {
   const pe_op_args *a = j->args;
-  if ((j->mat && !plain_is_known(j->mat)) || (j->mat2 && !plain_is_known(j->mat2)))
-    return "weights of this element type";
+  const pe_quant_matrix *mats[] = {j->mat, j->mat2, j->mat3};
+  for (int i = 0; i < 3; i++)
+    if (mats[i] && !plain_is_known(mats[i])) return "weights of this element type";
   switch (j->op) {
   case PE_OP_ATTENTION: return attention_instance(j) < 0 ? "heads this wide" : NULL;
   case PE_OP_REGION_ATTENTION:
@@ -412,7 +469,9 @@ static const char *refused(job_of *j) {
   case PE_OP_STORE:
     if (a->store.cache.key > PE_STORE_WIDTH || a->store.cache.value > PE_STORE_WIDTH)
       return "heads this wide";
-    return a->store.rope.turns && a->store.rope.norm.layer ? "a layer norm in a rope" : NULL;
+    return (a->store.rope.turns && a->store.rope.norm.layer) || (j->rope && j->rope->norm.layer)
+               ? "a layer norm in a rope"
+               : NULL;
   case PE_OP_ROPE: return a->rope.norm.layer ? "a layer norm in a rope" : NULL;
   case PE_OP_EXPERT_LINEAR:
   case PE_OP_EXPERT_GATED:
@@ -451,10 +510,12 @@ uint64_t pe_metal_scratch(const pe_metal_job *job) {
 
 int64_t pe_metal_reads(const pe_metal_job *job) {
   static const int32_t rows[] = {1, 2, 4, 8};
-  const int way = rows_at_once(job);
+  const int way = few_at_once(job);
   switch (job->op) {
   case PE_OP_LINEAR:
-  case PE_OP_GATED: return tiles(job->call->rows, rows[way]);
+  case PE_OP_GATED:
+    return tiles(job->call->rows,
+                 rows_at_once(job) == WIDE && !job->joined ? wide_rows(job) : rows[way]);
   case PE_OP_HEAD_LINEAR:
     return (int64_t)job->args->head.heads *
            tiles(job->call->rows, job->args->head.transposed || way < 3 ? 1 : 8);
@@ -476,8 +537,11 @@ static uint32_t format_of(const pe_quant_matrix *m, int field) {
 
 uint32_t pe_metal_constant_of(const pe_metal_job *job, int constant) {
   if (constant < PE_CONSTANT_KIND2) return format_of(job->mat, constant);
-  if (constant < PE_CONSTANT_GATE)
+  if (constant < PE_CONSTANT_KIND3)
     return format_of(job->mat2 ? job->mat2 : job->mat, constant - PE_CONSTANT_KIND2);
+  if (constant < PE_CONSTANT_GATE)
+    return format_of(job->mat3 ? job->mat3 : job->mat, constant - PE_CONSTANT_KIND3);
+  if (constant == PE_CONSTANT_NORM) return job->call->norm.width > 0;
   if (constant == PE_CONSTANT_GATE)
     return (uint32_t)(job->op == PE_OP_GATED ? job->args->gated.activation
                                              : job->args->expert_gated.activation);

@@ -10,29 +10,33 @@
 #include "kernels/metal/args.h"
 #include "kernels/op.h"
 
-/* Sizes of tiles and thresholds, which a person may tune on a real device: name, default. */
-#define PE_METAL_TILES(X)                                                                          \
-  X(linear_rows_2, 2)     /* from this many rows on, a lane takes 2 at once, */                    \
-  X(linear_rows_4, 3)     /* 4, */                                                                 \
-  X(linear_rows_8, 5)     /* 8 */                                                                  \
-  X(expert_sort_pairs, 8) /* from this many pairs (row, expert) on, sort by expert */              \
-  X(attention_split, 256) /* from this many keys on, attention takes two passes, */                \
-  X(attention_tiles, 64)  /* if there are no more tiles of queries than this */
+#include <stddef.h>
 
+/* Sizes of tiles and thresholds, which a person may tune on a real device. Their list, with
+ * defaults, ranges and meanings, is scripts/engine/tiles.lua. */
 typedef struct pe_metal_tiles {
-#define PE_METAL_TILE_FIELD(name, value) int32_t name;
-  PE_METAL_TILES(PE_METAL_TILE_FIELD)
-#undef PE_METAL_TILE_FIELD
+  int32_t linear_rows_2, linear_rows_4, linear_rows_8, linear_rows_wide, linear_simdgroups;
+  int32_t join_rows, norm_rows, expert_sort_pairs, attention_split, attention_tiles;
 } pe_metal_tiles;
 extern const pe_metal_tiles pe_metal_tiles_default;
+
+typedef struct pe_metal_tile { /* one of them */
+  const char *name;
+  size_t offset; /* in pe_metal_tiles */
+  int32_t value, least, most;
+} pe_metal_tile;
+extern const pe_metal_tile pe_metal_tile_list[];
+extern const int pe_metal_tile_count;
 
 typedef struct pe_metal_job {
   pe_op op;
   const pe_metal_call *call;
   const pe_op_args *args;
   const pe_step *step;
-  const pe_quant_matrix *mat, *mat2; /* NULL: none; of experts and heads the first */
-  const pe_metal_tiles *tiles;       /* NULL: the defaults */
+  const pe_quant_matrix *mat, *mat2, *mat3; /* NULL: none; of experts and heads the first */
+  const pe_metal_tiles *tiles;              /* NULL: the defaults */
+  int32_t joined;           /* products of one input that it computes; 0: an op as it is */
+  const pe_rope_args *rope; /* of a store: the rope that it does as well; NULL: none */
 } pe_metal_job;
 
 typedef struct pe_metal_grid { /* for dispatchThreadgroups; a group has a multiple of 32 threads */

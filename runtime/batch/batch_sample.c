@@ -58,6 +58,17 @@ static pe_status pick_forced(pe_sampler *sampler, pe_batch_seq *seq, const float
   return PE_OK;
 }
 
+/* From the shortlist of its output, if that has all that it depends on. */
+static bool pick_listed(const pe_batch *b, pe_sampler *sampler, pe_batch_seq *seq) {
+  pe_shortlist list;
+  const int32_t best = pe_batch_seq_best(b, seq);
+  if (!best || !pe_device_shortlist(b->device, seq->output, &list) || list.best < best)
+    return false;
+  seq->draw = pe_sampler_pick_listed(sampler, &seq->sampling, list.logit, list.id, list.count,
+                                     seq->count, &seq->drawn, &seq->error);
+  return true;
+}
+
 static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const pe_sampling *s,
                  float *logits) {
   if (seq->forced_at < seq->forced_count) {
@@ -70,6 +81,16 @@ static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const
                                             bans, &seq->drawn, &seq->error)
                           : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count, d->ban,
                                                 bans, &seq->drawn, &seq->error);
+}
+
+int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq) {
+  const pe_request *q = &seq->request->r;
+  const bool ends_banned = pe_batch_seq_generated(seq) < q->min_tokens;
+  const bool reads = q->hold || seq->kept || seq->forced_at < seq->forced_count;
+  if (reads || ends_banned || q->bad_count) return 0;
+  pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
+  const int32_t best = pe_sampler_best(&seq->sampling, &history);
+  return best < b->plan->drawable ? best : 0;
 }
 
 /* max_tokens is 0: only the prompt was wanted. */
@@ -96,6 +117,7 @@ static void pick_some(void *ctx, int task, int tasks) {
     const pe_batch *b = d->batch;
     pe_batch_seq *seq = b->drawing[i];
     float *logits = pe_device_logits(b->device, seq->output);
+    seq->listed = false;
     if (seq->kept) {
       memcpy(seq->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits);
       seq->has_kept = seq->news = true;
@@ -103,7 +125,7 @@ static void pick_some(void *ctx, int task, int tasks) {
     if (prefill_only(seq)) continue;
     if (holds(seq))
       seq->state = PE_SEQ_HELD;
-    else
+    else if (!(seq->listed = pick_listed(b, b->drawer[task].sampler, seq)))
       pick(b, &b->drawer[task], seq, &seq->sampling, logits);
   }
 }
@@ -135,7 +157,7 @@ static void take_drawn(pe_batch *b, pe_batch_seq *seq) {
     e.token = true, e.choice = seq->drawn;
     seq->state =
         pe_batch_seq_runs(seq) ? PE_SEQ_DECODE : PE_SEQ_WAITING; /* preempted while it was held */
-    b->stats.decode_tokens++;
+    b->stats.decode_tokens++, b->stats.listed_tokens += seq->listed;
     rc = settle(b, seq, seq->drawn.id, &e, &why);
   }
   if (rc) why = PE_FINISH_ERROR;

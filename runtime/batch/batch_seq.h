@@ -74,6 +74,7 @@ typedef struct pe_batch_seq {
   int32_t output;                   /* its row among the step's logits, or -1 */
   bool shares;                      /* other choices draw from the same row */
   int32_t promise[PE_GRAPH_GROUPS]; /* blocks counted for it (batch_room.c) */
+  bool listed;                      /* drawn from a shortlist */
   pe_choice drawn;                  /* from these logits, if `draw` is PE_OK */
   pe_status draw;
   pe_error error;
@@ -229,6 +230,9 @@ bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
 
 /* ---- sampling (batch_sample.c) ------------------------------------------------------------- */
 
+/* How many of the best logits its next token depends on; 0: its whole line is read. The answer
+ * stays the same while a step runs. */
+int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq);
 /* Samples, on the pool, the next token of every sequence that has logits in this step, or holds it.
  * Events are pushed in the order of the sequences. */
 void pe_batch_sample_all(pe_batch *b);

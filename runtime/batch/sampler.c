@@ -241,11 +241,11 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
   for (int32_t i = 0; i < count; i++) put_one(s, x, id[i], -INFINITY);
 }
 
-/* How many logits bias, bans and penalties change, or more. */
-static int64_t most_changes(const pe_sampler *s, const pe_sampling *p, const pe_history *h,
+/* How many of n logits bias, bans and penalties change, or more. */
+static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h,
                             int32_t ban_count) {
   int64_t tokens = h && h->count > 0 && penalizes(p) ? h->count : 0;
-  return (int64_t)p->bias_count + p->banned_count + ban_count + (tokens < s->n ? tokens : s->n);
+  return (int64_t)p->bias_count + p->banned_count + ban_count + (tokens < n ? tokens : n);
 }
 
 static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, const int32_t *ban_ids,
@@ -316,7 +316,7 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
                       const pe_history *history, int64_t position, const int32_t *ban_ids,
                       int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
-  bool changes = most_changes(s, p, history, ban_count) > 0;
+  bool changes = most_changes(s->n, p, history, ban_count) > 0;
   float top =
       s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
   const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
@@ -351,6 +351,25 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
 pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
                               const pe_history *history, int64_t position, const int32_t *ban_ids,
                               int32_t ban_count, pe_choice *out, pe_error *err) {
-  float *x = most_changes(s, p, history, ban_count) <= s->n ? logits : s->copy;
+  float *x = most_changes(s->n, p, history, ban_count) <= s->n ? logits : s->copy;
   return pick(s, p, logits, x, history, position, ban_ids, ban_count, out, err);
+}
+
+/* What follows top_k is computed from the packed list of the tokens that it keeps, in the order of
+ * their ids (sampler_draw.c): a quarter of the row is packed at most, and short rows always are. */
+int32_t pe_sampler_best(const pe_sampling *p, const pe_history *history) {
+  if (most_changes(INT32_MAX, p, history, 0) || p->top_logprobs >= 0) return 0;
+  if (p->temperature == 0) return 1;
+  return p->top_k <= PE_SAMPLER_BEST ? p->top_k : 0;
+}
+
+pe_status pe_sampler_pick_listed(pe_sampler *s, const pe_sampling *p, const float *logits,
+                                 const int32_t *ids, int32_t count, int64_t position,
+                                 pe_choice *out, pe_error *err) {
+  const int32_t whole = s->n;
+  s->n = s->space.list.n = count;
+  pe_status rc = pe_sampler_pick(s, p, logits, NULL, position, NULL, 0, out, err);
+  s->n = s->space.list.n = whole;
+  if (!rc) out->id = ids[out->id];
+  return rc;
 }

@@ -207,6 +207,11 @@ int64_t pe_kv_discard(pe_kv *kv) {
   return discarded;
 }
 
+uint8_t *pe_kv_blocks(const pe_kv *kv, int32_t group, uint64_t *bytes) {
+  *bytes = (uint64_t)kv->blocks * kv->step[group];
+  return kv->memory->data + kv->at[group];
+}
+
 static void copy_block(pe_kv *kv, int32_t group, int32_t from, int32_t to) {
   assert(!kv->busy);
   uint8_t *blocks = kv->memory->data + kv->at[group];

@@ -95,6 +95,9 @@ uint64_t pe_kv_group_token_bytes(const pe_kv *kv, int32_t group);
 /* Bytes of the blocks that a sequence holds, including shared ones. */
 uint64_t pe_kv_seq_bytes(const pe_kv *kv, const pe_kv_seq *s);
 
+/* The blocks of a group in `memory`, one after another. */
+uint8_t *pe_kv_blocks(const pe_kv *kv, int32_t group, uint64_t *bytes);
+
 /* Makes tokens [from, to) writable: adds blocks, and copies a shared one (at most the first, since
  * tokens are appended). Changes nothing if it fails; PE_ELIMIT if blocks run out. */
 pe_status pe_kv_prepare(pe_kv *kv, pe_kv_seq *s, int32_t from, int32_t to, pe_error *err);

@@ -10,27 +10,33 @@ typedef struct counter {
   pe_metal_cost *out;
 } counter;
 
-static double line_bytes(const pe_metal_dispatch *d) {
-  double floats = d->instr->op == PE_OP_STORE ? 0 : d->call.out_step;
-  for (int i = 0; i < PE_OP_VIEWS; i++) floats += d->call.in_step[i];
-  return floats * d->call.rows * (double)sizeof(float);
+/* Bytes of the lines that an instruction reads and writes. */
+static double line_bytes(const pe_instr *x, int32_t rows) {
+  double floats = x->op == PE_OP_STORE ? 0 : x->out.step;
+  for (int i = 0; i < PE_OP_VIEWS; i++) floats += x->in[i].step;
+  return floats * rows * (double)sizeof(float);
+}
+
+static void count_instr(const pe_metal_dispatch *d, const pe_instr *x, pe_metal_cost *out) {
+  const pe_cpu_call call = {.step = d->job.step,
+                            .rows = d->call.rows,
+                            .mat = x->mat,
+                            .mat2 = x->mat2,
+                            .args = x->cache >= 0 ? d->args.op : x->args};
+  out->cost = pe_profile_cost(x->op, &call);
+  out->once = out->cost.weights + out->cost.cache;
+  out->cost.weights *= (double)pe_metal_reads(&d->job);
+  out->cost.values = line_bytes(x, d->call.rows);
 }
 
 static pe_status count(void *ctx, const pe_metal_dispatch *d, pe_error *err) {
   counter *c = ctx;
-  pe_metal_cost *out = &c->out[d->instr - c->plan->instr];
+  pe_metal_cost *out = &c->out[d->instr[0] - c->plan->instr];
   (void)err;
   out->barriers += d->barrier;
   if (out->dispatches++) return PE_OK; /* the first pass has it all */
-  const pe_cpu_call call = {.step = d->job.step,
-                            .rows = d->call.rows,
-                            .mat = d->instr->mat,
-                            .mat2 = d->instr->mat2,
-                            .args = d->args};
-  out->cost = pe_profile_cost(d->instr->op, &call);
-  out->once = out->cost.weights + out->cost.cache;
-  out->cost.weights *= (double)pe_metal_reads(&d->job);
-  out->cost.values = line_bytes(d);
+  for (int i = 0; i < d->unit->count; i++)
+    count_instr(d, d->instr[i], &c->out[d->instr[i] - c->plan->instr]);
   return PE_OK;
 }
 
@@ -51,15 +57,21 @@ static pe_status lay_out(const pe_metal_load *load, pe_step *step, pe_segment **
 pe_status pe_metal_count(const pe_plan *plan, const pe_metal_load *load, pe_metal_cost *out,
                          pe_error *err) {
   pe_program *program = NULL;
+  pe_metal_units units = {0};
   pe_segment *segments = NULL;
   pe_step step;
   counter c = {plan, out};
   memset(out, 0, plan->count * sizeof *out);
   pe_status rc = lay_out(load, &step, &segments, err);
   if (!rc) rc = pe_program_open(plan, PE_EXACT, NULL, &program, err);
-  const pe_metal_walk walk = {
-      .program = program, .step = &step, .kv_type = load->kv_type, .kv_block = load->kv_block};
+  if (!rc) rc = pe_metal_units_open(&units, program, err);
+  const pe_metal_walk walk = {.units = &units,
+                              .step = &step,
+                              .tiles = load->tiles,
+                              .kv_type = load->kv_type,
+                              .kv_block = load->kv_block};
   if (!rc) rc = pe_metal_walk_run(&walk, count, &c, err);
+  pe_metal_units_close(&units);
   pe_program_close(program);
   pe_free(segments);
   return rc;

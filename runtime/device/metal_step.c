@@ -21,7 +21,7 @@ typedef struct array { /* of the step */
   int64_t words;
 } array;
 
-enum { ARRAYS = 13 + PE_REGIONS };
+enum { ARRAYS = 14 + PE_REGIONS };
 
 static int64_t lookups_of(const pe_step *s) {
   return s->tower.lookup.at ? s->tower.lookup.at[s->rows] : 0;
@@ -36,6 +36,7 @@ static void list_arrays(const pe_step *s, pe_metal_step *h, array out[ARRAYS]) {
       {&h->segment_of, s->segment_of, rows},
       {&h->segment, s->segment, (int64_t)s->segments * (int64_t)(sizeof(pe_segment) / 4)},
       {&h->output, s->output, s->outputs},
+      {&h->best, s->best, s->outputs},
       {&h->tables, s->tables, s->table_count},
       {&h->table_at, s->table_at, tables},
       {&h->feature, s->feature, rows},
@@ -109,6 +110,12 @@ pe_status pe_metal_arrays_fill(pe_metal_arrays *a, pe_gpu *gpu, const pe_step *s
   if (!rc && bytes) rc = pe_metal_room(gpu, &a->lines, bytes, err);
   if (!rc && bytes) memcpy(a->lines.data, from, bytes);
   return rc;
+}
+
+int32_t pe_metal_arrays_best(const pe_metal_arrays *a, int32_t i) {
+  const int32_t *words = (const int32_t *)(const void *)a->words.data;
+  const int32_t at = ((const pe_metal_step *)(const void *)words)->best;
+  return at < 0 ? 0 : words[at + i];
 }
 
 void pe_metal_arrays_free(pe_metal_arrays *a, pe_gpu *gpu) {

@@ -1,13 +1,14 @@
 /* metal_walk.h - the dispatches of a step, in order, with the barriers between them.
  *
- * The walk lowers the codes of a program with the table of kernels (kernels/metal/table.h). Who
- * encodes the step, and who only counts what it costs, see the same dispatches:
+ * The walk lowers the units of a program (metal_units.h) with the table of kernels
+ * (kernels/metal/table.h). Who encodes the step, and who only counts what it costs, see the same
+ * dispatches:
  *
- *     code      norm  q  k  v  rope  attention: two passes  o ...
- *     dispatch  norm |q  k  v |rope |first |second         |o      |: a barrier before it
+ *     unit      [norm q k v]  [rope store]  attention: two passes   o ...
+ *     dispatch   joined      | rope_store  | first | second        | o      |: a barrier before it
  *
- * Codes between two barriers may overlap. A code gets a barrier if the program says that it must
- * wait for one since the last barrier, or if both use scratch, of which there is one.
+ * Units between two barriers may overlap. A unit gets a barrier if its order says that it must wait
+ * for one since the last barrier, or if both use scratch, of which there is one.
  *
  * Ownership: borrows everything. Threads: none of its own. */
 #ifndef PE_METAL_WALK_H
@@ -16,11 +17,12 @@
 #include "kernels/metal/table.h"
 #include "runtime/cache/recur.h"
 #include "runtime/cache/kv.h"
-#include "runtime/device/program.h"
+#include "runtime/device/metal_units.h"
 
 typedef struct pe_metal_walk {
-  const pe_program *program;
+  const pe_metal_units *units;
   const pe_step *step;
+  const pe_metal_tiles *tiles;
   pe_kv_type kv_type;
   int32_t kv_block;
   const pe_kv *kv;       /* NULL: its addresses do not matter */
@@ -30,9 +32,12 @@ typedef struct pe_metal_walk {
 typedef struct pe_metal_dispatch {
   pe_metal_job job; /* points to the next two */
   pe_metal_call call;
-  pe_op_args args;
-  const pe_instr *instr;
-  int32_t code;
+  union {
+    pe_op_args op;
+    pe_rope_store_args rope_store;
+  } args;
+  const pe_metal_unit *unit;
+  const pe_instr *instr[PE_METAL_JOINED], *norm; /* of the unit; NULL: none */
   const pe_metal_pass *pass;
   pe_metal_grid grid;
   bool barrier; /* before it */
@@ -41,9 +46,13 @@ typedef struct pe_metal_dispatch {
 /* Returns an error to end the walk. */
 typedef pe_status (*pe_metal_visit)(void *ctx, const pe_metal_dispatch *d, pe_error *err);
 
+/* The instruction whose operand a slot of the dispatch is, and the slot that it would have if this
+ * instruction were alone. NULL: nobody's. */
+const pe_instr *pe_metal_owner(const pe_metal_dispatch *d, int *slot);
+
 /* PE_EUNSUPPORTED: an op or a layout has no kernel; the error names it. */
 pe_status pe_metal_walk_run(const pe_metal_walk *w, pe_metal_visit visit, void *ctx, pe_error *err);
-/* Every pass of every code, whatever its grid: what must be compiled. */
+/* Every pass of every unit, whatever its grid: what must be compiled. */
 pe_status pe_metal_walk_all(const pe_metal_walk *w, pe_metal_visit visit, void *ctx, pe_error *err);
 /* Bytes of scratch that the step needs. */
 uint64_t pe_metal_walk_scratch(const pe_metal_walk *w);

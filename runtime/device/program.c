@@ -5,23 +5,22 @@
 
 /* ---- what codes touch ------------------------------------------------------------------------ */
 
-/* Do two values share memory? A place is `step` floats per row, all lines of a value together. */
-static bool overlap(const pe_place *a, const pe_place *b) {
+bool pe_program_overlap(const pe_place *a, const pe_place *b) {
   return a->rows == b->rows && a->rows != PE_EXTENT_CONST && a->at < b->at + b->step &&
          b->at < a->at + a->step;
 }
 
-static bool same_place(const pe_place *a, const pe_place *b) {
+bool pe_program_same(const pe_place *a, const pe_place *b) {
   return a->rows == b->rows && a->at == b->at && a->offset == b->offset && a->step == b->step;
 }
 
 static bool writes_place(const pe_code *c, const pe_place *place) {
-  return c->round < 0 && c->instr->op != PE_OP_STORE && overlap(&c->instr->out, place);
+  return c->round < 0 && c->instr->op != PE_OP_STORE && pe_program_overlap(&c->instr->out, place);
 }
 
 static bool reads_place(const pe_code *c, const pe_place *place) {
   for (int i = 0; i < (c->round < 0 ? PE_NODE_INPUTS : 1); i++)
-    if (overlap(&c->instr->in[i], place)) return true;
+    if (pe_program_overlap(&c->instr->in[i], place)) return true;
   return false;
 }
 
@@ -36,8 +35,7 @@ static uint64_t slot_written(const pe_program *p, const pe_code *c) {
   return c->round < 0 ? 0 : 1ull << p->rounded[c->round].slot;
 }
 
-/* Do both use the KV cache of a layer, one of them to write, or the same state? */
-static bool share_memory(const pe_instr *x, const pe_instr *y) {
+bool pe_program_share(const pe_instr *x, const pe_instr *y) {
   const bool stores = x->op == PE_OP_STORE || y->op == PE_OP_STORE;
   return (stores && x->cache >= 0 && x->cache == y->cache) ||
          (x->state_at >= 0 && x->state_at == y->state_at);
@@ -47,7 +45,7 @@ static bool share_memory(const pe_instr *x, const pe_instr *y) {
 static bool conflict(const pe_program *p, const pe_code *x, const pe_code *y) {
   const uint64_t written = slot_written(p, x), writes = slot_written(p, y);
   if ((written & (slots_read(p, y) | writes)) || (writes & slots_read(p, x))) return true;
-  if (x->round < 0 && y->round < 0 && share_memory(x->instr, y->instr)) return true;
+  if (x->round < 0 && y->round < 0 && pe_program_share(x->instr, y->instr)) return true;
   if (x->round < 0 && x->instr->op != PE_OP_STORE &&
       (reads_place(y, &x->instr->out) || writes_place(y, &x->instr->out)))
     return true;
@@ -82,7 +80,7 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
                              int32_t act, int32_t *out, pe_error *err) {
   for (int32_t i = p->rounded_count - 1; i >= 0; i--) {
     const pe_rounded *r = &p->rounded[i];
-    if (!same_place(&r->of, &x->in[0]) || r->kind != kind || r->cols != cols || r->act != act)
+    if (!pe_program_same(&r->of, &x->in[0]) || r->kind != kind || r->cols != cols || r->act != act)
       continue;
     if (!is_current(p, r)) break;
     p->code[r->first].outputs_only &= x->outputs_only;

@@ -64,4 +64,11 @@ pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *
                           pe_program **out, pe_error *err);
 void pe_program_close(pe_program *p); /* takes; NULL is fine */
 
+/* Do two values share memory? A place is `step` floats per row, all lines of a value together. */
+bool pe_program_overlap(const pe_place *a, const pe_place *b);
+/* Are they the same lines? */
+bool pe_program_same(const pe_place *a, const pe_place *b);
+/* Do both use the KV cache of a layer, one of them to write, or the same state? */
+bool pe_program_share(const pe_instr *x, const pe_instr *y);
+
 #endif

@@ -284,7 +284,7 @@ pe_status pe_plan_open(pe_graph *g, const pe_plan_options *options, pe_plan **ou
     pe_free(p);
     return rc;
   }
-  p->graph = frozen;
+  p->graph = frozen, p->apart = o.apart;
   pe_planner s = {.g = frozen, .p = p, .n = frozen->node_count};
   rc = open_planner(&s, err);
   if (!rc) {

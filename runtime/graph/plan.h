@@ -23,6 +23,9 @@
  * prompt) runs nothing below and, above, only what caches and states need: not even the attention
  * of the last layer.
  *
+ * Order. Nodes run in the order of the graph, but products of one input (q, k and v) follow each
+ * other: a backend may compute them at once.
+ *
  * Memory. A value has a place in one of two areas: the rows area holds one line for every row of
  * the step, the outputs area one line for every row whose logits are wanted. Values that are never
  * alive at the same time share a place. A value is alive from its instruction to its last reader; a
@@ -86,6 +89,7 @@ typedef struct pe_plan {
   int32_t rope_scales; /* longer than this: every length has its own; INT32_MAX: never */
   int32_t feature_width;  /* of the rows of pictures; 0: the model takes none */
   int32_t feature_planes; /* 1, and those that layers add (deepstack) */
+  bool apart;             /* nothing was fused, and backends join nothing either */
   bool spans;             /* some layer lets the rows of a picture see all of it */
   pe_place *tap;          /* one per value of pe_plan_options.taps */
   size_t tap_count;

@@ -2,6 +2,8 @@
  * the graph as possible; see plan.h. */
 #include "runtime/graph/plan_parts.h"
 
+#include <string.h>
+
 /* Does row r of the result depend on row r of the inputs and on nothing else? */
 static bool is_rowwise(const pe_node *n) {
   switch (n->op) {
@@ -107,6 +109,28 @@ static void find_skipped(pe_planner *s, const pe_plan_options *o, bool *needed) 
   }
 }
 
+/* Is m a product of the same rows of the same input as n? */
+static bool same_input(const pe_node *n, const pe_node *m) {
+  return n->op == PE_OP_LINEAR && m->op == PE_OP_LINEAR && !n->args.linear.residual &&
+         !m->args.linear.residual && n->in[0] == m->in[0] && n->rows == m->rows;
+}
+
+/* Products of one input follow each other, so that none of them takes the memory of another. A
+ * product needs nothing but its input: it may move up to its sibling. */
+static void gather_products(pe_planner *s) {
+  enum { AHEAD = 32 }; /* nodes: siblings are in one layer */
+  for (size_t k = 0; k < s->count; k++) {
+    size_t to = k + 1;
+    for (size_t m = k + 1; m < s->count && m <= k + AHEAD; m++) {
+      const pe_value v = s->order[m];
+      if (!same_input(&s->node[s->order[k]], &s->node[v])) continue;
+      memmove(&s->order[to + 1], &s->order[to], (m - to) * sizeof *s->order);
+      s->order[to++] = v;
+    }
+    k = to - 1;
+  }
+}
+
 pe_status pe_plan_move_output(pe_planner *s, const pe_plan_options *o, pe_error *err) {
   bool *moves = pe_calloc(2 * s->n, sizeof *moves), *set = pe_calloc(2 * s->n, sizeof *set);
   pe_value *picked = pe_calloc(s->n, sizeof *picked);
@@ -116,6 +140,7 @@ pe_status pe_plan_move_output(pe_planner *s, const pe_plan_options *o, pe_error 
     if (!o->apart) find_moves(s, o, moves, set);
     for (size_t i = 0; i < s->n; i++)
       if (s->live[i]) move_node(s, i, moves, picked);
+    if (!o->apart) gather_products(s);
     for (size_t i = 0; i < 2 * s->n; i++) set[i] = false;
     find_skipped(s, o, set);
   }

@@ -95,7 +95,8 @@ local function metal_rows()
   local families = (m.metal3 and "Metal 3" or "before Metal 3") .. (m.apple7 and ", Apple 7" or "")
   return {
     { "Metal", m.name, ("%s%s; room for %s, %s in one buffer"):format(families,
-      m.residency and ", residency sets" or "", text.bytes(m.working_set),
+      (m.residency and ", residency sets" or "") .. (m.tensors and ", tensor operations" or ""),
+      text.bytes(m.working_set),
       text.bytes(m.most_bytes)) },
     { "Metal's methods", m.differences == 0 and ("%d as we call them"):format(m.methods)
       or ("%d of %d DIFFER"):format(m.differences, m.methods),

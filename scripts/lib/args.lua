@@ -18,6 +18,8 @@ args.common = {
     help = "exact: float32 activations and KV cache; fast: 16 bits" },
   { name = "device", kind = "choice", choices = { "cpu", "metal", "auto" }, shown = "auto",
     help = "backend" },
+  { name = "metal-tiles", kind = "string", value = "NAME=N,...",
+    help = "how Metal's kernels cut their work (scripts/engine/tiles.lua)" },
   { name = "scripts", kind = "string", value = "DIR",
     help = "use these scripts instead of the embedded ones" },
   { name = "kv-bits", kind = "choice", choices = { "32", "16", "8", "4" },

@@ -171,7 +171,8 @@ function Core:sequences(tables) end
 ---@return integer all
 function Core:room() end
 
----Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; added,
+---Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens, and
+---listed_tokens, those of decode_tokens that a device's list of best logits decided; added,
 ---finished, cancelled, failed and preempted sequences; running and waiting ones and media_bytes
 ---now; schedule, compute and sample in seconds; and those of the prefix cache.
 ---@return table

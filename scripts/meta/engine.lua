@@ -54,6 +54,7 @@ function engine.device(device) end
 ---@field metal3 boolean        It says that it is of the family Metal 3,
 ---@field apple7 boolean        and of Apple 7.
 ---@field residency boolean     It has residency sets.
+---@field tensors boolean       It has tensor operations; no kernel uses them.
 ---@field methods integer       That perigee calls.
 ---@field differences integer   Of these methods to what perigee expects.
 ---@field lines string          A line about each difference.
@@ -62,6 +63,12 @@ function engine.device(device) end
 ---@return perigee.MetalInfo? info
 ---@return perigee.Error? err
 function engine.metal() end
+
+---Sets how Metal's kernels cut their work (engine/tiles.lua), for all that is opened from now on.
+---@param values table<string, integer>  The tiles to change.
+---@return table<string, integer>? all   Every tile.
+---@return perigee.Error? err            There is no such tile, or the value is out of its range.
+function engine.tiles(values) end
 
 ---@class perigee.EngineSampling
 ---@field temperature? number

@@ -187,6 +187,12 @@ test("plans list what was fused, and save memory", function(t)
   t.eq(#apart:instructions(), 39)
   t.eq(#plan:instructions(), 28) -- with one output for the residual and one for the attention
   t.eq(ops.output, 2)
+  local list, places = plan:instructions(), {}
+  for i, x in ipairs(list) do places[x.name] = i end
+  for k, name in ipairs { "k_proj", "v_proj" } do -- products of one input follow each other
+    t.eq(places["model.layers.1.self_attn." .. name],
+      places["model.layers.1.self_attn.q_proj"] + k)
+  end
   t.eq(plan.row_floats < plan.unshared_floats, true)
   t.eq(plan.row_floats <= apart.row_floats, true)
   close(model)

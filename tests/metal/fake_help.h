@@ -11,7 +11,9 @@
 typedef struct fake_control {
   void (*fail_at)(long n, fake_failure how);
   long (*calls)(void), (*complaints)(void), (*living)(void), (*dispatches)(void), (*barriers)(void);
-  void (*set_old)(int old);
+  long (*in_flight)(void), (*forgive)(void), (*encoded)(void);
+  void (*set_late)(long waits);
+  void (*set_macos)(int version);
   void (*set_most_bytes)(unsigned long bytes);
 } fake_control;
 
@@ -27,7 +29,9 @@ static inline bool fake_open(fake_control *out) {
   } list[] = {{"fake_fail_at", &out->fail_at},       {"fake_calls", &out->calls},
               {"fake_complaints", &out->complaints}, {"fake_living", &out->living},
               {"fake_dispatches", &out->dispatches}, {"fake_barriers", &out->barriers},
-              {"fake_set_old", &out->set_old},       {"fake_set_most_bytes", &out->set_most_bytes}};
+              {"fake_in_flight", &out->in_flight},   {"fake_set_late", &out->set_late},
+              {"fake_forgive", &out->forgive},       {"fake_encoded", &out->encoded},
+              {"fake_set_macos", &out->set_macos},   {"fake_set_most_bytes", &out->set_most_bytes}};
   if (!so) printf("    %s\n", dlerror());
   for (size_t i = 0; so && i < sizeof list / sizeof *list; i++) {
     void *symbol = dlsym(so, list[i].name);

@@ -88,6 +88,7 @@ static inline void metal_put_step(metal_buffers *b, const pe_step *s, int64_t ta
   h.segment_of = metal_words_add(&w, s->segment_of, s->rows);
   h.segment = metal_words_add(&w, s->segment, s->segments * (int64_t)(sizeof(pe_segment) / 4));
   h.output = metal_words_add(&w, s->output, s->outputs);
+  h.best = metal_words_add(&w, s->best, s->outputs);
   h.tables = metal_words_add(&w, s->tables, table_words);
   h.table_at = metal_words_add(&w, s->table_at, (int64_t)s->segments * s->groups);
   h.feature = metal_words_add(&w, s->features ? s->feature : NULL, s->rows);
@@ -179,14 +180,23 @@ static inline void metal_note(const msl_kernel *kernel) {
   for (int i = 0; msl_at(i); i++)
     if (msl_at(i) == kernel) metal_ran[i] = true;
 }
-/* Those with memory are test_memory.c's, the others test_kernels.c's: all have run. */
-static inline void metal_check_all_ran(bool memory) {
-  static const char *const with_memory[] = {"attention", "store", "conv", "delta", "ssm"};
+/* Kernels whose names begin like this have suites of their own; test_kernels.c has the others. */
+typedef enum metal_suite { METAL_KERNELS, METAL_MEMORY, METAL_JOINED, METAL_SHORTLIST } metal_suite;
+static inline metal_suite metal_suite_of(const char *kernel) {
+  static const struct {
+    const char *prefix;
+    metal_suite suite;
+  } known[] = {{"attention", METAL_MEMORY},  {"store", METAL_MEMORY},
+               {"rope_store", METAL_MEMORY}, {"conv", METAL_MEMORY},
+               {"delta", METAL_MEMORY},      {"ssm", METAL_MEMORY},
+               {"joined", METAL_JOINED},     {"shortlist", METAL_SHORTLIST}};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (!strncmp(kernel, known[i].prefix, strlen(known[i].prefix))) return known[i].suite;
+  return METAL_KERNELS;
+}
+static inline void metal_check_all_ran(metal_suite suite) {
   for (int i = 0; msl_at(i); i++) {
-    bool mine = !memory;
-    for (int j = 0; j < 5; j++)
-      if (!strncmp(msl_at(i)->name, with_memory[j], strlen(with_memory[j]))) mine = memory;
-    if (!mine || metal_ran[i]) continue;
+    if (metal_suite_of(msl_at(i)->name) != suite || metal_ran[i]) continue;
     check_failures++, printf("    %s was never run\n", msl_at(i)->name);
   }
 }
@@ -218,6 +228,20 @@ static inline void metal_pass(metal_buffers *b, const pe_metal_job *job, const p
   if (msl_run(&l)) printf("    %s\n", msl_fault_text());
 }
 
+/* Runs the passes of a job whose operands are in the buffers. */
+static inline void metal_run_job(metal_buffers *b, const pe_metal_job *job) {
+  const char *why;
+  const pe_metal_pass *p = pe_metal_pass_of(job, &why);
+  if (!p) {
+    CHECK_STR(why, "a kernel");
+    return;
+  }
+  metal_put(b, PE_SLOT_CALL, job->call, sizeof *job->call);
+  const size_t scratch = (size_t)pe_metal_scratch(job);
+  if (scratch) memset(metal_put(b, PE_SLOT_SCRATCH, NULL, scratch), 0xff, scratch);
+  for (; p; p = p->then) metal_pass(b, job, p);
+}
+
 /* Runs a case in the order that is set; the buffers hold the results, and the caller frees them. */
 static inline void metal_run(const metal_case *k, metal_buffers *b) {
   *b = (metal_buffers){0};
@@ -229,18 +253,9 @@ static inline void metal_run(const metal_case *k, metal_buffers *b) {
                             .mat = k->c->mat,
                             .mat2 = k->c->mat2,
                             .tiles = k->tiles};
-  const char *why;
-  const pe_metal_pass *p = pe_metal_pass_of(&job, &why);
-  if (!p) {
-    CHECK_STR(why, "a kernel");
-    return;
-  }
   metal_put_operands(b, k);
-  metal_put(b, PE_SLOT_CALL, &call, sizeof call);
   metal_put(b, PE_SLOT_ARGS, &k->c->args, sizeof k->c->args);
-  const size_t scratch = (size_t)pe_metal_scratch(&job);
-  if (scratch) memset(metal_put(b, PE_SLOT_SCRATCH, NULL, scratch), 0xff, scratch);
-  for (; p; p = p->then) metal_pass(b, &job, p);
+  metal_run_job(b, &job);
 }
 
 static inline bool metal_same(const metal_buffers *a, const metal_buffers *b, int slot) {

@@ -1,16 +1,18 @@
 -- mslx.lua - makes C++ of one preprocessed .metal file, and says what Metal would refuse.
 --
---   c++ -E ... x.metal | lua5.4 tests/metal/mslx.lua host|strict NAME > x.cpp
+--   c++ -E ... x.metal | lua5.4 tests/metal/mslx.lua host|cuda|strict NAME > x.cpp
 --
 -- Only what C++ cannot express is rewritten: attributes go, `threadgroup` arrays become storage of
 -- the executor, function constants become variables with a table, `constant` means const, and each
 -- kernel gets an entry with the attribute of every parameter. The shims (shim/*.h) do the rest.
--- `host` is compiled and run; `strict` keeps the address spaces and is only checked by clang.
+-- `host` is compiled and run, `cuda` becomes PTX for NVIDIA's GPUs; `strict` keeps the address
+-- spaces and is only checked by clang.
 -- Lines keep their numbers, so compilers and reports name the line of the .metal file.
 -- Everything reported is an error: exit 1.
 
 local target, module = arg[1], arg[2]
-assert(target == "host" or target == "strict", "mslx: the target is host or strict")
+assert(target == "host" or target == "cuda" or target == "strict",
+  "mslx: the target is host, cuda or strict")
 local source = io.read("a")
 
 -- ---- tokens -------------------------------------------------------------------------------------
@@ -423,7 +425,7 @@ local function rewrite()
       elseif t.text == "threadgroup" and begins_statement(i) and depth > 0 then
         skip = group_array(i, kernel_at)
       end
-      if not skip and SPACES[t.text] and target == "host" then
+      if not skip and SPACES[t.text] and target ~= "strict" then
         local constant_too = t.text == "constant" and tokens[beside(i, -1)].text ~= "const" and
                                next_text(i) ~= "const"
         emit(constant_too and "const" or "")
@@ -483,6 +485,20 @@ local function write_host_entries()
   io.write("}\n")
 end
 
+-- A function of the module for each instance: its name is that of the kernel.
+local function write_cuda_entries()
+  io.write(('\n#line 1 "entries of %s"\n'):format(module))
+  for _, one in ipairs(instances) do
+    local tags = {}
+    for j, p in ipairs(kernels[one.call:match("^[%w_]+")].list) do
+      tags[j] = ("metal::tag<metal::%s, %s>"):format(p.kind, p.index)
+    end
+    io.write(('extern "C" MSL_ENTRY void %s(metal::arguments a) {\n'):format("msl_" .. one.name))
+    io.write(("  metal::entry<&%s, %s>::run(a);\n}\n"):format(one.call, table.concat(tags, ", ")))
+  end
+  io.write("}\n")
+end
+
 read_tokens()
 split_brackets()
 lint()
@@ -497,10 +513,10 @@ end
 
 if failed then os.exit(1) end
 io.write(('#include "tests/metal/shim/%s.h"\n'):format(target))
-if target == "host" then
+if target ~= "strict" then
   io.write(("namespace module_%s {\nusing namespace metal;\n"):format(module))
   io.write(table.concat(out))
-  write_host_entries()
+  if target == "host" then write_host_entries() else write_cuda_entries() end
 else
   io.write(table.concat(out))
   -- Every instance is named, so that the bodies of templates are checked too.

@@ -5,7 +5,7 @@
 
 A mutant is one file with one change: a lost barrier, a leaked object, a swapped operand. It is
 compiled, linked before the library that has the right version, and run against the fake Metal: the
-suite of the host, then a few models. It is noticed if either fails, dies or takes two minutes. The
+suites of the host, then a few models. It is noticed if either fails, dies or takes two minutes. The
 last line has the three counts of every suite. BUILD must be complete (make tests)."""
 import argparse
 import os
@@ -14,32 +14,34 @@ import sys
 import tempfile
 
 GPU, PIPELINE = "kernels/metal/gpu.c", "kernels/metal/gpu_pipeline.c"
-STORE, STEP, WALK, METAL = (f"runtime/device/metal{x}.c" for x in ("_store", "_step", "_walk", ""))
+STORE, STEP, WALK, LIST, METAL = (
+    f"runtime/device/metal{x}.c" for x in ("_store", "_step", "_walk", "_shortlist", ""))
 # name, file, what is there, what takes its place
 MUTANTS = [
     ("fast mathematics", GPU, "pe_mtl_options_math(options, PE_MTL_MATH_SAFE)", "(void)0"),
-    ("encoder not ended", GPU, "pe_mtl_encoder_end(c->encoder);\n  pe_mtl_commands_commit",
-     "pe_mtl_commands_commit"),
+    ("encoder not ended", GPU, "  pe_mtl_encoder_end(c->encoder);\n  g->objc->pop",
+     "  g->objc->pop"),
     ("dropped encoder not ended", GPU, "  pe_mtl_encoder_end(c->encoder); /*", "  /*"),
-    ("no wait", GPU, "pe_mtl_commands_wait(c->buffer);", ""),
+    ("no wait", GPU, "  *done = wait_for(g, c, most_ms);", "  *done = true;"),
+    ("no signal", GPU, "  pe_mtl_commands_signal(c->buffer, g->event, c->number);\n", ""),
+    ("waits for ever", GPU, "if (most_ms <= WATCH_MS) return false;", ""),
+    ("event leaked", GPU, "g->event, g->queue, g->device}", "g->queue, g->device}"),
     ("committed twice", GPU, "pe_mtl_commands_commit(c->buffer);",
      "pe_mtl_commands_commit(c->buffer), pe_mtl_commands_commit(c->buffer);"),
-    ("command buffer leaked", GPU, "start(c->buffer);\n  pe_mtl_release(c->buffer);",
-     "start(c->buffer);"),
-    ("command buffer released twice", GPU, "start(c->buffer);\n  pe_mtl_release(c->buffer);",
-     "start(c->buffer);\n  pe_mtl_release(c->buffer), pe_mtl_release(c->buffer);"),
+    ("command buffer leaked", GPU, "    pe_mtl_release(c->buffer);\n    *c", "    *c"),
+    ("command buffer released twice", GPU, "    pe_mtl_release(c->buffer);\n    *c",
+     "    pe_mtl_release(c->buffer), pe_mtl_release(c->buffer);\n    *c"),
     ("command buffer not retained", GPU, "pe_mtl_retain(pe_mtl_queue_commands(g->queue))",
      "pe_mtl_queue_commands(g->queue)"),
     ("no pool", GPU, "c->pool = g->objc->push();", "c->pool = NULL;"),
     ("pool never popped", GPU, "  if (c->pool) g->objc->pop(c->pool);", ""),
-    ("status not looked at", GPU, "bool ok = pe_mtl_commands_status(c->buffer) == ",
-     "bool ok = true || pe_mtl_commands_status(c->buffer) == "),
+    ("status not looked at", GPU, "return status == PE_MTL_STATUS_COMPLETED;", "return true;"),
     ("lost device forgotten", GPU, "g->lost |= e->lost;", ""),
     ("residency not committed", GPU, "  pe_mtl_residency_commit(g->residency);\n  if (resident)",
      "  if (resident)"),
     ("buffer left in the residency set", GPU, "make_resident(g, b->object, false);", ""),
     ("buffer leaked", GPU, "  pe_mtl_release(b->object);", ""),
-    ("library leaked", GPU, "{g->residency, g->library, g->queue", "{g->residency, g->queue"),
+    ("library leaked", GPU, "{g->residency, g->library, g->event", "{g->residency, g->event"),
     ("serial queue of one", GPU, "PE_MTL_BARRIER_BUFFERS", "2"),
     ("constants not told apart", PIPELINE, "!memcmp(a->value, b->value, sizeof a->value)", "true"),
     ("constant forgotten", PIPELINE, "if (k->constants >> i & 1)",
@@ -63,7 +65,12 @@ MUTANTS = [
     ("tables left out", STEP, "s->tables, s->table_count}", "s->tables, 0}"),
     ("step filled once", STEP, "memcpy(at, &head, sizeof head);",
      "if (at[0] == head.rows) return PE_OK;\n  memcpy(at, &head, sizeof head);"),
-    ("no barriers", WALK, "code[code].after > h->ordered ||", "code[code].after < 0 ||"),
+    ("no barriers", WALK, "o->unit[i].after > h->ordered ||", "o->unit[i].after < 0 ||"),
+    ("queries of the keys", WALK,
+     "    if (s == PE_SLOT_IN3) return *slot = PE_SLOT_IN0, d->instr[0];\n", ""),
+    ("third product into the second", WALK, "d->instr[1 + s - PE_SLOT_OUT2]", "d->instr[1]"),
+    ("weight of the norm forgotten", WALK,
+     "s == PE_SLOT_VEC3) return *slot = PE_SLOT_VEC0, d->norm;", "s == PE_SLOT_VEC3) return NULL;"),
     ("a barrier too late", WALK, "after > h->ordered ||", "after > h->ordered + 1 ||"),
     ("no barrier between passes", WALK, "d.pass = d.pass->then, d.barrier = true)",
      "d.pass = d.pass->then, d.barrier = false)"),
@@ -88,12 +95,21 @@ MUTANTS = [
     ("second matrix not bound", METAL, "if (!(d->pass->binds >> slot & 1)) continue;",
      "if (!(d->pass->binds >> slot & 1) || slot == PE_SLOT_DATA2) continue;"),
     ("not dropped after a failure", METAL,
-     "    pe_gpu_drop(m->gpu, &m->commands);\n  else\n    pe_gpu_commit",
-     "    (void)0;\n  else\n    pe_gpu_commit"),
+     "    pe_gpu_drop(m->gpu, &t->commands);\n  else\n    pe_commands_end",
+     "    (void)0;\n  else\n    pe_commands_end"),
+    ("ahead of the wrong step", METAL, "&& !memcmp(m->shape.data, t->shape.data, m->shape.len))",
+     ")"),
+    ("nothing is ahead", METAL, "  encode_ahead(m);\n", ""),
+    ("ahead never dropped", METAL, "if (c->buffer && !c->number) pe_gpu_drop(m->gpu, c);", ""),
+    ("arrays not in the shape", METAL, "t->arrays.words.object,", "NULL,"),
+    ("wrong group of the cache", METAL, "&m->kv[m->base.kv->graph->layer[x->cache].group]",
+     "&m->kv[0]"),
+    ("list of another output", LIST, "(int64_t)i * PE_SHORTLIST_WORDS", "0 * PE_SHORTLIST_WORDS"),
+    ("list that is cut off", LIST, "at[0] > PE_SHORTLIST_ROOM", "false"),
+    ("list without a barrier", LIST, "    pe_commands_barrier(c);\n", ""),
     ("closed while it runs", METAL,
-     "  metal *m = metal_of(d);\n  finish(m);\n  pe_gpu_free(m->gpu, &m->rows",
-     "  metal *m = metal_of(d);\n  pe_gpu_free(m->gpu, &m->rows"),
-    ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv), ", ""),
+     "  finish(m);\n  forget_ahead(m);\n  pe_gpu_free", "  forget_ahead(m);\n  pe_gpu_free"),
+    ("caches never freed", METAL, "pe_gpu_free(m->gpu, &m->kv[g]);", "(void)g;"),
 ]
 MODELS = ["llama-mlx4", "qwen3_moe", "qwen3_5-mlx4", "gpt_oss-mxfp4", "phi3-longrope"]
 
@@ -116,7 +132,7 @@ class Mutator:
         self.env = dict(os.environ, BUILD=build, PERIGEE_METAL=f"{build}/tests/fake-metal.so",
                         FAKE_METAL_MOST_BYTES="4194304", PERIGEE_TEST_GC="normal")
         flags = sh(["make", "-s", "print-flags", f"BUILD={build}"]).stdout.strip().split("\n")
-        self.compile, self.host, self.program = (line.split() for line in flags)
+        self.compile, self.host, self.batch, self.program = (line.split() for line in flags)
 
     def noticed(self, mutant):
         name, path, old, new = mutant
@@ -129,7 +145,8 @@ class Mutator:
         made = sh(self.cc.split() + self.compile + ["-Wno-error", "-c", "-o", object_, source])
         if made.returncode:
             return made.stdout
-        for arguments, run in ((self.host, [[exe, "model"], [exe]]), (self.program, [
+        for arguments, run in ((self.host, [[exe, "model"], [exe]]), (self.batch, [
+                [exe, "lists"], [exe, "internal"]]), (self.program, [
                 [exe, "run", "tests/lua/run.lua", "test_models", model] for model in MODELS])):
             linked = sh(self.cc.split() + ["-o", exe, object_] + arguments)
             if linked.returncode:

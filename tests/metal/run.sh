@@ -19,7 +19,8 @@ for t in "$BUILD"/tests/metal_* "$BUILD"/tests/checked_*; do
   [ -x "$t" ] && case $t in *.d) ;; *) run "$t" ;; esac
 done
 run sh tests/metal/refused.sh
-run "$BUILD/tests/test_metal_host"
+for t in host batch; do run "$BUILD/tests/test_metal_$t"; done
+PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" run tests/metal/serve.lua 23
 sh tests/sh/metal.sh || failed=$((failed + 1))
 
 export PERIGEE_TEST_GC=normal PERIGEE_METAL="$BUILD/tests/fake-metal.so"

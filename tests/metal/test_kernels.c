@@ -1,5 +1,6 @@
 /* test_kernels.c - Metal's kernels against the CPU's exact ones: weights, rows, experts, towers. */
 #include "kernels_step.h"
+#include "metal_main.h"
 #include "metal_run.h"
 
 /* The allowed error of a sum of n products of numbers around 1. */
@@ -58,13 +59,15 @@ static pe_metal_tiles rows_at_once(int rows) {
   pe_metal_tiles t = pe_metal_tiles_default;
   t.linear_rows_2 = rows >= 2 ? 1 : 1 << 30, t.linear_rows_4 = rows >= 4 ? 1 : 1 << 30;
   t.linear_rows_8 = rows >= 8 ? 1 : 1 << 30;
+  t.linear_rows_wide = rows > 8 ? 1 : 1 << 30;
   return t;
 }
 
 static void check_every_tile(const metal_case *k, const metal_buffers *b) {
-  for (int rows = 1; rows <= 8; rows *= 2) {
-    const pe_metal_tiles t = rows_at_once(rows);
+  for (int rows = 1; rows <= 16; rows *= 2) {
+    pe_metal_tiles t = rows_at_once(rows);
     metal_check_tiles(k, &t, b);
+    t.linear_simdgroups = 1, metal_check_tiles(k, &t, b);
   }
 }
 
@@ -93,6 +96,7 @@ static void test_linear(void) {
     const int32_t unit = l->unit;
     check_linear(l, unit == 1 ? 37 : unit, 19, 7, i % 4);
     check_linear(l, unit == 1 ? 300 : unit < 256 ? 9 * unit : 3 * unit, 33, i % 9 + 1, 3 - i % 4);
+    if (i % 4 == 3) check_linear(l, 2 * unit, 18, 41, 3); /* 32 rows at once, and the rest */
   }
 }
 
@@ -112,7 +116,7 @@ static void test_linear_in_place(void) {
 
 /* A row alone, among others and at the end of many has the same bits. */
 static void test_linear_rows(void) {
-  enum { IN = 320, OUT = 18, MANY = 21 };
+  enum { IN = 320, OUT = 18, MANY = 41 };
   const pe_step step = rows_step(MANY), one_row = rows_step(1);
   for (int i = 0; i < METAL_LAYOUTS; i += 3) {
     pe_quant_matrix m;
@@ -141,7 +145,7 @@ static void test_gated(void) {
   static const int activations[] = {PE_MAP_SILU, PE_MAP_GELU, PE_MAP_GELU_TANH, PE_MAP_RELU2};
   for (int i = 0; i < METAL_LAYOUTS; i++) {
     const metal_layout *l = &metal_layouts[i], *l2 = l->unit == 1 ? &metal_layouts[i + 3] : l;
-    const int32_t in = l2->unit == 1 ? 45 : l2->unit * 2, out = 21, rows = i % 9 + 1;
+    const int32_t in = l2->unit == 1 ? 45 : l2->unit * 2, out = 21, rows = i % 9 + (i % 8 ? 1 : 17);
     const pe_step step = rows_step(rows);
     pe_quant_matrix m, m2;
     float bias[2][21];
@@ -459,7 +463,7 @@ static void test_region_attention(void) {
   check_region_attention(6, 2, 130, 40);
 }
 
-static void test_all_ran(void) { metal_check_all_ran(false); }
+static void test_all_ran(void) { metal_check_all_ran(METAL_KERNELS); }
 
 static const check_test tests[] = {
     {"embed", test_embed},
@@ -483,10 +487,6 @@ static const check_test tests[] = {
 };
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
   fill_step();
-  return check_main("metal kernels", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal kernels", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

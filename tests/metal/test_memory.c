@@ -1,5 +1,6 @@
 /* test_memory.c - Metal's kernels with memory against the CPU's exact ones: store, attention, conv,
  * delta, ssm. Prompts may be cut anywhere, and rows may come alone: the bits stay. */
+#include "metal_main.h"
 #include "metal_run.h"
 
 /* ---- a step over a cache --------------------------------------------------------------------- */
@@ -134,6 +135,63 @@ static void check_store(pe_cache_args cache, bool turned, bool normalized) {
   compare_keys(&cache, b.owned[PE_SLOT_KEYS], p.at[0], p.step);
   if (cache.value) CHECK(!memcmp(b.owned[PE_SLOT_VALUES], p.at[1], (size_t)p.bytes));
   metal_free(&b), store_free(&c), pools_free(&p);
+}
+
+/* A rope and a store in one dispatch leave the bytes of both. */
+static void check_rope_store(pe_cache_args cache, bool normalized) {
+  enum { HEADS = 4 };
+  static const int32_t past[] = {5, 0, 70}, count[] = {1, 3, 2};
+  static world w;
+  float weight[2][256];
+  for (int i = 0; i < 256; i++) weight[0][i] = uniform(), weight[1][i] = uniform();
+  world_tables(&w), world_rows(&w, past, count);
+  pools p = pools_new(&cache);
+  pe_rope_store_args a = {.store = {.cache = cache}};
+  a.store.rope = (pe_rope_args){cache.heads, cache.key, cache.key / 3, 0, 2, {0}};
+  if (normalized) a.store.rope.norm = (pe_norm_args){cache.key, 1, cache.key, 1e-6f, 0, 1, 0, 0};
+  a.rope = a.store.rope, a.rope.heads = HEADS;
+  pe_cpu_call c = store_call(&w, &p, &a.store), turn = {.step = &w.step, .rows = w.step.rows};
+  c.in[2] = view_new(c.rows, 2 * a.rope.turns), view_fill(&c.in[2], c.rows, 2 * a.rope.turns);
+  turn.in[0] = view_new(c.rows, HEADS * cache.key), turn.in[1] = c.in[2];
+  view_fill(&turn.in[0], c.rows, HEADS * cache.key);
+  turn.out = view_new(c.rows, HEADS * cache.key), turn.args.rope = a.rope;
+  if (normalized) c.vec[0] = weight[0], turn.vec[0] = weight[1];
+  metal_case stores = {.op = PE_OP_STORE, .c = &c, .vec = {cache.key}};
+  stores.cache_bytes[0] = p.bytes, stores.cache_bytes[1] = cache.value ? p.bytes : 0;
+  const metal_case turns = {
+      .op = PE_OP_ROPE, .c = &turn, .width = HEADS * cache.key, .vec = {cache.key}};
+  metal_buffers stored, turned;
+  msl_forget(), msl_schedule(0), metal_run(&stores, &stored), metal_run(&turns, &turned);
+  for (int i = 0; i < MSL_SCHEDULES; i++) {
+    metal_buffers b = {0};
+    pe_metal_call call = metal_call_of(&stores);
+    call.out_step = (int32_t)turn.out.step, call.in_step[3] = (int32_t)turn.in[0].step;
+    const pe_metal_job job = {.op = PE_OP_STORE,
+                              .call = &call,
+                              .args = (const pe_op_args *)(const void *)&a,
+                              .step = &w.step,
+                              .rope = &a.rope};
+    metal_put_operands(&b, &stores), metal_put(&b, PE_SLOT_ARGS, &a, sizeof a);
+    metal_put(&b, PE_SLOT_IN3, turn.in[0].at, (size_t)(c.rows * turn.in[0].step) * 4);
+    if (normalized) metal_put(&b, PE_SLOT_VEC1, weight[1], (size_t)cache.key * 4);
+    const size_t bytes = turned.launch.buffer[PE_SLOT_OUT].bytes;
+    memset(metal_put(&b, PE_SLOT_OUT, NULL, bytes), 0xee, bytes);
+    msl_schedule(i), metal_run_job(&b, &job);
+    CHECK(metal_same(&b, &stored, PE_SLOT_KEYS) && metal_same(&b, &stored, PE_SLOT_VALUES));
+    CHECK(metal_same(&b, &turned, PE_SLOT_OUT));
+    metal_free(&b);
+  }
+  CHECK_INT(msl_faults(), 0);
+  metal_free(&stored), metal_free(&turned), pools_free(&p), store_free(&c);
+  view_free(&turn.in[0]), view_free(&turn.out);
+}
+
+static void test_rope_store(void) {
+  for (int32_t type = 0; type < PE_KV_TYPES; type++) {
+    check_rope_store((pe_cache_args){1, 2, 40, 44, 16, type}, false);
+    check_rope_store((pe_cache_args){1, 1, 96, 0, 16, type}, true);
+    check_rope_store((pe_cache_args){1, 3, 160, 32, 8, type}, true);
+  }
 }
 
 static void test_store(void) {
@@ -407,7 +465,7 @@ static void test_delta(void) {
 
 static void test_ssm(void) {
   for (int i = 0; i < 4; i++) {
-    const int32_t heads = 4, groups = i % 2 ? 1 : 4, state = i < 2 ? 16 : 200, dim = 7;
+    const int32_t heads = 4, groups = i % 2 ? 1 : 4, state = i < 2 ? 16 : 200, dim = i % 2 ? 7 : 11;
     check_state(&(state_case){.op = PE_OP_SSM,
                               .args.ssm = {heads, dim, groups, state, 0.01f, 0.5f},
                               .width = {heads * dim, groups * state, groups * state, heads},
@@ -418,11 +476,12 @@ static void test_ssm(void) {
   }
 }
 
-static void test_all_ran(void) { metal_check_all_ran(true); }
+static void test_all_ran(void) { metal_check_all_ran(METAL_MEMORY); }
 
 static const check_test tests[] = {
     {"store", test_store},
     {"store of nonsense", test_store_of_nonsense},
+    {"rope and store", test_rope_store},
     {"attention", test_attention},
     {"attention of decode", test_attention_of_decode},
     {"conv", test_conv},
@@ -432,9 +491,5 @@ static const check_test tests[] = {
 };
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
-  return check_main("metal memory", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal memory", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

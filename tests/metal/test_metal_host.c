@@ -4,7 +4,7 @@
 #include "kernels/metal/gpu.h"
 #include "kernels/metal/table.h"
 #include "little.h"
-#include "runtime/device/metal_store.h"
+#include "runtime/device/metal_shortlist.h"
 
 #include <unistd.h>
 
@@ -35,19 +35,21 @@ static bool some_pipeline(pe_gpu *g, pe_id *out, pe_metal_error *e) {
 }
 
 static void test_signatures(void) {
-  for (int old = 0; old < 2; old++) {
-    fake.set_old(old);
+  static const int macos[] = {14, 26, 15}; /* the default last */
+  for (int i = 0; i < 3; i++) {
+    const bool old = macos[i] < 15;
+    fake.set_macos(macos[i]);
     pe_gpu *g = take();
     pe_metal_error e = {0};
     pe_id pipeline;
     CHECK(g && some_pipeline(g, &pipeline, &e));
     if (!g) return;
     CHECK_INT(pe_gpu_facts_of(g)->residency, !old);
+    CHECK_INT(pe_gpu_facts_of(g)->tensors, macos[i] >= 26);
     CHECK_INT(pe_gpu_check(g, print_line, old ? missing : NULL),
               old ? 2 : 0); /* two methods are new */
     pe_gpu_give(g);
   }
-  fake.set_old(0);
 }
 
 /* A wrong table is noticed: the methods of one owner are looked for in objects of another. */
@@ -202,7 +204,8 @@ static void compare_models(float near) {
   const long dispatches = fake.dispatches(), barriers = fake.barriers();
   CHECK_OK(answer_of(&gpu, PROMPT, &got, &err), err);
   const long did = fake.dispatches() - dispatches, waited = fake.barriers() - barriers;
-  CHECK(did >= (long)gpu.plan->count * (STEPS + 1) && waited < did); /* some codes overlap */
+  /* A dispatch computes up to three instructions and a norm; some overlap. */
+  CHECK(did >= (long)gpu.plan->count * (STEPS + 1) / 4 && waited < did);
   CHECK_OK(answer_of(&gpu, 2, &parts, &err), err);
   for (int i = 0; i < (PROMPT + STEPS) * VOCABULARY; i++)
     CHECK_NEAR(got.logit[i], want.logit[i], near);
@@ -219,6 +222,160 @@ static void test_model_half(void) {
   kv_bits = 16;
   compare_models(20 * NEAR);
   kv_bits = 0;
+}
+
+/* ---- steps that overlap ---------------------------------------------------------------------- */
+
+/* The commands of a likely step are encoded while the one before it computes. */
+static void test_encoded_ahead(void) {
+  pe_error err;
+  little l;
+  pe_seq s;
+  static answer want, got;
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, PROMPT, &want, &err), err);
+  CHECK_OK(pe_seq_open(&s, l.kv, l.recur, &err), err);
+  int32_t ids[PROMPT + STEPS], ahead = 0;
+  for (int32_t i = 0; i < PROMPT + STEPS; i++) ids[i] = (i * 11 + 3) % VOCABULARY;
+  for (int32_t at = 0; at < PROMPT + STEPS; at += at ? 1 : PROMPT) {
+    const int32_t n = at ? 1 : PROMPT;
+    pe_run run;
+    CHECK_OK(pe_seq_append(&s, ids + at, n, &err), err);
+    CHECK_OK(pe_seq_run(&s, n, n, &run, &err), err);
+    const long before = fake.encoded();
+    CHECK_OK(pe_device_submit(l.device, &run, 1, &err), err);
+    ahead += fake.encoded() == before;
+    CHECK_INT(fake.in_flight(), 1);
+    CHECK_OK(pe_device_wait(l.device, &err), err);
+    pe_seq_advance(&s, n);
+    for (int32_t i = 0; i < n; i++)
+      memcpy(got.logit + (at + i) * VOCABULARY, pe_device_logits(l.device, i),
+             VOCABULARY * sizeof(float));
+  }
+  CHECK(ahead >= STEPS - 3); /* not the first, nor where a block begins */
+  CHECK(!memcmp(&got, &want, sizeof got));
+  pe_seq_close(&s);
+  little_close(&l);
+  CHECK_INT(fake.living(), 0);
+}
+
+typedef struct walker { /* a model with a sequence */
+  little l;
+  pe_seq s;
+  pe_run run;
+} walker;
+
+static void walker_open(walker *w) {
+  pe_error err;
+  CHECK_OK(open_on(&w->l, &pe_backend_metal, &err), err);
+  CHECK_OK(pe_seq_open(&w->s, w->l.kv, w->l.recur, &err), err);
+}
+
+static void walker_submit(walker *w, int32_t id) {
+  pe_error err;
+  CHECK_OK(pe_seq_append(&w->s, &id, 1, &err), err);
+  CHECK_OK(pe_seq_run(&w->s, 1, 1, &w->run, &err), err);
+  CHECK_OK(pe_device_submit(w->l.device, &w->run, 1, &err), err);
+}
+
+static void walker_take(walker *w, float *logits) {
+  memcpy(logits, pe_device_logits(w->l.device, 0), VOCABULARY * sizeof *logits);
+  pe_seq_advance(&w->s, 1);
+}
+
+/* Two devices have steps on the GPU at once. A wait that ends before the step leaves it alone. */
+static void test_in_flight(void) {
+  enum { TOKENS = 6 };
+  static float want[TOKENS][VOCABULARY], got[2][TOKENS][VOCABULARY];
+  walker w[2];
+  pe_error err;
+  bool done;
+  walker_open(&w[0]);
+  for (int32_t i = 0; i < TOKENS; i++) {
+    walker_submit(&w[0], i * 5 % VOCABULARY);
+    CHECK_OK(pe_device_wait(w[0].l.device, &err), err);
+    walker_take(&w[0], want[i]);
+  }
+  pe_seq_close(&w[0].s), little_close(&w[0].l);
+  walker_open(&w[0]), walker_open(&w[1]);
+  for (int32_t i = 0; i < TOKENS; i++) {
+    for (int k = 0; k < 2; k++) walker_submit(&w[k], i * 5 % VOCABULARY);
+    CHECK_INT(fake.in_flight(), 2);
+    fake.set_late(2);
+    for (int k = 0; k < 2; k++) { /* the clock has passed already */
+      CHECK_OK(pe_device_proceed(w[k].l.device, 0, &done, &err), err);
+      CHECK(!done);
+    }
+    CHECK_INT(fake.in_flight(), 2);
+    for (int k = 1; k >= 0; k--) { /* the later one first */
+      CHECK_OK(pe_device_wait(w[k].l.device, &err), err);
+      CHECK_INT(fake.in_flight(), 0);
+      walker_take(&w[k], got[k][i]);
+    }
+  }
+  for (int k = 0; k < 2; k++) {
+    CHECK(!memcmp(got[k], want, sizeof want));
+    pe_seq_close(&w[k].s), little_close(&w[k].l);
+  }
+  CHECK_INT(fake.complaints(), 0);
+  CHECK_INT(fake.living(), 0);
+}
+
+/* The fake notices a host that writes into the arrays of a step that the GPU has. */
+static void test_overwritten(void) {
+  pe_metal_error e = {0};
+  pe_gpu_buffer words = {0}, logits = {0}, peaks = {0};
+  pe_commands c;
+  pe_id pipeline;
+  bool done = false;
+  const pe_metal_shortlist_args args = {256, 256, 1};
+  pe_gpu *g = take();
+  CHECK(g && pe_gpu_pipeline(g, &(pe_gpu_kernel){.name = "shortlist_peaks"}, &pipeline, &e));
+  CHECK(pe_gpu_allocate(g, 4096, &words, &e) && pe_gpu_allocate(g, 1024, &logits, &e));
+  CHECK(pe_gpu_allocate(g, 4, &peaks, &e));
+  memset(words.data, 0, 4096), memset(logits.data, 0, 1024);
+  for (int write = 0; write < 2; write++) {
+    CHECK(pe_gpu_begin(g, &c, &e));
+    pe_commands_use(&c, pipeline);
+    pe_commands_bytes(&c, PE_SLOT_ARGS, &args, sizeof args);
+    pe_commands_bind(&c, PE_SLOT_SCRATCH, &peaks, 0);
+    pe_commands_bind(&c, PE_SLOT_IN0, &logits, 0);
+    pe_commands_bind(&c, PE_SLOT_STEP, &words, 0);
+    pe_commands_dispatch(&c, (const uint32_t[]){1, 1, 1}, 32);
+    pe_commands_end(g, &c);
+    words.data[4000]++; /* until the commit it may */
+    pe_gpu_commit(g, &c);
+    words.data[4000] += (uint8_t)write;
+    CHECK(pe_gpu_finish(g, &c, UINT64_MAX, &done, &e) && done);
+    CHECK_INT(fake.forgive(), write);
+  }
+  pe_gpu_free(g, &words), pe_gpu_free(g, &logits), pe_gpu_free(g, &peaks);
+  pe_gpu_give(g);
+}
+
+/* Which lists of the GPU are used: not those that say that the row must be looked at. */
+static void test_lists(void) {
+  static int32_t words[2 * PE_SHORTLIST_WORDS];
+  const struct {
+    int32_t count;
+    bool used;
+  } cases[] = {{-1, false},
+               {0, false},
+               {1, true},
+               {PE_SHORTLIST_ROOM, true},
+               {PE_SHORTLIST_ROOM + 1, false}};
+  const pe_metal_shortlists l = {.lists = {.data = (uint8_t *)words}};
+  int32_t *second = words + PE_SHORTLIST_WORDS;
+  second[1] = 7, second[1 + PE_SHORTLIST_ROOM] = 0x3f800000; /* 1.0f */
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    pe_shortlist out = {0};
+    second[0] = cases[i].count;
+    CHECK_INT(pe_metal_shortlists_get(&l, 1, 3, &out), cases[i].used);
+    if (!cases[i].used) continue;
+    CHECK_INT(out.count, cases[i].count);
+    CHECK_INT(out.best, 3);
+    CHECK(out.id[0] == 7 && out.logit[0] == 1.0f);
+  }
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -277,6 +434,33 @@ static void test_weights(void) {
   CHECK_INT(fake.living(), 0);
 }
 
+/* Each group of the KV cache is a buffer; one that is larger than a buffer may be is refused. */
+static void test_caches(void) {
+  static answer want, got;
+  pe_error err;
+  little l;
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, 3, &want, &err), err);
+  uint64_t most = 0, bytes;
+  CHECK(l.graph->group_count > 1);
+  for (int32_t g = 0; g < l.graph->group_count; g++) {
+    pe_kv_blocks(l.kv, g, &bytes);
+    most = bytes > most ? bytes : most;
+  }
+  CHECK(most + 2 * pe_gpu_page() < l.kv->memory->size); /* so all of it would not fit */
+  little_close(&l);
+  fake.set_most_bytes(most + 2 * pe_gpu_page());
+  CHECK_OK(open_on(&l, &pe_backend_metal, &err), err);
+  CHECK_OK(answer_of(&l, 3, &got, &err), err);
+  CHECK(!memcmp(&got, &want, sizeof got));
+  little_close(&l);
+  fake.set_most_bytes((most - 1) / pe_gpu_page() * pe_gpu_page());
+  CHECK_FAILS(open_on(&l, &pe_backend_metal, &err), PE_ELIMIT, err,
+              "a group of the KV cache takes");
+  fake.set_most_bytes(0);
+  CHECK_INT(fake.living(), 0);
+}
+
 /* ---- failures -------------------------------------------------------------------------------- */
 
 /* Opens, answers, and closes, with the n-th call failing. True: it failed, and was reported. */
@@ -330,7 +514,7 @@ static void test_no_memory(void) {
     pe_alloc_fail_at(n);
     pe_status rc = open_on(&l, &pe_backend_metal, &err);
     if (!rc) rc = answer_of(&l, 3, NULL, &err), little_close(&l);
-    failed = rc != PE_OK;
+    failed = pe_alloc_count() >= n; /* what is done ahead may go wrong unseen */
     pe_alloc_fail_at(0);
     CHECK_INT(pe_alloc_live(), live);
     CHECK_INT(fake.living(), 0);
@@ -348,7 +532,12 @@ static const check_test tests[] = {{"signatures", test_signatures},
                                    {"dropped_commands", test_dropped_commands},
                                    {"model", test_model},
                                    {"model_half", test_model_half},
+                                   {"encoded_ahead", test_encoded_ahead},
+                                   {"in_flight", test_in_flight},
+                                   {"overwritten", test_overwritten},
+                                   {"lists", test_lists},
                                    {"weights", test_weights},
+                                   {"caches", test_caches},
                                    {"internal_errors", test_internal_errors},
                                    {"memory_errors", test_memory_errors},
                                    {"lost_device", test_lost_device},

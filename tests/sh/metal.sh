@@ -23,6 +23,23 @@ try "count" 0 bench $G/qwen3-yarn --device metal --count; no_err
 out "prefill 512"; out "decode at 0"; out "dispatches"; out "M5"; out "153"
 try "count as JSON" 0 bench $G/llama --device metal --count --json --prompts 32 --depths 7
 out '"phase": "decode at 7"'
+# A layer is 6 dispatches for one token: products of one input, rope and store, attention, o, gate and
+# up, down; beside them embed, the rope table, two outputs and the head. Nothing joined: 11 and 6.
+layers() {
+  try "$1" 0 bench $G/qwen3 --device metal --count --json --prompts 32 --depths 7 $2; no_err
+  got=$(grep -o '"phase": "decode at 7", "op": "all"[^}]*' "$T/out" |
+    grep -o '"dispatches": [0-9]*')
+  if [ "$got" = "\"dispatches\": $3" ]; then ok; else bad "$got, not $3"; fi
+}
+layers "dispatches of three layers" "" 23
+layers "nothing joined" "--metal-tiles join_rows=0" 39
+layers "norms apart" "--metal-tiles norm_rows=0" 30
+try "no such tile" 2 bench $G/qwen3 --device metal --count --metal-tiles join=3; one_line
+err "there is no tile 'join'"
+try "a tile out of its range" 2 bench $G/qwen3 --device metal --count --metal-tiles linear_simdgroups=9
+one_line; err "tile linear_simdgroups is 9; it must be between 1 and 8"
+try "half a tile" 2 bench $G/qwen3 --device metal --count --metal-tiles join_rows=,norm_rows=1
+one_line; err "'join_rows=' is not NAME=VALUE"
 try "count on the CPU" 1 bench $G/llama --count; one_line; err "--count needs --device metal"
 
 # ---- models on the fake --------------------------------------------------------------------------
@@ -37,6 +54,13 @@ else
   echo "$ids" >"$T/in"
   try "eval on the CPU" 0 eval $G/llama --jsonl --device cpu
   if cmp -s "$T/metal" "$T/out"; then ok; else bad "other tokens than on the CPU"; fi
+  # Other tiles, other dispatches, the same numbers.
+  for tiles in join_rows=0 norm_rows=64,linear_rows_wide=1,linear_simdgroups=1 linear_rows_wide=64
+  do
+    echo "$ids" >"$T/in"
+    try "$tiles" 0 eval $G/llama --jsonl --device metal --metal-tiles $tiles; no_err
+    if cmp -s "$T/metal" "$T/out"; then ok; else bad "other numbers than with the defaults"; fi
+  done
   echo 'local m = require("perigee").engine.metal(); print(m.name, m.differences, m.residency)' \
     >"$T/info.lua"
   try "self-test" 0 run "$T/info.lua"; no_err; out_is "Fake M1	0	true"

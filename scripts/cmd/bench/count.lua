@@ -3,20 +3,21 @@
 --
 -- Bytes are those of weights (as often as the kernels read them), caches and lines of values. The
 -- least that a step can do is to read every weight that it needs, and the cache, once; `excess` is
--- what the kernels read and write beyond that. A chip's time is bytes by the bandwidth that its
--- maker publishes: decode reaches it at best, and long prompts are limited by arithmetic instead.
+-- what the kernels read and write beyond that. A chip's time is the longer of bytes by bandwidth
+-- and operations by the rate of its GPU: what it takes at best.
 local common = require "cmd.bench.common"
 local memory = require "engine.memory"
 
 local count = {}
 
--- GB/s of unified memory, as published.
+-- GB/s of unified memory, as published, and TFLOPS of the largest GPU of the name: its cores times
+-- 128 lanes times 2 times the clock.
 local chips = {
-  { "M1", 68 }, { "M1 Pro", 200 }, { "M1 Max", 400 }, { "M1 Ultra", 800 },
-  { "M2", 100 }, { "M2 Pro", 200 }, { "M2 Max", 400 }, { "M2 Ultra", 800 },
-  { "M3", 100 }, { "M3 Pro", 150 }, { "M3 Max", 400 }, { "M3 Ultra", 819 },
-  { "M4", 120 }, { "M4 Pro", 273 }, { "M4 Max", 546 },
-  { "M5", 153 },
+  { "M1", 68, 2.6 }, { "M1 Pro", 200, 5.3 }, { "M1 Max", 400, 10.6 }, { "M1 Ultra", 800, 21.2 },
+  { "M2", 100, 3.6 }, { "M2 Pro", 200, 6.8 }, { "M2 Max", 400, 13.6 }, { "M2 Ultra", 800, 27.2 },
+  { "M3", 100, 3.5 }, { "M3 Pro", 150, 6.4 }, { "M3 Max", 400, 14.1 }, { "M3 Ultra", 819, 28.3 },
+  { "M4", 120, 4.0 }, { "M4 Pro", 273, 8.1 }, { "M4 Max", 546, 16.2 },
+  { "M5", 153, 4.1 },
 }
 
 local sums = { "dispatches", "barriers", "weights", "cache", "values", "macs", "once" }
@@ -36,7 +37,7 @@ end
 local function by_op(costs)
   local ops, list, all = {}, {}, zero "all"
   for _, cost in ipairs(costs) do
-    if cost.dispatches > 0 then
+    if cost.values > 0 then -- it runs, alone or with another
       if not ops[cost.op] then
         ops[cost.op] = zero(cost.op)
         list[#list + 1] = ops[cost.op]
@@ -63,8 +64,8 @@ local function row_of(phase, tokens, op)
     row.excess = bytes / math.max(op.once, 1) - 1
     row.chips = {}
     for i, chip in ipairs(chips) do
-      row.chips[i] = { chip = chip[1], gb_per_s = chip[2],
-        ms = bytes / tokens / chip[2] * 1e-6 }
+      row.chips[i] = { chip = chip[1], gb_per_s = chip[2], tflops = chip[3],
+        ms = math.max(bytes / chip[2], 2 * op.macs / chip[3] * 1e-3) / tokens * 1e-6 }
     end
   end
   return row
@@ -109,10 +110,10 @@ function count.cells(rows)
   return out
 end
 
---- A second table: the time of a token that the bytes imply.
+--- A second table: the time of a token that the bytes and operations imply.
 function count.times(rows)
-  local head, out = { "chip", "GB/s" }, {}
-  for i, chip in ipairs(chips) do out[i] = { chip[1], chip[2] } end
+  local head, out = { "chip", "GB/s", "TFLOPS" }, {}
+  for i, chip in ipairs(chips) do out[i] = { table.unpack(chip) } end
   for _, r in ipairs(rows) do
     if r.chips then
       head[#head + 1] = r.phase .. " ms"

@@ -70,6 +70,11 @@ enum { MSL_SCHEDULES = 5 };
 void msl_schedule(int i); /* sets the options to one of the five */
 
 int msl_run(const msl_launch *launch); /* the number of faults */
+/* Runs launches instead, and reports faults by msl_fault; NULL: they run here. */
+extern void (*msl_elsewhere)(const msl_launch *launch);
+/* An NVIDIA GPU, with the kernels in a folder of PTX (cuda.c). *why: what is missing or broken. */
+typedef enum msl_cuda { MSL_CUDA_NONE, MSL_CUDA_BROKEN, MSL_CUDA_READY } msl_cuda;
+msl_cuda msl_cuda_install(const char *folder, const char **why);
 /* The faults since the last call of msl_forget: their number and the text of the first. */
 int msl_faults(void);
 const char *msl_fault_text(void);

@@ -6,12 +6,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static struct {
   bool lost;
   fake_failure how;
-  long dispatches, barriers;
+  long dispatches, barriers, encoded, committed, completed, late, sums;
   uint32_t batch, shuffle;
 } gpu = {.shuffle = 1};
 
@@ -23,23 +22,42 @@ void fake_fail_at(long n, fake_failure how) {
   fake_arm(n);
   gpu.lost = false, gpu.how = how;
 }
-/* For programs that cannot call it: FAKE_METAL_FAIL_AT=N. */
-__attribute__((constructor)) static void fail_at_start(void) {
+void fake_fail_as_asked(void) {
   const char *n = getenv("FAKE_METAL_FAIL_AT");
   if (n) fake_fail_at(strtol(n, NULL, 10), FAKE_FAIL_INTERNAL);
 }
 long fake_dispatches(void) { return gpu.dispatches; }
 long fake_barriers(void) { return gpu.barriers; }
-
-static double now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
+long fake_encoded(void) { return gpu.encoded; }
+long fake_in_flight(void) { return gpu.committed - gpu.completed; }
+void fake_set_late(long waits) { gpu.late = waits; }
 
 /* ---- running --------------------------------------------------------------------------------- */
 
+/* Of memory that both sides see and no kernel writes. */
+static uint64_t sum_of(fake_buffer *b) {
+  uint64_t sum = 1469598103934665603u;
+  if (!b || !b->own || b->written) return 0;
+  if (b->summed == gpu.sums) return b->sum; /* many dispatches have the same */
+  for (NSUInteger i = 0; i + 4 <= b->size; i += 4) {
+    uint32_t word;
+    memcpy(&word, b->data + i, 4);
+    sum = (sum ^ word) * 1099511628211u;
+  }
+  b->summed = gpu.sums, b->sum = sum | 1;
+  return b->sum;
+}
+
+/* "Synchronizing CPU and GPU work": the CPU must not change what a committed command buffer reads
+ * before it is completed. */
+static void check_unchanged(const fake_dispatch *d) {
+  for (int i = 0; i < FAKE_SLOTS; i++)
+    if (d->sum[i] && d->sum[i] != sum_of(d->bound[i]))
+      fake_complain("%s: buffer %d was changed after the commit", d->pipeline->kernel->name, i);
+}
+
 static void run_dispatch(fake_dispatch *d) {
+  check_unchanged(d);
   for (int i = 0; i < FAKE_SLOTS; i++)
     if (d->bound[i] && !fake_is(&d->bound[i]->o, &fake_class_buffer))
       fake_complain("%s: buffer %d was released before the GPU ran", d->pipeline->kernel->name, i);
@@ -81,7 +99,7 @@ static void fail(fake_commands *c, NSInteger code, const char *text) {
 }
 
 static void run_commands(fake_commands *c) {
-  c->start = now();
+  gpu.sums++;
   if (!gpu.lost && fake_refuses()) {
     run_dispatches(c, c->count / 2);
     gpu.lost = gpu.how == FAKE_FAIL_REMOVED;
@@ -90,9 +108,9 @@ static void run_commands(fake_commands *c) {
   } else if (!gpu.lost) {
     run_dispatches(c, c->count);
     c->status = FAKE_STATUS_COMPLETED;
+    if (c->event) c->event->value = c->value; /* one that fails does not come to its signal */
   }
   if (gpu.lost) fail(c, FAKE_FAIL_REMOVED, "Device Removed");
-  c->end = now();
 }
 
 /* Everything that was committed up to c. */
@@ -103,7 +121,7 @@ static void drain(fake_queue *q, const fake_commands *c) {
     q->first = next->next;
     if (!q->first) q->last = NULL;
     run_commands(next);
-    q->open--;
+    q->open--, gpu.completed++;
     fake_release(&next->o);
   }
   pthread_mutex_unlock(&lock);
@@ -155,6 +173,7 @@ static void commands_free(id o) {
   if (c->status < FAKE_STATUS_COMMITTED) c->queue->open--;
   for (fake_dispatch *d = c->first, *next; d; d = next) next = d->next, dispatch_free(d);
   fake_release(c->error), fake_release(&c->queue->o);
+  if (c->event) fake_release(&c->event->o);
 }
 
 static id commands_encoder(fake_commands *c, SEL s, NSUInteger type) {
@@ -181,6 +200,13 @@ static void commands_commit(fake_commands *c, SEL s) {
     return;
   }
   pthread_mutex_lock(&lock);
+  gpu.sums++;
+  for (fake_dispatch *d = c->first; d; d = d->next)
+    for (const msl_argument *a = d->launch.kernel->arguments; a->index >= 0; a++)
+      if (a->writes && d->bound[a->index]) d->bound[a->index]->written = true;
+  for (fake_dispatch *d = c->first; d; d = d->next)
+    for (int i = 0; i < FAKE_SLOTS; i++) d->sum[i] = sum_of(d->bound[i]);
+  gpu.committed++;
   c->status = FAKE_STATUS_COMMITTED;
   fake_retain(&c->o);
   if (q->last)
@@ -198,21 +224,61 @@ static void commands_wait(fake_commands *c, SEL s) {
   else
     drain(c->queue, c);
 }
+/* encodeSignalEvent:value: between encoders; values grow. */
+static void commands_signal(fake_commands *c, SEL s, fake_event *e, NSUInteger value) {
+  (void)s;
+  if (c->encoding || c->status) fake_complain("a signal inside of an encoder, or after the commit");
+  if (!e || c->event || value <= e->value) {
+    fake_complain("a signal of value %lu after %lu", value, e ? e->value : 0);
+    return;
+  }
+  c->event = (fake_event *)fake_retain(&e->o), c->value = value, e->queue = c->queue;
+}
+
 static NSUInteger commands_status(fake_commands *c, SEL s) { return (void)s, c->status; }
 static id commands_error(fake_commands *c, SEL s) { return (void)s, c->error; }
-static double commands_start(fake_commands *c, SEL s) { return (void)s, c->start; }
-static double commands_end(fake_commands *c, SEL s) { return (void)s, c->end; }
 static const fake_method commands_methods[] = {
     FAKE_METHOD("computeCommandEncoderWithDispatchType:", commands_encoder, "@24@0:8Q16"),
     FAKE_METHOD("commit", commands_commit, "v16@0:8"),
     FAKE_METHOD("waitUntilCompleted", commands_wait, "v16@0:8"),
     FAKE_METHOD("status", commands_status, "Q16@0:8"),
     FAKE_METHOD("error", commands_error, "@16@0:8"),
-    FAKE_METHOD("GPUStartTime", commands_start, "d16@0:8"),
-    FAKE_METHOD("GPUEndTime", commands_end, "d16@0:8"),
+    FAKE_METHOD("encodeSignalEvent:value:", commands_signal, "v32@0:8@16Q24"),
     {0}};
 FAKE_CLASS(fake_class_commands, "MTLCommandBuffer", fake_commands, commands_free, commands_methods,
            NULL)
+
+/* ---- shared events --------------------------------------------------------------------------- */
+
+static NSUInteger event_value(fake_event *e, SEL s) { return (void)s, e->value; }
+
+/* The command buffer that will signal this value or a later one. NULL: none is committed. */
+static fake_commands *signaller(const fake_event *e, NSUInteger value) {
+  fake_commands *c = e->queue ? e->queue->first : NULL;
+  while (c && (c->event != e || c->value < value)) c = c->next;
+  return c;
+}
+
+/* waitUntilSignaledValue:timeoutMS: false after the time. A late GPU has not done it by then. */
+static bool event_wait(fake_event *e, SEL s, NSUInteger value, NSUInteger ms) {
+  (void)s, (void)ms;
+  if (e->value >= value) return true;
+  if (gpu.late > 0) {
+    gpu.late--;
+    return false;
+  }
+  pthread_mutex_lock(&lock);
+  fake_commands *c = signaller(e, value);
+  if (c) fake_retain(&c->o);
+  pthread_mutex_unlock(&lock);
+  if (c) drain(c->queue, c), fake_release(&c->o);
+  return e->value >= value;
+}
+static const fake_method event_methods[] = {
+    FAKE_METHOD("signaledValue", event_value, "Q16@0:8"),
+    FAKE_METHOD("waitUntilSignaledValue:timeoutMS:", event_wait, "B32@0:8Q16Q24"),
+    {0}};
+FAKE_CLASS(fake_class_event, "MTLSharedEvent", fake_event, NULL, event_methods, NULL)
 
 /* ---- encoders -------------------------------------------------------------------------------- */
 
@@ -350,7 +416,7 @@ static void encoder_dispatch(fake_encoder *e, SEL s, MTLSize groups, MTLSize thr
       c->last->next = d;
     else
       c->first = d;
-    c->last = d, c->count++;
+    c->last = d, c->count++, gpu.encoded++;
   }
   forget(e);
   if (!e->concurrent) e->batch = ++gpu.batch;

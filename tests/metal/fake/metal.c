@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 static unsigned long most_bytes;
-static bool old;
+static int macos = 15;
 void fake_set_most_bytes(unsigned long bytes) { most_bytes = bytes; }
-void fake_set_old(int is_old) { old = is_old; }
+void fake_set_macos(int version) { macos = version; }
 
 /* Limits for programs that cannot call fake_set_most_bytes. */
 static NSUInteger asked(const char *variable, NSUInteger otherwise) {
@@ -23,9 +23,17 @@ static NSUInteger limit(void) {
   return most_bytes ? most_bytes : asked("FAKE_METAL_MOST_BYTES", (NSUInteger)1 << 36);
 }
 
-/* Methods that came with macOS 15. */
-bool fake_hides(const char *s) {
-  return old && (!strcmp(s, "newResidencySetWithDescriptor:error:") || !strcmp(s, "setMathMode:"));
+/* Methods and classes, and the system that they came with. */
+bool fake_hides(const char *name) {
+  static const struct {
+    const char *name;
+    int macos;
+  } since[] = {{"newResidencySetWithDescriptor:error:", 15},
+               {"setMathMode:", 15},
+               {"MTLTensorDescriptor", 26}};
+  for (size_t i = 0; i < sizeof since / sizeof *since; i++)
+    if (!strcmp(name, since[i].name)) return macos < since[i].macos;
+  return false;
 }
 
 /* ---- strings and errors ---------------------------------------------------------------------- */
@@ -180,6 +188,8 @@ static const fake_method residency_methods[] = {
 FAKE_CLASS(class_residency, "MTLResidencySet", fake_residency, residency_free, residency_methods,
            NULL)
 FAKE_CLASS(class_residency_descriptor, "MTLResidencySetDescriptor", fake_plain, NULL, NULL, NULL)
+
+FAKE_CLASS(class_tensor_descriptor, "MTLTensorDescriptor", fake_plain, NULL, NULL, NULL)
 
 static id device_residency(id d, SEL s, id descriptor, id *error) {
   (void)d, (void)s;
@@ -347,7 +357,9 @@ static id device_archive(id device, SEL s, const fake_descriptor *d, id *error) 
 
 static id device_name(id d, SEL s) { return (void)d, (void)s, fake_string("Fake M1"); }
 static bool device_family(id d, SEL s, NSInteger family) {
-  return (void)d, (void)s, family == 5001 || (family > 1000 && family <= 1007);
+  (void)d, (void)s;
+  if (family == 5002) return macos >= 26;
+  return family == 5001 || (family > 1000 && family <= 1007);
 }
 static bool device_unified(id d, SEL s) { return (void)d, (void)s, true; }
 static NSUInteger device_working_set(id d, SEL s) {
@@ -358,6 +370,9 @@ static NSUInteger device_group_bytes(id d, SEL s) { return (void)d, (void)s, MSL
 static id device_queue(id d, SEL s) {
   return (void)d, (void)s, fake_refuses() ? NULL : fake_new(&fake_class_queue);
 }
+static id device_event(id d, SEL s) {
+  return (void)d, (void)s, fake_refuses() ? NULL : fake_new(&fake_class_event);
+}
 static const fake_method device_methods[] = {
     FAKE_METHOD("name", device_name, "@16@0:8"),
     FAKE_METHOD("supportsFamily:", device_family, "B24@0:8q16"),
@@ -366,6 +381,7 @@ static const fake_method device_methods[] = {
     FAKE_METHOD("maxBufferLength", device_most_bytes, "Q16@0:8"),
     FAKE_METHOD("maxThreadgroupMemoryLength", device_group_bytes, "Q16@0:8"),
     FAKE_METHOD("newCommandQueue", device_queue, "@16@0:8"),
+    FAKE_METHOD("newSharedEvent", device_event, "@16@0:8"),
     FAKE_METHOD("newBufferWithLength:options:", device_buffer, "@32@0:8Q16Q24"),
     FAKE_METHOD("newBufferWithBytesNoCopy:length:options:deallocator:", device_wrap,
                 "@48@0:8^v16Q24Q32@?40"),
@@ -388,7 +404,11 @@ const fake_class *const fake_classes[] = {&class_object,
                                           &class_pipeline_descriptor,
                                           &class_archive_descriptor,
                                           &class_residency_descriptor,
+                                          &class_tensor_descriptor,
                                           NULL};
 
 id MTLCreateSystemDefaultDevice(void);
-id MTLCreateSystemDefaultDevice(void) { return fake_refuses() ? NULL : fake_new(&class_device); }
+id MTLCreateSystemDefaultDevice(void) {
+  if (!fake_living()) fake_fail_as_asked();
+  return fake_refuses() ? NULL : fake_new(&class_device);
+}

@@ -4,6 +4,7 @@
  * The fake is stricter than Metal where a mistake could otherwise pass by luck:
  *   - commit only queues; the work is done when somebody waits for it, so a result that is read too
  *     early is not there;
+ *   - what the host writes into memory between the commit and the run is noticed;
  *   - dispatches between two barriers run in a shuffled order, so a missing barrier shows;
  *   - new memory is filled with 0xcd, freed memory with 0xdd;
  *   - an encoder forgets its bindings after every dispatch.
@@ -41,7 +42,10 @@ typedef struct fake_buffer {
   fake_object o;
   uint8_t *data;
   NSUInteger size;
-  bool own; /* its bytes are the fake's */
+  bool own;     /* its bytes are the fake's */
+  bool written; /* by a kernel */
+  uint64_t sum; /* of its bytes, when sums were counted this often */
+  long summed;
 } fake_buffer;
 typedef struct fake_options {
   fake_object o;
@@ -69,6 +73,12 @@ typedef struct fake_residency {
 } fake_residency;
 
 typedef struct fake_commands fake_commands;
+typedef struct fake_event { /* MTLSharedEvent */
+  fake_object o;
+  NSUInteger value;
+  struct fake_queue *queue; /* whose work signals it; not retained */
+} fake_event;
+
 typedef struct fake_queue {
   fake_object o;
   fake_commands *first, *last; /* committed, not run; retained */
@@ -79,6 +89,7 @@ typedef struct fake_queue {
 typedef struct fake_dispatch {
   fake_function *pipeline;        /* retained, like the buffers */
   fake_buffer *bound[FAKE_SLOTS]; /* NULL: bytes, or nothing */
+  uint64_t sum[FAKE_SLOTS];       /* of a buffer that only the host writes, at the commit; else 0 */
   msl_launch launch;
   struct fake_dispatch *next;
 } fake_dispatch;
@@ -91,7 +102,8 @@ struct fake_commands {
   NSUInteger status;
   id error;
   bool encoding;
-  double start, end;
+  fake_event *event; /* retained; its value after the work */
+  NSUInteger value;
   fake_commands *next;
 };
 
@@ -109,9 +121,13 @@ typedef struct fake_encoder {
 } fake_encoder;
 
 extern const fake_class fake_class_error, fake_class_buffer, fake_class_pipeline, fake_class_queue,
-    fake_class_commands, fake_class_encoder;
+    fake_class_event, fake_class_commands, fake_class_encoder;
 
 enum { FAKE_STATUS_COMMITTED = 2, FAKE_STATUS_COMPLETED = 4, FAKE_STATUS_ERROR = 5 };
+
+/* For programs that cannot call fake_fail_at: FAKE_METAL_FAIL_AT=N counts from the first device on,
+ * and anew from every device that is taken while none is open. */
+void fake_fail_as_asked(void);
 
 id fake_string(const char *text);                    /* autoreleased */
 id fake_error_new(NSInteger code, const char *text); /* count 1 */

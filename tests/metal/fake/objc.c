@@ -23,6 +23,7 @@ void fake_complain(const char *format, ...) {
 }
 
 long fake_complaints(void) { return complaints; }
+long fake_forgive(void) { return atomic_exchange(&complaints, 0); }
 long fake_living(void) { return living; }
 long fake_calls(void) { return calls; }
 
@@ -53,7 +54,7 @@ SEL sel_registerName(const char *name) {
 
 const fake_class *objc_getClass(const char *name);
 const fake_class *objc_getClass(const char *name) {
-  for (int i = 0; fake_classes[i]; i++)
+  for (int i = 0; fake_classes[i] && !fake_hides(name); i++)
     if (!strcmp(fake_classes[i]->name, name)) return fake_classes[i];
   return NULL;
 }

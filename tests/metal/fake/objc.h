@@ -56,7 +56,7 @@ bool fake_is(id o, const fake_class *c);
 
 /* One line about a broken rule. */
 void fake_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
-bool fake_hides(SEL s); /* metal.c: methods that an old system does not have */
+bool fake_hides(const char *name); /* metal.c: a method or class that the system does not have */
 /* Counts a call that may fail; true: this one must (fake.h). */
 bool fake_refuses(void);
 

@@ -12,6 +12,11 @@
 
 #define METAL_FUNC inline __attribute__((always_inline))
 
+/* Functions of the compiler's runtime, unless a shim names others. */
+#ifndef MSL_MATH
+#define MSL_MATH(name) __builtin_##name
+#endif
+
 namespace metal {
 
 typedef unsigned char uchar;
@@ -65,20 +70,20 @@ struct uint3 {
 
 template <class T> METAL_FUNC T max(T a, T b) { return a < b ? b : a; }
 template <class T> METAL_FUNC T min(T a, T b) { return b < a ? b : a; }
-METAL_FUNC float fmax(float a, float b) { return __builtin_fmaxf(a, b); }
-METAL_FUNC float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-METAL_FUNC float fabs(float x) { return __builtin_fabsf(x); }
-METAL_FUNC float sqrt(float x) { return __builtin_sqrtf(x); }
-METAL_FUNC float rint(float x) { return __builtin_rintf(x); }
+METAL_FUNC float fmax(float a, float b) { return MSL_MATH(fmaxf)(a, b); }
+METAL_FUNC float fma(float a, float b, float c) { return MSL_MATH(fmaf)(a, b, c); }
+METAL_FUNC float fabs(float x) { return MSL_MATH(fabsf)(x); }
+METAL_FUNC float sqrt(float x) { return MSL_MATH(sqrtf)(x); }
+METAL_FUNC float rint(float x) { return MSL_MATH(rintf)(x); }
 METAL_FUNC bool isnan(float x) { return x != x; }
 namespace precise {
-METAL_FUNC float exp(float x) { return __builtin_expf(x); }
-METAL_FUNC float log(float x) { return __builtin_logf(x); }
-METAL_FUNC float pow(float x, float y) { return __builtin_powf(x, y); }
-METAL_FUNC float sin(float x) { return __builtin_sinf(x); }
-METAL_FUNC float cos(float x) { return __builtin_cosf(x); }
-METAL_FUNC float tanh(float x) { return __builtin_tanhf(x); }
-METAL_FUNC float sqrt(float x) { return __builtin_sqrtf(x); }
+METAL_FUNC float exp(float x) { return MSL_MATH(expf)(x); }
+METAL_FUNC float log(float x) { return MSL_MATH(logf)(x); }
+METAL_FUNC float pow(float x, float y) { return MSL_MATH(powf)(x, y); }
+METAL_FUNC float sin(float x) { return MSL_MATH(sinf)(x); }
+METAL_FUNC float cos(float x) { return MSL_MATH(cosf)(x); }
+METAL_FUNC float tanh(float x) { return MSL_MATH(tanhf)(x); }
+METAL_FUNC float sqrt(float x) { return MSL_MATH(sqrtf)(x); }
 } // namespace precise
 
 enum class mem_flags : uint { mem_none = 0, mem_device = 1, mem_threadgroup = 2 };

@@ -1,0 +1,53 @@
+/* metal_units.h - the codes of a program as Metal dispatches them: several become one unit.
+ *
+ * A dispatch costs a few microseconds whatever it does, so a step of few rows joins what it can:
+ *
+ *     code   norm  q  k  v  rope  store  attention  o  norm  gated  down
+ *     unit   [norm q  k  v] [rope store] attention  o  [norm gated] down
+ *
+ *     products of one input    up to PE_METAL_JOINED, one after another in one grid
+ *     rope of queries, store   both turn heads by the same table
+ *     norm                     products normalize what they read; there is no unit for the norm
+ *
+ * Each gives the bits of the separate codes, so an order is chosen by the rows of a step alone. A
+ * norm is cheap to repeat for one row and dear for many: there are three orders.
+ *
+ * `after` is that of pe_code, in units: what a unit reads and writes is not what its codes do, if
+ * it reads the input of a norm.
+ *
+ * Ownership: borrows the program. Threads: immutable after opening. */
+#ifndef PE_METAL_UNITS_H
+#define PE_METAL_UNITS_H
+
+#include "runtime/device/program.h"
+
+enum { PE_METAL_JOINED = 3 }; /* as many matrices as a kernel has slots for */
+
+typedef struct pe_metal_unit {
+  int32_t code[PE_METAL_JOINED], count; /* of a pair the rope, then the store */
+  int32_t norm;                         /* the code of the norm that it does; -1: none */
+  int32_t after;
+} pe_metal_unit;
+
+typedef enum pe_metal_level {                 /* what is joined */
+                              PE_METAL_PLAIN, /* nothing */
+                              PE_METAL_JOINS, /* everything but norms */
+                              PE_METAL_NORMS, /* norms too */
+                              PE_METAL_LEVELS
+} pe_metal_level;
+
+typedef struct pe_metal_order {
+  pe_metal_unit *unit;
+  int32_t count;
+} pe_metal_order;
+
+typedef struct pe_metal_units {
+  const pe_program *program;
+  pe_metal_order level[PE_METAL_LEVELS]; /* of a plan without fusion all are plain */
+} pe_metal_units;
+
+/* {0} is empty. After a failure it must be closed also. */
+pe_status pe_metal_units_open(pe_metal_units *u, const pe_program *program, pe_error *err);
+void pe_metal_units_close(pe_metal_units *u);
+
+#endif
