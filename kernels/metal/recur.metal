@@ -116,7 +116,7 @@ kernel void delta(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   const uint row = head * (uint)args.value + (active ? of_head : 0u);
   device float *state = states + state_at(call, segment) + (size_t)row * (size_t)n;
   float s[STATE_LANES];
-  state_load(state, n, lane, s);
+  state_load(state, active ? n : 0u, lane, s);  // inactive: zeros, since row 0 is another's
   const int end = segment.first + segment.count;
   for (int first = segment.first; first < end; first += PE_STATE_CHUNK) {
     const uint rows = (uint)min((int)PE_STATE_CHUNK, end - first);
@@ -168,7 +168,7 @@ kernel void ssm(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
   const uint row = head * (uint)args.dim + (active ? of_head : 0u);
   device float *state = states + state_at(call, segment) + (size_t)row * (size_t)n;
   float s[STATE_LANES];
-  state_load(state, n, lane, s);
+  state_load(state, active ? n : 0u, lane, s);  // inactive: zeros, since row 0 is another's
   const int end = segment.first + segment.count;
   for (int first = segment.first; first < end; first += PE_STATE_CHUNK) {
     const uint rows = (uint)min((int)PE_STATE_CHUNK, end - first);
