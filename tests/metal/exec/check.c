@@ -10,7 +10,8 @@
  *   before, the thread's own stack, or (reading) the constants of the program.
  *
  * Every byte of a buffer has a record of its last writer and last reader. One reader is enough:
- * every kernel also runs in reverse order. */
+ * every kernel also runs in reverse order. Reads of what nothing writes cannot race, and leave no
+ * record; in a batch every read does, since another launch of it may write. */
 #define _GNU_SOURCE
 #include "tests/metal/exec/exec.h"
 
@@ -33,6 +34,12 @@ typedef struct region { /* the bytes of a buffer that was bound */
   struct region *next;
 } region;
 
+typedef struct bound { /* an argument of the launch */
+  uintptr_t from, to;
+  region *region;
+  bool writes, only_read; /* itself; by all arguments of a launch without a batch */
+} bound;
+
 enum { DEVICE = 1, GROUP = 2 }; /* mem_flags */
 
 static struct {
@@ -42,7 +49,9 @@ static struct {
   uint16_t epoch_device, epoch_group, simd_epoch[MSL_GROUP_THREADS / MSL_LANES];
   uintptr_t own, own_end, memory;
   record group_records[MSL_GROUP_MEMORY];
-  region *regions, *last;
+  region *regions;
+  bound bound[MSL_SLOTS], *last; /* of a slot each; the one of the last access */
+  int bounds;
 } check;
 
 /* ---- regions --------------------------------------------------------------------------------- */
@@ -82,21 +91,38 @@ static void region_add(uintptr_t from, size_t bytes) {
 
 /* ---- hooks ----------------------------------------------------------------------------------- */
 
+static void bind(const msl_launch *l) {
+  check.bounds = 0, check.last = check.bound;
+  for (const msl_argument *g = l->kernel->arguments; g->index >= 0; g++) {
+    const uintptr_t from = (uintptr_t)l->buffer[g->index].at;
+    check.bound[check.bounds++] = (bound){.from = from,
+                                          .to = from + l->buffer[g->index].bytes,
+                                          .region = region_of(from),
+                                          .writes = g->writes,
+                                          .only_read = l->batch == 0};
+  }
+  for (int i = 0; i < check.bounds; i++)
+    for (int j = 0; j < check.bounds; j++)
+      if (check.bound[j].writes && check.bound[i].from < check.bound[j].to &&
+          check.bound[j].from < check.bound[i].to)
+        check.bound[i].only_read = false;
+}
+
 static void on_launch(const msl_launch *l) {
   check.launch = l;
   if (!l) return;
-  check.launches++, check.last = NULL;
+  check.launches++;
   if (l->batch == 0 || l->batch != check.batch)
     check.batch_first = check.launches, check.batch = l->batch;
   for (int i = 0; i < MSL_SLOTS; i++)
     if (l->buffer[i].at) region_add((uintptr_t)l->buffer[i].at, l->buffer[i].bytes);
+  bind(l);
 }
 
 static void on_group(uint32_t number, const uint8_t *memory) {
   check.group = number, check.memory = (uintptr_t)memory;
   check.epoch_device = check.epoch_group = 1;
   memset(check.simd_epoch, 0, sizeof check.simd_epoch);
-  memset(check.group_records, 0, sizeof check.group_records);
 }
 
 static void on_resume(uint32_t thread, const uint8_t *own, size_t own_bytes) {
@@ -168,7 +194,7 @@ static void accuse(const char *what, uintptr_t a, const stamp *other, const void
 
 /* ---- accesses -------------------------------------------------------------------------------- */
 
-static bool ordered(const stamp *s, uint16_t epoch) {
+static inline bool ordered(const stamp *s, uint16_t epoch) {
   if (!s->launch) return true;
   if (s->launch != check.launches) return s->launch < check.batch_first;
   if (s->group != check.group) return false;
@@ -177,13 +203,16 @@ static bool ordered(const stamp *s, uint16_t epoch) {
   return s->thread / MSL_LANES == mine && s->simd_epoch != check.simd_epoch[mine];
 }
 
-static bool within_launch(uintptr_t a, size_t n, bool write) {
-  for (const msl_argument *g = check.launch->kernel->arguments; g->index >= 0; g++) {
-    const uintptr_t from = (uintptr_t)check.launch->buffer[g->index].at;
-    if (a >= from && a + n <= from + check.launch->buffer[g->index].bytes && (!write || g->writes))
-      return true;
-  }
-  return false;
+static bool holds(const bound *b, uintptr_t a, size_t n, bool write) {
+  return a >= b->from && a + n <= b->to && (!write || b->writes);
+}
+
+/* The argument that an access is in; NULL: none. */
+static const bound *bound_of(uintptr_t a, size_t n, bool write) {
+  if (holds(check.last, a, n, write)) return check.last;
+  for (int i = 0; i < check.bounds; i++)
+    if (holds(&check.bound[i], a, n, write)) return check.last = &check.bound[i];
+  return NULL;
 }
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
@@ -194,22 +223,31 @@ static bool within_program(uintptr_t a) {
 
 /* The records of n bytes at a; NULL: none are kept, or the access was a fault. */
 static record *records_of(uintptr_t a, size_t n, bool write, const void *code) {
-  if (a >= check.memory && a + n <= check.memory + MSL_GROUP_MEMORY)
-    return check.group_records + (a - check.memory);
-  if (!within_launch(a, n, write)) {
+  const bound *b = bound_of(a, n, write);
+  if (!b) {
     if (write || !within_program(a)) accuse("out of bounds", a, NULL, code);
     return NULL;
   }
-  if (!check.last || a < check.last->from || a + n > check.last->to) check.last = region_of(a);
-  return check.last ? check.last->records + (a - check.last->from) : NULL;
+  return b->only_read || !b->region ? NULL : b->region->records + (a - b->region->from);
+}
+
+/* Memory of a threadgroup is new to each: what another one did there is no history. */
+static record *group_records_of(uintptr_t a, size_t n) {
+  record *r = check.group_records + (a - check.memory);
+  for (size_t i = 0; i < n; i++) {
+    stamp *w = &r[i].write, *d = &r[i].read;
+    if (w->launch != check.launches || w->group != check.group) w->launch = 0;
+    if (d->launch != check.launches || d->group != check.group) d->launch = 0;
+  }
+  return r;
 }
 
 static void touch(const void *at, size_t n, bool write, const void *code) {
   const uintptr_t a = (uintptr_t)at;
   if (!check.launch || (a >= check.own && a < check.own_end)) return;
-  record *r = records_of(a, n, write, code);
+  const bool shared = a >= check.memory && a + n <= check.memory + MSL_GROUP_MEMORY;
+  record *r = shared ? group_records_of(a, n) : records_of(a, n, write, code);
   if (!r) return;
-  const bool shared = a >= check.memory && a < check.memory + MSL_GROUP_MEMORY;
   const uint16_t epoch = shared ? check.epoch_group : check.epoch_device;
   const stamp me = {check.launches, check.group, (uint16_t)check.thread, epoch,
                     check.simd_epoch[check.thread / MSL_LANES]};
