@@ -356,7 +356,8 @@ pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits
 }
 
 /* What follows top_k is computed from the packed list of the tokens that it keeps, in the order of
- * their ids (sampler_draw.c): a quarter of the row is packed at most, and short rows always are. */
+ * their ids (sampler_draw.c): short rows are packed, and of longer ones what PE_SAMPLER_BEST keeps,
+ * which is less than a quarter. */
 int32_t pe_sampler_best(const pe_sampling *p, const pe_history *history) {
   if (most_changes(INT32_MAX, p, history, 0) || p->top_logprobs >= 0) return 0;
   if (p->temperature == 0) return 1;

@@ -136,6 +136,7 @@ static void top_k(drawing *d, int32_t k) {
     pe_search_kept kept = pe_search_wide(
         d->s, l, &(pe_search_cut){.count = k, .low = -INFINITY, .always = -1, .scale = d->scale});
     if (kept.last >= 0) keep_first(d, kept.last);
+    settle(d, k); /* so that few are summed in one way, however they were found */
   } else if (k < l->n) {
     keep_first(d, pe_search_kth(d->s, l, k, high));
   }
