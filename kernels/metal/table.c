@@ -198,9 +198,16 @@ static const pe_metal_pass expert_gated[] = {
     {"expert_gated_transposed", EXPERT_GATED_SLOTS | SLOT(DATA) | SLOT(DATA2),
      FORMAT | FORMAT2 | GATE, SLOT(OUT), expert_transposed_grid, NULL}};
 
+/* The experts of a single row are all different: sorting them would win nothing. */
 static int expert_way(job_of *j) {
   if (j->args->expert.transposed) return 2;
-  return pairs_of(j) >= tiles_of(j)->expert_sort_pairs;
+  return j->call->rows > 1 && pairs_of(j) >= tiles_of(j)->expert_sort_pairs;
+}
+
+static double expert_reads(job_of *j) {
+  const int64_t pairs = pairs_of(j), experts = j->args->expert.experts;
+  return (double)(expert_way(j) == 1 ? expert_tiles(j) : pairs) /
+         (double)(pairs < experts ? pairs : experts);
 }
 
 /* ---- rows and values ------------------------------------------------------------------------- */
@@ -508,19 +515,18 @@ uint64_t pe_metal_scratch(const pe_metal_job *job) {
   }
 }
 
-int64_t pe_metal_reads(const pe_metal_job *job) {
+double pe_metal_reads(const pe_metal_job *job) {
   static const int32_t rows[] = {1, 2, 4, 8};
   const int way = few_at_once(job);
   switch (job->op) {
   case PE_OP_LINEAR:
   case PE_OP_GATED:
-    return tiles(job->call->rows,
-                 rows_at_once(job) == WIDE && !job->joined ? wide_rows(job) : rows[way]);
+    return (double)tiles(job->call->rows,
+                         rows_at_once(job) == WIDE && !job->joined ? wide_rows(job) : rows[way]);
   case PE_OP_HEAD_LINEAR:
-    return (int64_t)job->args->head.heads *
-           tiles(job->call->rows, job->args->head.transposed || way < 3 ? 1 : 8);
+    return (double)tiles(job->call->rows, job->args->head.transposed || way < 3 ? 1 : 8);
   case PE_OP_EXPERT_LINEAR:
-  case PE_OP_EXPERT_GATED: return expert_way(job) == 1 ? expert_tiles(job) : pairs_of(job);
+  case PE_OP_EXPERT_GATED: return expert_reads(job);
   default: return 0;
   }
 }

@@ -56,8 +56,9 @@ typedef struct pe_metal_pass {
 const pe_metal_pass *pe_metal_pass_of(const pe_metal_job *job, const char **why);
 /* Bytes of scratch that the passes of a job share. */
 uint64_t pe_metal_scratch(const pe_metal_job *job);
-/* How many times the passes of a job read a matrix; of experts and heads, the matrix of one. */
-int64_t pe_metal_reads(const pe_metal_job *job);
+/* How many times the passes of a job read each of its matrices; of experts those that are chosen,
+ * if rows agree as little as they can. */
+double pe_metal_reads(const pe_metal_job *job);
 /* The value of a function constant (pe_metal_constant) for a job. */
 uint32_t pe_metal_constant_of(const pe_metal_job *job, int constant);
 

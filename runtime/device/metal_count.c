@@ -25,7 +25,7 @@ static void count_instr(const pe_metal_dispatch *d, const pe_instr *x, pe_metal_
                             .args = x->cache >= 0 ? d->args.op : x->args};
   out->cost = pe_profile_cost(x->op, &call);
   out->once = out->cost.weights + out->cost.cache;
-  out->cost.weights *= (double)pe_metal_reads(&d->job);
+  out->cost.weights *= pe_metal_reads(&d->job);
   out->cost.values = line_bytes(x, d->call.rows);
 }
 

@@ -16,7 +16,7 @@ tiles.list = {
   { "linear_simdgroups", 4, 1, 8, "simdgroups of such a group, 8 rows each" },
   { "join_rows", 8, 0, 65536, "up to this many rows, a dispatch computes several instructions," },
   { "norm_rows", 1, 0, 65536, "and products normalize their input" },
-  { "expert_sort_pairs", 8, 1, 1048576, "from this many pairs (row, expert) on, sort by expert" },
+  { "expert_sort_pairs", 32, 1, 1048576, "from this many pairs (row, expert) on, sort by expert" },
   { "attention_split", 256, 1, 1048576, "from this many keys on, attention takes two passes," },
   { "attention_tiles", 64, 1, 65536, "if there are no more tiles of queries than this" },
 }

@@ -23,8 +23,9 @@ try "count" 0 bench $G/qwen3-yarn --device metal --count; no_err
 out "prefill 512"; out "decode at 0"; out "dispatches"; out "M5"; out "153"
 try "count as JSON" 0 bench $G/llama --device metal --count --json --prompts 32 --depths 7
 out '"phase": "decode at 7"'
-# A layer is 6 dispatches for one token: products of one input, rope and store, attention, o, gate and
-# up, down; beside them embed, the rope table, two outputs and the head. Nothing joined: 11 and 6.
+# A layer is 6 dispatches for one token: products of one input, rope and store, attention, o, gate
+# and up, down; beside them embed, the rope table, two outputs and the head. Nothing joined: 11 and
+# 6.
 layers() {
   try "$1" 0 bench $G/qwen3 --device metal --count --json --prompts 32 --depths 7 $2; no_err
   got=$(grep -o '"phase": "decode at 7", "op": "all"[^}]*' "$T/out" |
@@ -34,9 +35,22 @@ layers() {
 layers "dispatches of three layers" "" 23
 layers "nothing joined" "--metal-tiles join_rows=0" 39
 layers "norms apart" "--metal-tiles norm_rows=0" 30
+# A token reads the matrices of its experts once, and sorting one row would win nothing: in two
+# layers 3 experts of 2 * 32 * 64 weights of 5 bits each. Heads are read once as well.
+reads() {
+  try "$1" 0 bench $G/$2 --device metal --count --json --prompts 32 --depths 7 \
+    --metal-tiles expert_sort_pairs=1; no_err
+  got=$(grep -o "\"phase\": \"decode at 7\", \"op\": \"$3\"[^}]*" "$T/out" |
+    sed -E 's/.*"dispatches": ([0-9.]+).*"weights_mb": ([0-9.]+).*/\1 \2/' |
+    awk '{ printf "%d %.0f", $1, $2 * 1e6 }')
+  if [ "$got" = "$4" ]; then ok; else bad "$got, not $4"; fi
+}
+reads "experts of a token" qwen3_moe-mlx4 expert_gated "2 15360"
+reads "heads of a token" deepseek_v3-mlx4 head_linear "6 16128"
 try "no such tile" 2 bench $G/qwen3 --device metal --count --metal-tiles join=3; one_line
 err "there is no tile 'join'"
-try "a tile out of its range" 2 bench $G/qwen3 --device metal --count --metal-tiles linear_simdgroups=9
+try "a tile out of its range" 2 bench $G/qwen3 --device metal --count \
+  --metal-tiles linear_simdgroups=9
 one_line; err "tile linear_simdgroups is 9; it must be between 1 and 8"
 try "half a tile" 2 bench $G/qwen3 --device metal --count --metal-tiles join_rows=,norm_rows=1
 one_line; err "'join_rows=' is not NAME=VALUE"
