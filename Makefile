@@ -127,9 +127,8 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak mutate \
-install tests \
-fuzzers serve: packages
+all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak \
+mutate install tests fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -280,7 +279,7 @@ METAL_CHECK_OBJ := $(METAL_KERNELS:%=$(BUILD)/metal/check/%.o) $(BUILD)/metal/ho
 METAL_SUITES := kernels memory joined shortlist
 METAL_TEST := $(METAL_SUITES:%=$(BUILD)/tests/metal_%)
 METAL_CHECKED := $(METAL_SUITES:%=$(BUILD)/tests/checked_%)
-METAL_CUDA := $(METAL_SUITES:%=$(BUILD)/tests/cuda_%)
+METAL_CUDA := $(METAL_SUITES:%=$(BUILD)/tests/cuda_%) $(BUILD)/tests/cuda_speed
 
 $(BUILD)/metal/%.cpp: kernels/metal/%.metal $(METAL_DEP) tests/metal/mslx.lua | $(PROGRAM)
 	$(say) MSLX $<
@@ -325,11 +324,12 @@ $(METAL_CHECKED): $(BUILD)/tests/checked_%: tests/metal/test_%.c $(METAL_TEST_DE
 	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCHECKED -o $@ $< $(METAL_CHECK_OBJ) \
 	  $(LIBRARY) $(LDFLAGS) $(LIBS)
 
-$(METAL_CUDA): $(BUILD)/tests/cuda_%: tests/metal/test_%.c $(METAL_TEST_DEP) $(METAL_EXEC_OBJ) \
-  $(BUILD)/metal/host/cuda.o
+$(BUILD)/tests/cuda_speed: tests/metal/speed.c
+$(METAL_SUITES:%=$(BUILD)/tests/cuda_%): $(BUILD)/tests/cuda_%: tests/metal/test_%.c
+$(METAL_CUDA): $(METAL_TEST_DEP) $(METAL_EXEC_OBJ) $(BUILD)/metal/host/cuda.o
 	$(say) TEST $@
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCUDA -o $@ $< $(METAL_EXEC_OBJ) \
+	$(Q)$(CC) $(CF) $(LIB_CF) -Itests/c -Itests/metal -DCUDA -o $@ $(filter %.c,$^) $(METAL_EXEC_OBJ) \
 	  $(BUILD)/metal/host/cuda.o $(LIBRARY) $(LDFLAGS) $(LIBS)
 
 # A fake Metal around the kernels (PERIGEE_METAL), also with the checker, and the tests of the host.

@@ -1,5 +1,6 @@
 /* test_joined.c - dispatches of several instructions have the bits of the instructions one by one:
  * products of one input, and products that normalize their input. */
+#include "metal_main.h"
 #include "metal_run.h"
 
 enum { MOST = 3 };
@@ -214,9 +215,5 @@ static const check_test tests[] = {{"joined", test_joined},
                                    {"all have run", test_all_ran}};
 
 int main(int argc, char **argv) {
-  msl_init_all();
-#ifdef CHECKED
-  msl_check_install();
-#endif
-  return check_main("metal joined", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
+  return metal_main("metal joined", tests, (int)(sizeof tests / sizeof *tests), argc, argv);
 }

@@ -1,8 +1,9 @@
 /* cuda.c - launches on an NVIDIA GPU: the kernels as PTX (tests/metal/cuda.sh), through the driver,
  * which is opened when it is asked for; see exec.h.
  *
- * Every buffer of a launch becomes an allocation of its size on the GPU and is copied there and back,
- * so that tools like compute-sanitizer know its bounds. Slots with the same memory share one. */
+ * Every buffer of a launch becomes an allocation of its size on the GPU and is copied there and
+ * back, so that tools like compute-sanitizer know its bounds. Slots with the same memory share
+ * one. */
 #include "tests/metal/exec/cuda.h"
 
 #include "tests/metal/exec/exec.h"
@@ -30,10 +31,20 @@ static struct {
                 unsigned z, unsigned shared, void *stream, void **arguments, void **extra);
   int (*wait)(void);
   int (*name)(int error, const char **out);
+  int (*attribute)(int *out, int which, int device);
+  int (*event)(void **out, unsigned flags);
+  int (*record)(void *event, void *stream);
+  int (*elapsed)(float *milliseconds, void *from, void *to);
 } cu;
 
 static void *modules[MODULES];
 static int module_count;
+
+static struct {
+  int repeats; /* 0: launches are not timed */
+  void *event[2];
+  double seconds;
+} timing;
 
 static bool open_driver(const char **why) {
   static const struct {
@@ -51,7 +62,11 @@ static bool open_driver(const char **why) {
                {"cuMemcpyDtoH_v2", &cu.take},
                {"cuLaunchKernel", &cu.launch},
                {"cuCtxSynchronize", &cu.wait},
-               {"cuGetErrorName", &cu.name}};
+               {"cuGetErrorName", &cu.name},
+               {"cuDeviceGetAttribute", &cu.attribute},
+               {"cuEventCreate", &cu.event},
+               {"cuEventRecord", &cu.record},
+               {"cuEventElapsedTime", &cu.elapsed}};
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
   *why = "no driver of CUDA (libcuda.so.1)";
   for (size_t i = 0; driver && i < sizeof entry / sizeof *entry; i++) {
@@ -155,19 +170,56 @@ static void take_buffers(const msl_launch *l, const msl_cuda_arguments *a, bool 
     if (a->buffer[i] && owner_of(l, i) == i) cu.release(a->buffer[i]);
 }
 
+static bool launch_once(const msl_launch *l, void *function, msl_cuda_arguments *a) {
+  void *arguments[] = {a};
+  return succeeded(cu.launch(function, l->groups[0], l->groups[1], l->groups[2], l->threads, 1, 1,
+                             0, NULL, arguments, NULL),
+                   l->kernel->name);
+}
+
+/* Again and again between two events, after the launch that is not counted. */
+static bool time_launches(const msl_launch *l, void *function, msl_cuda_arguments *a) {
+  float milliseconds = 0;
+  bool ok = succeeded(cu.record(timing.event[0], NULL), "cuEventRecord");
+  for (int i = 0; ok && i < timing.repeats; i++) ok = launch_once(l, function, a);
+  if (ok) ok = succeeded(cu.record(timing.event[1], NULL), "cuEventRecord");
+  if (ok) ok = succeeded(cu.wait(), l->kernel->name);
+  if (ok)
+    ok = succeeded(cu.elapsed(&milliseconds, timing.event[0], timing.event[1]),
+                   "cuEventElapsedTime");
+  timing.seconds += (double)milliseconds * 1e-3 / timing.repeats;
+  return ok;
+}
+
+void msl_cuda_repeat(int times) {
+  timing.repeats = times;
+  for (int i = 0; i < 2; i++) succeeded(cu.event(&timing.event[i], 0), "cuEventCreate");
+}
+
+double msl_cuda_seconds(void) {
+  const double seconds = timing.seconds;
+  timing.seconds = 0;
+  return seconds;
+}
+
+double msl_cuda_bandwidth(void) {
+  enum { MEMORY_KHZ = 36, MEMORY_BITS = 37 }; /* as cuda.h numbers them */
+  int device = 0, khz = 0, bits = 0;
+  cu.device(&device, 0), cu.attribute(&khz, MEMORY_KHZ, device);
+  cu.attribute(&bits, MEMORY_BITS, device);
+  return 2e3 * khz * bits / 8; /* two transfers in a clock */
+}
+
 static void run_launch(const msl_launch *l) {
   msl_cuda_arguments a = {{0}};
-  void *module = NULL, *function = function_of(l->kernel, &module), *arguments[] = {&a};
+  void *module = NULL, *function = function_of(l->kernel, &module);
   if (!function) {
     msl_fault("%s: not in the PTX", l->kernel->name);
     return;
   }
   bool ok = give_buffers(l, &a) && set_constants(l, module);
-  if (ok)
-    ok = succeeded(cu.launch(function, l->groups[0], l->groups[1], l->groups[2], l->threads, 1, 1,
-                             0, NULL, arguments, NULL),
-                   l->kernel->name);
-  if (ok) ok = succeeded(cu.wait(), l->kernel->name);
+  ok = ok && launch_once(l, function, &a) && succeeded(cu.wait(), l->kernel->name);
+  if (ok && timing.repeats) ok = time_launches(l, function, &a);
   take_buffers(l, &a, ok);
 }
 

@@ -75,6 +75,12 @@ extern void (*msl_elsewhere)(const msl_launch *launch);
 /* An NVIDIA GPU, with the kernels in a folder of PTX (cuda.c). *why: what is missing or broken. */
 typedef enum msl_cuda { MSL_CUDA_NONE, MSL_CUDA_BROKEN, MSL_CUDA_READY } msl_cuda;
 msl_cuda msl_cuda_install(const char *folder, const char **why);
+/* From now on every launch is repeated so often and timed. */
+void msl_cuda_repeat(int times);
+/* Of all launches since it was asked last, each counted once. */
+double msl_cuda_seconds(void);
+/* Of the GPU's memory by its clock and width, in bytes a second. */
+double msl_cuda_bandwidth(void);
 /* The faults since the last call of msl_forget: their number and the text of the first. */
 int msl_faults(void);
 const char *msl_fault_text(void);
