@@ -193,7 +193,7 @@ METAL_FUNC void wide_product(weight_format f, constant pe_metal_mat &m, weight_m
                              threadgroup float *stages, thread float *sums) {
   const uint in = (uint)m.cols, steps = (in + PARTS * BLOCK - 1u) / (PARTS * BLOCK) * 4u;
   for (int i = 0; i < PE_WIDE_ROWS * PE_WIDE_COLUMNS; i++) sums[i] = 0.0f;
-  threadgroup_barrier(mem_flags::mem_threadgroup);  // an earlier product has read its stages
+  // Steps are even: at its end an earlier product reads the second stage, and the first is free.
   wide_stage(f, m, at, first, 0u, thread_index, threads, stages);
   for (uint s = 0; s < steps; s++) {
     const uint k = wide_column(s, lane % PARTS);

@@ -25,6 +25,9 @@ BUILD = OPTIONS.build
 FOLDER = "kernels/metal"
 FLAGS = "-std=c++17 -w -fsigned-char -ffp-contract=off -fno-exceptions -fno-rtti -fPIC".split()
 
+STATE_ROW = (" + (active ? of_head : 0u);\n"
+             "  device float *state = states + state_at(call, segment) + (size_t)row * (size_t)n;\n"
+             "  float s[STATE_LANES];\n  state_load(state, ")
 # name, file, what is there, what takes its place, suite, test
 MUTANTS = [
     # barriers and races
@@ -97,12 +100,12 @@ MUTANTS = [
     ("wide: a stage is overwritten while it is read", "product.metal",
      "    threadgroup_barrier(mem_flags::mem_threadgroup);\n    if (s + 1u < steps)",
      "    if (s + 1u < steps)", "kernels", "rows of linear"),
-    ("wide: the second product begins too early", "product.metal",
-     "  threadgroup_barrier(mem_flags::mem_threadgroup);  // an earlier product", "  // an earlier",
-     "kernels", "gated"),
+    ("wide: the last steps are left out", "product.metal",
+     "/ (PARTS * BLOCK) * 4u;", "/ (PARTS * BLOCK) * 4u - 3u;", "kernels", "gated"),
     ("wide: the blocks of another part", "product.metal",
      "return (s / 4u * PARTS + part) * BLOCK + s % 4u * 8u;",
-     "return (s / 4u * PARTS + (part ^ 1u)) * BLOCK + s % 4u * 8u;", "kernels", "rows of linear"),
+     "return (s / 4u * PARTS + (part + 1u) % PARTS) * BLOCK + s % 4u * 8u;", "kernels",
+     "rows of linear"),
     ("joined: the second begins a group early", "linear.metal",
      "const uint second = ((uint)call.mat.rows + width - 1u) / width;",
      "const uint second = (uint)call.mat.rows / width;", "joined", "joined"),
@@ -140,6 +143,9 @@ MUTANTS = [
      "precise::exp(-precise::exp(log_a[head]) * dt);\n    }", "memory", "ssm"),
     ("ssm: rows of a state that there are not", "recur.metal",
      "const bool active = of_head < (uint)args.dim;", "const bool active = true;", "memory", "ssm"),
+    ("delta: a row that another simdgroup stores", "recur.metal",
+     "args.value" + STATE_ROW + "active ? n : 0u", "args.value" + STATE_ROW + "n", "memory",
+     "delta"),
     ("conv: the oldest input is kept", "recur.metal",
      "for (int t = 0; t < before; t++) past[t] = past[t + 1];", "", "memory", "conv"),
     ("rope: the wrong sign", "rope.metal", "-(v * sine)", "v * sine", "kernels", "rope"),
