@@ -206,6 +206,7 @@ static pe_term cat_one(pe_rex *r, pe_term a, pe_term b) {
 }
 
 pe_term pe_rex_cat(pe_rex *r, pe_term a, pe_term b) {
+  if (b == PE_TERM_EMPTY) return a; /* a may be long, and would be looked up part by part */
   pe_term few[32], *spine = few;
   size_t n = 0;
   for (pe_term t = a; r->node[t].kind == PE_TERM_IS_CAT; t = r->node[t].b) n++;
