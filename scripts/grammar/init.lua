@@ -1,0 +1,95 @@
+-- grammar: JSON schemas as grammars (perigee.grammar).
+--
+--   local g, err = grammar.schema(json.decode(text, { digits = true }), { whitespace = "compact" })
+--   local rule, err = grammar.rule(b, schema)     -- in a grammar with other rules
+--
+-- Everything a schema says is followed, or it is refused with the keyword and its place: nothing is
+-- dropped, because a client that gave a bound relies on it. Drafts 4 to 2020-12 are read. Names of
+-- unknown keywords and formats are annotations, as the standard has it.
+--
+-- Options:
+--   whitespace   "default": nothing, a space, or a line end with up to 64 blanks between two parts;
+--                "any": up to 256 characters; "compact": none. Never without a bound: a model that
+--                may write a blank after a blank may do so for ever
+--   order        of the members of an object: "schema" (default), or "any"
+--   strict       refuse what OpenAI's strict mode refuses
+--   pause        a function that is called now and then, for a conversion that shares its thread
+--
+-- Errors have the code format (no schema), unsupported, unsatisfiable or limit.
+local failure = require "grammar.failure"
+local read = require "grammar.read"
+local strict = require "grammar.strict"
+local value = require "grammar.value"
+local perigee = require "perigee"
+
+local grammar = {}
+
+-- Steps of a conversion: some µs each, so that the longest takes about a second.
+local FUEL = 400000
+local PAUSE = 200 -- steps between two pauses: under 2 ms
+
+local WHITESPACE = { default = "(?: |\\r?\\n[ \\t]{0,64})?", any = "[ \\t\\r\\n]{0,256}",
+  compact = "" }
+
+--- Counts work; lets others run.
+local function meter(pause)
+  local spent, since = 0, 0
+  return function(n)
+    spent, since = spent + n, since + n
+    if spent > FUEL then
+      failure.raise("limit", "", "takes more than %d steps to convert", FUEL)
+    end
+    if pause and since >= PAUSE then
+      since = 0
+      pause()
+    end
+  end
+end
+
+--- What stands between values.
+local function marks_of(b, whitespace)
+  local blank = failure.checked(b:pattern(WHITESPACE[whitespace]))
+  local function around(text) return b:cat(blank, b:text(text), blank) end
+  return {
+    comma = around ",", colon = around ":",
+    open_object = b:cat(b:text "{", blank), open_array = b:cat(b:text "[", blank),
+    close_empty = b:text "}", close_empty_array = b:text "]",
+    close_object = b:cat(blank, b:text "}"), close_array = b:cat(blank, b:text "]"),
+  }
+end
+
+local ORDERS = { schema = true, any = true }
+
+local function convert(b, schema, options)
+  local spend = meter(options.pause)
+  local reader = read.new(schema, spend)
+  if options.strict then
+    function reader.check(node) strict.check(node, reader.root) end
+  end
+  local c = value.new(b, reader, marks_of(b, options.whitespace or "default"), options, spend)
+  return c:run()
+end
+
+--- Writes a decoded schema into a grammar that is being made: its rule; or nil and an error. Decode
+--- with `digits`, so that integers beyond 64 bits keep theirs.
+function grammar.rule(b, schema, options)
+  options = options or {}
+  assert(WHITESPACE[options.whitespace or "default"], "whitespace: default, any or compact")
+  assert(ORDERS[options.order or "schema"], "order: schema or any")
+  local ok, root = pcall(convert, b, schema, options)
+  if ok then return root end
+  if not failure.is(root) then error(root, 0) end
+  return nil, perigee.error(root.code, root.message)
+end
+
+--- The grammar of a decoded schema; or nil and an error.
+function grammar.schema(schema, options)
+  local b, why = perigee.grammar.builder()
+  if not b then return nil, why end
+  local root
+  root, why = grammar.rule(b, schema, options)
+  if not root then return nil, why end
+  return b:compile(root)
+end
+
+return grammar

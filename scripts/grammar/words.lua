@@ -1,0 +1,64 @@
+-- words: strings of a schema as terms over the inside of a JSON string, in its usual spelling:
+-- quotes, backslashes and control characters escaped, everything else as it is. A length counts
+-- characters of the value, so \n is one.
+local failure = require "grammar.failure"
+local format = require "grammar.format"
+local json = require("perigee").json
+
+local words = {}
+
+local COUNT = (1 << 31) - 2 -- the most that the builder counts
+
+local Words = {}
+Words.__index = Words
+
+function words.new(b)
+  local w = setmetatable({ b = b, read = {} }, Words)
+  w.char = failure.checked(b:pattern("[\\s\\S]", { json = true }))
+  w.plain = b:times(w.char, 0)
+  w.quote = b:text '"'
+  return w
+end
+
+--- A value's text without its quotes.
+function Words:inside(value) return json.encode(value):sub(2, -2) end -- luacheck: ignore 212
+
+function Words:exactly(value) return self.b:text(self:inside(value)) end
+
+function Words:quoted(term) return self.b:cat(self.quote, term, self.quote) end
+
+function Words:length(node, least, most)
+  if least and least > COUNT then
+    failure.raise("limit", node, "minLength is %s, at most %d are counted",
+      least == math.huge and "beyond counting" or tostring(least), COUNT)
+  end
+  return self.b:times(self.char, least or 0, most and most <= COUNT and most or nil)
+end
+
+--- A pattern, which may match anywhere; each text is read once.
+function Words:pattern(node, keyword, text)
+  local term = self.read[text]
+  if term then return term end
+  local why
+  term, why = self.b:pattern(text, { search = true, json = true })
+  if not term then
+    failure.raise(why.code, node, "%s: %s", keyword, why.message:gsub("^pattern: ", ""))
+  end
+  self.read[text] = term
+  return term
+end
+
+--- The strings of a format; nil if it is an annotation.
+function Words:format(name)
+  local known = format.patterns[name]
+  if not known then return nil end
+  local key = "format " .. name -- no pattern is written like this and read as another
+  if not self.read[key] then
+    local term = failure.checked(self.b:pattern(known[1], { json = true }))
+    if known[2] then term = self.b:both(term, self.b:times(self.char, 0, known[2])) end
+    self.read[key] = term
+  end
+  return self.read[key]
+end
+
+return words
