@@ -14,8 +14,8 @@
  * each state is costly to make, cheap to keep; a mutex guards it, which a matcher holds for a few
  * microseconds when it goes a way that it has not gone before.
  *
- * The automaton is bounded. A grammar whose automaton has reached its bound fails all its matchers
- * with PE_ELIMIT from then on: whoever caches grammars asks pe_grammar_worn and compiles again. */
+ * The automaton is bounded. Once it is full, a matcher that needs a new state fails with PE_ELIMIT:
+ * whoever caches grammars asks pe_grammar_worn, and compiles again. */
 #ifndef PE_GRAMMAR_H
 #define PE_GRAMMAR_H
 
@@ -33,7 +33,7 @@ pe_status pe_grammar_compile(pe_rules *rules, pe_rule root, pe_grammar_options o
 pe_grammar *pe_grammar_retain(pe_grammar *g); /* gives one more reference */
 void pe_grammar_release(pe_grammar *g);       /* takes a reference; NULL is fine */
 
-bool pe_grammar_worn(pe_grammar *g);      /* its automaton is half full, or has failed */
+bool pe_grammar_worn(pe_grammar *g);      /* its automaton is half full */
 uint64_t pe_grammar_bytes(pe_grammar *g); /* of memory */
 uint32_t pe_grammar_rules(const pe_grammar *g);
 uint32_t pe_grammar_lexemes(const pe_grammar *g);

@@ -51,6 +51,14 @@ struct pe_grammar {
   pe_lexer *lexer;
 };
 
+/* Around all that walks or makes states of the lexer; what failed before is forgotten. */
+static inline pe_lexer *pe_grammar_lock(pe_grammar *g) {
+  pthread_mutex_lock(&g->mutex);
+  pe_lexer_resume(g->lexer);
+  return g->lexer;
+}
+static inline void pe_grammar_unlock(pe_grammar *g) { pthread_mutex_unlock(&g->mutex); }
+
 /* The number with which the rule at a place is used, from that of the rule around it. */
 uint64_t pe_grammar_changed(const pe_grammar *g, uint32_t place, uint64_t number);
 bool pe_grammar_is_open(const pe_grammar *g, const pe_grammar_alt *a, uint64_t number);

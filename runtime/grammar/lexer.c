@@ -44,6 +44,7 @@ void pe_lexer_close(pe_lexer *l) {
 }
 
 pe_status pe_lexer_status(const pe_lexer *l, pe_error *err) { return pe_rex_status(l->rex, err); }
+void pe_lexer_resume(pe_lexer *l) { pe_rex_resume(l->rex); }
 
 static uint64_t own_bytes(const pe_lexer *l) {
   return l->state_cap * sizeof *l->state + l->pair_cap * sizeof *l->pair +
@@ -55,8 +56,8 @@ uint64_t pe_lexer_bytes(const pe_lexer *l) {
 }
 
 bool pe_lexer_worn(const pe_lexer *l) {
-  return pe_rex_status(l->rex, NULL) != PE_OK || 2 * l->states > PE_LEXER_STATES ||
-         2 * own_bytes(l) > PE_LEXER_BYTES || 2 * pe_rex_terms(l->rex) > l->rex->limits.terms;
+  return 2 * l->states > PE_LEXER_STATES || 2 * own_bytes(l) > PE_LEXER_BYTES ||
+         2 * pe_rex_terms(l->rex) > l->rex->limits.terms;
 }
 
 const uint8_t *pe_lexer_class_of(const pe_lexer *l) { return pe_rex_class_of(l->rex); }

@@ -9,7 +9,8 @@
  * State 0 is the empty set. A lexeme may end in a state if its term has the empty word.
  *
  * Threads: as pe_rex, one at a time; a grammar has a mutex for it. Failures are those of pe_rex:
- * they stay, and walking gives state 0; whoever walks asks for pe_lexer_status. */
+ * walking gives state 0, and whoever walks asks for pe_lexer_status. They stay until
+ * pe_lexer_resume: a failure of one row is none of the next one's. */
 #ifndef PE_LEXER_H
 #define PE_LEXER_H
 
@@ -28,6 +29,7 @@ pe_status pe_lexer_open(pe_rex *rex, const pe_term *term, size_t lexemes, pe_lex
                         pe_error *err);
 void pe_lexer_close(pe_lexer *l); /* takes; NULL is fine */
 pe_status pe_lexer_status(const pe_lexer *l, pe_error *err);
+void pe_lexer_resume(pe_lexer *l);
 
 uint32_t pe_lexer_start(pe_lexer *l, const uint32_t *lexeme, size_t n); /* in ascending order */
 uint32_t pe_lexer_next(pe_lexer *l, uint32_t state, uint32_t class_index);

@@ -62,6 +62,7 @@ static bool has_plain(pe_lexer *l, pe_term x) {
     if (l->asked[i].term == x) return l->asked[i].has;
   covering c = {.rex = l->rex};
   const bool has = covers(&c, x, 0);
+  if (pe_rex_status(l->rex, NULL) != PE_OK) return false;
   l->asked[l->next_asked].term = x, l->asked[l->next_asked].has = has;
   l->next_asked = (l->next_asked + 1) % KEPT;
   return has;
@@ -109,6 +110,7 @@ static void find_plain(pe_lexer *l, uint32_t at) {
     const uint32_t n = plain_of(l, l->pair[l->state[at].first + i].term, &except);
     if (n > most) most = n, without = except;
   }
+  if (pe_rex_status(l->rex, NULL) != PE_OK) return;
   l->state[at].plain = most == PE_LEXER_UNKNOWN ? most - 1 : most; /* without end */
   l->state[at].except = without;
 }

@@ -201,9 +201,9 @@ static pe_status make_step(pe_matcher *m, uint32_t from, uint32_t class_index, u
 
 pe_status pe_matcher_make_step(pe_matcher *m, uint32_t from, uint32_t class_index, uint32_t *to,
                                pe_error *err) {
-  pthread_mutex_lock(&m->g->mutex);
+  pe_grammar_lock(m->g);
   pe_status rc = make_step(m, from, class_index, to, err);
-  pthread_mutex_unlock(&m->g->mutex);
+  pe_grammar_unlock(m->g);
   if (!rc) m->next[from * m->classes + class_index] = *to;
   return rc;
 }
@@ -217,9 +217,9 @@ static pe_status step_token(pe_matcher *m, uint32_t id, uint32_t *to, pe_error *
   if (from == PE_CHART_NONE || id > 0x3fffffff) return PE_OK;
   k.threads = 0, k.scans = 1;
   k.scan[0] = (pe_scan){from, PE_IS_TOKEN, &id, 1};
-  pthread_mutex_lock(&m->g->mutex);
+  pe_grammar_lock(m->g);
   pe_status rc = add_row(m, &k, &here, err);
-  pthread_mutex_unlock(&m->g->mutex);
+  pe_grammar_unlock(m->g);
   if (rc || here == PE_CHART_NONE) return rc;
   return intern(m, here, k.thread, k.threads, to, err);
 }
@@ -236,9 +236,9 @@ void pe_matcher_close(pe_matcher *m) {
 }
 
 static pe_status start(pe_matcher *m, pe_error *err) {
-  pthread_mutex_lock(&m->g->mutex);
+  pe_grammar_lock(m->g);
   pe_status rc = pe_chart_open(m->g, &m->chart, err);
-  pthread_mutex_unlock(&m->g->mutex);
+  pe_grammar_unlock(m->g);
   if (rc) return rc;
   const pe_matcher_thread t = {PE_CHART_FIRST, pe_chart_row(m->chart, PE_CHART_FIRST)->start};
   uint32_t at;

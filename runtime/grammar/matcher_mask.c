@@ -81,10 +81,10 @@ static void set_tokens(const pe_matcher *m, uint32_t *allow) {
 static bool is_plain(pe_matcher *m, uint32_t at, pe_term *except) {
   const pe_matcher_position *p = &m->position[at];
   bool plain = false;
-  pthread_mutex_lock(&m->g->mutex);
+  pe_grammar_lock(m->g);
   for (uint32_t i = 0; i < p->threads && !plain; i++)
     plain = pe_lexer_plain(m->g->lexer, m->thread[p->first + i].state, except) >= PE_TOKMASK_RUN;
-  pthread_mutex_unlock(&m->g->mutex);
+  pe_grammar_unlock(m->g);
   return plain;
 }
 
@@ -103,6 +103,14 @@ static void set_exception(const pe_matcher *m, pe_tok_node n, bool alive, uint32
   }
 }
 
+static pe_status next_term(pe_matcher *m, pe_term t, uint8_t byte, pe_term *out, pe_error *err) {
+  pe_lexer *l = pe_grammar_lock(m->g);
+  *out = pe_lexer_term_next(l, t, m->class_of[byte]);
+  pe_status rc = pe_lexer_status(l, err);
+  pe_grammar_unlock(m->g);
+  return rc;
+}
+
 /* Plain tokens that begin like a word of `except` are looked at one by one. *good is false: they
  * are too many. */
 static pe_status walk_exceptions(pe_matcher *m, uint32_t from, pe_term except, uint32_t *allow,
@@ -114,16 +122,15 @@ static pe_status walk_exceptions(pe_matcher *m, uint32_t from, pe_term except, u
   for (size_t i = 0; i < tree->nodes; i++) {
     const pe_tok_node n = tree->node[i];
     const exception e = above[n.depth];
-    pthread_mutex_lock(&m->g->mutex);
-    const pe_term t = pe_lexer_term_next(m->g->lexer, e.term, m->class_of[n.byte]);
-    pthread_mutex_unlock(&m->g->mutex);
+    pe_term t;
+    pe_status rc = next_term(m, e.term, (uint8_t)n.byte, &t, err);
+    if (rc) return rc;
     if (t == PE_TERM_NONE) {
       i += n.below;
       continue;
     }
     uint32_t at = PE_MATCHER_DEAD;
-    pe_status rc =
-        e.at == PE_MATCHER_DEAD ? PE_OK : pe_matcher_step(m, e.at, (uint8_t)n.byte, &at, err);
+    if (e.at != PE_MATCHER_DEAD) rc = pe_matcher_step(m, e.at, (uint8_t)n.byte, &at, err);
     if (rc || ++seen > EXCEPTIONS) return *good = false, rc;
     if (n.id != PE_TOKMASK_NO_ID) set_exception(m, n, at != PE_MATCHER_DEAD, allow);
     above[n.depth + 1] = (exception){at, t};

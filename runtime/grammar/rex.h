@@ -81,6 +81,8 @@ bool pe_rex_nullable(const pe_rex *r, pe_term t); /* the empty word belongs to i
 pe_term pe_rex_next(pe_rex *r, pe_term t, uint8_t byte);
 /* From now on `steps` more derivatives may be made. */
 void pe_rex_allow(pe_rex *r, uint64_t steps);
+/* Forgets a failure of walking, which wrote nothing down: another walk may have what it needs. */
+void pe_rex_resume(pe_rex *r);
 uint32_t pe_rex_classes(const pe_rex *r);
 const uint8_t *pe_rex_class_of(const pe_rex *r); /* by byte */
 /* As pe_rex_next, by the class of a byte. */

@@ -208,6 +208,10 @@ static bool search_word(pe_rex *r, pe_term start) {
   return false;
 }
 
+void pe_rex_resume(pe_rex *r) {
+  if (r->frozen) r->status = PE_OK;
+}
+
 void pe_rex_allow(pe_rex *r, uint64_t steps) { r->limits.steps = steps, r->steps = 0; }
 
 bool pe_rex_has_word(pe_rex *r, pe_term t) {

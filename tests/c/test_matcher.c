@@ -446,6 +446,30 @@ static void failing_memory(void) {
   }
 }
 
+/* What one matcher could not have, another one gets. */
+static void failures_are_not_shared(void) {
+  pe_grammar *g = gbnf("root ::= \"(\" root \")\" | [a-z]{2,300} | \"x\"{3} root\n");
+  int failures = 0;
+  for (int64_t n = 1; n < 60; n++) {
+    pe_matcher *m = matcher_of(g);
+    pe_error err;
+    size_t taken;
+    char text[80];
+    memset(text, 'a' + n % 26, sizeof text);
+    memcpy(text, "((", 2);
+    pe_alloc_fail_at(n % 7 + 1);
+    pe_status rc = pe_matcher_feed(m, pe_str_of(text, (size_t)n), &taken, &err);
+    pe_alloc_fail_at(0);
+    failures += rc == PE_ENOMEM;
+    CHECK(rc == PE_OK || rc == PE_ENOMEM);
+    if (rc) CHECK_OK(pe_matcher_feed(m, pe_str_of(text, (size_t)n), &taken, &err), err);
+    CHECK_INT(taken, n);
+    pe_matcher_close(m);
+  }
+  CHECK(failures > 5);
+  pe_grammar_release(g);
+}
+
 static const check_test tests[] = {
     {"random grammars mean what sets of words say", random_grammars},
     {"long texts are linear, and lists take no memory", long_texts},
@@ -458,6 +482,7 @@ static const check_test tests[] = {
     {"memory is given back", memory_is_given_back},
     {"limits", limits},
     {"failing memory", failing_memory},
+    {"failures are not shared", failures_are_not_shared},
 };
 
 CHECK_MAIN("test_matcher", tests)
