@@ -395,7 +395,7 @@ static int by_prediction(const void *a, const void *b) {
 }
 
 static void write_waiting(pe_chart *c, pe_row *r) {
-  qsort(c->rule, c->predictions, sizeof *c->rule, by_prediction);
+  if (c->predictions) qsort(c->rule, c->predictions, sizeof *c->rule, by_prediction);
   for (size_t p = 0; p < c->predictions; p++)
     for (uint32_t w = c->rule[p].waiting; w; w = c->before[w - 1]) {
       c->leo[c->items] = LEO_UNKNOWN;
