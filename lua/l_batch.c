@@ -17,6 +17,7 @@
 #include "lua/l_graph.h"
 #include "lua/l_media.h"
 #include "lua/l_tensor.h"
+#include "lua/progress.h"
 #include "lua/wakeup.h"
 
 typedef struct batch {
@@ -123,9 +124,10 @@ static int l_vocabulary(lua_State *L) {
 
 static pe_batch_options read_options(lua_State *L, int arg) {
   static const char *const keys[] = {
-      "tokenizer", "threads",  "sequences",   "step_tokens", "context",      "cache_tokens",
-      "kv_bits",   "kv_block", "stride",      "cache_bytes", "cache_folder", "cache_disk_bytes",
-      "end_ids",   "share",    "media_bytes", "precision",   "device",       NULL};
+      "tokenizer",    "threads",          "sequences", "step_tokens", "context",
+      "cache_tokens", "kv_bits",          "kv_block",  "stride",      "cache_bytes",
+      "cache_folder", "cache_disk_bytes", "end_ids",   "share",       "media_bytes",
+      "precision",    "device",           "progress",  NULL};
   pe_bind_options(L, arg, keys);
   pe_batch_options o = {
       .sequences = (int32_t)pe_bind_integer(L, arg, "sequences", 1, 1 << 16, 64),
@@ -175,6 +177,8 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
     pe_ids_view ids = pe_l_batch_ids(L, -1, "end_ids");
     o.end_ids = ids.id, o.end_count = ids.count;
   }
+  pe_bind_listener listener;
+  o.progress = pe_bind_progress(L, 2, &listener);
   pe_error err;
   pe_status rc = pe_bind_device(L, 2, &o.backend, &err);
   if (!rc) rc = open_crew(L, 2, s, &err);

@@ -5,6 +5,7 @@
 #include "lua/l_graph.h"
 #include "lua/l_media.h"
 #include "lua/l_tensor.h"
+#include "lua/progress.h"
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/seq.h"
 #include "runtime/device/device.h"
@@ -75,10 +76,12 @@ static int l_used(lua_State *L) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Opens everything that the engine owns, by the options at 2. */
+/* [] -> [...]: opens everything that the engine owns, by the options at 2. */
 static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value *taps,
                             size_t tap_count, pe_error *err) {
   const pe_backend *backend = NULL;
+  pe_bind_listener listener;
+  const pe_progress *progress = pe_bind_progress(L, 2, &listener);
   pe_status rc = pe_bind_device(L, 2, &backend, err);
   if (rc) return rc;
   pe_kv_options kv = {.backend = backend->name,
@@ -98,7 +101,8 @@ static pe_status open_parts(lua_State *L, pe_graph *g, engine *e, const pe_value
                                     .pool = e->pool,
                                     .kv = e->kv,
                                     .recur = e->recur,
-                                    .precision = kv.precision};
+                                    .precision = kv.precision,
+                                    .progress = progress};
   if (!rc) rc = pe_device_open(&device, &e->device, err);
   if (!rc && pe_bind_boolean(L, 2, "profile", false)) rc = pe_device_profile(e->device, err);
   if (!rc) rc = pe_sampler_open(e->plan->drawable, &e->sampler, err);
@@ -113,14 +117,15 @@ static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] 
   enum { MOST_TAPS = 256 };
   static const char *const keys[] = {"threads", "tokens",   "sequences", "taps",
                                      "kv_bits", "kv_block", "fusion",    "precision",
-                                     "profile", "device",   NULL};
+                                     "profile", "device",   "progress",  NULL};
   pe_graph *g = pe_bind_graph(L, 1);
   pe_bind_options(L, 2, keys);
   pe_value taps[MOST_TAPS];
   int tap_count = pe_bind_taps(L, 2, g, taps, MOST_TAPS);
   engine *e = pe_bind_new(L, &engine_class, sizeof *e, 1);
+  const int self = lua_gettop(L);
   lua_pushvalue(L, 1);
-  lua_setiuservalue(L, -2, 1);
+  lua_setiuservalue(L, self, 1);
   e->sequences = (int32_t)pe_bind_integer(L, 2, "sequences", 1, 1 << 20, 1);
   pe_error err;
   pe_status rc = open_parts(L, g, e, taps, (size_t)tap_count, &err);
@@ -129,6 +134,7 @@ static int l_open(lua_State *L) { /* [graph, options] -> [engine] or [nil, err] 
     memset(e, 0, sizeof *e);
     return pe_bind_error(L, &err);
   }
+  lua_settop(L, self);
   pe_bind_opened(L, e, 0);
   return 1;
 }

@@ -144,6 +144,14 @@ static inline pe_status pe_buf_int(pe_buf *b, int32_t v, pe_error *err) { /* fou
 pe_status pe_buf_printf(pe_buf *b, pe_error *err, const char *format, ...) PE_PRINTF(3, 4);
 void pe_buf_free(pe_buf *b);
 
+/* ---- long work ------------------------------------------------------------------------------- */
+
+/* Who wants to know how much of it is done. Called by the thread that asked for the work. */
+typedef struct pe_progress {
+  void (*tell)(void *ctx, uint64_t done, uint64_t total);
+  void *ctx;
+} pe_progress;
+
 /* ---- clock ----------------------------------------------------------------------------------- */
 
 int64_t pe_clock_ns(void); /* monotonic */

@@ -64,7 +64,8 @@ static pe_status open_device(pe_batch *b, pe_error *err) {
                                .pool = b->pool,
                                .kv = b->kv,
                                .recur = b->recur,
-                               .precision = b->o.precision};
+                               .precision = b->o.precision,
+                               .progress = b->o.progress};
   return pe_device_open(&o, &b->device, err);
 }
 
@@ -115,7 +116,7 @@ pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_optio
     pe_batch_close(b);
     return rc;
   }
-  b->o.prefix.folder = NULL; /* borrowed until here */
+  b->o.prefix.folder = NULL, b->o.progress = NULL; /* borrowed until here */
   b->caching = o->prefix.budget > 0, b->stopping = b->graph->state_floats > 0;
   for (int32_t g = 0; g < b->graph->group_count; g++) b->stopping |= b->graph->group[g].window > 0;
   *out = b;

@@ -56,6 +56,7 @@ typedef struct pe_batch_options {
   pe_prefix_options prefix;  /* an identity of zeros: the model's own (pe_seq_identity) */
   const int32_t *end_ids;    /* the model's end tokens */
   int32_t end_count;
+  const pe_progress *progress; /* of opening it: packing weights; NULL: nobody asks */
 } pe_batch_options;
 
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o,

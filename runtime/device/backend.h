@@ -69,8 +69,9 @@ struct pe_device { /* the head of every backend's struct */
   pe_kv *kv; /* NULL, like the next one: the plan has no caches */
   pe_recur *recur;
   pe_precision precision;
-  const pe_step *step;        /* submitted and not done; NULL: none */
-  struct pe_profile *profile; /* NULL: off */
+  const pe_progress *progress; /* of opening; NULL: nobody asks */
+  const pe_step *step;         /* submitted and not done; NULL: none */
+  struct pe_profile *profile;  /* NULL: off */
   /* ---- private: device.c ---- */
   pe_layout layout;
 };

@@ -390,7 +390,8 @@ static pe_status cpu_available(pe_error *err) {
 static pe_status cpu_open(pe_device *base, pe_error *err) {
   cpu *d = (cpu *)base;
   d->prim = pe_prim_best(), d->int16 = pe_int16_best();
-  pe_status rc = pe_program_open(base->plan, base->precision, base->pool, &d->program, err);
+  pe_status rc =
+      pe_program_open(base->plan, base->precision, base->pool, base->progress, &d->program, err);
   return rc ? rc : open_jobs(d, err);
 }
 

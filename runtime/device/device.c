@@ -16,8 +16,10 @@ pe_status pe_device_open(const pe_device_options *o, pe_device **out, pe_error *
                    .pool = o->pool,
                    .kv = o->kv,
                    .recur = o->recur,
-                   .precision = o->precision};
+                   .precision = o->precision,
+                   .progress = o->progress};
   pe_status rc = backend->open(d, err);
+  d->progress = NULL; /* borrowed until here */
   if (rc)
     pe_device_close(d);
   else

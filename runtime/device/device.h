@@ -31,6 +31,7 @@ typedef struct pe_device_options {
   pe_kv *kv; /* NULL, like the next one: the plan has no caches */
   pe_recur *recur;
   pe_precision precision;
+  const pe_progress *progress; /* of packing weights; NULL: nobody asks */
 } pe_device_options;
 
 pe_status pe_device_open(const pe_device_options *o, pe_device **out, pe_error *err); /* gives */

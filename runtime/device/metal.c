@@ -204,7 +204,7 @@ static pe_status open_metal(pe_device *d, pe_error *err) {
   pe_metal_error e = {0};
   pe_status rc = take(&m->gpu, err);
   m->tiles = *pe_metal_tiles_now();
-  if (!rc) rc = pe_program_open(d->plan, PE_EXACT, d->pool, &m->program, err);
+  if (!rc) rc = pe_program_open(d->plan, PE_EXACT, d->pool, NULL, &m->program, err);
   if (!rc) rc = pe_metal_units_open(&m->units, m->program, err);
   if (!rc && !(m->compiled = pe_calloc((size_t)m->program->count + 1, sizeof *m->compiled)))
     rc = pe_nomem(err, "device");

@@ -63,7 +63,7 @@ pe_status pe_metal_count(const pe_plan *plan, const pe_metal_load *load, pe_meta
   counter c = {plan, out};
   memset(out, 0, plan->count * sizeof *out);
   pe_status rc = lay_out(load, &step, &segments, err);
-  if (!rc) rc = pe_program_open(plan, PE_EXACT, NULL, &program, err);
+  if (!rc) rc = pe_program_open(plan, PE_EXACT, NULL, NULL, &program, err);
   if (!rc) rc = pe_metal_units_open(&units, program, err);
   const pe_metal_walk walk = {.units = &units,
                               .step = &step,

@@ -102,12 +102,23 @@ static pe_status rounded_for(pe_program *p, const pe_instr *x, pe_round kind, in
   return append(p, code, err);
 }
 
+static bool has_experts(const pe_instr *x) {
+  return x->op == PE_OP_EXPERT_LINEAR || x->op == PE_OP_EXPERT_GATED;
+}
+
 static bool can_pack(const pe_instr *x) {
-  const bool expert = x->op == PE_OP_EXPERT_LINEAR || x->op == PE_OP_EXPERT_GATED;
-  if (x->op != PE_OP_LINEAR && x->op != PE_OP_GATED && !expert) return false;
-  if (expert && x->args.expert.transposed) return false;
+  if (x->op != PE_OP_LINEAR && x->op != PE_OP_GATED && !has_experts(x)) return false;
+  if (has_experts(x) && x->args.expert.transposed) return false;
   if (!pe_pack_supported(x->mat) || (x->mat2 && !pe_pack_supported(x->mat2))) return false;
   return true;
+}
+
+/* Adjacent matrices that are one pack. */
+static int32_t matrices(const pe_instr *x) { return has_experts(x) ? x->args.expert.experts : 1; }
+
+static uint64_t packed_bytes(const pe_instr *x) {
+  const uint64_t each = pe_pack_bytes(x->mat) + (x->mat2 ? pe_pack_bytes(x->mat2) : 0);
+  return each * (uint64_t)matrices(x);
 }
 
 /* Gives a product its packed weights and rounded inputs. Experts round the rows that they
@@ -115,8 +126,8 @@ static bool can_pack(const pe_instr *x) {
 static pe_status pack_product(pe_program *p, const pe_instr *x, pe_pool *pool, pe_code *c,
                               pe_error *err) {
   pe_weights *w = p->plan->graph->weights;
-  const bool expert = x->op == PE_OP_EXPERT_LINEAR || x->op == PE_OP_EXPERT_GATED;
-  const int32_t count = expert ? x->args.expert.experts : 1;
+  const bool expert = has_experts(x);
+  const int32_t count = matrices(x);
   pe_status rc = pe_packs_take(w, x->mat, count, pool, &c->pack, err);
   if (!rc && x->mat2) rc = pe_packs_take(w, x->mat2, count, pool, &c->pack2, err);
   const pe_pack *packs[2] = {c->pack, c->pack2};
@@ -144,16 +155,23 @@ static void give_packs(const pe_program *p, const pe_code *c) {
   pe_packs_give(p->plan->graph->weights, c->pack2);
 }
 
-static pe_status lower(pe_program *p, pe_pool *pool, pe_error *err) {
+static pe_status lower(pe_program *p, pe_pool *pool, const pe_progress *progress, pe_error *err) {
   pe_status rc = PE_OK;
+  uint64_t done = 0, total = 0;
+  for (size_t i = 0; progress && p->precision == PE_FAST && i < p->plan->count; i++)
+    if (can_pack(&p->plan->instr[i])) total += packed_bytes(&p->plan->instr[i]);
   for (size_t i = 0; !rc && i < p->plan->count; i++) {
     const pe_instr *x = &p->plan->instr[i];
     pe_code c = {.instr = x, .round = -1, .reads = {-1, -1}, .outputs_only = x->outputs_only};
-    if (p->precision == PE_FAST && can_pack(x)) rc = pack_product(p, x, pool, &c, err);
+    const bool packs = p->precision == PE_FAST && can_pack(x);
+    if (packs) rc = pack_product(p, x, pool, &c, err);
     if (!rc && p->precision == PE_FAST && on_tiles(x)) rc = tiles_product(p, x, &c, err);
     if (!rc) rc = append(p, c, err);
     if (rc) give_packs(p, &c);
+    if (!rc && packs && progress && (done += packed_bytes(x)) < total)
+      progress->tell(progress->ctx, done, total);
   }
+  if (total) progress->tell(progress->ctx, total, total);
   return rc;
 }
 
@@ -176,11 +194,11 @@ static pe_status place_slots(pe_program *p, pe_error *err) {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *pool,
-                          pe_program **out, pe_error *err) {
+                          const pe_progress *progress, pe_program **out, pe_error *err) {
   pe_program *p = pe_calloc(1, sizeof *p);
   if (!p) return pe_nomem(err, "program");
   p->plan = plan, p->precision = precision;
-  pe_status rc = lower(p, pool, err);
+  pe_status rc = lower(p, pool, progress, err);
   if (!rc) rc = place_slots(p, err);
   if (rc) {
     pe_program_close(p);

@@ -59,9 +59,10 @@ typedef struct pe_program {
   size_t code_cap, rounded_cap;
 } pe_program;
 
-/* gives. The pool packs weights that no other program has packed. */
+/* gives. The pool packs weights that no other program has packed; `progress` (NULL: nobody) hears
+ * of their bytes, and in the end that all are done, also after a failure. */
 pe_status pe_program_open(const pe_plan *plan, pe_precision precision, pe_pool *pool,
-                          pe_program **out, pe_error *err);
+                          const pe_progress *progress, pe_program **out, pe_error *err);
 void pe_program_close(pe_program *p); /* takes; NULL is fine */
 
 /* Do two values share memory? A place is `step` floats per row, all lines of a value together. */

@@ -38,10 +38,10 @@ local function open(opts)
     model, why = models.assemble(weights, config, { path = name })
   else
     model, why = models.load(opts[1])
-    if model then preload(model.weights) end
   end
   if not model then return nil, why end
   model.options = command.model_options(opts, "fast")
+  preload(model)
   local tower, broken = towers.build(model.weights, model.parsed)
   if broken then return nil, broken end
   model.vision = tower and vision.new(model, tower)

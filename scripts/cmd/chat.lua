@@ -306,7 +306,7 @@ local function open(opts)
   if not words then return nil, why end
   local model, bad = models.open(opts[1], command.model_options(opts, "fast"))
   if not model then return nil, bad end
-  preload(model.weights)
+  preload(model)
   local tok, none = model:tokenizer()
   if not tok then return nil, none end
   local batch, full = model:batch { sequences = 1, context = opts.context }

@@ -59,7 +59,7 @@ local function main(opts)
   if not possible then return nil, unable end
   local model, why = models.open(opts[1], command.model_options(opts))
   if not model then return nil, why end
-  preload(model.weights)
+  preload(model)
   local runner, saved = model:runner(), opts.out and {}
   jsonl.serve(answer_with(model, runner, saved))
   runner:close()

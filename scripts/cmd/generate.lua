@@ -190,7 +190,7 @@ local function main(opts)
   if not possible then return nil, unable end
   local model, why = models.open(opts[1], command.model_options(opts))
   if not model then return nil, why end
-  preload(model.weights)
+  preload(model)
   if opts.jsonl and opts.image then
     return command.fail(command.USAGE, "generate", "with --jsonl pictures are \"images\" of a line")
   end

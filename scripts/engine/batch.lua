@@ -223,7 +223,7 @@ local function split_options(model, options)
   local given = model.options or {}
   local o = { tokenizer = model:tokenizer() or nil, threads = given.threads,
     kv_bits = given.kv_bits, precision = given.precision, device = given.device,
-    sequences = SEQUENCES, step_tokens = STEP_TOKENS,
+    progress = given.progress, sequences = SEQUENCES, step_tokens = STEP_TOKENS,
     context = given.context or model.config.max_position_embeddings or CONTEXT }
   o.end_ids = text.sorted_keys(model.stops) -- after the tokenizer: they may come from it
   local rest = {}

@@ -37,14 +37,15 @@ end
 local function settings(self, more)
   local o = self.options
   local out = { threads = o.threads, context = o.context, memory = o.memory, kv_bits = o.kv_bits,
-    precision = o.precision, device = o.device }
+    precision = o.precision, device = o.device, progress = o.progress }
   for k, v in pairs(more or {}) do out[k] = v end
   return out
 end
 
 --- Opens a model directory or a GGUF file. Options: threads, context (tokens at most), memory
 --- (bytes at most), precision ("exact" or "fast"), kv_bits (32, 16, 8 or 4; the default is 32, with
---- fast 16), device ("cpu", "metal" or "auto", the default), architectures (a list; they win over
+--- fast 16), device ("cpu", "metal" or "auto", the default), progress (hears how many bytes of
+--- weights are packed when a batch or a runner is opened), architectures (a list; they win over
 --- those that ship, see models/init.lua).
 local function open(path, options)
   local loaded, why = models.load(path, { pause = async.breathe,

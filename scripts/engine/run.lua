@@ -10,8 +10,8 @@ local Runner = {}
 Runner.__index = Runner
 
 --- Options: threads, taps (names of values), context (tokens at most), memory (bytes at most),
---- fusion, precision, device, kv_bits, kv_block. Returns nil and why if the model cannot have such
---- a context.
+--- fusion, precision, device, kv_bits, kv_block, progress. Returns nil and why if the model cannot
+--- have such a context.
 local function new(model, options)
   options = options or {}
   local own = model.config.max_position_embeddings
@@ -22,6 +22,7 @@ local function new(model, options)
   return setmetatable({ model = model, threads = options.threads, taps = options.taps,
     memory = options.memory, fusion = options.fusion, precision = options.precision,
     device = options.device, kv_bits = options.kv_bits, kv_block = options.kv_block,
+    progress = options.progress,
     context = options.context or own or CONTEXT, capacity = 0, rows = 0 }, Runner)
 end
 
@@ -68,7 +69,8 @@ local function engine_for(self, tokens, o)
   self.capacity, self.rows = math.max(fit, math.min(1024, self.context)), o.rows
   local engine, failed = perigee.engine.open(self.model.graph, { threads = self.threads,
     tokens = self.capacity, taps = self.taps, fusion = self.fusion, device = self.device,
-    precision = self.precision, kv_bits = self.kv_bits, kv_block = self.kv_block })
+    precision = self.precision, kv_bits = self.kv_bits, kv_block = self.kv_block,
+    progress = self.progress })
   if not engine then error(failed, 0) end
   self.engine = engine
   return engine, fit

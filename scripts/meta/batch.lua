@@ -21,6 +21,8 @@ local batch = {}
 ---@field cache_disk_bytes? integer  Its size limit.
 ---@field media_bytes? integer  Bytes of the features of all requests at most (0: no limit).
 ---@field end_ids? integer[]  Tokens that end an answer.
+---@field progress? fun(done: integer, total: integer)  Hears how many bytes of weights are packed
+---while it opens, and at the end that all are.
 ---@field share? perigee.BatchCore  A batch whose engine thread and compute threads this one uses.
 
 ---@param graph perigee.Graph

@@ -26,6 +26,7 @@
 ---@field fusion? boolean
 ---@field profile? boolean
 ---@field device? "cpu"|"metal"|"auto"  The backend (auto: the best that this machine has).
+---@field progress? fun(done: integer, total: integer)  As that of perigee.batch.open.
 
 ---@class perigee.engine  A graph with caches and threads, run step by step in the foreground.
 local engine = {}

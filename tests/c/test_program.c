@@ -95,7 +95,7 @@ static pe_status model_open(model *m, pe_error *err) { return model_open_as(m, q
 static pe_program *program_of(const model *m, pe_precision precision) {
   pe_program *p = NULL;
   pe_error err = {0};
-  CHECK_OK(pe_program_open(m->plan, precision, m->pool, &p, &err), err);
+  CHECK_OK(pe_program_open(m->plan, precision, m->pool, NULL, &p, &err), err);
   return p;
 }
 
@@ -403,6 +403,45 @@ static void packs_of_many_bytes(void) {
   model_close(&m);
 }
 
+typedef struct heard {
+  int times;
+  uint64_t done, total;
+} heard;
+
+static void hear(void *ctx, uint64_t done, uint64_t total) {
+  heard *h = ctx;
+  CHECK(done > h->done && done <= total && (!h->times || total == h->total));
+  *h = (heard){h->times + 1, done, total};
+}
+
+/* Who opens a program hears of every product that is packed, and of nothing in exact. */
+static void packing_is_told(void) {
+  model m;
+  heard h = {0};
+  const pe_progress progress = {hear, &h};
+  pe_error err = {0};
+  pe_program *p = NULL;
+  CHECK_OK(model_open(&m, &err), err);
+  CHECK_OK(pe_program_open(m.plan, PE_FAST, m.pool, &progress, &p, &err), err);
+  int packed = 0;
+  uint64_t bytes = 0; /* some products share their weights */
+  for (int32_t i = 0; p && i < p->count; i++) {
+    const pe_code *c = &p->code[i];
+    packed += c->pack != NULL;
+    if (c->pack) bytes += pe_pack_bytes(c->instr->mat);
+    if (c->pack2) bytes += pe_pack_bytes(c->instr->mat2);
+  }
+  CHECK_INT(h.times, packed);
+  CHECK_INT((int64_t)h.done, (int64_t)bytes);
+  CHECK_INT((int64_t)h.total, (int64_t)h.done);
+  pe_program_close(p);
+  h = (heard){0};
+  CHECK_OK(pe_program_open(m.plan, PE_EXACT, m.pool, &progress, &p, &err), err);
+  CHECK_INT(h.times, 0);
+  pe_program_close(p);
+  model_close(&m);
+}
+
 /* Every allocation of opening a program fails once: an error, and no pack stays. */
 static void without_memory(void) {
   pe_status rc = PE_ENOMEM;
@@ -413,8 +452,11 @@ static void without_memory(void) {
     pe_program *p = NULL;
     CHECK_OK(model_open(&m, &err), err);
     pe_alloc_fail_at(++n);
-    rc = pe_program_open(m.plan, PE_FAST, m.pool, &p, &err);
+    heard h = {0};
+    const pe_progress progress = {hear, &h};
+    rc = pe_program_open(m.plan, PE_FAST, m.pool, &progress, &p, &err);
     pe_alloc_fail_at(0);
+    CHECK_INT((int64_t)h.done, (int64_t)h.total); /* a bar is removed after a failure also */
     CHECK(rc == PE_OK || rc == PE_ENOMEM);
     CHECK_INT(p != NULL, rc == PE_OK);
     pe_program_close(p);
@@ -434,6 +476,7 @@ static const check_test tests[] = {
     {"packs hold their weights", packs_hold_their_weights},
     {"packs of arrays", packs_of_arrays},
     {"packs of many bytes", packs_of_many_bytes},
+    {"packing is told", packing_is_told},
     {"any allocation may fail", without_memory},
 };
 CHECK_MAIN("program", tests)

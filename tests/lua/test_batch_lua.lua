@@ -528,26 +528,33 @@ end)
 
 -- ---- preloading ---------------------------------------------------------------------------------
 
-test("large weights that fit are read with a bar", function(t)
+test("weights that fit are read and packed with bars", function(t)
   local new, machine = progress.new, perigee.sys.machine
   local visible, updates, available = true, {}, 1 << 40
-  progress.new = function(_, total)
-    updates = { total }
-    return setmetatable({ visible = visible, update = function(_, done, said)
+  progress.new = function(label, total, after_ms)
+    updates = { label, total, after_ms }
+    local bar = { visible = visible, update = function(_, done, said)
       updates[#updates + 1] = { done, said }
-    end }, { __close = function() updates.closed = true end })
+    end, close = function() updates.closed = true end }
+    return setmetatable(bar, { __close = bar.close })
   end
   perigee.sys.machine = function() return { memory_available = available } end
-  local function run(bytes, options)
-    return preload({ bytes = bytes, count = 2, touch = function(_, i) return i * 100 end }, options)
+  local model = { options = {}, weights = { bytes = 300, count = 2,
+    touch = function(_, i) return i * 100 end } }
+  t.eq({ preload(model), updates }, { 300, { "loading", 300, 300, { 100, "100 B of 300 B" },
+    { 300, "300 B of 300 B" }, closed = true } })
+  for _ = 1, 2 do -- the second batch has a bar of its own
+    updates = {}
+    model.options.progress(1024, 4096)
+    model.options.progress(2048, 4096)
+    t.eq(updates, { "packing", 4096, 300, { 1024, "1.0 KiB of 4.0 KiB" },
+      { 2048, "2.0 KiB of 4.0 KiB" } })
+    model.options.progress(4096, 4096)
+    t.eq(updates.closed, true)
   end
-  t.eq({ run(1 << 30), updates }, { 300, { 1 << 30, { 100, "100 B of 1.0 GiB" },
-    { 300, "300 B of 1.0 GiB" }, closed = true } })
-  t.eq({ run((1 << 30) - 1), #updates }, { 0, 1 })
-  t.eq({ run(50, { least = 50 }), run(49, { least = 50 }) }, { 300, 0 })
-  available = 50
-  t.eq({ run(50, { least = 1 }), run(51, { least = 1 }) }, { 300, 0 })
-  visible = false
-  t.eq(run(50, { least = 1 }), 0)
+  available = 299
+  t.eq(preload(model), 0)
+  available, visible = 300, false
+  t.eq(preload(model), 0)
   progress.new, perigee.sys.machine = new, machine
 end)

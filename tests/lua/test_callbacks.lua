@@ -1,4 +1,4 @@
--- luv under our roof: errors in callbacks end there, threads are not offered.
+-- Callbacks of luv and of long work: errors end there. Threads are not offered.
 local perigee = require "perigee"
 local test = require("harness").test
 local uv = require "luv"
@@ -115,4 +115,35 @@ test("threads, the work queue and closing the loop are not offered", function(t)
     t.eq(uv[name], nil, name)
   end
   t.ok(rawequal(require "uv", uv))
+end)
+
+test("who opens a batch or an engine hears of the packing", function(t)
+  local model <close> = assert(perigee.open("tests/golden/llama-mlx4", { threads = 2 }))
+  for _, o in ipairs { { perigee.batch, cache_tokens = 64 }, { perigee.engine, tokens = 64 } } do
+    local last, whole, times = 0, nil, 0
+    local options = { precision = "fast", device = "cpu", cache_tokens = o.cache_tokens,
+      tokens = o.tokens, progress = function(done, total)
+        t.ok(done > last and done <= total and total == (whole or total))
+        last, whole, times = done, total, times + 1
+      end }
+    assert(o[1].open(model.graph, options)):close()
+    t.ok(times > 1)
+    t.eq(last, whole)
+    options.progress = true
+    t.raises(function() o[1].open(model.graph, options) end,
+      "option 'progress' must be a function, got boolean")
+  end
+end)
+
+test("a progress function that fails is reported once and the work goes on", function(t)
+  spawn(t, [[
+    local perigee = require "perigee"
+    local model <close> = assert(perigee.open("tests/golden/llama-mlx4", { precision = "fast",
+      device = "cpu", progress = function() error "in the bar" end }))
+    print(#model:generate { prompt = { 1, 2 }, max_tokens = 3, ignore_eos = true }.ids)
+  ]], t.expect(function(status, out, err)
+    t.eq(status, 0)
+    t.eq(out, "3\n")
+    t.eq(select(2, err:gsub("perigee: progress: [^\n]*in the bar\nstack traceback:", "")), 1)
+  end))
 end)

@@ -282,6 +282,14 @@ test("a progress line", function(t)
   p.next, p.columns = 0, 8
   t.eq(run(function() p:update(9) end), { clear .. "work █…" })
   t.eq(run(function() p:close() p:close() p:update(1) end), { clear })
+  local quick = progress.new("quick", 2, 60000)
+  quick.visible, quick.columns = true, 100
+  t.eq(run(function() quick:update(1) quick:update(2) quick:close() end), {}) -- done in time
+  local slow = progress.new("slow", 2, 60000)
+  slow.visible, slow.columns, slow.next = true, 100, 0 -- the minute is over
+  t.eq(run(function() slow:update(1) slow:update(2) slow:close() end),
+    { clear .. "slow " .. ("█"):rep(12) .. ("░"):rep(12) .. "  50% ",
+      clear .. "slow " .. ("█"):rep(24) .. " 100% ", clear })
   local none = progress.new("none", 0)
   none.visible, none.columns = true, 100
   t.eq(run(function() none:update(0) end), { clear .. "none " .. ("█"):rep(24) .. " 100% " })

@@ -180,7 +180,7 @@ function quality.run(opts)
   local model <close>, why = models.open(opts[1], { threads = opts.threads,
     context = opts.context, memory = opts.memory })
   if not model then return nil, why end
-  preload(model.weights)
+  preload(model)
   local ok, rows = pcall(measure, model, opts)
   if not ok then return nil, rows end
   return rows
