@@ -24,9 +24,9 @@ local LARGE, INT = 1 << 40, 0x7fffffff
 -- The numbers of operands: least and most.
 local OPERANDS = {
   bench = { 0, 1 }, chat = { 1, 1 }, check = { 1 }, detokenize = { 1 }, doctor = { 0, 0 },
-  eval = { 1, 1 }, generate = { 1, 2 }, help = { 0, 1 }, inspect = { 1, 1 }, normalize = { 0, 0 },
-  parse = { 0, 0 }, render = { 1, 1 }, repl = { 0, 0 }, run = { 1 }, serve = { 0 },
-  tokenize = { 1, 2 }, version = { 0, 0 },
+  eval = { 1, 1 }, generate = { 1, 2 }, grammar = { 0, 1 }, help = { 0, 1 }, inspect = { 1, 1 },
+  normalize = { 0, 0 }, parse = { 0, 0 }, render = { 1, 1 }, repl = { 0, 0 }, run = { 1 },
+  serve = { 0 }, tokenize = { 1, 2 }, version = { 0, 0 },
 }
 
 --- Runs a command line with a command that only reports its options, or the refusal.
