@@ -99,8 +99,8 @@ static inline void nibbles(const uint8_t *qs, const int n, uint32_t *words) {
   }
 }
 
-/* One bit of 32 columns as a word of a plane, in which columns 8 i + 2 b + h are at 8 b + 2 i + h: a
- * matrix of 4 x 4 pairs, transposed. */
+/* One bit of 32 columns as a word of a plane, in which columns 8 i + 2 b + h are at 8 b + 2 i + h:
+ * a matrix of 4 x 4 pairs, transposed. */
 static uint32_t one_bit(const uint8_t *qh) {
   uint32_t x, t;
   memcpy(&x, qh, sizeof x);
@@ -224,8 +224,8 @@ static inline void iq4_xs(const uint8_t *b, place to) {
 
 /* ---- spans ----------------------------------------------------------------------------------- */
 
-/* Blocks of 32 columns: `words` words of the base plane each, one of the upper one, and one scale of
- * `size` bytes. */
+/* Blocks of 32 columns: `words` words of the base plane each, one of the upper one, and one scale
+ * of `size` bytes. */
 static inline void each(void (*const take)(const uint8_t *, place), pe_quant_kind kind,
                         const int words, const int size, const uint8_t *block, int count,
                         pe_stored *to) {

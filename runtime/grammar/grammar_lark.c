@@ -1,4 +1,4 @@
-/* grammar_lark.c - see grammar.h: the language of Lark's grammars, as far as it says what a text is.
+/* grammar_lark.c - see grammar.h: the language of Lark, as far as it says what a text is.
  *
  *   start: "{" pair ("," pair)* "}"      rules are written small
  *   pair: KEY ":" NUMBER                 terminals large: nothing is ignored inside of them
@@ -229,7 +229,7 @@ static pe_status read_directive(lark *l) {
 /* skip: what is ignored, again and again; root: start, then what is ignored. */
 static pe_status add_around(lark *l, pe_rule start, pe_rule *root) {
   pe_reader *p = &l->p;
-  pe_rule many;
+  pe_rule many = 0;
   pe_status rc = pe_rules_declare(p->rules, pe_str_c("root"), root, p->err);
   if (!rc)
     rc = pe_rules_repeat(p->rules, (pe_symbol){.kind = PE_SYMBOL_RULE, .index = l->ignored}, 0,

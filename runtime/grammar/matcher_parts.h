@@ -38,7 +38,7 @@ struct pe_matcher {
 
 static inline uint32_t pe_matcher_at(const pe_matcher *m) { return m->past[m->steps]; }
 
-/* Drops positions and rows that are not in the past, if there are many. Positions get new numbers. */
+/* Drops positions and rows that are not in the past, if there are many. Numbers change. */
 pe_status pe_matcher_compact(pe_matcher *m, pe_error *err);
 /* A step that nobody has made yet. */
 pe_status pe_matcher_make_step(pe_matcher *m, uint32_t from, uint32_t class_index, uint32_t *to,

@@ -58,15 +58,15 @@ end
 
 --- The request of a line. speaker: the model, and its chat template once a line has needed it.
 local function request_of(speaker, line)
-  local request, talk = {}, line.messages ~= nil
+  local request, talks = {}, line.messages ~= nil
   for key, value in pairs(line) do
-    if value ~= json.null and not PICTURES[key] and not (talk and CHAT[key]) then
+    if value ~= json.null and not PICTURES[key] and not (talks and CHAT[key]) then
       request[key] = plain(value)
     end
   end
   if json.is_object(line.prompt) then error("'prompt' must be text or a list of ids", 0) end
   local seen
-  if talk then
+  if talks then
     if request.prompt then error("a line has 'prompt' or 'messages', not both", 0) end
     seen = prompt_of(speaker, line)
   elseif #(line.images or {}) > 0 or #(line.videos or {}) > 0 then

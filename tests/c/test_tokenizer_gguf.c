@@ -167,13 +167,13 @@ static void test_gguf_bytes_as_characters(void) {
 
 /* Plain tokens that end a turn are special; those that only look like it are not. */
 static void test_gguf_end_marks(void) {
-  static const char *const mark[] = {"</s>",
-                                     "<|im_end|>",
-                                     "[EOS]",
-                                     "_<EOT>",
-                                     "<end_of_utterance>",
-                                     "<\xef\xbd\x9c"
-                                     "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
+  static const char *const mark[] = {
+      "</s>",
+      "<|im_end|>",
+      "[EOS]",
+      "_<EOT>",
+      "<end_of_utterance>",
+      "<\xef\xbd\x9c\145nd\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"};
   static const char *const text[] = {"a",
                                      "</s",
                                      "</s>>",

@@ -1,4 +1,4 @@
-/* Grammars: the first byte chooses GBNF or Lark, the rest is the grammar. Whatever it is, reading it
+/* Grammars: the first byte chooses GBNF or Lark, the rest is the grammar. Reading any of them
  * ends with a grammar or an error of one line, and a walk that follows any byte that can follow
  * reaches the end of a text or goes on: it is never stuck. Going back leads to the same place. */
 #include <stdlib.h>
