@@ -357,6 +357,10 @@ pe_status pe_matcher_take(pe_matcher *m, int32_t id, bool *ok, pe_error *err) {
   return rc;
 }
 
+pe_status pe_matcher_restart(pe_matcher *m, pe_error *err) {
+  return push(m, PE_MATCHER_START, err);
+}
+
 bool pe_matcher_complete(const pe_matcher *m) {
   const uint32_t here = m->position[pe_matcher_at(m)].here;
   return here != PE_CHART_NONE && pe_chart_row(m->chart, here)->complete;

@@ -50,6 +50,9 @@ pe_status pe_matcher_feed(pe_matcher *m, pe_str bytes, size_t *taken, pe_error *
 /* Takes a token as one step; *ok is false, and nothing is taken, if it is not in the mask. After an
  * end id nothing can be taken. */
 pe_status pe_matcher_take(pe_matcher *m, int32_t id, bool *ok, pe_error *err);
+/* The text begins anew, as one step: for the second call of a tool. What is known of the grammar's
+ * positions is known still. */
+pe_status pe_matcher_restart(pe_matcher *m, pe_error *err);
 /* Fills pe_tokmask_words words. Takes nothing. */
 pe_status pe_matcher_mask(pe_matcher *m, uint32_t *allow, pe_error *err);
 
