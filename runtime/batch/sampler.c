@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <string.h>
 
+/* Allowed tokens that are gathered instead of banning all others: the draw then costs what they
+ * cost, whatever the vocabulary. At 4,096 it still is cheaper than one from the whole row. */
+enum { FEW = 4096 };
+
 typedef struct change { /* of a logit */
   int32_t id;
   float raw;
@@ -241,6 +245,16 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
   for (int32_t i = 0; i < count; i++) put_one(s, x, id[i], -INFINITY);
 }
 
+static void copy_allowed(float *restrict x, const float *restrict logits, int32_t n,
+                         const uint32_t *allow) {
+  memcpy(x, logits, (size_t)n * sizeof *x);
+  for (int32_t from = 0; from < n; from += 32) {
+    uint32_t bits = ~allow[from / 32];
+    if (n - from < 32) bits &= (UINT32_C(1) << (n - from)) - 1;
+    for (; bits; bits &= bits - 1) x[from + __builtin_ctz(bits)] = -INFINITY;
+  }
+}
+
 /* How many of n logits bias, bans and penalties change, or more. */
 static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h,
                             int32_t ban_count) {
@@ -248,10 +262,19 @@ static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h
   return (int64_t)p->bias_count + p->banned_count + ban_count + (tokens < n ? tokens : n);
 }
 
+/* The row x and s->peak before any change: as they are, or under a mask. */
+static void begin_row(pe_sampler *s, const uint32_t *allow, const float *logits, float *x) {
+  s->change_count = 0, s->nan = false;
+  if (allow) {
+    copy_allowed(x, logits, s->n, allow);
+    s->space.list.scan->peaks(x, s->n, s->peak, NULL);
+  } else {
+    memcpy(s->peak, s->raw_peak, (size_t)pe_list_peaks(s->n) * sizeof *s->peak);
+  }
+}
+
 static void adjust(pe_sampler *s, const pe_sampling *p, const pe_history *h, const int32_t *ban_ids,
                    int32_t ban_count, float *x) {
-  memcpy(s->peak, s->raw_peak, (size_t)pe_list_peaks(s->n) * sizeof *s->peak);
-  s->change_count = 0, s->nan = false;
   for (int32_t i = 0; i < p->bias_count; i++) {
     int32_t id = p->bias[i].id;
     if (id >= 0 && id < s->n) put_one(s, x, id, x[id] + p->bias[i].bias);
@@ -311,12 +334,124 @@ static int32_t choose(pe_sampler *s, const pe_sampling *p, const pe_list_row *ro
   return pe_draw(&s->space, p, row, position);
 }
 
+/* ---- few allowed tokens -------------------------------------------------------------------- */
+
+/* The allowed ids, in order, to the list's. Returns how many they are; -1: more than FEW. */
+static int32_t gather_allowed(const pe_sampler *s, const uint32_t *allow) {
+  int32_t count = 0, *id = s->space.list.id;
+  for (int32_t from = 0; from < s->n; from += 32)
+    for (uint32_t bits = allow[from / 32]; bits; bits &= bits - 1) {
+      int32_t at = from + __builtin_ctz(bits);
+      if (at >= s->n) break;
+      if (count == FEW) return -1;
+      id[count++] = at;
+    }
+  return count;
+}
+
+/* The place of an id among those gathered, or -1. */
+static int32_t place_of(const pe_sampler *s, int32_t count, int32_t id) {
+  const int32_t *list = s->space.list.id;
+  int32_t low = 0, high = count;
+  while (low < high) {
+    int32_t mid = low + (high - low) / 2;
+    if (list[mid] < id)
+      low = mid + 1;
+    else
+      high = mid;
+  }
+  return low < count && list[low] == id ? low : -1;
+}
+
+static void ban_few(const pe_sampler *s, int32_t count, const int32_t *id, int32_t bans) {
+  for (int32_t i = 0; i < bans; i++) {
+    int32_t at = place_of(s, count, id[i]);
+    if (at >= 0) s->space.list.x[at] = -INFINITY;
+  }
+}
+
+/* As `adjust`, on the tokens that were gathered. */
+static void adjust_few(const pe_sampler *s, const pe_sampling *p, const pe_history *h,
+                       const int32_t *ban_ids, int32_t ban_count, int32_t count) {
+  float *x = s->space.list.x;
+  for (int32_t i = 0; i < p->bias_count; i++) {
+    int32_t at = place_of(s, count, p->bias[i].id);
+    if (at >= 0) x[at] += p->bias[i].bias;
+  }
+  ban_few(s, count, p->banned, p->banned_count);
+  ban_few(s, count, ban_ids, ban_count);
+  if (!h || h->count <= 0 || !penalizes(p)) return;
+  for (int32_t i = count_seen(s, p, h); i-- > 0;) {
+    int32_t id = s->seen_id[i], at = -1;
+    if (p->allow[id / 32] >> id % 32 & 1) at = place_of(s, count, id);
+    if (at >= 0) x[at] = penalized(p, x[at], s->outputs[i]);
+  }
+}
+
+/* The choice from the tokens that were gathered; -1: none has a finite logit. */
+static int32_t choose_few(pe_sampler *s, const pe_sampling *p, int32_t count, int64_t position) {
+  const pe_list l = pe_list_few(&s->space.list, count);
+  if (!l.n || !isfinite(l.top)) return -1;
+  if (p->temperature == 0) return l.id[s->space.list.scan->find(l.x, l.n, l.top)];
+  return pe_draw_few(&s->space, p, &l, position);
+}
+
+/* Their logits. False: one is NaN. */
+static bool read_few(const pe_sampler *s, const float *logits, int32_t count) {
+  float *x = s->space.list.x;
+  bool nan = false;
+  for (int32_t i = 0; i < count; i++) {
+    x[i] = logits[s->space.list.id[i]];
+    nan |= x[i] != x[i];
+  }
+  return !nan;
+}
+
+static int32_t draw_allowed(pe_sampler *s, const pe_sampling *p, const float *logits,
+                            const pe_history *history, int64_t position, const int32_t *ban_ids,
+                            int32_t ban_count, int32_t count) {
+  if (!read_few(s, logits, count)) return -1;
+  adjust_few(s, p, history, ban_ids, ban_count, count);
+  int32_t id = choose_few(s, p, count, position);
+  if (id >= 0) return id;
+  count = gather_allowed(s, p->allow); /* packing has moved them */
+  read_few(s, logits, count);
+  return choose_few(s, p, count, position);
+}
+
+/* ---- a pick -------------------------------------------------------------------------------- */
+
+static pe_status fail_masked(int64_t position, pe_error *err) {
+  return pe_fail(err, PE_ENOTOKEN,
+                 "the logits of all tokens that the mask allows at position %lld are NaN or -inf",
+                 (long long)position);
+}
+
+/* Changes the row x, which is `logits` itself or s->copy, and draws from it. */
+static int32_t draw_changed(pe_sampler *s, const pe_sampling *p, const float *logits, float *x,
+                            const pe_history *history, int64_t position, const int32_t *ban_ids,
+                            int32_t ban_count) {
+  begin_row(s, p->allow, logits, x);
+  adjust(s, p, history, ban_ids, ban_count, x);
+  float top = adjusted_peaks(s, x);
+  int32_t id = choose(s, p, &(pe_list_row){x, s->peak, best_of(s, x, s->peak, top)}, position);
+  restore(s, x);
+  if (id >= 0 || !p->allow) return id;
+  begin_row(s, p->allow, logits, x);
+  top = adjusted_peaks(s, x);
+  return choose(s, p, &(pe_list_row){x, s->peak, best_of(s, x, s->peak, top)}, position);
+}
+
 /* x: where the changed logits go, `logits` itself or s->copy. */
 static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, float *x,
                       const pe_history *history, int64_t position, const int32_t *ban_ids,
                       int32_t ban_count, pe_choice *out, pe_error *err) {
   *out = (pe_choice){.id = -1};
-  bool changes = most_changes(s->n, p, history, ban_count) > 0;
+  int32_t few = p->allow ? gather_allowed(s, p->allow) : -1;
+  bool changes = !p->allow && most_changes(s->n, p, history, ban_count) > 0;
+  if (few >= 0) out->id = draw_allowed(s, p, logits, history, position, ban_ids, ban_count, few);
+  if (few >= 0 && out->id < 0) return fail_masked(position, err);
+  if (few >= 0 && p->top_logprobs < 0) return PE_OK;
   float top =
       s->space.list.scan->peaks(logits, s->n, s->raw_peak, changes && x != logits ? x : NULL);
   const pe_list_row raw = {logits, s->raw_peak, best_of(s, logits, s->raw_peak, top)};
@@ -324,15 +459,13 @@ static pe_status pick(pe_sampler *s, const pe_sampling *p, const float *logits, 
     return pe_fail(err, PE_EFORMAT, "logits at position %lld are NaN or all -inf",
                    (long long)position);
   s->space.list.total = 0;
-  if (changes) {
-    adjust(s, p, history, ban_ids, ban_count, x);
-    top = adjusted_peaks(s, x);
-    out->id = choose(s, p, &(pe_list_row){x, s->peak, best_of(s, x, s->peak, top)}, position);
-    restore(s, x);
+  if (few < 0 && (changes || p->allow)) {
+    out->id = draw_changed(s, p, logits, x, history, position, ban_ids, ban_count);
     s->space.list.total = 0; /* that of other logits */
-  } else {
+  } else if (few < 0) {
     out->id = choose(s, p, &raw, position);
   }
+  if (out->id < 0 && p->allow) return fail_masked(position, err);
   if (out->id < 0)
     return pe_fail(err, PE_ENOTOKEN, "bias, bans and penalties leave no token at position %lld",
                    (long long)position);
@@ -351,7 +484,8 @@ pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logi
 pe_status pe_sampler_pick_own(pe_sampler *s, const pe_sampling *p, float *logits,
                               const pe_history *history, int64_t position, const int32_t *ban_ids,
                               int32_t ban_count, pe_choice *out, pe_error *err) {
-  float *x = most_changes(s->n, p, history, ban_count) <= s->n ? logits : s->copy;
+  bool fits = !p->allow && most_changes(s->n, p, history, ban_count) <= s->n;
+  float *x = fits ? logits : s->copy;
   return pick(s, p, logits, x, history, position, ban_ids, ban_count, out, err);
 }
 

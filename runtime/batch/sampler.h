@@ -1,7 +1,11 @@
 /* sampler.h - chooses one token from one row of logits, with the parameters of one request.
  *
- *   logit_bias -> bans -> penalties -> (temperature 0: the best token, ties to the lowest id)
- *   -> top_k -> top_p -> min_p -> typical_p -> xtc -> draw at the temperature
+ *   mask -> logit_bias -> bans -> penalties -> (temperature 0: the best token, ties to the lowest
+ *   id) -> top_k -> top_p -> min_p -> typical_p -> xtc -> draw at the temperature
+ *
+ * A mask (of a grammar) says which tokens may be drawn at all: everything after it sees the
+ * distribution of those alone. Where bias, bans and penalties leave none of them, the mask alone
+ * counts.
  *
  * Bans are bad words, end tokens before min_tokens and the banned list. The repetition penalty
  * counts prompt and output, presence and frequency penalties the output only, each over the last
@@ -48,6 +52,7 @@ typedef struct pe_sampling {
   int32_t bias_count;
   const int32_t *banned; /* ids that are never sampled */
   int32_t banned_count;
+  const uint32_t *allow; /* borrowed: bit id % 32 of word id / 32, of all ids; NULL: no mask */
 } pe_sampling;
 
 pe_field_list pe_sampling_fields(void); /* offsets are those in pe_sampling */
@@ -80,8 +85,8 @@ typedef struct pe_choice {
 
 /* ban_ids: ids that cannot be chosen this time (end tokens before min_tokens, the next token of a
  * bad word). PE_EFORMAT when the logits are NaN or all -infinity, PE_ENOTOKEN when bias, bans and
- * penalties exclude every token. `logits` is not changed: bias, bans and penalties change a
- * copy. */
+ * penalties exclude every token, or the mask every one that is not -infinity. `logits` is not
+ * changed: bias, bans and penalties change a copy. */
 pe_status pe_sampler_pick(pe_sampler *s, const pe_sampling *p, const float *logits,
                           const pe_history *history, int64_t position, const int32_t *ban_ids,
                           int32_t ban_count, pe_choice *out, pe_error *err);

@@ -332,19 +332,29 @@ static float scale_of(double temperature) {
   return (float)fmin(fmax(1 / temperature, (double)FLT_MIN), 2e38);
 }
 
-int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position) {
-  drawing d = {.s = &s->list, .p = p, .best = row->best, .drawn = -1};
+/* best: of a wide list. */
+static int32_t draw_from(pe_list_space *s, const pe_sampling *p, const pe_list *l, int32_t best,
+                         int64_t position) {
+  drawing d = {.s = s, .p = p, .l = *l, .best = best, .drawn = -1};
   bool cuts = p->top_p < 1 || p->min_p > 0;
   d.u = pe_sampler_uniform(p->seed, position, 0);
   d.excludes = pe_sampler_uniform(p->seed, position, 1) < (double)p->xtc_probability;
   d.types = p->typical_p < 1;
   d.scale = scale_of((double)p->temperature);
-  d.l = pe_list_of(&s->list, row);
   d.l.by_rank = cuts || d.types;
-  if (p->top_k && p->top_k < s->list.n) top_k(&d, p->top_k);
+  if (p->top_k && p->top_k < d.l.n) top_k(&d, p->top_k);
   if (cuts) top_p_min_p(&d);
   if (d.types) typical(&d);
   if (d.excludes) xtc(&d);
   if (d.drawn >= 0) return d.drawn;
   return d.l.by_rank ? draw_by_rank(&d) : draw_by_id(&d);
+}
+
+int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position) {
+  const pe_list l = pe_list_of(&s->list, row);
+  return draw_from(&s->list, p, &l, row->best, position);
+}
+
+int32_t pe_draw_few(pe_draw_space *s, const pe_sampling *p, const pe_list *l, int64_t position) {
+  return draw_from(&s->list, p, l, -1, position);
 }

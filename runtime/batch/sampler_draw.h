@@ -36,5 +36,7 @@ double pe_draw_total(pe_draw_space *s, const pe_list_row *row);
 
 /* The token that seed and position draw from a row without NaN. */
 int32_t pe_draw(pe_draw_space *s, const pe_sampling *p, const pe_list_row *row, int64_t position);
+/* The same from a packed list that has tokens. */
+int32_t pe_draw_few(pe_draw_space *s, const pe_sampling *p, const pe_list *l, int64_t position);
 
 #endif

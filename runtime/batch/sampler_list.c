@@ -138,6 +138,16 @@ void pe_list_pack(pe_list_space *s, pe_list *l) {
   set_all(l);
 }
 
+pe_list pe_list_few(pe_list_space *s, int32_t count) {
+  pe_list l = {.x = s->x, .id = s->id, .n = count, .span = everything};
+  float lowest;
+  set_all(&l);
+  s->samples = 0, s->total = 0;
+  pe_list_pack(s, &l);
+  if (l.n) l.top = s->scan->range(l.x, l.n, &lowest);
+  return l;
+}
+
 void pe_list_keep(pe_list_space *s, pe_list *l, const pe_list_part *part, int parts) {
   pe_list_part both[PE_LIST_PARTS];
   int n = 0;

@@ -76,6 +76,9 @@ void pe_list_space_close(pe_list_space *s);
 
 /* All finite logits of a row without NaN. */
 pe_list pe_list_of(pe_list_space *s, const pe_list_row *row);
+/* Those above -infinity of `count` tokens, whose logits and ids, in ascending order, are in s->x
+ * and s->id. Its top is not set if there are none. */
+pe_list pe_list_few(pe_list_space *s, int32_t count);
 /* Keeps what is in these parts as well. The last of them ends at l->n. */
 void pe_list_keep(pe_list_space *s, pe_list *l, const pe_list_part *part, int parts);
 /* Packs a wide list. */

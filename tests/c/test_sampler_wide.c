@@ -345,6 +345,132 @@ static void adjusted_rows(void) {
   pe_sampler_close(s);
 }
 
+/* ---- masks ----------------------------------------------------------------------------------- */
+
+static uint32_t allow[MOST / 32 + 1];
+static float masked[MOST];
+
+/* Some ids, few or many of them, the first one among them; `masked` is the row of those alone. */
+static void random_mask(int32_t n) {
+  static const double share[] = {0, 0.001, 0.05, 0.5, 0.95, 1};
+  double of = share[below(6)];
+  memset(allow, 0, sizeof allow);
+  for (int32_t i = 0; i < n; i++) {
+    bool in = i == 0 || unit() < of;
+    if (in) allow[i / 32] |= UINT32_C(1) << i % 32;
+    masked[i] = in ? logits[i] : -INFINITY;
+  }
+  for (int32_t i = n; i < n / 32 * 32 + 32; i++) /* ids beyond the vocabulary */
+    allow[i / 32] |= UINT32_C(1) << i % 32;
+}
+
+/* Under a mask everything sees the allowed tokens alone, and logprobs are those of the whole row. */
+static void masks(void) {
+  pe_sampler *s[SIZES];
+  pe_error err = {0};
+  pe_choice got, raw;
+  int rounds = 300, close = 0;
+  for (int i = 0; i < SIZES; i++) s[i] = open_as(NULL, sizes[i]);
+  for (int round = 0; round < rounds && !check_failures; round++) {
+    int k = below(round % 8 ? SIZES - 2 : SIZES);
+    int32_t n = sizes[k];
+    random_logits(logits, n);
+    random_mask(n);
+    pe_sampling p = random_sampling(n), plain = pe_sampling_defaults();
+    p.allow = allow, p.top_logprobs = plain.top_logprobs = round % 4 - 1;
+    plain.temperature = 0;
+    CHECK_OK(pe_sampler_pick(s[k], &p, logits, NULL, round, NULL, 0, &got, &err), err);
+    int32_t want = slow_draw(&ref, &p, masked, n, round);
+    close += ref.close;
+    if (got.id != want && !ref.close)
+      check_failures++, printf("    round %d: of %d tokens %d (%g) was drawn, not %d (%g)\n", round,
+                               n, got.id, (double)masked[got.id], want, (double)masked[want]);
+    CHECK(masked[got.id] > -INFINITY);
+    CHECK_OK(pe_sampler_pick(s[k], &plain, logits, NULL, round, NULL, 0, &raw, &err), err);
+    CHECK_INT(got.top_count, raw.top_count);
+    CHECK(!memcmp(got.top_id, raw.top_id, sizeof got.top_id));
+    CHECK(!memcmp(got.top_logprob, raw.top_logprob, sizeof got.top_logprob));
+    if (p.top_logprobs >= 0)
+      CHECK_NEAR((double)got.logprob,
+                 (double)raw.logprob + (double)logits[got.id] - (double)logits[raw.id],
+                 1e-5 * fabs((double)logits[got.id]) + 1e-4);
+    p.temperature = 0;
+    CHECK_OK(pe_sampler_pick_own(s[k], &p, logits, NULL, round, NULL, 0, &got, &err), err);
+    for (int32_t i = 0; i < n; i++)
+      if (masked[i] > masked[want] || (masked[i] == masked[want] && i < want)) want = i;
+    CHECK_INT(got.id, want);
+  }
+  CHECK(close < rounds / 4);
+  for (int i = 0; i < SIZES; i++) pe_sampler_close(s[i]);
+}
+
+/* Bias, bans and penalties under a mask, as `adjusted_rows`; and that the mask alone counts where
+ * they leave nothing. */
+static void adjusted_masks(void) {
+  enum { N = 20000, TOKENS = 200 };
+  static float own[N];
+  static int32_t all[N];
+  pe_sampler *s = open_as(NULL, N);
+  pe_error err = {0};
+  pe_choice got;
+  for (int32_t i = 0; i < N; i++) all[i] = i;
+  for (int round = 0; round < 60 && !check_failures; round++) {
+    random_logits(logits, N);
+    random_mask(N);
+    memcpy(own, logits, sizeof own);
+    pe_sampling p = random_sampling(N), plain = p;
+    int32_t token[TOKENS], ban[3];
+    for (int i = 0; i < TOKENS; i++) token[i] = i * 97 + 1;
+    for (int i = 0; i < 3; i++) ban[i] = 97 * TOKENS + 5 + i;
+    pe_logit_bias bias = {N - 1, round % 2 ? 3.5f : -2};
+    p.allow = allow, p.repetition_penalty = 1.5f, p.bias = &bias, p.bias_count = 1;
+    pe_history h = {token, TOKENS, TOKENS};
+    CHECK_OK(pe_sampler_pick_own(s, &p, own, &h, round, ban, 3, &got, &err), err);
+    CHECK(!memcmp(own, logits, sizeof own));
+    masked[N - 1] += bias.bias;
+    for (int i = 0; i < TOKENS; i++) {
+      double x = (double)masked[token[i]];
+      if (x > -INFINITY) masked[token[i]] = (float)(x > 0 ? x / 1.5 : x * 1.5);
+    }
+    for (int i = 0; i < 3; i++) masked[ban[i]] = -INFINITY;
+    int32_t want = slow_draw(&ref, &plain, masked, N, round);
+    CHECK(got.id == want || ref.close);
+    CHECK_OK(pe_sampler_pick(s, &p, logits, &h, round, all, N, &got, &err), err);
+    for (int32_t i = 0; i < N; i++) masked[i] = allow[i / 32] >> i % 32 & 1 ? logits[i] : -INFINITY;
+    want = slow_draw(&ref, &plain, masked, N, round);
+    CHECK(got.id == want || ref.close);
+  }
+  pe_sampler_close(s);
+}
+
+static void bad_masks(void) {
+  enum { N = 20000 };
+  static const float odd[] = {NAN, -INFINITY};
+  pe_sampler *s = open_as(NULL, N);
+  pe_error err = {0};
+  pe_choice got;
+  for (int round = 0; round < 40; round++) {
+    random_logits(logits, N);
+    memset(allow, 0, sizeof allow);
+    for (int32_t i = 0; i < (round % 4 < 2 ? 30 : 6000); i++) {
+      int32_t id = 64 + i; /* few are gathered, many are not */
+      allow[id / 32] |= UINT32_C(1) << id % 32;
+      logits[id] = odd[round % 2];
+    }
+    pe_sampling p = random_sampling(N);
+    p.allow = allow;
+    pe_status rc = pe_sampler_pick(s, &p, logits, NULL, 3, NULL, 0, &got, &err);
+    CHECK(rc == PE_ENOTOKEN || rc == PE_EFORMAT);
+    CHECK(strstr(err.text, "at position 3"));
+  }
+  memset(allow, 0, sizeof allow);
+  pe_sampling p = random_sampling(N);
+  p.allow = allow;
+  CHECK_FAILS(pe_sampler_pick(s, &p, logits, NULL, 3, NULL, 0, &got, &err), PE_ENOTOKEN, err,
+              "at position 3");
+  pe_sampler_close(s);
+}
+
 /* Temperatures and logits at the ends of their ranges. The lowest temperature draws the best token
  * however close the next one is. A logit that is more than FLT_MAX below the best counts as masked,
  * even at the highest temperature. */
@@ -399,6 +525,9 @@ static const check_test tests[] = {
     {"frequencies", frequencies},
     {"ties", ties},
     {"adjusted_rows", adjusted_rows},
+    {"masks", masks},
+    {"adjusted_masks", adjusted_masks},
+    {"bad_masks", bad_masks},
     {"extremes", extremes},
     {"bad_rows", bad_rows},
 };
