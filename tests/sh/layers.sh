@@ -30,7 +30,7 @@ runtime/cache: kernels runtime runtime/weights runtime/graph
 runtime/device: kernels kernels/cpu kernels/metal
 runtime/device: runtime runtime/weights runtime/graph runtime/cache
 runtime/batch: kernels runtime runtime/weights runtime/text runtime/graph runtime/cache
-runtime/batch: runtime/device
+runtime/batch: runtime/device runtime/grammar
 lua: lua/embed runtime runtime/weights runtime/text runtime/tensor runtime/image runtime/graph
 lua: runtime/cache runtime/device runtime/batch runtime/grammar
 lua/embed:
