@@ -42,12 +42,13 @@ static void push_token(lua_State *L, const pe_choice *c) {
 }
 
 static void push_event(lua_State *L, const pe_event *e) {
-  lua_createtable(L, 0, e->finish ? 8 : 4);
+  lua_createtable(L, 0, e->finish ? 9 : 4);
   set_integer(L, "seq", e->seq);
   if (e->token) push_token(L, &e->choice);
   lua_pushlstring(L, e->text.len ? e->text.at : "", e->text.len);
   lua_setfield(L, -2, "text");
   if (e->held) set_boolean(L, "held", true);
+  if (e->forced) set_boolean(L, "forced", true);
   if (e->ticket) set_integer(L, "ticket", (lua_Integer)e->ticket);
   if (e->error) {
     pe_bind_push_error(L, pe_status_name(e->error->code), e->error->field, e->error->text);
@@ -59,6 +60,7 @@ static void push_event(lua_State *L, const pe_event *e) {
   set_integer(L, "prompt_tokens", e->prompt);
   set_integer(L, "completion_tokens", e->generated);
   set_integer(L, "cached_tokens", e->cached);
+  set_integer(L, "forced_tokens", e->forced_tokens);
 }
 
 void pe_l_batch_append_events(lua_State *L, const pe_event *event, int32_t count) {
@@ -129,6 +131,7 @@ void pe_l_batch_push_stats(lua_State *L, const pe_batch_stats *s) {
                            {"decode_tokens", s->decode_tokens},
                            {"cached_tokens", s->cached_tokens},
                            {"listed_tokens", s->listed_tokens},
+                           {"forced_tokens", s->forced_tokens},
                            {"added", s->added},
                            {"finished", s->finished},
                            {"cancelled", s->cancelled},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lua/l_batch.h"
+#include "lua/l_grammar.h"
 #include "lua/l_media.h"
 
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what) {
@@ -109,6 +110,67 @@ static void read_bad_words(lua_State *L, int arg, pe_request *r) {
   r->bad_words = list, r->bad_count = (int32_t)n;
 }
 
+/* ---- phases -------------------------------------------------------------------------------- */
+
+/* [list of marks] -> [list of marks, ids, texts]: the list keeps the strings alive. */
+static void read_marks(lua_State *L, int number, pe_phase *p) {
+  int at = lua_gettop(L);
+  if (!lua_istable(L, at))
+    luaL_error(L, "phases[%d].marks must be a list of token ids and strings, got %s", number,
+               luaL_typename(L, at));
+  size_t n = lua_rawlen(L, at);
+  if (n > PE_MARKS)
+    luaL_error(L, "phases[%d] has %d marks, the limit is %d", number, (int)n, PE_MARKS);
+  int32_t *id = lua_newuserdatauv(L, (n + 1) * sizeof *id, 0);
+  pe_str *text = lua_newuserdatauv(L, (n + 1) * sizeof *text, 0);
+  for (size_t i = 0; i < n; i++) {
+    int type = lua_rawgeti(L, at, (lua_Integer)i + 1);
+    lua_Integer v = lua_tointeger(L, -1);
+    if (type == LUA_TSTRING)
+      text[p->marks].at = lua_tolstring(L, -1, &text[p->marks].len), p->marks++;
+    else if (lua_isinteger(L, -1) && v >= 0 && v <= INT32_MAX)
+      id[p->mark_ids++] = (int32_t)v;
+    else
+      luaL_error(L, "phases[%d].marks[%d] must be a token id or a string, got %s", number,
+                 (int)i + 1, luaL_tolstring(L, -1, NULL));
+    lua_pop(L, 1);
+  }
+  p->mark_id = id, p->mark = text;
+}
+
+/* [phase] -> [phase, lists] */
+static void read_phase(lua_State *L, int number, pe_phase *p) {
+  static const char *const keys[] = {"marks", "ends", "grammar", "gap", "back", NULL};
+  int at = lua_gettop(L);
+  if (!lua_istable(L, at))
+    luaL_error(L, "phases[%d] must be a table, got %s", number, luaL_typename(L, at));
+  luaL_checkstack(L, 8, "phases");
+  pe_bind_options(L, at, keys);
+  *p = (pe_phase){.ends = pe_bind_boolean(L, at, "ends", false),
+                  .gap = pe_bind_boolean(L, at, "gap", false),
+                  .back = (int32_t)pe_bind_integer(L, at, "back", 1, PE_PHASES, 0)};
+  if (pe_bind_option(L, at, "grammar")) p->grammar = pe_bind_grammar(L, -1);
+  if (pe_bind_option(L, at, "marks")) read_marks(L, number, p);
+}
+
+static void read_phases(lua_State *L, int arg, pe_request *r) {
+  if (!pe_bind_option(L, arg, "phases")) return;
+  int list = lua_gettop(L);
+  if (!lua_istable(L, list))
+    luaL_error(L, "phases must be a list of phases, got %s", luaL_typename(L, list));
+  size_t n = lua_rawlen(L, list);
+  if (n > PE_PHASES) luaL_error(L, "phases has %d entries, the limit is %d", (int)n, PE_PHASES);
+  pe_phase *phase = lua_newuserdatauv(L, (n + 1) * sizeof *phase, 0);
+  lua_createtable(L, (int)n, 0); /* keeps the lists alive */
+  int keep = lua_gettop(L);
+  for (size_t i = 0; i < n; i++) {
+    lua_rawgeti(L, list, (lua_Integer)i + 1);
+    read_phase(L, (int)i + 1, &phase[i]);
+    while (lua_gettop(L) > keep) luaL_ref(L, keep);
+  }
+  r->phase = phase, r->phase_count = (int32_t)n;
+}
+
 /* ---- scalar fields ------------------------------------------------------------------------- */
 
 /* A wrong type raises, a value out of range is an error. */
@@ -202,7 +264,7 @@ int pe_l_batch_fields(lua_State *L) { /* [] -> [list] */
 static void check_keys(lua_State *L, int arg) {
   static const char *const lists[] = {"prompt",   "logit_bias", "banned",     "stop",
                                       "stop_ids", "bad_words",  "boundaries", "keep_special",
-                                      "media",    "positions",  "rope_delta"};
+                                      "media",    "positions",  "rope_delta", "phases"};
   enum { LISTS = sizeof lists / sizeof *lists, MOST = 64 };
   const char *keys[MOST + 1];
   size_t n = 0;
@@ -235,5 +297,6 @@ pe_status pe_l_batch_request(lua_State *L, int arg, const pe_plan *plan, pe_requ
   read_bad_words(L, arg, r);
   r->boundary = ids_option(L, arg, "boundaries");
   r->keep_special = ids_option(L, arg, "keep_special");
+  read_phases(L, arg, r);
   return pe_l_media(L, arg, plan, r->prompt.id, r->prompt.count, &r->media, err);
 }

@@ -74,9 +74,11 @@ int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *e
   return 1;
 }
 
-static pe_grammar *check_grammar(lua_State *L) {
-  return ((grammar *)pe_bind_check(L, 1, &grammar_class))->g;
+pe_grammar *pe_bind_grammar(lua_State *L, int arg) {
+  return ((grammar *)pe_bind_check(L, arg, &grammar_class))->g;
 }
+
+static pe_grammar *check_grammar(lua_State *L) { return pe_bind_grammar(L, 1); }
 
 static int l_rules(lua_State *L) {
   lua_pushinteger(L, pe_grammar_rules(check_grammar(L)));

@@ -7,6 +7,8 @@
 
 /* [] -> [grammar] or [nil, err]; takes g if rc is PE_OK. */
 int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *err);
+/* The grammar at arg, borrowed; raises if it is none. */
+pe_grammar *pe_bind_grammar(lua_State *L, int arg);
 /* Creates the class of builders. */
 void pe_rules_class(lua_State *L);
 int pe_rules_l_builder(lua_State *L); /* perigee.grammar.builder */

@@ -18,6 +18,13 @@
  * overtakes it while it waits for memory. When blocks run out, the prefix cache is evicted, then
  * the youngest running sequence preempted, so a step with grants always makes progress.
  *
+ * The tokens of a constrained request follow its phases (constraint.h). The mask of a draw is made
+ * while the step computes, and the draw waits for it. Where only one text can follow, its tokens
+ * are appended without a step of their own: then one step has several events of a sequence, and the
+ * next one computes several tokens of it. An answer whose grammar is complete, with nothing that
+ * can follow, ends without an end token. A token that is forced by hand and does not fit ends the
+ * sequence with an error.
+ *
  * A HELD sequence has its logits and waits for the command `sample`; without changes it continues
  * as it would have without `hold`. n choices of one request are n sequences: the first computes the
  * prompt, the others fork from it. The last token of an answer is never computed. A sequence that
@@ -32,6 +39,7 @@
 #ifndef PE_BATCH_H
 #define PE_BATCH_H
 
+#include "runtime/batch/constraint.h"
 #include "runtime/batch/sampler.h"
 #include "runtime/cache/prefix.h"
 #include "runtime/device/backend.h"
@@ -89,7 +97,11 @@ typedef struct pe_request {
   pe_ids_view keep_special; /* special tokens that stay in the text: marks of tool calls */
   bool no_cache, hold, keep_logits;
   uint64_t salt;
-  pe_media *media; /* pictures and positions of the prompt; NULL: text. Retained by copies */
+  const pe_phase *phase; /* what the answer may be (constraint.h); none: anything. Copies retain the
+                            grammars */
+  int32_t phase_count;
+  bool fast_forward; /* text that must come is appended without steps */
+  pe_media *media;   /* pictures and positions of the prompt; NULL: text. Retained by copies */
 } pe_request;
 
 pe_field_list pe_request_fields(void); /* the scalars besides sampling; offsets in pe_request */
@@ -244,12 +256,14 @@ typedef enum pe_finish {
 typedef struct pe_event {
   pe_seq_id seq;
   bool token;                        /* a token was generated: `choice` */
+  bool forced;                       /* without a step, since nothing else could come */
   bool held;                         /* its logits are ready, it waits for `sample` */
   pe_choice choice;                  /* an end token has no text */
   pe_str text;                       /* that is certain now; may come with the finish alone */
   pe_finish finish;                  /* not NONE: the sequence is done */
   int32_t stop_index;                /* the stop string that ended it, or -1 */
-  int32_t prompt, generated, cached; /* with the finish */
+  int32_t prompt, generated, cached; /* with the finish, like the next one */
+  int32_t forced_tokens;             /* generated ones that came without a step */
   const pe_error *error;             /* with PE_FINISH_ERROR, or of a queued command that failed */
   uint64_t ticket;                   /* worker.h: the command that this answers; 0: none */
 } pe_event;
@@ -272,6 +286,7 @@ const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 typedef struct pe_batch_stats {
   uint64_t steps, prefill_tokens, decode_tokens, cached_tokens;
   uint64_t listed_tokens; /* of decode_tokens: drawn from shortlists, not from whole rows */
+  uint64_t forced_tokens;                                 /* of the decoded ones, without a step */
   uint64_t added, finished, cancelled, failed, preempted; /* sequences */
   uint64_t schedule_ns, compute_ns, sample_ns;            /* of all steps */
   uint64_t media_bytes;                                   /* of features that requests hold, now */

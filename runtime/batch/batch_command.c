@@ -27,12 +27,16 @@ static pe_status make_choices(pe_batch *b, pe_batch_request *q, const int32_t *t
   return rc;
 }
 
-/* Grows every drawer's ban list now, so that sampling never allocates. */
-static pe_status reserve_bans(pe_batch *b, const pe_request *r, pe_error *err) {
+/* Grows every drawer's ban list now, so that sampling without a constraint never allocates. */
+static pe_status reserve_draws(pe_batch *b, const pe_request *r, pe_error *err) {
   size_t most = (size_t)b->o.end_count + (size_t)r->stop_ids.count + (size_t)r->bad_count;
+  bool runs = r->phase_count && r->fast_forward;
   pe_status rc = PE_OK;
-  for (int32_t i = 0; !rc && i < b->drawers; i++)
-    rc = pe_grow(&b->drawer[i].ban, &b->drawer[i].ban_cap, most, sizeof(int32_t), err);
+  for (int32_t i = 0; !rc && i < b->drawers; i++) {
+    pe_drawer *d = &b->drawer[i];
+    rc = pe_grow(&d->ban, &d->ban_cap, most, sizeof(int32_t), err);
+    if (!rc && runs && !d->scratch) rc = pe_tokenizer_scratch_new(b->o.tokenizer, &d->scratch, err);
+  }
   return rc;
 }
 
@@ -60,7 +64,7 @@ static pe_status do_add(pe_batch *b, pe_batch_seq *none, const pe_command *c, pe
   q->limit = pe_batch_request_limit(b, r);
   rc = hold_features(b, q, err);
   if (!rc) rc = pe_batch_reserve(b, q->r.n, err);
-  if (!rc) rc = reserve_bans(b, r, err);
+  if (!rc) rc = reserve_draws(b, r, err);
   if (!rc) rc = make_choices(b, q, r->prompt.id, choice, err);
   if (!rc) {
     reply->first = b->next, reply->count = q->r.n;
@@ -98,6 +102,14 @@ static pe_status copy_bias(pe_batch_seq *seq, pe_bias_view bias, pe_error *err) 
   return PE_OK;
 }
 
+static pe_status fork_constraint(const pe_batch_seq *parent, pe_batch_seq *child, pe_error *err) {
+  pe_constraint *fresh = child->constraint;
+  if (!parent->constraint) return PE_OK;
+  pe_status rc = pe_constraint_fork(parent->constraint, &child->constraint, err);
+  if (!rc) pe_constraint_close(fresh);
+  return rc;
+}
+
 /* Everything of the parent except its cache. */
 static pe_status copy_sequence(const pe_batch *b, const pe_batch_seq *parent, uint64_t seed,
                                pe_batch_seq **out, pe_error *err) {
@@ -106,6 +118,7 @@ static pe_status copy_sequence(const pe_batch *b, const pe_batch_seq *parent, ui
   if (rc) return rc;
   child->sampling = parent->sampling, child->sampling.seed = seed;
   child->choice = parent->choice, child->cached = parent->cached, child->state = parent->state;
+  child->runs = parent->runs;
   if (parent->state == PE_SEQ_HELD) {
     memcpy(child->kept, parent->kept, (size_t)b->plan->vocabulary * sizeof *child->kept);
     child->has_kept = child->news = true;
@@ -117,6 +130,7 @@ static pe_status copy_sequence(const pe_batch *b, const pe_batch_seq *parent, ui
                                 parent->forced_count - parent->forced_at};
     rc = pe_batch_seq_force(child, forced, err);
   }
+  if (!rc) rc = fork_constraint(parent, child, err);
   if (!rc) rc = pe_batch_seq_replay(b, child, err);
   if (rc)
     pe_batch_seq_free(child);
@@ -182,6 +196,7 @@ static pe_status do_trim(pe_batch *b, pe_batch_seq *seq, const pe_command *c, pe
   }
   seq->forced_at = seq->forced_count = 0;
   if (tokens == count) return PE_OK;
+  if (seq->constraint) pe_constraint_trim(seq->constraint, tokens - prompt);
   if (seq->state == PE_SEQ_HELD)
     seq->state = pe_batch_seq_runs(seq) ? PE_SEQ_DECODE : PE_SEQ_WAITING;
   if (pe_batch_seq_runs(seq)) trim_cache(b, seq, tokens);

@@ -21,6 +21,8 @@ static const pe_field fields[] = {
     {BOOLEAN(skip_special), .absent = 1, .help = "Leaves special tokens out of the text."},
     {BOOLEAN(no_cache), .help = "Neither reads nor fills the prefix cache."},
     {BOOLEAN(hold), .help = "Every draw waits for sample."},
+    {BOOLEAN(fast_forward), .absent = 1,
+     .help = "Where a grammar leaves one text only, appends it without steps."},
     {BOOLEAN(keep_logits), .help = "Keeps the logits of each step, from the first token on."},
     {.name = "salt",
      .type = PE_FIELD_LONG,
@@ -100,6 +102,16 @@ static pe_status check_stop(const pe_batch *b, const pe_request *r, pe_error *er
   return PE_OK;
 }
 
+static pe_status check_phases(const pe_batch *b, const pe_request *r, pe_error *err) {
+  if (r->phase_count && !b->tokens)
+    return pe_fail_field(err, PE_EARG, "phases", "phases need a tokenizer, got %d of them",
+                         r->phase_count);
+  pe_status rc = pe_phases_check(r->phase, r->phase_count, err);
+  for (int32_t i = 0; !rc && i < r->phase_count; i++)
+    rc = check_compared(b, "phases", (pe_ids_view){r->phase[i].mark_id, r->phase[i].mark_ids}, err);
+  return rc;
+}
+
 static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *err) {
   pe_status rc = pe_batch_ids_check(b, "prompt", r->prompt, err);
   if (!rc) rc = check_compared(b, "stop_ids", r->stop_ids, err);
@@ -108,6 +120,7 @@ static pe_status check_lists(const pe_batch *b, const pe_request *r, pe_error *e
                        r->keep_special.count);
   if (!rc) rc = check_bad_words(b, r, err);
   if (!rc) rc = check_boundaries(r, err);
+  if (!rc) rc = check_phases(b, r, err);
   return rc ? rc : check_stop(b, r, err);
 }
 
@@ -218,14 +231,30 @@ static bool copy_bad_words(pe_arena *a, pe_request *r) {
   return ok;
 }
 
-static bool copy_stop(pe_arena *a, pe_request *r) {
-  pe_str *to = pe_arena_alloc(a, (size_t)r->stop_count * sizeof *to + 1);
+static bool copy_strings(pe_arena *a, const pe_str **list, int32_t count) {
+  pe_str *to = pe_arena_alloc(a, (size_t)count * sizeof *to + 1);
   bool ok = to != NULL;
-  for (int32_t i = 0; ok && i < r->stop_count; i++) {
-    to[i] = r->stop[i];
-    ok = (to[i].at = pe_arena_dup(a, r->stop[i].at, r->stop[i].len)) != NULL;
+  for (int32_t i = 0; ok && i < count; i++) {
+    to[i] = (*list)[i];
+    ok = (to[i].at = pe_arena_dup(a, to[i].at, to[i].len)) != NULL;
   }
-  r->stop = to;
+  *list = to;
+  return ok;
+}
+
+/* Its grammars are retained when everything is copied. */
+static bool copy_phases(pe_arena *a, pe_request *r) {
+  const void *copied;
+  if (!copy(a, r->phase, (size_t)r->phase_count, sizeof *r->phase, &copied)) return false;
+  pe_phase *to = (pe_phase *)(uintptr_t)copied;
+  bool ok = true;
+  for (int32_t i = 0; ok && i < r->phase_count; i++) {
+    const void *ids;
+    ok = copy(a, to[i].mark_id, (size_t)to[i].mark_ids, sizeof *to[i].mark_id, &ids) &&
+         copy_strings(a, &to[i].mark, to[i].marks);
+    to[i].mark_id = ids;
+  }
+  r->phase = to;
   return ok;
 }
 
@@ -240,15 +269,30 @@ static bool copy_sampling(pe_arena *a, pe_sampling *s) {
 /* Without the prompt. */
 static bool own_lists(pe_request *r, pe_arena *a) {
   return copy_ids(a, &r->stop_ids) && copy_ids(a, &r->keep_special) && copy_ids(a, &r->boundary) &&
-         copy_bad_words(a, r) && copy_stop(a, r) && copy_sampling(a, &r->sampling);
+         copy_bad_words(a, r) && copy_strings(a, &r->stop, r->stop_count) && copy_phases(a, r) &&
+         copy_sampling(a, &r->sampling);
+}
+
+static void retain_grammars(pe_request *r) {
+  for (int32_t i = 0; i < r->phase_count; i++)
+    if (r->phase[i].grammar) pe_grammar_retain(r->phase[i].grammar);
 }
 
 bool pe_request_own(pe_request *r, pe_arena *arena) {
   pe_media *media = r->media;
-  r->media = NULL; /* until it is retained, so that a failure does not release it */
-  if (!copy_ids(arena, &r->prompt) || !own_lists(r, arena)) return false;
-  r->media = pe_media_retain(media);
+  const int32_t phases = r->phase_count;
+  bool ok = copy_ids(arena, &r->prompt) && own_lists(r, arena);
+  r->media = NULL, r->phase_count = 0; /* so that a failure does not release them */
+  if (!ok) return false;
+  r->media = pe_media_retain(media), r->phase_count = phases;
+  retain_grammars(r);
   return true;
+}
+
+void pe_request_disown(pe_request *r) {
+  for (int32_t i = 0; i < r->phase_count; i++) pe_grammar_release(r->phase[i].grammar);
+  pe_media_release(r->media);
+  r->media = NULL, r->phase_count = 0;
 }
 
 static int by_number(const void *a, const void *b) {
@@ -268,6 +312,7 @@ void pe_batch_request_drop_media(pe_batch_request *q) {
 void pe_batch_request_release(pe_batch_request *q) {
   if (!q || --q->refs > 0) return;
   pe_batch_request_drop_media(q);
+  pe_request_disown(&q->r);
   pe_arena_free(&q->arena);
   pe_free(q);
 }
@@ -294,6 +339,10 @@ pe_status pe_batch_request_copy(const pe_batch *b, const pe_request *r, pe_batch
   q->r.prompt.id = NULL;
   pe_media_retain(q->r.media);
   pe_status rc = own_lists(&q->r, &q->arena) ? PE_OK : pe_nomem(err, "request");
+  if (rc)
+    q->r.phase_count = 0; /* not retained */
+  else
+    retain_grammars(&q->r);
   if (!rc) rc = take_names(b, q, err);
   if (rc) {
     pe_batch_request_release(q);

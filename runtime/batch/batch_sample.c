@@ -24,7 +24,8 @@ static bool ends(const pe_batch *b, const pe_batch_seq *seq, int32_t id) {
 static int32_t collect_bans(const pe_batch *b, const pe_batch_seq *seq, int32_t *ban) {
   const pe_request *q = &seq->request->r;
   int32_t n = 0, generated = pe_batch_seq_generated(seq);
-  if (generated < q->min_tokens) {
+  bool free = seq->constraint && pe_constraint_bans_ends(seq->constraint);
+  if (generated < q->min_tokens || free) {
     for (int32_t i = 0; !q->ignore_eos && i < b->o.end_count; i++) ban[n++] = b->o.end_ids[i];
     for (int32_t i = 0; i < q->stop_ids.count; i++) ban[n++] = q->stop_ids.id[i];
   }
@@ -69,24 +70,64 @@ static bool pick_listed(const pe_batch *b, pe_sampler *sampler, pe_batch_seq *se
   return true;
 }
 
-static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const pe_sampling *s,
-                 float *logits) {
-  if (seq->forced_at < seq->forced_count) {
-    seq->draw = pick_forced(d->sampler, seq, logits);
-    return;
-  }
+static bool waits_for_forced(const pe_batch_seq *seq) { return seq->forced_at < seq->forced_count; }
+
+static pe_status pick_free(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq,
+                           const pe_sampling *s, float *logits) {
   pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
   int32_t bans = collect_bans(b, seq, d->ban);
-  seq->draw = seq->shares ? pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban,
-                                            bans, &seq->drawn, &seq->error)
-                          : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count, d->ban,
-                                                bans, &seq->drawn, &seq->error);
+  return seq->shares ? pe_sampler_pick(d->sampler, s, logits, &history, seq->count, d->ban, bans,
+                                       &seq->drawn, &seq->error)
+                     : pe_sampler_pick_own(d->sampler, s, logits, &history, seq->count, d->ban,
+                                           bans, &seq->drawn, &seq->error);
+}
+
+/* The mask was made while the step computed; if not, it is made now. */
+static pe_status pick_masked(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq,
+                             const pe_sampling *s, float *logits) {
+  pe_sampling masked = *s;
+  pe_status rc = pe_constraint_mask(seq->constraint, &masked.allow, &seq->error);
+  return rc ? rc : pick_free(b, d, seq, &masked, logits);
+}
+
+/* Not where every token has logprobs, which need its logits, nor where bad words must be looked for
+ * at every token, nor before tokens that were forced by hand. */
+static bool may_run(const pe_batch_seq *seq) {
+  const pe_request *q = &seq->request->r;
+  return q->fast_forward && seq->sampling.top_logprobs < 0 && !q->bad_count &&
+         !seq->sampling.banned_count && !waits_for_forced(seq);
+}
+
+/* The constraint takes the drawn token, and says what must come behind it. */
+static pe_status follow(const pe_drawer *d, pe_batch_seq *seq) {
+  enum { LAST = PE_CONSTRAINT_BEHIND };
+  int32_t made[LAST], generated = pe_batch_seq_generated(seq);
+  int32_t n = generated < LAST - 1 ? generated : LAST - 1;
+  bool ok;
+  pe_status rc = pe_constraint_take(seq->constraint, seq->drawn.id, &ok, &seq->error);
+  if (!rc && !ok)
+    rc = pe_fail(&seq->error, PE_EARG, "token %d at position %d does not fit the grammar",
+                 seq->drawn.id, seq->count);
+  seq->run.count = 0;
+  if (rc || !may_run(seq)) return rc;
+  memcpy(made, seq->token + seq->count - n, (size_t)n * sizeof *made);
+  made[n] = seq->drawn.id;
+  return pe_constraint_run(seq->constraint, d->scratch, made, n + 1,
+                           seq->request->limit - generated - 1, &seq->run, &seq->error);
+}
+
+static void pick(const pe_batch *b, const pe_drawer *d, pe_batch_seq *seq, const pe_sampling *s,
+                 float *logits) {
+  seq->draw = waits_for_forced(seq) ? pick_forced(d->sampler, seq, logits)
+              : seq->constraint     ? pick_masked(b, d, seq, s, logits)
+                                    : pick_free(b, d, seq, s, logits);
+  if (!seq->draw && seq->constraint) seq->draw = follow(d, seq);
 }
 
 int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq) {
   const pe_request *q = &seq->request->r;
   const bool ends_banned = pe_batch_seq_generated(seq) < q->min_tokens;
-  const bool reads = q->hold || seq->kept || seq->forced_at < seq->forced_count;
+  const bool reads = q->hold || seq->kept || seq->constraint || waits_for_forced(seq);
   if (reads || ends_banned || q->bad_count) return 0;
   pe_history history = {seq->token, seq->count, pe_batch_seq_prompt(seq)};
   const int32_t best = pe_sampler_best(&seq->sampling, &history);
@@ -98,8 +139,32 @@ static bool prefill_only(const pe_batch_seq *seq) {
   return pe_batch_seq_generated(seq) >= seq->request->limit;
 }
 
+/* After a token, or before the first one: then the empty text is the only answer. A draw is taken
+ * before its token is appended. */
+static bool is_over(const pe_batch_seq *seq) {
+  return seq->constraint && pe_constraint_over(seq->constraint) &&
+         pe_constraint_count(seq->constraint) == pe_batch_seq_generated(seq);
+}
+
 static bool holds(const pe_batch_seq *seq) {
-  return seq->request->r.hold && seq->forced_at == seq->forced_count;
+  return seq->request->r.hold && !waits_for_forced(seq);
+}
+
+/* A mask that fails is made again by the draw, which then has its error. */
+static void make_mask(void *ctx, int task, int tasks) {
+  const pe_batch *b = ctx;
+  const uint32_t *allow;
+  (void)tasks;
+  pe_constraint_mask(b->drawing[task]->constraint, &allow, NULL);
+}
+
+void pe_batch_make_masks(pe_batch *b) {
+  int32_t count = 0;
+  for (int32_t i = 0; i < b->run_count; i++) {
+    pe_batch_seq *seq = b->ran[i];
+    if (b->run[i].outputs && seq->constraint && !waits_for_forced(seq)) b->drawing[count++] = seq;
+  }
+  if (count) pe_pool_run(b->pool, make_mask, b, count);
 }
 
 typedef struct drawing {
@@ -122,7 +187,7 @@ static void pick_some(void *ctx, int task, int tasks) {
       memcpy(seq->kept, logits, (size_t)b->plan->vocabulary * sizeof *logits);
       seq->has_kept = seq->news = true;
     }
-    if (prefill_only(seq)) continue;
+    if (prefill_only(seq) || is_over(seq)) continue;
     if (holds(seq))
       seq->state = PE_SEQ_HELD;
     else if (!(seq->listed = pick_listed(b, b->drawer[task].sampler, seq)))
@@ -136,35 +201,69 @@ static void pick_some(void *ctx, int task, int tasks) {
 static pe_status settle(pe_batch *b, pe_batch_seq *seq, int32_t id, pe_event *e, pe_finish *why) {
   int hit = -1;
   int32_t generated = pe_batch_seq_generated(seq);
+  const size_t from = seq->text.len;
+  const bool end = ends(b, seq, id);
   pe_status rc = PE_OK;
-  *why = ends(b, seq, id)                   ? PE_FINISH_STOP
+  *why = end || is_over(seq)                ? PE_FINISH_STOP
          : generated >= seq->request->limit ? PE_FINISH_LENGTH
                                             : PE_FINISH_NONE;
-  if (*why != PE_FINISH_STOP) rc = pe_batch_seq_emit(seq, id, generated, &hit, &seq->error);
+  if (!end) rc = pe_batch_seq_emit(seq, id, generated, &hit, &seq->error);
   if (!rc && *why && hit < 0) rc = pe_batch_seq_emit_rest(seq, &hit, &seq->error);
   if (hit >= 0) *why = PE_FINISH_STOP;
   e->stop_index = hit;
-  e->text = pe_str_of(seq->text.data, seq->text.len);
+  e->text.len = seq->text.len - from; /* take_drawn knows where it is */
   return rc;
 }
 
-static void take_drawn(pe_batch *b, pe_batch_seq *seq) {
+/* Appends a token and pushes its event. rc: the status so far. */
+static void take_token(pe_batch *b, pe_batch_seq *seq, pe_status rc, const pe_choice *choice,
+                       bool forced) {
   pe_event e = {.seq = seq->id, .stop_index = -1};
   pe_finish why = PE_FINISH_NONE;
-  pe_status rc = seq->draw;
-  if (!rc) rc = pe_batch_seq_append(seq, seq->drawn.id, &seq->error);
+  if (!rc) rc = pe_batch_seq_append(seq, choice->id, &seq->error);
   if (!rc) {
-    e.token = true, e.choice = seq->drawn;
+    e.token = true, e.choice = *choice, e.forced = forced;
     seq->state =
         pe_batch_seq_runs(seq) ? PE_SEQ_DECODE : PE_SEQ_WAITING; /* preempted while it was held */
-    b->stats.decode_tokens++, b->stats.listed_tokens += seq->listed;
-    rc = settle(b, seq, seq->drawn.id, &e, &why);
+    seq->runs += forced;
+    b->stats.decode_tokens++, b->stats.forced_tokens += forced;
+    b->stats.listed_tokens += seq->listed;
+    rc = settle(b, seq, choice->id, &e, &why);
   }
   if (rc) why = PE_FINISH_ERROR;
   if (why)
     pe_batch_finish(b, seq, why, &e);
   else
     pe_batch_push(b, &e);
+}
+
+/* The tokens behind the drawn one that need no step. */
+static void take_run(pe_batch *b, pe_batch_seq *seq) {
+  if (!seq->run.count) return;
+  if (pe_batch_reserve_events(b, seq->run.count, &seq->error)) {
+    pe_batch_fail(b, seq);
+    return;
+  }
+  for (size_t i = 0; i < seq->run.count && seq->state != PE_SEQ_DONE; i++) {
+    const pe_choice choice = {.id = seq->run.id[i]};
+    bool ok;
+    pe_status rc = pe_constraint_take(seq->constraint, choice.id, &ok, &seq->error);
+    if (!rc && !ok) break;
+    take_token(b, seq, rc, &choice, true);
+  }
+}
+
+/* The text of a step is in one buffer, which moves while it grows. */
+static void take_drawn(pe_batch *b, pe_batch_seq *seq) {
+  const size_t first = b->event_count;
+  size_t from = seq->text.len;
+  take_token(b, seq, seq->draw, &seq->drawn, false);
+  if (seq->state != PE_SEQ_DONE) take_run(b, seq);
+  for (size_t i = first; i < b->event_count; i++) {
+    pe_str *text = &b->event[i].text;
+    text->at = seq->text.data ? seq->text.data + from : NULL;
+    from += text->len;
+  }
 }
 
 void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, float *logits) {
@@ -174,8 +273,8 @@ void pe_batch_sample_one(pe_batch *b, pe_batch_seq *seq, const pe_sampling *s, f
 
 static void report(pe_batch *b, pe_batch_seq *seq) {
   pe_event e = {.seq = seq->id, .stop_index = -1};
-  if (prefill_only(seq)) {
-    pe_batch_finish(b, seq, PE_FINISH_LENGTH, &e);
+  if (prefill_only(seq) || is_over(seq)) {
+    pe_batch_finish(b, seq, is_over(seq) ? PE_FINISH_STOP : PE_FINISH_LENGTH, &e);
   } else if (seq->state == PE_SEQ_HELD) {
     e.held = true;
     pe_batch_push(b, &e);

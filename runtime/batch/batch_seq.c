@@ -9,6 +9,8 @@ void pe_batch_seq_free(pe_batch_seq *seq) {
   if (!seq) return;
   pe_detokenizer_free(seq->detokenizer);
   pe_stop_close(seq->stop);
+  pe_constraint_close(seq->constraint);
+  pe_ids_free(&seq->run);
   pe_buf_free(&seq->piece);
   pe_buf_free(&seq->text);
   pe_free(seq->token);
@@ -29,6 +31,19 @@ static pe_status open_text(const pe_batch *b, pe_batch_seq *seq, pe_error *err) 
     pe_detokenizer_keep(seq->detokenizer, q->keep_special.id, q->keep_special.count);
   if (!rc && q->stop_count) rc = pe_stop_open(q->stop, (size_t)q->stop_count, &seq->stop, err);
   return rc;
+}
+
+static pe_status open_constraint(const pe_batch *b, pe_batch_seq *seq, pe_error *err) {
+  const pe_request *q = &seq->request->r;
+  const pe_constraint_options o = {.tokenizer = b->o.tokenizer,
+                                   .tokens = b->tokens,
+                                   .vocabulary = b->plan->drawable,
+                                   .phase = q->phase,
+                                   .phases = q->phase_count,
+                                   .stop_id = q->stop_ids.id,
+                                   .stop_ids = q->stop_ids.count,
+                                   .ignore_end = q->ignore_eos};
+  return q->phase_count ? pe_constraint_open(&o, &seq->constraint, err) : PE_OK;
 }
 
 /* The words of all tokens of a new sequence. */
@@ -59,6 +74,7 @@ pe_status pe_batch_seq_new(const pe_batch *b, pe_batch_request *q, const int32_t
   if (!rc && (q->r.hold || q->r.keep_logits) && !(seq->kept = pe_alloc(logits)))
     rc = pe_nomem(err, "logits of a sequence");
   if (!rc) rc = open_text(b, seq, err);
+  if (!rc) rc = open_constraint(b, seq, err);
   if (rc) {
     pe_batch_seq_free(seq);
     return rc;
@@ -170,6 +186,11 @@ pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err) {
   return rc;
 }
 
+pe_status pe_batch_reserve_events(pe_batch *b, size_t more, pe_error *err) {
+  return pe_grow(&b->event, &b->event_cap, b->event_count + more + 3 * b->alive, sizeof *b->event,
+                 err);
+}
+
 void pe_batch_enter(pe_batch *b, pe_batch_seq *seq) {
   seq->id = b->next++;
   b->seq[b->seq_count++] = seq;
@@ -265,7 +286,7 @@ void pe_batch_finish(pe_batch *b, pe_batch_seq *seq, pe_finish why, pe_event *e)
   e->finish = why;
   pe_batch_end_fetch(b, seq);
   e->prompt = pe_batch_seq_prompt(seq), e->generated = pe_batch_seq_generated(seq);
-  e->cached = seq->cached;
+  e->cached = seq->cached, e->forced_tokens = seq->runs;
   if (why == PE_FINISH_ERROR)
     e->error = &seq->error;
   else if (seq->cache.kv)

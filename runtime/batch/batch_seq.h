@@ -19,7 +19,8 @@
  * the whole table.
  *
  * Events never allocate when they happen: room for three per living sequence (of a step, of a draw
- * and of a cancel after it) is reserved when it joins. */
+ * and of a cancel after it) is reserved when it joins. A run of forced tokens reserves room
+ * for its own; without memory for it the sequence fails. */
 #ifndef PE_BATCH_SEQ_H
 #define PE_BATCH_SEQ_H
 
@@ -57,7 +58,10 @@ typedef struct pe_batch_seq {
   size_t word_cap;
   int32_t *forced, forced_at, forced_count; /* next tokens, whatever the sampler would choose */
   size_t forced_cap;
-  pe_seq cache; /* open while the sequence runs */
+  pe_constraint *constraint; /* NULL: none. It has taken all generated tokens */
+  pe_ids run;                /* tokens behind the drawn one that need no step (constraint.h) */
+  int32_t runs;              /* generated tokens that came so */
+  pe_seq cache;              /* open while the sequence runs */
   pe_detokenizer *detokenizer;
   pe_stop *stop;       /* NULL: no stop strings */
   pe_buf piece, text;  /* output of the detokenizer; text that is certain, of this step */
@@ -84,6 +88,7 @@ typedef struct pe_drawer { /* scratch of one sampling task */
   pe_sampler *sampler;
   int32_t *ban; /* room for the bans of any request */
   size_t ban_cap;
+  pe_tokenizer_scratch *scratch; /* for runs; NULL until a request needs it */
 } pe_drawer;
 
 typedef struct pe_batch_room_count { /* of one scheduling pass */
@@ -105,8 +110,9 @@ struct pe_batch {
   pe_pool *pool;
   pe_drawer *drawer; /* one per thread, at most one per sequence */
   int32_t drawers;
-  bool caching;  /* there is a prefix cache */
-  bool stopping; /* prefill must stop where it may be resumed (states, windows) */
+  pe_tokmask *tokens; /* of the tokenizer, for masks; NULL without one */
+  bool caching;       /* there is a prefix cache */
+  bool stopping;      /* prefill must stop where it may be resumed (states, windows) */
   pe_batch_seq **seq;
   size_t seq_count, seq_cap, alive; /* sequences that are done count in seq_count alone */
   int32_t running;                  /* with an open cache */
@@ -161,6 +167,7 @@ void pe_batch_request_drop_media(pe_batch_request *q); /* nobody computes its pr
 /* Replaces every list that r borrows, prompt included, by a copy in the arena, and retains its
  * media. False: no memory. */
 bool pe_request_own(pe_request *r, pe_arena *arena);
+void pe_request_disown(pe_request *r); /* releases its media and grammars; harmless twice */
 
 /* ---- sequences (batch_seq.c) --------------------------------------------------------------- */
 
@@ -183,7 +190,9 @@ pe_batch_seq *pe_batch_find(const pe_batch *b, pe_seq_id id); /* NULL: not there
 /* The index of the first one with this id or a later one. */
 size_t pe_batch_index(const pe_batch *b, pe_seq_id id);
 pe_status pe_batch_reserve(pe_batch *b, int32_t more, pe_error *err); /* for pe_batch_enter */
-void pe_batch_enter(pe_batch *b, pe_batch_seq *seq);                  /* takes; gives it its id */
+/* Room for some more events than every sequence may need. */
+pe_status pe_batch_reserve_events(pe_batch *b, size_t more, pe_error *err);
+void pe_batch_enter(pe_batch *b, pe_batch_seq *seq); /* takes; gives it its id */
 void pe_batch_push(pe_batch *b, const pe_event *e);
 /* Something that a step resets or that others see of it has changed, or will in this step. */
 void pe_batch_touch(pe_batch *b, pe_batch_seq *seq);
@@ -233,6 +242,9 @@ bool pe_room_evict_some(pe_batch *b); /* false: nothing could be evicted */
 /* How many of the best logits its next token depends on; 0: its whole line is read. The answer
  * stays the same while a step runs. */
 int32_t pe_batch_seq_best(const pe_batch *b, const pe_batch_seq *seq);
+/* While the step computes: the masks of the sequences that will have logits. On the CPU this thread
+ * makes them and the pool's workers compute; where the pool is idle, all of it does. */
+void pe_batch_make_masks(pe_batch *b);
 /* Samples, on the pool, the next token of every sequence that has logits in this step, or holds it.
  * Events are pushed in the order of the sequences. */
 void pe_batch_sample_all(pe_batch *b);

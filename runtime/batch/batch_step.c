@@ -111,10 +111,14 @@ static bool take_in(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   return true;
 }
 
-static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
+/* A grant to a sequence in DECODE generates one token. Behind a run of forced tokens that means to
+ * compute several, which the caller did not know of when it chose the grants. */
+static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens, int32_t most) {
   const int32_t past = seq->cache.past;
   seq->cut = next_cut(b, seq);
   int32_t left = seq->count - past;
+  if (seq->state == PE_SEQ_DECODE) tokens = left;
+  if (tokens > most) tokens = most;
   if (left > seq->cut - past) left = seq->cut - past;
   if (tokens > left) tokens = left;
   return whole_end(seq, past + tokens) - past;
@@ -140,7 +144,7 @@ static void schedule(pe_batch *b, const pe_grant *grants, int32_t count) {
       closed |= seq->state == PE_SEQ_WAITING && !seq->fetch;
       continue;
     }
-    int32_t tokens = chunk_of(b, seq, grants[i].tokens < budget ? grants[i].tokens : budget);
+    int32_t tokens = chunk_of(b, seq, grants[i].tokens, budget);
     if (take_in(b, seq, tokens)) budget -= tokens;
   }
   pe_room_forget(b);
@@ -173,10 +177,10 @@ static pe_batch_seq *victim(const pe_batch *b, const pe_grant *grants, int32_t c
 /* As many tokens as there is room for. False: not even one. */
 static bool try_alone(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   if (seq->state == PE_SEQ_WAITING && !admit(b, seq, true)) return seq->state == PE_SEQ_DONE;
-  tokens = chunk_of(b, seq, tokens < b->o.step_tokens ? tokens : b->o.step_tokens);
+  tokens = chunk_of(b, seq, tokens, b->o.step_tokens);
   while (!take_in(b, seq, tokens)) {
     if (seq->state == PE_SEQ_DONE) return true;
-    int32_t fewer = tokens > 1 ? chunk_of(b, seq, tokens / 2) : tokens;
+    int32_t fewer = tokens > 1 ? chunk_of(b, seq, tokens, tokens / 2) : tokens;
     if (fewer >= tokens) return false; /* one token, or a picture that must stay whole */
     tokens = fewer;
   }
@@ -365,6 +369,7 @@ pe_status pe_batch_wait(pe_batch *b, int32_t *ran, pe_error *err) {
   pe_trace *t = &b->step;
   *ran = 0;
   if (!b->submitted) return PE_OK;
+  pe_batch_make_masks(b);
   pe_status rc = pe_device_wait(b->device, err);
   b->submitted = false;
   if (rc) return fail_step(b, rc, err);

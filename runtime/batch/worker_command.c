@@ -7,6 +7,7 @@ typedef pe_worker_command command;
 
 void pe_worker_command_free(command *q) {
   pe_worker_chunk_free(q->events);
+  if (q->request) pe_request_disown(q->request);
   pe_media_release(q->media);
   pe_arena_free(&q->arena);
 }
@@ -101,7 +102,7 @@ static bool own_argument(command *q) {
     *r = *c->request;
     c->request = r;
     if (!pe_request_own(r, &q->arena)) return false;
-    q->media = r->media;
+    q->request = r;
     return true;
   case PE_ARG_IDS: return own_ids(&q->arena, &c->ids);
   case PE_ARG_BIAS: return own_bias(&q->arena, &c->bias);

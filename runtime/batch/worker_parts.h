@@ -26,7 +26,8 @@ typedef struct pe_worker_command {
   int64_t at_ns;
   pe_worker_chunk *events; /* room for the events that its failure needs */
   pe_error *error;         /* in there */
-  pe_media *media;         /* of an add or a pin: a reference */
+  pe_request *request;     /* of an add: it has references to media and grammars */
+  pe_media *media;         /* of a pin: a reference */
 } pe_worker_command;
 
 typedef struct pe_worker_file pe_worker_file; /* a save or load on its way (worker_file.c) */

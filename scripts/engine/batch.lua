@@ -143,7 +143,7 @@ local function note(seq, e)
   if not e.finish then return end
   seq.finish, seq.error, seq.stop = e.finish, e.error, e.stop
   seq.prompt_tokens, seq.completion_tokens = e.prompt_tokens, e.completion_tokens
-  seq.cached_tokens = e.cached_tokens
+  seq.cached_tokens, seq.forced_tokens = e.cached_tokens, e.forced_tokens
   seq.text = table.concat(seq.pieces)
 end
 

@@ -11,7 +11,7 @@ local kinds = {
   best_of = "integer", stop_ids = "ids", stop_token_ids = "ids", keep_special = "ids",
     banned = "ids",
   boundaries = "ids", prompt = "any", stop = "any", logit_bias = "any", bad_words = "any",
-    logprobs = "any", media = "any", positions = "any", rope_delta = "integer",
+    logprobs = "any", media = "any", positions = "any", rope_delta = "integer", phases = "any",
 }
 for _, field in ipairs(perigee.batch.fields()) do kinds[field.name] = field.type end
 

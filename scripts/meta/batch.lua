@@ -41,6 +41,7 @@ function batch.open(graph, options) end
 ---@field skip_special? boolean  Leaves special tokens out of the text.
 ---@field no_cache? boolean  Neither reads nor fills the prefix cache.
 ---@field hold? boolean  Every draw waits for sample.
+---@field fast_forward? boolean  Where a grammar leaves one text only, appends it without steps.
 ---@field keep_logits? boolean  Keeps the logits of each step, from the first token on.
 ---@field salt? integer  Separates the prefix caches of tenants.
 ---@field temperature? number  Randomness of the draw; 0 always takes the best token.
@@ -69,6 +70,17 @@ function batch.open(graph, options) end
 ---Positions in the prompt where a message ends; prefixes may be resumed there.
 ---@field boundaries? integer[]
 ---@field keep_special? integer[]  Special tokens that stay in the text despite skip_special.
+---What the answer may be, one phase after another; none: anything.
+---@field phases? perigee.Phase[]
+
+---Without a grammar: any token, until one of the marks was written. With one: what it takes, and
+---the answer ends when nothing can follow.
+---@class perigee.Phase
+---@field marks? (integer|string)[]  Token ids, and texts that tokens may split anywhere.
+---@field ends? boolean  End tokens may come in a phase without a grammar.
+---@field grammar? perigee.Grammar
+---@field gap? boolean  Up to two line feeds may come before the grammar.
+---@field back? integer  The phase that begins again behind the grammar, instead of the end.
 
 ---@class perigee.BatchField  One scalar field of a request.
 ---@field name string
@@ -101,14 +113,16 @@ function batch.commands() end
 ---@field logprob? number  Of the raw logits, if asked for; else 0.
 ---@field top? { id: integer, logprob: number }[]
 ---@field held? boolean  Its logits are ready, and it waits for sample.
+---@field forced? boolean  The token came without a step, since a grammar left no other text.
 ---@field text string  Text that is certain now.
 ---@field finish? string  "stop", "length", "cancel" or "error": the sequence is done.
 ---@field stop? integer  Which stop string ended it.
 ---@field error? perigee.Error  With finish "error"; without a finish: a queued command failed.
 ---@field ticket? integer  The save or load that this answers.
----@field prompt_tokens? integer  With the finish, like the next two.
+---@field prompt_tokens? integer  With the finish, like the next three.
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
+---@field forced_tokens? integer  Of the completion, those that came without a step.
 
 ---@class perigee.SeqInfo
 ---@field id integer
@@ -173,10 +187,11 @@ function Core:sequences(tables) end
 ---@return integer all
 function Core:room() end
 
----Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens, and
----listed_tokens, those of decode_tokens that a device's list of best logits decided; added,
----finished, cancelled, failed and preempted sequences; running and waiting ones and media_bytes
----now; schedule, compute and sample in seconds; and those of the prefix cache.
+---Counters since the batch was opened: steps, prefill_tokens, decode_tokens, cached_tokens; of
+---decode_tokens, listed_tokens are those that a device's list of best logits decided, and
+---forced_tokens those that came without a step; added, finished, cancelled, failed and preempted
+---sequences; running and waiting ones and media_bytes now; schedule, compute and sample in seconds;
+---and those of the prefix cache.
 ---@return table
 function Core:stats() end
 

@@ -225,6 +225,7 @@ function Batch:retire(done) end
 ---@field prompt_tokens? integer
 ---@field completion_tokens? integer
 ---@field cached_tokens? integer
+---@field forced_tokens? integer  Of the completion, those that a grammar forced without steps.
 ---@field logprobs? { id: integer, logprob: number, top?: table }[]
 local Sequence = {}
 

@@ -2,6 +2,9 @@
  * computes every token of every sequence alone, from nothing: blocks of 2 tokens, steps of few
  * tokens, pools that are too small.
  *
+ * Some requests are constrained: then the twin asks a constraint that takes all its tokens from the
+ * beginning, each time.
+ *
  * Each sequence has a twin here that knows its request and its tokens. Every token, every reason to
  * end and every piece of text is compared; after each case all blocks and slots must be free. A
  * second run lets allocations fail: then a command fails, or a sequence ends with an error,
@@ -13,7 +16,7 @@
 
 #include <unistd.h>
 
-enum { CONTEXT = 24, TWINS = 400, OPS = 60 };
+enum { CONTEXT = 24, TWINS = 400, OPS = 60, GRAMMARS = 5 };
 
 typedef struct twin {
   pe_seq_id id;
@@ -25,6 +28,8 @@ typedef struct twin {
   pe_ids_view bad_view[2];
   pe_str stop[2];
   int32_t forced[4], forced_at, forced_count;
+  pe_phase phase[2];
+  int32_t run[CONTEXT], run_at, run_count; /* tokens that must come without a step */
   pe_buf text;
 } twin;
 
@@ -35,10 +40,11 @@ typedef struct game {
   twin *t;
   int twins, alive;
   const pe_backend *backend;
-  bool failing; /* allocations are made to fail now and then */
-  bool failed;  /* one may have failed in the operation that just ran */
-  int64_t tokens, holds, errors, refusals, preempted,
-      hits; /* of all cases: what the test has seen */
+  pe_grammar *grammar[GRAMMARS], *own[GRAMMARS]; /* of the batch, and the same of the twins */
+  bool failing;                                  /* allocations are made to fail now and then */
+  bool failed; /* one may have failed in the operation that just ran */
+  int64_t tokens, holds, errors, refusals, preempted, hits, masked, runs,
+      misfits; /* of all cases: what the test has seen */
 } game;
 
 static const int32_t end_ids[] = {END, 4000};
@@ -86,8 +92,23 @@ static void random_lists(twin *t) {
   }
 }
 
+/* Half of the requests: a grammar, or one behind a mark, once or again and again. */
+static void random_phases(const game *g, twin *t) {
+  static const pe_str marks[] = {{"ab", 2}, {"d", 1}};
+  static const int32_t mark_id = 20;
+  const pe_phase grammar = {.grammar = g->grammar[chance(GRAMMARS)], .gap = chance(2)};
+  if (chance(2)) return;
+  t->q.phase = t->phase, t->q.phase_count = 1 + chance(2), t->q.fast_forward = chance(4) > 0;
+  if (chance(3)) t->q.sampling.top_logprobs = -1, t->q.bad_count = 0; /* else there are no runs */
+  t->phase[0] = grammar;
+  if (t->q.phase_count == 1) return;
+  t->phase[0] = (pe_phase){.mark = marks, .marks = 2, .mark_id = &mark_id, .mark_ids = 1};
+  t->phase[1] = grammar;
+  t->phase[0].ends = chance(2), t->phase[1].back = chance(3);
+}
+
 /* Prompts begin alike, so that the prefix cache has something to find. */
-static void random_request(twin *t) {
+static void random_request(const game *g, twin *t) {
   *t = (twin){.count = 1 + chance(16)};
   int family = chance(3), same = chance(t->count + 1);
   for (int i = 0; i < t->count; i++)
@@ -101,6 +122,7 @@ static void random_request(twin *t) {
   t->q.no_cache = !chance(5), t->q.salt = (uint64_t)!chance(5);
   random_sampling(t);
   random_lists(t);
+  random_phases(g, t);
 }
 
 /* ---- twins --------------------------------------------------------------------------------- */
@@ -112,6 +134,7 @@ static void settle_twin(twin *t, const twin *from) {
   if (q->stop_ids.count) q->stop_ids.id = &t->stop_id;
   for (int i = 0; i < 2; i++) t->bad_view[i].id = t->bad[i];
   q->bad_words = t->bad_view, q->stop = t->stop, q->prompt.id = t->token;
+  q->phase = t->phase;
 }
 
 static twin *find_twin(game *g, pe_seq_id id) {
@@ -142,9 +165,45 @@ static bool is_end(const twin *t, int32_t id) {
   return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id);
 }
 
-static int wanted_bans(const twin *t, int32_t *ban) {
+/* One that has taken the tokens of the twin; NULL: it has none, or they do not fit. phase: room that
+ * it borrows. */
+static pe_constraint *constraint_of(const game *g, const twin *t, pe_phase phase[2]) {
+  memcpy(phase, t->phase, sizeof t->phase);
+  for (int i = 0; i < 2 * GRAMMARS; i++)
+    if (phase[i % 2].grammar == g->grammar[i / 2]) phase[i % 2].grammar = g->own[i / 2];
+  const pe_constraint_options o = {.tokenizer = g->m.tokenizer,
+                                   .tokens = g->b->tokens,
+                                   .vocabulary = VOCAB,
+                                   .phase = phase,
+                                   .phases = t->q.phase_count,
+                                   .stop_id = t->q.stop_ids.id,
+                                   .stop_ids = t->q.stop_ids.count,
+                                   .ignore_end = t->q.ignore_eos};
+  pe_constraint *c = NULL;
+  pe_error err = {0};
+  if (!t->q.phase_count) return NULL;
+  CHECK_OK(pe_constraint_open(&o, &c, &err), err);
+  for (int32_t i = t->q.prompt.count; c && i < t->count; i++) {
+    bool ok;
+    CHECK_OK(pe_constraint_take(c, t->token[i], &ok, &err), err);
+    if (ok) continue;
+    pe_constraint_close(c);
+    return NULL;
+  }
+  return c;
+}
+
+static bool is_over(const game *g, const twin *t) {
+  pe_phase phase[2];
+  pe_constraint *c = constraint_of(g, t, phase);
+  bool over = c && pe_constraint_over(c);
+  pe_constraint_close(c);
+  return over;
+}
+
+static int wanted_bans(const twin *t, const pe_constraint *c, int32_t *ban) {
   int n = 0, made = t->count - t->q.prompt.count;
-  if (made < t->q.min_tokens) {
+  if (made < t->q.min_tokens || (c && pe_constraint_bans_ends(c))) {
     if (!t->q.ignore_eos) ban[n++] = END;
     if (t->q.stop_ids.count) ban[n++] = t->stop_id;
   }
@@ -153,14 +212,46 @@ static int wanted_bans(const twin *t, int32_t *ban) {
   return n;
 }
 
-static void wanted_choice(game *g, twin *t, const float *logits, pe_choice *c) {
-  int32_t ban[8], bans = wanted_bans(t, ban);
-  pe_error err;
-  CHECK_OK(pe_sampler_pick(g->o.sampler, &t->q.sampling, logits,
-                           &(pe_history){t->token, t->count, t->q.prompt.count}, t->count, ban,
-                           bans, c, &err),
+/* What must come behind the token that was drawn last. */
+static void wanted_run(game *g, twin *t, pe_constraint *c) {
+  pe_tokenizer_scratch *scratch = NULL;
+  pe_ids run = {0};
+  pe_error err = {0};
+  int32_t made = t->count - t->q.prompt.count, n = made < 4 ? made : 4;
+  t->run_at = t->run_count = 0;
+  if (!c || !t->q.fast_forward || t->q.sampling.top_logprobs >= 0 || t->q.bad_count ||
+      t->forced_at < t->forced_count)
+    return;
+  CHECK_OK(pe_tokenizer_scratch_new(g->m.tokenizer, &scratch, &err), err);
+  CHECK_OK(pe_constraint_run(c, scratch, t->token + t->count - n, n, t->limit - made, &run, &err),
            err);
-  if (t->forced_at < t->forced_count) c->id = t->forced[t->forced_at++], c->top_count = -1;
+  if (run.count) memcpy(t->run, run.id, run.count * sizeof *run.id);
+  t->run_count = (int32_t)run.count, g->runs += t->run_count;
+  pe_ids_free(&run), pe_tokenizer_scratch_free(scratch);
+}
+
+/* *c is -1: nothing fits. */
+static void wanted_choice(game *g, twin *t, const float *logits, pe_choice *c) {
+  pe_phase phase[2];
+  pe_constraint *limits = constraint_of(g, t, phase);
+  int32_t ban[8], bans = wanted_bans(t, limits, ban);
+  pe_sampling s = t->q.sampling;
+  pe_error err;
+  bool fits = true;
+  if (limits) CHECK_OK(pe_constraint_mask(limits, &s.allow, &err), err);
+  pe_status rc = pe_sampler_pick(g->o.sampler, &s, logits,
+                                 &(pe_history){t->token, t->count, t->q.prompt.count}, t->count,
+                                 ban, bans, c, &err);
+  if (t->forced_at < t->forced_count)
+    c->id = t->forced[t->forced_at++], c->top_count = -1;
+  else if (limits && rc == PE_ENOTOKEN)
+    c->id = -1;
+  else
+    CHECK_OK(rc, err);
+  if (limits && c->id >= 0) CHECK_OK(pe_constraint_take(limits, c->id, &fits, &err), err);
+  if (!fits) c->id = -1;
+  g->masked += s.allow != NULL, g->misfits += c->id < 0;
+  pe_constraint_close(limits);
 }
 
 /* The whole text so far, and where the first stop string ends it; -1: nowhere. */
@@ -201,6 +292,14 @@ static void check_token(game *g, twin *t, const pe_event *e) {
   const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count),
               *kept = pe_batch_logits(g->b, t->id);
   pe_choice want;
+  if (t->run_at < t->run_count) {
+    CHECK(e->forced);
+    CHECK_INT(e->choice.id, t->run[t->run_at++]);
+    t->token[t->count++] = e->choice.id;
+    g->tokens++;
+    return;
+  }
+  CHECK(!e->forced);
   if (t->keep || t->q.hold) CHECK(kept && !memcmp(kept, logits, VOCAB * sizeof *kept));
   wanted_choice(g, t, logits, &want);
   CHECK_INT(e->choice.id, want.id);
@@ -210,6 +309,20 @@ static void check_token(game *g, twin *t, const pe_event *e) {
         want.top_count < 0); /* with hold, only forced tokens come without sample */
   t->token[t->count++] = e->choice.id, t->held = false;
   g->tokens++;
+  pe_phase phase[2];
+  pe_constraint *c = constraint_of(g, t, phase);
+  CHECK(!t->q.phase_count || c);
+  wanted_run(g, t, c);
+  pe_constraint_close(c);
+}
+
+/* A sequence that ends with an error because nothing fits. */
+static bool is_misfit(game *g, twin *t) {
+  const float *logits = oracle_logits(&g->o, t->token, t->count, t->q.prompt.count);
+  pe_choice want;
+  if (!t->q.phase_count || t->run_at < t->run_count) return false;
+  wanted_choice(g, t, logits, &want);
+  return want.id < 0;
 }
 
 static void check_held(game *g, twin *t, const pe_event *e) {
@@ -228,11 +341,15 @@ static void check_finish(game *g, twin *t, const pe_event *e) {
   long cut = whole_text(g, t, &whole);
   int32_t made = t->count - t->q.prompt.count;
   bool full = made >= t->limit;
-  pe_finish want = made && (is_end(t, t->token[t->count - 1]) || cut >= 0) ? PE_FINISH_STOP
-                   : full                                                  ? PE_FINISH_LENGTH
-                                                                           : PE_FINISH_NONE;
-  if (e->finish == PE_FINISH_ERROR && g->failed)
+  pe_finish want = is_over(g, t)                                             ? PE_FINISH_STOP
+                   : made && (is_end(t, t->token[t->count - 1]) || cut >= 0) ? PE_FINISH_STOP
+                   : full                                                    ? PE_FINISH_LENGTH
+                                                                             : PE_FINISH_NONE;
+  bool worn = e->error && strstr(e->error->text, "states of a grammar"); /* it lacked memory once */
+  if (e->finish == PE_FINISH_ERROR && (g->failed || (g->failing && worn)))
     g->errors++;
+  else if (e->finish == PE_FINISH_ERROR && !e->token && is_misfit(g, t))
+    CHECK(e->error && (strstr(e->error->text, "does not fit") || strstr(e->error->text, "mask")));
   else if (e->finish != want)
     check_failures++,
         printf("    sequence %lld ends with %s, not %s (%s)\n", (long long)t->id,
@@ -298,7 +415,7 @@ static void op_add(game *g) {
   twin t;
   pe_error err = {0};
   pe_seq_id first = 0;
-  random_request(&t);
+  random_request(g, &t);
   int64_t room = room_of(g), made = t.q.max_tokens < 0 ? room - t.count + 1 : t.q.max_tokens;
   if (made > CONTEXT - t.count) made = CONTEXT - t.count;
   int n = t.q.n ? t.q.n : 1;
@@ -325,7 +442,7 @@ static void op_bad_add(game *g) {
   twin t;
   pe_error err = {0};
   pe_seq_id first = 0;
-  random_request(&t);
+  random_request(g, &t);
   int32_t beyond = VOCAB, before = pe_batch_sequences(g->b, NULL, 0);
   switch (chance(8)) {
   case 0: t.q.prompt.count = 0; break;
@@ -487,6 +604,7 @@ static void draw(game *g, twin *t, const pe_draw *d) {
   pe_error err = {0};
   const pe_event *e;
   pe_sampling own = t->q.sampling;
+  int32_t before = pe_batch_events(g->b, &e);
   unsettled(g);
   pe_status rc =
       settled(g, pe_batch_do(g->b, &(pe_command){PE_DO_SAMPLE, t->id, .draw = *d}, NULL, &err));
@@ -502,8 +620,8 @@ static void draw(game *g, twin *t, const pe_draw *d) {
     memcpy(t->forced, d->forced.id, 4 * (size_t)d->forced.count), t->forced_at = 0,
                                                                   t->forced_count = d->forced.count;
   int32_t n = pe_batch_events(g->b, &e);
-  CHECK(n > 0 && e[n - 1].seq == t->id);
-  if (n > 0) check_event(g, &e[n - 1]);
+  CHECK(n > before && e[before].seq == t->id);
+  for (int32_t i = before; i < n; i++) check_event(g, &e[i]);
   t->q.sampling = own;
 }
 
@@ -619,6 +737,12 @@ static void run_case(game *g, bool cache) {
   g->twins = g->alive = 0, g->failed = false;
   CHECK_OK(pe_batch_open(g->m.plan, g->m.pool, &o, &g->b, &err), err);
   if (!g->b) return;
+  static const char *const pattern[GRAMMARS] = {"(ab|cd)+e?", "[a-f]{3,5}", "[a-f]zyzyzy",
+                                                "[c-e]*zyzy(a|b)", "(abe|[b-e]*f)"};
+  for (int i = 0; i < GRAMMARS; i++)
+    for (int own = 0; own < 2; own++)
+      CHECK_OK(pe_grammar_regex(pe_str_c(pattern[i]), own ? &g->own[i] : &g->grammar[i], &err),
+               err);
   for (int i = 0; i < OPS && check_failures == before; i++) play(g, chance(100));
   if (check_failures == before) finish_all(g), check_empty(g);
   pe_batch_stats s;
@@ -626,6 +750,8 @@ static void run_case(game *g, bool cache) {
   g->preempted += (int64_t)s.preempted, g->hits += (int64_t)s.prefix.hits;
   for (int i = 0; i < g->twins; i++) pe_buf_free(&g->t[i].text);
   pe_batch_close(g->b);
+  for (int i = 0; i < GRAMMARS; i++)
+    pe_grammar_release(g->grammar[i]), pe_grammar_release(g->own[i]);
 }
 
 static int64_t setting(const char *name, int64_t otherwise) {
@@ -651,12 +777,15 @@ static void run_cases(kind k, const pe_backend *backend, bool cache, bool failin
                cache, failing, seed + i);
     }
     if (!check_failures && cases >= 40)
-      CHECK(g.tokens > 5 * cases && g.holds > cases && g.preempted > cases &&
+      CHECK(g.tokens > 5 * cases && g.holds > cases && g.preempted > cases && g.masked > cases &&
+            g.runs > (failing ? 0 : cases) && (failing || g.misfits > 0) &&
             (!cache || g.hits > cases) && (!failing || (g.errors > 0 && g.refusals > 0)));
     if (getenv("BATCH_CASES"))
       printf("    %s: %" PRId64 " tokens, %" PRId64 " preempted, %" PRId64 " hits, %" PRId64
-             " errors, %" PRId64 " refusals\n",
-             kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals);
+             " errors, %" PRId64 " refusals, %" PRId64 " masks, %" PRId64 " forced, %" PRId64
+             " that did not fit\n",
+             kind_name[k], g.tokens, g.preempted, g.hits, g.errors, g.refusals, g.masked, g.runs,
+             g.misfits);
     oracle_close(&g.o);
   }
   model_close(&g.m);
