@@ -82,6 +82,8 @@ typedef struct pe_scan {
   /* The places of the set bits in `words` words, plus `base`, to `index`, which has room for
    * PE_SCAN_LANES more. Returns their number. */
   int64_t (*unpack)(const uint16_t *bits, int64_t words, int32_t base, int32_t *index);
+  /* Copies the values whose bits are set, of word i / 32 bit i % 32, and -infinity for others. */
+  void (*allow)(const float *x, int64_t n, const uint32_t *bits, float *copy);
   /* key = -|x - centre| */
   void (*nearness)(const float *x, int64_t n, float centre, float *key);
 } pe_scan;

@@ -489,6 +489,19 @@ static int64_t unpack(const uint16_t *bits, int64_t words, int32_t base, int32_t
 }
 #endif
 
+static void allow(const float *x, int64_t n, const uint32_t *bits, float *copy) {
+  vu lane;
+  int64_t k = 0;
+  for (int j = 0; j < W; j++) lane[j] = UINT32_C(1) << j;
+  for (; k + 32 <= n; k += 32)
+    for (int p = 0; p < 32 / W; p++) {
+      const vi in = (vi)(((bits[k / 32] >> p * W) & lane) != 0);
+      const vf v = load(x + k + p * W);
+      store(copy + k + p * W, (vf)((in & (vi)v) | (~in & (vi)splat(-INFINITY))));
+    }
+  for (; k < n; k++) copy[k] = bits[k / 32] >> k % 32 & 1 ? load1(x + k) : -INFINITY;
+}
+
 static void nearness(const float *x, int64_t n, float centre, float *key) {
   int64_t k = 0;
   for (; k + W <= n; k += W) store(key + k, nearness_of(load(x + k), splat(centre)));
@@ -503,4 +516,5 @@ static const pe_scan scan = {.range = range,
                              .mass = mass,
                              .tally = tally,
                              .unpack = unpack,
+                             .allow = allow,
                              .nearness = nearness};

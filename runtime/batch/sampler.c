@@ -245,16 +245,6 @@ static void ban(pe_sampler *s, const int32_t *id, int32_t count, float *x) {
   for (int32_t i = 0; i < count; i++) put_one(s, x, id[i], -INFINITY);
 }
 
-static void copy_allowed(float *restrict x, const float *restrict logits, int32_t n,
-                         const uint32_t *allow) {
-  memcpy(x, logits, (size_t)n * sizeof *x);
-  for (int32_t from = 0; from < n; from += 32) {
-    uint32_t bits = ~allow[from / 32];
-    if (n - from < 32) bits &= (UINT32_C(1) << (n - from)) - 1;
-    for (; bits; bits &= bits - 1) x[from + __builtin_ctz(bits)] = -INFINITY;
-  }
-}
-
 /* How many of n logits bias, bans and penalties change, or more. */
 static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h,
                             int32_t ban_count) {
@@ -265,9 +255,10 @@ static int64_t most_changes(int32_t n, const pe_sampling *p, const pe_history *h
 /* The row x and s->peak before any change: as they are, or under a mask. */
 static void begin_row(pe_sampler *s, const uint32_t *allow, const float *logits, float *x) {
   s->change_count = 0, s->nan = false;
+  const pe_scan *scan = s->space.list.scan;
   if (allow) {
-    copy_allowed(x, logits, s->n, allow);
-    s->space.list.scan->peaks(x, s->n, s->peak, NULL);
+    scan->allow(logits, s->n, allow, x);
+    scan->peaks(x, s->n, s->peak, NULL);
   } else {
     memcpy(s->peak, s->raw_peak, (size_t)pe_list_peaks(s->n) * sizeof *s->peak);
   }

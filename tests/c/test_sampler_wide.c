@@ -178,6 +178,23 @@ enum { SIZES = sizeof sizes / sizeof *sizes };
 static float logits[MOST];
 static slow ref;
 
+static uint32_t allow[MOST / 32 + 1];
+static float masked[MOST];
+
+/* Some ids, few or many of them, the first one among them; `masked` is the row of those alone. */
+static void random_mask(int32_t n) {
+  static const double share[] = {0, 0.001, 0.05, 0.5, 0.95, 1};
+  double of = share[below(6)];
+  memset(allow, 0, sizeof allow);
+  for (int32_t i = 0; i < n; i++) {
+    bool in = i == 0 || unit() < of;
+    if (in) allow[i / 32] |= UINT32_C(1) << i % 32;
+    masked[i] = in ? logits[i] : -INFINITY;
+  }
+  for (int32_t i = n; i < n / 32 * 32 + 32; i++) /* ids beyond the vocabulary */
+    allow[i / 32] |= UINT32_C(1) << i % 32;
+}
+
 static void draws_as_the_slow_one(void) {
   pe_sampler *s[SIZES];
   pe_error err = {0};
@@ -217,6 +234,8 @@ static void instruction_sets_agree(void) {
       random_logits(logits, sizes[k]);
       pe_sampling p = random_sampling(sizes[k]);
       p.top_logprobs = below(21);
+      random_mask(sizes[k]);
+      if (round % 2) p.allow = allow;
       pe_choice want, got;
       CHECK_OK(pe_sampler_pick(s[0], &p, logits, NULL, round, NULL, 0, &want, &err), err);
       for (int i = 1; i < 4; i++) {
@@ -343,25 +362,6 @@ static void adjusted_rows(void) {
     CHECK(!memcmp(greedy.top_logprob, got.top_logprob, sizeof got.top_logprob));
   }
   pe_sampler_close(s);
-}
-
-/* ---- masks ----------------------------------------------------------------------------------- */
-
-static uint32_t allow[MOST / 32 + 1];
-static float masked[MOST];
-
-/* Some ids, few or many of them, the first one among them; `masked` is the row of those alone. */
-static void random_mask(int32_t n) {
-  static const double share[] = {0, 0.001, 0.05, 0.5, 0.95, 1};
-  double of = share[below(6)];
-  memset(allow, 0, sizeof allow);
-  for (int32_t i = 0; i < n; i++) {
-    bool in = i == 0 || unit() < of;
-    if (in) allow[i / 32] |= UINT32_C(1) << i % 32;
-    masked[i] = in ? logits[i] : -INFINITY;
-  }
-  for (int32_t i = n; i < n / 32 * 32 + 32; i++) /* ids beyond the vocabulary */
-    allow[i / 32] |= UINT32_C(1) << i % 32;
 }
 
 /* Under a mask everything sees the allowed tokens alone, and logprobs are those of the whole row. */
