@@ -20,8 +20,21 @@ static void builder_close(void *self) { pe_rules_close(((builder *)self)->r); }
   X(pattern)                                                                                       \
   X(chars)                                                                                         \
   X(bytes)                                                                                         \
-  X(cat) X(any) X(both) X(except) X(times) X(remainder) X(words) X(empty) X(matches) X(rule)       \
-      X(define) X(token) X(with) X(list) X(compile)
+  X(cat)                                                                                           \
+  X(any)                                                                                           \
+  X(both)                                                                                          \
+  X(except)                                                                                        \
+  X(times)                                                                                         \
+  X(remainder)                                                                                     \
+  X(words)                                                                                         \
+  X(empty)                                                                                         \
+  X(matches)                                                                                       \
+  X(rule)                                                                                          \
+  X(define)                                                                                        \
+  X(token)                                                                                         \
+  X(with)                                                                                          \
+  X(list)                                                                                          \
+  X(compile)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
 static const pe_class builder_class = {

@@ -286,7 +286,7 @@ const char *pe_finish_name(pe_finish f); /* "stop", "length", ... */
 typedef struct pe_batch_stats {
   uint64_t steps, prefill_tokens, decode_tokens, cached_tokens;
   uint64_t listed_tokens; /* of decode_tokens: drawn from shortlists, not from whole rows */
-  uint64_t forced_tokens;                                 /* of the decoded ones, without a step */
+  uint64_t forced_tokens; /* of the decoded ones, without a step */
   uint64_t added, finished, cancelled, failed, preempted; /* sequences */
   uint64_t schedule_ns, compute_ns, sample_ns;            /* of all steps */
   uint64_t media_bytes;                                   /* of features that requests hold, now */

@@ -165,8 +165,8 @@ static bool is_end(const twin *t, int32_t id) {
   return (!t->q.ignore_eos && id == END) || (t->q.stop_ids.count && id == t->stop_id);
 }
 
-/* One that has taken the tokens of the twin; NULL: it has none, or they do not fit. phase: room that
- * it borrows. */
+/* One that has taken the tokens of the twin; NULL: it has none, or they do not fit. phase: room
+ * that it borrows. */
 static pe_constraint *constraint_of(const game *g, const twin *t, pe_phase phase[2]) {
   memcpy(phase, t->phase, sizeof t->phase);
   for (int i = 0; i < 2 * GRAMMARS; i++)
