@@ -14,6 +14,10 @@
 --   order        of the members of an object: "schema" (default), or "any"
 --   strict       refuse what OpenAI's strict mode refuses
 --   pause        a function that is called now and then, for a conversion that shares its thread
+--   style        how the members of the schema's object are written, if not as JSON
+--                (parameters.lua)
+--
+-- A schema may also be a part of a larger grammar: grammar.rule writes it into a builder.
 --
 -- Errors have the code format (no schema), unsupported, unsatisfiable or limit.
 local failure = require "grammar.failure"
@@ -67,7 +71,7 @@ local function convert(b, schema, options)
     function reader.check(node) strict.check(node, reader.root) end
   end
   local c = value.new(b, reader, marks_of(b, options.whitespace or "default"), options, spend)
-  return c:run()
+  return c:run(options.style)
 end
 
 --- Writes a decoded schema into a grammar that is being made: its rule; or nil and an error. Decode

@@ -104,22 +104,34 @@ end
 
 -- ---- members ------------------------------------------------------------------------------------
 
---- The symbols of a member, as the first of its object and after another.
-local function member(c, key, value)
-  local symbol = c:symbol(value)
+--- How JSON writes members; parameters.lua has other styles.
+local JSON = {}
+
+function JSON.open(c) return { c.marks.open_object } end
+
+function JSON.close(c, empty)
+  return { empty and c.marks.close_empty or c.marks.close_object }
+end
+
+--- The symbols of a member, as the first of its object and after another. term: its name, over the
+--- inside of a JSON string; name: if it is one name.
+function JSON.member(c, value, term)
+  local symbol, key = c:symbol(value), c.words:quoted(term)
   return { { c.b:cat(key, c.marks.colon), symbol },
     { c.b:cat(c.marks.comma, key, c.marks.colon), symbol } }
 end
 
-local function named_member(c, form, name, required)
+local function named_member(c, form, name, required, style)
   local literals = object.literals(c, form, name)
   local value = literals and c:value(literals)
   if not value or value.dead then return nil, required end
-  return { symbols = member(c, c.words:quoted(c.words:exactly(name)), value), required = required }
+  local symbols = style.member(c, value, c.words:exactly(name), name)
+  if not symbols then return nil, required end
+  return { symbols = symbols, required = required }
 end
 
 --- Members of a class that meet a set of the form's conditions, of which there must be some.
-local function meeting(c, form, class, term, met, m)
+local function meeting(c, form, class, term, met, m, style)
   local value = class.value
   c.spend(2)
   for i, entry in ipairs(form.extra) do
@@ -127,15 +139,13 @@ local function meeting(c, form, class, term, met, m)
       value, term = c:value_and(value, entry.literals), c.b:both(term, entry.term)
     end
   end
-  if not value.dead and not c:empty(term) then
-    m.meeting[#m.meeting + 1] = { symbols = member(c, c.words:quoted(term), value),
-      bits = met << #m.loose }
-  end
+  local symbols = not value.dead and not c:empty(term) and style.member(c, value, term)
+  if symbols then m.meeting[#m.meeting + 1] = { symbols = symbols, bits = met << #m.loose } end
 end
 
 --- Everything that an object of the form may have: members with a place, loose ones, others, and
 --- those that meet a condition; nil if something required cannot be.
-local function members_of(c, form)
+local function members_of(c, form, style)
   local declared, loose, known = names_of(form)
   local required, m = {}, { placed = {}, loose = {}, others = {}, meeting = {} }
   for _, name in ipairs(form.need or {}) do required[name] = true end
@@ -144,15 +154,15 @@ local function members_of(c, form)
   end
   for i, list in ipairs { declared, loose } do
     for _, name in ipairs(list) do
-      local one, impossible = named_member(c, form, name, required[name])
+      local one, impossible = named_member(c, form, name, required[name], style)
       if impossible and not one then return nil end
       table.insert(i == 1 and m.placed or m.loose, one)
     end
   end
   for _, class in ipairs(classes_of(c, form, known)) do
     local term = c.b:any(class.terms)
-    m.others[#m.others + 1] = member(c, c.words:quoted(term), class.value)
-    for met = 1, (1 << #(form.extra or {})) - 1 do meeting(c, form, class, term, met, m) end
+    m.others[#m.others + 1] = style.member(c, class.value, term)
+    for met = 1, (1 << #(form.extra or {})) - 1 do meeting(c, form, class, term, met, m, style) end
   end
   return m
 end
@@ -161,7 +171,7 @@ end
 
 --- Members in the schema's order: a state is how many members with a place are behind us, how many
 --- members there are, as far as that matters, and which loose ones.
-local function in_order(c, form, m)
+local function in_order(c, form, m, style)
   local least, most = form.min or 0, form.max
   local track = math.max(1, least, most or 0)
   local all = (1 << #m.loose + #(form.extra or {})) - 1
@@ -187,7 +197,7 @@ local function in_order(c, form, m)
     end
     for _, symbols in ipairs(m.others) do move(symbols[at], { place, after, bits }) end
     local done = bits == all and count >= least
-    return moves, done and { count == 0 and c.marks.close_empty or c.marks.close_object } or nil
+    return moves, done and style.close(c, count == 0) or nil
   end)
 end
 
@@ -229,13 +239,16 @@ local function in_any_order(c, form, m)
   return start
 end
 
---- Adds the alternatives of a form to a list.
-function object_rules.write(c, form, out)
+--- Adds the alternatives of a form to a list. style: JSON's, unless given.
+function object_rules.write(c, form, out, style)
+  local order = c.order == "any" and not style and in_any_order or in_order
+  style = style or JSON
   for _, one in ipairs(spread(c, form)) do
-    local m = members_of(c, one)
+    local m = members_of(c, one, style)
     if m then
-      local order = c.order == "any" and in_any_order or in_order
-      out[#out + 1] = { c.marks.open_object, order(c, one, m) }
+      local symbols = style.open(c)
+      symbols[#symbols + 1] = order(c, one, m, style)
+      out[#out + 1] = symbols
     end
   end
 end

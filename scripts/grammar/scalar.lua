@@ -39,10 +39,14 @@ end
 
 scalar.word = word
 
---- The term of a set of words.
-function scalar.words(b, bits)
+scalar.NULL = NULL
+-- Spellings of NULL, TRUE and FALSE.
+scalar.JSON, scalar.PYTHON = { "null", "true", "false" }, { "None", "True", "False" }
+
+--- The term of a set of words, in a spelling of those above.
+function scalar.words(b, bits, spelling)
   local list = {}
-  for i, text in ipairs { "null", "true", "false" } do -- NULL, TRUE, FALSE
+  for i, text in ipairs(spelling) do
     if bits >> (i - 1) & 1 == 1 then list[#list + 1] = text end
   end
   return b:words(list)
@@ -116,7 +120,8 @@ function scalar.number(b, numbers)
   end)
 end
 
-function scalar.string(b, words)
+--- name: of the algebra; raw strings have one of their own.
+function scalar.string(b, words, name)
   local a = facet.new(b, words.plain, words.plain)
   local function values(list)
     local texts = {}
@@ -125,7 +130,7 @@ function scalar.string(b, words)
     end
     return #texts == 0 and a.NONE or a:make(b:words(texts))
   end
-  return kind(a, "string", values, function(_, node)
+  return kind(a, name, values, function(_, node)
     if node.types and not node.types.string then return a.NONE end
     local x = a.ALL
     if node.min_length or node.max_length then

@@ -107,7 +107,7 @@ end
 
 local DEAD = { dead = true, literals = {} }
 
---- The value of a conjunction: { term, arrays, objects, dead }.
+--- The value of a conjunction: { term, arrays, objects, dead, bare = the term without strings }.
 function Converter:value(literals)
   local list, key = self:normal(literals)
   if not list then return DEAD end
@@ -117,8 +117,9 @@ function Converter:value(literals)
   v = { literals = list }
   self.values[key] = v
   local numbers, strings = self:fold(self.number, list), self:fold(self.string, list)
-  local parts = { scalar.words(self.b, self:fold(scalar.word, list)) }
+  local parts = { scalar.words(self.b, self:fold(scalar.word, list), self.spelling) }
   if not self.number:is_none(numbers) then parts[#parts + 1] = numbers.said end
+  v.bare = self.b:any(parts)
   if not self.string:is_none(strings) then parts[#parts + 1] = self.words:quoted(strings.said) end
   v.term = self.b:any(parts)
   v.arrays, v.objects = self:fold(self.array, list), self:fold(self.object, list)
@@ -145,6 +146,13 @@ function Converter:symbol(v)
   return v.rule
 end
 
+--- The value without its strings.
+function Converter:without_strings(v)
+  v.rest = v.rest or { literals = v.literals, term = v.bare, arrays = v.arrays, objects = v.objects,
+    dead = #v.arrays == 0 and #v.objects == 0 and self:empty(v.bare) }
+  return v.rest
+end
+
 function Converter:write(v)
   local out = {}
   if not self:empty(v.term) then out[1] = { v.term } end
@@ -153,12 +161,17 @@ function Converter:write(v)
   self:define(v.rule, out)
 end
 
---- Writes the rules of a schema; gives the root.
-function Converter:run()
+--- Writes the rules of a schema; gives the root. style: how the members of the root are written,
+--- which is then an object (parameters.lua).
+function Converter:run(style)
   local v = self:value { self.reader.root.id }
-  if v.dead then failure.raise("unsatisfiable", "", "no value fits") end
-  local root = self:rule "root"
-  self:define(root, { { self:symbol(v) } })
+  if v.dead or style and #v.objects == 0 then
+    failure.raise("unsatisfiable", "", style and "no object fits" or "no value fits")
+  end
+  local root, out = self:rule "root", {}
+  if not style then out[1] = { self:symbol(v) } end
+  for _, form in ipairs(style and v.objects or {}) do object_rules.write(self, form, out, style) end
+  self:define(root, out)
   while #self.queue > 0 do self:write(table.remove(self.queue)) end
   return root
 end
@@ -316,14 +329,18 @@ function Converter:spelled(one)
   return self.b:text(d and decimal.text(d) or json.encode(one))
 end
 
---- `options`: order, and marks (init.lua).
+--- `options`: order, and marks (init.lua); style: see run.
 function value.new(b, reader, marks, options, spend)
+  local style = options.style or {}
   local c = setmetatable({ b = b, reader = reader, marks = marks, order = options.order,
-    spend = spend, hopeless = {}, values = {}, queue = {}, constants = {} }, Converter)
+    spend = spend, spelling = style.spelling or scalar.JSON, hopeless = {}, values = {}, queue = {},
+    constants = {} }, Converter)
   c.apply = apply.new(reader, spend)
-  c.words = words.new(b)
+  c.words = words.new(b, { bare = style.bare })
+  c.raw_words = words.new(b, { raw = true })
   c.number = scalar.number(b, number.new(b, reader.widest))
-  c.string = scalar.string(b, c.words)
+  c.string = scalar.string(b, c.words, "string")
+  c.raw = scalar.string(b, c.raw_words, "raw")
   c.array, c.object = array.algebra(c), object.algebra(c)
   return c
 end

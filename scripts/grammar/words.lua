@@ -1,6 +1,7 @@
 -- words: strings of a schema as terms over the inside of a JSON string, in its usual spelling:
 -- quotes, backslashes and control characters escaped, everything else as it is. A length counts
--- characters of the value, so \n is one.
+-- characters of the value, so \n is one. Raw words are spelled without quotes and escapes, for
+-- places that end at a mark (parameters.lua).
 local failure = require "grammar.failure"
 local format = require "grammar.format"
 local json = require("perigee").json
@@ -12,20 +13,24 @@ local COUNT = (1 << 31) - 2 -- the most that the builder counts
 local Words = {}
 Words.__index = Words
 
-function words.new(b)
-  local w = setmetatable({ b = b, read = {} }, Words)
-  w.char = failure.checked(b:pattern("[\\s\\S]", { json = true }))
+--- options: raw, and bare (a term of what may stand between quotes, nil: everything).
+function words.new(b, options)
+  local w = setmetatable({ b = b, read = {}, raw = options.raw, bare = options.bare }, Words)
+  w.char = failure.checked(b:pattern("[\\s\\S]", { json = not w.raw }))
   w.plain = b:times(w.char, 0)
   w.quote = b:text '"'
   return w
 end
 
 --- A value's text without its quotes.
-function Words:inside(value) return json.encode(value):sub(2, -2) end -- luacheck: ignore 212
+function Words:inside(value) return self.raw and value or json.encode(value):sub(2, -2) end
 
 function Words:exactly(value) return self.b:text(self:inside(value)) end
 
-function Words:quoted(term) return self.b:cat(self.quote, term, self.quote) end
+function Words:quoted(term)
+  if self.bare then term = term == self.plain and self.bare or self.b:both(term, self.bare) end
+  return self.b:cat(self.quote, term, self.quote)
+end
 
 function Words:length(node, least, most)
   if least and least > COUNT then
@@ -40,7 +45,7 @@ function Words:pattern(node, keyword, text)
   local term = self.read[text]
   if term then return term end
   local why
-  term, why = self.b:pattern(text, { search = true, json = true })
+  term, why = self.b:pattern(text, { search = true, json = not self.raw })
   if not term then
     failure.raise(why.code, node, "%s: %s", keyword, why.message:gsub("^pattern: ", ""))
   end
@@ -54,7 +59,7 @@ function Words:format(name)
   if not known then return nil end
   local key = "format " .. name -- no pattern is written like this and read as another
   if not self.read[key] then
-    local term = failure.checked(self.b:pattern(known[1], { json = true }))
+    local term = failure.checked(self.b:pattern(known[1], { json = not self.raw }))
     if known[2] then term = self.b:both(term, self.b:times(self.char, 0, known[2])) end
     self.read[key] = term
   end

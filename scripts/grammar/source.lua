@@ -1,0 +1,62 @@
+-- source: a grammar in any of the forms that people write one in. Of these fields one is given:
+--
+--   schema      a decoded JSON schema; strict, whitespace, order: as of grammar.schema
+--   regex       a regular expression that the whole text matches
+--   choice      a list of texts
+--   grammar     GBNF, if it has ::=, else Lark
+--   compiled    a perigee.Grammar
+--
+-- source.compile makes the grammar of it. source.rule writes it into a builder, as a part of a
+-- larger grammar; that cannot be done with GBNF, Lark and what is compiled (source.is_whole).
+local grammar = require "grammar"
+local perigee = require "perigee"
+
+local source = {}
+
+source.KINDS = { "schema", "regex", "choice", "grammar", "compiled" }
+
+--- Which of the kinds is given; nil and an error unless it is one.
+function source.kind(given)
+  local found
+  for _, kind in ipairs(source.KINDS) do
+    if given[kind] ~= nil then
+      if found then
+        return nil, perigee.error("format", ("both '%s' and '%s' are given"):format(found, kind))
+      end
+      found = kind
+    end
+  end
+  if found then return found end
+  return nil, perigee.error("format", "one of schema, regex, choice and grammar must be given")
+end
+
+function source.is_whole(given) return given.grammar ~= nil or given.compiled ~= nil end
+
+local rules = {}
+
+function rules.schema(b, given) return grammar.rule(b, given.schema, given) end
+function rules.regex(b, given) return b:pattern(given.regex) end
+function rules.choice(b, given) return b:words(given.choice) end
+
+--- A symbol of a builder for what is given; or nil and an error.
+function source.rule(b, given)
+  return rules[assert(source.kind(given))](b, given)
+end
+
+local compile = { regex = perigee.grammar.regex, choice = perigee.grammar.choice,
+  compiled = function(g) return g end }
+
+function compile.schema(schema, given) return grammar.schema(schema, given) end
+
+function compile.grammar(text)
+  return perigee.grammar[text:find("::=", 1, true) and "gbnf" or "lark"](text)
+end
+
+--- The grammar of what is given; or nil and an error.
+function source.compile(given)
+  local kind, why = source.kind(given)
+  if not kind then return nil, why end
+  return compile[kind](given[kind], given)
+end
+
+return source
