@@ -268,6 +268,9 @@ local function check_tool(tool, at)
   if is_given(fn.parameters) and not is_object(fn.parameters) then
     refuse(at .. ".function.parameters", "must be an object, got %s", kind_of(fn.parameters))
   end
+  if is_given(fn.strict) and type(fn.strict) ~= "boolean" then
+    refuse(at .. ".function.strict", "must be true or false, got %s", kind_of(fn.strict))
+  end
 end
 
 --- Raises at the first thing that is wrong with a list of tools; nil is fine.

@@ -20,6 +20,7 @@
 local check = require "chat.check"
 local content = require "chat.content"
 local fallback = require "chat.fallback"
+local hash = require "lib.hash"
 local normalize = require "chat.normalize"
 local parsers = require "parsers"
 local perigee = require "perigee"
@@ -229,6 +230,52 @@ end
 --- The text that ends reasoning, and the one that ends it when the model begins once more; nil when
 --- the format has none.
 function Words:closing() return parsers.closing(self.formats.reasoning, self.can.reasoning_end) end
+
+--- Has the prompt opened reasoning, has it closed it, and by which mark does that end?
+function Words:reasons(tail) return parsers.reasons(self.formats.reasoning, tail) end
+
+--- The symbols before an answer (parsers.thought). o: token, opened and closed (Words:reasons).
+function Words:thought(b, o)
+  local thought = parsers.thought(b, self.formats.reasoning, o)
+  if o.opened or o.closed then thought.block = nil end
+  if not o.opened then thought.after = nil end
+  return thought
+end
+
+--- The page of the tool format, if it is one of ours: pages of a site have no grammar.
+local function page_of(self, tools)
+  local format = tools and self:format(tools) or self.formats.tools
+  return type(format) == "string" and format or nil
+end
+
+--- The texts that begin a call, for requests with these tools (nil: any); nil when the format has
+--- no grammar.
+function Words:call_marks(tools)
+  local format = page_of(self, tools)
+  return format and parsers.call_marks(format, assert(self:template(true)).source)
+end
+
+--- The rules of calls (parsers/shape.lua) in a builder. o: those of parsers.calls, given (the tools
+--- of the request; known is of these), lenient (only the schemas of tools that must be followed).
+function Words:calls(b, o)
+  local tools = {}
+  for i, tool in ipairs(o.tools) do
+    tools[i] = o.lenient and not tool.must and { name = tool.name } or tool
+  end
+  return parsers.calls(b, page_of(self, o.given), { tools = tools, token = o.token, ends = o.ends,
+    template = assert(self:template(true)).source, known = o.known,
+    parallel = o.parallel, pause = o.pause, refuse = o.refuse })
+end
+
+--- What the rules of calls and thoughts depend on beside tools and tokens, as a text.
+function Words:shape_key(tools)
+  local template = assert(self:template(tools ~= nil)).source
+  local key = rawget(self, "shape_of") or {}
+  self.shape_of = key
+  key[template] = key[template] or hash(template)
+  return ("%s %s %x"):format(tools and page_of(self, tools) or "",
+    tostring(self.formats.reasoning), key[template])
+end
 
 --- The text that forces a call (of the tool `name`, or of any) at the start of an answer; nil when
 --- the format has none. options: tools, prompt_tail.

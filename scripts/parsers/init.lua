@@ -12,14 +12,19 @@
 --   inner      other texts that it looks for inside a call
 --   opening    { text before the name, text after the name }: how a call begins, used to force one;
 --              or a list of such, where `shows` is a text of the chat templates that use it
+--   grammar    function(s): what a call looks like, see shape.lua; of a reasoning format: what
+--              comes before an answer, see parsers.thought
 --   opened     function(prompt tail): has the prompt opened a block of thinking?
 --   closing    the text that ends thinking; closing_again: when the model begins once more.
---              mark: the mark in it, where a template may have other white space around
+--              mark: the mark in it, where a template may have other white space around; ends: the
+--              mark that ends thinking, if `closing` has more than that
 --   selftest   cases, see selftest.lua
 local args = require "parsers.args"
 local async = require "lib.async"
 local events = require "parsers.events"
+local perigee = require "perigee"
 local scan = require "parsers.scan"
+local shape = require "parsers.shape"
 local text = require "lib.text"
 
 local parsers = {}
@@ -137,6 +142,43 @@ function parsers.opening(format, name, options)
       return before .. opening[1] .. (name and name .. opening[2] or "")
     end
   end
+end
+
+--- What calls in a format (a name) look like, as rules in a builder: { whole, rest, marks }, see
+--- shape.rules; nil if the format has no such description. o: those of shape.new, and parallel.
+function parsers.calls(b, format, o)
+  local page = assert(parsers.find("tools", format))
+  if not page.grammar then return nil end
+  local s = shape.new(b, o)
+  return shape.rules(s, page.grammar(s), o.parallel)
+end
+
+--- The texts that begin a call in a format (a name), none if nothing marks it; nil if it has no
+--- grammar. template: the model's.
+function parsers.call_marks(format, template)
+  local page = assert(parsers.find("tools", format))
+  if not page.grammar then return nil end
+  local b = assert(perigee.grammar.builder())
+  local mark = page.grammar(shape.new(b, { tools = {}, template = template })).mark
+  b:close()
+  return type(mark) == "string" and { mark } or mark or {}
+end
+
+--- What a reasoning format writes before an answer, as symbols in a builder; empty if it has no
+--- grammar: block (reasoning as a whole), after (what follows the mark that closes it), answer
+--- (what comes before any answer). o: token, as of shape.new.
+function parsers.thought(b, reasoning, o)
+  local page = assert(parsers.find("reasoning", reasoning))
+  return page.grammar and page.grammar(shape.new(b, { tools = {}, token = o.token })) or {}
+end
+
+--- Has a prompt with this end opened reasoning, has it closed it, and by which mark does that end?
+function parsers.reasons(reasoning, tail)
+  local page = assert(parsers.find("reasoning", reasoning))
+  local mark = page.ends or page.mark
+  if not mark then return false, true end
+  local opened = page.opened(tail) and true or false
+  return opened, not opened and text.trim(tail or ""):sub(-#mark) == mark, mark
 end
 
 --- The text that ends thinking in a reasoning format (a name), and the one that ends it when the

@@ -138,4 +138,18 @@ function tagged.form(f)
   end
 end
 
+--- The description of such calls for parsers/shape.lua. `line`: the white space that the model's
+--- template writes around a value.
+function tagged.grammar(s, f, o)
+  local b = s.b
+  local stray = b:cat(b:text(f.call_end), b:pattern "\\s*", b:text(f.wrapper_end))
+  local call = s:each(function(tool)
+    return { s:text(f.call .. tool.name .. f.tag_end .. "\n"),
+      s:tags(tool, { key = { f.parameter, f.tag_end }, value_end = f.parameter_end, line = o.line,
+        stray = stray, trim = true, unknown = f.unknown }), s:text(f.call_end .. "\n") }
+  end)
+  return { mark = o.mark, before = { s:text "\n" }, call = call, after = { s:mark(f.wrapper_end) },
+    gap = not o.section and { s:text "\n" } or nil, section = o.section }
+end
+
 return tagged

@@ -158,6 +158,10 @@ function think.new(format)
   f.inside, f.outside = scan.marks(inside), scan.marks(outside)
   format.inner = outside
   format.mark, format.closing = f.close, "\n" .. f.close .. "\n\n"
+  format.grammar = function(s)
+    local any, close = s:upto(f.close)
+    return { block = { s:mark(f.open), any, close, s.b:pattern "\\n{0,2}" } }
+  end
   format.opened = function(tail) return open_in(tail, f) end
   format.run = function(s) return read(s, f) end
   return format

@@ -73,6 +73,10 @@ return {
   opened = open_in,
   mark = "<channel|>",
   closing = "\n<channel|>",
+  grammar = function(s)
+    local any, close = s:upto "<channel|>"
+    return { block = { s:mark "<|channel>", s:text "thought\n", any, close } }
+  end,
   inner = { "<|channel>", "<channel|>" },
   selftest = {
     { text = "<|channel>thought\nweigh\n<channel|>Pick B.", reasoning = "weigh",

@@ -8,6 +8,14 @@ return {
   opened = harmony.opened,
   closing = "<|end|><|start|>assistant",
   closing_again = "<|end|><|start|>assistant<|channel|>final<|message|>",
+  ends = "<|end|>",
+  grammar = function(s)
+    local any, close = s:upto "<|end|>"
+    local after = { s:mark "<|start|>", s:text "assistant" }
+    return { after = after, answer = { s:mark "<|channel|>", s:text "final", s:mark "<|message|>" },
+      block = { s:mark "<|channel|>", s:text "analysis", s:mark "<|message|>", any, close,
+        table.unpack(after) } }
+  end,
   inner = harmony.marks,
   channels = true,
   selftest = {

@@ -72,6 +72,7 @@ return {
   marks = marks,
   inner = inner,
   opening = qwen.opening,
+  grammar = qwen.grammar,
   follow = { ["["] = function(s, at)
     local c, next_at = s:after(at, "^%s*[%w_.%-]*")
     if c ~= 40 then return c and c == 123 end

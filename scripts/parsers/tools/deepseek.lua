@@ -35,8 +35,22 @@ local function call(s)
   return true
 end
 
+--- Calls for parsers/shape.lua, with these texts around the name and the arguments.
+local function section(s, kind, before, after)
+  return { mark = "<｜tool▁calls▁begin｜>", section = true, gap = { s:text "\n" },
+    call = s:each(function(tool)
+      local begin = { s:mark "<｜tool▁call▁begin｜>" }
+      if kind ~= "" then table.move({ s:text(kind), s:mark(SEP) }, 1, 2, 2, begin) end
+      begin[#begin + 1] = s:text(tool.name)
+      if kind == "" then begin[#begin + 1] = s:mark(SEP) end
+      return table.move({ s:text(before), s:object(tool), s:text(after), s:mark(END) }, 1, 4,
+        #begin + 1, begin)
+    end), after = { s:mark "<｜tool▁calls▁end｜>" } }
+end
+
 return {
   name = "deepseek",
+  section = section,
   aliases = { "deepseek_v3", "deepseek_r1" },
   marks = {
     ["<｜tool▁calls▁begin｜>"] = scan.drop,
@@ -46,6 +60,7 @@ return {
   },
   inner = { SEP },
   opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>", "\n```json\n" },
+  grammar = function(s) return section(s, "function", "\n```json\n", "\n```") end,
   selftest = {
     { text = "Let me look.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>tide\n"
         .. "```json\n{\"port\": \"Brest\"}\n```"

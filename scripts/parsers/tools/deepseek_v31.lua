@@ -7,6 +7,7 @@ return {
   marks = deepseek.marks,
   inner = deepseek.inner,
   opening = { "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁sep｜>" },
+  grammar = function(s) return deepseek.section(s, "", "", "") end,
   selftest = {
     { text = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>a<｜tool▁sep｜>{\"x\": 1}<｜tool▁call▁end｜>"
         .. "<｜tool▁call▁begin｜>b<｜tool▁sep｜>{}"

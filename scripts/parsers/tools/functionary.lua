@@ -38,6 +38,17 @@ return {
   inner = { "<|content|>", "</function>" },
   opening = { { "<|from|>assistant\n<|recipient|>", "\n<|content|>", shows = "<|recipient|>" },
     { "<function=", ">" } },
+  grammar = function(s)
+    if not s:shows "<|recipient|>" then
+      return { mark = "<function=", call = s:each(function(tool)
+        return { s:text(tool.name .. ">"), s:object(tool) }
+      end), after = { s:text "</function>" } }
+    end
+    return { lead = { s:mark "<|from|>", s:text "assistant\n" }, mark = "<|recipient|>",
+      call = s:each(function(tool)
+        return { s:text(tool.name .. "\n"), s:mark "<|content|>", s:object(tool) }
+      end), other = { s:text "all\n", s:mark "<|content|>" } }
+  end,
   start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   selftest = {
     { text = '<|from|>assistant\n<|recipient|>tide\n<|content|>{"port": "Brest"}'

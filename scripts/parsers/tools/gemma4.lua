@@ -65,6 +65,11 @@ return {
   },
   inner = { QUOTE },
   opening = { "<|tool_call>call:", "{" },
+  grammar = function(s)
+    return { mark = "<|tool_call>", before = { s:text "call:" }, call = s:each(function(tool)
+      return { s:text(tool.name), s:marked(tool, QUOTE) }
+    end), after = { s:mark "<tool_call|>" } }
+  end,
   soft = { ["```tool_code"] = true, ["tool_code = "] = true },
   selftest = {
     { text = 'Sure.\n<|tool_call>call:tide{port:<|"|>a: {b}, "c"<|"|>,days:3}call:now{}'

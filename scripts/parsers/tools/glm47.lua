@@ -55,6 +55,13 @@ local function call(s, options)
   return true
 end
 
+local function grammar(s)
+  return { mark = "<tool_call>", call = s:each(function(tool)
+    return { s:text(tool.name .. "\n"), s:tags(tool, { value_end = "</arg_value>",
+      key = { "<arg_key>", "</arg_key>\n<arg_value>" } }) }
+  end), after = { s:mark "</tool_call>" }, gap = { s:text "\n" } }
+end
+
 local tools = { { name = "tide",
   parameters = { properties = { port = { type = "string" }, days = { type = "integer" } } } } }
 
@@ -65,6 +72,7 @@ return {
   marks = { ["<tool_call>"] = function(s) return call(s, {}) end },
   inner = INNER,
   opening = { "<tool_call>", "\n" },
+  grammar = grammar,
   selftest = {
     { text = "So.\n<tool_call>tide\n<arg_key>port</arg_key>\n<arg_value> 42</arg_value>\n"
         .. "<arg_key>days</arg_key>\n"

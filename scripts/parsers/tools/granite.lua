@@ -13,6 +13,10 @@ return {
   marks = { ["<|tool_call|>"] = calls, ["<tool_call>"] = calls, ["</tool_call>"] = tagged.close },
   start = { ["["] = function(s) return args.array(s, { bare = true }) end },
   opening = { '<|tool_call|>[{"name": "', '", "arguments":' },
+  grammar = function(s)
+    return { mark = "<|tool_call|>", section = true, before = { s:text "[" },
+      call = s:json_call "arguments", gap = { s:text ", " }, after = { s:text "]" } }
+  end,
   selftest = {
     { text = '<|tool_call|>[{"name": "a", "arguments": {"x": 1}}, {"type": "b", "arguments": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

@@ -8,6 +8,15 @@ return {
   run = harmony.read,
   inner = harmony.marks,
   opening = { "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>" },
+  grammar = function(s)
+    local json = { s:text " ", s:mark "<|constrain|>", s:text "json" }
+    local header = s.b:rule "header" -- the recipient comes after the channel, or before it
+    s.b:define(header, { json, { s:mark "<|channel|>", s:text "commentary", table.unpack(json) } })
+    return { lead = { s:mark "<|channel|>", s:text "commentary " }, mark = "to=functions.",
+      call = s:each(function(tool)
+        return { s:text(tool.name), header, s:mark "<|message|>", s:object(tool) }
+      end), after = s:finish "<|call|>", gap = { s:mark "<|start|>", s:text "assistant" } }
+  end,
   channels = true,
   selftest = {
     { text = '<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary '

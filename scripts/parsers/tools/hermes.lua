@@ -16,7 +16,12 @@ return {
     ["<function="] = function(s) return tagged.call(s, f) end,
   },
   inner = f.all,
+  tags = function(s) return tagged.grammar(s, f, { mark = "<tool_call>", line = "\n" }) end,
   opening = { '<tool_call>\n{"name": "', '", "arguments":' },
+  grammar = function(s)
+    return { mark = "<tool_call>", before = { s:text "\n" }, call = s:json_call "arguments",
+      after = { s:text "\n", s:mark "</tool_call>" }, gap = { s:text "\n" } }
+  end,
   start = { ["{"] = f.lenient },
   selftest = {
     { text = 'Looking.\n<tool_call>\n{"name": "tide", "arguments": {"port": "Brest"}}\n'

@@ -32,6 +32,13 @@ return {
   },
   inner = { ARGUMENTS, END },
   opening = { "<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":0" .. ARGUMENTS },
+  grammar = function(s)
+    local number = s.b:pattern ":(?:0|[1-9][0-9]{0,3})" -- of the call in the whole conversation
+    return { mark = "<|tool_calls_section_begin|>", section = true, call = s:each(function(tool)
+      return { s:mark "<|tool_call_begin|>", s:text("functions." .. tool.name), number,
+        s:mark(ARGUMENTS), s:object(tool), s:mark(END) }
+    end), after = { s:mark "<|tool_calls_section_end|>" } }
+  end,
   selftest = {
     { text = 'Wait.<|tool_calls_section_begin|><|tool_call_begin|>functions.tide:0'
         .. '<|tool_call_argument_begin|>{"port": "Brest"}'

@@ -20,6 +20,10 @@ return {
   start = { ["{"] = function(s) return args.calls(s, bare) end },
   inner = { "</function>" },
   opening = { '{"name": "', '", "parameters":' },
+  grammar = function(s)
+    return { mark = s:shows "<|python_tag|>" and "<|python_tag|>" or nil, section = true,
+      call = s:json_call "parameters", gap = { s:text "; " } }
+  end,
   selftest = {
     { text = '<|python_tag|>{"name": "a", "parameters": {"x": 1}}; {"name": "b", "parameters": {}}',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

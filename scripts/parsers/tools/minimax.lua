@@ -19,6 +19,9 @@ return {
   },
   inner = f.all,
   opening = { '<minimax:tool_call>\n<invoke name="', '">\n' },
+  grammar = function(s)
+    return tagged.grammar(s, f, { mark = "<minimax:tool_call>", section = true })
+  end,
   selftest = {
     { text = 'Sure.\n<minimax:tool_call>\n<invoke name="tide">\n<parameter name="port">Brest'
         .. '</parameter>\n'

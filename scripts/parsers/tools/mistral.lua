@@ -38,6 +38,15 @@ return {
   inner = { "[ARGS]", "[CALL_ID]" },
   opening = { { "[TOOL_CALLS]", "[ARGS]", shows = "[ARGS]" },
     { '[TOOL_CALLS][{"name": "', '", "arguments":' } },
+  grammar = function(s)
+    if s:shows "[ARGS]" then
+      return { mark = "[TOOL_CALLS]", call = s:each(function(tool)
+        return { s:text(tool.name), s:mark "[ARGS]", s:object(tool) }
+      end) }
+    end
+    return { mark = "[TOOL_CALLS]", section = true, before = { s:text "[" },
+      call = s:json_call "arguments", gap = { s:text ", " }, after = { s:text "]" } }
+  end,
   selftest = {
     { text = 'Now.[TOOL_CALLS] [{"name": "a", "arguments": {"x": 1}}, {"name": "b", "arguments": '
         .. '{}}]', content = "Now.",

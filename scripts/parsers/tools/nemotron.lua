@@ -14,6 +14,12 @@ return {
   inner = hermes.inner,
   opening = { { '<TOOLCALL>[{"name": "', '", "arguments":', shows = "<TOOLCALL>" },
     { "<tool_call>\n<function=", ">\n" } },
+  grammar = function(s)
+    if not s:shows "<TOOLCALL>" then return hermes.tags(s) end
+    return { mark = "<TOOLCALL>", section = true, before = { s:text "[" },
+      call = s:json_call "arguments", gap = { s:text ", " },
+      after = { s:text "]", s:mark "</TOOLCALL>" } }
+  end,
   selftest = {
     { text = "<tool_call><function=sum><parameter=a>1</parameter><parameter=b>[2]</parameter>"
         .. "</function></tool_call>",

@@ -10,6 +10,7 @@ return {
   marks = { ["<tool_call>"] = function(s) return glm47.call(s, options) end },
   inner = glm47.inner,
   opening = glm47.opening,
+  grammar = glm47.grammar,
   selftest = {
     { text = "I will.<tool_call>write<arg_key>path</arg_key><arg_value>  a\n</arg_value>"
         .. "<arg_key>line</arg_key><arg_value>7</arg_value></tool_call>", tools = tools,

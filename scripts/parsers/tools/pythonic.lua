@@ -40,6 +40,11 @@ local function marked(s)
   return true
 end
 
+--- Texts of templates, and the marks around calls that they mean.
+local MARKS = { { "<|python_start|>", "<|python_start|>", "<|python_end|>" },
+  { "<|tool_call_start|>", "<|tool_call_start|>", "<|tool_call_end|>" },
+  { "<|tool_list_start|>", "<|tool_call_start|>", "<|tool_call_end|>" } }
+
 local tools = { { name = "tide" }, { name = "log" } }
 
 return {
@@ -53,6 +58,15 @@ return {
   opening = { { "<|python_start|>[", "(", shows = "<|python_start|>" },
     { "<|tool_call_start|>[", "(", shows = "<|tool_call_start|>" },
     { "<|tool_call_start|>[", "(", shows = "<|tool_list_start|>" }, { "[", "(" } },
+  grammar = function(s)
+    local mark, close
+    for _, pair in ipairs(MARKS) do
+      if not mark and s:shows(pair[1]) then mark, close = pair[2], pair[3] end
+    end
+    return { mark = mark, section = true, before = { s:text "[" }, call = s:each(function(tool)
+      return { s:text(tool.name .. "("), s:keywords(tool), s:text ")" }
+    end), gap = { s:text ", " }, after = { s:text "]", mark and s:mark(close) } }
+  end,
   follow = { ["["] = function(s, at)
     local c = s:after(at, "^%s*[%w_.%-]*")
     if c ~= 40 then return c and false end

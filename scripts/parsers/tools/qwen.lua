@@ -28,6 +28,7 @@ return {
   },
   inner = hermes.inner,
   opening = hermes.opening,
+  grammar = hermes.grammar,
   selftest = {
     { text = 'Wait. [Calling tool: tide({"port": "Brest"})]', content = "Wait.",
       calls = { { "tide", '{"port": "Brest"}' } } },

@@ -19,6 +19,7 @@ return {
   },
   inner = f.all,
   opening = { "<tool_call>\n<function=", ">\n" },
+  grammar = function(s) return tagged.grammar(s, f, { mark = "<tool_call>", line = "\n" }) end,
   selftest = {
     { text = "Hm.\n<tool_call>\n<function=tide>\n<parameter=port>\nBrest\n</parameter>\n"
         .. "<parameter=days>\n3\n</parameter>\n"

@@ -16,6 +16,7 @@ return {
   },
   inner = f.all,
   opening = { "<seed:tool_call>\n<function=", ">\n" },
+  grammar = function(s) return tagged.grammar(s, f, { mark = "<seed:tool_call>" }) end,
   selftest = {
     { text = "<seed:tool_call>\n<function=tide>\n<parameter=port>12</parameter>\n"
         .. "<parameter=days>3</parameter>\n</function>\n"

@@ -12,6 +12,7 @@ return {
   },
   inner = hermes.inner,
   opening = { "<tool_call>\n<function=", ">\n" },
+  grammar = hermes.tags,
   selftest = {
     { text = "<tool_call>\n<function=tide>\n<parameter=tags>\n['a', 'b']\n</parameter>\n"
         .. "</function>\n</tool_call>\n",

@@ -37,6 +37,10 @@ return {
   soft = { ["```"] = true },
   start = { ["["] = calls, ["{"] = calls },
   opening = { '[{"name": "', '", "arguments":' },
+  grammar = function(s)
+    return { section = true, before = { s:text "[" }, call = s:json_call "arguments",
+      gap = { s:text ", " }, after = { s:text "]" } }
+  end,
   selftest = {
     { text = '[{"name": "a", "arguments": {"x": 1}}, {"name": "b", "parameters": {}}]',
       calls = { { "a", '{"x": 1}' }, { "b", "{}" } } },

@@ -1,0 +1,189 @@
+-- Parsers: what the grammar of a format allows, its parser reads back: random sentences of every
+-- page, as calls of the tools that were offered, with arguments that the schemas accept.
+if ... then return end -- pure Lua over handles that are closed at once
+
+local grammar = require "grammar"
+local harness = require "harness"
+local parsers = require "parsers"
+local perigee = require "perigee"
+local json = perigee.json
+
+local test = harness.test
+
+local function schema(text) return assert(json.decode(text)) end
+
+-- Strings with bounds, choices and patterns, numbers, words, mixed types, arrays and objects;
+-- required ones, ones that are not, and additional ones.
+local SCHEMAS = {
+  tide = schema [[{"type": "object", "properties": {
+    "port": {"type": "string", "minLength": 1, "maxLength": 6},
+    "kind": {"enum": ["high", "low"]},
+    "days": {"type": "integer", "minimum": 1, "maximum": 30},
+    "metric": {"type": "boolean"}}, "required": ["port", "days"], "additionalProperties": false}]],
+  log = schema [[{"type": "object", "properties": {
+    "text": {"type": ["string", "null"], "maxLength": 4},
+    "level": {"type": ["string", "integer"], "maxLength": 3, "maximum": 9},
+    "tags": {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
+    "at": {"type": "object", "properties": {"x": {"type": "number", "maximum": 9},
+      "ok": {"type": ["boolean", "null"]}}, "required": ["x"], "additionalProperties": false},
+    "code": {"type": "string", "pattern": "^[a-z]{2}$"}},
+    "required": ["code"], "additionalProperties": false}]],
+}
+local NAMES = { "tide", "log" }
+
+local LIST, SHAPES = {}, {}
+for i, name in ipairs(NAMES) do
+  LIST[i] = { name = name, parameters = SCHEMAS[name] }
+  SHAPES[i] = { name = name, schema = SCHEMAS[name] }
+end
+
+local tok = assert(perigee.tokenizer.open "examples/moonlet")
+local END = assert(tok:id "<|im_end|>")
+
+--- Ids of added tokens by their text, as the pipeline has them.
+local added = {}
+for _, id in ipairs(tok:added()) do added[tok:token(id)] = id end
+
+--- Tokens with which things end: drawn every other time, so that sentences do.
+local CLOSING = {}
+for _, text in ipairs { '"', "}", "]", ")", "<", "/", ">", ",", "\n", "`" } do
+  for _, id in ipairs(assert(tok:encode(text, { add_special = false }))) do
+    CLOSING[#CLOSING + 1] = id
+  end
+end
+
+local function draw(m, count, turn, random)
+  if turn % 2 == 1 then
+    local there = {}
+    for _, id in ipairs(CLOSING) do
+      if m:allows(id) then there[#there + 1] = id end
+    end
+    if #there > 0 then return there[random(#there)] end
+  end
+  return m:nth(random(count))
+end
+
+local function random_from(seed)
+  local state = seed * 0x9E3779B97F4A7C15 + 1
+  return function(n)
+    state = state ~ (state << 13)
+    state = state ~ (state >> 7)
+    state = state ~ (state << 17)
+    return (state >> 11) % n + 1
+  end
+end
+
+local STEPS = 600
+
+--- Ends of raw texts, which chance alone would not write.
+local ENDS = { "\n</parameter>\n", "</parameter>\n", "</arg_value>\n", '<|"|>' }
+
+--- Now and then, ends a raw text if that can be; returns how.
+local function close(m, random)
+  if random(6) > 1 then return nil end
+  local text = ENDS[random(#ENDS)]
+  return assert(m:feed(text)) == #text and text or nil
+end
+
+--- A random sentence of a grammar; nil if it did not end.
+local function sentence(g, tokens, seed)
+  local m <close> = assert(g:matcher(tokens))
+  local random, parts = random_from(seed), {}
+  for turn = 1, STEPS do
+    parts[#parts + 1] = close(m, random)
+    local count = assert(m:mask())
+    if m.complete and (count == 1 or random(4) == 1) then return table.concat(parts) end
+    local id = draw(m, count, turn, random)
+    if id == END then return table.concat(parts) end
+    assert(m:take(id), "the mask has a token that is refused")
+    parts[#parts + 1] = tok:bytes(id)
+  end
+end
+
+--- The grammar of whole answers in a format. template: a text that the model's template shows.
+local function grammar_of(format, template, o)
+  local b = assert(perigee.grammar.builder())
+  local rules = assert(parsers.calls(b, format, { tools = o.tools or SHAPES, template = template,
+    token = function(text) return o.tokens and added[text] end, parallel = o.parallel,
+    known = parsers.known(LIST), refuse = function(_, err) error(tostring(err), 0) end }))
+  return assert(b:compile(rules.whole)), rules
+end
+
+local function fits(name, arguments)
+  local g <close> = assert(grammar.schema(SCHEMAS[name]))
+  local m <close> = assert(g:matcher())
+  local text = json.encode(assert(json.decode(arguments)))
+  return m:feed(text) == #text and m.complete
+end
+
+--- Parses a sentence and checks what was read; returns the number of calls.
+local function check(t, format, text, o)
+  local r = parsers.parse(text, { format = format, tools = LIST, reasoning = "none" })
+  local what = ("%s: %q"):format(format, text)
+  t.eq({ r.content, r.other }, { nil, {} }, what)
+  t.ok(#r.calls >= 1 and (o.parallel or #r.calls == 1), what)
+  for _, call in ipairs(r.calls) do
+    t.ok(SCHEMAS[call.name], what)
+    if o.fits then t.ok(fits(call.name, call.arguments), what .. " is " .. call.arguments) end
+  end
+  return #r.calls
+end
+
+--- Each format, and those whose shape depends on the template.
+local KINDS = { { "mistral", "[ARGS]" }, { "nemotron", "<TOOLCALL>" },
+  { "llama", "<|python_tag|>" },
+  { "functionary", "<|recipient|>" }, { "pythonic", "<|python_start|>" },
+  { "pythonic", "<|tool_list_start|>" } }
+for _, name in ipairs(parsers.names "tools") do
+  if name ~= "none" then KINDS[#KINDS + 1] = { name } end
+end
+
+local SEEDS = 10
+
+do -- what the first use of a tokenizer or a class of characters keeps is no leak
+  local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+  local g <close> = grammar_of("hermes", nil, {})
+  sentence(g, tokens, 1)
+end
+
+for _, kind in ipairs(KINDS) do
+  local format, template = kind[1], kind[2]
+  test(("sentences of %s are calls%s"):format(format, template and " with " .. template or ""),
+    function(t)
+      local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+      for _, o in ipairs { { parallel = true, fits = true }, { fits = true, tokens = true } } do
+        local g <close> = grammar_of(format, template, o)
+        local ended, most = 0, 0
+        for seed = 1, SEEDS do
+          local text = sentence(g, tokens, seed)
+          if text then
+            ended, most = ended + 1, math.max(most, check(t, format, text, o))
+          end
+        end
+        t.ok(ended >= SEEDS // 2, ("%s: only %d sentences end"):format(format, ended))
+        t.ok(not o.parallel or most > 1, format .. ": never two calls")
+      end
+    end)
+
+  test(("any arguments of %s are read%s"):format(format, template and " with " .. template or ""),
+    function(t)
+      local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+      local o = { parallel = true, tools = { { name = "tide" }, { name = "log" } } }
+      local g <close> = grammar_of(format, template, o)
+      local ended = 0
+      for seed = 1, SEEDS do
+        local text = sentence(g, tokens, seed)
+        if text then
+          ended = ended + 1
+          check(t, format, text, o)
+        end
+      end
+      t.ok(ended >= SEEDS // 3, ("%s: only %d sentences end"):format(format, ended))
+    end)
+end
+
+test("every format but none has a grammar", function(t)
+  for _, name in ipairs(parsers.names "tools") do
+    t.eq(assert(parsers.find("tools", name)).grammar ~= nil, name ~= "none", name)
+  end
+end)
