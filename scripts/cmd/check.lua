@@ -14,7 +14,7 @@ local function check_one(path, limits)
 end
 
 return {
-  summary = "check scripts and templates: they compile, and their self-tests pass",
+  summary = "check scripts, templates and grammars: they compile, and their self-tests pass",
   usage = "FILE…",
   details = [[
 A script may return a function, a list of functions, or a table with `selftest` (a function or a
@@ -26,6 +26,9 @@ loaded as a server loads them, and a policy must schedule two steps. Their cases
 hooks with (scripts/hooks/trial.lua).
 An architecture (a file in models/) is loaded as a server loads it and, if it describes models like
 Llama, builds a small one.
+A JSON schema (.json) or a grammar (.gbnf, .lark) is compiled as for an answer that must follow it;
+a keyword that cannot be enforced is an error. Shown are a text of it and how many bytes may come
+next at each place of that text. `perigee grammar` asks more.
 A chat template (.jinja) is compiled and probed, and its capabilities are printed. Its cases are
 comments: {#- perigee-test: {"messages": […], …} => "the whole prompt" -#}
 or        {#- perigee-test: {"messages": […], …} => error "part of the message" -#}.]],

@@ -405,8 +405,15 @@ test("check", function(t)
     { "x.jinja", "{{ messages }}", 0, "has no cases; can: " },
     { "thinks.jinja", "{% for m in messages %}{{ m.reasoning_content }}\n</think>\n{{ m.content }}"
       .. "{% endfor %}", 0, [[reasoning_end = "\n</think>\n"]] },
-    { "x.txt", "", 1, "not a kind of file that can be checked (kinds: template, architecture, hook "
-      .. "or policy, parser, script)" },
+    { "x.txt", "", 1, "not a kind of file that can be checked (kinds: template, architecture, "
+      .. "schema or grammar, hook or policy, parser, script)" },
+    { "x.json", '{"type": "object", "properties": {"a": {"type": "integer"}}, '
+      .. '"required": ["a"]}', 0,
+      [[such as "{\"a\":0}"; bytes that may come next along it: 1 4 1 1 4 14 ]] },
+    { "refused.json", '{"properties": {"a": {"maxLength": -1}}}', 1, "/properties/a: maxLength" },
+    { "text.json", "{", 1, "line 1" },
+    { "x.gbnf", 'root ::= "a" [0-9]+ "b"', 0, [[such as "a0b"; ]] },
+    { "x.lark", 'start: "a" | "b"', 0, [[such as "a"; bytes that may come next along it: 2]] },
   }
   for _, case in ipairs(cases) do
     local name = file(case[1], case[2])

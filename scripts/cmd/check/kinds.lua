@@ -152,6 +152,14 @@ checks.add {
   end,
 }
 
+checks.add {
+  name = "schema or grammar",
+  matches = function(path)
+    return path:find "%.json$" ~= nil or path:find "%.gbnf$" ~= nil or path:find "%.lark$" ~= nil
+  end,
+  check = function(path) return require("cmd.check.grammars").check(path) end,
+}
+
 --- Does the architecture build a small Llama? Returns true; or false and what such a model lacks;
 --- or nil and the mistake in its file.
 local function try_architecture(a, path)
