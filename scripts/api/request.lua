@@ -13,6 +13,10 @@
 --   model, stream, n, user, sampling
 --   thinking        should the model think? nil: as its template has it; effort: how hard;
 --                   thinking_budget: for how many tokens (pipeline/budget.lua)
+--   grammar         what the answer must be: a form of grammar/source.lua, with the `field` that
+--                   said so (pipeline/constraint.lua)
+--   strict          { [name of a tool] = true }: its arguments must follow its schema; `strict` in
+--                   chat.tools says the same
 --   truncates       leave out the oldest turns if it is too long (pipeline/truncate.lua)
 --   session         the name of the conversation that the request continues
 --   call_prefix     the beginning of the ids of its calls
@@ -89,6 +93,16 @@ local function variables_of(fields)
   return out
 end
 
+--- The set of the tools whose schemas must be followed.
+local function strict_of(tools, set)
+  local out = {}
+  for _, tool in ipairs(tools or {}) do
+    local fn = tool["function"]
+    out[fn.name] = fn.strict == true or set and set[fn.name] or nil
+  end
+  return out
+end
+
 --- The req of a conversation that was read; raises what is wrong with it.
 function request.chat(fields, from)
   local chat = fields.chat
@@ -97,6 +111,8 @@ function request.chat(fields, from)
   chat.kwargs = variables_of(fields)
   if chat.continue_final_message then chat.add_generation_prompt = false end
   chat.tools, fields.force_call = check.choose(chat.tools, chat.tool_choice)
+  fields.strict = strict_of(chat.tools, fields.strict)
+  fields.bans_calls = chat.tool_choice == "none"
   fields.media = pictures.take(chat.messages, fields.places)
   return request.new(fields, from)
 end

@@ -112,7 +112,8 @@ function Script.done(req, usage, self) end
 ---@field config table   The script's config, with the server's settings.
 ---@field state table    Survives reloads.
 
----@class perigee.Request  Hooks may change model, chat, sampling and ctx before `admit`.
+---@class perigee.Request  Hooks may change model, chat, sampling, grammar and ctx
+---before `admit`.
 ---@field id string          Of the response.
 ---@field api string         "chat", "completions", "messages" or "responses".
 ---@field path string
@@ -130,6 +131,9 @@ function Script.done(req, usage, self) end
 ---@field ids? integer[]     The prompt, from `admit` on.
 ---@field prompt_tokens? integer
 ---@field sampling table     Sampling fields: temperature, max_tokens, stop, …
+---@field grammar? table     What the answer is: { schema = … }, { regex = … }, { choice = … } or
+---                          { grammar = "GBNF or Lark" }. Hooks may set or replace it.
+---@field fast_forward? boolean  Append text that must come without steps of the model.
 ---@field ctx table          Scratch space for scripts.
 ---@field session? string    Name of the conversation that the client says it continues.
 ---@field tag table          Plain data that policies see as seq.tag; has key, model, api, session.

@@ -329,7 +329,8 @@ function Output:close(seq)
   self.stop = seq.finish == "stop" and self.stops and self.stops[seq.stop] or nil
   self.full = seq.finish == "length" and (not self.most or #self.ids < self.most)
   self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids,
-    cached_tokens = seq.cached_tokens or 0, reasoning_tokens = self.reasoned }
+    cached_tokens = seq.cached_tokens or 0, reasoning_tokens = self.reasoned,
+    forced_tokens = seq.forced_tokens or 0 }
   self.parser = nil
   return deltas
 end

@@ -13,6 +13,7 @@
 -- A run may generate several times, since a `generate` hook may ask for it. At most one of these
 -- is streamed: run.live is its group.
 local async = require "lib.async"
+local constraint = require "pipeline.constraint"
 local errors = require "lib.errors"
 local hash = require "lib.hash"
 local pictures = require "pipeline.pictures"
@@ -209,6 +210,8 @@ function Run:generate(options)
     pictures.plan(self, list[1])
   end
   self:encode(list)
+  constraint.prepare(self, list)
+  self:find_model()
   local group = new_group(self, options)
   add_all(self, group, list)
   if not self.error then self:begin() end

@@ -8,7 +8,6 @@
 local admission = require "pipeline.admission"
 local budgets = require "pipeline.budget"
 local errors = require "lib.errors"
-local opening = require "pipeline.opening"
 local outputs = require "pipeline.output"
 local parsers = require "parsers"
 local uv = require "luv"
@@ -87,6 +86,19 @@ local function refusal(why)
   return err
 end
 
+--- Ids that are banned by the client, and by us.
+local function with_banned(list, more)
+  if not (list and more) then return list or more end
+  return table.move(more, 1, #more, #list + 1, table.move(list, 1, #list, 1, {}))
+end
+
+--- May text that must come be appended without the model?
+local function fast_forward(run)
+  local wanted = run.req.fast_forward
+  if wanted == nil then wanted = run.app.config.fast_forward end
+  return wanted ~= false
+end
+
 --- The table for batch:add.
 local function request_of(run, prompt, o)
   local request = {}
@@ -95,7 +107,9 @@ local function request_of(run, prompt, o)
   request.media, request.positions = prompt.media, prompt.positions
   request.rope_delta = prompt.rope_delta
   request.max_tokens = max_tokens(run.entry, #prompt.ids, request.max_tokens)
-  request.force = opening.ids(run.req, run.entry, prompt)
+  request.force, request.phases = prompt.force, prompt.phases
+  request.banned = with_banned(request.banned, prompt.banned)
+  if request.phases then request.fast_forward = fast_forward(run) end
   local kept = kept_marks(prompt.words, run.entry.tok)
   if #kept > 0 then request.keep_special = kept end
   request.keep_logprobs = false
@@ -150,7 +164,7 @@ local function outputs_of(run, prompt, o)
   local _, kept = kept_marks(words, run.entry.tok)
   local parse = parse_hook(run)
   local columns, forget = kept_logprobs(run, o)
-  local known = chat and parsers.known(chat.tools)
+  local known = chat and (prompt.known or parsers.known(chat.tools))
   for i = 1, o.n do
     list[i] = outputs.new { index = o.first + i - 1, prompt = o.prompt, tok = run.entry.tok,
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,

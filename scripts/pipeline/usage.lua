@@ -16,6 +16,7 @@ local function timings(run, tokens)
     prefill_ms = milliseconds(granted, run.first_at),
     ttft_ms = milliseconds(received, run.first_at),
     decode_ms = milliseconds(run.first_at, run.last_at),
+    forced_tokens = tokens.forced_tokens > 0 and tokens.forced_tokens or nil,
     prompt_per_second = prefill and prefill > 0
       and math.floor(computed / prefill * 100) / 100 or nil,
     tokens_per_second = decode > 0
@@ -25,12 +26,13 @@ end
 --- Prompt, answer and cached tokens of everything that ran for the request, with timings.
 function usage.of(run)
   local tokens = { prompt_tokens = run.state ~= "preparing" and run.req.prompt_tokens or 0,
-    completion_tokens = 0, cached_tokens = 0, reasoning_tokens = 0,
+    completion_tokens = 0, cached_tokens = 0, reasoning_tokens = 0, forced_tokens = 0,
     image_tokens = run.req.image_tokens }
   local seen = {}
   for _, out in ipairs(run.outputs) do
     tokens.completion_tokens = tokens.completion_tokens + out.usage.completion_tokens
     tokens.reasoning_tokens = tokens.reasoning_tokens + (out.usage.reasoning_tokens or 0)
+    tokens.forced_tokens = tokens.forced_tokens + (out.usage.forced_tokens or 0)
     if not seen[out.prompt] then
       seen[out.prompt] = true
       tokens.cached_tokens = tokens.cached_tokens + out.usage.cached_tokens

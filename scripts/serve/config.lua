@@ -369,6 +369,11 @@ config.keys = {
     shown = "{ low = 1024, medium = 8192 }",
     help = "Tokens that a model may think, by the reasoning effort that a request names, unless it "
       .. "says a budget itself." },
+  { "tool_grammar", check = one_of("off", "frame", "schema"), live = true, default = "frame",
+    help = "What holds for the calls of an answer that may also be free: nothing; a tool that was "
+      .. "offered, with JSON for arguments; or its schema, as for tools that are strict." },
+  { "fast_forward", check = is "boolean", live = true, default = true,
+    help = "Append text that must come, by a grammar, without steps of the model." },
   { "defaults", check = sampling(), live = true, default = {},
     shown = "{ temperature = 0.7, max_tokens = 1024 }",
     help = "Sampling parameters of requests that do not set them; they override the model's "

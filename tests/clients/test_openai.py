@@ -291,7 +291,7 @@ def errors():
         ({"tool_choice": "never"}, "tool_choice"),
         ({"seed": "a"}, "seed"),
         ({"stream": "yes"}, "stream"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ):
         e = refused(openai.BadRequestError, 400, field, ask(**more))
         assert e.body["message"] and e.body["type"] == "invalid_request_error", e.body

@@ -142,7 +142,7 @@ def counted_and_compacted():
 @test
 def refusals():
     cases = [({"top_p": 7}, "top_p"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
-             ({"text": {"format": {"type": "json_object"}}}, "text.format")]
+             ({"text": {"format": {"type": "yaml"}}}, "text.format.type")]
     for more, field in cases:
         try:
             client.responses.create(model="moonlet", input="x", **more)

@@ -25,7 +25,8 @@ local KEYS = {
   { "cache_per_key", "auto", true }, { "memory", nil, false }, { "threads", nil, false },
   { "preload", true, false }, { "policy", "fifo", true }, { "hooks", nil, true },
   { "site", nil, false }, { "watch", true, false }, { "log", nil, false },
-  { "drain_s", 30, true }, { "thinking_budgets", {}, true }, { "defaults", {}, true },
+  { "drain_s", 30, true }, { "thinking_budgets", {}, true },
+  { "tool_grammar", "frame", true }, { "fast_forward", true, true }, { "defaults", {}, true },
 }
 
 test("every setting has its default, and may change while serving or not", function(t)

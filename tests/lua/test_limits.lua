@@ -160,7 +160,7 @@ test("settings that can change while serving", function(t)
   for _, key in ipairs(config.keys) do live[#live + 1] = key.live and key[1] or nil end
   t.eq(live, { "hosts", "proxies", "default", "aliases", "keys", "api_key_file", "metrics_key",
     "cors", "rate", "picture_urls", "queue", "sequences_per_key", "cache_per_key", "policy",
-    "hooks", "drain_s", "thinking_budgets", "defaults" })
+    "hooks", "drain_s", "thinking_budgets", "tool_grammar", "fast_forward", "defaults" })
 end)
 
 test("settings that are not given have their defaults", function(t)
@@ -174,7 +174,7 @@ test("settings that are not given have their defaults", function(t)
     queue = { requests = 256, memory = 4.0, sequences = 1024 }, sequences = 64, step_tokens = 512,
     precision = "fast", device = "auto", cache_bytes = 1 << 30, cache_per_key = "auto",
     preload = true, policy = "fifo", watch = true, drain_s = 30, thinking_budgets = {},
-    defaults = {} })
+    tool_grammar = "frame", fast_forward = true, defaults = {} })
 end)
 
 -- ---- fields of requests -------------------------------------------------------------------------
@@ -208,6 +208,9 @@ local OWN = {
   completions = { max_tokens = { "integer", 0, INT }, max_completion_tokens = { "integer", 0, INT },
     logprobs = { "integer", 0, 20 }, best_of = { "integer", 1, 128 } },
 }
+for _, own in pairs(OWN) do
+  own.guided_regex, own.guided_grammar = { "string", 1 }, { "string", 1 }
+end
 local COUNTED = { integer = true, number = true, string = true, strings = true, ids = true,
   words = true }
 

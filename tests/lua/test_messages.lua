@@ -191,7 +191,7 @@ local WRONG = {
   { { thinking = { type = "enabled", budget_tokens = 0 } }, "thinking.budget_tokens must be" },
   { { output_config = { effort = 5 } }, "output_config.effort must be a string" },
   { { output_config = { format = { type = "json_schema" } } },
-    "output_config.format asks for constrained output" },
+    "output_config.format.schema is missing" },
   { { max_tokens = 0 }, "max_tokens must be between 1 and" },
   { { temperature = "hot" }, "temperature must be a number" },
   { { top_p = 2 }, "top_p must be above 0 and at most 1" },

@@ -46,9 +46,9 @@ test("fields of both endpoints", function(t)
       { "stream_options is only for requests with stream = true", "stream_options" })
     t.eq(ask { max_tokens = 5, min_tokens = 6 },
       { "min_tokens must be at most max_tokens, which is 5, got 6", "min_tokens" })
-    t.eq(ask { response_format = { type = "json_object" } },
-      { 'response_format must be {"type": "text"}: this server has no constrained output yet',
-        "response_format" })
+    t.eq(ask { response_format = { type = "json" } },
+      { "response_format.type must be 'text', 'json_object' or 'json_schema', got 'json'",
+        "response_format.type" })
     t.ok(ask({ response_format = { type = "text" } }).id)
     req = ask { perigee = { script = "s", a = 1, b = "x", c = json.null } }
     t.eq(req.attached, { { name = "s", params = { a = 1, b = "x" } } })

@@ -265,13 +265,13 @@ test("the last deltas follow those of the last piece", function(t)
   out:token { id = 2, text = "2" }
   t.eq(out:close { finish = "stop", prompt_tokens = 3 }, { said "b", said "c" })
   t.eq({ out.content, out.usage }, { "abc", { prompt_tokens = 3, completion_tokens = 2,
-    cached_tokens = 0, reasoning_tokens = 0 } })
+    cached_tokens = 0, reasoning_tokens = 0, forced_tokens = 0 } })
   t.eq(out:close { finish = "length" }, {})
   t.eq({ out.finish, out:token { id = 1, text = "1" } }, { "stop", {} })
   out = new { { content "a" } }
-  out:close { finish = "stop", cached_tokens = 2 }
+  out:close { finish = "stop", cached_tokens = 2, forced_tokens = 1 }
   t.eq(out.usage, { prompt_tokens = 0, completion_tokens = 0, cached_tokens = 2,
-    reasoning_tokens = 0 })
+    reasoning_tokens = 0, forced_tokens = 1 })
 end)
 
 --- The tokens of reasoning of an answer whose tokens give these lists of events.

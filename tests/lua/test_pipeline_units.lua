@@ -23,9 +23,13 @@ end
 
 test("tokens and times of a request", function(t)
   t.eq(usage.of(run_of()), { prompt_tokens = 30, completion_tokens = 9, cached_tokens = 6,
-    reasoning_tokens = 0,
+    reasoning_tokens = 0, forced_tokens = 0,
     image_tokens = 4, timings = { queue_ms = 500.0, prefill_ms = 2000.0, ttft_ms = 2500.0,
       decode_ms = 4000.0, prompt_per_second = 12.0, tokens_per_second = 2.0 } })
+  local forced = run_of()
+  for i = 1, 2 do forced.outputs[i].usage.forced_tokens = i end
+  local counted = usage.of(forced)
+  t.eq({ counted.forced_tokens, counted.timings.forced_tokens }, { 3, 3 })
   local early = usage.of(run_of { state = "preparing", outputs = {} })
   t.eq({ early.prompt_tokens, early.completion_tokens, early.cached_tokens }, { 0, 0, 0 })
   local run = run_of { added_at = 101.0 }

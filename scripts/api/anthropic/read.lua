@@ -17,6 +17,7 @@ local perigee = require "perigee"
 local request = require "api.request"
 local schema = require "api.schema"
 local sealed = require "api.sealed"
+local structured = require "api.structured"
 local async = require "lib.async"
 local json = perigee.json
 local refuse, value = errors.refuse, schema.value
@@ -36,6 +37,7 @@ local FIELDS = schema.fields({
     { "tool_choice", "object" },
     { "thinking", "object" },
     { "output_config", "object" },
+    { "output_format", "object" },
     { "metadata", "object" },
     { "perigee", "object" } } },
   { mcp_servers = NOT_HERE, container = NOT_HERE, compaction = NOT_HERE })
@@ -234,10 +236,10 @@ local function tool_of(tool, at)
   return json.object { { "type", "function" }, { "function", inner } }
 end
 
---- The tools in chat's form, and the set of the names of those that are left out: they run at
---- other servers.
+--- The tools in chat's form, the set of the names of those that are left out (they run at other
+--- servers), and of those whose arguments must follow their schema.
 local function tools_of(list)
-  local out, dropped = json.array {}, {}
+  local out, dropped, strict = json.array {}, {}, {}
   for i, tool in ipairs(list or {}) do
     local at = ("tools[%d]"):format(i - 1)
     value("object", at, tool)
@@ -246,9 +248,10 @@ local function tools_of(list)
       dropped[tool.name or ""] = true
     else
       out[#out + 1] = tool_of(tool, at)
+      strict[tool.name] = given(tool.strict) and value("boolean", at .. ".strict", tool.strict)
     end
   end
-  return out, dropped
+  return out, dropped, strict
 end
 
 local CHOICES = { auto = "auto", any = "required", none = "none" }
@@ -283,12 +286,7 @@ local function thinking_of(thinking)
 end
 
 local function effort_of(config)
-  if not config then return nil end
-  if given(config.format) then
-    refuse("output_config.format",
-      "asks for constrained output, which this server does not have yet")
-  end
-  return given(config.effort) and value("string", "output_config.effort", config.effort,
+  return config and given(config.effort) and value("string", "output_config.effort", config.effort,
     { from = 1, to = 64 }) or nil
 end
 
@@ -313,7 +311,7 @@ return function(body, from)
   if given(body.thread) then refuse_thread() end
   local o, places = schema.read(body, FIELDS), {}
   if not o.messages then refuse("messages", "is missing") end
-  local tools, dropped = tools_of(o.tools)
+  local tools, dropped, strict = tools_of(o.tools)
   local choice, parallel = choice_of(o.tool_choice, tools, dropped)
   local thinking, budget, omits = thinking_of(o.thinking)
   local messages = messages_of(o, places)
@@ -323,6 +321,9 @@ return function(body, from)
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
     thinking_budget = budget, omits_thinking = omits, effort = effort_of(o.output_config),
     session = session_of(o.metadata), perigee = o.perigee, places = places,
+    strict = strict, grammar = structured.formats {
+      { "output_config.format", (o.output_config or {}).format },
+      { "output_format", o.output_format } },
     user = o.metadata and type(o.metadata.user_id) == "string" and o.metadata.user_id or nil,
     chat = { messages = messages, tools = tools, tool_choice = choice,
       parallel_tool_calls = parallel, continue_final_message = is_begun(messages) or nil } }, from)

@@ -2,16 +2,11 @@
 local errors = require "lib.errors"
 local perigee = require "perigee"
 local schema = require "api.schema"
+local structured = require "api.structured"
 local json = perigee.json
 local refuse = errors.refuse
 
 local common = {}
-
-local function check_format(format)
-  if format and format.type ~= "text" then
-    refuse("response_format", 'must be {"type": "text"}: this server has no constrained output yet')
-  end
-end
 
 local function include_usage(o)
   local options = o.stream_options
@@ -24,12 +19,12 @@ end
 
 --- The fields of the req (api/request.lua) that both have, of what the schema read.
 function common.read(o, body)
-  check_format(o.response_format)
   local sampling = o.sampling or {}
   sampling.max_tokens = o.max_completion_tokens or o.max_tokens
   return { body = body, model = o.model, user = o.user, stream = o.stream == true,
     include_usage = include_usage(o), n = o.n or 1, sampling = sampling,
-    return_ids = o.return_token_ids, perigee = o.perigee }
+    return_ids = o.return_token_ids, perigee = o.perigee,
+    grammar = structured.read(o.structured), fast_forward = o.fast_forward }
 end
 
 return common

@@ -1,5 +1,6 @@
 -- fields: what clients of OpenAI's API may send (api/schema.lua reads it).
 local schema = require "api.schema"
+local structured = require "api.structured"
 
 local fields = {}
 
@@ -22,8 +23,8 @@ local common = {
   { "user", "string", to = 1024 },
   { "metadata", "object" },
   { "store", "boolean" },
-  { "response_format", "object" },
   { "return_token_ids", "boolean" },
+  { "fast_forward", "boolean" },
   { "perigee", "object" },
 }
 
@@ -56,21 +57,19 @@ local completions = {
   { "add_special_tokens", "boolean" },
 }
 
-local LATER = "asks for constrained output, which this server does not have yet"
 local NEVER = "is not supported by this server"
 
 --- Fields that would change the answer, and that this server does not have.
 local refused = {
-  guided_json = LATER, guided_regex = LATER, guided_choice = LATER, guided_grammar = LATER,
-  structured_outputs = LATER, grammar = LATER, json_schema = LATER, use_beam_search = NEVER,
-  prompt_logprobs = NEVER, truncate_prompt_tokens = NEVER, include_stop_str_in_output = NEVER,
-  audio = NEVER, web_search_options = NEVER,
+  guided_whitespace_pattern = NEVER, use_beam_search = NEVER, prompt_logprobs = NEVER,
+  truncate_prompt_tokens = NEVER, include_stop_str_in_output = NEVER, audio = NEVER,
+  web_search_options = NEVER,
   functions = "is deprecated, send 'tools'", function_call = "is deprecated, send 'tool_choice'",
   suffix = "is not supported: text can be continued, not filled in",
   chat_template = "cannot be sent: the server's own template is used",
 }
 
-fields.chat = schema.fields({ sampling, common, chat }, refused)
-fields.completions = schema.fields({ sampling, common, completions }, refused)
+fields.chat = schema.fields({ sampling, common, structured.FIELDS, chat }, refused)
+fields.completions = schema.fields({ sampling, common, structured.FIELDS, completions }, refused)
 
 return fields

@@ -36,12 +36,13 @@ end
 local function usage_object(usage)
   local details = json.object { { "cached_tokens", usage.cached_tokens } }
   if usage.image_tokens then details.image_tokens = usage.image_tokens end
+  local made = json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } }
+  if (usage.forced_tokens or 0) > 0 then made.forced_tokens = usage.forced_tokens end
   return json.object { { "prompt_tokens", usage.prompt_tokens },
     { "completion_tokens", usage.completion_tokens },
     { "total_tokens", usage.prompt_tokens + usage.completion_tokens },
     { "prompt_tokens_details", details },
-    { "completion_tokens_details",
-      json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } } } }
+    { "completion_tokens_details", made } }
 end
 
 local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_second",
@@ -50,6 +51,7 @@ local TIMINGS = { "queue_ms", "prefill_ms", "ttft_ms", "decode_ms", "prompt_per_
 local function timings_object(usage)
   local out = json.object {}
   for _, name in ipairs(TIMINGS) do out[name] = usage.timings[name] or json.null end
+  out.forced_tokens = usage.timings.forced_tokens -- only where there are some
   return out
 end
 

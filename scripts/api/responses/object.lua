@@ -28,13 +28,21 @@ local function reasoning_of(body)
 end
 
 function object.usage(usage)
+  local made = json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } }
+  if (usage.forced_tokens or 0) > 0 then made.forced_tokens = usage.forced_tokens end
   return json.object { { "input_tokens", usage.prompt_tokens },
     { "input_tokens_details", json.object { { "cached_tokens", usage.cached_tokens },
       { "cache_write_tokens", 0 } } }, -- nothing is written that would be charged
     { "output_tokens", usage.completion_tokens },
-    { "output_tokens_details",
-      json.object { { "reasoning_tokens", usage.reasoning_tokens or 0 } } },
+    { "output_tokens_details", made },
     { "total_tokens", usage.prompt_tokens + usage.completion_tokens } }
+end
+
+--- The form of the answer, as it was asked for.
+local function text_of(body)
+  local given = json.is_object(body.text) and body.text.format
+  return json.object { { "format", json.is_object(given) and given
+    or json.object { { "type", "text" } } } }
 end
 
 --- state: status, output (a list of items), usage, error { code, message }, incomplete (why).
@@ -46,7 +54,7 @@ function object.response(req, state)
     { "incomplete_details", json.null }, { "model", req.model or json.null },
     { "output", json.array(state.output or {}) }, { "tools", json.array() },
     { "reasoning", reasoning_of(body) },
-    { "text", json.object { { "format", json.object { { "type", "text" } } } } },
+    { "text", text_of(body) },
     { "metadata", json.object() }, { "usage", json.null } }
   for _, name in ipairs(ECHOED) do out[name] = echo(body, name) end
   if json.is_array(body.tools) then out.tools = body.tools end

@@ -5,6 +5,7 @@ local items = require "api.responses.items"
 local perigee = require "perigee"
 local request = require "api.request"
 local schema = require "api.schema"
+local structured = require "api.structured"
 local tools = require "api.responses.tools"
 local json = perigee.json
 local refuse = errors.refuse
@@ -53,16 +54,6 @@ local function one_of(name, value, choices)
   refuse(name, "must be one of %s, got '%s'", table.concat(choices, ", "), value:sub(1, 64))
 end
 
-local function check_text(given)
-  if not given then return end
-  local format = given.format
-  if format == nil or format == json.null then return end
-  schema.value("object", "text.format", format)
-  if format.type ~= "text" then
-    refuse("text.format", 'must be {"type": "text"}: this server has no constrained output yet')
-  end
-end
-
 local function check_metadata(given)
   for key, value in pairs(given or {}) do
     schema.value("string", "metadata." .. key:sub(1, 64), value, { to = 512 })
@@ -90,7 +81,6 @@ local function logprobs_of(o)
 end
 
 local function check_fields(o)
-  check_text(o.text)
   check_metadata(o.metadata)
   one_of("truncation", o.truncation, { "disabled", "auto" })
   if o.background and o.store == false then
@@ -158,7 +148,9 @@ return function(body, from, app)
     places = reader.places, chat = { messages = messages, tools = offer.tools,
       tool_choice = offer.choice, parallel_tool_calls = o.parallel_tool_calls,
       kwargs = o.chat_template_kwargs },
-    offer = offer, input = input, items = table.move(input, 1, #input, #before + 1, before),
+    grammar = structured.formats { { "text.format", o.text and o.text.format } },
+    strict = offer.strict, offer = offer, input = input,
+    items = table.move(input, 1, #input, #before + 1, before),
     truncates = o.truncation == "auto", keeps = o.store ~= false, background = o.background == true,
     previous = o.previous_response_id,
     seals = includes(o.include, "reasoning.encrypted_content") }, from)

@@ -8,6 +8,7 @@
 --   local offer = tools.read(body.tools, body.tool_choice)
 --   offer.tools, offer.choice        for chat (chat/check.lua)
 --   offer.of[name]                   { name, namespace, custom }: what the client calls it
+--   offer.strict[name]               its arguments must follow its schema
 --   offer:name(name, namespace)      what the model calls it
 local check = require "chat.check"
 local errors = require "lib.errors"
@@ -41,6 +42,7 @@ local function add(self, given, fields)
   if self.of[name] then return end -- offered already
   local fn = json.object { { "name", name } }
   for _, key in ipairs { "description", "parameters" } do fn[key] = fields[key] end
+  self.strict[name] = fields.strict
   self.of[name] = given
   self.tools[#self.tools + 1] = json.object { { "type", "function" }, { "function", fn } }
 end
@@ -50,7 +52,8 @@ local kinds = {}
 kinds["function"] = function(self, tool, at, namespace)
   add(self, { name = name_of(tool, at), namespace = namespace },
     { description = field.optional(tool, "description", at, "string"),
-      parameters = field.optional(tool, "parameters", at, "object") })
+      parameters = field.optional(tool, "parameters", at, "object"),
+      strict = field.optional(tool, "strict", at, "boolean") })
 end
 
 --- The description of a custom tool, with its grammar, which the model has to keep by itself.
@@ -145,7 +148,7 @@ end
 
 --- Reads both fields of a request; raises what is wrong with them.
 function tools.read(list, choice)
-  local self = setmetatable({ of = {}, tools = json.array() }, Offer)
+  local self = setmetatable({ of = {}, tools = json.array(), strict = {} }, Offer)
   read_list(self, list or {}, "tools")
   self.choice = choose(self, choice)
   return self

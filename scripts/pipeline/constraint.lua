@@ -1,0 +1,316 @@
+-- constraint: what the tokens of an answer may be, as phases for batch:add.
+--
+--   req.grammar                the answer is a text of it (grammar/source.lua; a hook may set it)
+--   tool_choice: required      it is a call, or several
+--   tools                      it is free, but what begins like a call is one: of a tool that was
+--                              offered, with JSON for arguments, or, if the tool is strict, with
+--                              arguments that its schema accepts
+--   req.grammar and tools      it is a text of the grammar, or calls
+--
+-- Reasoning is free. If the prompt has opened it, everything is up to the mark that closes it;
+-- otherwise the grammar begins with a block of reasoning that may be left out.
+--
+-- A schema that cannot be followed is a 400 with the field and the place in it, unless it is that
+-- of a tool that nobody called strict: then its arguments are any JSON object, because a client
+-- does not choose the schemas of the tools that it passes on.
+--
+-- Converting a schema lets the loop turn, and ends when the client has left.
+local async = require "lib.async"
+local errors = require "lib.errors"
+local grammars = require "pipeline.grammars"
+local opening = require "pipeline.opening"
+local parsers = require "parsers"
+local perigee = require "perigee"
+local source = require "grammar.source"
+local json = perigee.json
+
+local constraint = {}
+
+-- ---- errors -------------------------------------------------------------------------------------
+
+local KINDS = { format = "invalid", argument = "invalid", unsupported = "unsupported",
+  unsatisfiable = "unsatisfiable", limit = "limit" }
+
+--- Raises that a field cannot be followed. Errors that are not about grammars are the server's.
+local function refuse(field, err)
+  local kind = type(err) == "table" and KINDS[err.code]
+  if not kind then error(err, 0) end
+  error(errors.new { code = "grammar_" .. kind, field = field,
+    message = ("%s cannot be followed (%s): %s"):format(field, kind, err.message) }, 0)
+end
+
+-- ---- what is asked ------------------------------------------------------------------------------
+
+--- The tools that may be called, as parsers/shape.lua wants them. whole: by their schemas, strict
+--- or not.
+local function tools_of(req, whole)
+  local list, name = {}, (req.force_call or {}).name
+  for i, tool in ipairs(req.chat.tools) do
+    local fn = tool["function"]
+    if not name or fn.name == name then
+      local strict = req.strict and req.strict[fn.name]
+      local given = fn.parameters ~= json.null and fn.parameters or nil
+      list[#list + 1] = { name = fn.name, field = ("tools[%d].function.parameters"):format(i - 1),
+        schema = (whole or strict) and given or nil, must = strict }
+    end
+  end
+  return list
+end
+
+--- A text that says all about tools that their grammar depends on.
+local function tools_key(tools)
+  local parts = {}
+  for i, tool in ipairs(tools) do
+    parts[i] = ("%s %s %s"):format(tool.name, tostring(tool.must),
+      tool.schema and json.encode(tool.schema) or "")
+    async.breathe()
+  end
+  return table.concat(parts, "\n")
+end
+
+local function source_key(given)
+  local kind = assert(source.kind(given))
+  return ("%s %s %s %s"):format(kind, tostring(given.strict), tostring(given.whitespace),
+    json.encode(given[kind]))
+end
+
+--- req.grammar, checked: a hook may have made it.
+local function source_of(req)
+  local given = req.grammar
+  if given == nil then return nil end
+  if type(given) == "userdata" then return { compiled = given, field = "grammar" } end
+  local field = type(given) == "table" and given.field or "grammar"
+  if type(given) ~= "table" then
+    errors.refuse(field, "must be a grammar or a table, got %s", type(given))
+  end
+  local kind, why = source.kind(given)
+  if not kind then refuse(field, why) end
+  local own = { field = field } -- a hook may use the same table for all requests
+  for key, value in pairs(given) do own[key] = value end
+  return own
+end
+
+-- ---- the vocabulary -----------------------------------------------------------------------------
+
+-- By tokenizer: { number, tokens = { [text] = id } }.
+local known = setmetatable({}, { __mode = "k" })
+local count = 0
+
+--- The added tokens of a tokenizer.
+local function marks_of(tok)
+  if known[tok] then return known[tok] end
+  count = count + 1
+  local marks = { number = count, tokens = {} }
+  for _, id in ipairs(tok:added()) do marks.tokens[tok:token(id)] = id end
+  known[tok] = marks
+  return marks
+end
+
+-- ---- rules --------------------------------------------------------------------------------------
+
+local function rule(b, name, alternatives)
+  local r = b:rule(name)
+  b:define(r, alternatives)
+  return r
+end
+
+--- A function that lets the loop turn, and ends the conversion when the client has left.
+local function pause_of(run)
+  return function()
+    async.breathe()
+    if run.cancelled then
+      error(errors.new { status = 409, code = "cancelled", message = "the request was cancelled" },
+        0)
+    end
+  end
+end
+
+--- The rules of the calls of a request (parsers/shape.lua).
+local function calls_in(ask, b, lenient)
+  local req = ask.run.req
+  return ask.words:calls(b, { tools = ask.tools, given = req.chat.tools, known = ask.known,
+    ends = ask.ends,
+    parallel = ask.parallel, token = ask.token, pause = ask.pause,
+    lenient = lenient,
+    refuse = function(tool, err)
+      if tool.must then refuse(tool.field, err) end
+    end })
+end
+
+--- Compiles write(builder, lenient). What fails as a whole is tried once more without the schemas
+--- that nobody called strict.
+local function compile(ask, write)
+  for _, lenient in ipairs { false, true } do
+    local b = assert(perigee.grammar.builder())
+    local root = write(b, lenient)
+    async.breathe()
+    local g, why = b:compile(root)
+    if g then return g end
+    if lenient or not ask.tools then refuse(ask.field, why) end
+  end
+end
+
+local function joined(...)
+  local out = {}
+  for _, list in ipairs { ... } do table.move(list, 1, #list, #out + 1, out) end
+  return out
+end
+
+--- A symbol with what comes before it: reasoning, which may be left out, and, if it is an answer
+--- and not calls, what the format writes before an answer.
+local function with_thought(ask, b, symbol, is_answer)
+  local thought = ask.thought(b)
+  local plain = joined(thought.after or {}, is_answer and thought.answer or {}, { symbol })
+  return rule(b, "root", { plain, thought.block and joined(thought.block, plain) })
+end
+
+-- ---- grammars -----------------------------------------------------------------------------------
+
+local function cache_of(ask)
+  local app = ask.run.app
+  app.grammars = app.grammars or grammars.new()
+  return app.grammars
+end
+
+local function key_of(ask, kind, ...)
+  return table.concat({ kind, ask.words and ask.words:shape_key(ask.given_tools) or "",
+    tostring(ask.marks and ask.marks.number), ask.opened and "opened" or "",
+    ask.closed and "closed" or "", tostring(ask.parallel), ... }, "\n")
+end
+
+--- An answer that is calls, or, with `given`, a text of it.
+local function calls_grammar(ask, given)
+  local key = key_of(ask, "calls", given and source_key(given) or "", tools_key(ask.tools))
+  return cache_of(ask):get(key, function()
+    return compile(ask, function(b, lenient)
+      local calls = with_thought(ask, b, calls_in(ask, b, lenient).whole)
+      if not given then return calls end
+      local text, why = source.rule(b, given)
+      if not text then refuse(given.field, why) end
+      return rule(b, "either", { { with_thought(ask, b, text, true) }, { calls } })
+    end)
+  end)
+end
+
+--- What comes after the mark of a call.
+local function rest_grammar(ask)
+  local key = key_of(ask, "rest", tools_key(ask.tools))
+  return cache_of(ask):get(key, function()
+    return compile(ask, function(b, lenient) return calls_in(ask, b, lenient).rest end)
+  end)
+end
+
+--- An answer that is a text of what is given.
+local function source_grammar(ask, given)
+  if given.compiled then return given.compiled end
+  given.pause = ask.pause
+  return cache_of(ask):get(key_of(ask, "source", source_key(given)), function()
+    if source.is_whole(given) then
+      local g, why = source.compile(given)
+      return g or refuse(given.field, why)
+    end
+    return compile(ask, function(b)
+      local text, why = source.rule(b, given)
+      if not text then refuse(given.field, why) end
+      return with_thought(ask, b, text, true)
+    end)
+  end)
+end
+
+-- ---- phases -------------------------------------------------------------------------------------
+
+--- A mark of a FREE phase.
+local function mark_of(ask, text) return ask.token(text) or text end
+
+local function marks_in(ask, texts)
+  local list = {}
+  for i, text in ipairs(texts) do list[i] = mark_of(ask, text) end
+  return list
+end
+
+--- The phases of an answer that is of a grammar: thinking that is open comes first.
+local function bound(ask, grammar)
+  if not ask.opened then return { { grammar = grammar } } end
+  return { { marks = marks_in(ask, { ask.closing }) }, { grammar = grammar, gap = true } }
+end
+
+--- The phases of a free answer in which calls are calls; nil if nothing marks them.
+local function free(ask, marks, grammar, parallel)
+  local list = {}
+  if ask.opened then list[1] = { marks = marks_in(ask, { ask.closing }), ends = true } end
+  list[#list + 1] = { marks = marks_in(ask, marks), ends = true }
+  list[#list + 1] = { grammar = grammar, back = parallel and #list or nil }
+  return list
+end
+
+--- Everything about a request that its phases depend on.
+local function ask_of(run, prompt)
+  local words, tok = prompt.words, run.entry.tok
+  local marks = tok and marks_of(tok)
+  local ask = { run = run, words = words, marks = marks, pause = pause_of(run),
+    field = "tool_choice", ends = run.entry.model.stops }
+  function ask.token(text) return marks and marks.tokens[text] end
+  local chat = run.req.chat
+  if words and chat then
+    ask.opened, ask.closed, ask.closing = words:reasons(prompt.tail)
+    ask.closed = ask.closed or (chat.kwargs or {}).enable_thinking == false
+    prompt.known = prompt.known or parsers.known(chat.tools)
+    ask.known, ask.given_tools = prompt.known, chat.tools
+    ask.parallel = chat.parallel_tool_calls ~= false
+  end
+  function ask.thought(b)
+    if not (words and chat) then return {} end
+    return words:thought(b, { token = ask.token, opened = ask.opened, closed = ask.closed })
+  end
+  return ask
+end
+
+--- How tools are held to their shape if the answer may also be free: "off", "frame" or "schema".
+local function tool_grammar(run) return run.app.config.tool_grammar or "frame" end
+
+--- The phases of one prompt's answers, and the ids that are banned; nil: they are free. force: the
+--- tokens that an answer begins with instead, of a format without a grammar.
+local function phases_of(run, prompt)
+  local req, ask = run.req, ask_of(run, prompt)
+  local given, chat = source_of(req), req.chat
+  if given then ask.field = given.field end
+  local offered = chat and chat.tools and ask.words
+  if not offered then
+    if given then return bound(ask, source_grammar(ask, given)) end
+    return nil
+  end
+  local marks = ask.words:call_marks(chat.tools)
+  if req.force_call then
+    if not marks then return nil, opening.ids(req, run.entry, prompt) end
+    ask.tools = tools_of(req, true)
+    return bound(ask, calls_grammar(ask, nil))
+  end
+  local mode = tool_grammar(run)
+  ask.tools = tools_of(req, mode == "schema" or given ~= nil)
+  if given then
+    if not marks or source.is_whole(given) then return bound(ask, source_grammar(ask, given)) end
+    return bound(ask, calls_grammar(ask, given))
+  end
+  if not marks or #marks == 0 or mode == "off" and not next(req.strict or {}) then return nil end
+  return free(ask, marks, rest_grammar(ask), ask.parallel)
+end
+
+--- The marks of calls that are tokens, for a request that forbids calls.
+local function banned(run, prompt)
+  local words, tok, list = prompt.words, run.entry.tok, {}
+  if not (run.req.bans_calls and words and tok) then return nil end
+  local tokens = marks_of(tok).tokens
+  for _, mark in ipairs(words:call_marks(nil) or {}) do list[#list + 1] = tokens[mark] end
+  return #list > 0 and list or nil
+end
+
+--- Prepares the prompts of a run: prompt.phases, prompt.force, prompt.banned and prompt.known (what
+--- parsers know about the tools). Inside a task; raises request errors. The loop may turn.
+function constraint.prepare(run, list)
+  for _, prompt in ipairs(list) do
+    prompt.phases, prompt.force = phases_of(run, prompt)
+    prompt.banned = banned(run, prompt)
+  end
+end
+
+return constraint
