@@ -11,7 +11,8 @@
 --   whitespace   "default": nothing, a space, or a line end with up to 64 blanks between two parts;
 --                "any": up to 256 characters; "compact": none. Never without a bound: a model that
 --                may write a blank after a blank may do so for ever
---   order        of the members of an object: "schema" (default), or "any"
+--   order        of the members of an object: "schema" (default), "any", or "free": any where that
+--                can be enforced
 --   strict       refuse what OpenAI's strict mode refuses
 --   pause        a function that is called now and then, for a conversion that shares its thread
 --   style        how the members of the schema's object are written, if not as JSON
@@ -62,7 +63,7 @@ local function marks_of(b, whitespace)
   }
 end
 
-local ORDERS = { schema = true, any = true }
+local ORDERS = { schema = true, any = true, free = true }
 
 local function convert(b, schema, options)
   local spend = meter(options.pause)
@@ -79,7 +80,7 @@ end
 function grammar.rule(b, schema, options)
   options = options or {}
   assert(WHITESPACE[options.whitespace or "default"], "whitespace: default, any or compact")
-  assert(ORDERS[options.order or "schema"], "order: schema or any")
+  assert(ORDERS[options.order or "schema"], "order: schema, any or free")
   local ok, root = pcall(convert, b, schema, options)
   if ok then return root end
   if not failure.is(root) then error(root, 0) end

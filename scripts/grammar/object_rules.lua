@@ -2,7 +2,8 @@
 --
 -- The members come in this order: declared ones as the schema has them, then names that are only
 -- required, in any order, among all others. Two members of one name are possible only among those
--- others. With `order = "any"` everything comes in any order.
+-- others. With `order = "any"` everything comes in any order; with "free" it does so where counts
+-- of members or their number do not stand in the way.
 local failure = require "grammar.failure"
 local machine = require "grammar.machine"
 local object = require "grammar.object"
@@ -201,9 +202,16 @@ local function in_order(c, form, m, style)
   end)
 end
 
+--- Symbols, and one more after them.
+local function followed(symbols, by)
+  local out = table.move(symbols, 1, #symbols, 1, {})
+  out[#out + 1] = by
+  return out
+end
+
 --- Members in any order, each once: a bit for each in the parameter of a rule, those that are
 --- required first.
-local function in_any_order(c, form, m)
+local function in_any_order(c, form, m, style)
   if form.min or form.max or form.extra then
     failure.raise("unsupported", "", "counts of properties cannot be enforced in any order")
   end
@@ -222,32 +230,41 @@ local function in_any_order(c, form, m)
   local first, more = {}, {}
   for i, one in ipairs(list) do
     local bit = 1 << (i - 1)
-    first[#first + 1] = { one.symbols[1][1], one.symbols[1][2], c.b:with(rest, { put = bit }) }
-    more[#more + 1] = { one.symbols[2][1], one.symbols[2][2], c.b:with(rest, { set = bit }),
-      when = { { mask = bit, most = 0 } } }
+    first[#first + 1] = followed(one.symbols[1], c.b:with(rest, { put = bit }))
+    local next_one = followed(one.symbols[2], c.b:with(rest, { set = bit }))
+    next_one.when = { { mask = bit, most = 0 } }
+    more[#more + 1] = next_one
   end
   for _, symbols in ipairs(m.others) do
-    first[#first + 1] = { symbols[1][1], symbols[1][2], rest }
-    more[#more + 1] = { symbols[2][1], symbols[2][2], c.b:with(rest, { set = 0 }) }
+    first[#first + 1] = followed(symbols[1], rest)
+    more[#more + 1] = followed(symbols[2], c.b:with(rest, { set = 0 }))
   end
-  local all = (1 << needed) - 1
-  more[#more + 1] = { c.marks.close_object,
-    when = needed > 0 and { { mask = all, count = true, least = needed } } or nil }
-  if needed == 0 then first[#first + 1] = { c.marks.close_empty } end
+  local close = style.close(c, false)
+  close = table.move(close, 1, #close, 1, {})
+  close.when = needed > 0 and { { mask = (1 << needed) - 1, count = true, least = needed } } or nil
+  more[#more + 1] = close
+  if needed == 0 then first[#first + 1] = style.close(c, true) end
   c:define(start, first)
   c:define(rest, more)
   return start
 end
 
+--- How the members of a form come.
+local function order_of(c, form, m)
+  if c.order == "any" then return in_any_order end
+  local counted = form.min or form.max or form.extra
+  local free = c.order == "free" and not counted and #m.placed + #m.loose <= BITS
+  return free and in_any_order or in_order
+end
+
 --- Adds the alternatives of a form to a list. style: JSON's, unless given.
 function object_rules.write(c, form, out, style)
-  local order = c.order == "any" and not style and in_any_order or in_order
   style = style or JSON
   for _, one in ipairs(spread(c, form)) do
     local m = members_of(c, one, style)
     if m then
       local symbols = style.open(c)
-      symbols[#symbols + 1] = order(c, one, m, style)
+      symbols[#symbols + 1] = order_of(c, one, m)(c, one, m, style)
       out[#out + 1] = symbols
     end
   end

@@ -110,7 +110,7 @@ local function grammar_of(format, template, o)
 end
 
 local function fits(name, arguments)
-  local g <close> = assert(grammar.schema(SCHEMAS[name]))
+  local g <close> = assert(grammar.schema(SCHEMAS[name], { order = "free" }))
   local m <close> = assert(g:matcher())
   local text = json.encode(assert(json.decode(arguments)))
   return m:feed(text) == #text and m.complete

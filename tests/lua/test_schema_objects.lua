@@ -231,6 +231,15 @@ test("any order", function(t)
   }, { order = "any" })
 end)
 
+test("any order where that can be enforced", function(t)
+  local two = '{"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}},'
+    .. ' "required": ["a", "b"], "additionalProperties": false'
+  cases.check(t, {
+    { two .. "}", yes = { '{"a": 1, "b": 2}', '{"b": 2, "a": 1}' }, no = { '{"b": 2}' } },
+    { two .. ', "maxProperties": 2}', yes = { '{"a": 1, "b": 2}' }, no = { '{"b"' } },
+  }, { order = "free" })
+end)
+
 test("strict takes what OpenAI takes", function(t)
   cases.check(t, {
     { '{"type": "object", "properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}},'

@@ -38,7 +38,7 @@ local function format(given, strict)
 end
 
 local function fits(given, text)
-  local g <close> = assert(grammar.schema(given))
+  local g <close> = assert(grammar.schema(given, { order = "free" }))
   local m <close> = assert(g:matcher())
   return m:feed(text) == #text and m.complete
 end
