@@ -364,7 +364,7 @@ static void adjusted_rows(void) {
   pe_sampler_close(s);
 }
 
-/* Under a mask everything sees allowed tokens alone, and logprobs are those of the whole row. */
+/* Under a mask everything sees the allowed tokens alone, and logprobs are those of the whole row. */
 static void masks(void) {
   pe_sampler *s[SIZES];
   pe_error err = {0};
@@ -393,7 +393,7 @@ static void masks(void) {
     if (p.top_logprobs >= 0)
       CHECK_NEAR((double)got.logprob,
                  (double)raw.logprob + (double)logits[got.id] - (double)logits[raw.id],
-                 1e-5 * fabs((double)logits[got.id]) + 1e-4);
+                 1e-5 * (fabs((double)logits[got.id]) + fabs((double)logits[raw.id])) + 1e-4);
     p.temperature = 0;
     CHECK_OK(pe_sampler_pick_own(s[k], &p, logits, NULL, round, NULL, 0, &got, &err), err);
     for (int32_t i = 0; i < n; i++)
