@@ -100,7 +100,7 @@ static bool may_run(const pe_batch_seq *seq) {
 
 /* The constraint takes the drawn token, and says what must come behind it. */
 static pe_status follow(const pe_drawer *d, pe_batch_seq *seq) {
-  enum { LAST = PE_CONSTRAINT_BEHIND };
+  enum { LAST = PE_CONSTRAINT_LOOKBACK };
   int32_t made[LAST], generated = pe_batch_seq_generated(seq);
   int32_t n = generated < LAST - 1 ? generated : LAST - 1;
   bool ok;

@@ -179,7 +179,7 @@ static pe_status put_free(pe_constraint *c, pe_constraint_step *s, pe_str bytes,
   return PE_OK;
 }
 
-/* Bytes from the middle of a token on, or behind a gap. */
+/* Bytes from the middle of a token on, or after a gap. */
 static pe_status put_grammar(pe_constraint *c, pe_constraint_step *s, pe_str bytes, bool *ok,
                              pe_error *err) {
   size_t taken = 0;

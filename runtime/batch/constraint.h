@@ -5,7 +5,7 @@
  *     '---------------- back --------------'
  *
  * A FREE phase takes any token, until one of its marks was written: a token id, or bytes, found
- * wherever tokens split them. Then the next phase begins. What a token has behind the mark belongs
+ * wherever tokens split them. Then the next phase begins. What a token has after the mark belongs
  * to the next phase already; a token whose rest does not fit there is out of the mask. The bytes of
  * special tokens are not looked at, so a mark never spans one. A FREE phase without a next one goes
  * on to the end.
@@ -31,10 +31,11 @@
 #include "runtime/text/tokenizer.h"
 
 enum {
-  PE_PHASES = 16,          /* of one request */
-  PE_MARKS = 64,           /* of one phase */
-  PE_MARK_BYTES = 64,      /* the longest mark of a page of ours has 31 */
-  PE_CONSTRAINT_BEHIND = 4 /* made tokens that a run looks at: with two, llguidance found none that
+  PE_PHASES = 16,     /* of one request */
+  PE_MARKS = 64,      /* of one phase */
+  PE_MARK_BYTES = 64, /* the longest mark of a page of ours has 31 */
+  PE_CONSTRAINT_LOOKBACK =
+      4 /* made tokens that a run looks at: with two, llguidance found none that
                               was split otherwise than the whole text */
 };
 
@@ -46,7 +47,7 @@ typedef struct pe_phase {
   int32_t marks;
   bool ends;    /* FREE: end ids may come; else they are banned */
   bool gap;     /* GRAMMAR, like the next one */
-  int32_t back; /* the phase that begins again behind it, from 1; 0: the answer ends */
+  int32_t back; /* the phase that begins again after it, from 1; 0: the answer ends */
 } pe_phase;
 
 /* The error names the field of a request and the place in it. */
@@ -84,9 +85,9 @@ bool pe_constraint_complete(const pe_constraint *c);  /* the answer may end here
 bool pe_constraint_over(const pe_constraint *c);      /* and nothing can follow */
 
 /* Appends tokens that must come next, `most` at most: text of which only one continuation exists,
- * as the tokenizer writes it behind the last tokens. A token at its end that a longer one could
- * replace is left to the model. made: the last tokens that were generated, PE_CONSTRAINT_BEHIND of
- * them unless there are fewer. Takes nothing. */
+ * as the tokenizer writes it after the last tokens. A token at its end that a longer one could
+ * replace is left to the model. made: the last tokens that were generated, PE_CONSTRAINT_LOOKBACK
+ * of them unless there are fewer. Takes nothing. */
 pe_status pe_constraint_run(pe_constraint *c, pe_tokenizer_scratch *s, const int32_t *made,
                             int32_t count, int32_t most, pe_ids *out, pe_error *err);
 

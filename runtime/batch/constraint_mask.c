@@ -12,7 +12,7 @@ pe_constraint_subtree pe_constraint_below(const pe_constraint *c, pe_str path) {
   const pe_tok_tree *tree = pe_tokmask_all(c->o.tokens);
   pe_constraint_subtree t = {tree->node, 0, tree->nodes};
   for (size_t i = 0; i < path.len; i++) {
-    size_t at = t.from + (i > 0); /* behind the node of the path so far */
+    size_t at = t.from + (i > 0); /* after the node of the path so far */
     while (at < t.to && tree->node[at].byte != (uint8_t)path.at[i]) at += 1 + tree->node[at].below;
     if (at >= t.to) return (pe_constraint_subtree){tree->node, 0, 0};
     t.from = at, t.to = at + 1 + tree->node[at].below;

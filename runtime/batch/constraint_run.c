@@ -15,13 +15,13 @@
 #include "runtime/utf8.h"
 
 enum {
-  BEHIND = PE_CONSTRAINT_BEHIND, /* also tokens at the end that may be dropped */
-  BYTES = 256,                   /* of a run; the next one goes on */
-  DEEPEST = 256                  /* bytes that a longer token may have behind the run */
+  BEHIND = PE_CONSTRAINT_LOOKBACK, /* also tokens at the end that may be dropped */
+  BYTES = 256,                     /* of a run; the next one goes on */
+  DEEPEST = 256                    /* bytes that a longer token may have after the run */
 };
 
 /* Does a token begin with this text, which is the end of the run, and go on as the grammar allows?
- * The matcher is behind the run. */
+ * The matcher is after the run. */
 static pe_status can_grow(pe_constraint *c, pe_str end, bool *found, pe_error *err) {
   const pe_constraint_subtree t = pe_constraint_below(c, end);
   pe_matcher *m = pe_constraint_matcher(c);
@@ -100,7 +100,7 @@ static int32_t put_made(pe_constraint *c, const int32_t *made, int32_t count, pe
   return n;
 }
 
-/* Tokenizes c->piece, whose bytes from `head` on are the run, behind n made tokens. */
+/* Tokenizes c->piece, whose bytes from `head` on are the run, after n made tokens. */
 static pe_status split(pe_constraint *c, pe_tokenizer_scratch *s, size_t head, const int32_t *made,
                        int32_t n, int32_t most, pe_ids *out, pe_error *err) {
   const pe_encode_options plain = {0};

@@ -316,7 +316,7 @@ static uint32_t find_waiting(const pe_chart *c, uint32_t row, uint32_t rule, uin
 }
 
 /* The next link of a chain: the single item that waits for what `item` completes, if nothing is
- * behind it; LEO_NO: the chain ends. */
+ * after it; LEO_NO: the chain ends. */
 static uint32_t next_link(const pe_chart *c, uint32_t item) {
   const pe_item *i = &c->item[item];
   uint32_t n;
@@ -526,7 +526,8 @@ static pe_status scan_one(pe_chart *c, const pe_row *r, pe_code code, pe_error *
   return rc;
 }
 
-pe_status pe_chart_scan(pe_chart *c, const pe_scan *scan, size_t n, uint32_t *row, pe_error *err) {
+pe_status pe_chart_scan(pe_chart *c, const pe_chart_end *scan, size_t n, uint32_t *row,
+                        pe_error *err) {
   pe_status rc = PE_OK;
   *row = PE_CHART_NONE;
   clear(c);

@@ -9,10 +9,10 @@
  *
  * A row keeps the items that wait for a rule, in order of rule and number, and those that wait for
  * a lexeme or token. What can follow depends on nothing but the kernel, so rows with the same
- * kernel are one row, also at different points of a text: in [1,2,3 the rows behind the commas are
+ * kernel are one row, also at different points of a text: in [1,2,3 the rows after the commas are
  * the same, and a long list needs no more rows than a short one.
  *
- * Right recursion: where exactly one item waits for a rule, and nothing is behind that rule in its
+ * Right recursion: where exactly one item waits for a rule, and nothing follows that rule in its
  * alternative, completing goes on through a chain of such items. The end of the chain is remembered
  * (Leo's rule), so that "a" "a" "a" ... is linear whichever way its rule is written.
  *
@@ -45,12 +45,12 @@ typedef struct pe_row {
 } pe_row;
 
 /* Lexemes, or one token, that end at a point of the text, and the row that waited for them. */
-typedef struct pe_scan {
+typedef struct pe_chart_end {
   uint32_t row;
   uint32_t kind; /* PE_IS_LEXEME or PE_IS_TOKEN */
   const uint32_t *index;
   size_t n;
-} pe_scan;
+} pe_chart_end;
 
 typedef struct pe_chart pe_chart;
 
@@ -59,8 +59,9 @@ pe_status pe_chart_open(pe_grammar *g, pe_chart **out, pe_error *err);
 pe_status pe_chart_copy(const pe_chart *from, pe_chart **out, pe_error *err); /* gives */
 void pe_chart_close(pe_chart *c);                                             /* takes */
 
-/* The row behind all these; PE_CHART_NONE: there is none, nothing waits for them. */
-pe_status pe_chart_scan(pe_chart *c, const pe_scan *scan, size_t n, uint32_t *row, pe_error *err);
+/* The row after all these; PE_CHART_NONE: there is none, nothing waits for them. */
+pe_status pe_chart_scan(pe_chart *c, const pe_chart_end *scan, size_t n, uint32_t *row,
+                        pe_error *err);
 const pe_row *pe_chart_row(const pe_chart *c, uint32_t row); /* borrowed until a row is made */
 /* Calls f for each token that may come after a row. */
 void pe_chart_tokens(const pe_chart *c, uint32_t row, void (*f)(void *to, int32_t id), void *to);

@@ -63,7 +63,7 @@ static pe_status one_char(pe_reader *p, const char *from, int32_t *cp) {
   return PE_OK;
 }
 
-/* "a".."z"; p->text is the first string, p->at behind the dots. */
+/* "a".."z"; p->text is the first string, p->at after the dots. */
 static pe_status read_range(lark *l, const char *from) {
   pe_reader *p = &l->p;
   int32_t low, high;
@@ -90,10 +90,10 @@ static pe_status read_string(lark *l) {
     rc = pe_reader_any_case(p, &t);
     return rc ? rc : leaf_term(l, t);
   }
-  const char *behind = p->at;
+  const char *after = p->at;
   pe_reader_space(p);
   if (pe_reader_take(p, "..")) return read_range(l, from);
-  p->at = behind;
+  p->at = after;
   return leaf_term(l, pe_rex_word(pe_rules_rex(p->rules), pe_buf_str(&p->text)));
 }
 
@@ -143,14 +143,14 @@ static pe_status read_count(pe_reader *p) {
   uint32_t least, most;
   pe_reader_space(p);
   bool good = pe_reader_number(p, &least);
-  const char *behind = p->at;
+  const char *after = p->at;
   most = least;
   pe_reader_space(p);
   if (good && pe_reader_take(p, "..")) {
     pe_reader_space(p);
     good = pe_reader_number(p, &most);
   } else {
-    p->at = behind;
+    p->at = after;
   }
   if (!good) return pe_reader_refuse(p, PE_EFORMAT, from, "a count must be ~ n or ~ n..m");
   return pe_reader_repeat(p, from, least, most);

@@ -1,7 +1,7 @@
 /* grammar_parts.h - a compiled grammar from inside: what grammar*.c make, and what the parser and
  * the matcher read.
  *
- * All alternatives lie in one array of symbols, each with an END behind it that names its rule. An
+ * All alternatives lie in one array of symbols, each with an END after it that names its rule. An
  * index of that array is a place: "in this alternative, before this symbol".
  *
  *   place   0     1    2         3     4     5        list -> item | list "," item

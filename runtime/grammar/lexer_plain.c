@@ -1,14 +1,14 @@
 /* lexer_plain.c - see lexer.h: how many plain characters may follow in a row.
  *
  * A term that begins with x{m,n}, where x has every plain character, lets n of them follow: what
- * comes behind the repetition can then still come. Whether x has them all is asked of its
+ * comes after the repetition can then still come. Whether x has them all is asked of its
  * automaton, along that of UTF-8. */
 #include "runtime/grammar/rex_parts.h"
 #include "runtime/grammar/lexer_parts.h"
 
 enum { WHOLE = 255 }; /* a character is complete */
 
-/* The bytes of plain characters: by state, ranges and the state behind them. */
+/* The bytes of plain characters: by state, ranges and the state after them. */
 static const struct edge {
   uint8_t state, from, to, next;
 } edges[] = {{0, 0x20, 0x21, WHOLE}, {0, 0x23, 0x5b, WHOLE}, {0, 0x5d, 0x7f, WHOLE},

@@ -135,11 +135,11 @@ pe_status pe_matcher_compact(pe_matcher *m, pe_error *err) {
 /* A position that is being made. */
 typedef struct making {
   pe_matcher_thread thread[PE_MATCHER_THREADS + 1];
-  pe_scan scan[PE_MATCHER_THREADS];
+  pe_chart_end scan[PE_MATCHER_THREADS];
   size_t threads, scans;
 } making;
 
-/* The row behind all lexemes that end here, and its thread. */
+/* The row after all lexemes that end here, and its thread. */
 static pe_status add_row(pe_matcher *m, making *k, uint32_t *here, pe_error *err) {
   *here = PE_CHART_NONE;
   if (!k->scans) return PE_OK;
@@ -161,7 +161,7 @@ static pe_status step_thread(pe_matcher *m, making *k, pe_matcher_thread t, uint
                    PE_MATCHER_THREADS);
   if (pe_lexer_goes_on(l, state)) k->thread[k->threads++] = (pe_matcher_thread){t.row, state};
   pe_lexer_ends(l, state, &n);
-  if (n) k->scan[k->scans++] = (pe_scan){t.row, PE_IS_LEXEME, NULL, state};
+  if (n) k->scan[k->scans++] = (pe_chart_end){t.row, PE_IS_LEXEME, NULL, state};
   return PE_OK;
 }
 
@@ -208,7 +208,7 @@ pe_status pe_matcher_make_step(pe_matcher *m, uint32_t from, uint32_t class_inde
   return rc;
 }
 
-/* The position behind a token symbol. */
+/* The position after a token symbol. */
 static pe_status step_token(pe_matcher *m, uint32_t id, uint32_t *to, pe_error *err) {
   const uint32_t from = m->position[pe_matcher_at(m)].here;
   making k;
@@ -216,7 +216,7 @@ static pe_status step_token(pe_matcher *m, uint32_t id, uint32_t *to, pe_error *
   *to = PE_MATCHER_DEAD;
   if (from == PE_CHART_NONE || id > 0x3fffffff) return PE_OK;
   k.threads = 0, k.scans = 1;
-  k.scan[0] = (pe_scan){from, PE_IS_TOKEN, &id, 1};
+  k.scan[0] = (pe_chart_end){from, PE_IS_TOKEN, &id, 1};
   pe_grammar_lock(m->g);
   pe_status rc = add_row(m, &k, &here, err);
   pe_grammar_unlock(m->g);

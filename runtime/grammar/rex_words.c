@@ -1,7 +1,7 @@
 /* rex_words.c - see rex.h: one of many words, as a term that shares their beginnings.
  *
  * The words are sorted. A stack has a level for every byte of the current word; at each level there
- * are the terms of the branches that are behind. The next word keeps the levels of the bytes that
+ * are the terms of the branches that are done. The next word keeps the levels of the bytes that
  * both have, and closes the others from the deepest on:
  *
  *   "car" "cat" "do"     c . a . (r | t) | d . o */

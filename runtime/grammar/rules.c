@@ -106,7 +106,7 @@ static pe_status add_endless(pe_rules *r, pe_rule rule, pe_symbol x, bool one, p
   return rc ? rc : pe_rules_add(r, rule, more, 2, NULL, 0, err);
 }
 
-/* What may come after the first x of x{m,n}: the rule's number counts what is behind. */
+/* What may come after the first x of x{m,n}: the rule's number counts those that came. */
 static pe_status make_tail(pe_rules *r, pe_symbol x, uint32_t least, uint32_t most, pe_rule *out,
                            pe_error *err) {
   pe_status rc = pe_rules_declare(r, pe_str_c("repetition"), out, err);

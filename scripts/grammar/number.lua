@@ -17,12 +17,12 @@ local INT, FRAC = 64, 20
 local EXPONENT = "[eE][+-]?[0-9]{1,3}" -- doubles end at e308
 local DIVISOR = 1000000                -- the largest that the builder's remainders take
 local COUNTED = 1000                   -- divisors of numbers whose digits are counted, too
-local PARTS = 100                      -- fractions of a multiple: two digits behind the point
+local PARTS = 100                      -- fractions of a multiple: two digits after the point
 
 local Numbers = {}
 Numbers.__index = Numbers
 
---- `widest` has the digits before and behind the point of the schema's longest numbers.
+--- `widest` has the digits before and after the point of the schema's longest numbers.
 function number.new(b, widest)
   local n = setmetatable({ b = b }, Numbers)
   n.int, n.frac = math.max(INT, widest.int), math.max(FRAC, widest.frac)
@@ -63,7 +63,7 @@ end
 
 -- ---- bounds -------------------------------------------------------------------------------------
 
---- Digits behind the point, from the i-th on, that keep a number at most at a bound or below it;
+--- Digits after the point, from the i-th on, that keep a number at most at a bound or below it;
 --- those before were the bound's own.
 function Numbers:digits_below(frac, i, closed)
   local b = self.b

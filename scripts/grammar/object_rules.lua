@@ -170,7 +170,7 @@ end
 
 -- ---- order --------------------------------------------------------------------------------------
 
---- Members in the schema's order: a state is how many members with a place are behind us, how many
+--- Members in the schema's order: a state is how many members with a place came, how many
 --- members there are, as far as that matters, and which loose ones.
 local function in_order(c, form, m, style)
   local least, most = form.min or 0, form.max

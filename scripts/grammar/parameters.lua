@@ -16,7 +16,7 @@
 --
 --   open, close    lists of symbols around all members; between: the symbols between two
 --   key            function(term): the symbols from a name to its value
---   behind         the symbols after a value
+--   after          the symbols after a value
 --   names          a Lua pattern of the names that can be written
 --   reads          function(name): as above; name is nil for those that the schema does not declare
 --   quote          the symbol around a quoted string
@@ -101,7 +101,7 @@ function parameters.style(given)
     local out = {}
     readings[given.reads(name)](c, value, given, out)
     if #out == 0 or c:empty(term) then return nil end
-    local symbols = joined(given.key(term), rule_of(c, out), given.behind)
+    local symbols = joined(given.key(term), rule_of(c, out), given.after)
     return { symbols, joined(given.between, symbols) }
   end
   return style

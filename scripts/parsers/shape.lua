@@ -148,7 +148,7 @@ function Shape:tags(tool, f)
   return arguments(self, tool, "tags", function(any)
     return { style = parameters.style { open = {}, close = f.close or {}, between = {},
       key = function(term) return { b:cat(b:text(f.key[1]), term, b:text(f.key[2] .. line)) } end,
-      behind = { b:text(line .. f.value_end .. "\n") }, names = NAMES,
+      after = { b:text(line .. f.value_end .. "\n") }, names = NAMES,
       reads = any and as_text or reading(self, tool, f.unknown), null = f.trim,
       only = f.trim and b:pattern(line == "" and INSIDE_LINE or BEFORE_LINE) or nil,
       never = f.trim and not any and b:any(ended, null) or ended,
@@ -162,7 +162,7 @@ function Shape:keywords(tool)
   return arguments(self, tool, "keywords", function()
     return { style = parameters.style { open = {}, close = {}, between = { b:text ", " },
       key = function(term) return { b:cat(b:both(term, b:pattern "\\w+"), b:text "=") } end,
-      behind = {}, names = "^[%w_]+$", reads = function() return "json" end,
+      after = {}, names = "^[%w_]+$", reads = function() return "json" end,
       spelling = scalar.PYTHON } }
   end)
 end
@@ -173,7 +173,7 @@ function Shape:marked(tool, quote)
   return arguments(self, tool, "marked", function()
     return { style = parameters.style { open = { b:text "{" }, close = { b:text "}" },
       between = { b:text "," }, key = function(term) return { b:cat(term, b:text ":") } end,
-      behind = {}, names = "^[%w_.%-]+$", reads = function() return "quoted" end,
+      after = {}, names = "^[%w_.%-]+$", reads = function() return "quoted" end,
       quote = self:mark(quote), never = self:having(b:text(quote)) } }
   end)
 end

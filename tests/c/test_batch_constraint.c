@@ -103,7 +103,7 @@ static void test_the_end(void) {
   tear_down();
 }
 
-/* The run behind the first token is one chunk: one grant of one token computes it all. */
+/* The run after the first token is one chunk: one grant of one token computes it all. */
 static void test_runs(void) {
   pe_batch_stats s;
   if (!set_up(1)) return;
@@ -112,7 +112,7 @@ static void test_runs(void) {
     pe_request r = request(3, 20);
     r.phase = &phase[2], r.phase_count = 1, r.fast_forward = true;
     pe_seq_id id = add(&r);
-    step(INT32_MAX, false); /* the prompt, and a letter: behind it z must come, but not as a run */
+    step(INT32_MAX, false); /* the prompt, and a letter: after it z must come, but not as a run */
     for (int i = 0; i < 3 && !answers[id].finish; i++) step(1, false);
     pe_batch_stat(b, &s);
     CHECK_INT(answers[id].finish, PE_FINISH_STOP);

@@ -148,7 +148,7 @@ static bool take_all(pe_constraint *c, const int32_t *id, size_t n) {
   return true;
 }
 
-/* All but </t>x, which does not fit behind the mark </t>. */
+/* All but </t>x, which does not fit after the mark </t>. */
 static const char *const but_whole_x =
     "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 23 24 "
     "25 26 27 28 29 30 31 32 33";
@@ -358,7 +358,7 @@ static pe_ids run_of(pe_constraint *c, const int32_t *made, size_t n, int32_t mo
   return run;
 }
 
-/* Takes the tokens; the ids of the run behind them. */
+/* Takes the tokens; the ids of the run after them. */
 static void expect_run(const char *pattern, const int32_t *made, size_t n, int32_t most,
                        const char *want, int line) {
   pe_grammar *g = regex(pattern);
@@ -366,7 +366,7 @@ static void expect_run(const char *pattern, const int32_t *made, size_t n, int32
   pe_constraint *c = open_phases(&phase, 1);
   char got[200] = "";
   CHECK(take_all(c, made, n));
-  size_t last = n < PE_CONSTRAINT_BEHIND ? n : PE_CONSTRAINT_BEHIND;
+  size_t last = n < PE_CONSTRAINT_LOOKBACK ? n : PE_CONSTRAINT_LOOKBACK;
   pe_ids run = run_of(c, made + n - last, last, most);
   for (size_t i = 0, k = 0; i < run.count; i++)
     k += (size_t)snprintf(got + k, sizeof got - k, "%s%d", i ? " " : "", run.id[i]);
