@@ -271,14 +271,12 @@ local function tool_grammar(run) return run.app.config.tool_grammar or "frame" e
 --- The phases of one prompt's answers, and the ids that are banned; nil: they are free. force: the
 --- tokens that an answer begins with instead, of a format without a grammar.
 local function phases_of(run, prompt)
-  local req, ask = run.req, ask_of(run, prompt)
-  local given, chat = source_of(req), req.chat
+  local req, chat = run.req, run.req.chat
+  local given, offered = source_of(req), chat and chat.tools and prompt.words
+  if not (given or offered) then return nil end
+  local ask = ask_of(run, prompt)
   if given then ask.field = given.field end
-  local offered = chat and chat.tools and ask.words
-  if not offered then
-    if given then return bound(ask, source_grammar(ask, given)) end
-    return nil
-  end
+  if not offered then return bound(ask, source_grammar(ask, given)) end
   local marks = ask.words:call_marks(chat.tools)
   if req.force_call then
     if not marks then return nil, opening.ids(req, run.entry, prompt) end

@@ -19,7 +19,7 @@ local function run_of(fields, more)
     scripts = { has = function(_, phase) return hooks[phase] ~= nil end,
       call = function(_, phase, _, value) return hooks[phase](value) end } }
   for key, value in pairs(fields or {}) do req[key] = value end
-  local entry = { name = "m", batch = batches.new() }
+  local entry = { name = "m", batch = batches.new(), model = { stops = {} } }
   local app = { config = { queue = {}, limits = {} }, keys = {},
     log = { note = function(_, level, text) notes[#notes + 1] = level .. ": " .. text end },
     models = { find = function(_, name)
@@ -385,6 +385,7 @@ test("an answer that needs one call ends with it", function(t)
   local run = run_of { chat = { tools = {}, parallel_tool_calls = false } }
   local fed
   run.prompts[1].words = { marks = function() return {} end, opening = function() end,
+    reasons = function() end, call_marks = function() end,
     parser = function() return { feed = function() return fed end,
       finish = function() return {} end } end }
   task(t, function() run:generate {} end)
