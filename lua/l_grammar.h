@@ -7,7 +7,7 @@
 
 /* [] -> [grammar] or [nil, err]; takes g if rc is PE_OK. */
 int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *err);
-/* The grammar at arg, borrowed; raises if it is none. */
+/* The grammar at arg, borrowed; raises for anything else. */
 pe_grammar *pe_bind_grammar(lua_State *L, int arg);
 /* Creates the class of builders. */
 void pe_rules_class(lua_State *L);

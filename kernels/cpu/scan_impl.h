@@ -247,7 +247,7 @@ typedef struct weighing { /* e^((x - top) * scale) is 2^((x - top) * factor) */
 } weighing;
 
 /* Values whose weight is below e^-86.9 are below the span: one comparison finds both. So are values
- * more than FLT_MAX below the top, whose distance is no float. */
+ * more than FLT_MAX below the top, whose distance a float cannot hold. */
 static weighing weighing_of(pe_scan_span span, float top, float scale) {
   double far = fmin(86.9 / (double)scale, (double)FLT_MAX), least = (double)top - far;
   float low = least > (double)-FLT_MAX ? (float)least : -FLT_MAX;

@@ -98,7 +98,7 @@ static bool may_run(const pe_batch_seq *seq) {
          !seq->sampling.banned_count && !waits_for_forced(seq);
 }
 
-/* The constraint takes the drawn token, and says what must come behind it. */
+/* The constraint takes the drawn token, and says what must come after it. */
 static pe_status follow(const pe_drawer *d, pe_batch_seq *seq) {
   enum { LAST = PE_CONSTRAINT_LOOKBACK };
   int32_t made[LAST], generated = pe_batch_seq_generated(seq);
@@ -237,7 +237,7 @@ static void take_token(pe_batch *b, pe_batch_seq *seq, pe_status rc, const pe_ch
     pe_batch_push(b, &e);
 }
 
-/* The tokens behind the drawn one that need no step. */
+/* The tokens after the drawn one that need no step. */
 static void take_run(pe_batch *b, pe_batch_seq *seq) {
   if (!seq->run.count) return;
   if (pe_batch_reserve_events(b, seq->run.count, &seq->error)) {

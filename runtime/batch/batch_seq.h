@@ -59,7 +59,7 @@ typedef struct pe_batch_seq {
   int32_t *forced, forced_at, forced_count; /* next tokens, whatever the sampler would choose */
   size_t forced_cap;
   pe_constraint *constraint; /* NULL: none. It has taken all generated tokens */
-  pe_ids run;                /* tokens behind the drawn one that need no step (constraint.h) */
+  pe_ids run;                /* tokens after the drawn one that need no step (constraint.h) */
   int32_t runs;              /* generated tokens that came so */
   pe_seq cache;              /* open while the sequence runs */
   pe_detokenizer *detokenizer;

@@ -111,7 +111,7 @@ static bool take_in(pe_batch *b, pe_batch_seq *seq, int32_t tokens) {
   return true;
 }
 
-/* A grant to a sequence in DECODE generates one token. Behind a run of forced tokens that means to
+/* A grant to a sequence in DECODE generates one token. After a run of forced tokens that means to
  * compute several, which the caller did not know of when it chose the grants. */
 static int32_t chunk_of(const pe_batch *b, pe_batch_seq *seq, int32_t tokens, int32_t most) {
   const int32_t past = seq->cache.past;

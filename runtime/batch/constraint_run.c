@@ -15,9 +15,9 @@
 #include "runtime/utf8.h"
 
 enum {
-  BEHIND = PE_CONSTRAINT_LOOKBACK, /* also tokens at the end that may be dropped */
-  BYTES = 256,                     /* of a run; the next one goes on */
-  DEEPEST = 256                    /* bytes that a longer token may have after the run */
+  LOOKBACK = PE_CONSTRAINT_LOOKBACK, /* also tokens at the end that may be dropped */
+  BYTES = 256,                       /* of a run; the next one goes on */
+  DEEPEST = 256                      /* bytes that a longer token may have after the run */
 };
 
 /* Does a token begin with this text, which is the end of the run, and go on as the grammar allows?
@@ -55,7 +55,7 @@ static pe_status drop_last(pe_constraint *c, pe_str run, const size_t *at, size_
   size_t taken;
   *stay = n;
   pe_status rc = pe_matcher_feed(m, run, &taken, err);
-  for (size_t i = n > BEHIND ? n - BEHIND : 0; !rc && i < *stay; i++) {
+  for (size_t i = n > LOOKBACK ? n - LOOKBACK : 0; !rc && i < *stay; i++) {
     bool grows;
     rc = can_grow(c, pe_str_of(run.at + at[i], run.len - at[i]), &grows, err);
     if (!rc && grows) *stay = i;
@@ -92,7 +92,7 @@ static size_t whole_characters(const char *at, size_t len) {
 static int32_t put_made(pe_constraint *c, const int32_t *made, int32_t count, pe_status *rc,
                         pe_error *err) {
   int32_t n = 0;
-  while (n < BEHIND && n < count && pe_tokmask_text(c->o.tokens, made[count - 1 - n]).at) n++;
+  while (n < LOOKBACK && n < count && pe_tokmask_text(c->o.tokens, made[count - 1 - n]).at) n++;
   for (int32_t i = count - n; !*rc && i < count; i++) {
     const pe_str text = pe_tokmask_text(c->o.tokens, made[i]);
     *rc = pe_buf_put(&c->piece, text.at, text.len, err);

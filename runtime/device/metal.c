@@ -426,7 +426,7 @@ static pe_status prepare_ahead(metal *m, turn *t, const pe_step *step) {
 }
 
 /* The commands of the next step, if each sequence computes its next token. Without them that step
- * is encoded when it comes, so a failure is none: if it lasts, it is that of the submit. */
+ * is encoded when it comes, so a failure here is ignored: if it lasts, the submit reports it. */
 static void encode_ahead(metal *m) {
   const pe_step *s = m->base.step;
   turn *t = &m->turns[m->now == m->turns];

@@ -104,7 +104,7 @@ static pe_status read_hex(pe_reader *p, const char *from, int n, int32_t *cp) {
     v = v << 4 | (uint32_t)d;
   }
   if (v > 0x10ffff || (v >= 0xd800 && v <= 0xdfff))
-    return pe_reader_refuse(p, PE_EFORMAT, from, "an escape that is no character");
+    return pe_reader_refuse(p, PE_EFORMAT, from, "an escape that does not name a character");
   *cp = (int32_t)v;
   return PE_OK;
 }

@@ -10,7 +10,7 @@
  *
  * Threads: as pe_rex, one at a time; a grammar has a mutex for it. Failures are those of pe_rex:
  * walking gives state 0, and whoever walks asks for pe_lexer_status. They stay until
- * pe_lexer_resume: a failure of one row is none of the next one's. */
+ * pe_lexer_resume: a failure of one row does not reach the next one. */
 #ifndef PE_LEXER_H
 #define PE_LEXER_H
 

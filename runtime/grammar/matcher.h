@@ -5,7 +5,7 @@
  *         pe_matcher_take(m, id, &ok, &err);    the one that was drawn
  *
  * A prefix is taken exactly if it is the beginning of some text of the grammar, byte by byte; there
- * is no greed and no look-ahead. An id is in the mask exactly if its bytes can be taken. Added
+ * is neither greed nor look-ahead. An id is in the mask exactly if its bytes can be taken. Added
  * tokens are in it only where the grammar has a token symbol for them, and end ids exactly where
  * the text is complete. Ids above the vocabulary are never in it.
  *

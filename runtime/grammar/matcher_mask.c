@@ -88,7 +88,7 @@ static bool is_plain(pe_matcher *m, uint32_t at, pe_term *except) {
   return plain;
 }
 
-enum { EXCEPTIONS = 4000 }; /* nodes; more are no shorter than walking the whole tree */
+enum { EXCEPTIONS = 4000 }; /* nodes; with more, walking the whole tree is as fast */
 
 typedef struct exception {
   uint32_t at;

@@ -58,7 +58,7 @@ local function regex_of(text, field)
   return { regex = schema.value("string", field, text, { from = 1 }), field = field }
 end
 
---- An empty grammar is none: clients of llama.cpp send it.
+--- An empty grammar does not count: clients of llama.cpp send it.
 local function grammar_of(text, field)
   schema.value("string", field, text)
   return text ~= "" and { grammar = text, field = field } or nil

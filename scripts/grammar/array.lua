@@ -104,20 +104,10 @@ end
 
 --- The algebra of arrays.
 function array.algebra(c)
-  local a = forms.new("array", c, function(x, y) return merge(c, x, y) end)
-
-  function a:own(node, is_positive)
-    local typed = not node.types or node.types.array
-    if not typed then return is_positive and self.NONE or self.ALL end
-    local x = (is_positive and positive or negative)(self, node)
-    for _, list in ipairs(node.lists or {}) do
-      local set = self:values(list, is_positive)
-      x = is_positive and self:both(x, set) or self:any { x, set }
-    end
-    return x
-  end
-
-  return a
+  return forms.new("array", c, function(x, y) return merge(c, x, y) end,
+    function(a, node, is_positive)
+      return (is_positive and positive or negative)(a, node)
+    end)
 end
 
 return array

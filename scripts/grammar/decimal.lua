@@ -30,7 +30,7 @@ local function shift(int, frac, by)
   return int:sub(1, #int + by), int:sub(#int + by + 1) .. frac
 end
 
---- A number as the JSON decoder gives it; nil if it is none, or not finite.
+--- A number as the JSON decoder gives it; nil for anything else, and if it is not finite.
 function decimal.of(value)
   if math.type(value) == "integer" then
     local digits = tostring(value):gsub("^-", "")
@@ -99,7 +99,7 @@ end
 function decimal.is_zero(d) return d.int == "0" and d.frac == "" end
 
 --- A count of a schema (maxLength: 2.0 is one): an integer, math.huge where it is beyond any that
---- could be reached, or nil if it is no count.
+--- could be reached, or nil if it is not a count.
 function decimal.count(value)
   local d = decimal.of(value)
   if not d or d.negative or d.frac ~= "" then return nil end

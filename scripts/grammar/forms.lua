@@ -15,9 +15,10 @@ local MOST = 2000 -- forms of a set: conditions multiply
 local Forms = {}
 Forms.__index = Forms
 
---- `merge(x, y)` gives a form, or nil if nothing is left.
-function forms.new(name, converter, merge)
-  local a = { name = name, c = converter, merge = merge, ALL = { {} }, NONE = {} }
+--- `merge(x, y)` gives a form, or nil if nothing is left; said(algebra, node, positive): the set of
+--- a node's keywords about this type, or what is outside of it.
+function forms.new(name, converter, merge, said)
+  local a = { name = name, c = converter, merge = merge, said = said, ALL = { {} }, NONE = {} }
   return setmetatable(a, Forms)
 end
 
@@ -62,7 +63,20 @@ function Forms:values(list, positive)
   return x
 end
 
---- Which of two bounds is tighter; nil is no bound.
+--- The values of this kind that a node has by itself, without those that it refers to; or the
+--- values outside.
+function Forms:own(node, positive)
+  local typed = not node.types or node.types[self.name]
+  if not typed then return positive and self.NONE or self.ALL end
+  local x = self.said(self, node, positive)
+  for _, list in ipairs(node.lists or {}) do
+    local set = self:values(list, positive)
+    x = positive and self:both(x, set) or self:any { x, set }
+  end
+  return x
+end
+
+--- Which of two bounds is tighter; nil: unbounded.
 function forms.least(x, y) return x and y and math.min(x, y) or x or y end
 function forms.most(x, y) return x and y and math.max(x, y) or x or y end
 

@@ -139,7 +139,7 @@ function Numbers:suffix(d, above, i)
   return t
 end
 
---- Numbers without sign between two bounds without sign; nil is no upper bound.
+--- Numbers without sign between two bounds without sign; nil: unbounded above.
 function Numbers:between(low, high)
   local b, n = self.b, #low.int
   if not high then
@@ -284,7 +284,7 @@ end
 function Numbers:multiple(d, whole)
   local b, places = self.b, #d.frac
   local factor = (d.int .. d.frac):gsub("^0+", "")
-  if factor == "1" and places > 0 and not whole then -- 0.01: so many digits, then zeros
+  if factor == "1" and places > 0 and not whole then -- 0.01: two digits, then zeros
     return b:cat(self.sign, self.whole, b:any(self.zeros, b:cat(self.point,
       b:times(self.digit, 1, places), b:times(self.zero, 0, self.frac - places))))
   end

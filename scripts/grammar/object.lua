@@ -132,22 +132,13 @@ end
 
 --- The algebra of objects.
 function object.algebra(c)
-  local a = forms.new("object", c, function(x, y) return merge(c, x, y) end)
-
+  local a = forms.new("object", c, function(x, y) return merge(c, x, y) end,
+    function(a, node, is_positive)
+      if not is_positive then return negative(a, node) end
+      return depends(a, node, positive(a, node))
+    end)
   function a.lacking(_, name) return { { lack = { [name] = true } } } end
   function a.having(_, name) return { { need = { name } } } end
-
-  function a:own(node, is_positive)
-    local typed = not node.types or node.types.object
-    if not typed then return is_positive and self.NONE or self.ALL end
-    local x = is_positive and depends(self, node, positive(self, node)) or negative(self, node)
-    for _, list in ipairs(node.lists or {}) do
-      local set = self:values(list, is_positive)
-      x = is_positive and self:both(x, set) or self:any { x, set }
-    end
-    return x
-  end
-
   return a
 end
 

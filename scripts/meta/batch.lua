@@ -80,7 +80,7 @@ function batch.open(graph, options) end
 ---@field ends? boolean  End tokens may come in a phase without a grammar.
 ---@field grammar? perigee.Grammar
 ---@field gap? boolean  Up to two line feeds may come before the grammar.
----@field back? integer  The phase that begins again behind the grammar, instead of the end.
+---@field back? integer  The phase that begins again after the grammar, instead of the end.
 
 ---@class perigee.BatchField  One scalar field of a request.
 ---@field name string

@@ -11,7 +11,7 @@
 --   after     symbols after it
 --   gap       symbols between two calls
 --   section   one mark, `before` and `after` enclose all calls
---   other     symbols that may come after the mark if it is no call
+--   other     symbols that may come after the mark where no call follows
 --
 -- Marks that are tokens of the vocabulary become symbols of these; the same text in other tokens is
 -- no mark. A format whose templates differ looks at s:shows.
@@ -134,7 +134,7 @@ local function as_text() return "text" end
 
 --- A string of JSON in which no tag is closed.
 local UNTAGGED = "(?:[^<]|<+[^</])*<*"
--- Texts of which a line end before or after them is no part.
+-- Texts that do not include a line end before or after them.
 local INSIDE_LINE, BEFORE_LINE = "(?:[^\\r\\n](?:[\\s\\S]*[^\\r\\n])?)?", "(?:[\\s\\S]*[^\\r])?"
 local NAMES = '^[^<>%c%s"\\]+$'
 

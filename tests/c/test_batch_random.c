@@ -92,7 +92,7 @@ static void random_lists(twin *t) {
   }
 }
 
-/* Half of the requests: a grammar, or one behind a mark, once or again and again. */
+/* Half of the requests: a grammar, or one after a mark, once or again and again. */
 static void random_phases(const game *g, twin *t) {
   static const pe_str marks[] = {{"ab", 2}, {"d", 1}};
   static const int32_t mark_id = 20;
@@ -212,7 +212,7 @@ static int wanted_bans(const twin *t, const pe_constraint *c, int32_t *ban) {
   return n;
 }
 
-/* What must come behind the token that was drawn last. */
+/* What must come after the token that was drawn last. */
 static void wanted_run(game *g, twin *t, pe_constraint *c) {
   pe_tokenizer_scratch *scratch = NULL;
   pe_ids run = {0};

@@ -1,6 +1,7 @@
 /* Matchers: random grammars against languages as sets of short words, with and without folding;
  * parameters, recursion, trimming and forking, forced bytes, limits and failing memory. */
 #include "check.h"
+#include "languages.h"
 #include "runtime/grammar/matcher.h"
 
 static uint32_t state = 1;
@@ -59,27 +60,7 @@ static const char *verdict(pe_grammar *g, const char *text) {
 
 /* ---- languages as sets ----------------------------------------------------------------------- */
 
-/* Words of up to five letters a and b: word i has the letters of i after its highest bit. */
-enum { LONGEST = 5, WORDS = 1 << (LONGEST + 1), RULES = 5 };
-
-static int length_of(int w) { return 31 - __builtin_clz((unsigned)w); }
-
-static uint64_t joined(uint64_t x, uint64_t y) {
-  uint64_t out = 0;
-  for (int i = 1; i < WORDS; i++)
-    for (int j = 1; x >> i & 1 && j < WORDS; j++) {
-      const int n = length_of(j);
-      if (y >> j & 1 && length_of(i) + n <= LONGEST) out |= UINT64_C(1) << (i << n | (j ^ 1 << n));
-    }
-  return out;
-}
-
-static uint64_t repeated(uint64_t x, uint32_t least, uint32_t most) {
-  uint64_t out = 0, power = 2;
-  for (uint32_t i = 0; i <= most && i <= least + LONGEST; i++, power = joined(power, x))
-    if (i >= least) out |= power;
-  return out;
-}
+enum { RULES = 5 };
 
 typedef struct part { /* of an alternative: a word, or a rule, least to most times */
   bool is_rule;

@@ -140,7 +140,7 @@ end
 
 local SEEDS = 10
 
-do -- what the first use of a tokenizer or a class of characters keeps is no leak
+do -- what the first use of a tokenizer or a class of characters keeps is not a leak
   local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
   local g <close> = grammar_of("hermes", nil, {})
   sentence(g, tokens, 1)

@@ -1,4 +1,4 @@
--- What is no schema, what cannot be enforced, what nothing fits, and what is too much; and the
+-- What is not a schema, what cannot be enforced, what nothing fits, and what is too much; and the
 -- converter against the standard's words on random schemas.
 local cases = require "schema_cases"
 local grammar = require "grammar"
@@ -8,7 +8,7 @@ local oracle = require "schema_oracle"
 local samples = require "samples"
 local test = require("harness").test
 
-test("what is no schema", function(t)
+test("what is not a schema", function(t)
   cases.refused(t, {
     { "3", "format", "must be an object, true or false, not a number" },
     { "null", "format", "not null" },

@@ -142,7 +142,7 @@ static void check_linear_rows(int32_t rows) {
 }
 
 static void test_linear_rows(void) {
-  static const int32_t rows[] = {2, 4, 13, 41}; /* so many that each kernel takes its turn */
+  static const int32_t rows[] = {2, 4, 13, 41}; /* enough that each kernel takes its turn */
   for (int i = 0; i < 4; i++) check_linear_rows(rows[i]);
 }
 

@@ -231,7 +231,7 @@ static record *records_of(uintptr_t a, size_t n, bool write, const void *code) {
   return b->only_read || !b->region ? NULL : b->region->records + (a - b->region->from);
 }
 
-/* Memory of a threadgroup is new to each: what another one did there is no history. */
+/* Memory of a threadgroup is new to each: what another one did there does not count. */
 static record *group_records_of(uintptr_t a, size_t n) {
   record *r = check.group_records + (a - check.memory);
   for (size_t i = 0; i < n; i++) {
