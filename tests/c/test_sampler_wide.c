@@ -364,7 +364,7 @@ static void adjusted_rows(void) {
   pe_sampler_close(s);
 }
 
-/* Under a mask everything sees the allowed tokens alone, and logprobs are those of the whole row. */
+/* Under a mask everything sees the allowed tokens; logprobs are those of the whole row. */
 static void masks(void) {
   pe_sampler *s[SIZES];
   pe_error err = {0};
