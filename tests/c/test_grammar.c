@@ -143,7 +143,7 @@ static void refused(void) {
       {"root ::= \"a", PE_EFORMAT, "the string is not closed"},
       {"root ::= \"a\\", PE_EFORMAT, "an escape of nothing"},
       {"root ::= \"\\x4\"", PE_EFORMAT, "an escape needs"},
-      {"root ::= \"\\ud800\"", PE_EFORMAT, "no character"},
+      {"root ::= \"\\ud800\"", PE_EFORMAT, "does not name a character"},
       {"root ::= \"a\"\n  | ( \"b\"", PE_EFORMAT, "line 2, '': a group is not closed"},
       {"root ::= \"a\" )", PE_EFORMAT, "nothing is open that this could close"},
       {"root ::= * \"a\"", PE_EFORMAT, "there is nothing to repeat"},
