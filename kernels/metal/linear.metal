@@ -318,15 +318,27 @@ kernel void head_linear(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
 template [[host_name("head_linear_1")]] kernel decltype(head_linear<1, 2>) head_linear<1, 2>;
 template [[host_name("head_linear_8")]] kernel decltype(head_linear<8, 2>) head_linear<8, 2>;
 
+// Matrices [in, out]: a thread for eight columns, which adds in order of the input. at.z: the head.
 kernel void head_transposed(constant pe_metal_call &call [[buffer(PE_SLOT_CALL)]],
                             constant pe_head_args &args [[buffer(PE_SLOT_ARGS)]],
                             device float *out [[buffer(PE_SLOT_OUT)]],
                             device const float *in [[buffer(PE_SLOT_IN0)]],
                             device const uchar *data [[buffer(PE_SLOT_DATA)]],
+                            device const uchar *scales [[buffer(PE_SLOT_SCALES)]],
+                            device const uchar *biases [[buffer(PE_SLOT_BIASES)]],
                             device const ulong *offsets [[buffer(PE_SLOT_EXPERTS)]],
                             uint3 at [[thread_position_in_grid]]) {
-  if (at.x >= (uint)args.out) return;
+  const uint k = at.x * 8u, width = (uint)args.out;
+  if (k >= width) return;
   device const float *x = in + line_at((int)at.y, call.in_step[0]) + at.z * (uint)args.in;
-  out[line_at((int)at.y, call.out_step) + at.z * (uint)args.out + at.x] =
-      transposed_column(call.mat, data + offsets[3u * at.z], x, at.x, 0.0f, DTYPE);
+  const weight_matrix w = matrix_at(weight_matrix{data, scales, biases}, offsets, at.z);
+  float sum[8];
+  for (uint j = 0; j < 8u; j++) sum[j] = 0.0f;
+  for (uint i = 0; i < (uint)args.in; i++) {
+    weight_piece piece;
+    weight_piece_at(format_1(), weight_row_at(call.mat, w.data, w.scales, w.biases, i), k, piece);
+    for (uint j = 0; j < 8u; j++) sum[j] = fma(x[i], decoded(piece, j), sum[j]);
+  }
+  device float *y = out + line_at((int)at.y, call.out_step) + at.z * width + k;
+  for (uint j = 0; j < min(8u, width - k); j++) y[j] = sum[j];
 }

@@ -141,14 +141,14 @@ static void head_grid_8(job_of *j, pe_metal_grid *g) {
   g->groups[2] = (uint32_t)j->args->head.heads;
 }
 static void head_transposed_grid(job_of *j, pe_metal_grid *g) {
-  values_grid(j, j->args->head.out, g);
+  values_grid(j, tiles(j->args->head.out, 8), g);
   g->groups[2] = (uint32_t)j->args->head.heads;
 }
 enum { HEAD_SLOTS = CALL | SLOT(OUT) | SLOT(IN0) | SLOT(EXPERTS) };
 static const pe_metal_pass head[] = {
     {"head_linear_1", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_grid_1, NULL},
     {"head_linear_8", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_grid_8, NULL},
-    {"head_transposed", HEAD_SLOTS | SLOT(DATA), FORMAT, SLOT(OUT), head_transposed_grid, NULL}};
+    {"head_transposed", HEAD_SLOTS | MAT, FORMAT, SLOT(OUT), head_transposed_grid, NULL}};
 
 /* ---- experts --------------------------------------------------------------------------------- */
 

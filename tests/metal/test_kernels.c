@@ -226,20 +226,20 @@ static void test_experts(void) {
 }
 
 static void test_heads(void) {
-  enum { HEADS = 3, OUT = 10 };
-  for (int i = 0; i < METAL_LAYOUTS + 3; i++) {
+  enum { HEADS = 3, FEW = 10 };
+  for (int i = 0; i < 2 * METAL_LAYOUTS; i++) {
     const bool transposed = i >= METAL_LAYOUTS;
-    const metal_layout *l = &metal_layouts[transposed ? i - METAL_LAYOUTS : i];
-    const int32_t in = l->unit == 1 ? 21 : l->unit, rows = i % 2 ? 9 : 2;
+    const metal_layout *l = &metal_layouts[i % METAL_LAYOUTS];
+    const int32_t unit = l->unit == 1 ? 21 : l->unit, rows = i % 2 ? 9 : 2;
+    const int32_t in = transposed ? FEW : unit, out = transposed ? unit : FEW;
     const pe_step step = rows_step(rows);
     pe_quant_matrix m[HEADS];
-    for (int h = 0; h < HEADS; h++)
-      metal_matrix(l, transposed ? in : OUT, transposed ? OUT : in, &m[h]);
-    pe_cpu_call c = call_of(rows, HEADS * OUT);
+    for (int h = 0; h < HEADS; h++) metal_matrix(l, FEW, unit, &m[h]);
+    pe_cpu_call c = call_of(rows, HEADS * out);
     c.step = &step, c.mat = m;
     c.in[0] = view_new(rows, HEADS * in), view_fill(&c.in[0], rows, HEADS * in);
-    c.args.head = (pe_head_args){HEADS, in, OUT, transposed};
-    const metal_case k = {.op = PE_OP_HEAD_LINEAR, .c = &c, .width = HEADS * OUT, .mats = HEADS};
+    c.args.head = (pe_head_args){HEADS, in, out, transposed};
+    const metal_case k = {.op = PE_OP_HEAD_LINEAR, .c = &c, .width = HEADS * out, .mats = HEADS};
     metal_buffers b;
     metal_check_into(&k, slack(in), &b);
     check_every_tile(&k, &b);
