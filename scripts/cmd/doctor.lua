@@ -3,6 +3,7 @@
 local perigee = require "perigee"
 local command = require "lib.command"
 local kernels = require "cmd.doctor.kernels"
+local metal = require "cmd.doctor.metal"
 local models = require "models"
 local progress = require "ui.progress"
 local shapes = require "cmd.bench.shapes"
@@ -86,24 +87,6 @@ local function measured_rows(threads)
   }
 end
 
---- What Metal says about itself, and whether one of its methods is not as we call it. Nothing where
---- there is no Metal.
-local function metal_rows()
-  if not perigee.engine.device "metal" then return {}, 0 end
-  local m, why = perigee.engine.metal()
-  if not m then return { { "Metal", "cannot be opened", tostring(why) } }, 1 end
-  local families = (m.metal3 and "Metal 3" or "before Metal 3") .. (m.apple7 and ", Apple 7" or "")
-  return {
-    { "Metal", m.name, ("%s%s; room for %s, %s in one buffer"):format(families,
-      (m.residency and ", residency sets" or "") .. (m.tensors and ", tensor operations" or ""),
-      text.bytes(m.working_set),
-      text.bytes(m.most_bytes)) },
-    { "Metal's methods", m.differences == 0 and ("%d as we call them"):format(m.methods)
-      or ("%d of %d DIFFER"):format(m.differences, m.methods),
-      m.lines:match "[^\n]+" },
-  }, m.differences > 0 and 1 or 0
-end
-
 --- A row for each version of the kernels, and the number of those that are wrong.
 local function kernel_rows()
   local bar <close> = progress.new("kernels", 1)
@@ -144,7 +127,7 @@ local function main(opts)
   if not opts.quick then
     local more = measured_rows(opts.threads or perigee.sys.machine().cores)
     table.move(more, 1, #more, #rows + 1, rows)
-    for _, test in ipairs { metal_rows, kernel_rows } do
+    for _, test in ipairs { metal.rows, kernel_rows } do
       local lines, failed = test()
       table.move(lines, 1, #lines, #rows + 1, rows)
       wrong = wrong + failed
@@ -161,8 +144,8 @@ end
 return {
   summary = "show the machine, the build and its limits, and test the kernels",
   details = [[
-Shows the machine and the build, measures memory and processor, and runs small models with every
-version of the kernels that this processor has: their logits must equal those of the scalar
+Shows the machine and the build, measures memory, processor and Metal, and runs small models with
+every version of the kernels that this machine has: their logits must equal those of the scalar
 kernels bit for bit, and those of Metal be near. Exit status 1: they do not, please send a report. A
 report has no name of the machine, no user and no path.]],
   options = {

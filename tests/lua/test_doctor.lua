@@ -2,6 +2,7 @@
 -- as it was. tests/sh/cli.sh runs the whole command.
 local perigee = require "perigee"
 local kernels = require "cmd.doctor.kernels"
+local metal = require "cmd.doctor.metal"
 local test = require("harness").test
 local uv = require "luv"
 
@@ -18,15 +19,16 @@ test("logits are equal only with the same bits", function(t)
   t.eq(kernels.distance(numbers(0, 0), numbers(0, 0)), math.huge, "a model that computes nothing")
 end)
 
---- kernels.check on a machine with these versions and features, where run(isa, case) gives the
---- number that a case computes.
+--- kernels.check on a machine with these versions and features, and without Metal, where
+--- run(isa, case) gives the number that a case computes.
 local function check(versions, features, run)
-  local real = perigee.sys.machine
+  local real, device = perigee.sys.machine, perigee.engine.device
   perigee.sys.machine = function() return { kernels = versions, features = features } end
+  perigee.engine.device = function() end
   local result = table.pack(pcall(kernels.check, { logits = function(case)
     return numbers(run(uv.os_getenv "PERIGEE_ISA", case))
   end }))
-  perigee.sys.machine = real
+  perigee.sys.machine, perigee.engine.device = real, device
   if not result[1] then error(result[2], 0) end
   return table.unpack(result, 2)
 end
@@ -70,4 +72,30 @@ test("the choice of kernels is restored", function(t)
     t.eq(uv.os_getenv "PERIGEE_ISA" or false, given)
   end
   if before then uv.os_setenv("PERIGEE_ISA", before) else uv.os_unsetenv "PERIGEE_ISA" end
+end)
+
+test("Metal's bandwidth is that of the first step that hides its latency", function(t)
+  local latency, rate, seen = 0.001, 1e9, {}
+  local function step(shape)
+    local bytes = shape == "tiny" and 0 or 8e6 * shape[3] -- a layer has 8 MB
+    seen[#seen + 1] = bytes
+    return latency + bytes / rate, bytes
+  end
+  local function measured() return metal.measure(step) end
+  local late, fast, bytes = measured()
+  t.eq({ late, bytes, #seen }, { latency, 32e6, 3 }, "4 layers take 33 ms")
+  t.ok(math.abs(fast / rate - 1) < 1e-9, fast)
+  rate, seen = 1e12, {}
+  late, fast, bytes = measured()
+  t.eq(late, latency)
+  t.eq({ bytes, #seen }, { 512e6, 5 }, "a fast device reads the largest")
+  t.ok(math.abs(fast / rate - 1) < 1e-9, fast)
+end)
+
+test("the device of Metal is measured where there is one", function(t)
+  local rows, wrong = metal.rows()
+  if not perigee.engine.device "metal" then return t.eq({ #rows, wrong }, { 0, 0 }) end
+  t.eq({ #rows, wrong }, { 4, 0 })
+  t.match(rows[3][2], "^[%d.]+ ms$")
+  t.match(rows[4][2], "^[%d.]+ GB/s$")
 end)

@@ -19,12 +19,13 @@ for t in "$BUILD"/tests/metal_* "$BUILD"/tests/checked_*; do
   [ -x "$t" ] && case $t in *.d) ;; *) run "$t" ;; esac
 done
 run sh tests/metal/refused.sh
+PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" doctor
 for t in host batch; do run "$BUILD/tests/test_metal_$t"; done
 PERIGEE_METAL="$BUILD/tests/fake-metal.so" run "$BUILD/perigee" run tests/metal/serve.lua 23
 sh tests/sh/metal.sh || failed=$((failed + 1))
 
 export PERIGEE_TEST_GC=normal PERIGEE_METAL="$BUILD/tests/fake-metal.so"
-for s in models batch_models moonlet vision_lua vision; do
+for s in doctor models batch_models moonlet vision_lua vision; do
   run "$BUILD/perigee" run tests/lua/run.lua "test_$s.lua"
 done
 families='llama-mlx4 qwen3_moe-mlx4 qwen3_5-mlx4 gemma3_text gpt_oss-mxfp4 deepseek_v3-mlx4
