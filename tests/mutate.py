@@ -48,10 +48,15 @@ SERVE = "lua:test_gate lua:test_serve_parts lua:test_api lua:test_api_fields lua
 MODELS = "lua:test_models lua:test_caches sh:models"
 PICTURES = ("lua:test_vision_lua lua:test_vision lua:test_pictures lua:test_features "
             "lua:test_eval_pictures lua:test_model_pictures")
+METAL = "c:metal_host c:metal_batch sh:metal lua:test_doctor"
+GRAMMAR = ("c:rex c:grammar c:matcher c:tokmask c:pattern c:constraint lua:test_grammar "
+           "lua:test_schema lua:test_schema_objects lua:test_schema_refused lua:test_constraints "
+           "lua:test_structured lua:test_parsers_grammar")
 FAST = "c:int16 c:plain_fast c:packed c:fast_attention c:program "
 NEAR = [
     ("kernels/cpu/op_tower", "c:tower " + PICTURES),
     ("kernels/cpu/scan", "c:sampler c:sampler_wide c:prim c:batch"),
+    ("kernels/metal", METAL),
     ("kernels", FAST + MODELS + " c:kernels c:kernels_row c:prim c:quant c:device c:plan c:kv "
                                 "c:tensor_math lua:test_weights lua:test_vision "
                                 "lua:test_batch_models lua:test_profile sh:quant_table"),
@@ -64,21 +69,26 @@ NEAR = [
     ("runtime/graph", MODELS + " c:rope c:graph c:plan c:program c:device lua:test_vision"),
     ("runtime/cache", "c:kv c:seq c:prefix c:prefix_disk c:prefix_failures c:memory c:batch_random "
                       "lua:test_caches lua:test_tiers lua:test_batch lua:test_core"),
+    ("runtime/device/metal", METAL),
     ("runtime/device/tower", "c:tower " + PICTURES),
     ("runtime/image", "c:image c:image_child c:image_decode lua:test_image lua:test_media "
                       "lua:test_processors"),
     ("runtime/device", MODELS + " c:device c:layout c:plan c:pool c:seq c:program c:memory "
                                 "lua:test_profile lua:test_batch_models"),
     ("runtime/batch/tower_queue", "c:tower " + PICTURES),
+    ("runtime/batch/constraint", "c:batch_constraint " + GRAMMAR),
     ("runtime/batch", "c:sampler c:sampler_wide c:batch c:batch_seqs c:worker c:crew "
                       "c:batch_random lua:test_batch lua:test_core lua:test_hooks lua:test_best "
                       "lua:test_engine_lines "
                       "lua:test_batch_models lua:test_callbacks lua:test_tenants sh:commands"),
+    ("runtime/grammar", GRAMMAR),
     ("runtime/tensor", "c:tensor c:tensor_math lua:test_tensor lua:test_tensor_values"),
     ("runtime/json_tape", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("runtime", "c:base c:json c:machine c:pool c:memory c:device lua:test_json c:tokenizer "
                 "c:batch c:safetensors c:prefix_disk lua:test_models sh:cli"),
     ("lua/main", "sh:cli lua:test_image lua:test_media"),
+    ("lua/l_grammar", GRAMMAR + " lua:test_results"),
+    ("lua/l_rules", GRAMMAR + " lua:test_results"),
     ("lua/l_host", "lua:test_host lua:test_bind lua:test_results lua:test_door lua:test_hooks "
                    "lua:test_best"),
     ("lua/l_decoder", "lua:test_image lua:test_media"),
@@ -108,6 +118,7 @@ NEAR = [
                           "lua:test_normalize lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
                         "lua:test_stream lua:test_parsers_soup lua:test_chat"),
+    ("scripts/grammar", GRAMMAR + " sh:commands"),
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),
     ("scripts/chat", "lua:test_content lua:test_chat lua:test_normalize lua:test_stream "
                      "lua:test_api sh:render sh:chat"),
@@ -131,6 +142,8 @@ NEAR = [
                               "lua:test_watch lua:test_reload lua:test_scripts "
                               "lua:test_scripts_seqs lua:test_examples_hooks "
                               "lua:test_architectures lua:test_api_life"),
+    ("scripts/pipeline/constraint", GRAMMAR + " lua:test_api"),
+    ("scripts/pipeline/grammars", GRAMMAR),
     ("scripts/pipeline/pictures", "lua:test_request_pictures lua:test_api_pictures"),
     ("scripts/pipeline", "lua:test_admission lua:test_pipeline_units lua:test_run "
                          "lua:test_pipeline lua:test_prompt lua:test_output lua:test_api "
