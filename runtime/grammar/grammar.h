@@ -1,8 +1,8 @@
 /* grammar.h - a compiled grammar: what a matcher (matcher.h) follows.
  *
  * Compiling takes rules (rules.h) and
- *   - folds: a rule that uses no rule but folded ones is a regular language and becomes one term,
- *     and terms that are neighbours in an alternative become one. What is left are the recursive
+ *   - folds: a rule that uses no rule but folded ones is a regular language and becomes one term
+ *     (unless it repeats a rule more than 64 times), and terms that are neighbours in an alternative become one. What is left are the recursive
  *     rules, and a text is split into few, long pieces, the lexemes;
  *   - removes alternatives that no text fits, and rules that the root cannot reach. If nothing is
  *     left the error is PE_EUNSATISFIABLE. Hence every prefix of a text that the rest of the

@@ -109,6 +109,9 @@ static void folding(void) {
        2}, /* root, its `?`, and one */
       {"root ::= \"x\" | root root\nunused ::= unused \"y\"", 2, 1},
       {"root ::= \"x\" | bad | root root\nbad ::= \"y\" bad", 2, 1},
+      {"root ::= \"[\" a{64} \"]\"\na ::= [0-9] \",\"", 1, 1},
+      {"root ::= \"[\" a{65} \"]\"\na ::= [0-9] \",\"", 4, 3}, /* long, and not of one term */
+      {"root ::= \"[\" [0-9]{65} \"]\"", 1, 1},
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
     pe_grammar *g = NULL;
