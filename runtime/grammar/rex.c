@@ -91,6 +91,8 @@ static pe_term intern(pe_rex *r, pe_term_node n, const pe_term *operands) {
   if (pe_grow(&r->node, &r->node_cap, r->nodes + 1, sizeof *r->node, NULL) != PE_OK ||
       (operands && !add_operands(r, &n, operands)))
     return no_memory(r);
+  n.first = pe_rex_first(r, &n, operands);
+  if (r->status != PE_OK) return PE_TERM_NONE;
   r->node[r->nodes] = n;
   r->slot[i] = (uint32_t)r->nodes;
   return (pe_term)r->nodes++;
@@ -119,6 +121,7 @@ pe_status pe_rex_open(pe_rex_limits limits, pe_rex **out, pe_error *err) {
 void pe_rex_close(pe_rex *r) {
   if (!r) return;
   pe_free(r->node), pe_free(r->slot), pe_free(r->arg), pe_free(r->set);
+  pe_free(r->first), pe_free(r->first_slot);
   pe_free(r->row_of), pe_free(r->row), pe_free(r->seen), pe_free(r->visit);
   pe_free(r);
 }
@@ -128,8 +131,9 @@ uint32_t pe_rex_terms(const pe_rex *r) { return (uint32_t)r->nodes; }
 uint64_t pe_rex_bytes(const pe_rex *r) {
   return sizeof *r + r->node_cap * sizeof *r->node + r->slots * sizeof *r->slot +
          r->arg_cap * sizeof *r->arg + r->set_cap * sizeof *r->set +
-         r->row_of_cap * sizeof *r->row_of + r->row_cap * sizeof *r->row +
-         r->seen_cap * sizeof *r->seen + r->visit_cap * sizeof *r->visit;
+         r->first_cap * sizeof *r->first + r->row_of_cap * sizeof *r->row_of +
+         r->row_cap * sizeof *r->row + r->seen_cap * sizeof *r->seen +
+         r->visit_cap * sizeof *r->visit;
 }
 
 bool pe_rex_nullable(const pe_rex *r, pe_term t) { return r->node[t].flags & PE_TERM_NULLABLE; }
@@ -202,7 +206,7 @@ static pe_term cat_one(pe_rex *r, pe_term a, pe_term b) {
   if (b == PE_TERM_EMPTY) return a;
   const pe_term_node *n = &r->node[b];
   if (is_star(r, a) && (b == a || (n->kind == PE_TERM_IS_CAT && n->a == a))) return b; /* x* x* */
-  return intern(r, (pe_term_node){a, b, 0, PE_TERM_IS_CAT, flags_of(r, a, b)}, NULL);
+  return intern(r, (pe_term_node){a, b, 0, PE_TERM_IS_CAT, flags_of(r, a, b), 0}, NULL);
 }
 
 pe_term pe_rex_cat(pe_rex *r, pe_term a, pe_term b) {
@@ -231,19 +235,19 @@ pe_term pe_rex_repeat(pe_rex *r, pe_term a, uint32_t least, uint32_t most) {
     if (most == 1 && least == 0)
       return intern(r,
                     (pe_term_node){a, 0, 1, PE_TERM_IS_REP,
-                                   (uint8_t)(PE_TERM_NULLABLE | (n->flags & PE_TERM_HARD))},
+                                   (uint8_t)(PE_TERM_NULLABLE | (n->flags & PE_TERM_HARD)), 0},
                     NULL);
   }
   if (least == 0 && most == PE_REX_FOREVER && n->kind == PE_TERM_IS_SET && is_full(&r->set[n->a]))
     return PE_TERM_ALL;
   const uint8_t flags = (uint8_t)((n->flags & PE_TERM_HARD) | (least == 0 ? PE_TERM_NULLABLE : 0));
-  return intern(r, (pe_term_node){a, least, most, PE_TERM_IS_REP, flags}, NULL);
+  return intern(r, (pe_term_node){a, least, most, PE_TERM_IS_REP, flags, 0}, NULL);
 }
 
 pe_term pe_rex_remainder(pe_rex *r, uint32_t divisor, uint32_t rest) {
   for (uint8_t d = '0'; !r->frozen && d <= '9'; d++) byte_term(r, d); /* digits are classes */
   const uint8_t flags = rest == 0 ? PE_TERM_NULLABLE : 0;
-  return intern(r, (pe_term_node){divisor, rest, 0, PE_TERM_IS_REM, flags}, NULL);
+  return intern(r, (pe_term_node){divisor, rest, 0, PE_TERM_IS_REM, flags, 0}, NULL);
 }
 
 /* ---- x | y, x & y, not x --------------------------------------------------------------------- */
@@ -327,7 +331,7 @@ static pe_term combine(pe_rex *r, pe_term_kind kind, const pe_term *operands, si
     for (size_t i = 0; i < n; i++) any |= r->node[list[i]].flags, all &= r->node[list[i]].flags;
     const uint8_t flags =
         (uint8_t)(is_or ? any & (PE_TERM_NULLABLE | PE_TERM_HARD) : all | PE_TERM_HARD);
-    out = intern(r, (pe_term_node){0, (uint32_t)n, 0, (uint8_t)kind, flags}, list);
+    out = intern(r, (pe_term_node){0, (uint32_t)n, 0, (uint8_t)kind, flags, 0}, list);
   }
   pe_free(list);
   return out;

@@ -1,4 +1,5 @@
-/* rex_parts.h - what rex.c (making terms) and rex_walk.c (derivatives) share. */
+/* rex_parts.h - what rex.c (making terms), rex_first.c (how they begin) and rex_walk.c (derivatives)
+ * share. */
 #ifndef PE_REX_PARTS_H
 #define PE_REX_PARTS_H
 
@@ -26,6 +27,7 @@ enum {
 typedef struct pe_term_node {
   uint32_t a, b, c;
   uint8_t kind, flags;
+  uint16_t first; /* the set of bytes that words may begin with; 0: any */
 } pe_term_node;
 
 struct pe_rex {
@@ -41,6 +43,9 @@ struct pe_rex {
   size_t args, arg_cap;
   pe_byte_set *set;
   size_t sets, set_cap;
+  pe_byte_set *first; /* from 1 on */
+  size_t firsts, first_cap;
+  uint16_t *first_slot; /* hash table of them */
   /* the automaton: rows of `classes` successors; row_of[t] is the index + 1 */
   bool frozen;
   uint32_t classes;
@@ -62,6 +67,12 @@ typedef struct pe_rex_visit {
   pe_term term;
   uint32_t parent; /* index of a visit; the first one is its own parent */
 } pe_rex_visit;
+
+/* The first bytes of a term that is being made: their set's number. Operands as of OR and AND. */
+uint16_t pe_rex_first(pe_rex *r, const pe_term_node *n, const pe_term *operand);
+static inline bool pe_rex_may_begin(const pe_rex *r, const pe_term_node *n, uint8_t byte) {
+  return !n->first || (r->first[n->first].bits[byte / 64] >> byte % 64 & 1);
+}
 
 /* Keeps the first failure; returns PE_TERM_NONE. */
 pe_term pe_rex_fail(pe_rex *r, pe_status code, const char *format, ...) PE_PRINTF(3, 4);

@@ -100,6 +100,7 @@ static pe_term derive(pe_rex *r, pe_term t, uint8_t byte, int depth) {
     return pe_rex_fail(r, PE_ELIMIT, "the grammar needs more than %llu steps",
                        (unsigned long long)r->limits.steps);
   const pe_term_node n = r->node[t]; /* a copy: makers move the nodes */
+  if (!pe_rex_may_begin(r, &n, byte)) return PE_TERM_NONE;
   switch ((pe_term_kind)n.kind) {
   case PE_TERM_IS_SET: return derive_set(r, &n, byte);
   case PE_TERM_IS_CAT: return derive_cat(r, t, byte, depth);
