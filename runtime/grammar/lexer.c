@@ -108,7 +108,7 @@ static uint32_t intern(pe_lexer *l, size_t pairs) {
   *s = (pe_lexer_state){.first = (uint32_t)l->pairs,
                         .pairs = (uint32_t)pairs,
                         .end = (uint32_t)l->ends,
-                        .plain = PE_LEXER_UNKNOWN};
+                        .plain.least = PE_LEXER_UNKNOWN};
   for (size_t k = 0; k < pairs; k++) {
     const pe_lexer_pair p = l->made[k];
     l->pair[l->pairs++] = p;

@@ -37,9 +37,16 @@ uint32_t pe_lexer_next(pe_lexer *l, uint32_t state, uint32_t class_index);
 const uint32_t *pe_lexer_ends(const pe_lexer *l, uint32_t state, size_t *n);
 /* Some lexeme may go on. */
 bool pe_lexer_goes_on(const pe_lexer *l, uint32_t state);
-/* How many plain characters (tokmask.h) may follow in a row, whatever they are: at least this. But
- * texts that begin a word of *except, which may be `none`, are not promised. */
-uint32_t pe_lexer_plain(pe_lexer *l, uint32_t state, pe_term *except);
+
+/* How many plain characters (tokmask.h) may follow in a row, whatever they are: at least `least`,
+ * and, if `exact`, not one more. But texts that begin a word of `except`, which may be `none`, are
+ * not promised. */
+typedef struct pe_lexer_run {
+  uint32_t least;
+  pe_term except;
+  bool exact;
+} pe_lexer_run;
+pe_lexer_run pe_lexer_plain(pe_lexer *l, uint32_t state);
 /* pe_rex_step of one of its terms. */
 pe_term pe_lexer_term_next(pe_lexer *l, pe_term t, uint32_t class_index);
 

@@ -14,8 +14,7 @@ typedef struct pe_lexer_pair { /* a lexeme under way */
 typedef struct pe_lexer_state {
   uint32_t first, pairs; /* in ascending order of lexemes */
   uint32_t end, ends;    /* those that may end here */
-  uint32_t plain;        /* what pe_lexer_plain says, or PE_LEXER_UNKNOWN */
-  pe_term except;
+  pe_lexer_run plain;    /* what pe_lexer_plain says; .least is PE_LEXER_UNKNOWN: nobody asked */
   bool goes_on;
 } pe_lexer_state;
 
@@ -37,7 +36,7 @@ struct pe_lexer {
   size_t made_cap;
   struct {
     pe_term term;
-    bool has;
+    bool has, exact;
   } asked[8]; /* terms of one character that were asked for plain ones; `none` has not any */
   size_t next_asked;
 };

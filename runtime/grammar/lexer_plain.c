@@ -2,7 +2,8 @@
  *
  * A term that begins with x{m,n}, where x has every plain character, lets n of them follow: what
  * comes after the repetition can then still come. Whether x has them all is asked of its
- * automaton, along that of UTF-8. */
+ * automaton, along that of UTF-8. If x has nothing longer that begins with one, and what comes after
+ * the repetition does not begin with one either, then n of them may follow, and not one more. */
 #include "runtime/grammar/rex_parts.h"
 #include "runtime/grammar/lexer_parts.h"
 
@@ -25,6 +26,7 @@ typedef struct covering {
     uint8_t state;
   } known[32]; /* that were looked at: a class of characters has few */
   size_t knowns;
+  bool exact; /* so far nothing follows a plain character */
 } covering;
 
 static bool covers(covering *c, pe_term x, uint8_t state);
@@ -38,6 +40,7 @@ static bool covers_edge(covering *c, pe_term x, const struct edge *e) {
     const pe_term y = pe_rex_step(c->rex, x, class_of[b]);
     if (y == PE_TERM_NONE) return false;
     if (e->next == WHOLE ? !pe_rex_nullable(c->rex, y) : !covers(c, y, e->next)) return false;
+    c->exact &= e->next != WHOLE || y == PE_TERM_EMPTY;
   }
   return true;
 }
@@ -55,70 +58,90 @@ static bool covers(covering *c, pe_term x, uint8_t state) {
   return true;
 }
 
-/* Whether x has every plain character; the last answers are kept. */
-static bool has_plain(pe_lexer *l, pe_term x) {
+/* Whether x has every plain character; *exact: and nothing else that begins with one. The last
+ * answers are kept. */
+static bool has_plain(pe_lexer *l, pe_term x, bool *exact) {
   enum { KEPT = sizeof l->asked / sizeof *l->asked };
   for (size_t i = 0; i < KEPT; i++)
-    if (l->asked[i].term == x) return l->asked[i].has;
-  covering c = {.rex = l->rex};
+    if (l->asked[i].term == x) return *exact = l->asked[i].exact, l->asked[i].has;
+  covering c = {.rex = l->rex, .exact = true};
   const bool has = covers(&c, x, 0);
+  *exact = has && c.exact;
   if (pe_rex_status(l->rex, NULL) != PE_OK) return false;
   l->asked[l->next_asked].term = x, l->asked[l->next_asked].has = has;
+  l->asked[l->next_asked].exact = *exact;
   l->next_asked = (l->next_asked + 1) % KEPT;
   return has;
 }
 
+/* Whether no word of y, of which there are some, is empty or begins with a plain character. */
+static bool begins_otherwise(pe_lexer *l, pe_term y) {
+  const uint8_t *class_of = pe_rex_class_of(l->rex);
+  if (pe_rex_nullable(l->rex, y)) return false;
+  for (size_t i = 0; i < sizeof edges / sizeof *edges; i++) {
+    int last = -1;
+    for (int b = edges[i].from; edges[i].state == 0 && b <= edges[i].to; b++) {
+      if (class_of[b] == last) continue;
+      last = class_of[b];
+      if (pe_rex_step(l->rex, y, class_of[b]) != PE_TERM_NONE) return false;
+    }
+  }
+  return true;
+}
+
 /* x{m,n}, or x{m,n} y */
-static uint32_t plain_repeat(pe_lexer *l, pe_term t) {
-  const pe_term_node *n = &l->rex->node[t];
-  if (n->kind == PE_TERM_IS_CAT) n = &l->rex->node[n->a];
-  if (n->kind != PE_TERM_IS_REP) return 0;
-  const uint32_t most = n->c;
-  return has_plain(l, n->a) ? most : 0;
+static pe_lexer_run plain_repeat(pe_lexer *l, pe_term t) {
+  const pe_term_node whole = l->rex->node[t];
+  const bool is_cat = whole.kind == PE_TERM_IS_CAT;
+  const pe_term_node n = is_cat ? l->rex->node[whole.a] : whole;
+  pe_lexer_run run = {.except = PE_TERM_NONE};
+  bool exact;
+  if (n.kind != PE_TERM_IS_REP || !has_plain(l, n.a, &exact)) return run;
+  run.least = n.c == PE_LEXER_UNKNOWN ? n.c - 1 : n.c; /* without end */
+  run.exact = exact && n.c != PE_REX_FOREVER && is_cat && begins_otherwise(l, whole.b);
+  return run;
 }
 
 /* Of x & not y the text is that of x as soon as it begins no word of y. */
-static uint32_t plain_and(pe_lexer *l, pe_term_node n, pe_term *except) {
-  pe_term rest = PE_TERM_NONE;
-  *except = PE_TERM_NONE;
+static pe_lexer_run plain_and(pe_lexer *l, pe_term_node n) {
+  pe_term rest = PE_TERM_NONE, except = PE_TERM_NONE;
   for (uint32_t i = 0; i < n.b; i++) {
     const pe_term operand = l->rex->arg[n.a + i];
     const pe_term_node *o = &l->rex->node[operand];
     if (o->kind != PE_TERM_IS_NOT) {
-      if (rest != PE_TERM_NONE) return 0; /* two of them may exclude each other */
+      if (rest != PE_TERM_NONE) return (pe_lexer_run){0}; /* two may exclude each other */
       rest = operand;
       continue;
     }
-    const pe_term both[2] = {*except, o->a};
-    *except = pe_rex_or(l->rex, both, 2);
+    const pe_term both[2] = {except, o->a};
+    except = pe_rex_or(l->rex, both, 2);
   }
-  return rest == PE_TERM_NONE ? 0 : plain_repeat(l, rest);
+  pe_lexer_run run = rest == PE_TERM_NONE ? (pe_lexer_run){0} : plain_repeat(l, rest);
+  run.except = except, run.exact = false;
+  return run;
 }
 
-static uint32_t plain_of(pe_lexer *l, pe_term t, pe_term *except) {
+static pe_lexer_run plain_of(pe_lexer *l, pe_term t) {
   const pe_term_node n = l->rex->node[t];
   const pe_term_node first = n.kind == PE_TERM_IS_CAT ? l->rex->node[n.a] : n;
-  *except = PE_TERM_NONE;
-  return first.kind == PE_TERM_IS_AND ? plain_and(l, first, except) : plain_repeat(l, t);
+  return first.kind == PE_TERM_IS_AND ? plain_and(l, first) : plain_repeat(l, t);
 }
 
 static void find_plain(pe_lexer *l, uint32_t at) {
-  uint32_t most = 0;
-  pe_term without = PE_TERM_NONE, except;
+  const uint32_t pairs = l->state[at].pairs;
+  pe_lexer_run most = {.except = PE_TERM_NONE};
   pe_rex_allow(l->rex, PE_LEXER_STEPS);
-  for (uint32_t i = 0; i < l->state[at].pairs; i++) {
-    const uint32_t n = plain_of(l, l->pair[l->state[at].first + i].term, &except);
-    if (n > most) most = n, without = except;
+  for (uint32_t i = 0; i < pairs; i++) {
+    const pe_lexer_run run = plain_of(l, l->pair[l->state[at].first + i].term);
+    if (run.least > most.least) most = run;
   }
-  if (pe_rex_status(l->rex, NULL) != PE_OK) return;
-  l->state[at].plain = most == PE_LEXER_UNKNOWN ? most - 1 : most; /* without end */
-  l->state[at].except = without;
+  most.exact &= pairs == 1;
+  if (pe_rex_status(l->rex, NULL) == PE_OK) l->state[at].plain = most;
 }
 
-uint32_t pe_lexer_plain(pe_lexer *l, uint32_t at, pe_term *except) {
-  if (l->state[at].plain == PE_LEXER_UNKNOWN) find_plain(l, at);
-  *except = l->state[at].except;
-  return pe_rex_status(l->rex, NULL) == PE_OK ? l->state[at].plain : 0;
+pe_lexer_run pe_lexer_plain(pe_lexer *l, uint32_t at) {
+  if (l->state[at].plain.least == PE_LEXER_UNKNOWN) find_plain(l, at);
+  return pe_rex_status(l->rex, NULL) == PE_OK ? l->state[at].plain : (pe_lexer_run){0};
 }
 
 pe_term pe_lexer_term_next(pe_lexer *l, pe_term t, uint32_t class_index) {

@@ -77,15 +77,19 @@ static void set_tokens(const pe_matcher *m, uint32_t *allow) {
 
 /* ---- plain tokens ---------------------------------------------------------------------------- */
 
-/* Whether all plain tokens may follow a position, but for beginnings of *except. */
-static bool is_plain(pe_matcher *m, uint32_t at, pe_term *except) {
+/* Which plain tokens may follow a position: those of up to this many characters, but for beginnings
+ * of *except, and none that is longer. 0: they must be walked. */
+static uint32_t plain_run(pe_matcher *m, uint32_t at, pe_term *except) {
   const pe_matcher_position *p = &m->position[at];
-  bool plain = false;
+  uint32_t most = 0;
   pe_grammar_lock(m->g);
-  for (uint32_t i = 0; i < p->threads && !plain; i++)
-    plain = pe_lexer_plain(m->g->lexer, m->thread[p->first + i].state, except) >= PE_TOKMASK_RUN;
+  for (uint32_t i = 0; i < p->threads && !most; i++) {
+    const pe_lexer_run run = pe_lexer_plain(m->g->lexer, m->thread[p->first + i].state);
+    if (run.least >= PE_TOKMASK_RUN || (run.exact && p->threads == 1))
+      most = run.least < PE_TOKMASK_RUN ? run.least : PE_TOKMASK_RUN, *except = run.except;
+  }
   pe_grammar_unlock(m->g);
-  return plain;
+  return most;
 }
 
 enum { EXCEPTIONS = 4000 }; /* nodes; with more, walking the whole tree is as fast */
@@ -142,9 +146,10 @@ static pe_status walk_exceptions(pe_matcher *m, uint32_t from, pe_term except, u
 /* All tokens, if most of them are plain. *good is false: they must be walked. */
 static pe_status set_plain(pe_matcher *m, uint32_t at, uint32_t *allow, bool *good, pe_error *err) {
   pe_term except = PE_TERM_NONE;
-  *good = is_plain(m, at, &except);
+  const uint32_t run = plain_run(m, at, &except);
+  *good = run > 0;
   if (!*good) return PE_OK;
-  memcpy(allow, pe_tokmask_plain(m->mask), pe_tokmask_words(m->mask) * sizeof *allow);
+  memcpy(allow, pe_tokmask_plain(m->mask, run), pe_tokmask_words(m->mask) * sizeof *allow);
   pe_status rc = PE_OK;
   if (except != PE_TERM_NONE) rc = walk_exceptions(m, at, except, allow, good, err);
   return rc || !*good ? rc : walk(m, at, pe_tokmask_other(m->mask), allow, err);

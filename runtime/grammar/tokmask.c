@@ -15,7 +15,7 @@ struct pe_tokmask {
   bool *in_tree;   /* by id */
   int32_t *end;
   size_t ends;
-  uint32_t *plain;
+  uint32_t *plain; /* PE_TOKMASK_RUN masks */
   pe_tok_tree all, other;
 };
 
@@ -41,13 +41,15 @@ int32_t pe_tokmask_size(const pe_tokmask *m) { return m->size; }
 size_t pe_tokmask_words(const pe_tokmask *m) { return ((size_t)m->size + 31) / 32; }
 const pe_tok_tree *pe_tokmask_all(const pe_tokmask *m) { return &m->all; }
 const pe_tok_tree *pe_tokmask_other(const pe_tokmask *m) { return &m->other; }
-const uint32_t *pe_tokmask_plain(const pe_tokmask *m) { return m->plain; }
+const uint32_t *pe_tokmask_plain(const pe_tokmask *m, uint32_t n) {
+  return m->plain + (n - 1) * pe_tokmask_words(m);
+}
 int32_t pe_tokmask_same(const pe_tokmask *m, int32_t id) { return m->same[id]; }
 
 uint64_t pe_tokmask_bytes(const pe_tokmask *m) {
   const size_t ids = (size_t)m->size;
   return sizeof *m + m->text.cap + ids * (sizeof *m->first + sizeof *m->same + 1) +
-         m->ends * sizeof *m->end + pe_tokmask_words(m) * sizeof *m->plain +
+         m->ends * sizeof *m->end + PE_TOKMASK_RUN * pe_tokmask_words(m) * sizeof *m->plain +
          (m->all.nodes + m->other.nodes) * sizeof *m->all.node;
 }
 
@@ -84,15 +86,17 @@ static pe_status read_tokens(pe_tokmask *m, const pe_tokenizer *t, pe_error *err
   return PE_OK;
 }
 
-/* Up to PE_TOKMASK_RUN whole characters that a JSON string writes as they are. */
-static bool is_plain(pe_str s) {
+/* How many characters a text has, if a JSON string writes them as they are, and they are at most
+ * PE_TOKMASK_RUN; else 0. */
+static uint32_t plain_count(pe_str s) {
   const char *at = s.at, *end = s.at + s.len;
-  for (int n = 0; at < end; n++) {
+  uint32_t n = 0;
+  for (; at < end; n++) {
     int32_t cp;
     at += pe_utf8_next(at, end, &cp);
-    if (cp < ' ' || cp == '"' || cp == '\\' || n == PE_TOKMASK_RUN) return false;
+    if (cp < ' ' || cp == '"' || cp == '\\' || n == PE_TOKMASK_RUN) return 0;
   }
-  return true;
+  return n;
 }
 
 /* ---- trees ----------------------------------------------------------------------------------- */
@@ -169,14 +173,18 @@ static size_t chain_same(pe_tokmask *m, token *list, size_t n) {
   return kept;
 }
 
+static void note_plain(pe_tokmask *m, int32_t id, uint32_t count) {
+  const size_t words = pe_tokmask_words(m);
+  for (uint32_t n = count; n <= PE_TOKMASK_RUN; n++)
+    m->plain[(n - 1) * words + (size_t)id / 32] |= UINT32_C(1) << id % 32;
+}
+
 static size_t keep_others(pe_tokmask *m, token *list, size_t n) {
   size_t kept = 0;
   for (size_t i = 0; i < n; i++) {
-    if (is_plain(list[i].text))
-      for (int32_t id = list[i].id; id >= 0; id = m->same[id])
-        m->plain[id / 32] |= UINT32_C(1) << id % 32;
-    else
-      list[kept++] = list[i];
+    const uint32_t count = plain_count(list[i].text);
+    for (int32_t id = list[i].id; count && id >= 0; id = m->same[id]) note_plain(m, id, count);
+    if (!count) list[kept++] = list[i];
   }
   return kept;
 }
@@ -211,7 +219,7 @@ pe_status pe_tokmask_open(const pe_tokenizer *t, const int32_t *end, size_t n, p
   m->first = pe_calloc(ids, sizeof *m->first);
   m->same = pe_calloc(ids, sizeof *m->same);
   m->in_tree = pe_calloc(ids, sizeof *m->in_tree);
-  m->plain = pe_calloc(pe_tokmask_words(m) + 1, sizeof *m->plain);
+  m->plain = pe_calloc(PE_TOKMASK_RUN * pe_tokmask_words(m) + 1, sizeof *m->plain);
   m->end = pe_calloc(n + 1, sizeof *m->end);
   pe_status rc = m->first && m->same && m->in_tree && m->plain && m->end ? PE_OK : no_memory(err);
   for (size_t i = 0; !rc && i < n; i++)

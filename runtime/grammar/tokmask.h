@@ -9,9 +9,9 @@
  * may come only where a grammar names them, and end ids where a text may end.
  *
  * Most of a mask inside of a JSON string is always the same: tokens of up to PE_TOKMASK_RUN plain
- * characters (all but quotes, backslashes and control characters). They are kept as a mask of their
- * own, and all other tokens as a second, much smaller tree: a matcher that knows that 16 plain
- * characters may follow copies the mask and walks the small tree.
+ * characters (all but quotes, backslashes and control characters). They are kept as masks of their
+ * own, one for each number of characters, and all other tokens as a second, much smaller tree: a
+ * matcher that knows how many plain characters may follow copies a mask and walks the small tree.
  *
  * Threads: immutable after opening, shared by reference count. */
 #ifndef PE_TOKMASK_H
@@ -57,8 +57,9 @@ const int32_t *pe_tokmask_ends(const pe_tokmask *m, size_t *n);
 int32_t pe_tokmask_same(const pe_tokmask *m, int32_t id);
 
 const pe_tok_tree *pe_tokmask_all(const pe_tokmask *m);
-/* Tokens of plain characters, and the tree of all others. */
-const uint32_t *pe_tokmask_plain(const pe_tokmask *m);
+/* Tokens of 1 to n plain characters, n up to PE_TOKMASK_RUN, and the tree of all tokens that are not
+ * of 1 to PE_TOKMASK_RUN of them. */
+const uint32_t *pe_tokmask_plain(const pe_tokmask *m, uint32_t n);
 const pe_tok_tree *pe_tokmask_other(const pe_tokmask *m);
 
 #endif
