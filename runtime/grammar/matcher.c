@@ -102,6 +102,7 @@ static void move_position(pe_matcher *m, pe_matcher_position p, const uint32_t *
 /* Moves what is kept to the front; what was known about steps is forgotten. */
 static void compact(pe_matcher *m, const kept *k) {
   const size_t positions = m->positions;
+  for (size_t i = 0; i < PE_MATCHER_MASKS; i++) m->kept[i].at = PE_MATCHER_UNKNOWN;
   mark(m, k);
   pe_chart_compact(m->chart, k->row);
   m->positions = PE_MATCHER_START, m->threads = 0;
@@ -230,6 +231,7 @@ void pe_matcher_close(pe_matcher *m) {
   if (!m) return;
   pe_chart_close(m->chart);
   pe_free(m->position), pe_free(m->thread), pe_free(m->next), pe_free(m->slot), pe_free(m->past);
+  for (size_t i = 0; i < PE_MATCHER_MASKS; i++) pe_free(m->kept[i].allow);
   pe_tokmask_release(m->mask);
   pe_grammar_release(m->g);
   pe_free(m);
@@ -304,7 +306,10 @@ pe_status pe_matcher_fork(const pe_matcher *from, pe_matcher **out, pe_error *er
 }
 
 uint64_t pe_matcher_bytes(const pe_matcher *m) {
-  return sizeof *m + pe_chart_bytes(m->chart) + m->position_cap * sizeof *m->position +
+  size_t masks = 0;
+  for (size_t i = 0; i < PE_MATCHER_MASKS; i++) masks += m->kept[i].allow != NULL;
+  return sizeof *m + (masks ? masks * pe_tokmask_words(m->mask) * sizeof(uint32_t) : 0) +
+         pe_chart_bytes(m->chart) + m->position_cap * sizeof *m->position +
          m->thread_cap * sizeof *m->thread + m->next_cap * sizeof *m->next +
          m->slots * sizeof *m->slot + m->past_cap * sizeof *m->past;
 }

@@ -12,7 +12,8 @@
  * A position in a text is a set of threads, each a row of the parser (chart.h) and a state of the
  * lexer (lexer.h). Positions are numbered and found again by their content, and each remembers
  * where the bytes lead from it; so the matcher is itself an automaton that is built where it is
- * walked, and the walk over all tokens for a mask is one look-up per node of their tree.
+ * walked, and the walk over all tokens for a mask is one look-up per node of their tree. The last
+ * few masks that took long are kept, by position.
  *
  *   text   {  "  a  "  :           positions that were met before cost nothing:
  *   pos    1  2  3  3  4 ...       inside of a string, and in every element of a list

@@ -15,11 +15,11 @@ static void set_node(const pe_tokmask *m, pe_tok_node n, uint32_t *allow) {
  * one byte. `row` has, by depth, where the steps from the position above a node are in m->next. */
 static pe_status walk_part(pe_matcher *m, uint32_t from, const pe_tok_tree *tree, size_t i,
                            size_t end, uint32_t *allow, pe_error *err) {
-  size_t row[PE_TOKMASK_LONGEST + 1];
+  size_t row[PE_TOKMASK_LONGEST + 1], walked = 0;
   const uint32_t *next = m->next;
   const uint8_t *class_of = m->class_of;
   row[0] = (size_t)from * m->classes;
-  for (; i < end; i++) {
+  for (; i < end; i++, walked++) {
     const pe_tok_node n = tree->node[i];
     const uint32_t class_index = class_of[n.byte];
     uint32_t at = next[row[n.depth] + class_index];
@@ -36,6 +36,7 @@ static pe_status walk_part(pe_matcher *m, uint32_t from, const pe_tok_tree *tree
     if (n.id != PE_TOKMASK_NO_ID) set_node(m->mask, n, allow);
     row[n.depth + 1] = (size_t)at * m->classes;
   }
+  m->walked += walked;
   return PE_OK;
 }
 
@@ -155,17 +156,42 @@ static pe_status set_plain(pe_matcher *m, uint32_t at, uint32_t *allow, bool *go
   return rc || !*good ? rc : walk(m, at, pe_tokmask_other(m->mask), allow, err);
 }
 
+/* ---- masks that are kept --------------------------------------------------------------------- */
+
+static size_t mask_bytes(const pe_matcher *m) {
+  return pe_tokmask_words(m->mask) * sizeof(uint32_t);
+}
+
+static bool find_kept(const pe_matcher *m, uint32_t at, uint32_t *allow) {
+  for (size_t i = 0; i < PE_MATCHER_MASKS; i++)
+    if (m->kept[i].at == at) return memcpy(allow, m->kept[i].allow, mask_bytes(m)), true;
+  return false;
+}
+
+/* Instead of the oldest one. */
+static pe_status keep(pe_matcher *m, uint32_t at, const uint32_t *allow, pe_error *err) {
+  pe_matcher_kept *k = &m->kept[m->next_kept];
+  if (!k->allow && !(k->allow = pe_alloc(mask_bytes(m)))) return pe_nomem(err, "a mask");
+  memcpy(k->allow, allow, mask_bytes(m));
+  k->at = at;
+  m->next_kept = (m->next_kept + 1) % PE_MATCHER_MASKS;
+  return PE_OK;
+}
+
 pe_status pe_matcher_mask(pe_matcher *m, uint32_t *allow, pe_error *err) {
   bool done;
   if (!m->mask) return pe_fail(err, PE_EARG, "the matcher has no vocabulary");
   pe_status rc = pe_matcher_compact(m, err);
   if (rc) return rc;
   const uint32_t at = pe_matcher_at(m);
+  if (find_kept(m, at, allow)) return PE_OK;
+  m->walked = 0;
   rc = set_plain(m, at, allow, &done, err);
   if (!rc && !done) {
     memset(allow, 0, pe_tokmask_words(m->mask) * sizeof *allow);
     rc = walk(m, at, pe_tokmask_all(m->mask), allow, err);
   }
-  if (!rc) set_tokens(m, allow);
-  return rc;
+  if (rc) return rc;
+  set_tokens(m, allow);
+  return m->walked > PE_MATCHER_COSTLY ? keep(m, at, allow, err) : PE_OK;
 }

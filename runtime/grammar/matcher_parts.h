@@ -17,6 +17,16 @@ typedef struct pe_matcher_position {
   uint32_t first, threads; /* in ascending order of rows */
 } pe_matcher_position;
 
+enum {
+  PE_MATCHER_MASKS = 4,    /* that are kept; of 19 KB each for Qwen3 */
+  PE_MATCHER_COSTLY = 1000 /* nodes: with less, walking takes as long as copying twice */
+};
+
+typedef struct pe_matcher_kept {
+  uint32_t at; /* the position, or PE_MATCHER_UNKNOWN */
+  uint32_t *allow;
+} pe_matcher_kept;
+
 struct pe_matcher {
   pe_grammar *g;
   pe_tokmask *mask; /* or NULL */
@@ -33,6 +43,10 @@ struct pe_matcher {
   size_t slots;
   uint32_t *past; /* the position after each step; [0] is the beginning */
   size_t steps, past_cap;
+  pe_matcher_kept
+      kept[PE_MATCHER_MASKS]; /* masks that cost much: a text stays inside of a string */
+  size_t next_kept;
+  size_t walked;      /* nodes, for the last mask */
   uint64_t compacted; /* bytes that were needed when positions were last dropped */
 };
 

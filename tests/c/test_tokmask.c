@@ -132,6 +132,55 @@ static void masks_are_verdicts(const char *path) {
 static void byte_pairs(void) { masks_are_verdicts("tests/tokenizers/bpe-qwen2/tokenizer.json"); }
 static void pieces(void) { masks_are_verdicts("tests/tokenizers/spm-gemma/tokenizer.json"); }
 
+/* ---- masks that are kept --------------------------------------------------------------------- */
+
+/* One to three of 16 letters, and digits: enough that a mask of letters takes long. */
+static pe_tokenizer *letters(void) {
+  pe_buf b = {0};
+  pe_tokenizer *t = NULL;
+  pe_error err;
+  int id = 0;
+  pe_buf_printf(&b, NULL, "{\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+  for (int n = 0; n < 16 * 16 * 16; n++) {
+    const char a = (char)('a' + n / 256), c = (char)('a' + n / 16 % 16), d = (char)('a' + n % 16);
+    if (n % 256 == 0) pe_buf_printf(&b, NULL, "\"%c\":%d,", a, id++);
+    if (n % 16 == 0) pe_buf_printf(&b, NULL, "\"%c%c\":%d,", a, c, id++);
+    pe_buf_printf(&b, NULL, "\"%c%c%c\":%d,", a, c, d, id++);
+  }
+  for (int d = 1; d <= 6; d++) pe_buf_printf(&b, NULL, "\"%d\":%d%s", d, id++, d < 6 ? "," : "}}}");
+  CHECK_OK(pe_tokenizer_read_json(b.data, b.len, &t, &err), err);
+  pe_buf_free(&b);
+  return t;
+}
+
+/* More places than masks are kept for, each of them met again and again. */
+static void kept_masks(void) {
+  pe_tokenizer *t = letters();
+  pe_tokmask *mask = NULL;
+  pe_grammar *g = NULL;
+  pe_matcher *m = NULL;
+  pe_error err;
+  tally n = {0};
+  CHECK_OK(pe_tokmask_open(t, NULL, 0, &mask, &err), err);
+  CHECK_OK(pe_grammar_gbnf(pe_str_c("root ::= ([a-p]* \"1\" [a-o]* \"2\" [a-n]* \"3\" [a-m]* \"4\" "
+                                    "[a-l]* \"5\" [a-k]* \"6\")*"),
+                           &g, &err),
+           err);
+  compare_text(g, t, mask, "ab1ab2ab3ab4ab5ab6ab1aba2a3a4a5a6a1a", &n);
+  CHECK_INT(n.wrong, 0);
+  CHECK_OK(pe_matcher_open(g, mask, &m, &err), err);
+  uint32_t *allow = pe_calloc(pe_tokmask_words(mask), sizeof *allow);
+  const uint64_t before = pe_matcher_bytes(m);
+  CHECK_OK(pe_matcher_mask(m, allow, &err), err);
+  const uint64_t after = pe_matcher_bytes(m); /* what the walk made, and the mask */
+  CHECK(after >= before + pe_tokmask_words(mask) * sizeof *allow);
+  CHECK_OK(pe_matcher_mask(m, allow, &err), err);
+  CHECK_INT(pe_matcher_bytes(m), after);
+  pe_free(allow);
+  pe_matcher_close(m), pe_grammar_release(g);
+  pe_tokmask_release(mask), pe_tokenizer_release(t);
+}
+
 /* ---- which tokens there are ------------------------------------------------------------------ */
 
 #define FLAGS(special)                                                                             \
@@ -237,6 +286,7 @@ static void failing_memory(void) {
 static const check_test tests[] = {
     {"masks are the verdicts on bytes: byte pairs", byte_pairs},
     {"masks are the verdicts on bytes: sentencepiece", pieces},
+    {"masks that are kept are those of their place", kept_masks},
     {"added, end and equal tokens", special_tokens},
     {"failing memory", failing_memory},
 };
