@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "lua/job.h"
 #include "lua/l_graph.h"
 #include "runtime/grammar/matcher.h"
 
@@ -66,11 +67,11 @@ static const pe_class matcher_class = {
 
 /* ---- grammars -------------------------------------------------------------------------------- */
 
-int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *err) {
+int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar **g, const pe_error *err) {
   if (rc) return pe_bind_error(L, err);
   grammar *self = pe_bind_new(L, &grammar_class, sizeof *self, 0);
-  self->g = g;
-  pe_bind_opened(L, self, pe_grammar_bytes(g));
+  self->g = *g, *g = NULL;
+  pe_bind_opened(L, self, pe_grammar_bytes(self->g));
   return 1;
 }
 
@@ -100,14 +101,70 @@ static int l_worn(lua_State *L) {
   return 1;
 }
 
-/* [text] -> [grammar] or [nil, err] */
-static int read_text(lua_State *L, pe_status (*read)(pe_str, pe_grammar **, pe_error *)) {
-  pe_str s;
-  s.at = luaL_checklstring(L, 1, &s.len);
-  pe_grammar *g = NULL;
+/* ---- reading grammars ------------------------------------------------------------------------ */
+
+typedef pe_status text_reader(pe_str text, pe_grammar **out, pe_error *err);
+
+typedef struct reading { /* on the heap for a job, with a copy of the text */
+  text_reader *read;
+  pe_str text;
+  pe_buf copy;
+  pe_grammar *g;
+  pe_status rc;
   pe_error err;
-  pe_status rc = read(s, &g, &err);
-  return pe_grammar_push(L, rc, g, &err);
+} reading;
+
+static void read_run(void *data) {
+  reading *r = data;
+  r->rc = r->read(r->text, &r->g, &r->err);
+}
+
+static int read_push(lua_State *L, void *data) {
+  reading *r = data;
+  return pe_grammar_push(L, r->rc, &r->g, &r->err);
+}
+
+static void read_free(void *data) {
+  reading *r = data;
+  pe_grammar_release(r->g);
+  pe_buf_free(&r->copy);
+  pe_free(r);
+}
+
+static pe_status copy_reading(const reading *from, reading **out, pe_error *err) {
+  reading *r = pe_alloc(sizeof *r);
+  if (!r) return pe_nomem(err, "a job of a grammar");
+  *r = *from;
+  pe_status rc = pe_buf_put(&r->copy, from->text.at, from->text.len, err);
+  r->text = pe_buf_str(&r->copy);
+  if (rc)
+    read_free(r);
+  else
+    *out = r;
+  return rc;
+}
+
+static int start_reading(lua_State *L, const reading *from) {
+  static const pe_job_kind kind = {read_run, read_push, read_free};
+  const int callback = pe_job_callback(L, 2);
+  reading *r = NULL;
+  pe_error err;
+  if (copy_reading(from, &r, &err)) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    return pe_bind_error(L, &err);
+  }
+  if (pe_job_start(L, callback, &kind, r, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* [text, callback] -> [grammar], or [true] with a callback, or [nil, err] */
+static int read_text(lua_State *L, text_reader *read) {
+  reading r = {.read = read};
+  r.text.at = luaL_checklstring(L, 1, &r.text.len);
+  if (!lua_isnoneornil(L, 2)) return start_reading(L, &r);
+  read_run(&r);
+  return read_push(L, &r);
 }
 
 static int l_regex(lua_State *L) { return read_text(L, pe_grammar_regex); }
@@ -127,7 +184,7 @@ static int l_choice(lua_State *L) { /* [{text, …}] -> [grammar] or [nil, err] 
   pe_grammar *g = NULL;
   pe_error err;
   pe_status rc = pe_grammar_choice(list, n, &g, &err);
-  return pe_grammar_push(L, rc, g, &err);
+  return pe_grammar_push(L, rc, &g, &err);
 }
 
 /* ---- the tokens of a vocabulary -------------------------------------------------------------- */

@@ -5,8 +5,8 @@
 #include "lua/bind.h"
 #include "runtime/grammar/grammar.h"
 
-/* [] -> [grammar] or [nil, err]; takes g if rc is PE_OK. */
-int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar *g, const pe_error *err);
+/* [] -> [grammar] or [nil, err]; takes *g, which is NULL then, if rc is PE_OK. */
+int pe_grammar_push(lua_State *L, pe_status rc, pe_grammar **g, const pe_error *err);
 /* The grammar at arg, borrowed; raises for anything else. */
 pe_grammar *pe_bind_grammar(lua_State *L, int arg);
 /* Creates the class of builders. */

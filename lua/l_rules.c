@@ -5,15 +5,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lua/job.h"
 #include "lua/l_grammar.h"
 #include "runtime/grammar/pattern.h"
 #include "runtime/grammar/rules.h"
 
-typedef struct builder {
+/* The rules of a builder, which a job may use while the builder is closed. Counted on the loop
+ * thread: jobs begin and end there. */
+typedef struct held {
   pe_rules *r; /* NULL: compiled */
+  int references;
+  bool busy; /* a job uses them */
+} held;
+
+typedef struct builder {
+  held *held;
 } builder;
 
-static void builder_close(void *self) { pe_rules_close(((builder *)self)->r); }
+static void release(held *h) {
+  if (--h->references > 0) return;
+  pe_rules_close(h->r);
+  pe_free(h);
+}
+
+static void builder_close(void *self) { release(((builder *)self)->held); }
 
 #define METHODS(X)                                                                                 \
   X(text)                                                                                          \
@@ -42,10 +57,11 @@ static const pe_class builder_class = {
 
 void pe_rules_class(lua_State *L) { pe_bind_class(L, &builder_class); }
 
-static builder *check(lua_State *L) {
-  builder *b = pe_bind_check(L, 1, &builder_class);
-  luaL_argcheck(L, b->r, 1, "the grammar is compiled");
-  return b;
+static held *check(lua_State *L) {
+  held *h = ((builder *)pe_bind_check(L, 1, &builder_class))->held;
+  luaL_argcheck(L, !h->busy, 1, "a job uses the builder");
+  luaL_argcheck(L, h->r, 1, "the grammar is compiled");
+  return h;
 }
 static pe_rex *rex(lua_State *L) { return pe_rules_rex(check(L)->r); }
 
@@ -61,7 +77,13 @@ int pe_rules_l_builder(lua_State *L) {
       (uint64_t)pe_bind_integer(L, 1, "steps", 1, (int64_t)most.steps, (int64_t)most.steps);
   builder *b = pe_bind_new(L, &builder_class, sizeof *b, 0);
   pe_error err;
-  if (pe_rules_open(most, &b->r, &err)) return pe_bind_error(L, &err);
+  held *h = pe_calloc(1, sizeof *h);
+  pe_status rc = h ? pe_rules_open(most, &h->r, &err) : pe_nomem(&err, "a grammar");
+  if (rc) {
+    pe_free(h);
+    return pe_bind_error(L, &err);
+  }
+  h->references = 1, b->held = h;
   pe_bind_opened(L, b, 0);
   return 1;
 }
@@ -209,12 +231,69 @@ static int l_words(lua_State *L) { /* [self, {text, …}] -> [term] */
   return push_term(L, pe_rex_words(rex(L), list, n));
 }
 
-static int l_empty(lua_State *L) { /* [self, term] -> [boolean] or [nil, err]: it has no word */
-  const bool has = pe_rex_has_word(rex(L), check_term(L, 2));
+typedef struct search { /* a job */
+  held *held;
+  pe_term term;
+  bool has;
+} search;
+
+static void search_run(void *data) {
+  search *s = data;
+  s->has = pe_rex_has_word(pe_rules_rex(s->held->r), s->term);
+}
+
+static int push_empty(lua_State *L, const held *h, bool has) {
   pe_error err;
-  if (pe_rex_status(rex(L), &err)) return pe_bind_error(L, &err);
+  if (pe_rex_status(pe_rules_rex(h->r), &err)) return pe_bind_error(L, &err);
   lua_pushboolean(L, !has);
   return 1;
+}
+
+static int search_push(lua_State *L, void *data) {
+  search *s = data;
+  s->held->busy = false;
+  return push_empty(L, s->held, s->has);
+}
+
+static void search_free(void *data) {
+  search *s = data;
+  s->held->busy = false;
+  release(s->held);
+  pe_free(s);
+}
+
+static int start_search(lua_State *L, held *h, pe_term term) {
+  static const pe_job_kind kind = {search_run, search_push, search_free};
+  const int callback = pe_job_callback(L, 4);
+  search *s = pe_calloc(1, sizeof *s);
+  pe_error err;
+  if (!s) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    pe_nomem(&err, "a job of a grammar");
+    return pe_bind_error(L, &err);
+  }
+  *s = (search){.held = h, .term = term};
+  h->references++, h->busy = true;
+  if (pe_job_start(L, callback, &kind, s, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* [self, term, {steps}, callback] -> [boolean] or [nil, err]: it has no word */
+static int l_empty(lua_State *L) {
+  static const char *const keys[] = {"steps", NULL};
+  held *h = check(L);
+  const pe_term term = check_term(L, 2);
+  pe_bind_options(L, 3, keys);
+  const int64_t steps = pe_bind_integer(L, 3, "steps", 1, INT64_MAX, 0);
+  if (!lua_isnoneornil(L, 4)) return start_search(L, h, term);
+  bool known = true;
+  const bool has = steps ? pe_rex_has_word_soon(pe_rules_rex(h->r), term, (uint64_t)steps, &known)
+                         : pe_rex_has_word(pe_rules_rex(h->r), term);
+  if (known) return push_empty(L, h, has);
+  pe_error err;
+  pe_fail(&err, PE_ELIMIT, "the search for a word takes more than %lld steps", (long long)steps);
+  return pe_bind_error(L, &err);
 }
 
 static int l_matches(lua_State *L) { /* [self, term, text] -> [boolean] or [nil, err] */
@@ -236,18 +315,18 @@ static int push_rule(lua_State *L, pe_rule rule) {
 }
 
 static int l_rule(lua_State *L) { /* [self, name] -> [rule] or [nil, err] */
-  builder *b = check(L);
+  held *h = check(L);
   pe_str name;
   name.at = luaL_checklstring(L, 2, &name.len);
   pe_rule rule;
   pe_error err;
-  if (pe_rules_declare(b->r, name, &rule, &err)) return pe_bind_error(L, &err);
+  if (pe_rules_declare(h->r, name, &rule, &err)) return pe_bind_error(L, &err);
   return push_rule(L, rule);
 }
 
-static pe_rule check_rule(lua_State *L, const builder *b, int arg) {
+static pe_rule check_rule(lua_State *L, const held *h, int arg) {
   const lua_Integer v = luaL_checkinteger(L, arg);
-  luaL_argcheck(L, v < 0 && -v <= (lua_Integer)pe_rules_count(b->r), arg, "not a rule");
+  luaL_argcheck(L, v < 0 && -v <= (lua_Integer)pe_rules_count(h->r), arg, "not a rule");
   return (pe_rule)(-v - 1);
 }
 
@@ -289,7 +368,7 @@ static uint64_t number_at(lua_State *L, const char *key, uint64_t absent) {
 static const char *const changes[] = {"put", "set", "add"};
 
 /* [symbol] -> [symbol] */
-static pe_symbol read_table(lua_State *L, const builder *b) {
+static pe_symbol read_table(lua_State *L, const held *h) {
   pe_symbol s = {.kind = PE_SYMBOL_TOKEN};
   if (lua_getfield(L, -1, "token") != LUA_TNIL) {
     s.index = (uint32_t)luaL_checkinteger(L, -1);
@@ -298,7 +377,7 @@ static pe_symbol read_table(lua_State *L, const builder *b) {
   }
   lua_pop(L, 1);
   lua_getfield(L, -1, "rule");
-  s.kind = PE_SYMBOL_RULE, s.index = check_rule(L, b, -1);
+  s.kind = PE_SYMBOL_RULE, s.index = check_rule(L, h, -1);
   lua_pop(L, 1);
   for (uint8_t c = 0; c < sizeof changes / sizeof *changes; c++)
     if (lua_getfield(L, -1, changes[c]) != LUA_TNIL) {
@@ -313,10 +392,10 @@ static pe_symbol read_table(lua_State *L, const builder *b) {
 }
 
 /* [symbol] -> [symbol] */
-static pe_symbol read_symbol(lua_State *L, const builder *b) {
-  if (lua_istable(L, -1)) return read_table(L, b);
+static pe_symbol read_symbol(lua_State *L, const held *h) {
+  if (lua_istable(L, -1)) return read_table(L, h);
   if (lua_tointeger(L, -1) < 0)
-    return (pe_symbol){.kind = PE_SYMBOL_RULE, .index = check_rule(L, b, -1)};
+    return (pe_symbol){.kind = PE_SYMBOL_RULE, .index = check_rule(L, h, -1)};
   return (pe_symbol){.kind = PE_SYMBOL_TERM, .index = check_term(L, -1)};
 }
 
@@ -345,33 +424,33 @@ static const pe_test *read_tests(lua_State *L, size_t *n) {
 }
 
 /* [alternative] -> [] */
-static pe_status add_alternative(lua_State *L, builder *b, pe_rule rule, pe_error *err) {
+static pe_status add_alternative(lua_State *L, held *h, pe_rule rule, pe_error *err) {
   const int top = lua_gettop(L);
   size_t symbols, tests;
   pe_symbol *symbol = push_list(L, top, sizeof *symbol, &symbols);
   for (size_t i = 0; i < symbols; i++) {
     lua_rawgeti(L, top, (lua_Integer)i + 1);
-    symbol[i] = read_symbol(L, b);
+    symbol[i] = read_symbol(L, h);
     lua_pop(L, 1);
   }
   lua_pushvalue(L, top);
   const pe_test *test = read_tests(L, &tests);
-  pe_status rc = pe_rules_add(b->r, rule, symbol, symbols, test, tests, err);
+  pe_status rc = pe_rules_add(h->r, rule, symbol, symbols, test, tests, err);
   lua_settop(L, top - 1);
   return rc;
 }
 
 static int l_define(lua_State *L) { /* [self, rule, {alternative, …}] -> [true] or [nil, err] */
-  builder *b = check(L);
-  const pe_rule rule = check_rule(L, b, 2);
+  held *h = check(L);
+  const pe_rule rule = check_rule(L, h, 2);
   luaL_checktype(L, 3, LUA_TTABLE);
   const size_t n = lua_rawlen(L, 3);
   pe_error err;
-  pe_status rc = pe_rules_define(b->r, rule, &err);
+  pe_status rc = pe_rules_define(h->r, rule, &err);
   for (size_t i = 0; !rc && i < n; i++) {
     if (lua_rawgeti(L, 3, (lua_Integer)i + 1) != LUA_TTABLE)
       return luaL_error(L, "alternative %d must be a list of symbols", (int)i + 1);
-    rc = add_alternative(L, b, rule, &err);
+    rc = add_alternative(L, h, rule, &err);
   }
   if (rc) return pe_bind_error(L, &err);
   lua_pushboolean(L, 1);
@@ -379,28 +458,72 @@ static int l_define(lua_State *L) { /* [self, rule, {alternative, …}] -> [true
 }
 
 static int l_list(lua_State *L) { /* [self, symbol, least, most] -> [rule] or [nil, err] */
-  builder *b = check(L);
+  held *h = check(L);
   luaL_checkinteger(L, 3);
   const uint32_t least = check_count(L, 3), most = check_count(L, 4);
   lua_pushvalue(L, 2);
-  const pe_symbol x = read_symbol(L, b);
+  const pe_symbol x = read_symbol(L, h);
   pe_rule rule;
   pe_error err;
-  if (pe_rules_repeat(b->r, x, least, most, &rule, &err)) return pe_bind_error(L, &err);
+  if (pe_rules_repeat(h->r, x, least, most, &rule, &err)) return pe_bind_error(L, &err);
   return push_rule(L, rule);
 }
 
-/* [self, rule, {keep}] -> [grammar] or [nil, err]; the builder is used up. */
+/* ---- compiling ------------------------------------------------------------------------------- */
+
+typedef struct compiling { /* what is compiled, and what comes of it; on the heap for a job */
+  pe_rules *r;
+  pe_rule root;
+  pe_grammar_options o;
+  pe_grammar *g;
+  pe_status rc;
+  pe_error err;
+} compiling;
+
+static void compile_run(void *data) {
+  compiling *c = data;
+  c->rc = pe_grammar_compile(c->r, c->root, c->o, &c->g, &c->err);
+  c->r = NULL;
+}
+
+static int compile_push(lua_State *L, void *data) {
+  compiling *c = data;
+  return pe_grammar_push(L, c->rc, &c->g, &c->err);
+}
+
+static void compile_free(void *data) {
+  compiling *c = data;
+  pe_rules_close(c->r);
+  pe_grammar_release(c->g);
+  pe_free(c);
+}
+
+static int start_compile(lua_State *L, const compiling *what, held *h) {
+  static const pe_job_kind kind = {compile_run, compile_push, compile_free};
+  const int callback = pe_job_callback(L, 4);
+  compiling *c = pe_alloc(sizeof *c);
+  pe_error err;
+  if (!c) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    pe_nomem(&err, "a job of a grammar");
+    return pe_bind_error(L, &err);
+  }
+  *c = *what, h->r = NULL;
+  if (pe_job_start(L, callback, &kind, c, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* [self, rule, {keep}, callback] -> [grammar], or [true] with a callback, or [nil, err]; the
+ * builder is used up. */
 static int l_compile(lua_State *L) {
   static const char *const keys[] = {"keep", NULL};
-  builder *b = check(L);
-  const pe_rule root = check_rule(L, b, 2);
+  held *h = check(L);
   pe_bind_options(L, 3, keys);
-  const pe_grammar_options o = {pe_bind_boolean(L, 3, "keep", false)};
-  pe_rules *r = b->r;
-  pe_grammar *g = NULL;
-  pe_error err;
-  b->r = NULL;
-  pe_status rc = pe_grammar_compile(r, root, o, &g, &err);
-  return pe_grammar_push(L, rc, g, &err);
+  compiling c = {
+      .r = h->r, .root = check_rule(L, h, 2), .o = {pe_bind_boolean(L, 3, "keep", false)}};
+  if (!lua_isnoneornil(L, 4)) return start_compile(L, &c, h);
+  h->r = NULL;
+  compile_run(&c);
+  return compile_push(L, &c);
 }

@@ -72,6 +72,9 @@ pe_term pe_rex_chars(pe_rex *r, const pe_code_range *range, size_t n);
 /* Whether a term that was made, not walked to, has a word at all; whether this is one. */
 bool pe_rex_has_word(pe_rex *r, pe_term t);
 bool pe_rex_matches(pe_rex *r, pe_term t, pe_str word);
+/* As pe_rex_has_word, but *known is false, and nothing has failed, if it takes more than `steps`
+ * derivatives. */
+bool pe_rex_has_word_soon(pe_rex *r, pe_term t, uint64_t steps, bool *known);
 
 void pe_rex_freeze(pe_rex *r);
 

@@ -223,6 +223,17 @@ bool pe_rex_has_word(pe_rex *r, pe_term t) {
   return decide(r, t, true, 0) == YES;
 }
 
+bool pe_rex_has_word_soon(pe_rex *r, pe_term t, uint64_t steps, bool *known) {
+  const uint64_t all = r->limits.steps, soon = r->steps + steps;
+  const bool working = r->status == PE_OK;
+  if (soon < all) r->limits.steps = soon;
+  const bool has = pe_rex_has_word(r, t);
+  *known = !(working && soon < all && r->steps > soon);
+  r->limits.steps = all;
+  if (!*known) r->status = PE_OK;
+  return has;
+}
+
 bool pe_rex_matches(pe_rex *r, pe_term t, pe_str word) {
   for (size_t i = 0; i < word.len && t != PE_TERM_NONE; i++)
     t = derive(r, t, (uint8_t)word.at[i], 0);

@@ -10,17 +10,15 @@
 --   not: {const: 5}   all and said: every plain number but 5, 5.0, 5.00
 --
 -- ALL and NONE are recognised by themselves, so that the usual schema makes no & and no complement.
-local failure = require "grammar.failure"
-
 local facet = {}
 
 local Facet = {}
 Facet.__index = Facet
 
 --- The sets over one kind of values. `plain` is the term of all plain texts, `full` of all offered
---- ones.
-function facet.new(b, plain, full)
-  local f = setmetatable({ b = b }, Facet)
+--- ones; is_empty: of search.lua.
+function facet.new(b, plain, full, is_empty)
+  local f = setmetatable({ b = b, is_empty = is_empty }, Facet)
   f.ALL = { all = plain, said = full }
   f.NONE = { all = b:any {}, said = b:any {} }
   return f
@@ -56,7 +54,7 @@ end
 
 function Facet:is_none(x)
   if x == self.ALL then return false end
-  return failure.checked(self.b:empty(x.all))
+  return self.is_empty(x.all)
 end
 
 return facet

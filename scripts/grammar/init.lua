@@ -14,7 +14,9 @@
 --   order        of the members of an object: "schema" (default), "any", or "free": any where that
 --                can be enforced
 --   strict       refuse what OpenAI's strict mode refuses
---   pause        a function that is called now and then, for a conversion that shares its thread
+--   pause        a function that is called now and then, for a conversion that shares its thread:
+--                every few ms
+--   job          as of search.lua: what may take long goes to a helper thread
 --   style        how the members of the schema's object are written, if not as JSON
 --                (parameters.lua)
 --
@@ -31,7 +33,7 @@ local grammar = {}
 
 -- Steps of a conversion: some µs each, so that the longest takes about a second.
 local FUEL = 400000
-local PAUSE = 200 -- steps between two pauses: under 2 ms
+local PAUSE = 10 -- steps between two pauses: some are of a hundred schemas, and take 0.1 ms
 
 local WHITESPACE = { default = "(?: |\\r?\\n[ \\t]{0,64})?", any = "[ \\t\\r\\n]{0,256}",
   compact = "" }

@@ -11,6 +11,7 @@ local failure = require "grammar.failure"
 local machine = {}
 
 local STATES = 10000 -- a third of the rules that a grammar may have
+local MOVE = 1 / 8   -- steps of a conversion (init.lua): a state may have as many moves
 
 local function joined(...)
   local out = {}
@@ -32,6 +33,7 @@ local function write(c, rule, key, moves, finish, rule_of)
     c:define(again, alternatives)
   end
   for _, move in ipairs(moves) do
+    c.spend(MOVE)
     local next_key = table.concat(move[2], ",")
     if next_key ~= key then
       out[#out + 1] = joined(loop, move[1], { rule_of(next_key, move[2]) })

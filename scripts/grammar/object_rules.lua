@@ -123,6 +123,7 @@ function JSON.member(c, value, term)
 end
 
 local function named_member(c, form, name, required, style)
+  c.spend(1)
   local literals = object.literals(c, form, name)
   local value = literals and c:value(literals)
   if not value or value.dead then return nil, required end

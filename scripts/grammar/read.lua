@@ -317,6 +317,7 @@ function Reader:node(place, depth)
   local key = type(raw) == "table" and raw or place.at .. (raw and "#true" or "#false")
   local node = self.of[key]
   if node then return node end
+  self.spend(1)
   if type(raw) ~= "boolean" and not json.is_object(raw) then
     raise("format", place, "a schema must be an object, true or false, not %s", kind_of(raw))
   end

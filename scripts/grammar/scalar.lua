@@ -68,8 +68,8 @@ local function kind(self, name, values, parts)
   return self
 end
 
-function scalar.number(b, numbers)
-  local a = facet.new(b, numbers.plain, numbers.full)
+function scalar.number(b, numbers, is_empty)
+  local a = facet.new(b, numbers.plain, numbers.full, is_empty)
   local integer = a:make(numbers.integer_all, numbers.integer_said)
   local function values(list)
     local all, said = {}, {}
@@ -121,14 +121,14 @@ function scalar.number(b, numbers)
 end
 
 --- name: of the algebra; raw strings have one of their own.
-function scalar.string(b, words, name)
-  local a = facet.new(b, words.plain, words.plain)
+function scalar.string(b, words, name, is_empty)
+  local a = facet.new(b, words.plain, words.plain, is_empty)
   local function values(list)
     local texts = {}
     for _, value in ipairs(list) do
       if type(value) == "string" then texts[#texts + 1] = words:inside(value) end
     end
-    return #texts == 0 and a.NONE or a:make(b:words(texts))
+    return #texts == 0 and a.NONE or a:make(words:any(texts))
   end
   return kind(a, name, values, function(_, node)
     if node.types and not node.types.string then return a.NONE end

@@ -6,10 +6,12 @@
 --   grammar     GBNF, if it has ::=, else Lark
 --   compiled    a perigee.Grammar
 --
--- source.compile makes the grammar of it. source.rule writes it into a builder, as a part of a
--- larger grammar; that cannot be done with GBNF, Lark and what is compiled (source.is_whole).
+-- and `pause` and `job`, as of grammar.schema. source.compile makes the grammar of it. source.rule
+-- writes it into a builder, as a part of a larger grammar; that cannot be done with GBNF, Lark and
+-- what is compiled (source.is_whole).
 local grammar = require "grammar"
 local perigee = require "perigee"
+local words = require "grammar.words"
 
 local source = {}
 
@@ -36,20 +38,30 @@ local rules = {}
 
 function rules.schema(b, given) return grammar.rule(b, given.schema, given) end
 function rules.regex(b, given) return b:pattern(given.regex) end
-function rules.choice(b, given) return b:words(given.choice) end
+function rules.choice(b, given)
+  return words.any(b, given.choice, given.pause or function() end)
+end
 
 --- A symbol of a builder for what is given; or nil and an error.
 function source.rule(b, given)
   return rules[assert(source.kind(given))](b, given)
 end
 
-local compile = { regex = perigee.grammar.regex, choice = perigee.grammar.choice,
-  compiled = function(g) return g end }
+local compile = { choice = perigee.grammar.choice, compiled = function(g) return g end }
+
+--- What fn(text, callback) makes, in a job if there are any.
+local function read(fn, text, job)
+  if not job then return fn(text) end
+  return job(function(callback) return fn(text, callback) end)
+end
+
+function compile.regex(text, given) return read(perigee.grammar.regex, text, given.job) end
 
 function compile.schema(schema, given) return grammar.schema(schema, given) end
 
-function compile.grammar(text)
-  return perigee.grammar[text:find("::=", 1, true) and "gbnf" or "lark"](text)
+function compile.grammar(text, given)
+  local fn = text:find("::=", 1, true) and "gbnf" or "lark"
+  return read(perigee.grammar[fn], text, given.job)
 end
 
 --- The grammar of what is given; or nil and an error.

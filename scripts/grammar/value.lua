@@ -13,6 +13,7 @@ local number = require "grammar.number"
 local object = require "grammar.object"
 local object_rules = require "grammar.object_rules"
 local scalar = require "grammar.scalar"
+local search = require "grammar.search"
 local words = require "grammar.words"
 local json = require("perigee").json
 
@@ -52,9 +53,11 @@ end
 
 -- ---- the builder, whose limits end a conversion ------------------------------------------------
 
-for _, name in ipairs { "rule", "define", "list", "matches", "empty" } do
+for _, name in ipairs { "rule", "define", "list", "matches" } do
   Converter[name] = function(self, ...) return failure.checked(self.b[name](self.b, ...)) end
 end
+
+function Converter:empty(term) return self.is_empty(term) end
 
 -- ---- literals -----------------------------------------------------------------------------------
 
@@ -243,7 +246,7 @@ local function inside_all(self, names)
   local texts = {}
   for name in pairs(names) do texts[#texts + 1] = self.words:inside(name) end
   table.sort(texts)
-  return self.b:words(texts)
+  return self.words:any(texts)
 end
 
 --- Names that a node's additionalProperties is about.
@@ -333,14 +336,15 @@ end
 function value.new(b, reader, marks, options, spend)
   local style = options.style or {}
   local c = setmetatable({ b = b, reader = reader, marks = marks, order = options.order,
-    spend = spend, spelling = style.spelling or scalar.JSON, hopeless = {}, values = {}, queue = {},
+    spend = spend, is_empty = search.new(b, options.job),
+    spelling = style.spelling or scalar.JSON, hopeless = {}, values = {}, queue = {},
     constants = {} }, Converter)
   c.apply = apply.new(reader, spend)
-  c.words = words.new(b, { bare = style.bare })
-  c.raw_words = words.new(b, { raw = true })
-  c.number = scalar.number(b, number.new(b, reader.widest))
-  c.string = scalar.string(b, c.words, "string")
-  c.raw = scalar.string(b, c.raw_words, "raw")
+  c.words = words.new(b, { bare = style.bare }, spend)
+  c.raw_words = words.new(b, { raw = true }, spend)
+  c.number = scalar.number(b, number.new(b, reader.widest), c.is_empty)
+  c.string = scalar.string(b, c.words, "string", c.is_empty)
+  c.raw = scalar.string(b, c.raw_words, "raw", c.is_empty)
   c.array, c.object = array.algebra(c), object.algebra(c)
   return c
 end

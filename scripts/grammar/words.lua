@@ -8,14 +8,55 @@ local json = require("perigee").json
 
 local words = {}
 
+-- Bytes of texts that one call of the builder gets. It makes a term for nearly every byte, and
+-- while it does nobody else can run: some 8 ms.
+local PIECE = 16 << 10
+local STEP = 1000 -- bytes that make a step of a conversion (init.lua)
+
 local COUNT = (1 << 31) - 2 -- the most that the builder counts
 
 local Words = {}
 Words.__index = Words
 
+-- ---- long texts, piece by piece -----------------------------------------------------------------
+
+--- The term of a text; `spend(steps)` lets others run.
+function words.text(b, text, spend)
+  local from = #text - #text % PIECE
+  local term = b:text(text:sub(from + 1))
+  for at = from - PIECE + 1, 1, -PIECE do
+    spend(PIECE / STEP)
+    term = b:cat(b:text(text:sub(at, at + PIECE - 1)), term)
+  end
+  return term
+end
+
+--- The term of any of these texts.
+function words.any(b, texts, spend)
+  local list, piece, bytes = {}, {}, 0
+  local function flush()
+    spend(bytes / STEP)
+    list[#list + 1] = b:words(piece)
+    piece, bytes = {}, 0
+  end
+  for _, text in ipairs(texts) do
+    if #text > PIECE then
+      list[#list + 1] = words.text(b, text, spend)
+    else
+      if bytes + #text > PIECE then flush() end
+      piece[#piece + 1], bytes = text, bytes + #text
+    end
+  end
+  flush()
+  return b:any(list)
+end
+
+-- ---- strings ------------------------------------------------------------------------------------
+
 --- options: raw, and bare (a term of what may stand between quotes, nil: everything).
-function words.new(b, options)
-  local w = setmetatable({ b = b, read = {}, raw = options.raw, bare = options.bare }, Words)
+function words.new(b, options, spend)
+  local w = setmetatable({ b = b, read = {}, raw = options.raw, bare = options.bare,
+    spend = spend }, Words)
   w.char = failure.checked(b:pattern("[\\s\\S]", { json = not w.raw }))
   w.plain = b:times(w.char, 0)
   w.quote = b:text '"'
@@ -25,7 +66,8 @@ end
 --- A value's text without its quotes.
 function Words:inside(value) return self.raw and value or json.encode(value):sub(2, -2) end
 
-function Words:exactly(value) return self.b:text(self:inside(value)) end
+function Words:exactly(value) return words.text(self.b, self:inside(value), self.spend) end
+function Words:any(texts) return words.any(self.b, texts, self.spend) end
 
 function Words:quoted(term)
   if self.bare then term = term == self.plain and self.bare or self.b:both(term, self.bare) end

@@ -20,11 +20,15 @@ local grammar = {}
 ---@return perigee.Error? err
 function grammar.builder(limits) end
 
+---Given to what may take long: it is called with the results, and a helper thread computes.
+---@alias perigee.GrammarCallback fun(result?: any, err?: perigee.Error)
+
 ---The whole text matches a regular expression.
 ---@param pattern string
----@return perigee.Grammar? grammar
+---@param callback? perigee.GrammarCallback
+---@return perigee.Grammar|true|nil grammar  true: the callback gets it.
 ---@return perigee.Error? err
-function grammar.regex(pattern) end
+function grammar.regex(pattern, callback) end
 
 ---The text is one of these.
 ---@param texts string[]
@@ -34,15 +38,17 @@ function grammar.choice(texts) end
 
 ---A grammar in llama.cpp's language; its rule root.
 ---@param text string
----@return perigee.Grammar? grammar
+---@param callback? perigee.GrammarCallback
+---@return perigee.Grammar|true|nil grammar
 ---@return perigee.Error? err
-function grammar.gbnf(text) end
+function grammar.gbnf(text, callback) end
 
 ---A grammar in Lark's language; its rule start. Terminals have no priority and no greed.
 ---@param text string
----@return perigee.Grammar? grammar
+---@param callback? perigee.GrammarCallback
+---@return perigee.Grammar|true|nil grammar
 ---@return perigee.Error? err
-function grammar.lark(text) end
+function grammar.lark(text, callback) end
 
 ---The tokens of a vocabulary, for masks. Added tokens may come only where a grammar names them;
 ---those that end a text only where it may end.
@@ -116,11 +122,14 @@ function GrammarBuilder:remainder(divisor, rest) end
 ---@return perigee.Term
 function GrammarBuilder:words(texts) end
 
----Whether a term has no text at all.
+---Whether a term has no text at all. steps: with more, the error is "limit", and the builder goes
+---on. Until the callback is called, the builder cannot be used.
 ---@param term perigee.Term
----@return boolean? empty
+---@param options? { steps?: integer }
+---@param callback? perigee.GrammarCallback
+---@return boolean? empty  true with a callback, which gets it.
 ---@return perigee.Error? err
-function GrammarBuilder:empty(term) end
+function GrammarBuilder:empty(term, options, callback) end
 
 ---Whether a text belongs to a term.
 ---@param term perigee.Term
@@ -177,9 +186,10 @@ function GrammarBuilder:list(symbol, least, most) end
 ---unsatisfiable (no text fits) and limit. keep: rules stay as they are, without folding.
 ---@param root perigee.Rule
 ---@param options? { keep?: boolean }
----@return perigee.Grammar? grammar
+---@param callback? perigee.GrammarCallback
+---@return perigee.Grammar|true|nil grammar  true: the callback gets it.
 ---@return perigee.Error? err
-function GrammarBuilder:compile(root, options) end
+function GrammarBuilder:compile(root, options, callback) end
 
 function GrammarBuilder:close() end
 

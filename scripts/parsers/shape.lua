@@ -93,7 +93,8 @@ local OBJECT = json.object { { "type", "object" } }
 local function arguments(self, tool, key, make)
   if tool.schema then
     local o = make(false)
-    o.pause, o.order = self.o.pause, "free" -- models write arguments in their own order
+    o.pause, o.job = self.o.pause, self.o.job
+    o.order = "free" -- models write arguments in their own order
     local rule, why = grammar.rule(self.b, tool.schema, o)
     if rule then return rule end
     if self.o.refuse then self.o.refuse(tool, why) end

@@ -14,10 +14,13 @@
 -- of a tool that nobody called strict: then its arguments are any JSON object, because a client
 -- does not choose the schemas of the tools that it passes on.
 --
--- Converting a schema lets the loop turn, and ends when the client has left.
+-- Converting a schema lets the loop turn, and ends when the client has left. What the builder may
+-- need long for runs on a helper thread (lib/jobs.lua); its limits bound that, so it runs to its
+-- end.
 local async = require "lib.async"
 local errors = require "lib.errors"
 local grammars = require "pipeline.grammars"
+local jobs = require "lib.jobs"
 local opening = require "pipeline.opening"
 local parsers = require "parsers"
 local perigee = require "perigee"
@@ -114,14 +117,32 @@ local function rule(b, name, alternatives)
   return r
 end
 
+local function check_cancelled(run)
+  if run.cancelled then
+    error(errors.new { status = 409, code = "cancelled", message = "the request was cancelled" },
+      0)
+  end
+end
+
 --- A function that lets the loop turn, and ends the conversion when the client has left.
 local function pause_of(run)
   return function()
     async.breathe()
-    if run.cancelled then
-      error(errors.new { status = 409, code = "cancelled", message = "the request was cancelled" },
-        0)
-    end
+    check_cancelled(run)
+  end
+end
+
+-- What a helper thread does for a grammar at worst, 0.2 s, as bytes of text to be tokenized: so it
+-- never has the last of the threads.
+local WORK = 2 << 20
+
+--- A function that runs start(callback) on a helper thread, when it is the client's turn.
+local function job_of(run)
+  return function(start)
+    local result, why = jobs.run(run.client, WORK, function(_, callback) return start(callback) end)
+    check_cancelled(run)
+    if result == nil and why.code == "cancelled" then error(errors.from(why), 0) end
+    return result, why
   end
 end
 
@@ -130,7 +151,7 @@ local function calls_in(ask, b, lenient)
   local req = ask.run.req
   return ask.words:calls(b, { tools = ask.tools, given = req.chat.tools, known = ask.known,
     ends = ask.ends,
-    parallel = ask.parallel, token = ask.token, pause = ask.pause,
+    parallel = ask.parallel, token = ask.token, pause = ask.pause, job = ask.job,
     lenient = lenient,
     refuse = function(tool, err)
       if tool.must then refuse(tool.field, err) end
@@ -143,8 +164,7 @@ local function compile(ask, write)
   for _, lenient in ipairs { false, true } do
     local b = assert(perigee.grammar.builder())
     local root = write(b, lenient)
-    async.breathe()
-    local g, why = b:compile(root)
+    local g, why = ask.job(function(callback) return b:compile(root, nil, callback) end)
     if g then return g end
     if lenient or not ask.tools then refuse(ask.field, why) end
   end
@@ -203,7 +223,6 @@ end
 --- An answer that is a text of what is given.
 local function source_grammar(ask, given)
   if given.compiled then return given.compiled end
-  given.pause = ask.pause
   return cache_of(ask):get(key_of(ask, "source", source_key(given)), function()
     if source.is_whole(given) then
       local g, why = source.compile(given)
@@ -247,7 +266,7 @@ end
 local function ask_of(run, prompt)
   local words, tok = prompt.words, run.entry.tok
   local marks = tok and marks_of(tok)
-  local ask = { run = run, words = words, marks = marks, pause = pause_of(run),
+  local ask = { run = run, words = words, marks = marks, pause = pause_of(run), job = job_of(run),
     field = "tool_choice", ends = run.entry.model.stops }
   function ask.token(text) return marks and marks.tokens[text] end
   local chat = run.req.chat
@@ -275,7 +294,9 @@ local function phases_of(run, prompt)
   local given, offered = source_of(req), chat and chat.tools and prompt.words
   if not (given or offered) then return nil end
   local ask = ask_of(run, prompt)
-  if given then ask.field = given.field end
+  if given then
+    ask.field, given.pause, given.job = given.field, ask.pause, ask.job
+  end
   if not offered then return bound(ask, source_grammar(ask, given)) end
   local marks = ask.words:call_marks(chat.tools)
   if req.force_call then

@@ -118,6 +118,55 @@ test("misuse raises", function(t)
   end
 end)
 
+--- Two patterns that have no text in common, which takes a long search to see.
+local function long_search(b)
+  return b:both(b:pattern "(a|b)*a(a|b){9}", b:pattern "(a|b)*b(a|b){9}")
+end
+
+test("with a callback a helper thread computes", function(t)
+  local b = builder()
+  local root, hard = b:rule "root", long_search(b)
+  b:define(root, { { b:text "ab" } })
+  local none, why = b:empty(hard, { steps = 10 })
+  t.eq({ none, why.code }, { nil, "limit" })
+  t.eq(b:empty(b:text "a", { steps = 10 }), false) -- nothing has failed for good
+  local function compiled(g, err)
+    local m <close> = assert(assert(g, err):matcher())
+    t.eq({ m:feed "ab", m.complete }, { 2, true })
+    t.raises(function() b:text "a" end, "the grammar is compiled")
+    g:close()
+  end
+  t.eq(b:empty(hard, nil, t.expect(function(empty)
+    t.eq(empty, true)
+    t.eq(b:compile(root, nil, t.expect(compiled)), true)
+    t.raises(function() b:text "a" end, "the grammar is compiled")
+  end)), true)
+  t.raises(function() b:text "a" end, "a job uses the builder")
+end)
+
+test("a builder may be closed while a job uses it", function(t)
+  local b = builder()
+  local hard = long_search(b)
+  t.eq(b:empty(hard, nil, t.expect(function(empty)
+    t.eq(empty, true)
+    t.raises(function() b:text "a" end, "closed")
+  end)), true)
+  b:close()
+end)
+
+test("texts are read on a helper thread, too", function(t)
+  for read, text in pairs { regex = "a+b", gbnf = 'root ::= "a"+ "b"', lark = 'start: "a"+ "b"' } do
+    t.eq(grammar[read](text, t.expect(function(g)
+      local m <close> = assert(g:matcher())
+      t.eq({ m:feed "aab", m.complete }, { 3, true }, read)
+      g:close()
+    end)), true)
+  end
+  t.eq(grammar.regex("(", t.expect(function(g, err)
+    t.eq({ g, err.code }, { nil, "format" })
+  end)), true)
+end)
+
 local function open_tokens()
   local tok = assert(perigee.tokenizer.open "tests/tokenizers/bpe-qwen2")
   local ends = { tok:id "<|im_end|>" }

@@ -1,0 +1,180 @@
+-- Forms that take long to make: the loop turns meanwhile, a client that leaves is forgotten, and
+-- the grammars that are kept are bounded.
+local apiapp = require "apiapp"
+local async = require "lib.async"
+local grammars = require "pipeline.grammars"
+local harness = require "harness"
+local jobs = require "lib.jobs"
+local perigee = require "perigee"
+local uv = require "luv"
+local json = perigee.json
+
+local test = harness.test
+local forced = ...
+
+local CHAT = "/v1/chat/completions"
+-- CPU time of one turn of the loop. All of the work in one turn would be several times this.
+local TURN_NS = (os.getenv "SAN" and 600 or 60) * 1e6
+
+local function chat(fields)
+  fields.messages, fields.max_tokens = { { role = "user", content = "Hello" } }, 1
+  return fields
+end
+
+local function object(...) return json.object { ... } end
+
+--- Each schema has the next one twice.
+local function doubling(depth)
+  local defs = json.object {}
+  for i = 0, depth - 1 do
+    local next_one = object { "$ref", ("#/$defs/d%d"):format(i + 1) }
+    defs["d" .. i] = object({ "type", "array" }, { "prefixItems", { next_one, next_one } },
+      { "items", false }, { "minItems", 2 })
+  end
+  defs["d" .. depth] = object { "type", "null" }
+  return object({ "$defs", defs }, { "$ref", "#/$defs/d0" })
+end
+
+local function enum(count, length)
+  local list = {}
+  for i = 1, count do list[i] = ("value %d "):format(i * 7919 % 20011) .. ("x"):rep(length) end
+  return object { "enum", list }
+end
+
+local function properties(count, each)
+  local list, required = json.object {}, {}
+  for i = 1, count do
+    list["property_" .. i] = each
+    if i % 2 == 0 then required[#required + 1] = "property_" .. i end
+  end
+  return object({ "type", "object" }, { "properties", list }, { "required", required })
+end
+
+local function nested(depth)
+  local schema = object { "type", "integer" }
+  for _ = 1, depth do
+    schema = object({ "type", "object" }, { "properties", json.object { { "a", schema } } },
+      { "required", { "a" } })
+  end
+  return schema
+end
+
+local function either(count)
+  local list = {}
+  for i = 1, count do list[i] = object { "const", i } end
+  return object { "anyOf", list }
+end
+
+local NEVER = object({ "type", "string" }, { "allOf", {
+  object { "pattern", "^(a|b)*a(a|b){16}$" }, object { "pattern", "^(a|b)*b(a|b){17}c$" } } })
+
+--- A rule for each of many words.
+local function wide()
+  local lines = {}
+  for i = 1, 10000 do lines[i] = ('"k%d" r%d'):format(i, i % 50) end
+  for i = 0, 49 do lines[10001 + i] = ('\nr%d ::= "a" root?'):format(i) end
+  return "root ::= " .. table.concat(lines, " | ", 1, 10000) .. table.concat(lines, "", 10001)
+end
+
+local HOSTILE = {
+  doubling = function() return { json_schema = doubling(60) } end,
+  values = function() return { json_schema = enum(19000, 8) } end,
+  long_value = function() return { json_schema = enum(1, 700000) } end,
+  nested = function() return { json_schema = nested(60) } end,
+  properties = function() return { json_schema = properties(9000, true) } end,
+  either = function() return { json_schema = properties(150, either(100)) } end,
+  search = function() return { json_schema = NEVER } end,
+  choice = function() return { guided_choice = enum(19000, 8).enum } end,
+  grammar = function() return { guided_grammar = wide() } end,
+  regex = function() return { guided_regex = ("x|"):rep(30000) .. "x" } end,
+}
+
+--- Watches the loop until the function that this returns is called: that gives the longest turn.
+local function watch_turns()
+  local handle, last, worst = uv.new_check(), nil, 0
+  local function look()
+    local now = perigee.sys.cpu_ns()
+    worst, last = math.max(worst, last and now - last or 0), now
+  end
+  handle:start(look)
+  return function()
+    look()
+    handle:close()
+    return worst
+  end
+end
+
+for name, make in pairs(HOSTILE) do
+  test("the loop turns while a form is made: " .. name, function(t)
+    if forced then return end -- a collection at every line would take minutes
+    apiapp.run(t, function(app)
+      local body = json.encode(chat(make()))
+      async.sleep(0)
+      local stop = watch_turns()
+      local status, answer = app:ask(CHAT, body)
+      local worst = stop()
+      t.ok(status == 200 or status == 400 and answer.error.code:find "^grammar_", status)
+      t.ok(worst < TURN_NS, ("%.0f ms"):format(worst * 1e-6))
+    end)
+  end)
+end
+
+test("compiling is a job, and others are served while it runs", function(t)
+  if forced then return end
+  apiapp.run(t, function(app)
+    local done, served = false, 0
+    async.run(t.expect(function()
+      t.eq((app:ask(CHAT, chat { json_schema = doubling(60) })), 400)
+      done = true
+    end))
+    while not done do
+      local status = app:ask("/tokenize", { content = "a" })
+      t.eq(status, 200)
+      if not done and jobs.stats().running > 0 then served = served + 1 end
+    end
+    t.ok(served > 0, served)
+  end)
+end)
+
+test("a client that leaves while its form is compiled is forgotten", function(t)
+  if forced then return end
+  apiapp.run(t, function(app)
+    local task = async.run(function() app:ask(CHAT, chat { json_schema = doubling(60) }) end)
+    while jobs.stats().running == 0 do async.sleep(1) end
+    task:cancel() -- closes the connection
+    while next(app.live) or jobs.stats().running > 0 do async.sleep(1) end
+    t.eq({ jobs.stats(), app.entry.batch.alive },
+      { { running = 0, waiting = 0, owners = 0 }, 0 })
+    t.eq((app:ask(CHAT, chat { guided_choice = { "a" } })), 200)
+  end)
+end)
+
+-- ---- the grammars that are kept -----------------------------------------------------------------
+
+test("grammars are kept up to a number and to some memory, those used last", function(t)
+  local cache, made = grammars.new(), 0
+  local function get(key, memory, worn)
+    return cache:get(key, function()
+      made = made + 1
+      return { memory = memory or 1000, worn = worn or false, key = key }
+    end).key
+  end
+  for i = 1, 64 do t.eq(get("g" .. i), "g" .. i) end
+  t.eq({ get "g1", made, cache.count }, { "g1", 64, 64 })
+  get "one more"
+  t.eq(cache.count, 64)
+  get "g1"
+  t.eq(made, 65) -- it was used after the others
+  get "g2"
+  t.eq({ made, cache.count }, { 66, 64 }) -- and this one was not
+  get("large", 60 << 20)
+  t.ok(cache.count > 1)
+  get("larger", 63 << 20)
+  t.ok(not cache.entries.large and cache.entries.larger)
+  get("beyond", 65 << 20) -- it serves its own request, and is not kept
+  t.eq(cache.count, 0)
+  get("tired", 1000, true)
+  made = 0
+  get("tired", 1000, true)
+  t.eq(made, 1) -- one whose automaton is half full is made anew
+end)
