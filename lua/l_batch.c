@@ -14,6 +14,7 @@
 
 #include "lua/job.h"
 #include "lua/l_batch.h"
+#include "lua/l_grammar.h"
 #include "lua/l_graph.h"
 #include "lua/l_media.h"
 #include "lua/l_tensor.h"
@@ -26,6 +27,7 @@ typedef struct batch {
   pe_batch *b;   /* in the foreground, else NULL */
   pe_worker *w;  /* on the engine thread, else NULL */
   int *pipe;     /* two ends, while there is a worker: its own memory, since the worker uses it */
+  pe_tokmask *tokens; /* of the batch, or NULL */
   int32_t step_tokens, vocabulary;
   int32_t told; /* events of the batch that the script has */
   int64_t context;
@@ -46,7 +48,8 @@ static void batch_close(void *self) {
   pe_batch_close(s->b);
   pe_plan_close(s->plan);
   pe_crew_release(s->crew);
-  s->b = NULL, s->w = NULL, s->plan = NULL, s->crew = NULL;
+  pe_tokmask_release(s->tokens);
+  s->b = NULL, s->w = NULL, s->plan = NULL, s->crew = NULL, s->tokens = NULL;
 }
 
 #define METHODS(X)                                                                                 \
@@ -64,7 +67,7 @@ static void batch_close(void *self) {
   X(retire)                                                                                        \
   X(pending)                                                                                       \
   X(completed)
-#define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary)
+#define FIELDS(X) X(running) X(threads) X(step_tokens) X(context) X(vocabulary) X(tokens)
 METHODS(PE_BIND_DECLARE)
 FIELDS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
@@ -102,6 +105,13 @@ static int l_running(lua_State *L) {
 
 static int l_threads(lua_State *L) {
   lua_pushinteger(L, pe_pool_threads(pe_crew_pool(check(L)->crew)));
+  return 1;
+}
+
+static int l_tokens(lua_State *L) {
+  pe_tokmask *tokens = check(L)->tokens;
+  if (tokens) return pe_tokmask_push(L, tokens);
+  lua_pushnil(L);
   return 1;
 }
 
@@ -188,6 +198,7 @@ static int l_open(lua_State *L) { /* [graph, options] -> [batch] or [nil, err] *
     batch_close(s);
     return pe_bind_error(L, &err);
   }
+  if (pe_batch_tokens(s->b)) s->tokens = pe_tokmask_retain(pe_batch_tokens(s->b));
   s->step_tokens = o.step_tokens, s->context = o.context, s->vocabulary = s->plan->vocabulary;
   lua_settop(L, self);
   pe_bind_opened(L, s, 0);

@@ -47,11 +47,14 @@ static const luaL_Reg grammar_fields[] = {{"rules", l_rules},
 static const pe_class grammar_class = {
     "perigee.Grammar", grammar_methods, grammar_fields, NULL, NULL, grammar_close};
 
+static int l_mask_build(lua_State *L);
 static int l_mask_size(lua_State *L);
 static int l_mask_memory(lua_State *L);
+static const luaL_Reg mask_methods[] = {{"build", l_mask_build}, {NULL, NULL}};
 static const luaL_Reg mask_fields[] = {
     {"size", l_mask_size}, {"memory", l_mask_memory}, {NULL, NULL}};
-static const pe_class mask_class = {"perigee.TokenMask", NULL, mask_fields, NULL, NULL, mask_close};
+static const pe_class mask_class = {"perigee.TokenMask", mask_methods, mask_fields, NULL, NULL,
+                                    mask_close};
 
 #define METHODS(X)                                                                                 \
   X(feed) X(take) X(mask) X(bitmap) X(allows) X(nth) X(forced) X(over) X(trim) X(fork)
@@ -204,12 +207,62 @@ static int l_tokens(lua_State *L) { /* [tokenizer, {id, …}] -> [mask] or [nil,
   token_mask *self = pe_bind_new(L, &mask_class, sizeof *self, 0);
   pe_error err;
   if (pe_tokmask_open(t, end, n, &self->m, &err)) return pe_bind_error(L, &err);
-  pe_bind_opened(L, self, pe_tokmask_bytes(self->m));
+  pe_bind_opened(L, self, 0);
+  if (pe_tokmask_build(self->m, &err)) return pe_bind_error(L, &err);
+  pe_bind_resized(L, self, pe_tokmask_bytes(self->m));
+  return 1;
+}
+
+int pe_tokmask_push(lua_State *L, pe_tokmask *m) {
+  token_mask *self = pe_bind_new(L, &mask_class, sizeof *self, 0);
+  self->m = pe_tokmask_retain(m);
+  pe_bind_opened(L, self, 0); /* somebody else has them, too */
   return 1;
 }
 
 static pe_tokmask *check_mask(lua_State *L, int arg) {
   return ((token_mask *)pe_bind_check(L, arg, &mask_class))->m;
+}
+
+typedef struct building { /* a job */
+  pe_tokmask *m;
+  pe_status rc;
+  pe_error err;
+} building;
+
+static void build_run(void *data) {
+  building *b = data;
+  b->rc = pe_tokmask_build(b->m, &b->err);
+}
+
+static int build_push(lua_State *L, void *data) {
+  const building *b = data;
+  if (b->rc) return pe_bind_error(L, &b->err);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static void build_free(void *data) {
+  building *b = data;
+  pe_tokmask_release(b->m);
+  pe_free(b);
+}
+
+static int l_mask_build(lua_State *L) { /* [self, callback] -> [true] or [nil, err] */
+  static const pe_job_kind kind = {build_run, build_push, build_free};
+  pe_tokmask *m = check_mask(L, 1);
+  const int callback = pe_job_callback(L, 2);
+  building *b = pe_calloc(1, sizeof *b);
+  pe_error err;
+  if (!b) {
+    luaL_unref(L, LUA_REGISTRYINDEX, callback);
+    pe_nomem(&err, "a job of a grammar");
+    return pe_bind_error(L, &err);
+  }
+  b->m = pe_tokmask_retain(m);
+  if (pe_job_start(L, callback, &kind, b, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
 }
 
 static int l_mask_size(lua_State *L) {

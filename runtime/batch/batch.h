@@ -70,6 +70,9 @@ typedef struct pe_batch_options {
 pe_status pe_batch_open(const pe_plan *plan, pe_pool *pool, const pe_batch_options *o,
                         pe_batch **out, pe_error *err); /* gives */
 void pe_batch_close(pe_batch *b); /* with a disk tier: writes what is not on disk yet */
+/* The tokenizer's tokens for masks, borrowed; NULL without one. The same for the batch's life, so
+ * whoever opened it may have them built before a request needs them (tokmask.h). */
+pe_tokmask *pe_batch_tokens(const pe_batch *b);
 /* Work for an idle engine: writes one more file of the disk tier. False: nothing left to write. */
 bool pe_batch_idle(pe_batch *b);
 

@@ -209,9 +209,11 @@ static pe_status put(pe_constraint *c, pe_constraint_step *s, pe_str bytes, bool
 
 pe_status pe_constraint_open(const pe_constraint_options *o, pe_constraint **out, pe_error *err) {
   pe_constraint_step s = {0};
+  pe_status rc = pe_tokmask_build(o->tokens, err);
+  if (rc) return rc;
   pe_constraint *c = make(o);
   if (!c) return no_memory(err);
-  pe_status rc = reserve_steps(c, 0, err);
+  rc = reserve_steps(c, 0, err);
   if (!rc) rc = enter(c, &s, 0, err);
   if (!rc) rc = leave(c, &s, err);
   if (rc) {

@@ -257,13 +257,15 @@ static pe_status start(pe_matcher *m, pe_error *err) {
 }
 
 pe_status pe_matcher_open(pe_grammar *g, pe_tokmask *mask, pe_matcher **out, pe_error *err) {
+  pe_status rc = mask ? pe_tokmask_build(mask, err) : PE_OK;
+  if (rc) return rc;
   pe_matcher *m = pe_calloc(1, sizeof *m);
   if (!m) return no_memory(err);
   m->g = pe_grammar_retain(g);
   m->mask = mask ? pe_tokmask_retain(mask) : NULL;
   m->classes = pe_lexer_classes(g->lexer);
   m->class_of = pe_lexer_class_of(g->lexer);
-  pe_status rc = start(m, err);
+  rc = start(m, err);
   if (rc)
     pe_matcher_close(m);
   else

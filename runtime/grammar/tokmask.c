@@ -1,6 +1,8 @@
 /* tokmask.c - see tokmask.h. */
 #include "runtime/grammar/tokmask.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +10,9 @@
 
 struct pe_tokmask {
   atomic_int references;
+  pe_tokenizer *tokenizer;
+  pthread_mutex_t building;
+  atomic_bool built;
   int32_t size;
   pe_buf text;     /* bytes of all tokens in the tree, one after the other */
   uint32_t *first; /* by id: where its bytes begin; the next one's end them */
@@ -21,10 +26,19 @@ struct pe_tokmask {
 
 static pe_status no_memory(pe_error *err) { return pe_nomem(err, "the masks of a tokenizer"); }
 
-static void destroy(pe_tokmask *m) {
+static void clear(pe_tokmask *m) { /* back to what it is before it is built */
   pe_buf_free(&m->text);
-  pe_free(m->first), pe_free(m->same), pe_free(m->in_tree), pe_free(m->end), pe_free(m->plain);
+  pe_free(m->first), pe_free(m->same), pe_free(m->in_tree), pe_free(m->plain);
   pe_free(m->all.node), pe_free(m->other.node);
+  m->first = NULL, m->same = NULL, m->in_tree = NULL, m->plain = NULL;
+  m->all = m->other = (pe_tok_tree){0};
+}
+
+static void destroy(pe_tokmask *m) {
+  clear(m);
+  pe_free(m->end);
+  pe_tokenizer_release(m->tokenizer);
+  pthread_mutex_destroy(&m->building);
   pe_free(m);
 }
 
@@ -48,6 +62,7 @@ int32_t pe_tokmask_same(const pe_tokmask *m, int32_t id) { return m->same[id]; }
 
 uint64_t pe_tokmask_bytes(const pe_tokmask *m) {
   const size_t ids = (size_t)m->size;
+  if (!atomic_load(&m->built)) return sizeof *m + m->ends * sizeof *m->end;
   return sizeof *m + m->text.cap + ids * (sizeof *m->first + sizeof *m->same + 1) +
          m->ends * sizeof *m->end + PE_TOKMASK_RUN * pe_tokmask_words(m) * sizeof *m->plain +
          (m->all.nodes + m->other.nodes) * sizeof *m->all.node;
@@ -203,32 +218,49 @@ static pe_status make_trees(pe_tokmask *m, pe_error *err) {
   return rc;
 }
 
-pe_status pe_tokmask_open(const pe_tokenizer *t, const int32_t *end, size_t n, pe_tokmask **out,
-                          pe_error *err) {
-  pe_tokmask *m = pe_calloc(1, sizeof *m);
-  if (!m) return no_memory(err);
-  atomic_init(&m->references, 1);
-  m->size = pe_tokenizer_size(t);
-  if (m->size >= PE_TOKMASK_NO_ID) {
-    pe_status rc = pe_fail(err, PE_ELIMIT, "the vocabulary has %d tokens, the limit is %d", m->size,
-                           PE_TOKMASK_NO_ID - 1);
-    destroy(m);
-    return rc;
-  }
+static pe_status build_all(pe_tokmask *m, pe_error *err) {
   const size_t ids = (size_t)m->size + 1;
   m->first = pe_calloc(ids, sizeof *m->first);
   m->same = pe_calloc(ids, sizeof *m->same);
   m->in_tree = pe_calloc(ids, sizeof *m->in_tree);
   m->plain = pe_calloc(PE_TOKMASK_RUN * pe_tokmask_words(m) + 1, sizeof *m->plain);
-  m->end = pe_calloc(n + 1, sizeof *m->end);
-  pe_status rc = m->first && m->same && m->in_tree && m->plain && m->end ? PE_OK : no_memory(err);
-  for (size_t i = 0; !rc && i < n; i++)
-    if (end[i] >= 0 && end[i] < m->size) m->end[m->ends++] = end[i];
-  if (!rc) rc = read_tokens(m, t, err);
-  if (!rc) rc = make_trees(m, err);
-  if (rc)
-    destroy(m);
-  else
-    *out = m;
+  pe_status rc = m->first && m->same && m->in_tree && m->plain ? PE_OK : no_memory(err);
+  if (!rc) rc = read_tokens(m, m->tokenizer, err);
+  return rc ? rc : make_trees(m, err);
+}
+
+pe_status pe_tokmask_build(pe_tokmask *m, pe_error *err) {
+  if (atomic_load(&m->built)) return PE_OK;
+  pe_status rc = PE_OK;
+  pthread_mutex_lock(&m->building);
+  if (!atomic_load(&m->built)) {
+    rc = build_all(m, err);
+    if (rc)
+      clear(m);
+    else
+      atomic_store(&m->built, true);
+  }
+  pthread_mutex_unlock(&m->building);
   return rc;
+}
+
+pe_status pe_tokmask_open(pe_tokenizer *t, const int32_t *end, size_t n, pe_tokmask **out,
+                          pe_error *err) {
+  const int32_t size = pe_tokenizer_size(t);
+  if (size >= PE_TOKMASK_NO_ID)
+    return pe_fail(err, PE_ELIMIT, "the vocabulary has %d tokens, the limit is %d", size,
+                   PE_TOKMASK_NO_ID - 1);
+  pe_tokmask *m = pe_calloc(1, sizeof *m);
+  int32_t *own = pe_calloc(n + 1, sizeof *own);
+  if (!m || !own || pthread_mutex_init(&m->building, NULL) != 0) {
+    pe_free(m), pe_free(own);
+    return no_memory(err);
+  }
+  atomic_init(&m->references, 1);
+  atomic_init(&m->built, false);
+  m->tokenizer = pe_tokenizer_retain(t), m->size = size, m->end = own;
+  for (size_t i = 0; i < n; i++)
+    if (end[i] >= 0 && end[i] < m->size) m->end[m->ends++] = end[i];
+  *out = m;
+  return PE_OK;
 }

@@ -144,6 +144,8 @@ function batch.commands() end
 ---@field step_tokens integer
 ---@field context integer
 ---@field vocabulary integer
+---@field tokens perigee.TokenMask?  For the masks of phases; nil without a tokenizer. They are
+---built for the first request with phases, unless somebody has done so before.
 local Core = {}
 
 ---Carries out a command, or queues it on the engine thread. Commands about a sequence take its

@@ -213,6 +213,12 @@ function Grammar:close() end
 ---@field memory integer  Bytes.
 local TokenMask = {}
 
+---Builds what masks need, once, on a helper thread. Whoever needs it before waits for it.
+---@param callback fun(built?: boolean, err?: perigee.Error)
+---@return boolean? started
+---@return perigee.Error? err
+function TokenMask:build(callback) end
+
 function TokenMask:close() end
 
 ---@class perigee.Matcher

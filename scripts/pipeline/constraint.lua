@@ -323,11 +323,22 @@ local function banned(run, prompt)
   return #list > 0 and list or nil
 end
 
+--- Has the tokens of the model's batch ready for masks, so that its engine need not build them.
+local function build_tokens(run)
+  local batch = run.entry.batch
+  if batch.tokens_built then return end
+  local tokens <close> = batch.core.tokens
+  local ok, why = job_of(run)(function(callback) return tokens:build(callback) end)
+  if not ok then error(why, 0) end
+  batch.tokens_built = true
+end
+
 --- Prepares the prompts of a run: prompt.phases, prompt.force, prompt.banned and prompt.known (what
 --- parsers know about the tools). Inside a task; raises request errors. The loop may turn.
 function constraint.prepare(run, list)
   for _, prompt in ipairs(list) do
     prompt.phases, prompt.force = phases_of(run, prompt)
+    if prompt.phases then build_tokens(run) end
     prompt.banned = banned(run, prompt)
   end
 end

@@ -79,7 +79,7 @@ static bool set_up(void) {
   pe_error err = {0};
   if (!(tokenizer = open_tokenizer())) return false;
   CHECK_OK(pe_tokmask_open(tokenizer, (int32_t[]){END}, 1, &tokens, &err), err);
-  return tokens != NULL;
+  return tokens && pe_tokmask_build(tokens, &err) == PE_OK;
 }
 
 static void tear_down(void) { pe_tokmask_release(tokens), pe_tokenizer_release(tokenizer); }

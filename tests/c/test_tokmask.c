@@ -1,5 +1,7 @@
 /* Masks: every token against the verdict on its bytes, in vocabularies of byte pairs and of
  * sentencepiece; added and end tokens, token symbols, and tokens with the same bytes. */
+#include <pthread.h>
+
 #include "check.h"
 #include "runtime/grammar/matcher.h"
 
@@ -228,7 +230,10 @@ static void special_tokens(void) {
   CHECK_OK(pe_tokenizer_read_json(small, strlen(small), &t, &err), err);
   CHECK_OK(pe_tokmask_open(t, ends, 3, &mask, &err), err);
   CHECK_INT(pe_tokmask_size(mask), 9);
-  CHECK(pe_tokmask_bytes(mask) > 0 && pe_tokmask_text(mask, 6).at == NULL);
+  const uint64_t before = pe_tokmask_bytes(mask);
+  CHECK_OK(pe_tokmask_build(mask, &err), err);
+  CHECK_OK(pe_tokmask_build(mask, &err), err); /* once is enough */
+  CHECK(before > 0 && pe_tokmask_bytes(mask) > before && pe_tokmask_text(mask, 6).at == NULL);
   CHECK(pe_rules_open(pe_rules_usual(), &r, NULL) == PE_OK);
   CHECK(pe_rules_declare(r, pe_str_c("root"), &root, NULL) == PE_OK);
   const pe_term word = pe_rex_repeat(pe_rules_rex(r), pe_rex_word(pe_rules_rex(r), pe_str_c("ab")),
@@ -265,6 +270,27 @@ static void special_tokens(void) {
   pe_tokenizer_release(t);
 }
 
+/* Several threads build at once: one does, and all see the same. */
+static void *build_one(void *arg) {
+  pe_error err;
+  return pe_tokmask_build(arg, &err) == PE_OK && pe_tokmask_text(arg, 0).at ? arg : NULL;
+}
+
+static void built_by_threads(void) {
+  pe_tokenizer *t = tokenizer("tests/tokenizers/bpe-qwen2/tokenizer.json");
+  pe_tokmask *mask = NULL;
+  pthread_t thread[4];
+  CHECK(pe_tokmask_open(t, NULL, 0, &mask, NULL) == PE_OK);
+  pe_tokenizer_release(t); /* it has its own reference */
+  for (int i = 0; i < 4; i++) CHECK_INT(pthread_create(&thread[i], NULL, build_one, mask), 0);
+  for (int i = 0; i < 4; i++) {
+    void *out = NULL;
+    CHECK_INT(pthread_join(thread[i], &out), 0);
+    CHECK(out == mask);
+  }
+  pe_tokmask_release(mask);
+}
+
 static void failing_memory(void) {
   pe_tokenizer *t = tokenizer("tests/tokenizers/bpe-qwen2/tokenizer.json");
   const int64_t live = pe_alloc_live();
@@ -273,9 +299,11 @@ static void failing_memory(void) {
     pe_error err;
     pe_alloc_fail_at(n);
     pe_status rc = pe_tokmask_open(t, NULL, 0, &mask, &err);
+    if (!rc) rc = pe_tokmask_build(mask, &err);
     const bool failed = pe_alloc_count() >= n;
     pe_alloc_fail_at(0);
     CHECK_INT(rc, failed ? PE_ENOMEM : PE_OK);
+    if (rc && mask) CHECK_OK(pe_tokmask_build(mask, &err), err); /* it may be tried again */
     pe_tokmask_release(mask);
     CHECK_INT(pe_alloc_live(), live);
     if (!failed) break;
@@ -288,6 +316,7 @@ static const check_test tests[] = {
     {"masks are the verdicts on bytes: sentencepiece", pieces},
     {"masks that are kept are those of their place", kept_masks},
     {"added, end and equal tokens", special_tokens},
+    {"built once, by any thread", built_by_threads},
     {"failing memory", failing_memory},
 };
 

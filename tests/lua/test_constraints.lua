@@ -66,6 +66,29 @@ local function fits(made, text, complete)
   return not complete or m.complete
 end
 
+test("the tokens of masks are built for the first request that has phases, or before", function(t)
+  local model <close> = open()
+  local g <close> = assert(grammar.choice { "yes" })
+  local function batch() return assert(model:batch { sequences = 1, cache_bytes = 0 }) end
+  local one, other = batch(), batch()
+  local first, second = one.core.tokens, other.core.tokens
+  local before = first.memory
+  assert(one:add(free_request(1)))
+  assert(one:run())
+  t.eq(first.memory, before)
+  assert(one:add { prompt = "Say", max_tokens = 5, phases = { { grammar = g } } })
+  assert(one:run())
+  t.ok(first.memory > 1000 + before, first.memory)
+  one:close()
+  t.eq(second.memory, before)
+  t.eq(second:build(t.expect(function(built)
+    t.eq({ built, second.memory }, { true, first.memory })
+    first:close()
+    second:close()
+    other:close()
+  end)), true)
+end)
+
 test("30 constrained answers at once are those of one by one", function(t)
   local model <close> = open()
   local cases, alones = grammars(), {}
