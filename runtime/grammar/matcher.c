@@ -121,7 +121,7 @@ static void compact(pe_matcher *m, const kept *k) {
 
 pe_status pe_matcher_compact(pe_matcher *m, pe_error *err) {
   const uint64_t used = used_bytes(m);
-  if (used < PE_MATCHER_BYTES / 4 || used < 2 * m->compacted) return PE_OK;
+  if (used < PE_MATCHER_SOME || used < 2 * m->compacted) return PE_OK;
   kept k = {pe_calloc(m->positions, sizeof *k.position),
             pe_calloc(pe_chart_rows(m->chart), sizeof *k.row)};
   if (k.position && k.row) compact(m, &k);

@@ -37,6 +37,7 @@ typedef struct pe_matcher pe_matcher;
 
 enum {
   PE_MATCHER_BYTES = 64 << 20, /* of memory */
+  PE_MATCHER_SOME = 2 << 20,   /* from here on, positions that are not in the past are dropped */
   PE_MATCHER_THREADS = 256     /* ways to split a text into lexemes that are alive at once */
 };
 

@@ -183,6 +183,34 @@ static void kept_masks(void) {
   pe_tokmask_release(mask), pe_tokenizer_release(t);
 }
 
+/* Positions that are dropped give their numbers to others, which have other masks. */
+static void kept_masks_of_dropped_places(void) {
+  enum { MANY = 90000 }; /* 32 bytes each: more than PE_MATCHER_SOME */
+  pe_tokenizer *t = letters();
+  pe_tokmask *mask = NULL;
+  pe_grammar *g = NULL;
+  pe_matcher *m = NULL;
+  pe_error err;
+  tally n = {0};
+  size_t taken;
+  char *text = pe_alloc(MANY);
+  memset(text, 'a', MANY);
+  CHECK_OK(pe_tokmask_open(t, NULL, 0, &mask, &err), err);
+  CHECK_OK(pe_grammar_gbnf(pe_str_c("root ::= [a-p]{0,90001} \"1\""), &g, &err), err);
+  CHECK_OK(pe_matcher_open(g, mask, &m, &err), err);
+  CHECK_OK(pe_matcher_feed(m, pe_str_of(text, 1), &taken, &err), err);
+  compare_mask(m, t, mask, &n); /* all letters */
+  pe_matcher_trim(m, 0);
+  CHECK_OK(pe_matcher_feed(m, pe_str_of(text, MANY), &taken, &err), err);
+  CHECK_INT(taken, MANY);
+  const uint64_t before = pe_matcher_bytes(m);
+  compare_mask(m, t, mask, &n); /* one letter more */
+  CHECK(before > PE_MATCHER_SOME && n.wrong == 0 && n.right == 2);
+  pe_free(text);
+  pe_matcher_close(m), pe_grammar_release(g);
+  pe_tokmask_release(mask), pe_tokenizer_release(t);
+}
+
 /* ---- which tokens there are ------------------------------------------------------------------ */
 
 #define FLAGS(special)                                                                             \
@@ -315,6 +343,7 @@ static const check_test tests[] = {
     {"masks are the verdicts on bytes: byte pairs", byte_pairs},
     {"masks are the verdicts on bytes: sentencepiece", pieces},
     {"masks that are kept are those of their place", kept_masks},
+    {"masks that are kept are forgotten with their place", kept_masks_of_dropped_places},
     {"added, end and equal tokens", special_tokens},
     {"built once, by any thread", built_by_threads},
     {"failing memory", failing_memory},
