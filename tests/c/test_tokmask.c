@@ -64,14 +64,15 @@ static void compare_text(pe_grammar *g, const pe_tokenizer *t, pe_tokmask *mask,
 }
 
 /* Strings that end as JSON's do, and others of which a count of characters says less: */
-typedef enum kind {
+typedef enum string_kind {
   USUAL,
   PAIRS, /* two characters count as one */
   TAIL   /* more plain characters come after those that count */
-} kind;
+} string_kind;
 
 /* A JSON string, all of it or but for some; of up to some characters. */
-static pe_grammar *json_string(kind kind, const char *const *but, size_t buts, uint32_t most) {
+static pe_grammar *json_string(string_kind kind, const char *const *but, size_t buts,
+                               uint32_t most) {
   pe_rules *r = NULL;
   pe_grammar *g = NULL;
   pe_rule root;
@@ -120,7 +121,7 @@ static void masks_are_verdicts(const char *path) {
   static const uint32_t most[] = {PE_REX_FOREVER, 3, 15, 16, 17};
   for (size_t i = 0; i < sizeof most / sizeof *most; i++)
     for (size_t buts = 0; buts <= 4; buts += 4)
-      for (kind kind = USUAL; kind <= TAIL; kind++) {
+      for (string_kind kind = USUAL; kind <= TAIL; kind++) {
         pe_grammar *g = json_string(kind, but, buts, most[i]);
         compare_text(g, t, mask, "\"na\\n\":", &n);
         pe_grammar_release(g);
