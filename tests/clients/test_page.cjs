@@ -24,6 +24,24 @@ const give = (how, ...files) => page.evaluate(([kind, list]) => {
   }
 }, [how, files]);
 
+const PERSON = { type: "object", properties: { name: { type: "string", maxLength: 12 },
+  tags: { type: "array", items: { type: "boolean" }, minItems: 1, maxItems: 2 } },
+  required: ["name", "tags"], additionalProperties: false };
+// Answers with a text, in pieces of 7 characters; returns the body of the request.
+async function answered(text) {
+  let sent;
+  const chunks = text.match(/[^]{1,7}/g).map(
+    content => JSON.stringify({ choices: [{ index: 0, delta: { content } }] }));
+  await page.route("**/v1/chat/completions", route => {
+    sent = route.request().postDataJSON();
+    route.fulfill({ contentType: "text/event-stream",
+      body: [...chunks, "[DONE]"].map(data => `data: ${data}\n\n`).join("") });
+  });
+  await ask("a form");
+  await page.unroute("**/v1/chat/completions");
+  return sent;
+}
+
 const tests = {
   async send_and_stream() {
     await page.fill("#text", "Tell me a story about Luna.");
@@ -122,6 +140,103 @@ const tests = {
     await idle();
     assert.equal(await last().locator(".body").innerText(), "In Paris it is 21 degrees and sunny.");
     await set({ tools: "" });
+  },
+  async wrong_settings_are_said_beside_them_and_not_saved() {
+    const settings = page.locator("#settings"), open = () => settings.evaluate(d => d.open);
+    const problem = name => page.locator(`#${name}-problem`).innerText();
+    await page.click("#set");
+    for (const [name, text, said] of [["schema", '{"type": ', /JSON/],
+      ["schema", "[1]", /a JSON schema/], ["tools", "{", /JSON/], ["tools", "{}", /an array/]]) {
+      await settings.locator(`[name=${name}]`).fill(text);
+      assert.match(await problem(name), said);
+      await page.click("#settings .primary");
+      assert.equal(await open(), true);
+      await settings.locator(`[name=${name}]`).fill("");
+      assert.equal(await problem(name), "");
+    }
+    await settings.locator("[name=schema]").fill("{");
+    await settings.locator("[name=system]").fill("Be kind.");
+    await page.keyboard.press("Escape");
+    assert.equal(await open(), false);
+    const saved = () => page.evaluate(() => JSON.parse(localStorage.getItem("perigee.settings")));
+    assert.deepEqual([(await saved()).schema ?? "", (await saved()).system], ["", "Be kind."]);
+    await page.click("#set");
+    assert.equal(await problem("schema"), "");
+    await page.click("#reset");
+    await page.click("#settings .primary");
+    assert.equal((await saved()).system, "");
+  },
+  async an_answer_by_a_schema_is_a_tree() {
+    await page.click("#new");
+    await set({ schema: JSON.stringify(PERSON), temperature: "0" });
+    await ask("Who are you?");
+    const tree = last().locator(".body .tree");
+    assert.deepEqual(await tree.locator(".name").allInnerTexts(), ["name", "tags"]);
+    assert.match(await tree.locator(".count").first().innerText(), /^2 fields$/);
+    const name = await tree.locator(".string").evaluate(e => e.textContent);
+    await last().getByText("Raw", { exact: true }).click();
+    assert.equal(await tree.count(), 0);
+    const value = JSON.parse(await last().locator("pre.raw").innerText());
+    assert.deepEqual([value.name, Array.isArray(value.tags)], [name, true]);
+    await page.reload(); // the settings, the tree and the switch are kept
+    await page.locator("#chats button", { hasText: "Who are you?" }).first().click();
+    assert.equal(await last().locator("pre.raw").count(), 1);
+    await last().getByText("Tree", { exact: true }).click();
+    assert.equal(await tree.locator(".literal").first().innerText(), String(value.tags[0]));
+    await page.waitForFunction(() => document.querySelectorAll("#model option").length > 0);
+    await ask("And again?");
+    assert.equal(await last().locator(".tree").count(), 1);
+    await set({ schema: "", temperature: "" });
+    assert.doesNotMatch(await ask("Hello"), /^[{]/);
+    assert.equal(await last().locator(".tree, pre.raw").count(), 0);
+  },
+  async trees_say_exactly_what_came() {
+    await page.click("#new");
+    await set({ schema: "true" });
+    const text = '{"<b>k</b>": "<img src=x onerror=alert(1)>", "2": 12345678901234567890,'
+      + ' "1": -0.50, "1": null, "e": {}, "a": [[], "\\n\\u00e9"]}';
+    const sent = await answered(text);
+    assert.deepEqual(sent.response_format,
+      { type: "json_schema", json_schema: { name: "answer", schema: true } });
+    const tree = last().locator(".tree");
+    const all = part => tree.locator(part).evaluateAll(list => list.map(e => e.textContent));
+    assert.deepEqual(await all(".name"), ["<b>k</b>", "2", "1", "1", "e", "a"]);
+    assert.deepEqual(await all(".string"), ["<img src=x onerror=alert(1)>", "\né"]);
+    assert.deepEqual(await all(".number"), ["12345678901234567890", "-0.50"]);
+    assert.deepEqual(await all(".literal"), ["null"]);
+    assert.deepEqual(await all(".index"), ["0", "1"]);
+    assert.deepEqual(await all(".count"), ["6 fields", "0 fields", "2 items", "0 items"]);
+    assert.equal(await tree.locator("img, b").count(), 0);
+    assert.equal(await tree.locator("details").first().getAttribute("open"), "");
+    await tree.locator("summary").first().click();
+    assert.equal(await tree.locator(".string").first().isVisible(), false);
+  },
+  async trees_of_any_size() {
+    await page.click("#new");
+    const deep = "[".repeat(5000) + "]".repeat(5000);
+    await answered(`{"deep": ${deep}, "wide": [${"1,".repeat(50)}1], "after": 7}`);
+    const tree = last().locator(".tree");
+    assert.equal(await tree.locator("details").count(), 101);
+    const rest = await tree.locator(".deep").textContent();
+    assert.equal(rest.length, 2 * (5000 - 99), "all levels are there");
+    const wide = tree.locator("details", { hasText: "51 items" }).last();
+    assert.equal(await wide.getAttribute("open"), null);
+    assert.equal(await tree.locator(".leaf", { hasText: "after" }).textContent(), "after7");
+  },
+  async what_is_not_whole_stays_text() {
+    for (const text of ['{"name": "A *b* _c_', '"a *text*"', "7"]) {
+      await page.click("#new");
+      await answered(text);
+      assert.equal(await last().locator("pre.raw").innerText(), text);
+      assert.equal(await last().locator(".tree").count(), 0);
+      assert.equal(await last().getByText("Raw", { exact: true }).count(), 0);
+    }
+    await page.click("#new");
+    await set({ max_tokens: "2", schema: JSON.stringify(PERSON) });
+    await ask("Hello");
+    assert.match(await last().locator(".note").innerText(), /cut off/);
+    assert.equal(await last().getByText("Continue").count(), 0, "a text that has begun is free");
+    await set({ max_tokens: "", schema: "" });
   },
   async pictures_can_be_dropped_and_removed() {
     await page.click("#new");
@@ -268,6 +383,19 @@ const tests = {
     await page.click("#theme");
   },
   async screenshots() {
+    await page.click("#new");
+    await set({ schema: JSON.stringify(PERSON) });
+    await answered(JSON.stringify({ name: "Luna", born: 1969, moons: null, near: true,
+      tags: ["bright", "round"], orbit: { apogee: 405400.5, of: [{ name: "Earth" }] } }));
+    for (const name of ["light", "dark"]) {
+      await page.screenshot({ path: `${out}/tree-${name}.png` });
+      await page.click("#theme");
+    }
+    await page.click("#set");
+    await page.locator("#settings [name=schema]").fill('{"type": object');
+    await page.screenshot({ path: `${out}/settings.png` });
+    await page.locator("#settings [name=schema]").fill("");
+    await page.click("#settings .primary");
     await page.click("#new");
     await set({ thinking: "on" });
     await ask("What is 48 + 37?");

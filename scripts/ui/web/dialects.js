@@ -17,6 +17,10 @@ function functionOf(tool, index) {
   if (!tool?.function) throw new Error(`tools[${index}] is not a function.`);
   return tool.function;
 }
+// The form of the answer, if the request has one, without an object around the schema's fields.
+function formatOf({ response_format: format }, fields) {
+  return format && { type: format.type, ...fields(format.json_schema) };
+}
 
 // ---- Messages ----
 const textBlock = text => ({ type: "text", text });
@@ -69,8 +73,10 @@ function messagesBody(chat) {
   // Without a word about it this API does not think; adaptive: as the model's template has it.
   const thinks = chat.chat_template_kwargs?.enable_thinking;
   const type = thinks === undefined ? "adaptive" : thinks ? "enabled" : "disabled";
+  const format = formatOf(chat, ({ schema }) => ({ schema }));
   return { model: chat.model, max_tokens: chat.max_tokens, system, messages, tools,
-    thinking: { type }, ...sampled(chat), stream: chat.stream };
+    thinking: { type }, output_config: format && { format }, ...sampled(chat),
+    stream: chat.stream };
 }
 
 // ---- Responses ----
@@ -100,8 +106,9 @@ function responsesBody(chat) {
   const rest = instructions === undefined ? chat.messages : chat.messages.slice(1);
   const tools = chat.tools?.map(functionOf).map(
     ({ name, description, parameters }) => ({ type: "function", name, description, parameters }));
+  const format = formatOf(chat, schema => schema);
   return { model: chat.model, instructions, input: rest.flatMap(itemsOf), tools,
-    max_output_tokens: chat.max_tokens, ...sampled(chat),
+    text: format && { format }, max_output_tokens: chat.max_tokens, ...sampled(chat),
     chat_template_kwargs: chat.chat_template_kwargs, store: false, stream: chat.stream };
 }
 const RESPONSE_EVENTS = {

@@ -92,7 +92,8 @@ function assistantView(turn) {
       fold.open = false;
       turn.folded = true;
     }
-    redraw(body, turn.content ?? "");
+    const folds = turn.structured && drawStructured(body, turn, live);
+    if (!turn.structured) redraw(body, turn.content ?? "");
     body.classList.toggle("caret", !!live);
     const last = chat.turns[chat.turns.length - 1] === turn;
     const answered = new Set(chat.turns.filter(t => t.role === "tool").map(t => t.tool_call_id));
@@ -106,16 +107,37 @@ function assistantView(turn) {
     bar.replaceChildren(...live ? [] : [
       button("Copy", "Copy the answer", () => navigator.clipboard?.writeText(turn.content ?? "")),
       last && button("Retry", "Generate another answer", () => { chat.turns.pop(); answer(); }),
-      last && cut && button("Continue", "Continue this answer", () => answer(turn)),
+      last && cut && !turn.structured
+        && button("Continue", "Continue this answer", () => answer(turn)),
+      folds && formSwitch(turn, draw),
       h("span", { className: "meta" }, facts(turn)) ].filter(Boolean));
   };
   return { root, draw };
+}
+// Draws an answer by a schema: its text while it comes, then its tree, or the text if that is
+// wanted or if it is not whole. Is there a tree?
+function drawStructured(body, turn, live) {
+  const text = turn.content ?? "", tree = live ? undefined : treeOf(text);
+  if (tree && !turn.raw) {
+    body.replaceChildren(tree);
+  } else {
+    if (body.firstChild?.tagName !== "PRE") body.replaceChildren(h("pre", { className: "raw" }));
+    put(body.firstChild, text);
+  }
+  return !!tree;
+}
+function formSwitch(turn, draw) {
+  const words = turn.raw ? ["Tree", "Show the answer as a tree"]
+    : ["Raw", "Show the text of the answer"];
+  return button(...words, () => { turn.raw = !turn.raw; save(); draw(); });
 }
 function facts(turn) {
   const u = turn.usage, t = turn.timings, out = [];
   if (u) out.push(`${u.prompt_tokens}+${u.completion_tokens} tokens`);
   const cached = u?.prompt_tokens_details?.cached_tokens, ttft = turn.ttft;
+  const forced = u?.completion_tokens_details?.forced_tokens;
   if (cached) out.push(`${cached} cached`);
+  if (forced) out.push(`${forced} forced`);
   const time = ms => ms < 1000 ? Math.round(ms) + " ms" : (ms / 1000).toFixed(1) + " s";
   if (ttft) out.push("first after " + time(ttft));
   const rate = t?.tokens_per_second ?? turn.rate;
@@ -214,6 +236,9 @@ function request(turns, continued) {
   if (settings.tools) body.tools = JSON.parse(settings.tools);
   if (continued) {
     Object.assign(body, { continue_final_message: true, add_generation_prompt: false });
+  } else if (settings.schema) { // a text that has begun cannot be held to it any more
+    const schema = { name: "answer", schema: JSON.parse(settings.schema) };
+    body.response_format = { type: "json_schema", json_schema: schema };
   }
   return body;
 }
@@ -243,7 +268,9 @@ async function answer(continued) {
   let first = 0, count = 0, drawn = false;
   running = { turn, abort: new AbortController() };
   try {
-    const exchange = new Exchange(dialects.chat, request(chat.turns, continued), touch);
+    const body = request(chat.turns, continued);
+    const exchange = new Exchange(dialects.chat, body, touch);
+    if (body.response_format) turn.structured = true;
     exchanges.add(Object.assign(exchange, { chat, turn, title: titleOf(chat.turns) }));
     if (!continued) chat.turns.push(turn);
     show();
@@ -429,23 +456,43 @@ function grow() {
   t.style.height = "auto";
   t.style.height = t.scrollHeight + "px";
 }
+// The settings that are JSON: what each must be. What is wrong with one is said beside it, and it
+// cannot be saved.
+const IN_JSON = {
+  tools: v => Array.isArray(v) ? "" : "This must be an array of tools.",
+  schema: v => typeof v === "boolean" || v !== null && typeof v === "object" && !Array.isArray(v)
+    ? "" : "This must be a JSON schema: an object, true or false.",
+};
+function problemOf(name, text) {
+  if (!text.trim()) return "";
+  try { return IN_JSON[name](JSON.parse(text)); } catch (e) { return e.message; }
+}
+const inJson = () => {
+  const { elements } = $("settings").querySelector("form");
+  return Object.keys(IN_JSON).map(name => [name, elements[name]]);
+};
+function checkSettings() {
+  for (const [name, field] of inJson()) {
+    const problem = problemOf(name, field.value);
+    field.setCustomValidity(problem);
+    field.setAttribute("aria-invalid", String(!!problem));
+    put($(name + "-problem"), problem);
+  }
+}
+for (const [, field] of inJson()) field.oninput = checkSettings;
 function openSettings() {
   const form = $("settings").querySelector("form");
   for (const e of form.elements) {
     if (e.name) e.value = e.name === "key" ? sessionKey() : settings[e.name] ?? "";
   }
+  checkSettings();
   $("settings").showModal();
 }
 $("settings").onclose = () => {
   const form = $("settings").querySelector("form");
   for (const e of form.elements) {
-    if (e.name && e.name !== "key") settings[e.name] = e.value.trim();
-  }
-  try {
-    if (settings.tools) JSON.parse(settings.tools);
-  } catch (e) {
-    banner("Tools: " + e.message);
-    settings.tools = "";
+    // Escape closes it with wrong ones, too: they stay as they were.
+    if (e.name && e.name !== "key" && e.validity.valid) settings[e.name] = e.value.trim();
   }
   keep(sessionStorage, "perigee.key", form.elements.key.value.trim());
   keep(localStorage, "perigee.settings", settings);
@@ -453,6 +500,7 @@ $("settings").onclose = () => {
 };
 $("reset").onclick = () => {
   for (const e of $("settings").querySelector("form").elements) if (e.name) e.value = "";
+  checkSettings();
 };
 $("theme").onclick = () => {
   theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
