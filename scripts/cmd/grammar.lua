@@ -3,10 +3,10 @@
 local perigee = require "perigee"
 local command = require "lib.command"
 local jsonl = require "lib.jsonl"
+local source = require "grammar.source"
 local uv = require "luv"
 local json = perigee.json
 
-local KINDS = { "schema", "regex", "choice", "grammar" }
 local KEYS = { "schema", "regex", "choice", "grammar", "texts", "hexes", "ids", "masks", "walk" }
 
 --- Codes of errors in the words of clients.
@@ -18,43 +18,10 @@ end
 
 local function invalid(text, ...) error(perigee.error("format", text:format(...)), 0) end
 
--- ---- grammars -----------------------------------------------------------------------------------
-
-local compile = {}
-
-function compile.regex(source) return perigee.grammar.regex(source) end
-
-function compile.choice(texts)
-  for i, text in ipairs(texts) do
-    if type(text) ~= "string" then invalid("'choice': element %d is not a string", i) end
-  end
-  return perigee.grammar.choice(texts)
-end
-
-function compile.grammar(source)
-  return perigee.grammar[source:find("::=", 1, true) and "gbnf" or "lark"](source)
-end
-
-function compile.schema(schema) return require("grammar").schema(schema, {}) end
-
-local TYPES = { regex = "string", choice = "array", grammar = "string" }
-
 --- The grammar of a request and the microseconds that it took.
 local function grammar_of(request)
-  local kind
-  for _, k in ipairs(KINDS) do
-    if request[k] ~= nil then
-      if kind then invalid("both '%s' and '%s' are given", kind, k) end
-      kind = k
-    end
-  end
-  if not kind then invalid("one of schema, regex, choice and grammar must be given") end
-  local source = request[kind]
-  if TYPES[kind] then
-    source = jsonl.field(request, kind, { kind = TYPES[kind], required = true })
-  end
   local began = uv.hrtime()
-  local g, why = compile[kind](source)
+  local g, why = source.compile(request)
   if not g then error(why, 0) end
   return g, (uv.hrtime() - began) // 1000
 end

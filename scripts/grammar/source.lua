@@ -12,24 +12,44 @@
 local grammar = require "grammar"
 local perigee = require "perigee"
 local words = require "grammar.words"
+local json = perigee.json
 
 local source = {}
 
 source.KINDS = { "schema", "regex", "choice", "grammar", "compiled" }
 
---- Which of the kinds is given; nil and an error unless it is one.
+local function wrong(message, ...) return nil, perigee.error("format", message:format(...)) end
+
+local function is_text(value) return type(value) == "string" end
+
+--- What the value of a kind must be; of schemas the converter says it.
+local checks = {}
+
+function checks.regex(value)
+  if not is_text(value) then return "a string" end
+end
+checks.grammar = checks.regex
+
+function checks.choice(value)
+  if type(value) ~= "table" or json.is_object(value) then return "a list of strings" end
+  for _, text in ipairs(value) do
+    if not is_text(text) then return "a list of strings" end
+  end
+end
+
+--- Which of the kinds is given; nil and an error unless it is one, with a value of its type.
 function source.kind(given)
   local found
   for _, kind in ipairs(source.KINDS) do
     if given[kind] ~= nil then
-      if found then
-        return nil, perigee.error("format", ("both '%s' and '%s' are given"):format(found, kind))
-      end
+      if found then return wrong("both '%s' and '%s' are given", found, kind) end
       found = kind
     end
   end
-  if found then return found end
-  return nil, perigee.error("format", "one of schema, regex, choice and grammar must be given")
+  if not found then return wrong "one of schema, regex, choice and grammar must be given" end
+  local must = checks[found] and checks[found](given[found])
+  if must then return wrong("'%s' must be %s", found, must) end
+  return found
 end
 
 function source.is_whole(given) return given.grammar ~= nil or given.compiled ~= nil end
