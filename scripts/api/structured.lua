@@ -6,7 +6,8 @@
 --   structured_outputs, guided_json, …     vLLM's
 --   grammar, json_schema                   llama.cpp's
 --
--- More than one at once is refused, since two forms do not make one.
+-- Every API reads the last two groups and response_format. More than one at once is refused, since
+-- two forms do not make one, and so is what would be another form if it were left out.
 local check = require "chat.check"
 local errors = require "lib.errors"
 local perigee = require "perigee"
@@ -16,15 +17,18 @@ local refuse = errors.refuse
 
 local structured = {}
 
---- For api/schema.lua: the fields of OpenAI's clients that go to structured.read.
+--- For api/schema.lua: the fields of all APIs. Those of `structured` go to structured.read.
 structured.FIELDS = {
+  { "fast_forward", "boolean" },
   { "response_format", "object", into = "structured" },
   { "structured_outputs", "object", into = "structured" },
   { "guided_json", "any", into = "structured" },
   { "guided_regex", "string", from = 1, into = "structured" },
   { "guided_choice", "array", from = 1, into = "structured" },
   { "guided_grammar", "string", from = 1, into = "structured" },
+  { "guided_whitespace_pattern", "any", into = "structured" },
   { "grammar", "string", into = "structured" },
+  { "grammar_lazy", "any", into = "structured" },
   { "json_schema", "any", into = "structured" },
 }
 
@@ -68,15 +72,23 @@ local function any_object(field)
   return { schema = json.object { { "type", "object" } }, field = field }
 end
 
+--- What only other servers have; some clients send that they do not want it.
+local function not_here(wish, field)
+  if wish ~= false then refuse(field, "is not supported by this server") end
+end
+
 local TYPES = "must be 'text', 'json_object' or 'json_schema', got %s"
 
---- A format object: {type: text}, {type: json_object}, {type: json_schema, …}. `inside`: the schema
---- and its fields lie in an object of that name.
-function structured.format(format, field, inside)
+--- A format object: {type: text}, {type: json_object}, which has a schema in llama.cpp's clients,
+--- {type: json_schema, …}. `inside`: the schema and its fields lie in an object of that name.
+local function format_of(format, field, inside)
   schema.value("object", field, format)
   local kind = format.type
   if kind == "text" then return nil end
-  if kind == "json_object" then return any_object(field) end
+  if kind == "json_object" then
+    if not is_given(format.schema) then return any_object(field) end
+    return schema_of(format.schema, field .. ".schema")
+  end
   if kind ~= "json_schema" then
     refuse(field .. ".type", TYPES,
       type(kind) == "string" and "'" .. kind:sub(1, 64) .. "'" or check.kind_of(kind))
@@ -102,8 +114,11 @@ local outputs = {
   json_object = function(wanted, field)
     return schema.value("boolean", field, wanted) and any_object(field) or nil
   end,
+  structural_tag = not_here, whitespace_pattern = not_here,
+  disable_additional_properties = not_here,
 }
-local NAMES = { "json", "regex", "choice", "grammar", "json_object" }
+local FORMS = { "json", "regex", "choice", "grammar", "json_object", "structural_tag" }
+local OTHERS = { "whitespace_pattern", "disable_additional_properties" }
 
 local function one_of(list)
   if list[2] then
@@ -112,45 +127,51 @@ local function one_of(list)
   return list[1]
 end
 
-local function structured_outputs(given, field)
-  if is_given(given.structural_tag) then
-    refuse(field .. ".structural_tag", "is not supported by this server")
-  end
-  local found = {}
-  for _, name in ipairs(NAMES) do
+--- The forms of an object under these names, and how many of the names are there.
+local function forms_in(given, field, names)
+  local found, count = {}, 0
+  for _, name in ipairs(names) do
     if is_given(given[name]) then
+      count = count + 1
       found[#found + 1] = outputs[name](given[name], ("%s.%s"):format(field, name))
     end
   end
-  return one_of(found)
+  return found, count
+end
+
+local function structured_outputs(given, field)
+  local found, count = forms_in(given, field, FORMS)
+  if count == 0 then refuse(field, "must have one of %s", table.concat(FORMS, ", ", 1, 5)) end
+  forms_in(given, field, OTHERS)
+  local made, compact = one_of(found), given.disable_any_whitespace
+  if made and is_given(compact) then
+    schema.value("boolean", field .. ".disable_any_whitespace", compact)
+    made.whitespace = compact and "compact" or nil
+  end
+  return made
 end
 
 -- ---- all ----------------------------------------------------------------------------------------
 
 local readers = {
   response_format = function(given, field)
-    return structured.format(given, field, "json_schema")
+    return format_of(given, field, "json_schema")
   end,
   structured_outputs = structured_outputs, guided_json = schema_of, guided_regex = regex_of,
-  guided_choice = choice_of, guided_grammar = grammar_of, grammar = grammar_of,
-  json_schema = schema_of,
+  guided_choice = choice_of, guided_grammar = grammar_of, guided_whitespace_pattern = not_here,
+  grammar = grammar_of, grammar_lazy = not_here, json_schema = schema_of,
 }
 
---- req.grammar of the fields that structured.FIELDS names; raises what is wrong with them.
-function structured.read(given)
-  local found = {}
+--- req.grammar of what schema.read made of structured.FIELDS, and of an API's own formats, a list
+--- of { field, format }. Raises what is wrong with them.
+function structured.read(out, formats)
+  local given, found = out.structured or {}, {}
   for _, f in ipairs(structured.FIELDS) do
-    local value = given and given[f[1]]
+    local value = given[f[1]]
     if value ~= nil then found[#found + 1] = readers[f[1]](value, f[1]) end
   end
-  return one_of(found)
-end
-
---- That of formats (structured.format) by their fields, in this order.
-function structured.formats(list)
-  local found = {}
-  for _, one in ipairs(list) do
-    if is_given(one[2]) then found[#found + 1] = structured.format(one[2], one[1]) end
+  for _, one in ipairs(formats or {}) do
+    if is_given(one[2]) then found[#found + 1] = format_of(one[2], one[1]) end
   end
   return one_of(found)
 end

@@ -65,13 +65,20 @@ test("every API has fields for the form of an answer", function(t)
     says({ guided_json = PERSON }, person)
     says({ guided_json = json.encode(PERSON) }, person)
     says({ json_schema = PERSON }, person)
+    says({ json_schema = json.encode(PERSON) }, person)
+    says({ response_format = { type = "json_object", schema = PERSON } }, person)
     says({ structured_outputs = { json = PERSON } }, person)
+    says({ structured_outputs = { json = json.encode(PERSON) } }, person)
+    says({ structured_outputs = { json = PERSON, disable_any_whitespace = true } },
+      function(text) return fits(PERSON, text) and text:find '^{"name":".*","age":%d+}$' end)
     says({ guided_regex = "[0-9]{2}-[0-9]{2}" }, number)
     says({ structured_outputs = { regex = "[0-9]{2}-[0-9]{2}" } }, number)
     says({ guided_choice = { "red", "green" } }, color)
     says({ structured_outputs = { choice = { "red", "green" } } }, color)
     says({ grammar = 'root ::= "red" | "green"' }, color)
     says({ guided_grammar = 'start: "red" | "green"' }, color)
+    says({ structured_outputs = { grammar = 'start: "red" | "green"' } }, color)
+    says({ structured_outputs = { json_object = true }, max_tokens = 4000 }, json.decode)
     says({ response_format = { type = "json_object" }, max_tokens = 4000,
       structured_outputs = { json_object = false } }, json.decode)
     local plain = asked(t, app, COMPLETIONS, { prompt = "The color is", seed = 1,
@@ -88,6 +95,18 @@ test("every API has fields for the form of an answer", function(t)
         max_tokens = 200, seed = 1 }, where))
       t.ok(person(answer.content[1].text), json.encode(answer.content))
     end
+    for _, fields in ipairs { { structured_outputs = { choice = { "red" } } },
+      { guided_choice = { "red" } }, { guided_regex = "red" }, { guided_json = { const = "red" } },
+      { guided_grammar = 'start: "red"' }, { grammar = 'root ::= "red"' },
+      { json_schema = { const = "red" } } } do
+      local what = json.encode(fields)
+      answer = asked(t, app, RESPONSES, with({ input = "Hello", seed = 1,
+        chat_template_kwargs = { enable_thinking = false } }, fields))
+      t.match(answer.output[1].content[1].text, '^"?red"?$', what)
+      answer = asked(t, app, MESSAGES, with({ messages = { { role = "user", content = "Hello" } },
+        max_tokens = 20, seed = 1 }, fields))
+      t.match(answer.content[1].text, '^"?red"?$', what)
+    end
   end)
 end)
 
@@ -98,6 +117,25 @@ local REFUSED = {
     "and structured_outputs.regex are both given" },
   { { structured_outputs = { structural_tag = "x" } }, "structured_outputs.structural_tag",
     "is not supported" },
+  { { structured_outputs = { regex = "a", whitespace_pattern = " " } },
+    "structured_outputs.whitespace_pattern", "is not supported" },
+  { { structured_outputs = { json = PERSON, disable_additional_properties = true } },
+    "structured_outputs.disable_additional_properties", "is not supported" },
+  { { structured_outputs = { json = PERSON, disable_any_whitespace = 1 } },
+    "structured_outputs.disable_any_whitespace", "must be true or false" },
+  { { structured_outputs = json.object { { "jsno", PERSON } } }, "structured_outputs",
+    "must have one of json, regex" },
+  { { structured_outputs = { json_object = "yes" } }, "structured_outputs.json_object",
+    "must be true or false" },
+  { { structured_outputs = { regex = 5 } }, "structured_outputs.regex", "must be a string" },
+  { { structured_outputs = { choice = json.array {} } }, "structured_outputs.choice",
+    "must not be empty" },
+  { { structured_outputs = { grammar = "root ::= other" } }, "structured_outputs.grammar", "other",
+    "grammar_invalid" },
+  { { response_format = { type = "json_object", schema = 5 } }, "response_format.schema",
+    "must be a JSON schema" },
+  { { response_format = { type = "structural_tag" } }, "response_format.type",
+    "got 'structural_tag'" },
   { { response_format = { type = "json_schema" } }, "response_format.json_schema", "is missing" },
   { { response_format = format(json.null) }, "response_format.json_schema.schema", "is missing" },
   { { response_format = format(schema '{"properties": {"a": {"maxLength": -1}}}') },
@@ -114,6 +152,10 @@ local REFUSED = {
   { { guided_json = 5 }, "guided_json", "must be a JSON schema" },
   { { grammar = "root ::= other" }, "grammar", "other", "grammar_invalid" },
   { { guided_whitespace_pattern = " " }, "guided_whitespace_pattern", "is not supported" },
+  { { guided_grammar = "start: other" }, "guided_grammar", "other", "grammar_invalid" },
+  { { grammar = 'root ::= "a"', grammar_lazy = true }, "grammar_lazy", "is not supported" },
+  { { json_schema = json.array {} }, "json_schema", "must be a JSON schema" },
+  { { json_schema = PERSON, grammar = 'root ::= "a"' }, "json_schema", "are both given" },
   { { fast_forward = 1 }, "fast_forward", "must be true or false" },
 }
 
@@ -126,7 +168,16 @@ test("what cannot be followed is refused, with the field and the place in it", f
       t.eq(answer.error.param, param, i)
       t.ok(answer.error.message:find(message, 1, true), i .. ": " .. answer.error.message)
       t.eq(answer.error.code, code or json.null, i)
+      status, answer = app:ask(RESPONSES, with({ input = "Hello" }, fields))
+      t.eq({ status, answer.error.param }, { 400, param }, i)
+      status, answer = app:ask(MESSAGES, with({ max_tokens = 9,
+        messages = { { role = "user", content = "Hello" } } }, fields))
+      t.eq(status, 400, i)
+      t.ok(answer.error.message:find(param, 1, true), i .. ": " .. answer.error.message)
     end
+    local status, answer = app:ask(RESPONSES, { input = "Hello", guided_regex = "a",
+      text = { format = { type = "json_object" } } })
+    t.eq({ status, answer.error.param }, { 400, "text.format" })
   end)
 end)
 
@@ -213,6 +264,16 @@ test("text that must come is counted, and can be left to the model", function(t)
     t.eq(asked(t, app, CHAT, chat(long)).usage.completion_tokens_details.forced_tokens, nil)
     long.fast_forward = true
     t.eq(asked(t, app, CHAT, chat(long)).usage.completion_tokens_details.forced_tokens, forced)
+    app.config.fast_forward = true
+    for wanted, count in pairs { [true] = forced, [false] = false } do
+      long.fast_forward = wanted
+      answer = asked(t, app, RESPONSES, with({ input = "Hello",
+        chat_template_kwargs = { enable_thinking = false } }, long))
+      t.eq(answer.usage.output_tokens_details.forced_tokens or false, count)
+      answer = asked(t, app, MESSAGES, with({ max_tokens = 200,
+        messages = { { role = "user", content = "Hello" } } }, long))
+      t.eq(answer.usage.forced_tokens or false, count)
+    end
   end)
 end)
 
@@ -373,7 +434,8 @@ end)
 
 test("a hook sets the form, or replaces it", function(t)
   local forms = { one = { choice = { "yes" } }, two = { regex = "no+" }, bad = { regex = "(" },
-    none = {}, text = "x" }
+    none = {}, text = "x", typed = { regex = 5 }, mixed = { choice = { "a", 5 } },
+    object = { choice = json.object { { "a", "b" } } } }
   local hook = { request = function(req) req.grammar = forms[req.user] end }
   apiapp.run(t, function(app)
     local function ask(user)
@@ -383,7 +445,7 @@ test("a hook sets the form, or replaces it", function(t)
     t.eq(answer.choices[1].message.content, "yes")
     _, answer = ask "two"
     t.match(answer.choices[1].message.content, "^no+$")
-    for _, user in ipairs { "bad", "none", "text" } do
+    for _, user in ipairs { "bad", "none", "text", "typed", "mixed", "object" } do
       local status, refused = ask(user)
       t.eq({ status, refused.error.param }, { 400, "grammar" }, user)
     end

@@ -19,9 +19,11 @@ local PING = 'event: ping\ndata: {"type": "ping"}\n\n'
 -- ---- objects ------------------------------------------------------------------------------------
 
 local function usage_object(usage)
-  return json.object { { "input_tokens", usage.prompt_tokens - usage.cached_tokens },
+  local out = json.object { { "input_tokens", usage.prompt_tokens - usage.cached_tokens },
     { "cache_creation_input_tokens", 0 }, { "cache_read_input_tokens", usage.cached_tokens },
     { "output_tokens", usage.completion_tokens } }
+  if (usage.forced_tokens or 0) > 0 then out.forced_tokens = usage.forced_tokens end
+  return out
 end
 
 local function message_object(req, o)

@@ -39,7 +39,7 @@ local FIELDS = schema.fields({
     { "output_config", "object" },
     { "output_format", "object" },
     { "metadata", "object" },
-    { "perigee", "object" } } },
+    { "perigee", "object" } }, structured.FIELDS },
   { mcp_servers = NOT_HERE, container = NOT_HERE, compaction = NOT_HERE })
 
 local function given(v) return v ~= nil and v ~= json.null end
@@ -321,9 +321,9 @@ return function(body, from)
     model = o.model, stream = o.stream == true, sampling = sampling, thinking = thinking,
     thinking_budget = budget, omits_thinking = omits, effort = effort_of(o.output_config),
     session = session_of(o.metadata), perigee = o.perigee, places = places,
-    strict = strict, grammar = structured.formats {
+    strict = strict, grammar = structured.read(o, {
       { "output_config.format", (o.output_config or {}).format },
-      { "output_format", o.output_format } },
+      { "output_format", o.output_format } }), fast_forward = o.fast_forward,
     user = o.metadata and type(o.metadata.user_id) == "string" and o.metadata.user_id or nil,
     chat = { messages = messages, tools = tools, tool_choice = choice,
       parallel_tool_calls = parallel, continue_final_message = is_begun(messages) or nil } }, from)

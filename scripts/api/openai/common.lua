@@ -24,7 +24,7 @@ function common.read(o, body)
   return { body = body, model = o.model, user = o.user, stream = o.stream == true,
     include_usage = include_usage(o), n = o.n or 1, sampling = sampling,
     return_ids = o.return_token_ids, perigee = o.perigee,
-    grammar = structured.read(o.structured), fast_forward = o.fast_forward }
+    grammar = structured.read(o), fast_forward = o.fast_forward }
 end
 
 return common

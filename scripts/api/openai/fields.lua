@@ -24,7 +24,6 @@ local common = {
   { "metadata", "object" },
   { "store", "boolean" },
   { "return_token_ids", "boolean" },
-  { "fast_forward", "boolean" },
   { "perigee", "object" },
 }
 
@@ -61,9 +60,8 @@ local NEVER = "is not supported by this server"
 
 --- Fields that would change the answer, and that this server does not have.
 local refused = {
-  guided_whitespace_pattern = NEVER, use_beam_search = NEVER, prompt_logprobs = NEVER,
-  truncate_prompt_tokens = NEVER, include_stop_str_in_output = NEVER, audio = NEVER,
-  web_search_options = NEVER,
+  use_beam_search = NEVER, prompt_logprobs = NEVER, truncate_prompt_tokens = NEVER,
+  include_stop_str_in_output = NEVER, audio = NEVER, web_search_options = NEVER,
   functions = "is deprecated, send 'tools'", function_call = "is deprecated, send 'tool_choice'",
   suffix = "is not supported: text can be continued, not filled in",
   chat_template = "cannot be sent: the server's own template is used",

@@ -40,7 +40,8 @@ local FIELDS = schema.fields({ schema.sampling { top_k = { from = -1 },
   { "service_tier", "string", to = 64 },
   { "chat_template_kwargs", "object" },
   { "perigee", "object" },
-} }, { conversation = "is not supported: send previous_response_id, or the items themselves",
+}, structured.FIELDS }, {
+  conversation = "is not supported: send previous_response_id, or the items themselves",
   prompt = "is not supported: this server keeps no prompts" })
 
 -- ---- single fields ------------------------------------------------------------------------------
@@ -148,7 +149,8 @@ return function(body, from, app)
     places = reader.places, chat = { messages = messages, tools = offer.tools,
       tool_choice = offer.choice, parallel_tool_calls = o.parallel_tool_calls,
       kwargs = o.chat_template_kwargs },
-    grammar = structured.formats { { "text.format", o.text and o.text.format } },
+    grammar = structured.read(o, { { "text.format", o.text and o.text.format } }),
+    fast_forward = o.fast_forward,
     strict = offer.strict, offer = offer, input = input,
     items = table.move(input, 1, #input, #before + 1, before),
     truncates = o.truncation == "auto", keeps = o.store ~= false, background = o.background == true,
