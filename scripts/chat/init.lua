@@ -231,8 +231,21 @@ end
 --- the format has none.
 function Words:closing() return parsers.closing(self.formats.reasoning, self.can.reasoning_end) end
 
---- Has the prompt opened reasoning, has it closed it, and by which mark does that end?
-function Words:reasons(tail) return parsers.reasons(self.formats.reasoning, tail) end
+--- Is reasoning off? A template that has a switch for it says so by its prompt, also where that
+--- opens no block and closes none.
+local function is_off(can, kwargs)
+  local wish = kwargs and kwargs[can.thinking or "enable_thinking"]
+  if wish == nil then wish = kwargs and kwargs.enable_thinking end
+  if wish == nil and can.thinking then wish = can.thinks end
+  return wish == false
+end
+
+--- Has the prompt opened reasoning, is there none, and by which mark does it end? kwargs: those of
+--- the request.
+function Words:reasons(tail, kwargs)
+  local opened, closed, mark = parsers.reasons(self.formats.reasoning, tail)
+  return opened, closed or not opened and is_off(self.can, kwargs), mark
+end
 
 --- The symbols before an answer (parsers.thought). o: token, opened and closed (Words:reasons).
 function Words:thought(b, o)

@@ -8,7 +8,7 @@
 --   req.grammar and tools      it is a text of the grammar, or calls
 --
 -- Reasoning is free. If the prompt has opened it, everything is up to the mark that closes it;
--- otherwise the grammar begins with a block of reasoning that may be left out.
+-- otherwise, unless it is off, the grammar begins with a block of reasoning that may be left out.
 --
 -- A schema that cannot be followed is a 400 with the field and the place in it, unless it is that
 -- of a tool that nobody called strict: then its arguments are any JSON object, because a client
@@ -271,8 +271,7 @@ local function ask_of(run, prompt)
   function ask.token(text) return marks and marks.tokens[text] end
   local chat = run.req.chat
   if words and chat then
-    ask.opened, ask.closed, ask.closing = words:reasons(prompt.tail)
-    ask.closed = ask.closed or (chat.kwargs or {}).enable_thinking == false
+    ask.opened, ask.closed, ask.closing = words:reasons(prompt.tail, chat.kwargs)
     prompt.known = prompt.known or parsers.known(chat.tools)
     ask.known, ask.given_tools = prompt.known, chat.tools
     ask.parallel = chat.parallel_tool_calls ~= false

@@ -279,6 +279,14 @@ end)
 
 -- ---- reasoning ----------------------------------------------------------------------------------
 
+-- Templates without a switch for reasoning; the second opens the block.
+local BARE = [[{#- <think></think> -#}
+{% for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}<|im_start|>assistant
+]]
+local OPENED = BARE .. "<think>\n"
+
 test("reasoning is free, and the answer after it is not", function(t)
   apiapp.run(t, function(app)
     local thought = 0
@@ -291,15 +299,32 @@ test("reasoning is free, and the answer after it is not", function(t)
       if message.reasoning_content then thought = thought + 1 end
     end
     t.ok(thought > 0, "it never thinks")
-  end)
+  end, { template = BARE })
 end)
 
--- A template that opens the block of reasoning.
-local OPENED = [[{% for m in messages %}<|im_start|>{{ m.role }}
-{{ m.content }}<|im_end|>
-{% endfor %}<|im_start|>assistant
-<think>
-]]
+test("where a template switches reasoning off, there is none", function(t)
+  local switch = BARE .. "{% if enable_thinking %}<think>\n{% endif %}"
+  local other = BARE .. "{% if thinking %}<think>\n{% endif %}"
+  local on = BARE .. "{% if enable_thinking is defined and not enable_thinking %} {% endif %}"
+  local nothing = json.object {}
+  for _, case in ipairs { { switch, nothing, false }, { switch, { enable_thinking = true }, true },
+    { other, nothing, false }, { other, { thinking = true }, true },
+    { other, { enable_thinking = true }, true }, { on, nothing, true },
+    { on, { enable_thinking = false }, false } } do
+    local template, kwargs, may_think = table.unpack(case)
+    apiapp.run(t, function(app)
+      local thinks = false
+      for seed = 1, 6 do
+        local message = asked(t, app, CHAT, chat { seed = seed, max_tokens = 1000,
+          thinking_token_budget = 10, chat_template_kwargs = kwargs,
+          response_format = format(PERSON) }).choices[1].message
+        t.ok(fits(PERSON, message.content), message.content)
+        thinks = thinks or message.reasoning_content ~= nil
+      end
+      t.eq(thinks, may_think, template .. json.encode(kwargs))
+    end, { template = template })
+  end
+end)
 
 test("a block of reasoning that the prompt has opened ends first", function(t)
   apiapp.run(t, function(app)
