@@ -1,6 +1,6 @@
 -- shape: what the calls of a format look like, as rules of a grammar (perigee.grammar). What the
 -- rules allow the format's parser reads back as a call of one of the tools, with arguments that the
--- tool's schema accepts.
+-- tool declares and its schema accepts.
 --
 -- A page in tools/ has grammar = function(s), which describes its calls with the helpers below:
 --
@@ -89,13 +89,35 @@ end
 
 local OBJECT = json.object { { "type", "object" } }
 
+--- Keywords by which a schema may have names that its properties do not.
+local NAMING = { "additionalProperties", "unevaluatedProperties", "patternProperties",
+  "propertyNames", "minProperties", "allOf", "anyOf", "oneOf", "not", "if", "$ref", "$dynamicRef",
+  "$recursiveRef", "dependentSchemas", "dependencies", "dependentRequired" }
+
+--- A tool's schema with the names that it declares and no others, if it says nothing of others: by
+--- the standard a call may have any, but no tool has a use for names that a model made up, and a
+--- small model makes up one after the other.
+local function declared(schema)
+  if not json.is_object(schema) or not json.is_object(schema.properties) then return schema end
+  for _, keyword in ipairs(NAMING) do
+    if schema[keyword] ~= nil then return schema end
+  end
+  for _, name in ipairs(json.is_array(schema.required) and schema.required or {}) do
+    if schema.properties[name] == nil then return schema end
+  end
+  local out = json.object {}
+  for key, value in pairs(schema) do out[key] = value end
+  out.additionalProperties = false
+  return out
+end
+
 --- The rule of arguments. key: of those that are any. make(any): the options of grammar.rule.
 local function arguments(self, tool, key, make)
   if tool.schema then
     local o = make(false)
     o.pause, o.job = self.o.pause, self.o.job
     o.order = "free" -- models write arguments in their own order
-    local rule, why = grammar.rule(self.b, tool.schema, o)
+    local rule, why = grammar.rule(self.b, declared(tool.schema), o)
     if rule then return rule end
     if self.o.refuse then self.o.refuse(tool, why) end
   end

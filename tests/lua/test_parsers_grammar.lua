@@ -187,3 +187,22 @@ test("every format but none has a grammar", function(t)
     t.eq(assert(parsers.find("tools", name)).grammar ~= nil, name ~= "none", name)
   end
 end)
+
+test("arguments are those that a tool declares, unless its schema says more of names", function(t)
+  local function takes(parameters, arguments)
+    local g <close> = grammar_of("hermes", nil, { tools = { { name = "tide",
+      schema = schema(parameters) } } })
+    local m <close> = assert(g:matcher())
+    local text = ('<tool_call>\n{"name": "tide", "arguments": %s}\n</tool_call>'):format(arguments)
+    return assert(m:feed(text)) == #text
+  end
+  local HAS = '"type": "object", "properties": {"port": {"enum": ["a"]}}'
+  t.ok(takes("{" .. HAS .. "}", '{"port": "a"}'))
+  t.eq(takes("{" .. HAS .. "}", '{"port": "a", "other": 1}'), false)
+  for _, more in ipairs { '"additionalProperties": true', '"additionalProperties": {}',
+    '"patternProperties": {"^o": true}', '"allOf": [{"properties": {"other": true}}]',
+    '"required": ["other"]', '"minProperties": 2', '"unevaluatedProperties": true' } do
+    t.ok(takes(("{%s, %s}"):format(HAS, more), '{"port": "a", "other": 1}'), more)
+  end
+  t.ok(takes('{"type": "object"}', '{"other": 1}'), "nothing is declared")
+end)
