@@ -22,8 +22,8 @@ python_with() {
 }
 python_with venv openai,anthropic openai anthropic
 # pydantic-ai does not know the newest client of the Messages API yet.
-python_with agents anthropic,litellm,pydantic_ai,agents 'anthropic<1' litellm mcp openai-agents \
-  'pydantic-ai-slim[anthropic,openai]'
+python_with agents anthropic,litellm,pydantic_ai,agents,instructor 'anthropic<1' instructor \
+  litellm mcp openai-agents 'pydantic-ai-slim[anthropic,openai]'
 packages='openai playwright-core @anthropic-ai/sdk @anthropic-ai/claude-code @openai/codex
   opencode-ai ai @ai-sdk/openai zod'
 for package in $packages; do
@@ -76,6 +76,9 @@ suite python "$venv/python" tests/clients/test_anthropic.py
 suite node node tests/clients/test_anthropic.cjs
 suite python "$venv/python" tests/clients/test_responses.py
 suite node node tests/clients/test_responses.cjs
+suite python "$venv/python" tests/clients/test_structured.py
+suite node node tests/clients/test_structured.cjs
+suite agents "$HOME_DIR/agents/bin/python" tests/clients/test_agents_structured.py
 suite dialects node tests/clients/test_dialects.cjs
 stop
 site=$(mktemp -d) && mkdir -p "$site/templates" "$site/hooks"
