@@ -3,6 +3,7 @@
 local perigee = require "perigee"
 local command = require "lib.command"
 local count = require "cmd.bench.count"
+local held = require "cmd.bench.held"
 local image = require "cmd.bench.image"
 local load = require "cmd.bench.load"
 local models = require "models"
@@ -26,6 +27,7 @@ local tests = {
   { name = "mixed", run = load.mixed, rows = 1 },
   { name = "prefix", run = load.prefix, rows = 1 },
   { name = "memory", run = load.memory, rows = 1 },
+  { name = "grammar", run = held.run, rows = 1 },
   { name = "image", run = image.run, rows = 5 },
 }
 
@@ -84,8 +86,8 @@ end
 -- ---- output -------------------------------------------------------------------------------------
 
 local columns = { "test", "tokens", "batch", "depth", "tokens_per_s", "mean_per_s", "gb_per_s",
-  "speedup", "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms", "decode_ms",
-  "cached", "ratio", "bytes_per_token", "bytes_fixed", "patches", "images_per_s" }
+  "speedup", "free_per_s", "gap_alone_ms", "gap_p50_ms", "gap_p99_ms", "first_ms", "repeat_ms",
+  "decode_ms", "cached", "ratio", "bytes_per_token", "bytes_fixed", "patches", "images_per_s" }
 
 --- One line: the head (a list of pairs) and the rows.
 local function print_json(head, rows, keys)
@@ -122,6 +124,8 @@ local function remarks(row)
   elseif row.test == "memory" then
     return ("%s per token, %s fixed"):format(text.bytes(row.bytes_per_token),
       text.bytes(row.bytes_fixed))
+  elseif row.test == "grammar" then
+    return ("held to JSON schemas; free %.1f tokens/s (%.2fx)"):format(row.free_per_s, row.ratio)
   elseif row.test == "image" and row.first_ms then
     return ("a picture in a conversation: first token %.0f ms, again %.1f ms (%.0fx), %d cached")
       :format(row.first_ms, row.repeat_ms, row.ratio, row.cached)
@@ -234,6 +238,7 @@ Tests:
   mixed     time between tokens of 7 streams while a long prompt is prefilled
   prefix    time to first token of a long prompt, cold and from the prefix cache
   memory    KV cache bytes per token of context
+  grammar   decode of 16 sequences that JSON schemas hold, and of 16 free ones in turn
   image     time to first token of a conversation with a picture, cold and from the caches, and
             pictures of 16 x 16 to 64 x 64 patches through the vision tower, if there is one
 

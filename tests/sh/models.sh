@@ -270,6 +270,10 @@ try "the quality of fast" 0 bench $M --quality --tokens 60; no_err; lines 10
 out "60 tokens, against exact"; out "100.00 %"
 try "over a text" 0 bench $M --quality --text README.md --tokens 40 --csv; no_err; lines 9
 out "precision,kv_bits,tokens,kl,"; out "fast,16,40,"
+try "bench grammars" 0 bench $M --tests grammar --seconds 0.001 --json; no_err; lines 1
+out '"test": "grammar", "tokens": 48, "batch": 16'; out '"free_per_s": '; out '"ratio": '
+try "bench grammars in words" 0 bench $M --tests grammar --seconds 0.001; out "held to JSON schemas"
+refused "grammars of a shape" "needs a MODEL with a tokenizer" bench --shape tiny --tests grammar
 refused "quality of a shape" "--quality needs a MODEL" bench --shape tiny --quality
 refused "a text that is not there" "nowhere" bench $M --quality --text "$T/nowhere"
 refused "a list of words" "--depths: '1,x' is not a list of numbers" bench --shape tiny --depths 1,x

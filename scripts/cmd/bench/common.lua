@@ -44,11 +44,12 @@ function common.numbers(list, option)
   return out
 end
 
---- A batch over a loaded model: prompts are ids, and only max_tokens ends a sequence.
-function common.batch(model, options)
+--- A batch over a loaded model: prompts are ids, and only max_tokens ends a sequence. tokenizer:
+--- where grammars need one.
+function common.batch(model, options, tokenizer)
   local plain = { graph = model.graph, config = model.config, weights = model.weights,
     options = model.options, stops = {}, generation_config = {},
-    tokenizer = function() end, ids = function(_, ids) return ids end }
+    tokenizer = function() return tokenizer end, ids = function(_, ids) return ids end }
   local batch, why = batches.open(plain, options)
   if not batch then error(why, 0) end
   return batch
