@@ -2,8 +2,9 @@
  *
  * Compiling takes rules (rules.h) and
  *   - folds: a rule that uses no rule but folded ones is a regular language and becomes one term
- *     (unless it repeats a rule more than 64 times), and terms that are neighbours in an alternative become one. What is left are the recursive
- *     rules, and a text is split into few, long pieces, the lexemes;
+ *     (unless it repeats a rule more than 64 times), and terms that are neighbours in an
+ *     alternative become one. What is left are the recursive rules, and a text is split into few,
+ *     long pieces, the lexemes;
  *   - removes alternatives that no text fits, and rules that the root cannot reach. If nothing is
  *     left the error is PE_EUNSATISFIABLE. Hence every prefix of a text that the rest of the
  *     grammar follows is the beginning of a text (but see parameters in rules.h).

@@ -2,8 +2,9 @@
  *
  * A term that begins with x{m,n}, where x has every plain character, lets n of them follow: what
  * comes after the repetition can then still come. Whether x has them all is asked of its
- * automaton, along that of UTF-8. If x has nothing longer that begins with one, and what comes after
- * the repetition does not begin with one either, then n of them may follow, and not one more. */
+ * automaton, along that of UTF-8. If x has nothing longer that begins with one, and what comes
+ * after the repetition does not begin with one either, then n of them may follow, and not one
+ * more. */
 #include "runtime/grammar/rex_parts.h"
 #include "runtime/grammar/lexer_parts.h"
 

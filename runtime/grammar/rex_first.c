@@ -1,9 +1,10 @@
 /* rex_first.c - see rex_parts.h: the bytes that the words of a term may begin with.
  *
- * Most bytes that a walk asks for cannot come, and the derivative of a wide term would look at every
- * part of it to find that out. So each term knows its first bytes, as the number of a set; there are
- * few sets, since most terms begin as one of their parts does. Number 0 is the set of all bytes: of
- * `not x`, and of every term once the numbers are used up, which costs time and nothing else.
+ * Most bytes that a walk asks for cannot come, and the derivative of a wide term would look at
+ * every part of it to find that out. So each term knows its first bytes, as the number of a set;
+ * there are few sets, since most terms begin as one of their parts does. Number 0 is the set of all
+ * bytes: of `not x`, and of every term once the numbers are used up, which costs time and nothing
+ * else.
  * A failed allocation is kept as the failure of the terms (rex.h). */
 #include <string.h>
 

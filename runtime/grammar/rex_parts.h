@@ -1,5 +1,5 @@
-/* rex_parts.h - what rex.c (making terms), rex_first.c (how they begin) and rex_walk.c (derivatives)
- * share. */
+/* rex_parts.h - what rex.c (making terms), rex_first.c (how they begin) and rex_walk.c
+ * (derivatives) share. */
 #ifndef PE_REX_PARTS_H
 #define PE_REX_PARTS_H
 

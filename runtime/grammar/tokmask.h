@@ -45,8 +45,8 @@ typedef struct pe_tok_tree {
 /* Retains the tokenizer. end: ids that end a text, of n. Gives. */
 pe_status pe_tokmask_open(pe_tokenizer *t, const int32_t *end, size_t n, pe_tokmask **out,
                           pe_error *err);
-/* Before all that tells of tokens: pe_matcher_open and pe_constraint_open see to it. After a failure
- * it may be tried again. */
+/* Before all that tells of tokens: pe_matcher_open and pe_constraint_open see to it. After a
+ * failure it may be tried again. */
 pe_status pe_tokmask_build(pe_tokmask *m, pe_error *err);
 pe_tokmask *pe_tokmask_retain(pe_tokmask *m); /* gives one more reference */
 void pe_tokmask_release(pe_tokmask *m);       /* takes a reference; NULL is fine */
@@ -63,8 +63,8 @@ const int32_t *pe_tokmask_ends(const pe_tokmask *m, size_t *n);
 int32_t pe_tokmask_same(const pe_tokmask *m, int32_t id);
 
 const pe_tok_tree *pe_tokmask_all(const pe_tokmask *m);
-/* Tokens of 1 to n plain characters, n up to PE_TOKMASK_RUN, and the tree of all tokens that are not
- * of 1 to PE_TOKMASK_RUN of them. */
+/* Tokens of 1 to n plain characters, n up to PE_TOKMASK_RUN, and the tree of all tokens that are
+ * not of 1 to PE_TOKMASK_RUN of them. */
 const uint32_t *pe_tokmask_plain(const pe_tokmask *m, uint32_t n);
 const pe_tok_tree *pe_tokmask_other(const pe_tokmask *m);
 

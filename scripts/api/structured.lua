@@ -8,6 +8,7 @@
 --
 -- Every API reads the last two groups and response_format. More than one at once is refused, since
 -- two forms do not make one, and so is what would be another form if it were left out.
+local async = require "lib.async"
 local check = require "chat.check"
 local errors = require "lib.errors"
 local perigee = require "perigee"
@@ -49,10 +50,13 @@ local function schema_of(value, field)
   return { schema = value, field = field }
 end
 
+local SOME = 256 -- texts between two looks at the clock: less than a millisecond
+
 local function choice_of(list, field)
   schema.value("array", field, list, { from = 1 })
   local texts = {}
   for i, text in ipairs(list) do
+    if i % SOME == 0 then async.breathe() end
     texts[i] = schema.value("string", ("%s[%d]"):format(field, i - 1), text)
   end
   return { choice = texts, field = field }

@@ -38,7 +38,8 @@ local PAUSE = 10 -- steps between two pauses: some are of a hundred schemas, and
 local WHITESPACE = { default = "(?: |\\r?\\n[ \\t]{0,64})?", any = "[ \\t\\r\\n]{0,256}",
   compact = "" }
 
---- Counts work; lets others run.
+--- Counts work; lets others run. A step is a schema that is looked at; loops over the values or
+--- names of one schema spend GLANCE (read.lua) for each.
 local function meter(pause)
   local spent, since = 0, 0
   return function(n)

@@ -7,6 +7,7 @@
 local failure = require "grammar.failure"
 local machine = require "grammar.machine"
 local object = require "grammar.object"
+local read = require "grammar.read"
 
 local object_rules = {}
 
@@ -18,9 +19,10 @@ local EXTRA = 4     -- conditions that some member must meet: sets of them are t
 -- ---- names --------------------------------------------------------------------------------------
 
 --- All names that a form speaks of: those with a place of their own, in order, and the others.
-local function names_of(form)
+local function names_of(c, form)
   local declared, loose, known = {}, {}, {}
   local function add(list, name)
+    c.spend(read.GLANCE)
     if not known[name] then list[#list + 1], known[name] = name, true end
   end
   for _, node in ipairs(form.groups or {}) do
@@ -78,7 +80,7 @@ local function spread(c, form)
   local entry = form.some and form.some[#form.some]
   if not entry then return { form } end
   local rest = { table.unpack(form.some, 1, #form.some - 1) }
-  local _, _, known = names_of(form)
+  local _, _, known = names_of(c, form)
   local base = {}
   for key, value in pairs(form) do base[key] = value end
   base.some = rest
@@ -148,7 +150,7 @@ end
 --- Everything that an object of the form may have: members with a place, loose ones, others, and
 --- those that meet a condition; nil if something required cannot be.
 local function members_of(c, form, style)
-  local declared, loose, known = names_of(form)
+  local declared, loose, known = names_of(c, form)
   local required, m = {}, { placed = {}, loose = {}, others = {}, meeting = {} }
   for _, name in ipairs(form.need or {}) do required[name] = true end
   if #loose > LOOSE then

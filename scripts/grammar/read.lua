@@ -12,6 +12,9 @@ local json = require("perigee").json
 
 local read = {}
 
+--- Steps of a conversion for one value or name in a loop over many: a schema costs one.
+read.GLANCE = 0.05
+
 -- A schema inside another one is two values deeper: {"properties": {"a": {}}}.
 local LIMITS = { depth = 128, json = 260, nodes = 50000, values = 20000, names = 20000 }
 
@@ -293,6 +296,7 @@ function Reader:measure(raw)
   local todo, depths = { raw }, { 1 }
   while #todo > 0 do
     local value, depth = table.remove(todo), table.remove(depths)
+    self.spend(read.GLANCE)
     local d = decimal.of(value)
     if d and math.max(#d.int, #d.frac) <= decimal.DIGITS then
       self.widest.int = math.max(self.widest.int, #d.int)

@@ -12,6 +12,7 @@ local failure = require "grammar.failure"
 local number = require "grammar.number"
 local object = require "grammar.object"
 local object_rules = require "grammar.object_rules"
+local read = require "grammar.read"
 local scalar = require "grammar.scalar"
 local search = require "grammar.search"
 local words = require "grammar.words"
@@ -214,7 +215,10 @@ end
 function Converter:named(node, name, out)
   if not node.index then
     node.index = {}
-    for _, entry in ipairs(node.properties or {}) do node.index[entry.name] = entry.node.id end
+    for _, entry in ipairs(node.properties or {}) do
+      self.spend(read.GLANCE)
+      node.index[entry.name] = entry.node.id
+    end
   end
   local id, matched = node.index[name], false
   if id then out[#out + 1] = id end

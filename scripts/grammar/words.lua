@@ -4,6 +4,7 @@
 -- places that end at a mark (parameters.lua).
 local failure = require "grammar.failure"
 local format = require "grammar.format"
+local read = require "grammar.read"
 local json = require("perigee").json
 
 local words = {}
@@ -64,7 +65,10 @@ function words.new(b, options, spend)
 end
 
 --- A value's text without its quotes.
-function Words:inside(value) return self.raw and value or json.encode(value):sub(2, -2) end
+function Words:inside(value)
+  self.spend(read.GLANCE)
+  return self.raw and value or json.encode(value):sub(2, -2)
+end
 
 function Words:exactly(value) return words.text(self.b, self:inside(value), self.spend) end
 function Words:any(texts) return words.any(self.b, texts, self.spend) end

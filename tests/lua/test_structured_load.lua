@@ -13,8 +13,9 @@ local test = harness.test
 local forced = ...
 
 local CHAT = "/v1/chat/completions"
--- CPU time of one turn of the loop. All of the work in one turn would be several times this.
-local TURN_NS = (os.getenv "SAN" and 600 or 60) * 1e6
+-- CPU time of one turn of the loop: a virtual machine counts time that its host took away, so this
+-- is ten times what a turn takes. Forms that cost more in all must be spread over several turns.
+local TURN_NS = (os.getenv "SAN" and 2500 or 250) * 1e6
 
 local function chat(fields)
   fields.messages, fields.max_tokens = { { role = "user", content = "Hello" } }, 1
@@ -89,9 +90,10 @@ local HOSTILE = {
   regex = function() return { guided_regex = ("x|"):rep(30000) .. "x" } end,
 }
 
---- Watches the loop until the function that this returns is called: that gives the longest turn.
+--- Watches the loop until the function that this returns is called: that gives the longest turn,
+--- and the sum of all.
 local function watch_turns()
-  local handle, last, worst = uv.new_check(), nil, 0
+  local handle, first, last, worst = uv.new_check(), perigee.sys.cpu_ns(), nil, 0
   local function look()
     local now = perigee.sys.cpu_ns()
     worst, last = math.max(worst, last and now - last or 0), now
@@ -100,7 +102,7 @@ local function watch_turns()
   return function()
     look()
     handle:close()
-    return worst
+    return worst, last - first
   end
 end
 
@@ -112,9 +114,10 @@ for name, make in pairs(HOSTILE) do
       async.sleep(0)
       local stop = watch_turns()
       local status, answer = app:ask(CHAT, body)
-      local worst = stop()
+      local worst, all = stop()
       t.ok(status == 200 or status == 400 and answer.error.code:find "^grammar_", status)
-      t.ok(worst < TURN_NS, ("%.0f ms"):format(worst * 1e-6))
+      t.ok(worst < math.max(TURN_NS, all / 2),
+        ("%.0f of %.0f ms in one turn"):format(worst * 1e-6, all * 1e-6))
     end)
   end)
 end
