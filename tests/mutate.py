@@ -108,7 +108,8 @@ NEAR = [
     ("lua/l_bytes", "lua:test_bytes lua:test_json lua:test_api_fields"),
     ("lua/job", "lua:test_bytes lua:test_jobs lua:test_tokenizer lua:test_image"),
     ("lua/l_json_read", "lua:test_bytes lua:test_json lua:test_api_fields"),
-    ("lua/l_json", "lua:test_results lua:test_json lua:test_bind sh:cli"),
+    ("lua/l_json", "lua:test_results lua:test_json lua:test_bind lua:test_bytes "
+                   "lua:test_api_fields sh:cli"),
     ("lua/l_tokenizer", "lua:test_results lua:test_tokenizer lua:test_bind sh:commands"),
     ("lua/l_weights", "lua:test_results " + MODELS + " lua:test_weights lua:test_resident"),
     ("lua", "lua:test_bind lua:test_door lua:test_host lua:test_patterns lua:test_async "
@@ -193,9 +194,10 @@ LUA_RULES = [
     (r"(?<=[\w)\]] )-(?= [\w(#])", "+"), (r"\btrue\b", "false"), (r"\bfalse\b", "true"),
     (r"(?<![\w.])([1-9]\d{0,4})(?![\w.])", "+1"), (r"(?<![\w.])0(?![\w.])", "1"),
 ]
-# A missing lock is a race: the thread sanitizer sees it, a suite that passes does not tell.
+# A missing lock is a race, and a missing free a leak: sanitizers see them, a suite that passes does
+# not tell.
 C_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|case\b|goto\b|static\b|const\b|typedef\b|"
-                         r"pthread_mutex_lock\b)[\w>.\[\]*()-]+[^{}]*;\s*$")
+                         r"pthread_mutex_lock\b|free\b)[\w>.\[\]*()-]+[^{}]*;\s*$")
 C_DECLARATION = re.compile(r"^\s+[\w ]+[ *]+[\w\[\]]+(, [\w*\[\], ]+)?;\s*$")
 LUA_STATEMENT = re.compile(r"^\s+(?!return\b|break\b|local\b|end\b|if\b|for\b|while\b|else)"
                            r"[\w.:\[\]]+[^{}]*[)\w\]\"]\s*$")

@@ -316,8 +316,10 @@ static void test_refusals(void) {
   s.past = 7;
   CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err,
               "6 tokens cannot have 7 computed");
-  s.past = 6;
+  s.past = 5; /* a block, and the first token of the next one */
   CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "has 0 blocks, 2 are needed");
+  s.past = 4;
+  CHECK_FAILS(pe_prefix_insert(w.p, &plain, &s, &err), PE_EARG, err, "has 0 blocks, 1 are needed");
   s.past = 0;
   pe_seq_close(&s);
   check_tree(&w);

@@ -97,10 +97,13 @@ test("charts are SVG", function(t)
   check_svg(t, svg)
   t.match(svg, "a &lt; b &amp; c")
   t.match(svg, "2%.50×")
-  check_svg(t, chart.roofline { title = "roof", read = 1e10, roofs = { { name = "x", rate = 1e11 },
+  svg = chart.roofline { title = "roof", read = 1e10, roofs = { { name = "x", rate = 1e11 },
     { name = "y", rate = 3e11 } }, points = {
     { label = "p", intensity = 0.01, rate = 1e9, share = 0.5 },
-    { label = "q", intensity = 250, rate = 2e11, share = 0 } } })
+    { label = "q", intensity = 250, rate = 2e11, share = 0 } } }
+  check_svg(t, svg)
+  t.match(svg, ">p 50 %%<")
+  t.match(svg, ">q 0 %%<")
   check_svg(t, chart.roofline { title = "empty", read = 1e10,
     roofs = { { name = "x", rate = 1e11 } }, points = {} })
 end)

@@ -265,6 +265,20 @@ test("a call that is cut off is incomplete", function(t)
   end)
 end)
 
+test("logprobs count as memory of the answer", function(t)
+  apiapp.run(t, function(app)
+    local body = { input = "What is 48 + 37?", temperature = 0, top_logprobs = 3,
+      include = { "message.output_text.logprobs" } }
+    t.eq((app:ask(PATH, body)), 200)
+    local others = (512 << 20) - 100 -- those of one token have more
+    app.held_answers = others
+    local status, answer = app:ask(PATH, body)
+    t.eq({ status, answer.error.code }, { 503, "answer_too_large" })
+    t.eq(app.held_answers, others)
+    app.held_answers = 0
+  end)
+end)
+
 --- What chat completions say about the tokens of an answer, as this API has it.
 local function chat_logprobs(app, more)
   local _, answer = app:ask(CHAT, { messages = { { role = "user", content = "What is 48 + 37?" } },

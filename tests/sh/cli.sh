@@ -39,6 +39,10 @@ out_is "$(printf 'args.lua\t5\tone\ttwo words\t--three\t--\t--help')"; no_err
 try "options before the file" 0 run --threads 2 "$T/args.lua" --threads; out "--threads"
 try "missing file" 1 run "$T/none.lua"; one_line; err "No such file"
 try "a folder" 1 run "$T"; one_line
+name="what a script printed comes before its error"
+printf 'io.write "first\\n"\nerror("then", 0)\n' >"$T/order.lua"
+"$P" run "$T/order.lua" >"$T/out" 2>&1; : >"$T/err"
+if [ "$(head -n 1 "$T/out")" = first ]; then ok; else bad "the error comes first"; fi
 printf 'local x = = 1\n' >"$T/syntax.lua"
 try "syntax error" 1 run "$T/syntax.lua"; one_line; err "syntax.lua:1:"
 printf 'print "before"\nlocal function inner() error "on purpose" end\ninner()\n' >"$T/raise.lua"

@@ -235,8 +235,7 @@ end
 --- x / |x|, times scale.
 function Graph:l2_norm(x, options)
   options = options or {}
-  local eps = options.eps or 1e-6
-  return wrap(self, self.c:norm(x.id, { l2 = true, eps = eps, scale = options.scale }))
+  return wrap(self, self.c:norm(x.id, { l2 = true, eps = 1e-6, scale = options.scale }))
 end
 
 local projections = { q_proj = true, k_proj = true, v_proj = true }
