@@ -49,6 +49,8 @@ static void builder_close(void *self) { release(((builder *)self)->held); }
   X(token)                                                                                         \
   X(with)                                                                                          \
   X(list)                                                                                          \
+  X(gbnf)                                                                                          \
+  X(lark)                                                                                          \
   X(compile)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
@@ -329,6 +331,22 @@ static pe_rule check_rule(lua_State *L, const held *h, int arg) {
   luaL_argcheck(L, v < 0 && -v <= (lua_Integer)pe_rules_count(h->r), arg, "not a rule");
   return (pe_rule)(-v - 1);
 }
+
+typedef pe_status text_reader(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+
+/* [self, text] -> [rule] or [nil, err] */
+static int read_text(lua_State *L, text_reader *read) {
+  held *h = check(L);
+  pe_str text;
+  text.at = luaL_checklstring(L, 2, &text.len);
+  pe_rule root;
+  pe_error err;
+  if (read(h->r, text, &root, &err)) return pe_bind_error(L, &err);
+  return push_rule(L, root);
+}
+
+static int l_gbnf(lua_State *L) { return read_text(L, pe_grammar_read_gbnf); }
+static int l_lark(lua_State *L) { return read_text(L, pe_grammar_read_lark); }
 
 static int l_token(lua_State *L) { /* [self, id] -> [symbol] */
   check(L);

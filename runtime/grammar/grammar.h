@@ -56,4 +56,8 @@ pe_status pe_grammar_gbnf(pe_str text, pe_grammar **out, pe_error *err);
  * way. Templates and imports are PE_EUNSUPPORTED. */
 pe_status pe_grammar_lark(pe_str text, pe_grammar **out, pe_error *err);
 
+/* The same as a part of other rules: *root is what stands for it. */
+pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+
 #endif

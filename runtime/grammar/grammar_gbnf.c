@@ -124,20 +124,19 @@ static pe_status read_rule(pe_reader *p) {
   return rc ? rc : pe_reader_finish(p);
 }
 
-static pe_status read_all(pe_reader *p, pe_grammar **out) {
+static pe_status read_all(pe_reader *p, pe_rule *root) {
   pe_status rc = PE_OK;
-  pe_rule root;
   for (pe_reader_space(p); !rc && p->at < p->end; pe_reader_space(p)) rc = read_rule(p);
   if (rc) return rc;
-  if (!pe_reader_knows(p, pe_str_c("root"), &root))
-    return pe_fail(p->err, PE_EFORMAT, "grammar: it has no rule 'root'");
-  return pe_reader_compile(p, root, out);
+  return pe_reader_knows(p, pe_str_c("root"), root)
+             ? PE_OK
+             : pe_fail(p->err, PE_EFORMAT, "grammar: it has no rule 'root'");
 }
 
-pe_status pe_grammar_gbnf(pe_str text, pe_grammar **out, pe_error *err) {
+pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err) {
   pe_reader p;
-  pe_status rc = pe_reader_open(&p, text, "#", err);
-  if (!rc) rc = read_all(&p, out);
+  pe_status rc = pe_reader_open(&p, rules, text, "#", err);
+  if (!rc) rc = read_all(&p, root);
   pe_reader_close(&p);
   return rc;
 }

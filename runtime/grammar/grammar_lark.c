@@ -241,9 +241,9 @@ static pe_status add_around(lark *l, pe_rule start, pe_rule *root) {
   return rc ? rc : pe_rules_add(p->rules, *root, both, 2, NULL, 0, p->err);
 }
 
-static pe_status read_all(lark *l, pe_grammar **out) {
+static pe_status read_all(lark *l, pe_rule *root) {
   pe_reader *p = &l->p;
-  pe_rule start, root;
+  pe_rule start;
   pe_status rc = pe_rules_declare(p->rules, pe_str_c("ignored"), &l->ignored, p->err);
   if (!rc) rc = pe_rules_declare(p->rules, pe_str_c("skip"), &l->skip, p->err);
   for (pe_reader_space(p); !rc && p->at < p->end; pe_reader_space(p))
@@ -251,14 +251,13 @@ static pe_status read_all(lark *l, pe_grammar **out) {
   if (rc) return rc;
   if (!pe_reader_knows(p, pe_str_c("start"), &start))
     return pe_fail(p->err, PE_EFORMAT, "grammar: it has no rule 'start'");
-  rc = add_around(l, start, &root);
-  return rc ? rc : pe_reader_compile(p, root, out);
+  return add_around(l, start, root);
 }
 
-pe_status pe_grammar_lark(pe_str text, pe_grammar **out, pe_error *err) {
+pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err) {
   lark l = {0};
-  pe_status rc = pe_reader_open(&l.p, text, "//", err);
-  if (!rc) rc = read_all(&l, out);
+  pe_status rc = pe_reader_open(&l.p, rules, text, "//", err);
+  if (!rc) rc = read_all(&l, root);
   pe_reader_close(&l.p);
   return rc;
 }

@@ -20,9 +20,34 @@ pe_status pe_reader_refuse(pe_reader *p, pe_status code, const char *from, const
                  why);
 }
 
-pe_status pe_reader_open(pe_reader *p, pe_str text, const char *comment, pe_error *err) {
-  *p = (pe_reader){
-      .start = text.at, .at = text.at, .end = text.at + text.len, .comment = comment, .err = err};
+typedef pe_status read_text(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+
+static pe_status compile_text(read_text *read, pe_str text, pe_grammar **out, pe_error *err) {
+  pe_rules *rules = NULL;
+  pe_rule root = 0;
+  pe_status rc = pe_rules_open(pe_rules_usual(), &rules, err);
+  if (!rc) rc = read(rules, text, &root, err);
+  if (!rc) return pe_grammar_compile(rules, root, (pe_grammar_options){0}, out, err);
+  pe_rules_close(rules);
+  return rc;
+}
+
+pe_status pe_grammar_gbnf(pe_str text, pe_grammar **out, pe_error *err) {
+  return compile_text(pe_grammar_read_gbnf, text, out, err);
+}
+
+pe_status pe_grammar_lark(pe_str text, pe_grammar **out, pe_error *err) {
+  return compile_text(pe_grammar_read_lark, text, out, err);
+}
+
+pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment,
+                         pe_error *err) {
+  *p = (pe_reader){.rules = rules,
+                   .start = text.at,
+                   .at = text.at,
+                   .end = text.at + text.len,
+                   .comment = comment,
+                   .err = err};
   if (text.len > PE_GRAMMAR_TEXT)
     return pe_fail(err, PE_ELIMIT, "grammar: %zu bytes, the limit is %d", text.len,
                    PE_GRAMMAR_TEXT);
@@ -31,20 +56,13 @@ pe_status pe_reader_open(pe_reader *p, pe_str text, const char *comment, pe_erro
     return pe_fail(err, PE_EFORMAT, "grammar: byte %zu of %zu is not UTF-8", valid, text.len);
   /* Clients choose names: they must not know where these fall in the table. */
   p->seed = (uint64_t)pe_clock_ns() ^ (uint64_t)(uintptr_t)p;
-  return pe_rules_open(pe_rules_usual(), &p->rules, err);
+  return PE_OK;
 }
 
 void pe_reader_close(pe_reader *p) {
-  pe_rules_close(p->rules);
   pe_free(p->frame), pe_free(p->symbol), pe_free(p->name);
   pe_charset_free(&p->set);
   pe_buf_free(&p->text);
-}
-
-pe_status pe_reader_compile(pe_reader *p, pe_rule root, pe_grammar **out) {
-  pe_rules *rules = p->rules;
-  p->rules = NULL;
-  return pe_grammar_compile(rules, root, (pe_grammar_options){0}, out, p->err);
 }
 
 /* ---- text ------------------------------------------------------------------------------------ */

@@ -35,10 +35,10 @@ typedef struct pe_reader {
   pe_error *err;
 } pe_reader;
 
-pe_status pe_reader_open(pe_reader *p, pe_str text, const char *comment, pe_error *err);
-void pe_reader_close(pe_reader *p); /* the rules, too, unless they were taken */
-/* Compiles the rules from a root on, which it takes. */
-pe_status pe_reader_compile(pe_reader *p, pe_rule root, pe_grammar **out);
+/* Borrows the rules, which it writes into. */
+pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment,
+                         pe_error *err);
+void pe_reader_close(pe_reader *p);
 
 /* An error that shows the text from `from` on. */
 pe_status pe_reader_refuse(pe_reader *p, pe_status code, const char *from, const char *why);

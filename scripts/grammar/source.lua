@@ -7,8 +7,7 @@
 --   compiled    a perigee.Grammar
 --
 -- and `pause` and `job`, as of grammar.schema. source.compile makes the grammar of it. source.rule
--- writes it into a builder, as a part of a larger grammar; that cannot be done with GBNF, Lark and
--- what is compiled (source.is_whole).
+-- writes it into a builder, as a part of a larger grammar, which what is compiled cannot be.
 local grammar = require "grammar"
 local perigee = require "perigee"
 local words = require "grammar.words"
@@ -52,8 +51,6 @@ function source.kind(given)
   return found
 end
 
-function source.is_whole(given) return given.grammar ~= nil or given.compiled ~= nil end
-
 local rules = {}
 
 function rules.schema(b, given) return grammar.rule(b, given.schema, given) end
@@ -61,6 +58,11 @@ function rules.regex(b, given) return b:pattern(given.regex) end
 function rules.choice(b, given)
   return words.any(b, given.choice, given.pause or function() end)
 end
+
+--- The language that a grammar is written in.
+local function language(text) return text:find("::=", 1, true) and "gbnf" or "lark" end
+
+function rules.grammar(b, given) return b[language(given.grammar)](b, given.grammar) end
 
 --- A symbol of a builder for what is given; or nil and an error.
 function source.rule(b, given)
@@ -80,8 +82,7 @@ function compile.regex(text, given) return read(perigee.grammar.regex, text, giv
 function compile.schema(schema, given) return grammar.schema(schema, given) end
 
 function compile.grammar(text, given)
-  local fn = text:find("::=", 1, true) and "gbnf" or "lark"
-  return read(perigee.grammar[fn], text, given.job)
+  return read(perigee.grammar[language(text)], text, given.job)
 end
 
 --- The grammar of what is given; or nil and an error.

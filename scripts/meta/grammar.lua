@@ -182,6 +182,19 @@ function GrammarBuilder:with(rule, change) end
 ---@return perigee.Error? err
 function GrammarBuilder:list(symbol, least, most) end
 
+---The rule of a GBNF text, as perigee.grammar.gbnf reads it: its `root`. Names in the text are its
+---own.
+---@param text string
+---@return perigee.Rule? rule
+---@return perigee.Error? err
+function GrammarBuilder:gbnf(text) end
+
+---The rule of a Lark text, as perigee.grammar.lark reads it: its `start`.
+---@param text string
+---@return perigee.Rule? rule
+---@return perigee.Error? err
+function GrammarBuilder:lark(text) end
+
 ---Compiles the grammar and uses up the builder. Its errors have the codes format, unsupported,
 ---unsatisfiable (no text fits) and limit. keep: rules stay as they are, without folding.
 ---@param root perigee.Rule

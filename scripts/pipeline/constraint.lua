@@ -224,10 +224,6 @@ end
 local function source_grammar(ask, given)
   if given.compiled then return given.compiled end
   return cache_of(ask):get(key_of(ask, "source", source_key(given)), function()
-    if source.is_whole(given) then
-      local g, why = source.compile(given)
-      return g or refuse(given.field, why)
-    end
     return compile(ask, function(b)
       local text, why = source.rule(b, given)
       if not text then refuse(given.field, why) end
@@ -306,7 +302,7 @@ local function phases_of(run, prompt)
   local mode = tool_grammar(run)
   ask.tools = tools_of(req, mode == "schema" or given ~= nil)
   if given then
-    if not marks or source.is_whole(given) then return bound(ask, source_grammar(ask, given)) end
+    if not marks or given.compiled then return bound(ask, source_grammar(ask, given)) end
     return bound(ask, calls_grammar(ask, given))
   end
   if not marks or #marks == 0 or mode == "off" and not next(req.strict or {}) then return nil end

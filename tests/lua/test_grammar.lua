@@ -154,6 +154,23 @@ test("a builder may be closed while a job uses it", function(t)
   b:close()
 end)
 
+test("texts in other languages are parts of a grammar", function(t)
+  local b = builder()
+  local first = assert(b:gbnf 'root ::= "a" more\nmore ::= "b" | "c" root')
+  local second = assert(b:lark 'start: "(" more ")"\nmore: "x" | start')
+  local r = b:rule "both"
+  b:define(r, { { first, b:text " ", second } })
+  local g = assert(b:compile(r))
+  for text, fits in pairs { ["ab (x)"] = true, ["acacab ((x))"] = true, ["ab x"] = false,
+    ["ax (x)"] = false } do
+    local m <close> = assert(g:matcher())
+    t.eq({ m:feed(text) == #text and m.complete, text }, { fits, text })
+  end
+  b = builder()
+  t.match(t.fails("format", b:gbnf "root ::= [").message, "line 1")
+  t.fails("format", b:lark 'other: "a"')
+end)
+
 test("texts are read on a helper thread, too", function(t)
   for read, text in pairs { regex = "a+b", gbnf = 'root ::= "a"+ "b"', lark = 'start: "a"+ "b"' } do
     t.eq(grammar[read](text, t.expect(function(g)

@@ -302,6 +302,22 @@ test("reasoning is free, and the answer after it is not", function(t)
   end, { template = BARE })
 end)
 
+test("reasoning is free before a text of GBNF or Lark, too", function(t)
+  apiapp.run(t, function(app)
+    for _, text in ipairs { 'root ::= "red" | "green"', 'start: "red" | "green"' } do
+      local thought = 0
+      for seed = 1, 6 do
+        local message = asked(t, app, CHAT, chat { seed = seed, max_tokens = 1000,
+          thinking_token_budget = 30, chat_template_kwargs = json.object {},
+          guided_grammar = text }).choices[1].message
+        t.ok(message.content == "red" or message.content == "green", message.content)
+        if message.reasoning_content then thought = thought + 1 end
+      end
+      t.ok(thought > 0, "it never thinks")
+    end
+  end, { template = BARE })
+end)
+
 test("where a template switches reasoning off, there is none", function(t)
   local switch = BARE .. "{% if enable_thinking %}<think>\n{% endif %}"
   local other = BARE .. "{% if thinking %}<think>\n{% endif %}"
