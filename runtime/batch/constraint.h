@@ -34,9 +34,9 @@ enum {
   PE_PHASES = 16,     /* of one request */
   PE_MARKS = 64,      /* of one phase */
   PE_MARK_BYTES = 64, /* the longest mark of a page of ours has 31 */
-  PE_CONSTRAINT_LOOKBACK =
-      4 /* made tokens that a run looks at: with two, llguidance found none that
-                              was split otherwise than the whole text */
+  /* Made tokens that a run looks at: with two, llguidance found none that was split otherwise than
+   * the whole text. */
+  PE_CONSTRAINT_LOOKBACK = 4
 };
 
 typedef struct pe_phase {
