@@ -620,8 +620,11 @@ local function as_chat(a)
 end
 
 test("a conversation is the same prompt, tokens and prefix through both APIs", function(t)
+  -- All take the thread sanitizer more than five minutes; its threads are the same in each.
+  local step = (os.getenv "SAN" or ""):find "thread" and 4 or 1
   apiapp.run(t, function(app)
-    for _, a in ipairs(answers) do
+    for i = 1, #answers, step do
+      local a = answers[i]
       local _, first = app:ask(CHAT, as_chat(a))
       local status, second = app:ask(PATH, translated(a))
       if t.eq(status, 200, a.name) then
@@ -631,8 +634,8 @@ test("a conversation is the same prompt, tokens and prefix through both APIs", f
           if block.input then called[#called + 1] = { block.name, plain(block.input) } end
         end
         local want = {}
-        for i, call in ipairs(message.tool_calls or {}) do
-          want[i] = { call["function"].name, plain(json.decode(call["function"].arguments)) }
+        for k, call in ipairs(message.tool_calls or {}) do
+          want[k] = { call["function"].name, plain(json.decode(call["function"].arguments)) }
         end
         t.eq({ said, thought, called }, { message.content ~= json.null and message.content or nil,
           message.reasoning_content, want }, a.name)
