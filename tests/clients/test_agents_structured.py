@@ -29,9 +29,15 @@ class Planet(Exact):
     moons: List[Moon] = Field(max_length=2)
 
 
-class Weather(Exact):  # without bounds, which pydantic-ai leaves out of strict tools
+# Without bounds: pydantic-ai leaves them out of the schemas that it sends.
+class Weather(Exact):
     sky: Literal["clear", "cloudy"]
     wet: bool
+
+
+class Forecast(Exact):
+    today: Weather
+    tomorrow: Weather
 
 
 # ---- instructor ----------------------------------------------------------------------------------
@@ -99,7 +105,7 @@ def agents(output):
 
 @test
 def pydantic_ai_by_tools_and_natively():
-    for model in (Moon, Planet):
+    for model in (Weather, Forecast):
         for output in (model, NativeOutput(model), NativeOutput(model, strict=True)):
             for agent in agents(output):
                 made = agent.run_sync(ASK).output
@@ -111,21 +117,21 @@ def pydantic_ai_by_tools_and_natively():
 
 @test
 def pydantic_ai_chooses_among_types():
-    for agent in agents([Moon, Planet]):
+    for agent in agents([Weather, Forecast]):
         made = agent.run_sync(ASK).output
-        assert isinstance(made, (Moon, Planet)), made
-    for agent in agents(NativeOutput([Moon, Planet])):
+        assert isinstance(made, (Weather, Forecast)), made
+    for agent in agents(NativeOutput([Weather, Forecast])):
         made = agent.run_sync(ASK).output
-        assert isinstance(made, (Moon, Planet)), made
+        assert isinstance(made, (Weather, Forecast)), made
 
 
 @test
 async def pydantic_ai_streams():
-    for output in (Planet, NativeOutput(Planet)):
+    for output in (Forecast, NativeOutput(Forecast)):
         for agent in agents(output):
             async with agent.run_stream(ASK) as stream:
                 made = await stream.get_output()
-            assert isinstance(made, Planet), (output, made)
+            assert isinstance(made, Forecast), (output, made)
 
 
 run()
