@@ -262,8 +262,8 @@ pe_status pe_reader_term(pe_reader *p, pe_term t) {
 
 pe_status pe_reader_or(pe_reader *p) {
   const pe_reader_frame *f = &p->frame[p->frames - 1];
-  pe_status rc =
-      pe_rules_add(p->rules, f->rule, p->symbol + f->first, p->symbols - f->first, NULL, 0, p->err);
+  const pe_symbol *first = p->symbol ? p->symbol + f->first : NULL; /* no symbol came yet */
+  pe_status rc = pe_rules_add(p->rules, f->rule, first, p->symbols - f->first, NULL, 0, p->err);
   p->symbols = f->first;
   return rc;
 }

@@ -39,7 +39,8 @@ static bool push_level(words *w, uint8_t byte) {
 /* The term of the deepest level, which goes. */
 static pe_term close_level(words *w) {
   const level *l = &w->level[--w->levels];
-  const pe_term t = pe_rex_or(w->r, w->branch + l->first, w->branches - l->first);
+  const pe_term *first = w->branch ? w->branch + l->first : NULL; /* nothing was pushed yet */
+  const pe_term t = pe_rex_or(w->r, first, w->branches - l->first);
   w->branches = l->first;
   return t;
 }
