@@ -178,9 +178,10 @@ pe_status pe_reader_chars(pe_reader *p, pe_term *out) {
 
 pe_status pe_reader_any_case(pe_reader *p, pe_term *out) {
   pe_rex *r = pe_rules_rex(p->rules);
-  const char *at = p->text.data, *end = at + p->text.len;
   *out = PE_TERM_EMPTY;
-  while (p->text.len && at < end) {
+  if (!p->text.len) return PE_OK; /* and its memory may be NULL */
+  const char *at = p->text.data, *end = at + p->text.len;
+  while (at < end) {
     int32_t cp;
     pe_term one;
     at += pe_utf8_next(at, end, &cp);
