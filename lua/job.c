@@ -57,13 +57,13 @@ static void done(uv_work_t *work, int status) {
   free_job(j);
 }
 
-pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data,
+static pe_status queue(lua_State *L, int callback, const pe_job_kind *kind, void *data,
                        pe_error *err) {
   const pe_state *s = pe_state_of(L);
-  job *j = pe_alloc(sizeof *j);
+  job *j = data ? pe_alloc(sizeof *j) : NULL;
   if (!j) {
     luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    kind->free(data);
+    if (data) kind->free(data);
     return pe_nomem(err, "job");
   }
   *j = (job){.L = s->L, .callback = callback, .kind = kind, .data = data};
@@ -72,6 +72,13 @@ pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void
   if (!rc) return PE_OK;
   free_job(j);
   return pe_fail(err, PE_EIO, "cannot queue a job: %s", uv_strerror(rc));
+}
+
+int pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data) {
+  pe_error err;
+  if (queue(L, callback, kind, data, &err)) return pe_bind_error(L, &err);
+  lua_pushboolean(L, 1);
+  return 1;
 }
 
 /* ---- stopping -------------------------------------------------------------------------------- */

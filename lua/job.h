@@ -1,8 +1,8 @@
 /* job.h - C work on libuv's threads; a Lua callback gets the result on the loop.
  *
  *   int callback = pe_job_callback(L, 4);   may raise, so it comes first
- *   thing *data = …;                        nothing raises from here on
- *   if (pe_job_start(L, callback, &kind, data, &err)) return pe_bind_error(L, &err);
+ *   thing *data = …;                        nothing raises from here on; NULL: out of memory
+ *   return pe_job_start(L, callback, &kind, data);
  *
  * `run` must not use Lua. It may touch only its data, which owns copies of or references to all it
  * needs, because the script may close everything else meanwhile. `push` and the callback run on the
@@ -30,9 +30,9 @@ typedef struct pe_job_kind {
  * is being closed. */
 int pe_job_callback(lua_State *L, int arg);
 
-/* Takes the callback and the data, also when it fails. Does not raise. */
-pe_status pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data,
-                       pe_error *err);
+/* [] -> [true] or [nil, err]; data NULL: out of memory. Takes the callback and the data, also when
+ * it fails. */
+int pe_job_start(lua_State *L, int callback, const pe_job_kind *kind, void *data);
 
 /* ---- stopping -------------------------------------------------------------------------------- */
 

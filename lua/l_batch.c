@@ -521,19 +521,11 @@ static int l_retire(lua_State *L) {
   batch *s = check(L);
   int callback = pe_job_callback(L, 2);
   batch *all = pe_alloc(sizeof *all);
-  pe_error err;
   if (all) {
     *all = *s;
     *s = (batch){0};
-    if (!pe_job_start(L, callback, &kind, all, &err)) {
-      lua_pushboolean(L, 1);
-      return 1;
-    }
-    return pe_bind_error(L, &err);
   }
-  luaL_unref(L, LUA_REGISTRYINDEX, callback);
-  pe_nomem(&err, "batch");
-  return pe_bind_error(L, &err);
+  return pe_job_start(L, callback, &kind, all);
 }
 
 static int l_pending(lua_State *L) {

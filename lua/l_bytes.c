@@ -143,19 +143,12 @@ static int bytes_inflate(lua_State *L) {
   uint64_t most = (uint64_t)pe_bind_integer(L, 2, "limit", 0, MOST_BYTES, MOST_BYTES);
   int callback = pe_job_callback(L, 3);
   inflate_job *j = pe_calloc(1, sizeof *j);
-  pe_error err;
-  if (!j) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "a job that inflates");
-    return pe_bind_error(L, &err);
-  }
-  *j = (inflate_job){.source = pe_buffer_retain(source->buffer),
-                     .packed = pe_bytes_str(source),
-                     .kind = (pe_packing)packing,
-                     .most = most};
-  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  if (j)
+    *j = (inflate_job){.source = pe_buffer_retain(source->buffer),
+                       .packed = pe_bytes_str(source),
+                       .kind = (pe_packing)packing,
+                       .most = most};
+  return pe_job_start(L, callback, &kind, j);
 }
 
 int pe_open_bytes(lua_State *L) {

@@ -134,31 +134,22 @@ static void read_free(void *data) {
   pe_free(r);
 }
 
-static pe_status copy_reading(const reading *from, reading **out, pe_error *err) {
+static reading *copy_reading(const reading *from) { /* NULL: out of memory */
   reading *r = pe_alloc(sizeof *r);
-  if (!r) return pe_nomem(err, "a job of a grammar");
+  if (!r) return NULL;
   *r = *from;
-  pe_status rc = pe_buf_put(&r->copy, from->text.at, from->text.len, err);
-  r->text = pe_buf_str(&r->copy);
-  if (rc)
+  if (pe_buf_put(&r->copy, from->text.at, from->text.len, NULL)) {
     read_free(r);
-  else
-    *out = r;
-  return rc;
+    return NULL;
+  }
+  r->text = pe_buf_str(&r->copy);
+  return r;
 }
 
 static int start_reading(lua_State *L, const reading *from) {
   static const pe_job_kind kind = {read_run, read_push, read_free};
   const int callback = pe_job_callback(L, 2);
-  reading *r = NULL;
-  pe_error err;
-  if (copy_reading(from, &r, &err)) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    return pe_bind_error(L, &err);
-  }
-  if (pe_job_start(L, callback, &kind, r, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  return pe_job_start(L, callback, &kind, copy_reading(from));
 }
 
 /* [text, callback] -> [grammar], or [true] with a callback, or [nil, err] */
@@ -253,16 +244,8 @@ static int l_mask_build(lua_State *L) { /* [self, callback] -> [true] or [nil, e
   pe_tokmask *m = check_mask(L, 1);
   const int callback = pe_job_callback(L, 2);
   building *b = pe_calloc(1, sizeof *b);
-  pe_error err;
-  if (!b) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "a job of a grammar");
-    return pe_bind_error(L, &err);
-  }
-  b->m = pe_tokmask_retain(m);
-  if (pe_job_start(L, callback, &kind, b, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  if (b) b->m = pe_tokmask_retain(m);
+  return pe_job_start(L, callback, &kind, b);
 }
 
 static int l_mask_size(lua_State *L) {

@@ -147,18 +147,13 @@ static int base64_start(lua_State *L, const pe_bytes *source, pe_str text, uint6
   lua_pushvalue(L, 1);
   int held = luaL_ref(L, LUA_REGISTRYINDEX);
   base64_job *j = pe_calloc(1, sizeof *j);
-  pe_error err;
   if (!j) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
     luaL_unref(L, LUA_REGISTRYINDEX, held);
-    pe_nomem(&err, "base64");
-    return pe_bind_error(L, &err);
+    return pe_job_start(L, callback, &kind, NULL);
   }
   *j = (base64_job){.L = pe_state_of(L)->L, .held = held, .text = text, .most = most};
   if (source) j->source = pe_buffer_retain(source->buffer);
-  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  return pe_job_start(L, callback, &kind, j);
 }
 
 /* base64(text, { from = 1, limit = bytes }, callback?) -> Bytes or nil, err */
@@ -402,20 +397,15 @@ static int start_job(lua_State *L, const patch_job *from) {
   size_t n = (size_t)from->count, list = n * (sizeof *from->image + sizeof *from->buffer);
   patch_job *j = pe_alloc(sizeof *j);
   pe_image *image = pe_alloc(list);
-  pe_error err;
   if (!j || !image) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
     pe_free(j), pe_free(image);
-    pe_nomem(&err, "patches");
-    return pe_bind_error(L, &err);
+    return pe_job_start(L, callback, &kind, NULL);
   }
   *j = *from;
   memcpy(image, from->image, list);
   j->image = image, j->buffer = (pe_buffer **)(void *)(image + n);
   for (size_t i = 0; i < n; i++) pe_buffer_retain(j->buffer[i]);
-  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  return pe_job_start(L, callback, &kind, j);
 }
 
 /* patches(options, callback?) -> tensor, grid or nil, err; with a callback it gets them. */

@@ -140,19 +140,12 @@ static int json_read(lua_State *L) {
   if (b->from) return luaL_error(L, "read: a slice cannot be read");
   int callback = pe_job_callback(L, 3);
   b->grows = false;
-  pe_error err;
   job *j = pe_alloc(sizeof *j);
-  if (!j) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "job");
-    return pe_bind_error(L, &err);
-  }
+  if (!j) return pe_job_start(L, callback, &kind, NULL);
   *j = given;
   j->text = pe_buffer_retain(b->buffer), j->len = b->len;
   j->stop = pe_stop_retain(stop);
-  if (pe_job_start(L, callback, &kind, j, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  return pe_job_start(L, callback, &kind, j);
 }
 
 /* ---- building -------------------------------------------------------------------------------- */

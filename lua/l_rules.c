@@ -268,17 +268,11 @@ static int start_search(lua_State *L, held *h, pe_term term) {
   static const pe_job_kind kind = {search_run, search_push, search_free};
   const int callback = pe_job_callback(L, 4);
   search *s = pe_calloc(1, sizeof *s);
-  pe_error err;
-  if (!s) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "a job of a grammar");
-    return pe_bind_error(L, &err);
+  if (s) {
+    *s = (search){.held = h, .term = term};
+    h->references++, h->busy = true;
   }
-  *s = (search){.held = h, .term = term};
-  h->references++, h->busy = true;
-  if (pe_job_start(L, callback, &kind, s, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  return pe_job_start(L, callback, &kind, s);
 }
 
 /* [self, term, {steps}, callback] -> [boolean] or [nil, err]: it has no word */
@@ -520,16 +514,8 @@ static int start_compile(lua_State *L, const compiling *what, held *h) {
   static const pe_job_kind kind = {compile_run, compile_push, compile_free};
   const int callback = pe_job_callback(L, 4);
   compiling *c = pe_alloc(sizeof *c);
-  pe_error err;
-  if (!c) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "a job of a grammar");
-    return pe_bind_error(L, &err);
-  }
-  *c = *what, h->r = NULL;
-  if (pe_job_start(L, callback, &kind, c, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  if (c) *c = *what, h->r = NULL;
+  return pe_job_start(L, callback, &kind, c);
 }
 
 /* [self, rule, {keep}, callback] -> [grammar], or [true] with a callback, or [nil, err]; the

@@ -57,16 +57,6 @@ pe_tokenizer *pe_bind_tokenizer(lua_State *L, int arg) {
 }
 static tokenizer *check(lua_State *L) { return pe_bind_check(L, 1, &tokenizer_class); }
 
-/* [] -> [true] or [nil, err]; data NULL: out of memory. Takes callback and data. */
-static int start_job(lua_State *L, int callback, const pe_job_kind *kind, void *data) {
-  pe_error err;
-  pe_status rc = data ? pe_job_start(L, callback, kind, data, &err) : pe_nomem(&err, "job");
-  if (!data) luaL_unref(L, LUA_REGISTRYINDEX, callback);
-  if (rc) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
-}
-
 /* ---- opening ------------------------------------------------------------------------------- */
 
 /* [self] -> [self] or [nil, err]; rc is the status of opening self->t. */
@@ -112,7 +102,7 @@ static int open_in_job(lua_State *L, const char *path) {
   int callback = pe_job_callback(L, 2);
   opening *o = pe_calloc(1, sizeof *o + size);
   if (o) memcpy(o->path, path, size);
-  return start_job(L, callback, &kind, o);
+  return pe_job_start(L, callback, &kind, o);
 }
 
 /* [path] -> [tokenizer] or [nil, err]; [path, callback] -> [true] or [nil, err] */
@@ -324,7 +314,7 @@ static encoding *copy_encoding(const encoding *from) {
 static int encode_in_job(lua_State *L, const encoding *e) {
   static const pe_job_kind kind = {run_encoding, push_encoding, free_encoding};
   int callback = pe_job_callback(L, 4);
-  return start_job(L, callback, &kind, copy_encoding(e));
+  return pe_job_start(L, callback, &kind, copy_encoding(e));
 }
 
 /* [self, text, options] -> [ids] and, if wanted, [positions]; or [nil, err];

@@ -249,18 +249,10 @@ static void free_reading(void *data) {
 
 static int read_in_job(lua_State *L, int arg, pe_weights *w, const pe_weight *one) {
   static const pe_job_kind kind = {run_reading, push_read, free_reading};
-  pe_error err;
   int callback = pe_job_callback(L, arg);
   reading *r = pe_calloc(1, sizeof *r);
-  if (!r) {
-    luaL_unref(L, LUA_REGISTRYINDEX, callback);
-    pe_nomem(&err, "job");
-    return pe_bind_error(L, &err);
-  }
-  r->w = pe_weights_retain(w), r->one = one;
-  if (pe_job_start(L, callback, &kind, r, &err)) return pe_bind_error(L, &err);
-  lua_pushboolean(L, 1);
-  return 1;
+  if (r) r->w = pe_weights_retain(w), r->one = one;
+  return pe_job_start(L, callback, &kind, r);
 }
 
 /* At once, or with a function at arg in a job. */
