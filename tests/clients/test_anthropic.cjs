@@ -2,6 +2,7 @@
 // model "moonlet").
 const assert = require("node:assert/strict");
 const Anthropic = require("@anthropic-ai/sdk");
+const { run } = require("./suite.cjs");
 
 const client = new Anthropic({ baseURL: process.env.PERIGEE_URL, apiKey: "secret", maxRetries: 0 });
 const weather = { name: "get_weather", description: "Get the weather in a city", input_schema:
@@ -48,10 +49,4 @@ const tests = {
   },
 };
 
-(async () => {
-  let failed = 0;
-  for (const [name, f] of Object.entries(tests)) {
-    try { await f(); } catch (e) { failed++; console.log("FAIL", name, e); }
-  }
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-})();
+run(tests);

@@ -4,6 +4,7 @@
 const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
+const { run } = require("./suite.cjs");
 
 const source = ["dialects", "exchange"].map(name =>
   fs.readFileSync(path.join(__dirname, `../../scripts/ui/web/${name}.js`), "utf8")).join("\n");
@@ -139,13 +140,5 @@ JSON
 (async () => {
   const loaded = async () => (await fetch(process.env.PERIGEE_URL + "/health")).ok;
   while (!await loaded()) await new Promise(resolve => setTimeout(resolve, 50));
-  let failed = 0;
-  for (const [name, run] of Object.entries(tests)) {
-    try { await run(); } catch (e) {
-      failed++;
-      console.log(`FAIL ${name}\n${e.stack}`);
-    }
-  }
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-  process.exit(failed ? 1 : 0);
+  run(tests);
 })();

@@ -3,6 +3,7 @@ const assert = require("node:assert/strict");
 const fs = require("node:fs");
 const path = require("node:path");
 const OpenAI = require("openai");
+const { run } = require("./suite.cjs");
 
 const baseURL = process.env.PERIGEE_URL + "/v1";
 const options = { baseURL, apiKey: "secret", maxRetries: 0, timeout: 60000 };
@@ -104,11 +105,4 @@ const tests = {
   },
 };
 
-(async () => {
-  let failed = 0;
-  for (const [name, run] of Object.entries(tests)) {
-    try { await run(); } catch (e) { failed++; console.log(`FAIL ${name}\n${e.stack}`); }
-  }
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-  process.exit(failed ? 1 : 0);
-})();
+run(tests);

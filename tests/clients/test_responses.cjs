@@ -5,6 +5,7 @@ const fs = require("node:fs");
 const OpenAI = require("openai");
 const ai = require("ai");
 const { createOpenAI } = require("@ai-sdk/openai");
+const { run } = require("./suite.cjs");
 
 const baseURL = process.env.PERIGEE_URL + "/v1";
 const client = new OpenAI({ baseURL, apiKey: "secret", maxRetries: 0, timeout: 60000 });
@@ -62,11 +63,4 @@ const tests = {
   },
 };
 
-(async () => {
-  let failed = 0;
-  for (const [name, f] of Object.entries(tests)) {
-    try { await f(); } catch (why) { failed++; console.log(`FAIL ${name}: ${why.stack}`); }
-  }
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-  process.exit(failed > 0 ? 1 : 0);
-})();
+run(tests);

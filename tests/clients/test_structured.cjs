@@ -6,6 +6,7 @@ const { zodFunction, zodResponseFormat, zodTextFormat } = require("openai/helper
 const { createOpenAI } = require("@ai-sdk/openai");
 const { generateText, Output } = require("ai");
 const { z } = require("zod");
+const { run } = require("./suite.cjs");
 
 const options = { baseURL: process.env.PERIGEE_URL + "/v1", apiKey: "secret" };
 const client = new OpenAI({ ...options, maxRetries: 0, timeout: 120000 });
@@ -50,11 +51,4 @@ const tests = {
   },
 };
 
-(async () => {
-  let failed = 0;
-  for (const [name, run] of Object.entries(tests)) {
-    try { await run(); } catch (e) { failed++; console.log(`FAIL ${name}\n${e.stack}`); }
-  }
-  console.log(`${Object.keys(tests).length - failed} passed, ${failed} failed`);
-  process.exit(failed ? 1 : 0);
-})();
+run(tests);
