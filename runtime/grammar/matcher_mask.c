@@ -144,23 +144,23 @@ static pe_status walk_exceptions(pe_matcher *m, uint32_t from, pe_term except, u
   return PE_OK;
 }
 
+static size_t mask_bytes(const pe_matcher *m) {
+  return pe_tokmask_words(m->mask) * sizeof(uint32_t);
+}
+
 /* All tokens, if most of them are plain. *good is false: they must be walked. */
 static pe_status set_plain(pe_matcher *m, uint32_t at, uint32_t *allow, bool *good, pe_error *err) {
   pe_term except = PE_TERM_NONE;
   const uint32_t run = plain_run(m, at, &except);
   *good = run > 0;
   if (!*good) return PE_OK;
-  memcpy(allow, pe_tokmask_plain(m->mask, run), pe_tokmask_words(m->mask) * sizeof *allow);
+  memcpy(allow, pe_tokmask_plain(m->mask, run), mask_bytes(m));
   pe_status rc = PE_OK;
   if (except != PE_TERM_NONE) rc = walk_exceptions(m, at, except, allow, good, err);
   return rc || !*good ? rc : walk(m, at, pe_tokmask_other(m->mask), allow, err);
 }
 
 /* ---- masks that are kept --------------------------------------------------------------------- */
-
-static size_t mask_bytes(const pe_matcher *m) {
-  return pe_tokmask_words(m->mask) * sizeof(uint32_t);
-}
 
 static bool find_kept(const pe_matcher *m, uint32_t at, uint32_t *allow) {
   for (size_t i = 0; i < PE_MATCHER_MASKS; i++)
@@ -188,7 +188,7 @@ pe_status pe_matcher_mask(pe_matcher *m, uint32_t *allow, pe_error *err) {
   m->walked = 0;
   rc = set_plain(m, at, allow, &done, err);
   if (!rc && !done) {
-    memset(allow, 0, pe_tokmask_words(m->mask) * sizeof *allow);
+    memset(allow, 0, mask_bytes(m));
     rc = walk(m, at, pe_tokmask_all(m->mask), allow, err);
   }
   if (rc) return rc;

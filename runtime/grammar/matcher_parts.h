@@ -43,8 +43,7 @@ struct pe_matcher {
   size_t slots;
   uint32_t *past; /* the position after each step; [0] is the beginning */
   size_t steps, past_cap;
-  pe_matcher_kept
-      kept[PE_MATCHER_MASKS]; /* masks that cost much: a text stays inside of a string */
+  pe_matcher_kept kept[PE_MATCHER_MASKS]; /* that took long: a text stays inside of a string */
   size_t next_kept;
   size_t walked;      /* nodes, for the last mask */
   uint64_t compacted; /* bytes that were needed when positions were last dropped */

@@ -9,11 +9,9 @@ local json = perigee.json
 
 local KEYS = { "schema", "regex", "choice", "grammar", "texts", "hexes", "ids", "masks", "walk" }
 
---- Codes of errors in the words of clients.
 local function failure(err)
-  local code = type(err) == "table" and err.code or "invalid"
-  return json.object { { "error", tostring(err) },
-    { "kind", (code == "format" or code == "argument") and "invalid" or code } }
+  local kind = source.word(err) or type(err) == "table" and err.code or "invalid"
+  return json.object { { "error", tostring(err) }, { "kind", kind } }
 end
 
 local function invalid(text, ...) error(perigee.error("format", text:format(...)), 0) end

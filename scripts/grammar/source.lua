@@ -17,6 +17,13 @@ local source = {}
 
 source.KINDS = { "schema", "regex", "choice", "grammar", "compiled" }
 
+-- The codes of errors about grammars, in the words of clients.
+local WORDS = { format = "invalid", argument = "invalid", unsupported = "unsupported",
+  unsatisfiable = "unsatisfiable", limit = "limit" }
+
+--- The word that clients know an error by; nil: it is not about a grammar.
+function source.word(err) return type(err) == "table" and WORDS[err.code] or nil end
+
 local function wrong(message, ...) return nil, perigee.error("format", message:format(...)) end
 
 local function is_text(value) return type(value) == "string" end

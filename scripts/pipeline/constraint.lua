@@ -31,12 +31,9 @@ local constraint = {}
 
 -- ---- errors -------------------------------------------------------------------------------------
 
-local KINDS = { format = "invalid", argument = "invalid", unsupported = "unsupported",
-  unsatisfiable = "unsatisfiable", limit = "limit" }
-
 --- Raises that a field cannot be followed. Errors that are not about grammars are the server's.
 local function refuse(field, err)
-  local kind = type(err) == "table" and KINDS[err.code]
+  local kind = source.word(err)
   if not kind then error(err, 0) end
   error(errors.new { code = "grammar_" .. kind, field = field,
     message = ("%s cannot be followed (%s): %s"):format(field, kind, err.message) }, 0)

@@ -1,5 +1,5 @@
-// The loop of the clients' tests in Node, as suite.py is that of those in Python: runs the functions
-// of a table by name. The last line is "N passed, N failed".
+// The loop of the clients' tests in Node, as suite.py is that of those in Python: runs the
+// functions of a table by name. The last line is "N passed, N failed".
 "use strict";
 
 async function run(tests) {
