@@ -51,6 +51,7 @@ static void builder_close(void *self) { release(((builder *)self)->held); }
   X(list)                                                                                          \
   X(gbnf)                                                                                          \
   X(lark)                                                                                          \
+  X(term)                                                                                          \
   X(compile)
 METHODS(PE_BIND_DECLARE)
 static const luaL_Reg methods[] = {METHODS(PE_BIND_ENTRY){NULL, NULL}};
@@ -107,19 +108,6 @@ static int l_text(lua_State *L) { /* [self, text] -> [term] */
   pe_str s;
   s.at = luaL_checklstring(L, 2, &s.len);
   return push_term(L, pe_rex_word(rex(L), s));
-}
-
-static int l_pattern(lua_State *L) { /* [self, pattern, {search, json}] -> [term] or [nil, err] */
-  static const char *const keys[] = {"search", "json", NULL};
-  pe_str s;
-  s.at = luaL_checklstring(L, 2, &s.len);
-  pe_bind_options(L, 3, keys);
-  const pe_pattern_options o = {pe_bind_boolean(L, 3, "search", false),
-                                pe_bind_boolean(L, 3, "json", false)};
-  pe_term t;
-  pe_error err;
-  if (pe_pattern_read(rex(L), s, o, &t, &err)) return pe_bind_error(L, &err);
-  return push_term(L, t);
 }
 
 /* [] -> [userdata]: room for the elements of the list at `arg`, which is a table. */
@@ -326,21 +314,115 @@ static pe_rule check_rule(lua_State *L, const held *h, int arg) {
   return (pe_rule)(-v - 1);
 }
 
-typedef pe_status text_reader(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+/* ---- texts of clients ------------------------------------------------------------------------ */
 
-/* [self, text] -> [rule] or [nil, err] */
-static int read_text(lua_State *L, text_reader *read) {
-  held *h = check(L);
+/* Reads a text into the builder, or makes a term of a rule. A client can make both long: then it is
+ * a job. */
+typedef struct reading {
+  held *held;
+  pe_status (*read)(struct reading *r, pe_error *err);
   pe_str text;
-  text.at = luaL_checklstring(L, 2, &text.len);
-  pe_rule root;
+  pe_pattern_options options;
+  pe_rule rule; /* given, or read */
+  pe_term term;
+  bool is_rule; /* the result is the rule */
+  pe_status rc;
   pe_error err;
-  if (read(h->r, text, &root, &err)) return pe_bind_error(L, &err);
-  return push_rule(L, root);
+} reading;
+
+static pe_status read_pattern(reading *r, pe_error *err) {
+  return pe_pattern_read(pe_rules_rex(r->held->r), r->text, r->options, &r->term, err);
+}
+static pe_status read_gbnf(reading *r, pe_error *err) {
+  return pe_grammar_read_gbnf(r->held->r, r->text, r->options.json, &r->rule, err);
+}
+static pe_status read_lark(reading *r, pe_error *err) {
+  return pe_grammar_read_lark(r->held->r, r->text, r->options.json, &r->rule, err);
+}
+static pe_status read_term(reading *r, pe_error *err) {
+  return pe_grammar_term(r->held->r, r->rule, &r->term, err);
 }
 
-static int l_gbnf(lua_State *L) { return read_text(L, pe_grammar_read_gbnf); }
-static int l_lark(lua_State *L) { return read_text(L, pe_grammar_read_lark); }
+static void reading_run(void *data) {
+  reading *r = data;
+  r->rc = r->read(r, &r->err);
+}
+
+static int reading_push(lua_State *L, void *data) {
+  reading *r = data;
+  r->held->busy = false;
+  if (r->rc) return pe_bind_error(L, &r->err);
+  return r->is_rule ? push_rule(L, r->rule) : push_term(L, r->term);
+}
+
+static void reading_free(void *data) {
+  reading *r = data;
+  r->held->busy = false;
+  release(r->held);
+  pe_free(r);
+}
+
+/* A copy with its text after it, which holds the builder's rules. */
+static reading *keep_reading(const reading *given) {
+  reading *r = pe_alloc(sizeof *r + given->text.len + 1);
+  if (!r) return NULL;
+  *r = *given;
+  if (r->text.len) memcpy(r + 1, given->text.at, r->text.len);
+  r->text.at = (const char *)(r + 1);
+  r->held->references++, r->held->busy = true;
+  return r;
+}
+
+/* [] -> [term or rule] or [nil, err]; with a callback at `arg`: as pe_job_start. */
+static int start_reading(lua_State *L, int arg, reading *r) {
+  static const pe_job_kind kind = {reading_run, reading_push, reading_free};
+  r->held = check(L);
+  if (!lua_isnoneornil(L, arg)) {
+    const int callback = pe_job_callback(L, arg);
+    return pe_job_start(L, callback, &kind, keep_reading(r));
+  }
+  reading_run(r);
+  return reading_push(L, r);
+}
+
+static pe_str check_text(lua_State *L) {
+  pe_str s;
+  s.at = luaL_checklstring(L, 2, &s.len);
+  return s;
+}
+
+/* [self, pattern, {search, json, ecma}, callback] -> [term] or [nil, err] */
+static int l_pattern(lua_State *L) {
+  static const char *const keys[] = {"search", "json", "ecma", NULL};
+  pe_bind_options(L, 3, keys);
+  reading r = {.read = read_pattern,
+               .text = check_text(L),
+               .options = {pe_bind_boolean(L, 3, "search", false),
+                           pe_bind_boolean(L, 3, "json", false),
+                           pe_bind_boolean(L, 3, "ecma", false)}};
+  return start_reading(L, 4, &r);
+}
+
+/* [self, text, {json}, callback] -> [rule] or [nil, err] */
+static int read_grammar(lua_State *L, pe_status (*read)(reading *, pe_error *)) {
+  static const char *const keys[] = {"json", NULL};
+  pe_bind_options(L, 3, keys);
+  reading r = {.read = read,
+               .text = check_text(L),
+               .options = {.json = pe_bind_boolean(L, 3, "json", false)},
+               .is_rule = true};
+  return start_reading(L, 4, &r);
+}
+
+static int l_gbnf(lua_State *L) { return read_grammar(L, read_gbnf); }
+static int l_lark(lua_State *L) { return read_grammar(L, read_lark); }
+
+static int l_term(lua_State *L) { /* [self, rule, callback] -> [term] or [nil, err] */
+  reading r = {.read = read_term, .rule = check_rule(L, check(L), 2)};
+  return start_reading(L, 3, &r);
+}
+
+/* ---- symbols --------------------------------------------------------------------------------- */
 
 static int l_token(lua_State *L) { /* [self, id] -> [symbol] */
   check(L);

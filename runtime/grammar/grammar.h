@@ -53,11 +53,17 @@ enum { PE_GRAMMAR_TEXT = 512 << 10 }; /* bytes of the longest text of a grammar 
 /* GBNF, the language of llama.cpp; the rule `root`. */
 pe_status pe_grammar_gbnf(pe_str text, pe_grammar **out, pe_error *err);
 /* Lark; the rule `start`. Terminals have no priority and no greed: a text fits if it fits in any
- * way. Templates and imports are PE_EUNSUPPORTED. */
+ * way. Templates, and imports of other files than `common`, are PE_EUNSUPPORTED. */
 pe_status pe_grammar_lark(pe_str text, pe_grammar **out, pe_error *err);
 
-/* The same as a part of other rules: *root is what stands for it. */
-pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
-pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+/* The same as a part of other rules: *root is what stands for it. json: its texts are written
+ * inside of a JSON string. */
+pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, bool json, pe_rule *root,
+                               pe_error *err);
+pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, bool json, pe_rule *root,
+                               pe_error *err);
+
+/* The term of a rule that compiling would fold; else PE_EUNSUPPORTED. */
+pe_status pe_grammar_term(pe_rules *rules, pe_rule rule, pe_term *out, pe_error *err);
 
 #endif

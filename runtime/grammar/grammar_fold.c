@@ -142,3 +142,17 @@ pe_status pe_grammar_fold(pe_rules *r, pe_term **term, bool **folded, pe_error *
   *term = rc ? NULL : f.term, *folded = rc ? NULL : f.folded;
   return rc;
 }
+
+pe_status pe_grammar_term(pe_rules *rules, pe_rule rule, pe_term *out, pe_error *err) {
+  pe_term *term;
+  bool *folded;
+  pe_status rc = pe_grammar_fold(rules, &term, &folded, err);
+  if (rc) return rc;
+  *out = term[rule];
+  if (!folded[rule])
+    rc = pe_fail(err, PE_EUNSUPPORTED,
+                 "grammar: not regular: rules refer to themselves, or repeat more than %d times",
+                 MOST_TIMES);
+  pe_free(term), pe_free(folded);
+  return rc;
+}

@@ -39,23 +39,21 @@ static pe_status read_class(pe_reader *p) {
   if (rc) return rc;
   if (p->at == p->end) return pe_reader_refuse(p, PE_EFORMAT, from, "the class is not closed");
   p->at++;
-  pe_term t;
   if (negate) rc = pe_charset_negate(&p->set, p->err);
-  if (!rc) rc = pe_reader_chars(p, &t);
-  return rc ? rc : pe_reader_term(p, t);
+  return rc ? rc : pe_reader_term(p, pe_reader_chars(p));
 }
 
 static pe_status read_string(pe_reader *p) {
+  pe_term t;
   pe_status rc = pe_reader_string(p);
-  return rc ? rc : pe_reader_term(p, pe_rex_word(pe_rules_rex(p->rules), pe_buf_str(&p->text)));
+  if (!rc) rc = pe_reader_text(p, false, &t);
+  return rc ? rc : pe_reader_term(p, t);
 }
 
 static pe_status read_any(pe_reader *p) {
-  pe_term t;
   p->at++, p->set.n = 0;
   pe_status rc = pe_charset_add(&p->set, 0, PE_CHARSET_TOP - 1, p->err);
-  if (!rc) rc = pe_reader_chars(p, &t);
-  return rc ? rc : pe_reader_term(p, t);
+  return rc ? rc : pe_reader_term(p, pe_reader_chars(p));
 }
 
 static pe_status read_name(pe_reader *p) {
@@ -133,9 +131,10 @@ static pe_status read_all(pe_reader *p, pe_rule *root) {
              : pe_fail(p->err, PE_EFORMAT, "grammar: it has no rule 'root'");
 }
 
-pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err) {
+pe_status pe_grammar_read_gbnf(pe_rules *rules, pe_str text, bool json, pe_rule *root,
+                               pe_error *err) {
   pe_reader p;
-  pe_status rc = pe_reader_open(&p, rules, text, "#", err);
+  pe_status rc = pe_reader_open(&p, rules, text, "#", json, err);
   if (!rc) rc = read_all(&p, root);
   pe_reader_close(&p);
   return rc;

@@ -67,7 +67,6 @@ static pe_status one_char(pe_reader *p, const char *from, int32_t *cp) {
 static pe_status read_range(lark *l, const char *from) {
   pe_reader *p = &l->p;
   int32_t low, high;
-  pe_term t;
   pe_status rc = one_char(p, from, &low);
   if (rc) return rc;
   pe_reader_space(p);
@@ -76,8 +75,8 @@ static pe_status read_range(lark *l, const char *from) {
   if ((rc = pe_reader_string(p)) || (rc = one_char(p, from, &high))) return rc;
   if (high < low)
     return pe_reader_refuse(p, PE_EFORMAT, from, "a range that ends before it begins");
-  if ((rc = pe_charset_add(&p->set, low, high, p->err)) || (rc = pe_reader_chars(p, &t))) return rc;
-  return leaf_term(l, t);
+  rc = pe_charset_add(&p->set, low, high, p->err);
+  return rc ? rc : leaf_term(l, pe_reader_chars(p));
 }
 
 static pe_status read_string(lark *l) {
@@ -86,15 +85,20 @@ static pe_status read_string(lark *l) {
   pe_term t;
   pe_status rc = pe_reader_string(p);
   if (rc) return rc;
-  if (pe_reader_take(p, "i")) {
-    rc = pe_reader_any_case(p, &t);
-    return rc ? rc : leaf_term(l, t);
-  }
+  const bool any_case = pe_reader_take(p, "i");
   const char *after = p->at;
   pe_reader_space(p);
-  if (pe_reader_take(p, "..")) return read_range(l, from);
+  if (!any_case && pe_reader_take(p, "..")) return read_range(l, from);
   p->at = after;
-  return leaf_term(l, pe_rex_word(pe_rules_rex(p->rules), pe_buf_str(&p->text)));
+  rc = pe_reader_text(p, any_case, &t);
+  return rc ? rc : leaf_term(l, t);
+}
+
+static pe_status add_pattern(lark *l, pe_str pattern) {
+  const pe_pattern_options o = {.json = l->p.json};
+  pe_term t;
+  pe_status rc = pe_pattern_read(pe_rules_rex(l->p.rules), pattern, o, &t, l->p.err);
+  return rc ? rc : leaf_term(l, t);
 }
 
 /* /.../flags; the pattern is read with its flags around it. */
@@ -112,11 +116,7 @@ static pe_status read_pattern(lark *l) {
   p->text.len = 0;
   pe_status rc = pe_buf_printf(&p->text, p->err, "(?%.*s:%.*s)", (int)(p->at - flag), flag,
                                (int)body.len, body.at);
-  pe_term t;
-  if (!rc)
-    rc = pe_pattern_read(pe_rules_rex(p->rules), pe_buf_str(&p->text), (pe_pattern_options){0}, &t,
-                         p->err);
-  return rc ? rc : leaf_term(l, t);
+  return rc ? rc : add_pattern(l, pe_buf_str(&p->text));
 }
 
 /* ---- rules ----------------------------------------------------------------------------------- */
@@ -217,11 +217,97 @@ static pe_status read_rule(lark *l) {
   return rc ? rc : read_body(l, rule);
 }
 
+/* ---- imports --------------------------------------------------------------------------------- */
+
+/* The terminals that come with Lark. ESCAPED_STRING and C_COMMENT end at the first mark that may
+ * end them, which Lark's patterns leave to the search. */
+static const char *common(pe_str name) {
+#define INT "[0-9]+"
+#define FLOAT "(?:" INT "[eE][+-]?" INT "|(?:" INT "\\.[0-9]*|\\." INT ")(?:[eE][+-]?" INT ")?)"
+  static const char *const list[][2] = {
+      {"DIGIT", "[0-9]"},
+      {"HEXDIGIT", "[0-9a-fA-F]"},
+      {"INT", INT},
+      {"SIGNED_INT", "[+-]?" INT},
+      {"DECIMAL", INT "\\.[0-9]*|\\." INT},
+      {"FLOAT", FLOAT},
+      {"SIGNED_FLOAT", "[+-]?" FLOAT},
+      {"NUMBER", FLOAT "|" INT},
+      {"SIGNED_NUMBER", "[+-]?(?:" FLOAT "|" INT ")"},
+      {"ESCAPED_STRING", "\"(?:[^\"\\\\\n]|\\\\.)*\""},
+      {"LCASE_LETTER", "[a-z]"},
+      {"UCASE_LETTER", "[A-Z]"},
+      {"LETTER", "[a-zA-Z]"},
+      {"WORD", "[a-zA-Z]+"},
+      {"CNAME", "[a-zA-Z_][a-zA-Z0-9_]*"},
+      {"WS_INLINE", "[ \t]+"},
+      {"WS", "[ \t\f\r\n]+"},
+      {"CR", "\r"},
+      {"LF", "\n"},
+      {"NEWLINE", "(?:\r?\n)+"},
+      {"SH_COMMENT", "#[^\n]*"},
+      {"CPP_COMMENT", "//[^\n]*"},
+      {"C_COMMENT", "/\\*(?:[^*]|\\*+[^*/])*\\*+/"},
+      {"SQL_COMMENT", "--[^\n]*"},
+  };
+#undef INT
+#undef FLOAT
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++)
+    if (pe_str_same(name, pe_str_c(list[i][0]))) return list[i][1];
+  return NULL;
+}
+
+/* A name of common, and perhaps -> what it is called here. */
+static pe_status import_name(lark *l) {
+  pe_reader *p = &l->p;
+  const char *from = p->at;
+  pe_str name = pe_reader_word(p, "");
+  const char *pattern = common(name);
+  pe_rule rule;
+  if (!pattern)
+    return pe_reader_refuse(p, PE_EUNSUPPORTED, from, "common has no terminal of this name");
+  pe_reader_space(p);
+  if (pe_reader_take(p, "->")) {
+    pe_reader_space(p);
+    name = pe_reader_word(p, "");
+  }
+  if (!is_terminal(name) || !name.len)
+    return pe_reader_refuse(p, PE_EFORMAT, from, "a terminal's name is written large");
+  pe_status rc = pe_reader_rule(p, name, &rule);
+  l->in_terminal = true;
+  if (!rc) rc = pe_reader_begin(p, rule);
+  if (!rc) rc = add_pattern(l, pe_str_c(pattern));
+  return rc ? rc : pe_reader_finish(p);
+}
+
+/* common.NAME or common (NAME, NAME) */
+static pe_status read_import(lark *l) {
+  pe_reader *p = &l->p;
+  pe_reader_space(p);
+  const char *from = p->at;
+  if (!pe_reader_take(p, "common"))
+    return pe_reader_refuse(p, PE_EUNSUPPORTED, from, "of Lark's files common can be imported");
+  if (pe_reader_take(p, ".")) return import_name(l);
+  pe_reader_space(p);
+  if (!pe_reader_take(p, "("))
+    return pe_reader_refuse(p, PE_EFORMAT, from, "an import is common.NAME or common (NAME, …)");
+  pe_status rc;
+  do {
+    pe_reader_space(p);
+    rc = import_name(l);
+    pe_reader_space(p);
+  } while (!rc && pe_reader_take(p, ","));
+  if (rc || pe_reader_take(p, ")")) return rc;
+  return pe_reader_refuse(p, PE_EFORMAT, from, "the list of names is not closed");
+}
+
 static pe_status read_directive(lark *l) {
   pe_reader *p = &l->p;
   const char *from = p->at;
+  if (pe_reader_take(p, "%import")) return read_import(l);
   if (!pe_reader_take(p, "%ignore"))
-    return pe_reader_refuse(p, PE_EUNSUPPORTED, from, "of the directives %ignore is supported");
+    return pe_reader_refuse(p, PE_EUNSUPPORTED, from,
+                            "of the directives %ignore and %import are supported");
   l->in_terminal = l->ignores = true;
   return read_body(l, l->ignored);
 }
@@ -254,9 +340,10 @@ static pe_status read_all(lark *l, pe_rule *root) {
   return add_around(l, start, root);
 }
 
-pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err) {
+pe_status pe_grammar_read_lark(pe_rules *rules, pe_str text, bool json, pe_rule *root,
+                               pe_error *err) {
   lark l = {0};
-  pe_status rc = pe_reader_open(&l.p, rules, text, "//", err);
+  pe_status rc = pe_reader_open(&l.p, rules, text, "//", json, err);
   if (!rc) rc = read_all(&l, root);
   pe_reader_close(&l.p);
   return rc;

@@ -20,13 +20,13 @@ pe_status pe_reader_refuse(pe_reader *p, pe_status code, const char *from, const
                  why);
 }
 
-typedef pe_status read_text(pe_rules *rules, pe_str text, pe_rule *root, pe_error *err);
+typedef pe_status read_text(pe_rules *rules, pe_str text, bool json, pe_rule *root, pe_error *err);
 
 static pe_status compile_text(read_text *read, pe_str text, pe_grammar **out, pe_error *err) {
   pe_rules *rules = NULL;
   pe_rule root = 0;
   pe_status rc = pe_rules_open(pe_rules_usual(), &rules, err);
-  if (!rc) rc = read(rules, text, &root, err);
+  if (!rc) rc = read(rules, text, false, &root, err);
   if (!rc) return pe_grammar_compile(rules, root, (pe_grammar_options){0}, out, err);
   pe_rules_close(rules);
   return rc;
@@ -40,13 +40,14 @@ pe_status pe_grammar_lark(pe_str text, pe_grammar **out, pe_error *err) {
   return compile_text(pe_grammar_read_lark, text, out, err);
 }
 
-pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment,
+pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment, bool json,
                          pe_error *err) {
   *p = (pe_reader){.rules = rules,
                    .start = text.at,
                    .at = text.at,
                    .end = text.at + text.len,
                    .comment = comment,
+                   .json = json,
                    .err = err};
   if (text.len > PE_GRAMMAR_TEXT)
     return pe_fail(err, PE_ELIMIT, "grammar: %zu bytes, the limit is %d", text.len,
@@ -162,35 +163,26 @@ pe_status pe_reader_string(pe_reader *p) {
   return PE_OK;
 }
 
-pe_status pe_reader_chars(pe_reader *p, pe_term *out) {
-  const pe_charset *s = &p->set;
-  const size_t n = (s->n + 1) / 2;
-  pe_code_range *range = pe_alloc((n + 1) * sizeof *range);
-  if (!range) return pe_nomem(p->err, "characters of a grammar");
-  for (size_t i = 0; i < n; i++)
-    range[i] =
-        (pe_code_range){(uint32_t)s->at[2 * i],
-                        (uint32_t)(2 * i + 1 < s->n ? s->at[2 * i + 1] : PE_CHARSET_TOP) - 1};
-  *out = pe_rex_chars(pe_rules_rex(p->rules), range, n);
-  pe_free(range);
-  return PE_OK;
+pe_term pe_reader_chars(pe_reader *p) {
+  return pe_pattern_chars(pe_rules_rex(p->rules), &p->set, p->json);
 }
 
-pe_status pe_reader_any_case(pe_reader *p, pe_term *out) {
+pe_status pe_reader_text(pe_reader *p, bool any_case, pe_term *out) {
   pe_rex *r = pe_rules_rex(p->rules);
   *out = PE_TERM_EMPTY;
   if (!p->text.len) return PE_OK; /* and its memory may be NULL */
-  const char *at = p->text.data, *end = at + p->text.len;
-  while (at < end) {
+  if (!any_case && !p->json) return *out = pe_rex_word(r, pe_buf_str(&p->text)), PE_OK;
+  const char *start = p->text.data, *end = start + p->text.len, *at = end;
+  while (at > start) { /* from the end: a term begins with what is short */
     int32_t cp;
-    pe_term one;
-    at += pe_utf8_next(at, end, &cp);
+    do at--;
+    while (at > start && (*at & 0xc0) == 0x80);
+    pe_utf8_next(at, end, &cp);
     p->set.n = 0;
     pe_status rc = pe_charset_add(&p->set, cp, cp, p->err);
-    if (!rc) rc = pe_pattern_fold(&p->set, p->err);
-    if (!rc) rc = pe_reader_chars(p, &one);
+    if (!rc && any_case) rc = pe_pattern_fold(r, &p->set, p->err);
     if (rc) return rc;
-    *out = pe_rex_cat(r, *out, one);
+    *out = pe_rex_cat(r, pe_reader_chars(p), *out);
   }
   return PE_OK;
 }

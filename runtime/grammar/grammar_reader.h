@@ -23,6 +23,7 @@ typedef struct pe_reader {
   pe_rules *rules;
   const char *start, *at, *end;
   const char *comment; /* what begins one, to the end of the line */
+  bool json;           /* texts are written inside of a JSON string */
   pe_reader_frame *frame;
   size_t frames, frame_cap;
   pe_symbol *symbol;
@@ -36,7 +37,7 @@ typedef struct pe_reader {
 } pe_reader;
 
 /* Borrows the rules, which it writes into. */
-pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment,
+pe_status pe_reader_open(pe_reader *p, pe_rules *rules, pe_str text, const char *comment, bool json,
                          pe_error *err);
 void pe_reader_close(pe_reader *p);
 
@@ -56,9 +57,9 @@ pe_status pe_reader_char(pe_reader *p, int32_t *cp);
 /* "..."; appends its UTF-8 to p->text, which is emptied first. */
 pe_status pe_reader_string(pe_reader *p);
 /* The term of one character of p->set. */
-pe_status pe_reader_chars(pe_reader *p, pe_term *out);
-/* The term of p->text in any case. */
-pe_status pe_reader_any_case(pe_reader *p, pe_term *out);
+pe_term pe_reader_chars(pe_reader *p);
+/* The term of p->text, perhaps in any case. */
+pe_status pe_reader_text(pe_reader *p, bool any_case, pe_term *out);
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 

@@ -198,7 +198,7 @@ static pe_status read_item(pe_pattern_reader *p, pe_pattern_part *out) {
     return pe_pattern_refuse(p, PE_EFORMAT, from, "a quantifier has nothing to repeat");
   pe_charset s = {0};
   pe_status rc = pe_pattern_class(p, &s);
-  *out = anywhere(rc ? PE_TERM_NONE : pe_pattern_chars(p, &s));
+  *out = anywhere(rc ? PE_TERM_NONE : pe_pattern_chars(p->r, &s, p->options.json));
   pe_charset_free(&s);
   return rc;
 }
@@ -287,7 +287,8 @@ static pe_status check(pe_str text, pe_error *err) {
 static pe_status any_text(pe_pattern_reader *p) {
   pe_charset all = {0};
   pe_status rc = pe_charset_add(&all, 0, PE_CHARSET_TOP - 1, p->err);
-  if (!rc) p->text = pe_rex_repeat(p->r, pe_pattern_chars(p, &all), 0, PE_REX_FOREVER);
+  if (!rc)
+    p->text = pe_rex_repeat(p->r, pe_pattern_chars(p->r, &all, p->options.json), 0, PE_REX_FOREVER);
   pe_charset_free(&all);
   return rc;
 }

@@ -44,18 +44,17 @@ static pe_term escaped(pe_rex *r, int32_t cp) {
   return pe_rex_or(r, both, 2);
 }
 
-pe_term pe_pattern_chars(pe_pattern_reader *p, const pe_charset *s) {
+pe_term pe_pattern_chars(pe_rex *r, const pe_charset *s, bool json) {
   const int32_t last = PE_CHARSET_TOP - 1;
-  if (!p->options.json) return plain_chars(p->r, s, 0, last);
+  if (!json) return plain_chars(r, s, 0, last);
   pe_term part[40];
   size_t n = 0;
   for (int32_t cp = 0; cp <= '\\'; cp++)
-    if ((cp < ' ' || cp == '"' || cp == '\\') && pe_charset_has(s, cp))
-      part[n++] = escaped(p->r, cp);
-  part[n++] = plain_chars(p->r, s, ' ', '"' - 1);
-  part[n++] = plain_chars(p->r, s, '"' + 1, '\\' - 1);
-  part[n++] = plain_chars(p->r, s, '\\' + 1, last);
-  return pe_rex_or(p->r, part, n);
+    if ((cp < ' ' || cp == '"' || cp == '\\') && pe_charset_has(s, cp)) part[n++] = escaped(r, cp);
+  part[n++] = plain_chars(r, s, ' ', '"' - 1);
+  part[n++] = plain_chars(r, s, '"' + 1, '\\' - 1);
+  part[n++] = plain_chars(r, s, '\\' + 1, last);
+  return pe_rex_or(r, part, n);
 }
 
 /* ---- escapes --------------------------------------------------------------------------------- */
@@ -101,11 +100,23 @@ static pe_status unicode_escape(pe_pattern_reader *p, const char *from, int32_t 
   return PE_OK;
 }
 
-pe_status pe_pattern_fold(pe_charset *s, pe_error *err) {
-  enum { LONG_S = 0x17f, KELVIN = 0x212a };
-  static const int32_t strange[] = {LONG_S, KELVIN};
-  pe_charset drop = {0};
+/* The letters of a set of ASCII in the other case. */
+static pe_status fold_ascii(pe_charset *s, pe_error *err) {
   pe_status rc = PE_OK;
+  for (int32_t small = 'a'; !rc && small <= 'z'; small++) {
+    const bool has_small = pe_charset_has(s, small), has_large = pe_charset_has(s, small - 32);
+    const int32_t other = has_small ? small - 32 : small;
+    if (has_small != has_large) rc = pe_charset_add(s, other, other, err);
+  }
+  return rc;
+}
+
+pe_status pe_pattern_fold(pe_rex *r, pe_charset *s, pe_error *err) {
+  enum { LONG_S = 0x17f, KELVIN = 0x212a, WORK = 50 };
+  static const int32_t strange[] = {LONG_S, KELVIN};
+  if (!s->n || s->at[s->n - 1] <= 0x80) return fold_ascii(s, err);
+  pe_charset drop = {0};
+  pe_status rc = pe_rex_spend(r, WORK + 2 * s->n, err);
   for (size_t i = 0; !rc && i < sizeof strange / sizeof *strange; i++)
     if (!pe_charset_has(s, strange[i])) rc = pe_charset_add(&drop, strange[i], strange[i], err);
   if (!rc) rc = pe_charset_negate(&drop, err);
@@ -128,7 +139,7 @@ static pe_status class_letter(pe_pattern_reader *p, char c, pe_charset *s) {
   const char small = (char)(c | 32);
   const int32_t *list = small == 'd' ? digits : small == 'w' ? word : space;
   /* Python's \s of ASCII, or ECMA's */
-  const size_t spaces = p->options.json ? sizeof space : 4 * sizeof *space;
+  const size_t spaces = p->options.ecma ? sizeof space : 4 * sizeof *space;
   const size_t n = (small == 'd'   ? sizeof digits
                     : small == 'w' ? sizeof word
                                    : spaces) /
@@ -144,6 +155,7 @@ static pe_status class_letter(pe_pattern_reader *p, char c, pe_charset *s) {
 
 /* \p{Name} or \P{Name}; p->at is after the letter. */
 static pe_status property(pe_pattern_reader *p, const char *from, bool negate, pe_charset *s) {
+  enum { WORK = 100 };
   const char *close =
       p->at < p->end && *p->at == '{' ? memchr(p->at, '}', (size_t)(p->end - p->at)) : NULL;
   if (!close) return pe_pattern_refuse(p, PE_EFORMAT, from, "\\p needs a name in braces");
@@ -151,7 +163,8 @@ static pe_status property(pe_pattern_reader *p, const char *from, bool negate, p
   const char *is = memchr(name.at, '=', name.len); /* Script=Greek, General_Category=Lu */
   if (is) name = pe_str_of(is + 1, (size_t)(close - is - 1));
   pe_charset own = {0};
-  pe_status rc = pe_charset_property(&own, name, p->err);
+  pe_status rc = pe_rex_spend(p->r, WORK, p->err);
+  if (!rc) rc = pe_charset_property(&own, name, p->err);
   if (rc == PE_ENOTFOUND)
     rc = pe_pattern_refuse(p, PE_EUNSUPPORTED, from, "a property with this name is not known");
   if (!rc && negate) rc = pe_charset_negate(&own, p->err);
@@ -206,7 +219,8 @@ static pe_status bracket_item(pe_pattern_reader *p, pe_charset *s, int32_t *cp) 
 static pe_status bracket_range(pe_pattern_reader *p, pe_charset *s) {
   const char *from = p->at;
   int32_t low, high;
-  pe_status rc = bracket_item(p, s, &low);
+  pe_status rc = pe_rex_spend(p->r, s->n / 256, p->err); /* a range may be put between others */
+  if (!rc) rc = bracket_item(p, s, &low);
   if (rc) return rc;
   if (p->end - p->at < 2 || p->at[0] != '-' || p->at[1] == ']')
     return low < 0 ? PE_OK : add_range(p, s, low, low);
@@ -229,15 +243,15 @@ static pe_status bracket(pe_pattern_reader *p, pe_charset *s) {
   if (rc) return rc;
   if (p->at == p->end) return pe_pattern_refuse(p, PE_EFORMAT, from, "the bracket is not closed");
   p->at++;
-  if (p->ignore_case && (rc = pe_pattern_fold(s, p->err))) return rc;
+  if (p->ignore_case && (rc = pe_pattern_fold(p->r, s, p->err))) return rc;
   return negate ? pe_charset_negate(s, p->err) : PE_OK;
 }
 
 static pe_status any_char(pe_pattern_reader *p, pe_charset *s) {
   if (p->dot_all) return add_range(p, s, 0, PE_CHARSET_TOP - 1);
   pe_status rc = add_range(p, s, '\n', '\n');
-  if (!rc && p->options.json) rc = add_range(p, s, '\r', '\r');
-  if (!rc && p->options.json) rc = add_range(p, s, 0x2028, 0x2029);
+  if (!rc && p->options.ecma) rc = add_range(p, s, '\r', '\r');
+  if (!rc && p->options.ecma) rc = add_range(p, s, 0x2028, 0x2029);
   return rc ? rc : pe_charset_negate(s, p->err);
 }
 
@@ -252,5 +266,5 @@ pe_status pe_pattern_class(pe_pattern_reader *p, pe_charset *s) {
     p->at += pe_utf8_next(p->at, p->end, &cp);
   }
   pe_status rc = add_range(p, s, cp, cp);
-  return !rc && p->ignore_case ? pe_pattern_fold(s, p->err) : rc;
+  return !rc && p->ignore_case ? pe_pattern_fold(p->r, s, p->err) : rc;
 }

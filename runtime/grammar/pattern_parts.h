@@ -27,8 +27,6 @@ typedef struct pe_pattern_reader {
 pe_status pe_pattern_refuse(pe_pattern_reader *p, pe_status code, const char *from,
                             const char *why);
 
-/* One character of s, as it is spelled in the text. */
-pe_term pe_pattern_chars(pe_pattern_reader *p, const pe_charset *s);
 /* The class or character at p->at ('.', '[', '\\' or itself); adds to s, which is empty. */
 pe_status pe_pattern_class(pe_pattern_reader *p, pe_charset *s);
 

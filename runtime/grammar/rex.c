@@ -32,6 +32,14 @@ pe_status pe_rex_status(const pe_rex *r, pe_error *err) {
   return r->status;
 }
 
+pe_status pe_rex_spend(pe_rex *r, uint64_t work, pe_error *err) {
+  r->work += work;
+  if (r->work > PE_REX_WORK)
+    pe_rex_fail(r, PE_ELIMIT, "the grammar's classes of characters take more than %d units of work",
+                PE_REX_WORK);
+  return pe_rex_status(r, err);
+}
+
 /* ---- looking up ------------------------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t h, uint64_t v) { return pe_hash_u64(h ^ v) + (h << 7); }
@@ -120,7 +128,7 @@ pe_status pe_rex_open(pe_rex_limits limits, pe_rex **out, pe_error *err) {
 
 void pe_rex_close(pe_rex *r) {
   if (!r) return;
-  pe_free(r->node), pe_free(r->slot), pe_free(r->arg), pe_free(r->set);
+  pe_free(r->node), pe_free(r->slot), pe_free(r->arg), pe_free(r->set), pe_free(r->set_slot);
   pe_free(r->first), pe_free(r->first_slot);
   pe_free(r->row_of), pe_free(r->row), pe_free(r->seen), pe_free(r->visit);
   pe_free(r);
@@ -131,9 +139,9 @@ uint32_t pe_rex_terms(const pe_rex *r) { return (uint32_t)r->nodes; }
 uint64_t pe_rex_bytes(const pe_rex *r) {
   return sizeof *r + r->node_cap * sizeof *r->node + r->slots * sizeof *r->slot +
          r->arg_cap * sizeof *r->arg + r->set_cap * sizeof *r->set +
-         r->first_cap * sizeof *r->first + r->row_of_cap * sizeof *r->row_of +
-         r->row_cap * sizeof *r->row + r->seen_cap * sizeof *r->seen +
-         r->visit_cap * sizeof *r->visit;
+         r->set_slots * sizeof *r->set_slot + r->first_cap * sizeof *r->first +
+         r->row_of_cap * sizeof *r->row_of + r->row_cap * sizeof *r->row +
+         r->seen_cap * sizeof *r->seen + r->visit_cap * sizeof *r->visit;
 }
 
 bool pe_rex_nullable(const pe_rex *r, pe_term t) { return r->node[t].flags & PE_TERM_NULLABLE; }
@@ -144,15 +152,36 @@ static bool is_full(const pe_byte_set *s) {
   return (s->bits[0] & s->bits[1] & s->bits[2] & s->bits[3]) == UINT64_MAX;
 }
 
+/* The slot of a set, or the free one for it. */
+static size_t set_slot(const pe_rex *r, const pe_byte_set *set) {
+  uint64_t h = r->seed;
+  for (int k = 0; k < 4; k++) h = mix(h, set->bits[k]);
+  size_t i = h & (r->set_slots - 1);
+  while (r->set_slot[i] && memcmp(&r->set[r->set_slot[i] - 1], set, sizeof *set))
+    i = (i + 1) & (r->set_slots - 1);
+  return i;
+}
+
+static bool grow_set_slots(pe_rex *r) {
+  const size_t slots = r->set_slots ? 2 * r->set_slots : 64;
+  uint32_t *slot = pe_calloc(slots, sizeof *slot);
+  if (!slot) return false;
+  pe_free(r->set_slot);
+  r->set_slot = slot, r->set_slots = slots;
+  for (uint32_t i = 0; i < r->sets; i++) slot[set_slot(r, &r->set[i])] = i + 1;
+  return true;
+}
+
 pe_term pe_rex_set(pe_rex *r, const pe_byte_set *set) {
   if (!(set->bits[0] | set->bits[1] | set->bits[2] | set->bits[3])) return PE_TERM_NONE;
-  size_t i = 0; /* grammars have few sets: some tens */
-  while (i < r->sets && memcmp(&r->set[i], set, sizeof *set)) i++;
-  if (i == r->sets) {
-    if (pe_grow(&r->set, &r->set_cap, i + 1, sizeof *set, NULL) != PE_OK) return no_memory(r);
+  if (2 * (r->sets + 1) > r->set_slots && !grow_set_slots(r)) return no_memory(r);
+  uint32_t *slot = &r->set_slot[set_slot(r, set)];
+  if (!*slot) {
+    if (pe_grow(&r->set, &r->set_cap, r->sets + 1, sizeof *set, NULL) != PE_OK) return no_memory(r);
     r->set[r->sets++] = *set;
+    *slot = (uint32_t)r->sets;
   }
-  return intern(r, (pe_term_node){.kind = PE_TERM_IS_SET, .a = (uint32_t)i}, NULL);
+  return intern(r, (pe_term_node){.kind = PE_TERM_IS_SET, .a = *slot - 1}, NULL);
 }
 
 static pe_term byte_term(pe_rex *r, uint8_t byte) {

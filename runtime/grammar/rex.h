@@ -45,6 +45,10 @@ pe_status pe_rex_open(pe_rex_limits limits, pe_rex **out, pe_error *err); /* giv
 void pe_rex_close(pe_rex *r);                                             /* takes; NULL is fine */
 /* PE_OK, or the first failure, which stays. */
 pe_status pe_rex_status(const pe_rex *r, pe_error *err);
+/* Counts work before terms are made, in units of about a microsecond: a few bytes of a pattern can
+ * name thousands of characters. PE_REX_WORK of it is a failure. */
+enum { PE_REX_WORK = 500000 };
+pe_status pe_rex_spend(pe_rex *r, uint64_t work, pe_error *err);
 
 /* ---- making ---------------------------------------------------------------------------------- */
 

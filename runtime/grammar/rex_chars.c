@@ -50,6 +50,7 @@ pe_term pe_rex_chars(pe_rex *r, const pe_code_range *range, size_t n) {
   enum { LENGTHS = sizeof lengths / sizeof *lengths, CHUNK = 64 };
   pe_term part[CHUNK + LENGTHS], sum = PE_TERM_NONE;
   size_t parts = 0;
+  if (pe_rex_spend(r, n, NULL) != PE_OK) return PE_TERM_NONE;
   for (size_t i = 0; i <= n; i++) {
     if (parts > CHUNK - 1 || i == n) { /* a class of Unicode has hundreds of ranges */
       part[parts++] = sum;

@@ -34,7 +34,7 @@ struct pe_rex {
   pe_rex_limits limits;
   pe_status status;
   pe_error failure;
-  uint64_t seed, steps;
+  uint64_t seed, steps, work;
   pe_term_node *node;
   size_t nodes, node_cap;
   uint32_t *slot; /* hash table of terms; 0 is free, since `none` is never looked up */
@@ -43,6 +43,8 @@ struct pe_rex {
   size_t args, arg_cap;
   pe_byte_set *set;
   size_t sets, set_cap;
+  uint32_t *set_slot; /* hash table of them: number + 1 */
+  size_t set_slots;
   pe_byte_set *first; /* from 1 on */
   size_t firsts, first_cap;
   uint16_t *first_slot; /* hash table of them */

@@ -16,7 +16,8 @@
 --   grammar         what the answer must be: a form of grammar/source.lua, with the `field` that
 --                   said so (pipeline/constraint.lua)
 --   strict          { [name of a tool] = true }: its arguments must follow its schema; `strict` in
---                   chat.tools says the same
+--                   chat.tools says the same. { [name] = { regex | lark, field } }: a custom tool's
+--                   text must follow this (grammar/input.lua), which `field` said
 --   truncates       leave out the oldest turns if it is too long (pipeline/truncate.lua)
 --   session         the name of the conversation that the request continues
 --   call_prefix     the beginning of the ids of its calls
@@ -93,7 +94,7 @@ local function variables_of(fields)
   return out
 end
 
---- The set of the tools whose schemas must be followed.
+--- The tools whose schemas or grammars must be followed.
 local function strict_of(tools, set)
   local out = {}
   for _, tool in ipairs(tools or {}) do

@@ -26,6 +26,7 @@
 --   bare           a term of what may stand between the quotes of JSON's strings (nil: everything)
 --   spelling       of null, true and false (scalar.lua)
 local failure = require "grammar.failure"
+local input = require "grammar.input"
 local scalar = require "grammar.scalar"
 
 local parameters = {}
@@ -44,11 +45,17 @@ local function rule_of(c, alternatives)
   return { rule }
 end
 
+--- The texts of a term that can be written raw.
+local function writable(b, term, given)
+  if given.only then term = b:both(term, given.only) end
+  return b:both(term, b:except(given.never))
+end
+
 --- The raw strings of a value, but not those of `unlike`; nil if there are none.
 local function raw_of(c, value, given, unlike)
   local set = c:fold(c.raw, value.literals)
   if c.raw:is_none(set) then return nil end
-  local term = c.b:both(set.said, given.only or c.raw_words.plain, c.b:except(given.never))
+  local term = writable(c.b, c.b:both(set.said, c.raw_words.plain), given)
   if unlike then term = c.b:both(term, c.b:except(unlike)) end
   return not c:empty(term) and term or nil
 end
@@ -87,6 +94,31 @@ local function joined(...)
   return out
 end
 
+-- The symbols of a custom tool's text, by how it reads; or nil and an error.
+local texts = {}
+
+function texts.json(b, given, _, job)
+  local inside, why = input.inside(b, given, job)
+  return inside and { b:text '"', inside, b:text '"' }, why
+end
+
+function texts.text(b, given, style, job)
+  local term, why = input.raw(b, given, job)
+  return term and { writable(b, term, style) }, why
+end
+
+function texts.quoted(b, given, style, job)
+  local raw, why = texts.text(b, given, style, job)
+  return raw and joined({ style.quote }, raw, { style.quote }), why
+end
+
+--- The symbols of a custom tool's arguments in JSON; or nil and an error.
+function parameters.text(b, given, job)
+  local value, why = texts.json(b, given, nil, job)
+  local open = b:text(('{"%s": '):format(input.NAME))
+  return value and joined({ open }, value, { b:text "}" }), why
+end
+
 --- A style for object_rules.write.
 function parameters.style(given)
   local style = { spelling = given.spelling, bare = given.bare }
@@ -103,6 +135,13 @@ function parameters.style(given)
     if #out == 0 or c:empty(term) then return nil end
     local symbols = joined(given.key(term), rule_of(c, out), given.after)
     return { symbols, joined(given.between, symbols) }
+  end
+
+  --- The same in this style.
+  function style.text(b, text, job)
+    local value, why = texts[given.reads(input.NAME)](b, text, given, job)
+    local key = given.key(b:text(input.NAME))
+    return value and joined(given.open, key, value, given.after, given.close), why
   end
   return style
 end

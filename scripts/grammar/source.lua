@@ -10,6 +10,7 @@
 -- writes it into a builder, as a part of a larger grammar, which what is compiled cannot be.
 local grammar = require "grammar"
 local perigee = require "perigee"
+local reading = require "grammar.reading"
 local words = require "grammar.words"
 local json = perigee.json
 
@@ -61,7 +62,7 @@ end
 local rules = {}
 
 function rules.schema(b, given) return grammar.rule(b, given.schema, given) end
-function rules.regex(b, given) return b:pattern(given.regex) end
+function rules.regex(b, given) return reading.pattern(b, given.regex, nil, given.job) end
 function rules.choice(b, given)
   return words.any(b, given.choice, given.pause or function() end)
 end
@@ -69,7 +70,9 @@ end
 --- The language that a grammar is written in.
 local function language(text) return text:find("::=", 1, true) and "gbnf" or "lark" end
 
-function rules.grammar(b, given) return b[language(given.grammar)](b, given.grammar) end
+function rules.grammar(b, given)
+  return reading.rule(b, language(given.grammar), given.grammar, nil, given.job)
+end
 
 --- A symbol of a builder for what is given; or nil and an error.
 function source.rule(b, given)

@@ -5,6 +5,7 @@
 local failure = require "grammar.failure"
 local format = require "grammar.format"
 local read = require "grammar.read"
+local reading = require "grammar.reading"
 local json = require("perigee").json
 
 local words = {}
@@ -54,10 +55,11 @@ end
 
 -- ---- strings ------------------------------------------------------------------------------------
 
---- options: raw, and bare (a term of what may stand between quotes, nil: everything).
+--- options: raw, bare (a term of what may stand between quotes, nil: everything), and job (of
+--- reading.lua).
 function words.new(b, options, spend)
   local w = setmetatable({ b = b, read = {}, raw = options.raw, bare = options.bare,
-    spend = spend }, Words)
+    job = options.job, spend = spend }, Words)
   w.char = failure.checked(b:pattern("[\\s\\S]", { json = not w.raw }))
   w.plain = b:times(w.char, 0)
   w.quote = b:text '"'
@@ -91,7 +93,9 @@ function Words:pattern(node, keyword, text)
   local term = self.read[text]
   if term then return term end
   local why
-  term, why = self.b:pattern(text, { search = true, json = not self.raw })
+  self.spend(#text)
+  term, why = reading.pattern(self.b, text, { search = true, json = not self.raw, ecma = true },
+    self.job)
   if not term then
     failure.raise(why.code, node, "%s: %s", keyword, why.message:gsub("^pattern: ", ""))
   end

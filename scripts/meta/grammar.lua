@@ -67,12 +67,15 @@ local GrammarBuilder = {}
 function GrammarBuilder:text(text) end
 
 ---The term of a regular expression. search: it may match anywhere in the text, as in JSON schema.
----json: of the inside of a JSON string, where a line end is written \n.
+---json: of the inside of a JSON string, where a line end is written \n. ecma: `.` and \s are those
+---of ECMA-262, not Python's.
 ---@param pattern string
----@param options? { search?: boolean, json?: boolean }
+---@param options? { search?: boolean, json?: boolean, ecma?: boolean }
+---@param callback? fun(term?: perigee.Term, err?: perigee.Error)  Reads on a helper thread; nothing
+---else can use the builder until it is called. The same for gbnf, lark and term.
 ---@return perigee.Term? term
 ---@return perigee.Error? err
-function GrammarBuilder:pattern(pattern, options) end
+function GrammarBuilder:pattern(pattern, options, callback) end
 
 ---One character of these ranges of code points, in UTF-8.
 ---@param ranges { [1]: integer, [2]: integer }[]
@@ -183,17 +186,30 @@ function GrammarBuilder:with(rule, change) end
 function GrammarBuilder:list(symbol, least, most) end
 
 ---The rule of a GBNF text, as perigee.grammar.gbnf reads it: its `root`. Names in the text are its
----own.
+---own. json: its texts are written inside of a JSON string.
 ---@param text string
+---@param options? { json?: boolean }
+---@param callback? fun(rule?: perigee.Rule, err?: perigee.Error)
 ---@return perigee.Rule? rule
 ---@return perigee.Error? err
-function GrammarBuilder:gbnf(text) end
+function GrammarBuilder:gbnf(text, options, callback) end
 
----The rule of a Lark text, as perigee.grammar.lark reads it: its `start`.
+---The rule of a Lark text, as perigee.grammar.lark reads it: its `start`. json: its texts are
+---written inside of a JSON string.
 ---@param text string
+---@param options? { json?: boolean }
+---@param callback? fun(rule?: perigee.Rule, err?: perigee.Error)
 ---@return perigee.Rule? rule
 ---@return perigee.Error? err
-function GrammarBuilder:lark(text) end
+function GrammarBuilder:lark(text, options, callback) end
+
+---The term of a rule that does not refer to itself, so that it can be combined with others. Its
+---rules must be defined.
+---@param rule perigee.Rule
+---@param callback? fun(term?: perigee.Term, err?: perigee.Error)
+---@return perigee.Term? term
+---@return perigee.Error? err
+function GrammarBuilder:term(rule, callback) end
 
 ---Compiles the grammar and uses up the builder. Its errors have the codes format, unsupported,
 ---unsatisfiable (no text fits) and limit. keep: rules stay as they are, without folding.

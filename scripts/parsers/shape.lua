@@ -33,10 +33,11 @@ local function joined(...)
   return out
 end
 
---- A shape in a builder. o: tools ({ { name, schema (nil: any arguments) } }), template (its
---- text), token (function(text): the id of an added token, or nil), ends (a set of the ids that end
---- an answer), known (parsers.known of the tools), pause and refuse (function(tool, err): what to
---- do about a schema that cannot be followed; without it the arguments are any).
+--- A shape in a builder. o: tools ({ { name, schema (nil: any arguments), or the text of a custom
+--- tool (grammar/input.lua) } }), template (its text), token (function(text): the id of an added
+--- token, or nil), ends (a set of the ids that end an answer), known (parsers.known of the tools),
+--- pause and refuse (function(tool, err): what to do about a schema or text that cannot be
+--- followed; without it the arguments are any).
 function shape.new(b, o)
   return setmetatable({ b = b, o = o, tools = o.tools, any = {},
     known = o.known or args.tools() }, Shape)
@@ -111,9 +112,24 @@ local function declared(schema)
   return out
 end
 
+--- The rule of a custom tool's arguments; nil if its text cannot be held to its grammar.
+local function text_argument(self, tool, style)
+  local b = self.b
+  local symbols, why = (style or parameters).text(b, tool.text, self.o.job)
+  if symbols then
+    local rule = b:rule "input"
+    b:define(rule, { symbols })
+    return rule
+  end
+  if self.o.refuse then self.o.refuse(tool, why) end
+end
+
 --- The rule of arguments. key: of those that are any. make(any): the options of grammar.rule.
 local function arguments(self, tool, key, make)
-  if tool.schema then
+  if tool.text then
+    local rule = text_argument(self, tool, make(false).style)
+    if rule then return rule end
+  elseif tool.schema then
     local o = make(false)
     o.pause, o.job = self.o.pause, self.o.job
     o.order = "free" -- models write arguments in their own order

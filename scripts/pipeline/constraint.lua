@@ -20,6 +20,7 @@
 local async = require "lib.async"
 local errors = require "lib.errors"
 local grammars = require "pipeline.grammars"
+local input = require "grammar.input"
 local jobs = require "lib.jobs"
 local opening = require "pipeline.opening"
 local parsers = require "parsers"
@@ -49,9 +50,11 @@ local function tools_of(req, whole)
     local fn = tool["function"]
     if not name or fn.name == name then
       local strict = req.strict and req.strict[fn.name]
+      local text = type(strict) == "table" and strict or nil
       local given = fn.parameters ~= json.null and fn.parameters or nil
-      list[#list + 1] = { name = fn.name, field = ("tools[%d].function.parameters"):format(i - 1),
-        schema = (whole or strict) and given or nil, must = strict }
+      list[#list + 1] = { name = fn.name, must = strict and true, text = text,
+        field = text and text.field or ("tools[%d].function.parameters"):format(i - 1),
+        schema = (whole or strict) and given or nil }
     end
   end
   return list
@@ -61,8 +64,8 @@ end
 local function tools_key(tools)
   local parts = {}
   for i, tool in ipairs(tools) do
-    parts[i] = ("%s %s %s"):format(tool.name, tostring(tool.must),
-      tool.schema and json.encode(tool.schema) or "")
+    parts[i] = ("%s %s %s %s"):format(tool.name, tostring(tool.must),
+      tool.schema and json.encode(tool.schema) or "", input.key(tool.text))
     async.breathe()
   end
   return table.concat(parts, "\n")
@@ -155,6 +158,17 @@ local function calls_in(ask, b, lenient)
     end })
 end
 
+--- Compiles the texts of custom tools alone: an error among all tools would not say whose it is.
+local function check_texts(ask)
+  for _, tool in ipairs(ask.tools) do
+    if tool.text then
+      local g, why = ask.job(function(callback) return input.compile(tool.text, callback) end)
+      if not g then refuse(tool.field, why) end
+      g:close()
+    end
+  end
+end
+
 --- Compiles write(builder, lenient). What fails as a whole is tried once more without the schemas
 --- that nobody called strict.
 local function compile(ask, write)
@@ -199,6 +213,7 @@ end
 local function calls_grammar(ask, given)
   local key = key_of(ask, "calls", given and source_key(given) or "", tools_key(ask.tools))
   return cache_of(ask):get(key, function()
+    check_texts(ask)
     return compile(ask, function(b, lenient)
       local calls = with_thought(ask, b, calls_in(ask, b, lenient).whole)
       if not given then return calls end
@@ -213,6 +228,7 @@ end
 local function rest_grammar(ask)
   local key = key_of(ask, "rest", tools_key(ask.tools))
   return cache_of(ask):get(key, function()
+    check_texts(ask)
     return compile(ask, function(b, lenient) return calls_in(ask, b, lenient).rest end)
   end)
 end

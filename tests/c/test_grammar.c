@@ -78,8 +78,57 @@ static void lark(void) {
       {"start: \"a\"*\n%ignore \" \"\n%ignore WS\nWS: \"\\t\"", "a \t a", WHOLE},
       {"start: /a\\/b/", "a/b", WHOLE},
       {"start: \"k\"i", "\xe2\x84\xaa", DEAD},
+      {"start: \"a\" LF\n%import common.LF", "a\n", WHOLE},
+      {"%import common (INT, WS -> BLANK)\n%ignore BLANK\nstart: INT+", " 12 \t3\n", WHOLE},
+      {"%import common.NUMBER -> N // as\nstart: N N", "1.5e3.5", WHOLE},
   };
   COMPARE(list, pe_grammar_lark);
+}
+
+/* Lark's own terminals: a text that is one, and one that is not. */
+static void imports(void) {
+  static const struct {
+    const char *name, *is, *is_not;
+  } list[] = {
+      {"DIGIT", "7", "77"},
+      {"HEXDIGIT", "f", "g"},
+      {"INT", "007", "-7"},
+      {"SIGNED_INT", "-7", "7."},
+      {"DECIMAL", "7.", "7"},
+      {"DECIMAL", ".7", "."},
+      {"FLOAT", "7e-1", "7"},
+      {"FLOAT", ".5E+10", "5E"},
+      {"SIGNED_FLOAT", "+7.5", "+7"},
+      {"NUMBER", "7", "-7"},
+      {"SIGNED_NUMBER", "-7.5", "--7"},
+      {"ESCAPED_STRING", "\"a\\\"b\\\\\"", "\"a\"b\""},
+      {"LCASE_LETTER", "a", "A"},
+      {"UCASE_LETTER", "A", "a"},
+      {"LETTER", "Z", "_"},
+      {"WORD", "Ab", "a1"},
+      {"CNAME", "_a1", "1a"},
+      {"WS_INLINE", " \t", "\n"},
+      {"WS", " \t\f\r\n", ""},
+      {"CR", "\r", "\n"},
+      {"LF", "\n", "\r"},
+      {"NEWLINE", "\r\n\n", "\r"},
+      {"SH_COMMENT", "# a", "# a\n"},
+      {"CPP_COMMENT", "// a", "/ a"},
+      {"C_COMMENT", "/* a\n **/", "/* */ */"},
+      {"SQL_COMMENT", "-- a", "- a"},
+  };
+  for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+    char text[80];
+    pe_grammar *g = NULL;
+    pe_error err;
+    snprintf(text, sizeof text, "%%import common.%s\nstart: %s", list[i].name, list[i].name);
+    CHECK_OK(pe_grammar_lark(pe_str_c(text), &g, &err), err);
+    if (verdict(g, list[i].is) != WHOLE || verdict(g, list[i].is_not) == WHOLE)
+      printf("    %s\n", list[i].name);
+    CHECK_INT(verdict(g, list[i].is), WHOLE);
+    CHECK(verdict(g, list[i].is_not) != WHOLE);
+    pe_grammar_release(g);
+  }
 }
 
 static void patterns_and_choices(void) {
@@ -170,7 +219,13 @@ static void refused(void) {
   refused_as(pe_grammar_lark, "start: \"c\"..\"a\"", PE_EFORMAT, "ends before it begins");
   refused_as(pe_grammar_lark, "start: \"a\" ~", PE_EFORMAT, "~ n or ~ n..m");
   refused_as(pe_grammar_lark, "start: x{y}", PE_EUNSUPPORTED, "templates are not supported");
-  refused_as(pe_grammar_lark, "%import common.WS\nstart: \"a\"", PE_EUNSUPPORTED, "%ignore");
+  refused_as(pe_grammar_lark, "%declare X\nstart: \"a\"", PE_EUNSUPPORTED, "%ignore and %import");
+  refused_as(pe_grammar_lark, "%import x.WS\nstart: \"a\"", PE_EUNSUPPORTED, "common can be");
+  refused_as(pe_grammar_lark, "%import common.X\nstart: \"a\"", PE_EUNSUPPORTED, "no terminal of");
+  refused_as(pe_grammar_lark, "%import common.WS -> ws\n", PE_EFORMAT, "is written large");
+  refused_as(pe_grammar_lark, "%import common.WS ->\n", PE_EFORMAT, "is written large");
+  refused_as(pe_grammar_lark, "%import common WS\n", PE_EFORMAT, "an import is common.NAME");
+  refused_as(pe_grammar_lark, "%import common (WS\n", PE_EFORMAT, "the list of names is not");
   refused_as(pe_grammar_lark, "start: [\"a\" )", PE_EFORMAT, "nothing is open");
 }
 
@@ -228,6 +283,7 @@ static void failing_memory(void) {
 static const check_test tests[] = {
     {"GBNF", gbnf},
     {"Lark", lark},
+    {"imports", imports},
     {"patterns and choices", patterns_and_choices},
     {"regular rules are folded, others only if they have a text", folding},
     {"what is refused", refused},

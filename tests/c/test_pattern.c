@@ -5,7 +5,7 @@
 
 typedef enum want { WHOLE, PART, DEAD } want; /* a match; the beginning of one; neither */
 
-static const pe_pattern_options whole = {false, false}, search = {true, false}, json = {true, true};
+static const pe_pattern_options whole = {0}, search = {.search = true}, json = {true, true, true};
 
 static want verdict(const char *pattern, pe_pattern_options o, const char *text) {
   pe_rex *r = NULL;
@@ -189,6 +189,17 @@ static void limits(void) {
   text[PE_PATTERN_BYTES] = 0;
   CHECK_OK(pe_pattern_read(r, pe_str_c(text), whole, &t, &err), err);
   pe_rex_close(r);
+  /* classes with thousands of characters in few bytes */
+  static const char *const classes[] = {"\\p{L}", "(?i:[\\p{L}\\p{N}])", "(?i:\xce\xb1)"};
+  for (size_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+    const size_t n = strlen(classes[i]);
+    CHECK_OK(pe_rex_open((pe_rex_limits){1 << 20, 1 << 20}, &r, &err), err);
+    for (size_t at = 0; at + n < sizeof text; at += n) strcpy(text + at, classes[i]);
+    CHECK_OK(pe_pattern_read(r, pe_str_of(text, 10 * n), whole, &t, &err), err);
+    CHECK_FAILS(pe_pattern_read(r, pe_str_c(text), whole, &t, &err), PE_ELIMIT, err,
+                "more than 500000 units of work");
+    pe_rex_close(r);
+  }
 }
 
 static void memory(void) {

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   pe_error err;
   if (size < 1 || size > 400) return 0; /* longer ones reach nothing else, only slower */
   if (pe_rex_open((pe_rex_limits){20000, 200000}, &r, &err)) return 0;
-  const pe_pattern_options o = {data[0] & 1, data[0] & 2};
+  const pe_pattern_options o = {data[0] & 1, data[0] & 2, data[0] & 4};
   if (pe_pattern_read(r, pe_str_of((const char *)data + 1, size - 1), o, &t, &err)) {
     if (!err.text[0] || strchr(err.text, '\n')) abort();
   } else {

@@ -43,7 +43,11 @@ test("terms", function(t)
   t.eq(try(function(b) return b:words { "car", "care", "do" } end, { "car", "care", "d", "c" }),
     { "whole", "whole", "part", "part" })
   t.eq(try(function(b) return b:pattern("^a.b$", { search = true, json = true }) end,
-    { "a\\nb", "axb", 'a\\"b' }), { 2, "whole", "whole" })
+    { "a\\nb", "axb", 'a\\"b', "a\\rb" }), { 2, "whole", "whole", "whole" })
+  t.eq(try(function(b) return b:pattern("a.\\s", { json = true, ecma = true }) end,
+    { "a\\rb", "ax\u{2003}", "ax\\r" }), { 2, "whole", "whole" })
+  t.eq(try(function(b) return b:pattern("a.\\s", { ecma = true }) end,
+    { "a\rb", "ax\u{2003}", "ax\r" }), { 1, "whole", "whole" })
   t.eq(try(function(b) return b:cat {} end, { "", "a" }), { "whole", 0 })
 end)
 
@@ -169,6 +173,53 @@ test("texts in other languages are parts of a grammar", function(t)
   b = builder()
   t.match(t.fails("format", b:gbnf "root ::= [").message, "line 1")
   t.fails("format", b:lark 'other: "a"')
+end)
+
+test("a builder reads texts on a helper thread, and nobody else uses it meanwhile", function(t)
+  for read, text in pairs { pattern = "a+b", gbnf = 'root ::= "a"+ "b"',
+    lark = 'start: "a"+ "b"' } do
+    local b = builder()
+    t.eq(b[read](b, text, nil, t.expect(function(symbol)
+      t.eq(symbol < 0, read ~= "pattern")
+      local root = b:rule "root"
+      b:define(root, { { symbol } })
+      t.eq(verdicts(assert(b:compile(root)), { "aab", "b" }), { "whole", 0 }, read)
+    end)), true)
+    t.raises(function() b:text "a" end, "a job uses the builder")
+    local failing = builder()
+    t.eq(failing[read](failing, "(", nil, t.expect(function(symbol, err)
+      t.eq({ symbol, err.code }, { nil, "format" }, read)
+    end)), true)
+  end
+  local b = builder()
+  local rule = assert(b:lark 'start: "a" | "b" "c"')
+  t.eq(b:term(rule, t.expect(function(term) t.eq(b:matches(term, "bc"), true) end)), true)
+  local closed = builder()
+  t.eq(closed:pattern("a", nil, t.expect(function(term)
+    t.ok(term)
+    t.raises(function() closed:text "a" end, "closed")
+  end)), true)
+  closed:close()
+end)
+
+test("texts in other languages, inside of a JSON string", function(t)
+  local TEXTS = { 'a\\n\\"B\\u0001', 'a\\n\\"b\\t', 'a\n"', "a\\n'" }
+  for read, text in pairs { gbnf = 'root ::= "a\\n\\"" [bB] [\\x01-\\t]',
+    lark = 'start: "a\\n" /"/ "b"i "\\x01".."\\t"' } do
+    local b = builder()
+    local rule = assert(b[read](b, text, { json = true }))
+    t.eq(verdicts(assert(b:compile(rule)), TEXTS), { "whole", "whole", 1, 3 }, read)
+  end
+end)
+
+test("a regular rule is a term", function(t)
+  local b = builder()
+  local term = assert(b:term(assert(b:lark 'start: ("a" | B)+\nB: "b" "c"?')))
+  local g = of_term(b, b:both(term, b:except(b:text "abc")))
+  t.eq(verdicts(g, { "bcab", "abc", "c" }), { "whole", "part", 0 })
+  b = builder()
+  t.match(t.fails("unsupported", b:term(assert(b:lark 'start: "a" start | "b"'))).message,
+    "not regular: rules refer to themselves, or repeat more than 64 times")
 end)
 
 test("texts are read on a helper thread, too", function(t)

@@ -105,7 +105,7 @@ local function grammar_of(format, template, o)
   local b = assert(perigee.grammar.builder())
   local rules = assert(parsers.calls(b, format, { tools = o.tools or SHAPES, template = template,
     token = function(text) return o.tokens and added[text] end, parallel = o.parallel,
-    known = parsers.known(LIST), refuse = function(_, err) error(tostring(err), 0) end }))
+    known = parsers.known(o.list or LIST), refuse = function(_, err) error(tostring(err), 0) end }))
   return assert(b:compile(rules.whole)), rules
 end
 
@@ -139,6 +139,30 @@ for _, name in ipairs(parsers.names "tools") do
 end
 
 local SEEDS = 10
+
+-- Lines with marks of formats in them, and line ends where some formats have their own.
+local PATCH = [[
+start: "*** Begin" LF line+ "*** End" LF?
+line: ("+" | "-" | "</" | "\"") /.{0,4}/ LF
+%import common.LF
+]]
+local CUSTOM = { { name = "patch", parameters = schema [[{"type": "object",
+  "properties": {"input": {"type": "string"}}, "required": ["input"]}]] } }
+
+--- Parses the call of a custom tool: its text.
+local function text_of(t, format, sentence_)
+  local r = parsers.parse(sentence_, { format = format, tools = CUSTOM, reasoning = "none" })
+  local what = ("%s: %q"):format(format, sentence_)
+  t.eq({ #r.calls, r.content, r.other }, { 1, nil, {} }, what)
+  local arguments = assert(json.decode(r.calls[1].arguments))
+  t.eq({ r.calls[1].name, type(arguments.input) }, { "patch", "string" }, what)
+  return arguments.input
+end
+
+local function fits_whole(g, text)
+  local m <close> = assert(g:matcher())
+  return m:feed(text) == #text and m.complete
+end
 
 do -- what the first use of a tokenizer or a class of characters keeps is not a leak
   local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
@@ -180,7 +204,38 @@ for _, kind in ipairs(KINDS) do
       end
       t.ok(ended >= SEEDS // 3, ("%s: only %d sentences end"):format(format, ended))
     end)
+
+  test(("a custom tool of %s gets a text of its grammar%s"):format(format,
+    template and " with " .. template or ""), function(t)
+      local tokens <close> = assert(perigee.grammar.tokens(tok, { END }))
+      local lark <close> = assert(perigee.grammar.lark(PATCH))
+      local regex <close> = assert(perigee.grammar.regex "[a-d\"<\\n]{2,9}")
+      for whole, text in pairs { [lark] = { lark = PATCH },
+        [regex] = { regex = "[a-d\"<\\n]{2,9}" } } do
+        local g <close> = grammar_of(format, template, { list = CUSTOM,
+          tools = { { name = "patch", text = text } } })
+        local ended = 0
+        for seed = 1, SEEDS do
+          local said = sentence(g, tokens, seed)
+          if said then
+            ended = ended + 1
+            t.ok(fits_whole(whole, text_of(t, format, said)), ("%s: %q"):format(format, said))
+          end
+        end
+        t.ok(ended >= SEEDS // 3, ("%s: only %d sentences end"):format(format, ended))
+      end
+    end)
 end
+
+test("a custom tool's grammar that refers to itself is followed only in JSON", function(t)
+  local o = { list = CUSTOM,
+    tools = { { name = "patch", text = { lark = 'start: "(" start? ")"' } } } }
+  local g <close> = grammar_of("hermes", nil, o)
+  local call = '<tool_call>\n{"name": "patch", "arguments": {"input": "%s"}}\n</tool_call>'
+  t.ok(fits_whole(g, call:format "(())"))
+  t.eq(fits_whole(g, call:format "(()"), false)
+  t.match(t.raises(function() grammar_of("qwen3_xml", nil, o) end), "not regular")
+end)
 
 test("every format but none has a grammar", function(t)
   for _, name in ipairs(parsers.names "tools") do

@@ -109,7 +109,7 @@ test("whatever is sent, nothing breaks: 400 with a field, or an answer", functio
     tools = { { type = "function", name = "f", description = "Tells.", strict = true,
         parameters = { type = "object", properties = { city = { type = "string" } } } },
       { type = "custom", name = "g", format = { type = "grammar", syntax = "lark",
-        definition = "start: X" } },
+        definition = "start: /x+/" } },
       { type = "namespace", name = "n", tools = { { type = "function", name = "h" } } } },
     tool_choice = { type = "allowed_tools", mode = "auto", tools = { { type = "function",
       name = "f" } } }, parallel_tool_calls = true, temperature = 0.5, top_p = 0.9,

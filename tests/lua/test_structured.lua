@@ -413,6 +413,62 @@ for name, shown in pairs(FORMATS) do
   end)
 end
 
+-- ---- custom tools -------------------------------------------------------------------------------
+
+local PATCH = 'start: "*** Begin" LF line~1..3 "*** End"\n'
+  .. 'line: ("+" | "-") /.{0,8}/ LF\n%import common.LF\n'
+
+local function custom(syntax, definition)
+  return json.array { { type = "custom", name = "patch", format = { type = "grammar",
+    syntax = syntax, definition = definition } } }
+end
+
+local function custom_request(fields)
+  return with({ input = "Change it", max_output_tokens = 300, seed = 1, temperature = 1,
+    chat_template_kwargs = { enable_thinking = false }, parallel_tool_calls = false }, fields)
+end
+
+for _, name in ipairs { "hermes", "qwen3_xml", "gemma4", "pythonic", "glm47" } do
+  test("a custom tool's text follows its grammar: " .. name, function(t)
+    apiapp.run(t, function(app)
+      local lark <close> = assert(perigee.grammar.lark(PATCH))
+      local regex <close> = assert(perigee.grammar.regex "[a-f]{3,9}\nend")
+      for whole, list in pairs { [lark] = custom("lark", PATCH),
+        [regex] = custom("regex", "[a-f]{3,9}\\nend") } do
+        local output = asked(t, app, RESPONSES, custom_request { tools = list,
+          tool_choice = { type = "custom", name = "patch" } }).output
+        local item = output[#output]
+        t.eq({ item.type, item.name }, { "custom_tool_call", "patch" })
+        local m <close> = assert(whole:matcher())
+        t.ok(m:feed(item.input) == #item.input and m.complete, item.input)
+      end
+    end, { template = template_of(FORMATS[name]) })
+  end)
+end
+
+test("a custom tool's grammar holds for a call that the model makes by itself", function(t)
+  apiapp.run(t, function(app)
+    local mark = app.entry.tok:id "<tool_call>"
+    local output = asked(t, app, RESPONSES, custom_request { tools = custom("regex", "[xy]{4}"),
+      logit_bias = json.object { { tostring(mark), 100 } } }).output
+    t.match(output[#output].input, "^[xy][xy][xy][xy]$")
+  end)
+end)
+
+test("a custom tool's grammar that cannot be followed is refused with its place", function(t)
+  apiapp.run(t, function(app)
+    for _, case in ipairs { { "lark", "start: X", "tools[0].format" },
+      { "lark", "%import other.X\nstart: X", "tools[0].format" },
+      { "regex", "(", "tools[0].format" }, { "regex", "(a)\\1", "tools[0].format" },
+      { "lark", "start: /[^\\s\\S]/", "tools[0].format" },
+      { "ebnf", "start: X", "tools[0].format.syntax" },
+      { "regex", ("a"):rep(65537), "tools[0].format.definition" } } do
+      local status, answer = app:ask(RESPONSES, custom_request { tools = custom(case[1], case[2]) })
+      t.eq({ status, answer.error.param }, { 400, case[3] }, case[1] .. case[2]:sub(1, 40))
+    end
+  end)
+end)
+
 test("tools of a free answer: a call is one, strict ones by their schema", function(t)
   apiapp.run(t, function(app)
     local mark = app.entry.tok:id "<tool_call>"

@@ -1,18 +1,21 @@
 -- tools: what clients of the Responses API offer, as functions of a conversation, and back.
 --
 -- Functions lie flat here. A custom tool takes free text: it is offered as a function with one text
--- parameter, `input`. The functions of a namespace are offered by their own names, or with that of
--- the namespace before it where two would be equal. Tools that only OpenAI's servers can run are
--- left out, as clients send them to every server.
+-- parameter (grammar/input.lua), which is held to the tool's grammar if it has one. The functions
+-- of a namespace are offered by their own names, or with that of the namespace before it where two
+-- would be equal. Tools that only OpenAI's servers can run are left out, as clients send them to
+-- every server.
 --
 --   local offer = tools.read(body.tools, body.tool_choice)
 --   offer.tools, offer.choice        for chat (chat/check.lua)
 --   offer.of[name]                   { name, namespace, custom }: what the client calls it
---   offer.strict[name]               its arguments must follow its schema
+--   offer.strict[name]               its arguments must follow its schema, or its grammar
+--                                    (api/request.lua)
 --   offer:name(name, namespace)      what the model calls it
 local check = require "chat.check"
 local errors = require "lib.errors"
 local field = require "api.responses.field"
+local input = require "grammar.input"
 local perigee = require "perigee"
 local schema = require "api.schema"
 local json = perigee.json
@@ -56,21 +59,36 @@ kinds["function"] = function(self, tool, at, namespace)
       strict = field.optional(tool, "strict", at, "boolean") })
 end
 
---- The description of a custom tool, with its grammar, which the model has to keep by itself.
-local function described(tool, at)
-  local said = field.optional(tool, "description", at, "string") or ""
+local SYNTAXES = { lark = true, regex = true }
+-- Bytes of a grammar: as many as a pattern may have, and half a second of a helper thread.
+local DEFINITION = { to = 64 << 10 }
+
+--- The grammar of a custom tool, as of grammar/input.lua; nil: its text is free.
+local function text_of(tool, at)
   local format = field.optional(tool, "format", at, "object")
-  if not format or format.type ~= "grammar" then return said end
-  return ("%s\nThe input follows this grammar (%s):\n%s"):format(said,
-    field.needed(format, "syntax", at .. ".format", NAME),
-    field.needed(format, "definition", at .. ".format"))
+  if not format or format.type ~= "grammar" then return nil end
+  at = at .. ".format"
+  local syntax = field.needed(format, "syntax", at, NAME)
+  if not SYNTAXES[syntax] then
+    refuse(at .. ".syntax", "must be 'lark' or 'regex', got '%s'", syntax)
+  end
+  return { [syntax] = field.needed(format, "definition", at, DEFINITION), field = at }, syntax
+end
+
+--- A model that has read the grammar needs less help to follow it.
+local function described(tool, at, text, syntax)
+  local said = field.optional(tool, "description", at, "string") or ""
+  if not text then return said end
+  return ("%s\nThe input follows this grammar (%s):\n%s"):format(said, syntax, text[syntax])
 end
 
 function kinds.custom(self, tool, at)
-  add(self, { name = name_of(tool, at), custom = true }, { description = described(tool, at),
+  local text, syntax = text_of(tool, at)
+  add(self, { name = name_of(tool, at), custom = true }, { strict = text,
+    description = described(tool, at, text, syntax),
     parameters = json.object { { "type", "object" },
-      { "properties", json.object { { "input", json.object { { "type", "string" } } } } },
-      { "required", json.array { "input" } } } })
+      { "properties", json.object { { input.NAME, json.object { { "type", "string" } } } } },
+      { "required", json.array { input.NAME } } } })
 end
 
 local read_list
