@@ -620,8 +620,7 @@ local function as_chat(a)
 end
 
 test("a conversation is the same prompt, tokens and prefix through both APIs", function(t)
-  -- All take the thread sanitizer more than five minutes; its threads are the same in each.
-  local step = (os.getenv "SAN" or ""):find "thread" and 4 or 1
+  local step = harness.slow and 4 or 1
   apiapp.run(t, function(app)
     for i = 1, #answers, step do
       local a = answers[i]
