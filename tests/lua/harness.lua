@@ -27,8 +27,8 @@ local FORCED_POLICY_MS = 10000 -- a collection at every allocation counts as the
 
 local harness = {}
 
---- The thread sanitizer takes thirty times as long. A test that would take it more than LOOP_MS asks
---- fewer answers of the same threads.
+--- The thread sanitizer takes thirty times as long. A test that would take more than LOOP_MS then
+--- asks fewer answers of the same threads.
 harness.slow = (os.getenv "SAN" or ""):find "thread" ~= nil
 
 harness.SETTLE_MS = 2000 -- a thread that ends closes its descriptors far sooner

@@ -46,7 +46,8 @@ compile() {
     module=$name.cubin
     "$ptxas" -arch="$arch" -o "$out/$module" "$out/$name.ptx" || return 1
   fi
-  echo "$module" >>"$out/modules.txt"
+  sed -n "s/^\.visible \.entry \([A-Za-z0-9_]*\).*/$module \1/p" "$out/$name.ptx" \
+    >>"$out/modules.txt"
 }
 files=0
 for f in kernels/metal/*.metal; do

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MODULES = 64, PATH = 512 };
+enum { KERNELS = 512, NAME = 128, PATH = 512 };
 typedef uint64_t address;
 
 static struct {
@@ -37,8 +37,11 @@ static struct {
   int (*elapsed)(float *milliseconds, void *from, void *to);
 } cu;
 
-static void *modules[MODULES];
-static int module_count;
+static struct {
+  char name[NAME];
+  void *module;
+} kernels[KERNELS];
+static int kernel_count;
 
 static struct {
   int repeats; /* 0: launches are not timed */
@@ -100,28 +103,40 @@ static char *read_text(const char *path) {
   return text;
 }
 
-/* modules.txt of the folder has the name of a file in every line. */
+static bool load_module(const char *folder, const char *file, void **module) {
+  char path[PATH];
+  snprintf(path, sizeof path, "%s/%s", folder, file);
+  char *code = read_text(path);
+  const bool ok = code && !cu.load(module, code);
+  free(code);
+  return ok;
+}
+
+/* modules.txt of the folder has the name of a file and of a kernel of it in every line. */
 static bool load_modules(const char *folder) {
-  char path[PATH], name[64];
+  char path[PATH], file[64], last[64] = "";
+  void *module = NULL;
   snprintf(path, sizeof path, "%s/modules.txt", folder);
   FILE *list = fopen(path, "r");
   bool ok = list != NULL;
-  while (ok && module_count < MODULES && fscanf(list, "%63s", name) == 1) {
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    char *ptx = read_text(path);
-    ok = ptx && !cu.load(&modules[module_count++], ptx);
-    free(ptx);
+  while (ok && kernel_count < KERNELS &&
+         fscanf(list, "%63s %127s", file, kernels[kernel_count].name) == 2) {
+    if (strcmp(file, last)) ok = load_module(folder, strcpy(last, file), &module);
+    kernels[kernel_count++].module = module;
   }
   if (list) fclose(list);
-  return ok && module_count;
+  return ok && kernel_count;
 }
 
+/* The driver is not asked for kernels that a module lacks: its memcheck reports that. */
 static void *function_of(const msl_kernel *kernel, void **module) {
-  char name[128];
+  char name[NAME];
   void *function = NULL;
   snprintf(name, sizeof name, "msl_%s", kernel->name);
-  for (int i = 0; i < module_count && !function; i++)
-    if (!cu.function(&function, modules[i], name)) *module = modules[i];
+  int i = 0;
+  while (i < kernel_count && strcmp(kernels[i].name, name)) i++;
+  if (i == kernel_count || cu.function(&function, kernels[i].module, name)) return NULL;
+  *module = kernels[i].module;
   return function;
 }
 
