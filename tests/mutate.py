@@ -99,7 +99,7 @@ NEAR = [
     ("lua/l_tensor", "lua:test_results lua:test_tensor lua:test_tensor_values lua:test_bind "
                      "lua:test_hooks"),
     ("lua/l_batch", "lua:test_results lua:test_engine_lines lua:test_batch lua:test_callbacks "
-                    "lua:test_hooks lua:test_core lua:test_best"),
+                    "lua:test_hooks lua:test_core lua:test_best lua:test_constraints"),
     ("lua/l_engine", "lua:test_results lua:test_engine_lines lua:test_graph lua:test_core "
                      "lua:test_batch "
                      "lua:test_tiers lua:test_resident sh:models"),
@@ -118,7 +118,8 @@ NEAR = [
                           "lua:test_jinja_values lua:test_jinja lua:test_templates "
                           "lua:test_normalize lua:test_chat sh:render"),
     ("scripts/parsers", "lua:test_parsers lua:test_parsers_opening lua:test_parsers_shared "
-                        "lua:test_stream lua:test_parsers_soup lua:test_chat"),
+                        "lua:test_stream lua:test_parsers_soup lua:test_chat "
+                        "lua:test_parsers_grammar"),
     ("scripts/grammar", GRAMMAR + " sh:commands"),
     ("scripts/chat/selftest", "lua:test_templates sh:commands"),
     ("scripts/chat", "lua:test_content lua:test_chat lua:test_normalize lua:test_stream "
@@ -218,6 +219,8 @@ SAME = [re.compile(r"calloc\((1), sizeof"),
         re.compile(r"(?:<|less|== \(.*\)) .* and -(1) or "),
         re.compile(r"lua_pushboolean\(L, (1)\)"),
         re.compile(r"char bytes\[(64)\];"),
+        re.compile(r"bool first\[(256)\];"),
+        re.compile(r"\bPE_BPE_\w+ = -(\d)"),
         re.compile(r"luaL?_checkstack\(\w+, ([^;\n]*)"),
         re.compile(r"pe_(?:value|param) [^;\n]*\b(?:v|out) = -(1)\b"),
         re.compile(r" ([<>]=?) SIZE_MAX\b"),
