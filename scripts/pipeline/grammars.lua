@@ -3,9 +3,14 @@
 --
 --   local g = grammars:get(key, make)      make() gives a grammar, or raises
 --
+-- Requests that ask for the same one while it is being made wait for it. If that fails, or its
+-- client leaves, the next of them makes it.
+--
 -- A key is the whole text that the grammar was made of. Lua hashes it with a seed of the process,
 -- and compares it, so no client can make two texts meet. What is let go is collected when the last
 -- sequence has ended that uses it.
+local async = require "lib.async"
+
 local grammars = {}
 
 local MOST, BYTES = 64, 64 << 20
@@ -13,7 +18,9 @@ local MOST, BYTES = 64, 64 << 20
 local Grammars = {}
 Grammars.__index = Grammars
 
-function grammars.new() return setmetatable({ entries = {}, count = 0, clock = 0 }, Grammars) end
+function grammars.new()
+  return setmetatable({ entries = {}, making = {}, count = 0, clock = 0 }, Grammars)
+end
 
 --- Bytes of an entry: its automaton grows while it is used.
 local function bytes_of(key, entry) return #key + entry.grammar.memory end
@@ -35,18 +42,43 @@ local function trim(self)
   end
 end
 
---- The grammar of a key. One whose automaton is half full is made anew: it would fill up.
-function Grammars:get(key, make)
-  self.clock = self.clock + 1
+--- The kept grammar of a key. One whose automaton is half full is made anew: it would fill up.
+local function kept(self, key)
   local entry = self.entries[key]
-  if entry and not entry.grammar.worn then
-    entry.used = self.clock
-    return entry.grammar
-  end
-  local made = make() -- the loop may turn here
+  if not entry or entry.grammar.worn then return nil end
+  self.clock = self.clock + 1
+  entry.used = self.clock
+  return entry.grammar
+end
+
+local function keep(self, key, grammar)
   if not self.entries[key] then self.count = self.count + 1 end
-  self.entries[key] = { grammar = made, used = self.clock }
+  self.clock = self.clock + 1
+  self.entries[key] = { grammar = grammar, used = self.clock }
   trim(self)
+end
+
+--- Others wait for this key until what this returns is closed.
+local function begin(self, key)
+  local ended = async.signal()
+  self.making[key] = ended
+  return setmetatable({}, { __close = function()
+    self.making[key] = nil
+    ended:set()
+  end })
+end
+
+--- The grammar of a key.
+function Grammars:get(key, make)
+  while true do
+    local found = kept(self, key)
+    if found then return found end
+    if not self.making[key] then break end
+    self.making[key]:wait()
+  end
+  local _ <close> = begin(self, key)
+  local made = make() -- the loop may turn here
+  keep(self, key, made)
   return made
 end
 

@@ -181,3 +181,29 @@ test("grammars are kept up to a number and to some memory, those used last", fun
   get("tired", 1000, true)
   t.eq(made, 1) -- one whose automaton is half full is made anew
 end)
+
+test("requests that ask for the same grammar at once have it made once", function(t)
+  local cache, made, fails = grammars.new(), 0, 0
+  local function get()
+    return cache:get("key", function()
+      made = made + 1
+      async.sleep(5)
+      if made <= fails then error("refused " .. made, 0) end
+      return { memory = 1, worn = false, number = made }
+    end).number
+  end
+  async.run(t.expect(function()
+    t.eq(async.all { get, get, get, get }, { 1, 1, 1, 1 })
+    cache, made, fails = grammars.new(), 0, 1 -- the first one fails, the next one makes it
+    local first
+    t.eq(async.all { function()
+      local _, why = pcall(get)
+      first = why
+    end, get, get }, { nil, 2, 2 })
+    t.eq(first, "refused 1")
+    cache, made, fails = grammars.new(), 0, 0 -- the first one's client leaves
+    local task = async.run(get)
+    t.eq(async.all { get, get, function() task:cancel() end }, { 2, 2 })
+    t.eq(next(cache.making), nil)
+  end))
+end)
