@@ -159,6 +159,12 @@ static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
   scales_of(w, chunk, (int)((cols + w->chunk - 1) / w->chunk), block->s[c], block->b[c]);
 }
 
+/* A tile begins with cleared sums: they are still in the first-level cache when it adds to them. */
+ALWAYS void clear_sums(const task *t, int lines, bool bias) {
+  memset(t->acc, 0, (size_t)(lines * LANES) * sizeof *t->acc);
+  if (bias) memset(t->sum, 0, (size_t)(lines * LANES) * sizeof *t->sum);
+}
+
 /* C panels that are `apart` panels away from each other, and the tiles from .. to - 1. */
 static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart, const int C,
                          int32_t from, int32_t to, pe_int16_block *block, float *sums) {
@@ -177,7 +183,6 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart
             .bias = w->bias,
             .narrow = w->base < 8 || w->offset,
             .next_bytes = (int)bytes / most};
-  memset(sums, 0, (size_t)(w->bias ? 2 * room : room) * sizeof *sums);
   for (int64_t col = 0, g = 0; col < w->cols; col += COLS, g += most, at += bytes) {
     t.groups = x->groups - g < most ? (int)(x->groups - g) : most;
     for (int c = 0; c < C; c++) {
@@ -191,6 +196,7 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart
       rows.rows = each + (i < more);
       t.x = operand_at(x, rows, col, g);
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
+      if (!col) clear_sums(&t, rows.rows * C, w->bias);
       if (ends) prefetch_results(o, panel, apart, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;

@@ -48,6 +48,8 @@ static int32_t dot_plain(int64_t n) {
 static const pe_probe plain = {"scalar", read_plain, fma_plain, dot_plain, SUMS, SUMS};
 
 #if defined(__x86_64__)
+#include "kernels/cpu/tile_ops.h"
+
 #include <immintrin.h>
 
 /* ---- AVX2 ------------------------------------------------------------------------------------ */
@@ -155,7 +157,30 @@ static const pe_probe avx512 = {"avx512",   read_avx512, fma_avx512,
 static const pe_probe vnni = {"avx512 vnni", read_avx512, fma_avx512,
                               dot_vnni,      SUMS * 16,   SUMS * 32};
 
+/* ---- AMX ------------------------------------------------------------------------------------- */
+
+enum { TILES = 4, TILE_PRODUCT = 16 * 16 * 64 };
+
+/* Products of bytes; a 16-bit code has two of them, so two products count as one. */
+static int32_t dot_amx(int64_t n) {
+  int32_t sums[16][16];
+  tile_config c = {.palette = 1};
+  for (int t = 0; t < 8; t++) c.rows[t] = 16, c.row_bytes[t] = 64;
+  tile_configure(&c);
+  tile_clear(0), tile_clear(1), tile_clear(2), tile_clear(3), tile_clear(4), tile_clear(5);
+  for (int64_t i = 0; i < n; i++)
+    __asm__ volatile("tdpbssd %%tmm5, %%tmm4, %%tmm0\n\ttdpbssd %%tmm5, %%tmm4, %%tmm1\n\t"
+                     "tdpbssd %%tmm5, %%tmm4, %%tmm2\n\ttdpbssd %%tmm5, %%tmm4, %%tmm3" ::);
+  tile_store(0, sums, 64);
+  tile_release();
+  return sums[0][0];
+}
+
+static const pe_probe amx = {"amx",   read_avx512, fma_avx512,
+                             dot_amx, SUMS * 16,   TILES *TILE_PRODUCT / 2.0};
+
 const pe_probe *pe_probe_best(void) {
+  if (pe_cpu_has(PE_CPU_AVX512_VNNI) && pe_cpu_has(PE_CPU_AMX_INT8)) return &amx;
   if (pe_cpu_has(PE_CPU_AVX512BW)) return pe_cpu_has(PE_CPU_AVX512_VNNI) ? &vnni : &avx512;
   return pe_cpu_has(PE_CPU_AVX2) && pe_cpu_has(PE_CPU_FMA) ? &avx2 : &plain;
 }
