@@ -160,9 +160,9 @@ static void unpack_panel(const pe_pack *w, const uint8_t *chunk, int64_t cols,
 }
 
 /* A tile begins with cleared sums: they are still in the first-level cache when it adds to them. */
-ALWAYS void clear_sums(const task *t, int lines, bool bias) {
+ALWAYS void clear_sums(const task *t, int lines) {
   memset(t->acc, 0, (size_t)(lines * LANES) * sizeof *t->acc);
-  if (bias) memset(t->sum, 0, (size_t)(lines * LANES) * sizeof *t->sum);
+  if (t->bias) memset(t->sum, 0, (size_t)(lines * LANES) * sizeof *t->sum);
 }
 
 /* C panels that are `apart` panels away from each other, and the tiles from .. to - 1. */
@@ -196,7 +196,7 @@ static NEVER void blocks(const pe_int16_product *o, int64_t panel, int64_t apart
       rows.rows = each + (i < more);
       t.x = operand_at(x, rows, col, g);
       t.acc = sums + (int64_t)(rows.from - first) * C * LANES, t.sum = t.acc + room;
-      if (!col) clear_sums(&t, rows.rows * C, w->bias);
+      if (!col) clear_sums(&t, rows.rows * C);
       if (ends) prefetch_results(o, panel, apart, C, rows);
       tile_rows[C - 1][rows.rows - 1](&t);
       t.next[0] = NULL;

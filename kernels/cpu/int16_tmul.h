@@ -13,46 +13,7 @@
  * Sums leave the tile registers through memory. The three stages of a group, its products, storing
  * and scaling, run one group apart, so that the core overlaps them: each uses a unit of its own. */
 
-/* ---- instructions ---------------------------------------------------------------------------- */
-
-/* Not the compilers' intrinsics: gcc 12 believes that its tile loads read no memory and that a
- * configuration is 8 bytes long, and that its stores write all of memory, so that sums cannot stay
- * in registers. */
-typedef struct tile_memory {
-  uint8_t bytes[1024];
-} tile_memory;
-typedef struct tile_config {
-  uint8_t palette, start_row, reserved[14];
-  uint16_t row_bytes[16];
-  uint8_t rows[16];
-} tile_config;
-
-ALWAYS void tile_configure(const tile_config *c) { __asm__ volatile("ldtilecfg %0" ::"m"(*c)); }
-ALWAYS void tile_release(void) { __asm__ volatile("tilerelease"); }
-ALWAYS void tile_load(const int tile, const void *p, int64_t step) {
-  __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(tile), "r"(p), "r"(step),
-                   "m"(*(const tile_memory *)p));
-}
-ALWAYS void tile_clear(const int tile) { __asm__ volatile("tilezero %%tmm%c0" ::"i"(tile)); }
-ALWAYS void tile_store(const int tile, void *p) {
-  const int64_t step = 64;
-  __asm__ volatile("tilestored %%tmm%c1, (%2,%3,1)"
-                   : "=m"(*(tile_memory *)p)
-                   : "i"(tile), "r"(p), "r"(step));
-}
-/* to += a . b; a is signed or not, and so is b. */
-ALWAYS void tile_dot_ss(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
-ALWAYS void tile_dot_us(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
-ALWAYS void tile_dot_su(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
-ALWAYS void tile_dot_uu(const int to, const int a, const int b) {
-  __asm__ volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
-}
+#include "kernels/cpu/tile_ops.h"
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
@@ -146,7 +107,7 @@ ALWAYS void multiply(const task *t, int g, int c, const int to, const int R) {
 }
 
 ALWAYS void keep(stored_sums *s, const int from) {
-  tile_store(from, s->high), tile_store(from + 1, s->low);
+  tile_store(from, s->high, 64), tile_store(from + 1, s->low, 64);
 }
 
 /* gcc keeps acc in registers only if it unrolls all loops over rows early. */
@@ -180,11 +141,11 @@ ALWAYS void step(const task *t, int g, int c, const int to, stored_sums *put,
   add_some(t, g - 3, c, get, acc, 0, 3, R);
   load_plane(t, g, HIGH, R);
   add_some(t, g - 3, c, get, acc, 3, 5, R);
-  tile_store(to, put->high), multiply_plane(t, to, HIGH);
+  tile_store(to, put->high, 64), multiply_plane(t, to, HIGH);
   add_some(t, g - 3, c, get, acc, 5, 9, R);
   load_plane(t, g, LOW, R);
   add_some(t, g - 3, c, get, acc, 9, 12, R);
-  tile_store(to + 1, put->low), multiply_plane(t, to + 1, LOW);
+  tile_store(to + 1, put->low, 64), multiply_plane(t, to + 1, LOW);
   add_some(t, g - 3, c, get, acc, 12, 16, R);
 }
 

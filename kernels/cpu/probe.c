@@ -159,9 +159,10 @@ static const pe_probe vnni = {"avx512 vnni", read_avx512, fma_avx512,
 
 /* ---- AMX ------------------------------------------------------------------------------------- */
 
-enum { TILES = 4, TILE_PRODUCT = 16 * 16 * 64 };
+/* Multiply-adds of four products of tiles. They multiply bytes, and a 16-bit code has two of them,
+ * so two products count as one. */
+enum { TILE_DOTS = 4 * 16 * 16 * 64 / 2 };
 
-/* Products of bytes; a 16-bit code has two of them, so two products count as one. */
 static int32_t dot_amx(int64_t n) {
   int32_t sums[16][16];
   tile_config c = {.palette = 1};
@@ -169,15 +170,13 @@ static int32_t dot_amx(int64_t n) {
   tile_configure(&c);
   tile_clear(0), tile_clear(1), tile_clear(2), tile_clear(3), tile_clear(4), tile_clear(5);
   for (int64_t i = 0; i < n; i++)
-    __asm__ volatile("tdpbssd %%tmm5, %%tmm4, %%tmm0\n\ttdpbssd %%tmm5, %%tmm4, %%tmm1\n\t"
-                     "tdpbssd %%tmm5, %%tmm4, %%tmm2\n\ttdpbssd %%tmm5, %%tmm4, %%tmm3" ::);
+    tile_dot_ss(0, 4, 5), tile_dot_ss(1, 4, 5), tile_dot_ss(2, 4, 5), tile_dot_ss(3, 4, 5);
   tile_store(0, sums, 64);
   tile_release();
   return sums[0][0];
 }
 
-static const pe_probe amx = {"amx",   read_avx512, fma_avx512,
-                             dot_amx, SUMS * 16,   TILES *TILE_PRODUCT / 2.0};
+static const pe_probe amx = {"avx512 amx", read_avx512, fma_avx512, dot_amx, SUMS * 16, TILE_DOTS};
 
 const pe_probe *pe_probe_best(void) {
   if (pe_cpu_has(PE_CPU_AVX512_VNNI) && pe_cpu_has(PE_CPU_AMX_INT8)) return &amx;

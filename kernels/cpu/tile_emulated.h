@@ -1,4 +1,4 @@
-/* tile_emulated.h - the functions of tile_ops.h in plain C, for tests. */
+/* tile_emulated.h - the functions of tile_ops.h that bf16 needs, in plain C, for tests. */
 #ifndef PE_TILE_OPS_H
 #define PE_TILE_OPS_H
 

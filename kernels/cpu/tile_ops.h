@@ -1,4 +1,5 @@
-/* tile_ops.h - the instructions of AMX as functions. tile_emulated.h has the same ones in plain C.
+/* tile_ops.h - the instructions of AMX as functions. tile_emulated.h has
+ * those that multiply bf16 in plain C.
  *
  * Not the compilers' intrinsics: gcc 12 believes that its tile loads read no memory and that a
  * configuration is 8 bytes long, and that its stores write all of memory, so that sums cannot stay
@@ -35,6 +36,19 @@ TILE_OP void tile_store(const int tile, void *p, int64_t step) {
 /* to += a . b, pairs of bf16 */
 TILE_OP void tile_dot(const int to, const int a, const int b) {
   __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
+}
+/* to += a . b, fours of bytes; a is signed or not, and so is b */
+TILE_OP void tile_dot_ss(const int to, const int a, const int b) {
+  __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
+}
+TILE_OP void tile_dot_us(const int to, const int a, const int b) {
+  __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
+}
+TILE_OP void tile_dot_su(const int to, const int a, const int b) {
+  __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
+}
+TILE_OP void tile_dot_uu(const int to, const int a, const int b) {
+  __asm__ volatile("tdpbuud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(to), "i"(a), "i"(b));
 }
 
 #endif

@@ -70,12 +70,12 @@ end
 
 --- The grammar of a key.
 function Grammars:get(key, make)
-  while true do
-    local found = kept(self, key)
-    if found then return found end
-    if not self.making[key] then break end
+  local found = kept(self, key)
+  while not found and self.making[key] do
     self.making[key]:wait()
+    found = kept(self, key)
   end
+  if found then return found end
   local _ <close> = begin(self, key)
   local made = make() -- the loop may turn here
   keep(self, key, made)

@@ -25,7 +25,8 @@ local open, exit = io.open, os.exit -- a target may take these away from what it
 -- costs 7 s under that of threads. Then in all: on a busy machine the CPU time may take this long.
 local LATE_S = os.getenv "SAN" and 30 or 5
 local LATE_WALL_S = 12 * LATE_S
-local COVERED = 8       -- one in 8 inputs runs with the line hook, which costs a factor of ten
+local COVERED = 8       -- one in 8 inputs runs with the line hook,
+local HOOK_COST = 10    -- which costs a factor of ten
 local THOROUGH = 32     -- one in 32 inputs is examined thoroughly
 local MOST = 1 << 14    -- bytes of an input unless the target says more
 local REDUCE_S = 10     -- for reducing a failure
@@ -215,18 +216,18 @@ end
 
 --- Runs one input. Returns nil, or what is wrong.
 local function try(target, input, covered, thorough)
-  local started = uv.hrtime()
+  local started, factor = uv.hrtime(), covered and HOOK_COST or 1
   fresh = false
   local ok, err = perigee.guard(function()
     if covered then debug.sethook(on_line, "l") end
     local function body() target.run(input, thorough) end
     if target.task then in_task(body) else body() end
-  end, { deadline_ms = LATE_S * 1000 })
+  end, { deadline_ms = LATE_S * factor * 1000 })
   debug.sethook()
   if not ok then return err.traceback and err.message .. "\n" .. err.traceback or err.message end
   local took = (uv.hrtime() - started) * 1e-9
-  if took > LATE_WALL_S then
-    return ("took %.1f s; an input may take %d s"):format(took, LATE_WALL_S)
+  if took > LATE_WALL_S * factor then
+    return ("took %.1f s; an input may take %d s"):format(took, LATE_WALL_S * factor)
   end
 end
 
