@@ -106,18 +106,27 @@ local function watch_turns()
   end
 end
 
+--- The longest turn of the loop while a server makes the form of a request, and all, in ns.
+local function turns_of(t, app, body)
+  app.grammars = nil -- made anew
+  async.sleep(0)
+  local stop = watch_turns()
+  local status, answer = app:ask(CHAT, body)
+  local worst, all = stop()
+  t.ok(status == 200 or status == 400 and answer.error.code:find "^grammar_", status)
+  return worst, all
+end
+
 for name, make in pairs(HOSTILE) do
   test("the loop turns while a form is made: " .. name, function(t)
     if forced then return end -- a collection at every line would take minutes
     apiapp.run(t, function(app)
-      local body = json.encode(chat(make()))
-      async.sleep(0)
-      local stop = watch_turns()
-      local status, answer = app:ask(CHAT, body)
-      local worst, all = stop()
-      t.ok(status == 200 or status == 400 and answer.error.code:find "^grammar_", status)
-      t.ok(worst < math.max(TURN_NS, all / 2),
-        ("%.0f of %.0f ms in one turn"):format(worst * 1e-6, all * 1e-6))
+      local body, worst, all = json.encode(chat(make()))
+      for _ = 1, 3 do -- a turn that is really too long is so each time
+        worst, all = turns_of(t, app, body)
+        if worst < math.max(TURN_NS, all / 2) then return end
+      end
+      t.fail(("%.0f of %.0f ms in one turn"):format(worst * 1e-6, all * 1e-6))
     end)
   end)
 end
