@@ -24,8 +24,8 @@ say     = @printf '  %-6s %s\n'
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .PHONY: all help test test-metal test-cuda test-clients test-arm check-macos bench bench-peer \
-        bench-peer-http bench-mlx fuzz soak mutate install clean lint packages peer tests fuzzers \
-        serve print-flags FORCE
+        bench-peer-http bench-mlx bench-grammar fuzz soak mutate install clean lint packages peer \
+        tests fuzzers serve print-flags FORCE
 
 # ---- packages ----------------------------------------------------------------------------------
 # pkg-config can answer only when they are installed, so compilation happens in a second make.
@@ -127,8 +127,8 @@ PROGRAM  := $(BUILD)/perigee
 # ---- targets for people ------------------------------------------------------------------------
 ifeq ($(READY),)
 .NOTPARALLEL:
-all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx fuzz soak \
-mutate install tests fuzzers serve: packages
+all test test-metal test-cuda test-clients bench bench-peer bench-peer-http bench-mlx \
+bench-grammar fuzz soak mutate install tests fuzzers serve: packages
 	$(Q)$(MAKE) --no-print-directory $@
 else
 all: $(PROGRAM)
@@ -164,6 +164,11 @@ MLX     ?=
 bench-mlx: $(PROGRAM)  ## against mlx-lm, where it is installed (MLX='python=PATH rounds=5')
 	@mkdir -p $(BUILD)/mlx
 	$(Q)MLX_FOLDER=$(BUILD)/mlx $(PROGRAM) run tests/bench/mlx.lua $(MLX)
+
+GRAMMAR ?=
+bench-grammar: $(PROGRAM)  ## masks against llguidance, if installed (GRAMMAR='python=PATH')
+	@mkdir -p $(BUILD)/peer
+	$(Q)PEER_FOLDER=$(BUILD)/peer $(PROGRAM) run tests/bench/grammar.lua $(GRAMMAR)
 
 soak: $(PROGRAM)  ## mixed traffic for MINUTES=2, every answer compared, memory and handles watched
 	$(Q)sh .ci/packages clients
