@@ -15,7 +15,7 @@ static uint64_t line(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 void pe_int16_place(const pe_int16 *isa, int32_t rows, int64_t cols, int32_t act, void *room,
                     pe_int16_rows *out) {
-  if (rows < isa->least) isa = isa->fewer;
+  while (rows < isa->least) isa = isa->fewer;
   pe_int16_rows x = {.rows = rows,
                      .tiles = (rows + isa->tile - 1) / isa->tile,
                      .act = act,
@@ -65,7 +65,8 @@ int32_t pe_int16_code(const pe_int16_rows *x, int32_t row, int64_t col) {
     at += (col / 64 * 2 * n + r) * 64 + col % 64 / 8 * 8 + bytes[col % 8], low = at + n * 64;
   else
     at += (col / 8 * n + r) * 16 + bytes[col % 8], low = at + 8;
-  return 256 * (x->layout == PE_INT16_BIASED ? *at - 128 : (int8_t)*at) + *low;
+  const int32_t high = x->layout == PE_INT16_BIASED ? *at - 128 : (int8_t)*at;
+  return 256 * high + (x->layout == PE_INT16_SIGNED ? (int8_t)*low : *low);
 }
 
 /* ---- choice ---------------------------------------------------------------------------------- */

@@ -1,10 +1,10 @@
 /* int16.h - products of packed weights with activations rounded to 16-bit codes.
  *
  * Activations: each group of `act` values of a row (pe_pack.act) becomes 16-bit codes with one
- * float32 scale, its largest magnitude / 32767:
+ * float32 scale, its largest magnitude / PE_INT16_MOST:
  *
- *   top   = the largest magnitude, but at least 2^-96 so that 32767 / top is finite
- *   code  = x * (32767 / top), to nearest, ties to even;  scale = top / 32767
+ *   top   = the largest magnitude, but at least 2^-96 so that MOST / top is finite
+ *   code  = x * (MOST / top), to nearest, ties to even;   scale = top / MOST
  *   sum   = the sum of the codes;                         scaled = scale * (float)sum
  *
  * A group of zeros has scale 0. A group with NaN or infinity has codes 0 and scale NaN, so every
@@ -12,7 +12,7 @@
  *
  * Products: with the integers c and the floats s and b of the weight (pack.h), for groups in order
  *
- *   dot = sum of code * c, exact in 32 bits (at most 64 * 32767 * 255)
+ *   dot = sum of code * c, exact in 32 bits (at most 64 * MOST * 255)
  *   acc = fma(s * scale, (float)dot, acc)
  *   B   = fma(b, scaled, B)                  only kinds that have b
  *   y   = acc + B, then + bias, then + residual; each one rounding
@@ -30,12 +30,16 @@
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
+/* 127 * 256 + 127: both bytes of a code can be signed. */
+enum { PE_INT16_MOST = 32639 };
+
 /* Rows are kept in tiles, the numbers of rows of which differ by at most one. A tile of n rows is
  * contiguous: its codes, and for each group its n scales. The codes of a tile: */
 typedef enum pe_int16_layout {
   PE_INT16_PAIRS,  /* blocks of 8 columns of n rows: codes in the order 0 4 1 5 2 6 3 7 */
   PE_INT16_PLANES, /* the same blocks: high bytes, low bytes; each in the order 0 2 4 6 1 3 5 7 */
   PE_INT16_BIASED, /* the same with 128 added to high bytes, so that they are not negative */
+  PE_INT16_SIGNED, /* the same as planes, with low bytes from -128 to 127 */
   PE_INT16_TILES   /* blocks of 64 columns: high bytes of n rows, low bytes of n rows; each eight in
                     * the order 0 2 4 6 1 3 5 7 */
 } pe_int16_layout;
@@ -85,8 +89,8 @@ typedef struct pe_int16 {
 } pe_int16;
 
 /* Only the scalar version and those of this machine's family are built. */
-extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_vnni, pe_int16_amx,
-    pe_int16_neon, pe_int16_dotprod, pe_int16_i8mm;
+extern const pe_int16 pe_int16_scalar, pe_int16_avx2, pe_int16_avx512, pe_int16_vnni,
+    pe_int16_vnni_row, pe_int16_amx, pe_int16_neon, pe_int16_dotprod, pe_int16_i8mm;
 
 /* The best version for this machine, or the one of PERIGEE_ISA, as in prim.h. */
 const pe_int16 *pe_int16_best(void);

@@ -11,6 +11,7 @@
 
 enum {
   FEW = PE_FEW,
+  FEW_LEAST = 3, /* rows; fewer are read faster one panel at a time */
   FEW_ROWS = 2 * FEW,
   SPAN = PE_INT16_COLS,
   SPAN_AHEAD = 4096, /* bytes; SPAN columns of 4 bits are 4608. With 2048, 0.9 of the speed */
@@ -87,8 +88,8 @@ ALWAYS void few_span(const task *of, const pe_pack *w, const uint8_t *at, uint64
 #define DEFINE_FEW_FORM(name) FEW_EACH(DEFINE_FEW, name)
 EACH_FORM(DEFINE_FEW_FORM)
 
-static void (*const few_rows[FORMS][FEW - FUSED])(const task *, const pe_pack *, const uint8_t *,
-                                                  uint64_t) = {
+static void (*const few_rows[FORMS][FEW - FEW_LEAST + 1])(const task *, const pe_pack *,
+                                                          const uint8_t *, uint64_t) = {
 #define FEW_NAME(R, name) few_##R##_##name,
 #define FEW_FORM(name) {FEW_EACH(FEW_NAME, name)},
     EACH_FORM(FEW_FORM)
@@ -137,7 +138,7 @@ static void few_tile(const pe_int16_product *o, int64_t panel, uint64_t other, p
     for (int c = 0; c < 2; c++)
       scales_of(w, at + (c ? other : 0), chunks, block->s[c], block->b[c]);
     if (w->bias) few_biases(&t, R);
-    few_rows[form_index(w)][R - FUSED - 1](&t, w, at, other);
+    few_rows[form_index(w)][R - FEW_LEAST](&t, w, at, other);
     at += (uint64_t)chunks * (uint64_t)w->chunk_bytes;
     t.x.codes += SPAN * R, t.x.scale += most * R, t.x.scaled += most * R, t.x.sum += most * R;
   }

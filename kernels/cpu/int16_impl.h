@@ -7,6 +7,10 @@
  * tiles by weights that it unpacks in registers. */
 #include "kernels/cpu/int16_round.h"
 
+#if PE_FUSED
+#include "kernels/cpu/int16_fused.h"
+#endif
+
 #include "kernels/cpu/int16_tile.h"
 
 #ifndef PE_LEAST

@@ -58,7 +58,7 @@ ALWAYS i4 fold_groups(const vi *v, int act, const reduction how) {
 }
 
 /* Magnitudes as bits have the order of their values, and those of infinity and NaN are above all
- * others. 2^-96: 32767 / it is far from infinity, and products with it are far from subnormal. */
+ * others. 2^-96: the largest code / it is far from infinity, and products with it are far from subnormal. */
 enum { LEAST = (127 - 96) << 23, INFINITE = 0x7f800000 };
 
 typedef struct group_scales {
@@ -69,9 +69,10 @@ typedef struct group_scales {
 ALWAYS group_scales scales_of_tops(i4 bits) {
   i4 small = bits < LEAST, live = (bits > 0) & (bits < INFINITE);
   f4 top = (f4)((small & LEAST) | (~small & bits));
-  f4 scale = top / 32767.f,
+  f4 scale = top / (float)PE_INT16_MOST,
      rest = (f4)((bits > 0) & (i4){0x7fc00000, 0x7fc00000, 0x7fc00000, 0x7fc00000});
-  return (group_scales){(f4)((live & (i4)scale) | (~live & (i4)rest)), 32767.f / top, live};
+  return (group_scales){(f4)((live & (i4)scale) | (~live & (i4)rest)), (float)PE_INT16_MOST / top,
+                        live};
 }
 
 /* Codes of W values: adding 1.5 * 2^23 rounds to an integer, which then is in the low bits. */

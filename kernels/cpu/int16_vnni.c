@@ -1,4 +1,5 @@
-/* int16_vnni.c - int16_impl.h over sixteen lanes with VNNI; empty on other machines. */
+/* int16_vnni.c - int16_impl.h over sixteen lanes with VNNI; one or two rows are left to
+ * int16_vnni_row.c. Empty on other machines. */
 #include "kernels/cpu/int16.h"
 #ifdef __AVX512VNNI__
 
@@ -8,6 +9,8 @@
 #define PE_ISA_NAME "avx512_vnni"
 #define PE_DOT(acc, w, x) ((vi)_mm512_dpwssd_epi32((__m512i)(acc), (__m512i)(w), (__m512i)(x)))
 #define PE_DOT_AT(acc, w, p) dot_at(acc, w, p)
+#define PE_LEAST 3
+#define PE_FEWER &pe_int16_vnni_row
 
 typedef int32_t lanes __attribute__((vector_size(64)));
 typedef struct pair_at {

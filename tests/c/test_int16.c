@@ -108,10 +108,10 @@ static inputs open_inputs(int rows, int cols, int act, bool wild) {
       top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
     }
     float low = top < 0x1p-96f ? 0x1p-96f : top;
-    in.scale[g] = !finite ? NAN : top == 0 ? 0 : low / 32767.f;
+    in.scale[g] = !finite ? NAN : top == 0 ? 0 : low / (float)PE_INT16_MOST;
     in.sum[g] = 0;
     for (int i = 0; i < act; i++) {
-      float scaled = x[i] * (32767.f / low);
+      float scaled = x[i] * ((float)PE_INT16_MOST / low);
       int32_t code = finite && top != 0 ? (int32_t)nearbyintf(scaled) : 0;
       in.code[g * (size_t)act + (size_t)i] = code, in.sum[g] += code;
     }
@@ -221,7 +221,7 @@ static void check_close(const help_matrix *h, const inputs *in, const float *wan
       for (int64_t i = 0; i < cols; i++) {
         double step = in->scale[(r * cols + i) / in->act];
         y += (double)w[i] * in->x[r * cols + i];
-        bound += fabs(w[i]) * 0.51 * step, most += step * 32767;
+        bound += fabs(w[i]) * 0.51 * step, most += step * PE_INT16_MOST;
       }
       /* s * c and b are larger than their sum: the integers reach 255 */
       bound += most * 3e-6 * 16;
