@@ -58,7 +58,7 @@ Batch.__name = "perigee.Batch"
 local function new_sequence(batch, id, like)
   local seq = setmetatable({ batch = batch, id = id, ids = {}, text = "", pieces = {},
     on_token = like.on_token, on_done = like.on_done, tag = like.tag, watch = like.watch,
-    logprobs = like.logprobs and {} }, Sequence)
+    request = like.request, logprobs = like.logprobs and {} }, Sequence)
   batch.live[id] = seq
   batch.alive = batch.alive + 1
   return seq
@@ -293,7 +293,7 @@ function Batch:add(given)
   local first, n = self.core:command("add", prepared)
   if not first then return nil, n end
   local sequences, like = {}, { on_token = given.on_token, on_done = given.on_done, tag = given.tag,
-    watch = given.watch or given.hold,
+    watch = given.watch or given.hold, request = {},
     logprobs = given.keep_logprobs ~= false and prepared.top_logprobs }
   for i = 1, n do sequences[i] = new_sequence(self, first + i - 1, like) end
   self.window:add(first, n, given.tag)
@@ -422,13 +422,17 @@ local function expected_sequences(self)
   return sequences
 end
 
+--- The last step that a sequence has events of. One that was never granted anything gets its first
+--- token in the step that ends the prompt of its request, which another one was granted.
+local function last_step(seq) return seq.granted or seq.request.granted or 0 end
+
 --- The sequences that may be granted something: not watched ones with a step in flight or events
 --- that have not been handled.
 local function offered(self, sequences)
   local out, n = {}, 0
   for i = 1, #sequences do
     local seq = self.live[sequences[i].id]
-    if not (seq.watch and seq.granted and seq.granted > self.handled) then
+    if not (seq.watch and last_step(seq) > self.handled) then
       n = n + 1
       out[n] = sequences[i]
     end
@@ -440,7 +444,10 @@ local function remember(self, grants)
   local number = self.flight:add(grants)
   for _, g in ipairs(grants) do
     local seq = self.live[g[1]]
-    if seq then seq.granted, seq.granted_at = number, seq.granted_at or uv.hrtime() end
+    if seq then
+      seq.granted, seq.granted_at = number, seq.granted_at or uv.hrtime()
+      seq.request.granted = number
+    end
   end
 end
 
@@ -493,7 +500,7 @@ function Batch:start(given)
   local fd, why = self.core:start()
   if not fd then return nil, why end
   self.flight, self.handled, self.drained = flights.new(self.slots), 0, 0
-  for _, seq in pairs(self.live) do seq.granted = nil end
+  for _, seq in pairs(self.live) do seq.granted, seq.request.granted = nil, nil end
   self.poll, self.idle = uv.new_poll(fd), uv.new_idle()
   self.poll:start("r", function() on_wake(self) end)
   self:pump()

@@ -353,6 +353,22 @@ test("a watched sequence waits until its events are handled", function(t)
   t.eq({ core.submitted[4], watched.granted }, { { { 1, 1 }, { 2, 1 } }, 4 })
 end)
 
+test("watched answers of one prompt wait for the step that ended it", function(t)
+  local batch, core, poll = started()
+  core.infos = { { id = 1, state = "prefill", left = 1 } }
+  core.is_pending = true
+  local first, second = batch:add { prompt = { 1 }, n = 2, watch = true }
+  core.is_pending = false
+  batch:pump()
+  t.eq({ core.submitted[1], first.granted, second.granted }, { { { 1, 1 } }, 1 })
+  core.infos = { { id = 1, state = "decode", left = 1 }, { id = 2, state = "decode", left = 1 } }
+  core.done = 1 -- both have a token, and nobody was told
+  batch:pump()
+  t.eq(#core.submitted, 1)
+  poll.wake()
+  t.eq(core.submitted[2], { { 1, 1 }, { 2, 1 } })
+end)
+
 test("commands of callbacks belong into the next step; an error does not stop it", function(t)
   local batch, core, poll = started()
   core.infos = { { id = 1, state = "decode", left = 1 } }
