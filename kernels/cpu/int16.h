@@ -30,8 +30,8 @@
 
 /* ---- activations ----------------------------------------------------------------------------- */
 
-/* 127 * 256 + 127: both bytes of a code can be signed. */
-enum { PE_INT16_MOST = 32639 };
+/* 127 * 256: both bytes of a code can be signed. */
+enum { PE_INT16_MOST = 32512 };
 
 /* Rows are kept in tiles, the numbers of rows of which differ by at most one. A tile of n rows is
  * contiguous: its codes, and for each group its n scales. The codes of a tile: */

@@ -58,7 +58,8 @@ ALWAYS i4 fold_groups(const vi *v, int act, const reduction how) {
 }
 
 /* Magnitudes as bits have the order of their values, and those of infinity and NaN are above all
- * others. 2^-96: the largest code / it is far from infinity, and products with it are far from subnormal. */
+ * others. 2^-96: the largest code / it is far from infinity, and products with it are far from
+ * subnormal. */
 enum { LEAST = (127 - 96) << 23, INFINITE = 0x7f800000 };
 
 typedef struct group_scales {
