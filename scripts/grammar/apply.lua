@@ -120,6 +120,7 @@ end
 
 function Apply:make(a, node, positive)
   if node.never then return positive and a.NONE or a.ALL end
+  if node.loose and not positive then return a.ALL end
   if positive then
     local own = a:own(node, true)
     if own == a.NONE then return own end

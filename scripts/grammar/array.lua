@@ -96,6 +96,7 @@ local function negative(a, node)
       add { min = more, contains = { { literal = id, min = more, from = 0 } } }
     end
   end
+  if node.unique and a.c.relax then return a.ALL end
   if node.unique then
     failure.raise("unsupported", node, "uniqueItems cannot be enforced under a negation")
   end

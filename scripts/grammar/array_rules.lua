@@ -146,6 +146,7 @@ end
 local function unique(c, form, uniform)
   if form.max and form.max <= 1 then return nil end
   local terms = uniform == 0 and not form.contains and c:finite(array.literals(form, 0))
+  if c.relax and not (terms and #terms <= UNIQUE) then return nil end
   if not terms then
     failure.raise("unsupported", form.unique,
       "uniqueItems cannot be enforced unless the items are a list of values")

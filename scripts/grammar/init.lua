@@ -4,8 +4,8 @@
 --   local rule, err = grammar.rule(b, schema)     -- in a grammar with other rules
 --
 -- Everything a schema says is followed, or it is refused with the keyword and its place: nothing is
--- dropped, because a client that gave a bound relies on it. Drafts 4 to 2020-12 are read. Names of
--- unknown keywords and formats are annotations, as the standard has it.
+-- dropped unless that is asked for, because a client that gave a bound relies on it. Drafts 4 to
+-- 2020-12 are read. Names of unknown keywords and formats are annotations, as the standard has it.
 --
 -- Options:
 --   whitespace   "default": nothing, a space, or a line end with up to 64 blanks between two parts;
@@ -14,6 +14,7 @@
 --   order        of the members of an object: "schema" (default), "any", or "free": any where that
 --                can be enforced
 --   strict       refuse what OpenAI's strict mode refuses
+--   relax        leave out keywords that cannot be followed, and only those (relax.lua)
 --   pause        a function that is called now and then, for a conversion that shares its thread:
 --                every few ms
 --   job          as of search.lua: what may take long goes to a helper thread
@@ -25,6 +26,7 @@
 -- Errors have the code format (no schema), unsupported, unsatisfiable or limit.
 local failure = require "grammar.failure"
 local read = require "grammar.read"
+local relax = require "grammar.relax"
 local strict = require "grammar.strict"
 local value = require "grammar.value"
 local perigee = require "perigee"
@@ -70,11 +72,14 @@ local ORDERS = { schema = true, any = true, free = true }
 
 local function convert(b, schema, options)
   local spend = meter(options.pause)
-  local reader = read.new(schema, spend)
+  local reader = read.new(schema, spend, options.relax)
   if options.strict then
     function reader.check(node) strict.check(node, reader.root) end
   end
   local c = value.new(b, reader, marks_of(b, options.whitespace or "default"), options, spend)
+  if options.relax then
+    function reader.check(node) relax.check(c, node) end
+  end
   return c:run(options.style)
 end
 

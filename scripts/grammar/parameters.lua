@@ -127,6 +127,7 @@ function parameters.style(given)
 
   function style.member(c, value, term, name)
     if name and not name:find(given.names) then
+      if c.relax then return nil end
       failure.raise("unsupported", "", "the name %q cannot be written in this format", name)
     end
     if not name then term = c.b:both(term, failure.checked(c.b:pattern(OTHER))) end

@@ -268,9 +268,9 @@ local IN_PLACE = { allOf = true, anyOf = true, oneOf = true, ["$ref"] = true, ["
 local Reader = {}
 Reader.__index = Reader
 
---- `spend(n)` counts work and raises when it is too much.
-function read.new(raw, spend)
-  local self = setmetatable({ nodes = 0, of = {}, spend = spend, list = {} }, Reader)
+--- `spend(n)` counts work and raises when it is too much. relax: leave out what is wrong.
+function read.new(raw, spend, relax)
+  local self = setmetatable({ nodes = 0, of = {}, spend = spend, list = {}, relax = relax }, Reader)
   self.widest = { int = 0, frac = 0 }
   self.document = resolve.document(raw)
   self:measure(raw)
@@ -315,6 +315,26 @@ function Reader:measure(raw)
   end
 end
 
+--- Calls fn(self, node, ...); whether it succeeded. With `relax` a failure only makes the node
+--- loose (relax.lua), otherwise it is the conversion's.
+function Reader:try(node, fn, ...)
+  if not self.relax then return true, fn(self, node, ...) end
+  local ok, why = pcall(fn, self, node, ...)
+  if not ok and not failure.is(why) then error(why, 0) end
+  node.loose = node.loose or not ok
+  return ok
+end
+
+local function check_place(_, _, place, depth)
+  local raw = place.raw
+  if type(raw) ~= "boolean" and not json.is_object(raw) then
+    raise("format", place, "a schema must be an object, true or false, not %s", kind_of(raw))
+  end
+  if depth > LIMITS.depth then
+    raise("limit", place, "schemas are nested more than %d deep", LIMITS.depth)
+  end
+end
+
 --- The node of a place: known, or new and not yet read.
 function Reader:node(place, depth)
   local raw = place.raw
@@ -322,13 +342,11 @@ function Reader:node(place, depth)
   local node = self.of[key]
   if node then return node end
   self.spend(1)
-  if type(raw) ~= "boolean" and not json.is_object(raw) then
-    raise("format", place, "a schema must be an object, true or false, not %s", kind_of(raw))
-  end
-  if depth > LIMITS.depth then
-    raise("limit", place, "schemas are nested more than %d deep", LIMITS.depth)
-  end
   node = self:blank(place.at)
+  if not self:try(node, check_place, place, depth) then
+    node.ready = true
+    return node
+  end
   node.raw, node.base, node.root, node.depth = raw, place.base, place.root, depth
   self.of[key] = node
   return node
@@ -349,6 +367,15 @@ function Reader:child(node, raw, at)
   return self:node(resolve.below(node, raw, at), node.depth + 1)
 end
 
+local function read_keyword(self, node, keyword, value)
+  local known = KEYWORDS[keyword]
+  if known then
+    node[known[1]] = shape[known[2]](self, node, keyword, value)
+  elseif SPECIAL[keyword] then
+    SPECIAL[keyword](self, node, value)
+  end
+end
+
 --- Reads a node, once.
 function Reader:open(node)
   if node.ready then return node end
@@ -361,22 +388,19 @@ function Reader:open(node)
   end
   self.spend(4)
   if self.ref_alone and raw["$ref"] ~= nil then
-    SPECIAL["$ref"](self, node, raw["$ref"])
+    self:try(node, read_keyword, "$ref", raw["$ref"])
     return node
   end
   for keyword, value in pairs(raw) do
-    local known = KEYWORDS[keyword]
     if IN_PLACE[keyword] and raw.properties ~= nil and not node.properties then
       node.parts_first = true
     end
-    if known then
-      node[known[1]] = shape[known[2]](self, node, keyword, value)
-    elseif SPECIAL[keyword] then
-      SPECIAL[keyword](self, node, value)
-    end
+    self:try(node, read_keyword, keyword, value)
   end
   if self.check then self.check(node) end
-  if node.unevaluated_properties or node.unevaluated_items then unevaluated.apply(self, node) end
+  if node.unevaluated_properties or node.unevaluated_items then
+    self:try(node, unevaluated.apply)
+  end
   return node
 end
 

@@ -18,6 +18,7 @@ Seen.__index = Seen
 function Seen:add(reader, node, depth, chosen)
   if depth == 0 then return self:refuse "schemas refer to each other too deeply" end
   reader:open(node)
+  if node.loose then return self:refuse "what else applies is not known" end
   local says = node.properties or node.patterns or node.additional or node.prefix or node.items
     or node.contains or node.unevaluated_properties or node.unevaluated_items
   if chosen and says then return self:refuse "depends on which alternative holds" end

@@ -54,8 +54,14 @@ end
 
 -- ---- the builder, whose limits end a conversion ------------------------------------------------
 
-for _, name in ipairs { "rule", "define", "list", "matches" } do
+for _, name in ipairs { "define", "list", "matches" } do
   Converter[name] = function(self, ...) return failure.checked(self.b[name](self.b, ...)) end
+end
+
+function Converter:rule(name)
+  local rule = failure.checked(self.b:rule(name))
+  self.rules[#self.rules + 1] = rule
+  return rule
 end
 
 function Converter:empty(term) return self.is_empty(term) end
@@ -165,9 +171,7 @@ function Converter:write(v)
   self:define(v.rule, out)
 end
 
---- Writes the rules of a schema; gives the root. style: how the members of the root are written,
---- which is then an object (parameters.lua).
-function Converter:run(style)
+local function write_all(self, style)
   local v = self:value { self.reader.root.id }
   if v.dead or style and #v.objects == 0 then
     failure.raise("unsatisfiable", "", style and "no object fits" or "no value fits")
@@ -178,6 +182,16 @@ function Converter:run(style)
   self:define(root, out)
   while #self.queue > 0 do self:write(table.remove(self.queue)) end
   return root
+end
+
+--- Writes the rules of a schema; gives the root. style: how the members of the root are written,
+--- which is then an object (parameters.lua). If that fails the builder has rules that are used and
+--- not defined, with which it would not compile: they are given no text.
+function Converter:run(style)
+  local ok, root = pcall(write_all, self, style)
+  if ok then return root end
+  for _, rule in ipairs(self.rules) do self.b:define(rule, {}) end
+  error(root, 0)
 end
 
 -- ---- questions of the forms ---------------------------------------------------------------------
@@ -336,13 +350,13 @@ function Converter:spelled(one)
   return self.b:text(d and decimal.text(d) or json.encode(one))
 end
 
---- `options`: order, and marks (init.lua); style: see run.
+--- `options`: order, relax, and marks (init.lua); style: see run.
 function value.new(b, reader, marks, options, spend)
   local style = options.style or {}
   local c = setmetatable({ b = b, reader = reader, marks = marks, order = options.order,
-    spend = spend, is_empty = search.new(b, options.job),
+    relax = options.relax, spend = spend, is_empty = search.new(b, options.job),
     spelling = style.spelling or scalar.JSON, hopeless = {}, values = {}, queue = {},
-    constants = {} }, Converter)
+    constants = {}, rules = {} }, Converter)
   c.apply = apply.new(reader, spend)
   c.words = words.new(b, { bare = style.bare, job = options.job }, spend)
   c.raw_words = words.new(b, { raw = true, job = options.job }, spend)

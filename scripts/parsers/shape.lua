@@ -36,8 +36,8 @@ end
 --- A shape in a builder. o: tools ({ { name, schema (nil: any arguments), or the text of a custom
 --- tool (grammar/input.lua) } }), template (its text), token (function(text): the id of an added
 --- token, or nil), ends (a set of the ids that end an answer), known (parsers.known of the tools),
---- pause and refuse (function(tool, err): what to do about a schema or text that cannot be
---- followed; without it the arguments are any).
+--- pause and refuse (function(tool, err): raises if a schema or text that cannot be followed must
+--- be; otherwise what cannot be followed of a schema is left out, and a text is any).
 function shape.new(b, o)
   return setmetatable({ b = b, o = o, tools = o.tools, any = {},
     known = o.known or args.tools() }, Shape)
@@ -124,18 +124,27 @@ local function text_argument(self, tool, style)
   if self.o.refuse then self.o.refuse(tool, why) end
 end
 
+--- The rule of a tool's schema; nil if there is none. What cannot be followed is left out if that
+--- is not refused.
+local function schema_arguments(self, tool, o)
+  o.pause, o.job = self.o.pause, self.o.job
+  o.order = "free" -- models write arguments in their own order
+  local schema = declared(tool.schema)
+  local rule, why = grammar.rule(self.b, schema, o)
+  if rule then return rule end
+  if self.o.refuse then self.o.refuse(tool, why) end
+  o.relax = true
+  return (grammar.rule(self.b, schema, o))
+end
+
 --- The rule of arguments. key: of those that are any. make(any): the options of grammar.rule.
 local function arguments(self, tool, key, make)
   if tool.text then
     local rule = text_argument(self, tool, make(false).style)
     if rule then return rule end
   elseif tool.schema then
-    local o = make(false)
-    o.pause, o.job = self.o.pause, self.o.job
-    o.order = "free" -- models write arguments in their own order
-    local rule, why = grammar.rule(self.b, declared(tool.schema), o)
+    local rule = schema_arguments(self, tool, make(false))
     if rule then return rule end
-    if self.o.refuse then self.o.refuse(tool, why) end
   end
   self.any[key] = self.any[key] or assert(grammar.rule(self.b, OBJECT, make(true)))
   return self.any[key]

@@ -11,8 +11,9 @@
 -- otherwise, unless it is off, the grammar begins with a block of reasoning that may be left out.
 --
 -- A schema that cannot be followed is a 400 with the field and the place in it, unless it is that
--- of a tool that nobody called strict: then its arguments are any JSON object, because a client
--- does not choose the schemas of the tools that it passes on.
+-- of a tool that nobody called strict: then the keywords that cannot be are left out, because a
+-- client does not choose the schemas of the tools that it passes on. Its arguments are any JSON
+-- object if nothing can be made of the rest either.
 --
 -- Converting a schema lets the loop turn, and ends when the client has left. What the builder may
 -- need long for runs on a helper thread (lib/jobs.lua); its limits bound that, so it runs to its
