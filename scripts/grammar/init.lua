@@ -18,8 +18,8 @@
 --   pause        a function that is called now and then, for a conversion that shares its thread:
 --                every few ms
 --   job          as of search.lua: what may take long goes to a helper thread
---   style        how the members of the schema's object are written, if not as JSON
---                (parameters.lua)
+--   style        of a schema whose values are objects only: how their members are written
+--                (parameters.lua, or object_rules.JSON)
 --
 -- A schema may also be a part of a larger grammar: grammar.rule writes it into a builder.
 --

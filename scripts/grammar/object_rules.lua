@@ -109,6 +109,7 @@ end
 
 --- How JSON writes members; parameters.lua has other styles.
 local JSON = {}
+object_rules.JSON = JSON
 
 function JSON.open(c) return { c.marks.open_object } end
 

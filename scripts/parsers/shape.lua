@@ -17,6 +17,7 @@
 -- no mark. A format whose templates differ looks at s:shows.
 local args = require "parsers.args"
 local grammar = require "grammar"
+local object_rules = require "grammar.object_rules"
 local parameters = require "grammar.parameters"
 local perigee = require "perigee"
 local scalar = require "grammar.scalar"
@@ -129,6 +130,7 @@ end
 local function schema_arguments(self, tool, o)
   o.pause, o.job = self.o.pause, self.o.job
   o.order = "free" -- models write arguments in their own order
+  o.style = o.style or object_rules.JSON -- objects, also where the schema forgets to say so
   local schema = declared(tool.schema)
   local rule, why = grammar.rule(self.b, schema, o)
   if rule then return rule end

@@ -48,3 +48,11 @@ test("a name that a format cannot write is left out", function(t)
   t.ok(takes(g, call:format("n", "5")))
   t.eq(takes(g, call:format("n", "x")), false)
 end)
+
+test("arguments are an object, also where the schema does not say so", function(t)
+  local g <close> = grammar_of("hermes", tool_of [[{"properties": {"n": {"type": "integer"}}}]])
+  t.ok(takes(g, HERMES:format '{"n": 5}'))
+  for _, text in ipairs { "5", '"n"', "[]", '{"n": "5"}' } do
+    t.eq(takes(g, HERMES:format(text)), false, text)
+  end
+end)
