@@ -9,7 +9,8 @@
 --
 --   "json"     always JSON
 --   "text"     always a string
---   "either"   JSON if it is of one of the other types that the schema names, else a string
+--   "either"   JSON if it is of one of the other types that the schema names, else a string; and a
+--              set of the names of all of them
 --   "quoted"   a string between marks, or JSON
 --
 -- parameters.style { … } makes a style for grammar.rule of
@@ -34,9 +35,22 @@ local parameters = {}
 --- Names that a schema does not declare: of these characters, which no format reads as a mark.
 local OTHER = "[A-Za-z0-9_-]{1,64}"
 
--- Texts that look like JSON or a literal of Python: a reader of "either" takes such a string for
--- something else. More than necessary: a string that begins like a number is not offered.
-local LOOKS = "\\s*(?:[\\[{\"'0-9+.-][\\s\\S]*|(?i:true|false|null|none|nan|infinity)\\s*)?"
+local NUMBER = "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+
+-- Texts that a reader of "either" takes for a value of each type: in JSON or in Python. Of arrays
+-- and objects those that begin like one.
+local LOOKS = { null = "None", boolean = "(?i:true|false)", number = NUMBER, integer = NUMBER,
+  array = "\\[[\\s\\S]*", object = "\\{[\\s\\S]*" }
+
+--- The term of raw texts that are read as something else than a string, of these types. The word
+--- null is null, whatever they are.
+local function unlike_strings(b, types)
+  local list = { "null" }
+  for name in pairs(types) do list[#list + 1] = LOOKS[name] end
+  table.sort(list) -- the same grammar every time
+  local text = "\\s*(?:" .. table.concat(list, "|") .. ")\\s*"
+  return failure.checked(b:pattern(text))
+end
 
 local function rule_of(c, alternatives)
   if #alternatives == 1 then return alternatives[1] end
@@ -74,8 +88,8 @@ function readings.text(c, value, given, out)
   if given.null and has_null(c, value) then out[#out + 1] = { c.b:text "null" } end
 end
 
-function readings.either(c, value, given, out)
-  local raw = raw_of(c, value, given, failure.checked(c.b:pattern(LOOKS)))
+function readings.either(c, value, given, out, types)
+  local raw = raw_of(c, value, given, unlike_strings(c.b, types))
   local rest = c:without_strings(value)
   if raw then out[#out + 1] = { raw } end
   if not rest.dead then out[#out + 1] = { c:symbol(rest) } end
@@ -132,7 +146,8 @@ function parameters.style(given)
     end
     if not name then term = c.b:both(term, failure.checked(c.b:pattern(OTHER))) end
     local out = {}
-    readings[given.reads(name)](c, value, given, out)
+    local how, types = given.reads(name)
+    readings[how](c, value, given, out, types)
     if #out == 0 or c:empty(term) then return nil end
     local symbols = joined(given.key(term), rule_of(c, out), given.after)
     return { symbols, joined(given.between, symbols) }

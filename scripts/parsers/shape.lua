@@ -176,7 +176,7 @@ local function reading(self, tool, unknown)
     local types = name and self.known:types(tool.name, name)
     if not types then return unknown == "string" and "text" or "json" end
     if args.only_string(types) then return "text" end
-    return types.string and "either" or "json"
+    return types.string and "either" or "json", types
   end
 end
 

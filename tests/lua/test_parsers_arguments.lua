@@ -56,3 +56,58 @@ test("arguments are an object, also where the schema does not say so", function(
     t.eq(takes(g, HERMES:format(text)), false, text)
   end
 end)
+
+-- ---- strings that need no quotes ----------------------------------------------------------------
+
+local XML = "<tool_call>\n<function=tide>\n<parameter=p>\n%s\n</parameter>\n</function>\n"
+  .. "</tool_call>"
+
+--- The value of p that the parser reads in a call, as JSON.
+local function read_back(t, tool, text)
+  local r = parsers.parse(text, { format = "qwen3_xml", tools = { tool }, reasoning = "none" })
+  t.eq(#r.calls, 1, text)
+  return json.encode(assert(json.decode(r.calls[1].arguments)).p)
+end
+
+--- Texts, each as everything that it may look like.
+local TEXTS = { ".env", "./src", "2024-01-01.log", "2024-01-01", "-la", "+1", "007", "1.5.2", "1e5",
+  "5", "-5", "0.5", "1.0", " 5 ", "true", "True", "TRUE", "false", "null", "None", "none", "NaN",
+  "'a'", '"a"', "[x", "[1]", '["a"]', "{y", '{"a": 1}', "{}", "", " ", "nothing" }
+
+--- Schemas of p, and how each text is read if not as a string.
+local MIXED = {
+  { '{"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}',
+    { ['["a"]'] = '["a"]' } },
+  { '{"type": ["string", "integer"]}', { ["5"] = "5", ["-5"] = "-5" } },
+  { '{"type": ["string", "integer"], "format": "date"}', { ["5"] = "5", ["-5"] = "-5" } },
+  { '{"type": ["string", "number", "null"]}', { ["5"] = "5", ["-5"] = "-5", ["0.5"] = "0.5",
+    ["1.0"] = "1.0", ["1e5"] = "100000.0", null = "null" } },
+  { '{"type": ["string", "boolean"]}', { ["true"] = "true", ["false"] = "false" } },
+  { '{"type": ["string", "object"]}', { ['{"a": 1}'] = '{"a": 1}', ["{}"] = "{}" } },
+}
+
+--- Texts that are read as something that the schema does not have, and texts that begin like what
+--- they might be.
+local REFUSED = { { "[x", "[1]" }, { "0.5", "1.0", "1e5", " 5 " }, {}, { "None", " 5 " },
+  { "True", "TRUE" }, { "{y" } }
+
+test("a string or something else is read as what the grammar means", function(t)
+  for i, case in ipairs(MIXED) do
+    local tool = tool_of(('{"type": "object", "properties": {"p": %s}}'):format(case[1]))
+    local g <close> = grammar_of("qwen3_xml", tool)
+    local refused = {}
+    for _, text in ipairs(REFUSED[i]) do refused[text] = true end
+    for _, text in ipairs(TEXTS) do
+      local call, what = XML:format(text), ("%s %q"):format(case[1], text)
+      if case[2][text] then
+        t.eq({ takes(g, call), read_back(t, tool, call) }, { true, case[2][text] }, what)
+      elseif text == "null" or refused[text] then
+        t.eq(takes(g, call), false, what)
+      elseif i == 3 then
+        t.eq(takes(g, call), text == "2024-01-01", what)
+      else
+        t.eq({ takes(g, call), read_back(t, tool, call) }, { true, json.encode(text) }, what)
+      end
+    end
+  end
+end)
