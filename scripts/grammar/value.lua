@@ -179,6 +179,7 @@ local function write_all(self, style)
   local root, out = self:rule "root", {}
   if not style then out[1] = { self:symbol(v) } end
   for _, form in ipairs(style and v.objects or {}) do object_rules.write(self, form, out, style) end
+  if #out == 0 then failure.raise("unsatisfiable", "", "no object can be written that fits") end
   self:define(root, out)
   while #self.queue > 0 do self:write(table.remove(self.queue)) end
   return root

@@ -63,8 +63,10 @@ local function resolve(ref, root)
   return at
 end
 
+local STEPS = 100 -- schemas that a walk looks at: one may refer to itself
+
 --- The set of types that a schema allows, nil if it does not restrict them (or is not a schema).
---- o.steps bounds the walk, because a schema may refer to itself.
+--- o.steps bounds the walk.
 function types_of(schema, o)
   if type(schema) ~= "table" or o.steps == 0 then return nil end
   o.steps = o.steps - 1
@@ -120,13 +122,18 @@ function Tools:known(name)
   return self.by_name[name] ~= nil
 end
 
---- The properties of a schema, following references. Eight are plenty, and a cycle ends there.
-local function properties(schema)
-  local at = schema
-  for _ = 1, 8 do
-    local found = field(at, "properties")
+--- Calls fn with the schema of a parameter in each place that declares it, until it gives
+--- something: in properties, and where $ref and allOf lead. o.steps bounds the walk.
+local function declared(schema, key, o, fn)
+  if type(schema) ~= "table" or o.steps == 0 then return nil end
+  o.steps = o.steps - 1
+  local property = field(field(schema, "properties"), key)
+  local found = type(property) == "table" and fn(property)
+    or declared(resolve(field(schema, "$ref"), o.root), key, o, fn)
+  if found then return found end
+  for _, part in each(field(schema, "allOf")) do
+    found = declared(part, key, o, fn)
     if found then return found end
-    at = resolve(field(at, "$ref"), schema)
   end
 end
 
@@ -134,14 +141,18 @@ end
 --- large.
 function Tools:types(name, key)
   local schema = self.by_name[name]
-  local property = field(properties(schema), key)
-  if type(property) ~= "table" then return nil end
-  local types = self.found[property]
-  if types == nil then
-    types = types_of(property, { steps = 100, root = schema }) or false
-    self.found[property] = types
+  if not schema then return nil end
+  local known = self.found[schema]
+  if not known then
+    known = {}
+    self.found[schema] = known
   end
-  return types or nil
+  if known[key] == nil then
+    known[key] = declared(schema, key, { steps = STEPS, root = schema }, function(property)
+      return types_of(property, { steps = STEPS, root = schema })
+    end) or false
+  end
+  return known[key] or nil
 end
 
 -- ---- texts of tagged formats --------------------------------------------------------------------

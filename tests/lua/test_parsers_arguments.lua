@@ -111,3 +111,34 @@ test("a string or something else is read as what the grammar means", function(t)
     end
   end
 end)
+
+-- ---- where arguments are declared ---------------------------------------------------------------
+
+test("arguments that allOf and references declare have their types", function(t)
+  for _, text in ipairs {
+    '{"allOf": [{"type": "object", "properties": {"p": {"type": "integer"}}, "required": ["p"]}]}',
+    '{"$defs": {"P": {"properties": {"p": {"type": "integer"}}, "required": ["p"]}},'
+      .. ' "properties": {"q": {}}, "allOf": [{}, {"$ref": "#/$defs/P"}]}',
+    '{"properties": {"p": {"description": "a port"}}, "allOf": [{"properties": {"p": {"type":'
+      .. ' "integer"}}, "required": ["p"]}]}' } do
+    local tool = tool_of(text)
+    local g <close> = grammar_of("qwen3_xml", tool, function(_, err) error(tostring(err), 0) end)
+    local call = XML:format "5"
+    t.eq({ takes(g, call), read_back(t, tool, call) }, { true, "5" }, text)
+    t.eq(takes(g, XML:format "x"), false, text)
+  end
+end)
+
+test("a schema that refers to itself declares nothing, and that ends", function(t)
+  local tool = tool_of '{"allOf": [{"$ref": "#"}, {"$ref": "#"}]}'
+  t.eq(read_back(t, tool, XML:format "5"), '"5"')
+end)
+
+test("a tool that a format cannot call by its schema is called with any arguments", function(t)
+  local tool = tool_of [[{"type": "object", "anyOf": [{"properties": {"p": {"type": "integer"}},
+    "required": ["p"]}]}]]
+  local why
+  local g <close> = grammar_of("qwen3_xml", tool, function(_, err) why = err end)
+  t.eq(why.code, "unsatisfiable")
+  t.ok(takes(g, XML:format "5"))
+end)
