@@ -287,11 +287,9 @@ function Reader:bound(what, n, node, keyword) -- luacheck: ignore 212
   end
 end
 
--- Numbers that nothing is compared with.
-local IDLE = { default = true, examples = true, example = true }
-
 --- Looks at the whole document before anything else does: how deep it is, which bounds all later
---- recursion over values, and how long its numbers are.
+--- recursion over values, and how long its numbers are. A number of `default` counts: a property
+--- may have that name, and a $ref may lead into one.
 function Reader:measure(raw)
   local todo, depths = { raw }, { 1 }
   while #todo > 0 do
@@ -306,8 +304,8 @@ function Reader:measure(raw)
       if depth > LIMITS.json then
         raise("limit", "", "values are nested more than %d deep", LIMITS.json)
       end
-      for key, inner in pairs(value) do
-        if not IDLE[key] and type(inner) ~= "string" then
+      for _, inner in pairs(value) do
+        if type(inner) ~= "string" then
           todo[#todo + 1], depths[#depths + 1] = inner, depth + 1
         end
       end

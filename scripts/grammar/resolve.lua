@@ -72,8 +72,11 @@ local function escaped(key) return (key:gsub("~", "~0"):gsub("/", "~1")) end
 --- The pointer of a member.
 function resolve.pointer(at, key) return at .. "/" .. escaped(tostring(key)) end
 
--- Values of these keywords are data, whatever they look like.
+-- Values of these keywords are data, whatever they look like; those of the others have schemas by
+-- names, which may be the same words.
 local DATA = { enum = true, const = true, default = true, examples = true }
+local NAMED = { properties = true, patternProperties = true, dependentSchemas = true,
+  dependencies = true, ["$defs"] = true, definitions = true }
 
 --- Everything in the document that has a name: resources by URI, anchors by URI#name.
 local function names_of(document)
@@ -98,9 +101,11 @@ local function names_of(document)
     end
     if json.is_object(raw) or json.is_array(raw) then
       for key, value in pairs(raw) do
-        if type(value) == "table" and not DATA[key] then
+        if type(value) == "table" and (place.named or not DATA[key]) then
           local index = type(key) == "number" and key - 1 or key
-          todo[#todo + 1] = resolve.below(place, value, resolve.pointer(place.at, index))
+          local inner = resolve.below(place, value, resolve.pointer(place.at, index))
+          inner.named = NAMED[key] and not place.named
+          todo[#todo + 1] = inner
         end
       end
     end

@@ -125,6 +125,11 @@ test("numbers keep all their digits", function(t)
     { '{"const": 0.1}', yes = { "0.1" }, wrong = { "0.10000000000000001" } },
     { '{"exclusiveMaximum": 1e30}', yes = { ("9"):rep(30) }, wrong = { "1" .. ("0"):rep(30) } },
     { '{"maximum": 1.7976931348623157e308, "type": "number"}', yes = { ("1"):rep(309) } },
+    { '{"type": "object", "properties": {"default": {"const": 1e-30}, "examples": {"minimum":'
+      .. ' 1e-30}, "example": {"multipleOf": 1e-30}}}',
+      yes = { ('{"default": 0.%s1, "examples": 1, "example": 1}'):format(("0"):rep(29)) } },
+    { '{"default": {"minimum": 1e-30}, "$ref": "#/default"}', yes = { "1" }, wrong = { "0" } },
+    { '{"const": {"default": 1e-30}}', yes = { ('{"default": 0.%s1}'):format(("0"):rep(29)) } },
     { '{"minimum": 5, "exclusiveMinimum": true, "type": "integer"}', yes = { "6" },
       wrong = { "5" } },
   })

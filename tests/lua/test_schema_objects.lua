@@ -188,6 +188,10 @@ test("references", function(t)
     { '{"$defs": {"x": {"$anchor": "here", "type": "null"}}, "$ref": "#here"}', yes = { "null" },
       no = { "1" } },
     { '{"$defs": {"x": {"$id": "#old", "type": "null"}}, "$ref": "#old"}', yes = { "null" } },
+    { '{"$defs": {"default": {"properties": {"enum": {"$anchor": "here", "type": "null"}}}},'
+      .. ' "$ref": "#here"}', yes = { "null" }, no = { "1" } },
+    { '{"$defs": {"properties": {"const": {"$anchor": "here", "type": "array"}}, "x": {"$anchor":'
+      .. ' "here", "type": "null"}}, "$ref": "#here"}', yes = { "null" }, no = { "[" } },
     { '{"$id": "http://h/root", "$defs": {"x": {"$id": "sub/x", "$defs": {"y": {"type": "null"}},'
       .. ' "$ref": "#/$defs/y"}}, "$ref": "sub/x"}', yes = { "null" }, no = { "1" } },
     { '{"$id": "urn:a:b", "$defs": {"x": {"type": "null"}}, "$ref": "urn:a:b#/$defs/x"}',
