@@ -88,12 +88,13 @@ bool pe_reader_take(pe_reader *p, const char *word) {
 
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
+static bool is_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
 pe_str pe_reader_word(pe_reader *p, const char *more) {
   const char *from = p->at;
   for (; p->at < p->end; p->at++) {
-    const char c = *p->at, small = (char)(c | 32);
-    const bool letter = small >= 'a' && small <= 'z';
-    if (!letter && !is_digit(c) && c != '_' && (!c || !strchr(more, c))) break;
+    const char c = *p->at;
+    if (!is_letter(c) && !is_digit(c) && c != '_' && (!c || !strchr(more, c))) break;
   }
   return pe_str_of(from, (size_t)(p->at - from));
 }
@@ -129,7 +130,7 @@ static pe_status read_hex(pe_reader *p, const char *from, int n, int32_t *cp) {
 }
 
 pe_status pe_reader_char(pe_reader *p, int32_t *cp) {
-  static const char escapes[][2] = {{'n', '\n'}, {'r', '\r'}, {'t', '\t'}};
+  static const char escapes[][2] = {{'n', '\n'}, {'r', '\r'}, {'t', '\t'}, {'f', '\f'}};
   static const struct {
     char letter;
     int digits;
@@ -144,6 +145,9 @@ pe_status pe_reader_char(pe_reader *p, int32_t *cp) {
     if (*p->at == hex[i].letter) return p->at++, read_hex(p, from, hex[i].digits, cp);
   for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++)
     if (*p->at == escapes[i][0]) return p->at++, *cp = escapes[i][1], PE_OK;
+  if (is_letter(*p->at) || is_digit(*p->at))
+    return pe_reader_refuse(p, PE_EFORMAT, from,
+                            "no such escape: write \\\\ for a backslash, [0-9] for \\d");
   p->at += pe_utf8_next(p->at, p->end, cp);
   return PE_OK;
 }

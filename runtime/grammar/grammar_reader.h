@@ -52,7 +52,9 @@ bool pe_reader_take(pe_reader *p, const char *word);
 pe_str pe_reader_word(pe_reader *p, const char *more);
 /* A number; false: there is none. Larger ones than 2^31 - 1 are cut to 2^31. */
 bool pe_reader_number(pe_reader *p, uint32_t *out);
-/* One character, or its escape: \n \r \t \xHH \uHHHH \UHHHHHHHH, and any other for itself. */
+/* One character, or its escape: \n \r \t \f \xHH \uHHHH \UHHHHHHHH, and any other for itself. But
+ * letters and digits never are: [\d] is meant as in a pattern, and "\b" is a backspace to some of
+ * Lark's readers, and two characters to others. */
 pe_status pe_reader_char(pe_reader *p, int32_t *cp);
 /* "..."; appends its UTF-8 to p->text, which is emptied first. */
 pe_status pe_reader_string(pe_reader *p);

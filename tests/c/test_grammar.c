@@ -42,6 +42,7 @@ static void gbnf(void) {
   static const known list[] = {
       {"root ::= \"a\\n\\x41\\u00e9\\U0001F600\\\"\"", "a\nA\xc3\xa9\xf0\x9f\x98\x80\"", WHOLE},
       {"root ::= [a-c\\]x-]+", "b]x-", WHOLE},
+      {"root ::= \"\\t\\r\\f\\.\\_\\[\\\\\"", "\t\r\f._[\\", WHOLE},
       {"root ::= [a-c]", "d", DEAD},
       {"root ::= [^a-c]", "\xe6\xbc\xa2", WHOLE},
       {"root ::= [^a-c]", "a", DEAD},
@@ -195,6 +196,10 @@ static void refused(void) {
       {"root ::= \"a", PE_EFORMAT, "the string is not closed"},
       {"root ::= \"a\\", PE_EFORMAT, "an escape of nothing"},
       {"root ::= \"\\x4\"", PE_EFORMAT, "an escape needs"},
+      {"root ::= [\\d]+", PE_EFORMAT, "line 1, '\\d]+': no such escape"},
+      {"root ::= [\\w-]", PE_EFORMAT, "no such escape"},
+      {"root ::= [a-\\z]", PE_EFORMAT, "no such escape"},
+      {"root ::= \"\\0\"", PE_EFORMAT, "no such escape: write \\\\ for a backslash, [0-9] for \\d"},
       {"root ::= \"\\ud800\"", PE_EFORMAT, "does not name a character"},
       {"root ::= \"a\"\n  | ( \"b\"", PE_EFORMAT, "line 2, '': a group is not closed"},
       {"root ::= \"a\" )", PE_EFORMAT, "nothing is open that this could close"},
@@ -215,6 +220,7 @@ static void refused(void) {
   refused_as(pe_grammar_lark, "start: /a\\", PE_EFORMAT, "the pattern is not closed");
   refused_as(pe_grammar_lark, "start: /a/x", PE_EUNSUPPORTED, "of the flags i, s and u");
   refused_as(pe_grammar_lark, "start: /(/", PE_EFORMAT, "the group is not closed");
+  refused_as(pe_grammar_lark, "start: \"\\b\"", PE_EFORMAT, "no such escape");
   refused_as(pe_grammar_lark, "start: \"ab\"..\"c\"", PE_EFORMAT, "single characters");
   refused_as(pe_grammar_lark, "start: \"c\"..\"a\"", PE_EFORMAT, "ends before it begins");
   refused_as(pe_grammar_lark, "start: \"a\" ~", PE_EFORMAT, "~ n or ~ n..m");
