@@ -109,7 +109,7 @@ static pe_status read_rule(pe_reader *p) {
   if (!begins_rule(p))
     return pe_reader_refuse(p, PE_EFORMAT, from, "a rule must begin with NAME ::=");
   pe_rule rule;
-  pe_status rc = pe_reader_rule(p, pe_reader_word(p, MORE), &rule);
+  pe_status rc = pe_reader_define(p, pe_reader_word(p, MORE), &rule);
   if (rc) return rc;
   pe_reader_space(p);
   pe_reader_take(p, "::=");

@@ -212,7 +212,7 @@ static pe_status read_rule(lark *l) {
   if (pe_reader_take(p, ".")) pe_reader_number(p, &priority);
   pe_reader_space(p);
   pe_reader_take(p, ":");
-  pe_status rc = pe_reader_rule(p, name, &rule);
+  pe_status rc = pe_reader_define(p, name, &rule);
   l->in_terminal = is_terminal(name);
   return rc ? rc : read_body(l, rule);
 }
@@ -273,7 +273,7 @@ static pe_status import_name(lark *l) {
   }
   if (!is_terminal(name) || !name.len)
     return pe_reader_refuse(p, PE_EFORMAT, from, "a terminal's name is written large");
-  pe_status rc = pe_reader_rule(p, name, &rule);
+  pe_status rc = pe_reader_define(p, name, &rule);
   l->in_terminal = true;
   if (!rc) rc = pe_reader_begin(p, rule);
   if (!rc) rc = add_pattern(l, pe_str_c(pattern));

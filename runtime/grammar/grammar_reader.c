@@ -10,11 +10,17 @@
 typedef struct pe_reader_name {
   pe_str text; /* in the grammar's text; .at is NULL: free */
   pe_rule rule;
+  const char *defined; /* where; NULL: nowhere yet */
 } pe_reader_name;
 
-pe_status pe_reader_refuse(pe_reader *p, pe_status code, const char *from, const char *why) {
+static size_t line_of(const pe_reader *p, const char *at) {
   size_t line = 1;
-  for (const char *c = p->start; c < from; c++) line += *c == '\n';
+  for (const char *c = p->start; c < at; c++) line += *c == '\n';
+  return line;
+}
+
+pe_status pe_reader_refuse(pe_reader *p, pe_status code, const char *from, const char *why) {
+  const size_t line = line_of(p, from);
   const pe_str rest = pe_str_of(from, (size_t)(p->end - from));
   return pe_fail(p->err, code, "grammar: line %zu, '%.*s': %s", line, pe_str_clip(rest), rest.at,
                  why);
@@ -231,6 +237,17 @@ pe_status pe_reader_rule(pe_reader *p, pe_str name, pe_rule *out) {
     n->text = name, p->names++;
   }
   *out = n->rule;
+  return PE_OK;
+}
+
+pe_status pe_reader_define(pe_reader *p, pe_str name, pe_rule *out) {
+  pe_status rc = pe_reader_rule(p, name, out);
+  if (rc) return rc;
+  pe_reader_name *n = &p->name[slot_of(p, name)];
+  if (n->defined)
+    return pe_fail(p->err, PE_EFORMAT, "grammar: line %zu: rule '%.*s' is defined in line %zu, too",
+                   line_of(p, name.at), pe_str_clip(name), name.at, line_of(p, n->defined));
+  n->defined = name.at;
   return PE_OK;
 }
 

@@ -67,6 +67,8 @@ pe_status pe_reader_text(pe_reader *p, bool any_case, pe_term *out);
 
 /* The rule of a name, declared if it is new. */
 pe_status pe_reader_rule(pe_reader *p, pe_str name, pe_rule *out);
+/* The same where it is defined: once. The name lies in the grammar's text. */
+pe_status pe_reader_define(pe_reader *p, pe_str name, pe_rule *out);
 bool pe_reader_knows(const pe_reader *p, pe_str name, pe_rule *out);
 
 pe_status pe_reader_begin(pe_reader *p, pe_rule rule); /* of its alternatives */

@@ -57,7 +57,6 @@ static void gbnf(void) {
       {"root ::= x{2,3}\nx ::= \"(\" x? \")\"", "()", PART},
       {"root ::=", "", WHOLE},
       {"root ::= \"a\" | | \"b\"", "", WHOLE},
-      {"root ::= \"a\"\nroot ::= \"b\"", "b", WHOLE},
       {"root ::= root \"a\" | \"b\"", "baa", WHOLE},
       {"root::=\"a\"?\"b\"", "b", WHOLE},
   };
@@ -209,12 +208,18 @@ static void refused(void) {
       {"root ::= \"a\"{9999999999}", PE_ELIMIT, "the count exceeds 2147483647"},
       {"root ::= <think>", PE_EUNSUPPORTED, "tokens are not supported"},
       {"root = \"a\"", PE_EFORMAT, "a rule must begin with NAME ::="},
+      {"root ::= a\na ::= \"b\"\n\na ::= \"c\"", PE_EFORMAT,
+       "line 4: rule 'a' is defined in line 2, too"},
       {"root ::= \"a\" ; x", PE_EFORMAT, "no symbol begins like this"},
       {"root ::= \xff", PE_EFORMAT, "byte 9 of 10 is not UTF-8"},
   };
   for (size_t i = 0; i < sizeof in_gbnf / sizeof *in_gbnf; i++)
     refused_as(pe_grammar_gbnf, in_gbnf[i].text, in_gbnf[i].code, in_gbnf[i].part);
   refused_as(pe_grammar_lark, "x: \"a\"", PE_EFORMAT, "it has no rule 'start'");
+  refused_as(pe_grammar_lark, "start: \"a\"\n?start: \"b\"", PE_EFORMAT,
+             "line 2: rule 'start' is defined in line 1, too");
+  refused_as(pe_grammar_lark, "start: LF\nLF: \"x\"\n%import common.LF", PE_EFORMAT,
+             "line 3: rule 'LF' is defined in line 2, too");
   refused_as(pe_grammar_lark, "start: \"a\" |\n  )", PE_EFORMAT, "line 2, ')': nothing is open");
   refused_as(pe_grammar_lark, "start: /a", PE_EFORMAT, "the pattern is not closed");
   refused_as(pe_grammar_lark, "start: /a\\", PE_EFORMAT, "the pattern is not closed");
