@@ -65,10 +65,12 @@ static bool read_count(const char **at, const char *end, uint32_t *out) {
   return *at > from;
 }
 
-/* {m}, {m,} or {m,n}; false, and p->at stays: braces that are characters. */
+/* {m}, {m,} or {m,n}, and in Python {,n} and {,}; false, and p->at stays: braces that are
+ * characters. */
 static bool read_braces(pe_pattern_reader *p, uint32_t *least, uint32_t *most) {
   const char *q = p->at + 1;
-  if (!read_count(&q, p->end, least)) return false;
+  const bool counts = read_count(&q, p->end, least);
+  if (!counts && (p->options.ecma || q == p->end || *q != ',')) return false;
   *most = *least;
   if (q < p->end && *q == ',') {
     q++;

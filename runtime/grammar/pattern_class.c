@@ -174,6 +174,8 @@ static pe_status property(pe_pattern_reader *p, const char *from, bool negate, p
   return rc;
 }
 
+static bool is_one_of(char c, const char *list) { return c && strchr(list, c); }
+
 /* An escape; p->at is at the backslash. A class is added to s and *cp is -1; a character is *cp. */
 static pe_status escape(pe_pattern_reader *p, bool inside, pe_charset *s, int32_t *cp) {
   static const char control[][2] = {{'t', '\t'}, {'n', '\n'}, {'r', '\r'},
@@ -182,7 +184,7 @@ static pe_status escape(pe_pattern_reader *p, bool inside, pe_charset *s, int32_
   if (p->at == p->end) return pe_pattern_refuse(p, PE_EFORMAT, from, "it ends with a backslash");
   const char c = *p->at++;
   *cp = -1;
-  if (strchr("dDwWsS", c)) return class_letter(p, c, s);
+  if (is_one_of(c, "dDwWsS")) return class_letter(p, c, s);
   if (c == 'p' || c == 'P') return property(p, from, c == 'P', s);
   if (c == 'u') return unicode_escape(p, from, cp);
   for (size_t i = 0; i < sizeof control / sizeof *control; i++)
@@ -198,7 +200,7 @@ static pe_status escape(pe_pattern_reader *p, bool inside, pe_charset *s, int32_
     return *cp = *p->at++ & 31, PE_OK;
   if (c >= '1' && c <= '9')
     return pe_pattern_refuse(p, PE_EUNSUPPORTED, from, "back references are not regular");
-  if (strchr("bBAZzGkK", c))
+  if (is_one_of(c, "bBAZzGkK"))
     return pe_pattern_refuse(p, PE_EUNSUPPORTED, from, "this escape is not supported");
   if ((unsigned char)((c | 32) - 'a') < 26)
     return pe_pattern_refuse(p, PE_EFORMAT, from, "there is no such escape");

@@ -47,6 +47,11 @@ static void texts(void) {
                                {"a{2,}", "aaaaa", WHOLE},
                                {"a{2}{", "aa{", WHOLE},
                                {"x{a}", "x{a}", WHOLE},
+                               {"x{,2}y", "y", WHOLE},
+                               {"x{,2}", "xxx", DEAD},
+                               {"x{,}", "xxx", WHOLE},
+                               {"x{}", "x{}", WHOLE},
+                               {"x{,a", "x{,a", WHOLE},
                                {"[]a]+", "]a]", WHOLE},
                                {"[^]a]", "]", DEAD},
                                {"[a\\-z]", "-", WHOLE},
@@ -82,6 +87,8 @@ static void texts(void) {
                                {"(|a)b", "b", WHOLE},
                                {"(a*)*", "aaa", WHOLE}};
   COMPARE(list, whole);
+  static const known ecma[] = {{"x{,2}", "x{,2}", WHOLE}, {"x{,2}", "xx", DEAD}};
+  COMPARE(ecma, (pe_pattern_options){.ecma = true});
 }
 
 static void anchors(void) {

@@ -48,6 +48,7 @@ test("terms", function(t)
     { "a\\rb", "ax\u{2003}", "ax\\r" }), { 2, "whole", "whole" })
   t.eq(try(function(b) return b:pattern("a.\\s", { ecma = true }) end,
     { "a\rb", "ax\u{2003}", "ax\r" }), { 1, "whole", "whole" })
+  t.eq(try(function(b) return b:pattern "a\\\0" end, { "a\0", "ab" }), { "whole", 1 })
   t.eq(try(function(b) return b:cat {} end, { "", "a" }), { "whole", 0 })
 end)
 
