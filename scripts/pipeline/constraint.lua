@@ -74,8 +74,8 @@ end
 
 local function source_key(given)
   local kind = assert(source.kind(given))
-  return ("%s %s %s %s"):format(kind, tostring(given.strict), tostring(given.whitespace),
-    json.encode(given[kind]))
+  return ("%s %s %s %s %s"):format(kind, tostring(given.strict), tostring(given.whitespace),
+    tostring(given.order), json.encode(given[kind]))
 end
 
 --- req.grammar, checked: a hook may have made it.

@@ -553,6 +553,16 @@ test("a hook sets the form, or replaces it", function(t)
   end, { hooks = { hook } })
 end)
 
+test("forms that differ only in the order of members are two grammars", function(t)
+  local hook = { request = function(req) req.grammar = { schema = PERSON, order = req.user } end }
+  apiapp.run(t, function(app)
+    for _, order in ipairs { "schema", "any", "any" } do
+      asked(t, app, CHAT, chat { user = order })
+    end
+    t.eq(app.grammars.count, 2)
+  end, { hooks = { hook } })
+end)
+
 test("every format but those that share a template is tried", function(t)
   local shared = { none = true, qwen = true, step3p5 = true, xlam = true }
   for _, name in ipairs(parsers.names "tools") do
