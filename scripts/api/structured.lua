@@ -7,7 +7,9 @@
 --   grammar, json_schema                   llama.cpp's
 --
 -- Every API reads the last two groups and response_format. More than one at once is refused, since
--- two forms do not make one, and so is what would be another form if it were left out.
+-- two forms do not make one, and so is what would be another form if it were left out. The first
+-- two groups have the form of text (`of_text`), beside which calls have their own; the others have
+-- that of the whole answer, which cannot be a call as well.
 local async = require "lib.async"
 local check = require "chat.check"
 local errors = require "lib.errors"
@@ -111,6 +113,13 @@ local function format_of(format, field, inside)
   return made
 end
 
+--- The same, as the form of text.
+local function text_format(format, field, inside)
+  local made = format_of(format, field, inside)
+  if made then made.of_text = true end
+  return made
+end
+
 -- ---- vLLM's object ------------------------------------------------------------------------------
 
 local outputs = {
@@ -159,7 +168,7 @@ end
 
 local readers = {
   response_format = function(given, field)
-    return format_of(given, field, "json_schema")
+    return text_format(given, field, "json_schema")
   end,
   structured_outputs = structured_outputs, guided_json = schema_of, guided_regex = regex_of,
   guided_choice = choice_of, guided_grammar = grammar_of, guided_whitespace_pattern = not_here,
@@ -175,7 +184,7 @@ function structured.read(out, formats)
     if value ~= nil then found[#found + 1] = readers[f[1]](value, f[1]) end
   end
   for _, one in ipairs(formats or {}) do
-    if is_given(one[2]) then found[#found + 1] = format_of(one[2], one[1]) end
+    if is_given(one[2]) then found[#found + 1] = text_format(one[2], one[1]) end
   end
   return one_of(found)
 end

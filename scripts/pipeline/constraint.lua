@@ -6,6 +6,9 @@
 --                              offered, with JSON for arguments, or, if the tool is strict, with
 --                              arguments that its schema accepts
 --   req.grammar and tools      it is a text of the grammar, or calls
+--   req.grammar and required   it is calls if the grammar is of_text (api/structured.lua);
+--                              otherwise, also if a hook has set it, that is a 400: one of the two
+--                              would be dropped
 --
 -- Reasoning is free. If the prompt has opened it, everything is up to the mark that closes it;
 -- otherwise, unless it is off, the grammar begins with a block of reasoning that may be left out.
@@ -309,6 +312,9 @@ local function phases_of(run, prompt)
   if not offered then return bound(ask, source_grammar(ask, given)) end
   local marks = ask.words:call_marks(chat.tools)
   if req.force_call then
+    if given and not given.of_text then
+      errors.refuse(given.field, "and tool_choice demand two forms of one answer")
+    end
     if not marks then return nil, opening.ids(req, run.entry, prompt) end
     ask.tools = tools_of(req, true)
     return bound(ask, calls_grammar(ask, nil))

@@ -531,6 +531,32 @@ test("a form and tools: the answer is one or the other", function(t)
   end)
 end)
 
+test("a call that is demanded has no other form, but that of text may stand beside it", function(t)
+  local hook = { request = function(req)
+    if req.user == "hook" then req.grammar = { choice = { "yes" } } end
+  end }
+  apiapp.run(t, function(app)
+    local function ask(fields)
+      return app:ask(CHAT, chat(with({ tools = tools(), tool_choice = "required",
+        max_tokens = 400 }, fields)))
+    end
+    for _, case in ipairs { { "guided_json", PERSON }, { "guided_choice", { "yes" } },
+      { "guided_regex", "yes" }, { "guided_grammar", 'start: "yes"' }, { "json_schema", PERSON },
+      { "grammar", 'root ::= "yes"' }, { "structured_outputs", { regex = "yes" } },
+      { "user", "hook" } } do
+      local status, answer = ask { [case[1]] = case[2] }
+      t.eq(status, 400, case[1])
+      t.match(answer.error.message, "and tool_choice demand two forms", case[1])
+    end
+    local status, answer = ask { response_format = format(PERSON) }
+    t.eq({ status, answer.choices[1].finish_reason }, { 200, "tool_calls" })
+    status = app:ask(RESPONSES, custom_request { tools = custom("regex", "[xy]{4}"),
+      tool_choice = { type = "custom", name = "patch" },
+      text = { format = { type = "json_object" } } })
+    t.eq(status, 200)
+  end, { hooks = { hook } })
+end)
+
 -- ---- hooks --------------------------------------------------------------------------------------
 
 test("a hook sets the form, or replaces it", function(t)
