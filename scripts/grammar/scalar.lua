@@ -24,7 +24,9 @@ end
 
 function word:is_none(x) return x == 0 end -- luacheck: ignore 212
 
+--- The bit of a value that is one word.
 local BIT = { [json.null] = NULL, [true] = TRUE, [false] = FALSE }
+scalar.BIT = BIT
 
 function word:own(node, positive) -- luacheck: ignore 212
   local x, types = 7, node.types

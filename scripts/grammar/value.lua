@@ -347,6 +347,7 @@ end
 
 --- The usual spelling of a scalar.
 function Converter:spelled(one)
+  if scalar.BIT[one] then return scalar.words(self.b, scalar.BIT[one], self.spelling) end
   local d = decimal.of(one)
   return self.b:text(d and decimal.text(d) or json.encode(one))
 end

@@ -142,3 +142,13 @@ test("a tool that a format cannot call by its schema is called with any argument
   t.eq(why.code, "unsatisfiable")
   t.ok(takes(g, XML:format "5"))
 end)
+
+test("words without repetition are spelled as the format does", function(t)
+  local tool = tool_of [[{"type": "object", "properties": {"p": {"type": "array",
+    "uniqueItems": true, "items": {"enum": [true, false, null, 1, "a"]}}}}]]
+  local g <close> = grammar_of("pythonic", tool)
+  t.ok(takes(g, '[tide(p=[True, None, "a", False, 1])]'))
+  for _, text in ipairs { "[True, True]", "[true]", "[None, 1, None]" } do
+    t.eq(takes(g, ("[tide(p=%s)]"):format(text)), false, text)
+  end
+end)
