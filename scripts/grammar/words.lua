@@ -58,7 +58,7 @@ end
 --- options: raw, bare (a term of what may stand between quotes, nil: everything), and job (of
 --- reading.lua).
 function words.new(b, options, spend)
-  local w = setmetatable({ b = b, read = {}, raw = options.raw, bare = options.bare,
+  local w = setmetatable({ b = b, read = {}, formats = {}, raw = options.raw, bare = options.bare,
     job = options.job, spend = spend }, Words)
   w.char = failure.checked(b:pattern("[\\s\\S]", { json = not w.raw }))
   w.plain = b:times(w.char, 0)
@@ -107,13 +107,12 @@ end
 function Words:format(name)
   local known = format.patterns[name]
   if not known then return nil end
-  local key = "format " .. name -- no pattern is written like this and read as another
-  if not self.read[key] then
+  if not self.formats[name] then
     local term = failure.checked(self.b:pattern(known[1], { json = not self.raw }))
     if known[2] then term = self.b:both(term, self.b:times(self.char, 0, known[2])) end
-    self.read[key] = term
+    self.formats[name] = term
   end
-  return self.read[key]
+  return self.formats[name]
 end
 
 return words

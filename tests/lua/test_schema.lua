@@ -196,6 +196,9 @@ test("formats", function(t)
     end
     cases.check(t, { case })
   end
+  cases.check(t, { { '{"type": "object", "properties": {"b": {"pattern": "format date"}, "a":'
+    .. ' {"type": "string", "format": "date"}}}',
+    yes = { '{"b": "format date", "a": "2024-01-01"}' }, no = { '{"a": "f' } } })
 end)
 
 -- ---- lists of values ----------------------------------------------------------------------------
