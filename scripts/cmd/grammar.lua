@@ -194,7 +194,7 @@ return {
   usage = "[TOK] --jsonl",
   details = [[
 TOK is a model directory, a tokenizer.json or a GGUF file. Each line has one of
-  "schema": {…}   "regex": "…"   "choice": ["…"]   "grammar": "…" (GBNF if it has ::=, else Lark)
+  "schema": {…}   "regex": "…"   "choice": ["…"]   "grammar": "…" (GBNF with NAME ::=, else Lark)
 and asks
   "texts": ["…"], "hexes": ["…"]   how far each text can stand there, and whether it may end
   "ids": […], "masks": true        with TOK: which tokens may come before each id and after the last

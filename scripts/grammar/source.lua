@@ -3,7 +3,7 @@
 --   schema      a decoded JSON schema; strict, whitespace, order: as of grammar.schema
 --   regex       a regular expression that the whole text matches
 --   choice      a list of texts
---   grammar     GBNF, if it has ::=, else Lark
+--   grammar     GBNF, if a line begins with NAME ::=, else Lark
 --   compiled    a perigee.Grammar
 --
 -- and `pause` and `job`, as of grammar.schema. source.compile makes the grammar of it. source.rule
@@ -67,8 +67,14 @@ function rules.choice(b, given)
   return words.any(b, given.choice, given.pause or function() end)
 end
 
---- The language that a grammar is written in.
-local function language(text) return text:find("::=", 1, true) and "gbnf" or "lark" end
+--- The language that a grammar is written in. Strings and comments of Lark may have ::=, too, but
+--- not after the name that a line begins with, or where that stands in the line before.
+local function language(text)
+  for line in text:gmatch "[^\n]+" do
+    if line:find "^%s*[%w_-]+%s*::=" or line:find "^%s*::=" then return "gbnf" end
+  end
+  return "lark"
+end
 
 function rules.grammar(b, given)
   return reading.rule(b, language(given.grammar), given.grammar, nil, given.job)

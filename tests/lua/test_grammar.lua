@@ -1,5 +1,6 @@
 -- Grammars in Lua: the builder, matchers and masks.
 local perigee = require "perigee"
+local source = require "grammar.source"
 local test = require("harness").test
 local grammar = perigee.grammar
 
@@ -282,4 +283,13 @@ test("tokens of a grammar", function(t)
   t.eq({ m:take(mark), m:feed "a", m:take(last) }, { false, 1, false })
   t.eq((m:mask()), 1)
   t.eq({ m:nth(1), m:take(mark), m:feed "b", m.complete }, { mark, true, 1, true })
+end)
+
+test("a grammar is GBNF if a line begins with a rule of it, else Lark", function(t)
+  for _, case in ipairs { { 'root ::= "a"', "a" }, { '# a :: b\n\n  root\n  ::= "a"', "a" },
+    { "x-1 ::= [a]\nroot::=x-1", "a" }, { 'start: "::="', "::=" },
+    { '// x ::= y\nstart: "a" // z ::= "b"', "a" }, { 'start: "a"\n  | "b ::= c"', "b ::= c" } } do
+    local g <close> = assert(source.compile { grammar = case[1] })
+    t.eq(verdicts(g, { case[2] }), { "whole" }, case[1])
+  end
 end)
