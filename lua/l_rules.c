@@ -201,12 +201,12 @@ static int l_times(lua_State *L) { /* [self, term, least, most] -> [term] */
   return push_term(L, pe_rex_repeat(rex(L), t, check_count(L, 3), check_count(L, 4)));
 }
 
-static int l_remainder(lua_State *L) { /* [self, divisor, rest] -> [term] */
+static int l_remainder(lua_State *L) { /* [self, divisor, rest, most?] -> [term] */
   enum { MOST = 1000000 };
   const lua_Integer d = luaL_checkinteger(L, 2), r = luaL_checkinteger(L, 3);
   luaL_argcheck(L, d >= 1 && d <= MOST, 2, "must be between 1 and 1000000");
   luaL_argcheck(L, r >= 0 && r < d, 3, "must be at least 0 and below the divisor");
-  return push_term(L, pe_rex_remainder(rex(L), (uint32_t)d, (uint32_t)r));
+  return push_term(L, pe_rex_remainder(rex(L), (uint32_t)d, (uint32_t)r, check_count(L, 4)));
 }
 
 static int l_words(lua_State *L) { /* [self, {text, …}] -> [term] */

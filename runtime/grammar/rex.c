@@ -273,10 +273,21 @@ pe_term pe_rex_repeat(pe_rex *r, pe_term a, uint32_t least, uint32_t most) {
   return intern(r, (pe_term_node){a, least, most, PE_TERM_IS_REP, flags, 0}, NULL);
 }
 
-pe_term pe_rex_remainder(pe_rex *r, uint32_t divisor, uint32_t rest) {
+/* Whether at most `most` digits make a multiple. With k digits all numbers from 0 to 10^k - 1 can
+ * be added, so the distance to the next multiple must be below 10^k, which it is once the divisor
+ * is not above that. */
+static bool can_divide(uint64_t divisor, uint64_t rest, uint32_t most) {
+  for (uint64_t numbers = 1;; numbers *= 10) {
+    if ((divisor - rest * numbers % divisor) % divisor < numbers) return true;
+    if (most-- == 0) return false;
+  }
+}
+
+pe_term pe_rex_remainder(pe_rex *r, uint32_t divisor, uint32_t rest, uint32_t most) {
+  if (!can_divide(divisor, rest, most)) return PE_TERM_NONE;
   for (uint8_t d = '0'; !r->frozen && d <= '9'; d++) byte_term(r, d); /* digits are classes */
   const uint8_t flags = rest == 0 ? PE_TERM_NULLABLE : 0;
-  return intern(r, (pe_term_node){divisor, rest, 0, PE_TERM_IS_REM, flags, 0}, NULL);
+  return intern(r, (pe_term_node){divisor, rest, most, PE_TERM_IS_REM, flags, 0}, NULL);
 }
 
 /* ---- x | y, x & y, not x --------------------------------------------------------------------- */

@@ -5,9 +5,9 @@
  *
  *   none        no word                     not x         the words that x does not have
  *   empty       the empty word              x{m,n}        m to n words of x, one after the other
- *   set         one byte of a set           rem(d, r)     decimal digits that, written after a
- *   x y         a word of x, one of y                     number with the remainder r, make one
- *   x | y, x & y                                          that d divides
+ *   set         one byte of a set           rem(d, r, n)  at most n decimal digits that, written
+ *   x y         a word of x, one of y                     after a number with the remainder r,
+ *   x | y, x & y                                          make one that d divides
  *
  * The derivative of a term by a byte is the term of what may follow that byte. A term is therefore
  * a state of an automaton, and the automaton is built only where somebody walks: (a|b)*a(a|b){200}
@@ -65,7 +65,8 @@ pe_term pe_rex_or(pe_rex *r, const pe_term *list, size_t n);
 pe_term pe_rex_and(pe_rex *r, const pe_term *list, size_t n);
 pe_term pe_rex_not(pe_rex *r, pe_term a);
 pe_term pe_rex_repeat(pe_rex *r, pe_term a, uint32_t least, uint32_t most);
-pe_term pe_rex_remainder(pe_rex *r, uint32_t divisor, uint32_t rest); /* divisor: 1 to 10^6 */
+/* The divisor is 1 to 10^6; PE_REX_FOREVER: any number of digits. */
+pe_term pe_rex_remainder(pe_rex *r, uint32_t divisor, uint32_t rest, uint32_t most);
 
 typedef struct pe_code_range {
   uint32_t from, to; /* code points, both included */

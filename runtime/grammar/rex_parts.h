@@ -14,7 +14,7 @@ typedef enum pe_term_kind {
   PE_TERM_IS_AND, /* the same */
   PE_TERM_IS_NOT, /* a */
   PE_TERM_IS_REP, /* a, b to c times */
-  PE_TERM_IS_REM  /* divisor a, remainder b */
+  PE_TERM_IS_REM  /* divisor a, remainder b, at most c digits */
 } pe_term_kind;
 
 enum {

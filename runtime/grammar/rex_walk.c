@@ -92,6 +92,12 @@ static pe_term derive_rep(pe_rex *r, pe_term_node n, uint8_t byte, int depth) {
   return pe_rex_cat(r, first, pe_rex_repeat(r, n.a, n.b ? n.b - 1 : 0, most));
 }
 
+static pe_term derive_rem(pe_rex *r, pe_term_node n, uint8_t byte) {
+  if (n.c == 0 || byte < '0' || byte > '9') return PE_TERM_NONE;
+  const uint32_t rest = (uint32_t)((n.b * UINT64_C(10) + byte - '0') % n.a);
+  return pe_rex_remainder(r, n.a, rest, n.c == PE_REX_FOREVER ? n.c : n.c - 1);
+}
+
 static pe_term derive(pe_rex *r, pe_term t, uint8_t byte, int depth) {
   if (r->status != PE_OK) return PE_TERM_NONE;
   if (depth > MOST_DEEP)
@@ -108,10 +114,7 @@ static pe_term derive(pe_rex *r, pe_term t, uint8_t byte, int depth) {
   case PE_TERM_IS_AND: return derive_operands(r, n, byte, depth);
   case PE_TERM_IS_NOT: return pe_rex_not(r, derive(r, n.a, byte, depth + 1));
   case PE_TERM_IS_REP: return derive_rep(r, n, byte, depth);
-  case PE_TERM_IS_REM:
-    return byte < '0' || byte > '9'
-               ? PE_TERM_NONE
-               : pe_rex_remainder(r, n.a, (uint32_t)((n.b * UINT64_C(10) + byte - '0') % n.a));
+  case PE_TERM_IS_REM: return derive_rem(r, n, byte);
   default: return PE_TERM_NONE;
   }
 }

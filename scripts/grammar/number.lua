@@ -16,7 +16,6 @@ local number = {}
 local INT, FRAC = 64, 20
 local EXPONENT = "[eE][+-]?[0-9]{1,3}" -- doubles end at e308
 local DIVISOR = 1000000                -- the largest that the builder's remainders take
-local COUNTED = 1000                   -- divisors of numbers whose digits are counted, too
 local PARTS = 100                      -- fractions of a multiple: two digits after the point
 
 local Numbers = {}
@@ -268,13 +267,12 @@ function Numbers:leaving(m, rest)
   return b:both(self.whole, term, b:any(ends))
 end
 
---- Whole numbers that m divides. A search for the next digits of a large m would visit as many
---- states as m: there the digits are not counted.
+--- Whole numbers that m divides. A remainder counts its digits itself: with & as many states as m
+--- would be searched for those that may follow.
 function Numbers:divided_by(m)
   local b, list = self.b, { self.zero }
-  if m <= COUNTED then return b:both(self.whole, b:remainder(m, 0)) end
   for digit = 1, 9 do
-    list[#list + 1] = b:cat(self:digits(digit, digit), b:remainder(m, digit % m))
+    list[#list + 1] = b:cat(self:digits(digit, digit), b:remainder(m, digit % m, self.int - 1))
   end
   return b:any(list)
 end

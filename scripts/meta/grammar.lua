@@ -117,8 +117,9 @@ function GrammarBuilder:times(term, least, most) end
 ---Decimal digits that, after a number with this remainder, make one that the divisor divides.
 ---@param divisor integer  1 to 1,000,000.
 ---@param rest integer
+---@param most? integer  How many digits at most.
 ---@return perigee.Term
-function GrammarBuilder:remainder(divisor, rest) end
+function GrammarBuilder:remainder(divisor, rest, most) end
 
 ---One of many texts; better than any(text(…), …), since their beginnings are shared.
 ---@param texts string[]

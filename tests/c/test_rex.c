@@ -159,7 +159,7 @@ static void characters(void) {
 
 static void remainders(void) {
   pe_rex *r = open_rex(plenty);
-  const pe_term t = pe_rex_remainder(r, 12, 0);
+  const pe_term t = pe_rex_remainder(r, 12, 0, PE_REX_FOREVER);
   pe_rex_freeze(r);
   int wrong = 0;
   for (int i = 0; i < 3000; i++) {
@@ -170,6 +170,33 @@ static void remainders(void) {
   CHECK_INT(wrong, 0);
   CHECK(pe_rex_next(r, t, 'a') == PE_TERM_NONE);
   pe_rex_close(r);
+}
+
+/* The beginnings of multiples of at most four digits are those that some multiple begins with. */
+static void counted_remainders(void) {
+  enum { DIGITS = 4, NUMBERS = 10000 };
+  static const uint32_t divisors[] = {1, 7, 12, 97, 500, 1234, 9999, 1000000};
+  for (size_t i = 0; i < sizeof divisors / sizeof *divisors; i++) {
+    pe_rex *r = open_rex(plenty);
+    const uint32_t d = divisors[i];
+    const pe_term t = pe_rex_remainder(r, d, 0, DIGITS);
+    pe_rex_freeze(r);
+    int wrong = 0;
+    uint32_t count = 1; /* of numbers with so many digits */
+    for (int digits = 0; digits <= DIGITS + 1; digits++, count *= 10)
+      for (uint32_t n = 0; n < count; n++) {
+        char text[16];
+        snprintf(text, sizeof text, "%0*u", digits, n);
+        bool goes_on = false;
+        for (uint32_t more = 1; more * count <= NUMBERS; more *= 10)
+          goes_on |= (n * more + more - 1) / d * d >= n * more;
+        const pe_term at = walk(r, t, text, (size_t)digits);
+        wrong += (at != PE_TERM_NONE) != goes_on;
+        wrong += pe_rex_nullable(r, at) != (goes_on && n % d == 0);
+      }
+    CHECK_INT(wrong, 0);
+    pe_rex_close(r);
+  }
 }
 
 static void empty_intersections(void) {
@@ -234,6 +261,7 @@ static const check_test tests[] = {
     {"counters are symbols, and only visited states are made", counters_are_symbols},
     {"characters are their UTF-8", characters},
     {"remainders of decimal numbers", remainders},
+    {"remainders of numbers with few digits", counted_remainders},
     {"an intersection without words is a dead end", empty_intersections},
     {"limits", limits},
     {"failing memory", memory},

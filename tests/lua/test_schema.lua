@@ -112,6 +112,8 @@ test("multiples are those of arithmetic, in eighths and thousandths", function(t
     { '{"type": "integer", "multipleOf": 0.5}', yes = { "3", "-1" }, no = { "1.5" } },
     { '{"type": "integer", "multipleOf": 999983}', yes = { "999983", "0", "1999966" },
       wrong = { "999984" } },
+    { '{"type": "integer", "multipleOf": 5000}', yes = { "1" .. ("0"):rep(63) },
+      no = { "1" .. ("0"):rep(64), ("1"):rep(62) }, open = { ("1"):rep(60) } },
     { '{"type": "integer", "multipleOf": 1e-8}', yes = { "12391239123" } },
   })
 end)
