@@ -4,8 +4,9 @@
 --   local rule, err = grammar.rule(b, schema)     -- in a grammar with other rules
 --
 -- Everything a schema says is followed, or it is refused with the keyword and its place: nothing is
--- dropped unless that is asked for, because a client that gave a bound relies on it. Drafts 4 to
--- 2020-12 are read. Names of unknown keywords and formats are annotations, as the standard has it.
+-- dropped unless that is asked for, because a client that gave a bound relies on it. The exception
+-- is a name that an object has twice (object_rules.lua). Drafts 4 to 2020-12 are read. Names of
+-- unknown keywords and formats are annotations, as the standard has it.
 --
 -- Options:
 --   whitespace   "default": nothing, a space, or a line end with up to 64 blanks between two parts;

@@ -1,9 +1,14 @@
 -- object_rules: a form of objects (object.lua) as rules.
 --
 -- The members come in this order: declared ones as the schema has them, then names that are only
--- required, in any order, among all others. Two members of one name are possible only among those
--- others. With `order = "any"` everything comes in any order; with "free" it does so where counts
--- of members or their number do not stand in the way.
+-- required, in any order, among all others. With `order = "any"` everything comes in any order;
+-- with "free" it does so where counts of members or their number do not stand in the way.
+--
+-- Two members of one name are possible only among those others: no grammar compares a name with
+-- all that were written before it. They count as two for minProperties above 1, and the second may
+-- undo what the first did for "some member is …", which only negations ask for. That is the one
+-- place where a schema is not followed to the letter. Refusing it would refuse every dictionary
+-- with a lower bound, for the sake of texts that readers of JSON disagree about, too.
 local failure = require "grammar.failure"
 local machine = require "grammar.machine"
 local object = require "grammar.object"
