@@ -1,7 +1,7 @@
 -- Any JSON as a schema: a grammar, or an error of one line with one of four codes; never an error
 -- raised. What a grammar lets through, byte by byte and chosen by the input's own hash, can always
 -- be finished, is JSON, and fits the schema by the standard's words where those are known
--- (tests/lua/schema_oracle.lua).
+-- (tests/lua/schema_oracle.lua). What is refused is tried again, relaxed.
 package.path = package.path .. ";tests/lua/?.lua"
 local driver = require "driver"
 local grammar = require "grammar"
@@ -78,10 +78,17 @@ local function run(input)
   local options = { whitespace = r:pick { "default", "any", "compact" },
     order = r:below(4) == 1 and "any" or "schema", strict = r:below(8) == 1 }
   local g, err = grammar.schema(schema, options)
-  if not g then return check_error(err) end
+  if not g then
+    check_error(err)
+    options.strict, options.relax = nil, true
+    g, err = grammar.schema(schema, options)
+    if not g then return check_error(err) end
+  end
   for _ = 1, 4 do
     local text = text_of(g, r)
-    if text and not fits(schema, text) then error(("does not fit: %s"):format(text)) end
+    if text and not options.relax and not fits(schema, text) then
+      error(("does not fit: %s"):format(text))
+    end
   end
   g:close()
 end
@@ -90,7 +97,8 @@ local DICTIONARY = { '"type":', '"properties":', '"required":', '"additionalProp
   '"$ref":"#"', '"$defs":', '"anyOf":[', '"allOf":[', '"oneOf":[', '"not":', '"if":', '"then":',
   '"else":', '"items":', '"prefixItems":[', '"contains":', '"minContains":', '"enum":[', '"const":',
   '"minimum":', '"maximum":', '"multipleOf":', '"minLength":', '"maxLength":', '"pattern":"^a"',
-  '"format":"date"', '"uniqueItems":true', '"patternProperties":', '"propertyNames":',
+  '"format":"date"', '"uniqueItems":true', '"$dynamicRef":""', '"pattern":"("',
+  '"unevaluatedProperties":false', '"patternProperties":', '"propertyNames":',
   '"minProperties":', '"maxProperties":', '"dependentRequired":', '"dependentSchemas":', '"object"',
   '"array"', '"string"', '"integer"', "true", "false", "null", "{}", "[]", "1e308", "-1", "0.5" }
 
