@@ -25,14 +25,29 @@ static bool is_terminal(pe_str name) {
   return true;
 }
 
+/* ?!NAME.PRIORITY : of which only the name and the colon must be there; false, and p->at stays: no
+ * rule begins here. */
+static bool read_head(pe_reader *p, pe_str *name) {
+  const char *at = p->at;
+  uint32_t priority;
+  if (pe_reader_take(p, "?"))
+    pe_reader_take(p, "!");
+  else if (pe_reader_take(p, "!"))
+    pe_reader_take(p, "?");
+  *name = pe_reader_word(p, "");
+  if (pe_reader_take(p, ".")) {
+    pe_reader_take(p, "-");
+    pe_reader_number(p, &priority);
+  }
+  pe_reader_space(p);
+  if (name->len && pe_reader_take(p, ":")) return true;
+  p->at = at;
+  return false;
+}
+
 static bool begins_rule(pe_reader *p) {
   const char *at = p->at;
-  if (!pe_reader_take(p, "?")) pe_reader_take(p, "!");
-  const pe_str name = pe_reader_word(p, "");
-  uint32_t priority;
-  if (pe_reader_take(p, ".")) pe_reader_number(p, &priority);
-  pe_reader_space(p);
-  const bool begins = name.len && pe_reader_take(p, ":");
+  const bool begins = read_head(p, &(pe_str){0});
   p->at = at;
   return begins;
 }
@@ -203,15 +218,10 @@ static pe_status read_body(lark *l, pe_rule rule) {
 static pe_status read_rule(lark *l) {
   pe_reader *p = &l->p;
   const char *from = p->at;
-  if (!begins_rule(p))
-    return pe_reader_refuse(p, PE_EFORMAT, from, "a rule must begin with NAME :");
-  if (!pe_reader_take(p, "?")) pe_reader_take(p, "!");
-  const pe_str name = pe_reader_word(p, "");
-  uint32_t priority;
+  pe_str name;
   pe_rule rule;
-  if (pe_reader_take(p, ".")) pe_reader_number(p, &priority);
-  pe_reader_space(p);
-  pe_reader_take(p, ":");
+  if (!read_head(p, &name))
+    return pe_reader_refuse(p, PE_EFORMAT, from, "a rule must begin with NAME :");
   pe_status rc = pe_reader_define(p, name, &rule);
   l->in_terminal = is_terminal(name);
   return rc ? rc : read_body(l, rule);

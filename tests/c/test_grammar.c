@@ -73,6 +73,7 @@ static void lark(void) {
       {"start: X~2 Y ~ 1..2\nX: \"x\"\nY: \"y\"", "xyy", DEAD},
       {"start: [\"a\"] (\"b\" | \"c\")* -> name\n", "bcb", WHOLE},
       {"?start: item // comment\n!item.2: \"x\" | item \",\" item", "x,x", WHOLE},
+      {"!?start: \"a\" item\n?!item.-2: \"b\" C\nC.-1: \"c\"", "abc", WHOLE},
       {"start: A \"b\"\nA: \"x\" \"y\"\n%ignore /[ ]+/", " xy  b ", WHOLE},
       {"start: A \"b\"\nA: \"x\" \"y\"\n%ignore /[ ]+/", "x y", DEAD},
       {"start: \"a\"*\n%ignore \" \"\n%ignore WS\nWS: \"\\t\"", "a \t a", WHOLE},
