@@ -186,13 +186,23 @@ static pe_status push(pe_pattern_reader *p, pe_pattern_part part) {
   return PE_OK;
 }
 
-static pe_status read_item(pe_pattern_reader *p, pe_pattern_part *out) {
+/* ^ or $, and in Python \A or \Z; the place it stands for, and p->at moves over it. 0: none. */
+static int read_anchor(pe_pattern_reader *p) {
   const char c = *p->at;
-  if (c == '(') return read_group(p, out);
-  if (c == '^' || c == '$') {
+  if (c == '^' || c == '$') return p->at++, c == '^' ? PE_AT_BEGIN : PE_AT_END;
+  if (c != '\\' || p->options.ecma || p->end - p->at < 2) return 0;
+  const char letter = p->at[1];
+  if (letter != 'A' && letter != 'Z') return 0;
+  p->at += 2;
+  return letter == 'A' ? PE_AT_BEGIN : PE_AT_END;
+}
+
+static pe_status read_item(pe_pattern_reader *p, pe_pattern_part *out) {
+  if (*p->at == '(') return read_group(p, out);
+  const int place = read_anchor(p);
+  if (place) {
     *out = nothing;
-    out->at[c == '^' ? PE_AT_BEGIN : PE_AT_END] = PE_TERM_EMPTY;
-    p->at++;
+    out->at[place] = PE_TERM_EMPTY;
     return PE_OK;
   }
   const char *from = p->at;

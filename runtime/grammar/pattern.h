@@ -26,7 +26,7 @@ enum { PE_PATTERN_BYTES = 64 << 10 }; /* of the longest pattern */
 typedef struct pe_pattern_options {
   bool search; /* it may match anywhere in the text, as in JSON schema; else the whole text */
   bool json;   /* the text is the inside of a JSON string: `\n` is two bytes */
-  bool ecma;   /* `.`, \s and {,n} are those of ECMA-262, as in JSON schema; else Python's */
+  bool ecma;   /* `.`, \s and {,n} are ECMA-262's, as in JSON schema; else Python's, with \A \Z */
 } pe_pattern_options;
 
 pe_status pe_pattern_read(pe_rex *r, pe_str text, pe_pattern_options o, pe_term *out,

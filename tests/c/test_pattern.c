@@ -95,7 +95,8 @@ static void anchors(void) {
   static const known ends[] = {{"^ab$", "ab", WHOLE},   {"(^a|b)c$", "bc", WHOLE},
                                {"a$b", "a", DEAD},      {"a^b", "ab", DEAD},
                                {"(^|a)b", "ab", WHOLE}, {"(^|a)b", "b", WHOLE},
-                               {"a($|b)", "a", WHOLE}};
+                               {"a($|b)", "a", WHOLE},  {"\\Aab\\Z", "ab", WHOLE},
+                               {"a\\Ab", "ab", DEAD},   {"a(\\Z|b)", "a", WHOLE}};
   COMPARE(ends, whole);
   static const known inside[] = {
       {"b", "abc", WHOLE},           {"b", "ac", PART},          {"^b", "ab", DEAD},
