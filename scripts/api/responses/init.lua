@@ -73,8 +73,17 @@ local function get(request, response, entry)
   response:json(200, entry.object)
 end
 
+--- Ends the work of a background response; returns when what came of it is kept.
+local function settle(app, key, entry)
+  if not entry.ended then return end
+  pipeline.cancel(app, entry.id, key)
+  entry.ended:wait()
+end
+
+--- The work ends before its response is deleted: its last state would be kept again.
 local function delete(app)
   return function(request, response, entry)
+    settle(app, key_of(request), entry)
     app.responses:delete(key_of(request), entry.id)
     response:json(200, json.object { { "id", entry.id }, { "object", "response" },
       { "deleted", true } })
@@ -87,7 +96,7 @@ local function cancel(app)
       errors.refuse("response_id", "'%s' is not a background response: end it by closing the "
         .. "connection or with DELETE /v1/requests/%s", entry.id, entry.id)
     end
-    if pipeline.cancel(app, entry.id, key_of(request)) then entry.ended:wait() end
+    settle(app, key_of(request), entry)
     local now = app.responses:get(key_of(request), entry.id) or entry
     response:json(200, now.object)
   end
