@@ -6,6 +6,7 @@
 #include "lua/l_batch.h"
 #include "lua/l_grammar.h"
 #include "lua/l_media.h"
+#include "lua/l_stops.h"
 
 pe_ids_view pe_l_batch_ids(lua_State *L, int list, const char *what) {
   list = lua_absindex(L, list);
@@ -72,23 +73,9 @@ pe_draw pe_l_batch_draw(lua_State *L, int arg) {
 
 static void read_stop(lua_State *L, int arg, pe_request *r) {
   if (!pe_bind_option(L, arg, "stop")) return;
-  int at = lua_gettop(L);
-  bool one = lua_type(L, at) == LUA_TSTRING;
-  if (!one && !lua_istable(L, at))
-    luaL_error(L, "stop must be a string or a list of strings, got %s", luaL_typename(L, at));
-  size_t n = one ? 1 : lua_rawlen(L, at);
-  pe_str *list = lua_newuserdatauv(L, (n + 1) * sizeof *list, 0);
-  for (size_t i = 0; i < n; i++) { /* the table of the request keeps the strings alive */
-    if (one)
-      lua_pushvalue(L, at);
-    else
-      lua_rawgeti(L, at, (lua_Integer)i + 1);
-    if (lua_type(L, -1) != LUA_TSTRING)
-      luaL_error(L, "stop[%d] must be a string, got %s", (int)i + 1, luaL_typename(L, -1));
-    list[i].at = lua_tolstring(L, -1, &list[i].len);
-    lua_pop(L, 1);
-  }
-  r->stop = list, r->stop_count = (int32_t)n;
+  size_t n; /* the table of the request keeps the strings alive */
+  r->stop = pe_l_stops_read(L, lua_gettop(L), &n);
+  r->stop_count = (int32_t)n;
 }
 
 static void read_bad_words(lua_State *L, int arg, pe_request *r) {

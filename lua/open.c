@@ -23,6 +23,7 @@ int luaopen_cjson(lua_State *L);
   X(job)                                                                                           \
   X(json)                                                                                          \
   X(tokenizer)                                                                                     \
+  X(stops)                                                                                         \
   X(tensor)                                                                                        \
   X(weights)                                                                                       \
   X(graph)                                                                                         \

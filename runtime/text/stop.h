@@ -16,12 +16,16 @@
 typedef struct pe_stop pe_stop;
 
 /* Gives. Copies the strings; refuses empty ones. With count 0 all text passes at once. */
-pe_status pe_stop_open(const pe_str *strings, size_t count, pe_stop **out, pe_error *err);
+pe_status pe_stop_open(const pe_str *list, size_t count, pe_stop **out, pe_error *err);
+/* Gives: for another text with the same strings, without building them again. It belongs to the
+ * same thread. */
+pe_status pe_stop_fork(const pe_stop *s, pe_stop **out, pe_error *err);
 void pe_stop_close(pe_stop *s); /* takes; NULL is fine */
 
 /* Appends the text that is certain. *hit is the index of the completed string, or -1. After a hit
  * nothing more is appended. */
 pe_status pe_stop_push(pe_stop *s, pe_str piece, pe_buf *out, int *hit, pe_error *err);
-pe_status pe_stop_finish(pe_stop *s, pe_buf *out, pe_error *err); /* appends what was held back */
+/* Appends what was held back. Text pushed afterwards begins anew, unless there was a hit. */
+pe_status pe_stop_finish(pe_stop *s, pe_buf *out, pe_error *err);
 
 #endif

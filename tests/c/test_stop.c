@@ -138,6 +138,53 @@ static void prompt(void) {
   pe_stop_close(s);
 }
 
+/* What was held back is no part of a stop string with the text after `finish`. */
+static void begins_anew(void) {
+  const char *list[] = {"END"};
+  pe_stop *s = open_stop(list, 1);
+  pe_buf out = {0};
+  pe_error err = {0};
+  int hit;
+  CHECK_OK(pe_stop_push(s, pe_str_c("EN"), &out, &hit, &err), err);
+  CHECK_INT(out.len, 0);
+  CHECK_OK(pe_stop_finish(s, &out, &err), err);
+  CHECK_INT(out.len, 2);
+  CHECK_OK(pe_stop_push(s, pe_str_c("D END"), &out, &hit, &err), err);
+  CHECK_INT(hit, 0);
+  CHECK_INT(out.len, 4);
+  CHECK_OK(pe_stop_finish(s, &out, &err), err);
+  CHECK_INT(out.len, 4);
+  pe_buf_free(&out);
+  pe_stop_close(s);
+}
+
+/* Two texts with the same strings know nothing of each other, and either may be closed first. */
+static void forks(void) {
+  const char *list[] = {"END"};
+  for (int first = 0; first < 2; first++) {
+    pe_stop *s[2] = {open_stop(list, 1)};
+    pe_buf out = {0};
+    pe_error err = {0};
+    int hit;
+    CHECK_OK(pe_stop_push(s[0], pe_str_c("EN"), &out, &hit, &err), err);
+    CHECK_OK(pe_stop_fork(s[0], &s[1], &err), err);
+    CHECK_OK(pe_stop_push(s[1], pe_str_c("D"), &out, &hit, &err), err);
+    CHECK_INT(hit, -1);
+    CHECK_INT(out.len, 1);
+    CHECK_OK(pe_stop_push(s[0], pe_str_c("D"), &out, &hit, &err), err);
+    CHECK_INT(hit, 0);
+    pe_stop_close(s[first]);
+    if (first) {
+      pe_stop_close(s[0]);
+    } else {
+      CHECK_OK(pe_stop_push(s[1], pe_str_c("END"), &out, &hit, &err), err);
+      CHECK_INT(hit, 0);
+      pe_stop_close(s[1]);
+    }
+    pe_buf_free(&out);
+  }
+}
+
 static void none_and_empty(void) {
   pe_error err = {0};
   pe_stop *s = NULL;
@@ -182,7 +229,12 @@ static void memory_runs_out(void) {
 }
 
 static const check_test tests[] = {
-    {"every_cut", every_cut},           {"random_texts", random_texts},       {"prompt", prompt},
-    {"none_and_empty", none_and_empty}, {"memory_runs_out", memory_runs_out},
+    {"every_cut", every_cut},
+    {"random_texts", random_texts},
+    {"prompt", prompt},
+    {"begins_anew", begins_anew},
+    {"forks", forks},
+    {"none_and_empty", none_and_empty},
+    {"memory_runs_out", memory_runs_out},
 };
 CHECK_MAIN("stop", tests)
