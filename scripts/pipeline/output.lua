@@ -32,6 +32,12 @@
 --   altered     a `respond` hook changed what the client gets: ids and logprobs would reveal the
 --               original, so they are not sent
 --
+-- A stop text ends what the client reads: text, never reasoning, a call or a mark. Raw text is the
+-- batch's to search. Where a parser reads the answer first, its text is searched here, and what may
+-- be the beginning of a stop text is held back. One lies within a piece of text: reasoning or a
+-- call after that begins anew. The answer ends with the token that completes it; what the batch has
+-- drawn since is not part of it.
+--
 -- Kinds of `other`: "unfinished", a call that the end of the answer cut off; "unknown", a call of a
 -- tool that was not declared; "analysis" and "commentary", channels that nobody asked for. And in a
 -- stream, where nothing can be taken back: "dropped", the name of a call that was sent in part and
@@ -50,7 +56,9 @@ Output.__index = Output
 --- (function(out, entry): a list of JSON texts to keep of a token's logprobs instead of the entry,
 --- which takes twenty times the memory; nil: nothing), hold (function(bytes): that is kept),
 --- forget (logprobs that were taken are not kept), most (tokens that the client asked for),
---- stops (the stop texts), exact (it is parsed token by token, for a budget).
+--- stops (the stop texts), finder (perigee.Stops of them, if they are to be found here), least
+--- (before so many tokens they are not looked for), exact (it is parsed token by token, for a
+--- budget).
 function output.new(options)
   local wanted = options.logprobs
   return setmetatable({ index = options.index, prompt = options.prompt, parser = options.parser,
@@ -58,7 +66,8 @@ function output.new(options)
     call_id = options.call_id, parse = options.parse, pieces = {}, parsed = 0, text = "", ids = {},
     parts = {}, thoughts = {}, calls = {}, other = {}, bytes = 0, chars = 0, logprob = 0,
     columns = options.columns, hold = options.hold, forget = options.forget, written = {}, ats = {},
-    most = options.most, stops = options.stops, exact = options.exact,
+    most = options.most, stops = options.stops, finder = options.finder,
+    least = options.least or 0, held = 0, exact = options.exact,
     thinks = options.parser ~= nil, unplaced = 0, reasoned = 0,
     logprobs = wanted and {} or nil, fresh = wanted and {} or nil }, Output)
 end
@@ -93,9 +102,56 @@ local function note_other(self, kind, text)
   end
 end
 
+--- Tokens that begin after the text are not part of the answer.
+local function cut_logprobs(self)
+  if not self.fresh then return end
+  local size = #self.text
+  while #self.fresh > 0 and self.fresh[#self.fresh].at >= size do table.remove(self.fresh) end
+  while #self.ats > 0 and self.ats[#self.ats] >= size do
+    for _, column in ipairs(self.written) do column[#self.ats] = nil end
+    self.ats[#self.ats] = nil
+  end
+end
+
+--- The answer ends before this stop text. rest: what came after it. In what the model wrote the two
+--- are found from the end, unless a hook changed them.
+local function stop_at(self, stop, rest)
+  local all = table.concat(self.pieces)
+  local _, after = all:reverse():find((stop .. rest):reverse(), 1, true)
+  self.stop, self.enough, self.text = stop, true, after and all:sub(1, #all - after) or all
+  cut_logprobs(self)
+end
+
+--- The part of a text that is certainly before a stop text.
+local function unstopped(self, text)
+  if not self.finder or #self.ids <= self.least then return text end
+  local passed, hit = self.finder:push(text)
+  if not passed then error(hit, 0) end
+  self.held = self.held + #text - #passed
+  if hit then
+    local stop = self.stops[hit]
+    stop_at(self, stop, text:sub(#text + 1 - (self.held - #stop)))
+  end
+  return passed
+end
+
+local function say(self, d, sent)
+  if d.text == "" then return end
+  self.parts[#self.parts + 1] = d.text
+  sent[#sent + 1] = d
+end
+
+--- What was held back is no stop text: something else than text follows, or nothing.
+local function let_out(self, sent)
+  if self.held == 0 or self.enough then return end
+  self.held = 0
+  say(self, { type = "text", text = assert(self.finder:finish()) }, sent)
+end
+
 --- The first part of a call is sent before its first argument.
-local function send_head(call, index, sent)
+local function send_head(self, call, index, sent)
   if call.sent then return end
+  let_out(self, sent)
   call.sent = true
   sent[#sent + 1] = { type = "call", index = index, id = call.id, name = call.name, arguments = "" }
 end
@@ -103,11 +159,12 @@ end
 local take = {}
 
 function take.text(self, d, sent)
-  self.parts[#self.parts + 1] = d.text
-  sent[#sent + 1] = d
+  d.text = unstopped(self, d.text)
+  say(self, d, sent)
 end
 
 function take.reasoning(self, d, sent)
+  let_out(self, sent)
   self.thoughts[#self.thoughts + 1] = d.text
   sent[#sent + 1] = d
 end
@@ -116,12 +173,12 @@ function take.call(self, d, sent)
   if d.name then self.calls[d.index] = { id = d.id, name = d.name, parts = {} } end
   local call = self.calls[d.index]
   if d.arguments then
-    send_head(call, d.index, sent)
+    send_head(self, call, d.index, sent)
     call.parts[#call.parts + 1] = d.arguments
     sent[#sent + 1] = { type = "call", index = d.index, arguments = d.arguments }
   end
   if d.done then
-    send_head(call, d.index, sent)
+    send_head(self, call, d.index, sent)
     call.whole = true
     if self.one_call then self.enough = true end
   end
@@ -133,7 +190,8 @@ function take.drop(self, d)
   if call.sent and self.live then note_other(self, "dropped", call.name) end
 end
 
-function take.relabel(self)
+function take.relabel(self, _, sent)
+  let_out(self, sent)
   local text = table.concat(self.parts)
   if text == "" then return end
   if self.live then return note_other(self, "relabel", text) end
@@ -166,7 +224,8 @@ local function is_sound(self, deltas)
   return true
 end
 
---- Collects deltas, up to the end of the first call if that is enough; returns those to send.
+--- Collects deltas, up to a stop text or the end of the first call if that is enough; returns those
+--- to send.
 local function gather(self, deltas)
   if self.parse then
     deltas = self.parse(deltas, function(answer) return is_sound(self, answer) end) or deltas
@@ -268,7 +327,8 @@ function Output:token(e)
   end
   if e.text == "" then return NONE end
   self.pieces[#self.pieces + 1] = e.text
-  local now = self.live or self.one_call or self.parse or self.thinks or self.exact
+  local now = self.live or self.one_call or self.finder or self.parse or self.thinks
+    or self.exact
   if now or #self.pieces - self.parsed == SOME then return parse(self) end
   return NONE
 end
@@ -286,17 +346,6 @@ end
 
 -- ---- the end ------------------------------------------------------------------------------------
 
---- Tokens of a stop string are not part of the answer.
-local function cut_logprobs(self, seq)
-  if not (self.fresh and seq.stop) then return end
-  local size = #self.text
-  while #self.fresh > 0 and self.fresh[#self.fresh].at >= size do table.remove(self.fresh) end
-  while #self.ats > 0 and self.ats[#self.ats] >= size do
-    for _, column in ipairs(self.written) do column[#self.ats] = nil end
-    self.ats[#self.ats] = nil
-  end
-end
-
 local function joined(parts)
   local text = table.concat(parts)
   return text ~= "" and text or nil
@@ -312,26 +361,39 @@ local function whole_calls(self)
   return calls
 end
 
+--- The deltas at the end of the text, after those that are already known.
+local function last_deltas(self, deltas)
+  local sent = table.move(deltas, 1, #deltas, 1, {})
+  local last = gather(self, read_events(self, self.parser:finish()))
+  table.move(last, 1, #last, #sent + 1, sent)
+  let_out(self, sent)
+  return sent
+end
+
+--- Why the answer ended. It is ours to say if the sequence was cancelled for it.
+local function finish_of(self, seq)
+  local finish = self.enough and "stop" or seq.finish
+  return finish == "stop" and #self.calls > 0 and "tool_calls" or finish
+end
+
 --- The sequence is done; returns the last deltas, without the finish.
 function Output:close(seq)
   if self.finish then return {} end
-  self.text = table.concat(self.pieces)
   local deltas = parse(self)
-  if self.parser and not self.enough then
-    local last = gather(self, read_events(self, self.parser:finish()))
-    deltas = table.move(last, 1, #last, #deltas + 1, table.move(deltas, 1, #deltas, 1, {}))
+  if self.parser and not self.enough then deltas = last_deltas(self, deltas) end
+  if not self.stop then self.text = table.concat(self.pieces) end
+  if seq.stop then -- the batch found it
+    self.stop = self.stops and self.stops[seq.stop]
+    cut_logprobs(self)
   end
-  cut_logprobs(self, seq)
   self.content, self.reasoning = joined(self.parts), joined(self.thoughts)
   self.calls = whole_calls(self)
-  self.finish, self.error = seq.finish, seq.error
-  if self.enough or seq.finish == "stop" and #self.calls > 0 then self.finish = "tool_calls" end
-  self.stop = seq.finish == "stop" and self.stops and self.stops[seq.stop] or nil
-  self.full = seq.finish == "length" and (not self.most or #self.ids < self.most)
+  self.finish, self.error = finish_of(self, seq), seq.error
+  self.full = self.finish == "length" and (not self.most or #self.ids < self.most)
   self.usage = { prompt_tokens = seq.prompt_tokens or 0, completion_tokens = #self.ids,
     cached_tokens = seq.cached_tokens or 0, reasoning_tokens = self.reasoned,
     forced_tokens = seq.forced_tokens or 0 }
-  self.parser = nil
+  self.parser, self.finder = nil, nil
   return deltas
 end
 

@@ -10,6 +10,7 @@ local budgets = require "pipeline.budget"
 local errors = require "lib.errors"
 local outputs = require "pipeline.output"
 local parsers = require "parsers"
+local perigee = require "perigee"
 local uv = require "luv"
 
 local sequences = {}
@@ -45,7 +46,8 @@ local function on_done(run, seq)
   local out = seq.output
   if seq.watcher then seq.watcher:done(seq) end
   run.sequences[seq] = nil
-  admission.left(run.entry.batch, seq.id, seq.finish ~= "cancel" and seq.completion_tokens)
+  local whole = out.enough or seq.finish ~= "cancel"
+  admission.left(run.entry.batch, seq.id, whole and seq.completion_tokens)
   local deltas = out:close(seq)
   if run.app.metrics then
     run.app.metrics.answers:add(1, { model = run.entry.name, reason = out.finish })
@@ -99,10 +101,23 @@ local function fast_forward(run)
   return wanted ~= false
 end
 
+--- Is the answer to a prompt parsed? Then its stop texts are looked for in what the client reads of
+--- it (pipeline/output.lua), else in all of it, by the batch.
+local function is_parsed(run, prompt) return run.req.chat and prompt.words ~= nil end
+
+--- What finds stop texts in answers to a prompt that is parsed; nil without any. Raises.
+local function finder_of(run, prompt, stops)
+  if not stops or not is_parsed(run, prompt) then return nil end
+  local ok, finder, why = pcall(perigee.stops.open, stops)
+  if ok and finder then return finder end
+  error(refusal(ok and why or finder), 0)
+end
+
 --- The table for batch:add.
 local function request_of(run, prompt, o)
   local request = {}
   for key, value in pairs(o.sampling) do request[key] = value end
+  if is_parsed(run, prompt) then request.stop = nil end
   request.prompt, request.boundaries, request.n = prompt.ids, prompt.boundaries, o.n
   request.media, request.positions = prompt.media, prompt.positions
   request.rope_delta = prompt.rope_delta
@@ -165,13 +180,17 @@ local function outputs_of(run, prompt, o)
   local parse = parse_hook(run)
   local columns, forget = kept_logprobs(run, o)
   local known = chat and (prompt.known or parsers.known(chat.tools))
+  local stops = o.sampling.stop
+  if type(stops) == "string" then stops = { stops } end
+  local finder = finder_of(run, prompt, stops)
   for i = 1, o.n do
     list[i] = outputs.new { index = o.first + i - 1, prompt = o.prompt, tok = run.entry.tok,
       live = o.live, kept = kept, parse = parse, logprobs = o.sampling.top_logprobs ~= nil,
-      parser = chat and words and words:parser { tools = chat.tools, known = known,
-        prompt_tail = prompt.tail },
+      parser = is_parsed(run, prompt) and words:parser { tools = chat.tools, known = known,
+        prompt_tail = prompt.tail } or nil,
       columns = columns, forget = forget, hold = function(bytes) run:hold(bytes) end,
-      most = o.sampling.max_tokens, stops = o.sampling.stop, exact = tokens_to_think(run) ~= nil,
+      most = o.sampling.max_tokens, least = o.sampling.min_tokens, stops = stops,
+      finder = finder and assert(finder:fork()), exact = tokens_to_think(run) ~= nil,
       one_call = chat and chat.tools and chat.parallel_tool_calls == false,
       call_id = function() return (run.req.call_prefix or "call_") .. run.random_name() end }
   end

@@ -60,6 +60,16 @@ function App:events(path, body, options)
   return list, headers
 end
 
+--- From now on the model writes this text, marks and all, and ends; whatever grammar it has.
+function App:says(text)
+  local entry = self.entry
+  local ids = assert(entry.tok:encode(text .. "<|im_end|>"))
+  entry.batch.add = function(batch, request)
+    request.force, request.phases = ids, nil
+    return getmetatable(batch).__index.add(batch, request)
+  end
+end
+
 local function model_of(options)
   local model = assert(perigee.open("examples/moonlet", { threads = 2, context = options.context }))
   local batch = assert(model:batch { sequences = options.sequences or 16,
